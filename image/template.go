@@ -1,0 +1,66 @@
+package image
+
+import "time"
+
+// Template is a parsed fret.yaml with defaults applied. ParseTemplate is the
+// only way to make one from bytes.
+type Template struct {
+	ID        string            // lower-case name, [a-z0-9][a-z0-9-]{0,62}
+	Version   string            // "0.1.0"; default "latest"
+	Base      string            // "python", "node", "native"
+	Packages  Packages          //
+	Libs      []string          // not supported yet: an error names the issue of the template, not of ours
+	Code      Code              //
+	Handler   string            // "main.handle" (module.function), or a path for native
+	Runtime   string            // "" = by base; others not supported yet
+	Env       map[string]string //
+	Tenant    string            // default "default"
+	Instances Instances
+	Resources Resources
+	Network   string // "none" (default); "egress" and "host" not supported yet
+}
+
+// Packages are requirement strings in each ecosystem's own syntax.
+type Packages struct {
+	Pip   []string // "lxml==5.3.0", "requests>=2"
+	NPM   []string // "left-pad@1.3.0", "@scope/name@^2"
+	Maven []string
+	Deb   []string
+}
+
+// Code says where the function's own files come from.
+type Code struct {
+	Path string // directory or file below the template's; default "."
+	Git  *GitCode
+}
+
+// GitCode is parsed and refused: code from git is not supported yet.
+type GitCode struct{ URL, Ref, Path, Auth string }
+
+// Isolation says how long a sandbox lives.
+type Isolation string
+
+// The isolations.
+const (
+	IsolationEvent    Isolation = "event"    // a fresh sandbox for every event
+	IsolationInstance Isolation = "instance" // reused while warm
+)
+
+// Instances bound a function's sandboxes.
+type Instances struct {
+	Isolation   Isolation     // default instance; native defaults to event
+	Concurrency int           // events at once in one instance; default 1
+	Min         int           // kept warm; default 0
+	Max         int           // default 64
+	Idle        time.Duration // an idle instance is stopped after this; default 5m
+}
+
+// Resources bound one sandbox.
+type Resources struct {
+	MemoryBytes int64         // "128MiB"; default 128 MiB
+	CPUMillis   int64         // "500m" or "1.5"; default 1000
+	Pids        int64         // default 64
+	TmpBytes    int64         // default 64 MiB
+	Files       int64         // default 1024
+	Timeout     time.Duration // of one event, wall clock; default 30s
+}

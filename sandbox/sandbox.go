@@ -1,0 +1,76 @@
+// Package sandbox turns a [Spec] into an isolated process tree. It never sees
+// an image, a function or a protocol.
+//
+// A small static C program, the spawner (sandbox/shell), forks the sandboxes;
+// the Go side prepares what they join (cgroups, network and user namespaces,
+// detached mounts) and hands it over as file descriptors. See ARCHITECTURE.md
+// for the order of operations and what each costs.
+package sandbox
+
+import (
+	"os"
+	"time"
+)
+
+// Network says which network namespace a sandbox joins.
+type Network string
+
+// The networks a sandbox can have.
+const (
+	NetworkNone Network = "none" // a pooled namespace with loopback only
+	NetworkHost Network = "host" // the host's own: for FRE's build steps, never for functions
+)
+
+// Spec describes one sandbox. Required: Rootfs, Args, User.
+type Spec struct {
+	ID       string   // unique name; "" lets Start choose one
+	Rootfs   string   // directory that becomes the read-only root
+	Args     []string // Args[0] is an absolute path inside the root
+	Env      []string // KEY=value
+	Dir      string   // working directory, "/" if empty
+	Hostname string   // "fre" if empty
+	User     User     // who the processes are
+	Work     string   // host directory mounted read-write at /work; "" for none
+	Mounts   []Mount  // further binds, for build steps
+	Limits   Limits
+	Network  Network // NetworkNone if empty
+
+	// Stdin, Stdout and Stderr become fds 0 to 2 (/dev/null where nil), Channel
+	// fd 3 (closed where nil). Start duplicates them; the caller keeps its own.
+	Stdin, Stdout, Stderr, Channel *os.File
+}
+
+// User selects the user namespace: each tenant has one, kept for the life of
+// the [Host]; ids 0 to 65535 inside map to HostBase… outside.
+type User struct {
+	Tenant   string // pool key
+	HostBase uint32 // first host id of the tenant's range
+	UID, GID uint32 // inside the namespace
+}
+
+// Mount binds a host directory or file into the sandbox, nosuid and nodev.
+// Target's mount point must exist in Rootfs.
+type Mount struct {
+	Source   string
+	Target   string
+	Writable bool
+}
+
+// Limits bound a sandbox; zero means the documented default.
+type Limits struct {
+	MemoryBytes int64 // memory and swap together; default 128 MiB
+	CPUMillis   int64 // thousandths of one CPU; default 1000
+	Pids        int64 // processes and threads; default 64
+	TmpBytes    int64 // size of /tmp; default 64 MiB
+	TmpInodes   int64 // files in /tmp; default TmpBytes/4096
+	Files       int64 // open files per process; default 1024
+}
+
+// ExitStatus says how a sandbox's first process ended and what it used.
+type ExitStatus struct {
+	Code      int           // exit status, -1 if ended by a signal
+	Signal    int           // signal number, 0 if it exited
+	OOMKilled bool          // the memory limit killed something inside
+	CPU       time.Duration // user and system time of the whole tree
+	MaxMemory int64         // bytes, peak of the cgroup
+}

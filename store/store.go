@@ -1,0 +1,90 @@
+// Package store is FRE's local registry: file contents by key, trees of files
+// described by manifests, images linked out of them, and the metadata
+// database.
+//
+// Words: an *object* is one file's bytes and metadata in objects/, hard-linked
+// into every image that holds it; a *tree* is a list of entries (a base
+// environment, one package version, a function's code), identified by the
+// digest of its canonical encoding; an *image* is a list of parts, each a tree
+// placed under a prefix, plus a configuration the store does not interpret,
+// and on disk a read-only directory of hard links. See ARCHITECTURE.md.
+//
+// Everything a list call needs is held in memory; the disk is read at Open and
+// written on change. State on disk is whole or absent: build aside, one
+// syncfs, rename, then the database commit.
+package store
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Digest is "sha256:" and 64 lower-case hexadecimal digits.
+type Digest string
+
+// Kind says what an [Entry] is.
+type Kind string
+
+// The kinds of entries a tree holds. Devices, sockets and fifos are refused.
+const (
+	KindFile    Kind = "file"
+	KindDir     Kind = "dir"
+	KindSymlink Kind = "symlink"
+)
+
+// Entry is one path of a [Tree].
+type Entry struct {
+	Path   string `json:"path"` // relative, slash-separated, clean; never "." or containing ".."
+	Kind   Kind   `json:"kind"`
+	Mode   uint32 `json:"mode,omitempty"`   // permission bits 0o777; set-id and sticky bits are stripped on entry
+	MTime  int64  `json:"mtime,omitempty"`  // seconds since 1970
+	Size   int64  `json:"size,omitempty"`   // bytes, files only
+	Digest Digest `json:"digest,omitempty"` // of the content, files only
+	Link   string `json:"link,omitempty"`   // target, symlinks only
+}
+
+// Tree lists entries sorted by Path; every file's parents are listed.
+type Tree struct {
+	Entries []Entry `json:"entries"`
+}
+
+// Part is a tree placed in an image.
+type Part struct {
+	Kind    string `json:"kind"` // "base", "pip", "npm", "bootstrap", "code"
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"`
+	Tree    Digest `json:"tree"`
+	Prefix  string `json:"prefix,omitempty"` // directory below the root, "" for the root itself
+}
+
+// Manifest is what an image's digest is computed over. Later parts win where
+// two hold the same path, except that a directory never replaces a file.
+type Manifest struct {
+	Name    string          `json:"name"`
+	Version string          `json:"version"`
+	Parts   []Part          `json:"parts"`
+	Config  json.RawMessage `json:"config,omitempty"` // image.Config; opaque here
+}
+
+// Image is a committed manifest with what lists show of it.
+type Image struct {
+	Manifest
+	Digest  Digest    `json:"digest"`
+	Created time.Time `json:"created"`
+	Size    int64     `json:"size"`  // bytes of all files
+	Files   int       `json:"files"` // number of files
+}
+
+// Function is a deployed name. Spec is engine.Spec, opaque here.
+type Function struct {
+	Name     string          `json:"name"`
+	Image    Digest          `json:"image"`
+	Spec     json.RawMessage `json:"spec"`
+	Deployed time.Time       `json:"deployed"`
+}
+
+// Tenant owns functions, one /work and one user namespace.
+type Tenant struct {
+	Name string `json:"name"`
+	ID   uint32 `json:"id"` // 1, 2, …: never reused; selects the range of host user ids
+}
