@@ -181,7 +181,9 @@ func (w *world) crashSpawner(t *testing.T, chance *rand.Rand) {
 func spawners(engine int) []process {
 	var found []process
 	for _, p := range descendants(engine) {
-		if strings.Contains(p.String(), "fre-shell") && parent(p.pid) == engine {
+		// Not by comm: the program is a memfd, which has no name there.
+		argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid)) // empty if it has ended
+		if strings.HasPrefix(string(argv), "fre-shell\x00") && parent(p.pid) == engine {
 			found = append(found, p)
 		}
 	}
