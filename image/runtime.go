@@ -96,7 +96,7 @@ type Settings struct {
 	PipEnv  []string // environment for pip and uv: PIP_INDEX_URL, UV_DEFAULT_INDEX, …
 	NpmRC   string   // host path of an npmrc to bind, "" for none
 	CACerts string   // host path of the CA bundle
-	Env     []string // proxies: http_proxy, https_proxy, no_proxy
+	Env     []string // for every step: http_proxy, https_proxy, no_proxy in both cases, npm_config_registry, …
 }
 
 // Event is one line of build progress.
