@@ -120,13 +120,14 @@ demo: deps-run build ## as root: build, deploy and call every function of templa
 	scripts/demo.sh
 
 .PHONY: bench-smoke
-bench-smoke: deps-build shell ## each Go benchmark once, to see that it runs
-	go test -run '^$$' -bench . -benchtime 1x $(PKG)
+bench-smoke: deps-test build ## each benchmark once, quickly, to see that it runs
+	go test -run '^$$' -bench . -benchtime 1x $(unit_packages)
+	for b in start warm; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
 
 .PHONY: bench-start
 bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
-	bench/start.sh
+	go run ./bench/start $(BENCHFLAGS)
 
 .PHONY: bench-warm
 bench-warm: deps-bench build ## warm calls of no-op handlers: p50, p99, requests/s
-	bench/warm.sh
+	go run ./bench/warm $(BENCHFLAGS)
