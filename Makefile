@@ -13,8 +13,8 @@ export GOTOOLCHAIN := local
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 PREFIX   ?= /usr/local
 CC       ?= gcc
-CFLAGS   ?= -O2 -g
-C_STRICT := -std=gnu11 -static -Wall -Wextra -Werror
+CFLAGS   ?= -O2
+C_STRICT := -static -Wall -Wextra -Werror
 PKG      ?= ./...
 FUZZTIME ?= 5s
 
@@ -55,7 +55,7 @@ install: build ## install bin/fre into PREFIX/bin (/usr/local)
 
 .PHONY: clean
 clean: ## remove what was built; keeps .cache (downloads, tools)
-	rm -rf bin sandbox/shell/bin
+	rm -rf bin $(SHELL_BIN)
 
 .PHONY: deps
 deps: ## install by apt everything that any target needs
