@@ -8,8 +8,8 @@
 //
 // Resolve computes a closure of dependencies; Unpack downloads it and streams
 // the files to a [Writer], usr-merged. What packages do in maintainer scripts
-// (alternatives, ldconfig, diversions) does not happen, with one exception:
-// the bundle of certification authorities is written. [ELFCheck] tells whether
+// (alternatives, ldconfig, diversions) does not happen, with two exceptions: the
+// bundle of certification authorities, and sh and awk. [ELFCheck] tells whether
 // the result still links.
 //
 // Conflicts and Breaks are not looked at: a base environment takes a handful of

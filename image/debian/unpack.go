@@ -30,10 +30,10 @@ type Writer interface {
 }
 
 // Unpack downloads pkgs (8 at once, into the cache) and writes the files for
-// which keep says true; nil keeps all. Directories come only where something
-// is kept below them, or keep wants them by name with a trailing slash left
-// off. The tree is usr-merged: what packages ship in bin, sbin, lib* is
-// written below usr/, and the links are made.
+// which keep says true; nil keeps all. Directories (mode 0755) come only where
+// something is kept below them. The tree is usr-merged: what packages ship in
+// bin, sbin, lib* is written below usr/, and the links are made; keep sees the
+// merged paths. On an error w holds half a tree.
 //
 // Set-id and sticky bits are dropped, hard links become files of the same
 // content, owners are not passed on. Devices, fifos, absolute or climbing paths
@@ -262,8 +262,7 @@ func (t *tree) add(name, p string, h *tar.Header, r io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeSymlink, tar.TypeLink:
 	case tar.TypeDir:
-		// Made when something is written below. Checked now all the same.
-		return t.parents(p, h.ModTime, false)
+		return nil // made when something is written below
 	default:
 		return fmt.Errorf("%w: %s is of type %q (device, fifo or unknown)", ErrUnsafe, p, h.Typeflag)
 	}
@@ -342,9 +341,26 @@ func checkTarget(p, target string) error {
 	return nil
 }
 
-// finish writes what belongs to no single package: the usr-merge links and the
-// certificate bundle.
+// alternatives are links that maintainer scripts make, path → target in the
+// same directory, the better ones first.
+func alternatives() [][2]string {
+	return [][2]string{
+		{"usr/bin/sh", "dash"}, {"usr/bin/sh", "bash"},
+		{"usr/bin/awk", "gawk"}, {"usr/bin/awk", "mawk"}, {"usr/bin/awk", "original-awk"},
+	}
+}
+
+// finish writes what belongs to no single package: alternatives, the
+// certificate bundle and the usr-merge links.
 func (t *tree) finish() error {
+	for _, a := range alternatives() {
+		if t.kind[a[0]] == 0 && t.kind[path.Dir(a[0])+"/"+a[1]] != 0 && t.keep(a[0]) {
+			t.kind[a[0]] = tar.TypeSymlink
+			if err := t.w.Symlink(a[0], a[1], t.mtime); err != nil {
+				return err
+			}
+		}
+	}
 	if len(t.ca) > 0 {
 		for _, p := range []string{"etc/ssl/certs/ca-certificates.crt", "usr/lib/ssl/cert.pem"} {
 			if t.kind[p] != 0 {
