@@ -38,9 +38,7 @@ var systemTime = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 // Debian's updates, remove the image. Errors: [ErrUnknownBase], those of
 // package debian, and the store's.
 func (b *Builder) Base(ctx context.Context, name string, report func(Event)) (*store.Image, error) {
-	if report == nil {
-		report = func(Event) {}
-	}
+	report = serial(report)
 	runtime, err := b.runtime(name)
 	if err != nil {
 		return nil, err
@@ -81,18 +79,15 @@ func (b *Builder) makeBase(ctx context.Context, runtime Runtime, spec BaseSpec, 
 	}
 
 	// FinishBase runs the base's programs, so that it must be linked first. That
-	// image has no LabelSpec: nobody finds it, and a repeated build takes it up.
+	// image has no LabelSpec: nobody finds it, and what a crash leaves of it the
+	// next build removes.
 	unfinished := config
 	unfinished.Labels = map[string]string{LabelKind: KindTools}
 	raw, err := b.put(ctx, toolsPrefix+runtime.Name()+"-unpacked", part.Version, []store.Part{part}, unfinished)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err := b.Store.RemoveImage(context.WithoutCancel(ctx), raw.Digest); err != nil {
-			b.log().Warn("cannot remove the unpacked base", "image", raw.Digest, "error", err)
-		}
-	}()
+	defer b.removeUnfinished(context.WithoutCancel(ctx), runtime.Name())
 	report(Event{Step: "base", Name: runtime.Name(), Message: "finish"})
 	parts := []store.Part{part}
 	err = b.step(b.Store.Rootfs(raw.Digest), b.tools, report, func(s *Step) error {
@@ -104,6 +99,18 @@ func (b *Builder) makeBase(ctx context.Context, runtime Runtime, spec BaseSpec, 
 		return nil, err
 	}
 	return b.put(ctx, basePrefix+runtime.Name(), part.Version, parts, config)
+}
+
+func (b *Builder) removeUnfinished(ctx context.Context, name string) {
+	for _, img := range b.Store.Images() {
+		c, err := ConfigOf(img)
+		if err != nil || c.Base != name || c.Labels[LabelKind] != KindTools || c.Labels[LabelSpec] != "" {
+			continue
+		}
+		if err := b.Store.RemoveImage(ctx, img.Digest); err != nil {
+			b.log().Warn("cannot remove an unfinished base", "image", img.Digest, "error", err)
+		}
+	}
 }
 
 // tools finds or builds a base's environment with further Debian packages and

@@ -47,15 +47,13 @@ type Archive interface {
 // perhaps fret.lock. Parts the store has already are not made again. dir is
 // only read: the caller writes the lock that comes back with [WriteLock].
 //
-// report, when not nil, is called from the goroutine that called Build.
+// report, when not nil, is called by one goroutine at a time.
 // Errors: [TemplateErrors] with file, line and column for what the template
-// or lock says wrong; *[ExitError] in them for a build step that failed;
+// or lock says wrong; *[ExitError] for a build step that failed;
 // fs.ErrNotExist without a fret.yaml; an errno such as ENOSPC of the store.
 // After an error or cancelling nothing is left but parts that are whole.
 func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (*store.Image, *Lock, error) {
-	if report == nil {
-		report = func(Event) {}
-	}
+	report = serial(report)
 	src, err := readSmall(dir, TemplateFile, maxTemplateBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("%w: a function's directory holds one; fre new makes it", err)
@@ -75,10 +73,15 @@ func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (
 		return nil, nil, err
 	}
 	img, lock, err := b.build(ctx, dir, t, locked, report)
-	if err != nil {
-		return nil, nil, fmt.Errorf("build %s: %w", t.ID, t.fault(err))
+	if err == nil {
+		return img, lock, nil
 	}
-	return img, lock, nil
+	err = t.fault(err)
+	var placed TemplateErrors
+	if !errors.As(err, &placed) { // the place says more than the name
+		err = fmt.Errorf("build %s: %w", t.ID, err)
+	}
+	return nil, nil, err
 }
 
 func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *Lock, report func(Event)) (*store.Image, *Lock, error) {
@@ -137,6 +140,19 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *
 		return nil, nil, err
 	}
 	return img, lock, nil
+}
+
+// serial lets a runtime report from several goroutines.
+func serial(report func(Event)) func(Event) {
+	if report == nil {
+		return func(Event) {}
+	}
+	var mu sync.Mutex
+	return func(e Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		report(e)
+	}
 }
 
 // packages runs the runtime's package tool, if the template asks for any.
