@@ -19,9 +19,9 @@ func PythonBase() image.BaseSpec {
 	return image.BaseSpec{
 		Roots: []string{"python3-minimal", "libpython3-stdlib", "python-is-python3", "libstdc++6", "libgcc-s1", "ca-certificates", "tzdata", "libc-bin", "dash"},
 		// python3 adds tools for Debian's packaging over python3-minimal and
-		// libpython3-stdlib. libnsl2 serves the nis module alone, and brings
+		// libpython3-stdlib. libnsl2 and libtirpc3 serve the nis module alone, and bring
 		// Kerberos.
-		Exclude: append(excluded(), "python3", "libnsl2", "tar"),
+		Exclude: append(excluded(), "python3", "libnsl2", "libtirpc3", "tar"),
 		Drop: append(dropped(),
 			"usr/lib/python3*/test",
 			"usr/lib/python3*/idlelib",
@@ -128,7 +128,7 @@ func dropped() []string {
 
 func gconv() []string {
 	var out []string
-	for _, name := range []string{"[ABDEGHJKLMNPQRSTV]*", "C[!P]*", "I[!S]*", "IS[!O]*", "ISO[!8]*", "lib*"} {
+	for _, name := range []string{"[ABDEGHJKLMNPQRSTV]*", "C[^P]*", "I[^S]*", "IS[^O]*", "ISO[^8]*", "U[^NT]*", "lib*"} {
 		out = append(out, "usr/lib/*/gconv/"+name)
 	}
 	return out

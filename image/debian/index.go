@@ -182,7 +182,7 @@ func parsePackages(r io.Reader, uri, arch string) ([]*Package, error) {
 		if !validName(k.Name) {
 			return fmt.Errorf("bad package name %.80q", k.Name)
 		}
-		if k.parsed, err = version.Parse(k.Version); err != nil {
+		if k.parsed, err = parseVersion(k.Version); err != nil {
 			return fmt.Errorf("package %s: version %.80q: %w", k.Name, k.Version, err)
 		}
 		if k.Size, err = strconv.ParseInt(p["size"], 10, 64); err != nil || k.Size < 0 || k.Size > maxPackageSize {
@@ -198,6 +198,15 @@ func parsePackages(r io.Reader, uri, arch string) ([]*Package, error) {
 		return nil
 	})
 	return out, err
+}
+
+// parseVersion refuses what version.Parse lets pass: "-", nothing but a hyphen.
+func parseVersion(s string) (version.Version, error) {
+	v, err := version.Parse(s)
+	if err == nil && v.Version == "" {
+		err = errors.New("no upstream version")
+	}
+	return v, err
 }
 
 // validName follows Debian policy 5.6.1, and allows upper case as some
