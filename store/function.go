@@ -85,7 +85,7 @@ func (s *Store) RemoveFunction(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := s.update(true, func(t *tx) error {
+	err := s.updateFreeing(true, func(t *tx) error {
 		if t.next.functions[name] == nil {
 			return fs.ErrNotExist
 		}
