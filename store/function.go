@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 )
 
 // Part finds a part made before. The build that uses it holds the store
@@ -36,8 +37,8 @@ func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
 	return nil
 }
 
-// PutFunction creates or replaces the function of that name. Errors:
-// fs.ErrNotExist if there is no such image.
+// PutFunction creates or replaces the function of that name; Deployed is now
+// unless it is given. Errors: fs.ErrNotExist if there is no such image.
 func (s *Store) PutFunction(ctx context.Context, f Function) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -52,6 +53,9 @@ func (s *Store) PutFunction(ctx context.Context, f Function) error {
 		return fmt.Errorf("function %s: its spec is not JSON", f.Name)
 	}
 	f.Spec = slices.Clone(f.Spec)
+	if f.Deployed.IsZero() {
+		f.Deployed = time.Now()
+	}
 	f.Deployed = f.Deployed.UTC().Round(0)
 	err := s.update(true, func(t *tx) error {
 		if t.next.byDigest[f.Image] == nil {
@@ -81,7 +85,7 @@ func (s *Store) RemoveFunction(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := s.update(true, func(t *tx) error {
+	err := s.updateFreeing(true, func(t *tx) error {
 		if t.next.functions[name] == nil {
 			return fs.ErrNotExist
 		}

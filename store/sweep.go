@@ -98,6 +98,7 @@ func (s *Store) sweepLocked(ctx context.Context) error {
 		}
 	}
 	s.holds.pending = false
+	s.fillReserve()
 	return nil
 }
 
@@ -111,7 +112,7 @@ func (s *Store) sweepParts(live map[Digest]bool) error {
 	if len(dead) == 0 {
 		return nil
 	}
-	return s.update(false, func(t *tx) error {
+	return s.updateFreeing(false, func(t *tx) error {
 		for _, key := range dead {
 			if err := t.removePart(key); err != nil {
 				return err
