@@ -46,6 +46,8 @@ client/a.go                  engine                 refused
 cmd/fre/a.go                 client                 allowed
 cmd/fre/b.go                 engine                 refused
 cmd/fre/serve.go             engine                 allowed
+other/a.go                   internal/daemon        refused
+bench/a.go                   internal/daemon        allowed
 store/a_test.go              internal/fretest       allowed
 other/a.go                   internal/fretest       refused
 test/system/a.go             internal/fretest       allowed
