@@ -12,16 +12,17 @@ import (
 
 // Config is what an engine gives a [Conn]; the zero value will do.
 type Config struct {
-	// Log takes what the function's handler logs for the invocation id, 0 for
-	// none. Called by the reader: it must not block.
-	Log func(id uint64, level, message string)
+	// Log takes what the function's handler logs and the public ID of the
+	// invocation, "" for none or one that is over. Called by the reader: it must
+	// not block.
+	Log func(invocation, level, message string)
 }
 
 // Conn is the engine's end of one instance's channel. Its methods may be called
 // from several goroutines.
 type Conn struct {
 	conn *net.UnixConn
-	log  func(id uint64, level, message string)
+	log  func(invocation, level, message string)
 	w    *frameWriter
 	done chan struct{}  // closed when the channel is over
 	wg   sync.WaitGroup // reader, senders of bodies, cancellations
@@ -45,7 +46,7 @@ func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 		calls: map[uint64]*call{}, isReady: make(chan struct{}),
 	}
 	if c.log == nil {
-		c.log = func(uint64, string, string) {}
+		c.log = func(string, string, string) {}
 	}
 	c.buffers.New = func() any { return new(firstBuffer) }
 	w, err := newFrameWriter(conn, c.done, &c.wg, c.fail)
@@ -234,11 +235,15 @@ func (c *Conn) frameLog(id uint64, p []byte) error {
 	}
 	c.mu.Lock()
 	last := c.lastID
+	name := ""
+	if k := c.calls[id]; k != nil {
+		name = k.name
+	}
 	c.mu.Unlock()
 	if id > last {
 		return fmt.Errorf("%w: LOG for invocation %d, which was never sent", ErrProtocol, id)
 	}
-	c.log(id, m.Level, m.Message)
+	c.log(name, m.Level, m.Message)
 	return nil
 }
 
@@ -265,6 +270,7 @@ type Reply struct {
 type call struct {
 	conn     *Conn
 	id       uint64
+	name     string // Invocation.ID
 	ctx      context.Context
 	stop     func() bool   // undoes the watch over ctx
 	finished func()        // Invocation.Finished or nil
@@ -293,7 +299,7 @@ type call struct {
 // Other errors are *[Failure] for an exception in the function, and what
 // [Conn.Err] returns.
 func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Reply, error) {
-	k := &call{conn: c, ctx: ctx, finished: m.Finished, replied: make(chan struct{})}
+	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, replied: make(chan struct{})}
 	k.out.init()
 	rest, err := c.start(k, m, body)
 	if err != nil {

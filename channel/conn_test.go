@@ -338,19 +338,19 @@ func TestStop(t *testing.T) {
 func TestLog(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
-	c := serve(t, Config{Log: func(id uint64, level, message string) {
+	c := serve(t, Config{Log: func(id, level, message string) {
 		mu.Lock()
 		defer mu.Unlock()
-		got = append(got, fmt.Sprint(id, level, message))
+		got = append(got, id+" "+level+" "+message)
 	}}, func(_ context.Context, e *Event) (*Answer, error) {
 		return nil, errors.Join(e.Log("info", "a"), e.Log("error", "b"))
 	})
-	if _, err := c.Invoke(t.Context(), &Invocation{}, nil); err != nil {
+	if _, err := c.Invoke(t.Context(), &Invocation{ID: "i1"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if diff := cmp.Diff([]string{"1infoa", "1errorb"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"i1 info a", "i1 error b"}, got); diff != "" {
 		t.Error(diff)
 	}
 }

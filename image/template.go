@@ -11,13 +11,15 @@ type Template struct {
 	Packages  Packages          //
 	Libs      []string          // not supported yet: an error names the issue of the template, not of ours
 	Code      Code              //
-	Handler   string            // "main.handle" (module.function), or a path for native
+	Handler   string            // "main.handle" (module.function; python's default, node's is "index.handle"), or a path for native
 	Runtime   string            // "" = by base; others not supported yet
 	Env       map[string]string //
 	Tenant    string            // default "default"
 	Instances Instances
 	Resources Resources
 	Network   string // "none" (default); "egress" and "host" not supported yet
+
+	source *source // for errors that point into the file; nil when made by hand
 }
 
 // Packages are requirement strings in each ecosystem's own syntax.
@@ -30,7 +32,7 @@ type Packages struct {
 
 // Code says where the function's own files come from.
 type Code struct {
-	Path string // directory or file below the template's; default "."
+	Path string // clean relative path of a directory or file below the template's; default "."
 	Git  *GitCode
 }
 
@@ -48,19 +50,19 @@ const (
 
 // Instances bound a function's sandboxes.
 type Instances struct {
-	Isolation   Isolation     // default instance; native defaults to event
-	Concurrency int           // events at once in one instance; default 1
-	Min         int           // kept warm; default 0
-	Max         int           // default 64
-	Idle        time.Duration // an idle instance is stopped after this; default 5m
+	Isolation   Isolation     `json:"isolation"`   // default instance; native defaults to event and knows no other
+	Concurrency int           `json:"concurrency"` // events at once in one instance; default 1
+	Min         int           `json:"min"`         // kept warm; default 0
+	Max         int           `json:"max"`         // default 64
+	Idle        time.Duration `json:"idle_ns"`     // an idle instance is stopped after this; default 5m
 }
 
 // Resources bound one sandbox.
 type Resources struct {
-	MemoryBytes int64         // "128MiB"; default 128 MiB
-	CPUMillis   int64         // "500m" or "1.5"; default 1000
-	Pids        int64         // default 64
-	TmpBytes    int64         // default 64 MiB
-	Files       int64         // default 1024
-	Timeout     time.Duration // of one event, wall clock; default 30s
+	MemoryBytes int64         `json:"memory_bytes"` // "128MiB"; default 128 MiB
+	CPUMillis   int64         `json:"cpu_millis"`   // "500m" or "1.5"; default 1000
+	Pids        int64         `json:"pids"`         // default 64
+	TmpBytes    int64         `json:"tmp_bytes"`    // default 64 MiB
+	Files       int64         `json:"files"`        // default 1024
+	Timeout     time.Duration `json:"timeout_ns"`   // of one event, wall clock; default 30s
 }

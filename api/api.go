@@ -1,0 +1,187 @@
+// Package api holds the wire types of FRE's native control API: what travels
+// as JSON between the client and the engine over its Unix socket. openapi.yaml
+// beside it describes the routes; a test in package server keeps the two and
+// the server's routes equal.
+//
+// The types are plain values. Times are RFC 3339 in UTC, durations nanoseconds
+// in fields named …_ns, sizes bytes.
+package api
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// LockFile is the name of the file beside fret.yaml that pins what a build
+// resolved. The engine makes its content, the client writes it.
+const LockFile = "fret.lock"
+
+// TemplateFile is the name of the template in its directory.
+const TemplateFile = "fret.yaml"
+
+// Version says which program answers.
+type Version struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit,omitempty"`
+	Go      string `json:"go"`
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
+}
+
+// Check is one line of `fre doctor`.
+type Check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Found  string `json:"found"`
+	Effect string `json:"effect,omitempty"` // what follows for functions
+	Next   string `json:"next,omitempty"`   // what to do about it
+}
+
+// Doctor is the answer of /v1/doctor.
+type Doctor struct {
+	Checks []Check `json:"checks"`
+}
+
+// Image is a committed image as lists show it.
+type Image struct {
+	Digest  string    `json:"digest"` // "sha256:…"
+	Name    string    `json:"name"`
+	Version string    `json:"version"`
+	Base    string    `json:"base,omitempty"`
+	Created time.Time `json:"created"`
+	Size    int64     `json:"size"`  // bytes of all files
+	Files   int       `json:"files"` // number of files
+}
+
+// Part is a tree placed in an image.
+type Part struct {
+	Kind    string `json:"kind"` // "base", "pip", "npm", "bootstrap", "code"
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"`
+	Tree    string `json:"tree"`
+	Prefix  string `json:"prefix,omitempty"` // directory below the root
+}
+
+// ImageDetails is an image with what it is made of. Config is the image's
+// configuration as its manifest holds it.
+type ImageDetails struct {
+	Image
+	Parts  []Part          `json:"parts"`
+	Config json.RawMessage `json:"config,omitempty"`
+}
+
+// Function is a deployed name.
+type Function struct {
+	Name        string    `json:"name"`
+	Image       string    `json:"image"`     // digest
+	ImageRef    string    `json:"image_ref"` // "name:version"
+	Base        string    `json:"base"`
+	Tenant      string    `json:"tenant"`
+	Deployed    time.Time `json:"deployed"`
+	Instances   int       `json:"instances"` // live sandboxes
+	Busy        int       `json:"busy"`      // events being handled
+	Queued      int       `json:"queued"`    // events waiting for an instance
+	Invocations uint64    `json:"invocations"`
+	Failures    uint64    `json:"failures"`
+}
+
+// FunctionDetails is a function with its image's configuration.
+type FunctionDetails struct {
+	Function
+	Config json.RawMessage `json:"config,omitempty"`
+}
+
+// DeployRequest is the JSON body of a deployment of an image that is already
+// there.
+type DeployRequest struct {
+	Image   string `json:"image"`             // name, name:version, digest or a prefix of it
+	Name    string `json:"name,omitempty"`    // the image's name if empty
+	Replace bool   `json:"replace,omitempty"` // take the name over from another template's function
+}
+
+// Event is one line of build progress.
+type Event struct {
+	Step    string `json:"step"`              // "base", "packages", "code", "link"
+	Name    string `json:"name,omitempty"`    // the part in question
+	Message string `json:"message,omitempty"` // for people
+	Done    int64  `json:"done,omitempty"`    // of Total, bytes or items
+	Total   int64  `json:"total,omitempty"`
+}
+
+// BuildLine is one line of a build's or a deployment's answer: an event, or,
+// as the last line, what came of it: the image (with the lock to write beside
+// the template where there is one, and the function of a deployment), or the
+// error.
+type BuildLine struct {
+	Event    *Event          `json:"event,omitempty"`
+	Image    *Image          `json:"image,omitempty"`
+	Lock     json.RawMessage `json:"lock,omitempty"` // content of fret.lock
+	Function *Function       `json:"function,omitempty"`
+	Error    *Error          `json:"error,omitempty"`
+}
+
+// Sandbox is one sandbox that lives, or of the last ones that ended.
+type Sandbox struct {
+	ID       string     `json:"id"`
+	Function string     `json:"function,omitempty"` // empty for runs and build steps
+	Image    string     `json:"image,omitempty"`
+	Tenant   string     `json:"tenant,omitempty"`
+	Command  string     `json:"command"`
+	State    string     `json:"state"` // "starting", "idle", "busy", "stopping", "exited"
+	PID      int        `json:"pid,omitempty"`
+	Created  time.Time  `json:"created"`
+	Ended    *time.Time `json:"ended,omitempty"`
+	Exit     *Exit      `json:"exit,omitempty"`
+	Stats    *Stats     `json:"stats,omitempty"` // where asked for, of live ones
+}
+
+// Stats is what a sandbox uses now.
+type Stats struct {
+	MemoryBytes int64 `json:"memory_bytes"`
+	CPUNanos    int64 `json:"cpu_ns"`    // user and system time so far
+	TmpBytes    int64 `json:"tmp_bytes"` // of /tmp
+	TmpFiles    int64 `json:"tmp_files"`
+}
+
+// Exit says how a sandbox's first process ended and what its tree used.
+type Exit struct {
+	Code           int   `json:"code"`             // exit status, -1 if ended by a signal
+	Signal         int   `json:"signal,omitempty"` // signal number, 0 if it exited
+	OOMKilled      bool  `json:"oom_killed,omitempty"`
+	CPUNanos       int64 `json:"cpu_ns"`
+	MaxMemoryBytes int64 `json:"max_memory_bytes"`
+}
+
+// LogLine is one line a function wrote or logged.
+type LogLine struct {
+	Time       time.Time `json:"time"`
+	Function   string    `json:"function"`
+	Sandbox    string    `json:"sandbox"`
+	Invocation string    `json:"invocation,omitempty"`
+	Stream     string    `json:"stream"` // "stdout", "stderr", "log"
+	Level      string    `json:"level,omitempty"`
+	Text       string    `json:"text"`
+}
+
+// LogEntry is one line of the answer of the logs route: a log line, or the
+// error that broke the stream off.
+type LogEntry struct {
+	Line  *LogLine `json:"line,omitempty"`
+	Error *Error   `json:"error,omitempty"`
+}
+
+// RunRequest starts a command in a sandbox of its own. It travels as the JSON
+// body of an upgrade request; see frame.go for what follows.
+type RunRequest struct {
+	Image  string   `json:"image"`
+	Args   []string `json:"args"`
+	Env    []string `json:"env,omitempty"` // KEY=value
+	Tenant string   `json:"tenant,omitempty"`
+}
+
+// TemplateInfo is what a good template says about itself.
+type TemplateInfo struct {
+	ID      string `json:"id"`
+	Version string `json:"version"`
+	Base    string `json:"base"`
+}

@@ -1,0 +1,79 @@
+package api
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// UpgradeProtocol is the value of the Upgrade header of /v1/run. After the
+// server's 101 both sides send frames over the connection:
+//
+//	 0      1            4             8
+//	+------+------------+-------------+----------------
+//	| kind | zero       | len         | payload (len bytes)
+//	| u8   | 3 bytes    | u32, big-e. |
+//	+------+------------+-------------+----------------
+//
+// (the header of docker's multiplexed streams, so that tools can read it). A
+// payload has at most MaxFrame bytes.
+//
+//	client                                server
+//	  | Stdin ---------------------------> |  empty payload: end of input
+//	  | <---------------------------- More |  one Stdin was consumed
+//	  | Kill ----------------------------> |  ends the whole sandbox
+//	  | <------------------ Stdout, Stderr |
+//	  | <--------------------- Exit (JSON) |  or Error (JSON); then the server closes
+//
+// The client may have StdinWindow Stdin frames on the way that no More has
+// answered. So the server never stops reading, and sees a Kill, or that the
+// client is gone, which ends the sandbox too.
+const UpgradeProtocol = "fre-run"
+
+// MaxFrame is the most a frame's payload may have.
+const MaxFrame = 64 << 10
+
+// StdinWindow is how many Stdin frames may be unanswered.
+const StdinWindow = 4
+
+// FrameKind says what a frame holds.
+type FrameKind uint8
+
+// The kinds of frames.
+const (
+	FrameStdin  FrameKind = 0
+	FrameStdout FrameKind = 1
+	FrameStderr FrameKind = 2
+	FrameExit   FrameKind = 3 // Exit as JSON
+	FrameError  FrameKind = 4 // Error as JSON
+	FrameKill   FrameKind = 5 // empty
+	FrameMore   FrameKind = 6 // empty
+)
+
+// AppendFrame appends one frame to b. Payload has at most MaxFrame bytes.
+func AppendFrame(b []byte, kind FrameKind, payload []byte) []byte {
+	b = append(b, byte(kind), 0, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(payload)))
+	return append(b, payload...)
+}
+
+// ReadFrame reads one frame; the payload lies in buf, which has MaxFrame bytes,
+// until the next call. io.EOF means that the other side ended between frames.
+func ReadFrame(r io.Reader, buf []byte) (FrameKind, []byte, error) {
+	var header [8]byte
+	if _, err := io.ReadFull(r, header[:]); err != nil {
+		return 0, nil, err
+	}
+	n := binary.BigEndian.Uint32(header[4:])
+	if header[1] != 0 || header[2] != 0 || header[3] != 0 || header[0] > byte(FrameMore) || n > MaxFrame {
+		return 0, nil, fmt.Errorf("malformed frame header % x", header)
+	}
+	if _, err := io.ReadFull(r, buf[:n]); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return 0, nil, fmt.Errorf("read frame: %w", err)
+	}
+	return FrameKind(header[0]), buf[:n], nil
+}

@@ -1,0 +1,297 @@
+// Package client speaks to a FRE engine over its Unix socket: one method per
+// route of the API (api/openapi.yaml). A failure the engine reports is an
+// *api.Error (errors.As); an engine that does not answer is ErrUnreachable.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+)
+
+// DefaultSocket is where an engine listens that was told nothing else.
+const DefaultSocket = "/run/fre/fre.sock"
+
+// ErrUnreachable says that no engine answered on the socket.
+var ErrUnreachable = errors.New("engine not reachable: is `fre serve` running?")
+
+// Client is safe for use by several goroutines.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// New returns a client of the engine at socket; "" means DefaultSocket. It
+// connects when it is first used.
+func New(socket string) *Client {
+	if socket == "" {
+		socket = DefaultSocket
+	}
+	c := &Client{socket: socket}
+	c.http = &http.Client{Transport: &http.Transport{
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+		DisableCompression: true, // the socket is local
+	}}
+	return c
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", c.socket)
+	if err != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("%w (%w)", ErrUnreachable, err)
+	}
+	return conn, err
+}
+
+// Version asks which program answers.
+func (c *Client) Version(ctx context.Context) (api.Version, error) {
+	return get[api.Version](ctx, c, "/v1/version", nil)
+}
+
+// Doctor asks what the engine found out about its host.
+func (c *Client) Doctor(ctx context.Context) (api.Doctor, error) {
+	return get[api.Doctor](ctx, c, "/v1/doctor", nil)
+}
+
+// TemplateSchema returns the JSON Schema of fret.yaml as the engine has it.
+func (c *Client) TemplateSchema(ctx context.Context) (json.RawMessage, error) {
+	return get[json.RawMessage](ctx, c, "/v1/template/schema", nil)
+}
+
+// CheckTemplate parses the content of a fret.yaml.
+func (c *Client) CheckTemplate(ctx context.Context, src []byte) (api.TemplateInfo, error) {
+	var out api.TemplateInfo
+	err := c.call(ctx, http.MethodPost, "/v1/template/check", nil, "application/yaml", bytes.NewReader(src), &out)
+	return out, err
+}
+
+// Images lists the local registry, newest first.
+func (c *Client) Images(ctx context.Context) ([]api.Image, error) {
+	return get[[]api.Image](ctx, c, "/v1/images", nil)
+}
+
+// Image finds an image by name, name:version, digest or a prefix of it.
+func (c *Client) Image(ctx context.Context, ref string) (api.ImageDetails, error) {
+	return get[api.ImageDetails](ctx, c, "/v1/images/"+url.PathEscape(ref), nil)
+}
+
+// RemoveImage removes an image and returns what it was.
+func (c *Client) RemoveImage(ctx context.Context, ref string) (api.Image, error) {
+	var out api.Image
+	err := c.call(ctx, http.MethodDelete, "/v1/images/"+url.PathEscape(ref), nil, "", nil, &out)
+	return out, err
+}
+
+// Functions lists what is deployed.
+func (c *Client) Functions(ctx context.Context) ([]api.Function, error) {
+	return get[[]api.Function](ctx, c, "/v1/functions", nil)
+}
+
+// Function describes one function.
+func (c *Client) Function(ctx context.Context, name string) (api.FunctionDetails, error) {
+	return get[api.FunctionDetails](ctx, c, "/v1/functions/"+url.PathEscape(name), nil)
+}
+
+// RemoveFunction takes a function away; its image stays.
+func (c *Client) RemoveFunction(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/functions/"+url.PathEscape(name), nil, "", nil, nil)
+}
+
+// SandboxOptions adjust Sandboxes.
+type SandboxOptions struct {
+	All  bool // the last ones that ended, too
+	Size bool // with Stats
+}
+
+// Sandboxes lists what runs.
+func (c *Client) Sandboxes(ctx context.Context, o SandboxOptions) ([]api.Sandbox, error) {
+	q := url.Values{"all": {strconv.FormatBool(o.All)}, "size": {strconv.FormatBool(o.Size)}}
+	return get[[]api.Sandbox](ctx, c, "/v1/sandboxes", q)
+}
+
+// Stop asks a sandbox, named by its id or a prefix, to end, and kills it when
+// grace is over.
+func (c *Client) Stop(ctx context.Context, id string, grace time.Duration) error {
+	q := url.Values{"grace": {grace.String()}}
+	return c.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(id)+"/stop", q, "", nil, nil)
+}
+
+// Kill ends a sandbox at once.
+func (c *Client) Kill(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(id)+"/kill", nil, "", nil, nil)
+}
+
+// LogOptions select log lines.
+type LogOptions struct {
+	Tail   int       // only the last lines; -1 for all
+	Since  time.Time // zero: from the beginning
+	Follow bool      // until ctx ends
+}
+
+// Logs calls emit for each line a function wrote. It returns emit's error.
+func (c *Client) Logs(ctx context.Context, name string, o LogOptions, emit func(api.LogLine) error) error {
+	q := url.Values{"tail": {strconv.Itoa(o.Tail)}, "follow": {strconv.FormatBool(o.Follow)}}
+	if !o.Since.IsZero() {
+		q.Set("since", o.Since.UTC().Format(time.RFC3339Nano))
+	}
+	resp, err := c.send(ctx, http.MethodGet, "/v1/functions/"+url.PathEscape(name)+"/logs", q, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	for d := json.NewDecoder(resp.Body); ; {
+		var entry api.LogEntry
+		if err := d.Decode(&entry); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read logs: %w", orCause(ctx, err))
+		}
+		if entry.Error != nil {
+			return entry.Error
+		}
+		if entry.Line != nil {
+			if err := emit(*entry.Line); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Event is one invocation. Its zero value is a POST of nothing to "/".
+type Event struct {
+	Method string
+	Path   string
+	Query  string // raw
+	Header http.Header
+	Body   io.Reader
+}
+
+// Invoke hands an event to a function and returns its answer as it is, whatever
+// its status; the caller closes its Body. An *api.Error means that the engine
+// has no answer of the function.
+func (c *Client) Invoke(ctx context.Context, name string, e Event) (*http.Response, error) {
+	q := url.Values{}
+	for key, v := range map[string]string{"method": e.Method, "path": e.Path, "query": e.Query} {
+		if v != "" {
+			q.Set(key, v)
+		}
+	}
+	req, err := c.request(ctx, http.MethodPost, "/v1/functions/"+url.PathEscape(name)+"/invoke", q, e.Body)
+	if err != nil {
+		return nil, err
+	}
+	for key, v := range e.Header {
+		req.Header[key] = v
+	}
+	resp, err := c.do(req)
+	if err != nil {
+		return nil, err
+	}
+	// Without an invocation it is an answer of the engine.
+	if resp.Header.Get(api.InvocationHeader) == "" && resp.StatusCode >= 400 {
+		defer resp.Body.Close()
+		return nil, readError(resp)
+	}
+	return resp, nil
+}
+
+func get[T any](ctx context.Context, c *Client, path string, q url.Values) (T, error) {
+	var out T
+	err := c.call(ctx, http.MethodGet, path, q, "", nil, &out)
+	return out, err
+}
+
+// call sends a request and decodes the JSON answer into out, where not nil.
+func (c *Client) call(ctx context.Context, method, path string, q url.Values, contentType string, body io.Reader, out any) error {
+	var header http.Header
+	if contentType != "" {
+		header = http.Header{"Content-Type": {contentType}}
+	}
+	resp, err := c.send(ctx, method, path, q, header, body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if out == nil {
+		return nil
+	}
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		return fmt.Errorf("read answer of %s %s: %w", method, path, orCause(ctx, err))
+	}
+	return nil
+}
+
+// send returns the answer of a request that succeeded.
+func (c *Client) send(ctx context.Context, method, path string, q url.Values, header http.Header, body io.Reader) (*http.Response, error) {
+	req, err := c.request(ctx, method, path, q, body)
+	if err != nil {
+		return nil, err
+	}
+	for key, v := range header {
+		req.Header[key] = v
+	}
+	resp, err := c.do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= 400 {
+		defer resp.Body.Close()
+		return nil, readError(resp)
+	}
+	return resp, nil
+}
+
+func (c *Client) request(ctx context.Context, method, path string, q url.Values, body io.Reader) (*http.Request, error) {
+	target := "http://fre" + path
+	if len(q) > 0 {
+		target += "?" + q.Encode()
+	}
+	return http.NewRequestWithContext(ctx, method, target, body)
+}
+
+// do strips what net/http adds to errors: a URL nobody typed.
+func (c *Client) do(req *http.Request) (*http.Response, error) {
+	resp, err := c.http.Do(req)
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err
+	}
+	if err != nil {
+		return nil, orCause(req.Context(), err)
+	}
+	return resp, nil
+}
+
+// orCause prefers the reason why ctx ended to what its end broke.
+func orCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// readError makes an *api.Error of an answer that reports a failure, also of
+// one that is not ours.
+func readError(resp *http.Response) error {
+	raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20)) // what could be read is all there is to say
+	var body api.ErrorBody
+	if err := json.Unmarshal(raw, &body); err != nil || body.Error == nil {
+		body.Error = &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("engine answered %s: %.200s", resp.Status, raw)}
+	}
+	body.Error.Status = resp.StatusCode
+	return body.Error
+}

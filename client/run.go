@@ -1,0 +1,173 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/fre-engine/fre/api"
+)
+
+// RunIO is what a command reads and writes. Kill, when closed, ends its
+// sandbox; Run then returns how it ended. A nil Stdin is empty.
+type RunIO struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Kill           <-chan struct{}
+}
+
+// Run starts a command in a sandbox of its own and returns how it ended. The
+// end of ctx ends the sandbox too, without waiting for it. A Read of Stdin that
+// is under way when the command ends is left behind: it cannot be broken off.
+func (c *Client) Run(ctx context.Context, r api.RunRequest, s RunIO) (api.Exit, error) {
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return api.Exit{}, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	in, err := upgrade(ctx, conn, r)
+	if err != nil {
+		return api.Exit{}, orCause(ctx, err)
+	}
+
+	run := &runner{conn: conn, window: make(chan struct{}, api.StdinWindow), done: make(chan struct{})}
+	for range api.StdinWindow {
+		run.window <- struct{}{}
+	}
+	defer close(run.done)
+	go run.input(s.Stdin)
+	go func() {
+		select {
+		case <-s.Kill:
+			_ = run.send(api.FrameKill, nil) // the reader below sees a broken connection
+		case <-run.done:
+		}
+	}()
+	exit, err := run.output(in, s)
+	if err != nil {
+		return api.Exit{}, orCause(ctx, err)
+	}
+	return exit, nil
+}
+
+// upgrade asks for the stream of frames and returns what reads it.
+func upgrade(ctx context.Context, conn net.Conn, r api.RunRequest) (*bufio.Reader, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://fre/v1/run", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", api.UpgradeProtocol)
+	if err := req.Write(conn); err != nil {
+		return nil, fmt.Errorf("ask for a run: %w", err)
+	}
+	in := bufio.NewReaderSize(conn, api.MaxFrame)
+	resp, err := http.ReadResponse(in, req)
+	if err != nil {
+		return nil, fmt.Errorf("ask for a run: %w", err)
+	}
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		defer resp.Body.Close()
+		return nil, readError(resp)
+	}
+	return in, nil
+}
+
+type runner struct {
+	conn   net.Conn
+	window chan struct{} // one token per Stdin frame that may be sent
+	done   chan struct{}
+
+	mu  sync.Mutex // guards writes to conn
+	out []byte
+}
+
+func (r *runner) send(kind api.FrameKind, payload []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.out = api.AppendFrame(r.out[:0], kind, payload)
+	_, err := r.conn.Write(r.out)
+	return err
+}
+
+// input sends stdin and its end.
+func (r *runner) input(stdin io.Reader) {
+	if stdin == nil {
+		stdin = bytes.NewReader(nil)
+	}
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := stdin.Read(buf)
+		for _, chunk := range [][]byte{buf[:n], nil} {
+			if chunk != nil && n == 0 || chunk == nil && err == nil {
+				continue
+			}
+			select {
+			case <-r.window:
+			case <-r.done:
+				return
+			}
+			if r.send(api.FrameStdin, chunk) != nil {
+				return // output sees it too
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// output passes on what the command writes until it has ended.
+func (r *runner) output(in io.Reader, s RunIO) (api.Exit, error) {
+	buf := make([]byte, api.MaxFrame)
+	for {
+		kind, payload, err := api.ReadFrame(in, buf)
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return api.Exit{}, fmt.Errorf("engine broke off the run: %w", err)
+		}
+		switch kind {
+		case api.FrameStdout:
+			_, err = s.Stdout.Write(payload)
+		case api.FrameStderr:
+			_, err = s.Stderr.Write(payload)
+		case api.FrameMore:
+			select {
+			case r.window <- struct{}{}:
+			default:
+				err = errors.New("engine sent a malformed stream")
+			}
+		case api.FrameExit:
+			var exit api.Exit
+			err = json.Unmarshal(payload, &exit)
+			return exit, err
+		case api.FrameError:
+			failure := new(api.Error)
+			if err := json.Unmarshal(payload, failure); err != nil {
+				return api.Exit{}, fmt.Errorf("read error of the run: %w", err)
+			}
+			return api.Exit{}, failure
+		case api.FrameStdin, api.FrameKill:
+			err = errors.New("engine sent a malformed stream")
+		}
+		if err != nil {
+			return api.Exit{}, err
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// TemplateError is one fault of a fret.yaml, and where it is.
+type TemplateError struct {
+	File    string
+	Line    int // from 1; 0 when the fault is the whole file's
+	Column  int // from 1, in characters
+	Message string
+	Source  string // the offending line
+}
+
+// Error is "fret.yaml:7:3: message", the offending line, and a caret below it.
+func (e *TemplateError) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %s", e.File, e.Message)
+	}
+	line, caret := excerpt(e.Source, e.Column)
+	return fmt.Sprintf("%s:%d:%d: %s\n    %s\n    %s^", e.File, e.Line, e.Column, e.Message, line, strings.Repeat(" ", caret))
+}
+
+// excerpt cuts a long line around column and replaces what a terminal would
+// act on. It returns the column's offset in what is left.
+func excerpt(line string, column int) (string, int) {
+	const before, most = 60, 100
+	text := []rune(line)
+	at := min(max(column-1, 0), len(text))
+	start := 0
+	if len(text) > most {
+		start = max(at-before, 0)
+	}
+	text = text[start:min(start+most, len(text))]
+	for i, r := range text {
+		switch {
+		case r == '\t':
+			text[i] = ' '
+		case !unicode.IsPrint(r):
+			text[i] = unicode.ReplacementChar
+		}
+	}
+	return string(text), at - start
+}
+
+// TemplateErrors are all faults found in one template, in order of place.
+type TemplateErrors []*TemplateError
+
+// mostErrors is how many faults are printed: more is noise.
+const mostErrors = 10
+
+func (e TemplateErrors) Error() string {
+	var b strings.Builder
+	for i, err := range e {
+		if i == mostErrors {
+			fmt.Fprintf(&b, "\nand %d more", len(e)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(err.Error())
+	}
+	return b.String()
+}
+
+// Unwrap lets errors.As find the first [TemplateError].
+func (e TemplateErrors) Unwrap() []error {
+	list := make([]error, len(e))
+	for i, err := range e {
+		list[i] = err
+	}
+	return list
+}
+
+// FieldError says that a template's field holds a value that cannot work. The
+// builder turns it into a [TemplateError] with the field's place.
+type FieldError struct {
+	Field   string // path in the template: "handler", "packages.pip[2]"
+	Message string // names the value and the next step
+}
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
+
+// ExitError says that a build step ran and failed.
+type ExitError struct {
+	Args   []string
+	Code   int    // exit status; 128+signal when a signal ended it
+	Output string // the last lines it wrote
+}
+
+func (e *ExitError) Error() string {
+	name := "build step"
+	if len(e.Args) > 0 {
+		name = e.Args[0]
+	}
+	if e.Output == "" {
+		return fmt.Sprintf("%s: exit status %d", name, e.Code)
+	}
+	return fmt.Sprintf("%s: exit status %d: %s", name, e.Code, strings.TrimRight(e.Output, "\n"))
+}
+
+// ErrUnknownBase is returned for a base environment no runtime makes.
+var ErrUnknownBase = errors.New("unknown base environment")

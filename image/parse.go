@@ -1,0 +1,552 @@
+package image
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// TemplateFile is the name of a function's template.
+const TemplateFile = "fret.yaml"
+
+const (
+	maxTemplateBytes = 1 << 20
+	maxTemplateDepth = 16   // of nested lists and mappings: a template needs 4
+	maxTemplateLine  = 8192 // characters: the YAML scanner takes quadratic time on longer ones
+)
+
+// ParseTemplate reads a fret.yaml strictly and applies the defaults. name
+// stands in errors. A bad template gives [TemplateErrors], which hold every
+// fault that could be found. src is not kept.
+//
+// The bases are not known here: see [Template.Check].
+func ParseTemplate(name string, src []byte) (*Template, error) {
+	s := &source{file: name, at: map[string]position{}}
+	root, err := s.read(src)
+	if err != nil {
+		return nil, err
+	}
+	t := &Template{source: s}
+	t.setDefaults()
+	d := decoder{source: s}
+	d.mapping(root, "", d.fields(t))
+	if len(d.errs) == 0 {
+		t.setBaseDefaults()
+		d.relations(t)
+	}
+	if err := s.sorted(d.errs); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+type position struct{ line, column int }
+
+// source is a template's text, for errors that point into it.
+type source struct {
+	file  string
+	lines []string
+	at    map[string]position // by field path: "packages.pip[1]"
+}
+
+func (s *source) errorAt(p position, message string) *TemplateError {
+	e := &TemplateError{File: s.file, Line: p.line, Column: p.column, Message: message}
+	if p.line >= 1 && p.line <= len(s.lines) {
+		e.Source = s.lines[p.line-1]
+		e.Column = min(p.column, utf8.RuneCountInString(e.Source)+1)
+	}
+	return e
+}
+
+// place is where path stands, or the nearest field above it when it was left
+// to its default.
+func (s *source) place(path string) position {
+	for {
+		if p, ok := s.at[path]; ok {
+			return p
+		}
+		if path == "" {
+			return position{}
+		}
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
+}
+
+func (s *source) sorted(errs TemplateErrors) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(errs, func(a, b *TemplateError) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+	return errs
+}
+
+func (s *source) fail(p position, format string, args ...any) error {
+	return TemplateErrors{s.errorAt(p, fmt.Sprintf(format, args...))}
+}
+
+// read returns the document's one mapping.
+func (s *source) read(src []byte) (ast.MapNode, error) {
+	if len(src) > maxTemplateBytes {
+		return nil, s.fail(position{}, "the template has %d bytes: the limit is %s", len(src), formatBytes(maxTemplateBytes))
+	}
+	src = bytes.TrimPrefix(src, []byte("\ufeff"))
+	text := strings.ReplaceAll(string(src), "\r\n", "\n")
+	s.lines = strings.Split(text, "\n")
+	for i, line := range s.lines {
+		if at := firstInvalid(line); at >= 0 {
+			return nil, s.fail(position{i + 1, utf8.RuneCountInString(line[:at]) + 1}, "a byte or control character that is not YAML text: save the file as UTF-8")
+		}
+		if utf8.RuneCountInString(line) > maxTemplateLine {
+			return nil, s.fail(position{i + 1, 1}, "the line is longer than %d characters", maxTemplateLine)
+		}
+	}
+	tokens := lexer.Tokenize(text)
+	if tk := tooDeep(tokens); tk != nil {
+		return nil, s.fail(positionOf(tk), "nested more than %d deep", maxTemplateDepth)
+	}
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		return nil, s.syntaxError(err)
+	}
+	if len(file.Docs) > 1 {
+		p := position{1, 1}
+		if start := file.Docs[1].Start; start != nil {
+			p = positionOf(start)
+		}
+		return nil, s.fail(p, "a second document: a template is one YAML document")
+	}
+	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
+		return nil, s.fail(position{}, "the template is empty: it needs at least id and base")
+	}
+	body := file.Docs[0].Body
+	if err := s.plain(body); err != nil {
+		return nil, err
+	}
+	switch n := body.(type) {
+	case ast.MapNode:
+		return n, nil
+	case *ast.NullNode, *ast.CommentGroupNode:
+		return nil, s.fail(position{}, "the template is empty: it needs at least id and base")
+	}
+	return nil, s.fail(nodePosition(body), "a template is a mapping of keys to values, not %s", describe(body))
+}
+
+// firstInvalid returns the offset of the first byte that is no part of a text
+// line, or -1.
+func firstInvalid(line string) int {
+	for i, r := range line {
+		if r == utf8.RuneError {
+			if _, size := utf8.DecodeRuneInString(line[i:]); size == 1 {
+				return i
+			}
+		}
+		if r < ' ' && r != '\t' || r == 0x7f {
+			return i
+		}
+	}
+	return -1
+}
+
+// tooDeep returns the token at which nesting passes the limit, before the
+// recursive parser sees it.
+func tooDeep(tokens token.Tokens) *token.Token {
+	flow, compact, line := 0, 0, 0
+	var columns []int // of the block collections that are open
+	for _, tk := range tokens {
+		switch tk.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			flow++
+		case token.SequenceEndType, token.MappingEndType:
+			flow--
+		}
+		if flow > maxTemplateDepth {
+			return tk
+		}
+		if flow > 0 || tk.Position == nil {
+			continue
+		}
+		if tk.Position.Line != line {
+			line, compact = tk.Position.Line, 0
+			for len(columns) > 0 && columns[len(columns)-1] >= tk.Position.Column {
+				columns = columns[:len(columns)-1]
+			}
+			columns = append(columns, tk.Position.Column)
+		}
+		switch tk.Type {
+		case token.SequenceEntryType, token.MappingKeyType, token.MappingValueType, token.AnchorType, token.TagType:
+			compact++
+		}
+		if len(columns) > maxTemplateDepth || compact > maxTemplateDepth {
+			return tk
+		}
+	}
+	return nil
+}
+
+func (s *source) syntaxError(err error) error {
+	var yerr yaml.Error
+	if !errors.As(err, &yerr) || yerr.GetToken() == nil {
+		return s.fail(position{}, "%s", err)
+	}
+	p, message := positionOf(yerr.GetToken()), yerr.GetMessage()
+	if p.line >= 1 && p.line <= len(s.lines) {
+		line := s.lines[p.line-1]
+		indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
+		if at := strings.IndexByte(indent, '\t'); at >= 0 {
+			p.column, message = at+1, "a tab in the indentation: YAML wants spaces"
+		}
+	}
+	return s.fail(p, "%s", message)
+}
+
+// plain refuses what a template has no use for and what could make a small
+// file large: anchors, aliases, merge keys and tags.
+func (s *source) plain(body ast.Node) error {
+	v := plainVisitor{}
+	ast.Walk(&v, body)
+	if v.bad == nil {
+		return nil
+	}
+	return s.fail(nodePosition(v.bad), "%s not allowed in a template: write the value out", describe(v.bad))
+}
+
+type plainVisitor struct{ bad ast.Node }
+
+func (v *plainVisitor) Visit(n ast.Node) ast.Visitor {
+	switch n.(type) {
+	case *ast.AnchorNode, *ast.AliasNode, *ast.MergeKeyNode, *ast.TagNode, *ast.DirectiveNode:
+		if v.bad == nil {
+			v.bad = n
+		}
+	}
+	if v.bad != nil {
+		return nil
+	}
+	return v
+}
+
+func positionOf(tk *token.Token) position {
+	if tk == nil || tk.Position == nil {
+		return position{1, 1}
+	}
+	return position{tk.Position.Line, tk.Position.Column}
+}
+
+// nodePosition is where a reader sees n begin; a block mapping's own token is
+// its first colon.
+func nodePosition(n ast.Node) position {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		if !n.IsFlowStyle && len(n.Values) > 0 {
+			return positionOf(n.Values[0].Key.GetToken())
+		}
+	case *ast.MappingValueNode:
+		return positionOf(n.Key.GetToken())
+	}
+	return positionOf(n.GetToken())
+}
+
+func describe(n ast.Node) string {
+	switch n.(type) {
+	case *ast.NullNode:
+		return "empty"
+	case *ast.BoolNode:
+		return "true or false"
+	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		return "a number"
+	case *ast.StringNode, *ast.LiteralNode:
+		return "a string"
+	case *ast.SequenceNode:
+		return "a list"
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return "a mapping"
+	case *ast.AnchorNode:
+		return "an anchor is"
+	case *ast.AliasNode:
+		return "an alias is"
+	case *ast.MergeKeyNode:
+		return "a merge key is"
+	case *ast.TagNode:
+		return "a tag is"
+	case *ast.DirectiveNode:
+		return "a directive is"
+	}
+	return "something else"
+}
+
+// field is one key of a mapping: the decoder of its value, or else the keys
+// below it.
+type field struct {
+	key      string
+	required bool
+	value    func(n ast.Node, path string)
+	below    []field
+}
+
+// decoder walks the syntax tree along the table of fields and collects errors.
+type decoder struct {
+	*source
+	errs TemplateErrors
+}
+
+func (d *decoder) errorf(n ast.Node, format string, args ...any) {
+	d.errs = append(d.errs, d.errorAt(nodePosition(n), fmt.Sprintf(format, args...)))
+}
+
+func (d *decoder) mapping(m ast.MapNode, path string, fields []field) {
+	if n, ok := m.(ast.Node); ok {
+		d.at[path] = nodePosition(n)
+	}
+	where := path
+	if path == "" {
+		where = "template"
+	}
+	seen := map[string]int{}
+	for it := m.MapRange(); it.Next(); {
+		keyNode := it.Key()
+		key, line := keyText(keyNode), nodePosition(keyNode).line
+		if first, ok := seen[key]; ok {
+			d.errorf(keyNode, "duplicate key %q in %s (first on line %d)", key, where, first)
+			continue
+		}
+		seen[key] = line
+		i := slices.IndexFunc(fields, func(f field) bool { return f.key == key })
+		if i < 0 {
+			d.errorf(keyNode, "unknown key %q in %s%s", key, where, d.suggestion(key, fields))
+			continue
+		}
+		d.field(it.Value(), join(path, key), fields[i])
+	}
+	if _, ok := d.at["code.path"]; ok && path == "code" {
+		if git, ok := d.at["code.git"]; ok {
+			d.errs = append(d.errs, d.errorAt(git, "code.path and code.git exclude each other: keep one"))
+		}
+	}
+	for _, f := range fields {
+		if _, ok := seen[f.key]; f.required && !ok {
+			d.errs = append(d.errs, d.errorAt(d.place(path), fmt.Sprintf("missing key %q in %s", f.key, where)))
+		}
+	}
+}
+
+func (d *decoder) field(n ast.Node, path string, f field) {
+	d.at[path] = nodePosition(n)
+	if f.value != nil {
+		f.value(n, path)
+		return
+	}
+	m, ok := n.(ast.MapNode)
+	if !ok {
+		keys := make([]string, len(f.below))
+		for i, b := range f.below {
+			keys[i] = b.key
+		}
+		d.errorf(n, "%s must be a mapping with keys such as %s, not %s", path, strings.Join(keys[:min(3, len(keys))], ", "), describe(n))
+		return
+	}
+	d.mapping(m, path, f.below)
+}
+
+func keyText(n ast.MapKeyNode) string {
+	if s, ok := n.(*ast.StringNode); ok {
+		return s.Value
+	}
+	return n.GetToken().Value
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// text reads a string that fully matches pattern; want describes it.
+func (d *decoder) text(dst *string, pattern *regexp.Regexp, want string) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		s, ok := d.str(n, path)
+		if !ok {
+			return
+		}
+		if !pattern.MatchString(s) {
+			d.errorf(n, "bad %s %q: %s", path, s, want)
+			return
+		}
+		*dst = s
+	}
+}
+
+func (d *decoder) str(n ast.Node, path string) (string, bool) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case *ast.BoolNode, *ast.IntegerNode, *ast.FloatNode:
+		d.errorf(n, "%s must be a string, not %s: put it in quotes, %q", path, describe(n), n.GetToken().Value)
+	default:
+		d.errorf(n, "%s must be a string, not %s", path, describe(n))
+	}
+	return "", false
+}
+
+// strings reads a list of strings, each accepted by item.
+func (d *decoder) strings(dst *[]string, item func(string) error) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		list, ok := n.(*ast.SequenceNode)
+		if !ok {
+			d.errorf(n, "%s must be a list, not %s", path, describe(n))
+			return
+		}
+		for i, v := range list.Values {
+			at := fmt.Sprintf("%s[%d]", path, i)
+			d.at[at] = nodePosition(v)
+			s, ok := d.str(v, at)
+			if !ok {
+				continue
+			}
+			if err := item(s); err != nil {
+				d.errorf(v, "%s: %s", at, err)
+				continue
+			}
+			*dst = append(*dst, s)
+		}
+	}
+}
+
+// integer reads a whole number in [low, high].
+func integer[T int | int64](d *decoder, dst *T, low, high T) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		num, ok := n.(*ast.IntegerNode)
+		if !ok {
+			d.errorf(n, "%s must be a whole number, not %s", path, describe(n))
+			return
+		}
+		var v int64
+		switch raw := num.Value.(type) {
+		case int64:
+			v = raw
+		case uint64:
+			v = int64(min(raw, 1<<62))
+		}
+		if v < int64(low) || v > int64(high) {
+			d.errorf(n, "%s must be between %d and %d, not %s", path, low, high, num.GetToken().Value)
+			return
+		}
+		*dst = T(v)
+	}
+}
+
+// measure reads a scalar with a unit through parse and checks its range.
+func measure[T ~int64](d *decoder, dst *T, parse func(string) (T, error), format func(T) string, low, high T) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		var s string
+		switch n := n.(type) {
+		case *ast.IntegerNode:
+			s = fmt.Sprint(n.Value)
+		case *ast.FloatNode:
+			s = strconv.FormatFloat(n.Value, 'f', -1, 64)
+		default:
+			var ok bool
+			if s, ok = d.str(n, path); !ok {
+				return
+			}
+		}
+		v, err := parse(s)
+		if err != nil {
+			d.errorf(n, "%s: %s", path, err)
+			return
+		}
+		if v < low || v > high {
+			d.errorf(n, "%s must be between %s and %s, not %s", path, format(low), format(high), s)
+			return
+		}
+		*dst = v
+	}
+}
+
+// unsupported refuses a field that is specified and not built yet. An empty
+// list or string asks for nothing and passes.
+func (d *decoder) unsupported(instead string) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		if list, ok := n.(*ast.SequenceNode); ok && len(list.Values) == 0 {
+			return
+		}
+		d.errorf(n, "%s is not supported yet: %s", path, instead)
+	}
+}
+
+// suggestion names the known key nearest to key, or the place where it belongs.
+func (d *decoder) suggestion(key string, fields []field) string {
+	best, distance := "", min(len(key)/3+1, 3)+1
+	for _, f := range fields {
+		if n := editDistance(strings.ToLower(key), f.key); n < distance {
+			best, distance = f.key, n
+		}
+	}
+	if best == "" {
+		best = elsewhere(key, "", d.fields(&Template{}))
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %q?)", best)
+}
+
+func elsewhere(key, path string, fields []field) string {
+	for _, f := range fields {
+		at := join(path, f.key)
+		if f.key == key {
+			return at
+		}
+		if found := elsewhere(key, at, f.below); found != "" {
+			return found
+		}
+	}
+	return ""
+}
+
+// editDistance counts insertions, deletions, replacements and swaps of
+// neighbours between a and b (optimal string alignment).
+func editDistance(a, b string) int {
+	if len(a) > 64 {
+		return len(a)
+	}
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
+	}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}

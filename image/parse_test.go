@@ -1,0 +1,383 @@
+package image
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var ignoreSource = cmpopts.IgnoreUnexported(Template{})
+
+func TestParseTemplateDefaults(t *testing.T) {
+	base := func(change func(*Template)) *Template {
+		t := &Template{
+			ID: "f", Version: "latest", Code: Code{Path: "."}, Tenant: "default", Network: "none",
+			Instances: Instances{Isolation: IsolationInstance, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
+			Resources: Resources{
+				MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64,
+				TmpBytes: 64 << 20, Files: 1024, Timeout: 30 * time.Second,
+			},
+		}
+		change(t)
+		return t
+	}
+	for _, c := range []struct {
+		name, src string
+		want      *Template
+	}{
+		{"python", "id: f\nbase: python\n", base(func(t *Template) { t.Base, t.Handler = "python", "main.handle" })},
+		{"node", "id: f\nbase: node\n", base(func(t *Template) { t.Base, t.Handler = "node", "index.handle" })},
+		{"native", "id: f\nbase: native\nhandler: clock\n", base(func(t *Template) {
+			t.Base, t.Handler, t.Instances.Isolation = "native", "clock", IsolationEvent
+		})},
+		{"windows line ends and a byte order mark", "\ufeffid: f\r\nbase: python\r\n", base(func(t *Template) { t.Base, t.Handler = "python", "main.handle" })},
+		{"every field", `---
+# everything there is
+id: f
+version: "1.2"
+base: python
+packages: {pip: ["lxml==5.3.0", 'requests[socks] >= 2; python_version > "3"'], npm: [], maven: [], deb: []}
+libs: []
+code:
+  path: ./src/
+handler: app.main
+env:
+  A: text
+  B: 12
+  C: true
+  D: 1.50
+  E: |
+    two
+    lines
+tenant: acme
+instances: {isolation: instance, concurrency: 8, min: 1, max: 2, idle: 90s}
+resources:
+  memory: 64M
+  cpu: 500m
+  pids: 10
+  tmp: 65536
+  files: 256
+  timeout: 1h30m
+network: none
+`, &Template{
+			ID: "f", Version: "1.2", Base: "python",
+			Packages: Packages{Pip: []string{"lxml==5.3.0", `requests[socks] >= 2; python_version > "3"`}},
+			Code:     Code{Path: "src"}, Handler: "app.main",
+			Env:       map[string]string{"A": "text", "B": "12", "C": "true", "D": "1.50", "E": "two\nlines\n"},
+			Tenant:    "acme",
+			Instances: Instances{Isolation: IsolationInstance, Concurrency: 8, Min: 1, Max: 2, Idle: 90 * time.Second},
+			Resources: Resources{MemoryBytes: 64e6, CPUMillis: 500, Pids: 10, TmpBytes: 65536, Files: 256, Timeout: 90 * time.Minute},
+			Network:   "none",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := ParseTemplate("fret.yaml", []byte(c.src))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, got, ignoreSource, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// The whole text is compared: it is what people see.
+func TestParseTemplateErrors(t *testing.T) {
+	for _, c := range []struct{ name, src, want string }{
+		{
+			"unknown key", "id: f\nbase: python\nhandlr: main.handle\n",
+			`fret.yaml:3:1: unknown key "handlr" in template (did you mean "handler"?)
+    handlr: main.handle
+    ^`,
+		},
+		{
+			"unknown key below", "id: f\nbase: python\nresources:\n  memry: 1GiB\n",
+			`fret.yaml:4:3: unknown key "memry" in resources (did you mean "memory"?)
+      memry: 1GiB
+      ^`,
+		},
+		{
+			"key of another level", "id: f\nbase: python\ntimeout: 1s\n",
+			`fret.yaml:3:1: unknown key "timeout" in template (did you mean "resources.timeout"?)
+    timeout: 1s
+    ^`,
+		},
+		{
+			"duplicate key", "id: f\nbase: python\nid: g\n",
+			`fret.yaml:3:1: duplicate key "id" in template (first on line 1)
+    id: g
+    ^`,
+		},
+		{
+			"missing keys", "version: x\n",
+			`fret.yaml:1:1: missing key "id" in template
+    version: x
+    ^
+fret.yaml:1:1: missing key "base" in template
+    version: x
+    ^`,
+		},
+		{
+			"missing native handler", "id: f\nbase: native\n",
+			`fret.yaml:1:1: missing key "handler" in template: the base native needs the path of the program, such as "bin/clock"
+    id: f
+    ^`,
+		},
+		{
+			"several", "id: F\nbase: python\nresources: {memory: 128XB, cpu: fast, timeout: 30}\n",
+			`fret.yaml:1:5: bad id "F": lower-case letters, digits and dashes, at most 63, not beginning with a dash
+    id: F
+        ^
+fret.yaml:3:21: resources.memory: unknown unit "XB" in size "128XB": use KiB, MiB, GiB (powers of two) or K, M, G (powers of ten)
+    resources: {memory: 128XB, cpu: fast, timeout: 30}
+                        ^
+fret.yaml:3:33: resources.cpu: "fast" is not an amount of cpu: write for example "500m" (half a core) or "1.5"
+    resources: {memory: 128XB, cpu: fast, timeout: 30}
+                                    ^
+fret.yaml:3:48: resources.timeout: duration "30" has no unit: write for example "30s"
+    resources: {memory: 128XB, cpu: fast, timeout: 30}
+                                                   ^`,
+		},
+		{
+			"version as a number", "id: f\nbase: python\nversion: 0.10\n",
+			`fret.yaml:3:10: version must be a string, not a number: put it in quotes, "0.10"
+    version: 0.10
+             ^`,
+		},
+		{
+			"list for a mapping", "id: f\nbase: python\npackages:\n  - lxml\n",
+			`fret.yaml:4:3: packages must be a mapping with keys such as pip, npm, maven, not a list
+      - lxml
+      ^`,
+		},
+		{
+			"string for a list", "id: f\nbase: python\npackages:\n  pip: lxml\n",
+			`fret.yaml:4:8: packages.pip must be a list, not a string
+      pip: lxml
+           ^`,
+		},
+		{
+			"nothing for a mapping", "id: f\nbase: python\npackages:\n",
+			`fret.yaml:3:10: packages must be a mapping with keys such as pip, npm, maven, not empty
+    packages:
+             ^`,
+		},
+		{
+			"option as a package", "id: f\nbase: python\npackages:\n  pip:\n    - --index-url=x\n",
+			`fret.yaml:5:7: packages.pip[0]: bad requirement "--index-url=x": write a requirement such as "lxml==5.3.0"; options, URLs and paths are not supported yet
+        - --index-url=x
+          ^`,
+		},
+		{
+			"too little memory", "id: f\nbase: python\nresources:\n  memory: 1MiB\n",
+			`fret.yaml:4:11: resources.memory must be between 4MiB and 4TiB, not 1MiB
+      memory: 1MiB
+              ^`,
+		},
+		{
+			"max below min", "id: f\nbase: python\ninstances:\n  min: 3\n  max: 2\n",
+			`fret.yaml:5:8: instances.max (2) is less than instances.min (3)
+      max: 2
+           ^`,
+		},
+		{
+			"concurrency of a fresh sandbox", "id: f\nbase: python\ninstances: {isolation: event, concurrency: 2}\n",
+			`fret.yaml:3:44: instances.concurrency must be 1 where isolation is "event": every event has a sandbox of its own
+    instances: {isolation: event, concurrency: 2}
+                                               ^`,
+		},
+		{
+			"reserved name", "id: f\nbase: python\nenv:\n  FRE_ID: x\n  a-b: y\n",
+			`fret.yaml:4:3: name "FRE_ID" in env is reserved: names beginning with FRE_ are the engine's
+      FRE_ID: x
+      ^
+fret.yaml:5:3: bad name "a-b" in env: letters, digits and _, not beginning with a digit
+      a-b: y
+      ^`,
+		},
+		{
+			"path and git", "id: f\nbase: python\ncode:\n  path: src\n  git: {url: x}\n",
+			`fret.yaml:5:8: code.git is not supported yet: clone the repository and name it in code.path
+      git: {url: x}
+           ^
+fret.yaml:5:8: code.path and code.git exclude each other: keep one
+      git: {url: x}
+           ^`,
+		},
+		{
+			"code outside", "id: f\nbase: python\ncode: {path: a/../../b}\n",
+			`fret.yaml:3:14: code.path "../b" leaves the template's directory
+    code: {path: a/../../b}
+                 ^`,
+		},
+		{
+			"not supported yet", "id: f\nbase: python\npackages: {maven: [a], deb: [b]}\nlibs: [c]\nruntime: pypy\nnetwork: egress\n",
+			`fret.yaml:3:19: packages.maven is not supported yet: remove it; the package sites of today are pip and npm
+    packages: {maven: [a], deb: [b]}
+                      ^
+fret.yaml:3:29: packages.deb is not supported yet: remove it; the package sites of today are pip and npm
+    packages: {maven: [a], deb: [b]}
+                                ^
+fret.yaml:4:7: libs is not supported yet: remove it and put the library beside the function's code
+    libs: [c]
+          ^
+fret.yaml:5:10: runtime is not supported yet: remove it; the base says which runtime is used
+    runtime: pypy
+             ^
+fret.yaml:6:10: network "egress" is not supported yet: "none" is
+    network: egress
+             ^`,
+		},
+		{
+			"tab", "id: f\nbase: python\nenv:\n\tA: b\n",
+			`fret.yaml:4:1: a tab in the indentation: YAML wants spaces
+     A: b
+    ^`,
+		},
+		{"empty", "", `fret.yaml: the template is empty: it needs at least id and base`},
+		{"comments only", "# nothing\n", `fret.yaml: the template is empty: it needs at least id and base`},
+		{
+			"scalar", "hello\n",
+			`fret.yaml:1:1: a template is a mapping of keys to values, not a string
+    hello
+    ^`,
+		},
+		{
+			"two documents", "id: f\nbase: python\n---\nid: g\n",
+			`fret.yaml:3:1: a second document: a template is one YAML document
+    ---
+    ^`,
+		},
+		{
+			"alias", "id: &a f\nbase: *a\n",
+			`fret.yaml:1:5: an anchor is not allowed in a template: write the value out
+    id: &a f
+        ^`,
+		},
+		{
+			"merge key", "id: f\nbase: python\nenv:\n  <<: {A: b}\n",
+			`fret.yaml:4:3: a merge key is not allowed in a template: write the value out
+      <<: {A: b}
+      ^`,
+		},
+		{
+			"tag", "id: !!binary f\nbase: python\n",
+			`fret.yaml:1:5: a tag is not allowed in a template: write the value out
+    id: !!binary f
+        ^`,
+		},
+		{
+			"not UTF-8", "id: f\nbase: \xff\n",
+			"fret.yaml:2:7: a byte or control character that is not YAML text: save the file as UTF-8\n    base: \ufffd\n          ^",
+		},
+		{
+			"escape sequence", "id: f\n# \x1b[2J\n",
+			"fret.yaml:2:3: a byte or control character that is not YAML text: save the file as UTF-8\n    # \ufffd[2J\n      ^",
+		},
+		{
+			"unclosed", "id: f\nbase: [python\n",
+			`fret.yaml:2:7: sequence end token ']' not found
+    base: [python
+          ^`,
+		},
+		{
+			"column in characters", "id: f\nbase: python\nenv: {A: größe, b-c: x}\n",
+			`fret.yaml:3:17: bad name "b-c" in env: letters, digits and _, not beginning with a digit
+    env: {A: größe, b-c: x}
+                    ^`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := ParseTemplate("fret.yaml", []byte(c.src))
+			if err == nil {
+				t.Fatalf("%q: no error", c.src)
+			}
+			if diff := cmp.Diff(c.want, err.Error()); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			var one *TemplateError
+			if !errors.As(err, &one) || one.File != "fret.yaml" {
+				t.Errorf("no *TemplateError in %T", err)
+			}
+		})
+	}
+}
+
+func TestParseTemplateBounds(t *testing.T) {
+	for name, src := range map[string]string{
+		"large":          "id: f\nbase: python\n# " + strings.Repeat("x\n# ", 1<<19),
+		"long line":      "id: f # " + strings.Repeat("x", 1<<19),
+		"flow depth":     "id: " + strings.Repeat("[", 8000),
+		"flow lines":     "id: " + strings.Repeat("[\n", 500_000),
+		"mapping depth":  "id: " + strings.Repeat("{a: ", 2000),
+		"compact depth":  strings.Repeat("- ", 4000),
+		"question marks": strings.Repeat("? ", 4000),
+		"block depth":    deepBlock(200),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ParseTemplate("fret.yaml", []byte(src))
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if len(err.Error()) > 500 {
+				t.Errorf("error of %d bytes", len(err.Error()))
+			}
+		})
+	}
+}
+
+func deepBlock(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(strings.Repeat(" ", i) + "a:\n")
+	}
+	return b.String()
+}
+
+func TestManyErrorsArePrintedTenAtMost(t *testing.T) {
+	src := "id: f\nbase: python\n" + strings.Repeat("x", 1)
+	for range 14 {
+		src += "x"
+		src += ": 1\n" + strings.Repeat("x", strings.Count(src, "\n"))
+	}
+	_, err := ParseTemplate("fret.yaml", []byte(src+": 1\n"))
+	var list TemplateErrors
+	if !errors.As(err, &list) || len(list) != 15 {
+		t.Fatalf("got %v", err)
+	}
+	if got := strings.Count(err.Error(), "unknown key"); got != 10 {
+		t.Errorf("%d faults printed, want 10:\n%s", got, err)
+	}
+	if !strings.HasSuffix(err.Error(), "and 5 more") {
+		t.Errorf("the rest is not counted:\n%s", err)
+	}
+}
+
+func FuzzParseTemplate(f *testing.F) {
+	for _, s := range []string{
+		"", "id: f\nbase: python\n", "id: &a [*a]", "a: {b: [c, {d: e}]}", "? - a\n: - b\n", "---\n...\n---\n", "id: |+2\n  x\n",
+		"id: f\nbase: node\npackages: {npm: ['@a/b@^1']}\nresources: {memory: 1.5GiB, cpu: 0x10, tmp: 1e9}\n",
+		"%YAML 1.2\n---\na: !!str b", "\"a\\u0000\": b", "a: 'b\n c'", "<<: {}", "id: f\nbase: python\nenv: {? {a: b} : c}",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, src []byte) {
+		got, err := ParseTemplate("f", src)
+		if err != nil {
+			var one *TemplateError
+			if !errors.As(err, &one) {
+				t.Fatalf("%q: error of type %T", src, err)
+			}
+			_ = err.Error()
+			return
+		}
+		if !namePattern.MatchString(got.ID) || got.Base == "" || got.Resources.MemoryBytes < minMemory {
+			t.Errorf("%q: accepted as %+v", src, got)
+		}
+	})
+}

@@ -1,0 +1,206 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/google/go-cmp/cmp"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/store"
+)
+
+// named is a runtime that accepts every handler.
+type named string
+
+func (n named) Name() string               { return string(n) }
+func (named) Base() BaseSpec               { return BaseSpec{} }
+func (named) Bootstrap() map[string][]byte { return nil }
+
+func (named) FinishBase(context.Context, *Step) ([]store.Part, error) { return nil, nil }
+
+func (named) Packages(context.Context, *Step, *Template, *Lock) ([]store.Part, error) {
+	return nil, nil
+}
+func (named) Command(*Template) (args, env []string, err error) { return nil, nil, nil }
+
+var threeRuntimes = []Runtime{named("python"), named("node"), named("native")}
+
+func compileSchema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(api.TemplateSchema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	if err := c.AddResource("template.schema.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := c.Compile("template.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
+// The schema and the parser must say the same about every document here.
+func TestSchemaAgreesWithParser(t *testing.T) {
+	schema := compileSchema(t)
+	const head = "id: f\nbase: python\n"
+	for _, c := range []struct {
+		src  string
+		good bool
+	}{
+		{head, true},
+		{"id: f\nbase: native\nhandler: bin/clock\n", true},
+		{"id: f\nbase: native\nhandler: a\ninstances: {isolation: event, max: 3}\n", true},
+		{"id: f\nbase: node\npackages: {npm: [left-pad@1.3.0, '@scope/name@^2', '@a/b', x@latest, 'y@>=1 <2']}\n", true},
+		{head + "packages: {pip: [lxml==5.3.0, 'requests>=2', 'a[b,c] ~= 1.0', 'x; python_version < \"4\"', numpy], npm: [], maven: [], deb: []}\nlibs: []\n", true},
+		{head + "code: {path: src/lib}\nhandler: a.b\ntenant: acme\nnetwork: none\nversion: 1.0.2\n", true},
+		{head + "env: {A: 1, B: true, _c: x, D: 1.5}\n", true},
+		{head + "instances: {isolation: instance, concurrency: 4, min: 1, max: 9, idle: 1m30s}\n", true},
+		{head + "instances: {isolation: event}\n", true},
+		{head + "resources: {memory: 4194304, cpu: 1.5, pids: 1, tmp: 64M, files: 64, timeout: 1.5h}\n", true},
+		{head + "resources: {memory: 1GiB, cpu: 500m, tmp: 1.5 GiB}\n", true},
+		{head + "resources: {cpu: '0.25', memory: 100KB}\n", false}, // below 4 MiB: see outOfSchema
+		{head + "resources: {cpu: 2}\n", true},
+
+		{"base: python\n", false},
+		{"id: f\n", false},
+		{"[]\n", false},
+		{"id: F\nbase: python\n", false},
+		{"id: 12\nbase: python\n", false},
+		{"id: -f\nbase: python\n", false},
+		{"id: f\nbase: ruby\n", false},
+		{"id: f\nbase: native\n", false},
+		{"id: f\nbase: native\nhandler: a\ninstances: {isolation: instance}\n", false},
+		{"id: f\nbase: native\nhandler: a\ninstances: {concurrency: 2}\n", false},
+		{"id: f\nbase: node\npackages: {pip: [lxml]}\n", false},
+		{head + "packages: {npm: [left-pad]}\n", false},
+		{head + "packages: {pip: [-r x]}\n", false},
+		{head + "packages: {pip: ['x @ https://example.com/x.whl']}\n", false},
+		{head + "packages: {pip: [./x]}\n", false},
+		{head + "packages: {pip: [1]}\n", false},
+		{head + "packages: {pip: x}\n", false},
+		{head + "packages: {maven: [a]}\n", false},
+		{head + "packages: {deb: [a]}\n", false},
+		{head + "packages: {gem: []}\n", false},
+		{head + "packages:\n", false},
+		{"id: f\nbase: node\npackages: {npm: ['a@file:../b']}\n", false},
+		{"id: f\nbase: node\npackages: {npm: ['user/repo']}\n", false},
+		{head + "libs: [a]\n", false},
+		{head + "code: {path: /etc}\n", false},
+		{head + "code: {path: ../x}\n", false},
+		{head + "code: {git: {url: x}}\n", false},
+		{head + "code: src\n", false},
+		{head + "runtime: x\n", false},
+		{head + "network: host\n", false},
+		{head + "network: false\n", false},
+		{head + "version: 1.0\n", false},
+		{head + "version: a/b\n", false},
+		{head + "tenant: A\n", false},
+		{head + "handler: ''\n", false},
+		{head + "handlr: a.b\n", false},
+		{head + "env: {FRE_X: 1}\n", false},
+		{head + "env: {a-b: 1}\n", false},
+		{head + "env: {A: [1]}\n", false},
+		{head + "env: {A: }\n", false},
+		{head + "env: []\n", false},
+		{head + "instances: {isolation: never}\n", false},
+		{head + "instances: {isolation: event, concurrency: 2}\n", false},
+		{head + "instances: {concurrency: 0}\n", false},
+		{head + "instances: {concurrency: 1.5}\n", false},
+		{head + "instances: {min: -1}\n", false},
+		{head + "instances: {max: 0}\n", false},
+		{head + "instances: {max: 1000000}\n", false},
+		{head + "instances: {idle: 5}\n", false},
+		{head + "instances: {idle: 0}\n", false},
+		{head + "instances: {idle: soon}\n", false},
+		{head + "instances: {warm: 1}\n", false},
+		{head + "resources: {memory: 1000}\n", false},
+		{head + "resources: {memory: 1XiB}\n", false},
+		{head + "resources: {memory: -5MiB}\n", false},
+		{head + "resources: {memory: true}\n", false},
+		{head + "resources: {cpu: 0.001}\n", false},
+		{head + "resources: {cpu: 1.5m}\n", false},
+		{head + "resources: {cpu: fast}\n", false},
+		{head + "resources: {pids: 0}\n", false},
+		{head + "resources: {files: 1}\n", false},
+		{head + "resources: {tmp: 4096}\n", false},
+		{head + "resources: {timeout: 30}\n", false},
+		{head + "resources: {timeout: 30 s}\n", false},
+		{head + "resources: {disk: 1}\n", false},
+	} {
+		t.Run(c.src, func(t *testing.T) {
+			tmpl, perr := ParseTemplate(TemplateFile, []byte(c.src))
+			if perr == nil {
+				perr = tmpl.Check(threeRuntimes)
+			}
+			if good := perr == nil; good != c.good {
+				t.Errorf("ParseTemplate: good is %v, want %v: %v", good, c.good, perr)
+			}
+			if outOfSchema[c.src] {
+				return
+			}
+			var doc any
+			if err := yaml.Unmarshal([]byte(c.src), &doc); err != nil {
+				t.Fatal(err)
+			}
+			serr := schema.Validate(doc)
+			if good := serr == nil; good != c.good {
+				t.Errorf("schema: good is %v, want %v: %v", good, c.good, serr)
+			}
+		})
+	}
+}
+
+// outOfSchema are faults a JSON Schema cannot express: the range of a number
+// with a unit.
+var outOfSchema = map[string]bool{
+	"id: f\nbase: python\nresources: {cpu: '0.25', memory: 100KB}\n": true,
+}
+
+// The keys of the schema are those of the parser's table.
+func TestSchemaKeys(t *testing.T) {
+	var doc struct {
+		Properties map[string]json.RawMessage
+	}
+	var schemaKeys func(raw json.RawMessage, path string) []string
+	schemaKeys = func(raw json.RawMessage, path string) []string {
+		doc.Properties = nil
+		if err := json.Unmarshal(raw, &doc); err != nil {
+			t.Fatal(err)
+		}
+		properties := doc.Properties
+		var keys []string
+		for _, key := range slices.Sorted(maps.Keys(properties)) {
+			keys = append(keys, join(path, key))
+			keys = append(keys, schemaKeys(properties[key], join(path, key))...)
+		}
+		return keys
+	}
+	var tableKeys func(fields []field, path string) []string
+	tableKeys = func(fields []field, path string) []string {
+		var keys []string
+		for _, f := range fields {
+			keys = append(keys, join(path, f.key))
+			keys = append(keys, tableKeys(f.below, join(path, f.key))...)
+		}
+		return keys
+	}
+	fromSchema := schemaKeys(api.TemplateSchema, "")
+	d := &decoder{source: &source{at: map[string]position{}}}
+	fromTable := tableKeys(d.fields(&Template{}), "")
+	slices.Sort(fromSchema)
+	slices.Sort(fromTable)
+	if diff := cmp.Diff(fromTable, fromSchema); diff != "" {
+		t.Errorf("-parser +schema:\n%s", diff)
+	}
+}

@@ -1,0 +1,198 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+const tarType = "application/x-tar"
+
+// build answers POST /v1/build: a template directory in, an image out.
+func (s *server) build(w http.ResponseWriter, r *http.Request) error {
+	if err := wantTar(r); err != nil {
+		return err
+	}
+	out := &lines{w: w}
+	img, lock, err := s.buildBody(w, r, out)
+	if err != nil {
+		return s.end(out, r, err)
+	}
+	out.send(built(img, lock))
+	return nil
+}
+
+// base answers POST /v1/bases/{name}.
+func (s *server) base(w http.ResponseWriter, r *http.Request) error {
+	out := &lines{w: w}
+	img, err := s.engine.Base(r.Context(), r.PathValue("name"), out.report)
+	if err != nil {
+		return s.end(out, r, err)
+	}
+	out.send(built(img, nil))
+	return nil
+}
+
+// deploy answers POST /v1/functions: a template directory (tar, with name and
+// replace in the query), or the name of an image (JSON).
+func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
+	var (
+		img  *store.Image
+		lock *image.Lock
+		err  error
+		req  api.DeployRequest
+	)
+	out := &lines{w: w}
+	if mediaType(r) == "application/json" {
+		if err := decode(w, r, &req); err != nil {
+			return err
+		}
+		if req.Image == "" {
+			return badRequest("image is missing")
+		}
+		img, err = s.engine.Image(req.Image)
+	} else {
+		if err := wantTar(r); err != nil {
+			return err
+		}
+		q := r.URL.Query()
+		req.Name = q.Get("name")
+		if req.Replace, err = queryBool(q.Get("replace")); err != nil {
+			return badRequest("replace: %v", err)
+		}
+		img, lock, err = s.buildBody(w, r, out)
+	}
+	if err != nil {
+		return s.end(out, r, err)
+	}
+	if req.Name == "" {
+		req.Name = img.Name
+	}
+	f, err := s.engine.Deploy(r.Context(), req.Name, img, engine.DeployOptions{Replace: req.Replace})
+	if err != nil {
+		return s.end(out, r, err)
+	}
+	line := built(img, lock)
+	function := functionOf(f)
+	line.Function = &function
+	out.send(line)
+	return nil
+}
+
+// buildBody unpacks the request's tar and builds it.
+func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (*store.Image, *image.Lock, error) {
+	path, err := s.cfg.Scratch()
+	if err != nil {
+		return nil, nil, fmt.Errorf("make scratch directory: %w", err)
+	}
+	defer func() {
+		if err := os.RemoveAll(path); err != nil {
+			s.log.WarnContext(context.WithoutCancel(r.Context()), "upload not removed", "path", path, "error", err)
+		}
+	}()
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer dir.Close()
+	// Padding and headers come on top of what the entries hold.
+	body := http.MaxBytesReader(w, r.Body, s.cfg.MaxTarBytes+int64(s.cfg.MaxTarEntries)*1024)
+	if err := unpack(dir, body, s.cfg.MaxTarBytes, s.cfg.MaxTarEntries); err != nil {
+		return nil, nil, err
+	}
+	return s.engine.Build(r.Context(), dir, out.report)
+}
+
+func built(img *store.Image, lock *image.Lock) api.BuildLine {
+	shown := imageOf(img)
+	line := api.BuildLine{Image: &shown}
+	if lock != nil {
+		raw, err := json.Marshal(lock)
+		if err != nil { // only a malformed RawMessage inside can do that
+			return api.BuildLine{Error: errorOf(fmt.Errorf("encode lock file: %w", err))}
+		}
+		line.Lock = raw
+	}
+	return line
+}
+
+// end reports err: as the last line where lines were sent, by returning it
+// where not.
+func (s *server) end(out *lines, r *http.Request, err error) error {
+	if !out.started() {
+		return err
+	}
+	e := errorOf(err)
+	if e.Code == api.CodeInternal {
+		s.log.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	out.send(api.BuildLine{Error: e})
+	return nil
+}
+
+// lines writes newline-delimited JSON, each line at once. The status goes out
+// with the first line, so that what fails before it has a status of its own.
+type lines struct {
+	w  http.ResponseWriter
+	mu sync.Mutex // report may come from another goroutine than the handler's
+	on bool       // a line was sent
+}
+
+func (l *lines) started() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.on
+}
+
+func (l *lines) report(e image.Event) { l.send(api.BuildLine{Event: eventOf(e)}) }
+
+// send is best effort: a client that has gone ends the request's context.
+func (l *lines) send(v any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.on {
+		l.on = true
+		l.w.Header().Set("Content-Type", "application/x-ndjson")
+	}
+	_ = writeLine(l.w, v)
+}
+
+func writeLine(w http.ResponseWriter, v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode line: %w", err)
+	}
+	if _, err := w.Write(append(line, '\n')); err != nil {
+		return err
+	}
+	return http.NewResponseController(w).Flush()
+}
+
+func mediaType(r *http.Request) string {
+	t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return t
+}
+
+func wantTar(r *http.Request) error {
+	if mediaType(r) != tarType {
+		return badRequest("Content-Type is %q: send the template directory as %s", r.Header.Get("Content-Type"), tarType)
+	}
+	return nil
+}
+
+func queryBool(v string) (bool, error) {
+	if v == "" {
+		return false, nil
+	}
+	return strconv.ParseBool(v)
+}

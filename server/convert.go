@@ -1,0 +1,80 @@
+package server
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
+)
+
+// list converts every element; it never returns nil, so that JSON says [].
+func list[In, Out any](in []In, convert func(In) Out) []Out {
+	out := make([]Out, len(in))
+	for i, v := range in {
+		out[i] = convert(v)
+	}
+	return out
+}
+
+func imageOf(img *store.Image) api.Image {
+	var config struct {
+		Base string `json:"base"`
+	}
+	_ = json.Unmarshal(img.Config, &config) // a foreign configuration has no base to show
+	return api.Image{
+		Digest: string(img.Digest), Name: img.Name, Version: img.Version, Base: config.Base,
+		Created: img.Created.UTC(), Size: img.Size, Files: img.Files,
+	}
+}
+
+func partOf(p store.Part) api.Part {
+	return api.Part{Kind: p.Kind, Name: p.Name, Version: p.Version, Tree: string(p.Tree), Prefix: p.Prefix}
+}
+
+func functionOf(f *engine.Function) api.Function {
+	return api.Function{
+		Name: f.Name, Image: string(f.Image), ImageRef: f.ImageRef, Base: f.Config.Base, Tenant: f.Config.Tenant,
+		Deployed: f.Deployed.UTC(), Instances: f.Instances, Busy: f.Busy, Queued: f.Queued,
+		Invocations: f.Invocations, Failures: f.Failures,
+	}
+}
+
+func eventOf(e image.Event) *api.Event {
+	return &api.Event{Step: e.Step, Name: e.Name, Message: e.Message, Done: e.Done, Total: e.Total}
+}
+
+func sandboxOf(b *engine.Sandbox) api.Sandbox {
+	out := api.Sandbox{
+		ID: b.ID, Function: b.Function, Image: b.Image, Tenant: b.Tenant, Command: b.Command,
+		State: string(b.State), PID: b.PID, Created: b.Created.UTC(),
+	}
+	if !b.Ended.IsZero() {
+		ended := b.Ended.UTC()
+		out.Ended = &ended
+	}
+	if b.Exit != nil {
+		exit := exitOf(*b.Exit)
+		out.Exit = &exit
+	}
+	return out
+}
+
+func exitOf(s sandbox.ExitStatus) api.Exit {
+	return api.Exit{Code: s.Code, Signal: s.Signal, OOMKilled: s.OOMKilled, CPUNanos: int64(s.CPU / time.Nanosecond), MaxMemoryBytes: s.MaxMemory}
+}
+
+func statsOf(s sandbox.Stats) *api.Stats {
+	return &api.Stats{MemoryBytes: s.MemoryBytes, CPUNanos: int64(s.CPU), TmpBytes: s.TmpBytes, TmpFiles: s.TmpFiles}
+}
+
+func logLineOf(l engine.LogLine) *api.LogLine {
+	return &api.LogLine{Time: l.Time, Function: l.Function, Sandbox: l.Sandbox, Invocation: l.Invocation, Stream: l.Stream, Level: l.Level, Text: l.Text}
+}
+
+func checkOf(c engine.Check) api.Check {
+	return api.Check{Name: c.Name, OK: c.OK, Found: c.Found, Effect: c.Effect, Next: c.Next}
+}

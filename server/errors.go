@@ -1,0 +1,116 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
+)
+
+// statusClientGone is nginx's number for a client that went away: nobody
+// reads it but a log.
+const statusClientGone = 499
+
+func badRequest(format string, args ...any) error {
+	return &api.Error{Code: api.CodeBadRequest, Status: http.StatusBadRequest, Message: fmt.Sprintf(format, args...)}
+}
+
+// errorOf is err as clients see it: message, code, status, and the next step.
+func errorOf(err error) *api.Error {
+	var own *api.Error
+	if errors.As(err, &own) {
+		e := *own
+		e.Message = err.Error()
+		return &e
+	}
+	status, code, next := statusOf(err)
+	message := err.Error()
+	var failure *engine.FunctionError
+	if errors.As(err, &failure) { // the message alone: the stack is in the function's log
+		message = failure.Error()
+	}
+	return &api.Error{Code: code, Status: status, Message: message, Next: next}
+}
+
+// statusOf maps what the parts return to the API's statuses and codes.
+func statusOf(err error) (status int, code api.Code, next string) {
+	var (
+		template *image.TemplateError
+		field    *image.FieldError
+		step     *image.ExitError
+		tooLarge *http.MaxBytesError
+		failure  *engine.FunctionError
+		crash    *engine.CrashError
+		start    *sandbox.StartError
+	)
+	switch {
+	case errors.As(err, &tooLarge):
+		return http.StatusRequestEntityTooLarge, api.CodeTooLarge, fmt.Sprintf("send at most %d bytes", tooLarge.Limit)
+	case errors.As(err, &template):
+		return http.StatusUnprocessableEntity, api.CodeTemplate, "correct the template; `fre template schema` prints what it may hold"
+	case errors.As(err, &field):
+		return http.StatusUnprocessableEntity, api.CodeTemplate, ""
+	case errors.As(err, &step):
+		return http.StatusUnprocessableEntity, api.CodeBuildFailed, "correct the packages in fret.yaml and build again"
+	case errors.Is(err, image.ErrUnknownBase):
+		return http.StatusNotFound, api.CodeNotFound, "use one of the bases that `fre template schema` lists"
+
+	case errors.Is(err, engine.ErrNameTaken):
+		return http.StatusConflict, api.CodeNameTaken, "choose another name (--name) or replace it (--replace)"
+	case errors.Is(err, engine.ErrNotReady):
+		return http.StatusUnprocessableEntity, api.CodeNotFunction, "deploy an image that was built from a template"
+	case errors.Is(err, store.ErrInUse):
+		return http.StatusConflict, api.CodeInUse, "remove the function or stop the sandbox that uses it first"
+	case errors.Is(err, store.ErrAmbiguous):
+		return http.StatusConflict, api.CodeAmbiguous, "give more characters of the digest"
+
+	case errors.Is(err, engine.ErrTimeout):
+		return http.StatusGatewayTimeout, api.CodeTimeout, "raise resources.timeout in the template, or see the function's logs"
+	case errors.Is(err, engine.ErrOverloaded):
+		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again later, or raise instances.max in the template"
+	case errors.Is(err, engine.ErrClosed):
+		return http.StatusServiceUnavailable, api.CodeClosed, "try again when the engine runs"
+	case errors.As(err, &failure):
+		return http.StatusInternalServerError, api.CodeFunction, "see the function's logs"
+	case errors.As(err, &crash):
+		return http.StatusBadGateway, api.CodeCrash, "see the function's logs"
+
+	case errors.As(err, &start):
+		return startStatus(start)
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return http.StatusInsufficientStorage, api.CodeInsufficientDisk, "free space in the engine's state directory: fre image rm"
+	case errors.Is(err, fs.ErrNotExist):
+		return http.StatusNotFound, api.CodeNotFound, ""
+	case errors.Is(err, context.Canceled), errors.Is(err, io.ErrUnexpectedEOF):
+		return statusClientGone, api.CodeCanceled, ""
+	}
+	return http.StatusInternalServerError, api.CodeInternal, "see the engine's log, and `fre doctor`"
+}
+
+// startStatus tells a command that cannot be executed from a sandbox that
+// cannot be made: the former is the caller's mistake. The errno alone cannot
+// tell, since set-up steps fail with ENOENT too.
+func startStatus(err *sandbox.StartError) (status int, code api.Code, next string) {
+	if strings.HasPrefix(err.Step, "exec") {
+		if errors.Is(err, unix.ENOENT) {
+			return http.StatusUnprocessableEntity, api.CodeCommandNotFound, "name a program of the image by its absolute path"
+		}
+		return http.StatusUnprocessableEntity, api.CodeCommandNotExec, "the program must be an executable for this machine, or a script with #!"
+	}
+	return http.StatusInternalServerError, api.CodeInternal, "see the engine's log, and `fre doctor`"
+}
+
+func tooLargeError(message string) error {
+	return &api.Error{Code: api.CodeTooLarge, Status: http.StatusRequestEntityTooLarge, Message: message, Next: "leave out of the template's directory what the function does not need"}
+}

@@ -1,0 +1,214 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// run answers POST /v1/run: after the upgrade, frames carry the command's
+// input and output (api.UpgradeProtocol draws them).
+func (s *server) run(w http.ResponseWriter, r *http.Request) error {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), api.UpgradeProtocol) {
+		w.Header().Set("Upgrade", api.UpgradeProtocol)
+		return &api.Error{Code: api.CodeUpgradeRequired, Status: http.StatusUpgradeRequired, Message: "this route needs Upgrade: " + api.UpgradeProtocol}
+	}
+	var req api.RunRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	if req.Image == "" || len(req.Args) == 0 {
+		return badRequest("image and args are needed")
+	}
+	if _, err := s.engine.Image(req.Image); err != nil { // while there is a status to say it with
+		return err
+	}
+	p, err := openPipes()
+	if err != nil {
+		return err
+	}
+	defer p.closeChild()
+	defer p.closeOurs()
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return fmt.Errorf("upgrade: %w", err)
+	}
+	defer conn.Close()
+	_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+api.UpgradeProtocol+"\r\n\r\n")
+	if err != nil {
+		return nil //nolint:nilerr // the client has gone, and with it the way to say so
+	}
+
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	run := &session{conn: conn, pipes: p, cancel: cancel, stdin: make(chan []byte, api.StdinWindow)}
+	var input, output sync.WaitGroup
+	input.Go(func() { run.read(buffered.Reader) })
+	input.Go(run.feed)
+	output.Go(func() { run.copy(api.FrameStdout, p.stdout.ours) })
+	output.Go(func() { run.copy(api.FrameStderr, p.stderr.ours) })
+
+	status, err := s.engine.Run(ctx, engine.RunRequest{
+		Image: req.Image, Args: req.Args, Env: req.Env, Tenant: req.Tenant,
+		Stdin: p.stdin.child, Stdout: p.stdout.child, Stderr: p.stderr.child,
+	})
+	p.closeChild() // the sandbox is gone: our ends see end of file, and EPIPE
+	output.Wait()
+	run.finish(status, err)
+	conn.Close()
+	input.Wait()
+	return nil
+}
+
+// session is one run after its upgrade.
+type session struct {
+	conn   net.Conn
+	pipes  *pipes
+	cancel context.CancelFunc // kills the sandbox
+	stdin  chan []byte        // from read to feed; nil slice: end of input
+
+	mu  sync.Mutex // guards writes to conn
+	out []byte     // frame being written
+}
+
+func (s *session) send(kind api.FrameKind, payload []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.out = api.AppendFrame(s.out[:0], kind, payload)
+	_, err := s.conn.Write(s.out)
+	return err
+}
+
+// read takes the client's frames until the connection ends, which it always
+// does: run closes it.
+func (s *session) read(r io.Reader) {
+	defer close(s.stdin)
+	defer s.cancel()
+	buf := make([]byte, api.MaxFrame)
+	for {
+		kind, payload, err := api.ReadFrame(r, buf)
+		if err != nil {
+			return
+		}
+		switch kind {
+		case api.FrameStdin:
+			select {
+			case s.stdin <- append([]byte(nil), payload...):
+			default:
+				return // more than the window: not our client
+			}
+		case api.FrameKill:
+			s.cancel()
+		case api.FrameStdout, api.FrameStderr, api.FrameExit, api.FrameError, api.FrameMore:
+			return
+		}
+	}
+}
+
+// feed writes input to the command. A command that closes its stdin is no
+// error: what follows is dropped.
+func (s *session) feed() {
+	w := s.pipes.stdin.ours
+	open := true
+	for chunk := range s.stdin {
+		if open && len(chunk) > 0 {
+			_, err := w.Write(chunk)
+			open = err == nil
+		}
+		if open && len(chunk) == 0 {
+			w.Close()
+			open = false
+		}
+		if err := s.send(api.FrameMore, nil); err != nil {
+			s.cancel()
+		}
+	}
+}
+
+func (s *session) copy(kind api.FrameKind, r io.Reader) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 {
+			if err := s.send(kind, buf[:n]); err != nil {
+				s.cancel()
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// finish reports the end. A run that was cancelled has ended by a signal.
+func (s *session) finish(status sandbox.ExitStatus, err error) {
+	kind, v := api.FrameExit, any(exitOf(status))
+	switch {
+	case errors.Is(err, context.Canceled):
+		v = api.Exit{Code: -1, Signal: int(unix.SIGKILL)}
+	case err != nil:
+		kind, v = api.FrameError, errorOf(err)
+	}
+	payload, err := json.Marshal(v)
+	if err != nil || len(payload) > api.MaxFrame {
+		kind, payload = api.FrameError, []byte(`{"code":"internal","message":"the command's end cannot be told"}`)
+	}
+	_ = s.send(kind, payload) // the client may have gone
+}
+
+// pipe has one end for the command and one for us.
+type pipe struct{ child, ours *os.File }
+
+type pipes struct{ stdin, stdout, stderr pipe }
+
+func openPipes() (*pipes, error) {
+	p := new(pipes)
+	var err error
+	for _, open := range []func() error{
+		func() error { p.stdin.child, p.stdin.ours, err = os.Pipe(); return err },
+		func() error { p.stdout.ours, p.stdout.child, err = os.Pipe(); return err },
+		func() error { p.stderr.ours, p.stderr.child, err = os.Pipe(); return err },
+	} {
+		if err := open(); err != nil {
+			p.closeChild()
+			p.closeOurs()
+			return nil, fmt.Errorf("make pipe: %w", err)
+		}
+	}
+	for _, f := range []*os.File{p.stdin.child, p.stdout.child, p.stderr.child} {
+		// Programs expect ends that block.
+		if err := unix.SetNonblock(int(f.Fd()), false); err != nil {
+			p.closeChild()
+			p.closeOurs()
+			return nil, fmt.Errorf("make pipe: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// closeChild and closeOurs may be called twice: closing again is harmless.
+func (p *pipes) closeChild() {
+	p.stdin.child.Close()
+	p.stdout.child.Close()
+	p.stderr.child.Close()
+}
+
+func (p *pipes) closeOurs() {
+	p.stdin.ours.Close()
+	p.stdout.ours.Close()
+	p.stderr.ours.Close()
+}

@@ -1,0 +1,273 @@
+// Package server is the native control API: it decodes a request, asks the
+// engine, encodes the answer. It decides nothing itself. api holds the wire
+// types and openapi.yaml the description; who may connect is decided by the
+// mode and group of the socket ([Listen]).
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
+)
+
+// Engine is what the server needs of *engine.Engine; package servertest holds
+// the other implementation.
+type Engine interface {
+	Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error)
+	Base(ctx context.Context, name string, report func(image.Event)) (*store.Image, error)
+
+	Images() []*store.Image
+	Image(ref string) (*store.Image, error)
+	RemoveImage(ctx context.Context, ref string) (*store.Image, error)
+
+	Deploy(ctx context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error)
+	Functions() []*engine.Function
+	Function(name string) (*engine.Function, error)
+	RemoveFunction(ctx context.Context, name string) error
+	Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error)
+	Logs(ctx context.Context, name string, o engine.LogOptions, emit func(engine.LogLine) error) error
+
+	Sandboxes(all bool) []*engine.Sandbox
+	Stats(id string) (sandbox.Stats, error)
+	Stop(ctx context.Context, id string, grace time.Duration) error
+	Kill(id string) error
+	Run(ctx context.Context, r engine.RunRequest) (sandbox.ExitStatus, error)
+
+	Checks() []engine.Check
+}
+
+// Config wires the server. Engine and Log are required; zero values of the
+// rest mean the documented defaults.
+type Config struct {
+	Engine  Engine
+	Log     *slog.Logger
+	Version api.Version
+
+	// Scratch makes an empty directory for an uploaded template, which the
+	// server removes; default: below os.TempDir.
+	Scratch func() (dir string, err error)
+
+	MaxTarBytes    int64 // of an uploaded template, packed and unpacked; default 512 MiB
+	MaxTarEntries  int   // files and directories in it; default 100,000
+	MaxInvokeBytes int64 // of an event's body; default 64 MiB
+}
+
+const maxJSONBytes = 1 << 20
+
+type server struct {
+	cfg    Config
+	engine Engine
+	log    *slog.Logger
+}
+
+// route is one line of the API. Handlers return an error only while nothing of
+// the answer is sent.
+type route struct {
+	method, path string
+	handle       func(w http.ResponseWriter, r *http.Request) error
+}
+
+func (s *server) routes() []route {
+	return []route{
+		{"GET", "/v1/version", s.version},
+		{"GET", "/v1/doctor", s.doctor},
+		{"GET", "/v1/template/schema", s.templateSchema},
+		{"POST", "/v1/template/check", s.templateCheck},
+		{"POST", "/v1/build", s.build},
+		{"POST", "/v1/bases/{name}", s.base},
+		{"GET", "/v1/images", s.images},
+		{"GET", "/v1/images/{ref}", s.image},
+		{"DELETE", "/v1/images/{ref}", s.removeImage},
+		{"GET", "/v1/functions", s.functions},
+		{"POST", "/v1/functions", s.deploy},
+		{"GET", "/v1/functions/{name}", s.function},
+		{"DELETE", "/v1/functions/{name}", s.removeFunction},
+		{"POST", "/v1/functions/{name}/invoke", s.invoke},
+		{"GET", "/v1/functions/{name}/logs", s.logs},
+		{"GET", "/v1/sandboxes", s.sandboxes},
+		{"POST", "/v1/sandboxes/{id}/stop", s.stop},
+		{"POST", "/v1/sandboxes/{id}/kill", s.kill},
+		{"POST", "/v1/run", s.run},
+	}
+}
+
+// New returns the handler of the API.
+func New(cfg Config) http.Handler {
+	if cfg.Scratch == nil {
+		cfg.Scratch = func() (string, error) { return os.MkdirTemp("", "fre-upload-") }
+	}
+	if cfg.MaxTarBytes == 0 {
+		cfg.MaxTarBytes = 512 << 20
+	}
+	if cfg.MaxTarEntries == 0 {
+		cfg.MaxTarEntries = 100_000
+	}
+	if cfg.MaxInvokeBytes == 0 {
+		cfg.MaxInvokeBytes = 64 << 20
+	}
+	s := &server{cfg: cfg, engine: cfg.Engine, log: cfg.Log}
+	mux := http.NewServeMux()
+	for _, rt := range s.routes() {
+		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
+			if err := rt.handle(w, r); err != nil {
+				s.fail(w, r, err)
+			}
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, unknownRoute(mux, r))
+	})
+	return mux
+}
+
+// unknownRoute tells a wrong method from a wrong path, in the API's own error
+// shape, which ServeMux's answers lack.
+func unknownRoute(mux *http.ServeMux, r *http.Request) error {
+	var allowed []string
+	for _, method := range []string{"GET", "POST", "DELETE"} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := mux.Handler(other); pattern != "/" {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) > 0 {
+		return &api.Error{Code: api.CodeMethod, Status: http.StatusMethodNotAllowed, Message: fmt.Sprintf("%s is not possible on %s", r.Method, r.URL.Path), Next: "use " + strings.Join(allowed, " or ")}
+	}
+	return &api.Error{Code: api.CodeNotFound, Status: http.StatusNotFound, Message: "no route " + r.URL.Path, Next: "compare the versions of client and engine: fre version"}
+}
+
+func (s *server) version(w http.ResponseWriter, _ *http.Request) error {
+	return reply(w, http.StatusOK, s.cfg.Version)
+}
+
+func (s *server) doctor(w http.ResponseWriter, _ *http.Request) error {
+	return reply(w, http.StatusOK, api.Doctor{Checks: list(s.engine.Checks(), checkOf)})
+}
+
+func (s *server) templateSchema(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/schema+json")
+	_, _ = w.Write(api.TemplateSchema) // a client that has gone is no failure of ours
+	return nil
+}
+
+func (s *server) templateCheck(w http.ResponseWriter, r *http.Request) error {
+	src, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSONBytes))
+	if err != nil {
+		return fmt.Errorf("read template: %w", err)
+	}
+	t, err := image.ParseTemplate(api.TemplateFile, src)
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, api.TemplateInfo{ID: t.ID, Version: t.Version, Base: t.Base})
+}
+
+func (s *server) images(w http.ResponseWriter, _ *http.Request) error {
+	return reply(w, http.StatusOK, list(s.engine.Images(), imageOf))
+}
+
+func (s *server) image(w http.ResponseWriter, r *http.Request) error {
+	img, err := s.engine.Image(r.PathValue("ref"))
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, api.ImageDetails{Image: imageOf(img), Parts: list(img.Parts, partOf), Config: img.Config})
+}
+
+func (s *server) removeImage(w http.ResponseWriter, r *http.Request) error {
+	img, err := s.engine.RemoveImage(r.Context(), r.PathValue("ref"))
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, imageOf(img))
+}
+
+func (s *server) functions(w http.ResponseWriter, _ *http.Request) error {
+	return reply(w, http.StatusOK, list(s.engine.Functions(), functionOf))
+}
+
+func (s *server) function(w http.ResponseWriter, r *http.Request) error {
+	f, err := s.engine.Function(r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	config, err := json.Marshal(f.Config)
+	if err != nil {
+		return fmt.Errorf("encode configuration of %s: %w", f.Name, err)
+	}
+	return reply(w, http.StatusOK, api.FunctionDetails{Function: functionOf(f), Config: config})
+}
+
+func (s *server) removeFunction(w http.ResponseWriter, r *http.Request) error {
+	if err := s.engine.RemoveFunction(r.Context(), r.PathValue("name")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// reply sends v as JSON.
+func reply(w http.ResponseWriter, status int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // a client that has gone is no failure of ours
+	return nil
+}
+
+// fail sends err in the API's error shape.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	e := errorOf(err)
+	if e.Code == api.CodeInternal {
+		s.log.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	_ = reply(w, e.Status, api.ErrorBody{Error: e})
+}
+
+// decode reads a JSON body strictly; what is wrong with it becomes a 400 that
+// says where.
+func decode(w http.ResponseWriter, r *http.Request, v any) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSONBytes))
+	if err != nil {
+		return fmt.Errorf("read body: %w", err)
+	}
+	d := json.NewDecoder(strings.NewReader(string(body)))
+	d.DisallowUnknownFields()
+	err = d.Decode(v)
+	if err == nil && d.More() {
+		err = errors.New("more than one value")
+	}
+	if err == nil {
+		return nil
+	}
+	offset := d.InputOffset()
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		offset = syntax.Offset
+	case errors.As(err, &kind):
+		offset = kind.Offset
+	}
+	before := string(body[:min(max(offset, 0), int64(len(body)))])
+	line := 1 + strings.Count(before, "\n")
+	column := len(before) - strings.LastIndexByte(before, '\n')
+	return badRequest("body:%d:%d: %s", line, column, strings.TrimPrefix(err.Error(), "json: "))
+}

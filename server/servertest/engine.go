@@ -1,0 +1,460 @@
+// Package servertest holds a complete little engine without sandboxes, for the
+// tests of what stands before an engine: server, client, command line.
+package servertest
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
+)
+
+// Epoch is the time at which everything in an [Engine] happens.
+var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// Engine keeps images and functions in memory. Its functions answer by the
+// event's path (Invoke says how); its runs know the commands of Run.
+type Engine struct {
+	mu        sync.Mutex
+	images    []*store.Image // newest first
+	functions map[string]*engine.Function
+	sandboxes []*engine.Sandbox
+	logs      map[string][]engine.LogLine
+	more      chan struct{} // closed and replaced when a log line comes
+	calls     int
+}
+
+// New returns an engine with nothing in it.
+func New() *Engine {
+	return &Engine{functions: map[string]*engine.Function{}, logs: map[string][]engine.LogLine{}, more: make(chan struct{})}
+}
+
+// Build makes an image whose digest is that of the directory's files. A
+// template with a pip package "no-such-package" fails like a resolver does.
+func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error) {
+	src, err := dir.ReadFile("fret.yaml")
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := image.ParseTemplate("fret.yaml", src)
+	if err != nil {
+		return nil, nil, err
+	}
+	report(image.Event{Step: "base", Name: t.Base, Message: "found"})
+	for i, p := range t.Packages.Pip {
+		if strings.HasPrefix(p, "no-such-package") {
+			return nil, nil, fmt.Errorf("resolve packages: %w", &image.ExitError{Args: []string{"uv"}, Code: 1, Output: "no-such-package was not found in the package registry"})
+		}
+		if strings.HasPrefix(p, "slow") {
+			<-ctx.Done()
+			return nil, nil, context.Cause(ctx)
+		}
+		report(image.Event{Step: "packages", Name: p, Done: int64(i + 1), Total: int64(len(t.Packages.Pip))})
+	}
+	hash := sha256.New()
+	img := &store.Image{Created: Epoch}
+	err = fs.WalkDir(dir.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		content, err := dir.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(hash, "%q %q\n", path, content)
+		img.Files++
+		img.Size += int64(len(content))
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	report(image.Event{Step: "link", Done: int64(img.Files), Total: int64(img.Files)})
+	return e.add(img, t, hash.Sum(nil)), &image.Lock{Version: 1, Base: image.LockedBase{Name: t.Base, Packages: map[string]string{}}}, nil
+}
+
+// Base makes an image named like the base.
+func (e *Engine) Base(_ context.Context, name string, report func(image.Event)) (*store.Image, error) {
+	if !slices.Contains([]string{"python", "node", "native"}, name) {
+		return nil, fmt.Errorf("%q: %w", name, image.ErrUnknownBase)
+	}
+	report(image.Event{Step: "base", Name: name, Message: "unpacked"})
+	sum := sha256.Sum256([]byte(name))
+	return e.add(&store.Image{Created: Epoch, Size: 1 << 20, Files: 100}, &image.Template{ID: name, Version: "latest", Base: name, Tenant: "default"}, sum[:]), nil
+}
+
+func (e *Engine) add(img *store.Image, t *image.Template, sum []byte) *store.Image {
+	img.Name, img.Version, img.Digest = t.ID, t.Version, store.Digest(fmt.Sprintf("sha256:%x", sum))
+	img.Parts = []store.Part{{Kind: "base", Name: t.Base, Tree: img.Digest}}
+	config := image.Config{Base: t.Base, Handler: t.Handler, Args: []string{"/opt/fre/main"}, Protocol: image.ProtocolChannel, Tenant: t.Tenant}
+	if t.Handler == "" {
+		config.Protocol = image.ProtocolNone
+	}
+	img.Config = encode(config)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, old := range e.images {
+		if old.Digest == img.Digest {
+			return old
+		}
+	}
+	e.images = slices.Insert(e.images, 0, img)
+	return img
+}
+
+func encode(v any) json.RawMessage {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return raw
+}
+
+// Images lists the images.
+func (e *Engine) Images() []*store.Image {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.images)
+}
+
+// Image finds an image as the store does.
+func (e *Engine) Image(ref string) (*store.Image, error) {
+	var found []*store.Image
+	for _, img := range e.Images() {
+		hex := strings.TrimPrefix(string(img.Digest), "sha256:")
+		switch {
+		case img.Name+":"+img.Version == ref, img.Name == ref, string(img.Digest) == ref:
+			return img, nil
+		case len(ref) >= 6 && strings.HasPrefix(hex, strings.TrimPrefix(ref, "sha256:")):
+			found = append(found, img)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, fmt.Errorf("image %q: %w", ref, fs.ErrNotExist)
+	case 1:
+		return found[0], nil
+	}
+	return nil, fmt.Errorf("image %q: %w", ref, store.ErrAmbiguous)
+}
+
+// RemoveImage removes an image no function uses.
+func (e *Engine) RemoveImage(_ context.Context, ref string) (*store.Image, error) {
+	img, err := e.Image(ref)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, f := range e.functions {
+		if f.Image == img.Digest {
+			return nil, fmt.Errorf("remove image %s: function %s uses it: %w", ref, f.Name, store.ErrInUse)
+		}
+	}
+	e.images = slices.DeleteFunc(e.images, func(other *store.Image) bool { return other == img })
+	return img, nil
+}
+
+// Deploy makes a function with one idle sandbox and one log line.
+func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error) {
+	f := &engine.Function{Name: name, Image: img.Digest, ImageRef: img.Name + ":" + img.Version, Deployed: Epoch, Instances: 1}
+	if err := json.Unmarshal(img.Config, &f.Config); err != nil {
+		return nil, err
+	}
+	if f.Config.Protocol == image.ProtocolNone {
+		return nil, fmt.Errorf("%s: %w", img.Name, engine.ErrNotReady)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if old := e.functions[name]; old != nil && !o.Replace {
+		if template, _, _ := strings.Cut(old.ImageRef, ":"); template != img.Name {
+			return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, engine.ErrNameTaken, template)
+		}
+	}
+	e.endLocked(name)
+	e.functions[name] = f
+	sum := sha256.Sum256([]byte(name))
+	e.sandboxes = append(e.sandboxes, &engine.Sandbox{
+		ID: fmt.Sprintf("%x", sum[:8]), Function: name, Image: f.ImageRef, Tenant: f.Config.Tenant,
+		Command: "/opt/fre/main", State: "idle", PID: 4242, Created: Epoch,
+	})
+	e.logLocked(name, "deployed")
+	return f, nil
+}
+
+// Functions lists the functions by name.
+func (e *Engine) Functions() []*engine.Function {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var list []*engine.Function
+	for _, f := range e.functions {
+		list = append(list, f)
+	}
+	slices.SortFunc(list, func(a, b *engine.Function) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// Function describes one.
+func (e *Engine) Function(name string) (*engine.Function, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f := e.functions[name]
+	if f == nil {
+		return nil, fmt.Errorf("function %q: %w", name, fs.ErrNotExist)
+	}
+	shown := *f
+	return &shown, nil
+}
+
+// RemoveFunction forgets a function and ends its sandboxes.
+func (e *Engine) RemoveFunction(_ context.Context, name string) error {
+	if _, err := e.Function(name); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.functions, name)
+	e.endLocked(name)
+	return nil
+}
+
+// Invoke answers by the path: /fail, /crash, /timeout, /overloaded, /closed and
+// /broken fail in these ways, /status/N answers with status N, /stream echoes
+// the body line by line as it comes; anything else answers with the event as
+// JSON and a header for each of the kinds the server must drop.
+func (e *Engine) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
+	if _, err := e.Function(name); err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	e.calls++
+	id := "inv" + strconv.Itoa(e.calls)
+	e.functions[name].Invocations++
+	e.logLocked(name, r.Method+" "+r.Path)
+	e.mu.Unlock()
+	resp := &engine.Response{ID: id, Status: 200, Size: -1, Cold: true, Start: 1500 * time.Microsecond, Instance: "box1"}
+	body := r.Body
+	if body == nil {
+		body = strings.NewReader("")
+	}
+	if code, ok := strings.CutPrefix(r.Path, "/status/"); ok {
+		resp.Status, _ = strconv.Atoi(code)
+	}
+	switch r.Path {
+	case "/fail":
+		return nil, &engine.FunctionError{Type: "ValueError", Message: "no such colour", Stack: "secret stack"}
+	case "/crash":
+		return nil, &engine.CrashError{Status: sandbox.ExitStatus{Code: -1, Signal: 9}, Reason: "was killed by SIGKILL before it answered"}
+	case "/timeout":
+		return nil, engine.ErrTimeout
+	case "/overloaded":
+		return nil, engine.ErrOverloaded
+	case "/closed":
+		return nil, engine.ErrClosed
+	case "/broken":
+		resp.Body = io.NopCloser(io.MultiReader(strings.NewReader("half"), failingReader{}))
+		return resp, nil
+	case "/hang":
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	case "/stream":
+		pr, pw := io.Pipe()
+		go func() {
+			for in := bufio.NewReader(body); ; {
+				line, err := in.ReadString('\n')
+				if len(line) > 0 {
+					fmt.Fprint(pw, "echo ", line)
+				}
+				if err != nil {
+					pw.CloseWithError(err)
+					return
+				}
+			}
+		}()
+		resp.Body = pr
+		return resp, nil
+	}
+	content, err := io.ReadAll(body)
+	if err != nil {
+		return nil, fmt.Errorf("read event: %w", err)
+	}
+	header := slices.Clone(r.Header)
+	answer := append(encode(map[string]any{"method": r.Method, "path": r.Path, "query": r.Query, "header": header, "body": string(content)}), '\n')
+	resp.Header = [][2]string{{"content-type", "application/json"}, {"x-fre-id", "forged"}, {"connection", "close"}, {"content-length", "1"}, {"x-own", "yes"}}
+	resp.Size, resp.Body = int64(len(answer)), io.NopCloser(bytes.NewReader(answer))
+	return resp, nil
+}
+
+type failingReader struct{}
+
+func (failingReader) Read([]byte) (int, error) { return 0, &engine.CrashError{Reason: "died"} }
+
+// logLocked adds a line and wakes followers.
+func (e *Engine) logLocked(name, text string) {
+	n := len(e.logs[name])
+	e.logs[name] = append(e.logs[name], engine.LogLine{Time: Epoch.Add(time.Duration(n) * time.Second), Function: name, Sandbox: "box1", Stream: "stdout", Text: text})
+	close(e.more)
+	e.more = make(chan struct{})
+}
+
+// Logs emits what Deploy and Invoke noted.
+func (e *Engine) Logs(ctx context.Context, name string, o engine.LogOptions, emit func(engine.LogLine) error) error {
+	if _, err := e.Function(name); err != nil {
+		return err
+	}
+	next := 0
+	for first := true; ; first = false {
+		e.mu.Lock()
+		lines, more := slices.Clone(e.logs[name]), e.more
+		e.mu.Unlock()
+		if first && o.Tail >= 0 {
+			next = max(0, len(lines)-o.Tail)
+		}
+		for ; next < len(lines); next++ {
+			if lines[next].Time.Before(o.Since) {
+				continue
+			}
+			if err := emit(lines[next]); err != nil {
+				return err
+			}
+		}
+		if !o.Follow {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Sandboxes lists those of the functions, and with all those that ended.
+func (e *Engine) Sandboxes(all bool) []*engine.Sandbox {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var list []*engine.Sandbox
+	for _, b := range e.sandboxes {
+		if all || b.Exit == nil {
+			shown := *b
+			list = append(list, &shown)
+		}
+	}
+	return list
+}
+
+func (e *Engine) liveLocked(prefix string) (*engine.Sandbox, error) {
+	for _, b := range e.sandboxes {
+		if b.Exit == nil && prefix != "" && strings.HasPrefix(b.ID, prefix) {
+			return b, nil
+		}
+	}
+	return nil, fmt.Errorf("sandbox %q: %w", prefix, fs.ErrNotExist)
+}
+
+// Stats are the same for all.
+func (e *Engine) Stats(id string) (sandbox.Stats, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, err := e.liveLocked(id); err != nil {
+		return sandbox.Stats{}, err
+	}
+	return sandbox.Stats{MemoryBytes: 12 << 20, CPU: 1500 * time.Millisecond, TmpBytes: 4096}, nil
+}
+
+func (e *Engine) endLocked(function string) {
+	for _, b := range e.sandboxes {
+		if b.Function == function {
+			exitLocked(b, sandbox.ExitStatus{})
+		}
+	}
+}
+
+func exitLocked(b *engine.Sandbox, s sandbox.ExitStatus) {
+	if b.Exit == nil {
+		b.State, b.PID, b.Ended, b.Exit = "exited", 0, Epoch.Add(time.Minute), &s
+	}
+}
+
+// Stop ends a sandbox with status 0.
+func (e *Engine) Stop(_ context.Context, id string, _ time.Duration) error {
+	return e.end(id, sandbox.ExitStatus{})
+}
+
+// Kill ends a sandbox by SIGKILL.
+func (e *Engine) Kill(id string) error {
+	return e.end(id, sandbox.ExitStatus{Code: -1, Signal: int(unix.SIGKILL)})
+}
+
+func (e *Engine) end(id string, s sandbox.ExitStatus) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	b, err := e.liveLocked(id)
+	if err != nil {
+		return err
+	}
+	exitLocked(b, s)
+	return nil
+}
+
+// Run knows the commands cat, echo WORD…, env, exit N, yes (until killed),
+// sleep (until killed, reading nothing) and locked (cannot be executed).
+func (e *Engine) Run(ctx context.Context, r engine.RunRequest) (sandbox.ExitStatus, error) {
+	if _, err := e.Image(r.Image); err != nil {
+		return sandbox.ExitStatus{}, err
+	}
+	var status sandbox.ExitStatus
+	switch args := r.Args; args[0] {
+	case "cat":
+		if _, err := io.Copy(r.Stdout, r.Stdin); err != nil {
+			return status, err
+		}
+	case "echo":
+		fmt.Fprintln(r.Stdout, strings.Join(args[1:], " "))
+	case "env":
+		fmt.Fprintln(r.Stdout, strings.Join(r.Env, "\n"))
+	case "exit":
+		fmt.Fprintln(r.Stderr, "leaving")
+		status.Code, _ = strconv.Atoi(args[1])
+	case "yes":
+		for ctx.Err() == nil {
+			fmt.Fprintln(r.Stdout, "y")
+		}
+		return status, context.Cause(ctx)
+	case "sleep":
+		fmt.Fprintln(r.Stdout, "asleep")
+		<-ctx.Done()
+		return status, context.Cause(ctx)
+	case "locked":
+		return status, &sandbox.StartError{Step: "exec locked", Err: unix.EACCES}
+	default:
+		return status, &sandbox.StartError{Step: "exec " + args[0], Err: unix.ENOENT}
+	}
+	return status, nil
+}
+
+// Checks reports one thing that is there and one that is not.
+func (e *Engine) Checks() []engine.Check {
+	return []engine.Check{
+		{Name: "kernel", OK: true, Found: "6.18"},
+		{Name: "cgroup pids", OK: false, Found: "not mounted", Effect: "process limits are per user", Next: "mount the pids controller"},
+	}
+}
