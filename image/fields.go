@@ -85,7 +85,7 @@ func (d *decoder) fields(t *Template) []field {
 }
 
 func (t *Template) setDefaults() {
-	t.Version, t.Tenant, t.Network, t.Code.Path = "latest", "default", "none", "."
+	t.Version, t.Tenant, t.Network, t.Code.Path = "latest", DefaultTenant, "none", "."
 	t.Instances = Instances{Concurrency: 1, Max: 64, Idle: 5 * time.Minute}
 	t.Resources = Resources{
 		MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64,
