@@ -121,7 +121,7 @@ func (b *Builder) tools(ctx context.Context, base string, packages []string, rep
 		return "", err
 	}
 	packages = slices.Compact(slices.Sorted(slices.Values(packages)))
-	spec := BaseSpec{Roots: slices.Concat(runtime.Base().Roots, packages)}
+	spec := BaseSpec{Roots: slices.Concat(runtime.Base().Roots, packages), Exclude: runtime.Base().Exclude}
 	hash := specHash("tools", base, spec, packages)
 	name := toolsPrefix + base + "-" + hash[:12]
 	if img := b.find(name, hash); img != nil {

@@ -393,7 +393,7 @@ func TestBuildErrors(t *testing.T) {
 		{"no module", map[string]string{"fret.yaml": "id: f\nbase: python\nhandler: app.run\n", "main.py": ""}, nil, `fret.yaml:3:10: handler "app.run": there is no app.py in the code: write it, or name the module that is there (found: fret.yaml, main.py)`},
 		{"no code directory", map[string]string{"fret.yaml": "id: f\nbase: python\ncode: {path: src}\n"}, nil, `fret.yaml:3:14: code.path "src": there is no such file`},
 		{"empty code directory", map[string]string{"fret.yaml": "id: f\nbase: python\ncode: {path: src}\n", "src/.git/x": ""}, nil, `code.path "src" holds no files`},
-		{"symlink out", map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""}, map[string]string{"sub": "../x"}, "the symlink sub in the code leads outside, to ../x"},
+		{"symlink out", map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""}, map[string]string{"sub": "../x"}, "fret.yaml: the symlink sub in the code leads outside, to ../x"},
 		{"absolute symlink", map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""}, map[string]string{"a": "/etc/passwd"}, "the symlink a in the code leads outside"},
 		{"code outside by a symlink", map[string]string{"fret.yaml": "id: f\nbase: python\ncode: {path: out}\n"}, map[string]string{"out": "/etc"}, "path escapes"},
 		{"bad ignore pattern", map[string]string{"fret.yaml": "id: f\nbase: python\n", ".freignore": "a\n[\n"}, nil, ".freignore line 2"},
