@@ -75,7 +75,7 @@ func parseDepends(s string) ([][]dependency, error) {
 					return nil, fmt.Errorf("bad dependency %.80q", one)
 				}
 				var err error
-				if d.version, err = version.Parse(number); err != nil {
+				if d.version, err = parseVersion(number); err != nil {
 					return nil, fmt.Errorf("bad dependency %.80q: %w", one, err)
 				}
 			}

@@ -30,10 +30,10 @@ type Writer interface {
 }
 
 // Unpack downloads pkgs (8 at once, into the cache) and writes the files for
-// which keep says true; nil keeps all. Directories come only where something
-// is kept below them, or keep wants them by name with a trailing slash left
-// off. The tree is usr-merged: what packages ship in bin, sbin, lib* is
-// written below usr/, and the links are made.
+// which keep says true; nil keeps all. Directories (mode 0755) come only where
+// something is kept below them. The tree is usr-merged: what packages ship in
+// bin, sbin, lib* is written below usr/, and the links are made; keep sees the
+// merged paths. On an error w holds half a tree.
 //
 // Set-id and sticky bits are dropped, hard links become files of the same
 // content, owners are not passed on. Devices, fifos, absolute or climbing paths
@@ -48,6 +48,11 @@ type Writer interface {
 func (a *Archive) Unpack(ctx context.Context, pkgs []Package, w Writer, keep func(path string) bool, report func(name string, done, total int64)) error {
 	if keep == nil {
 		keep = func(string) bool { return true }
+	}
+	for _, p := range pkgs {
+		if p.Size > a.limits.deb {
+			return fmt.Errorf("package %s: %d bytes: more than %d", p.Name, p.Size, a.limits.deb)
+		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -76,7 +81,7 @@ func (a *Archive) Unpack(ctx context.Context, pkgs []Package, w Writer, keep fun
 		}
 		return nil
 	})
-	t := &tree{w: w, keep: keep, limits: a.limits, log: a.log, kind: map[string]byte{}, merged: map[string]bool{"bin": true, "sbin": true, "lib": true}}
+	t := &tree{w: w, keep: keep, limits: a.limits, log: a.log, kind: map[string]byte{}}
 	err := t.all(gctx, pkgs, ready, ahead, report)
 	if err != nil {
 		cancel()
@@ -102,19 +107,20 @@ type tree struct {
 	limits limits
 	log    *slog.Logger
 	kind   map[string]byte // path → tar type flag
-	merged map[string]bool // top directories to be links into usr
 	ca     []byte          // PEM
 	mtime  time.Time       // newest seen
 }
 
 const caDir = "usr/share/ca-certificates/"
 
-func mergeable(top string) bool {
-	return slices.Contains([]string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"}, top)
-}
+// mergedTops are the top directories that are links into usr: the first three
+// always, the others where they are used.
+func mergedTops() []string { return []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} }
+
+func mergeable(top string) bool { return slices.Contains(mergedTops(), top) }
 
 // clean checks a tar member's name and moves it below usr. "" is the root.
-func (t *tree) clean(name string) (string, error) {
+func clean(name string) (string, error) {
 	p := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	if p == "" || p == "." {
 		return "", nil
@@ -124,7 +130,6 @@ func (t *tree) clean(name string) (string, error) {
 	}
 	top, _, _ := strings.Cut(p, "/")
 	if mergeable(top) {
-		t.merged[top] = true
 		p = "usr/" + p
 	}
 	return p, nil
@@ -168,7 +173,7 @@ func (t *tree) deb(ctx context.Context, name string, f io.ReadSeeker) error {
 		if h.Typeflag != tar.TypeLink {
 			return t.add(name, p, h, r)
 		}
-		target, err := t.clean(h.Linkname)
+		target, err := clean(h.Linkname)
 		if err != nil {
 			return err
 		}
@@ -233,7 +238,7 @@ func (t *tree) members(ctx context.Context, deb io.Reader, f func(string, *tar.H
 		if n > t.limits.entries {
 			return fmt.Errorf("%w: more than %d members", ErrUnsafe, t.limits.entries)
 		}
-		p, err := t.clean(h.Name)
+		p, err := clean(h.Name)
 		if err != nil {
 			return err
 		}
@@ -262,8 +267,7 @@ func (t *tree) add(name, p string, h *tar.Header, r io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeSymlink, tar.TypeLink:
 	case tar.TypeDir:
-		// Made when something is written below. Checked now all the same.
-		return t.parents(p, h.ModTime, false)
+		return nil // made when something is written below
 	default:
 		return fmt.Errorf("%w: %s is of type %q (device, fifo or unknown)", ErrUnsafe, p, h.Typeflag)
 	}
@@ -342,9 +346,26 @@ func checkTarget(p, target string) error {
 	return nil
 }
 
-// finish writes what belongs to no single package: the usr-merge links and the
-// certificate bundle.
+// alternatives are links that maintainer scripts make, path → target in the
+// same directory, the better ones first.
+func alternatives() [][2]string {
+	return [][2]string{
+		{"usr/bin/sh", "dash"}, {"usr/bin/sh", "bash"},
+		{"usr/bin/awk", "gawk"}, {"usr/bin/awk", "mawk"}, {"usr/bin/awk", "original-awk"},
+	}
+}
+
+// finish writes what belongs to no single package: alternatives, the
+// certificate bundle and the usr-merge links.
 func (t *tree) finish() error {
+	for _, a := range alternatives() {
+		if t.kind[a[0]] == 0 && t.kind[path.Dir(a[0])+"/"+a[1]] != 0 && t.keep(a[0]) {
+			t.kind[a[0]] = tar.TypeSymlink
+			if err := t.w.Symlink(a[0], a[1], t.mtime); err != nil {
+				return err
+			}
+		}
+	}
 	if len(t.ca) > 0 {
 		for _, p := range []string{"etc/ssl/certs/ca-certificates.crt", "usr/lib/ssl/cert.pem"} {
 			if t.kind[p] != 0 {
@@ -359,14 +380,11 @@ func (t *tree) finish() error {
 			}
 		}
 	}
-	tops := make([]string, 0, len(t.merged))
-	for top := range t.merged {
-		tops = append(tops, top)
-	}
-	slices.Sort(tops)
-	for _, top := range tops {
+	// Since Debian 13 packages ship usr/lib64 themselves: what counts is not
+	// whether a path was moved but whether the directory is there.
+	for i, top := range mergedTops() {
 		if t.kind["usr/"+top] == 0 {
-			if top != "bin" && top != "sbin" && top != "lib" {
+			if i >= 3 {
 				continue
 			}
 			if err := t.parents("usr/"+top, t.mtime, true); err != nil {
