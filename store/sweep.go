@@ -89,11 +89,15 @@ func (s *Store) sweepLocked(ctx context.Context) error {
 	if err := s.sweepTrees(liveTrees); err != nil {
 		return err
 	}
-	for i := range 256 {
+	subs, err := readNames(s.objects)
+	if err != nil {
+		return err
+	}
+	for _, sub := range subs {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.sweepObjects(fmt.Sprintf("%02x", i), liveKeys); err != nil {
+		if err := s.sweepObjects(sub, liveKeys); err != nil {
 			return err
 		}
 	}

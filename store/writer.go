@@ -141,9 +141,8 @@ func (w *Writer) commit(ctx context.Context) (Digest, error) {
 		return "", err
 	}
 	for key := range w.staged {
-		err := unix.Linkat(stage, key, int(s.objects.Fd()), objectName(key, 0), 0)
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return "", fmt.Errorf("link object %s: %w", key, err)
+		if err := s.enterObject(key, stage, key); err != nil {
+			return "", err
 		}
 	}
 	if err := s.failpoint("objects linked"); err != nil {
