@@ -22,14 +22,11 @@ type holds struct {
 // Hold keeps every tree, part and object from being swept until release is
 // called: a build holds the store from its first Part or Create to its
 // PutImage. release is idempotent; the last one makes up for a Sweep put off.
-func (s *Store) Hold() (release func(), err error) {
-	if err := s.failpoint("hold"); err != nil {
-		return nil, err
-	}
+func (s *Store) Hold() (release func()) {
 	s.holds.mu.Lock()
 	defer s.holds.mu.Unlock()
 	s.holds.n++
-	return sync.OnceFunc(s.releaseHold), nil
+	return sync.OnceFunc(s.releaseHold)
 }
 
 func (s *Store) releaseHold() {

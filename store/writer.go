@@ -39,10 +39,7 @@ type Writer struct {
 
 // Create starts a tree. ENOSPC and the like keep their errno.
 func (s *Store) Create() (*Writer, error) {
-	release, err := s.Hold()
-	if err != nil {
-		return nil, err
-	}
+	release := s.Hold()
 	name := "tree-" + strconv.FormatUint(s.serial.Add(1), 10)
 	dir, err := s.mkdirTmp(name)
 	if err != nil {
