@@ -147,6 +147,25 @@ func (s *Store) updateLocked(index bool, change func(*tx) error) error {
 	return s.failpoint("after commit")
 }
 
+// updateFreeing is update for removals. A disk too full for it gets the room
+// of the reserve.
+func (s *Store) updateFreeing(index bool, change func(*tx) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.updateFreeingLocked(index, change)
+}
+
+func (s *Store) updateFreeingLocked(index bool, change func(*tx) error) error {
+	err := s.updateLocked(index, change)
+	if !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	if err := unix.Unlinkat(int(s.root.Fd()), reserveName, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("give up reserve: %w", err)
+	}
+	return s.updateLocked(index, change)
+}
+
 // dbError gives SQLite's "disk full" its errno back.
 func dbError(err error) error {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code()&0xff == sqlite3.SQLITE_FULL {
@@ -266,7 +285,7 @@ func (s *Store) openDB() error {
 		}
 	}
 	if !errors.Is(err, errCorrupt) {
-		return err
+		return dbError(err)
 	}
 	s.db.Close()
 	s.db = nil
@@ -293,20 +312,30 @@ func (s *Store) loadDB() error {
 			}
 		}
 	}
-	// EXCLUSIVE: the flock keeps others out, and without it the WAL's index would
-	// be a mapped file, whose pages a full disk turns into SIGBUS.
-	pragmas := url.Values{"_pragma": {
-		"locking_mode(EXCLUSIVE)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)",
-	}}
-	var err error
-	if s.db != nil {
-		s.db.Close()
+	// Made here so that it is private: manifests hold functions' environments.
+	f, err := openat(int(s.root.Fd()), dbName, unix.O_RDWR|unix.O_CREAT, 0o600)
+	if err != nil {
+		return err
 	}
+	if err := errors.Join(f.Close(), s.root.Sync()); err != nil {
+		return err
+	}
+	// EXCLUSIVE: the flock keeps others out, and without it the WAL's index would
+	// be a mapped file, which a full disk has no room for. It must come before
+	// the first access, so journal_mode is not among these: the driver sorts them.
+	pragmas := url.Values{"_pragma": {"locking_mode(EXCLUSIVE)", "synchronous(FULL)", "foreign_keys(1)"}}
 	s.db, err = sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+pragmas.Encode())
 	if err != nil {
 		return err
 	}
 	s.db.SetMaxOpenConns(1)
+	var mode string
+	if err := s.db.QueryRow(`PRAGMA journal_mode = WAL`).Scan(&mode); err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return fmt.Errorf("%s: journal mode is %q, not wal", path, mode)
+	}
 	var check string
 	if err := s.db.QueryRow(`PRAGMA quick_check(1)`).Scan(&check); err != nil {
 		return err
@@ -322,7 +351,7 @@ func (s *Store) loadDB() error {
 		return fmt.Errorf("%s has version %d, this program knows up to %d: use the FRE that made it", path, version, len(migrations))
 	}
 	if err := s.migrate(version); err != nil {
-		return dbError(err)
+		return err
 	}
 	if version == 0 {
 		return nil // migrate has filled and published it

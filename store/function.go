@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Part finds a part made before. The build that uses it holds the store
@@ -15,8 +18,8 @@ func (s *Store) Part(key string) (Part, bool) {
 	return p, ok
 }
 
-// PutPart remembers p, whose tree is committed, under key. It is forgotten when
-// a Sweep finds no image that holds its tree.
+// PutPart remembers p under key. It is forgotten when a Sweep finds no image
+// that holds its tree. Errors: fs.ErrNotExist if that is not committed.
 func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -30,14 +33,18 @@ func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
 	if old, ok := s.Part(key); ok && old == p {
 		return nil
 	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(s.trees.Fd()), p.Tree.hex()+".json", &st, 0); err != nil {
+		return fmt.Errorf("part %s: tree %s: %w", key, p.Tree, err)
+	}
 	if err := s.update(false, func(t *tx) error { return t.putPart(key, p) }); err != nil {
 		return fmt.Errorf("part %s: %w", key, err)
 	}
 	return nil
 }
 
-// PutFunction creates or replaces the function of that name. Errors:
-// fs.ErrNotExist if there is no such image.
+// PutFunction creates or replaces the function of that name; Deployed is now
+// unless it is given. Errors: fs.ErrNotExist if there is no such image.
 func (s *Store) PutFunction(ctx context.Context, f Function) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -52,6 +59,9 @@ func (s *Store) PutFunction(ctx context.Context, f Function) error {
 		return fmt.Errorf("function %s: its spec is not JSON", f.Name)
 	}
 	f.Spec = slices.Clone(f.Spec)
+	if f.Deployed.IsZero() {
+		f.Deployed = time.Now()
+	}
 	f.Deployed = f.Deployed.UTC().Round(0)
 	err := s.update(true, func(t *tx) error {
 		if t.next.byDigest[f.Image] == nil {
@@ -81,7 +91,7 @@ func (s *Store) RemoveFunction(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := s.update(true, func(t *tx) error {
+	err := s.updateFreeing(true, func(t *tx) error {
 		if t.next.functions[name] == nil {
 			return fs.ErrNotExist
 		}

@@ -77,10 +77,7 @@ func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
 		return nil, err
 	}
 	d := sumDigest(manifest)
-	release, err := s.Hold()
-	if err != nil {
-		return nil, err
-	}
+	release := s.Hold()
 	defer release()
 
 	k := tag{m.Name, m.Version}
@@ -353,7 +350,11 @@ func (s *Store) RemoveImage(ctx context.Context, d Digest) error {
 		return fmt.Errorf("remove image %s: %w", d, err)
 	}
 	s.removeTmp(d.hex())
-	return s.Sweep(ctx)
+	// The image is gone whatever becomes of the rest, which the next sweep takes.
+	if err := s.Sweep(context.WithoutCancel(ctx)); err != nil {
+		s.log.Warn("cannot sweep after removing an image", "digest", d, "error", err)
+	}
+	return nil
 }
 
 func (s *Store) removeImage(d Digest) error {
@@ -368,7 +369,8 @@ func (s *Store) removeImage(d Digest) error {
 			return fmt.Errorf("%w by function %s", ErrInUse, f.Name)
 		}
 	}
-	if err := s.updateLocked(true, func(t *tx) error { return t.removeImage(d) }); err != nil {
+	// An index that still names the image harms nothing.
+	if err := s.updateFreeingLocked(false, func(t *tx) error { return t.removeImage(d) }); err != nil {
 		return err
 	}
 	return s.moveToTmp(d.hex())

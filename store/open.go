@@ -26,6 +26,7 @@ import (
 //	tmp/                     what is being made or removed; emptied by Open
 //	fre.db                   the database
 //	index.json               what the database holds and manifests do not
+//	reserve                  room for removals on a full disk
 //	lock                     flock and pid of the engine
 type Store struct {
 	dir  string
@@ -99,7 +100,33 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	if err := s.reconcile(); err != nil {
 		return nil, fmt.Errorf("reconcile store: %w", err)
 	}
+	s.fillReserve()
 	return s, nil
+}
+
+// A removal writes to the database before it frees anything. So that it can on
+// a full disk, this much is kept in a file for it to give up.
+const (
+	reserveName = "reserve"
+	reserveSize = 512 << 10
+)
+
+// fillReserve makes the reserve if it is missing and there is room.
+func (s *Store) fillReserve() {
+	root := int(s.root.Fd())
+	f, err := openat(root, reserveName, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return
+	}
+	if err == nil {
+		_, err = f.Write(make([]byte, reserveSize))
+		if err = errors.Join(err, f.Close()); err != nil {
+			unix.Unlinkat(root, reserveName, 0)
+		}
+	}
+	if err != nil {
+		s.log.Warn("no room for the reserve that removals need on a full disk", "error", err)
+	}
 }
 
 // Close closes the database and lets go of the lock. The caller has finished
@@ -168,11 +195,6 @@ func (s *Store) openDirs() error {
 		var err error
 		if *d.file, err = openat(int(s.root.Fd()), d.name, unix.O_RDONLY|unix.O_DIRECTORY, 0); err != nil {
 			return err
-		}
-	}
-	for i := range 256 {
-		if err := mkdir(fmt.Sprintf("objects/%02x", i)); err != nil {
-			return fmt.Errorf("mkdir objects: %w", err)
 		}
 	}
 	if made {
