@@ -52,9 +52,9 @@ func ThisHost() Host {
 // certificates. What nobody has set stays unset: then the tools' own defaults
 // hold, FRE knows no host names.
 //
-// Read are: pip's environment and files (pip.pypa.io/en/stable/topics/configuration),
+// Read are: pip's environment and files (pip's manual, "Configuration"),
 // uv's environment, npm's npmrc files and environment
-// (docs.npmjs.com/cli/configuring-npm/npmrc), SSL_CERT_FILE and the system's
+// (npmrc(5)), SSL_CERT_FILE and the system's
 // bundle, and http_proxy, https_proxy, no_proxy in both cases.
 func HostSettings(h Host, over SettingsOverride) (Settings, error) {
 	if h.Getenv == nil {
