@@ -85,11 +85,7 @@ func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (
 }
 
 func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *Lock, report func(Event)) (*store.Image, *Lock, error) {
-	release, err := b.Store.Hold()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer release()
+	defer b.Store.Hold()()
 	runtime, err := b.runtime(t.Base)
 	if err != nil {
 		return nil, nil, err

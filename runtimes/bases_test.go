@@ -42,12 +42,12 @@ func TestBasesRun(t *testing.T) {
 			want: "sub",
 		},
 		"node": {
-			base: runtimes.NodeBase(), maxBytes: 110e6,
+			base: runtimes.NodeBase(), maxBytes: 125e6,
 			run:  []string{"/usr/bin/node", "-e", "fetch; require('http'); require('crypto').randomUUID(); new Intl.DateTimeFormat('de'); console.log(1)"},
 			want: "1",
 		},
 		"node module": {
-			base: runtimes.NodeBase(), maxBytes: 110e6,
+			base: runtimes.NodeBase(), maxBytes: 125e6,
 			run:  []string{"/usr/bin/node", "--input-type=module", "-e", "import {readFile} from 'fs/promises'; new Request('http://x/'); console.log(typeof readFile)"},
 			want: "function",
 		},
