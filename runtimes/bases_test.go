@@ -52,7 +52,7 @@ func TestBasesRun(t *testing.T) {
 			want: "function",
 		},
 		"native": {
-			base: runtimes.NativeBase(), maxBytes: 30e6,
+			base: runtimes.NativeBase(), maxBytes: 35e6,
 			run:  []string{"sh", "-c", "echo hi | sed s/h/H/ | grep H | awk '{print $1}'"},
 			want: "Hi",
 		},

@@ -220,6 +220,22 @@ func TestRetry(t *testing.T) {
 	}
 }
 
+// A server that stops sending fails the download, not hangs it.
+func TestStall(t *testing.T) {
+	a := newTestArchive(t)
+	a.publish(t, stanza{name: "p", version: "1"})
+	a.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Write([]byte("-----BEGIN"))
+		http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	o := a.open(t, t.TempDir())
+	o.fetch.idle = 20 * time.Millisecond
+	if _, err := o.Resolve(t.Context(), []string{"p"}, nil); err == nil || !strings.Contains(err.Error(), "no data for 20ms") {
+		t.Errorf("Resolve: %v, want the stall reported", err)
+	}
+}
+
 func unpackOne(t *testing.T, b []byte, keep func(string) bool, change func(*Archive)) (memory, error) {
 	t.Helper()
 	a := newTestArchive(t)
