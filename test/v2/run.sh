@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 # What runs in the guest: every package whose tests touch the kernel.
-packages=(test/v2)
+packages=(test/v2 store)
 
 seconds=600
 cache=$PWD/.cache/v2
@@ -95,6 +95,7 @@ if [ -n "${FRE_V2_STATE:-}" ]; then cp -a "$FRE_V2_STATE" "$disk/fre/state"; fi
 for package in "${packages[@]}"; do
 	mkdir -p "$disk/fre/$package"
 	CGO_ENABLED=0 go test -c -o "$disk/fre/$package/package.test" "./$package"
+	[ -x "$disk/fre/$package/package.test" ] || die "$package has no tests"
 	[ ! -d "$package/testdata" ] || cp -a "$package/testdata" "$disk/fre/$package/"
 	echo "$package" >>"$disk/fre/packages"
 done
