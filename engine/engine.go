@@ -247,7 +247,11 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if !image.ValidName(name) {
 		return nil, fmt.Errorf("deploy: %w", &image.FieldError{Field: "name", Message: fmt.Sprintf("%q is not a function name: lower-case letters, digits and dashes, 63 at most", name)})
 	}
-	rec := store.Function{Name: name, Image: img.Digest, Spec: json.RawMessage("{}"), Deployed: time.Now().UTC().Truncate(time.Millisecond)}
+	spec, err := json.Marshal(functionSpec{img.Name, img.Version})
+	if err != nil {
+		return nil, err
+	}
+	rec := store.Function{Name: name, Image: img.Digest, Spec: spec, Deployed: time.Now().UTC().Truncate(time.Millisecond)}
 	f, err := e.newFunction(&rec)
 	if err != nil {
 		return nil, err
@@ -256,8 +260,8 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	e.deployMu.Lock()
 	defer e.deployMu.Unlock()
 	old := (*e.functions.Load())[name]
-	if old != nil && old.image.Name != img.Name && !o.Replace {
-		return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.image.Name)
+	if old != nil && old.template != img.Name && !o.Replace {
+		return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.template)
 	}
 	if old != nil {
 		f.logs = old.logs // one log over all deployments of a name

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,6 +22,8 @@ import (
 type function struct {
 	e        *Engine
 	name     string
+	template string // id of the template it came from
+	version  string
 	image    *store.Image
 	config   image.Config
 	deployed time.Time
@@ -41,6 +44,16 @@ type function struct {
 	failed    int                    // starts that failed in a row, for the back-off of warm
 }
 
+// functionSpec is store.Function.Spec: an image loses its name to the next
+// build, a function keeps where it came from.
+type functionSpec struct {
+	Template string `json:"template"`
+	Version  string `json:"version"`
+}
+
+// ref is what people call the function's image.
+func (f *function) ref() string { return f.template + ":" + f.version }
+
 // newFunction checks a record against the registry; it starts nothing and
 // leaves logs to the caller.
 func (e *Engine) newFunction(rec *store.Function) (*function, error) {
@@ -53,14 +66,18 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		return nil, err
 	}
 	if cfg.Protocol == image.ProtocolNone || len(cfg.Args) == 0 {
-		return nil, fmt.Errorf("%s: %w", img.Name, ErrNotReady)
+		return nil, fmt.Errorf("%s: %w", rec.Name, ErrNotReady)
+	}
+	var spec functionSpec
+	if err := json.Unmarshal(rec.Spec, &spec); err != nil {
+		return nil, fmt.Errorf("record of function %s: %w", rec.Name, err)
 	}
 	user, work, err := e.tenant(cfg.Tenant)
 	if err != nil {
 		return nil, err
 	}
 	f := &function{
-		e: e, name: rec.Name, image: img, config: cfg, deployed: rec.Deployed,
+		e: e, name: rec.Name, template: spec.Template, version: spec.Version, image: img, config: cfg, deployed: rec.Deployed,
 		user: user, work: work,
 		instances: make(map[*instance]struct{}),
 		cold:      e.metrics.start.WithLabelValues(rec.Name, "cold"),
@@ -114,7 +131,7 @@ func (f *function) describe() *Function {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return &Function{
-		Name: f.name, Image: f.image.Digest, ImageRef: f.image.Name + ":" + f.image.Version,
+		Name: f.name, Image: f.image.Digest, ImageRef: f.ref(),
 		Config: f.config, Deployed: f.deployed,
 		Instances: len(f.instances), Busy: f.busy, Queued: len(f.waiters),
 		Invocations: f.invocations.Load(), Failures: f.failures.Load(),

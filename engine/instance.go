@@ -165,7 +165,7 @@ func (f *function) start(ctx context.Context, spec sandbox.Spec, in *instance) (
 	defer w.Close()
 	spec.Stderr = w
 	b := &box{
-		id: spec.ID, function: f.name, image: f.image.Name + ":" + f.image.Version, digest: f.image.Digest,
+		id: spec.ID, function: f.name, image: f.ref(), digest: f.image.Digest,
 		tenant: f.config.Tenant, command: spec.Args, state: in.currentState,
 	}
 	return b, f.e.boxes.start(ctx, f.e, b, spec)

@@ -198,8 +198,8 @@ func (b *Builder) config(t *Template, runtime Runtime) (json.RawMessage, error) 
 		Protocol: ProtocolChannel, Tenant: t.Tenant,
 		Instances: t.Instances, Resources: t.Resources, Network: t.Network,
 	}
-	if len(runtime.Bootstrap()) == 0 {
-		c.Protocol = ProtocolStdio // nothing inside speaks the channel's
+	if len(runtime.Bootstrap()) == 0 && t.Instances.Isolation == IsolationEvent {
+		c.Protocol = ProtocolStdio // kept warm, a program speaks the channel's protocol itself
 	}
 	return json.Marshal(c)
 }

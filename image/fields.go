@@ -119,9 +119,6 @@ func (d *decoder) relations(t *Template) {
 		if t.Handler == "" {
 			fail("", `missing key "handler" in template: the base native needs the path of the program, such as "bin/clock"`)
 		}
-		if in.Isolation != IsolationEvent {
-			fail("instances.isolation", `instances.isolation %q is not supported yet with the base native: its program serves one event, write "event"`, in.Isolation)
-		}
 	}
 	size := 0
 	for name, value := range t.Env {
