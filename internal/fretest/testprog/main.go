@@ -129,11 +129,11 @@ func run(command string, args []string) error {
 		}
 	case "sleep":
 		fmt.Println("ready")
-		select {}
+		forever()
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
 		fmt.Println("ready")
-		select {}
+		forever()
 	case "daemons":
 		return daemons()
 	case "trap":
@@ -216,7 +216,8 @@ func eat(bytes string) error {
 		b[i] = 1
 	}
 	fmt.Println("ready", b[n-1])
-	select {}
+	forever()
+	return nil
 }
 
 // daemons leaves grandchildren in sessions of their own, which ignore SIGTERM
@@ -230,5 +231,14 @@ func daemons() error {
 			return err
 		}
 	}
-	select {}
+	forever()
+	return nil
+}
+
+// forever waits without a goroutine that could go on: the runtime calls that a
+// deadlock when it is the last one.
+func forever() {
+	for {
+		_ = syscall.Pause()
+	}
 }
