@@ -2,4 +2,74 @@
 // bootstrap: one Unix stream socket per instance, file descriptor 3 inside the
 // sandbox, frames with a 16-byte header both ways. docs/protocol.md holds the
 // byte layouts; this package is the Go implementation of both ends.
+//
+// The engine's end is a [Conn]: [Conn.Invoke] sends an [Invocation] and gives
+// its [Reply], many at once. The function's end is [Serve].
+//
+// What comes from a function is hostile: every malformed frame ends the
+// channel with [ErrProtocol], and what one invocation can make the engine hold
+// is bounded by [MaxPayload] + [Window].
 package channel
+
+import (
+	"errors"
+	"strings"
+)
+
+// The limits of the protocol, in bytes unless said otherwise.
+const (
+	MaxPayload = 1 << 20   // of one frame
+	MaxMeta    = 256 << 10 // of the JSON in one frame
+	MaxHeaders = 256       // header fields of one RESPONSE, a count
+	Window     = 256 << 10 // DATA that may be under way per invocation and direction before a grant
+	inlineBody = 32 << 10  // a request body up to this goes along in INVOKE
+	chunk      = 64 << 10  // DATA payload this end sends, and grants at once
+)
+
+var (
+	// ErrProtocol means that the other side sent something the protocol does
+	// not allow. The channel is over.
+	ErrProtocol = errors.New("channel protocol violated")
+	// ErrClosed means that the channel ended: the other side closed it (a
+	// function that exits does), or [Conn.Close] was called.
+	ErrClosed = errors.New("channel closed")
+)
+
+// Failure is an error of the function's own code, as its bootstrap tells it.
+type Failure struct {
+	Type    string `json:"type"`    // class of the exception
+	Message string `json:"message"` // its text, of any length up to MaxMeta
+	Stack   string `json:"stack"`   // the user's part of the stack trace, may be empty
+	Load    bool   `json:"-"`       // the handler could not be loaded (FAILED): nothing was invoked
+}
+
+func (f *Failure) Error() string {
+	return strings.TrimPrefix(f.Type+": "+f.Message, ": ")
+}
+
+// Ready is what a bootstrap says once its handler is loaded.
+type Ready struct {
+	Protocol    int    `json:"protocol"`    // 1
+	Runtime     string `json:"runtime"`     // "python 3.11.2", for people
+	Concurrency int    `json:"concurrency"` // invocations it takes at once
+}
+
+// Invocation is one event on its way to a function: the metadata of INVOKE.
+// Strings that are not UTF-8 reach the function with U+FFFD in place of what
+// is not.
+type Invocation struct {
+	Function   string      `json:"function"`
+	ID         string      `json:"id"` // public name, as in the X-Fre-Id header
+	Tenant     string      `json:"tenant"`
+	DeadlineMS int64       `json:"deadline_ms"` // unix milliseconds
+	Method     string      `json:"method"`
+	Path       string      `json:"path"`
+	Query      string      `json:"query"` // raw
+	Headers    [][2]string `json:"headers"`
+
+	// Finished, if set, is called once per Invoke, whatever that returns: when
+	// the function has sent its last frame for this invocation, cancelled or
+	// not, when the channel has ended, or when the event was never sent. Only
+	// then is the function's slot free. It must not block.
+	Finished func() `json:"-"`
+}

@@ -1,5 +1,12 @@
 package image
 
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/fre-engine/fre/store"
+)
+
 // Config is what an image's manifest says about running it: everything of the
 // template that matters after the build, as JSON in store.Manifest.Config.
 type Config struct {
@@ -13,6 +20,30 @@ type Config struct {
 	Resources Resources         `json:"resources"`
 	Network   string            `json:"network"`
 	Labels    map[string]string `json:"labels,omitempty"`
+
+	// Packages are the Debian packages of a base environment: name → version.
+	Packages map[string]string `json:"packages,omitempty"`
+}
+
+// The labels of images the builder makes for itself.
+const (
+	LabelKind = "fre.kind" // KindBase, KindTools; none for a function
+	LabelSpec = "fre.spec" // hash of what the image was made from
+)
+
+// The values of [LabelKind]. Lists hide tools.
+const (
+	KindBase  = "base"
+	KindTools = "tools"
+)
+
+// ConfigOf decodes an image's configuration.
+func ConfigOf(img *store.Image) (Config, error) {
+	var c Config
+	if err := json.Unmarshal(img.Config, &c); err != nil {
+		return Config{}, fmt.Errorf("configuration of image %s: %w", img.Digest, err)
+	}
+	return c, nil
 }
 
 // Protocol says how events reach the first process.

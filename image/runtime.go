@@ -23,9 +23,10 @@ type Runtime interface {
 	FinishBase(ctx context.Context, b *Step) ([]store.Part, error)
 
 	// Packages resolves and installs what the template asks of the runtime's
-	// own package site, honouring lock where it matches the request, and
-	// returns one part per package version, and the new lock section (nil when
-	// there is nothing to lock).
+	// own package site and returns one part per package version. lock, never
+	// nil, holds the runtime's section where the one on disk answers the
+	// template's request: then exactly those versions and hashes are installed.
+	// Where the section is nil and there is something to lock, Packages sets it.
 	Packages(ctx context.Context, b *Step, t *Template, lock *Lock) ([]store.Part, error)
 
 	// Bootstrap returns the files placed under /opt/fre (path relative to it →
@@ -48,6 +49,10 @@ type BaseSpec struct {
 // Step is what a Runtime may use while building: the store, a sandbox runner,
 // settings taken from the host's own tool configuration, and a progress sink.
 type Step struct {
+	// Rootfs is the directory of the base environment: for FinishBase the
+	// unpacked one, for Packages the finished one. Read-only.
+	Rootfs string
+
 	Store    *store.Store
 	Run      Runner
 	Settings Settings
@@ -96,7 +101,7 @@ type Settings struct {
 	PipEnv  []string // environment for pip and uv: PIP_INDEX_URL, UV_DEFAULT_INDEX, …
 	NpmRC   string   // host path of an npmrc to bind, "" for none
 	CACerts string   // host path of the CA bundle
-	Env     []string // proxies: http_proxy, https_proxy, no_proxy
+	Env     []string // for every step: http_proxy, https_proxy, no_proxy in both cases, npm_config_registry, …
 }
 
 // Event is one line of build progress.

@@ -50,19 +50,19 @@ const (
 
 // Instances bound a function's sandboxes.
 type Instances struct {
-	Isolation   Isolation     // default instance; native defaults to event and knows no other
-	Concurrency int           // events at once in one instance; default 1
-	Min         int           // kept warm; default 0
-	Max         int           // default 64
-	Idle        time.Duration // an idle instance is stopped after this; default 5m
+	Isolation   Isolation     `json:"isolation"`   // default instance; native defaults to event and knows no other
+	Concurrency int           `json:"concurrency"` // events at once in one instance; default 1
+	Min         int           `json:"min"`         // kept warm; default 0
+	Max         int           `json:"max"`         // default 64
+	Idle        time.Duration `json:"idle_ns"`     // an idle instance is stopped after this; default 5m
 }
 
 // Resources bound one sandbox.
 type Resources struct {
-	MemoryBytes int64         // "128MiB"; default 128 MiB
-	CPUMillis   int64         // "500m" or "1.5"; default 1000
-	Pids        int64         // default 64
-	TmpBytes    int64         // default 64 MiB
-	Files       int64         // default 1024
-	Timeout     time.Duration // of one event, wall clock; default 30s
+	MemoryBytes int64         `json:"memory_bytes"` // "128MiB"; default 128 MiB
+	CPUMillis   int64         `json:"cpu_millis"`   // "500m" or "1.5"; default 1000
+	Pids        int64         `json:"pids"`         // default 64
+	TmpBytes    int64         `json:"tmp_bytes"`    // default 64 MiB
+	Files       int64         `json:"files"`        // default 1024
+	Timeout     time.Duration `json:"timeout_ns"`   // of one event, wall clock; default 30s
 }

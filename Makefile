@@ -1,0 +1,133 @@
+# FRE's build. `make` lists the targets: the text after ## is their help.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS   += --no-print-directory
+
+# scripts/deps.sh puts a Go toolchain (or a link to one) in .cache/go when the
+# one in PATH is missing or too old, so that directory comes first.
+export PATH := $(CURDIR)/.cache/go/bin:$(PATH)
+export GOTOOLCHAIN := local
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+PREFIX   ?= /usr/local
+CC       ?= gcc
+CFLAGS   ?= -O2
+C_STRICT := -static -Wall -Wextra -Werror
+PKG      ?= ./...
+FUZZTIME ?= 5s
+
+# Long-running suites with a target of their own; `unit` and `race` leave them out.
+SUITES := ./test/system/... ./test/security/... ./test/robustness/...
+
+SHELL_SRC := $(wildcard sandbox/shell/*.c)
+SHELL_BIN := sandbox/shell/bin/fre-shell
+LINTER    := .cache/tools/golangci-lint
+SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
+
+# Packages under PKG without the suites; suites that exist.
+unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|security|robustness)(/|$$)')
+suite_packages = $$(for s in $(SUITES); do d=$${s%/...}; if [ -d "$$d" ]; then echo "$$s"; fi; done)
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z][a-z0-9-]*:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## /\1\t/' | expand -t 14
+
+##### build
+
+.PHONY: build
+build: deps-build shell ## build bin/fre (installs a compiler and Go first if they are missing)
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
+
+.PHONY: shell
+shell: ## build the C spawner, sandbox/shell/bin/fre-shell
+	@if [ -n "$(SHELL_SRC)" ]; then $(MAKE) $(SHELL_BIN); fi
+
+$(SHELL_BIN): $(SHELL_SRC) $(wildcard sandbox/shell/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(C_STRICT) -o $@.tmp $(SHELL_SRC)
+	@mv $@.tmp $@
+
+.PHONY: install
+install: build ## install bin/fre into PREFIX/bin (/usr/local)
+	install -D -m 0755 bin/fre $(DESTDIR)$(PREFIX)/bin/fre
+
+.PHONY: clean
+clean: ## remove what was built; keeps .cache (downloads, tools)
+	rm -rf bin $(SHELL_BIN)
+
+.PHONY: deps
+deps: ## install by apt everything that any target needs
+	@scripts/deps.sh build run test v2 bench
+
+.PHONY: deps-build deps-run deps-test deps-v2 deps-bench
+deps-build deps-run deps-test deps-v2 deps-bench:
+	@scripts/deps.sh $(@:deps-%=%)
+
+##### test
+
+.PHONY: test
+test: ## run everything, as root: lint, unit and root tests, robustness, docs, cgroup-v2 kernel, benchmarks once
+	@if [ "$$(id -u)" != 0 ]; then echo "make test starts sandboxes: run it as root (make lint unit needs no root)" >&2; exit 1; fi
+	@scripts/steps.sh deps build lint docs race test-root fuzz-smoke bench-smoke test-v2
+
+.PHONY: fmt
+fmt: $(LINTER) ## format the Go code
+	$(LINTER) fmt
+
+.PHONY: lint
+lint: deps-test shell $(LINTER) ## golangci-lint (import rules included), go vet, shellcheck
+	go vet $(PKG)
+	$(LINTER) run $(PKG)
+	scripts/lint-proof.sh $(LINTER)
+	shellcheck $(SCRIPTS)
+
+# go.mod of its own: the linter's dependencies are none of FRE's.
+$(LINTER): tools/go.mod tools/go.sum | deps-build
+	go build -modfile=tools/go.mod -trimpath -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@touch $@
+
+.PHONY: docs
+docs: deps-build ## check links, targets and tests that the documents name
+	go test -count=1 ./test/docs/...
+
+.PHONY: unit
+unit: deps-build shell ## go test without the long suites; what needs root is skipped without it
+	go test $(unit_packages)
+
+.PHONY: race
+race: deps-test shell ## the same under the race detector; as root nothing may be skipped
+	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; go test -race -timeout 15m $(unit_packages)
+
+.PHONY: test-root
+test-root: deps-test deps-run build ## system, security and robustness suites: the whole path, as root
+	suites="$(suite_packages)"; if [ -z "$$suites" ]; then echo "no suite below test/ yet"; exit 0; fi; \
+	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -timeout 20m $$suites
+
+.PHONY: test-v2
+test-v2: deps-v2 build ## root tests on a kernel with cgroup v2 only, under qemu
+	test/v2/run.sh
+
+.PHONY: fuzz-smoke
+fuzz-smoke: deps-build ## each Fuzz target for FUZZTIME (5s)
+	scripts/fuzz.sh $(FUZZTIME)
+
+##### look
+
+.PHONY: demo
+demo: deps-run build ## as root: build, deploy and call every function of templates/, leaving nothing
+	scripts/demo.sh
+
+.PHONY: bench-smoke
+bench-smoke: deps-test build ## each benchmark once, quickly, to see that it runs
+	go test -run '^$$' -bench . -benchtime 1x $(unit_packages)
+	for b in start warm; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
+
+.PHONY: bench-start
+bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
+	go run ./bench/start $(BENCHFLAGS)
+
+.PHONY: bench-warm
+bench-warm: deps-bench build ## warm calls of no-op handlers: p50, p99, requests/s
+	go run ./bench/warm $(BENCHFLAGS)

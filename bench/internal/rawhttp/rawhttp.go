@@ -1,0 +1,136 @@
+// Package rawhttp is an HTTP/1.1 client cheap enough not to be what a
+// benchmark measures: prepared request bytes, one kept-alive connection, one
+// reused buffer. It reads no trailers, and no answer that ends with its connection.
+package rawhttp
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httputil"
+	"strconv"
+	"time"
+)
+
+// Conn is a connection to one server. It is for one goroutine at a time.
+type Conn struct {
+	conn *net.TCPConn
+	r    *bufio.Reader
+	head []byte
+	body []byte
+}
+
+// Response is an answer. Head and Body are valid until the connection's next
+// use.
+type Response struct {
+	Status int
+	Head   []byte // header lines, each ending in CR LF
+	Body   []byte
+}
+
+// ErrUnknownLength says that an answer ends where its connection does.
+var ErrUnknownLength = errors.New("the answer has neither Content-Length nor chunks")
+
+// Dial connects to a server, "host:port".
+func Dial(addr string) (*Conn, error) {
+	c, err := net.DialTimeout("tcp", addr, 10*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{conn: c.(*net.TCPConn), r: bufio.NewReader(c)}, nil
+}
+
+// Post returns the bytes of a request for Send.
+func Post(host, path string, body []byte) []byte {
+	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n%s", path, host, len(body), body)
+}
+
+// Send writes a request. After it comes Receive.
+func (c *Conn) Send(request []byte) error {
+	_, err := c.conn.Write(request)
+	return err
+}
+
+// Receive reads the answer to a request.
+func (c *Conn) Receive() (Response, error) {
+	line, err := c.r.ReadSlice('\n')
+	if err != nil {
+		return Response{}, fmt.Errorf("read the status line: %w", err)
+	}
+	// "HTTP/1.1 200 OK"
+	if len(line) < 12 || !bytes.HasPrefix(line, []byte("HTTP/1.")) {
+		return Response{}, fmt.Errorf("not a status line: %q", line)
+	}
+	status, err := strconv.Atoi(string(line[9:12]))
+	if err != nil {
+		return Response{}, fmt.Errorf("not a status line: %q", line)
+	}
+	c.head = c.head[:0]
+	for {
+		line, err := c.r.ReadSlice('\n')
+		if err != nil {
+			return Response{}, fmt.Errorf("read a header: %w", err)
+		}
+		if len(line) <= 2 {
+			break
+		}
+		c.head = append(c.head, line...)
+	}
+	resp := Response{Status: status, Head: c.head}
+	if coding, ok := resp.Header("Transfer-Encoding"); ok && coding == "chunked" {
+		return c.chunked(resp)
+	}
+	length, ok := resp.Header("Content-Length")
+	if !ok {
+		return resp, ErrUnknownLength
+	}
+	n, err := strconv.Atoi(length)
+	if err != nil || n < 0 {
+		return resp, fmt.Errorf("content-length %q", length)
+	}
+	if cap(c.body) < n {
+		c.body = make([]byte, n)
+	}
+	resp.Body = c.body[:n]
+	if _, err := io.ReadFull(c.r, resp.Body); err != nil {
+		return resp, fmt.Errorf("read the body: %w", err)
+	}
+	return resp, nil
+}
+
+func (c *Conn) chunked(resp Response) (Response, error) {
+	body := bytes.NewBuffer(c.body[:0])
+	if _, err := body.ReadFrom(httputil.NewChunkedReader(c.r)); err != nil {
+		return resp, fmt.Errorf("read the body: %w", err)
+	}
+	if _, err := c.r.Discard(len("\r\n")); err != nil { // the end of no trailers
+		return resp, fmt.Errorf("read the body: %w", err)
+	}
+	c.body = body.Bytes()
+	resp.Body = c.body
+	return resp, nil
+}
+
+// Do is Send and Receive.
+func (c *Conn) Do(request []byte) (Response, error) {
+	if err := c.Send(request); err != nil {
+		return Response{}, err
+	}
+	return c.Receive()
+}
+
+// Close closes the connection.
+func (c *Conn) Close() error { return c.conn.Close() }
+
+// Header returns the value of the first header called name, in any case.
+func (r Response) Header(name string) (string, bool) {
+	for line := range bytes.Lines(r.Head) {
+		if len(line) > len(name) && line[len(name)] == ':' && bytes.EqualFold(line[:len(name)], []byte(name)) {
+			return string(bytes.TrimSpace(line[len(name)+1:])), true
+		}
+	}
+	return "", false
+}

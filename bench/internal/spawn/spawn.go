@@ -1,0 +1,114 @@
+// Package spawn measures how long programs take from being asked for to their
+// first own instruction. A small static C program ([Start] compiles it) starts
+// them by vfork and exec and compares its clock with the one they print: the
+// same yardstick for a program on the bare host, in runc and in docker.
+package spawn
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed" // spawn.c
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed c/spawn.c
+var source []byte
+
+// Compile writes the spawner's executable into dir and returns its path. It
+// needs a C compiler ($CC, or cc) and a static libc.
+func Compile(ctx context.Context, dir string) (string, error) {
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "cc"
+	}
+	bin := filepath.Join(dir, "spawn")
+	cmd := exec.CommandContext(ctx, cc, "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-x", "c", "-o", bin, "-")
+	cmd.Stdin = bytes.NewReader(source)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("compile the spawner with %s: %w: %s", cc, err, bytes.TrimSpace(out))
+	}
+	return bin, nil
+}
+
+// Spawner is a running spawner for one command. It is not safe for use by
+// several goroutines.
+type Spawner struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+	stderr bytes.Buffer
+}
+
+// Start runs the spawner bin (see [Compile]) for the command argv, whose first
+// element is an absolute path; an argument "{}" becomes a new number for every
+// start.
+func Start(bin string, argv ...string) (*Spawner, error) {
+	s := &Spawner{cmd: exec.Command(bin, argv...)}
+	s.cmd.Stderr = &s.stderr
+	var err error
+	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	s.stdout = bufio.NewReader(out)
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the spawner: %w", err)
+	}
+	return s, nil
+}
+
+// Sequential starts the command n times, one after the other, and returns how
+// long each took.
+func (s *Spawner) Sequential(n int) ([]time.Duration, error) { return s.ask("seq", n) }
+
+// Burst starts the command n times as fast as it can and returns when each
+// began to run, counted from the beginning of the burst.
+func (s *Spawner) Burst(n int) ([]time.Duration, error) { return s.ask("burst", n) }
+
+func (s *Spawner) ask(what string, n int) ([]time.Duration, error) {
+	if _, err := fmt.Fprintln(s.stdin, what, n); err != nil {
+		return nil, fmt.Errorf("ask the spawner: %w", err)
+	}
+	all := make([]time.Duration, 0, n)
+	var failed error
+	for {
+		line, err := s.stdout.ReadString('\n')
+		if err != nil {
+			return nil, fmt.Errorf("read the spawner's answer: %w: %s", err, bytes.TrimSpace(s.stderr.Bytes()))
+		}
+		line = strings.TrimSuffix(line, "\n")
+		if line == "end" {
+			break
+		}
+		ns, err := strconv.ParseInt(line, 10, 64)
+		if err != nil {
+			failed = errors.New(strings.TrimPrefix(line, "error "))
+			continue
+		}
+		all = append(all, time.Duration(ns))
+	}
+	if failed != nil {
+		return nil, fmt.Errorf("%s %d of %s: %w: %s", what, n, s.cmd.Args[1], failed, bytes.TrimSpace(s.stderr.Bytes()))
+	}
+	if len(all) != n {
+		return nil, fmt.Errorf("%s %d of %s: %d answers", what, n, s.cmd.Args[1], len(all))
+	}
+	return all, nil
+}
+
+// Close ends the spawner and waits for it.
+func (s *Spawner) Close() error {
+	return errors.Join(s.stdin.Close(), s.cmd.Wait())
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fre-engine/fre/bench/internal/rawhttp"
+)
+
+// call keeps connections busy for a while and returns how long each request
+// took. Anything but a 200 is an error.
+func call(ctx context.Context, t target, connections int, length time.Duration) ([]time.Duration, error) {
+	conns := make([]*rawhttp.Conn, 0, connections)
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close() // everything was read
+		}
+	}()
+	for range connections {
+		c, err := rawhttp.Dial(t.addr)
+		if err != nil {
+			return nil, err
+		}
+		conns = append(conns, c)
+	}
+	request := rawhttp.Post(t.addr, t.path, nil)
+	samples := make([][]time.Duration, connections)
+	end := time.Now().Add(length)
+	g, ctx := errgroup.WithContext(ctx)
+	for i, c := range conns {
+		g.Go(func() error {
+			for begin := time.Now(); begin.Before(end); {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				resp, err := c.Do(request)
+				if err != nil {
+					return err
+				}
+				if resp.Status != 200 {
+					return fmt.Errorf("status %d: %s", resp.Status, resp.Body)
+				}
+				now := time.Now()
+				samples[i] = append(samples[i], now.Sub(begin))
+				begin = now
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	var all []time.Duration
+	for _, s := range samples {
+		all = append(all, s...)
+	}
+	return all, nil
+}

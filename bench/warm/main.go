@@ -1,0 +1,231 @@
+// Command warm measures calls of functions whose instance is already running:
+// latency and requests per second of a no-op Python handler and of a native
+// one, on few and on many connections.
+//
+//	go run ./bench/warm        # as root, from the project's root directory
+//
+// Beside them runs the floor: a plain net/http server in a process of its own
+// that answers the same bytes itself, without any function. No function runtime
+// can be faster than that; what FRE adds is the difference. All take turns in
+// one run, on one machine, which the client shares: read the ratios.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/bench/internal/engine"
+	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/stats"
+)
+
+type options struct {
+	engine.Options
+	slice   time.Duration
+	rounds  int
+	results string
+	quick   bool
+	floor   bool
+}
+
+func main() {
+	var o options
+	o.Register(flag.CommandLine)
+	flag.DurationVar(&o.slice, "slice", time.Second, "how long a target is called before it is the next one's turn")
+	flag.IntVar(&o.rounds, "rounds", 5, "turns of each target")
+	flag.StringVar(&o.results, "results", "bench/results", "directory for the raw result")
+	flag.BoolVar(&o.quick, "quick", false, "one short turn each, to see that it works")
+	flag.BoolVar(&o.floor, "serve-floor", false, "be the plain server: print the address, serve until standard input ends")
+	flag.Parse()
+	if o.quick {
+		o.slice, o.rounds = 50*time.Millisecond, 1
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	run := run
+	if o.floor {
+		run = serveFloor
+	}
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/warm:", err)
+		os.Exit(1)
+	}
+}
+
+// serveFloor answers every request with 200 and nothing until standard input
+// ends, as it does when the parent does.
+func serveFloor(_ context.Context, _ options) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	go func() {
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		_ = server.Close()
+	}()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// startFloor runs this program again as the floor. stop ends it.
+func startFloor() (addr string, stop func() error, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", nil, err
+	}
+	cmd := exec.Command(self, "-serve-floor")
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return "", nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", nil, err
+	}
+	stop = func() error { return errors.Join(stdin.Close(), cmd.Wait()) }
+	if _, err := fmt.Fscanln(stdout, &addr); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("the floor's address: %w", err), stop())
+	}
+	return addr, stop, nil
+}
+
+// target is something to call.
+type target struct {
+	Name string `json:"name"`
+	addr string
+	path string
+}
+
+// series is what was measured of one target on a number of connections.
+type series struct {
+	target
+	Connections int             `json:"connections"`
+	PerSecond   []float64       `json:"requests_per_second"` // of each turn
+	Summary     stats.Summary   `json:"latency"`
+	samples     []time.Duration // too many to keep in the result
+}
+
+type result struct {
+	Host   host.Info `json:"host"`
+	Series []*series `json:"series"`
+}
+
+func run(ctx context.Context, o options) (err error) {
+	e, err := engine.Open(ctx, o.Options)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	floor, stop, err := startFloor()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+
+	targets := []target{{"net/http alone", floor, "/"}}
+	for _, f := range []struct{ name, template, function string }{
+		{"fre, python no-op", "bench/functions/python-noop", "bench-python-noop"},
+		{"fre, native no-op", "templates/native-warm", "bench-native-warm"},
+	} {
+		if _, err := e.Deploy(ctx, f.template, f.function); err != nil {
+			return err
+		}
+		targets = append(targets, target{f.name, e.Addr(), "/function/" + f.function})
+	}
+
+	r := &result{}
+	if r.Host, err = host.Describe(ctx, map[string][]string{"fre": {o.Bin, "version"}}); err != nil {
+		return err
+	}
+	for _, connections := range []int{2, 64} {
+		all := make([]*series, len(targets))
+		for i, t := range targets {
+			all[i] = &series{target: t, Connections: connections}
+			// A turn that does not count: it starts the instances.
+			if _, err := call(ctx, t, connections, o.slice/10); err != nil {
+				return fmt.Errorf("%s: %w", t.Name, err)
+			}
+		}
+		for range o.rounds {
+			for _, s := range all {
+				samples, err := call(ctx, s.target, connections, o.slice)
+				if err != nil {
+					return fmt.Errorf("%s: %w", s.Name, err)
+				}
+				s.samples = append(s.samples, samples...)
+				s.PerSecond = append(s.PerSecond, float64(len(samples))/o.slice.Seconds())
+			}
+		}
+		for _, s := range all {
+			s.Summary = stats.Summarize(s.samples)
+		}
+		r.Series = append(r.Series, all...)
+	}
+	fmt.Print(r.markdown())
+	path, err := r.write(o.results)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nRaw result: %s\n", path)
+	return nil
+}
+
+func (r *result) markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\n", r.Host.Markdown())
+	b.WriteString("Closed loop: each connection sends its next request when the last is answered. The client runs on the same machine. *net/http alone* is the floor: no function, no sandbox. Latencies in microseconds.\n\n")
+	b.WriteString("| connections | target | requests/s | p50 | p99 | slowest | requests/s ÷ floor |\n")
+	b.WriteString("|---:|---|---:|---:|---:|---:|---:|\n")
+	floor := map[int]float64{}
+	for _, s := range r.Series {
+		rate := mean(s.PerSecond)
+		if _, ok := floor[s.Connections]; !ok {
+			floor[s.Connections] = rate
+		}
+		fmt.Fprintf(&b, "| %d | %s | %.0f | %d | %d | %d | %.2f |\n", s.Connections, s.Name, rate,
+			s.Summary.P50.Microseconds(), s.Summary.P99.Microseconds(), s.Summary.Slowest.Microseconds(), rate/floor[s.Connections])
+	}
+	return b.String()
+}
+
+// mean of rates over turns of one length: all requests over all the time.
+func mean(rates []float64) float64 {
+	sum := 0.0
+	for _, r := range rates {
+		sum += r
+	}
+	return sum / float64(max(len(rates), 1))
+}
+
+func (r *result) write(dir string) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "warm-"+r.Host.Time.Format("20060102T150405Z")+".json")
+	return path, os.WriteFile(path, append(text, '\n'), 0o644)
+}

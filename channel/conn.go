@@ -1,0 +1,498 @@
+package channel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+)
+
+// Config is what an engine gives a [Conn]; the zero value will do.
+type Config struct {
+	// Log takes what the function's handler logs and the public ID of the
+	// invocation, "" for none or one that is over. Called by the reader: it must
+	// not block.
+	Log func(invocation, level, message string)
+}
+
+// Conn is the engine's end of one instance's channel. Its methods may be called
+// from several goroutines.
+type Conn struct {
+	conn *net.UnixConn
+	log  func(invocation, level, message string)
+	w    *frameWriter
+	done chan struct{}  // closed when the channel is over
+	wg   sync.WaitGroup // reader, senders of bodies, cancellations
+
+	buffers sync.Pool // of *firstBuffer
+
+	mu     sync.Mutex
+	calls  map[uint64]*call
+	lastID uint64
+	err    error // why the channel is over
+
+	readyOnce sync.Once
+	isReady   chan struct{} // closed by READY
+	ready     Ready         // valid after isReady
+}
+
+// NewConn takes ownership of conn and reads from it until it ends or Close.
+func NewConn(conn *net.UnixConn, cfg Config) *Conn {
+	c := &Conn{
+		conn: conn, log: cfg.Log, done: make(chan struct{}),
+		calls: map[uint64]*call{}, isReady: make(chan struct{}),
+	}
+	if c.log == nil {
+		c.log = func(string, string, string) {}
+	}
+	c.buffers.New = func() any { return new(firstBuffer) }
+	w, err := newFrameWriter(conn, c.done, &c.wg, c.fail)
+	if c.w = w; err != nil {
+		c.fail(err)
+		return c
+	}
+	c.wg.Go(func() { c.fail(c.read()) })
+	return c
+}
+
+// Done is closed when the channel is over; Err then says why.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err is nil until the channel is over, then an [ErrClosed], an [ErrProtocol]
+// or the *[Failure] to load the handler.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Ready waits until the function has loaded its handler. It returns a
+// *[Failure] when that failed, ErrClosed when the function ended before.
+func (c *Conn) Ready(ctx context.Context) (Ready, error) {
+	select {
+	case <-c.isReady:
+		return c.ready, nil
+	case <-c.done:
+		return Ready{}, c.Err()
+	case <-ctx.Done():
+		return Ready{}, context.Cause(ctx)
+	}
+}
+
+// Stop asks the function to finish what it has and exit. Done follows.
+func (c *Conn) Stop() error {
+	return c.w.send(context.Background(), kindStop, 0, 0, nil, nil)
+}
+
+// Close ends the channel and waits for its goroutines. One that reads a request
+// body is waited for too: the owner of that body must see to it that its Read
+// returns.
+func (c *Conn) Close() error {
+	c.fail(ErrClosed)
+	c.wg.Wait()
+	return nil
+}
+
+// fail ends the channel; the first reason stays.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.err = err
+	calls := c.calls
+	c.calls = nil
+	close(c.done)
+	c.mu.Unlock()
+	_ = c.conn.Close() // nothing is lost: the stream has no meaning any more
+	for _, k := range calls {
+		k.finish(err)
+	}
+}
+
+// spawn runs f in a goroutine Close waits for, unless the channel is over.
+func (c *Conn) spawn(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return false
+	}
+	c.wg.Go(f)
+	return true
+}
+
+func (c *Conn) read() error {
+	r := newFrameReader(c.conn)
+	for {
+		h, p, err := r.next()
+		if err == nil {
+			err = c.frame(h, p)
+		}
+		var failure *Failure
+		switch {
+		case err == nil:
+		case errors.Is(err, ErrProtocol), errors.As(err, &failure):
+			return err
+		case err == io.EOF:
+			return ErrClosed
+		default:
+			return fmt.Errorf("%w: read: %w", ErrClosed, err)
+		}
+	}
+}
+
+// frame acts on one frame from the function.
+func (c *Conn) frame(h header, p []byte) error {
+	switch h.kind {
+	case kindReady:
+		return c.frameReady(p)
+	case kindFailed:
+		select {
+		case <-c.isReady:
+			return fmt.Errorf("%w: FAILED after READY", ErrProtocol)
+		default:
+		}
+		f := &Failure{Load: true}
+		if err := unmarshal(p, f); err != nil {
+			return err
+		}
+		return f
+	case kindLog:
+		return c.frameLog(h.id, p)
+	case kindResponse, kindData, kindError, kindWindow:
+		select {
+		case <-c.isReady:
+		default:
+			return fmt.Errorf("%w: frame kind 0x%02x before READY", ErrProtocol, uint8(h.kind))
+		}
+	case kindInvoke, kindCancel, kindStop:
+		return fmt.Errorf("%w: frame kind 0x%02x from a function", ErrProtocol, uint8(h.kind))
+	}
+
+	c.mu.Lock()
+	k := c.calls[h.id]
+	c.mu.Unlock()
+	if k == nil {
+		return fmt.Errorf("%w: frame kind 0x%02x for invocation %d, which is not in flight", ErrProtocol, uint8(h.kind), h.id)
+	}
+	switch h.kind {
+	case kindResponse:
+		return k.frameResponse(p, h.more())
+	case kindData:
+		if !k.headed {
+			return fmt.Errorf("%w: DATA before RESPONSE", ErrProtocol)
+		}
+		if err := k.in.data(p, h.more()); err != nil {
+			return err
+		}
+		if !h.more() {
+			c.finish(k, nil)
+		}
+	case kindError:
+		f := &Failure{}
+		if err := unmarshal(p, f); err != nil {
+			return err
+		}
+		c.finish(k, f)
+	case kindWindow:
+		n, err := window(p)
+		if err != nil {
+			return err
+		}
+		return k.out.add(n)
+	}
+	return nil
+}
+
+func (c *Conn) frameReady(p []byte) error {
+	var r Ready
+	if err := unmarshal(p, &r); err != nil {
+		return err
+	}
+	if r.Protocol != 1 {
+		return fmt.Errorf("%w: version %d, want 1", ErrProtocol, r.Protocol)
+	}
+	first := false
+	c.readyOnce.Do(func() {
+		first = true
+		c.ready = r
+		close(c.isReady)
+	})
+	if !first {
+		return fmt.Errorf("%w: READY twice", ErrProtocol)
+	}
+	return nil
+}
+
+func (c *Conn) frameLog(id uint64, p []byte) error {
+	var m struct{ Level, Message string }
+	if err := unmarshal(p, &m); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	last := c.lastID
+	name := ""
+	if k := c.calls[id]; k != nil {
+		name = k.name
+	}
+	c.mu.Unlock()
+	if id > last {
+		return fmt.Errorf("%w: LOG for invocation %d, which was never sent", ErrProtocol, id)
+	}
+	c.log(name, m.Level, m.Message)
+	return nil
+}
+
+// finish takes k out of what is in flight: the function has sent its last
+// frame for it.
+func (c *Conn) finish(k *call, err error) {
+	c.mu.Lock()
+	delete(c.calls, k.id)
+	c.mu.Unlock()
+	k.finish(err)
+}
+
+// Reply is a function's answer. Body must be closed; its Read returns a
+// *[Failure] when the function breaks the body off, the cause of Invoke's
+// context when that ends, ErrClosed when the channel does.
+type Reply struct {
+	Status  int         // 200 to 599
+	Headers [][2]string // valid in HTTP, in the function's order
+	Length  int64       // of the body, -1 while it is still coming
+	Body    io.ReadCloser
+}
+
+// call is one invocation in flight.
+type call struct {
+	conn     *Conn
+	id       uint64
+	name     string // Invocation.ID
+	ctx      context.Context
+	stop     func() bool   // undoes the watch over ctx
+	finished func()        // Invocation.Finished or nil
+	replied  chan struct{} // closed once reply or err is there
+	once     sync.Once     // closes replied
+	reply    *Reply
+	err      error
+	headed   bool // RESPONSE has come; the reader's alone
+	in       inbox
+	out      credit
+
+	mu    sync.Mutex
+	over  bool // nothing more will come, or nobody wants it: CANCEL is not sent
+	ended bool // nothing more will come
+}
+
+// Invoke sends one event and returns the function's answer, whose body may
+// still be coming. ctx covers both: when it ends the function is told, and
+// Invoke and reads of the body return its cause at once.
+//
+// Up to 32 KiB of body are read before the event is sent, on the caller's
+// goroutine; a longer body is read by a goroutine that ends with the
+// invocation, once the Read it is in returns. A body that fails cancels the
+// invocation with its error.
+//
+// Other errors are *[Failure] for an exception in the function, and what
+// [Conn.Err] returns.
+func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Reply, error) {
+	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, replied: make(chan struct{})}
+	k.out.init()
+	rest, err := c.start(k, m, body)
+	if err != nil {
+		c.finish(k, err) // the function has not heard of it: no answer will come
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { k.cancel(context.Cause(ctx)) })
+	k.mu.Lock()
+	k.stop = stop
+	over := k.over
+	k.mu.Unlock()
+	if over {
+		stop()
+	}
+	if rest {
+		c.spawn(func() { k.sendBody(body) })
+	}
+	<-k.replied
+	return k.reply, k.err
+}
+
+// start sends INVOKE; rest says that more of the body may follow.
+func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err error) {
+	meta, err := json.Marshal(m)
+	if err != nil {
+		return false, fmt.Errorf("invoke %s: %w", m.Function, err)
+	}
+	if len(meta) > MaxMeta {
+		return false, fmt.Errorf("invoke %s: %d bytes of metadata, at most %d", m.Function, len(meta), MaxMeta)
+	}
+	var first []byte
+	flags := uint8(0)
+	if body != nil {
+		buf := c.buffers.Get().(*firstBuffer)
+		defer c.buffers.Put(buf)
+		n, err := io.ReadFull(body, buf[:])
+		switch err {
+		case nil:
+			rest, flags = true, flagMore
+		case io.EOF, io.ErrUnexpectedEOF:
+		default:
+			return false, fmt.Errorf("invoke %s: read body: %w", m.Function, err)
+		}
+		first = buf[:n]
+	}
+	if k.ctx.Err() != nil {
+		return false, context.Cause(k.ctx)
+	}
+	c.mu.Lock()
+	if c.err != nil {
+		defer c.mu.Unlock()
+		return false, c.err
+	}
+	c.lastID++
+	k.id = c.lastID
+	c.calls[k.id] = k
+	c.mu.Unlock()
+	return rest, c.w.send(k.ctx, kindInvoke, flags, k.id, meta, first)
+}
+
+// firstBuffer holds one byte more than goes inline, to see the end of a body.
+type firstBuffer [inlineBody + 1]byte
+
+// sendBody sends what follows the first part of a request body.
+func (k *call) sendBody(body io.Reader) {
+	buf := make([]byte, chunk)
+	for {
+		n, err := k.out.take(chunk)
+		if err != nil {
+			return // the invocation is over
+		}
+		got, rerr := body.Read(buf[:n])
+		_ = k.out.add(n - got) // what was taken before fits
+		more := uint8(flagMore)
+		switch {
+		case rerr == io.EOF:
+			more = 0
+		case rerr != nil:
+			k.cancel(fmt.Errorf("read body: %w", rerr))
+			return
+		case got == 0:
+			continue
+		}
+		if k.conn.w.send(k.ctx, kindData, more, k.id, nil, buf[:got]) != nil || more == 0 {
+			return
+		}
+	}
+}
+
+func (k *call) frameResponse(p []byte, more bool) error {
+	if k.headed {
+		return fmt.Errorf("%w: RESPONSE twice", ErrProtocol)
+	}
+	k.headed = true
+	meta, body, err := split(p)
+	if err != nil {
+		return err
+	}
+	var m responseMeta
+	if err := unmarshal(meta, &m); err != nil {
+		return err
+	}
+	headers, err := m.check()
+	if err != nil {
+		return err
+	}
+	k.in.init(body, more, func(n int) { k.conn.w.grant(k.ctx, k.id, n) })
+	r := &Reply{Status: m.Status, Headers: headers, Length: -1, Body: replyBody{k}}
+	if !more {
+		r.Length = int64(len(body))
+		k.conn.finish(k, nil)
+	}
+	k.once.Do(func() {
+		k.reply = r
+		close(k.replied)
+	})
+	if k.reply == nil { // cancelled before
+		k.in.abort(k.err)
+	}
+	return nil
+}
+
+// finish ends the call: with err nil its answer is whole, else broken off.
+func (k *call) finish(err error) {
+	k.mu.Lock()
+	ended, stop := k.ended, k.stop
+	k.over, k.ended = true, true
+	k.mu.Unlock()
+	if ended {
+		return
+	}
+	if stop != nil {
+		stop()
+	}
+	end := err
+	if end == nil {
+		end = errOver
+	} else {
+		k.settle(err)
+	}
+	k.out.end(end)
+	if k.finished != nil {
+		k.finished()
+	}
+}
+
+var errOver = errors.New("invocation over")
+
+// settle makes Invoke, or a Read of the body, return err.
+func (k *call) settle(err error) {
+	first := false
+	k.once.Do(func() {
+		first = true
+		k.err = err
+		close(k.replied)
+	})
+	if !first && k.reply != nil {
+		k.in.fail(err)
+	}
+}
+
+// cancel gives the call up with err and tells the function.
+func (k *call) cancel(err error) {
+	k.mu.Lock()
+	over := k.over
+	k.over = true
+	k.mu.Unlock()
+	if over {
+		return
+	}
+	k.settle(err)
+	if k.reply != nil {
+		k.in.abort(err)
+	}
+	k.out.end(err)
+	k.conn.spawn(func() {
+		_ = k.conn.w.send(context.Background(), kindCancel, 0, k.id, nil, nil) // fails with the channel alone
+	})
+}
+
+// replyBody is what Reply.Body is: Close before the end cancels.
+type replyBody struct{ k *call }
+
+func (b replyBody) Read(p []byte) (int, error) { return b.k.in.Read(p) }
+
+func (b replyBody) Close() error {
+	b.k.cancel(errors.New("read of a closed body"))
+	b.k.mu.Lock()
+	stop := b.k.stop
+	b.k.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+	b.k.in.abort(errors.New("read of a closed body"))
+	return nil
+}

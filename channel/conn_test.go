@@ -1,0 +1,623 @@
+package channel
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// pair returns both ends of a socketpair.
+func pair(t testing.TB) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conns := [2]*net.UnixConn{}
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "pair")
+		c, err := net.FileConn(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Close()
+		conns[i] = c.(*net.UnixConn)
+	}
+	return conns[0], conns[1]
+}
+
+// serve connects a Conn to handler and checks that Serve ends well.
+func serve(t testing.TB, cfg Config, handler Handler) *Conn {
+	t.Helper()
+	a, b := pair(t)
+	served := make(chan error, 1)
+	go func() {
+		served <- Serve(context.Background(), b, Ready{Runtime: "go", Concurrency: 8}, handler)
+	}()
+	c := NewConn(a, cfg)
+	t.Cleanup(func() {
+		_ = c.Close()
+		if err := <-served; err != nil && !errors.Is(err, ErrClosed) {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	r, err := c.Ready(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Ready{Protocol: 1, Runtime: "go", Concurrency: 8}, r); diff != "" {
+		t.Fatal(diff)
+	}
+	return c
+}
+
+func echo(_ context.Context, e *Event) (*Answer, error) {
+	return &Answer{Status: 201, Headers: e.Headers, Body: e.Body}, nil
+}
+
+// pattern is n bytes that do not repeat with any buffer's size.
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i % 251)
+	}
+	return b
+}
+
+func TestEcho(t *testing.T) {
+	c := serve(t, Config{}, echo)
+	for _, size := range []int{0, 1, 100, inlineBody - 1, inlineBody, inlineBody + 1, chunk, Window + inlineBody, 8 << 20} {
+		for _, kind := range []string{"sized", "unsized", "bytewise"} {
+			if kind == "bytewise" && size > 100<<10 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s %d", kind, size), func(t *testing.T) {
+				want := pattern(size)
+				var body io.Reader = bytes.NewReader(want)
+				switch kind {
+				case "unsized":
+					body = io.MultiReader(body)
+				case "bytewise":
+					body = oneByte{body}
+				}
+				finished := make(chan struct{})
+				r, err := c.Invoke(t.Context(), &Invocation{
+					Headers: [][2]string{{"X-A", "ü\t"}}, Finished: func() { close(finished) },
+				}, body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := io.ReadAll(r.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := r.Body.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if !bytes.Equal(got, want) {
+					t.Errorf("%d bytes came back, not the %d sent", len(got), len(want))
+				}
+				if r.Status != 201 {
+					t.Errorf("status %d", r.Status)
+				}
+				if diff := cmp.Diff([][2]string{{"X-A", "ü\t"}}, r.Headers); diff != "" {
+					t.Error(diff)
+				}
+				<-finished
+			})
+		}
+	}
+}
+
+type oneByte struct{ r io.Reader }
+
+func (o oneByte) Read(p []byte) (int, error) { return o.r.Read(p[:min(1, len(p))]) }
+
+func TestMetadata(t *testing.T) {
+	events := make(chan Invocation, 1)
+	c := serve(t, Config{}, func(_ context.Context, e *Event) (*Answer, error) {
+		events <- e.Invocation
+		return nil, nil
+	})
+	want := Invocation{
+		Function: "f", ID: "abc", Tenant: "t", DeadlineMS: time.Now().Add(time.Hour).UnixMilli(),
+		Method: "POST", Path: "/a b", Query: "x=1&y=%20", Headers: [][2]string{{"a", "b"}, {"a", "c"}},
+	}
+	r, err := c.Invoke(t.Context(), &want, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Status != 204 || r.Length != 0 {
+		t.Errorf("status %d, length %d, want 204 and 0", r.Status, r.Length)
+	}
+	if diff := cmp.Diff(want, <-events); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	c := serve(t, Config{}, echo)
+	var wg sync.WaitGroup
+	for i := range 100 {
+		wg.Go(func() {
+			want := pattern(i * 7001)
+			r, err := c.Invoke(t.Context(), &Invocation{}, bytes.NewReader(want))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got, err := io.ReadAll(r.Body)
+			if err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%d: %d bytes, %v", i, len(got), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestFailure(t *testing.T) {
+	boom := &Failure{Type: "Boom", Message: "no", Stack: "at x"}
+	half := &Failure{Type: "Half", Message: "way"}
+	c := serve(t, Config{}, func(_ context.Context, e *Event) (*Answer, error) {
+		if e.Path == "/half" {
+			return &Answer{Body: io.MultiReader(bytes.NewReader(pattern(300<<10)), failing{half})}, nil
+		}
+		return nil, boom
+	})
+	_, err := c.Invoke(t.Context(), &Invocation{}, nil)
+	var f *Failure
+	if !errors.As(err, &f) {
+		t.Fatalf("got %v, want a Failure", err)
+	}
+	if diff := cmp.Diff(boom, f); diff != "" {
+		t.Error(diff)
+	}
+	r, err := c.Invoke(t.Context(), &Invocation{Path: "/half"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Length != -1 {
+		t.Errorf("length %d of a body that is coming", r.Length)
+	}
+	got, err := io.ReadAll(r.Body)
+	if !errors.As(err, &f) || f.Type != "Half" || len(got) != 300<<10 {
+		t.Errorf("got %d bytes and %v, want all and Half", len(got), err)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+func TestCancel(t *testing.T) {
+	started := make(chan struct{}, 1)
+	ended := make(chan error, 1)
+	c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
+		if e.Path == "/echo" {
+			return echo(ctx, e)
+		}
+		if e.Path == "/stream" {
+			return &Answer{Body: endless{ctx, ended}}, nil
+		}
+		started <- struct{}{}
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, ctx.Err()
+	})
+	cause := errors.New("client gone")
+
+	t.Run("before the answer", func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go func() {
+			<-started
+			cancel(cause)
+		}()
+		finished := make(chan struct{})
+		_, err := c.Invoke(ctx, &Invocation{Finished: func() { close(finished) }}, nil)
+		if err != cause {
+			t.Errorf("got %v, want the cause", err)
+		}
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("handler's context: %v", err)
+		}
+		<-finished
+	})
+	t.Run("in the body", func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		finished := make(chan struct{})
+		r, err := c.Invoke(ctx, &Invocation{Path: "/stream", Finished: func() { close(finished) }}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.CopyN(io.Discard, r.Body, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		cancel(cause)
+		if _, err := io.Copy(io.Discard, r.Body); err != cause {
+			t.Errorf("got %v, want the cause", err)
+		}
+		<-finished
+	})
+	t.Run("close in the body", func(t *testing.T) {
+		finished := make(chan struct{})
+		r, err := c.Invoke(t.Context(), &Invocation{Path: "/stream", Finished: func() { close(finished) }}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Body.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-finished
+		if _, err := r.Body.Read(make([]byte, 1)); err == nil || err == io.EOF {
+			t.Errorf("read after Close: %v", err)
+		}
+	})
+	t.Run("request body fails", func(t *testing.T) {
+		body := io.MultiReader(bytes.NewReader(pattern(100<<10)), failing{cause})
+		r, err := c.Invoke(t.Context(), &Invocation{Path: "/echo"}, body)
+		if err == nil { // the echo began before the body failed
+			_, err = io.Copy(io.Discard, r.Body)
+		}
+		if !errors.Is(err, cause) {
+			t.Errorf("got %v, want the body's error", err)
+		}
+	})
+	t.Run("ended before", func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		finished := false
+		_, err := c.Invoke(ctx, &Invocation{Finished: func() { finished = true }}, nil)
+		if err != cause || !finished {
+			t.Errorf("got %v, finished %v, want the cause and true", err, finished)
+		}
+	})
+	t.Run("the channel lives", func(t *testing.T) {
+		r, err := c.Invoke(t.Context(), &Invocation{Path: "/echo"}, strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(r.Body); string(b) != "x" || err != nil {
+			t.Errorf("got %q, %v", b, err)
+		}
+	})
+}
+
+type endless struct {
+	ctx   context.Context
+	ended chan error
+}
+
+func (e endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestStop(t *testing.T) {
+	release := make(chan struct{})
+	started := make(chan struct{})
+	c := serve(t, Config{}, func(context.Context, *Event) (*Answer, error) {
+		close(started)
+		<-release
+		return &Answer{Body: bytes.NewReader(pattern(1 << 20))}, nil
+	})
+	go func() {
+		<-started
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+		close(release)
+	}()
+	r, err := c.Invoke(t.Context(), &Invocation{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, r.Body); n != 1<<20 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	<-c.Done()
+	if !errors.Is(c.Err(), ErrClosed) {
+		t.Errorf("Err: %v", c.Err())
+	}
+	if _, err := c.Invoke(t.Context(), &Invocation{}, nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("invoke after the end: %v", err)
+	}
+}
+
+func TestLog(t *testing.T) {
+	var mu sync.Mutex
+	var got []string
+	c := serve(t, Config{Log: func(id, level, message string) {
+		mu.Lock()
+		defer mu.Unlock()
+		got = append(got, id+" "+level+" "+message)
+	}}, func(_ context.Context, e *Event) (*Answer, error) {
+		return nil, errors.Join(e.Log("info", "a"), e.Log("error", "b"))
+	})
+	if _, err := c.Invoke(t.Context(), &Invocation{ID: "i1"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if diff := cmp.Diff([]string{"i1 info a", "i1 error b"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// frame encodes one frame by hand, as the page on the protocol has it.
+func frame(k, flags byte, id uint64, payload string) string {
+	b := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))
+	b = append(b, k, flags, 0, 0)
+	b = binary.LittleEndian.AppendUint64(b, id)
+	return string(b) + payload
+}
+
+func withMeta(meta, body string) string {
+	return string(binary.LittleEndian.AppendUint32(nil, uint32(len(meta)))) + meta + body
+}
+
+const readyJSON = `{"protocol":1,"runtime":"x","concurrency":1}`
+
+var malformed = map[string]string{
+	"too long":               "\xff\xff\xff\xff\x04\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00",
+	"one byte too long":      "\x01\x00\x10\x00\x04\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00",
+	"fds":                    "\x00\x00\x00\x00\x05\x00\x01\x00\x01\x00\x00\x00\x00\x00\x00\x00",
+	"kind 0":                 frame(0, 0, 1, ""),
+	"kind FD":                frame(0x20, 0, 1, ""),
+	"unknown flag":           frame(5, 2, 1, "x"),
+	"MORE on ERROR":          frame(6, 1, 1, "{}"),
+	"INVOKE":                 frame(3, 0, 1, withMeta("{}", "")),
+	"CANCEL":                 frame(7, 0, 1, ""),
+	"STOP":                   frame(10, 0, 0, ""),
+	"READY again":            frame(1, 0, 0, readyJSON),
+	"FAILED after READY":     frame(2, 0, 0, "{}"),
+	"READY with id":          frame(1, 0, 1, readyJSON),
+	"DATA first":             frame(5, 0, 1, "x"),
+	"unknown id":             frame(4, 0, 2, withMeta(`{"status":200}`, "")),
+	"id 0":                   frame(4, 0, 0, withMeta(`{"status":200}`, "")),
+	"RESPONSE twice":         strings.Repeat(frame(4, 1, 1, withMeta(`{"status":200}`, "")), 2),
+	"RESPONSE without meta":  frame(4, 0, 1, "\x00\x00"),
+	"meta past the payload":  frame(4, 0, 1, "\x05\x00\x00\x00{}"),
+	"meta huge":              frame(4, 0, 1, "\xff\xff\xff\xff{}"),
+	"meta no JSON":           frame(4, 0, 1, withMeta("{", "")),
+	"meta too long":          frame(4, 0, 1, withMeta(`{"status":200,"x":"`+strings.Repeat("y", MaxMeta)+`"}`, "")),
+	"status missing":         frame(4, 0, 1, withMeta(`{}`, "")),
+	"status 100":             frame(4, 0, 1, withMeta(`{"status":100}`, "")),
+	"status 600":             frame(4, 0, 1, withMeta(`{"status":600}`, "")),
+	"status text":            frame(4, 0, 1, withMeta(`{"status":"200"}`, "")),
+	"header of one":          frame(4, 0, 1, withMeta(`{"status":200,"headers":[["a"]]}`, "")),
+	"header of three":        frame(4, 0, 1, withMeta(`{"status":200,"headers":[["a","b","c"]]}`, "")),
+	"header name empty":      frame(4, 0, 1, withMeta(`{"status":200,"headers":[["","b"]]}`, "")),
+	"header name with colon": frame(4, 0, 1, withMeta(`{"status":200,"headers":[["a:","b"]]}`, "")),
+	"header value with CRLF": frame(4, 0, 1, withMeta(`{"status":200,"headers":[["a","b\r\nc: d"]]}`, "")),
+	"too many headers":       frame(4, 0, 1, withMeta(`{"status":200,"headers":[["a","b"]`+strings.Repeat(`,["a","b"]`, MaxHeaders)+`]}`, "")),
+	"DATA beyond the window": frame(4, 1, 1, withMeta(`{"status":200}`, "")) + frame(5, 1, 1, strings.Repeat("x", Window+1)),
+	"WINDOW of three bytes":  frame(8, 0, 1, "xxx"),
+	"WINDOW overflow":        frame(8, 0, 1, "\xff\xff\xff\xff") + frame(8, 0, 1, "\xff\xff\xff\xff"),
+	"ERROR no JSON":          frame(6, 0, 1, "x"),
+	"LOG no JSON":            frame(9, 0, 1, "x"),
+	"LOG of the future":      frame(9, 0, 2, `{"level":"info","message":"x"}`),
+	"after the end":          frame(4, 0, 1, withMeta(`{"status":200}`, "")) + frame(5, 0, 1, "x"),
+}
+
+func TestMalformed(t *testing.T) {
+	for name, raw := range malformed {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t)
+			c := NewConn(a, Config{})
+			defer func() { _ = c.Close() }()
+			got := make(chan error, 1)
+			var finished atomic.Int32
+			go func() {
+				r, err := c.Invoke(context.Background(), &Invocation{Finished: func() { finished.Add(1) }}, nil)
+				if err == nil {
+					_, err = io.Copy(io.Discard, r.Body)
+				}
+				got <- err
+			}()
+			if _, err := newFrameReader(b).r.Peek(headerSize); err != nil { // INVOKE is there
+				t.Fatal(err)
+			}
+			// The engine may hang up in the middle.
+			_, _ = io.WriteString(b, frame(1, 0, 0, readyJSON)+raw)
+			<-c.Done()
+			if err := c.Err(); !errors.Is(err, ErrProtocol) {
+				t.Errorf("got %v, want ErrProtocol", err)
+			}
+			if err := <-got; name != "after the end" && !errors.Is(err, ErrProtocol) {
+				t.Errorf("Invoke: %v, want ErrProtocol", err)
+			}
+			if _, err := io.Copy(io.Discard, b); err != nil && !errors.Is(err, unix.ECONNRESET) {
+				t.Error(err)
+			}
+			_ = b.Close()
+			_ = c.Close()
+			if n := finished.Load(); n != 1 {
+				t.Errorf("Finished was called %d times", n)
+			}
+		})
+	}
+}
+
+func TestEnds(t *testing.T) {
+	for name, tt := range map[string]struct {
+		raw  string
+		want error
+	}{
+		"at once":         {"", ErrClosed},
+		"inside a header": {"\x00\x00", ErrClosed},
+		"inside a frame":  {frame(1, 0, 0, readyJSON)[:20], ErrClosed},
+		"before READY":    {frame(9, 0, 0, `{"level":"info","message":"x"}`), ErrClosed},
+		"version 2":       {frame(1, 0, 0, `{"protocol":2}`), ErrProtocol},
+		"early RESPONSE":  {frame(4, 0, 1, withMeta(`{"status":200}`, "")), ErrProtocol},
+		"FAILED":          {frame(2, 0, 0, `{"type":"SyntaxError","message":"bad","stack":"x"}`), &Failure{"SyntaxError", "bad", "x", true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t)
+			c := NewConn(a, Config{})
+			defer func() { _ = c.Close() }()
+			_, _ = io.WriteString(b, tt.raw)
+			_ = b.Close()
+			_, err := c.Ready(t.Context())
+			var f *Failure
+			if errors.As(tt.want, &f) {
+				if diff := cmp.Diff(tt.want, err); diff != "" {
+					t.Error(diff)
+				}
+			} else if !errors.Is(err, tt.want) {
+				t.Errorf("Ready: %v, want %v", err, tt.want)
+			}
+			if _, err := c.Invoke(t.Context(), &Invocation{}, nil); err != c.Err() {
+				t.Errorf("Invoke: %v, want %v", err, c.Err())
+			}
+		})
+	}
+}
+
+// A function that never reads holds up nobody: Invoke returns when its context
+// ends, however full the socket is.
+func TestFunctionDoesNotRead(t *testing.T) {
+	a, b := pair(t)
+	defer func() { _ = b.Close() }()
+	c := NewConn(a, Config{})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("time-out")
+	var wg sync.WaitGroup
+	var begun sync.WaitGroup
+	for range 40 {
+		begun.Add(1)
+		wg.Go(func() {
+			body := signalEOF{bytes.NewReader(pattern(inlineBody)), sync.OnceFunc(begun.Done)}
+			if _, err := c.Invoke(ctx, &Invocation{}, body); err != cause {
+				t.Errorf("got %v, want the cause", err)
+			}
+		})
+	}
+	begun.Wait()
+	cancel(cause)
+	wg.Wait()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+type signalEOF struct {
+	r   io.Reader
+	eof func()
+}
+
+func (s signalEOF) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil {
+		s.eof()
+	}
+	return n, err
+}
+
+// What the engine holds of a body that nobody reads is bounded.
+func TestSlowReader(t *testing.T) {
+	var sent atomic.Int64
+	c := serve(t, Config{}, func(context.Context, *Event) (*Answer, error) {
+		return &Answer{Body: io.LimitReader(counting{&sent}, 8<<20)}, nil
+	})
+	r, err := c.Invoke(t.Context(), &Invocation{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Another invocation passes while the body stands still.
+	r2, err := c.Invoke(t.Context(), &Invocation{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, r2.Body); n != 8<<20 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if n := sent.Load() - 8<<20; n > Window+2*chunk {
+		t.Errorf("the function sent %d bytes of an unread body, the window is %d", n, Window)
+	}
+	if n, err := io.Copy(io.Discard, r.Body); n != 8<<20 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+type counting struct{ n *atomic.Int64 }
+
+func (c counting) Read(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return len(p), nil
+}
+
+func FuzzConn(f *testing.F) {
+	for _, raw := range malformed {
+		f.Add([]byte(raw))
+	}
+	f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200,"headers":[["a","b"]]}`, "x")) + frame(5, 0, 1, "y")))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		a, b := pair(t)
+		c := NewConn(a, Config{})
+		got := make(chan struct{})
+		go func() {
+			defer close(got)
+			if r, err := c.Invoke(context.Background(), &Invocation{}, nil); err == nil {
+				_, _ = io.Copy(io.Discard, r.Body)
+				_ = r.Body.Close()
+			}
+		}()
+		_, _ = b.Write(append([]byte(frame(1, 0, 0, readyJSON)), raw...))
+		_ = b.CloseWrite()
+		_, _ = io.Copy(io.Discard, b)
+		<-c.Done()
+		<-got
+		if err := c.Err(); !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrClosed) {
+			t.Errorf("unexpected end: %v", err)
+		}
+		_ = c.Close()
+		_ = b.Close()
+	})
+}
+
+// BenchmarkEcho100 is one event there and back over a socketpair, both ends in
+// this process: 100 bytes each way.
+func BenchmarkEcho100(b *testing.B) {
+	c := serve(b, Config{}, echo)
+	body := pattern(100)
+	b.ReportAllocs()
+	buf := make([]byte, 200)
+	for b.Loop() {
+		r, err := c.Invoke(b.Context(), &Invocation{Function: "f", Method: "POST", Path: "/"}, bytes.NewReader(body))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if n, err := io.ReadFull(r.Body, buf); n != 100 {
+			b.Fatal(n, err)
+		}
+		_ = r.Body.Close()
+	}
+}
+
+func BenchmarkEcho8MiB(b *testing.B) {
+	c := serve(b, Config{}, echo)
+	body := pattern(8 << 20)
+	b.SetBytes(8 << 20)
+	for b.Loop() {
+		r, err := c.Invoke(b.Context(), &Invocation{}, bytes.NewReader(body))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if n, err := io.Copy(io.Discard, r.Body); n != 8<<20 {
+			b.Fatal(n, err)
+		}
+		_ = r.Body.Close()
+	}
+}

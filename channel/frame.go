@@ -1,0 +1,187 @@
+package channel
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// kind is the fifth byte of a frame.
+type kind uint8
+
+const (
+	kindReady    kind = 0x01
+	kindFailed   kind = 0x02
+	kindInvoke   kind = 0x03
+	kindResponse kind = 0x04
+	kindData     kind = 0x05
+	kindError    kind = 0x06
+	kindCancel   kind = 0x07
+	kindWindow   kind = 0x08
+	kindLog      kind = 0x09
+	kindStop     kind = 0x0a
+)
+
+const (
+	headerSize = 16
+	flagMore   = 1
+)
+
+// header is the start of every frame:
+//
+//	0      4      5       6      8              16
+//	| len  | kind | flags | fds  | id            |
+type header struct {
+	len   int
+	kind  kind
+	flags uint8
+	id    uint64
+}
+
+func (h header) more() bool { return h.flags&flagMore != 0 }
+
+func (h header) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(h.len))
+	b = append(b, byte(h.kind), h.flags, 0, 0)
+	return binary.LittleEndian.AppendUint64(b, h.id)
+}
+
+// frameReader reads frames. The payload it returns is valid until the next
+// call.
+type frameReader struct {
+	r       *bufio.Reader
+	payload []byte
+}
+
+func newFrameReader(r io.Reader) *frameReader {
+	return &frameReader{r: bufio.NewReaderSize(r, 16<<10)}
+}
+
+// next returns io.EOF only between frames, io.ErrUnexpectedEOF inside one, and
+// ErrProtocol for a header no side may send.
+func (f *frameReader) next() (header, []byte, error) {
+	b, err := f.r.Peek(headerSize)
+	if err != nil {
+		if err == io.EOF && len(b) > 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		return header{}, nil, err
+	}
+	n := binary.LittleEndian.Uint32(b)
+	h := header{len: int(n), kind: kind(b[4]), flags: b[5], id: binary.LittleEndian.Uint64(b[8:])}
+	fds := binary.LittleEndian.Uint16(b[6:])
+	_, _ = f.r.Discard(headerSize) // what Peek returned is there
+	switch {
+	case n > MaxPayload:
+		return h, nil, fmt.Errorf("%w: frame of %d bytes", ErrProtocol, n)
+	case fds != 0:
+		return h, nil, fmt.Errorf("%w: file descriptors announced", ErrProtocol)
+	case h.kind < kindReady || h.kind > kindStop:
+		return h, nil, fmt.Errorf("%w: frame kind 0x%02x", ErrProtocol, uint8(h.kind))
+	case h.flags&^flagMore != 0,
+		h.more() && h.kind != kindInvoke && h.kind != kindResponse && h.kind != kindData:
+		return h, nil, fmt.Errorf("%w: flags 0x%02x in frame kind 0x%02x", ErrProtocol, h.flags, uint8(h.kind))
+	}
+	if about := h.kind == kindReady || h.kind == kindFailed || h.kind == kindStop; about && h.id != 0 {
+		return h, nil, fmt.Errorf("%w: frame kind 0x%02x for invocation %d", ErrProtocol, uint8(h.kind), h.id)
+	} else if !about && h.id == 0 && h.kind != kindLog {
+		return h, nil, fmt.Errorf("%w: frame kind 0x%02x without an invocation", ErrProtocol, uint8(h.kind))
+	}
+	// A payload that is in the buffer already needs no copy.
+	if h.len <= f.r.Buffered() {
+		p, _ := f.r.Peek(h.len)
+		_, _ = f.r.Discard(h.len)
+		return h, p, nil
+	}
+	if cap(f.payload) < h.len || cap(f.payload) > 2*chunk && h.len <= chunk {
+		f.payload = make([]byte, max(h.len, chunk))
+	}
+	p := f.payload[:h.len]
+	if _, err := io.ReadFull(f.r, p); err != nil {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return h, nil, err
+	}
+	return h, p, nil
+}
+
+// split takes the payload of INVOKE and RESPONSE apart: u32 n, n bytes of
+// JSON, the body.
+func split(p []byte) (meta, body []byte, err error) {
+	if len(p) < 4 {
+		return nil, nil, fmt.Errorf("%w: no metadata", ErrProtocol)
+	}
+	n := binary.LittleEndian.Uint32(p)
+	if p = p[4:]; uint64(n) > uint64(len(p)) {
+		return nil, nil, fmt.Errorf("%w: metadata of %d bytes in a payload of %d", ErrProtocol, n, len(p))
+	}
+	return p[:n], p[n:], nil
+}
+
+func unmarshal(p []byte, v any) error {
+	if len(p) > MaxMeta {
+		return fmt.Errorf("%w: %d bytes of metadata", ErrProtocol, len(p))
+	}
+	if err := json.Unmarshal(p, v); err != nil {
+		return fmt.Errorf("%w: metadata: %w", ErrProtocol, err)
+	}
+	return nil
+}
+
+func window(p []byte) (int, error) {
+	if len(p) != 4 {
+		return 0, fmt.Errorf("%w: window of %d bytes", ErrProtocol, len(p))
+	}
+	return int(binary.LittleEndian.Uint32(p)), nil
+}
+
+// responseMeta is the JSON of RESPONSE.
+type responseMeta struct {
+	Status  int        `json:"status"`
+	Headers [][]string `json:"headers"`
+}
+
+// check makes sure that the header fields can stand in an HTTP response.
+func (m *responseMeta) check() ([][2]string, error) {
+	if m.Status < 200 || m.Status > 599 {
+		return nil, fmt.Errorf("%w: status %d", ErrProtocol, m.Status)
+	}
+	if len(m.Headers) > MaxHeaders {
+		return nil, fmt.Errorf("%w: %d headers", ErrProtocol, len(m.Headers))
+	}
+	headers := make([][2]string, len(m.Headers))
+	for i, h := range m.Headers {
+		if len(h) != 2 || !token(h[0]) || !fieldValue(h[1]) {
+			return nil, fmt.Errorf("%w: header %q", ErrProtocol, h)
+		}
+		headers[i] = [2]string(h)
+	}
+	return headers, nil
+}
+
+// token is RFC 9110 section 5.6.2.
+func token(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case c == '!' || c == '#' || c == '$' || c == '%' || c == '&' || c == '\'' || c == '*' || c == '+' ||
+			c == '-' || c == '.' || c == '^' || c == '_' || c == '`' || c == '|' || c == '~':
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
+
+// fieldValue refuses what could end a header field: RFC 9110 section 5.5.
+func fieldValue(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,133 @@
+package channel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// frameWriter sends frames whole and in turn, one sendmsg each. A send never
+// waits for the reader of the socket: what the socket's buffer does not take
+// is left to a goroutine, and only the next frame waits for that.
+type frameWriter struct {
+	conn *net.UnixConn
+	raw  syscall.RawConn
+	turn chan struct{}   // holds one value while a frame is being sent
+	done <-chan struct{} // the channel is over
+	fail func(error)     // ends the channel
+	wg   *sync.WaitGroup // waits for the goroutines
+
+	// Guarded by turn.
+	head []byte    // header and metadata of the frame in hand
+	iov  [2][]byte // head, body
+}
+
+func newFrameWriter(conn *net.UnixConn, done <-chan struct{}, wg *sync.WaitGroup, fail func(error)) (*frameWriter, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return &frameWriter{conn: conn, raw: raw, turn: make(chan struct{}, 1), done: done, wg: wg, fail: fail}, nil
+}
+
+// send sends one frame. meta, if not nil, is preceded by its length. It waits
+// for the frames before it only, until ctx ends. meta and body are the
+// caller's again on return.
+func (w *frameWriter) send(ctx context.Context, k kind, flags uint8, id uint64, meta, body []byte) error {
+	select {
+	case w.turn <- struct{}{}:
+	default:
+		select {
+		case w.turn <- struct{}{}:
+		case <-w.done:
+			return ErrClosed
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	n := len(body)
+	if meta != nil {
+		n += 4 + len(meta)
+	}
+	w.head = header{len: n, kind: k, flags: flags, id: id}.append(w.head[:0])
+	if meta != nil {
+		w.head = binary.LittleEndian.AppendUint32(w.head, uint32(len(meta)))
+		w.head = append(w.head, meta...)
+	}
+	if len(body) <= 4096 { // cheaper to copy than to point at
+		w.head = append(w.head, body...)
+		body = nil
+	}
+	w.iov = [2][]byte{w.head, body}
+	sent, err := w.try(w.iov[:])
+	if err != nil {
+		w.iov = [2][]byte{}
+		<-w.turn
+		return w.failed(err)
+	}
+	total := len(w.head) + len(body)
+	if sent == total {
+		w.iov = [2][]byte{}
+		<-w.turn
+		return nil
+	}
+	rest := make([]byte, 0, total-sent)
+	for _, b := range w.iov {
+		k := min(sent, len(b))
+		rest = append(rest, b[k:]...)
+		sent -= k
+	}
+	w.iov = [2][]byte{}
+	w.wg.Go(func() {
+		_, err := w.conn.Write(rest)
+		<-w.turn
+		if err != nil {
+			_ = w.failed(err)
+		}
+	})
+	return nil
+}
+
+// failed ends the channel, unless the other side has hung up: what it sent
+// before may still be read, and after that the reader sees the end.
+func (w *frameWriter) failed(err error) error {
+	hungUp := errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
+	err = fmt.Errorf("%w: send: %w", ErrClosed, err)
+	if !hungUp {
+		w.fail(err)
+	}
+	return err
+}
+
+// try sends what the socket takes now.
+func (w *frameWriter) try(iov [][]byte) (n int, err error) {
+	werr := w.raw.Write(func(fd uintptr) bool {
+		for {
+			n, err = unix.SendmsgBuffers(int(fd), iov, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			if err != unix.EINTR {
+				return true
+			}
+		}
+	})
+	if err == unix.EAGAIN {
+		return 0, nil
+	}
+	if err == nil {
+		err = werr
+	}
+	return max(n, 0), err
+}
+
+// grant lets the other side send n bytes more. It fails only where the reader
+// of the channel, or of the body, learns of the end anyway.
+func (w *frameWriter) grant(ctx context.Context, id uint64, n int) {
+	var b [4]byte
+	binary.LittleEndian.PutUint32(b[:], uint32(n))
+	_ = w.send(ctx, kindWindow, 0, id, nil, b[:])
+}

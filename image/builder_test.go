@@ -1,0 +1,534 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/store"
+)
+
+// tinyArchive is an archive of packages with one file each, and a shell.
+type tinyArchive struct {
+	unpacks atomic.Int64
+	block   chan struct{} // when not nil, Unpack waits for it or for ctx
+	entered chan struct{} // when not nil, told that Unpack has begun
+}
+
+func (a *tinyArchive) Codename() string { return "tiny" }
+
+func (a *tinyArchive) Resolve(_ context.Context, roots, exclude []string) ([]debian.Package, error) {
+	var list []debian.Package
+	for _, name := range roots {
+		if !slices.Contains(exclude, name) {
+			list = append(list, debian.Package{Name: name, Version: "1.0-1", Architecture: "all"})
+		}
+	}
+	return list, nil
+}
+
+func (a *tinyArchive) Unpack(ctx context.Context, pkgs []debian.Package, w debian.Writer, keep func(string) bool, report func(string, int64, int64)) error {
+	a.unpacks.Add(1)
+	if a.entered != nil {
+		a.entered <- struct{}{}
+	}
+	if a.block != nil {
+		select {
+		case <-a.block:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	old := time.Unix(1e9, 0)
+	err := errors.Join(
+		w.Directory("usr", 0o755, old), w.Directory("usr/bin", 0o755, old), w.Symlink("bin", "usr/bin", old),
+		w.File("usr/bin/dash", 0o755, old, strings.NewReader("#! the shell")),
+		w.Symlink("usr/bin/sh", "/usr/bin/dash", old), w.Directory("usr/lib", 0o755, old),
+	)
+	for i, p := range pkgs {
+		if name := "usr/lib/" + p.Name; keep(name) {
+			err = errors.Join(err, w.File(name, 0o644, old, strings.NewReader(p.Name)))
+		}
+		report(p.Name, int64(i+1), int64(len(pkgs)))
+	}
+	return err
+}
+
+// hostRunner stands in for the sandbox: it knows the commands of tinyPython
+// and does their work on the host.
+type hostRunner struct {
+	mu   sync.Mutex
+	runs []string
+}
+
+func (r *hostRunner) Run(_ context.Context, c Command) error {
+	r.mu.Lock()
+	r.runs = append(r.runs, strings.Join(c.Args, " "))
+	r.mu.Unlock()
+	if _, err := os.Stat(c.Rootfs); err != nil {
+		return err
+	}
+	out := c.Binds[0].Source
+	switch c.Args[0] {
+	case "compile":
+		return os.WriteFile(filepath.Join(out, "all.pyc"), []byte("bytecode"), 0o644)
+	case "install":
+		name, version, _ := strings.Cut(c.Args[1], "==")
+		if name == "missing" {
+			return &ExitError{Args: c.Args, Code: 1, Output: "no matching distribution found for missing\n"}
+		}
+		return os.WriteFile(filepath.Join(out, name+".py"), []byte("version = "+version), 0o644)
+	}
+	return fmt.Errorf("unknown command %v", c.Args)
+}
+
+// tinyPython is a whole runtime over tinyArchive and hostRunner.
+type tinyPython struct{ named }
+
+func (tinyPython) Base() BaseSpec {
+	return BaseSpec{Roots: []string{"python", "docs", "left-out"}, Exclude: []string{"left-out"}, Drop: []string{"usr/lib/docs"}}
+}
+
+func (tinyPython) Bootstrap() map[string][]byte {
+	return map[string][]byte{"bootstrap.py": []byte("serve()")}
+}
+
+func (tinyPython) Command(t *Template) (args, env []string, err error) {
+	if !strings.Contains(t.Handler, ".") {
+		return nil, nil, &FieldError{"handler", fmt.Sprintf("handler %q has no dot", t.Handler)}
+	}
+	return []string{"/usr/bin/python3", "/opt/fre/bootstrap.py", t.Handler}, []string{"PYTHONPATH=/opt/python", "LANG=C.UTF-8"}, nil
+}
+
+func (p tinyPython) FinishBase(ctx context.Context, s *Step) ([]store.Part, error) {
+	part, err := p.made(ctx, s, "compile", s.Rootfs, "")
+	return []store.Part{part}, err
+}
+
+func (p tinyPython) Packages(ctx context.Context, s *Step, t *Template, lock *Lock) ([]store.Part, error) {
+	if lock.Pip == nil {
+		lock.Pip = &LockedPip{Request: t.Packages.Pip}
+		for _, r := range t.Packages.Pip {
+			name, version, _ := strings.Cut(r, "==")
+			sum := sha256.Sum256([]byte(r))
+			lock.Pip.Packages = append(lock.Pip.Packages, LockedPackage{name, version, []string{"sha256:" + hex.EncodeToString(sum[:])}})
+		}
+	}
+	var parts []store.Part
+	for _, locked := range lock.Pip.Packages {
+		r := locked.Name + "==" + locked.Version
+		part, ok := s.Store.Part("pip:" + r)
+		if !ok {
+			tools, err := s.Tools(ctx, "python", "pip")
+			if err != nil {
+				return nil, err
+			}
+			if part, err = p.made(ctx, s, "install "+r, tools, "opt/python"); err != nil {
+				return nil, err
+			}
+			if err := s.Store.PutPart(ctx, "pip:"+r, part); err != nil {
+				return nil, err
+			}
+		}
+		parts = append(parts, part)
+	}
+	return parts, nil
+}
+
+// made runs a command that writes to scratch and makes a part of that.
+func (tinyPython) made(ctx context.Context, s *Step, command, rootfs, prefix string) (store.Part, error) {
+	out, err := os.MkdirTemp(s.Scratch, "out-")
+	if err != nil {
+		return store.Part{}, err
+	}
+	if err := s.Run.Run(ctx, Command{Rootfs: rootfs, Args: strings.Fields(command), Binds: []Bind{{Source: out, Target: "/work", Writable: true}}}); err != nil {
+		return store.Part{}, err
+	}
+	root, err := os.OpenRoot(out)
+	if err != nil {
+		return store.Part{}, err
+	}
+	defer root.Close()
+	w, err := s.Store.Create()
+	if err != nil {
+		return store.Part{}, err
+	}
+	defer w.Abort()
+	if err := w.AddDir(root, ""); err != nil {
+		return store.Part{}, err
+	}
+	tree, err := w.Commit(ctx)
+	return store.Part{Kind: "pip", Name: command, Tree: tree, Prefix: prefix}, err
+}
+
+type builderRig struct {
+	*Builder
+	archive *tinyArchive
+	runner  *hostRunner
+	dir     string
+	root    *os.Root
+}
+
+func newRig(t *testing.T, files map[string]string) *builderRig {
+	t.Helper()
+	s, err := store.Open(t.TempDir(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// What a build leaves in tmp/ is a leak.
+		if list, err := os.ReadDir(filepath.Join(s.Dir(), "tmp")); err != nil || len(list) > 0 {
+			t.Errorf("left in tmp: %v %v", list, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	r := &builderRig{archive: &tinyArchive{}, runner: &hostRunner{}, dir: t.TempDir()}
+	r.write(t, files)
+	if r.root, err = os.OpenRoot(r.dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.root.Close() })
+	r.Builder = &Builder{
+		Store: s, Runtimes: []Runtime{tinyPython{"python"}, named("native")}, Run: r.runner,
+		Archive: func() (Archive, error) { return r.archive, nil },
+	}
+	return r
+}
+
+func (r *builderRig) write(t *testing.T, files map[string]string) {
+	t.Helper()
+	for name, content := range files {
+		mode := fs.FileMode(0o640)
+		if strings.HasPrefix(content, "#!") || strings.HasPrefix(content, "\x7fELF") {
+			mode = 0o750
+		}
+		name = filepath.Join(r.dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte(content), mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// list shows a linked image: path, mode, and content or target.
+func list(t *testing.T, dir string) []string {
+	t.Helper()
+	var out []string
+	err := filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(dir, p)
+		switch {
+		case e.Type() == fs.ModeSymlink:
+			target, _ := os.Readlink(p)
+			out = append(out, rel+" -> "+target)
+		case e.Type() == 0:
+			text, _ := os.ReadFile(p)
+			out = append(out, fmt.Sprintf("%s %o %s", rel, info.Mode().Perm(), strings.ReplaceAll(string(text), "\n", "|")))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(out, func(s string) bool { return strings.HasPrefix(s, "etc/") })
+}
+
+const pythonTemplate = "id: hello\nversion: 0.1.0\nbase: python\npackages: {pip: [lib==1.0, other==2]}\nenv: {LANG: C, B: 1}\n"
+
+func TestBuild(t *testing.T) {
+	ctx := t.Context()
+	r := newRig(t, map[string]string{
+		"fret.yaml": pythonTemplate, "main.py": "def handle(): pass\n", "bin/tool": "#!/bin/sh\n",
+		"sub/data.txt": "data", ".git/config": "secret", "note.tmp": "x", "keep.tmp": "y", "build/out": "z", ".freignore": "# comment\n*.tmp\n!keep.tmp\nbuild/\n",
+	})
+	if err := os.Symlink("sub/data.txt", filepath.Join(r.dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	steps := map[string]int{}
+	img, lock, err := r.Build(ctx, r.root, func(e Event) { steps[e.Step]++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"bin -> usr/bin", "all.pyc 644 bytecode",
+		"function/bin/tool 755 #!/bin/sh|", "function/fret.yaml 644 " + strings.ReplaceAll(pythonTemplate, "\n", "|"),
+		"function/keep.tmp 644 y", "function/link -> sub/data.txt", "function/main.py 644 def handle(): pass|", "function/sub/data.txt 644 data",
+		"opt/fre/bootstrap.py 644 serve()", "opt/python/lib.py 644 version = 1.0", "opt/python/other.py 644 version = 2",
+		"usr/bin/dash 755 #! the shell", "usr/bin/sh -> /usr/bin/dash", "usr/lib/python 644 python",
+	}
+	slices.Sort(want)
+	got := list(t, r.Store.Rootfs(img.Digest))
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("image: -want +got:\n%s", diff)
+	}
+	for _, step := range []string{"base", "packages", "code", "link"} {
+		if steps[step] == 0 {
+			t.Errorf("no progress reported for step %q: %v", step, steps)
+		}
+	}
+	config, err := ConfigOf(img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantConfig := Config{
+		Base: "python", Handler: "main.handle", Args: []string{"/usr/bin/python3", "/opt/fre/bootstrap.py", "main.handle"},
+		Env: []string{"PYTHONPATH=/opt/python", "B=1", "LANG=C"}, Protocol: ProtocolChannel, Tenant: "default", Network: "none",
+		Instances: Instances{Isolation: IsolationInstance, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
+		Resources: Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64, TmpBytes: 64 << 20, Files: 1024, Timeout: 30 * time.Second},
+	}
+	if diff := cmp.Diff(wantConfig, config); diff != "" {
+		t.Errorf("config: -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff(LockedBase{Name: "python", Packages: map[string]string{"python": "1.0-1", "docs": "1.0-1"}}, lock.Base); diff != "" {
+		t.Errorf("lock: -want +got:\n%s", diff)
+	}
+	if lock.Pip == nil || len(lock.Pip.Packages) != 2 {
+		t.Errorf("lock: %+v", lock.Pip)
+	}
+	if _, err := r.Store.Image("tools/python-unpacked"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the unpacked base is still there: %v", err)
+	}
+
+	// Only the code changes: nothing is unpacked or installed again.
+	if err := WriteLock(r.root, lock); err != nil {
+		t.Fatal(err)
+	}
+	runs, unpacks := len(r.runner.runs), r.archive.unpacks.Load()
+	if want := []string{"compile", "install lib==1.0", "install other==2"}; !slices.Equal(r.runner.runs, want) {
+		t.Errorf("commands: %v, want %v", r.runner.runs, want)
+	}
+	again, _, err := r.Build(ctx, r.root, nil)
+	if err != nil || again.Digest != img.Digest {
+		t.Errorf("the same input made another image: %v", err)
+	}
+	r.write(t, map[string]string{"main.py": "def handle(): return 1\n"})
+	changed, second, err := r.Build(ctx, r.root, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed.Digest == img.Digest {
+		t.Error("changed code made the same image")
+	}
+	if diff := cmp.Diff(lock, second); diff != "" {
+		t.Errorf("lock changed: %s", diff)
+	}
+	if len(r.runner.runs) != runs || r.archive.unpacks.Load() != unpacks {
+		t.Errorf("ran %v again, unpacked %d times", r.runner.runs[runs:], r.archive.unpacks.Load()-unpacks)
+	}
+	same := 0
+	for i, p := range changed.Parts {
+		if p == img.Parts[i] {
+			same++
+		}
+	}
+	if same != len(img.Parts)-1 {
+		t.Errorf("%d of %d parts are the same, want all but the code", same, len(img.Parts))
+	}
+}
+
+func TestBuildHonoursLock(t *testing.T) {
+	r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [lib]}\n", "main.py": ""})
+	lock := &Lock{Version: 1, Pip: &LockedPip{Request: []string{"lib"}, Packages: []LockedPackage{{"lib", "0.9", []string{hashA}}}}}
+	if err := WriteLock(r.root, lock); err != nil {
+		t.Fatal(err)
+	}
+	_, got, err := r.Build(t.Context(), r.root, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(lock.Pip, got.Pip); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if !slices.Contains(r.runner.runs, "install lib==0.9") {
+		t.Errorf("the locked version was not installed: %v", r.runner.runs)
+	}
+	r.write(t, map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [lib==1]}\n"})
+	if _, got, err = r.Build(t.Context(), r.root, nil); err != nil || got.Pip.Packages[0].Version != "1" {
+		t.Errorf("another request still has the old lock: %+v, %v", got, err)
+	}
+}
+
+func TestBuildErrors(t *testing.T) {
+	elf := func(machine byte) string {
+		return "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00" + string(machine) + "\x00\x01" + strings.Repeat("\x00", 31) +
+			"\x40\x00\x38\x00\x00\x00\x40\x00\x00\x00\x00\x00"
+	}
+	native := func(handler string) string { return "id: f\nbase: native\nhandler: " + handler + "\n" }
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		links map[string]string
+		want  string // part of the error
+	}{
+		{"no template", map[string]string{"main.py": ""}, nil, "fre new"},
+		{"bad template", map[string]string{"fret.yaml": "id: f\nbase: python\nx: 1\n"}, nil, `fret.yaml:3:1: unknown key "x"`},
+		{"bad lock", map[string]string{"fret.yaml": "id: f\nbase: python\n", "fret.lock": "{"}, nil, "fret.lock:1:"},
+		{"unknown base", map[string]string{"fret.yaml": "id: f\nbase: ruby\n"}, nil, `fret.yaml:2:7: base "ruby" is not supported yet: the bases are native, python`},
+		{"npm on python", map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {npm: [a]}\n"}, nil, "fret.yaml:3:17: packages.npm needs the base node"},
+		{"handler the runtime refuses", map[string]string{"fret.yaml": "id: f\nbase: python\nhandler: main\n"}, nil, `fret.yaml:3:10: handler "main" has no dot`},
+		{"package that fails", map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [missing]}\n", "main.py": ""}, nil, "no matching distribution found for missing"},
+		{"no module", map[string]string{"fret.yaml": "id: f\nbase: python\nhandler: app.run\n", "main.py": ""}, nil, `fret.yaml:3:10: handler "app.run": there is no app.py in the code: write it, or name the module that is there (found: fret.yaml, main.py)`},
+		{"no code directory", map[string]string{"fret.yaml": "id: f\nbase: python\ncode: {path: src}\n"}, nil, `fret.yaml:3:14: code.path "src": there is no such file`},
+		{"empty code directory", map[string]string{"fret.yaml": "id: f\nbase: python\ncode: {path: src}\n", "src/.git/x": ""}, nil, `code.path "src" holds no files`},
+		{"symlink out", map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""}, map[string]string{"sub": "../x"}, "the symlink sub in the code leads outside, to ../x"},
+		{"absolute symlink", map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""}, map[string]string{"a": "/etc/passwd"}, "the symlink a in the code leads outside"},
+		{"code outside by a symlink", map[string]string{"fret.yaml": "id: f\nbase: python\ncode: {path: out}\n"}, map[string]string{"out": "/etc"}, "path escapes"},
+		{"bad ignore pattern", map[string]string{"fret.yaml": "id: f\nbase: python\n", ".freignore": "a\n[\n"}, nil, ".freignore line 2"},
+		{"no program", map[string]string{"fret.yaml": native("bin/clock")}, nil, `fret.yaml:3:10: handler "bin/clock": there is no such file in the code: build it first`},
+		{"program is a directory", map[string]string{"fret.yaml": native("bin"), "bin/x": ""}, nil, "it is a directory"},
+		{"program not executable", map[string]string{"fret.yaml": native("x"), "x": "text"}, nil, "chmod +x"},
+		{"script without interpreter", map[string]string{"fret.yaml": native("x"), "x": "#!/usr/bin/env -S perl -w\n"}, nil, "its interpreter /usr/bin/perl is not in the base native"},
+		{"script from Windows", map[string]string{"fret.yaml": native("x"), "x": "#!/bin/sh\r\n"}, nil, "carriage return"},
+		{"other machine", map[string]string{"fret.yaml": native("x"), "x": elf(2)}, nil, "it is a program for EM_SPARC"},
+		{"damaged program", map[string]string{"fret.yaml": native("x"), "x": "\x7fELF\x02"}, nil, "damaged ELF"},
+		{"program of the base", map[string]string{"fret.yaml": native("/usr/bin/none")}, nil, "not a program of the base native"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, c.files)
+			for name, target := range c.links {
+				if err := os.Symlink(target, filepath.Join(r.dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			img, _, err := r.Build(t.Context(), r.root, nil)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got  %v %v\nwant %s", img, err, c.want)
+			}
+			if _, err := r.Store.Image("f"); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("an image was made: %v", err)
+			}
+		})
+	}
+}
+
+func TestBuildNative(t *testing.T) {
+	for handler, template := range map[string]string{
+		"run.sh": "", "./run.sh": "", "/function/run.sh": "", "/bin/sh": "", "link": "", "env": "code: {path: env}\n",
+	} {
+		t.Run(handler, func(t *testing.T) {
+			r := newRig(t, map[string]string{
+				"fret.yaml": "id: f\nbase: native\nhandler: " + handler + "\n" + template,
+				"run.sh":    "#! /bin/sh -e\n", "env": "#!/usr/bin/env sh\n",
+			})
+			if err := os.Symlink("run.sh", filepath.Join(r.dir, "link")); err != nil {
+				t.Fatal(err)
+			}
+			img, _, err := r.Build(t.Context(), r.root, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c, err := ConfigOf(img); err != nil || c.Protocol != ProtocolStdio || c.Instances.Isolation != IsolationEvent {
+				t.Errorf("config %+v, %v", c, err)
+			}
+		})
+	}
+}
+
+func TestConcurrentBuildsShareTheBase(t *testing.T) {
+	r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""})
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			if _, _, err := r.Build(t.Context(), r.root, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if n := r.archive.unpacks.Load(); n != 1 {
+		t.Errorf("unpacked %d times, want once", n)
+	}
+	if len(r.locks) != 0 {
+		t.Errorf("locks left: %v", r.locks)
+	}
+}
+
+func TestCancelledBuildLeavesNothingAndAnotherTakesOver(t *testing.T) {
+	r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""})
+	r.archive.block, r.archive.entered = make(chan struct{}), make(chan struct{}, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { _, _, err := r.Build(ctx, r.root, nil); first <- err }()
+	<-r.archive.entered
+	go func() { _, _, err := r.Build(t.Context(), r.root, nil); second <- err }()
+	cancel()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	<-r.archive.entered // the second one builds it now
+	close(r.archive.block)
+	if err := <-second; err != nil {
+		t.Error(err)
+	}
+	if got := len(r.Store.Images()); got != 2 {
+		t.Errorf("%d images, want the base and the function", got)
+	}
+}
+
+func TestFailedFinishLeavesNoBase(t *testing.T) {
+	r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""})
+	r.Run = failingRunner{}
+	if _, err := r.Base(t.Context(), "python", nil); err == nil || !strings.Contains(err.Error(), "boom") {
+		t.Errorf("got %v", err)
+	}
+	if got := r.Store.Images(); len(got) != 0 {
+		t.Errorf("images left: %v", got)
+	}
+}
+
+type failingRunner struct{}
+
+func (failingRunner) Run(context.Context, Command) error { return errors.New("boom") }
+
+func TestIgnore(t *testing.T) {
+	l, err := parseIgnore("*.pyc\n/top\na/b\n**/cache/\n!keep.pyc\nx/**/y\r\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		path string
+		dir  bool
+		want bool
+	}{
+		{"m.pyc", false, true},
+		{"d/m.pyc", false, true},
+		{"d/keep.pyc", false, false},
+		{"top", false, true},
+		{"d/top", false, false},
+		{"a/b", true, true},
+		{"c/a/b", false, false},
+		{"cache", true, true},
+		{"cache", false, false},
+		{"d/e/cache", true, true},
+		{"x/y", false, true},
+		{"x/1/2/y", false, true},
+		{"x", true, false},
+	} {
+		if got := l.match(c.path, c.dir); got != c.want {
+			t.Errorf("match(%q, dir %v) = %v, want %v", c.path, c.dir, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package debian
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/xi2/xz"
+)
+
+// openData returns the uncompressed data.tar of a .deb; see deb(5). An ar file
+// is "!<arch>\n", then members:
+//
+//	offset 0  name, 16 bytes      48  size, decimal, 10 bytes
+//	      16  mtime, ids, mode    58  "`\n"
+//	      60  content, padded to an even length
+//
+// close frees the decoder.
+func openData(r io.Reader) (data io.Reader, closeData func(), err error) {
+	magic := make([]byte, 8)
+	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != "!<arch>\n" {
+		return nil, nil, errors.New("not a Debian package: no ar header")
+	}
+	for first := true; ; first = false {
+		h := make([]byte, 60)
+		if _, err := io.ReadFull(r, h); err != nil {
+			return nil, nil, fmt.Errorf("no data.tar in the package: %w", err)
+		}
+		name := strings.TrimSuffix(strings.TrimRight(string(h[:16]), " "), "/")
+		size, err := strconv.ParseInt(strings.TrimRight(string(h[48:58]), " "), 10, 64)
+		if err != nil || size < 0 || !bytes.Equal(h[58:], []byte("`\n")) {
+			return nil, nil, errors.New("bad ar member header")
+		}
+		content := io.LimitReader(r, size)
+		if first {
+			v, err := io.ReadAll(io.LimitReader(content, 64))
+			if err != nil {
+				return nil, nil, err
+			}
+			if name != "debian-binary" || !bytes.HasPrefix(v, []byte("2.")) {
+				return nil, nil, fmt.Errorf("not a Debian package of format 2: %q %q", name, v)
+			}
+		}
+		if ext, ok := strings.CutPrefix(name, "data.tar"); ok {
+			return decompress(ext, content)
+		}
+		if _, err := io.Copy(io.Discard, content); err != nil {
+			return nil, nil, err
+		}
+		if size%2 == 1 {
+			if _, err := io.CopyN(io.Discard, r, 1); err != nil {
+				return nil, nil, fmt.Errorf("no data.tar in the package: %w", err)
+			}
+		}
+	}
+}
+
+func decompress(ext string, r io.Reader) (io.Reader, func(), error) {
+	none := func() {}
+	switch ext {
+	case "":
+		return r, none, nil
+	case ".gz":
+		z, err := gzip.NewReader(r)
+		return z, none, err
+	case ".xz":
+		z, err := xz.NewReader(r, 0) // a dictionary of up to 64 MiB
+		return z, none, err
+	case ".zst":
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
+		if err != nil {
+			return nil, nil, err
+		}
+		return z, z.Close, nil
+	}
+	return nil, nil, fmt.Errorf("compression %q is not supported", ext)
+}

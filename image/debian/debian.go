@@ -1,0 +1,174 @@
+// Package debian makes trees of files out of Debian and Ubuntu packages
+// without apt, chroot or maintainer scripts.
+//
+// An [Archive] is the set of suites one distribution release is made of
+// ("bookworm", "bookworm-updates", "bookworm-security"). Trust runs as in apt:
+//
+//	keyring → InRelease (clearsigned) → SHA256 of Packages.gz → SHA256 of each .deb
+//
+// Resolve computes a closure of dependencies; Unpack downloads it and streams
+// the files to a [Writer], usr-merged. What packages do in maintainer scripts
+// (alternatives, ldconfig, diversions) does not happen, with two exceptions: the
+// bundle of certification authorities, and sh and awk. [ELFCheck] tells whether
+// the result still links.
+//
+// Conflicts and Breaks are not looked at: a base environment takes a handful of
+// roots of one release, and those are co-installable by the archive's own rules.
+package debian
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"pault.ag/go/debian/version"
+)
+
+// Errors callers test for. They come wrapped, with the file or address.
+var (
+	ErrSignature  = errors.New("signature does not verify")
+	ErrExpired    = errors.New("release file has expired")
+	ErrHash       = errors.New("size or hash differs from the signed index")
+	ErrUnresolved = errors.New("package not available")
+	ErrUnsafe     = errors.New("unsafe archive member")
+)
+
+// Config says where packages come from. Cache is required.
+type Config struct {
+	Sources []Source     // nil: the host's apt sources of its own release
+	Cache   string       // directory for release files, indexes and .debs; made when missing
+	Client  *http.Client // nil: one with the proxies of the environment and apt
+	Log     *slog.Logger // nil: discarded
+}
+
+// Archive is safe for use by several goroutines. Indexes (some 60,000 packages,
+// about 40 MB of memory) are loaded by the first Resolve and live as long as
+// the Archive: open one for a build, then let it go.
+type Archive struct {
+	sources  []Source
+	origin   string // Origin the release files must have; "" for any
+	codename string
+	arch     string // Debian's name: "amd64", "arm64"
+	fetch    fetcher
+	log      *slog.Logger
+	now      func() time.Time
+	limits   limits
+
+	mu    sync.Mutex
+	index *index // nil until loaded
+}
+
+// limits bound what an archive can make us write or hold.
+type limits struct {
+	unpacked int64 // bytes one .deb may unpack to
+	entries  int   // members of one .deb
+	index    int64 // bytes of one uncompressed Packages file
+	link     int64 // bytes of a file that has hard links
+}
+
+// Package is one version of a package, as its archive's index describes it.
+type Package struct {
+	Name, Version, Architecture string
+	Filename                    string // below the source's URI
+	Size                        int64  // of the .deb, bytes
+	SHA256                      string // of the .deb, hexadecimal
+
+	uri      string // of the source it comes from
+	parsed   version.Version
+	depends  string // Pre-Depends and Depends, as they stand in the index
+	provides string
+	priority int // 0 required … 4 extra
+}
+
+// Open reads the sources. Nothing is fetched before Resolve.
+func Open(cfg Config) (*Archive, error) {
+	a := &Archive{
+		sources: cfg.Sources,
+		arch:    map[string]string{"arm": "armhf", "386": "i386", "ppc64le": "ppc64el"}[runtime.GOARCH],
+		log:     cfg.Log,
+		now:     time.Now,
+		limits:  limits{unpacked: 2 << 30, entries: 200_000, index: 512 << 20, link: 64 << 20},
+	}
+	if a.arch == "" {
+		a.arch = runtime.GOARCH
+	}
+	if a.log == nil {
+		a.log = slog.New(slog.DiscardHandler)
+	}
+	apt := aptConfig{}
+	if cfg.Client == nil || cfg.Sources == nil {
+		apt = readAptConfig(context.Background())
+	}
+	if cfg.Sources == nil {
+		id, codename, err := osRelease("/etc/os-release")
+		if err != nil {
+			return nil, err
+		}
+		a.origin, a.codename = id, codename
+		a.sources, err = hostSources("/", codename, a.arch, a.log)
+		if err != nil {
+			return nil, err
+		}
+		for i := range a.sources {
+			a.sources[i].AllowExpired = a.sources[i].AllowExpired || apt.allowExpired
+		}
+	} else {
+		if len(cfg.Sources) == 0 {
+			return nil, errors.New("no apt sources given")
+		}
+		a.codename = cfg.Sources[0].Suite
+	}
+	if cfg.Cache == "" {
+		return nil, errors.New("cache directory not given")
+	}
+	for _, d := range []string{"release", "index", "deb"} {
+		if err := os.MkdirAll(filepath.Join(cfg.Cache, d), 0o755); err != nil {
+			return nil, fmt.Errorf("cache: %w", err)
+		}
+	}
+	client := cfg.Client
+	if client == nil {
+		client = newClient(apt)
+	}
+	a.fetch = fetcher{client: client, cache: cfg.Cache, idle: 60 * time.Second, backoff: time.Second}
+	return a, nil
+}
+
+// Codename is the release's: "bookworm", "noble".
+func (a *Archive) Codename() string { return a.codename }
+
+// osRelease reads ID and VERSION_CODENAME; see os-release(5).
+func osRelease(path string) (id, codename string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", "", fmt.Errorf("os-release: %w", err)
+	}
+	defer f.Close()
+	sc := bufio.NewScanner(f)
+	for sc.Scan() {
+		key, value, _ := strings.Cut(sc.Text(), "=")
+		value = strings.Trim(value, `"'`)
+		switch key {
+		case "ID":
+			id = value
+		case "VERSION_CODENAME":
+			codename = value
+		}
+	}
+	if err := sc.Err(); err != nil {
+		return "", "", fmt.Errorf("os-release: %w", err)
+	}
+	if codename == "" {
+		return "", "", fmt.Errorf("%s names no VERSION_CODENAME: base environments need a Debian or Ubuntu release, or apt sources in FRE's configuration", path)
+	}
+	return id, codename, nil
+}

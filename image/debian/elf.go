@@ -1,0 +1,167 @@
+package debian
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ELFCheck is a Writer that passes everything on to another and notes what the
+// ELF files among it need, so that Err can tell what would not link. It looks
+// where ld.so(8) looks without a cache file: DT_RPATH or DT_RUNPATH of the file
+// itself, then the default directories. One ELF file at a time is in memory.
+type ELFCheck struct {
+	w     Writer
+	links map[string]string // symlink → target
+	files map[string]bool
+	needs []need
+}
+
+// need is one ELF file's interpreter or library.
+type need struct {
+	by, name string
+	dirs     []string // of its run path
+}
+
+const maxELF = 512 << 20
+
+// CheckELF wraps w.
+func CheckELF(w Writer) *ELFCheck {
+	return &ELFCheck{w: w, links: map[string]string{}, files: map[string]bool{}}
+}
+
+// Directory implements [Writer].
+func (c *ELFCheck) Directory(p string, mode fs.FileMode, mtime time.Time) error {
+	return c.w.Directory(p, mode, mtime)
+}
+
+// Symlink implements [Writer].
+func (c *ELFCheck) Symlink(p, target string, mtime time.Time) error {
+	c.links[p] = target
+	return c.w.Symlink(p, target, mtime)
+}
+
+// File implements [Writer].
+func (c *ELFCheck) File(p string, mode fs.FileMode, mtime time.Time, r io.Reader) error {
+	c.files[p] = true
+	magic := make([]byte, len(elf.ELFMAG))
+	n, err := io.ReadFull(r, magic)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	if string(magic) != elf.ELFMAG {
+		return c.w.File(p, mode, mtime, io.MultiReader(bytes.NewReader(magic[:n]), r))
+	}
+	b, err := io.ReadAll(io.MultiReader(bytes.NewReader(magic), io.LimitReader(r, maxELF)))
+	if err != nil {
+		return err
+	}
+	if len(b) >= maxELF {
+		return fmt.Errorf("%s: ELF file larger than %d bytes", p, maxELF)
+	}
+	if err := c.note(p, b); err != nil {
+		return fmt.Errorf("%s: %w", p, err)
+	}
+	return c.w.File(p, mode, mtime, bytes.NewReader(b))
+}
+
+func (c *ELFCheck) note(p string, b []byte) error {
+	f, err := elf.NewFile(bytes.NewReader(b))
+	if err != nil {
+		return err
+	}
+	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
+	if f.Machine != machine || f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
+		return nil // object files, and other machines' test data
+	}
+	for _, s := range f.Progs {
+		if s.Type == elf.PT_INTERP {
+			b, err := io.ReadAll(io.LimitReader(s.Open(), 4096))
+			if err != nil {
+				return err
+			}
+			c.needs = append(c.needs, need{by: p, name: strings.TrimRight(string(b), "\x00")})
+		}
+	}
+	var dirs []string
+	for _, tag := range []elf.DynTag{elf.DT_RUNPATH, elf.DT_RPATH} {
+		l, err := f.DynString(tag)
+		if err != nil {
+			return err
+		}
+		for _, s := range l {
+			for d := range strings.SplitSeq(s, ":") {
+				d = strings.NewReplacer("$ORIGIN", "/"+path.Dir(p), "${ORIGIN}", "/"+path.Dir(p)).Replace(d)
+				dirs = append(dirs, d)
+			}
+		}
+	}
+	libs, err := f.ImportedLibraries()
+	if err != nil {
+		return err
+	}
+	for _, l := range libs {
+		c.needs = append(c.needs, need{by: p, name: l, dirs: dirs})
+	}
+	return nil
+}
+
+// Err returns nil when everything noted resolves, else an error that names
+// each file and what it misses. Files that match one of except (globs as for
+// [Keep]) may miss libraries: optional modules whose libraries are left out.
+func (c *ELFCheck) Err(except ...string) error {
+	counts, err := Keep(except)
+	if err != nil {
+		return err
+	}
+	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
+	defaults := []string{"/lib/" + triplet, "/usr/lib/" + triplet, "/lib", "/usr/lib", "/lib64", "/usr/lib64"}
+	var missing []error
+	for _, n := range c.needs {
+		if !counts(n.by) {
+			continue
+		}
+		found := false
+		if strings.Contains(n.name, "/") {
+			found = c.exists(n.name)
+		} else {
+			found = slices.ContainsFunc(slices.Concat(n.dirs, defaults), func(d string) bool { return c.exists(d + "/" + n.name) })
+		}
+		if !found {
+			missing = append(missing, fmt.Errorf("%s needs %s, which is not in the tree", n.by, n.name))
+		}
+	}
+	return errors.Join(missing...)
+}
+
+// exists follows symlinks, in parents too, inside the tree.
+func (c *ELFCheck) exists(p string) bool {
+	rest := strings.Split(strings.Trim(path.Clean("/"+p), "/"), "/")
+	at := ""
+	for hops := 0; len(rest) > 0; {
+		next := path.Join(at, rest[0])
+		rest = rest[1:]
+		target, ok := c.links[next]
+		if !ok {
+			at = next
+			continue
+		}
+		if hops++; hops > 40 {
+			return false
+		}
+		if !path.IsAbs(target) {
+			target = "/" + path.Join(at, target)
+		}
+		rest = append(strings.Split(strings.Trim(path.Clean(target), "/"), "/"), rest...)
+		at = ""
+	}
+	return c.files[at]
+}

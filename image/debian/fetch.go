@@ -1,0 +1,282 @@
+package debian
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// aptConfig is what matters here of apt.conf(5).
+type aptConfig struct {
+	proxy        map[string]string // scheme → proxy address
+	allowExpired bool              // Acquire::Check-Valid-Until "false"
+}
+
+// readAptConfig asks apt-config; a host without it has no such configuration.
+func readAptConfig(ctx context.Context) aptConfig {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "apt-config", "dump").Output()
+	if err != nil {
+		return aptConfig{}
+	}
+	return parseAptConfig(string(out))
+}
+
+func parseAptConfig(dump string) aptConfig {
+	c := aptConfig{proxy: map[string]string{}}
+	for l := range strings.Lines(dump) {
+		key, value, _ := strings.Cut(strings.TrimSpace(l), " ")
+		value = strings.Trim(strings.TrimSuffix(value, ";"), `"`)
+		switch strings.ToLower(key) {
+		case "acquire::http::proxy":
+			c.proxy["http"] = value
+		case "acquire::https::proxy":
+			c.proxy["https"] = value
+		case "acquire::check-valid-until":
+			c.allowExpired = no(value)
+		}
+	}
+	return c
+}
+
+// newClient obeys the environment first, then apt's configuration.
+func newClient(apt aptConfig) *http.Client {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.ResponseHeaderTimeout = 30 * time.Second
+	t.MaxIdleConnsPerHost = downloads
+	t.Proxy = func(r *http.Request) (*url.URL, error) {
+		u, err := http.ProxyFromEnvironment(r)
+		if u != nil || err != nil {
+			return u, err
+		}
+		p := apt.proxy[r.URL.Scheme]
+		if p == "" && r.URL.Scheme == "https" {
+			p = apt.proxy["http"] // as apt does
+		}
+		if p == "" || strings.EqualFold(p, "DIRECT") {
+			return nil, nil
+		}
+		return url.Parse(p)
+	}
+	return &http.Client{Transport: t}
+}
+
+// statusError is an answer other than 200 and 304.
+type statusError struct{ code int }
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("HTTP status %d %s", e.code, http.StatusText(e.code))
+}
+
+func (e *statusError) Is(target error) bool { return target == fs.ErrNotExist && e.code == 404 }
+
+var errNotModified = errors.New("not modified")
+
+type fetcher struct {
+	client  *http.Client
+	cache   string
+	idle    time.Duration // without a byte, after which a download is given up
+	backoff time.Duration // before the second attempt, doubled for the third
+}
+
+// open starts reading uri. since, when not zero, may yield errNotModified.
+// The reader fails when nothing arrives for f.idle.
+func (f *fetcher) open(ctx context.Context, uri string, since time.Time) (io.ReadCloser, time.Time, error) {
+	u, err := url.Parse(uri)
+	if err != nil {
+		return nil, time.Time{}, errors.New("address does not parse")
+	}
+	if u.Scheme == "file" {
+		file, err := os.Open(u.Path)
+		if err != nil {
+			return nil, time.Time{}, err
+		}
+		st, err := file.Stat()
+		if err != nil {
+			file.Close()
+			return nil, time.Time{}, err
+		}
+		return file, st.ModTime(), nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	idle := time.AfterFunc(f.idle, func() { cancel(fmt.Errorf("no data for %s", f.idle)) })
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, uri, nil)
+	if err != nil {
+		idle.Stop()
+		cancel(nil)
+		return nil, time.Time{}, errors.New("address does not parse")
+	}
+	req.Header.Set("User-Agent", "fre")
+	if !since.IsZero() {
+		req.Header.Set("If-Modified-Since", since.UTC().Format(http.TimeFormat))
+	}
+	resp, err := f.client.Do(req)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		resp.Body.Close()
+		err = &statusError{resp.StatusCode}
+		if resp.StatusCode == http.StatusNotModified && !since.IsZero() {
+			err = errNotModified
+		}
+	}
+	if err != nil {
+		idle.Stop()
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		cancel(nil)
+		return nil, time.Time{}, err
+	}
+	modified, _ := http.ParseTime(resp.Header.Get("Last-Modified"))
+	return &idleReader{ctx: ctx, body: resp.Body, timer: idle, idle: f.idle, cancel: cancel}, modified, nil
+}
+
+type idleReader struct {
+	ctx    context.Context //nolint:containedctx // for its cause
+	body   io.ReadCloser
+	timer  *time.Timer
+	idle   time.Duration
+	cancel context.CancelCauseFunc
+}
+
+func (r *idleReader) Read(p []byte) (int, error) {
+	r.timer.Reset(r.idle)
+	n, err := r.body.Read(p)
+	if err != nil && err != io.EOF {
+		if cause := context.Cause(r.ctx); cause != nil {
+			err = cause
+		}
+	}
+	return n, err
+}
+
+func (r *idleReader) Close() error {
+	r.timer.Stop()
+	r.cancel(nil)
+	return r.body.Close()
+}
+
+// retry runs f up to three times while it fails in a way that may pass.
+func (f *fetcher) retry(ctx context.Context, what func() error) error {
+	wait := f.backoff
+	for try := 1; ; try++ {
+		err := what()
+		var status *statusError
+		passing := err != nil && ctx.Err() == nil && !errors.Is(err, errNotModified) && !errors.Is(err, fs.ErrNotExist) &&
+			(!errors.As(err, &status) || status.code >= 500 || status.code == 429)
+		if !passing || try == 3 {
+			return err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return err
+		}
+		wait *= 2
+	}
+}
+
+// verified returns the cache's file for a content hash, fetching it from the
+// first of uris that has it. The file's bytes are checked on every call: the
+// cache is not trusted further than the network. The caller closes the file.
+func (f *fetcher) verified(ctx context.Context, dir, hash string, size int64, uris ...string) (*os.File, error) {
+	path := filepath.Join(f.cache, dir, hash)
+	file, err := os.Open(path)
+	if err == nil {
+		if err = check(file, hash, size); err == nil {
+			return file, nil
+		}
+		file.Close()
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrHash) {
+		return nil, err
+	}
+	for _, uri := range uris {
+		err = f.retry(ctx, func() error { return f.download(ctx, uri, path, hash, size) })
+		if err == nil {
+			return os.Open(path)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, fmt.Errorf("fetch %s: %w", redact(uris[len(uris)-1]), err)
+}
+
+func (f *fetcher) download(ctx context.Context, uri, path, hash string, size int64) (err error) {
+	body, _, err := f.open(ctx, uri, time.Time{})
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	return writeAside(path, func(w *os.File) error {
+		h := sha256.New()
+		n, err := io.Copy(io.MultiWriter(w, h), io.LimitReader(body, size+1))
+		if err != nil {
+			return err
+		}
+		if n != size {
+			return fmt.Errorf("%w: got %d bytes, want %d", ErrHash, n, size)
+		}
+		if got := hex.EncodeToString(h.Sum(nil)); got != hash {
+			return fmt.Errorf("%w: got sha256 %s, want %s", ErrHash, got, hash)
+		}
+		return nil
+	})
+}
+
+// writeAside makes path appear whole. It is a cache whose content is checked
+// when read, so there is no fsync.
+func writeAside(path string, fill func(*os.File) error) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "tmp-*")
+	if err != nil {
+		return err
+	}
+	err = fill(tmp)
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		os.Remove(tmp.Name())
+	}
+	return err
+}
+
+// check reads all of file, then rewinds it.
+func check(file *os.File, hash string, size int64) error {
+	h := sha256.New()
+	n, err := io.Copy(h, file)
+	if err != nil {
+		return err
+	}
+	if n != size || hex.EncodeToString(h.Sum(nil)) != hash {
+		return ErrHash
+	}
+	_, err = file.Seek(0, io.SeekStart)
+	return err
+}
+
+// redact removes a password from an address that goes into an error or a log.
+func redact(uri string) string {
+	u, err := url.Parse(uri)
+	if err != nil {
+		return "(address)"
+	}
+	return u.Redacted()
+}

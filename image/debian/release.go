@@ -1,0 +1,270 @@
+package debian
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ProtonMail/go-crypto/openpgp"
+	"github.com/ProtonMail/go-crypto/openpgp/clearsign"
+	"github.com/ProtonMail/go-crypto/openpgp/packet"
+)
+
+const maxRelease = 16 << 20
+
+// release is a verified InRelease file.
+type release struct {
+	origin, suite, codename string
+	validUntil              time.Time // zero: unlimited
+	byHash                  bool
+	files                   map[string]fileHash // path below dists/SUITE
+}
+
+type fileHash struct {
+	sha256 string
+	size   int64
+}
+
+// loadRelease fetches, or revalidates, and verifies a suite's InRelease. When
+// the archive cannot be reached, a cached one that is still valid serves.
+func (a *Archive) loadRelease(ctx context.Context, s Source) (*release, error) {
+	keys, err := s.keyring()
+	if err != nil {
+		return nil, err
+	}
+	uri := s.URI + "/dists/" + s.Suite + "/InRelease"
+	sum := sha256.Sum256([]byte(uri))
+	path := filepath.Join(a.fetch.cache, "release", hex.EncodeToString(sum[:]))
+
+	cached, since := a.cachedRelease(path, s, keys)
+	var data []byte
+	var modified time.Time
+	err = a.fetch.retry(ctx, func() error {
+		body, t, err := a.fetch.open(ctx, uri, since)
+		if err != nil {
+			return err
+		}
+		defer body.Close()
+		modified = t
+		data, err = io.ReadAll(io.LimitReader(body, maxRelease+1))
+		return err
+	})
+	var status *statusError
+	switch {
+	case errors.Is(err, errNotModified):
+		return cached, a.expired(s, cached)
+	case err != nil:
+		offline := ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) && (!errors.As(err, &status) || status.code >= 500)
+		if cached == nil || !offline || a.expired(s, cached) != nil {
+			return nil, fmt.Errorf("fetch %s: %w", redact(uri), err)
+		}
+		a.log.Warn("archive not reachable, using the cached release file", "uri", redact(uri), "error", err)
+		return cached, nil
+	case len(data) > maxRelease:
+		return nil, fmt.Errorf("%s: larger than %d bytes", redact(uri), maxRelease)
+	}
+	r, err := s.verify(data, keys, a.now())
+	if err == nil {
+		err = a.expired(s, r)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", redact(uri), err)
+	}
+	err = writeAside(path, func(w *os.File) error {
+		_, err := w.Write(data)
+		return err
+	})
+	if err == nil && !modified.IsZero() {
+		err = os.Chtimes(path, modified, modified)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cache: %w", err)
+	}
+	return r, nil
+}
+
+// cachedRelease returns nil when there is none that verifies.
+func (a *Archive) cachedRelease(path string, s Source, keys openpgp.EntityList) (*release, time.Time) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, time.Time{}
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, time.Time{}
+	}
+	r, err := s.verify(data, keys, a.now())
+	if err != nil {
+		return nil, time.Time{}
+	}
+	return r, st.ModTime()
+}
+
+func (a *Archive) expired(s Source, r *release) error {
+	if r.validUntil.IsZero() || a.now().Before(r.validUntil) {
+		return nil
+	}
+	if s.AllowExpired {
+		a.log.Warn("release file has expired; accepted as apt is configured to", "suite", s.Suite, "valid_until", r.validUntil)
+		return nil
+	}
+	return fmt.Errorf("%w: %s was valid until %s: check the host's clock and the mirror", ErrExpired, s.Suite, r.validUntil.Format(time.RFC3339))
+}
+
+// keyring reads the keys that may sign s.
+func (s *Source) keyring() (openpgp.EntityList, error) {
+	var all openpgp.EntityList
+	add := func(name string, b []byte) error {
+		read := openpgp.ReadKeyRing
+		if bytes.Contains(b, []byte("-----BEGIN PGP")) {
+			read = openpgp.ReadArmoredKeyRing
+		}
+		l, err := read(bytes.NewReader(b))
+		if err != nil {
+			return fmt.Errorf("keyring %s: %w", name, err)
+		}
+		all = append(all, l...)
+		return nil
+	}
+	if len(s.Keys) > 0 {
+		if err := add("in Signed-By", s.Keys); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range s.Keyrings {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			return nil, fmt.Errorf("keyring: %w", err)
+		}
+		if err := add(p, b); err != nil {
+			return nil, err
+		}
+	}
+	if len(s.Fingerprints) > 0 {
+		all = slices.DeleteFunc(all, func(e *openpgp.Entity) bool {
+			own := []string{strings.ToUpper(hex.EncodeToString(e.PrimaryKey.Fingerprint))}
+			for _, k := range e.Subkeys {
+				own = append(own, strings.ToUpper(hex.EncodeToString(k.PublicKey.Fingerprint)))
+			}
+			return !slices.ContainsFunc(own, func(f string) bool { return slices.Contains(s.Fingerprints, f) })
+		})
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no key for %s", s.Suite)
+	}
+	return all, nil
+}
+
+// verify checks the signature and reads what it covers, nothing around it.
+func (s *Source) verify(data []byte, keys openpgp.EntityList, now time.Time) (*release, error) {
+	block, rest := clearsign.Decode(data)
+	if block == nil {
+		return nil, fmt.Errorf("%w: not a clearsigned file", ErrSignature)
+	}
+	if len(bytes.TrimSpace(rest)) > 0 {
+		return nil, fmt.Errorf("%w: data after the signature", ErrSignature)
+	}
+	// A release is signed by several keys, old and new: one that is known and
+	// not expired is enough, so each known key is tried by itself.
+	sig, err := io.ReadAll(block.ArmoredSignature.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSignature, err)
+	}
+	cause := errors.New("no keys")
+	for i := range keys {
+		config := &packet.Config{Time: func() time.Time { return now }}
+		_, cause = openpgp.CheckDetachedSignature(keys[i:i+1], bytes.NewReader(block.Bytes), bytes.NewReader(sig), config)
+		if cause == nil {
+			break
+		}
+	}
+	if cause != nil {
+		return nil, fmt.Errorf("%w by any of the %d keys of %s: %w", ErrSignature, len(keys), s.Suite, cause)
+	}
+	r, err := parseRelease(block.Plaintext)
+	if err != nil {
+		return nil, err
+	}
+	if r.codename != s.Suite && r.suite != s.Suite {
+		return nil, fmt.Errorf("the release file is of %s (%s), not of %s", r.codename, r.suite, s.Suite)
+	}
+	return r, nil
+}
+
+// parseRelease reads the fields of a Release file; see the Debian wiki,
+// RepositoryFormat.
+func parseRelease(b []byte) (*release, error) {
+	r := &release{files: map[string]fileHash{}}
+	got := false
+	want := map[string]bool{"origin": true, "suite": true, "codename": true, "valid-until": true, "acquire-by-hash": true}
+	// SHA256 has some thousand lines: they are read here, not joined.
+	head, sums := splitField(b, "SHA256")
+	err := readParagraphs(bytes.NewReader(head), want, func(p paragraph) error {
+		if got {
+			return errors.New("more than one paragraph")
+		}
+		got = true
+		r.origin, r.suite, r.codename = p["origin"], p["suite"], p["codename"]
+		r.byHash = p["acquire-by-hash"] == "yes"
+		if v := p["valid-until"]; v != "" {
+			t, err := time.Parse(time.RFC1123, strings.Replace(v, "UTC", "GMT", 1))
+			if err != nil {
+				if t, err = time.Parse("Mon, _2 Jan 2006 15:04:05 MST", v); err != nil {
+					return fmt.Errorf("Valid-Until: %w", err)
+				}
+			}
+			r.validUntil = t
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("release file: %w", err)
+	}
+	for l := range bytes.Lines(sums) {
+		f := strings.Fields(string(l))
+		if len(f) == 0 {
+			continue
+		}
+		if len(f) != 3 || len(f[0]) != 64 {
+			return nil, fmt.Errorf("release file: bad SHA256 line %.80q", l)
+		}
+		if _, err := hex.DecodeString(f[0]); err != nil {
+			return nil, fmt.Errorf("release file: bad SHA256 line %.80q", l)
+		}
+		n, err := strconv.ParseInt(f[1], 10, 64)
+		if err != nil || n < 0 {
+			return nil, fmt.Errorf("release file: bad SHA256 line %.80q", l)
+		}
+		r.files[f[2]] = fileHash{strings.ToLower(f[0]), n}
+	}
+	if len(r.files) == 0 {
+		return nil, errors.New("release file: no SHA256 sums")
+	}
+	return r, nil
+}
+
+// splitField cuts the continuation lines of one field out of a paragraph.
+func splitField(b []byte, name string) (rest, lines []byte) {
+	inside := false
+	for l := range bytes.Lines(b) {
+		if l[0] != ' ' && l[0] != '\t' {
+			inside = bytes.HasPrefix(l, []byte(name+":"))
+		} else if inside {
+			lines = append(lines, l...)
+			continue
+		}
+		rest = append(rest, l...)
+	}
+	return rest, lines
+}

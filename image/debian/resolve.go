@@ -1,0 +1,234 @@
+package debian
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"pault.ag/go/debian/version"
+)
+
+// dependency is one alternative of a dependency field: name (op version).
+type dependency struct {
+	name    string
+	op      string // "", "<<", "<=", "=", ">=", ">>"
+	version version.Version
+}
+
+func (d dependency) String() string {
+	if d.op == "" {
+		return d.name
+	}
+	return fmt.Sprintf("%s (%s %s)", d.name, d.op, d.version)
+}
+
+// admits tells whether version v satisfies d.
+func (d dependency) admits(v version.Version) bool {
+	c := version.Compare(v, d.version)
+	switch d.op {
+	case "<<":
+		return c < 0
+	case "<=":
+		return c <= 0
+	case "=":
+		return c == 0
+	case ">=":
+		return c >= 0
+	case ">>":
+		return c > 0
+	}
+	return true
+}
+
+// parseDepends reads "a (>= 1) | b, c:any": all of the groups, one of each. See
+// Debian policy 7.1.
+func parseDepends(s string) ([][]dependency, error) {
+	var all [][]dependency
+	for group := range strings.SplitSeq(s, ",") {
+		if strings.TrimSpace(group) == "" {
+			continue
+		}
+		var alternatives []dependency
+		for one := range strings.SplitSeq(group, "|") {
+			name, rest, constrained := strings.Cut(one, "(")
+			name, _, _ = strings.Cut(strings.TrimSpace(name), ":")
+			d := dependency{name: name}
+			if !validName(name) {
+				return nil, fmt.Errorf("bad dependency %.80q", one)
+			}
+			if constrained {
+				rest = strings.TrimSpace(rest)
+				inner, ok := strings.CutSuffix(rest, ")")
+				if !ok {
+					return nil, fmt.Errorf("bad dependency %.80q", one)
+				}
+				number := strings.TrimLeft(inner, "<>=")
+				d.op = inner[:len(inner)-len(number)]
+				switch d.op {
+				case "<": // obsolete spellings, policy 7.1
+					d.op = "<="
+				case ">":
+					d.op = ">="
+				case "<<", "<=", "=", ">=", ">>":
+				default:
+					return nil, fmt.Errorf("bad dependency %.80q", one)
+				}
+				var err error
+				if d.version, err = parseVersion(number); err != nil {
+					return nil, fmt.Errorf("bad dependency %.80q: %w", one, err)
+				}
+			}
+			alternatives = append(alternatives, d)
+		}
+		all = append(all, alternatives)
+	}
+	return all, nil
+}
+
+// find returns the best package that satisfies d: the real one, else the
+// provider of the highest priority, then of the first name. Nil: none.
+func (x *index) find(d dependency) *Package {
+	if p := x.packages[d.name]; p != nil && d.admits(p.parsed) {
+		return p
+	}
+	var best *Package
+	for _, v := range x.provides[d.name] {
+		if d.op != "" && (v.version == nil || !d.admits(*v.version)) {
+			continue
+		}
+		p := v.by
+		if best == nil || p.priority < best.priority || p.priority == best.priority && p.Name < best.Name {
+			best = p
+		}
+	}
+	return best
+}
+
+// Resolve returns the roots and what they need, sorted by name, each in its
+// newest version. Pre-Depends and Depends count, Recommends do not. Of
+// alternatives, one already taken wins, then the first that can be satisfied.
+// Packages in exclude are left out and count as installed. Names may be
+// virtual ones. Errors wrap [ErrUnresolved] and name the chain that leads to
+// what is missing, or names near to an unknown root.
+func (a *Archive) Resolve(ctx context.Context, roots, exclude []string) ([]Package, error) {
+	x, err := a.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return x.resolve(roots, exclude)
+}
+
+func (x *index) resolve(roots, exclude []string) ([]Package, error) {
+	taken := map[string]*Package{}
+	parent := map[string]string{}
+	var queue []*Package
+	take := func(p *Package, by string) {
+		if taken[p.Name] == nil && !slices.Contains(exclude, p.Name) {
+			taken[p.Name], parent[p.Name] = p, by
+			queue = append(queue, p)
+		}
+	}
+	satisfied := func(d dependency) bool {
+		if slices.Contains(exclude, d.name) {
+			return true
+		}
+		if p := taken[d.name]; p != nil && d.admits(p.parsed) {
+			return true
+		}
+		return slices.ContainsFunc(x.provides[d.name], func(v provided) bool {
+			return taken[v.by.Name] == v.by && (d.op == "" || v.version != nil && d.admits(*v.version))
+		})
+	}
+	for _, name := range roots {
+		p := x.find(dependency{name: name})
+		if p == nil {
+			return nil, fmt.Errorf("%w: %q%s", ErrUnresolved, name, x.near(name))
+		}
+		take(p, "")
+	}
+	for len(queue) > 0 {
+		p := queue[0]
+		queue = queue[1:]
+		groups, err := parseDepends(p.depends)
+		if err != nil {
+			return nil, fmt.Errorf("package %s: %w", p.Name, err)
+		}
+	groups:
+		for _, g := range groups {
+			if slices.ContainsFunc(g, satisfied) {
+				continue
+			}
+			for _, d := range g {
+				if q := x.find(d); q != nil {
+					take(q, p.Name)
+					continue groups
+				}
+			}
+			wants := make([]string, len(g))
+			for i, d := range g {
+				wants[i] = d.String()
+			}
+			chain := strings.Join(wants, " | ")
+			for n := p.Name; n != ""; n = parent[n] {
+				chain = n + " → " + chain
+			}
+			return nil, fmt.Errorf("%w: %s", ErrUnresolved, chain)
+		}
+	}
+	out := make([]Package, 0, len(taken))
+	for _, p := range taken {
+		out = append(out, *p)
+	}
+	slices.SortFunc(out, func(a, b Package) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// near words the up to three known names nearest to name.
+func (x *index) near(name string) string {
+	type candidate struct {
+		name     string
+		distance int
+	}
+	var c []candidate
+	for n := range x.packages {
+		if d := distance(name, n); d <= 2 || d <= len(name)/3 {
+			c = append(c, candidate{n, d})
+		}
+	}
+	slices.SortFunc(c, func(a, b candidate) int {
+		if a.distance != b.distance {
+			return a.distance - b.distance
+		}
+		return strings.Compare(a.name, b.name)
+	})
+	if len(c) == 0 {
+		return ""
+	}
+	names := make([]string, 0, 3)
+	for _, k := range c[:min(3, len(c))] {
+		names = append(names, k.name)
+	}
+	return "; near: " + strings.Join(names, ", ")
+}
+
+// distance is Levenshtein's, in bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

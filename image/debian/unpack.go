@@ -1,0 +1,436 @@
+package debian
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const downloads = 8 // at once
+
+// Writer takes the files of a tree. Paths are relative, slash-separated and
+// clean; parents come before what they hold, and no path comes twice.
+// *store.Writer is one.
+type Writer interface {
+	File(path string, mode fs.FileMode, mtime time.Time, r io.Reader) error
+	Directory(path string, mode fs.FileMode, mtime time.Time) error
+	Symlink(path, target string, mtime time.Time) error
+}
+
+// Unpack downloads pkgs (8 at once, into the cache) and writes the files for
+// which keep says true; nil keeps all. Directories (mode 0755) come only where
+// something is kept below them. The tree is usr-merged: what packages ship in
+// bin, sbin, lib* is written below usr/, and the links are made; keep sees the
+// merged paths. On an error w holds half a tree.
+//
+// Set-id and sticky bits are dropped, hard links become files of the same
+// content, owners are not passed on. Devices, fifos, absolute or climbing paths
+// and paths through a symlink are [ErrUnsafe].
+//
+// Where usr/share/ca-certificates is kept, the bundle that update-ca-certificates
+// would make is written to etc/ssl/certs/ca-certificates.crt and, where OpenSSL
+// looks without /etc, usr/lib/ssl/cert.pem.
+//
+// report, when not nil, is called from this goroutine after each package with
+// the sizes of the .debs done so far and of all.
+func (a *Archive) Unpack(ctx context.Context, pkgs []Package, w Writer, keep func(path string) bool, report func(name string, done, total int64)) error {
+	if keep == nil {
+		keep = func(string) bool { return true }
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(1 + downloads)
+	ready := make([]chan *os.File, len(pkgs))
+	ahead := make(chan struct{}, 4*downloads) // bounds the open files
+	for i := range ready {
+		ready[i] = make(chan *os.File, 1)
+	}
+	g.Go(func() error {
+		for i, p := range pkgs {
+			select {
+			case ahead <- struct{}{}:
+			case <-gctx.Done():
+				return gctx.Err()
+			}
+			g.Go(func() error {
+				f, err := a.fetch.verified(gctx, "deb", p.SHA256, p.Size, p.uri+"/"+p.Filename)
+				if err != nil {
+					return fmt.Errorf("package %s: %w", p.Name, err)
+				}
+				ready[i] <- f
+				return nil
+			})
+		}
+		return nil
+	})
+	t := &tree{w: w, keep: keep, limits: a.limits, log: a.log, kind: map[string]byte{}, merged: map[string]bool{"bin": true, "sbin": true, "lib": true}}
+	err := t.all(gctx, pkgs, ready, ahead, report)
+	if err != nil {
+		cancel()
+	}
+	// A download that failed is why the rest was cancelled.
+	if derr := g.Wait(); derr != nil && (err == nil || errors.Is(err, context.Canceled)) {
+		err = derr
+	}
+	for _, c := range ready {
+		select {
+		case f := <-c:
+			f.Close()
+		default:
+		}
+	}
+	return err
+}
+
+// tree is what has been written so far.
+type tree struct {
+	w      Writer
+	keep   func(string) bool
+	limits limits
+	log    *slog.Logger
+	kind   map[string]byte // path → tar type flag
+	merged map[string]bool // top directories to be links into usr
+	ca     []byte          // PEM
+	mtime  time.Time       // newest seen
+}
+
+const caDir = "usr/share/ca-certificates/"
+
+func mergeable(top string) bool {
+	return slices.Contains([]string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"}, top)
+}
+
+// clean checks a tar member's name and moves it below usr. "" is the root.
+func (t *tree) clean(name string) (string, error) {
+	p := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
+	if p == "" || p == "." {
+		return "", nil
+	}
+	if strings.ContainsRune(name, 0) || !fs.ValidPath(p) {
+		return "", fmt.Errorf("%w: path %.200q", ErrUnsafe, name)
+	}
+	top, _, _ := strings.Cut(p, "/")
+	if mergeable(top) {
+		t.merged[top] = true
+		p = "usr/" + p
+	}
+	return p, nil
+}
+
+// all writes the packages in order, each as soon as it is there.
+func (t *tree) all(ctx context.Context, pkgs []Package, ready []chan *os.File, ahead <-chan struct{}, report func(string, int64, int64)) error {
+	var done, total int64
+	for _, p := range pkgs {
+		total += p.Size
+	}
+	for i, p := range pkgs {
+		var f *os.File
+		select {
+		case f = <-ready[i]:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		err := t.deb(ctx, p.Name, f)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("package %s: %w", p.Name, err)
+		}
+		<-ahead
+		done += p.Size
+		if report != nil {
+			report(p.Name, done, total)
+		}
+	}
+	return t.finish()
+}
+
+// link is a hard link met on the way: path shall hold target's bytes.
+type link struct{ path, target string }
+
+// deb writes one package's files. Hard links need a second pass over the
+// archive, since nobody knows ahead that a file will be linked.
+func (t *tree) deb(ctx context.Context, name string, f io.ReadSeeker) error {
+	var links []link
+	err := t.members(ctx, f, func(p string, h *tar.Header, r io.Reader) error {
+		if h.Typeflag != tar.TypeLink {
+			return t.add(name, p, h, r)
+		}
+		target, err := t.clean(h.Linkname)
+		if err != nil {
+			return err
+		}
+		if t.keep(p) {
+			links = append(links, link{p, target})
+		}
+		return nil
+	})
+	if err != nil || len(links) == 0 {
+		return err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	err = t.members(ctx, f, func(p string, h *tar.Header, r io.Reader) error {
+		if h.Typeflag != tar.TypeReg || !slices.ContainsFunc(links, func(l link) bool { return l.target == p }) {
+			return nil
+		}
+		if h.Size > t.limits.link {
+			return fmt.Errorf("%w: %s has hard links and %d bytes", ErrUnsafe, p, h.Size)
+		}
+		b, err := io.ReadAll(r)
+		if err != nil {
+			return err
+		}
+		rest := links[:0]
+		for _, l := range links {
+			if l.target != p {
+				rest = append(rest, l)
+			} else if err := t.add(name, l.path, h, bytes.NewReader(b)); err != nil {
+				return err
+			}
+		}
+		links = rest
+		return nil
+	})
+	if err == nil && len(links) > 0 {
+		err = fmt.Errorf("%w: hard link %s to %s, which is no file of the package", ErrUnsafe, links[0].path, links[0].target)
+	}
+	return err
+}
+
+// members calls f for every member, with its merged path, the root left out.
+func (t *tree) members(ctx context.Context, deb io.Reader, f func(string, *tar.Header, io.Reader) error) error {
+	data, closeData, err := openData(deb)
+	if err != nil {
+		return err
+	}
+	defer closeData()
+	tr := tar.NewReader(&boundReader{r: data, left: t.limits.unpacked})
+	for n := 0; ; n++ {
+		h, err := tr.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("data.tar: %w", err)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if n > t.limits.entries {
+			return fmt.Errorf("%w: more than %d members", ErrUnsafe, t.limits.entries)
+		}
+		p, err := t.clean(h.Name)
+		if err != nil {
+			return err
+		}
+		if p == "" {
+			continue
+		}
+		if err := f(p, h, tr); err != nil {
+			return err
+		}
+	}
+}
+
+// add writes one file, directory or symlink.
+func (t *tree) add(name, p string, h *tar.Header, r io.Reader) error {
+	if h.ModTime.After(t.mtime) {
+		t.mtime = h.ModTime
+	}
+	if rest, ok := strings.CutPrefix(p, "usr/"); ok && mergeable(rest) {
+		// The merged directories themselves: a directory, or the link that a
+		// usr-merged base-files ships as lib → usr/lib.
+		if h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeSymlink && strings.TrimPrefix(h.Linkname, "/") == p {
+			return nil
+		}
+		return fmt.Errorf("%w: %s is no directory", ErrUnsafe, p)
+	}
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeSymlink, tar.TypeLink:
+	case tar.TypeDir:
+		return nil // made when something is written below
+	default:
+		return fmt.Errorf("%w: %s is of type %q (device, fifo or unknown)", ErrUnsafe, p, h.Typeflag)
+	}
+	if h.Typeflag == tar.TypeSymlink {
+		if err := checkTarget(p, h.Linkname); err != nil {
+			return err
+		}
+	}
+	if err := t.parents(path.Dir(p), h.ModTime, false); err != nil {
+		return err
+	}
+	if strings.HasPrefix(p, caDir) && strings.HasSuffix(p, ".crt") && h.Typeflag == tar.TypeReg && t.keep(p) {
+		if h.Size > 1<<20 || len(t.ca) > 16<<20 {
+			return fmt.Errorf("%w: %s is too large for a certificate", ErrUnsafe, p)
+		}
+		b, err := io.ReadAll(r)
+		if err != nil {
+			return err
+		}
+		t.ca = append(append(t.ca, bytes.TrimSpace(b)...), '\n')
+		r = bytes.NewReader(b)
+	}
+	if !t.keep(p) {
+		return nil
+	}
+	if old, ok := t.kind[p]; ok {
+		if old == tar.TypeDir || old != h.Typeflag {
+			return fmt.Errorf("%w: %s comes twice, as different kinds", ErrUnsafe, p)
+		}
+		// Legitimate with Replaces; which of the two wins does not matter for
+		// the paths concerned in practice, but say so.
+		t.log.Warn("path is in two packages, the first is kept", "path", p, "package", name)
+		return nil
+	}
+	if err := t.parents(path.Dir(p), h.ModTime, true); err != nil {
+		return err
+	}
+	if h.Typeflag == tar.TypeSymlink {
+		t.kind[p] = tar.TypeSymlink
+		return t.w.Symlink(p, h.Linkname, h.ModTime)
+	}
+	t.kind[p] = tar.TypeReg
+	return t.w.File(p, h.FileInfo().Mode().Perm(), h.ModTime, r)
+}
+
+// parents refuses a directory p that leads through a symlink or file, and with
+// write makes those that are missing.
+func (t *tree) parents(p string, mtime time.Time, write bool) error {
+	if p == "." {
+		return nil
+	}
+	if kind, ok := t.kind[p]; ok {
+		if kind != tar.TypeDir {
+			return fmt.Errorf("%w: %s is both a directory and something else", ErrUnsafe, p)
+		}
+		return nil
+	}
+	if err := t.parents(path.Dir(p), mtime, write); err != nil || !write {
+		return err
+	}
+	t.kind[p] = tar.TypeDir
+	return t.w.Directory(p, 0o755, mtime)
+}
+
+// checkTarget refuses symlinks that climb above the tree's root. Absolute ones
+// are the tree's own root's business.
+func checkTarget(p, target string) error {
+	if target == "" || strings.ContainsRune(target, 0) || len(target) >= 4096 {
+		return fmt.Errorf("%w: symlink %s to %.200q", ErrUnsafe, p, target)
+	}
+	if !path.IsAbs(target) {
+		if c := path.Join(path.Dir(p), target); c == ".." || strings.HasPrefix(c, "../") {
+			return fmt.Errorf("%w: symlink %s to %.200q leaves the tree", ErrUnsafe, p, target)
+		}
+	}
+	return nil
+}
+
+// alternatives are links that maintainer scripts make, path → target in the
+// same directory, the better ones first.
+func alternatives() [][2]string {
+	return [][2]string{
+		{"usr/bin/sh", "dash"}, {"usr/bin/sh", "bash"},
+		{"usr/bin/awk", "gawk"}, {"usr/bin/awk", "mawk"}, {"usr/bin/awk", "original-awk"},
+	}
+}
+
+// finish writes what belongs to no single package: alternatives, the
+// certificate bundle and the usr-merge links.
+func (t *tree) finish() error {
+	for _, a := range alternatives() {
+		if t.kind[a[0]] == 0 && t.kind[path.Dir(a[0])+"/"+a[1]] != 0 && t.keep(a[0]) {
+			t.kind[a[0]] = tar.TypeSymlink
+			if err := t.w.Symlink(a[0], a[1], t.mtime); err != nil {
+				return err
+			}
+		}
+	}
+	if len(t.ca) > 0 {
+		for _, p := range []string{"etc/ssl/certs/ca-certificates.crt", "usr/lib/ssl/cert.pem"} {
+			if t.kind[p] != 0 {
+				continue
+			}
+			if err := t.parents(path.Dir(p), t.mtime, true); err != nil {
+				return err
+			}
+			t.kind[p] = tar.TypeReg
+			if err := t.w.File(p, 0o644, t.mtime, bytes.NewReader(t.ca)); err != nil {
+				return err
+			}
+		}
+	}
+	tops := make([]string, 0, len(t.merged))
+	for top := range t.merged {
+		tops = append(tops, top)
+	}
+	slices.Sort(tops)
+	for _, top := range tops {
+		if t.kind["usr/"+top] == 0 {
+			if top != "bin" && top != "sbin" && top != "lib" {
+				continue
+			}
+			if err := t.parents("usr/"+top, t.mtime, true); err != nil {
+				return err
+			}
+		}
+		if err := t.w.Symlink(top, "usr/"+top, t.mtime); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Keep returns a keep function for Unpack that drops the given globs: path.Match
+// patterns by segment, where "**" stands for any number of segments. A pattern
+// that matches a directory drops what is below it.
+func Keep(drop []string) (func(string) bool, error) {
+	patterns := make([][]string, len(drop))
+	for i, d := range drop {
+		patterns[i] = strings.Split(d, "/")
+		for _, s := range patterns[i] {
+			if _, err := path.Match(s, ""); err != nil || s == "" {
+				return nil, fmt.Errorf("pattern %q: %w", d, errors.Join(path.ErrBadPattern, err))
+			}
+		}
+	}
+	return func(p string) bool {
+		segments := strings.Split(p, "/")
+		return !slices.ContainsFunc(patterns, func(pat []string) bool { return matchPrefix(pat, segments) })
+	}, nil
+}
+
+// matchPrefix tells whether pattern matches the first segments, or all.
+func matchPrefix(pattern, segments []string) bool {
+	if len(pattern) == 0 {
+		return true
+	}
+	if pattern[0] == "**" {
+		for i := range len(segments) + 1 {
+			if matchPrefix(pattern[1:], segments[i:]) {
+				return true
+			}
+		}
+		return false
+	}
+	if len(segments) == 0 {
+		return false
+	}
+	ok, _ := path.Match(pattern[0], segments[0])
+	return ok && matchPrefix(pattern[1:], segments[1:])
+}

@@ -1,0 +1,204 @@
+package image
+
+import (
+	"bufio"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// checkHandler finds at build time what would otherwise fail at the first
+// event: a module that is not there, a program that cannot be executed in
+// this base. It says nothing about what only running can tell.
+func (c *codeTree) checkHandler(t *Template, rootfs string) error {
+	at := strings.LastIndexByte(t.Handler, '.')
+	switch {
+	case t.Base == "native":
+		return c.checkProgram(t, rootfs)
+	case at < 0 || len(t.Packages.Pip)+len(t.Packages.NPM) > 0:
+		return nil // the module may be a package's
+	case t.Base == "python":
+		return c.checkModule(t.Handler, strings.ReplaceAll(t.Handler[:at], ".", "/"), ".py")
+	case t.Base == "node":
+		return c.checkModule(t.Handler, path.Clean(t.Handler[:at]), ".js")
+	}
+	return nil
+}
+
+// checkModule wants a file or directory of the module's name, whatever its
+// extension: the languages know many.
+func (c *codeTree) checkModule(handler, module, extension string) error {
+	for name := range c.entries {
+		if name == module || strings.HasPrefix(name, module+".") {
+			return nil
+		}
+	}
+	return c.handlerError(handler, "there is no %s in the code: write it, or name the module that is there (found: %s)", module+extension, c.topNames())
+}
+
+func (*codeTree) handlerError(handler, format string, args ...any) error {
+	return &FieldError{"handler", fmt.Sprintf("handler %q: %s", handler, fmt.Sprintf(format, args...))}
+}
+
+func (c *codeTree) topNames() string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(c.entries)) {
+		if strings.Contains(name, "/") {
+			continue
+		}
+		if len(names) == 8 {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// checkProgram wants an executable ELF file or script whose interpreter the
+// base has.
+func (c *codeTree) checkProgram(t *Template, rootfs string) error {
+	fail := func(format string, args ...any) error { return c.handlerError(t.Handler, format, args...) }
+	base, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", rootfs, err)
+	}
+	defer unix.Close(base)
+
+	name, inCode := strings.CutPrefix(t.Handler, "/"+codePrefix+"/")
+	if !inCode && path.IsAbs(t.Handler) {
+		if err := executable(base, t.Handler); err != nil {
+			return fail("not a program of the base %s: %s", t.Base, err)
+		}
+		return nil
+	}
+	name = path.Clean(name)
+	e, ok := c.entries[name]
+	for range 16 {
+		if e.mode&fs.ModeSymlink == 0 {
+			break
+		}
+		name = path.Join(path.Dir(name), e.link)
+		e, ok = c.entries[name]
+	}
+	switch {
+	case !ok:
+		return fail("there is no such file in the code: build it first, or name the program that is there (found: %s)", c.topNames())
+	case !e.mode.IsRegular():
+		return fail("it is a directory, not a program")
+	case e.mode&0o111 == 0:
+		return fail("it is not executable: chmod +x it")
+	}
+	f, err := c.open(name)
+	if err != nil {
+		return fmt.Errorf("code: %w", err)
+	}
+	defer f.Close()
+	interpreter, err := interpreters(f)
+	if err != nil {
+		return fail("%s", err)
+	}
+	if len(interpreter) == 0 {
+		return nil
+	}
+	for _, program := range interpreter {
+		if err = executable(base, program); err == nil {
+			return nil
+		}
+	}
+	return fail("its interpreter %s is not in the base %s (%s): link the program statically, or use what the base has", interpreter[0], t.Base, err)
+}
+
+// executable wants an executable file at name, links followed as inside the
+// base (openat2(2), RESOLVE_IN_ROOT).
+func executable(base int, name string) error {
+	fd, err := unix.Openat2(base, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o111 == 0 {
+		return unix.EACCES
+	}
+	return nil
+}
+
+// interpreters returns the files of which one is needed to execute f: none for
+// a static program.
+func interpreters(f io.ReaderAt) ([]string, error) {
+	line, err := bufio.NewReader(io.NewSectionReader(f, 0, 256)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	switch {
+	case strings.HasPrefix(line, "#!"):
+		return scriptInterpreters(line)
+	case strings.HasPrefix(line, elf.ELFMAG):
+		return elfInterpreter(f)
+	}
+	return nil, errors.New(`it is neither an ELF program nor a script: a script's first line is like "#!/bin/sh"`)
+}
+
+func scriptInterpreters(line string) ([]string, error) {
+	if strings.HasSuffix(line, "\r\n") {
+		return nil, errors.New("its first line ends in a carriage return: save it with Unix line ends")
+	}
+	words := strings.Fields(strings.TrimPrefix(line, "#!"))
+	switch {
+	case len(words) == 0 || !path.IsAbs(words[0]):
+		return nil, fmt.Errorf("its first line %q names no interpreter by absolute path", strings.TrimSpace(line))
+	case path.Base(words[0]) == "env" && len(words) > 1:
+		words = slices.DeleteFunc(words[1:], func(w string) bool { return w[0] == '-' || strings.Contains(w, "=") })
+		if len(words) == 0 {
+			return nil, fmt.Errorf("its first line %q names no program", strings.TrimSpace(line))
+		}
+		if path.IsAbs(words[0]) {
+			return words[:1], nil
+		}
+		return []string{"/usr/bin/" + words[0], "/usr/local/bin/" + words[0]}, nil
+	}
+	return words[:1], nil
+}
+
+// machines are Go's names of what ELF headers say.
+var machines = map[string]elf.Machine{
+	"386": elf.EM_386, "amd64": elf.EM_X86_64, "arm": elf.EM_ARM, "arm64": elf.EM_AARCH64,
+	"loong64": elf.EM_LOONGARCH, "ppc64le": elf.EM_PPC64, "riscv64": elf.EM_RISCV, "s390x": elf.EM_S390,
+}
+
+func elfInterpreter(f io.ReaderAt) ([]string, error) {
+	e, err := elf.NewFile(f)
+	if err != nil {
+		return nil, fmt.Errorf("it is a damaged ELF file: %w", err)
+	}
+	if e.Type != elf.ET_EXEC && e.Type != elf.ET_DYN {
+		return nil, fmt.Errorf("it is an ELF file of type %s, not a program", e.Type)
+	}
+	if m, ok := machines[runtime.GOARCH]; ok && e.Machine != m {
+		return nil, fmt.Errorf("it is a program for %s: this machine is %s", e.Machine, m)
+	}
+	for _, p := range e.Progs {
+		if p.Type != elf.PT_INTERP {
+			continue
+		}
+		name, err := io.ReadAll(io.LimitReader(p.Open(), 4096))
+		if err != nil {
+			return nil, fmt.Errorf("it is a damaged ELF file: %w", err)
+		}
+		return []string{strings.TrimRight(string(name), "\x00")}, nil
+	}
+	return nil, nil
+}

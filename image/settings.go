@@ -1,0 +1,328 @@
+package image
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// SettingsOverride is FRE's own configuration of package tools. What is set
+// here wins over the host's configuration; an empty field leaves it alone.
+type SettingsOverride struct {
+	Pip struct {
+		Index        string   `yaml:"index"`         // URL
+		ExtraIndexes []string `yaml:"extra_indexes"` // URLs
+		TrustedHosts []string `yaml:"trusted_hosts"` // host or host:port, no TLS checks
+	} `yaml:"pip"`
+	NPM struct {
+		Registry string `yaml:"registry"` // URL
+		Config   string `yaml:"config"`   // path of an npmrc
+	} `yaml:"npm"`
+	CACerts string `yaml:"ca_certs"` // path of a PEM bundle
+	Proxy   struct {
+		HTTP  string `yaml:"http"`
+		HTTPS string `yaml:"https"`
+		None  string `yaml:"none"` // hosts reached directly, comma-separated
+	} `yaml:"proxy"`
+}
+
+// Host is where [HostSettings] looks. The zero value is an empty host; see
+// [ThisHost].
+type Host struct {
+	Getenv func(string) string
+	Root   string // prefix of /etc, "" for the real one
+	Home   string // home directory, "" for none
+}
+
+// ThisHost is the machine and user the process runs as.
+func ThisHost() Host {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		home = "" // a daemon may have none: then there is no configuration of its own
+	}
+	return Host{Getenv: os.Getenv, Home: home}
+}
+
+// HostSettings reads the host's configuration of pip, npm, proxies and
+// certificates. What nobody has set stays unset: then the tools' own defaults
+// hold, FRE knows no host names.
+//
+// Read are: pip's environment and files (pip.pypa.io/en/stable/topics/configuration),
+// uv's environment, npm's npmrc files and environment
+// (docs.npmjs.com/cli/configuring-npm/npmrc), SSL_CERT_FILE and the system's
+// bundle, and http_proxy, https_proxy, no_proxy in both cases.
+func HostSettings(h Host, over SettingsOverride) (Settings, error) {
+	if h.Getenv == nil {
+		h.Getenv = func(string) string { return "" }
+	}
+	pip, err := h.pip()
+	if err != nil {
+		return Settings{}, err
+	}
+	var s Settings
+	index := first(over.Pip.Index, pip["index-url"])
+	extra := words(over.Pip.ExtraIndexes, pip["extra-index-url"])
+	trusted := words(over.Pip.TrustedHosts, pip["trusted-host"])
+	links := pip["find-links"]
+	set := func(list *[]string, value string, names ...string) {
+		for _, name := range names {
+			if value != "" {
+				*list = append(*list, name+"="+value)
+			}
+		}
+	}
+	uv := func(own string, override bool, fromPip string) string {
+		if override {
+			return fromPip
+		}
+		return first(h.Getenv(own), fromPip)
+	}
+	set(&s.PipEnv, index, "PIP_INDEX_URL")
+	set(&s.PipEnv, uv("UV_DEFAULT_INDEX", over.Pip.Index != "", index), "UV_DEFAULT_INDEX")
+	set(&s.PipEnv, extra, "PIP_EXTRA_INDEX_URL")
+	set(&s.PipEnv, uv("UV_INDEX", over.Pip.ExtraIndexes != nil, extra), "UV_INDEX")
+	set(&s.PipEnv, trusted, "PIP_TRUSTED_HOST")
+	set(&s.PipEnv, uv("UV_INSECURE_HOST", over.Pip.TrustedHosts != nil, trusted), "UV_INSECURE_HOST")
+	if strings.Contains(links, "://") { // a directory of the host is not there in a build's sandbox
+		set(&s.PipEnv, links, "PIP_FIND_LINKS", "UV_FIND_LINKS")
+	}
+
+	for _, p := range []struct{ name, value string }{
+		{"http_proxy", over.Proxy.HTTP}, {"https_proxy", over.Proxy.HTTPS},
+		{"no_proxy", over.Proxy.None}, {"all_proxy", ""},
+	} {
+		set(&s.Env, first(p.value, h.Getenv(p.name), h.Getenv(strings.ToUpper(p.name))), p.name, strings.ToUpper(p.name))
+	}
+
+	npm, err := h.npm(over.NPM.Config)
+	if err != nil {
+		return Settings{}, err
+	}
+	s.NpmRC = npm.file
+	set(&s.Env, first(over.NPM.Registry, npm.env["registry"]), "npm_config_registry")
+	for _, key := range []string{"proxy", "https-proxy", "noproxy", "strict-ssl"} {
+		set(&s.Env, npm.env[key], "npm_config_"+strings.ReplaceAll(key, "-", "_"))
+	}
+
+	if s.CACerts, err = h.bundle(over.CACerts, pip["cert"], npm.cafile); err != nil {
+		return Settings{}, err
+	}
+	return s, nil
+}
+
+func first(values ...string) string {
+	for _, v := range values {
+		if v = strings.TrimSpace(v); v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+func words(over []string, value string) string {
+	if over != nil {
+		return strings.Join(over, " ")
+	}
+	return strings.Join(strings.Fields(value), " ")
+}
+
+// pip merges pip's files, later ones winning, under its environment.
+func (h Host) pip() (map[string]string, error) {
+	var files []string
+	for _, dir := range filepath.SplitList(first(h.Getenv("XDG_CONFIG_DIRS"), "/etc/xdg")) {
+		files = append(files, h.Root+filepath.Join(dir, "pip/pip.conf"))
+	}
+	files = append(files, h.Root+"/etc/pip.conf")
+	if h.Home != "" {
+		files = append(files, filepath.Join(h.Home, ".pip/pip.conf"))
+		config := first(h.Getenv("XDG_CONFIG_HOME"), filepath.Join(h.Home, ".config"))
+		files = append(files, filepath.Join(config, "pip/pip.conf"))
+	}
+	switch own := h.Getenv("PIP_CONFIG_FILE"); own {
+	case "":
+	case os.DevNull:
+		files = nil
+	default:
+		files = append(files, own)
+	}
+	values := map[string]string{}
+	for _, section := range []string{"global", "install"} { // the command's section wins
+		for _, file := range files {
+			list, err := readINI(file)
+			if err != nil {
+				return nil, err
+			}
+			for _, v := range list {
+				if v.section == section {
+					values[strings.ReplaceAll(v.key, "_", "-")] = v.value
+				}
+			}
+		}
+	}
+	for _, key := range []string{"index-url", "extra-index-url", "trusted-host", "cert", "find-links"} {
+		if v := h.Getenv("PIP_" + strings.ToUpper(strings.ReplaceAll(key, "-", "_"))); v != "" {
+			values[key] = v
+		}
+	}
+	return values, nil
+}
+
+type npmSettings struct {
+	file   string            // the user's npmrc, or else the host's
+	env    map[string]string // what has to come by environment
+	cafile string
+}
+
+// npm chooses the npmrc to bind: only one can be, so that plain keys of the
+// other files become environment, which npm ranks above every file.
+func (h Host) npm(override string) (npmSettings, error) {
+	s := npmSettings{env: map[string]string{}}
+	files := []string{override} // best first
+	if override == "" {
+		files = []string{h.setting("NPM_CONFIG_USERCONFIG")}
+		if files[0] == "" && h.Home != "" {
+			files[0] = filepath.Join(h.Home, ".npmrc")
+		}
+		if global := h.setting("NPM_CONFIG_GLOBALCONFIG"); global != "" {
+			files = append(files, global)
+		} else {
+			files = append(files, h.Root+"/usr/local/etc/npmrc", h.Root+"/etc/npmrc", h.Root+"/usr/etc/npmrc")
+		}
+	} else if _, err := os.Stat(override); err != nil {
+		return s, fmt.Errorf("npm configuration: %w", err)
+	}
+	own := map[string]bool{} // keys the bound file sets
+	for _, file := range files {
+		if file == "" {
+			continue
+		}
+		list, err := readINI(file)
+		if err != nil {
+			return s, err
+		}
+		if len(list) == 0 {
+			continue
+		}
+		bound := s.file == ""
+		if bound {
+			s.file = file
+		}
+		for _, v := range list {
+			if v.section != "" {
+				continue
+			}
+			if v.key == "cafile" && s.cafile == "" {
+				s.cafile = v.value
+			}
+			switch _, set := s.env[v.key]; {
+			case bound:
+				own[v.key] = true
+			case !own[v.key] && !set:
+				s.env[v.key] = v.value
+			}
+		}
+	}
+	if override == "" {
+		for _, key := range []string{"registry", "proxy", "https-proxy", "noproxy", "strict-ssl"} {
+			if v := h.setting("NPM_CONFIG_" + strings.ToUpper(strings.ReplaceAll(key, "-", "_"))); v != "" {
+				s.env[key] = v
+			}
+		}
+		s.cafile = first(h.setting("NPM_CONFIG_CAFILE"), s.cafile)
+	}
+	return s, nil
+}
+
+// setting looks name up in upper and lower case, as npm does.
+func (h Host) setting(name string) string {
+	return first(h.Getenv(name), h.Getenv(strings.ToLower(name)))
+}
+
+// bundle finds the file of trusted certificates. One that is named must be
+// there; of the usual places the first that is.
+func (h Host) bundle(override, pip, npm string) (string, error) {
+	for _, named := range []struct{ by, path string }{
+		{"ca_certs", override},
+		{"SSL_CERT_FILE", h.Getenv("SSL_CERT_FILE")},
+		{"pip's cert", pip},
+		{"REQUESTS_CA_BUNDLE", h.Getenv("REQUESTS_CA_BUNDLE")},
+		{"CURL_CA_BUNDLE", h.Getenv("CURL_CA_BUNDLE")},
+		{"npm's cafile", npm},
+	} {
+		if named.path == "" {
+			continue
+		}
+		info, err := os.Stat(named.path)
+		if err != nil {
+			return "", fmt.Errorf("certificates named by %s: %w", named.by, err)
+		}
+		if info.Mode().IsRegular() {
+			return named.path, nil
+		}
+	}
+	for _, path := range []string{
+		"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+		"/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
+	} {
+		if info, err := os.Stat(h.Root + path); err == nil && info.Mode().IsRegular() {
+			return h.Root + path, nil
+		}
+	}
+	return "", nil
+}
+
+type iniValue struct{ section, key, value string }
+
+// readINI reads pip's and npm's files: sections, key = value or key: value,
+// comments, and lines that continue a value by being indented. A file that is
+// not there, or is another user's, is empty.
+func readINI(path string) ([]iniValue, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var list []iniValue
+	section := ""
+	scan := bufio.NewScanner(f)
+	for scan.Scan() {
+		line := scan.Text()
+		text := strings.TrimSpace(line)
+		switch {
+		case text == "" || text[0] == '#' || text[0] == ';':
+			continue
+		case text[0] == '[' && text[len(text)-1] == ']':
+			section = strings.ToLower(text[1 : len(text)-1])
+			continue
+		case line[0] == ' ' || line[0] == '\t':
+			if n := len(list); n > 0 && list[n-1].section == section {
+				list[n-1].value = strings.TrimSpace(list[n-1].value + "\n" + text)
+				continue
+			}
+		}
+		at := strings.IndexByte(text, '=')
+		if colon := strings.IndexByte(text, ':'); section != "" && colon >= 0 && (at < 0 || colon < at) {
+			at = colon
+		}
+		if at < 0 {
+			continue
+		}
+		value := strings.TrimSpace(text[at+1:])
+		if len(value) >= 2 && (value[0] == '"' || value[0] == '\'') && value[len(value)-1] == value[0] {
+			value = value[1 : len(value)-1]
+		}
+		list = append(list, iniValue{section, strings.TrimSpace(text[:at]), value})
+	}
+	if err := scan.Err(); err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return slices.Clip(list), nil
+}

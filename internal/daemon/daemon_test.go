@@ -1,0 +1,50 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/internal/daemon"
+)
+
+func program(t *testing.T, body string) daemon.Config {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "fre")
+	if err := os.WriteFile(bin, []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return daemon.Config{Bin: bin, State: filepath.Join(t.TempDir(), "state")}
+}
+
+func TestStartReportsTheEnd(t *testing.T) {
+	_, err := daemon.Start(t.Context(), program(t, `echo "no room at the inn" >&2; exit 3`))
+	if !errors.Is(err, daemon.ErrExited) || !strings.Contains(err.Error(), "no room at the inn") {
+		t.Errorf("got %v, want ErrExited with what the program said", err)
+	}
+}
+
+func TestStartGivesUpWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := daemon.Start(ctx, program(t, "exec sleep 600"))
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want context.DeadlineExceeded", err)
+	}
+}
+
+func TestCommand(t *testing.T) {
+	cfg := program(t, `echo "out $*"; echo "said $1" >&2; exit "$2"`)
+	if got, err := daemon.Command(t.Context(), cfg.Bin, "a", "0"); err != nil || got != "out a 0\n" {
+		t.Errorf("got %q and error %v, want what the program printed", got, err)
+	}
+	_, err := daemon.Command(t.Context(), cfg.Bin, "b", "4")
+	var failed *daemon.CommandError
+	if !errors.As(err, &failed) || failed.Code != 4 || failed.Stderr != "said b\n" {
+		t.Errorf("got %#v, want a CommandError of status 4 that holds standard error", err)
+	}
+}

@@ -1,0 +1,27 @@
+package daemon
+
+import "sync"
+
+// tailWriter keeps the end of what is written to it, for error messages.
+type tailWriter struct {
+	mu   sync.Mutex
+	tail []byte
+}
+
+const tailBytes = 4096
+
+func (w *tailWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tail = append(w.tail, p...)
+	if over := len(w.tail) - tailBytes; over > 0 {
+		w.tail = append(w.tail[:0], w.tail[over:]...)
+	}
+	return len(p), nil
+}
+
+func (w *tailWriter) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return string(w.tail)
+}

@@ -1,0 +1,195 @@
+package fretest
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// leaksWithin is how long what a test used may take to be gone: kernel threads
+// and the runtime free some of it later.
+const leaksWithin = 5 * time.Second
+
+// CheckLeaks fails the test if it leaves more fds, mounts, cgroups of FRE's,
+// child processes or goroutines than it found. Call it first: it runs after the
+// cleanups registered later. It is for tests that do not run in parallel.
+func CheckLeaks(t testing.TB) {
+	t.Helper()
+	before := take(t)
+	t.Cleanup(func() {
+		deadline := time.Now().Add(leaksWithin)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			runtime.GC() // closes what was only dropped: os.File has a finalizer
+			left := take(t).minus(before)
+			if len(left) == 0 {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+				return
+			}
+			<-tick.C
+		}
+	})
+}
+
+// holdings are what a process has, by name.
+type holdings struct {
+	fds        map[string]int // what each refers to
+	mounts     []string
+	cgroups    []string
+	children   []string
+	goroutines map[string]int // by the function each was created in
+}
+
+func take(t testing.TB) holdings {
+	t.Helper()
+	return holdings{
+		fds:        openFiles(t),
+		mounts:     mounts(t),
+		cgroups:    cgroups(),
+		children:   children(t),
+		goroutines: goroutines(),
+	}
+}
+
+func (h holdings) minus(old holdings) []string {
+	var left []string
+	lists := []struct {
+		name     string
+		now, was []string
+	}{
+		{"mount", h.mounts, old.mounts},
+		{"cgroup", h.cgroups, old.cgroups},
+		{"child process", h.children, old.children},
+	}
+	for _, l := range lists {
+		for _, item := range l.now {
+			if !slices.Contains(l.was, item) {
+				left = append(left, l.name+" "+item)
+			}
+		}
+	}
+	counts := []struct {
+		name     string
+		now, was map[string]int
+	}{
+		{"fd", h.fds, old.fds},
+		{"goroutine", h.goroutines, old.goroutines},
+	}
+	for _, c := range counts {
+		for item, n := range c.now {
+			if n > c.was[item] {
+				left = append(left, fmt.Sprintf("%s %s (%d, before %d)", c.name, item, n, c.was[item]))
+			}
+		}
+	}
+	slices.Sort(left)
+	return left
+}
+
+// openFiles counts fds by target. Network namespaces held show as net:[inode].
+func openFiles(t testing.TB) map[string]int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]int{}
+	for _, e := range entries {
+		target, err := os.Readlink("/proc/self/fd/" + e.Name())
+		// The listing's own fd is gone by now. The runtime keeps its poller
+		// from the first use on.
+		if err != nil || target == "anon_inode:[eventpoll]" || target == "anon_inode:[eventfd]" {
+			continue
+		}
+		files[target]++
+	}
+	return files
+}
+
+func mounts(t testing.TB) []string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var points []string
+	for line := range strings.Lines(string(b)) {
+		if fields := strings.Fields(line); len(fields) > 4 {
+			points = append(points, fields[0]+" on "+fields[4])
+		}
+	}
+	return points
+}
+
+// cgroups lists the groups that lie right below a hierarchy's root or the
+// engine's own group and are named fre-*.
+func cgroups() []string {
+	var found []string
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // it went away while we looked
+		}
+		if d.IsDir() && strings.HasPrefix(d.Name(), "fre-") {
+			found = append(found, path)
+			return fs.SkipDir
+		}
+		return nil
+	})
+	return found
+}
+
+func children(t testing.TB) []string {
+	t.Helper()
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, task := range tasks {
+		pids, err := os.ReadFile(filepath.Join("/proc/self/task", task.Name(), "children"))
+		if err != nil {
+			continue // the thread has ended
+		}
+		for pid := range strings.FieldsSeq(string(pids)) {
+			if _, err := strconv.Atoi(pid); err != nil {
+				continue
+			}
+			name, _ := os.ReadFile("/proc/" + pid + "/comm")
+			found = append(found, pid+" "+strings.TrimSpace(string(name)))
+		}
+	}
+	return found
+}
+
+func goroutines() map[string]int {
+	buf := make([]byte, 1<<16)
+	for {
+		n := runtime.Stack(buf, true)
+		if n < len(buf) {
+			buf = buf[:n]
+			break
+		}
+		buf = make([]byte, 2*len(buf))
+	}
+	count := map[string]int{}
+	for g := range strings.SplitSeq(string(buf), "\n\n") {
+		origin := "main"
+		if _, after, ok := strings.Cut(g, "\ncreated by "); ok {
+			origin, _, _ = strings.Cut(after, " in goroutine")
+			origin, _, _ = strings.Cut(origin, "\n")
+		}
+		count[origin]++
+	}
+	return count
+}

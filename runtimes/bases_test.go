@@ -1,0 +1,137 @@
+package runtimes_test
+
+import (
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/runtimes"
+)
+
+// TestBasesRun unpacks each base environment out of the host's archive, checks
+// that everything in it links, and runs a program of its kind in a chroot. It
+// needs root and the distribution's archive; FRE_TEST_CACHE keeps the packages.
+func TestBasesRun(t *testing.T) {
+	fretest.RequireRoot(t)
+	cache := os.Getenv("FRE_TEST_CACHE")
+	if cache == "" {
+		cache = t.TempDir()
+	}
+	a, err := debian.Open(debian.Config{Cache: cache, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		base     image.BaseSpec
+		add      []string
+		maxBytes int64
+		run      []string
+		want     string
+	}{
+		"python": {
+			base: runtimes.PythonBase(), maxBytes: 48e6,
+			run:  []string{"/usr/bin/python3", "-c", "import ssl, sqlite3, ctypes, lzma, bz2, json, asyncio, decimal, zoneinfo, hashlib, multiprocessing, subprocess; ssl.create_default_context().cert_store_stats()['x509_ca'] > 50 or exit(1); zoneinfo.ZoneInfo('Europe/Berlin'); print(subprocess.check_output('echo sub', shell=True, text=True))"},
+			want: "sub",
+		},
+		"node": {
+			base: runtimes.NodeBase(), maxBytes: 110e6,
+			run:  []string{"/usr/bin/node", "-e", "fetch; require('http'); require('crypto').randomUUID(); new Intl.DateTimeFormat('de'); console.log(1)"},
+			want: "1",
+		},
+		"node module": {
+			base: runtimes.NodeBase(), maxBytes: 110e6,
+			run:  []string{"/usr/bin/node", "--input-type=module", "-e", "import {readFile} from 'fs/promises'; new Request('http://x/'); console.log(typeof readFile)"},
+			want: "function",
+		},
+		"native": {
+			base: runtimes.NativeBase(), maxBytes: 30e6,
+			run:  []string{"sh", "-c", "echo hi | sed s/h/H/ | grep H | awk '{print $1}'"},
+			want: "Hi",
+		},
+		"pip": {
+			base: runtimes.PythonBase(), add: runtimes.PythonTools(), maxBytes: 70e6,
+			run:  []string{"/usr/bin/python3", "-m", "pip", "--version"},
+			want: "pip ",
+		},
+		"npm": {
+			base: runtimes.NodeBase(), add: runtimes.NodeTools(), maxBytes: 160e6,
+			run:  []string{"npm", "--version"},
+			want: ".",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			pkgs, err := a.Resolve(t.Context(), append(tt.base.Roots, tt.add...), tt.base.Exclude)
+			if err != nil {
+				t.Fatal(err)
+			}
+			keep, err := debian.Keep(tt.base.Drop)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			root, err := os.OpenRoot(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer root.Close()
+			w := &dirWriter{root: root}
+			check := debian.CheckELF(w)
+			var deb int64
+			if err := a.Unpack(t.Context(), pkgs, check, keep, func(_ string, _, total int64) { deb = total }); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d packages, %d bytes packed, %d unpacked", len(pkgs), deb, w.bytes)
+			if err := check.Err(); err != nil {
+				t.Errorf("does not link:\n%v", err)
+			}
+			if w.bytes > tt.maxBytes {
+				t.Errorf("base has %d bytes, want at most %d", w.bytes, tt.maxBytes)
+			}
+			if err := os.Mkdir(dir+"/tmp", 0o777); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), "chroot", append([]string{dir}, tt.run...)...)
+			cmd.Env = []string{"PATH=/usr/bin", "HOME=/tmp", "LC_ALL=C.UTF-8"}
+			out, err := cmd.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), tt.want) {
+				t.Errorf("run %q: %v, got %q, want %q in it", tt.run, err, out, tt.want)
+			}
+		})
+	}
+}
+
+// dirWriter is a debian.Writer on a directory.
+type dirWriter struct {
+	root  *os.Root
+	bytes int64
+}
+
+func (w *dirWriter) File(p string, mode fs.FileMode, _ time.Time, r io.Reader) error {
+	f, err := w.root.OpenFile(p, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(f, r)
+	w.bytes += n
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+func (w *dirWriter) Directory(p string, mode fs.FileMode, _ time.Time) error {
+	return w.root.Mkdir(p, mode)
+}
+
+func (w *dirWriter) Symlink(p, target string, _ time.Time) error {
+	return w.root.Symlink(target, p)
+}

@@ -1,0 +1,588 @@
+package runtimes_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/channel"
+)
+
+// instance is a bootstrap run by the host's own interpreter, with a real
+// socketpair as its channel.
+type instance struct {
+	*channel.Conn
+	cmd            *exec.Cmd
+	stdout, stderr bytes.Buffer
+	logs           chan string
+	raw            *net.UnixConn // instead of Conn, with start's options.raw
+	exited         chan struct{}
+}
+
+// language is what the contract tests need to know of a runtime.
+type language struct {
+	name    string
+	command func(dir, handler string) (args, env []string)
+	errType string // of what the test functions raise
+}
+
+func languages(t testing.TB) []language {
+	abs := func(p string) string {
+		p, err := filepath.Abs(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	interpreter := func(name string) string {
+		if p := "/usr/bin/" + name; exists(p) {
+			return p
+		}
+		p, err := exec.LookPath(name)
+		if err != nil && os.Getenv("FRE_TEST_ROOT") == "1" {
+			t.Fatal(err)
+		}
+		return p
+	}
+	var l []language
+	if p := interpreter("python3"); p != "" {
+		l = append(l, language{"python", func(dir, handler string) ([]string, []string) {
+			return []string{p, "-S", abs("python/bootstrap.py"), handler}, []string{"PYTHONPATH=" + abs(dir), "PYTHONDONTWRITEBYTECODE=1"}
+		}, "ValueError"})
+	}
+	if p := interpreter("node"); p != "" {
+		l = append(l, language{"node", func(dir, handler string) ([]string, []string) {
+			return []string{p, abs("node/bootstrap.js"), handler}, []string{"FRE_FUNCTION_DIR=" + abs(dir)}
+		}, "RangeError"})
+	}
+	if len(l) == 0 {
+		t.Skip("neither python3 nor node is installed")
+	}
+	return l
+}
+
+func exists(p string) bool { _, err := os.Stat(p); return err == nil }
+
+// start runs a handler of testdata. The instance is gone when the test ends.
+func (l language) start(t testing.TB, handler string, env ...string) *instance {
+	t.Helper()
+	i := l.startRaw(t, handler, env...)
+	i.Conn = channel.NewConn(i.raw, channel.Config{Log: func(id uint64, level, message string) {
+		select {
+		case i.logs <- fmt.Sprintf("%d %s %s", id, level, message):
+		default:
+			t.Errorf("a log line too many: %s", message)
+		}
+	}})
+	t.Cleanup(func() { _ = i.Conn.Close() })
+	return i
+}
+
+func (l language) startRaw(t testing.TB, handler string, env ...string) *instance {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "engine"), os.NewFile(uintptr(fds[1]), "function")
+	defer func() { _, _ = ours.Close(), theirs.Close() }()
+	c, err := net.FileConn(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args, more := l.command(filepath.Join("testdata", l.name), handler)
+	i := &instance{logs: make(chan string, 100), raw: c.(*net.UnixConn), exited: make(chan struct{})}
+	i.cmd = exec.Command(args[0], args[1:]...)
+	i.cmd.Env = append(append([]string{"FRE_CHANNEL=3", "PATH=/usr/bin:/bin", "LANG=C.UTF-8"}, more...), env...)
+	i.cmd.ExtraFiles = []*os.File{theirs}
+	i.cmd.Stdout, i.cmd.Stderr = &i.stdout, &i.stderr
+	if err := i.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = i.cmd.Wait()
+		close(i.exited)
+	}()
+	t.Cleanup(func() {
+		_ = i.cmd.Process.Kill()
+		<-i.exited
+		_ = i.raw.Close()
+		if t.Failed() {
+			t.Logf("%s %s\nstdout: %s\nstderr: %s", l.name, handler, &i.stdout, &i.stderr)
+		}
+	})
+	return i
+}
+
+// answer is a whole reply.
+type answer struct {
+	Status  int
+	Headers [][2]string
+	Body    string
+}
+
+func (i *instance) invoke(ctx context.Context, body string) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	r, err := i.Invoke(ctx, &channel.Invocation{Method: "POST", Path: "/p"}, strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = r.Body.Close() }()
+	b, err := io.ReadAll(r.Body)
+	return answer{r.Status, r.Headers, string(b)}, err
+}
+
+const (
+	textType = "text/plain; charset=utf-8"
+	byteType = "application/octet-stream"
+	jsonType = "application/json"
+)
+
+func typed(t string) [][2]string { return [][2]string{{"content-type", t}} }
+
+func TestAnswers(t *testing.T) {
+	tests := []struct {
+		handler, body string
+		only          string // the runtime that has it, "" for all
+		want          answer
+	}{
+		{"echo", "abc", "", answer{201, [][2]string{{"X-Path", "/p"}, {"x-many", "a"}, {"x-many", "b"}, {"content-type", byteType}}, "abc"}},
+		{"text", "", "", answer{200, typed(textType), "grüße"}},
+		{"data", "", "", answer{200, typed(byteType), "\x00\xff"}},
+		{"nothing", "", "", answer{204, [][2]string{}, ""}},
+		{"array", "", "python", answer{200, typed(jsonType), `[1, "two", null]`}},
+		{"array", "", "node", answer{200, typed(jsonType), `[1,"two",null]`}},
+		{"json_in", "[1,2,3]", "python", answer{200, typed(jsonType), `{"sum": 6}`}},
+		{"json_in", "[1,2,3]", "node", answer{200, typed(jsonType), `{"sum":6}`}},
+		{"stream", "", "", answer{200, typed(textType), "part 0\npart 1\npart 2\npart 3\npart 4\n"}},
+		{"stream_status", "", "", answer{202, typed("text/x"), strings.Repeat("x", 3_000_000)}},
+		{"stream_nothing", "", "", answer{200, typed(byteType), ""}},
+		{"asynchronous", "", "python", answer{200, typed(textType), "async"}},
+		{"asynchronous_stream", "", "python", answer{200, typed(textType), "012"}},
+		{"object_form", "", "node", answer{203, [][2]string{{"a", "b"}, {"content-type", jsonType}}, `{"x":1}`}},
+		{"readable", "", "node", answer{200, typed(byteType), "ab"}},
+		{"children", "", "", answer{200, typed(byteType), "none\n"}},
+	}
+	for _, l := range languages(t) {
+		for _, concurrency := range []string{"1", "4"} {
+			for _, tt := range tests {
+				if tt.only != "" && tt.only != l.name {
+					continue
+				}
+				t.Run(l.name+" "+concurrency+" "+tt.handler, func(t *testing.T) {
+					t.Parallel()
+					i := l.start(t, "all."+tt.handler, "FRE_CONCURRENCY="+concurrency)
+					for range 2 { // warm too
+						got, err := i.invoke(t.Context(), tt.body)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if diff := cmp.Diff(tt.want, got); diff != "" {
+							t.Error(diff)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestEventAndContext(t *testing.T) {
+	for _, l := range languages(t) {
+		t.Run(l.name, func(t *testing.T) {
+			i := l.start(t, "all.describe")
+			deadline := time.Now().Add(time.Hour).UnixMilli()
+			r, err := i.Invoke(t.Context(), &channel.Invocation{
+				Function: "f", ID: "id-1", Tenant: "t", DeadlineMS: deadline, Method: "PUT", Path: "/a/ü",
+				Query:   "a=1&b=x%20y+z&a=2&e&%zz=%C3%BC",
+				Headers: [][2]string{{"X-Twice", "one"}, {"x-twice", "two"}},
+			}, strings.NewReader("bödy"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got any
+			if err := json.NewDecoder(r.Body).Decode(&got); err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]any{
+				"method": "PUT", "path": "/a/ü", "header": "one, two", "text": "bödy",
+				"query": map[string]any{
+					"a": []any{"1", "2"}, "b": []any{"x y z"}, "e": []any{""}, "%zz": []any{"ü"},
+				},
+				"function": "f", "id": "id-1", "tenant": "t", "deadline": float64(deadline) / 1000, "left": true,
+			}
+			if diff := cmp.Diff(any(want), got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestHandlerFails(t *testing.T) {
+	tests := []struct {
+		handler, only string
+		message       string // part of it
+		typ           string // "" for the language's own
+		stack         string // part of it
+		body          string // what came before
+	}{
+		{"raises", "", "no such thing", "", "raises", ""},
+		{"raises_cause", "python", "outer", "RuntimeError", "no such thing", ""},
+		{"throws_text", "node", "plain text", "Thrown", "", ""},
+		{"unserialisable", "", "the handler's answer is no JSON", "TypeError", "", ""},
+		{"wrong_type", "", "the handler returned", "TypeError", "", ""},
+		{"bad_status", "", "99", "", "", ""},
+		{"bad_header", "python", "control characters", "ValueError", "", ""},
+		{"bad_header", "node", "control characters", "TypeError", "", ""},
+		{"many_headers", "", "300 headers, at most 256", "", "", ""},
+		{"big_headers", "", "bytes of headers, at most", "", "", ""},
+		{"stream_raises", "", "in the middle", "", "stream_raises", "begun"},
+		{"stream_raises_first", "", "at first", "", "stream_raises_first", ""},
+		{"stream_wrong", "", "7, not", "TypeError", "", "begun"},
+		{"recursion", "python", "recursion depth", "RecursionError", "", ""},
+		{"recursion", "node", "call stack", "RangeError", "", ""},
+		{"memory", "python", "", "MemoryError", "", ""},
+		{"leaves", "python", "sys.exit(3)", "SystemExit", "", ""},
+	}
+	for _, l := range languages(t) {
+		for _, tt := range tests {
+			if tt.only != "" && tt.only != l.name {
+				continue
+			}
+			t.Run(l.name+" "+tt.handler, func(t *testing.T) {
+				t.Parallel()
+				i := l.start(t, "all."+tt.handler)
+				for range 2 { // the instance lives on
+					got, err := i.invoke(t.Context(), "")
+					var f *channel.Failure
+					if !errors.As(err, &f) {
+						t.Fatalf("got %+v, %v, want a Failure", got, err)
+					}
+					typ := tt.typ
+					if typ == "" {
+						typ = l.errType
+					}
+					if f.Type != typ || !strings.Contains(f.Message, tt.message) || f.Load {
+						t.Errorf("got %s: %s (load %v), want %s: …%s…", f.Type, f.Message, f.Load, typ, tt.message)
+					}
+					stack := strings.ReplaceAll(tt.stack, "stream_raises", map[string]string{"python": "stream_raises", "node": "broken"}[l.name])
+					stack = strings.ReplaceAll(stack, "broken_first", "broken")
+					if !strings.Contains(f.Stack, stack) {
+						t.Errorf("stack without %q:\n%s", stack, f.Stack)
+					}
+					if strings.Contains(f.Stack, "bootstrap") || strings.Contains(f.Stack, "_fre.py") && tt.stack != "" {
+						t.Errorf("stack shows the bootstrap:\n%s", f.Stack)
+					}
+					if got.Body != tt.body {
+						t.Errorf("body %q before the failure, want %q", got.Body, tt.body)
+					}
+				}
+				_ = i.Stop()
+				<-i.exited
+				if tt.message != "" && !strings.Contains(i.stderr.String(), tt.message) {
+					t.Errorf("stderr does not tell: %q", &i.stderr)
+				}
+			})
+		}
+	}
+}
+
+func TestLoadFails(t *testing.T) {
+	tests := []struct {
+		handler, only, typ, message, stack string
+	}{
+		{"syntax.handle", "", "SyntaxError", "", "syntax."},
+		{"raising.handle", "python", "KeyError", "at import", "fail()"},
+		{"raising.handle", "node", "RangeError", "at import", "raising.js"},
+		{"exiting.handle", "python", "SystemExit", "not today", ""},
+		{"missing.handle", "python", "ModuleNotFoundError", "missing", ""},
+		{"missing.handle", "node", "Error", "no missing.js", ""},
+		{"all.missing", "python", "AttributeError", "module 'all' has no function 'missing'", ""},
+		{"all.missing", "node", "TypeError", "all exports no missing", ""},
+		{"all.not_callable", "", "TypeError", "not a function", ""},
+		{"all", "python", "ValueError", "not module.function", ""},
+		{"all", "node", "TypeError", "not file.export", ""},
+	}
+	for _, l := range languages(t) {
+		for _, tt := range tests {
+			if tt.only != "" && tt.only != l.name {
+				continue
+			}
+			t.Run(l.name+" "+tt.handler, func(t *testing.T) {
+				t.Parallel()
+				i := l.start(t, tt.handler)
+				_, err := i.Ready(t.Context())
+				var f *channel.Failure
+				if !errors.As(err, &f) {
+					t.Fatalf("got %v, want a Failure", err)
+				}
+				if f.Type != tt.typ || !strings.Contains(f.Message, tt.message) || !strings.Contains(f.Stack, tt.stack) || !f.Load {
+					t.Errorf("got %+v, want %s: …%s… at …%s…", f, tt.typ, tt.message, tt.stack)
+				}
+				if strings.Contains(f.Stack, "importlib") || strings.Contains(f.Stack, "node:internal") {
+					t.Errorf("stack shows the loader:\n%s", f.Stack)
+				}
+				<-i.exited
+				if code := i.cmd.ProcessState.ExitCode(); code != 1 {
+					t.Errorf("exit status %d, want 1", code)
+				}
+			})
+		}
+	}
+}
+
+func TestModules(t *testing.T) {
+	for _, l := range languages(t) {
+		if l.name != "node" {
+			continue
+		}
+		for handler, want := range map[string]string{"module.handle": "esm", "module.other": "default"} {
+			got, err := l.start(t, handler).invoke(t.Context(), "")
+			if err != nil || got.Body != want {
+				t.Errorf("%s: got %q, %v, want %q", handler, got.Body, err, want)
+			}
+		}
+	}
+}
+
+func TestReady(t *testing.T) {
+	for _, l := range languages(t) {
+		r, err := l.start(t, "all.text", "FRE_CONCURRENCY=7").Ready(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Concurrency != 7 || !strings.HasPrefix(r.Runtime, l.name+" ") {
+			t.Errorf("%s: %+v", l.name, r)
+		}
+	}
+}
+
+func TestLogsAndPrints(t *testing.T) {
+	for _, l := range languages(t) {
+		t.Run(l.name, func(t *testing.T) {
+			i := l.start(t, "all.logs")
+			if _, err := i.invoke(t.Context(), ""); err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range []string{"1 debug d", "1 info i 7", "1 warning w", "1 error e"} {
+				if got := <-i.logs; got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
+			}
+			i = l.start(t, "all.prints")
+			if _, err := i.invoke(t.Context(), ""); err != nil {
+				t.Fatal(err)
+			}
+			if err := i.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			<-i.exited
+			if code := i.cmd.ProcessState.ExitCode(); code != 0 {
+				t.Errorf("exit status %d after STOP", code)
+			}
+			if i.stdout.String() != "to stdout\n" || i.stderr.String() != "to stderr\n" {
+				t.Errorf("stdout %q, stderr %q", &i.stdout, &i.stderr)
+			}
+		})
+	}
+}
+
+func TestBigBodies(t *testing.T) {
+	big := strings.Repeat("0123456789abcdef", 8<<20/16)
+	for _, l := range languages(t) {
+		for _, concurrency := range []string{"1", "4"} {
+			t.Run(l.name+" "+concurrency, func(t *testing.T) {
+				i := l.start(t, "all.echo", "FRE_CONCURRENCY="+concurrency)
+				for _, size := range []int{32<<10 + 1, 256 << 10, 1 << 20, 8 << 20} {
+					got, err := i.invoke(t.Context(), big[:size])
+					if err != nil || got.Body != big[:size] {
+						t.Errorf("%d bytes came back of %d, %v", len(got.Body), size, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestCancel(t *testing.T) {
+	for _, l := range languages(t) {
+		for _, concurrency := range []string{"1", "4"} {
+			t.Run(l.name+" stream "+concurrency, func(t *testing.T) {
+				i := l.start(t, "all.endless", "FRE_CONCURRENCY="+concurrency)
+				for range 2 {
+					finished := make(chan struct{})
+					r, err := i.Invoke(t.Context(), &channel.Invocation{Finished: func() { close(finished) }}, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, err := io.CopyN(io.Discard, r.Body, 1<<20); err != nil {
+						t.Fatal(err)
+					}
+					if err := r.Body.Close(); err != nil {
+						t.Fatal(err)
+					}
+					<-finished // the function broke off, and its place is free
+				}
+			})
+		}
+		t.Run(l.name+" handler", func(t *testing.T) {
+			i := l.start(t, "all.waits")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cause := errors.New("client gone")
+			go func() {
+				<-i.logs
+				cancel(cause)
+			}()
+			if _, err := i.Invoke(ctx, &channel.Invocation{}, nil); err != cause {
+				t.Errorf("got %v, want the cause", err)
+			}
+		})
+	}
+}
+
+func TestConcurrent(t *testing.T) {
+	for _, l := range languages(t) {
+		t.Run(l.name, func(t *testing.T) {
+			i := l.start(t, "all.concurrent", "FRE_CONCURRENCY=8")
+			var wg sync.WaitGroup
+			for n := range 104 { // eight meet at a time
+				wg.Go(func() {
+					want := strings.Repeat(fmt.Sprint(n), 1000)
+					got, err := i.invoke(t.Context(), want)
+					if err != nil || got.Body != want {
+						t.Errorf("%d: got %d bytes, %v", n, len(got.Body), err)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+func TestDies(t *testing.T) {
+	for _, l := range languages(t) {
+		i := l.start(t, "all.dies")
+		if _, err := i.invoke(t.Context(), ""); !errors.Is(err, channel.ErrClosed) {
+			t.Errorf("%s: got %v, want ErrClosed", l.name, err)
+		}
+	}
+}
+
+// An exception outside of any event's own path ends the instance, and what is
+// in flight hears why.
+func TestNodeUncaught(t *testing.T) {
+	for _, l := range languages(t) {
+		if l.name != "node" {
+			continue
+		}
+		for handler, want := range map[string]string{"all.rejects": "nobody waits", "all.uncaught": "nobody catches"} {
+			i := l.start(t, handler)
+			_, err := i.invoke(t.Context(), "")
+			var f *channel.Failure
+			if !errors.As(err, &f) || f.Message != want {
+				t.Errorf("%s: got %v, want %s", handler, err, want)
+			}
+			<-i.exited
+			if code := i.cmd.ProcessState.ExitCode(); code != 1 {
+				t.Errorf("%s: exit status %d, want 1", handler, code)
+			}
+		}
+	}
+}
+
+func TestMalformedFromEngine(t *testing.T) {
+	tests := map[string]string{
+		"length":        "\xff\xff\xff\xff\x03\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00",
+		"kind":          "\x00\x00\x00\x00\x63\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00",
+		"own kind":      "\x00\x00\x00\x00\x04\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00",
+		"flags":         "\x00\x00\x00\x00\x03\x80\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00",
+		"fds":           "\x00\x00\x00\x00\x03\x00\x01\x00\x01\x00\x00\x00\x00\x00\x00\x00",
+		"no metadata":   "\x00\x00\x00\x00\x03\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00",
+		"metadata long": "\x04\x00\x00\x00\x03\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00",
+		"no JSON":       "\x05\x00\x00\x00\x03\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00{",
+		"no object":     "\x05\x00\x00\x00\x03\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x007",
+	}
+	for _, l := range languages(t) {
+		for _, concurrency := range []string{"1", "4"} {
+			for name, raw := range tests {
+				t.Run(l.name+" "+concurrency+" "+name, func(t *testing.T) {
+					t.Parallel()
+					i := l.startRaw(t, "all.text", "FRE_CONCURRENCY="+concurrency)
+					if _, err := io.WriteString(i.raw, raw); err != nil {
+						t.Fatal(err)
+					}
+					<-i.exited
+					if code := i.cmd.ProcessState.ExitCode(); code != 70 {
+						t.Errorf("exit status %d, want 70", code)
+					}
+				})
+			}
+		}
+	}
+}
+
+// When the engine hangs up the instance ends by itself.
+func TestEngineGone(t *testing.T) {
+	for _, l := range languages(t) {
+		for _, concurrency := range []string{"1", "4"} {
+			i := l.start(t, "all.text", "FRE_CONCURRENCY="+concurrency)
+			if _, err := i.Ready(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			_ = i.Close()
+			<-i.exited
+			if code := i.cmd.ProcessState.ExitCode(); code != 0 {
+				t.Errorf("%s: exit status %d", l.name, code)
+			}
+		}
+	}
+}
+
+// BenchmarkWarm is one event of 100 bytes there and back.
+func BenchmarkWarm(b *testing.B) {
+	for _, l := range languages(b) {
+		b.Run(l.name, func(b *testing.B) {
+			i := l.start(b, "all.text")
+			if _, err := i.Ready(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			body := strings.Repeat("x", 100)
+			for b.Loop() {
+				r, err := i.Invoke(b.Context(), &channel.Invocation{Method: "POST", Path: "/"}, strings.NewReader(body))
+				if err != nil {
+					b.Fatal(err)
+				}
+				_ = r.Body.Close()
+			}
+		})
+	}
+}
+
+// BenchmarkStart is fork to READY.
+func BenchmarkStart(b *testing.B) {
+	for _, l := range languages(b) {
+		b.Run(l.name, func(b *testing.B) {
+			for b.Loop() {
+				i := l.start(b, "all.text")
+				if _, err := i.Ready(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

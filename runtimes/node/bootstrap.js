@@ -1,0 +1,449 @@
+// FRE's Node bootstrap: loads the handler and speaks the channel protocol
+// (docs/protocol.md) on file descriptor 3.
+//
+//	node bootstrap.js file.export
+'use strict';
+
+const net = require('net');
+const path = require('path');
+const { pathToFileURL } = require('url');
+const { inspect, format } = require('util');
+
+const READY = 1, FAILED = 2, INVOKE = 3, RESPONSE = 4, DATA = 5, ERROR = 6, CANCEL = 7, WINDOW = 8, LOG = 9, STOP = 10;
+const MORE = 1;
+const MAX_PAYLOAD = 1 << 20;
+const MAX_META = 256 << 10;
+const MAX_HEADERS = 256;
+const FULL_WINDOW = 256 << 10;
+const GRANT = 128 << 10; // bytes of a request body taken before the window is opened again
+const FIRST = 256 << 10; // bytes of an answer that go along in RESPONSE
+const EXIT_PROTOCOL = 70; // EX_SOFTWARE of sysexits.h
+const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
+const CONTROL = /[\0-\x08\x0a-\x1f\x7f]/;
+
+const name = process.argv[2];
+const root = process.env.FRE_FUNCTION_DIR || '/function';
+process.argv.splice(1, 2, path.join(root, name));
+
+// --- What a handler sees ----------------------------------------------------
+
+// One request. body: Buffer; method, path, rawQuery: string; rawHeaders:
+// [name, value] pairs as they came; headers: the same by lower-case name, values
+// of a name that came more than once joined with ", "; query: parameter name ->
+// array of values; text: the body as UTF-8; json().
+class Event {
+  #query;
+  constructor(meta, body) {
+    this.method = meta.method || '';
+    this.path = meta.path || '';
+    this.rawQuery = meta.query || '';
+    this.rawHeaders = meta.headers || [];
+    this.headers = Object.create(null);
+    for (const [name, value] of this.rawHeaders) {
+      const n = name.toLowerCase();
+      this.headers[n] = n in this.headers ? `${this.headers[n]}, ${value}` : value;
+    }
+    this.body = body;
+  }
+  get query() {
+    if (!this.#query) {
+      this.#query = Object.create(null);
+      for (const [k, v] of new URLSearchParams(this.rawQuery)) (this.#query[k] ||= []).push(v);
+    }
+    return this.#query;
+  }
+  get text() { return this.body.toString(); }
+  json() { return JSON.parse(this.body.toString()); }
+}
+
+// What the engine says about one event. deadline: milliseconds since 1970.
+class Context {
+  constructor(id, meta, signal) {
+    this.function = meta.function;
+    this.id = meta.id;
+    this.tenant = meta.tenant;
+    this.deadline = meta.deadline_ms;
+    this.signal = signal; // AbortSignal, aborted when the client has gone
+    const log = (level) => (message, ...args) => {
+      send(LOG, 0, id, json({ level, message: cut(format(message, ...args), MAX_META) }));
+    };
+    this.logger = { debug: log('debug'), info: log('info'), warning: log('warning'), warn: log('warning'), error: log('error') };
+  }
+  remaining() { return this.deadline - Date.now(); }
+}
+
+// --- The channel ------------------------------------------------------------
+
+// Children do not get the descriptor: node marks what it inherits close-on-exec.
+const channel = new net.Socket({ fd: Number(process.env.FRE_CHANNEL || 3), readable: true, writable: true });
+channel.on('error', () => process.exit(0)); // the engine has gone
+channel.on('end', () => process.exit(0));
+
+function die(why) {
+  process.stderr.write(`fre: the engine broke the channel protocol: ${why}\n`);
+  process.exit(EXIT_PROTOCOL);
+}
+
+const json = (v) => Buffer.from(JSON.stringify(v));
+
+function send(kind, flags, id, ...parts) {
+  let size = 0;
+  for (const p of parts) size += p.length;
+  const head = Buffer.alloc(16);
+  head.writeUInt32LE(size, 0);
+  head[4] = kind;
+  head[5] = flags;
+  head.writeBigUInt64LE(id, 8);
+  if (size <= 4096) {
+    channel.write(Buffer.concat([head, ...parts], size + 16));
+    return;
+  }
+  channel.cork();
+  channel.write(head);
+  for (const p of parts) channel.write(p);
+  channel.uncork();
+}
+
+// Shortens text so that its JSON stays below limit bytes.
+function cut(text, limit) {
+  let n = text.length;
+  while (n * 6 > limit - 64 && Buffer.byteLength(JSON.stringify(text.slice(0, n))) > limit - 64) n >>= 1;
+  return n < text.length ? text.slice(0, n) + '...' : text;
+}
+
+// Frames are cut out of what has arrived: pieces holds size bytes.
+let pieces = [], size = 0, need = 16, head = null;
+
+channel.on('data', (piece) => {
+  pieces.push(piece);
+  size += piece.length;
+  while (size >= need) {
+    let all = pieces.length === 1 ? pieces[0] : Buffer.concat(pieces, size);
+    const got = all.subarray(0, need);
+    all = all.subarray(need);
+    pieces = all.length ? [all] : [];
+    size = all.length;
+    if (head) {
+      const h = head;
+      head = null;
+      need = 16;
+      frame(h, got);
+      continue;
+    }
+    const h = { kind: got[4], flags: got[5], id: got.readBigUInt64LE(8) };
+    const length = got.readUInt32LE(0);
+    if (length > MAX_PAYLOAD) die(`frame of ${length} bytes`);
+    if (![INVOKE, DATA, CANCEL, WINDOW, STOP].includes(h.kind)) die(`frame kind ${h.kind}`);
+    if (got[6] || got[7] || h.flags & ~MORE || (h.flags && h.kind !== INVOKE && h.kind !== DATA)) {
+      die(`flags or file descriptors of frame kind ${h.kind}`);
+    }
+    if (length === 0) {
+      frame(h, Buffer.alloc(0));
+    } else {
+      head = h;
+      need = length;
+    }
+  }
+});
+
+const calls = new Map(); // id -> Call, from INVOKE to the last frame of the answer
+let stopping = false;
+
+class Call {
+  constructor(id, meta, body) {
+    this.id = id;
+    this.meta = meta;
+    this.parts = [body];
+    this.taken = 0; // bytes of DATA since the last grant
+    this.window = FULL_WINDOW; // bytes of the answer that may be sent
+    this.abort = new AbortController();
+    this.wake = null; // resolves the promise of who waits for the window
+    this.over = false; // nothing more may be sent
+  }
+}
+
+function frame({ kind, flags, id }, payload) {
+  if (kind === INVOKE) {
+    const n = payload.length < 4 ? Infinity : payload.readUInt32LE(0);
+    if (n > payload.length - 4 || n > MAX_META || id === 0n || calls.has(id)) die('INVOKE');
+    let meta;
+    try {
+      meta = JSON.parse(payload.toString('utf8', 4, 4 + n));
+    } catch {
+      die('metadata');
+    }
+    if (meta === null || typeof meta !== 'object' || Array.isArray(meta)) die('metadata');
+    const call = new Call(id, meta, payload.subarray(4 + n));
+    calls.set(id, call);
+    if (!flags) handle(call);
+    return;
+  }
+  if (kind === STOP) {
+    stopping = true;
+    stopIfIdle();
+    return;
+  }
+  const call = calls.get(id);
+  if (!call) return; // crossed the end of its answer
+  if (kind === DATA) {
+    call.parts.push(payload);
+    call.taken += payload.length;
+    if (!flags) {
+      handle(call);
+    } else if (call.taken >= GRANT) {
+      const b = Buffer.alloc(4);
+      b.writeUInt32LE(call.taken);
+      send(WINDOW, 0, id, b);
+      call.taken = 0;
+    }
+  } else if (kind === CANCEL) {
+    call.abort.abort();
+    fail(call, 'Cancelled', 'the client has gone', '');
+  } else {
+    if (payload.length !== 4) die('WINDOW');
+    call.window += payload.readUInt32LE(0);
+    call.wake?.();
+  }
+}
+
+function stopIfIdle() {
+  if (!stopping || calls.size) return;
+  // What was written must reach the engine before the process ends.
+  channel.end(() => process.exit());
+}
+
+function end(call) {
+  call.over = true;
+  calls.delete(call.id);
+  call.wake?.();
+  stopIfIdle();
+}
+
+function fail(call, type, message, stack) {
+  if (call.over) return;
+  send(ERROR, 0, call.id, failure(type, message, stack));
+  end(call);
+}
+
+function failure(type, message, stack) {
+  return json({ type: cut(type, 1024), message: cut(message, 64 << 10), stack: cut(stack, 128 << 10) });
+}
+
+// Takes apart whatever was thrown: type, message, and the stack without the
+// bootstrap's and node's own frames.
+function describe(e) {
+  let type = 'Error', message = '', stack = '';
+  try {
+    if (e instanceof Error) {
+      type = String(e.name || e.constructor.name);
+      message = String(e.message);
+      stack = String(e.stack);
+    } else {
+      type = 'Thrown';
+      message = typeof e === 'string' ? e : inspect(e);
+    }
+    stack = stack.split('\n').filter((l) => !(/^\s+at /.test(l) && (l.includes(__filename) || l.includes('node:internal')))).join('\n');
+    process.stderr.write(`${stack || `${type}: ${message}`}\n`);
+  } catch { /* a getter of what was thrown threw */ }
+  return [type, message, stack];
+}
+
+// Waits until something may be sent. False: nobody wants it any more.
+async function window(call) {
+  while (!call.over && call.window <= 0) await new Promise((resolve) => { call.wake = resolve; });
+  call.wake = null;
+  if (!call.over && channel.writableNeedDrain) {
+    await new Promise((resolve) => channel.once('drain', resolve));
+  }
+  return !call.over;
+}
+
+async function sendData(call, data) {
+  for (let at = 0; at < data.length;) {
+    if (!await window(call)) return false;
+    const n = Math.min(call.window, data.length - at);
+    call.window -= n;
+    send(DATA, MORE, call.id, data.subarray(at, at + n));
+    at += n;
+  }
+  return true;
+}
+
+// --- Answers ----------------------------------------------------------------
+
+function encodeHeaders(headers) {
+  const pairs = [];
+  if (headers == null) return pairs;
+  const entries = typeof headers[Symbol.iterator] === 'function' ? headers : Object.entries(headers);
+  for (const [name, value] of entries) {
+    for (const v of Array.isArray(value) ? value : [value]) {
+      const s = String(v);
+      if (typeof name !== 'string' || !TOKEN.test(name)) throw new TypeError(`header name ${inspect(name)} is not allowed in HTTP`);
+      if (CONTROL.test(s)) throw new TypeError(`value of header ${name} has control characters: ${inspect(s)}`);
+      pairs.push([name, s]);
+    }
+  }
+  if (pairs.length > MAX_HEADERS) throw new RangeError(`${pairs.length} headers, at most ${MAX_HEADERS}`);
+  return pairs;
+}
+
+const isStream = (v) => v != null && typeof v === 'object' && !(v instanceof Uint8Array) &&
+  (typeof v[Symbol.asyncIterator] === 'function' || (typeof v.next === 'function' && typeof v[Symbol.iterator] === 'function'));
+
+// Returns [Buffer, content type], or null for what is no plain body.
+function encodePiece(v) {
+  if (typeof v === 'string') return [Buffer.from(v), 'text/plain; charset=utf-8'];
+  if (v instanceof Uint8Array) return [Buffer.from(v.buffer, v.byteOffset, v.byteLength), 'application/octet-stream'];
+  return null;
+}
+
+function encodeBody(v) {
+  if (v === undefined || v === null) return [Buffer.alloc(0), null];
+  const plain = encodePiece(v);
+  if (plain) return plain;
+  if (typeof v === 'object') {
+    let text;
+    try {
+      text = JSON.stringify(v);
+    } catch (e) {
+      throw new TypeError(`the handler's answer is no JSON: ${e.message}`);
+    }
+    if (text !== undefined) return [Buffer.from(text), 'application/json'];
+  }
+  throw new TypeError(`the handler returned ${inspect(v)}, not a string, Buffer, object, undefined, ` +
+    '{status, headers, body}, [status, headers, body] or a stream');
+}
+
+const isStatus = (n) => Number.isInteger(n) && n >= 200 && n <= 599;
+
+function takeApart(result) {
+  let status, headers, body = result;
+  if (Array.isArray(result) && result.length === 3 && typeof result[0] === 'number' &&
+      (result[1] == null || typeof result[1] === 'object')) {
+    [status, headers, body] = result;
+  } else if (result !== null && typeof result === 'object' && !isStream(result) && !(result instanceof Uint8Array)) {
+    const s = result.status ?? result.statusCode;
+    if (typeof s === 'number' && ('body' in result || 'headers' in result)) {
+      [status, headers, body] = [s, result.headers, result.body];
+    }
+  }
+  if (status !== undefined && !isStatus(status)) throw new RangeError(`status ${status} is not a number from 200 to 599`);
+  return { status, headers: encodeHeaders(headers), body };
+}
+
+async function respond(call, result) {
+  let { status, headers, body } = takeApart(result);
+  let rest = null, data, type;
+  if (isStream(body)) {
+    rest = body[Symbol.asyncIterator] ? body[Symbol.asyncIterator]() : body[Symbol.iterator]();
+    // The first piece before RESPONSE: an exception before it is a clean failure.
+    const first = await rest.next();
+    if (first.done) rest = null;
+    [data, type] = first.done ? [Buffer.alloc(0), 'application/octet-stream'] : streamPiece(first.value);
+  } else {
+    [data, type] = encodeBody(body);
+  }
+  if (call.over) {
+    await rest?.return?.();
+    return;
+  }
+  status ??= body == null ? 204 : 200;
+  if (type && !headers.some(([n]) => n.toLowerCase() === 'content-type')) headers.push(['content-type', type]);
+  const meta = json({ status, headers });
+  if (meta.length > MAX_META) throw new RangeError(`${meta.length} bytes of headers, at most ${MAX_META}`);
+  const n = Buffer.alloc(4);
+  n.writeUInt32LE(meta.length);
+  if (!rest && data.length <= FIRST) {
+    send(RESPONSE, 0, call.id, n, meta, data);
+    return;
+  }
+  send(RESPONSE, MORE, call.id, n, meta, data.subarray(0, FIRST));
+  let wanted = await sendData(call, data.subarray(FIRST));
+  if (rest) {
+    try {
+      while (wanted) {
+        const next = await rest.next();
+        if (next.done) break;
+        wanted = await sendData(call, streamPiece(next.value)[0]);
+      }
+    } finally {
+      await rest.return?.();
+    }
+  }
+  if (!call.over) send(DATA, 0, call.id);
+}
+
+function streamPiece(v) {
+  const p = encodePiece(v);
+  if (!p) throw new TypeError(`the handler's stream gave ${inspect(v)}, not a string or Buffer`);
+  return p;
+}
+
+let handler;
+let starting = []; // calls that came before the handler was loaded
+
+async function handle(call) {
+  if (starting) {
+    starting.push(call);
+    return;
+  }
+  if (call.over) return; // cancelled while its body came
+  const body = call.parts.length === 1 ? call.parts[0] : Buffer.concat(call.parts);
+  call.parts = null;
+  try {
+    await respond(call, await handler(new Event(call.meta, body), new Context(call.id, call.meta, call.abort.signal)));
+    if (!call.over) end(call);
+  } catch (e) {
+    if (!call.over) fail(call, ...describe(e));
+  }
+}
+
+// --- Life -------------------------------------------------------------------
+
+// No one can tell whose error this is: all that is in flight fails, and the
+// state of the process is not to be trusted.
+function crash(e) {
+  const d = describe(e);
+  if (!handler) send(FAILED, 0, 0n, failure(...d));
+  for (const call of [...calls.values()]) fail(call, ...d);
+  channel.end(() => process.exit(1));
+}
+process.on('uncaughtException', crash);
+process.on('unhandledRejection', crash);
+
+async function load() {
+  const dot = name.lastIndexOf('.');
+  if (dot <= 0 || dot === name.length - 1) throw new TypeError(`handler ${inspect(name)} is not file.export`);
+  const [file, member] = [path.join(root, name.slice(0, dot)), name.slice(dot + 1)];
+  let module;
+  try {
+    module = require(file);
+  } catch (e) {
+    if (e.code === 'MODULE_NOT_FOUND' && e.requireStack?.[0] === __filename) {
+      module = await import(pathToFileURL(`${file}.mjs`)).catch((m) => {
+        throw m.code === 'ERR_MODULE_NOT_FOUND' && String(m.message).includes(`${file}.mjs`)
+          ? new Error(`the function has no ${name.slice(0, dot)}.js, .cjs or .mjs`) : m;
+      });
+    } else if (e.code === 'ERR_REQUIRE_ESM') {
+      module = await import(pathToFileURL(require.resolve(file)));
+    } else {
+      throw e;
+    }
+  }
+  const f = module[member] ?? module.default?.[member] ?? (member === 'default' ? module : undefined);
+  if (f === undefined) throw new TypeError(`${name.slice(0, dot)} exports no ${member}`);
+  if (typeof f !== 'function') throw new TypeError(`${name} is ${typeof f}, not a function`);
+  return f;
+}
+
+load().then((f) => {
+  handler = f;
+  const concurrency = Math.max(1, Number.parseInt(process.env.FRE_CONCURRENCY || '1', 10) || 1);
+  send(READY, 0, 0n, json({ protocol: 1, runtime: `node ${process.versions.node}`, concurrency }));
+  const early = starting;
+  starting = null;
+  early.forEach(handle);
+}, (e) => {
+  send(FAILED, 0, 0n, failure(...describe(e)));
+  channel.end(() => process.exit(1));
+});

@@ -1,0 +1,661 @@
+"""FRE's Python bootstrap: loads the handler and speaks the channel protocol
+(docs/protocol.md) on file descriptor 3.
+
+Every import made here is paid at every cold start: os and sys are there
+anyway, the modules that begin with _ are compiled into the interpreter. Others
+are imported where the first event needs them.
+"""
+
+import os
+import sys
+from _json import encode_basestring_ascii as quote
+from _json import make_scanner
+from time import time
+
+READY, FAILED, INVOKE, RESPONSE, DATA, ERROR, CANCEL, WINDOW, LOG, STOP = range(1, 11)
+MORE = 1
+MAX_PAYLOAD = 1 << 20
+MAX_META = 256 << 10
+MAX_HEADERS = 256
+FULL_WINDOW = 256 << 10
+GRANT = 128 << 10  # bytes of a request body taken before the window is opened again
+FIRST = 256 << 10  # bytes of an answer that go along in RESPONSE
+EXIT_PROTOCOL = 70  # EX_SOFTWARE of sysexits.h
+
+TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+CONTROL = frozenset(map(chr, range(32))) - {"\t"} | {"\x7f"}
+
+
+class Headers(dict):
+    """Request headers by lower-case name; look-ups ignore case. A field that
+    came more than once has its values joined with ", "; all() has them one by one."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs):
+        self.pairs = pairs
+        for name, value in pairs:
+            name = name.lower()
+            self[name] = self[name] + ", " + value if name in self else value
+
+    def __getitem__(self, name):
+        return dict.__getitem__(self, name.lower())
+
+    def __contains__(self, name):
+        return dict.__contains__(self, name.lower())
+
+    def get(self, name, default=None):
+        return dict.get(self, name.lower(), default)
+
+    def all(self, name):
+        name = name.lower()
+        return [v for n, v in self.pairs if n.lower() == name]
+
+
+class Event:
+    """One request. body: bytes; headers: Headers; method, path, raw_query: str;
+    query: parameter name -> list of values; text: the body as UTF-8; json()."""
+
+    __slots__ = ("body", "headers", "method", "path", "raw_query", "_query")
+
+    def __init__(self, meta, body):
+        self.body = body
+        self.headers = Headers(meta.get("headers") or [])
+        self.method = meta.get("method", "")
+        self.path = meta.get("path", "")
+        self.raw_query = meta.get("query", "")
+        self._query = None
+
+    @property
+    def query(self):
+        if self._query is None:
+            q = self._query = {}
+            for pair in self.raw_query.split("&"):
+                name, _, value = pair.partition("=")
+                if pair:
+                    q.setdefault(unquote(name), []).append(unquote(value))
+        return self._query
+
+    @property
+    def text(self):
+        return self.body.decode()
+
+    def json(self):
+        import json
+
+        return json.loads(self.body)
+
+
+def unquote(s):
+    first, *rest = s.replace("+", " ").encode().split(b"%")
+    out = [first]
+    for part in rest:
+        try:
+            out.append(bytes.fromhex(part[:2].decode()) + part[2:] if len(part) > 1 else b"%" + part)
+        except ValueError:
+            out.append(b"%" + part)
+    return b"".join(out).decode("utf-8", "replace")
+
+
+class Logger:
+    """Lines for the function's log, with the event's id: info("x is %d", x)."""
+
+    __slots__ = ("_id",)
+
+    def __init__(self, id):
+        self._id = id
+
+    def debug(self, message, *args):
+        self._log("debug", message, args)
+
+    def info(self, message, *args):
+        self._log("info", message, args)
+
+    def warning(self, message, *args):
+        self._log("warning", message, args)
+
+    def error(self, message, *args):
+        self._log("error", message, args)
+
+    def _log(self, level, message, args):
+        message = str(message)
+        if args:
+            message %= args
+        send(LOG, 0, self._id, encode({"level": level, "message": cut(message, MAX_META)}))
+
+
+class Context:
+    """What the engine says about one event. deadline: seconds since 1970."""
+
+    __slots__ = ("function", "id", "tenant", "deadline", "logger")
+
+    def __init__(self, id, meta):
+        self.function = meta.get("function", "")
+        self.id = meta.get("id", "")
+        self.tenant = meta.get("tenant", "")
+        self.deadline = meta.get("deadline_ms", 0) / 1000
+        self.logger = Logger(id)
+
+    def remaining(self):
+        """Seconds until the deadline."""
+        return self.deadline - time()
+
+
+class Cancelled(Exception):
+    pass
+
+
+# --- The channel -----------------------------------------------------------
+
+
+class Syntax:  # what _json.make_scanner wants to know
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int, parse_constant = float, int, float
+
+
+scan = make_scanner(Syntax)
+fd = int(os.environ.get("FRE_CHANNEL", "3"))
+
+
+class NoLock:
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *_):
+        pass
+
+
+# With FRE_CONCURRENCY > 1 several threads work: serve_threads sets these.
+threaded = False
+sending = NoLock()  # held to send a frame
+condition = None  # makes Call.changed
+
+
+def die(why):
+    try:
+        os.write(2, b"fre: the engine broke the channel protocol: %s\n" % why.encode())
+    finally:
+        os._exit(EXIT_PROTOCOL)
+
+
+def hung_up():
+    """The engine has gone: nobody is left to answer to."""
+    os._exit(0)
+
+
+def read_into(view):
+    """Fills view from the channel. Returns False at the end of the channel."""
+    done = 0
+    while done < len(view):
+        try:
+            n = os.readv(fd, [view[done:]])
+        except ConnectionResetError:
+            n = 0
+        if n == 0:
+            if done:
+                die("the channel ended inside a frame")
+            return False
+        done += n
+    return True
+
+
+def read_frame():
+    """Returns kind, flags, id and payload of the next frame, or None at the end."""
+    head = bytearray(16)
+    if not read_into(memoryview(head)):
+        return None
+    size = int.from_bytes(head[:4], "little")
+    kind, flags = head[4], head[5]
+    if size > MAX_PAYLOAD:
+        die("frame of %d bytes" % size)
+    if kind not in (INVOKE, DATA, CANCEL, WINDOW, STOP):
+        die("frame kind 0x%02x" % kind)
+    if head[6] or head[7] or flags & ~MORE or flags and kind not in (INVOKE, DATA):
+        die("flags or file descriptors of frame kind 0x%02x" % kind)
+    payload = bytearray(size)
+    if size and not read_into(memoryview(payload)):
+        die("the channel ended inside a frame")
+    return kind, flags, int.from_bytes(head[8:], "little"), payload
+
+
+def send(kind, flags, id, *parts):
+    size = 0
+    for p in parts:
+        size += len(p)
+    head = size.to_bytes(4, "little") + bytes((kind, flags, 0, 0)) + id.to_bytes(8, "little")
+    left = size + 16
+    if left <= 4096:
+        parts = [b"".join((head, *parts))]
+    else:
+        parts = [head, *parts]
+    with sending:
+        try:
+            n = os.writev(fd, parts)
+            while n < left:
+                left -= n
+                while n >= len(parts[0]):
+                    n -= len(parts.pop(0))
+                if n:
+                    parts[0] = memoryview(parts[0])[n:]
+                n = os.writev(fd, parts)
+        except (BrokenPipeError, ConnectionResetError):
+            hung_up()
+
+
+def encode(fields):
+    """JSON of a dict of strings."""
+    return ("{%s}" % ",".join([quote(k) + ":" + quote(v) for k, v in fields.items()])).encode()
+
+
+def cut(text, limit):
+    """Shortens text so that its JSON stays below limit bytes."""
+    if len(text) * 6 < limit - 64:  # \\uXXXX
+        return text
+    n = len(text)
+    while len(quote(text[:n])) > limit - 64:
+        n //= 2
+    return text[:n] + ("..." if n < len(text) else "")
+
+
+def send_failure(kind, id, e):
+    """Tells the engine, and stderr, about an exception of the user's code."""
+    name = "Exception"
+    message = stack = ""
+    try:
+        t = type(e)
+        name = t.__qualname__ if t.__module__ in ("builtins", __name__) else t.__module__ + "." + t.__qualname__
+        try:
+            message = str(e)
+        except Exception:
+            message = "(its text cannot be had: __str__ failed)"
+        tb = e.__traceback__
+        while tb and (tb.tb_frame.f_code.co_filename == __file__ or "importlib._bootstrap" in tb.tb_frame.f_code.co_filename):
+            tb = tb.tb_next
+        import traceback
+
+        stack = "".join(traceback.format_exception(t, e, tb))
+        sys.stderr.write(stack)
+        sys.stderr.flush()
+    except Exception:  # out of memory, stderr closed by the handler
+        pass
+    send(kind, 0, id, encode({"type": cut(name, 1024), "message": cut(message, 64 << 10), "stack": cut(stack, 128 << 10)}))
+
+
+# --- Calls -----------------------------------------------------------------
+
+
+class Call:
+    """One invocation. The reader fills it in, a worker answers it."""
+
+    __slots__ = ("id", "meta", "parts", "taken", "window", "cancelled", "changed")
+
+    def __init__(self, id, meta, body):
+        self.id, self.meta, self.parts = id, meta, [body]
+        self.taken = 0  # bytes of DATA since the last grant
+        self.window = FULL_WINDOW  # bytes of the answer that may be sent
+        self.cancelled = False
+        self.changed = condition() if condition else None  # where several threads work: window and cancelled are guarded by it
+
+
+calls = {}  # id -> Call, from INVOKE to the last frame of the answer
+stopping = False
+
+
+def take_frame(frame):
+    """Acts on one frame; returns the call whose request is now whole, or None."""
+    global stopping
+    kind, flags, id, payload = frame
+    if kind == INVOKE:
+        n = int.from_bytes(payload[:4], "little")
+        if len(payload) < 4 or n > len(payload) - 4 or n > MAX_META or id in calls or id == 0:
+            die("INVOKE")
+        try:
+            text = payload[4 : 4 + n].decode()
+            meta, end = scan(text, 0)
+        except (ValueError, StopIteration, SystemError):  # the last where json.decoder, which has the error, is not loaded
+            die("metadata")
+        if end != len(text) or type(meta) is not dict:
+            die("metadata")
+        call = calls[id] = Call(id, meta, memoryview(payload)[4 + n :])
+        if not flags:
+            return call
+    elif kind == STOP:
+        stopping = True
+    else:
+        call = calls.get(id)
+        if call is None:  # crossed the end of its answer
+            return None
+        if kind == DATA:
+            call.parts.append(payload)
+            if not flags:
+                return call
+            call.taken += len(payload)
+            if call.taken >= GRANT:
+                send(WINDOW, 0, id, call.taken.to_bytes(4, "little"))
+                call.taken = 0
+        elif kind == CANCEL:
+            wake(call, 0, True)
+        else:
+            if len(payload) != 4:
+                die("WINDOW")
+            wake(call, int.from_bytes(payload, "little"), False)
+    return None
+
+
+def wake(call, window, cancelled):
+    if call.changed is None:
+        call.window += window
+        call.cancelled |= cancelled
+        return
+    with call.changed:
+        call.window += window
+        call.cancelled |= cancelled
+        call.changed.notify()
+
+
+# How a worker waits for its call's window. One thread: it reads the channel
+# itself, and leaves what is for others in waiting.
+waiting = []
+
+
+def window_single(call):
+    import select
+
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while not call.cancelled and (call.window <= 0 or poll.poll(0)):
+        frame = read_frame()
+        if frame is None:
+            hung_up()
+        other = take_frame(frame)
+        if other:
+            waiting.append(other)
+
+
+def window_threads(call):
+    with call.changed:
+        while call.window <= 0 and not call.cancelled:
+            call.changed.wait()
+
+
+wait_window = window_single
+
+
+def send_data(call, data):
+    view = memoryview(data).cast("B")
+    while view:
+        wait_window(call)
+        if call.cancelled:
+            raise Cancelled("the client has gone")
+        n = min(call.window, len(view), FULL_WINDOW)
+        if call.changed is None:
+            call.window -= n
+        else:
+            with call.changed:
+                call.window -= n
+        send(DATA, MORE, call.id, view[:n])
+        view = view[n:]
+
+
+# --- Answers ---------------------------------------------------------------
+
+loop = None  # asyncio's, made for the first coroutine, the same for all
+
+
+def await_(awaitable):
+    global loop
+    import asyncio
+
+    async def wait():
+        return await awaitable
+
+    if loop is None:
+        with sending:
+            if loop is None:
+                made = asyncio.new_event_loop()
+                if threaded:
+                    import threading
+
+                    threading.Thread(target=made.run_forever, daemon=True).start()
+                else:
+                    asyncio.set_event_loop(made)
+                loop = made
+    if threaded:
+        return asyncio.run_coroutine_threadsafe(wait(), loop).result()
+    return loop.run_until_complete(wait())
+
+
+def iterate_async(generator):
+    try:
+        while True:
+            yield await_(generator.__anext__())
+    except StopAsyncIteration:
+        pass
+    finally:
+        if hasattr(generator, "aclose"):
+            await_(generator.aclose())
+
+
+def encode_headers(headers):
+    """Returns [(name, value)] of what a handler gave as headers."""
+    if headers is None:
+        return []
+    pairs = []
+    for name, value in headers.items() if hasattr(headers, "items") else headers:
+        for v in value if isinstance(value, (list, tuple)) else (value,):
+            v = str(v)
+            if not isinstance(name, str) or not name or not TOKEN.issuperset(name):
+                raise ValueError("header name %r is not allowed in HTTP" % (name,))
+            if not CONTROL.isdisjoint(v):
+                raise ValueError("value of header %s has control characters: %r" % (name, v))
+            pairs.append((name, v))
+    if len(pairs) > MAX_HEADERS:
+        raise ValueError("%d headers, at most %d" % (len(pairs), MAX_HEADERS))
+    return pairs
+
+
+def encode_body(body):
+    """Returns (bytes, content type), or (None, None) for what is no plain body."""
+    if isinstance(body, str):
+        return body.encode("utf-8", "surrogateescape"), "text/plain; charset=utf-8"
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        return body, "application/octet-stream"
+    if isinstance(body, (dict, list)):
+        import json
+
+        try:
+            return json.dumps(body, ensure_ascii=False, allow_nan=False).encode(), "application/json"
+        except (TypeError, ValueError, RecursionError) as e:
+            raise type(e)("the handler's answer is no JSON: %s" % e) from None
+    return None, None
+
+
+def respond(call, result):
+    status, headers = None, None
+    if isinstance(result, tuple):
+        if len(result) != 3:
+            raise TypeError("the handler returned a tuple of %d, not (status, headers, body)" % len(result))
+        status, headers, result = result
+        if not isinstance(status, int) or not 200 <= status <= 599:
+            raise ValueError("status %r is not a number from 200 to 599" % (status,))
+    headers = encode_headers(headers)
+    rest = None
+    if result is None:
+        body, kind = b"", None
+        status = status or 204
+    else:
+        body, kind = encode_body(result)
+    if body is None:
+        if hasattr(type(result), "__anext__"):
+            result = iterate_async(result)
+        if not hasattr(type(result), "__next__"):
+            raise TypeError(
+                "the handler returned %.100r, not str, bytes, dict, list, None, (status, headers, body) or a generator"
+                % (result,)
+            )
+        rest = result
+        body, kind = b"", "application/octet-stream"
+        for piece in rest:  # the first one: an exception before it is a clean failure
+            body, kind = stream_piece(piece)
+            break
+        else:
+            rest = None
+    if kind and not any(name.lower() == "content-type" for name, _ in headers):
+        headers.append(("content-type", kind))
+    meta = '{"status":%d,"headers":[%s]}' % (
+        status or 200,
+        ",".join(["[%s,%s]" % (quote(n), quote(v)) for n, v in headers]),
+    )
+    meta = meta.encode()
+    if len(meta) > MAX_META:
+        raise ValueError("%d bytes of headers, at most %d" % (len(meta), MAX_META))
+    head = len(meta).to_bytes(4, "little")
+    view = memoryview(body).cast("B")
+    if rest is None and len(view) <= FIRST:
+        send(RESPONSE, 0, call.id, head, meta, view)
+        return
+    send(RESPONSE, MORE, call.id, head, meta, view[:FIRST])
+    send_data(call, view[FIRST:])
+    if rest is not None:
+        try:
+            for piece in rest:
+                piece, _ = stream_piece(piece)
+                if piece:
+                    send_data(call, piece)
+                elif call.cancelled:
+                    raise Cancelled("the client has gone")
+        finally:
+            if hasattr(rest, "close"):
+                rest.close()
+    send(DATA, 0, call.id)
+
+
+def stream_piece(piece):
+    if isinstance(piece, (str, bytes, bytearray, memoryview)):
+        return encode_body(piece)
+    raise TypeError("the handler's generator gave %.100r, not str or bytes" % (piece,))
+
+
+def handle(handler, call):
+    parts = call.parts
+    body = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+    call.parts = parts = None
+    try:
+        if call.cancelled:
+            raise Cancelled("the client has gone")
+        result = handler(Event(call.meta, body), Context(call.id, call.meta))
+        body = None
+        if hasattr(type(result), "__await__"):
+            result = await_(result)
+        respond(call, result)
+    except Cancelled as e:
+        send(ERROR, 0, call.id, encode({"type": "Cancelled", "message": str(e), "stack": ""}))
+    except BaseException as e:  # SystemExit, KeyboardInterrupt and their like end the event, not the instance
+        if isinstance(e, SystemExit):
+            e.args = ("the handler called sys.exit(%s)" % (e.code if e.code is not None else ""),)
+        send_failure(ERROR, call.id, e)
+    calls.pop(call.id, None)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except Exception:  # the handler closed them
+        pass
+
+
+# --- Life ------------------------------------------------------------------
+
+
+def load(name):
+    module, _, function = name.rpartition(".")
+    if not module or not function:
+        raise ValueError("handler %r is not module.function" % name)
+    __import__(module)
+    handler = getattr(sys.modules[module], function, None)
+    if handler is None:
+        raise AttributeError("module %r has no function %r" % (module, function))
+    if not callable(handler):
+        raise TypeError("%s is %s, not a function" % (name, type(handler).__qualname__))
+    return handler
+
+
+def forget_channel():
+    global fd
+    try:
+        os.close(fd)
+    except OSError:
+        pass
+    fd = -1  # a child that goes on as if it were the function fails at its first frame
+
+
+def main(name):
+    os.set_inheritable(fd, False)
+    os.register_at_fork(after_in_child=forget_channel)
+    del sys.path[0]  # the bootstrap's own; /function and /opt/python come from PYTHONPATH
+    del sys.argv[1:]
+    sys.argv[0] = name
+    sys.stdout.reconfigure(line_buffering=True)
+    try:
+        concurrency = max(1, int(os.environ.get("FRE_CONCURRENCY") or 1))
+    except ValueError:
+        concurrency = 1
+    try:
+        handler = load(name)
+    except BaseException as e:  # SystemExit at import too
+        send_failure(FAILED, 0, e)
+        sys.exit(1)
+    ready = '{"protocol":1,"runtime":"python %d.%d.%d","concurrency":%d}' % (*sys.version_info[:3], concurrency)
+    send(READY, 0, 0, ready.encode())
+    if concurrency == 1:
+        serve_single(handler)
+    else:
+        serve_threads(handler, concurrency)
+    sys.stdout.flush()
+
+
+def serve_single(handler):
+    while True:
+        while waiting:
+            handle(handler, waiting.pop(0))
+        if stopping and not calls:
+            return
+        frame = read_frame()
+        if frame is None:
+            return
+        call = take_frame(frame)
+        if call:
+            handle(handler, call)
+
+
+def serve_threads(handler, count):
+    """A thread reads the channel, count threads handle events, this one waits:
+    it stays free for signal handlers, and ends the process in good order."""
+    global sending, wait_window, condition, threaded
+    import threading
+    from _queue import SimpleQueue
+
+    sending, wait_window, condition, threaded = threading.Lock(), window_threads, threading.Condition, True
+    queue, finished = SimpleQueue(), threading.Event()
+
+    def work():
+        while True:
+            handle(handler, queue.get())
+            if stopping and not calls:
+                finished.set()
+
+    def read():
+        try:
+            while not (stopping and not calls):
+                frame = read_frame()
+                if frame is None:
+                    break
+                call = take_frame(frame)
+                if call:
+                    queue.put(call)
+            finished.set()
+        except BaseException as e:  # MemoryError: without this thread nothing would go on
+            die(repr(e))
+
+    for target in [work] * count + [read]:
+        threading.Thread(target=target, daemon=True).start()
+    finished.wait()

@@ -1,0 +1,12 @@
+# The first program of every Python function: python3 bootstrap.py module.function
+#
+# A script is compiled anew at every start, a module is not, so the bootstrap
+# itself is the module _fre beside this file.
+import sys
+
+sys.path[0] = "/opt/fre"
+if not __file__.startswith("/opt/fre/"):  # in the project's own tests
+    sys.path[0] = __file__.rpartition("/")[0]
+from _fre import main
+
+main(sys.argv[1])

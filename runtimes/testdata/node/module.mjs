@@ -1,0 +1,2 @@
+export const handle = async () => 'esm';
+export default { other: async () => 'default' };

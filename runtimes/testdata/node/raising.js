@@ -1,0 +1,2 @@
+function fail() { throw new RangeError('at import'); }
+fail();

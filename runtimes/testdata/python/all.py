@@ -1,0 +1,181 @@
+import os
+import subprocess
+import sys
+import threading
+import time
+
+
+def echo(event, context):
+    return 201, {"X-Path": event.path, "x-many": ["a", "b"]}, event.body
+
+
+def describe(event, context):
+    return {
+        "method": event.method,
+        "path": event.path,
+        "query": event.query,
+        "header": event.headers["X-Twice"],
+        "text": event.text,
+        "function": context.function,
+        "id": context.id,
+        "tenant": context.tenant,
+        "deadline": context.deadline,
+        "left": context.remaining() > 0,
+    }
+
+
+def text(event, context):
+    return "grüße"
+
+
+def data(event, context):
+    return b"\x00\xff"
+
+
+def nothing(event, context):
+    return None
+
+
+def array(event, context):
+    return [1, "two", None]
+
+
+def json_in(event, context):
+    return {"sum": sum(event.json())}
+
+
+def raises(event, context):
+    raise ValueError("no such thing")
+
+
+def raises_cause(event, context):
+    try:
+        raises(event, context)
+    except ValueError:
+        raise RuntimeError("outer")
+
+
+def unserialisable(event, context):
+    return {"x": object()}
+
+
+def wrong_type(event, context):
+    return object()
+
+
+def bad_status(event, context):
+    return 99, {}, ""
+
+
+def bad_header(event, context):
+    return 200, {"a": "b\r\nc: d"}, ""
+
+
+def many_headers(event, context):
+    return 200, [("a", "b")] * 300, ""
+
+
+def big_headers(event, context):
+    return 200, {"a": "b" * (300 << 10)}, ""
+
+
+def stream(event, context):
+    for i in range(5):
+        yield "part %d\n" % i
+
+
+def stream_status(event, context):
+    return 202, {"content-type": "text/x"}, (b"x" * 100_000 for _ in range(30))
+
+
+def stream_nothing(event, context):
+    return iter(())
+
+
+def stream_raises(event, context):
+    yield "begun"
+    raise ValueError("in the middle")
+
+
+def stream_raises_first(event, context):
+    raise ValueError("at first")
+    yield
+
+
+def stream_wrong(event, context):
+    yield "begun"
+    yield 7
+
+
+def endless(event, context):
+    while True:
+        yield b"x" * 10_000
+
+
+async def asynchronous(event, context):
+    import asyncio
+
+    await asyncio.sleep(0)
+    return "async"
+
+
+async def asynchronous_stream(event, context):
+    import asyncio
+
+    for i in range(3):
+        await asyncio.sleep(0)
+        yield "%d" % i
+
+
+def logs(event, context):
+    context.logger.debug("d")
+    context.logger.info("i %d", 7)
+    context.logger.warning("w")
+    context.logger.error("e")
+    return "ok"
+
+
+def prints(event, context):
+    print("to stdout")
+    print("to stderr", file=sys.stderr)
+    return "ok"
+
+
+def children(event, context):
+    out = subprocess.run(
+        ["/bin/sh", "-c", "readlink /proc/self/fd/3 || echo none"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, close_fds=False,
+    ).stdout
+    return out
+
+
+barrier = threading.Barrier(8)
+
+
+def concurrent(event, context):
+    barrier.wait(20)  # passes only when eight events are handled at once
+    return event.body
+
+
+def recursion(event, context):
+    return recursion(event, context)
+
+
+def memory(event, context):
+    raise MemoryError()
+
+
+def leaves(event, context):
+    sys.exit(3)
+
+
+def dies(event, context):
+    os._exit(3)
+
+
+def waits(event, context):
+    context.logger.info("waiting")
+    time.sleep(3600)
+
+
+not_callable = 7

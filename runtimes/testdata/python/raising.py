@@ -1,0 +1,5 @@
+def fail():
+    raise KeyError("at import")
+
+
+fail()

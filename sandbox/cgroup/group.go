@@ -1,0 +1,234 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// period over which cpu time is counted: the kernel's default.
+const period = 100 * time.Millisecond
+
+// Limits of one group; all are required.
+type Limits struct {
+	MemoryBytes int64 // swap included where the host accounts for it
+	CPUMillis   int64 // thousandths of one CPU
+	Pids        int64 // processes and threads
+}
+
+// Stats of one group since it was acquired.
+type Stats struct {
+	MemoryBytes int64         // in use now
+	MaxMemory   int64         // peak
+	CPU         time.Duration // user and system
+	OOMKills    int64         // processes ended by the memory limit
+}
+
+// Group is one cgroup, or on V1 one in each hierarchy. It belongs to the
+// caller from [Pool.Acquire] to [Pool.Release].
+type Group struct {
+	name   string
+	dirs   map[Controller]string // V2: all the same
+	unique []string              // dirs without repetition, in the order of controllers
+	procs  []*os.File            // V1: cgroup.procs of each; V2: the directory
+	limits Limits                // in force; zero where unknown
+	ooms   int64                 // oom kills counted before this lease
+	v2     bool
+}
+
+// Files are what a process joins the group by: on V1 the open cgroup.procs of
+// each hierarchy, to each of which it writes "0"; on V2 the directory alone,
+// for CLONE_INTO_CGROUP. They stay the group's.
+func (g *Group) Files() []*os.File { return g.procs }
+
+// V2 says which of the two Files holds.
+func (g *Group) V2() bool { return g.v2 }
+
+// set writes the limits that differ from those in force.
+func (g *Group) set(l Limits) error {
+	if l.MemoryBytes <= 0 || l.CPUMillis <= 0 || l.Pids <= 0 {
+		return fmt.Errorf("limits %+v: %w", l, unix.EINVAL)
+	}
+	if l.Pids != g.limits.Pids {
+		if err := g.write(Pids, "pids.max", strconv.FormatInt(l.Pids, 10)); err != nil {
+			return err
+		}
+		g.limits.Pids = l.Pids
+	}
+	if l.CPUMillis != g.limits.CPUMillis {
+		quota := strconv.FormatInt(max(l.CPUMillis*period.Microseconds()/1000, 1000), 10)
+		var err error
+		if g.v2 {
+			err = g.write(CPU, "cpu.max", quota+" "+strconv.FormatInt(period.Microseconds(), 10))
+		} else {
+			err = g.write(CPU, "cpu.cfs_quota_us", quota)
+		}
+		if err != nil {
+			return err
+		}
+		g.limits.CPUMillis = l.CPUMillis
+	}
+	if l.MemoryBytes != g.limits.MemoryBytes {
+		if err := g.setMemory(l.MemoryBytes); err != nil {
+			return err
+		}
+		g.limits.MemoryBytes = l.MemoryBytes
+	}
+	return nil
+}
+
+func (g *Group) setMemory(bytes int64) error {
+	value := strconv.FormatInt(bytes, 10)
+	if g.v2 {
+		if err := g.write(Memory, "memory.max", value); err != nil {
+			return err
+		}
+		return ignoreMissing(g.write(Memory, "memory.swap.max", "0"))
+	}
+	// memsw (memory and swap) may never lie below the memory limit, so the
+	// order depends on the direction. An unlimited group is lowered.
+	steps := []string{"memory.limit_in_bytes", "memory.memsw.limit_in_bytes"}
+	if g.limits.MemoryBytes != 0 && bytes > g.limits.MemoryBytes {
+		steps[0], steps[1] = steps[1], steps[0]
+	}
+	for _, name := range steps {
+		err := g.write(Memory, name, value)
+		if name == "memory.memsw.limit_in_bytes" {
+			err = ignoreMissing(err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// write sets one file; a controller the host lacks (Config.Optional) is skipped.
+func (g *Group) write(c Controller, name, value string) error {
+	dir, ok := g.dirs[c]
+	if !ok {
+		return nil
+	}
+	return writeFile(filepath.Join(dir, name), value)
+}
+
+// Stats reads the counters: a few small files.
+func (g *Group) Stats() (Stats, error) {
+	var s Stats
+	var err error
+	read := func(c Controller, name string) int64 {
+		dir, ok := g.dirs[c]
+		if !ok {
+			return 0
+		}
+		n, e := readInt(filepath.Join(dir, name))
+		err = errors.Join(err, e)
+		return n
+	}
+	field := func(c Controller, name, key string) int64 {
+		dir, ok := g.dirs[c]
+		if !ok {
+			return 0
+		}
+		n, e := readField(filepath.Join(dir, name), key)
+		err = errors.Join(err, e)
+		return n
+	}
+	if g.v2 {
+		s.MemoryBytes = read(Memory, "memory.current")
+		s.OOMKills = field(Memory, "memory.events", "oom_kill") - g.ooms
+		s.CPU = time.Duration(field(CPUAcct, "cpu.stat", "usage_usec")) * time.Microsecond
+		if dir, ok := g.dirs[Memory]; ok { // memory.peak came with Linux 5.19
+			peak, e := readInt(filepath.Join(dir, "memory.peak"))
+			err = errors.Join(err, ignoreMissing(e))
+			s.MaxMemory = max(peak, s.MemoryBytes)
+		}
+		return s, err
+	}
+	s.MemoryBytes = read(Memory, "memory.usage_in_bytes")
+	s.MaxMemory = read(Memory, "memory.max_usage_in_bytes")
+	s.OOMKills = field(Memory, "memory.oom_control", "oom_kill") - g.ooms
+	s.CPU = time.Duration(read(CPUAcct, "cpuacct.usage"))
+	return s, err
+}
+
+func readInt(path string) (int64, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
+
+// readField finds "key value" in a flat keyed file; 0 if it is not there.
+func readField(path, key string) (int64, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == key {
+			return strconv.ParseInt(v, 10, 64)
+		}
+	}
+	return 0, nil
+}
+
+// empty says whether no process is left.
+func (g *Group) empty() (bool, error) {
+	for _, dir := range g.unique {
+		procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil || len(procs) > 0 {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// forceEmptyAbove is the charge a used group may keep. What stays is page
+// cache of shared image files, which emptying would evict for everybody.
+const forceEmptyAbove = 4 << 20
+
+// reset readies an empty V1 group for its next lease. V2 groups are replaced
+// instead: neither their cpu.stat nor, before Linux 6.12, their peak resets.
+func (g *Group) reset() error {
+	if dir, ok := g.dirs[Memory]; ok {
+		usage, err := readInt(filepath.Join(dir, "memory.usage_in_bytes"))
+		if err != nil {
+			return err
+		}
+		if usage > forceEmptyAbove {
+			if err := g.write(Memory, "memory.force_empty", "0"); err != nil {
+				return err
+			}
+		}
+		if g.ooms, err = readField(filepath.Join(dir, "memory.oom_control"), "oom_kill"); err != nil {
+			return err
+		}
+		if err := g.write(Memory, "memory.max_usage_in_bytes", "0"); err != nil {
+			return err
+		}
+	}
+	return g.write(CPUAcct, "cpuacct.usage", "0")
+}
+
+func (g *Group) close() {
+	for _, f := range g.procs {
+		f.Close()
+	}
+	g.procs = nil
+}

@@ -1,0 +1,235 @@
+package cgroup
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Controller is one of the kernel's resource controllers.
+type Controller string
+
+// The controllers a sandbox's limits need.
+const (
+	CPU     Controller = "cpu"     // cpu time per period
+	CPUAcct Controller = "cpuacct" // cpu time used; part of cpu on v2
+	Memory  Controller = "memory"
+	Pids    Controller = "pids"
+)
+
+// controllers is the order in which groups are made and joined.
+var controllers = []Controller{CPU, CPUAcct, Memory, Pids}
+
+// Version says how a host lays its controllers out.
+type Version int
+
+// The layouts. A hybrid host, whose unified hierarchy has no controller FRE
+// uses, counts as V1.
+const (
+	V1 Version = 1
+	V2 Version = 2
+)
+
+// Layout says where the host's controllers are mounted.
+type Layout struct {
+	Version Version
+	// Mounts has the mount point of each controller found. On V1 two that are
+	// mounted together (cpu,cpuacct) share one; on V2 all have the same.
+	Mounts map[Controller]string
+	// Own is the engine's own group below the unified mount, "/" at its root.
+	Own string
+	// Swap says whether swap is accounted, so that a memory limit includes it.
+	Swap bool
+}
+
+// Missing lists the controllers the host does not offer.
+func (l Layout) Missing() []Controller {
+	var missing []Controller
+	for _, c := range controllers {
+		if _, ok := l.Mounts[c]; !ok {
+			missing = append(missing, c)
+		}
+	}
+	return missing
+}
+
+// Detect reads the host's layout from /proc/self/mountinfo, the hierarchies'
+// own files and /proc/self/cgroup (cgroups(7)).
+func Detect() (Layout, error) {
+	mountinfo, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return Layout{}, err
+	}
+	defer mountinfo.Close()
+	layout, unified, err := parseMountinfo(mountinfo)
+	if err != nil {
+		return Layout{}, err
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return Layout{}, err
+	}
+	layout.Own = parseOwn(string(own))
+
+	if unified != "" && len(layout.Mounts) == 0 {
+		layout.Version = V2
+		have, err := os.ReadFile(filepath.Join(unified, "cgroup.controllers"))
+		if err != nil {
+			return Layout{}, err
+		}
+		for name := range strings.FieldsSeq(string(have)) {
+			switch c := Controller(name); c {
+			case CPU, Memory, Pids:
+				layout.Mounts[c] = unified
+			}
+		}
+		layout.Mounts[CPUAcct] = unified // cpu.stat counts without a controller
+		// The root has no memory.swap.max to look at; without swap accounting
+		// the file is missing from every group, which set tolerates.
+		layout.Swap = true
+		return layout, nil
+	}
+	if memory, ok := layout.Mounts[Memory]; ok {
+		_, err := os.Stat(filepath.Join(memory, "memory.memsw.limit_in_bytes"))
+		layout.Swap = err == nil
+	}
+	return layout, nil
+}
+
+// parseMountinfo finds the cgroup mounts in the format of
+// proc_pid_mountinfo(5). A hierarchy mounted from below its root (a bind into a
+// container) is used like any other.
+func parseMountinfo(r io.Reader) (layout Layout, unified string, err error) {
+	layout = Layout{Version: V1, Mounts: map[Controller]string{}, Own: "/"}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		before, after, ok := strings.Cut(lines.Text(), " - ")
+		fields, super := strings.Fields(before), strings.Fields(after)
+		if !ok || len(fields) < 5 || len(super) < 3 {
+			continue
+		}
+		point := unescape(fields[4])
+		switch super[0] {
+		case "cgroup2":
+			if unified == "" {
+				unified = point
+			}
+		case "cgroup":
+			options := strings.Split(super[2], ",")
+			for _, c := range controllers {
+				if _, seen := layout.Mounts[c]; !seen && slices.Contains(options, string(c)) {
+					layout.Mounts[c] = point
+				}
+			}
+		}
+	}
+	return layout, unified, lines.Err()
+}
+
+// unescape undoes mountinfo's \040 notation.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// parseOwn finds the unified group ("0::/path") in /proc/self/cgroup.
+func parseOwn(s string) string {
+	for line := range strings.Lines(s) {
+		if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok {
+			return path
+		}
+	}
+	return "/"
+}
+
+// base returns the directory below which the pool makes its parent group on
+// V2. The engine's own group is used when it was delegated to us
+// (Delegate=yes of systemd.resource-control(5)), the top otherwise.
+func (l Layout) base() string {
+	top := l.Mounts[CPUAcct]
+	own := filepath.Join(top, l.Own)
+	for _, attr := range []string{"trusted.delegate", "user.delegate"} {
+		var value [1]byte
+		if n, err := unix.Getxattr(own, attr, value[:]); err == nil && n == 1 && value[0] == '1' {
+			return own
+		}
+	}
+	return top
+}
+
+// enable turns the controllers on for the children of dir. A group with
+// processes cannot have such children (cgroups(7), "no internal processes"), so
+// when it is the engine's own they move to a group beside.
+func enable(dir string, want []Controller) error {
+	have, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
+	if err != nil {
+		return err
+	}
+	on := strings.Fields(string(have))
+	for _, c := range want {
+		if c == CPUAcct || slices.Contains(on, string(c)) {
+			continue
+		}
+		err := writeFile(filepath.Join(dir, "cgroup.subtree_control"), "+"+string(c))
+		if errors.Is(err, unix.EBUSY) {
+			if err = evacuate(dir); err == nil {
+				err = writeFile(filepath.Join(dir, "cgroup.subtree_control"), "+"+string(c))
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("enable controller %s: %w", c, err)
+		}
+	}
+	return nil
+}
+
+func evacuate(dir string) error {
+	leaf := filepath.Join(dir, "engine")
+	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return err
+	}
+	for pid := range strings.FieldsSeq(string(procs)) {
+		err := writeFile(filepath.Join(leaf, "cgroup.procs"), pid)
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFile writes one value in one write, as the kernel's files want it, and
+// never creates.
+func writeFile(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}

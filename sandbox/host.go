@@ -1,0 +1,476 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"net"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox/cgroup"
+	"github.com/fre-engine/fre/sandbox/netns"
+)
+
+// Config says how to open a [Host]. Required: Dir.
+type Config struct {
+	Dir          string              // private directory for mount points; created
+	Log          *slog.Logger        // default: discards
+	PoolSize     int                 // cgroups and network namespaces kept ready; default 16
+	CgroupParent string              // default "fre-" and a hash of Dir
+	Optional     []cgroup.Controller // controllers the host may lack; their limits are then not enforced
+	Spawners     int                 // spawner processes; default 1
+}
+
+// Host starts sandboxes. Its methods may be called from any goroutine.
+type Host struct {
+	cfg      Config
+	log      *slog.Logger
+	program  *os.File // fre-shell
+	null     *os.File // for streams that are not given
+	cgroups  *cgroup.Pool
+	networks *netns.Pool
+	next     atomic.Uint64
+	ending   sync.WaitGroup // ends of sandboxes under way
+	reading  sync.WaitGroup // readers of spawners
+	starting sync.WaitGroup // Start calls under way
+	slots    []slot
+
+	mu     sync.Mutex
+	closed bool
+	ids    map[string]*Sandbox
+	users  map[string]*userns
+}
+
+// slot holds one of the spawners, replaced by the first start that finds it
+// gone.
+type slot struct {
+	mu sync.Mutex
+	s  *spawner
+}
+
+// userns is a tenant's user namespace, made once.
+type userns struct {
+	base uint32
+	once sync.Once
+	file *os.File
+	err  error
+}
+
+// Open removes what a crashed engine of the same Dir left, mounts the shared
+// /dev below Dir in the caller's mount namespace (see [Isolate]), starts the
+// spawners and fills the pools. It needs root.
+func Open(cfg Config) (host *Host, err error) {
+	if cfg.Dir == "" {
+		return nil, errors.New("sandbox: Config.Dir is required")
+	}
+	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.PoolSize == 0 {
+		cfg.PoolSize = 16
+	}
+	if cfg.CgroupParent == "" {
+		sum := sha256.Sum256([]byte(cfg.Dir))
+		cfg.CgroupParent = "fre-" + hex.EncodeToString(sum[:6])
+	}
+	if cfg.Spawners == 0 {
+		cfg.Spawners = 1
+	}
+	h := &Host{
+		cfg: cfg, log: cfg.Log,
+		ids: map[string]*Sandbox{}, users: map[string]*userns{},
+		slots: make([]slot, cfg.Spawners),
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.Close())
+		}
+	}()
+	if h.program, err = openProgram(); err != nil {
+		return nil, err
+	}
+	if err := removeDev(devDir(cfg.Dir)); err != nil {
+		return nil, err
+	}
+	if err := makeDev(devDir(cfg.Dir)); err != nil {
+		return nil, err
+	}
+	if h.null, err = openNull(devDir(cfg.Dir)); err != nil {
+		return nil, err
+	}
+	if h.cgroups, err = cgroup.Open(cgroup.Config{
+		Parent: cfg.CgroupParent, Size: cfg.PoolSize, Optional: cfg.Optional, Log: cfg.Log,
+	}); err != nil {
+		return nil, err
+	}
+	h.networks = netns.Open(netns.Config{Size: cfg.PoolSize, Log: cfg.Log})
+	for i := range h.slots {
+		if _, err := h.spawner(uint64(i)); err != nil {
+			return nil, err
+		}
+	}
+	return h, nil
+}
+
+// openNull opens /dev/null through a mount of its own, so that no path of the
+// host's shows in a sandbox's /proc/self/fd.
+func openNull(dev string) (*os.File, error) {
+	tree, err := cloneTree(dev, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(tree)
+	fd, err := unix.Openat(tree, "null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open null: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "null"), nil
+}
+
+// spawner returns the one whose turn it is, started anew if it has ended.
+func (h *Host) spawner(turn uint64) (*spawner, error) {
+	slot := &h.slots[turn%uint64(len(h.slots))]
+	slot.mu.Lock()
+	defer slot.mu.Unlock()
+	if slot.s != nil && !slot.s.ended() {
+		return slot.s, nil
+	}
+	s, err := newSpawner(h.program)
+	if err != nil {
+		return nil, err
+	}
+	slot.s = s
+	h.reading.Go(func() {
+		if err := s.read(); !errors.Is(err, net.ErrClosed) {
+			h.log.Error("spawner ended and its sandboxes with it", "error", err)
+		}
+	})
+	return s, nil
+}
+
+// check refuses what could not be started as it is meant.
+func (spec *Spec) check() error {
+	bad := func(what string) error { return fmt.Errorf("sandbox %s: %w", what, unix.EINVAL) }
+	switch {
+	case !filepath.IsAbs(spec.Rootfs):
+		return bad(fmt.Sprintf("root %q is not absolute", spec.Rootfs))
+	case len(spec.Args) == 0 || !path.IsAbs(spec.Args[0]):
+		return bad("program is not an absolute path")
+	case spec.User.Tenant == "":
+		return bad("has no tenant")
+	case spec.User.HostBase == 0:
+		return bad("tenant has no range of host ids")
+	case spec.User.UID >= idCount || spec.User.GID >= idCount:
+		return bad("user or group id is above 65535")
+	case !path.IsAbs(spec.Dir):
+		return bad(fmt.Sprintf("directory %q is not absolute", spec.Dir))
+	case len(spec.Hostname) > 64:
+		return bad(fmt.Sprintf("host name %q is longer than 64 bytes", spec.Hostname))
+	case spec.Network != NetworkNone && spec.Network != NetworkHost:
+		return bad(fmt.Sprintf("network %q is unknown", spec.Network))
+	}
+	l := spec.Limits
+	if l.MemoryBytes < 0 || l.CPUMillis < 0 || l.Pids < 0 || l.TmpBytes < 0 || l.TmpInodes < 0 || l.Files < 0 {
+		return bad(fmt.Sprintf("limits %+v are negative", l))
+	}
+	for _, m := range spec.Mounts {
+		if err := checkTarget(m.Target); err != nil {
+			return err
+		}
+	}
+	for _, list := range [][]string{spec.Args, spec.Env, {spec.Dir, spec.Hostname}} {
+		for _, s := range list {
+			if strings.IndexByte(s, 0) >= 0 {
+				return bad("has a string with a NUL byte")
+			}
+		}
+	}
+	return nil
+}
+
+// checkTarget keeps further mounts off those the sandbox depends on.
+func checkTarget(target string) error {
+	if !path.IsAbs(target) || path.Clean(target) != target || strings.IndexByte(target, 0) >= 0 {
+		return fmt.Errorf("mount target %q is not a clean absolute path: %w", target, unix.EINVAL)
+	}
+	for _, taken := range []string{"/proc", "/dev", "/sys"} {
+		if target == "/" || target == taken || strings.HasPrefix(target, taken+"/") {
+			return fmt.Errorf("mount target %q is reserved: %w", target, unix.EINVAL)
+		}
+	}
+	return nil
+}
+
+func (spec *Spec) setDefaults() {
+	if spec.Dir == "" {
+		spec.Dir = "/"
+	}
+	if spec.Hostname == "" {
+		spec.Hostname = "fre"
+	}
+	if spec.Network == "" {
+		spec.Network = NetworkNone
+	}
+	l := &spec.Limits
+	for _, d := range []struct {
+		field *int64
+		value int64
+	}{
+		{&l.MemoryBytes, 128 << 20},
+		{&l.CPUMillis, 1000},
+		{&l.Pids, 64},
+		{&l.TmpBytes, 64 << 20},
+		{&l.Files, 1024},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if l.TmpInodes == 0 {
+		l.TmpInodes = max(l.TmpBytes/4096, 16)
+	}
+}
+
+// Start starts a sandbox and returns once its program has been executed. A
+// [StartError] says at which step it failed; fs.ErrExist that the ID is in use;
+// fs.ErrClosed that the host is closed. When ctx ends first, what was started
+// is killed. spec's files are no longer needed after the return.
+func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
+	spec.setDefaults()
+	if err := spec.check(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s := &Sandbox{
+		host: h, id: spec.ID, number: h.next.Add(1), args0: spec.Args[0],
+		pidfd: -1, tmp: -1, ready: make(chan struct{}), done: make(chan struct{}),
+	}
+	if s.id == "" {
+		s.id = "sb-" + strconv.FormatUint(s.number, 10)
+	}
+	if err := h.register(s); err != nil {
+		return nil, err
+	}
+	defer h.starting.Done()
+	if err := h.launch(s, &spec); err != nil {
+		s.release()
+		return nil, err
+	}
+	select {
+	case <-s.ready:
+	case <-ctx.Done():
+		s.Kill() // now, or as soon as it has started
+		return nil, ctx.Err()
+	}
+	if s.err != nil {
+		return nil, s.err
+	}
+	return s, nil
+}
+
+func (h *Host) register(s *Sandbox) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return fmt.Errorf("sandbox host: %w", fs.ErrClosed)
+	}
+	if h.ids[s.id] != nil {
+		return fmt.Errorf("sandbox %s: %w", s.id, fs.ErrExist)
+	}
+	h.ids[s.id] = s
+	h.starting.Add(1)
+	return nil
+}
+
+func (h *Host) forget(s *Sandbox) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.ids, s.id)
+}
+
+// launch gathers what the sandbox joins and sends it to a spawner. After an
+// error the caller releases s.
+func (h *Host) launch(s *Sandbox, spec *Spec) error {
+	user, err := h.userns(spec.User)
+	if err != nil {
+		return err
+	}
+	l := spec.Limits
+	s.group, err = h.cgroups.Acquire(cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids})
+	if err != nil {
+		return err
+	}
+	m := newStartMessage(s.number)
+	var trees []int
+	defer func() {
+		for _, fd := range trees {
+			unix.Close(fd)
+		}
+	}()
+	tree := func(path string, attr uint64) (int16, error) {
+		fd, err := cloneTree(path, attr)
+		if err != nil {
+			return -1, err
+		}
+		trees = append(trees, fd)
+		return m.fd(fd), nil
+	}
+
+	const bind, readonly = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, unix.MOUNT_ATTR_RDONLY
+	if m.header.FDRoot, err = tree(spec.Rootfs, bind|readonly); err != nil {
+		return err
+	}
+	if m.header.FDMount, err = tree(devDir(h.cfg.Dir), unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|readonly); err != nil {
+		return err
+	}
+	if s.tmp, err = newTmp(l.TmpBytes, l.TmpInodes, spec.User.HostBase); err != nil {
+		return err
+	}
+	m.fd(s.tmp)
+	s.mounts = []Mount{{Target: "/dev"}, {Target: "/tmp"}}
+	if spec.Work != "" {
+		s.mounts = append(s.mounts, Mount{Source: spec.Work, Target: "/work", Writable: true})
+	}
+	s.mounts = append(s.mounts, spec.Mounts...)
+	for _, mount := range s.mounts[2:] {
+		attr := uint64(bind)
+		if !mount.Writable {
+			attr |= readonly
+		}
+		if _, err := tree(mount.Source, attr); err != nil {
+			return err
+		}
+	}
+	m.header.Mounts = uint32(len(s.mounts))
+
+	m.header.FDCgroup = int16(len(m.fds))
+	for _, f := range s.group.Files() {
+		m.fd(int(f.Fd()))
+		m.header.Cgroups++
+	}
+	if s.group.V2() {
+		m.header.Flags |= flagCgroup2
+	}
+	m.header.FDUserns = m.fd(int(user.Fd()))
+	if spec.Network == NetworkNone {
+		if s.netns, err = h.networks.Acquire(); err != nil {
+			return err
+		}
+		m.header.FDNetns = m.fd(int(s.netns.File().Fd()))
+	}
+	stream := func(f *os.File) int16 {
+		if f == nil {
+			f = h.null
+		}
+		return m.fd(int(f.Fd())) // blocking from here on, as programs expect
+	}
+	m.header.FDStdin, m.header.FDStdout, m.header.FDStderr = stream(spec.Stdin), stream(spec.Stdout), stream(spec.Stderr)
+	if spec.Channel != nil {
+		m.header.FDChannel = m.fd(int(spec.Channel.Fd()))
+	}
+
+	m.header.UID, m.header.GID = spec.User.UID, spec.User.GID
+	m.header.Nofile = uint64(l.Files)
+	m.header.Argc, m.header.Envc = uint32(len(spec.Args)), uint32(len(spec.Env))
+	for _, arg := range spec.Args {
+		m.string(arg)
+	}
+	for _, env := range spec.Env {
+		m.string(env)
+	}
+	m.string(spec.Dir)
+	m.string(spec.Hostname)
+	for _, mount := range s.mounts {
+		m.string(mount.Target)
+	}
+
+	sp, err := h.spawner(s.number)
+	if err != nil {
+		return err
+	}
+	err = sp.start(s, m)
+	runtime.KeepAlive(spec) // whose files were used by number
+	return err
+}
+
+// userns returns the tenant's user namespace, made at its first sandbox.
+func (h *Host) userns(u User) (*os.File, error) {
+	if u.HostBase > math.MaxUint32-idCount {
+		return nil, fmt.Errorf("tenant %s: host id %d leaves no room for %d ids: %w", u.Tenant, u.HostBase, idCount, unix.EINVAL)
+	}
+	h.mu.Lock()
+	n := h.users[u.Tenant]
+	if n == nil {
+		n = &userns{base: u.HostBase}
+		h.users[u.Tenant] = n
+	}
+	h.mu.Unlock()
+	if n.base != u.HostBase {
+		return nil, fmt.Errorf("tenant %s: host ids begin at %d, not %d: %w", u.Tenant, n.base, u.HostBase, unix.EINVAL)
+	}
+	n.once.Do(func() { n.file, n.err = newUserns(h.program, u.HostBase) })
+	if n.err != nil {
+		h.mu.Lock()
+		delete(h.users, u.Tenant) // the next start tries again
+		h.mu.Unlock()
+		return nil, fmt.Errorf("tenant %s: %w", u.Tenant, n.err)
+	}
+	return n.file, nil
+}
+
+// Close kills every sandbox, waits until all have been reaped and removes what
+// Open made. Starts under way end first.
+func (h *Host) Close() error {
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return nil
+	}
+	h.closed = true
+	h.mu.Unlock()
+	h.starting.Wait()
+	for i := range h.slots {
+		if s := h.slots[i].s; s != nil {
+			s.conn.Close() // its end of file; the reader waits for its end
+		}
+	}
+	h.reading.Wait()
+	h.ending.Wait()
+	var err error
+	if h.cgroups != nil {
+		err = errors.Join(err, h.cgroups.Close())
+	}
+	if h.networks != nil {
+		h.networks.Close()
+	}
+	for _, u := range h.users {
+		if u.file != nil {
+			u.file.Close()
+		}
+	}
+	for _, f := range []*os.File{h.program, h.null} {
+		if f != nil {
+			f.Close()
+		}
+	}
+	return errors.Join(err, removeDev(devDir(h.cfg.Dir)))
+}

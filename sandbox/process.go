@@ -1,0 +1,221 @@
+package sandbox
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox/cgroup"
+	"github.com/fre-engine/fre/sandbox/netns"
+)
+
+// Sandbox is one isolated process tree. Its methods may be called from any
+// goroutine, also after its end. It frees everything by itself when it ends.
+type Sandbox struct {
+	host   *Host
+	id     string
+	number uint64 // on the wire
+
+	mounts []Mount          // for the names of failed steps
+	args0  string           // likewise
+	group  *cgroup.Group    // leased until the end
+	netns  *netns.Namespace // likewise; nil on the host's network
+
+	mu     sync.Mutex
+	pidfd  int // -1 before the start and after the end
+	tmp    int // the mount of /tmp; -1 after the end
+	killed bool
+	err    error // why it did not start
+	pid    int
+
+	ready  chan struct{} // closed once it has started or failed
+	done   chan struct{} // closed once it has ended and status is set
+	status ExitStatus
+}
+
+// Stats is what a sandbox uses now.
+type Stats struct {
+	MemoryBytes int64         // of the cgroup: /tmp's contents count too
+	MaxMemory   int64         // peak
+	CPU         time.Duration // user and system, since its start
+	TmpBytes    int64         // used in /tmp
+	TmpInodes   int64         // files and directories in /tmp
+}
+
+// ID returns the sandbox's unique name.
+func (s *Sandbox) ID() string { return s.id }
+
+// Done is closed once the whole tree has ended.
+func (s *Sandbox) Done() <-chan struct{} { return s.done }
+
+// Status says how it ended; valid once Done is closed.
+func (s *Sandbox) Status() ExitStatus {
+	<-s.done
+	return s.status
+}
+
+// PID returns the first process's id in the engine's pid namespace, 0 after
+// its end if it was never asked for before.
+func (s *Sandbox) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pid == 0 && s.pidfd >= 0 {
+		s.pid = pidOf(s.pidfd)
+	}
+	return s.pid
+}
+
+// pidOf reads a pidfd's "Pid:" line (pidfd_open(2)); 0 if the process is gone.
+func pidOf(pidfd int) int {
+	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(pidfd))
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(info) {
+		if value, ok := bytes.CutPrefix(line, []byte("Pid:")); ok {
+			pid, err := strconv.Atoi(string(bytes.TrimSpace(value)))
+			if err != nil {
+				return 0
+			}
+			return max(pid, 0)
+		}
+	}
+	return 0
+}
+
+// Kill ends the whole tree with SIGKILL: the first process is pid 1 of its
+// namespace, and nothing outlives that. It does not wait; a sandbox that has
+// ended is left as it is.
+func (s *Sandbox) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.killed = true
+	if s.pidfd >= 0 {
+		_ = unix.PidfdSendSignal(s.pidfd, unix.SIGKILL, nil, 0) // ESRCH: it has ended
+	}
+}
+
+// Signal sends sig to the first process. Being pid 1 it sees only signals it
+// has handlers for, and SIGKILL. os.ErrProcessDone if it has ended.
+func (s *Sandbox) Signal(sig unix.Signal) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pidfd < 0 {
+		return os.ErrProcessDone
+	}
+	err := unix.PidfdSendSignal(s.pidfd, sig, nil, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	if err != nil {
+		return fmt.Errorf("signal sandbox %s: %w", s.id, err)
+	}
+	return nil
+}
+
+// Stats reads what the sandbox uses, by a fixed few system calls.
+// os.ErrProcessDone if it has ended.
+func (s *Sandbox) Stats() (Stats, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tmp < 0 {
+		return Stats{}, os.ErrProcessDone
+	}
+	usage, err := s.group.Stats()
+	if err != nil {
+		return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
+	}
+	var tmp unix.Statfs_t
+	if err := unix.Fstatfs(s.tmp, &tmp); err != nil {
+		return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
+	}
+	return Stats{
+		MemoryBytes: usage.MemoryBytes,
+		MaxMemory:   usage.MaxMemory,
+		CPU:         usage.CPU,
+		TmpBytes:    int64(tmp.Blocks-tmp.Bfree) * tmp.Bsize,
+		TmpInodes:   int64(tmp.Files-tmp.Ffree) - 1, // the root itself
+	}, nil
+}
+
+// started takes ownership of pidfd.
+func (s *Sandbox) started(pidfd int) {
+	s.mu.Lock()
+	s.pidfd = pidfd
+	killed := s.killed
+	s.mu.Unlock()
+	if killed {
+		s.Kill()
+	}
+	close(s.ready)
+}
+
+func (s *Sandbox) failed(r report) {
+	e := &StartError{Step: r.Step, Err: unix.Errno(r.Error)}
+	switch {
+	case r.Step == StepExec:
+		e.Detail = s.args0
+	case r.Step == StepMount && int(r.Detail) < len(s.mounts):
+		e.Detail = s.mounts[r.Detail].Target
+	}
+	s.err = e
+	s.release()
+	close(s.ready)
+}
+
+// exited runs the end in a goroutine of the host's: the spawner's reader has
+// other sandboxes to hear of.
+func (s *Sandbox) exited(r report) {
+	s.host.ending.Go(func() {
+		select {
+		case <-s.ready:
+		default: // the spawner ended before it answered
+			s.err = errSpawnerGone
+			close(s.ready)
+		}
+		s.status = ExitStatus{
+			Code:      int(r.Code),
+			Signal:    int(r.Signal),
+			CPU:       time.Duration(r.CPUUs) * time.Microsecond,
+			MaxMemory: int64(r.MaxRSSKB) << 10,
+		}
+		usage, err := s.group.Stats()
+		if err != nil {
+			s.host.log.Warn("sandbox usage not read", "sandbox", s.id, "error", err)
+		} else {
+			s.status.OOMKilled = usage.OOMKills > 0
+			s.status.CPU = max(usage.CPU, s.status.CPU)
+			if usage.MaxMemory > 0 {
+				s.status.MaxMemory = usage.MaxMemory
+			}
+		}
+		s.release()
+		close(s.done)
+	})
+}
+
+// release gives back what the sandbox held. Its processes are gone.
+func (s *Sandbox) release() {
+	s.mu.Lock()
+	if s.pidfd >= 0 {
+		unix.Close(s.pidfd)
+	}
+	if s.tmp >= 0 {
+		unix.Close(s.tmp)
+	}
+	s.pidfd, s.tmp = -1, -1
+	s.mu.Unlock()
+	if s.group != nil {
+		s.host.cgroups.Release(s.group)
+	}
+	if s.netns != nil {
+		s.host.networks.Release(s.netns)
+	}
+	s.host.forget(s)
+}

@@ -1,0 +1,124 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// cloneTree returns an fd of a detached, private bind mount of path with the
+// given MOUNT_ATTR_ flags set. It disappears with its last fd unless attached.
+func cloneTree(path string, attr uint64) (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path,
+		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return -1, fmt.Errorf("open_tree %s: %w", path, err)
+	}
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
+		Attr_set:    attr,
+		Propagation: unix.MS_PRIVATE,
+	})
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("mount_setattr %s: %w", path, err)
+	}
+	return fd, nil
+}
+
+// newTmpfs returns an fd of a detached tmpfs.
+func newTmpfs(attr int, options ...[2]string) (int, error) {
+	fd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("fsopen tmpfs: %w", err)
+	}
+	defer unix.Close(fd)
+	for _, o := range options {
+		if err := unix.FsconfigSetString(fd, o[0], o[1]); err != nil {
+			return -1, fmt.Errorf("tmpfs %s=%s: %w", o[0], o[1], err)
+		}
+	}
+	if err := unix.FsconfigCreate(fd); err != nil {
+		return -1, fmt.Errorf("create tmpfs: %w", err)
+	}
+	mount, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, attr)
+	if err != nil {
+		return -1, fmt.Errorf("fsmount tmpfs: %w", err)
+	}
+	return mount, nil
+}
+
+// newTmp makes a sandbox's /tmp, whose root belongs to the tenant's root.
+func newTmp(bytes, inodes int64, owner uint32) (int, error) {
+	id := strconv.FormatUint(uint64(owner), 10)
+	return newTmpfs(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
+		[2]string{"size", strconv.FormatInt(bytes, 10)},
+		[2]string{"nr_inodes", strconv.FormatInt(inodes, 10)},
+		[2]string{"mode", "1777"}, [2]string{"uid", id}, [2]string{"gid", id})
+}
+
+// makeDev mounts the /dev all sandboxes share on dir, which it creates. It is
+// cloned read-only for each of them.
+func makeDev(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	fd, err := newTmpfs(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC,
+		[2]string{"size", "64k"}, [2]string{"nr_inodes", "32"}, [2]string{"mode", "0755"})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for _, d := range []struct {
+		name         string
+		major, minor uint32
+	}{
+		{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0},
+	} {
+		if err := unix.Mknodat(fd, d.name, unix.S_IFCHR|0o666, int(unix.Mkdev(d.major, d.minor))); err != nil {
+			return fmt.Errorf("mknod %s: %w", d.name, err)
+		}
+		if err := unix.Fchmodat(fd, d.name, 0o666, 0); err != nil { // whatever the umask
+			return fmt.Errorf("chmod %s: %w", d.name, err)
+		}
+	}
+	for _, l := range [][2]string{
+		{"/proc/self/fd", "fd"},
+		{"/proc/self/fd/0", "stdin"},
+		{"/proc/self/fd/1", "stdout"},
+		{"/proc/self/fd/2", "stderr"},
+		{"/tmp", "shm"},
+	} {
+		if err := unix.Symlinkat(l[0], fd, l[1]); err != nil {
+			return fmt.Errorf("symlink %s: %w", l[1], err)
+		}
+	}
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mount %s: %w", dir, err)
+	}
+	return nil
+}
+
+// removeDev undoes makeDev, as far as it was done.
+func removeDev(dir string) error {
+	for {
+		err := unix.Unmount(dir, unix.MNT_DETACH)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("unmount %s: %w", dir, err)
+		}
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// devDir is where in the host's directory the shared /dev is mounted.
+func devDir(dir string) string { return filepath.Join(dir, "dev") }

@@ -1,0 +1,223 @@
+/* The spawner's loop: START messages in, reports out. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shell.h"
+
+#define MAX_LIVE 32768 /* sandboxes at once */
+
+static struct {
+	pid_t pid;
+	uint64_t id;
+} live[MAX_LIVE];
+static int nlive;
+
+static char packet[sizeof(struct fre_start) + FRE_MAX_INLINE + 1] __attribute__((aligned(16)));
+
+/* Blocks while the engine is behind; the end of the engine ends the spawner. */
+static void report(struct fre_report *r, int fd)
+{
+	union {
+		char buf[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control = {{0}};
+	struct iovec iov = {.iov_base = r, .iov_len = sizeof(*r)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	if (fd >= 0) {
+		msg.msg_control = control.buf;
+		msg.msg_controllen = sizeof(control.buf);
+		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &fd, sizeof(int));
+	}
+	r->version = FRE_WIRE_VERSION;
+	while (sendmsg(FRE_SOCKET_FD, &msg, MSG_NOSIGNAL) < 0)
+		if (errno != EINTR)
+			_exit(0);
+}
+
+static void report_failure(uint64_t id, uint32_t step, int error, uint32_t detail)
+{
+	struct fre_report r = {
+		.kind = FRE_FAILED, .id = id, .step = step, .error = error, .detail = detail};
+	report(&r, -1);
+}
+
+/* Handles one message; exits at end of file. */
+static void serve(void)
+{
+	static int fds[FRE_MAX_FDS + 4];
+	static union {
+		char buf[CMSG_SPACE(sizeof(fds))];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = {.iov_base = packet, .iov_len = sizeof(packet)};
+	struct msghdr msg = {.msg_iov = &iov,
+			     .msg_iovlen = 1,
+			     .msg_control = control.buf,
+			     .msg_controllen = sizeof(control.buf)};
+	int nfds = 0;
+
+	ssize_t n = recvmsg(FRE_SOCKET_FD, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0)
+		_exit(0);
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		nfds = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		memcpy(fds, CMSG_DATA(c), (size_t)nfds * sizeof(int));
+	}
+
+	struct start s;
+	struct failure f = {.step = FRE_STEP_MESSAGE};
+	/* The id lies in the first 16 bytes of every kind, so that a refusal finds
+	 * the one who waits. */
+	uint64_t id = (size_t)n >= 16 ? ((struct fre_start *)packet)->id : 0;
+	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+		f.error = EMSGSIZE;
+		goto failed;
+	}
+	if (start_parse(&s, packet, (size_t)n, fds, nfds) != 0) {
+		f.error = errno;
+		goto failed;
+	}
+	if (nlive == MAX_LIVE) {
+		f.error = EAGAIN;
+		goto failed;
+	}
+	int pidfd = -1;
+	pid_t pid = sandbox_start(&s, &pidfd, &f);
+	if (pid < 0)
+		goto failed;
+	live[nlive].pid = pid;
+	live[nlive++].id = id;
+	struct fre_report r = {.kind = FRE_STARTED, .id = id, .pid = (uint32_t)pid};
+	report(&r, pidfd);
+	close(pidfd);
+	goto done;
+failed:
+	report_failure(id, f.step, f.error, f.detail);
+done:
+	for (int i = 0; i < nfds; i++)
+		close(fds[i]);
+}
+
+static void reap(void)
+{
+	for (;;) {
+		siginfo_t si = {0};
+		struct rusage ru;
+		if (syscall(SYS_waitid, P_ALL, 0, &si, WEXITED | WNOHANG, &ru) != 0 || si.si_pid == 0)
+			return;
+		struct fre_report r = {.kind = FRE_EXITED, .pid = (uint32_t)si.si_pid};
+		int i = 0;
+		while (i < nlive && live[i].pid != si.si_pid)
+			i++;
+		if (i == nlive)
+			continue;
+		r.id = live[i].id;
+		live[i] = live[--nlive];
+		if (si.si_code == CLD_EXITED) {
+			r.code = si.si_status;
+		} else {
+			r.code = -1;
+			r.signal = si.si_status;
+		}
+		r.cpu_us = (uint64_t)(ru.ru_utime.tv_sec + ru.ru_stime.tv_sec) * 1000000 +
+			   (uint64_t)(ru.ru_utime.tv_usec + ru.ru_stime.tv_usec);
+		r.max_rss_kb = (uint64_t)ru.ru_maxrss;
+		report(&r, -1);
+	}
+}
+
+static void cap_rlimit(int resource, rlim_t soft, rlim_t hard)
+{
+	struct rlimit r;
+
+	if (getrlimit(resource, &r) != 0)
+		return;
+	if (r.rlim_max > hard)
+		r.rlim_max = hard;
+	r.rlim_cur = soft < r.rlim_max ? soft : r.rlim_max;
+	setrlimit(resource, &r);
+}
+
+/* Leaves the host's file system for an empty one. */
+static int empty_root(void)
+{
+	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+	    mount("fre", "/proc", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
+		  "size=4k,nr_inodes=4,mode=0555") != 0 ||
+	    chdir("/proc") != 0)
+		return -1;
+	if (syscall(SYS_pivot_root, ".", ".") == 0) {
+		if (umount2(".", MNT_DETACH) != 0)
+			return -1;
+	} else if (mount(".", "/", NULL, MS_MOVE, NULL) != 0 || chroot(".") != 0) {
+		/* An initramfs cannot be pivoted away from: it stays beneath. */
+		return -1;
+	}
+	return chdir("/");
+}
+
+int spawn(void)
+{
+	sigset_t chld;
+	struct fre_report hello = {.kind = FRE_HELLO};
+
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	syscall(SYS_close_range, FRE_SOCKET_FD + 1, ~0U, 0);
+	/* What the sandboxes inherit. Ignored signals survive execve. */
+	for (int sig = 1; sig < NSIG; sig++)
+		signal(sig, SIG_DFL);
+	umask(022);
+	cap_rlimit(RLIMIT_CORE, 0, 0);
+	cap_rlimit(RLIMIT_STACK, 8 << 20, RLIM_INFINITY);
+	cap_rlimit(RLIMIT_RTPRIO, 0, 0);
+	cap_rlimit(RLIMIT_NICE, 0, 0);
+	setsid();
+
+	sigemptyset(&chld);
+	sigaddset(&chld, SIGCHLD);
+	int sigfd = -1;
+	if (getpid() != 1)
+		errno = EPERM;
+	else if (sigprocmask(SIG_SETMASK, &chld, NULL) == 0 && empty_root() == 0)
+		sigfd = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (sigfd < 0) {
+		report_failure(0, FRE_STEP_SETUP, errno, 0);
+		return 1;
+	}
+	report(&hello, -1);
+
+	struct pollfd p[2] = {{.fd = FRE_SOCKET_FD, .events = POLLIN}, {.fd = sigfd, .events = POLLIN}};
+	for (;;) {
+		if (poll(p, 2, -1) < 0)
+			continue;
+		if (p[1].revents) {
+			struct signalfd_siginfo si;
+			while (read(sigfd, &si, sizeof(si)) > 0)
+				;
+			reap();
+		}
+		if (p[0].revents)
+			serve();
+	}
+}

@@ -1,0 +1,111 @@
+/* The protocol between the engine and the spawner; wire.go is its other half
+ * and TestWireLayout compares the two. One SOCK_SEQPACKET packet is one
+ * message, in the machine's own byte order.
+ *
+ *   engine                                   spawner
+ *     |   <------------------------- HELLO      |  set up, or FAILED
+ *     |   START + fds ---------------------->   |
+ *     |   <------------ STARTED + pidfd         |  or FAILED{step, errno}
+ *     |                 ...                     |
+ *     |   <------------------------ EXITED      |
+ *     |   (end of file) -------------------->   |  exits: the kernel kills all
+ *
+ * Kinds 0x02-0x0f are kept for parked shells (park, attach, run), whose
+ * messages begin with the same first 16 bytes.
+ */
+#ifndef FRE_WIRE_H
+#define FRE_WIRE_H
+
+#include <stdint.h>
+
+#define FRE_WIRE_VERSION 1
+
+#define FRE_MAX_PAYLOAD (4 << 20)  /* bytes of strings; Linux takes no more at execve */
+#define FRE_MAX_INLINE (64 << 10)  /* beyond it the strings travel in a memfd */
+#define FRE_MAX_STRINGS 65536
+#define FRE_MAX_FDS 250            /* SCM_MAX_FD is 253 */
+
+/* fds 0 to 3 are taken in the spawner, so that none it receives lies below. */
+#define FRE_SOCKET_FD 3
+
+enum fre_kind {
+	FRE_START = 0x01,
+	FRE_HELLO = 0x81,
+	FRE_STARTED = 0x82,
+	FRE_FAILED = 0x83,
+	FRE_EXITED = 0x84,
+};
+
+enum fre_flag {
+	FRE_CGROUP2 = 1 << 0, /* fd_cgroup is a cgroup v2 directory to be born in */
+};
+
+/* What was being done when a start failed. */
+enum fre_step {
+	FRE_STEP_NONE,
+	FRE_STEP_SETUP,
+	FRE_STEP_MESSAGE,
+	FRE_STEP_CLONE,
+	FRE_STEP_CGROUP,
+	FRE_STEP_NETNS,
+	FRE_STEP_ROOT,
+	FRE_STEP_PROC,
+	FRE_STEP_MOUNT, /* detail: index of the mount */
+	FRE_STEP_HOSTNAME,
+	FRE_STEP_SESSION,
+	FRE_STEP_USERNS,
+	FRE_STEP_IDS,
+	FRE_STEP_CAPABILITIES,
+	FRE_STEP_FDS,
+	FRE_STEP_RLIMIT,
+	FRE_STEP_DIR,
+	FRE_STEP_EXEC,
+};
+
+/* START. The fd_ fields index the fds that came with the packet, -1 for none;
+ * fd_cgroup and fd_mount are the first of `cgroups` and `mounts` in a row.
+ * The strings follow, each ended by NUL, in this order: argc arguments, envc
+ * environment strings, working directory, host name, `mounts` targets. */
+struct fre_start {
+	uint16_t version;
+	uint16_t kind;
+	uint32_t payload; /* bytes of strings */
+	uint64_t id;
+	uint32_t flags;
+	uint32_t argc;
+	uint32_t envc;
+	uint32_t mounts;
+	uint32_t uid;
+	uint32_t gid;
+	uint64_t nofile;
+	int16_t fd_payload; /* memfd with the strings, instead of inline */
+	int16_t fd_root;
+	int16_t fd_userns;
+	int16_t fd_netns;
+	int16_t fd_stdin;
+	int16_t fd_stdout;
+	int16_t fd_stderr;
+	int16_t fd_channel;
+	int16_t fd_cgroup;
+	int16_t cgroups;
+	int16_t fd_mount;
+	int16_t reserved;
+};
+
+/* HELLO, STARTED, FAILED, EXITED. STARTED carries the pidfd. */
+struct fre_report {
+	uint16_t version;
+	uint16_t kind;
+	uint32_t pid; /* in the spawner's pid namespace */
+	uint64_t id;
+	uint32_t step; /* FAILED */
+	int32_t error; /* FAILED: errno */
+	uint32_t detail;
+	int32_t code;    /* EXITED: status, -1 if ended by a signal */
+	int32_t signal;  /* EXITED: 0 if it exited */
+	uint32_t reserved;
+	uint64_t cpu_us; /* EXITED: of the processes that were waited for */
+	uint64_t max_rss_kb;
+};
+
+#endif

@@ -1,0 +1,244 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// spawner is one running fre-shell and the socket to it.
+type spawner struct {
+	cmd  *exec.Cmd
+	conn *net.UnixConn
+
+	mu   sync.Mutex
+	live map[uint64]*Sandbox // started, or asked for
+	gone bool                // no further start may be sent
+}
+
+// socketBuffer lets a burst of starts queue in the kernel.
+const socketBuffer = 1 << 20
+
+// newSpawner runs program and waits until it has set itself up.
+func newSpawner(program *os.File) (*spawner, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socketpair: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "spawner"), os.NewFile(uintptr(pair[1]), "engine")
+	defer ours.Close()
+	defer theirs.Close()
+	if err := unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, socketBuffer); err != nil {
+		return nil, fmt.Errorf("set send buffer: %w", err)
+	}
+	generic, err := net.FileConn(ours)
+	if err != nil {
+		return nil, err
+	}
+	conn := generic.(*net.UnixConn)
+
+	cmd := &exec.Cmd{
+		Path:       fmt.Sprintf("/proc/self/fd/%d", program.Fd()),
+		Args:       []string{"fre-shell", "spawn"},
+		Env:        []string{}, // not nil, which would mean the engine's
+		Dir:        "/",
+		ExtraFiles: []*os.File{theirs},
+		SysProcAttr: &syscall.SysProcAttr{
+			// Pid 1 of its own namespace: when it ends, whatever the reason,
+			// the kernel kills every sandbox.
+			Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS,
+		},
+	}
+	if err := cmd.Start(); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("start spawner: %w", err)
+	}
+	theirs.Close()
+	s := &spawner{cmd: cmd, conn: conn, live: map[uint64]*Sandbox{}}
+	if err := s.hello(); err != nil {
+		s.conn.Close()
+		s.cmd.Process.Kill()
+		s.cmd.Wait()
+		return nil, err
+	}
+	return s, nil
+}
+
+// helloWithin bounds a spawner's set-up, which takes a millisecond.
+const helloWithin = 10 * time.Second
+
+func (s *spawner) hello() error {
+	s.conn.SetReadDeadline(time.Now().Add(helloWithin))
+	defer s.conn.SetReadDeadline(time.Time{})
+	r, fd, err := s.receive(make([]byte, reportSize+1), make([]byte, unix.CmsgSpace(4)))
+	if fd >= 0 {
+		unix.Close(fd)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("wait for spawner: %w", err)
+	case r.Kind == kindFailed:
+		return &StartError{Step: r.Step, Err: unix.Errno(r.Error)}
+	case r.Kind != kindHello:
+		return fmt.Errorf("spawner said %#x: %w", r.Kind, unix.EBADMSG)
+	}
+	return nil
+}
+
+// receive reads one report and the fd that came with it, -1 for none.
+func (s *spawner) receive(buf, oob []byte) (report, int, error) {
+	n, oobn, _, _, err := s.conn.ReadMsgUnix(buf, oob)
+	if err != nil {
+		return report{}, -1, err
+	}
+	fd := -1
+	if oobn > 0 {
+		messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+		if err != nil {
+			return report{}, -1, err
+		}
+		for _, m := range messages {
+			rights, err := unix.ParseUnixRights(&m)
+			if err == nil && len(rights) == 1 {
+				fd = rights[0]
+			}
+		}
+	}
+	r, err := parseReport(buf[:n])
+	return r, fd, err
+}
+
+// errSpawnerGone is what a start gets that the spawner did not live to answer.
+var errSpawnerGone = errors.New("spawner has ended")
+
+// ended says that no start may be sent any more.
+func (s *spawner) ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gone
+}
+
+// start registers sb and sends its START message. After an error sb is the
+// caller's to release; otherwise the reader ends it.
+func (s *spawner) start(sb *Sandbox, m *startMessage) error {
+	inline := len(m.strings) <= maxInline
+	if !inline {
+		payload, err := payloadFile(m.strings)
+		if err != nil {
+			return fmt.Errorf("write start message: %w", err)
+		}
+		defer unix.Close(payload)
+		m.header.FDPayload = m.fd(payload)
+	}
+	if len(m.fds) > maxFDs {
+		return &StartError{Step: StepMessage, Err: unix.E2BIG}
+	}
+	packet, err := m.bytes(inline)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.gone {
+		s.mu.Unlock()
+		return errSpawnerGone
+	}
+	s.live[sb.number] = sb
+	s.mu.Unlock()
+	if _, _, err := s.conn.WriteMsgUnix(packet, unix.UnixRights(m.fds...), nil); err != nil {
+		if s.take(sb.number) == nil {
+			return nil // the reader noticed first and ends it
+		}
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) {
+			return errSpawnerGone
+		}
+		return fmt.Errorf("send start message: %w", err)
+	}
+	return nil
+}
+
+// payloadFile holds strings too long for one packet.
+func payloadFile(b []byte) (int, error) {
+	fd, err := unix.MemfdCreate("fre-start", unix.MFD_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	for len(b) > 0 {
+		n, err := unix.Write(fd, b)
+		if err != nil {
+			unix.Close(fd)
+			return -1, err
+		}
+		b = b[n:]
+	}
+	return fd, nil
+}
+
+// take removes one sandbox from the live ones; nil if it is not there.
+func (s *spawner) take(id uint64) *Sandbox {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sb := s.live[id]
+	delete(s.live, id)
+	return sb
+}
+
+func (s *spawner) get(id uint64) *Sandbox {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live[id]
+}
+
+// read hands out reports until the spawner ends, then ends every sandbox it had.
+func (s *spawner) read() error {
+	buf, oob := make([]byte, reportSize+1), make([]byte, unix.CmsgSpace(4))
+	var err error
+	for {
+		var r report
+		var pidfd int
+		if r, pidfd, err = s.receive(buf, oob); err != nil {
+			if pidfd >= 0 {
+				unix.Close(pidfd)
+			}
+			break
+		}
+		switch r.Kind {
+		case kindStarted:
+			if sb := s.get(r.ID); sb != nil && pidfd >= 0 {
+				sb.started(pidfd)
+				pidfd = -1
+			}
+		case kindFailed:
+			if sb := s.take(r.ID); sb != nil {
+				sb.failed(r)
+			}
+		case kindExited:
+			if sb := s.take(r.ID); sb != nil {
+				sb.exited(r)
+			}
+		}
+		if pidfd >= 0 {
+			unix.Close(pidfd)
+		}
+	}
+	// Whatever it still was doing: nothing of it may outlive this socket. When
+	// Wait returns, the kernel has killed and reaped its whole namespace.
+	s.conn.Close()
+	s.cmd.Process.Kill()
+	waitErr := s.cmd.Wait()
+	s.mu.Lock()
+	s.gone = true
+	live := s.live
+	s.live = map[uint64]*Sandbox{}
+	s.mu.Unlock()
+	for _, sb := range live {
+		sb.exited(report{Kind: kindExited, Code: -1, Signal: int32(unix.SIGKILL)})
+	}
+	return fmt.Errorf("%w: %w", err, waitErr)
+}

@@ -1,0 +1,183 @@
+package sandbox
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// The protocol of shell/wire.h, which describes it.
+
+const (
+	wireVersion = 1
+	maxPayload  = 4 << 20
+	maxInline   = 64 << 10
+	maxStrings  = 65536
+	maxFDs      = 250
+)
+
+type kind uint16
+
+const (
+	kindStart   kind = 0x01
+	kindHello   kind = 0x81
+	kindStarted kind = 0x82
+	kindFailed  kind = 0x83
+	kindExited  kind = 0x84
+)
+
+const flagCgroup2 = 1 << 0
+
+// Step is what was being done when a start failed.
+type Step uint32
+
+// The steps of a start, in the order in which they are done.
+const (
+	StepSetup        Step = iota + 1 // the spawner's own start
+	StepMessage                      // the request was refused by the spawner
+	StepClone                        // clone3
+	StepCgroup                       // joining the control groups
+	StepNetns                        // joining the network namespace
+	StepRoot                         // placing the root
+	StepProc                         // making /proc
+	StepMount                        // placing a further mount; Detail names its target
+	StepHostname                     // setting the host name
+	StepSession                      // new session and key ring
+	StepUserns                       // joining the user namespace
+	StepIDs                          // setting user and group
+	StepCapabilities                 // dropping capabilities
+	StepFDs                          // placing and closing file descriptors
+	StepRlimit                       // limit of open files
+	StepDir                          // entering the working directory
+	StepExec                         // executing Args[0]
+)
+
+var stepNames = [...]string{
+	"", "setup", "message", "clone", "cgroup", "network namespace", "root", "proc", "mount",
+	"hostname", "session", "user namespace", "ids", "capabilities", "fds", "rlimit", "dir", "exec",
+}
+
+func (s Step) String() string {
+	if int(s) < len(stepNames) {
+		return stepNames[s]
+	}
+	return fmt.Sprintf("step %d", uint32(s))
+}
+
+// StartError says at which step a start failed, and why: errors.Is finds the
+// errno.
+type StartError struct {
+	Step   Step
+	Detail string // the path concerned, where there is one
+	Err    unix.Errno
+}
+
+func (e *StartError) Error() string {
+	if e.Detail != "" {
+		return fmt.Sprintf("start sandbox: %s %s: %v", e.Step, e.Detail, e.Err)
+	}
+	return fmt.Sprintf("start sandbox: %s: %v", e.Step, e.Err)
+}
+
+func (e *StartError) Unwrap() error { return e.Err }
+
+// startHeader is struct fre_start.
+type startHeader struct {
+	Version   uint16
+	Kind      kind
+	Payload   uint32
+	ID        uint64
+	Flags     uint32
+	Argc      uint32
+	Envc      uint32
+	Mounts    uint32
+	UID       uint32
+	GID       uint32
+	Nofile    uint64
+	FDPayload int16
+	FDRoot    int16
+	FDUserns  int16
+	FDNetns   int16
+	FDStdin   int16
+	FDStdout  int16
+	FDStderr  int16
+	FDChannel int16
+	FDCgroup  int16
+	Cgroups   int16
+	FDMount   int16
+	Reserved  int16
+}
+
+// report is struct fre_report.
+type report struct {
+	Version  uint16
+	Kind     kind
+	PID      uint32
+	ID       uint64
+	Step     Step
+	Error    int32
+	Detail   uint32
+	Code     int32
+	Signal   int32
+	Reserved uint32
+	CPUUs    uint64
+	MaxRSSKB uint64
+}
+
+const reportSize = 56
+
+// parseReport refuses what is not exactly one report.
+func parseReport(b []byte) (report, error) {
+	var r report
+	if len(b) != reportSize {
+		return r, fmt.Errorf("report of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	if _, err := binary.Decode(b, binary.NativeEndian, &r); err != nil {
+		return r, err
+	}
+	if r.Version != wireVersion {
+		return r, fmt.Errorf("report of version %d: %w", r.Version, unix.EBADMSG)
+	}
+	return r, nil
+}
+
+// startMessage collects a START message and the fds that go with it, which
+// stay their owners'.
+type startMessage struct {
+	header  startHeader
+	strings []byte
+	fds     []int
+}
+
+func newStartMessage(id uint64) *startMessage {
+	h := startHeader{
+		Version: wireVersion, Kind: kindStart, ID: id,
+		FDPayload: -1, FDNetns: -1, FDChannel: -1, FDCgroup: -1, FDMount: -1,
+	}
+	return &startMessage{header: h, strings: make([]byte, 0, 1024), fds: make([]int, 0, 24)}
+}
+
+// fd adds an fd and returns its index.
+func (m *startMessage) fd(fd int) int16 {
+	m.fds = append(m.fds, fd)
+	return int16(len(m.fds) - 1)
+}
+
+func (m *startMessage) string(s string) {
+	m.strings = append(m.strings, s...)
+	m.strings = append(m.strings, 0)
+}
+
+// bytes encodes the message; with inline unset the strings travel apart.
+func (m *startMessage) bytes(inline bool) ([]byte, error) {
+	m.header.Payload = uint32(len(m.strings))
+	b, err := binary.Append(make([]byte, 0, 128+len(m.strings)), binary.NativeEndian, &m.header)
+	if err != nil {
+		return nil, err
+	}
+	if inline {
+		b = append(b, m.strings...)
+	}
+	return b, nil
+}

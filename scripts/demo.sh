@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# Builds, deploys and calls every function of templates/ on an engine of its own,
+# prints the answers and the start times, and leaves nothing.
+#
+#   scripts/demo.sh [--keep]
+#
+# Run it as root, after `make build`; `make demo` does both. --keep keeps the
+# state directory, so that the engine can be started on it again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+keep=
+case "${1-}" in
+'') ;;
+--keep) keep=1 ;;
+*)
+	echo "usage: scripts/demo.sh [--keep]" >&2
+	exit 2
+	;;
+esac
+
+die() {
+	echo "demo: $*" >&2
+	exit 1
+}
+
+[ "$(id -u)" = 0 ] || die "sandboxes are made by root: run it as root, or with sudo"
+[ -x bin/fre ] || die "no bin/fre: run make build first"
+fre=$PWD/bin/fre
+
+# What the kernel holds of FRE, one line each; the same before and after.
+kept_by_kernel() {
+	awk '{ print "mount", $5 }' /proc/self/mountinfo
+	awk '$3 == "cgroup" || $3 == "cgroup2" { print $2 }' /proc/self/mounts |
+		while read -r hierarchy; do
+			{ find "$hierarchy" -type d -name 'fre*' 2>/dev/null || true; } | sed 's/^/cgroup /'
+		done
+	{ find /run/netns -mindepth 1 2>/dev/null || true; } | sed 's/^/network namespace /'
+}
+
+# Sandboxes and spawners are children of the engine, or of its children: "pid
+# start-time" of each, which no later process shares.
+# descendants PID
+descendants() {
+	local child
+	{ cat /proc/"$1"/task/*/children 2>/dev/null || true; } | tr ' ' '\n' |
+		while read -r child; do
+			identity "$child"
+			descendants "$child"
+		done
+}
+
+# identity PID prints nothing for a process that has ended.
+identity() {
+	# The command's name, in brackets, may hold spaces.
+	{ sed 's/.*) //' "/proc/$1/stat" 2>/dev/null || true; } |
+		awk -v pid="$1" '$1 != "Z" { print pid, $20 }'
+}
+
+dir=$(mktemp -d /var/tmp/fre-demo.XXXXXX) # a disk, where /tmp may be memory
+engine=
+before=$(kept_by_kernel | sort)
+
+# Runs on every way out: the engine stops, nothing may be left.
+finish() {
+	local status=$? left='' children='' line deadline
+	trap '' INT TERM HUP
+	trap - EXIT
+	if [ -n "$engine" ]; then
+		children=$(descendants "$engine")
+		echo
+		echo "Stopping the engine."
+		kill -TERM "$engine" 2>/dev/null || true
+		deadline=$((SECONDS + 30))
+		while [ -n "$(identity "$engine")" ]; do
+			if [ $SECONDS -ge $deadline ]; then
+				echo "demo: the engine did not stop within 30 seconds; killing it" >&2
+				kill -KILL "$engine" 2>/dev/null || true
+				status=1
+				deadline=$((SECONDS + 10))
+			fi
+			sleep 0.05
+		done
+		if ! wait "$engine" 2>/dev/null; then
+			echo "demo: the engine ended with an error; its log:" >&2
+			tail -n 20 "$dir/engine.log" >&2
+			status=1
+		fi
+	fi
+	while read -r line; do
+		if [ -n "$line" ] && [ "$(identity "${line% *}")" = "$line" ]; then
+			left+="process ${line% *} $(tr '\0' ' ' <"/proc/${line% *}/cmdline")"$'\n'
+		fi
+	done <<<"$children"
+	left+=$(comm -13 <(echo "$before") <(kept_by_kernel | sort))
+	if [ -n "$left" ]; then
+		printf 'demo: left behind:\n%s\n' "$left" >&2
+		status=1
+	elif [ -n "$engine" ]; then
+		echo "Nothing is left: no mounts, cgroups, network namespaces or processes."
+	fi
+	if [ -n "$keep" ]; then
+		echo "The state is kept: bin/fre serve --state $dir/state --socket $dir/fre.sock"
+	elif ! rm -rf "$dir"; then
+		status=1
+	fi
+	exit "$status"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# The engine may write lock files beside the templates: it gets copies. Those of
+# Go programs are built; see their README.
+cp -R templates "$dir/templates"
+for source in templates/*/main.go; do
+	name=$(basename "$(dirname "$source")")
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$dir/templates/$name/${name##*-}" "./templates/$name"
+done
+go build -o "$dir/call" ./scripts/call
+
+# free_port prints a port that nothing listens on.
+free_port() {
+	local port
+	for port in $(shuf -i 20000-30000 -n 50); do
+		if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+			echo "$port"
+			return
+		fi
+	done
+	die "no free port between 20000 and 30000"
+}
+addr=127.0.0.1:$(free_port)
+export FRE_SOCKET=$dir/fre.sock
+
+echo "Starting the engine: fre serve --state $dir/state --socket $FRE_SOCKET --listen $addr"
+# A session of its own: Ctrl-C is for this script, which stops the engine itself.
+setsid "$fre" serve --state "$dir/state" --socket "$FRE_SOCKET" --listen "$addr" 2>"$dir/engine.log" &
+engine=$!
+deadline=$((SECONDS + 30))
+until curl --silent --fail --max-time 2 --noproxy '*' --output /dev/null "http://$addr/healthz"; do
+	if [ -z "$(identity "$engine")" ]; then
+		cat "$dir/engine.log" >&2
+		die "the engine ended at once"
+	fi
+	if [ $SECONDS -ge $deadline ]; then
+		cat "$dir/engine.log" >&2
+		die "the engine did not answer within 30 seconds"
+	fi
+	sleep 0.05
+done
+
+for template in "$dir"/templates/*/; do
+	echo
+	echo "$ fre deploy templates/$(basename "$template")"
+	"$fre" deploy "$template"
+done
+
+"$dir/call" "$addr" "$dir"/templates/*/
+echo
+"$fre" functions

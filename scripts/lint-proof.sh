@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Proves that the rules of .golangci.yml bite: lints a little module of wrong and
+# right imports and compares the verdicts. It lies below directories named like
+# layers, since depguard sees absolute paths.
+#
+#   scripts/lint-proof.sh LINTER
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+linter=$(realpath "$1")
+module=github.com/fre-engine/fre
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+root=$tmp/store/sandbox/cmd/image
+mkdir -p "$root"
+cp .golangci.yml "$root/"
+printf 'module %s\n\ngo %s\n' "$module" "$(awk '$1 == "go" { print $2 }' go.mod)" >"$root/go.mod"
+
+# FILE IMPORTS VERDICT: a bare import path is one of the module's own.
+cases=$(
+	cat <<'CASES'
+api/a.go                     store                  refused
+channel/a.go                 engine                 refused
+internal/linux/a.go          store                  refused
+internal/linux/a.go          std:unsafe             allowed
+store/a.go                   internal/linux         allowed
+store/a.go                   image                  refused
+store/a.go                   std:unsafe             refused
+image/a.go                   store                  allowed
+image/a.go                   sandbox                refused
+image/debian/a.go            sandbox                refused
+runtimes/python/a.go         image                  allowed
+runtimes/python/a.go         engine                 refused
+sandbox/a.go                 internal/linux         allowed
+sandbox/a.go                 image                  refused
+sandbox/cgroup/a.go          store                  refused
+engine/a.go                  channel                allowed
+engine/a.go                  gateway                refused
+engine/a.go                  internal/fretest       refused
+gateway/a.go                 engine                 allowed
+gateway/a.go                 store                  refused
+server/a.go                  api                    allowed
+server/a.go                  store                  refused
+client/a.go                  api                    allowed
+client/a.go                  engine                 refused
+cmd/fre/a.go                 client                 allowed
+cmd/fre/b.go                 engine                 refused
+cmd/fre/serve.go             engine                 allowed
+other/a.go                   internal/daemon        refused
+bench/a.go                   internal/daemon        allowed
+store/a_test.go              internal/fretest       allowed
+other/a.go                   internal/fretest       refused
+test/system/a.go             internal/fretest       allowed
+CASES
+)
+
+mkpackage() { # FILE IMPORT
+	mkdir -p "$root/$(dirname "$1")"
+	{
+		echo "package proof"
+		[ -z "$2" ] || printf '\nimport _ "%s"\n' "$2"
+	} >"$root/$1"
+}
+
+# Each case is a package of its own below the layer, and imports one that
+# imports nothing, so that the module compiles.
+n=0
+expected=()
+while read -r file import verdict; do
+	n=$((n + 1))
+	case $import in
+	std:*) path=${import#std:} ;;
+	*)
+		path=$module/$import/target
+		mkpackage "$import/target/target.go" ""
+		;;
+	esac
+	case $file in
+	cmd/fre/*) ;; # one package: serve.go has a fixed place
+	*) file=$(dirname "$file")/proof$n/$(basename "$file") ;;
+	esac
+	mkpackage "$file" "$path"
+	expected+=("$verdict $file $import")
+done <<<"$cases"
+
+cd "$root"
+report=$("$linter" run --enable-only depguard --max-issues-per-linter 0 --max-same-issues 0 \
+	--output.text.path stdout --output.text.print-issued-lines=false ./... 2>&1) || true
+
+failed=0
+for line in "${expected[@]}"; do
+	read -r verdict file import <<<"$line"
+	got=allowed
+	if grep -qF "$file:" <<<"$report"; then got=refused; fi
+	if [ "$got" != "$verdict" ]; then
+		echo "lint-proof: $file imports $import: $got, want $verdict" >&2
+		failed=1
+	fi
+done
+if grep -q typecheck <<<"$report"; then failed=1; fi
+if [ $failed = 1 ]; then
+	echo "$report" >&2
+	exit 1
+fi
+echo "lint-proof: $n imports judged as ARCHITECTURE.md says"

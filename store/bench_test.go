@@ -1,0 +1,142 @@
+package store
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// benchTree commits a tree of n small files, 20 to a directory.
+func benchTree(b *testing.B, s *Store, n int) Digest {
+	w, err := s.Create()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer w.Abort()
+	for i := range n {
+		path := fmt.Sprintf("usr/lib/package%d/module%d.py", i/20, i)
+		if err := w.File(path, 0o644, testTime, strings.NewReader("content of "+path)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	d, err := w.Commit(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return d
+}
+
+// BenchmarkPutImage links an image of 10,000 files; removing it is not counted.
+func BenchmarkPutImage(b *testing.B) {
+	s := openStore(b, b.TempDir())
+	d := benchTree(b, s, 10000)
+	putImage(b, s, "keep", "1", d)
+	b.ReportAllocs()
+	for b.Loop() {
+		img, err := s.PutImage(b.Context(), testManifest("bench", "1", d))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := s.RemoveImage(b.Context(), img.Digest); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
+
+// BenchmarkCommit imports 10,000 files, all new or all there already.
+func BenchmarkCommit(b *testing.B) {
+	b.Run("new", func(b *testing.B) {
+		s := openStore(b, b.TempDir())
+		for b.Loop() {
+			benchTree(b, s, 10000)
+			b.StopTimer()
+			if err := s.Sweep(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+	b.Run("known", func(b *testing.B) {
+		s := openStore(b, b.TempDir())
+		for b.Loop() {
+			benchTree(b, s, 10000)
+		}
+	})
+}
+
+// BenchmarkAddDir imports 10,000 files of 4 KiB from a directory.
+func BenchmarkAddDir(b *testing.B) {
+	for _, scratch := range []bool{false, true} {
+		b.Run(fmt.Sprintf("scratch=%t", scratch), func(b *testing.B) {
+			s := openStore(b, b.TempDir())
+			for b.Loop() {
+				b.StopTimer()
+				dir, err := s.MkdirScratch()
+				if err != nil {
+					b.Fatal(err)
+				}
+				for i := range 10000 {
+					sub := filepath.Join(dir, fmt.Sprint(i/20))
+					if err := os.MkdirAll(sub, 0o755); err != nil {
+						b.Fatal(err)
+					}
+					content := strings.Repeat(fmt.Sprintf("line %d\n", i), 400)
+					if err := os.WriteFile(filepath.Join(sub, fmt.Sprint(i)), []byte(content), 0o644); err != nil {
+						b.Fatal(err)
+					}
+				}
+				root, err := os.OpenRoot(dir)
+				if err != nil {
+					b.Fatal(err)
+				}
+				w, err := s.Create()
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+				if scratch {
+					err = w.AddScratch(root, "")
+				} else {
+					err = w.AddDir(root, "")
+				}
+				if err == nil {
+					_, err = w.Commit(b.Context())
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				root.Close()
+				os.RemoveAll(dir)
+				if err := s.Sweep(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+// BenchmarkImages lists 2,000 images of 40 parts.
+func BenchmarkImages(b *testing.B) {
+	s := &Store{}
+	n := newSnapshot()
+	for i := range 2000 {
+		m := testManifest(fmt.Sprintf("image%d", i), "1", make([]Digest, 40)...)
+		d := sumDigest([]byte(m.Name))
+		n.byDigest[d] = &Image{Manifest: m, Digest: d, Created: time.Unix(int64(i), 0)}
+	}
+	n.finish()
+	s.snap.Store(n)
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(s.Images()) != 2000 {
+			b.Fatal("images are missing")
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package store
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMain is the child of the crash tests when FRE_STORE_CRASH names a store.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("FRE_STORE_CRASH"); dir != "" {
+		if err := crashChild(dir, os.Getenv("FRE_STORE_FAILPOINT")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// crashChild puts and removes images until it is killed, or kills itself at the
+// failpoint "name/count". It says on stdout what it is about to do and what has
+// been acknowledged.
+func crashChild(dir, failpoint string) error {
+	s, err := Open(dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	name, count, _ := strings.Cut(failpoint, "/")
+	left, _ := strconv.Atoi(count)
+	s.fail = func(point string) error {
+		if point == name {
+			if left--; left <= 0 {
+				unix.Kill(os.Getpid(), unix.SIGKILL)
+				select {} // until the signal is there
+			}
+		}
+		return nil
+	}
+	ctx := context.Background()
+	start := len(s.Images()) * 1000
+	for i := start; ; i++ {
+		key := strconv.Itoa(i)
+		w, err := s.Create()
+		if err != nil {
+			return err
+		}
+		for n := range 20 {
+			content := fmt.Sprintf("file %d of %d", n, i%3*n)
+			if err := w.File(fmt.Sprintf("d%d/f%d", n%3, n), 0o644, testTime, strings.NewReader(content)); err != nil {
+				return err
+			}
+		}
+		if err := w.File("own", 0o644, testTime, strings.NewReader(key)); err != nil {
+			return err
+		}
+		release, err := s.Hold()
+		if err != nil {
+			return err
+		}
+		d, err := w.Commit(ctx)
+		if err != nil {
+			return err
+		}
+		img, err := s.PutImage(ctx, testManifest("image", key, d))
+		if err != nil {
+			return err
+		}
+		release()
+		fmt.Println("put", img.Digest)
+		if err := s.PutFunction(ctx, Function{Name: "f", Image: img.Digest}); err != nil {
+			return err
+		}
+		fmt.Println("function", img.Digest)
+		if i%3 == 0 {
+			continue
+		}
+		for _, old := range s.Images() {
+			if old.Digest != img.Digest {
+				fmt.Println("removing", old.Digest)
+				if err := s.RemoveImage(ctx, old.Digest); err != nil {
+					return err
+				}
+				break
+			}
+		}
+	}
+}
+
+// crash runs a child and returns once it is dead; kill, if not nil, is called
+// after each line the child prints and says whether to kill it then. It updates
+// what must be there and what may be gone.
+type crash struct {
+	have     map[Digest]bool
+	removing Digest
+	function Digest // last acknowledged
+	lines    int
+}
+
+func (c *crash) run(t *testing.T, dir, failpoint string, kill func(line int) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), "FRE_STORE_CRASH="+dir, "FRE_STORE_FAILPOINT="+failpoint)
+	stderr := new(strings.Builder)
+	cmd.Stderr = stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c.removing, c.lines = "", 0
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		what, d, _ := strings.Cut(lines.Text(), " ")
+		switch what {
+		case "put":
+			c.have[Digest(d)] = true
+		case "function":
+			c.function = Digest(d)
+		case "removing":
+			c.removing = Digest(d)
+			delete(c.have, Digest(d))
+		}
+		if c.lines++; kill != nil && kill(c.lines) {
+			cmd.Process.Kill()
+		}
+	}
+	err = cmd.Wait()
+	if state, ok := cmd.ProcessState.Sys().(interface{ Signaled() bool }); !ok || !state.Signaled() || ctx.Err() != nil {
+		t.Fatalf("child ended by itself: %v\n%s", err, stderr)
+	}
+}
+
+// check opens the store and compares.
+func (c *crash) check(t *testing.T, dir string) {
+	t.Helper()
+	s, err := Open(dir, testLog(t))
+	if err != nil {
+		t.Fatalf("Open after a crash: %v", err)
+	}
+	defer s.Close()
+	checkStore(t, s)
+	there := make(map[Digest]bool)
+	for _, img := range s.Images() {
+		there[img.Digest] = true
+	}
+	for d := range c.have {
+		if !there[d] {
+			t.Errorf("image %s was acknowledged and is lost", d)
+		}
+	}
+	c.have = there
+	f, err := s.Function("f")
+	if c.function != "" && err != nil {
+		t.Errorf("function was acknowledged and is lost: %v", err)
+	}
+	if err == nil && !there[f.Image] {
+		t.Errorf("function's image %s is lost", f.Image)
+	}
+	// The store still works, and a sweep leaves just what images need.
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Errorf("Sweep: %v", err)
+	}
+	checkStore(t, s)
+}
+
+func TestCrashAtFailpoints(t *testing.T) {
+	for _, point := range []string{
+		"hold", "tree synced", "objects linked", "tree renamed", "image synced", "image renamed", "before commit", "after commit",
+	} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			c := crash{have: make(map[Digest]bool)}
+			for _, count := range []string{"1", "2", "7"} {
+				c.run(t, dir, point+"/"+count, nil)
+				c.check(t, dir)
+			}
+		})
+	}
+}
+
+func TestCrashAnywhere(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	dir := t.TempDir()
+	c := crash{have: make(map[Digest]bool)}
+	for range 12 {
+		// The line after which to kill is chosen; where in the work that follows
+		// the signal arrives is left to the scheduler.
+		at := 1 + r.IntN(25)
+		c.run(t, dir, "", func(line int) bool {
+			if line != at {
+				return false
+			}
+			for range r.IntN(2000) {
+				unix.Getppid()
+			}
+			return true
+		})
+		c.check(t, dir)
+	}
+}

@@ -1,0 +1,483 @@
+package store
+
+import (
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+const dbName = "fre.db"
+
+// migrations[i] brings the database from user_version i to i+1. Never change
+// one that has been released: append.
+var migrations = [...]string{`
+CREATE TABLE images (
+	digest   TEXT PRIMARY KEY,
+	manifest TEXT NOT NULL,
+	created  INTEGER NOT NULL, -- nanoseconds since 1970
+	size     INTEGER NOT NULL,
+	files    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE image_parts (
+	image    TEXT NOT NULL REFERENCES images ON DELETE CASCADE,
+	position INTEGER NOT NULL,
+	tree     TEXT NOT NULL,
+	PRIMARY KEY (image, position)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE tags (
+	name    TEXT NOT NULL,
+	version TEXT NOT NULL,
+	image   TEXT NOT NULL UNIQUE REFERENCES images ON DELETE CASCADE,
+	PRIMARY KEY (name, version)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE parts (
+	key  TEXT PRIMARY KEY,
+	part TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE functions (
+	name     TEXT PRIMARY KEY,
+	image    TEXT NOT NULL REFERENCES images,
+	spec     TEXT NOT NULL,
+	deployed INTEGER NOT NULL -- nanoseconds since 1970
+) STRICT, WITHOUT ROWID;
+CREATE TABLE tenants (
+	id   INTEGER PRIMARY KEY AUTOINCREMENT, -- AUTOINCREMENT: never reused
+	name TEXT NOT NULL UNIQUE
+) STRICT;
+`}
+
+// snapshot is all metadata, immutable once published.
+type snapshot struct {
+	byDigest  map[Digest]*Image
+	tags      map[tag]Digest
+	parts     map[string]Part
+	functions map[string]*Function
+	tenants   map[string]Tenant
+
+	images       []*Image    // newest first
+	functionList []*Function // by name
+}
+
+type tag struct{ name, version string }
+
+func newSnapshot() *snapshot {
+	return &snapshot{
+		byDigest:  make(map[Digest]*Image),
+		tags:      make(map[tag]Digest),
+		parts:     make(map[string]Part),
+		functions: make(map[string]*Function),
+		tenants:   make(map[string]Tenant),
+	}
+}
+
+func (n *snapshot) clone() *snapshot {
+	return &snapshot{
+		byDigest:  maps.Clone(n.byDigest),
+		tags:      maps.Clone(n.tags),
+		parts:     maps.Clone(n.parts),
+		functions: maps.Clone(n.functions),
+		tenants:   maps.Clone(n.tenants),
+	}
+}
+
+// finish sorts the lists.
+func (n *snapshot) finish() {
+	n.images = slices.SortedFunc(maps.Values(n.byDigest), func(a, b *Image) int {
+		if c := b.Created.Compare(a.Created); c != 0 {
+			return c
+		}
+		return strings.Compare(string(a.Digest), string(b.Digest))
+	})
+	n.functionList = slices.SortedFunc(maps.Values(n.functions), func(a, b *Function) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+}
+
+// tx changes database and next snapshot together.
+type tx struct {
+	sql  *sql.Tx
+	next *snapshot
+}
+
+// update runs change in one transaction and publishes the result. With index it
+// writes index.json first: an index ahead of the database harms nothing, one
+// behind could hand out a tenant's id twice.
+func (s *Store) update(index bool, change func(*tx) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.updateLocked(index, change)
+}
+
+func (s *Store) updateLocked(index bool, change func(*tx) error) error {
+	t := &tx{next: s.snap.Load().clone()}
+	var err error
+	if t.sql, err = s.db.Begin(); err != nil {
+		return dbError(err)
+	}
+	defer t.sql.Rollback()
+	if err := change(t); err != nil {
+		return dbError(err)
+	}
+	t.next.finish()
+	if index {
+		if err := s.writeIndex(t.next); err != nil {
+			return fmt.Errorf("write index: %w", err)
+		}
+	}
+	if err := s.failpoint("before commit"); err != nil {
+		return err
+	}
+	if err := t.sql.Commit(); err != nil {
+		return dbError(err)
+	}
+	s.snap.Store(t.next)
+	return s.failpoint("after commit")
+}
+
+// updateFreeing is update for removals. A disk too full for it gets the room
+// of the reserve.
+func (s *Store) updateFreeing(index bool, change func(*tx) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.updateFreeingLocked(index, change)
+}
+
+func (s *Store) updateFreeingLocked(index bool, change func(*tx) error) error {
+	err := s.updateLocked(index, change)
+	if !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	if err := unix.Unlinkat(int(s.root.Fd()), reserveName, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("give up reserve: %w", err)
+	}
+	return s.updateLocked(index, change)
+}
+
+// dbError gives SQLite's "disk full" its errno back.
+func dbError(err error) error {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code()&0xff == sqlite3.SQLITE_FULL {
+		return fmt.Errorf("database: %w: %w", unix.ENOSPC, err)
+	}
+	return err
+}
+
+func (t *tx) putImage(img *Image, manifest []byte) error {
+	_, err := t.sql.Exec(`INSERT INTO images VALUES (?, ?, ?, ?, ?)`,
+		img.Digest, string(manifest), img.Created.UnixNano(), img.Size, img.Files)
+	if err != nil {
+		return err
+	}
+	for i, p := range img.Parts {
+		if _, err := t.sql.Exec(`INSERT INTO image_parts VALUES (?, ?, ?)`, img.Digest, i, p.Tree); err != nil {
+			return err
+		}
+	}
+	t.next.byDigest[img.Digest] = img
+	return nil
+}
+
+// putTag moves the name to the image; the one that had it stays without.
+func (t *tx) putTag(k tag, d Digest) error {
+	if _, err := t.sql.Exec(`INSERT INTO tags VALUES (?, ?, ?)
+		ON CONFLICT (name, version) DO UPDATE SET image = excluded.image`, k.name, k.version, d); err != nil {
+		return err
+	}
+	t.name(t.next.tags[k], tag{})
+	t.next.tags[k] = d
+	t.name(d, k)
+	return nil
+}
+
+// name shows the image under another name.
+func (t *tx) name(d Digest, k tag) {
+	if old := t.next.byDigest[d]; old != nil {
+		img := *old
+		img.Name, img.Version = k.name, k.version
+		t.next.byDigest[d] = &img
+	}
+}
+
+func (t *tx) removeImage(d Digest) error {
+	if _, err := t.sql.Exec(`DELETE FROM images WHERE digest = ?`, d); err != nil {
+		return err
+	}
+	delete(t.next.byDigest, d)
+	maps.DeleteFunc(t.next.tags, func(_ tag, of Digest) bool { return of == d })
+	return nil
+}
+
+// dropImage removes an image that is gone with the functions that need it.
+func (t *tx) dropImage(d Digest) error {
+	if _, err := t.sql.Exec(`DELETE FROM functions WHERE image = ?`, d); err != nil {
+		return err
+	}
+	maps.DeleteFunc(t.next.functions, func(_ string, f *Function) bool { return f.Image == d })
+	return t.removeImage(d)
+}
+
+func (t *tx) putPart(key string, p Part) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	_, err = t.sql.Exec(`INSERT INTO parts VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET part = excluded.part`, key, string(b))
+	t.next.parts[key] = p
+	return err
+}
+
+func (t *tx) removePart(key string) error {
+	_, err := t.sql.Exec(`DELETE FROM parts WHERE key = ?`, key)
+	delete(t.next.parts, key)
+	return err
+}
+
+func (t *tx) putFunction(f *Function) error {
+	_, err := t.sql.Exec(`INSERT INTO functions VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE
+		SET image = excluded.image, spec = excluded.spec, deployed = excluded.deployed`,
+		f.Name, f.Image, string(f.Spec), f.Deployed.UnixNano())
+	t.next.functions[f.Name] = f
+	return err
+}
+
+func (t *tx) removeFunction(name string) error {
+	_, err := t.sql.Exec(`DELETE FROM functions WHERE name = ?`, name)
+	delete(t.next.functions, name)
+	return err
+}
+
+// putTenant enters a tenant; ID 0 asks for the next one.
+func (t *tx) putTenant(n Tenant) (Tenant, error) {
+	id := sql.NullInt64{Int64: int64(n.ID), Valid: n.ID != 0}
+	r, err := t.sql.Exec(`INSERT INTO tenants VALUES (?, ?)`, id, n.Name)
+	if err != nil {
+		return Tenant{}, err
+	}
+	last, err := r.LastInsertId()
+	if err != nil {
+		return Tenant{}, err
+	}
+	n.ID = uint32(last)
+	t.next.tenants[n.Name] = n
+	return n, nil
+}
+
+// openDB opens the database and loads it. One that is lost or not readable as
+// a database is made anew from what else is on disk.
+func (s *Store) openDB() error {
+	err := s.loadDB()
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		switch e.Code() & 0xff {
+		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+			err = errCorrupt
+		}
+	}
+	if !errors.Is(err, errCorrupt) {
+		return dbError(err)
+	}
+	s.db.Close()
+	s.db = nil
+	aside := dbName + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000")
+	s.log.Error("database is corrupt: rebuilding it from the manifests", "moved_to", aside)
+	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
+		err := unix.Renameat(int(s.root.Fd()), dbName+suffix, int(s.root.Fd()), aside+suffix)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("move corrupt database aside: %w", err)
+		}
+	}
+	return s.loadDB()
+}
+
+var errCorrupt = errors.New("database is corrupt")
+
+func (s *Store) loadDB() error {
+	path := filepath.Join(s.dir, dbName)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		// A log whose database is lost would be replayed into the new one.
+		for _, suffix := range []string{"-wal", "-shm", "-journal"} {
+			if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	// Made here so that it is private: manifests hold functions' environments.
+	f, err := openat(int(s.root.Fd()), dbName, unix.O_RDWR|unix.O_CREAT, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Close(), s.root.Sync()); err != nil {
+		return err
+	}
+	// EXCLUSIVE: the flock keeps others out, and without it the WAL's index would
+	// be a mapped file, which a full disk has no room for. It must come before
+	// the first access, so journal_mode is not among these: the driver sorts them.
+	pragmas := url.Values{"_pragma": {"locking_mode(EXCLUSIVE)", "synchronous(FULL)", "foreign_keys(1)"}}
+	s.db, err = sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+pragmas.Encode())
+	if err != nil {
+		return err
+	}
+	s.db.SetMaxOpenConns(1)
+	var mode string
+	if err := s.db.QueryRow(`PRAGMA journal_mode = WAL`).Scan(&mode); err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return fmt.Errorf("%s: journal mode is %q, not wal", path, mode)
+	}
+	var check string
+	if err := s.db.QueryRow(`PRAGMA quick_check(1)`).Scan(&check); err != nil {
+		return err
+	}
+	if check != "ok" {
+		return fmt.Errorf("%w: %s", errCorrupt, check)
+	}
+	var version int
+	if err := s.db.QueryRow(`PRAGMA user_version`).Scan(&version); err != nil {
+		return err
+	}
+	if version > len(migrations) {
+		return fmt.Errorf("%s has version %d, this program knows up to %d: use the FRE that made it", path, version, len(migrations))
+	}
+	if err := s.migrate(version); err != nil {
+		return err
+	}
+	if version == 0 {
+		return nil // migrate has filled and published it
+	}
+	snap, err := s.readSnapshot()
+	if err != nil {
+		return err
+	}
+	s.snap.Store(snap)
+	return nil
+}
+
+// migrate brings the schema up to date, one transaction for all. A new database
+// is filled from the manifests on disk in the same one.
+func (s *Store) migrate(version int) error {
+	if version == len(migrations) {
+		return nil
+	}
+	s.snap.Store(newSnapshot())
+	return s.update(false, func(t *tx) error {
+		for _, m := range migrations[version:] {
+			if _, err := t.sql.Exec(m); err != nil {
+				return err
+			}
+		}
+		if _, err := t.sql.Exec(fmt.Sprintf(`PRAGMA user_version = %d`, len(migrations))); err != nil {
+			return err
+		}
+		if version == 0 {
+			return s.rebuild(t)
+		}
+		return nil
+	})
+}
+
+func (s *Store) readSnapshot() (*snapshot, error) {
+	n := newSnapshot()
+	err := s.each(`SELECT digest, manifest, created, size, files FROM images`, func(scan scanFunc) error {
+		var img Image
+		var manifest string
+		var created int64
+		if err := scan(&img.Digest, &manifest, &created, &img.Size, &img.Files); err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(manifest), &img.Manifest); err != nil {
+			return fmt.Errorf("%w: image %s: %w", errCorrupt, img.Digest, err)
+		}
+		img.Name, img.Version = "", "" // until a tag gives them back
+		img.Created = time.Unix(0, created).UTC()
+		n.byDigest[img.Digest] = &img
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = s.each(`SELECT name, version, image FROM tags`, func(scan scanFunc) error {
+		var k tag
+		var d Digest
+		if err := scan(&k.name, &k.version, &d); err != nil {
+			return err
+		}
+		n.tags[k] = d
+		if img := n.byDigest[d]; img != nil {
+			img.Name, img.Version = k.name, k.version
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = s.each(`SELECT key, part FROM parts`, func(scan scanFunc) error {
+		var key, part string
+		var p Part
+		if err := scan(&key, &part); err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(part), &p); err != nil {
+			return fmt.Errorf("%w: part %s: %w", errCorrupt, key, err)
+		}
+		n.parts[key] = p
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = s.each(`SELECT name, image, spec, deployed FROM functions`, func(scan scanFunc) error {
+		var f Function
+		var spec string
+		var deployed int64
+		if err := scan(&f.Name, &f.Image, &spec, &deployed); err != nil {
+			return err
+		}
+		f.Spec, f.Deployed = json.RawMessage(spec), time.Unix(0, deployed).UTC()
+		n.functions[f.Name] = &f
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = s.each(`SELECT id, name FROM tenants`, func(scan scanFunc) error {
+		var t Tenant
+		if err := scan(&t.ID, &t.Name); err != nil {
+			return err
+		}
+		n.tenants[t.Name] = t
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.finish()
+	return n, nil
+}
+
+type scanFunc func(...any) error
+
+func (s *Store) each(query string, row func(scanFunc) error) error {
+	rows, err := s.db.Query(query)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}

@@ -1,0 +1,353 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+)
+
+func TestLock(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	_, err := Open(dir, testLog(t))
+	locked, ok := errors.AsType[*LockedError](err)
+	if !ok || !errors.Is(err, ErrLocked) || locked.PID != os.Getpid() {
+		t.Fatalf("second Open: %v, want ErrLocked with pid %d", err, os.Getpid())
+	}
+	if !strings.Contains(err.Error(), "engine already running on that state directory") {
+		t.Errorf("message: %s", err)
+	}
+	reopen(t, s)
+}
+
+// state is what must survive closing and opening.
+type state struct {
+	Images    []*Image
+	Functions []*Function
+	Tenants   map[string]Tenant
+}
+
+func stateOf(s *Store) state {
+	return state{s.Images(), s.Functions(), s.snap.Load().tenants}
+}
+
+// populate gives the store some of everything.
+func populate(t *testing.T, s *Store) {
+	t.Helper()
+	a := putTree(t, s, map[string]string{"a": "a", "e": ""})
+	b := putTree(t, s, map[string]string{"a": "b"})
+	putImage(t, s, "app", "1", a)
+	img := putImage(t, s, "app", "1", b)
+	putImage(t, s, "app", "1", a) // the older image has the name now
+	web := putImage(t, s, "web", "latest", a, b)
+	for i, f := range []Function{
+		{Name: "one", Image: img.Digest, Spec: json.RawMessage(`{"n":1}`), Deployed: testTime},
+		{Name: "two", Image: web.Digest},
+	} {
+		if err := s.PutFunction(t.Context(), f); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := s.Tenant(t.Context(), f.Name); err != nil || n.ID != uint32(i+1) {
+			t.Fatalf("Tenant: %v, %v, want id %d", n, err, i+1)
+		}
+	}
+}
+
+func TestReopen(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	populate(t, s)
+	want := stateOf(s)
+	s = reopen(t, s)
+	if diff := cmp.Diff(want, stateOf(s)); diff != "" {
+		t.Errorf("state (-before +after):\n%s", diff)
+	}
+}
+
+func TestDatabaseIsRebuilt(t *testing.T) {
+	for name, damage := range map[string]func(path string) error{
+		"lost":  os.Remove,
+		"empty": func(path string) error { return os.Truncate(path, 0) },
+		"garbage": func(path string) error {
+			return os.WriteFile(path, []byte(strings.Repeat("garbage ", 2048)), 0o600)
+		},
+		"page overwritten": func(path string) error {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for i := 4096; i < len(b); i++ {
+				b[i] = 0xa5
+			}
+			return os.WriteFile(path, b, 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openStore(t, t.TempDir())
+			populate(t, s)
+			want := stateOf(s)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := damage(filepath.Join(s.dir, dbName)); err != nil {
+				t.Fatal(err)
+			}
+			s = openStore(t, s.dir)
+			if diff := cmp.Diff(want, stateOf(s)); diff != "" {
+				t.Errorf("state (-before +after):\n%s", diff)
+			}
+			if n, err := s.Tenant(t.Context(), "third"); err != nil || n.ID != 3 {
+				t.Errorf("next tenant: %v, %v, want id 3", n, err)
+			}
+			s = reopen(t, s)
+			if got := len(s.Images()); got != len(want.Images) {
+				t.Errorf("%d images after another Open, want %d", got, len(want.Images))
+			}
+		})
+	}
+}
+
+func TestIndexIsLostToo(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "1"}))
+	old := s.Images()[0]
+	now := putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "2"}))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// The manifests' times say which image is the newer.
+	for d, at := range map[Digest]time.Time{old.Digest: testTime, now.Digest: testTime.Add(time.Second)} {
+		if err := os.Chtimes(filepath.Join(s.dir, "images", d.hex(), "manifest.json"), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{dbName, indexName} {
+		if err := os.Remove(filepath.Join(s.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = openStore(t, s.dir)
+	if img, err := s.Image("app:1"); err != nil || img.Digest != now.Digest || len(s.Images()) != 2 {
+		t.Errorf("app:1 is %v, %v among %d images, want %s among 2", img, err, len(s.Images()), now.Digest)
+	}
+}
+
+func TestNewerDatabaseIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(dir, testLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.db.Exec(`PRAGMA user_version = 99`); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	if _, err := Open(dir, testLog(t)); err == nil || !strings.Contains(err.Error(), "version 99") {
+		t.Errorf("Open: %v, want a refusal naming version 99", err)
+	}
+}
+
+func TestReconcile(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	populate(t, s)
+	web, err := s.Image("web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := web.Parts[0].Tree
+	if err := s.PutPart(t.Context(), "lost", Part{Kind: "pip", Name: "lost", Tree: emptyDigest}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutPart(t.Context(), "kept", Part{Kind: "pip", Name: "kept", Tree: d}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.MkdirScratch(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		os.MkdirAll(filepath.Join(s.dir, "images", strings.Repeat("0", 64), "rootfs/etc"), 0o700),
+		os.MkdirAll(filepath.Join(s.dir, "tmp/image-1/rootfs"), 0o700),
+		os.WriteFile(filepath.Join(s.dir, "tmp/index.json"), nil, 0o600),
+		os.RemoveAll(filepath.Dir(s.Rootfs(web.Digest))),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = openStore(t, s.dir) // its check at the end sees tmp/ and the stray directory
+	if _, err := s.Image("web"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("image without a directory: %v, want not exist", err)
+	}
+	if _, err := s.Function("two"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its function: %v, want not exist", err)
+	}
+	if _, err := s.Function("one"); err != nil {
+		t.Errorf("the other function: %v", err)
+	}
+	if _, ok := s.Part("lost"); ok {
+		t.Error("part without a tree is there")
+	}
+	if _, ok := s.Part("kept"); !ok {
+		t.Error("part with a tree is gone")
+	}
+}
+
+func TestFunctions(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	img := putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "a"}))
+	ctx := t.Context()
+	if err := s.PutFunction(ctx, Function{Name: "f", Image: emptyDigest}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("unknown image: %v, want not exist", err)
+	}
+	if err := s.PutFunction(ctx, Function{Name: "f", Image: img.Digest, Spec: []byte("{")}); err == nil {
+		t.Error("bad spec: want an error")
+	}
+	if err := s.PutFunction(ctx, Function{Name: "", Image: img.Digest}); !errors.Is(err, ErrPath) {
+		t.Errorf("no name: %v, want ErrPath", err)
+	}
+	for _, name := range []string{"b", "a", "b"} {
+		if err := s.PutFunction(ctx, Function{Name: name, Image: img.Digest, Deployed: testTime}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var names []string
+	for _, f := range s.Functions() {
+		names = append(names, f.Name)
+	}
+	if diff := cmp.Diff([]string{"a", "b"}, names); diff != "" {
+		t.Errorf("functions (-want +got):\n%s", diff)
+	}
+	if err := s.RemoveFunction(ctx, "c"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("RemoveFunction of none: %v, want not exist", err)
+	}
+	if err := s.RemoveFunction(ctx, "a"); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Function("a"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("removed function: %v, want not exist", err)
+	}
+}
+
+func TestTenantIDsAreUnique(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	var g errgroup.Group
+	for i := range 20 {
+		g.Go(func() error {
+			_, err := s.Tenant(t.Context(), fmt.Sprint("tenant", i%5))
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	ids := make(map[uint32]bool)
+	for _, n := range s.snap.Load().tenants {
+		ids[n.ID] = true
+	}
+	if diff := cmp.Diff(map[uint32]bool{1: true, 2: true, 3: true, 4: true, 5: true}, ids); diff != "" {
+		t.Errorf("ids (-want +got):\n%s", diff)
+	}
+}
+
+// TestConcurrent builds, lists and removes from many goroutines at once: every
+// image put is whole, whatever is swept meanwhile.
+func TestConcurrent(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	var g errgroup.Group
+	for i := range 6 {
+		g.Go(func() error {
+			for n := range 5 {
+				if err := buildAndRemove(t, s, i, n); err != nil {
+					return fmt.Errorf("builder %d, round %d: %w", i, n, err)
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(s.Images()); got != 6 {
+		t.Errorf("%d images left, want each builder's last", got)
+	}
+	// All that was put off is swept with the last hold: each builder's own file
+	// and the shared one are left.
+	if names := objectNames(t, s); len(names) != 7 {
+		t.Errorf("objects left: %q, want 7", names)
+	}
+}
+
+func buildAndRemove(t *testing.T, s *Store, i, n int) error {
+	release, err := s.Hold()
+	if err != nil {
+		return err
+	}
+	defer release()
+	w, err := s.Create()
+	if err != nil {
+		return err
+	}
+	defer w.Abort()
+	for path, content := range map[string]string{"shared": "shared", "own": fmt.Sprint(i, n), "empty": ""} {
+		if err := w.File(path, 0o644, testTime, strings.NewReader(content)); err != nil {
+			return err
+		}
+	}
+	d, err := w.Commit(t.Context())
+	if err != nil {
+		return err
+	}
+	if err := s.PutPart(t.Context(), fmt.Sprint("part", i, n), Part{Name: "p", Tree: d}); err != nil {
+		return err
+	}
+	img, err := s.PutImage(t.Context(), testManifest(fmt.Sprint("image", i), fmt.Sprint(n), d))
+	if err != nil {
+		return err
+	}
+	for _, img := range s.Images() {
+		if img.Digest == "" || img.Files != 3 {
+			return fmt.Errorf("list shows %+v", img)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(s.Rootfs(img.Digest), "own")); string(b) != fmt.Sprint(i, n) {
+		return fmt.Errorf("own holds %q, %w", b, err)
+	}
+	if n == 0 {
+		return nil
+	}
+	old, err := s.Image(fmt.Sprintf("image%d:%d", i, n-1))
+	if err != nil {
+		return err
+	}
+	return s.RemoveImage(t.Context(), old.Digest)
+}
+
+// TestSameImageAtOnce: one of many equal calls makes the image, all return it.
+func TestSameImageAtOnce(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	d := putTree(t, s, map[string]string{"a": "a"})
+	var g errgroup.Group
+	for range 8 {
+		g.Go(func() error {
+			_, err := s.PutImage(t.Context(), testManifest("same", "1", d))
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(s.Images()); n != 1 {
+		t.Errorf("%d images, want 1", n)
+	}
+}

@@ -1,0 +1,125 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+)
+
+// Part finds a part made before. The build that uses it holds the store
+// ([Store.Hold]).
+func (s *Store) Part(key string) (Part, bool) {
+	p, ok := s.snap.Load().parts[key]
+	return p, ok
+}
+
+// PutPart remembers p, whose tree is committed, under key. It is forgotten when
+// a Sweep finds no image that holds its tree.
+func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if key == "" {
+		return fmt.Errorf("part: empty key")
+	}
+	if err := p.Tree.check(); err != nil {
+		return fmt.Errorf("part %s: %w", key, err)
+	}
+	if old, ok := s.Part(key); ok && old == p {
+		return nil
+	}
+	if err := s.update(false, func(t *tx) error { return t.putPart(key, p) }); err != nil {
+		return fmt.Errorf("part %s: %w", key, err)
+	}
+	return nil
+}
+
+// PutFunction creates or replaces the function of that name; Deployed is now
+// unless it is given. Errors: fs.ErrNotExist if there is no such image.
+func (s *Store) PutFunction(ctx context.Context, f Function) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := checkName("function name", f.Name); err != nil {
+		return err
+	}
+	if len(f.Spec) == 0 {
+		f.Spec = json.RawMessage("null")
+	}
+	if !json.Valid(f.Spec) {
+		return fmt.Errorf("function %s: its spec is not JSON", f.Name)
+	}
+	f.Spec = slices.Clone(f.Spec)
+	if f.Deployed.IsZero() {
+		f.Deployed = time.Now()
+	}
+	f.Deployed = f.Deployed.UTC().Round(0)
+	err := s.update(true, func(t *tx) error {
+		if t.next.byDigest[f.Image] == nil {
+			return fmt.Errorf("image %s: %w", f.Image, fs.ErrNotExist)
+		}
+		return t.putFunction(&f)
+	})
+	if err != nil {
+		return fmt.Errorf("function %s: %w", f.Name, err)
+	}
+	return nil
+}
+
+// Functions returns all functions by name, without touching the disk.
+func (s *Store) Functions() []*Function { return s.snap.Load().functionList }
+
+// Function finds a function. Errors: fs.ErrNotExist.
+func (s *Store) Function(name string) (*Function, error) {
+	if f := s.snap.Load().functions[name]; f != nil {
+		return f, nil
+	}
+	return nil, fmt.Errorf("function %q: %w", name, fs.ErrNotExist)
+}
+
+// RemoveFunction forgets a function; its image stays. Errors: fs.ErrNotExist.
+func (s *Store) RemoveFunction(ctx context.Context, name string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := s.updateFreeing(true, func(t *tx) error {
+		if t.next.functions[name] == nil {
+			return fs.ErrNotExist
+		}
+		return t.removeFunction(name)
+	})
+	if err != nil {
+		return fmt.Errorf("function %q: %w", name, err)
+	}
+	return nil
+}
+
+// Tenant finds the tenant or makes it, with an id no tenant ever had.
+func (s *Store) Tenant(ctx context.Context, name string) (Tenant, error) {
+	if n, ok := s.snap.Load().tenants[name]; ok {
+		return n, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return Tenant{}, err
+	}
+	if err := checkName("tenant name", name); err != nil {
+		return Tenant{}, err
+	}
+	var n Tenant
+	err := s.update(true, func(t *tx) error {
+		var ok bool
+		if n, ok = t.next.tenants[name]; ok {
+			return nil
+		}
+		var err error
+		n, err = t.putTenant(Tenant{Name: name})
+		return err
+	})
+	if err != nil {
+		return Tenant{}, fmt.Errorf("tenant %s: %w", name, err)
+	}
+	return n, nil
+}

@@ -1,0 +1,380 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// mountPoints are directories every image has, for what a sandbox mounts.
+var mountPoints = [...]string{"dev", "etc", "function", "opt", "proc", "run", "sys", "tmp", "work"}
+
+// Errors of image references and removal.
+var (
+	// ErrAmbiguous: a digest prefix fits more than one image.
+	ErrAmbiguous = errors.New("ambiguous image reference")
+	// ErrInUse: a function refers to the image.
+	ErrInUse = errors.New("image is in use")
+)
+
+// minPrefix is the number of digits from which a digest may be cut.
+const minPrefix = 6
+
+// Tree reads a committed tree, checked against its digest. The caller owns it.
+// Errors: fs.ErrNotExist, ErrTree.
+func (s *Store) Tree(d Digest) (*Tree, error) {
+	if err := d.check(); err != nil {
+		return nil, fmt.Errorf("tree: %w", err)
+	}
+	b, err := os.ReadFile(filepath.Join(s.dir, "trees", d.hex()+".json"))
+	if err != nil {
+		return nil, fmt.Errorf("tree %s: %w", d, err)
+	}
+	if sumDigest(b) != d {
+		return nil, fmt.Errorf("tree %s: %w: its content has changed", d, ErrTree)
+	}
+	t, err := decodeTree(b)
+	if err != nil {
+		return nil, fmt.Errorf("tree %s: %w", d, err)
+	}
+	return t, nil
+}
+
+// PutImage links the parts of m together and makes the image durable under its
+// digest; (Name, Version) means it from now on, and the image they meant before
+// stays without a name. An image that is there already is not made again.
+//
+// Errors: ErrConflict where parts disagree, fs.ErrNotExist for an unknown tree,
+// and any errno, with nothing left behind.
+func (s *Store) PutImage(ctx context.Context, m Manifest) (*Image, error) {
+	img, err := s.putImage(ctx, m)
+	if err != nil {
+		return nil, fmt.Errorf("image %s:%s: %w", m.Name, m.Version, err)
+	}
+	return img, nil
+}
+
+func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
+	if err := errors.Join(checkName("image name", m.Name), checkName("image version", m.Version)); err != nil {
+		return nil, err
+	}
+	m.Parts = slices.Clone(m.Parts)
+	manifest, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(manifest, &m); err != nil { // Config in its canonical form, and our own
+		return nil, err
+	}
+	d := sumDigest(manifest)
+	release, err := s.Hold()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+
+	k := tag{m.Name, m.Version}
+	snap := s.snap.Load()
+	if snap.byDigest[d] != nil && snap.tags[k] == d {
+		return snap.byDigest[d], nil
+	}
+	img := &Image{Manifest: m, Digest: d, Created: time.Now().UTC().Round(0)}
+	var staged string
+	if snap.byDigest[d] == nil {
+		staged = "image-" + strconv.FormatUint(s.serial.Add(1), 10)
+		defer s.removeTmp(staged)
+		if err := s.stageImage(ctx, img, manifest, staged); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(ctx.Err(), s.failpoint("image synced")); err != nil {
+		return nil, err
+	}
+	return s.publishImage(img, manifest, k, staged)
+}
+
+// stageImage builds the image's directory below tmp/ and brings it to the disk.
+func (s *Store) stageImage(ctx context.Context, img *Image, manifest []byte, name string) error {
+	entries, err := s.merge(img.Manifest)
+	if err != nil {
+		return err
+	}
+	for i := range entries {
+		if e := &entries[i]; e.Kind == KindFile {
+			img.Files++
+			img.Size += e.Size
+		}
+	}
+	dir, err := s.mkdirTmp(name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := s.linkTree(ctx, int(dir.Fd()), entries); err != nil {
+		return err
+	}
+	if err := writeFileAt(int(dir.Fd()), "manifest.json", manifest); err != nil {
+		return err
+	}
+	return s.syncfs()
+}
+
+// publishImage gives a staged image its name and row; staged is "" if only the
+// tag moves.
+func (s *Store) publishImage(img *Image, manifest []byte, k tag, staged string) (*Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := img.Digest
+	if s.snap.Load().byDigest[d] == nil {
+		if staged == "" {
+			return nil, fmt.Errorf("%s was removed meanwhile: build it again", d)
+		}
+		if err := s.renameImage(staged, d); err != nil {
+			return nil, err
+		}
+	} else {
+		staged = "" // another call was faster
+	}
+	err := s.updateLocked(true, func(t *tx) error {
+		if staged != "" {
+			if err := t.putImage(img, manifest); err != nil {
+				return err
+			}
+		}
+		return t.putTag(k, d)
+	})
+	if err != nil {
+		if staged != "" && s.snap.Load().byDigest[d] == nil {
+			if err := s.moveToTmp(d.hex()); err == nil {
+				s.removeTmp(d.hex())
+			}
+		}
+		return nil, err
+	}
+	return s.snap.Load().byDigest[d], nil
+}
+
+func (s *Store) renameImage(staged string, d Digest) error {
+	if err := unix.Renameat(int(s.tmp.Fd()), staged, int(s.images.Fd()), d.hex()); err != nil {
+		return fmt.Errorf("rename image %s: %w", d, err)
+	}
+	if err := s.failpoint("image renamed"); err != nil {
+		return err
+	}
+	return s.images.Sync()
+}
+
+// merge lays the parts over each other and returns the entries of the root,
+// sorted by path. Where two parts hold a directory the first one's stays.
+func (s *Store) merge(m Manifest) ([]Entry, error) {
+	type placed struct {
+		Entry
+		part int
+	}
+	all := make(map[string]placed)
+	nameOf := func(part int) string {
+		if part < 0 {
+			return "the mount points of every image"
+		}
+		p := m.Parts[part]
+		return fmt.Sprintf("part %s %s", p.Kind, p.Name)
+	}
+	put := func(e Entry, part int) error {
+		old, ok := all[e.Path]
+		switch {
+		case !ok || old.Kind != KindDir && e.Kind != KindDir:
+			all[e.Path] = placed{e, part}
+		case old.Kind != e.Kind:
+			return fmt.Errorf("%s: %w: a %s in %s, a %s in %s", e.Path, ErrConflict, old.Kind, nameOf(old.part), e.Kind, nameOf(part))
+		}
+		return nil
+	}
+	for i, p := range m.Parts {
+		t, err := s.Tree(p.Tree)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", nameOf(i), err)
+		}
+		if p.Prefix != "" {
+			if err := checkPath(p.Prefix); err != nil {
+				return nil, fmt.Errorf("prefix of %s: %w", nameOf(i), err)
+			}
+			for dir := p.Prefix; dir != ""; dir = parent(dir) {
+				if err := put(Entry{Path: dir, Kind: KindDir, Mode: 0o755}, i); err != nil {
+					return nil, err
+				}
+			}
+		}
+		for _, e := range t.Entries {
+			if e.Path = join(p.Prefix, e.Path); len(e.Path) > maxPath {
+				return nil, fmt.Errorf("%s: %w", nameOf(i), checkPath(e.Path))
+			}
+			if err := put(e, i); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, p := range mountPoints {
+		if err := put(Entry{Path: p, Kind: KindDir, Mode: 0o755}, -1); err != nil {
+			return nil, err
+		}
+	}
+	entries := make([]Entry, 0, len(all))
+	for _, e := range all {
+		entries = append(entries, e.Entry)
+	}
+	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
+	return entries, nil
+}
+
+// linkTree makes rootfs below dir. Paths are joined safely here: every parent
+// is a directory this call has made in a place nobody else can reach.
+func (s *Store) linkTree(ctx context.Context, dir int, entries []Entry) error {
+	if err := unix.Mkdirat(dir, "rootfs", 0o700); err != nil {
+		return fmt.Errorf("mkdir rootfs: %w", err)
+	}
+	root, err := openat(dir, "rootfs", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	fd := int(root.Fd())
+	for i := range entries {
+		if i%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := s.linkEntry(fd, &entries[i]); err != nil {
+			return fmt.Errorf("%s: %w", entries[i].Path, err)
+		}
+	}
+	// Directories last and deepest first: entering children changes their mtime.
+	for i := len(entries) - 1; i >= 0; i-- {
+		e := &entries[i]
+		if e.Kind != KindDir {
+			continue
+		}
+		if err := unix.Fchmodat(fd, e.Path, e.Mode, 0); err != nil {
+			return fmt.Errorf("chmod %s: %w", e.Path, err)
+		}
+		if err := setMTime(fd, e.Path, e.MTime); err != nil {
+			return fmt.Errorf("set mtime of %s: %w", e.Path, err)
+		}
+	}
+	return setMeta(root, dir, "rootfs", 0o755, 0)
+}
+
+func (s *Store) linkEntry(root int, e *Entry) error {
+	switch {
+	case e.Kind == KindDir:
+		return unix.Mkdirat(root, e.Path, 0o700)
+	case e.Kind == KindSymlink:
+		if err := unix.Symlinkat(e.Link, root, e.Path); err != nil {
+			return err
+		}
+		return setMTime(root, e.Path, e.MTime)
+	case e.Size == 0:
+		f, err := openat(root, e.Path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		return errors.Join(setMeta(f, root, e.Path, e.Mode, e.MTime), f.Close())
+	default:
+		return s.linkObject(e.key(), root, e.Path)
+	}
+}
+
+// Images returns all images, newest first, without touching the disk. Name and
+// Version are empty where another image has taken them over.
+func (s *Store) Images() []*Image { return s.snap.Load().images }
+
+// Image finds an image by "name" (its version "latest", else the newest),
+// "name:version", digest, or a digest cut to at least 6 digits, with or
+// without "sha256:". Errors: fs.ErrNotExist, ErrAmbiguous.
+func (s *Store) Image(ref string) (*Image, error) {
+	snap := s.snap.Load()
+	if name, version, ok := strings.Cut(ref, ":"); ok && name != "sha256" {
+		if img := snap.byDigest[snap.tags[tag{name, version}]]; img != nil {
+			return img, nil
+		}
+		return nil, fmt.Errorf("image %q: %w", ref, fs.ErrNotExist)
+	}
+	if img := snap.byDigest[snap.tags[tag{ref, "latest"}]]; img != nil {
+		return img, nil
+	}
+	for _, img := range snap.images {
+		if img.Name == ref && ref != "" {
+			return img, nil
+		}
+	}
+	if img := snap.byDigest[Digest(ref)]; img != nil {
+		return img, nil
+	}
+	cut := strings.TrimPrefix(ref, digestPrefix)
+	if len(cut) < minPrefix || !isHex(cut) {
+		return nil, fmt.Errorf("image %q: %w", ref, fs.ErrNotExist)
+	}
+	var found *Image
+	for _, img := range snap.images {
+		if strings.HasPrefix(img.Digest.hex(), cut) {
+			if found != nil {
+				return nil, fmt.Errorf("image %q: %w: %s and %s", ref, ErrAmbiguous, found.Digest, img.Digest)
+			}
+			found = img
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("image %q: %w", ref, fs.ErrNotExist)
+	}
+	return found, nil
+}
+
+// Rootfs returns the directory of an image's tree. It must be mounted
+// read-only: a write would go through to every image that shares the file.
+func (s *Store) Rootfs(d Digest) string {
+	return filepath.Join(s.dir, "images", d.hex(), "rootfs")
+}
+
+// RemoveImage removes the image, then what only it used. Sandboxes that have
+// it mounted keep running. Errors: fs.ErrNotExist, ErrInUse.
+func (s *Store) RemoveImage(ctx context.Context, d Digest) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := s.removeImage(d); err != nil {
+		return fmt.Errorf("remove image %s: %w", d, err)
+	}
+	s.removeTmp(d.hex())
+	// The image is gone whatever becomes of the rest, which the next sweep takes.
+	if err := s.Sweep(context.WithoutCancel(ctx)); err != nil {
+		s.log.Warn("cannot sweep after removing an image", "digest", d, "error", err)
+	}
+	return nil
+}
+
+func (s *Store) removeImage(d Digest) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snap := s.snap.Load()
+	if snap.byDigest[d] == nil {
+		return fs.ErrNotExist
+	}
+	for _, f := range snap.functionList {
+		if f.Image == d {
+			return fmt.Errorf("%w by function %s", ErrInUse, f.Name)
+		}
+	}
+	// An index that still names the image harms nothing.
+	if err := s.updateFreeingLocked(false, func(t *tx) error { return t.removeImage(d) }); err != nil {
+		return err
+	}
+	return s.moveToTmp(d.hex())
+}

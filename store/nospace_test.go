@@ -1,0 +1,112 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// smallDisk mounts a tmpfs that is gone after the test.
+func smallDisk(t *testing.T, options string) string {
+	t.Helper()
+	requireRoot(t)
+	dir := t.TempDir()
+	if err := unix.Mount("fre-store-test", dir, "tmpfs", 0, options); err != nil {
+		t.Fatalf("mount tmpfs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+			unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	})
+	return dir
+}
+
+// TestDiskFull fills disks of different sizes, so that ENOSPC strikes at
+// different steps: each time what was there before is whole and nothing else.
+func TestDiskFull(t *testing.T) {
+	for _, inodes := range []bool{false, true} {
+		for i := range 8 {
+			options := fmt.Sprintf("size=%dk", 2100+i*12)
+			if inodes {
+				options = fmt.Sprintf("size=64m,nr_inodes=%d", 341+i*2)
+			}
+			t.Run(options, func(t *testing.T) {
+				s := openStore(t, filepath.Join(smallDisk(t, options), "store"))
+				kept := putImage(t, s, "kept", "1", putTree(t, s, map[string]string{"a": "a", "b/c": "c"}))
+				before := stateOf(s)
+				var err error
+				for n := 0; err == nil && n < 100; n++ {
+					before = stateOf(s)
+					err = fillDisk(t, s, n)
+				}
+				if !errors.Is(err, unix.ENOSPC) {
+					t.Fatalf("got %v, want ENOSPC", err)
+				}
+				t.Logf("%d images, then: %v", len(s.Images()), err)
+				if diff := cmp.Diff(before.Images, stateOf(s).Images); diff != "" {
+					t.Errorf("images (-before +after):\n%s", diff)
+				}
+				checkStore(t, s)
+				s = reopen(t, s)
+				if diff := cmp.Diff(before.Images, stateOf(s).Images); diff != "" {
+					t.Errorf("images after reopening (-before +after):\n%s", diff)
+				}
+				// A full disk can be made room on.
+				for _, img := range s.Images() {
+					if img.Digest == kept.Digest {
+						continue
+					}
+					if err := s.RemoveImage(t.Context(), img.Digest); err != nil {
+						t.Fatalf("RemoveImage on a full disk: %v", err)
+					}
+				}
+				if err := s.Sweep(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if err := fillDisk(t, s, 1000); err != nil {
+					t.Errorf("after making room: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// fillDisk puts an image of some 30 KiB in four files and links a few more.
+func fillDisk(t *testing.T, s *Store, n int) error {
+	w, err := s.Create()
+	if err != nil {
+		return err
+	}
+	defer w.Abort()
+	r := rand.NewChaCha8([32]byte{byte(n)})
+	dir := t.TempDir()
+	for _, size := range []int{1, 5000, 9000, 14000} {
+		b := make([]byte, size)
+		r.Read(b)
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(size)), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := w.AddDir(root, ""); err != nil {
+		return err
+	}
+	d, err := w.Commit(t.Context())
+	if err != nil {
+		return err
+	}
+	_, err = s.PutImage(t.Context(), testManifest("fill", fmt.Sprint(n), d))
+	return err
+}

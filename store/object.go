@@ -1,0 +1,151 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// objectKey names the object of a file. Links share their metadata, so it is
+// part of the key: mtime too, since Python ignores bytecode whose source's
+// mtime differs. Owner is always root and extended attributes there are none.
+func objectKey(content Digest, mode uint32, mtime int64) string {
+	b := make([]byte, 0, 128)
+	b = append(b, "fre object 1\n"...)
+	b = append(b, content.hex()...)
+	b = append(b, '\n')
+	b = strconv.AppendUint(b, uint64(mode), 8)
+	b = append(b, " 0 0 "...)
+	b = strconv.AppendInt(b, mtime, 10)
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+func (e *Entry) key() string { return objectKey(e.Digest, e.Mode, e.MTime) }
+
+// objectName returns the name below objects/ of a key's n-th copy.
+func objectName(key string, n int) string {
+	if n == 0 {
+		return key[:2] + "/" + key
+	}
+	return key[:2] + "/" + key + "." + strconv.Itoa(n)
+}
+
+// objectKeyOf is the inverse of objectName for the last path element.
+func objectKeyOf(name string) string {
+	key, _, _ := strings.Cut(name, ".")
+	return key
+}
+
+// linkObject links the object of key to name below the directory fd. A file
+// system allows only so many links to a file (65,000 on ext4): then a further
+// copy, key.1, key.2, … is made.
+func (s *Store) linkObject(key string, dir int, name string) error {
+	for n := s.copies.first(key); ; {
+		err := s.linkat(int(s.objects.Fd()), objectName(key, n), dir, name)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EMLINK):
+			n++
+			s.copies.full(key, n)
+		case errors.Is(err, unix.ENOENT) && n > 0:
+			if err := s.copyObject(key, n); err != nil {
+				return fmt.Errorf("copy object %s: %w", key, err)
+			}
+		default:
+			return fmt.Errorf("link object %s to %s: %w", key, name, err)
+		}
+	}
+}
+
+// linkat is link(2) with the limit tests may set.
+func (s *Store) linkat(oldDir int, oldName string, newDir int, newName string) error {
+	if s.linkLimit > 0 {
+		var st unix.Stat_t
+		if err := unix.Fstatat(oldDir, oldName, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+		if uint64(st.Nlink) >= s.linkLimit {
+			return unix.EMLINK
+		}
+	}
+	return unix.Linkat(oldDir, oldName, newDir, newName, 0)
+}
+
+// copyObject makes the n-th copy of an object, durable before it has its name.
+func (s *Store) copyObject(key string, n int) error {
+	root := int(s.objects.Fd())
+	src, err := openat(root, objectName(key, 0), unix.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(src.Fd()), &st); err != nil {
+		return err
+	}
+	tmp := "copy-" + key + "." + strconv.Itoa(n) + "-" + strconv.FormatUint(s.serial.Add(1), 10)
+	tmpFD := int(s.tmp.Fd())
+	dst, err := openat(tmpFD, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer unix.Unlinkat(tmpFD, tmp, 0)
+	_, err = io.Copy(dst, src)
+	if err == nil {
+		err = setMeta(dst, tmpFD, tmp, st.Mode&0o777, st.Mtim.Sec)
+	}
+	if err == nil {
+		err = dst.Sync()
+	}
+	if err := errors.Join(err, dst.Close()); err != nil {
+		return err
+	}
+	err = unix.Linkat(tmpFD, tmp, root, objectName(key, n), 0)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return err
+}
+
+// setMeta gives the open file f, which is name below dir, its mode and mtime.
+func setMeta(f *os.File, dir int, name string, mode uint32, mtime int64) error {
+	if err := unix.Fchmod(int(f.Fd()), mode); err != nil {
+		return err
+	}
+	return setMTime(dir, name, mtime)
+}
+
+func setMTime(dir int, name string, mtime int64) error {
+	t := unix.Timespec{Sec: mtime}
+	return unix.UtimesNanoAt(dir, name, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// openat opens name below dir, never through a symlink, close-on-exec.
+func openat(dir int, name string, flags int, mode uint32) (*os.File, error) {
+	for {
+		fd, err := unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, &os.PathError{Op: "open", Path: name, Err: err}
+		}
+		return os.NewFile(uintptr(fd), name), nil
+	}
+}
+
+// hashFile returns size and digest of what f holds from its offset on.
+func hashFile(f *os.File, buf []byte) (int64, Digest, error) {
+	hash := sha256.New()
+	n, err := io.CopyBuffer(hash, struct{ io.Reader }{f}, buf)
+	return n, Digest(digestPrefix + hex.EncodeToString(hash.Sum(nil))), err
+}

@@ -1,0 +1,366 @@
+package store
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Store is an open local registry. It is safe for use by several goroutines;
+// what it returns is shared and must not be changed.
+//
+//	objects/ab/<key>[.n]     file contents, hard-linked into images
+//	trees/<digest>.json      trees
+//	images/<digest>/rootfs/  the linked tree; manifest.json beside it
+//	tmp/                     what is being made or removed; emptied by Open
+//	fre.db                   the database
+//	index.json               what the database holds and manifests do not
+//	reserve                  room for removals on a full disk
+//	lock                     flock and pid of the engine
+type Store struct {
+	dir  string
+	log  *slog.Logger
+	lock *os.File
+
+	// Directories, held open: all work below them is relative to these.
+	root, objects, trees, images, tmp *os.File
+
+	serial    atomic.Uint64 // makes names below tmp/ unique in this process
+	copies    copies
+	linkLimit uint64                   // tests: links a file may have, 0 for the file system's own limit
+	fail      func(point string) error // tests: called at each failpoint
+
+	db *sql.DB
+	// mu is held while the database and the snapshot change. Lock order:
+	// holds.mu, then mu.
+	mu   sync.Mutex
+	snap atomic.Pointer[snapshot]
+
+	holds holds
+}
+
+// LockedError says that another engine runs on the state directory.
+type LockedError struct {
+	Dir string
+	PID int // 0 if unknown
+}
+
+func (e *LockedError) Error() string {
+	return fmt.Sprintf("engine already running on that state directory: %s (pid %d)", e.Dir, e.PID)
+}
+
+// Is makes errors.Is(err, ErrLocked) true.
+func (e *LockedError) Is(target error) bool { return target == ErrLocked }
+
+// ErrLocked is what errors.Is finds in a [*LockedError].
+var ErrLocked = errors.New("store is locked")
+
+// Open opens the store in dir, making it if need be, and puts right what a
+// crash left. One process at a time may have it open: *LockedError.
+func Open(dir string, log *slog.Logger) (_ *Store, err error) {
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s := &Store{dir: dir, log: log}
+	defer func() {
+		if err != nil {
+			s.closeFiles()
+		}
+	}()
+	if s.root, err = os.Open(dir); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	if s.lock, err = takeLock(dir); err != nil {
+		return nil, err
+	}
+	if err := s.openDirs(); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	if err := s.emptyTmp(); err != nil {
+		return nil, fmt.Errorf("empty tmp: %w", err)
+	}
+	if err := s.openDB(); err != nil {
+		return nil, fmt.Errorf("open store database: %w", err)
+	}
+	if err := s.reconcile(); err != nil {
+		return nil, fmt.Errorf("reconcile store: %w", err)
+	}
+	s.fillReserve()
+	return s, nil
+}
+
+// A removal writes to the database before it frees anything. So that it can on
+// a full disk, this much is kept in a file for it to give up.
+const (
+	reserveName = "reserve"
+	reserveSize = 512 << 10
+)
+
+// fillReserve makes the reserve if it is missing and there is room.
+func (s *Store) fillReserve() {
+	root := int(s.root.Fd())
+	f, err := openat(root, reserveName, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return
+	}
+	if err == nil {
+		_, err = f.Write(make([]byte, reserveSize))
+		if err = errors.Join(err, f.Close()); err != nil {
+			unix.Unlinkat(root, reserveName, 0)
+		}
+	}
+	if err != nil {
+		s.log.Warn("no room for the reserve that removals need on a full disk", "error", err)
+	}
+}
+
+// Close closes the database and lets go of the lock. The caller has finished
+// its Writers and calls.
+func (s *Store) Close() error { return s.closeFiles() }
+
+// Dir returns the absolute path of the store.
+func (s *Store) Dir() string { return s.dir }
+
+func (s *Store) closeFiles() error {
+	var errs []error
+	if s.db != nil {
+		errs = append(errs, s.db.Close())
+	}
+	// The lock goes last.
+	for _, f := range []*os.File{s.objects, s.trees, s.images, s.tmp, s.root, s.lock} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// takeLock takes the flock on dir/lock and writes the pid into it. The kernel
+// drops the lock with the process.
+func takeLock(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock store: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock store: %w", err)
+		}
+		b, _ := io.ReadAll(io.LimitReader(f, 32))
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+		return nil, &LockedError{Dir: dir, PID: pid}
+	}
+	// The pid is for people: a disk too full for it is no reason to stop.
+	if f.Truncate(0) == nil {
+		_, _ = f.WriteAt(strconv.AppendInt(nil, int64(os.Getpid()), 10), 0)
+	}
+	return f, nil
+}
+
+func (s *Store) openDirs() error {
+	made := false
+	mkdir := func(name string) error {
+		err := unix.Mkdirat(int(s.root.Fd()), name, 0o700)
+		if err == nil {
+			made = true
+		}
+		if errors.Is(err, unix.EEXIST) {
+			return nil
+		}
+		return err
+	}
+	for _, d := range []struct {
+		name string
+		file **os.File
+	}{{"objects", &s.objects}, {"trees", &s.trees}, {"images", &s.images}, {"tmp", &s.tmp}} {
+		if err := mkdir(d.name); err != nil {
+			return fmt.Errorf("mkdir %s: %w", d.name, err)
+		}
+		var err error
+		if *d.file, err = openat(int(s.root.Fd()), d.name, unix.O_RDONLY|unix.O_DIRECTORY, 0); err != nil {
+			return err
+		}
+	}
+	for i := range 256 {
+		if err := mkdir(fmt.Sprintf("objects/%02x", i)); err != nil {
+			return fmt.Errorf("mkdir objects: %w", err)
+		}
+	}
+	if made {
+		return s.syncfs()
+	}
+	return nil
+}
+
+// syncfs writes everything of the store's file system to the disk: far cheaper
+// than fsync of each of thousands of files.
+func (s *Store) syncfs() error {
+	if err := unix.Syncfs(int(s.tmp.Fd())); err != nil {
+		return fmt.Errorf("syncfs: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) emptyTmp() error {
+	names, err := readNames(s.tmp)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := os.RemoveAll(filepath.Join(s.dir, "tmp", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readNames lists an open directory from its start.
+func readNames(dir *os.File) ([]string, error) {
+	if _, err := dir.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return dir.Readdirnames(-1)
+}
+
+// mkdirTmp makes and opens a directory below tmp/.
+func (s *Store) mkdirTmp(name string) (*os.File, error) {
+	if err := unix.Mkdirat(int(s.tmp.Fd()), name, 0o700); err != nil {
+		return nil, &os.PathError{Op: "mkdir", Path: name, Err: err}
+	}
+	return openat(int(s.tmp.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+}
+
+// removeTmp removes a tree below tmp/. What it cannot remove the next Open
+// does.
+func (s *Store) removeTmp(name string) {
+	if err := os.RemoveAll(filepath.Join(s.dir, "tmp", name)); err != nil {
+		s.log.Warn("cannot remove temporary tree", "name", name, "error", err)
+	}
+}
+
+// MkdirScratch makes a private directory on the store's file system. The
+// caller removes it; what is left the next Open removes.
+func (s *Store) MkdirScratch() (string, error) {
+	dir, err := os.MkdirTemp(filepath.Join(s.dir, "tmp"), "scratch-")
+	if err != nil {
+		return "", fmt.Errorf("make scratch directory: %w", err)
+	}
+	return dir, nil
+}
+
+func (s *Store) failpoint(name string) error {
+	if s.fail == nil {
+		return nil
+	}
+	return s.fail(name)
+}
+
+// reconcile makes directories and database agree: a directory without a row is
+// half made or half removed and goes; a row without a directory is damage from
+// outside, since the directory is there, durable, before the row is.
+func (s *Store) reconcile() error {
+	names, err := readNames(s.images)
+	if err != nil {
+		return err
+	}
+	snap := s.snap.Load()
+	onDisk := make(map[Digest]bool, len(names))
+	for _, name := range names {
+		d := Digest(digestPrefix + name)
+		if snap.byDigest[d] != nil {
+			onDisk[d] = true
+			continue
+		}
+		if err := s.moveToTmp(name); err != nil {
+			return err
+		}
+		s.removeTmp(name)
+	}
+	var lost []Digest
+	for d := range snap.byDigest {
+		if !onDisk[d] {
+			lost = append(lost, d)
+		}
+	}
+	names, err = readNames(s.trees)
+	if err != nil {
+		return err
+	}
+	trees := make(map[Digest]bool, len(names))
+	for _, name := range names {
+		trees[Digest(digestPrefix+strings.TrimSuffix(name, ".json"))] = true
+	}
+	var lostParts []string
+	for key, p := range snap.parts {
+		if !trees[p.Tree] {
+			lostParts = append(lostParts, key)
+		}
+	}
+	if len(lost)+len(lostParts) == 0 {
+		return nil
+	}
+	return s.update(len(lost) > 0, func(tx *tx) error {
+		for _, key := range lostParts {
+			if err := tx.removePart(key); err != nil {
+				return err
+			}
+		}
+		for _, d := range lost {
+			s.log.Warn("image directory is missing: image dropped", "digest", d, "name", snap.byDigest[d].Name)
+			if err := tx.dropImage(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// moveToTmp takes an image directory away in one step.
+func (s *Store) moveToTmp(name string) error {
+	err := unix.Renameat(int(s.images.Fd()), name, int(s.tmp.Fd()), name)
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+		s.removeTmp(name)
+		err = unix.Renameat(int(s.images.Fd()), name, int(s.tmp.Fd()), name)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("move image %s aside: %w", name, err)
+	}
+	return nil
+}
+
+// copies remembers which copy of an object has room for links.
+type copies struct {
+	mu   sync.Mutex
+	next map[string]int
+}
+
+func (c *copies) first(key string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.next[key]
+}
+
+func (c *copies) full(key string, next int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.next == nil {
+		c.next = make(map[string]int)
+	}
+	c.next[key] = next
+}

@@ -1,0 +1,79 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// Limits of Linux: PATH_MAX counts the closing NUL (linux/limits.h).
+const (
+	maxPath = 4095
+	maxName = 255
+)
+
+// ErrPath is wrapped by every refusal of a path, name or link target.
+var ErrPath = errors.New("invalid path")
+
+// checkPath accepts a relative, slash-separated, clean path that ext4, xfs and
+// JSON can all hold as it is.
+func checkPath(p string) error {
+	switch {
+	case p == "":
+		return fmt.Errorf("%w: empty", ErrPath)
+	case len(p) > maxPath:
+		return fmt.Errorf("%w: %.40q… is longer than %d bytes", ErrPath, p, maxPath)
+	case !utf8.ValidString(p):
+		return fmt.Errorf("%w: %q is not UTF-8", ErrPath, p)
+	case strings.IndexByte(p, 0) >= 0:
+		return fmt.Errorf("%w: %q holds a NUL byte", ErrPath, p)
+	}
+	for name := range strings.SplitSeq(p, "/") {
+		switch {
+		case name == "" || name == "." || name == "..":
+			return fmt.Errorf("%w: %q is not relative and clean", ErrPath, p)
+		case len(name) > maxName:
+			return fmt.Errorf("%w: %q has a name longer than %d bytes", ErrPath, p, maxName)
+		}
+	}
+	return nil
+}
+
+// checkTarget accepts what symlink(2) does, as far as JSON can hold it. Where
+// it points to is not judged: it is resolved inside the sandbox only.
+func checkTarget(p, target string) error {
+	switch {
+	case target == "" || len(target) > maxPath:
+		return fmt.Errorf("%w: symlink %q has a target of %d bytes", ErrPath, p, len(target))
+	case !utf8.ValidString(target) || strings.IndexByte(target, 0) >= 0:
+		return fmt.Errorf("%w: symlink %q has a target that is not UTF-8 text: %q", ErrPath, p, target)
+	}
+	return nil
+}
+
+// parent returns the path without its last name, "" at the top.
+func parent(p string) string {
+	i := strings.LastIndexByte(p, '/')
+	return p[:max(i, 0)]
+}
+
+// join places p below prefix, which may be "".
+func join(prefix, p string) string {
+	if prefix == "" {
+		return p
+	}
+	return prefix + "/" + p
+}
+
+// checkName accepts the name or version of an image: text that can stand in
+// "name:version" and on a command line.
+func checkName(what, s string) error {
+	if s == "" || len(s) > maxName || s == "sha256" || !utf8.ValidString(s) {
+		return fmt.Errorf("%w: %s %q", ErrPath, what, s)
+	}
+	if i := strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r == ':' || r == '@' }); i >= 0 {
+		return fmt.Errorf("%w: %s %q holds %q", ErrPath, what, s, s[i])
+	}
+	return nil
+}

@@ -1,0 +1,321 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A file up to this size is hashed in memory and written only if its object is
+// not there yet.
+const bufferSize = 256 << 10
+
+// ErrConflict: a path is a directory in one place and something else in
+// another.
+var ErrConflict = errors.New("path is both a directory and something else")
+
+// Writer stages one tree. It is for one goroutine. The first error sticks:
+// Commit returns it. Either Commit or Abort must be called; until then nothing
+// is swept.
+type Writer struct {
+	s       *Store
+	release func()   // ends the hold; nil once finished
+	name    string   // of dir, below tmp/
+	dir     *os.File // staged objects, named after their keys
+	entries map[string]Entry
+	staged  map[string]bool // keys in dir
+	buf     []byte
+	err     error
+}
+
+// Create starts a tree. ENOSPC and the like keep their errno.
+func (s *Store) Create() (*Writer, error) {
+	release, err := s.Hold()
+	if err != nil {
+		return nil, err
+	}
+	name := "tree-" + strconv.FormatUint(s.serial.Add(1), 10)
+	dir, err := s.mkdirTmp(name)
+	if err != nil {
+		release()
+		return nil, fmt.Errorf("stage tree: %w", err)
+	}
+	return &Writer{
+		s: s, release: release, name: name, dir: dir,
+		entries: make(map[string]Entry),
+		staged:  make(map[string]bool),
+		buf:     make([]byte, bufferSize),
+	}, nil
+}
+
+// File adds a regular file with the bytes of r, read to its end. Of mode only
+// the permission bits count, of mtime the seconds. It replaces a file or symlink
+// of the same path.
+func (w *Writer) File(path string, mode fs.FileMode, mtime time.Time, r io.Reader) error {
+	e := Entry{Path: path, Kind: KindFile, Mode: uint32(mode.Perm()), MTime: mtime.Unix()}
+	if err := w.place(e); err != nil {
+		return w.fail(err)
+	}
+	var err error
+	if e.Size, e.Digest, err = w.stage(e.Mode, e.MTime, r); err != nil {
+		return w.fail(fmt.Errorf("store %s: %w", path, err))
+	}
+	w.entries[path] = e
+	return nil
+}
+
+// Directory adds a directory, or gives one that is there already its mode and
+// mtime.
+func (w *Writer) Directory(path string, mode fs.FileMode, mtime time.Time) error {
+	return w.fail(w.place(Entry{Path: path, Kind: KindDir, Mode: uint32(mode.Perm()), MTime: mtime.Unix()}))
+}
+
+// Symlink adds a symlink. The target may be anything: it is resolved inside
+// sandboxes only. It replaces a file or symlink of the same path.
+func (w *Writer) Symlink(path, target string, mtime time.Time) error {
+	if err := checkTarget(path, target); err != nil {
+		return w.fail(err)
+	}
+	return w.fail(w.place(Entry{Path: path, Kind: KindSymlink, Link: target, MTime: mtime.Unix()}))
+}
+
+// Commit makes the tree durable and returns its digest. The same tree twice is
+// one. It finishes the Writer whatever it returns.
+//
+// Order: staged objects and manifest reach the disk by one syncfs before any of
+// them gets its final name, so that a name never stands for bytes a crash can
+// still lose. Then objects, then the manifest, then fsync of trees/, which
+// brings the journal up to there.
+func (w *Writer) Commit(ctx context.Context) (Digest, error) {
+	defer w.Abort()
+	if w.err == nil {
+		w.err = ctx.Err()
+	}
+	if w.err != nil {
+		return "", w.err
+	}
+	d, err := w.commit(ctx)
+	w.err = fs.ErrClosed
+	if err != nil {
+		return "", fmt.Errorf("commit tree: %w", err)
+	}
+	return d, nil
+}
+
+func (w *Writer) commit(ctx context.Context) (Digest, error) {
+	s := w.s
+	t := Tree{Entries: make([]Entry, 0, len(w.entries))}
+	for _, e := range w.entries {
+		t.Entries = append(t.Entries, e)
+	}
+	b, err := t.encode()
+	if err != nil {
+		return "", err
+	}
+	d := sumDigest(b)
+	final := d.hex() + ".json"
+	stage, trees := int(w.dir.Fd()), int(s.trees.Fd())
+
+	var st unix.Stat_t
+	known := unix.Fstatat(trees, final, &st, 0) == nil
+	if !known {
+		if err := writeFileAt(stage, "tree.json", b); err != nil {
+			return "", err
+		}
+	}
+	if !known || len(w.staged) > 0 {
+		if err := s.syncfs(); err != nil {
+			return "", err
+		}
+	}
+	if err := errors.Join(ctx.Err(), s.failpoint("tree synced")); err != nil {
+		return "", err
+	}
+	for key := range w.staged {
+		err := unix.Linkat(stage, key, int(s.objects.Fd()), objectName(key, 0), 0)
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return "", fmt.Errorf("link object %s: %w", key, err)
+		}
+	}
+	if err := s.failpoint("objects linked"); err != nil {
+		return "", err
+	}
+	if !known {
+		if err := unix.Renameat(stage, "tree.json", trees, final); err != nil {
+			return "", fmt.Errorf("rename %s: %w", final, err)
+		}
+	}
+	if err := s.trees.Sync(); err != nil {
+		return "", err
+	}
+	return d, s.failpoint("tree renamed")
+}
+
+// Abort throws away what was staged. Harmless after Commit, and twice.
+func (w *Writer) Abort() {
+	if w.release == nil {
+		return
+	}
+	w.dir.Close()
+	w.s.removeTmp(w.name)
+	w.release()
+	w.release = nil
+	if w.err == nil {
+		w.err = fs.ErrClosed
+	}
+}
+
+func (w *Writer) fail(err error) error {
+	if w.err == nil {
+		w.err = err
+	}
+	return err
+}
+
+// place enters e after checking its path and what is there already, and adds
+// missing parents. Implicit parents have a fixed mtime, so that the digest of a
+// tree depends on what was asked for only.
+func (w *Writer) place(e Entry) error {
+	if w.err != nil {
+		return w.err
+	}
+	if err := checkPath(e.Path); err != nil {
+		return err
+	}
+	if old, ok := w.entries[e.Path]; ok && (old.Kind == KindDir) != (e.Kind == KindDir) {
+		return fmt.Errorf("%s: %w", e.Path, ErrConflict)
+	}
+	var missing []string
+	for p := parent(e.Path); p != ""; p = parent(p) {
+		if old, ok := w.entries[p]; ok {
+			if old.Kind != KindDir {
+				return fmt.Errorf("%s: parent of %s: %w", p, e.Path, ErrConflict)
+			}
+			break
+		}
+		missing = append(missing, p)
+	}
+	for _, p := range missing {
+		w.entries[p] = Entry{Path: p, Kind: KindDir, Mode: 0o755}
+	}
+	if e.Kind != KindFile { // File enters its own once it is read
+		w.entries[e.Path] = e
+	}
+	return nil
+}
+
+// stage reads r to its end and makes sure that its object is in objects/ or
+// staged. Empty files have no object: each image has its own.
+func (w *Writer) stage(mode uint32, mtime int64, r io.Reader) (int64, Digest, error) {
+	n, err := fill(r, w.buf)
+	switch {
+	case err != nil && err != io.EOF:
+		return 0, "", err
+	case n == 0:
+		return 0, emptyDigest, nil
+	case err == nil:
+		return w.stageLarge(mode, mtime, r)
+	}
+	d := sumDigest(w.buf[:n])
+	key := objectKey(d, mode, mtime)
+	if w.has(key) {
+		return int64(n), d, nil
+	}
+	f, err := w.incoming()
+	if err != nil {
+		return 0, "", err
+	}
+	defer f.Close()
+	if _, err := f.Write(w.buf[:n]); err != nil {
+		return 0, "", err
+	}
+	return int64(n), d, w.keep(f, key, mode, mtime)
+}
+
+// stageLarge goes on after the first bytes, which fill w.buf.
+func (w *Writer) stageLarge(mode uint32, mtime int64, r io.Reader) (int64, Digest, error) {
+	f, err := w.incoming()
+	if err != nil {
+		return 0, "", err
+	}
+	defer f.Close()
+	hash := sha256.New()
+	var size int64
+	for n, end := len(w.buf), false; ; {
+		hash.Write(w.buf[:n])
+		if _, err := f.Write(w.buf[:n]); err != nil {
+			return 0, "", err
+		}
+		size += int64(n)
+		if end {
+			break
+		}
+		if n, err = fill(r, w.buf); err != nil && err != io.EOF {
+			return 0, "", err
+		}
+		end = err == io.EOF
+	}
+	d := Digest(digestPrefix + hex.EncodeToString(hash.Sum(nil)))
+	key := objectKey(d, mode, mtime)
+	if w.has(key) {
+		return size, d, nil // the next incoming file truncates this one
+	}
+	return size, d, w.keep(f, key, mode, mtime)
+}
+
+const incomingName = "incoming"
+
+func (w *Writer) incoming() (*os.File, error) {
+	return openat(int(w.dir.Fd()), incomingName, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
+}
+
+// keep gives the finished incoming file its metadata and its key for a name.
+func (w *Writer) keep(f *os.File, key string, mode uint32, mtime int64) error {
+	dir := int(w.dir.Fd())
+	if err := setMeta(f, dir, incomingName, mode, mtime); err != nil {
+		return err
+	}
+	if err := unix.Renameat(dir, incomingName, dir, key); err != nil {
+		return err
+	}
+	w.staged[key] = true
+	return nil
+}
+
+// has says whether the object is staged or in place. What is in place stays
+// until the Writer is finished: it holds the store against sweeping.
+func (w *Writer) has(key string) bool {
+	var st unix.Stat_t
+	return w.staged[key] || unix.Fstatat(int(w.s.objects.Fd()), objectName(key, 0), &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+}
+
+// fill reads until buf is full or r ends; io.EOF means the end, and
+// io.ErrUnexpectedEOF (a cut archive) stays the error it is, unlike with
+// io.ReadFull.
+func fill(r io.Reader, buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var m int
+		m, err = r.Read(buf[n:])
+		n += m
+	}
+	return n, err
+}
+
+// writeFileAt writes a small private file below dir.
+func writeFileAt(dir int, name string, b []byte) error {
+	f, err := openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,39 @@
+// Command warm answers each event with what was in it. It stays and serves many
+// events, several at once, over the function channel; that is what package
+// channel's Serve speaks.
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/fre-engine/fre/channel"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	conn, err := channel.Inherited()
+	if err != nil {
+		return err
+	}
+	ready := channel.Ready{Runtime: runtime.Version(), Concurrency: 64}
+	return channel.Serve(context.Background(), conn, ready, echo)
+}
+
+func echo(_ context.Context, e *channel.Event) (*channel.Answer, error) {
+	body, err := io.ReadAll(e.Body) // it is the event's own until echo returns
+	if err != nil {
+		return nil, err
+	}
+	return &channel.Answer{Body: bytes.NewReader(body)}, nil
+}

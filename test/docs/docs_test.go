@@ -1,0 +1,284 @@
+// Package docs checks that the documents tell the truth about the tree: links
+// lead somewhere, make targets exist, and so does every test and benchmark that
+// SPECIFICATION.md names as the keeper of a promise.
+package docs
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var (
+	// [text](target) outside code; an inline code span may not hold one.
+	linkPattern = regexp.MustCompile(`\[[^\]\n]*\]\(([^)\s]+)\)`)
+	// A make command: alone in a code span, or at the start of a line of a code block.
+	makePattern   = regexp.MustCompile("(?m)(?:`|^\\s*(?:sudo )?)make ((?:[a-z][a-z0-9-]* ?)+)")
+	targetPattern = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
+	// `dir.TestName`, `dir.BenchmarkName`, `dir.FuzzName`: dir is a package directory.
+	keeperPattern = regexp.MustCompile("`([a-z0-9/_-]+)\\.((?:Test|Benchmark|Fuzz)\\w*)`")
+	codeSpan      = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
+)
+
+// documents are the Markdown files of the tree, hidden directories and testdata
+// left out.
+func documents(tree fs.FS) ([]string, error) {
+	var docs []string
+	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			base := d.Name()
+			if name != "." && (strings.HasPrefix(base, ".") || base == "testdata" || base == "node_modules") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if path.Ext(name) == ".md" {
+			docs = append(docs, name)
+		}
+		return nil
+	})
+	return docs, err
+}
+
+// checkLinks returns a line for every relative link that leads nowhere.
+func checkLinks(tree fs.FS) ([]string, error) {
+	docs, err := documents(tree)
+	if err != nil {
+		return nil, err
+	}
+	var wrong []string
+	for _, doc := range docs {
+		text, err := fs.ReadFile(tree, doc)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range linkPattern.FindAllStringSubmatch(codeSpan.ReplaceAllString(string(text), ""), -1) {
+			target, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+				continue
+			}
+			file := doc
+			if target != "" {
+				file = path.Join(path.Dir(doc), target)
+			}
+			if _, err := fs.Stat(tree, file); err != nil {
+				wrong = append(wrong, fmt.Sprintf("%s: link to %s: no such file", doc, m[1]))
+				continue
+			}
+			if anchor == "" || path.Ext(file) != ".md" {
+				continue
+			}
+			linked, err := fs.ReadFile(tree, file)
+			if err != nil {
+				return nil, err
+			}
+			if !slices.Contains(anchors(string(linked)), anchor) {
+				wrong = append(wrong, fmt.Sprintf("%s: link to %s: no such heading", doc, m[1]))
+			}
+		}
+	}
+	return wrong, nil
+}
+
+// anchors are the names that GitHub gives to the headings of a document.
+func anchors(text string) []string {
+	var names []string
+	for line := range strings.Lines(text) {
+		title := strings.TrimLeft(line, "#")
+		if len(title) == len(line) || !strings.HasPrefix(title, " ") {
+			continue
+		}
+		name := strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r > 127:
+				return r
+			}
+			return -1
+		}, strings.ToLower(strings.TrimSpace(title)))
+		names = append(names, name)
+	}
+	return names
+}
+
+// checkTargets returns a line for every make target that a document names and the
+// Makefile lacks.
+func checkTargets(tree fs.FS) ([]string, error) {
+	makefile, err := fs.ReadFile(tree, "Makefile")
+	if err != nil {
+		return nil, err
+	}
+	targets := map[string]bool{}
+	for _, m := range targetPattern.FindAllStringSubmatch(string(makefile), -1) {
+		targets[m[1]] = true
+	}
+	docs, err := documents(tree)
+	if err != nil {
+		return nil, err
+	}
+	var wrong []string
+	for _, doc := range docs {
+		text, err := fs.ReadFile(tree, doc)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range makePattern.FindAllStringSubmatch(codeOf(string(text)), -1) {
+			for target := range strings.FieldsSeq(m[1]) {
+				if !targets[target] {
+					wrong = append(wrong, fmt.Sprintf("%s: make %s: no such target", doc, target))
+				}
+			}
+		}
+	}
+	return wrong, nil
+}
+
+// codeOf keeps the code of a document, the fences and quotes included.
+func codeOf(text string) string {
+	return strings.Join(codeSpan.FindAllString(text, -1), "\n")
+}
+
+// checkPromises returns a line for every row of SPECIFICATION.md's tables that
+// names no keeper, and for every keeper that does not exist. A row whose last
+// cell is "*not yet*" says so itself, and passes.
+func checkPromises(tree fs.FS) ([]string, error) {
+	const doc = "SPECIFICATION.md"
+	text, err := fs.ReadFile(tree, doc)
+	if err != nil {
+		return nil, err
+	}
+	var wrong []string
+	rows, number := 0, 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		row := strings.TrimSpace(line)
+		if !strings.HasPrefix(row, "|") || strings.HasPrefix(row, "|---") || strings.HasPrefix(row, "| Promise ") {
+			continue
+		}
+		rows++
+		cells := strings.Split(strings.Trim(row, "|"), "|")
+		last := strings.TrimSpace(cells[len(cells)-1])
+		if last == "*not yet*" {
+			continue
+		}
+		keepers := keeperPattern.FindAllStringSubmatch(last, -1)
+		if len(keepers) == 0 && !makePattern.MatchString(last) {
+			wrong = append(wrong, fmt.Sprintf("%s:%d: no test or benchmark keeps this promise: %s", doc, number, row))
+		}
+		for _, k := range keepers {
+			ok, err := hasTest(tree, k[1], k[2])
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				wrong = append(wrong, fmt.Sprintf("%s:%d: no %s in the tests of %s", doc, number, k[2], k[1]))
+			}
+		}
+	}
+	if rows == 0 {
+		wrong = append(wrong, doc+": no promises found")
+	}
+	return wrong, nil
+}
+
+// hasTest says whether a _test.go file of the package in dir declares the function.
+func hasTest(tree fs.FS, dir, name string) (bool, error) {
+	files, err := fs.Glob(tree, path.Join(dir, "*_test.go"))
+	if err != nil {
+		return false, err
+	}
+	for _, file := range files {
+		text, err := fs.ReadFile(tree, file)
+		if err != nil {
+			return false, err
+		}
+		if strings.Contains("\n"+string(text), "\nfunc "+name+"(") {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+var checks = []struct {
+	name  string
+	check func(fs.FS) ([]string, error)
+}{
+	{"links", checkLinks},
+	{"make targets", checkTargets},
+	{"promises", checkPromises},
+}
+
+func TestDocuments(t *testing.T) {
+	tree := os.DirFS("../..")
+	for _, c := range checks {
+		t.Run(c.name, func(t *testing.T) {
+			wrong, err := c.check(tree)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, line := range wrong {
+				t.Error(line)
+			}
+		})
+	}
+}
+
+// The checks find what they are there to find.
+func TestChecks(t *testing.T) {
+	tree := fstest.MapFS{
+		"Makefile": {Data: []byte("test: build ## all\nbuild:\n\techo\n")},
+		"README.md": {Data: []byte("# A & b\n[good](docs/a.md#two-words) [self](#a--b) [web](https://x.org/y)\n" +
+			"[bad](docs/b.md) [bad](docs/a.md#three) `[not a link](x)`\nwe make nothing\n" +
+			"`make test`, `make tests`\n```\n[x](y)\nsudo make build nothing\n```\n")},
+		"docs/a.md":            {Data: []byte("## Two words\n[up](../README.md)\n")},
+		".cache/x.md":          {Data: []byte("[bad](nowhere)")},
+		"store/store_test.go":  {Data: []byte("package store\n\nfunc TestOne(t *testing.T) {}\n")},
+		"store/bench_test.go":  {Data: []byte("package store\n\nfunc BenchmarkTwo(b *testing.B) {}\n")},
+		"store/not_a_test.txt": {Data: []byte("\nfunc TestThree(t *testing.T) {}\n")},
+		"SPECIFICATION.md": {Data: []byte("| Promise | Kept by |\n|---|---|\n" +
+			"| a | `store.TestOne`, `store.BenchmarkTwo` |\n| b | `store.TestThree` |\n| c | *not yet* |\n" +
+			"| d | |\n| e | `image.TestOne` |\n| f | `make test` |\n")},
+	}
+	want := map[string][]string{
+		"links": {
+			"README.md: link to docs/b.md: no such file",
+			"README.md: link to docs/a.md#three: no such heading",
+		},
+		"make targets": {
+			"README.md: make tests: no such target",
+			"README.md: make nothing: no such target",
+		},
+		"promises": {
+			"SPECIFICATION.md:4: no TestThree in the tests of store",
+			"SPECIFICATION.md:6: no test or benchmark keeps this promise: | d | |",
+			"SPECIFICATION.md:7: no TestOne in the tests of image",
+		},
+	}
+	for _, c := range checks {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := c.check(tree)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want[c.name], got); diff != "" {
+				t.Errorf("findings (-want +got):\n%s", diff)
+			}
+		})
+	}
+	empty := fstest.MapFS{"SPECIFICATION.md": {Data: []byte("# Nothing\n")}}
+	if got, err := checkPromises(empty); err != nil || len(got) != 1 {
+		t.Errorf("checkPromises without a table = %q, %v; want one finding", got, err)
+	}
+}

@@ -1,0 +1,211 @@
+package system_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/daemon"
+)
+
+// testBadBuild: templates that are wrong, and packages that are not there.
+func (w *world) testBadBuild(t *testing.T) {
+	images := w.cli(t, "images", "-q")
+	for _, c := range []struct {
+		name, yaml string
+		want       []string // in the message
+		offline    bool     // fails before anything is fetched
+	}{
+		{"unknown key", "id: bad\nbase: python\nnonsense: 1\n", []string{"fret.yaml:3:1", "nonsense"}, true},
+		{"wrong type", "id: bad\nbase: python\ninstances: {max: many}\n", []string{"fret.yaml:3:", "max", "many"}, true},
+		{"bad unit", "id: bad\nbase: python\nresources:\n  memory: 12XB\n", []string{"fret.yaml:4:", "memory: 12XB"}, true},
+		{"no YAML", "id: [\n", []string{"fret.yaml:"}, true},
+		{"unknown base", "id: bad\nbase: cobol\n", []string{"fret.yaml:2:", "cobol", "python"}, true},
+		{"not supported yet", "id: bad\nbase: python\npackages: {maven: [\"a:b:1\"]}\n", []string{"fret.yaml:3:", "not supported yet"}, true},
+		{"unknown pip package", "id: bad\nbase: python\npackages: {pip: [fre-has-no-such-package]}\n", []string{"fre-has-no-such-package"}, false},
+		{"unknown pip version", "id: bad\nbase: python\npackages: {pip: [lxml==999.0]}\n", []string{"lxml", "999"}, false},
+		{"unknown npm package", "id: bad\nbase: node\npackages: {npm: [fre-has-no-such-package]}\n", []string{"fre-has-no-such-package"}, false},
+		{"unknown npm version", "id: bad\nbase: node\npackages: {npm: [\"js-yaml@999.0.0\"]}\n", []string{"js-yaml", "999"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if w.prepared && !c.offline {
+				t.Skip("needs the network: FRE_SYSTEM_STATE says there is none")
+			}
+			dir := t.TempDir()
+			writeFile(t, filepath.Join(dir, "fret.yaml"), c.yaml)
+			writeFile(t, filepath.Join(dir, "main.py"), "def handle(event, context): pass\n")
+			w.refused(t, c.want, "deploy", dir, "--name", "bad")
+			a, err := w.call(t.Context(), "bad", "", "")
+			if err != nil || a.Status != 404 {
+				t.Errorf("the function that could not be built: got %+v, error %v, want 404", a, err)
+			}
+		})
+	}
+	t.Run("hash mismatch", w.testHashMismatch)
+	t.Run("disk full", w.testDiskFull)
+	// A new base environment may have come, nothing may have gone.
+	now := strings.Fields(w.cli(t, "images", "-q"))
+	for _, image := range strings.Fields(images) {
+		if !slices.Contains(now, image) {
+			t.Errorf("image %s is gone after builds that failed", image)
+		}
+	}
+	w.healthy(t)
+}
+
+// testHashMismatch builds from a lock file whose hash is not the package's.
+func (w *world) testHashMismatch(t *testing.T) {
+	if w.prepared {
+		t.Skip("needs the network: FRE_SYSTEM_STATE says there is none")
+	}
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "fret.yaml"), "id: bad\nbase: python\npackages: {pip: [toml==0.10.2]}\n")
+	writeFile(t, filepath.Join(dir, "main.py"), "def handle(event, context): pass\n")
+	lock, err := json.Marshal(map[string]any{
+		"version": 1,
+		"base":    map[string]any{"name": "python", "packages": map[string]string{}},
+		"pip": map[string]any{
+			"request": []string{"toml==0.10.2"},
+			"packages": []map[string]any{{
+				"name": "toml", "version": "0.10.2", "hashes": []string{"sha256:" + strings.Repeat("0", 64)},
+			}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "fret.lock"), string(lock))
+	w.refused(t, []string{"toml", "hash"}, "deploy", dir, "--name", "bad")
+}
+
+// testDiskFull builds on a file system with room for little: the build fails
+// and says why, and succeeds once there is room.
+func (w *world) testDiskFull(t *testing.T) {
+	if w.prepared {
+		t.Skip("needs the network: FRE_SYSTEM_STATE says there is none")
+	}
+	small := filepath.Join(w.dir, "small")
+	if err := os.Mkdir(small, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("fre-test", small, "tmpfs", 0, "size=6m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(small, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	// A deadline of its own: Start's context must outlive nothing but the start.
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	d, err := daemon.Start(ctx, daemon.Config{
+		Bin: w.bin, State: filepath.Join(small, "state"), Socket: filepath.Join(w.dir, "small.sock"), Log: w.log,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := d.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	shell := functions[slices.IndexFunc(functions, func(f function) bool { return f.name == "shell" })]
+	dir := shell.write(t, t.TempDir())
+	out, err := d.CLI(t.Context(), "deploy", dir)
+	checkRefused(t, out, err, []string{"no space left"})
+	if out, err := d.CLI(t.Context(), "functions", "-q"); err != nil || strings.TrimSpace(out) != "" {
+		t.Errorf("functions after a build that failed: got %q, error %v, want none", out, err)
+	}
+	if err := unix.Mount("fre-test", small, "tmpfs", unix.MS_REMOUNT, "size=1g"); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := d.CLI(t.Context(), "deploy", dir); err != nil {
+		t.Errorf("with room again: %v\n%s", err, out)
+	}
+}
+
+// testLeaks compares the engine's own file descriptors and goroutines after two
+// equal loads: what the first added to pools is there to stay, the second must
+// add nothing.
+func (w *world) testLeaks(t *testing.T) {
+	load := func() {
+		for range 5 {
+			w.all(t, 8, "chaos", "/well", "")
+			w.all(t, 8, "probe", "/echo", "x")
+			w.all(t, 8, "shell", "/well", "")
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, _ = w.call(ctx, "patient", "/slow", "100") // cancelled
+			}()
+			until(t, w.busy("patient"))
+			cancel()
+			<-done
+			w.untilGone(t, "patient")
+		}
+		w.untilGone(t, "chaos")
+		w.untilGone(t, "shell")
+		w.client.CloseIdleConnections()
+	}
+	settled := func() (fds, goroutines int) { // the least of a while: background work ends
+		fds, goroutines = w.holds(t)
+		ctx, cancel := context.WithTimeout(t.Context(), patience/10)
+		defer cancel()
+		_ = daemon.Until(ctx, func() error { // runs its time out
+			f, g := w.holds(t)
+			fds, goroutines = min(fds, f), min(goroutines, g)
+			return fmt.Errorf("go on")
+		})
+		return fds, goroutines
+	}
+	load()
+	fds, goroutines := settled()
+	load()
+	until(t, func() error {
+		f, g := w.holds(t)
+		if f > fds || g > goroutines {
+			return fmt.Errorf("the engine holds %d file descriptors and %d goroutines, %d and %d after the same load before", f, g, fds, goroutines)
+		}
+		return nil
+	})
+}
+
+// holds counts the engine's file descriptors and goroutines.
+func (w *world) holds(t testing.TB) (fds, goroutines int) {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.d.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := w.client.Get(w.d.URL("/metrics"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(strings.NewReader(readAll(t, resp)))
+	number := regexp.MustCompile(`^go_goroutines (\d+)`)
+	for lines.Scan() {
+		if m := number.FindStringSubmatch(lines.Text()); m != nil {
+			if goroutines, err = strconv.Atoi(m[1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if goroutines == 0 {
+		t.Fatal("GET /metrics: no go_goroutines")
+	}
+	return len(entries), goroutines
+}

@@ -1,0 +1,215 @@
+package system_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// testCrash kills the engine and the spawner at moments of chance, under load.
+// Afterwards no sandbox lives, every function that was acknowledged answers, and
+// none is half there.
+func (w *world) testCrash(t *testing.T) {
+	rounds := 3
+	if s := os.Getenv("FRE_CRASH_ROUNDS"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatalf("FRE_CRASH_ROUNDS=%q: %v", s, err)
+		}
+		rounds = n
+	}
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("FRE_TEST_SEED"); s != "" {
+		n, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			t.Fatalf("FRE_TEST_SEED=%q: %v", s, err)
+		}
+		seed = n
+	}
+	t.Logf("FRE_TEST_SEED=%d", seed)
+	chance := rand.New(rand.NewPCG(seed, 0))
+
+	w.start(t)
+	acknowledged := map[string]bool{}
+	for _, name := range strings.Fields(w.cli(t, "functions", "-q")) {
+		acknowledged[name] = true
+	}
+	for _, f := range functions {
+		if !acknowledged[f.name] {
+			t.Errorf("%s is not there after the engine was stopped and started", f.name)
+		}
+	}
+	for round := range rounds {
+		t.Run(fmt.Sprintf("engine %d", round), func(t *testing.T) { w.crashEngine(t, chance, acknowledged) })
+		t.Run(fmt.Sprintf("spawner %d", round), func(t *testing.T) { w.crashSpawner(t, chance) })
+	}
+	w.stop(t)
+}
+
+// load calls and deploys until it is stopped. Errors are expected: the engine
+// dies under it. stop returns the names of the functions whose deployment was
+// acknowledged.
+func (w *world) load(t *testing.T, deploy bool) (stop func() []string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for _, c := range [][2]string{{"probe", "/echo"}, {"probe", "/slow"}, {"chaos", "/well"}, {"shell", "/well"}, {"crowd", "/meet"}} {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := w.call(ctx, c[0], c[1], "1"); err != nil {
+					return
+				}
+			}
+		})
+	}
+	var mu sync.Mutex
+	var names []string
+	if deploy {
+		dir := t.TempDir()
+		wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				name := fmt.Sprintf("crash-%d-%d", time.Now().UnixNano(), i)
+				f := function{name, "shell", "base: native\nhandler: shell.sh\nenv: {ROUND: \"" + name + "\"}\n"}
+				path := filepath.Join(dir, name)
+				args := []string{"deploy", path, "--name", name}
+				if err := f.writeTo(path); err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := w.d.CLI(ctx, args...); err != nil {
+					return
+				}
+				mu.Lock()
+				names = append(names, name)
+				mu.Unlock()
+			}
+		})
+	}
+	return func() []string {
+		cancel()
+		wg.Wait()
+		w.client.CloseIdleConnections()
+		return names
+	}
+}
+
+func (w *world) crashEngine(t *testing.T, chance *rand.Rand, acknowledged map[string]bool) {
+	// A prepared state may have no base to build on: then nothing is built.
+	stop := w.load(t, !w.prepared)
+	pause(time.Duration(50+chance.IntN(1500)) * time.Millisecond)
+	family := append(descendants(w.d.PID()), sandboxed(t)...)
+	if len(family) == 0 {
+		t.Error("under load the engine has no children: there is nothing to crash")
+	}
+	w.d.Kill()
+	for _, name := range stop() {
+		acknowledged[name] = true
+	}
+	until(t, func() error { return allDead(append(family, sandboxed(t)...)) })
+
+	w.d = nil
+	w.restart(t)
+	if left, err := os.ReadDir(filepath.Join(w.state, "store", "tmp")); err != nil || len(left) > 0 {
+		t.Errorf("in the store's tmp after a restart: %q, error %v, want nothing", left, err)
+	}
+	now := strings.Fields(w.cli(t, "functions", "-q"))
+	for name := range acknowledged {
+		if !slices.Contains(now, name) {
+			t.Errorf("function %s was acknowledged and is gone", name)
+		}
+	}
+	for _, name := range now {
+		// The one whose deployment was under way may be there: then it is whole.
+		if strings.HasPrefix(name, "crash-") || name == "shell" {
+			if got := string(w.ok(t, name, "/well", "").Body); got != "well\n" {
+				t.Errorf("%s/well: got %q", name, got)
+			}
+			acknowledged[name] = true
+		}
+	}
+	w.healthy(t)
+}
+
+// crashSpawner kills one of the engine's own children. The sandboxes end; the
+// engine serves on, or ends and is started again.
+func (w *world) crashSpawner(t *testing.T, chance *rand.Rand) {
+	stop := w.load(t, false)
+	pause(time.Duration(50+chance.IntN(1000)) * time.Millisecond)
+	children := spawners(w.d.PID())
+	if len(children) == 0 {
+		stop()
+		t.Fatal("the engine has no child called fre-shell")
+	}
+	victim := children[chance.IntN(len(children))]
+	family := descendants(victim.pid)
+	err := syscall.Kill(victim.pid, syscall.SIGKILL)
+	stop()
+	if err != nil && !errors.Is(err, syscall.ESRCH) {
+		t.Fatal(err)
+	}
+	until(t, func() error { return allDead(append(family, victim)) })
+	until(t, func() error {
+		select {
+		case <-w.d.Done():
+			w.d = nil
+			w.restart(t)
+		default:
+		}
+		for _, c := range [][2]string{{"probe", "/echo"}, {"shell", "/well"}, {"chaos", "/well"}} {
+			a, err := w.call(context.Background(), c[0], c[1], "")
+			if err != nil {
+				return err
+			}
+			if a.Status/100 != 2 {
+				return fmt.Errorf("%s%s: status %d: %s", c[0], c[1], a.Status, a.Body)
+			}
+		}
+		return nil
+	})
+}
+
+// spawners are the engine's direct children that run the C program.
+func spawners(engine int) []process {
+	var found []process
+	for _, p := range descendants(engine) {
+		if strings.Contains(p.String(), "fre-shell") && parent(p.pid) == engine {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// parent is field 4 of /proc/PID/stat, 0 if there is no such process.
+func parent(pid int) int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(text), ") ")
+	if fields := strings.Fields(after); len(fields) > 1 {
+		n, _ := strconv.Atoi(fields[1]) // the kernel writes numbers
+		return n
+	}
+	return 0
+}
+
+func allDead(family []process) error {
+	for _, p := range family {
+		if p.alive() {
+			return fmt.Errorf("process %v survived", p)
+		}
+	}
+	return nil
+}
+
+// pause lets a load run for a while: how long is the test's very input.
+func pause(d time.Duration) { <-time.After(d) }

@@ -1,0 +1,104 @@
+package system_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fre-engine/fre/internal/daemon"
+)
+
+// function is a template of the tests' own: its code below testdata, and what
+// fret.yaml says beyond id, version and code.
+type function struct{ name, code, yaml string }
+
+// functions are all that the tests deploy, beside templates/.
+var functions = []function{
+	{"probe", "probe", "base: python\ninstances: {concurrency: 8, max: 2}\nresources: {memory: 128MiB, timeout: 20s}\n"},
+	{"narrow", "probe", "base: python\ninstances: {concurrency: 1, max: 2}\n"},
+	{"crowd", "probe", "base: python\ninstances: {concurrency: 32, max: 32}\nresources: {pids: 128}\n"},
+	{"kept", "probe", "base: python\ninstances: {min: 1, max: 2, idle: 1s}\n"},
+	{"brief", "probe", "base: python\ninstances: {idle: 1s}\n"},
+	{"patient", "probe", "base: python\ninstances: {isolation: event}\nresources: {timeout: 120s}\n"},
+	{"red-one", "probe", "base: python\ntenant: red\n"},
+	{"red-two", "probe", "base: python\ntenant: red\n"},
+	{"blue", "probe", "base: python\ntenant: blue\n"},
+	{"chaos", "chaos", "base: python\ninstances: {isolation: event}\nresources: {memory: 64MiB, pids: 32, files: 64, tmp: 4MiB, timeout: 5s}\n"},
+	{"flood", "chaos", "base: python\nresources: {timeout: 120s}\n"},
+	{"shell", "shell", "base: native\nhandler: shell.sh\nresources: {memory: 32MiB, pids: 16, timeout: 5s}\n"},
+	{"shell-flood", "shell", "base: native\nhandler: shell.sh\nresources: {memory: 32MiB, pids: 16, timeout: 120s}\n"},
+}
+
+// write makes the template's directory below dir and returns it.
+func (f function) write(t testing.TB, dir string) string {
+	t.Helper()
+	dst := filepath.Join(dir, f.name)
+	if err := f.writeTo(dst); err != nil {
+		t.Fatal(err)
+	}
+	return dst
+}
+
+func (f function) writeTo(dst string) error {
+	if err := os.MkdirAll(dst, 0o755); err != nil {
+		return err
+	}
+	if err := os.CopyFS(filepath.Join(dst, "src"), os.DirFS(filepath.Join("testdata", f.code))); err != nil {
+		return err
+	}
+	yaml := "id: " + f.name + "\nversion: 1.0.0\ncode: {path: src}\n" + f.yaml
+	return os.WriteFile(filepath.Join(dst, "fret.yaml"), []byte(yaml), 0o644)
+}
+
+func writeFile(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// templates returns the directories of templates/, copied below dir so that lock
+// files stay out of the source tree.
+func templates(t testing.TB, dir string) []string {
+	t.Helper()
+	sources, err := filepath.Glob("../../templates/*/fret.yaml")
+	if err != nil || len(sources) == 0 {
+		t.Fatalf("no templates: %v", err)
+	}
+	var copies []string
+	for _, path := range sources {
+		src := filepath.Dir(path)
+		abs, err := filepath.Abs(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dst := filepath.Join(dir, filepath.Base(src))
+		if os.Getenv("FRE_SYSTEM_STATE") != "" { // nothing is built: the test's files are all
+			err = os.CopyFS(dst, os.DirFS(abs))
+		} else {
+			err = daemon.CopyTemplate(t.Context(), abs, dst)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		copies = append(copies, dst)
+	}
+	return copies
+}
+
+// ref is the image reference that a template's fret.yaml gives: "id:version".
+func ref(t testing.TB, dir string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "fret.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]string{"version": "latest"}
+	for line := range strings.Lines(string(text)) {
+		if key, value, ok := strings.Cut(line, ":"); ok {
+			values[key] = strings.TrimSpace(value)
+		}
+	}
+	return values["id"] + ":" + values["version"]
+}

@@ -1,0 +1,145 @@
+package system_test
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// checkHost fails the test if, at its end, the machine holds mounts, cgroups of
+// FRE's, named network namespaces or sandboxed processes that it did not hold
+// before.
+func checkHost(t *testing.T) {
+	t.Helper()
+	before := hostHoldings(t)
+	t.Cleanup(func() {
+		until(t, func() error {
+			var left []string
+			for _, item := range hostHoldings(t) {
+				if !slices.Contains(before, item) {
+					left = append(left, item)
+				}
+			}
+			if len(left) > 0 {
+				return fmt.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+			}
+			return nil
+		})
+	})
+}
+
+func hostHoldings(t testing.TB) []string {
+	t.Helper()
+	var held, hierarchies []string
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		// "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw"
+		before, after, _ := strings.Cut(line, " - ")
+		point := strings.Fields(before)[4]
+		held = append(held, "mount "+point)
+		if strings.HasPrefix(after, "cgroup") {
+			hierarchies = append(hierarchies, point)
+		}
+	}
+	for _, dir := range hierarchies {
+		_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() && strings.HasPrefix(d.Name(), "fre") && path != dir {
+				held = append(held, "cgroup "+path)
+			}
+			return nil // what cannot be read has gone meanwhile
+		})
+	}
+	names, err := filepath.Glob("/run/netns/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		held = append(held, "network namespace "+name)
+	}
+	for _, p := range sandboxed(t) {
+		held = append(held, "process "+p.String())
+	}
+	return held
+}
+
+// process names one for good: no later process has the same pair.
+type process struct {
+	pid   int
+	start string // field 22 of /proc/PID/stat
+}
+
+func (p process) String() string {
+	name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.pid)) // empty if it has ended
+	return fmt.Sprintf("%d (%s)", p.pid, bytes.TrimSpace(name))
+}
+
+func (p process) alive() bool {
+	now, state := identify(p.pid)
+	return now == p && state != "Z"
+}
+
+// identify reads a process's start and state, both empty if there is none.
+func identify(pid int) (process, string) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return process{pid: pid}, ""
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from field 3 on
+	return process{pid, fields[19]}, fields[0]
+}
+
+// sandboxed lists the processes in FRE's cgroups.
+func sandboxed(t testing.TB) []process {
+	t.Helper()
+	pids, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []process
+	for _, path := range pids {
+		text, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(text, []byte("/fre")) {
+			continue
+		}
+		pid, err := strconv.Atoi(strings.Split(path, "/")[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, state := identify(pid); p.start != "" && state != "Z" {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// descendants are the children of a process and theirs.
+func descendants(pid int) []process {
+	var found []process
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, path := range tasks {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for field := range strings.FieldsSeq(string(text)) {
+			child, err := strconv.Atoi(field)
+			if err != nil {
+				continue
+			}
+			if p, _ := identify(child); p.start != "" {
+				found = append(found, p)
+			}
+			found = append(found, descendants(child)...)
+		}
+	}
+	return found
+}

@@ -1,0 +1,127 @@
+package system_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/fre-engine/fre/internal/daemon"
+)
+
+func requireRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("FRE_TEST_ROOT") == "1" {
+		t.Fatal("needs root, and FRE_TEST_ROOT=1 says this is a run with root")
+	}
+	t.Skip("needs root")
+}
+
+// TestSystem is one engine's life: functions are deployed, called, abused and
+// killed, and at the end nothing is left of it.
+func TestSystem(t *testing.T) {
+	requireRoot(t)
+	checkHost(t)
+	w := newWorld(t)
+
+	t.Run("engine", func(t *testing.T) {
+		w.start(t)
+		t.Run("deploy", w.testDeploy)
+		if t.Failed() {
+			t.Fatal("the rest needs the functions")
+		}
+		t.Run("templates", w.testTemplates)
+		t.Run("contract", w.testContract)
+		t.Run("instances", w.testInstances)
+		t.Run("tenants", w.testTenants)
+		t.Run("logs", w.testLogs)
+		t.Run("bad", w.testBad)
+		t.Run("bad build", w.testBadBuild)
+		t.Run("cli", w.testCLI)
+		t.Run("leaks", w.testLeaks)
+		t.Run("drain", w.testDrain)
+	})
+	t.Run("crash", w.testCrash)
+}
+
+// TestPrepare builds every image the tests need into FRE_SYSTEM_PREPARE.
+func TestPrepare(t *testing.T) {
+	dir := os.Getenv("FRE_SYSTEM_PREPARE")
+	if dir == "" {
+		t.Skip("FRE_SYSTEM_PREPARE names no directory to prepare")
+	}
+	requireRoot(t)
+	w := newWorld(t)
+	w.state = dir
+	w.start(t)
+	for _, template := range w.allTemplates(t) {
+		w.cli(t, "build", template)
+	}
+}
+
+// allTemplates are the directories of everything the tests deploy.
+func (w *world) allTemplates(t *testing.T) []string {
+	t.Helper()
+	dirs := templates(t, filepath.Join(w.dir, "templates"))
+	for _, f := range functions {
+		dirs = append(dirs, f.write(t, filepath.Join(w.dir, "functions")))
+	}
+	return dirs
+}
+
+func (w *world) testDeploy(t *testing.T) {
+	for _, dir := range w.allTemplates(t) {
+		t.Run(filepath.Base(dir), func(t *testing.T) { w.deploy(t, dir) })
+	}
+}
+
+func (w *world) testTemplates(t *testing.T) {
+	dirs, err := filepath.Glob(filepath.Join(w.dir, "templates", "*"))
+	if err != nil || len(dirs) == 0 {
+		t.Fatalf("no templates: %v", err)
+	}
+	for _, dir := range dirs {
+		name := filepath.Base(dir)
+		t.Run(name, func(t *testing.T) {
+			c, err := daemon.LoadCase(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // started for it, and there already
+				a, err := c.Event.Call(t.Context(), w.client, w.d.Addr(), name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := c.Expect.Check(a); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// testDrain stops the engine while an event is in flight: it is answered.
+func (w *world) testDrain(t *testing.T) {
+	w.ok(t, "probe", "/echo", "") // an instance is there
+	type result struct {
+		a   *daemon.Answer
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		a, err := w.call(context.Background(), "probe", "/slow", "1")
+		done <- result{a, err}
+	}()
+	until(t, w.busy("probe"))
+	w.stop(t)
+	r := <-done
+	if r.err != nil {
+		t.Fatalf("an event in flight when the engine was stopped: %v", r.err)
+	}
+	if r.a.Status != 200 || string(r.a.Body) != "done" {
+		t.Errorf("an event in flight when the engine was stopped: got status %d: %s", r.a.Status, r.a.Body)
+	}
+}

@@ -1,0 +1,40 @@
+// Package v2 is the harness that runs FRE's root tests on a kernel with cgroup v2
+// only (run.sh), and the proof that its guest is such a kernel.
+package v2
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestGuestHasOnlyCgroupV2(t *testing.T) {
+	if os.Getenv("FRE_V2") == "" {
+		t.Skip("runs in the guest of make test-v2")
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs("/sys/fs/cgroup", &fs); err != nil {
+		t.Fatal(err)
+	}
+	if fs.Type != unix.CGROUP2_SUPER_MAGIC {
+		t.Errorf("/sys/fs/cgroup has file system type %#x, want cgroup2 %#x", fs.Type, unix.CGROUP2_SUPER_MAGIC)
+	}
+	controllers, err := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"cpu", "memory", "pids"} {
+		if !strings.Contains(" "+strings.TrimSpace(string(controllers))+" ", " "+want+" ") {
+			t.Errorf("cgroup.controllers = %q, want %s among them", controllers, want)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(mounts), " cgroup rw") {
+		t.Errorf("cgroup v1 is mounted:\n%s", mounts)
+	}
+}

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Runs root tests on a kernel that has cgroup v2 only: Debian's cloud kernel under
+# qemu's software emulation, a minimal root, no network. Nothing is installed on
+# the host: kernel and busybox are unpacked below .cache/v2.
+#
+#   test/v2/run.sh [PACKAGE DIRECTORY]...
+#
+# FRE_V2_STATE=DIR puts a prepared state directory on the guest's disk; the tests
+# find it by FRE_STATE. FRE_V2_ACCEL=kvm asks for hardware virtualisation.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+# What runs in the guest: every package whose tests touch the kernel.
+packages=(test/v2)
+
+seconds=600
+cache=$PWD/.cache/v2
+[ $# -eq 0 ] || packages=("$@")
+
+die() {
+	echo "test-v2: $*" >&2
+	exit 1
+}
+
+[ "$(uname -m)" = x86_64 ] || die "only x86_64 so far"
+
+# unpack PACKAGE: downloads a Debian package into the cache and unpacks it beside,
+# once per version; prints the directory.
+unpack() {
+	local uri file dir
+	uri=$(apt-get download --print-uris "$1" | tail -n 1) || die "apt knows no package $1"
+	file=$(awk '{ print $2 }' <<<"$uri")
+	[ -n "$file" ] || die "apt knows no package $1"
+	dir=$cache/${file%.deb}
+	if [ ! -d "$dir" ]; then
+		(cd "$cache" && apt-get -qq -o APT::Sandbox::User=root download "$1") ||
+			die "cannot download $1: try apt-get update"
+		rm -rf "$dir.tmp"
+		dpkg-deb -x "$cache/$file" "$dir.tmp"
+		mv "$dir.tmp" "$dir"
+		rm "$cache/$file"
+	fi
+	echo "$dir"
+}
+
+# depends PACKAGE PATTERN: the first dependency that matches.
+depends() {
+	apt-cache depends "$1" 2>/dev/null | sed -n "s/^ *Depends: \($2\)\$/\1/p" | head -n 1
+}
+
+mkdir -p "$cache"
+for meta in linux-image-cloud-amd64 linux-image-virtual; do # Debian, Ubuntu
+	image=$(depends $meta 'linux-image-[0-9].*')
+	[ -z "$image" ] || break
+done
+[ -n "$image" ] || die "apt knows neither linux-image-cloud-amd64 nor linux-image-virtual: try apt-get update"
+kernel=$(unpack "$image")
+modules=$(depends "$image" 'linux-modules-[0-9].*') # Ubuntu keeps them apart
+if [ -n "$modules" ]; then modules=$(unpack "$modules"); else modules=$kernel; fi
+busybox=$(find "$(unpack busybox-static)" -name busybox -type f -path '*bin/*')
+version=${image#linux-image-}
+
+work=$(mktemp -d "$cache/run.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+# Stage one: an initramfs that loads the disk's driver and switches to the disk,
+# because the kernel's rootfs itself cannot be left by pivot_root.
+ramfs=$work/ramfs
+mkdir -p "$ramfs"/{bin,dev,proc,sys,root,lib/modules/"$version"}
+cp "$busybox" "$ramfs/bin/busybox"
+install -m 0755 test/v2/init "$ramfs/init"
+find "$modules" -path "*/modules/$version/*" \
+	\( -name 'virtio*.ko*' -o -name 'overlay.ko*' -o -name 'modules.builtin' -o -name 'modules.order' \) \
+	-exec cp -t "$ramfs/lib/modules/$version" {} +
+find "$ramfs" -name '*.ko.zst' -exec zstd -q -d --rm {} +
+find "$ramfs" -name '*.ko.xz' -exec xz -d {} +
+"$busybox" depmod -b "$ramfs" "$version"
+(cd "$ramfs" && find . | cpio --quiet -o -H newc | gzip -1) >"$work/initrd"
+
+# Stage two: the disk. Packages keep their places in the tree, so that tests find
+# testdata and the spawner where they expect them.
+disk=$work/disk
+mkdir -p "$disk"/{bin,sbin,usr,dev,proc,sys,tmp,run,root,etc,var/tmp,work}
+mkdir -p "$disk/fre/sandbox/shell/bin" "$disk/fre/bin"
+ln -s ../bin ../sbin "$disk/usr/"
+chmod 1777 "$disk/tmp"
+cp "$busybox" "$disk/bin/busybox"
+install -m 0755 test/v2/init "$disk/sbin/init"
+printf 'root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n' >"$disk/etc/passwd"
+printf 'root:x:0:\nnogroup:x:65534:\n' >"$disk/etc/group"
+printf '127.0.0.1 localhost\n' >"$disk/etc/hosts"
+[ ! -d bin ] || cp -a bin/. "$disk/fre/bin/"
+[ ! -d sandbox/shell/bin ] || cp -a sandbox/shell/bin/. "$disk/fre/sandbox/shell/bin/"
+if [ -n "${FRE_V2_STATE:-}" ]; then cp -a "$FRE_V2_STATE" "$disk/fre/state"; fi
+for package in "${packages[@]}"; do
+	mkdir -p "$disk/fre/$package"
+	CGO_ENABLED=0 go test -c -o "$disk/fre/$package/package.test" "./$package"
+	[ ! -d "$package/testdata" ] || cp -a "$package/testdata" "$disk/fre/$package/"
+	echo "$package" >>"$disk/fre/packages"
+done
+truncate -s 8G "$work/disk.img"
+mkfs.ext4 -q -F -d "$disk" "$work/disk.img"
+rm -rf "$disk" "$ramfs"
+
+# The guest's verdict is its last word; a kernel panic or a hang leaves none.
+echo "test-v2: ${packages[*]} on $version"
+timeout --foreground -k 5 "$seconds" qemu-system-x86_64 \
+	-machine q35 -accel "${FRE_V2_ACCEL:-tcg}" -cpu max -smp 2 -m 2048 \
+	-nodefaults -display none -serial stdio -no-reboot \
+	-kernel "$kernel/boot/vmlinuz-$version" -initrd "$work/initrd" \
+	-append 'console=ttyS0 quiet panic=-1 cgroup_no_v1=all systemd.unified_cgroup_hierarchy=1' \
+	-drive "file=$work/disk.img,if=virtio,format=raw,cache=unsafe" \
+	</dev/null | tr -d '\r' | tee "$work/console" ||
+	die "qemu failed or the guest did not end within $seconds s"
+verdict=$(sed -n 's/^test-v2: guest exit status \([0-9]*\)$/\1/p' "$work/console" | tail -n 1)
+[ -n "$verdict" ] || die "the guest died without a verdict"
+[ "$verdict" = 0 ] || die "tests failed in the guest"
