@@ -114,6 +114,12 @@ and exit status are passed through (fre help exit-codes); Ctrl-C kills it.`,
 			kill, stop := onInterrupt()
 			defer stop()
 			req.Image, req.Args = args[0], args[1:]
+			if req.Args[0] == "--" { // pflag leaves it behind the first argument
+				req.Args = req.Args[1:]
+			}
+			if len(req.Args) == 0 {
+				return usageError{errors.New("name a command: fre run IMAGE -- COMMAND")}
+			}
 			cl := c.client()
 			defer cl.Close()
 			exit, err := cl.Run(cmd.Context(), req, client.RunIO{Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), Kill: kill})
