@@ -219,8 +219,8 @@ var noAnswer = regexp.MustCompile(`\b(E404|ETARGET|ERESOLVE|EINVALIDTAGNAME|EINV
 // failed turns what npm said into the error the user sees.
 func failed(err error, words string) error {
 	lines := install.Lines(words, func(l string) bool {
-		return strings.Contains(l, "A complete log of this run") || strings.Contains(l, "/_logs/") ||
-			strings.HasPrefix(l, "Note that you can also install from a")
+		return l == "404" || strings.Contains(l, "A complete log of this run") || strings.Contains(l, "/_logs/") ||
+			strings.HasSuffix(l, "Note that you can also install from a") || strings.HasSuffix(l, "tarball, folder, http url, or git url.")
 	}, "npm ERR!", "npm error")
 	words = strings.Join(lines, "\n")
 	field := ""
