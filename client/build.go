@@ -80,7 +80,8 @@ func (c *Client) upload(ctx context.Context, path string, q url.Values, dir stri
 	resp, err := c.send(ctx, http.MethodPost, path, q, http.Header{"Content-Type": {"application/x-tar"}}, r)
 	if err != nil {
 		r.CloseWithError(errStopped)
-		if failed := <-packed; failed != nil && !errors.Is(failed, errStopped) {
+		failed := <-packed
+		if failed != nil && !errors.Is(failed, errStopped) && !errors.Is(failed, io.ErrClosedPipe) {
 			return nil, failed // it says more than the broken request
 		}
 		return nil, err

@@ -68,7 +68,7 @@ func exitOf(s sandbox.ExitStatus) api.Exit {
 }
 
 func statsOf(s sandbox.Stats) *api.Stats {
-	return &api.Stats{MemoryBytes: s.MemoryBytes, CPUNanos: int64(s.CPU), TmpBytes: s.TmpBytes, TmpFiles: s.TmpFiles}
+	return &api.Stats{MemoryBytes: s.MemoryBytes, CPUNanos: int64(s.CPU), TmpBytes: s.TmpBytes, TmpFiles: s.TmpInodes}
 }
 
 func logLineOf(l engine.LogLine) *api.LogLine {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -102,7 +101,7 @@ func statusOf(err error) (status int, code api.Code, next string) {
 // cannot be made: the former is the caller's mistake. The errno alone cannot
 // tell, since set-up steps fail with ENOENT too.
 func startStatus(err *sandbox.StartError) (status int, code api.Code, next string) {
-	if strings.HasPrefix(err.Step, "exec") {
+	if err.Step == sandbox.StepExec {
 		if errors.Is(err, unix.ENOENT) {
 			return http.StatusUnprocessableEntity, api.CodeCommandNotFound, "name a program of the image by its absolute path"
 		}

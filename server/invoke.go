@@ -62,6 +62,11 @@ func (s *server) invoke(w http.ResponseWriter, r *http.Request) error {
 		header.Set("Content-Length", strconv.FormatInt(resp.Size, 10))
 	}
 	w.WriteHeader(resp.Status)
+	if resp.Size < 0 { // a client may wait for the status before it sends on
+		if err := control.Flush(); err != nil {
+			return nil //nolint:nilerr // the client has gone
+		}
+	}
 	if err := copyFlush(w, control, resp.Body); err != nil {
 		// The status is out: only a broken connection can still say it.
 		s.log.DebugContext(r.Context(), "answer broken off", "function", r.PathValue("name"), "invocation", resp.ID, "error", err)

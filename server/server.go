@@ -262,7 +262,7 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &syntax):
-		offset = syntax.Offset
+		offset = syntax.Offset - 1 // it counts the offending byte
 	case errors.As(err, &kind):
 		offset = kind.Offset
 	}

@@ -51,7 +51,11 @@ func start(t *testing.T, adjust func(*server.Config)) string {
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {
-		s.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := s.Shutdown(ctx); err != nil { // a handler that hangs is a failure
+			t.Errorf("Shutdown: %v", err)
+		}
 		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
 			t.Errorf("Serve: %v", err)
 		}

@@ -111,11 +111,7 @@ func (e *Engine) add(img *store.Image, t *image.Template, sum []byte) *store.Ima
 	img.Config = encode(config)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, old := range e.images {
-		if old.Digest == img.Digest {
-			return old
-		}
-	}
+	e.images = slices.DeleteFunc(e.images, func(old *store.Image) bool { return old.Name == img.Name && old.Version == img.Version })
 	e.images = slices.Insert(e.images, 0, img)
 	return img
 }
@@ -444,9 +440,9 @@ func (e *Engine) Run(ctx context.Context, r engine.RunRequest) (sandbox.ExitStat
 		<-ctx.Done()
 		return status, context.Cause(ctx)
 	case "locked":
-		return status, &sandbox.StartError{Step: "exec locked", Err: unix.EACCES}
+		return status, &sandbox.StartError{Step: sandbox.StepExec, Detail: "locked", Err: unix.EACCES}
 	default:
-		return status, &sandbox.StartError{Step: "exec " + args[0], Err: unix.ENOENT}
+		return status, &sandbox.StartError{Step: sandbox.StepExec, Detail: args[0], Err: unix.ENOENT}
 	}
 	return status, nil
 }

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+)
+
+func (c *cli) functionsCommand() *cobra.Command {
+	return c.functionList("functions", "List the deployed functions")
+}
+
+func (c *cli) functionCommand() *cobra.Command {
+	cmd := group(&cobra.Command{Use: "function", Short: "Work with deployed functions"})
+	cmd.AddCommand(c.functionList("ls", "List functions"), c.functionRemove(), c.functionInspect())
+	return cmd
+}
+
+func (c *cli) functionList(use, short string) *cobra.Command {
+	var l listing
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl := c.client()
+			defer cl.Close()
+			functions, err := cl.Functions(cmd.Context())
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			return show(cmd.OutOrStdout(), l, functions, func(f api.Function) string { return f.Name }, []column[api.Function]{
+				{"NAME", func(f api.Function) string { return f.Name }},
+				{"IMAGE", func(f api.Function) string { return f.ImageRef }},
+				{"BASE", func(f api.Function) string { return f.Base }},
+				{"INSTANCES", func(f api.Function) string { return strconv.Itoa(f.Instances) }},
+				{"BUSY", func(f api.Function) string { return strconv.Itoa(f.Busy) }},
+				{"QUEUED", func(f api.Function) string { return strconv.Itoa(f.Queued) }},
+				{"INVOCATIONS", func(f api.Function) string { return strconv.FormatUint(f.Invocations, 10) }},
+				{"FAILURES", func(f api.Function) string { return strconv.FormatUint(f.Failures, 10) }},
+				{"DEPLOYED", func(f api.Function) string { return ago(f.Deployed, now) }},
+			})
+		},
+	}
+	l.flags(cmd, "names")
+	return cmd
+}
+
+func (c *cli) functionRemove() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm NAME...", Short: "Take functions away; their images stay", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			return each(names, func(name string) error {
+				err := cl.RemoveFunction(cmd.Context(), name)
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), name)
+				}
+				return err
+			})
+		},
+	}
+}
+
+func (c *cli) functionInspect() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use: "inspect NAME...", Short: "Show functions and their configuration", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			found := []api.FunctionDetails{}
+			err := each(names, func(name string) error {
+				f, err := cl.Function(cmd.Context(), name)
+				if err == nil {
+					found = append(found, f)
+				}
+				return err
+			})
+			return errors.Join(inspect(cmd.OutOrStdout(), format, found), err)
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "", "`template` for each, as for fre functions")
+	return cmd
+}
+
+// completeFunctions and completeImages ask the engine; without one there is
+// nothing to complete.
+func (c *cli) completeFunctions(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	cl := c.client()
+	defer cl.Close()
+	functions, err := cl.Functions(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, f := range functions {
+		names = append(names, f.Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (c *cli) completeImages(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	cl := c.client()
+	defer cl.Close()
+	images, err := cl.Images(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, img := range images {
+		names = append(names, img.Name+":"+img.Version)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+)
+
+func (c *cli) imagesCommand() *cobra.Command {
+	return c.imageList("images [NAME]", "List the images of the local registry")
+}
+
+func (c *cli) imageCommand() *cobra.Command {
+	cmd := group(&cobra.Command{Use: "image", Short: "Work with images"})
+	cmd.AddCommand(c.imageList("ls [NAME]", "List images"), c.imageRemove(), c.imageInspect())
+	return cmd
+}
+
+func (c *cli) imageList(use, short string) *cobra.Command {
+	var l listing
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: args(cobra.MaximumNArgs(1)), ValidArgsFunction: c.completeImages,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			images, err := cl.Images(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if len(names) > 0 {
+				kept := images[:0]
+				for _, img := range images {
+					if img.Name == names[0] || img.Name+":"+img.Version == names[0] {
+						kept = append(kept, img)
+					}
+				}
+				images = kept
+			}
+			now := time.Now()
+			return show(cmd.OutOrStdout(), l, images, func(i api.Image) string { return l.shortID(i.Digest) }, []column[api.Image]{
+				{"NAME", func(i api.Image) string { return i.Name }},
+				{"VERSION", func(i api.Image) string { return i.Version }},
+				{"IMAGE ID", func(i api.Image) string { return l.shortID(i.Digest) }},
+				{"BASE", func(i api.Image) string { return i.Base }},
+				{"CREATED", func(i api.Image) string { return ago(i.Created, now) }},
+				{"FILES", func(i api.Image) string { return strconv.Itoa(i.Files) }},
+				{"SIZE", func(i api.Image) string { return size(i.Size) }},
+			})
+		},
+	}
+	l.flags(cmd, "image ids")
+	return cmd
+}
+
+func (c *cli) imageRemove() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm IMAGE...", Short: "Remove images", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		RunE: func(cmd *cobra.Command, refs []string) error {
+			cl := c.client()
+			defer cl.Close()
+			return each(refs, func(ref string) error {
+				img, err := cl.RemoveImage(cmd.Context(), ref)
+				if err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s:%s %s\n", img.Name, img.Version, img.Digest)
+				}
+				return err
+			})
+		},
+	}
+}
+
+func (c *cli) imageInspect() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use: "inspect IMAGE...", Short: "Show what images are made of", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		RunE: func(cmd *cobra.Command, refs []string) error {
+			cl := c.client()
+			defer cl.Close()
+			found := []api.ImageDetails{}
+			err := each(refs, func(ref string) error {
+				img, err := cl.Image(cmd.Context(), ref)
+				if err == nil {
+					found = append(found, img)
+				}
+				return err
+			})
+			return errors.Join(inspect(cmd.OutOrStdout(), format, found), err)
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "", "`template` for each, as for fre images")
+	return cmd
+}
+
+// each goes on after an error, as docker does, and returns them all.
+func each(items []string, do func(string) error) error {
+	var all []error
+	for _, item := range items {
+		if err := do(item); err != nil {
+			all = append(all, err)
+		}
+	}
+	return errors.Join(all...)
+}

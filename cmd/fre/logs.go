@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+)
+
+func (c *cli) logsCommand() *cobra.Command {
+	var (
+		follow, times bool
+		tail, since   string
+		format        string
+	)
+	cmd := &cobra.Command{
+		Use: "logs NAME", Short: "Print what a function wrote and logged", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
+		RunE: interruptible(func(cmd *cobra.Command, names []string) error {
+			o := client.LogOptions{Tail: -1, Follow: follow}
+			if tail != "all" {
+				n, err := strconv.Atoi(tail)
+				if err != nil || n < 0 {
+					return usageError{fmt.Errorf("--tail: %q is not a number of lines, or all", tail)}
+				}
+				o.Tail = n
+			}
+			if since != "" {
+				var err error
+				if o.Since, err = parseSince(since, time.Now()); err != nil {
+					return usageError{fmt.Errorf("--since: %w", err)}
+				}
+			}
+			cl := c.client()
+			defer cl.Close()
+			out := cmd.OutOrStdout()
+			return cl.Logs(cmd.Context(), names[0], o, func(l api.LogLine) error {
+				if format != "" {
+					return formatEach(out, format, []api.LogLine{l})
+				}
+				prefix := ""
+				if times {
+					prefix = l.Time.Format(time.RFC3339Nano) + " "
+				}
+				if l.Level != "" {
+					prefix += l.Level + " "
+				}
+				_, err := fmt.Fprintf(out, "%s%s\n", prefix, l.Text)
+				return err
+			})
+		}),
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&follow, "follow", "f", false, "go on with new lines until Ctrl-C")
+	f.StringVarP(&tail, "tail", "n", "all", "only the last `LINES`")
+	f.StringVar(&since, "since", "", "only since this `TIME` (RFC 3339) or duration ago (10m)")
+	f.BoolVarP(&times, "timestamps", "t", false, "print each line's time")
+	f.StringVar(&format, "format", "", "`template` for each line, as for fre images")
+	return cmd
+}
+
+// parseSince reads a duration ago or a point in time.
+func parseSince(v string, now time.Time) (time.Time, error) {
+	if d, err := time.ParseDuration(v); err == nil {
+		return now.Add(-d), nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, v)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%q is neither a duration such as 10m nor a time such as 2026-01-02T15:04:05Z", v)
+	}
+	return t, nil
+}

@@ -1,0 +1,230 @@
+// Command fre is the Function Runtime Environment: `fre serve` is the engine,
+// every other command asks a running one through its Unix socket.
+//
+// One file holds the commands of one noun. serve.go alone wires the engine's
+// parts; all others speak to it through package client.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// The exit codes; `fre help exit-codes` explains them.
+const (
+	exitError       = 1
+	exitUsage       = 2
+	exitUnreachable = 3
+	exitNotFound    = 4
+	exitFunction    = 5
+	exitRunEngine   = 125
+	exitRunNotExec  = 126
+	exitRunNotFound = 127
+	exitInterrupt   = 130
+)
+
+const exitCodes = `Exit codes of fre:
+
+    0  done
+    1  an error; the message says which
+    2  wrong usage: unknown command or flag, missing argument
+    3  the engine is not reachable
+    4  not found: no such function, image or sandbox
+    5  the function failed: exception, crash, time-out, or it answered 500 to 599
+  130  interrupted (Ctrl-C)
+
+fre run exits with the command's own status (128 + n when signal n ended it), or:
+
+  125  the engine could not run it
+  126  the command cannot be executed
+  127  the command was not found in the image
+`
+
+// usageError is the user's mistake in the command line.
+type usageError struct{ error }
+
+// hintError is an error with the next step.
+type hintError struct {
+	error
+	next string
+}
+
+func (e *hintError) Unwrap() error { return e.error }
+
+// silentExit ends the program with a status and without a message.
+type silentExit int
+
+func (e silentExit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// run is main without the process around it.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := context.WithCancelCause(context.Background())
+	defer stop(nil)
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	var silent silentExit
+	if errors.As(err, &silent) {
+		return int(silent)
+	}
+	if errors.Is(err, context.Canceled) {
+		fmt.Fprintln(stderr, "fre: interrupted")
+		return exitInterrupt
+	}
+	message, next := explain(err)
+	fmt.Fprintln(stderr, "fre:", message)
+	if next != "" {
+		fmt.Fprintln(stderr, "    ", next)
+	}
+	return exitCode(err)
+}
+
+// explain is an error for people, and the next step.
+func explain(err error) (message, next string) {
+	message = err.Error()
+	var hint *hintError
+	var wire *api.Error
+	var usage usageError
+	switch {
+	case errors.As(err, &hint):
+		next = hint.next
+	case errors.As(err, &wire):
+		next = wire.Next
+		if next == "" && wire.Code == api.CodeNotFound {
+			next = "fre functions, fre images and fre ps list what is there"
+		}
+	case errors.Is(err, client.ErrUnreachable):
+		next = "start it as root: fre serve; or name its socket: --socket PATH or FRE_SOCKET"
+	case errors.As(err, &usage):
+		next = "fre help explains the commands"
+	}
+	return message, next
+}
+
+func exitCode(err error) int {
+	var usage usageError
+	var wire *api.Error
+	var ran runError
+	switch {
+	case errors.As(err, &ran):
+		return ran.code()
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.Is(err, client.ErrUnreachable):
+		return exitUnreachable
+	case errors.As(err, &wire):
+		switch wire.Code {
+		case api.CodeNotFound:
+			return exitNotFound
+		case api.CodeFunction, api.CodeCrash, api.CodeTimeout:
+			return exitFunction
+		default:
+			return exitError
+		}
+	}
+	return exitError
+}
+
+// cli is what the commands share.
+type cli struct {
+	socket string
+}
+
+func (c *cli) client() *client.Client { return client.New(c.socket) }
+
+func defaultSocket() string {
+	if v := os.Getenv("FRE_SOCKET"); v != "" {
+		return v
+	}
+	return client.DefaultSocket
+}
+
+func newRoot() *cobra.Command {
+	c := new(cli)
+	root := group(&cobra.Command{
+		Use:   "fre",
+		Short: "Run untrusted functions, each in a sandbox of its own",
+		Long: `FRE runs untrusted functions, each in a sandbox of its own.
+
+  fre serve                     run the engine (as root)
+  fre new python hello          make a template
+  fre deploy hello              build it and put it behind a name
+  fre invoke hello -d '{"a":1}' call it
+`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	})
+	root.PersistentFlags().StringVar(&c.socket, "socket", defaultSocket(), "control socket of the engine (FRE_SOCKET)")
+	root.PersistentFlags().Lookup("socket").DefValue = client.DefaultSocket
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(
+		serveCommand(), c.newCommand(), c.templateCommand(), c.buildCommand(),
+		c.imagesCommand(), c.imageCommand(), c.deployCommand(), c.functionsCommand(), c.functionCommand(),
+		c.invokeCommand(), c.runCommand(), c.psCommand(), c.logsCommand(), c.stopCommand(), c.killCommand(),
+		c.versionCommand(), c.doctorCommand(),
+		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre", Long: exitCodes},
+	)
+	return root
+}
+
+// group is a command that only has commands below it.
+func group(cmd *cobra.Command) *cobra.Command {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		message := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			message += ": did you mean " + strings.Join(near, " or ") + "?"
+		}
+		return usageError{errors.New(message)}
+	}
+	return cmd
+}
+
+// args makes cobra's complaint about arguments a usage error.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError{fmt.Errorf("%w\nusage: %s", err, cmd.UseLine())}
+		}
+		return nil
+	}
+}
+
+// interruptible ends a command's context at Ctrl-C; a second one ends fre.
+func interruptible(run func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+		defer stop()
+		context.AfterFunc(ctx, stop)
+		cmd.SetContext(ctx)
+		err := run(cmd, args)
+		if err != nil && ctx.Err() != nil {
+			return context.Canceled
+		}
+		return err
+	}
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+)
+
+func (c *cli) psCommand() *cobra.Command {
+	var l listing
+	var o client.SandboxOptions
+	cmd := &cobra.Command{
+		Use: "ps", Short: "List sandboxes", Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl := c.client()
+			defer cl.Close()
+			boxes, err := cl.Sandboxes(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			columns := []column[api.Sandbox]{
+				{"SANDBOX ID", func(b api.Sandbox) string { return l.shortID(b.ID) }},
+				{"FUNCTION", func(b api.Sandbox) string { return b.Function }},
+				{"IMAGE", func(b api.Sandbox) string { return b.Image }},
+				{"COMMAND", func(b api.Sandbox) string { return strconv.Quote(l.clip(b.Command, 24)) }},
+				{"CREATED", func(b api.Sandbox) string { return ago(b.Created, now) }},
+				{"STATUS", func(b api.Sandbox) string { return status(b, now) }},
+			}
+			if o.Size {
+				columns = append(columns,
+					column[api.Sandbox]{"MEMORY", stat(func(s *api.Stats) string { return size(s.MemoryBytes) })},
+					column[api.Sandbox]{"CPU", stat(func(s *api.Stats) string { return time.Duration(s.CPUNanos).Round(time.Millisecond).String() })},
+					column[api.Sandbox]{"TMP", stat(func(s *api.Stats) string { return size(s.TmpBytes) })},
+				)
+			}
+			return show(cmd.OutOrStdout(), l, boxes, func(b api.Sandbox) string { return l.shortID(b.ID) }, columns)
+		},
+	}
+	l.flags(cmd, "sandbox ids")
+	cmd.Flags().BoolVarP(&o.All, "all", "a", false, "those that ended, too")
+	cmd.Flags().BoolVarP(&o.Size, "size", "s", false, "what they use: memory, CPU time, /tmp")
+	return cmd
+}
+
+func stat(of func(*api.Stats) string) func(api.Sandbox) string {
+	return func(b api.Sandbox) string {
+		if b.Stats == nil {
+			return "-"
+		}
+		return of(b.Stats)
+	}
+}
+
+func status(b api.Sandbox, now time.Time) string {
+	if b.Exit == nil {
+		return "Up " + span(now.Sub(b.Created)) + " (" + b.State + ")"
+	}
+	how := "(" + strconv.Itoa(b.Exit.Code) + ")"
+	switch {
+	case b.Exit.OOMKilled:
+		how = "(out of memory)"
+	case b.Exit.Signal != 0:
+		how = "(" + unix.SignalName(unix.Signal(b.Exit.Signal)) + ")"
+	}
+	if b.Ended == nil {
+		return "Exited " + how
+	}
+	return "Exited " + how + " " + ago(*b.Ended, now)
+}
+
+func (c *cli) stopCommand() *cobra.Command {
+	grace := 10 * time.Second
+	cmd := &cobra.Command{
+		Use: "stop ID...", Short: "Ask sandboxes to end; kill those that do not", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		RunE: interruptible(func(cmd *cobra.Command, ids []string) error {
+			cl := c.client()
+			defer cl.Close()
+			return each(ids, func(id string) error {
+				err := cl.Stop(cmd.Context(), id, grace)
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), id)
+				}
+				return err
+			})
+		}),
+	}
+	cmd.Flags().DurationVarP(&grace, "time", "t", grace, "how long they have before they are killed")
+	return cmd
+}
+
+func (c *cli) killCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "kill ID...", Short: "Kill sandboxes at once", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			cl := c.client()
+			defer cl.Close()
+			return each(ids, func(id string) error {
+				err := cl.Kill(cmd.Context(), id)
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), id)
+				}
+				return err
+			})
+		},
+	}
+}
+
+func (c *cli) completeSandboxes(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	cl := c.client()
+	defer cl.Close()
+	boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var ids []string
+	for _, b := range boxes {
+		ids = append(ids, b.ID)
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,3 @@
+def handle(event, context):
+    context.logger.info("called with %d bytes" % len(event.body or b""))
+    return {"hello": "world", "path": event.path}

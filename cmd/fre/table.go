@@ -1,0 +1,171 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"text/template"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// listing holds the flags of commands that list.
+type listing struct {
+	format  string
+	quiet   bool
+	noTrunc bool
+}
+
+func (l *listing) flags(cmd *cobra.Command, quiet string) {
+	f := cmd.Flags()
+	f.StringVar(&l.format, "format", "", "`template` for each line: 'json', or Go's text/template such as '{{json .}}', '{{.Name}}'")
+	f.BoolVar(&l.noTrunc, "no-trunc", false, "do not shorten ids and commands")
+	if quiet != "" {
+		f.BoolVarP(&l.quiet, "quiet", "q", false, "print only "+quiet)
+	}
+}
+
+// column is one column of a table.
+type column[T any] struct {
+	title string
+	value func(T) string
+}
+
+// show prints items as the flags say: a table, ids (of the first column id
+// names), or a line each by the format.
+func show[T any](w io.Writer, l listing, items []T, id func(T) string, columns []column[T]) error {
+	if l.format != "" {
+		return formatEach(w, l.format, items)
+	}
+	if l.quiet {
+		for _, item := range items {
+			fmt.Fprintln(w, id(item))
+		}
+		return nil
+	}
+	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
+	var titles []string
+	for _, c := range columns {
+		titles = append(titles, c.title)
+	}
+	fmt.Fprintln(t, strings.Join(titles, "\t"))
+	for _, item := range items {
+		var cells []string
+		for _, c := range columns {
+			cells = append(cells, printable(c.value(item)))
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
+	}
+	return t.Flush()
+}
+
+// formatEach prints each item by a Go template.
+func formatEach[T any](w io.Writer, format string, items []T) error {
+	if format == "json" {
+		format = "{{json .}}"
+	}
+	t, err := template.New("format").Funcs(template.FuncMap{
+		"json": func(v any) (string, error) {
+			raw, err := json.Marshal(v)
+			return string(raw), err
+		},
+		"join": strings.Join, "upper": strings.ToUpper, "lower": strings.ToLower,
+	}).Parse(format)
+	if err != nil {
+		return usageError{fmt.Errorf("--format: %w", err)}
+	}
+	for _, item := range items {
+		var line strings.Builder
+		if err := t.Execute(&line, item); err != nil {
+			return usageError{fmt.Errorf("--format: %w", err)}
+		}
+		fmt.Fprintln(w, line.String())
+	}
+	return nil
+}
+
+// inspect prints items as an indented JSON array, or each by the format.
+func inspect[T any](w io.Writer, format string, items []T) error {
+	if format != "" {
+		return formatEach(w, format, items)
+	}
+	raw, err := json.MarshalIndent(items, "", "    ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s\n", raw)
+	return err
+}
+
+// printable replaces what a terminal would act on: commands and names come
+// from others.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return '\ufffd'
+		}
+		return r
+	}, s)
+}
+
+// shortID is an id or digest as people see it.
+func (l listing) shortID(id string) string {
+	if l.noTrunc {
+		return id
+	}
+	id = strings.TrimPrefix(id, "sha256:")
+	return id[:min(len(id), 12)]
+}
+
+func (l listing) clip(s string, most int) string {
+	if r := []rune(s); !l.noTrunc && len(r) > most {
+		return string(r[:most-1]) + "…"
+	}
+	return s
+}
+
+// size is bytes for people, in powers of 1000 as docker has them.
+func size(n int64) string {
+	v, units := float64(n), []string{"B", "kB", "MB", "GB", "TB"}
+	i := 0
+	for ; v >= 999.5 && i < len(units)-1; i++ {
+		v /= 1000
+	}
+	if i == 0 || v >= 99.95 {
+		return fmt.Sprintf("%.0f%s", v, units[i])
+	}
+	return fmt.Sprintf("%.3g%s", v, units[i])
+}
+
+// ago is an age for people.
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return span(now.Sub(t)) + " ago"
+}
+
+func span(d time.Duration) string {
+	n, unit := 0, ""
+	switch {
+	case d < time.Second:
+		return "less than a second"
+	case d < 2*time.Minute:
+		n, unit = int(d/time.Second), "second"
+	case d < 2*time.Hour:
+		n, unit = int(d/time.Minute), "minute"
+	case d < 48*time.Hour:
+		n, unit = int(d/time.Hour), "hour"
+	case d < 60*24*time.Hour:
+		n, unit = int(d/(24*time.Hour)), "day"
+	default:
+		n, unit = int(d/(30*24*time.Hour)), "month"
+	}
+	if n != 1 {
+		unit += "s"
+	}
+	return fmt.Sprintf("%d %s", n, unit)
+}
