@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 # What runs in the guest: every package whose tests touch the kernel.
-packages=(test/v2 store)
+packages=(test/v2 sandbox/cgroup sandbox/netns sandbox store)
 
 seconds=900
 cache=$PWD/.cache/v2
@@ -90,6 +90,7 @@ printf 'root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n' >"$disk
 printf 'root:x:0:\nnogroup:x:65534:\n' >"$disk/etc/group"
 printf '127.0.0.1 localhost\n' >"$disk/etc/hosts"
 [ ! -d bin ] || cp -a bin/. "$disk/fre/bin/"
+CGO_ENABLED=0 go build -trimpath -o "$disk/fre/bin/testprog" ./internal/fretest/testprog
 [ ! -d sandbox/shell/bin ] || cp -a sandbox/shell/bin/. "$disk/fre/sandbox/shell/bin/"
 if [[ " ${packages[*]} " == *" test/system "* ]]; then
 	echo "test-v2: building the images of test/system"
