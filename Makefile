@@ -12,7 +12,10 @@ export GOTOOLCHAIN := local
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 PREFIX   ?= /usr/local
-CC       ?= gcc
+ifeq ($(origin CC),default)
+CC       := gcc
+endif
+export CC
 CFLAGS   ?= -O2
 C_STRICT := -static -Wall -Wextra -Werror
 PKG      ?= ./...

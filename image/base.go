@@ -64,11 +64,7 @@ func (b *Builder) Base(ctx context.Context, name string, report func(Event)) (*s
 }
 
 func (b *Builder) makeBase(ctx context.Context, runtime Runtime, spec BaseSpec, hash string, report func(Event)) (*store.Image, error) {
-	release, err := b.Store.Hold()
-	if err != nil {
-		return nil, err
-	}
-	defer release()
+	defer b.Store.Hold()()
 	part, packages, err := b.debian(ctx, runtime.Name(), spec, report)
 	if err != nil {
 		return nil, err
@@ -121,7 +117,7 @@ func (b *Builder) tools(ctx context.Context, base string, packages []string, rep
 		return "", err
 	}
 	packages = slices.Compact(slices.Sorted(slices.Values(packages)))
-	spec := BaseSpec{Roots: slices.Concat(runtime.Base().Roots, packages)}
+	spec := BaseSpec{Roots: slices.Concat(runtime.Base().Roots, packages), Exclude: runtime.Base().Exclude}
 	hash := specHash("tools", base, spec, packages)
 	name := toolsPrefix + base + "-" + hash[:12]
 	if img := b.find(name, hash); img != nil {
@@ -135,11 +131,7 @@ func (b *Builder) tools(ctx context.Context, base string, packages []string, rep
 	if img := b.find(name, hash); img != nil {
 		return b.Store.Rootfs(img.Digest), nil
 	}
-	release, err := b.Store.Hold()
-	if err != nil {
-		return "", err
-	}
-	defer release()
+	defer b.Store.Hold()()
 	part, versions, err := b.debian(ctx, "tools for "+base, spec, report)
 	if err != nil {
 		return "", fmt.Errorf("tools %s for %s: %w", strings.Join(packages, ", "), base, err)

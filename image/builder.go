@@ -85,11 +85,7 @@ func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (
 }
 
 func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *Lock, report func(Event)) (*store.Image, *Lock, error) {
-	release, err := b.Store.Hold()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer release()
+	defer b.Store.Hold()()
 	runtime, err := b.runtime(t.Base)
 	if err != nil {
 		return nil, nil, err
@@ -202,8 +198,8 @@ func (b *Builder) config(t *Template, runtime Runtime) (json.RawMessage, error) 
 		Protocol: ProtocolChannel, Tenant: t.Tenant,
 		Instances: t.Instances, Resources: t.Resources, Network: t.Network,
 	}
-	if len(runtime.Bootstrap()) == 0 {
-		c.Protocol = ProtocolStdio // nothing inside speaks the channel's
+	if len(runtime.Bootstrap()) == 0 && t.Instances.Isolation == IsolationEvent {
+		c.Protocol = ProtocolStdio // kept warm, a program speaks the channel's protocol itself
 	}
 	return json.Marshal(c)
 }

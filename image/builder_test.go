@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/store"
@@ -186,7 +187,13 @@ type builderRig struct {
 
 func newRig(t *testing.T, files map[string]string) *builderRig {
 	t.Helper()
-	s, err := store.Open(t.TempDir(), slog.New(slog.DiscardHandler))
+	return newRigIn(t, t.TempDir(), files)
+}
+
+// newRigIn keeps the store in dir.
+func newRigIn(t *testing.T, dir string, files map[string]string) *builderRig {
+	t.Helper()
+	s, err := store.Open(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +400,7 @@ func TestBuildErrors(t *testing.T) {
 		{"no module", map[string]string{"fret.yaml": "id: f\nbase: python\nhandler: app.run\n", "main.py": ""}, nil, `fret.yaml:3:10: handler "app.run": there is no app.py in the code: write it, or name the module that is there (found: fret.yaml, main.py)`},
 		{"no code directory", map[string]string{"fret.yaml": "id: f\nbase: python\ncode: {path: src}\n"}, nil, `fret.yaml:3:14: code.path "src": there is no such file`},
 		{"empty code directory", map[string]string{"fret.yaml": "id: f\nbase: python\ncode: {path: src}\n", "src/.git/x": ""}, nil, `code.path "src" holds no files`},
-		{"symlink out", map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""}, map[string]string{"sub": "../x"}, "the symlink sub in the code leads outside, to ../x"},
+		{"symlink out", map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""}, map[string]string{"sub": "../x"}, "fret.yaml: the symlink sub in the code leads outside, to ../x"},
 		{"absolute symlink", map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""}, map[string]string{"a": "/etc/passwd"}, "the symlink a in the code leads outside"},
 		{"code outside by a symlink", map[string]string{"fret.yaml": "id: f\nbase: python\ncode: {path: out}\n"}, map[string]string{"out": "/etc"}, "path escapes"},
 		{"bad ignore pattern", map[string]string{"fret.yaml": "id: f\nbase: python\n", ".freignore": "a\n[\n"}, nil, ".freignore line 2"},
@@ -496,6 +503,42 @@ func TestFailedFinishLeavesNoBase(t *testing.T) {
 	}
 	if got := r.Store.Images(); len(got) != 0 {
 		t.Errorf("images left: %v", got)
+	}
+}
+
+func TestFullDiskKeepsTheOldImage(t *testing.T) {
+	if os.Getuid() != 0 {
+		if os.Getenv("FRE_TEST_ROOT") == "1" {
+			t.Fatal("FRE_TEST_ROOT=1, but not root")
+		}
+		t.Skip("mounting needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "size=4m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	r := newRigIn(t, dir, map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": "old"})
+	old, _, err := r.Build(t.Context(), r.root, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.write(t, map[string]string{"main.py": "new", "model": strings.Repeat("0123456789abcdef", 1<<19)})
+	if _, _, err := r.Build(t.Context(), r.root, nil); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("got %v, want %v", err, unix.ENOSPC)
+	}
+	if img, err := r.Store.Image("f"); err != nil || img.Digest != old.Digest {
+		t.Errorf("the old image is gone: %v %v", img, err)
+	}
+	if err := os.Remove(filepath.Join(r.dir, "model")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := r.Build(t.Context(), r.root, nil); err != nil {
+		t.Errorf("with room again: %v", err)
 	}
 }
 

@@ -37,9 +37,6 @@ const (
 	maxEnvBytes            = 128 << 10 // of all names and values: the kernel's MAX_ARG_STRLEN for one
 )
 
-// siteBase is the base environment whose runtime installs from a package site.
-var siteBase = map[string]string{"packages.pip": "python", "packages.npm": "node"}
-
 // fields is the one table of a template's keys: it drives the parser, the
 // suggestions, and the comparison with the published schema.
 func (d *decoder) fields(t *Template) []field {
@@ -85,7 +82,7 @@ func (d *decoder) fields(t *Template) []field {
 }
 
 func (t *Template) setDefaults() {
-	t.Version, t.Tenant, t.Network, t.Code.Path = "latest", "default", "none", "."
+	t.Version, t.Tenant, t.Network, t.Code.Path = "latest", DefaultTenant, "none", "."
 	t.Instances = Instances{Concurrency: 1, Max: 64, Idle: 5 * time.Minute}
 	t.Resources = Resources{
 		MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64,
@@ -122,9 +119,6 @@ func (d *decoder) relations(t *Template) {
 		if t.Handler == "" {
 			fail("", `missing key "handler" in template: the base native needs the path of the program, such as "bin/clock"`)
 		}
-		if in.Isolation != IsolationEvent {
-			fail("instances.isolation", `instances.isolation %q is not supported yet with the base native: its program serves one event, write "event"`, in.Isolation)
-		}
 	}
 	size := 0
 	for name, value := range t.Env {
@@ -151,9 +145,12 @@ func (t *Template) Check(runtimes []Runtime) error {
 		slices.Sort(names)
 		return t.fault(&FieldError{"base", fmt.Sprintf("base %q is not supported yet: the bases are %s", t.Base, strings.Join(names, ", "))})
 	}
-	for path, list := range map[string][]string{"packages.pip": t.Packages.Pip, "packages.npm": t.Packages.NPM} {
-		if base := siteBase[path]; len(list) > 0 && base != t.Base {
-			return t.fault(&FieldError{path, fmt.Sprintf("%s needs the base %s: this template's base is %s", path, base, t.Base)})
+	for _, site := range []struct {
+		path, base string
+		list       []string
+	}{{"packages.pip", "python", t.Packages.Pip}, {"packages.npm", "node", t.Packages.NPM}} {
+		if len(site.list) > 0 && site.base != t.Base {
+			return t.fault(&FieldError{site.path, fmt.Sprintf("%s needs the base %s: this template's base is %s", site.path, site.base, t.Base)})
 		}
 	}
 	if _, _, err := runtime.Command(t); err != nil {
@@ -169,7 +166,11 @@ func (t *Template) fault(err error) error {
 	if t.source == nil || !errors.As(err, &field) {
 		return err
 	}
-	return TemplateErrors{t.source.errorAt(t.source.place(field.Field), field.Message)}
+	p := t.source.place(field.Field)
+	if p == t.source.at[""] {
+		p = position{} // the field was left to its default: no line is to blame
+	}
+	return TemplateErrors{t.source.errorAt(p, field.Message)}
 }
 
 func requirement(pattern *regexp.Regexp, want string) func(string) error {

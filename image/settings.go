@@ -52,9 +52,9 @@ func ThisHost() Host {
 // certificates. What nobody has set stays unset: then the tools' own defaults
 // hold, FRE knows no host names.
 //
-// Read are: pip's environment and files (pip.pypa.io/en/stable/topics/configuration),
+// Read are: pip's environment and files (pip's manual, "Configuration"),
 // uv's environment, npm's npmrc files and environment
-// (docs.npmjs.com/cli/configuring-npm/npmrc), SSL_CERT_FILE and the system's
+// (npmrc(5)), SSL_CERT_FILE and the system's
 // bundle, and http_proxy, https_proxy, no_proxy in both cases.
 func HostSettings(h Host, over SettingsOverride) (Settings, error) {
 	if h.Getenv == nil {
@@ -243,34 +243,23 @@ func (h Host) setting(name string) string {
 	return first(h.Getenv(name), h.Getenv(strings.ToLower(name)))
 }
 
-// bundle finds the file of trusted certificates. One that is named must be
-// there; of the usual places the first that is.
+// bundle finds the file of trusted certificates: the one FRE's configuration
+// names, which must be there, or else the first that is of those the
+// environment, the tools and the distributions name.
 func (h Host) bundle(override, pip, npm string) (string, error) {
-	for _, named := range []struct{ by, path string }{
-		{"ca_certs", override},
-		{"SSL_CERT_FILE", h.Getenv("SSL_CERT_FILE")},
-		{"pip's cert", pip},
-		{"REQUESTS_CA_BUNDLE", h.Getenv("REQUESTS_CA_BUNDLE")},
-		{"CURL_CA_BUNDLE", h.Getenv("CURL_CA_BUNDLE")},
-		{"npm's cafile", npm},
-	} {
-		if named.path == "" {
-			continue
+	if override != "" {
+		if _, err := os.Stat(override); err != nil {
+			return "", fmt.Errorf("ca_certs: %w", err)
 		}
-		info, err := os.Stat(named.path)
-		if err != nil {
-			return "", fmt.Errorf("certificates named by %s: %w", named.by, err)
-		}
-		if info.Mode().IsRegular() {
-			return named.path, nil
-		}
+		return override, nil
 	}
 	for _, path := range []string{
-		"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
-		"/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
+		h.Getenv("SSL_CERT_FILE"), pip, h.Getenv("REQUESTS_CA_BUNDLE"), h.Getenv("CURL_CA_BUNDLE"), npm,
+		h.Root + "/etc/ssl/certs/ca-certificates.crt", h.Root + "/etc/pki/tls/certs/ca-bundle.crt",
+		h.Root + "/etc/ssl/ca-bundle.pem", h.Root + "/etc/ssl/cert.pem",
 	} {
-		if info, err := os.Stat(h.Root + path); err == nil && info.Mode().IsRegular() {
-			return h.Root + path, nil
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return path, nil
 		}
 	}
 	return "", nil

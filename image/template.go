@@ -50,7 +50,7 @@ const (
 
 // Instances bound a function's sandboxes.
 type Instances struct {
-	Isolation   Isolation     `json:"isolation"`   // default instance; native defaults to event and knows no other
+	Isolation   Isolation     `json:"isolation"`   // default instance; native defaults to event
 	Concurrency int           `json:"concurrency"` // events at once in one instance; default 1
 	Min         int           `json:"min"`         // kept warm; default 0
 	Max         int           `json:"max"`         // default 64

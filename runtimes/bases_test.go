@@ -42,17 +42,17 @@ func TestBasesRun(t *testing.T) {
 			want: "sub",
 		},
 		"node": {
-			base: runtimes.NodeBase(), maxBytes: 110e6,
+			base: runtimes.NodeBase(), maxBytes: 125e6,
 			run:  []string{"/usr/bin/node", "-e", "fetch; require('http'); require('crypto').randomUUID(); new Intl.DateTimeFormat('de'); console.log(1)"},
 			want: "1",
 		},
 		"node module": {
-			base: runtimes.NodeBase(), maxBytes: 110e6,
+			base: runtimes.NodeBase(), maxBytes: 125e6,
 			run:  []string{"/usr/bin/node", "--input-type=module", "-e", "import {readFile} from 'fs/promises'; new Request('http://x/'); console.log(typeof readFile)"},
 			want: "function",
 		},
 		"native": {
-			base: runtimes.NativeBase(), maxBytes: 30e6,
+			base: runtimes.NativeBase(), maxBytes: 35e6,
 			run:  []string{"sh", "-c", "echo hi | sed s/h/H/ | grep H | awk '{print $1}'"},
 			want: "Hi",
 		},

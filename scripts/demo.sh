@@ -28,16 +28,6 @@ die() {
 [ -x bin/fre ] || die "no bin/fre: run make build first"
 fre=$PWD/bin/fre
 
-# What the kernel holds of FRE, one line each; the same before and after.
-kept_by_kernel() {
-	awk '{ print "mount", $5 }' /proc/self/mountinfo
-	awk '$3 == "cgroup" || $3 == "cgroup2" { print $2 }' /proc/self/mounts |
-		while read -r hierarchy; do
-			{ find "$hierarchy" -type d -name 'fre*' 2>/dev/null || true; } | sed 's/^/cgroup /'
-		done
-	{ find /run/netns -mindepth 1 2>/dev/null || true; } | sed 's/^/network namespace /'
-}
-
 # Sandboxes and spawners are children of the engine, or of its children: "pid
 # start-time" of each, which no later process shares.
 # descendants PID
@@ -59,7 +49,7 @@ identity() {
 
 dir=$(mktemp -d /var/tmp/fre-demo.XXXXXX) # a disk, where /tmp may be memory
 engine=
-before=$(kept_by_kernel | sort)
+before=$(scripts/leftovers.sh kernel)
 
 # Runs on every way out: the engine stops, nothing may be left.
 finish() {
@@ -92,7 +82,7 @@ finish() {
 			left+="process ${line% *} $(tr '\0' ' ' <"/proc/${line% *}/cmdline")"$'\n'
 		fi
 	done <<<"$children"
-	left+=$(comm -13 <(echo "$before") <(kept_by_kernel | sort))
+	left+=$(comm -13 <(echo "$before") <(scripts/leftovers.sh kernel))
 	if [ -n "$left" ]; then
 		printf 'demo: left behind:\n%s\n' "$left" >&2
 		status=1

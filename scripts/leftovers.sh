@@ -1,37 +1,45 @@
 #!/usr/bin/env bash
 # Says what a run left on this machine.
 #
-#   scripts/leftovers.sh snapshot >FILE    before
-#   scripts/leftovers.sh check FILE        after: prints what is new, fails if anything is
+#   scripts/leftovers.sh kernel            prints what the kernel holds of FRE: the
+#                                          first three of the list below
+#   scripts/leftovers.sh snapshot >FILE    before a run: all of it
+#   scripts/leftovers.sh check FILE        after it: prints what is new, fails if anything is
 #
-# It looks at all mounts, cgroups below the names fre*, named network namespaces,
-# processes started from this checkout or named fre*, and fre* files in /tmp.
+# It looks at mounts, cgroups named fre*, named network namespaces; files fre* in
+# /tmp and /var/tmp, processes named fre, fre-* or started from this checkout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-snapshot() {
-	{
-		awk '{ print "mount", $5 }' /proc/self/mountinfo
-		find /sys/fs/cgroup -type d -name 'fre*' -printf 'cgroup %p\n' 2>/dev/null || true
-		find /run/netns -mindepth 1 -maxdepth 1 -printf 'netns %p\n' 2>/dev/null || true
-		find "${TMPDIR:-/tmp}" -mindepth 1 -maxdepth 1 -name 'fre*' -printf 'file %p\n' 2>/dev/null || true
-		local dir exe comm
-		for dir in /proc/[0-9]*; do
-			exe=$(readlink "$dir/exe" 2>/dev/null) || continue
-			comm=$(cat "$dir/comm" 2>/dev/null) || continue
-			case $comm:$exe in
-			fre* | *:"$PWD"/bin/* | *:"$PWD"/sandbox/*) echo "process ${dir#/proc/} $comm $exe" ;;
-			esac
+kernel() {
+	awk '{ print "mount", $5 }' /proc/self/mountinfo
+	awk '$3 == "cgroup" || $3 == "cgroup2" { print $2 }' /proc/self/mounts |
+		while read -r hierarchy; do
+			find "$hierarchy" -type d -name 'fre*' -printf 'cgroup %p\n' 2>/dev/null || true
 		done
-	} | sort
+	find /run/netns -mindepth 1 -maxdepth 1 -printf 'network namespace %p\n' 2>/dev/null || true
+}
+
+snapshot() {
+	kernel
+	find "${TMPDIR:-/tmp}" /var/tmp -mindepth 1 -maxdepth 1 -name 'fre*' -printf 'file %p\n' 2>/dev/null || true
+	local dir exe comm
+	for dir in /proc/[0-9]*; do
+		exe=$(readlink "$dir/exe" 2>/dev/null) || continue
+		comm=$(cat "$dir/comm" 2>/dev/null) || continue
+		case $comm:$exe in
+		fre:* | fre-*:* | *:"$PWD"/bin/* | *:"$PWD"/sandbox/*) echo "process ${dir#/proc/} $comm $exe" ;;
+		esac
+	done
 }
 
 case ${1:-} in
-snapshot) snapshot ;;
+kernel) kernel | sort ;;
+snapshot) snapshot | sort ;;
 check)
 	# What is being undone gets a moment: a cgroup goes when its last process is reaped.
 	for _ in $(seq 20); do
-		left=$(comm -13 "$2" <(snapshot))
+		left=$(comm -13 "$2" <(snapshot | sort))
 		[ -n "$left" ] || exit 0
 		sleep 0.25
 	done
@@ -40,7 +48,7 @@ check)
 	exit 1
 	;;
 *)
-	echo "usage: $0 snapshot | check FILE" >&2
+	echo "usage: $0 kernel | snapshot | check FILE" >&2
 	exit 2
 	;;
 esac

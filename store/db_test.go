@@ -163,7 +163,11 @@ func TestReconcile(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := web.Parts[0].Tree
-	if err := s.PutPart(t.Context(), "lost", Part{Kind: "pip", Name: "lost", Tree: emptyDigest}); err != nil {
+	if err := s.PutPart(t.Context(), "none", Part{Kind: "pip", Name: "none", Tree: emptyDigest}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("PutPart without a tree: %v, want not exist", err)
+	}
+	lost := putTree(t, s, map[string]string{"lost": "lost"})
+	if err := s.PutPart(t.Context(), "lost", Part{Kind: "pip", Name: "lost", Tree: lost}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.PutPart(t.Context(), "kept", Part{Kind: "pip", Name: "kept", Tree: d}); err != nil {
@@ -180,6 +184,7 @@ func TestReconcile(t *testing.T) {
 		os.MkdirAll(filepath.Join(s.dir, "tmp/image-1/rootfs"), 0o700),
 		os.WriteFile(filepath.Join(s.dir, "tmp/index.json"), nil, 0o600),
 		os.RemoveAll(filepath.Dir(s.Rootfs(web.Digest))),
+		os.Remove(filepath.Join(s.dir, "trees", lost.hex()+".json")),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -289,10 +294,7 @@ func TestConcurrent(t *testing.T) {
 }
 
 func buildAndRemove(t *testing.T, s *Store, i, n int) error {
-	release, err := s.Hold()
-	if err != nil {
-		return err
-	}
+	release := s.Hold()
 	defer release()
 	w, err := s.Create()
 	if err != nil {

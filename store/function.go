@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Part finds a part made before. The build that uses it holds the store
@@ -16,8 +18,8 @@ func (s *Store) Part(key string) (Part, bool) {
 	return p, ok
 }
 
-// PutPart remembers p, whose tree is committed, under key. It is forgotten when
-// a Sweep finds no image that holds its tree.
+// PutPart remembers p under key. It is forgotten when a Sweep finds no image
+// that holds its tree. Errors: fs.ErrNotExist if that is not committed.
 func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -30,6 +32,10 @@ func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
 	}
 	if old, ok := s.Part(key); ok && old == p {
 		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(s.trees.Fd()), p.Tree.hex()+".json", &st, 0); err != nil {
+		return fmt.Errorf("part %s: tree %s: %w", key, p.Tree, err)
 	}
 	if err := s.update(false, func(t *tx) error { return t.putPart(key, p) }); err != nil {
 		return fmt.Errorf("part %s: %w", key, err)

@@ -77,10 +77,7 @@ func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
 		return nil, err
 	}
 	d := sumDigest(manifest)
-	release, err := s.Hold()
-	if err != nil {
-		return nil, err
-	}
+	release := s.Hold()
 	defer release()
 
 	k := tag{m.Name, m.Version}

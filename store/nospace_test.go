@@ -36,7 +36,7 @@ func TestDiskFull(t *testing.T) {
 		for i := range 8 {
 			options := fmt.Sprintf("size=%dk", 2100+i*12)
 			if inodes {
-				options = fmt.Sprintf("size=64m,nr_inodes=%d", 341+i*2)
+				options = fmt.Sprintf("size=64m,nr_inodes=%d", 96+i*2)
 			}
 			t.Run(options, func(t *testing.T) {
 				s := openStore(t, filepath.Join(smallDisk(t, options), "store"))

@@ -80,6 +80,23 @@ func (s *Store) linkat(oldDir int, oldName string, newDir int, newName string) e
 	return unix.Linkat(oldDir, oldName, newDir, newName, 0)
 }
 
+// enterObject links a staged file, durable already, as the object of key. One
+// that is there is the same.
+func (s *Store) enterObject(key string, dir int, name string) error {
+	root := int(s.objects.Fd())
+	err := unix.Linkat(dir, name, root, objectName(key, 0), 0)
+	if errors.Is(err, unix.ENOENT) { // objects/ab is made when first needed
+		if err := unix.Mkdirat(root, key[:2], 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("mkdir objects/%s: %w", key[:2], err)
+		}
+		err = unix.Linkat(dir, name, root, objectName(key, 0), 0)
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("enter object %s: %w", key, err)
+	}
+	return nil
+}
+
 // copyObject makes the n-th copy of an object, durable before it has its name.
 func (s *Store) copyObject(key string, n int) error {
 	root := int(s.objects.Fd())

@@ -197,11 +197,6 @@ func (s *Store) openDirs() error {
 			return err
 		}
 	}
-	for i := range 256 {
-		if err := mkdir(fmt.Sprintf("objects/%02x", i)); err != nil {
-			return fmt.Errorf("mkdir objects: %w", err)
-		}
-	}
 	if made {
 		return s.syncfs()
 	}

@@ -11,7 +11,8 @@
 //
 // Everything a list call needs is held in memory; the disk is read at Open and
 // written on change. State on disk is whole or absent: build aside, one
-// syncfs, rename, then the database commit.
+// syncfs, rename, then the database commit. What no image refers to is swept
+// when an image is removed: a build calls [Store.Hold] until its PutImage.
 package store
 
 import (
@@ -66,7 +67,8 @@ type Manifest struct {
 	Config  json.RawMessage `json:"config,omitempty"` // image.Config; opaque here
 }
 
-// Image is a committed manifest with what lists show of it.
+// Image is a committed manifest with what lists show of it. Name and Version
+// are empty where another image has taken them over.
 type Image struct {
 	Manifest
 	Digest  Digest    `json:"digest"`

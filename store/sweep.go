@@ -22,14 +22,11 @@ type holds struct {
 // Hold keeps every tree, part and object from being swept until release is
 // called: a build holds the store from its first Part or Create to its
 // PutImage. release is idempotent; the last one makes up for a Sweep put off.
-func (s *Store) Hold() (release func(), err error) {
-	if err := s.failpoint("hold"); err != nil {
-		return nil, err
-	}
+func (s *Store) Hold() (release func()) {
 	s.holds.mu.Lock()
 	defer s.holds.mu.Unlock()
 	s.holds.n++
-	return sync.OnceFunc(s.releaseHold), nil
+	return sync.OnceFunc(s.releaseHold)
 }
 
 func (s *Store) releaseHold() {
@@ -89,11 +86,15 @@ func (s *Store) sweepLocked(ctx context.Context) error {
 	if err := s.sweepTrees(liveTrees); err != nil {
 		return err
 	}
-	for i := range 256 {
+	subs, err := readNames(s.objects)
+	if err != nil {
+		return err
+	}
+	for _, sub := range subs {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.sweepObjects(fmt.Sprintf("%02x", i), liveKeys); err != nil {
+		if err := s.sweepObjects(sub, liveKeys); err != nil {
 			return err
 		}
 	}

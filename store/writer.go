@@ -39,10 +39,7 @@ type Writer struct {
 
 // Create starts a tree. ENOSPC and the like keep their errno.
 func (s *Store) Create() (*Writer, error) {
-	release, err := s.Hold()
-	if err != nil {
-		return nil, err
-	}
+	release := s.Hold()
 	name := "tree-" + strconv.FormatUint(s.serial.Add(1), 10)
 	dir, err := s.mkdirTmp(name)
 	if err != nil {
@@ -141,9 +138,8 @@ func (w *Writer) commit(ctx context.Context) (Digest, error) {
 		return "", err
 	}
 	for key := range w.staged {
-		err := unix.Linkat(stage, key, int(s.objects.Fd()), objectName(key, 0), 0)
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return "", fmt.Errorf("link object %s: %w", key, err)
+		if err := s.enterObject(key, stage, key); err != nil {
+			return "", err
 		}
 	}
 	if err := s.failpoint("objects linked"); err != nil {

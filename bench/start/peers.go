@@ -63,6 +63,7 @@ func (f *fre) connect(n int) error {
 	return nil
 }
 
+// Sequential implements peer on one connection.
 func (f *fre) Sequential(n int) ([]time.Duration, error) {
 	if err := f.connect(1); err != nil {
 		return nil, err
@@ -85,6 +86,7 @@ func (f *fre) Sequential(n int) ([]time.Duration, error) {
 	return all, nil
 }
 
+// Burst implements peer on n connections.
 func (f *fre) Burst(n int) ([]time.Duration, error) {
 	if err := f.connect(n); err != nil {
 		return nil, err
@@ -132,6 +134,7 @@ func (f *fre) clock(c *rawhttp.Conn) (time.Duration, error) {
 	return time.Duration(ns), nil
 }
 
+// Close closes the connections.
 func (f *fre) Close() error {
 	var errs []error
 	for _, c := range f.conns {
@@ -239,6 +242,7 @@ func newDocker(ctx context.Context, spawner, clock, dir string) (peer, error) {
 	return &docker{Spawner: s, docker: bin}, nil
 }
 
+// Close ends the spawner and removes the image.
 func (d *docker) Close() error {
 	err := d.Spawner.Close()
 	if out, rm := exec.Command(d.docker, "image", "rm", dockerImage).CombinedOutput(); rm != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/fre-engine/fre/bench/internal/rawhttp"
 )
 
-// call keeps connections busy for a while and returns how long each request
-// took. Anything but a 200 is an error.
+// call keeps connections busy for a while, with one request each at least, and
+// returns how long each took. Anything but a 200 is an error.
 func call(ctx context.Context, t target, connections int, length time.Duration) ([]time.Duration, error) {
 	conns := make([]*rawhttp.Conn, 0, connections)
 	defer func() {
@@ -32,7 +32,8 @@ func call(ctx context.Context, t target, connections int, length time.Duration) 
 	g, ctx := errgroup.WithContext(ctx)
 	for i, c := range conns {
 		g.Go(func() error {
-			for begin := time.Now(); begin.Before(end); {
+			begin := time.Now()
+			for {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
@@ -46,8 +47,10 @@ func call(ctx context.Context, t target, connections int, length time.Duration) 
 				now := time.Now()
 				samples[i] = append(samples[i], now.Sub(begin))
 				begin = now
+				if !now.Before(end) {
+					return nil
+				}
 			}
-			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {

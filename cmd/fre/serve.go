@@ -1,17 +1,238 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
 
+	"github.com/goccy/go-yaml"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/gateway"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/runtimes"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/server"
+	"github.com/fre-engine/fre/store"
 )
 
-// serveCommand is wired by the lead.
+// serveConfig is the daemon's configuration: flags, and the file that --config
+// names for what only an operator changes.
+type serveConfig struct {
+	State, Socket, Listen, Group string
+	ConfigFile, LogLevel         string
+	Drain                        time.Duration
+	Pool                         int
+	MaxBody                      int64
+	Packages                     image.SettingsOverride
+}
+
+// serveCommand is the daemon. This file alone wires FRE's parts together.
 func serveCommand() *cobra.Command {
-	return &cobra.Command{Use: "serve", Short: "Run the engine", RunE: func(*cobra.Command, []string) error { return errors.New("not wired yet") }}
+	var cfg serveConfig
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the engine: control socket and HTTP gateway",
+		Long: `Run the engine in the foreground until SIGTERM or SIGINT.
+
+Functions answer at http://LISTEN/function/NAME; the control socket serves the
+other fre commands, for root and the group named by --group. Sandboxes never
+outlive the engine: whatever a crash leaves is cleaned up at the next start.
+
+--config names a YAML file with the member "packages", whose settings take
+precedence over the host's own configuration of pip, npm and apt (see
+docs/configuration.md).`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
+			defer stop()
+			return serve(ctx, stop, cfg)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.State, "state", "/var/lib/fre", "state `directory`: local registry, tenants' files, logs")
+	f.StringVar(&cfg.Socket, "socket", defaultSocket(), "control socket `path`")
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:8080", "HTTP gateway `address`")
+	f.StringVar(&cfg.Group, "group", "fre", "group that may use the control socket, if it exists")
+	f.StringVar(&cfg.ConfigFile, "config", "", "configuration `file`")
+	f.StringVar(&cfg.LogLevel, "log-level", "info", "debug, info, warn or error")
+	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long a graceful stop waits for events in flight")
+	f.IntVar(&cfg.Pool, "pool", 64, "cgroups and network namespaces kept ready")
+	f.Int64Var(&cfg.MaxBody, "max-body", gateway.DefaultMaxBody, "largest request body in `bytes`")
+	return cmd
+}
+
+// serve runs the daemon until ctx ends; stopSignals restores the default
+// effect of signals, so that a second Ctrl-C ends a drain.
+func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error) {
+	if os.Geteuid() != 0 {
+		return &hintError{errors.New("the engine must run as root: it makes namespaces, cgroups and mounts"), "run: sudo fre serve"}
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
+		return usageError{fmt.Errorf("--log-level: %w", err)}
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	if cfg.ConfigFile != "" {
+		if err := readConfig(cfg.ConfigFile, &cfg); err != nil {
+			return err
+		}
+	}
+	if cfg.State, err = filepath.Abs(cfg.State); err != nil {
+		return err
+	}
+	if cfg.Socket, err = filepath.Abs(cfg.Socket); err != nil {
+		return err
+	}
+	// From here on the process is another: same arguments, same pid, in a mount
+	// namespace of its own.
+	if err := sandbox.Isolate(); err != nil {
+		return err
+	}
+	var undo cleanup
+	defer undo.run(&err)
+
+	if err := os.MkdirAll(cfg.State, 0o711); err != nil {
+		return fmt.Errorf("make state directory: %w", err)
+	}
+	st, err := store.Open(filepath.Join(cfg.State, "store"), log)
+	if err != nil {
+		if errors.Is(err, store.ErrLocked) {
+			return &hintError{fmt.Errorf("an engine is already running on %s: %w", cfg.State, err), "stop it, or give this one another --state"}
+		}
+		return err
+	}
+	undo.add(st.Close)
+	settings, err := image.HostSettings(image.ThisHost(), cfg.Packages)
+	if err != nil {
+		return err
+	}
+	host, err := sandbox.Open(sandbox.Config{Dir: filepath.Join(cfg.State, "run"), Log: log, PoolSize: cfg.Pool})
+	if err != nil {
+		return &hintError{err, "fre doctor says what this host lacks"}
+	}
+	undo.add(host.Close)
+
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	builder := &image.Builder{
+		Store: st, Runtimes: runtimes.All(), Settings: settings, Log: log,
+		Archive: func() (image.Archive, error) {
+			return debian.Open(debian.Config{Cache: filepath.Join(cfg.State, "cache", "debian"), Log: log})
+		},
+	}
+	eng, err := engine.Open(engine.Config{
+		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics,
+	})
+	if err != nil {
+		return err
+	}
+	undo.add(func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
+		defer cancel()
+		return eng.Close(ctx)
+	})
+
+	control, err := server.Listen(cfg.Socket, cfg.Group)
+	if err != nil {
+		return err
+	}
+	undo.add(func() error { return ignoreMissing(os.Remove(cfg.Socket)) })
+	public, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		control.Close()
+		return &hintError{err, "give another address with --listen"}
+	}
+	servers := []*http.Server{
+		newHTTPServer(server.New(server.Config{Engine: eng, Log: log, Version: version()}), log),
+		newHTTPServer(gateway.New(gateway.Config{Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics}), log),
+	}
+	log.Info("engine ready", "socket", cfg.Socket, "gateway", "http://"+public.Addr().String(), "state", cfg.State)
+
+	group, ctx := errgroup.WithContext(ctx)
+	for i, l := range []net.Listener{control, public} {
+		group.Go(func() error { return ignoreClosed(servers[i].Serve(l)) })
+	}
+	group.Go(func() error {
+		<-ctx.Done()
+		stopSignals()
+		log.Info("stopping", "drain", cfg.Drain)
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
+		defer cancel()
+		var all []error
+		for _, s := range servers {
+			if s.Shutdown(drain) != nil { // long-lived requests: followed logs, stuck functions
+				all = append(all, s.Close())
+			}
+		}
+		return errors.Join(all...)
+	})
+	return group.Wait()
+}
+
+// newHTTPServer bounds what a client can hold open without sending.
+func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: gateway.MaxHeaderBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// readConfig reads the configuration file strictly.
+func readConfig(path string, cfg *serveConfig) error {
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	var file struct {
+		Packages image.SettingsOverride `yaml:"packages"`
+	}
+	if err := yaml.UnmarshalWithOptions(src, &file, yaml.Strict()); err != nil {
+		return fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
+	}
+	cfg.Packages = file.Packages
+	return nil
 }
 
 // doctorLocal explains the host when no engine answers.
-func doctorLocal() []api.Check { return nil }
+func doctorLocal() []engine.Check { return engine.HostChecks() }
+
+// cleanup runs what was added in reverse.
+type cleanup []func() error
+
+func (c *cleanup) add(f func() error) { *c = append(*c, f) }
+
+func (c *cleanup) run(err *error) {
+	for i := len(*c) - 1; i >= 0; i-- {
+		*err = errors.Join(*err, (*c)[i]())
+	}
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}

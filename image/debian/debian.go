@@ -69,6 +69,7 @@ type Archive struct {
 
 // limits bound what an archive can make us write or hold.
 type limits struct {
+	deb      int64 // bytes of one .deb
 	unpacked int64 // bytes one .deb may unpack to
 	entries  int   // members of one .deb
 	index    int64 // bytes of one uncompressed Packages file
@@ -96,7 +97,7 @@ func Open(cfg Config) (*Archive, error) {
 		arch:    map[string]string{"arm": "armhf", "386": "i386", "ppc64le": "ppc64el"}[runtime.GOARCH],
 		log:     cfg.Log,
 		now:     time.Now,
-		limits:  limits{unpacked: 2 << 30, entries: 200_000, index: 512 << 20, link: 64 << 20},
+		limits:  limits{deb: 1 << 30, unpacked: 2 << 30, entries: 200_000, index: 512 << 20, link: 64 << 20},
 	}
 	if a.arch == "" {
 		a.arch = runtime.GOARCH

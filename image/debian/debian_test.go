@@ -220,6 +220,22 @@ func TestRetry(t *testing.T) {
 	}
 }
 
+// A server that stops sending fails the download, not hangs it.
+func TestStall(t *testing.T) {
+	a := newTestArchive(t)
+	a.publish(t, stanza{name: "p", version: "1"})
+	a.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Write([]byte("-----BEGIN"))
+		http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	o := a.open(t, t.TempDir())
+	o.fetch.idle = 20 * time.Millisecond
+	if _, err := o.Resolve(t.Context(), []string{"p"}, nil); err == nil || !strings.Contains(err.Error(), "no data for 20ms") {
+		t.Errorf("Resolve: %v, want the stall reported", err)
+	}
+}
+
 func unpackOne(t *testing.T, b []byte, keep func(string) bool, change func(*Archive)) (memory, error) {
 	t.Helper()
 	a := newTestArchive(t)
@@ -301,7 +317,7 @@ func TestUnpackHostile(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			_, err := unpackOne(t, deb(t, ".gz", tt.members...), nil, func(o *Archive) {
-				o.limits = limits{unpacked: 64 << 10, entries: 10, index: 1 << 20, link: 1000}
+				o.limits = limits{deb: 1 << 20, unpacked: 64 << 10, entries: 10, index: 1 << 20, link: 1000}
 			})
 			if !errors.Is(err, tt.want) {
 				t.Errorf("Unpack: %v, want %v", err, tt.want)
@@ -321,6 +337,28 @@ func TestUnpackHostile(t *testing.T) {
 				t.Errorf("Unpack: no error, wrote %v", m)
 			}
 		})
+	}
+}
+
+// Debian 13 and Ubuntu 24.04: packages know only usr, base-files has the links.
+func TestUnpackMerged(t *testing.T) {
+	got, err := unpackOne(t, deb(t, ".gz",
+		symlink("./bin", "usr/bin"), symlink("./lib64", "usr/lib64"),
+		file("./usr/lib64/ld.so", "ld", 0o755), file("./usr/sbin/x", "x", 0o755)), nil, nil)
+	want := memory{
+		"bin": "→ usr/bin", "sbin": "→ usr/sbin", "lib": "→ usr/lib", "lib64": "→ usr/lib64",
+		"usr": "dir", "usr/bin": "dir", "usr/sbin": "dir", "usr/lib": "dir", "usr/lib64": "dir",
+		"usr/lib64/ld.so": "755 ld", "usr/sbin/x": "755 x",
+	}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("Unpack: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestUnpackLargePackage(t *testing.T) {
+	_, err := unpackOne(t, deb(t, "", file("./x", "", 0)), nil, func(o *Archive) { o.limits.deb = 100 })
+	if err == nil || !strings.Contains(err.Error(), "package p") || !strings.Contains(err.Error(), "more than 100") {
+		t.Errorf("Unpack: %v, want the package refused for its size", err)
 	}
 }
 

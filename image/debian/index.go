@@ -17,8 +17,6 @@ import (
 	"pault.ag/go/debian/version"
 )
 
-const maxPackageSize = 2 << 30 // bytes of one .deb
-
 // index holds the newest version of every package, and who provides what.
 type index struct {
 	packages map[string]*Package
@@ -77,7 +75,8 @@ func (a *Archive) load(ctx context.Context) (*index, error) {
 	}
 	for _, p := range x.packages {
 		if err := x.addProvides(p); err != nil {
-			return nil, fmt.Errorf("package %s: Provides: %w", p.Name, err)
+			// One odd package of thousands; who needs it learns that it is missing.
+			a.log.Warn("package provides nothing readable", "package", p.Name, "error", err)
 		}
 	}
 	a.index = x
@@ -185,7 +184,7 @@ func parsePackages(r io.Reader, uri, arch string) ([]*Package, error) {
 		if k.parsed, err = parseVersion(k.Version); err != nil {
 			return fmt.Errorf("package %s: version %.80q: %w", k.Name, k.Version, err)
 		}
-		if k.Size, err = strconv.ParseInt(p["size"], 10, 64); err != nil || k.Size < 0 || k.Size > maxPackageSize {
+		if k.Size, err = strconv.ParseInt(p["size"], 10, 64); err != nil || k.Size < 0 {
 			return fmt.Errorf("package %s: bad size %.80q", k.Name, p["size"])
 		}
 		if b, err := hex.DecodeString(k.SHA256); err != nil || len(b) != 32 {

@@ -49,6 +49,11 @@ func (a *Archive) Unpack(ctx context.Context, pkgs []Package, w Writer, keep fun
 	if keep == nil {
 		keep = func(string) bool { return true }
 	}
+	for _, p := range pkgs {
+		if p.Size > a.limits.deb {
+			return fmt.Errorf("package %s: %d bytes: more than %d", p.Name, p.Size, a.limits.deb)
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
@@ -76,7 +81,7 @@ func (a *Archive) Unpack(ctx context.Context, pkgs []Package, w Writer, keep fun
 		}
 		return nil
 	})
-	t := &tree{w: w, keep: keep, limits: a.limits, log: a.log, kind: map[string]byte{}, merged: map[string]bool{"bin": true, "sbin": true, "lib": true}}
+	t := &tree{w: w, keep: keep, limits: a.limits, log: a.log, kind: map[string]byte{}}
 	err := t.all(gctx, pkgs, ready, ahead, report)
 	if err != nil {
 		cancel()
@@ -102,19 +107,20 @@ type tree struct {
 	limits limits
 	log    *slog.Logger
 	kind   map[string]byte // path → tar type flag
-	merged map[string]bool // top directories to be links into usr
 	ca     []byte          // PEM
 	mtime  time.Time       // newest seen
 }
 
 const caDir = "usr/share/ca-certificates/"
 
-func mergeable(top string) bool {
-	return slices.Contains([]string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"}, top)
-}
+// mergedTops are the top directories that are links into usr: the first three
+// always, the others where they are used.
+func mergedTops() []string { return []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} }
+
+func mergeable(top string) bool { return slices.Contains(mergedTops(), top) }
 
 // clean checks a tar member's name and moves it below usr. "" is the root.
-func (t *tree) clean(name string) (string, error) {
+func clean(name string) (string, error) {
 	p := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	if p == "" || p == "." {
 		return "", nil
@@ -124,7 +130,6 @@ func (t *tree) clean(name string) (string, error) {
 	}
 	top, _, _ := strings.Cut(p, "/")
 	if mergeable(top) {
-		t.merged[top] = true
 		p = "usr/" + p
 	}
 	return p, nil
@@ -168,7 +173,7 @@ func (t *tree) deb(ctx context.Context, name string, f io.ReadSeeker) error {
 		if h.Typeflag != tar.TypeLink {
 			return t.add(name, p, h, r)
 		}
-		target, err := t.clean(h.Linkname)
+		target, err := clean(h.Linkname)
 		if err != nil {
 			return err
 		}
@@ -233,7 +238,7 @@ func (t *tree) members(ctx context.Context, deb io.Reader, f func(string, *tar.H
 		if n > t.limits.entries {
 			return fmt.Errorf("%w: more than %d members", ErrUnsafe, t.limits.entries)
 		}
-		p, err := t.clean(h.Name)
+		p, err := clean(h.Name)
 		if err != nil {
 			return err
 		}
@@ -375,14 +380,11 @@ func (t *tree) finish() error {
 			}
 		}
 	}
-	tops := make([]string, 0, len(t.merged))
-	for top := range t.merged {
-		tops = append(tops, top)
-	}
-	slices.Sort(tops)
-	for _, top := range tops {
+	// Since Debian 13 packages ship usr/lib64 themselves: what counts is not
+	// whether a path was moved but whether the directory is there.
+	for i, top := range mergedTops() {
 		if t.kind["usr/"+top] == 0 {
-			if top != "bin" && top != "sbin" && top != "lib" {
+			if i >= 3 {
 				continue
 			}
 			if err := t.parents("usr/"+top, t.mtime, true); err != nil {

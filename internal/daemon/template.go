@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +21,7 @@ func CopyTemplate(ctx context.Context, src, dst string) error {
 	if err := os.CopyFS(dst, os.DirFS(src)); err != nil {
 		return fmt.Errorf("copy template: %w", err)
 	}
-	if _, err := os.Stat(filepath.Join(src, "main.go")); err != nil {
+	if _, err := os.Stat(filepath.Join(src, "main.go")); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	name := filepath.Base(src)

@@ -193,8 +193,15 @@ func (p *Pool) take(l Limits) (*Group, error) {
 // returns at once.
 func (p *Pool) Release(g *Group) {
 	p.mu.Lock()
-	p.dirty = append(p.dirty, g)
+	closed := p.closed
+	if !closed {
+		p.dirty = append(p.dirty, g)
+	}
 	p.mu.Unlock()
+	if closed {
+		g.close() // Close has removed its directories
+		return
+	}
 	p.poke()
 }
 

@@ -4,13 +4,16 @@
  *                      empty read-only root, one socket (fd 3) to the engine.
  *                      It ends with the socket, and all sandboxes with it.
  *   fre-shell hold     makes a user namespace and waits for its input to end.
+ *   fre-shell probe    exits with 0 if the kernel knows clone3.
  *   fre-shell layout   prints wire.h's numbers for the test of wire.go.
  *
  * One thread; nothing is allocated. See wire.h and ARCHITECTURE.md.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "shell.h"
@@ -30,12 +33,20 @@ static int hold(void)
 	return 0;
 }
 
+/* A clone3 of size 0 is refused with EINVAL by a kernel that has the call. */
+static int probe(void)
+{
+	return syscall(SYS_clone3, NULL, 0) < 0 && errno == EINVAL ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 2 && strcmp(argv[1], "spawn") == 0)
 		return spawn();
 	if (argc == 2 && strcmp(argv[1], "hold") == 0)
 		return hold();
+	if (argc == 2 && strcmp(argv[1], "probe") == 0)
+		return probe();
 	if (argc == 2 && strcmp(argv[1], "layout") == 0)
 		return layout();
 	return 2;

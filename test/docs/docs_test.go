@@ -10,6 +10,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -23,8 +24,9 @@ var (
 	// A make command: alone in a code span, or at the start of a line of a code block.
 	makePattern   = regexp.MustCompile("(?m)(?:`|^\\s*(?:sudo )?)make ((?:[a-z][a-z0-9-]* ?)+)")
 	targetPattern = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
-	// `dir.TestName`, `dir.BenchmarkName`, `dir.FuzzName`: dir is a package directory.
-	keeperPattern = regexp.MustCompile("`([a-z0-9/_-]+)\\.((?:Test|Benchmark|Fuzz)\\w*)`")
+	// `dir.TestName`, `dir.TestName/case`, `dir.BenchmarkName`, `dir.FuzzName`: dir is
+	// a package directory.
+	keeperPattern = regexp.MustCompile("`([a-z0-9/_-]+)\\.((?:Test|Benchmark|Fuzz)\\w*)((?:/[^`/]+)*)`")
 	codeSpan      = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
 )
 
@@ -178,12 +180,18 @@ func checkPromises(tree fs.FS) ([]string, error) {
 			wrong = append(wrong, fmt.Sprintf("%s:%d: no test or benchmark keeps this promise: %s", doc, number, row))
 		}
 		for _, k := range keepers {
-			ok, err := hasTest(tree, k[1], k[2])
+			text, err := testsOf(tree, k[1])
 			if err != nil {
 				return nil, err
 			}
-			if !ok {
+			if !strings.Contains(text, "\nfunc "+k[2]+"(") {
 				wrong = append(wrong, fmt.Sprintf("%s:%d: no %s in the tests of %s", doc, number, k[2], k[1]))
+			}
+			// A case is named by a string of its own.
+			for _, name := range strings.Split(k[3], "/")[1:] {
+				if !strings.Contains(text, strconv.Quote(name)) {
+					wrong = append(wrong, fmt.Sprintf("%s:%d: no case %q in the tests of %s", doc, number, name, k[1]))
+				}
 			}
 		}
 	}
@@ -193,22 +201,22 @@ func checkPromises(tree fs.FS) ([]string, error) {
 	return wrong, nil
 }
 
-// hasTest says whether a _test.go file of the package in dir declares the function.
-func hasTest(tree fs.FS, dir, name string) (bool, error) {
+// testsOf returns the text of the _test.go files in dir.
+func testsOf(tree fs.FS, dir string) (string, error) {
 	files, err := fs.Glob(tree, path.Join(dir, "*_test.go"))
 	if err != nil {
-		return false, err
+		return "", err
 	}
+	var all strings.Builder
 	for _, file := range files {
 		text, err := fs.ReadFile(tree, file)
 		if err != nil {
-			return false, err
+			return "", err
 		}
-		if strings.Contains("\n"+string(text), "\nfunc "+name+"(") {
-			return true, nil
-		}
+		all.WriteString("\n")
+		all.Write(text)
 	}
-	return false, nil
+	return all.String(), nil
 }
 
 var checks = []struct {
@@ -244,12 +252,13 @@ func TestChecks(t *testing.T) {
 			"`make test`, `make tests`\n```\n[x](y)\nsudo make build nothing\n```\n")},
 		"docs/a.md":            {Data: []byte("## Two words\n[up](../README.md)\n")},
 		".cache/x.md":          {Data: []byte("[bad](nowhere)")},
-		"store/store_test.go":  {Data: []byte("package store\n\nfunc TestOne(t *testing.T) {}\n")},
+		"store/store_test.go":  {Data: []byte("package store\n\nfunc TestOne(t *testing.T) { t.Run(\"a b\", nil) }\n")},
 		"store/bench_test.go":  {Data: []byte("package store\n\nfunc BenchmarkTwo(b *testing.B) {}\n")},
 		"store/not_a_test.txt": {Data: []byte("\nfunc TestThree(t *testing.T) {}\n")},
 		"SPECIFICATION.md": {Data: []byte("| Promise | Kept by |\n|---|---|\n" +
 			"| a | `store.TestOne`, `store.BenchmarkTwo` |\n| b | `store.TestThree` |\n| c | *not yet* |\n" +
-			"| d | |\n| e | `image.TestOne` |\n| f | `make test` |\n")},
+			"| d | |\n| e | `image.TestOne` |\n| f | `make test` |\n" +
+			"| g | `store.TestOne/a b` |\n| h | `store.TestOne/c` |\n")},
 	}
 	want := map[string][]string{
 		"links": {
@@ -264,6 +273,7 @@ func TestChecks(t *testing.T) {
 			"SPECIFICATION.md:4: no TestThree in the tests of store",
 			"SPECIFICATION.md:6: no test or benchmark keeps this promise: | d | |",
 			"SPECIFICATION.md:7: no TestOne in the tests of image",
+			`SPECIFICATION.md:10: no case "c" in the tests of store`,
 		},
 	}
 	for _, c := range checks {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -62,7 +63,7 @@ func (w *world) testBad(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !containsInt(c.status, a.Status) {
+			if !slices.Contains(c.status, a.Status) {
 				t.Fatalf("got status %d: %s, want one of %v", a.Status, a.Body, c.status)
 			}
 			if _, message := failure(t, a); !containsFold(message, c.message) {
@@ -122,15 +123,6 @@ func (w *world) testBad(t *testing.T) {
 		w.healthy(t)
 	})
 	t.Run("not root", w.testNotRoot)
-}
-
-func containsInt(list []int, n int) bool {
-	for _, item := range list {
-		if item == n {
-			return true
-		}
-	}
-	return false
 }
 
 // testFlood: output goes to the log, which is rotated: neither the disk nor the
@@ -198,8 +190,11 @@ func diskUse(t testing.TB, dir string) int64 {
 			return err
 		}
 		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
-			return nil // gone since
+			return err
 		}
 		if st, ok := info.Sys().(*syscall.Stat_t); ok && !seen[st.Ino] {
 			seen[st.Ino] = true
@@ -291,11 +286,15 @@ func (w *world) testRequestLines(t *testing.T) {
 
 func (w *world) testNotRoot(t *testing.T) {
 	// Where nobody can reach it: the checkout may be below root's home.
-	dir, err := os.MkdirTemp("/var/tmp", "fre-nobody-")
+	dir, err := os.MkdirTemp("/var/tmp", "fre-nobody-") //nolint:usetesting // t.TempDir's parent is root's alone
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}

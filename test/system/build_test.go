@@ -55,7 +55,7 @@ func (w *world) testBadBuild(t *testing.T) {
 	t.Run("disk full", w.testDiskFull)
 	// A new base environment may have come, nothing may have gone.
 	now := strings.Fields(w.cli(t, "images", "-q"))
-	for _, image := range strings.Fields(images) {
+	for image := range strings.FieldsSeq(images) {
 		if !slices.Contains(now, image) {
 			t.Errorf("image %s is gone after builds that failed", image)
 		}

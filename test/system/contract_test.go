@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -157,7 +158,7 @@ func (w *world) testCLI(t *testing.T) {
 	t.Run("functions", func(t *testing.T) {
 		names := strings.Fields(w.cli(t, "functions", "-q"))
 		for _, f := range functions {
-			if !contains(names, f.name) {
+			if !slices.Contains(names, f.name) {
 				t.Errorf("fre functions -q: no %s in %q", f.name, names)
 			}
 		}

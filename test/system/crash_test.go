@@ -41,7 +41,7 @@ func (w *world) testCrash(t *testing.T) {
 
 	w.start(t)
 	acknowledged := map[string]bool{}
-	for _, name := range strings.Fields(w.cli(t, "functions", "-q")) {
+	for name := range strings.FieldsSeq(w.cli(t, "functions", "-q")) {
 		acknowledged[name] = true
 	}
 	for _, f := range functions {
@@ -60,6 +60,7 @@ func (w *world) testCrash(t *testing.T) {
 // dies under it. stop returns the names of the functions whose deployment was
 // acknowledged.
 func (w *world) load(t *testing.T, deploy bool) (stop func() []string) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for _, c := range [][2]string{{"probe", "/echo"}, {"probe", "/slow"}, {"chaos", "/well"}, {"shell", "/well"}, {"crowd", "/meet"}} {
@@ -103,6 +104,7 @@ func (w *world) load(t *testing.T, deploy bool) (stop func() []string) {
 }
 
 func (w *world) crashEngine(t *testing.T, chance *rand.Rand, acknowledged map[string]bool) {
+	t.Helper()
 	// A prepared state may have no base to build on: then nothing is built.
 	stop := w.load(t, !w.prepared)
 	pause(time.Duration(50+chance.IntN(1500)) * time.Millisecond)
@@ -142,6 +144,7 @@ func (w *world) crashEngine(t *testing.T, chance *rand.Rand, acknowledged map[st
 // crashSpawner kills one of the engine's own children. The sandboxes end; the
 // engine serves on, or ends and is started again.
 func (w *world) crashSpawner(t *testing.T, chance *rand.Rand) {
+	t.Helper()
 	stop := w.load(t, false)
 	pause(time.Duration(50+chance.IntN(1000)) * time.Millisecond)
 	children := spawners(w.d.PID())
@@ -181,7 +184,9 @@ func (w *world) crashSpawner(t *testing.T, chance *rand.Rand) {
 func spawners(engine int) []process {
 	var found []process
 	for _, p := range descendants(engine) {
-		if strings.Contains(p.String(), "fre-shell") && parent(p.pid) == engine {
+		// Not by comm: the program is a memfd, which has no name there.
+		argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid)) // empty if it has ended
+		if strings.HasPrefix(string(argv), "fre-shell\x00") && parent(p.pid) == engine {
 			found = append(found, p)
 		}
 	}

@@ -8,15 +8,6 @@ import (
 	"testing"
 )
 
-func contains(list []string, s string) bool {
-	for _, item := range list {
-		if item == s {
-			return true
-		}
-	}
-	return false
-}
-
 // testInstances: how many sandboxes there are, and how long.
 func (w *world) testInstances(t *testing.T) {
 	t.Run("fresh for every event", func(t *testing.T) {

@@ -48,8 +48,8 @@ func newWorld(t *testing.T) *world {
 	if _, err := os.Stat(bin); err != nil {
 		t.Fatalf("%v: run make build, or set FRE_BIN", err)
 	}
-	// Not t.TempDir: a disk rather than memory, and a short path for sockets.
-	dir, err := os.MkdirTemp("/var/tmp", "fre-system-")
+	// A disk rather than memory, and a short path for sockets.
+	dir, err := os.MkdirTemp("/var/tmp", "fre-system-") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,15 +5,15 @@
 #
 #   test/v2/run.sh [PACKAGE DIRECTORY]...
 #
-# FRE_V2_STATE=DIR puts a prepared state directory on the guest's disk; the tests
-# find it by FRE_STATE. FRE_V2_ACCEL=kvm asks for hardware virtualisation.
+# The guest has no package sites: for test/system the host builds all images first,
+# which takes root. FRE_V2_ACCEL=kvm asks for hardware virtualisation.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 # What runs in the guest: every package whose tests touch the kernel.
-packages=(test/v2)
+packages=(test/v2 store)
 
-seconds=600
+seconds=900
 cache=$PWD/.cache/v2
 [ $# -eq 0 ] || packages=("$@")
 
@@ -91,10 +91,16 @@ printf 'root:x:0:\nnogroup:x:65534:\n' >"$disk/etc/group"
 printf '127.0.0.1 localhost\n' >"$disk/etc/hosts"
 [ ! -d bin ] || cp -a bin/. "$disk/fre/bin/"
 [ ! -d sandbox/shell/bin ] || cp -a sandbox/shell/bin/. "$disk/fre/sandbox/shell/bin/"
-if [ -n "${FRE_V2_STATE:-}" ]; then cp -a "$FRE_V2_STATE" "$disk/fre/state"; fi
+if [[ " ${packages[*]} " == *" test/system "* ]]; then
+	echo "test-v2: building the images of test/system"
+	FRE_TEST_ROOT=1 FRE_BIN=$PWD/bin/fre FRE_SYSTEM_PREPARE=$disk/fre/state \
+		go test -count=1 -timeout 15m -run '^TestPrepare$' ./test/system
+	cp -a templates "$disk/fre/"
+fi
 for package in "${packages[@]}"; do
 	mkdir -p "$disk/fre/$package"
 	CGO_ENABLED=0 go test -c -o "$disk/fre/$package/package.test" "./$package"
+	[ -x "$disk/fre/$package/package.test" ] || die "$package has no tests"
 	[ ! -d "$package/testdata" ] || cp -a "$package/testdata" "$disk/fre/$package/"
 	echo "$package" >>"$disk/fre/packages"
 done

@@ -1,0 +1,347 @@
+// Package engine is the heart of the daemon: it knows functions, starts and
+// stops their instances, leases them to invocations, keeps their logs, and
+// answers what is here. It speaks no protocol towards users: gateway and server
+// translate for it.
+//
+// The main types: [Engine]; a function (function.go) owns its instances
+// (instance.go) and hands them out as leases (lease.go); an invocation
+// (invoke.go) holds one lease until its answer's body is closed.
+//
+// Lock order: Engine.deployMu, Engine.mu, function.mu, functionLog.mu. Only
+// deployMu and functionLog.mu are held over the disk, and no event waits for
+// the former.
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
+)
+
+// The errors callers tell apart. An unknown name is fs.ErrNotExist.
+var (
+	ErrNameTaken  = errors.New("name already taken")
+	ErrTimeout    = errors.New("function did not answer in time")
+	ErrOverloaded = errors.New("too many events are waiting for this function")
+	ErrClosed     = errors.New("engine is stopping")
+	ErrNotReady   = errors.New("image is not a function")
+)
+
+// Config wires an Engine. Store, Sandboxes, Builder, StateDir and Log are
+// required. The caller owns Store and Sandboxes and closes them after the
+// Engine.
+type Config struct {
+	Store     *store.Store
+	Sandboxes *sandbox.Host
+	Builder   *image.Builder // Builder.Run may be nil: Open sets it to the engine's own runner
+	StateDir  string         // logs/ and tenants/ are made below it
+	Log       *slog.Logger
+
+	Metrics  prometheus.Registerer // nil: not exported
+	UIDBase  uint32                // first host id of tenant 1; default 0x10000000
+	MaxQueue int                   // events waiting for one function; default 1024
+	LogBytes int64                 // size of a function's log file before it is rotated; default 8 MiB
+	LogFiles int                   // rotated files kept beside the current one; default 3
+}
+
+// Engine is safe for use by several goroutines.
+type Engine struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *metrics
+	boxes   registry
+	nextID  atomic.Uint64 // of invocations; starts at the time of Open, so that no id comes twice
+
+	deployMu  sync.Mutex
+	functions atomic.Pointer[map[string]*function] // replaced whole under deployMu
+
+	mu      sync.Mutex
+	closing bool
+	closed  chan struct{}
+	flight  sync.WaitGroup // invocations, runs and builds
+	workers sync.WaitGroup // goroutines that outlive a call: instance watchers, warmers
+}
+
+// Open loads the deployed functions and starts the instances their templates
+// keep warm.
+func Open(cfg Config) (*Engine, error) {
+	if cfg.UIDBase == 0 {
+		cfg.UIDBase = 0x10000000
+	}
+	if cfg.MaxQueue == 0 {
+		cfg.MaxQueue = 1024
+	}
+	if cfg.LogBytes == 0 {
+		cfg.LogBytes = 8 << 20
+	}
+	if cfg.LogFiles == 0 {
+		cfg.LogFiles = 3
+	}
+	for _, dir := range []string{"logs", "tenants"} {
+		if err := os.MkdirAll(filepath.Join(cfg.StateDir, dir), 0o711); err != nil {
+			return nil, fmt.Errorf("make state directory: %w", err)
+		}
+	}
+	e := &Engine{cfg: cfg, log: cfg.Log, closed: make(chan struct{})}
+	e.metrics = newMetrics(cfg.Metrics, e)
+	e.boxes.live = make(map[string]*box)
+	e.nextID.Store(uint64(time.Now().UnixMilli()) << 20)
+	if cfg.Builder.Run == nil {
+		cfg.Builder.Run = buildRunner{e}
+	}
+
+	functions := make(map[string]*function)
+	e.functions.Store(&functions)
+	for _, rec := range cfg.Store.Functions() {
+		f, err := e.newFunction(rec)
+		if err == nil {
+			f.logs, err = e.openLog(rec.Name)
+		}
+		if err != nil {
+			// One damaged record must not keep the others from answering.
+			e.log.Error("function not loaded", "function", rec.Name, "error", err)
+			continue
+		}
+		functions[rec.Name] = f
+	}
+	for _, f := range functions {
+		f.warm()
+	}
+	return e, nil
+}
+
+// Close refuses new work, waits for what is in flight until ctx ends, then
+// kills every sandbox and waits for their watchers.
+func (e *Engine) Close(ctx context.Context) error {
+	e.mu.Lock()
+	if e.closing {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closing = true
+	close(e.closed)
+	e.mu.Unlock()
+
+	drained := make(chan struct{})
+	go func() { e.flight.Wait(); close(drained) }()
+	var err error
+	select {
+	case <-drained:
+	case <-ctx.Done():
+		err = fmt.Errorf("drain: %w", context.Cause(ctx))
+	}
+	for _, f := range *e.functions.Load() {
+		f.retire()
+	}
+	for _, b := range e.boxes.all() {
+		b.kill()
+	}
+	<-drained // killing its sandbox ends every invocation
+	e.workers.Wait()
+	for _, f := range *e.functions.Load() {
+		f.logs.Close()
+	}
+	return err
+}
+
+// begin counts a unit of work that Close waits for.
+func (e *Engine) begin() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing {
+		return ErrClosed
+	}
+	e.flight.Add(1)
+	return nil
+}
+
+// spawn runs fn in a goroutine that Close waits for.
+func (e *Engine) spawn(fn func()) {
+	e.workers.Go(fn)
+}
+
+// Build makes an image of the template in dir and returns it with the lock to
+// write beside the template. report is called from one goroutine at a time.
+func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error) {
+	if err := e.begin(); err != nil {
+		return nil, nil, err
+	}
+	defer e.flight.Done()
+	return e.cfg.Builder.Build(ctx, dir, report)
+}
+
+// Base builds the named base environment, or finds it in the local registry.
+func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)) (*store.Image, error) {
+	if err := e.begin(); err != nil {
+		return nil, err
+	}
+	defer e.flight.Done()
+	return e.cfg.Builder.Base(ctx, name, report)
+}
+
+// Images lists the local registry from memory, newest first.
+func (e *Engine) Images() []*store.Image { return e.cfg.Store.Images() }
+
+// Image finds an image by name, name:version, digest or a prefix of it.
+func (e *Engine) Image(ref string) (*store.Image, error) { return e.cfg.Store.Image(ref) }
+
+// RemoveImage removes an image that no function uses (store.ErrInUse) and
+// returns what it was.
+func (e *Engine) RemoveImage(ctx context.Context, ref string) (*store.Image, error) {
+	img, err := e.cfg.Store.Image(ref)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range e.boxes.all() {
+		if b.digest == img.Digest {
+			return nil, fmt.Errorf("remove image %s: sandbox %s runs it: %w", ref, b.id, store.ErrInUse)
+		}
+	}
+	return img, e.cfg.Store.RemoveImage(ctx, img.Digest)
+}
+
+// Function is what lists and inspections show of a deployed function.
+type Function struct {
+	Name        string
+	Image       store.Digest
+	ImageRef    string // "name:version"
+	Config      image.Config
+	Deployed    time.Time
+	Instances   int // live sandboxes
+	Busy        int // events being handled
+	Queued      int // events waiting for an instance
+	Invocations uint64
+	Failures    uint64
+}
+
+// DeployOptions adjust Deploy.
+type DeployOptions struct {
+	Replace bool // take over the name of a function that came from another template
+}
+
+// Deploy puts the image's function behind name. The same template's function
+// of that name is replaced without losing an event: what is in flight ends on
+// the old instances. ErrNameTaken when another template has the name.
+func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o DeployOptions) (*Function, error) {
+	if err := e.begin(); err != nil {
+		return nil, err
+	}
+	defer e.flight.Done()
+	if name == "" {
+		name = img.Name
+	}
+	if !image.ValidName(name) {
+		return nil, fmt.Errorf("deploy: %w", &image.FieldError{Field: "name", Message: fmt.Sprintf("%q is not a function name: lower-case letters, digits and dashes, 63 at most", name)})
+	}
+	spec, err := json.Marshal(functionSpec{img.Name, img.Version})
+	if err != nil {
+		return nil, err
+	}
+	rec := store.Function{Name: name, Image: img.Digest, Spec: spec, Deployed: time.Now().UTC().Truncate(time.Millisecond)}
+	f, err := e.newFunction(&rec)
+	if err != nil {
+		return nil, err
+	}
+
+	e.deployMu.Lock()
+	defer e.deployMu.Unlock()
+	old := (*e.functions.Load())[name]
+	if old != nil && old.template != img.Name && !o.Replace {
+		return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.template)
+	}
+	if old != nil {
+		f.logs = old.logs // one log over all deployments of a name
+	} else if f.logs, err = e.openLog(name); err != nil {
+		return nil, err
+	}
+	if err := e.cfg.Store.PutFunction(ctx, rec); err != nil {
+		if old == nil {
+			f.logs.Close()
+		}
+		return nil, err
+	}
+	e.replaceLocked(name, f)
+	if old != nil {
+		old.retire()
+	}
+	f.warm()
+	return f.describe(), nil
+}
+
+func (e *Engine) openLog(function string) (*functionLog, error) {
+	return openLog(filepath.Join(e.cfg.StateDir, "logs", function), function, e.cfg.LogBytes, e.cfg.LogFiles)
+}
+
+// replaceLocked publishes, with deployMu held, a new map of functions with name
+// set to f, or removed where f is nil.
+func (e *Engine) replaceLocked(name string, f *function) {
+	next := make(map[string]*function, len(*e.functions.Load())+1)
+	for k, v := range *e.functions.Load() {
+		next[k] = v
+	}
+	if f == nil {
+		delete(next, name)
+	} else {
+		next[name] = f
+	}
+	e.functions.Store(&next)
+}
+
+// Functions lists the deployed functions in no particular order.
+func (e *Engine) Functions() []*Function {
+	m := *e.functions.Load()
+	out := make([]*Function, 0, len(m))
+	for _, f := range m {
+		out = append(out, f.describe())
+	}
+	return out
+}
+
+// Function describes one; fs.ErrNotExist when there is none of that name.
+func (e *Engine) Function(name string) (*Function, error) {
+	f, err := e.lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	return f.describe(), nil
+}
+
+func (e *Engine) lookup(name string) (*function, error) {
+	f := (*e.functions.Load())[name]
+	if f == nil {
+		return nil, fmt.Errorf("function %q: %w", name, fs.ErrNotExist)
+	}
+	return f, nil
+}
+
+// RemoveFunction forgets a function, ends its instances and deletes its logs.
+// Its image and its tenant's /work stay.
+func (e *Engine) RemoveFunction(ctx context.Context, name string) error {
+	e.deployMu.Lock()
+	defer e.deployMu.Unlock()
+	f, err := e.lookup(name)
+	if err == nil {
+		err = e.cfg.Store.RemoveFunction(ctx, name)
+	}
+	if err != nil {
+		return err
+	}
+	e.replaceLocked(name, nil)
+	f.retire()
+	f.logs.Close()
+	return os.RemoveAll(f.logs.dir)
+}

@@ -1,0 +1,196 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
+)
+
+// function is one deployment: immutable configuration and the instances that
+// serve it. A redeploy makes a new one and retires the old.
+type function struct {
+	e        *Engine
+	name     string
+	template string // id of the template it came from
+	version  string
+	image    *store.Image
+	config   image.Config
+	deployed time.Time
+	user     sandbox.User
+	work     string       // host directory of the tenant's /work
+	logs     *functionLog // set before the function is published; kept over redeployments
+
+	invocations, failures atomic.Uint64
+	cold, warmed          prometheus.Observer
+
+	mu        sync.Mutex
+	retired   bool
+	instances map[*instance]struct{} // all that count against Instances.Max
+	free      []*instance            // ready, with room for another event; the last is the most recently used
+	waiters   []*waiter              // events without an instance, oldest first
+	starting  int                    // instances whose start is under way
+	busy      int                    // leases held
+	failed    int                    // starts that failed in a row, for the back-off of warm
+}
+
+// functionSpec is store.Function.Spec: an image loses its name to the next
+// build, a function keeps where it came from.
+type functionSpec struct {
+	Template string `json:"template"`
+	Version  string `json:"version"`
+}
+
+// ref is what people call the function's image.
+func (f *function) ref() string { return f.template + ":" + f.version }
+
+// newFunction checks a record against the registry; it starts nothing and
+// leaves logs to the caller.
+func (e *Engine) newFunction(rec *store.Function) (*function, error) {
+	img, err := e.cfg.Store.Image(string(rec.Image))
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := image.ConfigOf(img)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Protocol == image.ProtocolNone || len(cfg.Args) == 0 {
+		return nil, fmt.Errorf("%s: %w", rec.Name, ErrNotReady)
+	}
+	var spec functionSpec
+	if err := json.Unmarshal(rec.Spec, &spec); err != nil {
+		return nil, fmt.Errorf("record of function %s: %w", rec.Name, err)
+	}
+	user, work, err := e.tenant(cfg.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	f := &function{
+		e: e, name: rec.Name, template: spec.Template, version: spec.Version, image: img, config: cfg, deployed: rec.Deployed,
+		user: user, work: work,
+		instances: make(map[*instance]struct{}),
+		cold:      e.metrics.start.WithLabelValues(rec.Name, "cold"),
+		warmed:    e.metrics.start.WithLabelValues(rec.Name, "warm"),
+	}
+	return f, nil
+}
+
+// functionUID is the user every function runs as, inside its namespace.
+const functionUID = 1000
+
+// tenant returns the identity and the /work directory of a tenant, making both
+// at first use.
+func (e *Engine) tenant(name string) (sandbox.User, string, error) {
+	t, err := e.cfg.Store.Tenant(context.Background(), name)
+	if err != nil {
+		return sandbox.User{}, "", err
+	}
+	user := sandbox.User{Tenant: name, HostBase: e.cfg.UIDBase + (t.ID-1)<<16, UID: functionUID, GID: functionUID}
+	work := filepath.Join(e.cfg.StateDir, "tenants", name, "work")
+	if err := os.MkdirAll(work, 0o700); err != nil {
+		return user, "", fmt.Errorf("make /work of tenant %s: %w", name, err)
+	}
+	id := int(user.HostBase + functionUID)
+	if err := os.Chown(work, id, id); err != nil {
+		return user, "", fmt.Errorf("own /work of tenant %s: %w", name, err)
+	}
+	return user, work, nil
+}
+
+// spec is the sandbox of one instance.
+func (f *function) spec(id string) sandbox.Spec {
+	r := f.config.Resources
+	return sandbox.Spec{
+		ID:       id,
+		Rootfs:   f.e.cfg.Store.Rootfs(f.image.Digest),
+		Args:     f.config.Args,
+		Env:      f.config.Env,
+		Dir:      "/function",
+		Hostname: f.name,
+		User:     f.user,
+		Work:     f.work,
+		Limits: sandbox.Limits{
+			MemoryBytes: r.MemoryBytes, CPUMillis: r.CPUMillis, Pids: r.Pids,
+			TmpBytes: r.TmpBytes, Files: r.Files,
+		},
+	}
+}
+
+func (f *function) describe() *Function {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &Function{
+		Name: f.name, Image: f.image.Digest, ImageRef: f.ref(),
+		Config: f.config, Deployed: f.deployed,
+		Instances: len(f.instances), Busy: f.busy, Queued: len(f.waiters),
+		Invocations: f.invocations.Load(), Failures: f.failures.Load(),
+	}
+}
+
+// retire takes the function out of service: waiting events get ErrClosed (the
+// caller looks the name up again), idle instances stop, busy ones stop when
+// their last event ends.
+func (f *function) retire() {
+	f.mu.Lock()
+	f.retired = true
+	waiters := f.waiters
+	f.waiters = nil
+	idle := make([]*instance, 0, len(f.instances))
+	for in := range f.instances {
+		in.draining = true
+		if in.state == StateIdle {
+			idle = append(idle, in)
+		}
+	}
+	f.free = nil
+	f.mu.Unlock()
+	for _, w := range waiters {
+		w.grant <- grant{err: errRetired}
+	}
+	for _, in := range idle {
+		in.stop()
+	}
+}
+
+// warm starts instances until the template's minimum is there. A start that
+// fails is tried again after a growing pause, for as long as the function is
+// deployed.
+func (f *function) warm() {
+	if f.config.Instances.Min == 0 || f.config.Instances.Isolation != image.IsolationInstance {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for !f.retired && len(f.instances) < f.config.Instances.Min {
+		f.startLocked()
+	}
+}
+
+// rewarm calls warm after the back-off that the row of failures asks for.
+func (f *function) rewarm(failures int) {
+	if failures == 0 {
+		f.warm()
+		return
+	}
+	pause := min(time.Second<<min(failures-1, 5), 30*time.Second)
+	f.e.spawn(func() {
+		t := time.NewTimer(pause)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			f.warm()
+		case <-f.e.closed:
+		}
+	})
+}

@@ -1,0 +1,329 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// State says where a sandbox is in its life.
+type State string
+
+// The states, in order; idle and busy alternate.
+const (
+	StateStarting State = "starting"
+	StateIdle     State = "idle"
+	StateBusy     State = "busy"
+	StateStopping State = "stopping"
+	StateExited   State = "exited"
+)
+
+const (
+	// stopGrace is how long an instance may take to end after STOP.
+	stopGrace = 2 * time.Second
+	// closeGrace is how long one that closed its channel may take to be gone.
+	closeGrace = 200 * time.Millisecond
+)
+
+// instance is one sandbox of a function. The fields below the line are guarded
+// by f.mu; box and conn are set once, before the instance is offered to anyone.
+type instance struct {
+	f    *function
+	box  *box
+	conn *channel.Conn
+
+	state     State
+	inflight  int       // leases held
+	listed    bool      // in f.free
+	hung      int       // events given up that the function has not ended yet: no new lease meanwhile
+	draining  bool      // no new lease; stop when inflight reaches 0
+	idleSince time.Time // valid while state is idle
+	idle      *time.Timer
+}
+
+// run is the life of a warm instance: start, serve, and clean up after its end.
+func (in *instance) run() {
+	f := in.f
+	ctx, cancel := context.WithTimeoutCause(context.Background(), f.config.Resources.Timeout, ErrTimeout)
+	err := in.boot(ctx)
+	cancel()
+
+	f.mu.Lock()
+	f.starting--
+	if err != nil {
+		in.state = StateExited
+		delete(f.instances, in)
+		f.failed++
+		failed := f.failed
+		// The events this start was for learn why; the others get another try.
+		n := min(f.config.Instances.Concurrency, len(f.waiters))
+		waiters := f.waiters[:n]
+		f.waiters = f.waiters[n:]
+		f.startForWaitersLocked()
+		f.mu.Unlock()
+		for _, w := range waiters {
+			w.grant <- grant{err: err}
+		}
+		f.e.log.Debug("instance did not start", "function", f.name, "error", err)
+		f.rewarm(failed)
+		return
+	}
+	f.failed = 0
+	if f.retired {
+		in.draining = true
+	} else {
+		f.serveLocked(in, true)
+	}
+	in.idle = time.AfterFunc(f.config.Instances.Idle, in.idled)
+	stop := in.draining
+	f.mu.Unlock()
+	if stop {
+		in.stop()
+	}
+
+	// Whoever kills a sandbox does it through its box; this is where every end
+	// of a warm instance is noticed, its own crash and broken protocol included.
+	select {
+	case <-in.box.sb.Done():
+	case <-in.conn.Done():
+		in.drain()
+		t := time.NewTimer(stopGrace)
+		select {
+		case <-in.box.sb.Done():
+		case <-t.C:
+			in.box.kill()
+			<-in.box.sb.Done()
+		}
+		t.Stop()
+	}
+	in.conn.Close()
+	f.mu.Lock()
+	in.state = StateExited
+	in.draining = true
+	in.idle.Stop()
+	f.dropLocked(in)
+	delete(f.instances, in)
+	if !f.retired {
+		f.startForWaitersLocked()
+	}
+	f.mu.Unlock()
+	f.rewarm(0)
+}
+
+// boot starts the sandbox and waits until the bootstrap has loaded the handler.
+// On failure nothing is left of it.
+func (in *instance) boot(ctx context.Context) error {
+	f := in.f
+	ours, theirs, err := socketpair()
+	if err != nil {
+		return err
+	}
+	spec := f.spec(newID())
+	spec.Channel = theirs
+	spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], "FRE_CHANNEL=3",
+		fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
+	in.box, err = f.start(ctx, spec, in)
+	theirs.Close()
+	if err != nil {
+		ours.Close()
+		return err
+	}
+	in.conn = channel.NewConn(ours, channel.Config{Log: func(invocation, level, message string) {
+		f.logs.append(LogLine{Time: time.Now(), Sandbox: in.box.id, Invocation: invocation, Stream: "log", Level: level, Text: message})
+	}})
+	if _, err = in.conn.Ready(ctx); err != nil {
+		in.box.kill()
+		<-in.box.sb.Done()
+		in.conn.Close()
+		return in.explain(err, "it was ready")
+	}
+	return nil
+}
+
+// start starts a sandbox whose output goes to the function's log.
+func (f *function) start(ctx context.Context, spec sandbox.Spec, in *instance) (*box, error) {
+	if spec.Stdout == nil {
+		w, err := f.logs.pipe(f.e, spec.ID, "stdout")
+		if err != nil {
+			return nil, err
+		}
+		defer w.Close()
+		spec.Stdout = w
+	}
+	w, err := f.logs.pipe(f.e, spec.ID, "stderr")
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	spec.Stderr = w
+	b := &box{
+		id: spec.ID, function: f.name, image: f.ref(), digest: f.image.Digest,
+		tenant: f.config.Tenant, command: spec.Args, state: in.currentState,
+	}
+	return b, f.e.boxes.start(ctx, f.e, b, spec)
+}
+
+func (in *instance) currentState() State {
+	in.f.mu.Lock()
+	defer in.f.mu.Unlock()
+	return in.state
+}
+
+// explain turns the end of a channel into what happened to the function.
+func (in *instance) explain(err error, before string) error {
+	var failure *channel.Failure
+	switch {
+	case errors.As(err, &failure):
+		return &FunctionError{Type: failure.Type, Message: failure.Message, Stack: failure.Stack}
+	case errors.Is(err, ErrTimeout) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, channel.ErrProtocol):
+		return &CrashError{Reason: "sent a malformed frame before " + before}
+	}
+	// A process closes its files before its end can be seen.
+	t := time.NewTimer(closeGrace)
+	defer t.Stop()
+	select {
+	case <-in.box.sb.Done():
+		return &CrashError{Status: in.box.sb.Status(), Reason: crashReason(in.box.sb.Status(), before)}
+	case <-t.C:
+		in.box.kill()
+		return &CrashError{Reason: "closed its channel before " + before}
+	}
+}
+
+// release ends one event: the instance serves the next, becomes idle, or stops
+// when it was to be drained. It does not block.
+func (in *instance) release() {
+	f := in.f
+	f.mu.Lock()
+	in.inflight--
+	f.busy--
+	switch {
+	case in.state == StateExited || in.state == StateStopping:
+	case in.draining:
+		idle := in.inflight == 0
+		f.mu.Unlock()
+		if idle {
+			in.stop()
+		}
+		return
+	default:
+		f.serveLocked(in, false)
+	}
+	f.mu.Unlock()
+}
+
+// drain keeps new events from the instance for good.
+func (in *instance) drain() {
+	in.f.mu.Lock()
+	defer in.f.mu.Unlock()
+	in.draining = true
+	in.f.dropLocked(in)
+}
+
+// killUnless keeps new events from the instance until the event that was given
+// up ends, and kills the instance when that takes too long.
+func (in *instance) killUnless(finished <-chan struct{}) {
+	f := in.f
+	select {
+	case <-finished:
+		return
+	default:
+	}
+	f.mu.Lock()
+	in.hung++
+	f.dropLocked(in)
+	f.mu.Unlock()
+	f.e.spawn(func() {
+		t := time.NewTimer(cancelGrace)
+		defer t.Stop()
+		select {
+		case <-finished:
+		case <-t.C:
+			in.box.kill()
+			<-in.box.sb.Done()
+		case <-in.box.sb.Done():
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		in.hung--
+		if !in.draining {
+			f.serveLocked(in, false)
+		}
+	})
+}
+
+// idled stops the instance if it has been idle for long enough and is not one
+// of the minimum. The timer is not touched per event: it looks again later.
+func (in *instance) idled() {
+	f := in.f
+	f.mu.Lock()
+	limit := f.config.Instances.Idle
+	rest := limit
+	if in.state == StateIdle {
+		rest = limit - time.Since(in.idleSince)
+	}
+	if in.state == StateExited || in.draining {
+		f.mu.Unlock()
+		return
+	}
+	if rest > 0 || len(f.instances) <= f.config.Instances.Min {
+		in.idle.Reset(max(rest, time.Second))
+		f.mu.Unlock()
+		return
+	}
+	in.draining = true
+	f.dropLocked(in)
+	f.mu.Unlock()
+	in.stop()
+}
+
+// stop asks the instance to end and kills it when it does not.
+func (in *instance) stop() {
+	in.f.mu.Lock()
+	if in.state == StateExited || in.state == StateStopping {
+		in.f.mu.Unlock()
+		return
+	}
+	in.state = StateStopping
+	in.f.mu.Unlock()
+	in.f.e.spawn(func() {
+		if in.conn.Stop() == nil {
+			t := time.NewTimer(stopGrace)
+			defer t.Stop()
+			select {
+			case <-in.box.sb.Done():
+				return
+			case <-t.C:
+			}
+		}
+		in.box.kill()
+	})
+}
+
+// socketpair returns the two ends of a channel: ours on the netpoller, theirs
+// to hand to the sandbox and close.
+func socketpair() (ours *net.UnixConn, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make channel: %w", err)
+	}
+	theirs = os.NewFile(uintptr(fds[1]), "channel")
+	f := os.NewFile(uintptr(fds[0]), "channel")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		theirs.Close()
+		return nil, nil, fmt.Errorf("make channel: %w", err)
+	}
+	return c.(*net.UnixConn), theirs, nil
+}

@@ -1,0 +1,483 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// Request is one event. Body is read by Invoke and, while the answer is
+// streamed, until Response.Body is closed; its Read must return once the
+// caller's side is over. The caller closes it.
+type Request struct {
+	Method, Path, Query string
+	Header              [][2]string
+	Body                io.Reader // nil for none
+	Size                int64     // bytes of Body, -1 if unknown
+}
+
+// Response is a function's answer. The caller must close Body: that ends the
+// event and frees its instance. A Body that ends with an error was broken off
+// by the function's failure.
+type Response struct {
+	ID       string // of the invocation, also in the logs
+	Instance string // of the sandbox
+	Status   int
+	Header   [][2]string
+	Size     int64 // bytes of Body, -1 while it is still coming
+	Body     io.ReadCloser
+	Cold     bool          // a sandbox was started for this event
+	Start    time.Duration // from the request to a ready instance
+}
+
+// FunctionError is an exception in user code or a non-zero exit. Stack is for
+// the function's owner, not for its callers.
+type FunctionError struct{ Type, Message, Stack string }
+
+func (e *FunctionError) Error() string {
+	if e.Type == "" {
+		return e.Message
+	}
+	return e.Type + ": " + e.Message
+}
+
+// CrashError says that the instance died or broke the protocol.
+type CrashError struct {
+	Status sandbox.ExitStatus
+	Reason string
+}
+
+func (e *CrashError) Error() string { return "function " + e.Reason }
+
+func crashReason(s sandbox.ExitStatus, before string) string {
+	switch {
+	case s.OOMKilled:
+		return "ran out of memory before " + before
+	case s.Signal != 0:
+		return fmt.Sprintf("was killed by %s before %s", unix.SignalName(unix.Signal(s.Signal)), before)
+	default:
+		return fmt.Sprintf("exited with status %d before %s", s.Code, before)
+	}
+}
+
+// Invoke hands an event to the function and returns its answer. Errors:
+// fs.ErrNotExist, ErrTimeout, ErrOverloaded, ErrClosed, *FunctionError,
+// *CrashError, *sandbox.StartError, and the cause of ctx when it ends first.
+func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response, error) {
+	if err := e.begin(); err != nil {
+		return nil, err
+	}
+	for {
+		f, err := e.lookup(name)
+		if err != nil {
+			e.flight.Done()
+			return nil, err
+		}
+		resp, err := f.invoke(ctx, r)
+		if errors.Is(err, errRetired) {
+			continue // redeployed while it waited: nothing was read or sent yet
+		}
+		if err != nil {
+			e.flight.Done()
+			f.failures.Add(1)
+			return nil, err
+		}
+		return resp, nil
+	}
+}
+
+// event is one invocation under way: its deadline, and what ends with it.
+type event struct {
+	f      *function
+	id     uint64
+	name   string
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	once   sync.Once
+}
+
+func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
+	began := time.Now()
+	ctx, release := context.WithDeadlineCause(ctx, began.Add(f.config.Resources.Timeout), ErrTimeout)
+	ctx, fail := context.WithCancelCause(ctx)
+	cancel := func(cause error) { fail(cause); release() }
+	id := f.e.nextID.Add(1)
+	ev := &event{f: f, id: id, name: invocationName(id), ctx: ctx, cancel: cancel}
+	var resp *Response
+	var err error
+	if f.config.Protocol == image.ProtocolStdio {
+		resp, err = ev.stdio(r, began)
+	} else {
+		resp, err = ev.channel(r, began)
+	}
+	if errors.Is(err, errRetired) {
+		cancel(err)
+		return nil, err
+	}
+	f.invocations.Add(1)
+	if err != nil {
+		cancel(err)
+		f.observe(began, err)
+		return nil, err
+	}
+	resp.ID = ev.name
+	return resp, nil
+}
+
+// finish runs once per event that was answered.
+func (ev *event) finish(began time.Time, err error, end func()) {
+	ev.once.Do(func() {
+		ev.cancel(err)
+		end()
+		ev.f.observe(began, err)
+		ev.f.e.flight.Done()
+	})
+}
+
+// cancelGrace is how long an instance may take to give up a cancelled event
+// before it is killed.
+const cancelGrace = time.Second
+
+// channel runs the event on a leased instance, or on a fresh one.
+func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
+	f := ev.f
+	var l *lease
+	inv := &channel.Invocation{
+		Function: f.name, ID: ev.name, Tenant: f.config.Tenant,
+		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header,
+	}
+	end := func(error) {}
+	if f.fresh() {
+		in, err := f.eventSlot(ev.ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := in.boot(ev.ctx); err != nil {
+			f.endEvent(in)
+			return nil, err
+		}
+		l = &lease{in: in, cold: true, start: time.Since(began)}
+		f.cold.Observe(l.start.Seconds())
+		end = func(error) {
+			in.box.kill()
+			in.conn.Close()
+			<-in.box.sb.Done()
+			f.endEvent(in)
+		}
+	} else {
+		var err error
+		if l, err = f.lease(ev.ctx); err != nil {
+			return nil, err
+		}
+		finished := make(chan struct{})
+		inv.Finished = func() { close(finished); l.in.release() }
+		end = func(err error) {
+			if err != nil { // given up: the function has the grace to notice
+				l.in.killUnless(finished)
+			}
+		}
+	}
+	deadline, _ := ev.ctx.Deadline()
+	inv.DeadlineMS = deadline.UnixMilli()
+	reply, err := l.in.conn.Invoke(ev.ctx, inv, r.Body)
+	if err != nil {
+		err = l.in.explain(err, "it answered")
+		var failure *FunctionError
+		if errors.As(err, &failure) && !time.Now().Before(deadline.Truncate(time.Millisecond)) {
+			err = ErrTimeout // the function noticed it first
+		} else if failure != nil {
+			f.logs.append(LogLine{Time: time.Now(), Sandbox: l.in.box.id, Invocation: ev.name, Stream: "log", Level: "error", Text: strings.TrimRight(failure.Error()+"\n"+failure.Stack, "\n")})
+		}
+		end(err)
+		return nil, err
+	}
+	body := &replyBody{ReadCloser: reply.Body, done: func(err error) { ev.finish(began, err, func() { end(err) }) }}
+	return &Response{
+		Instance: l.in.box.id, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: body,
+		Cold: l.cold, Start: l.start,
+	}, nil
+}
+
+// lease is acquire without instances whose channel has already ended.
+func (f *function) lease(ctx context.Context) (*lease, error) {
+	for {
+		l, err := f.acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-l.in.conn.Done():
+			l.in.drain()
+			l.in.release()
+		default:
+			return l, nil
+		}
+	}
+}
+
+// errAbandoned marks a body that its reader closed before the end.
+var errAbandoned = errors.New("answer was not read to its end")
+
+// replyBody ends its event when it is closed: cleanly when it was read to the
+// end, as broken otherwise.
+type replyBody struct {
+	io.ReadCloser
+	done func(err error)
+	eof  bool
+	err  error
+}
+
+func (b *replyBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case errors.Is(err, io.EOF):
+		b.eof = true
+	case err != nil:
+		b.err = err
+	}
+	return n, err
+}
+
+func (b *replyBody) Close() error {
+	if !b.eof && b.err == nil { // nothing may be left of a short answer
+		n, err := b.Read(make([]byte, 1))
+		if n > 0 || (err != nil && !errors.Is(err, io.EOF)) {
+			b.err = errAbandoned
+		}
+	}
+	err := b.ReadCloser.Close()
+	b.done(b.err)
+	return err
+}
+
+// stdioBuffered is how much of an answer is held back to learn the exit status
+// before the first byte goes out; a longer answer is streamed.
+const stdioBuffered = 1 << 20
+
+// stdio runs the event as one process: body on stdin, answer on stdout, the
+// exit status decides.
+func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
+	f := ev.f
+	in, err := f.eventSlot(ev.ctx)
+	if err != nil {
+		return nil, err
+	}
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		f.endEvent(in)
+		return nil, fmt.Errorf("make stdout: %w", err)
+	}
+	spec := f.spec(newID())
+	spec.Stdout = outW
+	spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], ev.environ(r)...)
+	feed := newFeeder(r.Body)
+	spec.Stdin, err = feed.open()
+	if err == nil {
+		in.box, err = f.start(ev.ctx, spec, in)
+	}
+	outW.Close()
+	feed.closeChild()
+	if err != nil {
+		outR.Close()
+		feed.close()
+		f.endEvent(in)
+		return nil, err
+	}
+	started := time.Since(began)
+	f.cold.Observe(started.Seconds())
+	feed.start(ev.cancel)
+	stop := context.AfterFunc(ev.ctx, in.box.kill) // time is over, or the client gone
+	end := func() {
+		stop()
+		in.box.kill()
+		outR.Close()
+		feed.close()
+		<-in.box.sb.Done()
+		f.endEvent(in)
+	}
+
+	resp := &Response{Instance: in.box.id, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started}
+	head, err := io.ReadAll(io.LimitReader(outR, stdioBuffered))
+	if err == nil && len(head) < stdioBuffered {
+		err = ev.exited(in.box.sb)
+	}
+	if err != nil {
+		end()
+		return nil, err
+	}
+	if len(head) < stdioBuffered {
+		resp.Size = int64(len(head))
+		resp.Body = &replyBody{ReadCloser: io.NopCloser(bytes.NewReader(head)), done: func(error) { ev.finish(began, nil, end) }}
+		return resp, nil
+	}
+	resp.Size = -1
+	rest := &stdioBody{ev: ev, out: outR, sb: in.box.sb}
+	resp.Body = &replyBody{
+		ReadCloser: readCloser{io.MultiReader(bytes.NewReader(head), rest), outR},
+		done:       func(err error) { ev.finish(began, err, end) },
+	}
+	return resp, nil
+}
+
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+// stdioBody streams a long answer; its end is an error when the program failed.
+type stdioBody struct {
+	ev  *event
+	out *os.File
+	sb  *sandbox.Sandbox
+}
+
+func (b *stdioBody) Read(p []byte) (int, error) {
+	n, err := b.out.Read(p)
+	if errors.Is(err, io.EOF) {
+		if failed := b.ev.exited(b.sb); failed != nil {
+			err = failed
+		}
+	}
+	return n, err
+}
+
+// exited waits for the program's end and judges it.
+func (ev *event) exited(sb *sandbox.Sandbox) error {
+	<-sb.Done() // ends with ev.ctx at the latest: it kills the sandbox
+	if ev.ctx.Err() != nil {
+		return context.Cause(ev.ctx)
+	}
+	s := sb.Status()
+	switch {
+	case s.OOMKilled || s.Signal != 0:
+		return &CrashError{Status: s, Reason: crashReason(s, "it answered")}
+	case s.Code != 0:
+		return &FunctionError{Type: "exit", Message: fmt.Sprintf("exit status %d", s.Code)}
+	}
+	return nil
+}
+
+// environ passes what an event says about itself to a stdio function.
+// HTTP_PROXY is left out: programs take it for their own proxy setting.
+func (ev *event) environ(r *Request) []string {
+	deadline, _ := ev.ctx.Deadline()
+	env := []string{
+		"FRE_FUNCTION=" + ev.f.name, "FRE_ID=" + ev.name, "FRE_TENANT=" + ev.f.config.Tenant,
+		fmt.Sprintf("FRE_DEADLINE_MS=%d", deadline.UnixMilli()),
+		"FRE_METHOD=" + r.Method, "FRE_PATH=" + r.Path, "FRE_QUERY=" + r.Query,
+	}
+	seen := make(map[string]int)
+	for _, h := range r.Header {
+		key := "HTTP_" + strings.Map(func(c rune) rune {
+			switch {
+			case c >= 'a' && c <= 'z':
+				return c - 'a' + 'A'
+			case c >= 'A' && c <= 'Z' || c >= '0' && c <= '9':
+				return c
+			}
+			return '_'
+		}, h[0])
+		if key == "HTTP_PROXY" || strings.ContainsRune(h[1], 0) {
+			continue
+		}
+		if i, ok := seen[key]; ok { // repeated fields join as RFC 9110 section 5.3 says
+			env[i] += ", " + h[1]
+			continue
+		}
+		seen[key] = len(env)
+		env = append(env, key+"="+h[1])
+	}
+	return env
+}
+
+// feeder writes a request body to a program's stdin in a goroutine of its own.
+type feeder struct {
+	body  io.Reader
+	child *os.File
+	ours  *os.File
+	done  chan struct{}
+}
+
+func newFeeder(body io.Reader) *feeder { return &feeder{body: body} }
+
+// open returns the end for the child, nil where there is no body.
+func (f *feeder) open() (*os.File, error) {
+	if f.body == nil {
+		return nil, nil
+	}
+	var err error
+	if f.child, f.ours, err = os.Pipe(); err != nil {
+		return nil, fmt.Errorf("make stdin: %w", err)
+	}
+	return f.child, nil
+}
+
+func (f *feeder) closeChild() {
+	if f.child != nil {
+		f.child.Close()
+	}
+}
+
+// start begins to write. A body that cannot be read to its end fails the event:
+// the program must not take a part for the whole.
+func (f *feeder) start(fail func(error)) {
+	if f.ours == nil {
+		return
+	}
+	f.done = make(chan struct{})
+	go func() {
+		defer close(f.done)
+		src := &faultReader{r: f.body}
+		_, _ = io.Copy(f.ours, src) // EPIPE: the program does not want more
+		if src.err != nil {
+			fail(fmt.Errorf("read body: %w", src.err))
+		}
+		f.ours.Close()
+	}()
+}
+
+// faultReader remembers why a body could not be read.
+type faultReader struct {
+	r   io.Reader
+	err error
+}
+
+func (r *faultReader) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.err = err
+	}
+	return n, err
+}
+
+// close ends the writing and waits for it.
+func (f *feeder) close() {
+	if f.ours == nil {
+		return
+	}
+	f.ours.Close()
+	if c, ok := f.body.(io.Closer); ok {
+		c.Close()
+	}
+	if f.done != nil {
+		<-f.done
+	}
+}
+
+func (f *function) observe(began time.Time, err error) {
+	f.e.metrics.invocation(f.name, time.Since(began), err)
+}
+
+func invocationName(id uint64) string { return fmt.Sprintf("%016x", id) }

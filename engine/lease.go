@@ -1,0 +1,214 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+)
+
+// errRetired tells an event that its function was redeployed or removed while
+// it waited: look the name up again.
+var errRetired = errors.New("function was replaced")
+
+// waiter is an event without an instance. grant has room for one answer, so a
+// granter never blocks.
+type waiter struct {
+	grant chan grant
+}
+
+type grant struct {
+	in   *instance
+	cold bool
+	err  error
+}
+
+// lease is the right to run one event on an instance; instance.release ends it.
+type lease struct {
+	in    *instance
+	cold  bool
+	start time.Duration // from the request for a lease to its grant
+}
+
+// acquire leases an instance: a free one, or the next that becomes free or
+// ready. Events that arrive together start only as many instances as they can
+// fill, so that a burst on a cold function does not stampede.
+func (f *function) acquire(ctx context.Context) (*lease, error) {
+	began := time.Now()
+	f.mu.Lock()
+	if f.retired {
+		f.mu.Unlock()
+		return nil, errRetired
+	}
+	if in := f.takeFreeLocked(); in != nil {
+		f.mu.Unlock()
+		f.warmed.Observe(time.Since(began).Seconds())
+		return &lease{in: in, start: time.Since(began)}, nil
+	}
+	if len(f.waiters) >= f.e.cfg.MaxQueue {
+		f.mu.Unlock()
+		return nil, ErrOverloaded
+	}
+	w := &waiter{grant: make(chan grant, 1)}
+	f.waiters = append(f.waiters, w)
+	f.startForWaitersLocked()
+	f.mu.Unlock()
+
+	select {
+	case g := <-w.grant:
+		if g.err != nil {
+			return nil, g.err
+		}
+		took := time.Since(began)
+		if g.cold {
+			f.cold.Observe(took.Seconds())
+		} else {
+			f.warmed.Observe(took.Seconds())
+		}
+		return &lease{in: g.in, cold: g.cold, start: took}, nil
+	case <-ctx.Done():
+		if !f.forget(w) { // granted meanwhile
+			if g := <-w.grant; g.in != nil {
+				g.in.release()
+			}
+		}
+		return nil, context.Cause(ctx)
+	}
+}
+
+// takeFreeLocked counts one more event on the most recently used instance with
+// room, so that the others can become idle and stop.
+func (f *function) takeFreeLocked() *instance {
+	if len(f.free) == 0 {
+		return nil
+	}
+	in := f.free[len(f.free)-1]
+	in.inflight++
+	in.state = StateBusy
+	f.busy++
+	if in.inflight >= f.config.Instances.Concurrency {
+		f.free = f.free[:len(f.free)-1]
+		in.listed = false
+	}
+	return in
+}
+
+// forget removes a waiter that has not been granted anything yet.
+func (f *function) forget(w *waiter) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := slices.Index(f.waiters, w)
+	if i >= 0 {
+		f.waiters = slices.Delete(f.waiters, i, i+1)
+	}
+	return i >= 0
+}
+
+// startForWaitersLocked starts as many instances as the waiting events fill,
+// less those already on their way, within the template's maximum.
+func (f *function) startForWaitersLocked() {
+	c := f.config.Instances.Concurrency
+	need := (len(f.waiters)+c-1)/c - f.starting
+	for ; need > 0 && len(f.instances) < f.config.Instances.Max; need-- {
+		f.startLocked()
+	}
+}
+
+// startLocked begins the start of one instance in the background.
+func (f *function) startLocked() {
+	in := &instance{f: f, state: StateStarting}
+	f.instances[in] = struct{}{}
+	f.starting++
+	f.e.spawn(func() { in.run() })
+}
+
+// serveLocked gives an instance with room to the oldest waiters, then lists it
+// as free and sets its state.
+func (f *function) serveLocked(in *instance, cold bool) {
+	c := f.config.Instances.Concurrency
+	for in.hung == 0 && in.inflight < c && len(f.waiters) > 0 {
+		w := f.waiters[0]
+		f.waiters = f.waiters[1:]
+		in.inflight++
+		f.busy++
+		w.grant <- grant{in: in, cold: cold}
+	}
+	if in.hung == 0 && in.inflight < c && !in.listed {
+		f.free = append(f.free, in)
+		in.listed = true
+	}
+	in.state = StateBusy
+	if in.inflight == 0 {
+		in.state = StateIdle
+		in.idleSince = time.Now()
+	}
+}
+
+// dropLocked takes an instance out of the free list.
+func (f *function) dropLocked(in *instance) {
+	if i := slices.Index(f.free, in); i >= 0 {
+		f.free = slices.Delete(f.free, i, i+1)
+	}
+	in.listed = false
+}
+
+// eventSlot counts a fresh-per-event sandbox against the template's maximum.
+// It waits in the queue when the maximum is reached.
+func (f *function) eventSlot(ctx context.Context) (*instance, error) {
+	f.mu.Lock()
+	switch {
+	case f.retired:
+		f.mu.Unlock()
+		return nil, errRetired
+	case len(f.instances) < f.config.Instances.Max:
+		in := f.newEventLocked()
+		f.mu.Unlock()
+		return in, nil
+	case len(f.waiters) >= f.e.cfg.MaxQueue:
+		f.mu.Unlock()
+		return nil, ErrOverloaded
+	}
+	w := &waiter{grant: make(chan grant, 1)}
+	f.waiters = append(f.waiters, w)
+	f.mu.Unlock()
+	select {
+	case g := <-w.grant:
+		return g.in, g.err
+	case <-ctx.Done():
+		if !f.forget(w) {
+			if g := <-w.grant; g.in != nil {
+				f.endEvent(g.in)
+			}
+		}
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (f *function) newEventLocked() *instance {
+	in := &instance{f: f, state: StateBusy, inflight: 1}
+	f.instances[in] = struct{}{}
+	f.busy++
+	return in
+}
+
+// endEvent frees the slot of a fresh-per-event sandbox for the next waiter.
+func (f *function) endEvent(in *instance) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, ok := f.instances[in]; !ok {
+		return
+	}
+	delete(f.instances, in)
+	f.busy--
+	if len(f.waiters) > 0 && !f.retired {
+		w := f.waiters[0]
+		f.waiters = f.waiters[1:]
+		w.grant <- grant{in: f.newEventLocked()}
+	}
+}
+
+func (f *function) fresh() bool {
+	return f.config.Instances.Isolation == image.IsolationEvent
+}

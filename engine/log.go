@@ -1,0 +1,328 @@
+package engine
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// LogLine is one line of a function's log, on disk and in answers.
+type LogLine struct {
+	Time       time.Time `json:"time"`
+	Function   string    `json:"function,omitempty"`
+	Sandbox    string    `json:"sandbox"`
+	Invocation string    `json:"invocation,omitempty"`
+	Stream     string    `json:"stream"`          // "stdout", "stderr", "log" (context.logger and the engine)
+	Level      string    `json:"level,omitempty"` // of stream "log"
+	Text       string    `json:"text"`
+}
+
+// LogOptions select what Logs emits.
+type LogOptions struct {
+	Tail   int       // that many last lines; -1 for all
+	Since  time.Time // zero for all
+	Follow bool      // go on with new lines until ctx ends
+}
+
+const (
+	// maxLogLine splits longer lines.
+	maxLogLine = 16 << 10
+	// logBurst bounds what one function writes to its log within a second; the
+	// rest of that second is dropped and counted. The function is never slowed.
+	logBurst = 1 << 20
+	// followBuffer is how many lines a slow follower may lag behind.
+	followBuffer = 4096
+)
+
+// functionLog keeps what a function's sandboxes print as JSON lines in
+// current.ndjson, rotated to 1.ndjson, 2.ndjson, … by size.
+type functionLog struct {
+	dir      string
+	function string
+	maxBytes int64
+	files    int
+
+	mu        sync.Mutex
+	file      *os.File
+	size      int64
+	second    int64 // the second that budget counts for
+	budget    int
+	dropped   int64 // bytes, since the budget ran out
+	followers map[chan LogLine]struct{}
+	buf       []byte
+}
+
+const currentLog = "current.ndjson"
+
+func openLog(dir, function string, maxBytes int64, files int) (*functionLog, error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("make log directory: %w", err)
+	}
+	l := &functionLog{dir: dir, function: function, maxBytes: maxBytes, files: files, followers: make(map[chan LogLine]struct{})}
+	return l, l.openLocked()
+}
+
+func (l *functionLog) openLocked() error {
+	f, err := os.OpenFile(filepath.Join(l.dir, currentLog), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return fmt.Errorf("open log: %w", err)
+	}
+	l.file, l.size = f, st.Size()
+	return nil
+}
+
+// Close ends followers and closes the file; later lines are dropped.
+func (l *functionLog) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file != nil {
+		l.file.Close()
+		l.file = nil
+	}
+	for ch := range l.followers {
+		close(ch)
+	}
+	clear(l.followers)
+}
+
+// append writes lines as one write(2). A full disk loses log lines, never an
+// invocation.
+func (l *functionLog) append(lines ...LogLine) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return
+	}
+	l.buf = l.buf[:0]
+	for i := range lines {
+		line := &lines[i]
+		if sec := line.Time.Unix(); sec != l.second {
+			if l.dropped > 0 {
+				l.encodeLocked(&LogLine{Time: line.Time, Sandbox: line.Sandbox, Stream: "log", Level: "warning", Text: fmt.Sprintf("%d bytes of output dropped: more than %d in a second", l.dropped, logBurst)})
+			}
+			l.second, l.budget, l.dropped = sec, logBurst, 0
+		}
+		if l.budget -= len(line.Text) + 1; l.budget < 0 {
+			l.dropped += int64(len(line.Text)) + 1
+			continue
+		}
+		l.encodeLocked(line)
+	}
+	if len(l.buf) == 0 {
+		return
+	}
+	if l.size > 0 && l.size+int64(len(l.buf)) > l.maxBytes {
+		l.rotateLocked()
+		if l.file == nil {
+			return
+		}
+	}
+	n, _ := l.file.Write(l.buf)
+	l.size += int64(n)
+}
+
+func (l *functionLog) encodeLocked(line *LogLine) {
+	b, err := json.Marshal(line)
+	if err != nil {
+		return // strings and times always encode
+	}
+	l.buf = append(append(l.buf, b...), '\n')
+	line.Function = l.function
+	for ch := range l.followers {
+		select {
+		case ch <- *line:
+		default: // a follower that lags this far misses lines
+		}
+	}
+}
+
+// rotateLocked renames current to 1, 1 to 2 and so on; the oldest goes.
+func (l *functionLog) rotateLocked() {
+	l.file.Close()
+	l.file = nil
+	for i := l.files; i > 0; i-- {
+		from := currentLog
+		if i > 1 {
+			from = fmt.Sprintf("%d.ndjson", i-1)
+		}
+		_ = os.Rename(filepath.Join(l.dir, from), filepath.Join(l.dir, fmt.Sprintf("%d.ndjson", i)))
+	}
+	_ = l.openLocked()
+}
+
+// pipe returns the writing end of a pipe whose lines go to the log until every
+// holder has closed it. The caller closes its copy.
+func (l *functionLog) pipe(e *Engine, sandbox, stream string) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("make %s: %w", stream, err)
+	}
+	e.spawn(func() {
+		defer r.Close()
+		l.copyLines(r, sandbox, stream)
+	})
+	return w, nil
+}
+
+func (l *functionLog) copyLines(r io.Reader, sandbox, stream string) {
+	br := bufio.NewReaderSize(r, maxLogLine)
+	var batch []LogLine
+	for {
+		text, err := br.ReadSlice('\n')
+		if len(text) > 0 {
+			batch = append(batch, LogLine{Time: time.Now(), Sandbox: sandbox, Stream: stream, Text: strings.ToValidUTF8(strings.TrimRight(string(text), "\r\n"), "\uFFFD")})
+		}
+		ended := err != nil && !errors.Is(err, bufio.ErrBufferFull)
+		if len(batch) > 0 && (ended || br.Buffered() == 0 || len(batch) == 64) {
+			l.append(batch...)
+			batch = batch[:0]
+		}
+		if ended {
+			return
+		}
+	}
+}
+
+// Logs emits a function's log lines, oldest first, from one goroutine. It
+// returns when they are out, or with Follow when ctx ends (nil) or the function
+// is removed (nil); an error of emit ends it too.
+func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(LogLine) error) error {
+	f, err := e.lookup(name)
+	if err != nil {
+		return err
+	}
+	return f.logs.read(ctx, o, emit)
+}
+
+func (l *functionLog) read(ctx context.Context, o LogOptions, emit func(LogLine) error) error {
+	// Under the lock nothing is written, so what the files hold now and what
+	// the follower receives from now on is the whole log, each line once.
+	l.mu.Lock()
+	files, err := l.openAllLocked()
+	var news chan LogLine
+	if err == nil && o.Follow && l.file != nil {
+		news = make(chan LogLine, followBuffer)
+		l.followers[news] = struct{}{}
+		defer l.unfollow(news)
+	}
+	l.mu.Unlock()
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+
+	var tail []LogLine
+	for _, f := range files {
+		err := l.readFile(f.File, f.size, func(line LogLine) error {
+			switch {
+			case line.Time.Before(o.Since):
+			case o.Tail < 0:
+				return emit(line)
+			case o.Tail > 0:
+				if len(tail) == o.Tail {
+					tail = append(tail[:0], tail[1:]...)
+				}
+				tail = append(tail, line)
+			}
+			return ctx.Err()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, line := range tail {
+		if err := emit(line); err != nil {
+			return err
+		}
+	}
+	if news == nil {
+		return nil
+	}
+	for {
+		select {
+		case line, ok := <-news:
+			if !ok {
+				return nil
+			}
+			if err := emit(line); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (l *functionLog) unfollow(ch chan LogLine) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.followers, ch)
+}
+
+type sizedFile struct {
+	*os.File
+	size int64
+}
+
+// openAllLocked opens the log's files oldest first with the sizes they have now.
+func (l *functionLog) openAllLocked() ([]sizedFile, error) {
+	var out []sizedFile
+	for i := l.files; i >= 0; i-- {
+		name := currentLog
+		if i > 0 {
+			name = fmt.Sprintf("%d.ndjson", i)
+		}
+		f, err := os.Open(filepath.Join(l.dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			var st os.FileInfo
+			if st, err = f.Stat(); err == nil {
+				out = append(out, sizedFile{f, st.Size()})
+				continue
+			}
+			f.Close()
+		}
+		for _, f := range out {
+			f.Close()
+		}
+		return nil, fmt.Errorf("read log: %w", err)
+	}
+	return slices.Clip(out), nil
+}
+
+func (l *functionLog) readFile(f *os.File, size int64, each func(LogLine) error) error {
+	sc := bufio.NewScanner(io.LimitReader(f, size))
+	sc.Buffer(nil, 8*maxLogLine) // JSON escapes make a line up to six times longer
+	for sc.Scan() {
+		var line LogLine
+		if json.Unmarshal(sc.Bytes(), &line) != nil {
+			continue // cut off by a crash
+		}
+		line.Function = l.function
+		if err := each(line); err != nil {
+			return err
+		}
+	}
+	return sc.Err()
+}

@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the engine's own counters, in Prometheus base units.
+type metrics struct {
+	start    *prometheus.HistogramVec // function, kind
+	duration *prometheus.HistogramVec // function, outcome
+}
+
+func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
+	m := &metrics{
+		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "fre_instance_start_seconds", Help: "From an event's arrival to an instance ready for it.",
+			Buckets: prometheus.ExponentialBuckets(1e-5, 4, 11),
+		}, []string{"function", "kind"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "fre_invocation_seconds", Help: "From an event's arrival to the end of its answer.",
+			Buckets: prometheus.ExponentialBuckets(1e-4, 4, 10),
+		}, []string{"function", "outcome"}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.start, m.duration,
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_sandboxes", Help: "Live sandboxes."}, func() float64 {
+				e.boxes.mu.Lock()
+				defer e.boxes.mu.Unlock()
+				return float64(len(e.boxes.live))
+			}),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_functions", Help: "Deployed functions."}, func() float64 {
+				return float64(len(*e.functions.Load()))
+			}))
+	}
+	return m
+}
+
+func (m *metrics) invocation(function string, took time.Duration, err error) {
+	m.duration.WithLabelValues(function, outcome(err)).Observe(took.Seconds())
+}
+
+// outcome is the label of how an event ended.
+func outcome(err error) string {
+	var failure *FunctionError
+	var crash *CrashError
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, ErrTimeout):
+		return "timeout"
+	case errors.Is(err, ErrOverloaded):
+		return "overloaded"
+	case errors.Is(err, context.Canceled), errors.Is(err, errAbandoned):
+		return "cancelled"
+	case errors.As(err, &failure):
+		return "error"
+	case errors.As(err, &crash):
+		return "crash"
+	}
+	return "internal"
+}

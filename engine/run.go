@@ -1,0 +1,245 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// RunRequest is one command in a sandbox of its own, with /work of its tenant.
+type RunRequest struct {
+	Image                 string // reference
+	Args                  []string
+	Env                   []string
+	Tenant                string   // "default" if empty
+	Stdin, Stdout, Stderr *os.File // the caller keeps and closes them
+}
+
+// Run runs a command and returns how it ended. When ctx ends the tree is
+// killed. A command that cannot be executed is a *sandbox.StartError.
+func (e *Engine) Run(ctx context.Context, r RunRequest) (sandbox.ExitStatus, error) {
+	if err := e.begin(); err != nil {
+		return sandbox.ExitStatus{}, err
+	}
+	defer e.flight.Done()
+	img, err := e.cfg.Store.Image(r.Image)
+	if err != nil {
+		return sandbox.ExitStatus{}, err
+	}
+	cfg, err := image.ConfigOf(img)
+	if err != nil {
+		return sandbox.ExitStatus{}, err
+	}
+	if r.Tenant == "" {
+		r.Tenant = image.DefaultTenant
+	}
+	user, work, err := e.tenant(r.Tenant)
+	if err != nil {
+		return sandbox.ExitStatus{}, err
+	}
+	args := r.Args
+	if len(args) == 0 {
+		args = cfg.Args
+	}
+	if args, err = lookPath(e.cfg.Store.Rootfs(img.Digest), args); err != nil {
+		return sandbox.ExitStatus{}, err
+	}
+	res := cfg.Resources
+	spec := sandbox.Spec{
+		ID: newID(), Rootfs: e.cfg.Store.Rootfs(img.Digest), Args: args, Dir: "/work",
+		Env: append(slices.Concat([]string{"PATH=" + searchPath, "HOME=/work"}, cfg.Env), r.Env...), User: user, Work: work,
+		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr,
+		Limits: sandbox.Limits{MemoryBytes: res.MemoryBytes, CPUMillis: res.CPUMillis, Pids: res.Pids, TmpBytes: res.TmpBytes, Files: res.Files},
+	}
+	b := &box{id: spec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, tenant: r.Tenant, command: args, state: func() State { return StateBusy }}
+	return e.runToEnd(ctx, b, spec)
+}
+
+// runToEnd starts a sandbox, kills it when ctx ends, and waits for its end.
+func (e *Engine) runToEnd(ctx context.Context, b *box, spec sandbox.Spec) (sandbox.ExitStatus, error) {
+	if err := e.boxes.start(ctx, e, b, spec); err != nil {
+		return sandbox.ExitStatus{}, err
+	}
+	stop := context.AfterFunc(ctx, b.kill)
+	defer stop()
+	<-b.sb.Done()
+	if ctx.Err() != nil {
+		return b.sb.Status(), context.Cause(ctx)
+	}
+	return b.sb.Status(), nil
+}
+
+const searchPath = "/usr/local/bin:/usr/bin:/bin"
+
+// lookPath makes a command name without a slash absolute, as execvp(3) would
+// inside the image.
+func lookPath(rootfs string, args []string) ([]string, error) {
+	if len(args) == 0 || args[0] == "" {
+		return nil, fmt.Errorf("run: %w", &image.FieldError{Field: "command", Message: "name a command: this image has no default"})
+	}
+	if strings.Contains(args[0], "/") {
+		return args, nil
+	}
+	root, err := os.OpenRoot(rootfs)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	for _, dir := range filepath.SplitList(searchPath) {
+		if _, err := root.Lstat(filepath.Join(dir, args[0])[1:]); err == nil {
+			return append([]string{dir + "/" + args[0]}, args[1:]...), nil
+		}
+	}
+	return nil, &sandbox.StartError{Step: sandbox.StepExec, Detail: args[0], Err: unix.ENOENT}
+}
+
+// Limits of a build step: generous, so that resolvers and compilers run, yet
+// bounded, since packages run code of their own.
+const (
+	buildMemory  = 4 << 30
+	buildTmp     = 2 << 30
+	buildPids    = 1024
+	buildFiles   = 16384
+	buildTimeout = 15 * time.Minute
+	buildTenant  = "_build"
+)
+
+// buildRunner is the image.Runner of the daemon: each step in a sandbox as an
+// unprivileged user of its own tenant.
+type buildRunner struct{ e *Engine }
+
+func (r buildRunner) Run(ctx context.Context, c image.Command) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("build step took more than %s", buildTimeout))
+	defer cancel()
+	user, _, err := r.e.tenant(buildTenant)
+	if err != nil {
+		return err
+	}
+	id := int(user.HostBase + functionUID)
+	spec := sandbox.Spec{
+		ID: newID(), Rootfs: c.Rootfs, Args: c.Args, Dir: c.Dir, User: user,
+		Env:    slices.Concat([]string{"PATH=" + searchPath, "HOME=/tmp", "LANG=C.UTF-8"}, c.Env),
+		Limits: sandbox.Limits{MemoryBytes: buildMemory, CPUMillis: int64(runtime.NumCPU()) * 1000, Pids: buildPids, TmpBytes: buildTmp, Files: buildFiles},
+	}
+	for _, b := range c.Binds {
+		if b.Writable {
+			if err := os.Chown(b.Source, id, id); err != nil {
+				return fmt.Errorf("bind %s: %w", b.Target, err)
+			}
+		}
+		spec.Mounts = append(spec.Mounts, sandbox.Mount(b))
+	}
+	if c.Network {
+		spec.Network = sandbox.NetworkHost
+		spec.Mounts = append(spec.Mounts, networkFiles(r.e.cfg.Builder.Settings)...)
+	}
+	tail := &tailWriter{max: 8 << 10}
+	out, err := collect(c.Stdout, tail)
+	if err != nil {
+		return err
+	}
+	errs, err := collect(c.Stderr, tail)
+	if err != nil {
+		out.wait()
+		return err
+	}
+	spec.Stdout, spec.Stderr = out.w, errs.w
+	b := &box{id: spec.ID, tenant: buildTenant, image: "build", command: c.Args, state: func() State { return StateBusy }}
+	status, err := r.e.runToEnd(ctx, b, spec)
+	out.wait()
+	errs.wait()
+	switch {
+	case err != nil:
+		return fmt.Errorf("run %s: %w", c.Args[0], err)
+	case status.OOMKilled:
+		return &image.ExitError{Args: c.Args, Code: status.Code, Output: "out of memory\n" + tail.String()}
+	case status.Code != 0:
+		return &image.ExitError{Args: c.Args, Code: status.Code, Output: tail.String()}
+	}
+	return nil
+}
+
+// networkFiles are the host files a step with network needs to resolve names
+// and to trust certificates.
+func networkFiles(s image.Settings) []sandbox.Mount {
+	var out []sandbox.Mount
+	for source, target := range map[string]string{"/etc/resolv.conf": "/etc/resolv.conf", "/etc/hosts": "/etc/hosts", s.CACerts: "/etc/ssl/certs/ca-certificates.crt"} {
+		if source == "" {
+			continue
+		}
+		// Resolved here: resolv.conf is often a link, and a bind mounts the file itself.
+		if real, err := filepath.EvalSymlinks(source); err == nil {
+			out = append(out, sandbox.Mount{Source: real, Target: target})
+		}
+	}
+	return out
+}
+
+// collector copies a pipe to a writer and to the tail kept for error messages.
+type collector struct {
+	w    *os.File
+	done chan struct{}
+}
+
+func collect(to io.Writer, tail io.Writer) (*collector, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("make pipe: %w", err)
+	}
+	if to != nil {
+		tail = io.MultiWriter(to, tail)
+	}
+	c := &collector{w: w, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		defer r.Close()
+		_, err := io.Copy(tail, r)
+		if err != nil && !errors.Is(err, os.ErrClosed) {
+			_, _ = io.Copy(io.Discard, r) // keep the program from blocking
+		}
+	}()
+	return c, nil
+}
+
+// wait closes our end and waits until all output is copied.
+func (c *collector) wait() {
+	c.w.Close()
+	<-c.done
+}
+
+// tailWriter keeps the last max bytes written by two goroutines.
+type tailWriter struct {
+	mu  sync.Mutex
+	buf []byte
+	max int
+}
+
+func (t *tailWriter) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - t.max; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tailWriter) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(bytes.ToValidUTF8(t.buf, []byte("?")))
+}

@@ -1,0 +1,102 @@
+// Command fn is the function the engine's tests run: over the channel by
+// default, over stdio when FRE_CHANNEL is not set. The event's path says what
+// it does.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/channel"
+)
+
+var conn *net.UnixConn
+
+func main() {
+	if os.Getenv("FRE_CHANNEL") == "" {
+		os.Exit(stdio())
+	}
+	if os.Getenv("FN_LOAD") == "fail" {
+		fmt.Fprintln(os.Stderr, "cannot load")
+		os.Exit(3)
+	}
+	var err error
+	if conn, err = channel.Inherited(); err == nil {
+		err = channel.Serve(context.Background(), conn, channel.Ready{Protocol: 1, Runtime: "go", Concurrency: concurrency()}, handle)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func stdio() int {
+	switch path := os.Getenv("FRE_PATH"); {
+	case path == "/fail":
+		fmt.Fprintln(os.Stderr, "went wrong")
+		return 3
+	case path == "/hang":
+		select {}
+	case path == "/big": // more than is held back before the status goes out
+		fmt.Print(strings.Repeat("x", 3<<20))
+	case path == "/bigfail":
+		fmt.Print(strings.Repeat("x", 3<<20))
+		return 4
+	case path == "/env":
+		fmt.Print(strings.Join(os.Environ(), "\n"))
+	default:
+		if _, err := io.Copy(os.Stdout, os.Stdin); err != nil {
+			return 1
+		}
+	}
+	return 0
+}
+
+func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
+	switch ev.Path {
+	case "/fail":
+		return nil, errors.New("went wrong")
+	case "/hang": // gives up when it is told to
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case "/stuck":
+		select {}
+	case "/exit":
+		os.Exit(7)
+	case "/slow":
+		time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the function's own work
+	case "/print":
+		fmt.Println("hello log")
+	case "/flood":
+		line := strings.Repeat("y", 1000) + "\n"
+		for range 64 << 10 {
+			if _, err := os.Stdout.WriteString(line); err != nil {
+				return nil, err
+			}
+		}
+	case "/pid":
+		host, err := os.Hostname()
+		return &channel.Answer{Status: 200, Body: strings.NewReader(fmt.Sprint(host, os.Getpid()))}, err
+	case "/garbage":
+		if _, err := conn.Write([]byte("this is no frame at all, whatever it looks like")); err != nil {
+			return nil, err
+		}
+		select {}
+	}
+	return &channel.Answer{Status: 200, Body: ev.Body}, nil
+}
+
+func concurrency() int {
+	n, err := strconv.Atoi(os.Getenv("FRE_CONCURRENCY"))
+	if err != nil {
+		return 1
+	}
+	return n
+}

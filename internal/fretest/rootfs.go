@@ -1,0 +1,51 @@
+package fretest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// program compiles testprog, once per test binary.
+var program = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "testprog")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	name := filepath.Join(dir, "prog")
+	cmd := exec.Command("go", "build", "-o", name, "github.com/fre-engine/fre/internal/fretest/testprog")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("go build testprog: %w\n%s", err, out)
+	}
+	return os.ReadFile(name)
+})
+
+// Rootfs makes a root directory for a sandbox, removed with the test: the mount
+// points, and the statically linked program testprog as /bin/prog, whose source
+// lists what it can do.
+func Rootfs(t testing.TB) string {
+	t.Helper()
+	binary, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	for _, dir := range []string{"bin", "dev", "etc", "opt", "proc", "run", "sys", "tmp", "work"} {
+		if err := os.Mkdir(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "bin/prog"), binary, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// t.TempDir is private to its owner; the tenant's user must get in.
+	if err := os.Chmod(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return root
+}

@@ -1,0 +1,252 @@
+// Package install is what the runtimes share when they run a package tool in a
+// build step: where it works, what it finds in its environment, how its words
+// reach the user, and how what it made gets into the store.
+//
+// A step sees its own directory at /work (writable), a cache that all builds
+// of the tool share at /run (writable), and a read-only directory of FRE's own
+// at /function: mount points that every image has.
+package install
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// caBundle is where a build step with network finds the host's certificates.
+const caBundle = "/etc/ssl/certs/ca-certificates.crt"
+
+// Time is the time stamp of all installed files: the same package gives the
+// same tree wherever and whenever it is installed.
+var Time = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// Bench is a directory at which one tool works, /work to it.
+type Bench struct {
+	Dir  string // on the host
+	step *image.Step
+}
+
+// NewBench makes a bench in the step's scratch directory.
+func NewBench(step *image.Step) (*Bench, error) {
+	dir, err := os.MkdirTemp(step.Scratch, "bench-")
+	if err != nil {
+		return nil, err
+	}
+	// The sandbox's user is nobody the host knows.
+	return &Bench{Dir: dir, step: step}, os.Chmod(dir, 0o777)
+}
+
+// Write puts a file on the bench.
+func (b *Bench) Write(name string, data []byte) error {
+	return os.WriteFile(filepath.Join(b.Dir, name), data, 0o644)
+}
+
+// Open opens a directory the tool made. The tool is not trusted: symbolic
+// links do not lead out of the bench.
+func (b *Bench) Open(name string) (*os.Root, error) {
+	top, err := os.OpenRoot(b.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = top.Close() }()
+	return top.OpenRoot(name)
+}
+
+// Read takes a file the tool made, at most 16 MiB of it.
+func (b *Bench) Read(name string) ([]byte, error) {
+	root, err := b.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	info, err := root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > 16<<20 {
+		return nil, fmt.Errorf("read %s: not a file of at most 16 MiB", name)
+	}
+	return root.ReadFile(name)
+}
+
+// Tool is one run of a tool at a bench.
+type Tool struct {
+	Rootfs  string
+	Args    []string
+	Env     []string
+	Cache   string // name of the cache at /run, "" for none
+	Program string // host directory at /function, "" for none
+	Network bool
+}
+
+// Run runs the tool with HOME at the bench, and with the host's settings where
+// it has network. Where it exits non-zero, words are what it wrote to stderr,
+// or to stdout if that is all, and err is an *image.ExitError.
+func (b *Bench) Run(ctx context.Context, t Tool) (words string, err error) {
+	c := image.Command{
+		Rootfs: t.Rootfs, Args: t.Args, Dir: "/work", Network: t.Network,
+		Env:   append([]string{"PATH=/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8"}, t.Env...),
+		Binds: []image.Bind{{Source: b.Dir, Target: "/work", Writable: true}},
+	}
+	if t.Network {
+		c.Env = append(c.Env, b.step.Settings.Env...)
+		if b.step.Settings.CACerts != "" {
+			c.Env = append(c.Env, "SSL_CERT_FILE="+caBundle, "PIP_CERT="+caBundle, "NODE_EXTRA_CA_CERTS="+caBundle, "npm_config_cafile="+caBundle)
+		}
+	}
+	if t.Cache != "" {
+		dir, err := Cache(b.step.Store, t.Cache)
+		if err != nil {
+			return "", err
+		}
+		c.Binds = append(c.Binds, image.Bind{Source: dir, Target: "/run", Writable: true})
+	}
+	if t.Program != "" {
+		c.Binds = append(c.Binds, image.Bind{Source: t.Program, Target: "/function"})
+	}
+	var stdout, stderr tail
+	c.Stdout, c.Stderr = &stdout, &stderr
+	err = b.step.Run.Run(ctx, c)
+	if words = stderr.String(); strings.TrimSpace(words) == "" {
+		words = stdout.String()
+	}
+	return words, err
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ b bytes.Buffer }
+
+const tailSize = 64 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b.Write(p)
+	if over := t.b.Len() - 2*tailSize; over > 0 {
+		t.b.Next(t.b.Len() - tailSize)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string { return strings.ToValidUTF8(t.b.String(), "\ufffd") }
+
+// Failed is the error of a tool that said words. about, a field of the
+// template, is named where the words speak of what it asks.
+func Failed(err error, about, words string) error {
+	var exit *image.ExitError
+	if !errors.As(err, &exit) || words == "" {
+		return err
+	}
+	if about != "" {
+		return &image.FieldError{Field: about, Message: words}
+	}
+	return &image.ExitError{Args: exit.Args[:min(1, len(exit.Args))], Code: exit.Code, Output: words}
+}
+
+// Cache is a directory beside the store that outlives builds. What tools leave
+// in it may be removed at any time.
+func Cache(s *store.Store, name string) (string, error) {
+	dir := filepath.Join(filepath.Dir(s.Dir()), "cache", name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	return dir, nil
+}
+
+// Import makes one tree of the directory name of the bench, without the paths
+// (relative to it) for which skip says so. Modes become 0644, 0755; time stamps
+// Time.
+func (b *Bench) Import(ctx context.Context, name string, skip func(path string) bool) (store.Digest, error) {
+	root, err := b.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = root.Close() }()
+	w, err := b.step.Store.Create()
+	if err != nil {
+		return "", err
+	}
+	defer w.Abort()
+	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		if err == nil {
+			err = ctx.Err()
+		}
+		switch {
+		case err != nil:
+			return err
+		case p == ".":
+			return nil
+		case skip(p):
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case d.IsDir():
+			return w.Directory(p, 0o755, Time)
+		case d.Type() == fs.ModeSymlink:
+			target, err := root.Readlink(p)
+			if err != nil {
+				return err
+			}
+			return w.Symlink(p, target, Time)
+		case d.Type().IsRegular():
+			return importFile(w, root, p)
+		}
+		return fmt.Errorf("import %s: %w", path.Join(name, p), store.ErrFileType)
+	})
+	if err != nil {
+		return "", err
+	}
+	return w.Commit(ctx)
+}
+
+func importFile(w *store.Writer, root *os.Root, p string) error {
+	f, err := root.Open(p)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	mode := fs.FileMode(0o644)
+	if info.Mode()&0o111 != 0 {
+		mode = 0o755
+	}
+	return w.File(p, mode, Time, f)
+}
+
+// Put imports as Import does and remembers the part under key.
+func (b *Bench) Put(ctx context.Context, key string, part store.Part, name string, skip func(path string) bool) (store.Part, error) {
+	tree, err := b.Import(ctx, name, skip)
+	if err != nil {
+		return store.Part{}, fmt.Errorf("import %s %s: %w", part.Name, part.Version, err)
+	}
+	part.Tree = tree
+	return part, b.step.Store.PutPart(ctx, key, part)
+}
+
+// Lines are the non-empty lines of words, without the prefixes, spaces around
+// them and those for which drop says so.
+func Lines(words string, drop func(line string) bool, prefixes ...string) []string {
+	var out []string
+	for line := range strings.Lines(words) {
+		for _, p := range prefixes {
+			line = strings.TrimPrefix(line, p)
+		}
+		if line = strings.TrimSpace(line); line != "" && !drop(line) && !slices.Contains(out, line) {
+			out = append(out, line)
+		}
+	}
+	return out
+}

@@ -1,0 +1,50 @@
+// Package native starts functions that are programs of their own: the event's
+// body on stdin, its metadata in the environment (channel.Invocation.Environ),
+// the answer on stdout.
+package native
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// Runtime is the base "native". It implements image.Runtime.
+type Runtime struct {
+	Environment image.BaseSpec
+}
+
+// Name is "native".
+func (Runtime) Name() string { return "native" }
+
+// Base returns Environment.
+func (r Runtime) Base() image.BaseSpec { return r.Environment }
+
+// FinishBase has nothing to do.
+func (Runtime) FinishBase(context.Context, *image.Step) ([]store.Part, error) { return nil, nil }
+
+// Packages has nothing to install.
+func (Runtime) Packages(context.Context, *image.Step, *image.Template, *image.Lock) ([]store.Part, error) {
+	return nil, nil
+}
+
+// Bootstrap is empty: the program is the first process.
+func (Runtime) Bootstrap() map[string][]byte { return nil }
+
+// Command runs the handler, a path in the function's code.
+func (Runtime) Command(t *image.Template) (args, env []string, err error) {
+	p := path.Clean(t.Handler)
+	if t.Handler == "" || p == "." || strings.HasPrefix(p, "/") || p == ".." || strings.HasPrefix(p, "../") || strings.ContainsAny(p, "\x00\n") {
+		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+			"handler %q is not a relative path of a program in the code: write bin/clock for the program clock in the directory bin", t.Handler)}
+	}
+	env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8"}
+	if t.Instances.Isolation == image.IsolationInstance {
+		env = append(env, "FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)))
+	}
+	return []string{path.Join("/function", p)}, env, nil
+}

@@ -1,0 +1,120 @@
+package sandbox
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// The benchmarks measure from the call of Start to the nanosecond clock that a
+// static Go program reads first, beside os/exec of the same file.
+
+type starter func(tb testing.TB, stdout *os.File) error
+
+func starters(b *testing.B, spawners int) map[string]starter {
+	h := openHost(b, func(c *Config) { c.Spawners, c.PoolSize = spawners, 256 })
+	root := fretest.Rootfs(b)
+	return map[string]starter{
+		"sandbox": func(tb testing.TB, stdout *os.File) error {
+			spec := prog(root, "clock")
+			spec.Stdout = stdout
+			s, err := h.Start(tb.Context(), spec)
+			if err == nil {
+				tb.Cleanup(func() { <-s.Done() })
+			}
+			return err
+		},
+		"bare": func(tb testing.TB, stdout *os.File) error {
+			cmd := exec.Command(filepath.Join(root, "bin/prog"), "clock")
+			cmd.Stdout = stdout
+			if err := cmd.Start(); err != nil {
+				return err
+			}
+			tb.Cleanup(func() { cmd.Wait() })
+			return nil
+		},
+	}
+}
+
+// startClock returns the time from now until the program's first instruction.
+func startClock(tb testing.TB, start starter) time.Duration {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		tb.Error(err)
+		return 0
+	}
+	r, w := os.NewFile(uintptr(p[0]), "r"), os.NewFile(uintptr(p[1]), "w")
+	defer r.Close()
+	began := time.Now()
+	err := start(tb, w)
+	w.Close()
+	if err != nil {
+		tb.Error(err)
+		return 0
+	}
+	buf := make([]byte, 64)
+	n, _ := r.Read(buf)
+	clock, err := strconv.ParseInt(string(bytes.TrimSpace(buf[:n])), 10, 64)
+	if err != nil {
+		tb.Errorf("clock: %v", err)
+	}
+	return time.Duration(clock - began.UnixNano())
+}
+
+func quantiles(b *testing.B, name string, times []time.Duration) {
+	slices.Sort(times)
+	b.ReportMetric(float64(times[len(times)/2].Microseconds()), name+"-p50-µs")
+	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), name+"-p99-µs")
+}
+
+// BenchmarkStart starts one after the other, interleaved with bare processes.
+func BenchmarkStart(b *testing.B) {
+	all := starters(b, 1)
+	times := map[string][]time.Duration{}
+	for b.Loop() {
+		for name, start := range all {
+			times[name] = append(times[name], startClock(b, start))
+		}
+	}
+	for name := range all {
+		quantiles(b, name, times[name])
+	}
+}
+
+// BenchmarkBurst starts many at once and reports the slowest.
+func BenchmarkBurst(b *testing.B) {
+	for _, spawners := range []int{1, 2} {
+		for _, count := range []int{64, 256} {
+			b.Run(fmt.Sprintf("spawners=%d/at-once=%d", spawners, count), func(b *testing.B) {
+				all := starters(b, spawners)
+				slowest := map[string][]time.Duration{}
+				for b.Loop() {
+					for name, start := range all {
+						times := make([]time.Duration, count)
+						var group sync.WaitGroup
+						for i := range times {
+							group.Go(func() { times[i] = startClock(b, start) })
+						}
+						group.Wait()
+						slowest[name] = append(slowest[name], slices.Max(times))
+					}
+				}
+				for name := range all {
+					slices.Sort(slowest[name])
+					b.ReportMetric(float64(slowest[name][len(slowest[name])/2].Microseconds())/1000, name+"-slowest-ms")
+				}
+			})
+		}
+	}
+}

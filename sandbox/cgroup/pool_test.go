@@ -1,0 +1,211 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+func TestParseMountinfo(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		in      string
+		mounts  map[Controller]string
+		unified string
+	}{
+		{
+			name:   "v2",
+			in:     "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n",
+			mounts: map[Controller]string{}, unified: "/sys/fs/cgroup",
+		},
+		{
+			name: "v1, cpu and cpuacct together, and a unified mount",
+			in: "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n" +
+				"35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
+				"39 31 0:36 / /sys/fs/cgroup/pids rw shared:9 master:1 - cgroup cgroup rw,pids\n" +
+				"41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+			mounts: map[Controller]string{
+				CPU: "/sys/fs/cgroup/cpu,cpuacct", CPUAcct: "/sys/fs/cgroup/cpu,cpuacct",
+				Memory: "/sys/fs/cgroup/memory", Pids: "/sys/fs/cgroup/pids",
+			},
+			unified: "/sys/fs/cgroup/unified",
+		},
+		{
+			name:   "escaped path",
+			in:     "35 31 0:32 / /mnt/a\\040b rw - cgroup cgroup rw,memory\n",
+			mounts: map[Controller]string{Memory: "/mnt/a b"},
+		},
+		{name: "malformed", in: "\n1 2 3\n - cgroup\n", mounts: map[Controller]string{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			layout, unified, err := parseMountinfo(strings.NewReader(test.in))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.mounts, layout.Mounts); diff != "" {
+				t.Errorf("mounts (-want +got):\n%s", diff)
+			}
+			if unified != test.unified {
+				t.Errorf("unified at %q, want %q", unified, test.unified)
+			}
+		})
+	}
+}
+
+func openPool(t *testing.T) *Pool {
+	t.Helper()
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	p, err := Open(Config{Parent: fmt.Sprintf("fre-test-%d", os.Getpid()), Size: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("close pool: %v", err)
+		}
+	})
+	return p
+}
+
+var small = Limits{MemoryBytes: 32 << 20, CPUMillis: 500, Pids: 10}
+
+func TestLimitsAreWritten(t *testing.T) {
+	p := openPool(t)
+	for _, l := range []Limits{small, {MemoryBytes: 64 << 20, CPUMillis: 2000, Pids: 20}, small} {
+		g, err := p.Acquire(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		quota := strconv.FormatInt(l.CPUMillis*100, 10)
+		want := []string{strconv.FormatInt(l.MemoryBytes, 10), quota, strconv.FormatInt(l.Pids, 10)}
+		names := []string{"memory.limit_in_bytes", "cpu.cfs_quota_us", "pids.max"}
+		if g.V2() {
+			names = []string{"memory.max", "cpu.max", "pids.max"}
+			want[1] += " 100000"
+		}
+		var got []string
+		for i, c := range []Controller{Memory, CPU, Pids} {
+			b, err := os.ReadFile(filepath.Join(g.dirs[c], names[i]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, strings.TrimSpace(string(b)))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%v for %+v (-want +got):\n%s", names, l, diff)
+		}
+		p.Release(g)
+	}
+}
+
+func TestAcquireBeyondPool(t *testing.T) {
+	p := openPool(t)
+	names := map[string]bool{}
+	var all []*Group
+	for range 10 {
+		g, err := p.Acquire(small)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if names[g.name] {
+			t.Errorf("group %s leased twice", g.name)
+		}
+		names[g.name] = true
+		all = append(all, g)
+	}
+	for _, g := range all {
+		p.Release(g)
+	}
+}
+
+func TestBadLimits(t *testing.T) {
+	p := openPool(t)
+	if g, err := p.Acquire(Limits{}); err == nil {
+		p.Release(g)
+		t.Error("limits of zero were accepted")
+	}
+}
+
+func TestClosed(t *testing.T) {
+	p := openPool(t)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Acquire(small); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("acquire after Close: %v, want %v", err, fs.ErrClosed)
+	}
+}
+
+// TestBusyGroup releases a group with a process in it: it is not leased again
+// before the process has gone, and Close kills what is left.
+func TestBusyGroup(t *testing.T) {
+	p := openPool(t)
+	g, err := p.Acquire(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for _, dir := range g.unique {
+		if err := writeFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(cmd.Process.Pid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Release(g)
+	for range 5 {
+		other, err := p.Acquire(small)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other.name == g.name {
+			t.Errorf("group %s leased with a process in it", g.name)
+		}
+		defer p.Release(other)
+	}
+	if err := p.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("process outlived the pool")
+		cmd.Process.Kill()
+	}
+}
+
+// TestReconcile opens a pool where a crashed one left groups and a process.
+func TestReconcile(t *testing.T) {
+	p := openPool(t)
+	g, err := p.Acquire(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := &Pool{cfg: p.cfg, layout: p.layout, parents: p.parents, unique: p.unique}
+	p.Release(g)
+	p.cancel()
+	<-p.done // as if it had crashed: nothing of it runs any more
+	if err := again.Reconcile(); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range p.unique {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is still there: %v", dir, err)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox/cgroup"
+)
+
+// Check is one line of `fre doctor`: what sandboxes need of the host.
+type Check struct {
+	Name   string
+	OK     bool
+	Found  string // what is there
+	Effect string // what follows where it is not OK
+	Next   string // what to do about it
+}
+
+// Probe looks at the host and changes nothing. It needs no [Host]; without root
+// it reports so and what it could see.
+func Probe() []Check {
+	checks := []Check{probeRoot(), probeKernel()}
+	for _, call := range []struct {
+		name string
+		try  func() error
+	}{
+		// Each is called with arguments it must refuse with something else
+		// than ENOSYS (or EPERM, a seccomp filter's answer).
+		{"clone3", clone3Missing},
+		{"open_tree", func() error { _, err := unix.OpenTree(-1, "", 0); return err }},
+		{"move_mount", func() error { return unix.MoveMount(-1, "", -1, "", unix.MOVE_MOUNT_F_EMPTY_PATH) }},
+		{"mount_setattr", func() error { return unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}) }},
+		{"pidfd", func() error { return unix.PidfdSendSignal(-1, 0, nil, 0) }},
+		{"close_range", func() error { return unix.CloseRange(2, 1, 0) }},
+	} {
+		checks = append(checks, probeCall(call.name, call.try()))
+	}
+	checks = append(checks, probeProc(), probeUserns(), probeAppArmor())
+	return append(checks, probeCgroups()...)
+}
+
+func probeRoot() Check {
+	return Check{
+		Name: "root", OK: os.Geteuid() == 0,
+		Found:  "uid " + strconv.Itoa(os.Geteuid()),
+		Effect: "no sandbox can be started",
+		Next:   "run the engine as root",
+	}
+}
+
+// oldest is the first kernel with mount_setattr(2), the newest call needed.
+const oldest = "5.12"
+
+func probeKernel() Check {
+	c := Check{
+		Name:   "kernel",
+		Effect: "no sandbox can be started",
+		Next:   "boot Linux " + oldest + " or newer",
+	}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		c.Found = err.Error()
+		return c
+	}
+	c.Found = unix.ByteSliceToString(u.Release[:])
+	c.OK = kernelAtLeast(c.Found, oldest)
+	return c
+}
+
+// kernelAtLeast compares major and minor numbers.
+func kernelAtLeast(release, least string) bool {
+	var have, want [2]int
+	if _, err := fmt.Sscanf(release, "%d.%d", &have[0], &have[1]); err != nil {
+		return false
+	}
+	if _, err := fmt.Sscanf(least, "%d.%d", &want[0], &want[1]); err != nil {
+		return false
+	}
+	return have[0] > want[0] || have[0] == want[0] && have[1] >= want[1]
+}
+
+func probeCall(name string, err error) Check {
+	c := Check{
+		Name: name, OK: !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM),
+		Found:  "present",
+		Effect: "no sandbox can be started",
+		Next:   "boot Linux " + oldest + " or newer; inside a container, allow the call in its seccomp profile",
+	}
+	if !c.OK {
+		c.Found = err.Error()
+	}
+	return c
+}
+
+// clone3Missing has fre-shell ask the kernel for a clone3 that it must refuse:
+// Go has no binding for it.
+func clone3Missing() error {
+	program, err := openProgram()
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	cmd := exec.Cmd{
+		Path: fmt.Sprintf("/proc/self/fd/%d", program.Fd()),
+		Args: []string{"fre-shell", "probe"},
+		Env:  []string{},
+	}
+	if err := cmd.Run(); err != nil {
+		return unix.ENOSYS
+	}
+	return nil
+}
+
+func probeProc() Check {
+	c := Check{
+		Name: "proc subset=pid", Found: "supported",
+		Effect: "no sandbox can be started",
+		Next:   "boot Linux 5.8 or newer",
+	}
+	fd, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
+	if err == nil {
+		err = unix.FsconfigSetString(fd, "subset", "pid")
+		unix.Close(fd)
+	}
+	c.OK = err == nil
+	if err != nil {
+		c.Found = err.Error()
+	}
+	return c
+}
+
+func probeUserns() Check {
+	c := Check{
+		Name:   "user namespaces",
+		Effect: "no sandbox can be started",
+		Next:   "set user.max_user_namespaces by sysctl to one per tenant at least",
+	}
+	b, err := os.ReadFile("/proc/sys/user/max_user_namespaces")
+	if err != nil {
+		c.Found = err.Error()
+		return c
+	}
+	c.Found = "at most " + strings.TrimSpace(string(b))
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	c.OK = err == nil && n > 0
+	return c
+}
+
+func probeAppArmor() Check {
+	c := Check{
+		Name: "AppArmor", OK: true, Found: "no restriction of user namespaces",
+		Effect: "only an engine without root is affected: FRE makes user namespaces as root",
+		Next:   "nothing, while the engine runs as root",
+	}
+	b, err := os.ReadFile("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+	if err == nil && strings.TrimSpace(string(b)) == "1" {
+		c.OK = os.Geteuid() == 0
+		c.Found = "unprivileged user namespaces are restricted"
+	}
+	return c
+}
+
+func probeCgroups() []Check {
+	layout, err := cgroup.Detect()
+	if err != nil {
+		return []Check{{
+			Name: "cgroups", Found: err.Error(),
+			Effect: "no limit can be enforced, so no sandbox is started",
+			Next:   "mount cgroup2 on /sys/fs/cgroup",
+		}}
+	}
+	checks := []Check{{Name: "cgroups", OK: true, Found: fmt.Sprintf("version %d", layout.Version)}}
+	missing := layout.Missing()
+	for _, c := range []struct {
+		controller cgroup.Controller
+		limit      string
+	}{
+		{cgroup.CPU, "a sandbox can use all CPUs"},
+		{cgroup.CPUAcct, "CPU time counts only processes that were waited for"},
+		{cgroup.Memory, "a sandbox can use all memory"},
+		{cgroup.Pids, "a fork bomb can use up the host's processes"},
+	} {
+		check := Check{
+			Name: "cgroup " + string(c.controller), OK: true, Found: layout.Mounts[c.controller],
+			Effect: "the engine refuses to start, unless the controller is configured as optional: then " + c.limit,
+			Next:   "remove cgroup_disable=" + string(c.controller) + " from the kernel's command line",
+		}
+		for _, m := range missing {
+			if m == c.controller {
+				check.OK, check.Found = false, "missing"
+			}
+		}
+		checks = append(checks, check)
+	}
+	swap := Check{
+		Name: "swap accounting", OK: layout.Swap || !hasSwap(), Found: "swap counts towards the memory limit",
+		Effect: "a sandbox can use swap beyond its memory limit",
+		Next:   "boot with swapaccount=1, or turn swap off",
+	}
+	if !layout.Swap {
+		swap.Found = "not available"
+		if swap.OK {
+			swap.Found = "not available, and the host has no swap"
+		}
+	}
+	return append(checks, swap)
+}
+
+func hasSwap() bool {
+	b, err := os.ReadFile("/proc/swaps") // a heading, then one line each
+	return err != nil || strings.Count(string(b), "\n") > 1
+}

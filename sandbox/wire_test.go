@@ -1,0 +1,170 @@
+package sandbox
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os/exec"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// TestWireLayout compares wire.go with what the compiler made of wire.h.
+func TestWireLayout(t *testing.T) {
+	program, err := openProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	out, err := exec.Command(fmt.Sprintf("/proc/self/fd/%d", program.Fd()), "layout").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var want strings.Builder
+	for _, c := range []struct {
+		name  string
+		value int
+	}{
+		{"FRE_WIRE_VERSION", wireVersion},
+		{"FRE_MAX_PAYLOAD", maxPayload},
+		{"FRE_MAX_INLINE", maxInline},
+		{"FRE_MAX_STRINGS", maxStrings},
+		{"FRE_MAX_FDS", maxFDs},
+		{"FRE_START", int(kindStart)},
+		{"FRE_HELLO", int(kindHello)},
+		{"FRE_STARTED", int(kindStarted)},
+		{"FRE_FAILED", int(kindFailed)},
+		{"FRE_EXITED", int(kindExited)},
+		{"FRE_CGROUP2", flagCgroup2},
+		{"FRE_STEP_SETUP", int(StepSetup)},
+		{"FRE_STEP_MESSAGE", int(StepMessage)},
+		{"FRE_STEP_CLONE", int(StepClone)},
+		{"FRE_STEP_CGROUP", int(StepCgroup)},
+		{"FRE_STEP_NETNS", int(StepNetns)},
+		{"FRE_STEP_ROOT", int(StepRoot)},
+		{"FRE_STEP_PROC", int(StepProc)},
+		{"FRE_STEP_MOUNT", int(StepMount)},
+		{"FRE_STEP_HOSTNAME", int(StepHostname)},
+		{"FRE_STEP_SESSION", int(StepSession)},
+		{"FRE_STEP_USERNS", int(StepUserns)},
+		{"FRE_STEP_IDS", int(StepIDs)},
+		{"FRE_STEP_CAPABILITIES", int(StepCapabilities)},
+		{"FRE_STEP_FDS", int(StepFDs)},
+		{"FRE_STEP_RLIMIT", int(StepRlimit)},
+		{"FRE_STEP_DIR", int(StepDir)},
+		{"FRE_STEP_EXEC", int(StepExec)},
+	} {
+		fmt.Fprintln(&want, c.name, c.value)
+	}
+	layout(&want, "fre_start", startHeader{})
+	layout(&want, "fre_report", report{})
+	if diff := cmp.Diff(want.String(), string(out)); diff != "" {
+		t.Errorf("wire.go (-) and wire.h (+) differ:\n%s", diff)
+	}
+	if got := binary.Size(report{}); got != reportSize {
+		t.Errorf("reportSize is %d, want %d", reportSize, got)
+	}
+}
+
+// layout prints a struct as fre-shell does. C's fields are Go's in snake case.
+func layout(w *strings.Builder, name string, v any) {
+	typ := reflect.TypeOf(v)
+	fmt.Fprintln(w, name, binary.Size(v))
+	offset := 0 // encoding/binary puts no padding in
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		fmt.Fprintf(w, "%s.%s %d %d\n", name, snake(f.Name), offset, f.Type.Size())
+		offset += int(f.Type.Size())
+	}
+}
+
+func snake(s string) string {
+	for _, r := range []struct{ from, to string }{
+		{"FD", "fd_"}, {"CPUUs", "cpu_us"}, {"MaxRSSKB", "max_rss_kb"},
+	} {
+		if rest, ok := strings.CutPrefix(s, r.from); ok {
+			return r.to + strings.ToLower(rest)
+		}
+	}
+	return strings.ToLower(s)
+}
+
+func TestParseReport(t *testing.T) {
+	good := make([]byte, reportSize)
+	binary.NativeEndian.PutUint16(good, wireVersion)
+	for _, test := range []struct {
+		name string
+		in   []byte
+		ok   bool
+	}{
+		{"good", good, true},
+		{"empty", nil, false},
+		{"short", good[:reportSize-1], false},
+		{"long", append(good[:reportSize:reportSize], 0), false},
+		{"other version", make([]byte, reportSize), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := parseReport(test.in)
+			if (err == nil) != test.ok {
+				t.Errorf("got %v, want ok %v", err, test.ok)
+			}
+		})
+	}
+}
+
+// TestMalformedStart sends the spawner what the engine never would: it refuses
+// each and serves on.
+func TestMalformedStart(t *testing.T) {
+	h := openHost(t)
+	whole := func() *startMessage {
+		m := newStartMessage(1 << 40)
+		for range 6 {
+			m.fd(int(h.null.Fd()))
+		}
+		m.header.FDRoot, m.header.FDUserns = 0, 1
+		m.header.FDStdin, m.header.FDStdout, m.header.FDStderr = 2, 3, 4
+		m.header.Argc = 1
+		m.string("/bin/prog")
+		m.string("/")
+		m.string("host")
+		return m
+	}
+	for _, test := range []struct {
+		name   string
+		change func(*startMessage)
+	}{
+		{"version", func(m *startMessage) { m.header.Version = 9 }},
+		{"kind", func(m *startMessage) { m.header.Kind = 9 }},
+		{"no arguments", func(m *startMessage) { m.header.Argc = 0 }},
+		{"too many arguments", func(m *startMessage) { m.header.Argc = 1 << 31 }},
+		{"counts that overflow", func(m *startMessage) { m.header.Argc, m.header.Envc = 1<<31, 1<<31 }},
+		{"more arguments than strings", func(m *startMessage) { m.header.Argc = 2 }},
+		{"more strings than counted", func(m *startMessage) { m.string("x") }},
+		{"string without end", func(m *startMessage) { m.strings = m.strings[:len(m.strings)-1] }},
+		{"no root", func(m *startMessage) { m.header.FDRoot = -1 }},
+		{"fd out of range", func(m *startMessage) { m.header.FDStderr = 6 }},
+		{"fd negative", func(m *startMessage) { m.header.FDChannel = -2 }},
+		{"cgroups out of range", func(m *startMessage) { m.header.FDCgroup, m.header.Cgroups = 5, 2 }},
+		{"mounts out of range", func(m *startMessage) { m.header.FDMount, m.header.Mounts = 5, 2 }},
+		{"inline and apart", func(m *startMessage) { m.header.FDPayload = 5 }},
+		{"cgroup v2 without a directory", func(m *startMessage) { m.header.Flags = flagCgroup2 }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := whole()
+			test.change(m)
+			sb := &Sandbox{host: h, number: m.header.ID, pidfd: -1, tmp: -1, ready: make(chan struct{})}
+			if err := h.slots[0].s.start(sb, m); err != nil {
+				t.Fatal(err)
+			}
+			<-sb.ready
+			var e *StartError
+			if e, _ = sb.err.(*StartError); e == nil || e.Step != StepMessage || (e.Err != unix.EBADMSG && e.Err != unix.E2BIG) {
+				t.Errorf("got %v, want a refused message", sb.err)
+			}
+		})
+	}
+}
