@@ -81,9 +81,9 @@ func exists(p string) bool { _, err := os.Stat(p); return err == nil }
 func (l language) start(t testing.TB, handler string, env ...string) *instance {
 	t.Helper()
 	i := l.startRaw(t, handler, env...)
-	i.Conn = channel.NewConn(i.raw, channel.Config{Log: func(id uint64, level, message string) {
+	i.Conn = channel.NewConn(i.raw, channel.Config{Log: func(id, level, message string) {
 		select {
-		case i.logs <- fmt.Sprintf("%d %s %s", id, level, message):
+		case i.logs <- fmt.Sprintf("%s %s %s", id, level, message):
 		default:
 			t.Errorf("a log line too many: %s", message)
 		}
@@ -138,7 +138,7 @@ type answer struct {
 func (i *instance) invoke(ctx context.Context, body string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	r, err := i.Invoke(ctx, &channel.Invocation{Method: "POST", Path: "/p"}, strings.NewReader(body))
+	r, err := i.Invoke(ctx, &channel.Invocation{ID: "1", Method: "POST", Path: "/p"}, strings.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}
