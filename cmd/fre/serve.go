@@ -159,7 +159,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		return &hintError{err, "give another address with --listen"}
 	}
 	servers := []*http.Server{
-		newHTTPServer(server.New(server.Config{Engine: eng, Log: log, Version: version()}), log),
+		newHTTPServer(server.New(server.Config{Engine: eng, Log: log, Version: version(), Scratch: st.MkdirScratch}), log),
 		newHTTPServer(gateway.New(gateway.Config{Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics}), log),
 	}
 	log.Info("engine ready", "socket", cfg.Socket, "gateway", "http://"+public.Addr().String(), "state", cfg.State)
