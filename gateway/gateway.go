@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -130,16 +131,28 @@ func functionPath(r *http.Request) string {
 }
 
 // requestBody ends a blocked Read when the event is over before the client has
-// sent everything.
+// sent everything. After the body's end it leaves the connection alone: its
+// next request is waited for with the same deadline.
 type requestBody struct {
 	io.ReadCloser
-	w    http.ResponseWriter
-	once sync.Once
+	w   http.ResponseWriter
+	eof atomic.Bool
 }
 
+func (b *requestBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.eof.Store(true)
+	}
+	return n, err
+}
+
+// Close leaves the body itself to net/http, which closes it after the handler.
 func (b *requestBody) Close() error {
-	b.once.Do(func() { _ = http.NewResponseController(b.w).SetReadDeadline(time.Unix(1, 0)) })
-	return nil // net/http closes the body itself after the handler
+	if b.eof.Load() {
+		return nil
+	}
+	return http.NewResponseController(b.w).SetReadDeadline(time.Unix(1, 0))
 }
 
 var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
