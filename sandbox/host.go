@@ -91,9 +91,11 @@ func Open(cfg Config) (host *Host, err error) {
 		cfg.CgroupParent = "fre-" + hex.EncodeToString(sum[:6])
 	}
 	if cfg.Spawners == 0 {
-		// A spawner waits for each child's execve. On two busy CPUs the slowest
-		// of 256 starts at once took 530, 1062 and 814 ms with one spawner, 457,
-		// 763 and 748 with two; of 64, 124 and 118 (BenchmarkBurst).
+		// A spawner waits for each child's execve. Slowest of 256 starts at
+		// once on two CPUs, in ms, one spawner/two: 530/457, 1062/763, 814/748,
+		// 771/824; of 64: 192/231, 124/118, 256/195, 191/282 (BenchmarkBurst, on
+		// a machine busy with other work: within noise, but the death of one of
+		// two costs half the sandboxes).
 		cfg.Spawners = min(2, runtime.NumCPU())
 	}
 	h := &Host{
