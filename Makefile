@@ -41,7 +41,7 @@ help: ## list the targets
 
 .PHONY: build
 build: deps-build shell ## build bin/fre (installs a compiler and Go first if they are missing)
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.release=$(VERSION)' -o bin/ ./cmd/...
 
 .PHONY: shell
 shell: ## build the C spawner, sandbox/shell/bin/fre-shell
