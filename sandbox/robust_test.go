@@ -46,8 +46,10 @@ func TestSpawnerKilled(t *testing.T) {
 		s, _ := startReady(t, h, prog(root, "sleep"))
 		all = append(all, s)
 	}
-	if err := h.slots[0].s.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
+	for i := range h.slots {
+		if err := h.slots[i].s.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, s := range all {
 		if status := wait(t, s); status.Signal != int(unix.SIGKILL) {

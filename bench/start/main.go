@@ -94,7 +94,7 @@ func run(ctx context.Context, o options) (err error) {
 
 	r := &result{}
 	if r.Host, err = host.Describe(ctx, map[string][]string{
-		"fre": {o.Bin, "version"}, "runc": {"runc", "--version"}, "docker": {"docker", "--version"},
+		"fre": e.Version(), "runc": {"runc", "--version"}, "docker": {"docker", "--version"},
 	}); err != nil {
 		return err
 	}

@@ -155,7 +155,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 
 	r := &result{}
-	if r.Host, err = host.Describe(ctx, map[string][]string{"fre": {o.Bin, "version"}}); err != nil {
+	if r.Host, err = host.Describe(ctx, map[string][]string{"fre": e.Version()}); err != nil {
 		return err
 	}
 	for _, connections := range []int{2, 64} {

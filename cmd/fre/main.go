@@ -91,10 +91,16 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "fre: interrupted")
 		return exitInterrupt
 	}
-	message, next := explain(err)
-	fmt.Fprintln(stderr, "fre:", message)
-	if next != "" {
-		fmt.Fprintln(stderr, "    ", next)
+	all := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // of each(), not of what an error wraps
+		all = joined.Unwrap()
+	}
+	for _, err := range all {
+		message, next := explain(err)
+		fmt.Fprintln(stderr, "fre:", message)
+		if next != "" {
+			fmt.Fprintln(stderr, "    ", next)
+		}
 	}
 	return exitCode(err)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/servertest"
 )
@@ -57,6 +59,23 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			// logged NAME TEXT: waits until the function's log holds the line.
+			"logged": func(ts *testscript.TestScript, _ bool, args []string) {
+				c := client.New(ts.Getenv("FRE_SOCKET"))
+				defer c.Close()
+				found := errors.New("found")
+				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+				defer cancel()
+				err := c.Logs(ctx, args[0], client.LogOptions{Tail: -1, Follow: true}, func(l api.LogLine) error {
+					if l.Text == args[1] {
+						return found
+					}
+					return nil
+				})
+				if !errors.Is(err, found) {
+					ts.Fatalf("log of %s never held %q: %v", args[0], args[1], err)
+				}
+			},
 			// status N COMMAND…: runs it and wants this exit status.
 			"status": func(ts *testscript.TestScript, _ bool, args []string) {
 				err := ts.Exec(args[1], args[2:]...)

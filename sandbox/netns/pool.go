@@ -12,6 +12,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -131,6 +132,33 @@ func (p *Pool) work(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-p.wake:
+			p.settle(ctx)
+		}
+	}
+}
+
+// A burst of starts comes before the pool's own work: the worker waits until
+// nothing has been acquired or released for settleQuiet, but not longer than
+// settleAtMost, so that steady load does not starve the pool.
+const (
+	settleQuiet  = 5 * time.Millisecond
+	settleAtMost = 100 * time.Millisecond
+)
+
+func (p *Pool) settle(ctx context.Context) {
+	quiet, most := time.NewTimer(settleQuiet), time.NewTimer(settleAtMost)
+	defer quiet.Stop()
+	defer most.Stop()
+	for {
+		select {
+		case <-p.wake:
+			quiet.Reset(settleQuiet)
+		case <-quiet.C:
+			return
+		case <-most.C:
+			return
+		case <-ctx.Done():
+			return
 		}
 	}
 }

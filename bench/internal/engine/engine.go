@@ -65,6 +65,12 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 // Addr is the HTTP address, "host:port".
 func (e *Engine) Addr() string { return e.opts.Addr }
 
+// Version is the command line that prints which fre this is: without an engine
+// the program says so and fails.
+func (e *Engine) Version() []string {
+	return []string{e.opts.Bin, "--socket", e.opts.Socket, "version"}
+}
+
 // Dir is a directory of the benchmark's own, on the state's disk, removed by
 // Close.
 func (e *Engine) Dir() string { return e.dir }

@@ -1,0 +1,142 @@
+package server
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/api"
+)
+
+type schema struct {
+	Ref        string            `yaml:"$ref"`
+	Type       string            `yaml:"type"`
+	Format     string            `yaml:"format"`
+	Items      *schema           `yaml:"items"`
+	AllOf      []schema          `yaml:"allOf"`
+	Required   []string          `yaml:"required"`
+	Properties map[string]schema `yaml:"properties"`
+}
+
+// TestOpenAPI compares the description with the routes and the wire types.
+func TestOpenAPI(t *testing.T) {
+	src, err := os.ReadFile("../api/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Paths      map[string]map[string]any
+		Components struct {
+			Schemas map[string]schema
+		}
+	}
+	if err := yaml.Unmarshal(src, &doc); err != nil {
+		t.Fatal(err)
+	}
+
+	var described, served []string
+	for path, item := range doc.Paths {
+		for key := range item {
+			if key != "parameters" {
+				described = append(described, strings.ToUpper(key)+" "+path)
+			}
+		}
+	}
+	for _, rt := range new(server).routes() {
+		served = append(served, rt.method+" "+rt.path)
+	}
+	slices.Sort(described)
+	slices.Sort(served)
+	if diff := cmp.Diff(served, described); diff != "" {
+		t.Errorf("routes of the server and of openapi.yaml (-server +openapi):\n%s", diff)
+	}
+
+	all := map[string]reflect.Type{}
+	for _, v := range []any{
+		api.Version{}, api.Check{}, api.Doctor{}, api.Image{}, api.Part{}, api.ImageDetails{}, api.Function{}, api.FunctionDetails{},
+		api.DeployRequest{}, api.Event{}, api.BuildLine{}, api.Sandbox{}, api.Stats{}, api.Exit{}, api.LogLine{}, api.LogEntry{},
+		api.RunRequest{}, api.TemplateInfo{}, api.Error{}, api.ErrorBody{},
+	} {
+		typ := reflect.TypeOf(v)
+		all[typ.Name()] = typ
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(all)), slices.Sorted(maps.Keys(doc.Components.Schemas))); diff != "" {
+		t.Fatalf("wire types and schemas (-api +openapi):\n%s", diff)
+	}
+	for name, typ := range all {
+		if diff := cmp.Diff(schemaOf(typ), plain(doc.Components.Schemas[name])); diff != "" {
+			t.Errorf("%s (-api +openapi):\n%s", name, diff)
+		}
+	}
+	for _, ref := range regexp.MustCompile(`#/components/schemas/(\w+)`).FindAllStringSubmatch(string(src), -1) {
+		if _, ok := all[ref[1]]; !ok {
+			t.Errorf("openapi.yaml refers to the schema %s, which is not there", ref[1])
+		}
+	}
+}
+
+// plain sorts what has no order.
+func plain(s schema) schema {
+	slices.Sort(s.Required)
+	for i := range s.AllOf {
+		s.AllOf[i] = plain(s.AllOf[i])
+	}
+	return s
+}
+
+// schemaOf is the schema of a struct by its JSON tags.
+func schemaOf(typ reflect.Type) schema {
+	s := schema{Type: "object", Properties: map[string]schema{}}
+	var base *schema
+	for field := range typ.Fields() {
+		if field.Anonymous {
+			base = &schema{Ref: "#/components/schemas/" + field.Type.Name()}
+			continue
+		}
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if name == "-" {
+			continue
+		}
+		if options != "omitempty" {
+			s.Required = append(s.Required, name)
+		}
+		s.Properties[name] = valueSchema(field.Type)
+	}
+	slices.Sort(s.Required)
+	if base != nil {
+		return schema{AllOf: []schema{*base, s}}
+	}
+	return s
+}
+
+func valueSchema(typ reflect.Type) schema {
+	switch {
+	case typ == reflect.TypeFor[json.RawMessage]():
+		return schema{}
+	case typ == reflect.TypeFor[time.Time]():
+		return schema{Type: "string", Format: "date-time"}
+	case typ.Kind() == reflect.Pointer:
+		return valueSchema(typ.Elem())
+	case typ.Kind() == reflect.Slice:
+		items := valueSchema(typ.Elem())
+		return schema{Type: "array", Items: &items}
+	case typ.Kind() == reflect.Struct:
+		return schema{Ref: "#/components/schemas/" + typ.Name()}
+	case typ.Kind() == reflect.Int64 || typ.Kind() == reflect.Uint64:
+		return schema{Type: "integer", Format: "int64"}
+	case typ.Kind() == reflect.Int:
+		return schema{Type: "integer"}
+	case typ.Kind() == reflect.Bool:
+		return schema{Type: "boolean"}
+	}
+	return schema{Type: "string"}
+}
