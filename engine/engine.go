@@ -19,8 +19,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -289,10 +291,7 @@ func (e *Engine) openLog(function string) (*functionLog, error) {
 // replaceLocked publishes, with deployMu held, a new map of functions with name
 // set to f, or removed where f is nil.
 func (e *Engine) replaceLocked(name string, f *function) {
-	next := make(map[string]*function, len(*e.functions.Load())+1)
-	for k, v := range *e.functions.Load() {
-		next[k] = v
-	}
+	next := maps.Clone(*e.functions.Load())
 	if f == nil {
 		delete(next, name)
 	} else {
@@ -301,12 +300,12 @@ func (e *Engine) replaceLocked(name string, f *function) {
 	e.functions.Store(&next)
 }
 
-// Functions lists the deployed functions in no particular order.
+// Functions lists the deployed functions by name.
 func (e *Engine) Functions() []*Function {
 	m := *e.functions.Load()
 	out := make([]*Function, 0, len(m))
-	for _, f := range m {
-		out = append(out, f.describe())
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, m[name].describe())
 	}
 	return out
 }
