@@ -228,7 +228,7 @@ func (g *Group) reset() error {
 
 func (g *Group) close() {
 	for _, f := range g.procs {
-		f.Close()
+		_ = f.Close()
 	}
 	g.procs = nil
 }

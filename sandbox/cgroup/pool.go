@@ -104,12 +104,12 @@ func Open(cfg Config) (*Pool, error) {
 	}
 	for _, dir := range p.unique {
 		if err := os.Mkdir(dir, 0o755); err != nil {
-			p.removeParents()
+			_ = p.removeParents()
 			return nil, err
 		}
 		if layout.Version == V2 {
 			if err := enable(dir, p.have()); err != nil {
-				p.removeParents()
+				_ = p.removeParents()
 				return nil, fmt.Errorf("cgroup %s: %w", dir, err)
 			}
 		}
@@ -224,7 +224,7 @@ func (p *Pool) create() (*Group, error) {
 	g.unique = distinct(g.dirs)
 	for _, dir := range g.unique {
 		if err := os.Mkdir(dir, 0o755); err != nil {
-			p.remove(g)
+			_ = p.remove(g)
 			return nil, err
 		}
 		path, flags := filepath.Join(dir, "cgroup.procs"), unix.O_WRONLY
@@ -234,7 +234,7 @@ func (p *Pool) create() (*Group, error) {
 		// Not os.OpenFile: it would add the files to the poller in vain.
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
 		if err != nil {
-			p.remove(g)
+			_ = p.remove(g)
 			return nil, fmt.Errorf("open %s: %w", path, err)
 		}
 		g.procs = append(g.procs, os.NewFile(uintptr(fd), path))
@@ -363,7 +363,7 @@ func (p *Pool) refill(ctx context.Context) {
 		}
 		g, err := p.create()
 		if err != nil {
-			p.cfg.Log.Warn("cgroup not made", "error", err)
+			p.cfg.Log.WarnContext(ctx, "cgroup not made", "error", err)
 			return
 		}
 		p.mu.Lock()
@@ -449,7 +449,7 @@ func removeTree(dir string) error {
 }
 
 func ignoreGone(err error) error {
-	if err == unix.ESRCH {
+	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
 	return err

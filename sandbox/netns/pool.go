@@ -191,7 +191,7 @@ func (p *Pool) refill(ctx context.Context) {
 		}
 		n, err := create()
 		if err != nil {
-			p.cfg.Log.Warn("network namespace not made", "error", err)
+			p.cfg.Log.WarnContext(ctx, "network namespace not made", "error", err)
 			return
 		}
 		p.mu.Lock()
@@ -291,8 +291,8 @@ func (n *Namespace) clean() bool {
 }
 
 func (n *Namespace) close() {
-	n.file.Close()
+	_ = n.file.Close()
 	if n.used != nil {
-		n.used.Close()
+		_ = n.used.Close()
 	}
 }
