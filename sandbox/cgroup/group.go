@@ -255,7 +255,7 @@ func (g *Group) clean() pool.Verdict {
 
 func (g *Group) close() {
 	for _, f := range g.procs {
-		f.Close()
+		_ = f.Close()
 	}
 	g.procs = nil
 }

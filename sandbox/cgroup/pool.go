@@ -98,12 +98,12 @@ func Open(cfg Config) (*Pool, error) {
 	}
 	for _, dir := range p.unique {
 		if err := os.Mkdir(dir, 0o755); err != nil {
-			p.removeParents()
+			_ = p.removeParents()
 			return nil, err
 		}
 		if layout.Version == V2 {
 			if err := enable(dir, p.have()); err != nil {
-				p.removeParents()
+				_ = p.removeParents()
 				return nil, fmt.Errorf("cgroup %s: %w", dir, err)
 			}
 		}
@@ -278,7 +278,7 @@ func removeTree(dir string) error {
 }
 
 func ignoreGone(err error) error {
-	if err == unix.ESRCH {
+	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
 	return err

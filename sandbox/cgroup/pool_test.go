@@ -185,7 +185,7 @@ func TestBusyGroup(t *testing.T) {
 	case <-ended:
 	case <-time.After(10 * time.Second):
 		t.Error("process outlived the pool")
-		cmd.Process.Kill()
+		_ = cmd.Process.Kill()
 	}
 }
 

@@ -154,8 +154,8 @@ func (n *Namespace) clean() pool.Verdict {
 }
 
 func (n *Namespace) close() {
-	n.file.Close()
+	_ = n.file.Close()
 	if n.used != nil {
-		n.used.Close()
+		_ = n.used.Close()
 	}
 }
