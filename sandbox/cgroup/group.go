@@ -45,14 +45,14 @@ type Group struct {
 	name   string
 	dirs   map[Controller]string // V2: all the same
 	unique []string              // dirs without repetition, in the order of controllers
-	procs  []*os.File            // V1: cgroup.procs of each; V2: the directory
+	procs  []*os.File            // V1: tasks of each hierarchy; V2: the directory
 	limits Limits                // in force; zero where unknown
 	before counters              // what earlier leases have counted
 	v2     bool
 }
 
-// Files are what a process joins the group by: on V1 the open cgroup.procs of
-// each hierarchy, to each of which it writes "0"; on V2 the directory alone,
+// Files are what a process of one thread joins the group by: on V1 the open
+// tasks of each hierarchy, to each of which it writes "0"; on V2 the directory alone,
 // for CLONE_INTO_CGROUP. They stay the group's.
 func (g *Group) Files() []*os.File { return g.procs }
 

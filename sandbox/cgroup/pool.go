@@ -178,7 +178,10 @@ func (p *Pool) create() (*Group, error) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return nil, errors.Join(err, p.remove(g))
 		}
-		path, flags := filepath.Join(dir, "cgroup.procs"), unix.O_WRONLY
+		// "0" written to tasks moves the writer's one thread; cgroup.procs would
+		// take a lock that waits for a grace period of RCU, some 10 ms, whenever
+		// no other has lately (cgroup_procs_write_start in the kernel).
+		path, flags := filepath.Join(dir, "tasks"), unix.O_WRONLY
 		if g.v2 {
 			path, flags = dir, unix.O_DIRECTORY
 		}
