@@ -194,7 +194,9 @@ func (s *Sandbox) exited(r report) {
 			} else {
 				s.status.OOMKilled = usage.OOMKills > 0
 				s.status.CPU = max(usage.CPU, s.status.CPU)
-				s.status.MaxMemory = max(usage.MaxMemory, s.status.MaxMemory)
+				if usage.MaxMemory > 0 {
+					s.status.MaxMemory = usage.MaxMemory
+				}
 			}
 		}
 		s.release()
