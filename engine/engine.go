@@ -258,6 +258,9 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if err != nil {
 		return nil, err
 	}
+	if err := e.cfg.Sandboxes.CheckLimits(f.spec("").Limits); err != nil {
+		return nil, fmt.Errorf("deploy %s: %w", name, &image.FieldError{Field: "resources.files", Message: err.Error()})
+	}
 
 	e.deployMu.Lock()
 	defer e.deployMu.Unlock()

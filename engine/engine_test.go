@@ -255,6 +255,18 @@ type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, errCut }
 
+// TestDeployRefusesLimits: what no sandbox on this host can have is refused at
+// once, not at the first event.
+func TestDeployRefusesLimits(t *testing.T) {
+	r := open(t)
+	img := r.image("f", func(c *image.Config) { c.Resources.Files = 1 << 40 })
+	_, err := r.Deploy(t.Context(), "f", img, DeployOptions{})
+	var field *image.FieldError
+	if !errors.As(err, &field) || field.Field != "resources.files" {
+		t.Errorf("deploy with 2^40 open files: %v, want an error about resources.files", err)
+	}
+}
+
 // TestNoStampede: events that arrive together on a cold function start only
 // the instances they can fill.
 func TestNoStampede(t *testing.T) {
@@ -456,7 +468,7 @@ func TestLogFlood(t *testing.T) {
 	fretest.CheckLeaks(t)
 	r := &rig{t: t, state: t.TempDir()}
 	r.start(Config{LogBytes: 256 << 10, LogFiles: 2})
-	r.deploy("f", nil)
+	r.deploy("f", func(c *image.Config) { c.Resources.Timeout = 2 * time.Minute }) // emulated machines are slow
 	r.mustCall("f", "/flood", "x", "x")
 	eventually(t, "the log to be written", func() bool {
 		entries, err := os.ReadDir(filepath.Join(r.state, "logs", "f"))

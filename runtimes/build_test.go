@@ -31,6 +31,10 @@ type unshareRunner struct {
 
 func (r *unshareRunner) Run(ctx context.Context, c image.Command) error {
 	r.runs = append(r.runs, filepath.Base(c.Args[0])+" "+filepath.Base(c.Args[1]))
+	unpacks := slices.Contains(c.Args, "ci") || slices.Contains(c.Args, "install") && !slices.Contains(c.Args, "--package-lock-only")
+	if unpacks && slices.ContainsFunc(c.Binds, func(b image.Bind) bool { return b.Writable && b.Target != "/work" }) {
+		return fmt.Errorf("%q unpacks packages and could write to what other builds read: %v", c.Args, c.Binds)
+	}
 	script := `set -e; root=$1; shift
 mount --rbind "$root" "$root"
 cd "$root"`

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -48,6 +49,9 @@ type Host struct {
 	reading  sync.WaitGroup // readers of spawners
 	starting sync.WaitGroup // Start calls under way
 	slots    []slot
+
+	startWithin time.Duration
+	maxFiles    int64 // open files a sandbox can be given
 
 	mu     sync.Mutex
 	closed bool
@@ -101,7 +105,7 @@ func Open(cfg Config) (host *Host, err error) {
 	h := &Host{
 		cfg: cfg, log: cfg.Log,
 		ids: map[string]*Sandbox{}, users: map[string]*userns{},
-		slots: make([]slot, cfg.Spawners),
+		slots: make([]slot, cfg.Spawners), startWithin: startWithin,
 	}
 	defer func() {
 		if err != nil {
@@ -127,9 +131,15 @@ func Open(cfg Config) (host *Host, err error) {
 	}
 	h.networks = netns.Open(netns.Config{Size: cfg.PoolSize, Log: cfg.Log})
 	for i := range h.slots {
-		if _, err := h.spawner(uint64(i)); err != nil {
+		s, err := h.spawner(uint64(i))
+		if err != nil {
 			return nil, err
 		}
+		var files unix.Rlimit
+		if err := unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &files); err != nil {
+			return nil, fmt.Errorf("read the spawner's limits: %w", err)
+		}
+		h.maxFiles = int64(min(files.Max, math.MaxInt64))
 	}
 	return h, nil
 }
@@ -157,7 +167,7 @@ func (h *Host) spawner(turn uint64) (*spawner, error) {
 	if slot.s != nil && !slot.s.ended() {
 		return slot.s, nil
 	}
-	s, err := newSpawner(h.program)
+	s, err := newSpawner(h)
 	if err != nil {
 		return nil, err
 	}
@@ -169,6 +179,19 @@ func (h *Host) spawner(turn uint64) (*spawner, error) {
 	})
 	return s, nil
 }
+
+// CheckLimits refuses limits that this host cannot give (EINVAL).
+func (h *Host) CheckLimits(l Limits) error {
+	if l.Files > h.maxFiles {
+		return fmt.Errorf("limit of %d open files is above the host's %d: %w; "+
+			"lower it, or raise the engine's own limit (LimitNOFILE of its service)", l.Files, h.maxFiles, unix.EINVAL)
+	}
+	return nil
+}
+
+// startWithin bounds a spawner's answer, which takes a millisecond: one that is
+// stopped or stuck in the kernel must not take the engine with it.
+const startWithin = time.Minute
 
 // check refuses what could not be started as it is meant.
 func (spec *Spec) check() error {
@@ -191,8 +214,7 @@ func (spec *Spec) check() error {
 	case spec.Network != NetworkNone && spec.Network != NetworkHost:
 		return bad(fmt.Sprintf("network %q is unknown", spec.Network))
 	}
-	l := spec.Limits
-	if l.MemoryBytes < 0 || l.CPUMillis < 0 || l.Pids < 0 || l.TmpBytes < 0 || l.TmpInodes < 0 || l.Files < 0 {
+	if l := spec.Limits; l.MemoryBytes < 0 || l.CPUMillis < 0 || l.Pids < 0 || l.TmpBytes < 0 || l.TmpInodes < 0 || l.Files < 0 {
 		return bad(fmt.Sprintf("limits %+v are negative", l))
 	}
 	for _, m := range spec.Mounts {
@@ -256,10 +278,11 @@ func (spec *Spec) setDefaults() {
 // Start starts a sandbox and returns once its program has been executed. A
 // [StartError] says at which step it failed; fs.ErrExist that the ID is in use;
 // fs.ErrClosed that the host is closed. When ctx ends first, what was started
-// is killed. spec's files are no longer needed after the return.
+// is killed. A spawner that does not answer is killed too, with all it started.
+// spec's files are no longer needed after the return.
 func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	spec.setDefaults()
-	if err := spec.check(); err != nil {
+	if err := errors.Join(spec.check(), h.CheckLimits(spec.Limits)); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -276,12 +299,19 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 		return nil, err
 	}
 	defer h.starting.Done()
-	if err := h.launch(s, &spec); err != nil {
+	sp, err := h.launch(s, &spec)
+	if err != nil {
 		s.release()
 		return nil, err
 	}
+	hung := time.NewTimer(h.startWithin)
+	defer hung.Stop()
 	select {
 	case <-s.ready:
+	case <-hung.C:
+		s.Kill()
+		sp.hung() // and its reader releases s
+		return nil, errHung
 	case <-ctx.Done():
 		s.Kill() // now, or as soon as it has started
 		return nil, ctx.Err()
@@ -314,15 +344,15 @@ func (h *Host) forget(s *Sandbox) {
 
 // launch gathers what the sandbox joins and sends it to a spawner. After an
 // error the caller releases s.
-func (h *Host) launch(s *Sandbox, spec *Spec) error {
+func (h *Host) launch(s *Sandbox, spec *Spec) (*spawner, error) {
 	user, err := h.userns(spec.User)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l := spec.Limits
 	s.group, err = h.cgroups.Acquire(cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	m := newStartMessage(s.number)
 	var trees []int
@@ -342,13 +372,13 @@ func (h *Host) launch(s *Sandbox, spec *Spec) error {
 
 	const bind, readonly = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, unix.MOUNT_ATTR_RDONLY
 	if m.header.FDRoot, err = tree(spec.Rootfs, bind|readonly); err != nil {
-		return err
+		return nil, err
 	}
 	if m.header.FDMount, err = tree(devDir(h.cfg.Dir), unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|readonly); err != nil {
-		return err
+		return nil, err
 	}
 	if s.tmp, err = newTmp(l.TmpBytes, l.TmpInodes, spec.User.HostBase); err != nil {
-		return err
+		return nil, err
 	}
 	m.fd(s.tmp)
 	s.mounts = []Mount{{Target: "/dev"}, {Target: "/tmp"}}
@@ -362,7 +392,7 @@ func (h *Host) launch(s *Sandbox, spec *Spec) error {
 			attr |= readonly
 		}
 		if _, err := tree(mount.Source, attr); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	m.header.Mounts = uint32(len(s.mounts))
@@ -378,7 +408,7 @@ func (h *Host) launch(s *Sandbox, spec *Spec) error {
 	m.header.FDUserns = m.fd(int(user.Fd()))
 	if spec.Network == NetworkNone {
 		if s.netns, err = h.networks.Acquire(); err != nil {
-			return err
+			return nil, err
 		}
 		m.header.FDNetns = m.fd(int(s.netns.File().Fd()))
 	}
@@ -410,11 +440,11 @@ func (h *Host) launch(s *Sandbox, spec *Spec) error {
 
 	sp, err := h.spawner(s.number)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	err = sp.start(s, m)
 	runtime.KeepAlive(spec) // whose files were used by number
-	return err
+	return sp, err
 }
 
 // userns returns the tenant's user namespace, made at its first sandbox.

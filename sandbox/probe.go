@@ -200,7 +200,7 @@ func probeCgroups() []Check {
 	}
 	swap := Check{
 		Name: "swap accounting", OK: layout.Swap || !hasSwap(), Found: "swap counts towards the memory limit",
-		Effect: "a sandbox can use swap beyond its memory limit",
+		Effect: "a sandbox does not swap at its memory limit, but what the host swaps out no longer counts",
 		Next:   "boot with swapaccount=1, or turn swap off",
 	}
 	if !layout.Swap {

@@ -156,6 +156,12 @@ func (s *Sandbox) started(pidfd int) {
 	close(s.ready)
 }
 
+// unreachable is started without a pidfd: what was started is being killed.
+func (s *Sandbox) unreachable() {
+	s.err = &StartError{Step: StepClone, Detail: "pidfd", Err: unix.EMFILE}
+	close(s.ready)
+}
+
 func (s *Sandbox) failed(r report) {
 	e := &StartError{Step: r.Step, Err: unix.Errno(r.Error)}
 	switch {

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 var tenant = User{Tenant: "a", HostBase: 10 << 16, UID: 1000, GID: 1000}
 
 // within bounds what a test waits for; nothing measured depends on it.
-const within = 20 * time.Second
+const within = 2 * time.Minute
 
 func openHost(t testing.TB, change ...func(*Config)) *Host {
 	t.Helper()
@@ -422,7 +422,7 @@ func TestStartErrors(t *testing.T) {
 		{"proc a symlink", func(s *Spec) { s.Rootfs = linked }, StepProc, unix.ELOOP},
 		{"arguments too long", func(s *Spec) { s.Args = append(s.Args, strings.Repeat("x", 3<<20)) }, StepExec, unix.E2BIG},
 		{"strings beyond the message", func(s *Spec) { s.Args = append(s.Args, strings.Repeat("x", 5<<20)) }, StepMessage, unix.E2BIG},
-		{"more open files than the host allows", func(s *Spec) { s.Limits.Files = 1 << 40 }, StepRlimit, unix.EPERM},
+		{"more open files than the host allows", func(s *Spec) { s.Limits.Files = 1 << 40 }, 0, unix.EINVAL},
 		{"root missing", func(s *Spec) { s.Rootfs = "/none" }, 0, unix.ENOENT},
 		{"root relative", func(s *Spec) { s.Rootfs = "x" }, 0, unix.EINVAL},
 		{"no tenant", func(s *Spec) { s.User.Tenant = "" }, 0, unix.EINVAL},

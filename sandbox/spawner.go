@@ -15,6 +15,7 @@ import (
 
 // spawner is one running fre-shell and the socket to it.
 type spawner struct {
+	host *Host
 	cmd  *exec.Cmd
 	conn *net.UnixConn
 
@@ -26,8 +27,8 @@ type spawner struct {
 // socketBuffer lets a burst of starts queue in the kernel.
 const socketBuffer = 1 << 20
 
-// newSpawner runs program and waits until it has set itself up.
-func newSpawner(program *os.File) (*spawner, error) {
+// newSpawner runs fre-shell and waits until it has set itself up.
+func newSpawner(host *Host) (*spawner, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socketpair: %w", err)
@@ -45,7 +46,7 @@ func newSpawner(program *os.File) (*spawner, error) {
 	conn := generic.(*net.UnixConn)
 
 	cmd := &exec.Cmd{
-		Path:       fmt.Sprintf("/proc/self/fd/%d", program.Fd()),
+		Path:       fmt.Sprintf("/proc/self/fd/%d", host.program.Fd()),
 		Args:       []string{"fre-shell", "spawn"},
 		Env:        []string{}, // not nil, which would mean the engine's
 		Dir:        "/",
@@ -61,7 +62,7 @@ func newSpawner(program *os.File) (*spawner, error) {
 		return nil, fmt.Errorf("start spawner: %w", err)
 	}
 	_ = theirs.Close()
-	s := &spawner{cmd: cmd, conn: conn, live: map[uint64]*Sandbox{}}
+	s := &spawner{host: host, cmd: cmd, conn: conn, live: map[uint64]*Sandbox{}}
 	if err := s.hello(); err != nil {
 		_ = s.conn.Close()
 		_ = s.cmd.Process.Kill()
@@ -120,6 +121,9 @@ func (s *spawner) receive(buf, oob []byte) (report, int, error) {
 // errSpawnerGone is what a start gets that the spawner did not live to answer.
 var errSpawnerGone = errors.New("spawner has ended")
 
+// errHung is what the start gets that finds it out.
+var errHung = errors.New("spawner did not answer and was killed")
+
 // ended says that no start may be sent any more.
 func (s *spawner) ended() bool {
 	s.mu.Lock()
@@ -153,9 +157,16 @@ func (s *spawner) start(sb *Sandbox, m *startMessage) error {
 	}
 	s.live[sb.number] = sb
 	s.mu.Unlock()
+	// The socket has room unless the spawner hangs. All starts share the
+	// deadline: a later one only moves it further.
+	s.conn.SetWriteDeadline(time.Now().Add(s.host.startWithin))
 	if _, _, err := s.conn.WriteMsgUnix(packet, unix.UnixRights(m.fds...), nil); err != nil {
 		if s.take(sb.number) == nil {
 			return nil // the reader noticed first and ends it
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			s.hung()
+			return errHung
 		}
 		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) {
 			return errSpawnerGone
@@ -181,6 +192,16 @@ func payloadFile(b []byte) (int, error) {
 	}
 	return fd, nil
 }
+
+// kill has the spawner kill a sandbox. Not for the reader's goroutine: the
+// spawner may wait for it.
+func (s *spawner) kill(id uint64) {
+	// An error means that the spawner is gone, and the sandbox with it.
+	_, _, _ = s.conn.WriteMsgUnix(killMessage(id), nil, nil)
+}
+
+// hung ends a spawner that has not answered in time; its reader does the rest.
+func (s *spawner) hung() { _ = s.cmd.Process.Kill() }
 
 // take removes one sandbox from the live ones; nil if it is not there.
 func (s *spawner) take(id uint64) *Sandbox {
@@ -212,9 +233,17 @@ func (s *spawner) read() error {
 		}
 		switch r.Kind {
 		case kindStarted:
-			if sb := s.get(r.ID); sb != nil && pidfd >= 0 {
+			sb := s.get(r.ID)
+			switch {
+			case sb == nil:
+			case pidfd >= 0:
 				sb.started(pidfd)
 				pidfd = -1
+			default:
+				// The kernel drops an fd for which the engine has no room. What
+				// cannot be reached must not run.
+				sb.unreachable()
+				s.host.ending.Go(func() { s.kill(r.ID) })
 			}
 		case kindFailed:
 			if sb := s.take(r.ID); sb != nil {

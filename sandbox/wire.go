@@ -21,6 +21,7 @@ type kind uint16
 
 const (
 	kindStart   kind = 0x01
+	kindKill    kind = 0x10
 	kindHello   kind = 0x81
 	kindStarted kind = 0x82
 	kindFailed  kind = 0x83
@@ -140,6 +141,15 @@ func parseReport(b []byte) (report, error) {
 		return r, fmt.Errorf("report of version %d: %w", r.Version, unix.EBADMSG)
 	}
 	return r, nil
+}
+
+// killMessage asks the spawner to kill what it started as id.
+func killMessage(id uint64) []byte {
+	b := make([]byte, 16)
+	binary.NativeEndian.PutUint16(b, wireVersion)
+	binary.NativeEndian.PutUint16(b[2:], uint16(kindKill))
+	binary.NativeEndian.PutUint64(b[8:], id)
+	return b
 }
 
 // startMessage collects a START message and the fds that go with it, which

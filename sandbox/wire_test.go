@@ -36,6 +36,7 @@ func TestWireLayout(t *testing.T) {
 		{"FRE_MAX_STRINGS", maxStrings},
 		{"FRE_MAX_FDS", maxFDs},
 		{"FRE_START", int(kindStart)},
+		{"FRE_KILL", int(kindKill)},
 		{"FRE_HELLO", int(kindHello)},
 		{"FRE_STARTED", int(kindStarted)},
 		{"FRE_FAILED", int(kindFailed)},

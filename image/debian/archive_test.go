@@ -200,12 +200,17 @@ func deb(t *testing.T, ext string, members ...tar.Header) []byte {
 	if err := errors.Join(tw.Close(), z.Close()); err != nil {
 		t.Fatal(err)
 	}
+	return ar(ext, data.Bytes())
+}
+
+// ar wraps a data.tar.
+func ar(ext string, data []byte) []byte {
 	var b bytes.Buffer
 	b.WriteString("!<arch>\n")
 	for _, m := range []struct {
 		name string
 		b    []byte
-	}{{"debian-binary", []byte("2.0\n")}, {"control.tar", []byte("odd")}, {"data.tar" + ext, data.Bytes()}} {
+	}{{"debian-binary", []byte("2.0\n")}, {"control.tar", []byte("odd")}, {"data.tar" + ext, data}} {
 		fmt.Fprintf(&b, "%-16s%-12d%-6d%-6d%-8s%-10d`\n", m.name, 0, 0, 0, "100644", len(m.b))
 		b.Write(m.b)
 		if len(m.b)%2 == 1 {

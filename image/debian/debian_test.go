@@ -288,6 +288,41 @@ func TestUnpack(t *testing.T) {
 	}
 }
 
+// TestUnpackSparse: a sparse file's holes take no room in the archive
+// (tar(5), "GNU.sparse").
+func TestUnpackSparse(t *testing.T) {
+	var data bytes.Buffer
+	member := func(name string, kind byte, content string) {
+		h := make([]byte, 512)
+		copy(h, name)
+		copy(h[100:], "0000644\x000000000\x000000000\x00")
+		copy(h[124:], fmt.Sprintf("%011o\x00%011o\x00", len(content), 1700000000))
+		copy(h[148:], "        ")
+		h[156] = kind
+		copy(h[257:], "ustar\x0000")
+		sum := 0
+		for _, b := range h {
+			sum += int(b)
+		}
+		copy(h[148:], fmt.Sprintf("%06o\x00 ", sum))
+		data.Write(h)
+		data.WriteString(content)
+		data.Write(make([]byte, (512-len(content)%512)%512))
+	}
+	records := ""
+	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=./zero", "GNU.sparse.realsize=1099511627776"} {
+		records += fmt.Sprintf("%d %s\n", len(r)+4, r)
+	}
+	member("./PaxHeaders/zero", 'x', records)
+	sparse := "1\n1099511627776\n0\n"
+	member("./GNUSparseFile.0/zero", '0', sparse+strings.Repeat("\x00", 512-len(sparse)))
+	data.Write(make([]byte, 1024))
+	_, err := unpackOne(t, ar("", data.Bytes()), nil, nil)
+	if !errors.Is(err, errTooLarge) {
+		t.Errorf("Unpack of a terabyte of holes: %v, want %v", err, errTooLarge)
+	}
+}
+
 func TestUnpackHostile(t *testing.T) {
 	many := make([]tar.Header, 12)
 	for i := range many {

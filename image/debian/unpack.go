@@ -107,6 +107,7 @@ type tree struct {
 	limits limits
 	log    *slog.Logger
 	kind   map[string]byte // path → tar type flag
+	size   int64           // of this package's files, hard links and the holes of sparse ones included
 	ca     []byte          // PEM
 	mtime  time.Time       // newest seen
 }
@@ -169,6 +170,7 @@ type link struct{ path, target string }
 // archive, since nobody knows ahead that a file will be linked.
 func (t *tree) deb(ctx context.Context, name string, f io.ReadSeeker) error {
 	var links []link
+	t.size = 0
 	err := t.members(ctx, f, func(p string, h *tar.Header, r io.Reader) error {
 		if h.Typeflag != tar.TypeLink {
 			return t.add(name, p, h, r)
@@ -304,6 +306,11 @@ func (t *tree) add(name, p string, h *tar.Header, r io.Reader) error {
 	}
 	if err := t.parents(path.Dir(p), h.ModTime, true); err != nil {
 		return err
+	}
+	// The archive's own bytes are bounded where they are read; a hole or a link
+	// is many bytes for few.
+	if t.size += h.Size; h.Size < 0 || t.size > t.limits.unpacked {
+		return fmt.Errorf("%w: %s: %w", ErrUnsafe, p, errTooLarge)
 	}
 	if h.Typeflag == tar.TypeSymlink {
 		t.kind[p] = tar.TypeSymlink

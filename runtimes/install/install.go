@@ -2,8 +2,8 @@
 // build step: where it works, what it finds in its environment, how its words
 // reach the user, and how what it made gets into the store.
 //
-// A step sees its own directory at /work (writable), a cache that all builds
-// of the tool share at /run (writable), and a read-only directory of FRE's own
+// A step sees its own directory at /work (writable); where it resolves, a cache
+// that all builds of the tool share at /run (writable); and a read-only directory of FRE's own
 // at /function: mount points that every image has.
 package install
 
@@ -85,7 +85,7 @@ type Tool struct {
 	Rootfs  string
 	Args    []string
 	Env     []string
-	Cache   string // name of the cache at /run, "" for none
+	Cache   string // name of the shared cache at /run, "" for none: see [Private]
 	Program string // host directory at /function, "" for none
 	Network bool
 }
@@ -151,6 +151,12 @@ func Failed(err error, about, words string) error {
 	}
 	return &image.ExitError{Args: exit.Args[:min(1, len(exit.Args))], Code: exit.Code, Output: words}
 }
+
+// Private is where a step that unpacks packages keeps its cache: on its own
+// bench, so that it goes with it. What unpacks a hostile package might be led to
+// write elsewhere, and uv does not verify again what it finds in its cache. The
+// cache that builds share only sees indexes and metadata.
+const Private = "/work/.cache"
 
 // Cache is a directory beside the store that outlives builds. What tools leave
 // in it may be removed at any time.

@@ -196,14 +196,18 @@ func (s *site) find(l *packageLock, places []string) (parts []store.Part, comple
 }
 
 // npm runs one npm command at the bench, in its directory.
-func (s *site) npm(ctx context.Context, b *install.Bench, args ...string) error {
+func (s *site) npm(ctx context.Context, b *install.Bench, cache string, args ...string) error {
 	rootfs, err := s.step.Tools(ctx, "node", s.tools...)
 	if err != nil {
 		return err
 	}
+	shared := ""
+	if cache != install.Private {
+		shared = "npm"
+	}
 	words, err := b.Run(ctx, install.Tool{
-		Rootfs: rootfs, Network: true, Cache: "npm",
-		Env: []string{"npm_config_cache=/run/npm", "npm_config_update_notifier=false", "NO_COLOR=1"},
+		Rootfs: rootfs, Network: true, Cache: shared,
+		Env: []string{"npm_config_cache=" + cache, "npm_config_update_notifier=false", "NO_COLOR=1"},
 		Args: append(append([]string{"/usr/bin/node", "/usr/bin/npm"}, args...),
 			"--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--no-progress", "--loglevel=error"),
 	})
@@ -278,7 +282,7 @@ func (s *site) resolve(ctx context.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.npm(ctx, b, "install", "--package-lock-only", "--lockfile-version=3"); err != nil {
+	if err := s.npm(ctx, b, "/run/npm", "install", "--package-lock-only", "--lockfile-version=3"); err != nil {
 		return nil, err
 	}
 	raw, err := b.Read("package-lock.json")
@@ -320,7 +324,7 @@ func (s *site) install(ctx context.Context, raw json.RawMessage, l *packageLock,
 		return nil, err
 	}
 	s.step.Report(image.Event{Step: "packages", Message: "install", Total: int64(len(places))})
-	if err := s.npm(ctx, b, "ci"); err != nil {
+	if err := s.npm(ctx, b, install.Private, "ci"); err != nil {
 		return nil, err
 	}
 	root, err := b.Open(".")

@@ -51,9 +51,9 @@ func (s *site) key(p image.LockedPackage) string {
 }
 
 // env is uv's. What the host's uv.toml says is not there to be read.
-func (s *site) env() []string {
+func (s *site) env(cache string) []string {
 	return append([]string{
-		"UV_CACHE_DIR=/run/uv", "UV_LINK_MODE=copy", "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never", "NO_COLOR=1",
+		"UV_CACHE_DIR=" + cache, "UV_LINK_MODE=copy", "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never", "NO_COLOR=1",
 	}, s.step.Settings.PipEnv...)
 }
 
@@ -71,7 +71,7 @@ func (s *site) resolve(ctx context.Context, requests []string) ([]image.LockedPa
 		return nil, err
 	}
 	words, err := b.Run(ctx, install.Tool{
-		Rootfs: s.step.Rootfs, Env: s.env(), Cache: "uv", Program: program, Network: true,
+		Rootfs: s.step.Rootfs, Env: s.env("/run/uv"), Cache: "uv", Program: program, Network: true,
 		Args: []string{
 			"/function/uv", "pip", "compile", "--quiet", "--no-progress", "--generate-hashes", "--no-header", "--no-annotate",
 			"--no-emit-index-url", "--no-emit-find-links", "--only-binary", ":all:",
@@ -176,7 +176,7 @@ func (s *site) install(ctx context.Context, packages []image.LockedPackage, part
 		compiles = append(compiles, compileJob{Root: "/work/" + dir, Place: "/" + prefix})
 	}
 	s.step.Report(image.Event{Step: "packages", Message: "install", Total: int64(len(missing))})
-	words, err := run(ctx, b, install.Tool{Rootfs: s.step.Rootfs, Env: s.env(), Cache: "uv", Program: program, Network: true}, "install", jobs)
+	words, err := run(ctx, b, install.Tool{Rootfs: s.step.Rootfs, Env: s.env(install.Private), Program: program, Network: true}, "install", jobs)
 	if err != nil {
 		return failed(err, "packages.pip", words)
 	}

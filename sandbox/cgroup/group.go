@@ -108,8 +108,11 @@ func (g *Group) setMemory(bytes int64) error {
 	}
 	for _, name := range steps {
 		err := g.write(Memory, name, value)
-		if name == "memory.memsw.limit_in_bytes" {
-			err = ignoreMissing(err)
+		if name == "memory.memsw.limit_in_bytes" && errors.Is(err, fs.ErrNotExist) {
+			// Swap is not accounted (swapaccount=0). Then the group must not
+			// swap to stay below its limit: 0 forbids exactly that, though the
+			// host may still swap its pages out when it is short itself.
+			err = g.write(Memory, "memory.swappiness", "0")
 		}
 		if err != nil {
 			return err

@@ -110,6 +110,25 @@ func TestLimitsAreWritten(t *testing.T) {
 	}
 }
 
+// TestNoSwapAccounting stands files in for a v1 host booted with swapaccount=0.
+func TestNoSwapAccounting(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"memory.limit_in_bytes", "memory.swappiness"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := &Group{dirs: map[Controller]string{Memory: dir}}
+	if err := g.setMemory(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"memory.limit_in_bytes": "1048576", "memory.swappiness": "0"} {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, want)
+		}
+	}
+}
+
 func TestAcquireBeyondPool(t *testing.T) {
 	p := openPool(t)
 	names := map[string]bool{}

@@ -1,8 +1,11 @@
 /* The spawner's loop: START messages in, reports out. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -58,6 +61,20 @@ static void report_failure(uint64_t id, uint32_t step, int error, uint32_t detai
 	report(&r, -1);
 }
 
+/* Whether the packet is a KILL; if so, does it. The first process is pid 1 of its
+ * namespace: the rest goes with it. */
+static int killed(const char *p, size_t n)
+{
+	const struct fre_start *h = (const struct fre_start *)p;
+
+	if (n != 16 || h->version != FRE_WIRE_VERSION || h->kind != FRE_KILL)
+		return 0;
+	for (int i = 0; i < nlive; i++)
+		if (live[i].id == h->id)
+			kill(live[i].pid, SIGKILL);
+	return 1;
+}
+
 /* Handles one message; exits at end of file. */
 static void serve(void)
 {
@@ -94,6 +111,8 @@ static void serve(void)
 		f.error = EMSGSIZE;
 		goto failed;
 	}
+	if (killed(packet, (size_t)n))
+		goto done;
 	if (start_parse(&s, packet, (size_t)n, fds, nfds) != 0) {
 		f.error = errno;
 		goto failed;
@@ -159,6 +178,38 @@ static void cap_rlimit(int resource, rlim_t soft, rlim_t hard)
 	setrlimit(resource, &r);
 }
 
+/* Lets sandboxes have as many open files as the kernel allows at all; they lower
+ * it themselves, and could not raise it any more. Without /proc, or without the
+ * right to, what the engine had remains. */
+static void raise_nofile(void)
+{
+	char text[32] = {0};
+	int fd = open("/proc/sys/fs/nr_open", O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	if (read(fd, text, sizeof(text) - 1) > 0) {
+		struct rlimit r = {.rlim_cur = strtoul(text, NULL, 10)};
+		r.rlim_max = r.rlim_cur;
+		setrlimit(RLIMIT_NOFILE, &r);
+	}
+	close(fd);
+}
+
+/* An engine that its service manager prefers or spares gives neither to
+ * functions. */
+static int ordinary_priority(void)
+{
+	struct sched_param none = {0};
+	char sign = 0;
+	int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+	int ok = fd >= 0 && read(fd, &sign, 1) == 1 && (sign != '-' || pwrite(fd, "0", 1, 0) == 1);
+
+	if (fd >= 0)
+		close(fd);
+	return ok && syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &none) == 0 &&
+	       (getpriority(PRIO_PROCESS, 0) >= 0 || setpriority(PRIO_PROCESS, 0, 0) == 0);
+}
+
 /* Leaves the host's file system for an empty one. */
 static int empty_root(void)
 {
@@ -188,10 +239,14 @@ int spawn(void)
 	for (int sig = 1; sig < NSIG; sig++)
 		signal(sig, SIG_DFL);
 	umask(022);
-	cap_rlimit(RLIMIT_CORE, 0, 0);
+	/* 0 would let a core_pattern that is a pipe have the core still; 1 is the
+	 * value for which the kernel calls no helper either (core(5)). */
+	struct rlimit core = {.rlim_cur = 1, .rlim_max = 1};
+	setrlimit(RLIMIT_CORE, &core);
 	cap_rlimit(RLIMIT_STACK, 8 << 20, RLIM_INFINITY);
 	cap_rlimit(RLIMIT_RTPRIO, 0, 0);
 	cap_rlimit(RLIMIT_NICE, 0, 0);
+	raise_nofile();
 	setsid();
 
 	sigemptyset(&chld);
@@ -199,7 +254,7 @@ int spawn(void)
 	int sigfd = -1;
 	if (getpid() != 1)
 		errno = EPERM;
-	else if (sigprocmask(SIG_SETMASK, &chld, NULL) == 0 && empty_root() == 0)
+	else if (ordinary_priority() && sigprocmask(SIG_SETMASK, &chld, NULL) == 0 && empty_root() == 0)
 		sigfd = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (sigfd < 0) {
 		report_failure(0, FRE_STEP_SETUP, errno, 0);

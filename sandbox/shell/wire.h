@@ -7,6 +7,7 @@
  *     |   START + fds ---------------------->   |
  *     |   <------------ STARTED + pidfd         |  or FAILED{step, errno}
  *     |                 ...                     |
+ *     |   KILL ----------------------------->   |  where no pidfd came through
  *     |   <------------------------ EXITED      |
  *     |   (end of file) -------------------->   |  exits: the kernel kills all
  *
@@ -30,6 +31,7 @@
 
 enum fre_kind {
 	FRE_START = 0x01,
+	FRE_KILL = 0x10, /* the first 16 bytes of a START; not answered */
 	FRE_HELLO = 0x81,
 	FRE_STARTED = 0x82,
 	FRE_FAILED = 0x83,

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func main() {
@@ -156,6 +159,27 @@ func run(command string, args []string) error {
 		return syscall.Kill(pid, syscall.SIGKILL)
 	case "mount":
 		return syscall.Mount("none", "/tmp", "tmpfs", 0, "")
+	case "denied":
+		return denied()
+	case "inherited":
+		return inherited()
+	case "core":
+		return core()
+	case "addkey":
+		id, err := unix.AddKey("user", "secret", []byte("x"), unix.KEY_SPEC_USER_KEYRING)
+		if err == nil {
+			err = unix.KeyctlSetperm(id, 0x3f3f0000) // its possessor and its user: all
+			fmt.Println(id)
+			forever()
+		}
+		return err
+	case "readkey":
+		id, err := strconv.Atoi(args[0])
+		if err != nil {
+			return err
+		}
+		_, err = unix.KeyctlBuffer(unix.KEYCTL_READ, id, make([]byte, 8), 8)
+		return err
 	default:
 		return fmt.Errorf("unknown command %q", command)
 	}
@@ -232,6 +256,110 @@ func daemons() error {
 		}
 	}
 	forever()
+	return nil
+}
+
+// denied tries what no function may do and prints how each attempt ended.
+func denied() error {
+	namespace := func(flags uintptr) error {
+		cmd := exec.Command("/bin/prog", "exit", "0")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
+		return cmd.Run()
+	}
+	open := func(name string) error {
+		fd, err := unix.Open(name, unix.O_WRONLY, 0)
+		if err == nil {
+			unix.Close(fd)
+		}
+		return err
+	}
+	for _, attempt := range []struct {
+		name string
+		try  func() error
+	}{
+		{"user namespace", func() error { return namespace(syscall.CLONE_NEWUSER) }},
+		{"user and mount namespace", func() error { return namespace(syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS) }},
+		{"mount namespace", func() error { return namespace(syscall.CLONE_NEWNS) }},
+		{"join namespace", func() error {
+			fd, err := unix.Open("/proc/self/ns/uts", unix.O_RDONLY, 0)
+			if err != nil {
+				return err
+			}
+			return unix.Setns(fd, unix.CLONE_NEWUTS)
+		}},
+		{"mount cgroup", func() error { return unix.Mount("none", "/tmp", "cgroup2", 0, "") }},
+		{"mount proc", func() error { return unix.Mount("none", "/tmp", "proc", 0, "") }},
+		{"unmount /proc", func() error { return unix.Unmount("/proc", unix.MNT_DETACH) }},
+		{"remount root", func() error { return unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_BIND, "") }},
+		{"chroot", func() error { return unix.Chroot("/tmp") }},
+		{"device", func() error { return unix.Mknod("/tmp/mem", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 1))) }},
+		{"host name", func() error { return unix.Sethostname([]byte("x")) }},
+		{"root", func() error { return unix.Setresuid(0, 0, 0) }},
+		{"groups", func() error { return unix.Setgroups([]int{0}) }},
+		{"file handle", func() error {
+			_, err := unix.OpenByHandleAt(unix.AT_FDCWD, unix.NewFileHandle(1, make([]byte, 8)), 0)
+			return err
+		}},
+		{"clock", func() error { return unix.Settimeofday(&unix.Timeval{Sec: 1}) }},
+		{"own program", func() error { return open("/proc/self/exe") }},
+		{"null's mode", func() error { return unix.Fchmod(0, 0o600) }},
+		{"raise priority", func() error { return unix.Setpriority(unix.PRIO_PROCESS, 0, -1) }},
+		{"real-time priority", func() error {
+			return unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0)
+		}},
+		{"spare from the oom killer", func() error {
+			return os.WriteFile("/proc/self/oom_score_adj", []byte("-1"), 0)
+		}},
+		{"sysctl", func() error { return open("/proc/sys/kernel/core_pattern") }},
+		{"sysrq", func() error { return open("/proc/sysrq-trigger") }},
+		{"kernel memory", func() error { return open("/proc/kcore") }},
+		{"terminal", func() error { return open("/dev/tty") }},
+	} {
+		var errno syscall.Errno
+		if err := attempt.try(); err == nil {
+			fmt.Println(attempt.name + ": done")
+		} else if errors.As(err, &errno) {
+			fmt.Println(attempt.name + ": " + unix.ErrnoName(errno))
+		} else {
+			fmt.Println(attempt.name + ": " + err.Error())
+		}
+	}
+	return nil
+}
+
+// inherited prints what a process has of those before it.
+func inherited() error {
+	var core unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &core); err != nil {
+		return err
+	}
+	nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 - nice: the raw call's
+	if err != nil {
+		return err
+	}
+	adjust, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return err
+	}
+	session, err := unix.Getsid(0)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("core %d/%d nice %d oom %s umask %o session %d\n", core.Cur, core.Max, 20-nice,
+		strings.TrimSpace(string(adjust)), unix.Umask(0), session)
+	return nil
+}
+
+// core prints whether the crash of a child left a core.
+func core() error {
+	cmd := exec.Command("/bin/prog", "crash")
+	cmd.Dir, cmd.Env = "/tmp", []string{"GOTRACEBACK=crash"}
+	err := cmd.Run()
+	status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if !ok || !status.Signaled() {
+		return fmt.Errorf("child did not crash: %w", err)
+	}
+	fmt.Println("core", status.CoreDump())
 	return nil
 }
 
