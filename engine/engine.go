@@ -35,7 +35,16 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// The errors callers tell apart. An unknown name is fs.ErrNotExist.
+// UnknownError says that there is no function of that name. It is an
+// fs.ErrNotExist, which the start of an instance may return as well.
+type UnknownError struct{ Function string }
+
+func (e *UnknownError) Error() string {
+	return fmt.Sprintf("function %q: %v", e.Function, fs.ErrNotExist)
+}
+func (e *UnknownError) Unwrap() error { return fs.ErrNotExist }
+
+// The errors callers tell apart, with *UnknownError.
 var (
 	ErrNameTaken  = errors.New("name already taken")
 	ErrTimeout    = errors.New("function did not answer in time")
@@ -170,6 +179,16 @@ func (e *Engine) Close(ctx context.Context) error {
 		f.logs.Close()
 	}
 	return err
+}
+
+// Stopping says whether Close was called: no new work is accepted.
+func (e *Engine) Stopping() bool {
+	select {
+	case <-e.closed:
+		return true
+	default:
+		return false
+	}
 }
 
 // begin counts a unit of work that Close waits for.
@@ -348,7 +367,7 @@ func (e *Engine) Function(name string) (*Function, error) {
 func (e *Engine) lookup(name string) (*function, error) {
 	f := (*e.functions.Load())[name]
 	if f == nil {
-		return nil, fmt.Errorf("function %q: %w", name, fs.ErrNotExist)
+		return nil, &UnknownError{Function: name}
 	}
 	return f, nil
 }

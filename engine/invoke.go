@@ -74,7 +74,7 @@ func crashReason(s sandbox.ExitStatus, before string) string {
 }
 
 // Invoke hands an event to the function and returns its answer. Errors:
-// fs.ErrNotExist, ErrTimeout, ErrOverloaded, ErrClosed, ErrEventTooLarge,
+// *UnknownError, ErrTimeout, ErrOverloaded, ErrClosed, ErrEventTooLarge,
 // *FunctionError, *CrashError, *sandbox.StartError, what the body's Read
 // returned, and the cause of ctx when it ends first.
 func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response, error) {

@@ -77,6 +77,9 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 		os.Exit(7)
 	case "/early": // answers before it has read the body
 		return &channel.Answer{Status: 200, Body: strings.NewReader("early")}, nil
+	case "/slurp": // answers once it has read the body
+		body, err := io.ReadAll(ev.Body)
+		return &channel.Answer{Status: 200, Body: strings.NewReader(strconv.Itoa(len(body)))}, err
 	case "/log":
 		return nil, ev.Log("info", strings.Repeat("\x01", 300<<10))
 	case "/status": // status, header line and body as the query says
