@@ -149,7 +149,7 @@ func stdio(c *image.Config) {
 	c.Protocol, c.Instances.Isolation = image.ProtocolStdio, image.IsolationEvent
 }
 
-func short(c *image.Config) { c.Resources.Timeout = 500 * time.Millisecond }
+func short(c *image.Config) { c.Resources.Timeout = 2 * time.Second }
 
 // conn is one connection of a client that sees every byte.
 type conn struct {
@@ -181,6 +181,8 @@ func (c conn) send(format string, a ...any) {
 }
 
 // answer reads one, its body included; the error is the body's.
+//
+//nolint:bodyclose // it closes the body itself
 func (c conn) answer(method string) (*http.Response, string, error) {
 	c.t.Helper()
 	resp, err := http.ReadResponse(c.Reader, &http.Request{Method: method})
