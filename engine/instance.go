@@ -104,7 +104,7 @@ func (in *instance) run() {
 		}
 		t.Stop()
 	}
-	in.conn.Close()
+	_ = in.conn.Close()
 	f.mu.Lock()
 	if in.state != StateStopping && !in.served { // ready, and gone before its first event
 		f.failed++
@@ -135,9 +135,9 @@ func (in *instance) boot(ctx context.Context) error {
 	spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], "FRE_CHANNEL=3",
 		fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
 	in.box, err = f.start(ctx, spec, in)
-	theirs.Close()
+	_ = theirs.Close()
 	if err != nil {
-		ours.Close()
+		_ = ours.Close()
 		return err
 	}
 	in.conn = channel.NewConn(ours, channel.Config{Log: func(invocation, level, message string) {
@@ -147,7 +147,7 @@ func (in *instance) boot(ctx context.Context) error {
 		err = in.explain(err, "it was ready")
 		in.box.kill()
 		<-in.box.sb.Done()
-		in.conn.Close()
+		_ = in.conn.Close()
 		var failure *FunctionError
 		if errors.As(err, &failure) {
 			f.logFailure(in.box.id, "", failure)
@@ -342,7 +342,7 @@ func socketpair() (ours *net.UnixConn, theirs *os.File, err error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
-		theirs.Close()
+		_ = theirs.Close()
 		return nil, nil, fmt.Errorf("make channel: %w", err)
 	}
 	return c.(*net.UnixConn), theirs, nil

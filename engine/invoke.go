@@ -180,7 +180,7 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 	f := ev.f
 	var l *lease
 	inv := ev.invocation(r)
-	end := func(error) {}
+	var end func(error)
 	if f.fresh() {
 		in, err := f.eventSlot(ev.ctx)
 		if err != nil {
@@ -194,7 +194,7 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 		f.cold.Observe(l.start.Seconds())
 		end = func(error) {
 			in.box.kill()
-			in.conn.Close() // waits for the body's reader: the event's cancel came before
+			_ = in.conn.Close() // waits for the body's reader: the event's cancel came before
 			<-in.box.sb.Done()
 			f.endEvent(in)
 		}
@@ -307,8 +307,8 @@ func (b *replyBody) Read(p []byte) (int, error) {
 
 func (b *replyBody) Close() error {
 	if !b.eof && b.err == nil { // nothing may be left of a short answer
-		if n, err := 1, error(nil); b.whole {
-			n, err = b.Read(make([]byte, 1))
+		if b.whole {
+			n, err := b.Read(make([]byte, 1))
 			b.eof = n == 0 && errors.Is(err, io.EOF)
 		}
 		if !b.eof {
@@ -349,10 +349,10 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 	if err == nil {
 		in.box, err = f.start(ev.ctx, spec, in)
 	}
-	outW.Close()
+	_ = outW.Close()
 	feed.closeChild()
 	if err != nil {
-		outR.Close()
+		_ = outR.Close()
 		feed.close()
 		f.endEvent(in)
 		return nil, err
@@ -364,7 +364,7 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 	end := func() {
 		stop()
 		in.box.kill()
-		outR.Close()
+		_ = outR.Close()
 		feed.close()
 		<-in.box.sb.Done()
 		f.endEvent(in)
@@ -469,7 +469,7 @@ func (f *feeder) open() (*os.File, error) {
 
 func (f *feeder) closeChild() {
 	if f.child != nil {
-		f.child.Close()
+		_ = f.child.Close()
 	}
 }
 
@@ -487,7 +487,7 @@ func (f *feeder) start(fail func(error)) {
 		if src.err != nil {
 			fail(fmt.Errorf("read body: %w", src.err))
 		}
-		f.ours.Close()
+		_ = f.ours.Close()
 	}()
 }
 
@@ -510,9 +510,9 @@ func (f *feeder) close() {
 	if f.ours == nil {
 		return
 	}
-	f.ours.Close()
+	_ = f.ours.Close()
 	if c, ok := f.body.(io.Closer); ok {
-		c.Close()
+		_ = c.Close()
 	}
 	if f.done != nil {
 		<-f.done

@@ -89,7 +89,7 @@ func (l *functionLog) openLocked() error {
 	}
 	st, err := f.Stat()
 	if err != nil {
-		f.Close()
+		_ = f.Close()
 		return fmt.Errorf("open log: %w", err)
 	}
 	l.file, l.size = f, st.Size()
@@ -102,7 +102,7 @@ func (l *functionLog) Close() {
 	defer l.mu.Unlock()
 	l.closed = true
 	if l.file != nil {
-		l.file.Close()
+		_ = l.file.Close() // as with a write: a full disk loses log lines
 		l.file = nil
 	}
 	for f := range l.followers {
@@ -197,7 +197,7 @@ func (f *follower) send(line LogLine) {
 
 // rotateLocked renames current to 1, 1 to 2 and so on; the oldest goes.
 func (l *functionLog) rotateLocked() {
-	l.file.Close()
+	_ = l.file.Close() // as with a write: a full disk loses log lines
 	l.file = nil
 	for i := l.files; i > 0; i-- {
 		from := currentLog
@@ -268,7 +268,7 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 	l.mu.Unlock()
 	defer func() {
 		for _, f := range files {
-			f.Close()
+			_ = f.Close()
 		}
 	}()
 	if err != nil {
@@ -351,10 +351,10 @@ func (l *functionLog) openAllLocked() ([]sizedFile, error) {
 				out = append(out, sizedFile{f, st.Size()})
 				continue
 			}
-			f.Close()
+			_ = f.Close()
 		}
 		for _, f := range out {
-			f.Close()
+			_ = f.Close()
 		}
 		return nil, fmt.Errorf("read log: %w", err)
 	}

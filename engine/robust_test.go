@@ -296,7 +296,9 @@ func TestLogReopens(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	l.file.Close()
+	if err := l.file.Close(); err != nil {
+		t.Fatal(err)
+	}
 	l.file = nil // as after a rotation without a free descriptor
 	l.append(LogLine{Time: time.Now(), Text: "again"})
 	n := 0

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer os.RemoveAll(dir)
+		defer func() { _ = os.RemoveAll(dir) }()
 		path := os.Getenv("FRE_TEST_FN") // given where there is no Go
 		if path == "" {
 			path = filepath.Join(dir, "fn")
@@ -166,7 +166,7 @@ func (r *rig) dial() conn {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.t.Cleanup(func() { c.Close() })
+	r.t.Cleanup(func() { _ = c.Close() })
 	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		r.t.Fatal(err)
 	}
@@ -181,9 +181,7 @@ func (c conn) send(format string, a ...any) {
 }
 
 // answer reads one, its body included; the error is the body's.
-//
-//nolint:bodyclose // it closes the body itself
-func (c conn) answer(method string) (*http.Response, string, error) {
+func (c conn) answer(method string) (answer, string, error) {
 	c.t.Helper()
 	resp, err := http.ReadResponse(c.Reader, &http.Request{Method: method})
 	if err != nil {
@@ -191,12 +189,19 @@ func (c conn) answer(method string) (*http.Response, string, error) {
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	return resp, string(body), err
+	return answer{resp.StatusCode, resp.Header, resp.Close}, string(body), err
+}
+
+// answer is a response without its body.
+type answer struct {
+	StatusCode int
+	Header     http.Header
+	Close      bool
 }
 
 // closed says whether the server has closed the connection.
 func (c conn) closed() bool {
-	_, err := c.Reader.ReadByte()
+	_, err := c.ReadByte()
 	return err != nil
 }
 
@@ -344,7 +349,7 @@ func TestNoSmuggling(t *testing.T) {
 			if resp.StatusCode != tt.status || err != nil || !resp.Close {
 				t.Errorf("status %d, close %v, %q, %v", resp.StatusCode, resp.Close, body, err)
 			}
-			_, _ = c.Conn.Write([]byte(inner)) // the server may have closed it already
+			_, _ = c.Write([]byte(inner)) // the server may have closed it already
 			if !c.closed() {
 				t.Error("the rest of a body was answered")
 			}
@@ -466,7 +471,9 @@ func TestClientGone(t *testing.T) {
 		c := r.dial()
 		c.send("%s", request)
 		eventually(t, "the event of "+line, func() bool { return busy() == 1 })
-		c.Conn.Close()
+		if err := c.Conn.Close(); err != nil {
+			t.Fatal(err)
+		}
 		eventually(t, "the end of "+line, func() bool { return busy() == 0 })
 	}
 }
