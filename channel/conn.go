@@ -294,8 +294,8 @@ type call struct {
 // invocation, once the Read it is in returns. A body that fails cancels the
 // invocation with its error.
 //
-// Other errors are *[Failure] for an exception in the function, and what
-// [Conn.Err] returns.
+// Other errors are *[Failure] for an exception in the function,
+// [ErrMetaTooLarge], and what [Conn.Err] returns.
 func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Reply, error) {
 	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, replied: make(chan struct{})}
 	k.out.init()
@@ -326,7 +326,7 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 		return false, fmt.Errorf("invoke %s: %w", m.Function, err)
 	}
 	if len(meta) > MaxMeta {
-		return false, fmt.Errorf("invoke %s: %d bytes of metadata, at most %d", m.Function, len(meta), MaxMeta)
+		return false, fmt.Errorf("invoke %s: %w: %d bytes, at most %d", m.Function, ErrMetaTooLarge, len(meta), MaxMeta)
 	}
 	var first []byte
 	flags := uint8(0)
@@ -339,6 +339,9 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 			rest, flags = true, flagMore
 		case io.EOF, io.ErrUnexpectedEOF:
 		default:
+			if k.ctx.Err() != nil { // it is why the Read was broken off
+				return false, context.Cause(k.ctx)
+			}
 			return false, fmt.Errorf("invoke %s: read body: %w", m.Function, err)
 		}
 		first = buf[:n]

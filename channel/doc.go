@@ -33,6 +33,9 @@ var (
 	// ErrClosed means that the channel ended: the other side closed it (a
 	// function that exits does), or [Conn.Close] was called.
 	ErrClosed = errors.New("channel closed")
+	// ErrMetaTooLarge means that an event's metadata is more than the function
+	// can be told. Nothing was sent.
+	ErrMetaTooLarge = errors.New("headers, path and query are too large")
 )
 
 // Failure is an error of the function's own code, as its bootstrap tells it.

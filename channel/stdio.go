@@ -17,7 +17,7 @@ const MaxEnviron = 128 << 10
 //
 // Left out are headers whose name is no word of letters, digits and -, those
 // whose value holds a NUL, and Proxy, which would become HTTP_PROXY (CVE-2016-5385).
-// Metadata over MaxEnviron is an error.
+// Metadata over MaxEnviron is an [ErrMetaTooLarge].
 func (m *Invocation) Environ() ([]string, error) {
 	env := []string{
 		"FRE_FUNCTION=" + m.Function, "FRE_ID=" + m.ID, "FRE_TENANT=" + m.Tenant,
@@ -48,7 +48,7 @@ func (m *Invocation) Environ() ([]string, error) {
 		size += len(v) + 1
 	}
 	if size > MaxEnviron {
-		return nil, fmt.Errorf("metadata of %d bytes, an environment takes %d", size, MaxEnviron)
+		return nil, fmt.Errorf("%w: %d bytes, an environment takes %d", ErrMetaTooLarge, size, MaxEnviron)
 	}
 	return env, nil
 }

@@ -29,18 +29,32 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
 
-// The errors callers tell apart. An unknown name is fs.ErrNotExist.
+// UnknownError says that there is no function of that name. It is an
+// fs.ErrNotExist, which the start of an instance may return as well.
+type UnknownError struct{ Function string }
+
+func (e *UnknownError) Error() string {
+	return fmt.Sprintf("function %q: %v", e.Function, fs.ErrNotExist)
+}
+func (e *UnknownError) Unwrap() error { return fs.ErrNotExist }
+
+// The errors callers tell apart, with *UnknownError.
 var (
 	ErrNameTaken  = errors.New("name already taken")
 	ErrTimeout    = errors.New("function did not answer in time")
 	ErrOverloaded = errors.New("too many events are waiting for this function")
 	ErrClosed     = errors.New("engine is stopping")
 	ErrNotReady   = errors.New("image is not a function")
+
+	// ErrEventTooLarge: the headers, path and query are more than a function
+	// can be told.
+	ErrEventTooLarge = channel.ErrMetaTooLarge
 )
 
 // Config wires an Engine. Store, Sandboxes, Builder, StateDir and Log are
@@ -74,8 +88,10 @@ type Engine struct {
 	mu      sync.Mutex
 	closing bool
 	closed  chan struct{}
-	flight  sync.WaitGroup // invocations, runs and builds
-	workers sync.WaitGroup // goroutines that outlive a call: instance watchers, warmers
+	abort   func()          // ends life
+	life    context.Context // of builds and deployments: ends when Close gives up waiting
+	flight  sync.WaitGroup  // invocations, runs and builds
+	workers sync.WaitGroup  // goroutines that outlive a call: instance watchers, warmers
 }
 
 // Open loads the deployed functions and starts the instances their templates
@@ -99,6 +115,8 @@ func Open(cfg Config) (*Engine, error) {
 		}
 	}
 	e := &Engine{cfg: cfg, log: cfg.Log, closed: make(chan struct{})}
+	life, abort := context.WithCancelCause(context.Background())
+	e.life, e.abort = life, func() { abort(ErrClosed) }
 	e.metrics = newMetrics(cfg.Metrics, e)
 	e.boxes.live = make(map[string]*box)
 	e.nextID.Store(uint64(time.Now().UnixMilli()) << 20)
@@ -146,18 +164,31 @@ func (e *Engine) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		err = fmt.Errorf("drain: %w", context.Cause(ctx))
 	}
-	for _, f := range *e.functions.Load() {
-		f.retire()
+	e.abort()
+	retireAll := func() {
+		for _, f := range *e.functions.Load() {
+			f.retire()
+		}
 	}
-	for _, b := range e.boxes.all() {
-		b.kill()
-	}
-	<-drained // killing its sandbox ends every invocation
+	retireAll()
+	e.boxes.close()
+	<-drained   // without its sandbox every invocation ends
+	retireAll() // what a Deploy published meanwhile
 	e.workers.Wait()
 	for _, f := range *e.functions.Load() {
 		f.logs.Close()
 	}
 	return err
+}
+
+// Stopping says whether Close was called: no new work is accepted.
+func (e *Engine) Stopping() bool {
+	select {
+	case <-e.closed:
+		return true
+	default:
+		return false
+	}
 }
 
 // begin counts a unit of work that Close waits for.
@@ -183,6 +214,8 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 		return nil, nil, err
 	}
 	defer e.flight.Done()
+	ctx, cancel := e.whileAlive(ctx)
+	defer cancel()
 	return e.cfg.Builder.Build(ctx, dir, report)
 }
 
@@ -192,7 +225,19 @@ func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)
 		return nil, err
 	}
 	defer e.flight.Done()
+	ctx, cancel := e.whileAlive(ctx)
+	defer cancel()
 	return e.cfg.Builder.Base(ctx, name, report)
+}
+
+// whileAlive ends ctx with ErrClosed when Close gives up waiting.
+func (e *Engine) whileAlive(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(e.life, func() { cancel(ErrClosed) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // Images lists the local registry from memory, newest first.
@@ -325,7 +370,7 @@ func (e *Engine) Function(name string) (*Function, error) {
 func (e *Engine) lookup(name string) (*function, error) {
 	f := (*e.functions.Load())[name]
 	if f == nil {
-		return nil, fmt.Errorf("function %q: %w", name, fs.ErrNotExist)
+		return nil, &UnknownError{Function: name}
 	}
 	return f, nil
 }
@@ -333,6 +378,10 @@ func (e *Engine) lookup(name string) (*function, error) {
 // RemoveFunction forgets a function, ends its instances and deletes its logs.
 // Its image and its tenant's /work stay.
 func (e *Engine) RemoveFunction(ctx context.Context, name string) error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	defer e.flight.Done()
 	e.deployMu.Lock()
 	defer e.deployMu.Unlock()
 	f, err := e.lookup(name)
@@ -345,5 +394,6 @@ func (e *Engine) RemoveFunction(ctx context.Context, name string) error {
 	e.replaceLocked(name, nil)
 	f.retire()
 	f.logs.Close()
+	e.metrics.forget(name)
 	return os.RemoveAll(f.logs.dir)
 }

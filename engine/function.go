@@ -41,7 +41,8 @@ type function struct {
 	waiters   []*waiter              // events without an instance, oldest first
 	starting  int                    // instances whose start is under way
 	busy      int                    // leases held
-	failed    int                    // starts that failed in a row, for the back-off of warm
+	failed    int                    // instances that served no event, in a row: the back-off of warm
+	rewarming bool                   // a call of warm is on its way
 }
 
 // functionSpec is store.Function.Spec: an image loses its name to the next
@@ -183,14 +184,24 @@ func (f *function) rewarm(failures int) {
 		f.warm()
 		return
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.config.Instances.Min == 0 || f.retired || f.rewarming {
+		return
+	}
+	f.rewarming = true
 	pause := min(time.Second<<min(failures-1, 5), 30*time.Second)
 	f.e.spawn(func() {
 		t := time.NewTimer(pause)
 		defer t.Stop()
 		select {
 		case <-t.C:
-			f.warm()
 		case <-f.e.closed:
+			return
 		}
+		f.mu.Lock()
+		f.rewarming = false
+		f.mu.Unlock()
+		f.warm()
 	})
 }

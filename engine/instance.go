@@ -42,6 +42,7 @@ type instance struct {
 
 	state     State
 	inflight  int       // leases held
+	served    bool      // has ended an event
 	listed    bool      // in f.free
 	hung      int       // events given up that the function has not ended yet: no new lease meanwhile
 	draining  bool      // no new lease; stop when inflight reaches 0
@@ -76,7 +77,6 @@ func (in *instance) run() {
 		f.rewarm(failed)
 		return
 	}
-	f.failed = 0
 	if f.retired {
 		in.draining = true
 	} else {
@@ -106,6 +106,10 @@ func (in *instance) run() {
 	}
 	_ = in.conn.Close()
 	f.mu.Lock()
+	if in.state != StateStopping && !in.served { // ready, and gone before its first event
+		f.failed++
+	}
+	failed := f.failed
 	in.state = StateExited
 	in.draining = true
 	in.idle.Stop()
@@ -115,7 +119,7 @@ func (in *instance) run() {
 		f.startForWaitersLocked()
 	}
 	f.mu.Unlock()
-	f.rewarm(0)
+	f.rewarm(failed)
 }
 
 // boot starts the sandbox and waits until the bootstrap has loaded the handler.
@@ -140,10 +144,15 @@ func (in *instance) boot(ctx context.Context) error {
 		f.logs.append(LogLine{Time: time.Now(), Sandbox: in.box.id, Invocation: invocation, Stream: "log", Level: level, Text: message})
 	}})
 	if _, err = in.conn.Ready(ctx); err != nil {
+		err = in.explain(err, "it was ready")
 		in.box.kill()
 		<-in.box.sb.Done()
 		_ = in.conn.Close()
-		return in.explain(err, "it was ready")
+		var failure *FunctionError
+		if errors.As(err, &failure) {
+			f.logFailure(in.box.id, "", failure)
+		}
+		return err
 	}
 	return nil
 }
@@ -183,10 +192,10 @@ func (in *instance) explain(err error, before string) error {
 	switch {
 	case errors.As(err, &failure):
 		return &FunctionError{Type: failure.Type, Message: failure.Message, Stack: failure.Stack}
-	case errors.Is(err, ErrTimeout) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-		return err
 	case errors.Is(err, channel.ErrProtocol):
 		return &CrashError{Reason: "sent a malformed frame before " + before}
+	case !errors.Is(err, channel.ErrClosed): // time-out, client, its body: not the instance's fault
+		return err
 	}
 	// A process closes its files before its end can be seen.
 	t := time.NewTimer(closeGrace)
@@ -207,6 +216,7 @@ func (in *instance) release() {
 	f.mu.Lock()
 	in.inflight--
 	f.busy--
+	in.served, f.failed = true, 0
 	switch {
 	case in.state == StateExited || in.state == StateStopping:
 	case in.draining:
@@ -246,16 +256,20 @@ func (in *instance) killUnless(finished <-chan struct{}) {
 	f.e.spawn(func() {
 		t := time.NewTimer(cancelGrace)
 		defer t.Stop()
+		gone := false
 		select {
 		case <-finished:
 		case <-t.C:
 			in.box.kill()
 			<-in.box.sb.Done()
+			gone = true
 		case <-in.box.sb.Done():
+			gone = true
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		in.hung--
+		in.draining = in.draining || gone
 		if !in.draining {
 			f.serveLocked(in, false)
 		}
@@ -276,7 +290,13 @@ func (in *instance) idled() {
 		f.mu.Unlock()
 		return
 	}
-	if rest > 0 || len(f.instances) <= f.config.Instances.Min {
+	staying := 0
+	for other := range f.instances {
+		if !other.draining {
+			staying++
+		}
+	}
+	if rest > 0 || staying <= f.config.Instances.Min {
 		in.idle.Reset(max(rest, time.Second))
 		f.mu.Unlock()
 		return
@@ -295,7 +315,7 @@ func (in *instance) stop() {
 		return
 	}
 	in.state = StateStopping
-	in.f.mu.Unlock()
+	defer in.f.mu.Unlock() // after spawn: the instance's watcher has not ended yet
 	in.f.e.spawn(func() {
 		if in.conn.Stop() == nil {
 			t := time.NewTimer(stopGrace)

@@ -19,8 +19,9 @@ import (
 )
 
 // Request is one event. Body is read by Invoke and, while the answer is
-// streamed, until Response.Body is closed; its Read must return once the
-// caller's side is over. The caller closes it.
+// streamed, until Response.Body is closed. A Body that is an io.Closer is closed
+// when the event is over, also by time-out; a Read under way must then return.
+// Close may come more than once, from several goroutines.
 type Request struct {
 	Method, Path, Query string
 	Header              [][2]string
@@ -73,8 +74,9 @@ func crashReason(s sandbox.ExitStatus, before string) string {
 }
 
 // Invoke hands an event to the function and returns its answer. Errors:
-// fs.ErrNotExist, ErrTimeout, ErrOverloaded, ErrClosed, *FunctionError,
-// *CrashError, *sandbox.StartError, and the cause of ctx when it ends first.
+// *UnknownError, ErrTimeout, ErrOverloaded, ErrClosed, ErrEventTooLarge,
+// *FunctionError, *CrashError, *sandbox.StartError, what the body's Read
+// returned, and the cause of ctx when it ends first.
 func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response, error) {
 	if err := e.begin(); err != nil {
 		return nil, err
@@ -87,9 +89,15 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response
 		}
 		resp, err := f.invoke(ctx, r)
 		if errors.Is(err, errRetired) {
-			continue // redeployed while it waited: nothing was read or sent yet
+			if next, err := e.lookup(name); err != nil || next != f {
+				continue // redeployed while it waited: nothing was read or sent yet
+			}
 		}
 		if err != nil {
+			var crash *CrashError
+			if errors.Is(err, errRetired) || errors.As(err, &crash) && e.boxes.isClosed() {
+				err = ErrClosed // Close gave up waiting
+			}
 			e.flight.Done()
 			f.failures.Add(1)
 			return nil, err
@@ -104,7 +112,7 @@ type event struct {
 	id     uint64
 	name   string
 	ctx    context.Context
-	cancel context.CancelCauseFunc
+	cancel context.CancelCauseFunc // ends ctx and the reading of the body
 	once   sync.Once
 }
 
@@ -113,6 +121,18 @@ func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
 	ctx, release := context.WithDeadlineCause(ctx, began.Add(f.config.Resources.Timeout), ErrTimeout)
 	ctx, fail := context.WithCancelCause(ctx)
 	cancel := func(cause error) { fail(cause); release() }
+	keepBody := func() bool { return true }
+	if body, ok := r.Body.(io.Closer); ok {
+		// A client that sends slowly must not keep an instance for longer.
+		closeBody := func() { _ = body.Close() } // there to end a Read: no news in its error
+		keepBody = context.AfterFunc(ctx, closeBody)
+		cancel = func(cause error) {
+			keepBody()
+			fail(cause)
+			release()
+			closeBody()
+		}
+	}
 	id := f.e.nextID.Add(1)
 	ev := &event{f: f, id: id, name: invocationName(id), ctx: ctx, cancel: cancel}
 	var resp *Response
@@ -123,7 +143,9 @@ func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
 		resp, err = ev.channel(r, began)
 	}
 	if errors.Is(err, errRetired) {
-		cancel(err)
+		keepBody() // another deployment will read it
+		fail(err)
+		release()
 		return nil, err
 	}
 	f.invocations.Add(1)
@@ -141,6 +163,9 @@ func (ev *event) finish(began time.Time, err error, end func()) {
 	ev.once.Do(func() {
 		ev.cancel(err)
 		end()
+		if err != nil {
+			ev.f.failures.Add(1)
+		}
 		ev.f.observe(began, err)
 		ev.f.e.flight.Done()
 	})
@@ -154,11 +179,8 @@ const cancelGrace = time.Second
 func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 	f := ev.f
 	var l *lease
-	inv := &channel.Invocation{
-		Function: f.name, ID: ev.name, Tenant: f.config.Tenant,
-		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header,
-	}
-	end := func(error) {}
+	inv := ev.invocation(r)
+	var end func(error)
 	if f.fresh() {
 		in, err := f.eventSlot(ev.ctx)
 		if err != nil {
@@ -172,7 +194,7 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 		f.cold.Observe(l.start.Seconds())
 		end = func(error) {
 			in.box.kill()
-			_ = in.conn.Close()
+			_ = in.conn.Close() // waits for the body's reader: the event's cancel came before
 			<-in.box.sb.Done()
 			f.endEvent(in)
 		}
@@ -189,25 +211,50 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 			}
 		}
 	}
-	deadline, _ := ev.ctx.Deadline()
-	inv.DeadlineMS = deadline.UnixMilli()
 	reply, err := l.in.conn.Invoke(ev.ctx, inv, r.Body)
 	if err != nil {
-		err = l.in.explain(err, "it answered")
-		var failure *FunctionError
-		if errors.As(err, &failure) && !time.Now().Before(deadline.Truncate(time.Millisecond)) {
-			err = ErrTimeout // the function noticed it first
-		} else if failure != nil {
-			f.logs.append(LogLine{Time: time.Now(), Sandbox: l.in.box.id, Invocation: ev.name, Stream: "log", Level: "error", Text: strings.TrimRight(failure.Error()+"\n"+failure.Stack, "\n")})
-		}
+		err = ev.judge(l.in, err, "it answered")
+		ev.cancel(err)
 		end(err)
 		return nil, err
 	}
-	body := &replyBody{ReadCloser: reply.Body, done: func(err error) { ev.finish(began, err, func() { end(err) }) }}
+	body := &replyBody{
+		ReadCloser: reply.Body, whole: reply.Length >= 0, done: ev.finisher(began, end),
+		judge: func(err error) error { return ev.judge(l.in, err, "its answer was whole") },
+	}
 	return &Response{
 		Instance: l.in.box.id, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: body,
 		Cold: l.cold, Start: l.start,
 	}, nil
+}
+
+// judge turns what ended an event into what happened, and logs an exception.
+func (ev *event) judge(in *instance, err error, before string) error {
+	err = in.explain(err, before)
+	var failure *FunctionError
+	if errors.As(err, &failure) {
+		if deadline, _ := ev.ctx.Deadline(); !time.Now().Before(deadline.Truncate(time.Millisecond)) {
+			return ErrTimeout // the function noticed it first
+		}
+		ev.f.logFailure(in.box.id, ev.name, failure)
+	}
+	return err
+}
+
+// finisher returns what ends an answered event: the close of its answer or, for
+// a reader that has stalled, the end of its time.
+func (ev *event) finisher(began time.Time, end func(error)) func(error) {
+	finish := func(err error) { ev.finish(began, err, func() { end(err) }) }
+	stop := context.AfterFunc(ev.ctx, func() { finish(context.Cause(ev.ctx)) })
+	return func(err error) {
+		stop()
+		finish(err)
+	}
+}
+
+// logFailure keeps what the function's owner needs to know of an exception.
+func (f *function) logFailure(sandbox, invocation string, e *FunctionError) {
+	f.logs.append(LogLine{Time: time.Now(), Sandbox: sandbox, Invocation: invocation, Stream: "log", Level: "error", Text: strings.TrimRight(e.Error()+"\n"+e.Stack, "\n")})
 }
 
 // lease is acquire without instances whose channel has already ended.
@@ -234,17 +281,25 @@ var errAbandoned = errors.New("answer was not read to its end")
 // end, as broken otherwise.
 type replyBody struct {
 	io.ReadCloser
-	done func(err error)
-	eof  bool
-	err  error
+	whole bool                  // all of it is here: a Read does not wait
+	judge func(err error) error // nil: errors are passed on as they are
+	done  func(err error)
+	eof   bool
+	err   error
 }
 
 func (b *replyBody) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
 	n, err := b.ReadCloser.Read(p)
 	switch {
 	case errors.Is(err, io.EOF):
 		b.eof = true
 	case err != nil:
+		if b.judge != nil {
+			err = b.judge(err)
+		}
 		b.err = err
 	}
 	return n, err
@@ -252,8 +307,11 @@ func (b *replyBody) Read(p []byte) (int, error) {
 
 func (b *replyBody) Close() error {
 	if !b.eof && b.err == nil { // nothing may be left of a short answer
-		n, err := b.Read(make([]byte, 1))
-		if n > 0 || (err != nil && !errors.Is(err, io.EOF)) {
+		if b.whole {
+			n, err := b.Read(make([]byte, 1))
+			b.eof = n == 0 && errors.Is(err, io.EOF)
+		}
+		if !b.eof {
 			b.err = errAbandoned
 		}
 	}
@@ -270,6 +328,10 @@ const stdioBuffered = 1 << 20
 // exit status decides.
 func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 	f := ev.f
+	env, err := ev.invocation(r).Environ()
+	if err != nil {
+		return nil, err
+	}
 	in, err := f.eventSlot(ev.ctx)
 	if err != nil {
 		return nil, err
@@ -281,7 +343,7 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 	}
 	spec := f.spec(newID())
 	spec.Stdout = outW
-	spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], ev.environ(r)...)
+	spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], env...)
 	feed := newFeeder(r.Body)
 	spec.Stdin, err = feed.open()
 	if err == nil {
@@ -314,19 +376,21 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 		err = ev.exited(in.box.sb)
 	}
 	if err != nil {
+		ev.cancel(err)
 		end()
 		return nil, err
 	}
 	if len(head) < stdioBuffered {
+		end() // the program is over, however slowly its answer is read
 		resp.Size = int64(len(head))
-		resp.Body = &replyBody{ReadCloser: io.NopCloser(bytes.NewReader(head)), done: func(error) { ev.finish(began, nil, end) }}
+		resp.Body = &replyBody{ReadCloser: io.NopCloser(bytes.NewReader(head)), whole: true, done: func(error) { ev.finish(began, nil, func() {}) }}
 		return resp, nil
 	}
 	resp.Size = -1
 	rest := &stdioBody{ev: ev, out: outR, sb: in.box.sb}
 	resp.Body = &replyBody{
 		ReadCloser: readCloser{io.MultiReader(bytes.NewReader(head), rest), outR},
-		done:       func(err error) { ev.finish(began, err, end) },
+		done:       ev.finisher(began, func(error) { end() }),
 	}
 	return resp, nil
 }
@@ -345,7 +409,10 @@ type stdioBody struct {
 
 func (b *stdioBody) Read(p []byte) (int, error) {
 	n, err := b.out.Read(p)
-	if errors.Is(err, io.EOF) {
+	switch {
+	case err != nil && b.ev.ctx.Err() != nil: // its end closed the pipe
+		err = context.Cause(b.ev.ctx)
+	case errors.Is(err, io.EOF):
 		if failed := b.ev.exited(b.sb); failed != nil {
 			err = failed
 		}
@@ -369,37 +436,13 @@ func (ev *event) exited(sb *sandbox.Sandbox) error {
 	return nil
 }
 
-// environ passes what an event says about itself to a stdio function.
-// HTTP_PROXY is left out: programs take it for their own proxy setting.
-func (ev *event) environ(r *Request) []string {
+// invocation is what an event says about itself.
+func (ev *event) invocation(r *Request) *channel.Invocation {
 	deadline, _ := ev.ctx.Deadline()
-	env := []string{
-		"FRE_FUNCTION=" + ev.f.name, "FRE_ID=" + ev.name, "FRE_TENANT=" + ev.f.config.Tenant,
-		fmt.Sprintf("FRE_DEADLINE_MS=%d", deadline.UnixMilli()),
-		"FRE_METHOD=" + r.Method, "FRE_PATH=" + r.Path, "FRE_QUERY=" + r.Query,
+	return &channel.Invocation{
+		Function: ev.f.name, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: deadline.UnixMilli(),
+		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header,
 	}
-	seen := make(map[string]int)
-	for _, h := range r.Header {
-		key := "HTTP_" + strings.Map(func(c rune) rune {
-			switch {
-			case c >= 'a' && c <= 'z':
-				return c - 'a' + 'A'
-			case c >= 'A' && c <= 'Z' || c >= '0' && c <= '9':
-				return c
-			}
-			return '_'
-		}, h[0])
-		if key == "HTTP_PROXY" || strings.ContainsRune(h[1], 0) {
-			continue
-		}
-		if i, ok := seen[key]; ok { // repeated fields join as RFC 9110 section 5.3 says
-			env[i] += ", " + h[1]
-			continue
-		}
-		seen[key] = len(env)
-		env = append(env, key+"="+h[1])
-	}
-	return env
 }
 
 // feeder writes a request body to a program's stdin in a goroutine of its own.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 // LogLine is one line of a function's log, on disk and in answers.
@@ -37,6 +38,8 @@ type LogOptions struct {
 const (
 	// maxLogLine splits longer lines.
 	maxLogLine = 16 << 10
+	// maxLogLevel is more than any level's name.
+	maxLogLevel = 16
 	// logBurst bounds what one function writes to its log within a second; the
 	// rest of that second is dropped and counted. The function is never slowed.
 	logBurst = 1 << 20
@@ -53,13 +56,20 @@ type functionLog struct {
 	files    int
 
 	mu        sync.Mutex
-	file      *os.File
+	closed    bool
+	file      *os.File // nil: could not be opened, is tried again
 	size      int64
 	second    int64 // the second that budget counts for
 	budget    int
 	dropped   int64 // bytes, since the budget ran out
-	followers map[chan LogLine]struct{}
+	followers map[*follower]struct{}
 	buf       []byte
+}
+
+// follower gets new lines as they are written.
+type follower struct {
+	lines  chan LogLine
+	missed int // lines since lines was full
 }
 
 const currentLog = "current.ndjson"
@@ -68,7 +78,7 @@ func openLog(dir, function string, maxBytes int64, files int) (*functionLog, err
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("make log directory: %w", err)
 	}
-	l := &functionLog{dir: dir, function: function, maxBytes: maxBytes, files: files, followers: make(map[chan LogLine]struct{})}
+	l := &functionLog{dir: dir, function: function, maxBytes: maxBytes, files: files, followers: make(map[*follower]struct{})}
 	return l, l.openLocked()
 }
 
@@ -90,12 +100,13 @@ func (l *functionLog) openLocked() error {
 func (l *functionLog) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.closed = true
 	if l.file != nil {
 		_ = l.file.Close() // as with a write: a full disk loses log lines
 		l.file = nil
 	}
-	for ch := range l.followers {
-		close(ch)
+	for f := range l.followers {
+		close(f.lines)
 	}
 	clear(l.followers)
 }
@@ -105,23 +116,12 @@ func (l *functionLog) Close() {
 func (l *functionLog) append(lines ...LogLine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.file == nil {
+	if l.closed || l.file == nil && l.openLocked() != nil {
 		return
 	}
 	l.buf = l.buf[:0]
 	for i := range lines {
-		line := &lines[i]
-		if sec := line.Time.Unix(); sec != l.second {
-			if l.dropped > 0 {
-				l.encodeLocked(&LogLine{Time: line.Time, Sandbox: line.Sandbox, Stream: "log", Level: "warning", Text: fmt.Sprintf("%d bytes of output dropped: more than %d in a second", l.dropped, logBurst)})
-			}
-			l.second, l.budget, l.dropped = sec, logBurst, 0
-		}
-		if l.budget -= len(line.Text) + 1; l.budget < 0 {
-			l.dropped += int64(len(line.Text)) + 1
-			continue
-		}
-		l.encodeLocked(line)
+		l.appendLocked(lines[i])
 	}
 	if len(l.buf) == 0 {
 		return
@@ -136,18 +136,62 @@ func (l *functionLog) append(lines ...LogLine) {
 	l.size += int64(n)
 }
 
-func (l *functionLog) encodeLocked(line *LogLine) {
+// appendLocked splits a line that is too long: a logger's message or a stack
+// trace, since copyLines does so itself.
+func (l *functionLog) appendLocked(line LogLine) {
+	text := line.Text
+	if len(line.Level) > maxLogLevel {
+		line.Level = line.Level[:maxLogLevel]
+	}
+	for more := true; more; {
+		line.Text, text = text, ""
+		if more = len(line.Text) > maxLogLine; more {
+			n := maxLogLine
+			for n > maxLogLine-utf8.UTFMax && !utf8.RuneStart(line.Text[n]) {
+				n--
+			}
+			line.Text, text = line.Text[:n], line.Text[n:]
+		}
+		if sec := line.Time.Unix(); sec != l.second {
+			if l.dropped > 0 {
+				l.encodeLocked(LogLine{Time: line.Time, Sandbox: line.Sandbox, Stream: "log", Level: "warning", Text: fmt.Sprintf("%d bytes of output dropped: more than %d in a second", l.dropped, logBurst)})
+			}
+			l.second, l.budget, l.dropped = sec, logBurst, 0
+		}
+		if l.budget -= len(line.Text) + 1; l.budget < 0 {
+			l.dropped += int64(len(line.Text)) + 1
+			continue
+		}
+		l.encodeLocked(line)
+	}
+}
+
+func (l *functionLog) encodeLocked(line LogLine) {
 	b, err := json.Marshal(line)
 	if err != nil {
 		return // strings and times always encode
 	}
 	l.buf = append(append(l.buf, b...), '\n')
 	line.Function = l.function
-	for ch := range l.followers {
+	for f := range l.followers {
+		f.send(line)
+	}
+}
+
+// send does not wait: a follower that lags too far misses lines, and is told.
+func (f *follower) send(line LogLine) {
+	if f.missed > 0 {
+		told := LogLine{Time: line.Time, Function: line.Function, Sandbox: line.Sandbox, Stream: "log", Level: "warning", Text: fmt.Sprintf("%d lines left out here: read too slowly", f.missed)}
 		select {
-		case ch <- *line:
-		default: // a follower that lags this far misses lines
+		case f.lines <- told:
+			f.missed = 0
+		default:
 		}
+	}
+	select {
+	case f.lines <- line:
+	default:
+		f.missed++
 	}
 }
 
@@ -200,25 +244,26 @@ func (l *functionLog) copyLines(r io.Reader, sandbox, stream string) {
 
 // Logs emits a function's log lines, oldest first, from one goroutine. It
 // returns when they are out, or with Follow when ctx ends (nil) or the function
-// is removed (nil); an error of emit ends it too.
+// is removed or the engine stops (nil); an error of emit ends it too.
 func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(LogLine) error) error {
 	f, err := e.lookup(name)
 	if err != nil {
 		return err
 	}
-	return f.logs.read(ctx, o, emit)
+	return f.logs.read(ctx, e.closed, o, emit)
 }
 
-func (l *functionLog) read(ctx context.Context, o LogOptions, emit func(LogLine) error) error {
+func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptions, emit func(LogLine) error) error {
 	// Under the lock nothing is written, so what the files hold now and what
 	// the follower receives from now on is the whole log, each line once.
 	l.mu.Lock()
 	files, err := l.openAllLocked()
 	var news chan LogLine
-	if err == nil && o.Follow && l.file != nil {
+	if err == nil && o.Follow && !l.closed {
 		news = make(chan LogLine, followBuffer)
-		l.followers[news] = struct{}{}
-		defer l.unfollow(news)
+		f := &follower{lines: news}
+		l.followers[f] = struct{}{}
+		defer l.unfollow(f)
 	}
 	l.mu.Unlock()
 	defer func() {
@@ -230,7 +275,8 @@ func (l *functionLog) read(ctx context.Context, o LogOptions, emit func(LogLine)
 		return err
 	}
 
-	var tail []LogLine
+	var tail []LogLine // a ring once it is full
+	oldest := 0
 	for _, f := range files {
 		err := l.readFile(f.File, f.size, func(line LogLine) error {
 			switch {
@@ -238,10 +284,12 @@ func (l *functionLog) read(ctx context.Context, o LogOptions, emit func(LogLine)
 			case o.Tail < 0:
 				return emit(line)
 			case o.Tail > 0:
-				if len(tail) == o.Tail {
-					tail = append(tail[:0], tail[1:]...)
+				if len(tail) < o.Tail {
+					tail = append(tail, line)
+					break
 				}
-				tail = append(tail, line)
+				tail[oldest] = line
+				oldest = (oldest + 1) % o.Tail
 			}
 			return ctx.Err()
 		})
@@ -249,8 +297,8 @@ func (l *functionLog) read(ctx context.Context, o LogOptions, emit func(LogLine)
 			return err
 		}
 	}
-	for _, line := range tail {
-		if err := emit(line); err != nil {
+	for i := range tail {
+		if err := emit(tail[(oldest+i)%len(tail)]); err != nil {
 			return err
 		}
 	}
@@ -268,14 +316,16 @@ func (l *functionLog) read(ctx context.Context, o LogOptions, emit func(LogLine)
 			}
 		case <-ctx.Done():
 			return nil
+		case <-stop:
+			return nil
 		}
 	}
 }
 
-func (l *functionLog) unfollow(ch chan LogLine) {
+func (l *functionLog) unfollow(f *follower) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.followers, ch)
+	delete(l.followers, f)
 }
 
 type sizedFile struct {

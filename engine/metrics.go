@@ -43,6 +43,12 @@ func (m *metrics) invocation(function string, took time.Duration, err error) {
 	m.duration.WithLabelValues(function, outcome(err)).Observe(took.Seconds())
 }
 
+// forget drops the series of a removed function.
+func (m *metrics) forget(function string) {
+	m.start.DeletePartialMatch(prometheus.Labels{"function": function})
+	m.duration.DeletePartialMatch(prometheus.Labels{"function": function})
+}
+
 // outcome is the label of how an event ended.
 func outcome(err error) string {
 	var failure *FunctionError

@@ -47,9 +47,10 @@ const endedKept = 1000
 
 // registry holds the live sandboxes of every origin and the last ended ones.
 type registry struct {
-	mu    sync.Mutex
-	live  map[string]*box
-	ended []*Sandbox // oldest first
+	mu     sync.Mutex
+	closed bool // what still starts is killed at once
+	live   map[string]*box
+	ended  []*Sandbox // oldest first
 }
 
 // start starts spec's sandbox and keeps b in the registry until it ends.
@@ -57,12 +58,19 @@ func (r *registry) start(ctx context.Context, e *Engine, b *box, spec sandbox.Sp
 	b.created = time.Now()
 	sb, err := e.cfg.Sandboxes.Start(ctx, spec)
 	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		return err
 	}
 	b.sb = sb
 	r.mu.Lock()
 	r.live[b.id] = b
+	closed := r.closed
 	r.mu.Unlock()
+	if closed {
+		b.kill()
+	}
 	e.spawn(func() {
 		<-sb.Done()
 		exit := sb.Status()
@@ -77,6 +85,22 @@ func (r *registry) start(ctx context.Context, e *Engine, b *box, spec sandbox.Sp
 		r.mu.Unlock()
 	})
 	return nil
+}
+
+// close kills every sandbox, and from now on each that starts.
+func (r *registry) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	for _, b := range r.all() {
+		b.kill()
+	}
+}
+
+func (r *registry) isClosed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed
 }
 
 func (r *registry) all() []*box {
@@ -161,7 +185,9 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 		case <-ctx.Done():
 		}
 	}
-	return e.Kill(b.id)
+	b.kill()
+	<-b.sb.Done()
+	return nil
 }
 
 // Kill ends a sandbox's whole tree at once.

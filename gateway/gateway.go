@@ -11,15 +11,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net/http"
-	"net/textproto"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -51,7 +46,13 @@ func New(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/function/{name}", g.invoke)
 	mux.HandleFunc("/function/{name}/{path...}", g.invoke)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if g.Engine.Stopping() {
+			g.fail(w, engine.ErrClosed, "")
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n")
+	})
 	if cfg.Metrics != nil {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{}))
 	}
@@ -63,63 +64,13 @@ func New(cfg Config) http.Handler {
 
 type gateway struct{ Config }
 
-// hopByHop fields belong to one connection (RFC 9110 section 7.6.1), not to the
-// message that travels over it.
-var hopByHop = map[string]bool{
-	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true,
-	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
-}
-
 func (g *gateway) invoke(w http.ResponseWriter, r *http.Request) {
-	req := &engine.Request{Method: r.Method, Path: functionPath(r), Query: r.URL.RawQuery, Size: r.ContentLength}
-	req.Header = append(req.Header, [2]string{"Host", r.Host})
-	for k, vs := range r.Header {
-		for _, v := range vs {
-			if !hopByHop[k] {
-				req.Header = append(req.Header, [2]string{k, v})
-			}
-		}
-	}
-	if r.ContentLength > g.MaxBodyBytes {
-		w.Header().Set("Connection", "close")
-		g.fail(w, &http.MaxBytesError{Limit: g.MaxBodyBytes}, "")
-		return
-	}
-	if r.ContentLength != 0 {
-		req.Body = http.MaxBytesReader(w, &requestBody{ReadCloser: r.Body, w: w}, g.MaxBodyBytes)
-	}
-
-	resp, err := g.Engine.Invoke(r.Context(), r.PathValue("name"), req)
+	name := r.PathValue("name")
+	err := Forward(w, r, Event{
+		Engine: g.Engine, Log: g.Log, Function: name, Method: r.Method, Path: functionPath(r), Query: r.URL.RawQuery, MaxBodyBytes: g.MaxBodyBytes,
+	})
 	if err != nil {
-		g.fail(w, err, r.PathValue("name"))
-		return
-	}
-	defer resp.Body.Close()
-	h := w.Header()
-	for _, f := range resp.Header {
-		k := textproto.CanonicalMIMEHeaderKey(f[0])
-		if !hopByHop[k] && k != "Content-Length" {
-			h.Add(k, f[1])
-		}
-	}
-	if _, ok := h["Content-Type"]; !ok {
-		h["Content-Type"] = nil // the function's silence is not a reason to guess
-	}
-	h.Set("X-Fre-Id", resp.ID)
-	h.Set("X-Fre-Instance", resp.Instance)
-	h.Set("X-Fre-Cold", map[bool]string{true: "1", false: "0"}[resp.Cold])
-	h.Set("X-Fre-Start-Us", strconv.FormatInt(resp.Start.Microseconds(), 10))
-	if resp.Size >= 0 {
-		h.Set("Content-Length", strconv.FormatInt(resp.Size, 10))
-	}
-	w.WriteHeader(resp.Status)
-	if err := copyBody(w, resp); err != nil {
-		if r.Context().Err() == nil {
-			g.Log.Debug("answer broken off", "function", r.PathValue("name"), "error", err)
-		}
-		// The status is out: breaking the connection is the only way left to
-		// say that the body is not whole.
-		panic(http.ErrAbortHandler)
+		g.fail(w, err, name)
 	}
 }
 
@@ -128,59 +79,6 @@ func functionPath(r *http.Request) string {
 	rest := strings.TrimPrefix(r.URL.EscapedPath(), "/function/")
 	_, path, _ := strings.Cut(rest, "/")
 	return "/" + path
-}
-
-// requestBody ends a blocked Read when the event is over before the client has
-// sent everything. After the body's end it leaves the connection alone: its
-// next request is waited for with the same deadline.
-type requestBody struct {
-	io.ReadCloser
-	w   http.ResponseWriter
-	eof atomic.Bool
-}
-
-func (b *requestBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if errors.Is(err, io.EOF) {
-		b.eof.Store(true)
-	}
-	return n, err
-}
-
-// Close leaves the body itself to net/http, which closes it after the handler.
-func (b *requestBody) Close() error {
-	if b.eof.Load() {
-		return nil
-	}
-	return http.NewResponseController(b.w).SetReadDeadline(time.Unix(1, 0))
-}
-
-var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
-
-// copyBody sends each piece of a streamed answer as it comes.
-func copyBody(w http.ResponseWriter, resp *engine.Response) error {
-	buf := buffers.Get().(*[32 << 10]byte)
-	defer buffers.Put(buf)
-	rc := http.NewResponseController(w)
-	for {
-		n, err := resp.Body.Read(buf[:])
-		if n > 0 {
-			if _, werr := w.Write(buf[:n]); werr != nil {
-				return werr
-			}
-			if resp.Size < 0 && err == nil {
-				if ferr := rc.Flush(); ferr != nil {
-					return ferr
-				}
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
 }
 
 // fail answers an event that has no response.
@@ -203,6 +101,8 @@ func statusOf(err error) (status int, code string) {
 		function *engine.FunctionError
 		crash    *engine.CrashError
 		tooLarge *http.MaxBytesError
+		body     *BodyError
+		unknown  *engine.UnknownError
 	)
 	switch {
 	case errors.As(err, &function):
@@ -211,14 +111,18 @@ func statusOf(err error) (status int, code string) {
 		return http.StatusBadGateway, "function_crashed"
 	case errors.As(err, &tooLarge):
 		return http.StatusRequestEntityTooLarge, "body_too_large"
-	case errors.Is(err, fs.ErrNotExist):
-		return http.StatusNotFound, "not_found"
 	case errors.Is(err, engine.ErrTimeout):
 		return http.StatusGatewayTimeout, "timeout"
+	case errors.As(err, &body):
+		return http.StatusBadRequest, "bad_body"
+	case errors.Is(err, engine.ErrEventTooLarge):
+		return http.StatusRequestHeaderFieldsTooLarge, "header_too_large"
 	case errors.Is(err, engine.ErrOverloaded):
 		return http.StatusServiceUnavailable, "overloaded"
 	case errors.Is(err, engine.ErrClosed):
 		return http.StatusServiceUnavailable, "stopping"
+	case errors.As(err, &unknown):
+		return http.StatusNotFound, "not_found"
 	case errors.Is(err, context.Canceled):
 		return 499, "client_gone" // nobody reads it; logs and metrics do
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -49,6 +50,7 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		field    *image.FieldError
 		step     *image.ExitError
 		tooLarge *http.MaxBytesError
+		body     *gateway.BodyError
 		failure  *engine.FunctionError
 		crash    *engine.CrashError
 		start    *sandbox.StartError
@@ -74,6 +76,10 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	case errors.Is(err, store.ErrAmbiguous):
 		return http.StatusConflict, api.CodeAmbiguous, "give more characters of the digest"
 
+	case errors.As(err, &body):
+		return http.StatusBadRequest, api.CodeBadRequest, ""
+	case errors.Is(err, engine.ErrEventTooLarge):
+		return http.StatusRequestHeaderFieldsTooLarge, api.CodeTooLarge, "send fewer or shorter headers"
 	case errors.Is(err, engine.ErrTimeout):
 		return http.StatusGatewayTimeout, api.CodeTimeout, "raise resources.timeout in the template, or see the function's logs"
 	case errors.Is(err, engine.ErrOverloaded):

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -28,7 +29,11 @@ func main() {
 		os.Exit(3)
 	}
 	var err error
-	if conn, err = channel.Inherited(); err == nil {
+	conn, err = channel.Inherited()
+	if err == nil && os.Getenv("FN_LOAD") == "quit" { // ready, and gone
+		ready := `{"protocol":1,"runtime":"go","concurrency":1}`
+		_, err = conn.Write(append([]byte{byte(len(ready)), 0, 0, 0, 1, 15: 0}, ready...))
+	} else if err == nil {
 		err = channel.Serve(context.Background(), conn, channel.Ready{Protocol: 1, Runtime: "go", Concurrency: concurrency()}, handle)
 	}
 	if err != nil {
@@ -70,6 +75,15 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 		select {}
 	case "/exit":
 		os.Exit(7)
+	case "/early": // answers before it has read the body
+		return &channel.Answer{Status: 200, Body: strings.NewReader("early")}, nil
+	case "/slurp": // answers once it has read the body
+		body, err := io.ReadAll(ev.Body)
+		return &channel.Answer{Status: 200, Body: strings.NewReader(strconv.Itoa(len(body)))}, err
+	case "/log":
+		return nil, ev.Log("info", strings.Repeat("\x01", 300<<10))
+	case "/status": // status, header line and body as the query says
+		return respond(ev)
 	case "/slow":
 		time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the function's own work
 	case "/print":
@@ -92,6 +106,39 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 	}
 	return &channel.Answer{Status: 200, Body: ev.Body}, nil
 }
+
+// respond answers what the query says: status=204&header=Name:value&body=text;
+// with fail=1 the body breaks off, with endless=1 it goes on until cancelled.
+func respond(ev *channel.Event) (*channel.Answer, error) {
+	q, err := url.ParseQuery(ev.Query)
+	if err != nil {
+		return nil, err
+	}
+	a := &channel.Answer{Body: strings.NewReader(q.Get("body"))}
+	if a.Status, err = strconv.Atoi(q.Get("status")); err != nil {
+		return nil, err
+	}
+	for _, h := range q["header"] {
+		name, value, _ := strings.Cut(h, ":")
+		a.Headers = append(a.Headers, [2]string{name, value})
+	}
+	filler := strings.NewReader(strings.Repeat("x", 256<<10))
+	switch {
+	case q.Has("fail"):
+		a.Body = io.MultiReader(filler, failing{})
+	case q.Has("endless"):
+		a.Body = endless{}
+	}
+	return a, nil
+}
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errors.New("broke off") }
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
 func concurrency() int {
 	n, err := strconv.Atoi(os.Getenv("FRE_CONCURRENCY"))

@@ -1,0 +1,308 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+func fresh(c *image.Config) { c.Instances.Isolation = image.IsolationEvent }
+
+// blockedBody gives its start and then nothing until it is closed.
+type blockedBody struct {
+	start io.Reader
+	once  sync.Once
+	ended chan struct{}
+}
+
+func newBlockedBody(start string) *blockedBody {
+	return &blockedBody{start: strings.NewReader(start), ended: make(chan struct{})}
+}
+
+func (b *blockedBody) Read(p []byte) (int, error) {
+	if n, _ := b.start.Read(p); n > 0 {
+		return n, nil
+	}
+	<-b.ended
+	return 0, errCut
+}
+
+func (b *blockedBody) Close() error {
+	b.once.Do(func() { close(b.ended) })
+	return nil
+}
+
+// TestCloseWithQueue: a stop that gives up waiting ends what runs and what
+// still waits for an instance.
+func TestCloseWithQueue(t *testing.T) {
+	r := open(t)
+	r.deploy("f", func(c *image.Config) { c.Instances.Max = 1 })
+	done := make(chan error)
+	for range 2 {
+		go func() { _, _, err := r.call(context.Background(), "f", "/stuck", "x"); done <- err }()
+	}
+	eventually(t, "one event to run and one to wait", func() bool {
+		f, err := r.Function("f")
+		return err == nil && f.Busy == 1 && f.Queued == 1
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Close = %v", err)
+	}
+	for range 2 {
+		if err := <-done; !errors.Is(err, ErrClosed) {
+			t.Errorf("event at the end of a stop: %v; want ErrClosed", err)
+		}
+	}
+}
+
+// TestBodyFault: what is wrong with an event is no fault of the instance.
+func TestBodyFault(t *testing.T) {
+	for name, change := range map[string]func(*image.Config){"instance": nil, "event": fresh, "stdio": stdio} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t)
+			r.deploy("f", change)
+			warm := r.mustCall("f", "/", "a", "a")
+			for _, size := range []int{4, 100 << 10} {
+				body := io.MultiReader(strings.NewReader(strings.Repeat("h", size)), errReader{})
+				if resp, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: body, Size: -1}); err == nil {
+					_, err = io.Copy(io.Discard, resp.Body) // the echo had begun
+					if err = errors.Join(err, resp.Body.Close()); !errors.Is(err, errCut) {
+						t.Errorf("answer to a body that breaks off after %d bytes: %v", size, err)
+					}
+				} else if !errors.Is(err, errCut) {
+					t.Errorf("body that breaks off after %d bytes: %v", size, err)
+				}
+			}
+			large := &Request{Path: "/", Header: [][2]string{{"X-Large", strings.Repeat("<", 200<<10)}}}
+			if _, err := r.Invoke(t.Context(), "f", large); !errors.Is(err, ErrEventTooLarge) {
+				t.Errorf("200 KiB of header: %v", err)
+			}
+			if again := r.mustCall("f", "/", "b", "b"); change == nil && again.Instance != warm.Instance {
+				t.Error("the instance was not kept")
+			}
+		})
+	}
+}
+
+// TestSlowBody: a client that sends slowly keeps an instance no longer than the
+// function's time, nor one whose function has answered.
+func TestSlowBody(t *testing.T) {
+	for name, change := range map[string]func(*image.Config){"instance": nil, "event": fresh, "stdio": stdio} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t)
+			r.deploy("f", func(c *image.Config) {
+				if change != nil {
+					change(c)
+				}
+				c.Instances.Max, c.Resources.Timeout = 1, 500*time.Millisecond
+			})
+			if _, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: newBlockedBody("slow"), Size: -1}); !errors.Is(err, ErrTimeout) {
+				t.Errorf("body that never ends: %v", err)
+			}
+			for path, want := range map[string]string{"/early": "early", "/fail": ""} {
+				if name == "stdio" && path == "/early" {
+					continue
+				}
+				resp, err := r.Invoke(t.Context(), "f", &Request{Path: path, Body: newBlockedBody(strings.Repeat("s", 64<<10)), Size: -1})
+				var failure *FunctionError
+				switch {
+				case want == "":
+					if !errors.As(err, &failure) {
+						t.Errorf("failure before the body's end: %v", err)
+					}
+				case err != nil:
+					t.Errorf("answer before the body's end: %v", err)
+				default:
+					got, err := io.ReadAll(resp.Body)
+					if err = errors.Join(err, resp.Body.Close()); string(got) != want || err != nil {
+						t.Errorf("answer before the body's end: %q, %v", got, err)
+					}
+				}
+			}
+			r.mustCall("f", "/", "b", "b")
+		})
+	}
+}
+
+// TestSlowReader: an answer that nobody reads frees its slot when its time is
+// over, or at once where it is whole.
+func TestSlowReader(t *testing.T) {
+	for name, change := range map[string]func(*image.Config){"event": fresh, "stdio": stdio} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t)
+			r.deploy("f", func(c *image.Config) {
+				change(c)
+				c.Instances.Max, c.Resources.Timeout = 1, 500*time.Millisecond
+			})
+			req := &Request{Path: "/status", Query: "status=200&endless=1"}
+			if name == "stdio" {
+				req.Path = "/big"
+			}
+			resp, err := r.Invoke(t.Context(), "f", req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			eventually(t, "the slot", func() bool { f, err := r.Function("f"); return err == nil && f.Busy == 0 })
+			if _, err := io.Copy(io.Discard, resp.Body); !errors.Is(err, ErrTimeout) {
+				t.Errorf("rest of the answer: %v", err)
+			}
+			r.mustCall("f", "/", "b", "b")
+		})
+	}
+}
+
+// TestBrokenAnswer: an answer that breaks off ends with what happened, and its
+// owner finds it in the log.
+func TestBrokenAnswer(t *testing.T) {
+	r := open(t)
+	r.deploy("f", nil)
+	resp, err := r.Invoke(t.Context(), "f", &Request{Path: "/status", Query: "status=200&fail=1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	var failure *FunctionError
+	if !errors.As(err, &failure) || failure.Message != "broke off" {
+		t.Errorf("end of the answer: %v (%T)", err, err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	var last LogLine
+	if err := r.Logs(t.Context(), "f", LogOptions{Tail: 1}, func(l LogLine) error { last = l; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if last.Invocation != resp.ID || !strings.Contains(last.Text, "broke off") {
+		t.Errorf("last line of the log: %+v", last)
+	}
+}
+
+// TestTimeoutDuringStart: the time-out is told as such wherever it strikes.
+func TestTimeoutDuringStart(t *testing.T) {
+	for name, change := range map[string]func(*image.Config){"instance": nil, "event": fresh, "stdio": stdio} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t)
+			r.deploy("f", func(c *image.Config) {
+				if change != nil {
+					change(c)
+				}
+				c.Resources.Timeout = 1
+			})
+			if _, _, err := r.call(t.Context(), "f", "/", "x"); !errors.Is(err, ErrTimeout) {
+				t.Errorf("%v; want ErrTimeout", err)
+			}
+		})
+	}
+}
+
+// TestBackOff: a function that is ready and ends at once is not started again
+// and again without a pause.
+func TestBackOff(t *testing.T) {
+	r := open(t)
+	r.deploy("f", func(c *image.Config) { c.Env, c.Instances.Min = []string{"FN_LOAD=quit"}, 1 })
+	f, err := r.lookup("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the pause", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.rewarming && f.failed > 0 && len(f.instances) == 0
+	})
+}
+
+// TestRemovedSeries: a removed function leaves no series behind.
+func TestRemovedSeries(t *testing.T) {
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	reg := prometheus.NewRegistry()
+	r := &rig{t: t, state: t.TempDir()}
+	r.start(Config{Metrics: reg})
+	r.deploy("f", nil)
+	r.mustCall("f", "/", "a", "a")
+	series := func() (n int) {
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				n += len(m.GetLabel()) / 2 // only a function's have labels: two
+			}
+		}
+		return n
+	}
+	if series() == 0 {
+		t.Error("no series of a function that was invoked")
+	}
+	if err := r.RemoveFunction(t.Context(), "f"); err != nil {
+		t.Fatal(err)
+	}
+	if n := series(); n != 0 {
+		t.Errorf("%d series of a removed function", n)
+	}
+}
+
+// TestLongLogLine: what a function's logger is given cannot make its log
+// unreadable.
+func TestLongLogLine(t *testing.T) {
+	l, err := openLog(filepath.Join(t.TempDir(), "f"), "f", 8<<20, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	text := strings.Repeat("\x01ü", 100<<10)
+	l.append(LogLine{Time: time.Now(), Stream: "log", Level: strings.Repeat("l", 1<<20), Text: text}, LogLine{Time: time.Now(), Text: "next"})
+	for tail, want := range map[int]string{-1: text + "next", 1: "next", 1000: text + "next"} {
+		var got strings.Builder
+		err := l.read(t.Context(), nil, LogOptions{Tail: tail}, func(line LogLine) error { got.WriteString(line.Text); return nil })
+		if err != nil || got.String() != want {
+			t.Errorf("tail %d: %d bytes, %v; want %d", tail, got.Len(), err, len(want))
+		}
+	}
+}
+
+// TestFollowerLags: a follower that lags is told what it has missed.
+func TestFollowerLags(t *testing.T) {
+	f := &follower{lines: make(chan LogLine, 2)}
+	for _, text := range []string{"a", "b", "c", "d"} {
+		f.send(LogLine{Text: text})
+	}
+	<-f.lines
+	<-f.lines
+	f.send(LogLine{Text: "e"})
+	if told, last := <-f.lines, <-f.lines; !strings.HasPrefix(told.Text, "2 lines left out") || last.Text != "e" {
+		t.Errorf("%q, %q", told.Text, last.Text)
+	}
+}
+
+// TestLogReopens: a log that could not be opened once goes on later.
+func TestLogReopens(t *testing.T) {
+	l, err := openLog(filepath.Join(t.TempDir(), "f"), "f", 8<<20, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l.file = nil // as after a rotation without a free descriptor
+	l.append(LogLine{Time: time.Now(), Text: "again"})
+	n := 0
+	if err := l.read(t.Context(), nil, LogOptions{Tail: -1}, func(LogLine) error { n++; return nil }); err != nil || n != 1 {
+		t.Errorf("%d lines, %v", n, err)
+	}
+}
