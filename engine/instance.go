@@ -183,10 +183,10 @@ func (in *instance) explain(err error, before string) error {
 	switch {
 	case errors.As(err, &failure):
 		return &FunctionError{Type: failure.Type, Message: failure.Message, Stack: failure.Stack}
-	case errors.Is(err, ErrTimeout) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-		return err
 	case errors.Is(err, channel.ErrProtocol):
 		return &CrashError{Reason: "sent a malformed frame before " + before}
+	case !errors.Is(err, channel.ErrClosed): // the event's end or the client's fault, such as a body over the limit
+		return err
 	}
 	// A process closes its files before its end can be seen.
 	t := time.NewTimer(closeGrace)
