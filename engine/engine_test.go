@@ -342,6 +342,24 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// TestStop: an instance is asked to end through its channel: as pid 1 it would
+// not hear a signal it does not handle.
+func TestStop(t *testing.T) {
+	r := open(t)
+	r.deploy("f", nil)
+	first := r.mustCall("f", "/", "one", "one")
+	if err := r.Stop(t.Context(), first.Instance[:6], time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	ended := r.Sandboxes(true)
+	if len(ended) != 1 || ended[0].Exit == nil || ended[0].Exit.Signal != 0 || ended[0].Exit.Code != 0 {
+		t.Errorf("after it was stopped: %+v, want one sandbox that exited by itself", ended)
+	}
+	if next := r.mustCall("f", "/", "two", "two"); next.Instance == first.Instance {
+		t.Errorf("instance %s answers after it was stopped", next.Instance)
+	}
+}
+
 // TestBodyBreaksOff: a body that cannot be read to its end is the client's
 // fault: its error comes back, and the instance lives.
 func TestBodyBreaksOff(t *testing.T) {
