@@ -88,16 +88,7 @@ func (w *world) testInstances(t *testing.T) {
 		}
 		w.untilGone(t, "patient") // long before its 100 seconds are over
 	})
-	t.Run("metrics", func(t *testing.T) {
-		resp, err := w.client.Get(w.d.URL("/metrics"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := readAll(t, resp)
-		if !strings.Contains(text, "fre_") {
-			t.Errorf("GET /metrics: no metric of FRE's in:\n%.1000s", text)
-		}
-	})
+	t.Run("metrics", w.testMetrics)
 }
 
 // busy is true once a sandbox of the function works on an event.
