@@ -104,7 +104,7 @@ func (in *instance) run() {
 		}
 		t.Stop()
 	}
-	in.conn.Close()
+	_ = in.conn.Close()
 	f.mu.Lock()
 	in.state = StateExited
 	in.draining = true
@@ -134,15 +134,15 @@ func (in *instance) boot(ctx context.Context) error {
 		f.logs.append(LogLine{Time: time.Now(), Sandbox: spec.ID, Invocation: invocation, Stream: "log", Level: level, Text: message})
 	}})
 	in.box, err = f.start(ctx, spec, in)
-	theirs.Close()
+	_ = theirs.Close()
 	if err != nil {
-		in.conn.Close()
+		_ = in.conn.Close()
 		return err
 	}
 	if _, err = in.conn.Ready(ctx); err != nil {
 		in.box.kill()
 		<-in.box.sb.Done()
-		in.conn.Close()
+		_ = in.conn.Close()
 		return in.explain(err, "it was ready")
 	}
 	return nil
@@ -328,7 +328,7 @@ func socketpair() (ours *net.UnixConn, theirs *os.File, err error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
-		theirs.Close()
+		_ = theirs.Close()
 		return nil, nil, fmt.Errorf("make channel: %w", err)
 	}
 	return c.(*net.UnixConn), theirs, nil

@@ -57,15 +57,15 @@ func newSpawner(program *os.File) (*spawner, error) {
 		},
 	}
 	if err := cmd.Start(); err != nil {
-		conn.Close()
+		_ = conn.Close()
 		return nil, fmt.Errorf("start spawner: %w", err)
 	}
-	theirs.Close()
+	_ = theirs.Close()
 	s := &spawner{cmd: cmd, conn: conn, live: map[uint64]*Sandbox{}}
 	if err := s.hello(); err != nil {
-		s.conn.Close()
-		s.cmd.Process.Kill()
-		s.cmd.Wait()
+		_ = s.conn.Close()
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
 		return nil, err
 	}
 	return s, nil
@@ -75,8 +75,10 @@ func newSpawner(program *os.File) (*spawner, error) {
 const helloWithin = 10 * time.Second
 
 func (s *spawner) hello() error {
-	s.conn.SetReadDeadline(time.Now().Add(helloWithin))
-	defer s.conn.SetReadDeadline(time.Time{})
+	if err := s.conn.SetReadDeadline(time.Now().Add(helloWithin)); err != nil {
+		return fmt.Errorf("wait for spawner: %w", err)
+	}
+	defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
 	r, fd, err := s.receive(make([]byte, reportSize+1), make([]byte, unix.CmsgSpace(4)))
 	if fd >= 0 {
 		unix.Close(fd)
@@ -222,6 +224,7 @@ func (s *spawner) read() error {
 			if sb := s.take(r.ID); sb != nil {
 				sb.exited(r)
 			}
+		case kindStart, kindHello: // not what a running spawner says
 		}
 		if pidfd >= 0 {
 			unix.Close(pidfd)
@@ -229,8 +232,8 @@ func (s *spawner) read() error {
 	}
 	// Whatever it still was doing: nothing of it may outlive this socket. When
 	// Wait returns, the kernel has killed and reaped its whole namespace.
-	s.conn.Close()
-	s.cmd.Process.Kill()
+	_ = s.conn.Close()
+	_ = s.cmd.Process.Kill()
 	waitErr := s.cmd.Wait()
 	s.mu.Lock()
 	s.gone = true

@@ -92,6 +92,7 @@ func TestTrust(t *testing.T) {
 		"expired":      {headers: "Valid-Until: " + time.Now().UTC().Add(-time.Hour).Format("Mon, _2 Jan 2006 15:04:05 MST") + "\n", want: ErrExpired},
 		"by hash only": {headers: "Acquire-By-Hash: yes\n", spoil: func(_ *testing.T, a *testArchive) { delete(a.files, index) }},
 		"other key": {spoil: func(t *testing.T, a *testArchive) {
+			t.Helper()
 			block, _ := clearsign.Decode(a.files[inRelease])
 			a.files[inRelease] = sign(t, newKey(t), string(block.Plaintext))
 		}, want: ErrSignature},
@@ -109,6 +110,7 @@ func TestTrust(t *testing.T) {
 			a.files[inRelease] = a.files[inRelease][:200]
 		}, want: ErrSignature},
 		"other suite": {spoil: func(t *testing.T, a *testArchive) {
+			t.Helper()
 			block, _ := clearsign.Decode(a.files[inRelease])
 			s := strings.NewReplacer("Suite: test", "Suite: old", "Codename: test", "Codename: old").Replace(string(block.Plaintext))
 			a.files[inRelease] = sign(t, a.key, s)
@@ -225,8 +227,8 @@ func TestStall(t *testing.T) {
 	a := newTestArchive(t)
 	a.publish(t, stanza{name: "p", version: "1"})
 	a.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Write([]byte("-----BEGIN"))
-		http.NewResponseController(w).Flush()
+		_, _ = w.Write([]byte("-----BEGIN"))
+		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
 	o := a.open(t, t.TempDir())
