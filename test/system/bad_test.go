@@ -78,6 +78,20 @@ func (w *world) testBad(t *testing.T) {
 		})
 	}
 
+	t.Run("cannot be loaded", func(t *testing.T) {
+		for range 2 {
+			a, err := w.call(t.Context(), "unloadable", "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, message := failure(t, a); a.Status != http.StatusInternalServerError || !strings.Contains(message, "not today") {
+				t.Errorf("got status %d: %s, want 500 and the exception's message", a.Status, a.Body)
+			}
+		}
+		until(t, w.logged("unloadable", "not today", "unloadable.py"))
+		w.untilGone(t, "unloadable")
+		w.healthy(t)
+	})
 	t.Run("leaves a daemon behind", func(t *testing.T) {
 		w.ok(t, "chaos", "/daemon", "")
 		w.untilGone(t, "chaos")

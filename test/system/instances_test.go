@@ -70,8 +70,8 @@ func (w *world) testInstances(t *testing.T) {
 	t.Run("no stampede", func(t *testing.T) {
 		// One sandbox can hold them all. A late event may find it full of
 		// earlier ones that are just ending, hence not exactly one.
-		if count := instances(w.all(t, 32, "crowd", "/slow", "0.2")); len(count) > 2 {
-			t.Errorf("32 events at once on a cold function of concurrency 32 started %d sandboxes: %v", len(count), count)
+		if count := instances(w.all(t, 64, "crowd", "/slow", "0.2")); len(count) > 2 {
+			t.Errorf("64 events at once on a cold function of concurrency 64 started %d sandboxes: %v", len(count), count)
 		}
 	})
 	t.Run("client gone", func(t *testing.T) {

@@ -182,6 +182,7 @@ func (r *running) interrupt(t testing.TB) {
 // noRuns is true once no sandbox lives that belongs to no function: commands of
 // fre run, and steps of builds.
 func (w *world) noRuns(t testing.TB) func() error {
+	t.Helper()
 	return func() error {
 		if left := w.ps(t, ""); len(left) > 0 {
 			return fmt.Errorf("still running: %+v", left)
