@@ -48,6 +48,7 @@ type Image struct {
 	Name    string    `json:"name"`
 	Version string    `json:"version"`
 	Base    string    `json:"base,omitempty"`
+	Kind    string    `json:"kind,omitempty"` // "base", or "tools" of a builder's own; none for a function's
 	Created time.Time `json:"created"`
 	Size    int64     `json:"size"`  // bytes of all files
 	Files   int       `json:"files"` // number of files

@@ -352,6 +352,41 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// TestStop: an instance is asked to end through its channel: as pid 1 it would
+// not hear a signal it does not handle.
+func TestStop(t *testing.T) {
+	r := open(t)
+	r.deploy("f", nil)
+	first := r.mustCall("f", "/", "one", "one")
+	if err := r.Stop(t.Context(), first.Instance[:6], time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	ended := r.Sandboxes(true)
+	if len(ended) != 1 || ended[0].Exit == nil || ended[0].Exit.Signal != 0 || ended[0].Exit.Code != 0 {
+		t.Errorf("after it was stopped: %+v, want one sandbox that exited by itself", ended)
+	}
+	if next := r.mustCall("f", "/", "two", "two"); next.Instance == first.Instance {
+		t.Errorf("instance %s answers after it was stopped", next.Instance)
+	}
+}
+
+// TestBodyBreaksOff: a body that cannot be read to its end is the client's
+// fault: its error comes back, and the instance lives.
+func TestBodyBreaksOff(t *testing.T) {
+	r := open(t)
+	r.deploy("f", nil)
+	first := r.mustCall("f", "/", "one", "one")
+	for _, size := range []int{10, 100 << 10} { // in INVOKE, in DATA
+		cut := io.MultiReader(strings.NewReader(strings.Repeat("z", size)), errReader{})
+		if _, err := r.Invoke(t.Context(), "f", &Request{Path: "/hang", Body: cut, Size: -1}); !errors.Is(err, errCut) {
+			t.Errorf("body that breaks off after %d bytes: %v; want the reader's error", size, err)
+		}
+	}
+	if last := r.mustCall("f", "/", "two", "two"); last.Instance != first.Instance {
+		t.Errorf("instance %s answers after %s: the body's end has killed it", last.Instance, first.Instance)
+	}
+}
+
 // TestClientGone: the event of a client that has gone is cancelled, and an
 // instance that does not listen is killed.
 func TestClientGone(t *testing.T) {

@@ -134,15 +134,15 @@ func (in *instance) boot(ctx context.Context) error {
 	spec.Channel = theirs
 	spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], "FRE_CHANNEL=3",
 		fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
+	in.conn = channel.NewConn(ours, channel.Config{Log: func(invocation, level, message string) {
+		f.logs.append(LogLine{Time: time.Now(), Sandbox: spec.ID, Invocation: invocation, Stream: "log", Level: level, Text: message})
+	}})
 	in.box, err = f.start(ctx, spec, in)
 	_ = theirs.Close()
 	if err != nil {
-		_ = ours.Close()
+		_ = in.conn.Close()
 		return err
 	}
-	in.conn = channel.NewConn(ours, channel.Config{Log: func(invocation, level, message string) {
-		f.logs.append(LogLine{Time: time.Now(), Sandbox: in.box.id, Invocation: invocation, Stream: "log", Level: level, Text: message})
-	}})
 	if _, err = in.conn.Ready(ctx); err != nil {
 		err = in.explain(err, "it was ready")
 		in.box.kill()
@@ -176,6 +176,12 @@ func (f *function) start(ctx context.Context, spec sandbox.Spec, in *instance) (
 	b := &box{
 		id: spec.ID, function: f.name, image: f.ref(), digest: f.image.Digest,
 		tenant: f.config.Tenant, command: spec.Args, state: in.currentState,
+	}
+	if in.conn != nil {
+		b.ask = func() error {
+			in.drain()
+			return in.conn.Stop()
+		}
 	}
 	return b, f.e.boxes.start(ctx, f.e, b, spec)
 }

@@ -37,6 +37,7 @@ type box struct {
 	command                     []string
 	created                     time.Time
 	state                       func() State
+	ask                         func() error     // asks it to end; nil: SIGTERM
 	sb                          *sandbox.Sandbox // set before the box is registered
 }
 
@@ -168,14 +169,20 @@ func (e *Engine) Stats(id string) (sandbox.Stats, error) {
 	return b.sb.Stats()
 }
 
-// Stop sends SIGTERM to a sandbox's first process and kills the tree when it
-// has not ended after grace. It returns once the sandbox has ended.
+// Stop asks a sandbox to end, and kills the tree when it has not ended after
+// grace. An instance with a channel takes no new event, finishes what it has and
+// exits; the first process of any other gets SIGTERM, which it must handle, as it
+// is pid 1. Stop returns once the sandbox has ended.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	b, err := e.boxes.find(id)
 	if err != nil {
 		return err
 	}
-	if err := b.sb.Signal(unix.SIGTERM); err == nil {
+	ask := b.ask
+	if ask == nil {
+		ask = func() error { return b.sb.Signal(unix.SIGTERM) }
+	}
+	if ask() == nil {
 		t := time.NewTimer(grace)
 		defer t.Stop()
 		select {

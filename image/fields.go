@@ -32,6 +32,7 @@ const (
 	maxIdle                = 24 * time.Hour
 	minFiles, maxFiles     = int64(16), int64(1 << 20)
 	maxPids                = int64(1 << 20)
+	runtimeThreads         = 8 // what a runtime needs beside those that handle events
 	maxConcurrency         = 1024
 	maxInstances           = 1 << 16
 	maxEnvBytes            = 128 << 10 // of all names and values: the kernel's MAX_ARG_STRLEN for one
@@ -85,13 +86,17 @@ func (t *Template) setDefaults() {
 	t.Version, t.Tenant, t.Network, t.Code.Path = "latest", DefaultTenant, "none", "."
 	t.Instances = Instances{Concurrency: 1, Max: 64, Idle: 5 * time.Minute}
 	t.Resources = Resources{
-		MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64,
+		MemoryBytes: 128 << 20, CPUMillis: 1000, // Pids: see setDependentDefaults
 		TmpBytes: 64 << 20, Files: 1024, Timeout: 30 * time.Second,
 	}
 }
 
-// setBaseDefaults sets what depends on the base.
-func (t *Template) setBaseDefaults() {
+// setDependentDefaults sets what depends on other fields.
+func (t *Template) setDependentDefaults() {
+	if t.Resources.Pids == 0 {
+		// A runtime has up to a thread for each event and some of its own.
+		t.Resources.Pids = max(64, 2*int64(t.Instances.Concurrency))
+	}
 	if t.Instances.Isolation == "" {
 		t.Instances.Isolation = IsolationInstance
 		if t.Base == "native" {
@@ -114,6 +119,11 @@ func (d *decoder) relations(t *Template) {
 	}
 	if in.Isolation == IsolationEvent && in.Concurrency > 1 {
 		fail("instances.concurrency", `instances.concurrency must be 1 where isolation is "event": every event has a sandbox of its own`)
+	}
+	// A process with too few threads for its events dies of them, at a moment
+	// of its own. One program for one event needs no more than it says.
+	if least := int64(in.Concurrency) + runtimeThreads; t.Resources.Pids < least && in.Isolation == IsolationInstance {
+		fail("resources.pids", "resources.pids must be at least %d: an instance needs a thread for each of its events (instances.concurrency is %d) and %d for its runtime", least, in.Concurrency, runtimeThreads)
 	}
 	if t.Base == "native" {
 		if t.Handler == "" {

@@ -42,7 +42,7 @@ func ParseTemplate(name string, src []byte) (*Template, error) {
 	d := decoder{source: s}
 	d.mapping(root, "", d.fields(t))
 	if len(d.errs) == 0 {
-		t.setBaseDefaults()
+		t.setDependentDefaults()
 		d.relations(t)
 	}
 	if err := s.sorted(d.errs); err != nil {

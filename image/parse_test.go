@@ -34,6 +34,9 @@ func TestParseTemplateDefaults(t *testing.T) {
 		{"native", "id: f\nbase: native\nhandler: clock\n", base(func(t *Template) {
 			t.Base, t.Handler, t.Instances.Isolation = "native", "clock", IsolationEvent
 		})},
+		{"many events at once", "id: f\nbase: python\ninstances: {concurrency: 100}\n", base(func(t *Template) {
+			t.Base, t.Handler, t.Instances.Concurrency, t.Resources.Pids = "python", "main.handle", 100, 200
+		})},
 		{"windows line ends and a byte order mark", "\ufeffid: f\r\nbase: python\r\n", base(func(t *Template) { t.Base, t.Handler = "python", "main.handle" })},
 		{"every field", `---
 # everything there is
@@ -58,7 +61,7 @@ instances: {isolation: instance, concurrency: 8, min: 1, max: 2, idle: 90s}
 resources:
   memory: 64M
   cpu: 500m
-  pids: 10
+  pids: 16
   tmp: 65536
   files: 256
   timeout: 1h30m
@@ -70,7 +73,7 @@ network: none
 			Env:       map[string]string{"A": "text", "B": "12", "C": "true", "D": "1.50", "E": "two\nlines\n"},
 			Tenant:    "acme",
 			Instances: Instances{Isolation: IsolationInstance, Concurrency: 8, Min: 1, Max: 2, Idle: 90 * time.Second},
-			Resources: Resources{MemoryBytes: 64e6, CPUMillis: 500, Pids: 10, TmpBytes: 65536, Files: 256, Timeout: 90 * time.Minute},
+			Resources: Resources{MemoryBytes: 64e6, CPUMillis: 500, Pids: 16, TmpBytes: 65536, Files: 256, Timeout: 90 * time.Minute},
 			Network:   "none",
 		}},
 	} {
@@ -184,6 +187,12 @@ fret.yaml:3:48: resources.timeout: duration "30" has no unit: write for example 
 			`fret.yaml:5:8: instances.max (2) is less than instances.min (3)
       max: 2
            ^`,
+		},
+		{
+			"too few threads", "id: f\nbase: python\ninstances: {concurrency: 64}\nresources:\n  pids: 64\n",
+			`fret.yaml:5:9: resources.pids must be at least 72: an instance needs a thread for each of its events (instances.concurrency is 64) and 8 for its runtime
+      pids: 64
+            ^`,
 		},
 		{
 			"concurrency of a fresh sandbox", "id: f\nbase: python\ninstances: {isolation: event, concurrency: 2}\n",

@@ -67,7 +67,7 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "env: {A: 1, B: true, _c: x, D: 1.5}\n", true},
 		{head + "instances: {isolation: instance, concurrency: 4, min: 1, max: 9, idle: 1m30s}\n", true},
 		{head + "instances: {isolation: event}\n", true},
-		{head + "resources: {memory: 4194304, cpu: 1.5, pids: 1, tmp: 64M, files: 64, timeout: 1.5h}\n", true},
+		{head + "resources: {memory: 4194304, cpu: 1.5, pids: 9, tmp: 64M, files: 64, timeout: 1.5h}\n", true},
 		{head + "resources: {memory: 1GiB, cpu: 500m, tmp: 1.5 GiB}\n", true},
 		{head + "resources: {cpu: '0.25', memory: 100KB}\n", false}, // below 4 MiB: see outOfSchema
 		{head + "resources: {cpu: 2}\n", true},
@@ -133,6 +133,8 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "resources: {cpu: 1.5m}\n", false},
 		{head + "resources: {cpu: fast}\n", false},
 		{head + "resources: {pids: 0}\n", false},
+		{head + "resources: {pids: 8}\n", false}, // below concurrency + 8: see outOfSchema
+		{head + "instances: {isolation: event}\nresources: {pids: 1}\n", true},
 		{head + "resources: {files: 1}\n", false},
 		{head + "resources: {tmp: 4096}\n", false},
 		{head + "resources: {timeout: 30}\n", false},
@@ -163,8 +165,9 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 }
 
 // outOfSchema are faults a JSON Schema cannot express: the range of a number
-// with a unit.
+// with a unit, or of one that depends on another.
 var outOfSchema = map[string]bool{
+	"id: f\nbase: python\nresources: {pids: 8}\n":                    true,
 	"id: f\nbase: python\nresources: {cpu: '0.25', memory: 100KB}\n": true,
 }
 

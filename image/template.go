@@ -61,7 +61,7 @@ type Instances struct {
 type Resources struct {
 	MemoryBytes int64         `json:"memory_bytes"` // "128MiB"; default 128 MiB
 	CPUMillis   int64         `json:"cpu_millis"`   // "500m" or "1.5"; default 1000
-	Pids        int64         `json:"pids"`         // default 64
+	Pids        int64         `json:"pids"`         // processes and threads; default 64, or 2 × concurrency where that is more; at least concurrency + 8 in instances that are reused
 	TmpBytes    int64         `json:"tmp_bytes"`    // default 64 MiB
 	Files       int64         `json:"files"`        // default 1024
 	Timeout     time.Duration `json:"timeout_ns"`   // of one event, wall clock; default 30s

@@ -22,11 +22,12 @@ func list[In, Out any](in []In, convert func(In) Out) []Out {
 
 func imageOf(img *store.Image) api.Image {
 	var config struct {
-		Base string `json:"base"`
+		Base   string            `json:"base"`
+		Labels map[string]string `json:"labels"`
 	}
 	_ = json.Unmarshal(img.Config, &config) // a foreign configuration has no base to show
 	return api.Image{
-		Digest: string(img.Digest), Name: img.Name, Version: img.Version, Base: config.Base,
+		Digest: string(img.Digest), Name: img.Name, Version: img.Version, Base: config.Base, Kind: config.Labels[image.LabelKind],
 		Created: img.Created.UTC(), Size: img.Size, Files: img.Files,
 	}
 }

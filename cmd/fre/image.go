@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -10,6 +11,9 @@ import (
 
 	"github.com/fre-engine/fre/api"
 )
+
+// toolsKind is the kind of images that lists hide.
+const toolsKind = "tools"
 
 func (c *cli) imagesCommand() *cobra.Command {
 	return c.imageList("images [NAME]", "List the images of the local registry")
@@ -23,6 +27,7 @@ func (c *cli) imageCommand() *cobra.Command {
 
 func (c *cli) imageList(use, short string) *cobra.Command {
 	var l listing
+	var all bool
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: args(cobra.MaximumNArgs(1)), ValidArgsFunction: c.completeImages,
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -41,6 +46,9 @@ func (c *cli) imageList(use, short string) *cobra.Command {
 				}
 				images = kept
 			}
+			if len(names) == 0 && !all {
+				images = slices.DeleteFunc(images, func(i api.Image) bool { return i.Kind == toolsKind })
+			}
 			now := time.Now()
 			return show(cmd.OutOrStdout(), l, images, func(i api.Image) string { return l.shortID(i.Digest) }, []column[api.Image]{
 				{"NAME", func(i api.Image) string { return i.Name }},
@@ -54,6 +62,7 @@ func (c *cli) imageList(use, short string) *cobra.Command {
 		},
 	}
 	l.flags(cmd, "image ids")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "those the builder keeps its tools in, too")
 	return cmd
 }
 

@@ -55,6 +55,11 @@ func (c *cli) versionCommand() *cobra.Command {
 			if err == nil {
 				v.Server = &server
 			}
+			// Without an engine the client's version is the answer.
+			unreachable := errors.Is(err, client.ErrUnreachable)
+			if unreachable {
+				err = nil
+			}
 			if format != "" {
 				return errors.Join(formatEach(cmd.OutOrStdout(), format, []versions{v}), err)
 			}
@@ -65,6 +70,9 @@ func (c *cli) versionCommand() *cobra.Command {
 			line("client", v.Client)
 			if v.Server != nil {
 				line("engine", *v.Server)
+			}
+			if unreachable {
+				fmt.Fprintf(t, "engine\tnot reachable at %s\n", c.socket)
 			}
 			return errors.Join(t.Flush(), err)
 		},

@@ -91,12 +91,15 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 	return e.add(img, t, hash.Sum(nil)), &image.Lock{Version: 1, Base: image.LockedBase{Name: t.Base, Packages: map[string]string{}}}, nil
 }
 
-// Base makes an image named like the base.
+// Base makes an image named like the base, and one of the builder's tools.
 func (e *Engine) Base(_ context.Context, name string, report func(image.Event)) (*store.Image, error) {
 	if !slices.Contains([]string{"python", "node", "native"}, name) {
 		return nil, fmt.Errorf("%q: %w", name, image.ErrUnknownBase)
 	}
 	report(image.Event{Step: "base", Name: name, Message: "unpacked"})
+	tools := sha256.Sum256([]byte("tools-" + name))
+	made := e.add(&store.Image{Created: Epoch, Size: 1 << 20, Files: 100}, &image.Template{ID: "tools-" + name, Version: "latest", Base: name, Tenant: "default"}, tools[:])
+	made.Config = encode(image.Config{Base: name, Protocol: image.ProtocolNone, Labels: map[string]string{image.LabelKind: image.KindTools}})
 	sum := sha256.Sum256([]byte(name))
 	return e.add(&store.Image{Created: Epoch, Size: 1 << 20, Files: 100}, &image.Template{ID: name, Version: "latest", Base: name, Tenant: "default"}, sum[:]), nil
 }

@@ -42,23 +42,27 @@ func (w *world) testBad(t *testing.T) {
 		name, function, path string
 		status               []int
 		message              string // part of it
+		slow                 bool   // runs its time out
 	}{
-		{"never answers", "chaos", "/hang", []int{504}, "time"},
-		{"never answers, native", "shell", "/hang", []int{504}, "time"},
-		{"ignores SIGTERM", "chaos", "/ignore", []int{504}, "time"},
-		{"ignores SIGTERM, native", "shell", "/ignore", []int{504}, "time"},
-		{"exits at once", "chaos", "/leave", []int{502}, "status 3"},
-		{"exits at once, native", "shell", "/exit", []int{500}, "7"},
-		{"crashes", "chaos", "/segfault", []int{502}, "before"},
-		{"forks a bomb", "chaos", "/fork", []int{502, 504}, ""},
-		{"forks a bomb, native", "shell", "/bomb", []int{500, 502, 504}, ""},
-		{"eats memory", "chaos", "/memory", []int{500, 502}, "memory"},
-		{"answers with a malformed frame", "chaos", "/frame", []int{502}, "frame"},
-		{"fills /tmp", "chaos", "/tmp", []int{500}, "space"},
-		{"opens too many files", "chaos", "/files", []int{500, 502}, ""}, // telling may need one more
-		{"splits a header", "chaos", "/split", []int{500, 502}, ""},
+		{"never answers", "chaos", "/hang", []int{504}, "time", true},
+		{"never answers, native", "shell", "/hang", []int{504}, "time", true},
+		{"ignores SIGTERM", "chaos", "/ignore", []int{504}, "time", true},
+		{"ignores SIGTERM, native", "shell", "/ignore", []int{504}, "time", true},
+		{"exits at once", "chaos", "/leave", []int{502}, "status 3", false},
+		{"exits at once, native", "shell", "/exit", []int{500}, "7", false},
+		{"crashes", "chaos", "/segfault", []int{502}, "before", false},
+		{"forks a bomb", "chaos", "/fork", []int{502, 504}, "", true},
+		{"forks a bomb, native", "shell", "/bomb", []int{500, 502, 504}, "", true},
+		{"eats memory", "chaos", "/memory", []int{500, 502}, "memory", false},
+		{"answers with a malformed frame", "chaos", "/frame", []int{502}, "frame", false},
+		{"fills tmp", "chaos", "/tmp", []int{500}, "space", false},
+		{"opens too many files", "chaos", "/files", []int{500, 502}, "", false}, // telling may need one more
+		{"splits a header", "chaos", "/split", []int{500, 502}, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.slow {
+				t.Parallel()
+			}
 			a, err := w.call(t.Context(), c.function, c.path, "")
 			if err != nil {
 				t.Fatal(err)
@@ -74,6 +78,20 @@ func (w *world) testBad(t *testing.T) {
 		})
 	}
 
+	t.Run("cannot be loaded", func(t *testing.T) {
+		for range 2 {
+			a, err := w.call(t.Context(), "unloadable", "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, message := failure(t, a); a.Status != http.StatusInternalServerError || !strings.Contains(message, "not today") {
+				t.Errorf("got status %d: %s, want 500 and the exception's message", a.Status, a.Body)
+			}
+		}
+		until(t, w.logged("unloadable", "not today", "unloadable.py"))
+		w.untilGone(t, "unloadable")
+		w.healthy(t)
+	})
 	t.Run("leaves a daemon behind", func(t *testing.T) {
 		w.ok(t, "chaos", "/daemon", "")
 		w.untilGone(t, "chaos")

@@ -91,6 +91,20 @@ func (w *world) testContract(t *testing.T) {
 			t.Errorf("the function has the engine's environment: %v", environ)
 		}
 	})
+	t.Run("open files", func(t *testing.T) {
+		var open map[string]string
+		if err := json.Unmarshal(w.ok(t, "probe", "/open-files", "").Body, &open); err != nil {
+			t.Fatal(err)
+		}
+		for fd, target := range open {
+			kind, _, _ := strings.Cut(target, ":")
+			want := map[string]string{"0": "/null", // of the engine's own /dev
+				"1": "pipe", "2": "pipe", "3": "socket"}[fd]
+			if kind != want && kind != "anon_inode" { // the runtime's own poller
+				t.Errorf("file descriptor %s of the function is %q, want %q", fd, target, want)
+			}
+		}
+	})
 	t.Run("places to write", func(t *testing.T) {
 		var made []string
 		if err := json.Unmarshal(w.ok(t, "probe", "/places", "").Body, &made); err != nil {
@@ -188,20 +202,10 @@ func (w *world) testCLI(t *testing.T) {
 	})
 	t.Run("unknown function", func(t *testing.T) { w.refused(t, []string{"no-such-function"}, "invoke", "no-such-function") })
 	t.Run("image in use", func(t *testing.T) { w.refused(t, []string{"use"}, "image", "rm", "probe:1.0.0") })
-	t.Run("stop", func(t *testing.T) {
-		w.ok(t, "kept", "/echo", "")
-		boxes := w.ps(t, "kept")
-		if len(boxes) == 0 {
-			t.Fatal("fre ps shows no sandbox of kept")
-		}
-		w.cli(t, "stop", boxes[0].ID)
-		until(t, func() error {
-			for _, s := range w.ps(t, "kept") {
-				if s.ID == boxes[0].ID {
-					return fmt.Errorf("sandbox still there: %+v", s)
-				}
-			}
-			return nil
-		})
-	})
+	t.Run("sandboxes", w.testSandboxes)
+	t.Run("follow", w.testFollow)
+	t.Run("image", w.testImages)
+	t.Run("interrupt", w.testInterrupt)
+	t.Run("doctor", w.testDoctor)
+	t.Run("version", w.testVersion)
 }

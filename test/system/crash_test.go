@@ -108,7 +108,7 @@ func (w *world) crashEngine(t *testing.T, chance *rand.Rand, acknowledged map[st
 	// A prepared state may have no base to build on: then nothing is built.
 	stop := w.load(t, !w.prepared)
 	pause(time.Duration(50+chance.IntN(1500)) * time.Millisecond)
-	family := append(descendants(w.d.PID()), sandboxed(t)...)
+	family := append(descendants(w.d.PID()), w.sandboxed(t)...)
 	if len(family) == 0 {
 		t.Error("under load the engine has no children: there is nothing to crash")
 	}
@@ -116,7 +116,7 @@ func (w *world) crashEngine(t *testing.T, chance *rand.Rand, acknowledged map[st
 	for _, name := range stop() {
 		acknowledged[name] = true
 	}
-	until(t, func() error { return allDead(append(family, sandboxed(t)...)) })
+	until(t, func() error { return allDead(append(family, w.sandboxed(t)...)) })
 
 	w.d = nil
 	w.restart(t)

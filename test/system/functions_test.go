@@ -17,7 +17,7 @@ type function struct{ name, code, yaml string }
 var functions = []function{
 	{"probe", "probe", "base: python\ninstances: {concurrency: 8, max: 2}\nresources: {memory: 512MiB, timeout: 20s}\n"},
 	{"narrow", "probe", "base: python\ninstances: {concurrency: 1, max: 2}\n"},
-	{"crowd", "probe", "base: python\ninstances: {concurrency: 32, max: 32}\nresources: {pids: 128}\n"},
+	{"crowd", "probe", "base: python\ninstances: {concurrency: 64, max: 32}\n"},
 	{"kept", "probe", "base: python\ninstances: {min: 1, max: 2, idle: 1s}\n"},
 	{"brief", "probe", "base: python\ninstances: {idle: 1s}\n"},
 	{"patient", "probe", "base: python\ninstances: {isolation: event}\nresources: {timeout: 120s}\n"},
@@ -25,6 +25,7 @@ var functions = []function{
 	{"red-two", "probe", "base: python\ntenant: red\n"},
 	{"blue", "probe", "base: python\ntenant: blue\n"},
 	{"chaos", "chaos", "base: python\ninstances: {isolation: event}\nresources: {memory: 64MiB, pids: 32, files: 64, tmp: 4MiB, timeout: 5s}\n"},
+	{"unloadable", "chaos", "base: python\nhandler: unloadable.handle\n"},
 	{"flood", "chaos", "base: python\nresources: {timeout: 120s}\n"},
 	{"shell", "shell", "base: native\nhandler: shell.sh\nresources: {memory: 32MiB, pids: 16, timeout: 5s}\n"},
 	{"shell-flood", "shell", "base: native\nhandler: shell.sh\nresources: {memory: 32MiB, pids: 16, timeout: 120s}\n"},

@@ -2,6 +2,8 @@ package system_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"os"
@@ -12,16 +14,32 @@ import (
 	"testing"
 )
 
-// checkHost fails the test if, at its end, the machine holds mounts, cgroups of
-// FRE's, named network namespaces or sandboxed processes that it did not hold
-// before.
-func checkHost(t *testing.T) {
+// ourCgroup is the name of an engine's group: other engines may run on this
+// machine.
+func ourCgroup(state string) string {
+	sum := sha256.Sum256([]byte(filepath.Join(state, "run")))
+	return "fre-" + hex.EncodeToString(sum[:6])
+}
+
+// cgroups are the names of the groups of all engines the tests start.
+func (w *world) cgroups() []string {
+	var names []string
+	for _, state := range []string{w.state, filepath.Join(w.dir, "small", "state"), filepath.Join(w.dir, "readme", "state"), filepath.Join(w.dir, "lacking")} {
+		names = append(names, ourCgroup(state))
+	}
+	return names
+}
+
+// checkHost fails the test if, at its end, the machine holds mounts, cgroups,
+// named network namespaces or sandboxed processes of the tests' engines that it
+// did not hold before.
+func (w *world) checkHost(t *testing.T) {
 	t.Helper()
-	before := hostHoldings(t)
+	before := w.hostHoldings(t)
 	t.Cleanup(func() {
 		until(t, func() error {
 			var left []string
-			for _, item := range hostHoldings(t) {
+			for _, item := range w.hostHoldings(t) {
 				if !slices.Contains(before, item) {
 					left = append(left, item)
 				}
@@ -34,7 +52,7 @@ func checkHost(t *testing.T) {
 	})
 }
 
-func hostHoldings(t testing.TB) []string {
+func (w *world) hostHoldings(t testing.TB) []string {
 	t.Helper()
 	var held, hierarchies []string
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -45,14 +63,17 @@ func hostHoldings(t testing.TB) []string {
 		// "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw"
 		before, after, _ := strings.Cut(line, " - ")
 		point := strings.Fields(before)[4]
-		held = append(held, "mount "+point)
+		if strings.HasPrefix(point, w.dir+"/") || strings.HasPrefix(point, w.state+"/") || strings.Contains(after, " fre") {
+			held = append(held, "mount "+point)
+		}
 		if strings.HasPrefix(after, "cgroup") {
 			hierarchies = append(hierarchies, point)
 		}
 	}
+	ours := w.cgroups()
 	for _, dir := range hierarchies {
 		_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() && strings.HasPrefix(d.Name(), "fre") && path != dir {
+			if err == nil && d.IsDir() && slices.Contains(ours, d.Name()) {
 				held = append(held, "cgroup "+path)
 			}
 			return nil // what cannot be read has gone meanwhile
@@ -65,7 +86,7 @@ func hostHoldings(t testing.TB) []string {
 	for _, name := range names {
 		held = append(held, "network namespace "+name)
 	}
-	for _, p := range sandboxed(t) {
+	for _, p := range w.sandboxed(t) {
 		held = append(held, "process "+p.String())
 	}
 	return held
@@ -97,9 +118,10 @@ func identify(pid int) (process, string) {
 	return process{pid, fields[19]}, fields[0]
 }
 
-// sandboxed lists the processes in FRE's cgroups.
-func sandboxed(t testing.TB) []process {
+// sandboxed lists the processes in the cgroups of the tests' engines.
+func (w *world) sandboxed(t testing.TB) []process {
 	t.Helper()
+	ours := w.cgroups()
 	pids, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +129,7 @@ func sandboxed(t testing.TB) []process {
 	var found []process
 	for _, path := range pids {
 		text, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(text, []byte("/fre")) {
+		if err != nil || !slices.ContainsFunc(ours, func(name string) bool { return bytes.Contains(text, []byte("/"+name+"/")) }) {
 			continue
 		}
 		pid, err := strconv.Atoi(strings.Split(path, "/")[2])

@@ -70,8 +70,8 @@ func (w *world) testInstances(t *testing.T) {
 	t.Run("no stampede", func(t *testing.T) {
 		// One sandbox can hold them all. A late event may find it full of
 		// earlier ones that are just ending, hence not exactly one.
-		if count := instances(w.all(t, 32, "crowd", "/slow", "0.2")); len(count) > 2 {
-			t.Errorf("32 events at once on a cold function of concurrency 32 started %d sandboxes: %v", len(count), count)
+		if count := instances(w.all(t, 64, "crowd", "/slow", "0.2")); len(count) > 2 {
+			t.Errorf("64 events at once on a cold function of concurrency 64 started %d sandboxes: %v", len(count), count)
 		}
 	})
 	t.Run("client gone", func(t *testing.T) {
@@ -88,16 +88,7 @@ func (w *world) testInstances(t *testing.T) {
 		}
 		w.untilGone(t, "patient") // long before its 100 seconds are over
 	})
-	t.Run("metrics", func(t *testing.T) {
-		resp, err := w.client.Get(w.d.URL("/metrics"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := readAll(t, resp)
-		if !strings.Contains(text, "fre_") {
-			t.Errorf("GET /metrics: no metric of FRE's in:\n%.1000s", text)
-		}
-	})
+	t.Run("metrics", w.testMetrics)
 }
 
 // busy is true once a sandbox of the function works on an event.

@@ -24,8 +24,8 @@ func requireRoot(t *testing.T) {
 // killed, and at the end nothing is left of it.
 func TestSystem(t *testing.T) {
 	requireRoot(t)
-	checkHost(t)
 	w := newWorld(t)
+	w.checkHost(t)
 
 	t.Run("engine", func(t *testing.T) {
 		w.start(t)
@@ -41,6 +41,8 @@ func TestSystem(t *testing.T) {
 		t.Run("bad", w.testBad)
 		t.Run("bad build", w.testBadBuild)
 		t.Run("cli", w.testCLI)
+		t.Run("scaffolds", w.testScaffolds)
+		t.Run("readme", w.testReadme)
 		t.Run("leaks", w.testLeaks)
 		t.Run("drain", w.testDrain)
 	})

@@ -106,12 +106,16 @@ func (w *world) stop(t *testing.T) {
 		return
 	}
 	w.client.CloseIdleConnections()
+	family := descendants(w.d.PID())
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
 	if err := w.d.Stop(ctx); err != nil {
 		t.Error(err)
 	}
 	w.d = nil
+	if err := allDead(family); err != nil {
+		t.Errorf("after a graceful stop: %v", err)
+	}
 }
 
 // cli runs fre and returns its standard output; it must succeed.

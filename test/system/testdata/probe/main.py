@@ -92,6 +92,17 @@ def read(event, context):
         return 404, {}, "nothing there"
 
 
+def open_files(event, context):
+    """What its file descriptors are when the kernel is asked without a new one."""
+    found = {}
+    for fd in range(256):
+        try:
+            found[str(fd)] = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            pass
+    return found
+
+
 def places(event, context):
     """Which directories a file can be made in."""
     made = []
@@ -105,4 +116,4 @@ def places(event, context):
 
 
 def handle(event, context):
-    return globals()[event.path.strip("/")](event, context)
+    return globals()[event.path.strip("/").replace("-", "_")](event, context)
