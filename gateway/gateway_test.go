@@ -471,7 +471,7 @@ func TestClientGone(t *testing.T) {
 		c := r.dial()
 		c.send("%s", request)
 		eventually(t, "the event of "+line, func() bool { return busy() == 1 })
-		if err := c.Conn.Close(); err != nil {
+		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "the end of "+line, func() bool { return busy() == 0 })
