@@ -115,14 +115,12 @@ func (c *Conn) fail(err error) {
 }
 
 // spawn runs f in a goroutine Close waits for, unless the channel is over.
-func (c *Conn) spawn(f func()) bool {
+func (c *Conn) spawn(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil {
-		return false
+	if c.err == nil {
+		c.wg.Go(f)
 	}
-	c.wg.Go(f)
-	return true
 }
 
 func (c *Conn) read() error {
@@ -137,7 +135,7 @@ func (c *Conn) read() error {
 		case err == nil:
 		case errors.Is(err, ErrProtocol), errors.As(err, &failure):
 			return err
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return ErrClosed
 		default:
 			return fmt.Errorf("%w: read: %w", ErrClosed, err)

@@ -229,7 +229,7 @@ func TestCancel(t *testing.T) {
 		}()
 		finished := make(chan struct{})
 		_, err := c.Invoke(ctx, &Invocation{Finished: func() { close(finished) }}, nil)
-		if err != cause {
+		if !errors.Is(err, cause) {
 			t.Errorf("got %v, want the cause", err)
 		}
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -248,7 +248,7 @@ func TestCancel(t *testing.T) {
 			t.Fatal(err)
 		}
 		cancel(cause)
-		if _, err := io.Copy(io.Discard, r.Body); err != cause {
+		if _, err := io.Copy(io.Discard, r.Body); !errors.Is(err, cause) {
 			t.Errorf("got %v, want the cause", err)
 		}
 		<-finished
@@ -282,7 +282,7 @@ func TestCancel(t *testing.T) {
 		cancel(cause)
 		finished := false
 		_, err := c.Invoke(ctx, &Invocation{Finished: func() { finished = true }}, nil)
-		if err != cause || !finished {
+		if !errors.Is(err, cause) || !finished {
 			t.Errorf("got %v, finished %v, want the cause and true", err, finished)
 		}
 	})
@@ -478,7 +478,7 @@ func TestEnds(t *testing.T) {
 			} else if !errors.Is(err, tt.want) {
 				t.Errorf("Ready: %v, want %v", err, tt.want)
 			}
-			if _, err := c.Invoke(t.Context(), &Invocation{}, nil); err != c.Err() {
+			if _, err := c.Invoke(t.Context(), &Invocation{}, nil); !errors.Is(err, c.Err()) {
 				t.Errorf("Invoke: %v, want %v", err, c.Err())
 			}
 		})
@@ -499,7 +499,7 @@ func TestFunctionDoesNotRead(t *testing.T) {
 		begun.Add(1)
 		wg.Go(func() {
 			body := signalEOF{bytes.NewReader(pattern(inlineBody)), sync.OnceFunc(begun.Done)}
-			if _, err := c.Invoke(ctx, &Invocation{}, body); err != cause {
+			if _, err := c.Invoke(ctx, &Invocation{}, body); !errors.Is(err, cause) {
 				t.Errorf("got %v, want the cause", err)
 			}
 		})

@@ -36,7 +36,7 @@ var (
 )
 
 // Failure is an error of the function's own code, as its bootstrap tells it.
-type Failure struct {
+type Failure struct { //nolint:errname // named for what it is on the wire: the function's failure, not one of this package
 	Type    string `json:"type"`    // class of the exception
 	Message string `json:"message"` // its text, of any length up to MaxMeta
 	Stack   string `json:"stack"`   // the user's part of the stack trace, may be empty

@@ -110,12 +110,12 @@ func (w *frameWriter) try(iov [][]byte) (n int, err error) {
 	werr := w.raw.Write(func(fd uintptr) bool {
 		for {
 			n, err = unix.SendmsgBuffers(int(fd), iov, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-			if err != unix.EINTR {
+			if !errors.Is(err, unix.EINTR) {
 				return true
 			}
 		}
 	})
-	if err == unix.EAGAIN {
+	if errors.Is(err, unix.EAGAIN) {
 		return 0, nil
 	}
 	if err == nil {

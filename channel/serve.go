@@ -119,12 +119,12 @@ func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler
 		return err
 	}
 	err = f.read()
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = ErrClosed
 	}
 	f.cancel(err) // nobody wants what is in flight; after STOP nothing is
 	f.wg.Wait()
-	if err == ErrClosed {
+	if errors.Is(err, ErrClosed) {
 		return nil
 	}
 	return err
@@ -144,7 +144,7 @@ func (f *function) read() error {
 	for {
 		h, p, err := r.next()
 		switch {
-		case err == io.EOF, errors.Is(err, unix.ECONNRESET): // the engine left frames unread
+		case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET): // the engine left frames unread
 			return io.EOF
 		case err != nil && f.ctx.Err() != nil:
 			return context.Cause(f.ctx)
@@ -278,7 +278,7 @@ func (f *function) answer(ctx context.Context, id uint64, s *served, a *Answer) 
 	defer f.buffers.Put(b)
 	buf := b[:]
 	n, err := io.ReadFull(body, buf)
-	switch err {
+	switch err { //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
 	case io.EOF, io.ErrUnexpectedEOF:
 		return f.w.send(ctx, kindResponse, 0, id, meta, buf[:n])
 	case nil:

@@ -11,8 +11,14 @@ func TestEnviron(t *testing.T) {
 	m := Invocation{
 		Function: "f", ID: "i", Tenant: "t", DeadlineMS: 5, Method: "GET", Path: "/p", Query: "q=1",
 		Headers: [][2]string{
-			{"Content-Type", "text/plain"}, {"X-A", "1"}, {"Proxy", "http://evil"}, {"x-a", "2"},
-			{"X_A", "3"}, {"bad name", "x"}, {"", "x"}, {"X-Nul", "a\x00b"},
+			{"Content-Type", "text/plain"},
+			{"X-A", "1"},
+			{"Proxy", "http://evil"},
+			{"x-a", "2"},
+			{"X_A", "3"},
+			{"bad name", "x"},
+			{"", "x"},
+			{"X-Nul", "a\x00b"},
 		},
 	}
 	got, err := m.Environ()

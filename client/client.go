@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -194,9 +195,7 @@ func (c *Client) Invoke(ctx context.Context, name string, e Event) (*http.Respon
 	if err != nil {
 		return nil, err
 	}
-	for key, v := range e.Header {
-		req.Header[key] = v
-	}
+	maps.Copy(req.Header, e.Header)
 	resp, err := c.do(req)
 	if err != nil {
 		return nil, err
@@ -241,9 +240,7 @@ func (c *Client) send(ctx context.Context, method, path string, q url.Values, he
 	if err != nil {
 		return nil, err
 	}
-	for key, v := range header {
-		req.Header[key] = v
-	}
+	maps.Copy(req.Header, header)
 	resp, err := c.do(req)
 	if err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ func (c *Client) Run(ctx context.Context, r api.RunRequest, s RunIO) (api.Exit, 
 		return api.Exit{}, err
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	in, err := upgrade(ctx, conn, r)
 	if err != nil {

@@ -27,7 +27,7 @@ func checkHardLinks(dir string) Check {
 	c := Check{Name: "hard links in the state directory", OK: true, Found: "work"}
 	tmp, err := os.MkdirTemp(dir, "check-")
 	if err == nil {
-		defer os.RemoveAll(tmp)
+		defer func() { _ = os.RemoveAll(tmp) }()
 		from := filepath.Join(tmp, "a")
 		if err = os.WriteFile(from, []byte("x"), 0o600); err == nil {
 			err = os.Link(from, filepath.Join(tmp, "b"))

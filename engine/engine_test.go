@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer os.RemoveAll(dir)
+		defer func() { _ = os.RemoveAll(dir) }()
 		path := os.Getenv("FRE_TEST_FN") // given where there is no Go, as in the v2 machine
 		if path == "" {
 			path = filepath.Join(dir, "fn")
@@ -500,7 +500,7 @@ func TestRun(t *testing.T) {
 	}
 	defer out.Close()
 	status, err := r.Run(t.Context(), RunRequest{Image: "tool", Args: []string{"/function/fn"}, Env: []string{"FRE_PATH=/fail"}, Stderr: w})
-	w.Close()
+	_ = w.Close()
 	if err != nil || status.Code != 3 {
 		t.Errorf("run: %+v, %v", status, err)
 	}

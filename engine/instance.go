@@ -104,7 +104,7 @@ func (in *instance) run() {
 		}
 		t.Stop()
 	}
-	in.conn.Close()
+	_ = in.conn.Close()
 	f.mu.Lock()
 	in.state = StateExited
 	in.draining = true
@@ -131,9 +131,9 @@ func (in *instance) boot(ctx context.Context) error {
 	spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], "FRE_CHANNEL=3",
 		fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
 	in.box, err = f.start(ctx, spec, in)
-	theirs.Close()
+	_ = theirs.Close()
 	if err != nil {
-		ours.Close()
+		_ = ours.Close()
 		return err
 	}
 	in.conn = channel.NewConn(ours, channel.Config{Log: func(invocation, level, message string) {
@@ -142,7 +142,7 @@ func (in *instance) boot(ctx context.Context) error {
 	if _, err = in.conn.Ready(ctx); err != nil {
 		in.box.kill()
 		<-in.box.sb.Done()
-		in.conn.Close()
+		_ = in.conn.Close()
 		return in.explain(err, "it was ready")
 	}
 	return nil
@@ -322,7 +322,7 @@ func socketpair() (ours *net.UnixConn, theirs *os.File, err error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
-		theirs.Close()
+		_ = theirs.Close()
 		return nil, nil, fmt.Errorf("make channel: %w", err)
 	}
 	return c.(*net.UnixConn), theirs, nil

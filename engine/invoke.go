@@ -172,7 +172,7 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 		f.cold.Observe(l.start.Seconds())
 		end = func(error) {
 			in.box.kill()
-			in.conn.Close()
+			_ = in.conn.Close()
 			<-in.box.sb.Done()
 			f.endEvent(in)
 		}
@@ -287,10 +287,10 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 	if err == nil {
 		in.box, err = f.start(ev.ctx, spec, in)
 	}
-	outW.Close()
+	_ = outW.Close()
 	feed.closeChild()
 	if err != nil {
-		outR.Close()
+		_ = outR.Close()
 		feed.close()
 		f.endEvent(in)
 		return nil, err
@@ -302,7 +302,7 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 	end := func() {
 		stop()
 		in.box.kill()
-		outR.Close()
+		_ = outR.Close()
 		feed.close()
 		<-in.box.sb.Done()
 		f.endEvent(in)
@@ -426,7 +426,7 @@ func (f *feeder) open() (*os.File, error) {
 
 func (f *feeder) closeChild() {
 	if f.child != nil {
-		f.child.Close()
+		_ = f.child.Close()
 	}
 }
 
@@ -444,7 +444,7 @@ func (f *feeder) start(fail func(error)) {
 		if src.err != nil {
 			fail(fmt.Errorf("read body: %w", src.err))
 		}
-		f.ours.Close()
+		_ = f.ours.Close()
 	}()
 }
 
@@ -467,9 +467,9 @@ func (f *feeder) close() {
 	if f.ours == nil {
 		return
 	}
-	f.ours.Close()
+	_ = f.ours.Close()
 	if c, ok := f.body.(io.Closer); ok {
-		c.Close()
+		_ = c.Close()
 	}
 	if f.done != nil {
 		<-f.done

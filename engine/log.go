@@ -79,7 +79,7 @@ func (l *functionLog) openLocked() error {
 	}
 	st, err := f.Stat()
 	if err != nil {
-		f.Close()
+		_ = f.Close()
 		return fmt.Errorf("open log: %w", err)
 	}
 	l.file, l.size = f, st.Size()
@@ -91,7 +91,7 @@ func (l *functionLog) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.file != nil {
-		l.file.Close()
+		_ = l.file.Close() // as with a write: a full disk loses log lines
 		l.file = nil
 	}
 	for ch := range l.followers {
@@ -153,7 +153,7 @@ func (l *functionLog) encodeLocked(line *LogLine) {
 
 // rotateLocked renames current to 1, 1 to 2 and so on; the oldest goes.
 func (l *functionLog) rotateLocked() {
-	l.file.Close()
+	_ = l.file.Close() // as with a write: a full disk loses log lines
 	l.file = nil
 	for i := l.files; i > 0; i-- {
 		from := currentLog
@@ -223,7 +223,7 @@ func (l *functionLog) read(ctx context.Context, o LogOptions, emit func(LogLine)
 	l.mu.Unlock()
 	defer func() {
 		for _, f := range files {
-			f.Close()
+			_ = f.Close()
 		}
 	}()
 	if err != nil {
@@ -301,10 +301,10 @@ func (l *functionLog) openAllLocked() ([]sizedFile, error) {
 				out = append(out, sizedFile{f, st.Size()})
 				continue
 			}
-			f.Close()
+			_ = f.Close()
 		}
 		for _, f := range out {
-			f.Close()
+			_ = f.Close()
 		}
 		return nil, fmt.Errorf("read log: %w", err)
 	}

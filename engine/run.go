@@ -122,6 +122,7 @@ const (
 // unprivileged user of its own tenant.
 type buildRunner struct{ e *Engine }
 
+// Run runs one build step to its end.
 func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("build step took more than %s", buildTimeout))
 	defer cancel()
@@ -182,8 +183,8 @@ func networkFiles(s image.Settings) []sandbox.Mount {
 			continue
 		}
 		// Resolved here: resolv.conf is often a link, and a bind mounts the file itself.
-		if real, err := filepath.EvalSymlinks(source); err == nil {
-			out = append(out, sandbox.Mount{Source: real, Target: target})
+		if path, err := filepath.EvalSymlinks(source); err == nil {
+			out = append(out, sandbox.Mount{Source: path, Target: target})
 		}
 	}
 	return out
@@ -195,7 +196,7 @@ type collector struct {
 	done chan struct{}
 }
 
-func collect(to io.Writer, tail io.Writer) (*collector, error) {
+func collect(to, tail io.Writer) (*collector, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("make pipe: %w", err)
@@ -217,7 +218,7 @@ func collect(to io.Writer, tail io.Writer) (*collector, error) {
 
 // wait closes our end and waits until all output is copied.
 func (c *collector) wait() {
-	c.w.Close()
+	_ = c.w.Close()
 	<-c.done
 }
 

@@ -104,7 +104,7 @@ func (b *Builder) removeUnfinished(ctx context.Context, name string) {
 			continue
 		}
 		if err := b.Store.RemoveImage(ctx, img.Digest); err != nil {
-			b.log().Warn("cannot remove an unfinished base", "image", img.Digest, "error", err)
+			b.log().WarnContext(ctx, "cannot remove an unfinished base", "image", img.Digest, "error", err)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (b *Builder) debian(ctx context.Context, name string, spec BaseSpec, report
 	}
 	if err := check.Err(); err != nil {
 		// Optional modules whose libraries are left out are no fault.
-		b.log().Debug("files that miss a library", "base", name, "error", err)
+		b.log().DebugContext(ctx, "files that miss a library", "base", name, "error", err)
 	}
 	if err := systemFiles(w); err != nil {
 		return store.Part{}, nil, err

@@ -1,3 +1,7 @@
+// Package image makes images of template directories: it reads the template,
+// resolves and locks its packages, and puts base, packages, bootstrap and code
+// together from the store's shared parts. What differs by language is a
+// [Runtime].
 package image
 
 import (

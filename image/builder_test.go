@@ -211,7 +211,7 @@ func newRigIn(t *testing.T, dir string, files map[string]string) *builderRig {
 	if r.root, err = os.OpenRoot(r.dir); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { r.root.Close() })
+	t.Cleanup(func() { _ = r.root.Close() })
 	r.Builder = &Builder{
 		Store: s, Runtimes: []Runtime{tinyPython{"python"}, named("native")}, Run: r.runner,
 		Archive: func() (Archive, error) { return r.archive, nil },

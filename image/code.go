@@ -185,7 +185,7 @@ func (b *Builder) bootstrap(ctx context.Context, runtime string, files map[strin
 	names := slices.Sorted(maps.Keys(files))
 	h := sha256.New()
 	for _, name := range names {
-		fmt.Fprintf(h, "%q %d\n", name, len(files[name]))
+		_, _ = fmt.Fprintf(h, "%q %d\n", name, len(files[name]))
 		h.Write(files[name])
 	}
 	hash := hex.EncodeToString(h.Sum(nil))

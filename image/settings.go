@@ -93,8 +93,10 @@ func HostSettings(h Host, over SettingsOverride) (Settings, error) {
 	}
 
 	for _, p := range []struct{ name, value string }{
-		{"http_proxy", over.Proxy.HTTP}, {"https_proxy", over.Proxy.HTTPS},
-		{"no_proxy", over.Proxy.None}, {"all_proxy", ""},
+		{"http_proxy", over.Proxy.HTTP},
+		{"https_proxy", over.Proxy.HTTPS},
+		{"no_proxy", over.Proxy.None},
+		{"all_proxy", ""},
 	} {
 		set(&s.Env, first(p.value, h.Getenv(p.name), h.Getenv(strings.ToUpper(p.name))), p.name, strings.ToUpper(p.name))
 	}

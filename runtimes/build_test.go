@@ -85,6 +85,7 @@ type workshop struct {
 }
 
 func newWorkshop(t *testing.T) *workshop {
+	t.Helper()
 	fretest.RequireRoot(t)
 	if testing.Short() {
 		t.Skip("builds base environments from the network")

@@ -41,6 +41,7 @@ type language struct {
 }
 
 func languages(t testing.TB) []language {
+	t.Helper()
 	abs := func(p string) string {
 		p, err := filepath.Abs(p)
 		if err != nil {
@@ -88,7 +89,7 @@ func (l language) start(t testing.TB, handler string, env ...string) *instance {
 			t.Errorf("a log line too many: %s", message)
 		}
 	}})
-	t.Cleanup(func() { _ = i.Conn.Close() })
+	t.Cleanup(func() { _ = i.Close() })
 	return i
 }
 
@@ -448,7 +449,7 @@ func TestCancel(t *testing.T) {
 				<-i.logs
 				cancel(cause)
 			}()
-			if _, err := i.Invoke(ctx, &channel.Invocation{}, nil); err != cause {
+			if _, err := i.Invoke(ctx, &channel.Invocation{}, nil); !errors.Is(err, cause) {
 				t.Errorf("got %v, want the cause", err)
 			}
 		})

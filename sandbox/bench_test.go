@@ -23,10 +23,12 @@ import (
 type starter func(tb testing.TB, stdout *os.File) error
 
 func starters(b *testing.B, spawners int) map[string]starter {
+	b.Helper()
 	h := openHost(b, func(c *Config) { c.Spawners, c.PoolSize = spawners, 256 })
 	root := fretest.Rootfs(b)
 	return map[string]starter{
 		"sandbox": func(tb testing.TB, stdout *os.File) error {
+			tb.Helper()
 			spec := prog(root, "clock")
 			spec.Stdout = stdout
 			s, err := h.Start(tb.Context(), spec)
@@ -36,12 +38,13 @@ func starters(b *testing.B, spawners int) map[string]starter {
 			return err
 		},
 		"bare": func(tb testing.TB, stdout *os.File) error {
+			tb.Helper()
 			cmd := exec.Command(filepath.Join(root, "bin/prog"), "clock")
 			cmd.Stdout = stdout
 			if err := cmd.Start(); err != nil {
 				return err
 			}
-			tb.Cleanup(func() { cmd.Wait() })
+			tb.Cleanup(func() { _ = cmd.Wait() })
 			return nil
 		},
 	}
@@ -49,6 +52,7 @@ func starters(b *testing.B, spawners int) map[string]starter {
 
 // startClock returns the time from now until the program's first instruction.
 func startClock(tb testing.TB, start starter) time.Duration {
+	tb.Helper()
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		tb.Error(err)
@@ -58,7 +62,7 @@ func startClock(tb testing.TB, start starter) time.Duration {
 	defer r.Close()
 	began := time.Now()
 	err := start(tb, w)
-	w.Close()
+	_ = w.Close()
 	if err != nil {
 		tb.Error(err)
 		return 0
@@ -73,6 +77,7 @@ func startClock(tb testing.TB, start starter) time.Duration {
 }
 
 func quantiles(b *testing.B, name string, times []time.Duration) {
+	b.Helper()
 	slices.Sort(times)
 	b.ReportMetric(float64(times[len(times)/2].Microseconds()), name+"-p50-µs")
 	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), name+"-p99-µs")

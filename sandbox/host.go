@@ -485,7 +485,7 @@ func (h *Host) Close() error {
 	h.starting.Wait()
 	for i := range h.slots {
 		if s := h.slots[i].s; s != nil {
-			s.conn.Close() // its end of file; the reader waits for its end
+			_ = s.conn.Close() // its end of file; the reader waits for its end
 		}
 	}
 	h.reading.Wait()
@@ -499,12 +499,12 @@ func (h *Host) Close() error {
 	}
 	for _, u := range h.users {
 		if u.file != nil {
-			u.file.Close()
+			_ = u.file.Close()
 		}
 	}
 	for _, f := range []*os.File{h.program, h.null} {
 		if f != nil {
-			f.Close()
+			_ = f.Close()
 		}
 	}
 	return errors.Join(err, removeDev(devDir(h.cfg.Dir)))

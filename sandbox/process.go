@@ -191,14 +191,16 @@ func (s *Sandbox) exited(r report) {
 			CPU:       time.Duration(r.CPUUs) * time.Microsecond,
 			MaxMemory: int64(r.MaxRSSKB) << 10,
 		}
-		usage, err := s.group.Stats()
-		if err != nil {
-			s.host.log.Warn("sandbox usage not read", "sandbox", s.id, "error", err)
-		} else {
-			s.status.OOMKilled = usage.OOMKills > 0
-			s.status.CPU = max(usage.CPU, s.status.CPU)
-			if usage.MaxMemory > 0 {
-				s.status.MaxMemory = usage.MaxMemory
+		// Only a bad end is worth the reads: in a burst they would compete with
+		// the starts.
+		if r.Code != 0 || r.Signal != 0 {
+			usage, err := s.group.Stats()
+			if err != nil {
+				s.host.log.Warn("sandbox usage not read", "sandbox", s.id, "error", err)
+			} else {
+				s.status.OOMKilled = usage.OOMKills > 0
+				s.status.CPU = max(usage.CPU, s.status.CPU)
+				s.status.MaxMemory = max(usage.MaxMemory, s.status.MaxMemory)
 			}
 		}
 		s.release()

@@ -146,7 +146,7 @@ func TestEngineKilled(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	cmd.Wait()
+	_ = cmd.Wait()
 	ended := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	if n, err := unix.Poll(ended, int(within/time.Millisecond)); n != 1 {
 		t.Fatalf("sandbox outlived its engine: poll %d, %v", n, err)

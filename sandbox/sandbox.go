@@ -70,7 +70,7 @@ type Limits struct {
 type ExitStatus struct {
 	Code      int           // exit status, -1 if ended by a signal
 	Signal    int           // signal number, 0 if it exited
-	OOMKilled bool          // the memory limit killed something inside
-	CPU       time.Duration // user and system time of the whole tree
-	MaxMemory int64         // bytes, peak of the cgroup
+	OOMKilled bool          // the memory limit killed something inside, and the first process failed
+	CPU       time.Duration // user and system time; after a good end without processes nobody waited for
+	MaxMemory int64         // bytes at the peak; after a good end of the largest process
 }

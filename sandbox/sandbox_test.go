@@ -74,7 +74,7 @@ func pipe(t testing.TB) (r, w *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { r.Close(); w.Close() })
+	t.Cleanup(func() { _ = r.Close(); _ = w.Close() })
 	return r, w
 }
 
@@ -102,8 +102,10 @@ func run(t testing.TB, h *Host, spec Spec) (string, ExitStatus) {
 	if err != nil {
 		t.Fatalf("start %q: %v", spec.Args, err)
 	}
-	w.Close()
-	r.SetReadDeadline(time.Now().Add(within))
+	_ = w.Close()
+	if err := r.SetReadDeadline(time.Now().Add(within)); err != nil {
+		t.Fatal(err)
+	}
 	out, err := io.ReadAll(r)
 	if err != nil {
 		t.Errorf("output of %q: %v", spec.Args, err)
@@ -120,8 +122,10 @@ func startReady(t testing.TB, h *Host, spec Spec) (*Sandbox, *os.File) {
 	if err != nil {
 		t.Fatalf("start %q: %v", spec.Args, err)
 	}
-	w.Close()
-	r.SetReadDeadline(time.Now().Add(within))
+	_ = w.Close()
+	if err := r.SetReadDeadline(time.Now().Add(within)); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := r.Read(make([]byte, 1)); err != nil {
 		t.Fatalf("sandbox %q said nothing: %v", spec.Args, err)
 	}
@@ -179,12 +183,18 @@ func TestRun(t *testing.T) {
 		{name: "only loopback", spec: prog(root, "interfaces"), want: "lo true\n"},
 		{name: "nothing to kill outside", spec: prog(root, "kill", "-1"), has: "no such process", code: 100},
 		{name: "no mount", spec: prog(root, "mount"), has: "operation not permitted", code: 100},
-		{name: "tmp bytes", spec: with(prog(root, "fill", "/tmp/x"), func(s *Spec) { s.Limits.TmpBytes = 1 << 20 }),
-			want: "1048576\nwrite /tmp/x: no space left on device\n", code: 100},
-		{name: "tmp inodes", spec: with(prog(root, "files", "/tmp"), func(s *Spec) { s.Limits.TmpInodes = 20 }),
-			want: "19\nopen /tmp/19: no space left on device\n", code: 100},
-		{name: "open files", spec: with(prog(root, "open"), func(s *Spec) { s.Limits.Files = 64 }),
-			has: "too many open files", code: 100},
+		{
+			name: "tmp bytes", spec: with(prog(root, "fill", "/tmp/x"), func(s *Spec) { s.Limits.TmpBytes = 1 << 20 }),
+			want: "1048576\nwrite /tmp/x: no space left on device\n", code: 100,
+		},
+		{
+			name: "tmp inodes", spec: with(prog(root, "files", "/tmp"), func(s *Spec) { s.Limits.TmpInodes = 20 }),
+			want: "19\nopen /tmp/19: no space left on device\n", code: 100,
+		},
+		{
+			name: "open files", spec: with(prog(root, "open"), func(s *Spec) { s.Limits.Files = 64 }),
+			has: "too many open files", code: 100,
+		},
 		{name: "mount of a file", spec: with(prog(root, "cat", "/etc/hosts"), func(s *Spec) {
 			s.Mounts = []Mount{{Source: extra, Target: "/etc/hosts"}}
 		}), want: "127.0.0.1 localhost\n"},
@@ -292,7 +302,7 @@ func TestStreams(t *testing.T) {
 	spec = prog(root, "channel")
 	spec.Channel = theirs
 	s, err := h.Start(t.Context(), spec)
-	theirs.Close()
+	_ = theirs.Close()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +325,7 @@ func TestLimits(t *testing.T) {
 		if !status.OOMKilled || status.Signal != int(unix.SIGKILL) {
 			t.Errorf("ended with %+v, want OOMKilled", status)
 		}
-		if status.MaxMemory < 16<<20 || status.MaxMemory > 33<<20 {
+		if status.MaxMemory < 16<<20 || status.MaxMemory > 40<<20 { // the kernel lets what must not fail exceed the limit
 			t.Errorf("peak %d, want about 32 MiB", status.MaxMemory)
 		}
 	})

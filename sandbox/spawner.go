@@ -58,15 +58,15 @@ func newSpawner(host *Host) (*spawner, error) {
 		},
 	}
 	if err := cmd.Start(); err != nil {
-		conn.Close()
+		_ = conn.Close()
 		return nil, fmt.Errorf("start spawner: %w", err)
 	}
-	theirs.Close()
+	_ = theirs.Close()
 	s := &spawner{host: host, cmd: cmd, conn: conn, live: map[uint64]*Sandbox{}}
 	if err := s.hello(); err != nil {
-		s.conn.Close()
-		s.cmd.Process.Kill()
-		s.cmd.Wait()
+		_ = s.conn.Close()
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
 		return nil, err
 	}
 	return s, nil
@@ -76,8 +76,10 @@ func newSpawner(host *Host) (*spawner, error) {
 const helloWithin = 10 * time.Second
 
 func (s *spawner) hello() error {
-	s.conn.SetReadDeadline(time.Now().Add(helloWithin))
-	defer s.conn.SetReadDeadline(time.Time{})
+	if err := s.conn.SetReadDeadline(time.Now().Add(helloWithin)); err != nil {
+		return fmt.Errorf("wait for spawner: %w", err)
+	}
+	defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
 	r, fd, err := s.receive(make([]byte, reportSize+1), make([]byte, unix.CmsgSpace(4)))
 	if fd >= 0 {
 		unix.Close(fd)
@@ -157,7 +159,7 @@ func (s *spawner) start(sb *Sandbox, m *startMessage) error {
 	s.mu.Unlock()
 	// The socket has room unless the spawner hangs. All starts share the
 	// deadline: a later one only moves it further.
-	s.conn.SetWriteDeadline(time.Now().Add(s.host.startWithin))
+	_ = s.conn.SetWriteDeadline(time.Now().Add(s.host.startWithin))
 	if _, _, err := s.conn.WriteMsgUnix(packet, unix.UnixRights(m.fds...), nil); err != nil {
 		if s.take(sb.number) == nil {
 			return nil // the reader noticed first and ends it
@@ -251,6 +253,7 @@ func (s *spawner) read() error {
 			if sb := s.take(r.ID); sb != nil {
 				sb.exited(r)
 			}
+		case kindStart, kindHello, kindKill: // not what a running spawner says
 		}
 		if pidfd >= 0 {
 			unix.Close(pidfd)
@@ -258,8 +261,8 @@ func (s *spawner) read() error {
 	}
 	// Whatever it still was doing: nothing of it may outlive this socket. When
 	// Wait returns, the kernel has killed and reaped its whole namespace.
-	s.conn.Close()
-	s.cmd.Process.Kill()
+	_ = s.conn.Close()
+	_ = s.cmd.Process.Kill()
 	waitErr := s.cmd.Wait()
 	s.mu.Lock()
 	s.gone = true

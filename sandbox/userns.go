@@ -35,9 +35,9 @@ func newUserns(program *os.File, hostBase uint32) (f *os.File, err error) {
 		return nil, fmt.Errorf("start fre-shell: %w", err)
 	}
 	defer func() {
-		in.Close()
+		_ = in.Close()
 		if waitErr := cmd.Wait(); waitErr != nil && err == nil {
-			f.Close()
+			_ = f.Close()
 			f, err = nil, fmt.Errorf("fre-shell: %w", waitErr)
 		}
 	}()

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os/exec"
 	"reflect"
@@ -163,7 +164,7 @@ func TestMalformedStart(t *testing.T) {
 			}
 			<-sb.ready
 			var e *StartError
-			if e, _ = sb.err.(*StartError); e == nil || e.Step != StepMessage || (e.Err != unix.EBADMSG && e.Err != unix.E2BIG) {
+			if !errors.As(sb.err, &e) || e.Step != StepMessage || (e.Err != unix.EBADMSG && e.Err != unix.E2BIG) {
 				t.Errorf("got %v, want a refused message", sb.err)
 			}
 		})

@@ -16,7 +16,8 @@ mkdir -p "$root"
 cp .golangci.yml "$root/"
 printf 'module %s\n\ngo %s\n' "$module" "$(awk '$1 == "go" { print $2 }' go.mod)" >"$root/go.mod"
 
-# FILE IMPORTS VERDICT: a bare import path is one of the module's own.
+# FILE IMPORTS VERDICT: a bare import path is one of the module's own, and what
+# is imported lies below it; just: is that package itself.
 cases=$(
 	cat <<'CASES'
 api/a.go                     store                  refused
@@ -40,7 +41,12 @@ engine/a.go                  internal/fretest       refused
 gateway/a.go                 engine                 allowed
 gateway/a.go                 store                  refused
 server/a.go                  api                    allowed
+server/a.go                  just:store             allowed
+server/servertest/a.go       just:sandbox           allowed
+server/a.go                  just:image             allowed
 server/a.go                  store                  refused
+server/a.go                  image/debian           refused
+server/a.go                  channel                refused
 client/a.go                  api                    allowed
 client/a.go                  engine                 refused
 cmd/fre/a.go                 client                 allowed
@@ -70,6 +76,10 @@ while read -r file import verdict; do
 	n=$((n + 1))
 	case $import in
 	std:*) path=${import#std:} ;;
+	just:*)
+		path=$module/${import#just:}
+		mkpackage "${import#just:}/target.go" ""
+		;;
 	*)
 		path=$module/$import/target
 		mkpackage "$import/target/target.go" ""

@@ -64,7 +64,7 @@ func (s *server) invoke(w http.ResponseWriter, r *http.Request) error {
 	w.WriteHeader(resp.Status)
 	if resp.Size < 0 { // a client may wait for the status before it sends on
 		if err := control.Flush(); err != nil {
-			return nil //nolint:nilerr // the client has gone
+			return nil // the client has gone
 		}
 	}
 	if err := copyFlush(w, control, resp.Body); err != nil {

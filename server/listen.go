@@ -38,7 +38,7 @@ func Listen(path, group string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	defer os.RemoveAll(aside)
+	defer func() { _ = os.RemoveAll(aside) }()
 	hidden := filepath.Join(aside, "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: hidden, Net: "unix"})
 	if err != nil {
@@ -53,7 +53,7 @@ func Listen(path, group string) (net.Listener, error) {
 		err = os.Rename(hidden, path)
 	}
 	if err != nil {
-		l.Close()
+		_ = l.Close()
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	return &listener{Listener: l, path: path}, nil
@@ -87,10 +87,11 @@ func replaceable(path string) error {
 	if info.Mode().Type() != fs.ModeSocket {
 		return errors.New("something that is not a socket is in the way")
 	}
-	conn, err := net.DialTimeout("unix", path, 5*time.Second)
+	dialer := net.Dialer{Timeout: 5 * time.Second}
+	conn, err := dialer.Dial("unix", path)
 	switch {
 	case err == nil:
-		conn.Close()
+		_ = conn.Close()
 		return ErrRunning
 	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return nil

@@ -10,11 +10,11 @@ import (
 )
 
 func TestListen(t *testing.T) {
-	dir, err := os.MkdirTemp("", "fre") // t.TempDir is too long for a socket
+	dir, err := os.MkdirTemp("", "fre") //nolint:usetesting // t.TempDir is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path := filepath.Join(dir, "run", "fre.sock")
 
 	l, err := Listen(path, "no-such-group-here")
@@ -40,12 +40,12 @@ func TestListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	dead.SetUnlinkOnClose(false)
-	dead.Close()
+	_ = dead.Close()
 	l, err = Listen(path, "")
 	if err != nil {
 		t.Fatalf("Listen over a dead socket: %v", err)
 	}
-	l.Close()
+	_ = l.Close()
 
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)

@@ -62,9 +62,26 @@ func TestOpenAPI(t *testing.T) {
 
 	all := map[string]reflect.Type{}
 	for _, v := range []any{
-		api.Version{}, api.Check{}, api.Doctor{}, api.Image{}, api.Part{}, api.ImageDetails{}, api.Function{}, api.FunctionDetails{},
-		api.DeployRequest{}, api.Event{}, api.BuildLine{}, api.Sandbox{}, api.Stats{}, api.Exit{}, api.LogLine{}, api.LogEntry{},
-		api.RunRequest{}, api.TemplateInfo{}, api.Error{}, api.ErrorBody{},
+		api.Version{},
+		api.Check{},
+		api.Doctor{},
+		api.Image{},
+		api.Part{},
+		api.ImageDetails{},
+		api.Function{},
+		api.FunctionDetails{},
+		api.DeployRequest{},
+		api.Event{},
+		api.BuildLine{},
+		api.Sandbox{},
+		api.Stats{},
+		api.Exit{},
+		api.LogLine{},
+		api.LogEntry{},
+		api.RunRequest{},
+		api.TemplateInfo{},
+		api.Error{},
+		api.ErrorBody{},
 	} {
 		typ := reflect.TypeOf(v)
 		all[typ.Name()] = typ

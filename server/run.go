@@ -49,7 +49,7 @@ func (s *server) run(w http.ResponseWriter, r *http.Request) error {
 	defer conn.Close()
 	_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+api.UpgradeProtocol+"\r\n\r\n")
 	if err != nil {
-		return nil //nolint:nilerr // the client has gone, and with it the way to say so
+		return nil // the client has gone, and with it the way to say so
 	}
 
 	ctx, cancel := context.WithCancel(r.Context())
@@ -68,7 +68,7 @@ func (s *server) run(w http.ResponseWriter, r *http.Request) error {
 	p.closeChild() // the sandbox is gone: our ends see end of file, and EPIPE
 	output.Wait()
 	run.finish(status, err)
-	conn.Close()
+	_ = conn.Close()
 	input.Wait()
 	return nil
 }
@@ -129,7 +129,7 @@ func (s *session) feed() {
 			open = err == nil
 		}
 		if open && len(chunk) == 0 {
-			w.Close()
+			_ = w.Close()
 			open = false
 		}
 		if err := s.send(api.FrameMore, nil); err != nil {
@@ -202,13 +202,13 @@ func openPipes() (*pipes, error) {
 
 // closeChild and closeOurs may be called twice: closing again is harmless.
 func (p *pipes) closeChild() {
-	p.stdin.child.Close()
-	p.stdout.child.Close()
-	p.stderr.child.Close()
+	_ = p.stdin.child.Close()
+	_ = p.stdout.child.Close()
+	_ = p.stderr.child.Close()
 }
 
 func (p *pipes) closeOurs() {
-	p.stdin.ours.Close()
-	p.stdout.ours.Close()
-	p.stderr.ours.Close()
+	_ = p.stdin.ours.Close()
+	_ = p.stdout.ours.Close()
+	_ = p.stderr.ours.Close()
 }

@@ -29,11 +29,11 @@ const template = "id: hello\nbase: python\nhandler: main.handle\n"
 // start serves a fake engine on a socket and returns its path.
 func start(t *testing.T, adjust func(*server.Config)) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "fre") // t.TempDir is too long for a socket
+	dir, err := os.MkdirTemp("", "fre") //nolint:usetesting // t.TempDir is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "fre.sock")
 	l, err := server.Listen(socket, "")
 	if err != nil {
@@ -42,7 +42,7 @@ func start(t *testing.T, adjust func(*server.Config)) string {
 	scratch := t.TempDir()
 	cfg := server.Config{
 		Engine: servertest.New(), Log: slog.New(slog.DiscardHandler), Version: api.Version{Version: "v1.2.3"},
-		Scratch: func() (string, error) { return os.MkdirTemp(scratch, "") },
+		Scratch: func() (string, error) { return os.MkdirTemp(scratch, "") }, //nolint:usetesting // the server removes it, and the test looks
 	}
 	if adjust != nil {
 		adjust(&cfg)
@@ -300,12 +300,13 @@ func TestInvoke(t *testing.T) {
 		"/fail": api.CodeFunction, "/crash": api.CodeCrash, "/timeout": api.CodeTimeout,
 		"/overloaded": api.CodeOverloaded, "/closed": api.CodeClosed, "no-slash": api.CodeBadRequest,
 	} {
-		_, err := c.Invoke(ctx, "hello", client.Event{Path: path})
+		_, err := c.Invoke(ctx, "hello", client.Event{Path: path}) //nolint:bodyclose // none with an error
 		if code(err) != want || strings.Contains(err.Error(), "secret") {
 			t.Errorf("Invoke %s = %v, want code %s without the stack", path, err, want)
 		}
 	}
-	if _, err := c.Invoke(ctx, "hello", client.Event{Body: strings.NewReader(strings.Repeat("x", 2<<20))}); code(err) != api.CodeTooLarge {
+	_, err = c.Invoke(ctx, "hello", client.Event{Body: strings.NewReader(strings.Repeat("x", 2<<20))}) //nolint:bodyclose // none with an error
+	if code(err) != api.CodeTooLarge {
 		t.Errorf("Invoke with a large body = %v, want code %s", err, api.CodeTooLarge)
 	}
 	// The function's own status is an answer, not an error.
@@ -313,7 +314,7 @@ func TestInvoke(t *testing.T) {
 	if err != nil || resp.StatusCode != 503 {
 		t.Fatalf("Invoke /status/503 = %v, %v", resp, err)
 	}
-	resp.Body.Close()
+	_ = resp.Body.Close()
 	resp, err = c.Invoke(ctx, "hello", client.Event{Path: "/broken"})
 	if err != nil {
 		t.Fatal(err)
@@ -344,7 +345,9 @@ func TestInvokeStreams(t *testing.T) {
 			t.Fatalf("answer to %q = %q, %v", line, buf, err)
 		}
 	}
-	pw.Close()
+	if err := pw.Close(); err != nil {
+		t.Error(err)
+	}
 	if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) > 0 {
 		t.Errorf("after the end: %q, %v", rest, err)
 	}
@@ -362,7 +365,7 @@ func TestLogs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp.Body.Close()
+		_ = resp.Body.Close()
 	}
 	read := func(o client.LogOptions) (lines []string) {
 		t.Helper()

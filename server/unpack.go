@@ -162,7 +162,7 @@ func inside(name string) (string, error) {
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
-			return "", errors.New("path holds ..")
+			return "", errors.New("path with a .. element")
 		}
 	}
 	return path.Clean(name), nil

@@ -43,12 +43,12 @@ func (w *Writer) addDir(root *os.Root, prefix string, add addFunc) error {
 			err = w.Directory(prefix, info.Mode(), info.ModTime())
 		}
 		if err != nil {
-			dir.Close()
+			_ = dir.Close()
 			return err
 		}
 	}
 	list, err := dir.ReadDir(-1)
-	dir.Close()
+	_ = dir.Close()
 	if err != nil {
 		return fmt.Errorf("read %s: %w", join(prefix, "."), err)
 	}

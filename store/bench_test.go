@@ -11,6 +11,7 @@ import (
 
 // benchTree commits a tree of n small files, 20 to a directory.
 func benchTree(b *testing.B, s *Store, n int) Digest {
+	b.Helper()
 	w, err := s.Create()
 	if err != nil {
 		b.Fatal(err)
@@ -112,8 +113,8 @@ func BenchmarkAddDir(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.StopTimer()
-				root.Close()
-				os.RemoveAll(dir)
+				_ = root.Close()
+				_ = os.RemoveAll(dir)
 				if err := s.Sweep(b.Context()); err != nil {
 					b.Fatal(err)
 				}

@@ -41,8 +41,8 @@ func crashChild(dir, failpoint string) error {
 	s.fail = func(point string) error {
 		if point == name {
 			if left--; left <= 0 {
-				unix.Kill(os.Getpid(), unix.SIGKILL)
-				select {} // until the signal is there
+				_ = unix.Kill(os.Getpid(), unix.SIGKILL) // the parent sees whether it died
+				select {}                                // until the signal is there
 			}
 		}
 		return nil
@@ -133,7 +133,7 @@ func (c *crash) run(t *testing.T, dir, failpoint string, kill func(line int) boo
 			delete(c.have, Digest(d))
 		}
 		if c.lines++; kill != nil && kill(c.lines) {
-			cmd.Process.Kill()
+			_ = cmd.Process.Kill()
 		}
 	}
 	err = cmd.Wait()

@@ -287,7 +287,7 @@ func (s *Store) openDB() error {
 	if !errors.Is(err, errCorrupt) {
 		return dbError(err)
 	}
-	s.db.Close()
+	_ = s.db.Close()
 	s.db = nil
 	aside := dbName + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000")
 	s.log.Error("database is corrupt: rebuilding it from the manifests", "moved_to", aside)

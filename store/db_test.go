@@ -149,7 +149,9 @@ func TestNewerDatabaseIsRefused(t *testing.T) {
 	if _, err := s.db.Exec(`PRAGMA user_version = 99`); err != nil {
 		t.Fatal(err)
 	}
-	s.Close()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := Open(dir, testLog(t)); err == nil || !strings.Contains(err.Error(), "version 99") {
 		t.Errorf("Open: %v, want a refusal naming version 99", err)
 	}
@@ -294,6 +296,7 @@ func TestConcurrent(t *testing.T) {
 }
 
 func buildAndRemove(t *testing.T, s *Store, i, n int) error {
+	t.Helper()
 	release := s.Hold()
 	defer release()
 	w, err := s.Create()

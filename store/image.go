@@ -352,7 +352,7 @@ func (s *Store) RemoveImage(ctx context.Context, d Digest) error {
 	s.removeTmp(d.hex())
 	// The image is gone whatever becomes of the rest, which the next sweep takes.
 	if err := s.Sweep(context.WithoutCancel(ctx)); err != nil {
-		s.log.Warn("cannot sweep after removing an image", "digest", d, "error", err)
+		s.log.WarnContext(ctx, "cannot sweep after removing an image", "digest", d, "error", err)
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func (s *Store) writeIndex(n *snapshot) error {
 		err = f.Sync()
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
-		unix.Unlinkat(tmp, indexName, 0)
+		_ = unix.Unlinkat(tmp, indexName, 0)
 		return err
 	}
 	if err := unix.Renameat(tmp, indexName, int(s.root.Fd()), indexName); err != nil {

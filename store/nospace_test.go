@@ -23,7 +23,7 @@ func smallDisk(t *testing.T, options string) string {
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, 0); err != nil {
 			t.Errorf("unmount %s: %v", dir, err)
-			unix.Unmount(dir, unix.MNT_DETACH)
+			_ = unix.Unmount(dir, unix.MNT_DETACH)
 		}
 	})
 	return dir
@@ -81,6 +81,7 @@ func TestDiskFull(t *testing.T) {
 
 // fillDisk puts an image of some 30 KiB in four files and links a few more.
 func fillDisk(t *testing.T, s *Store, n int) error {
+	t.Helper()
 	w, err := s.Create()
 	if err != nil {
 		return err
@@ -90,7 +91,7 @@ func fillDisk(t *testing.T, s *Store, n int) error {
 	dir := t.TempDir()
 	for _, size := range []int{1, 5000, 9000, 14000} {
 		b := make([]byte, size)
-		r.Read(b)
+		_, _ = r.Read(b)
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(size)), b, 0o644); err != nil {
 			t.Fatal(err)
 		}

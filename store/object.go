@@ -73,7 +73,7 @@ func (s *Store) linkat(oldDir int, oldName string, newDir int, newName string) e
 		if err := unix.Fstatat(oldDir, oldName, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return err
 		}
-		if uint64(st.Nlink) >= s.linkLimit {
+		if uint64(st.Nlink) >= s.linkLimit { //nolint:unconvert // 32 bits on arm64
 			return unix.EMLINK
 		}
 	}
@@ -115,7 +115,7 @@ func (s *Store) copyObject(key string, n int) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Unlinkat(tmpFD, tmp, 0)
+	defer func() { _ = unix.Unlinkat(tmpFD, tmp, 0) }()
 	_, err = io.Copy(dst, src)
 	if err == nil {
 		err = setMeta(dst, tmpFD, tmp, st.Mode&0o777, st.Mtim.Sec)

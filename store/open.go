@@ -79,7 +79,7 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	s := &Store{dir: dir, log: log}
 	defer func() {
 		if err != nil {
-			s.closeFiles()
+			_ = s.closeFiles()
 		}
 	}()
 	if s.root, err = os.Open(dir); err != nil {
@@ -121,7 +121,7 @@ func (s *Store) fillReserve() {
 	if err == nil {
 		_, err = f.Write(make([]byte, reserveSize))
 		if err = errors.Join(err, f.Close()); err != nil {
-			unix.Unlinkat(root, reserveName, 0)
+			_ = unix.Unlinkat(root, reserveName, 0)
 		}
 	}
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 var testTime = time.Unix(1700000000, 123456789)
 
 func testLog(t testing.TB) *slog.Logger {
+	t.Helper()
 	return slog.New(slog.NewTextHandler(t.Output(), nil))
 }
 
@@ -34,7 +35,7 @@ func openStore(t testing.TB, dir string) *Store {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			s.Close()
+			_ = s.Close()
 			return
 		}
 		checkStore(t, s)

@@ -161,7 +161,7 @@ func (w *Writer) Abort() {
 	if w.release == nil {
 		return
 	}
-	w.dir.Close()
+	_ = w.dir.Close()
 	w.s.removeTmp(w.name)
 	w.release()
 	w.release = nil
@@ -214,7 +214,7 @@ func (w *Writer) place(e Entry) error {
 func (w *Writer) stage(mode uint32, mtime int64, r io.Reader) (int64, Digest, error) {
 	n, err := fill(r, w.buf)
 	switch {
-	case err != nil && err != io.EOF:
+	case err != nil && err != io.EOF: //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
 		return 0, "", err
 	case n == 0:
 		return 0, emptyDigest, nil
@@ -255,10 +255,10 @@ func (w *Writer) stageLarge(mode uint32, mtime int64, r io.Reader) (int64, Diges
 		if end {
 			break
 		}
-		if n, err = fill(r, w.buf); err != nil && err != io.EOF {
+		if n, err = fill(r, w.buf); err != nil && err != io.EOF { //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
 			return 0, "", err
 		}
-		end = err == io.EOF
+		end = err == io.EOF //nolint:errorlint // as above
 	}
 	d := Digest(digestPrefix + hex.EncodeToString(hash.Sum(nil)))
 	key := objectKey(d, mode, mtime)

@@ -277,7 +277,7 @@ func TestAddDirRefusesSpecialFiles(t *testing.T) {
 		"socket": func(path string) error {
 			l, err := net.Listen("unix", path)
 			if err == nil {
-				t.Cleanup(func() { l.Close() })
+				t.Cleanup(func() { _ = l.Close() })
 			}
 			return err
 		},

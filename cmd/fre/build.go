@@ -53,7 +53,8 @@ Everything in DIR is sent to the engine, except .git.`,
 					return err
 				}
 			}
-			return report.done(built, built.Image.Digest, fmt.Sprintf("built %s:%s %s, %d files, %s", built.Image.Name, built.Image.Version, listing{}.shortID(built.Image.Digest), built.Image.Files, size(built.Image.Size)))
+			report.done(built, built.Image.Digest, fmt.Sprintf("built %s:%s %s, %d files, %s", built.Image.Name, built.Image.Version, listing{}.shortID(built.Image.Digest), built.Image.Files, size(built.Image.Size)))
+			return nil
 		}),
 	}
 	cmd.Flags().StringVar(&base, "base", "", "build this base environment instead: python, node, native")
@@ -102,7 +103,8 @@ without losing an event; one of another template only with --replace.`,
 			if built.Function == nil {
 				return errors.New("engine did not say what it deployed")
 			}
-			return report.done(built, built.Function.Name, fmt.Sprintf("deployed %s from %s", built.Function.Name, built.Function.ImageRef))
+			report.done(built, built.Function.Name, fmt.Sprintf("deployed %s from %s", built.Function.Name, built.Function.ImageRef))
+			return nil
 		}),
 	}
 	f := cmd.Flags()
@@ -141,7 +143,7 @@ func writeLock(dir string, lock json.RawMessage) error {
 	if err != nil {
 		return fmt.Errorf("write lock file: %w", err)
 	}
-	defer os.Remove(f.Name())
+	defer func() { _ = os.Remove(f.Name()) }()
 	_, err = f.Write(content.Bytes())
 	if err == nil {
 		err = f.Chmod(0o644)

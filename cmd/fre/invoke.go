@@ -80,9 +80,9 @@ below 1.`,
 			}
 			switch {
 			case resp.StatusCode >= 500:
-				return silentExit(exitFunction)
+				return silentExitError(exitFunction)
 			case resp.StatusCode >= 400:
-				return silentExit(exitError)
+				return silentExitError(exitError)
 			}
 			return nil
 		}),
@@ -131,9 +131,9 @@ and exit status are passed through (fre help exit-codes); Ctrl-C kills it.`,
 			}
 			switch {
 			case exit.Signal != 0:
-				return silentExit(128 + exit.Signal)
+				return silentExitError(128 + exit.Signal)
 			case exit.Code != 0:
-				return silentExit(exit.Code)
+				return silentExitError(exit.Code)
 			}
 			return nil
 		},
@@ -153,7 +153,7 @@ func (e runError) Unwrap() error { return e.error }
 func (e runError) code() int {
 	var wire *api.Error
 	if errors.As(e.error, &wire) {
-		switch wire.Code {
+		switch wire.Code { //nolint:exhaustive // the few with a status of their own
 		case api.CodeCommandNotFound:
 			return exitRunNotFound
 		case api.CodeCommandNotExec:

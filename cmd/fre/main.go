@@ -65,10 +65,10 @@ type hintError struct {
 
 func (e *hintError) Unwrap() error { return e.error }
 
-// silentExit ends the program with a status and without a message.
-type silentExit int
+// silentExitError ends the program with a status and without a message.
+type silentExitError int
 
-func (e silentExit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+func (e silentExitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 // run is main without the process around it.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -83,7 +83,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	var silent silentExit
+	var silent silentExitError
 	if errors.As(err, &silent) {
 		return int(silent)
 	}
@@ -92,7 +92,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitInterrupt
 	}
 	all := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // of each(), not of what an error wraps
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // of each(), not of what an error wraps
 		all = joined.Unwrap()
 	}
 	for _, err := range all {
@@ -139,7 +139,7 @@ func exitCode(err error) int {
 	case errors.Is(err, client.ErrUnreachable):
 		return exitUnreachable
 	case errors.As(err, &wire):
-		switch wire.Code {
+		switch wire.Code { //nolint:exhaustive // the few with a status of their own, all else is exitError
 		case api.CodeNotFound:
 			return exitNotFound
 		case api.CodeFunction, api.CodeCrash, api.CodeTimeout:

@@ -113,7 +113,7 @@ func (p *progress) end() {
 }
 
 // done prints the result.
-func (p *progress) done(built *client.Built, id, sentence string) error {
+func (p *progress) done(built *client.Built, id, sentence string) {
 	switch {
 	case p.json:
 		p.line(api.BuildLine{Image: &built.Image, Lock: built.Lock, Function: built.Function})
@@ -122,5 +122,4 @@ func (p *progress) done(built *client.Built, id, sentence string) error {
 	default:
 		fmt.Fprintln(p.out, sentence)
 	}
-	return nil
 }

@@ -155,14 +155,14 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	undo.add(func() error { return ignoreMissing(os.Remove(cfg.Socket)) })
 	public, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
-		control.Close()
+		_ = control.Close()
 		return &hintError{err, "give another address with --listen"}
 	}
 	servers := []*http.Server{
 		newHTTPServer(server.New(server.Config{Engine: eng, Log: log, Version: version(), Scratch: st.MkdirScratch}), log),
 		newHTTPServer(gateway.New(gateway.Config{Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics}), log),
 	}
-	log.Info("engine ready", "socket", cfg.Socket, "gateway", "http://"+public.Addr().String(), "state", cfg.State)
+	log.InfoContext(ctx, "engine ready", "socket", cfg.Socket, "gateway", "http://"+public.Addr().String(), "state", cfg.State)
 
 	group, ctx := errgroup.WithContext(ctx)
 	for i, l := range []net.Listener{control, public} {

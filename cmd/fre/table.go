@@ -149,7 +149,8 @@ func ago(t, now time.Time) string {
 }
 
 func span(d time.Duration) string {
-	n, unit := 0, ""
+	var n int
+	var unit string
 	switch {
 	case d < time.Second:
 		return "less than a second"

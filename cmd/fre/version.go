@@ -122,7 +122,7 @@ something is amiss.`,
 				}
 			}
 			if amiss > 0 {
-				return silentExit(exitError)
+				return silentExitError(exitError)
 			}
 			return nil
 		},

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -98,8 +99,12 @@ func (a *testArchive) publish(t *testing.T, packages ...stanza) {
 	}
 	var z bytes.Buffer
 	zw := gzip.NewWriter(&z)
-	io.WriteString(zw, index.String())
-	zw.Close()
+	if _, err := io.WriteString(zw, index.String()); err != nil {
+		t.Fatal(err)
+	}
+	if err := zw.Close(); err != nil {
+		t.Fatal(err)
+	}
 	dir := "main/binary-" + arch() + "/Packages"
 	var rel strings.Builder
 	fmt.Fprintf(&rel, "Origin: Test\nSuite: test\nCodename: test\n%sSHA256:\n", a.headers)
@@ -140,7 +145,9 @@ func armored(t *testing.T, key *openpgp.Entity) []byte {
 	if err := key.Serialize(w); err != nil {
 		t.Fatal(err)
 	}
-	w.Close()
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
 	return b.Bytes()
 }
 
@@ -186,10 +193,13 @@ func deb(t *testing.T, ext string, members ...tar.Header) []byte {
 		if err := tw.WriteHeader(&h); err != nil {
 			t.Fatal(err)
 		}
-		io.WriteString(tw, content)
+		if _, err := io.WriteString(tw, content); err != nil {
+			t.Fatal(err)
+		}
 	}
-	tw.Close()
-	z.Close()
+	if err := errors.Join(tw.Close(), z.Close()); err != nil {
+		t.Fatal(err)
+	}
 	return ar(ext, data.Bytes())
 }
 

@@ -92,6 +92,7 @@ func TestTrust(t *testing.T) {
 		"expired":      {headers: "Valid-Until: " + time.Now().UTC().Add(-time.Hour).Format("Mon, _2 Jan 2006 15:04:05 MST") + "\n", want: ErrExpired},
 		"by hash only": {headers: "Acquire-By-Hash: yes\n", spoil: func(_ *testing.T, a *testArchive) { delete(a.files, index) }},
 		"other key": {spoil: func(t *testing.T, a *testArchive) {
+			t.Helper()
 			block, _ := clearsign.Decode(a.files[inRelease])
 			a.files[inRelease] = sign(t, newKey(t), string(block.Plaintext))
 		}, want: ErrSignature},
@@ -109,6 +110,7 @@ func TestTrust(t *testing.T) {
 			a.files[inRelease] = a.files[inRelease][:200]
 		}, want: ErrSignature},
 		"other suite": {spoil: func(t *testing.T, a *testArchive) {
+			t.Helper()
 			block, _ := clearsign.Decode(a.files[inRelease])
 			s := strings.NewReplacer("Suite: test", "Suite: old", "Codename: test", "Codename: old").Replace(string(block.Plaintext))
 			a.files[inRelease] = sign(t, a.key, s)
@@ -225,8 +227,8 @@ func TestStall(t *testing.T) {
 	a := newTestArchive(t)
 	a.publish(t, stanza{name: "p", version: "1"})
 	a.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Write([]byte("-----BEGIN"))
-		http.NewResponseController(w).Flush()
+		_, _ = w.Write([]byte("-----BEGIN"))
+		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
 	o := a.open(t, t.TempDir())
@@ -307,11 +309,11 @@ func TestUnpackSparse(t *testing.T) {
 		data.WriteString(content)
 		data.Write(make([]byte, (512-len(content)%512)%512))
 	}
-	records := ""
+	var records strings.Builder
 	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=./zero", "GNU.sparse.realsize=1099511627776"} {
-		records += fmt.Sprintf("%d %s\n", len(r)+4, r)
+		fmt.Fprintf(&records, "%d %s\n", len(r)+4, r)
 	}
-	member("./PaxHeaders/zero", 'x', records)
+	member("./PaxHeaders/zero", 'x', records.String())
 	sparse := "1\n1099511627776\n0\n"
 	member("./GNUSparseFile.0/zero", '0', sparse+strings.Repeat("\x00", 512-len(sparse)))
 	data.Write(make([]byte, 1024))

@@ -129,7 +129,7 @@ func (c *ELFCheck) Err(except ...string) error {
 		if !counts(n.by) {
 			continue
 		}
-		found := false
+		var found bool
 		if strings.Contains(n.name, "/") {
 			found = c.exists(n.name)
 		} else {

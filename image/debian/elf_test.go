@@ -27,7 +27,9 @@ func TestCheckELF(t *testing.T) {
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
 			raw := make([]byte, p.Filesz)
-			p.ReadAt(raw, 0)
+			if _, err := p.ReadAt(raw, 0); err != nil {
+				t.Fatal(err)
+			}
 			interp = strings.Trim(string(raw), "\x00/")
 		}
 	}

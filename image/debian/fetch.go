@@ -105,7 +105,7 @@ func (f *fetcher) open(ctx context.Context, uri string, since time.Time) (io.Rea
 		}
 		st, err := file.Stat()
 		if err != nil {
-			file.Close()
+			_ = file.Close()
 			return nil, time.Time{}, err
 		}
 		return file, st.ModTime(), nil
@@ -124,7 +124,7 @@ func (f *fetcher) open(ctx context.Context, uri string, since time.Time) (io.Rea
 	}
 	resp, err := f.client.Do(req)
 	if err == nil && resp.StatusCode != http.StatusOK {
-		resp.Body.Close()
+		_ = resp.Body.Close()
 		err = &statusError{resp.StatusCode}
 		if resp.StatusCode == http.StatusNotModified && !since.IsZero() {
 			err = errNotModified
@@ -153,7 +153,7 @@ type idleReader struct {
 func (r *idleReader) Read(p []byte) (int, error) {
 	r.timer.Reset(r.idle)
 	n, err := r.body.Read(p)
-	if err != nil && err != io.EOF {
+	if err != nil && err != io.EOF { //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
 		if cause := context.Cause(r.ctx); cause != nil {
 			err = cause
 		}
@@ -199,7 +199,7 @@ func (f *fetcher) verified(ctx context.Context, dir, hash string, size int64, ur
 		if err = check(file, hash, size); err == nil {
 			return file, nil
 		}
-		file.Close()
+		_ = file.Close()
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrHash) {
 		return nil, err
@@ -253,7 +253,7 @@ func writeAside(path string, fill func(*os.File) error) error {
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		os.Remove(tmp.Name())
+		_ = os.Remove(tmp.Name())
 	}
 	return err
 }

@@ -76,7 +76,7 @@ func (a *Archive) load(ctx context.Context) (*index, error) {
 	for _, p := range x.packages {
 		if err := x.addProvides(p); err != nil {
 			// One odd package of thousands; who needs it learns that it is missing.
-			a.log.Warn("package provides nothing readable", "package", p.Name, "error", err)
+			a.log.WarnContext(ctx, "package provides nothing readable", "package", p.Name, "error", err)
 		}
 	}
 	a.index = x

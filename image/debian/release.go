@@ -69,7 +69,7 @@ func (a *Archive) loadRelease(ctx context.Context, s Source) (*release, error) {
 		if cached == nil || !offline || a.expired(s, cached) != nil {
 			return nil, fmt.Errorf("fetch %s: %w", redact(uri), err)
 		}
-		a.log.Warn("archive not reachable, using the cached release file", "uri", redact(uri), "error", err)
+		a.log.WarnContext(ctx, "archive not reachable, using the cached release file", "uri", redact(uri), "error", err)
 		return cached, nil
 	case len(data) > maxRelease:
 		return nil, fmt.Errorf("%s: larger than %d bytes", redact(uri), maxRelease)

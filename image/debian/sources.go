@@ -180,7 +180,7 @@ func parseList(b []byte) ([]entry, error) {
 			if !ok {
 				return nil, fmt.Errorf("line %d: options are not closed by ]", n)
 			}
-			for _, o := range strings.Fields(options) {
+			for o := range strings.FieldsSeq(options) {
 				k, v, _ := strings.Cut(o, "=")
 				e.option(strings.TrimSuffix(strings.ToLower(k), "+"), v)
 			}

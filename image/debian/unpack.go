@@ -93,7 +93,7 @@ func (a *Archive) Unpack(ctx context.Context, pkgs []Package, w Writer, keep fun
 	for _, c := range ready {
 		select {
 		case f := <-c:
-			f.Close()
+			_ = f.Close()
 		default:
 		}
 	}
@@ -150,7 +150,7 @@ func (t *tree) all(ctx context.Context, pkgs []Package, ready []chan *os.File, a
 			return ctx.Err()
 		}
 		err := t.deb(ctx, p.Name, f)
-		f.Close()
+		_ = f.Close()
 		if err != nil {
 			return fmt.Errorf("package %s: %w", p.Name, err)
 		}
@@ -228,7 +228,7 @@ func (t *tree) members(ctx context.Context, deb io.Reader, f func(string, *tar.H
 	tr := tar.NewReader(&boundReader{r: data, left: t.limits.unpacked})
 	for n := 0; ; n++ {
 		h, err := tr.Next()
-		if err == io.EOF {
+		if err == io.EOF { //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
 			return nil
 		}
 		if err != nil {
@@ -357,8 +357,11 @@ func checkTarget(p, target string) error {
 // same directory, the better ones first.
 func alternatives() [][2]string {
 	return [][2]string{
-		{"usr/bin/sh", "dash"}, {"usr/bin/sh", "bash"},
-		{"usr/bin/awk", "gawk"}, {"usr/bin/awk", "mawk"}, {"usr/bin/awk", "original-awk"},
+		{"usr/bin/sh", "dash"},
+		{"usr/bin/sh", "bash"},
+		{"usr/bin/awk", "gawk"},
+		{"usr/bin/awk", "mawk"},
+		{"usr/bin/awk", "original-awk"},
 	}
 }
 

@@ -143,7 +143,7 @@ func cgroups() []string {
 	var found []string
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // it went away while we looked
+			return nil //nolint:nilerr // it went away while we looked
 		}
 		if d.IsDir() && strings.HasPrefix(d.Name(), "fre-") {
 			found = append(found, path)

@@ -35,15 +35,15 @@ func TestMinus(t *testing.T) {
 	if err := os.Mkdir(group, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	defer os.Remove(group)
+	defer func() { _ = os.Remove(group) }()
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Unmount(dir, unix.MNT_DETACH)
+	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
 
 	left := strings.Join(take(t).minus(before), "\n")
-	w.Close()
+	_ = w.Close()
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}

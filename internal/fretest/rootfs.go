@@ -19,7 +19,7 @@ var program = sync.OnceValues(func() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	name := filepath.Join(dir, "prog")
 	cmd := exec.Command("go", "build", "-o", name, "github.com/fre-engine/fre/internal/fretest/testprog")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

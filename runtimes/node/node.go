@@ -136,7 +136,7 @@ func (l *packageLock) places() []string {
 	var out []string
 	for _, place := range slices.Sorted(maps.Keys(l.Packages)) {
 		p := l.Packages[place]
-		if place != "" && !p.InBundle && !p.Dev && !(p.Optional && !p.here()) {
+		if place != "" && !p.InBundle && !p.Dev && (!p.Optional || p.here()) {
 			out = append(out, place)
 		}
 	}

@@ -45,7 +45,7 @@ type site struct {
 func (s *site) key(p image.LockedPackage) string {
 	h := sha256.New()
 	for _, hash := range slices.Sorted(slices.Values(p.Hashes)) {
-		fmt.Fprintln(h, hash)
+		_, _ = fmt.Fprintln(h, hash)
 	}
 	return fmt.Sprintf("pip:%s==%s:cp%s:%s:%s", p.Name, p.Version, strings.ReplaceAll(s.version, ".", ""), runtime.GOARCH, hex.EncodeToString(h.Sum(nil)[:16]))
 }
@@ -164,12 +164,12 @@ func (s *site) install(ctx context.Context, packages []image.LockedPackage, part
 		if err := mkdir(b, dir); err != nil {
 			return err
 		}
-		line := p.Name + "==" + p.Version
+		line := []string{p.Name + "==" + p.Version}
 		for _, h := range p.Hashes {
-			line += " --hash=" + h
+			line = append(line, "--hash="+h)
 		}
 		name := fmt.Sprintf("requirements-%d.txt", i)
-		if err := b.Write(name, []byte(line+"\n")); err != nil {
+		if err := b.Write(name, []byte(strings.Join(line, " ")+"\n")); err != nil {
 			return err
 		}
 		jobs = append(jobs, job{"/work/" + dir, "/work/" + name})

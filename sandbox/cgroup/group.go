@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox/pool"
 )
 
 // period over which cpu time is counted: the kernel's default.
@@ -31,6 +33,12 @@ type Stats struct {
 	OOMKills    int64         // processes ended by the memory limit
 }
 
+// counters only grow: a lease's share is what was added to them.
+type counters struct {
+	oomKills int64
+	cpu      time.Duration
+}
+
 // Group is one cgroup, or on V1 one in each hierarchy. It belongs to the
 // caller from [Pool.Acquire] to [Pool.Release].
 type Group struct {
@@ -39,7 +47,7 @@ type Group struct {
 	unique []string              // dirs without repetition, in the order of controllers
 	procs  []*os.File            // V1: cgroup.procs of each; V2: the directory
 	limits Limits                // in force; zero where unknown
-	ooms   int64                 // oom kills counted before this lease
+	before counters              // what earlier leases have counted
 	v2     bool
 }
 
@@ -129,8 +137,16 @@ func (g *Group) write(c Controller, name, value string) error {
 	return writeFile(filepath.Join(dir, name), value)
 }
 
-// Stats reads the counters: a few small files.
+// Stats reads what the lease has used: a few small files.
 func (g *Group) Stats() (Stats, error) {
+	s, err := g.count()
+	s.OOMKills -= g.before.oomKills
+	s.CPU -= g.before.cpu
+	return s, err
+}
+
+// count reads the counters, which earlier leases have driven too.
+func (g *Group) count() (Stats, error) {
 	var s Stats
 	var err error
 	read := func(c Controller, name string) int64 {
@@ -153,19 +169,19 @@ func (g *Group) Stats() (Stats, error) {
 	}
 	if g.v2 {
 		s.MemoryBytes = read(Memory, "memory.current")
-		s.OOMKills = field(Memory, "memory.events", "oom_kill") - g.ooms
+		s.OOMKills = field(Memory, "memory.events", "oom_kill")
 		s.CPU = time.Duration(field(CPUAcct, "cpu.stat", "usage_usec")) * time.Microsecond
-		if dir, ok := g.dirs[Memory]; ok { // memory.peak came with Linux 5.19
+		if dir, ok := g.dirs[Memory]; ok && g.before == (counters{}) { // memory.peak came with Linux 5.19, its reset with 6.12
 			peak, e := readInt(filepath.Join(dir, "memory.peak"))
 			err = errors.Join(err, ignoreMissing(e))
 			s.MaxMemory = max(peak, s.MemoryBytes)
 		}
-		return s, err
+	} else {
+		s.MemoryBytes = read(Memory, "memory.usage_in_bytes")
+		s.MaxMemory = read(Memory, "memory.max_usage_in_bytes")
+		s.OOMKills = field(Memory, "memory.oom_control", "oom_kill")
+		s.CPU = time.Duration(read(CPUAcct, "cpuacct.usage"))
 	}
-	s.MemoryBytes = read(Memory, "memory.usage_in_bytes")
-	s.MaxMemory = read(Memory, "memory.max_usage_in_bytes")
-	s.OOMKills = field(Memory, "memory.oom_control", "oom_kill") - g.ooms
-	s.CPU = time.Duration(read(CPUAcct, "cpuacct.usage"))
 	return s, err
 }
 
@@ -191,8 +207,12 @@ func readField(path, key string) (int64, error) {
 	return 0, nil
 }
 
-// empty says whether no process is left.
+// empty says whether no process is left: each one is in every hierarchy.
 func (g *Group) empty() (bool, error) {
+	if dir, ok := g.dirs[Pids]; ok {
+		n, err := readInt(filepath.Join(dir, "pids.current"))
+		return n == 0, err
+	}
 	for _, dir := range g.unique {
 		procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		if err != nil || len(procs) > 0 {
@@ -202,36 +222,43 @@ func (g *Group) empty() (bool, error) {
 	return true, nil
 }
 
-// forceEmptyAbove is the charge a used group may keep. What stays is page
+// keepCharged is the charge in bytes a used group may keep. What stays is page
 // cache of shared image files, which emptying would evict for everybody.
-const forceEmptyAbove = 4 << 20
+const keepCharged = 4 << 20
 
-// reset readies an empty V1 group for its next lease. V2 groups are replaced
-// instead: neither their cpu.stat nor, before Linux 6.12, their peak resets.
-func (g *Group) reset() error {
-	if dir, ok := g.dirs[Memory]; ok {
-		usage, err := readInt(filepath.Join(dir, "memory.usage_in_bytes"))
-		if err != nil {
-			return err
-		}
-		if usage > forceEmptyAbove {
-			if err := g.write(Memory, "memory.force_empty", "0"); err != nil {
-				return err
+// clean readies a used group for its next lease.
+func (g *Group) clean() pool.Verdict {
+	empty, err := g.empty()
+	if err != nil {
+		return pool.Spoilt
+	}
+	if !empty {
+		return pool.InUse
+	}
+	s, err := g.count()
+	if err == nil && s.MemoryBytes > keepCharged {
+		if g.v2 { // Linux 5.19; less than asked for is EAGAIN
+			err = g.write(Memory, "memory.reclaim", strconv.FormatInt(s.MemoryBytes, 10))
+			if errors.Is(err, unix.EAGAIN) {
+				err = nil
 			}
-		}
-		if g.ooms, err = readField(filepath.Join(dir, "memory.oom_control"), "oom_kill"); err != nil {
-			return err
-		}
-		if err := g.write(Memory, "memory.max_usage_in_bytes", "0"); err != nil {
-			return err
+		} else {
+			err = g.write(Memory, "memory.force_empty", "0")
 		}
 	}
-	return g.write(CPUAcct, "cpuacct.usage", "0")
+	if err == nil && !g.v2 {
+		err = g.write(Memory, "memory.max_usage_in_bytes", "0")
+	}
+	if err != nil {
+		return pool.Spoilt
+	}
+	g.before = counters{s.OOMKills, s.CPU}
+	return pool.Ready
 }
 
 func (g *Group) close() {
 	for _, f := range g.procs {
-		f.Close()
+		_ = f.Close()
 	}
 	g.procs = nil
 }

@@ -89,6 +89,7 @@ func Detect() (Layout, error) {
 			switch c := Controller(name); c {
 			case CPU, Memory, Pids:
 				layout.Mounts[c] = unified
+			case CPUAcct: // v1 only
 			}
 		}
 		layout.Mounts[CPUAcct] = unified // cpu.stat counts without a controller

@@ -3,12 +3,11 @@
 // groups below it; a [Group] is leased to one sandbox at a time.
 //
 // Making a group costs up to milliseconds when many are made at once, so it is
-// done in the background, as are cleaning and removal. A group is leased again
-// only when no process is left in it.
+// done in the background (package pool), as are cleaning and removal. A group
+// is leased again only when no process is left in it.
 package cgroup
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,9 +18,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox/pool"
 )
 
 // ErrMissing is returned by [Open] when the host lacks a controller.
@@ -42,15 +44,9 @@ type Pool struct {
 	parents map[Controller]string
 	unique  []string // the parents without repetition
 
-	mu     sync.Mutex
-	free   []*Group
-	dirty  []*Group // released, not yet cleaned
-	next   int
-	closed bool
-
-	wake   chan struct{} // one token: the worker has something to do
-	cancel context.CancelFunc
-	done   chan struct{}
+	next    atomic.Int64
+	closing sync.Once
+	pool    *pool.Pool[*Group]
 }
 
 // Open detects the host's layout, removes what a crashed engine left below the
@@ -81,8 +77,6 @@ func Open(cfg Config) (*Pool, error) {
 		cfg:     cfg,
 		layout:  layout,
 		parents: map[Controller]string{},
-		wake:    make(chan struct{}, 1),
-		done:    make(chan struct{}),
 	}
 	base := ""
 	if layout.Version == V2 {
@@ -104,20 +98,19 @@ func Open(cfg Config) (*Pool, error) {
 	}
 	for _, dir := range p.unique {
 		if err := os.Mkdir(dir, 0o755); err != nil {
-			p.removeParents()
+			_ = p.removeParents()
 			return nil, err
 		}
 		if layout.Version == V2 {
 			if err := enable(dir, p.have()); err != nil {
-				p.removeParents()
+				_ = p.removeParents()
 				return nil, fmt.Errorf("cgroup %s: %w", dir, err)
 			}
 		}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	p.cancel = cancel
-	go p.work(ctx)
-	p.poke()
+	p.pool = pool.New(pool.Config[*Group]{
+		Name: "cgroup", Ready: cfg.Size, Make: p.create, Clean: (*Group).clean, Drop: p.remove, Log: cfg.Log,
+	})
 	return p, nil
 }
 
@@ -139,93 +132,51 @@ func distinct(dirs map[Controller]string) []string {
 	return unique
 }
 
-// Acquire leases a group with these limits in force: from the pool, or made now
-// when the pool is empty.
+// Acquire leases a group with these limits in force: from the pool, preferably
+// one that has them already, or made now when the pool is empty.
 func (p *Pool) Acquire(l Limits) (*Group, error) {
-	for {
-		g, err := p.take(l)
-		if err != nil {
+	var g *Group
+	for range 2 {
+		var err error
+		if g, err = p.pool.Take(func(g *Group) bool { return g.limits == l }); err != nil {
 			return nil, err
 		}
-		fresh := g == nil
-		if fresh {
-			if g, err = p.create(); err != nil {
-				return nil, err
-			}
-		}
-		p.poke()
-		if err = g.set(l); err == nil {
+		err = g.set(l)
+		if err == nil {
 			return g, nil
 		}
-		p.Release(g)
+		p.pool.Give(g)
 		// A recycled group can refuse a limit below what is still charged to
 		// it (EBUSY); a fresh one cannot.
-		if fresh || !errors.Is(err, unix.EBUSY) {
+		if !errors.Is(err, unix.EBUSY) {
 			return nil, err
 		}
 	}
-}
-
-// take pops a free group, one that has the limits already if it can; nil if
-// none is free.
-func (p *Pool) take(l Limits) (*Group, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return nil, fmt.Errorf("cgroup pool: %w", fs.ErrClosed)
+	g, err := p.create()
+	if err != nil {
+		return nil, err
 	}
-	if len(p.free) == 0 {
-		return nil, nil
+	if err := g.set(l); err != nil {
+		p.pool.Give(g)
+		return nil, err
 	}
-	i := len(p.free) - 1
-	for j := i; j >= 0; j-- {
-		if p.free[j].limits == l {
-			i = j
-			break
-		}
-	}
-	g := p.free[i]
-	p.free = slices.Delete(p.free, i, i+1)
 	return g, nil
 }
 
 // Release gives a group back; every process in it must have been killed. It
 // returns at once.
-func (p *Pool) Release(g *Group) {
-	p.mu.Lock()
-	closed := p.closed
-	if !closed {
-		p.dirty = append(p.dirty, g)
-	}
-	p.mu.Unlock()
-	if closed {
-		g.close() // Close has removed its directories
-		return
-	}
-	p.poke()
-}
-
-func (p *Pool) poke() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
+func (p *Pool) Release(g *Group) { p.pool.Give(g) }
 
 // create makes a group without limits.
 func (p *Pool) create() (*Group, error) {
-	p.mu.Lock()
-	p.next++
-	g := &Group{name: strconv.Itoa(p.next), dirs: map[Controller]string{}, v2: p.layout.Version == V2}
-	p.mu.Unlock()
+	g := &Group{name: strconv.FormatInt(p.next.Add(1), 10), dirs: map[Controller]string{}, v2: p.layout.Version == V2}
 	for c, parent := range p.parents {
 		g.dirs[c] = filepath.Join(parent, g.name)
 	}
 	g.unique = distinct(g.dirs)
 	for _, dir := range g.unique {
 		if err := os.Mkdir(dir, 0o755); err != nil {
-			p.remove(g)
-			return nil, err
+			return nil, errors.Join(err, p.remove(g))
 		}
 		path, flags := filepath.Join(dir, "cgroup.procs"), unix.O_WRONLY
 		if g.v2 {
@@ -234,8 +185,7 @@ func (p *Pool) create() (*Group, error) {
 		// Not os.OpenFile: it would add the files to the poller in vain.
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
 		if err != nil {
-			p.remove(g)
-			return nil, fmt.Errorf("open %s: %w", path, err)
+			return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), p.remove(g))
 		}
 		g.procs = append(g.procs, os.NewFile(uintptr(fd), path))
 	}
@@ -254,145 +204,24 @@ func (p *Pool) remove(g *Group) error {
 	return err
 }
 
-// retryEvery is how often the worker looks again at a group whose processes
-// have not all gone: the kernel notifies of it at most once in 10 ms, and not
-// at all on v1.
-const retryEvery = 10 * time.Millisecond
-
-// work cleans released groups and refills the pool until ctx ends.
-func (p *Pool) work(ctx context.Context) {
-	defer close(p.done)
-	retry := time.NewTicker(retryEvery)
-	defer retry.Stop()
-	for {
-		waiting := p.clean()
-		p.refill(ctx)
-		var again <-chan time.Time
-		if waiting {
-			again = retry.C
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.wake:
-			p.settle(ctx)
-		case <-again:
-		}
-	}
-}
-
-// A burst of starts comes before the pool's own work: the worker waits until
-// nothing has been acquired or released for settleQuiet, but not longer than
-// settleAtMost, so that steady load does not starve the pool.
-const (
-	settleQuiet  = 5 * time.Millisecond
-	settleAtMost = 100 * time.Millisecond
-)
-
-func (p *Pool) settle(ctx context.Context) {
-	quiet, most := time.NewTimer(settleQuiet), time.NewTimer(settleAtMost)
-	defer quiet.Stop()
-	defer most.Stop()
-	for {
-		select {
-		case <-p.wake:
-			quiet.Reset(settleQuiet)
-		case <-quiet.C:
-			return
-		case <-most.C:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// clean recycles or removes the released groups; it reports whether some still
-// hold processes.
-func (p *Pool) clean() (waiting bool) {
-	p.mu.Lock()
-	dirty := p.dirty
-	p.dirty = nil
-	p.mu.Unlock()
-	var busy []*Group
-	for _, g := range dirty {
-		empty, err := g.empty()
-		if err == nil && !empty {
-			busy = append(busy, g)
-			continue
-		}
-		if err == nil && !g.v2 && p.recycle(g) {
-			continue
-		}
-		if err := p.remove(g); errors.Is(err, unix.EBUSY) {
-			busy = append(busy, g)
-		} else if err != nil {
-			p.cfg.Log.Warn("cgroup not removed", "name", g.name, "error", err)
-		}
-	}
-	if len(busy) == 0 {
-		return false
-	}
-	p.mu.Lock()
-	p.dirty = append(p.dirty, busy...)
-	p.mu.Unlock()
-	return true
-}
-
-// recycle puts a cleaned group back if the pool has room.
-func (p *Pool) recycle(g *Group) bool {
-	p.mu.Lock()
-	room := !p.closed && len(p.free) < p.cfg.Size
-	p.mu.Unlock()
-	if !room || g.reset() != nil {
-		return false
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.free = append(p.free, g)
-	return true
-}
-
-func (p *Pool) refill(ctx context.Context) {
-	for ctx.Err() == nil {
-		p.mu.Lock()
-		full := len(p.free)+len(p.dirty) >= p.cfg.Size
-		p.mu.Unlock()
-		if full {
-			return
-		}
-		g, err := p.create()
-		if err != nil {
-			p.cfg.Log.Warn("cgroup not made", "error", err)
-			return
-		}
-		p.mu.Lock()
-		p.free = append(p.free, g)
-		p.mu.Unlock()
-	}
-}
-
 // Close removes every group and the parent. All groups must have been
 // released; processes still in them are killed.
 func (p *Pool) Close() error {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return nil
-	}
-	p.closed = true
-	p.mu.Unlock()
-	p.cancel()
-	<-p.done
-	for _, g := range append(p.free, p.dirty...) {
-		g.close()
-	}
-	p.free, p.dirty = nil, nil
-	return p.Reconcile()
+	var err error
+	p.closing.Do(func() {
+		p.pool.Close()
+		err = p.Reconcile()
+	})
+	return err
 }
 
-// reconcileFor bounds the wait for killed processes to be gone.
-const reconcileFor = 10 * time.Second
+const (
+	// reconcileFor bounds the wait for killed processes to be gone.
+	reconcileFor = 10 * time.Second
+	// retryEvery is how often it looks: the kernel notifies of an empty group
+	// at most once in 10 ms, and not at all on v1.
+	retryEvery = 10 * time.Millisecond
+)
 
 // Reconcile removes whatever lies below the pool's parent, and the parent:
 // processes are killed first. Open has called it before it makes anything.
@@ -449,7 +278,7 @@ func removeTree(dir string) error {
 }
 
 func ignoreGone(err error) error {
-	if err == unix.ESRCH {
+	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
 	return err

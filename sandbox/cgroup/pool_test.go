@@ -204,7 +204,7 @@ func TestBusyGroup(t *testing.T) {
 	case <-ended:
 	case <-time.After(10 * time.Second):
 		t.Error("process outlived the pool")
-		cmd.Process.Kill()
+		_ = cmd.Process.Kill()
 	}
 }
 
@@ -217,8 +217,7 @@ func TestReconcile(t *testing.T) {
 	}
 	again := &Pool{cfg: p.cfg, layout: p.layout, parents: p.parents, unique: p.unique}
 	p.Release(g)
-	p.cancel()
-	<-p.done // as if it had crashed: nothing of it runs any more
+	p.pool.Close() // as if it had crashed: nothing of it runs any more
 	if err := again.Reconcile(); err != nil {
 		t.Fatal(err)
 	}

@@ -5,16 +5,14 @@ package netns
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"runtime"
-	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox/pool"
 )
 
 // Config says how to open a [Pool]; every field has a default.
@@ -25,16 +23,7 @@ type Config struct {
 
 // Pool hands out namespaces. Its methods may be called from any goroutine.
 type Pool struct {
-	cfg Config
-
-	mu     sync.Mutex
-	free   []*Namespace
-	dirty  []*Namespace
-	closed bool
-
-	wake   chan struct{}
-	cancel context.CancelFunc
-	done   chan struct{}
+	pool *pool.Pool[*Namespace]
 }
 
 // Namespace is leased to one sandbox at a time.
@@ -55,150 +44,22 @@ func Open(cfg Config) *Pool {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	p := &Pool{cfg: cfg, wake: make(chan struct{}, 1), cancel: cancel, done: make(chan struct{})}
-	go p.work(ctx)
-	p.poke()
-	return p
+	return &Pool{pool.New(pool.Config[*Namespace]{
+		Name: "network namespace", Ready: cfg.Size, Make: create, Clean: (*Namespace).clean,
+		Drop: func(n *Namespace) error { n.close(); return nil }, Log: cfg.Log,
+	})}
 }
 
 // Acquire leases a namespace: from the pool, or made now when it is empty.
-func (p *Pool) Acquire() (*Namespace, error) {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return nil, fmt.Errorf("network namespace pool: %w", fs.ErrClosed)
-	}
-	var n *Namespace
-	if last := len(p.free) - 1; last >= 0 {
-		n = p.free[last]
-		p.free = p.free[:last]
-	}
-	p.mu.Unlock()
-	p.poke()
-	if n != nil {
-		return n, nil
-	}
-	return create()
-}
+func (p *Pool) Acquire() (*Namespace, error) { return p.pool.Take(nil) }
 
 // Release gives a namespace back once its sandbox has been reaped. It returns
 // at once; the namespace is leased again only if no socket is left in it, not
 // even one in TIME_WAIT, which would hold a port.
-func (p *Pool) Release(n *Namespace) {
-	p.mu.Lock()
-	closed := p.closed
-	if !closed {
-		p.dirty = append(p.dirty, n)
-	}
-	p.mu.Unlock()
-	if closed {
-		n.close()
-		return
-	}
-	p.poke()
-}
+func (p *Pool) Release(n *Namespace) { p.pool.Give(n) }
 
-// Close closes every namespace.
-func (p *Pool) Close() {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return
-	}
-	p.closed = true
-	p.mu.Unlock()
-	p.cancel()
-	<-p.done
-	for _, n := range append(p.free, p.dirty...) {
-		n.close()
-	}
-	p.free, p.dirty = nil, nil
-}
-
-func (p *Pool) poke() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (p *Pool) work(ctx context.Context) {
-	defer close(p.done)
-	for {
-		p.clean()
-		p.refill(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.wake:
-			p.settle(ctx)
-		}
-	}
-}
-
-// A burst of starts comes before the pool's own work: the worker waits until
-// nothing has been acquired or released for settleQuiet, but not longer than
-// settleAtMost, so that steady load does not starve the pool.
-const (
-	settleQuiet  = 5 * time.Millisecond
-	settleAtMost = 100 * time.Millisecond
-)
-
-func (p *Pool) settle(ctx context.Context) {
-	quiet, most := time.NewTimer(settleQuiet), time.NewTimer(settleAtMost)
-	defer quiet.Stop()
-	defer most.Stop()
-	for {
-		select {
-		case <-p.wake:
-			quiet.Reset(settleQuiet)
-		case <-quiet.C:
-			return
-		case <-most.C:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-func (p *Pool) clean() {
-	p.mu.Lock()
-	dirty := p.dirty
-	p.dirty = nil
-	room := p.cfg.Size - len(p.free)
-	p.mu.Unlock()
-	for _, n := range dirty {
-		if room <= 0 || !n.clean() {
-			n.close()
-			continue
-		}
-		room--
-		p.mu.Lock()
-		p.free = append(p.free, n)
-		p.mu.Unlock()
-	}
-}
-
-func (p *Pool) refill(ctx context.Context) {
-	for ctx.Err() == nil {
-		p.mu.Lock()
-		full := len(p.free)+len(p.dirty) >= p.cfg.Size
-		p.mu.Unlock()
-		if full {
-			return
-		}
-		n, err := create()
-		if err != nil {
-			p.cfg.Log.Warn("network namespace not made", "error", err)
-			return
-		}
-		p.mu.Lock()
-		p.free = append(p.free, n)
-		p.mu.Unlock()
-	}
-}
+// Close closes every namespace that is not leased.
+func (p *Pool) Close() { p.pool.Close() }
 
 // create makes a namespace on a thread of its own. The goroutine never unlocks
 // it, so that the runtime throws the thread away with what it changed.
@@ -285,14 +146,16 @@ func (n *Namespace) sockets() ([]byte, error) {
 	return own, nil
 }
 
-func (n *Namespace) clean() bool {
-	now, err := n.sockets()
-	return err == nil && bytes.Equal(now, n.idle)
+func (n *Namespace) clean() pool.Verdict {
+	if now, err := n.sockets(); err != nil || !bytes.Equal(now, n.idle) {
+		return pool.Spoilt
+	}
+	return pool.Ready
 }
 
 func (n *Namespace) close() {
-	n.file.Close()
+	_ = n.file.Close()
 	if n.used != nil {
-		n.used.Close()
+		_ = n.used.Close()
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/sandbox/pool"
 )
 
 func openPool(t *testing.T) *Pool {
@@ -68,7 +69,7 @@ func TestNotClean(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Release(n)
-	if !n.clean() {
+	if n.clean() != pool.Ready {
 		t.Error("new namespace is not clean")
 	}
 	socket := make(chan int)
@@ -84,11 +85,11 @@ func TestNotClean(t *testing.T) {
 	if fd < 0 {
 		t.Fatal("no socket in the namespace")
 	}
-	if n.clean() {
+	if n.clean() == pool.Ready {
 		t.Error("namespace with a socket passes as clean")
 	}
 	unix.Close(fd)
-	if !n.clean() {
+	if n.clean() != pool.Ready {
 		t.Error("namespace is not clean after its socket was closed")
 	}
 }

@@ -79,7 +79,7 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(hash, "%q %q\n", path, content)
+		_, _ = fmt.Fprintf(hash, "%q %q\n", path, content)
 		img.Files++
 		img.Size += int64(len(content))
 		return nil
@@ -277,7 +277,7 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *engine.Request) (*e
 			for in := bufio.NewReader(body); ; {
 				line, err := in.ReadString('\n')
 				if len(line) > 0 {
-					fmt.Fprint(pw, "echo ", line)
+					_, _ = fmt.Fprint(pw, "echo ", line)
 				}
 				if err != nil {
 					pw.CloseWithError(err)
@@ -424,19 +424,19 @@ func (e *Engine) Run(ctx context.Context, r engine.RunRequest) (sandbox.ExitStat
 			return status, err
 		}
 	case "echo":
-		fmt.Fprintln(r.Stdout, strings.Join(args[1:], " "))
+		_, _ = fmt.Fprintln(r.Stdout, strings.Join(args[1:], " "))
 	case "env":
-		fmt.Fprintln(r.Stdout, strings.Join(r.Env, "\n"))
+		_, _ = fmt.Fprintln(r.Stdout, strings.Join(r.Env, "\n"))
 	case "exit":
-		fmt.Fprintln(r.Stderr, "leaving")
+		_, _ = fmt.Fprintln(r.Stderr, "leaving")
 		status.Code, _ = strconv.Atoi(args[1])
 	case "yes":
 		for ctx.Err() == nil {
-			fmt.Fprintln(r.Stdout, "y")
+			_, _ = fmt.Fprintln(r.Stdout, "y")
 		}
 		return status, context.Cause(ctx)
 	case "sleep":
-		fmt.Fprintln(r.Stdout, "asleep")
+		_, _ = fmt.Fprintln(r.Stdout, "asleep")
 		<-ctx.Done()
 		return status, context.Cause(ctx)
 	case "locked":

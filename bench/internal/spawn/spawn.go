@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -45,7 +46,28 @@ type Spawner struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stdout *bufio.Reader
-	stderr bytes.Buffer
+	stderr lockedBuffer
+}
+
+// complaint is what the programs have said on stderr until now.
+func (s *Spawner) complaint() string { return strings.TrimSpace(s.stderr.String()) }
+
+// lockedBuffer is written by the goroutine that copies stderr until Wait.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
 // Start runs the spawner bin (see [Compile]) for the command argv, whose first
@@ -86,7 +108,7 @@ func (s *Spawner) ask(what string, n int) ([]time.Duration, error) {
 	for {
 		line, err := s.stdout.ReadString('\n')
 		if err != nil {
-			return nil, fmt.Errorf("read the spawner's answer: %w: %s", err, bytes.TrimSpace(s.stderr.Bytes()))
+			return nil, fmt.Errorf("read the spawner's answer: %w: %s", err, s.complaint())
 		}
 		line = strings.TrimSuffix(line, "\n")
 		if line == "end" {
@@ -100,7 +122,7 @@ func (s *Spawner) ask(what string, n int) ([]time.Duration, error) {
 		all = append(all, time.Duration(ns))
 	}
 	if failed != nil {
-		return nil, fmt.Errorf("%s %d of %s: %w: %s", what, n, s.cmd.Args[1], failed, bytes.TrimSpace(s.stderr.Bytes()))
+		return nil, fmt.Errorf("%s %d of %s: %w: %s", what, n, s.cmd.Args[1], failed, s.complaint())
 	}
 	if len(all) != n {
 		return nil, fmt.Errorf("%s %d of %s: %d answers", what, n, s.cmd.Args[1], len(all))

@@ -89,6 +89,7 @@ func TestNumbers(t *testing.T) {
 func TestFailures(t *testing.T) {
 	for _, c := range []struct{ name, program, want string }{
 		{"exit status", script(t, "exit 3"), "status 0x300"},
+		{"complaints meanwhile", script(t, "echo oops >&2; exit 3"), "status 0x300"}, // for the race detector
 		{"no clock", script(t, "echo hello"), "no clock"},
 		{"a clock before the start", script(t, "echo 1 1"), "no clock later"},
 		{"no such program", "/no/such/program", "No such file"},

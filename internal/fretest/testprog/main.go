@@ -57,7 +57,7 @@ func run(command string, args []string) error {
 		buf := make([]byte, 4096)
 		n, _ := os.Stdin.Read(buf)
 		os.Stdout.Write(buf[:n])
-		os.Stderr.Write(buf[:n])
+		_, _ = os.Stderr.Write(buf[:n])
 	case "channel":
 		f := os.NewFile(3, "channel")
 		buf := make([]byte, 4096)
@@ -114,7 +114,7 @@ func run(command string, args []string) error {
 				fmt.Println(i)
 				return err
 			}
-			f.Close()
+			_ = f.Close()
 		}
 	case "open":
 		for i := 0; ; i++ {
@@ -128,7 +128,7 @@ func run(command string, args []string) error {
 	case "eat":
 		return eat(args[0])
 	case "spin":
-		for {
+		for { //nolint:staticcheck // to spin is what it is for
 		}
 	case "sleep":
 		fmt.Println("ready")
