@@ -105,7 +105,11 @@ func TestNoCore(t *testing.T) {
 		if err := os.WriteFile(pattern, []byte("|/bin/busybox touch "+called), 0); err != nil {
 			t.Fatal(err)
 		}
-		defer os.WriteFile(pattern, before, 0)
+		defer func() {
+			if err := os.WriteFile(pattern, before, 0); err != nil {
+				t.Error(err)
+			}
+		}()
 	}
 	if out, _ := run(t, h, prog(root, "core")); out != "core false\n" {
 		t.Errorf("crash in a sandbox: %q", out)
@@ -127,8 +131,9 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Kill()
-	w.Close()
-	r.SetReadDeadline(time.Now().Add(within))
+	if err := errors.Join(w.Close(), r.SetReadDeadline(time.Now().Add(within))); err != nil {
+		t.Fatal(err)
+	}
 	id, err := bufio.NewReader(r).ReadString('\n')
 	if err != nil {
 		t.Fatalf("key %q: %v", id, err)
@@ -246,8 +251,15 @@ func TestTinyLimits(t *testing.T) {
 	neighbour, _ := startReady(t, h, prog(root, "sleep"))
 	long := strings.Repeat("x", 100<<10)
 	for _, l := range []Limits{
-		{MemoryBytes: 4096}, {MemoryBytes: 64 << 10}, {MemoryBytes: 256 << 10}, {MemoryBytes: 1 << 20},
-		{CPUMillis: 1}, {Pids: 1}, {Files: 1}, {TmpBytes: 1}, {TmpInodes: 1},
+		{MemoryBytes: 4096},
+		{MemoryBytes: 64 << 10},
+		{MemoryBytes: 256 << 10},
+		{MemoryBytes: 1 << 20},
+		{CPUMillis: 1},
+		{Pids: 1},
+		{Files: 1},
+		{TmpBytes: 1},
+		{TmpInodes: 1},
 	} {
 		spec := prog(root, "args", long, long, long, long, long, long, long, long)
 		spec.Limits = l

@@ -159,7 +159,7 @@ func (s *spawner) start(sb *Sandbox, m *startMessage) error {
 	s.mu.Unlock()
 	// The socket has room unless the spawner hangs. All starts share the
 	// deadline: a later one only moves it further.
-	s.conn.SetWriteDeadline(time.Now().Add(s.host.startWithin))
+	_ = s.conn.SetWriteDeadline(time.Now().Add(s.host.startWithin))
 	if _, _, err := s.conn.WriteMsgUnix(packet, unix.UnixRights(m.fds...), nil); err != nil {
 		if s.take(sb.number) == nil {
 			return nil // the reader noticed first and ends it
@@ -253,7 +253,7 @@ func (s *spawner) read() error {
 			if sb := s.take(r.ID); sb != nil {
 				sb.exited(r)
 			}
-		case kindStart, kindHello: // not what a running spawner says
+		case kindStart, kindHello, kindKill: // not what a running spawner says
 		}
 		if pidfd >= 0 {
 			unix.Close(pidfd)

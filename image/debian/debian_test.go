@@ -309,11 +309,11 @@ func TestUnpackSparse(t *testing.T) {
 		data.WriteString(content)
 		data.Write(make([]byte, (512-len(content)%512)%512))
 	}
-	records := ""
+	var records strings.Builder
 	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=./zero", "GNU.sparse.realsize=1099511627776"} {
-		records += fmt.Sprintf("%d %s\n", len(r)+4, r)
+		fmt.Fprintf(&records, "%d %s\n", len(r)+4, r)
 	}
-	member("./PaxHeaders/zero", 'x', records)
+	member("./PaxHeaders/zero", 'x', records.String())
 	sparse := "1\n1099511627776\n0\n"
 	member("./GNUSparseFile.0/zero", '0', sparse+strings.Repeat("\x00", 512-len(sparse)))
 	data.Write(make([]byte, 1024))

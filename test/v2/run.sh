@@ -11,9 +11,9 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 # What runs in the guest: every package whose tests touch the kernel.
-packages=(test/v2 sandbox/cgroup sandbox/netns sandbox store)
+packages=(test/v2 sandbox/cgroup sandbox/netns sandbox store engine)
 
-seconds=900
+seconds=1800
 cache=$PWD/.cache/v2
 [ $# -eq 0 ] || packages=("$@")
 
@@ -91,6 +91,7 @@ printf 'root:x:0:\nnogroup:x:65534:\n' >"$disk/etc/group"
 printf '127.0.0.1 localhost\n' >"$disk/etc/hosts"
 [ ! -d bin ] || cp -a bin/. "$disk/fre/bin/"
 CGO_ENABLED=0 go build -trimpath -o "$disk/fre/bin/testprog" ./internal/fretest/testprog
+CGO_ENABLED=0 go build -trimpath -o "$disk/fre/bin/fn" ./engine/testdata/fn
 [ ! -d sandbox/shell/bin ] || cp -a sandbox/shell/bin/. "$disk/fre/sandbox/shell/bin/"
 if [[ " ${packages[*]} " == *" test/system "* ]]; then
 	echo "test-v2: building the images of test/system"
@@ -117,7 +118,7 @@ timeout --foreground -k 5 "$seconds" qemu-system-x86_64 \
 	-kernel "$kernel/boot/vmlinuz-$version" -initrd "$work/initrd" \
 	-append 'console=ttyS0 quiet panic=-1 cgroup_no_v1=all systemd.unified_cgroup_hierarchy=1' \
 	-drive "file=$work/disk.img,if=virtio,format=raw,cache=unsafe" \
-	</dev/null | tr -d '\r' | tee "$work/console" ||
+	</dev/null | stdbuf -oL tr -d '\r' | tee "$work/console" ||
 	die "qemu failed or the guest did not end within $seconds s"
 verdict=$(sed -n 's/^test-v2: guest exit status \([0-9]*\)$/\1/p' "$work/console" | tail -n 1)
 [ -n "$verdict" ] || die "the guest died without a verdict"
