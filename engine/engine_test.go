@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -115,6 +116,11 @@ func (r *rig) image(name string, change func(*image.Config)) *store.Image {
 	defer w.Abort()
 	if err := w.File("function/fn", 0o755, time.Unix(1, 0), bytes.NewReader(fnBinary)); err != nil {
 		r.t.Fatal(err)
+	}
+	for _, mountPoint := range []string{"etc/resolv.conf", "etc/hosts"} {
+		if err := w.File(mountPoint, 0o644, time.Unix(1, 0), strings.NewReader("")); err != nil {
+			r.t.Fatal(err)
+		}
 	}
 	tree, err := w.Commit(r.t.Context())
 	if err != nil {
@@ -543,6 +549,43 @@ func TestRun(t *testing.T) {
 	var se *sandbox.StartError
 	if _, err := r.Run(t.Context(), RunRequest{Image: string(img.Digest), Args: []string{"nosuch"}}); !errors.As(err, &se) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("run of a missing command: %v", err)
+	}
+}
+
+// TestBuildStep: what packages run while they are installed is sandboxed, with
+// the host's network only where the step asks for it.
+func TestBuildStep(t *testing.T) {
+	r := open(t)
+	rootfs := r.store.Rootfs(r.image("tool", stdio).Digest)
+	for _, network := range []bool{false, true} {
+		var out bytes.Buffer
+		err := r.cfg.Builder.Run.Run(t.Context(), image.Command{
+			Rootfs: rootfs, Args: []string{"/function/fn"}, Env: []string{"FRE_PATH=/whoami"}, Network: network, Stdout: &out,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var uid, links int
+		var caps string
+		if _, err := fmt.Sscan(out.String(), &uid, &links, &caps); err != nil {
+			t.Fatalf("%q: %v", out.String(), err)
+		}
+		host, err := net.Interfaces()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := 1
+		if network {
+			want = len(host)
+		}
+		if uid == 0 || links != want || strings.Trim(caps, "0") != "" {
+			t.Errorf("network %v: uid %d, %d interfaces, capabilities %s; want a user without any, %d interfaces", network, uid, links, caps, want)
+		}
+	}
+	var exit *image.ExitError
+	err := r.cfg.Builder.Run.Run(t.Context(), image.Command{Rootfs: rootfs, Args: []string{"/function/fn"}, Env: []string{"FRE_PATH=/fail"}})
+	if !errors.As(err, &exit) || exit.Code != 3 || !strings.Contains(exit.Output, "went wrong") {
+		t.Errorf("failing step: %v", err)
 	}
 }
 

@@ -343,6 +343,33 @@ func TestLimits(t *testing.T) {
 			t.Errorf("fork bomb ended with %+v: %s", status, out)
 		}
 	})
+	t.Run("files", func(t *testing.T) {
+		spec := prog(root, "open")
+		spec.Limits.Files = 50
+		out, _ := run(t, h, spec)
+		var opened int
+		if _, err := fmt.Sscan(out, &opened); err != nil || opened > 50 {
+			t.Errorf("opened %q files, limit 50: %v", out, err)
+		}
+	})
+	t.Run("cpu", func(t *testing.T) {
+		spec := prog(root, "spin")
+		spec.Limits.CPUMillis = 100
+		s, err := h.Start(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		timer := time.NewTimer(time.Second)
+		defer timer.Stop()
+		<-timer.C
+		s.Kill()
+		status := wait(t, s)
+		// A tenth of the time that passed, and up to a period more at either end.
+		if most := time.Since(began)/10 + 3*10*time.Millisecond; status.CPU > most || status.CPU == 0 {
+			t.Errorf("used %v of CPU in %v, want at most %v", status.CPU, time.Since(began), most)
+		}
+	})
 	t.Run("stats", func(t *testing.T) {
 		s, _ := startReady(t, h, prog(root, "eat", "20000000"))
 		stats, err := s.Stats()

@@ -314,3 +314,26 @@ func TestSweepSparesEverythingWhenATreeIsDamaged(t *testing.T) {
 		t.Errorf("objects after the sweep: %q, want one", names)
 	}
 }
+
+// TestListsFromMemory: lists and look-ups answer although the files are gone.
+func TestListsFromMemory(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	img := putImage(t, s, "f", "1", putTree(t, s, map[string]string{"a": "b"}))
+	for _, dir := range []string{"images", "trees", "objects"} {
+		path := filepath.Join(s.Dir(), dir)
+		if err := os.Rename(path, path+".away"); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := os.Rename(path+".away", path); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	if diff := cmp.Diff([]*Image{img}, s.Images()); diff != "" {
+		t.Errorf("images (-want +got):\n%s", diff)
+	}
+	if got, err := s.Image("f:1"); err != nil || got.Digest != img.Digest {
+		t.Errorf("look-up: %v, %v", got, err)
+	}
+}

@@ -174,9 +174,11 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		log.Info("stopping", "drain", cfg.Drain)
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
 		defer cancel()
-		var all []error
+		// The engine first: it refuses new events, ends followed logs, and what
+		// is in flight still has its connection.
+		all := []error{eng.Close(drain)}
 		for _, s := range servers {
-			if s.Shutdown(drain) != nil { // long-lived requests: followed logs, stuck functions
+			if s.Shutdown(drain) != nil {
 				all = append(all, s.Close())
 			}
 		}

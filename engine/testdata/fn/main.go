@@ -54,6 +54,18 @@ func stdio() int {
 	case path == "/bigfail":
 		fmt.Print(strings.Repeat("x", 3<<20))
 		return 4
+	case path == "/whoami": // user, network interfaces, capabilities
+		links, err := net.Interfaces()
+		if err != nil {
+			return 1
+		}
+		status, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			return 1
+		}
+		_, caps, _ := strings.Cut(string(status), "CapEff:")
+		caps, _, _ = strings.Cut(caps, "\n")
+		fmt.Println(os.Getuid(), len(links), strings.TrimSpace(caps))
 	case path == "/env":
 		fmt.Print(strings.Join(os.Environ(), "\n"))
 	default:
