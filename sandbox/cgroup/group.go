@@ -71,14 +71,7 @@ func (g *Group) set(l Limits) error {
 		g.limits.Pids = l.Pids
 	}
 	if l.CPUMillis != g.limits.CPUMillis {
-		quota := strconv.FormatInt(max(l.CPUMillis*period.Microseconds()/1000, 1000), 10)
-		var err error
-		if g.v2 {
-			err = g.write(CPU, "cpu.max", quota+" "+strconv.FormatInt(period.Microseconds(), 10))
-		} else {
-			err = g.write(CPU, "cpu.cfs_quota_us", quota)
-		}
-		if err != nil {
+		if err := g.setCPU(l.CPUMillis); err != nil {
 			return err
 		}
 		g.limits.CPUMillis = l.CPUMillis
@@ -90,6 +83,15 @@ func (g *Group) set(l Limits) error {
 		g.limits.MemoryBytes = l.MemoryBytes
 	}
 	return nil
+}
+
+// setCPU also gives the group a whole period's time at once.
+func (g *Group) setCPU(millis int64) error {
+	quota := strconv.FormatInt(max(millis*period.Microseconds()/1000, 1000), 10)
+	if g.v2 {
+		return g.write(CPU, "cpu.max", quota+" "+strconv.FormatInt(period.Microseconds(), 10))
+	}
+	return g.write(CPU, "cpu.cfs_quota_us", quota)
 }
 
 func (g *Group) setMemory(bytes int64) error {
@@ -248,6 +250,11 @@ func (g *Group) clean() pool.Verdict {
 	}
 	if err == nil && !g.v2 {
 		err = g.write(Memory, "memory.max_usage_in_bytes", "0")
+	}
+	if err == nil && g.limits.CPUMillis > 0 {
+		// What the last lease has used up must not throttle the start of the
+		// next: the spawner waits for that.
+		err = g.setCPU(g.limits.CPUMillis)
 	}
 	if err != nil {
 		return pool.Spoilt
