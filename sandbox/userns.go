@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,10 +37,18 @@ func newUserns(program *os.File, hostBase uint32) (f *os.File, err error) {
 	}
 	defer func() {
 		_ = in.Close()
-		if waitErr := cmd.Wait(); waitErr != nil && err == nil {
-			_ = f.Close()
-			f, err = nil, fmt.Errorf("fre-shell: %w", waitErr)
+		waitErr := cmd.Wait()
+		var exit *exec.ExitError
+		switch {
+		case waitErr == nil:
+			return
+		case errors.As(waitErr, &exit) && exit.ExitCode() > 0: // with its errno
+			waitErr = unix.Errno(exit.ExitCode())
 		}
+		if f != nil {
+			_ = f.Close()
+		}
+		f, err = nil, fmt.Errorf("create user namespace: %w", waitErr)
 	}()
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		return nil, fmt.Errorf("create user namespace: %w", err)

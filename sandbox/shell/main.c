@@ -20,7 +20,7 @@
 #include "shell.h"
 
 /* hold keeps a user namespace alive until the engine has written its maps and
- * opened it. No namespace can be made below it: in one of its own a function
+ * opened it; it exits with the errno of what failed. No namespace can be made below it: in one of its own a function
  * would have every capability, and with them most of the kernel before it. The
  * limit is the namespace's own (namespaces(7)), not the host's. */
 static int hold(void)
@@ -29,13 +29,13 @@ static int hold(void)
 	int fd;
 
 	if (unshare(CLONE_NEWUSER) != 0)
-		return 1;
+		return errno;
 	fd = open("/proc/sys/user/max_user_namespaces", O_WRONLY | O_CLOEXEC);
 	if (fd < 0 || write(fd, "0", 1) != 1)
-		return 1;
+		return errno;
 	close(fd);
 	if (write(1, &c, 1) != 1)
-		return 1;
+		return errno;
 	while (read(0, &c, 1) > 0)
 		;
 	return 0;
