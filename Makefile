@@ -29,6 +29,10 @@ SHELL_BIN := sandbox/shell/bin/fre-shell
 LINTER    := .cache/tools/golangci-lint
 SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 
+# Tests that build base environments and packages from the network: minutes
+# under the race detector, so test-root runs them without it.
+BUILDS := ^(TestBuildPython|TestBuildNode|TestBasesRun)$$
+
 # Packages under PKG without the suites; suites that exist.
 unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|security|robustness)(/|$$)')
 suite_packages = $$(for s in $(SUITES); do d=$${s%/...}; if [ -d "$$d" ]; then echo "$$s"; fi; done)
@@ -101,12 +105,13 @@ unit: deps-build shell ## go test without the long suites; what needs root is sk
 
 .PHONY: race
 race: deps-test shell ## the same under the race detector; as root nothing may be skipped
-	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; go test -race -timeout 15m $(unit_packages)
+	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; go test -race -timeout 15m -skip '$(BUILDS)' $(unit_packages)
 
 .PHONY: test-root
 test-root: deps-test deps-run build ## system, security and robustness suites: the whole path, as root
 	suites="$(suite_packages)"; if [ -z "$$suites" ]; then echo "no suite below test/ yet"; exit 0; fi; \
-	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -timeout 20m $$suites
+	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -timeout 20m $$suites; \
+	FRE_TEST_ROOT=1 go test -count=1 -timeout 20m -run '$(BUILDS)' ./runtimes
 
 .PHONY: test-v2
 test-v2: deps-v2 build ## root tests on a kernel with cgroup v2 only, under qemu

@@ -6,82 +6,54 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/runtimes"
+	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
 
-// unshareRunner is a Runner of mount namespaces and chroot: what a build step
-// needs, without what makes a sandbox safe.
-type unshareRunner struct {
-	settings image.Settings
-	runs     []string // the programs that ran
+// recorder notes the programs that build steps run and refuses a step that
+// could write to what other builds read.
+type recorder struct {
+	image.Runner
+	runs []string
 }
 
-func (r *unshareRunner) Run(ctx context.Context, c image.Command) error {
+func (r *recorder) Run(ctx context.Context, c image.Command) error {
 	r.runs = append(r.runs, filepath.Base(c.Args[0])+" "+filepath.Base(c.Args[1]))
 	unpacks := slices.Contains(c.Args, "ci") || slices.Contains(c.Args, "install") && !slices.Contains(c.Args, "--package-lock-only")
 	if unpacks && slices.ContainsFunc(c.Binds, func(b image.Bind) bool { return b.Writable && b.Target != "/work" }) {
 		return fmt.Errorf("%q unpacks packages and could write to what other builds read: %v", c.Args, c.Binds)
 	}
-	script := `set -e; root=$1; shift
-mount --rbind "$root" "$root"
-cd "$root"`
-	bind := func(source, target string, writable bool) {
-		script += fmt.Sprintf("\nmount --bind '%s' '.%s'", source, target)
-		if !writable {
-			script += fmt.Sprintf("; mount -o remount,bind,ro '.%s'", target)
+	return r.Runner.Run(ctx, c)
+}
+
+// TestMain moves into a mount namespace of its own, as the daemon does.
+func TestMain(m *testing.M) {
+	if os.Geteuid() == 0 {
+		if err := sandbox.Isolate(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
 		}
 	}
-	script += "\nmount -o remount,bind,ro .; mount -t proc proc ./proc; mount -t tmpfs tmp ./tmp; mount --rbind /dev ./dev"
-	binds := c.Binds
-	if c.Network {
-		binds = append([]image.Bind{{Source: "/etc/resolv.conf", Target: "/etc/resolv.conf"}, {Source: "/etc/hosts", Target: "/etc/hosts"}}, binds...)
-		if r.settings.CACerts != "" {
-			binds = append(binds, image.Bind{Source: r.settings.CACerts, Target: "/etc/ssl/certs/ca-certificates.crt"})
-		}
-	}
-	for _, b := range binds {
-		if b.Writable {
-			if err := filepath.WalkDir(b.Source, func(p string, _ os.DirEntry, err error) error {
-				return errors.Join(err, os.Lchown(p, 65534, 65534))
-			}); err != nil {
-				return err
-			}
-		}
-		bind(b.Source, b.Target, b.Writable)
-	}
-	script += "\ndir=$1; shift; exec /usr/sbin/chroot --userspec=65534:65534 . /bin/sh -c 'cd \"$0\"; exec \"$@\"' \"$dir\" \"$@\""
-	args := append([]string{"--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "/bin/sh", "-c", script, "sh", c.Rootfs, c.Dir}, c.Args...)
-	cmd := exec.CommandContext(ctx, "unshare", args...)
-	cmd.Env = c.Env
-	cmd.Path, _ = exec.LookPath("unshare")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = io.MultiWriter(c.Stdout, &out), io.MultiWriter(c.Stderr, &out)
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return &image.ExitError{Args: c.Args, Code: exit.ExitCode(), Output: out.String()}
-	}
-	return err
+	os.Exit(m.Run())
 }
 
 // workshop is a builder over the host's real archive and package sites, shared
 // by the tests because a base environment takes its time.
 type workshop struct {
 	*image.Builder
-	runner *unshareRunner
+	runner *recorder
 }
 
 func newWorkshop(t *testing.T) *workshop {
@@ -108,11 +80,26 @@ func newWorkshop(t *testing.T) *workshop {
 	if cache == "" {
 		cache = filepath.Join(state, "debian")
 	}
-	r := &unshareRunner{settings: settings}
-	return &workshop{&image.Builder{
-		Store: s, Runtimes: runtimes.All(), Run: r, Settings: settings, Log: log,
+	b := &image.Builder{
+		Store: s, Runtimes: runtimes.All(), Settings: settings, Log: log,
 		Archive: func() (image.Archive, error) { return debian.Open(debian.Config{Cache: cache, Log: log}) },
-	}, r}
+	}
+	host, err := sandbox.Open(sandbox.Config{Dir: filepath.Join(state, "run"), Log: log, PoolSize: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := engine.Open(engine.Config{Store: s, Sandboxes: host, Builder: b, StateDir: state, Log: log})
+	if err != nil {
+		t.Fatal(errors.Join(err, host.Close()))
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(e.Close(context.WithoutCancel(t.Context())), host.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	r := &recorder{Runner: b.Run}
+	b.Run = r
+	return &workshop{b, r}
 }
 
 // build builds a template with one file of code.
