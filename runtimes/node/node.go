@@ -59,7 +59,7 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 }
 
 // packageLock is what is read of npm's package-lock.json, version 3
-// (docs.npmjs.com/cli/configuring-npm/package-lock-json).
+// (npm help package-lock-json).
 type packageLock struct {
 	Version  int                      `json:"lockfileVersion"`
 	Packages map[string]lockedPackage `json:"packages"` // by place: "node_modules/a/node_modules/b"; "" is the function
