@@ -39,6 +39,7 @@ type box struct {
 	state                       func() State
 	ask                         func() error     // asks it to end; nil: SIGTERM
 	sb                          *sandbox.Sandbox // set before the box is registered
+	gone                        chan struct{}    // closed once lists show it as ended
 }
 
 func (b *box) kill() { b.sb.Kill() }
@@ -65,6 +66,7 @@ func (r *registry) start(ctx context.Context, e *Engine, b *box, spec sandbox.Sp
 		return err
 	}
 	b.sb = sb
+	b.gone = make(chan struct{})
 	r.mu.Lock()
 	r.live[b.id] = b
 	closed := r.closed
@@ -73,6 +75,7 @@ func (r *registry) start(ctx context.Context, e *Engine, b *box, spec sandbox.Sp
 		b.kill()
 	}
 	e.spawn(func() {
+		defer close(b.gone)
 		<-sb.Done()
 		exit := sb.Status()
 		s := b.describe(StateExited)
@@ -186,14 +189,14 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 		t := time.NewTimer(grace)
 		defer t.Stop()
 		select {
-		case <-b.sb.Done():
+		case <-b.gone:
 			return nil
 		case <-t.C:
 		case <-ctx.Done():
 		}
 	}
 	b.kill()
-	<-b.sb.Done()
+	<-b.gone
 	return nil
 }
 
@@ -204,7 +207,7 @@ func (e *Engine) Kill(id string) error {
 		return err
 	}
 	b.kill()
-	<-b.sb.Done()
+	<-b.gone
 	return nil
 }
 
