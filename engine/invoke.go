@@ -336,7 +336,7 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	outR, outW, err := os.Pipe()
+	outR, outW, err := outputPipe()
 	if err != nil {
 		f.endEvent(in)
 		return nil, fmt.Errorf("make stdout: %w", err)

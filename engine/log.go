@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
 // LogLine is one line of a function's log, on disk and in answers.
@@ -212,7 +214,7 @@ func (l *functionLog) rotateLocked() {
 // pipe returns the writing end of a pipe whose lines go to the log until every
 // holder has closed it. The caller closes its copy.
 func (l *functionLog) pipe(e *Engine, sandbox, stream string) (*os.File, error) {
-	r, w, err := os.Pipe()
+	r, w, err := outputPipe()
 	if err != nil {
 		return nil, fmt.Errorf("make %s: %w", stream, err)
 	}
@@ -221,6 +223,19 @@ func (l *functionLog) pipe(e *Engine, sandbox, stream string) (*os.File, error) 
 		l.copyLines(r, sandbox, stream)
 	})
 	return w, nil
+}
+
+// outputPipe makes a pipe whose reading end the poller watches and whose writing
+// end blocks, as programs expect; os.Pipe makes both for Go, at twice the calls.
+func outputPipe() (r, w *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, err
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return nil, nil, errors.Join(err, unix.Close(fds[0]), unix.Close(fds[1]))
+	}
+	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
 func (l *functionLog) copyLines(r io.Reader, sandbox, stream string) {

@@ -79,7 +79,7 @@ func (r *registry) start(ctx context.Context, e *Engine, b *box, spec sandbox.Sp
 		<-sb.Done()
 		exit := sb.Status()
 		s := b.describe(StateExited)
-		s.PID, s.Ended, s.Exit = 0, time.Now(), &exit
+		s.Ended, s.Exit = time.Now(), &exit
 		r.mu.Lock()
 		delete(r.live, b.id)
 		if len(r.ended) == endedKept {
@@ -140,10 +140,14 @@ func (r *registry) find(id string) (*box, error) {
 }
 
 func (b *box) describe(s State) *Sandbox {
-	return &Sandbox{
+	out := &Sandbox{
 		ID: b.id, Function: b.function, Image: b.image, Tenant: b.tenant,
-		Command: strings.Join(b.command, " "), State: s, PID: b.sb.PID(), Created: b.created,
+		Command: strings.Join(b.command, " "), State: s, Created: b.created,
 	}
+	if s != StateExited {
+		out.PID = b.sb.PID() // a read of /proc
+	}
+	return out
 }
 
 // Sandboxes lists the running sandboxes, newest first; all adds the last ended

@@ -197,7 +197,7 @@ type collector struct {
 }
 
 func collect(to, tail io.Writer) (*collector, error) {
-	r, w, err := os.Pipe()
+	r, w, err := outputPipe()
 	if err != nil {
 		return nil, fmt.Errorf("make pipe: %w", err)
 	}

@@ -188,7 +188,7 @@ func (g *Group) count() (Stats, error) {
 }
 
 func readInt(path string) (int64, error) {
-	b, err := os.ReadFile(path)
+	b, err := readFile(path)
 	if err != nil {
 		return 0, err
 	}
@@ -197,7 +197,7 @@ func readInt(path string) (int64, error) {
 
 // readField finds "key value" in a flat keyed file; 0 if it is not there.
 func readField(path, key string) (int64, error) {
-	b, err := os.ReadFile(path)
+	b, err := readFile(path)
 	if err != nil {
 		return 0, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -225,12 +226,44 @@ func evacuate(dir string) error {
 }
 
 // writeFile writes one value in one write, as the kernel's files want it, and
-// never creates.
+// never creates. Like readFile it goes past package os, which tries to poll
+// these files and so makes ten system calls of three.
 func writeFile(path, value string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	fd, err := open(path, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(value)
-	return errors.Join(err, f.Close())
+	_, err = unix.Write(fd, []byte(value))
+	_ = unix.Close(fd)
+	if err != nil {
+		return &fs.PathError{Op: "write", Path: path, Err: err}
+	}
+	return nil
+}
+
+// readFile reads a small file whole, in one read.
+func readFile(path string) ([]byte, error) {
+	fd, err := open(path, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	buf := make([]byte, 4096)
+	n, err := unix.Read(fd, buf)
+	_ = unix.Close(fd)
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return buf[:n], nil
+}
+
+func open(path string, flags int) (int, error) {
+	for {
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+		if err == nil {
+			return fd, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
 }
