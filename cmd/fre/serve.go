@@ -41,6 +41,7 @@ type serveConfig struct {
 	Pool                         int
 	MaxBody                      int64
 	Packages                     image.SettingsOverride
+	Debian                       []debian.Source // nil: the host's
 }
 
 // serveCommand is the daemon. This file alone wires FRE's parts together.
@@ -137,7 +138,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	builder := &image.Builder{
 		Store: st, Runtimes: runtimes.All(), Settings: settings, Log: log,
 		Archive: func() (image.Archive, error) {
-			return debian.Open(debian.Config{Cache: filepath.Join(cfg.State, "cache", "debian"), Log: log})
+			return debian.Open(debian.Config{Sources: cfg.Debian, Cache: filepath.Join(cfg.State, "cache", "debian"), Log: log})
 		},
 	}
 	eng, err := engine.Open(engine.Config{
@@ -199,19 +200,33 @@ func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// readConfig reads the configuration file strictly.
+// readConfig reads the configuration file strictly (docs/configuration.md).
 func readConfig(path string, cfg *serveConfig) error {
 	src, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
 	}
 	var file struct {
-		Packages image.SettingsOverride `yaml:"packages"`
+		Packages struct {
+			image.SettingsOverride `yaml:",inline"`
+			Debian                 []struct {
+				URI        string   `yaml:"uri"`
+				Suite      string   `yaml:"suite"`
+				Components []string `yaml:"components"`
+				Keyring    string   `yaml:"keyring"`
+			} `yaml:"debian"`
+		} `yaml:"packages"`
 	}
 	if err := yaml.UnmarshalWithOptions(src, &file, yaml.Strict()); err != nil {
 		return fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
 	}
-	cfg.Packages = file.Packages
+	cfg.Packages = file.Packages.SettingsOverride
+	for i, d := range file.Packages.Debian {
+		if d.URI == "" || d.Suite == "" || len(d.Components) == 0 || d.Keyring == "" {
+			return fmt.Errorf("%s: packages.debian[%d]: uri, suite, components and keyring are all needed", path, i)
+		}
+		cfg.Debian = append(cfg.Debian, debian.Source{URI: d.URI, Suite: d.Suite, Components: d.Components, Keyrings: []string{d.Keyring}})
+	}
 	return nil
 }
 

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/image/debian"
+)
+
+func TestReadConfig(t *testing.T) {
+	page, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, documented, _ := strings.Cut(string(page), "```yaml\n")
+	documented, _, _ = strings.Cut(documented, "```")
+	tests := []struct {
+		name, src, wrong string
+		want             []debian.Source
+	}{
+		{name: "as documented", src: documented, want: []debian.Source{{
+			URI: "http://debian.example.org/debian", Suite: "bookworm", Components: []string{"main"},
+			Keyrings: []string{"/usr/share/keyrings/debian-archive-keyring.gpg"},
+		}}},
+		{name: "unknown key", src: "packages: {gem: {}}\n", wrong: "gem"},
+		{name: "unknown key inside", src: "packages: {pip: {mirror: x}}\n", wrong: "mirror"},
+		{name: "no keyring", src: "packages: {debian: [{uri: http://a, suite: b, components: [c]}]}\n", wrong: "keyring"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "fre.yaml")
+			if err := os.WriteFile(path, []byte(tt.src), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var cfg serveConfig
+			err := readConfig(path, &cfg)
+			if tt.wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.wrong) {
+					t.Errorf("%q: %v; want an error that names %q", tt.src, err, tt.wrong)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, cfg.Debian); diff != "" {
+				t.Error(diff)
+			}
+			if cfg.Packages.Pip.Index == "" || cfg.Packages.CACerts == "" || cfg.Packages.Proxy.None == "" {
+				t.Errorf("settings not read: %+v", cfg.Packages)
+			}
+		})
+	}
+}
