@@ -20,7 +20,11 @@ func (d dependency) String() string {
 	if d.op == "" {
 		return d.name
 	}
-	return fmt.Sprintf("%s (%s %s)", d.name, d.op, d.version)
+	v := d.version.String()
+	if d.version.Epoch == 0 && strings.Contains(d.version.Version, ":") {
+		v = "0:" + v // the library leaves an epoch of 0 out, and then the first colon ends one
+	}
+	return fmt.Sprintf("%s (%s %s)", d.name, d.op, v)
 }
 
 // admits tells whether version v satisfies d.
