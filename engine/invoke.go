@@ -230,6 +230,9 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 
 // judge turns what ended an event into what happened, and logs an exception.
 func (ev *event) judge(in *instance, err error, before string) error {
+	if ev.ctx.Err() != nil {
+		return context.Cause(ev.ctx) // what followed, such as the kill, is no news
+	}
 	err = in.explain(err, before)
 	var failure *FunctionError
 	if errors.As(err, &failure) {
