@@ -117,6 +117,10 @@ test-root: deps-test deps-run build ## system, security and robustness suites: t
 test-v2: deps-v2 build ## root tests on a kernel with cgroup v2 only, under qemu
 	test/v2/run.sh
 
+.PHONY: test-v2-system
+test-v2-system: deps-v2 build ## the whole path on that kernel, from a prepared state: many minutes under emulation
+	test/v2/run.sh test/v2 test/system
+
 .PHONY: fuzz-smoke
 fuzz-smoke: deps-build ## each Fuzz target for FUZZTIME (5s)
 	scripts/fuzz.sh $(FUZZTIME)
