@@ -39,7 +39,7 @@ suite_packages = $$(for s in $(SUITES); do d=$${s%/...}; if [ -d "$$d" ]; then e
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z][a-z0-9-]*:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z][a-z0-9-]*:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## /\1\t/' | expand -t 16
 
 ##### build
 
