@@ -552,6 +552,25 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestRunTenant: a tenant's name is a directory's; none leads elsewhere.
+func TestRunTenant(t *testing.T) {
+	r := open(t)
+	r.image("tool", stdio)
+	for _, tenant := range []string{"../escaped", "a/b", "..", "_build", "A"} {
+		var field *image.FieldError
+		_, err := r.Run(t.Context(), RunRequest{Image: "tool", Args: []string{"/function/fn"}, Tenant: tenant})
+		if !errors.As(err, &field) || field.Field != "tenant" {
+			t.Errorf("tenant %q: %v", tenant, err)
+		}
+	}
+	if entries, err := os.ReadDir(filepath.Join(r.state, "tenants")); err != nil || len(entries) != 0 {
+		t.Errorf("tenants/ holds %v, %v", entries, err)
+	}
+	if _, err := os.Stat(filepath.Join(r.state, "escaped")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("made outside of tenants/: %v", err)
+	}
+}
+
 // TestBuildStep: what packages run while they are installed is sandboxed, with
 // the host's network only where the step asks for it.
 func TestBuildStep(t *testing.T) {

@@ -139,8 +139,8 @@ func (f *function) describe() *Function {
 	}
 }
 
-// retire takes the function out of service: waiting events get ErrClosed (the
-// caller looks the name up again), idle instances stop, busy ones stop when
+// retire takes the function out of service: waiting events get errRetired (their
+// callers look the name up again), idle instances stop, busy ones stop when
 // their last event ends.
 func (f *function) retire() {
 	f.mu.Lock()

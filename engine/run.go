@@ -47,6 +47,9 @@ func (e *Engine) Run(ctx context.Context, r RunRequest) (sandbox.ExitStatus, err
 	if r.Tenant == "" {
 		r.Tenant = image.DefaultTenant
 	}
+	if !image.ValidName(r.Tenant) { // it names a directory; the builder's own is no valid name either
+		return sandbox.ExitStatus{}, fmt.Errorf("run: %w", &image.FieldError{Field: "tenant", Message: fmt.Sprintf("%q is not a tenant's name", r.Tenant)})
+	}
 	user, work, err := e.tenant(r.Tenant)
 	if err != nil {
 		return sandbox.ExitStatus{}, err
