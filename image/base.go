@@ -182,8 +182,10 @@ func (b *Builder) debian(ctx context.Context, name string, spec BaseSpec, report
 		return store.Part{}, nil, err
 	}
 	if err := check.Err(); err != nil {
-		// Optional modules whose libraries are left out are no fault.
-		b.log().DebugContext(ctx, "files that miss a library", "base", name, "error", err)
+		// It may be an optional module, so that the base can still be of use; whoever
+		// finds that it is not is told why.
+		b.log().WarnContext(ctx, "files that miss a library", "base", name, "error", err)
+		report(Event{Step: "base", Name: name, Message: "warning: " + err.Error()})
 	}
 	if err := systemFiles(w); err != nil {
 		return store.Part{}, nil, err
