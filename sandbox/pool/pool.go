@@ -1,10 +1,14 @@
-// Package pool keeps costly kernel objects (cgroups, network namespaces) ready
-// to be leased. Making, cleaning and dropping them is done in the background
-// and gives way to leases: on a machine that is starting sandboxes as fast as
-// it can, the pool's own work would only make every start slower.
+// Package pool keeps what is costly to make (cgroups, network namespaces, parked
+// shells) ready to be leased. Making, cleaning and dropping is done in the
+// background and gives way to leases: on a machine that is starting sandboxes as
+// fast as it can, the pool's own work would only make every start slower.
+//
+// A pool sizes itself: it keeps as many ready as were leased within a tenth of a
+// second lately, between Ready and Max.
 package pool
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -23,17 +27,26 @@ const (
 	Spoilt                // it cannot be cleaned: drop it
 )
 
-// Config says what a pool holds. Make, Clean and Drop are required; they are
-// called from several goroutines, but for one item from one at a time.
+// Config says what a pool holds. Make and Drop are required, and Clean where items
+// are given back; they are called from several goroutines, but for one item from
+// one at a time.
 type Config[T any] struct {
-	Name  string // for errors and logs: "cgroup"
-	Ready int    // made ahead, and again once leases have lasted
-	Keep  int    // of those given back; default 4 × Ready, so that a burst finds those of the last
-	Make  func() (T, error)
+	Name  string        // for errors and logs: "cgroup"
+	Ready int           // kept ready without any demand
+	Max   int           // kept ready after great demand; default 4 × Ready
+	Idle  time.Duration // after which a demand counts half; default 1 minute
+
+	Make  func() (T, error) // ErrFull: there is no room for more
 	Clean func(T) Verdict
 	Drop  func(T) error
+	Alive func(T) bool // nil: always; an item that died while it waited is dropped, never leased
+	Busy  func() bool  // whether to put work off; nil: something was leased within the last 20 ms
 	Log   *slog.Logger
 }
+
+// ErrFull is what Make returns when the item would exceed a bound it shares with
+// other pools: it is tried again when there is demand, and no warning.
+var ErrFull = errors.New("no room for more")
 
 // Pool hands out items. Its methods may be called from any goroutine.
 type Pool[T any] struct {
@@ -44,6 +57,11 @@ type Pool[T any] struct {
 	dirty  []T    // given back, not yet cleaned
 	takes  uint64 // leases so far: says whether the machine is starting things
 	closed bool
+
+	since  time.Time // when the current window began
+	count  int       // leases within it
+	peak   int       // the most leases within a window lately
+	peakAt time.Time
 
 	wake chan struct{} // one token: the worker has something to do
 	stop chan struct{}
@@ -56,6 +74,8 @@ const (
 	// patience is how long it waits for that before it cleans all the same, so
 	// that what was given back does not pile up.
 	patience = 500 * time.Millisecond
+	// window is the time within which leases count as one burst.
+	window = 100 * time.Millisecond
 	// inline is how many used items a lease that finds none ready tries to clean
 	// before it makes one.
 	inline = 2
@@ -63,8 +83,11 @@ const (
 
 // New starts to fill a pool.
 func New[T any](cfg Config[T]) *Pool[T] {
-	if cfg.Keep == 0 {
-		cfg.Keep = 4 * cfg.Ready
+	if cfg.Max == 0 {
+		cfg.Max = 4 * cfg.Ready
+	}
+	if cfg.Idle == 0 {
+		cfg.Idle = time.Minute
 	}
 	p := &Pool[T]{cfg: cfg, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	go p.work()
@@ -81,19 +104,8 @@ func (p *Pool[T]) Take(prefer func(T) bool) (T, error) {
 		p.mu.Unlock()
 		return none, fmt.Errorf("%s pool: %w", p.cfg.Name, fs.ErrClosed)
 	}
-	p.takes++
-	if i := len(p.free) - 1; i >= 0 {
-		if prefer != nil {
-			i = max(slices.IndexFunc(p.free, prefer), 0)
-		}
-		item := p.free[i]
-		p.free[i] = p.free[len(p.free)-1]
-		p.free = p.free[:len(p.free)-1]
-		low := len(p.free) < p.cfg.Ready/2
+	if item, ok := p.takeReadyLocked(prefer); ok {
 		p.mu.Unlock()
-		if low {
-			p.poke()
-		}
 		return item, nil
 	}
 	used := p.popDirtyLocked(inline)
@@ -108,6 +120,76 @@ func (p *Pool[T]) Take(prefer func(T) bool) (T, error) {
 	}
 	return p.cfg.Make()
 }
+
+// TryTake is Take for those who have another way when nothing is ready. What
+// they miss counts as demand all the same.
+func (p *Pool[T]) TryTake() (item T, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return item, false
+	}
+	if item, ok = p.takeReadyLocked(nil); !ok {
+		p.poke()
+	}
+	return item, ok
+}
+
+// takeReadyLocked counts a demand and returns a ready item if there is one.
+func (p *Pool[T]) takeReadyLocked(prefer func(T) bool) (item T, ok bool) {
+	p.takes++
+	p.demandLocked(1)
+	for len(p.free) > 0 {
+		i := len(p.free) - 1
+		if prefer != nil {
+			i = max(slices.IndexFunc(p.free, prefer), 0)
+		}
+		item = p.free[i]
+		p.free[i] = p.free[len(p.free)-1]
+		p.free = p.free[:len(p.free)-1]
+		if p.cfg.Alive == nil || p.cfg.Alive(item) {
+			// Few are made one by one, many only when it pays.
+			if want := p.wantLocked(); len(p.free) <= want/2 {
+				p.poke()
+			}
+			return item, true
+		}
+		p.dirty = append(p.dirty, item) // the worker drops it
+		p.poke()
+	}
+	var none T
+	return none, false
+}
+
+// demandLocked counts n leases and forgets old peaks.
+func (p *Pool[T]) demandLocked(n int) {
+	now := time.Now()
+	if now.Sub(p.since) > window {
+		p.since, p.count = now, 0
+	}
+	p.count += n
+	for p.peak > p.count && now.Sub(p.peakAt) > p.cfg.Idle {
+		p.peak /= 2
+		p.peakAt = p.peakAt.Add(p.cfg.Idle)
+	}
+	if p.count >= p.peak {
+		p.peak, p.peakAt = p.count, now
+	}
+}
+
+// wantLocked is how many the recent demand asks to keep ready.
+func (p *Pool[T]) wantLocked() int { return max(p.cfg.Ready, min(p.peak, p.cfg.Max)) }
+
+// Len says how many items wait, and how many recent demand asks for.
+func (p *Pool[T]) Len() (ready, want int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.demandLocked(0)
+	return len(p.free), p.wantLocked()
+}
+
+// Check has the worker drop those that have died and make others.
+func (p *Pool[T]) Check() { p.poke() }
 
 // popDirtyLocked takes the n oldest used items, which are the likeliest to be
 // at rest.
@@ -175,8 +257,9 @@ func (p *Pool[T]) work() {
 	defer close(p.done)
 	for {
 		again := p.clean()
+		p.trim()
 		again = p.refill() || again
-		var retry <-chan time.Time
+		retry := time.After(p.cfg.Idle)
 		if again {
 			retry = time.After(quiet)
 		}
@@ -196,6 +279,18 @@ func (p *Pool[T]) work() {
 func (p *Pool[T]) settle() bool {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
+	if p.cfg.Busy != nil {
+		for p.cfg.Busy() {
+			select {
+			case <-p.stop:
+				return false
+			case <-limit.C:
+				return true
+			case <-time.After(time.Millisecond):
+			}
+		}
+		return true
+	}
 	tick := time.NewTicker(quiet)
 	defer tick.Stop()
 	for seen := p.takesNow(); ; {
@@ -228,9 +323,12 @@ func (p *Pool[T]) clean() (again bool) {
 	p.mu.Unlock()
 	var busy []T
 	for _, item := range used {
-		verdict := p.cfg.Clean(item)
+		verdict := Spoilt
+		if p.cfg.Alive == nil || p.cfg.Alive(item) {
+			verdict = p.cfg.Clean(item)
+		}
 		p.mu.Lock()
-		if verdict == Ready && (p.closed || len(p.free) >= p.cfg.Keep) {
+		if verdict == Ready && (p.closed || len(p.free) >= p.cfg.Max) {
 			verdict = Spoilt
 		}
 		if verdict == Ready {
@@ -251,18 +349,49 @@ func (p *Pool[T]) clean() (again bool) {
 	return len(busy) > 0
 }
 
+// trim drops items that have died, and those that nobody has asked for in a
+// while.
+func (p *Pool[T]) trim() {
+	var out []T
+	p.mu.Lock()
+	p.demandLocked(0)
+	if p.cfg.Alive != nil {
+		p.free = slices.DeleteFunc(p.free, func(item T) bool {
+			dead := !p.cfg.Alive(item)
+			if dead {
+				out = append(out, item)
+			}
+			return dead
+		})
+	}
+	if over := len(p.free) - p.wantLocked(); over > 0 {
+		out = append(out, p.free[:over]...)
+		p.free = slices.Delete(p.free, 0, over)
+	}
+	p.mu.Unlock()
+	for _, item := range out {
+		p.drop(item)
+	}
+}
+
 // refill makes items until enough are ready. It gives way to leases: then it
 // reports that there is more to do.
 func (p *Pool[T]) refill() (again bool) {
 	for seen := p.takesNow(); ; {
 		p.mu.Lock()
-		full := p.closed || len(p.free)+len(p.dirty) >= p.cfg.Ready
+		full := p.closed || len(p.free)+len(p.dirty) >= p.wantLocked()
 		busy := p.takes != seen
 		p.mu.Unlock()
+		if p.cfg.Busy != nil {
+			busy = p.cfg.Busy()
+		}
 		if full || busy {
 			return busy && !full
 		}
 		item, err := p.cfg.Make()
+		if errors.Is(err, ErrFull) {
+			return false
+		}
 		if err != nil {
 			p.cfg.Log.Warn("not made", "pool", p.cfg.Name, "error", err)
 			return false

@@ -19,10 +19,10 @@ type maker struct {
 	dropped []int
 }
 
-func (m *maker) pool(ready, keep int) *Pool[int] {
+func (m *maker) pool(ready, most int) *Pool[int] {
 	m.verdict = map[int]Verdict{}
 	return New(Config[int]{
-		Name: "number", Ready: ready, Keep: keep, Log: slog.New(slog.DiscardHandler),
+		Name: "number", Ready: ready, Max: most, Log: slog.New(slog.DiscardHandler),
 		Make: func() (int, error) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -138,7 +138,7 @@ func TestVerdicts(t *testing.T) {
 		}
 		settle()
 		if kept := len(p.free); kept != 2 {
-			t.Errorf("%d kept, want Keep, 2", kept)
+			t.Errorf("%d kept, want Max, 2", kept)
 		}
 	})
 }
@@ -171,6 +171,128 @@ func TestClosed(t *testing.T) {
 		}
 		if _, err := p.Take(nil); !errors.Is(err, fs.ErrClosed) {
 			t.Errorf("take after Close: %v", err)
+		}
+	})
+}
+
+// TestFollowsDemand: what a burst asked for is there for the next, and gone
+// after a while without any.
+func TestFollowsDemand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m maker
+		p := m.pool(1, 20)
+		defer p.Close()
+		synctest.Wait()
+		for _, test := range []struct{ burst, want int }{{10, 10}, {30, 20}} {
+			take(t, p, test.burst)
+			settle()
+			if ready, want := p.Len(); ready != test.want || want != test.want {
+				t.Errorf("after %d at once %d are ready and %d wanted, want %d", test.burst, ready, want, test.want)
+			}
+		}
+		made := m.made
+		<-time.After(10 * time.Minute)
+		synctest.Wait()
+		if ready, want := p.Len(); ready != 1 || want != 1 {
+			t.Errorf("%d are ready and %d wanted after ten minutes without demand, want 1", ready, want)
+		}
+		if m.made != made || len(m.dropped) != 19 {
+			t.Errorf("%d made and %d dropped without demand, want 0 and 19", m.made-made, len(m.dropped))
+		}
+	})
+}
+
+func TestTryTake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m maker
+		p := m.pool(0, 2)
+		defer p.Close()
+		synctest.Wait()
+		if item, ok := p.TryTake(); ok {
+			t.Errorf("got %d from an empty pool", item)
+		}
+		settle()
+		if item, ok := p.TryTake(); !ok || item != 1 {
+			t.Errorf("got %d, %v once there was demand, want 1", item, ok)
+		}
+	})
+}
+
+// TestDead: what died while it waited is replaced, and never leased.
+func TestDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		dead := map[int]bool{}
+		made := 0
+		var dropped []int
+		p := New(Config[int]{
+			Name: "number", Ready: 3, Log: slog.New(slog.DiscardHandler),
+			Make:  func() (int, error) { made++; return made, nil },
+			Drop:  func(n int) error { dropped = append(dropped, n); return nil },
+			Alive: func(n int) bool { mu.Lock(); defer mu.Unlock(); return !dead[n] },
+		})
+		defer p.Close()
+		synctest.Wait()
+		mu.Lock()
+		dead[1], dead[3] = true, true
+		mu.Unlock()
+		if item, ok := p.TryTake(); !ok || item != 2 {
+			t.Errorf("took %d, %v; want 2, the only one alive", item, ok)
+		}
+		settle()
+		if !slices.Equal(slices.Sorted(slices.Values(dropped)), []int{1, 3}) {
+			t.Errorf("dropped %v, want 1 and 3", dropped)
+		}
+		mu.Lock()
+		dead[4] = true
+		mu.Unlock()
+		p.Check()
+		settle()
+		if ready, _ := p.Len(); ready != 3 || !slices.Contains(dropped, 4) {
+			t.Errorf("%d ready, dropped %v; want 3, and 4 dropped", ready, dropped)
+		}
+	})
+}
+
+// TestBusy: while starts are under way the pool does not work, and a full house
+// is no reason to warn.
+func TestBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		busy, made := false, 0
+		p := New(Config[int]{
+			Name: "number", Max: 8, Log: slog.New(slog.DiscardHandler),
+			Make: func() (int, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if made == 2 {
+					return 0, ErrFull
+				}
+				made++
+				return made, nil
+			},
+			Drop: func(int) error { return nil },
+			Busy: func() bool { mu.Lock(); defer mu.Unlock(); return busy },
+		})
+		defer p.Close()
+		synctest.Wait()
+		mu.Lock()
+		busy = true
+		mu.Unlock()
+		for range 4 {
+			p.TryTake()
+		}
+		<-time.After(patience / 2)
+		synctest.Wait()
+		mu.Lock()
+		if made != 0 {
+			t.Errorf("%d made while starts were under way", made)
+		}
+		busy = false
+		mu.Unlock()
+		settle()
+		if ready, want := p.Len(); ready != 2 || want != 4 {
+			t.Errorf("%d ready of %d wanted, want the 2 there is room for, of 4", ready, want)
 		}
 	})
 }
