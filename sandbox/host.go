@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -33,6 +32,7 @@ type Config struct {
 	PoolSize     int                 // cgroups and network namespaces kept ready; default 16
 	CgroupParent string              // default "fre-" and a hash of Dir
 	Optional     []cgroup.Controller // controllers the host may lack; their limits are then not enforced
+	Shells       int                 // shells parked at most; default 4 × PoolSize, none if negative
 	Spawners     int                 // spawner processes; default 2, or 1 on one CPU
 }
 
@@ -45,6 +45,8 @@ type Host struct {
 	cgroups  *cgroup.Pool
 	networks *netns.Pool
 	next     atomic.Uint64
+	shells   *shells
+	starts   atomic.Int64   // Start calls under way: the shells' pools give way to them
 	ending   sync.WaitGroup // ends of sandboxes under way
 	reading  sync.WaitGroup // readers of spawners
 	starting sync.WaitGroup // Start calls under way
@@ -89,6 +91,9 @@ func Open(cfg Config) (host *Host, err error) {
 	}
 	if cfg.PoolSize == 0 {
 		cfg.PoolSize = 16
+	}
+	if cfg.Shells == 0 {
+		cfg.Shells = 4 * cfg.PoolSize
 	}
 	if cfg.CgroupParent == "" {
 		sum := sha256.Sum256([]byte(cfg.Dir))
@@ -141,6 +146,7 @@ func Open(cfg Config) (host *Host, err error) {
 		}
 		h.maxFiles = int64(min(files.Max, math.MaxInt64))
 	}
+	h.shells = openShells(h, cfg.PoolSize, max(cfg.Shells, 0))
 	return h, nil
 }
 
@@ -255,7 +261,10 @@ func (spec *Spec) setDefaults() {
 	if spec.Network == "" {
 		spec.Network = NetworkNone
 	}
-	l := &spec.Limits
+	spec.Limits.setDefaults()
+}
+
+func (l *Limits) setDefaults() {
 	for _, d := range []struct {
 		field *int64
 		value int64
@@ -275,63 +284,21 @@ func (spec *Spec) setDefaults() {
 	}
 }
 
-// Start starts a sandbox and returns once its program has been executed. A
-// [StartError] says at which step it failed; fs.ErrExist that the ID is in use;
-// fs.ErrClosed that the host is closed. When ctx ends first, what was started
-// is killed. A spawner that does not answer is killed too, with all it started.
-// spec's files are no longer needed after the return.
-func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
-	spec.setDefaults()
-	if err := errors.Join(spec.check(), h.CheckLimits(spec.Limits)); err != nil {
-		return nil, err
+// register names a sandbox and counts its start as under way.
+func (h *Host) register(s *Sandbox, id string) error {
+	if id == "" {
+		id = "sb-" + strconv.FormatUint(s.number, 10)
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	s := &Sandbox{
-		host: h, id: spec.ID, number: h.next.Add(1), args0: spec.Args[0],
-		pidfd: -1, tmp: -1, ready: make(chan struct{}), done: make(chan struct{}),
-	}
-	if s.id == "" {
-		s.id = "sb-" + strconv.FormatUint(s.number, 10)
-	}
-	if err := h.register(s); err != nil {
-		return nil, err
-	}
-	defer h.starting.Done()
-	sp, err := h.launch(s, &spec)
-	if err != nil {
-		s.release()
-		return nil, err
-	}
-	hung := time.NewTimer(h.startWithin)
-	defer hung.Stop()
-	select {
-	case <-s.ready:
-	case <-hung.C:
-		s.Kill()
-		sp.hung() // and its reader releases s
-		return nil, errHung
-	case <-ctx.Done():
-		s.Kill() // now, or as soon as it has started
-		return nil, ctx.Err()
-	}
-	if s.err != nil {
-		return nil, s.err
-	}
-	return s, nil
-}
-
-func (h *Host) register(s *Sandbox) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return fmt.Errorf("sandbox host: %w", fs.ErrClosed)
 	}
-	if h.ids[s.id] != nil {
-		return fmt.Errorf("sandbox %s: %w", s.id, fs.ErrExist)
+	if h.ids[id] != nil {
+		return fmt.Errorf("sandbox %s: %w", id, fs.ErrExist)
 	}
-	h.ids[s.id] = s
+	s.id = id
+	h.ids[id] = s
 	h.starting.Add(1)
 	return nil
 }
@@ -339,112 +306,9 @@ func (h *Host) register(s *Sandbox) error {
 func (h *Host) forget(s *Sandbox) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.ids, s.id)
-}
-
-// launch gathers what the sandbox joins and sends it to a spawner. After an
-// error the caller releases s.
-func (h *Host) launch(s *Sandbox, spec *Spec) (*spawner, error) {
-	user, err := h.userns(spec.User)
-	if err != nil {
-		return nil, err
+	if h.ids[s.id] == s { // a parked shell has no name
+		delete(h.ids, s.id)
 	}
-	l := spec.Limits
-	s.group, err = h.cgroups.Acquire(cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids})
-	if err != nil {
-		return nil, err
-	}
-	m := newStartMessage(s.number)
-	var trees []int
-	defer func() {
-		for _, fd := range trees {
-			unix.Close(fd)
-		}
-	}()
-	tree := func(path string, attr uint64) (int16, error) {
-		fd, err := cloneTree(path, attr)
-		if err != nil {
-			return -1, err
-		}
-		trees = append(trees, fd)
-		return m.fd(fd), nil
-	}
-
-	const bind, readonly = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, unix.MOUNT_ATTR_RDONLY
-	if m.header.FDRoot, err = tree(spec.Rootfs, bind|readonly); err != nil {
-		return nil, err
-	}
-	if m.header.FDMount, err = tree(devDir(h.cfg.Dir), unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|readonly); err != nil {
-		return nil, err
-	}
-	if s.tmp, err = newTmp(l.TmpBytes, l.TmpInodes, spec.User.HostBase); err != nil {
-		return nil, err
-	}
-	m.fd(s.tmp)
-	s.mounts = []Mount{{Target: "/dev"}, {Target: "/tmp"}}
-	if spec.Work != "" {
-		s.mounts = append(s.mounts, Mount{Source: spec.Work, Target: "/work", Writable: true})
-	}
-	s.mounts = append(s.mounts, spec.Mounts...)
-	for _, mount := range s.mounts[2:] {
-		attr := uint64(bind)
-		if !mount.Writable {
-			attr |= readonly
-		}
-		if _, err := tree(mount.Source, attr); err != nil {
-			return nil, err
-		}
-	}
-	m.header.Mounts = uint32(len(s.mounts))
-
-	m.header.FDCgroup = int16(len(m.fds))
-	for _, f := range s.group.Files() {
-		m.fd(int(f.Fd()))
-		m.header.Cgroups++
-	}
-	if s.group.V2() {
-		m.header.Flags |= flagCgroup2
-	}
-	m.header.FDUserns = m.fd(int(user.Fd()))
-	if spec.Network == NetworkNone {
-		if s.netns, err = h.networks.Acquire(); err != nil {
-			return nil, err
-		}
-		m.header.FDNetns = m.fd(int(s.netns.File().Fd()))
-	}
-	stream := func(f *os.File) int16 {
-		if f == nil {
-			f = h.null
-		}
-		return m.fd(int(f.Fd())) // blocking from here on, as programs expect
-	}
-	m.header.FDStdin, m.header.FDStdout, m.header.FDStderr = stream(spec.Stdin), stream(spec.Stdout), stream(spec.Stderr)
-	if spec.Channel != nil {
-		m.header.FDChannel = m.fd(int(spec.Channel.Fd()))
-	}
-
-	m.header.UID, m.header.GID = spec.User.UID, spec.User.GID
-	m.header.Nofile = uint64(l.Files)
-	m.header.Argc, m.header.Envc = uint32(len(spec.Args)), uint32(len(spec.Env))
-	for _, arg := range spec.Args {
-		m.string(arg)
-	}
-	for _, env := range spec.Env {
-		m.string(env)
-	}
-	m.string(spec.Dir)
-	m.string(spec.Hostname)
-	for _, mount := range s.mounts {
-		m.string(mount.Target)
-	}
-
-	sp, err := h.spawner(s.number)
-	if err != nil {
-		return nil, err
-	}
-	err = sp.start(s, m)
-	runtime.KeepAlive(spec) // whose files were used by number
-	return sp, err
 }
 
 // userns returns the tenant's user namespace, made at its first sandbox.
@@ -483,6 +347,9 @@ func (h *Host) Close() error {
 	h.closed = true
 	h.mu.Unlock()
 	h.starting.Wait()
+	if h.shells != nil {
+		h.shells.close()
+	}
 	for i := range h.slots {
 		if s := h.slots[i].s; s != nil {
 			_ = s.conn.Close() // its end of file; the reader waits for its end

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,18 +20,22 @@ import (
 // goroutine, also after its end. It frees everything by itself when it ends.
 type Sandbox struct {
 	host   *Host
-	id     string
+	id     string // "" while it is a parked shell
 	number uint64 // on the wire
+	kind   StartKind
+	clock  *clock      // nil unless the start is traced
+	parked atomic.Bool // it is a shell that waits for its use
 
-	mounts []Mount          // for the names of failed steps
-	args0  string           // likewise
-	group  *cgroup.Group    // leased until the end
-	netns  *netns.Namespace // likewise; nil on the host's network
+	mounts []Mount // for the names of failed steps
+	args0  string  // likewise
 
-	mu     sync.Mutex
-	pidfd  int // -1 before the start and after the end
-	tmp    int // the mount of /tmp; -1 after the end
-	killed bool
+	mu       sync.Mutex
+	released bool             // what follows has been given back
+	group    *cgroup.Group    // leased until the end
+	netns    *netns.Namespace // likewise; nil on the host's network
+	pidfd    int              // -1 before the start and after the end
+	tmp      int              // the mount of /tmp; -1 after the end
+	killed   bool
 	err    error // why it did not start
 	pid    int
 
@@ -50,6 +55,17 @@ type Stats struct {
 
 // ID returns the sandbox's unique name.
 func (s *Sandbox) ID() string { return s.id }
+
+// Kind says how it was started.
+func (s *Sandbox) Kind() StartKind { return s.kind }
+
+// Trace returns the steps of its start, if Spec.Trace asked for them.
+func (s *Sandbox) Trace() []TraceStep {
+	if s.clock == nil {
+		return nil
+	}
+	return s.clock.marks
+}
 
 // Done is closed once the whole tree has ended.
 func (s *Sandbox) Done() <-chan struct{} { return s.done }
@@ -163,6 +179,12 @@ func (s *Sandbox) unreachable() {
 }
 
 func (s *Sandbox) failed(r report) {
+	s.err = s.startError(r)
+	s.release()
+	close(s.ready)
+}
+
+func (s *Sandbox) startError(r report) error {
 	e := &StartError{Step: r.Step, Err: unix.Errno(r.Error)}
 	switch {
 	case r.Step == StepExec:
@@ -170,9 +192,7 @@ func (s *Sandbox) failed(r report) {
 	case r.Step == StepMount && int(r.Detail) < len(s.mounts):
 		e.Detail = s.mounts[r.Detail].Target
 	}
-	s.err = e
-	s.release()
-	close(s.ready)
+	return e
 }
 
 // exited runs the end in a goroutine of the host's: the spawner's reader has
@@ -194,7 +214,9 @@ func (s *Sandbox) exited(r report) {
 		// Only a bad end is worth the reads: in a burst they would compete with
 		// the starts.
 		if r.Code != 0 || r.Signal != 0 {
+			s.mu.Lock()
 			usage, err := s.group.Stats()
+			s.mu.Unlock()
 			if err != nil {
 				s.host.log.Warn("sandbox usage not read", "sandbox", s.id, "error", err)
 			} else {
@@ -207,6 +229,9 @@ func (s *Sandbox) exited(r report) {
 		}
 		s.release()
 		close(s.done)
+		if s.parked.Load() {
+			s.host.shells.check() // another takes its place
+		}
 	})
 }
 
@@ -219,7 +244,7 @@ func (s *Sandbox) release() {
 	if s.tmp >= 0 {
 		unix.Close(s.tmp)
 	}
-	s.pidfd, s.tmp = -1, -1
+	s.pidfd, s.tmp, s.released = -1, -1, true
 	s.mu.Unlock()
 	if s.group != nil {
 		s.host.cgroups.Release(s.group)

@@ -34,6 +34,9 @@ type Spec struct {
 	Mounts   []Mount  // further binds, for build steps
 	Limits   Limits
 	Network  Network // NetworkNone if empty
+	Repeats  bool    // more starts like this one are likely: shells are kept for them, unless there are Mounts
+	Pin      bool    // begin on one CPU, which starts faster; see [Sandbox.Unpin]
+	Trace    bool    // note when each step of the start was done, for [Sandbox.Trace]
 
 	// Stdin, Stdout and Stderr become fds 0 to 2 (/dev/null where nil), Channel
 	// fd 3 (closed where nil). Start duplicates them; the caller keeps its own.

@@ -103,14 +103,20 @@ func run(t testing.TB, h *Host, spec Spec) (string, ExitStatus) {
 		t.Fatalf("start %q: %v", spec.Args, err)
 	}
 	_ = w.Close()
+	return readAll(t, r), wait(t, s)
+}
+
+// readAll reads what a program prints until all its ends are closed.
+func readAll(t testing.TB, r *os.File) string {
+	t.Helper()
 	if err := r.SetReadDeadline(time.Now().Add(within)); err != nil {
 		t.Fatal(err)
 	}
 	out, err := io.ReadAll(r)
 	if err != nil {
-		t.Errorf("output of %q: %v", spec.Args, err)
+		t.Errorf("output: %v", err)
 	}
-	return string(out), wait(t, s)
+	return string(out)
 }
 
 // startReady starts the sandbox and waits until it has written a line.

@@ -80,7 +80,7 @@ func (s *spawner) hello() error {
 		return fmt.Errorf("wait for spawner: %w", err)
 	}
 	defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
-	r, fd, err := s.receive(make([]byte, reportSize+1), make([]byte, unix.CmsgSpace(4)))
+	r, _, fd, err := s.receive(make([]byte, reportSize+1), make([]byte, unix.CmsgSpace(4)))
 	if fd >= 0 {
 		unix.Close(fd)
 	}
@@ -96,16 +96,16 @@ func (s *spawner) hello() error {
 }
 
 // receive reads one report and the fd that came with it, -1 for none.
-func (s *spawner) receive(buf, oob []byte) (report, int, error) {
+func (s *spawner) receive(buf, oob []byte) (report, *traceReport, int, error) {
 	n, oobn, _, _, err := s.conn.ReadMsgUnix(buf, oob)
 	if err != nil {
-		return report{}, -1, err
+		return report{}, nil, -1, err
 	}
 	fd := -1
 	if oobn > 0 {
 		messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 		if err != nil {
-			return report{}, -1, err
+			return report{}, nil, -1, err
 		}
 		for _, m := range messages {
 			rights, err := unix.ParseUnixRights(&m)
@@ -114,8 +114,8 @@ func (s *spawner) receive(buf, oob []byte) (report, int, error) {
 			}
 		}
 	}
-	r, err := parseReport(buf[:n])
-	return r, fd, err
+	r, trace, err := parseReport(buf[:n])
+	return r, trace, fd, err
 }
 
 // errSpawnerGone is what a start gets that the spawner did not live to answer.
@@ -220,12 +220,13 @@ func (s *spawner) get(id uint64) *Sandbox {
 
 // read hands out reports until the spawner ends, then ends every sandbox it had.
 func (s *spawner) read() error {
-	buf, oob := make([]byte, reportSize+1), make([]byte, unix.CmsgSpace(4))
+	buf, oob := make([]byte, max(reportSize, traceSize)+1), make([]byte, unix.CmsgSpace(4))
 	var err error
 	for {
 		var r report
+		var trace *traceReport
 		var pidfd int
-		if r, pidfd, err = s.receive(buf, oob); err != nil {
+		if r, trace, pidfd, err = s.receive(buf, oob); err != nil {
 			if pidfd >= 0 {
 				unix.Close(pidfd)
 			}
@@ -253,7 +254,11 @@ func (s *spawner) read() error {
 			if sb := s.take(r.ID); sb != nil {
 				sb.exited(r)
 			}
-		case kindStart, kindHello, kindKill: // not what a running spawner says
+		case kindTraced:
+			if sb := s.get(r.ID); sb != nil {
+				sb.clock.add(trace)
+			}
+		case kindStart, kindPark, kindRun, kindHello, kindKill, kindParked: // not what a running spawner says
 		}
 		if pidfd >= 0 {
 			unix.Close(pidfd)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox/netns"
 )
 
 // The protocol of shell/wire.h, which describes it.
@@ -15,20 +17,31 @@ const (
 	maxInline   = 64 << 10
 	maxStrings  = 65536
 	maxFDs      = 250
+
+	maxShellPayload = 16 << 10
+	maxShellStrings = 1024
 )
 
 type kind uint16
 
 const (
 	kindStart   kind = 0x01
+	kindPark    kind = 0x02
+	kindRun     kind = 0x03
 	kindKill    kind = 0x10
 	kindHello   kind = 0x81
 	kindStarted kind = 0x82
 	kindFailed  kind = 0x83
 	kindExited  kind = 0x84
+	kindParked  kind = 0x85
+	kindTraced  kind = 0x86
 )
 
-const flagCgroup2 = 1 << 0
+const (
+	flagCgroup2 = 1 << 0
+	flagPin     = 1 << 1
+	flagTrace   = 1 << 2
+)
 
 // Step is what was being done when a start failed.
 type Step uint32
@@ -52,6 +65,8 @@ const (
 	StepRlimit                       // limit of open files
 	StepDir                          // entering the working directory
 	StepExec                         // executing Args[0]
+
+	steps
 )
 
 var stepNames = [...]string{
@@ -107,7 +122,7 @@ type startHeader struct {
 	FDCgroup  int16
 	Cgroups   int16
 	FDMount   int16
-	Reserved  int16
+	FDControl int16
 }
 
 // report is struct fre_report.
@@ -126,21 +141,44 @@ type report struct {
 	MaxRSSKB uint64
 }
 
-const reportSize = 56
+// traceReport is struct fre_trace.
+type traceReport struct {
+	Version  uint16
+	Kind     kind
+	Reserved uint32
+	ID       uint64
+	Done     [steps]uint64
+}
 
-// parseReport refuses what is not exactly one report.
-func parseReport(b []byte) (report, error) {
-	var r report
-	if len(b) != reportSize {
-		return r, fmt.Errorf("report of %d bytes: %w", len(b), unix.EBADMSG)
+const (
+	reportSize = 56
+	traceSize  = 16 + 8*int(steps)
+)
+
+// parseReport takes one packet apart: trace is nil unless it is TRACED. It
+// refuses what is not exactly one report.
+func parseReport(b []byte) (r report, trace *traceReport, err error) {
+	bad := func() error { return fmt.Errorf("report of %d bytes: %w", len(b), unix.EBADMSG) }
+	switch len(b) {
+	case reportSize:
+		_, err = binary.Decode(b, binary.NativeEndian, &r)
+	case traceSize:
+		trace = &traceReport{}
+		_, err = binary.Decode(b, binary.NativeEndian, trace)
+		r.Version, r.Kind, r.ID = trace.Version, trace.Kind, trace.ID
+	default:
+		return r, nil, bad()
 	}
-	if _, err := binary.Decode(b, binary.NativeEndian, &r); err != nil {
-		return r, err
+	if err != nil {
+		return r, nil, err
 	}
 	if r.Version != wireVersion {
-		return r, fmt.Errorf("report of version %d: %w", r.Version, unix.EBADMSG)
+		return r, nil, fmt.Errorf("report of version %d: %w", r.Version, unix.EBADMSG)
 	}
-	return r, nil
+	if (trace != nil) != (r.Kind == kindTraced) {
+		return r, nil, bad()
+	}
+	return r, trace, nil
 }
 
 // killMessage asks the spawner to kill what it started as id.
@@ -152,20 +190,32 @@ func killMessage(id uint64) []byte {
 	return b
 }
 
-// startMessage collects a START message and the fds that go with it, which
-// stay their owners'.
+// startMessage collects a START, PARK or RUN message and the fds that go with it.
+// They stay their owners', but for trees.
 type startMessage struct {
 	header  startHeader
-	strings []byte
+	args    []string
+	env     []string
+	dir     string
+	host    string
+	targets []string
+	strings []byte // all of the above, once sealed
 	fds     []int
+	trees   []int // those of fds that are the message's own
+
+	// What furnish took, until the sandbox owns it.
+	netns *netns.Namespace
+	tmp   int
+	undo  []func()
 }
 
-func newStartMessage(id uint64) *startMessage {
+func newStartMessage(k kind, id uint64) *startMessage {
 	h := startHeader{
-		Version: wireVersion, Kind: kindStart, ID: id,
-		FDPayload: -1, FDNetns: -1, FDChannel: -1, FDCgroup: -1, FDMount: -1,
+		Version: wireVersion, Kind: k, ID: id,
+		FDPayload: -1, FDRoot: -1, FDUserns: -1, FDNetns: -1, FDStdin: -1, FDStdout: -1, FDStderr: -1,
+		FDChannel: -1, FDCgroup: -1, FDMount: -1, FDControl: -1,
 	}
-	return &startMessage{header: h, strings: make([]byte, 0, 1024), fds: make([]int, 0, 24)}
+	return &startMessage{header: h, fds: make([]int, 0, 24)}
 }
 
 // fd adds an fd and returns its index.
@@ -174,20 +224,24 @@ func (m *startMessage) fd(fd int) int16 {
 	return int16(len(m.fds) - 1)
 }
 
-func (m *startMessage) string(s string) {
-	m.strings = append(m.strings, s...)
-	m.strings = append(m.strings, 0)
+// seal counts the strings and lines them up.
+func (m *startMessage) seal() {
+	m.header.Argc, m.header.Envc, m.header.Mounts = uint32(len(m.args)), uint32(len(m.env)), uint32(len(m.targets))
+	m.strings = make([]byte, 0, 1024)
+	for _, list := range [][]string{m.args, m.env, {m.dir, m.host}, m.targets} {
+		for _, s := range list {
+			m.strings = append(m.strings, s...)
+			m.strings = append(m.strings, 0)
+		}
+	}
 }
 
-// bytes encodes the message; with inline unset the strings travel apart.
+// bytes encodes the sealed message; with inline unset the strings travel apart.
 func (m *startMessage) bytes(inline bool) ([]byte, error) {
 	m.header.Payload = uint32(len(m.strings))
 	b, err := binary.Append(make([]byte, 0, 128+len(m.strings)), binary.NativeEndian, &m.header)
-	if err != nil {
-		return nil, err
+	if err != nil || !inline {
+		return b, err
 	}
-	if inline {
-		b = append(b, m.strings...)
-	}
-	return b, nil
+	return append(b, m.strings...), nil
 }

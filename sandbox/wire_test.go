@@ -35,13 +35,21 @@ func TestWireLayout(t *testing.T) {
 		{"FRE_MAX_INLINE", maxInline},
 		{"FRE_MAX_STRINGS", maxStrings},
 		{"FRE_MAX_FDS", maxFDs},
+		{"FRE_MAX_SHELL_PAYLOAD", maxShellPayload},
+		{"FRE_MAX_SHELL_STRINGS", maxShellStrings},
 		{"FRE_START", int(kindStart)},
+		{"FRE_PARK", int(kindPark)},
+		{"FRE_RUN", int(kindRun)},
 		{"FRE_KILL", int(kindKill)},
 		{"FRE_HELLO", int(kindHello)},
 		{"FRE_STARTED", int(kindStarted)},
 		{"FRE_FAILED", int(kindFailed)},
 		{"FRE_EXITED", int(kindExited)},
+		{"FRE_PARKED", int(kindParked)},
+		{"FRE_TRACED", int(kindTraced)},
 		{"FRE_CGROUP2", flagCgroup2},
+		{"FRE_PIN", flagPin},
+		{"FRE_TRACE", flagTrace},
 		{"FRE_STEP_SETUP", int(StepSetup)},
 		{"FRE_STEP_MESSAGE", int(StepMessage)},
 		{"FRE_STEP_CLONE", int(StepClone)},
@@ -59,11 +67,13 @@ func TestWireLayout(t *testing.T) {
 		{"FRE_STEP_RLIMIT", int(StepRlimit)},
 		{"FRE_STEP_DIR", int(StepDir)},
 		{"FRE_STEP_EXEC", int(StepExec)},
+		{"FRE_STEPS", int(steps)},
 	} {
 		fmt.Fprintln(&want, c.name, c.value)
 	}
 	layout(&want, "fre_start", startHeader{})
 	layout(&want, "fre_report", report{})
+	layout(&want, "fre_trace", traceReport{})
 	if diff := cmp.Diff(want.String(), string(out)); diff != "" {
 		t.Errorf("wire.go (-) and wire.h (+) differ:\n%s", diff)
 	}
@@ -98,19 +108,25 @@ func snake(s string) string {
 func TestParseReport(t *testing.T) {
 	good := make([]byte, reportSize)
 	binary.NativeEndian.PutUint16(good, wireVersion)
+	trace := make([]byte, traceSize)
+	binary.NativeEndian.PutUint16(trace, wireVersion)
+	binary.NativeEndian.PutUint16(trace[2:], uint16(kindTraced))
 	for _, test := range []struct {
 		name string
 		in   []byte
 		ok   bool
 	}{
 		{"good", good, true},
+		{"trace", trace, true},
+		{"trace as a report", trace[:reportSize], false},
+		{"report as a trace", append(good[:reportSize:reportSize], make([]byte, traceSize-reportSize)...), false},
 		{"empty", nil, false},
 		{"short", good[:reportSize-1], false},
 		{"long", append(good[:reportSize:reportSize], 0), false},
 		{"other version", make([]byte, reportSize), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := parseReport(test.in)
+			_, _, err := parseReport(test.in)
 			if (err == nil) != test.ok {
 				t.Errorf("got %v, want ok %v", err, test.ok)
 			}
@@ -123,16 +139,14 @@ func TestParseReport(t *testing.T) {
 func TestMalformedStart(t *testing.T) {
 	h := openHost(t)
 	whole := func() *startMessage {
-		m := newStartMessage(1 << 40)
+		m := newStartMessage(kindStart, 1<<40)
 		for range 6 {
 			m.fd(int(h.null.Fd()))
 		}
 		m.header.FDRoot, m.header.FDUserns = 0, 1
 		m.header.FDStdin, m.header.FDStdout, m.header.FDStderr = 2, 3, 4
-		m.header.Argc = 1
-		m.string("/bin/prog")
-		m.string("/")
-		m.string("host")
+		m.args, m.dir, m.host = []string{"/bin/prog"}, "/", "host"
+		m.seal()
 		return m
 	}
 	for _, test := range []struct {
@@ -145,9 +159,10 @@ func TestMalformedStart(t *testing.T) {
 		{"too many arguments", func(m *startMessage) { m.header.Argc = 1 << 31 }},
 		{"counts that overflow", func(m *startMessage) { m.header.Argc, m.header.Envc = 1<<31, 1<<31 }},
 		{"more arguments than strings", func(m *startMessage) { m.header.Argc = 2 }},
-		{"more strings than counted", func(m *startMessage) { m.string("x") }},
+		{"more strings than counted", func(m *startMessage) { m.strings = append(m.strings, 'x', 0) }},
 		{"string without end", func(m *startMessage) { m.strings = m.strings[:len(m.strings)-1] }},
 		{"no root", func(m *startMessage) { m.header.FDRoot = -1 }},
+		{"fd of a control socket", func(m *startMessage) { m.header.FDControl = 5 }},
 		{"fd out of range", func(m *startMessage) { m.header.FDStderr = 6 }},
 		{"fd negative", func(m *startMessage) { m.header.FDChannel = -2 }},
 		{"cgroups out of range", func(m *startMessage) { m.header.FDCgroup, m.header.Cgroups = 5, 2 }},

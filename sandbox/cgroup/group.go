@@ -59,6 +59,10 @@ func (g *Group) Files() []*os.File { return g.procs }
 // V2 says which of the two Files holds.
 func (g *Group) V2() bool { return g.v2 }
 
+// SetLimits changes the limits of a leased group: EBUSY where more memory is in use
+// than it would allow.
+func (g *Group) SetLimits(l Limits) error { return g.set(l) }
+
 // set writes the limits that differ from those in force.
 func (g *Group) set(l Limits) error {
 	if l.MemoryBytes <= 0 || l.CPUMillis <= 0 || l.Pids <= 0 {

@@ -17,13 +17,21 @@ int layout(void)
 	CONSTANT(FRE_MAX_INLINE);
 	CONSTANT(FRE_MAX_STRINGS);
 	CONSTANT(FRE_MAX_FDS);
+	CONSTANT(FRE_MAX_SHELL_PAYLOAD);
+	CONSTANT(FRE_MAX_SHELL_STRINGS);
 	CONSTANT(FRE_START);
+	CONSTANT(FRE_PARK);
+	CONSTANT(FRE_RUN);
 	CONSTANT(FRE_KILL);
 	CONSTANT(FRE_HELLO);
 	CONSTANT(FRE_STARTED);
 	CONSTANT(FRE_FAILED);
 	CONSTANT(FRE_EXITED);
+	CONSTANT(FRE_PARKED);
+	CONSTANT(FRE_TRACED);
 	CONSTANT(FRE_CGROUP2);
+	CONSTANT(FRE_PIN);
+	CONSTANT(FRE_TRACE);
 	CONSTANT(FRE_STEP_SETUP);
 	CONSTANT(FRE_STEP_MESSAGE);
 	CONSTANT(FRE_STEP_CLONE);
@@ -41,6 +49,7 @@ int layout(void)
 	CONSTANT(FRE_STEP_RLIMIT);
 	CONSTANT(FRE_STEP_DIR);
 	CONSTANT(FRE_STEP_EXEC);
+	CONSTANT(FRE_STEPS);
 
 	SIZE(fre_start);
 	FIELD(fre_start, version);
@@ -65,7 +74,7 @@ int layout(void)
 	FIELD(fre_start, fd_cgroup);
 	FIELD(fre_start, cgroups);
 	FIELD(fre_start, fd_mount);
-	FIELD(fre_start, reserved);
+	FIELD(fre_start, fd_control);
 
 	SIZE(fre_report);
 	FIELD(fre_report, version);
@@ -80,5 +89,12 @@ int layout(void)
 	FIELD(fre_report, reserved);
 	FIELD(fre_report, cpu_us);
 	FIELD(fre_report, max_rss_kb);
+
+	SIZE(fre_trace);
+	FIELD(fre_trace, version);
+	FIELD(fre_trace, kind);
+	FIELD(fre_trace, reserved);
+	FIELD(fre_trace, id);
+	FIELD(fre_trace, done);
 	return 0;
 }

@@ -1,20 +1,11 @@
-/* Taking a START message apart. It comes from the engine alone, but carries
- * strings a user wrote: every length and index is checked. */
+/* Taking a message apart. It comes from the engine alone, but carries strings a
+ * user wrote: every length and index is checked. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "shell.h"
-
-static char payload[FRE_MAX_PAYLOAD];
-static char *pointers[FRE_MAX_STRINGS + 2];
-
-static int bad(int error)
-{
-	errno = error;
-	return -1;
-}
+#include "syscall.h"
 
 static int present(int16_t fd, int nfds)
 {
@@ -31,62 +22,80 @@ static int run(int16_t first, uint32_t count, int nfds)
 	return count == 0 || (present(first, nfds) && count <= (uint32_t)(nfds - first));
 }
 
-static int read_payload(int fd, size_t size)
+static int read_payload(int fd, char *to, size_t size)
 {
 	for (size_t n = 0; n < size;) {
-		ssize_t r = pread(fd, payload + n, size - n, (off_t)n);
-		if (r < 0 && errno == EINTR)
+		long r = sys(SYS_pread64, fd, to + n, size - n, n);
+		if (r == -EINTR)
 			continue;
 		if (r < 0)
-			return -1;
+			return (int)-r;
 		if (r == 0)
-			return bad(EBADMSG);
+			return EBADMSG;
 		n += (size_t)r;
 	}
 	return 0;
 }
 
-int start_parse(struct start *s, char *packet, size_t len, int *fds, int nfds)
+/* Whether the fds that this kind cannot do without are there, and all others
+ * where they are said to be. */
+static int complete(const struct fre_start *h, int nfds)
+{
+	int attaches = h->kind == FRE_START || h->fd_root >= 0;
+	int executes = h->kind != FRE_PARK;
+
+	if (attaches && (!present(h->fd_root, nfds) || !present(h->fd_userns, nfds)))
+		return 0;
+	if (executes && (h->argc == 0 || !present(h->fd_stdin, nfds) ||
+			 !present(h->fd_stdout, nfds) || !present(h->fd_stderr, nfds)))
+		return 0;
+	if (h->kind == FRE_PARK ? !present(h->fd_control, nfds) : h->fd_control != -1)
+		return 0;
+	return optional(h->fd_root, nfds) && optional(h->fd_userns, nfds) &&
+	       optional(h->fd_stdin, nfds) && optional(h->fd_stdout, nfds) &&
+	       optional(h->fd_stderr, nfds) && optional(h->fd_channel, nfds) &&
+	       optional(h->fd_netns, nfds) && optional(h->fd_payload, nfds) && h->cgroups >= 0 &&
+	       run(h->fd_cgroup, (uint32_t)h->cgroups, nfds) && run(h->fd_mount, h->mounts, nfds) &&
+	       !(h->flags & FRE_CGROUP2 && h->cgroups != 1);
+}
+
+int start_parse(struct start *s, uint16_t kind, char *packet, size_t len, const int *fds, int nfds,
+		const struct room *room)
 {
 	const struct fre_start *h = (const struct fre_start *)packet;
 	char *p, *end;
 
-	if (len < sizeof(*h) || h->version != FRE_WIRE_VERSION || h->kind != FRE_START)
-		return bad(EBADMSG);
-	if (h->payload > FRE_MAX_PAYLOAD)
-		return bad(E2BIG);
-	if (h->argc == 0 || h->argc > FRE_MAX_STRINGS || h->envc > FRE_MAX_STRINGS ||
-	    h->mounts > FRE_MAX_FDS || h->cgroups < 0 ||
-	    h->argc + h->envc + h->mounts + 2 > FRE_MAX_STRINGS)
-		return bad(E2BIG);
-	if (!present(h->fd_root, nfds) || !present(h->fd_userns, nfds) ||
-	    !present(h->fd_stdin, nfds) || !present(h->fd_stdout, nfds) ||
-	    !present(h->fd_stderr, nfds) || !optional(h->fd_channel, nfds) ||
-	    !optional(h->fd_netns, nfds) || !optional(h->fd_payload, nfds) ||
-	    !run(h->fd_cgroup, (uint32_t)h->cgroups, nfds) || !run(h->fd_mount, h->mounts, nfds) ||
-	    (h->flags & FRE_CGROUP2 && h->cgroups != 1))
-		return bad(EBADMSG);
+	if (len < sizeof(*h) || h->version != FRE_WIRE_VERSION || h->kind != kind || nfds > FRE_MAX_FDS)
+		return EBADMSG;
+	if (h->argc > room->strings || h->envc > room->strings || h->mounts > FRE_MAX_FDS ||
+	    h->argc + h->envc + h->mounts + 2 > room->strings)
+		return E2BIG;
+	if (!complete(h, nfds))
+		return EBADMSG;
 
 	if (h->fd_payload >= 0) {
 		if (len != sizeof(*h))
-			return bad(EBADMSG);
-		if (read_payload(fds[h->fd_payload], h->payload) != 0)
-			return -1;
-		p = payload;
+			return EBADMSG;
+		if (h->payload > room->payload_size)
+			return E2BIG;
+		int error = read_payload(fds[h->fd_payload], room->payload, h->payload);
+		if (error != 0)
+			return error;
+		p = room->payload;
 	} else {
 		if (len != sizeof(*h) + h->payload)
-			return bad(EBADMSG);
+			return EBADMSG;
 		p = packet + sizeof(*h);
 	}
 
 	/* argv and envp each end with a NULL the message does not carry. */
 	uint32_t total = h->argc + h->envc + 2 + h->mounts;
-	char **q = pointers;
+	char **q = room->pointers;
 	end = p + h->payload;
 	for (uint32_t i = 0; i < total; i++) {
 		char *nul = memchr(p, 0, (size_t)(end - p));
 		if (nul == NULL)
-			return bad(EBADMSG);
+			return EBADMSG;
 		if (i == h->argc)
 			*q++ = NULL;
 		if (i == h->argc + h->envc)
@@ -95,15 +104,15 @@ int start_parse(struct start *s, char *packet, size_t len, int *fds, int nfds)
 		p = nul + 1;
 	}
 	if (p != end)
-		return bad(EBADMSG);
+		return EBADMSG;
 
-	s->h = h;
-	s->argv = pointers;
+	s->h = *h;
+	s->argv = room->pointers;
 	s->envp = s->argv + h->argc + 1;
 	s->dir = s->envp[h->envc + 1];
 	s->hostname = s->envp[h->envc + 2];
 	s->targets = s->envp + h->envc + 3;
-	s->fds = fds;
+	memcpy(s->fds, fds, (size_t)nfds * sizeof(int));
 	s->nfds = nfds;
 	return 0;
 }

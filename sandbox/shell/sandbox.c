@@ -1,8 +1,12 @@
 /* One sandbox: clone3, then every step inside the child up to execve.
  *
- * The child shares the spawner's memory (CLONE_VM|CLONE_VFORK): no page table
- * is copied, the spawner waits until execve, and a failure is a plain store to
- * memory. It runs on a stack of its own, for clone3 returns twice. */
+ * The child shares the spawner's memory (CLONE_VM), so that no page table is
+ * copied and a failure is a plain store. It runs on a stack of its own, for
+ * clone3 returns twice, and leaves errno alone (syscall.h).
+ *
+ * With START the spawner waits until execve (CLONE_VFORK). With PARK it goes on,
+ * and the child becomes a shell: it stops before what it was not told yet and
+ * waits for RUN on a socket of its own. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -15,158 +19,342 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "shell.h"
+#include "syscall.h"
 
-#ifndef __x86_64__
-#error "fre-shell knows how to call clone3 with a stack on x86-64 only"
-#endif
+/* Where a shell keeps what it still needs while it is parked. */
+enum { CONTROL_FD = FRE_SOCKET_FD + 1, PROC_FD };
 
-static struct {
-	const struct start *s;
+/* What one child works with. */
+struct slot {
+	/* Set while a shell lives in this memory: the kernel clears it when the
+	 * child executes or ends (CLONE_CHILD_CLEARTID). */
+	volatile pid_t tid;
+	int parked; /* its control socket has been put in its place */
+	int proc;   /* mount of its /proc; -1 while there is none */
+	struct start s;
 	struct failure failed;
-} job;
+	struct fre_trace trace;
+};
 
-static char stack[64 << 10] __attribute__((aligned(16)));
+/* Slots of shells: never given back to the kernel, and touched only as far as
+ * they are used. A parked shell takes three pages of its slot. */
+#define MAX_SHELLS 8192
+#define SHELL_STACK (16 << 10)
 
-/* Leaves the child; the spawner reads job.failed once execve or exit has woken
- * it. */
-static _Noreturn void fail(uint32_t step, uint32_t detail)
+static struct shell_slot {
+	struct slot slot;
+	char *pointers[FRE_MAX_SHELL_STRINGS + 2];
+	char packet[sizeof(struct fre_start) + FRE_MAX_SHELL_PAYLOAD + 1] __attribute__((aligned(16)));
+	char stack[SHELL_STACK] __attribute__((aligned(16)));
+} *shells;
+
+static struct slot waited; /* of START */
+static char stack[SHELL_STACK] __attribute__((aligned(16)));
+
+static void report(const struct slot *slot, uint32_t kind)
 {
-	job.failed = (struct failure){.step = step, .detail = detail, .error = errno};
-	syscall(SYS_exit_group, 127);
-	__builtin_unreachable();
+	struct fre_report r = {.version = FRE_WIRE_VERSION,
+			       .kind = (uint16_t)kind,
+			       .id = slot->s.h.id,
+			       .step = slot->failed.step,
+			       .error = slot->failed.error,
+			       .detail = slot->failed.detail};
+	sys(SYS_sendto, CONTROL_FD, &r, sizeof(r), MSG_NOSIGNAL);
+}
+
+/* Leaves the child. The spawner reads slot->failed once that has woken it; of a
+ * shell the engine is told. */
+static _Noreturn void fail(struct slot *slot, uint32_t step, uint32_t detail, long error)
+{
+	slot->failed = (struct failure){.step = step, .detail = detail, .error = (int)-error};
+	if (slot->parked)
+		report(slot, FRE_FAILED);
+	for (;;)
+		sys(SYS_exit_group, 127);
+}
+
+/* Goes on if the system call succeeded. */
+static void must(struct slot *slot, uint32_t step, uint32_t detail, long ret)
+{
+	if (ret < 0)
+		fail(slot, step, detail, ret);
+}
+
+static void done(struct slot *slot, uint32_t step)
+{
+	struct timespec now;
+
+	if (!(slot->s.h.flags & FRE_TRACE))
+		return;
+	sys(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+	slot->trace.done[step] = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 /* Puts the detached mount over target. No symbolic link is followed: the tree
  * it lies in belongs to a tenant. */
-static int attach(int mount, const char *target)
+static long attach(int mount, const char *target)
 {
 	struct open_how how = {
 		.flags = O_PATH | O_CLOEXEC,
 		.resolve = RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
 	};
-	int fd = (int)syscall(SYS_openat2, AT_FDCWD, target, &how, sizeof(how));
+	long fd = sys(SYS_openat2, AT_FDCWD, target, &how, sizeof(how));
 	if (fd < 0)
-		return -1;
-	return (int)syscall(SYS_move_mount, mount, "", fd, "",
-			    MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+		return fd;
+	return sys(SYS_move_mount, mount, "", fd, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
 }
 
-/* Makes the sandbox's own /proc: of pids alone, so that nothing of the host's
- * kernel (sysctl, keys, interrupts) is there to be read. */
-static int proc(void)
+/* Makes the sandbox's own /proc, not attached yet: of pids alone, so that
+ * nothing of the host's kernel (sysctl, keys, interrupts) is there to be read. */
+static long make_proc(void)
 {
-	int fs = (int)syscall(SYS_fsopen, "proc", FSOPEN_CLOEXEC);
-	if (fs < 0 || syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "subset", "pid", 0) != 0 ||
-	    syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0)
-		return -1;
-	int mount = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC,
-				 MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
-	if (mount < 0)
-		return -1;
-	return attach(mount, "/proc");
+	long fs = sys(SYS_fsopen, "proc", FSOPEN_CLOEXEC);
+	if (fs < 0)
+		return fs;
+	long ret = sys(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "subset", "pid", 0);
+	if (ret == 0)
+		ret = sys(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0);
+	if (ret == 0)
+		ret = sys(SYS_fsmount, fs, FSMOUNT_CLOEXEC,
+			  MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+	sys(SYS_close, fs);
+	return ret;
 }
 
 /* Gives up every capability for good. setns(CLONE_NEWUSER) has just filled all
  * sets, so this comes after it. The secure bits keep uid 0 from regaining them
  * at execve. */
-static int drop_capabilities(void)
+static long drop_capabilities(void)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct none[2] = {{0}};
+	long ret;
 
 	for (int cap = 0; cap < 64; cap++) {
-		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) {
-			if (errno == EINVAL && cap > 0)
-				break; /* past the last one this kernel has */
-			return -1;
-		}
+		ret = sys(SYS_prctl, PR_CAPBSET_DROP, cap);
+		if (ret == -EINVAL && cap > 0)
+			break; /* past the last one this kernel has */
+		if (ret != 0)
+			return ret;
 	}
-	if (prctl(PR_SET_SECUREBITS,
+	ret = sys(SYS_prctl, PR_SET_SECUREBITS,
 		  SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP |
 			  SECBIT_NO_SETUID_FIXUP_LOCKED | SECBIT_KEEP_CAPS_LOCKED |
-			  SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED,
-		  0, 0, 0) != 0)
-		return -1;
-	if (syscall(SYS_capset, &header, none) != 0)
-		return -1;
-	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+			  SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED);
+	if (ret == 0)
+		ret = sys(SYS_capset, &header, none);
+	if (ret == 0)
+		ret = sys(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1);
+	return ret;
 }
 
-__attribute__((used)) _Noreturn void sandbox_child(void)
+/* What no function has a say in: limits' groups, session, key ring, /proc. */
+static void join(struct slot *slot)
 {
-	const struct start *s = job.s;
-	const struct fre_start *h = s->h;
-	const int *fds = s->fds;
-	sigset_t none;
+	const struct start *s = &slot->s;
 
-	if (!(h->flags & FRE_CGROUP2))
-		for (int i = 0; i < h->cgroups; i++)
-			if (write(fds[h->fd_cgroup + i], "0", 1) != 1)
-				fail(FRE_STEP_CGROUP, (uint32_t)i);
-	if (unshare(CLONE_NEWCGROUP) != 0)
-		fail(FRE_STEP_CGROUP, (uint32_t)h->cgroups);
-	if (h->fd_netns >= 0 && setns(fds[h->fd_netns], CLONE_NEWNET) != 0)
-		fail(FRE_STEP_NETNS, 0);
+	if (!(s->h.flags & FRE_CGROUP2))
+		for (int i = 0; i < s->h.cgroups; i++)
+			must(slot, FRE_STEP_CGROUP, (uint32_t)i,
+			     sys(SYS_write, s->fds[s->h.fd_cgroup + i], "0", 1));
+	must(slot, FRE_STEP_CGROUP, (uint32_t)s->h.cgroups, sys(SYS_unshare, CLONE_NEWCGROUP));
+	done(slot, FRE_STEP_CGROUP);
 
-	/* Beneath lies the spawner's empty root: there is nothing to unmount. */
-	int root = fds[h->fd_root];
-	if (syscall(SYS_move_mount, root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) != 0 ||
-	    fchdir(root) != 0 || chroot(".") != 0)
-		fail(FRE_STEP_ROOT, 0);
-	if (proc() != 0)
-		fail(FRE_STEP_PROC, 0);
-	for (uint32_t i = 0; i < h->mounts; i++)
-		if (attach(fds[h->fd_mount + (int)i], s->targets[i]) != 0)
-			fail(FRE_STEP_MOUNT, i);
-
-	if (sethostname(s->hostname, strlen(s->hostname)) != 0)
-		fail(FRE_STEP_HOSTNAME, 0);
 	/* The key ring is joined as root: a tenant's uid has a quota of 200 keys.
 	 * A kernel built without keys has none to leak. */
-	if (setsid() < 0 ||
-	    (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0 && errno != ENOSYS))
-		fail(FRE_STEP_SESSION, 0);
+	must(slot, FRE_STEP_SESSION, 0, sys(SYS_setsid));
+	long ring = sys(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
+	must(slot, FRE_STEP_SESSION, 1, ring == -ENOSYS ? 0 : ring);
+	done(slot, FRE_STEP_SESSION);
 
-	if (setns(fds[h->fd_userns], CLONE_NEWUSER) != 0)
-		fail(FRE_STEP_USERNS, 0);
-	/* Raw calls: glibc's would tell the other threads, of which it sees none. */
-	if (syscall(SYS_setgroups, 0, NULL) != 0 ||
-	    syscall(SYS_setresgid, h->gid, h->gid, h->gid) != 0 ||
-	    syscall(SYS_setresuid, h->uid, h->uid, h->uid) != 0)
-		fail(FRE_STEP_IDS, 0);
-	if (drop_capabilities() != 0)
-		fail(FRE_STEP_CAPABILITIES, 0);
-
-	if (dup2(fds[h->fd_stdin], 0) < 0 || dup2(fds[h->fd_stdout], 1) < 0 ||
-	    dup2(fds[h->fd_stderr], 2) < 0)
-		fail(FRE_STEP_FDS, 0);
-	if (h->fd_channel >= 0 && dup2(fds[h->fd_channel], 3) < 0)
-		fail(FRE_STEP_FDS, 3);
-	if (syscall(SYS_close_range, h->fd_channel >= 0 ? 4 : 3, ~0U, 0) != 0)
-		fail(FRE_STEP_FDS, 4);
-	/* Last of the limits' doings: fds above it could not be placed any more. */
-	struct rlimit nofile = {.rlim_cur = h->nofile, .rlim_max = h->nofile};
-	if (setrlimit(RLIMIT_NOFILE, &nofile) != 0)
-		fail(FRE_STEP_RLIMIT, 0);
-
-	/* After close_range: /proc/self/fd/N leads nowhere by now. */
-	if (chdir(s->dir) != 0)
-		fail(FRE_STEP_DIR, 0);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	execve(s->argv[0], s->argv, s->envp);
-	fail(FRE_STEP_EXEC, 0);
+	slot->proc = (int)make_proc();
+	must(slot, FRE_STEP_PROC, 0, slot->proc);
+	done(slot, FRE_STEP_PROC);
 }
 
-/* clone3 for a child that begins in sandbox_child on args->stack. */
-static long clone_child(struct clone_args *args)
+/* Network, root and all that is mounted in it. Beneath lies the spawner's empty
+ * root: there is nothing to unmount. */
+static void furnish(struct slot *slot)
+{
+	const struct start *s = &slot->s;
+	int root = s->fds[s->h.fd_root];
+
+	if (s->h.fd_netns >= 0)
+		must(slot, FRE_STEP_NETNS, 0, sys(SYS_setns, s->fds[s->h.fd_netns], CLONE_NEWNET));
+	done(slot, FRE_STEP_NETNS);
+	must(slot, FRE_STEP_ROOT, 0, sys(SYS_move_mount, root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH));
+	must(slot, FRE_STEP_ROOT, 1, sys(SYS_fchdir, root));
+	must(slot, FRE_STEP_ROOT, 2, sys(SYS_chroot, "."));
+	done(slot, FRE_STEP_ROOT);
+	must(slot, FRE_STEP_PROC, 1, attach(slot->proc, "/proc"));
+	for (uint32_t i = 0; i < s->h.mounts; i++)
+		must(slot, FRE_STEP_MOUNT, i, attach(s->fds[s->h.fd_mount + (int)i], s->targets[i]));
+	done(slot, FRE_STEP_MOUNT);
+	must(slot, FRE_STEP_HOSTNAME, 0, sys(SYS_sethostname, s->hostname, strlen(s->hostname)));
+	done(slot, FRE_STEP_HOSTNAME);
+}
+
+/* From root to a user of the tenant's without any privilege. */
+static void become(struct slot *slot)
+{
+	const struct start *s = &slot->s;
+
+	must(slot, FRE_STEP_USERNS, 0, sys(SYS_setns, s->fds[s->h.fd_userns], CLONE_NEWUSER));
+	done(slot, FRE_STEP_USERNS);
+	must(slot, FRE_STEP_IDS, 0, sys(SYS_setgroups, 0, NULL));
+	must(slot, FRE_STEP_IDS, 1, sys(SYS_setresgid, s->h.gid, s->h.gid, s->h.gid));
+	must(slot, FRE_STEP_IDS, 2, sys(SYS_setresuid, s->h.uid, s->h.uid, s->h.uid));
+	done(slot, FRE_STEP_IDS);
+	must(slot, FRE_STEP_CAPABILITIES, 0, drop_capabilities());
+	done(slot, FRE_STEP_CAPABILITIES);
+}
+
+/* Leaves open the control socket and, as long as it is not attached, /proc. 3
+ * stays taken, so that no fd that comes with RUN lies below them. */
+static void keep_only_control(struct slot *slot)
+{
+	enum { ASIDE = 1024 };
+	const struct start *s = &slot->s;
+	int bare = s->h.fd_root < 0;
+
+	must(slot, FRE_STEP_FDS, 0, sys(SYS_dup3, s->fds[s->h.fd_control], ASIDE, O_CLOEXEC));
+	if (bare)
+		must(slot, FRE_STEP_FDS, 1, sys(SYS_dup3, slot->proc, ASIDE + 1, O_CLOEXEC));
+	must(slot, FRE_STEP_FDS, 2, sys(SYS_dup3, ASIDE, CONTROL_FD, O_CLOEXEC));
+	slot->parked = 1;
+	if (bare) {
+		must(slot, FRE_STEP_FDS, 3, sys(SYS_dup3, ASIDE + 1, PROC_FD, O_CLOEXEC));
+		slot->proc = PROC_FD;
+	}
+	must(slot, FRE_STEP_FDS, 4, sys(SYS_dup2, 0, FRE_SOCKET_FD));
+	must(slot, FRE_STEP_FDS, 5, sys(SYS_close_range, bare ? PROC_FD + 1 : PROC_FD, ~0U, 0));
+}
+
+/* Says PARKED and waits for RUN, which replaces slot->s. Only the engine has the
+ * other end. */
+static void park(struct slot *slot)
+{
+	struct shell_slot *shell = (struct shell_slot *)slot;
+	int fds[FRE_MAX_FDS], nfds = 0;
+	union {
+		char buf[CMSG_SPACE(sizeof(fds))];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = {.iov_base = shell->packet, .iov_len = sizeof(shell->packet)};
+	struct msghdr msg = {.msg_iov = &iov,
+			     .msg_iovlen = 1,
+			     .msg_control = control.buf,
+			     .msg_controllen = sizeof(control.buf)};
+	struct room room = {.pointers = shell->pointers, .strings = FRE_MAX_SHELL_STRINGS};
+	uint64_t id = slot->s.h.id;
+	int bare = slot->s.h.fd_root < 0;
+	long n;
+
+	/* A change of ids may have made the memory, which is the spawner's too,
+	 * dumpable again (fs.suid_dumpable). */
+	sys(SYS_prctl, PR_SET_DUMPABLE, 0);
+	report(slot, FRE_PARKED);
+	do
+		n = sys(SYS_recvmsg, CONTROL_FD, &msg, MSG_CMSG_CLOEXEC);
+	while (n == -EINTR);
+	if (n <= 0) /* it is not wanted any more */
+		fail(slot, FRE_STEP_NONE, 0, 0);
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		nfds = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		memcpy(fds, CMSG_DATA(c), (size_t)nfds * sizeof(int));
+	}
+	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
+		fail(slot, FRE_STEP_MESSAGE, 0, -EMSGSIZE);
+	int error = start_parse(&slot->s, FRE_RUN, shell->packet, (size_t)n, fds, nfds, &room);
+	if (error == 0 && (slot->s.h.id != id || bare != (slot->s.h.fd_root >= 0)))
+		error = EBADMSG;
+	must(slot, FRE_STEP_MESSAGE, 0, -error);
+	slot->trace = (struct fre_trace){0};
+	done(slot, FRE_STEP_MESSAGE);
+}
+
+/* Keeps to the CPU it is on: a program that starts on several pays for it with
+ * interrupts between them (TLB shoot-downs). */
+static long pin(void)
+{
+	unsigned long cpus[16] = {0};
+	unsigned cpu;
+	long ret = sys(SYS_getcpu, &cpu, NULL, NULL);
+
+	if (ret < 0 || cpu >= 8 * sizeof(cpus))
+		return ret;
+	cpus[cpu / 64] = 1UL << (cpu % 64);
+	return sys(SYS_sched_setaffinity, 0, sizeof(cpus), cpus);
+}
+
+static _Noreturn void execute(struct slot *slot)
+{
+	const struct start *s = &slot->s;
+	uint64_t none = 0;
+
+	must(slot, FRE_STEP_FDS, 6, sys(SYS_dup2, s->fds[s->h.fd_stdin], 0));
+	must(slot, FRE_STEP_FDS, 7, sys(SYS_dup2, s->fds[s->h.fd_stdout], 1));
+	must(slot, FRE_STEP_FDS, 8, sys(SYS_dup2, s->fds[s->h.fd_stderr], 2));
+	if (s->h.fd_channel >= 0)
+		must(slot, FRE_STEP_FDS, 9, sys(SYS_dup2, s->fds[s->h.fd_channel], FRE_SOCKET_FD));
+	else
+		must(slot, FRE_STEP_FDS, 10, sys(SYS_close, FRE_SOCKET_FD));
+	/* A control socket goes with execve: that is how the engine knows of it. */
+	must(slot, FRE_STEP_FDS, 11, sys(SYS_close_range, slot->parked ? PROC_FD : CONTROL_FD, ~0U, 0));
+	done(slot, FRE_STEP_FDS);
+	/* Last of the limits' doings: fds above it could not be placed any more. */
+	struct rlimit nofile = {.rlim_cur = s->h.nofile, .rlim_max = s->h.nofile};
+	must(slot, FRE_STEP_RLIMIT, 0, sys(SYS_setrlimit, RLIMIT_NOFILE, &nofile));
+	if (s->h.flags & FRE_PIN)
+		must(slot, FRE_STEP_RLIMIT, 1, pin());
+	done(slot, FRE_STEP_RLIMIT);
+
+	/* After close_range: /proc/self/fd/N leads nowhere by now. */
+	must(slot, FRE_STEP_DIR, 0, sys(SYS_chdir, s->dir));
+	done(slot, FRE_STEP_DIR);
+	must(slot, FRE_STEP_EXEC, 0, sys(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof(none)));
+	done(slot, FRE_STEP_EXEC);
+	if (slot->parked && s->h.flags & FRE_TRACE) {
+		slot->trace.version = FRE_WIRE_VERSION;
+		slot->trace.kind = FRE_TRACED;
+		slot->trace.id = s->h.id;
+		sys(SYS_sendto, CONTROL_FD, &slot->trace, sizeof(slot->trace), MSG_NOSIGNAL);
+	}
+	fail(slot, FRE_STEP_EXEC, 0, sys(SYS_execve, s->argv[0], s->argv, s->envp));
+}
+
+__attribute__((used)) _Noreturn void sandbox_child(struct slot *slot)
+{
+	int parks = slot->s.h.kind == FRE_PARK, attached = slot->s.h.fd_root >= 0;
+
+	done(slot, FRE_STEP_CLONE);
+	join(slot);
+	if (parks && !attached) {
+		keep_only_control(slot);
+		park(slot);
+	}
+	furnish(slot);
+	become(slot);
+	if (parks && attached) {
+		keep_only_control(slot);
+		park(slot);
+	}
+	execute(slot);
+}
+
+/* clone3 for a child that begins in sandbox_child(slot) on args->stack. */
+static long clone_child(struct clone_args *args, struct slot *slot)
 {
 	long ret;
 
@@ -174,42 +362,94 @@ static long clone_child(struct clone_args *args)
 			 "test %%rax, %%rax\n\t"
 			 "jnz 1f\n\t"
 			 "xor %%ebp, %%ebp\n\t"
+			 "mov %[slot], %%rdi\n\t"
 			 "call sandbox_child\n\t"
 			 "ud2\n"
 			 "1:"
 			 : "=a"(ret)
-			 : "a"(SYS_clone3), "D"(args), "S"(sizeof(*args))
+			 : "a"(SYS_clone3), "D"(args), "S"(sizeof(*args)), [slot] "r"(slot)
 			 : "rcx", "r11", "memory");
 	return ret;
 }
 
-pid_t sandbox_start(const struct start *s, int *pidfd, struct failure *f)
+static long clone_sandbox(struct slot *slot, uint64_t flags, char *stack_start, int *pidfd)
 {
 	struct clone_args args = {
-		.flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD | CLONE_NEWNS | CLONE_NEWPID |
-			 CLONE_NEWIPC | CLONE_NEWUTS,
+		.flags = flags | CLONE_VM | CLONE_PIDFD | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC |
+			 CLONE_NEWUTS,
 		.pidfd = (uint64_t)(uintptr_t)pidfd,
+		.child_tid = (uint64_t)(uintptr_t)&slot->tid,
 		.exit_signal = SIGCHLD,
-		.stack = (uint64_t)(uintptr_t)stack,
-		.stack_size = sizeof(stack),
+		.stack = (uint64_t)(uintptr_t)stack_start,
+		.stack_size = SHELL_STACK,
 	};
 
-	if (s->h->flags & FRE_CGROUP2) {
+	if (slot->s.h.flags & FRE_CGROUP2) {
 		args.flags |= CLONE_INTO_CGROUP;
-		args.cgroup = (uint64_t)s->fds[s->h->fd_cgroup];
+		args.cgroup = (uint64_t)slot->s.fds[slot->s.h.fd_cgroup];
 	}
-	job.s = s;
-	job.failed.step = FRE_STEP_NONE;
-	long pid = clone_child(&args);
+	slot->parked = 0;
+	slot->failed = (struct failure){0};
+	slot->trace = (struct fre_trace){0};
+	return clone_child(&args, slot);
+}
+
+pid_t sandbox_start(const struct start *s, int *pidfd, struct failure *f, struct fre_trace *trace)
+{
+	waited.s = *s;
+	long pid = clone_sandbox(&waited, CLONE_VFORK, stack, pidfd);
 	if (pid < 0) {
 		*f = (struct failure){.step = FRE_STEP_CLONE, .error = (int)-pid};
 		return -1;
 	}
-	if (job.failed.step != FRE_STEP_NONE) {
-		*f = job.failed;
+	if (waited.failed.step != FRE_STEP_NONE) {
+		*f = waited.failed;
 		while (waitpid((pid_t)pid, NULL, 0) < 0 && errno == EINTR)
 			;
 		close(*pidfd);
+		return -1;
+	}
+	*trace = waited.trace;
+	return (pid_t)pid;
+}
+
+/* A slot that no child uses; NULL if there is none. */
+static struct shell_slot *free_slot(void)
+{
+	if (shells == NULL) {
+		void *p = mmap(NULL, MAX_SHELLS * sizeof(*shells), PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (p == MAP_FAILED)
+			return NULL;
+		shells = p;
+	}
+	/* The lowest first, so that few pages are ever touched. */
+	for (int i = 0; i < MAX_SHELLS; i++)
+		if (shells[i].slot.tid == 0)
+			return &shells[i];
+	return NULL;
+}
+
+pid_t sandbox_park(const char *packet, size_t len, const int *fds, int nfds, int *pidfd, struct failure *f)
+{
+	struct shell_slot *shell = free_slot();
+	struct room room = {.strings = FRE_MAX_SHELL_STRINGS};
+	int error = shell == NULL ? EAGAIN : len > sizeof(shell->packet) ? E2BIG : 0;
+
+	if (error == 0) {
+		memcpy(shell->packet, packet, len);
+		room.pointers = shell->pointers;
+		error = start_parse(&shell->slot.s, FRE_PARK, shell->packet, len, fds, nfds, &room);
+	}
+	if (error != 0) {
+		*f = (struct failure){.step = FRE_STEP_MESSAGE, .error = error};
+		return -1;
+	}
+	shell->slot.tid = 1;
+	long pid = clone_sandbox(&shell->slot, CLONE_CHILD_CLEARTID, shell->stack, pidfd);
+	if (pid < 0) {
+		shell->slot.tid = 0;
+		*f = (struct failure){.step = FRE_STEP_CLONE, .error = (int)-pid};
 		return -1;
 	}
 	return (pid_t)pid;

@@ -2,20 +2,22 @@
 #ifndef FRE_SHELL_H
 #define FRE_SHELL_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "wire.h"
 
-/* A START message, checked and taken apart. */
+/* A START, PARK or RUN message, checked and taken apart. What argv and envp do
+ * not have in PARK is empty. */
 struct start {
-	const struct fre_start *h;
+	struct fre_start h;
 	char **argv; /* ended by NULL, as envp is */
 	char **envp;
 	char *dir;
 	char *hostname;
 	char **targets;
-	int *fds;
+	int fds[FRE_MAX_FDS];
 	int nfds;
 };
 
@@ -26,12 +28,25 @@ struct failure {
 	int error;
 };
 
-/* start_parse checks a packet and fills s; -1 with errno EBADMSG, E2BIG or
- * what reading the payload said. */
-int start_parse(struct start *s, char *packet, size_t len, int *fds, int nfds);
+/* Where a message's strings go: nothing is allocated. */
+struct room {
+	char *payload;
+	size_t payload_size;
+	char **pointers; /* `strings` and the two NULLs */
+	size_t strings;
+};
 
-/* sandbox_start returns the pid and sets *pidfd, or -1 and fills f. */
-pid_t sandbox_start(const struct start *s, int *pidfd, struct failure *f);
+/* start_parse checks a packet of this kind and fills s, whose strings then lie
+ * in the packet or in room. 0, or EBADMSG, E2BIG or what reading the payload
+ * said. It is called in shells too, which must not touch errno. */
+int start_parse(struct start *s, uint16_t kind, char *packet, size_t len, const int *fds, int nfds,
+		const struct room *room);
+
+/* sandbox_start does a START and returns once it has executed; sandbox_park
+ * begins a PARK, which its shell ends. Both return the pid and set *pidfd, or -1
+ * and fill f. sandbox_start fills trace where it was asked for. */
+pid_t sandbox_start(const struct start *s, int *pidfd, struct failure *f, struct fre_trace *trace);
+pid_t sandbox_park(const char *packet, size_t len, const int *fds, int nfds, int *pidfd, struct failure *f);
 
 int spawn(void);
 int layout(void);

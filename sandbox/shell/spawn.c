@@ -28,15 +28,23 @@ static struct {
 static int nlive;
 
 static char packet[sizeof(struct fre_start) + FRE_MAX_INLINE + 1] __attribute__((aligned(16)));
+static char payload[FRE_MAX_PAYLOAD];
+static char *pointers[FRE_MAX_STRINGS + 2];
+static const struct room room = {
+	.payload = payload,
+	.payload_size = sizeof(payload),
+	.pointers = pointers,
+	.strings = FRE_MAX_STRINGS,
+};
 
 /* Blocks while the engine is behind; the end of the engine ends the spawner. */
-static void report(struct fre_report *r, int fd)
+static void report_bytes(void *bytes, size_t size, int fd)
 {
 	union {
 		char buf[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
 	} control = {{0}};
-	struct iovec iov = {.iov_base = r, .iov_len = sizeof(*r)};
+	struct iovec iov = {.iov_base = bytes, .iov_len = size};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 
 	if (fd >= 0) {
@@ -48,10 +56,15 @@ static void report(struct fre_report *r, int fd)
 		c->cmsg_len = CMSG_LEN(sizeof(int));
 		memcpy(CMSG_DATA(c), &fd, sizeof(int));
 	}
-	r->version = FRE_WIRE_VERSION;
 	while (sendmsg(FRE_SOCKET_FD, &msg, MSG_NOSIGNAL) < 0)
 		if (errno != EINTR)
 			_exit(0);
+}
+
+static void report(struct fre_report *r, int fd)
+{
+	r->version = FRE_WIRE_VERSION;
+	report_bytes(r, sizeof(*r), fd);
 }
 
 static void report_failure(uint64_t id, uint32_t step, int error, uint32_t detail)
@@ -102,31 +115,41 @@ static void serve(void)
 		memcpy(fds, CMSG_DATA(c), (size_t)nfds * sizeof(int));
 	}
 
-	struct start s;
+	static struct start s;
 	struct failure f = {.step = FRE_STEP_MESSAGE};
+	struct fre_trace trace = {0};
 	/* The id lies in the first 16 bytes of every kind, so that a refusal finds
 	 * the one who waits. */
-	uint64_t id = (size_t)n >= 16 ? ((struct fre_start *)packet)->id : 0;
+	const struct fre_start *h = (const struct fre_start *)packet;
+	uint64_t id = (size_t)n >= 16 ? h->id : 0;
 	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
 		f.error = EMSGSIZE;
 		goto failed;
 	}
 	if (killed(packet, (size_t)n))
 		goto done;
-	if (start_parse(&s, packet, (size_t)n, fds, nfds) != 0) {
-		f.error = errno;
-		goto failed;
-	}
 	if (nlive == MAX_LIVE) {
 		f.error = EAGAIN;
 		goto failed;
 	}
 	int pidfd = -1;
-	pid_t pid = sandbox_start(&s, &pidfd, &f);
+	pid_t pid;
+	if ((size_t)n >= 16 && h->kind == FRE_PARK) {
+		pid = sandbox_park(packet, (size_t)n, fds, nfds, &pidfd, &f);
+	} else {
+		f.error = start_parse(&s, FRE_START, packet, (size_t)n, fds, nfds, &room);
+		pid = f.error != 0 ? -1 : sandbox_start(&s, &pidfd, &f, &trace);
+	}
 	if (pid < 0)
 		goto failed;
 	live[nlive].pid = pid;
 	live[nlive++].id = id;
+	if (trace.done[FRE_STEP_EXEC] != 0) {
+		trace.version = FRE_WIRE_VERSION;
+		trace.kind = FRE_TRACED;
+		trace.id = id;
+		report_bytes(&trace, sizeof(trace), -1);
+	}
 	struct fre_report r = {.kind = FRE_STARTED, .id = id, .pid = (uint32_t)pid};
 	report(&r, pidfd);
 	close(pidfd);

@@ -11,8 +11,17 @@
  *     |   <------------------------ EXITED      |
  *     |   (end of file) -------------------->   |  exits: the kernel kills all
  *
- * Kinds 0x02-0x0f are kept for parked shells (park, attach, run), whose
- * messages begin with the same first 16 bytes.
+ * A shell is a sandbox made ahead, stopped before its last steps. It has a
+ * socket to the engine of its own:
+ *
+ *   engine                          spawner    shell
+ *     |   PARK + fds -----------------> |        |  with fd_root: attached, else bare
+ *     |   <---------- STARTED + pidfd   |  ----> |
+ *     |   <------------------------------ PARKED |  or FAILED{step, errno}
+ *     |                 ...                      |
+ *     |   RUN + fds ---------------------------> |  what PARK did not have
+ *     |   <-------------------------- (TRACED)   |
+ *     |   <--------------------- (end of file)   |  has executed; or FAILED{step, errno}
  */
 #ifndef FRE_WIRE_H
 #define FRE_WIRE_H
@@ -26,20 +35,30 @@
 #define FRE_MAX_STRINGS 65536
 #define FRE_MAX_FDS 250            /* SCM_MAX_FD is 253 */
 
+/* What a shell has room for; a start with more goes by the spawner. */
+#define FRE_MAX_SHELL_PAYLOAD (16 << 10)
+#define FRE_MAX_SHELL_STRINGS 1024
+
 /* fds 0 to 3 are taken in the spawner, so that none it receives lies below. */
 #define FRE_SOCKET_FD 3
 
 enum fre_kind {
 	FRE_START = 0x01,
+	FRE_PARK = 0x02,
+	FRE_RUN = 0x03,
 	FRE_KILL = 0x10, /* the first 16 bytes of a START; not answered */
 	FRE_HELLO = 0x81,
 	FRE_STARTED = 0x82,
 	FRE_FAILED = 0x83,
 	FRE_EXITED = 0x84,
+	FRE_PARKED = 0x85,
+	FRE_TRACED = 0x86, /* a struct fre_trace; asked for by FRE_TRACE */
 };
 
 enum fre_flag {
 	FRE_CGROUP2 = 1 << 0, /* fd_cgroup is a cgroup v2 directory to be born in */
+	FRE_PIN = 1 << 1,     /* begin on one CPU: the engine widens it afterwards */
+	FRE_TRACE = 1 << 2,   /* tell when each step was done */
 };
 
 /* What was being done when a start failed. */
@@ -62,9 +81,10 @@ enum fre_step {
 	FRE_STEP_RLIMIT,
 	FRE_STEP_DIR,
 	FRE_STEP_EXEC,
+	FRE_STEPS,
 };
 
-/* START. The fd_ fields index the fds that came with the packet, -1 for none;
+/* START, PARK and RUN. The fd_ fields index the fds that came with the packet, -1 for none;
  * fd_cgroup and fd_mount are the first of `cgroups` and `mounts` in a row.
  * The strings follow, each ended by NUL, in this order: argc arguments, envc
  * environment strings, working directory, host name, `mounts` targets. */
@@ -91,10 +111,10 @@ struct fre_start {
 	int16_t fd_cgroup;
 	int16_t cgroups;
 	int16_t fd_mount;
-	int16_t reserved;
+	int16_t fd_control; /* PARK: the shell's own socket */
 };
 
-/* HELLO, STARTED, FAILED, EXITED. STARTED carries the pidfd. */
+/* All that a spawner or shell says but TRACED. STARTED carries the pidfd. */
 struct fre_report {
 	uint16_t version;
 	uint16_t kind;
@@ -108,6 +128,17 @@ struct fre_report {
 	uint32_t reserved;
 	uint64_t cpu_us; /* EXITED: of the processes that were waited for */
 	uint64_t max_rss_kb;
+};
+
+/* TRACED: when each step of this start had been done, in nanoseconds of
+ * CLOCK_MONOTONIC; 0 for those that it did not have. [FRE_STEP_EXEC] is when
+ * execve was called. */
+struct fre_trace {
+	uint16_t version;
+	uint16_t kind;
+	uint32_t reserved;
+	uint64_t id;
+	uint64_t done[FRE_STEPS];
 };
 
 #endif

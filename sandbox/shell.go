@@ -1,0 +1,436 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox/pool"
+)
+
+// shell is a sandbox made ahead of its function, stopped before what it has not
+// been told yet (shell/wire.h), and the socket it waits on. A bare one has its
+// namespaces, control groups and /proc; an attached one all but its program.
+// It is used once.
+type shell struct {
+	sb   *Sandbox
+	conn *net.UnixConn
+}
+
+// furnishing is what attached shells are made for: a start with another needs
+// other shells.
+type furnishing struct {
+	rootfs, work, hostname string
+	user                   User
+	limits                 Limits
+	network                Network
+}
+
+func (spec *Spec) furnishing() furnishing {
+	return furnishing{spec.Rootfs, spec.Work, spec.Hostname, spec.User, spec.Limits, spec.Network}
+}
+
+// shells are the parked ones. Attached shells are made for what was started
+// before with Spec.Repeats, as many as recent demand asks for.
+type shells struct {
+	host   *Host
+	max    int64        // parked at most, of both kinds together
+	parked atomic.Int64 // waiting, or being made
+	died   atomic.Uint64
+	bare   *pool.Pool[*shell]
+
+	mu       sync.Mutex
+	closed   bool
+	attached map[furnishing]*pool.Pool[*shell]
+
+	stop chan struct{}
+	done chan struct{}
+}
+
+// ShellStats counts parked shells.
+type ShellStats struct {
+	Bare, Attached int    // waiting now
+	Died           uint64 // ended while they waited; others took their place
+}
+
+// Shells counts the shells that are parked now.
+func (h *Host) Shells() ShellStats {
+	var s ShellStats
+	s.Bare, _ = h.shells.bare.Len()
+	h.shells.mu.Lock()
+	defer h.shells.mu.Unlock()
+	for _, p := range h.shells.attached {
+		ready, _ := p.Len()
+		s.Attached += ready
+	}
+	s.Died = h.shells.died.Load()
+	return s
+}
+
+// attachedIdle is for how long shells are kept for what is not started any
+// more: the first minute all of them, then half as many each minute.
+const attachedIdle = time.Minute
+
+func openShells(h *Host, ready, most int) *shells {
+	s := &shells{
+		host: h, max: int64(most), attached: map[furnishing]*pool.Pool[*shell]{},
+		stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	s.bare = s.pool("bare shell", min(ready, most), most, nil)
+	go s.forget()
+	return s
+}
+
+// pool keeps shells, attached where spec says to what.
+func (s *shells) pool(name string, ready, most int, spec *Spec) *pool.Pool[*shell] {
+	return pool.New(pool.Config[*shell]{
+		Name: name, Ready: ready, Max: most, Idle: attachedIdle, Log: s.host.log,
+		Make: func() (*shell, error) {
+			if s.parked.Add(1) > s.max {
+				s.parked.Add(-1)
+				return nil, pool.ErrFull
+			}
+			sh, err := s.host.park(spec)
+			if err != nil {
+				s.parked.Add(-1)
+			}
+			return sh, err
+		},
+		Drop: func(sh *shell) error {
+			s.parked.Add(-1)
+			if !sh.alive() {
+				s.died.Add(1)
+			}
+			sh.drop()
+			return nil
+		},
+		Alive: (*shell).alive,
+		Busy:  func() bool { return s.host.starts.Load() > 0 },
+	})
+}
+
+// take leases the best shell there is for a start; nil if there is none.
+func (s *shells) take(spec *Spec) *shell {
+	if !spec.fitsShell() {
+		return nil
+	}
+	if spec.Repeats && len(spec.Mounts) == 0 {
+		if sh, ok := s.attachedPool(spec).TryTake(); ok {
+			s.parked.Add(-1)
+			return sh
+		}
+	}
+	if sh, ok := s.bare.TryTake(); ok {
+		s.parked.Add(-1)
+		return sh
+	}
+	return nil
+}
+
+// attachedPool is the pool for what spec asks for. A new one has nothing ready:
+// it fills once it knows the demand.
+func (s *shells) attachedPool(spec *Spec) *pool.Pool[*shell] {
+	key := spec.furnishing()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.attached[key]
+	if p == nil {
+		kept := &Spec{
+			Rootfs: spec.Rootfs, Work: spec.Work, Hostname: spec.Hostname,
+			User: spec.User, Limits: spec.Limits, Network: spec.Network,
+		}
+		p = s.pool("attached shell", 0, int(s.max), kept)
+		if s.closed {
+			p.Close()
+		}
+		s.attached[key] = p
+	}
+	return p
+}
+
+// forget closes the pools that nobody has used for long.
+func (s *shells) forget() {
+	defer close(s.done)
+	tick := time.NewTicker(attachedIdle)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-tick.C:
+		}
+		var idle []*pool.Pool[*shell]
+		s.mu.Lock()
+		for key, p := range s.attached {
+			if ready, want := p.Len(); ready == 0 && want == 0 {
+				delete(s.attached, key)
+				idle = append(idle, p)
+			}
+		}
+		s.mu.Unlock()
+		for _, p := range idle {
+			p.Close()
+		}
+	}
+}
+
+// check replaces the shells that have died.
+func (s *shells) check() {
+	s.bare.Check()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.attached {
+		p.Check()
+	}
+}
+
+// close ends all shells.
+func (s *shells) close() {
+	close(s.stop)
+	<-s.done
+	s.mu.Lock()
+	s.closed = true
+	attached := s.attached
+	s.attached = nil
+	s.mu.Unlock()
+	s.bare.Close()
+	for _, p := range attached {
+		p.Close()
+	}
+}
+
+// park makes a shell: a bare one, or one attached to what spec says.
+func (h *Host) park(spec *Spec) (*shell, error) {
+	limits := Limits{}
+	kind := StartShell
+	if spec != nil {
+		limits, kind = spec.Limits, StartAttached
+	}
+	limits.setDefaults()
+	sb := h.newSandbox(kind)
+	m := newStartMessage(kindPark, sb.number)
+	defer m.close()
+	sh := &shell{sb: sb}
+	err := h.join(sb, m, limits)
+	if err == nil && spec != nil {
+		if err = h.furnish(sb, m, spec); err == nil {
+			sb.own(m)
+		}
+	}
+	var control *os.File
+	if err == nil {
+		sh.conn, control, err = controlPair()
+	}
+	if err != nil {
+		sb.release()
+		return nil, fmt.Errorf("park: %w", err)
+	}
+	m.header.FDControl = m.fd(int(control.Fd()))
+	m.seal()
+	sp, err := h.send(sb, m)
+	_ = control.Close()
+	if err != nil {
+		sb.release()
+		_ = sh.conn.Close()
+		return nil, fmt.Errorf("park: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), h.startWithin)
+	defer cancel()
+	if err = h.answered(ctx, sb, sp); err == nil {
+		if err = sh.parked(ctx); err == nil {
+			sb.parked.Store(true)
+			return sh, nil
+		}
+		sb.Kill()
+		<-sb.done
+	}
+	_ = sh.conn.Close()
+	return nil, fmt.Errorf("park: %w", err)
+}
+
+// controlPair returns the engine's and the shell's end of a control socket.
+func controlPair() (*net.UnixConn, *os.File, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "shell"), os.NewFile(uintptr(pair[1]), "engine")
+	defer ours.Close()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		_ = theirs.Close()
+		return nil, nil, err
+	}
+	return conn.(*net.UnixConn), theirs, nil
+}
+
+// parked waits until the shell has come to its stop.
+func (sh *shell) parked(ctx context.Context) error {
+	deadline, _ := ctx.Deadline()
+	if err := sh.conn.SetReadDeadline(deadline); err != nil {
+		return err
+	}
+	r, _, err := sh.read()
+	switch {
+	case errors.Is(err, io.EOF):
+		return errShellGone
+	case err != nil:
+		return err
+	case r.Kind == kindFailed:
+		return sh.sb.startError(r)
+	case r.Kind != kindParked:
+		return fmt.Errorf("shell said %#x: %w", r.Kind, unix.EBADMSG)
+	}
+	return sh.conn.SetReadDeadline(time.Time{})
+}
+
+// read returns the next of the shell's reports; io.EOF after the last.
+func (sh *shell) read() (report, *traceReport, error) {
+	buf := make([]byte, max(reportSize, traceSize)+1)
+	n, err := sh.conn.Read(buf)
+	switch {
+	case errors.Is(err, unix.ECONNRESET), err == nil && n == 0:
+		return report{}, nil, io.EOF
+	case err != nil:
+		return report{}, nil, err
+	}
+	return parseReport(buf[:n])
+}
+
+// alive says whether the shell still waits.
+func (sh *shell) alive() bool {
+	select {
+	case <-sh.sb.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// drop ends a shell that is not wanted any more and waits for its end.
+func (sh *shell) drop() {
+	_ = sh.conn.Close()
+	sh.sb.Kill()
+	<-sh.sb.done
+}
+
+// errShellGone: the shell died before its use; another is as good.
+var errShellGone = errors.New("shell has ended")
+
+// fitsShell says whether a shell has room for the strings of a start.
+func (spec *Spec) fitsShell() bool {
+	count, size := 0, len(spec.Dir)+len(spec.Hostname)+2
+	for _, list := range [][]string{spec.Args, spec.Env} {
+		count += len(list)
+		for _, s := range list {
+			size += len(s) + 1
+		}
+	}
+	for _, m := range spec.Mounts {
+		count++
+		size += len(m.Target) + 1
+	}
+	const standard = 64 // mounts that every sandbox has, dir and host name
+	return count+standard <= maxShellStrings && size+standard <= maxShellPayload
+}
+
+// startShell has a leased shell become the sandbox that spec asks for.
+func (h *Host) startShell(ctx context.Context, sh *shell, spec *Spec, clock *clock) (*Sandbox, error) {
+	s := sh.sb
+	s.parked.Store(false)
+	if err := h.register(s, spec.ID); err != nil {
+		sh.drop()
+		return nil, err
+	}
+	defer h.starting.Done()
+	defer sh.conn.Close()
+	m := newStartMessage(kindRun, s.number)
+	defer m.close()
+	err := h.prepareRun(s, m, spec)
+	clock.mark("prepared")
+	if err == nil {
+		err = sh.run(ctx, m, clock)
+		runtime.KeepAlive(spec) // whose files were used by number
+	}
+	if err != nil {
+		sh.drop()
+		return nil, err
+	}
+	clock.mark("executed")
+	s.clock = clock
+	return s, nil
+}
+
+func (h *Host) prepareRun(s *Sandbox, m *startMessage, spec *Spec) error {
+	if s.kind == StartShell {
+		if err := s.setLimits(spec.Limits); err != nil {
+			return err
+		}
+		if err := h.furnish(s, m, spec); err != nil {
+			return err
+		}
+		if !s.own(m) {
+			return errShellGone
+		}
+	}
+	h.execution(s, m, spec)
+	m.seal()
+	return nil
+}
+
+// setLimits changes the limits of a sandbox; errShellGone if it has ended, and its
+// group is perhaps another's already.
+func (s *Sandbox) setLimits(l Limits) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.released {
+		return errShellGone
+	}
+	return s.group.SetLimits(l.cgroup())
+}
+
+// run sends RUN and waits for the end of the socket, which execve closes.
+func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
+	packet, err := m.bytes(true)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, sh.sb.Kill)
+	defer stop()
+	if _, _, err := sh.conn.WriteMsgUnix(packet, unix.UnixRights(m.fds...), nil); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return errShellGone
+	}
+	clock.mark("sent")
+	if err := sh.conn.SetReadDeadline(time.Now().Add(sh.sb.host.startWithin)); err != nil {
+		return err
+	}
+	for {
+		r, trace, err := sh.read()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return errHung
+		case err != nil:
+			return err
+		case trace != nil:
+			clock.add(trace)
+		case r.Kind == kindFailed:
+			return sh.sb.startError(r)
+		}
+	}
+}

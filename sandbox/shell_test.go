@@ -1,0 +1,304 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// waitShells waits until the host has parked as many shells as it is said to.
+func waitShells(t testing.TB, h *Host, enough func(ShellStats) bool) {
+	t.Helper()
+	for range 1000 {
+		if enough(h.Shells()) {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	t.Fatalf("not enough shells after ten seconds: %+v", h.Shells())
+}
+
+func someBare(s ShellStats) bool { return s.Bare > 0 }
+
+// warmUp makes the host expect more starts like spec, and waits for the shells.
+func warmUp(t testing.TB, h *Host, spec Spec) {
+	t.Helper()
+	spec.Args = []string{"/bin/prog", "args"}
+	spec.Repeats = true
+	run(t, h, spec)
+	waitShells(t, h, func(s ShellStats) bool { return s.Attached > 0 })
+}
+
+// TestShells runs programs that tell of their surroundings in each kind of
+// sandbox: all are alike.
+func TestShells(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	work := t.TempDir()
+	for _, args := range [][]string{
+		{"args", "a", "", "b c"}, {"env"}, {"cwd"}, {"host"}, {"ids"}, {"fds"}, {"inherited"}, {"denied"}, {"interfaces"},
+		{"ls", "/", "/dev", "/proc/self", "/tmp", "/work"}, {"stat", "/tmp"}, {"readlink", "/proc/self"},
+		{"cat", "/proc/self/cgroup", "/proc/self/limits", "/proc/self/oom_score_adj", "/proc/self/uid_map"},
+	} {
+		t.Run(args[0], func(t *testing.T) {
+			base := prog(root, args...)
+			base.Hostname, base.Dir, base.Env, base.Work = "shell", "/tmp", []string{"A=1", "B="}, work
+			base.Limits = Limits{MemoryBytes: 48 << 20, CPUMillis: 500, Pids: 17, TmpBytes: 3 << 20, Files: 99}
+			of := func(kind StartKind, repeats bool) string {
+				t.Helper()
+				spec := base
+				spec.Repeats = repeats
+				r, w := pipe(t)
+				spec.Stdout, spec.Stderr = w, w
+				s, err := h.Start(t.Context(), spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = w.Close()
+				if s.Kind() != kind {
+					t.Fatalf("was of the kind %s, want %s: %+v", s.Kind(), kind, h.Shells())
+				}
+				out := readAll(t, r)
+				wait(t, s)
+				return out
+			}
+			waitShells(t, h, someBare)
+			shell := of(StartShell, false)
+			warmUp(t, h, base)
+			attached := of(StartAttached, true)
+			spawned := runSpawner(t, h, base)
+			if diff := cmp.Diff(spawned, shell); diff != "" {
+				t.Errorf("bare shell (+) against spawner (-):\n%s", diff)
+			}
+			if diff := cmp.Diff(spawned, attached); diff != "" {
+				t.Errorf("attached shell (+) against spawner (-):\n%s", diff)
+			}
+		})
+	}
+}
+
+// runSpawner runs spec without any shell and returns what it prints.
+func runSpawner(t *testing.T, h *Host, spec Spec) string {
+	t.Helper()
+	spec.setDefaults()
+	r, w := pipe(t)
+	spec.Stdout, spec.Stderr = w, w
+	s, err := h.startSpawner(t.Context(), &spec, nil)
+	_ = w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := readAll(t, r)
+	wait(t, s)
+	return out
+}
+
+// TestShellLimits: a shell's control groups have the limits of its use, and what
+// it used before counts for nobody.
+func TestShellLimits(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	waitShells(t, h, someBare)
+	spec := prog(root, "eat", fmt.Sprint(200<<20))
+	spec.Limits.MemoryBytes = 64 << 20
+	if _, status := run(t, h, spec); !status.OOMKilled {
+		t.Errorf("used 200 MiB of 64 in a bare shell: %+v", status)
+	}
+	spec.Args[2] = fmt.Sprint(160 << 20)
+	spec.Limits.MemoryBytes = 256 << 20
+	waitShells(t, h, someBare)
+	r, w := pipe(t)
+	spec.Stdout = w
+	s, err := h.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := r.Read(make([]byte, 64)); n == 0 { // once it has them
+		t.Errorf("160 MiB of 256 in a bare shell: %v", err)
+	}
+	s.Kill()
+	wait(t, s)
+}
+
+// TestShellFailures: what cannot be started says why, and the next start works.
+func TestShellFailures(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	for _, repeats := range []bool{false, true} {
+		good := prog(root, "args", "on")
+		good.Repeats = repeats
+		if repeats {
+			warmUp(t, h, good)
+		}
+		for _, test := range []struct {
+			name   string
+			change func(*Spec)
+			step   Step
+		}{
+			{"no such program", func(s *Spec) { s.Args = []string{"/bin/nothing"} }, StepExec},
+			{"no such directory", func(s *Spec) { s.Dir = "/nothing" }, StepDir},
+			{"no mount point", func(s *Spec) { s.Mounts = []Mount{{Source: root, Target: "/nothing"}} }, StepMount},
+		} {
+			waitShells(t, h, someBare)
+			spec := good
+			test.change(&spec)
+			s, err := h.Start(t.Context(), spec)
+			var e *StartError
+			if !errors.As(err, &e) || e.Step != test.step || e.Err != unix.ENOENT {
+				t.Errorf("%s: %v, %v; want ENOENT at %s", test.name, s, err, test.step)
+			}
+			if out, _ := run(t, h, good); out != "on\n" {
+				t.Errorf("after %s: %q", test.name, out)
+			}
+		}
+	}
+}
+
+// TestShellNames: a name in use is refused, and the shell that would have had it
+// is gone.
+func TestShellNames(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	waitShells(t, h, someBare)
+	spec := prog(root, "sleep")
+	spec.ID = "taken"
+	s, err := h.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Start(t.Context(), spec); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("second start of the name: %v, want %v", err, fs.ErrExist)
+	}
+	s.Kill()
+	wait(t, s)
+}
+
+// TestShellCancelled: a start that is given up leaves nothing.
+func TestShellCancelled(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	waitShells(t, h, someBare)
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		go cancel()
+		if s, err := h.Start(ctx, prog(root, "sleep")); err == nil {
+			s.Kill()
+			wait(t, s)
+		} else if !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled start: %v", err)
+		}
+	}
+}
+
+// TestShellsDie: killed while they wait, they are replaced and counted, and no
+// start notices.
+func TestShellsDie(t *testing.T) {
+	h := openHost(t, func(c *Config) { c.Spawners = 1 })
+	root := fretest.Rootfs(t)
+	waitShells(t, h, func(s ShellStats) bool { return s.Bare == 4 })
+	sp := h.slots[0].s
+	sp.mu.Lock()
+	for _, sb := range sp.live {
+		sb.Kill()
+	}
+	sp.mu.Unlock()
+	if out, _ := run(t, h, prog(root, "args", "on")); out != "on\n" {
+		t.Errorf("start after the shells' death: %q", out)
+	}
+	waitShells(t, h, func(s ShellStats) bool { return s.Bare >= 3 && s.Died >= 3 })
+
+	// With the spawner all its shells are gone; its heir makes others.
+	if err := sp.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	h.reading.Wait()
+	if out, _ := run(t, h, prog(root, "args", "on")); out != "on\n" {
+		t.Errorf("start after the spawner's death: %q", out)
+	}
+	waitShells(t, h, func(s ShellStats) bool { return s.Bare >= 3 && s.Died >= 6 })
+}
+
+// TestShellBurst: more at once than there are shells is served all the same, and
+// the next burst finds more.
+func TestShellBurst(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	warmUp(t, h, prog(root, "args"))
+	burst := func() map[StartKind]int {
+		var mu sync.Mutex
+		count := map[StartKind]int{}
+		var group sync.WaitGroup
+		for i := range 40 {
+			group.Go(func() {
+				spec := prog(root, "args", fmt.Sprint(i))
+				spec.Repeats = true
+				r, w := pipe(t)
+				spec.Stdout = w
+				s, err := h.Start(t.Context(), spec)
+				_ = w.Close()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if out := readAll(t, r); strings.TrimSpace(out) != fmt.Sprint(i) {
+					t.Errorf("start %d printed %q", i, out)
+				}
+				wait(t, s)
+				mu.Lock()
+				defer mu.Unlock()
+				count[s.Kind()]++
+			})
+		}
+		group.Wait()
+		return count
+	}
+	first := burst()
+	waitShells(t, h, func(s ShellStats) bool { return s.Attached+s.Bare == 16 }) // Config.Shells
+	second := burst()
+	if first[StartSpawner] == 0 || second[StartAttached] <= first[StartAttached] {
+		t.Errorf("kinds of two bursts: %v, %v; want fewer by the spawner in the second", first, second)
+	}
+}
+
+// TestShellHoldsNothing: a bare shell knows no tenant, and no shell has a file of
+// the engine's open but the socket it waits on.
+func TestShellHoldsNothing(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	warmUp(t, h, prog(root, "args"))
+	waitShells(t, h, someBare)
+	for i := range h.slots {
+		sp := h.slots[i].s
+		sp.mu.Lock()
+		for _, sb := range sp.live {
+			dir := fmt.Sprintf("/proc/%d/fd", sb.PID())
+			entries, err := os.ReadDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				target, err := os.Readlink(filepath.Join(dir, e.Name()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				proc := sb.kind == StartShell && e.Name() == "5" && target == "/" // its /proc, not attached yet
+				if target != "/dev/null" && target != "/null" && !strings.HasPrefix(target, "socket:") && !proc {
+					t.Errorf("%s shell has fd %s open: %s", sb.kind, e.Name(), target)
+				}
+			}
+		}
+		sp.mu.Unlock()
+	}
+}

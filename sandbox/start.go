@@ -1,0 +1,295 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox/cgroup"
+)
+
+// StartKind says how much of a sandbox was there before it was asked for.
+type StartKind string
+
+// The kinds of a start.
+const (
+	StartSpawner  StartKind = "spawner"  // nothing: the spawner made all of it
+	StartShell    StartKind = "shell"    // a bare shell, for whatever image and tenant
+	StartAttached StartKind = "attached" // a shell with this image, tenant and limits
+)
+
+// Start starts a sandbox and returns once its program has been executed: in a
+// shell that is parked for it, else in a bare one, else by the spawner. A
+// [StartError] says at which step it failed; fs.ErrExist that the ID is in use;
+// fs.ErrClosed that the host is closed. When ctx ends first, what was started
+// is killed. A spawner that does not answer is killed too, with all it started.
+// spec's files are no longer needed after the return.
+func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
+	spec.setDefaults()
+	if err := errors.Join(spec.check(), h.CheckLimits(spec.Limits)); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	h.starts.Add(1)
+	defer h.starts.Add(-1)
+	clock := newClock(spec.Trace)
+	for sh := h.shells.take(&spec); sh != nil; sh = h.shells.take(&spec) {
+		sb, err := h.startShell(ctx, sh, &spec, clock)
+		if !errors.Is(err, errShellGone) {
+			return sb, err
+		}
+		h.shells.died.Add(1)
+	}
+	return h.startSpawner(ctx, &spec, clock)
+}
+
+// startSpawner has the spawner make the whole sandbox.
+func (h *Host) startSpawner(ctx context.Context, spec *Spec, clock *clock) (*Sandbox, error) {
+	s := h.newSandbox(StartSpawner)
+	s.clock = clock
+	if err := h.register(s, spec.ID); err != nil {
+		return nil, err
+	}
+	defer h.starting.Done()
+	sp, err := h.launch(s, spec)
+	if err != nil {
+		s.release()
+		return nil, err
+	}
+	if err := h.answered(ctx, s, sp); err != nil {
+		return nil, err
+	}
+	clock.mark("executed")
+	return s, nil
+}
+
+// launch sends a spawner all of a start. After an error the caller releases s.
+func (h *Host) launch(s *Sandbox, spec *Spec) (*spawner, error) {
+	m := newStartMessage(kindStart, s.number)
+	defer m.close()
+	if err := h.join(s, m, spec.Limits); err != nil {
+		return nil, err
+	}
+	if err := h.furnish(s, m, spec); err != nil {
+		return nil, err
+	}
+	s.own(m)
+	h.execution(s, m, spec)
+	m.seal()
+	s.clock.mark("prepared")
+	sp, err := h.send(s, m)
+	runtime.KeepAlive(spec) // whose files were used by number
+	return sp, err
+}
+
+func (h *Host) newSandbox(kind StartKind) *Sandbox {
+	return &Sandbox{
+		host: h, number: h.next.Add(1), kind: kind,
+		pidfd: -1, tmp: -1, ready: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// send gives a message to a spawner. After an error the caller releases s.
+func (h *Host) send(s *Sandbox, m *startMessage) (*spawner, error) {
+	sp, err := h.spawner(s.number)
+	if err != nil {
+		return nil, err
+	}
+	return sp, sp.start(s, m)
+}
+
+// answered waits until the spawner has started s or failed to; then s is
+// released.
+func (h *Host) answered(ctx context.Context, s *Sandbox, sp *spawner) error {
+	hung := time.NewTimer(h.startWithin)
+	defer hung.Stop()
+	select {
+	case <-s.ready:
+	case <-hung.C:
+		s.Kill()
+		sp.hung() // and its reader releases s
+		return errHung
+	case <-ctx.Done():
+		s.Kill() // now, or as soon as it has started
+		return ctx.Err()
+	}
+	return s.err
+}
+
+// join adds the control groups to a message.
+func (h *Host) join(s *Sandbox, m *startMessage, l Limits) (err error) {
+	s.group, err = h.cgroups.Acquire(l.cgroup())
+	if err != nil {
+		return err
+	}
+	m.header.FDCgroup = int16(len(m.fds))
+	for _, f := range s.group.Files() {
+		m.fd(int(f.Fd()))
+		m.header.Cgroups++
+	}
+	if s.group.V2() {
+		m.header.Flags |= flagCgroup2
+	}
+	return nil
+}
+
+func (l Limits) cgroup() cgroup.Limits {
+	return cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids}
+}
+
+// furnish adds what an image-attached shell has: network, mounts, identity. The
+// message keeps it until the sandbox owns it.
+func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
+	user, err := h.userns(spec.User)
+	if err != nil {
+		return err
+	}
+	m.header.FDUserns = m.fd(int(user.Fd()))
+	m.header.UID, m.header.GID = spec.User.UID, spec.User.GID
+	if spec.Network == NetworkNone {
+		if m.netns, err = h.networks.Acquire(); err != nil {
+			return err
+		}
+		m.undo = append(m.undo, func() { h.networks.Release(m.netns) })
+		m.header.FDNetns = m.fd(int(m.netns.File().Fd()))
+	}
+
+	const bind, readonly = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, unix.MOUNT_ATTR_RDONLY
+	if m.header.FDRoot, err = m.tree(spec.Rootfs, bind|readonly); err != nil {
+		return err
+	}
+	if m.header.FDMount, err = m.tree(devDir(h.cfg.Dir), unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|readonly); err != nil {
+		return err
+	}
+	if m.tmp, err = newTmp(spec.Limits.TmpBytes, spec.Limits.TmpInodes, spec.User.HostBase); err != nil {
+		return err
+	}
+	m.undo = append(m.undo, func() { unix.Close(m.tmp) })
+	m.fd(m.tmp)
+	s.mounts = []Mount{{Target: "/dev"}, {Target: "/tmp"}}
+	if spec.Work != "" {
+		s.mounts = append(s.mounts, Mount{Source: spec.Work, Target: "/work", Writable: true})
+	}
+	s.mounts = append(s.mounts, spec.Mounts...)
+	for _, mount := range s.mounts[2:] {
+		attr := uint64(bind)
+		if !mount.Writable {
+			attr |= readonly
+		}
+		if _, err := m.tree(mount.Source, attr); err != nil {
+			return err
+		}
+	}
+	for _, mount := range s.mounts {
+		m.targets = append(m.targets, mount.Target)
+	}
+	m.host = spec.Hostname
+	return nil
+}
+
+// execution adds what is new with every start: program, environment, streams.
+func (h *Host) execution(s *Sandbox, m *startMessage, spec *Spec) {
+	stream := func(f *os.File) int16 {
+		if f == nil {
+			f = h.null
+		}
+		return m.fd(int(f.Fd())) // blocking from here on, as programs expect
+	}
+	m.header.FDStdin, m.header.FDStdout, m.header.FDStderr = stream(spec.Stdin), stream(spec.Stdout), stream(spec.Stderr)
+	if spec.Channel != nil {
+		m.header.FDChannel = m.fd(int(spec.Channel.Fd()))
+	}
+	m.header.Nofile = uint64(spec.Limits.Files)
+	if spec.Pin {
+		m.header.Flags |= flagPin
+	}
+	if spec.Trace {
+		m.header.Flags |= flagTrace
+	}
+	m.args, m.env, m.dir = spec.Args, spec.Env, spec.Dir
+	s.args0 = spec.Args[0]
+}
+
+// tree adds a detached mount of path, which the message owns.
+func (m *startMessage) tree(path string, attr uint64) (int16, error) {
+	fd, err := cloneTree(path, attr)
+	if err != nil {
+		return -1, err
+	}
+	m.trees = append(m.trees, fd)
+	return m.fd(fd), nil
+}
+
+// close gives back what the message owns.
+func (m *startMessage) close() {
+	for _, fd := range m.trees {
+		unix.Close(fd)
+	}
+	for _, undo := range m.undo {
+		undo()
+	}
+	m.trees, m.undo = nil, nil
+}
+
+// own takes over the network and the /tmp of a message, unless the sandbox has
+// ended already, as a shell may: then they stay the message's.
+func (s *Sandbox) own(m *startMessage) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.released {
+		return false
+	}
+	s.netns, s.tmp = m.netns, m.tmp
+	m.undo = nil
+	return true
+}
+
+// clock notes when the steps of a start were done, if anybody wants to know.
+// All times are of CLOCK_MONOTONIC, as those that come from the sandbox.
+type clock struct {
+	began int64
+	marks []TraceStep
+}
+
+// TraceStep is one step of a start and when it was done, since its begin.
+type TraceStep struct {
+	Name string
+	Done time.Duration
+}
+
+func newClock(wanted bool) *clock {
+	if !wanted {
+		return nil
+	}
+	return &clock{began: monotonic()}
+}
+
+func monotonic() int64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // fails for no clock that exists
+	return ts.Nano()
+}
+
+func (c *clock) mark(name string) {
+	if c != nil {
+		c.marks = append(c.marks, TraceStep{name, time.Duration(monotonic() - c.began)})
+	}
+}
+
+// add takes over what the sandbox noted.
+func (c *clock) add(r *traceReport) {
+	if c == nil {
+		return
+	}
+	for step, at := range r.Done {
+		if at != 0 {
+			c.marks = append(c.marks, TraceStep{Step(step).String(), time.Duration(int64(at) - c.began)})
+		}
+	}
+}
