@@ -14,6 +14,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/fre-engine/fre/sandbox/cgroup"
 	"github.com/fre-engine/fre/sandbox/netns"
+	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
 // Config says how to open a [Host]. Required: Dir.
@@ -40,8 +42,10 @@ type Config struct {
 type Host struct {
 	cfg      Config
 	log      *slog.Logger
-	program  *os.File // fre-shell
-	null     *os.File // for streams that are not given
+	program  *os.File      // fre-shell
+	filters  *os.File      // system call filters
+	null     *os.File      // for streams that are not given
+	landlock atomic.Uint32 // its ABI, 0 without
 	cgroups  *cgroup.Pool
 	networks *netns.Pool
 	next     atomic.Uint64
@@ -113,6 +117,9 @@ func Open(cfg Config) (host *Host, err error) {
 		}
 	}()
 	if h.program, err = openProgram(); err != nil {
+		return nil, err
+	}
+	if h.filters, err = newFilters(); err != nil {
 		return nil, err
 	}
 	if err := removeDev(devDir(cfg.Dir)); err != nil {
@@ -213,6 +220,8 @@ func (spec *Spec) check() error {
 		return bad(fmt.Sprintf("host name %q is longer than 64 bytes", spec.Hostname))
 	case spec.Network != NetworkNone && spec.Network != NetworkHost:
 		return bad(fmt.Sprintf("network %q is unknown", spec.Network))
+	case !slices.Contains(seccomp.Policies(), spec.Policy):
+		return bad(fmt.Sprintf("system call policy %d is unknown", spec.Policy))
 	}
 	if l := spec.Limits; l.MemoryBytes < 0 || l.CPUMillis < 0 || l.Pids < 0 || l.TmpBytes < 0 || l.TmpInodes < 0 || l.Files < 0 {
 		return bad(fmt.Sprintf("limits %+v are negative", l))
@@ -362,7 +371,7 @@ func (h *Host) launch(s *Sandbox, spec *Spec) (*spawner, error) {
 		}
 	}()
 	tree := func(path string, attr uint64) (int16, error) {
-		fd, err := cloneTree(path, attr)
+		fd, err := cloneTree(path, spec.mountAttr(attr))
 		if err != nil {
 			return -1, err
 		}
@@ -423,6 +432,8 @@ func (h *Host) launch(s *Sandbox, spec *Spec) (*spawner, error) {
 		m.header.FDChannel = m.fd(int(spec.Channel.Fd()))
 	}
 
+	m.header.Filter = spec.filter()
+	m.header.Flags |= spec.Without.flags()
 	m.header.UID, m.header.GID = spec.User.UID, spec.User.GID
 	m.header.Nofile = uint64(l.Files)
 	m.header.Argc, m.header.Envc = uint32(len(spec.Args)), uint32(len(spec.Env))
@@ -502,7 +513,7 @@ func (h *Host) Close() error {
 			_ = u.file.Close()
 		}
 	}
-	for _, f := range []*os.File{h.program, h.null} {
+	for _, f := range []*os.File{h.program, h.filters, h.null} {
 		if f != nil {
 			_ = f.Close()
 		}

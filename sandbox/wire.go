@@ -28,7 +28,21 @@ const (
 	kindExited  kind = 0x84
 )
 
-const flagCgroup2 = 1 << 0
+const (
+	filtersFD  = 4
+	maxFilters = 8
+)
+
+const (
+	flagCgroup2 = 1 << 0
+
+	// What [Defence] goes without.
+	flagWithoutLandlock     = 1 << 16
+	flagWithoutCapabilities = 1 << 17
+	flagWithoutNoNewPrivs   = 1 << 18
+	flagWithoutProcSubset   = 1 << 19
+	flagWithoutKeyring      = 1 << 20
+)
 
 // Step is what was being done when a start failed.
 type Step uint32
@@ -48,6 +62,8 @@ const (
 	StepUserns                       // joining the user namespace
 	StepIDs                          // setting user and group
 	StepCapabilities                 // dropping capabilities
+	StepLandlock                     // scoping by Landlock
+	StepSeccomp                      // installing the system call filter
 	StepFDs                          // placing and closing file descriptors
 	StepRlimit                       // limit of open files
 	StepDir                          // entering the working directory
@@ -56,7 +72,7 @@ const (
 
 var stepNames = [...]string{
 	"", "setup", "message", "clone", "cgroup", "network namespace", "root", "proc", "mount",
-	"hostname", "session", "user namespace", "ids", "capabilities", "fds", "rlimit", "dir", "exec",
+	"hostname", "session", "user namespace", "ids", "capabilities", "landlock", "seccomp", "fds", "rlimit", "dir", "exec",
 }
 
 func (s Step) String() string {
@@ -107,7 +123,7 @@ type startHeader struct {
 	FDCgroup  int16
 	Cgroups   int16
 	FDMount   int16
-	Reserved  int16
+	Filter    int16
 }
 
 // report is struct fre_report.

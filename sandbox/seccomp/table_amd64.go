@@ -1,6 +1,10 @@
 package seccomp
 
-import "golang.org/x/sys/unix"
+import (
+	"maps"
+
+	"golang.org/x/sys/unix"
+)
 
 const arch = unix.AUDIT_ARCH_X86_64
 
@@ -169,9 +173,7 @@ func (p Policy) rules() (map[uint32]rule, error) {
 	for _, nr := range refused {
 		all[nr] = rule{otherwise: fail(unix.EPERM)}
 	}
-	for nr, r := range checked {
-		all[nr] = r
-	}
+	maps.Copy(all, checked)
 	if p == ForkServer {
 		all[unix.SYS_CLONE] = forkClone
 	}

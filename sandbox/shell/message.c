@@ -64,7 +64,7 @@ int start_parse(struct start *s, char *packet, size_t len, int *fds, int nfds)
 	    !present(h->fd_stderr, nfds) || !optional(h->fd_channel, nfds) ||
 	    !optional(h->fd_netns, nfds) || !optional(h->fd_payload, nfds) ||
 	    !run(h->fd_cgroup, (uint32_t)h->cgroups, nfds) || !run(h->fd_mount, h->mounts, nfds) ||
-	    (h->flags & FRE_CGROUP2 && h->cgroups != 1))
+	    (h->flags & FRE_CGROUP2 && h->cgroups != 1) || !filter_known(h->filter))
 		return bad(EBADMSG);
 
 	if (h->fd_payload >= 0) {

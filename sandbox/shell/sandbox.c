@@ -6,16 +6,13 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/capability.h>
 #include <linux/keyctl.h>
 #include <linux/mount.h>
 #include <linux/openat2.h>
 #include <linux/sched.h>
-#include <linux/securebits.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -60,10 +57,12 @@ static int attach(int mount, const char *target)
 
 /* Makes the sandbox's own /proc: of pids alone, so that nothing of the host's
  * kernel (sysctl, keys, interrupts) is there to be read. */
-static int proc(void)
+static int proc(uint32_t flags)
 {
 	int fs = (int)syscall(SYS_fsopen, "proc", FSOPEN_CLOEXEC);
-	if (fs < 0 || syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "subset", "pid", 0) != 0 ||
+	if (fs < 0 ||
+	    (!(flags & FRE_WITHOUT_PROC_SUBSET) &&
+	     syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "subset", "pid", 0) != 0) ||
 	    syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0)
 		return -1;
 	int mount = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC,
@@ -71,32 +70,6 @@ static int proc(void)
 	if (mount < 0)
 		return -1;
 	return attach(mount, "/proc");
-}
-
-/* Gives up every capability for good. setns(CLONE_NEWUSER) has just filled all
- * sets, so this comes after it. The secure bits keep uid 0 from regaining them
- * at execve. */
-static int drop_capabilities(void)
-{
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct none[2] = {{0}};
-
-	for (int cap = 0; cap < 64; cap++) {
-		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) {
-			if (errno == EINVAL && cap > 0)
-				break; /* past the last one this kernel has */
-			return -1;
-		}
-	}
-	if (prctl(PR_SET_SECUREBITS,
-		  SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP |
-			  SECBIT_NO_SETUID_FIXUP_LOCKED | SECBIT_KEEP_CAPS_LOCKED |
-			  SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED,
-		  0, 0, 0) != 0)
-		return -1;
-	if (syscall(SYS_capset, &header, none) != 0)
-		return -1;
-	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
 
 __attribute__((used)) _Noreturn void sandbox_child(void)
@@ -120,7 +93,7 @@ __attribute__((used)) _Noreturn void sandbox_child(void)
 	if (syscall(SYS_move_mount, root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) != 0 ||
 	    fchdir(root) != 0 || chroot(".") != 0)
 		fail(FRE_STEP_ROOT, 0);
-	if (proc() != 0)
+	if (proc(h->flags) != 0)
 		fail(FRE_STEP_PROC, 0);
 	for (uint32_t i = 0; i < h->mounts; i++)
 		if (attach(fds[h->fd_mount + (int)i], s->targets[i]) != 0)
@@ -131,7 +104,8 @@ __attribute__((used)) _Noreturn void sandbox_child(void)
 	/* The key ring is joined as root: a tenant's uid has a quota of 200 keys.
 	 * A kernel built without keys has none to leak. */
 	if (setsid() < 0 ||
-	    (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0 && errno != ENOSYS))
+	    (!(h->flags & FRE_WITHOUT_KEYRING) &&
+	     syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0 && errno != ENOSYS))
 		fail(FRE_STEP_SESSION, 0);
 
 	if (setns(fds[h->fd_userns], CLONE_NEWUSER) != 0)
@@ -141,8 +115,10 @@ __attribute__((used)) _Noreturn void sandbox_child(void)
 	    syscall(SYS_setresgid, h->gid, h->gid, h->gid) != 0 ||
 	    syscall(SYS_setresuid, h->uid, h->uid, h->uid) != 0)
 		fail(FRE_STEP_IDS, 0);
-	if (drop_capabilities() != 0)
-		fail(FRE_STEP_CAPABILITIES, 0);
+	/* What follows is allowed by the filter too. */
+	uint32_t step = confine(h->flags, h->filter);
+	if (step != FRE_STEP_NONE)
+		fail(step, 0);
 
 	if (dup2(fds[h->fd_stdin], 0) < 0 || dup2(fds[h->fd_stdout], 1) < 0 ||
 	    dup2(fds[h->fd_stderr], 2) < 0)

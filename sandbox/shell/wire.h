@@ -29,6 +29,12 @@
 /* fds 0 to 3 are taken in the spawner, so that none it receives lies below. */
 #define FRE_SOCKET_FD 3
 
+/* At its start the spawner reads the system call filters from here: a count, then
+ * for each the number of its instructions, all uint32_t, and its instructions
+ * (struct sock_filter, 8 bytes each). */
+#define FRE_FILTERS_FD 4
+#define FRE_MAX_FILTERS 8
+
 enum fre_kind {
 	FRE_START = 0x01,
 	FRE_KILL = 0x10, /* the first 16 bytes of a START; not answered */
@@ -40,6 +46,12 @@ enum fre_kind {
 
 enum fre_flag {
 	FRE_CGROUP2 = 1 << 0, /* fd_cgroup is a cgroup v2 directory to be born in */
+	/* For tests, which show by it what a defence is worth. */
+	FRE_WITHOUT_LANDLOCK = 1 << 16,
+	FRE_WITHOUT_CAPABILITIES = 1 << 17, /* those of its own user namespace are kept */
+	FRE_WITHOUT_NO_NEW_PRIVS = 1 << 18, /* goes with no Landlock and no filter */
+	FRE_WITHOUT_PROC_SUBSET = 1 << 19,
+	FRE_WITHOUT_KEYRING = 1 << 20,
 };
 
 /* What was being done when a start failed. */
@@ -58,6 +70,8 @@ enum fre_step {
 	FRE_STEP_USERNS,
 	FRE_STEP_IDS,
 	FRE_STEP_CAPABILITIES,
+	FRE_STEP_LANDLOCK,
+	FRE_STEP_SECCOMP,
 	FRE_STEP_FDS,
 	FRE_STEP_RLIMIT,
 	FRE_STEP_DIR,
@@ -91,7 +105,7 @@ struct fre_start {
 	int16_t fd_cgroup;
 	int16_t cgroups;
 	int16_t fd_mount;
-	int16_t reserved;
+	int16_t filter; /* index of the system call filter, -1 for none (tests) */
 };
 
 /* HELLO, STARTED, FAILED, EXITED. STARTED carries the pidfd. */
@@ -102,7 +116,7 @@ struct fre_report {
 	uint64_t id;
 	uint32_t step; /* FAILED */
 	int32_t error; /* FAILED: errno */
-	uint32_t detail;
+	uint32_t detail; /* FAILED; HELLO: Landlock's ABI, 0 without */
 	int32_t code;    /* EXITED: status, -1 if ended by a signal */
 	int32_t signal;  /* EXITED: 0 if it exited */
 	uint32_t reserved;
