@@ -16,6 +16,8 @@ package seccomp
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -85,56 +87,71 @@ func (p Policy) Program() ([]unix.SockFilter, error) {
 		jump(unix.BPF_JEQ, arch, 1, 0),
 		give(kill),
 		load(offsetNumber),
-		jump(unix.BPF_JGE, x32, 0, 1),
-		give(kill),
 	}
-	program = append(program, tree(intervals(rules))...)
-	if len(program) > unix.BPF_MAXINSNS {
-		return nil, fmt.Errorf("system call filter of %d instructions: %w", len(program), unix.E2BIG)
+	// The comparisons, then each piece of code once: to compile an instruction
+	// costs the kernel more than to skip it.
+	all, blocks := intervals(rules)
+	begin := make([]int, len(blocks))
+	end := len(program) + len(all) - 1
+	for i, block := range blocks {
+		begin[i] = end
+		end += len(block)
 	}
-	return program, nil
+	program = append(program, tree(all, len(program), begin)...)
+	return append(program, slices.Concat(blocks...)...), nil
 }
 
-// interval is a run of numbers, up to the next one's first, with the same code.
+// interval is a run of numbers, up to the next one's first, that share a block
+// of code.
 type interval struct {
 	first uint32
-	code  []unix.SockFilter
+	block int
 }
 
-func intervals(rules map[uint32]rule) []interval {
-	var last uint32
-	for nr := range rules {
-		last = max(last, nr)
+func intervals(rules map[uint32]rule) (all []interval, blocks [][]unix.SockFilter) {
+	add := func(first uint32, r rule) {
+		code := r.compile()
+		block := slices.IndexFunc(blocks, func(b []unix.SockFilter) bool { return slices.Equal(b, code) })
+		if block < 0 {
+			block = len(blocks)
+			blocks = append(blocks, code)
+		}
+		if len(all) == 0 || all[len(all)-1].block != block {
+			all = append(all, interval{first, block})
+		}
 	}
-	var all []interval
-	for nr := range last + 2 { // one more: all that lies beyond
+	unknown := rule{otherwise: fail(unix.ENOSYS)}
+	last := slices.Max(slices.Collect(maps.Keys(rules)))
+	for nr := range last + 1 {
 		r, ok := rules[nr]
 		if !ok {
-			r = rule{otherwise: fail(unix.ENOSYS)}
+			r = unknown
 		}
-		code := r.compile()
-		if len(all) == 0 || !slices.Equal(all[len(all)-1].code, code) {
-			all = append(all, interval{nr, code})
-		}
+		add(nr, r)
 	}
-	return all
+	add(last+1, unknown)
+	add(x32, rule{otherwise: kill})
+	return all, blocks
 }
 
-// tree finds the interval of the loaded number by halves.
-func tree(all []interval) []unix.SockFilter {
+// tree finds the loaded number's interval by halves: a comparison at the program
+// counter at, then those of the lower half, then those of the upper. An interval
+// left alone needs none: its block's begin is where to go.
+func tree(all []interval, at int, begin []int) []unix.SockFilter {
 	if len(all) == 1 {
-		return all[0].code
+		return nil
 	}
 	middle := len(all) / 2
-	low, high := tree(all[:middle]), tree(all[middle:])
-	var code []unix.SockFilter
-	if len(low) <= farthest {
-		code = append(code, jump(unix.BPF_JGE, all[middle].first, len(low), 0))
-	} else {
-		code = append(code, jump(unix.BPF_JGE, all[middle].first, 0, 1),
-			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(len(low))})
+	low, high := all[:middle], all[middle:]
+	lowAt, highAt := at+1, at+middle
+	if len(low) == 1 {
+		lowAt = begin[low[0].block]
 	}
-	return append(append(code, low...), high...)
+	if len(high) == 1 {
+		highAt = begin[high[0].block]
+	}
+	code := []unix.SockFilter{jump(unix.BPF_JGE, high[0].first, highAt-at-1, lowAt-at-1)}
+	return append(append(code, tree(low, at+1, begin)...), tree(high, at+middle, begin)...)
 }
 
 // compile ends with a verdict on every path. It is written from its end, where
@@ -170,13 +187,11 @@ func give(v verdict) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: uint32(v)}
 }
 
-// farthest is how many instructions a conditional jump can skip.
-const farthest = 255
-
-// jump compares the loaded value with k and skips hit or miss instructions.
+// jump compares the loaded value with k and skips hit or miss instructions: at
+// most 255, which the tables are far from.
 func jump(op uint16, k uint32, hit, miss int) unix.SockFilter {
-	if hit > farthest || miss > farthest {
-		panic("seccomp: a rule is too long for its jumps")
+	if max(hit, miss) > math.MaxUint8 {
+		panic("seccomp: a policy is too long for its jumps")
 	}
 	return unix.SockFilter{Code: unix.BPF_JMP | op | unix.BPF_K, Jt: uint8(hit), Jf: uint8(miss), K: k}
 }
