@@ -21,9 +21,9 @@ import (
 // TestDenied runs attacks inside a sandbox.
 func TestDenied(t *testing.T) {
 	h := openHost(t)
-	out, _ := run(t, h, prog(fretest.Rootfs(t), "denied"))
-	want := `user namespace: ENOSPC
-user and mount namespace: ENOSPC
+	root := fretest.Rootfs(t)
+	want := `user namespace: EPERM
+user and mount namespace: EPERM
 mount namespace: EPERM
 join namespace: EPERM
 mount cgroup: EPERM
@@ -47,8 +47,18 @@ sysrq: ENOENT
 kernel memory: ENOENT
 terminal: ENXIO
 `
+	out, _ := run(t, h, prog(root, "denied"))
 	if diff := cmp.Diff(want, out); diff != "" {
 		t.Errorf("attempts (-want +got):\n%s", diff)
+	}
+	// The filter only stands before what refuses already.
+	spec := prog(root, "denied")
+	spec.Without = DefenceSeccomp
+	out, _ = run(t, h, spec)
+	want = strings.ReplaceAll(want, "user namespace: EPERM", "user namespace: ENOSPC")
+	want = strings.Replace(want, "user and mount namespace: EPERM", "user and mount namespace: ENOSPC", 1)
+	if diff := cmp.Diff(want, out); diff != "" {
+		t.Errorf("attempts without the filter (-want +got):\n%s", diff)
 	}
 }
 
@@ -119,13 +129,17 @@ func TestNoCore(t *testing.T) {
 	}
 }
 
-// TestKeys: one tenant's keys are not another's.
+// TestKeys: one tenant's keys are not another's, even without the filter, which
+// lets no key be made.
 func TestKeys(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
 	r, w := pipe(t)
+	if out, status := run(t, h, prog(root, "addkey")); status.Code != 100 || !strings.Contains(out, "not permitted") {
+		t.Errorf("a key under the filter: %q, %+v", out, status)
+	}
 	spec := prog(root, "addkey")
-	spec.Stdout = w
+	spec.Stdout, spec.Without = w, DefenceSeccomp
 	s, err := h.Start(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
@@ -139,6 +153,7 @@ func TestKeys(t *testing.T) {
 		t.Fatalf("key %q: %v", id, err)
 	}
 	spec = prog(root, "readkey", strings.TrimSpace(id))
+	spec.Without = DefenceSeccomp
 	spec.User = User{Tenant: "b", HostBase: 11 << 16, UID: 1000, GID: 1000}
 	if out, status := run(t, h, spec); status.Code != 100 || !strings.Contains(out, "permission denied") {
 		t.Errorf("another tenant's read: %q, %+v", out, status)

@@ -148,3 +148,36 @@ func BenchmarkBurst(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkDefences starts sandboxes with and without a defence in turn: what it
+// adds to a start.
+func BenchmarkDefences(b *testing.B) {
+	h := openHost(b, func(c *Config) { c.Spawners, c.PoolSize = 1, 256 })
+	root := fretest.Rootfs(b)
+	start := func(without Defence) starter {
+		return func(tb testing.TB, stdout *os.File) error {
+			tb.Helper()
+			spec := prog(root, "clock")
+			spec.Stdout, spec.Without = stdout, without
+			s, err := h.Start(tb.Context(), spec)
+			if err == nil {
+				<-s.Done()
+			}
+			return err
+		}
+	}
+	all := map[string]starter{
+		"all":              start(0),
+		"without-seccomp":  start(DefenceSeccomp),
+		"without-landlock": start(DefenceLandlock),
+	}
+	times := map[string][]time.Duration{}
+	for b.Loop() {
+		for name, start := range all {
+			times[name] = append(times[name], startClock(b, start))
+		}
+	}
+	for name := range all {
+		quantiles(b, name, times[name])
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/fre-engine/fre/sandbox/cgroup"
 	"github.com/fre-engine/fre/sandbox/netns"
+	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
 // Config says how to open a [Host]. Required: Dir.
@@ -40,8 +42,10 @@ type Config struct {
 type Host struct {
 	cfg      Config
 	log      *slog.Logger
-	program  *os.File // fre-shell
-	null     *os.File // for streams that are not given
+	program  *os.File      // fre-shell
+	filters  *os.File      // system call filters
+	null     *os.File      // for streams that are not given
+	landlock atomic.Uint32 // its ABI, 0 without
 	cgroups  *cgroup.Pool
 	networks *netns.Pool
 	next     atomic.Uint64
@@ -118,6 +122,9 @@ func Open(cfg Config) (host *Host, err error) {
 		}
 	}()
 	if h.program, err = openProgram(); err != nil {
+		return nil, err
+	}
+	if h.filters, err = newFilters(); err != nil {
 		return nil, err
 	}
 	if err := removeDev(devDir(cfg.Dir)); err != nil {
@@ -219,6 +226,8 @@ func (spec *Spec) check() error {
 		return bad(fmt.Sprintf("host name %q is longer than 64 bytes", spec.Hostname))
 	case spec.Network != NetworkNone && spec.Network != NetworkHost:
 		return bad(fmt.Sprintf("network %q is unknown", spec.Network))
+	case !slices.Contains(seccomp.Policies(), spec.Policy):
+		return bad(fmt.Sprintf("system call policy %d is unknown", spec.Policy))
 	}
 	if l := spec.Limits; l.MemoryBytes < 0 || l.CPUMillis < 0 || l.Pids < 0 || l.TmpBytes < 0 || l.TmpInodes < 0 || l.Files < 0 {
 		return bad(fmt.Sprintf("limits %+v are negative", l))
@@ -369,7 +378,7 @@ func (h *Host) Close() error {
 			_ = u.file.Close()
 		}
 	}
-	for _, f := range []*os.File{h.program, h.null} {
+	for _, f := range []*os.File{h.program, h.filters, h.null} {
 		if f != nil {
 			_ = f.Close()
 		}

@@ -36,8 +36,8 @@ type Sandbox struct {
 	pidfd    int              // -1 before the start and after the end
 	tmp      int              // the mount of /tmp; -1 after the end
 	killed   bool
-	err    error // why it did not start
-	pid    int
+	err      error // why it did not start
+	pid      int
 
 	ready  chan struct{} // closed once it has started or failed
 	done   chan struct{} // closed once it has ended and status is set

@@ -10,6 +10,8 @@ package sandbox
 import (
 	"os"
 	"time"
+
+	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
 // Network says which network namespace a sandbox joins.
@@ -33,10 +35,15 @@ type Spec struct {
 	Work     string   // host directory mounted read-write at /work; "" for none
 	Mounts   []Mount  // further binds, for build steps
 	Limits   Limits
-	Network  Network // NetworkNone if empty
-	Repeats  bool    // more starts like this one are likely: shells are kept for them, unless there are Mounts
-	Pin      bool    // begin on one CPU, which starts faster; see [Sandbox.Unpin]
-	Trace    bool    // note when each step of the start was done, for [Sandbox.Trace]
+	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts
+	Pin      bool           // begin on one CPU, which starts faster; see [Sandbox.Unpin]
+	Trace    bool           // note when each step of the start was done, for [Sandbox.Trace]
+	Network  Network        // NetworkNone if empty
+	Policy   seccomp.Policy // system calls; seccomp.Default if zero
+
+	// Without is for tests alone: they show by it what a defence is worth. No
+	// configuration, interface or template may ever reach it (TestWithout).
+	Without Defence
 
 	// Stdin, Stdout and Stderr become fds 0 to 2 (/dev/null where nil), Channel
 	// fd 3 (closed where nil). Start duplicates them; the caller keeps its own.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/sandbox/pool"
+	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
 // shell is a sandbox made ahead of its function, stopped before what it has not
@@ -33,10 +34,11 @@ type furnishing struct {
 	user                   User
 	limits                 Limits
 	network                Network
+	policy                 seccomp.Policy
 }
 
 func (spec *Spec) furnishing() furnishing {
-	return furnishing{spec.Rootfs, spec.Work, spec.Hostname, spec.User, spec.Limits, spec.Network}
+	return furnishing{spec.Rootfs, spec.Work, spec.Hostname, spec.User, spec.Limits, spec.Network, spec.Policy}
 }
 
 // shells are the parked ones. Attached shells are made for what was started
@@ -120,7 +122,7 @@ func (s *shells) pool(name string, ready, most int, spec *Spec) *pool.Pool[*shel
 
 // take leases the best shell there is for a start; nil if there is none.
 func (s *shells) take(spec *Spec) *shell {
-	if !spec.fitsShell() {
+	if !spec.fitsShell() || spec.Without != 0 {
 		return nil
 	}
 	if spec.Repeats && len(spec.Mounts) == 0 {
@@ -146,7 +148,7 @@ func (s *shells) attachedPool(spec *Spec) *pool.Pool[*shell] {
 	if p == nil {
 		kept := &Spec{
 			Rootfs: spec.Rootfs, Work: spec.Work, Hostname: spec.Hostname,
-			User: spec.User, Limits: spec.Limits, Network: spec.Network,
+			User: spec.User, Limits: spec.Limits, Network: spec.Network, Policy: spec.Policy,
 		}
 		p = s.pool("attached shell", 0, int(s.max), kept)
 		if s.closed {

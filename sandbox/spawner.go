@@ -50,7 +50,7 @@ func newSpawner(host *Host) (*spawner, error) {
 		Args:       []string{"fre-shell", "spawn"},
 		Env:        []string{}, // not nil, which would mean the engine's
 		Dir:        "/",
-		ExtraFiles: []*os.File{theirs},
+		ExtraFiles: []*os.File{theirs, host.filters}, // from fd 3 upward
 		SysProcAttr: &syscall.SysProcAttr{
 			// Pid 1 of its own namespace: when it ends, whatever the reason,
 			// the kernel kills every sandbox.
@@ -92,6 +92,7 @@ func (s *spawner) hello() error {
 	case r.Kind != kindHello:
 		return fmt.Errorf("spawner said %#x: %w", r.Kind, unix.EBADMSG)
 	}
+	s.host.landlock.Store(r.Detail)
 	return nil
 }
 

@@ -152,6 +152,8 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	}
 	m.header.FDUserns = m.fd(int(user.Fd()))
 	m.header.UID, m.header.GID = spec.User.UID, spec.User.GID
+	m.header.Filter = spec.filter()
+	m.header.Flags |= spec.Without.flags()
 	if spec.Network == NetworkNone {
 		if m.netns, err = h.networks.Acquire(); err != nil {
 			return err
@@ -161,10 +163,10 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	}
 
 	const bind, readonly = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, unix.MOUNT_ATTR_RDONLY
-	if m.header.FDRoot, err = m.tree(spec.Rootfs, bind|readonly); err != nil {
+	if m.header.FDRoot, err = m.tree(spec.Rootfs, spec.mountAttr(bind|readonly)); err != nil {
 		return err
 	}
-	if m.header.FDMount, err = m.tree(devDir(h.cfg.Dir), unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|readonly); err != nil {
+	if m.header.FDMount, err = m.tree(devDir(h.cfg.Dir), spec.mountAttr(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|readonly)); err != nil {
 		return err
 	}
 	if m.tmp, err = newTmp(spec.Limits.TmpBytes, spec.Limits.TmpInodes, spec.User.HostBase); err != nil {
@@ -182,7 +184,7 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 		if !mount.Writable {
 			attr |= readonly
 		}
-		if _, err := m.tree(mount.Source, attr); err != nil {
+		if _, err := m.tree(mount.Source, spec.mountAttr(attr)); err != nil {
 			return err
 		}
 	}

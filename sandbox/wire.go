@@ -41,6 +41,17 @@ const (
 	flagCgroup2 = 1 << 0
 	flagPin     = 1 << 1
 	flagTrace   = 1 << 2
+	filtersFD   = 4
+	maxFilters  = 8
+)
+
+const (
+	// What [Defence] goes without.
+	flagWithoutLandlock     = 1 << 16
+	flagWithoutCapabilities = 1 << 17
+	flagWithoutNoNewPrivs   = 1 << 18
+	flagWithoutProcSubset   = 1 << 19
+	flagWithoutKeyring      = 1 << 20
 )
 
 // Step is what was being done when a start failed.
@@ -61,6 +72,8 @@ const (
 	StepUserns                       // joining the user namespace
 	StepIDs                          // setting user and group
 	StepCapabilities                 // dropping capabilities
+	StepLandlock                     // scoping by Landlock
+	StepSeccomp                      // installing the system call filter
 	StepFDs                          // placing and closing file descriptors
 	StepRlimit                       // limit of open files
 	StepDir                          // entering the working directory
@@ -71,7 +84,7 @@ const (
 
 var stepNames = [...]string{
 	"", "setup", "message", "clone", "cgroup", "network namespace", "root", "proc", "mount",
-	"hostname", "session", "user namespace", "ids", "capabilities", "fds", "rlimit", "dir", "exec",
+	"hostname", "session", "user namespace", "ids", "capabilities", "landlock", "seccomp", "fds", "rlimit", "dir", "exec",
 }
 
 func (s Step) String() string {
@@ -123,6 +136,8 @@ type startHeader struct {
 	Cgroups   int16
 	FDMount   int16
 	FDControl int16
+	Filter    int16
+	Reserved  [3]int16
 }
 
 // report is struct fre_report.
@@ -213,7 +228,7 @@ func newStartMessage(k kind, id uint64) *startMessage {
 	h := startHeader{
 		Version: wireVersion, Kind: k, ID: id,
 		FDPayload: -1, FDRoot: -1, FDUserns: -1, FDNetns: -1, FDStdin: -1, FDStdout: -1, FDStderr: -1,
-		FDChannel: -1, FDCgroup: -1, FDMount: -1, FDControl: -1,
+		FDChannel: -1, FDCgroup: -1, FDMount: -1, FDControl: -1, Filter: -1,
 	}
 	return &startMessage{header: h, fds: make([]int, 0, 24)}
 }

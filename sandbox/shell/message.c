@@ -51,7 +51,7 @@ static int complete(const struct fre_start *h, int nfds)
 		return 0;
 	if (h->kind == FRE_PARK ? !present(h->fd_control, nfds) : h->fd_control != -1)
 		return 0;
-	return optional(h->fd_root, nfds) && optional(h->fd_userns, nfds) &&
+	return filter_known(h->filter) && optional(h->fd_root, nfds) && optional(h->fd_userns, nfds) &&
 	       optional(h->fd_stdin, nfds) && optional(h->fd_stdout, nfds) &&
 	       optional(h->fd_stderr, nfds) && optional(h->fd_channel, nfds) &&
 	       optional(h->fd_netns, nfds) && optional(h->fd_payload, nfds) && h->cgroups >= 0 &&

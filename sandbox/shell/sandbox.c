@@ -10,12 +10,10 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/capability.h>
 #include <linux/keyctl.h>
 #include <linux/mount.h>
 #include <linux/openat2.h>
 #include <linux/sched.h>
-#include <linux/securebits.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -31,7 +29,7 @@
 #include "syscall.h"
 
 /* Where a shell keeps what it still needs while it is parked. */
-enum { CONTROL_FD = FRE_SOCKET_FD + 1, PROC_FD };
+enum { CONTROL_FD = FRE_RULESET_FD + 1, PROC_FD };
 
 /* What one child works with. */
 struct slot {
@@ -115,45 +113,20 @@ static long attach(int mount, const char *target)
 
 /* Makes the sandbox's own /proc, not attached yet: of pids alone, so that
  * nothing of the host's kernel (sysctl, keys, interrupts) is there to be read. */
-static long make_proc(void)
+static long make_proc(uint32_t flags)
 {
 	long fs = sys(SYS_fsopen, "proc", FSOPEN_CLOEXEC);
 	if (fs < 0)
 		return fs;
-	long ret = sys(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "subset", "pid", 0);
+	long ret = 0;
+	if (!(flags & FRE_WITHOUT_PROC_SUBSET))
+		ret = sys(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "subset", "pid", 0);
 	if (ret == 0)
 		ret = sys(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0);
 	if (ret == 0)
 		ret = sys(SYS_fsmount, fs, FSMOUNT_CLOEXEC,
 			  MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
 	sys(SYS_close, fs);
-	return ret;
-}
-
-/* Gives up every capability for good. setns(CLONE_NEWUSER) has just filled all
- * sets, so this comes after it. The secure bits keep uid 0 from regaining them
- * at execve. */
-static long drop_capabilities(void)
-{
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct none[2] = {{0}};
-	long ret;
-
-	for (int cap = 0; cap < 64; cap++) {
-		ret = sys(SYS_prctl, PR_CAPBSET_DROP, cap);
-		if (ret == -EINVAL && cap > 0)
-			break; /* past the last one this kernel has */
-		if (ret != 0)
-			return ret;
-	}
-	ret = sys(SYS_prctl, PR_SET_SECUREBITS,
-		  SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP |
-			  SECBIT_NO_SETUID_FIXUP_LOCKED | SECBIT_KEEP_CAPS_LOCKED |
-			  SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED);
-	if (ret == 0)
-		ret = sys(SYS_capset, &header, none);
-	if (ret == 0)
-		ret = sys(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1);
 	return ret;
 }
 
@@ -172,11 +145,13 @@ static void join(struct slot *slot)
 	/* The key ring is joined as root: a tenant's uid has a quota of 200 keys.
 	 * A kernel built without keys has none to leak. */
 	must(slot, FRE_STEP_SESSION, 0, sys(SYS_setsid));
-	long ring = sys(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
-	must(slot, FRE_STEP_SESSION, 1, ring == -ENOSYS ? 0 : ring);
+	if (!(s->h.flags & FRE_WITHOUT_KEYRING)) {
+		long ring = sys(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
+		must(slot, FRE_STEP_SESSION, 1, ring == -ENOSYS ? 0 : ring);
+	}
 	done(slot, FRE_STEP_SESSION);
 
-	slot->proc = (int)make_proc();
+	slot->proc = (int)make_proc(s->h.flags);
 	must(slot, FRE_STEP_PROC, 0, slot->proc);
 	done(slot, FRE_STEP_PROC);
 }
@@ -214,12 +189,16 @@ static void become(struct slot *slot)
 	must(slot, FRE_STEP_IDS, 1, sys(SYS_setresgid, s->h.gid, s->h.gid, s->h.gid));
 	must(slot, FRE_STEP_IDS, 2, sys(SYS_setresuid, s->h.uid, s->h.uid, s->h.uid));
 	done(slot, FRE_STEP_IDS);
-	must(slot, FRE_STEP_CAPABILITIES, 0, drop_capabilities());
-	done(slot, FRE_STEP_CAPABILITIES);
+	/* The filter allows what follows. */
+	uint32_t step = FRE_STEP_NONE;
+	long ret = confine(s->h.flags, s->h.filter, &step);
+	must(slot, step, 0, ret);
+	done(slot, FRE_STEP_SECCOMP);
 }
 
-/* Leaves open the control socket and, as long as it is not attached, /proc. 3
- * stays taken, so that no fd that comes with RUN lies below them. */
+/* Leaves open the control socket and, as long as it is not attached, /proc and
+ * Landlock's ruleset. 3 and 4 stay taken, so that no fd that comes with RUN lies
+ * below them. */
 static void keep_only_control(struct slot *slot)
 {
 	enum { ASIDE = 1024 };
@@ -311,7 +290,8 @@ static _Noreturn void execute(struct slot *slot)
 	else
 		must(slot, FRE_STEP_FDS, 10, sys(SYS_close, FRE_SOCKET_FD));
 	/* A control socket goes with execve: that is how the engine knows of it. */
-	must(slot, FRE_STEP_FDS, 11, sys(SYS_close_range, slot->parked ? PROC_FD : CONTROL_FD, ~0U, 0));
+	must(slot, FRE_STEP_FDS, 11, sys(SYS_close, FRE_RULESET_FD));
+	must(slot, FRE_STEP_FDS, 12, sys(SYS_close_range, slot->parked ? PROC_FD : CONTROL_FD, ~0U, 0));
 	done(slot, FRE_STEP_FDS);
 	/* Last of the limits' doings: fds above it could not be placed any more. */
 	struct rlimit nofile = {.rlim_cur = s->h.nofile, .rlim_max = s->h.nofile};

@@ -48,6 +48,21 @@ int start_parse(struct start *s, uint16_t kind, char *packet, size_t len, const 
 pid_t sandbox_start(const struct start *s, int *pidfd, struct failure *f, struct fre_trace *trace);
 pid_t sandbox_park(const char *packet, size_t len, const int *fds, int nfds, int *pidfd, struct failure *f);
 
+/* filters_read takes in the system call filters and closes FRE_FILTERS_FD;
+ * filter_known says whether a START may name one. */
+int filters_read(void);
+int filter_known(int16_t filter);
+
+/* landlock_open makes what sandboxes take on, at FRE_RULESET_FD, where the kernel
+ * has it;
+ * landlock_abi is 0 where it has no Landlock. */
+int landlock_open(void);
+int landlock_abi(void);
+
+/* confine restricts the calling process by capabilities, Landlock and filter. It
+ * returns 0, or -errno and the step that failed. */
+long confine(uint32_t flags, int16_t filter, uint32_t *step);
+
 int spawn(void);
 int layout(void);
 

@@ -254,10 +254,10 @@ static int empty_root(void)
 int spawn(void)
 {
 	sigset_t chld;
-	struct fre_report hello = {.kind = FRE_HELLO};
+	struct fre_report hello = {.kind = FRE_HELLO, .detail = (uint32_t)landlock_abi()};
 
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-	syscall(SYS_close_range, FRE_SOCKET_FD + 1, ~0U, 0);
+	syscall(SYS_close_range, FRE_FILTERS_FD + 1, ~0U, 0);
 	/* What the sandboxes inherit. Ignored signals survive execve. */
 	for (int sig = 1; sig < NSIG; sig++)
 		signal(sig, SIG_DFL);
@@ -277,7 +277,8 @@ int spawn(void)
 	int sigfd = -1;
 	if (getpid() != 1)
 		errno = EPERM;
-	else if (ordinary_priority() && sigprocmask(SIG_SETMASK, &chld, NULL) == 0 && empty_root() == 0)
+	else if (ordinary_priority() && filters_read() == 0 && landlock_open() >= 0 &&
+		 sigprocmask(SIG_SETMASK, &chld, NULL) == 0 && empty_root() == 0)
 		sigfd = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (sigfd < 0) {
 		report_failure(0, FRE_STEP_SETUP, errno, 0);

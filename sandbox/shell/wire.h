@@ -39,8 +39,17 @@
 #define FRE_MAX_SHELL_PAYLOAD (16 << 10)
 #define FRE_MAX_SHELL_STRINGS 1024
 
-/* fds 0 to 3 are taken in the spawner, so that none it receives lies below. */
+/* fds 0 to 4 are taken in the spawner, so that none it receives lies below. */
 #define FRE_SOCKET_FD 3
+
+/* At its start the spawner reads the system call filters from here: a count, then
+ * for each the number of its instructions, all uint32_t, and its instructions
+ * (struct sock_filter, 8 bytes each). */
+#define FRE_FILTERS_FD 4
+#define FRE_MAX_FILTERS 8
+
+/* Later the same number is Landlock's ruleset, or taken by nothing of use. */
+#define FRE_RULESET_FD FRE_FILTERS_FD
 
 enum fre_kind {
 	FRE_START = 0x01,
@@ -59,6 +68,12 @@ enum fre_flag {
 	FRE_CGROUP2 = 1 << 0, /* fd_cgroup is a cgroup v2 directory to be born in */
 	FRE_PIN = 1 << 1,     /* begin on one CPU: the engine widens it afterwards */
 	FRE_TRACE = 1 << 2,   /* tell when each step was done */
+	/* For tests, which show by it what a defence is worth. */
+	FRE_WITHOUT_LANDLOCK = 1 << 16,
+	FRE_WITHOUT_CAPABILITIES = 1 << 17, /* those of its own user namespace are kept */
+	FRE_WITHOUT_NO_NEW_PRIVS = 1 << 18, /* goes with no Landlock and no filter */
+	FRE_WITHOUT_PROC_SUBSET = 1 << 19,
+	FRE_WITHOUT_KEYRING = 1 << 20,
 };
 
 /* What was being done when a start failed. */
@@ -77,6 +92,8 @@ enum fre_step {
 	FRE_STEP_USERNS,
 	FRE_STEP_IDS,
 	FRE_STEP_CAPABILITIES,
+	FRE_STEP_LANDLOCK,
+	FRE_STEP_SECCOMP,
 	FRE_STEP_FDS,
 	FRE_STEP_RLIMIT,
 	FRE_STEP_DIR,
@@ -112,6 +129,8 @@ struct fre_start {
 	int16_t cgroups;
 	int16_t fd_mount;
 	int16_t fd_control; /* PARK: the shell's own socket */
+	int16_t filter;     /* index of the system call filter, -1 for none */
+	int16_t reserved[3];
 };
 
 /* All that a spawner or shell says but TRACED. STARTED carries the pidfd. */
@@ -122,7 +141,7 @@ struct fre_report {
 	uint64_t id;
 	uint32_t step; /* FAILED */
 	int32_t error; /* FAILED: errno */
-	uint32_t detail;
+	uint32_t detail; /* FAILED; HELLO: Landlock's ABI, 0 without */
 	int32_t code;    /* EXITED: status, -1 if ended by a signal */
 	int32_t signal;  /* EXITED: 0 if it exited */
 	uint32_t reserved;

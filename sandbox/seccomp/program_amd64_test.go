@@ -1,0 +1,307 @@
+package seccomp
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	profiles "github.com/moby/profiles/seccomp"
+	"golang.org/x/sys/unix"
+)
+
+// call is struct seccomp_data without the instruction pointer.
+type call struct {
+	nr   uint32
+	arch uint32
+	args [6]uint64
+}
+
+func (c call) load(offset uint32) uint32 {
+	switch {
+	case offset == offsetNumber:
+		return c.nr
+	case offset == offsetArch:
+		return c.arch
+	case offset >= offsetArgs && offset < offsetArgs+8*6 && offset%4 == 0:
+		arg := c.args[(offset-offsetArgs)/8]
+		if offset%8 == 4 {
+			arg >>= 32
+		}
+		return uint32(arg)
+	}
+	panic(fmt.Sprint("load from ", offset))
+}
+
+// simulate does what the kernel does with the program: those of the classic
+// instructions that it lets a filter have, and no others.
+func simulate(program []unix.SockFilter, c call) (result verdict, steps int) {
+	var a uint32
+	for pc := 0; ; pc++ {
+		steps++
+		in := program[pc]
+		skip := func(hit bool) int {
+			if hit {
+				return int(in.Jt)
+			}
+			return int(in.Jf)
+		}
+		switch in.Code {
+		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:
+			a = c.load(in.K)
+		case unix.BPF_ALU | unix.BPF_AND | unix.BPF_K:
+			a &= in.K
+		case unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K:
+			pc += skip(a == in.K)
+		case unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K:
+			pc += skip(a >= in.K)
+		case unix.BPF_RET | unix.BPF_K:
+			return verdict(in.K), steps
+		default:
+			panic(fmt.Sprintf("instruction %d is %#x", pc, in.Code))
+		}
+	}
+}
+
+// expect reads the table as a person would.
+func expect(p Policy, c call) verdict {
+	if c.arch != arch || c.nr >= x32 {
+		return kill
+	}
+	if slices.Contains(allowed, c.nr) {
+		return allow
+	}
+	if slices.Contains(refused, c.nr) {
+		return fail(unix.EPERM)
+	}
+	arg := func(i int) uint32 { return uint32(c.args[i]) }
+	either := func(ok bool, errno unix.Errno) verdict {
+		if ok {
+			return allow
+		}
+		return fail(errno)
+	}
+	switch c.nr {
+	case unix.SYS_CLONE:
+		return either(arg(0)&0x7e020000 == 0 || p == ForkServer && arg(0) == 0x6e020011, unix.EPERM)
+	case unix.SYS_PERSONALITY:
+		return either(slices.Contains([]uint32{0, 8, 0x20000, 0x20008, 0xffffffff}, arg(0)), unix.EPERM)
+	case unix.SYS_IOCTL:
+		return either(arg(1) != 0x5412 && arg(1) != 0x541c, unix.EPERM)
+	case unix.SYS_SOCKET, unix.SYS_SOCKETPAIR:
+		switch arg(0) {
+		case 1:
+			return allow
+		case 2, 10:
+			return either(slices.Contains([]uint32{0, 1, 6, 17, 58, 262}, arg(2)), unix.EPROTONOSUPPORT)
+		case 16:
+			return either(arg(2) == 0, unix.EAFNOSUPPORT)
+		}
+		return fail(unix.EAFNOSUPPORT)
+	}
+	return fail(unix.ENOSYS)
+}
+
+func compiled(t testing.TB, p Policy) []unix.SockFilter {
+	t.Helper()
+	program, err := p.Program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// TestProgram runs every number through each program, under each architecture,
+// and with every interesting argument in each place.
+func TestProgram(t *testing.T) {
+	const i386, aarch64 = unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_AARCH64
+	values := []uint64{
+		0, 1, 2, 3, 8, 9, 10, 11, 15, 16, 17, 18, 38, 40, 44, 58, 132, 255, 262, // families and protocols
+		0x8, 0x20000, 0x20008, 0x40000, 0x60000, 0xffffffff, // personalities
+		0x5411, 0x5412, 0x5413, 0x541c, 0x541d, // ioctls
+		0x11, 0x3d0f00, 0x4111, 0x01200011, // clones without namespaces
+		0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000, 0x80000000, // each of them
+		0x6e020011, 0x6e020000, 0x7e020011, 0x6e020111, 0x2e020011, // the fork server's, and not quite
+		1 << 32, 1<<32 | 1, 1<<32 | 16, 1<<32 | 0x10000000, ^uint64(0), // above what the kernel reads
+	}
+	for _, p := range Policies() {
+		t.Run(fmt.Sprint(p), func(t *testing.T) {
+			program := compiled(t, p)
+			seen := map[verdict]int{}
+			check := func(c call) {
+				t.Helper()
+				got, _ := simulate(program, c)
+				if want := expect(p, c); got != want {
+					t.Fatalf("call %d of %#x with %#x: got %#x, want %#x", c.nr, c.arch, c.args, got, want)
+				}
+				seen[got]++
+			}
+			numbers := []uint32{1 << 20, x32 - 1, 1<<31 - 1, 1 << 31, 1<<32 - 1}
+			for nr := range uint32(1024) {
+				numbers = append(numbers, nr, nr|x32)
+			}
+			for _, nr := range numbers {
+				for _, a := range []uint32{arch, i386, aarch64, 0} {
+					check(call{nr: nr, arch: a})
+				}
+				for _, first := range values {
+					check(call{nr: nr, arch: arch, args: [6]uint64{first}})
+					for i := 1; i < 6; i++ {
+						for _, value := range values {
+							args := [6]uint64{first}
+							args[i] = value
+							check(call{nr: nr, arch: arch, args: args})
+						}
+					}
+					if _, ok := checked[nr]; !ok {
+						break
+					}
+				}
+			}
+			for _, v := range []verdict{
+				allow, kill, fail(unix.EPERM), fail(unix.ENOSYS), fail(unix.EAFNOSUPPORT), fail(unix.EPROTONOSUPPORT),
+			} {
+				if seen[v] == 0 {
+					t.Errorf("no call got %#x", v)
+				}
+			}
+		})
+	}
+}
+
+func FuzzProgram(f *testing.F) {
+	f.Add(uint32(unix.SYS_CLONE), uint32(arch), uint64(forkFlags), uint64(0), uint64(0))
+	f.Add(uint32(unix.SYS_SOCKET), uint32(arch), uint64(unix.AF_NETLINK), uint64(0), uint64(1))
+	f.Add(uint32(unix.SYS_READ|x32), uint32(arch), uint64(0), uint64(0), uint64(0))
+	var programs [][]unix.SockFilter
+	for _, p := range Policies() {
+		programs = append(programs, compiled(f, p))
+	}
+	f.Fuzz(func(t *testing.T, nr, machine uint32, first, second, third uint64) {
+		c := call{nr: nr, arch: machine, args: [6]uint64{first, second, third}}
+		for i, p := range Policies() {
+			if got, _ := simulate(programs[i], c); got != expect(p, c) {
+				t.Errorf("policy %d, %+v: got %#x, want %#x", p, c, got, expect(p, c))
+			}
+		}
+	})
+}
+
+// TestDepth: the kernel runs the program once per call number at each load, so
+// that its depth is what a start pays.
+func TestDepth(t *testing.T) {
+	for _, p := range Policies() {
+		program := compiled(t, p)
+		deepest := 0
+		for nr := range uint32(1024) {
+			if _, ok := checked[nr]; ok {
+				continue
+			}
+			_, steps := simulate(program, call{nr: nr, arch: arch})
+			deepest = max(deepest, steps)
+		}
+		t.Logf("policy %d: %d instructions, at most %d run", p, len(program), deepest)
+		if deepest > 12 || len(program) > 200 {
+			t.Errorf("policy %d has %d instructions and runs up to %d", p, len(program), deepest)
+		}
+	}
+}
+
+// TestTable: no call stands in two lists.
+func TestTable(t *testing.T) {
+	lists := map[uint32]int{}
+	for _, list := range [][]uint32{allowed, refused} {
+		for _, nr := range list {
+			lists[nr]++
+		}
+	}
+	for nr := range checked {
+		lists[nr]++
+	}
+	for nr, n := range lists {
+		if n != 1 {
+			t.Errorf("call %d stands in %d lists", nr, n)
+		}
+	}
+}
+
+func TestUnknownPolicy(t *testing.T) {
+	if _, err := Policy(9).Program(); err == nil {
+		t.Error("compiled")
+	}
+}
+
+// names returns the calls of a list in the table's source, as the kernel names them.
+func names(t *testing.T, list string) []string {
+	t.Helper()
+	const source = "table_amd64.go"
+	src, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := parser.ParseFile(token.NewFileSet(), source, src, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok && v.Names[0].Name == list {
+			for _, element := range v.Values[0].(*ast.CompositeLit).Elts {
+				if pair, ok := element.(*ast.KeyValueExpr); ok {
+					element = pair.Key
+				}
+				all = append(all, strings.ToLower(strings.TrimPrefix(element.(*ast.SelectorExpr).Sel.Name, "SYS_")))
+			}
+		}
+		return true
+	})
+	slices.Sort(all)
+	return all
+}
+
+// TestProfile compares with the field's default profile: what is stricter here
+// stands below, and nothing is laxer.
+func TestProfile(t *testing.T) {
+	// What Docker's default allows on x86-64 to a container without capabilities,
+	// whatever the arguments.
+	var theirs []string
+	for _, s := range profiles.DefaultProfile().Syscalls {
+		if in := s.Includes; in != nil && (len(in.Caps) > 0 || len(in.Arches) > 0 && !slices.Contains(in.Arches, "amd64")) {
+			continue
+		}
+		if s.Action == "SCMP_ACT_ALLOW" {
+			theirs = append(theirs, s.Names...)
+		}
+	}
+	slices.Sort(theirs)
+	theirs = slices.Compact(theirs)
+	if len(theirs) < 300 {
+		t.Fatalf("their profile has %d calls", len(theirs))
+	}
+	var stricter, laxer []string
+	ours := append(names(t, "allowed"), names(t, "checked")...)
+	known := append(slices.Clone(ours), names(t, "refused")...)
+	for _, name := range ours {
+		// clone3 is a check here that ends with ENOSYS, as it does there.
+		if !slices.Contains(theirs, name) && name != "clone3" {
+			laxer = append(laxer, name)
+		}
+	}
+	for _, name := range theirs {
+		if !slices.Contains(ours, name) && slices.Contains(known, name) {
+			stricter = append(stricter, name)
+		}
+	}
+	want := []string{"fanotify_mark", "modify_ldt", "name_to_handle_at", "process_vm_readv", "process_vm_writev", "ptrace"}
+	if diff := cmp.Diff(want, stricter); diff != "" {
+		t.Errorf("stricter (-want +got):\n%s", diff)
+	}
+	if len(laxer) > 0 {
+		t.Errorf("allowed here and not there: %v", laxer)
+	}
+}

@@ -1,0 +1,197 @@
+// Package seccomp says which system calls a sandbox may make, and compiles that
+// into programs for the kernel's filter (seccomp(2)).
+//
+// A [Policy] is an allowlist. Its program looks at the architecture, then at
+// the call's number, then, for a few calls, at arguments:
+//
+//	another architecture, x32     the process is killed
+//	allowed                       is done
+//	refused, or by its arguments  EPERM; EAFNOSUPPORT and its kin for sockets
+//	unknown                       ENOSYS
+//
+// The numbers are searched by halves: at each load the kernel runs the program
+// once for every call there is, and a list of 300 comparisons takes 20 times as
+// long to load as such a tree.
+package seccomp
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Policy is one of the sets of rules below.
+type Policy int
+
+const (
+	Default    Policy = iota // functions and build steps
+	ForkServer               // and clone with the namespaces of a new sandbox, all of them at once
+)
+
+// Policies lists all there are, in their order.
+func Policies() []Policy { return []Policy{Default, ForkServer} }
+
+// verdict is what the program returns (seccomp(2), SECCOMP_RET_…).
+type verdict uint32
+
+const (
+	allow verdict = unix.SECCOMP_RET_ALLOW
+	kill  verdict = unix.SECCOMP_RET_KILL_PROCESS
+)
+
+func fail(errno unix.Errno) verdict { return verdict(unix.SECCOMP_RET_ERRNO | uint32(errno)) }
+
+// rule decides one call: the first clause that holds, else otherwise.
+type rule struct {
+	cases     []clause
+	otherwise verdict
+}
+
+// clause holds if all its tests do.
+type clause struct {
+	when []test
+	then verdict
+}
+
+// test asks whether an argument's lower half is one of values, after mask if
+// there is one. The calls tested take no more than those 32 bits: int and
+// unsigned int, and clone(2), which cuts its flags.
+type test struct {
+	arg    int
+	mask   uint32
+	values []uint32
+}
+
+// Offsets in struct seccomp_data, of which a program reads 32 bits at a time.
+const (
+	offsetNumber = 0
+	offsetArch   = 4
+	offsetArgs   = 16 // 8 bytes each, the lower half first
+)
+
+// Program compiles p. It is the same at each call. errors.ErrUnsupported where
+// there is no table for the machine's architecture.
+func (p Policy) Program() ([]unix.SockFilter, error) {
+	if !slices.Contains(Policies(), p) {
+		return nil, fmt.Errorf("system call policy %d is unknown: %w", p, unix.EINVAL)
+	}
+	rules, err := p.rules()
+	if err != nil {
+		return nil, err
+	}
+	program := []unix.SockFilter{
+		load(offsetArch),
+		jump(unix.BPF_JEQ, arch, 1, 0),
+		give(kill),
+		load(offsetNumber),
+	}
+	// The comparisons, then each piece of code once: to compile an instruction
+	// costs the kernel more than to skip it.
+	all, blocks := intervals(rules)
+	begin := make([]int, len(blocks))
+	end := len(program) + len(all) - 1
+	for i, block := range blocks {
+		begin[i] = end
+		end += len(block)
+	}
+	program = append(program, tree(all, len(program), begin)...)
+	return append(program, slices.Concat(blocks...)...), nil
+}
+
+// interval is a run of numbers, up to the next one's first, that share a block
+// of code.
+type interval struct {
+	first uint32
+	block int
+}
+
+func intervals(rules map[uint32]rule) (all []interval, blocks [][]unix.SockFilter) {
+	add := func(first uint32, r rule) {
+		code := r.compile()
+		block := slices.IndexFunc(blocks, func(b []unix.SockFilter) bool { return slices.Equal(b, code) })
+		if block < 0 {
+			block = len(blocks)
+			blocks = append(blocks, code)
+		}
+		if len(all) == 0 || all[len(all)-1].block != block {
+			all = append(all, interval{first, block})
+		}
+	}
+	unknown := rule{otherwise: fail(unix.ENOSYS)}
+	last := slices.Max(slices.Collect(maps.Keys(rules)))
+	for nr := range last + 1 {
+		r, ok := rules[nr]
+		if !ok {
+			r = unknown
+		}
+		add(nr, r)
+	}
+	add(last+1, unknown)
+	add(x32, rule{otherwise: kill})
+	return all, blocks
+}
+
+// tree finds the loaded number's interval by halves: a comparison at the program
+// counter at, then those of the lower half, then those of the upper. An interval
+// left alone needs none: its block's begin is where to go.
+func tree(all []interval, at int, begin []int) []unix.SockFilter {
+	if len(all) == 1 {
+		return nil
+	}
+	middle := len(all) / 2
+	low, high := all[:middle], all[middle:]
+	lowAt, highAt := at+1, at+middle
+	if len(low) == 1 {
+		lowAt = begin[low[0].block]
+	}
+	if len(high) == 1 {
+		highAt = begin[high[0].block]
+	}
+	code := []unix.SockFilter{jump(unix.BPF_JGE, high[0].first, highAt-at-1, lowAt-at-1)}
+	return append(append(code, tree(low, at+1, begin)...), tree(high, at+middle, begin)...)
+}
+
+// compile ends with a verdict on every path. It is written from its end, where
+// each jump's distance is known.
+func (r rule) compile() []unix.SockFilter {
+	code := []unix.SockFilter{give(r.otherwise)}
+	for _, c := range slices.Backward(r.cases) {
+		body := []unix.SockFilter{give(c.then)}
+		for _, t := range slices.Backward(c.when) {
+			head := []unix.SockFilter{load(offsetArgs + 8*t.arg)}
+			if t.mask != 0 {
+				head = append(head, unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: t.mask})
+			}
+			for i, value := range t.values {
+				miss := 0
+				if i == len(t.values)-1 {
+					miss = len(body) // to the next clause
+				}
+				head = append(head, jump(unix.BPF_JEQ, value, len(t.values)-1-i, miss))
+			}
+			body = append(head, body...)
+		}
+		code = append(body, code...)
+	}
+	return code
+}
+
+func load(offset int) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: uint32(offset)}
+}
+
+func give(v verdict) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: uint32(v)}
+}
+
+// jump compares the loaded value with k and skips hit or miss instructions: at
+// most 255, which the tables are far from.
+func jump(op uint16, k uint32, hit, miss int) unix.SockFilter {
+	if max(hit, miss) > math.MaxUint8 {
+		panic("seccomp: a policy is too long for its jumps")
+	}
+	return unix.SockFilter{Code: unix.BPF_JMP | op | unix.BPF_K, Jt: uint8(hit), Jf: uint8(miss), K: k}
+}
