@@ -125,17 +125,20 @@ func (s *shells) take(spec *Spec) *shell {
 	if !spec.fitsShell() || spec.Without != 0 {
 		return nil
 	}
+	var sh *shell
+	var ok bool
 	if spec.Repeats && len(spec.Mounts) == 0 {
-		if sh, ok := s.attachedPool(spec).TryTake(); ok {
-			s.parked.Add(-1)
-			return sh
+		if sh, ok = s.attachedPool(spec).TryTake(); !ok {
+			sh, ok = s.bare.Borrow()
 		}
+	} else {
+		sh, ok = s.bare.TryTake()
 	}
-	if sh, ok := s.bare.TryTake(); ok {
-		s.parked.Add(-1)
-		return sh
+	if !ok {
+		return nil
 	}
-	return nil
+	s.parked.Add(-1)
+	return sh
 }
 
 // attachedPool is the pool for what spec asks for. A new one has nothing ready:
@@ -318,11 +321,11 @@ func (sh *shell) alive() bool {
 	}
 }
 
-// drop ends a shell that is not wanted any more and waits for its end.
+// drop ends a shell that is not wanted any more. Its end is waited for where that
+// of every sandbox is.
 func (sh *shell) drop() {
 	_ = sh.conn.Close()
 	sh.sb.Kill()
-	<-sh.sb.done
 }
 
 // errShellGone: the shell died before its use; another is as good.
@@ -418,19 +421,23 @@ func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 	if err := sh.conn.SetReadDeadline(time.Now().Add(sh.sb.host.startWithin)); err != nil {
 		return err
 	}
-	for {
+	for executes := false; ; {
 		r, trace, err := sh.read()
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, io.EOF):
+		case errors.Is(err, io.EOF) && executes:
 			return nil
+		case errors.Is(err, io.EOF):
+			return errShellGone
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return errHung
 		case err != nil:
 			return err
 		case trace != nil:
 			clock.add(trace)
+		case r.Kind == kindExecutes:
+			executes = true
 		case r.Kind == kindFailed:
 			return sh.sb.startError(r)
 		}

@@ -48,8 +48,18 @@ func TestShells(t *testing.T) {
 	root := fretest.Rootfs(t)
 	work := t.TempDir()
 	for _, args := range [][]string{
-		{"args", "a", "", "b c"}, {"env"}, {"cwd"}, {"host"}, {"ids"}, {"fds"}, {"inherited"}, {"denied"}, {"interfaces"},
-		{"ls", "/", "/dev", "/proc/self", "/tmp", "/work"}, {"stat", "/tmp"}, {"readlink", "/proc/self"},
+		{"args", "a", "", "b c"},
+		{"env"},
+		{"cwd"},
+		{"host"},
+		{"ids"},
+		{"fds"},
+		{"inherited"},
+		{"denied"},
+		{"interfaces"},
+		{"ls", "/", "/dev", "/proc/self", "/tmp", "/work"},
+		{"stat", "/tmp"},
+		{"readlink", "/proc/self"},
 		{"cat", "/proc/self/cgroup", "/proc/self/limits", "/proc/self/oom_score_adj", "/proc/self/uid_map"},
 	} {
 		t.Run(args[0], func(t *testing.T) {

@@ -104,7 +104,8 @@ func (p *Pool[T]) Take(prefer func(T) bool) (T, error) {
 		p.mu.Unlock()
 		return none, fmt.Errorf("%s pool: %w", p.cfg.Name, fs.ErrClosed)
 	}
-	if item, ok := p.takeReadyLocked(prefer); ok {
+	p.demandLocked(1)
+	if item, ok := p.popLocked(prefer); ok {
 		p.mu.Unlock()
 		return item, nil
 	}
@@ -129,16 +130,26 @@ func (p *Pool[T]) TryTake() (item T, ok bool) {
 	if p.closed {
 		return item, false
 	}
-	if item, ok = p.takeReadyLocked(nil); !ok {
+	p.demandLocked(1)
+	if item, ok = p.popLocked(nil); !ok {
 		p.poke()
 	}
 	return item, ok
 }
 
-// takeReadyLocked counts a demand and returns a ready item if there is one.
-func (p *Pool[T]) takeReadyLocked(prefer func(T) bool) (item T, ok bool) {
+// Borrow is TryTake for those whose demand another pool will meet next time.
+func (p *Pool[T]) Borrow() (item T, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return item, false
+	}
+	return p.popLocked(nil)
+}
+
+// popLocked returns a ready item if there is one.
+func (p *Pool[T]) popLocked(prefer func(T) bool) (item T, ok bool) {
 	p.takes++
-	p.demandLocked(1)
 	for len(p.free) > 0 {
 		i := len(p.free) - 1
 		if prefer != nil {

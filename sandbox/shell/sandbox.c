@@ -311,6 +311,8 @@ static _Noreturn void execute(struct slot *slot)
 		slot->trace.id = s->h.id;
 		sys(SYS_sendto, CONTROL_FD, &slot->trace, sizeof(slot->trace), MSG_NOSIGNAL);
 	}
+	if (slot->parked)
+		report(slot, FRE_EXECUTES);
 	fail(slot, FRE_STEP_EXEC, 0, sys(SYS_execve, s->argv[0], s->argv, s->envp));
 }
 

@@ -20,8 +20,8 @@
  *     |   <------------------------------ PARKED |  or FAILED{step, errno}
  *     |                 ...                      |
  *     |   RUN + fds ---------------------------> |  what PARK did not have
- *     |   <-------------------------- (TRACED)   |
- *     |   <--------------------- (end of file)   |  has executed; or FAILED{step, errno}
+ *     |   <---------------- (TRACED,) EXECUTES   |
+ *     |   <------- (FAILED{step, errno},) end    |  which comes with execve
  */
 #ifndef FRE_WIRE_H
 #define FRE_WIRE_H
@@ -62,6 +62,7 @@ enum fre_kind {
 	FRE_EXITED = 0x84,
 	FRE_PARKED = 0x85,
 	FRE_TRACED = 0x86, /* a struct fre_trace; asked for by FRE_TRACE */
+	FRE_EXECUTES = 0x87,
 };
 
 enum fre_flag {
