@@ -57,7 +57,8 @@ type Host struct {
 	slots    []slot
 
 	startWithin time.Duration
-	maxFiles    int64 // open files a sandbox can be given
+	cpus        unix.CPUSet // the engine's
+	maxFiles    int64       // open files a sandbox can be given
 
 	mu     sync.Mutex
 	closed bool
@@ -121,6 +122,9 @@ func Open(cfg Config) (host *Host, err error) {
 			err = errors.Join(err, h.Close())
 		}
 	}()
+	if err := unix.SchedGetaffinity(0, &h.cpus); err != nil {
+		return nil, fmt.Errorf("read the engine's CPUs: %w", err)
+	}
 	if h.program, err = openProgram(); err != nil {
 		return nil, err
 	}

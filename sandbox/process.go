@@ -35,6 +35,7 @@ type Sandbox struct {
 	netns    *netns.Namespace // likewise; nil on the host's network
 	pidfd    int              // -1 before the start and after the end
 	tmp      int              // the mount of /tmp; -1 after the end
+	unpin    *time.Timer      // pending release to all CPUs
 	killed   bool
 	err      error // why it did not start
 	pid      int
@@ -245,6 +246,9 @@ func (s *Sandbox) release() {
 		unix.Close(s.tmp)
 	}
 	s.pidfd, s.tmp, s.released = -1, -1, true
+	if s.unpin != nil {
+		s.unpin.Stop()
+	}
 	s.mu.Unlock()
 	if s.group != nil {
 		s.host.cgroups.Release(s.group)

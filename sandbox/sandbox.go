@@ -36,7 +36,7 @@ type Spec struct {
 	Mounts   []Mount  // further binds, for build steps
 	Limits   Limits
 	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts
-	Pin      bool           // begin on one CPU, which starts faster; see [Sandbox.Unpin]
+	Pin      bool           // keep to one CPU for the first 50 ms, which starts faster
 	Trace    bool           // note when each step of the start was done, for [Sandbox.Trace]
 	Network  Network        // NetworkNone if empty
 	Policy   seccomp.Policy // system calls; seccomp.Default if zero

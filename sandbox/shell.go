@@ -370,9 +370,7 @@ func (h *Host) startShell(ctx context.Context, sh *shell, spec *Spec, clock *clo
 		sh.drop()
 		return nil, err
 	}
-	clock.mark("executed")
-	s.clock = clock
-	return s, nil
+	return s.begun(spec, clock), nil
 }
 
 func (h *Host) prepareRun(s *Sandbox, m *startMessage, spec *Spec) error {

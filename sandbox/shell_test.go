@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -289,28 +291,89 @@ func TestShellHoldsNothing(t *testing.T) {
 	root := fretest.Rootfs(t)
 	warmUp(t, h, prog(root, "args"))
 	waitShells(t, h, someBare)
+	var parked []*Sandbox
 	for i := range h.slots {
 		sp := h.slots[i].s
 		sp.mu.Lock()
 		for _, sb := range sp.live {
-			dir := fmt.Sprintf("/proc/%d/fd", sb.PID())
-			entries, err := os.ReadDir(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range entries {
-				target, err := os.Readlink(filepath.Join(dir, e.Name()))
-				if err != nil {
-					t.Fatal(err)
-				}
-				allowed := target == "/dev/null" || target == "/null" || strings.HasPrefix(target, "socket:") ||
-					target == "anon_inode:[landlock-ruleset]" || // a kernel object of the spawner's
-					sb.kind == StartShell && e.Name() == "6" && target == "/" // its /proc, not attached yet
-				if !allowed {
-					t.Errorf("%s shell has fd %s open: %s", sb.kind, e.Name(), target)
-				}
+			if sb.parked.Load() {
+				parked = append(parked, sb)
 			}
 		}
 		sp.mu.Unlock()
+	}
+	if len(parked) < 2 {
+		t.Fatalf("%d shells are parked", len(parked))
+	}
+	for _, sb := range parked {
+		dir := fmt.Sprintf("/proc/%d/fd", sb.PID())
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			target, err := os.Readlink(filepath.Join(dir, e.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			allowed := target == "/dev/null" || target == "/null" || strings.HasPrefix(target, "socket:") ||
+				target == "anon_inode:[landlock-ruleset]" || // a kernel object of the spawner's
+				sb.kind == StartShell && e.Name() == "6" && target == "/" // its /proc, not attached yet
+			if !allowed {
+				t.Errorf("%s shell has fd %s open: %s", sb.kind, e.Name(), target)
+			}
+		}
+	}
+}
+
+// TestPin: a pinned sandbox begins on one CPU and is given all of them, threads
+// included.
+func TestPin(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Log("one CPU: nothing to see")
+		return
+	}
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	for _, pin := range []bool{true, false} {
+		spec := prog(root, "sleep")
+		spec.Pin = pin
+		r, w := pipe(t)
+		spec.Stdout = w
+		s, err := h.Start(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var cpus unix.CPUSet
+		if err := unix.SchedGetaffinity(s.PID(), &cpus); err != nil {
+			t.Fatal(err)
+		}
+		if one := cpus.Count() == 1; one != pin {
+			s.mu.Lock()
+			late := s.unpin != nil && !s.unpin.Stop() // a busy machine: the time is over already
+			s.mu.Unlock()
+			if !late {
+				t.Errorf("began on %d CPUs, pin is %v", cpus.Count(), pin)
+			}
+		}
+		if n, err := r.Read(make([]byte, 64)); n == 0 { // once it has all its threads
+			t.Fatal(err)
+		}
+		s.unpinNow()
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", s.PID()))
+		if err != nil || len(tasks) < 2 {
+			t.Fatalf("threads of a Go program: %v, %v", tasks, err)
+		}
+		for _, task := range tasks {
+			tid, err := strconv.Atoi(filepath.Base(task))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.SchedGetaffinity(tid, &cpus); err != nil || cpus != h.cpus {
+				t.Errorf("thread %d has %d CPUs, %v; want all", tid, cpus.Count(), err)
+			}
+		}
+		s.Kill()
+		wait(t, s)
 	}
 }

@@ -49,6 +49,16 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	return h.startSpawner(ctx, &spec, clock)
 }
 
+// begun is the end of every start that has succeeded.
+func (s *Sandbox) begun(spec *Spec, clock *clock) *Sandbox {
+	clock.mark("executed")
+	s.clock = clock
+	if spec.Pin {
+		s.unpinLater()
+	}
+	return s
+}
+
 // startSpawner has the spawner make the whole sandbox.
 func (h *Host) startSpawner(ctx context.Context, spec *Spec, clock *clock) (*Sandbox, error) {
 	s := h.newSandbox(StartSpawner)
@@ -65,8 +75,7 @@ func (h *Host) startSpawner(ctx context.Context, spec *Spec, clock *clock) (*San
 	if err := h.answered(ctx, s, sp); err != nil {
 		return nil, err
 	}
-	clock.mark("executed")
-	return s, nil
+	return s.begun(spec, clock), nil
 }
 
 // launch sends a spawner all of a start. After an error the caller releases s.
