@@ -73,6 +73,7 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 	if err := json.Unmarshal(rec.Spec, &spec); err != nil {
 		return nil, fmt.Errorf("record of function %s: %w", rec.Name, err)
 	}
+	cfg.Env = withLimits(cfg.Env, cfg.Resources)
 	user, work, err := e.tenant(cfg.Tenant)
 	if err != nil {
 		return nil, err
