@@ -137,6 +137,7 @@ func (f *function) describe() *Function {
 		Config: f.config, Deployed: f.deployed,
 		Instances: len(f.instances), Busy: f.busy, Queued: len(f.waiters),
 		Invocations: f.invocations.Load(), Failures: f.failures.Load(),
+		Defences: f.e.cfg.Sandboxes.Defences(),
 	}
 }
 
