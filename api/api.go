@@ -30,6 +30,7 @@ type Version struct {
 
 // Check is one line of `fre doctor`.
 type Check struct {
+	ID     string `json:"id"` // as the daemon's configuration calls it
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
 	Found  string `json:"found"`
@@ -89,7 +90,8 @@ type Function struct {
 // FunctionDetails is a function with its image's configuration.
 type FunctionDetails struct {
 	Function
-	Config json.RawMessage `json:"config,omitempty"`
+	Config   json.RawMessage `json:"config,omitempty"`
+	Defences []string        `json:"defences"` // in force around its sandboxes, besides namespaces and limits
 }
 
 // DeployRequest is the JSON body of a deployment of an image that is already
@@ -133,7 +135,8 @@ type Sandbox struct {
 	Created  time.Time  `json:"created"`
 	Ended    *time.Time `json:"ended,omitempty"`
 	Exit     *Exit      `json:"exit,omitempty"`
-	Stats    *Stats     `json:"stats,omitempty"` // where asked for, of live ones
+	Stats    *Stats     `json:"stats,omitempty"`    // where asked for, of live ones
+	Defences []string   `json:"defences,omitempty"` // in force besides namespaces and limits, of live ones
 }
 
 // Stats is what a sandbox uses now.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -17,14 +19,43 @@ type Check = sandbox.Check
 // HostChecks probes the host; it needs no running engine.
 func HostChecks() []Check { return sandbox.Probe() }
 
+// Checks probes the host and the state directory, which must exist.
+func Checks(stateDir string) []Check {
+	return append(HostChecks(), checkHardLinks(stateDir), checkSpace(stateDir))
+}
+
 // Checks probes the host and the state directory.
-func (e *Engine) Checks() []Check {
-	return append(HostChecks(), checkHardLinks(e.cfg.StateDir), checkSpace(e.cfg.StateDir))
+func (e *Engine) Checks() []Check { return Checks(e.cfg.StateDir) }
+
+// Require returns an error that names each of the ids whose check is not OK, what
+// follows and what to do, or those that no check has.
+func Require(checks []Check, ids []string) error {
+	known := make([]string, 0, len(checks))
+	byID := make(map[string]Check, len(checks))
+	for _, c := range checks {
+		known = append(known, c.ID)
+		byID[c.ID] = c
+	}
+	var unknown, lacking []string
+	for _, id := range ids {
+		if c, ok := byID[id]; !ok {
+			unknown = append(unknown, strconv.Quote(id))
+		} else if !c.OK {
+			lacking = append(lacking, fmt.Sprintf("%s (%s: %s): %s; %s", id, c.Name, c.Found, c.Effect, c.Next))
+		}
+	}
+	if len(unknown) > 0 {
+		return fmt.Errorf("require: no check is called %s; there are %s", strings.Join(unknown, ", "), strings.Join(known, ", "))
+	}
+	if len(lacking) > 0 {
+		return fmt.Errorf("this host lacks what the configuration requires:\n  %s", strings.Join(lacking, "\n  "))
+	}
+	return nil
 }
 
 // checkHardLinks tries what every image is made of.
 func checkHardLinks(dir string) Check {
-	c := Check{Name: "hard links in the state directory", OK: true, Found: "work"}
+	c := Check{ID: "hard_links", Name: "hard links in the state directory", OK: true, Found: "work"}
 	tmp, err := os.MkdirTemp(dir, "check-")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(tmp) }()
@@ -45,7 +76,7 @@ func checkHardLinks(dir string) Check {
 const lowSpace = 1 << 30
 
 func checkSpace(dir string) Check {
-	c := Check{Name: "free space in the state directory", OK: true}
+	c := Check{ID: "space", Name: "free space in the state directory", OK: true}
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		c.OK, c.Found = false, err.Error()

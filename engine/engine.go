@@ -273,6 +273,7 @@ type Function struct {
 	Queued      int // events waiting for an instance
 	Invocations uint64
 	Failures    uint64
+	Defences    []string // in force around its sandboxes (sandbox.Host.Defences)
 }
 
 // DeployOptions adjust Deploy.

@@ -73,6 +73,7 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 	if err := json.Unmarshal(rec.Spec, &spec); err != nil {
 		return nil, fmt.Errorf("record of function %s: %w", rec.Name, err)
 	}
+	cfg.Env = withLimits(cfg.Env, cfg.Resources)
 	user, work, err := e.tenant(cfg.Tenant)
 	if err != nil {
 		return nil, err
@@ -136,6 +137,7 @@ func (f *function) describe() *Function {
 		Config: f.config, Deployed: f.deployed,
 		Instances: len(f.instances), Busy: f.busy, Queued: len(f.waiters),
 		Invocations: f.invocations.Load(), Failures: f.failures.Load(),
+		Defences: f.e.cfg.Sandboxes.Defences(),
 	}
 }
 

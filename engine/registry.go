@@ -28,6 +28,7 @@ type Sandbox struct {
 	Created  time.Time
 	Ended    time.Time // zero while running
 	Exit     *sandbox.ExitStatus
+	Defences []string // in force around it while it runs (sandbox.Host.Defences)
 }
 
 // box is a live sandbox with what lists need to know of it.
@@ -154,8 +155,11 @@ func (b *box) describe(s State) *Sandbox {
 // ones.
 func (e *Engine) Sandboxes(all bool) []*Sandbox {
 	var out []*Sandbox
+	defences := e.cfg.Sandboxes.Defences()
 	for _, b := range e.boxes.all() {
-		out = append(out, b.describe(b.state()))
+		s := b.describe(b.state())
+		s.Defences = defences
+		out = append(out, s)
 	}
 	if all {
 		e.boxes.mu.Lock()

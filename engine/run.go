@@ -64,7 +64,8 @@ func (e *Engine) Run(ctx context.Context, r RunRequest) (sandbox.ExitStatus, err
 	res := cfg.Resources
 	spec := sandbox.Spec{
 		ID: newID(), Rootfs: e.cfg.Store.Rootfs(img.Digest), Args: args, Dir: "/work",
-		Env: append(slices.Concat([]string{"PATH=" + searchPath, "HOME=/work"}, cfg.Env), r.Env...), User: user, Work: work,
+		Env:  withLimits(slices.Concat([]string{"PATH=" + searchPath, "HOME=/work"}, cfg.Env, r.Env), res),
+		User: user, Work: work,
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr,
 		Limits: sandbox.Limits{MemoryBytes: res.MemoryBytes, CPUMillis: res.CPUMillis, Pids: res.Pids, TmpBytes: res.TmpBytes, Files: res.Files},
 	}

@@ -15,7 +15,8 @@ import (
 
 // Check is one line of `fre doctor`: what sandboxes need of the host.
 type Check struct {
-	Name   string
+	ID     string // short and lasting, for the configuration's require
+	Name   string // for people
 	OK     bool
 	Found  string // what is there
 	Effect string // what follows where it is not OK
@@ -25,14 +26,14 @@ type Check struct {
 // Probe looks at the host and changes nothing. It needs no [Host]; without root
 // it reports so and what it could see.
 func Probe() []Check {
-	checks := []Check{probeRoot(), probeKernel()}
+	found, err := ask()
+	checks := []Check{probeRoot(), probeKernel(), probeClone3(found, err)}
 	for _, call := range []struct {
 		name string
 		try  func() error
 	}{
 		// Each is called with arguments it must refuse with something else
 		// than ENOSYS (or EPERM, a seccomp filter's answer).
-		{"clone3", clone3Missing},
 		{"open_tree", func() error { _, err := unix.OpenTree(-1, "", 0); return err }},
 		{"move_mount", func() error { return unix.MoveMount(-1, "", -1, "", unix.MOVE_MOUNT_F_EMPTY_PATH) }},
 		{"mount_setattr", func() error { return unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}) }},
@@ -41,13 +42,13 @@ func Probe() []Check {
 	} {
 		checks = append(checks, probeCall(call.name, call.try()))
 	}
-	checks = append(checks, probeProc(), probeUserns(), probeAppArmor())
+	checks = append(checks, probeProc(), probeUserns(), probeAppArmor(), probeSeccomp(found, err), probeLandlock(found, err))
 	return append(checks, probeCgroups()...)
 }
 
 func probeRoot() Check {
 	return Check{
-		Name: "root", OK: os.Geteuid() == 0,
+		ID: "root", Name: "root", OK: os.Geteuid() == 0,
 		Found:  "uid " + strconv.Itoa(os.Geteuid()),
 		Effect: "no sandbox can be started",
 		Next:   "run the engine as root",
@@ -59,7 +60,7 @@ const oldest = "5.12"
 
 func probeKernel() Check {
 	c := Check{
-		Name:   "kernel",
+		ID: "kernel", Name: "kernel",
 		Effect: "no sandbox can be started",
 		Next:   "boot Linux " + oldest + " or newer",
 	}
@@ -85,12 +86,14 @@ func kernelAtLeast(release, least string) bool {
 	return have[0] > want[0] || have[0] == want[0] && have[1] >= want[1]
 }
 
+const allowCall = "boot Linux " + oldest + " or newer; inside a container, allow the call in its seccomp profile"
+
 func probeCall(name string, err error) Check {
 	c := Check{
-		Name: name, OK: !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM),
+		ID: name, Name: name, OK: !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM),
 		Found:  "present",
 		Effect: "no sandbox can be started",
-		Next:   "boot Linux " + oldest + " or newer; inside a container, allow the call in its seccomp profile",
+		Next:   allowCall,
 	}
 	if !c.OK {
 		c.Found = err.Error()
@@ -98,12 +101,15 @@ func probeCall(name string, err error) Check {
 	return c
 }
 
-// clone3Missing has fre-shell ask the kernel for a clone3 that it must refuse:
-// Go has no binding for it.
-func clone3Missing() error {
+// asked is what fre-shell found: by the name of a call of the kernel's, 0 where it
+// is missing, else 1 or a version.
+type asked map[string]int
+
+// ask has fre-shell make the calls that Go has no binding for.
+func ask() (asked, error) {
 	program, err := openProgram()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer program.Close()
 	cmd := exec.Cmd{
@@ -111,15 +117,63 @@ func clone3Missing() error {
 		Args: []string{"fre-shell", "probe"},
 		Env:  []string{},
 	}
-	if err := cmd.Run(); err != nil {
-		return unix.ENOSYS
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("fre-shell probe: %w", err)
 	}
-	return nil
+	found := asked{}
+	for line := range strings.Lines(string(out)) {
+		var name string
+		var value int
+		if _, err := fmt.Sscan(line, &name, &value); err != nil {
+			return nil, fmt.Errorf("fre-shell probe said %q: %w", line, err)
+		}
+		found[name] = value
+	}
+	return found, nil
+}
+
+// check fills in c; err is ask's.
+func (found asked) check(c Check, err error) Check {
+	c.OK, c.Found = found[c.ID] > 0, "present"
+	if err != nil {
+		c.Found = err.Error()
+	} else if !c.OK {
+		c.Found = "missing"
+	}
+	return c
+}
+
+func probeClone3(found asked, err error) Check {
+	return found.check(Check{ID: "clone3", Name: "clone3", Effect: "no sandbox can be started", Next: allowCall}, err)
+}
+
+func probeSeccomp(found asked, err error) Check {
+	return found.check(Check{
+		ID: "seccomp", Name: "system call filter",
+		Effect: "no sandbox can be started",
+		Next:   "boot a kernel built with CONFIG_SECCOMP_FILTER",
+	}, err)
+}
+
+func probeLandlock(found asked, err error) Check {
+	c := found.check(Check{
+		ID: "landlock", Name: "Landlock",
+		Effect: "namespaces alone keep signals and abstract sockets inside; " +
+			"what has the host's network, as build steps do, can reach the host's abstract sockets",
+		Next: "boot Linux 6.12 or newer, with landlock in CONFIG_LSM or in lsm= on its command line",
+	}, err)
+	if abi := found["landlock"]; abi >= landlockScopes {
+		c.Found = fmt.Sprintf("ABI %d: signals and abstract sockets stay inside", abi)
+	} else if abi > 0 {
+		c.OK, c.Found = false, fmt.Sprintf("ABI %d, without scopes", abi)
+	}
+	return c
 }
 
 func probeProc() Check {
 	c := Check{
-		Name: "proc subset=pid", Found: "supported",
+		ID: "proc_subset", Name: "proc subset=pid", Found: "supported",
 		Effect: "no sandbox can be started",
 		Next:   "boot Linux 5.8 or newer",
 	}
@@ -137,7 +191,7 @@ func probeProc() Check {
 
 func probeUserns() Check {
 	c := Check{
-		Name:   "user namespaces",
+		ID: "userns", Name: "user namespaces",
 		Effect: "no sandbox can be started",
 		Next:   "set user.max_user_namespaces by sysctl to one per tenant at least",
 	}
@@ -175,7 +229,7 @@ func tryUserns() error {
 
 func probeAppArmor() Check {
 	c := Check{
-		Name: "AppArmor", OK: true, Found: "no restriction of user namespaces",
+		ID: "apparmor", Name: "AppArmor", OK: true, Found: "no restriction of user namespaces",
 		Effect: "only an engine without root is affected: FRE makes user namespaces as root",
 		Next:   "nothing, while the engine runs as root",
 	}
@@ -191,12 +245,12 @@ func probeCgroups() []Check {
 	layout, err := cgroup.Detect()
 	if err != nil {
 		return []Check{{
-			Name: "cgroups", Found: err.Error(),
+			ID: "cgroups", Name: "cgroups", Found: err.Error(),
 			Effect: "no limit can be enforced, so no sandbox is started",
 			Next:   "mount cgroup2 on /sys/fs/cgroup",
 		}}
 	}
-	checks := []Check{{Name: "cgroups", OK: true, Found: fmt.Sprintf("version %d", layout.Version)}}
+	checks := []Check{{ID: "cgroups", Name: "cgroups", OK: true, Found: fmt.Sprintf("version %d", layout.Version)}}
 	missing := layout.Missing()
 	for _, c := range []struct {
 		controller cgroup.Controller
@@ -208,7 +262,7 @@ func probeCgroups() []Check {
 		{cgroup.Pids, "a fork bomb can use up the host's processes"},
 	} {
 		check := Check{
-			Name: "cgroup " + string(c.controller), OK: true, Found: layout.Mounts[c.controller],
+			ID: "cgroup_" + string(c.controller), Name: "cgroup " + string(c.controller), OK: true, Found: layout.Mounts[c.controller],
 			Effect: "the engine refuses to start, unless the controller is configured as optional: then " + c.limit,
 			Next:   "remove cgroup_disable=" + string(c.controller) + " from the kernel's command line",
 		}
@@ -220,7 +274,7 @@ func probeCgroups() []Check {
 		checks = append(checks, check)
 	}
 	swap := Check{
-		Name: "swap accounting", OK: layout.Swap || !hasSwap(), Found: "swap counts towards the memory limit",
+		ID: "swap", Name: "swap accounting", OK: layout.Swap || !hasSwap(), Found: "swap counts towards the memory limit",
 		Effect: "a sandbox does not swap at its memory limit, but what the host swaps out no longer counts",
 		Next:   "boot with swapaccount=1, or turn swap off",
 	}

@@ -42,7 +42,7 @@ type Spec struct {
 	Policy   seccomp.Policy // system calls; seccomp.Default if zero
 
 	// Without is for tests alone: they show by it what a defence is worth. No
-	// configuration, interface or template may ever reach it (TestWithout).
+	// configuration, interface or template may ever reach it (TestWithoutIsForTests).
 	Without Defence
 
 	// Stdin, Stdout and Stderr become fds 0 to 2 (/dev/null where nil), Channel

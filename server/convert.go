@@ -51,7 +51,7 @@ func eventOf(e image.Event) *api.Event {
 func sandboxOf(b *engine.Sandbox) api.Sandbox {
 	out := api.Sandbox{
 		ID: b.ID, Function: b.Function, Image: b.Image, Tenant: b.Tenant, Command: b.Command,
-		State: string(b.State), PID: b.PID, Created: b.Created.UTC(),
+		State: string(b.State), PID: b.PID, Created: b.Created.UTC(), Defences: b.Defences,
 	}
 	if !b.Ended.IsZero() {
 		ended := b.Ended.UTC()
@@ -77,5 +77,5 @@ func logLineOf(l engine.LogLine) *api.LogLine {
 }
 
 func checkOf(c engine.Check) api.Check {
-	return api.Check{Name: c.Name, OK: c.OK, Found: c.Found, Effect: c.Effect, Next: c.Next}
+	return api.Check{ID: c.ID, Name: c.Name, OK: c.OK, Found: c.Found, Effect: c.Effect, Next: c.Next}
 }

@@ -209,7 +209,7 @@ func (s *server) function(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("encode configuration of %s: %w", f.Name, err)
 	}
-	return reply(w, http.StatusOK, api.FunctionDetails{Function: functionOf(f), Config: config})
+	return reply(w, http.StatusOK, api.FunctionDetails{Function: functionOf(f), Config: config, Defences: list(f.Defences, func(s string) string { return s })})
 }
 
 func (s *server) removeFunction(w http.ResponseWriter, r *http.Request) error {

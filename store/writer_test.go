@@ -163,8 +163,17 @@ func sourceDir(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 	}
-	err := unix.Setxattr(filepath.Join(dir, "attributes"), "user.fre", []byte("x"), 0)
-	if err != nil && !errors.Is(err, unix.ENOTSUP) {
+	// cap_net_raw+ep in the kernel's format (linux/capability.h), which takes root.
+	capability := []byte("\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00")
+	for _, a := range []struct{ file, name string }{
+		{"attributes", "user.fre"}, {"attributes", "security.capability"}, {"sub", "user.fre"},
+	} {
+		err := unix.Setxattr(filepath.Join(dir, a.file), a.name, capability, 0)
+		if err != nil && !errors.Is(err, unix.ENOTSUP) && (os.Geteuid() == 0 || !errors.Is(err, unix.EPERM)) {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(dir, "sub"), 0o750|fs.ModeSetgid|fs.ModeSticky); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -236,8 +245,13 @@ func TestAddDir(t *testing.T) {
 				if err != nil || os.SameFile(before, after) != scratch {
 					t.Errorf("large: adopted %t (%v), want %t", os.SameFile(before, after), err, scratch)
 				}
-				if n, err := unix.Listxattr(filepath.Join(image, "attributes"), nil); n > 0 {
-					t.Errorf("attributes: %d bytes of extended attributes (%v), want none", n, err)
+				for _, name := range []string{"attributes", "sub"} {
+					if n, err := unix.Listxattr(filepath.Join(image, name), nil); n > 0 {
+						t.Errorf("%s: %d bytes of extended attributes (%v), want none", name, n, err)
+					}
+				}
+				if st, err := os.Stat(filepath.Join(image, "sub")); err != nil || st.Mode() != fs.ModeDir|0o750 {
+					t.Errorf("sub: %v, %v, want mode 0750", st.Mode(), err)
 				}
 				if err := os.RemoveAll(dir); err != nil {
 					t.Fatal(err)

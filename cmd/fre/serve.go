@@ -42,6 +42,7 @@ type serveConfig struct {
 	MaxBody                      int64
 	Packages                     image.SettingsOverride
 	Debian                       []debian.Source // nil: the host's
+	Require                      []string        // ids of checks that must be OK
 }
 
 // serveCommand is the daemon. This file alone wires FRE's parts together.
@@ -56,9 +57,9 @@ Functions answer at http://LISTEN/function/NAME; the control socket serves the
 other fre commands, for root and the group named by --group. Sandboxes never
 outlive the engine: whatever a crash leaves is cleaned up at the next start.
 
---config names a YAML file with the member "packages", whose settings take
-precedence over the host's own configuration of pip, npm and apt (see
-docs/configuration.md).`,
+--config names a YAML file: "packages" takes precedence over the host's own
+configuration of pip, npm and apt, "require" lists checks of fre doctor without
+which the engine does not start (see docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
@@ -114,6 +115,11 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 
 	if err := os.MkdirAll(cfg.State, 0o711); err != nil {
 		return fmt.Errorf("make state directory: %w", err)
+	}
+	if len(cfg.Require) > 0 {
+		if err := engine.Require(engine.Checks(cfg.State), cfg.Require); err != nil {
+			return &hintError{fmt.Errorf("%s: %w", cfg.ConfigFile, err), "fre doctor --format '{{.ID}}: {{.Found}}' lists all checks"}
+		}
 	}
 	st, err := store.Open(filepath.Join(cfg.State, "store"), log)
 	if err != nil {
@@ -207,6 +213,7 @@ func readConfig(path string, cfg *serveConfig) error {
 		return fmt.Errorf("read configuration: %w", err)
 	}
 	var file struct {
+		Require  []string `yaml:"require"`
 		Packages struct {
 			image.SettingsOverride `yaml:",inline"`
 			Debian                 []struct {
@@ -221,6 +228,7 @@ func readConfig(path string, cfg *serveConfig) error {
 		return fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
 	}
 	cfg.Packages = file.Packages.SettingsOverride
+	cfg.Require = file.Require
 	for i, d := range file.Packages.Debian {
 		if d.URI == "" || d.Suite == "" || len(d.Components) == 0 || d.Keyring == "" {
 			return fmt.Errorf("%s: packages.debian[%d]: uri, suite, components and keyring are all needed", path, i)

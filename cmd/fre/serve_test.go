@@ -50,6 +50,9 @@ func TestReadConfig(t *testing.T) {
 			if diff := cmp.Diff(tt.want, cfg.Debian); diff != "" {
 				t.Error(diff)
 			}
+			if diff := cmp.Diff([]string{"landlock", "swap"}, cfg.Require); diff != "" {
+				t.Error(diff)
+			}
 			if cfg.Packages.Pip.Index == "" || cfg.Packages.CACerts == "" || cfg.Packages.Proxy.None == "" {
 				t.Errorf("settings not read: %+v", cfg.Packages)
 			}

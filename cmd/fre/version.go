@@ -97,7 +97,7 @@ something is amiss.`,
 			if errors.Is(err, client.ErrUnreachable) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "no engine answers: looking at this host directly")
 				for _, k := range doctorLocal() {
-					found.Checks = append(found.Checks, api.Check{Name: k.Name, OK: k.OK, Found: k.Found, Effect: k.Effect, Next: k.Next})
+					found.Checks = append(found.Checks, api.Check{ID: k.ID, Name: k.Name, OK: k.OK, Found: k.Found, Effect: k.Effect, Next: k.Next})
 				}
 				err = nil
 			}

@@ -9,6 +9,8 @@ const path = require('path');
 const { pathToFileURL } = require('url');
 const { inspect, format } = require('util');
 
+require('./limits.js');
+
 const READY = 1, FAILED = 2, INVOKE = 3, RESPONSE = 4, DATA = 5, ERROR = 6, CANCEL = 7, WINDOW = 8, LOG = 9, STOP = 10;
 const MORE = 1;
 const MAX_PAYLOAD = 1 << 20;

@@ -22,8 +22,12 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-//go:embed bootstrap.js
-var bootstrap []byte
+var (
+	//go:embed bootstrap.js
+	bootstrap []byte
+	//go:embed limits.js
+	limits []byte
+)
 
 // Runtime is the base "node". It implements image.Runtime.
 type Runtime struct {
@@ -40,8 +44,10 @@ func (r Runtime) Base() image.BaseSpec { return r.Environment }
 // FinishBase has nothing to do.
 func (Runtime) FinishBase(context.Context, *image.Step) ([]store.Part, error) { return nil, nil }
 
-// Bootstrap returns the program that loads the handler.
-func (Runtime) Bootstrap() map[string][]byte { return map[string][]byte{"bootstrap.js": bootstrap} }
+// Bootstrap returns the program that loads the handler, and what it requires.
+func (Runtime) Bootstrap() map[string][]byte {
+	return map[string][]byte{"bootstrap.js": bootstrap, "limits.js": limits}
+}
 
 // handlerPattern is file.export, the file without its extension.
 var handlerPattern = regexp.MustCompile(`^[^\x00-\x1f./][^\x00-\x1f]*\.[\pL_$][\pL\pN_$]*$`)
@@ -52,10 +58,25 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not file.export: write index.handle for what index.js exports as handle", t.Handler)}
 	}
-	return []string{"/usr/bin/node", "/opt/fre/bootstrap.js", t.Handler}, []string{
+	args = []string{"/usr/bin/node"}
+	if !heapSize.MatchString(t.Env["NODE_OPTIONS"]) {
+		args = append(args, fmt.Sprintf("--max-old-space-size=%d", heapMiB(t.Resources.MemoryBytes)))
+	}
+	return append(args, "/opt/fre/bootstrap.js", t.Handler), []string{
 		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8", "NODE_ENV=production",
 		"FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)),
 	}, nil
+}
+
+// heapSize matches what a template says itself about the heap's limit.
+var heapSize = regexp.MustCompile(`--max[-_]old[-_]space[-_]size`)
+
+// heapMiB is the limit of V8's heap in a sandbox with so much memory: three
+// quarters, and 64 MiB left for the rest of node, but no less than half. V8 would
+// go by the host's memory, so that the sandbox's limit killed the function before
+// a full collection, or an error that says where, could.
+func heapMiB(memory int64) int64 {
+	return max(memory/2, min(memory/4*3, memory-64<<20)) >> 20
 }
 
 // packageLock is what is read of npm's package-lock.json, version 3

@@ -91,3 +91,22 @@ func TestWithoutHosts(t *testing.T) {
 		}
 	}
 }
+
+func TestHeap(t *testing.T) {
+	for _, test := range []struct{ memory, want int64 }{{32, 16}, {128, 64}, {192, 128}, {256, 192}, {4096, 3072}} {
+		if got := heapMiB(test.memory << 20); got != test.want {
+			t.Errorf("heap of %d MiB in %d, want %d", got, test.memory, test.want)
+		}
+	}
+	tmpl := &image.Template{Handler: "index.handle", Resources: image.Resources{MemoryBytes: 256 << 20}}
+	args, _, err := Runtime{}.Command(tmpl)
+	if err != nil || args[1] != "--max-old-space-size=192" {
+		t.Errorf("arguments %q, %v", args, err)
+	}
+	for _, own := range []string{"--max-old-space-size=99", "--trace-gc --max_old_space_size=99"} {
+		tmpl.Env = map[string]string{"NODE_OPTIONS": own}
+		if args, _, err := (Runtime{}).Command(tmpl); err != nil || args[1] != "/opt/fre/bootstrap.js" {
+			t.Errorf("with NODE_OPTIONS=%q: arguments %q, %v", own, args, err)
+		}
+	}
+}

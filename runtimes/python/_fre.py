@@ -588,6 +588,40 @@ def forget_channel():
     fd = -1  # a child that goes on as if it were the function fails at its first frame
 
 
+def answer_for_sandbox():
+    """Makes os tell the sandbox's limits, where the kernel tells the host's
+    (docs/ordinary-software.md). They come with the function's environment, so
+    that they are read when they are asked for."""
+    host_cpu_count, host_sysconf = os.cpu_count, os.sysconf
+    cpus = {os.sysconf_names[n] for n in ("SC_NPROCESSORS_ONLN", "SC_NPROCESSORS_CONF")}
+    pages, free_pages = (os.sysconf_names[n] for n in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+
+    def limit(name):
+        try:
+            return int(os.environ[name])
+        except (KeyError, ValueError):
+            return 0
+
+    def cpu_count():
+        return limit("FRE_CPUS") or host_cpu_count()
+
+    def sysconf(name, /):
+        number = os.sysconf_names.get(name, name)
+        memory = limit("FRE_MEMORY_BYTES") // host_sysconf("SC_PAGE_SIZE")
+        if number in cpus:
+            return cpu_count()
+        if number == pages and memory:
+            return memory
+        if number == free_pages and memory:
+            with open("/proc/self/statm") as f:
+                return max(0, memory - int(f.read().split()[1]))
+        return host_sysconf(name)
+
+    os.cpu_count, os.sysconf = cpu_count, sysconf
+    if hasattr(os, "process_cpu_count"):  # Python 3.13
+        os.process_cpu_count = cpu_count
+
+
 def main(name):
     os.set_inheritable(fd, False)
     os.register_at_fork(after_in_child=forget_channel)
@@ -595,6 +629,7 @@ def main(name):
     del sys.argv[1:]
     sys.argv[0] = name
     sys.stdout.reconfigure(line_buffering=True)
+    answer_for_sandbox()
     try:
         concurrency = max(1, int(os.environ.get("FRE_CONCURRENCY") or 1))
     except ValueError:

@@ -28,7 +28,7 @@ type Policy int
 
 const (
 	Default    Policy = iota // functions and build steps
-	ForkServer               // and clone with the namespaces of a new sandbox, all of them at once
+	ForkServer               // and what makes the namespaces of its children
 )
 
 // Policies lists all there are, in their order.
@@ -56,11 +56,12 @@ type clause struct {
 	then verdict
 }
 
-// test asks whether an argument's lower half is one of values, after mask if
-// there is one. The calls tested take no more than those 32 bits: int and
-// unsigned int, and clone(2), which cuts its flags.
+// test asks whether half an argument is one of values, after mask if there is
+// one. The lower half is all that most of the calls tested take: int and unsigned
+// int, and clone(2), which cuts its flags.
 type test struct {
 	arg    int
+	high   bool // the upper half
 	mask   uint32
 	values []uint32
 }
@@ -161,7 +162,11 @@ func (r rule) compile() []unix.SockFilter {
 	for _, c := range slices.Backward(r.cases) {
 		body := []unix.SockFilter{give(c.then)}
 		for _, t := range slices.Backward(c.when) {
-			head := []unix.SockFilter{load(offsetArgs + 8*t.arg)}
+			offset := offsetArgs + 8*t.arg
+			if t.high {
+				offset += 4
+			}
+			head := []unix.SockFilter{load(offset)}
 			if t.mask != 0 {
 				head = append(head, unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: t.mask})
 			}

@@ -101,10 +101,6 @@ var refused = []uint32{
 const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// forkFlags are what a fork server makes its children with, and all it may.
-const forkFlags = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS |
-	unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP | uint32(unix.SIGCHLD)
-
 // sockets names families; those of the internet with the protocols that every
 // kernel has, so that no socket makes it load the module of a rarer one.
 var sockets = rule{
@@ -156,13 +152,26 @@ const (
 	uname26 = 0x20000 // UNAME26
 )
 
-// forkClone is clone's rule in a fork server: as in [Default], or exactly forkFlags.
-var forkClone = rule{
-	cases: append([]clause{
-		{when: []test{{arg: 0, values: []uint32{forkFlags}}}, then: allow},
-	}, checked[unix.SYS_CLONE].cases...),
-	otherwise: fail(unix.EPERM),
+// forking holds what a fork server may besides: make the namespaces of a new
+// sandbox, in three steps around fork(2), and go back to its own for the next.
+// None is a user namespace, in which it would have every capability.
+var forking = map[uint32]rule{
+	unix.SYS_UNSHARE: {
+		cases: []clause{{when: []test{
+			{arg: 0, high: true, values: []uint32{0}},
+			{arg: 0, values: []uint32{
+				unix.CLONE_NEWPID, forkMost, forkMost | unix.CLONE_NEWNET, unix.CLONE_NEWCGROUP,
+			}},
+		}, then: allow}},
+		otherwise: fail(unix.EPERM),
+	},
+	unix.SYS_SETNS: {
+		cases:     []clause{{when: []test{{arg: 1, values: []uint32{unix.CLONE_NEWPID, unix.CLONE_NEWNET}}}, then: allow}},
+		otherwise: fail(unix.EPERM),
+	},
 }
+
+const forkMost = unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
 // rules gathers the table of p.
 func (p Policy) rules() (map[uint32]rule, error) {
@@ -175,7 +184,7 @@ func (p Policy) rules() (map[uint32]rule, error) {
 	}
 	maps.Copy(all, checked)
 	if p == ForkServer {
-		all[unix.SYS_CLONE] = forkClone
+		maps.Copy(all, forking)
 	}
 	return all, nil
 }

@@ -4,7 +4,7 @@
  *                      empty read-only root, one socket (fd 3) to the engine.
  *                      It ends with the socket, and all sandboxes with it.
  *   fre-shell hold     makes a user namespace and waits for its input to end.
- *   fre-shell probe    exits with 0 if the kernel knows clone3.
+ *   fre-shell probe    prints which calls of the kernel's are there.
  *   fre-shell layout   prints wire.h's numbers for the test of wire.go.
  *
  * One thread; nothing is allocated. See wire.h and ARCHITECTURE.md.
@@ -12,7 +12,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -41,10 +43,16 @@ static int hold(void)
 	return 0;
 }
 
-/* A clone3 of size 0 is refused with EINVAL by a kernel that has the call. */
+/* What Go has no call for. A clone3 of size 0 is refused with EINVAL by a kernel
+ * that has the call. */
 static int probe(void)
 {
-	return syscall(SYS_clone3, NULL, 0) < 0 && errno == EINVAL ? 0 : 1;
+	uint32_t action = SECCOMP_RET_KILL_PROCESS;
+
+	printf("clone3 %d\n", syscall(SYS_clone3, NULL, 0) < 0 && errno == EINVAL);
+	printf("seccomp %d\n", syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0);
+	printf("landlock %d\n", landlock_abi());
+	return 0;
 }
 
 int main(int argc, char **argv)

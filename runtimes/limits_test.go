@@ -1,0 +1,26 @@
+package runtimes_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestLimits: an interpreter tells the sandbox's CPUs and memory, not the host's.
+func TestLimits(t *testing.T) {
+	for _, l := range languages(t) {
+		t.Run(l.name, func(t *testing.T) {
+			i := l.start(t, "limits.handle", "FRE_CPUS=3", "FRE_MEMORY_BYTES=268435456")
+			got, err := i.invoke(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]string{
+				"python": "[3,3,3,3,3,268435456,true]",
+				"node":   "[3,3,268435456,true]",
+			}[l.name]
+			if body := strings.ReplaceAll(got.Body, " ", ""); body != want {
+				t.Errorf("got %s, want %s", body, want)
+			}
+		})
+	}
+}
