@@ -154,6 +154,15 @@ type Exit struct {
 	OOMKilled      bool  `json:"oom_killed,omitempty"`
 	CPUNanos       int64 `json:"cpu_ns"`
 	MaxMemoryBytes int64 `json:"max_memory_bytes"`
+
+	Start string      `json:"start,omitempty"` // of a run: spawner, shell or attached
+	Trace []TraceStep `json:"trace,omitempty"` // of a run that asked for it
+}
+
+// TraceStep is one step of a start.
+type TraceStep struct {
+	Name      string `json:"name"`
+	DoneNanos int64  `json:"done_ns"` // since the start began
 }
 
 // LogLine is one line a function wrote or logged.
@@ -181,6 +190,7 @@ type RunRequest struct {
 	Args   []string `json:"args"`
 	Env    []string `json:"env,omitempty"` // KEY=value
 	Tenant string   `json:"tenant,omitempty"`
+	Trace  bool     `json:"trace,omitempty"` // note when each step of the start was done
 }
 
 // TemplateInfo is what a good template says about itself.

@@ -538,10 +538,18 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	status, err := r.Run(t.Context(), RunRequest{Image: "tool", Args: []string{"/function/fn"}, Env: []string{"FRE_PATH=/fail"}, Stderr: w})
+	result, err := r.Run(t.Context(), RunRequest{Image: "tool", Args: []string{"/function/fn"}, Env: []string{"FRE_PATH=/fail"}, Stderr: w, Trace: true})
 	_ = w.Close()
-	if err != nil || status.Code != 3 {
-		t.Errorf("run: %+v, %v", status, err)
+	if err != nil || result.Code != 3 {
+		t.Errorf("run: %+v, %v", result, err)
+	}
+	for i, step := range result.Trace {
+		if i > 0 && step.Done < result.Trace[i-1].Done {
+			t.Errorf("step %s was done before the one before it: %v", step.Name, result.Trace)
+		}
+	}
+	if len(result.Trace) < 10 {
+		t.Errorf("a %s start of %d steps: %v", result.Start, len(result.Trace), result.Trace)
 	}
 	if text, _ := io.ReadAll(out); string(text) != "went wrong\n" {
 		t.Errorf("stderr %q", text)

@@ -26,51 +26,72 @@ type RunRequest struct {
 	Args                  []string
 	Env                   []string
 	Tenant                string   // "default" if empty
+	Trace                 bool     // note when each step of the start was done
 	Stdin, Stdout, Stderr *os.File // the caller keeps and closes them
+}
+
+// RunResult says how a command was started and how it ended.
+type RunResult struct {
+	sandbox.ExitStatus
+	Start sandbox.StartKind
+	Trace []sandbox.TraceStep // if it was asked for
 }
 
 // Run runs a command and returns how it ended. When ctx ends the tree is
 // killed. A command that cannot be executed is a *sandbox.StartError.
-func (e *Engine) Run(ctx context.Context, r RunRequest) (sandbox.ExitStatus, error) {
+func (e *Engine) Run(ctx context.Context, r RunRequest) (RunResult, error) {
 	if err := e.begin(); err != nil {
-		return sandbox.ExitStatus{}, err
+		return RunResult{}, err
 	}
 	defer e.flight.Done()
+	b, spec, err := e.runSpec(r)
+	if err != nil {
+		return RunResult{}, err
+	}
+	status, err := e.runToEnd(ctx, b, spec)
+	if err != nil {
+		return RunResult{}, err
+	}
+	return RunResult{status, b.sb.Kind(), b.sb.Trace()}, nil
+}
+
+func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
+	fail := func(err error) (*box, sandbox.Spec, error) { return nil, sandbox.Spec{}, err }
 	img, err := e.cfg.Store.Image(r.Image)
 	if err != nil {
-		return sandbox.ExitStatus{}, err
+		return fail(err)
 	}
 	cfg, err := image.ConfigOf(img)
 	if err != nil {
-		return sandbox.ExitStatus{}, err
+		return fail(err)
 	}
 	if r.Tenant == "" {
 		r.Tenant = image.DefaultTenant
 	}
 	if !image.ValidName(r.Tenant) { // it names a directory; the builder's own is no valid name either
-		return sandbox.ExitStatus{}, fmt.Errorf("run: %w", &image.FieldError{Field: "tenant", Message: fmt.Sprintf("%q is not a tenant's name", r.Tenant)})
+		return fail(fmt.Errorf("run: %w", &image.FieldError{Field: "tenant", Message: fmt.Sprintf("%q is not a tenant's name", r.Tenant)}))
 	}
 	user, work, err := e.tenant(r.Tenant)
 	if err != nil {
-		return sandbox.ExitStatus{}, err
+		return fail(err)
 	}
 	args := r.Args
 	if len(args) == 0 {
 		args = cfg.Args
 	}
 	if args, err = lookPath(e.cfg.Store.Rootfs(img.Digest), args); err != nil {
-		return sandbox.ExitStatus{}, err
+		return fail(err)
 	}
 	res := cfg.Resources
 	spec := sandbox.Spec{
 		ID: newID(), Rootfs: e.cfg.Store.Rootfs(img.Digest), Args: args, Dir: "/work",
 		Env:  withLimits(slices.Concat([]string{"PATH=" + searchPath, "HOME=/work"}, cfg.Env, r.Env), res),
 		User: user, Work: work,
-		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr,
+		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Trace: r.Trace,
 		Limits: sandbox.Limits{MemoryBytes: res.MemoryBytes, CPUMillis: res.CPUMillis, Pids: res.Pids, TmpBytes: res.TmpBytes, Files: res.Files},
 	}
 	b := &box{id: spec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, tenant: r.Tenant, command: args, state: func() State { return StateBusy }}
-	return e.runToEnd(ctx, b, spec)
+	return b, spec, nil
 }
 
 // runToEnd starts a sandbox, kills it when ctx ends, and waits for its end.

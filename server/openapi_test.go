@@ -79,7 +79,7 @@ func TestOpenAPI(t *testing.T) {
 		api.LogLine{},
 		api.LogEntry{},
 		api.RunRequest{},
-		api.TemplateInfo{},
+		api.TemplateInfo{}, api.TraceStep{},
 		api.Error{},
 		api.ErrorBody{},
 	} {

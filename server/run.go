@@ -16,7 +16,6 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/sandbox"
 )
 
 // run answers POST /v1/run: after the upgrade, frames carry the command's
@@ -61,13 +60,13 @@ func (s *server) run(w http.ResponseWriter, r *http.Request) error {
 	output.Go(func() { run.copy(api.FrameStdout, p.stdout.ours) })
 	output.Go(func() { run.copy(api.FrameStderr, p.stderr.ours) })
 
-	status, err := s.engine.Run(ctx, engine.RunRequest{
-		Image: req.Image, Args: req.Args, Env: req.Env, Tenant: req.Tenant,
+	result, err := s.engine.Run(ctx, engine.RunRequest{
+		Image: req.Image, Args: req.Args, Env: req.Env, Tenant: req.Tenant, Trace: req.Trace,
 		Stdin: p.stdin.child, Stdout: p.stdout.child, Stderr: p.stderr.child,
 	})
 	p.closeChild() // the sandbox is gone: our ends see end of file, and EPIPE
 	output.Wait()
-	run.finish(status, err)
+	run.finish(result, err)
 	_ = conn.Close()
 	input.Wait()
 	return nil
@@ -155,8 +154,13 @@ func (s *session) copy(kind api.FrameKind, r io.Reader) {
 }
 
 // finish reports the end. A run that was cancelled has ended by a signal.
-func (s *session) finish(status sandbox.ExitStatus, err error) {
-	kind, v := api.FrameExit, any(exitOf(status))
+func (s *session) finish(result engine.RunResult, err error) {
+	exit := exitOf(result.ExitStatus)
+	exit.Start = string(result.Start)
+	for _, step := range result.Trace {
+		exit.Trace = append(exit.Trace, api.TraceStep{Name: step.Name, DoneNanos: int64(step.Done)})
+	}
+	kind, v := api.FrameExit, any(exit)
 	switch {
 	case errors.Is(err, context.Canceled):
 		v = api.Exit{Code: -1, Signal: int(unix.SIGKILL)}

@@ -44,7 +44,7 @@ type Engine interface {
 	Stats(id string) (sandbox.Stats, error)
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	Kill(id string) error
-	Run(ctx context.Context, r engine.RunRequest) (sandbox.ExitStatus, error)
+	Run(ctx context.Context, r engine.RunRequest) (engine.RunResult, error)
 
 	Checks() []engine.Check
 }

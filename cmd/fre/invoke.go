@@ -9,6 +9,7 @@ import (
 	"os"
 	"sort"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -126,6 +127,9 @@ and exit status are passed through (fre help exit-codes); Ctrl-C kills it.`,
 			if err != nil {
 				return runError{err}
 			}
+			if req.Trace {
+				printTrace(cmd.ErrOrStderr(), exit)
+			}
 			if exit.OOMKilled {
 				fmt.Fprintln(cmd.ErrOrStderr(), "fre: the memory limit killed it")
 			}
@@ -140,8 +144,22 @@ and exit status are passed through (fre help exit-codes); Ctrl-C kills it.`,
 	}
 	cmd.Flags().SetInterspersed(false) // flags behind IMAGE are the command's
 	cmd.Flags().StringArrayVarP(&req.Env, "env", "e", nil, "`KEY=VALUE` for the command; may be repeated")
+	cmd.Flags().BoolVar(&req.Trace, "trace", false, "print the steps of the start, and when each was done, to stderr at the end")
 	cmd.Flags().StringVar(&req.Tenant, "tenant", "", "whose /work it sees; default: default")
 	return cmd
+}
+
+// printTrace prints a start as a table: each step, when it was done and how long
+// after the one before.
+func printTrace(w io.Writer, exit api.Exit) {
+	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "%s start\tdone at µs\ttook µs\t\n", exit.Start)
+	before := int64(0)
+	for _, step := range exit.Trace {
+		fmt.Fprintf(t, "%s\t%.1f\t%.1f\t\n", step.Name, float64(step.DoneNanos)/1e3, float64(step.DoneNanos-before)/1e3)
+		before = step.DoneNanos
+	}
+	_ = t.Flush()
 }
 
 // runError has exit codes of its own, so that they cannot be taken for the
