@@ -563,6 +563,7 @@ func (c counting) Read(p []byte) (int, error) {
 
 // park connects a Conn to a function that is to be parked.
 func park(t *testing.T) (*Conn, *net.UnixConn) {
+	t.Helper()
 	a, b := pair(t)
 	c := NewConn(a, Config{Parked: true})
 	t.Cleanup(func() { _, _ = c.Close(), b.Close() })

@@ -65,7 +65,7 @@ func (e *Engine) Run(ctx context.Context, r RunRequest) (sandbox.ExitStatus, err
 	spec := sandbox.Spec{
 		ID: newID(), Rootfs: e.cfg.Store.Rootfs(img.Digest), Args: args, Dir: "/work",
 		Env:  withLimits(slices.Concat([]string{"PATH=" + searchPath, "HOME=/work"}, cfg.Env, r.Env), res),
-		User: user, Work: work,
+		User: user, Work: work, WorkMapped: e.mapErr == nil,
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr,
 		Limits: sandbox.Limits{MemoryBytes: res.MemoryBytes, CPUMillis: res.CPUMillis, Pids: res.Pids, TmpBytes: res.TmpBytes, Files: res.Files},
 	}
@@ -146,7 +146,7 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 				return fmt.Errorf("bind %s: %w", b.Target, err)
 			}
 		}
-		spec.Mounts = append(spec.Mounts, sandbox.Mount(b))
+		spec.Mounts = append(spec.Mounts, sandbox.Mount{Source: b.Source, Target: b.Target, Writable: b.Writable})
 	}
 	if c.Network {
 		spec.Network = sandbox.NetworkHost

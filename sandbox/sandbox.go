@@ -78,7 +78,7 @@ type Mount struct {
 
 	// Mapped takes the owners of Source's files for ids inside the sandbox's
 	// user namespace (mount_setattr(2), MOUNT_ATTR_IDMAP), so that the same files
-	// suit any. [Host.CanMap] says whether Source's file system can.
+	// suit any. [CanMap] says whether Source's file system can.
 	Mapped bool
 }
 

@@ -47,8 +47,13 @@ func (r *ranges) release(base uint32) {
 
 // CanMap says whether the file system of dir can be mounted with Mount.Mapped;
 // the error says why not.
-func (h *Host) CanMap(dir string) error {
-	userns, err := newUserns(h.program, h.own.first)
+func CanMap(dir string) error {
+	program, err := openProgram()
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	userns, err := newUserns(program, 1<<28)
 	if err != nil {
 		return err
 	}
