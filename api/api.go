@@ -91,7 +91,16 @@ type Function struct {
 type FunctionDetails struct {
 	Function
 	Config   json.RawMessage `json:"config,omitempty"`
-	Defences []string        `json:"defences"` // in force around its sandboxes, besides namespaces and limits
+	Defences []string        `json:"defences"`         // in force around its sandboxes, besides namespaces and limits
+	Shells   *Shells         `json:"shells,omitempty"` // none if its interpreter is not started ahead
+}
+
+// Shells are the interpreters started ahead that a function's instances can
+// begin with; functions on the same base share them.
+type Shells struct {
+	Ready       int   `json:"ready"`        // parked now
+	Want        int   `json:"want"`         // as many as recent demand asks for
+	MemoryBytes int64 `json:"memory_bytes"` // of one
 }
 
 // DeployRequest is the JSON body of a deployment of an image that is already

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 )
 
 // Config is what an engine gives a [Conn]; the zero value will do.
@@ -16,6 +17,10 @@ type Config struct {
 	// invocation, "" for none or one that is over. Called by the reader: it must
 	// not block.
 	Log func(invocation, level, message string)
+
+	// Parked says that the bootstrap was started without a handler: it says
+	// PARKED and waits for [Conn.Load].
+	Parked bool
 }
 
 // Conn is the engine's end of one instance's channel. Its methods may be called
@@ -34,9 +39,11 @@ type Conn struct {
 	lastID uint64
 	err    error // why the channel is over
 
-	readyOnce sync.Once
-	isReady   chan struct{} // closed by READY
-	ready     Ready         // valid after isReady
+	isReady chan struct{} // closed by READY
+	ready   Ready         // valid after isReady
+
+	isParked chan struct{} // closed by PARKED; nil unless Config.Parked
+	loaded   atomic.Bool   // LOAD was sent
 }
 
 // NewConn takes ownership of conn and reads from it until it ends or Close.
@@ -44,6 +51,9 @@ func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 	c := &Conn{
 		conn: conn, log: cfg.Log, done: make(chan struct{}),
 		calls: map[uint64]*call{}, isReady: make(chan struct{}),
+	}
+	if cfg.Parked {
+		c.isParked = make(chan struct{})
 	}
 	if c.log == nil {
 		c.log = func(string, string, string) {}
@@ -80,6 +90,34 @@ func (c *Conn) Ready(ctx context.Context) (Ready, error) {
 	case <-ctx.Done():
 		return Ready{}, context.Cause(ctx)
 	}
+}
+
+// Parked waits until a bootstrap started with Config.Parked waits for its
+// function. Errors are those of [Conn.Ready].
+func (c *Conn) Parked(ctx context.Context) error {
+	select {
+	case <-c.isParked:
+		return nil
+	case <-c.done:
+		return c.Err()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Load tells a parked bootstrap which function it is from now on; [Conn.Ready]
+// follows. [ErrMetaTooLarge] if the environment is too long to be told: nothing
+// was sent.
+func (c *Conn) Load(ctx context.Context, l *Load) error {
+	p, err := json.Marshal(l)
+	if err != nil {
+		return fmt.Errorf("load %s: %w", l.Handler, err)
+	}
+	if len(p) > MaxMeta {
+		return fmt.Errorf("load %s: %w: %d bytes of environment, at most %d", l.Handler, ErrMetaTooLarge, len(p), MaxMeta)
+	}
+	c.loaded.Store(true)
+	return c.w.send(ctx, kindLoad, 0, 0, nil, p)
 }
 
 // Stop asks the function to finish what it has and exit. Done follows.
@@ -146,13 +184,13 @@ func (c *Conn) read() error {
 // frame acts on one frame from the function.
 func (c *Conn) frame(h header, p []byte) error {
 	switch h.kind {
+	case kindParked:
+		return c.frameParked(p)
 	case kindReady:
 		return c.frameReady(p)
 	case kindFailed:
-		select {
-		case <-c.isReady:
+		if isClosed(c.isReady) {
 			return fmt.Errorf("%w: FAILED after READY", ErrProtocol)
-		default:
 		}
 		f := &Failure{Load: true}
 		if err := unmarshal(p, f); err != nil {
@@ -162,12 +200,10 @@ func (c *Conn) frame(h header, p []byte) error {
 	case kindLog:
 		return c.frameLog(h.id, p)
 	case kindResponse, kindData, kindError, kindWindow:
-		select {
-		case <-c.isReady:
-		default:
+		if !isClosed(c.isReady) {
 			return fmt.Errorf("%w: frame kind 0x%02x before READY", ErrProtocol, uint8(h.kind))
 		}
-	case kindInvoke, kindCancel, kindStop:
+	case kindInvoke, kindCancel, kindStop, kindLoad:
 		return fmt.Errorf("%w: frame kind 0x%02x from a function", ErrProtocol, uint8(h.kind))
 	}
 
@@ -214,16 +250,35 @@ func (c *Conn) frameReady(p []byte) error {
 	if r.Protocol != 1 {
 		return fmt.Errorf("%w: version %d, want 1", ErrProtocol, r.Protocol)
 	}
-	first := false
-	c.readyOnce.Do(func() {
-		first = true
-		c.ready = r
-		close(c.isReady)
-	})
-	if !first {
+	if c.isParked != nil && !c.loaded.Load() {
+		return fmt.Errorf("%w: READY before LOAD", ErrProtocol)
+	}
+	if isClosed(c.isReady) {
 		return fmt.Errorf("%w: READY twice", ErrProtocol)
 	}
+	c.ready = r
+	close(c.isReady) // by the reader alone
 	return nil
+}
+
+func (c *Conn) frameParked(p []byte) error {
+	if len(p) != 0 {
+		return fmt.Errorf("%w: PARKED with %d bytes", ErrProtocol, len(p))
+	}
+	if c.isParked == nil || isClosed(c.isParked) {
+		return fmt.Errorf("%w: PARKED from what is no parked bootstrap", ErrProtocol)
+	}
+	close(c.isParked)
+	return nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 func (c *Conn) frameLog(id uint64, p []byte) error {

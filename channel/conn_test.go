@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -380,6 +381,8 @@ var malformed = map[string]string{
 	"INVOKE":                 frame(3, 0, 1, withMeta("{}", "")),
 	"CANCEL":                 frame(7, 0, 1, ""),
 	"STOP":                   frame(10, 0, 0, ""),
+	"PARKED":                 frame(11, 0, 0, ""),
+	"LOAD":                   frame(12, 0, 0, "{}"),
 	"READY again":            frame(1, 0, 0, readyJSON),
 	"FAILED after READY":     frame(2, 0, 0, "{}"),
 	"READY with id":          frame(1, 0, 1, readyJSON),
@@ -558,14 +561,78 @@ func (c counting) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// park connects a Conn to a function that is to be parked.
+func park(t *testing.T) (*Conn, *net.UnixConn) {
+	t.Helper()
+	a, b := pair(t)
+	c := NewConn(a, Config{Parked: true})
+	t.Cleanup(func() { _, _ = c.Close(), b.Close() })
+	return c, b
+}
+
+func TestParked(t *testing.T) {
+	c, b := park(t)
+	if _, err := io.WriteString(b, frame(11, 0, 0, "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Parked(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	long := &Load{Handler: "h", Env: map[string]string{"A": strings.Repeat("x", MaxMeta)}}
+	if err := c.Load(t.Context(), long); !errors.Is(err, ErrMetaTooLarge) {
+		t.Errorf("got %v, want ErrMetaTooLarge", err)
+	}
+	want := Load{Handler: "m.h", Dir: "/function", Env: map[string]string{"A": "b=c", "D": ""}}
+	if err := c.Load(t.Context(), &want); err != nil {
+		t.Fatal(err)
+	}
+	h, p, err := newFrameReader(b).next()
+	if err != nil || h.kind != kindLoad {
+		t.Fatalf("got frame %+v, %v", h, err)
+	}
+	var got Load
+	if err := json.Unmarshal(p, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := io.WriteString(b, frame(1, 0, 0, readyJSON)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestParkedMalformed(t *testing.T) {
+	for name, raw := range map[string]string{
+		"READY before PARKED": frame(1, 0, 0, readyJSON),
+		"READY before LOAD":   frame(11, 0, 0, "") + frame(1, 0, 0, readyJSON),
+		"PARKED twice":        frame(11, 0, 0, "") + frame(11, 0, 0, ""),
+		"PARKED with more":    frame(11, 0, 0, "x"),
+		"PARKED for an event": frame(11, 0, 1, ""),
+		"LOAD":                frame(12, 0, 0, "{}"),
+		"RESPONSE":            frame(11, 0, 0, "") + frame(4, 0, 1, withMeta(`{"status":200,"headers":[]}`, "")),
+	} {
+		c, b := park(t)
+		_, _ = io.WriteString(b, raw) // the engine may hang up in the middle
+		<-c.Done()
+		if err := c.Err(); !errors.Is(err, ErrProtocol) {
+			t.Errorf("%s: got %v, want ErrProtocol", name, err)
+		}
+	}
+}
+
 func FuzzConn(f *testing.F) {
 	for _, raw := range malformed {
 		f.Add([]byte(raw))
 	}
 	f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200,"headers":[["a","b"]]}`, "x")) + frame(5, 0, 1, "y")))
+	f.Add([]byte(frame(11, 0, 0, "")))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		a, b := pair(t)
-		c := NewConn(a, Config{})
+		c := NewConn(a, Config{Parked: len(raw)%2 == 0})
 		got := make(chan struct{})
 		go func() {
 			defer close(got)

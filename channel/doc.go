@@ -50,6 +50,14 @@ func (f *Failure) Error() string {
 	return strings.TrimPrefix(f.Type+": "+f.Message, ": ")
 }
 
+// Load is what a parked bootstrap needs to become a function: the payload of
+// LOAD.
+type Load struct {
+	Handler string            `json:"handler"`
+	Dir     string            `json:"dir"` // working directory
+	Env     map[string]string `json:"env"` // the whole environment, FRE_CHANNEL and FRE_CONCURRENCY included
+}
+
 // Ready is what a bootstrap says once its handler is loaded.
 type Ready struct {
 	Protocol    int    `json:"protocol"`    // 1

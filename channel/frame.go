@@ -22,6 +22,8 @@ const (
 	kindWindow   kind = 0x08
 	kindLog      kind = 0x09
 	kindStop     kind = 0x0a
+	kindParked   kind = 0x0b
+	kindLoad     kind = 0x0c
 )
 
 const (
@@ -78,16 +80,22 @@ func (f *frameReader) next() (header, []byte, error) {
 		return h, nil, fmt.Errorf("%w: frame of %d bytes", ErrProtocol, n)
 	case fds != 0:
 		return h, nil, fmt.Errorf("%w: file descriptors announced", ErrProtocol)
-	case h.kind < kindReady || h.kind > kindStop:
+	case h.kind < kindReady || h.kind > kindLoad:
 		return h, nil, fmt.Errorf("%w: frame kind 0x%02x", ErrProtocol, uint8(h.kind))
 	case h.flags&^flagMore != 0,
 		h.more() && h.kind != kindInvoke && h.kind != kindResponse && h.kind != kindData:
 		return h, nil, fmt.Errorf("%w: flags 0x%02x in frame kind 0x%02x", ErrProtocol, h.flags, uint8(h.kind))
 	}
-	if about := h.kind == kindReady || h.kind == kindFailed || h.kind == kindStop; about && h.id != 0 {
-		return h, nil, fmt.Errorf("%w: frame kind 0x%02x for invocation %d", ErrProtocol, uint8(h.kind), h.id)
-	} else if !about && h.id == 0 && h.kind != kindLog {
-		return h, nil, fmt.Errorf("%w: frame kind 0x%02x without an invocation", ErrProtocol, uint8(h.kind))
+	switch h.kind {
+	case kindReady, kindFailed, kindStop, kindParked, kindLoad: // about the channel
+		if h.id != 0 {
+			return h, nil, fmt.Errorf("%w: frame kind 0x%02x for invocation %d", ErrProtocol, uint8(h.kind), h.id)
+		}
+	case kindInvoke, kindResponse, kindData, kindError, kindCancel, kindWindow:
+		if h.id == 0 {
+			return h, nil, fmt.Errorf("%w: frame kind 0x%02x without an invocation", ErrProtocol, uint8(h.kind))
+		}
+	case kindLog: // about either
 	}
 	// A payload that is in the buffer already needs no copy.
 	if h.len <= f.r.Buffered() {

@@ -21,7 +21,7 @@ func HostChecks() []Check { return sandbox.Probe() }
 
 // Checks probes the host and the state directory, which must exist.
 func Checks(stateDir string) []Check {
-	return append(HostChecks(), checkHardLinks(stateDir), checkSpace(stateDir))
+	return append(HostChecks(), checkHardLinks(stateDir), checkMapping(sandbox.CanMap(stateDir)), checkSpace(stateDir))
 }
 
 // Checks probes the host and the state directory.
@@ -68,6 +68,20 @@ func checkHardLinks(dir string) Check {
 		c.OK, c.Found = false, err.Error()
 		c.Effect = "no image can be built"
 		c.Next = "give --state a directory on ext4, xfs, btrfs or tmpfs"
+	}
+	return c
+}
+
+// checkMapping says whether tenants' directories can be given to a sandbox whose
+// user namespace was there before its tenant was known.
+func checkMapping(err error) Check {
+	c := Check{
+		ID: "idmap", Name: "idmapped mounts of the state directory", OK: err == nil, Found: "work",
+		Effect: "no runtime shells: interpreters start with their function",
+		Next:   "give --state a directory on ext4, xfs or btrfs (tmpfs from Linux 6.3)",
+	}
+	if err != nil {
+		c.Found = err.Error()
 	}
 	return c
 }

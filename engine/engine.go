@@ -7,9 +7,10 @@
 // (instance.go) and hands them out as leases (lease.go); an invocation
 // (invoke.go) holds one lease until its answer's body is closed.
 //
-// Lock order: Engine.deployMu, Engine.mu, function.mu, functionLog.mu. Only
-// deployMu and functionLog.mu are held over the disk, and no event waits for
-// the former.
+// Lock order: Engine.deployMu, Engine.tenantMu, shells.disk, Engine.mu,
+// shells.mu, function.mu, functionLog.mu. Only the first three and
+// functionLog.mu are held over the disk, and no event waits for
+// those.
 package engine
 
 import (
@@ -69,9 +70,10 @@ type Config struct {
 
 	Metrics  prometheus.Registerer // nil: not exported
 	UIDBase  uint32                // first host id of tenant 1; default 0x10000000
-	MaxQueue int                   // events waiting for one function; default 1024
-	LogBytes int64                 // size of a function's log file before it is rotated; default 8 MiB
-	LogFiles int                   // rotated files kept beside the current one; default 3
+	Shells   ShellConfig
+	MaxQueue int   // events waiting for one function; default 1024
+	LogBytes int64 // size of a function's log file before it is rotated; default 8 MiB
+	LogFiles int   // rotated files kept beside the current one; default 3
 }
 
 // Engine is safe for use by several goroutines.
@@ -80,7 +82,11 @@ type Engine struct {
 	log     *slog.Logger
 	metrics *metrics
 	boxes   registry
+	shells  *shells
+	mapErr  error         // why /work cannot be mounted with mapped owners; nil if it can
 	nextID  atomic.Uint64 // of invocations; starts at the time of Open, so that no id comes twice
+
+	tenantMu sync.Mutex // held over the disk while a tenant's directory is made
 
 	deployMu  sync.Mutex
 	functions atomic.Pointer[map[string]*function] // replaced whole under deployMu
@@ -109,12 +115,17 @@ func Open(cfg Config) (*Engine, error) {
 	if cfg.LogFiles == 0 {
 		cfg.LogFiles = 3
 	}
-	for _, dir := range []string{"logs", "tenants"} {
-		if err := os.MkdirAll(filepath.Join(cfg.StateDir, dir), 0o711); err != nil {
+	// Nobody but root may reach what tenants keep: its owners are ids that other
+	// users of the host may have.
+	for dir, mode := range map[string]os.FileMode{"logs": 0o711, "tenants": 0o700} {
+		path := filepath.Join(cfg.StateDir, dir)
+		if err := errors.Join(os.MkdirAll(path, mode), os.Chmod(path, mode)); err != nil {
 			return nil, fmt.Errorf("make state directory: %w", err)
 		}
 	}
 	e := &Engine{cfg: cfg, log: cfg.Log, closed: make(chan struct{})}
+	e.mapErr = sandbox.CanMap(filepath.Join(cfg.StateDir, "tenants"))
+	e.shells = newShells(e, cfg.Shells)
 	life, abort := context.WithCancelCause(context.Background())
 	e.life, e.abort = life, func() { abort(ErrClosed) }
 	e.metrics = newMetrics(cfg.Metrics, e)
@@ -139,8 +150,10 @@ func Open(cfg Config) (*Engine, error) {
 		functions[rec.Name] = f
 	}
 	for _, f := range functions {
+		f.publish()
 		f.warm()
 	}
+	e.spawn(e.shells.prune)
 	return e, nil
 }
 
@@ -258,6 +271,9 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string) (*store.Image, err
 			return nil, fmt.Errorf("remove image %s: sandbox %s runs it: %w", ref, b.id, store.ErrInUse)
 		}
 	}
+	if image.IsShellRoot(img) && e.shells.uses(img) {
+		return nil, fmt.Errorf("remove image %s: runtime shells of deployed functions run it: %w", ref, store.ErrInUse)
+	}
 	return img, e.cfg.Store.RemoveImage(ctx, img.Digest)
 }
 
@@ -273,7 +289,8 @@ type Function struct {
 	Queued      int // events waiting for an instance
 	Invocations uint64
 	Failures    uint64
-	Defences    []string // in force around its sandboxes (sandbox.Host.Defences)
+	Defences    []string    // in force around its sandboxes (sandbox.Host.Defences)
+	Shells      *ShellStats // what its instances can start from; nil: nothing
 }
 
 // DeployOptions adjust Deploy.
@@ -325,6 +342,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 		}
 		return nil, err
 	}
+	f.publish()
 	e.replaceLocked(name, f)
 	if old != nil {
 		old.retire()

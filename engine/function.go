@@ -1,11 +1,8 @@
 package engine
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,7 +29,10 @@ type function struct {
 	logs     *functionLog // set before the function is published; kept over redeployments
 
 	invocations, failures atomic.Uint64
-	cold, warmed          prometheus.Observer
+	warmed                prometheus.Observer
+
+	shells    *shellPool // what its instances can start from; nil: nothing
+	furniture *furniture // set with shells
 
 	mu        sync.Mutex
 	retired   bool
@@ -82,37 +82,50 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		e: e, name: rec.Name, template: spec.Template, version: spec.Version, image: img, config: cfg, deployed: rec.Deployed,
 		user: user, work: work,
 		instances: make(map[*instance]struct{}),
-		cold:      e.metrics.start.WithLabelValues(rec.Name, "cold"),
-		warmed:    e.metrics.start.WithLabelValues(rec.Name, "warm"),
+		warmed:    e.metrics.start.WithLabelValues(rec.Name, string(StartWarm)),
 	}
 	return f, nil
 }
 
-// functionUID is the user every function runs as, inside its namespace.
-const functionUID = 1000
+// started notes a start and how long the event waited for it.
+func (f *function) started(kind sandbox.StartKind, took time.Duration) {
+	f.e.metrics.start.WithLabelValues(f.name, string(kind)).Observe(took.Seconds())
+}
 
-// tenant returns the identity and the /work directory of a tenant, making both
-// at first use.
-func (e *Engine) tenant(name string) (sandbox.User, string, error) {
-	t, err := e.cfg.Store.Tenant(context.Background(), name)
-	if err != nil {
-		return sandbox.User{}, "", err
+// publish readies a function that is about to be found by its name.
+func (f *function) publish() {
+	if f.shells = f.e.shells.use(f); f.shells == nil {
+		return
 	}
-	user := sandbox.User{Tenant: name, HostBase: e.cfg.UIDBase + (t.ID-1)<<16, UID: functionUID, GID: functionUID}
-	work := filepath.Join(e.cfg.StateDir, "tenants", name, "work")
-	if err := os.MkdirAll(work, 0o700); err != nil {
-		return user, "", fmt.Errorf("make /work of tenant %s: %w", name, err)
+	if f.furniture = f.newFurniture(); f.furniture == nil {
+		f.shells.leave()
+		f.shells = nil
 	}
-	id := int(user.HostBase + functionUID)
-	if err := os.Chown(work, id, id); err != nil {
-		return user, "", fmt.Errorf("own /work of tenant %s: %w", name, err)
+}
+
+// environment is what an instance that speaks the channel gets.
+func (f *function) environment() []string {
+	env := f.config.Env
+	return append(env[:len(env):len(env)], "FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
+}
+
+// channelLog takes what the handler of one instance logs.
+func (f *function) channelLog(sandbox string) func(invocation, level, message string) {
+	return func(invocation, level, message string) {
+		f.logs.append(LogLine{Time: time.Now(), Sandbox: sandbox, Invocation: invocation, Stream: "log", Level: level, Text: message})
 	}
-	return user, work, nil
+}
+
+func (f *function) limits() sandbox.Limits {
+	r := f.config.Resources
+	return sandbox.Limits{
+		MemoryBytes: r.MemoryBytes, CPUMillis: r.CPUMillis, Pids: r.Pids,
+		TmpBytes: r.TmpBytes, Files: r.Files,
+	}
 }
 
 // spec is the sandbox of one instance.
 func (f *function) spec(id string) sandbox.Spec {
-	r := f.config.Resources
 	return sandbox.Spec{
 		ID:       id,
 		Rootfs:   f.e.cfg.Store.Rootfs(f.image.Digest),
@@ -121,22 +134,26 @@ func (f *function) spec(id string) sandbox.Spec {
 		Dir:      "/function",
 		Hostname: f.name,
 		User:     f.user,
-		Work:     f.work,
-		Limits: sandbox.Limits{
-			MemoryBytes: r.MemoryBytes, CPUMillis: r.CPUMillis, Pids: r.Pids,
-			TmpBytes: r.TmpBytes, Files: r.Files,
-		},
+		Limits:   f.limits(),
+
+		Work: f.work, WorkMapped: f.e.mapErr == nil,
+
 		Repeats: true,
 		// More CPUs than one would not be seen by a program that looks at its start.
-		Pin: r.CPUMillis <= 1000,
+		Pin: f.config.Resources.CPUMillis <= 1000,
 	}
 }
 
 func (f *function) describe() *Function {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	var shells *ShellStats
+	if f.shells != nil {
+		shells = f.shells.stats()
+	}
 	return &Function{
-		Name: f.name, Image: f.image.Digest, ImageRef: f.ref(),
+		Shells: shells,
+		Name:   f.name, Image: f.image.Digest, ImageRef: f.ref(),
 		Config: f.config, Deployed: f.deployed,
 		Instances: len(f.instances), Busy: f.busy, Queued: len(f.waiters),
 		Invocations: f.invocations.Load(), Failures: f.failures.Load(),
@@ -149,6 +166,7 @@ func (f *function) describe() *Function {
 // their last event ends.
 func (f *function) retire() {
 	f.mu.Lock()
+	first := !f.retired
 	f.retired = true
 	waiters := f.waiters
 	f.waiters = nil
@@ -161,6 +179,9 @@ func (f *function) retire() {
 	}
 	f.free = nil
 	f.mu.Unlock()
+	if first && f.shells != nil {
+		f.shells.leave()
+	}
 	for _, w := range waiters {
 		w.grant <- grant{err: errRetired}
 	}

@@ -34,11 +34,12 @@ const (
 )
 
 // instance is one sandbox of a function. The fields below the line are guarded
-// by f.mu; box and conn are set once, before the instance is offered to anyone.
+// by f.mu; box, conn and kind are set once, before the instance is offered to anyone.
 type instance struct {
 	f    *function
 	box  *box
 	conn *channel.Conn
+	kind sandbox.StartKind // how it started
 
 	state     State
 	inflight  int       // leases held
@@ -126,24 +127,16 @@ func (in *instance) run() {
 // On failure nothing is left of it.
 func (in *instance) boot(ctx context.Context) error {
 	f := in.f
-	ours, theirs, err := socketpair()
-	if err != nil {
-		return err
+	found, err := in.bootShell(ctx)
+	if !found {
+		if err := in.bootSandbox(ctx); err != nil {
+			return err
+		}
 	}
-	spec := f.spec(newID())
-	spec.Channel = theirs
-	spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], "FRE_CHANNEL=3",
-		fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
-	in.conn = channel.NewConn(ours, channel.Config{Log: func(invocation, level, message string) {
-		f.logs.append(LogLine{Time: time.Now(), Sandbox: spec.ID, Invocation: invocation, Stream: "log", Level: level, Text: message})
-	}})
-	in.box, err = f.start(ctx, spec, in)
-	_ = theirs.Close()
-	if err != nil {
-		_ = in.conn.Close()
-		return err
+	if err == nil {
+		_, err = in.conn.Ready(ctx)
 	}
-	if _, err = in.conn.Ready(ctx); err != nil {
+	if err != nil {
 		err = in.explain(err, "it was ready")
 		in.box.kill()
 		<-in.box.sb.Done()
@@ -155,6 +148,24 @@ func (in *instance) boot(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// bootSandbox starts the interpreter for the instance, in a sandbox of its own.
+func (in *instance) bootSandbox(ctx context.Context) error {
+	ours, theirs, err := socketpair()
+	if err != nil {
+		return err
+	}
+	spec := in.f.spec(newID())
+	spec.Channel = theirs
+	spec.Env = in.f.environment()
+	in.conn = channel.NewConn(ours, channel.Config{Log: in.f.channelLog(spec.ID)})
+	in.box, err = in.f.start(ctx, spec, in)
+	_ = theirs.Close()
+	if err != nil {
+		_ = in.conn.Close()
+	}
+	return err
 }
 
 // start starts a sandbox whose output goes to the function's log.
@@ -173,9 +184,20 @@ func (f *function) start(ctx context.Context, spec sandbox.Spec, in *instance) (
 	}
 	defer w.Close()
 	spec.Stderr = w
+	b := in.newBox(spec.ID)
+	if err := f.e.boxes.start(ctx, f.e, b, spec); err != nil {
+		return nil, err
+	}
+	in.kind = b.sb.Kind()
+	return b, nil
+}
+
+// newBox is what lists show of the instance.
+func (in *instance) newBox(id string) *box {
+	f := in.f
 	b := &box{
-		id: spec.ID, function: f.name, image: f.ref(), digest: f.image.Digest,
-		tenant: f.config.Tenant, command: spec.Args, state: in.currentState,
+		id: id, function: f.name, image: f.ref(), digest: f.image.Digest,
+		tenant: f.config.Tenant, command: f.config.Args, state: in.currentState,
 	}
 	if in.conn != nil {
 		b.ask = func() error {
@@ -183,7 +205,7 @@ func (f *function) start(ctx context.Context, spec sandbox.Spec, in *instance) (
 			return in.conn.Stop()
 		}
 	}
-	return b, f.e.boxes.start(ctx, f.e, b, spec)
+	return b
 }
 
 func (in *instance) currentState() State {

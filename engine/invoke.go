@@ -39,9 +39,17 @@ type Response struct {
 	Header   [][2]string
 	Size     int64 // bytes of Body, -1 while it is still coming
 	Body     io.ReadCloser
-	Cold     bool          // a sandbox was started for this event
+	Cold     bool          // a sandbox was started, or given its function, for this event
 	Start    time.Duration // from the request to a ready instance
+
+	StartKind sandbox.StartKind // how the instance came about
 }
+
+// The kinds of a start beside those of package sandbox.
+const (
+	StartWarm    sandbox.StartKind = "warm"    // not at all: it was there
+	StartRuntime sandbox.StartKind = "runtime" // from a runtime shell: its interpreter was running
+)
 
 // FunctionError is an exception in user code or a non-zero exit. Stack is for
 // the function's owner, not for its callers.
@@ -190,8 +198,8 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 			f.endEvent(in)
 			return nil, err
 		}
-		l = &lease{in: in, cold: true, start: time.Since(began)}
-		f.cold.Observe(l.start.Seconds())
+		l = &lease{in: in, kind: in.kind, start: time.Since(began)}
+		f.started(l.kind, l.start)
 		end = func(error) {
 			in.box.kill()
 			_ = in.conn.Close() // waits for the body's reader: the event's cancel came before
@@ -224,7 +232,7 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 	}
 	return &Response{
 		Instance: l.in.box.id, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: body,
-		Cold: l.cold, Start: l.start,
+		Cold: l.kind != StartWarm, Start: l.start, StartKind: l.kind,
 	}, nil
 }
 
@@ -361,7 +369,7 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 		return nil, err
 	}
 	started := time.Since(began)
-	f.cold.Observe(started.Seconds())
+	f.started(in.kind, started)
 	feed.start(ev.cancel)
 	stop := context.AfterFunc(ev.ctx, in.box.kill) // time is over, or the client gone
 	end := func() {
@@ -373,7 +381,7 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 		f.endEvent(in)
 	}
 
-	resp := &Response{Instance: in.box.id, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started}
+	resp := &Response{Instance: in.box.id, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started, StartKind: in.kind}
 	head, err := io.ReadAll(io.LimitReader(outR, stdioBuffered))
 	if err == nil && len(head) < stdioBuffered {
 		err = ev.exited(in.box.sb)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
 )
 
 // errRetired tells an event that its function was redeployed or removed while
@@ -28,7 +29,7 @@ type grant struct {
 // lease is the right to run one event on an instance; instance.release ends it.
 type lease struct {
 	in    *instance
-	cold  bool
+	kind  sandbox.StartKind
 	start time.Duration // from the request for a lease to its grant
 }
 
@@ -45,7 +46,7 @@ func (f *function) acquire(ctx context.Context) (*lease, error) {
 	if in := f.takeFreeLocked(); in != nil {
 		f.mu.Unlock()
 		f.warmed.Observe(time.Since(began).Seconds())
-		return &lease{in: in, start: time.Since(began)}, nil
+		return &lease{in: in, kind: StartWarm, start: time.Since(began)}, nil
 	}
 	if len(f.waiters) >= f.e.cfg.MaxQueue {
 		f.mu.Unlock()
@@ -61,13 +62,12 @@ func (f *function) acquire(ctx context.Context) (*lease, error) {
 		if g.err != nil {
 			return nil, g.err
 		}
-		took := time.Since(began)
+		l := &lease{in: g.in, kind: StartWarm, start: time.Since(began)}
 		if g.cold {
-			f.cold.Observe(took.Seconds())
-		} else {
-			f.warmed.Observe(took.Seconds())
+			l.kind = g.in.kind
 		}
-		return &lease{in: g.in, cold: g.cold, start: took}, nil
+		f.started(l.kind, l.start)
+		return l, nil
 	case <-ctx.Done():
 		if !f.forget(w) { // granted meanwhile
 			if g := <-w.grant; g.in != nil {

@@ -218,11 +218,17 @@ func (l *functionLog) pipe(e *Engine, sandbox, stream string) (*os.File, error) 
 	if err != nil {
 		return nil, fmt.Errorf("make %s: %w", stream, err)
 	}
+	l.follow(e, r, sandbox, stream)
+	return w, nil
+}
+
+// follow writes the lines of a pipe to the log until every holder of its other
+// end has closed it. It owns r.
+func (l *functionLog) follow(e *Engine, r *os.File, sandbox, stream string) {
 	e.spawn(func() {
 		defer r.Close()
 		l.copyLines(r, sandbox, stream)
 	})
-	return w, nil
 }
 
 // outputPipe makes a pipe whose reading end the poller watches and whose writing

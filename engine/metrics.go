@@ -26,7 +26,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		}, []string{"function", "outcome"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.start, m.duration,
+		reg.MustRegister(m.start, m.duration, e.shells,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_sandboxes", Help: "Live sandboxes."}, func() float64 {
 				e.boxes.mu.Lock()
 				defer e.boxes.mu.Unlock()

@@ -58,7 +58,6 @@ type registry struct {
 
 // start starts spec's sandbox and keeps b in the registry until it ends.
 func (r *registry) start(ctx context.Context, e *Engine, b *box, spec sandbox.Spec) error {
-	b.created = time.Now()
 	sb, err := e.cfg.Sandboxes.Start(ctx, spec)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -66,7 +65,14 @@ func (r *registry) start(ctx context.Context, e *Engine, b *box, spec sandbox.Sp
 		}
 		return err
 	}
+	r.adopt(e, b, sb)
+	return nil
+}
+
+// adopt keeps b in the registry until sb, its sandbox, ends.
+func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 	b.sb = sb
+	b.created = time.Now()
 	b.gone = make(chan struct{})
 	r.mu.Lock()
 	r.live[b.id] = b
@@ -89,7 +95,6 @@ func (r *registry) start(ctx context.Context, e *Engine, b *box, spec sandbox.Sp
 		r.ended = append(r.ended, s)
 		r.mu.Unlock()
 	})
-	return nil
 }
 
 // close kills every sandbox, and from now on each that starts.

@@ -86,7 +86,7 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 	spec := sandbox.Spec{
 		ID: newID(), Rootfs: e.cfg.Store.Rootfs(img.Digest), Args: args, Dir: "/work",
 		Env:  withLimits(slices.Concat([]string{"PATH=" + searchPath, "HOME=/work"}, cfg.Env, r.Env), res),
-		User: user, Work: work,
+		User: user, Work: work, WorkMapped: e.mapErr == nil,
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Trace: r.Trace,
 		Limits: sandbox.Limits{MemoryBytes: res.MemoryBytes, CPUMillis: res.CPUMillis, Pids: res.Pids, TmpBytes: res.TmpBytes, Files: res.Files},
 	}
@@ -167,7 +167,7 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 				return fmt.Errorf("bind %s: %w", b.Target, err)
 			}
 		}
-		spec.Mounts = append(spec.Mounts, sandbox.Mount(b))
+		spec.Mounts = append(spec.Mounts, sandbox.Mount{Source: b.Source, Target: b.Target, Writable: b.Writable})
 	}
 	if c.Network {
 		spec.Network = sandbox.NetworkHost

@@ -140,6 +140,7 @@ func answerHeader(h http.Header, method string, resp *engine.Response) {
 	h.Set("X-Fre-Id", resp.ID)
 	h.Set("X-Fre-Instance", resp.Instance)
 	h.Set("X-Fre-Cold", map[bool]string{true: "1", false: "0"}[resp.Cold])
+	h.Set("X-Fre-Start", string(resp.StartKind))
 	h.Set("X-Fre-Start-Us", strconv.FormatInt(resp.Start.Microseconds(), 10))
 	// The length of what HEAD and 304 leave out is not known (RFC 9110 section
 	// 8.6); 204 has none.

@@ -130,7 +130,7 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *
 	}
 	parts = append(parts, code)
 
-	config, err := b.config(t, runtime)
+	config, err := b.config(t, runtime, parts)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -192,7 +192,7 @@ func (b *Builder) step(rootfs string, tools toolsFunc, report func(Event), f fun
 
 type toolsFunc func(ctx context.Context, base string, packages []string, report func(Event)) (rootfs string, err error)
 
-func (b *Builder) config(t *Template, runtime Runtime) (json.RawMessage, error) {
+func (b *Builder) config(t *Template, runtime Runtime, parts []store.Part) (json.RawMessage, error) {
 	args, env, err := runtime.Command(t)
 	if err != nil {
 		return nil, err
@@ -204,6 +204,9 @@ func (b *Builder) config(t *Template, runtime Runtime) (json.RawMessage, error) 
 	}
 	if len(runtime.Bootstrap()) == 0 && t.Instances.Isolation == IsolationEvent {
 		c.Protocol = ProtocolStdio // kept warm, a program speaks the channel's protocol itself
+	}
+	if shell := runtime.Shell(t, c.Env); shell != nil && shell.holds(parts) {
+		c.Shell = shell
 	}
 	return json.Marshal(c)
 }

@@ -116,8 +116,17 @@ func (tinyPython) Command(t *Template) (args, env []string, err error) {
 	return []string{"/usr/bin/python3", "/opt/fre/bootstrap.py", t.Handler}, []string{"PYTHONPATH=/opt/python", "LANG=C.UTF-8"}, nil
 }
 
+func (tinyPython) Shell(_ *Template, env []string) *Shell {
+	s := &Shell{Args: []string{"/usr/bin/python3", "/opt/fre/bootstrap.py"}, Env: []string{"LANG=C.UTF-8"}, Mounts: []string{"/function", "/opt/python"}}
+	if !s.Fits(env, []string{"PYTHON"}, []string{"PYTHONPATH"}) {
+		return nil
+	}
+	return s
+}
+
 func (p tinyPython) FinishBase(ctx context.Context, s *Step) ([]store.Part, error) {
 	part, err := p.made(ctx, s, "compile", s.Rootfs, "")
+	part.Kind = "base"
 	return []store.Part{part}, err
 }
 

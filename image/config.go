@@ -20,6 +20,7 @@ type Config struct {
 	Resources Resources         `json:"resources"`
 	Network   string            `json:"network"`
 	Labels    map[string]string `json:"labels,omitempty"`
+	Shell     *Shell            `json:"shell,omitempty"` // nil: the interpreter starts with the function
 
 	// Packages are the Debian packages of a base environment: name → version.
 	Packages map[string]string `json:"packages,omitempty"`

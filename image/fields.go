@@ -71,10 +71,10 @@ func (d *decoder) fields(t *Template) []field {
 			{key: "idle", value: measure(d, &in.Idle, parseDuration, time.Duration.String, 0, maxIdle)},
 		}},
 		{key: "resources", below: []field{
-			{key: "memory", value: measure(d, &res.MemoryBytes, parseBytes, formatBytes, minMemory, maxMemory)},
+			{key: "memory", value: measure(d, &res.MemoryBytes, ParseBytes, formatBytes, minMemory, maxMemory)},
 			{key: "cpu", value: measure(d, &res.CPUMillis, parseCPU, formatCPU, minCPU, maxCPU)},
 			{key: "pids", value: integer(d, &res.Pids, 1, maxPids)},
-			{key: "tmp", value: measure(d, &res.TmpBytes, parseBytes, formatBytes, minTmp, maxTmp)},
+			{key: "tmp", value: measure(d, &res.TmpBytes, ParseBytes, formatBytes, minTmp, maxTmp)},
 			{key: "files", value: integer(d, &res.Files, minFiles, maxFiles)},
 			{key: "timeout", value: measure(d, &res.Timeout, parseDuration, time.Duration.String, minTimeout, maxTimeout)},
 		}},

@@ -37,6 +37,11 @@ type Runtime interface {
 	// Command returns argv and additional environment of a sandbox that runs
 	// the function. It reports bad handler strings as a *FieldError.
 	Command(t *Template) (args, env []string, err error)
+
+	// Shell returns how the interpreter for t is started ahead of it, or nil
+	// where that cannot be: because there is none, or because env, the function's
+	// whole environment, would come too late ([Shell.Fits]).
+	Shell(t *Template, env []string) *Shell
 }
 
 // BaseSpec names the Debian packages of a base environment.

@@ -30,6 +30,8 @@ func (named) Packages(context.Context, *Step, *Template, *Lock) ([]store.Part, e
 }
 func (named) Command(*Template) (args, env []string, err error) { return nil, nil, nil }
 
+func (named) Shell(*Template, []string) *Shell { return nil }
+
 var threeRuntimes = []Runtime{named("python"), named("node"), named("native")}
 
 func compileSchema(t *testing.T) *jsonschema.Schema {

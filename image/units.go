@@ -21,9 +21,9 @@ var (
 	cpuPattern  = regexp.MustCompile(`^([0-9]{1,9}(?:\.[0-9]{1,3})?)(m?)$`)
 )
 
-// parseBytes reads "128MiB" (powers of two), "64M" (powers of ten) or "4096"
+// ParseBytes reads "128MiB" (powers of two), "64M" (powers of ten) or "4096"
 // (bytes).
-func parseBytes(s string) (int64, error) {
+func ParseBytes(s string) (int64, error) {
 	m := sizePattern.FindStringSubmatch(s)
 	if m == nil {
 		return 0, fmt.Errorf(`%q is not a size: write for example "128MiB"`, s)
@@ -82,7 +82,7 @@ func scale(digits string, unit int64) (int64, error) {
 	return r.Num().Int64(), nil
 }
 
-// formatBytes writes n as [parseBytes] reads it, in the largest unit that
+// formatBytes writes n as [ParseBytes] reads it, in the largest unit that
 // divides it.
 func formatBytes(n int64) string {
 	for _, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {

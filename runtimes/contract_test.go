@@ -3,6 +3,7 @@ package runtimes_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,15 +31,24 @@ type instance struct {
 	cmd            *exec.Cmd
 	stdout, stderr bytes.Buffer
 	logs           chan string
-	raw            *net.UnixConn // instead of Conn, with start's options.raw
+	raw            *net.UnixConn // the channel, in Conn's hands unless startRaw was called
+	load           *channel.Load // what the parked are told
 	exited         chan struct{}
 }
 
 // language is what the contract tests need to know of a runtime.
 type language struct {
 	name    string
-	command func(dir, handler string) (args, env []string)
-	errType string // of what the test functions raise
+	command func(dir string) (args, env []string) // without a handler
+	errType string                                // of what the test functions raise
+	parked  bool                                  // started without a function, which LOAD names
+}
+
+func (l language) String() string {
+	if l.parked {
+		return l.name + " parked"
+	}
+	return l.name
 }
 
 func languages(t testing.TB) []language {
@@ -61,17 +72,21 @@ func languages(t testing.TB) []language {
 	}
 	var l []language
 	if p := interpreter("python3"); p != "" {
-		l = append(l, language{"python", func(dir, handler string) ([]string, []string) {
-			return []string{p, "-S", abs("python/bootstrap.py"), handler}, []string{"PYTHONPATH=" + abs(dir), "PYTHONDONTWRITEBYTECODE=1"}
-		}, "ValueError"})
+		l = append(l, language{name: "python", command: func(dir string) ([]string, []string) {
+			return []string{p, "-S", abs("python/bootstrap.py")}, []string{"PYTHONPATH=" + abs(dir)}
+		}, errType: "ValueError"})
 	}
 	if p := interpreter("node"); p != "" {
-		l = append(l, language{"node", func(dir, handler string) ([]string, []string) {
-			return []string{p, abs("node/bootstrap.js"), handler}, []string{"FRE_FUNCTION_DIR=" + abs(dir)}
-		}, "RangeError"})
+		l = append(l, language{name: "node", command: func(dir string) ([]string, []string) {
+			return []string{p, abs("node/bootstrap.js")}, []string{"FRE_FUNCTION_DIR=" + abs(dir)}
+		}, errType: "RangeError"})
 	}
 	if len(l) == 0 {
 		t.Skip("neither python3 nor node is installed")
+	}
+	for _, direct := range l {
+		direct.parked = true
+		l = append(l, direct)
 	}
 	return l
 }
@@ -82,7 +97,7 @@ func exists(p string) bool { _, err := os.Stat(p); return err == nil }
 func (l language) start(t testing.TB, handler string, env ...string) *instance {
 	t.Helper()
 	i := l.startRaw(t, handler, env...)
-	i.Conn = channel.NewConn(i.raw, channel.Config{Log: func(id, level, message string) {
+	i.Conn = channel.NewConn(i.raw, channel.Config{Parked: l.parked, Log: func(id, level, message string) {
 		select {
 		case i.logs <- fmt.Sprintf("%s %s %s", id, level, message):
 		default:
@@ -90,9 +105,18 @@ func (l language) start(t testing.TB, handler string, env ...string) *instance {
 		}
 	}})
 	t.Cleanup(func() { _ = i.Close() })
+	if l.parked {
+		if err := i.Parked(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := i.Load(t.Context(), i.load); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return i
 }
 
+// startRaw leaves the channel, and to the parked the LOAD, to the caller.
 func (l language) startRaw(t testing.TB, handler string, env ...string) *instance {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -105,10 +129,22 @@ func (l language) startRaw(t testing.TB, handler string, env ...string) *instanc
 	if err != nil {
 		t.Fatal(err)
 	}
-	args, more := l.command(filepath.Join("testdata", l.name), handler)
+	args, more := l.command(filepath.Join("testdata", l.name))
+	shell := []string{"FRE_CHANNEL=3", "PATH=/usr/bin:/bin", "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1"}
+	env = slices.Concat(shell, more, env)
 	i := &instance{logs: make(chan string, 100), raw: c.(*net.UnixConn), exited: make(chan struct{})}
+	if l.parked {
+		i.load = &channel.Load{Handler: handler, Dir: ".", Env: map[string]string{}}
+		for _, v := range env {
+			name, value, _ := strings.Cut(v, "=")
+			i.load.Env[name] = value
+		}
+		env = append(shell, "FRE_STALE=of the shell")
+	} else {
+		args = append(args, handler)
+	}
 	i.cmd = exec.Command(args[0], args[1:]...)
-	i.cmd.Env = append(append([]string{"FRE_CHANNEL=3", "PATH=/usr/bin:/bin", "LANG=C.UTF-8"}, more...), env...)
+	i.cmd.Env = env
 	i.cmd.ExtraFiles = []*os.File{theirs}
 	i.cmd.Stdout, i.cmd.Stderr = &i.stdout, &i.stderr
 	if err := i.cmd.Start(); err != nil {
@@ -123,10 +159,35 @@ func (l language) startRaw(t testing.TB, handler string, env ...string) *instanc
 		<-i.exited
 		_ = i.raw.Close()
 		if t.Failed() {
-			t.Logf("%s %s\nstdout: %s\nstderr: %s", l.name, handler, &i.stdout, &i.stderr)
+			t.Logf("%s %s\nstdout: %s\nstderr: %s", l, handler, &i.stdout, &i.stderr)
 		}
 	})
 	return i
+}
+
+// loadRaw does what Conn.Parked and Conn.Load do.
+func (i *instance) loadRaw(t testing.TB) {
+	t.Helper()
+	if i.load == nil {
+		return
+	}
+	if _, err := io.ReadFull(i.raw, make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	p, err := json.Marshal(i.load)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.raw.Write(append(rawHeader(0x0c, len(p)), p...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rawHeader(kind byte, size int) []byte {
+	h := make([]byte, 16)
+	binary.LittleEndian.PutUint32(h, uint32(size))
+	h[4] = kind
+	return h
 }
 
 // answer is a whole reply.
@@ -185,7 +246,7 @@ func TestAnswers(t *testing.T) {
 				if tt.only != "" && tt.only != l.name {
 					continue
 				}
-				t.Run(l.name+" "+concurrency+" "+tt.handler, func(t *testing.T) {
+				t.Run(l.String()+" "+concurrency+" "+tt.handler, func(t *testing.T) {
 					t.Parallel()
 					i := l.start(t, "all."+tt.handler, "FRE_CONCURRENCY="+concurrency)
 					for range 2 { // warm too
@@ -205,7 +266,7 @@ func TestAnswers(t *testing.T) {
 
 func TestEventAndContext(t *testing.T) {
 	for _, l := range languages(t) {
-		t.Run(l.name, func(t *testing.T) {
+		t.Run(l.String(), func(t *testing.T) {
 			i := l.start(t, "all.describe")
 			deadline := time.Now().Add(time.Hour).UnixMilli()
 			r, err := i.Invoke(t.Context(), &channel.Invocation{
@@ -265,7 +326,7 @@ func TestHandlerFails(t *testing.T) {
 			if tt.only != "" && tt.only != l.name {
 				continue
 			}
-			t.Run(l.name+" "+tt.handler, func(t *testing.T) {
+			t.Run(l.String()+" "+tt.handler, func(t *testing.T) {
 				t.Parallel()
 				i := l.start(t, "all."+tt.handler)
 				for range 2 { // the instance lives on
@@ -324,7 +385,7 @@ func TestLoadFails(t *testing.T) {
 			if tt.only != "" && tt.only != l.name {
 				continue
 			}
-			t.Run(l.name+" "+tt.handler, func(t *testing.T) {
+			t.Run(l.String()+" "+tt.handler, func(t *testing.T) {
 				t.Parallel()
 				i := l.start(t, tt.handler)
 				_, err := i.Ready(t.Context())
@@ -368,14 +429,14 @@ func TestReady(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.Concurrency != 7 || !strings.HasPrefix(r.Runtime, l.name+" ") {
-			t.Errorf("%s: %+v", l.name, r)
+			t.Errorf("%s: %+v", l, r)
 		}
 	}
 }
 
 func TestLogsAndPrints(t *testing.T) {
 	for _, l := range languages(t) {
-		t.Run(l.name, func(t *testing.T) {
+		t.Run(l.String(), func(t *testing.T) {
 			i := l.start(t, "all.logs")
 			if _, err := i.invoke(t.Context(), ""); err != nil {
 				t.Fatal(err)
@@ -407,7 +468,7 @@ func TestBigBodies(t *testing.T) {
 	big := strings.Repeat("0123456789abcdef", 8<<20/16)
 	for _, l := range languages(t) {
 		for _, concurrency := range []string{"1", "4"} {
-			t.Run(l.name+" "+concurrency, func(t *testing.T) {
+			t.Run(l.String()+" "+concurrency, func(t *testing.T) {
 				i := l.start(t, "all.echo", "FRE_CONCURRENCY="+concurrency)
 				for _, size := range []int{32<<10 + 1, 256 << 10, 1 << 20, 8 << 20} {
 					got, err := i.invoke(t.Context(), big[:size])
@@ -423,7 +484,7 @@ func TestBigBodies(t *testing.T) {
 func TestCancel(t *testing.T) {
 	for _, l := range languages(t) {
 		for _, concurrency := range []string{"1", "4"} {
-			t.Run(l.name+" stream "+concurrency, func(t *testing.T) {
+			t.Run(l.String()+" stream "+concurrency, func(t *testing.T) {
 				i := l.start(t, "all.endless", "FRE_CONCURRENCY="+concurrency)
 				for range 2 {
 					finished := make(chan struct{})
@@ -441,7 +502,7 @@ func TestCancel(t *testing.T) {
 				}
 			})
 		}
-		t.Run(l.name+" handler", func(t *testing.T) {
+		t.Run(l.String()+" handler", func(t *testing.T) {
 			i := l.start(t, "all.waits")
 			ctx, cancel := context.WithCancelCause(t.Context())
 			cause := errors.New("client gone")
@@ -458,7 +519,7 @@ func TestCancel(t *testing.T) {
 
 func TestConcurrent(t *testing.T) {
 	for _, l := range languages(t) {
-		t.Run(l.name, func(t *testing.T) {
+		t.Run(l.String(), func(t *testing.T) {
 			i := l.start(t, "all.concurrent", "FRE_CONCURRENCY=8")
 			var wg sync.WaitGroup
 			for n := range 104 { // eight meet at a time
@@ -479,7 +540,7 @@ func TestDies(t *testing.T) {
 	for _, l := range languages(t) {
 		i := l.start(t, "all.dies")
 		if _, err := i.invoke(t.Context(), ""); !errors.Is(err, channel.ErrClosed) {
-			t.Errorf("%s: got %v, want ErrClosed", l.name, err)
+			t.Errorf("%s: got %v, want ErrClosed", l, err)
 		}
 	}
 }
@@ -521,9 +582,10 @@ func TestMalformedFromEngine(t *testing.T) {
 	for _, l := range languages(t) {
 		for _, concurrency := range []string{"1", "4"} {
 			for name, raw := range tests {
-				t.Run(l.name+" "+concurrency+" "+name, func(t *testing.T) {
+				t.Run(l.String()+" "+concurrency+" "+name, func(t *testing.T) {
 					t.Parallel()
 					i := l.startRaw(t, "all.text", "FRE_CONCURRENCY="+concurrency)
+					i.loadRaw(t)
 					if _, err := io.WriteString(i.raw, raw); err != nil {
 						t.Fatal(err)
 					}
@@ -548,7 +610,7 @@ func TestEngineGone(t *testing.T) {
 			_ = i.Close()
 			<-i.exited
 			if code := i.cmd.ProcessState.ExitCode(); code != 0 {
-				t.Errorf("%s: exit status %d", l.name, code)
+				t.Errorf("%s: exit status %d", l, code)
 			}
 		}
 	}
@@ -557,7 +619,7 @@ func TestEngineGone(t *testing.T) {
 // BenchmarkWarm is one event of 100 bytes there and back.
 func BenchmarkWarm(b *testing.B) {
 	for _, l := range languages(b) {
-		b.Run(l.name, func(b *testing.B) {
+		b.Run(l.String(), func(b *testing.B) {
 			i := l.start(b, "all.text")
 			if _, err := i.Ready(b.Context()); err != nil {
 				b.Fatal(err)
@@ -577,7 +639,7 @@ func BenchmarkWarm(b *testing.B) {
 // BenchmarkStart is fork to READY.
 func BenchmarkStart(b *testing.B) {
 	for _, l := range languages(b) {
-		b.Run(l.name, func(b *testing.B) {
+		b.Run(l.String(), func(b *testing.B) {
 			for b.Loop() {
 				i := l.start(b, "all.text")
 				if _, err := i.Ready(b.Context()); err != nil {

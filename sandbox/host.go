@@ -36,6 +36,7 @@ type Config struct {
 	Optional     []cgroup.Controller // controllers the host may lack; their limits are then not enforced
 	Shells       int                 // shells parked at most; default 4 × PoolSize, none if negative
 	Spawners     int                 // spawner processes; default 2, or 1 on one CPU
+	OwnBase      uint32              // first host id of sandboxes with User.Own; default 0x80000000
 }
 
 // Host starts sandboxes. Its methods may be called from any goroutine.
@@ -48,6 +49,8 @@ type Host struct {
 	landlock atomic.Uint32 // its ABI, 0 without
 	cgroups  *cgroup.Pool
 	networks *netns.Pool
+	visitor  *visitor
+	own      ranges
 	next     atomic.Uint64
 	shells   *shells
 	starts   atomic.Int64   // Start calls under way: the shells' pools give way to them
@@ -112,8 +115,11 @@ func Open(cfg Config) (host *Host, err error) {
 		// two costs half the sandboxes).
 		cfg.Spawners = min(2, runtime.NumCPU())
 	}
+	if cfg.OwnBase == 0 {
+		cfg.OwnBase = 0x80000000
+	}
 	h := &Host{
-		cfg: cfg, log: cfg.Log,
+		cfg: cfg, log: cfg.Log, own: ranges{first: cfg.OwnBase},
 		ids: map[string]*Sandbox{}, users: map[string]*userns{},
 		slots: make([]slot, cfg.Spawners), startWithin: startWithin,
 	}
@@ -124,6 +130,9 @@ func Open(cfg Config) (host *Host, err error) {
 	}()
 	if err := unix.SchedGetaffinity(0, &h.cpus); err != nil {
 		return nil, fmt.Errorf("read the engine's CPUs: %w", err)
+	}
+	if h.visitor, err = newVisitor(); err != nil {
+		return nil, err
 	}
 	if h.program, err = openProgram(); err != nil {
 		return nil, err
@@ -218,9 +227,11 @@ func (spec *Spec) check() error {
 		return bad(fmt.Sprintf("root %q is not absolute", spec.Rootfs))
 	case len(spec.Args) == 0 || !path.IsAbs(spec.Args[0]):
 		return bad("program is not an absolute path")
-	case spec.User.Tenant == "":
+	case spec.User.Own && (spec.User.Tenant != "" || spec.User.HostBase != 0):
+		return bad("has a tenant and a user namespace of its own")
+	case !spec.User.Own && spec.User.Tenant == "":
 		return bad("has no tenant")
-	case spec.User.HostBase == 0:
+	case !spec.User.Own && spec.User.HostBase == 0:
 		return bad("tenant has no range of host ids")
 	case spec.User.UID >= idCount || spec.User.GID >= idCount:
 		return bad("user or group id is above 65535")
@@ -324,6 +335,30 @@ func (h *Host) forget(s *Sandbox) {
 	}
 }
 
+// identity returns the user namespace and the first host id of a sandbox. The
+// message keeps what is its own until the sandbox owns it.
+func (h *Host) identity(m *startMessage, u User) (*os.File, uint32, error) {
+	if !u.Own {
+		file, err := h.userns(u)
+		return file, u.HostBase, err
+	}
+	base, err := h.own.acquire()
+	if err != nil {
+		return nil, 0, err
+	}
+	file, err := newUserns(h.program, base)
+	if err != nil {
+		h.own.release(base)
+		return nil, 0, err
+	}
+	m.userns, m.base = file, base
+	m.undo = append(m.undo, func() {
+		_ = file.Close()
+		h.own.release(base)
+	})
+	return file, base, nil
+}
+
 // userns returns the tenant's user namespace, made at its first sandbox.
 func (h *Host) userns(u User) (*os.File, error) {
 	if u.HostBase > math.MaxUint32-idCount {
@@ -370,6 +405,9 @@ func (h *Host) Close() error {
 	}
 	h.reading.Wait()
 	h.ending.Wait()
+	if h.visitor != nil {
+		h.visitor.close()
+	}
 	var err error
 	if h.cgroups != nil {
 		err = errors.Join(err, h.cgroups.Close())

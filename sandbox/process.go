@@ -26,8 +26,11 @@ type Sandbox struct {
 	clock  *clock      // nil unless the start is traced
 	parked atomic.Bool // it is a shell that waits for its use
 
-	mounts []Mount // for the names of failed steps
-	args0  string  // likewise
+	mounts []Mount  // for the names of failed steps
+	args0  string   // likewise
+	userns *os.File // its own; nil where it is the tenant's
+	base   uint32   // first host id of its own range; 0 where it is the tenant's
+	limits Limits   // in force, guarded by mu once it has started
 
 	mu       sync.Mutex
 	released bool             // what follows has been given back
@@ -82,6 +85,10 @@ func (s *Sandbox) Status() ExitStatus {
 func (s *Sandbox) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.pidLocked()
+}
+
+func (s *Sandbox) pidLocked() int {
 	if s.pid == 0 && s.pidfd >= 0 {
 		s.pid = pidOf(s.pidfd)
 	}
@@ -255,6 +262,12 @@ func (s *Sandbox) release() {
 	}
 	if s.netns != nil {
 		s.host.networks.Release(s.netns)
+	}
+	if s.userns != nil {
+		_ = s.userns.Close()
+	}
+	if s.base != 0 {
+		s.host.own.release(s.base)
 	}
 	s.host.forget(s)
 }

@@ -11,19 +11,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// attr returns the MOUNT_ATTR_ flags of m.
+func (m *Mount) attr() uint64 {
+	attr := uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV)
+	if !m.Writable {
+		attr |= unix.MOUNT_ATTR_RDONLY
+	}
+	return attr
+}
+
+// clone returns an fd of a detached mount of m's source.
+func (m *Mount) clone(attr uint64, userns *os.File) (int, error) {
+	if !m.Mapped {
+		userns = nil
+	}
+	return cloneMapped(m.Source, attr, userns)
+}
+
 // cloneTree returns an fd of a detached, private bind mount of path with the
 // given MOUNT_ATTR_ flags set. It disappears with its last fd unless attached.
-func cloneTree(path string, attr uint64) (int, error) {
+func cloneTree(path string, attr uint64) (int, error) { return cloneMapped(path, attr, nil) }
+
+// cloneMapped is cloneTree with the owners of files mapped by userns, if not nil.
+func cloneMapped(path string, attr uint64, userns *os.File) (int, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path,
 		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
 		return -1, fmt.Errorf("open_tree %s: %w", path, err)
 	}
-	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
-		Attr_set:    attr,
-		Propagation: unix.MS_PRIVATE,
-	})
-	if err != nil {
+	set := &unix.MountAttr{Attr_set: attr, Propagation: unix.MS_PRIVATE}
+	if userns != nil {
+		set.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		set.Userns_fd = uint64(userns.Fd())
+	}
+	if err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, set); err != nil {
 		unix.Close(fd)
 		return -1, fmt.Errorf("mount_setattr %s: %w", path, err)
 	}

@@ -33,7 +33,7 @@ type Spec struct {
 	Hostname string   // "fre" if empty
 	User     User     // who the processes are
 	Work     string   // host directory mounted read-write at /work; "" for none
-	Mounts   []Mount  // further binds, for build steps
+	Mounts   []Mount  // further binds
 	Limits   Limits
 	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts
 	Pin      bool           // keep to one CPU for the first 50 ms, which starts faster
@@ -44,6 +44,12 @@ type Spec struct {
 	// Without is for tests alone: they show by it what a defence is worth. No
 	// configuration, interface or template may ever reach it (TestWithoutIsForTests).
 	Without Defence
+
+	// WorkMapped is Mount.Mapped of /work.
+	WorkMapped bool
+
+	// Background lets every other sandbox have the CPU first, until Furnish.
+	Background bool
 
 	// Stdin, Stdout and Stderr become fds 0 to 2 (/dev/null where nil), Channel
 	// fd 3 (closed where nil). Start duplicates them; the caller keeps its own.
@@ -56,6 +62,11 @@ type User struct {
 	Tenant   string // pool key
 	HostBase uint32 // first host id of the tenant's range
 	UID, GID uint32 // inside the namespace
+
+	// Own instead of Tenant and HostBase gives the sandbox a user namespace of
+	// its own, with a range of host ids that no other live sandbox of the Host
+	// has (Config.OwnBase).
+	Own bool
 }
 
 // Mount binds a host directory or file into the sandbox, nosuid and nodev.
@@ -64,6 +75,11 @@ type Mount struct {
 	Source   string
 	Target   string
 	Writable bool
+
+	// Mapped takes the owners of Source's files for ids inside the sandbox's
+	// user namespace (mount_setattr(2), MOUNT_ATTR_IDMAP), so that the same files
+	// suit any. [CanMap] says whether Source's file system can.
+	Mapped bool
 }
 
 // Limits bound a sandbox; zero means the documented default.

@@ -31,6 +31,7 @@ type shell struct {
 // other shells.
 type furnishing struct {
 	rootfs, work, hostname string
+	workMapped             bool
 	user                   User
 	limits                 Limits
 	network                Network
@@ -38,7 +39,7 @@ type furnishing struct {
 }
 
 func (spec *Spec) furnishing() furnishing {
-	return furnishing{spec.Rootfs, spec.Work, spec.Hostname, spec.User, spec.Limits, spec.Network, spec.Policy}
+	return furnishing{spec.Rootfs, spec.Work, spec.Hostname, spec.WorkMapped, spec.User, spec.Limits, spec.Network, spec.Policy}
 }
 
 // shells are the parked ones. Attached shells are made for what was started
@@ -150,7 +151,7 @@ func (s *shells) attachedPool(spec *Spec) *pool.Pool[*shell] {
 	p := s.attached[key]
 	if p == nil {
 		kept := &Spec{
-			Rootfs: spec.Rootfs, Work: spec.Work, Hostname: spec.Hostname,
+			Rootfs: spec.Rootfs, Work: spec.Work, WorkMapped: spec.WorkMapped, Hostname: spec.Hostname,
 			User: spec.User, Limits: spec.Limits, Network: spec.Network, Policy: spec.Policy,
 		}
 		p = s.pool("attached shell", 0, int(s.max), kept)
@@ -225,7 +226,7 @@ func (h *Host) park(spec *Spec) (*shell, error) {
 	m := newStartMessage(kindPark, sb.number)
 	defer m.close()
 	sh := &shell{sb: sb}
-	err := h.join(sb, m, limits)
+	err := h.join(sb, m, limits.cgroup())
 	if err == nil && spec != nil {
 		if err = h.furnish(sb, m, spec); err == nil {
 			sb.own(m)

@@ -36,6 +36,9 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if spec.Background { // nobody waits for it, and it is to take nobody's shell
+		return h.startSpawner(ctx, &spec, newClock(spec.Trace))
+	}
 	h.starts.Add(1)
 	defer h.starts.Add(-1)
 	clock := newClock(spec.Trace)
@@ -82,7 +85,7 @@ func (h *Host) startSpawner(ctx context.Context, spec *Spec, clock *clock) (*San
 func (h *Host) launch(s *Sandbox, spec *Spec) (*spawner, error) {
 	m := newStartMessage(kindStart, s.number)
 	defer m.close()
-	if err := h.join(s, m, spec.Limits); err != nil {
+	if err := h.join(s, m, spec.limits()); err != nil {
 		return nil, err
 	}
 	if err := h.furnish(s, m, spec); err != nil {
@@ -132,8 +135,8 @@ func (h *Host) answered(ctx context.Context, s *Sandbox, sp *spawner) error {
 }
 
 // join adds the control groups to a message.
-func (h *Host) join(s *Sandbox, m *startMessage, l Limits) (err error) {
-	s.group, err = h.cgroups.Acquire(l.cgroup())
+func (h *Host) join(s *Sandbox, m *startMessage, l cgroup.Limits) (err error) {
+	s.group, err = h.cgroups.Acquire(l)
 	if err != nil {
 		return err
 	}
@@ -148,6 +151,12 @@ func (h *Host) join(s *Sandbox, m *startMessage, l Limits) (err error) {
 	return nil
 }
 
+func (spec *Spec) limits() cgroup.Limits {
+	l := spec.Limits.cgroup()
+	l.Background = spec.Background
+	return l
+}
+
 func (l Limits) cgroup() cgroup.Limits {
 	return cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids}
 }
@@ -155,10 +164,11 @@ func (l Limits) cgroup() cgroup.Limits {
 // furnish adds what an image-attached shell has: network, mounts, identity. The
 // message keeps it until the sandbox owns it.
 func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
-	user, err := h.userns(spec.User)
+	user, base, err := h.identity(m, spec.User)
 	if err != nil {
 		return err
 	}
+	s.limits = spec.Limits
 	m.header.FDUserns = m.fd(int(user.Fd()))
 	m.header.UID, m.header.GID = spec.User.UID, spec.User.GID
 	m.header.Filter = spec.filter()
@@ -178,24 +188,23 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	if m.header.FDMount, err = m.tree(devDir(h.cfg.Dir), spec.mountAttr(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|readonly)); err != nil {
 		return err
 	}
-	if m.tmp, err = newTmp(spec.Limits.TmpBytes, spec.Limits.TmpInodes, spec.User.HostBase); err != nil {
+	if m.tmp, err = newTmp(spec.Limits.TmpBytes, spec.Limits.TmpInodes, base); err != nil {
 		return err
 	}
 	m.undo = append(m.undo, func() { unix.Close(m.tmp) })
 	m.fd(m.tmp)
 	s.mounts = []Mount{{Target: "/dev"}, {Target: "/tmp"}}
 	if spec.Work != "" {
-		s.mounts = append(s.mounts, Mount{Source: spec.Work, Target: "/work", Writable: true})
+		s.mounts = append(s.mounts, Mount{Source: spec.Work, Target: "/work", Writable: true, Mapped: spec.WorkMapped})
 	}
 	s.mounts = append(s.mounts, spec.Mounts...)
 	for _, mount := range s.mounts[2:] {
-		attr := uint64(bind)
-		if !mount.Writable {
-			attr |= readonly
-		}
-		if _, err := m.tree(mount.Source, spec.mountAttr(attr)); err != nil {
+		fd, err := mount.clone(spec.mountAttr(mount.attr()), user)
+		if err != nil {
 			return err
 		}
+		m.trees = append(m.trees, fd)
+		m.fd(fd)
 	}
 	for _, mount := range s.mounts {
 		m.targets = append(m.targets, mount.Target)
@@ -248,7 +257,7 @@ func (m *startMessage) close() {
 	m.trees, m.undo = nil, nil
 }
 
-// own takes over the network and the /tmp of a message, unless the sandbox has
+// own takes over the network, the /tmp and the user namespace of a message, unless the sandbox has
 // ended already, as a shell may: then they stay the message's.
 func (s *Sandbox) own(m *startMessage) bool {
 	s.mu.Lock()
@@ -256,7 +265,7 @@ func (s *Sandbox) own(m *startMessage) bool {
 	if s.released {
 		return false
 	}
-	s.netns, s.tmp = m.netns, m.tmp
+	s.netns, s.tmp, s.userns, s.base = m.netns, m.tmp, m.userns, m.base
 	m.undo = nil
 	return true
 }

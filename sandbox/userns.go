@@ -3,14 +3,69 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// idCount is how many user and group ids a tenant has.
+// ranges hands out ranges of host ids to sandboxes that have one of their own.
+type ranges struct {
+	first uint32
+
+	mu   sync.Mutex
+	next uint32   // never handed out so far
+	free []uint32 // given back
+}
+
+func (r *ranges) acquire() (uint32, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.free); n > 0 {
+		base := r.free[n-1]
+		r.free = r.free[:n-1]
+		return base, nil
+	}
+	base := r.first + r.next*idCount
+	if base < r.first || base > math.MaxUint32-idCount {
+		return 0, fmt.Errorf("no host ids left above %d: %w", r.first, unix.EAGAIN)
+	}
+	r.next++
+	return base, nil
+}
+
+// release takes a range back whose sandbox has ended: what it left on disk, it
+// left under mapped ids.
+func (r *ranges) release(base uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.free = append(r.free, base)
+}
+
+// CanMap says whether the file system of dir can be mounted with Mount.Mapped;
+// the error says why not.
+func CanMap(dir string) error {
+	program, err := openProgram()
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	userns, err := newUserns(program, 1<<28)
+	if err != nil {
+		return err
+	}
+	defer userns.Close()
+	fd, err := cloneMapped(dir, 0, userns)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// idCount is how many user and group ids a user namespace has.
 const idCount = 65536
 
 // newUserns makes a user namespace that maps ids 0 to 65535 to hostBase and up.

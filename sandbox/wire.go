@@ -3,6 +3,7 @@ package sandbox
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -221,9 +222,11 @@ type startMessage struct {
 	trees   []int // those of fds that are the message's own
 
 	// What furnish took, until the sandbox owns it.
-	netns *netns.Namespace
-	tmp   int
-	undo  []func()
+	netns  *netns.Namespace
+	tmp    int
+	userns *os.File // its own; nil where it is the tenant's
+	base   uint32
+	undo   []func()
 }
 
 func newStartMessage(k kind, id uint64) *startMessage {

@@ -70,6 +70,7 @@ func TestOpenAPI(t *testing.T) {
 		api.ImageDetails{},
 		api.Function{},
 		api.FunctionDetails{},
+		api.Shells{},
 		api.DeployRequest{},
 		api.Event{},
 		api.BuildLine{},

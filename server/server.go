@@ -209,7 +209,11 @@ func (s *server) function(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("encode configuration of %s: %w", f.Name, err)
 	}
-	return reply(w, http.StatusOK, api.FunctionDetails{Function: functionOf(f), Config: config, Defences: list(f.Defences, func(s string) string { return s })})
+	details := api.FunctionDetails{Function: functionOf(f), Config: config, Defences: list(f.Defences, func(s string) string { return s })}
+	if f.Shells != nil {
+		details.Shells = &api.Shells{Ready: f.Shells.Ready, Want: f.Shells.Want, MemoryBytes: f.Shells.Bytes}
+	}
+	return reply(w, http.StatusOK, details)
 }
 
 func (s *server) removeFunction(w http.ResponseWriter, r *http.Request) error {

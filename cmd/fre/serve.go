@@ -43,6 +43,7 @@ type serveConfig struct {
 	Packages                     image.SettingsOverride
 	Debian                       []debian.Source // nil: the host's
 	Require                      []string        // ids of checks that must be OK
+	Shells                       engine.ShellConfig
 }
 
 // serveCommand is the daemon. This file alone wires FRE's parts together.
@@ -59,7 +60,8 @@ outlive the engine: whatever a crash leaves is cleaned up at the next start.
 
 --config names a YAML file: "packages" takes precedence over the host's own
 configuration of pip, npm and apt, "require" lists checks of fre doctor without
-which the engine does not start (see docs/configuration.md).`,
+which the engine does not start, "shells" says how many interpreters are kept
+running ahead of their functions (see docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
@@ -148,7 +150,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		},
 	}
 	eng, err := engine.Open(engine.Config{
-		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics,
+		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
 	})
 	if err != nil {
 		return err
@@ -223,6 +225,11 @@ func readConfig(path string, cfg *serveConfig) error {
 				Keyring    string   `yaml:"keyring"`
 			} `yaml:"debian"`
 		} `yaml:"packages"`
+		Shells struct {
+			Ready  *int   `yaml:"ready"`
+			Max    *int   `yaml:"max"`
+			Memory string `yaml:"memory"`
+		} `yaml:"shells"`
 	}
 	if err := yaml.UnmarshalWithOptions(src, &file, yaml.Strict()); err != nil {
 		return fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
@@ -234,6 +241,37 @@ func readConfig(path string, cfg *serveConfig) error {
 			return fmt.Errorf("%s: packages.debian[%d]: uri, suite, components and keyring are all needed", path, i)
 		}
 		cfg.Debian = append(cfg.Debian, debian.Source{URI: d.URI, Suite: d.Suite, Components: d.Components, Keyrings: []string{d.Keyring}})
+	}
+	if err := readShells(&cfg.Shells, file.Shells.Ready, file.Shells.Max, file.Shells.Memory); err != nil {
+		return fmt.Errorf("%s: shells.%w", path, err)
+	}
+	return nil
+}
+
+// readShells takes over what the configuration file says; nil and "" leave the
+// defaults.
+func readShells(cfg *engine.ShellConfig, ready, most *int, memory string) error {
+	if most != nil {
+		if *most < 0 {
+			return fmt.Errorf("max: %d is negative: give 0 to park none", *most)
+		}
+		cfg.Max, cfg.Off = *most, *most == 0
+	}
+	if ready != nil {
+		if *ready < 1 || most != nil && *ready > *most && !cfg.Off {
+			return fmt.Errorf("ready: %d is not between 1 and max; max: 0 parks none", *ready)
+		}
+		cfg.Ready = *ready
+	}
+	if memory == "" {
+		return nil
+	}
+	var err error
+	if cfg.MemoryBytes, err = image.ParseBytes(memory); err != nil {
+		return fmt.Errorf("memory: %w", err)
+	}
+	if cfg.MemoryBytes == 0 {
+		return errors.New("memory: 0 leaves room for none: give max: 0 to park none")
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image/debian"
 )
 
@@ -28,6 +29,10 @@ func TestReadConfig(t *testing.T) {
 		}}},
 		{name: "unknown key", src: "packages: {gem: {}}\n", wrong: "gem"},
 		{name: "unknown key inside", src: "packages: {pip: {mirror: x}}\n", wrong: "mirror"},
+		{name: "shells of what size", src: "shells: {memory: much}\n", wrong: "shells.memory"},
+		{name: "no memory for shells", src: "shells: {memory: 0}\n", wrong: "shells.memory"},
+		{name: "negative shells", src: "shells: {max: -1}\n", wrong: "shells.max"},
+		{name: "fewer shells than ready", src: "shells: {ready: 3, max: 2}\n", wrong: "shells.ready"},
 		{name: "no keyring", src: "packages: {debian: [{uri: http://a, suite: b, components: [c]}]}\n", wrong: "keyring"},
 	}
 	for _, tt := range tests {
@@ -55,6 +60,9 @@ func TestReadConfig(t *testing.T) {
 			}
 			if cfg.Packages.Pip.Index == "" || cfg.Packages.CACerts == "" || cfg.Packages.Proxy.None == "" {
 				t.Errorf("settings not read: %+v", cfg.Packages)
+			}
+			if diff := cmp.Diff(engine.ShellConfig{Ready: 2, Max: 8, MemoryBytes: 1 << 30}, cfg.Shells); diff != "" {
+				t.Error(diff)
 			}
 		})
 	}

@@ -35,6 +35,9 @@ func (Runtime) Packages(context.Context, *image.Step, *image.Template, *image.Lo
 // Bootstrap is empty: the program is the first process.
 func (Runtime) Bootstrap() map[string][]byte { return nil }
 
+// Shell is none: there is no interpreter to start ahead.
+func (Runtime) Shell(*image.Template, []string) *image.Shell { return nil }
+
 // Command runs the handler, a path in the function's code.
 func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 	p := path.Clean(t.Handler)

@@ -2,16 +2,19 @@
 // (docs/protocol.md) on file descriptor 3.
 //
 //	node bootstrap.js file.export
+//	node bootstrap.js               parks: the engine names the function later
 'use strict';
 
 const net = require('net');
 const path = require('path');
 const { pathToFileURL } = require('url');
 const { inspect, format } = require('util');
+const v8 = require('v8');
+const vm = require('vm');
 
 require('./limits.js');
 
-const READY = 1, FAILED = 2, INVOKE = 3, RESPONSE = 4, DATA = 5, ERROR = 6, CANCEL = 7, WINDOW = 8, LOG = 9, STOP = 10;
+const READY = 1, FAILED = 2, INVOKE = 3, RESPONSE = 4, DATA = 5, ERROR = 6, CANCEL = 7, WINDOW = 8, LOG = 9, STOP = 10, PARKED = 11, LOAD = 12;
 const MORE = 1;
 const MAX_PAYLOAD = 1 << 20;
 const MAX_META = 256 << 10;
@@ -23,9 +26,7 @@ const EXIT_PROTOCOL = 70; // EX_SOFTWARE of sysexits.h
 const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
 const CONTROL = /[\0-\x08\x0a-\x1f\x7f]/;
 
-const name = process.argv[2];
-const root = process.env.FRE_FUNCTION_DIR || '/function';
-process.argv.splice(1, 2, path.join(root, name));
+let name, root; // of the function: file.export, and where its files are
 
 // --- What a handler sees ----------------------------------------------------
 
@@ -135,7 +136,8 @@ channel.on('data', (piece) => {
     const h = { kind: got[4], flags: got[5], id: got.readBigUInt64LE(8) };
     const length = got.readUInt32LE(0);
     if (length > MAX_PAYLOAD) die(`frame of ${length} bytes`);
-    if (![INVOKE, DATA, CANCEL, WINDOW, STOP].includes(h.kind)) die(`frame kind ${h.kind}`);
+    if (![INVOKE, DATA, CANCEL, WINDOW, STOP].includes(h.kind) && !(parked && h.kind === LOAD)) die(`frame kind ${h.kind}`);
+    if (parked && h.kind !== LOAD) die('no LOAD');
     if (got[6] || got[7] || h.flags & ~MORE || (h.flags && h.kind !== INVOKE && h.kind !== DATA)) {
       die(`flags or file descriptors of frame kind ${h.kind}`);
     }
@@ -164,17 +166,17 @@ class Call {
   }
 }
 
+let parked = false; // waiting for LOAD
+
 function frame({ kind, flags, id }, payload) {
+  if (kind === LOAD) {
+    become(id, payload);
+    return;
+  }
   if (kind === INVOKE) {
     const n = payload.length < 4 ? Infinity : payload.readUInt32LE(0);
     if (n > payload.length - 4 || n > MAX_META || id === 0n || calls.has(id)) die('INVOKE');
-    let meta;
-    try {
-      meta = JSON.parse(payload.toString('utf8', 4, 4 + n));
-    } catch {
-      die('metadata');
-    }
-    if (meta === null || typeof meta !== 'object' || Array.isArray(meta)) die('metadata');
+    const meta = decode(payload.toString('utf8', 4, 4 + n));
     const call = new Call(id, meta, payload.subarray(4 + n));
     calls.set(id, call);
     if (!flags) handle(call);
@@ -206,6 +208,18 @@ function frame({ kind, flags, id }, payload) {
     call.window += payload.readUInt32LE(0);
     call.wake?.();
   }
+}
+
+// The object that JSON from the engine holds.
+function decode(text) {
+  let o;
+  try {
+    o = JSON.parse(text);
+  } catch {
+    die('metadata');
+  }
+  if (o === null || typeof o !== 'object' || Array.isArray(o)) die('metadata');
+  return o;
 }
 
 function stopIfIdle() {
@@ -438,14 +452,51 @@ async function load() {
   return f;
 }
 
-load().then((f) => {
-  handler = f;
-  const concurrency = Math.max(1, Number.parseInt(process.env.FRE_CONCURRENCY || '1', 10) || 1);
-  send(READY, 0, 0n, json({ protocol: 1, runtime: `node ${process.versions.node}`, concurrency }));
-  const early = starting;
-  starting = null;
-  early.forEach(handle);
-}, (e) => {
-  send(FAILED, 0, 0n, failure(...describe(e)));
-  channel.end(() => process.exit(1));
-});
+function start(handlerName) {
+  name = handlerName;
+  root = process.env.FRE_FUNCTION_DIR || '/function';
+  process.argv.splice(1, 2, path.join(root, name));
+  load().then((f) => {
+    handler = f;
+    const concurrency = Math.max(1, Number.parseInt(process.env.FRE_CONCURRENCY || '1', 10) || 1);
+    send(READY, 0, 0n, json({ protocol: 1, runtime: `node ${process.versions.node}`, concurrency }));
+    const early = starting;
+    starting = null;
+    early.forEach(handle);
+  }, (e) => {
+    send(FAILED, 0, 0n, failure(...describe(e)));
+    channel.end(() => process.exit(1));
+  });
+}
+
+// Waits for a function. What every event runs through is compiled by an event of
+// our own, whose answer goes nowhere, and the garbage of the start is collected.
+async function park() {
+  await import('data:text/javascript,'); // the loader of ES modules
+  const write = channel.write;
+  channel.write = () => true;
+  const call = new Call(0n, { headers: [['a', 'b']], query: 'a=b' }, Buffer.from('{}'));
+  const event = new Event(call.meta, call.parts[0]);
+  await respond(call, { status: 200, headers: event.headers, body: [event.query, event.json(), event.text] });
+  new Context(0n, call.meta, call.abort.signal).logger.debug('%s', inspect(call.meta));
+  channel.write = write;
+  v8.setFlagsFromString('--expose-gc');
+  vm.runInNewContext('gc')();
+  v8.setFlagsFromString('--no-expose-gc');
+  parked = true;
+  send(PARKED, 0, 0n);
+}
+
+// Becomes the process of the function that LOAD names.
+function become(id, payload) {
+  const { handler: wanted, dir, env } = decode(payload.toString());
+  if (id !== 0n || typeof wanted !== 'string' || typeof dir !== 'string' || env === null || typeof env !== 'object') die('LOAD');
+  parked = false;
+  process.chdir(dir);
+  for (const n of Object.keys(process.env)) if (!(n in env)) delete process.env[n];
+  Object.assign(process.env, env); // TZ takes effect here
+  start(wanted);
+}
+
+if (process.argv.length > 2) start(process.argv[2]);
+else park();

@@ -58,14 +58,34 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not file.export: write index.handle for what index.js exports as handle", t.Handler)}
 	}
-	args = []string{"/usr/bin/node"}
+	return append(command(t), t.Handler), append(environment(),
+		fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency))), nil
+}
+
+func command(t *image.Template) []string {
+	args := []string{"/usr/bin/node"}
 	if !heapSize.MatchString(t.Env["NODE_OPTIONS"]) {
 		args = append(args, fmt.Sprintf("--max-old-space-size=%d", heapMiB(t.Resources.MemoryBytes)))
 	}
-	return append(args, "/opt/fre/bootstrap.js", t.Handler), []string{
+	return append(args, "/opt/fre/bootstrap.js")
+}
+
+func environment() []string {
+	return []string{
 		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8", "NODE_ENV=production",
-		"FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)),
-	}, nil
+		"FRE_CHANNEL=3",
+	}
+}
+
+// Shell is the bootstrap without a handler; functions with different limits of
+// memory do not share it. Node reads its options, certificates and the number of
+// its threads at its start.
+func (Runtime) Shell(t *image.Template, env []string) *image.Shell {
+	s := &image.Shell{Args: command(t), Env: environment(), Mounts: []string{"/function", "/node_modules"}}
+	if !s.Fits(env, []string{"ICU_", "NODE_", "SSL_", "UV_"}, []string{"NODE_ENV"}) {
+		return nil
+	}
+	return s
 }
 
 // heapSize matches what a template says itself about the heap's limit.

@@ -3,16 +3,17 @@
 
 Every import made here is paid at every cold start: os and sys are there
 anyway, the modules that begin with _ are compiled into the interpreter. Others
-are imported where the first event needs them.
+are imported where the first event needs them, or by a parked bootstrap (park),
+which has the time.
 """
 
 import os
 import sys
 from _json import encode_basestring_ascii as quote
 from _json import make_scanner
-from time import time
+import time
 
-READY, FAILED, INVOKE, RESPONSE, DATA, ERROR, CANCEL, WINDOW, LOG, STOP = range(1, 11)
+READY, FAILED, INVOKE, RESPONSE, DATA, ERROR, CANCEL, WINDOW, LOG, STOP, PARKED, LOAD = range(1, 13)
 MORE = 1
 MAX_PAYLOAD = 1 << 20
 MAX_META = 256 << 10
@@ -138,7 +139,7 @@ class Context:
 
     def remaining(self):
         """Seconds until the deadline."""
-        return self.deadline - time()
+        return self.deadline - time.time()
 
 
 class Cancelled(Exception):
@@ -209,7 +210,7 @@ def read_frame():
     kind, flags = head[4], head[5]
     if size > MAX_PAYLOAD:
         die("frame of %d bytes" % size)
-    if kind not in (INVOKE, DATA, CANCEL, WINDOW, STOP):
+    if kind not in (INVOKE, DATA, CANCEL, WINDOW, STOP) and not (parked and kind == LOAD):
         die("frame kind 0x%02x" % kind)
     if head[6] or head[7] or flags & ~MORE or flags and kind not in (INVOKE, DATA):
         die("flags or file descriptors of frame kind 0x%02x" % kind)
@@ -246,6 +247,18 @@ def send(kind, flags, id, *parts):
 def encode(fields):
     """JSON of a dict of strings."""
     return ("{%s}" % ",".join([quote(k) + ":" + quote(v) for k, v in fields.items()])).encode()
+
+
+def decode(data):
+    """The dict that JSON from the engine holds."""
+    try:
+        text = data.decode()
+        fields, end = scan(text, 0)
+    except (ValueError, StopIteration, SystemError):  # the last where json.decoder, which has the error, is not loaded
+        die("metadata")
+    if end != len(text) or type(fields) is not dict:
+        die("metadata")
+    return fields
 
 
 def cut(text, limit):
@@ -310,13 +323,7 @@ def take_frame(frame):
         n = int.from_bytes(payload[:4], "little")
         if len(payload) < 4 or n > len(payload) - 4 or n > MAX_META or id in calls or id == 0:
             die("INVOKE")
-        try:
-            text = payload[4 : 4 + n].decode()
-            meta, end = scan(text, 0)
-        except (ValueError, StopIteration, SystemError):  # the last where json.decoder, which has the error, is not loaded
-            die("metadata")
-        if end != len(text) or type(meta) is not dict:
-            die("metadata")
+        meta = decode(payload[4 : 4 + n])
         call = calls[id] = Call(id, meta, memoryview(payload)[4 + n :])
         if not flags:
             return call
@@ -622,14 +629,74 @@ def answer_for_sandbox():
         os.process_cpu_count = cpu_count
 
 
-def main(name):
+# What most functions import and events need, loaded while there is time. All of
+# it is the standard library's: a parked interpreter has no function yet.
+PRELOADED = ("json", "traceback", "select", "threading")
+
+parked = False  # waiting for LOAD
+
+
+def park():
+    """Waits for LOAD, becomes that function's process and returns its handler."""
+    global parked
+    import gc
+
+    mine = set(sys.modules)
+    for module in PRELOADED:
+        __import__(module)
+    loaded = {m.partition(".")[0] for m in sys.modules.keys() - mine}
+    gc.collect()
+    parked = True
+    send(PARKED, 0, 0)
+    frame = read_frame()
+    parked = False
+    if frame is None:
+        hung_up()
+    if frame[0] != LOAD or frame[2]:
+        die("no LOAD")
+    load = decode(frame[3])
+    handler, directory, env = load.get("handler"), load.get("dir"), load.get("env")
+    if type(handler) is not str or type(directory) is not str or type(env) is not dict:
+        die("LOAD")
+    os.chdir(directory)
+    path = [os.path.abspath(p) for p in env["PYTHONPATH"].split(":")] if env.get("PYTHONPATH") else []
+    if shadows(path, loaded):
+        # The function's own json.py, say, is to be found first: begin anew.
+        os.set_inheritable(fd, True)
+        os.execve(sys.executable, [*sys.orig_argv, handler], env)
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    os.environ.update(env)
+    sys.path[:0] = path
+    time.tzset()  # TZ may be among them
+    return handler
+
+
+def shadows(path, modules):
+    """Whether a directory of path has a module of one of these names, or cannot
+    be looked through."""
+    for directory in path:
+        try:
+            for name in os.listdir(directory):
+                if name.partition(".")[0] in modules:
+                    return True
+        except FileNotFoundError:
+            pass
+        except OSError:  # a zip archive
+            return True
+    return False
+
+
+def main(name=None):
     os.set_inheritable(fd, False)
     os.register_at_fork(after_in_child=forget_channel)
     del sys.path[0]  # the bootstrap's own; /function and /opt/python come from PYTHONPATH
+    answer_for_sandbox()
+    if name is None:
+        name = park()
     del sys.argv[1:]
     sys.argv[0] = name
     sys.stdout.reconfigure(line_buffering=True)
-    answer_for_sandbox()
     try:
         concurrency = max(1, int(os.environ.get("FRE_CONCURRENCY") or 1))
     except ValueError:

@@ -1,4 +1,5 @@
 # The first program of every Python function: python3 bootstrap.py module.function
+# Without an argument it parks: the engine names the function later.
 #
 # A script is compiled anew at every start, a module is not, so the bootstrap
 # itself is the module _fre beside this file.
@@ -9,4 +10,4 @@ if not __file__.startswith("/opt/fre/"):  # in the project's own tests
     sys.path[0] = __file__.rpartition("/")[0]
 from _fre import main
 
-main(sys.argv[1])
+main(*sys.argv[1:])

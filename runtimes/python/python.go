@@ -57,12 +57,28 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not module.function: write main.handle for the function handle in main.py", t.Handler)}
 	}
-	return []string{"/usr/bin/python3", "-S", "/opt/fre/bootstrap.py", t.Handler}, []string{
+	return append(command(), t.Handler), append(environment(),
+		"PYTHONPATH=/function:/opt/python", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency))), nil
+}
+
+func command() []string { return []string{"/usr/bin/python3", "-S", "/opt/fre/bootstrap.py"} }
+
+func environment() []string {
+	return []string{
 		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8",
-		"PYTHONPATH=/function:/opt/python",
 		"PYTHONDONTWRITEBYTECODE=1", // the root is read-only
-		"FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)),
-	}, nil
+		"FRE_CHANNEL=3",
+	}
+}
+
+// Shell is the bootstrap without a handler. Of what the interpreter reads at its
+// start the bootstrap does PYTHONPATH again.
+func (Runtime) Shell(_ *image.Template, env []string) *image.Shell {
+	s := &image.Shell{Args: command(), Env: environment(), Mounts: []string{"/function", "/" + prefix}}
+	if !s.Fits(env, []string{"PYTHON"}, []string{"PYTHONPATH"}) {
+		return nil
+	}
+	return s
 }
 
 // version finds the interpreter of a base environment: "3.11".

@@ -23,6 +23,7 @@ type Limits struct {
 	MemoryBytes int64 // swap included where the host accounts for it
 	CPUMillis   int64 // thousandths of one CPU
 	Pids        int64 // processes and threads
+	Background  bool  // the pool's other groups have the CPU first
 }
 
 // Stats of one group since it was acquired.
@@ -80,6 +81,12 @@ func (g *Group) set(l Limits) error {
 		}
 		g.limits.CPUMillis = l.CPUMillis
 	}
+	if l.Background != g.limits.Background {
+		if err := g.setBackground(l.Background); err != nil {
+			return err
+		}
+		g.limits.Background = l.Background
+	}
 	if l.MemoryBytes != g.limits.MemoryBytes {
 		if err := g.setMemory(l.MemoryBytes); err != nil {
 			return err
@@ -96,6 +103,27 @@ func (g *Group) setCPU(millis int64) error {
 		return g.write(CPU, "cpu.max", quota+" "+strconv.FormatInt(period.Microseconds(), 10))
 	}
 	return g.write(CPU, "cpu.cfs_quota_us", quota)
+}
+
+// setBackground has the scheduler run the group when no other wants to
+// (cpu.idle, Linux 5.15). It is a courtesy: an older kernel does without.
+func (g *Group) setBackground(on bool) error {
+	value := "0"
+	if on {
+		value = "1"
+	}
+	return ignoreMissing(g.write(CPU, "cpu.idle", value))
+}
+
+// Background says whether the scheduler has it give way; false where the kernel
+// knows no such thing.
+func (g *Group) Background() bool {
+	dir, ok := g.dirs[CPU]
+	if !ok {
+		return false
+	}
+	n, err := readInt(filepath.Join(dir, "cpu.idle"))
+	return err == nil && n == 1
 }
 
 func (g *Group) setMemory(bytes int64) error {

@@ -5,6 +5,8 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +15,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/fre-engine/fre/channel"
@@ -23,6 +26,12 @@ var conn *net.UnixConn
 func main() {
 	if os.Getenv("FRE_CHANNEL") == "" {
 		os.Exit(stdio())
+	}
+	if len(os.Args) > 1 && os.Args[1] == "park" {
+		if err := park(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	}
 	if os.Getenv("FN_LOAD") == "fail" {
 		fmt.Fprintln(os.Stderr, "cannot load")
@@ -40,6 +49,47 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// park is what an interpreter's bootstrap does without a handler: PARKED and
+// LOAD of docs/protocol.md, frame by frame.
+func park() error {
+	if os.Getenv("FN_PARK") == "fail" {
+		return errors.New("cannot park")
+	}
+	// Not as an os.File, which would close it when nobody looks.
+	if _, err := syscall.Write(3, []byte{4: 0x0b, 15: 0}); err != nil {
+		return err
+	}
+	head := make([]byte, 16)
+	if _, err := io.ReadFull(rawChannel{}, head); err != nil {
+		return err
+	}
+	payload := make([]byte, binary.LittleEndian.Uint32(head))
+	if _, err := io.ReadFull(rawChannel{}, payload); err != nil {
+		return err
+	}
+	var load channel.Load
+	if err := json.Unmarshal(payload, &load); err != nil || head[4] != 0x0c {
+		return fmt.Errorf("LOAD of kind %#x: %w", head[4], err)
+	}
+	os.Clearenv()
+	for name, value := range load.Env {
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	return os.Chdir(load.Dir)
+}
+
+type rawChannel struct{}
+
+func (rawChannel) Read(p []byte) (int, error) {
+	n, err := syscall.Read(3, p)
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return max(n, 0), err
 }
 
 func stdio() int {
@@ -110,6 +160,30 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 	case "/pid":
 		host, err := os.Hostname()
 		return &channel.Answer{Status: 200, Body: strings.NewReader(fmt.Sprint(host, os.Getpid()))}, err
+	case "/look": // what the query names: environment, directory, or a file's content
+		q, err := url.ParseQuery(ev.Query)
+		if err != nil {
+			return nil, err
+		}
+		out := os.Getenv(q.Get("env"))
+		if q.Has("dir") {
+			if out, err = os.Getwd(); err != nil {
+				return nil, err
+			}
+		}
+		if name := q.Get("file"); name != "" {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				return nil, err
+			}
+			out = string(b)
+		}
+		if name := q.Get("write"); name != "" {
+			if err := os.WriteFile(name, []byte("written"), 0o600); err != nil {
+				return nil, err
+			}
+		}
+		return &channel.Answer{Status: 200, Body: strings.NewReader(out)}, nil
 	case "/garbage":
 		if _, err := conn.Write([]byte("this is no frame at all, whatever it looks like")); err != nil {
 			return nil, err

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"net"
@@ -30,6 +31,17 @@ func main() {
 
 func run(command string, args []string) error {
 	switch command {
+	case "orders": // a command per line of stdin, each answered by a line "> ok" or "> error"
+		fmt.Println("> ready")
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			answer := "ok"
+			if words := strings.Fields(lines.Text()); len(words) > 0 {
+				if err := run(words[0], words[1:]); err != nil {
+					answer = err.Error()
+				}
+			}
+			fmt.Println(">", answer)
+		}
 	case "exit":
 		code, err := strconv.Atoi(args[0])
 		if err != nil {

@@ -85,3 +85,12 @@ exports.uncaught = async () => {
   await new Promise(() => {});
 };
 exports.not_callable = 7;
+
+exports.surroundings = async () => ({
+  env: process.env,
+  cwd: process.cwd(),
+  argv: process.argv.slice(1),
+  path: [],
+  hour: new Date(0).getHours(),
+  child: execFileSync('/usr/bin/env').toString(),
+});

@@ -179,3 +179,14 @@ def waits(event, context):
 
 
 not_callable = 7
+
+
+def surroundings(event, context):
+    return {
+        "env": dict(os.environ),
+        "cwd": os.getcwd(),
+        "argv": sys.argv,
+        "path": [p for p in sys.path if "python3" not in p],
+        "hour": time.localtime(0).tm_hour,
+        "child": subprocess.run(["/usr/bin/env"], capture_output=True, text=True).stdout,
+    }

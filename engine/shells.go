@@ -1,0 +1,477 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/sandbox/pool"
+	"github.com/fre-engine/fre/store"
+)
+
+// ShellConfig bounds the runtime shells: interpreters that were started, each in
+// a sandbox of its own, before anyone knew for which function.
+type ShellConfig struct {
+	Off         bool
+	Ready       int   // parked for each base environment in use, without any demand; default 2
+	Max         int   // parked for each after great demand; default 8
+	MemoryBytes int64 // of all that are parked together; default a tenth of the host's memory
+}
+
+func (c *ShellConfig) setDefaults() {
+	if c.Ready == 0 {
+		c.Ready = 2
+	}
+	if c.Max == 0 {
+		c.Max = max(8, c.Ready)
+	}
+	c.Ready = min(c.Ready, c.Max)
+	if c.MemoryBytes == 0 {
+		var info unix.Sysinfo_t
+		if unix.Sysinfo(&info) == nil {
+			c.MemoryBytes = int64(info.Totalram) * int64(info.Unit) / 10
+		}
+	}
+}
+
+// ShellStats counts the runtime shells that a function's instances start from.
+type ShellStats struct {
+	Ready int   // parked now
+	Want  int   // as many as recent demand asks for
+	Bytes int64 // memory of one, its share of what is shared included; 0 before the first
+}
+
+// shells keeps a pool of runtime shells for each base environment that a
+// deployed function can start from.
+type shells struct {
+	e      *Engine
+	cfg    ShellConfig
+	parked atomic.Int64 // bytes of all parked
+	died   atomic.Uint64
+	full   sync.Once // warns of cfg.MemoryBytes
+
+	disk sync.Mutex // held while roots are made or removed; taken before mu
+
+	mu    sync.Mutex
+	pools map[string]*shellPool // by image.ShellKey
+}
+
+// shellPool holds the runtime shells of one root, arguments and environment.
+type shellPool struct {
+	all    *shells
+	key    string
+	image  *store.Image // a function's: the root is made of its shared parts
+	config image.Config
+	users  int // functions deployed; guarded by all.mu
+
+	pool    atomic.Pointer[pool.Pool[*shell]] // nil until the root is made
+	bytes   atomic.Int64                      // memory of the last one made
+	charged atomic.Int64                      // what its control group counted
+}
+
+// shell is a parked runtime shell. It is used once.
+type shell struct {
+	id             string
+	sb             *sandbox.Sandbox
+	conn           *channel.Conn
+	stdout, stderr *os.File // ours, unread
+	bytes          int64
+	taken          chan struct{} // closed when it is no longer parked
+	log            atomic.Pointer[func(invocation, level, message string)]
+}
+
+func newShells(e *Engine, cfg ShellConfig) *shells {
+	cfg.setDefaults()
+	return &shells{e: e, cfg: cfg, pools: map[string]*shellPool{}}
+}
+
+// use returns the pool that a function's instances can start from, nil if there
+// is none. The function leaves it when it is retired.
+func (s *shells) use(f *function) *shellPool {
+	key := image.ShellKey(f.image, &f.config)
+	if s.cfg.Off || s.e.mapErr != nil || key == "" || f.config.Protocol != image.ProtocolChannel {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.pools[key]
+	if p == nil {
+		p = &shellPool{all: s, key: key, image: f.image, config: f.config}
+		s.pools[key] = p
+		s.e.spawn(p.open)
+	}
+	p.users++
+	return p
+}
+
+// open makes the root and starts to park.
+func (p *shellPool) open() {
+	s := p.all
+	s.disk.Lock()
+	defer s.disk.Unlock()
+	root, err := s.e.cfg.Builder.ShellRoot(s.e.life, p.image, &p.config)
+	if err != nil {
+		if s.e.life.Err() == nil {
+			s.e.log.Warn("no runtime shells: functions start their interpreter themselves", "base", p.config.Base, "error", err)
+		}
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.users == 0 {
+		return // the last function has gone; prune follows
+	}
+	rootfs := s.e.cfg.Store.Rootfs(root.Digest)
+	p.pool.Store(pool.New(pool.Config[*shell]{
+		Name: "runtime shell " + p.config.Base, Ready: s.cfg.Ready, Max: s.cfg.Max, Log: s.e.log,
+		Make: func() (*shell, error) { return p.park(rootfs) },
+		Drop: func(sh *shell) error {
+			if !sh.alive() {
+				s.died.Add(1)
+			}
+			s.parked.Add(-sh.bytes)
+			sh.drop()
+			return nil
+		},
+		Alive: (*shell).alive,
+	}))
+}
+
+// leave is the end of one use. The last one drops the shells and their root.
+func (p *shellPool) leave() {
+	s := p.all
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.users--; p.users > 0 {
+		return
+	}
+	delete(s.pools, p.key)
+	s.e.spawn(func() {
+		s.disk.Lock() // after open, if that is under way
+		waiting := p.pool.Load()
+		s.disk.Unlock()
+		if waiting != nil {
+			waiting.Close()
+		}
+		s.prune()
+	})
+}
+
+// prune removes the roots that no pool uses. A stopping engine leaves them for
+// the next.
+func (s *shells) prune() {
+	s.disk.Lock()
+	defer s.disk.Unlock()
+	for _, img := range s.e.cfg.Store.Images() {
+		if !image.IsShellRoot(img) || s.e.Stopping() || s.uses(img) {
+			continue
+		}
+		if err := s.e.cfg.Store.RemoveImage(s.e.life, img.Digest); err != nil && s.e.life.Err() == nil {
+			s.e.log.Warn("root of runtime shells not removed", "image", img.Digest, "error", err)
+		}
+	}
+}
+
+// uses says whether img is the root of a pool.
+func (s *shells) uses(img *store.Image) bool {
+	config, err := image.ConfigOf(img)
+	if err != nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pools[config.Labels[image.LabelSpec]] != nil
+}
+
+// parkWithin bounds an interpreter's start, which gives way to everything else.
+const parkWithin = time.Minute
+
+// park starts an interpreter and waits until it waits.
+func (p *shellPool) park(rootfs string) (sh *shell, err error) {
+	s := p.all
+	expected := p.bytes.Load()
+	if s.parked.Add(expected) > s.cfg.MemoryBytes {
+		s.parked.Add(-expected)
+		s.full.Do(func() {
+			s.e.log.Warn("fewer runtime shells are parked than asked for: they would take more memory than they may",
+				"bytes_each", expected, "bytes_allowed", s.cfg.MemoryBytes, "base", p.config.Base)
+		})
+		return nil, pool.ErrFull
+	}
+	ctx, cancel := context.WithTimeout(s.e.life, parkWithin)
+	defer cancel()
+	if sh, err = p.start(ctx, rootfs); err == nil {
+		if err = sh.conn.Parked(ctx); err == nil {
+			err = sh.measure(p)
+		}
+		if err != nil {
+			err = fmt.Errorf("interpreter did not park: %w%s", err, sh.lastWords())
+			sh.drop()
+		}
+	}
+	if err != nil {
+		s.parked.Add(-expected)
+		return nil, err
+	}
+	s.parked.Add(sh.bytes - expected)
+	s.e.spawn(func() {
+		select {
+		case <-sh.sb.Done():
+		case <-sh.conn.Done():
+		case <-sh.taken:
+			return
+		}
+		if waiting := p.pool.Load(); waiting != nil {
+			waiting.Check() // another takes its place
+		}
+	})
+	return sh, nil
+}
+
+// start starts the sandbox of a shell: an ordinary one, but that it is nobody's.
+func (p *shellPool) start(ctx context.Context, rootfs string) (*shell, error) {
+	ours, theirs, err := socketpair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	sh := &shell{id: newID(), taken: make(chan struct{})}
+	sh.conn = channel.NewConn(ours, channel.Config{Parked: true, Log: func(invocation, level, message string) {
+		if log := sh.log.Load(); log != nil {
+			(*log)(invocation, level, message)
+		}
+	}})
+	var outW, errW *os.File
+	if sh.stdout, outW, err = outputPipe(); err == nil {
+		defer outW.Close()
+		if sh.stderr, errW, err = outputPipe(); err == nil {
+			defer errW.Close()
+			sh.sb, err = p.all.e.cfg.Sandboxes.Start(ctx, sandbox.Spec{
+				ID: sh.id, Rootfs: rootfs, Args: p.config.Shell.Args, Env: p.config.Shell.Env,
+				User:       sandbox.User{Own: true, UID: functionUID, GID: functionUID},
+				Background: true, Stdout: outW, Stderr: errW, Channel: theirs,
+			})
+		}
+	}
+	if err != nil {
+		sh.drop()
+		return nil, err
+	}
+	return sh, nil
+}
+
+// measure notes what a parked shell costs.
+func (sh *shell) measure(p *shellPool) error {
+	stats, err := sh.sb.Stats()
+	if err != nil {
+		return err
+	}
+	sh.bytes = stats.MemoryBytes
+	if pss := readPSS(sh.sb.PID()); pss > 0 {
+		sh.bytes = pss
+	}
+	p.bytes.Store(sh.bytes)
+	p.charged.Store(stats.MemoryBytes)
+	return nil
+}
+
+// readPSS returns a process's memory with its share of what it shares, in bytes;
+// 0 if that cannot be read (proc_pid_smaps(5)).
+func readPSS(pid int) int64 {
+	rollup, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/smaps_rollup")
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(rollup) {
+		if rest, ok := bytes.CutPrefix(line, []byte("Pss:")); ok {
+			if fields := bytes.Fields(rest); len(fields) > 0 {
+				kb, err := strconv.ParseInt(string(fields[0]), 10, 64)
+				if err != nil {
+					return 0
+				}
+				return kb << 10
+			}
+		}
+	}
+	return 0
+}
+
+// alive says whether the shell still waits.
+func (sh *shell) alive() bool {
+	select {
+	case <-sh.sb.Done():
+		return false
+	case <-sh.conn.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// drop ends a shell and frees what it holds, as far as it was made.
+func (sh *shell) drop() {
+	if sh.sb != nil {
+		sh.sb.Kill()
+		<-sh.sb.Done()
+	}
+	_ = sh.conn.Close()
+	for _, f := range []*os.File{sh.stdout, sh.stderr} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// lastWords kills an interpreter that did not park and returns what it said
+// about it.
+func (sh *shell) lastWords() string {
+	sh.sb.Kill()
+	<-sh.sb.Done()
+	words, _ := io.ReadAll(io.LimitReader(sh.stderr, 4<<10))
+	if words = bytes.TrimSpace(words); len(words) == 0 {
+		return ""
+	}
+	return ": " + string(words)
+}
+
+// take leases a shell that suits f, or returns nil.
+func (p *shellPool) take(f *function) *shell {
+	waiting := p.pool.Load()
+	// What the interpreter uses already must leave room for the function; the
+	// kernel would look for pages to reclaim, on the event's time.
+	if waiting == nil || f.limits().MemoryBytes < p.charged.Load()/4*5 {
+		return nil
+	}
+	sh, ok := waiting.TryTake()
+	if !ok {
+		return nil
+	}
+	p.all.parked.Add(-sh.bytes)
+	close(sh.taken)
+	return sh
+}
+
+func (p *shellPool) stats() *ShellStats {
+	out := &ShellStats{Bytes: p.bytes.Load()}
+	if waiting := p.pool.Load(); waiting != nil {
+		out.Ready, out.Want = waiting.Len()
+	}
+	return out
+}
+
+// furniture is what a runtime shell gets to become an instance of one function.
+type furniture struct {
+	load  channel.Load
+	mount []sandbox.Mount
+}
+
+// newFurniture returns nil where the function's environment is too long for LOAD.
+func (f *function) newFurniture() *furniture {
+	out := &furniture{load: channel.Load{Handler: f.config.Handler, Dir: "/function", Env: map[string]string{}}}
+	for _, v := range f.environment() { // the last of several counts, as for Python and Node
+		name, value, _ := strings.Cut(v, "=")
+		out.load.Env[name] = value
+	}
+	if text, err := json.Marshal(out.load); err != nil || len(text) > channel.MaxMeta {
+		return nil
+	}
+	rootfs := f.e.cfg.Store.Rootfs(f.image.Digest)
+	for _, target := range f.config.Shell.Mounts {
+		source := filepath.Join(rootfs, target)
+		if _, err := os.Lstat(source); err == nil { // without packages it need not be there
+			out.mount = append(out.mount, sandbox.Mount{Source: source, Target: target})
+		}
+	}
+	return out
+}
+
+// bootShell makes the instance of a runtime shell, up to LOAD. It reports whether
+// there was one: if not, nothing has happened.
+func (in *instance) bootShell(ctx context.Context) (bool, error) {
+	f := in.f
+	if f.shells == nil {
+		return false, nil
+	}
+	for sh := f.shells.take(f); sh != nil; sh = f.shells.take(f) {
+		err := sh.sb.Furnish(sandbox.Furnishing{
+			Work: f.work, Mounts: f.furniture.mount, Hostname: f.name, Limits: f.limits(),
+		})
+		switch {
+		case err == nil:
+			return true, in.become(ctx, sh)
+		case errors.Is(err, os.ErrProcessDone):
+			f.shells.all.died.Add(1)
+			sh.drop()
+		default:
+			sh.drop()
+			f.e.log.WarnContext(ctx, "runtime shell not furnished: the interpreter starts with the event", "function", f.name, "error", err)
+			return false, nil
+		}
+	}
+	return false, nil
+}
+
+// become takes a furnished shell over.
+func (in *instance) become(ctx context.Context, sh *shell) error {
+	f := in.f
+	log := f.channelLog(sh.id)
+	sh.log.Store(&log)
+	f.logs.follow(f.e, sh.stdout, sh.id, "stdout")
+	f.logs.follow(f.e, sh.stderr, sh.id, "stderr")
+	in.conn, in.kind = sh.conn, StartRuntime
+	in.box = in.newBox(sh.id)
+	f.e.boxes.adopt(f.e, in.box, sh.sb)
+	return in.conn.Load(ctx, &f.furniture.load)
+}
+
+var (
+	shellsDesc     = prometheus.NewDesc("fre_runtime_shells", "Runtime shells parked.", []string{"base"}, nil)
+	shellBytesDesc = prometheus.NewDesc("fre_runtime_shell_bytes", "Memory of one parked runtime shell.", []string{"base"}, nil)
+	shellsDiedDesc = prometheus.NewDesc("fre_runtime_shells_died_total", "Runtime shells that ended while they waited.", nil, nil)
+)
+
+// Describe is part of prometheus.Collector.
+func (s *shells) Describe(out chan<- *prometheus.Desc) {
+	out <- shellsDesc
+	out <- shellBytesDesc
+	out <- shellsDiedDesc
+}
+
+// Collect is part of prometheus.Collector. Pools of one base are added up: of
+// several versions, most often one is on its way out.
+func (s *shells) Collect(out chan<- prometheus.Metric) {
+	total := map[string]*ShellStats{}
+	s.mu.Lock()
+	for _, p := range s.pools {
+		one := p.stats()
+		sum := total[p.config.Base]
+		if sum == nil {
+			sum = &ShellStats{}
+			total[p.config.Base] = sum
+		}
+		sum.Ready += one.Ready
+		sum.Bytes = max(sum.Bytes, one.Bytes)
+	}
+	s.mu.Unlock()
+	for base, sum := range total {
+		out <- prometheus.MustNewConstMetric(shellsDesc, prometheus.GaugeValue, float64(sum.Ready), base)
+		out <- prometheus.MustNewConstMetric(shellBytesDesc, prometheus.GaugeValue, float64(sum.Bytes), base)
+	}
+	out <- prometheus.MustNewConstMetric(shellsDiedDesc, prometheus.CounterValue, float64(s.died.Load()))
+}

@@ -1,0 +1,425 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
+)
+
+// part commits a tree of the files given by path.
+func (r *rig) part(p store.Part, files map[string][]byte) store.Part {
+	r.t.Helper()
+	w, err := r.store.Create()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer w.Abort()
+	for path, content := range files {
+		if err := w.File(path, 0o755, time.Unix(1, 0), bytes.NewReader(content)); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	if p.Tree, err = w.Commit(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+	return p
+}
+
+// interpreted puts an image whose interpreter is testdata/fn, of the base
+// environment's version, and whose code is a file with the function's name.
+func (r *rig) interpreted(name, base string, change func(*image.Config)) *store.Image {
+	r.t.Helper()
+	cfg := image.Config{
+		Base: "python", Handler: "main.handle", Args: []string{"/bin/fn"}, Env: []string{"FRE_CHANNEL=3", "NAME=" + name},
+		Protocol: image.ProtocolChannel, Tenant: "default",
+		Instances: image.Instances{Isolation: image.IsolationInstance, Concurrency: 1, Max: 64, Idle: time.Minute},
+		Resources: image.Resources{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: 20 * time.Second},
+		Shell:     &image.Shell{Args: []string{"/bin/fn", "park"}, Env: []string{"FRE_CHANNEL=3"}, Mounts: []string{"/function", "/opt/python"}},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	raw, err := json.Marshal(cfg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	img, err := r.store.PutImage(r.t.Context(), store.Manifest{
+		Name: name, Version: base, Config: raw,
+		Parts: []store.Part{
+			r.part(store.Part{Kind: "base", Name: "python", Version: base}, map[string][]byte{"bin/fn": fnBinary, "etc/base": []byte(base)}),
+			r.part(store.Part{Kind: "code", Name: name, Prefix: "function"}, map[string][]byte{"name": []byte(name)}),
+		},
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return img
+}
+
+func (r *rig) deployInterpreted(name, base string, change func(*image.Config)) {
+	r.t.Helper()
+	if _, err := r.Deploy(r.t.Context(), name, r.interpreted(name, base, change), DeployOptions{}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// parked waits until n shells are ready for a function.
+func (r *rig) parked(name string, n int) {
+	r.t.Helper()
+	eventually(r.t, fmt.Sprintf("%d runtime shells", n), func() bool {
+		f, err := r.Function(name)
+		return err == nil && f.Shells != nil && f.Shells.Ready == n
+	})
+}
+
+func (r *rig) roots() int {
+	return len(slices.DeleteFunc(slices.Clone(r.Images()), func(img *store.Image) bool { return !image.IsShellRoot(img) }))
+}
+
+// waiting lists the processes of this engine's parked shells.
+func (r *rig) waiting() []int {
+	r.t.Helper()
+	parent := func(pid string) string {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil {
+			return ""
+		}
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		return fields[1]
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || parent(parent(e.Name())) != strconv.Itoa(os.Getpid()) {
+			continue
+		}
+		if line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline"); err == nil && string(line) == "/bin/fn\x00park\x00" {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func TestRuntimeShell(t *testing.T) {
+	r := open(t)
+	r.deployInterpreted("a", "1", func(c *image.Config) { c.Env = append(c.Env, "GREETING=hello") })
+	r.parked("a", 2)
+	if s := r.Sandboxes(true); len(s) != 0 {
+		t.Errorf("parked shells are listed: %+v", s)
+	}
+	look := func(query, want string) *Response {
+		t.Helper()
+		got, resp, err := r.look("a", query)
+		if err != nil || got != want {
+			t.Fatalf("%s: got %q, %v; want %q", query, got, err, want)
+		}
+		return resp
+	}
+	first := look("env=GREETING", "hello")
+	if first.StartKind != StartRuntime || !first.Cold {
+		t.Errorf("the first start was %s, cold %v; want runtime", first.StartKind, first.Cold)
+	}
+	second := look("dir=1", "/function")
+	if second.StartKind != StartWarm || second.Cold || second.Instance != first.Instance {
+		t.Errorf("the second event: %+v; want the same instance warm", second)
+	}
+	look("env=FRE_CONCURRENCY", "1")
+	look("file=name", "a")
+	look("file=/etc/base", "1")
+	look("write=/work/x", "")
+	running := r.Sandboxes(false)
+	if len(running) != 1 || running[0].Function != "a" || running[0].ID != first.Instance || running[0].PID == 0 {
+		t.Errorf("lists show %+v", running)
+	}
+	r.mustCall("a", "/print", "x", "x")
+	eventually(t, "the line in the log", func() bool {
+		found := false
+		err := r.Logs(t.Context(), "a", LogOptions{Tail: -1}, func(l LogLine) error {
+			found = found || l.Text == "hello log" && l.Sandbox == first.Instance && l.Stream == "stdout"
+			return nil
+		})
+		return err == nil && found
+	})
+	r.parked("a", 2)
+}
+
+// What a tenant keeps belongs to 1000 on disk and inside, whichever way an
+// instance was started, and lies where no other user of the host gets to.
+func TestWorkOnDisk(t *testing.T) {
+	r := open(t)
+	r.deployInterpreted("a", "1", nil)
+	r.deploy("direct", nil)
+	r.parked("a", 2)
+	for _, name := range []string{"a", "direct"} {
+		resp, err := r.Invoke(t.Context(), name, &Request{Path: "/look", Query: "write=/work/" + name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := resp.Body.Close(); err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(filepath.Join(r.state, "tenants/default/work", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sys := st.Sys().(*syscall.Stat_t); sys.Uid != functionUID || sys.Gid != functionUID {
+			t.Errorf("%s by a %s start belongs to %d:%d on disk", name, resp.StartKind, sys.Uid, sys.Gid)
+		}
+	}
+	st, err := os.Stat(filepath.Join(r.state, "tenants"))
+	if err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("tenants/ has mode %v, %v; want root's alone", st.Mode(), err)
+	}
+}
+
+// A directory in the other layout is changed over, links in it not followed.
+func TestOwn(t *testing.T) {
+	fretest.RequireRoot(t)
+	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
+	err := errors.Join(os.WriteFile(outside, nil, 0o600), os.Mkdir(filepath.Join(dir, "sub"), 0o700),
+		os.WriteFile(filepath.Join(dir, "sub/file"), nil, 0o600), os.Symlink(outside, filepath.Join(dir, "link")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []int{1000, 0x10000000 + 1000, 1000} {
+		if err := own(dir, id); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"", "sub", "sub/file", "link"} {
+			st, err := os.Lstat(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if sys := st.Sys().(*syscall.Stat_t); int(sys.Uid) != id || int(sys.Gid) != id {
+				t.Errorf("%q belongs to %d:%d, want %d", name, sys.Uid, sys.Gid, id)
+			}
+		}
+	}
+	st, err := os.Stat(outside)
+	if err != nil || st.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Errorf("a file outside was given away: %v", err)
+	}
+}
+
+// Functions on one base share shells, and get nothing else of each other's.
+func TestShellsAreShared(t *testing.T) {
+	r := open(t)
+	fresh := func(c *image.Config) { c.Instances.Isolation = image.IsolationEvent }
+	r.deployInterpreted("a", "1", fresh)
+	r.deployInterpreted("b", "1", func(c *image.Config) { fresh(c); c.Tenant = "other" })
+	r.parked("b", 2)
+	if n := r.roots(); n != 1 {
+		t.Errorf("%d roots for one base", n)
+	}
+	seen := map[string]bool{}
+	for range 4 {
+		for _, name := range []string{"a", "b"} {
+			r.parked(name, 2)
+			resp := r.mustCall(name, "/look?", "", "")
+			if resp.StartKind != StartRuntime || seen[resp.Instance] {
+				t.Errorf("%s was answered by %s, a %s start; seen before: %v", name, resp.Instance, resp.StartKind, seen[resp.Instance])
+			}
+			seen[resp.Instance] = true
+		}
+	}
+	a, _, err := r.look("a", "file=name&write=/work/mine")
+	if err != nil || a != "a" {
+		t.Errorf("a's code is %q, %v", a, err)
+	}
+	if b, _, err := r.look("b", "file=name"); err != nil || b != "b" {
+		t.Errorf("b's code is %q, %v", b, err)
+	}
+	if _, _, err := r.look("b", "file=/work/mine"); err == nil {
+		t.Error("another tenant's file was read")
+	}
+}
+
+func (r *rig) look(name, query string) (string, *Response, error) {
+	resp, err := r.Invoke(r.t.Context(), name, &Request{Path: "/look", Query: query})
+	if err != nil {
+		return "", nil, err
+	}
+	got := new(bytes.Buffer)
+	_, err = got.ReadFrom(resp.Body)
+	return got.String(), resp, errors.Join(err, resp.Body.Close())
+}
+
+// A burst beyond the pool starts the rest otherwise.
+func TestShellBurst(t *testing.T) {
+	r := open(t)
+	r.deployInterpreted("a", "1", func(c *image.Config) { c.Instances.Isolation = image.IsolationEvent })
+	r.parked("a", 2)
+	kinds := make(chan sandbox.StartKind, 16)
+	var wg sync.WaitGroup
+	for range cap(kinds) {
+		wg.Go(func() {
+			_, resp, err := r.call(t.Context(), "a", "/", "x")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			kinds <- resp.StartKind
+		})
+	}
+	wg.Wait()
+	close(kinds)
+	count := map[sandbox.StartKind]int{}
+	for kind := range kinds {
+		count[kind]++
+	}
+	if count[StartRuntime] < 2 || count[StartRuntime] == cap(kinds) || count[StartWarm] > 0 {
+		t.Errorf("starts %v; want two or more of runtime shells, and others", count)
+	}
+}
+
+func TestShellDies(t *testing.T) {
+	r := open(t)
+	r.deployInterpreted("a", "1", nil)
+	r.parked("a", 2)
+	before := r.waiting()
+	if len(before) != 2 {
+		t.Fatalf("parked are %v, want two processes", before)
+	}
+	if err := unix.Kill(before[0], unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "another in its place", func() bool {
+		now := r.waiting()
+		return r.shells.died.Load() == 1 && len(now) == 2 && !slices.Contains(now, before[0])
+	})
+	if resp := r.mustCall("a", "/", "x", "x"); resp.StartKind != StartRuntime {
+		t.Errorf("a %s start", resp.StartKind)
+	}
+}
+
+func TestShellRedeployAndRemove(t *testing.T) {
+	r := open(t)
+	r.deployInterpreted("a", "1", nil)
+	r.parked("a", 2)
+	old := r.waiting()
+	r.deployInterpreted("a", "2", nil) // on a base environment that was built anew
+	r.parked("a", 2)
+	if got, resp, err := r.look("a", "file=/etc/base"); err != nil || got != "2" || resp.StartKind != StartRuntime {
+		t.Errorf("after the redeployment: base %q, %v, %+v", got, err, resp)
+	}
+	eventually(t, "the old base's shells and root to go", func() bool {
+		return r.roots() == 1 && !slices.ContainsFunc(r.waiting(), func(pid int) bool { return slices.Contains(old, pid) })
+	})
+	for _, img := range r.Images() {
+		if _, err := r.RemoveImage(t.Context(), string(img.Digest)); image.IsShellRoot(img) && !errors.Is(err, store.ErrInUse) {
+			t.Errorf("the root of parked shells was removed: %v", err)
+		}
+	}
+	if err := r.RemoveFunction(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "nothing to be parked", func() bool { return r.roots() == 0 && len(r.waiting()) == 0 })
+}
+
+// Where there can be no shell, or none that suits, the instance starts itself.
+func TestWithoutShell(t *testing.T) {
+	for name, test := range map[string]struct {
+		cfg    ShellConfig
+		change func(*image.Config)
+		parks  bool
+	}{
+		"off":               {cfg: ShellConfig{Off: true}},
+		"of another sort":   {change: func(c *image.Config) { c.Shell = nil }},
+		"does not park":     {change: func(c *image.Config) { c.Shell.Env = append(c.Shell.Env, "FN_PARK=fail") }},
+		"no interpreter":    {change: func(c *image.Config) { c.Shell.Args = []string{"/nowhere"} }},
+		"long environment":  {change: func(c *image.Config) { c.Env = append(c.Env, "LONG="+strings.Repeat("\x01", 50<<10)) }},
+		"too little memory": {change: func(c *image.Config) { c.Resources.MemoryBytes = 6 << 20 }, parks: true},
+		"no mount point":    {change: func(c *image.Config) { c.Shell.Mounts = []string{"/function/name"} }, parks: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fretest.RequireRoot(t)
+			fretest.CheckLeaks(t)
+			r := &rig{t: t, state: t.TempDir()}
+			r.start(Config{Shells: test.cfg})
+			r.deployInterpreted("a", "1", test.change)
+			if test.parks {
+				r.parked("a", 2)
+				r.shells.mu.Lock()
+				for _, p := range r.shells.pools { // fn itself is small
+					p.charged.Store(6 << 20)
+				}
+				r.shells.mu.Unlock()
+			}
+			if resp := r.mustCall("a", "/", "x", "x"); resp.StartKind == StartRuntime || resp.StartKind == StartWarm {
+				t.Errorf("a %s start", resp.StartKind)
+			}
+		})
+	}
+}
+
+func TestShellMemoryBound(t *testing.T) {
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	r := &rig{t: t, state: t.TempDir()}
+	r.start(Config{Shells: ShellConfig{MemoryBytes: 1 << 10}})
+	r.deployInterpreted("a", "1", nil)
+	r.parked("a", 1) // of the first nobody knows what it takes
+	for range 3 {
+		r.mustCall("a", "/", "x", "x")
+	}
+	if f, err := r.Function("a"); err != nil || f.Shells.Bytes == 0 || r.shells.parked.Load() > 2*f.Shells.Bytes {
+		t.Errorf("%d bytes parked, %v; want those of one shell", r.shells.parked.Load(), err)
+	}
+}
+
+// What goes wrong when the function is loaded is told as it would be otherwise.
+func TestShellLoadFails(t *testing.T) {
+	r := open(t)
+	r.deployInterpreted("a", "1", func(c *image.Config) { c.Env = append(c.Env, "FN_LOAD=fail") })
+	r.parked("a", 2)
+	_, _, err := r.call(t.Context(), "a", "/", "")
+	var crash *CrashError
+	if !errors.As(err, &crash) || crash.Status.Code != 3 {
+		t.Errorf("got %v, want the exit status of the load", err)
+	}
+	eventually(t, "its words in the log", func() bool {
+		found := false
+		err := r.Logs(t.Context(), "a", LogOptions{Tail: -1}, func(l LogLine) error {
+			found = found || l.Text == "cannot load"
+			return nil
+		})
+		return err == nil && found
+	})
+}
+
+// The next engine finds the root, and removes one that nobody needs any more.
+func TestShellsAfterRestart(t *testing.T) {
+	r := open(t)
+	r.deployInterpreted("a", "1", nil)
+	r.parked("a", 2)
+	r.stop()
+	r.start(Config{})
+	r.parked("a", 2)
+	if resp := r.mustCall("a", "/", "x", "x"); resp.StartKind != StartRuntime || r.roots() != 1 {
+		t.Errorf("after a restart: a %s start, %d roots", resp.StartKind, r.roots())
+	}
+	r.stop()
+	r.start(Config{Shells: ShellConfig{Off: true}})
+	eventually(t, "the root to go", func() bool { return r.roots() == 0 })
+}

@@ -1,0 +1,5 @@
+import json
+
+
+def handle(event, context):
+    return str(getattr(json, "mine", False))

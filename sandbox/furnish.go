@@ -1,0 +1,205 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Furnishing is what a sandbox gets that was started before its tenant was
+// known.
+type Furnishing struct {
+	Work     string  // host directory mounted read-write at /work, mapped; "" for none
+	Mounts   []Mount // further binds; their mount points exist in the root
+	Hostname string  // "fre" if empty
+	Limits   Limits
+}
+
+// Furnish gives a running sandbox, started with User.Own, what it had not yet:
+// mounts, host name and limits. From then on it is an ordinary sandbox,
+// Spec.Background undone.
+//
+// The engine enters the sandbox's mount and UTS namespaces for it, with one
+// thread and all its privileges. That is sound before the first instruction of a
+// tenant's, and only then: nothing in there can have been prepared for the
+// visit. Call it once. After an error the sandbox is of no use: kill it.
+func (s *Sandbox) Furnish(f Furnishing) error {
+	spec := Spec{Hostname: f.Hostname, Limits: f.Limits}
+	spec.setDefaults()
+	if len(spec.Hostname) > 64 {
+		return fmt.Errorf("furnish sandbox %s: host name %q is longer than 64 bytes: %w", s.id, spec.Hostname, unix.EINVAL)
+	}
+	mounts := f.Mounts
+	if f.Work != "" {
+		mounts = append([]Mount{{Source: f.Work, Target: "/work", Writable: true, Mapped: true}}, mounts...)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pidfd < 0 {
+		return os.ErrProcessDone
+	}
+	if s.userns == nil {
+		return fmt.Errorf("furnish sandbox %s: it has a tenant: %w", s.id, unix.EINVAL)
+	}
+	trees := make([]int, 0, len(mounts))
+	defer func() {
+		for _, fd := range trees {
+			unix.Close(fd)
+		}
+	}()
+	for _, m := range mounts {
+		fd, err := m.clone(m.attr(), s.userns)
+		if err == nil {
+			err = checkTarget(m.Target)
+			trees = append(trees, fd)
+		}
+		if err != nil {
+			return fmt.Errorf("furnish sandbox %s: %w", s.id, err)
+		}
+	}
+	if err := s.relimitLocked(spec.Limits); err != nil {
+		return fmt.Errorf("furnish sandbox %s: %w", s.id, err)
+	}
+	err := s.host.visitor.visit(s.pidfd, func() error {
+		for i, m := range mounts {
+			if err := attach(trees[i], m.Target); err != nil {
+				return fmt.Errorf("mount %s: %w", m.Target, err)
+			}
+		}
+		return unix.Sethostname([]byte(spec.Hostname))
+	})
+	if err != nil {
+		return fmt.Errorf("furnish sandbox %s: %w", s.id, err)
+	}
+	s.mounts = append(s.mounts, mounts...)
+	return nil
+}
+
+// relimitLocked puts other limits in force, s.mu held.
+func (s *Sandbox) relimitLocked(l Limits) error {
+	if err := s.host.CheckLimits(l); err != nil {
+		return err
+	}
+	if err := s.group.SetLimits(l.cgroup()); err != nil {
+		return err
+	}
+	if l.TmpBytes != s.limits.TmpBytes || l.TmpInodes != s.limits.TmpInodes {
+		if err := resizeTmp(s.tmp, l.TmpBytes, l.TmpInodes); err != nil {
+			return err
+		}
+	}
+	if l.Files != s.limits.Files {
+		// By pid, for which there is no other way: that of a process which has
+		// ended is nobody else's until the spawner has reaped it and all other
+		// pids were used, and this one was alive a moment ago.
+		limit := unix.Rlimit{Cur: uint64(l.Files), Max: uint64(l.Files)}
+		if err := unix.PidfdSendSignal(s.pidfd, 0, nil, 0); err != nil {
+			return err
+		}
+		if err := unix.Prlimit(s.pidLocked(), unix.RLIMIT_NOFILE, &limit, nil); err != nil {
+			return fmt.Errorf("limit open files: %w", err)
+		}
+	}
+	s.limits = l
+	return nil
+}
+
+// attach puts a detached mount over target, as shell/sandbox.c does.
+func attach(tree int, target string) error {
+	fd, err := unix.Openat2(unix.AT_FDCWD, target, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.MoveMount(tree, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+}
+
+// resizeTmp changes the size of a mounted tmpfs; EINVAL if it holds more.
+func resizeTmp(mount int, bytes, inodes int64) error {
+	fd, err := unix.Fspick(mount, "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("fspick /tmp: %w", err)
+	}
+	defer unix.Close(fd)
+	err = errors.Join(
+		unix.FsconfigSetString(fd, "size", strconv.FormatInt(bytes, 10)),
+		unix.FsconfigSetString(fd, "nr_inodes", strconv.FormatInt(inodes, 10)))
+	if err == nil {
+		err = unix.FsconfigReconfigure(fd)
+	}
+	if err != nil {
+		return fmt.Errorf("resize /tmp: %w", err)
+	}
+	return nil
+}
+
+// visitor enters the namespaces of sandboxes and comes back.
+type visitor struct {
+	mnt, uts int // fds of the engine's own namespaces
+}
+
+func newVisitor() (*visitor, error) {
+	v := &visitor{mnt: -1, uts: -1}
+	for name, fd := range map[string]*int{"mnt": &v.mnt, "uts": &v.uts} {
+		var err error
+		if *fd, err = unix.Open("/proc/thread-self/ns/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			v.close()
+			return nil, fmt.Errorf("open own %s namespace: %w", name, err)
+		}
+	}
+	return v, nil
+}
+
+func (v *visitor) close() {
+	for _, fd := range []int{v.mnt, v.uts} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// visit runs f, which makes system calls and nothing else, inside the mount and
+// UTS namespaces of a process.
+//
+// The calling thread goes and comes back: 12 µs. Another thread kept for it would
+// have to be woken, and wake this one, at 50 to 100 µs. What remains of the visit
+// is that the thread shares its working directory with no other any more, so
+// that os.Chdir, which nothing in the engine calls, would not reach it.
+func (v *visitor) visit(pidfd int, f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if unix.Gettid() == os.Getpid() {
+		// /proc/self shows the main thread's namespaces as the engine's. While
+		// this goroutine has it, another runs elsewhere.
+		err := make(chan error)
+		go func() { err <- v.visit(pidfd, f) }()
+		return <-err
+	}
+	// setns(2) wants a thread that shares its root and directory with no other,
+	// and moves it to the root of where it goes.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare working directory: %w", err)
+	}
+	dir, err := unix.Open(".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open working directory: %w", err)
+	}
+	defer unix.Close(dir)
+	if err := unix.Setns(pidfd, unix.CLONE_NEWNS|unix.CLONE_NEWUTS); err != nil {
+		return fmt.Errorf("join namespaces: %w", err)
+	}
+	result := f()
+	err = errors.Join(unix.Setns(v.mnt, unix.CLONE_NEWNS), unix.Setns(v.uts, unix.CLONE_NEWUTS), unix.Fchdir(dir))
+	if err != nil {
+		// The scheduler would run anything at all on this thread, inside a sandbox.
+		panic(fmt.Sprintf("fre: no way back from a sandbox's namespaces: %v", err))
+	}
+	return result
+}
