@@ -25,6 +25,7 @@ type Code string
 // The codes. The status beside each is what the server sends.
 const (
 	CodeBadRequest       Code = "bad_request"        // 400: malformed JSON, tar, parameter
+	CodeForbidden        Code = "forbidden"          // 403: neither root nor in the engine's group
 	CodeNotFound         Code = "not_found"          // 404: no such function, image, sandbox, route
 	CodeMethod           Code = "method_not_allowed" // 405
 	CodeNameTaken        Code = "name_taken"         // 409: another template's function has the name

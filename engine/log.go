@@ -43,8 +43,12 @@ const (
 	// maxLogLevel is more than any level's name.
 	maxLogLevel = 16
 	// logBurst bounds what one function writes to its log within a second; the
-	// rest of that second is dropped and counted. The function is never slowed.
+	// rest of that second is dropped and counted.
 	logBurst = 1 << 20
+	// drainBytes is how much of that rest is read in a second, of all of a
+	// function's sandboxes together. One that writes faster waits: else the engine
+	// would spend a CPU on what nobody will see.
+	drainBytes = 64 << 20
 	// followBuffer is how many lines a slow follower may lag behind.
 	followBuffer = 4096
 )
@@ -63,7 +67,8 @@ type functionLog struct {
 	size      int64
 	second    int64 // the second that budget counts for
 	budget    int
-	dropped   int64 // bytes, since the budget ran out
+	dropped   int64     // bytes, since the budget ran out
+	drained   time.Time // up to when drainBytes is spent
 	followers map[*follower]struct{}
 	buf       []byte
 }
@@ -256,11 +261,64 @@ func (l *functionLog) copyLines(r io.Reader, sandbox, stream string) {
 		if len(batch) > 0 && (ended || br.Buffered() == 0 || len(batch) == 64) {
 			l.append(batch...)
 			batch = batch[:0]
+			if !ended && l.drain(br) != nil {
+				ended = true
+			}
 		}
 		if ended {
 			return
 		}
 	}
+}
+
+// drain returns at once while there is a budget. Else it drops what comes within
+// this second, at the pace of drainBytes, and then what is left of the line.
+func (l *functionLog) drain(br *bufio.Reader) error {
+	if !l.drop(nil) {
+		return nil
+	}
+	whole := true // nothing of the next line was dropped
+	for {
+		if _, err := br.Peek(1); err != nil { // waits
+			return err
+		}
+		text, _ := br.Peek(br.Buffered())
+		if !l.drop(text) {
+			break
+		}
+		whole = text[len(text)-1] == '\n'
+		_, _ = br.Discard(len(text)) // it is there
+	}
+	for !whole {
+		_, err := br.ReadSlice('\n')
+		whole = !errors.Is(err, bufio.ErrBufferFull)
+		if err != nil && whole {
+			return err
+		}
+	}
+	return nil
+}
+
+// drop says whether this second's budget is used up. If so it counts text as
+// dropped, and waits where more has been than may be read in the time.
+func (l *functionLog) drop(text []byte) bool {
+	l.mu.Lock()
+	now := time.Now()
+	if now.Unix() != l.second || l.budget >= 0 {
+		l.mu.Unlock()
+		return false
+	}
+	l.dropped += int64(len(text))
+	if l.drained.Before(now) {
+		l.drained = now
+	}
+	l.drained = l.drained.Add(time.Duration(len(text)) * time.Second / drainBytes)
+	wait := l.drained.Sub(now)
+	l.mu.Unlock()
+	if wait > time.Millisecond { // a timer is no finer
+		<-time.After(wait)
+	}
+	return true
 }
 
 // Logs emits a function's log lines, oldest first, from one goroutine. It

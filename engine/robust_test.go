@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -305,4 +306,56 @@ func TestLogReopens(t *testing.T) {
 	if err := l.read(t.Context(), nil, LogOptions{Tail: -1}, func(LogLine) error { n++; return nil }); err != nil || n != 1 {
 		t.Errorf("%d lines, %v", n, err)
 	}
+}
+
+// TestLogPace: a flood is read no faster than what is dropped may be, and the
+// first line of a later second is whole.
+func TestLogPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := openLog(filepath.Join(t.TempDir(), "f"), "f", 8<<20, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		r, w := io.Pipe()
+		copied := make(chan struct{})
+		go func() {
+			defer close(copied)
+			l.copyLines(r, "s", "stdout")
+		}()
+		write := func(text string) {
+			t.Helper()
+			if _, err := io.WriteString(w, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const seconds = 3
+		began := time.Now()
+		block := strings.Repeat(strings.Repeat("y", 1023)+"\n", 1<<10)
+		for range seconds * drainBytes / len(block) {
+			write(block)
+		}
+		if took := time.Since(began); took < (seconds-1)*time.Second {
+			t.Errorf("%d bytes were read in %v", seconds*drainBytes, took)
+		}
+		write("cut off")
+		time.Sleep(2 * time.Second) //nolint:forbidigo // of the bubble
+		write(" here\nwhole\n")
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-copied
+		var last LogLine
+		told := 0
+		err = l.read(t.Context(), nil, LogOptions{Tail: -1}, func(line LogLine) error {
+			if strings.Contains(line.Text, "bytes of output dropped") {
+				told++
+			}
+			last = line
+			return nil
+		})
+		if err != nil || last.Text != "whole" || told < seconds {
+			t.Errorf("last line %q, %d seconds' drops told, %v; want the whole last line, and each second's drops", last.Text, told, err)
+		}
+	})
 }

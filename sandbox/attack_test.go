@@ -1,10 +1,8 @@
 package sandbox
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"runtime"
 	"strings"
@@ -12,55 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/internal/fretest"
 )
-
-// TestDenied runs attacks inside a sandbox.
-func TestDenied(t *testing.T) {
-	h := openHost(t)
-	root := fretest.Rootfs(t)
-	want := `user namespace: EPERM
-user and mount namespace: EPERM
-mount namespace: EPERM
-join namespace: EPERM
-mount cgroup: EPERM
-mount proc: EPERM
-unmount /proc: EPERM
-remount root: EPERM
-chroot: EPERM
-device: EPERM
-host name: EPERM
-root: EPERM
-groups: EPERM
-file handle: EPERM
-clock: EPERM
-own program: EACCES
-null's mode: EROFS
-raise priority: EACCES
-real-time priority: EPERM
-spare from the oom killer: EACCES
-sysctl: ENOENT
-sysrq: ENOENT
-kernel memory: ENOENT
-terminal: ENXIO
-`
-	out, _ := run(t, h, prog(root, "denied"))
-	if diff := cmp.Diff(want, out); diff != "" {
-		t.Errorf("attempts (-want +got):\n%s", diff)
-	}
-	// The filter only stands before what refuses already.
-	spec := prog(root, "denied")
-	spec.Without = DefenceSeccomp
-	out, _ = run(t, h, spec)
-	want = strings.ReplaceAll(want, "user namespace: EPERM", "user namespace: ENOSPC")
-	want = strings.Replace(want, "user and mount namespace: EPERM", "user and mount namespace: ENOSPC", 1)
-	if diff := cmp.Diff(want, out); diff != "" {
-		t.Errorf("attempts without the filter (-want +got):\n%s", diff)
-	}
-}
 
 // TestInherited: what a service manager gave the engine stays the engine's.
 func TestInherited(t *testing.T) {
@@ -97,66 +50,6 @@ func TestInherited(t *testing.T) {
 	out, _ := run(t, h, prog(root, "inherited"))
 	if want := "core 1/1 nice 0 oom 0 umask 22 session 1\n"; out != want {
 		t.Errorf("got %q, want %q", out, want)
-	}
-}
-
-// TestNoCore: a crash leaves no core and calls no helper of the host's, even
-// where cores go to a pipe, which no limit but 1 stops (core(5)).
-func TestNoCore(t *testing.T) {
-	h := openHost(t)
-	root := fretest.Rootfs(t)
-	called := "/tmp/core-helper-called"
-	if os.Getenv("FRE_V2") != "" { // a machine of our own, unlike where the rest runs
-		const pattern = "/proc/sys/kernel/core_pattern"
-		before, err := os.ReadFile(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(pattern, []byte("|/bin/busybox touch "+called), 0); err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
-			if err := os.WriteFile(pattern, before, 0); err != nil {
-				t.Error(err)
-			}
-		}()
-	}
-	if out, _ := run(t, h, prog(root, "core")); out != "core false\n" {
-		t.Errorf("crash in a sandbox: %q", out)
-	}
-	if _, err := os.Stat(called); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the host's helper was called: %v", err)
-	}
-}
-
-// TestKeys: one tenant's keys are not another's, even without the filter, which
-// lets no key be made.
-func TestKeys(t *testing.T) {
-	h := openHost(t)
-	root := fretest.Rootfs(t)
-	r, w := pipe(t)
-	if out, status := run(t, h, prog(root, "addkey")); status.Code != 100 || !strings.Contains(out, "not permitted") {
-		t.Errorf("a key under the filter: %q, %+v", out, status)
-	}
-	spec := prog(root, "addkey")
-	spec.Stdout, spec.Without = w, DefenceSeccomp
-	s, err := h.Start(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Kill()
-	if err := errors.Join(w.Close(), r.SetReadDeadline(time.Now().Add(within))); err != nil {
-		t.Fatal(err)
-	}
-	id, err := bufio.NewReader(r).ReadString('\n')
-	if err != nil {
-		t.Fatalf("key %q: %v", id, err)
-	}
-	spec = prog(root, "readkey", strings.TrimSpace(id))
-	spec.Without = DefenceSeccomp
-	spec.User = User{Tenant: "b", HostBase: 11 << 16, UID: 1000, GID: 1000}
-	if out, status := run(t, h, spec); status.Code != 100 || !strings.Contains(out, "permission denied") {
-		t.Errorf("another tenant's read: %q, %+v", out, status)
 	}
 }
 

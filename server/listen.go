@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,9 +19,10 @@ import (
 var ErrRunning = errors.New("engine already running")
 
 // Listen makes the API's Unix socket at path, mode 0660 and owned by group
-// where that exists: who may open it may use the engine, which is as good as
-// root. A dead socket is replaced, anything else at path is left alone. Close
-// removes the socket.
+// where that exists: who may use the engine is as good as root. Connections of
+// others than root, this process's user and the group are refused even if the
+// mode lets them in. A dead socket is replaced, anything else at path is left
+// alone. Close removes the socket.
 func Listen(path, group string) (net.Listener, error) {
 	gid, err := groupID(group)
 	if err != nil {
@@ -56,7 +58,7 @@ func Listen(path, group string) (net.Listener, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	return &listener{Listener: l, path: path}, nil
+	return &listener{UnixListener: l, path: path, peers: peers{group, gid}}, nil
 }
 
 // groupID is -1 where there is no such group: then root alone may connect.
@@ -99,14 +101,33 @@ func replaceable(path string) error {
 	return fmt.Errorf("%w, or hanging: %w", ErrRunning, err)
 }
 
-// listener removes its socket when closed.
+// listener lets in who may use the engine, and removes its socket when closed.
 type listener struct {
-	net.Listener
-	path string
+	*net.UnixListener
+	path    string
+	peers   peers
+	refused sync.WaitGroup
+}
+
+// Accept returns the next connection of who may use the engine.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if err := l.peers.permit(conn); err != nil {
+			l.refused.Go(func() { refuse(conn, err) })
+			continue
+		}
+		return conn, nil
+	}
 }
 
 func (l *listener) Close() error {
-	return errors.Join(ignoreMissing(os.Remove(l.path)), l.Listener.Close())
+	err := errors.Join(ignoreMissing(os.Remove(l.path)), l.UnixListener.Close())
+	l.refused.Wait()
+	return err
 }
 
 func ignoreMissing(err error) error {

@@ -16,6 +16,8 @@ import (
 	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/test/security"
 )
 
 var (
@@ -27,6 +29,7 @@ var (
 	// `dir.TestName`, `dir.TestName/case`, `dir.BenchmarkName`, `dir.FuzzName`: dir is
 	// a package directory.
 	keeperPattern = regexp.MustCompile("`([a-z0-9/_-]+)\\.((?:Test|Benchmark|Fuzz)\\w*)((?:/[^`/]+)*)`")
+	testPattern   = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 	codeSpan      = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
 )
 
@@ -184,7 +187,7 @@ func checkPromises(tree fs.FS) ([]string, error) {
 			if err != nil {
 				return nil, err
 			}
-			if !strings.Contains(text, "\nfunc "+k[2]+"(") {
+			if !hasTest(text, k[2]) {
 				wrong = append(wrong, fmt.Sprintf("%s:%d: no %s in the tests of %s", doc, number, k[2], k[1]))
 			}
 			// A case is named by a string of its own.
@@ -219,6 +222,69 @@ func testsOf(tree fs.FS, dir string) (string, error) {
 	return all.String(), nil
 }
 
+// hasTest says whether the text of a package's tests has one of that name.
+func hasTest(text, name string) bool { return strings.Contains(text, "\nfunc "+name+"(") }
+
+// checkAttacks compares the table of docs/threat-model.md whose heading begins
+// with "Attack" with security.Rows: the same attacks by the same tests, in the same order, each
+// with a defence. It returns a line for every difference, for every test that does
+// not exist, and for every test of test/security that is in no row.
+func checkAttacks(tree fs.FS) ([]string, error) {
+	const doc, dir = "docs/threat-model.md", "test/security"
+	text, err := fs.ReadFile(tree, doc)
+	if err != nil {
+		return nil, err
+	}
+	var wrong, table []string
+	inTable := false
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		switch {
+		case strings.HasPrefix(line, "| Attack |"):
+			inTable = true
+		case !strings.HasPrefix(line, "|"):
+			inTable = false
+		case inTable && !strings.HasPrefix(line, "|---"):
+			if len(cells) != 3 || strings.TrimSpace(cells[1]) == "" {
+				wrong = append(wrong, fmt.Sprintf("%s: want attack, defence and test: %s", doc, strings.TrimSpace(line)))
+				continue
+			}
+			table = append(table, strings.TrimSpace(cells[0])+" | "+strings.TrimSpace(cells[2]))
+		}
+	}
+	var rows []string
+	named := map[string]bool{}
+	for _, row := range security.Rows {
+		var tests []string
+		for _, name := range row.Tests {
+			named[name] = true
+			tests = append(tests, "`"+name+"`")
+			pkg, test, _ := strings.Cut(name, ".")
+			text, err := testsOf(tree, pkg)
+			if err != nil {
+				return nil, err
+			}
+			if !hasTest(text, test) {
+				wrong = append(wrong, fmt.Sprintf("%s: no %s in the tests of %s", row.Attack, test, pkg))
+			}
+		}
+		rows = append(rows, row.Attack+" | "+strings.Join(tests, ", "))
+	}
+	if diff := cmp.Diff(rows, table); diff != "" {
+		wrong = append(wrong, fmt.Sprintf("%s and %s/rows.go (-rows +table):\n%s", doc, dir, diff))
+	}
+	tests, err := testsOf(tree, dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range testPattern.FindAllStringSubmatch(tests, -1) {
+		if name := dir + "." + m[1]; m[1] != "TestMain" && !named[name] {
+			wrong = append(wrong, fmt.Sprintf("%s is in no row of %s/rows.go", name, dir))
+		}
+	}
+	return wrong, nil
+}
+
 var checks = []struct {
 	name  string
 	check func(fs.FS) ([]string, error)
@@ -226,6 +292,7 @@ var checks = []struct {
 	{"links", checkLinks},
 	{"make targets", checkTargets},
 	{"promises", checkPromises},
+	{"attacks", checkAttacks},
 }
 
 func TestDocuments(t *testing.T) {
@@ -277,6 +344,9 @@ func TestChecks(t *testing.T) {
 		},
 	}
 	for _, c := range checks {
+		if c.name == "attacks" {
+			continue // by what it finds missing: see TestCheckAttacks
+		}
 		t.Run(c.name, func(t *testing.T) {
 			got, err := c.check(tree)
 			if err != nil {
@@ -290,5 +360,28 @@ func TestChecks(t *testing.T) {
 	empty := fstest.MapFS{"SPECIFICATION.md": {Data: []byte("# Nothing\n")}}
 	if got, err := checkPromises(empty); err != nil || len(got) != 1 {
 		t.Errorf("checkPromises without a table = %q, %v; want one finding", got, err)
+	}
+}
+
+// TestCheckAttacks: a tree with one row of the table and one test too many.
+func TestCheckAttacks(t *testing.T) {
+	row := security.Rows[0]
+	tree := fstest.MapFS{
+		"docs/threat-model.md": {Data: []byte("| Attack | Stopped by | Test |\n|---|---|---|\n| " +
+			row.Attack + " | x | `" + row.Tests[0] + "` |\n| y | | z |\n\n| a | b |\n")},
+		"test/security/a_test.go": {Data: []byte("package security\n\nfunc TestMore(t *testing.T) {}\n")},
+	}
+	got, err := checkAttacks(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(got, "\n")
+	for _, want := range []string{
+		"want attack, defence and test: | y | | z |", "test/security.TestMore is in no row",
+		row.Attack + ": no TestOverwriteRuntime", "-rows +table",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in:\n%s", want, text)
+		}
 	}
 }

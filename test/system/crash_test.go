@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fre-engine/fre/internal/daemon"
 )
 
 // testCrash kills the engine and the spawner at moments of chance, under load.
@@ -108,7 +110,7 @@ func (w *world) crashEngine(t *testing.T, chance *rand.Rand, acknowledged map[st
 	// A prepared state may have no base to build on: then nothing is built.
 	stop := w.load(t, !w.prepared)
 	pause(time.Duration(50+chance.IntN(1500)) * time.Millisecond)
-	family := append(descendants(w.d.PID()), w.sandboxed(t)...)
+	family := append(daemon.Descendants(w.d.PID()), w.sandboxed(t)...)
 	if len(family) == 0 {
 		t.Error("under load the engine has no children: there is nothing to crash")
 	}
@@ -153,8 +155,8 @@ func (w *world) crashSpawner(t *testing.T, chance *rand.Rand) {
 		t.Fatal("the engine has no child called fre-shell")
 	}
 	victim := children[chance.IntN(len(children))]
-	family := descendants(victim.pid)
-	err := syscall.Kill(victim.pid, syscall.SIGKILL)
+	family := daemon.Descendants(victim.PID)
+	err := syscall.Kill(victim.PID, syscall.SIGKILL)
 	stop()
 	if err != nil && !errors.Is(err, syscall.ESRCH) {
 		t.Fatal(err)
@@ -181,12 +183,12 @@ func (w *world) crashSpawner(t *testing.T, chance *rand.Rand) {
 }
 
 // spawners are the engine's direct children that run the C program.
-func spawners(engine int) []process {
-	var found []process
-	for _, p := range descendants(engine) {
+func spawners(engine int) []daemon.Process {
+	var found []daemon.Process
+	for _, p := range daemon.Descendants(engine) {
 		// Not by comm: the program is a memfd, which has no name there.
-		argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid)) // empty if it has ended
-		if strings.HasPrefix(string(argv), "fre-shell\x00") && parent(p.pid) == engine {
+		argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)) // empty if it has ended
+		if strings.HasPrefix(string(argv), "fre-shell\x00") && parent(p.PID) == engine {
 			found = append(found, p)
 		}
 	}
@@ -207,9 +209,9 @@ func parent(pid int) int {
 	return 0
 }
 
-func allDead(family []process) error {
+func allDead(family []daemon.Process) error {
 	for _, p := range family {
-		if p.alive() {
+		if p.Alive() {
 			return fmt.Errorf("process %v survived", p)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/fre-engine/fre/internal/daemon"
 )
 
 // ourCgroup is the name of an engine's group: other engines may run on this
@@ -92,41 +94,15 @@ func (w *world) hostHoldings(t testing.TB) []string {
 	return held
 }
 
-// process names one for good: no later process has the same pair.
-type process struct {
-	pid   int
-	start string // field 22 of /proc/PID/stat
-}
-
-func (p process) String() string {
-	name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.pid)) // empty if it has ended
-	return fmt.Sprintf("%d (%s)", p.pid, bytes.TrimSpace(name))
-}
-
-func (p process) alive() bool {
-	now, state := identify(p.pid)
-	return now == p && state != "Z"
-}
-
-// identify reads a process's start and state, both empty if there is none.
-func identify(pid int) (process, string) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return process{pid: pid}, ""
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from field 3 on
-	return process{pid, fields[19]}, fields[0]
-}
-
 // sandboxed lists the processes in the cgroups of the tests' engines.
-func (w *world) sandboxed(t testing.TB) []process {
+func (w *world) sandboxed(t testing.TB) []daemon.Process {
 	t.Helper()
 	ours := w.cgroups()
 	pids, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found []process
+	var found []daemon.Process
 	for _, path := range pids {
 		text, err := os.ReadFile(path)
 		if err != nil || !slices.ContainsFunc(ours, func(name string) bool { return bytes.Contains(text, []byte("/"+name+"/")) }) {
@@ -136,31 +112,8 @@ func (w *world) sandboxed(t testing.TB) []process {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p, state := identify(pid); p.start != "" && state != "Z" {
+		if p, ok := daemon.FindProcess(pid); ok {
 			found = append(found, p)
-		}
-	}
-	return found
-}
-
-// descendants are the children of a process and theirs.
-func descendants(pid int) []process {
-	var found []process
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, path := range tasks {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // the thread has ended
-		}
-		for field := range strings.FieldsSeq(string(text)) {
-			child, err := strconv.Atoi(field)
-			if err != nil {
-				continue
-			}
-			if p, _ := identify(child); p.start != "" {
-				found = append(found, p)
-			}
-			found = append(found, descendants(child)...)
 		}
 	}
 	return found

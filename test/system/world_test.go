@@ -106,7 +106,7 @@ func (w *world) stop(t *testing.T) {
 		return
 	}
 	w.client.CloseIdleConnections()
-	family := descendants(w.d.PID())
+	family := daemon.Descendants(w.d.PID())
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
 	if err := w.d.Stop(ctx); err != nil {

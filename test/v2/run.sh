@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 # What runs in the guest: every package whose tests touch the kernel.
-packages=(test/v2 sandbox/cgroup sandbox/netns sandbox store engine)
+packages=(test/v2 internal/linux sandbox/cgroup sandbox/netns sandbox store engine test/security)
 
 seconds=1800
 cache=$PWD/.cache/v2

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -79,6 +80,8 @@ func run(command string, args []string) error {
 		}
 		_, err = f.Write([]byte(strings.ToUpper(string(buf[:n]))))
 		return err
+	case "function":
+		return function()
 	case "fds":
 		return fds()
 	case "cat":
@@ -142,6 +145,14 @@ func run(command string, args []string) error {
 	case "spin":
 		for { //nolint:staticcheck // to spin is what it is for
 		}
+	case "spinall":
+		spinAll()
+	case "flood":
+		return flood()
+	case "churn":
+		return churn(args[0])
+	case "hoard":
+		return hoard()
 	case "sleep":
 		fmt.Println("ready")
 		forever()
@@ -157,6 +168,18 @@ func run(command string, args []string) error {
 		fmt.Println("ready")
 		<-c
 		fmt.Println("terminated")
+	case "writer": // on SIGTERM
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGTERM)
+		fmt.Println("ready")
+		<-c
+		if err := os.WriteFile(args[0], make([]byte, 1<<20), 0o644); err != nil {
+			return err
+		}
+		fmt.Println("written")
+		forever()
+	case "http":
+		return get(args[0], args[1])
 	case "interfaces":
 		all, err := net.Interfaces()
 		for _, i := range all {
@@ -179,16 +202,36 @@ func run(command string, args []string) error {
 		id, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false)
 		fmt.Println(id)
 		return err
-	case "denied":
-		return denied()
+	case "attack":
+		return attack(args)
+	case "bare":
+		return bare(args[0], args[1:])
+	case "watch":
+		return watch()
+	case "through":
+		return through()
+	case "euid":
+		return euid()
+	case "copies":
+		n, err := strconv.Atoi(args[0])
+		if err != nil {
+			return err
+		}
+		return copies(n)
+	case "connect":
+		fmt.Println(outcome(connect(args[0], args[1])))
+	case "listen":
+		return listen(args[0], args[1])
 	case "inherited":
 		return inherited()
 	case "core":
 		return core()
 	case "addkey":
-		id, err := unix.AddKey("user", "secret", []byte("x"), unix.KEY_SPEC_USER_KEYRING)
+		id, err := unix.AddKey("user", "secret", []byte("x"), unix.KEY_SPEC_SESSION_KEYRING)
 		if err == nil {
 			err = unix.KeyctlSetperm(id, 0x3f3f0000) // its possessor and its user: all
+		}
+		if err == nil {
 			fmt.Println(id)
 			forever()
 		}
@@ -242,7 +285,7 @@ func fill(name string) error {
 // bomb starts children that wait until no more can be started.
 func bomb() error {
 	for i := 0; ; i++ {
-		if err := exec.Command("/bin/prog", "stubborn").Start(); err != nil {
+		if err := exec.Command("/proc/self/exe", "stubborn").Start(); err != nil {
 			fmt.Println(i)
 			return err
 		}
@@ -268,7 +311,7 @@ func eat(bytes string) error {
 // and hold its output, and waits.
 func daemons() error {
 	for range 3 {
-		cmd := exec.Command("/bin/prog", "stubborn")
+		cmd := exec.Command("/proc/self/exe", "stubborn")
 		cmd.Stdout = os.Stdout
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err := cmd.Start(); err != nil {
@@ -276,74 +319,6 @@ func daemons() error {
 		}
 	}
 	forever()
-	return nil
-}
-
-// denied tries what no function may do and prints how each attempt ended.
-func denied() error {
-	namespace := func(flags uintptr) error {
-		cmd := exec.Command("/bin/prog", "exit", "0")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
-		return cmd.Run()
-	}
-	open := func(name string) error {
-		fd, err := unix.Open(name, unix.O_WRONLY, 0)
-		if err == nil {
-			unix.Close(fd)
-		}
-		return err
-	}
-	for _, attempt := range []struct {
-		name string
-		try  func() error
-	}{
-		{"user namespace", func() error { return namespace(syscall.CLONE_NEWUSER) }},
-		{"user and mount namespace", func() error { return namespace(syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS) }},
-		{"mount namespace", func() error { return namespace(syscall.CLONE_NEWNS) }},
-		{"join namespace", func() error {
-			fd, err := unix.Open("/proc/self/ns/uts", unix.O_RDONLY, 0)
-			if err != nil {
-				return err
-			}
-			return unix.Setns(fd, unix.CLONE_NEWUTS)
-		}},
-		{"mount cgroup", func() error { return unix.Mount("none", "/tmp", "cgroup2", 0, "") }},
-		{"mount proc", func() error { return unix.Mount("none", "/tmp", "proc", 0, "") }},
-		{"unmount /proc", func() error { return unix.Unmount("/proc", unix.MNT_DETACH) }},
-		{"remount root", func() error { return unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_BIND, "") }},
-		{"chroot", func() error { return unix.Chroot("/tmp") }},
-		{"device", func() error { return unix.Mknod("/tmp/mem", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 1))) }},
-		{"host name", func() error { return unix.Sethostname([]byte("x")) }},
-		{"root", func() error { return unix.Setresuid(0, 0, 0) }},
-		{"groups", func() error { return unix.Setgroups([]int{0}) }},
-		{"file handle", func() error {
-			_, err := unix.OpenByHandleAt(unix.AT_FDCWD, unix.NewFileHandle(1, make([]byte, 8)), 0)
-			return err
-		}},
-		{"clock", func() error { return unix.Settimeofday(&unix.Timeval{Sec: 1}) }},
-		{"own program", func() error { return open("/proc/self/exe") }},
-		{"null's mode", func() error { return unix.Fchmod(0, 0o600) }},
-		{"raise priority", func() error { return unix.Setpriority(unix.PRIO_PROCESS, 0, -1) }},
-		{"real-time priority", func() error {
-			return unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0)
-		}},
-		{"spare from the oom killer", func() error {
-			return os.WriteFile("/proc/self/oom_score_adj", []byte("-1"), 0)
-		}},
-		{"sysctl", func() error { return open("/proc/sys/kernel/core_pattern") }},
-		{"sysrq", func() error { return open("/proc/sysrq-trigger") }},
-		{"kernel memory", func() error { return open("/proc/kcore") }},
-		{"terminal", func() error { return open("/dev/tty") }},
-	} {
-		var errno syscall.Errno
-		if err := attempt.try(); err == nil {
-			fmt.Println(attempt.name + ": done")
-		} else if errors.As(err, &errno) {
-			fmt.Println(attempt.name + ": " + unix.ErrnoName(errno))
-		} else {
-			fmt.Println(attempt.name + ": " + err.Error())
-		}
-	}
 	return nil
 }
 
@@ -372,8 +347,9 @@ func inherited() error {
 
 // core prints whether the crash of a child left a core.
 func core() error {
-	cmd := exec.Command("/bin/prog", "crash")
+	cmd := exec.Command("/proc/self/exe", "crash")
 	cmd.Dir, cmd.Env = "/tmp", []string{"GOTRACEBACK=crash"}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, io.Discard, io.Discard // there may be no /dev/null
 	err := cmd.Run()
 	status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if !ok || !status.Signaled() {

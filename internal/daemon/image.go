@@ -1,0 +1,109 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// Function is an image of one static program and nothing else, made without a
+// build: for tests that need no base, nor the network that one comes from.
+type Function struct {
+	Name    string
+	Program string // path of the program
+	Config  image.Config
+}
+
+// PutImages puts the functions' images in the registry of a state directory,
+// on which no engine runs; `fre deploy --image NAME:1` gives them their names.
+// A Config says what differs from one warm instance that speaks the channel.
+func PutImages(ctx context.Context, state string, functions ...Function) (err error) {
+	st, err := store.Open(filepath.Join(state, "store"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	for _, f := range functions {
+		if err := putImage(ctx, st, f); err != nil {
+			return fmt.Errorf("image of %s: %w", f.Name, err)
+		}
+	}
+	return nil
+}
+
+func putImage(ctx context.Context, st *store.Store, f Function) error {
+	program, err := os.Open(f.Program)
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	w, err := st.Create()
+	if err != nil {
+		return err
+	}
+	defer w.Abort()
+	if err := w.File("function/program", 0o755, time.Unix(1, 0), program); err != nil {
+		return err
+	}
+	for _, name := range []string{"etc/hosts", "etc/resolv.conf"} { // mount points, as every base has them
+		if err := w.File(name, 0o644, time.Unix(1, 0), strings.NewReader("")); err != nil {
+			return err
+		}
+	}
+	tree, err := w.Commit(ctx)
+	if err != nil {
+		return err
+	}
+	f.setDefaults()
+	config, err := json.Marshal(f.Config)
+	if err != nil {
+		return err
+	}
+	_, err = st.PutImage(ctx, store.Manifest{
+		Name: f.Name, Version: "1", Config: config,
+		Parts: []store.Part{{Kind: "code", Name: f.Name, Tree: tree}},
+	})
+	return err
+}
+
+func (f *Function) setDefaults() {
+	c := &f.Config
+	c.Base, c.Network = "native", "none"
+	if c.Args == nil {
+		c.Args = []string{"/function/program"}
+	}
+	if c.Tenant == "" {
+		c.Tenant = image.DefaultTenant
+	}
+	if c.Protocol == "" {
+		c.Protocol, c.Instances.Isolation = image.ProtocolChannel, image.IsolationInstance
+	}
+	if c.Protocol == image.ProtocolStdio {
+		c.Instances.Isolation = image.IsolationEvent
+	}
+	in, r := &c.Instances, &c.Resources
+	for _, d := range []struct {
+		field *int64
+		value int64
+	}{{&r.MemoryBytes, 128 << 20}, {&r.CPUMillis, 1000}, {&r.Pids, 64}, {&r.TmpBytes, 16 << 20}, {&r.Files, 1024}} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if r.Timeout == 0 {
+		r.Timeout = time.Minute
+	}
+	in.Concurrency, in.Max = max(in.Concurrency, 1), max(in.Max, 1)
+	if in.Idle == 0 {
+		in.Idle = time.Minute
+	}
+}

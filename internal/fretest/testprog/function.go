@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/channel"
+)
+
+// function answers events: over the channel where there is one, with what was
+// sent; else, one event per process, by running the command that the event's path
+// names with the arguments that its query holds: /fill?/tmp/x.
+func function() error {
+	if os.Getenv("FRE_CHANNEL") == "" {
+		var args []string
+		if query := os.Getenv("FRE_QUERY"); query != "" {
+			args = strings.Split(query, "&")
+		}
+		return run(strings.Trim(os.Getenv("FRE_PATH"), "/"), args)
+	}
+	conn, err := channel.Inherited()
+	if err != nil {
+		return err
+	}
+	ready := channel.Ready{Protocol: 1, Runtime: "go", Concurrency: 1}
+	return channel.Serve(context.Background(), conn, ready, func(_ context.Context, ev *channel.Event) (*channel.Answer, error) {
+		if ev.Path == "/rights" {
+			n, err := sendRights(conn)
+			return &channel.Answer{Status: 200, Body: strings.NewReader(strconv.Itoa(n))}, err
+		}
+		body, err := io.ReadAll(ev.Body)
+		return &channel.Answer{Status: 200, Body: strings.NewReader(string(body))}, err
+	})
+}
+
+const (
+	rightsAtOnce = 253  // the kernel's own limit of fds in one message (SCM_MAX_FD)
+	kindLog      = 0x09 // docs/protocol.md
+)
+
+// sendRights sends open files along with LOG frames on a channel, where nobody
+// asked for any, and returns how many.
+func sendRights(conn *net.UnixConn) (int, error) {
+	fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	rights := make([]int, rightsAtOnce)
+	for i := range rights {
+		rights[i] = fd
+	}
+	text := `{"level":"info","message":"with files"}`
+	frame := append([]byte{byte(len(text)), 0, 0, 0, kindLog, 15: 0}, text...)
+	sent := 0
+	for sent < 20*len(rights) {
+		switch _, _, err := conn.WriteMsgUnix(frame, unix.UnixRights(rights...), nil); {
+		case err == nil:
+			sent += len(rights)
+		case errors.Is(err, unix.ETOOMANYREFS): // so many are under way already: until they are read
+			runtime.Gosched()
+		default:
+			return sent, err
+		}
+	}
+	return sent, nil
+}
+
+// flood writes to standard error without end, which is a function's log.
+func flood() error {
+	block := []byte(strings.Repeat(strings.Repeat("y", 127)+"\n", 512))
+	for {
+		if _, err := os.Stderr.Write(block); err != nil {
+			return err
+		}
+	}
+}
+
+// churn fills a directory with a file, and with empty files, and removes them, on
+// and on.
+func churn(dir string) error {
+	for {
+		name := filepath.Join(dir, "churn")
+		f, err := os.Create(name)
+		if err != nil {
+			return err
+		}
+		block := make([]byte, 64<<10)
+		for err == nil {
+			_, err = f.Write(block)
+		}
+		if err = errors.Join(f.Close(), os.Remove(name)); err != nil {
+			return err
+		}
+		made := 0
+		for ; err == nil; made++ {
+			if f, err = os.Create(name + strconv.Itoa(made)); err == nil {
+				err = f.Close()
+			}
+		}
+		for made--; made > 0; made-- {
+			if err := os.Remove(name + strconv.Itoa(made-1)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// hoard opens files in as many processes as there may be, until none can be
+// opened, and keeps them.
+func hoard() error {
+	for {
+		if _, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err != nil {
+			break
+		}
+	}
+	return copies(1 << 20)
+}
+
+// spinAll keeps every CPU it may have busy.
+func spinAll() {
+	for range runtime.NumCPU() {
+		go func() {
+			for { //nolint:staticcheck // to spin is what it is for
+			}
+		}()
+	}
+	forever()
+}

@@ -1,0 +1,68 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/server"
+	"github.com/fre-engine/fre/server/servertest"
+)
+
+// FuzzRequest: whatever a client asks, it is answered, and every refusal has the
+// one shape errors have.
+func FuzzRequest(f *testing.F) {
+	for _, seed := range [][3]string{
+		{"GET", "/v1/version", ""},
+		{"POST", "/v1/template/check", "id: a\nbase: python\n"},
+		{"POST", "/v1/functions", `{"image": "hello:1", "name": "hello"}`},
+		{"POST", "/v1/functions", `{"image": {}}`},
+		{"POST", "/v1/build", "not a tar"},
+		{"POST", "/v1/functions/hello/invoke?path=/a", "body"},
+		{"GET", "/v1/functions/hello/logs?tail=-1&since=x&follow=1", ""},
+		{"POST", "/v1/sandboxes/x/stop?grace=1h", ""},
+		{"POST", "/v1/run", `{"image": "hello:1"}`},
+		{"DELETE", "/v1/images/sha256:00", ""},
+		{"PATCH", "/v1//images/%2e%2e/%00", ""},
+	} {
+		f.Add(seed[0], seed[1], seed[2])
+	}
+	f.Fuzz(func(t *testing.T, method, target, body string) {
+		u, err := url.ParseRequestURI(target)
+		if err != nil || u.Host != "" || target == "*" || !validMethod(method) {
+			return // net/http answers itself, or there is no such request
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		r := (&http.Request{
+			Method: method, URL: u, RequestURI: target, Host: "fre", Header: http.Header{"Content-Type": {"application/json"}},
+			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),
+		}).WithContext(ctx)
+		w := httptest.NewRecorder()
+		server.New(server.Config{
+			Engine: servertest.New(), Log: slog.New(slog.DiscardHandler),
+			Scratch: func() (string, error) { return os.MkdirTemp(t.TempDir(), "") },
+		}).ServeHTTP(w, r)
+		if w.Code < 400 {
+			return
+		}
+		var answer api.ErrorBody
+		if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || answer.Error == nil || answer.Error.Code == "" || answer.Error.Message == "" {
+			t.Errorf("%s %q: status %d: %q (%v), want an error in the API's shape", method, target, w.Code, w.Body, err)
+		}
+	})
+}
+
+// validMethod is what net/http lets through: a token.
+func validMethod(method string) bool {
+	return method != "" && strings.Trim(method, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-") == ""
+}

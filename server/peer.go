@@ -1,0 +1,85 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/internal/linux"
+)
+
+// peers says who may use the API, whatever the socket's mode lets in: a socket
+// that was opened to all, or mounted into a sandbox, must not make a tenant the
+// engine's master.
+type peers struct {
+	group string // its name, for the refusal
+	gid   int    // -1 for none
+}
+
+// permit returns an error unless the process that connected was root, this
+// process's own user or in the group. The kernel remembers that from the moment
+// it connected (SO_PEERCRED, unix(7)), in ids of our own user namespace: the root
+// of a sandbox is not 0.
+func (p peers) permit(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var groups []uint32
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		if cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); failed == nil {
+			groups, failed = linux.PeerGroups(int(fd))
+		}
+	}); err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
+	}
+	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
+		return nil
+	}
+	if p.gid >= 0 && slices.Contains(append(groups, cred.Gid), uint32(p.gid)) {
+		return nil
+	}
+	return &api.Error{
+		Code: api.CodeForbidden, Status: http.StatusForbidden,
+		Message: fmt.Sprintf("user %d may not use the engine", cred.Uid),
+		Next:    fmt.Sprintf("run as root, or as a member of the group that fre serve --group names (%q)", p.group),
+	}
+}
+
+// refusalLinger is how long a refused client may take to read why.
+const refusalLinger = 200 * time.Millisecond
+
+// refuse answers a connection with why, and ends it once its request has been
+// sent or its time is over: a client that cannot send would not read either.
+func refuse(conn *net.UnixConn, reason error) {
+	defer conn.Close()
+	failure := &api.Error{Code: api.CodeInternal, Status: http.StatusInternalServerError, Message: reason.Error()}
+	_ = errors.As(reason, &failure)
+	body, err := json.Marshal(api.ErrorBody{Error: failure})
+	if err != nil {
+		return
+	}
+	answer := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		failure.Status, http.StatusText(failure.Status), len(body), body)
+	if conn.SetDeadline(time.Now().Add(refusalLinger)) != nil {
+		return
+	}
+	_, err = conn.Write(answer)
+	if err = errors.Join(err, conn.CloseWrite()); err == nil {
+		_, _ = io.Copy(io.Discard, conn) // until the client closes or its time is over
+	}
+}

@@ -1,0 +1,8 @@
+// Package robustness runs the built program among hostile functions and sees
+// that nobody else suffers:
+//
+//	FRE_TEST_ROOT=1 go test ./test/robustness
+//
+// The functions are one static program without a base, so that nothing is built
+// and nothing is fetched. FRE_BIN names the program to test; default ../../bin/fre.
+package robustness

@@ -1,0 +1,338 @@
+package robustness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// within bounds what a test waits for; nothing measured depends on it.
+const within = 2 * time.Minute
+
+const (
+	// atMost is how much slower a warm call of a neighbour's may become: the 99th
+	// percentile under attack over the quiet one.
+	atMost = 2.0
+	// atMostBusy is the same for a machine that is never left to the test: there is
+	// no CPU left for the neighbour then, and whose doing its wait is cannot be told.
+	atMostBusy = 20.0
+
+	enough = 3 // rounds on a quiet machine decide
+	rounds = 5 // are measured at most
+	calls  = 600
+	// strangers is how much of one CPU others may use in a round that counts.
+	strangers = 0.15
+)
+
+// attackers are functions that do harm; each event is a process of the program of
+// internal/fretest/testprog, which the path tells what to do.
+var attackers = []struct {
+	name, path string
+	processes  int // it has made when it is measured
+	resources  image.Resources
+}{
+	{"fork bomb", "/copies?-1", 50, image.Resources{}},
+	{"memory bomb", "/eat?1000000000", 0, image.Resources{}}, // ends at once: again and again
+	{"memory held", "/eat?100000000", 0, image.Resources{}},
+	{"files", "/hoard", 50, image.Resources{}},
+	{"disk", "/churn?/tmp", 0, image.Resources{}}, // /work has no limit to fill it up to
+	{"cpu", "/spinall", 0, image.Resources{}},
+	{"log", "/flood", 0, image.Resources{}},
+	{"tree", "/copies?1000", 1000, image.Resources{Pids: 1100, MemoryBytes: 512 << 20}},
+}
+
+// TestNeighbours measures the warm calls of a function alone and beside each
+// attacker, in turns.
+func TestNeighbours(t *testing.T) {
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	functions := []daemon.Function{{Name: "victim"}}
+	for i, a := range attackers {
+		a.resources.Timeout = within
+		functions = append(functions, daemon.Function{Name: "attacker-" + strconv.Itoa(i), Config: image.Config{
+			Protocol: image.ProtocolStdio, Tenant: "attacker", Resources: a.resources,
+		}})
+	}
+	w := serve(t, functions)
+	w.measure(t) // warms up
+	quiet := w.holdings(t)
+	for i, a := range attackers {
+		t.Run(a.name, func(t *testing.T) {
+			var counted, all series
+			before, busyBefore := w.measureQuiet(t)
+			for range rounds {
+				stop := w.attack(t, "attacker-"+strconv.Itoa(i), a.path, quiet.processes+a.processes)
+				during := w.measure(t)
+				stop()
+				w.untilQuiet(t, quiet)
+				after, busyAfter := w.measureQuiet(t)
+				if max(busyBefore, busyAfter) < strangers {
+					counted.add(before, during)
+				}
+				all.add(before, during)
+				before, busyBefore = after, busyAfter
+				if n := len(counted.quiet); n >= enough || n >= 2 && counted.ratio() <= atMost {
+					break
+				}
+			}
+			most := atMost
+			if len(counted.quiet) < enough && counted.ratio() > atMost {
+				counted, most = all, atMostBusy
+			}
+			t.Logf("99th percentile, quiet %v, under attack %v: %.2f (%d rounds)", counted.quiet, counted.attacked, counted.ratio(), len(all.quiet))
+			if ratio := counted.ratio(); ratio > most {
+				t.Errorf("the neighbour's 99th percentile is %.2f times the quiet one at best, want at most %.1f", ratio, most)
+			}
+		})
+	}
+	w.untilQuiet(t, quiet)
+}
+
+// series are percentiles of rounds.
+type series struct{ quiet, attacked []time.Duration }
+
+func (s *series) add(quiet, attacked time.Duration) {
+	s.quiet, s.attacked = append(s.quiet, quiet), append(s.attacked, attacked)
+}
+
+// ratio is the attack's best round over the quiet ones' typical: the machine's own
+// noise makes a round slower, never faster. Without rounds it is infinite.
+func (s *series) ratio() float64 {
+	if len(s.quiet) == 0 {
+		return math.Inf(1)
+	}
+	return float64(slices.Min(s.attacked)) / float64(slices.Sorted(slices.Values(s.quiet))[len(s.quiet)/2])
+}
+
+// world is an engine and its functions.
+type world struct {
+	d      *daemon.Daemon
+	client *http.Client
+}
+
+func serve(t *testing.T, functions []daemon.Function) *world {
+	t.Helper()
+	bin := os.Getenv("FRE_BIN")
+	if bin == "" {
+		bin = "../../bin/fre"
+	}
+	if _, err := os.Stat(bin); err != nil {
+		t.Fatalf("%v: run make build, or set FRE_BIN", err)
+	}
+	// A disk rather than memory, and a short path for sockets.
+	dir, err := os.MkdirTemp("/var/tmp", "fre-neighbours-") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
+	for i := range functions {
+		functions[i].Program, functions[i].Config.Args = program, []string{"/function/program", "function"}
+	}
+	state := filepath.Join(dir, "state")
+	if err := daemon.PutImages(t.Context(), state, functions...); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	d, err := daemon.Start(ctx, daemon.Config{Bin: bin, State: state, Log: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{d: d, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}}
+	t.Cleanup(func() {
+		w.client.CloseIdleConnections()
+		http.DefaultClient.CloseIdleConnections()
+		ctx, cancel := context.WithTimeout(context.Background(), within)
+		defer cancel()
+		if err := d.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, f := range functions {
+		if _, err := d.CLI(ctx, "deploy", "--image", f.Name+":1", "--name", f.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+// measure returns the 99th percentile of warm calls of the victim.
+func (w *world) measure(t testing.TB) time.Duration {
+	t.Helper()
+	took := make([]time.Duration, calls)
+	for i := range took {
+		began := time.Now()
+		a, err := daemon.Event{Method: http.MethodPost, Body: "x"}.Call(t.Context(), w.client, w.d.Addr(), "victim")
+		took[i] = time.Since(began)
+		if err != nil || a.Status != http.StatusOK || string(a.Body) != "x" {
+			t.Fatalf("the victim: %+v, %v", a, err)
+		}
+	}
+	slices.Sort(took)
+	return took[len(took)*99/100]
+}
+
+// measureQuiet also returns how much of a CPU others than the test and its engine
+// used meanwhile.
+func (w *world) measureQuiet(t testing.TB) (p99 time.Duration, others float64) {
+	t.Helper()
+	began, busy, own := time.Now(), cpuTime(t), w.ownTime(t)
+	p99 = w.measure(t)
+	return p99, float64((cpuTime(t)-busy)-(w.ownTime(t)-own)) / float64(time.Since(began))
+}
+
+// tick is the unit of /proc's times: USER_HZ is 100 everywhere.
+const tick = time.Second / 100
+
+// cpuTime is for how long the machine's CPUs were not idle, in all.
+func cpuTime(t testing.TB) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var user, nice, system, idle, iowait, irq, softirq, steal int64
+	if _, err := fmt.Sscanf(string(text), "cpu %d %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &iowait, &irq, &softirq, &steal); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(user+nice+system+irq+softirq+steal) * tick
+}
+
+// ownTime is what the test, its engine and all below that used.
+func (w *world) ownTime(t testing.TB) time.Duration {
+	t.Helper()
+	pids := []int{os.Getpid(), w.d.PID()}
+	for _, p := range daemon.Descendants(w.d.PID()) {
+		pids = append(pids, p.PID)
+	}
+	var sum int64
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue // it has ended
+		}
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from field 3 on
+		for _, field := range fields[11:15] {                                     // utime, stime, and those of children waited for
+			n, err := strconv.ParseInt(field, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += n
+		}
+	}
+	return time.Duration(sum) * tick
+}
+
+// attack calls the attacker for as long as it is not stopped, and returns once it
+// is in its sandbox and the engine has that many processes below it. An event that
+// ends is sent again.
+func (w *world) attack(t testing.TB, name, path string, processes int) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.d.URL("/function/"+name+path), nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			resp, err := w.client.Do(req)
+			if err != nil {
+				continue // cancelled
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+		}
+	})
+	w.until(t, func() error {
+		out, err := w.d.CLI(t.Context(), "ps", "--format", "{{.Function}}")
+		if err == nil && !strings.Contains(out, name+"\n") {
+			err = errors.New("the attacker has not started")
+		}
+		if now := len(daemon.Descendants(w.d.PID())); now < processes {
+			err = errors.Join(err, fmt.Errorf("%d processes, want %d", now, processes))
+		}
+		return err
+	})
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+func (w *world) until(t testing.TB, condition func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	if err := daemon.Until(ctx, condition); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// holdings are what an engine has.
+type holdings struct {
+	processes, files int
+	memory           int64 // bytes
+}
+
+func (w *world) holdings(t testing.TB) holdings {
+	t.Helper()
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.d.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.d.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := holdings{processes: len(daemon.Descendants(w.d.PID())), files: len(fds)}
+	_, rss, _ := strings.Cut(string(status), "VmRSS:")
+	if _, err := fmt.Sscan(rss, &h.memory); err != nil {
+		t.Fatal(err)
+	}
+	h.memory <<= 10
+	return h
+}
+
+// roomy is what an engine may have more than it had: pools, connections and
+// buffers of what has just been.
+var roomy = holdings{files: 100, memory: 64 << 20}
+
+// untilQuiet waits until nothing of an attack is left, and the victim, which is
+// there all the time, is.
+func (w *world) untilQuiet(t testing.TB, quiet holdings) {
+	t.Helper()
+	w.until(t, func() error {
+		out, err := w.d.CLI(t.Context(), "ps", "--format", "{{.Function}}")
+		if err == nil && out != "victim\n" {
+			err = fmt.Errorf("sandboxes left: %q; want the victim's alone", out)
+		}
+		now := w.holdings(t)
+		if now.processes > quiet.processes || now.files > quiet.files+roomy.files || now.memory > quiet.memory+roomy.memory {
+			err = errors.Join(err, fmt.Errorf("the engine has %+v, and had %+v", now, quiet))
+		}
+		return err
+	})
+}

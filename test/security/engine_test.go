@@ -1,0 +1,272 @@
+package security
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// serve runs the built program with the functions given, whose program is the
+// tests' own.
+func serve(t *testing.T, functions ...daemon.Function) *daemon.Daemon {
+	t.Helper()
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	bin := os.Getenv("FRE_BIN")
+	if bin == "" {
+		bin = "../../bin/fre"
+	}
+	if _, err := os.Stat(bin); err != nil {
+		t.Fatalf("%v: run make build, or set FRE_BIN", err)
+	}
+	// A disk rather than memory, and a short path for sockets.
+	dir, err := os.MkdirTemp("/var/tmp", "fre-security-") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	state := filepath.Join(dir, "state")
+	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
+	for i := range functions {
+		functions[i].Program, functions[i].Config.Args = program, []string{"/function/program", "function"}
+	}
+	if err := daemon.PutImages(t.Context(), state, functions...); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	d, err := daemon.Start(ctx, daemon.Config{Bin: bin, State: state, Log: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), within)
+		defer cancel()
+		if err := d.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+	})
+	for _, f := range functions {
+		if _, err := d.CLI(ctx, "deploy", "--image", f.Name+":1", "--name", f.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d
+}
+
+// call invokes a function, which must answer with the status given.
+func call(t testing.TB, d *daemon.Daemon, name, path, body string, status int) string {
+	t.Helper()
+	a, err := daemon.Event{Method: http.MethodPost, Path: path, Body: body}.Call(t.Context(), http.DefaultClient, d.Addr(), name)
+	if err != nil {
+		t.Errorf("%s%s: %v", name, path, err)
+		return ""
+	}
+	if a.Status != status {
+		t.Errorf("%s%s: status %d: %s; want %d", name, path, a.Status, a.Body, status)
+	}
+	return string(a.Body)
+}
+
+// eventually waits for a condition to come true.
+func eventually(t testing.TB, condition func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	if err := daemon.Until(ctx, condition); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// openFiles counts the engine's open files.
+func openFiles(t testing.TB, d *daemon.Daemon) int {
+	t.Helper()
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
+
+var echo = daemon.Function{Name: "echo"}
+
+// TestTimeouts: what a function leaves running when its time is out ends with it:
+// daemons in sessions of their own that ignore SIGTERM.
+func TestTimeouts(t *testing.T) {
+	late := daemon.Function{Name: "late", Config: image.Config{Protocol: image.ProtocolStdio}}
+	late.Config.Resources.Timeout = 2 * time.Second
+	d := serve(t, late, echo)
+	call(t, d, "echo", "", "a", 200)
+	before := len(daemon.Descendants(d.PID()))
+	most := 0
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		call(t, d, "late", "/daemons", "", 504)
+	}()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+			most = max(most, len(daemon.Descendants(d.PID())))
+		}
+	}
+	if most < before+4 {
+		t.Errorf("%d processes at most, %d before: the function left no daemons: the test proves nothing", most, before)
+	}
+	eventually(t, func() error {
+		if now := daemon.Descendants(d.PID()); len(now) > before {
+			return fmt.Errorf("%d processes, %d before: %v", len(now), before, now)
+		}
+		return nil
+	})
+	call(t, d, "echo", "", "b", 200)
+}
+
+// TestChannelRights: open files that a function sends along with its frames stay
+// out of the engine.
+func TestChannelRights(t *testing.T) {
+	hostile := daemon.Function{Name: "hostile"}
+	d := serve(t, hostile)
+	call(t, d, "hostile", "", "warm", 200)
+	before := openFiles(t, d)
+	if got := call(t, d, "hostile", "/rights", "", 200); got != "5060" {
+		t.Fatalf("sent %s open files: the test proves nothing", got)
+	}
+	if after := openFiles(t, d); after > before+100 { // pools fill meanwhile
+		t.Errorf("the engine has %d open files, %d before", after, before)
+	}
+	call(t, d, "hostile", "", "still there", 200)
+}
+
+// TestSocketRights: the same of the control socket, whose clients may be anybody
+// in its group; an endless request ends.
+func TestSocketRights(t *testing.T) {
+	d := serve(t, echo)
+	before := openFiles(t, d)
+	root, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(root)
+	rights := make([]int, 253)
+	for i := range rights {
+		rights[i] = root
+	}
+	conn := dial(t, d.Socket())
+	for _, part := range []string{"GET /v1/version HTTP/1.1\r\n", "Host: fre\r\n", "\r\n"} {
+		if _, _, err := conn.WriteMsgUnix([]byte(part), unix.UnixRights(rights...), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		t.Error(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("status %s", resp.Status)
+	}
+	if after := openFiles(t, d); after > before+100 {
+		t.Errorf("the engine has %d open files, %d before", after, before)
+	}
+}
+
+func dial(t testing.TB, path string) *net.UnixConn {
+	t.Helper()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// TestSocketSizes: what is sent to the control socket beyond its caps is refused
+// before it is held, whatever its kind.
+func TestSocketSizes(t *testing.T) {
+	d := serve(t, echo)
+	for _, c := range []struct{ name, head, more, want string }{
+		{"header", "GET /v1/version HTTP/1.1\r\nHost: fre\r\n", "X-Large: " + strings.Repeat("x", 1000) + "\r\n", "431"},
+		{"request line", "GET /v1/", strings.Repeat("x", 1000), "431"},
+		{"JSON", "POST /v1/functions HTTP/1.1\r\nHost: fre\r\nContent-Type: application/json\r\nContent-Length: 1099511627776\r\n\r\n{\"name\":\"", strings.Repeat("x", 1000), "413"},
+		{"event", "POST /v1/functions/echo/invoke HTTP/1.1\r\nHost: fre\r\nContent-Length: 1099511627776\r\n\r\n", strings.Repeat("x", 1000), "413"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conn := dial(t, d.Socket())
+			if _, err := io.WriteString(conn, c.head); err != nil {
+				t.Fatal(err)
+			}
+			// It may answer and close at any moment from here on.
+			for range 128 << 10 {
+				if _, err := io.WriteString(conn, c.more); err != nil {
+					break
+				}
+			}
+			answer := make([]byte, 64)
+			n, err := conn.Read(answer)
+			if got := string(answer[:n]); !strings.HasPrefix(got, "HTTP/1.1 "+c.want) {
+				t.Errorf("got %q, %v; want status %s", got, err, c.want)
+			}
+		})
+	}
+	call(t, d, "echo", "", "still there", 200)
+}
+
+// TestSocketPeer: the control socket asks who connects. A function that an
+// operator has given the socket by mistake, open to all, is not served, not even
+// as its tenant's root.
+func TestSocketPeer(t *testing.T) {
+	d := serve(t, echo)
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	if err := os.Chmod(d.Socket(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(d.Socket())
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, uid := range []uint32{0, 1000} {
+		spec := prog(root, "http", filepath.Join("/opt", filepath.Base(d.Socket())), "/v1/version")
+		spec.User.UID, spec.User.GID = uid, uid
+		spec.Mounts = []sandbox.Mount{{Source: dir, Target: "/opt"}}
+		if got := run(t, h, spec); !strings.HasPrefix(got, "connected\nHTTP/1.1 403 ") {
+			t.Errorf("the control socket as uid %d of a sandbox: %q", uid, got)
+		}
+	}
+	conn := dial(t, d.Socket())
+	if _, err := io.WriteString(conn, "GET /v1/version HTTP/1.1\r\nHost: fre\r\nConnection: close\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200") {
+		t.Errorf("the control socket as root: %q, %v: the test proves nothing", answer, err)
+	}
+}

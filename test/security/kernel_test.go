@@ -1,0 +1,257 @@
+package security
+
+import (
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+const (
+	seccomp      = sandbox.DefenceSeccomp
+	capabilities = sandbox.DefenceCapabilities
+)
+
+// list is a row of attempts that all end alike.
+func list(want string, off sandbox.Defence, names ...string) []try {
+	var tries []try
+	for _, name := range names {
+		tries = append(tries, try{name, want, off})
+	}
+	return tries
+}
+
+// TestNamespaces: no namespace is to be made or joined, by whatever call; in one
+// of its own a function would have every capability.
+func TestNamespaces(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	kinds := []string{
+		"unshare user", "unshare mount", "clone user", "clone user and mount", "clone user and cgroup",
+		"clone mount", "clone pid", "clone network", "setns",
+	}
+	refused(t, h, root, nil, append(list("EPERM", 0, kinds...), try{"clone3", "ENOSYS", seccomp}))
+	// Without the filter the tenant's namespace allows none below it.
+	unfiltered := func(s *sandbox.Spec) { s.Without = seccomp }
+	for name, how := range outcomes(attempt(t, h, root, unfiltered, kinds...)) {
+		if want := map[bool]string{true: "ENOSPC", false: "EPERM"}[strings.Contains(name, "user")]; how != want {
+			t.Errorf("%s without the filter: %q, want %q", name, how, want)
+		}
+	}
+}
+
+// TestMounts: no file system is to be mounted, moved or unmounted, a cgroup's
+// with its release_agent (CVE-2022-0492) among them; nor without the filter, with
+// the capabilities of its own user namespace.
+func TestMounts(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	names := []string{
+		"mount cgroup2", "mount proc", "mount tmpfs", "bind", "remount root", "fsopen", "open_tree", "mount_setattr",
+		"pivot_root", "device", "file handle", "unmount /proc",
+	}
+	refused(t, h, root, nil, append(list("EPERM", 0, names...), try{"chroot", "EPERM", seccomp | capabilities}))
+	powerful := func(s *sandbox.Spec) { s.Without = seccomp | capabilities }
+	for name, how := range outcomes(attempt(t, h, root, powerful, names...)) {
+		if how != "EPERM" {
+			t.Errorf("%s without filter, with capabilities: %q, want EPERM", name, how)
+		}
+	}
+	for line := range strings.Lines(run(t, h, prog(root, "cat", "/proc/self/mountinfo"))) {
+		if strings.Contains(line, " cgroup") {
+			t.Errorf("a cgroup's file system is mounted: %s", line)
+		}
+	}
+}
+
+// attempt runs attempts in a sandbox.
+func attempt(t testing.TB, h *sandbox.Host, root string, change func(*sandbox.Spec), names ...string) string {
+	t.Helper()
+	spec := prog(root, append([]string{"attack"}, names...)...)
+	change(&spec)
+	return run(t, h, spec)
+}
+
+// TestPrivileges: what a function is not given it cannot take.
+func TestPrivileges(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	refused(t, h, root, nil, append(
+		list("EPERM", 0, "host name", "clock", "real-time priority", "reboot", "kexec", "kernel module", "swapon", "accounting", "kernel log"),
+		try{"root", "EPERM", capabilities},
+		try{"groups", "EPERM", capabilities},
+		try{"raise priority", "EACCES", 0},
+		try{"spare from the oom killer", "EACCES", 0},
+		try{"regain capabilities", "EPERM", capabilities}, // last: all others are gone with it
+	))
+	refused(t, h, root, func(s *sandbox.Spec) { s.User.UID, s.User.GID = 0, 0 }, []try{
+		{"device", "EPERM", 0},
+		{"mount tmpfs", "EPERM", 0},
+		{"groups", "EPERM", capabilities},
+		{"chroot", "EPERM", seccomp | capabilities},
+		{"regain capabilities", "EPERM", capabilities},
+	})
+}
+
+// TestSystemCalls: what of the kernel's interface no function needs, and much
+// that was wrong with the kernel lay in, is not there.
+func TestSystemCalls(t *testing.T) {
+	h := openHost(t)
+	refused(t, h, fretest.Rootfs(t), nil, append(
+		list("EPERM", seccomp,
+			"bpf", "perf_event_open", "io_uring", "userfaultfd", "keyctl", "add_key", "request_key", "ptrace",
+			"process_vm_readv", "personality", "name_to_handle_at", "terminal input"),
+		list("EPERM", 0, "quotactl", "fanotify")...,
+	))
+}
+
+// TestSocketFamilies: AF_VSOCK, which no namespace covers and which leads to the
+// host of a virtual machine, and all families that no function needs.
+func TestSocketFamilies(t *testing.T) {
+	h := openHost(t)
+	refused(t, h, fretest.Rootfs(t), nil, append(
+		list("EAFNOSUPPORT", seccomp, "vsock", "alg", "tipc", "xfrm", "audit"),
+		list("EAFNOSUPPORT", 0, "packet", "xdp")...,
+	))
+}
+
+// TestProc: nothing of the host's kernel is to be read or set in /proc and /sys,
+// not even by the tenant's root.
+func TestProc(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	tries := append(
+		list("ENOENT", sandbox.DefenceProcSubset, "keys", "key users", "cmdline", "symbols", "modules", "interrupts", "partitions", "host's cpuinfo"),
+		list("ENOENT", 0, "sysctl", "sysrq", "kernel memory", "sysfs")...,
+	)
+	for _, uid := range []uint32{0, 1000} {
+		refused(t, h, root, func(s *sandbox.Spec) { s.User.UID = uid }, tries)
+	}
+}
+
+// TestSetuid: a program with the set-uid bit or file capabilities, which got into
+// a root by whatever way, runs as who started it. The mount's flag and the
+// process's each do alone.
+func TestSetuid(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	program := filepath.Join(root, "bin/prog")
+	suid, capable := filepath.Join(root, "bin/suid"), filepath.Join(root, "bin/capable")
+	copyFile(t, program, suid, 0o755)
+	copyFile(t, program, capable, 0o755)
+	if err := os.Chown(suid, int(tenant.HostBase), int(tenant.HostBase)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(suid, 0o755|os.ModeSetuid|os.ModeSetgid); err != nil {
+		t.Fatal(err)
+	}
+	// struct vfs_ns_cap_data, effective: CAP_SYS_ADMIN, for the tenant's root.
+	caps := binary.LittleEndian.AppendUint32([]byte{1, 0, 0, 3, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, tenant.HostBase)
+	if err := unix.Setxattr(capable, "security.capability", caps, 0); err != nil {
+		t.Fatal(err)
+	}
+	const nothing = "euid 1000 caps 0000000000000000\n"
+	const nosuid, noNewPrivs = sandbox.DefenceNoSuid, sandbox.DefenceNoNewPrivs
+	for _, c := range []struct {
+		program string
+		without sandbox.Defence
+		want    string
+	}{
+		{"/bin/suid", 0, nothing},
+		{"/bin/suid", nosuid, nothing},
+		{"/bin/suid", noNewPrivs, nothing},
+		{"/bin/suid", nosuid | noNewPrivs, "euid 0 caps 0000000000000000\n"},
+		{"/bin/capable", 0, nothing},
+		{"/bin/capable", nosuid, ""}, // the bounding set lacks what the file grants
+		{"/bin/capable", nosuid | noNewPrivs, ""},
+		{"/bin/capable", nosuid | capabilities, "euid 1000 caps 0000000000200000\n"},
+	} {
+		spec := prog(root, "euid")
+		spec.Args[0], spec.Without = c.program, c.without
+		if c.want == "" {
+			if s, err := h.Start(t.Context(), spec); !errors.Is(err, unix.EPERM) {
+				t.Errorf("%s without defences %b: %v, %v; want it refused", c.program, c.without, s, err)
+			}
+			continue
+		}
+		if got := run(t, h, spec); got != c.want {
+			t.Errorf("%s without defences %b: %q, want %q", c.program, c.without, got, c.want)
+		}
+	}
+}
+
+// TestKeys: a sandbox has no use of the kernel's keys; where it had, one tenant's
+// would not be another's, and neither would a session's.
+func TestKeys(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	if got := run(t, h, prog(root, "addkey")); !strings.Contains(got, "not permitted") {
+		t.Errorf("add a key: %q", got)
+	}
+	spec := prog(root, "addkey")
+	spec.Without = seccomp
+	_, _, id := startReady(t, h, spec)
+	for _, c := range []struct {
+		user sandbox.User
+		want string
+	}{
+		{another, "permission denied"},
+		{tenant, ""}, // the key is there, and open to its owner
+	} {
+		spec := prog(root, "readkey", id)
+		spec.User, spec.Without = c.user, seccomp
+		if got := run(t, h, spec); !strings.Contains(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("tenant %s reads tenant a's key: %q, want %q", c.user.Tenant, got, c.want)
+		}
+	}
+	for without, same := range map[sandbox.Defence]bool{seccomp: false, seccomp | sandbox.DefenceKeyring: true} {
+		spec := prog(root, "sessionkeys")
+		spec.Without = without
+		if first, second := run(t, h, spec), run(t, h, spec); (first == second) != same {
+			t.Errorf("without defences %b: session key rings %q and %q, want the same: %v", without, first, second, same)
+		}
+	}
+}
+
+// TestNoCore: a crash leaves no core and calls no helper of the host's, even
+// where cores go to a pipe, which no limit but 1 stops (core(5)).
+func TestNoCore(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	called := "/tmp/core-helper-called"
+	if os.Getenv("FRE_V2") != "" { // a machine of our own, unlike where the rest runs
+		const pattern = "/proc/sys/kernel/core_pattern"
+		before := content(t, pattern)
+		if err := os.WriteFile(pattern, []byte("|/bin/busybox touch "+called), 0); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := os.WriteFile(pattern, before, 0); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	if out := run(t, h, prog(root, "core")); out != "core false\n" {
+		t.Errorf("crash in a sandbox: %q", out)
+	}
+	if _, err := os.Stat(called); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the host's helper was called: %v", err)
+	}
+	if os.Getenv("FRE_V2") == "" {
+		return
+	}
+	if out := bare(t, root, "core"); out != "core true\n" {
+		t.Errorf("crash without a sandbox: %q: the test proves nothing", out)
+	}
+	if err := os.Remove(called); err != nil {
+		t.Errorf("the helper after a crash without a sandbox: %v", err)
+	}
+}

@@ -1,0 +1,93 @@
+package security
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// TestBombs: bombs of every kind end at their sandbox's limit, take nothing with
+// them, and go without a trace when it is killed. What they cost a neighbour is
+// measured by test/robustness.
+func TestBombs(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	neighbour, _, _ := startReady(t, h, prog(root, "sleep"))
+	for _, c := range []struct {
+		name string
+		args []string
+		ends bool // by itself
+	}{
+		{"processes", []string{"copies", "100000"}, false},
+		{"processes without end", []string{"copies", "-1"}, false},
+		{"memory", []string{"eat", "1000000000"}, true},
+		{"files", []string{"open"}, true},
+		{"files in all processes", []string{"hoard"}, false},
+		{"cpu", []string{"spinall"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec := prog(root, c.args...)
+			spec.Limits = sandbox.Limits{Pids: 50, MemoryBytes: 64 << 20, Files: 64}
+			s, out := start(t, h, spec)
+			switch c.args[0] {
+			case "copies", "hoard":
+				if c.args[len(c.args)-1] != "-1" {
+					if line := readLine(t, out); !strings.HasPrefix(line, "ready ") || len(line) != len("ready 12") {
+						t.Errorf("with room for 50 processes: %q", line)
+					}
+				}
+			}
+			if got := run(t, h, prog(root, "args", "meanwhile")); got != "meanwhile\n" {
+				t.Errorf("a start meanwhile: %q", got)
+			}
+			if !c.ends {
+				s.Kill()
+			}
+			status := wait(t, s)
+			if _, err := io.ReadAll(out); err != nil {
+				t.Errorf("some of it outlived its first process: %v", err)
+			}
+			if c.name == "memory" && !status.OOMKilled {
+				t.Errorf("ended with %+v, want OOMKilled", status)
+			}
+			if got := run(t, h, prog(root, "args", "after")); got != "after\n" {
+				t.Errorf("a start afterwards: %q", got)
+			}
+		})
+	}
+	select {
+	case <-neighbour.Done():
+		t.Errorf("the neighbour ended: %+v", neighbour.Status())
+	default:
+	}
+}
+
+// TestDiskFill: a full /tmp, by bytes or by files, is full for one sandbox only.
+func TestDiskFill(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	neighbour, written, _ := startReady(t, h, prog(root, "writer", "/tmp/kept"))
+	for _, args := range [][]string{{"fill", "/tmp/x"}, {"files", "/tmp"}, {"fill", "/dev/shm/x"}} {
+		spec := prog(root, args...)
+		spec.Limits.TmpBytes = 1 << 20
+		if got := run(t, h, spec); !strings.Contains(got, "no space left") {
+			t.Errorf("%v: %q", args, got)
+		}
+	}
+	for _, args := range [][]string{{"fill", "/x"}, {"fill", "/dev/x"}, {"files", "/bin"}, {"fill", "/run/x"}, {"fill", "/proc/x"}} {
+		if got := run(t, h, prog(root, args...)); !strings.Contains(got, "read-only file system") && !strings.Contains(got, "no such file") {
+			t.Errorf("%v: %q: there is room beside /tmp and /work", args, got)
+		}
+	}
+	if err := neighbour.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if line := readLine(t, written); line != "written" {
+		t.Errorf("the neighbour: %q", line)
+	}
+}

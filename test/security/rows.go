@@ -1,0 +1,40 @@
+package security
+
+// Row is one attack that is known to have worked elsewhere, and the tests that
+// run it here: each "package directory.TestName", as in SPECIFICATION.md.
+type Row struct {
+	Attack string
+	Tests  []string
+}
+
+// Rows are the attacks FRE withstands. The table of docs/threat-model.md has the
+// same rows with the same tests, and says beside each what stops it; test/docs
+// compares the two, sees that each test exists, and that no test of this package
+// is in no row.
+var Rows = []Row{
+	{"overwrite the runtime's program from inside (CVE-2019-5736)", []string{"test/security.TestOverwriteRuntime"}},
+	{"catch a process of the runtime's that enters (CVE-2016-9962)", []string{"test/security.TestNothingJoins"}},
+	{"a directory the runtime left open, as fd or working directory (CVE-2024-21626)", []string{"test/security.TestLeakedFile"}},
+	{"mount points that are symbolic links, or become some (CVE-2021-30465, CVE-2019-19921, CVE-2025-31133, CVE-2025-52565, CVE-2025-52881)", []string{"test/security.TestSymlinkedMountPoints", "test/security.TestSwappedMountPoints"}},
+	{"an image or volume that brings its own /proc (CVE-2019-16884)", []string{"test/security.TestImageProc"}},
+	{"mount a cgroup file system for its release_agent (CVE-2022-0492); mount anything", []string{"test/security.TestMounts"}},
+	{"mounts that spread to or from the host and neighbours", []string{"test/security.TestSharedMounts"}},
+	{"set the host's kernel or read it through /proc and /sys", []string{"test/security.TestProc"}},
+	{"capabilities, root's ids, priorities, the clock", []string{"test/security.TestPrivileges"}},
+	{"set-uid bits and file capabilities of a shared file", []string{"test/security.TestSetuid"}},
+	{"change what images share in the store", []string{"test/security.TestStoreTampering"}},
+	{"the kernel's keys", []string{"test/security.TestKeys"}},
+	{"servers of the host: loopback, abstract sockets, sockets in directories", []string{"test/security.TestHostSockets", "test/security.TestGivenSocket"}},
+	{"servers of a neighbour", []string{"test/security.TestNeighbourSockets"}},
+	{"AF_VSOCK and other families that reach beyond network namespaces", []string{"test/security.TestSocketFamilies"}},
+	{"new user namespaces and what they unlock: unshare, clone, clone3, setns", []string{"test/security.TestNamespaces"}},
+	{"rarely used parts of the kernel: bpf, io_uring, userfaultfd, ptrace and their kin", []string{"test/security.TestSystemCalls"}},
+	{"bombs of processes, memory, open files and CPU", []string{"test/security.TestBombs", "test/robustness.TestNeighbours"}},
+	{"fill the disk", []string{"test/security.TestDiskFill", "test/robustness.TestNeighbours"}},
+	{"flood the log", []string{"engine.TestLogFlood", "engine.TestLogPace", "test/robustness.TestNeighbours"}},
+	{"core dumps and the host's core_pattern", []string{"test/security.TestNoCore"}},
+	{"outlive the time-out: daemons, ignored SIGTERM", []string{"test/security.TestTimeouts"}},
+	{"learn host paths from mounts and open files", []string{"test/security.TestHostPaths"}},
+	{"the engine's control socket: whoever may open it, sizes, unwanted open files", []string{"test/security.TestSocketPeer", "server.TestPeers", "test/security.TestSocketSizes", "test/security.TestSocketRights"}},
+	{"the function's own channel: malformed frames, unwanted open files", []string{"channel.FuzzConn", "test/security.TestChannelRights"}},
+}
