@@ -1,4 +1,8 @@
-package main
+// Package peer starts one small program, the clock of templates/native-clock,
+// in each way that the benchmarks compare: by FRE, as a bare process, by runc
+// and by Docker. Each start is measured from the request to the program's first
+// own instruction, whose clock it prints.
+package peer
 
 import (
 	"bytes"
@@ -6,8 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,23 +18,60 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/bench/internal/dockerd"
 	"github.com/fre-engine/fre/bench/internal/rawhttp"
 	"github.com/fre-engine/fre/bench/internal/spawn"
 )
 
-// peer is one way to start the clock program.
-type peer interface {
-	// Sequential starts it n times, one after the other: how long each took
-	// from the request to the program's first own instruction.
-	Sequential(n int) ([]time.Duration, error)
+// MaxBurst is how many starts a burst has at most.
+const MaxBurst = 4096 // the spawner's
+
+// Start is one start of the program.
+type Start struct {
+	Took time.Duration
+	Kind string // what FRE says it was: "spawner", "attached", …; "" where nothing is said
+}
+
+// Peer is one way to start the program. It is for one goroutine at a time.
+type Peer interface {
+	// Sequential starts it n times, one after the other: how long each took.
+	Sequential(n int) ([]Start, error)
 
 	// Burst starts it n times at once: when each ran, from the burst's begin.
-	Burst(n int) ([]time.Duration, error)
+	Burst(n int) ([]Start, error)
 
 	Close() error
 }
 
-// fre starts the clock by HTTP: the request is written on a connection that
+// spawned is a peer that the C spawner starts.
+type spawned struct{ *spawn.Spawner }
+
+func (s spawned) Sequential(n int) ([]Start, error) { return unkind(s.Spawner.Sequential(n)) }
+func (s spawned) Burst(n int) ([]Start, error)      { return unkind(s.Spawner.Burst(n)) }
+
+func unkind(took []time.Duration, err error) ([]Start, error) {
+	starts := make([]Start, len(took))
+	for i, d := range took {
+		starts[i].Took = d
+	}
+	return starts, err
+}
+
+// Bare starts the program at path by vfork and exec, and nothing else; spawner
+// is what spawn.Compile made.
+func Bare(spawner, path string) (Peer, error) {
+	s, err := spawn.Start(spawner, path)
+	return spawned{s}, err
+}
+
+// BareIn is Bare for a command whose root directory is root. It has no other
+// part of a sandbox.
+func BareIn(spawner, root string, argv ...string) (Peer, error) {
+	s, err := spawn.StartIn(spawner, root, argv...)
+	return spawned{s}, err
+}
+
+// fre starts the program by HTTP: the request is written on a connection that
 // stands already, the function prints its clock.
 type fre struct {
 	addr    string
@@ -40,7 +79,10 @@ type fre struct {
 	conns   []*rawhttp.Conn
 }
 
-func newFRE(addr, function string) *fre {
+// FRE starts the function of that name at the gateway addr, "host:port". The
+// function's answer begins with its monotonic clock in nanoseconds; each request
+// must be a cold start.
+func FRE(addr, function string) Peer {
 	return &fre{addr: addr, request: rawhttp.Post(addr, "/function/"+function, nil)}
 }
 
@@ -63,12 +105,12 @@ func (f *fre) connect(n int) error {
 	return nil
 }
 
-// Sequential implements peer on one connection.
-func (f *fre) Sequential(n int) ([]time.Duration, error) {
+// Sequential implements Peer on one connection.
+func (f *fre) Sequential(n int) ([]Start, error) {
 	if err := f.connect(1); err != nil {
 		return nil, err
 	}
-	all := make([]time.Duration, 0, n)
+	all := make([]Start, 0, n)
 	for range n {
 		begin, err := now()
 		if err != nil {
@@ -77,17 +119,17 @@ func (f *fre) Sequential(n int) ([]time.Duration, error) {
 		if err := f.conns[0].Send(f.request); err != nil {
 			return nil, err
 		}
-		clock, err := f.clock(f.conns[0])
+		start, err := f.receive(f.conns[0], begin)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, clock-begin)
+		all = append(all, start)
 	}
 	return all, nil
 }
 
-// Burst implements peer on n connections.
-func (f *fre) Burst(n int) ([]time.Duration, error) {
+// Burst implements Peer on n connections.
+func (f *fre) Burst(n int) ([]Start, error) {
 	if err := f.connect(n); err != nil {
 		return nil, err
 	}
@@ -102,36 +144,37 @@ func (f *fre) Burst(n int) ([]time.Duration, error) {
 			return nil, err
 		}
 	}
-	all := make([]time.Duration, 0, n)
+	all := make([]Start, 0, n)
 	for _, c := range f.conns[:n] {
-		clock, err := f.clock(c)
+		start, err := f.receive(c, begin)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, clock-begin)
+		all = append(all, start)
 	}
 	return all, nil
 }
 
-// clock reads an answer: the monotonic time the function printed. An answer
-// that was not a cold start, or not the clock, is an error.
-func (f *fre) clock(c *rawhttp.Conn) (time.Duration, error) {
+// receive reads an answer. One that was not a cold start, or not the clock, is
+// an error.
+func (f *fre) receive(c *rawhttp.Conn, begin time.Duration) (Start, error) {
 	resp, err := c.Receive()
 	if err != nil {
-		return 0, err
+		return Start{}, err
 	}
 	if resp.Status != 200 {
-		return 0, fmt.Errorf("status %d: %s", resp.Status, resp.Body)
+		return Start{}, fmt.Errorf("status %d: %s", resp.Status, resp.Body)
 	}
 	if cold, _ := resp.Header("X-Fre-Cold"); cold != "1" {
-		return 0, fmt.Errorf("not a cold start: X-Fre-Cold is %q", cold)
+		return Start{}, fmt.Errorf("not a cold start: X-Fre-Cold is %q", cold)
 	}
 	mono, _, _ := bytes.Cut(resp.Body, []byte(" "))
 	ns, err := strconv.ParseInt(string(mono), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("not the clock's answer: %q", resp.Body)
+		return Start{}, fmt.Errorf("not the clock's answer: %q", resp.Body)
 	}
-	return time.Duration(ns), nil
+	kind, _ := resp.Header("X-Fre-Start")
+	return Start{Took: time.Duration(ns) - begin, Kind: kind}, nil
 }
 
 // Close closes the connections.
@@ -152,18 +195,15 @@ func now() (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// newRunc makes a bundle of the clock alone below dir and starts it by
-// `runc run`. Without runc the error is exec.ErrNotFound.
-func newRunc(ctx context.Context, spawner, clock, dir string) (peer, error) {
+// Runc makes a bundle of the clock alone below dir and starts it by `runc run`.
+// Without runc the error is exec.ErrNotFound.
+func Runc(ctx context.Context, spawner, clock, dir string) (Peer, error) {
 	runc, err := exec.LookPath("runc")
 	if err != nil {
 		return nil, err
 	}
 	bundle := filepath.Join(dir, "runc")
-	if err := os.MkdirAll(filepath.Join(bundle, "rootfs"), 0o755); err != nil {
-		return nil, err
-	}
-	if err := copyFile(clock, filepath.Join(bundle, "rootfs", "clock")); err != nil {
+	if err := rootWith(clock, filepath.Join(bundle, "rootfs")); err != nil {
 		return nil, err
 	}
 	if out, err := exec.CommandContext(ctx, runc, "spec", "--bundle", bundle).CombinedOutput(); err != nil {
@@ -192,79 +232,32 @@ func newRunc(ctx context.Context, spawner, clock, dir string) (peer, error) {
 	if err := os.WriteFile(config, text, 0o644); err != nil {
 		return nil, err
 	}
-	return spawn.Start(spawner, runc, "--root", filepath.Join(dir, "runc-state"), "run", "--bundle", bundle, "{}")
+	s, err := spawn.Start(spawner, runc, "--root", filepath.Join(dir, "runc-state"), "run", "--bundle", bundle, "{}")
+	return spawned{s}, err
 }
 
-// dockerImage is the name of the image the benchmark makes and removes.
-const dockerImage = "fre-bench-clock:latest"
-
-// errNoEngine says that no docker engine answers.
-var errNoEngine = errors.New("no docker engine answers")
-
-type docker struct {
-	*spawn.Spawner
-	docker string
+// Docker imports the clock into the engine as an image, by way of dir, and
+// starts it by `docker run --rm --network NETWORK`.
+func Docker(ctx context.Context, spawner, clock, dir string, e *dockerd.Engine, network string) (Peer, error) {
+	root, image := filepath.Join(dir, "docker-"+network), "fre-bench-clock:"+network
+	if err := rootWith(clock, root); err != nil {
+		return nil, err
+	}
+	if err := e.Import(ctx, root, image); err != nil {
+		return nil, err
+	}
+	s, err := spawn.Start(spawner, e.Command("run", "--rm", "--network", network, image, "/clock")...)
+	return spawned{s}, err
 }
 
-// newDocker imports the clock as an image and starts it by `docker run`.
-// Without an engine the error is errNoEngine.
-func newDocker(ctx context.Context, spawner, clock, dir string) (peer, error) {
-	bin, err := exec.LookPath("docker")
-	if err != nil {
-		return nil, errNoEngine
-	}
-	if err := exec.CommandContext(ctx, bin, "info").Run(); err != nil {
-		return nil, errNoEngine
-	}
-	root := filepath.Join(dir, "docker")
+// rootWith makes a directory whose only file is the program, as "clock".
+func rootWith(program, root string) error {
 	if err := os.MkdirAll(root, 0o755); err != nil {
-		return nil, err
+		return err
 	}
-	if err := copyFile(clock, filepath.Join(root, "clock")); err != nil {
-		return nil, err
-	}
-	tar := exec.CommandContext(ctx, "tar", "-C", root, "-c", "clock")
-	load := exec.CommandContext(ctx, bin, "import", "-", dockerImage)
-	if load.Stdin, err = tar.StdoutPipe(); err != nil {
-		return nil, err
-	}
-	if err := tar.Start(); err != nil {
-		return nil, err
-	}
-	out, err := load.CombinedOutput()
-	if err := errors.Join(err, tar.Wait()); err != nil {
-		return nil, fmt.Errorf("docker import: %w: %s", err, out)
-	}
-	s, err := spawn.Start(spawner, bin, "run", "--rm", "--network", "none", dockerImage, "/clock")
-	if err != nil {
-		return nil, err
-	}
-	return &docker{Spawner: s, docker: bin}, nil
-}
-
-// Close ends the spawner and removes the image.
-func (d *docker) Close() error {
-	err := d.Spawner.Close()
-	if out, rm := exec.Command(d.docker, "image", "rm", dockerImage).CombinedOutput(); rm != nil {
-		err = errors.Join(err, fmt.Errorf("docker image rm: %w: %s", rm, out))
-	}
-	return err
-}
-
-func copyFile(from, to string) (err error) {
-	in, err := os.Open(from)
+	text, err := os.ReadFile(program)
 	if err != nil {
 		return err
 	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("the benchmark's own directory is not new: %w", err)
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, out.Close()) }()
-	_, err = io.Copy(out, in)
-	return err
+	return os.WriteFile(filepath.Join(root, "clock"), text, 0o755)
 }
