@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -139,7 +140,6 @@ func (e *Engine) DeployWith(ctx context.Context, template, name string, fields m
 	if err := override(filepath.Join(dst, "fret.yaml"), fields); err != nil {
 		return "", err
 	}
-	// The same template under two names is two functions of one image.
 	if _, err := e.CLI(ctx, "deploy", dst, "--name", name); err != nil {
 		return "", err
 	}
@@ -159,9 +159,7 @@ func override(path string, fields map[string]any) error {
 	if err := yaml.Unmarshal(text, &template); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	for name, value := range fields {
-		template[name] = value
-	}
+	maps.Copy(template, fields)
 	if text, err = yaml.Marshal(template); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

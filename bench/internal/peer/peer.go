@@ -46,8 +46,11 @@ type Peer interface {
 // spawned is a peer that the C spawner starts.
 type spawned struct{ *spawn.Spawner }
 
+// Sequential implements Peer.
 func (s spawned) Sequential(n int) ([]Start, error) { return unkind(s.Spawner.Sequential(n)) }
-func (s spawned) Burst(n int) ([]Start, error)      { return unkind(s.Spawner.Burst(n)) }
+
+// Burst implements Peer.
+func (s spawned) Burst(n int) ([]Start, error) { return unkind(s.Spawner.Burst(n)) }
 
 func unkind(took []time.Duration, err error) ([]Start, error) {
 	starts := make([]Start, len(took))

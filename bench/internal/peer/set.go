@@ -41,6 +41,7 @@ func (s Set) Open(ctx context.Context) (peers map[string]Peer, skipped []string,
 			for _, p := range peers {
 				err = errors.Join(err, p.Close())
 			}
+			peers = nil
 		}
 	}()
 	template, err := s.Engine.Deploy(ctx, "templates/native-clock", function)
