@@ -67,12 +67,13 @@ func main() {
 	o := options{size: fullSize}
 	o.Register(flag.CommandLine)
 	flag.StringVar(&o.results, "results", "docs/benchmarks", "directory for paper.md and, in its directory paper, plots and numbers")
-	flag.BoolVar(&o.docker, "docker", true, "measure docker too, where dockerd is installed")
-	flag.BoolVar(&o.quick, "quick", false, "a few of everything, without docker, to see that it works")
+	docker := flag.String("docker", "auto", "measure docker too: yes, no, or auto, which is where dockerd is installed and not with -quick")
+	flag.BoolVar(&o.quick, "quick", false, "a few of everything, to see that it works")
 	flag.Parse()
 	if o.quick {
-		o.size, o.docker = quickSize, false
+		o.size = quickSize
 	}
+	o.docker = *docker == "yes" || *docker == "auto" && !o.quick
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	if err := run(ctx, o); err != nil {

@@ -11,7 +11,7 @@ const (
 	// settleWindow is how long the machine must have been quiet.
 	settleWindow = 200 * time.Millisecond
 	// settleLimit is how long a machine that others use is waited for.
-	settleLimit = 5 * time.Second
+	settleLimit = 2 * time.Second
 	// quiet is the part of all CPU time that may be in use then.
 	quiet = 0.15
 )
