@@ -14,21 +14,46 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // PSS is the sum of the processes' proportional set sizes, in bytes: of a page
-// that n processes map, each counts an nth (proc_pid_smaps(5)). Processes that
-// have ended count nothing.
+// that n address spaces map, each counts an nth (proc_pid_smaps(5)). An address
+// space that several of the processes have in common, as FRE's parked shells
+// have with their spawner, counts once. Processes that have ended count nothing.
 func PSS(pids []int) (int64, error) {
 	var sum int64
+	var counted []int
 	for _, pid := range pids {
+		known, err := sharesMemory(pid, counted)
+		if err != nil {
+			return 0, err
+		}
+		if known {
+			continue
+		}
 		n, err := kibibytes(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss:")
 		if err != nil && !gone(err) {
 			return 0, err
 		}
 		sum += n
+		counted = append(counted, pid)
 	}
 	return sum, nil
+}
+
+func sharesMemory(pid int, others []int) (bool, error) {
+	for _, other := range others {
+		same, err := linux.SameMemory(pid, other)
+		if err != nil && !gone(err) {
+			return false, err
+		}
+		if same {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Available is what the kernel estimates new programs can have without swapping

@@ -69,6 +69,9 @@ func TestPSS(t *testing.T) {
 	if block[0] != 1 || after-before < held*9/10 {
 		t.Errorf("%d bytes more after %d were touched", after-before, held)
 	}
+	if twice, err := memory.PSS([]int{os.Getpid(), os.Getpid()}); err != nil || twice > after+held/2 {
+		t.Errorf("the same memory twice: got %d, error %v, want about %d", twice, err, after)
+	}
 	if _, err := memory.PSS([]int{1 << 30}); err != nil {
 		t.Errorf("a process that is gone: %v", err)
 	}
