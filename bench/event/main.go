@@ -4,7 +4,8 @@
 //     Python, in Node, and in Python with much to import, beside the start of the
 //     bare interpreter in the same tree of files, which does less;
 //   - how many such events per second two connections or more get answered;
-//   - what each thing kept ready for such starts holds in memory.
+//   - what a parked shell holds in memory, and what the cgroup and the network
+//     namespace do that are kept ready for it.
 //
 // The peers take turns in one run, on one machine: read the ratios.
 //
@@ -47,8 +48,7 @@ type options struct {
 	slice       time.Duration // of throughput
 	rounds      int           // slices
 	connections []int
-	ready       int    // things kept ready
-	readyServe  string // that make an engine keep them
+	ready       int // parked shells
 	results     string
 	summary     string
 	quick       bool
@@ -57,18 +57,17 @@ type options struct {
 func main() {
 	o := options{connections: []int{2, 8}}
 	o.Register(flag.CommandLine)
-	flag.IntVar(&o.n, "n", 100, "starts of each function and interpreter")
+	flag.IntVar(&o.n, "n", 60, "starts of each function and interpreter")
 	flag.DurationVar(&o.pause, "pause", 50*time.Millisecond, "wait before each of these starts, so that pools refill")
 	flag.DurationVar(&o.slice, "slice", 2*time.Second, "how long a function is called before it is the next one's turn")
 	flag.IntVar(&o.rounds, "rounds", 5, "turns of each")
-	flag.IntVar(&o.ready, "ready", 1000, "how many things -ready-serve keeps ready; 0 leaves their memory out")
-	flag.StringVar(&o.readyServe, "ready-serve", "--pool 1000", "arguments of fre serve that keep things ready; their memory is what is reported")
+	flag.IntVar(&o.ready, "ready", 1000, "parked shells, cgroups and network namespaces whose memory is measured; 0 leaves it out")
 	flag.StringVar(&o.results, "results", "bench/results", "directory for the raw result")
 	flag.StringVar(&o.summary, "summary", "", "file to write the tables to, as well")
 	flag.BoolVar(&o.quick, "quick", false, "a few of everything, to see that it works")
 	flag.Parse()
 	if o.quick {
-		o.n, o.pause, o.slice, o.rounds, o.ready, o.readyServe = 3, 0, 50*time.Millisecond, 1, 8, "--pool 8"
+		o.n, o.pause, o.slice, o.rounds, o.ready = 3, 0, 50*time.Millisecond, 1, 8
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
@@ -134,9 +133,8 @@ func run(ctx context.Context, o options) (err error) {
 		return errors.New("-fre-socket: the bare interpreters run in the engine's store, so that it must be the benchmark's own")
 	}
 	r := &result{}
-	// Before there is another engine.
-	if o.ready > 0 {
-		if r.Ready, err = measureReady(ctx, o); err != nil {
+	if o.ready > 0 { // before there is an engine
+		if r.Ready, err = measureReady(ctx, o.ready); err != nil {
 			return fmt.Errorf("memory of what is kept ready: %w", err)
 		}
 	}

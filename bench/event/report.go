@@ -36,8 +36,8 @@ func (r *result) markdown() string {
 			milliseconds(t.Summary.P50), milliseconds(t.Summary.P99), milliseconds(t.Summary.Slowest))
 	}
 	if r.Ready != nil {
-		p("\n## Kept ready\n\nWhat each of %d things that `fre serve %s` keeps ready holds, beside an engine that keeps one cgroup: %.1f KiB of the host's memory (MemAvailable, the kernel's included), of which %.1f KiB in the engine's processes (PSS).",
-			r.Ready.Things, r.Ready.Serve, r.Ready.each(r.Ready.Available), r.Ready.each(r.Ready.PSS))
+		p("\n## Kept ready\n\nWhat %d of each hold, as the fall of the host's MemAvailable, the kernel's memory included: a parked bare shell %.1f KiB, of which %.1f KiB is memory of the spawner's process that it shares (PSS); a cgroup and a network namespace in the pools, that it then takes, %.1f KiB.",
+			r.Ready.Things, r.Ready.each(r.Ready.Shells), r.Ready.each(r.Ready.PSS), r.Ready.each(r.Ready.Pools))
 	}
 	return b.String()
 }
