@@ -134,7 +134,7 @@ demo: deps-run build ## as root: build, deploy and call every function of templa
 .PHONY: bench-smoke
 bench-smoke: deps-test build ## each benchmark once, quickly, to see that it runs
 	go test -run '^$$' -bench . -benchtime 1x $(unit_packages)
-	for b in start warm; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
+	for b in start warm event paper; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
 
 .PHONY: bench-start
 bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
@@ -143,3 +143,17 @@ bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
 .PHONY: bench-warm
 bench-warm: deps-bench build ## warm calls of no-op handlers: p50, p99, requests/s
 	go run ./bench/warm $(BENCHFLAGS)
+
+.PHONY: bench-event
+bench-event: deps-bench build ## fresh sandboxes per event: first line of a handler, events/s, memory of what is kept ready
+	go run ./bench/event $(BENCHFLAGS)
+
+.PHONY: bench-paper
+bench-paper: deps-bench build ## the figures of the paper, beside docker, runc and bare processes; writes docs/benchmarks/paper.md
+	go run ./bench/paper $(BENCHFLAGS)
+
+.PHONY: bench-docs
+bench-docs: deps-bench build ## on a quiet machine, some twelve minutes: all of these but warm calls, written to docs/benchmarks
+	go run ./bench/start -summary docs/benchmarks/start.md $(BENCHFLAGS)
+	go run ./bench/event -summary docs/benchmarks/event.md $(BENCHFLAGS)
+	go run ./bench/paper $(BENCHFLAGS)

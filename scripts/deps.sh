@@ -183,6 +183,7 @@ for group in "$@"; do
 		;;
 	bench)
 		need runc runc
+		need dockerd docker.io
 		;;
 	*) die "unknown group $group (build, run, test, v2, bench)" ;;
 	esac

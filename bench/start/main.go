@@ -1,10 +1,16 @@
 // Command start measures cold starts: the time from a request to the first own
 // instruction of a static Go program, started by FRE at a request to its HTTP
 // gateway, beside a bare vfork and exec of the same file, `runc run`, and
-// `docker run` where an engine answers. The peers take turns in one run, on one
-// machine: read the ratios.
+// `docker run` of an engine of the benchmark's own. The peers take turns in one
+// run, on one machine: read the ratios.
 //
 //	go run ./bench/start        # as root, from the project's root directory
+//
+// Where the gateway says which kind a start was (X-Fre-Start), each kind has a
+// line of its own: a sandbox made ahead is another thing than one made from
+// nothing. Further engines with other settings can take part:
+//
+//	go run ./bench/start -also 'no pool=--pool 0'
 //
 // It prints a Markdown table and keeps every sample as JSON in bench/results.
 package main
@@ -14,38 +20,53 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/bench/internal/dockerd"
 	"github.com/fre-engine/fre/bench/internal/engine"
 	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/peer"
 	"github.com/fre-engine/fre/bench/internal/spawn"
 )
 
 type options struct {
 	engine.Options
-	n       int    // sequential starts of bare and FRE
-	runc    int    // sequential starts of runc
-	docker  int    // sequential starts of docker
-	bursts  string // sizes
-	rounds  int    // bursts of each size
+	also    map[string]string // further engines: name → arguments
+	n       int               // sequential starts of bare and FRE
+	runc    int               // sequential starts of runc
+	docker  int               // sequential starts of docker
+	pause   time.Duration     // before each sequential start
+	bursts  string            // sizes
+	rounds  int               // bursts of each size
 	results string
 	summary string
 	quick   bool
 }
 
 func main() {
-	var o options
+	o := options{also: map[string]string{}}
 	o.Register(flag.CommandLine)
+	flag.Func("also", "`NAME=ARGS`: another engine to measure, started with these arguments of fre serve; may be repeated", func(s string) error {
+		name, args, ok := strings.Cut(s, "=")
+		if !ok || name == "" {
+			return errors.New("want NAME=ARGS")
+		}
+		o.also[name] = args
+		return nil
+	})
 	flag.IntVar(&o.n, "n", 500, "sequential starts")
-	flag.IntVar(&o.runc, "runc", 100, "sequential starts by runc, at most -n")
-	flag.IntVar(&o.docker, "docker", 20, "sequential starts by docker, at most -n")
+	flag.IntVar(&o.runc, "runc", 100, "sequential starts by runc, at most -n; 0 leaves it out")
+	flag.IntVar(&o.docker, "docker", 20, "sequential starts by docker, at most -n; 0 leaves it out")
+	flag.DurationVar(&o.pause, "pause", 0, "wait before each sequential start, so that pools refill")
 	flag.StringVar(&o.bursts, "c", "64,256", "sizes of the bursts")
 	flag.IntVar(&o.rounds, "rounds", 5, "bursts of each size")
 	flag.StringVar(&o.results, "results", "bench/results", "directory for the raw samples")
@@ -63,15 +84,6 @@ func main() {
 	}
 }
 
-// entry is a peer and how much is asked of it.
-type entry struct {
-	name   string
-	peer   peer
-	n      int // sequential
-	burst  int // largest burst it takes part in
-	rounds int // bursts of each size
-}
-
 func run(ctx context.Context, o options) (err error) {
 	sizes, err := parseSizes(o.bursts)
 	if err != nil {
@@ -82,126 +94,79 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	template, err := e.Deploy(ctx, "templates/native-clock", "bench-clock")
-	if err != nil {
-		return err
-	}
-	clock := filepath.Join(template, "clock")
 	spawner, err := spawn.Compile(ctx, e.Dir())
 	if err != nil {
 		return err
 	}
-
 	r := &result{}
-	if r.Host, err = host.Describe(ctx, map[string][]string{
-		"fre": e.Version(), "runc": {"runc", "--version"}, "docker": {"docker", "--version"},
-	}); err != nil {
-		return err
+	set := peer.Set{Engine: e, Also: map[string]*engine.Engine{}, Spawner: spawner, Runc: o.runc > 0}
+	for name, args := range o.also {
+		other, err := engine.Open(ctx, engine.Options{Bin: o.Bin, Serve: args})
+		if err != nil {
+			return fmt.Errorf("-also %s: %w", name, err)
+		}
+		defer func() { err = errors.Join(err, other.Close()) }()
+		set.Also[name] = other
 	}
-	bare, err := spawn.Start(spawner, clock)
+	versions := map[string][]string{"fre": e.Version(), "runc": {"runc", "--version"}}
+	if o.docker > 0 {
+		switch set.Docker, err = dockerd.Start(ctx, filepath.Join(e.Dir(), "docker")); {
+		case errors.Is(err, dockerd.ErrMissing):
+			r.Skipped = append(r.Skipped, "docker: "+err.Error())
+		case err != nil:
+			return err
+		default:
+			defer func() { err = errors.Join(err, set.Docker.Close()) }()
+			versions["docker"] = set.Docker.Command("--version")
+		}
+	}
+	peers, skipped, err := set.Open(ctx)
 	if err != nil {
 		return err
 	}
-	peers := []entry{
-		{"bare vfork+exec", bare, o.n, maxBurst, o.rounds},
-		{"fre", newFRE(e.Addr(), "bench-clock"), o.n, maxBurst, o.rounds},
-	}
-	defer func() {
-		for _, p := range peers {
-			err = errors.Join(err, p.peer.Close())
-		}
-	}()
-	if o.runc > 0 {
-		switch p, err := newRunc(ctx, spawner, clock, e.Dir()); {
-		case errors.Is(err, exec.ErrNotFound):
-			r.Skipped = append(r.Skipped, "runc, which is not installed (make deps-bench)")
-		case err != nil:
-			return err
-		default:
-			peers = append(peers, entry{"runc run", p, min(o.runc, o.n), maxBurst, min(o.rounds, 2)})
-		}
-	}
-	if o.docker > 0 {
-		switch p, err := newDocker(ctx, spawner, clock, e.Dir()); {
-		case errors.Is(err, errNoEngine):
-			r.Skipped = append(r.Skipped, "docker, since no engine answers (`docker info`)")
-		case err != nil:
-			return err
-		default:
-			// 128 at once take docker 20 s on two cores.
-			peers = append(peers, entry{"docker run --network none", p, min(o.docker, o.n), 64, 1})
-		}
-	}
-
-	if err := sequential(ctx, r, peers, o.n); err != nil {
+	entries := o.entries(peers)
+	defer func() { err = errors.Join(err, peer.Close(entries)) }()
+	r.Skipped = append(r.Skipped, skipped...)
+	if r.Host, err = host.Describe(ctx, versions); err != nil {
 		return err
 	}
+
+	series, err := peer.Sequential(ctx, entries, o.n, o.pause)
+	if err != nil {
+		return err
+	}
+	r.Series = series
 	for _, size := range sizes {
-		if err := bursts(ctx, r, peers, size, o.rounds); err != nil {
+		series, err := peer.Bursts(ctx, entries, size, o.rounds, host.Settle)
+		if err != nil {
 			return err
 		}
+		r.Series = append(r.Series, series...)
 	}
 	return report(r, o)
 }
 
-const (
-	maxBurst = 4096 // the spawner's
-	turn     = 10   // sequential starts of a peer before it is the next one's turn
-)
-
-// sequential spreads each peer's starts evenly over the whole run.
-func sequential(ctx context.Context, r *result, peers []entry, n int) error {
-	all := make([]*samples, len(peers))
-	for i, p := range peers {
-		all[i] = &samples{Peer: p.name, AtOnce: 1}
+// entries says how much is asked of each peer, in the table's order.
+func (o options) entries(peers map[string]peer.Peer) []peer.Entry {
+	entries := []peer.Entry{
+		{Name: peer.BareName, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds},
+		{Name: peer.FREName, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds},
 	}
-	turns := (n + turn - 1) / turn
-	for t := range turns {
-		for i, p := range peers {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			count := p.n*(t+1)/turns - p.n*t/turns
-			if count == 0 {
-				continue
-			}
-			got, err := p.peer.Sequential(count)
-			if err != nil {
-				return fmt.Errorf("%s: %w", p.name, err)
-			}
-			all[i].Rounds = append(all[i].Rounds, got)
+	for _, name := range slices.Sorted(maps.Keys(o.also)) {
+		entries = append(entries, peer.Entry{Name: peer.FREName + " " + name, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds})
+	}
+	// 256 at once take docker most of a minute on two cores: once is enough.
+	entries = append(entries,
+		peer.Entry{Name: peer.RuncName, N: o.runc, Burst: peer.MaxBurst, Rounds: min(o.rounds, 2)},
+		peer.Entry{Name: peer.DockerName, N: o.docker, Burst: 256, Rounds: 1},
+		peer.Entry{Name: peer.DockerHostName, N: o.docker, Burst: 1})
+	open := entries[:0]
+	for _, e := range entries {
+		if e.Peer = peers[e.Name]; e.Peer != nil {
+			open = append(open, e)
 		}
 	}
-	r.Series = append(r.Series, all...)
-	return nil
-}
-
-func bursts(ctx context.Context, r *result, peers []entry, size, rounds int) error {
-	all := make([]*samples, len(peers))
-	for i, p := range peers {
-		all[i] = &samples{Peer: p.name, AtOnce: size}
-	}
-	for round := range rounds {
-		for i, p := range peers {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if size > p.burst || round >= p.rounds {
-				continue
-			}
-			got, err := p.peer.Burst(size)
-			if err != nil {
-				return fmt.Errorf("%s, %d at once: %w", p.name, size, err)
-			}
-			all[i].Rounds = append(all[i].Rounds, got)
-		}
-	}
-	for _, s := range all {
-		if len(s.Rounds) > 0 {
-			r.Series = append(r.Series, s)
-		}
-	}
-	return nil
+	return open
 }
 
 func report(r *result, o options) error {
@@ -229,8 +194,8 @@ func parseSizes(list string) ([]int, error) {
 			continue
 		}
 		n, err := strconv.Atoi(field)
-		if err != nil || n < 2 || n > maxBurst {
-			return nil, fmt.Errorf("-c %s: %q is no size between 2 and %d", list, field, maxBurst)
+		if err != nil || n < 2 || n > peer.MaxBurst {
+			return nil, fmt.Errorf("-c %s: %q is no size between 2 and %d", list, field, peer.MaxBurst)
 		}
 		sizes = append(sizes, n)
 	}

@@ -9,43 +9,15 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/peer"
 	"github.com/fre-engine/fre/bench/internal/stats"
 )
 
 // result is a run's raw output, as written to bench/results.
 type result struct {
-	Host    host.Info  `json:"host"`
-	Skipped []string   `json:"skipped,omitempty"`
-	Series  []*samples `json:"series"`
-}
-
-// samples are all starts of one peer at one concurrency.
-type samples struct {
-	Peer   string            `json:"peer"`
-	AtOnce int               `json:"at_once"`   // 1: one after the other
-	Rounds [][]time.Duration `json:"rounds_ns"` // one list per burst, or per turn of the sequence
-}
-
-// line is what the table shows of samples.
-type line struct {
-	stats.Summary
-	worst time.Duration // slowest start of all bursts; Slowest is the median burst's
-}
-
-// summary pools all rounds; in bursts, where one stall spoils the slowest of a
-// whole run, "slowest" is the median over the bursts of each one's slowest.
-func (s *samples) summary() line {
-	var all, slowest []time.Duration
-	for _, round := range s.Rounds {
-		all = append(all, round...)
-		slowest = append(slowest, stats.Summarize(round).Slowest)
-	}
-	l := line{Summary: stats.Summarize(all)}
-	l.worst = l.Slowest
-	if s.AtOnce > 1 {
-		l.Slowest = stats.Median(slowest)
-	}
-	return l
+	Host    host.Info      `json:"host"`
+	Skipped []string       `json:"skipped,omitempty"`
+	Series  []*peer.Series `json:"series"`
 }
 
 // markdown is the table people read. The first peer is the one the ratios are
@@ -56,15 +28,15 @@ func (r *result) markdown() string {
 	b.WriteString("Milliseconds from the request to the program's first own instruction. In bursts, from the burst's begin; *slowest* is the median burst's, *worst* that of all.\n\n")
 	b.WriteString("| at once | peer | starts | p50 | p99 | slowest | worst | p50 ÷ bare | slowest ÷ bare |\n")
 	b.WriteString("|---:|---|---:|---:|---:|---:|---:|---:|---:|\n")
-	bare := map[int]line{}
+	bare := map[int]peer.Line{}
 	for _, s := range r.Series {
-		l := s.summary()
+		l := s.Summary()
 		if _, ok := bare[s.AtOnce]; !ok {
 			bare[s.AtOnce] = l
 		}
 		floor := bare[s.AtOnce]
-		fmt.Fprintf(&b, "| %d | %s | %d | %s | %s | %s | %s | %.2f | %.2f |\n", s.AtOnce, s.Peer, l.Count,
-			milliseconds(l.P50), milliseconds(l.P99), milliseconds(l.Slowest), milliseconds(l.worst),
+		fmt.Fprintf(&b, "| %d | %s | %d | %s | %s | %s | %s | %.2f | %.2f |\n", s.AtOnce, s.Name(), l.Count,
+			milliseconds(l.P50), milliseconds(l.P99), milliseconds(l.Slowest), milliseconds(l.Worst),
 			stats.Ratio(l.P50, floor.P50), stats.Ratio(l.Slowest, floor.Slowest))
 	}
 	for _, s := range r.Skipped {

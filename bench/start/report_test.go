@@ -7,34 +7,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/bench/internal/stats"
+	"github.com/fre-engine/fre/bench/internal/peer"
 )
-
-func TestSummary(t *testing.T) {
-	rounds := [][]time.Duration{{1, 2}, {3, 40}, {5, 6}}
-	pooled := stats.Summary{Count: 6, P50: 3, P99: 40, Slowest: 40}
-	burst := pooled
-	burst.Slowest = 6 // the median of 2, 40 and 6
-	for _, c := range []struct {
-		name   string
-		atOnce int
-		want   line
-	}{
-		{"sequence", 1, line{pooled, 40}},
-		{"burst", 2, line{burst, 40}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			got := (&samples{AtOnce: c.atOnce, Rounds: rounds}).summary()
-			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(line{})); diff != "" {
-				t.Errorf("summary (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
 
 func TestMarkdownRatios(t *testing.T) {
 	ms := time.Millisecond
-	r := &result{Series: []*samples{
+	r := &result{Series: []*peer.Series{
 		{Peer: "bare", AtOnce: 1, Rounds: [][]time.Duration{{2 * ms}}},
 		{Peer: "fre", AtOnce: 1, Rounds: [][]time.Duration{{3 * ms}}},
 		{Peer: "bare", AtOnce: 4, Rounds: [][]time.Duration{{4 * ms, 5 * ms}}},

@@ -29,6 +29,7 @@ import (
 
 	"github.com/fre-engine/fre/bench/internal/engine"
 	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/load"
 	"github.com/fre-engine/fre/bench/internal/stats"
 )
 
@@ -163,13 +164,13 @@ func run(ctx context.Context, o options) (err error) {
 		for i, t := range targets {
 			all[i] = &series{target: t, Connections: connections}
 			// A turn that does not count: it starts the instances.
-			if _, err := call(ctx, t, connections, o.slice/10); err != nil {
+			if _, err := load.Call(ctx, t.addr, t.path, connections, o.slice/10); err != nil {
 				return fmt.Errorf("%s: %w", t.Name, err)
 			}
 		}
 		for range o.rounds {
 			for _, s := range all {
-				samples, err := call(ctx, s.target, connections, o.slice)
+				samples, err := load.Call(ctx, s.addr, s.path, connections, o.slice)
 				if err != nil {
 					return fmt.Errorf("%s: %w", s.Name, err)
 				}

@@ -4,11 +4,17 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+
+	"github.com/goccy/go-yaml"
 
 	"github.com/fre-engine/fre/internal/daemon"
 )
@@ -18,6 +24,7 @@ type Options struct {
 	Bin    string // the fre program
 	Socket string // of a running engine, with Addr
 	Addr   string // of a running engine's HTTP side
+	Serve  string // further arguments of fre serve, separated by spaces
 }
 
 // Register defines the options' flags.
@@ -25,6 +32,7 @@ func (o *Options) Register(f *flag.FlagSet) {
 	f.StringVar(&o.Bin, "bin", "bin/fre", "the fre program")
 	f.StringVar(&o.Socket, "fre-socket", "", "control socket of an engine that already runs (with -fre-addr)")
 	f.StringVar(&o.Addr, "fre-addr", "", "HTTP address of an engine that already runs (with -fre-socket)")
+	f.StringVar(&o.Serve, "serve", "", "further arguments of fre serve, separated by spaces")
 }
 
 // Engine is an engine functions can be deployed to.
@@ -54,7 +62,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	if o.Socket != "" {
 		return e, nil
 	}
-	e.own, err = daemon.Start(ctx, daemon.Config{Bin: o.Bin, State: filepath.Join(dir, "state")})
+	e.own, err = daemon.Start(ctx, daemon.Config{Bin: o.Bin, State: filepath.Join(dir, "state"), Args: strings.Fields(o.Serve)})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -75,9 +83,52 @@ func (e *Engine) Version() []string {
 // Close.
 func (e *Engine) Dir() string { return e.dir }
 
+// PID is the process of the benchmark's own engine, 0 for one that ran before.
+func (e *Engine) PID() int {
+	if e.own == nil {
+		return 0
+	}
+	return e.own.PID()
+}
+
+// CLI runs a command of fre against the engine and returns what it printed.
+func (e *Engine) CLI(ctx context.Context, args ...string) (string, error) {
+	return daemon.Command(ctx, e.opts.Bin, append([]string{"--socket", e.opts.Socket}, args...)...)
+}
+
+// JSON runs a command of fre with --format json, which prints one value per
+// line, and returns the values.
+func JSON[T any](ctx context.Context, e *Engine, args ...string) ([]T, error) {
+	out, err := e.CLI(ctx, append(args, "--format", "json")...)
+	if err != nil {
+		return nil, err
+	}
+	var values []T
+	for d := json.NewDecoder(strings.NewReader(out)); d.More(); {
+		var v T
+		if err := d.Decode(&v); err != nil {
+			return nil, fmt.Errorf("fre %s: %w", strings.Join(args, " "), err)
+		}
+		values = append(values, v)
+	}
+	return values, nil
+}
+
+// Rootfs is the tree of an image of the benchmark's own engine: the files that
+// its sandboxes have, for a peer to run. It is not to be written to.
+func (e *Engine) Rootfs(digest string) string {
+	return filepath.Join(e.dir, "state", "store", "images", strings.TrimPrefix(digest, "sha256:"), "rootfs")
+}
+
 // Deploy builds and deploys the template directory under a name and returns
 // the directory of the copy it was built from.
 func (e *Engine) Deploy(ctx context.Context, template, name string) (string, error) {
+	return e.DeployWith(ctx, template, name, nil)
+}
+
+// DeployWith is Deploy with other values for the fields of fret.yaml's top
+// level that are named.
+func (e *Engine) DeployWith(ctx context.Context, template, name string, fields map[string]any) (string, error) {
 	// The copy has the template's own name, by which its program is called.
 	dst := filepath.Join(e.dir, name, filepath.Base(template))
 	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
@@ -86,11 +137,33 @@ func (e *Engine) Deploy(ctx context.Context, template, name string) (string, err
 	if err := daemon.CopyTemplate(ctx, template, dst); err != nil {
 		return "", err
 	}
-	if _, err := daemon.Command(ctx, e.opts.Bin, "--socket", e.opts.Socket, "deploy", dst, "--name", name); err != nil {
+	if err := override(filepath.Join(dst, "fret.yaml"), fields); err != nil {
+		return "", err
+	}
+	if _, err := e.CLI(ctx, "deploy", dst, "--name", name); err != nil {
 		return "", err
 	}
 	e.done = append(e.done, name)
 	return dst, nil
+}
+
+func override(path string, fields map[string]any) error {
+	if len(fields) == 0 {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var template map[string]any
+	if err := yaml.Unmarshal(text, &template); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	maps.Copy(template, fields)
+	if text, err = yaml.Marshal(template); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return os.WriteFile(path, text, 0o644)
 }
 
 // Close stops the engine, or removes the functions from one that ran before,
@@ -103,7 +176,7 @@ func (e *Engine) Close() error {
 		errs = append(errs, e.own.Stop(ctx))
 	} else {
 		for _, name := range e.done {
-			_, err := daemon.Command(ctx, e.opts.Bin, "--socket", e.opts.Socket, "function", "rm", name)
+			_, err := e.CLI(ctx, "function", "rm", name)
 			errs = append(errs, err)
 		}
 	}

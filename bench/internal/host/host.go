@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -105,10 +107,8 @@ func cgroupVersion() (string, error) {
 func (i Info) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s; kernel %s, cgroup %s; %d × %s; %s", i.Time.Format("2006-01-02 15:04 MST"), i.Kernel, i.Cgroup, i.CPUs, i.CPU, i.Go)
-	for _, name := range []string{"fre", "runc", "docker"} {
-		if v, ok := i.Programs[name]; ok {
-			fmt.Fprintf(&b, "; %s: %s", name, v)
-		}
+	for _, name := range slices.Sorted(maps.Keys(i.Programs)) {
+		fmt.Fprintf(&b, "; %s: %s", name, i.Programs[name])
 	}
 	b.WriteString(".")
 	return b.String()

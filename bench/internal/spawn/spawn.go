@@ -12,41 +12,33 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/fre-engine/fre/bench/internal/cc"
 )
 
 //go:embed c/spawn.c
 var source []byte
 
-// Compile writes the spawner's executable into dir and returns its path. It
-// needs a C compiler ($CC, or cc) and a static libc.
+// Compile writes the spawner's executable into dir and returns its path, as
+// [cc.Compile] does.
 func Compile(ctx context.Context, dir string) (string, error) {
-	cc := os.Getenv("CC")
-	if cc == "" {
-		cc = "cc"
-	}
-	bin := filepath.Join(dir, "spawn")
-	cmd := exec.CommandContext(ctx, cc, "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-x", "c", "-o", bin, "-")
-	cmd.Stdin = bytes.NewReader(source)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("compile the spawner with %s: %w: %s", cc, err, bytes.TrimSpace(out))
-	}
-	return bin, nil
+	return cc.Compile(ctx, dir, "spawn", source)
 }
 
 // Spawner is a running spawner for one command. It is not safe for use by
 // several goroutines.
 type Spawner struct {
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	stdout *bufio.Reader
-	stderr lockedBuffer
+	cmd     *exec.Cmd
+	program string
+	stdin   io.WriteCloser
+	stdout  *bufio.Reader
+	stderr  lockedBuffer
 }
 
 // complaint is what the programs have said on stderr until now.
@@ -74,7 +66,16 @@ func (b *lockedBuffer) String() string {
 // element is an absolute path; an argument "{}" becomes a new number for every
 // start.
 func Start(bin string, argv ...string) (*Spawner, error) {
-	s := &Spawner{cmd: exec.Command(bin, argv...)}
+	return start(exec.Command(bin, argv...), argv)
+}
+
+// StartIn is Start for a command whose root directory is root.
+func StartIn(bin, root string, argv ...string) (*Spawner, error) {
+	return start(exec.Command(bin, slices.Concat([]string{"-C", root}, argv)...), argv)
+}
+
+func start(cmd *exec.Cmd, argv []string) (*Spawner, error) {
+	s := &Spawner{cmd: cmd, program: argv[0]}
 	s.cmd.Stderr = &s.stderr
 	var err error
 	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
@@ -122,10 +123,10 @@ func (s *Spawner) ask(what string, n int) ([]time.Duration, error) {
 		all = append(all, time.Duration(ns))
 	}
 	if failed != nil {
-		return nil, fmt.Errorf("%s %d of %s: %w: %s", what, n, s.cmd.Args[1], failed, s.complaint())
+		return nil, fmt.Errorf("%s %d of %s: %w: %s", what, n, s.program, failed, s.complaint())
 	}
 	if len(all) != n {
-		return nil, fmt.Errorf("%s %d of %s: %d answers", what, n, s.cmd.Args[1], len(all))
+		return nil, fmt.Errorf("%s %d of %s: %d answers", what, n, s.program, len(all))
 	}
 	return all, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/bench/internal/spawn"
+	"github.com/fre-engine/fre/internal/fretest"
 )
 
 // script writes an executable shell script and returns its path.
@@ -83,6 +84,26 @@ func TestNumbers(t *testing.T) {
 	}
 	if len(ids) != 3 {
 		t.Errorf("got the arguments %q, want three that differ", lines)
+	}
+}
+
+func TestRoot(t *testing.T) {
+	fretest.RequireRoot(t)
+	root := t.TempDir()
+	program, err := spawn.Compile(t.Context(), root) // a static program that is there
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := spawn.StartIn(program, root, "/spawn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It is found below the root, and says how it is used.
+	if _, err := s.Sequential(1); err == nil || !strings.Contains(err.Error(), "status 0x200") {
+		t.Errorf("got error %v, want the usage's status", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

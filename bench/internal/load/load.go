@@ -1,4 +1,6 @@
-package main
+// Package load calls a function as fast as it answers, on connections that
+// stay open.
+package load
 
 import (
 	"context"
@@ -10,9 +12,11 @@ import (
 	"github.com/fre-engine/fre/bench/internal/rawhttp"
 )
 
-// call keeps connections busy for a while, with one request each at least, and
-// returns how long each took. Anything but a 200 is an error.
-func call(ctx context.Context, t target, connections int, length time.Duration) ([]time.Duration, error) {
+// Call keeps connections to addr, "host:port", busy for a while with POST
+// requests for path, one each at least, and returns how long each took: a closed
+// loop, in which a connection's next request waits for the last one's answer.
+// Anything but a 200 is an error.
+func Call(ctx context.Context, addr, path string, connections int, length time.Duration) ([]time.Duration, error) {
 	conns := make([]*rawhttp.Conn, 0, connections)
 	defer func() {
 		for _, c := range conns {
@@ -20,13 +24,13 @@ func call(ctx context.Context, t target, connections int, length time.Duration) 
 		}
 	}()
 	for range connections {
-		c, err := rawhttp.Dial(t.addr)
+		c, err := rawhttp.Dial(addr)
 		if err != nil {
 			return nil, err
 		}
 		conns = append(conns, c)
 	}
-	request := rawhttp.Post(t.addr, t.path, nil)
+	request := rawhttp.Post(addr, path, nil)
 	samples := make([][]time.Duration, connections)
 	end := time.Now().Add(length)
 	g, ctx := errgroup.WithContext(ctx)

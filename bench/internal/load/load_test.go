@@ -1,4 +1,4 @@
-package main
+package load_test
 
 import (
 	"net/http"
@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/fre-engine/fre/bench/internal/load"
 )
 
 func TestCall(t *testing.T) {
@@ -16,10 +18,10 @@ func TestCall(t *testing.T) {
 		w.WriteHeader(int(status.Load()))
 	}))
 	defer server.Close()
-	target := target{addr: strings.TrimPrefix(server.URL, "http://"), path: "/"}
+	addr := strings.TrimPrefix(server.URL, "http://")
 
 	status.Store(200)
-	samples, err := call(t.Context(), target, 3, 20*time.Millisecond)
+	samples, err := load.Call(t.Context(), addr, "/", 3, 20*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +30,7 @@ func TestCall(t *testing.T) {
 	}
 
 	status.Store(500)
-	if _, err := call(t.Context(), target, 1, 20*time.Millisecond); err == nil {
+	if _, err := load.Call(t.Context(), addr, "/", 1, 20*time.Millisecond); err == nil {
 		t.Error("answers with status 500: got no error")
 	}
 }

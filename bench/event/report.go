@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/bench/internal/peer"
+	"github.com/fre-engine/fre/bench/internal/stats"
+)
+
+// markdown is the tables people read.
+func (r *result) markdown() string {
+	var b strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	p("%s\n", r.Host.Markdown())
+	p("## First line\n\nMilliseconds from the request (for the bare interpreter, its vfork) to the clock that the handler's first line reads. The bare interpreter runs the same files in a chroot, without bootstrap or sandbox. *python with imports* holds %.1f MB at its first line, the plain function %.1f MB.\n",
+		megabytes(r.HeavyKiB), megabytes(r.PlainKiB))
+	p("| | starts | p50 | p99 | slowest | p50 ÷ bare |\n|---|---:|---:|---:|---:|---:|")
+	for _, f := range functions {
+		bare := r.line(f.bareName)
+		for _, s := range r.Lines {
+			if s.Peer != f.bareName && s.Peer != "fre, "+f.label {
+				continue
+			}
+			l := s.Summary()
+			p("| %s | %d | %.2f | %.2f | %.2f | %.2f |", s.Name(), l.Count, milliseconds(l.P50), milliseconds(l.P99), milliseconds(l.Slowest),
+				stats.Ratio(l.P50, bare.P50))
+		}
+	}
+	p("\n## Throughput\n\nA fresh sandbox for every event; each connection sends its next request when the last is answered. The client runs on the same machine. Milliseconds.\n")
+	p("| function | connections | events/s | p50 | p99 | slowest |\n|---|---:|---:|---:|---:|---:|")
+	for _, t := range r.Throughput {
+		p("| %s | %d | %.0f | %.2f | %.2f | %.2f |", t.Function, t.Connections, mean(t.PerSecond),
+			milliseconds(t.Summary.P50), milliseconds(t.Summary.P99), milliseconds(t.Summary.Slowest))
+	}
+	if r.Ready != nil {
+		p("\n## Kept ready\n\nWhat %d of each hold, as the fall of the host's MemAvailable, the kernel's memory included: a parked bare shell %.1f KiB, of which %.1f KiB is memory of the spawner's process that it shares (PSS); a cgroup and a network namespace in the pools, that it then takes, %.1f KiB.",
+			r.Ready.Things, r.Ready.each(r.Ready.Shells), r.Ready.each(r.Ready.PSS), r.Ready.each(r.Ready.Pools))
+	}
+	return b.String()
+}
+
+func (r *result) line(name string) peer.Line {
+	i := slices.IndexFunc(r.Lines, func(s *peer.Series) bool { return s.Peer == name })
+	return r.Lines[i].Summary()
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func megabytes(kib int64) float64 { return float64(kib) * 1024 / 1e6 }
+
+// mean of rates over turns of one length: all events over all the time.
+func mean(rates []float64) float64 {
+	sum := 0.0
+	for _, r := range rates {
+		sum += r
+	}
+	return sum / float64(max(len(rates), 1))
+}

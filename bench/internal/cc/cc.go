@@ -1,0 +1,28 @@
+// Package cc compiles the benchmarks' small C programs: static, so that they
+// run in any root and their own start costs as little as a start can.
+package cc
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// Compile writes the executable of a C source into dir, under a name, and
+// returns its path. It needs a C compiler ($CC, or cc) and a static libc.
+func Compile(ctx context.Context, dir, name string, source []byte) (string, error) {
+	compiler := os.Getenv("CC")
+	if compiler == "" {
+		compiler = "cc"
+	}
+	bin := filepath.Join(dir, name)
+	cmd := exec.CommandContext(ctx, compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-x", "c", "-o", bin, "-")
+	cmd.Stdin = bytes.NewReader(source)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("compile %s with %s (make deps-build installs a compiler): %w: %s", name, compiler, err, bytes.TrimSpace(out))
+	}
+	return bin, nil
+}

@@ -1,0 +1,152 @@
+// Package memory says what processes and the machine hold: the proportional
+// set size of processes, as the kernel counts it, and what is available.
+package memory
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
+)
+
+// PSS is the sum of the processes' proportional set sizes, in bytes: of a page
+// that n address spaces map, each counts an nth (proc_pid_smaps(5)). An address
+// space that several of the processes have in common, as FRE's parked shells
+// have with their spawner, counts once. Processes that have ended count nothing.
+func PSS(pids []int) (int64, error) {
+	var sum int64
+	var counted []int
+	for _, pid := range pids {
+		known, err := sharesMemory(pid, counted)
+		if err != nil {
+			return 0, err
+		}
+		if known {
+			continue
+		}
+		n, err := kibibytes(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss:")
+		if err != nil && !gone(err) {
+			return 0, err
+		}
+		sum += n
+		counted = append(counted, pid)
+	}
+	return sum, nil
+}
+
+func sharesMemory(pid int, others []int) (bool, error) {
+	for _, other := range others {
+		same, err := linux.SameMemory(pid, other)
+		if err != nil && !gone(err) {
+			return false, err
+		}
+		if same {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Available is what the kernel estimates new programs can have without swapping
+// (MemAvailable of proc_meminfo(5)), in bytes. Cached files count as available,
+// mapped or not: of what processes hold it shows what is theirs alone, the
+// kernel's memory included.
+func Available() (int64, error) { return kibibytes("/proc/meminfo", "MemAvailable:") }
+
+// DropFiles empties the page cache of what is clean, which is everything after
+// a sync (proc_sys_vm(5)), so that what is read next is cached alike: how many
+// pages a process maps at a time depends on how they came there.
+func DropFiles() error {
+	unix.Sync()
+	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0)
+}
+
+// Beside returns the processes in the same pid namespace as pid: where that is
+// a container's first process, all of its own.
+func Beside(pid int) ([]int, error) {
+	want, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	if err != nil {
+		return nil, err
+	}
+	all, err := processes()
+	return slices.DeleteFunc(all, func(p int) bool {
+		got, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p))
+		return err != nil || got != want
+	}), err
+}
+
+// Tree returns pid and all its descendants.
+func Tree(pid int) ([]int, error) {
+	all, err := processes()
+	if err != nil {
+		return nil, err
+	}
+	children := map[int][]int{}
+	for _, p := range all {
+		parent, err := field(fmt.Sprintf("/proc/%d/status", p), "PPid:")
+		if gone(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		children[int(parent)] = append(children[int(parent)], p)
+	}
+	tree := []int{pid}
+	for i := 0; i < len(tree); i++ {
+		tree = append(tree, children[tree[i]]...)
+	}
+	return tree, nil
+}
+
+func processes() ([]int, error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	pids := make([]int, len(dirs))
+	for i, dir := range dirs {
+		if pids[i], err = strconv.Atoi(filepath.Base(dir)); err != nil {
+			return nil, err
+		}
+	}
+	return pids, nil
+}
+
+func gone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH)
+}
+
+// kibibytes reads a line "NAME: 123 kB" of a file in /proc and returns bytes.
+func kibibytes(path, name string) (int64, error) {
+	n, err := field(path, name)
+	return n << 10, err
+}
+
+// field reads the number in a line "NAME: 123" of a file in /proc.
+func field(path, name string) (int64, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		f := strings.Fields(lines.Text())
+		if len(f) > 1 && f[0] == name {
+			n, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", path, err)
+			}
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("%s has no %s", path, name)
+}

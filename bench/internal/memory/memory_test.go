@@ -1,0 +1,84 @@
+package memory_test
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+
+	"github.com/fre-engine/fre/bench/internal/memory"
+)
+
+// child is a process of ours that lives until the test is over.
+func child(t *testing.T) int {
+	t.Helper()
+	cmd := exec.Command("cat")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	return cmd.Process.Pid
+}
+
+func TestTree(t *testing.T) {
+	pid := child(t)
+	tree, err := memory.Tree(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(tree, os.Getpid()) || !slices.Contains(tree, pid) || slices.Contains(tree, os.Getppid()) {
+		t.Errorf("got %v, want %d and its child %d without its parent %d", tree, os.Getpid(), pid, os.Getppid())
+	}
+}
+
+func TestBeside(t *testing.T) {
+	pid := child(t)
+	all, err := memory.Beside(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(all, pid) || !slices.Contains(all, os.Getpid()) {
+		t.Errorf("got %v, want %d and %d in it", all, pid, os.Getpid())
+	}
+}
+
+// TestPSS holds memory and sees that it counts.
+func TestPSS(t *testing.T) {
+	before, err := memory.PSS([]int{os.Getpid()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const held = 64 << 20
+	block := make([]byte, held)
+	for i := 0; i < held; i += os.Getpagesize() {
+		block[i] = 1
+	}
+	after, err := memory.PSS([]int{os.Getpid()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if block[0] != 1 || after-before < held*9/10 {
+		t.Errorf("%d bytes more after %d were touched", after-before, held)
+	}
+	if twice, err := memory.PSS([]int{os.Getpid(), os.Getpid()}); err != nil || twice > after+held/2 {
+		t.Errorf("the same memory twice: got %d, error %v, want about %d", twice, err, after)
+	}
+	if _, err := memory.PSS([]int{1 << 30}); err != nil {
+		t.Errorf("a process that is gone: %v", err)
+	}
+}
+
+func TestAvailable(t *testing.T) {
+	if n, err := memory.Available(); err != nil || n <= 0 {
+		t.Errorf("got %d, error %v", n, err)
+	}
+}

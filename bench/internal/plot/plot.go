@@ -1,0 +1,323 @@
+// Package plot draws the benchmarks' figures as SVG: lines and bars with axes,
+// a grid and a legend. The pictures carry colours for light and dark pages, and
+// lines that are also told apart by their dashes.
+package plot
+
+import (
+	"bytes"
+	"encoding/xml"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Color is one of the palette's. A thing that is in several figures has the
+// same in each.
+type Color int
+
+// The palette: Okabe and Ito's, which people with colour-blindness can tell
+// apart, adjusted to each background.
+const (
+	Blue Color = iota
+	Orange
+	Grey
+	Pink
+	Green
+	Brown
+)
+
+var palette = []struct{ light, dark, dashes string }{
+	Blue:   {"#0072b2", "#56b4e9", ""},
+	Orange: {"#d55e00", "#e69f00", "7 3"},
+	Grey:   {"#6b7280", "#a8b0bb", "2 3"},
+	Pink:   {"#b5578f", "#e08fc0", "10 3 2 3"},
+	Green:  {"#00805e", "#2fc99b", "4 2"},
+	Brown:  {"#8a6d00", "#d6c24a", "12 4"},
+}
+
+// Axis is one of a figure's two.
+type Axis struct {
+	Label string // with its unit
+	Log   bool   // logarithmic; values must be positive
+}
+
+// Line is a curve through points, in order of X.
+type Line struct {
+	Name   string
+	Color  Color
+	Points []Point
+}
+
+// Point is a place in a figure, in the axes' units.
+type Point struct{ X, Y float64 }
+
+// Lines is a figure of curves.
+type Lines struct {
+	Title string
+	X, Y  Axis
+	Marks bool // show each point
+	Lines []Line
+}
+
+// Bars is a figure of groups of bars, one bar of each series in a group.
+type Bars struct {
+	Title  string
+	Y      Axis
+	Groups []string // below the groups
+	Series []Series
+}
+
+// Series are the bars of one colour: one value per group, NaN for none.
+type Series struct {
+	Name   string
+	Color  Color
+	Values []float64
+}
+
+// The picture's measures, in pixels before it is scaled.
+const (
+	width, height            = 760.0, 420.0
+	left, right, top, bottom = 72.0, 20.0, 66.0, 58.0
+)
+
+// SVG draws the figure.
+func (f Lines) SVG() []byte {
+	var xs, ys []float64
+	for _, l := range f.Lines {
+		for _, p := range l.Points {
+			xs, ys = append(xs, p.X), append(ys, p.Y)
+		}
+	}
+	x, y := newScale(f.X, xs, left, width-right), newScale(f.Y, ys, height-bottom, top)
+	d := begin(f.Title)
+	d.axis(y, f.Y)
+	for _, t := range x.ticks {
+		px := x.at(t)
+		d.printf(`<line class="grid" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f"/>`, px, top, px, height-bottom)
+		d.text(px, height-bottom+18, "middle", "small", number(t))
+	}
+	d.text((left+width-right)/2, height-14, "middle", "", f.X.Label)
+	legend := make([]entry, 0, len(f.Lines))
+	for _, l := range f.Lines {
+		legend = append(legend, entry{l.Name, l.Color})
+		var path strings.Builder
+		for i, p := range l.Points {
+			fmt.Fprintf(&path, "%c%.1f %.1f", "ML"[min(i, 1)], x.at(p.X), y.at(p.Y))
+		}
+		d.printf(`<path class="line s%d" d="%s"/>`, l.Color, path.String())
+		for _, p := range l.Points {
+			if f.Marks {
+				d.printf(`<circle class="f%d" cx="%.1f" cy="%.1f" r="3.5"/>`, l.Color, x.at(p.X), y.at(p.Y))
+			}
+		}
+	}
+	return d.end(legend, true)
+}
+
+// SVG draws the figure.
+func (f Bars) SVG() []byte {
+	var ys []float64
+	for _, s := range f.Series {
+		for _, v := range s.Values {
+			if !math.IsNaN(v) {
+				ys = append(ys, v)
+			}
+		}
+	}
+	if !f.Y.Log {
+		ys = append(ys, 0) // a bar's length is its value
+	}
+	y := newScale(f.Y, ys, height-bottom, top)
+	d := begin(f.Title)
+	d.axis(y, f.Y)
+	base := height - bottom
+	if !f.Y.Log {
+		base = y.at(0)
+	}
+	group := (width - left - right) / float64(max(len(f.Groups), 1))
+	bar := group * 0.8 / float64(max(len(f.Series), 1))
+	for g, name := range f.Groups {
+		start := left + group*float64(g)
+		d.text(start+group/2, height-bottom+18, "middle", "small", name)
+		for i, s := range f.Series {
+			if g >= len(s.Values) || math.IsNaN(s.Values[g]) {
+				continue
+			}
+			px, py := start+group*0.1+bar*float64(i), y.at(s.Values[g])
+			d.printf(`<rect class="f%d" x="%.1f" y="%.1f" width="%.1f" height="%.1f"/>`, s.Color, px+0.5, min(py, base), bar-1, math.Abs(base-py))
+			d.text(px+bar/2, min(py, base)-4, "middle", "tiny", number(round3(s.Values[g])))
+		}
+	}
+	legend := make([]entry, 0, len(f.Series))
+	for _, s := range f.Series {
+		legend = append(legend, entry{s.Name, s.Color})
+	}
+	return d.end(legend, false)
+}
+
+// scale maps an axis's values to pixels.
+type scale struct {
+	log      bool
+	min, max float64
+	from, to float64 // pixels of min and max
+	ticks    []float64
+}
+
+// newScale chooses round limits around the values.
+func newScale(a Axis, values []float64, from, to float64) scale {
+	lo, hi := math.Inf(1), math.Inf(-1)
+	for _, v := range values {
+		if a.Log && v <= 0 {
+			continue
+		}
+		lo, hi = min(lo, v), max(hi, v)
+	}
+	if lo > hi {
+		lo, hi = 1, 10
+	}
+	s := scale{log: a.Log, from: from, to: to}
+	if a.Log {
+		s.logTicks(lo, hi)
+	} else {
+		s.linearTicks(lo, hi)
+	}
+	return s
+}
+
+// logTicks are decades, with 2 and 5 between them where there are few.
+func (s *scale) logTicks(lo, hi float64) {
+	first, last := math.Floor(math.Log10(lo)), math.Ceil(math.Log10(hi))
+	if first == last {
+		last++
+	}
+	factors := []float64{1}
+	if last-first <= 2 {
+		factors = []float64{1, 2, 5}
+	}
+	for e := first; e <= last; e++ {
+		for _, f := range factors {
+			if t := f * math.Pow(10, e); e < last || f == 1 {
+				s.ticks = append(s.ticks, t)
+			}
+		}
+	}
+	s.min, s.max = math.Pow(10, first), math.Pow(10, last)
+}
+
+// linearTicks are four to ten multiples of 1, 2 or 5 times a power of ten.
+func (s *scale) linearTicks(lo, hi float64) {
+	if lo == hi {
+		hi = lo + 1
+	}
+	step := math.Pow(10, math.Floor(math.Log10(hi-lo)))
+	for _, f := range []float64{0.2, 0.5, 1, 2} {
+		if (hi-lo)/(step*f) <= 10 {
+			step *= f
+			break
+		}
+	}
+	first, last := math.Floor(lo/step), math.Ceil(hi/step)
+	for i := first; i <= last; i++ {
+		s.ticks = append(s.ticks, i*step)
+	}
+	s.min, s.max = first*step, last*step
+}
+
+func (s scale) at(v float64) float64 {
+	lo, hi := s.min, s.max
+	if s.log {
+		v, lo, hi = math.Log10(max(v, lo)), math.Log10(lo), math.Log10(hi)
+	}
+	return s.from + (v-lo)/(hi-lo)*(s.to-s.from)
+}
+
+// number writes a tick: 0.1, 25, 10000.
+func number(v float64) string {
+	return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64)
+}
+
+// round3 keeps three digits, which is more than a bar shows.
+func round3(v float64) float64 {
+	if v == 0 {
+		return 0
+	}
+	unit := math.Pow(10, math.Floor(math.Log10(math.Abs(v)))-2)
+	return math.Round(v/unit) * unit
+}
+
+// drawing is an SVG document on its way.
+type drawing struct{ bytes.Buffer }
+
+type entry struct {
+	name  string
+	color Color
+}
+
+func begin(title string) *drawing {
+	d := &drawing{}
+	d.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" role="img">`, width, height)
+	d.printf("<title>%s</title>", escape(title))
+	d.printf("<style>")
+	d.printf("text{font:13px system-ui,sans-serif;fill:#1f2328}.small{font-size:12px}.tiny{font-size:10px}.title{font-size:15px;font-weight:600}")
+	d.printf(".page{fill:#fff}.grid{stroke:#d8dee4;stroke-width:1}.line{fill:none;stroke-width:2}")
+	for i, c := range palette {
+		d.printf(".s%d{stroke:%s;stroke-dasharray:%s}.f%d{fill:%s}", i, c.light, orNone(c.dashes), i, c.light)
+	}
+	d.printf("@media (prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#0d1117}.grid{stroke:#30363d}")
+	for i, c := range palette {
+		d.printf(".s%d{stroke:%s}.f%d{fill:%s}", i, c.dark, i, c.dark)
+	}
+	d.printf("}</style>")
+	d.printf(`<rect class="page" width="%g" height="%g"/>`, width, height)
+	d.text(left, 24, "start", "title", title)
+	return d
+}
+
+func orNone(dashes string) string {
+	if dashes == "" {
+		return "none"
+	}
+	return dashes
+}
+
+// axis draws the ordinate with its grid.
+func (d *drawing) axis(y scale, a Axis) {
+	for _, t := range y.ticks {
+		py := y.at(t)
+		d.printf(`<line class="grid" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f"/>`, left, py, width-right, py)
+		d.text(left-8, py+4, "end", "small", number(t))
+	}
+	d.printf(`<text transform="translate(18 %.1f) rotate(-90)" text-anchor="middle">%s</text>`, (top+height-bottom)/2, escape(a.Label))
+}
+
+// end adds the legend, in one row below the title.
+func (d *drawing) end(legend []entry, lines bool) []byte {
+	x := left
+	for _, e := range legend {
+		if lines {
+			d.printf(`<path class="line s%d" d="M%.1f 42h24"/>`, e.color, x)
+		} else {
+			d.printf(`<rect class="f%d" x="%.1f" y="36" width="12" height="12"/>`, e.color, x+6)
+		}
+		d.text(x+30, 46, "start", "small", e.name)
+		x += 30 + 7*float64(len(e.name)) + 18
+	}
+	d.printf("</svg>")
+	return d.Bytes()
+}
+
+func (d *drawing) text(x, y float64, anchor, class, text string) {
+	d.printf(`<text class="%s" x="%.1f" y="%.1f" text-anchor="%s">%s</text>`, class, x, y, anchor, escape(text))
+}
+
+func (d *drawing) printf(format string, args ...any) {
+	fmt.Fprintf(d, format, args...)
+	d.WriteByte('\n')
+}
+
+func escape(text string) string {
+	var b strings.Builder
+	_ = xml.EscapeText(&b, []byte(text)) // a Builder takes everything
+	return b.String()
+}

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/bench/internal/dockerd"
+	"github.com/fre-engine/fre/bench/internal/engine"
+	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/memory"
+	"github.com/fre-engine/fre/internal/daemon"
+)
+
+// languages are what the figures compare, with the template of each. One whose
+// template is not there is left out, and said to be.
+var languages = []struct{ name, template string }{
+	{"node", "templates/node-hello"},
+	{"python", "templates/python-hello"},
+	{"java", "templates/java-hello"},
+	{"php", "templates/php-hello"},
+	{"native", "templates/native-warm"},
+}
+
+// mixed is the set of all languages.
+const mixed = "mixed"
+
+// holding is what the instances of a set hold under one platform.
+type holding struct {
+	Set       string `json:"set"` // a language, or mixed
+	Platform  string `json:"platform"`
+	Instances int    `json:"instances"`
+	// Bytes, one value per round.
+	Processes []int64 `json:"processes_pss"` // the instances' own processes
+	Helpers   []int64 `json:"helpers_pss"`   // growth of the platform's: engine, shims
+	Available []int64 `json:"available"`     // what the host has less
+}
+
+// median of a holding's values.
+func median(values []int64) int64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/2]
+}
+
+// web is a function that answers HTTP events, as every platform runs it: the
+// same files, the same command, the same bootstrap.
+type web struct {
+	name   string
+	event  daemon.Event // its body is not empty
+	rootfs string
+	config config
+}
+
+// function is the name it is deployed under.
+func (w *web) function() string { return "bench-web-" + w.name }
+
+// config is what is used of an image's configuration.
+type config struct {
+	Args      []string `json:"args"`
+	Env       []string `json:"env"`
+	Resources struct {
+		MemoryBytes int64 `json:"memory_bytes"`
+		CPUMillis   int64 `json:"cpu_millis"`
+		Pids        int64 `json:"pids"`
+	} `json:"resources"`
+}
+
+// platform is one way to run web functions.
+type platform interface {
+	name() string
+
+	// start runs n instances more, each of which has answered one event.
+	start(ctx context.Context, w *web, n int) error
+
+	// processes are those of all instances; helpers the platform's own.
+	processes(ctx context.Context) ([]int, error)
+	helpers() ([]int, error)
+
+	// stop ends all instances.
+	stop(ctx context.Context) error
+}
+
+func (r *result) measureMemory(ctx context.Context, e *engine.Engine, d *dockerd.Engine) (err error) {
+	webs, err := r.deployWebs(ctx, e)
+	if err != nil {
+		return err
+	}
+	bare, err := newBare(ctx, webs)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, bare.close()) }()
+	platforms := []platform{bare, &underFRE{engine: e}}
+	if d != nil {
+		docker, err := newDocker(ctx, d, webs, e.Dir())
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, docker.close()) }()
+		platforms = append(platforms, docker)
+		if err := cacheAlike(ctx, webs, d); err != nil {
+			return err
+		}
+	}
+	for range r.Size.Memory {
+		for _, w := range webs {
+			if err := r.measureSet(ctx, w.name, []*web{w}, platforms); err != nil {
+				return err
+			}
+		}
+		if err := r.measureSet(ctx, mixed, webs, platforms); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cacheAlike has all platforms' files in memory in the same way: read from the
+// disk from end to end. Files as docker's import writes them are cached in
+// smaller pieces, of which a process maps fewer pages at a time.
+func cacheAlike(ctx context.Context, webs []*web, d *dockerd.Engine) error {
+	if err := memory.DropFiles(); err != nil {
+		return err
+	}
+	dirs := []string{d.Layers()}
+	for _, w := range webs {
+		dirs = append(dirs, w.rootfs)
+	}
+	for _, dir := range dirs {
+		tar := exec.CommandContext(ctx, "tar", "--directory", dir, "--create", ".")
+		tar.Stdout = io.Discard // by way of a pipe: tar reads nothing for /dev/null
+		if err := tar.Run(); err != nil {
+			return fmt.Errorf("read %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// deployWebs builds the functions by FRE, which the other platforms then take
+// the files from.
+func (r *result) deployWebs(ctx context.Context, e *engine.Engine) ([]*web, error) {
+	var webs []*web
+	for _, l := range languages {
+		if _, err := os.Stat(l.template); errors.Is(err, fs.ErrNotExist) {
+			r.Skipped = append(r.Skipped, fmt.Sprintf("%s in figures 9 and 10: there is no %s yet", l.name, l.template))
+			continue
+		}
+		w := &web{name: l.name}
+		dir, err := e.DeployWith(ctx, l.template, w.function(), map[string]any{"instances": map[string]any{
+			"isolation": "instance", "concurrency": 1, "max": r.Size.Instances, "idle": "1h",
+		}})
+		if err != nil {
+			return nil, err
+		}
+		test, err := daemon.LoadCase(dir)
+		if err != nil {
+			return nil, err
+		}
+		if w.event = test.Event; w.event.Body == "" {
+			w.event.Body = "x"
+		}
+		functions, err := engine.JSON[api.FunctionDetails](ctx, e, "function", "inspect", w.function())
+		if err != nil {
+			return nil, err
+		}
+		w.rootfs = e.Rootfs(functions[0].Image)
+		if err := json.Unmarshal(functions[0].Config, &w.config); err != nil {
+			return nil, fmt.Errorf("configuration of %s: %w", w.function(), err)
+		}
+		webs = append(webs, w)
+		r.Languages = append(r.Languages, l.name)
+	}
+	return webs, nil
+}
+
+// measureSet runs the same number of instances of each function, on one
+// platform after the other.
+func (r *result) measureSet(ctx context.Context, name string, webs []*web, platforms []platform) error {
+	for _, p := range platforms {
+		if err := r.measureOn(ctx, p, name, webs); err != nil {
+			return fmt.Errorf("%s, %s: %w", name, p.name(), err)
+		}
+	}
+	return nil
+}
+
+func (r *result) measureOn(ctx context.Context, p platform, name string, webs []*web) (err error) {
+	defer func() { err = errors.Join(err, p.stop(context.WithoutCancel(ctx))) }()
+	before, err := measureNow(ctx, p)
+	if err != nil {
+		return err
+	}
+	for _, w := range webs {
+		if err := p.start(ctx, w, r.Size.Instances); err != nil {
+			return err
+		}
+	}
+	after, err := measureNow(ctx, p)
+	if err != nil {
+		return err
+	}
+	h := r.holding(name, p.name(), r.Size.Instances*len(webs))
+	h.Processes = append(h.Processes, after.processes)
+	h.Helpers = append(h.Helpers, after.helpers-before.helpers)
+	h.Available = append(h.Available, before.available-after.available)
+	return nil
+}
+
+// holding returns the result of a set and platform.
+func (r *result) holding(set, platform string, instances int) *holding {
+	for _, h := range r.Memory {
+		if h.Set == set && h.Platform == platform {
+			return h
+		}
+	}
+	h := &holding{Set: set, Platform: platform, Instances: instances}
+	r.Memory = append(r.Memory, h)
+	return h
+}
+
+// moment is what a platform holds at one time, in bytes.
+type moment struct{ processes, helpers, available int64 }
+
+func measureNow(ctx context.Context, p platform) (m moment, err error) {
+	if err := host.Settle(ctx); err != nil {
+		return m, err
+	}
+	if m.available, err = memory.Available(); err != nil {
+		return m, err
+	}
+	processes, err := p.processes(ctx)
+	if err != nil {
+		return m, err
+	}
+	helpers, err := p.helpers()
+	if err != nil {
+		return m, err
+	}
+	helpers = slices.DeleteFunc(helpers, func(pid int) bool { return slices.Contains(processes, pid) })
+	if m.processes, err = memory.PSS(processes); err != nil {
+		return m, err
+	}
+	m.helpers, err = memory.PSS(helpers)
+	return m, err
+}
