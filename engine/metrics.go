@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fre-engine/fre/sandbox"
 )
 
 // metrics are the engine's own counters, in Prometheus base units.
@@ -26,7 +28,19 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		}, []string{"function", "outcome"}),
 	}
 	if reg != nil {
+		host := e.cfg.Sandboxes
+		parked := func(kind sandbox.StartKind, count func(sandbox.ShellStats) float64) prometheus.Collector {
+			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "fre_shells", Help: "Shells parked, bare (shell) or attached to an image.",
+				ConstLabels: prometheus.Labels{"kind": string(kind)},
+			}, func() float64 { return count(host.Shells()) })
+		}
 		reg.MustRegister(m.start, m.duration, e.shells,
+			parked(sandbox.StartShell, func(s sandbox.ShellStats) float64 { return float64(s.Bare) }),
+			parked(sandbox.StartAttached, func(s sandbox.ShellStats) float64 { return float64(s.Attached) }),
+			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_shells_died_total", Help: "Shells that ended while they waited."}, func() float64 {
+				return float64(host.Shells().Died)
+			}),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_sandboxes", Help: "Live sandboxes."}, func() float64 {
 				e.boxes.mu.Lock()
 				defer e.boxes.mu.Unlock()

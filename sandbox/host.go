@@ -166,7 +166,16 @@ func Open(cfg Config) (host *Host, err error) {
 		}
 		h.maxFiles = int64(min(files.Max, math.MaxInt64))
 	}
-	h.shells = openShells(h, cfg.PoolSize, max(cfg.Shells, 0))
+	memory, pids, err := hostRoom()
+	if err != nil {
+		return nil, err
+	}
+	most := allowedShells(max(cfg.Shells, 0), memory, pids)
+	if most < cfg.Shells {
+		h.log.Warn("fewer shells than configured: the host has no room for more", "configured", cfg.Shells, "parked_at_most", most,
+			"memory_bytes", memory, "process_ids", pids)
+	}
+	h.shells = openShells(h, cfg.PoolSize, most)
 	return h, nil
 }
 

@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,6 +85,30 @@ func (h *Host) Shells() ShellStats {
 // more: the first minute all of them, then half as many each minute.
 const attachedIdle = time.Minute
 
+// shellBytes is what an attached shell costs the kernel at most, its network
+// namespace included; a bare one a tenth of it.
+const shellBytes = 512 << 10
+
+// allowedShells cuts a number of shells to what the host has memory and process
+// ids for: a twentieth of the one, an eighth of the other.
+func allowedShells(want int, memory, pids int64) int {
+	return int(min(int64(want), memory/20/shellBytes, pids/8))
+}
+
+// hostRoom reads the memory and the process ids of the host.
+func hostRoom() (memory, pids int64, err error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, 0, fmt.Errorf("sysinfo: %w", err)
+	}
+	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
+	if err != nil {
+		return 0, 0, err
+	}
+	pids, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	return int64(info.Totalram) * int64(info.Unit), pids, err
+}
+
 func openShells(h *Host, ready, most int) *shells {
 	s := &shells{
 		host: h, max: int64(most), attached: map[furnishing]*pool.Pool[*shell]{},
@@ -123,7 +149,7 @@ func (s *shells) pool(name string, ready, most int, spec *Spec) *pool.Pool[*shel
 
 // take leases the best shell there is for a start; nil if there is none.
 func (s *shells) take(spec *Spec) *shell {
-	if !spec.fitsShell() || spec.Without != 0 {
+	if s.max == 0 || !spec.fitsShell() || spec.Without != 0 {
 		return nil
 	}
 	var sh *shell
