@@ -220,11 +220,6 @@ func newDocker(ctx context.Context, e *dockerd.Engine, webs []*web, dir string) 
 			return nil, err
 		}
 	}
-	// The import has read FRE's files; let docker's be in memory just as much: how
-	// much of a file a process maps at a time depends on it.
-	if err := e.Preload(ctx); err != nil {
-		return nil, err
-	}
 	socket := filepath.Join(d.dir, "socket")
 	if d.l, err = net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"}); err != nil {
 		return nil, err

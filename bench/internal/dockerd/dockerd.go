@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -161,17 +160,8 @@ func (e *Engine) Import(ctx context.Context, root, name string) error {
 	return nil
 }
 
-// Preload reads the files of all images, so that containers find them in the
-// page cache as they find those of images that are in use.
-func (e *Engine) Preload(ctx context.Context) error {
-	layers := filepath.Join(e.dir, "data", "overlay2")
-	tar := exec.CommandContext(ctx, "tar", "--directory", layers, "--create", ".")
-	tar.Stdout = io.Discard // by way of a pipe: tar reads nothing for /dev/null
-	if err := tar.Run(); err != nil {
-		return fmt.Errorf("read %s: %w", layers, err)
-	}
-	return nil
-}
+// Layers is the directory that holds the files of all images.
+func (e *Engine) Layers() string { return filepath.Join(e.dir, "data", "overlay2") }
 
 // PIDs are the engine's own processes: dockerd, containerd and the shim of each
 // container. Those of the containers are not among them.
