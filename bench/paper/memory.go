@@ -123,8 +123,9 @@ func (r *result) measureMemory(ctx context.Context, e *engine.Engine, d *dockerd
 }
 
 // cacheAlike has all platforms' files in memory in the same way: read from the
-// disk from end to end. Files as docker's import writes them are cached in
-// smaller pieces, of which a process maps fewer pages at a time.
+// disk from end to end. How much of a file a process maps differs with how its
+// pages came into the cache: as docker's import had just written them the same
+// Python mapped a fifth less of its executable than where they had been read.
 func cacheAlike(ctx context.Context, webs []*web, d *dockerd.Engine) error {
 	if err := memory.DropFiles(); err != nil {
 		return err

@@ -63,8 +63,7 @@ func sharesMemory(pid int, others []int) (bool, error) {
 func Available() (int64, error) { return kibibytes("/proc/meminfo", "MemAvailable:") }
 
 // DropFiles empties the page cache of what is clean, which is everything after
-// a sync (proc_sys_vm(5)), so that what is read next is cached alike: how many
-// pages a process maps at a time depends on how they came there.
+// a sync (proc_sys_vm(5)), so that what is read next is cached alike.
 func DropFiles() error {
 	unix.Sync()
 	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0)
