@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -50,7 +49,7 @@ func FuzzRequest(f *testing.F) {
 		w := httptest.NewRecorder()
 		server.New(server.Config{
 			Engine: servertest.New(), Log: slog.New(slog.DiscardHandler),
-			Scratch: func() (string, error) { return os.MkdirTemp(t.TempDir(), "") },
+			Scratch: func() (string, error) { return t.TempDir(), nil },
 		}).ServeHTTP(w, r)
 		if w.Code < 400 {
 			return

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -58,4 +59,14 @@ func Descendants(pid int) []Process {
 		}
 	}
 	return found
+}
+
+// Programs are the descendants that run something of a function's: neither a
+// spawner nor a sandbox that waits for its function, whose number is the pool's.
+func Programs(pid int) []Process {
+	return slices.DeleteFunc(Descendants(pid), func(p Process) bool {
+		// Not by comm: the shell is a memfd, which has no name there.
+		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
+		return err != nil || strings.HasPrefix(string(args), "fre-shell\x00")
+	})
 }

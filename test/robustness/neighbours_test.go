@@ -271,7 +271,7 @@ func (w *world) attack(t testing.TB, name, path string, processes int) (stop fun
 		if err == nil && !strings.Contains(out, name+"\n") {
 			err = errors.New("the attacker has not started")
 		}
-		if now := len(daemon.Descendants(w.d.PID())); now < processes {
+		if now := len(daemon.Programs(w.d.PID())); now < processes {
 			err = errors.Join(err, fmt.Errorf("%d processes, want %d", now, processes))
 		}
 		return err
@@ -307,7 +307,7 @@ func (w *world) holdings(t testing.TB) holdings {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := holdings{processes: len(daemon.Descendants(w.d.PID())), files: len(fds)}
+	h := holdings{processes: len(daemon.Programs(w.d.PID())), files: len(fds)}
 	_, rss, _ := strings.Cut(string(status), "VmRSS:")
 	if _, err := fmt.Sscan(rss, &h.memory); err != nil {
 		t.Fatal(err)

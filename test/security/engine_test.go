@@ -117,7 +117,7 @@ func TestTimeouts(t *testing.T) {
 	late.Config.Resources.Timeout = 2 * time.Second
 	d := serve(t, late, echo)
 	call(t, d, "echo", "", "a", 200)
-	before := len(daemon.Descendants(d.PID()))
+	before := len(daemon.Programs(d.PID()))
 	most := 0
 	done := make(chan struct{})
 	go func() {
@@ -129,14 +129,14 @@ func TestTimeouts(t *testing.T) {
 		case <-done:
 			running = false
 		default:
-			most = max(most, len(daemon.Descendants(d.PID())))
+			most = max(most, len(daemon.Programs(d.PID())))
 		}
 	}
 	if most < before+4 {
 		t.Errorf("%d processes at most, %d before: the function left no daemons: the test proves nothing", most, before)
 	}
 	eventually(t, func() error {
-		if now := daemon.Descendants(d.PID()); len(now) > before {
+		if now := daemon.Programs(d.PID()); len(now) > before {
 			return fmt.Errorf("%d processes, %d before: %v", len(now), before, now)
 		}
 		return nil

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -290,11 +291,15 @@ func TestSwappedMountPoints(t *testing.T) {
 	stop := make(chan struct{})
 	var swapping, group sync.WaitGroup
 	swapping.Go(func() {
+		// Some swaps to a start. Without a pause between them, lookups that wait for
+		// no rename to be under way would starve.
+		pace := time.NewTicker(20 * time.Microsecond)
+		defer pace.Stop()
 		for i := 0; ; i++ {
 			select {
 			case <-stop:
 				return
-			default:
+			case <-pace.C:
 			}
 			name := filepath.Join(root, points[i/64%len(points)]) // a row of swaps of each
 			if err := unix.Renameat2(unix.AT_FDCWD, name, unix.AT_FDCWD, name+swapped, unix.RENAME_EXCHANGE); err != nil {
