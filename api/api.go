@@ -83,6 +83,7 @@ type Function struct {
 	Instances   int       `json:"instances"` // live sandboxes
 	Busy        int       `json:"busy"`      // events being handled
 	Queued      int       `json:"queued"`    // events waiting for an instance
+	Fork        string    `json:"fork,omitempty"` // whether its instances are forked, or why not: "on", "waiting", "off: the module …"; empty where its runtime cannot
 	Invocations uint64    `json:"invocations"`
 	Failures    uint64    `json:"failures"`
 }
@@ -139,7 +140,7 @@ type Sandbox struct {
 	Image    string     `json:"image,omitempty"`
 	Tenant   string     `json:"tenant,omitempty"`
 	Command  string     `json:"command"`
-	State    string     `json:"state"` // "starting", "idle", "busy", "stopping", "exited"
+	State    string     `json:"state"` // "starting", "parked", "idle", "busy", "stopping", "exited"
 	PID      int        `json:"pid,omitempty"`
 	Created  time.Time  `json:"created"`
 	Ended    *time.Time `json:"ended,omitempty"`

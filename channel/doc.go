@@ -63,6 +63,9 @@ type Ready struct {
 	Protocol    int    `json:"protocol"`    // 1
 	Runtime     string `json:"runtime"`     // "python 3.11.2", for people
 	Concurrency int    `json:"concurrency"` // invocations it takes at once
+
+	LoadMicros int64  `json:"load_us"`    // time the handler's import took; 0 if unknown
+	Unforkable string `json:"unforkable"` // of a fork server: why it will make no children; "" if it will
 }
 
 // Invocation is one event on its way to a function: the metadata of INVOKE.

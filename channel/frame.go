@@ -24,6 +24,9 @@ const (
 	kindStop     kind = 0x0a
 	kindParked   kind = 0x0b
 	kindLoad     kind = 0x0c
+	kindFork     kind = 0x0d
+	kindForked   kind = 0x0e
+	kindGo       kind = 0x0f
 )
 
 const (
@@ -39,6 +42,7 @@ type header struct {
 	len   int
 	kind  kind
 	flags uint8
+	fds   int // that go along with it: of FORK alone, which nobody reads here
 	id    uint64
 }
 
@@ -46,7 +50,8 @@ func (h header) more() bool { return h.flags&flagMore != 0 }
 
 func (h header) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.len))
-	b = append(b, byte(h.kind), h.flags, 0, 0)
+	b = append(b, byte(h.kind), h.flags)
+	b = binary.LittleEndian.AppendUint16(b, uint16(h.fds))
 	return binary.LittleEndian.AppendUint64(b, h.id)
 }
 

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/image"
@@ -74,6 +75,10 @@ type Config struct {
 	MaxQueue int   // events waiting for one function; default 1024
 	LogBytes int64 // size of a function's log file before it is rotated; default 8 MiB
 	LogFiles int   // rotated files kept beside the current one; default 3
+
+	// ForkPercent bounds the memory limits of all fork servers together, in percent
+	// of the host's memory; default 25, below 0: no fork servers.
+	ForkPercent int
 }
 
 // Engine is safe for use by several goroutines.
@@ -83,6 +88,7 @@ type Engine struct {
 	metrics *metrics
 	boxes   registry
 	shells  *shells
+	forks   budget        // memory of fork servers
 	mapErr  error         // why /work cannot be mounted with mapped owners; nil if it can
 	nextID  atomic.Uint64 // of invocations; starts at the time of Open, so that no id comes twice
 
@@ -123,9 +129,17 @@ func Open(cfg Config) (*Engine, error) {
 			return nil, fmt.Errorf("make state directory: %w", err)
 		}
 	}
+	if cfg.ForkPercent == 0 {
+		cfg.ForkPercent = 25
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return nil, fmt.Errorf("read the host's memory: %w", err)
+	}
 	e := &Engine{cfg: cfg, log: cfg.Log, closed: make(chan struct{})}
 	e.mapErr = sandbox.CanMap(filepath.Join(cfg.StateDir, "tenants"))
 	e.shells = newShells(e, cfg.Shells)
+	e.forks.left = int64(info.Totalram) * int64(info.Unit) / 100 * int64(cfg.ForkPercent)
 	life, abort := context.WithCancelCause(context.Background())
 	e.life, e.abort = life, func() { abort(ErrClosed) }
 	e.metrics = newMetrics(cfg.Metrics, e)
@@ -284,9 +298,10 @@ type Function struct {
 	ImageRef    string // "name:version"
 	Config      image.Config
 	Deployed    time.Time
-	Instances   int // live sandboxes
-	Busy        int // events being handled
-	Queued      int // events waiting for an instance
+	Instances   int    // live sandboxes
+	Busy        int    // events being handled
+	Queued      int    // events waiting for an instance
+	Fork        string // whether its instances are forked, or why not: "on", "waiting", "off: …"; "" where its runtime cannot
 	Invocations uint64
 	Failures    uint64
 	Defences    []string    // in force around its sandboxes (sandbox.Host.Defences)

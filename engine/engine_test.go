@@ -61,13 +61,13 @@ func TestMain(m *testing.M) {
 // rig is an engine on a state directory of its own.
 type rig struct {
 	*Engine
-	t     *testing.T
+	t     testing.TB
 	store *store.Store
 	state string
 	stop  func() // closes everything, once
 }
 
-func open(t *testing.T) *rig {
+func open(t testing.TB) *rig {
 	t.Helper()
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -134,14 +134,17 @@ func (r *rig) image(name string, change func(*image.Config)) *store.Image {
 	if change != nil {
 		change(&cfg)
 	}
+	return r.put(name, cfg, []store.Part{{Kind: "code", Name: "fn", Tree: tree}})
+}
+
+// put makes an image of parts.
+func (r *rig) put(name string, cfg image.Config, parts []store.Part) *store.Image {
+	r.t.Helper()
 	raw, err := json.Marshal(cfg)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	img, err := r.store.PutImage(r.t.Context(), store.Manifest{
-		Name: name, Version: "1", Config: raw,
-		Parts: []store.Part{{Kind: "code", Name: "fn", Tree: tree}},
-	})
+	img, err := r.store.PutImage(r.t.Context(), store.Manifest{Name: name, Version: "1", Config: raw, Parts: parts})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -617,11 +620,11 @@ func TestBuildStep(t *testing.T) {
 }
 
 // eventually waits for a state that another goroutine brings about.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for !ok() {
 		select {
 		case <-tick.C:

@@ -27,6 +27,7 @@ type function struct {
 	user     sandbox.User
 	work     string       // host directory of the tenant's /work
 	logs     *functionLog // set before the function is published; kept over redeployments
+	forks    *forker      // nil where the runtime or the template has none
 
 	invocations, failures atomic.Uint64
 	warmed                prometheus.Observer
@@ -83,6 +84,9 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		user: user, work: work,
 		instances: make(map[*instance]struct{}),
 		warmed:    e.metrics.start.WithLabelValues(rec.Name, string(StartWarm)),
+	}
+	if cfg.Forks {
+		f.forks = newForker(f)
 	}
 	return f, nil
 }
@@ -155,7 +159,7 @@ func (f *function) describe() *Function {
 		Shells: shells,
 		Name:   f.name, Image: f.image.Digest, ImageRef: f.ref(),
 		Config: f.config, Deployed: f.deployed,
-		Instances: len(f.instances), Busy: f.busy, Queued: len(f.waiters),
+		Instances: len(f.instances), Busy: f.busy, Queued: len(f.waiters), Fork: f.forks.describe(),
 		Invocations: f.invocations.Load(), Failures: f.failures.Load(),
 		Defences: f.e.cfg.Sandboxes.Defences(),
 	}
@@ -188,6 +192,7 @@ func (f *function) retire() {
 	for _, in := range idle {
 		in.stop()
 	}
+	f.forks.close()
 }
 
 // warm starts instances until the template's minimum is there. A start that

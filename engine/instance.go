@@ -23,6 +23,7 @@ const (
 	StateIdle     State = "idle"
 	StateBusy     State = "busy"
 	StateStopping State = "stopping"
+	StateParked   State = "parked" // no instance: a fork server, or a fork that waits for its first event
 	StateExited   State = "exited"
 )
 
@@ -127,14 +128,18 @@ func (in *instance) run() {
 // On failure nothing is left of it.
 func (in *instance) boot(ctx context.Context) error {
 	f := in.f
+	if f.forks.lend(ctx, in) {
+		return nil
+	}
 	found, err := in.bootShell(ctx)
 	if !found {
 		if err := in.bootSandbox(ctx); err != nil {
 			return err
 		}
 	}
+	var ready channel.Ready
 	if err == nil {
-		_, err = in.conn.Ready(ctx)
+		ready, err = in.conn.Ready(ctx)
 	}
 	if err != nil {
 		err = in.explain(err, "it was ready")
@@ -147,6 +152,7 @@ func (in *instance) boot(ctx context.Context) error {
 		}
 		return err
 	}
+	f.forks.consider(ready)
 	return nil
 }
 
@@ -160,52 +166,56 @@ func (in *instance) bootSandbox(ctx context.Context) error {
 	spec.Channel = theirs
 	spec.Env = in.f.environment()
 	in.conn = channel.NewConn(ours, channel.Config{Log: in.f.channelLog(spec.ID)})
-	in.box, err = in.f.start(ctx, spec, in)
+	in.box = in.newBox(spec.ID)
+	err = in.f.start(ctx, spec, in.box)
 	_ = theirs.Close()
 	if err != nil {
 		_ = in.conn.Close()
+		return err
 	}
-	return err
+	in.kind = in.box.sb.Kind()
+	return nil
 }
 
 // start starts a sandbox whose output goes to the function's log.
-func (f *function) start(ctx context.Context, spec sandbox.Spec, in *instance) (*box, error) {
+func (f *function) start(ctx context.Context, spec sandbox.Spec, b *box) error {
 	if spec.Stdout == nil {
 		w, err := f.logs.pipe(f.e, spec.ID, "stdout")
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer w.Close()
 		spec.Stdout = w
 	}
 	w, err := f.logs.pipe(f.e, spec.ID, "stderr")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer w.Close()
 	spec.Stderr = w
-	b := in.newBox(spec.ID)
-	if err := f.e.boxes.start(ctx, f.e, b, spec); err != nil {
-		return nil, err
-	}
-	in.kind = b.sb.Kind()
-	return b, nil
+	return f.e.boxes.start(ctx, f.e, b, spec)
 }
 
 // newBox is what lists show of the instance.
 func (in *instance) newBox(id string) *box {
-	f := in.f
-	b := &box{
+	if in.conn == nil {
+		return in.f.newBox(id, in.currentState, nil)
+	}
+	return in.f.newBox(id, in.currentState, in.ask)
+}
+
+// newBox describes a sandbox of the function's to lists; ask as in box.
+func (f *function) newBox(id string, state func() State, ask func() error) *box {
+	return &box{
 		id: id, function: f.name, image: f.ref(), digest: f.image.Digest,
-		tenant: f.config.Tenant, command: f.config.Args, state: in.currentState,
+		tenant: f.config.Tenant, command: f.config.Args, state: state, ask: ask,
 	}
-	if in.conn != nil {
-		b.ask = func() error {
-			in.drain()
-			return in.conn.Stop()
-		}
-	}
-	return b
+}
+
+// ask has the instance finish what it has and exit.
+func (in *instance) ask() error {
+	in.drain()
+	return in.conn.Stop()
 }
 
 func (in *instance) currentState() State {

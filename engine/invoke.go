@@ -358,7 +358,8 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 	feed := newFeeder(r.Body)
 	spec.Stdin, err = feed.open()
 	if err == nil {
-		in.box, err = f.start(ev.ctx, spec, in)
+		in.box = in.newBox(spec.ID)
+		err = f.start(ev.ctx, spec, in.box)
 	}
 	_ = outW.Close()
 	feed.closeChild()
@@ -381,7 +382,7 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 		f.endEvent(in)
 	}
 
-	resp := &Response{Instance: in.box.id, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started, StartKind: in.kind}
+	resp := &Response{Instance: in.box.id, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started, StartKind: in.box.sb.Kind()}
 	head, err := io.ReadAll(io.LimitReader(outR, stdioBuffered))
 	if err == nil && len(head) < stdioBuffered {
 		err = ev.exited(in.box.sb)

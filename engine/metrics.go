@@ -14,6 +14,8 @@ import (
 type metrics struct {
 	start    *prometheus.HistogramVec // function, kind
 	duration *prometheus.HistogramVec // function, outcome
+
+	forkServers *prometheus.CounterVec // function
 }
 
 func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
@@ -26,6 +28,9 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 			Name: "fre_invocation_seconds", Help: "From an event's arrival to the end of its answer.",
 			Buckets: prometheus.ExponentialBuckets(1e-4, 4, 10),
 		}, []string{"function", "outcome"}),
+		forkServers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fre_fork_server_failures_total", Help: "Fork servers that did not start, or died.",
+		}, []string{"function"}),
 	}
 	if reg != nil {
 		host := e.cfg.Sandboxes
@@ -35,7 +40,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 				ConstLabels: prometheus.Labels{"kind": string(kind)},
 			}, func() float64 { return count(host.Shells()) })
 		}
-		reg.MustRegister(m.start, m.duration, e.shells,
+		reg.MustRegister(m.start, m.duration, m.forkServers, e.shells,
 			parked(sandbox.StartShell, func(s sandbox.ShellStats) float64 { return float64(s.Bare) }),
 			parked(sandbox.StartAttached, func(s sandbox.ShellStats) float64 { return float64(s.Attached) }),
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_shells_died_total", Help: "Shells that ended while they waited."}, func() float64 {
@@ -61,6 +66,7 @@ func (m *metrics) invocation(function string, took time.Duration, err error) {
 func (m *metrics) forget(function string) {
 	m.start.DeletePartialMatch(prometheus.Labels{"function": function})
 	m.duration.DeletePartialMatch(prometheus.Labels{"function": function})
+	m.forkServers.DeletePartialMatch(prometheus.Labels{"function": function})
 }
 
 // outcome is the label of how an event ended.

@@ -41,6 +41,7 @@ type box struct {
 	ask                         func() error     // asks it to end; nil: SIGTERM
 	sb                          *sandbox.Sandbox // set before the box is registered
 	gone                        chan struct{}    // closed once lists show it as ended
+	ended                       func()           // called then; nil for nothing
 }
 
 func (b *box) kill() { b.sb.Kill() }
@@ -83,6 +84,9 @@ func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 	}
 	e.spawn(func() {
 		defer close(b.gone)
+		if b.ended != nil {
+			defer b.ended()
+		}
 		<-sb.Done()
 		exit := sb.Status()
 		s := b.describe(StateExited)

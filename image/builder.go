@@ -202,6 +202,9 @@ func (b *Builder) config(t *Template, runtime Runtime, parts []store.Part) (json
 		Protocol: ProtocolChannel, Tenant: t.Tenant,
 		Instances: t.Instances, Resources: t.Resources, Network: t.Network,
 	}
+	if _, ok := runtime.(ForkServer); ok && t.Instances.Fork == ForkAuto && t.Network == "none" {
+		c.Forks = true
+	}
 	if len(runtime.Bootstrap()) == 0 && t.Instances.Isolation == IsolationEvent {
 		c.Protocol = ProtocolStdio // kept warm, a program speaks the channel's protocol itself
 	}

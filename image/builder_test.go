@@ -105,6 +105,8 @@ func (tinyPython) Base() BaseSpec {
 	return BaseSpec{Roots: []string{"python", "docs", "left-out"}, Exclude: []string{"left-out"}, Drop: []string{"usr/lib/docs"}}
 }
 
+func (tinyPython) ForkServer() {}
+
 func (tinyPython) Bootstrap() map[string][]byte {
 	return map[string][]byte{"bootstrap.py": []byte("serve()")}
 }
@@ -311,8 +313,8 @@ func TestBuild(t *testing.T) {
 	}
 	wantConfig := Config{
 		Base: "python", Handler: "main.handle", Args: []string{"/usr/bin/python3", "/opt/fre/bootstrap.py", "main.handle"},
-		Env: []string{"PYTHONPATH=/opt/python", "B=1", "LANG=C"}, Protocol: ProtocolChannel, Tenant: "default", Network: "none",
-		Instances: Instances{Isolation: IsolationInstance, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
+		Env: []string{"PYTHONPATH=/opt/python", "B=1", "LANG=C"}, Protocol: ProtocolChannel, Tenant: "default", Network: "none", Forks: true,
+		Instances: Instances{Isolation: IsolationInstance, Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
 		Resources: Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64, TmpBytes: 64 << 20, Files: 1024, Timeout: 30 * time.Second},
 	}
 	if diff := cmp.Diff(wantConfig, config); diff != "" {

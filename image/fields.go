@@ -65,6 +65,7 @@ func (d *decoder) fields(t *Template) []field {
 		{key: "tenant", value: d.text(&t.Tenant, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash")},
 		{key: "instances", below: []field{
 			{key: "isolation", value: d.isolation(&in.Isolation)},
+			{key: "fork", value: d.fork(&in.Fork)},
 			{key: "concurrency", value: integer(d, &in.Concurrency, 1, maxConcurrency)},
 			{key: "min", value: integer(d, &in.Min, 0, maxInstances)},
 			{key: "max", value: integer(d, &in.Max, 1, maxInstances)},
@@ -84,7 +85,7 @@ func (d *decoder) fields(t *Template) []field {
 
 func (t *Template) setDefaults() {
 	t.Version, t.Tenant, t.Network, t.Code.Path = "latest", DefaultTenant, "none", "."
-	t.Instances = Instances{Concurrency: 1, Max: 64, Idle: 5 * time.Minute}
+	t.Instances = Instances{Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute}
 	t.Resources = Resources{
 		MemoryBytes: 128 << 20, CPUMillis: 1000, // Pids: see setDependentDefaults
 		TmpBytes: 64 << 20, Files: 1024, Timeout: 30 * time.Second,
@@ -257,6 +258,21 @@ func (d *decoder) isolation(dst *Isolation) func(ast.Node, string) {
 			*dst = i
 		default:
 			d.errorf(n, `%s must be "event" or "instance", not %q`, path, s)
+		}
+	}
+}
+
+func (d *decoder) fork(dst *Fork) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		s, ok := d.str(n, path)
+		if !ok {
+			return
+		}
+		switch f := Fork(s); f {
+		case ForkAuto, ForkNever:
+			*dst = f
+		default:
+			d.errorf(n, `%s must be "auto" or "never", not %q`, path, s)
 		}
 	}
 }

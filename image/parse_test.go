@@ -16,7 +16,7 @@ func TestParseTemplateDefaults(t *testing.T) {
 	base := func(change func(*Template)) *Template {
 		t := &Template{
 			ID: "f", Version: "latest", Code: Code{Path: "."}, Tenant: "default", Network: "none",
-			Instances: Instances{Isolation: IsolationInstance, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
+			Instances: Instances{Isolation: IsolationInstance, Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
 			Resources: Resources{
 				MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64,
 				TmpBytes: 64 << 20, Files: 1024, Timeout: 30 * time.Second,
@@ -57,7 +57,7 @@ env:
     two
     lines
 tenant: acme
-instances: {isolation: instance, concurrency: 8, min: 1, max: 2, idle: 90s}
+instances: {isolation: instance, fork: never, concurrency: 8, min: 1, max: 2, idle: 90s}
 resources:
   memory: 64M
   cpu: 500m
@@ -72,7 +72,7 @@ network: none
 			Code:     Code{Path: "src"}, Handler: "app.main",
 			Env:       map[string]string{"A": "text", "B": "12", "C": "true", "D": "1.50", "E": "two\nlines\n"},
 			Tenant:    "acme",
-			Instances: Instances{Isolation: IsolationInstance, Concurrency: 8, Min: 1, Max: 2, Idle: 90 * time.Second},
+			Instances: Instances{Isolation: IsolationInstance, Fork: ForkNever, Concurrency: 8, Min: 1, Max: 2, Idle: 90 * time.Second},
 			Resources: Resources{MemoryBytes: 64e6, CPUMillis: 500, Pids: 16, TmpBytes: 65536, Files: 256, Timeout: 90 * time.Minute},
 			Network:   "none",
 		}},

@@ -44,6 +44,14 @@ type Runtime interface {
 	Shell(t *Template, env []string) *Shell
 }
 
+// ForkServer is a Runtime whose bootstrap, started with FRE_FORK=1 in its
+// environment, imports the handler and then makes children that are instances
+// (docs/protocol.md).
+type ForkServer interface {
+	Runtime
+	ForkServer()
+}
+
 // BaseSpec names the Debian packages of a base environment.
 type BaseSpec struct {
 	Roots   []string // packages whose dependency closure is taken

@@ -69,6 +69,8 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "env: {A: 1, B: true, _c: x, D: 1.5}\n", true},
 		{head + "instances: {isolation: instance, concurrency: 4, min: 1, max: 9, idle: 1m30s}\n", true},
 		{head + "instances: {isolation: event}\n", true},
+		{head + "instances: {fork: never}\n", true},
+		{head + "instances: {fork: always}\n", false},
 		{head + "resources: {memory: 4194304, cpu: 1.5, pids: 9, tmp: 64M, files: 64, timeout: 1.5h}\n", true},
 		{head + "resources: {memory: 1GiB, cpu: 500m, tmp: 1.5 GiB}\n", true},
 		{head + "resources: {cpu: '0.25', memory: 100KB}\n", false}, // below 4 MiB: see outOfSchema

@@ -48,9 +48,20 @@ const (
 	IsolationInstance Isolation = "instance" // reused while warm
 )
 
+// Fork says whether instances may be forked from a process that has imported the
+// handler already, where the runtime can do that.
+type Fork string
+
+// The values of Fork.
+const (
+	ForkAuto  Fork = "auto"  // where it is faster, and the module allows it
+	ForkNever Fork = "never" // every instance imports the handler itself
+)
+
 // Instances bound a function's sandboxes.
 type Instances struct {
 	Isolation   Isolation     `json:"isolation"`   // default instance; native defaults to event
+	Fork        Fork          `json:"fork"`        // default auto
 	Concurrency int           `json:"concurrency"` // events at once in one instance; default 1
 	Min         int           `json:"min"`         // kept warm; default 0
 	Max         int           `json:"max"`         // default 64

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,7 +34,20 @@ type instance struct {
 	logs           chan string
 	raw            *net.UnixConn // the channel, in Conn's hands unless startRaw was called
 	load           *channel.Load // what the parked are told
+	pidfd          int           // of the forked; -1 of others
 	exited         chan struct{}
+}
+
+// exitCode is the instance's exit status, once it has exited.
+func (i *instance) exitCode() int {
+	if i.pidfd < 0 {
+		return i.cmd.ProcessState.ExitCode()
+	}
+	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+	if err := unix.IoctlPidfdInfo(i.pidfd, &info); err != nil || info.Mask&unix.PIDFD_INFO_EXIT == 0 {
+		return -1
+	}
+	return unix.WaitStatus(info.Exit_code).ExitStatus()
 }
 
 // language is what the contract tests need to know of a runtime.
@@ -42,11 +56,15 @@ type language struct {
 	command func(dir string) (args, env []string) // without a handler
 	errType string                                // of what the test functions raise
 	parked  bool                                  // started without a function, which LOAD names
+	forked  bool                                  // child of a fork server
 }
 
 func (l language) String() string {
 	if l.parked {
 		return l.name + " parked"
+	}
+	if l.forked {
+		return l.name + " forked"
 	}
 	return l.name
 }
@@ -87,8 +105,23 @@ func languages(t testing.TB) []language {
 	for _, direct := range l {
 		direct.parked = true
 		l = append(l, direct)
+		if direct.name == "python" && os.Geteuid() == 0 && canFork() { // for namespaces
+			direct.parked, direct.forked = false, true
+			l = append(l, direct)
+		}
 	}
 	return l
+}
+
+// canFork says whether the kernel tells who has reported and how it ended.
+func canFork() bool {
+	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(pidfd)
+	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_PID | unix.PIDFD_INFO_EXIT}
+	return unix.IoctlPidfdInfo(pidfd, &info) == nil
 }
 
 func exists(p string) bool { _, err := os.Stat(p); return err == nil }
@@ -97,6 +130,9 @@ func exists(p string) bool { _, err := os.Stat(p); return err == nil }
 func (l language) start(t testing.TB, handler string, env ...string) *instance {
 	t.Helper()
 	i := l.startRaw(t, handler, env...)
+	if i.Conn != nil { // a fork server that could not load the handler
+		return i
+	}
 	i.Conn = channel.NewConn(i.raw, channel.Config{Parked: l.parked, Log: func(id, level, message string) {
 		select {
 		case i.logs <- fmt.Sprintf("%s %s %s", id, level, message):
@@ -119,20 +155,12 @@ func (l language) start(t testing.TB, handler string, env ...string) *instance {
 // startRaw leaves the channel, and to the parked the LOAD, to the caller.
 func (l language) startRaw(t testing.TB, handler string, env ...string) *instance {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "engine"), os.NewFile(uintptr(fds[1]), "function")
-	defer func() { _, _ = ours.Close(), theirs.Close() }()
-	c, err := net.FileConn(ours)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours, theirs := channelPair(t)
+	defer theirs.Close()
 	args, more := l.command(filepath.Join("testdata", l.name))
 	shell := []string{"FRE_CHANNEL=3", "PATH=/usr/bin:/bin", "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1"}
 	env = slices.Concat(shell, more, env)
-	i := &instance{logs: make(chan string, 100), raw: c.(*net.UnixConn), exited: make(chan struct{})}
+	i := &instance{logs: make(chan string, 100), raw: ours, pidfd: -1, exited: make(chan struct{})}
 	if l.parked {
 		i.load = &channel.Load{Handler: handler, Dir: ".", Env: map[string]string{}}
 		for _, v := range env {
@@ -147,6 +175,10 @@ func (l language) startRaw(t testing.TB, handler string, env ...string) *instanc
 	i.cmd.Env = env
 	i.cmd.ExtraFiles = []*os.File{theirs}
 	i.cmd.Stdout, i.cmd.Stderr = &i.stdout, &i.stderr
+	if l.forked {
+		i.forkRaw(t)
+		return i
+	}
 	if err := i.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -163,6 +195,99 @@ func (l language) startRaw(t testing.TB, handler string, env ...string) *instanc
 		}
 	})
 	return i
+}
+
+func channelPair(t testing.TB) (ours *net.UnixConn, theirs *os.File) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fds[0]), "engine")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.(*net.UnixConn), os.NewFile(uintptr(fds[1]), "function")
+}
+
+// forkRaw runs i.cmd as a fork server and makes i its child; Conn is set where the
+// server could not load the handler.
+func (i *instance) forkRaw(t testing.TB) {
+	t.Helper()
+	var words bytes.Buffer
+	i.cmd.Env = append(i.cmd.Env, "FRE_FORK=1")
+	i.cmd.Stdout, i.cmd.Stderr = &words, &words
+	i.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID} // all end with the first
+	if err := i.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = i.cmd.Wait()
+		close(ended)
+	}()
+	server := channel.NewConn(i.raw, channel.Config{})
+	t.Cleanup(func() {
+		_ = i.cmd.Process.Kill()
+		<-ended
+		<-i.exited
+		_ = server.Close()
+		_ = i.raw.Close()
+		if i.pidfd >= 0 {
+			unix.Close(i.pidfd)
+		}
+		if t.Failed() {
+			t.Logf("fork server: %s\nstdout: %s\nstderr: %s", &words, &i.stdout, &i.stderr)
+		}
+	})
+	var failure *channel.Failure
+	if _, err := server.Ready(t.Context()); errors.As(err, &failure) {
+		i.Conn, i.exited = server, ended
+		return
+	} else if err != nil {
+		close(i.exited)
+		t.Fatal(err)
+	}
+	var copies sync.WaitGroup
+	var files [2]*os.File
+	for n, buffer := range []*bytes.Buffer{&i.stdout, &i.stderr} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		files[n] = w
+		copies.Go(func() {
+			_, _ = io.Copy(buffer, r)
+			_ = r.Close()
+		})
+	}
+	ours, theirs := channelPair(t)
+	defer theirs.Close()
+	i.raw = ours
+	err := errors.Join(channel.ExpectFork(ours), server.Fork(theirs, files[0], files[1], nil))
+	if err == nil {
+		i.pidfd, err = channel.Forked(t.Context(), ours)
+	}
+	if err == nil {
+		_, err = ours.Write(rawHeader(0x0f, 0)) // GO
+	}
+	if err != nil {
+		close(i.exited)
+		t.Fatal(err)
+	}
+	go func() {
+		for { // until the kernel has reaped it
+			p := []unix.PollFd{{Fd: int32(i.pidfd)}}
+			if _, err := unix.Poll(p, -1); err == nil && p[0].Revents&unix.POLLHUP != 0 {
+				break
+			}
+		}
+		copies.Wait()
+		close(i.exited)
+	}()
 }
 
 // loadRaw does what Conn.Parked and Conn.Load do.
@@ -400,7 +525,7 @@ func TestLoadFails(t *testing.T) {
 					t.Errorf("stack shows the loader:\n%s", f.Stack)
 				}
 				<-i.exited
-				if code := i.cmd.ProcessState.ExitCode(); code != 1 {
+				if code := i.exitCode(); code != 1 {
 					t.Errorf("exit status %d, want 1", code)
 				}
 			})
@@ -454,7 +579,7 @@ func TestLogsAndPrints(t *testing.T) {
 				t.Fatal(err)
 			}
 			<-i.exited
-			if code := i.cmd.ProcessState.ExitCode(); code != 0 {
+			if code := i.exitCode(); code != 0 {
 				t.Errorf("exit status %d after STOP", code)
 			}
 			if i.stdout.String() != "to stdout\n" || i.stderr.String() != "to stderr\n" {
@@ -560,7 +685,7 @@ func TestNodeUncaught(t *testing.T) {
 				t.Errorf("%s: got %v, want %s", handler, err, want)
 			}
 			<-i.exited
-			if code := i.cmd.ProcessState.ExitCode(); code != 1 {
+			if code := i.exitCode(); code != 1 {
 				t.Errorf("%s: exit status %d, want 1", handler, code)
 			}
 		}
@@ -590,7 +715,7 @@ func TestMalformedFromEngine(t *testing.T) {
 						t.Fatal(err)
 					}
 					<-i.exited
-					if code := i.cmd.ProcessState.ExitCode(); code != 70 {
+					if code := i.exitCode(); code != 70 {
 						t.Errorf("exit status %d, want 70", code)
 					}
 				})
@@ -609,7 +734,7 @@ func TestEngineGone(t *testing.T) {
 			}
 			_ = i.Close()
 			<-i.exited
-			if code := i.cmd.ProcessState.ExitCode(); code != 0 {
+			if code := i.exitCode(); code != 0 {
 				t.Errorf("%s: exit status %d", l, code)
 			}
 		}

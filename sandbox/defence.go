@@ -70,6 +70,9 @@ func (spec *Spec) filter() int16 {
 	if spec.Without&(DefenceSeccomp|DefenceNoNewPrivs) != 0 {
 		return -1
 	}
+	if spec.Forks > 0 {
+		return int16(seccomp.ForkServer)
+	}
 	return int16(spec.Policy)
 }
 

@@ -64,7 +64,7 @@ func (s *Sandbox) Furnish(f Furnishing) error {
 	if err := s.relimitLocked(spec.Limits); err != nil {
 		return fmt.Errorf("furnish sandbox %s: %w", s.id, err)
 	}
-	err := s.host.visitor.visit(s.pidfd, func() error {
+	err := s.host.visitor.visit(s.pidfd, unix.CLONE_NEWNS|unix.CLONE_NEWUTS, func() error {
 		for i, m := range mounts {
 			if err := attach(trees[i], m.Target); err != nil {
 				return fmt.Errorf("mount %s: %w", m.Target, err)
@@ -142,44 +142,43 @@ func resizeTmp(mount int, bytes, inodes int64) error {
 
 // visitor enters the namespaces of sandboxes and comes back.
 type visitor struct {
-	mnt, uts int // fds of the engine's own namespaces
+	home map[int]int // fds of the engine's own namespaces by CLONE_NEW…
 }
 
 func newVisitor() (*visitor, error) {
-	v := &visitor{mnt: -1, uts: -1}
-	for name, fd := range map[string]*int{"mnt": &v.mnt, "uts": &v.uts} {
-		var err error
-		if *fd, err = unix.Open("/proc/thread-self/ns/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+	v := &visitor{home: map[int]int{}}
+	for kind, name := range map[int]string{unix.CLONE_NEWNS: "mnt", unix.CLONE_NEWUTS: "uts", unix.CLONE_NEWNET: "net"} {
+		fd, err := unix.Open("/proc/thread-self/ns/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
 			v.close()
 			return nil, fmt.Errorf("open own %s namespace: %w", name, err)
 		}
+		v.home[kind] = fd
 	}
 	return v, nil
 }
 
 func (v *visitor) close() {
-	for _, fd := range []int{v.mnt, v.uts} {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
+	for _, fd := range v.home {
+		unix.Close(fd)
 	}
 }
 
-// visit runs f, which makes system calls and nothing else, inside the mount and
-// UTS namespaces of a process.
+// visit runs f, which makes system calls and nothing else, inside those of the
+// mount, UTS and network namespaces of a process that flags name (CLONE_NEW…).
 //
 // The calling thread goes and comes back: 12 µs. Another thread kept for it would
 // have to be woken, and wake this one, at 50 to 100 µs. What remains of the visit
 // is that the thread shares its working directory with no other any more, so
 // that os.Chdir, which nothing in the engine calls, would not reach it.
-func (v *visitor) visit(pidfd int, f func() error) error {
+func (v *visitor) visit(pidfd, flags int, f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if unix.Gettid() == os.Getpid() {
 		// /proc/self shows the main thread's namespaces as the engine's. While
 		// this goroutine has it, another runs elsewhere.
 		err := make(chan error)
-		go func() { err <- v.visit(pidfd, f) }()
+		go func() { err <- v.visit(pidfd, flags, f) }()
 		return <-err
 	}
 	// setns(2) wants a thread that shares its root and directory with no other,
@@ -192,11 +191,16 @@ func (v *visitor) visit(pidfd int, f func() error) error {
 		return fmt.Errorf("open working directory: %w", err)
 	}
 	defer unix.Close(dir)
-	if err := unix.Setns(pidfd, unix.CLONE_NEWNS|unix.CLONE_NEWUTS); err != nil {
+	if err := unix.Setns(pidfd, flags); err != nil {
 		return fmt.Errorf("join namespaces: %w", err)
 	}
 	result := f()
-	err = errors.Join(unix.Setns(v.mnt, unix.CLONE_NEWNS), unix.Setns(v.uts, unix.CLONE_NEWUTS), unix.Fchdir(dir))
+	for kind, fd := range v.home {
+		if flags&kind != 0 {
+			err = errors.Join(err, unix.Setns(fd, kind))
+		}
+	}
+	err = errors.Join(err, unix.Fchdir(dir))
 	if err != nil {
 		// The scheduler would run anything at all on this thread, inside a sandbox.
 		panic(fmt.Sprintf("fre: no way back from a sandbox's namespaces: %v", err))

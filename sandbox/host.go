@@ -248,6 +248,12 @@ func (spec *Spec) check() error {
 		return bad(fmt.Sprintf("directory %q is not absolute", spec.Dir))
 	case len(spec.Hostname) > 64:
 		return bad(fmt.Sprintf("host name %q is longer than 64 bytes", spec.Hostname))
+	case spec.Forks < 0 || spec.Forks > maxForks:
+		return bad(fmt.Sprintf("asks for %d forks", spec.Forks))
+	case spec.Forks > 0 && spec.User.Own:
+		return bad("is a fork server without a tenant")
+	case spec.Forks > 0 && spec.Network != NetworkNone:
+		return bad("is a fork server with a network")
 	case spec.Network != NetworkNone && spec.Network != NetworkHost:
 		return bad(fmt.Sprintf("network %q is unknown", spec.Network))
 	case !slices.Contains(seccomp.Policies(), spec.Policy):
@@ -355,7 +361,7 @@ func (h *Host) identity(m *startMessage, u User) (*os.File, uint32, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	file, err := newUserns(h.program, base)
+	file, err := newUserns(h.program, base, 0)
 	if err != nil {
 		h.own.release(base)
 		return nil, 0, err
@@ -383,7 +389,7 @@ func (h *Host) userns(u User) (*os.File, error) {
 	if n.base != u.HostBase {
 		return nil, fmt.Errorf("tenant %s: host ids begin at %d, not %d: %w", u.Tenant, n.base, u.HostBase, unix.EINVAL)
 	}
-	n.once.Do(func() { n.file, n.err = newUserns(h.program, u.HostBase) })
+	n.once.Do(func() { n.file, n.err = newUserns(h.program, u.HostBase, 0) })
 	if n.err != nil {
 		h.mu.Lock()
 		delete(h.users, u.Tenant) // the next start tries again

@@ -42,7 +42,7 @@ func Probe() []Check {
 	} {
 		checks = append(checks, probeCall(call.name, call.try()))
 	}
-	checks = append(checks, probeProc(), probeUserns(), probeAppArmor(), probeSeccomp(found, err), probeLandlock(found, err))
+	checks = append(checks, probeProc(), probeUserns(), probeAppArmor(), probeSeccomp(found, err), probeLandlock(found, err), probeForks())
 	return append(checks, probeCgroups()...)
 }
 
@@ -220,7 +220,7 @@ func tryUserns() error {
 		return err
 	}
 	defer func() { _ = program.Close() }()
-	ns, err := newUserns(program, 1<<28)
+	ns, err := newUserns(program, 1<<28, 0)
 	if err != nil {
 		return err
 	}
@@ -237,6 +237,18 @@ func probeAppArmor() Check {
 	if err == nil && strings.TrimSpace(string(b)) == "1" {
 		c.OK = os.Geteuid() == 0
 		c.Found = "unprivileged user namespaces are restricted"
+	}
+	return c
+}
+
+func probeForks() Check {
+	c := Check{
+		ID: "forks", Name: "fork servers", OK: true, Found: "can be had",
+		Effect: "every instance of a Python function imports its handler itself",
+		Next:   "run Linux 6.17 or newer",
+	}
+	if err := CanFork(); err != nil {
+		c.OK, c.Found = false, err.Error()
 	}
 	return c
 }

@@ -26,11 +26,14 @@ type Sandbox struct {
 	clock  *clock      // nil unless the start is traced
 	parked atomic.Bool // it is a shell that waits for its use
 
-	mounts []Mount  // for the names of failed steps
-	args0  string   // likewise
-	userns *os.File // its own; nil where it is the tenant's
-	base   uint32   // first host id of its own range; 0 where it is the tenant's
-	limits Limits   // in force, guarded by mu once it has started
+	mounts  []Mount     // for the names of failed steps
+	args0   string      // likewise
+	userns  *os.File    // its own; nil where it is the tenant's
+	base    uint32      // first host id of its own range; 0 where it is the tenant's
+	limits  Limits      // in force, guarded by mu once it has started
+	server  *forkServer // of a fork server
+	parent  *Sandbox    // of a fork: its server
+	process uint64      // of a fork: inode of its pidfd, never used twice
 
 	mu       sync.Mutex
 	released bool             // what follows has been given back
@@ -222,18 +225,7 @@ func (s *Sandbox) exited(r report) {
 		// Only a bad end is worth the reads: in a burst they would compete with
 		// the starts.
 		if r.Code != 0 || r.Signal != 0 {
-			s.mu.Lock()
-			usage, err := s.group.Stats()
-			s.mu.Unlock()
-			if err != nil {
-				s.host.log.Warn("sandbox usage not read", "sandbox", s.id, "error", err)
-			} else {
-				s.status.OOMKilled = usage.OOMKills > 0
-				s.status.CPU = max(usage.CPU, s.status.CPU)
-				if usage.MaxMemory > 0 {
-					s.status.MaxMemory = usage.MaxMemory
-				}
-			}
+			s.readUsage()
 		}
 		s.release()
 		close(s.done)
@@ -241,6 +233,22 @@ func (s *Sandbox) exited(r report) {
 			s.host.shells.check() // another takes its place
 		}
 	})
+}
+
+// readUsage completes the status with what the cgroup has counted.
+func (s *Sandbox) readUsage() {
+	s.mu.Lock()
+	usage, err := s.group.Stats()
+	s.mu.Unlock()
+	if err != nil {
+		s.host.log.Warn("sandbox usage not read", "sandbox", s.id, "error", err)
+		return
+	}
+	s.status.OOMKilled = usage.OOMKills > 0
+	s.status.CPU = max(usage.CPU, s.status.CPU)
+	if usage.MaxMemory > 0 {
+		s.status.MaxMemory = usage.MaxMemory
+	}
 }
 
 // release gives back what the sandbox held. Its processes are gone.
@@ -260,7 +268,10 @@ func (s *Sandbox) release() {
 	if s.group != nil {
 		s.host.cgroups.Release(s.group)
 	}
-	if s.netns != nil {
+	switch {
+	case s.parent != nil:
+		s.parent.server.forget(s.process, s.netns)
+	case s.netns != nil:
 		s.host.networks.Release(s.netns)
 	}
 	if s.userns != nil {
@@ -268,6 +279,9 @@ func (s *Sandbox) release() {
 	}
 	if s.base != 0 {
 		s.host.own.release(s.base)
+	}
+	if s.server != nil {
+		s.server.close()
 	}
 	s.host.forget(s)
 }

@@ -50,6 +50,10 @@ type Spec struct {
 
 	// Background lets every other sandbox have the CPU first, until Furnish.
 	Background bool
+	// Forks makes the sandbox a fork server, whose program may make that many
+	// children at once that become sandboxes: see [Sandbox.Fork]. It has a user
+	// namespace of its own, and CAP_SYS_ADMIN there.
+	Forks int
 
 	// Stdin, Stdout and Stderr become fds 0 to 2 (/dev/null where nil), Channel
 	// fd 3 (closed where nil). Start duplicates them; the caller keeps its own.

@@ -149,7 +149,7 @@ func (s *shells) pool(name string, ready, most int, spec *Spec) *pool.Pool[*shel
 
 // take leases the best shell there is for a start; nil if there is none.
 func (s *shells) take(spec *Spec) *shell {
-	if s.max == 0 || !spec.fitsShell() || spec.Without != 0 {
+	if s.max == 0 || !spec.fitsShell() || spec.Without != 0 || spec.Forks > 0 {
 		return nil
 	}
 	var sh *shell

@@ -20,6 +20,7 @@ const (
 	StartSpawner  StartKind = "spawner"  // nothing: the spawner made all of it
 	StartShell    StartKind = "shell"    // a bare shell, for whatever image and tenant
 	StartAttached StartKind = "attached" // a shell with this image, tenant and limits
+	StartForked   StartKind = "forked"   // it is a fork of another's process
 )
 
 // Start starts a sandbox and returns once its program has been executed: in a
@@ -165,6 +166,11 @@ func (l Limits) cgroup() cgroup.Limits {
 // message keeps it until the sandbox owns it.
 func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	user, base, err := h.identity(m, spec.User)
+	if err == nil && spec.Forks > 0 {
+		if s.server, err = h.newForkServer(spec); err == nil {
+			user = s.server.userns
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -173,6 +179,9 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	m.header.UID, m.header.GID = spec.User.UID, spec.User.GID
 	m.header.Filter = spec.filter()
 	m.header.Flags |= spec.Without.flags()
+	if spec.Forks > 0 {
+		m.header.Flags |= flagForks
+	}
 	if spec.Network == NetworkNone {
 		if m.netns, err = h.networks.Acquire(); err != nil {
 			return err

@@ -53,7 +53,7 @@ func CanMap(dir string) error {
 		return err
 	}
 	defer program.Close()
-	userns, err := newUserns(program, 1<<28)
+	userns, err := newUserns(program, 1<<28, 0)
 	if err != nil {
 		return err
 	}
@@ -69,13 +69,19 @@ func CanMap(dir string) error {
 const idCount = 65536
 
 // newUserns makes a user namespace that maps ids 0 to 65535 to hostBase and up.
+// With namespaces above 0, no more than that many of each other kind can be made
+// in it.
 // A short-lived fre-shell creates it; it lives on by the returned file alone.
 // No tenant's uid owns it: being root's child, it gives nobody a capability who
 // does not join it as root.
-func newUserns(program *os.File, hostBase uint32) (f *os.File, err error) {
+func newUserns(program *os.File, hostBase uint32, namespaces int) (f *os.File, err error) {
+	args := []string{"fre-shell", "hold"}
+	if namespaces > 0 {
+		args = append(args, strconv.Itoa(namespaces))
+	}
 	cmd := &exec.Cmd{
 		Path: fmt.Sprintf("/proc/self/fd/%d", program.Fd()),
-		Args: []string{"fre-shell", "hold"},
+		Args: args,
 		Env:  []string{},
 		Dir:  "/",
 	}

@@ -44,6 +44,7 @@ const (
 	flagCgroup2 = 1 << 0
 	flagPin     = 1 << 1
 	flagTrace   = 1 << 2
+	flagForks   = 1 << 3
 	filtersFD   = 4
 	maxFilters  = 8
 )

@@ -53,6 +53,7 @@ func TestWireLayout(t *testing.T) {
 		{"FRE_CGROUP2", flagCgroup2},
 		{"FRE_PIN", flagPin},
 		{"FRE_TRACE", flagTrace},
+		{"FRE_FORKS", flagForks},
 		{"FRE_WITHOUT_LANDLOCK", flagWithoutLandlock},
 		{"FRE_WITHOUT_CAPABILITIES", flagWithoutCapabilities},
 		{"FRE_WITHOUT_NO_NEW_PRIVS", flagWithoutNoNewPrivs},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ type serveConfig struct {
 	State, Socket, Listen, Group string
 	ConfigFile, LogLevel         string
 	Drain                        time.Duration
-	Pool                         int
+	Pool, Forks                  int
 	MaxBody                      int64
 	Packages                     image.SettingsOverride
 	Debian                       []debian.Source // nil: the host's
@@ -78,6 +79,7 @@ running ahead of their functions (see docs/configuration.md).`,
 	f.StringVar(&cfg.LogLevel, "log-level", "info", "debug, info, warn or error")
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long a graceful stop waits for events in flight")
 	f.IntVar(&cfg.Pool, "pool", 64, "cgroups and network namespaces kept ready")
+	f.IntVar(&cfg.Forks, "forks", 25, "`percent` of the host's memory that fork servers may have together; 0 for none")
 	f.Int64Var(&cfg.MaxBody, "max-body", gateway.DefaultMaxBody, "largest request body in `bytes`")
 	return cmd
 }
@@ -151,6 +153,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
+		ForkPercent: cmp.Or(cfg.Forks, -1),
 	})
 	if err != nil {
 		return err

@@ -687,7 +687,17 @@ def shadows(path, modules):
     return False
 
 
+def send_ready(concurrency, load_us, unforkable=""):
+    ready = '{"protocol":1,"runtime":"python %d.%d.%d","concurrency":%d,"load_us":%d,"unforkable":%s}'
+    send(READY, 0, 0, (ready % (*sys.version_info[:3], concurrency, load_us, quote(unforkable))).encode())
+
+
 def main(name=None):
+    forks = os.environ.pop("FRE_FORK", "") == "1"
+    if forks:
+        import _fork
+
+        _fork.leave_first()
     os.set_inheritable(fd, False)
     os.register_at_fork(after_in_child=forget_channel)
     del sys.path[0]  # the bootstrap's own; /function and /opt/python come from PYTHONPATH
@@ -701,13 +711,16 @@ def main(name=None):
         concurrency = max(1, int(os.environ.get("FRE_CONCURRENCY") or 1))
     except ValueError:
         concurrency = 1
+    began = time.monotonic_ns()
     try:
         handler = load(name)
     except BaseException as e:  # SystemExit at import too
         send_failure(FAILED, 0, e)
         sys.exit(1)
-    ready = '{"protocol":1,"runtime":"python %d.%d.%d","concurrency":%d}' % (*sys.version_info[:3], concurrency)
-    send(READY, 0, 0, ready.encode())
+    load_us = (time.monotonic_ns() - began) // 1000
+    if forks:
+        _fork.serve(load_us)
+    send_ready(concurrency, load_us)
     if concurrency == 1:
         serve_single(handler)
     else:

@@ -26,6 +26,8 @@ var (
 	bootstrap []byte
 	//go:embed _fre.py
 	module []byte
+	//go:embed _fork.py
+	fork []byte
 	//go:embed work.py
 	work []byte
 )
@@ -44,8 +46,11 @@ func (r Runtime) Base() image.BaseSpec { return r.Environment }
 
 // Bootstrap returns the launcher and the module it imports.
 func (Runtime) Bootstrap() map[string][]byte {
-	return map[string][]byte{"bootstrap.py": bootstrap, "_fre.py": module}
+	return map[string][]byte{"bootstrap.py": bootstrap, "_fre.py": module, "_fork.py": fork}
 }
+
+// ForkServer makes it an image.ForkServer: _fork.py.
+func (Runtime) ForkServer() {}
 
 // handlerPattern is module.function, the module with any number of packages.
 var handlerPattern = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)+$`)
@@ -143,7 +148,7 @@ func (Runtime) FinishBase(ctx context.Context, step *image.Step) ([]store.Part, 
 			return nil, err
 		}
 	}
-	if err := b.Write("fre/_fre.py", module); err != nil {
+	if err := errors.Join(b.Write("fre/_fre.py", module), b.Write("fre/_fork.py", fork)); err != nil {
 		return nil, err
 	}
 	lib := "usr/lib/python" + v

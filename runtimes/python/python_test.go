@@ -11,6 +11,8 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
+var _ image.ForkServer = Runtime{}
+
 // A shell starts with the function's own command and environment, or not at all.
 func TestShell(t *testing.T) {
 	tmpl := &image.Template{Handler: "main.handle"}

@@ -5,6 +5,7 @@ package netns
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -46,7 +47,7 @@ func Open(cfg Config) *Pool {
 	}
 	return &Pool{pool.New(pool.Config[*Namespace]{
 		Name: "network namespace", Ready: cfg.Size, Make: create, Clean: (*Namespace).clean,
-		Drop: func(n *Namespace) error { n.close(); return nil }, Log: cfg.Log,
+		Drop: (*Namespace).Close, Log: cfg.Log,
 	})}
 }
 
@@ -82,6 +83,12 @@ func unshare() (*Namespace, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return nil, fmt.Errorf("unshare network namespace: %w", err)
 	}
+	return Adopt()
+}
+
+// Adopt raises loopback in the namespace that the calling thread is in and in
+// which nothing has run yet. The caller owns what it returns; it is no pool's.
+func Adopt() (*Namespace, error) {
 	if err := loopbackUp(); err != nil {
 		return nil, fmt.Errorf("raise loopback: %w", err)
 	}
@@ -94,7 +101,7 @@ func unshare() (*Namespace, error) {
 		n.idle, err = n.sockets()
 	}
 	if err != nil {
-		n.close()
+		_ = n.Close()
 		return nil, err
 	}
 	return n, nil
@@ -147,15 +154,27 @@ func (n *Namespace) sockets() ([]byte, error) {
 }
 
 func (n *Namespace) clean() pool.Verdict {
-	if now, err := n.sockets(); err != nil || !bytes.Equal(now, n.idle) {
+	if !n.Clean() {
 		return pool.Spoilt
 	}
 	return pool.Ready
 }
 
-func (n *Namespace) close() {
-	_ = n.file.Close()
-	if n.used != nil {
-		_ = n.used.Close()
+// Clean says whether no socket is left in the namespace, not even one in
+// TIME_WAIT: then it can be used again.
+func (n *Namespace) Clean() bool {
+	now, err := n.sockets()
+	return err == nil && bytes.Equal(now, n.idle)
+}
+
+// Close lets go of a namespace that is no pool's; it is gone with its last
+// process.
+func (n *Namespace) Close() error {
+	var err error
+	for _, f := range []*os.File{n.file, n.used} {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
 	}
+	return err
 }

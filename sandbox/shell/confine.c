@@ -88,21 +88,46 @@ int landlock_abi(void)
 	return abi < 0 ? 0 : abi;
 }
 
-/* Gives up every capability for good. setns(CLONE_NEWUSER) has just filled all
- * sets, so this comes after it. The secure bits keep uid 0 from regaining them
- * at execve. */
-static long drop_capabilities(void)
+/* Makes a capability survive execve. */
+static long keep_capability(int cap)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct none[2] = {{0}};
+	struct __user_cap_data_struct sets[2];
+
+	long ret = sys(SYS_capget, &header, sets);
+	sets[cap / 32].inheritable |= 1u << cap % 32;
+	if (ret == 0)
+		ret = sys(SYS_capset, &header, sets);
+	return ret == 0 ? sys(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, cap) : ret;
+}
+
+/* Gives up every capability for good. setns(CLONE_NEWUSER) has just filled all
+ * sets, so this comes after it. The secure bits keep uid 0 from regaining them
+ * at execve.
+ *
+ * A fork server keeps one: Linux makes namespaces for nobody without
+ * CAP_SYS_ADMIN. It has it over a user namespace where nothing else lives, and a
+ * filter that leaves no other use of it. */
+static long drop_capabilities(int forks)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct kept[2] = {{0}};
 	long ret;
 
 	for (int cap = 0; cap < 64; cap++) {
+		if (forks && cap == CAP_SYS_ADMIN)
+			continue;
 		ret = sys(SYS_prctl, PR_CAPBSET_DROP, cap);
 		if (ret == -EINVAL && cap > 0)
 			break; /* past the last one this kernel has */
 		if (ret != 0)
 			return ret;
+	}
+	if (forks) {
+		ret = keep_capability(CAP_SYS_ADMIN);
+		if (ret != 0)
+			return ret;
+		kept[0].effective = kept[0].permitted = kept[0].inheritable = 1u << CAP_SYS_ADMIN;
 	}
 	ret = sys(SYS_prctl, PR_SET_SECUREBITS,
 		  SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP |
@@ -110,7 +135,7 @@ static long drop_capabilities(void)
 			  SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED);
 	if (ret != 0)
 		return ret;
-	return sys(SYS_capset, &header, none);
+	return sys(SYS_capset, &header, kept);
 }
 
 /* Keeps those of the tenant's own namespace through execve. */
@@ -135,7 +160,7 @@ long confine(uint32_t flags, int16_t filter, uint32_t *step)
 	long ret;
 
 	*step = FRE_STEP_CAPABILITIES;
-	ret = flags & FRE_WITHOUT_CAPABILITIES ? keep_capabilities() : drop_capabilities();
+	ret = flags & FRE_WITHOUT_CAPABILITIES ? keep_capabilities() : drop_capabilities(flags & FRE_FORKS);
 	/* Without it the kernel takes neither of the two that follow. */
 	if (ret == 0 && !(flags & FRE_WITHOUT_NO_NEW_PRIVS))
 		ret = sys(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1);

@@ -3,7 +3,8 @@
  *   fre-shell spawn    the spawner: pid 1 of a pid namespace of its own, an
  *                      empty read-only root, one socket (fd 3) to the engine.
  *                      It ends with the socket, and all sandboxes with it.
- *   fre-shell hold     makes a user namespace and waits for its input to end.
+ *   fre-shell hold [N] makes a user namespace, in which N namespaces of each
+ *                      other kind can be made, and waits for its input to end.
  *   fre-shell probe    prints which calls of the kernel's are there.
  *   fre-shell layout   prints wire.h's numbers for the test of wire.go.
  *
@@ -21,21 +22,36 @@
 
 #include "shell.h"
 
-/* hold keeps a user namespace alive until the engine has written its maps and
- * opened it; it exits with the errno of what failed. No namespace can be made below it: in one of its own a function
- * would have every capability, and with them most of the kernel before it. The
- * limit is the namespace's own (namespaces(7)), not the host's. */
-static int hold(void)
+/* Writes a limit of the user namespace's own (namespaces(7)), not of the host's. */
+static int limit(const char *path, const char *value)
 {
-	char c = '1';
-	int fd;
+	size_t size = strlen(value);
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
 
-	if (unshare(CLONE_NEWUSER) != 0)
+	if (fd < 0 || write(fd, value, size) != (ssize_t)size)
+		return -1;
+	return close(fd);
+}
+
+/* hold keeps a user namespace alive until the engine has written its maps and
+ * opened it; it exits with the errno of what failed. No user namespace can be
+ * made below it: in one of its own a function would have every capability, and
+ * with them most of the kernel before it. Of each other kind as many can be as
+ * the text says, where there is one. */
+static int hold(const char *namespaces)
+{
+	static const char *const kinds[] = {
+		"/proc/sys/user/max_mnt_namespaces", "/proc/sys/user/max_pid_namespaces",
+		"/proc/sys/user/max_net_namespaces", "/proc/sys/user/max_ipc_namespaces",
+		"/proc/sys/user/max_uts_namespaces", "/proc/sys/user/max_cgroup_namespaces",
+	};
+	char c = '1';
+
+	if (unshare(CLONE_NEWUSER) != 0 || limit("/proc/sys/user/max_user_namespaces", "0") != 0)
 		return errno;
-	fd = open("/proc/sys/user/max_user_namespaces", O_WRONLY | O_CLOEXEC);
-	if (fd < 0 || write(fd, "0", 1) != 1)
-		return errno;
-	close(fd);
+	for (size_t i = 0; namespaces != NULL && i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (limit(kinds[i], namespaces) != 0)
+			return errno;
 	if (write(1, &c, 1) != 1)
 		return errno;
 	while (read(0, &c, 1) > 0)
@@ -59,8 +75,8 @@ int main(int argc, char **argv)
 {
 	if (argc == 2 && strcmp(argv[1], "spawn") == 0)
 		return spawn();
-	if (argc == 2 && strcmp(argv[1], "hold") == 0)
-		return hold();
+	if ((argc == 2 || argc == 3) && strcmp(argv[1], "hold") == 0)
+		return hold(argv[2]);
 	if (argc == 2 && strcmp(argv[1], "probe") == 0)
 		return probe();
 	if (argc == 2 && strcmp(argv[1], "layout") == 0)

@@ -69,6 +69,7 @@ enum fre_flag {
 	FRE_CGROUP2 = 1 << 0, /* fd_cgroup is a cgroup v2 directory to be born in */
 	FRE_PIN = 1 << 1,     /* begin on one CPU: the engine widens it afterwards */
 	FRE_TRACE = 1 << 2,   /* tell when each step was done */
+	FRE_FORKS = 1 << 3,   /* a fork server: keeps CAP_SYS_ADMIN of its user namespace */
 	/* For tests, which show by it what a defence is worth. */
 	FRE_WITHOUT_LANDLOCK = 1 << 16,
 	FRE_WITHOUT_CAPABILITIES = 1 << 17, /* those of its own user namespace are kept */

@@ -1,0 +1,484 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/sandbox/pool"
+)
+
+const (
+	// heavyImport is how long a handler must take to import before it is worth
+	// the memory of a fork server: the interpreter's own start takes as long.
+	heavyImport = 20 * time.Millisecond
+	// forkWithin bounds a fork, which takes milliseconds.
+	forkWithin = 5 * time.Second
+	// forkIdle is how long a fork server stays without a fork, or as long as the
+	// function's instances if that is longer.
+	forkIdle = 30 * time.Minute
+)
+
+// forker decides whether a function has a fork server and keeps it: one sandbox
+// that has imported the handler, whose children become instances (sandbox.Fork).
+// It starts behind the back of ordinary starts, when the first of them shows that
+// it is worth it, and until it is there, and whenever it cannot, instances are
+// started as ever. A nil forker never forks.
+type forker struct {
+	f *function
+
+	mu       sync.Mutex
+	off      string      // why it never will again
+	server   *forkServer // nil while there is none
+	starting bool
+	failures int // in a row
+	retry    time.Time
+	closed   bool // the function is retired
+}
+
+// newForker says why where the host cannot have fork servers.
+func newForker(f *function) *forker {
+	k := &forker{f: f}
+	if f.e.cfg.ForkPercent < 0 {
+		k.off = "the engine may have no fork servers (fre serve --forks)"
+	} else if err := sandbox.CanFork(); err != nil {
+		k.off = "this host cannot: " + err.Error()
+	}
+	return k
+}
+
+// describe is Function.Fork.
+func (k *forker) describe() string {
+	if k == nil {
+		return ""
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.off != "":
+		return "off: " + k.off
+	case k.server != nil:
+		return "on"
+	}
+	return "waiting"
+}
+
+// consider starts a fork server after an ordinary start that it would have made
+// faster.
+func (k *forker) consider(ready channel.Ready) {
+	if k == nil {
+		return
+	}
+	if !k.f.fresh() && time.Duration(ready.LoadMicros)*time.Microsecond < heavyImport {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.off != "" || k.server != nil || k.starting || k.closed || time.Now().Before(k.retry) {
+		return
+	}
+	k.starting = true
+	k.f.e.spawn(k.start)
+}
+
+// refuse turns forking off for good; the function's log says why.
+func (k *forker) refuse(why string) {
+	k.mu.Lock()
+	k.off = why
+	k.mu.Unlock()
+	k.f.logs.append(LogLine{Time: time.Now(), Stream: "log", Level: "info", Text: "instances are not forked: " + why})
+}
+
+// start starts the fork server and stays until that has ended.
+func (k *forker) start() {
+	f := k.f
+	s := &forkServer{f: f, used: make(chan struct{}, 1)}
+	err := f.e.forks.take(f.config.Resources.MemoryBytes)
+	if err == nil {
+		defer f.e.forks.give(f.config.Resources.MemoryBytes)
+		ctx, cancel := context.WithTimeoutCause(context.Background(), f.config.Resources.Timeout, ErrTimeout)
+		err = s.boot(ctx)
+		cancel()
+	}
+	var declined *declinedError
+	if errors.As(err, &declined) {
+		k.refuse(declined.why)
+	}
+	began := time.Now()
+	k.mu.Lock()
+	k.starting = false
+	if err == nil && !k.closed {
+		k.server = s
+	}
+	unwanted := k.closed
+	k.mu.Unlock()
+	if err == nil {
+		if unwanted {
+			s.close()
+		}
+		err = s.watch(k)
+	}
+	k.mu.Lock()
+	k.server = nil
+	if time.Since(began) > time.Minute {
+		k.failures = 0
+	}
+	if err != nil {
+		k.failures++
+		k.retry = time.Now().Add(min(time.Second<<min(k.failures-1, 9), 5*time.Minute))
+	}
+	k.mu.Unlock()
+	if err != nil {
+		if !errors.Is(err, errNoRoom) && declined == nil {
+			f.e.metrics.forkServers.WithLabelValues(f.name).Inc()
+		}
+		f.e.log.Debug("fork server ended", "function", f.name, "error", err)
+	}
+}
+
+// close lets the fork server end after its last fork.
+func (k *forker) close() {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	s := k.server
+	k.server, k.closed = nil, true
+	k.mu.Unlock()
+	if s != nil {
+		s.close()
+	}
+}
+
+// lend makes in an instance that was forked: before, or now. false if there is
+// none to be had.
+func (k *forker) lend(ctx context.Context, in *instance) bool {
+	if k == nil {
+		return false
+	}
+	k.mu.Lock()
+	s := k.server
+	k.mu.Unlock()
+	if s == nil {
+		return false
+	}
+	child, ok := s.pool.TryTake()
+	if !ok {
+		var err error
+		if child, err = s.fork(ctx); err != nil {
+			return false
+		}
+	}
+	select {
+	case s.used <- struct{}{}:
+	default:
+	}
+	in.box, in.conn, in.kind = child.box, child.conn, sandbox.StartForked
+	child.instance.Store(in)
+	return true
+}
+
+// budget is memory that fork servers may have together: the sum of their limits.
+type budget struct {
+	mu   sync.Mutex
+	left int64 // bytes
+}
+
+var errNoRoom = errors.New("the fork servers of all functions have all the memory they may have")
+
+func (b *budget) take(bytes int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if bytes > b.left {
+		return errNoRoom
+	}
+	b.left -= bytes
+	return nil
+}
+
+func (b *budget) give(bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left += bytes
+}
+
+// forkServer is one fork server that runs.
+type forkServer struct {
+	f    *function
+	box  *box
+	conn *channel.Conn
+	pool *pool.Pool[*forked]
+	used chan struct{} // one token: a fork was lent
+
+	mu      sync.Mutex
+	holds   int  // forks being made or running
+	closing bool // no more of them; ends with the last
+}
+
+// forked is a fork that waits in the pool or has become an instance.
+type forked struct {
+	box      *box
+	conn     *channel.Conn
+	instance atomic.Pointer[instance]
+}
+
+func (c *forked) state() State {
+	if in := c.instance.Load(); in != nil {
+		return in.currentState()
+	}
+	return StateParked
+}
+
+func (c *forked) ask() error {
+	if in := c.instance.Load(); in != nil {
+		return in.ask()
+	}
+	return c.conn.Stop()
+}
+
+func (c *forked) alive() bool {
+	select {
+	case <-c.conn.Done():
+		return false
+	case <-c.box.sb.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+func (c *forked) drop() error {
+	c.box.kill()
+	return c.conn.Close()
+}
+
+// declinedError is what a bootstrap says that finds the module unfit.
+type declinedError struct{ why string }
+
+func (e *declinedError) Error() string { return e.why }
+
+// boot starts the server and waits until it has imported the handler. On failure
+// nothing is left of it.
+func (s *forkServer) boot(ctx context.Context) error {
+	f := s.f
+	ours, theirs, err := socketpair()
+	if err != nil {
+		return err
+	}
+	spec := f.spec(newID())
+	spec.Channel = theirs
+	spec.Env = append(f.environment(), "FRE_FORK=1")
+	ready, most := f.forksReady()
+	spec.Forks = f.config.Instances.Max + most + runtime.NumCPU()
+	// Its forks are born in its cgroup, and a fork must not wait for the quota of
+	// an event.
+	spec.Limits.Pids += int64(most) + 8
+	spec.Limits.CPUMillis = max(spec.Limits.CPUMillis, 1000)
+	s.conn = channel.NewConn(ours, channel.Config{Log: f.channelLog(spec.ID)})
+	s.box = f.newBox(spec.ID, func() State { return StateParked }, s.conn.Stop)
+	err = f.start(ctx, spec, s.box)
+	_ = theirs.Close()
+	if err != nil {
+		_ = s.conn.Close()
+		return err
+	}
+	said, err := s.conn.Ready(ctx)
+	if err == nil && said.Unforkable != "" {
+		err = &declinedError{said.Unforkable}
+	}
+	if err != nil {
+		s.box.kill()
+		_ = s.conn.Close()
+		<-s.box.gone
+		return err
+	}
+	s.pool = pool.New(pool.Config[*forked]{
+		Name: "fork", Ready: ready, Max: most, Make: func() (*forked, error) { return s.fork(context.Background()) },
+		Alive: (*forked).alive, Drop: (*forked).drop, Log: f.e.log,
+	})
+	return nil
+}
+
+// forksReady is how many forks wait for their event, without demand and after
+// great demand.
+func (f *function) forksReady() (ready, most int) {
+	ready, most = 1, 4
+	if f.fresh() {
+		ready, most = 2, 16
+	}
+	return min(ready, f.config.Instances.Max), min(most, f.config.Instances.Max)
+}
+
+// errSlowFork is the cause of a fork that took too long.
+var errSlowFork = errors.New("fork server did not answer")
+
+// fork makes one child, which is ready for its event: pool.ErrFull when there may
+// be no more. A server that fails at it is killed: the next one comes after a
+// pause.
+func (s *forkServer) fork(ctx context.Context) (*forked, error) {
+	if !s.hold() {
+		return nil, pool.ErrFull
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, forkWithin, errSlowFork)
+	defer cancel()
+	c, err := s.make(ctx)
+	switch {
+	case err == nil:
+		return c, nil
+	case errors.Is(err, sandbox.ErrForks):
+	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSlowFork): // the event is over
+	default:
+		s.f.e.log.DebugContext(ctx, "not forked", "function", s.f.name, "error", err)
+		s.box.kill()
+	}
+	return nil, pool.ErrFull
+}
+
+// make makes one child that is held already.
+func (s *forkServer) make(ctx context.Context) (*forked, error) {
+	kept := false
+	defer func() {
+		if !kept { // or its end will do it
+			s.release()
+		}
+	}()
+	f := s.f
+	leave, err := s.box.sb.Fork()
+	if err != nil {
+		return nil, err
+	}
+	id := newID()
+	ours, pidfd, err := s.ask(ctx, id, leave)
+	if err != nil {
+		leave.Cancel()
+		return nil, err
+	}
+	sb, err := leave.Adopt(pidfd, sandbox.ForkSpec{ID: id, Limits: f.limits()})
+	if err != nil {
+		_ = ours.Close()
+		return nil, err
+	}
+	c := &forked{}
+	c.box = f.newBox(id, c.state, c.ask)
+	c.box.ended = s.release
+	c.conn = channel.NewConn(ours, channel.Config{Log: f.channelLog(id)})
+	f.e.boxes.adopt(f.e, c.box, sb)
+	kept = true
+	err = c.conn.Go()
+	if err == nil {
+		_, err = c.conn.Ready(ctx)
+	}
+	if err != nil {
+		_ = c.drop()
+		return nil, fmt.Errorf("fork: %w", err)
+	}
+	return c, nil
+}
+
+// ask has the server make a child and returns its channel and a pidfd of it.
+func (s *forkServer) ask(ctx context.Context, id string, leave *sandbox.Fork) (_ *net.UnixConn, pidfd int, err error) {
+	ours, theirs, err := socketpair()
+	if err != nil {
+		return nil, -1, err
+	}
+	defer theirs.Close()
+	defer func() {
+		if err != nil {
+			_ = ours.Close()
+		}
+	}()
+	if err := channel.ExpectFork(ours); err != nil {
+		return nil, -1, err
+	}
+	stdout, err := s.f.logs.pipe(s.f.e, id, "stdout")
+	if err != nil {
+		return nil, -1, err
+	}
+	defer stdout.Close()
+	stderr, err := s.f.logs.pipe(s.f.e, id, "stderr")
+	if err != nil {
+		return nil, -1, err
+	}
+	defer stderr.Close()
+	if err := s.conn.Fork(theirs, stdout, stderr, leave.Network()); err != nil {
+		return nil, -1, err
+	}
+	_ = theirs.Close() // or a child that is not made would go unnoticed
+	pidfd, err = channel.Forked(ctx, ours)
+	return ours, pidfd, err
+}
+
+// hold counts one fork, from before it is made to its end; false when there may
+// be no more.
+func (s *forkServer) hold() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.holds++
+	return true
+}
+
+func (s *forkServer) release() {
+	s.mu.Lock()
+	s.holds--
+	last := s.closing && s.holds == 0
+	s.mu.Unlock()
+	if last {
+		s.box.kill()
+	}
+}
+
+// close makes no more forks and ends the server after the last one.
+func (s *forkServer) close() {
+	s.mu.Lock()
+	first := !s.closing
+	s.closing = true
+	last := s.holds == 0
+	s.mu.Unlock()
+	if last {
+		s.box.kill()
+	}
+	if first {
+		s.f.e.spawn(s.pool.Close) // which drops those that wait
+	}
+}
+
+// watch waits for the server's end, and closes it when it has not been used for
+// long. nil if it was closed.
+func (s *forkServer) watch(k *forker) error {
+	idle := max(forkIdle, s.f.config.Instances.Idle)
+	t := time.NewTimer(idle)
+	defer t.Stop()
+	for running := true; running; {
+		select {
+		case <-s.used:
+			t.Reset(idle)
+		case <-t.C:
+			k.mu.Lock()
+			k.server = nil
+			k.mu.Unlock()
+			s.close()
+		case <-s.box.gone:
+			running = false
+		}
+	}
+	s.mu.Lock()
+	closed := s.closing
+	s.closing = true
+	s.mu.Unlock()
+	s.pool.Close()
+	_ = s.conn.Close()
+	if !closed {
+		return &CrashError{Status: s.box.sb.Status(), Reason: crashReason(s.box.sb.Status(), "it was told to")}
+	}
+	return nil
+}

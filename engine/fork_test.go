@@ -1,0 +1,538 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
+)
+
+// evaluate is a handler that runs the event's body and answers its variable out.
+const evaluate = `
+def handle(event, context):
+    names = {}
+    exec(event.text, names)
+    return str(names.get("out", ""))
+`
+
+// python puts an image of the host's own interpreter, the real bootstrap and a
+// function's module.
+func (r *rig) python(name, module string, change func(*image.Config)) {
+	r.t.Helper()
+	if err := sandbox.CanFork(); err != nil {
+		r.t.Skipf("this kernel has no fork servers: %v", err)
+	}
+	w, err := r.store.Create()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer w.Abort()
+	add := func(target, source string) {
+		f, err := os.Open(source)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		defer f.Close()
+		st, err := f.Stat()
+		if err == nil {
+			err = w.File(target, st.Mode().Perm(), st.ModTime(), f)
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	binary, err := filepath.EvalSymlinks("/usr/bin/python3")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	lib := "usr/lib/" + filepath.Base(binary)
+	needed := []string{binary}
+	tops := regexp.MustCompile(`^(asyncio|collections|concurrent|ctypes|email|encodings|http|importlib|json|lib-dynload|logging|re|sqlite3|urllib|xml|[^/]*\.py)(/|$)`)
+	err = filepath.WalkDir("/"+lib, func(path string, d fs.DirEntry, err error) error {
+		rel := strings.TrimPrefix(path, "/"+lib+"/")
+		switch {
+		case err != nil || path == "/"+lib:
+			return err
+		case !tops.MatchString(rel) || d.Name() == "__pycache__":
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case !d.Type().IsRegular():
+			return nil
+		}
+		if strings.HasSuffix(path, ".so") {
+			needed = append(needed, path)
+		}
+		add(lib+"/"+rel, path)
+		return nil
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	out, err := exec.CommandContext(r.t.Context(), "ldd", needed...).Output()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	libraries := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^\t(?:\S+ => )?(/\S+) \(`).FindAllStringSubmatch(string(out), -1) {
+		if !libraries[m[1]] {
+			libraries[m[1]] = true
+			add(m[1][1:], m[1])
+		}
+	}
+	add("usr/bin/python3", binary)
+	for _, name := range []string{"bootstrap.py", "_fre.py", "_fork.py"} {
+		add("opt/fre/"+name, "../runtimes/python/"+name)
+	}
+	for path, text := range map[string]string{"function/main.py": module, "etc/resolv.conf": "", "etc/hosts": "127.0.0.1 localhost\n"} {
+		if err := w.File(path, 0o644, time.Unix(1, 0), strings.NewReader(text)); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	tree, err := w.Commit(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	cfg := image.Config{
+		Base: "python", Args: []string{"/usr/bin/python3", "-S", "/opt/fre/bootstrap.py", "main.handle"},
+		Env:      []string{"PYTHONPATH=/function:/opt/python", "PYTHONDONTWRITEBYTECODE=1", "HOME=/work", "LANG=C.UTF-8"},
+		Protocol: image.ProtocolChannel, Tenant: "default", Forks: true,
+		Instances: image.Instances{Isolation: image.IsolationEvent, Concurrency: 1, Max: 8, Idle: time.Minute},
+		Resources: image.Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: 20 * time.Second},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	img := r.put(name, cfg, []store.Part{{Kind: "code", Name: "python", Tree: tree}})
+	if _, err := r.Deploy(r.t.Context(), name, img, DeployOptions{}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// settled waits until forking is on or off for good.
+func (r *rig) settled(name string) string {
+	r.t.Helper()
+	state := ""
+	eventually(r.t, "the fork server", func() bool {
+		f, err := r.Function(name)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		state = f.Fork
+		return state != "waiting"
+	})
+	return state
+}
+
+// forked calls once the fork server is there.
+func (r *rig) forked(name, body string) string {
+	r.t.Helper()
+	if state := r.settled(name); state != "on" {
+		r.t.Fatalf("forking of %s is %q", name, state)
+	}
+	got, resp, err := r.call(r.t.Context(), name, "/", body)
+	if err != nil || resp.StartKind != sandbox.StartForked || !resp.Cold {
+		r.t.Fatalf("%s(%q) = %q, %+v, %v", name, body, got, resp, err)
+	}
+	return got
+}
+
+func TestForkIsolation(t *testing.T) {
+	r := open(t)
+	r.python("f", "import ctypes, os, random, socket, ssl, tempfile, uuid\n"+evaluate, nil)
+	if resp := r.mustCall("f", "/", "out = 1", "1"); resp.StartKind == sandbox.StartForked {
+		t.Errorf("the first start was %q", resp.StartKind)
+	}
+	for _, c := range []struct{ name, code, want string }{
+		{"process id", "import os; out = os.getpid(), os.getppid()", "(1, 0)"},
+		{"proc", "import os; out = sorted(n for n in os.listdir('/proc') if n.isdigit())", "['1']"},
+		{"user", "import os; out = os.getuid(), os.getgid(), os.getgroups()", "(1000, 1000, [])"},
+		{"capabilities", `out = [l.split()[1] for l in open("/proc/self/status") if l.startswith(("CapInh", "CapPrm", "CapEff", "CapAmb"))]`, "['0000000000000000', '0000000000000000', '0000000000000000', '0000000000000000']"},
+		{"no new privileges", `out = [l.split()[1] for l in open("/proc/self/status") if l.startswith("NoNewPrivs")]`, "['1']"},
+		{"cgroup", `out = {l.strip().split(":")[2] for l in open("/proc/self/cgroup") if l.split(":")[1].strip() in ("cpu", "memory", "pids", "cpuacct") or l.startswith("0:") and l.strip() != "0::/"} or {"/"}`, "{'/'}"},
+		{"files", "import os; out = sorted(os.listdir('/proc/self/fd'))", "['0', '1', '2', '3', '4']"},
+		{"empty tmp", "import os; out = os.listdir('/tmp'); open('/tmp/x', 'w').close()", "[]"},
+		{"empty tmp again", "import os; out = os.listdir('/tmp')", "[]"},
+		{"size of tmp", "import os; s = os.statvfs('/tmp'); out = s.f_blocks * s.f_frsize", "1048576"},
+		{"host name", "import socket; out = socket.gethostname()", "f"},
+		{"work", "open('/work/x', 'a').write('x'); out = open('/work/x').read()", "x"},
+		{"work again", "open('/work/x', 'a').write('x'); out = open('/work/x').read()", "xx"},
+		{"loopback", `
+import socket
+s = socket.create_server(("127.0.0.1", 8000))
+c = socket.create_connection(("127.0.0.1", 8000))
+s.accept()[0].sendall(b"hello"); out = c.recv(5)`, "b'hello'"},
+		{"thread", `
+import threading
+t = threading.Thread(target=lambda: globals().update(out=threading.get_native_id() != 1)); t.start(); t.join()
+out = True`, "True"},
+		{"child", "import os; p = os.fork() or os._exit(7); out = os.waitstatus_to_exitcode(os.waitpid(p, 0)[1])", "7"},
+		{"subprocess", "import subprocess, sys; out = subprocess.run([sys.executable, '-S', '-c', 'print(5)'], capture_output=True).stdout", `b'5\n'`},
+		{"mount", "import ctypes; c = ctypes.CDLL(None, use_errno=True); c.mount(b'x', b'/tmp', b'tmpfs', 0, None); out = ctypes.get_errno()", "1"},
+		{"more namespaces", "import ctypes; c = ctypes.CDLL(None, use_errno=True); c.unshare(0x20000); out = ctypes.get_errno()", "1"},
+		{"user namespace", "import ctypes; c = ctypes.CDLL(None, use_errno=True); out = c.unshare(0x10000000)", "-1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := r.forked("f", c.code); got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestForkUnique: what is random differs from fork to fork.
+func TestForkUnique(t *testing.T) {
+	r := open(t)
+	r.python("f", "import random, ssl, tempfile, uuid\nrandom.seed(1); ssl.RAND_bytes(8); next(tempfile._get_candidate_names())\n"+evaluate, nil)
+	r.mustCall("f", "/", "", "")
+	for _, code := range []string{
+		"import random; out = random.random()",
+		"import ssl; out = ssl.RAND_bytes(8)",
+		"import tempfile; out = next(tempfile._get_candidate_names())",
+		"import uuid; out = uuid.uuid4()",
+		"import uuid; out = uuid.uuid1()",
+		"import os; out = os.urandom(8)",
+		"import secrets; out = secrets.token_hex(8)",
+	} {
+		seen := map[string]bool{}
+		for range 8 {
+			if got := r.forked("f", code); seen[got] {
+				t.Errorf("%s: %s twice", code, got)
+			} else {
+				seen[got] = true
+			}
+		}
+	}
+}
+
+func TestForkDeclined(t *testing.T) {
+	r := open(t)
+	for name, c := range map[string]struct{ module, want string }{
+		"thread":  {"import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n", "off: the module started 1 threads at import"},
+		"process": {"import subprocess\np = subprocess.Popen(['/usr/bin/python3', '-S', '-c', 'import time; time.sleep(60)'])\n", "off: the module started a process at import"},
+		"socket":  {"import socket\ns = socket.create_server(('127.0.0.1', 0))\n", "off: the module keeps socket:[…] open after import"},
+		"file":    {"f = open('/function/main.py')\n", "off: the module keeps /function/main.py open after import"},
+		"tmp":     {"open('/tmp/cache', 'w').close()\n", "off: the module left files in /tmp at import"},
+		"memory":  {"import mmap\nm = mmap.mmap(-1, 4096)\n", "off: the module made memory at import that its children would share"},
+		"never":   {"", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r.python(name, c.module+evaluate, func(cfg *image.Config) { cfg.Forks = name != "never" })
+			r.mustCall(name, "/", "out = 1", "1")
+			got := regexp.MustCompile(`\[\d+\]`).ReplaceAllString(r.settled(name), "[…]")
+			if got != c.want {
+				t.Fatalf("forking is %q, want %q", got, c.want)
+			}
+			if resp := r.mustCall(name, "/", "out = 2", "2"); resp.StartKind == sandbox.StartForked {
+				t.Errorf("start was %q", resp.StartKind)
+			}
+		})
+	}
+}
+
+// TestForkInstances: a slow import makes reused instances forked ones, threads
+// included.
+func TestForkInstances(t *testing.T) {
+	r := open(t)
+	r.python("f", "import time\ntime.sleep(0.05)\n"+evaluate, func(c *image.Config) {
+		c.Instances.Isolation, c.Instances.Concurrency, c.Resources.Pids = image.IsolationInstance, 4, 64
+	})
+	first := r.mustCall("f", "/", "out = 1", "1")
+	if first.StartKind == sandbox.StartForked {
+		t.Errorf("first start was %q", first.StartKind)
+	}
+	if warm := r.mustCall("f", "/", "out = 1", "1"); warm.StartKind != StartWarm {
+		t.Errorf("second start was %q", warm.StartKind)
+	}
+	if state := r.settled("f"); state != "on" {
+		t.Fatal(state)
+	}
+	if err := r.Stop(t.Context(), first.Instance, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	r.forked("f", "out = 1")
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if got, _, err := r.call(t.Context(), "f", "/", "import time; time.sleep(0.05); out = 3"); err != nil || got != "3" {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestForkEnds(t *testing.T) {
+	r := open(t)
+	r.python("f", evaluate, func(c *image.Config) { c.Resources.Timeout = 3 * time.Second })
+	r.mustCall("f", "/", "out = 1", "1")
+	r.forked("f", "out = 1")
+	for _, c := range []struct{ name, code, want string }{
+		{"exit", "import os; os._exit(3)", "function exited with status 3 before it answered"},
+		{"signal", "import os, ctypes; ctypes.string_at(0)", "function was killed by SIGSEGV before it answered"},
+		{"memory", "x = bytearray(300 << 20)", "function ran out of memory before it answered"},
+		{"exception", "1 / 0", "ZeroDivisionError: division by zero"},
+		{"time", "while True: pass", ErrTimeout.Error()},
+		{"stuck", "import signal, time; [signal.signal(s, signal.SIG_IGN) for s in (2, 15)]; time.sleep(60)", ErrTimeout.Error()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r.settled("f")
+			_, _, err := r.call(t.Context(), "f", "/", c.code)
+			if err == nil || err.Error() != c.want {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+	r.forked("f", "out = 1")
+	for _, s := range r.Sandboxes(true) {
+		if s.State == StateExited && s.Exit.CPU == 0 {
+			t.Errorf("%+v has used no CPU time: %+v", s, s.Exit)
+		}
+	}
+}
+
+// TestForkServerDies: its forks go with it, events are served by ordinary
+// starts, and another comes.
+func TestForkServerDies(t *testing.T) {
+	r := open(t)
+	r.python("f", evaluate, nil)
+	r.mustCall("f", "/", "out = 1", "1")
+	r.forked("f", "out = 1")
+	f, err := r.lookup("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.forks.mu.Lock()
+	server := f.forks.server
+	f.forks.mu.Unlock()
+	failed := make(chan error)
+	go func() {
+		_, _, err := r.call(context.Background(), "f", "/", "import time; open('/work/on', 'w').close(); time.sleep(60)")
+		failed <- err
+	}()
+	work := filepath.Join(r.state, "tenants/default/work/on")
+	eventually(t, "the event's begin", func() bool { return exists(work) })
+	server.box.kill()
+	var crash *CrashError
+	if err := <-failed; !errors.As(err, &crash) {
+		t.Errorf("an event on a fork of a dead server: %v", err)
+	}
+	<-server.box.gone
+	r.mustCall("f", "/", "out = 2", "2")
+	f.forks.mu.Lock()
+	f.forks.retry = time.Time{} // the back-off's time is over
+	f.forks.mu.Unlock()
+	r.mustCall("f", "/", "out = 3", "3")
+	r.forked("f", "out = 4")
+}
+
+func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }
+
+// TestForkRedeploy: an event on a fork ends on the deployment it began with.
+func TestForkRedeploy(t *testing.T) {
+	r := open(t)
+	r.python("f", "version = 1\n"+evaluate, nil)
+	r.mustCall("f", "/", "out = 1", "1")
+	r.forked("f", "out = 1")
+	answer := make(chan string)
+	go func() {
+		got, _, err := r.call(context.Background(), "f", "/", "import main, os, time; open('/work/on', 'w').close()\nwhile not os.path.exists('/work/off'): time.sleep(0.01)\nout = main.version")
+		answer <- fmt.Sprint(got, err)
+	}()
+	work := filepath.Join(r.state, "tenants/default/work")
+	eventually(t, "the event's begin", func() bool { return exists(work + "/on") })
+	r.python("f", "version = 2\n"+evaluate, nil)
+	r.mustCall("f", "/", "import main; out = main.version", "2")
+	if err := os.WriteFile(work+"/off", nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-answer; got != "1<nil>" {
+		t.Errorf("the old deployment's event: %s", got)
+	}
+	r.forked("f", "out = 1")
+}
+
+// TestForkHostile: a module that takes the fork server over gets no instance
+// accepted that is none, and events are served by ordinary starts.
+func TestForkHostile(t *testing.T) {
+	// Replaces the bootstrap's part; attack is run for each FORK.
+	takeover := func(attack string) string {
+		return `
+import os, sys
+_fre, _fork = sys.modules["_fre"], sys.modules.get("_fork")
+
+def serve(load_us):
+    from _socket import socket
+    _fre.send_ready(1, load_us, "")
+    channel = socket(fileno=3)
+    while True:
+        fds = _fork.receive(channel)
+        if fds is None:
+            os._exit(0)
+        attack(fds)
+        for fd in fds:
+            os.close(fd)
+
+def report(fd):
+    _fre.fd = fd
+    _fre.send(_fork.FORKED, 0, 0)
+    _fre.fd = 3
+
+def sleep():
+    import time
+    time.sleep(60)
+
+def attack(fds):
+` + attack + `
+if _fork:
+    _fork.serve = serve
+` + evaluate
+	}
+	r := open(t)
+	for name, attack := range map[string]string{
+		"itself": "    report(fds[0])\n",
+		"not first": `
+    if os.fork() == 0:
+        _fork.check(_fork.libc.unshare(_fork.NEWNS | _fork.NEWIPC | _fork.NEWUTS | _fork.NEWNET))
+        report(fds[0])
+        sleep()
+`,
+		"shared namespaces": `
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    _fork.check(_fork.libc.unshare(_fork.NEWPID))
+    if os.fork() == 0:
+        report(fds[0])
+        sleep()
+    _fork.check(_fork.libc.setns(own, _fork.NEWPID))
+    os.close(own)
+`,
+		"noise":      "    os.write(fds[0], b'x' * 4096)\n",
+		"wrong word": "    os.write(fds[0], bytes((0, 0, 0, 0, _fre.READY)) + bytes(11))\n",
+		"files":      "    import _socket; from _socket import SOL_SOCKET, SCM_RIGHTS; _socket.socket(fileno=os.dup(fds[0])).sendmsg([bytes(16)], [(SOL_SOCKET, SCM_RIGHTS, bytes((1, 0, 0, 0)) * 20)])\n",
+		"silence":    "    globals().setdefault('kept', []).append([os.dup(fd) for fd in fds])\n",
+		"dies":       "    os._exit(0)\n",
+		"killed":     "    if os.fork() == 0: os.kill(os.getppid(), 9)\n    sleep()\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			name := strings.ReplaceAll(name, " ", "-")
+			r.python(name, takeover(attack), nil)
+			r.mustCall(name, "/", "out = 0", "0")
+			f, err := r.lookup(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the fork server's end", func() bool {
+				f.forks.mu.Lock()
+				defer f.forks.mu.Unlock()
+				return f.forks.failures > 0 && f.forks.server == nil
+			})
+			if resp := r.mustCall(name, "/", "out = 1", "1"); resp.StartKind == sandbox.StartForked {
+				t.Errorf("start was %q", resp.StartKind)
+			}
+			eventually(t, "the end of all sandboxes", func() bool { return len(r.Sandboxes(false)) == 0 })
+		})
+	}
+}
+
+// TestForkServerPower: what the module can do with the fork server's capability
+// at its import, which is when nobody looks.
+func TestForkServerPower(t *testing.T) {
+	r := open(t)
+	r.python("f", `
+import ctypes, os
+def attempt(name, *args):
+    c = ctypes.CDLL(None, use_errno=True)
+    ctypes.set_errno(0)
+    c[name](*args)
+    return name, ctypes.get_errno()
+if "_fork" in __import__("sys").modules:
+    out = [l.split()[1] for l in open("/proc/self/status") if l.startswith(("CapPrm", "CapEff", "CapBnd"))]
+    spaces = []
+    try:
+        while len(spaces) < 1000:
+            import _fork
+            own = os.open("/proc/self/ns/net", os.O_RDONLY)
+            _fork.check(_fork.libc.unshare(_fork.NEWNET | _fork.NEWNS | _fork.NEWIPC | _fork.NEWUTS))
+            spaces.append(own)
+    except OSError as e:
+        os.close(own)
+        last = e.errno
+    with open("/work/report", "w") as f:
+        print(out, len(spaces), last, attempt("unshare", 0x10000000), attempt("setns", os.open("/proc/self/ns/user", 0), 0), file=f)
+    raise SystemExit("done")
+`+evaluate, nil)
+	r.mustCall("f", "/", "out = 1", "1")
+	work := filepath.Join(r.state, "tenants/default/work/report")
+	eventually(t, "the module's report", func() bool { b, err := os.ReadFile(work); return err == nil && len(b) > 0 })
+	got, err := os.ReadFile(work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s", got)
+	var n, last int
+	capability := "0000000000200000" // CAP_SYS_ADMIN
+	want := fmt.Sprintf("['%s', '%s', '%s'] %%d %%d", capability, capability, capability)
+	if _, err := fmt.Sscanf(string(got), want, &n, &last); err != nil || n > 200 || unix.Errno(last) != unix.ENOSPC {
+		t.Errorf("%s: %v; want %s", got, err, want)
+	}
+}
+
+// TestForkServerNeverReaps: one that lets its dead children be is killed, since
+// they hold cgroups.
+func TestForkServerNeverReaps(t *testing.T) {
+	r := open(t)
+	r.python("f", `
+import sys
+if "_fork" in sys.modules:
+    class Signals:
+        SIGCHLD, SIG_IGN, SIG_DFL = 17, 1, 0
+        signal = getsignal = staticmethod(lambda *_: None)
+    sys.modules["_fork"].signal = Signals
+`+evaluate, nil)
+	r.mustCall("f", "/", "out = 1", "1")
+	r.forked("f", "out = 1")
+	f, err := r.lookup("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the fork server's end", func() bool {
+		f.forks.mu.Lock()
+		defer f.forks.mu.Unlock()
+		return f.forks.failures > 0
+	})
+}
+
+// BenchmarkForkedEvent is one event on a fork of its own, several at once: its
+// making and its end included.
+func BenchmarkForkedEvent(b *testing.B) {
+	r := open(b)
+	r.python("f", "def handle(event, context): return 'x'\n", nil)
+	r.mustCall("f", "/", "", "x")
+	r.forked("f", "")
+	b.SetParallelism(2)
+	b.ReportAllocs()
+	b.ResetTimer()
+	b.RunParallel(func(p *testing.PB) {
+		for p.Next() {
+			if _, resp, err := r.call(b.Context(), "f", "/", ""); err != nil || resp.StartKind != sandbox.StartForked {
+				b.Errorf("%+v, %v", resp, err)
+				return
+			}
+		}
+	})
+}
