@@ -1,0 +1,120 @@
+package system_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// testShells: interpreters that wait for a function hold nothing of anybody's,
+// and a function that is not running starts from one.
+func (w *world) testShells(t *testing.T) {
+	for function, bootstrap := range map[string]string{"python-hello": "/opt/fre/bootstrap.py", "node-hello": "/opt/fre/bootstrap.js"} {
+		t.Run(function, func(t *testing.T) {
+			until(t, w.parked(t, function))
+			var waiting []process
+			until(t, func() error {
+				used := w.ps(t, "")
+				waiting = slices.DeleteFunc(descendants(w.d.PID()), func(p process) bool {
+					if slices.ContainsFunc(used, func(s sandbox) bool { return s.PID == p.pid }) {
+						return true
+					}
+					line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid)) // empty if it has ended
+					return !strings.HasSuffix(string(line), "\x00"+bootstrap+"\x00")
+				})
+				if len(waiting) == 0 {
+					return fmt.Errorf("no process runs %s without a handler", bootstrap)
+				}
+				return nil
+			})
+			for _, p := range waiting {
+				checkWaiting(t, p)
+			}
+			for _, s := range w.ps(t, function) {
+				w.cli(t, "kill", s.ID)
+			}
+			until(t, w.parked(t, function))
+			if kind := w.ok(t, function, "", "").Header.Get("X-Fre-Start"); kind != "runtime" {
+				t.Errorf("X-Fre-Start is %q, want runtime", kind)
+			}
+			if kind := w.ok(t, function, "", "").Header.Get("X-Fre-Start"); kind != "warm" {
+				t.Errorf("X-Fre-Start of the second event is %q, want warm", kind)
+			}
+		})
+	}
+}
+
+// parked says whether an interpreter waits for a function.
+func (w *world) parked(t testing.TB, function string) func() error {
+	return func() error {
+		var f struct {
+			Shells *struct{ Ready int }
+		}
+		out := w.cli(t, "function", "inspect", function, "--format", "{{json .}}")
+		if err := json.Unmarshal([]byte(out), &f); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if f.Shells == nil || f.Shells.Ready == 0 {
+			return fmt.Errorf("no runtime shell waits for %s: %+v", function, f.Shells)
+		}
+		return nil
+	}
+}
+
+func checkWaiting(t *testing.T, p process) {
+	t.Helper()
+	proc := fmt.Sprintf("/proc/%d/", p.pid)
+	read := func(name string) string {
+		text, err := os.ReadFile(proc + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	fds, err := os.ReadDir(proc + "fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range fds {
+		target, err := os.Readlink(filepath.Join(proc, "fd", e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind, _, _ := strings.Cut(target, ":")
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := kind == "anon_inode" || kind == "pipe" || target == "/dev/null" // node's loop
+		if fd > 3 && !own {
+			t.Errorf("%s has file descriptor %d on %s", p, fd, target)
+		}
+	}
+	var points []string
+	for line := range strings.Lines(read("mountinfo")) {
+		fields := strings.Fields(line)
+		points = append(points, fields[4])
+		if strings.Contains(fields[3], "tenants") {
+			t.Errorf("%s has a tenant's directory mounted: %s", p, line)
+		}
+	}
+	slices.Sort(points)
+	if want := []string{"/", "/dev", "/proc", "/tmp"}; !slices.Equal(points, want) {
+		t.Errorf("%s has mounts on %v, want %v", p, points, want)
+	}
+	if ids := strings.Fields(read("uid_map")); len(ids) != 3 || ids[0] != "0" || len(ids[1]) != len("2147483648") {
+		t.Errorf("%s has the ids %v, want a range above the tenants'", p, ids)
+	}
+	for v := range strings.SplitSeq(strings.Trim(read("environ"), "\x00"), "\x00") {
+		if name, _, _ := strings.Cut(v, "="); !slices.Contains([]string{
+			"PATH", "HOME", "TMPDIR", "LANG", "NODE_ENV", "PYTHONDONTWRITEBYTECODE", "FRE_CHANNEL",
+		}, name) {
+			t.Errorf("%s has %s in its environment", p, v)
+		}
+	}
+}
