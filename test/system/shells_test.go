@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/fre-engine/fre/internal/daemon"
 )
 
 // testShells: interpreters that wait for a function hold nothing of anybody's,
@@ -17,14 +19,14 @@ func (w *world) testShells(t *testing.T) {
 	for function, bootstrap := range map[string]string{"python-hello": "/opt/fre/bootstrap.py", "node-hello": "/opt/fre/bootstrap.js"} {
 		t.Run(function, func(t *testing.T) {
 			until(t, w.parked(t, function))
-			var waiting []process
+			var waiting []daemon.Process
 			until(t, func() error {
 				used := w.ps(t, "")
-				waiting = slices.DeleteFunc(descendants(w.d.PID()), func(p process) bool {
-					if slices.ContainsFunc(used, func(s sandbox) bool { return s.PID == p.pid }) {
+				waiting = slices.DeleteFunc(daemon.Descendants(w.d.PID()), func(p daemon.Process) bool {
+					if slices.ContainsFunc(used, func(s sandbox) bool { return s.PID == p.PID }) {
 						return true
 					}
-					line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid)) // empty if it has ended
+					line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)) // empty if it has ended
 					return !strings.HasSuffix(string(line), "\x00"+bootstrap+"\x00")
 				})
 				if len(waiting) == 0 {
@@ -66,9 +68,9 @@ func (w *world) parked(t testing.TB, function string) func() error {
 	}
 }
 
-func checkWaiting(t *testing.T, p process) {
+func checkWaiting(t *testing.T, p daemon.Process) {
 	t.Helper()
-	proc := fmt.Sprintf("/proc/%d/", p.pid)
+	proc := fmt.Sprintf("/proc/%d/", p.PID)
 	read := func(name string) string {
 		text, err := os.ReadFile(proc + name)
 		if err != nil {

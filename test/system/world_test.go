@@ -255,7 +255,7 @@ type sandbox struct {
 	PID                 int
 }
 
-// ps lists a function's live sandboxes, all if it is "".
+// ps lists the sandboxes that serve a function, or any if it is "".
 func (w *world) ps(t testing.TB, function string) []sandbox {
 	t.Helper()
 	var found []sandbox
@@ -264,7 +264,7 @@ func (w *world) ps(t testing.TB, function string) []sandbox {
 		if err := json.Unmarshal([]byte(line), &s); err != nil {
 			t.Fatalf("fre ps: %v: %s", err, line)
 		}
-		if (s.Function == function || function == "") && s.State != "exited" {
+		if (s.Function == function || function == "") && s.State != "exited" && s.State != "parked" {
 			found = append(found, s)
 		}
 	}
