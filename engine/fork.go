@@ -275,6 +275,7 @@ func (s *forkServer) boot(ctx context.Context) error {
 	spec := f.spec(newID())
 	spec.Channel = theirs
 	spec.Env = append(f.environment(), "FRE_FORK=1")
+	spec.Pin = false // its children would inherit that, and only the first process is released
 	ready, most := f.forksReady()
 	spec.Forks = f.config.Instances.Max + most + runtime.NumCPU()
 	// Its forks are born in its cgroup, and a fork must not wait for the quota of
