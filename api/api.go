@@ -80,9 +80,9 @@ type Function struct {
 	Base        string    `json:"base"`
 	Tenant      string    `json:"tenant"`
 	Deployed    time.Time `json:"deployed"`
-	Instances   int       `json:"instances"` // live sandboxes
-	Busy        int       `json:"busy"`      // events being handled
-	Queued      int       `json:"queued"`    // events waiting for an instance
+	Instances   int       `json:"instances"`      // live sandboxes
+	Busy        int       `json:"busy"`           // events being handled
+	Queued      int       `json:"queued"`         // events waiting for an instance
 	Fork        string    `json:"fork,omitempty"` // whether its instances are forked, or why not: "on", "waiting", "off: the module …"; empty where its runtime cannot
 	Invocations uint64    `json:"invocations"`
 	Failures    uint64    `json:"failures"`

@@ -80,7 +80,8 @@ func TestOpenAPI(t *testing.T) {
 		api.LogLine{},
 		api.LogEntry{},
 		api.RunRequest{},
-		api.TemplateInfo{}, api.TraceStep{},
+		api.TemplateInfo{},
+		api.TraceStep{},
 		api.Error{},
 		api.ErrorBody{},
 	} {
