@@ -80,8 +80,7 @@ func TestOpenAPI(t *testing.T) {
 		api.LogLine{},
 		api.LogEntry{},
 		api.RunRequest{},
-		api.TemplateInfo{},
-		api.TraceStep{},
+		api.TemplateInfo{}, api.TraceStep{},
 		api.Error{},
 		api.ErrorBody{},
 	} {
