@@ -153,9 +153,9 @@ func (w *world) testDiskFull(t *testing.T) {
 	}
 }
 
-// testLeaks compares the engine's own file descriptors and goroutines after equal
-// loads: what the first add to the pools, which grow with the demand, has an end,
-// and a leak has none.
+// testLeaks compares the engine's own file descriptors and goroutines after two
+// equal loads: what the first added to pools is there to stay, the second must
+// add nothing.
 func (w *world) testLeaks(t *testing.T) {
 	load := func() {
 		for range 5 {
@@ -190,16 +190,14 @@ func (w *world) testLeaks(t *testing.T) {
 	}
 	load()
 	fds, goroutines := settled()
-	for range 6 {
-		load()
-		f, g := settled()
-		if f <= fds && g <= goroutines {
-			return
+	load()
+	until(t, func() error {
+		f, g := w.holds(t)
+		if f > fds || g > goroutines {
+			return fmt.Errorf("the engine holds %d file descriptors and %d goroutines, %d and %d after the same load before", f, g, fds, goroutines)
 		}
-		t.Logf("%d file descriptors and %d goroutines, %d and %d after the load before", f, g, fds, goroutines)
-		fds, goroutines = max(f, fds), max(g, goroutines)
-	}
-	t.Error("the engine holds more after each load")
+		return nil
+	})
 }
 
 // holds counts the engine's file descriptors and goroutines.

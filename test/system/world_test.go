@@ -31,6 +31,7 @@ type world struct {
 	prepared bool // the state holds all images, and there may be no network
 	client   *http.Client
 	log      *os.File
+	args     []string // further arguments of serve
 
 	d *daemon.Daemon // nil while no engine runs
 }
@@ -92,7 +93,7 @@ func (w *world) restart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	d, err := daemon.Start(ctx, daemon.Config{
-		Bin: w.bin, State: w.state, Socket: filepath.Join(w.dir, "fre.sock"), Log: w.log,
+		Bin: w.bin, State: w.state, Socket: filepath.Join(w.dir, "fre.sock"), Log: w.log, Args: w.args,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -255,7 +256,7 @@ type sandbox struct {
 	PID                 int
 }
 
-// ps lists the sandboxes that serve a function, or any if it is "".
+// ps lists a function's live sandboxes.
 func (w *world) ps(t testing.TB, function string) []sandbox {
 	t.Helper()
 	var found []sandbox
@@ -264,7 +265,7 @@ func (w *world) ps(t testing.TB, function string) []sandbox {
 		if err := json.Unmarshal([]byte(line), &s); err != nil {
 			t.Fatalf("fre ps: %v: %s", err, line)
 		}
-		if (s.Function == function || function == "") && s.State != "exited" && s.State != "parked" {
+		if s.Function == function && s.State != "exited" {
 			found = append(found, s)
 		}
 	}
