@@ -1,3 +1,5 @@
+// Package linux holds the few system calls that golang.org/x/sys does not wrap.
+// It alone may use package unsafe.
 package linux
 
 import (

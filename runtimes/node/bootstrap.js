@@ -26,6 +26,7 @@ const EXIT_PROTOCOL = 70; // EX_SOFTWARE of sysexits.h
 const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
 const CONTROL = /[\0-\x08\x0a-\x1f\x7f]/;
 
+let name, root; // of the function: file.export, and where its files are
 
 // --- What a handler sees ----------------------------------------------------
 
@@ -426,8 +427,7 @@ function crash(e) {
 process.on('uncaughtException', crash);
 process.on('unhandledRejection', crash);
 
-// Returns the function that a handler names.
-async function load(root, name) {
+async function load() {
   const dot = name.lastIndexOf('.');
   if (dot <= 0 || dot === name.length - 1) throw new TypeError(`handler ${inspect(name)} is not file.export`);
   const [file, member] = [path.join(root, name.slice(0, dot)), name.slice(dot + 1)];
@@ -452,10 +452,11 @@ async function load(root, name) {
   return f;
 }
 
-function start(name) {
-  const root = process.env.FRE_FUNCTION_DIR || '/function';
+function start(handlerName) {
+  name = handlerName;
+  root = process.env.FRE_FUNCTION_DIR || '/function';
   process.argv.splice(1, 2, path.join(root, name));
-  load(root, name).then((f) => {
+  load().then((f) => {
     handler = f;
     const concurrency = Math.max(1, Number.parseInt(process.env.FRE_CONCURRENCY || '1', 10) || 1);
     send(READY, 0, 0n, json({ protocol: 1, runtime: `node ${process.versions.node}`, concurrency }));
@@ -468,24 +469,17 @@ function start(name) {
   });
 }
 
-// Waits for a function. What every function's start and events run through is
-// compiled by a function and an event of our own, whose answer goes nowhere, and
-// the garbage of it all is collected.
+// Waits for a function. What every event runs through is compiled by an event of
+// our own, whose answer goes nowhere, and the garbage of the start is collected.
 async function park() {
   await import('data:text/javascript,'); // the loader of ES modules
   const write = channel.write;
   channel.write = () => true;
-  handler = await load(__dirname, 'warm.handle');
-  starting = null;
-  const meta = decode('{"headers":[["a","b"]],"query":"a=b"}');
-  const call = new Call(0n, meta, Buffer.from('{}'));
-  calls.set(0n, call);
-  await handle(call);
-  new Context(0n, meta, call.abort.signal).logger.debug('%s', inspect(meta));
+  const call = new Call(0n, { headers: [['a', 'b']], query: 'a=b' }, Buffer.from('{}'));
+  const event = new Event(call.meta, call.parts[0]);
+  await respond(call, { status: 200, headers: event.headers, body: [event.query, event.json(), event.text] });
+  new Context(0n, call.meta, call.abort.signal).logger.debug('%s', inspect(call.meta));
   channel.write = write;
-  handler = undefined;
-  starting = [];
-  delete require.cache[require.resolve('./warm.js')];
   v8.setFlagsFromString('--expose-gc');
   vm.runInNewContext('gc')();
   v8.setFlagsFromString('--no-expose-gc');

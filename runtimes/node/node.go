@@ -27,8 +27,6 @@ var (
 	bootstrap []byte
 	//go:embed limits.js
 	limits []byte
-	//go:embed warm.js
-	warm []byte
 )
 
 // Runtime is the base "node". It implements image.Runtime.
@@ -48,7 +46,7 @@ func (Runtime) FinishBase(context.Context, *image.Step) ([]store.Part, error) { 
 
 // Bootstrap returns the program that loads the handler, and what it requires.
 func (Runtime) Bootstrap() map[string][]byte {
-	return map[string][]byte{"bootstrap.js": bootstrap, "limits.js": limits, "warm.js": warm}
+	return map[string][]byte{"bootstrap.js": bootstrap, "limits.js": limits}
 }
 
 // handlerPattern is file.export, the file without its extension.

@@ -21,8 +21,8 @@ func TestForkServer(t *testing.T) {
 			"unshare user", "clone user", "clone user and mount", "clone user and cgroup", "setns",
 			"mount cgroup2", "mount proc", "mount tmpfs", "bind", "remount root", "fsopen", "open_tree", "mount_setattr",
 			"pivot_root", "device", "file handle", "unmount /proc", "chroot",
-			"host name", "clock", "real-time priority", "reboot", "swapon", "accounting", "kernel log",
-			"root", "groups", "bpf", "perf_event_open", "keyctl", "quotactl", "fanotify"),
+			"host name", "clock", "real-time priority", "reboot", "kexec", "kernel module", "swapon", "accounting", "kernel log",
+			"root", "groups", "bpf", "perf_event_open", "keyctl", "ptrace", "quotactl", "fanotify"),
 		list("EPERM", sandbox.DefenceSeccomp, "unshare mount", "clone mount", "clone pid", "clone network")...,
 	))
 }

@@ -28,7 +28,6 @@ var Rows = []Row{
 	{"servers of a neighbour", []string{"test/security.TestNeighbourSockets"}},
 	{"AF_VSOCK and other families that reach beyond network namespaces", []string{"test/security.TestSocketFamilies"}},
 	{"new user namespaces and what they unlock: unshare, clone, clone3, setns", []string{"test/security.TestNamespaces"}},
-	{"the one capability of a fork server, and lies about its children", []string{"test/security.TestForkServer", "engine.TestForkHostile", "engine.TestForkServerPower"}},
 	{"rarely used parts of the kernel: bpf, io_uring, userfaultfd, ptrace and their kin", []string{"test/security.TestSystemCalls"}},
 	{"bombs of processes, memory, open files and CPU", []string{"test/security.TestBombs", "test/robustness.TestNeighbours"}},
 	{"fill the disk", []string{"test/security.TestDiskFill", "test/robustness.TestNeighbours"}},
