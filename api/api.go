@@ -30,12 +30,13 @@ type Version struct {
 
 // Check is one line of `fre doctor`.
 type Check struct {
-	ID     string `json:"id"` // as the daemon's configuration calls it
-	Name   string `json:"name"`
-	OK     bool   `json:"ok"`
-	Found  string `json:"found"`
-	Effect string `json:"effect,omitempty"` // what follows for functions
-	Next   string `json:"next,omitempty"`   // what to do about it
+	ID       string `json:"id"` // as the daemon's configuration calls it
+	Name     string `json:"name"`
+	OK       bool   `json:"ok"`
+	Optional bool   `json:"optional,omitempty"` // nothing is amiss where it is not ok
+	Found    string `json:"found"`
+	Effect   string `json:"effect,omitempty"` // what follows for functions
+	Next     string `json:"next,omitempty"`   // what to do about it
 }
 
 // Doctor is the answer of /v1/doctor.

@@ -69,6 +69,8 @@ type Config struct {
 	StateDir  string         // logs/ and tenants/ are made below it
 	Log       *slog.Logger
 
+	AllowHostNetwork bool // whether templates may ask for the host's network
+
 	Metrics  prometheus.Registerer // nil: not exported
 	UIDBase  uint32                // first host id of tenant 1; default 0x10000000
 	Shells   ShellConfig
@@ -164,6 +166,10 @@ func Open(cfg Config) (*Engine, error) {
 		functions[rec.Name] = f
 	}
 	for _, f := range functions {
+		// Makes the way out, if it needs one, before its first event does.
+		if _, err := f.spec(""); err != nil {
+			e.log.Error("function cannot start", "function", f.name, "error", err)
+		}
 		f.publish()
 		f.warm()
 	}
@@ -336,7 +342,11 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if err != nil {
 		return nil, err
 	}
-	if err := e.cfg.Sandboxes.CheckLimits(f.spec("").Limits); err != nil {
+	box, err := f.spec("")
+	if err != nil {
+		return nil, fmt.Errorf("deploy %s: %w", name, err)
+	}
+	if err := e.cfg.Sandboxes.CheckLimits(box.Limits); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, &image.FieldError{Field: "resources.files", Message: err.Error()})
 	}
 

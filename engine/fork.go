@@ -268,11 +268,14 @@ func (e *declinedError) Error() string { return e.why }
 // nothing is left of it.
 func (s *forkServer) boot(ctx context.Context) error {
 	f := s.f
+	spec, err := f.spec(newID())
+	if err != nil {
+		return err
+	}
 	ours, theirs, err := socketpair()
 	if err != nil {
 		return err
 	}
-	spec := f.spec(newID())
 	spec.Channel = theirs
 	spec.Env = append(f.environment(), "FRE_FORK=1")
 	spec.Pin = false // its children would inherit that, and only the first process is released

@@ -85,7 +85,7 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		instances: make(map[*instance]struct{}),
 		warmed:    e.metrics.start.WithLabelValues(rec.Name, string(StartWarm)),
 	}
-	if cfg.Forks {
+	if cfg.Forks && f.loopbackOnly() {
 		f.forks = newForker(f)
 	}
 	return f, nil
@@ -96,8 +96,17 @@ func (f *function) started(kind sandbox.StartKind, took time.Duration) {
 	f.e.metrics.start.WithLabelValues(f.name, string(kind)).Observe(took.Seconds())
 }
 
+// loopbackOnly says whether the function has no network but its own loopback.
+// Forks and runtime shells have no other: they joined theirs before.
+func (f *function) loopbackOnly() bool {
+	return f.config.Network.Mode == image.NetworkNone || f.config.Network.Mode == ""
+}
+
 // publish readies a function that is about to be found by its name.
 func (f *function) publish() {
+	if !f.loopbackOnly() {
+		return
+	}
 	if f.shells = f.e.shells.use(f); f.shells == nil {
 		return
 	}
@@ -128,9 +137,10 @@ func (f *function) limits() sandbox.Limits {
 	}
 }
 
-// spec is the sandbox of one instance.
-func (f *function) spec(id string) sandbox.Spec {
-	return sandbox.Spec{
+// spec is the sandbox of one instance; an *image.FieldError where its network is
+// not to be had, which can change from one start to the next.
+func (f *function) spec(id string) (sandbox.Spec, error) {
+	spec := sandbox.Spec{
 		ID:       id,
 		Rootfs:   f.e.cfg.Store.Rootfs(f.image.Digest),
 		Args:     f.config.Args,
@@ -146,6 +156,7 @@ func (f *function) spec(id string) sandbox.Spec {
 		// More CPUs than one would not be seen by a program that looks at its start.
 		Pin: f.config.Resources.CPUMillis <= 1000,
 	}
+	return spec, f.e.setNetwork(&spec, f.config.Network)
 }
 
 func (f *function) describe() *Function {

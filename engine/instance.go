@@ -158,11 +158,14 @@ func (in *instance) boot(ctx context.Context) error {
 
 // bootSandbox starts the interpreter for the instance, in a sandbox of its own.
 func (in *instance) bootSandbox(ctx context.Context) error {
+	spec, err := in.f.spec(newID())
+	if err != nil {
+		return err
+	}
 	ours, theirs, err := socketpair()
 	if err != nil {
 		return err
 	}
-	spec := in.f.spec(newID())
 	spec.Channel = theirs
 	spec.Env = in.f.environment()
 	in.conn = channel.NewConn(ours, channel.Config{Log: in.f.channelLog(spec.ID)})

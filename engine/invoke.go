@@ -343,6 +343,10 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	spec, err := f.spec(newID())
+	if err != nil {
+		return nil, err
+	}
 	in, err := f.eventSlot(ev.ctx)
 	if err != nil {
 		return nil, err
@@ -352,7 +356,6 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 		f.endEvent(in)
 		return nil, fmt.Errorf("make stdout: %w", err)
 	}
-	spec := f.spec(newID())
 	spec.Stdout = outW
 	spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], env...)
 	feed := newFeeder(r.Body)

@@ -90,6 +90,9 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Trace: r.Trace,
 		Limits: sandbox.Limits{MemoryBytes: res.MemoryBytes, CPUMillis: res.CPUMillis, Pids: res.Pids, TmpBytes: res.TmpBytes, Files: res.Files},
 	}
+	if err := e.setNetwork(&spec, cfg.Network); err != nil {
+		return fail(fmt.Errorf("run: %w", err))
+	}
 	b := &box{id: spec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, tenant: r.Tenant, command: args, state: func() State { return StateBusy }}
 	return b, spec, nil
 }

@@ -202,7 +202,7 @@ func (b *Builder) config(t *Template, runtime Runtime, parts []store.Part) (json
 		Protocol: ProtocolChannel, Tenant: t.Tenant,
 		Instances: t.Instances, Resources: t.Resources, Network: t.Network,
 	}
-	if _, ok := runtime.(ForkServer); ok && t.Instances.Fork == ForkAuto && t.Network == "none" {
+	if _, ok := runtime.(ForkServer); ok && t.Instances.Fork == ForkAuto && t.Network.Mode == NetworkNone {
 		c.Forks = true
 	}
 	if len(runtime.Bootstrap()) == 0 && t.Instances.Isolation == IsolationEvent {

@@ -313,7 +313,7 @@ func TestBuild(t *testing.T) {
 	}
 	wantConfig := Config{
 		Base: "python", Handler: "main.handle", Args: []string{"/usr/bin/python3", "/opt/fre/bootstrap.py", "main.handle"},
-		Env: []string{"PYTHONPATH=/opt/python", "B=1", "LANG=C"}, Protocol: ProtocolChannel, Tenant: "default", Network: "none", Forks: true,
+		Env: []string{"PYTHONPATH=/opt/python", "B=1", "LANG=C"}, Protocol: ProtocolChannel, Tenant: "default", Network: Network{Mode: NetworkNone}, Forks: true,
 		Instances: Instances{Isolation: IsolationInstance, Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
 		Resources: Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64, TmpBytes: 64 << 20, Files: 1024, Timeout: 30 * time.Second},
 	}

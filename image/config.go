@@ -18,7 +18,7 @@ type Config struct {
 	Tenant    string            `json:"tenant"`
 	Instances Instances         `json:"instances"`
 	Resources Resources         `json:"resources"`
-	Network   string            `json:"network"`
+	Network   Network           `json:"network"`
 	Forks     bool              `json:"forks,omitempty"` // the bootstrap can be a fork server (see ForkServer), and may
 	Labels    map[string]string `json:"labels,omitempty"`
 	Shell     *Shell            `json:"shell,omitempty"` // nil: the interpreter starts with the function

@@ -42,6 +42,10 @@ const (
 // suggestions, and the comparison with the published schema.
 func (d *decoder) fields(t *Template) []field {
 	in, res := &t.Instances, &t.Resources
+	network := []field{
+		{key: "mode", required: true, value: d.networkMode(&t.Network.Mode)},
+		{key: "allow", value: d.destinations(&t.Network.Allow)},
+	}
 	return []field{
 		{key: "id", required: true, value: d.text(&t.ID, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash")},
 		{key: "version", value: d.text(&t.Version, versionPattern, "letters, digits and . _ + -, at most 128")},
@@ -79,12 +83,12 @@ func (d *decoder) fields(t *Template) []field {
 			{key: "files", value: integer(d, &res.Files, minFiles, maxFiles)},
 			{key: "timeout", value: measure(d, &res.Timeout, parseDuration, time.Duration.String, minTimeout, maxTimeout)},
 		}},
-		{key: "network", value: d.network(&t.Network)},
+		{key: "network", value: d.network(&t.Network, network), below: network},
 	}
 }
 
 func (t *Template) setDefaults() {
-	t.Version, t.Tenant, t.Network, t.Code.Path = "latest", DefaultTenant, "none", "."
+	t.Version, t.Tenant, t.Network.Mode, t.Code.Path = "latest", DefaultTenant, NetworkNone, "."
 	t.Instances = Instances{Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute}
 	t.Resources = Resources{
 		MemoryBytes: 128 << 20, CPUMillis: 1000, // Pids: see setDependentDefaults
@@ -130,6 +134,9 @@ func (d *decoder) relations(t *Template) {
 		if t.Handler == "" {
 			fail("", `missing key "handler" in template: the base native needs the path of the program, such as "bin/clock"`)
 		}
+	}
+	if len(t.Network.Allow) > 0 && t.Network.Mode != NetworkEgress {
+		fail("network.allow", "network.allow is for the mode egress: this network's is %s", t.Network.Mode)
 	}
 	size := 0
 	for name, value := range t.Env {
@@ -273,23 +280,6 @@ func (d *decoder) fork(dst *Fork) func(ast.Node, string) {
 			*dst = f
 		default:
 			d.errorf(n, `%s must be "auto" or "never", not %q`, path, s)
-		}
-	}
-}
-
-func (d *decoder) network(dst *string) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		s, ok := d.str(n, path)
-		if !ok {
-			return
-		}
-		switch s {
-		case "none":
-			*dst = s
-		case "egress", "host":
-			d.errorf(n, `%s %q is not supported yet: "none" is`, path, s)
-		default:
-			d.errorf(n, `%s must be "none", not %q`, path, s)
 		}
 	}
 }

@@ -223,7 +223,7 @@ func (s *source) plain(body ast.Node) error {
 	if v.bad == nil {
 		return nil
 	}
-	return s.fail(nodePosition(v.bad), "%s not allowed in a template: write the value out", describe(v.bad))
+	return s.fail(nodePosition(v.bad), "%s not allowed in a template: write the value out, or put it in quotes", describe(v.bad))
 }
 
 type plainVisitor struct{ bad ast.Node }

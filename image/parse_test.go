@@ -15,7 +15,7 @@ var ignoreSource = cmpopts.IgnoreUnexported(Template{})
 func TestParseTemplateDefaults(t *testing.T) {
 	base := func(change func(*Template)) *Template {
 		t := &Template{
-			ID: "f", Version: "latest", Code: Code{Path: "."}, Tenant: "default", Network: "none",
+			ID: "f", Version: "latest", Code: Code{Path: "."}, Tenant: "default", Network: Network{Mode: NetworkNone},
 			Instances: Instances{Isolation: IsolationInstance, Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
 			Resources: Resources{
 				MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64,
@@ -65,7 +65,7 @@ resources:
   tmp: 65536
   files: 256
   timeout: 1h30m
-network: none
+network: {mode: egress, allow: [example.org, "*.example.org", 198.51.100.0/24, "2001:db8::/32", "API.example.com:443"]}
 `, &Template{
 			ID: "f", Version: "1.2", Base: "python",
 			Packages: Packages{Pip: []string{"lxml==5.3.0", `requests[socks] >= 2; python_version > "3"`}},
@@ -74,7 +74,7 @@ network: none
 			Tenant:    "acme",
 			Instances: Instances{Isolation: IsolationInstance, Fork: ForkNever, Concurrency: 8, Min: 1, Max: 2, Idle: 90 * time.Second},
 			Resources: Resources{MemoryBytes: 64e6, CPUMillis: 500, Pids: 16, TmpBytes: 65536, Files: 256, Timeout: 90 * time.Minute},
-			Network:   "none",
+			Network:   Network{Mode: NetworkEgress, Allow: []string{"example.org", "*.example.org", "198.51.100.0/24", "2001:db8::/32", "API.example.com:443"}},
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -225,7 +225,7 @@ fret.yaml:5:8: code.path and code.git exclude each other: keep one
                  ^`,
 		},
 		{
-			"not supported yet", "id: f\nbase: python\npackages: {maven: [a], deb: [b]}\nlibs: [c]\nruntime: pypy\nnetwork: egress\n",
+			"not supported yet", "id: f\nbase: python\npackages: {maven: [a], deb: [b]}\nlibs: [c]\nruntime: pypy\n",
 			`fret.yaml:3:19: packages.maven is not supported yet: remove it; the package sites of today are pip and npm
     packages: {maven: [a], deb: [b]}
                       ^
@@ -237,10 +237,40 @@ fret.yaml:4:7: libs is not supported yet: remove it and put the library beside t
           ^
 fret.yaml:5:10: runtime is not supported yet: remove it; the base says which runtime is used
     runtime: pypy
-             ^
-fret.yaml:6:10: network "egress" is not supported yet: "none" is
-    network: egress
              ^`,
+		},
+		{
+			"unknown network mode", "id: f\nbase: python\nnetwork: bridge\n",
+			`fret.yaml:3:10: network must be "none", "egress" or "host", not "bridge"
+    network: bridge
+             ^`,
+		},
+		{
+			"bad destinations", "id: f\nbase: python\nnetwork:\n  mode: egress\n  allow:\n    - 10.1.2.3/24\n    - 300.1.2.3\n    - \"example.org:0\"\n    - exa mple.org\n",
+			`fret.yaml:6:7: network.allow[0]: bad destination "10.1.2.3/24": "10.1.2.3/24" has bits beyond its length: write 10.1.2.0/24
+        - 10.1.2.3/24
+          ^
+fret.yaml:7:7: network.allow[1]: bad destination "300.1.2.3": "300.1.2.3" is neither a name nor an address or range of addresses
+        - 300.1.2.3
+          ^
+fret.yaml:8:7: network.allow[2]: bad destination "example.org:0": port "0" is not a number from 1 to 65535
+        - "example.org:0"
+          ^
+fret.yaml:9:7: network.allow[3]: bad destination "exa mple.org": write a name such as "example.org" or "*.example.org", or a range such as "198.51.100.0/24", with ":443" behind it for one port; names of other alphabets as xn--…
+        - exa mple.org
+          ^`,
+		},
+		{
+			"allow-list without egress", "id: f\nbase: python\nnetwork: {mode: none, allow: [a.org]}\n",
+			`fret.yaml:3:30: network.allow is for the mode egress: this network's is none
+    network: {mode: none, allow: [a.org]}
+                                 ^`,
+		},
+		{
+			"empty allow-list", "id: f\nbase: python\nnetwork: {mode: egress, allow: []}\n",
+			`fret.yaml:3:32: network.allow is empty: name what may be reached, or remove it for all that is public
+    network: {mode: egress, allow: []}
+                                   ^`,
 		},
 		{
 			"tab", "id: f\nbase: python\nenv:\n\tA: b\n",
@@ -264,19 +294,19 @@ fret.yaml:6:10: network "egress" is not supported yet: "none" is
 		},
 		{
 			"alias", "id: &a f\nbase: *a\n",
-			`fret.yaml:1:5: an anchor is not allowed in a template: write the value out
+			`fret.yaml:1:5: an anchor is not allowed in a template: write the value out, or put it in quotes
     id: &a f
         ^`,
 		},
 		{
 			"merge key", "id: f\nbase: python\nenv:\n  <<: {A: b}\n",
-			`fret.yaml:4:3: a merge key is not allowed in a template: write the value out
+			`fret.yaml:4:3: a merge key is not allowed in a template: write the value out, or put it in quotes
       <<: {A: b}
       ^`,
 		},
 		{
 			"tag", "id: !!binary f\nbase: python\n",
-			`fret.yaml:1:5: a tag is not allowed in a template: write the value out
+			`fret.yaml:1:5: a tag is not allowed in a template: write the value out, or put it in quotes
     id: !!binary f
         ^`,
 		},
@@ -372,6 +402,7 @@ func FuzzParseTemplate(f *testing.F) {
 		"", "id: f\nbase: python\n", "id: &a [*a]", "a: {b: [c, {d: e}]}", "? - a\n: - b\n", "---\n...\n---\n", "id: |+2\n  x\n",
 		"id: f\nbase: node\npackages: {npm: ['@a/b@^1']}\nresources: {memory: 1.5GiB, cpu: 0x10, tmp: 1e9}\n",
 		"%YAML 1.2\n---\na: !!str b", "\"a\\u0000\": b", "a: 'b\n c'", "<<: {}", "id: f\nbase: python\nenv: {? {a: b} : c}",
+		"id: f\nbase: python\nnetwork: {mode: egress, allow: ['*.a.org:443', 10.0.0.0/8, '[2001:db8::]:1']}\n",
 	} {
 		f.Add([]byte(s))
 	}

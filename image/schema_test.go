@@ -66,6 +66,10 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{"id: f\nbase: node\npackages: {npm: [left-pad@1.3.0, '@scope/name@^2', '@a/b', x@latest, 'y@>=1 <2']}\n", true},
 		{head + "packages: {pip: [lxml==5.3.0, 'requests>=2', 'a[b,c] ~= 1.0', 'x; python_version < \"4\"', numpy], npm: [], maven: [], deb: []}\nlibs: []\n", true},
 		{head + "code: {path: src/lib}\nhandler: a.b\ntenant: acme\nnetwork: none\nversion: 1.0.2\n", true},
+		{head + "network: egress\n", true},
+		{head + "network: host\n", true},
+		{head + "network: {mode: none}\n", true},
+		{head + "network: {mode: egress, allow: [a.org, '*.a.org:443', 198.51.100.1, 198.51.100.0/24, '[2001:db8::]:1', 'fd00::/8']}\n", true},
 		{head + "env: {A: 1, B: true, _c: x, D: 1.5}\n", true},
 		{head + "instances: {isolation: instance, concurrency: 4, min: 1, max: 9, idle: 1m30s}\n", true},
 		{head + "instances: {isolation: event}\n", true},
@@ -106,8 +110,15 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "code: {git: {url: x}}\n", false},
 		{head + "code: src\n", false},
 		{head + "runtime: x\n", false},
-		{head + "network: host\n", false},
+		{head + "network: bridge\n", false},
 		{head + "network: false\n", false},
+		{head + "network: {allow: [a.org]}\n", false},
+		{head + "network: {mode: host, allow: [a.org]}\n", false},
+		{head + "network: {mode: egress, allow: []}\n", false},
+		{head + "network: {mode: egress, allow: a.org}\n", false},
+		{head + "network: {mode: egress, allow: ['a b']}\n", false},
+		{head + "network: {mode: egress, allow: [10.0.0.1/8]}\n", false}, // see outOfSchema
+		{head + "network: {mode: egress, port: 1}\n", false},
 		{head + "version: 1.0\n", false},
 		{head + "version: a/b\n", false},
 		{head + "tenant: A\n", false},
@@ -169,10 +180,11 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 }
 
 // outOfSchema are faults a JSON Schema cannot express: the range of a number
-// with a unit, or of one that depends on another.
+// with a unit, or of one that depends on another, or an address's bits.
 var outOfSchema = map[string]bool{
-	"id: f\nbase: python\nresources: {pids: 8}\n":                    true,
-	"id: f\nbase: python\nresources: {cpu: '0.25', memory: 100KB}\n": true,
+	"id: f\nbase: python\nresources: {pids: 8}\n":                         true,
+	"id: f\nbase: python\nresources: {cpu: '0.25', memory: 100KB}\n":      true,
+	"id: f\nbase: python\nnetwork: {mode: egress, allow: [10.0.0.1/8]}\n": true,
 }
 
 // The keys of the schema are those of the parser's table.

@@ -17,7 +17,7 @@ type Template struct {
 	Tenant    string            // default "default"
 	Instances Instances
 	Resources Resources
-	Network   string // "none" (default); "egress" and "host" not supported yet
+	Network   Network // default none
 
 	source *source // for errors that point into the file; nil when made by hand
 }

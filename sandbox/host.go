@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/sandbox/cgroup"
+	"github.com/fre-engine/fre/sandbox/egress"
 	"github.com/fre-engine/fre/sandbox/netns"
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
@@ -36,6 +37,7 @@ type Config struct {
 	Optional     []cgroup.Controller // controllers the host may lack; their limits are then not enforced
 	Shells       int                 // shells parked at most; default 4 × PoolSize, none if negative
 	Spawners     int                 // spawner processes; default 2, or 1 on one CPU
+	Egress       egress.Config       // of sandboxes with egress; Name has a default here
 	OwnBase      uint32              // first host id of sandboxes with User.Own; default 0x80000000
 }
 
@@ -49,6 +51,7 @@ type Host struct {
 	landlock atomic.Uint32 // its ABI, 0 without
 	cgroups  *cgroup.Pool
 	networks *netns.Pool
+	wayOut   wayOut
 	visitor  *visitor
 	own      ranges
 	next     atomic.Uint64
@@ -103,9 +106,17 @@ func Open(cfg Config) (host *Host, err error) {
 	if cfg.Shells == 0 {
 		cfg.Shells = 4 * cfg.PoolSize
 	}
+	// What the engine of this directory calls its own on the host.
+	sum := sha256.Sum256([]byte(cfg.Dir))
+	name := "fre-" + hex.EncodeToString(sum[:6])
 	if cfg.CgroupParent == "" {
-		sum := sha256.Sum256([]byte(cfg.Dir))
-		cfg.CgroupParent = "fre-" + hex.EncodeToString(sum[:6])
+		cfg.CgroupParent = name
+	}
+	if cfg.Egress.Name == "" {
+		cfg.Egress.Name = name[:15] // links have no longer names
+	}
+	if cfg.Egress.Log == nil {
+		cfg.Egress.Log = cfg.Log
 	}
 	if cfg.Spawners == 0 {
 		// A spawner waits for each child's execve. Slowest of 256 starts at
@@ -254,7 +265,7 @@ func (spec *Spec) check() error {
 		return bad("is a fork server without a tenant")
 	case spec.Forks > 0 && spec.Network != NetworkNone:
 		return bad("is a fork server with a network")
-	case spec.Network != NetworkNone && spec.Network != NetworkHost:
+	case spec.Network != NetworkNone && spec.Network != NetworkEgress && spec.Network != NetworkHost:
 		return bad(fmt.Sprintf("network %q is unknown", spec.Network))
 	case !slices.Contains(seccomp.Policies(), spec.Policy):
 		return bad(fmt.Sprintf("system call policy %d is unknown", spec.Policy))
@@ -430,6 +441,7 @@ func (h *Host) Close() error {
 	if h.networks != nil {
 		h.networks.Close()
 	}
+	err = errors.Join(err, h.wayOut.close(h.cfg.Dir))
 	for _, u := range h.users {
 		if u.file != nil {
 			_ = u.file.Close()

@@ -5,22 +5,25 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/sandbox/cgroup"
+	"github.com/fre-engine/fre/sandbox/egress"
 )
 
 // Check is one line of `fre doctor`: what sandboxes need of the host.
 type Check struct {
-	ID     string // short and lasting, for the configuration's require
-	Name   string // for people
-	OK     bool
-	Found  string // what is there
-	Effect string // what follows where it is not OK
-	Next   string // what to do about it
+	ID       string // short and lasting, for the configuration's require
+	Name     string // for people
+	OK       bool
+	Optional bool   // nothing is amiss where it is not OK: only what asks for it is refused
+	Found    string // what is there
+	Effect   string // what follows where it is not OK
+	Next     string // what to do about it
 }
 
 // Probe looks at the host and changes nothing. It needs no [Host]; without root
@@ -43,7 +46,47 @@ func Probe() []Check {
 		checks = append(checks, probeCall(call.name, call.try()))
 	}
 	checks = append(checks, probeProc(), probeUserns(), probeAppArmor(), probeSeccomp(found, err), probeLandlock(found, err), probeForks())
-	return append(checks, probeCgroups()...)
+	return append(append(checks, probeCgroups()...), probeEgress())
+}
+
+// probeEgress tries what sandboxes with egress need, in a namespace that vanishes
+// at once.
+func probeEgress() Check {
+	c := Check{
+		ID: "egress", Name: "egress", Optional: true,
+		Effect: "templates with network: egress are refused",
+		Next:   "use a kernel with nftables and veth",
+	}
+	if os.Geteuid() != 0 {
+		c.Found, c.Next = "root is needed to try it", "run it as root"
+		return c
+	}
+	if err := egress.TryKernel(); err != nil {
+		c.Found = strings.ReplaceAll(err.Error(), "\n", "; ")
+		return c
+	}
+	host := egress.ProbeHost()
+	if err := host.Err(); err != nil {
+		c.Found, c.Next = egress.ErrForwarding.Error(), host.Remedy()
+		return c
+	}
+	c.OK = true
+	var ways []string
+	for family, forwards := range map[string]bool{"IPv4": host.V4, "IPv6": host.V6} {
+		if forwards {
+			ways = append(ways, family)
+		}
+	}
+	slices.Sort(ways)
+	c.Found = strings.Join(ways, " and ")
+	if host.Interface != "" {
+		c.Found += " by way of " + host.Interface
+	}
+	if len(host.Dropping) > 0 {
+		c.Found += fmt.Sprintf("; %s drops forwarded packets unless told otherwise: "+
+			"if functions reach nothing, have it accept those from and to the interfaces fre-*", strings.Join(host.Dropping, ", "))
+	}
+	return c
 }
 
 func probeRoot() Check {

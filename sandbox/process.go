@@ -38,7 +38,8 @@ type Sandbox struct {
 	mu       sync.Mutex
 	released bool             // what follows has been given back
 	group    *cgroup.Group    // leased until the end
-	netns    *netns.Namespace // likewise; nil on the host's network
+	network  lease            // likewise
+	netns    *netns.Namespace // of a fork
 	pidfd    int              // -1 before the start and after the end
 	tmp      int              // the mount of /tmp; -1 after the end
 	unpin    *time.Timer      // pending release to all CPUs
@@ -271,8 +272,8 @@ func (s *Sandbox) release() {
 	switch {
 	case s.parent != nil:
 		s.parent.server.forget(s.process, s.netns)
-	case s.netns != nil:
-		s.host.networks.Release(s.netns)
+	case s.network.give != nil:
+		s.network.give()
 	}
 	if s.userns != nil {
 		_ = s.userns.Close()

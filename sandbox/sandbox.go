@@ -11,6 +11,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/fre-engine/fre/sandbox/egress"
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
@@ -19,8 +20,9 @@ type Network string
 
 // The networks a sandbox can have.
 const (
-	NetworkNone Network = "none" // a pooled namespace with loopback only
-	NetworkHost Network = "host" // the host's own: for FRE's build steps, never for functions
+	NetworkNone   Network = "none"   // a pooled namespace with loopback only
+	NetworkEgress Network = "egress" // a pooled namespace with a way to the public internet
+	NetworkHost   Network = "host"   // the host's own: nothing is kept off
 )
 
 // Spec describes one sandbox. Required: Rootfs, Args, User.
@@ -39,6 +41,7 @@ type Spec struct {
 	Pin      bool           // keep to one CPU for the first 50 ms, which starts faster
 	Trace    bool           // note when each step of the start was done, for [Sandbox.Trace]
 	Network  Network        // NetworkNone if empty
+	Egress   egress.Policy  // where NetworkEgress may go; Rootfs needs an /etc/resolv.conf
 	Policy   seccomp.Policy // system calls; seccomp.Default if zero
 
 	// Without is for tests alone: they show by it what a defence is worth. No

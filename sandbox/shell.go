@@ -37,11 +37,12 @@ type furnishing struct {
 	user                   User
 	limits                 Limits
 	network                Network
+	egress                 string
 	policy                 seccomp.Policy
 }
 
 func (spec *Spec) furnishing() furnishing {
-	return furnishing{spec.Rootfs, spec.Work, spec.Hostname, spec.WorkMapped, spec.User, spec.Limits, spec.Network, spec.Policy}
+	return furnishing{spec.Rootfs, spec.Work, spec.Hostname, spec.WorkMapped, spec.User, spec.Limits, spec.Network, spec.Egress.String(), spec.Policy}
 }
 
 // shells are the parked ones. Attached shells are made for what was started
@@ -178,7 +179,7 @@ func (s *shells) attachedPool(spec *Spec) *pool.Pool[*shell] {
 	if p == nil {
 		kept := &Spec{
 			Rootfs: spec.Rootfs, Work: spec.Work, WorkMapped: spec.WorkMapped, Hostname: spec.Hostname,
-			User: spec.User, Limits: spec.Limits, Network: spec.Network, Policy: spec.Policy,
+			User: spec.User, Limits: spec.Limits, Network: spec.Network, Egress: spec.Egress, Policy: spec.Policy,
 		}
 		p = s.pool("attached shell", 0, int(s.max), kept)
 		if s.closed {

@@ -182,12 +182,12 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	if spec.Forks > 0 {
 		m.header.Flags |= flagForks
 	}
-	if spec.Network == NetworkNone {
-		if m.netns, err = h.networks.Acquire(); err != nil {
-			return err
-		}
-		m.undo = append(m.undo, func() { h.networks.Release(m.netns) })
-		m.header.FDNetns = m.fd(int(m.netns.File().Fd()))
+	if m.network, err = h.network(spec); err != nil {
+		return err
+	}
+	if m.network.file != nil {
+		m.undo = append(m.undo, m.network.give)
+		m.header.FDNetns = m.fd(int(m.network.file.Fd()))
 	}
 
 	const bind, readonly = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, unix.MOUNT_ATTR_RDONLY
@@ -207,6 +207,9 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 		s.mounts = append(s.mounts, Mount{Source: spec.Work, Target: "/work", Writable: true, Mapped: spec.WorkMapped})
 	}
 	s.mounts = append(s.mounts, spec.Mounts...)
+	if spec.Network == NetworkEgress {
+		s.mounts = append(s.mounts, Mount{Source: resolvConf(h.cfg.Dir), Target: "/etc/resolv.conf"})
+	}
 	for _, mount := range s.mounts[2:] {
 		fd, err := mount.clone(spec.mountAttr(mount.attr()), user)
 		if err != nil {
@@ -274,7 +277,7 @@ func (s *Sandbox) own(m *startMessage) bool {
 	if s.released {
 		return false
 	}
-	s.netns, s.tmp, s.userns, s.base = m.netns, m.tmp, m.userns, m.base
+	s.network, s.tmp, s.userns, s.base = m.network, m.tmp, m.userns, m.base
 	m.undo = nil
 	return true
 }

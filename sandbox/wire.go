@@ -6,8 +6,6 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/fre-engine/fre/sandbox/netns"
 )
 
 // The protocol of shell/wire.h, which describes it.
@@ -223,11 +221,11 @@ type startMessage struct {
 	trees   []int // those of fds that are the message's own
 
 	// What furnish took, until the sandbox owns it.
-	netns  *netns.Namespace
-	tmp    int
-	userns *os.File // its own; nil where it is the tenant's
-	base   uint32
-	undo   []func()
+	network lease
+	tmp     int
+	userns  *os.File // its own; nil where it is the tenant's
+	base    uint32
+	undo    []func()
 }
 
 func newStartMessage(k kind, id uint64) *startMessage {

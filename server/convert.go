@@ -77,5 +77,5 @@ func logLineOf(l engine.LogLine) *api.LogLine {
 }
 
 func checkOf(c engine.Check) api.Check {
-	return api.Check{ID: c.ID, Name: c.Name, OK: c.OK, Found: c.Found, Effect: c.Effect, Next: c.Next}
+	return api.Check{ID: c.ID, Name: c.Name, OK: c.OK, Optional: c.Optional, Found: c.Found, Effect: c.Effect, Next: c.Next}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -29,6 +30,7 @@ import (
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/sandbox/egress"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/store"
 )
@@ -45,6 +47,8 @@ type serveConfig struct {
 	Debian                       []debian.Source // nil: the host's
 	Require                      []string        // ids of checks that must be OK
 	Shells                       engine.ShellConfig
+	AllowHostNetwork             bool
+	Egress                       egress.Config
 }
 
 // serveCommand is the daemon. This file alone wires FRE's parts together.
@@ -62,7 +66,8 @@ outlive the engine: whatever a crash leaves is cleaned up at the next start.
 --config names a YAML file: "packages" takes precedence over the host's own
 configuration of pip, npm and apt, "require" lists checks of fre doctor without
 which the engine does not start, "shells" says how many interpreters are kept
-running ahead of their functions (see docs/configuration.md).`,
+running ahead of their functions, "network" what functions may reach beside the
+public internet (see docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
@@ -137,7 +142,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if err != nil {
 		return err
 	}
-	host, err := sandbox.Open(sandbox.Config{Dir: filepath.Join(cfg.State, "run"), Log: log, PoolSize: cfg.Pool})
+	host, err := sandbox.Open(sandbox.Config{Dir: filepath.Join(cfg.State, "run"), Log: log, PoolSize: cfg.Pool, Egress: cfg.Egress})
 	if err != nil {
 		return &hintError{err, "fre doctor says what this host lacks"}
 	}
@@ -153,7 +158,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
-		ForkPercent: cmp.Or(cfg.Forks, -1),
+		ForkPercent: cmp.Or(cfg.Forks, -1), AllowHostNetwork: cfg.AllowHostNetwork,
 	})
 	if err != nil {
 		return err
@@ -233,6 +238,7 @@ func readConfig(path string, cfg *serveConfig) error {
 			Max    *int   `yaml:"max"`
 			Memory string `yaml:"memory"`
 		} `yaml:"shells"`
+		Network networkConfig `yaml:"network"`
 	}
 	if err := yaml.UnmarshalWithOptions(src, &file, yaml.Strict()); err != nil {
 		return fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
@@ -247,6 +253,51 @@ func readConfig(path string, cfg *serveConfig) error {
 	}
 	if err := readShells(&cfg.Shells, file.Shells.Ready, file.Shells.Max, file.Shells.Memory); err != nil {
 		return fmt.Errorf("%s: shells.%w", path, err)
+	}
+	cfg.AllowHostNetwork = file.Network.AllowHost
+	if err := file.Network.read(&cfg.Egress); err != nil {
+		return fmt.Errorf("%s: network.%w", path, err)
+	}
+	return nil
+}
+
+// networkConfig is the configuration file's network.
+type networkConfig struct {
+	AllowHost    bool     `yaml:"allow_host"`
+	AllowPrivate []string `yaml:"allow_private"`
+	Egress       struct {
+		Subnet    string   `yaml:"subnet"`
+		Resolvers []string `yaml:"resolvers"`
+	} `yaml:"egress"`
+}
+
+// read takes over what egress needs; what is not given keeps its default.
+func (n *networkConfig) read(cfg *egress.Config) error {
+	for i, s := range n.AllowPrivate {
+		p, err := netip.ParsePrefix(s)
+		if err != nil || p != p.Masked() {
+			return fmt.Errorf("allow_private[%d]: %q is not a range such as 10.1.0.0/16", i, s)
+		}
+		cfg.AllowPrivate = append(cfg.AllowPrivate, p)
+	}
+	if s := n.Egress.Subnet; s != "" {
+		p, err := netip.ParsePrefix(s)
+		if err != nil || p != p.Masked() || !p.Addr().Is4() || p.Bits() < egress.WidestSubnet || p.Bits() > egress.NarrowestSubnet {
+			return fmt.Errorf("egress.subnet: %q is not an IPv4 range of /%d to /%d", s, egress.WidestSubnet, egress.NarrowestSubnet)
+		}
+		cfg.Subnet = p
+	}
+	for i, s := range n.Egress.Resolvers {
+		a, err := netip.ParseAddrPort(s)
+		if err != nil {
+			var addr netip.Addr
+			addr, err = netip.ParseAddr(s)
+			a = netip.AddrPortFrom(addr, 53)
+		}
+		if err != nil {
+			return fmt.Errorf("egress.resolvers[%d]: %q is not an address, alone or with a port", i, s)
+		}
+		cfg.Resolvers = append(cfg.Resolvers, a)
 	}
 	return nil
 }

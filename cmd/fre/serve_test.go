@@ -1,15 +1,18 @@
 package main
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/sandbox/egress"
 )
 
 func TestReadConfig(t *testing.T) {
@@ -34,6 +37,9 @@ func TestReadConfig(t *testing.T) {
 		{name: "negative shells", src: "shells: {max: -1}\n", wrong: "shells.max"},
 		{name: "fewer shells than ready", src: "shells: {ready: 3, max: 2}\n", wrong: "shells.ready"},
 		{name: "no keyring", src: "packages: {debian: [{uri: http://a, suite: b, components: [c]}]}\n", wrong: "keyring"},
+		{name: "bad private range", src: "network: {allow_private: [10.1.2.3/16]}\n", wrong: "network.allow_private[0]"},
+		{name: "bad subnet", src: "network: {egress: {subnet: 10.0.0.0/30}}\n", wrong: "network.egress.subnet"},
+		{name: "bad resolver", src: "network: {egress: {resolvers: [localhost]}}\n", wrong: "network.egress.resolvers[0]"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -57,6 +63,13 @@ func TestReadConfig(t *testing.T) {
 			}
 			if diff := cmp.Diff([]string{"landlock", "swap"}, cfg.Require); diff != "" {
 				t.Error(diff)
+			}
+			want := egress.Config{
+				Subnet: egress.DefaultSubnet, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")},
+				Resolvers: []netip.AddrPort{netip.MustParseAddrPort("10.1.0.53:53")},
+			}
+			if diff := cmp.Diff(want, cfg.Egress, cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{})); diff != "" || cfg.AllowHostNetwork {
+				t.Errorf("host network %v, egress:\n%s", cfg.AllowHostNetwork, diff)
 			}
 			if cfg.Packages.Pip.Index == "" || cfg.Packages.CACerts == "" || cfg.Packages.Proxy.None == "" {
 				t.Errorf("settings not read: %+v", cfg.Packages)

@@ -97,7 +97,7 @@ something is amiss.`,
 			if errors.Is(err, client.ErrUnreachable) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "no engine answers: looking at this host directly")
 				for _, k := range doctorLocal() {
-					found.Checks = append(found.Checks, api.Check{ID: k.ID, Name: k.Name, OK: k.OK, Found: k.Found, Effect: k.Effect, Next: k.Next})
+					found.Checks = append(found.Checks, api.Check{ID: k.ID, Name: k.Name, OK: k.OK, Optional: k.Optional, Found: k.Found, Effect: k.Effect, Next: k.Next})
 				}
 				err = nil
 			}
@@ -106,7 +106,7 @@ something is amiss.`,
 			}
 			amiss := 0
 			for _, k := range found.Checks {
-				if !k.OK {
+				if !k.OK && !k.Optional {
 					amiss++
 				}
 			}
@@ -118,7 +118,10 @@ something is amiss.`,
 			} else {
 				for _, k := range found.Checks {
 					mark := "ok  "
-					if !k.OK {
+					switch {
+					case !k.OK && k.Optional:
+						mark = "none"
+					case !k.OK:
 						mark = "LACK"
 					}
 					fmt.Fprintf(out, "%s  %s: %s\n", mark, k.Name, k.Found)

@@ -77,7 +77,7 @@ func putImage(ctx context.Context, st *store.Store, f Function) error {
 
 func (f *Function) setDefaults() {
 	c := &f.Config
-	c.Base, c.Network = "native", "none"
+	c.Base, c.Network.Mode = "native", image.NetworkNone
 	if c.Args == nil {
 		c.Args = []string{"/function/program"}
 	}

@@ -1,5 +1,5 @@
-// Package netns keeps a pool of network namespaces that hold a loopback
-// interface and nothing else. Making one costs 350 µs and serialises inside the
+// Package netns makes network namespaces, and keeps a pool of those that hold a
+// loopback interface and nothing else. Making one costs 350 µs and serialises inside the
 // kernel; joining one that waits costs 0.5.
 package netns
 
@@ -46,7 +46,7 @@ func Open(cfg Config) *Pool {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Pool{pool.New(pool.Config[*Namespace]{
-		Name: "network namespace", Ready: cfg.Size, Make: create, Clean: (*Namespace).clean,
+		Name: "network namespace", Ready: cfg.Size, Make: func() (*Namespace, error) { return New(nil) }, Clean: (*Namespace).clean,
 		Drop: (*Namespace).Close, Log: cfg.Log,
 	})}
 }
@@ -62,28 +62,48 @@ func (p *Pool) Release(n *Namespace) { p.pool.Give(n) }
 // Close closes every namespace that is not leased.
 func (p *Pool) Close() { p.pool.Close() }
 
-// create makes a namespace on a thread of its own. The goroutine never unlocks
-// it, so that the runtime throws the thread away with what it changed.
-func create() (*Namespace, error) {
-	type result struct {
-		n   *Namespace
-		err error
+// New makes a namespace whose loopback interface is up. setup, unless nil, then
+// runs inside it on a thread of its own and may hold on to nothing of that
+// thread's but files. The caller closes the namespace; it is no pool's.
+func New(setup func() error) (n *Namespace, err error) {
+	err = onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("unshare network namespace: %w", err)
+		}
+		// Before setup: the kernel counts a netlink socket for a while after it
+		// was closed.
+		if n, err = Adopt(); err != nil || setup == nil {
+			return err
+		}
+		return setup()
+	})
+	if err != nil && n != nil {
+		_ = n.Close()
+		n = nil
 	}
-	made := make(chan result)
-	go func() {
-		runtime.LockOSThread()
-		n, err := unshare()
-		made <- result{n, err}
-	}()
-	r := <-made
-	return r.n, r.err
+	return n, err
 }
 
-func unshare() (*Namespace, error) {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return nil, fmt.Errorf("unshare network namespace: %w", err)
-	}
-	return Adopt()
+// Do runs f on a thread of its own inside the namespace ns is open on: sockets
+// that f opens stay there.
+func Do(ns *os.File, f func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("join network namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+// onThread runs f on a thread that ends with it: the goroutine never unlocks it,
+// so that the runtime throws the thread away with what f changed.
+func onThread(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- f()
+	}()
+	return <-done
 }
 
 // Adopt raises loopback in the namespace that the calling thread is in and in

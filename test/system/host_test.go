@@ -33,7 +33,7 @@ func (w *world) cgroups() []string {
 }
 
 // checkHost fails the test if, at its end, the machine holds mounts, cgroups,
-// named network namespaces or sandboxed processes of the tests' engines that it
+// links, named network namespaces or sandboxed processes of the tests' engines that it
 // did not hold before.
 func (w *world) checkHost(t *testing.T) {
 	t.Helper()
@@ -80,6 +80,12 @@ func (w *world) hostHoldings(t testing.TB) []string {
 			}
 			return nil // what cannot be read has gone meanwhile
 		})
+	}
+	for _, name := range ours {
+		link := name[:15] // as long as the kernel lets it be
+		if _, err := os.Lstat("/sys/class/net/" + link); err == nil {
+			held = append(held, "link "+link)
+		}
 	}
 	names, err := filepath.Glob("/run/netns/*")
 	if err != nil {

@@ -48,6 +48,7 @@ func TestSystem(t *testing.T) {
 		t.Run("drain", w.testDrain)
 	})
 	t.Run("crash", w.testCrash)
+	t.Run("egress", w.testEgress)
 }
 
 // TestPrepare builds every image the tests need into FRE_SYSTEM_PREPARE.
@@ -62,6 +63,9 @@ func TestPrepare(t *testing.T) {
 	w.start(t)
 	for _, template := range w.allTemplates(t) {
 		w.cli(t, "build", template)
+	}
+	for _, f := range reaching {
+		w.cli(t, "build", f.write(t, filepath.Join(w.dir, "functions")))
 	}
 }
 

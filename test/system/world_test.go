@@ -31,6 +31,7 @@ type world struct {
 	prepared bool // the state holds all images, and there may be no network
 	client   *http.Client
 	log      *os.File
+	args     []string // further arguments of serve
 
 	d *daemon.Daemon // nil while no engine runs
 }
@@ -92,7 +93,7 @@ func (w *world) restart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	d, err := daemon.Start(ctx, daemon.Config{
-		Bin: w.bin, State: w.state, Socket: filepath.Join(w.dir, "fre.sock"), Log: w.log,
+		Bin: w.bin, State: w.state, Socket: filepath.Join(w.dir, "fre.sock"), Log: w.log, Args: w.args,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 # What runs in the guest: every package whose tests touch the kernel.
-packages=(test/v2 internal/linux sandbox/cgroup sandbox/netns sandbox store engine test/security)
+packages=(test/v2 internal/linux sandbox/cgroup sandbox/netns sandbox/egress sandbox store engine test/security)
 
 seconds=1800
 cache=$PWD/.cache/v2
@@ -72,14 +72,22 @@ install -m 0755 test/v2/init "$ramfs/init"
 find "$modules" -path "*/modules/$version/*" \
 	\( -name 'virtio*.ko*' -o -name 'overlay.ko*' -o -name 'modules.builtin' -o -name 'modules.order' \) \
 	-exec cp -t "$ramfs/lib/modules/$version" {} +
-find "$ramfs" -name '*.ko.zst' -exec zstd -q -d --rm {} +
-find "$ramfs" -name '*.ko.xz' -exec xz -d {} +
-"$busybox" depmod -b "$ramfs" "$version"
+
+# Those of the network are loaded by the kernel when a test asks for them.
+disk=$work/disk
+mkdir -p "$disk/lib/modules/$version"
+find "$modules" -path "*/modules/$version/*" \
+	\( -path '*/net/*netfilter/*.ko*' -o -name 'veth.ko*' -o -name '*crc32c*.ko*' -o -name 'modules.builtin' -o -name 'modules.order' \) \
+	-exec cp -t "$disk/lib/modules/$version" {} +
+for root in "$ramfs" "$disk"; do
+	find "$root" -name '*.ko.zst' -exec zstd -q -d --rm {} +
+	find "$root" -name '*.ko.xz' -exec xz -d {} +
+	"$busybox" depmod -b "$root" "$version"
+done
 (cd "$ramfs" && find . | cpio --quiet -o -H newc | gzip -1) >"$work/initrd"
 
 # Stage two: the disk. Packages keep their places in the tree, so that tests find
 # testdata and the spawner where they expect them.
-disk=$work/disk
 mkdir -p "$disk"/{bin,sbin,usr,dev,proc,sys,tmp,run,root,etc,var/tmp,work}
 mkdir -p "$disk/fre/sandbox/shell/bin" "$disk/fre/bin"
 ln -s ../bin ../sbin "$disk/usr/"

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -83,6 +84,10 @@ func run(command string, args []string) error {
 		return function()
 	case "fds":
 		return fds()
+	case "reach":
+		return reach(args[0], args[1])
+	case "rewire":
+		return rewire()
 	case "cat":
 		for _, name := range args {
 			b, err := os.ReadFile(name)
@@ -341,6 +346,93 @@ func inherited() error {
 	}
 	fmt.Printf("core %d/%d nice %d oom %s umask %o session %d\n", core.Cur, core.Max, 20-nice,
 		strings.TrimSpace(string(adjust)), unix.Umask(0), session)
+	return nil
+}
+
+// reach prints what a server says to whoever connects.
+func reach(network, addr string) error {
+	c, err := net.DialTimeout(network, addr, 20*time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		return err
+	}
+	if network == "udp" {
+		if _, err := c.Write([]byte("?")); err != nil {
+			return err
+		}
+	}
+	buf := make([]byte, 256)
+	n, err := c.Read(buf)
+	os.Stdout.Write(buf[:n])
+	return err
+}
+
+// rewire prints what came of trying to change the network from inside.
+func rewire() error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return err
+	}
+	eth0 := func() *unix.Ifreq {
+		req, err := unix.NewIfreq("eth0")
+		if err != nil {
+			panic(err)
+		}
+		return req
+	}
+	address := eth0()
+	if err := address.SetInet4Addr([]byte{10, 9, 8, 7}); err != nil {
+		return err
+	}
+	socket := func(domain, kind, protocol int) error {
+		_, err := unix.Socket(domain, kind, protocol)
+		return err
+	}
+	for _, try := range []struct {
+		name string
+		err  error
+	}{
+		{"raw socket", socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP)},
+		{"raw IPv6 socket", socket(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_ICMPV6)},
+		{"packet socket", socket(unix.AF_PACKET, unix.SOCK_RAW, 0)},
+		{"foreign source", unix.SetsockoptInt(s, unix.SOL_IP, unix.IP_TRANSPARENT, 1)},
+		{"mark", unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_MARK, 1)},
+		{"address", unix.IoctlIfreq(s, unix.SIOCSIFADDR, address)},
+		{"hardware address", unix.IoctlIfreq(s, unix.SIOCSIFHWADDR, eth0())},
+		{"link down", unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, eth0())},
+		{"route", addRoute()},
+		{"neighbour", unix.IoctlSetInt(s, unix.SIOCSARP, 0)},
+	} {
+		fmt.Printf("%s: %v\n", try.name, try.err)
+	}
+	return nil
+}
+
+// addRoute asks the kernel for a default route (rtnetlink(7)).
+func addRoute() error {
+	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	msg := make([]byte, unix.NLMSG_HDRLEN, unix.NLMSG_HDRLEN+unix.SizeofRtMsg)
+	binary.NativeEndian.PutUint32(msg, uint32(cap(msg)))
+	binary.NativeEndian.PutUint16(msg[4:], unix.RTM_NEWROUTE)
+	binary.NativeEndian.PutUint16(msg[6:], unix.NLM_F_REQUEST|unix.NLM_F_ACK|unix.NLM_F_CREATE)
+	msg = append(msg, unix.AF_INET, 0, 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_STATIC, unix.RT_SCOPE_UNIVERSE, unix.RTN_BLACKHOLE, 0, 0, 0, 0)
+	if err := unix.Sendto(s, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	reply := make([]byte, 256)
+	if n, err := unix.Read(s, reply); err != nil || n < unix.NLMSG_HDRLEN+4 {
+		return fmt.Errorf("answer of %d bytes: %w", n, err)
+	}
+	if errno := int32(binary.NativeEndian.Uint32(reply[unix.NLMSG_HDRLEN:])); errno != 0 {
+		return unix.Errno(-errno)
+	}
 	return nil
 }
 

@@ -1,0 +1,47 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/sandbox/egress"
+)
+
+// setNetwork gives spec the network that an image asks for. What the operator or
+// the host refuses is an *image.FieldError that names the next step.
+func (e *Engine) setNetwork(spec *sandbox.Spec, n image.Network) error {
+	switch n.Mode {
+	case "", image.NetworkNone: // images of the tests say nothing
+		return nil
+	case image.NetworkHost:
+		if !e.cfg.AllowHostNetwork {
+			return &image.FieldError{Field: "network", Message: "host is not allowed on this engine: set network.allow_host in its configuration (fre serve --config)"}
+		}
+		spec.Network = sandbox.NetworkHost
+		spec.Mounts = append(spec.Mounts, networkFiles(image.Settings{})...)
+		return nil
+	case image.NetworkEgress:
+		for i, s := range n.Allow {
+			d, err := image.ParseDestination(s)
+			if err != nil {
+				return &image.FieldError{Field: fmt.Sprintf("network.allow[%d]", i), Message: err.Error()}
+			}
+			spec.Egress.Allow = append(spec.Egress.Allow, egress.Destination(d))
+		}
+		spec.Network = sandbox.NetworkEgress
+		err := e.cfg.Sandboxes.CheckNetwork(spec.Network, spec.Egress)
+		var blocked *egress.BlockedError
+		switch {
+		case errors.As(err, &blocked):
+			i := slices.Index(spec.Egress.Allow, blocked.Destination)
+			return &image.FieldError{Field: fmt.Sprintf("network.allow[%d]", i), Message: err.Error()}
+		case err != nil:
+			return &image.FieldError{Field: "network", Message: err.Error()}
+		}
+		return nil
+	}
+	return &image.FieldError{Field: "network", Message: fmt.Sprintf("the mode %q is unknown to this engine", n.Mode)}
+}

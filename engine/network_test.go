@@ -1,0 +1,31 @@
+package engine
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/fre-engine/fre/image"
+)
+
+// TestDeployRefusesNetwork: what the operator does not allow, or what this engine
+// does not know, is refused with the setting to change. Networks that a host can
+// or cannot give are test/system's.
+func TestDeployRefusesNetwork(t *testing.T) {
+	r := open(t)
+	for _, c := range []struct {
+		network     image.Network
+		field, want string
+	}{
+		{image.Network{Mode: image.NetworkHost}, "network", "network.allow_host"},
+		{image.Network{Mode: "bridge"}, "network", `"bridge" is unknown`},
+		{image.Network{Mode: image.NetworkEgress, Allow: []string{"example.org", "a b"}}, "network.allow[1]", "write a name"},
+	} {
+		img := r.image("f", func(cfg *image.Config) { cfg.Network = c.network })
+		_, err := r.Deploy(t.Context(), "f", img, DeployOptions{})
+		var field *image.FieldError
+		if !errors.As(err, &field) || field.Field != c.field || !strings.Contains(field.Message, c.want) {
+			t.Errorf("deploy with %+v: %v, want an error about %s with %q", c.network, err, c.field, c.want)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package image
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// NetworkMode says which network a sandbox has.
+type NetworkMode string
+
+// The network modes.
+const (
+	NetworkNone   NetworkMode = "none"   // loopback only
+	NetworkEgress NetworkMode = "egress" // out to the public internet
+	NetworkHost   NetworkMode = "host"   // the host's own, where the operator allows it
+)
+
+// Network is what a sandbox can reach. As YAML and JSON it is its mode alone where
+// Allow is empty.
+type Network struct {
+	Mode  NetworkMode
+	Allow []string // with egress: nothing but these, in [ParseDestination]'s syntax; empty for all that is public
+}
+
+// MarshalJSON writes what UnmarshalJSON reads.
+func (n Network) MarshalJSON() ([]byte, error) {
+	if len(n.Allow) == 0 {
+		return json.Marshal(n.Mode)
+	}
+	return json.Marshal(networkObject(n))
+}
+
+// UnmarshalJSON also reads the configurations of images from before Allow.
+func (n *Network) UnmarshalJSON(b []byte) error {
+	*n = Network{}
+	if len(b) > 0 && b[0] == '"' {
+		return json.Unmarshal(b, &n.Mode)
+	}
+	return json.Unmarshal(b, (*networkObject)(n))
+}
+
+type networkObject struct {
+	Mode  NetworkMode `json:"mode"`
+	Allow []string    `json:"allow"`
+}
+
+// Destination is what one entry of an allow-list names. Exactly one of Name and
+// Prefix is set.
+type Destination struct {
+	Name   string       // lower case: "example.org", or "*.example.org" for every name below it
+	Prefix netip.Prefix // masked
+	Port   uint16       // of TCP and UDP; 0 for all
+}
+
+// maxAllow bounds an allow-list: its ranges are kernel objects of each sandbox.
+const maxAllow = 64
+
+// destinationPattern is what can be told without a parser; the schema repeats it.
+var destinationPattern = regexp.MustCompile(`^[A-Za-z0-9_.*:/\[\]-]{1,280}$`)
+
+var domainPattern = regexp.MustCompile(`^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
+
+// ParseDestination reads NAME, *.NAME, ADDRESS or ADDRESS/BITS, each alone or
+// with :PORT; IPv6 stands in brackets before a port.
+func ParseDestination(s string) (Destination, error) {
+	if !destinationPattern.MatchString(s) {
+		return Destination{}, errors.New(`write a name such as "example.org" or "*.example.org", or a range such as "198.51.100.0/24", with ":443" behind it for one port; names of other alphabets as xn--…`)
+	}
+	where, port := s, ""
+	if i := strings.LastIndexByte(s, ':'); i >= 0 && (strings.Count(s, ":") == 1 || s[i-1] == ']') {
+		where, port = s[:i], s[i+1:]
+	}
+	var d Destination
+	if port != "" || where != s {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 || port[0] == '0' {
+			return Destination{}, fmt.Errorf("port %q is not a number from 1 to 65535", port)
+		}
+		d.Port = uint16(n)
+	}
+	if inner, ok := strings.CutPrefix(where, "["); ok {
+		inner, closed := strings.CutSuffix(inner, "]")
+		if !closed || !strings.Contains(inner, ":") {
+			return Destination{}, fmt.Errorf("%q: brackets hold an IPv6 address or range", where)
+		}
+		where = inner
+	}
+	if name := strings.ToLower(where); !strings.Contains(where, "/") && len(name) <= 253 && domainPattern.MatchString(name) {
+		d.Name = name
+		return d, nil
+	}
+	var err error
+	if strings.Contains(where, "/") {
+		d.Prefix, err = netip.ParsePrefix(where)
+	} else {
+		var a netip.Addr
+		if a, err = netip.ParseAddr(where); err == nil {
+			d.Prefix = netip.PrefixFrom(a, a.BitLen())
+		}
+	}
+	switch {
+	case err != nil:
+		return Destination{}, fmt.Errorf("%q is neither a name nor an address or range of addresses", where)
+	case d.Prefix.Addr().Is4In6():
+		return Destination{}, fmt.Errorf("%q: write the IPv4 address itself", where)
+	case d.Prefix != d.Prefix.Masked():
+		return Destination{}, fmt.Errorf("%q has bits beyond its length: write %s", where, d.Prefix.Masked())
+	}
+	return d, nil
+}
+
+// network reads a mode, or a mapping with one and an allow-list.
+func (d *decoder) network(dst *Network, below []field) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		if m, ok := n.(ast.MapNode); ok {
+			d.mapping(m, path, below)
+			return
+		}
+		d.networkMode(&dst.Mode)(n, path)
+	}
+}
+
+func (d *decoder) networkMode(dst *NetworkMode) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		s, ok := d.str(n, path)
+		if !ok {
+			return
+		}
+		mode := NetworkMode(s)
+		if !slices.Contains([]NetworkMode{NetworkNone, NetworkEgress, NetworkHost}, mode) {
+			d.errorf(n, `%s must be "none", "egress" or "host", not %q`, path, s)
+			return
+		}
+		*dst = mode
+	}
+}
+
+// destinations reads an allow-list.
+func (d *decoder) destinations(dst *[]string) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		if list, ok := n.(*ast.SequenceNode); ok {
+			switch {
+			case len(list.Values) == 0:
+				d.errorf(n, "%s is empty: name what may be reached, or remove it for all that is public", path)
+			case len(list.Values) > maxAllow:
+				d.errorf(n, "%s has %d entries: the limit is %d", path, len(list.Values), maxAllow)
+			}
+		}
+		d.strings(dst, func(s string) error {
+			if _, err := ParseDestination(s); err != nil {
+				return fmt.Errorf("bad destination %q: %w", s, err)
+			}
+			return nil
+		})(n, path)
+	}
+}

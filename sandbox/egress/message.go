@@ -1,0 +1,163 @@
+package egress
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+const (
+	// maxUDP is what a DNS message over UDP may take without risk of fragments
+	// (DNS flag day 2020).
+	maxUDP = 1232
+	// maxLife is how long an answer is believed, whatever it says of itself.
+	maxLife = time.Hour
+	// grace is how much longer its addresses can be reached: a name that was
+	// looked up just before its answer expired is connected to afterwards.
+	grace = time.Minute
+)
+
+// query is what a sandbox asks.
+type query struct {
+	id       uint16
+	question dnsmessage.Question
+	name     string // lower case, without the final dot
+	edns     bool
+	limit    int // bytes it takes over UDP
+}
+
+var errNotQuery = errors.New("not one question")
+
+// parseQuery reads a message of exactly one question.
+func parseQuery(msg []byte) (query, error) {
+	var p dnsmessage.Parser
+	h, err := p.Start(msg)
+	if err != nil {
+		return query{}, err
+	}
+	questions, err := p.AllQuestions()
+	if err != nil {
+		return query{}, err
+	}
+	if h.Response || h.OpCode != 0 || len(questions) != 1 {
+		return query{}, errNotQuery
+	}
+	q := query{id: h.ID, question: questions[0], limit: 512}
+	q.name = strings.ToLower(strings.TrimSuffix(q.question.Name.String(), "."))
+	if p.SkipAllAnswers() != nil || p.SkipAllAuthorities() != nil {
+		return query{}, errNotQuery
+	}
+	for {
+		h, err := p.AdditionalHeader()
+		if errors.Is(err, dnsmessage.ErrSectionDone) {
+			return q, nil
+		}
+		if err != nil {
+			return query{}, err
+		}
+		if h.Type == dnsmessage.TypeOPT {
+			q.edns, q.limit = true, min(max(int(h.Class), 512), maxUDP)
+		}
+		if err := p.SkipAdditional(); err != nil {
+			return query{}, err
+		}
+	}
+}
+
+// upstreamQuery is what the host's resolvers are asked for question.
+func upstreamQuery(id uint16, question dnsmessage.Question) ([]byte, error) {
+	m := dnsmessage.Message{
+		Header:      dnsmessage.Header{ID: id, RecursionDesired: true},
+		Questions:   []dnsmessage.Question{question},
+		Additionals: []dnsmessage.Resource{opt()},
+	}
+	return m.Pack()
+}
+
+func opt() dnsmessage.Resource {
+	r := dnsmessage.Resource{Body: &dnsmessage.OPTResource{}}
+	_ = r.Header.SetEDNS0(maxUDP, dnsmessage.RCodeSuccess, false) // fails for no name
+	return r
+}
+
+// answer is what an upstream resolver says.
+type answer struct {
+	code      dnsmessage.RCode
+	truncated bool
+	records   []dnsmessage.Resource
+	addrs     []netip.Addr // of the records
+	life      time.Duration
+}
+
+var errWrongAnswer = errors.New("answer to another question")
+
+// parseAnswer reads the answer to a question, keeping what was asked for and the
+// aliases on the way, and of addresses those that reachable passes: a name must
+// not lead to where its sandbox could not go by address.
+func parseAnswer(msg []byte, id uint16, question dnsmessage.Question, reachable func(netip.Addr) bool) (answer, error) {
+	var p dnsmessage.Parser
+	h, err := p.Start(msg)
+	if err != nil {
+		return answer{}, err
+	}
+	asked, err := p.AllQuestions()
+	if err != nil {
+		return answer{}, err
+	}
+	if !h.Response || h.ID != id || len(asked) != 1 || asked[0].Type != question.Type || asked[0].Class != question.Class ||
+		!strings.EqualFold(asked[0].Name.String(), question.Name.String()) {
+		return answer{}, errWrongAnswer
+	}
+	a := answer{code: h.RCode, truncated: h.Truncated, life: maxLife}
+	for {
+		r, err := p.Answer()
+		if errors.Is(err, dnsmessage.ErrSectionDone) {
+			return a, nil
+		}
+		if err != nil {
+			return answer{}, err
+		}
+		if r.Header.Class != question.Class || r.Header.Type != question.Type && r.Header.Type != dnsmessage.TypeCNAME {
+			continue
+		}
+		var addr netip.Addr
+		switch body := r.Body.(type) {
+		case *dnsmessage.AResource:
+			addr = netip.AddrFrom4(body.A)
+		case *dnsmessage.AAAAResource:
+			addr = netip.AddrFrom16(body.AAAA)
+		}
+		if addr.IsValid() {
+			if !reachable(addr) {
+				continue
+			}
+			a.addrs = append(a.addrs, addr)
+		}
+		r.Header.TTL = min(r.Header.TTL, uint32(maxLife/time.Second))
+		a.life = min(a.life, time.Duration(r.Header.TTL)*time.Second)
+		a.records = append(a.records, r)
+	}
+}
+
+// reply packs what the sandbox gets, in at most limit bytes.
+func (q query) reply(code dnsmessage.RCode, records []dnsmessage.Resource, limit int) ([]byte, error) {
+	m := dnsmessage.Message{
+		Header: dnsmessage.Header{
+			ID: q.id, Response: true, RCode: code, RecursionDesired: true, RecursionAvailable: true,
+		},
+		Questions: []dnsmessage.Question{q.question},
+		Answers:   records,
+	}
+	if q.edns {
+		m.Additionals = []dnsmessage.Resource{opt()}
+	}
+	b, err := m.Pack()
+	if err == nil && len(b) > limit {
+		m.Answers, m.Truncated = nil, true // and it asks again by TCP
+		b, err = m.Pack()
+	}
+	return b, err
+}
