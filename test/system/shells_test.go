@@ -53,6 +53,7 @@ func (w *world) testShells(t *testing.T) {
 
 // parked says whether an interpreter waits for a function.
 func (w *world) parked(t testing.TB, function string) func() error {
+	t.Helper()
 	return func() error {
 		var f struct {
 			Shells *struct{ Ready int }
