@@ -1,8 +1,6 @@
 package sandbox
 
 import (
-	"os"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,33 +20,31 @@ func (s *Sandbox) unpinLater() {
 	}
 }
 
+// unpinNow widens all that runs in the sandbox by now: what began on one CPU has
+// handed it on to its threads and children.
 func (s *Sandbox) unpinNow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pidfd < 0 {
+	if s.released {
 		return
 	}
-	// The directory stays the process's, whoever has its number later: what was
-	// alive after it was opened is who is in it.
-	dir, err := os.Open("/proc/" + strconv.Itoa(pidOf(s.pidfd)) + "/task")
-	if err != nil {
-		return
-	}
-	defer dir.Close()
-	if unix.PidfdSendSignal(s.pidfd, 0, nil, 0) != nil {
-		return
-	}
+	seen := map[int]bool{}
 	// A thread made meanwhile has its maker's CPUs: look until all have been seen.
-	for seen := map[string]bool{}; ; {
-		names, _ := dir.Readdirnames(-1)
+	// One that starts others without end has had its makers widened by then.
+	for range 8 {
+		threads, err := s.group.Threads()
+		if err != nil {
+			s.host.log.Warn("sandbox keeps to one CPU", "sandbox", s.id, "error", err)
+			return
+		}
 		found := false
-		for _, name := range names {
-			if tid, err := strconv.Atoi(name); err == nil && !seen[name] {
-				seen[name], found = true, true
+		for _, tid := range threads {
+			if !seen[tid] {
+				seen[tid], found = true, true
 				_ = unix.SchedSetaffinity(tid, &s.host.cpus) // ESRCH: it has ended
 			}
 		}
-		if _, err := dir.Seek(0, 0); err != nil || !found {
+		if !found {
 			return
 		}
 	}

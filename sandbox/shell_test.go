@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -326,8 +326,8 @@ func TestShellHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestPin: a pinned sandbox begins on one CPU and is given all of them, threads
-// included.
+// TestPin: a pinned sandbox begins on one CPU and is given all of them, children
+// and threads included.
 func TestPin(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Log("one CPU: nothing to see")
@@ -336,7 +336,7 @@ func TestPin(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
 	for _, pin := range []bool{true, false} {
-		spec := prog(root, "sleep")
+		spec := prog(root, "daemons")
 		spec.Pin = pin
 		r, w := pipe(t)
 		spec.Stdout = w
@@ -356,19 +356,15 @@ func TestPin(t *testing.T) {
 				t.Errorf("began on %d CPUs, pin is %v", cpus.Count(), pin)
 			}
 		}
-		if n, err := r.Read(make([]byte, 64)); n == 0 { // once it has all its threads
+		if _, err := io.ReadFull(r, make([]byte, 3*len("ready\n"))); err != nil { // from each child
 			t.Fatal(err)
 		}
 		s.unpinNow()
-		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", s.PID()))
-		if err != nil || len(tasks) < 2 {
-			t.Fatalf("threads of a Go program: %v, %v", tasks, err)
+		threads, err := s.group.Threads()
+		if err != nil || len(threads) < 4 {
+			t.Fatalf("threads of four Go programs: %v, %v", threads, err)
 		}
-		for _, task := range tasks {
-			tid, err := strconv.Atoi(filepath.Base(task))
-			if err != nil {
-				t.Fatal(err)
-			}
+		for _, tid := range threads {
 			if err := unix.SchedGetaffinity(tid, &cpus); err != nil || cpus != h.cpus {
 				t.Errorf("thread %d has %d CPUs, %v; want all", tid, cpus.Count(), err)
 			}

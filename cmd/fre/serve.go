@@ -117,8 +117,11 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		return err
 	}
 	// The heap is a few megabytes: collecting it at every doubling would take a
-	// quarter of the CPUs in the middle of each burst of starts.
+	// quarter of the CPUs in the middle of each burst of starts. While a base
+	// environment is resolved it is a hundred, of which four times as much garbage
+	// is too much.
 	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(256 << 20)
 	var undo cleanup
 	defer undo.run(&err)
 

@@ -265,6 +265,28 @@ func readField(path, key string) (int64, error) {
 	return 0, nil
 }
 
+// Threads lists the threads in the group, by the ids that the caller's pid
+// namespace has for them.
+func (g *Group) Threads() ([]int, error) {
+	name := "tasks"
+	if g.v2 {
+		name = "cgroup.threads"
+	}
+	text, err := os.ReadFile(filepath.Join(g.unique[0], name))
+	if err != nil {
+		return nil, err
+	}
+	var threads []int
+	for field := range strings.FieldsSeq(string(text)) {
+		tid, err := strconv.Atoi(field)
+		if err != nil {
+			return nil, fmt.Errorf("read %s of cgroup %s: %w", name, g.name, err)
+		}
+		threads = append(threads, tid)
+	}
+	return threads, nil
+}
+
 // empty says whether no process is left: each one is in every hierarchy.
 func (g *Group) empty() (bool, error) {
 	if dir, ok := g.dirs[Pids]; ok {

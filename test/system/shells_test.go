@@ -21,7 +21,7 @@ func (w *world) testShells(t *testing.T) {
 			until(t, w.parked(t, function))
 			var waiting []daemon.Process
 			until(t, func() error {
-				used := w.ps(t, "")
+				used := w.ps(t, "*")
 				waiting = slices.DeleteFunc(daemon.Descendants(w.d.PID()), func(p daemon.Process) bool {
 					if slices.ContainsFunc(used, func(s sandbox) bool { return s.PID == p.PID }) {
 						return true

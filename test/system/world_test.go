@@ -256,7 +256,7 @@ type sandbox struct {
 	PID                 int
 }
 
-// ps lists the sandboxes that serve a function, or any if it is "".
+// ps lists the sandboxes that serve a function; "" those that serve none, "*" all.
 func (w *world) ps(t testing.TB, function string) []sandbox {
 	t.Helper()
 	var found []sandbox
@@ -265,7 +265,7 @@ func (w *world) ps(t testing.TB, function string) []sandbox {
 		if err := json.Unmarshal([]byte(line), &s); err != nil {
 			t.Fatalf("fre ps: %v: %s", err, line)
 		}
-		if (s.Function == function || function == "") && s.State != "exited" && s.State != "parked" {
+		if (s.Function == function || function == "*") && s.State != "exited" && s.State != "parked" {
 			found = append(found, s)
 		}
 	}
