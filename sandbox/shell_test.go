@@ -235,7 +235,9 @@ func TestShellsDie(t *testing.T) {
 	if err := sp.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	h.reading.Wait()
+	for !sp.ended() {
+		<-time.After(time.Millisecond)
+	}
 	if out, _ := run(t, h, prog(root, "args", "on")); out != "on\n" {
 		t.Errorf("start after the spawner's death: %q", out)
 	}

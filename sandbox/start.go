@@ -1,10 +1,12 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,6 +58,7 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 // begun is the end of every start that has succeeded.
 func (s *Sandbox) begun(spec *Spec, clock *clock) *Sandbox {
 	clock.mark("executed")
+	clock.sort()
 	s.clock = clock
 	if spec.Pin {
 		s.unpinLater()
@@ -311,6 +314,14 @@ func monotonic() int64 {
 func (c *clock) mark(name string) {
 	if c != nil {
 		c.marks = append(c.marks, TraceStep{name, time.Duration(monotonic() - c.began)})
+	}
+}
+
+// sort puts the steps of both sides in order: the sandbox may be at work before
+// the engine notes that it was told.
+func (c *clock) sort() {
+	if c != nil {
+		slices.SortStableFunc(c.marks, func(a, b TraceStep) int { return cmp.Compare(a.Done, b.Done) })
 	}
 }
 
