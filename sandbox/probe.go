@@ -286,7 +286,7 @@ func probeAppArmor() Check {
 
 func probeForks() Check {
 	c := Check{
-		ID: "forks", Name: "fork servers", OK: true, Found: "can be had",
+		ID: "forks", Name: "fork servers", OK: true, Optional: true, Found: "can be had",
 		Effect: "every instance of a Python function imports its handler itself",
 		Next:   "run Linux 6.17 or newer",
 	}
