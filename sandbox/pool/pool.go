@@ -266,13 +266,21 @@ func (p *Pool[T]) poke() {
 // do and the machine is not busy starting sandboxes.
 func (p *Pool[T]) work() {
 	defer close(p.done)
+	pause := quiet // after a failure
 	for {
 		again := p.clean()
 		p.trim()
-		again = p.refill() || again
+		more, err := p.refill()
 		retry := time.After(p.cfg.Idle)
-		if again {
+		switch {
+		case err != nil:
+			p.cfg.Log.Warn("not made", "pool", p.cfg.Name, "error", err, "again_in", pause)
+			retry = time.After(pause)
+			pause = min(2*pause, p.cfg.Idle)
+		case again || more:
 			retry = time.After(quiet)
+		default:
+			pause = quiet
 		}
 		select {
 		case <-p.stop:
@@ -387,7 +395,7 @@ func (p *Pool[T]) trim() {
 
 // refill makes items until enough are ready. It gives way to leases: then it
 // reports that there is more to do.
-func (p *Pool[T]) refill() (again bool) {
+func (p *Pool[T]) refill() (more bool, err error) {
 	for seen := p.takesNow(); ; {
 		p.mu.Lock()
 		full := p.closed || len(p.free)+len(p.dirty) >= p.wantLocked()
@@ -397,15 +405,14 @@ func (p *Pool[T]) refill() (again bool) {
 			busy = p.cfg.Busy()
 		}
 		if full || busy {
-			return busy && !full
+			return busy && !full, nil
 		}
 		item, err := p.cfg.Make()
 		if errors.Is(err, ErrFull) {
-			return false
+			return false, nil
 		}
 		if err != nil {
-			p.cfg.Log.Warn("not made", "pool", p.cfg.Name, "error", err)
-			return false
+			return true, err
 		}
 		p.mu.Lock()
 		p.free = append(p.free, item)

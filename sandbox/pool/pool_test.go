@@ -296,3 +296,39 @@ func TestBusy(t *testing.T) {
 		}
 	})
 }
+
+// TestMakeFails: what cannot be made is tried again, less and less often, and no
+// demand makes it more often than that.
+func TestMakeFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		broken, tries := true, 0
+		p := New(Config[int]{
+			Name: "number", Ready: 1, Log: slog.New(slog.DiscardHandler),
+			Make: func() (int, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				tries++
+				if broken {
+					return 0, errors.New("broken")
+				}
+				return tries, nil
+			},
+			Drop: func(int) error { return nil },
+		})
+		defer p.Close()
+		<-time.After(10 * time.Second)
+		synctest.Wait()
+		mu.Lock()
+		if tries < 5 || tries > 12 {
+			t.Errorf("%d tries in ten seconds, want them to double their distance from %s", tries, quiet)
+		}
+		broken = false
+		mu.Unlock()
+		<-time.After(20 * time.Second)
+		synctest.Wait()
+		if ready, _ := p.Len(); ready != 1 {
+			t.Errorf("%d ready once it can be made, want 1", ready)
+		}
+	})
+}
