@@ -150,6 +150,7 @@ func run(ctx context.Context, o options) (err error) {
 func (o options) entries(peers map[string]peer.Peer) []peer.Entry {
 	entries := []peer.Entry{
 		{Name: peer.BareName, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds},
+		{Name: peer.BarePinnedName, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds},
 		{Name: peer.FREName, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds},
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.also)) {

@@ -41,7 +41,7 @@ type serveConfig struct {
 	State, Socket, Listen, Group string
 	ConfigFile, LogLevel         string
 	Drain                        time.Duration
-	Pool, Forks                  int
+	Pool, Parked, Forks          int
 	MaxBody                      int64
 	Packages                     image.SettingsOverride
 	Debian                       []debian.Source // nil: the host's
@@ -83,8 +83,9 @@ public internet (see docs/configuration.md).`,
 	f.StringVar(&cfg.ConfigFile, "config", "", "configuration `file`")
 	f.StringVar(&cfg.LogLevel, "log-level", "info", "debug, info, warn or error")
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long a graceful stop waits for events in flight")
-	f.IntVar(&cfg.Pool, "pool", 64, "cgroups and network namespaces kept ready")
+	f.IntVar(&cfg.Pool, "pool", 64, "cgroups, network namespaces and bare shells kept ready without any demand")
 	f.IntVar(&cfg.Forks, "forks", 25, "`percent` of the host's memory that fork servers may have together; 0 for none")
+	f.IntVar(&cfg.Parked, "shells", 256, "sandboxes parked ahead at most; 0: every start is made from nothing")
 	f.Int64Var(&cfg.MaxBody, "max-body", gateway.DefaultMaxBody, "largest request body in `bytes`")
 	return cmd
 }
@@ -145,7 +146,11 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if err != nil {
 		return err
 	}
-	host, err := sandbox.Open(sandbox.Config{Dir: filepath.Join(cfg.State, "run"), Log: log, PoolSize: cfg.Pool, Egress: cfg.Egress})
+	shells := cfg.Parked
+	if shells == 0 {
+		shells = -1 // what sandbox.Config calls none
+	}
+	host, err := sandbox.Open(sandbox.Config{Dir: filepath.Join(cfg.State, "run"), Log: log, PoolSize: cfg.Pool, Shells: shells, Egress: cfg.Egress})
 	if err != nil {
 		return &hintError{err, "fre doctor says what this host lacks"}
 	}

@@ -67,6 +67,13 @@ func Bare(spawner, path string) (Peer, error) {
 	return spawned{s}, err
 }
 
+// BarePinned is Bare for a program that keeps to one CPU, as FRE's do while they
+// start.
+func BarePinned(spawner, path string) (Peer, error) {
+	s, err := spawn.StartPinned(spawner, path)
+	return spawned{s}, err
+}
+
 // BareIn is Bare for a command whose root directory is root. It has no other
 // part of a sandbox.
 func BareIn(spawner, root string, argv ...string) (Peer, error) {

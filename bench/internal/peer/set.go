@@ -26,6 +26,7 @@ type Set struct {
 // "fre", others have what sets them apart behind it.
 const (
 	BareName       = "bare vfork+exec"
+	BarePinnedName = "bare vfork+exec, one CPU"
 	FREName        = "fre"
 	RuncName       = "runc run"
 	DockerName     = "docker run --network none"
@@ -58,6 +59,10 @@ func (s Set) Open(ctx context.Context) (peers map[string]Peer, skipped []string,
 	}
 	if peers[BareName], err = Bare(s.Spawner, clock); err != nil {
 		delete(peers, BareName)
+		return peers, nil, err
+	}
+	if peers[BarePinnedName], err = BarePinned(s.Spawner, clock); err != nil {
+		delete(peers, BarePinnedName)
 		return peers, nil, err
 	}
 	if s.Runc {

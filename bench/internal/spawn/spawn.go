@@ -69,6 +69,11 @@ func Start(bin string, argv ...string) (*Spawner, error) {
 	return start(exec.Command(bin, argv...), argv)
 }
 
+// StartPinned is Start for a command that keeps to the CPU on which it was made.
+func StartPinned(bin string, argv ...string) (*Spawner, error) {
+	return start(exec.Command(bin, slices.Concat([]string{"-1"}, argv)...), argv)
+}
+
 // StartIn is Start for a command whose root directory is root.
 func StartIn(bin, root string, argv ...string) (*Spawner, error) {
 	return start(exec.Command(bin, slices.Concat([]string{"-C", root}, argv)...), argv)

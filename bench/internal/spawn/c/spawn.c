@@ -1,9 +1,10 @@
 /*
  * spawn: starts a program by vfork+exec and says when it began to run.
  *
- * usage: spawn [-C ROOT] PROGRAM [ARG...]
+ * usage: spawn [-1] [-C ROOT] PROGRAM [ARG...]
  *
- * "{}" in an ARG becomes a number never reused; the program's root is ROOT.
+ * "{}" in an ARG becomes a number never reused; the program's root is ROOT. With
+ * -1 the program keeps to the CPU on which it was made.
  *
  * Commands on standard input, one per line:
  *   seq N     N starts, one after the other
@@ -18,6 +19,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +39,7 @@ struct start {
 extern char **environ;
 static int dev_null;
 static const char *root; /* NULL: as it is */
+static int one_cpu;
 static int serial;
 
 static int64_t now(void)
@@ -64,8 +67,12 @@ static int launch(struct start *s, char *const argv[])
 	s->requested = now();
 	s->pid = vfork();
 	if (s->pid == 0) {
-		/* vfork shares memory, not the root directory */
+		/* vfork shares memory, neither CPUs nor the root directory */
+		cpu_set_t cpu;
+		CPU_ZERO(&cpu);
+		CPU_SET(sched_getcpu(), &cpu);
 		if (dup2(dev_null, 0) < 0 || dup2(fds[1], 1) < 0 ||
+		    (one_cpu && sched_setaffinity(0, sizeof cpu, &cpu) < 0) ||
 		    (root && (chroot(root) < 0 || chdir("/") < 0)))
 			failed = errno;
 		else {
@@ -128,13 +135,18 @@ int main(int argc, char **argv)
 	char line[64];
 	int n;
 
+	if (argc > 1 && strcmp(argv[1], "-1") == 0) {
+		one_cpu = 1;
+		argv++;
+		argc--;
+	}
 	if (argc > 2 && strcmp(argv[1], "-C") == 0) {
 		root = argv[2];
 		argv += 2;
 		argc -= 2;
 	}
 	if (argc < 2 || argc > MAX_ARGS) {
-		fprintf(stderr, "usage: spawn [-C ROOT] PROGRAM [ARG...]\n");
+		fprintf(stderr, "usage: spawn [-1] [-C ROOT] PROGRAM [ARG...]\n");
 		return 2;
 	}
 	dev_null = open("/dev/null", O_RDWR | O_CLOEXEC);
