@@ -3,7 +3,7 @@
 // background and gives way to leases: on a machine that is starting sandboxes as
 // fast as it can, the pool's own work would only make every start slower.
 //
-// A pool sizes itself: it keeps as many ready as were leased within a tenth of a
+// A pool sizes itself: it keeps as many ready as were leased within half a
 // second lately, between Ready and Max.
 package pool
 
@@ -75,7 +75,7 @@ const (
 	// that what was given back does not pile up.
 	patience = 500 * time.Millisecond
 	// window is the time within which leases count as one burst.
-	window = 100 * time.Millisecond
+	window = 500 * time.Millisecond
 	// inline is how many used items a lease that finds none ready tries to clean
 	// before it makes one.
 	inline = 2
