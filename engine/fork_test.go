@@ -31,13 +31,20 @@ def handle(event, context):
     return str(names.get("out", ""))
 `
 
+// needForks skips a test on kernels without fork servers. Tests with parts call it
+// before them.
+func needForks(t testing.TB) {
+	t.Helper()
+	if err := sandbox.CanFork(); err != nil {
+		t.Skipf("this kernel has no fork servers: %v", err)
+	}
+}
+
 // python puts an image of the host's own interpreter, the real bootstrap and a
 // function's module.
 func (r *rig) python(name, module string, change func(*image.Config)) {
 	r.t.Helper()
-	if err := sandbox.CanFork(); err != nil {
-		r.t.Skipf("this kernel has no fork servers: %v", err)
-	}
+	needForks(r.t)
 	w, err := r.store.Create()
 	if err != nil {
 		r.t.Fatal(err)
@@ -224,6 +231,7 @@ func TestForkUnique(t *testing.T) {
 }
 
 func TestForkDeclined(t *testing.T) {
+	needForks(t)
 	r := open(t)
 	for name, c := range map[string]struct{ module, want string }{
 		"thread":  {"import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n", "off: the module started 1 threads at import"},
@@ -373,6 +381,7 @@ func TestForkRedeploy(t *testing.T) {
 // TestForkHostile: a module that takes the fork server over gets no instance
 // accepted that is none, and events are served by ordinary starts.
 func TestForkHostile(t *testing.T) {
+	needForks(t)
 	// Replaces the bootstrap's part; attack is run for each FORK.
 	takeover := func(attack string) string {
 		return `

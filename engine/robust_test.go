@@ -145,7 +145,7 @@ func TestSlowReader(t *testing.T) {
 			r := open(t)
 			r.deploy("f", func(c *image.Config) {
 				change(c)
-				c.Instances.Max, c.Resources.Timeout = 1, 500*time.Millisecond
+				c.Instances.Max, c.Resources.Timeout = 1, 2*time.Second // an emulated kernel takes one for the start
 			})
 			req := &Request{Path: "/status", Query: "status=200&endless=1"}
 			if name == "stdio" {
