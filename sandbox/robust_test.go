@@ -88,8 +88,12 @@ func TestClose(t *testing.T) {
 	default:
 		t.Error("sandbox not ended after Close")
 	}
-	if _, err := h.Start(t.Context(), prog(root, "exit", "0")); !errors.Is(err, fs.ErrClosed) {
-		t.Errorf("start after Close: %v", err)
+	for _, repeats := range []bool{false, true} {
+		spec := prog(root, "exit", "0")
+		spec.Repeats = repeats
+		if _, err := h.Start(t.Context(), spec); !errors.Is(err, fs.ErrClosed) {
+			t.Errorf("start after Close, repeats %v: %v", repeats, err)
+		}
 	}
 }
 

@@ -153,15 +153,19 @@ func (s *shells) take(spec *Spec) *shell {
 	if s.max == 0 || !spec.fitsShell() || spec.Without != 0 || spec.Forks > 0 {
 		return nil
 	}
-	var sh *shell
-	var ok bool
+	bare := s.bare.TryTake
 	if spec.Repeats && len(spec.Mounts) == 0 {
-		if sh, ok = s.attachedPool(spec).TryTake(); !ok {
-			sh, ok = s.bare.Borrow()
+		p := s.attachedPool(spec)
+		if p == nil {
+			return nil
 		}
-	} else {
-		sh, ok = s.bare.TryTake()
+		if sh, ok := p.TryTake(); ok {
+			s.parked.Add(-1)
+			return sh
+		}
+		bare = s.bare.Borrow
 	}
+	sh, ok := bare()
 	if !ok {
 		return nil
 	}
@@ -169,22 +173,19 @@ func (s *shells) take(spec *Spec) *shell {
 	return sh
 }
 
-// attachedPool is the pool for what spec asks for. A new one has nothing ready:
-// it fills once it knows the demand.
+// attachedPool is the pool for what spec asks for, nil once the host closes. A new
+// one has nothing ready: it fills once it knows the demand.
 func (s *shells) attachedPool(spec *Spec) *pool.Pool[*shell] {
 	key := spec.furnishing()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.attached[key]
-	if p == nil {
+	if p == nil && !s.closed {
 		kept := &Spec{
 			Rootfs: spec.Rootfs, Work: spec.Work, WorkMapped: spec.WorkMapped, Hostname: spec.Hostname,
 			User: spec.User, Limits: spec.Limits, Network: spec.Network, Egress: spec.Egress, Policy: spec.Policy,
 		}
 		p = s.pool("attached shell", 0, int(s.max), kept)
-		if s.closed {
-			p.Close()
-		}
 		s.attached[key] = p
 	}
 	return p
@@ -356,8 +357,11 @@ func (sh *shell) drop() {
 	sh.sb.Kill()
 }
 
-// errShellGone: the shell died before its use; another is as good.
-var errShellGone = errors.New("shell has ended")
+// Why another shell, or none, has to do.
+var (
+	errShellGone  = errors.New("shell has ended")
+	errShellUnfit = errors.New("shell holds more memory than the limit")
+)
 
 // fitsShell says whether a shell has room for the strings of a start.
 func (spec *Spec) fitsShell() bool {
@@ -418,15 +422,19 @@ func (h *Host) prepareRun(s *Sandbox, m *startMessage, spec *Spec) error {
 	return nil
 }
 
-// setLimits changes the limits of a sandbox; errShellGone if it has ended, and its
-// group is perhaps another's already.
+// setLimits changes the limits of a parked sandbox; errShellGone if it has ended,
+// and its group is perhaps another's already.
 func (s *Sandbox) setLimits(l Limits) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.released {
 		return errShellGone
 	}
-	return s.group.SetLimits(l.cgroup())
+	err := s.group.SetLimits(l.cgroup())
+	if errors.Is(err, unix.EBUSY) {
+		return errShellUnfit
+	}
+	return err
 }
 
 // run sends RUN and waits for the end of the socket, which execve closes.

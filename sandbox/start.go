@@ -47,6 +47,9 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	clock := newClock(spec.Trace)
 	for sh := h.shells.take(&spec); sh != nil; sh = h.shells.take(&spec) {
 		sb, err := h.startShell(ctx, sh, &spec, clock)
+		if errors.Is(err, errShellUnfit) {
+			break
+		}
 		if !errors.Is(err, errShellGone) {
 			return sb, err
 		}
@@ -272,8 +275,8 @@ func (m *startMessage) close() {
 	m.trees, m.undo = nil, nil
 }
 
-// own takes over the network, the /tmp and the user namespace of a message, unless the sandbox has
-// ended already, as a shell may: then they stay the message's.
+// own takes over the network, the /tmp and the user namespace of a message, unless
+// the sandbox has ended already, as a shell may: then they stay the message's.
 func (s *Sandbox) own(m *startMessage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
