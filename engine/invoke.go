@@ -372,6 +372,7 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 		f.endEvent(in)
 		return nil, err
 	}
+	in.kind = in.box.sb.Kind()
 	started := time.Since(began)
 	f.started(in.kind, started)
 	feed.start(ev.cancel)
@@ -385,7 +386,7 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 		f.endEvent(in)
 	}
 
-	resp := &Response{Instance: in.box.id, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started, StartKind: in.box.sb.Kind()}
+	resp := &Response{Instance: in.box.id, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started, StartKind: in.kind}
 	head, err := io.ReadAll(io.LimitReader(outR, stdioBuffered))
 	if err == nil && len(head) < stdioBuffered {
 		err = ev.exited(in.box.sb)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fre-engine/fre/image"
@@ -254,6 +255,39 @@ func TestRemovedSeries(t *testing.T) {
 	}
 	if n := series(); n != 0 {
 		t.Errorf("%d series of a removed function", n)
+	}
+}
+
+// TestStartKinds: what an answer says of its start is what the metrics count.
+func TestStartKinds(t *testing.T) {
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	reg := prometheus.NewRegistry()
+	r := &rig{t: t, state: t.TempDir()}
+	r.start(Config{Metrics: reg})
+	for name, change := range map[string]func(*image.Config){"instance": nil, "event": fresh, "stdio": stdio} {
+		r.deploy(name, change)
+		want := map[string]uint64{}
+		for range 3 {
+			want[string(r.mustCall(name, "/", "a", "a").StartKind)]++
+		}
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]uint64{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				if l := m.GetLabel(); f.GetName() == "fre_instance_start_seconds" && l[0].GetValue() == name {
+					if n := m.GetHistogram().GetSampleCount(); n > 0 {
+						got[l[1].GetValue()] = n
+					}
+				}
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: starts counted (+), starts answered (-):\n%s", name, diff)
+		}
 	}
 }
 
