@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -332,10 +333,10 @@ func (sh *shell) read() (report, *traceReport, error) {
 	buf := make([]byte, max(reportSize, traceSize)+1)
 	n, err := sh.conn.Read(buf)
 	switch {
-	case errors.Is(err, unix.ECONNRESET), err == nil && n == 0:
-		return report{}, nil, io.EOF
 	case err != nil:
 		return report{}, nil, err
+	case n == 0:
+		return report{}, nil, io.EOF
 	}
 	return parseReport(buf[:n])
 }
@@ -437,7 +438,9 @@ func (s *Sandbox) setLimits(l Limits) error {
 	return err
 }
 
-// run sends RUN and waits for the end of the socket, which execve closes.
+// run sends RUN and waits for the end of the socket, which execve closes. A shell
+// that ends without having read it resets the connection; one that is killed
+// later has started all the same, and its end tells the rest.
 func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 	packet, err := m.bytes(true)
 	if err != nil {
@@ -446,23 +449,20 @@ func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 	stop := context.AfterFunc(ctx, sh.sb.Kill)
 	defer stop()
 	if _, _, err := sh.conn.WriteMsgUnix(packet, unix.UnixRights(m.fds...), nil); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return errShellGone
+		return cmp.Or(ctx.Err(), errShellGone)
 	}
 	clock.mark("sent")
 	if err := sh.conn.SetReadDeadline(time.Now().Add(sh.sb.host.startWithin)); err != nil {
 		return err
 	}
-	for executes := false; ; {
+	for {
 		r, trace, err := sh.read()
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, io.EOF) && executes:
-			return nil
 		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, unix.ECONNRESET):
 			return errShellGone
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return errHung
@@ -470,8 +470,6 @@ func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 			return err
 		case trace != nil:
 			clock.add(trace)
-		case r.Kind == kindExecutes:
-			executes = true
 		case r.Kind == kindFailed:
 			return sh.sb.startError(r)
 		}

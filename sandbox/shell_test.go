@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -260,6 +262,37 @@ func TestShellsDie(t *testing.T) {
 		t.Errorf("start after the spawner's death: %q", out)
 	}
 	waitShells(t, h, func(s ShellStats) bool { return s.Bare >= 3 && s.Died >= 6 })
+}
+
+// TestShellDiesUnread: shells that take a start and die before they have read it
+// have run nothing of it: another way is as good.
+func TestShellDiesUnread(t *testing.T) {
+	h := openHost(t, func(c *Config) { c.Spawners = 1 })
+	waitShells(t, h, func(s ShellStats) bool { return s.Bare == 4 })
+	sp := h.slots[0].s
+	sp.mu.Lock()
+	shells := slices.Collect(maps.Values(sp.live))
+	sp.mu.Unlock()
+	for _, sb := range shells {
+		if err := sb.Signal(unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, sb := range shells {
+		go func() {
+			for sb.parked.Load() { // until it is taken, and then until it was sent its start
+				<-time.After(time.Millisecond)
+			}
+			<-time.After(20 * time.Millisecond)
+			sb.Kill()
+		}()
+	}
+	if out, _ := run(t, h, prog(fretest.Rootfs(t), "args", "on")); out != "on\n" {
+		t.Errorf("start whose shells die: %q", out)
+	}
+	if now := h.Shells(); now.Died == 0 {
+		t.Error("no shell was counted as dead")
+	}
 }
 
 // TestShellBurst: more at once than there are shells is served all the same, and

@@ -259,7 +259,7 @@ func (s *spawner) read() error {
 			if sb := s.get(r.ID); sb != nil {
 				sb.clock.add(trace)
 			}
-		case kindStart, kindPark, kindRun, kindHello, kindKill, kindParked, kindExecutes: // not what a running spawner says
+		case kindStart, kindPark, kindRun, kindHello, kindKill, kindParked: // not what a running spawner says
 		}
 		if pidfd >= 0 {
 			unix.Close(pidfd)

@@ -34,8 +34,6 @@ const (
 	kindExited  kind = 0x84
 	kindParked  kind = 0x85
 	kindTraced  kind = 0x86
-
-	kindExecutes kind = 0x87
 )
 
 const (

@@ -49,7 +49,6 @@ func TestWireLayout(t *testing.T) {
 		{"FRE_EXITED", int(kindExited)},
 		{"FRE_PARKED", int(kindParked)},
 		{"FRE_TRACED", int(kindTraced)},
-		{"FRE_EXECUTES", int(kindExecutes)},
 		{"FRE_CGROUP2", flagCgroup2},
 		{"FRE_PIN", flagPin},
 		{"FRE_TRACE", flagTrace},

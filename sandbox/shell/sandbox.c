@@ -55,8 +55,11 @@ static struct shell_slot {
 	char stack[SHELL_STACK] __attribute__((aligned(16)));
 } *shells;
 
-static struct slot waited; /* of START */
+/* What START works with: one at a time. */
+static struct slot waited;
 static char stack[SHELL_STACK] __attribute__((aligned(16)));
+static char payload[FRE_MAX_PAYLOAD];
+static char *pointers[FRE_MAX_STRINGS + 2];
 
 static void report(const struct slot *slot, uint32_t kind)
 {
@@ -289,7 +292,7 @@ static _Noreturn void execute(struct slot *slot)
 		must(slot, FRE_STEP_FDS, 9, sys(SYS_dup2, s->fds[s->h.fd_channel], FRE_SOCKET_FD));
 	else
 		must(slot, FRE_STEP_FDS, 10, sys(SYS_close, FRE_SOCKET_FD));
-	/* A control socket goes with execve: that is how the engine knows of it. */
+	/* A control socket ends with execve: that is how the engine knows of it. */
 	must(slot, FRE_STEP_FDS, 11, sys(SYS_close, FRE_RULESET_FD));
 	must(slot, FRE_STEP_FDS, 12, sys(SYS_close_range, slot->parked ? PROC_FD : CONTROL_FD, ~0U, 0));
 	done(slot, FRE_STEP_FDS);
@@ -311,8 +314,6 @@ static _Noreturn void execute(struct slot *slot)
 		slot->trace.id = s->h.id;
 		sys(SYS_sendto, CONTROL_FD, &slot->trace, sizeof(slot->trace), MSG_NOSIGNAL);
 	}
-	if (slot->parked)
-		report(slot, FRE_EXECUTES);
 	fail(slot, FRE_STEP_EXEC, 0, sys(SYS_execve, s->argv[0], s->argv, s->envp));
 }
 
@@ -376,9 +377,18 @@ static long clone_sandbox(struct slot *slot, uint64_t flags, char *stack_start, 
 	return clone_child(&args, slot);
 }
 
-pid_t sandbox_start(const struct start *s, int *pidfd, struct failure *f, struct fre_trace *trace)
+pid_t sandbox_start(char *packet, size_t len, const int *fds, int nfds, int *pidfd, struct failure *f,
+		    struct fre_trace *trace)
 {
-	waited.s = *s;
+	static const struct room room = {.payload = payload,
+					 .payload_size = sizeof(payload),
+					 .pointers = pointers,
+					 .strings = FRE_MAX_STRINGS};
+	int error = start_parse(&waited.s, FRE_START, packet, len, fds, nfds, &room);
+	if (error != 0) {
+		*f = (struct failure){.step = FRE_STEP_MESSAGE, .error = error};
+		return -1;
+	}
 	long pid = clone_sandbox(&waited, CLONE_VFORK, stack, pidfd);
 	if (pid < 0) {
 		*f = (struct failure){.step = FRE_STEP_CLONE, .error = (int)-pid};

@@ -45,7 +45,8 @@ int start_parse(struct start *s, uint16_t kind, char *packet, size_t len, const 
 /* sandbox_start does a START and returns once it has executed; sandbox_park
  * begins a PARK, which its shell ends. Both return the pid and set *pidfd, or -1
  * and fill f. sandbox_start fills trace where it was asked for. */
-pid_t sandbox_start(const struct start *s, int *pidfd, struct failure *f, struct fre_trace *trace);
+pid_t sandbox_start(char *packet, size_t len, const int *fds, int nfds, int *pidfd, struct failure *f,
+		    struct fre_trace *trace);
 pid_t sandbox_park(const char *packet, size_t len, const int *fds, int nfds, int *pidfd, struct failure *f);
 
 /* filters_read takes in the system call filters and closes FRE_FILTERS_FD;
@@ -54,8 +55,7 @@ int filters_read(void);
 int filter_known(int16_t filter);
 
 /* landlock_open makes what sandboxes take on, at FRE_RULESET_FD, where the kernel
- * has it;
- * landlock_abi is 0 where it has no Landlock. */
+ * has it; landlock_abi is 0 where it has no Landlock. */
 int landlock_open(void);
 int landlock_abi(void);
 

@@ -28,14 +28,6 @@ static struct {
 static int nlive;
 
 static char packet[sizeof(struct fre_start) + FRE_MAX_INLINE + 1] __attribute__((aligned(16)));
-static char payload[FRE_MAX_PAYLOAD];
-static char *pointers[FRE_MAX_STRINGS + 2];
-static const struct room room = {
-	.payload = payload,
-	.payload_size = sizeof(payload),
-	.pointers = pointers,
-	.strings = FRE_MAX_STRINGS,
-};
 
 /* Blocks while the engine is behind; the end of the engine ends the spawner. */
 static void report_bytes(void *bytes, size_t size, int fd)
@@ -115,7 +107,6 @@ static void serve(void)
 		memcpy(fds, CMSG_DATA(c), (size_t)nfds * sizeof(int));
 	}
 
-	static struct start s;
 	struct failure f = {.step = FRE_STEP_MESSAGE};
 	struct fre_trace trace = {0};
 	/* The id lies in the first 16 bytes of every kind, so that a refusal finds
@@ -134,12 +125,10 @@ static void serve(void)
 	}
 	int pidfd = -1;
 	pid_t pid;
-	if ((size_t)n >= 16 && h->kind == FRE_PARK) {
+	if ((size_t)n >= 16 && h->kind == FRE_PARK)
 		pid = sandbox_park(packet, (size_t)n, fds, nfds, &pidfd, &f);
-	} else {
-		f.error = start_parse(&s, FRE_START, packet, (size_t)n, fds, nfds, &room);
-		pid = f.error != 0 ? -1 : sandbox_start(&s, &pidfd, &f, &trace);
-	}
+	else
+		pid = sandbox_start(packet, (size_t)n, fds, nfds, &pidfd, &f, &trace);
 	if (pid < 0)
 		goto failed;
 	live[nlive].pid = pid;

@@ -20,8 +20,11 @@
  *     |   <------------------------------ PARKED |  or FAILED{step, errno}
  *     |                 ...                      |
  *     |   RUN + fds ---------------------------> |  what PARK did not have
- *     |   <---------------- (TRACED,) EXECUTES   |
- *     |   <------- (FAILED{step, errno},) end    |  which comes with execve
+ *     |   <---- (TRACED or FAILED{step, errno},) |
+ *     |   <--------------------------------- end |  which comes with execve
+ *
+ * A shell that dies before it has read RUN leaves it unread, which resets the
+ * connection: nothing of the function has run.
  */
 #ifndef FRE_WIRE_H
 #define FRE_WIRE_H
@@ -62,7 +65,6 @@ enum fre_kind {
 	FRE_EXITED = 0x84,
 	FRE_PARKED = 0x85,
 	FRE_TRACED = 0x86, /* a struct fre_trace; asked for by FRE_TRACE */
-	FRE_EXECUTES = 0x87,
 };
 
 enum fre_flag {
@@ -103,9 +105,9 @@ enum fre_step {
 	FRE_STEPS,
 };
 
-/* START, PARK and RUN. The fd_ fields index the fds that came with the packet, -1 for none;
- * fd_cgroup and fd_mount are the first of `cgroups` and `mounts` in a row.
- * The strings follow, each ended by NUL, in this order: argc arguments, envc
+/* START, PARK and RUN. The fd_ fields index the fds that came with the packet, -1
+ * for none; fd_cgroup and fd_mount are the first of `cgroups` and `mounts` in a
+ * row. The strings follow, each ended by NUL, in this order: argc arguments, envc
  * environment strings, working directory, host name, `mounts` targets. */
 struct fre_start {
 	uint16_t version;
