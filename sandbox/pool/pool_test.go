@@ -14,39 +14,68 @@ import (
 // maker is a source of numbers that knows which are out, used up or gone.
 type maker struct {
 	mu      sync.Mutex
+	tries   int // to make one
 	made    int
+	room    int  // for how many; 0: any number
+	broken  bool // it makes none
+	busy    bool
 	verdict map[int]Verdict
+	dead    map[int]bool
 	dropped []int
 }
 
-func (m *maker) pool(ready, most int) *Pool[int] {
-	m.verdict = map[int]Verdict{}
-	return New(Config[int]{
-		Name: "number", Ready: ready, Max: most, Log: slog.New(slog.DiscardHandler),
-		Make: func() (int, error) {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.made++
-			return m.made, nil
-		},
-		Clean: func(n int) Verdict {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			return m.verdict[n]
-		},
-		Drop: func(n int) error {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.dropped = append(m.dropped, n)
-			return nil
-		},
-	})
+// pool is one of the maker's numbers; cfg says what else matters.
+func (m *maker) pool(cfg Config[int]) *Pool[int] {
+	m.verdict, m.dead = map[int]Verdict{}, map[int]bool{}
+	cfg.Name, cfg.Log = "number", slog.New(slog.DiscardHandler)
+	cfg.Make, cfg.Clean, cfg.Drop = m.next, m.clean, m.drop
+	return New(cfg)
 }
 
-func (m *maker) set(n int, v Verdict) {
+func (m *maker) next() (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.verdict[n] = v
+	m.tries++
+	switch {
+	case m.broken:
+		return 0, errors.New("broken")
+	case m.room > 0 && m.made == m.room:
+		return 0, ErrFull
+	}
+	m.made++
+	return m.made, nil
+}
+
+func (m *maker) clean(n int) Verdict {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.verdict[n]
+}
+
+func (m *maker) drop(n int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dropped = append(m.dropped, n)
+	return nil
+}
+
+func (m *maker) alive(n int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.dead[n]
+}
+
+func (m *maker) isBusy() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.busy
+}
+
+// set changes the maker while its pool works.
+func (m *maker) set(change func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change()
 }
 
 func take(t *testing.T, p *Pool[int], n int) []int {
@@ -74,7 +103,7 @@ func settle() {
 func TestFillsAndReuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
-		p := m.pool(4, 16)
+		p := m.pool(Config[int]{Ready: 4, Max: 16})
 		defer p.Close()
 		synctest.Wait()
 		if m.made != 4 {
@@ -98,7 +127,7 @@ func TestFillsAndReuses(t *testing.T) {
 func TestRefillsUnderLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
-		p := m.pool(4, 0)
+		p := m.pool(Config[int]{Ready: 4})
 		defer p.Close()
 		synctest.Wait()
 		leased := take(t, p, 4)
@@ -115,12 +144,11 @@ func TestRefillsUnderLeases(t *testing.T) {
 func TestVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
-		p := m.pool(1, 2)
+		p := m.pool(Config[int]{Ready: 1, Max: 2})
 		defer p.Close()
 		synctest.Wait()
 		items := take(t, p, 3)
-		m.set(items[0], InUse)
-		m.set(items[1], Spoilt)
+		m.set(func() { m.verdict[items[0]], m.verdict[items[1]] = InUse, Spoilt })
 		for _, item := range items {
 			p.Give(item)
 		}
@@ -132,7 +160,7 @@ func TestVerdicts(t *testing.T) {
 		if slices.Contains(next, items[0]) {
 			t.Error("an item in use was leased again")
 		}
-		m.set(items[0], Ready)
+		m.set(func() { m.verdict[items[0]] = Ready })
 		for _, item := range next {
 			p.Give(item)
 		}
@@ -146,7 +174,7 @@ func TestVerdicts(t *testing.T) {
 func TestPrefer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
-		p := m.pool(5, 0)
+		p := m.pool(Config[int]{Ready: 5})
 		defer p.Close()
 		synctest.Wait()
 		if got, err := p.Take(func(n int) bool { return n == 2 }); got != 2 || err != nil {
@@ -161,7 +189,7 @@ func TestPrefer(t *testing.T) {
 func TestClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
-		p := m.pool(2, 0)
+		p := m.pool(Config[int]{Ready: 2})
 		synctest.Wait()
 		item := take(t, p, 1)[0]
 		p.Close()
@@ -180,7 +208,7 @@ func TestClosed(t *testing.T) {
 func TestFollowsDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
-		p := m.pool(1, 20)
+		p := m.pool(Config[int]{Ready: 1, Max: 20})
 		defer p.Close()
 		synctest.Wait()
 		for _, test := range []struct{ burst, want int }{{10, 10}, {30, 20}} {
@@ -205,7 +233,7 @@ func TestFollowsDemand(t *testing.T) {
 func TestTryTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
-		p := m.pool(0, 2)
+		p := m.pool(Config[int]{Max: 2})
 		defer p.Close()
 		synctest.Wait()
 		if item, ok := p.TryTake(); ok {
@@ -221,35 +249,23 @@ func TestTryTake(t *testing.T) {
 // TestDead: what died while it waited is replaced, and never leased.
 func TestDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		dead := map[int]bool{}
-		made := 0
-		var dropped []int
-		p := New(Config[int]{
-			Name: "number", Ready: 3, Log: slog.New(slog.DiscardHandler),
-			Make:  func() (int, error) { made++; return made, nil },
-			Drop:  func(n int) error { dropped = append(dropped, n); return nil },
-			Alive: func(n int) bool { mu.Lock(); defer mu.Unlock(); return !dead[n] },
-		})
+		var m maker
+		p := m.pool(Config[int]{Ready: 3, Alive: m.alive})
 		defer p.Close()
 		synctest.Wait()
-		mu.Lock()
-		dead[1], dead[3] = true, true
-		mu.Unlock()
+		m.set(func() { m.dead[1], m.dead[3] = true, true })
 		if item, ok := p.TryTake(); !ok || item != 2 {
 			t.Errorf("took %d, %v; want 2, the only one alive", item, ok)
 		}
 		settle()
-		if !slices.Equal(slices.Sorted(slices.Values(dropped)), []int{1, 3}) {
-			t.Errorf("dropped %v, want 1 and 3", dropped)
+		if !slices.Equal(slices.Sorted(slices.Values(m.dropped)), []int{1, 3}) {
+			t.Errorf("dropped %v, want 1 and 3", m.dropped)
 		}
-		mu.Lock()
-		dead[4] = true
-		mu.Unlock()
+		m.set(func() { m.dead[4] = true })
 		p.Check()
 		settle()
-		if ready, _ := p.Len(); ready != 3 || !slices.Contains(dropped, 4) {
-			t.Errorf("%d ready, dropped %v; want 3, and 4 dropped", ready, dropped)
+		if ready, _ := p.Len(); ready != 3 || !slices.Contains(m.dropped, 4) {
+			t.Errorf("%d ready, dropped %v; want 3, and 4 dropped", ready, m.dropped)
 		}
 	})
 }
@@ -258,38 +274,20 @@ func TestDead(t *testing.T) {
 // is no reason to warn.
 func TestBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		busy, made := false, 0
-		p := New(Config[int]{
-			Name: "number", Max: 8, Log: slog.New(slog.DiscardHandler),
-			Make: func() (int, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				if made == 2 {
-					return 0, ErrFull
-				}
-				made++
-				return made, nil
-			},
-			Drop: func(int) error { return nil },
-			Busy: func() bool { mu.Lock(); defer mu.Unlock(); return busy },
-		})
+		m := maker{room: 2}
+		p := m.pool(Config[int]{Max: 8, Busy: m.isBusy})
 		defer p.Close()
 		synctest.Wait()
-		mu.Lock()
-		busy = true
-		mu.Unlock()
+		m.set(func() { m.busy = true })
 		for range 4 {
 			p.TryTake()
 		}
 		<-time.After(patience / 2)
 		synctest.Wait()
-		mu.Lock()
-		if made != 0 {
-			t.Errorf("%d made while starts were under way", made)
+		if m.tries != 0 {
+			t.Errorf("%d tries to make one while starts were under way", m.tries)
 		}
-		busy = false
-		mu.Unlock()
+		m.set(func() { m.busy = false })
 		settle()
 		if ready, want := p.Len(); ready != 2 || want != 4 {
 			t.Errorf("%d ready of %d wanted, want the 2 there is room for, of 4", ready, want)
@@ -301,30 +299,15 @@ func TestBusy(t *testing.T) {
 // demand makes it more often than that.
 func TestMakeFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		broken, tries := true, 0
-		p := New(Config[int]{
-			Name: "number", Ready: 1, Log: slog.New(slog.DiscardHandler),
-			Make: func() (int, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				tries++
-				if broken {
-					return 0, errors.New("broken")
-				}
-				return tries, nil
-			},
-			Drop: func(int) error { return nil },
-		})
+		m := maker{broken: true}
+		p := m.pool(Config[int]{Ready: 1})
 		defer p.Close()
 		<-time.After(10 * time.Second)
 		synctest.Wait()
-		mu.Lock()
-		if tries < 5 || tries > 12 {
-			t.Errorf("%d tries in ten seconds, want them to double their distance from %s", tries, quiet)
+		if m.tries < 5 || m.tries > 12 {
+			t.Errorf("%d tries in ten seconds, want them to double their distance from %s", m.tries, quiet)
 		}
-		broken = false
-		mu.Unlock()
+		m.set(func() { m.broken = false })
 		<-time.After(20 * time.Second)
 		synctest.Wait()
 		if ready, _ := p.Len(); ready != 1 {
