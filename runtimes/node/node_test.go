@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,30 +11,6 @@ import (
 
 	"github.com/fre-engine/fre/image"
 )
-
-// A shell starts with the function's own command and environment, or not at all.
-func TestShell(t *testing.T) {
-	tmpl := &image.Template{Handler: "index.handle"}
-	args, env, err := Runtime{}.Command(tmpl)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := Runtime{}.Shell(tmpl, env)
-	if s == nil {
-		t.Fatal("none for the environment that every function has")
-	}
-	if diff := cmp.Diff(args[:len(args)-1], s.Args); diff != "" {
-		t.Error(diff)
-	}
-	variables := map[string]bool{"NODE_ENV=test": true, "TZ=Asia/Tokyo": true, "NODE_OPTIONS=--x": false, "UV_THREADPOOL_SIZE=1": false, "LC_ALL=C": false}
-	for v, want := range variables {
-		name, _, _ := strings.Cut(v, "=")
-		changed := slices.DeleteFunc(slices.Clone(env), func(old string) bool { return strings.HasPrefix(old, name+"=") })
-		if s := (Runtime{}).Shell(tmpl, append(changed, v)); (s != nil) != want {
-			t.Errorf("%s: a shell %v, want %v", v, s != nil, want)
-		}
-	}
-}
 
 func TestCommand(t *testing.T) {
 	for handler, ok := range map[string]bool{

@@ -1,0 +1,57 @@
+package runtimes_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/native"
+	"github.com/fre-engine/fre/runtimes/node"
+	"github.com/fre-engine/fre/runtimes/python"
+)
+
+// TestShell: a shell starts with the function's own command and environment, or
+// not at all.
+func TestShell(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		runtime   image.Runtime
+		handler   string
+		variables map[string]bool // which of them a shell can take on later
+	}{
+		{"python", python.Runtime{}, "main.handle", map[string]bool{
+			"PYTHONPATH=/x": true, "TZ=Asia/Tokyo": true, "PYTHONHASHSEED=1": false, "LANG=C": false,
+		}},
+		{"node", node.Runtime{}, "index.handle", map[string]bool{
+			"NODE_ENV=test": true, "TZ=Asia/Tokyo": true, "NODE_OPTIONS=--x": false, "UV_THREADPOOL_SIZE=1": false, "LC_ALL=C": false,
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			tmpl := &image.Template{Handler: test.handler}
+			args, env, err := test.runtime.Command(tmpl)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := test.runtime.Shell(tmpl, env)
+			if s == nil {
+				t.Fatal("none for the environment that every function has")
+			}
+			if diff := cmp.Diff(args[:len(args)-1], s.Args); diff != "" {
+				t.Error(diff)
+			}
+			for v, want := range test.variables {
+				name, _, _ := strings.Cut(v, "=")
+				changed := slices.DeleteFunc(slices.Clone(env), func(old string) bool { return strings.HasPrefix(old, name+"=") })
+				if s := test.runtime.Shell(tmpl, append(changed, v)); (s != nil) != want {
+					t.Errorf("%s: a shell %v, want %v", v, s != nil, want)
+				}
+			}
+		})
+	}
+	if s := (native.Runtime{}).Shell(&image.Template{Handler: "run"}, nil); s != nil {
+		t.Errorf("native: %+v, want none: there is no interpreter to start ahead", s)
+	}
+}
