@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -22,12 +23,13 @@ type maker struct {
 	verdict map[int]Verdict
 	dead    map[int]bool
 	dropped []int
+	log     bytes.Buffer
 }
 
 // pool is one of the maker's numbers; cfg says what else matters.
 func (m *maker) pool(cfg Config[int]) *Pool[int] {
 	m.verdict, m.dead = map[int]Verdict{}, map[int]bool{}
-	cfg.Name, cfg.Log = "number", slog.New(slog.DiscardHandler)
+	cfg.Name, cfg.Log = "number", slog.New(slog.NewTextHandler(&m.log, nil))
 	cfg.Make, cfg.Clean, cfg.Drop = m.next, m.clean, m.drop
 	return New(cfg)
 }
@@ -291,6 +293,9 @@ func TestBusy(t *testing.T) {
 		settle()
 		if ready, want := p.Len(); ready != 2 || want != 4 {
 			t.Errorf("%d ready of %d wanted, want the 2 there is room for, of 4", ready, want)
+		}
+		if m.log.Len() > 0 {
+			t.Errorf("a full house was logged: %s", &m.log)
 		}
 	})
 }
