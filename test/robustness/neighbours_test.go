@@ -9,7 +9,6 @@ import (
 	"math"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +18,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
 )
 
 // within bounds what a test waits for; nothing measured depends on it.
@@ -60,8 +59,6 @@ var attackers = []struct {
 // TestNeighbours measures the warm calls of a function alone and beside each
 // attacker, in turns.
 func TestNeighbours(t *testing.T) {
-	fretest.RequireRoot(t)
-	fretest.CheckLeaks(t)
 	functions := []daemon.Function{{Name: "victim"}}
 	for i, a := range attackers {
 		a.resources.Timeout = within
@@ -69,7 +66,8 @@ func TestNeighbours(t *testing.T) {
 			Protocol: image.ProtocolStdio, Tenant: "attacker", Resources: a.resources,
 		}})
 	}
-	w := serve(t, functions)
+	w := &world{daemontest.Serve(t, functions...), &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}}
+	t.Cleanup(w.client.CloseIdleConnections)
 	w.measure(t) // warms up
 	quiet := w.holdings(t)
 	for i, a := range attackers {
@@ -124,57 +122,6 @@ func (s *series) ratio() float64 {
 type world struct {
 	d      *daemon.Daemon
 	client *http.Client
-}
-
-func serve(t *testing.T, functions []daemon.Function) *world {
-	t.Helper()
-	bin := os.Getenv("FRE_BIN")
-	if bin == "" {
-		bin = "../../bin/fre"
-	}
-	if _, err := os.Stat(bin); err != nil {
-		t.Fatalf("%v: run make build, or set FRE_BIN", err)
-	}
-	// A disk rather than memory, and a short path for sockets.
-	dir, err := os.MkdirTemp("/var/tmp", "fre-neighbours-") //nolint:usetesting // see above
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
-	for i := range functions {
-		functions[i].Program, functions[i].Config.Args = program, []string{"/function/program", "function"}
-	}
-	state := filepath.Join(dir, "state")
-	if err := daemon.PutImages(t.Context(), state, functions...); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
-	d, err := daemon.Start(ctx, daemon.Config{Bin: bin, State: state, Log: t.Output()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{d: d, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}}
-	t.Cleanup(func() {
-		w.client.CloseIdleConnections()
-		http.DefaultClient.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), within)
-		defer cancel()
-		if err := d.Stop(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	for _, f := range functions {
-		if _, err := d.CLI(ctx, "deploy", "--image", f.Name+":1", "--name", f.Name); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return w
 }
 
 // measure returns the 99th percentile of warm calls of the victim.

@@ -17,62 +17,10 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/sandbox"
 )
-
-// serve runs the built program with the functions given, whose program is the
-// tests' own.
-func serve(t *testing.T, functions ...daemon.Function) *daemon.Daemon {
-	t.Helper()
-	fretest.RequireRoot(t)
-	fretest.CheckLeaks(t)
-	bin := os.Getenv("FRE_BIN")
-	if bin == "" {
-		bin = "../../bin/fre"
-	}
-	if _, err := os.Stat(bin); err != nil {
-		t.Fatalf("%v: run make build, or set FRE_BIN", err)
-	}
-	// A disk rather than memory, and a short path for sockets.
-	dir, err := os.MkdirTemp("/var/tmp", "fre-security-") //nolint:usetesting // see above
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	state := filepath.Join(dir, "state")
-	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
-	for i := range functions {
-		functions[i].Program, functions[i].Config.Args = program, []string{"/function/program", "function"}
-	}
-	if err := daemon.PutImages(t.Context(), state, functions...); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
-	d, err := daemon.Start(ctx, daemon.Config{Bin: bin, State: state, Log: t.Output()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), within)
-		defer cancel()
-		if err := d.Stop(ctx); err != nil {
-			t.Error(err)
-		}
-		http.DefaultClient.CloseIdleConnections()
-	})
-	for _, f := range functions {
-		if _, err := d.CLI(ctx, "deploy", "--image", f.Name+":1", "--name", f.Name); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return d
-}
 
 // call invokes a function, which must answer with the status given.
 func call(t testing.TB, d *daemon.Daemon, name, path, body string, status int) string {
@@ -115,7 +63,7 @@ var echo = daemon.Function{Name: "echo"}
 func TestTimeouts(t *testing.T) {
 	late := daemon.Function{Name: "late", Config: image.Config{Protocol: image.ProtocolStdio}}
 	late.Config.Resources.Timeout = 2 * time.Second
-	d := serve(t, late, echo)
+	d := daemontest.Serve(t, late, echo)
 	call(t, d, "echo", "", "a", 200)
 	before := len(daemon.Programs(d.PID()))
 	most := 0
@@ -148,7 +96,7 @@ func TestTimeouts(t *testing.T) {
 // out of the engine.
 func TestChannelRights(t *testing.T) {
 	hostile := daemon.Function{Name: "hostile"}
-	d := serve(t, hostile)
+	d := daemontest.Serve(t, hostile)
 	call(t, d, "hostile", "", "warm", 200)
 	before := openFiles(t, d)
 	if got := call(t, d, "hostile", "/rights", "", 200); got != "5060" {
@@ -163,7 +111,7 @@ func TestChannelRights(t *testing.T) {
 // TestSocketRights: the same of the control socket, whose clients may be anybody
 // in its group; an endless request ends.
 func TestSocketRights(t *testing.T) {
-	d := serve(t, echo)
+	d := daemontest.Serve(t, echo)
 	before := openFiles(t, d)
 	root, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -212,7 +160,7 @@ func dial(t testing.TB, path string) *net.UnixConn {
 // TestSocketSizes: what is sent to the control socket beyond its caps is refused
 // before it is held, whatever its kind.
 func TestSocketSizes(t *testing.T) {
-	d := serve(t, echo)
+	d := daemontest.Serve(t, echo)
 	for _, c := range []struct{ name, head, more, want string }{
 		{"header", "GET /v1/version HTTP/1.1\r\nHost: fre\r\n", "X-Large: " + strings.Repeat("x", 1000) + "\r\n", "431"},
 		{"request line", "GET /v1/", strings.Repeat("x", 1000), "431"},
@@ -244,7 +192,7 @@ func TestSocketSizes(t *testing.T) {
 // operator has given the socket by mistake, open to all, is not served, not even
 // as its tenant's root.
 func TestSocketPeer(t *testing.T) {
-	d := serve(t, echo)
+	d := daemontest.Serve(t, echo)
 	h := openHost(t)
 	root := fretest.Rootfs(t)
 	if err := os.Chmod(d.Socket(), 0o666); err != nil {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
 )
 
 func asCommandError(err error, into **daemon.CommandError) bool { return errors.As(err, into) }
@@ -303,16 +304,7 @@ func (w *world) testRequestLines(t *testing.T) {
 }
 
 func (w *world) testNotRoot(t *testing.T) {
-	// Where nobody can reach it: the checkout may be below root's home.
-	dir, err := os.MkdirTemp("/var/tmp", "fre-nobody-") //nolint:usetesting // t.TempDir's parent is root's alone
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := daemontest.Dir(t) // the checkout may be below root's home
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
 )
 
 // testBadBuild: templates that are wrong, and packages that are not there.
@@ -122,22 +123,10 @@ func (w *world) testDiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// A deadline of its own: Start's context must outlive nothing but the start.
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	d, err := daemon.Start(ctx, daemon.Config{
+	d := daemontest.Start(t, daemon.Config{
 		Bin: w.bin, State: filepath.Join(small, "state"), Socket: filepath.Join(w.dir, "small.sock"), Log: w.log,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := d.Stop(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { daemontest.Stop(t, d) })
 	shell := functions[slices.IndexFunc(functions, func(f function) bool { return f.name == "shell" })]
 	dir := shell.write(t, t.TempDir())
 	out, err := d.CLI(t.Context(), "deploy", dir)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/fretest"
 )
 
 // testCrash kills the engine and the spawner at moments of chance, under load.
@@ -30,16 +31,7 @@ func (w *world) testCrash(t *testing.T) {
 		}
 		rounds = n
 	}
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("FRE_TEST_SEED"); s != "" {
-		n, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			t.Fatalf("FRE_TEST_SEED=%q: %v", s, err)
-		}
-		seed = n
-	}
-	t.Logf("FRE_TEST_SEED=%d", seed)
-	chance := rand.New(rand.NewPCG(seed, 0))
+	chance := fretest.Rand(t)
 
 	w.start(t)
 	acknowledged := map[string]bool{}

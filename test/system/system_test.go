@@ -7,23 +7,13 @@ import (
 	"testing"
 
 	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/fretest"
 )
-
-func requireRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("FRE_TEST_ROOT") == "1" {
-		t.Fatal("needs root, and FRE_TEST_ROOT=1 says this is a run with root")
-	}
-	t.Skip("needs root")
-}
 
 // TestSystem is one engine's life: functions are deployed, called, abused and
 // killed, and at the end nothing is left of it.
 func TestSystem(t *testing.T) {
-	requireRoot(t)
+	fretest.RequireRoot(t)
 	w := newWorld(t)
 	w.checkHost(t)
 
@@ -57,7 +47,7 @@ func TestPrepare(t *testing.T) {
 	if dir == "" {
 		t.Skip("FRE_SYSTEM_PREPARE names no directory to prepare")
 	}
-	requireRoot(t)
+	fretest.RequireRoot(t)
 	w := newWorld(t)
 	w.state = dir
 	w.start(t)

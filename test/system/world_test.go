@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
 )
 
 // patience is how long something that should happen soon may take on a slow
@@ -38,33 +39,14 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	bin := os.Getenv("FRE_BIN")
-	if bin == "" {
-		bin = "../../bin/fre"
-	}
-	bin, err := filepath.Abs(bin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(bin); err != nil {
-		t.Fatalf("%v: run make build, or set FRE_BIN", err)
-	}
-	// A disk rather than memory, and a short path for sockets.
-	dir, err := os.MkdirTemp("/var/tmp", "fre-system-") //nolint:usetesting // see above
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	w := &world{bin: bin, dir: dir, state: filepath.Join(dir, "state"), client: &http.Client{
+	dir := daemontest.Dir(t)
+	w := &world{bin: daemontest.Bin(t), dir: dir, state: filepath.Join(dir, "state"), client: &http.Client{
 		Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
 	}}
 	if state := os.Getenv("FRE_SYSTEM_STATE"); state != "" {
 		w.state, w.prepared = state, true
 	}
+	var err error
 	if w.log, err = os.Create(filepath.Join(dir, "engine.log")); err != nil {
 		t.Fatal(err)
 	}
@@ -90,15 +72,9 @@ func (w *world) start(t *testing.T) {
 // restart runs the engine; who calls it sees to its end.
 func (w *world) restart(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	d, err := daemon.Start(ctx, daemon.Config{
+	w.d = daemontest.Start(t, daemon.Config{
 		Bin: w.bin, State: w.state, Socket: filepath.Join(w.dir, "fre.sock"), Log: w.log, Args: w.args,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.d = d
 }
 
 func (w *world) stop(t *testing.T) {
@@ -107,16 +83,8 @@ func (w *world) stop(t *testing.T) {
 		return
 	}
 	w.client.CloseIdleConnections()
-	family := daemon.Descendants(w.d.PID())
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
-	defer cancel()
-	if err := w.d.Stop(ctx); err != nil {
-		t.Error(err)
-	}
+	daemontest.Stop(t, w.d)
 	w.d = nil
-	if err := allDead(family); err != nil {
-		t.Errorf("after a graceful stop: %v", err)
-	}
 }
 
 // cli runs fre and returns its standard output; it must succeed.
