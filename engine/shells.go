@@ -150,6 +150,7 @@ func (p *shellPool) open() {
 			return nil
 		},
 		Alive: (*shell).alive,
+		Busy:  s.e.cfg.Sandboxes.Busy,
 	}))
 }
 

@@ -43,24 +43,25 @@ type Config struct {
 
 // Host starts sandboxes. Its methods may be called from any goroutine.
 type Host struct {
-	cfg      Config
-	log      *slog.Logger
-	program  *os.File      // fre-shell
-	filters  *os.File      // system call filters
-	null     *os.File      // for streams that are not given
-	landlock atomic.Uint32 // its ABI, 0 without
-	cgroups  *cgroup.Pool
-	networks *netns.Pool
-	wayOut   wayOut
-	visitor  *visitor
-	own      ranges
-	next     atomic.Uint64
-	shells   *shells
-	starts   atomic.Int64   // Start calls under way: the shells' pools give way to them
-	ending   sync.WaitGroup // ends of sandboxes under way
-	reading  sync.WaitGroup // readers of spawners
-	starting sync.WaitGroup // Start calls under way
-	slots    []slot
+	cfg       Config
+	log       *slog.Logger
+	program   *os.File      // fre-shell
+	filters   *os.File      // system call filters
+	null      *os.File      // for streams that are not given
+	landlock  atomic.Uint32 // its ABI, 0 without
+	cgroups   *cgroup.Pool
+	networks  *netns.Pool
+	wayOut    wayOut
+	visitor   *visitor
+	own       ranges
+	next      atomic.Uint64
+	shells    *shells
+	starts    atomic.Int64   // Start calls under way: the pools give way to them
+	lastStart atomic.Int64   // when one has ended: monotonic, in ns
+	ending    sync.WaitGroup // ends of sandboxes under way
+	reading   sync.WaitGroup // readers of spawners
+	starting  sync.WaitGroup // Start calls under way
+	slots     []slot
 
 	startWithin time.Duration
 	cpus        unix.CPUSet // the engine's
@@ -161,11 +162,11 @@ func Open(cfg Config) (host *Host, err error) {
 		return nil, err
 	}
 	if h.cgroups, err = cgroup.Open(cgroup.Config{
-		Parent: cfg.CgroupParent, Size: cfg.PoolSize, Optional: cfg.Optional, Log: cfg.Log,
+		Parent: cfg.CgroupParent, Size: cfg.PoolSize, Optional: cfg.Optional, Log: cfg.Log, Busy: h.Busy,
 	}); err != nil {
 		return nil, err
 	}
-	h.networks = netns.Open(netns.Config{Size: cfg.PoolSize, Log: cfg.Log})
+	h.networks = netns.Open(netns.Config{Size: cfg.PoolSize, Log: cfg.Log, Busy: h.Busy})
 	for i := range h.slots {
 		s, err := h.spawner(uint64(i))
 		if err != nil {

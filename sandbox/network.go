@@ -40,7 +40,9 @@ func (h *Host) egress() (*egress.Network, error) {
 	if w.network != nil {
 		return w.network, nil
 	}
-	n, err := egress.Open(h.cfg.Egress)
+	cfg := h.cfg.Egress
+	cfg.Busy = h.Busy
+	n, err := egress.Open(cfg)
 	if err != nil {
 		return nil, &NoEgressError{err}
 	}

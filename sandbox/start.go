@@ -43,7 +43,10 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 		return h.startSpawner(ctx, &spec, newClock(spec.Trace))
 	}
 	h.starts.Add(1)
-	defer h.starts.Add(-1)
+	defer func() {
+		h.lastStart.Store(monotonic())
+		h.starts.Add(-1)
+	}()
 	clock := newClock(spec.Trace)
 	for sh := h.shells.take(&spec); sh != nil; sh = h.shells.take(&spec) {
 		sb, err := h.startShell(ctx, sh, &spec, clock)
@@ -56,6 +59,12 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 		h.shells.died.Add(1)
 	}
 	return h.startSpawner(ctx, &spec, clock)
+}
+
+// Busy says whether sandboxes are being started that somebody waits for, or were
+// within the last 20 ms: what is no start's own work is better put off.
+func (h *Host) Busy() bool {
+	return h.starts.Load() > 0 || monotonic()-h.lastStart.Load() < int64(20*time.Millisecond)
 }
 
 // begun is the end of every start that has succeeded.

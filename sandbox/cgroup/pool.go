@@ -35,6 +35,7 @@ type Config struct {
 	Size     int          // groups kept ready; default 16
 	Optional []Controller // may be missing; their limits are then not enforced
 	Log      *slog.Logger // default: discards
+	Busy     func() bool  // whether to put work off; default as pool.Config's
 }
 
 // Pool hands out groups. Its methods may be called from any goroutine.
@@ -109,7 +110,7 @@ func Open(cfg Config) (*Pool, error) {
 		}
 	}
 	p.pool = pool.New(pool.Config[*Group]{
-		Name: "cgroup", Ready: cfg.Size, Make: p.create, Clean: (*Group).clean, Drop: p.remove, Log: cfg.Log,
+		Name: "cgroup", Ready: cfg.Size, Make: p.create, Clean: (*Group).clean, Drop: p.remove, Log: cfg.Log, Busy: cfg.Busy,
 	})
 	return p, nil
 }

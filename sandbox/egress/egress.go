@@ -43,6 +43,7 @@ type Config struct {
 	AllowPrivate []netip.Prefix   // what sandboxes may reach although it is no public address
 	Resolvers    []netip.AddrPort // default: those of /etc/resolv.conf, read again when it changes
 	Log          *slog.Logger     // default: discards
+	Busy         func() bool      // whether to put work off; default as pool.Config's
 }
 
 // DefaultSubnet is link-local, so that it hides no private network of the host's:
@@ -117,7 +118,7 @@ func Open(cfg Config) (network *Network, err error) {
 		return nil, err
 	}
 	n.pool = pool.New(pool.Config[*Namespace]{
-		Name: "egress namespace", Ready: cfg.Size, Log: cfg.Log,
+		Name: "egress namespace", Ready: cfg.Size, Log: cfg.Log, Busy: cfg.Busy,
 		Make: n.make, Clean: n.clean, Drop: n.drop,
 	})
 	return n, nil

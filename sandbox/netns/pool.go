@@ -1,6 +1,6 @@
 // Package netns makes network namespaces, and keeps a pool of those that hold a
-// loopback interface and nothing else. Making one costs 350 µs and serialises inside the
-// kernel; joining one that waits costs 0.5.
+// loopback interface and nothing else. Making one costs 350 µs and serialises
+// inside the kernel; joining one that waits costs 0.5.
 package netns
 
 import (
@@ -20,6 +20,7 @@ import (
 type Config struct {
 	Size int          // namespaces kept ready; default 16
 	Log  *slog.Logger // default: discards
+	Busy func() bool  // whether to put work off; default as pool.Config's
 }
 
 // Pool hands out namespaces. Its methods may be called from any goroutine.
@@ -47,7 +48,7 @@ func Open(cfg Config) *Pool {
 	}
 	return &Pool{pool.New(pool.Config[*Namespace]{
 		Name: "network namespace", Ready: cfg.Size, Make: func() (*Namespace, error) { return New(nil) }, Clean: (*Namespace).clean,
-		Drop: (*Namespace).Close, Log: cfg.Log,
+		Drop: (*Namespace).Close, Log: cfg.Log, Busy: cfg.Busy,
 	})}
 }
 

@@ -266,26 +266,29 @@ func (p *Pool[T]) poke() {
 // do and the machine is not busy starting sandboxes.
 func (p *Pool[T]) work() {
 	defer close(p.done)
-	pause := quiet // after a failure
+	var notBefore time.Time // nothing is made before: no demand helps what cannot be made
+	pause := quiet
 	for {
 		again := p.clean()
 		p.trim()
-		more, err := p.refill()
-		retry := time.After(p.cfg.Idle)
-		switch {
-		case err != nil:
+		wait := p.cfg.Idle
+		if rest := time.Until(notBefore); rest > 0 {
+			wait = rest
+		} else if more, err := p.refill(); err != nil {
 			p.cfg.Log.Warn("not made", "pool", p.cfg.Name, "error", err, "again_in", pause)
-			retry = time.After(pause)
+			wait, notBefore = pause, time.Now().Add(pause)
 			pause = min(2*pause, p.cfg.Idle)
-		case again || more:
-			retry = time.After(quiet)
-		default:
+		} else {
+			again = again || more
 			pause = quiet
+		}
+		if again {
+			wait = min(wait, quiet)
 		}
 		select {
 		case <-p.stop:
 			return
-		case <-retry:
+		case <-time.After(wait):
 		case <-p.wake:
 		}
 		if !p.settle() {

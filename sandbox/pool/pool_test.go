@@ -305,9 +305,12 @@ func TestBusy(t *testing.T) {
 func TestMakeFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := maker{broken: true}
-		p := m.pool(Config[int]{Ready: 1})
+		p := m.pool(Config[int]{Ready: 1, Max: 1})
 		defer p.Close()
-		<-time.After(10 * time.Second)
+		for range 100 {
+			<-time.After(100 * time.Millisecond)
+			p.TryTake()
+		}
 		synctest.Wait()
 		if m.tries < 5 || m.tries > 12 {
 			t.Errorf("%d tries in ten seconds, want them to double their distance from %s", m.tries, quiet)
