@@ -55,6 +55,6 @@ const (
 	InvocationHeader = "X-Fre-Id"       // name of the invocation, also in the logs
 	InstanceHeader   = "X-Fre-Instance" // sandbox that answered
 	ColdHeader       = "X-Fre-Cold"     // "1" when a sandbox was started for it, "0" when not
-	StartKindHeader  = "X-Fre-Start"    // where the instance came from: warm, runtime, attached, shell, spawner
+	StartKindHeader  = "X-Fre-Start"    // where the instance came from: warm, forked, runtime, attached, shell, spawner
 	StartHeader      = "X-Fre-Start-Us" // microseconds from the request to a ready instance
 )

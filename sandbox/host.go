@@ -32,7 +32,7 @@ import (
 type Config struct {
 	Dir          string              // private directory for mount points; created
 	Log          *slog.Logger        // default: discards
-	PoolSize     int                 // cgroups and network namespaces kept ready; default 16
+	PoolSize     int                 // cgroups, network namespaces and bare shells kept ready; default 16
 	CgroupParent string              // default "fre-" and a hash of Dir
 	Optional     []cgroup.Controller // controllers the host may lack; their limits are then not enforced
 	Shells       int                 // shells parked at most; default 4 × PoolSize, none if negative

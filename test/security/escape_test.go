@@ -284,7 +284,7 @@ func TestSwappedMountPoints(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	starts := 4000
+	starts := 10_000
 	if os.Getenv("FRE_V2") != "" { // emulation is slow
 		starts = 400
 	}
