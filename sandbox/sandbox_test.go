@@ -448,7 +448,7 @@ func TestStartErrors(t *testing.T) {
 		{"program missing", func(s *Spec) { s.Args = []string{"/bin/none"} }, StepExec, unix.ENOENT},
 		{"program not executable", func(s *Spec) { s.Args = []string{"/bin/text"} }, StepExec, unix.EACCES},
 		{"directory missing", func(s *Spec) { s.Dir = "/none" }, StepDir, unix.ENOENT},
-		{"directory through an fd", func(s *Spec) { s.Dir = "/proc/self/fd/6" }, StepDir, unix.ENOENT},
+		{"directory through an fd", func(s *Spec) { s.Dir = "/proc/self/fd/7" }, StepDir, unix.ENOENT},
 		{"mount point missing", func(s *Spec) { s.Mounts = []Mount{{Source: root, Target: "/none"}} }, StepMount, unix.ENOENT},
 		{"mount point a symlink", func(s *Spec) { s.Mounts = []Mount{{Source: root, Target: "/link"}} }, StepMount, unix.ELOOP},
 		{"root without mount points", func(s *Spec) { s.Rootfs = bare }, StepProc, unix.ENOENT},

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"runtime"
 	"strconv"
@@ -22,12 +21,25 @@ import (
 )
 
 // shell is a sandbox made ahead of its function, stopped before what it has not
-// been told yet (shell/wire.h), and the socket it waits on. A bare one has its
-// namespaces, control groups and /proc; an attached one all but its program.
-// It is used once.
+// been told yet (shell/wire.h). A bare one has its namespaces, control groups and
+// /proc; an attached one all but its program. It is used once.
+//
+// Only the pipe is watched by the poller: a socket would wake it for having been
+// read as well, in the middle of a start.
 type shell struct {
-	sb   *Sandbox
-	conn *net.UnixConn
+	sb      *Sandbox
+	control int      // the socket it waits on; -1 once closed
+	reports *os.File // what it says
+	said    []byte   // read, not yet parsed
+}
+
+// close ends the talk with the shell: one that still waits ends.
+func (sh *shell) close() {
+	if sh.control >= 0 {
+		unix.Close(sh.control)
+		_ = sh.reports.Close()
+	}
+	sh.control = -1
 }
 
 // furnishing is what attached shells are made for: a start with another needs
@@ -254,28 +266,29 @@ func (h *Host) park(spec *Spec) (*shell, error) {
 	sb := h.newSandbox(kind)
 	m := newStartMessage(kindPark, sb.number)
 	defer m.close()
-	sh := &shell{sb: sb}
 	err := h.join(sb, m, limits.cgroup())
 	if err == nil && spec != nil {
 		if err = h.furnish(sb, m, spec); err == nil {
 			sb.own(m)
 		}
 	}
-	var control *os.File
+	sh, theirs := &shell{sb: sb, control: -1}, [2]int{-1, -1}
 	if err == nil {
-		sh.conn, control, err = controlPair()
+		theirs, err = sh.connect()
 	}
 	if err != nil {
 		sb.release()
 		return nil, fmt.Errorf("park: %w", err)
 	}
-	m.header.FDControl = m.fd(int(control.Fd()))
+	m.header.FDControl, m.header.FDReports = m.fd(theirs[0]), m.fd(theirs[1])
 	m.seal()
 	sp, err := h.send(sb, m)
-	_ = control.Close()
+	for _, fd := range theirs {
+		unix.Close(fd)
+	}
 	if err != nil {
 		sb.release()
-		_ = sh.conn.Close()
+		sh.close()
 		return nil, fmt.Errorf("park: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), h.startWithin)
@@ -288,30 +301,34 @@ func (h *Host) park(spec *Spec) (*shell, error) {
 		sb.Kill()
 		<-sb.done
 	}
-	_ = sh.conn.Close()
+	sh.close()
 	return nil, fmt.Errorf("park: %w", err)
 }
 
-// controlPair returns the engine's and the shell's end of a control socket.
-func controlPair() (*net.UnixConn, *os.File, error) {
+// connect makes the control socket and the pipe and returns the shell's ends,
+// which the caller closes.
+func (sh *shell) connect() (theirs [2]int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("socketpair: %w", err)
+		return theirs, fmt.Errorf("socketpair: %w", err)
 	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), "shell"), os.NewFile(uintptr(pair[1]), "engine")
-	defer ours.Close()
-	conn, err := net.FileConn(ours)
+	var pipe [2]int
+	if err = unix.Pipe2(pipe[:], unix.O_CLOEXEC); err == nil {
+		if err = unix.SetNonblock(pipe[0], true); err != nil {
+			err = errors.Join(err, unix.Close(pipe[0]), unix.Close(pipe[1]))
+		}
+	}
 	if err != nil {
-		_ = theirs.Close()
-		return nil, nil, err
+		return theirs, errors.Join(fmt.Errorf("pipe: %w", err), unix.Close(pair[0]), unix.Close(pair[1]))
 	}
-	return conn.(*net.UnixConn), theirs, nil
+	sh.control, sh.reports = pair[0], os.NewFile(uintptr(pipe[0]), "shell")
+	return [2]int{pair[1], pipe[1]}, nil
 }
 
 // parked waits until the shell has come to its stop.
 func (sh *shell) parked(ctx context.Context) error {
 	deadline, _ := ctx.Deadline()
-	if err := sh.conn.SetReadDeadline(deadline); err != nil {
+	if err := sh.reports.SetReadDeadline(deadline); err != nil {
 		return err
 	}
 	r, _, err := sh.read()
@@ -325,20 +342,24 @@ func (sh *shell) parked(ctx context.Context) error {
 	case r.Kind != kindParked:
 		return fmt.Errorf("shell said %#x: %w", r.Kind, unix.EBADMSG)
 	}
-	return sh.conn.SetReadDeadline(time.Time{})
+	return sh.reports.SetReadDeadline(time.Time{})
 }
 
 // read returns the next of the shell's reports; io.EOF after the last.
 func (sh *shell) read() (report, *traceReport, error) {
-	buf := make([]byte, max(reportSize, traceSize)+1)
-	n, err := sh.conn.Read(buf)
-	switch {
-	case err != nil:
-		return report{}, nil, err
-	case n == 0:
-		return report{}, nil, io.EOF
+	for {
+		if n := nextReport(sh.said); n > 0 {
+			b := sh.said[:n]
+			sh.said = sh.said[n:]
+			return parseReport(b)
+		}
+		buf := make([]byte, reportSize+traceSize)
+		n, err := sh.reports.Read(buf)
+		if err != nil {
+			return report{}, nil, err
+		}
+		sh.said = append(sh.said, buf[:n]...)
 	}
-	return parseReport(buf[:n])
 }
 
 // alive says whether the shell still waits.
@@ -354,7 +375,7 @@ func (sh *shell) alive() bool {
 // drop ends a shell that is not wanted any more. Its end is waited for where that
 // of every sandbox is.
 func (sh *shell) drop() {
-	_ = sh.conn.Close()
+	sh.close()
 	sh.sb.Kill()
 }
 
@@ -390,7 +411,7 @@ func (h *Host) startShell(ctx context.Context, sh *shell, spec *Spec, clock *clo
 		return nil, err
 	}
 	defer h.starting.Done()
-	defer sh.conn.Close()
+	defer sh.close()
 	m := newStartMessage(kindRun, s.number)
 	defer m.close()
 	err := h.prepareRun(s, m, spec)
@@ -438,9 +459,9 @@ func (s *Sandbox) setLimits(l Limits) error {
 	return err
 }
 
-// run sends RUN and waits for the end of the socket, which execve closes. A shell
-// that ends without having read it resets the connection; one that is killed
-// later has started all the same, and its end tells the rest.
+// run sends RUN and waits for the end of the shell's reports, which comes with
+// execve. A shell that is killed after it has read RUN counts as started: its end
+// tells the rest.
 func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 	packet, err := m.bytes(true)
 	if err != nil {
@@ -448,11 +469,11 @@ func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 	}
 	stop := context.AfterFunc(ctx, sh.sb.Kill)
 	defer stop()
-	if _, _, err := sh.conn.WriteMsgUnix(packet, unix.UnixRights(m.fds...), nil); err != nil {
+	if err := unix.Sendmsg(sh.control, packet, unix.UnixRights(m.fds...), nil, unix.MSG_NOSIGNAL); err != nil {
 		return cmp.Or(ctx.Err(), errShellGone)
 	}
 	clock.mark("sent")
-	if err := sh.conn.SetReadDeadline(time.Now().Add(sh.sb.host.startWithin)); err != nil {
+	if err := sh.reports.SetReadDeadline(time.Now().Add(sh.sb.host.startWithin)); err != nil {
 		return err
 	}
 	for {
@@ -461,9 +482,7 @@ func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, io.EOF):
-			return nil
-		case errors.Is(err, unix.ECONNRESET):
-			return errShellGone
+			return sh.tookIt()
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return errHung
 		case err != nil:
@@ -472,6 +491,22 @@ func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 			clock.add(trace)
 		case r.Kind == kindFailed:
 			return sh.sb.startError(r)
+		}
+	}
+}
+
+// tookIt returns errShellGone if the shell has left unread what it was sent. The
+// socket and the pipe end together, but in no order that the kernel promises.
+func (sh *shell) tookIt() error {
+	for {
+		_, _, _, _, err := unix.Recvmsg(sh.control, make([]byte, 1), nil, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+			runtime.Gosched()
+		case err != nil:
+			return errShellGone // ECONNRESET
+		default:
+			return nil
 		}
 	}
 }

@@ -136,8 +136,9 @@ type startHeader struct {
 	Cgroups   int16
 	FDMount   int16
 	FDControl int16
+	FDReports int16
 	Filter    int16
-	Reserved  [3]int16
+	Reserved  [2]int16
 }
 
 // report is struct fre_report.
@@ -196,6 +197,22 @@ func parseReport(b []byte) (r report, trace *traceReport, err error) {
 	return r, trace, nil
 }
 
+// nextReport returns how long the first report of a stream is, 0 if it is not all
+// there.
+func nextReport(b []byte) int {
+	if len(b) < 4 {
+		return 0
+	}
+	size := reportSize
+	if kind(binary.NativeEndian.Uint16(b[2:])) == kindTraced {
+		size = traceSize
+	}
+	if len(b) < size {
+		return 0
+	}
+	return size
+}
+
 // killMessage asks the spawner to kill what it started as id.
 func killMessage(id uint64) []byte {
 	b := make([]byte, 16)
@@ -230,7 +247,7 @@ func newStartMessage(k kind, id uint64) *startMessage {
 	h := startHeader{
 		Version: wireVersion, Kind: k, ID: id,
 		FDPayload: -1, FDRoot: -1, FDUserns: -1, FDNetns: -1, FDStdin: -1, FDStdout: -1, FDStderr: -1,
-		FDChannel: -1, FDCgroup: -1, FDMount: -1, FDControl: -1, Filter: -1,
+		FDChannel: -1, FDCgroup: -1, FDMount: -1, FDControl: -1, FDReports: -1, Filter: -1,
 	}
 	return &startMessage{header: h, fds: make([]int, 0, 24)}
 }

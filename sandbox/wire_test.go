@@ -173,6 +173,7 @@ func TestMalformedStart(t *testing.T) {
 		{"string without end", func(m *startMessage) { m.strings = m.strings[:len(m.strings)-1] }},
 		{"no root", func(m *startMessage) { m.header.FDRoot = -1 }},
 		{"fd of a control socket", func(m *startMessage) { m.header.FDControl = 5 }},
+		{"fd of a shell's reports", func(m *startMessage) { m.header.FDReports = 5 }},
 		{"fd out of range", func(m *startMessage) { m.header.FDStderr = 6 }},
 		{"fd negative", func(m *startMessage) { m.header.FDChannel = -2 }},
 		{"cgroups out of range", func(m *startMessage) { m.header.FDCgroup, m.header.Cgroups = 5, 2 }},

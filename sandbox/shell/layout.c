@@ -85,6 +85,7 @@ int layout(void)
 	FIELD(fre_start, cgroups);
 	FIELD(fre_start, fd_mount);
 	FIELD(fre_start, fd_control);
+	FIELD(fre_start, fd_reports);
 	FIELD(fre_start, filter);
 	FIELD(fre_start, reserved);
 

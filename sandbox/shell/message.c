@@ -49,7 +49,8 @@ static int complete(const struct fre_start *h, int nfds)
 	if (executes && (h->argc == 0 || !present(h->fd_stdin, nfds) ||
 			 !present(h->fd_stdout, nfds) || !present(h->fd_stderr, nfds)))
 		return 0;
-	if (h->kind == FRE_PARK ? !present(h->fd_control, nfds) : h->fd_control != -1)
+	if (executes ? h->fd_control != -1 || h->fd_reports != -1
+		     : !present(h->fd_control, nfds) || !present(h->fd_reports, nfds))
 		return 0;
 	return filter_known(h->filter) && optional(h->fd_root, nfds) && optional(h->fd_userns, nfds) &&
 	       optional(h->fd_stdin, nfds) && optional(h->fd_stdout, nfds) &&

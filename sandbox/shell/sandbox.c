@@ -29,14 +29,14 @@
 #include "syscall.h"
 
 /* Where a shell keeps what it still needs while it is parked. */
-enum { CONTROL_FD = FRE_RULESET_FD + 1, PROC_FD };
+enum { CONTROL_FD = FRE_RULESET_FD + 1, REPORTS_FD, PROC_FD };
 
 /* What one child works with. */
 struct slot {
 	/* Set while a shell lives in this memory: the kernel clears it when the
 	 * child executes or ends (CLONE_CHILD_CLEARTID). */
 	volatile pid_t tid;
-	int parked; /* its control socket has been put in its place */
+	int parked; /* its socket and its pipe have been put in their places */
 	int proc;   /* mount of its /proc; -1 while there is none */
 	struct start s;
 	struct failure failed;
@@ -69,7 +69,7 @@ static void report(const struct slot *slot, uint32_t kind)
 			       .step = slot->failed.step,
 			       .error = slot->failed.error,
 			       .detail = slot->failed.detail};
-	sys(SYS_sendto, CONTROL_FD, &r, sizeof(r), MSG_NOSIGNAL);
+	sys(SYS_write, REPORTS_FD, &r, sizeof(r));
 }
 
 /* Leaves the child. The spawner reads slot->failed once that has woken it; of a
@@ -199,26 +199,25 @@ static void become(struct slot *slot)
 	done(slot, FRE_STEP_SECCOMP);
 }
 
-/* Leaves open the control socket and, as long as it is not attached, /proc and
- * Landlock's ruleset. 3 and 4 stay taken, so that no fd that comes with RUN lies
- * below them. */
+/* Leaves open the control socket, the pipe and, as long as it is not attached,
+ * /proc and Landlock's ruleset. 3 and 4 stay taken, so that no fd that comes with
+ * RUN lies below them. */
 static void keep_only_control(struct slot *slot)
 {
 	enum { ASIDE = 1024 };
 	const struct start *s = &slot->s;
 	int bare = s->h.fd_root < 0;
+	int kept[] = {s->fds[s->h.fd_control], s->fds[s->h.fd_reports], slot->proc};
+	int last = bare ? PROC_FD : REPORTS_FD;
 
-	must(slot, FRE_STEP_FDS, 0, sys(SYS_dup3, s->fds[s->h.fd_control], ASIDE, O_CLOEXEC));
-	if (bare)
-		must(slot, FRE_STEP_FDS, 1, sys(SYS_dup3, slot->proc, ASIDE + 1, O_CLOEXEC));
-	must(slot, FRE_STEP_FDS, 2, sys(SYS_dup3, ASIDE, CONTROL_FD, O_CLOEXEC));
+	for (int fd = CONTROL_FD; fd <= last; fd++)
+		must(slot, FRE_STEP_FDS, 0, sys(SYS_dup3, kept[fd - CONTROL_FD], ASIDE + fd, O_CLOEXEC));
+	for (int fd = CONTROL_FD; fd <= last; fd++)
+		must(slot, FRE_STEP_FDS, 1, sys(SYS_dup3, ASIDE + fd, fd, O_CLOEXEC));
 	slot->parked = 1;
-	if (bare) {
-		must(slot, FRE_STEP_FDS, 3, sys(SYS_dup3, ASIDE + 1, PROC_FD, O_CLOEXEC));
-		slot->proc = PROC_FD;
-	}
-	must(slot, FRE_STEP_FDS, 4, sys(SYS_dup2, 0, FRE_SOCKET_FD));
-	must(slot, FRE_STEP_FDS, 5, sys(SYS_close_range, bare ? PROC_FD + 1 : PROC_FD, ~0U, 0));
+	slot->proc = PROC_FD;
+	must(slot, FRE_STEP_FDS, 2, sys(SYS_dup2, 0, FRE_SOCKET_FD));
+	must(slot, FRE_STEP_FDS, 3, sys(SYS_close_range, last + 1, ~0U, 0));
 }
 
 /* Says PARKED and waits for RUN, which replaces slot->s. Only the engine has the
@@ -285,16 +284,16 @@ static _Noreturn void execute(struct slot *slot)
 	const struct start *s = &slot->s;
 	uint64_t none = 0;
 
-	must(slot, FRE_STEP_FDS, 6, sys(SYS_dup2, s->fds[s->h.fd_stdin], 0));
-	must(slot, FRE_STEP_FDS, 7, sys(SYS_dup2, s->fds[s->h.fd_stdout], 1));
-	must(slot, FRE_STEP_FDS, 8, sys(SYS_dup2, s->fds[s->h.fd_stderr], 2));
+	must(slot, FRE_STEP_FDS, 4, sys(SYS_dup2, s->fds[s->h.fd_stdin], 0));
+	must(slot, FRE_STEP_FDS, 5, sys(SYS_dup2, s->fds[s->h.fd_stdout], 1));
+	must(slot, FRE_STEP_FDS, 6, sys(SYS_dup2, s->fds[s->h.fd_stderr], 2));
 	if (s->h.fd_channel >= 0)
-		must(slot, FRE_STEP_FDS, 9, sys(SYS_dup2, s->fds[s->h.fd_channel], FRE_SOCKET_FD));
+		must(slot, FRE_STEP_FDS, 7, sys(SYS_dup2, s->fds[s->h.fd_channel], FRE_SOCKET_FD));
 	else
-		must(slot, FRE_STEP_FDS, 10, sys(SYS_close, FRE_SOCKET_FD));
-	/* A control socket ends with execve: that is how the engine knows of it. */
-	must(slot, FRE_STEP_FDS, 11, sys(SYS_close, FRE_RULESET_FD));
-	must(slot, FRE_STEP_FDS, 12, sys(SYS_close_range, slot->parked ? PROC_FD : CONTROL_FD, ~0U, 0));
+		must(slot, FRE_STEP_FDS, 8, sys(SYS_close, FRE_SOCKET_FD));
+	/* A shell's pipe ends with execve: that is how the engine knows of it. */
+	must(slot, FRE_STEP_FDS, 9, sys(SYS_close, FRE_RULESET_FD));
+	must(slot, FRE_STEP_FDS, 10, sys(SYS_close_range, slot->parked ? PROC_FD : CONTROL_FD, ~0U, 0));
 	done(slot, FRE_STEP_FDS);
 	/* Last of the limits' doings: fds above it could not be placed any more. */
 	struct rlimit nofile = {.rlim_cur = s->h.nofile, .rlim_max = s->h.nofile};
@@ -312,7 +311,7 @@ static _Noreturn void execute(struct slot *slot)
 		slot->trace.version = FRE_WIRE_VERSION;
 		slot->trace.kind = FRE_TRACED;
 		slot->trace.id = s->h.id;
-		sys(SYS_sendto, CONTROL_FD, &slot->trace, sizeof(slot->trace), MSG_NOSIGNAL);
+		sys(SYS_write, REPORTS_FD, &slot->trace, sizeof(slot->trace));
 	}
 	fail(slot, FRE_STEP_EXEC, 0, sys(SYS_execve, s->argv[0], s->argv, s->envp));
 }

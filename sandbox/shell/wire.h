@@ -12,7 +12,7 @@
  *     |   (end of file) -------------------->   |  exits: the kernel kills all
  *
  * A shell is a sandbox made ahead, stopped before its last steps. It has a
- * socket to the engine of its own:
+ * control socket from the engine of its own, and a pipe for its reports:
  *
  *   engine                          spawner    shell
  *     |   PARK + fds -----------------> |        |  with fd_root: attached, else bare
@@ -24,7 +24,7 @@
  *     |   <--------------------------------- end |  which comes with execve
  *
  * A shell that dies before it has read RUN leaves it unread, which resets the
- * connection: nothing of the function has run.
+ * socket: nothing of the function has run.
  */
 #ifndef FRE_WIRE_H
 #define FRE_WIRE_H
@@ -132,9 +132,10 @@ struct fre_start {
 	int16_t fd_cgroup;
 	int16_t cgroups;
 	int16_t fd_mount;
-	int16_t fd_control; /* PARK: the shell's own socket */
+	int16_t fd_control; /* PARK: the shell's own socket, SOCK_SEQPACKET */
+	int16_t fd_reports; /* PARK: the pipe it writes to */
 	int16_t filter;     /* index of the system call filter, -1 for none */
-	int16_t reserved[3];
+	int16_t reserved[2];
 };
 
 /* All that a spawner or shell says but TRACED. STARTED carries the pidfd. */
