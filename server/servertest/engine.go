@@ -193,7 +193,7 @@ func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engi
 	sum := sha256.Sum256([]byte(name))
 	e.sandboxes = append(e.sandboxes, &engine.Sandbox{
 		ID: fmt.Sprintf("%x", sum[:8]), Function: name, Image: f.ImageRef, Tenant: f.Config.Tenant,
-		Command: "/opt/fre/main", State: "idle", PID: 4242, Created: Epoch,
+		Command: "/opt/fre/main", State: "idle", PID: 4242, Created: Epoch, Defences: []string{"seccomp", "capabilities"},
 	})
 	e.logLocked(name, "deployed")
 	return f, nil
@@ -389,7 +389,7 @@ func (e *Engine) endLocked(function string) {
 
 func exitLocked(b *engine.Sandbox, s sandbox.ExitStatus) {
 	if b.Exit == nil {
-		b.State, b.PID, b.Ended, b.Exit = "exited", 0, Epoch.Add(time.Minute), &s
+		b.State, b.PID, b.Defences, b.Ended, b.Exit = "exited", 0, nil, Epoch.Add(time.Minute), &s
 	}
 }
 

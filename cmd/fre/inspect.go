@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+)
+
+func (c *cli) inspectCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use: "inspect ID|NAME...", Short: "Show sandboxes, functions or images",
+		Long: `Show sandboxes, functions or images as JSON: what fre ps, fre function inspect
+and fre image inspect know of them, and the defences in force around a sandbox.
+
+What is named may be a sandbox by its id, else a function, else an image by its
+name, name:version or digest; else the beginning of one sandbox's id or one
+image's digest does.`,
+		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeAll,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{All: true, Size: true})
+			if err != nil {
+				return err
+			}
+			found := []any{}
+			err = each(names, func(name string) error {
+				item, err := lookUp(cmd.Context(), cl, boxes, name)
+				if err == nil {
+					found = append(found, item)
+				}
+				return err
+			})
+			return errors.Join(inspect(cmd.OutOrStdout(), format, found), err)
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "", "`template` for each, as for fre ps, functions and images")
+	return cmd
+}
+
+// lookUp finds what has this name, or an id that begins like it: names come first,
+// since they do not change with what runs. CodeAmbiguous, CodeNotFound.
+func lookUp(ctx context.Context, cl *client.Client, boxes []api.Sandbox, name string) (any, error) {
+	var begin []api.Sandbox
+	for _, b := range boxes {
+		if b.ID == name {
+			return b, nil
+		}
+		if name != "" && strings.HasPrefix(b.ID, name) {
+			begin = append(begin, b)
+		}
+	}
+	f, err := cl.Function(ctx, name)
+	if err == nil {
+		return f, nil
+	}
+	if !isCode(err, api.CodeNotFound) {
+		return nil, err
+	}
+	img, err := cl.Image(ctx, name)
+	if err != nil && !isCode(err, api.CodeNotFound) && !isCode(err, api.CodeAmbiguous) {
+		return nil, err
+	}
+	whole := err == nil && (img.Name == name || img.Name+":"+img.Version == name || img.Digest == name)
+	switch {
+	case whole || err == nil && len(begin) == 0:
+		return img, nil
+	case len(begin) == 1:
+		return begin[0], nil
+	case len(begin) > 1:
+		return nil, &api.Error{
+			Code: api.CodeAmbiguous, Message: fmt.Sprintf("%q is the beginning of %d sandboxes' ids, as %s and %s", name, len(begin), begin[0].ID, begin[1].ID),
+			Next: "give more characters; fre ps -a --no-trunc prints them",
+		}
+	case isCode(err, api.CodeNotFound):
+		return nil, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("no sandbox, function or image is called %q", name)}
+	}
+	return nil, err
+}
+
+func isCode(err error, code api.Code) bool {
+	var wire *api.Error
+	return errors.As(err, &wire) && wire.Code == code
+}
+
+// completeAll knows the ids and names of everything that runs or is stored.
+func (c *cli) completeAll(cmd *cobra.Command, done []string, begun string) ([]string, cobra.ShellCompDirective) {
+	var all []string
+	for _, complete := range []cobra.CompletionFunc{c.completeSandboxes, c.completeFunctions, c.completeImages} {
+		names, _ := complete(cmd, done, begun)
+		all = append(all, names...)
+	}
+	return all, cobra.ShellCompDirectiveNoFileComp
+}
