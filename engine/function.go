@@ -129,14 +129,6 @@ func (f *function) channelLog(sandbox string) func(invocation, level, message st
 	}
 }
 
-func (f *function) limits() sandbox.Limits {
-	r := f.config.Resources
-	return sandbox.Limits{
-		MemoryBytes: r.MemoryBytes, CPUMillis: r.CPUMillis, Pids: r.Pids,
-		TmpBytes: r.TmpBytes, Files: r.Files,
-	}
-}
-
 // spec is the sandbox of one instance; an *image.FieldError where its network is
 // not to be had, which can change from one start to the next.
 func (f *function) spec(id string) (sandbox.Spec, error) {
@@ -148,7 +140,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 		Dir:      "/function",
 		Hostname: f.name,
 		User:     f.user,
-		Limits:   f.limits(),
+		Limits:   limitsOf(f.config.Resources),
 
 		Work: f.work, WorkMapped: f.e.mapErr == nil,
 
@@ -167,12 +159,11 @@ func (f *function) describe() *Function {
 		shells = f.shells.stats()
 	}
 	return &Function{
-		Shells: shells,
-		Name:   f.name, Image: f.image.Digest, ImageRef: f.ref(),
+		Name: f.name, Image: f.image.Digest, ImageRef: f.ref(),
 		Config: f.config, Deployed: f.deployed,
 		Instances: len(f.instances), Busy: f.busy, Queued: len(f.waiters), Fork: f.forks.describe(),
 		Invocations: f.invocations.Load(), Failures: f.failures.Load(),
-		Defences: f.e.cfg.Sandboxes.Defences(),
+		Defences: f.e.cfg.Sandboxes.Defences(), Shells: shells,
 	}
 }
 

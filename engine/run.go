@@ -88,7 +88,7 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 		Env:  withLimits(slices.Concat([]string{"PATH=" + searchPath, "HOME=/work"}, cfg.Env, r.Env), res),
 		User: user, Work: work, WorkMapped: e.mapErr == nil,
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Trace: r.Trace,
-		Limits: sandbox.Limits{MemoryBytes: res.MemoryBytes, CPUMillis: res.CPUMillis, Pids: res.Pids, TmpBytes: res.TmpBytes, Files: res.Files},
+		Limits: limitsOf(res),
 	}
 	if err := e.setNetwork(&spec, cfg.Network); err != nil {
 		return fail(fmt.Errorf("run: %w", err))

@@ -356,7 +356,7 @@ func (p *shellPool) take(f *function) *shell {
 	waiting := p.pool.Load()
 	// What the interpreter uses already must leave room for the function; the
 	// kernel would look for pages to reclaim, on the event's time.
-	if waiting == nil || f.limits().MemoryBytes < p.charged.Load()/4*5 {
+	if waiting == nil || f.config.Resources.MemoryBytes < p.charged.Load()/4*5 {
 		return nil
 	}
 	sh, ok := waiting.TryTake()
@@ -411,7 +411,7 @@ func (in *instance) bootShell(ctx context.Context) (bool, error) {
 	}
 	for sh := f.shells.take(f); sh != nil; sh = f.shells.take(f) {
 		err := sh.sb.Furnish(sandbox.Furnishing{
-			Work: f.work, Mounts: f.furniture.mount, Hostname: f.name, Limits: f.limits(),
+			Work: f.work, Mounts: f.furniture.mount, Hostname: f.name, Limits: limitsOf(f.config.Resources),
 		})
 		switch {
 		case err == nil:
