@@ -29,7 +29,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/image"
@@ -134,14 +133,15 @@ func Open(cfg Config) (*Engine, error) {
 	if cfg.ForkPercent == 0 {
 		cfg.ForkPercent = 25
 	}
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		return nil, fmt.Errorf("read the host's memory: %w", err)
+	memory, err := sandbox.HostMemory()
+	if err != nil {
+		return nil, err
 	}
+	cfg.Shells.setDefaults(memory)
 	e := &Engine{cfg: cfg, log: cfg.Log, closed: make(chan struct{})}
 	e.mapErr = sandbox.CanMap(filepath.Join(cfg.StateDir, "tenants"))
 	e.shells = newShells(e, cfg.Shells)
-	e.forks.left = int64(info.Totalram) * int64(info.Unit) / 100 * int64(cfg.ForkPercent)
+	e.forks.left = memory / 100 * int64(cfg.ForkPercent)
 	life, abort := context.WithCancelCause(context.Background())
 	e.life, e.abort = life, func() { abort(ErrClosed) }
 	e.metrics = newMetrics(cfg.Metrics, e)

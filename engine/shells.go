@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/image"
@@ -34,7 +33,7 @@ type ShellConfig struct {
 	MemoryBytes int64 // of all that are parked together; default a tenth of the host's memory
 }
 
-func (c *ShellConfig) setDefaults() {
+func (c *ShellConfig) setDefaults(memory int64) {
 	if c.Ready == 0 {
 		c.Ready = 2
 	}
@@ -43,10 +42,7 @@ func (c *ShellConfig) setDefaults() {
 	}
 	c.Ready = min(c.Ready, c.Max)
 	if c.MemoryBytes == 0 {
-		var info unix.Sysinfo_t
-		if unix.Sysinfo(&info) == nil {
-			c.MemoryBytes = int64(info.Totalram) * int64(info.Unit) / 10
-		}
+		c.MemoryBytes = memory / 10
 	}
 }
 
@@ -97,7 +93,6 @@ type shell struct {
 }
 
 func newShells(e *Engine, cfg ShellConfig) *shells {
-	cfg.setDefaults()
 	return &shells{e: e, cfg: cfg, pools: map[string]*shellPool{}}
 }
 

@@ -111,16 +111,15 @@ func allowedShells(want int, memory, pids int64) int {
 
 // hostRoom reads the memory and the process ids of the host.
 func hostRoom() (memory, pids int64, err error) {
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		return 0, 0, fmt.Errorf("sysinfo: %w", err)
+	if memory, err = HostMemory(); err != nil {
+		return 0, 0, err
 	}
 	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
 	if err != nil {
 		return 0, 0, err
 	}
 	pids, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	return int64(info.Totalram) * int64(info.Unit), pids, err
+	return memory, pids, err
 }
 
 func openShells(h *Host, ready, most int) *shells {
