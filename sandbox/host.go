@@ -32,10 +32,10 @@ import (
 type Config struct {
 	Dir          string              // private directory for mount points; created
 	Log          *slog.Logger        // default: discards
-	PoolSize     int                 // cgroups, network namespaces and bare shells kept ready; default 16
+	PoolSize     int                 // cgroups, network namespaces and bare shells kept ready, if there is room; default 16
 	CgroupParent string              // default "fre-" and a hash of Dir
 	Optional     []cgroup.Controller // controllers the host may lack; their limits are then not enforced
-	Shells       int                 // shells parked at most; default 4 × PoolSize, none if negative
+	Shells       int                 // shells parked at most, if there is room; default 4 × PoolSize, none if negative
 	Spawners     int                 // spawner processes; default 2, or 1 on one CPU
 	Egress       egress.Config       // of sandboxes with egress; Name has a default here
 	OwnBase      uint32              // first host id of sandboxes with User.Own; default 0x80000000
@@ -101,12 +101,6 @@ func Open(cfg Config) (host *Host, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.PoolSize == 0 {
-		cfg.PoolSize = 16
-	}
-	if cfg.Shells == 0 {
-		cfg.Shells = 4 * cfg.PoolSize
-	}
 	// What the engine of this directory calls its own on the host.
 	sum := sha256.Sum256([]byte(cfg.Dir))
 	name := "fre-" + hex.EncodeToString(sum[:6])
@@ -143,6 +137,15 @@ func Open(cfg Config) (host *Host, err error) {
 	if err := unix.SchedGetaffinity(0, &h.cpus); err != nil {
 		return nil, fmt.Errorf("read the engine's CPUs: %w", err)
 	}
+	memory, err := HostMemory()
+	if err != nil {
+		return nil, err
+	}
+	pids, err := hostPids()
+	if err != nil {
+		return nil, err
+	}
+	h.cfg.sizePools(memory, pids)
 	if h.visitor, err = newVisitor(); err != nil {
 		return nil, err
 	}
@@ -162,11 +165,11 @@ func Open(cfg Config) (host *Host, err error) {
 		return nil, err
 	}
 	if h.cgroups, err = cgroup.Open(cgroup.Config{
-		Parent: cfg.CgroupParent, Size: cfg.PoolSize, Optional: cfg.Optional, Log: cfg.Log, Busy: h.Busy,
+		Parent: cfg.CgroupParent, Size: h.cfg.PoolSize, Optional: cfg.Optional, Log: cfg.Log, Busy: h.Busy,
 	}); err != nil {
 		return nil, err
 	}
-	h.networks = netns.Open(netns.Config{Size: cfg.PoolSize, Log: cfg.Log, Busy: h.Busy})
+	h.networks = netns.Open(netns.Config{Size: h.cfg.PoolSize, Log: cfg.Log, Busy: h.Busy})
 	for i := range h.slots {
 		s, err := h.spawner(uint64(i))
 		if err != nil {
@@ -178,16 +181,7 @@ func Open(cfg Config) (host *Host, err error) {
 		}
 		h.maxFiles = int64(min(files.Max, math.MaxInt64))
 	}
-	memory, pids, err := hostRoom()
-	if err != nil {
-		return nil, err
-	}
-	most := allowedShells(max(cfg.Shells, 0), memory, pids)
-	if most < cfg.Shells {
-		h.log.Warn("fewer shells than configured: the host has no room for more", "configured", cfg.Shells, "parked_at_most", most,
-			"memory_bytes", memory, "process_ids", pids)
-	}
-	h.shells = openShells(h, cfg.PoolSize, most)
+	h.shells = openShells(h, h.cfg.PoolSize, h.cfg.Shells)
 	return h, nil
 }
 

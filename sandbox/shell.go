@@ -8,8 +8,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -102,25 +100,6 @@ const attachedIdle = time.Minute
 // shellBytes is what an attached shell costs the kernel at most, its network
 // namespace included; a bare one a tenth of it.
 const shellBytes = 512 << 10
-
-// allowedShells cuts a number of shells to what the host has memory and process
-// ids for: a twentieth of the one, an eighth of the other.
-func allowedShells(want int, memory, pids int64) int {
-	return int(min(int64(want), memory/20/shellBytes, pids/8))
-}
-
-// hostRoom reads the memory and the process ids of the host.
-func hostRoom() (memory, pids int64, err error) {
-	if memory, err = HostMemory(); err != nil {
-		return 0, 0, err
-	}
-	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
-	if err != nil {
-		return 0, 0, err
-	}
-	pids, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	return memory, pids, err
-}
 
 func openShells(h *Host, ready, most int) *shells {
 	s := &shells{

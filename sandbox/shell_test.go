@@ -434,22 +434,3 @@ func TestPin(t *testing.T) {
 		wait(t, s)
 	}
 }
-
-func TestAllowedShells(t *testing.T) {
-	const gib = 1 << 30
-	for _, test := range []struct {
-		want         int
-		memory, pids int64
-		allowed      int
-	}{
-		{0, 16 * gib, 32768, 0},
-		{256, 16 * gib, 32768, 256},
-		{256, gib, 32768, 102},
-		{8192, 16 * gib, 32768, 1638},
-		{8192, 1024 * gib, 32768, 4096},
-	} {
-		if got := allowedShells(test.want, test.memory, test.pids); got != test.allowed {
-			t.Errorf("%d with %d bytes and %d process ids: %d, want %d", test.want, test.memory, test.pids, got, test.allowed)
-		}
-	}
-}
