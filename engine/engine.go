@@ -170,6 +170,10 @@ func Open(cfg Config) (*Engine, error) {
 		if _, err := f.spec(""); err != nil {
 			e.log.Error("function cannot start", "function", f.name, "error", err)
 		}
+		// It was deployed on a larger host: it goes on with what there is.
+		if err := e.checkLimits(f.config.Resources); err != nil {
+			e.log.Warn("function has limits that this host cannot enforce", "function", f.name, "error", err)
+		}
 		f.publish()
 		f.warm()
 	}
@@ -342,12 +346,11 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if err != nil {
 		return nil, err
 	}
-	box, err := f.spec("")
-	if err != nil {
+	if _, err := f.spec(""); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, err)
 	}
-	if err := e.cfg.Sandboxes.CheckLimits(box.Limits); err != nil {
-		return nil, fmt.Errorf("deploy %s: %w", name, &image.FieldError{Field: "resources.files", Message: err.Error()})
+	if err := e.checkLimits(f.config.Resources); err != nil {
+		return nil, fmt.Errorf("deploy %s: %w", name, err)
 	}
 
 	e.deployMu.Lock()

@@ -262,18 +262,6 @@ type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, errCut }
 
-// TestDeployRefusesLimits: what no sandbox on this host can have is refused at
-// once, not at the first event.
-func TestDeployRefusesLimits(t *testing.T) {
-	r := open(t)
-	img := r.image("f", func(c *image.Config) { c.Resources.Files = 1 << 40 })
-	_, err := r.Deploy(t.Context(), "f", img, DeployOptions{})
-	var field *image.FieldError
-	if !errors.As(err, &field) || field.Field != "resources.files" {
-		t.Errorf("deploy with 2^40 open files: %v, want an error about resources.files", err)
-	}
-}
-
 // TestNoStampede: events that arrive together on a cold function start only
 // the instances they can fill.
 func TestNoStampede(t *testing.T) {

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"errors"
+
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 )
@@ -11,4 +13,14 @@ func limitsOf(r image.Resources) sandbox.Limits {
 		MemoryBytes: r.MemoryBytes, CPUMillis: r.CPUMillis, Pids: r.Pids,
 		TmpBytes: r.TmpBytes, Files: r.Files,
 	}
+}
+
+// checkLimits refuses what this host cannot enforce, by an *image.FieldError.
+func (e *Engine) checkLimits(r image.Resources) error {
+	err := e.cfg.Sandboxes.CheckLimits(limitsOf(r))
+	var limit *sandbox.LimitError
+	if errors.As(err, &limit) {
+		return &image.FieldError{Field: "resources." + limit.Limit, Message: limit.Error()}
+	}
+	return err
 }

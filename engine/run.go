@@ -135,8 +135,8 @@ func lookPath(rootfs string, args []string) ([]string, error) {
 	return nil, &sandbox.StartError{Step: sandbox.StepExec, Detail: args[0], Err: unix.ENOENT}
 }
 
-// Limits of a build step: generous, so that resolvers and compilers run, yet
-// bounded, since packages run code of their own.
+// Limits of a build step, as far as the host has that: generous, so that resolvers
+// and compilers run, yet bounded, since packages run code of their own.
 const (
 	buildMemory  = 4 << 30
 	buildTmp     = 2 << 30
@@ -158,11 +158,17 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 	if err != nil {
 		return err
 	}
+	limits, err := r.e.cfg.Sandboxes.CutLimits(sandbox.Limits{
+		MemoryBytes: buildMemory, CPUMillis: int64(runtime.NumCPU()) * 1000, Pids: buildPids, TmpBytes: buildTmp, Files: buildFiles,
+	})
+	if err != nil {
+		return err
+	}
 	id := int(user.HostBase + functionUID)
 	spec := sandbox.Spec{
 		ID: newID(), Rootfs: c.Rootfs, Args: c.Args, Dir: c.Dir, User: user,
 		Env:    slices.Concat([]string{"PATH=" + searchPath, "HOME=/tmp", "LANG=C.UTF-8"}, c.Env),
-		Limits: sandbox.Limits{MemoryBytes: buildMemory, CPUMillis: int64(runtime.NumCPU()) * 1000, Pids: buildPids, TmpBytes: buildTmp, Files: buildFiles},
+		Limits: limits,
 	}
 	for _, b := range c.Binds {
 		if b.Writable {

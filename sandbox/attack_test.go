@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"strings"
@@ -184,23 +183,4 @@ func TestTinyLimits(t *testing.T) {
 	}
 	neighbour.Kill()
 	wait(t, neighbour)
-}
-
-// TestMaxFiles: open files are bounded by what the kernel gives the spawner, and
-// what lies above is refused in words.
-func TestMaxFiles(t *testing.T) {
-	h := openHost(t)
-	spec := prog(fretest.Rootfs(t), "exit", "0")
-	spec.Limits.Files = h.maxFiles
-	if _, status := run(t, h, spec); status.Code != 0 {
-		t.Errorf("with %d files: ended with %+v", h.maxFiles, status)
-	}
-	if err := h.CheckLimits(spec.Limits); err != nil {
-		t.Error(err)
-	}
-	spec.Limits.Files++
-	want := fmt.Sprintf("limit of %d open files is above the host's %d", h.maxFiles+1, h.maxFiles)
-	if _, err := h.Start(t.Context(), spec); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want %q", err, want)
-	}
 }

@@ -81,7 +81,7 @@ func (s *Sandbox) Furnish(f Furnishing) error {
 
 // relimitLocked puts other limits in force, s.mu held.
 func (s *Sandbox) relimitLocked(l Limits) error {
-	if err := s.host.CheckLimits(l); err != nil {
+	if err := s.host.checkFiles(l); err != nil {
 		return err
 	}
 	if err := s.group.SetLimits(l.cgroup()); err != nil {

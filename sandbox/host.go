@@ -34,7 +34,7 @@ type Config struct {
 	Log          *slog.Logger        // default: discards
 	PoolSize     int                 // cgroups, network namespaces and bare shells kept ready, if there is room; default 16
 	CgroupParent string              // default "fre-" and a hash of Dir
-	Optional     []cgroup.Controller // controllers the host may lack; their limits are then not enforced
+	Optional     []cgroup.Controller // controllers the host may lack; their limits are then not enforced, and CheckLimits refuses them
 	Shells       int                 // shells parked at most, if there is room; default 4 × PoolSize, none if negative
 	Spawners     int                 // spawner processes; default 2, or 1 on one CPU
 	Egress       egress.Config       // of sandboxes with egress; Name has a default here
@@ -137,15 +137,12 @@ func Open(cfg Config) (host *Host, err error) {
 	if err := unix.SchedGetaffinity(0, &h.cpus); err != nil {
 		return nil, fmt.Errorf("read the engine's CPUs: %w", err)
 	}
-	memory, err := HostMemory()
+	bounds, err := h.bounds()
 	if err != nil {
 		return nil, err
 	}
-	pids, err := hostPids()
-	if err != nil {
-		return nil, err
-	}
-	h.cfg.sizePools(memory, pids)
+	room := cutLimits(Limits{MemoryBytes: math.MaxInt64, Pids: math.MaxInt64}, bounds)
+	h.cfg.sizePools(room.MemoryBytes, room.Pids)
 	if h.visitor, err = newVisitor(); err != nil {
 		return nil, err
 	}
@@ -219,15 +216,6 @@ func (h *Host) spawner(turn uint64) (*spawner, error) {
 		}
 	})
 	return s, nil
-}
-
-// CheckLimits refuses limits that this host cannot give (EINVAL).
-func (h *Host) CheckLimits(l Limits) error {
-	if l.Files > h.maxFiles {
-		return fmt.Errorf("limit of %d open files is above the host's %d: %w; "+
-			"lower it, or raise the engine's own limit (LimitNOFILE of its service)", l.Files, h.maxFiles, unix.EINVAL)
-	}
-	return nil
 }
 
 // startWithin bounds a spawner's answer, which takes a millisecond: one that is

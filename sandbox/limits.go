@@ -2,12 +2,162 @@ package sandbox
 
 import (
 	"fmt"
+	"math"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox/cgroup"
 )
+
+// LimitError says that a host cannot enforce a limit. It is an EINVAL.
+type LimitError struct {
+	Limit      string // "memory", "cpu", "pids" or "files"
+	Want, Most int64  // in the units of [Limits]; Most is 0 where the controller is missing
+	Controller string // a cgroup controller, or "RLIMIT_NOFILE"
+	Host       string
+	By         string // what bounds it: "memory.max of /sys/fs/cgroup/fre.slice"
+	next       string // what to do other than to lower it
+}
+
+func (e *LimitError) Error() string {
+	if e.Most == 0 {
+		return fmt.Sprintf("limit of %s cannot be enforced: host %s has no cgroup controller %s; enable it at boot (fre doctor)",
+			e.amount(e.Want, math.Ceil), e.Host, e.Controller)
+	}
+	controller := e.Controller
+	if e.Limit != "files" {
+		controller = "cgroup controller " + controller
+	}
+	return fmt.Sprintf("limit of %s is more than %s of host %s can give: %s (%s); lower it, or %s",
+		e.amount(e.Want, math.Ceil), controller, e.Host, e.amount(e.Most, math.Floor), e.By, e.next)
+}
+
+func (e *LimitError) Unwrap() error { return unix.EINVAL }
+
+// amount is n for people; round is away from the other amount of the message.
+func (e *LimitError) amount(n int64, round func(float64) float64) string {
+	switch e.Limit {
+	case "memory":
+		return fmt.Sprintf("%.0f MiB of memory", round(float64(n)/(1<<20)))
+	case "cpu":
+		return strconv.FormatFloat(float64(n)/1000, 'f', -1, 64) + " CPUs"
+	case "files":
+		return strconv.FormatInt(n, 10) + " open files"
+	}
+	return strconv.FormatInt(n, 10) + " processes"
+}
+
+// bound is the most that a host can enforce of one limit.
+type bound struct {
+	LimitError // without Want
+	of         func(*Limits) *int64
+	missing    bool // the controller
+}
+
+// bounds reads what the host and the groups above the engine's allow now.
+func (h *Host) bounds() ([]bound, error) {
+	memory, err := HostMemory()
+	if err != nil {
+		return nil, err
+	}
+	pids, err := hostPids()
+	if err != nil {
+		return nil, err
+	}
+	layout, err := cgroup.Detect()
+	if err != nil {
+		return nil, fmt.Errorf("detect cgroups: %w", err)
+	}
+	above, err := layout.Above()
+	if err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	list := []bound{
+		{of: func(l *Limits) *int64 { return &l.MemoryBytes }, LimitError: LimitError{
+			Limit: "memory", Most: memory, By: "all it has", next: "use a host with more",
+		}},
+		{of: func(l *Limits) *int64 { return &l.CPUMillis }, LimitError: LimitError{
+			Limit: "cpu", Most: int64(h.cpus.Count()) * 1000, By: "all that the engine may use", next: "use a host with more",
+		}},
+		{of: func(l *Limits) *int64 { return &l.Pids }, LimitError: LimitError{
+			Limit: "pids", Most: pids, By: "kernel.pid_max", next: "raise that",
+		}},
+	}
+	for i := range list {
+		b := &list[i]
+		c := cgroup.Controller(b.Limit)
+		b.Controller, b.missing = b.Limit, slices.Contains(layout.Missing(), c)
+		if a, ok := above[c]; ok && a.Most < b.Most {
+			b.Most, b.By, b.next = a.Most, filepath.Base(a.File)+" of "+filepath.Dir(a.File), "raise that"
+		}
+	}
+	list = append(list, bound{of: func(l *Limits) *int64 { return &l.Files }, LimitError: LimitError{
+		Limit: "files", Controller: "RLIMIT_NOFILE", Most: h.maxFiles, By: "the engine's own", next: "raise LimitNOFILE of its service",
+	}})
+	for i := range list {
+		list[i].Host = host
+	}
+	return list, nil
+}
+
+// CheckLimits refuses, with a [LimitError], what this host cannot enforce: more
+// than it has, or what it lacks the controller for. Limits of zero are not asked
+// for.
+func (h *Host) CheckLimits(l Limits) error {
+	bounds, err := h.bounds()
+	if err != nil {
+		return err
+	}
+	return checkLimits(l, bounds)
+}
+
+func checkLimits(l Limits, bounds []bound) error {
+	for _, b := range bounds {
+		e := b.LimitError
+		if e.Want = *b.of(&l); b.missing {
+			e.Most = 0
+		}
+		if e.Want > e.Most {
+			return &e
+		}
+	}
+	return nil
+}
+
+// CutLimits lowers what is above what this host has.
+func (h *Host) CutLimits(l Limits) (Limits, error) {
+	bounds, err := h.bounds()
+	if err != nil {
+		return l, err
+	}
+	return cutLimits(l, bounds), nil
+}
+
+func cutLimits(l Limits, bounds []bound) Limits {
+	for _, b := range bounds {
+		limit := b.of(&l)
+		*limit = min(*limit, b.Most)
+	}
+	return l
+}
+
+// checkFiles refuses the one limit above its bound that cannot be set at all: a
+// sandbox with more memory than its host may run all the same.
+func (h *Host) checkFiles(l Limits) error {
+	if l.Files <= h.maxFiles {
+		return nil
+	}
+	return h.CheckLimits(Limits{Files: l.Files})
+}
 
 // HostMemory is the host's memory in bytes.
 func HostMemory() (int64, error) {

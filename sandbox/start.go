@@ -33,7 +33,7 @@ const (
 // spec's files are no longer needed after the return.
 func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	spec.setDefaults()
-	if err := errors.Join(spec.check(), h.CheckLimits(spec.Limits)); err != nil {
+	if err := errors.Join(spec.check(), h.checkFiles(spec.Limits)); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {

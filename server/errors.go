@@ -54,13 +54,14 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		failure  *engine.FunctionError
 		crash    *engine.CrashError
 		start    *sandbox.StartError
+		limit    *sandbox.LimitError
 	)
 	switch {
 	case errors.As(err, &tooLarge):
 		return http.StatusRequestEntityTooLarge, api.CodeTooLarge, fmt.Sprintf("send at most %d bytes", tooLarge.Limit)
 	case errors.As(err, &template):
 		return http.StatusUnprocessableEntity, api.CodeTemplate, "correct the template; `fre template schema` prints what it may hold"
-	case errors.As(err, &field):
+	case errors.As(err, &field), errors.As(err, &limit):
 		return http.StatusUnprocessableEntity, api.CodeTemplate, ""
 	case errors.As(err, &step):
 		return http.StatusUnprocessableEntity, api.CodeBuildFailed, "correct the packages in fret.yaml and build again"

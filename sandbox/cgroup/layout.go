@@ -181,6 +181,86 @@ func (l Layout) base() string {
 	return top
 }
 
+// Bound is the least that the groups above a pool's allow of something.
+type Bound struct {
+	Most int64 // bytes, thousandths of a CPU, or processes
+	File string
+}
+
+// Above reads what no group of a pool can go beyond, since its ancestors cannot,
+// as far as their mount shows them. On V2 an ancestor's CPU time is no bound:
+// the kernel takes less than was asked for, where V1 refuses.
+func (l Layout) Above() (map[Controller]Bound, error) {
+	names := map[Controller]string{Memory: "memory.limit_in_bytes", Pids: "pids.max", CPU: "cpu.cfs_quota_us"}
+	if l.Version == V2 {
+		names = map[Controller]string{Memory: "memory.max", Pids: "pids.max"}
+	}
+	above := map[Controller]Bound{}
+	for c, name := range names {
+		top, ok := l.Mounts[c]
+		if !ok {
+			continue
+		}
+		dir := top
+		if l.Version == V2 {
+			dir = l.base()
+		}
+		b, err := least(dir, top, name)
+		if err != nil {
+			return nil, err
+		}
+		if b.Most > 0 {
+			above[c] = b
+		}
+	}
+	return above, nil
+}
+
+// least reads a limit of dir and the groups above it, up to top.
+func least(dir, top, name string) (Bound, error) {
+	var b Bound
+	for ; ; dir = filepath.Dir(dir) {
+		most, err := readBound(dir, name)
+		if err != nil {
+			return b, err
+		}
+		if most > 0 && (b.Most == 0 || most < b.Most) {
+			b = Bound{most, filepath.Join(dir, name)}
+		}
+		if len(dir) <= len(top) {
+			return b, nil
+		}
+	}
+}
+
+// readBound reads a limit, in thousandths where it is the CPU's; 0 where there is
+// none.
+func readBound(dir, name string) (int64, error) {
+	text, err := readFile(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) { // the root has no limits
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	value := strings.TrimSpace(string(text))
+	if value == "max" || value == "-1" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read %s of cgroup %s: %w", name, dir, err)
+	}
+	if name == "cpu.cfs_quota_us" {
+		per, err := readInt(filepath.Join(dir, "cpu.cfs_period_us"))
+		if err != nil {
+			return 0, err
+		}
+		n = n * 1000 / max(per, 1)
+	}
+	return n, nil
+}
+
 // enable turns the controllers on for the children of dir. A group with
 // processes cannot have such children (cgroups(7), "no internal processes"), so
 // when it is the engine's own they move to a group beside.

@@ -1,0 +1,89 @@
+package cgroup
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestAbove stands a directory in for the hierarchies.
+func TestAbove(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		v     Version
+		files map[string]string
+		want  map[Controller]int64
+	}{
+		{"v1, none", V1, map[string]string{
+			"memory.limit_in_bytes": "9223372036854771712\n", "cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n",
+		}, map[Controller]int64{Memory: 9223372036854771712}},
+		{"v1, all", V1, map[string]string{
+			"memory.limit_in_bytes": "1073741824\n", "cpu.cfs_quota_us": "75000\n", "cpu.cfs_period_us": "50000\n", "pids.max": "500\n",
+		}, map[Controller]int64{Memory: 1 << 30, CPU: 1500, Pids: 500}},
+		{"v2, the root", V2, nil, map[Controller]int64{}},
+		{"v2, none", V2, map[string]string{"memory.max": "max\n", "cpu.max": "max 100000\n", "pids.max": "max\n"}, map[Controller]int64{}},
+		{"v2, all", V2, map[string]string{
+			"memory.max": "1073741824\n", "cpu.max": "50000 100000\n", "pids.max": "500\n",
+		}, map[Controller]int64{Memory: 1 << 30, Pids: 500}},
+	} {
+		dir := t.TempDir()
+		for name, text := range test.files {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := Layout{Version: test.v, Own: "/", Mounts: map[Controller]string{CPU: dir, CPUAcct: dir, Memory: dir, Pids: dir}}
+		above, err := l.Above()
+		if err != nil {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		got := map[Controller]int64{}
+		for c, b := range above {
+			got[c] = b.Most
+			if filepath.Dir(b.File) != dir {
+				t.Errorf("%s: %s is bounded by %s", test.name, c, b.File)
+			}
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s: (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
+// TestLeast: of nested groups the one that allows least counts.
+func TestLeast(t *testing.T) {
+	top := t.TempDir()
+	dir := filepath.Join(top, "a", "b", "c")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		group, text string
+		want        Bound
+	}{
+		{".", "", Bound{}},
+		{".", "900\n", Bound{900, filepath.Join(top, "pids.max")}},
+		{"a", "100\n", Bound{100, filepath.Join(top, "a", "pids.max")}},
+		{"a/b", "max\n", Bound{100, filepath.Join(top, "a", "pids.max")}},
+		{"a/b/c", "200\n", Bound{100, filepath.Join(top, "a", "pids.max")}},
+		{"a/b/c", "50\n", Bound{50, filepath.Join(dir, "pids.max")}},
+	} {
+		if step.text != "" {
+			if err := os.WriteFile(filepath.Join(top, step.group, "pids.max"), []byte(step.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := least(dir, top, "pids.max")
+		if err != nil || got != step.want {
+			t.Errorf("%s says %q: got %+v, %v, want %+v", step.group, step.text, got, err, step.want)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "pids.max"), []byte("some\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := least(dir, top, "pids.max"); err == nil {
+		t.Errorf("a limit of some: got %+v, want an error", got)
+	}
+}
