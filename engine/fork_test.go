@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/python"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
@@ -105,7 +106,7 @@ func (r *rig) python(name, module string, change func(*image.Config)) {
 		}
 	}
 	add("usr/bin/python3", binary)
-	for _, name := range []string{"bootstrap.py", "_fre.py", "_fork.py"} {
+	for name := range (python.Runtime{}).Bootstrap() {
 		add("opt/fre/"+name, "../runtimes/python/"+name)
 	}
 	for path, text := range map[string]string{"function/main.py": module, "etc/resolv.conf": "", "etc/hosts": "127.0.0.1 localhost\n"} {
@@ -386,14 +387,14 @@ func TestForkHostile(t *testing.T) {
 	takeover := func(attack string) string {
 		return `
 import os, sys
-_fre, _fork = sys.modules["_fre"], sys.modules.get("_fork")
+_fre, fork = sys.modules["_fre"], sys.modules.get("_fre.fork")
 
 def serve(load_us):
     from _socket import socket
     _fre.send_ready(1, load_us, "")
     channel = socket(fileno=3)
     while True:
-        fds = _fork.receive(channel)
+        fds = fork.receive(channel)
         if fds is None:
             os._exit(0)
         attack(fds)
@@ -402,7 +403,7 @@ def serve(load_us):
 
 def report(fd):
     _fre.fd = fd
-    _fre.send(_fork.FORKED, 0, 0)
+    _fre.send(fork.FORKED, 0, 0)
     _fre.fd = 3
 
 def sleep():
@@ -411,8 +412,8 @@ def sleep():
 
 def attack(fds):
 ` + attack + `
-if _fork:
-    _fork.serve = serve
+if fork:
+    fork.serve = serve
 ` + evaluate
 	}
 	r := open(t)
@@ -420,17 +421,17 @@ if _fork:
 		"itself": "    report(fds[0])\n",
 		"not first": `
     if os.fork() == 0:
-        _fork.check(_fork.libc.unshare(_fork.NEWNS | _fork.NEWIPC | _fork.NEWUTS | _fork.NEWNET))
+        fork.check(fork.libc.unshare(fork.NEWNS | fork.NEWIPC | fork.NEWUTS | fork.NEWNET))
         report(fds[0])
         sleep()
 `,
 		"shared namespaces": `
     own = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    _fork.check(_fork.libc.unshare(_fork.NEWPID))
+    fork.check(fork.libc.unshare(fork.NEWPID))
     if os.fork() == 0:
         report(fds[0])
         sleep()
-    _fork.check(_fork.libc.setns(own, _fork.NEWPID))
+    fork.check(fork.libc.setns(own, fork.NEWPID))
     os.close(own)
 `,
 		"noise":      "    os.write(fds[0], b'x' * 4096)\n",
@@ -472,14 +473,14 @@ def attempt(name, *args):
     ctypes.set_errno(0)
     c[name](*args)
     return name, ctypes.get_errno()
-if "_fork" in __import__("sys").modules:
+if "_fre.fork" in __import__("sys").modules:
     out = [l.split()[1] for l in open("/proc/self/status") if l.startswith(("CapPrm", "CapEff", "CapBnd"))]
     spaces = []
     try:
         while len(spaces) < 1000:
-            import _fork
+            from _fre import fork
             own = os.open("/proc/self/ns/net", os.O_RDONLY)
-            _fork.check(_fork.libc.unshare(_fork.NEWNET | _fork.NEWNS | _fork.NEWIPC | _fork.NEWUTS))
+            fork.check(fork.libc.unshare(fork.NEWNET | fork.NEWNS | fork.NEWIPC | fork.NEWUTS))
             spaces.append(own)
     except OSError as e:
         os.close(own)
@@ -510,11 +511,11 @@ func TestForkServerNeverReaps(t *testing.T) {
 	r := open(t)
 	r.python("f", `
 import sys
-if "_fork" in sys.modules:
+if "_fre.fork" in sys.modules:
     class Signals:
         SIGCHLD, SIG_IGN, SIG_DFL = 17, 1, 0
         signal = getsignal = staticmethod(lambda *_: None)
-    sys.modules["_fork"].signal = Signals
+    sys.modules["_fre.fork"].signal = Signals
 `+evaluate, nil)
 	r.mustCall("f", "/", "out = 1", "1")
 	r.forked("f", "out = 1")

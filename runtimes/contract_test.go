@@ -472,7 +472,7 @@ func TestHandlerFails(t *testing.T) {
 					if !strings.Contains(f.Stack, stack) {
 						t.Errorf("stack without %q:\n%s", stack, f.Stack)
 					}
-					if strings.Contains(f.Stack, "bootstrap") || strings.Contains(f.Stack, "_fre.py") && tt.stack != "" {
+					if strings.Contains(f.Stack, "bootstrap") || strings.Contains(f.Stack, "/_fre/") && tt.stack != "" {
 						t.Errorf("stack shows the bootstrap:\n%s", f.Stack)
 					}
 					if got.Body != tt.body {

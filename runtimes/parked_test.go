@@ -3,6 +3,7 @@ package runtimes_test
 import (
 	"encoding/json"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/runtimes/python"
 )
 
 // What a function can see of its process is the same, whether that was started
@@ -66,6 +68,48 @@ func TestParkedShadow(t *testing.T) {
 		got, err := i.invoke(t.Context(), "")
 		if err != nil || got.Body != "True" {
 			t.Errorf("%s: got %q, %v: not the function's own json", l, got.Body, err)
+		}
+	}
+}
+
+// The bootstrap's modules are loaded ahead where there is time, and not at all
+// where the function waits for them; those of the function's own may have their names.
+func TestBootstrapModules(t *testing.T) {
+	dir := t.TempDir()
+	var names []string
+	for path := range (python.Runtime{}).Bootstrap() {
+		if name, ok := strings.CutPrefix(path, "_fre/"); ok && name != "__init__.py" {
+			names = append(names, strings.TrimSuffix(name, ".py"))
+		}
+	}
+	slices.Sort(names)
+	files := map[string]string{"main.py": `
+import sys, ` + strings.Join(names, ", ") + `
+def handle(event, context):
+    own = all(sys.modules[name].own for name in "` + strings.Join(names, " ") + `".split())
+    return "%s %s" % (own, " ".join(sorted(name for name in sys.modules if name.startswith("_fre"))))
+`}
+	for _, name := range names {
+		files[name+".py"] = "own = True\n"
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, l := range languages(t) {
+		if l.name != "python" {
+			continue
+		}
+		want := "True _fre"
+		for _, name := range names {
+			if l.forked {
+				want += " _fre." + name
+			}
+		}
+		got, err := l.start(t, "main.handle", "PYTHONPATH="+dir).invoke(t.Context(), "")
+		if err != nil || got.Body != want {
+			t.Errorf("%s: got %q, %v, want %q", l, got.Body, err, want)
 		}
 	}
 }

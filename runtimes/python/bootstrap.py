@@ -2,7 +2,7 @@
 # Without an argument it parks: the engine names the function later.
 #
 # A script is compiled anew at every start, a module is not, so the bootstrap
-# itself is the module _fre beside this file.
+# itself is the package _fre beside this file.
 import sys
 
 sys.path[0] = "/opt/fre"

@@ -4,7 +4,7 @@ package python
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,15 +22,14 @@ import (
 )
 
 var (
-	//go:embed bootstrap.py
-	bootstrap []byte
-	//go:embed _fre.py
-	module []byte
-	//go:embed _fork.py
-	fork []byte
+	//go:embed bootstrap.py _fre/*.py
+	bootstrap embed.FS
 	//go:embed work.py
 	work []byte
 )
+
+// launcher is the script among the bootstrap's files; the others are modules.
+const launcher = "bootstrap.py"
 
 // Runtime is the base "python". It implements image.Runtime.
 type Runtime struct {
@@ -44,12 +43,19 @@ func (Runtime) Name() string { return "python" }
 // Base returns Environment.
 func (r Runtime) Base() image.BaseSpec { return r.Environment }
 
-// Bootstrap returns the launcher and the module it imports.
+// Bootstrap returns the launcher and the package it imports, _fre.
 func (Runtime) Bootstrap() map[string][]byte {
-	return map[string][]byte{"bootstrap.py": bootstrap, "_fre.py": module, "_fork.py": fork}
+	files := map[string][]byte{}
+	for _, pattern := range []string{launcher, "_fre/*.py"} {
+		names, _ := fs.Glob(bootstrap, pattern)
+		for _, name := range names {
+			files[name], _ = bootstrap.ReadFile(name) // embedded: it is there
+		}
+	}
+	return files
 }
 
-// ForkServer makes it an image.ForkServer: _fork.py.
+// ForkServer makes it an image.ForkServer: _fre/fork.py.
 func (Runtime) ForkServer() {}
 
 // handlerPattern is module.function, the module with any number of packages.
@@ -143,13 +149,18 @@ func (Runtime) FinishBase(ctx context.Context, step *image.Step) ([]store.Part, 
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{"out", "fre"} {
+	for _, dir := range []string{"out", "fre", "fre/_fre"} {
 		if err := mkdir(b, dir); err != nil {
 			return nil, err
 		}
 	}
-	if err := errors.Join(b.Write("fre/_fre.py", module), b.Write("fre/_fork.py", fork)); err != nil {
-		return nil, err
+	for name, source := range (Runtime{}).Bootstrap() {
+		if name == launcher {
+			continue
+		}
+		if err := b.Write("fre/"+name, source); err != nil {
+			return nil, err
+		}
 	}
 	lib := "usr/lib/python" + v
 	err = compile(ctx, b, step.Rootfs, []compileJob{

@@ -695,9 +695,9 @@ def send_ready(concurrency, load_us, unforkable=""):
 def main(name=None):
     forks = os.environ.pop("FRE_FORK", "") == "1"
     if forks:
-        import _fork
+        from _fre import fork
 
-        _fork.leave_first()
+        fork.leave_first()
     os.set_inheritable(fd, False)
     os.register_at_fork(after_in_child=forget_channel)
     del sys.path[0]  # the bootstrap's own; /function and /opt/python come from PYTHONPATH
@@ -719,7 +719,7 @@ def main(name=None):
         sys.exit(1)
     load_us = (time.monotonic_ns() - began) // 1000
     if forks:
-        _fork.serve(load_us)
+        fork.serve(load_us)
     send_ready(concurrency, load_us)
     if concurrency == 1:
         serve_single(handler)
