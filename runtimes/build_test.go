@@ -188,7 +188,8 @@ func TestBuildPython(t *testing.T) {
 	code := `import sys, os
 import requests, json, asyncio, lxml
 sys.path.insert(0, "/opt/fre")
-import _fre.fork
+import _fre.fork, _fre.park
+for name in _fre.park.PRELOADED: __import__(name)
 print([m.__name__ for m in sys.modules.values() if (getattr(m, "__file__", None) or "").endswith(".py") and not os.path.exists(getattr(m, "__cached__", None) or "/usr")])`
 	if out := w.inside(t, img, env, "/usr/bin/python3", "-S", "-c", code); out != "[]" {
 		t.Errorf("modules without bytecode: %s", out)

@@ -103,7 +103,7 @@ def handle(event, context):
 		}
 		want := "True _fre"
 		for _, name := range names {
-			if l.forked {
+			if l.parked && name != "fork" || l.forked && name != "park" {
 				want += " _fre." + name
 			}
 		}

@@ -1,10 +1,11 @@
 """FRE's Python bootstrap: loads the handler and speaks the channel protocol
 (docs/protocol.md) on file descriptor 3.
 
-Every import made here is paid at every cold start: os and sys are there
-anyway, the modules that begin with _ are compiled into the interpreter. Others
-are imported where the first event needs them, or by a parked bootstrap (park),
-which has the time.
+Every import is paid at every cold start, so that this file holds and imports
+what each of them needs, and no more. The rest, in this package or the standard
+library, is imported where it is needed first, or ahead of that by park and
+fork, which have the time. A function may have modules of these names: none of
+ours but _fre is at the top.
 """
 
 import os
@@ -167,7 +168,7 @@ class NoLock:
         pass
 
 
-# With FRE_CONCURRENCY > 1 several threads work: serve_threads sets these.
+# With FRE_CONCURRENCY > 1 several threads work: threads.serve sets these.
 threaded = False
 sending = NoLock()  # held to send a frame
 condition = None  # makes Call.changed
@@ -283,7 +284,7 @@ def send_failure(kind, id, e):
         except Exception:
             message = "(its text cannot be had: __str__ failed)"
         tb = e.__traceback__
-        while tb and (tb.tb_frame.f_code.co_filename == __file__ or "importlib._bootstrap" in tb.tb_frame.f_code.co_filename):
+        while tb and (tb.tb_frame.f_code.co_filename.startswith(__path__[0]) or "importlib._bootstrap" in tb.tb_frame.f_code.co_filename):
             tb = tb.tb_next
         import traceback
 
@@ -361,87 +362,10 @@ def wake(call, window, cancelled):
         call.changed.notify()
 
 
-# How a worker waits for its call's window. One thread: it reads the channel
-# itself, and leaves what is for others in waiting.
-waiting = []
-
-
-def window_single(call):
-    import select
-
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    while not call.cancelled and (call.window <= 0 or poll.poll(0)):
-        frame = read_frame()
-        if frame is None:
-            hung_up()
-        other = take_frame(frame)
-        if other:
-            waiting.append(other)
-
-
-def window_threads(call):
-    with call.changed:
-        while call.window <= 0 and not call.cancelled:
-            call.changed.wait()
-
-
-wait_window = window_single
-
-
-def send_data(call, data):
-    view = memoryview(data).cast("B")
-    while view:
-        wait_window(call)
-        if call.cancelled:
-            raise Cancelled("the client has gone")
-        n = min(call.window, len(view), FULL_WINDOW)
-        if call.changed is None:
-            call.window -= n
-        else:
-            with call.changed:
-                call.window -= n
-        send(DATA, MORE, call.id, view[:n])
-        view = view[n:]
+waiting = []  # calls that the only thread met while it answered another (stream.wait_window)
 
 
 # --- Answers ---------------------------------------------------------------
-
-loop = None  # asyncio's, made for the first coroutine, the same for all
-
-
-def await_(awaitable):
-    global loop
-    import asyncio
-
-    async def wait():
-        return await awaitable
-
-    if loop is None:
-        with sending:
-            if loop is None:
-                made = asyncio.new_event_loop()
-                if threaded:
-                    import threading
-
-                    threading.Thread(target=made.run_forever, daemon=True).start()
-                else:
-                    asyncio.set_event_loop(made)
-                loop = made
-    if threaded:
-        return asyncio.run_coroutine_threadsafe(wait(), loop).result()
-    return loop.run_until_complete(wait())
-
-
-def iterate_async(generator):
-    try:
-        while True:
-            yield await_(generator.__anext__())
-    except StopAsyncIteration:
-        pass
-    finally:
-        if hasattr(generator, "aclose"):
-            await_(generator.aclose())
 
 
 def encode_headers(headers):
@@ -494,20 +418,9 @@ def respond(call, result):
     else:
         body, kind = encode_body(result)
     if body is None:
-        if hasattr(type(result), "__anext__"):
-            result = iterate_async(result)
-        if not hasattr(type(result), "__next__"):
-            raise TypeError(
-                "the handler returned %.100r, not str, bytes, dict, list, None, (status, headers, body) or a generator"
-                % (result,)
-            )
-        rest = result
-        body, kind = b"", "application/octet-stream"
-        for piece in rest:  # the first one: an exception before it is a clean failure
-            body, kind = stream_piece(piece)
-            break
-        else:
-            rest = None
+        from _fre import stream
+
+        body, kind, rest = stream.begin(result)
     if kind and not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("content-type", kind))
     meta = '{"status":%d,"headers":[%s]}' % (
@@ -522,26 +435,10 @@ def respond(call, result):
     if rest is None and len(view) <= FIRST:
         send(RESPONSE, 0, call.id, head, meta, view)
         return
+    from _fre import stream
+
     send(RESPONSE, MORE, call.id, head, meta, view[:FIRST])
-    send_data(call, view[FIRST:])
-    if rest is not None:
-        try:
-            for piece in rest:
-                piece, _ = stream_piece(piece)
-                if piece:
-                    send_data(call, piece)
-                elif call.cancelled:
-                    raise Cancelled("the client has gone")
-        finally:
-            if hasattr(rest, "close"):
-                rest.close()
-    send(DATA, 0, call.id)
-
-
-def stream_piece(piece):
-    if isinstance(piece, (str, bytes, bytearray, memoryview)):
-        return encode_body(piece)
-    raise TypeError("the handler's generator gave %.100r, not str or bytes" % (piece,))
+    stream.finish(call, view[FIRST:], rest)
 
 
 def handle(handler, call):
@@ -554,7 +451,9 @@ def handle(handler, call):
         result = handler(Event(call.meta, body), Context(call.id, call.meta))
         body = None
         if hasattr(type(result), "__await__"):
-            result = await_(result)
+            from _fre import coroutine
+
+            result = coroutine.run(result)
         respond(call, result)
     except Cancelled as e:
         send(ERROR, 0, call.id, encode({"type": "Cancelled", "message": str(e), "stack": ""}))
@@ -596,95 +495,24 @@ def forget_channel():
 
 
 def answer_for_sandbox():
-    """Makes os tell the sandbox's limits, where the kernel tells the host's
-    (docs/ordinary-software.md). They come with the function's environment, so
-    that they are read when they are asked for."""
-    host_cpu_count, host_sysconf = os.cpu_count, os.sysconf
-    cpus = {os.sysconf_names[n] for n in ("SC_NPROCESSORS_ONLN", "SC_NPROCESSORS_CONF")}
-    pages, free_pages = (os.sysconf_names[n] for n in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
-
-    def limit(name):
-        try:
-            return int(os.environ[name])
-        except (KeyError, ValueError):
-            return 0
+    """Makes os tell the sandbox's limits (docs/ordinary-software.md)."""
 
     def cpu_count():
-        return limit("FRE_CPUS") or host_cpu_count()
+        from _fre import limits
+
+        return limits.cpu_count()
 
     def sysconf(name, /):
-        number = os.sysconf_names.get(name, name)
-        memory = limit("FRE_MEMORY_BYTES") // host_sysconf("SC_PAGE_SIZE")
-        if number in cpus:
-            return cpu_count()
-        if number == pages and memory:
-            return memory
-        if number == free_pages and memory:
-            with open("/proc/self/statm") as f:
-                return max(0, memory - int(f.read().split()[1]))
-        return host_sysconf(name)
+        from _fre import limits
+
+        return limits.sysconf(name)
 
     os.cpu_count, os.sysconf = cpu_count, sysconf
     if hasattr(os, "process_cpu_count"):  # Python 3.13
         os.process_cpu_count = cpu_count
 
 
-# What most functions import and events need, loaded while there is time. All of
-# it is the standard library's: a parked interpreter has no function yet.
-PRELOADED = ("json", "traceback", "select", "threading")
-
 parked = False  # waiting for LOAD
-
-
-def park():
-    """Waits for LOAD, becomes that function's process and returns its handler."""
-    global parked
-    import gc
-
-    mine = set(sys.modules)
-    for module in PRELOADED:
-        __import__(module)
-    loaded = {m.partition(".")[0] for m in sys.modules.keys() - mine}
-    gc.collect()
-    parked = True
-    send(PARKED, 0, 0)
-    frame = read_frame()
-    parked = False
-    if frame is None:
-        hung_up()
-    if frame[0] != LOAD or frame[2]:
-        die("no LOAD")
-    load = decode(frame[3])
-    handler, directory, env = load.get("handler"), load.get("dir"), load.get("env")
-    if type(handler) is not str or type(directory) is not str or type(env) is not dict:
-        die("LOAD")
-    os.chdir(directory)
-    path = [os.path.abspath(p) for p in env["PYTHONPATH"].split(":")] if env.get("PYTHONPATH") else []
-    if shadows(path, loaded):
-        # The function's own json.py, say, is to be found first: begin anew.
-        os.set_inheritable(fd, True)
-        os.execve(sys.executable, [*sys.orig_argv, handler], env)
-    for name in os.environ.keys() - env.keys():
-        del os.environ[name]
-    os.environ.update(env)
-    sys.path[:0] = path
-    time.tzset()  # TZ may be among them
-    return handler
-
-
-def shadows(path, modules):
-    """Whether a directory of path has a module of one of these names, or cannot
-    be looked through."""
-    for directory in path:
-        try:
-            for name in os.listdir(directory):
-                if name.partition(".")[0] in modules:
-                    return True
-        except FileNotFoundError:
-            pass
-        except OSError:  # a zip archive
-            return True
-    return False
 
 
 def send_ready(concurrency, load_us, unforkable=""):
@@ -703,7 +531,9 @@ def main(name=None):
     del sys.path[0]  # the bootstrap's own; /function and /opt/python come from PYTHONPATH
     answer_for_sandbox()
     if name is None:
-        name = park()
+        from _fre import park
+
+        name = park.wait()
     del sys.argv[1:]
     sys.argv[0] = name
     sys.stdout.reconfigure(line_buffering=True)
@@ -724,7 +554,9 @@ def main(name=None):
     if concurrency == 1:
         serve_single(handler)
     else:
-        serve_threads(handler, concurrency)
+        from _fre import threads
+
+        threads.serve(handler, concurrency)
     sys.stdout.flush()
 
 
@@ -740,37 +572,3 @@ def serve_single(handler):
         call = take_frame(frame)
         if call:
             handle(handler, call)
-
-
-def serve_threads(handler, count):
-    """A thread reads the channel, count threads handle events, this one waits:
-    it stays free for signal handlers, and ends the process in good order."""
-    global sending, wait_window, condition, threaded
-    import threading
-    from _queue import SimpleQueue
-
-    sending, wait_window, condition, threaded = threading.Lock(), window_threads, threading.Condition, True
-    queue, finished = SimpleQueue(), threading.Event()
-
-    def work():
-        while True:
-            handle(handler, queue.get())
-            if stopping and not calls:
-                finished.set()
-
-    def read():
-        try:
-            while not (stopping and not calls):
-                frame = read_frame()
-                if frame is None:
-                    break
-                call = take_frame(frame)
-                if call:
-                    queue.put(call)
-            finished.set()
-        except BaseException as e:  # MemoryError: without this thread nothing would go on
-            die(repr(e))
-
-    for target in [work] * count + [read]:
-        threading.Thread(target=target, daemon=True).start()
-    finished.wait()

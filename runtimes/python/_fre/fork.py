@@ -13,6 +13,10 @@ from _socket import CMSG_SPACE, SCM_RIGHTS, SOL_SOCKET, socket
 from ctypes import PyDLL, byref, c_int, get_errno
 
 import _fre
+import _fre.coroutine  # what the children need is loaded once
+import _fre.limits
+import _fre.stream
+import _fre.threads
 
 FORK, FORKED, GO = 0x0D, 0x0E, 0x0F
 

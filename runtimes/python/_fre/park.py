@@ -1,0 +1,60 @@
+"""A bootstrap ahead of its function (docs/protocol.md): it loads what most
+functions import and events need, while there is time, and waits."""
+
+import gc
+import os
+import sys
+import time
+
+import _fre
+
+# All of it is the standard library's or FRE's: a parked interpreter has no function yet.
+PRELOADED = ("json", "traceback", "select", "threading", "_fre.coroutine", "_fre.limits", "_fre.stream", "_fre.threads")
+
+
+def wait():
+    """Waits for LOAD, becomes that function's process and returns its handler."""
+    before = set(sys.modules)
+    for module in PRELOADED:
+        __import__(module)
+    loaded = {m.partition(".")[0] for m in sys.modules.keys() - before}
+    gc.collect()
+    _fre.parked = True
+    _fre.send(_fre.PARKED, 0, 0)
+    frame = _fre.read_frame()
+    _fre.parked = False
+    if frame is None:
+        _fre.hung_up()
+    if frame[0] != _fre.LOAD or frame[2]:
+        _fre.die("no LOAD")
+    load = _fre.decode(frame[3])
+    handler, directory, env = load.get("handler"), load.get("dir"), load.get("env")
+    if type(handler) is not str or type(directory) is not str or type(env) is not dict:
+        _fre.die("LOAD")
+    os.chdir(directory)
+    path = [os.path.abspath(p) for p in env["PYTHONPATH"].split(":")] if env.get("PYTHONPATH") else []
+    if shadows(path, loaded):
+        # The function's own json.py, say, is to be found first: begin anew.
+        os.set_inheritable(_fre.fd, True)
+        os.execve(sys.executable, [*sys.orig_argv, handler], env)
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    os.environ.update(env)
+    sys.path[:0] = path
+    time.tzset()  # TZ may be among them
+    return handler
+
+
+def shadows(path, modules):
+    """Whether a directory of path has a module of one of these names, or cannot
+    be looked through."""
+    for directory in path:
+        try:
+            for name in os.listdir(directory):
+                if name.partition(".")[0] in modules:
+                    return True
+        except FileNotFoundError:
+            pass
+        except OSError:  # a zip archive
+            return True
+    return False

@@ -1,0 +1,81 @@
+"""Answers that RESPONSE does not hold: generators and large bodies follow as
+DATA, as far as the engine has opened the window."""
+
+import _fre
+from _fre import coroutine
+
+
+def begin(result):
+    """Returns the first piece of the generator that a handler returned, its
+    content type, and the generator for the rest: None where there is no piece.
+    An exception before the first piece is a clean failure."""
+    if hasattr(type(result), "__anext__"):
+        result = coroutine.iterate(result)
+    if not hasattr(type(result), "__next__"):
+        raise TypeError(
+            "the handler returned %.100r, not str, bytes, dict, list, None, (status, headers, body) or a generator"
+            % (result,)
+        )
+    for piece in result:
+        return *encode(piece), result
+    return b"", "application/octet-stream", None
+
+
+def encode(piece):
+    if isinstance(piece, (str, bytes, bytearray, memoryview)):
+        return _fre.encode_body(piece)
+    raise TypeError("the handler's generator gave %.100r, not str or bytes" % (piece,))
+
+
+def finish(call, data, generator):
+    """Sends data, then what the generator gives, if there is one, and the end."""
+    send(call, data)
+    if generator is not None:
+        try:
+            for piece in generator:
+                piece, _ = encode(piece)
+                if piece:
+                    send(call, piece)
+                elif call.cancelled:
+                    raise _fre.Cancelled("the client has gone")
+        finally:
+            if hasattr(generator, "close"):
+                generator.close()
+    _fre.send(_fre.DATA, 0, call.id)
+
+
+def send(call, data):
+    view = memoryview(data).cast("B")
+    while view:
+        wait_window(call)
+        if call.cancelled:
+            raise _fre.Cancelled("the client has gone")
+        n = min(call.window, len(view), _fre.FULL_WINDOW)
+        if call.changed is None:
+            call.window -= n
+        else:
+            with call.changed:
+                call.window -= n
+        _fre.send(_fre.DATA, _fre.MORE, call.id, view[:n])
+        view = view[n:]
+
+
+def wait_window(call):
+    """Waits until call may send or is cancelled. The only thread reads the
+    channel itself, and leaves what is for others in waiting."""
+    if call.changed is not None:
+        with call.changed:
+            while call.window <= 0 and not call.cancelled:
+                call.changed.wait()
+        return
+    import select
+
+    poll = select.poll()
+    poll.register(_fre.fd, select.POLLIN)
+    while not call.cancelled and (call.window <= 0 or poll.poll(0)):
+        frame = _fre.read_frame()
+        if frame is None:
+            _fre.hung_up()
+        other = _fre.take_frame(frame)
+        if other:
+            _fre.waiting.append(other)
