@@ -401,17 +401,12 @@ func (s *forkServer) ask(ctx context.Context, id string, leave *sandbox.Fork) (_
 	if err := channel.ExpectFork(ours); err != nil {
 		return nil, -1, err
 	}
-	stdout, err := s.f.logs.pipe(s.f.e, id, "stdout")
+	outputs, err := s.f.logs.pipes("stdout", "stderr")
 	if err != nil {
 		return nil, -1, err
 	}
-	defer stdout.Close()
-	stderr, err := s.f.logs.pipe(s.f.e, id, "stderr")
-	if err != nil {
-		return nil, -1, err
-	}
-	defer stderr.Close()
-	if err := s.conn.Fork(theirs, stdout, stderr, leave.Network()); err != nil {
+	defer func() { s.f.logs.settle(s.f.e, outputs, id, err) }()
+	if err := s.conn.Fork(theirs, outputs[0].w, outputs[1].w, leave.Network()); err != nil {
 		return nil, -1, err
 	}
 	_ = theirs.Close() // or a child that is not made would go unnoticed

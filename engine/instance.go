@@ -182,21 +182,21 @@ func (in *instance) bootSandbox(ctx context.Context) error {
 
 // start starts a sandbox whose output goes to the function's log.
 func (f *function) start(ctx context.Context, spec sandbox.Spec, b *box) error {
-	if spec.Stdout == nil {
-		w, err := f.logs.pipe(f.e, spec.ID, "stdout")
-		if err != nil {
-			return err
-		}
-		defer w.Close()
-		spec.Stdout = w
+	streams := []string{"stderr", "stdout"}
+	if spec.Stdout != nil {
+		streams = streams[:1]
 	}
-	w, err := f.logs.pipe(f.e, spec.ID, "stderr")
+	outputs, err := f.logs.pipes(streams...)
 	if err != nil {
 		return err
 	}
-	defer w.Close()
-	spec.Stderr = w
-	return f.e.boxes.start(ctx, f.e, b, spec)
+	spec.Stderr = outputs[0].w
+	if spec.Stdout == nil {
+		spec.Stdout = outputs[1].w
+	}
+	err = f.e.boxes.start(ctx, f.e, b, spec)
+	f.logs.settle(f.e, outputs, spec.ID, err)
+	return err
 }
 
 // newBox is what lists show of the instance.

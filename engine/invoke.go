@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -356,11 +357,12 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 		f.endEvent(in)
 		return nil, fmt.Errorf("make stdout: %w", err)
 	}
-	spec.Stdout = outW
-	spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], env...)
-	feed := newFeeder(r.Body)
-	spec.Stdin, err = feed.open()
-	if err == nil {
+	feed, err := newFeeder(r)
+	if err != nil {
+		err = cmp.Or(context.Cause(ev.ctx), err)
+	} else {
+		spec.Stdin, spec.Stdout = feed.child, outW
+		spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], env...)
 		in.box = in.newBox(spec.ID)
 		err = f.start(ev.ctx, spec, in.box)
 	}
@@ -461,26 +463,54 @@ func (ev *event) invocation(r *Request) *channel.Invocation {
 	}
 }
 
-// feeder writes a request body to a program's stdin in a goroutine of its own.
+// feeder gives a request body to a program's stdin: a small one ahead of it, any
+// other from a goroutine of its own.
 type feeder struct {
+	child *os.File  // what the program reads; nil where there is no body
+	ours  *os.File  // nil once all is written
+	rest  io.Reader // to be written
 	body  io.Reader
-	child *os.File
-	ours  *os.File
 	done  chan struct{}
 }
 
-func newFeeder(body io.Reader) *feeder { return &feeder{body: body} }
+// smallBody is what a pipe takes though nobody reads yet (pipe(7)).
+const smallBody = 64 << 10
 
-// open returns the end for the child, nil where there is no body.
-func (f *feeder) open() (*os.File, error) {
-	if f.body == nil {
-		return nil, nil
+// newFeeder makes the pipe. It waits for a small body: as long as the client has
+// not sent it, there is nothing to start a program for. closeChild and close are due
+// after an error too.
+func newFeeder(r *Request) (*feeder, error) {
+	f := &feeder{body: r.Body, rest: r.Body}
+	if r.Body == nil || r.Size == 0 {
+		return f, nil
 	}
-	var err error
-	if f.child, f.ours, err = os.Pipe(); err != nil {
-		return nil, fmt.Errorf("make stdin: %w", err)
+	var small []byte
+	if 0 < r.Size && r.Size <= smallBody {
+		small = make([]byte, r.Size)
+		if _, err := io.ReadFull(r.Body, small); err != nil {
+			return f, fmt.Errorf("read body: %w", err)
+		}
 	}
-	return f.child, nil
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return f, fmt.Errorf("make stdin: %w", err)
+	}
+	f.child = os.NewFile(uintptr(fds[0]), "stdin")
+	if err := unix.SetNonblock(fds[1], true); err != nil {
+		return f, errors.Join(err, unix.Close(fds[1]))
+	}
+	if small != nil {
+		n, err := unix.Write(fds[1], small)
+		if n == len(small) {
+			return f, unix.Close(fds[1])
+		}
+		if err != nil { // where pipes are kept shorter (pipe-user-pages-hard)
+			n = 0
+		}
+		f.rest = bytes.NewReader(small[n:])
+	}
+	f.ours = os.NewFile(uintptr(fds[1]), "stdin")
+	return f, nil
 }
 
 func (f *feeder) closeChild() {
@@ -489,8 +519,8 @@ func (f *feeder) closeChild() {
 	}
 }
 
-// start begins to write. A body that cannot be read to its end fails the event:
-// the program must not take a part for the whole.
+// start begins to write what is left. A body that cannot be read to its end fails
+// the event: the program must not take a part for the whole.
 func (f *feeder) start(fail func(error)) {
 	if f.ours == nil {
 		return
@@ -498,7 +528,7 @@ func (f *feeder) start(fail func(error)) {
 	f.done = make(chan struct{})
 	go func() {
 		defer close(f.done)
-		src := &faultReader{r: f.body}
+		src := &faultReader{r: f.rest}
 		_, _ = io.Copy(f.ours, src) // EPIPE: the program does not want more
 		if src.err != nil {
 			fail(fmt.Errorf("read body: %w", src.err))

@@ -216,15 +216,40 @@ func (l *functionLog) rotateLocked() {
 	_ = l.openLocked()
 }
 
-// pipe returns the writing end of a pipe whose lines go to the log until every
-// holder has closed it. The caller closes its copy.
-func (l *functionLog) pipe(e *Engine, sandbox, stream string) (*os.File, error) {
-	r, w, err := outputPipe()
-	if err != nil {
-		return nil, fmt.Errorf("make %s: %w", stream, err)
+// output is one stream of a sandbox that goes to its function's log.
+type output struct {
+	stream string
+	r, w   *os.File
+}
+
+// pipes makes the outputs of a sandbox that is about to start; settle ends what
+// it began.
+func (l *functionLog) pipes(streams ...string) ([]output, error) {
+	outputs := make([]output, 0, len(streams))
+	for _, stream := range streams {
+		r, w, err := outputPipe()
+		if err != nil {
+			err = fmt.Errorf("make %s: %w", stream, err)
+			l.settle(nil, outputs, "", err)
+			return nil, err
+		}
+		outputs = append(outputs, output{stream, r, w})
 	}
-	l.follow(e, r, sandbox, stream)
-	return w, nil
+	return outputs, nil
+}
+
+// settle follows the outputs of a sandbox that has started, and closes those of
+// one that has not. To be followed from the beginning on would cost the start a
+// goroutine's wake-up for each.
+func (l *functionLog) settle(e *Engine, outputs []output, sandbox string, err error) {
+	for _, o := range outputs {
+		_ = o.w.Close()
+		if err != nil {
+			_ = o.r.Close()
+		} else {
+			l.follow(e, o.r, sandbox, o.stream)
+		}
+	}
 }
 
 // follow writes the lines of a pipe to the log until every holder of its other
@@ -232,8 +257,26 @@ func (l *functionLog) pipe(e *Engine, sandbox, stream string) (*os.File, error) 
 func (l *functionLog) follow(e *Engine, r *os.File, sandbox, stream string) {
 	e.spawn(func() {
 		defer r.Close()
-		l.copyLines(r, sandbox, stream)
+		if prints(r) {
+			l.copyLines(r, sandbox, stream)
+		}
 	})
+}
+
+// prints waits until there is something to be read from a pipe; false if its end
+// comes first. Most programs print nothing, and need no buffer.
+func prints(r *os.File) bool {
+	conn, err := r.SyscallConn()
+	if err != nil {
+		return false
+	}
+	p := []unix.PollFd{{Events: unix.POLLIN}}
+	err = conn.Read(func(fd uintptr) bool {
+		p[0].Fd = int32(fd)
+		_, err := unix.Poll(p, 0)
+		return err == nil && p[0].Revents != 0
+	})
+	return err == nil && p[0].Revents&unix.POLLIN != 0
 }
 
 // outputPipe makes a pipe whose reading end the poller watches and whose writing

@@ -339,7 +339,7 @@ func TestNoSmuggling(t *testing.T) {
 		"answer before the body's end":         {"/function/f/early", 64 << 10, 200},
 		"failure before the body's end":        {"/function/f/fail", 64 << 10, 500},
 		"time-out while the body comes":        {"/function/f", 10, 504},
-		"stdio, failure before the body's end": {"/function/one/fail", 10, 500},
+		"stdio, failure before the body's end": {"/function/one/fail", 64 << 10, 500},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := r.dial()

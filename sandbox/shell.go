@@ -357,14 +357,19 @@ func (sh *shell) drop() {
 	sh.sb.Kill()
 }
 
-// Why another shell, or none, has to do.
-var (
-	errShellGone  = errors.New("shell has ended")
-	errShellUnfit = errors.New("shell holds more memory than the limit")
-)
+// errShellGone: the shell died before its use; another way is as good.
+var errShellGone = errors.New("shell has ended")
 
-// fitsShell says whether a shell has room for the strings of a start.
+// shellMemory is the least limit that a shell is given: it holds a few hundred KiB
+// already, and a group cannot get a limit below what it holds.
+const shellMemory = 2 << 20
+
+// fitsShell says whether a shell can have the limits of a start, and has room for
+// its strings.
 func (spec *Spec) fitsShell() bool {
+	if spec.Limits.MemoryBytes < shellMemory {
+		return false
+	}
 	count, size := 0, len(spec.Dir)+len(spec.Hostname)+2
 	for _, list := range [][]string{spec.Args, spec.Env} {
 		count += len(list)
@@ -430,11 +435,7 @@ func (s *Sandbox) setLimits(l Limits) error {
 	if s.released {
 		return errShellGone
 	}
-	err := s.group.SetLimits(l.cgroup())
-	if errors.Is(err, unix.EBUSY) {
-		return errShellUnfit
-	}
-	return err
+	return s.group.SetLimits(l.cgroup())
 }
 
 // run sends RUN and waits for the end of the shell's reports, which comes with

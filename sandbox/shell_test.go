@@ -146,20 +146,18 @@ func TestShellLimits(t *testing.T) {
 	wait(t, s)
 }
 
-// TestShellUnfit: a limit below what a shell holds already costs one shell, not
-// the pool, and the start goes as it would without shells.
-func TestShellUnfit(t *testing.T) {
+// TestShellTooBig: a limit below what a shell holds already costs no shell.
+func TestShellTooBig(t *testing.T) {
 	h := openHost(t)
 	waitShells(t, h, func(s ShellStats) bool { return s.Bare == 4 })
 	spec := prog(fretest.Rootfs(t), "args", "on")
 	spec.Limits.MemoryBytes = 4096
-	s, err := h.Start(t.Context(), spec)
-	if err == nil {
+	if s, err := h.Start(t.Context(), spec); err == nil {
 		if status := wait(t, s); !status.OOMKilled {
 			t.Errorf("ran in a page: %+v", status)
 		}
 	}
-	if now := h.Shells(); now.Bare < 3 || now.Died != 0 {
+	if now := h.Shells(); now.Bare != 4 || now.Died != 0 {
 		t.Errorf("shells after a start that none of them could do: %+v", now)
 	}
 }

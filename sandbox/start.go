@@ -50,9 +50,6 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	clock := newClock(spec.Trace)
 	for sh := h.shells.take(&spec); sh != nil; sh = h.shells.take(&spec) {
 		sb, err := h.startShell(ctx, sh, &spec, clock)
-		if errors.Is(err, errShellUnfit) {
-			break
-		}
 		if !errors.Is(err, errShellGone) {
 			return sb, err
 		}
