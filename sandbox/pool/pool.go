@@ -302,13 +302,13 @@ func (p *Pool[T]) settle() bool {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	if p.cfg.Busy != nil {
-		for p.cfg.Busy() {
+		for wait := time.Millisecond; p.cfg.Busy(); wait = min(2*wait, quiet) {
 			select {
 			case <-p.stop:
 				return false
 			case <-limit.C:
 				return true
-			case <-time.After(time.Millisecond):
+			case <-time.After(wait):
 			}
 		}
 		return true
