@@ -16,14 +16,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +35,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/load"
 	"github.com/fre-engine/fre/bench/internal/peer"
 	"github.com/fre-engine/fre/bench/internal/rawhttp"
+	"github.com/fre-engine/fre/bench/internal/report"
 	"github.com/fre-engine/fre/bench/internal/spawn"
 	"github.com/fre-engine/fre/bench/internal/stats"
 )
@@ -253,21 +252,10 @@ func (r *result) measureThroughput(ctx context.Context, e *engine.Engine, o opti
 func (r *result) report(o options) error {
 	text := r.markdown()
 	fmt.Print(text)
-	if err := os.MkdirAll(o.results, 0o755); err != nil {
-		return err
-	}
-	raw, err := json.Marshal(r)
+	path, err := report.Raw(o.results, "event", r.Host.Time, r)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(o.results, "event-"+r.Host.Time.Format("20060102T150405Z")+".json")
-	if err := os.WriteFile(path, append(raw, '\n'), 0o644); err != nil {
-		return err
-	}
 	fmt.Printf("\nRaw result: %s\n", path)
-	if o.summary == "" {
-		return nil
-	}
-	page := "# Fresh sandboxes\n\nWritten by `make bench-event`; `bench/event` says what is measured and how.\n\n" + text
-	return os.WriteFile(o.summary, []byte(page), 0o644)
+	return report.Page(o.summary, "Fresh sandboxes", "event", text)
 }

@@ -14,7 +14,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -30,6 +29,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/engine"
 	"github.com/fre-engine/fre/bench/internal/host"
 	"github.com/fre-engine/fre/bench/internal/peer"
+	"github.com/fre-engine/fre/bench/internal/report"
 	"github.com/fre-engine/fre/bench/internal/spawn"
 )
 
@@ -146,14 +146,7 @@ func run(ctx context.Context, o options) (err error) {
 // write makes the page, which it prints too, its plots and the numbers.
 func (r *result) write(dir string) error {
 	plots := filepath.Join(dir, "paper")
-	if err := os.MkdirAll(plots, 0o755); err != nil {
-		return err
-	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(plots, "paper.json"), append(text, '\n'), 0o644); err != nil {
+	if err := report.JSON(filepath.Join(plots, "paper.json"), r); err != nil {
 		return err
 	}
 	for name, svg := range r.plots() {

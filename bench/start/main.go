@@ -35,6 +35,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/engine"
 	"github.com/fre-engine/fre/bench/internal/host"
 	"github.com/fre-engine/fre/bench/internal/peer"
+	"github.com/fre-engine/fre/bench/internal/report"
 	"github.com/fre-engine/fre/bench/internal/spawn"
 )
 
@@ -143,7 +144,7 @@ func run(ctx context.Context, o options) (err error) {
 		}
 		r.Series = append(r.Series, series...)
 	}
-	return report(r, o)
+	return r.report(o)
 }
 
 // entries says how much is asked of each peer, in the table's order.
@@ -170,22 +171,15 @@ func (o options) entries(peers map[string]peer.Peer) []peer.Entry {
 	return open
 }
 
-func report(r *result, o options) error {
+func (r *result) report(o options) error {
 	table := r.markdown()
 	fmt.Print(table)
-	path, err := r.write(o.results)
+	path, err := report.Raw(o.results, "start", r.Host.Time, r)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("\nEvery sample: %s\n", path)
-	if o.summary == "" {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(o.summary), 0o755); err != nil {
-		return err
-	}
-	page := "# Cold starts\n\nWritten by `make bench-start`; `bench/start` says what is measured and how.\n\n" + table
-	return os.WriteFile(o.summary, []byte(page), 0o644)
+	return report.Page(o.summary, "Cold starts", "start", table)
 }
 
 func parseSizes(list string) ([]int, error) {

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -47,17 +44,4 @@ func (r *result) markdown() string {
 
 func milliseconds(d time.Duration) string {
 	return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond))
-}
-
-// write puts the raw result into dir under a name that says when it ran.
-func (r *result) write(dir string) (string, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "start-"+r.Host.Time.Format("20060102T150405Z")+".json")
-	return path, os.WriteFile(path, append(text, '\n'), 0o644)
 }

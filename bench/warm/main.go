@@ -12,7 +12,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,7 +20,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -30,6 +28,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/engine"
 	"github.com/fre-engine/fre/bench/internal/host"
 	"github.com/fre-engine/fre/bench/internal/load"
+	"github.com/fre-engine/fre/bench/internal/report"
 	"github.com/fre-engine/fre/bench/internal/stats"
 )
 
@@ -184,7 +183,7 @@ func run(ctx context.Context, o options) (err error) {
 		r.Series = append(r.Series, all...)
 	}
 	fmt.Print(r.markdown())
-	path, err := r.write(o.results)
+	path, err := report.Raw(o.results, "warm", r.Host.Time, r)
 	if err != nil {
 		return err
 	}
@@ -217,16 +216,4 @@ func mean(rates []float64) float64 {
 		sum += r
 	}
 	return sum / float64(max(len(rates), 1))
-}
-
-func (r *result) write(dir string) (string, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "warm-"+r.Host.Time.Format("20060102T150405Z")+".json")
-	return path, os.WriteFile(path, append(text, '\n'), 0o644)
 }

@@ -1,0 +1,44 @@
+// Package report keeps what a benchmark has measured: every number as JSON, and
+// the page that people read.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Raw writes the result of a benchmark as JSON into dir, under a name that says
+// which benchmark ran and when, and returns the path.
+func Raw(dir, benchmark string, at time.Time, result any) (string, error) {
+	path := filepath.Join(dir, benchmark+"-"+at.UTC().Format("20060102T150405Z")+".json")
+	return path, JSON(path, result)
+}
+
+// JSON writes a result as one line, and makes the directory it lies in.
+func JSON(path string, result any) error {
+	text, err := json.Marshal(result)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return write(path, append(text, '\n'))
+}
+
+// Page writes the tables that a benchmark has printed as the page path, which
+// says how it came about; it writes nothing where path is "".
+func Page(path, title, benchmark, tables string) error {
+	if path == "" {
+		return nil
+	}
+	head := fmt.Sprintf("# %s\n\nWritten by `make bench-%s`; `bench/%[2]s` says what is measured and how.\n\n", title, benchmark)
+	return write(path, []byte(head+tables))
+}
+
+func write(path string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o644)
+}
