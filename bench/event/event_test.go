@@ -18,7 +18,9 @@ func TestMarkdown(t *testing.T) {
 			Function: "python no-op", Connections: 2, PerSecond: []float64{400, 500},
 			Summary: stats.Summary{P50: 4 * ms, P99: 20 * ms, Slowest: 30 * ms},
 		}},
-		Ready: &ready{Things: 10, Pools: 10 * 100 << 10, Shells: 10 * 60 << 10, PSS: 10 * 20 << 10},
+		Ready: &ready{Few: 10, Many: 20, Rounds: []readyTurn{
+			readyRound(0), readyRound(1), readyRound(70), // the median's slopes are the second's
+		}},
 	}
 	for _, f := range functions {
 		r.Lines = append(r.Lines,
@@ -33,7 +35,11 @@ func TestMarkdown(t *testing.T) {
 		"| fre, node | 3 | 2.00 | 8.00 | 8.00 | 0.10 |",
 		"| fre, node: runtime | 2 | 2.00 | 2.00 | 2.00 | 0.10 |",
 		"| python no-op | 2 | 450 | 4.00 | 20.00 | 30.00 |",
-		"a parked bare shell 60.0 KiB, of which 20.0 KiB is",
+		"where 20 are kept: the slope from 10, median of 3 rounds.",
+		"| parked bare shell, without its cgroup | 41.0 | 12.0 | 8.0 | 61.0 |",
+		"| cgroup, pooled | 90.0 | 0.0 | 2.0 | 92.0 |",
+		"| parked bare shell and its cgroup | 131.0 | 12.0 | 10.0 | 153.0 |",
+		"| network namespace, pooled | 200.0 | 0.0 | 1.0 | 201.0 |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in:\n%s", want, text)
@@ -41,11 +47,27 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// TestReady leaves nothing of the two hosts it opens.
+// readyRound is one of known slopes between 10 and 20 things, in KiB, with so many
+// more for the kernel's part of a shell.
+func readyRound(more int64) readyTurn {
+	line := func(once, each held) [2]held {
+		at := func(n int64) held {
+			return held{(once.Kernel + n*each.Kernel) << 10, (once.Spawner + n*each.Spawner) << 10, (once.Engine + n*each.Engine) << 10}
+		}
+		return [2]held{at(10), at(20)}
+	}
+	return readyTurn{
+		Groups: line(held{Kernel: 1000, Engine: 50}, held{Kernel: 90, Engine: 2}),
+		Pools:  line(held{Kernel: 2000, Spawner: 700}, held{Kernel: 290, Engine: 3}),
+		Shells: line(held{Kernel: 9000, Spawner: 800}, held{Kernel: 290 + 90 + 40 + more, Spawner: 12, Engine: 3 + 2 + 8}),
+	}
+}
+
+// TestReady leaves nothing of the hosts it opens.
 func TestReady(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
-	if r, err := measureReady(t.Context(), 3); err != nil || r.Things != 3 {
+	if r, err := measureReady(t.Context(), 3, 1); err != nil || r.Few != 1 || r.Many != 3 || len(r.Rounds) != 1 {
 		t.Errorf("got %+v, error %v", r, err)
 	}
 }

@@ -4,8 +4,8 @@
 //     Python, in Node, and in Python with much to import, beside the start of the
 //     bare interpreter in the same tree of files, which does less;
 //   - how many such events per second two connections or more get answered;
-//   - what a parked shell holds in memory, and what the cgroup and the network
-//     namespace do that are kept ready for it.
+//   - what a parked shell holds in memory, and beside it a cgroup and a network
+//     namespace that are kept ready.
 //
 // The peers take turns in one run, on one machine: read the ratios.
 //
@@ -59,7 +59,7 @@ func main() {
 	flag.IntVar(&o.n, "n", 60, "starts of each function and interpreter")
 	flag.DurationVar(&o.pause, "pause", 50*time.Millisecond, "wait before each of these starts, so that pools refill")
 	flag.DurationVar(&o.slice, "slice", 2*time.Second, "how long a function is called before it is the next one's turn")
-	flag.IntVar(&o.rounds, "rounds", 5, "turns of each")
+	flag.IntVar(&o.rounds, "rounds", 5, "turns of each, and rounds of what is kept ready")
 	flag.IntVar(&o.ready, "ready", 1000, "parked shells, cgroups and network namespaces whose memory is measured; 0 leaves it out")
 	flag.StringVar(&o.results, "results", "bench/results", "directory for the raw result")
 	flag.StringVar(&o.summary, "summary", "", "file to write the tables to, as well")
@@ -133,7 +133,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	r := &result{}
 	if o.ready > 0 { // before there is an engine
-		if r.Ready, err = measureReady(ctx, o.ready); err != nil {
+		if r.Ready, err = measureReady(ctx, o.ready, o.rounds); err != nil {
 			return fmt.Errorf("memory of what is kept ready: %w", err)
 		}
 	}

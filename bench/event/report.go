@@ -36,11 +36,29 @@ func (r *result) markdown() string {
 			milliseconds(t.Summary.P50), milliseconds(t.Summary.P99), milliseconds(t.Summary.Slowest))
 	}
 	if r.Ready != nil {
-		p("\n## Kept ready\n\nWhat %d of each hold, as the fall of the host's MemAvailable, the kernel's memory included: a parked bare shell %.1f KiB, of which %.1f KiB is memory of the spawner's process that it shares (PSS); a cgroup and a network namespace in the pools, that it then takes, %.1f KiB.",
-			r.Ready.Things, r.Ready.each(r.Ready.Shells), r.Ready.each(r.Ready.PSS), r.Ready.each(r.Ready.Pools))
+		r.Ready.markdown(p)
 	}
 	return b.String()
 }
+
+func (r *ready) markdown(p func(format string, args ...any)) {
+	p("\n## Kept ready\n\nKiB that one more of each holds where %d are kept: the slope from %d, median of %d rounds. *kernel* is what all the kernel's memory grows by (objects that can be reclaimed are, first), *spawner* the shell's part of its process, *engine* that of the program that keeps it (PSS). A bare shell has no network namespace yet.\n",
+		r.Many, r.Few, len(r.Rounds))
+	p("| | kernel | spawner | engine | together |\n|---|---:|---:|---:|---:|")
+	for _, row := range []struct {
+		name string
+		cost held
+	}{
+		{"parked bare shell, without its cgroup", r.shell()},
+		{"cgroup, pooled", r.group()},
+		{"parked bare shell and its cgroup", r.bare()},
+		{"network namespace, pooled", r.network()},
+	} {
+		p("| %s | %.1f | %.1f | %.1f | %.1f |", row.name, kibibytes(row.cost.Kernel), kibibytes(row.cost.Spawner), kibibytes(row.cost.Engine), kibibytes(row.cost.total()))
+	}
+}
+
+func kibibytes(bytes int64) float64 { return float64(bytes) / 1024 }
 
 func (r *result) line(name string) peer.Line {
 	i := slices.IndexFunc(r.Lines, func(s *peer.Series) bool { return s.Peer == name })

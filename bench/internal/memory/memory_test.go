@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/bench/internal/memory"
 )
 
@@ -80,5 +82,41 @@ func TestPSS(t *testing.T) {
 func TestAvailable(t *testing.T) {
 	if n, err := memory.Available(); err != nil || n <= 0 {
 		t.Errorf("got %d, error %v", n, err)
+	}
+}
+
+// TestKernel has the kernel make page tables and sees that they count.
+func TestKernel(t *testing.T) {
+	const (
+		area  = 32 << 30
+		table = 2 << 20 // what one page of a table maps
+		held  = area / table * 4096
+	)
+	before, err := memory.Kernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := unix.Mmap(-1, 0, area, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Munmap(block); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := unix.Madvise(block, unix.MADV_NOHUGEPAGE); err != nil {
+		t.Fatal(err)
+	}
+	var sum byte
+	for i := 0; i < area; i += table { // each the page of zeros
+		sum += block[i]
+	}
+	after, err := memory.Kernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum != 0 || after-before < held*3/4 {
+		t.Errorf("%d bytes more, want about %d", after-before, held)
 	}
 }
