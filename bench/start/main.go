@@ -2,7 +2,8 @@
 // instruction of a static Go program, started by FRE at a request to its HTTP
 // gateway, beside a bare vfork and exec of the same file, `runc run`, and
 // `docker run` of an engine of the benchmark's own. The peers take turns in one
-// run, on one machine: read the ratios.
+// run, on one machine: read the ratios. A clock in C without libc, which has next
+// to nothing to start, shows what the sandbox adds; FRE and bare start it too.
 //
 //	go run ./bench/start        # as root, from the project's root directory
 //
@@ -100,7 +101,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	r := &result{}
-	set := peer.Set{Engine: e, Also: map[string]*engine.Engine{}, Spawner: spawner, Runc: o.runc > 0}
+	set := peer.Set{Engine: e, Also: map[string]*engine.Engine{}, Spawner: spawner, Runc: o.runc > 0, C: true}
 	for name, args := range o.also {
 		other, err := engine.Open(ctx, engine.Options{Bin: o.Bin, Serve: args})
 		if err != nil {
@@ -153,6 +154,9 @@ func (o options) entries(peers map[string]peer.Peer) []peer.Entry {
 		{Name: peer.BareName, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds},
 		{Name: peer.BarePinnedName, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds},
 		{Name: peer.FREName, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds},
+		{Name: peer.BareName + peer.CSuffix, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds},
+		{Name: peer.BarePinnedName + peer.CSuffix, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds},
+		{Name: peer.FREName + peer.CSuffix, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds},
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.also)) {
 		entries = append(entries, peer.Entry{Name: peer.FREName + " " + name, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds})

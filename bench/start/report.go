@@ -17,21 +17,26 @@ type result struct {
 	Series  []*peer.Series `json:"series"`
 }
 
-// markdown is the table people read. The first peer is the one the ratios are
-// to.
+// markdown is the table people read. The ratios are to the first peer that starts
+// the same program.
 func (r *result) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", r.Host.Markdown())
-	b.WriteString("Milliseconds from the request to the program's first own instruction. In bursts, from the burst's begin; *slowest* is the median burst's, *worst* that of all.\n\n")
+	b.WriteString("Milliseconds from the request to the program's first own instruction. In bursts, from the burst's begin; *slowest* is the median burst's, *worst* that of all. The program is a static one in Go; where the peer says so, it is one in C without libc, and the ratios are to a bare start of that.\n\n")
 	b.WriteString("| at once | peer | starts | p50 | p99 | slowest | worst | p50 ÷ bare | slowest ÷ bare |\n")
 	b.WriteString("|---:|---|---:|---:|---:|---:|---:|---:|---:|\n")
-	bare := map[int]peer.Line{}
+	type start struct {
+		atOnce int
+		c      bool
+	}
+	bare := map[start]peer.Line{}
 	for _, s := range r.Series {
 		l := s.Summary()
-		if _, ok := bare[s.AtOnce]; !ok {
-			bare[s.AtOnce] = l
+		like := start{s.AtOnce, strings.HasSuffix(s.Peer, peer.CSuffix)}
+		if _, ok := bare[like]; !ok {
+			bare[like] = l
 		}
-		floor := bare[s.AtOnce]
+		floor := bare[like]
 		fmt.Fprintf(&b, "| %d | %s | %d | %s | %s | %s | %s | %.2f | %.2f |\n", s.AtOnce, s.Name(), l.Count,
 			milliseconds(l.P50), milliseconds(l.P99), milliseconds(l.Slowest), milliseconds(l.Worst),
 			stats.Ratio(l.P50, floor.P50), stats.Ratio(l.Slowest, floor.Slowest))

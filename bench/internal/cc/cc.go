@@ -9,17 +9,20 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 )
 
 // Compile writes the executable of a C source into dir, under a name, and
-// returns its path. It needs a C compiler ($CC, or cc) and a static libc.
-func Compile(ctx context.Context, dir, name string, source []byte) (string, error) {
+// returns its path. It needs a C compiler ($CC, or cc) and, without the flag
+// -nostdlib, a static libc.
+func Compile(ctx context.Context, dir, name string, source []byte, flags ...string) (string, error) {
 	compiler := os.Getenv("CC")
 	if compiler == "" {
 		compiler = "cc"
 	}
 	bin := filepath.Join(dir, name)
-	cmd := exec.CommandContext(ctx, compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-x", "c", "-o", bin, "-")
+	args := slices.Concat([]string{"-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"}, flags, []string{"-x", "c", "-o", bin, "-"})
+	cmd := exec.CommandContext(ctx, compiler, args...)
 	cmd.Stdin = bytes.NewReader(source)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("compile %s with %s (make deps-build installs a compiler): %w: %s", name, compiler, err, bytes.TrimSpace(out))

@@ -1,7 +1,8 @@
 // Package peer starts one small program, the clock of templates/native-clock,
 // in each way that the benchmarks compare: by FRE, as a bare process, by runc
-// and by Docker. Each start is measured from the request to the program's first
-// own instruction, whose clock it prints.
+// and by Docker. A still smaller one FRE and bare processes start too. Each
+// start is measured from the request to the program's first own instruction,
+// whose clock it prints.
 package peer
 
 import (
@@ -178,7 +179,7 @@ func (f *fre) receive(c *rawhttp.Conn, begin time.Duration) (Start, error) {
 	if cold, _ := resp.Header("X-Fre-Cold"); cold != "1" {
 		return Start{}, fmt.Errorf("not a cold start: X-Fre-Cold is %q", cold)
 	}
-	mono, _, _ := bytes.Cut(resp.Body, []byte(" "))
+	mono, _, _ := bytes.Cut(bytes.TrimSpace(resp.Body), []byte(" "))
 	ns, err := strconv.ParseInt(string(mono), 10, 64)
 	if err != nil {
 		return Start{}, fmt.Errorf("not the clock's answer: %q", resp.Body)

@@ -3,15 +3,21 @@ package peer
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 
+	"github.com/fre-engine/fre/bench/internal/cc"
 	"github.com/fre-engine/fre/bench/internal/dockerd"
 	"github.com/fre-engine/fre/bench/internal/engine"
 )
 
-// function is the name under which the clock is deployed.
-const function = "bench-clock"
+// The names under which the clock and the one without libc are deployed.
+const (
+	function  = "bench-clock"
+	cFunction = "bench-c-clock"
+)
 
 // Set says which peers to open. Required: Engine, Spawner.
 type Set struct {
@@ -20,6 +26,7 @@ type Set struct {
 	Spawner string                    // what spawn.Compile made
 	Runc    bool                      // runc too, where it is installed
 	Docker  *dockerd.Engine           // docker too; nil: not
+	C       bool                      // the clock without libc too: bare and by Engine
 }
 
 // Names of the peers that FRE is compared with; the benchmark's own engine is
@@ -32,6 +39,10 @@ const (
 	DockerName     = "docker run --network none"
 	DockerHostName = "docker run --network host"
 )
+
+// CSuffix is what the names of peers end in that start the clock without libc
+// (bench/functions/c-clock); the others start the one in Go.
+const CSuffix = ", C without libc"
 
 // Open deploys the clock and opens the peers, by name. What is left out is said
 // in skipped. Close of each is the caller's.
@@ -57,13 +68,13 @@ func (s Set) Open(ctx context.Context) (peers map[string]Peer, skipped []string,
 		}
 		peers[FREName+" "+name] = FRE(e.Addr(), function)
 	}
-	if peers[BareName], err = Bare(s.Spawner, clock); err != nil {
-		delete(peers, BareName)
+	if err := s.openBare(peers, clock, ""); err != nil {
 		return peers, nil, err
 	}
-	if peers[BarePinnedName], err = BarePinned(s.Spawner, clock); err != nil {
-		delete(peers, BarePinnedName)
-		return peers, nil, err
+	if s.C {
+		if err := s.openC(ctx, peers); err != nil {
+			return peers, nil, err
+		}
 	}
 	if s.Runc {
 		switch p, err := Runc(ctx, s.Spawner, clock, s.Engine.Dir()); {
@@ -86,4 +97,37 @@ func (s Set) Open(ctx context.Context) (peers map[string]Peer, skipped []string,
 		peers[name] = p
 	}
 	return peers, skipped, nil
+}
+
+// openBare adds the program at path as a bare process, under names with a suffix.
+func (s Set) openBare(peers map[string]Peer, path, suffix string) error {
+	for name, open := range map[string]func(spawner, path string) (Peer, error){BareName: Bare, BarePinnedName: BarePinned} {
+		p, err := open(s.Spawner, path)
+		if err != nil {
+			return err
+		}
+		peers[name+suffix] = p
+	}
+	return nil
+}
+
+// openC compiles and deploys the clock without libc and adds those that start it.
+func (s Set) openC(ctx context.Context, peers map[string]Peer) error {
+	dir := filepath.Join(s.Engine.Dir(), "c-clock")
+	if err := os.CopyFS(dir, os.DirFS("bench/functions/c-clock")); err != nil {
+		return fmt.Errorf("copy the clock without libc: %w", err)
+	}
+	source, err := os.ReadFile(filepath.Join(dir, "clock.c"))
+	if err != nil {
+		return err
+	}
+	clock, err := cc.Compile(ctx, dir, "clock", source, "-nostdlib")
+	if err != nil {
+		return err
+	}
+	if _, err := s.Engine.Deploy(ctx, dir, cFunction); err != nil {
+		return err
+	}
+	peers[FREName+CSuffix] = FRE(s.Engine.Addr(), cFunction)
+	return s.openBare(peers, clock, CSuffix)
 }
