@@ -204,16 +204,19 @@ static void become(struct slot *slot)
  * RUN lies below them. */
 static void keep_only_control(struct slot *slot)
 {
-	enum { ASIDE = 1024 };
 	const struct start *s = &slot->s;
 	int bare = s->h.fd_root < 0;
 	int kept[] = {s->fds[s->h.fd_control], s->fds[s->h.fd_reports], slot->proc};
 	int last = bare ? PROC_FD : REPORTS_FD;
 
+	/* Aside first, for they may lie where another belongs; no higher than need be,
+	 * for the table of open files keeps the size it once had. */
+	for (int i = 0; i <= last - CONTROL_FD; i++) {
+		kept[i] = (int)sys(SYS_fcntl, kept[i], F_DUPFD_CLOEXEC, last + 1);
+		must(slot, FRE_STEP_FDS, 0, kept[i]);
+	}
 	for (int fd = CONTROL_FD; fd <= last; fd++)
-		must(slot, FRE_STEP_FDS, 0, sys(SYS_dup3, kept[fd - CONTROL_FD], ASIDE + fd, O_CLOEXEC));
-	for (int fd = CONTROL_FD; fd <= last; fd++)
-		must(slot, FRE_STEP_FDS, 1, sys(SYS_dup3, ASIDE + fd, fd, O_CLOEXEC));
+		must(slot, FRE_STEP_FDS, 1, sys(SYS_dup3, kept[fd - CONTROL_FD], fd, O_CLOEXEC));
 	slot->parked = 1;
 	slot->proc = PROC_FD;
 	must(slot, FRE_STEP_FDS, 2, sys(SYS_dup2, 0, FRE_SOCKET_FD));
