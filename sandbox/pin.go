@@ -6,18 +6,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinnedFor is how long a sandbox that begins on one CPU keeps to it. A Go
-// program has started within a millisecond, an interpreter within forty; in a
-// burst all of them would ask for their release at once.
-const pinnedFor = 50 * time.Millisecond
+// A sandbox that begins on one CPU keeps to it for pinnedFor, and then while the
+// host is busy, as often as pinnedMore: a Go program has started within a
+// millisecond and an interpreter within forty, but all of a burst would ask for
+// their release in the midst of it.
+const (
+	pinnedFor  = 50 * time.Millisecond
+	pinnedMore = 9
+)
 
 // unpinLater lets the sandbox use all of the engine's CPUs after a while.
-func (s *Sandbox) unpinLater() {
+func (s *Sandbox) unpinLater(more int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.released {
-		s.unpin = time.AfterFunc(pinnedFor, s.unpinNow)
+	if s.released {
+		return
 	}
+	s.unpin = time.AfterFunc(pinnedFor, func() {
+		if more > 0 && s.host.Busy() {
+			s.unpinLater(more - 1)
+		} else {
+			s.unpinNow()
+		}
+	})
 }
 
 // unpinNow widens all that runs in the sandbox by now: what began on one CPU has

@@ -38,7 +38,7 @@ type Spec struct {
 	Mounts   []Mount  // further binds
 	Limits   Limits
 	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts
-	Pin      bool           // keep to one CPU for the first 50 ms, which starts faster
+	Pin      bool           // begin on one CPU and keep to it for a little while, which starts faster
 	Trace    bool           // note when each step of the start was done, for [Sandbox.Trace]
 	Network  Network        // NetworkNone if empty
 	Egress   egress.Policy  // where NetworkEgress may go; Rootfs needs an /etc/resolv.conf

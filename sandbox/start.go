@@ -70,7 +70,7 @@ func (s *Sandbox) begun(spec *Spec, clock *clock) *Sandbox {
 	clock.sort()
 	s.clock = clock
 	if spec.Pin {
-		s.unpinLater()
+		s.unpinLater(pinnedMore)
 	}
 	return s
 }

@@ -28,8 +28,10 @@
 #include "shell.h"
 #include "syscall.h"
 
-/* Where a shell keeps what it still needs while it is parked. */
-enum { CONTROL_FD = FRE_RULESET_FD + 1, REPORTS_FD, PROC_FD };
+/* Where a shell keeps what it still needs while it is parked. Linux releases what
+ * execve or a death closes last to first: at the end of the reports the socket has
+ * ended already. */
+enum { REPORTS_FD = FRE_RULESET_FD + 1, CONTROL_FD, PROC_FD };
 
 /* What one child works with. */
 struct slot {
@@ -206,17 +208,17 @@ static void keep_only_control(struct slot *slot)
 {
 	const struct start *s = &slot->s;
 	int bare = s->h.fd_root < 0;
-	int kept[] = {s->fds[s->h.fd_control], s->fds[s->h.fd_reports], slot->proc};
-	int last = bare ? PROC_FD : REPORTS_FD;
+	int kept[] = {s->fds[s->h.fd_reports], s->fds[s->h.fd_control], slot->proc};
+	int last = bare ? PROC_FD : CONTROL_FD;
 
 	/* Aside first, for they may lie where another belongs; no higher than need be,
 	 * for the table of open files keeps the size it once had. */
-	for (int i = 0; i <= last - CONTROL_FD; i++) {
+	for (int i = 0; i <= last - REPORTS_FD; i++) {
 		kept[i] = (int)sys(SYS_fcntl, kept[i], F_DUPFD_CLOEXEC, last + 1);
 		must(slot, FRE_STEP_FDS, 0, kept[i]);
 	}
-	for (int fd = CONTROL_FD; fd <= last; fd++)
-		must(slot, FRE_STEP_FDS, 1, sys(SYS_dup3, kept[fd - CONTROL_FD], fd, O_CLOEXEC));
+	for (int fd = REPORTS_FD; fd <= last; fd++)
+		must(slot, FRE_STEP_FDS, 1, sys(SYS_dup3, kept[fd - REPORTS_FD], fd, O_CLOEXEC));
 	slot->parked = 1;
 	slot->proc = PROC_FD;
 	must(slot, FRE_STEP_FDS, 2, sys(SYS_dup2, 0, FRE_SOCKET_FD));
@@ -296,7 +298,7 @@ static _Noreturn void execute(struct slot *slot)
 		must(slot, FRE_STEP_FDS, 8, sys(SYS_close, FRE_SOCKET_FD));
 	/* A shell's pipe ends with execve: that is how the engine knows of it. */
 	must(slot, FRE_STEP_FDS, 9, sys(SYS_close, FRE_RULESET_FD));
-	must(slot, FRE_STEP_FDS, 10, sys(SYS_close_range, slot->parked ? PROC_FD : CONTROL_FD, ~0U, 0));
+	must(slot, FRE_STEP_FDS, 10, sys(SYS_close_range, slot->parked ? PROC_FD : REPORTS_FD, ~0U, 0));
 	done(slot, FRE_STEP_FDS);
 	/* Last of the limits' doings: fds above it could not be placed any more. */
 	struct rlimit nofile = {.rlim_cur = s->h.nofile, .rlim_max = s->h.nofile};
