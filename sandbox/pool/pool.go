@@ -1,7 +1,8 @@
 // Package pool keeps what is costly to make (cgroups, network namespaces, parked
 // shells) ready to be leased. Making, cleaning and dropping is done in the
-// background and gives way to leases: on a machine that is starting sandboxes as
-// fast as it can, the pool's own work would only make every start slower.
+// background and gives way to leases, and to what was leased: on a machine that is
+// starting sandboxes as fast as it can, the pool's own work would only make every
+// start slower.
 //
 // A pool sizes itself: it keeps as many ready as were leased within half a
 // second lately, between Ready and Max.
@@ -12,6 +13,8 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -297,20 +300,21 @@ func (p *Pool[T]) work() {
 	}
 }
 
-// settle waits for quiet, at most for patience; false when the pool closes.
+// settle waits until the machine has nothing better to do, at most for patience;
+// false when the pool closes.
 func (p *Pool[T]) settle() bool {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
-	if p.cfg.Busy != nil {
-		for wait := time.Millisecond; p.cfg.Busy(); wait = min(2*wait, quiet) {
-			select {
-			case <-p.stop:
-				return false
-			case <-limit.C:
-				return true
-			case <-time.After(wait):
-			}
+	for wait := time.Millisecond; p.busy() || crowded(); wait = min(2*wait, quiet) {
+		select {
+		case <-p.stop:
+			return false
+		case <-limit.C:
+			return true
+		case <-time.After(wait):
 		}
+	}
+	if p.cfg.Busy != nil {
 		return true
 	}
 	tick := time.NewTicker(quiet)
@@ -329,6 +333,29 @@ func (p *Pool[T]) settle() bool {
 			seen = now
 		}
 	}
+}
+
+func (p *Pool[T]) busy() bool { return p.cfg.Busy != nil && p.cfg.Busy() }
+
+// crowded says whether more is running or ready to run than there are CPUs: what
+// was started has not come to its end yet. Replaced by tests.
+var crowded = func() bool {
+	n, err := runnable()
+	return err == nil && n > runtime.NumCPU()
+}
+
+// runnable is how many of the machine's threads run or could, but for the one that
+// asks (proc_loadavg(5)).
+func runnable() (int, error) {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0, err
+	}
+	var n, all int
+	if _, err := fmt.Sscanf(string(b), "%f %f %f %d/%d", new(float64), new(float64), new(float64), &n, &all); err != nil {
+		return 0, fmt.Errorf("/proc/loadavg: %w", err)
+	}
+	return n - 1, nil
 }
 
 func (p *Pool[T]) takesNow() uint64 {

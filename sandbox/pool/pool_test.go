@@ -5,12 +5,20 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+// TestMain has no pool look at how crowded the machine really is.
+func TestMain(m *testing.M) {
+	crowded = func() bool { return false }
+	os.Exit(m.Run())
+}
 
 // maker is a source of numbers that knows which are out, used up or gone.
 type maker struct {
@@ -298,6 +306,51 @@ func TestBusy(t *testing.T) {
 			t.Errorf("a full house was logged: %s", &m.log)
 		}
 	})
+}
+
+// TestCrowded: a pool waits while the machine has more to do than it can, but not
+// for ever.
+func TestCrowded(t *testing.T) {
+	defer func(f func() bool) { crowded = f }(crowded)
+	synctest.Test(t, func(t *testing.T) {
+		var m maker
+		crowded = func() bool { return true }
+		p := m.pool(Config[int]{Ready: 2, Busy: m.isBusy})
+		defer p.Close()
+		synctest.Wait()
+		p.TryTake()
+		p.TryTake()
+		<-time.After(patience / 2)
+		synctest.Wait()
+		if ready, _ := p.Len(); ready != 0 {
+			t.Errorf("%d made on a crowded machine", ready)
+		}
+		<-time.After(patience)
+		synctest.Wait()
+		if ready, _ := p.Len(); ready != 2 {
+			t.Errorf("%d ready after some patience, want 2", ready)
+		}
+	})
+}
+
+func TestRunnable(t *testing.T) {
+	stop := make(chan struct{})
+	defer close(stop)
+	for range runtime.NumCPU() {
+		go func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}()
+	}
+	<-time.After(50 * time.Millisecond)
+	if n, err := runnable(); err != nil || n < runtime.NumCPU()-1 || n > 100_000 {
+		t.Errorf("%d runnable beside %d that spin, %v", n, runtime.NumCPU(), err)
+	}
 }
 
 // TestMakeFails: what cannot be made is tried again, less and less often, and no
