@@ -42,12 +42,19 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	if spec.Background { // nobody waits for it, and it is to take nobody's shell
 		return h.startSpawner(ctx, &spec, newClock(spec.Trace))
 	}
+	clock := newClock(spec.Trace)
 	h.starts.Add(1)
 	defer func() {
 		h.lastStart.Store(monotonic())
 		h.starts.Add(-1)
 	}()
-	clock := newClock(spec.Trace)
+	select {
+	case h.admitted <- struct{}{}:
+		defer func() { <-h.admitted }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	clock.mark("admitted")
 	for sh := h.shells.take(&spec); sh != nil; sh = h.shells.take(&spec) {
 		sb, err := h.startShell(ctx, sh, &spec, clock)
 		if !errors.Is(err, errShellGone) {
