@@ -59,15 +59,16 @@ func (spec *Spec) furnishing() furnishing {
 // shells are the parked ones. Attached shells are made for what was started
 // before with Spec.Repeats, as many as recent demand asks for.
 type shells struct {
-	host   *Host
-	max    int64        // parked at most, of both kinds together
-	parked atomic.Int64 // waiting, or being made
-	died   atomic.Uint64
-	bare   *pool.Pool[*shell]
+	host     *Host
+	max      int64        // parked at most, of both kinds together
+	parked   atomic.Int64 // waiting, or being made
+	attached atomic.Int64 // of them, attached: a quarter is left for bare ones
+	died     atomic.Uint64
+	bare     *pool.Pool[*shell]
 
-	mu       sync.Mutex
-	closed   bool
-	attached map[furnishing]*pool.Pool[*shell]
+	mu     sync.Mutex
+	closed bool
+	pools  map[furnishing]*pool.Pool[*shell] // of attached ones
 
 	stop chan struct{}
 	done chan struct{}
@@ -85,7 +86,7 @@ func (h *Host) Shells() ShellStats {
 	s.Bare, _ = h.shells.bare.Len()
 	h.shells.mu.Lock()
 	defer h.shells.mu.Unlock()
-	for _, p := range h.shells.attached {
+	for _, p := range h.shells.pools {
 		ready, _ := p.Len()
 		s.Attached += ready
 	}
@@ -103,7 +104,7 @@ const shellBytes = 512 << 10
 
 func openShells(h *Host, ready, most int) *shells {
 	s := &shells{
-		host: h, max: int64(most), attached: map[furnishing]*pool.Pool[*shell]{},
+		host: h, max: int64(most), pools: map[furnishing]*pool.Pool[*shell]{},
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	s.bare = s.pool("bare shell", min(ready, most), most, nil)
@@ -116,18 +117,17 @@ func (s *shells) pool(name string, ready, most int, spec *Spec) *pool.Pool[*shel
 	return pool.New(pool.Config[*shell]{
 		Name: name, Ready: ready, Max: most, Idle: attachedIdle, Log: s.host.log,
 		Make: func() (*shell, error) {
-			if s.parked.Add(1) > s.max {
-				s.parked.Add(-1)
+			if !s.admit(spec != nil) {
 				return nil, pool.ErrFull
 			}
 			sh, err := s.host.park(spec)
 			if err != nil {
-				s.parked.Add(-1)
+				s.left(spec != nil)
 			}
 			return sh, err
 		},
 		Drop: func(sh *shell) error {
-			s.parked.Add(-1)
+			s.left(spec != nil)
 			if !sh.alive() {
 				s.died.Add(1)
 			}
@@ -137,6 +137,26 @@ func (s *shells) pool(name string, ready, most int, spec *Spec) *pool.Pool[*shel
 		Alive: (*shell).alive,
 		Busy:  func() bool { return s.host.starts.Load() > 0 },
 	})
+}
+
+// admit counts a shell that is about to be made; false when there are enough.
+func (s *shells) admit(attached bool) bool {
+	full := s.parked.Add(1) > s.max
+	if attached {
+		full = s.attached.Add(1) > s.max*3/4 || full
+	}
+	if full {
+		s.left(attached)
+	}
+	return !full
+}
+
+// left counts a shell that is parked no more.
+func (s *shells) left(attached bool) {
+	s.parked.Add(-1)
+	if attached {
+		s.attached.Add(-1)
+	}
 }
 
 // take leases the best shell there is for a start; nil if there is none.
@@ -151,7 +171,7 @@ func (s *shells) take(spec *Spec) *shell {
 			return nil
 		}
 		if sh, ok := p.TryTake(); ok {
-			s.parked.Add(-1)
+			s.left(true)
 			return sh
 		}
 		bare = s.bare.Borrow
@@ -160,7 +180,7 @@ func (s *shells) take(spec *Spec) *shell {
 	if !ok {
 		return nil
 	}
-	s.parked.Add(-1)
+	s.left(false)
 	return sh
 }
 
@@ -170,14 +190,14 @@ func (s *shells) attachedPool(spec *Spec) *pool.Pool[*shell] {
 	key := spec.furnishing()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.attached[key]
+	p := s.pools[key]
 	if p == nil && !s.closed {
 		kept := &Spec{
 			Rootfs: spec.Rootfs, Work: spec.Work, WorkMapped: spec.WorkMapped, Hostname: spec.Hostname,
 			User: spec.User, Limits: spec.Limits, Network: spec.Network, Egress: spec.Egress, Policy: spec.Policy,
 		}
 		p = s.pool("attached shell", 0, int(s.max), kept)
-		s.attached[key] = p
+		s.pools[key] = p
 	}
 	return p
 }
@@ -195,9 +215,9 @@ func (s *shells) forget() {
 		}
 		var idle []*pool.Pool[*shell]
 		s.mu.Lock()
-		for key, p := range s.attached {
+		for key, p := range s.pools {
 			if ready, want := p.Len(); ready == 0 && want == 0 {
-				delete(s.attached, key)
+				delete(s.pools, key)
 				idle = append(idle, p)
 			}
 		}
@@ -213,7 +233,7 @@ func (s *shells) check() {
 	s.bare.Check()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range s.attached {
+	for _, p := range s.pools {
 		p.Check()
 	}
 }
@@ -224,11 +244,11 @@ func (s *shells) close() {
 	<-s.done
 	s.mu.Lock()
 	s.closed = true
-	attached := s.attached
-	s.attached = nil
+	pools := s.pools
+	s.pools = nil
 	s.mu.Unlock()
 	s.bare.Close()
-	for _, p := range attached {
+	for _, p := range pools {
 		p.Close()
 	}
 }

@@ -335,7 +335,7 @@ func TestShellBurst(t *testing.T) {
 		return count
 	}
 	first := burst()
-	waitShells(t, h, func(s ShellStats) bool { return s.Attached+s.Bare == 16 }) // Config.Shells
+	waitShells(t, h, func(s ShellStats) bool { return s.Attached == 12 && s.Bare == 4 }) // of Config.Shells
 	second := burst()
 	if first[StartSpawner] == 0 || second[StartAttached] <= first[StartAttached] {
 		t.Errorf("kinds of two bursts: %v, %v; want fewer by the spawner in the second", first, second)
