@@ -85,7 +85,7 @@ public internet (see docs/configuration.md).`,
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long a graceful stop waits for events in flight")
 	f.IntVar(&cfg.Pool, "pool", 64, "cgroups, network namespaces and bare shells kept ready without any demand, if memory and process ids allow")
 	f.IntVar(&cfg.Forks, "forks", 25, "`percent` of the host's memory that fork servers may have together; 0 for none")
-	f.IntVar(&cfg.Parked, "shells", 256, "sandboxes parked ahead at most, if memory and process ids allow; 0: every start is made from nothing")
+	f.IntVar(&cfg.Parked, "shells", 1024, "sandboxes parked ahead at most, after demand for them and if memory and process ids allow; 0: every start is made from nothing")
 	f.Int64Var(&cfg.MaxBody, "max-body", gateway.DefaultMaxBody, "largest request body in `bytes`")
 	return cmd
 }
