@@ -1,4 +1,4 @@
-// The function that a parked bootstrap runs once, so that what functions run
+// The function that a parked bootstrap runs, so that what functions run
 // through is compiled when theirs comes.
 'use strict';
 
