@@ -378,6 +378,7 @@ func TestBodyBreaksOff(t *testing.T) {
 		if _, err := r.Invoke(t.Context(), "f", &Request{Path: "/hang", Body: cut, Size: -1}); !errors.Is(err, errCut) {
 			t.Errorf("body that breaks off after %d bytes: %v; want the reader's error", size, err)
 		}
+		r.idle("f")
 	}
 	if last := r.mustCall("f", "/", "two", "two"); last.Instance != first.Instance {
 		t.Errorf("instance %s answers after %s: the body's end has killed it", last.Instance, first.Instance)
@@ -399,7 +400,7 @@ func TestClientGone(t *testing.T) {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", path, err)
 		}
-		eventually(t, "the instance to be free or gone", func() bool { f, err := r.Function("f"); return err == nil && f.Busy == 0 })
+		r.idle("f")
 	}
 }
 
@@ -608,6 +609,13 @@ func TestBuildStep(t *testing.T) {
 }
 
 // eventually waits for a state that another goroutine brings about.
+// idle waits until a function's instances have no event any more: one whose event
+// was given up has a moment to notice, and takes no other meanwhile.
+func (r *rig) idle(name string) {
+	r.t.Helper()
+	eventually(r.t, "the instances to be free or gone", func() bool { f, err := r.Function(name); return err == nil && f.Busy == 0 })
+}
+
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

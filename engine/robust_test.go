@@ -86,6 +86,7 @@ func TestBodyFault(t *testing.T) {
 				} else if !errors.Is(err, errCut) {
 					t.Errorf("body that breaks off after %d bytes: %v", size, err)
 				}
+				r.idle("f")
 			}
 			large := &Request{Path: "/", Header: [][2]string{{"X-Large", strings.Repeat("<", 200<<10)}}}
 			if _, err := r.Invoke(t.Context(), "f", large); !errors.Is(err, ErrEventTooLarge) {
@@ -157,7 +158,7 @@ func TestSlowReader(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer resp.Body.Close()
-			eventually(t, "the slot", func() bool { f, err := r.Function("f"); return err == nil && f.Busy == 0 })
+			r.idle("f")
 			if _, err := io.Copy(io.Discard, resp.Body); !errors.Is(err, ErrTimeout) {
 				t.Errorf("rest of the answer: %v", err)
 			}
