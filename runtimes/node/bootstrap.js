@@ -476,8 +476,9 @@ function start(name) {
 async function park() {
   await import('data:text/javascript,'); // the loader of ES modules
   const real = channel;
-  const server = net.createServer().listen('/tmp/.fre');
-  const engine = net.connect('/tmp/.fre');
+  const file = `/tmp/.fre-${process.pid}`;
+  const server = net.createServer().listen(file);
+  const engine = net.connect(file);
   channel = await new Promise((resolve) => server.once('connection', resolve));
   channel.on('data', arrived);
   starting = null;
