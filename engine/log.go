@@ -271,12 +271,13 @@ func prints(r *os.File) bool {
 		return false
 	}
 	p := []unix.PollFd{{Events: unix.POLLIN}}
+	var failed error
 	err = conn.Read(func(fd uintptr) bool {
 		p[0].Fd = int32(fd)
-		_, err := unix.Poll(p, 0)
-		return err == nil && p[0].Revents != 0
+		_, failed = unix.Poll(p, 0)
+		return failed != nil || p[0].Revents != 0
 	})
-	return err == nil && p[0].Revents&unix.POLLIN != 0
+	return err == nil && (failed != nil || p[0].Revents&unix.POLLIN != 0)
 }
 
 // outputPipe makes a pipe whose reading end the poller watches and whose writing

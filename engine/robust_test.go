@@ -292,6 +292,29 @@ func TestStartKinds(t *testing.T) {
 	}
 }
 
+// TestSmallBodyFirst: no program is started for a small body before it is there.
+func TestSmallBodyFirst(t *testing.T) {
+	r := open(t)
+	r.deploy("f", func(c *image.Config) { stdio(c); c.Resources.Timeout = 200 * time.Millisecond })
+	if _, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: newBlockedBody("half"), Size: 8}); !errors.Is(err, ErrTimeout) {
+		t.Errorf("small body that never ends: %v", err)
+	}
+	if all := r.Sandboxes(true); len(all) != 0 {
+		t.Errorf("started for it: %+v", all[0])
+	}
+	for _, size := range []int{1, smallBody, smallBody + 1} {
+		body := strings.Repeat("s", size)
+		resp, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: strings.NewReader(body), Size: int64(size)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		if err = errors.Join(err, resp.Body.Close()); err != nil || string(got) != body {
+			t.Errorf("body of %d bytes: %d came back, %v", size, len(got), err)
+		}
+	}
+}
+
 // TestLongLogLine: what a function's logger is given cannot make its log
 // unreadable.
 func TestLongLogLine(t *testing.T) {

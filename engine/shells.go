@@ -145,7 +145,6 @@ func (p *shellPool) open() {
 			return nil
 		},
 		Alive: (*shell).alive,
-		Busy:  s.e.cfg.Sandboxes.Busy,
 	}))
 }
 

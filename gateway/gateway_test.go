@@ -340,6 +340,7 @@ func TestNoSmuggling(t *testing.T) {
 		"failure before the body's end":        {"/function/f/fail", 64 << 10, 500},
 		"time-out while the body comes":        {"/function/f", 10, 504},
 		"stdio, failure before the body's end": {"/function/one/fail", 64 << 10, 500},
+		"stdio, time-out while it comes":       {"/function/one/fail", 10, 504}, // nothing was started yet
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := r.dial()

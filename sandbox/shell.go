@@ -497,7 +497,7 @@ func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 // tookIt returns errShellGone if the shell has left unread what it was sent. The
 // socket ends before the pipe (shell/sandbox.c), which no document promises.
 func (sh *shell) tookIt() error {
-	for {
+	for end := time.Now().Add(sh.sb.host.startWithin); time.Now().Before(end); {
 		_, _, err := unix.Recvfrom(sh.control, nil, unix.MSG_DONTWAIT)
 		switch {
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
@@ -508,4 +508,5 @@ func (sh *shell) tookIt() error {
 			return nil
 		}
 	}
+	return errHung
 }
