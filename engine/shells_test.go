@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -291,6 +292,33 @@ func TestShellBurst(t *testing.T) {
 	if count[StartRuntime] < 2 || count[StartRuntime] == cap(kinds) || count[StartWarm] > 0 {
 		t.Errorf("starts %v; want two or more of runtime shells, and others", count)
 	}
+}
+
+// TestShellsAmongStarts: what other functions start without a pause does not keep
+// runtime shells from being made again.
+func TestShellsAmongStarts(t *testing.T) {
+	r := open(t)
+	r.deployInterpreted("a", "1", fresh)
+	r.deploy("busy", stdio)
+	r.parked("a", 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer cancel()
+	for range 4 {
+		others.Go(func() {
+			for ctx.Err() == nil {
+				if _, _, err := r.call(ctx, "busy", "/", "x"); err != nil && ctx.Err() == nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 2 {
+		r.mustCall("a", "/", "x", "x")
+	}
+	r.parked("a", 2)
 }
 
 func TestShellDies(t *testing.T) {
