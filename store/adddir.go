@@ -113,7 +113,7 @@ func (w *Writer) adoptFile(path string, f *os.File, info fs.FileInfo) error {
 	if st.Nlink != 1 || st.Size == 0 || hasXattrs(fd) {
 		return w.addFile(path, f, info)
 	}
-	e := Entry{Path: path, Kind: KindFile, Mode: uint32(info.Mode().Perm()), MTime: info.ModTime().Unix()}
+	e := Entry{Path: path, Kind: KindFile, Mode: uint32(info.Mode().Perm()), MTime: info.ModTime().Unix(), UID: w.uid, GID: w.gid}
 	if err := w.place(e); err != nil {
 		return err
 	}
@@ -145,11 +145,10 @@ func (w *Writer) adopt(f *os.File, key string, e *Entry) error {
 		return err
 	}
 	w.staged[key] = true
-	// chown before chmod: it may clear mode bits.
 	if err := unix.Fchown(fd, os.Geteuid(), os.Getegid()); err != nil {
 		return err
 	}
-	return setMeta(f, dir, key, e.Mode, e.MTime)
+	return setMeta(f, dir, key, e)
 }
 
 // hasXattrs reports attributes other than the label SELinux gives every file.

@@ -259,6 +259,9 @@ func (s *Store) linkTree(ctx context.Context, dir int, entries []Entry) error {
 		if e.Kind != KindDir {
 			continue
 		}
+		if err := e.chown(fd, e.Path); err != nil {
+			return fmt.Errorf("chown %s: %w", e.Path, err)
+		}
 		if err := unix.Fchmodat(fd, e.Path, e.Mode, 0); err != nil {
 			return fmt.Errorf("chmod %s: %w", e.Path, err)
 		}
@@ -266,7 +269,7 @@ func (s *Store) linkTree(ctx context.Context, dir int, entries []Entry) error {
 			return fmt.Errorf("set mtime of %s: %w", e.Path, err)
 		}
 	}
-	return setMeta(root, dir, "rootfs", 0o755, 0)
+	return setMeta(root, dir, "rootfs", &Entry{Mode: 0o755})
 }
 
 func (s *Store) linkEntry(root int, e *Entry) error {
@@ -277,13 +280,13 @@ func (s *Store) linkEntry(root int, e *Entry) error {
 		if err := unix.Symlinkat(e.Link, root, e.Path); err != nil {
 			return err
 		}
-		return setMTime(root, e.Path, e.MTime)
+		return errors.Join(e.chown(root, e.Path), setMTime(root, e.Path, e.MTime))
 	case e.Size == 0:
 		f, err := openat(root, e.Path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 		if err != nil {
 			return err
 		}
-		return errors.Join(setMeta(f, root, e.Path, e.Mode, e.MTime), f.Close())
+		return errors.Join(setMeta(f, root, e.Path, e), f.Close())
 	default:
 		return s.linkObject(e.key(), root, e.Path)
 	}

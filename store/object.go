@@ -13,22 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// objectKey names the object of a file. Links share their metadata, so it is
-// part of the key: mtime too, since Python ignores bytecode whose source's
-// mtime differs. Owner is always root and extended attributes there are none.
-func objectKey(content Digest, mode uint32, mtime int64) string {
+// key names the object of a file. Links share their metadata, so it is part of
+// the key: mtime too, since Python ignores bytecode whose source's mtime differs.
+// Extended attributes there are none.
+func (e *Entry) key() string {
 	b := make([]byte, 0, 128)
 	b = append(b, "fre object 1\n"...)
-	b = append(b, content.hex()...)
+	b = append(b, e.Digest.hex()...)
 	b = append(b, '\n')
-	b = strconv.AppendUint(b, uint64(mode), 8)
-	b = append(b, " 0 0 "...)
-	b = strconv.AppendInt(b, mtime, 10)
+	b = strconv.AppendUint(b, uint64(e.Mode), 8)
+	for _, id := range []uint32{e.UID, e.GID} {
+		b = append(b, ' ')
+		b = strconv.AppendUint(b, uint64(id), 10)
+	}
+	b = append(b, ' ')
+	b = strconv.AppendInt(b, e.MTime, 10)
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
-
-func (e *Entry) key() string { return objectKey(e.Digest, e.Mode, e.MTime) }
 
 // objectName returns the name below objects/ of a key's n-th copy.
 func objectName(key string, n int) string {
@@ -118,7 +120,7 @@ func (s *Store) copyObject(key string, n int) error {
 	defer func() { _ = unix.Unlinkat(tmpFD, tmp, 0) }()
 	_, err = io.Copy(dst, src)
 	if err == nil {
-		err = setMeta(dst, tmpFD, tmp, st.Mode&0o777, st.Mtim.Sec)
+		err = setMeta(dst, tmpFD, tmp, &Entry{Mode: st.Mode & 0o777, MTime: st.Mtim.Sec, UID: st.Uid, GID: st.Gid})
 	}
 	if err == nil {
 		err = dst.Sync()
@@ -133,12 +135,26 @@ func (s *Store) copyObject(key string, n int) error {
 	return err
 }
 
-// setMeta gives the open file f, which is name below dir, its mode and mtime.
-func setMeta(f *os.File, dir int, name string, mode uint32, mtime int64) error {
-	if err := unix.Fchmod(int(f.Fd()), mode); err != nil {
+// setMeta gives the open file f, which is name below dir and was made by this
+// process, the owner, mode and mtime of e.
+func setMeta(f *os.File, dir int, name string, e *Entry) error {
+	// chown before chmod: it may clear mode bits.
+	if err := e.chown(dir, name); err != nil {
 		return err
 	}
-	return setMTime(dir, name, mtime)
+	if err := unix.Fchmod(int(f.Fd()), e.Mode); err != nil {
+		return err
+	}
+	return setMTime(dir, name, e.MTime)
+}
+
+// chown gives what this process has made as name below dir the owner of e. What is
+// root's belongs to whom the engine runs as.
+func (e *Entry) chown(dir int, name string) error {
+	if e.UID == 0 && e.GID == 0 {
+		return nil
+	}
+	return unix.Fchownat(dir, name, int(e.UID), int(e.GID), unix.AT_SYMLINK_NOFOLLOW)
 }
 
 func setMTime(dir int, name string, mtime int64) error {

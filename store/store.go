@@ -42,7 +42,12 @@ type Entry struct {
 	Size   int64  `json:"size,omitempty"`   // bytes, files only
 	Digest Digest `json:"digest,omitempty"` // of the content, files only
 	Link   string `json:"link,omitempty"`   // target, symlinks only
+	UID    uint32 `json:"uid,omitempty"`    // owner inside a sandbox, MaxID at most; functions see any but root's own as nobody's
+	GID    uint32 `json:"gid,omitempty"`
 }
+
+// MaxID is the highest user or group id of a file: sandboxes have no others.
+const MaxID = 65535
 
 // Tree lists entries sorted by Path; every file's parents are listed.
 type Tree struct {

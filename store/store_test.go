@@ -118,10 +118,10 @@ func statEntry(path string) (Entry, error) {
 	if err := unix.Lstat(path, &st); err != nil {
 		return Entry{}, err
 	}
-	if int(st.Uid) != os.Geteuid() {
-		return Entry{}, fmt.Errorf("%s: owner %d", path, st.Uid)
+	e := Entry{Mode: st.Mode & 0o7777, MTime: st.Mtim.Sec, UID: st.Uid, GID: st.Gid}
+	if euid := os.Geteuid(); euid != 0 && int(st.Uid) == euid && int(st.Gid) == os.Getegid() {
+		e.UID, e.GID = 0, 0 // what is root's belongs to whom the engine runs as
 	}
-	e := Entry{Mode: st.Mode & 0o7777, MTime: st.Mtim.Sec}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		e.Kind = KindDir

@@ -65,6 +65,9 @@ func (t *Tree) check() error {
 		if e.Mode&^0o777 != 0 {
 			return fmt.Errorf("%w: %q has mode %#o", ErrTree, e.Path, e.Mode)
 		}
+		if e.UID > MaxID || e.GID > MaxID {
+			return fmt.Errorf("%w: %q has owner %d:%d", ErrTree, e.Path, e.UID, e.GID)
+		}
 		ok := false
 		switch e.Kind {
 		case KindFile:

@@ -19,9 +19,14 @@ import (
 // not there yet.
 const bufferSize = 256 << 10
 
-// ErrConflict: a path is a directory in one place and something else in
-// another.
-var ErrConflict = errors.New("path is both a directory and something else")
+// Errors of a Writer.
+var (
+	// ErrConflict: a path is a directory in one place and something else in
+	// another.
+	ErrConflict = errors.New("path is both a directory and something else")
+	// ErrOwner: an id is above MaxID.
+	ErrOwner = errors.New("sandboxes have the user and group ids 0 to 65535 only")
+)
 
 // Writer stages one tree. It is for one goroutine. The first error sticks:
 // Commit returns it. Either Commit or Abort must be called; until then nothing
@@ -34,6 +39,8 @@ type Writer struct {
 	entries map[string]Entry
 	staged  map[string]bool // keys in dir
 	buf     []byte
+	uid     uint32 // owner of what is entered
+	gid     uint32
 	err     error
 }
 
@@ -54,16 +61,26 @@ func (s *Store) Create() (*Writer, error) {
 	}, nil
 }
 
+// SetOwner says who owns what is entered from now on, by the ids inside a sandbox:
+// root until then, and every directory that nobody entered. [ErrOwner] above
+// [MaxID].
+func (w *Writer) SetOwner(uid, gid uint32) error {
+	if uid > MaxID || gid > MaxID {
+		return w.fail(fmt.Errorf("owner %d:%d: %w", uid, gid, ErrOwner))
+	}
+	w.uid, w.gid = uid, gid
+	return nil
+}
+
 // File adds a regular file with the bytes of r, read to its end. Of mode only
 // the permission bits count, of mtime the seconds. It replaces a file or symlink
 // of the same path.
 func (w *Writer) File(path string, mode fs.FileMode, mtime time.Time, r io.Reader) error {
-	e := Entry{Path: path, Kind: KindFile, Mode: uint32(mode.Perm()), MTime: mtime.Unix()}
+	e := Entry{Path: path, Kind: KindFile, Mode: uint32(mode.Perm()), MTime: mtime.Unix(), UID: w.uid, GID: w.gid}
 	if err := w.place(e); err != nil {
 		return w.fail(err)
 	}
-	var err error
-	if e.Size, e.Digest, err = w.stage(e.Mode, e.MTime, r); err != nil {
+	if err := w.stage(&e, r); err != nil {
 		return w.fail(fmt.Errorf("store %s: %w", path, err))
 	}
 	w.entries[path] = e
@@ -73,7 +90,7 @@ func (w *Writer) File(path string, mode fs.FileMode, mtime time.Time, r io.Reade
 // Directory adds a directory, or gives one that is there already its mode and
 // mtime.
 func (w *Writer) Directory(path string, mode fs.FileMode, mtime time.Time) error {
-	return w.fail(w.place(Entry{Path: path, Kind: KindDir, Mode: uint32(mode.Perm()), MTime: mtime.Unix()}))
+	return w.fail(w.place(Entry{Path: path, Kind: KindDir, Mode: uint32(mode.Perm()), MTime: mtime.Unix(), UID: w.uid, GID: w.gid}))
 }
 
 // Symlink adds a symlink. The target may be anything: it is resolved inside
@@ -82,7 +99,7 @@ func (w *Writer) Symlink(path, target string, mtime time.Time) error {
 	if err := checkTarget(path, target); err != nil {
 		return w.fail(err)
 	}
-	return w.fail(w.place(Entry{Path: path, Kind: KindSymlink, Link: target, MTime: mtime.Unix()}))
+	return w.fail(w.place(Entry{Path: path, Kind: KindSymlink, Link: target, MTime: mtime.Unix(), UID: w.uid, GID: w.gid}))
 }
 
 // Commit makes the tree durable and returns its digest. The same tree twice is
@@ -209,63 +226,62 @@ func (w *Writer) place(e Entry) error {
 	return nil
 }
 
-// stage reads r to its end and makes sure that its object is in objects/ or
-// staged. Empty files have no object: each image has its own.
-func (w *Writer) stage(mode uint32, mtime int64, r io.Reader) (int64, Digest, error) {
+// stage reads r to its end, sets e's size and digest, and makes sure that its
+// object is in objects/ or staged. Empty files have no object: each image has its
+// own.
+func (w *Writer) stage(e *Entry, r io.Reader) error {
 	n, err := fill(r, w.buf)
 	switch {
 	case err != nil && err != io.EOF: //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
-		return 0, "", err
+		return err
 	case n == 0:
-		return 0, emptyDigest, nil
+		e.Digest = emptyDigest
+		return nil
 	case err == nil:
-		return w.stageLarge(mode, mtime, r)
+		return w.stageLarge(e, r)
 	}
-	d := sumDigest(w.buf[:n])
-	key := objectKey(d, mode, mtime)
-	if w.has(key) {
-		return int64(n), d, nil
+	e.Size, e.Digest = int64(n), sumDigest(w.buf[:n])
+	if w.has(e.key()) {
+		return nil
 	}
 	f, err := w.incoming()
 	if err != nil {
-		return 0, "", err
+		return err
 	}
 	defer f.Close()
 	if _, err := f.Write(w.buf[:n]); err != nil {
-		return 0, "", err
+		return err
 	}
-	return int64(n), d, w.keep(f, key, mode, mtime)
+	return w.keep(f, e)
 }
 
 // stageLarge goes on after the first bytes, which fill w.buf.
-func (w *Writer) stageLarge(mode uint32, mtime int64, r io.Reader) (int64, Digest, error) {
+func (w *Writer) stageLarge(e *Entry, r io.Reader) error {
 	f, err := w.incoming()
 	if err != nil {
-		return 0, "", err
+		return err
 	}
 	defer f.Close()
 	hash := sha256.New()
-	var size int64
 	for n, end := len(w.buf), false; ; {
 		hash.Write(w.buf[:n])
 		if _, err := f.Write(w.buf[:n]); err != nil {
-			return 0, "", err
+			return err
 		}
-		size += int64(n)
+		e.Size += int64(n)
 		if end {
 			break
 		}
 		if n, err = fill(r, w.buf); err != nil && err != io.EOF { //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
-			return 0, "", err
+			return err
 		}
 		end = err == io.EOF //nolint:errorlint // as above
 	}
-	d := Digest(digestPrefix + hex.EncodeToString(hash.Sum(nil)))
-	key := objectKey(d, mode, mtime)
-	if w.has(key) {
-		return size, d, nil // the next incoming file truncates this one
+	e.Digest = Digest(digestPrefix + hex.EncodeToString(hash.Sum(nil)))
+	if w.has(e.key()) {
+		return nil // the next incoming file truncates this one
 	}
-	return size, d, w.keep(f, key, mode, mtime)
+	return w.keep(f, e)
 }
 
 const incomingName = "incoming"
@@ -275,9 +291,9 @@ func (w *Writer) incoming() (*os.File, error) {
 }
 
 // keep gives the finished incoming file its metadata and its key for a name.
-func (w *Writer) keep(f *os.File, key string, mode uint32, mtime int64) error {
-	dir := int(w.dir.Fd())
-	if err := setMeta(f, dir, incomingName, mode, mtime); err != nil {
+func (w *Writer) keep(f *os.File, e *Entry) error {
+	dir, key := int(w.dir.Fd()), e.key()
+	if err := setMeta(f, dir, incomingName, e); err != nil {
 		return err
 	}
 	if err := unix.Renameat(dir, incomingName, dir, key); err != nil {

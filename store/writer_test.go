@@ -178,6 +178,79 @@ func sourceDir(t *testing.T, dir string) {
 	}
 }
 
+// TestOwners: a file of another owner is another object, and has that owner in
+// every image; what is root's is found under the key and the digest it always had.
+func TestOwners(t *testing.T) {
+	requireRoot(t)
+	s := openStore(t, t.TempDir())
+	w, err := s.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Abort()
+	enter := func(dir string) {
+		t.Helper()
+		err := errors.Join(
+			w.Directory(dir, 0o750, testTime),
+			w.File(dir+"/file", 0o640, testTime, strings.NewReader("same")),
+			w.File(dir+"/large", 0o640, testTime, bytes.NewReader(make([]byte, bufferSize+1))),
+			w.File(dir+"/empty", 0o640, testTime, strings.NewReader("")),
+			w.Symlink(dir+"/link", "file", testTime))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	enter("root")
+	if err := w.SetOwner(101, 102); err != nil {
+		t.Fatal(err)
+	}
+	enter("www")
+	if err := w.SetOwner(0, MaxID); err != nil {
+		t.Fatal(err)
+	}
+	enter("nobody")
+	d, err := w.Commit(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The store's own check compares each entry with the disk.
+	rootfs := s.Rootfs(putImage(t, s, "x", "1", d).Digest)
+	for dir, want := range map[string][2]uint32{"root": {0, 0}, "www": {101, 102}, "nobody": {0, MaxID}} {
+		for _, name := range []string{"", "/file", "/large", "/empty", "/link"} {
+			e, err := statEntry(filepath.Join(rootfs, dir+name))
+			if got := [2]uint32{e.UID, e.GID}; err != nil || got != want {
+				t.Errorf("%s%s: owner %v (%v), want %v", dir, name, got, err, want)
+			}
+		}
+	}
+	a, _ := inode(t, filepath.Join(rootfs, "root/file"))
+	b, _ := inode(t, filepath.Join(rootfs, "www/file"))
+	if a == b {
+		t.Error("files of different owners share an inode")
+	}
+
+	old := Entry{Path: "a", Kind: KindFile, Mode: 0o644, MTime: 1, Size: 1, Digest: sumDigest([]byte("x"))}
+	if got, want := old.key(), "3c099aaa35b3ed4e90b989fafb97e3f4e1b11614652fff2a6b7952497bb1519b"; got != want {
+		t.Errorf("key of a file of root's is %s, was %s", got, want)
+	}
+	encoded, err := (&Tree{Entries: []Entry{old}}).encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := sumDigest(encoded), Digest("sha256:9e3f9e89446db2ef370ddac1fe8e1a2de468fc45b606cebce1c68d3e624a28bf"); got != want {
+		t.Errorf("digest of a tree of root's is %s, was %s", got, want)
+	}
+
+	w, err = s.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Abort()
+	if err := w.SetOwner(MaxID+1, 0); !errors.Is(err, ErrOwner) {
+		t.Errorf("SetOwner(%d, 0) = %v, want ErrOwner", MaxID+1, err)
+	}
+}
+
 func TestAddDir(t *testing.T) {
 	for _, scratch := range []bool{false, true} {
 		for _, prefix := range []string{"", "opt/x"} {
