@@ -44,11 +44,13 @@ type Doctor struct {
 	Checks []Check `json:"checks"`
 }
 
-// Image is a committed image as lists show it.
+// Image is a committed image as lists show it. Name and Version are those of
+// the first of Names, empty where it has none.
 type Image struct {
 	Digest  string    `json:"digest"` // "sha256:…"
 	Name    string    `json:"name"`
 	Version string    `json:"version"`
+	Names   []string  `json:"names,omitempty"` // "name:version", all of them
 	Base    string    `json:"base,omitempty"`
 	Kind    string    `json:"kind,omitempty"` // "base", or "tools" of a builder's own; none for a function's
 	Created time.Time `json:"created"`
@@ -71,6 +73,19 @@ type ImageDetails struct {
 	Image
 	Parts  []Part          `json:"parts"`
 	Config json.RawMessage `json:"config,omitempty"`
+}
+
+// TagRequest gives an image one more name.
+type TagRequest struct {
+	Name string `json:"name"` // "name:version", or "name" for version "latest"
+}
+
+// RemovedImage says what became of an image that was to be removed: as it was,
+// with the names that are gone.
+type RemovedImage struct {
+	Image
+	Untagged []string `json:"untagged,omitempty"`
+	Deleted  bool     `json:"deleted"` // the image is gone, too
 }
 
 // Function is a deployed name.

@@ -90,10 +90,29 @@ func (c *Client) Image(ctx context.Context, ref string) (api.ImageDetails, error
 	return get[api.ImageDetails](ctx, c, "/v1/images/"+url.PathEscape(ref), nil)
 }
 
-// RemoveImage removes an image and returns what it was.
-func (c *Client) RemoveImage(ctx context.Context, ref string) (api.Image, error) {
+// TagImage gives an image one more name, "name:version" or "name" for version
+// "latest".
+func (c *Client) TagImage(ctx context.Context, ref, name string) (api.Image, error) {
 	var out api.Image
-	err := c.call(ctx, http.MethodDelete, "/v1/images/"+url.PathEscape(ref), nil, "", nil, &out)
+	body, err := json.Marshal(api.TagRequest{Name: name})
+	if err != nil {
+		return out, err
+	}
+	err = c.call(ctx, http.MethodPost, "/v1/images/"+url.PathEscape(ref)+"/tag", nil, "application/json", bytes.NewReader(body), &out)
+	return out, err
+}
+
+// RemoveOptions adjust RemoveImage.
+type RemoveOptions struct {
+	Force bool // an image with several names may be removed by its digest
+}
+
+// RemoveImage takes a name away, and with an image's last name, or given a
+// digest, the image.
+func (c *Client) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (api.RemovedImage, error) {
+	var out api.RemovedImage
+	q := url.Values{"force": {strconv.FormatBool(o.Force)}}
+	err := c.call(ctx, http.MethodDelete, "/v1/images/"+url.PathEscape(ref), q, "", nil, &out)
 	return out, err
 }
 

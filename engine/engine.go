@@ -24,6 +24,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -283,22 +284,54 @@ func (e *Engine) Images() []*store.Image { return e.cfg.Store.Images() }
 // Image finds an image by name, name:version, digest or a prefix of it.
 func (e *Engine) Image(ref string) (*store.Image, error) { return e.cfg.Store.Image(ref) }
 
-// RemoveImage removes an image that no function uses (store.ErrInUse) and
-// returns what it was.
-func (e *Engine) RemoveImage(ctx context.Context, ref string) (*store.Image, error) {
+// TagImage gives an image one more name, "name:version" or "name" for version
+// "latest", which another image loses. Errors: as of [Engine.Image], and
+// store.ErrName.
+func (e *Engine) TagImage(ctx context.Context, ref, name string) (*store.Image, error) {
 	img, err := e.cfg.Store.Image(ref)
 	if err != nil {
 		return nil, err
 	}
+	return e.cfg.Store.Tag(ctx, img.Digest, name)
+}
+
+// Removed says what became of an image that was to be removed.
+type Removed struct {
+	Image    *store.Image // as it was
+	Untagged []string     // names that are gone
+	Deleted  bool         // so is the image
+}
+
+// RemoveOptions adjust RemoveImage.
+type RemoveOptions struct {
+	Force bool // an image with several names may be removed by its digest
+}
+
+// ErrSeveralNames says that a digest stands for more names than one.
+var ErrSeveralNames = errors.New("image has several names")
+
+// RemoveImage takes an image's name away, and with its last name, or where ref
+// is a digest, the image. What a function or a sandbox uses stays: store.ErrInUse.
+func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (Removed, error) {
+	img, name, err := e.cfg.Store.Find(ref)
+	if err != nil {
+		return Removed{}, err
+	}
+	switch {
+	case name != "" && len(img.Names) > 1:
+		return Removed{Image: img, Untagged: []string{name}}, e.cfg.Store.Untag(ctx, name)
+	case len(img.Names) > 1 && !o.Force:
+		return Removed{}, fmt.Errorf("remove image %s: %w: %s", ref, ErrSeveralNames, strings.Join(img.Names, ", "))
+	}
 	for _, b := range e.boxes.all() {
 		if b.digest == img.Digest {
-			return nil, fmt.Errorf("remove image %s: sandbox %s runs it: %w", ref, b.id, store.ErrInUse)
+			return Removed{}, fmt.Errorf("remove image %s: sandbox %s runs it: %w", ref, b.id, store.ErrInUse)
 		}
 	}
 	if image.IsShellRoot(img) && e.shells.uses(img) {
-		return nil, fmt.Errorf("remove image %s: runtime shells of deployed functions run it: %w", ref, store.ErrInUse)
+		return Removed{}, fmt.Errorf("remove image %s: runtime shells of deployed functions run it: %w", ref, store.ErrInUse)
 	}
-	return img, e.cfg.Store.RemoveImage(ctx, img.Digest)
+	return Removed{Image: img, Untagged: img.Names, Deleted: true}, e.cfg.Store.RemoveImage(ctx, img.Digest)
 }
 
 // Function is what lists and inspections show of a deployed function.

@@ -355,7 +355,7 @@ func TestShellRedeployAndRemove(t *testing.T) {
 		return r.roots() == 1 && !slices.ContainsFunc(r.waiting(), func(pid int) bool { return slices.Contains(old, pid) })
 	})
 	for _, img := range r.Images() {
-		if _, err := r.RemoveImage(t.Context(), string(img.Digest)); image.IsShellRoot(img) && !errors.Is(err, store.ErrInUse) {
+		if _, err := r.RemoveImage(t.Context(), string(img.Digest), RemoveOptions{}); image.IsShellRoot(img) && !errors.Is(err, store.ErrInUse) {
 			t.Errorf("the root of parked shells was removed: %v", err)
 		}
 	}

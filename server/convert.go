@@ -27,7 +27,7 @@ func imageOf(img *store.Image) api.Image {
 	}
 	_ = json.Unmarshal(img.Config, &config) // a foreign configuration has no base to show
 	return api.Image{
-		Digest: string(img.Digest), Name: img.Name, Version: img.Version, Base: config.Base, Kind: config.Labels[image.LabelKind],
+		Digest: string(img.Digest), Name: img.Name, Version: img.Version, Names: img.Names, Base: config.Base, Kind: config.Labels[image.LabelKind],
 		Created: img.Created.UTC(), Size: img.Size, Files: img.Files,
 	}
 }

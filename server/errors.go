@@ -74,6 +74,10 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		return http.StatusUnprocessableEntity, api.CodeNotFunction, "deploy an image that was built from a template"
 	case errors.Is(err, store.ErrInUse):
 		return http.StatusConflict, api.CodeInUse, "remove the function or stop the sandbox that uses it first"
+	case errors.Is(err, engine.ErrSeveralNames):
+		return http.StatusConflict, api.CodeInUse, "give the name to take away, or remove the image with all of its names (--force)"
+	case errors.Is(err, store.ErrName):
+		return http.StatusBadRequest, api.CodeBadRequest, "write it as NAME, NAME:VERSION or HOST:PORT/PATH/NAME:VERSION"
 	case errors.Is(err, store.ErrAmbiguous):
 		return http.StatusConflict, api.CodeAmbiguous, "give more characters of the digest"
 

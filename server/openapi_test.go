@@ -67,6 +67,8 @@ func TestOpenAPI(t *testing.T) {
 		api.Doctor{},
 		api.Image{},
 		api.Part{},
+		api.TagRequest{},
+		api.RemovedImage{},
 		api.ImageDetails{},
 		api.Function{},
 		api.FunctionDetails{},

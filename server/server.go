@@ -31,7 +31,8 @@ type Engine interface {
 
 	Images() []*store.Image
 	Image(ref string) (*store.Image, error)
-	RemoveImage(ctx context.Context, ref string) (*store.Image, error)
+	TagImage(ctx context.Context, ref, name string) (*store.Image, error)
+	RemoveImage(ctx context.Context, ref string, o engine.RemoveOptions) (engine.Removed, error)
 
 	Deploy(ctx context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error)
 	Functions() []*engine.Function
@@ -91,6 +92,7 @@ func (s *server) routes() []route {
 		{"GET", "/v1/images", s.images},
 		{"GET", "/v1/images/{ref}", s.image},
 		{"DELETE", "/v1/images/{ref}", s.removeImage},
+		{"POST", "/v1/images/{ref}/tag", s.tagImage},
 		{"GET", "/v1/functions", s.functions},
 		{"POST", "/v1/functions", s.deploy},
 		{"GET", "/v1/functions/{name}", s.function},
@@ -188,12 +190,29 @@ func (s *server) image(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, api.ImageDetails{Image: imageOf(img), Parts: list(img.Parts, partOf), Config: img.Config})
 }
 
-func (s *server) removeImage(w http.ResponseWriter, r *http.Request) error {
-	img, err := s.engine.RemoveImage(r.Context(), r.PathValue("ref"))
+func (s *server) tagImage(w http.ResponseWriter, r *http.Request) error {
+	var req api.TagRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	img, err := s.engine.TagImage(r.Context(), r.PathValue("ref"), req.Name)
 	if err != nil {
 		return err
 	}
 	return reply(w, http.StatusOK, imageOf(img))
+}
+
+// removeImage answers DELETE /v1/images/{ref}?force=.
+func (s *server) removeImage(w http.ResponseWriter, r *http.Request) error {
+	force, err := queryBool(r.URL.Query().Get("force"))
+	if err != nil {
+		return badRequest("force: %v", err)
+	}
+	gone, err := s.engine.RemoveImage(r.Context(), r.PathValue("ref"), engine.RemoveOptions{Force: force})
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, api.RemovedImage{Image: imageOf(gone.Image), Untagged: gone.Untagged, Deleted: gone.Deleted})
 }
 
 func (s *server) functions(w http.ResponseWriter, _ *http.Request) error {

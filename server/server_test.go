@@ -133,7 +133,7 @@ func TestRoundTrip(t *testing.T) {
 	if f, err := c.Function(ctx, "hello"); err != nil || f.ImageRef != "hello:latest" || len(f.Config) == 0 {
 		t.Errorf("Function = %+v, %v", f, err)
 	}
-	if _, err := c.RemoveImage(ctx, "hello"); code(err) != api.CodeInUse {
+	if _, err := c.RemoveImage(ctx, "hello", client.RemoveOptions{}); code(err) != api.CodeInUse {
 		t.Errorf("RemoveImage of a used image: %v, want %s", err, api.CodeInUse)
 	}
 	if _, err := c.Deploy(ctx, api.DeployRequest{Image: "hello", Name: "second"}); err != nil {
@@ -161,8 +161,21 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("RemoveFunction: %v", err)
 		}
 	}
-	if _, err := c.RemoveImage(ctx, "hello"); err != nil {
-		t.Errorf("RemoveImage: %v", err)
+	tagged, err := c.TagImage(ctx, "hello", "localhost:5000/team/hello")
+	if err != nil || len(tagged.Names) != 2 {
+		t.Errorf("TagImage = %+v, %v", tagged, err)
+	}
+	if _, err := c.TagImage(ctx, "hello", "a//b"); code(err) != api.CodeBadRequest {
+		t.Errorf("TagImage with a bad name: %v, want %s", err, api.CodeBadRequest)
+	}
+	if _, err := c.RemoveImage(ctx, tagged.Digest, client.RemoveOptions{}); code(err) != api.CodeInUse {
+		t.Errorf("RemoveImage of two names by digest: %v, want %s", err, api.CodeInUse)
+	}
+	if gone, err := c.RemoveImage(ctx, "localhost:5000/team/hello", client.RemoveOptions{}); err != nil || gone.Deleted || len(gone.Untagged) != 1 {
+		t.Errorf("RemoveImage of one name = %+v, %v", gone, err)
+	}
+	if gone, err := c.RemoveImage(ctx, "hello", client.RemoveOptions{}); err != nil || !gone.Deleted {
+		t.Errorf("RemoveImage = %+v, %v", gone, err)
 	}
 	if base, err := c.Base(ctx, "node", func(api.Event) {}); err != nil || base.Image.Name != "node" {
 		t.Errorf("Base = %+v, %v", base, err)

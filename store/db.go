@@ -57,6 +57,18 @@ CREATE TABLE tenants (
 	id   INTEGER PRIMARY KEY AUTOINCREMENT, -- AUTOINCREMENT: never reused
 	name TEXT NOT NULL UNIQUE
 ) STRICT;
+`, `
+-- An image may have several names.
+CREATE TABLE names (
+	name    TEXT NOT NULL,
+	version TEXT NOT NULL,
+	image   TEXT NOT NULL REFERENCES images ON DELETE CASCADE,
+	PRIMARY KEY (name, version)
+) STRICT, WITHOUT ROWID;
+INSERT INTO names SELECT name, version, image FROM tags;
+DROP TABLE tags;
+ALTER TABLE names RENAME TO tags;
+CREATE INDEX tags_image ON tags (image);
 `}
 
 // snapshot is all metadata, immutable once published.
@@ -189,23 +201,37 @@ func (t *tx) putImage(img *Image, manifest []byte) error {
 	return nil
 }
 
-// putTag moves the name to the image; the one that had it stays without.
+// putTag moves the name to the image; the one that had it goes on without.
 func (t *tx) putTag(k tag, d Digest) error {
 	if _, err := t.sql.Exec(`INSERT INTO tags VALUES (?, ?, ?)
 		ON CONFLICT (name, version) DO UPDATE SET image = excluded.image`, k.name, k.version, d); err != nil {
 		return err
 	}
-	t.name(t.next.tags[k], tag{})
+	t.unname(k)
 	t.next.tags[k] = d
-	t.name(d, k)
+	if old := t.next.byDigest[d]; old != nil {
+		img := *old
+		img.setNames(append(slices.Clone(old.Names), k.String()))
+		t.next.byDigest[d] = &img
+	}
 	return nil
 }
 
-// name shows the image under another name.
-func (t *tx) name(d Digest, k tag) {
+func (t *tx) removeTag(k tag) error {
+	if _, err := t.sql.Exec(`DELETE FROM tags WHERE name = ? AND version = ?`, k.name, k.version); err != nil {
+		return err
+	}
+	t.unname(k)
+	return nil
+}
+
+// unname takes a name off the image that has it.
+func (t *tx) unname(k tag) {
+	d := t.next.tags[k]
+	delete(t.next.tags, k)
 	if old := t.next.byDigest[d]; old != nil {
 		img := *old
-		img.Name, img.Version = k.name, k.version
+		img.setNames(slices.DeleteFunc(slices.Clone(old.Names), func(name string) bool { return name == k.String() }))
 		t.next.byDigest[d] = &img
 	}
 }
@@ -399,7 +425,7 @@ func (s *Store) readSnapshot() (*snapshot, error) {
 		if err := json.Unmarshal([]byte(manifest), &img.Manifest); err != nil {
 			return fmt.Errorf("%w: image %s: %w", errCorrupt, img.Digest, err)
 		}
-		img.Name, img.Version = "", "" // until a tag gives them back
+		img.Built = tag{img.Name, img.Version}.String()
 		img.Created = time.Unix(0, created).UTC()
 		n.byDigest[img.Digest] = &img
 		return nil
@@ -415,12 +441,15 @@ func (s *Store) readSnapshot() (*snapshot, error) {
 		}
 		n.tags[k] = d
 		if img := n.byDigest[d]; img != nil {
-			img.Name, img.Version = k.name, k.version
+			img.Names = append(img.Names, k.String())
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
+	}
+	for _, img := range n.byDigest {
+		img.setNames(img.Names)
 	}
 	err = s.each(`SELECT key, part FROM parts`, func(scan scanFunc) error {
 		var key, part string

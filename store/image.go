@@ -85,7 +85,8 @@ func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
 	if snap.byDigest[d] != nil && snap.tags[k] == d {
 		return snap.byDigest[d], nil
 	}
-	img := &Image{Manifest: m, Digest: d, Created: time.Now().UTC().Round(0)}
+	img := &Image{Manifest: m, Built: k.String(), Digest: d, Created: time.Now().UTC().Round(0)}
+	img.setNames(nil) // until it is tagged
 	var staged string
 	if snap.byDigest[d] == nil {
 		staged = "image-" + strconv.FormatUint(s.serial.Add(1), 10)
@@ -292,49 +293,16 @@ func (s *Store) linkEntry(root int, e *Entry) error {
 	}
 }
 
-// Images returns all images, newest first, without touching the disk. Name and
-// Version are empty where another image has taken them over.
+// Images returns all images, newest first, without touching the disk.
 func (s *Store) Images() []*Image { return s.snap.Load().images }
 
 // Image finds an image by "name" (its version "latest", else the newest),
-// "name:version", digest, or a digest cut to at least 6 digits, with or
-// without "sha256:". Errors: fs.ErrNotExist, ErrAmbiguous.
+// "name:version", digest, a digest cut to at least 6 digits, with or without
+// "sha256:", or "name@sha256:…", which is the digest of an image of that name.
+// Errors: fs.ErrNotExist, ErrAmbiguous, ErrName.
 func (s *Store) Image(ref string) (*Image, error) {
-	snap := s.snap.Load()
-	if name, version, ok := strings.Cut(ref, ":"); ok && name != "sha256" {
-		if img := snap.byDigest[snap.tags[tag{name, version}]]; img != nil {
-			return img, nil
-		}
-		return nil, fmt.Errorf("image %q: %w", ref, fs.ErrNotExist)
-	}
-	if img := snap.byDigest[snap.tags[tag{ref, "latest"}]]; img != nil {
-		return img, nil
-	}
-	for _, img := range snap.images {
-		if img.Name == ref && ref != "" {
-			return img, nil
-		}
-	}
-	if img := snap.byDigest[Digest(ref)]; img != nil {
-		return img, nil
-	}
-	cut := strings.TrimPrefix(ref, digestPrefix)
-	if len(cut) < minPrefix || !isHex(cut) {
-		return nil, fmt.Errorf("image %q: %w", ref, fs.ErrNotExist)
-	}
-	var found *Image
-	for _, img := range snap.images {
-		if strings.HasPrefix(img.Digest.hex(), cut) {
-			if found != nil {
-				return nil, fmt.Errorf("image %q: %w: %s and %s", ref, ErrAmbiguous, found.Digest, img.Digest)
-			}
-			found = img
-		}
-	}
-	if found == nil {
-		return nil, fmt.Errorf("image %q: %w", ref, fs.ErrNotExist)
-	}
-	return found, nil
+	img, _, err := s.Find(ref)
+	return img, err
 }
 
 // Rootfs returns the directory of an image's tree. It must be mounted

@@ -178,9 +178,9 @@ func TestImageReferences(t *testing.T) {
 		{ref: string(v2.Digest)[:20], want: v2.Digest},
 		{ref: v1.Digest.hex()[:8], want: hexName.Digest}, // a name goes before a digest
 		{ref: v1.Digest.hex()[:9], want: v1.Digest},
-		{ref: "", err: fs.ErrNotExist},
+		{ref: "", err: ErrName},
 		{ref: "app:3", err: fs.ErrNotExist},
-		{ref: "app:", err: fs.ErrNotExist},
+		{ref: "app:", err: ErrName},
 		{ref: "none", err: fs.ErrNotExist},
 		{ref: "sha256:", err: fs.ErrNotExist},
 		{ref: v2.Digest.hex()[:5], err: fs.ErrNotExist},

@@ -30,7 +30,8 @@ type index struct {
 type indexed struct {
 	Digest  Digest    `json:"digest"`
 	Created time.Time `json:"created"`
-	Tagged  bool      `json:"tagged"` // its manifest's name and version mean it
+	Names   []string  `json:"names,omitempty"`  // "name:version"
+	Tagged  bool      `json:"tagged,omitempty"` // its manifest's name means it: instead of Names before an image could have several
 }
 
 func (s *Store) writeIndex(n *snapshot) error {
@@ -39,7 +40,7 @@ func (s *Store) writeIndex(n *snapshot) error {
 		Functions: n.functionList,
 	}
 	for _, img := range n.images {
-		x.Images = append(x.Images, indexed{img.Digest, img.Created, img.Name != ""})
+		x.Images = append(x.Images, indexed{Digest: img.Digest, Created: img.Created, Names: img.Names})
 	}
 	b, err := json.Marshal(x)
 	if err != nil {
@@ -90,17 +91,19 @@ func (s *Store) rebuild(t *tx) error {
 			s.log.Error("image cannot be rebuilt: dropped", "image", name, "error", err)
 			continue
 		}
-		k := tag{img.Name, img.Version}
+		k := splitName(img.Built)
 		i, ok := known[img.Digest]
 		if ok {
 			img.Created = i.Created
 		}
-		img.Name, img.Version = "", ""
+		if i.Tagged {
+			i.Names = append(i.Names, img.Built)
+		}
 		if err := t.putImage(img, manifest); err != nil {
 			return err
 		}
-		if i.Tagged {
-			if err := t.putTag(k, img.Digest); err != nil {
+		for _, name := range i.Names {
+			if err := t.putTag(splitName(name), img.Digest); err != nil {
 				return err
 			}
 		}
@@ -148,6 +151,8 @@ func (s *Store) readImage(name string) (*Image, []byte, error) {
 	if err := decodeStrict(b, &img.Manifest); err != nil {
 		return nil, nil, err
 	}
+	img.Built = tag{img.Name, img.Version}.String()
+	img.setNames(nil) // until a tag gives them back
 	st, err := os.Lstat(filepath.Join(dir, "manifest.json"))
 	if err != nil {
 		return nil, nil, err

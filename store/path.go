@@ -67,13 +67,18 @@ func join(prefix, p string) string {
 }
 
 // checkName accepts the name or version of an image: text that can stand in
-// "name:version" and on a command line.
+// "name:version" and on a command line. A name may begin with a registry's host
+// and port. The builder's own names need not be in the grammar of registries.
 func checkName(what, s string) error {
 	if s == "" || len(s) > maxName || s == "sha256" || !utf8.ValidString(s) {
 		return fmt.Errorf("%w: %s %q", ErrPath, what, s)
 	}
-	if i := strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r == ':' || r == '@' }); i >= 0 {
-		return fmt.Errorf("%w: %s %q holds %q", ErrPath, what, s, s[i])
+	rest := s
+	if what == "image name" {
+		rest = s[len(portPattern.FindString(s)):]
+	}
+	if i := strings.IndexFunc(rest, func(r rune) bool { return r <= ' ' || r == 0x7f || r == ':' || r == '@' }); i >= 0 {
+		return fmt.Errorf("%w: %s %q holds %q", ErrPath, what, s, rest[i])
 	}
 	return nil
 }

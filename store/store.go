@@ -73,9 +73,11 @@ type Manifest struct {
 }
 
 // Image is a committed manifest with what lists show of it. Name and Version
-// are empty where another image has taken them over.
+// are those of Names[0], empty where there is none.
 type Image struct {
 	Manifest
+	Names   []string  `json:"names"` // "name:version", sorted, but Built first where the image still has it
+	Built   string    `json:"built"` // "name:version" of its manifest, which another image may have taken over
 	Digest  Digest    `json:"digest"`
 	Created time.Time `json:"created"`
 	Size    int64     `json:"size"`  // bytes of all files

@@ -114,7 +114,7 @@ func (c *cli) completeImages(cmd *cobra.Command, _ []string, _ string) ([]string
 	}
 	var names []string
 	for _, img := range images {
-		names = append(names, img.Name+":"+img.Version)
+		names = append(names, img.Names...)
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

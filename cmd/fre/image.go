@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
 )
 
 // toolsKind is the kind of images that lists hide.
@@ -21,7 +23,7 @@ func (c *cli) imagesCommand() *cobra.Command {
 
 func (c *cli) imageCommand() *cobra.Command {
 	cmd := group(&cobra.Command{Use: "image", Short: "Work with images"})
-	cmd.AddCommand(c.imageList("ls [NAME]", "List images"), c.imageRemove(), c.imageInspect())
+	cmd.AddCommand(c.imageList("ls [NAME]", "List images"), c.imageTag(), c.imageRemove(), c.imageInspect())
 	return cmd
 }
 
@@ -37,6 +39,7 @@ func (c *cli) imageList(use, short string) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			images = byName(images)
 			if len(names) > 0 {
 				kept := images[:0]
 				for _, img := range images {
@@ -66,21 +69,62 @@ func (c *cli) imageList(use, short string) *cobra.Command {
 	return cmd
 }
 
-func (c *cli) imageRemove() *cobra.Command {
+// byName has an image once for each of its names.
+func byName(images []api.Image) []api.Image {
+	out := make([]api.Image, 0, len(images))
+	for _, img := range images {
+		if len(img.Names) < 2 {
+			out = append(out, img)
+			continue
+		}
+		for _, name := range img.Names {
+			colon := strings.LastIndexByte(name, ':')
+			img.Name, img.Version = name[:colon], name[colon+1:]
+			out = append(out, img)
+		}
+	}
+	return out
+}
+
+func (c *cli) imageTag() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm IMAGE...", Short: "Remove images", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: "tag IMAGE NAME[:VERSION]", Short: "Give an image one more name", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: c.completeImages,
+		Long: `Give an image one more name. The version is "latest" where none is given; an
+image that has the name already loses it. The name may begin with a registry's
+host and port: localhost:5000/team/app:1.2.`,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			_, err := cl.TagImage(cmd.Context(), names[0], names[1])
+			return err
+		},
+	}
+}
+
+func (c *cli) imageRemove() *cobra.Command {
+	var o client.RemoveOptions
+	cmd := &cobra.Command{
+		Use: "rm IMAGE...", Short: "Remove names of images, and images with their last name", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
 			return each(refs, func(ref string) error {
-				img, err := cl.RemoveImage(cmd.Context(), ref)
-				if err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s:%s %s\n", img.Name, img.Version, img.Digest)
+				gone, err := cl.RemoveImage(cmd.Context(), ref, o)
+				if err != nil {
+					return err
 				}
-				return err
+				for _, name := range gone.Untagged {
+					fmt.Fprintf(cmd.OutOrStdout(), "untagged %s\n", name)
+				}
+				if gone.Deleted {
+					fmt.Fprintf(cmd.OutOrStdout(), "deleted %s\n", gone.Digest)
+				}
+				return nil
 			})
 		},
 	}
+	cmd.Flags().BoolVarP(&o.Force, "force", "f", false, "given a digest, remove the image with all of its names")
+	return cmd
 }
 
 func (c *cli) imageInspect() *cobra.Command {

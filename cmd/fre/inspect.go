@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -68,7 +69,7 @@ func lookUp(ctx context.Context, cl *client.Client, boxes []api.Sandbox, name st
 	if err != nil && !isCode(err, api.CodeNotFound) && !isCode(err, api.CodeAmbiguous) {
 		return nil, err
 	}
-	whole := err == nil && (img.Name == name || img.Name+":"+img.Version == name || img.Digest == name)
+	whole := err == nil && (img.Name == name || slices.Contains(img.Names, name) || img.Digest == name)
 	switch {
 	case whole || err == nil && len(begin) == 0:
 		return img, nil

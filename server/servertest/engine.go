@@ -106,6 +106,8 @@ func (e *Engine) Base(_ context.Context, name string, report func(image.Event)) 
 
 func (e *Engine) add(img *store.Image, t *image.Template, sum []byte) *store.Image {
 	img.Name, img.Version, img.Digest = t.ID, t.Version, store.Digest(fmt.Sprintf("sha256:%x", sum))
+	img.Built = img.Name + ":" + img.Version
+	img.Names = []string{img.Built}
 	img.Parts = []store.Part{{Kind: "base", Name: t.Base, Tree: img.Digest}}
 	config := image.Config{Base: t.Base, Handler: t.Handler, Args: []string{"/opt/fre/main"}, Protocol: image.ProtocolChannel, Tenant: t.Tenant}
 	if t.Handler == "" {
@@ -140,7 +142,7 @@ func (e *Engine) Image(ref string) (*store.Image, error) {
 	for _, img := range e.Images() {
 		hex := strings.TrimPrefix(string(img.Digest), "sha256:")
 		switch {
-		case img.Name+":"+img.Version == ref, img.Name == ref, string(img.Digest) == ref:
+		case slices.Contains(img.Names, ref), slices.Contains(img.Names, ref+":latest"), img.Name == ref, string(img.Digest) == ref:
 			return img, nil
 		case len(ref) >= 6 && strings.HasPrefix(hex, strings.TrimPrefix(ref, "sha256:")):
 			found = append(found, img)
@@ -155,21 +157,57 @@ func (e *Engine) Image(ref string) (*store.Image, error) {
 	return nil, fmt.Errorf("image %q: %w", ref, store.ErrAmbiguous)
 }
 
-// RemoveImage removes an image no function uses.
-func (e *Engine) RemoveImage(_ context.Context, ref string) (*store.Image, error) {
+// TagImage gives an image one more name, which no other image may have.
+func (e *Engine) TagImage(_ context.Context, ref, name string) (*store.Image, error) {
+	r, err := store.ParseReference(name)
+	if err == nil {
+		err = r.Check()
+	}
+	if err != nil {
+		return nil, err
+	}
 	img, err := e.Image(ref)
 	if err != nil {
 		return nil, err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, f := range e.functions {
-		if f.Image == img.Digest {
-			return nil, fmt.Errorf("remove image %s: function %s uses it: %w", ref, f.Name, store.ErrInUse)
+	tagged := *img
+	tagged.Names = append(slices.Clone(img.Names), r.Name+":"+cmp.Or(r.Version, "latest"))
+	e.images[slices.Index(e.images, img)] = &tagged
+	return &tagged, nil
+}
+
+// RemoveImage takes a name away, and with the last the image, which no function
+// may use.
+func (e *Engine) RemoveImage(_ context.Context, ref string, o engine.RemoveOptions) (engine.Removed, error) {
+	img, err := e.Image(ref)
+	if err != nil {
+		return engine.Removed{}, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at := slices.Index(e.images, img)
+	if len(img.Names) > 1 {
+		for i, name := range img.Names {
+			if ref == name || ref+":latest" == name || ref == name[:strings.LastIndexByte(name, ':')] {
+				left := *img
+				left.Names = slices.Delete(slices.Clone(img.Names), i, i+1)
+				e.images[at] = &left
+				return engine.Removed{Image: img, Untagged: []string{name}}, nil
+			}
+		}
+		if !o.Force {
+			return engine.Removed{}, fmt.Errorf("remove image %s: %w: %s", ref, engine.ErrSeveralNames, strings.Join(img.Names, ", "))
 		}
 	}
-	e.images = slices.DeleteFunc(e.images, func(other *store.Image) bool { return other == img })
-	return img, nil
+	for _, f := range e.functions {
+		if f.Image == img.Digest {
+			return engine.Removed{}, fmt.Errorf("remove image %s: function %s uses it: %w", ref, f.Name, store.ErrInUse)
+		}
+	}
+	e.images = slices.Delete(e.images, at, at+1)
+	return engine.Removed{Image: img, Untagged: img.Names, Deleted: true}, nil
 }
 
 // Deploy makes a function with one idle sandbox and one log line.

@@ -1,0 +1,237 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// ErrName is wrapped by every refusal of an image's name or reference.
+var ErrName = errors.New("invalid image name")
+
+// The grammar of names that are given from outside, that of the OCI
+// distribution specification and of docker (github.com/distribution/reference):
+// registry host and port, path components, version (a tag there).
+var (
+	hostPattern    = regexp.MustCompile(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?$`)
+	pathPattern    = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*$`)
+	versionPattern = regexp.MustCompile(`^[\w][\w.-]{0,127}$`)
+	portPattern    = regexp.MustCompile(`^[^/:@\s]+:[0-9]{1,5}/`)
+)
+
+// Reference is a reference to an image taken apart. Digest may be cut to as few
+// as 6 digits and lack its "sha256:" where nothing stands before it.
+type Reference struct {
+	Name    string // with the registry's host and port where it has one
+	Version string // "" where the reference has none
+	Digest  Digest // of "name@sha256:…"; else empty
+}
+
+// ParseReference takes "name", "name:version", "name@sha256:…" or both apart,
+// where name may begin with a registry's host and port
+// ("localhost:5000/team/app:1.2"). What follows the last colon after the last
+// slash is the version. Whether the name is one that [Store.Tag] would give is
+// [Reference.Check]'s to say. Errors: ErrName.
+func ParseReference(ref string) (Reference, error) {
+	r := Reference{Name: ref}
+	if name, digest, ok := strings.Cut(ref, "@"); ok {
+		r.Name, r.Digest = name, Digest(digest)
+		if err := r.Digest.check(); err != nil {
+			return Reference{}, fmt.Errorf("%w %q: %w", ErrName, ref, err)
+		}
+	}
+	slash := strings.LastIndexByte(r.Name, '/')
+	if i := strings.LastIndexByte(r.Name, ':'); i > slash {
+		r.Name, r.Version = r.Name[:i], r.Name[i+1:]
+		if r.Version == "" {
+			return Reference{}, fmt.Errorf("%w %q: nothing follows the colon", ErrName, ref)
+		}
+	}
+	if r.Name == "" {
+		return Reference{}, fmt.Errorf("%w %q: there is no name in it", ErrName, ref)
+	}
+	return r, nil
+}
+
+// Check refuses what is no name in the grammar of registries and docker.
+// Errors: ErrName.
+func (r Reference) Check() error {
+	components := strings.Split(r.Name, "/")
+	if len(components) > 1 && isHost(components[0]) {
+		if !hostPattern.MatchString(components[0]) {
+			return fmt.Errorf("%w %q: %q is no registry's host", ErrName, r.Name, components[0])
+		}
+		components = components[1:]
+	}
+	for _, c := range components {
+		if !pathPattern.MatchString(c) {
+			return fmt.Errorf("%w %q: use lower-case letters and digits, with single dots, underscores or dashes between them, and slashes", ErrName, r.Name)
+		}
+	}
+	switch {
+	case len(r.Name) > maxName:
+		return fmt.Errorf("%w: %.40q… is longer than %d bytes", ErrName, r.Name, maxName)
+	case len(components) == 1 && len(r.Name) == 64 && isHex(r.Name), r.Name == "sha256":
+		return fmt.Errorf("%w %q: it could be meant as a digest", ErrName, r.Name)
+	case r.Version != "" && !versionPattern.MatchString(r.Version):
+		return fmt.Errorf("%w: version %q: use up to 128 letters, digits, dots, underscores and dashes, beginning with none of the latter two", ErrName, r.Version)
+	}
+	return nil
+}
+
+// isHost tells a registry's host from the first component of a path as docker
+// does.
+func isHost(component string) bool {
+	return strings.ContainsAny(component, ".:") || component == "localhost" || strings.ToLower(component) != component
+}
+
+// String is the reference as it is written.
+func (r Reference) String() string {
+	s := r.Name
+	if r.Version != "" {
+		s += ":" + r.Version
+	}
+	if r.Digest != "" {
+		s += "@" + string(r.Digest)
+	}
+	return s
+}
+
+// splitName takes "name:version" apart.
+func splitName(name string) tag {
+	i := strings.LastIndexByte(name, ':')
+	return tag{name[:max(i, 0)], name[i+1:]}
+}
+
+func (k tag) String() string { return k.name + ":" + k.version }
+
+// setNames gives the image its names: sorted, the one it was made under first.
+func (img *Image) setNames(names []string) {
+	slices.Sort(names)
+	if i, own := slices.BinarySearch(names, img.Built); own {
+		copy(names[1:i+1], names[:i])
+		names[0] = img.Built
+	}
+	img.Names, img.Name, img.Version = nil, "", ""
+	if len(names) > 0 {
+		k := splitName(names[0])
+		img.Names, img.Name, img.Version = names, k.name, k.version
+	}
+}
+
+// Tag gives the image of that digest one more name, "name:version" or "name" for
+// version "latest"; the image that had it loses it. Errors: ErrName for what is
+// no name in the grammar of registries, fs.ErrNotExist.
+func (s *Store) Tag(ctx context.Context, d Digest, name string) (*Image, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	r, err := ParseReference(name)
+	if err == nil {
+		err = r.Check()
+	}
+	if err == nil && r.Digest != "" {
+		err = fmt.Errorf("%w %q: a name cannot hold a digest", ErrName, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tag %s: %w", d, err)
+	}
+	if r.Version == "" {
+		r.Version = "latest"
+	}
+	k := tag{r.Name, r.Version}
+	if snap := s.snap.Load(); snap.byDigest[d] != nil && snap.tags[k] == d {
+		return snap.byDigest[d], nil
+	}
+	err = s.update(true, func(t *tx) error {
+		if t.next.byDigest[d] == nil {
+			return fs.ErrNotExist
+		}
+		return t.putTag(k, d)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tag %s as %s: %w", d, k, err)
+	}
+	return s.snap.Load().byDigest[d], nil
+}
+
+// Untag takes the name "name:version" from the image that has it, which stays,
+// without a name if that was its last. Errors: fs.ErrNotExist.
+func (s *Store) Untag(ctx context.Context, name string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	k := splitName(name)
+	err := s.updateFreeing(true, func(t *tx) error {
+		if t.next.tags[k] == "" {
+			return fs.ErrNotExist
+		}
+		return t.removeTag(k)
+	})
+	if err != nil {
+		return fmt.Errorf("untag %s: %w", name, err)
+	}
+	return nil
+}
+
+// Find is [Store.Image] that also says by which name, "name:version", it found
+// the image; "" where ref is a digest.
+func (s *Store) Find(ref string) (img *Image, name string, err error) {
+	snap := s.snap.Load()
+	if img := snap.byDigest[Digest(ref)]; img != nil {
+		return img, "", nil
+	}
+	unknown := func() (*Image, string, error) {
+		return nil, "", fmt.Errorf("image %q: %w", ref, fs.ErrNotExist)
+	}
+	cut, prefixed := strings.CutPrefix(ref, digestPrefix)
+	if !prefixed {
+		r, err := ParseReference(ref)
+		if err != nil {
+			return nil, "", fmt.Errorf("image %q: %w", ref, err)
+		}
+		if r.Digest != "" {
+			img := snap.byDigest[r.Digest]
+			if img == nil || !slices.ContainsFunc(img.Names, func(name string) bool { return splitName(name).name == r.Name }) {
+				return unknown()
+			}
+			return img, "", nil
+		}
+		if r.Version != "" {
+			if img := snap.byDigest[snap.tags[tag{r.Name, r.Version}]]; img != nil {
+				return img, ref, nil
+			}
+			return unknown()
+		}
+		if img := snap.byDigest[snap.tags[tag{r.Name, "latest"}]]; img != nil {
+			return img, r.Name + ":latest", nil
+		}
+		for _, img := range snap.images {
+			for _, name := range img.Names {
+				if splitName(name).name == ref {
+					return img, name, nil
+				}
+			}
+		}
+	}
+	if len(cut) < minPrefix || !isHex(cut) {
+		return unknown()
+	}
+	for _, other := range snap.images {
+		if !strings.HasPrefix(other.Digest.hex(), cut) {
+			continue
+		}
+		if img != nil {
+			return nil, "", fmt.Errorf("image %q: %w: %s and %s", ref, ErrAmbiguous, img.Digest, other.Digest)
+		}
+		img = other
+	}
+	if img == nil {
+		return unknown()
+	}
+	return img, "", nil
+}

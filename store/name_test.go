@@ -1,0 +1,259 @@
+package store
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParseReference(t *testing.T) {
+	d := "sha256:" + strings.Repeat("0123456789abcdef", 4)
+	for _, test := range []struct {
+		ref   string
+		want  Reference
+		parse bool // it can be taken apart
+		check bool // and its name be given
+	}{
+		{"app", Reference{Name: "app"}, true, true},
+		{"app:1.2", Reference{Name: "app", Version: "1.2"}, true, true},
+		{"team/app", Reference{Name: "team/app"}, true, true},
+		{"localhost:5000/team/app", Reference{Name: "localhost:5000/team/app"}, true, true},
+		{"localhost:5000/team/app:1.2", Reference{Name: "localhost:5000/team/app", Version: "1.2"}, true, true},
+		{"registry.example.org/a/b/c:v1", Reference{Name: "registry.example.org/a/b/c", Version: "v1"}, true, true},
+		{"[fe80::1]:5000/app:1", Reference{Name: "[fe80::1]:5000/app", Version: "1"}, true, true},
+		{"app@" + d, Reference{Name: "app", Digest: Digest(d)}, true, true},
+		{"app:1@" + d, Reference{Name: "app", Version: "1", Digest: Digest(d)}, true, true},
+		{"a__b-c.d", Reference{Name: "a__b-c.d"}, true, true},
+
+		{"App", Reference{Name: "App"}, true, false},
+		{"_base", Reference{Name: "_base"}, true, false},
+		{"a//b", Reference{Name: "a//b"}, true, false},
+		{"a..b", Reference{Name: "a..b"}, true, false},
+		{"app:-1", Reference{Name: "app", Version: "-1"}, true, false},
+		{"app:" + strings.Repeat("v", 129), Reference{Name: "app", Version: strings.Repeat("v", 129)}, true, false},
+		{d[7:], Reference{Name: d[7:]}, true, false},
+		{strings.Repeat("a", 256), Reference{Name: strings.Repeat("a", 256)}, true, false},
+		{"host:port/app", Reference{Name: "host:port/app"}, true, false},
+
+		{"", Reference{}, false, false},
+		{":1", Reference{}, false, false},
+		{"app:", Reference{}, false, false},
+		{"app@sha256:0", Reference{}, false, false},
+		{"@" + d, Reference{}, false, false},
+	} {
+		got, err := ParseReference(test.ref)
+		if (err == nil) != test.parse || err != nil && !errors.Is(err, ErrName) {
+			t.Errorf("ParseReference(%q): %v", test.ref, err)
+			continue
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("ParseReference(%q) (-want +got):\n%s", test.ref, diff)
+		}
+		if err != nil {
+			continue
+		}
+		if got.String() != test.ref {
+			t.Errorf("%q is written %q", test.ref, got)
+		}
+		if err := got.Check(); (err == nil) != test.check || err != nil && !errors.Is(err, ErrName) {
+			t.Errorf("Check of %q: %v", test.ref, err)
+		}
+	}
+}
+
+func FuzzParseReference(f *testing.F) {
+	for _, ref := range []string{"app", "app:1", "localhost:5000/a/b:1@sha256:" + strings.Repeat("0", 64), "a//b", ":", "@", "[::1]:1/a"} {
+		f.Add(ref)
+	}
+	f.Fuzz(func(t *testing.T, ref string) {
+		r, err := ParseReference(ref)
+		if err != nil {
+			return
+		}
+		if r.String() != ref {
+			t.Errorf("%q is written %q", ref, r)
+		}
+		if r.Check() == nil && r.Version != "" {
+			// A name that can be given is found again by itself.
+			if k := splitName(r.Name + ":" + r.Version); k != (tag{r.Name, r.Version}) {
+				t.Errorf("%q splits into %q", ref, k)
+			}
+		}
+	})
+}
+
+func TestTag(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	ctx := t.Context()
+	tree := putTree(t, s, map[string]string{"a": "a"})
+	app := putImage(t, s, "app", "1", tree)
+	web := putImage(t, s, "web", "1", tree)
+	d := app.Digest
+	for _, name := range []string{"alias", "localhost:5000/team/app:1.2", "alias:latest"} {
+		img, err := s.Tag(ctx, d, name)
+		if err != nil || img.Digest != d {
+			t.Fatalf("Tag %s: %v, %v", name, img, err)
+		}
+	}
+	names := func(d Digest) []string {
+		t.Helper()
+		img, err := s.Image(string(d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(img.Names) > 0 && img.Name+":"+img.Version != img.Names[0] {
+			t.Errorf("%s is shown as %s:%s, want the first of %q", d, img.Name, img.Version, img.Names)
+		}
+		return img.Names
+	}
+	for range 2 {
+		// The name it was built under stays in front.
+		if diff := cmp.Diff([]string{"app:1", "alias:latest", "localhost:5000/team/app:1.2"}, names(d)); diff != "" {
+			t.Errorf("names (-want +got):\n%s", diff)
+		}
+		s = reopen(t, s)
+	}
+	for ref, want := range map[string]string{
+		"app": "app:1", "alias": "alias:latest", "localhost:5000/team/app:1.2": "localhost:5000/team/app:1.2",
+		"localhost:5000/team/app": "localhost:5000/team/app:1.2", "alias@" + string(d): "", string(d)[7:19]: "",
+	} {
+		if img, name, err := s.Find(ref); err != nil || img.Digest != d || name != want {
+			t.Errorf("Find(%q): %v, %q, %v, want %s by %q", ref, img, name, err, d, want)
+		}
+	}
+	for _, ref := range []string{"alias:1", "localhost:5000/team", "web@" + string(d), "team/app"} {
+		if _, err := s.Image(ref); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("Image(%q): %v, want not exist", ref, err)
+		}
+	}
+
+	if _, err := s.Tag(ctx, web.Digest, "alias"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"web:1", "alias:latest"}, names(web.Digest)); diff != "" {
+		t.Errorf("names of the image that took one over (-want +got):\n%s", diff)
+	}
+	if err := s.Untag(ctx, "app:1"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"localhost:5000/team/app:1.2"}, names(d)); diff != "" {
+		t.Errorf("names without the own one (-want +got):\n%s", diff)
+	}
+	if err := s.Untag(ctx, "app:1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Untag again: %v, want not exist", err)
+	}
+	putImage(t, s, "app", "1", tree)
+	if got := names(d)[0]; got != "app:1" {
+		t.Errorf("built again it is %s, want app:1 first", got)
+	}
+
+	for _, name := range []string{"Alias", "a:b:c", "alias@" + string(d), ""} {
+		if _, err := s.Tag(ctx, d, name); !errors.Is(err, ErrName) {
+			t.Errorf("Tag %q: %v, want ErrName", name, err)
+		}
+	}
+	if _, err := s.Tag(ctx, emptyDigest, "none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Tag of no image: %v, want not exist", err)
+	}
+	if err := s.RemoveImage(ctx, d); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Image("localhost:5000/team/app:1.2"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("name of a removed image: %v, want not exist", err)
+	}
+}
+
+// TestNamesAreRebuilt: a lost database gets them back from the index, also from
+// one that was written when an image had one name.
+func TestNamesAreRebuilt(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	img := putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "a"}))
+	if _, err := s.Tag(t.Context(), img.Digest, "team/alias:2"); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		index string
+		want  []string
+	}{
+		{"", []string{"app:1", "team/alias:2"}},
+		{fmt.Sprintf(`{"images": [{"digest": %q, "created": "2026-01-02T03:04:05Z", "tagged": true}]}`, img.Digest), []string{"app:1"}},
+		{fmt.Sprintf(`{"images": [{"digest": %q, "created": "2026-01-02T03:04:05Z"}]}`, img.Digest), nil},
+	} {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(filepath.Join(s.dir, dbName)); err != nil {
+			t.Fatal(err)
+		}
+		if test.index != "" {
+			if err := os.WriteFile(filepath.Join(s.dir, indexName), []byte(test.index), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s = openStore(t, s.dir)
+		got, err := s.Image(string(img.Digest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(test.want, got.Names); diff != "" {
+			t.Errorf("names after %s (-want +got):\n%s", test.index, diff)
+		}
+	}
+}
+
+// TestMigrateNames: a database of the schema with one name an image is taken
+// over.
+func TestMigrateNames(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	img := putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "a"}))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(s.dir, dbName)); err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := os.ReadFile(filepath.Join(filepath.Dir(s.Rootfs(img.Digest)), "manifest.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", filepath.Join(s.dir, dbName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stmt := range []struct {
+		sql  string
+		args []any
+	}{
+		{migrations[0], nil},
+		{`PRAGMA user_version = 1`, nil},
+		{`INSERT INTO images VALUES (?, ?, ?, ?, ?)`, []any{img.Digest, string(manifest), img.Created.UnixNano(), img.Size, img.Files}},
+		{`INSERT INTO image_parts VALUES (?, 0, ?)`, []any{img.Digest, img.Parts[0].Tree}},
+		{`INSERT INTO tags VALUES ('app', '1', ?)`, []any{img.Digest}},
+	} {
+		if _, err := db.ExecContext(t.Context(), stmt.sql, stmt.args...); err != nil {
+			t.Fatalf("%s: %v", stmt.sql, err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, s.dir)
+	if _, err := s.Tag(t.Context(), img.Digest, "alias"); err != nil {
+		t.Fatal(err)
+	}
+	s = reopen(t, s)
+	got, err := s.Image("alias")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"app:1", "alias:latest"}, got.Names); diff != "" {
+		t.Errorf("names (-want +got):\n%s", diff)
+	}
+}
