@@ -405,6 +405,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	}
 	f.publish()
 	e.replaceLocked(name, f)
+	e.Changes().Add(f.changed(store.ActionDeploy))
 	if old != nil {
 		old.retire()
 	}
@@ -472,6 +473,7 @@ func (e *Engine) RemoveFunction(ctx context.Context, name string) error {
 		return err
 	}
 	e.replaceLocked(name, nil)
+	e.Changes().Add(f.changed(store.ActionRemove))
 	f.retire()
 	f.logs.Close()
 	e.metrics.forget(name)

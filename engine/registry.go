@@ -38,10 +38,11 @@ type box struct {
 	command                     []string
 	created                     time.Time
 	state                       func() State
-	ask                         func() error     // asks it to end; nil: SIGTERM
-	sb                          *sandbox.Sandbox // set before the box is registered
-	gone                        chan struct{}    // closed once lists show it as ended
-	ended                       func()           // called then; nil for nothing
+	ask                         func() error      // asks it to end; nil: SIGTERM
+	sb                          *sandbox.Sandbox  // set before the box is registered
+	gone                        chan struct{}     // closed once lists show it as ended
+	ended                       func()            // called then; nil for nothing
+	attributes                  map[string]string // of its changes (started)
 }
 
 func (b *box) kill() { b.sb.Kill() }
@@ -77,6 +78,7 @@ func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 	b.gone = make(chan struct{})
 	r.mu.Lock()
 	r.live[b.id] = b
+	e.Changes().Add(b.started()) // with mu held: who knows of it finds it in the list
 	closed := r.closed
 	r.mu.Unlock()
 	if closed {
@@ -97,6 +99,7 @@ func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 			r.ended = append(r.ended[:0], r.ended[1:]...)
 		}
 		r.ended = append(r.ended, s)
+		e.Changes().Add(b.exited(exit))
 		r.mu.Unlock()
 	})
 }

@@ -81,6 +81,8 @@ type snapshot struct {
 
 	images       []*Image    // newest first
 	functionList []*Function // by name
+
+	imagesGen uint64 // generation of the last change of images
 }
 
 type tag struct{ name, version string }
@@ -102,6 +104,8 @@ func (n *snapshot) clone() *snapshot {
 		parts:     maps.Clone(n.parts),
 		functions: maps.Clone(n.functions),
 		tenants:   maps.Clone(n.tenants),
+
+		imagesGen: n.imagesGen,
 	}
 }
 
@@ -118,10 +122,20 @@ func (n *snapshot) finish() {
 	})
 }
 
-// tx changes database and next snapshot together.
+// tx changes database and next snapshot together, and notes the changes of
+// images. (Functions are listed by the engine, which adds theirs.)
 type tx struct {
-	sql  *sql.Tx
-	next *snapshot
+	sql     *sql.Tx
+	next    *snapshot
+	changes []Change
+}
+
+func (t *tx) noteImage(a ChangeAction, d Digest, k tag) {
+	c := Change{Kind: ChangeImage, Action: a, ID: string(d)}
+	if k != (tag{}) {
+		c.Name = k.String()
+	}
+	t.changes = append(t.changes, c)
 }
 
 // update runs change in one transaction and publishes the result. With index it
@@ -155,7 +169,12 @@ func (s *Store) updateLocked(index bool, change func(*tx) error) error {
 	if err := t.sql.Commit(); err != nil {
 		return dbError(err)
 	}
-	s.snap.Store(t.next)
+	s.changes.publish(t.changes, func(generation uint64) {
+		if len(t.changes) > 0 {
+			t.next.imagesGen = generation
+		}
+		s.snap.Store(t.next)
+	})
 	return s.failpoint("after commit")
 }
 
@@ -198,6 +217,7 @@ func (t *tx) putImage(img *Image, manifest []byte) error {
 		}
 	}
 	t.next.byDigest[img.Digest] = img
+	t.noteImage(ActionCreate, img.Digest, tag{})
 	return nil
 }
 
@@ -207,6 +227,9 @@ func (t *tx) putTag(k tag, d Digest) error {
 		ON CONFLICT (name, version) DO UPDATE SET image = excluded.image`, k.name, k.version, d); err != nil {
 		return err
 	}
+	if old := t.next.tags[k]; old != "" && old != d {
+		t.noteImage(ActionUntag, old, k)
+	}
 	t.unname(k)
 	t.next.tags[k] = d
 	if old := t.next.byDigest[d]; old != nil {
@@ -214,12 +237,16 @@ func (t *tx) putTag(k tag, d Digest) error {
 		img.setNames(append(slices.Clone(old.Names), k.String()))
 		t.next.byDigest[d] = &img
 	}
+	t.noteImage(ActionTag, d, k)
 	return nil
 }
 
 func (t *tx) removeTag(k tag) error {
 	if _, err := t.sql.Exec(`DELETE FROM tags WHERE name = ? AND version = ?`, k.name, k.version); err != nil {
 		return err
+	}
+	if d := t.next.tags[k]; d != "" {
+		t.noteImage(ActionUntag, d, k)
 	}
 	t.unname(k)
 	return nil
@@ -241,7 +268,13 @@ func (t *tx) removeImage(d Digest) error {
 		return err
 	}
 	delete(t.next.byDigest, d)
-	maps.DeleteFunc(t.next.tags, func(_ tag, of Digest) bool { return of == d })
+	maps.DeleteFunc(t.next.tags, func(k tag, of Digest) bool {
+		if of == d {
+			t.noteImage(ActionUntag, d, k)
+		}
+		return of == d
+	})
+	t.noteImage(ActionDelete, d, tag{})
 	return nil
 }
 
@@ -386,6 +419,7 @@ func (s *Store) loadDB() error {
 	if err != nil {
 		return err
 	}
+	snap.imagesGen = s.changes.Generation()
 	s.snap.Store(snap)
 	return nil
 }
@@ -396,7 +430,9 @@ func (s *Store) migrate(version int) error {
 	if version == len(migrations) {
 		return nil
 	}
-	s.snap.Store(newSnapshot())
+	empty := newSnapshot()
+	empty.imagesGen = s.changes.Generation()
+	s.snap.Store(empty)
 	return s.update(false, func(t *tx) error {
 		for _, m := range migrations[version:] {
 			if _, err := t.sql.Exec(m); err != nil {

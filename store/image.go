@@ -296,6 +296,13 @@ func (s *Store) linkEntry(root int, e *Entry) error {
 // Images returns all images, newest first, without touching the disk.
 func (s *Store) Images() []*Image { return s.snap.Load().images }
 
+// ImageList is Images with the generation at which the list became what it is:
+// as long as that is the same, so is the list ([Changes]).
+func (s *Store) ImageList() (images []*Image, generation uint64) {
+	n := s.snap.Load()
+	return n.images, n.imagesGen
+}
+
 // Image finds an image by "name" (its version "latest", else the newest),
 // "name:version", digest, a digest cut to at least 6 digits, with or without
 // "sha256:", or "name@sha256:…", which is the digest of an image of that name.

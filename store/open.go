@@ -26,6 +26,7 @@ import (
 //	tmp/                     what is being made or removed; emptied by Open
 //	fre.db                   the database
 //	index.json               what the database holds and manifests do not
+//	generation               one that no change has reached
 //	reserve                  room for removals on a full disk
 //	lock                     flock and pid of the engine
 type Store struct {
@@ -43,11 +44,12 @@ type Store struct {
 
 	db *sql.DB
 	// mu is held while the database and the snapshot change. Lock order:
-	// holds.mu, then mu.
+	// holds.mu, then mu, then changes.mu.
 	mu   sync.Mutex
 	snap atomic.Pointer[snapshot]
 
-	holds holds
+	changes *Changes
+	holds   holds
 }
 
 // LockedError says that another engine runs on the state directory.
@@ -93,6 +95,9 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	}
 	if err := s.emptyTmp(); err != nil {
 		return nil, fmt.Errorf("empty tmp: %w", err)
+	}
+	if err := s.openChanges(); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
 	}
 	if err := s.openDB(); err != nil {
 		return nil, fmt.Errorf("open store database: %w", err)
