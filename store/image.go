@@ -52,7 +52,8 @@ func (s *Store) Tree(d Digest) (*Tree, error) {
 
 // PutImage links the parts of m together and makes the image durable under its
 // digest; (Name, Version) means it from now on, and the image they meant before
-// stays without a name. An image that is there already is not made again.
+// stays without a name. An image that is there already is not made again. One
+// without Name and Version is kept without a name.
 //
 // Errors: ErrConflict where parts disagree, fs.ErrNotExist for an unknown tree,
 // and any errno, with nothing left behind.
@@ -65,8 +66,11 @@ func (s *Store) PutImage(ctx context.Context, m Manifest) (*Image, error) {
 }
 
 func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
-	if err := errors.Join(checkName("image name", m.Name), checkName("image version", m.Version)); err != nil {
-		return nil, err
+	k := tag{m.Name, m.Version}
+	if k != (tag{}) {
+		if err := errors.Join(checkName("image name", m.Name), checkName("image version", m.Version)); err != nil {
+			return nil, err
+		}
 	}
 	m.Parts = slices.Clone(m.Parts)
 	manifest, err := json.Marshal(m)
@@ -80,9 +84,8 @@ func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
 	release := s.Hold()
 	defer release()
 
-	k := tag{m.Name, m.Version}
 	snap := s.snap.Load()
-	if snap.byDigest[d] != nil && snap.tags[k] == d {
+	if snap.byDigest[d] != nil && (k == tag{} || snap.tags[k] == d) {
 		return snap.byDigest[d], nil
 	}
 	img := &Image{Manifest: m, Built: k.String(), Digest: d, Created: time.Now().UTC().Round(0)}
@@ -149,6 +152,9 @@ func (s *Store) publishImage(img *Image, manifest []byte, k tag, staged string) 
 				return err
 			}
 		}
+		if k == (tag{}) {
+			return nil
+		}
 		return t.putTag(k, d)
 	})
 	if err != nil {
@@ -173,7 +179,8 @@ func (s *Store) renameImage(staged string, d Digest) error {
 }
 
 // merge lays the parts over each other and returns the entries of the root,
-// sorted by path. Where two parts hold a directory the first one's stays.
+// sorted by path. Where two parts hold a directory the first one's stays, or,
+// where the second is a layer, the second one's.
 func (s *Store) merge(m Manifest) ([]Entry, error) {
 	type placed struct {
 		Entry
@@ -202,6 +209,20 @@ func (s *Store) merge(m Manifest) ([]Entry, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", nameOf(i), err)
 		}
+		if p.Diff != "" {
+			if p.Prefix != "" {
+				return nil, fmt.Errorf("%s: a layer has no prefix", nameOf(i))
+			}
+			removeBelow(all, func(x placed) Kind { return x.Kind }, t.Entries)
+			for _, e := range t.Entries {
+				old, ok := all[e.Path]
+				if e.Kind != KindWhiteout && (!e.Implied || !ok || old.Kind != KindDir) && !e.Aside {
+					e.Opaque, e.Implied = false, false
+					all[e.Path] = placed{e, i}
+				}
+			}
+			continue
+		}
 		if p.Prefix != "" {
 			if err := checkPath(p.Prefix); err != nil {
 				return nil, fmt.Errorf("prefix of %s: %w", nameOf(i), err)
@@ -213,8 +234,14 @@ func (s *Store) merge(m Manifest) ([]Entry, error) {
 			}
 		}
 		for _, e := range t.Entries {
+			if e.Aside {
+				continue
+			}
 			if e.Path = join(p.Prefix, e.Path); len(e.Path) > maxPath {
 				return nil, fmt.Errorf("%s: %w", nameOf(i), checkPath(e.Path))
+			}
+			if e.Kind == KindWhiteout || e.Opaque || e.Implied {
+				return nil, fmt.Errorf("%s: %s: %w", nameOf(i), e.Path, ErrNotLayer)
 			}
 			if err := put(e, i); err != nil {
 				return nil, err

@@ -107,7 +107,7 @@ func (s *Store) rebuild(t *tx) error {
 				return err
 			}
 		}
-		if old := newest[k]; !ok && (old == nil || old.Created.Before(img.Created)) {
+		if old := newest[k]; !ok && k != (tag{}) && (old == nil || old.Created.Before(img.Created)) {
 			newest[k] = img
 		}
 	}

@@ -107,7 +107,13 @@ func splitName(name string) tag {
 	return tag{name[:max(i, 0)], name[i+1:]}
 }
 
-func (k tag) String() string { return k.name + ":" + k.version }
+// String is "name:version", "" for no name.
+func (k tag) String() string {
+	if k == (tag{}) {
+		return ""
+	}
+	return k.name + ":" + k.version
+}
 
 // setNames gives the image its names: sorted, the one it was made under first.
 func (img *Image) setNames(names []string) {

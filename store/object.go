@@ -135,6 +135,23 @@ func (s *Store) copyObject(key string, n int) error {
 	return err
 }
 
+// OpenFile opens the content of a file entry for reading; the caller closes it.
+// The store is held, or an image holds the entry's tree.
+// Errors: fs.ErrNotExist.
+func (s *Store) OpenFile(e *Entry) (io.ReadCloser, error) {
+	if e.Kind != KindFile {
+		return nil, fmt.Errorf("open %s: %w", e.Path, ErrFileType)
+	}
+	if e.Size == 0 {
+		return io.NopCloser(strings.NewReader("")), nil
+	}
+	f, err := openat(int(s.objects.Fd()), objectName(e.key(), 0), unix.O_RDONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", e.Path, err)
+	}
+	return f, nil
+}
+
 // setMeta gives the open file f, which is name below dir and was made by this
 // process, the owner, mode and mtime of e.
 func setMeta(f *os.File, dir int, name string, e *Entry) error {

@@ -31,6 +31,10 @@ const (
 	KindFile    Kind = "file"
 	KindDir     Kind = "dir"
 	KindSymlink Kind = "symlink"
+
+	// KindWhiteout is in the tree of a layer only: what parts before it hold at
+	// this path is not in the image.
+	KindWhiteout Kind = "whiteout"
 )
 
 // Entry is one path of a [Tree].
@@ -44,6 +48,13 @@ type Entry struct {
 	Link   string `json:"link,omitempty"`   // target, symlinks only
 	UID    uint32 `json:"uid,omitempty"`    // owner inside a sandbox, MaxID at most; functions see any but root's own as nobody's
 	GID    uint32 `json:"gid,omitempty"`
+
+	// Aside: a file that is kept as long as the tree and is in no image's root.
+	Aside bool `json:"aside,omitempty"`
+
+	// Directories in the tree of a layer only.
+	Opaque  bool `json:"opaque,omitempty"`  // what parts before it hold below this directory is not in the image
+	Implied bool `json:"implied,omitempty"` // the layer does not name it: a directory that is there stays as it is
 }
 
 // MaxID is the highest user or group id of a file: sandboxes have no others.
@@ -61,10 +72,16 @@ type Part struct {
 	Version string `json:"version,omitempty"`
 	Tree    Digest `json:"tree"`
 	Prefix  string `json:"prefix,omitempty"` // directory below the root, "" for the root itself
+
+	// Diff makes the part a layer, which replaces and removes what parts before it
+	// hold, as the OCI image-spec (layer.md) says. It is the digest of the
+	// uncompressed archive the tree was made of.
+	Diff Digest `json:"diff,omitempty"`
 }
 
 // Manifest is what an image's digest is computed over. Later parts win where
-// two hold the same path, except that a directory never replaces a file.
+// two hold the same path, except that a directory never replaces a file unless
+// its part is a layer.
 type Manifest struct {
 	Name    string          `json:"name"`
 	Version string          `json:"version"`

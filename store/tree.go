@@ -73,12 +73,14 @@ func (t *Tree) check() error {
 		case KindFile:
 			ok = e.Digest.check() == nil && e.Link == "" && e.Size >= 0 && (e.Size == 0) == (e.Digest == emptyDigest)
 		case KindDir:
-			ok = e.Digest == "" && e.Link == "" && e.Size == 0
+			ok = e.Digest == "" && e.Link == "" && e.Size == 0 && (!e.Opaque || !e.Implied)
 			dirs[e.Path] = true
 		case KindSymlink:
 			ok = e.Digest == "" && e.Mode == 0 && e.Size == 0 && checkTarget(e.Path, e.Link) == nil
+		case KindWhiteout:
+			ok = *e == Entry{Path: e.Path, Kind: KindWhiteout}
 		}
-		if !ok {
+		if !ok || e.Kind != KindDir && (e.Opaque || e.Implied) || e.Kind != KindFile && e.Aside {
 			return fmt.Errorf("%w: %q is no sound %q entry", ErrTree, e.Path, e.Kind)
 		}
 	}

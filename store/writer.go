@@ -36,6 +36,7 @@ type Writer struct {
 	release func()   // ends the hold; nil once finished
 	name    string   // of dir, below tmp/
 	dir     *os.File // staged objects, named after their keys
+	layer   bool     // see CreateLayer
 	entries map[string]Entry
 	staged  map[string]bool // keys in dir
 	buf     []byte
@@ -90,7 +91,12 @@ func (w *Writer) File(path string, mode fs.FileMode, mtime time.Time, r io.Reade
 // Directory adds a directory, or gives one that is there already its mode and
 // mtime.
 func (w *Writer) Directory(path string, mode fs.FileMode, mtime time.Time) error {
-	return w.fail(w.place(Entry{Path: path, Kind: KindDir, Mode: uint32(mode.Perm()), MTime: mtime.Unix(), UID: w.uid, GID: w.gid}))
+	e := Entry{Path: path, Kind: KindDir, Mode: uint32(mode.Perm()), MTime: mtime.Unix(), UID: w.uid, GID: w.gid}
+	if w.layer {
+		old := w.entries[path]
+		e.Opaque = old.Opaque || old.Kind == KindWhiteout
+	}
+	return w.fail(w.place(e))
 }
 
 // Symlink adds a symlink. The target may be anything: it is resolved inside
@@ -204,13 +210,15 @@ func (w *Writer) place(e Entry) error {
 	if err := checkPath(e.Path); err != nil {
 		return err
 	}
-	if old, ok := w.entries[e.Path]; ok && (old.Kind == KindDir) != (e.Kind == KindDir) {
+	if old, ok := w.entries[e.Path]; ok && old.Kind != KindWhiteout && (old.Kind == KindDir) != (e.Kind == KindDir) {
 		return fmt.Errorf("%s: %w", e.Path, ErrConflict)
 	}
 	var missing []string
 	for p := parent(e.Path); p != ""; p = parent(p) {
 		if old, ok := w.entries[p]; ok {
-			if old.Kind != KindDir {
+			if old.Kind == KindWhiteout {
+				w.entries[p] = Entry{Path: p, Kind: KindDir, Mode: 0o755, Opaque: true}
+			} else if old.Kind != KindDir {
 				return fmt.Errorf("%s: parent of %s: %w", p, e.Path, ErrConflict)
 			}
 			break
@@ -218,7 +226,7 @@ func (w *Writer) place(e Entry) error {
 		missing = append(missing, p)
 	}
 	for _, p := range missing {
-		w.entries[p] = Entry{Path: p, Kind: KindDir, Mode: 0o755}
+		w.entries[p] = Entry{Path: p, Kind: KindDir, Mode: 0o755, Implied: w.layer}
 	}
 	if e.Kind != KindFile { // File enters its own once it is read
 		w.entries[e.Path] = e
