@@ -28,15 +28,20 @@ type Version struct {
 	Arch    string `json:"arch"`
 }
 
-// Check is one line of `fre doctor`.
+// Check is one line of `fre doctor`. CostNanos and CostOf are there where costs
+// were asked for and this check's could be measured; CostOf alone says why not.
 type Check struct {
 	ID       string `json:"id"` // as the daemon's configuration calls it
 	Name     string `json:"name"`
 	OK       bool   `json:"ok"`
 	Optional bool   `json:"optional,omitempty"` // nothing is amiss where it is not ok
 	Found    string `json:"found"`
-	Effect   string `json:"effect,omitempty"` // what follows for functions
+	Does     string `json:"does,omitempty"`   // what FRE does with what it found
+	Effect   string `json:"effect,omitempty"` // what follows for functions where it is not ok
 	Next     string `json:"next,omitempty"`   // what to do about it
+
+	CostNanos int64  `json:"cost_ns,omitempty"` // median of what CostOf names takes on this host
+	CostOf    string `json:"cost_of,omitempty"`
 }
 
 // Doctor is the answer of /v1/doctor.

@@ -63,9 +63,14 @@ func (c *Client) Version(ctx context.Context) (api.Version, error) {
 	return get[api.Version](ctx, c, "/v1/version", nil)
 }
 
+// DoctorOptions adjust Doctor.
+type DoctorOptions struct {
+	Costs bool // measure what things take there, which is some tenths of a second of work
+}
+
 // Doctor asks what the engine found out about its host.
-func (c *Client) Doctor(ctx context.Context) (api.Doctor, error) {
-	return get[api.Doctor](ctx, c, "/v1/doctor", nil)
+func (c *Client) Doctor(ctx context.Context, o DoctorOptions) (api.Doctor, error) {
+	return get[api.Doctor](ctx, c, "/v1/doctor", url.Values{"costs": {strconv.FormatBool(o.Costs)}})
 }
 
 // TemplateSchema returns the JSON Schema of fret.yaml as the engine has it.

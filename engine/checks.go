@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
 )
 
 // Check is one line of `fre doctor`: a feature of the host, what was found,
@@ -21,11 +23,44 @@ func HostChecks() []Check { return sandbox.Probe() }
 
 // Checks probes the host and the state directory, which must exist.
 func Checks(stateDir string) []Check {
-	return append(HostChecks(), checkHardLinks(stateDir), checkMapping(sandbox.CanMap(stateDir)), checkSpace(stateDir))
+	return append(HostChecks(),
+		checkFileSystem(stateDir), checkHardLinks(stateDir), checkMapping(sandbox.CanMap(stateDir)),
+		checkReflink(stateDir), checkVerity(stateDir), checkDatabase(), checkSpace(stateDir))
+}
+
+// CheckOptions adjust [Engine.Checks].
+type CheckOptions struct {
+	Costs bool // measure what a check's subject takes, too: some tenths of a second
 }
 
 // Checks probes the host and the state directory.
-func (e *Engine) Checks() []Check { return Checks(e.cfg.StateDir) }
+func (e *Engine) Checks(o CheckOptions) ([]Check, error) {
+	checks := Checks(e.cfg.StateDir)
+	if !o.Costs {
+		return checks, nil
+	}
+	e.measuring.Lock() // two at once would measure each other
+	defer e.measuring.Unlock()
+	return checks, Measure(checks, e.cfg.StateDir)
+}
+
+// Measure sets the checks' costs (sandbox.Costs), in a directory below stateDir
+// that it removes. The error says why nothing could be measured; a cost may lack
+// for a reason of its own.
+func Measure(checks []Check, stateDir string) (err error) {
+	dir, err := os.MkdirTemp(stateDir, "check-")
+	if err != nil {
+		return fmt.Errorf("measure what things cost: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	costs := sandbox.Costs(dir)
+	took, err := store.MeasureCommit(dir)
+	costs["database"] = sandbox.Cost{Time: took, Of: "a transaction on disk", Err: err}
+	for i, c := range checks {
+		checks[i].Cost = costs[c.ID]
+	}
+	return nil
+}
 
 // Require returns an error that names each of the ids whose check is not OK, what
 // follows and what to do, or those that no check has.
@@ -53,9 +88,113 @@ func Require(checks []Check, ids []string) error {
 	return nil
 }
 
+// fileSystems are those that state directories lie on, by statfs(2)'s type, with
+// the most links that a file can have there, 0 for any number.
+var fileSystems = map[int64]struct {
+	name  string
+	links int
+}{
+	unix.EXT4_SUPER_MAGIC:      {"ext4", 65_000},
+	unix.XFS_SUPER_MAGIC:       {"xfs", 1<<31 - 1},
+	unix.BTRFS_SUPER_MAGIC:     {"btrfs", 65_535},
+	unix.F2FS_SUPER_MAGIC:      {"f2fs", 1<<32 - 1},
+	unix.TMPFS_MAGIC:           {"tmpfs", 0},
+	unix.OVERLAYFS_SUPER_MAGIC: {"overlay", 0},
+}
+
+// checkFileSystem says what the state directory lies on.
+func checkFileSystem(dir string) Check {
+	c := Check{
+		ID: "state_fs", Name: "file system of the state directory", OK: true,
+		Does:   "what it writes becomes durable by one syncfs for a whole image",
+		Effect: "images may not be there after a crash, or not fit together",
+		Next:   "give --state a directory on ext4, xfs or btrfs",
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		c.OK, c.Found = false, err.Error()
+		return c
+	}
+	known, ok := fileSystems[st.Type]
+	switch {
+	case !ok:
+		c.OK, c.Optional, c.Found = false, true, fmt.Sprintf("one that FRE is not tested on (type %#x)", st.Type)
+		return c
+	case known.links > 0:
+		c.Found = fmt.Sprintf("%s, at most %d links to a file", known.name, known.links)
+		c.Does += "; a file with too many links is continued in a copy"
+	default:
+		c.Found = known.name
+	}
+	if st.Type == unix.TMPFS_MAGIC {
+		c.Found += ", gone at the next boot"
+	}
+	return c
+}
+
+// scratchFile gives use an open file of one byte in dir, and takes it away.
+func scratchFile(dir string, use func(f *os.File) error) (err error) {
+	f, err := os.CreateTemp(dir, "check-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+	if _, err := f.WriteString("x"); err != nil {
+		return err
+	}
+	return use(f)
+}
+
+func checkReflink(dir string) Check {
+	c := Check{
+		ID: "reflink", Name: "copies that share blocks", OK: true, Optional: true, Found: "work",
+		Does:   "nothing: images share files as hard links, and by that memory too, which such copies do not",
+		Effect: "nothing: FRE does without",
+	}
+	err := scratchFile(dir, func(from *os.File) error {
+		return scratchFile(dir, func(to *os.File) error { return unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) })
+	})
+	if err != nil {
+		c.OK, c.Found = false, err.Error()
+	}
+	return c
+}
+
+// measureVerity is FS_IOC_MEASURE_VERITY (linux/fsverity.h), whose argument begins
+// with four bytes of head.
+const measureVerity = 0xc0046686
+
+// checkVerity asks for the digest of a file that has none.
+func checkVerity(dir string) Check {
+	c := Check{
+		ID: "verity", Name: "fs-verity in the state directory", OK: true, Optional: true, Found: "works",
+		Does:   "nothing so far: a file is verified when it enters the store",
+		Effect: "a file that changes on disk later is not noticed when it is read",
+		Next:   "use a kernel built with CONFIG_FS_VERITY, and ext4 made with -O verity, or btrfs",
+	}
+	err := scratchFile(dir, func(f *os.File) error {
+		_, err := unix.IoctlGetInt(int(f.Fd()), measureVerity)
+		return err
+	})
+	if !errors.Is(err, unix.ENODATA) {
+		c.OK, c.Found = false, fmt.Sprint(err)
+	}
+	return c
+}
+
+func checkDatabase() Check {
+	return Check{
+		ID: "database", Name: "database", OK: true, Found: store.Database,
+		Does: "lists are read from memory; a change is acknowledged when it is on disk",
+	}
+}
+
 // checkHardLinks tries what every image is made of.
 func checkHardLinks(dir string) Check {
-	c := Check{ID: "hard_links", Name: "hard links in the state directory", OK: true, Found: "work"}
+	c := Check{
+		ID: "hard_links", Name: "hard links in the state directory", OK: true, Found: "work",
+		Does: "an image is made of them: its files are on disk and in memory once, whatever the number of images",
+	}
 	tmp, err := os.MkdirTemp(dir, "check-")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(tmp) }()
@@ -77,6 +216,7 @@ func checkHardLinks(dir string) Check {
 func checkMapping(err error) Check {
 	c := Check{
 		ID: "idmap", Name: "idmapped mounts of the state directory", OK: err == nil, Found: "work",
+		Does:   "a parked interpreter gets its tenant's /work in one, whoever owns it on disk",
 		Effect: "no runtime shells: interpreters start with their function",
 		Next:   "give --state a directory on ext4, xfs or btrfs (tmpfs from Linux 6.3)",
 	}

@@ -1,6 +1,10 @@
 package engine
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -26,6 +30,27 @@ func TestRequire(t *testing.T) {
 		if got != test.want {
 			t.Errorf("%q: got %q, want %q", test.ids, got, test.want)
 		}
+	}
+}
+
+// TestMeasure: what is measured stands beside its check, and nothing stays in the
+// state directory. Without root, most of it says why not.
+func TestMeasure(t *testing.T) {
+	dir := t.TempDir()
+	checks := Checks(dir)
+	if err := Measure(checks, dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range checks {
+		if (c.ID == "database" || c.ID == "hard_links") && (c.Cost.Err != nil || c.Cost.Time <= 0) {
+			t.Errorf("cost of %s: %v, error %v", c.ID, c.Cost.Time, c.Cost.Err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left in the state directory: %v, error %v", left, err)
+	}
+	if err := Measure(checks, filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a state directory: error %v, want %v", err, fs.ErrNotExist)
 	}
 }
 

@@ -94,6 +94,8 @@ type Engine struct {
 	mapErr  error         // why /work cannot be mounted with mapped owners; nil if it can
 	nextID  atomic.Uint64 // of invocations; starts at the time of Open, so that no id comes twice
 
+	measuring sync.Mutex // held while what the host costs is measured
+
 	tenantMu sync.Mutex // held over the disk while a tenant's directory is made
 
 	deployMu  sync.Mutex

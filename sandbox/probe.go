@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,21 +16,24 @@ import (
 	"github.com/fre-engine/fre/sandbox/egress"
 )
 
-// Check is one line of `fre doctor`: what sandboxes need of the host.
+// Check is one line of `fre doctor`: what sandboxes need of the host, or what of
+// the host decides about their speed.
 type Check struct {
 	ID       string // short and lasting, for the configuration's require
 	Name     string // for people
 	OK       bool
 	Optional bool   // nothing is amiss where it is not OK: only what asks for it is refused
 	Found    string // what is there
+	Does     string // what FRE does with what it found, where that says something
 	Effect   string // what follows where it is not OK
 	Next     string // what to do about it
+	Cost     Cost   // what it takes here; zero unless it was measured ([Costs])
 }
 
 // Probe looks at the host and changes nothing. It needs no [Host]; without root
 // it reports so and what it could see.
 func Probe() []Check {
-	found, err := ask()
+	found, err := ask(nil, "probe")
 	checks := []Check{probeRoot(), probeKernel(), probeClone3(found, err)}
 	for _, call := range []struct {
 		name string
@@ -46,7 +50,8 @@ func Probe() []Check {
 		checks = append(checks, probeCall(call.name, call.try()))
 	}
 	checks = append(checks, probeProc(), probeUserns(), probeAppArmor(), probeSeccomp(found, err), probeLandlock(found, err), probeForks())
-	return append(append(checks, probeCgroups()...), probeEgress())
+	checks = append(append(checks, probeCgroups()...), probeEgress())
+	return append(checks, probeCPUs(), probeMitigations(), probeTmpfs(), probeOverlay(), probeUring(found, err))
 }
 
 // probeEgress tries what sandboxes with egress need, in a namespace that vanishes
@@ -148,8 +153,9 @@ func probeCall(name string, err error) Check {
 // is missing, else 1 or a version.
 type asked map[string]int
 
-// ask has fre-shell make the calls that Go has no binding for.
-func ask() (asked, error) {
+// ask has fre-shell make the calls that Go has no binding for. It has files from
+// fd 3 on.
+func ask(files []*os.File, args ...string) (asked, error) {
 	program, err := openProgram()
 	if err != nil {
 		return nil, err
@@ -157,19 +163,21 @@ func ask() (asked, error) {
 	defer program.Close()
 	cmd := exec.Cmd{
 		Path: fmt.Sprintf("/proc/self/fd/%d", program.Fd()),
-		Args: []string{"fre-shell", "probe"},
+		Args: append([]string{"fre-shell"}, args...),
 		Env:  []string{},
+
+		ExtraFiles: files,
 	}
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("fre-shell probe: %w", err)
+		return nil, fmt.Errorf("fre-shell %s: %w", args[0], err)
 	}
 	found := asked{}
 	for line := range strings.Lines(string(out)) {
 		var name string
 		var value int
 		if _, err := fmt.Sscan(line, &name, &value); err != nil {
-			return nil, fmt.Errorf("fre-shell probe said %q: %w", line, err)
+			return nil, fmt.Errorf("fre-shell %s said %q: %w", args[0], line, err)
 		}
 		found[name] = value
 	}
@@ -305,7 +313,11 @@ func probeCgroups() []Check {
 			Next:   "mount cgroup2 on /sys/fs/cgroup",
 		}}
 	}
-	checks := []Check{{ID: "cgroups", Name: "cgroups", OK: true, Found: fmt.Sprintf("version %d", layout.Version)}}
+	how := "processes are born in their group, without a move"
+	if layout.Version == cgroup.V1 {
+		how = "a process joins as a thread, by tasks: by cgroup.procs it would wait for some 10 ms whenever no other did lately"
+	}
+	checks := []Check{{ID: "cgroups", Name: "cgroups", OK: true, Found: fmt.Sprintf("version %d", layout.Version), Does: how + "; groups are made ahead"}}
 	missing := layout.Missing()
 	for _, c := range []struct {
 		controller cgroup.Controller
@@ -345,4 +357,117 @@ func probeCgroups() []Check {
 func hasSwap() bool {
 	b, err := os.ReadFile("/proc/swaps") // a heading, then one line each
 	return err != nil || strings.Count(string(b), "\n") > 1
+}
+
+func probeCPUs() Check {
+	c := Check{
+		ID: "cpus", Name: "CPUs", OK: true, Found: strconv.Itoa(runtime.NumCPU()),
+		Does: "twice as many starts at once, the others wait; a program keeps to one CPU while it starts",
+	}
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if name, model, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				c.Found += " × " + strings.TrimSpace(model)
+				break
+			}
+		}
+	}
+	return c
+}
+
+// probeMitigations reads what the kernel says about the CPU's flaws
+// (Documentation/ABI/testing/sysfs-devices-system-cpu).
+func probeMitigations() Check {
+	c := Check{
+		ID: "mitigations", Name: "CPU flaws", OK: true, Optional: true,
+		Does:   "nothing: the kernel's mitigations are part of what each call and switch takes",
+		Effect: "a function may read what another or the kernel leaves in the CPU",
+		Next:   "update kernel and microcode, and do without mitigations=off; the files in /sys/devices/system/cpu/vulnerabilities say more",
+	}
+	const dir = "/sys/devices/system/cpu/vulnerabilities"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		c.OK, c.Found = false, err.Error()
+		return c
+	}
+	var mitigated, vulnerable []string
+	for _, e := range entries {
+		b, err := os.ReadFile(dir + "/" + e.Name())
+		switch says := string(b); {
+		case err != nil:
+			vulnerable = append(vulnerable, e.Name()+" (cannot be read)")
+		case strings.HasPrefix(says, "Vulnerable"):
+			vulnerable = append(vulnerable, e.Name())
+		case strings.Contains(says, "Vulnerable"): // one variant of several
+			vulnerable = append(vulnerable, e.Name()+" in part")
+		case strings.HasPrefix(says, "Mitigation"):
+			mitigated = append(mitigated, e.Name())
+		}
+	}
+	c.Found = "none known that this CPU has"
+	if len(mitigated) > 0 {
+		c.Found = "mitigated: " + strings.Join(mitigated, ", ")
+	}
+	if len(vulnerable) > 0 {
+		c.OK, c.Found = false, "vulnerable: "+strings.Join(vulnerable, ", ")+"; "+c.Found
+	}
+	return c
+}
+
+func probeTmpfs() Check {
+	c := Check{
+		ID: "tmpfs", Name: "tmpfs", OK: true, Found: "with sizes and numbers of files",
+		Does:   "a sandbox's /tmp is one: its size is one statfs, whatever the number of files",
+		Effect: "no sandbox can be started",
+		Next:   "run the engine as root, on a kernel built with CONFIG_TMPFS",
+	}
+	fd, err := newTmp(1<<20, 16, 0)
+	if err != nil {
+		c.OK, c.Found = false, err.Error()
+		return c
+	}
+	unix.Close(fd)
+	return c
+}
+
+// probeOverlay tells of the options with which the size of an overlay's upper
+// layer, or of its difference from the lower ones, takes a walk through either.
+func probeOverlay() Check {
+	c := Check{
+		ID: "overlay", Name: "overlay", OK: true, Optional: true,
+		Does: "images are hard links, mounted without one; sizes come from statfs and quotas, never from a walk: " +
+			"none of the options changes what a list takes",
+		Effect: "no root directory can be writable",
+		Next:   "load the module overlay, or boot a kernel built with CONFIG_OVERLAY_FS",
+	}
+	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC) // loads the module
+	if err != nil {
+		c.OK, c.Found = false, err.Error()
+		return c
+	}
+	unix.Close(fd)
+	var found []string
+	for _, option := range []struct{ name, file string }{
+		{"redirect_dir", "redirect_dir"}, {"metacopy", "metacopy"}, {"index", "index"}, {"xino", "xino_auto"},
+	} {
+		b, err := os.ReadFile("/sys/module/overlay/parameters/" + option.file)
+		switch value := strings.TrimSpace(string(b)); {
+		case err != nil:
+			found = append(found, option.name+" unknown")
+		case value == "Y":
+			found = append(found, option.name+" on")
+		default:
+			found = append(found, option.name+" off")
+		}
+	}
+	c.Found = strings.Join(found, ", ") + " (what new mounts begin with)"
+	return c
+}
+
+func probeUring(found asked, err error) Check {
+	return found.check(Check{
+		ID: "io_uring", Name: "io_uring", Optional: true,
+		Does:   "functions are refused it, as it goes past the system call filter; the engine makes ordinary calls",
+		Effect: "nothing: FRE does without",
+	}, err)
 }

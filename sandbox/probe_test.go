@@ -1,6 +1,10 @@
 package sandbox
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/fre-engine/fre/internal/fretest"
@@ -18,6 +22,51 @@ func TestProbe(t *testing.T) {
 		if c.Name == "" || c.Found == "" {
 			t.Errorf("check %+v says too little", c)
 		}
+	}
+}
+
+// TestCosts: all can be measured where sandboxes can be started, each belongs to
+// a check, and nothing stays.
+func TestCosts(t *testing.T) {
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	known := map[string]bool{"idmap": true, "hard_links": true, "state_fs": true} // package engine's
+	dir := t.TempDir()
+	lacking := map[string]bool{"idmap": CanMap(dir) != nil}
+	for _, c := range Probe() {
+		known[c.ID], lacking[c.ID] = true, c.Optional && !c.OK
+	}
+	for id, c := range Costs(dir) {
+		t.Logf("%-12s %10v  %s", id, c.Time, c.Of)
+		if lacking[id] {
+			if c.Err == nil {
+				t.Errorf("%s cannot be had, but costs %v", id, c.Time)
+			}
+			continue
+		}
+		if c.Err != nil || c.Time <= 0 || c.Of == "" {
+			t.Errorf("cost of %s: %v for %q, error %v", id, c.Time, c.Of, c.Err)
+		}
+		if !known[id] {
+			t.Errorf("no check is called %q", id)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left in the directory: %v, error %v", left, err)
+	}
+}
+
+// TestCostsWithoutADirectory: what cannot be measured says why, the rest is there.
+func TestCostsWithoutADirectory(t *testing.T) {
+	fretest.RequireRoot(t)
+	costs := Costs(filepath.Join(t.TempDir(), "none"))
+	for _, id := range []string{"open_tree", "overlay", "hard_links", "state_fs"} {
+		if c := costs[id]; !errors.Is(c.Err, fs.ErrNotExist) || c.Time != 0 {
+			t.Errorf("cost of %s: %v, error %v, want %v", id, c.Time, c.Err, fs.ErrNotExist)
+		}
+	}
+	if c := costs["kernel"]; c.Err != nil || c.Time <= 0 {
+		t.Errorf("cost of a system call: %v, error %v", c.Time, c.Err)
 	}
 }
 

@@ -53,22 +53,28 @@ func cloneMapped(path string, attr uint64, userns *os.File) (int, error) {
 
 // newTmpfs returns an fd of a detached tmpfs.
 func newTmpfs(attr int, options ...[2]string) (int, error) {
-	fd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	return newMount("tmpfs", attr, options...)
+}
+
+// newMount returns an fd of a detached mount of a new file system of this kind. It
+// disappears with its last fd unless attached.
+func newMount(kind string, attr int, options ...[2]string) (int, error) {
+	fd, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return -1, fmt.Errorf("fsopen tmpfs: %w", err)
+		return -1, fmt.Errorf("fsopen %s: %w", kind, err)
 	}
 	defer unix.Close(fd)
 	for _, o := range options {
 		if err := unix.FsconfigSetString(fd, o[0], o[1]); err != nil {
-			return -1, fmt.Errorf("tmpfs %s=%s: %w", o[0], o[1], err)
+			return -1, fmt.Errorf("%s %s=%s: %w", kind, o[0], o[1], err)
 		}
 	}
 	if err := unix.FsconfigCreate(fd); err != nil {
-		return -1, fmt.Errorf("create tmpfs: %w", err)
+		return -1, fmt.Errorf("create %s: %w", kind, err)
 	}
 	mount, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, attr)
 	if err != nil {
-		return -1, fmt.Errorf("fsmount tmpfs: %w", err)
+		return -1, fmt.Errorf("fsmount %s: %w", kind, err)
 	}
 	return mount, nil
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/fre-engine/fre/api"
@@ -76,6 +77,17 @@ func logLineOf(l engine.LogLine) *api.LogLine {
 	return &api.LogLine{Time: l.Time, Function: l.Function, Sandbox: l.Sandbox, Invocation: l.Invocation, Stream: l.Stream, Level: l.Level, Text: l.Text}
 }
 
+// Checks converts what the engine's package found out for whoever shows it without
+// an engine that runs.
+func Checks(checks []engine.Check) []api.Check { return list(checks, checkOf) }
+
 func checkOf(c engine.Check) api.Check {
-	return api.Check{ID: c.ID, Name: c.Name, OK: c.OK, Optional: c.Optional, Found: c.Found, Effect: c.Effect, Next: c.Next}
+	out := api.Check{
+		ID: c.ID, Name: c.Name, OK: c.OK, Optional: c.Optional, Found: c.Found, Does: c.Does, Effect: c.Effect, Next: c.Next,
+		CostNanos: c.Cost.Time.Nanoseconds(), CostOf: c.Cost.Of,
+	}
+	if c.Cost.Err != nil {
+		out.CostOf = fmt.Sprintf("%s was not measured: %v", c.Cost.Of, c.Cost.Err)
+	}
+	return out
 }

@@ -47,7 +47,7 @@ type Engine interface {
 	Kill(id string) error
 	Run(ctx context.Context, r engine.RunRequest) (engine.RunResult, error)
 
-	Checks() []engine.Check
+	Checks(o engine.CheckOptions) ([]engine.Check, error)
 }
 
 // Config wires the server. Engine and Log are required; zero values of the
@@ -156,8 +156,17 @@ func (s *server) version(w http.ResponseWriter, _ *http.Request) error {
 	return reply(w, http.StatusOK, s.cfg.Version)
 }
 
-func (s *server) doctor(w http.ResponseWriter, _ *http.Request) error {
-	return reply(w, http.StatusOK, api.Doctor{Checks: list(s.engine.Checks(), checkOf)})
+// doctor answers GET /v1/doctor?costs=.
+func (s *server) doctor(w http.ResponseWriter, r *http.Request) error {
+	costs, err := queryBool(r.URL.Query().Get("costs"))
+	if err != nil {
+		return badRequest("costs: %v", err)
+	}
+	checks, err := s.engine.Checks(engine.CheckOptions{Costs: costs})
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, api.Doctor{Checks: Checks(checks)})
 }
 
 func (s *server) templateSchema(w http.ResponseWriter, _ *http.Request) error {

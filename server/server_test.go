@@ -153,7 +153,7 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil || len(boxes) != 2 || boxes[0].Exit == nil || boxes[1].Exit.Signal != 9 {
 		t.Errorf("Sandboxes after stop and kill = %+v, %v", boxes, err)
 	}
-	if d, err := c.Doctor(ctx); err != nil || len(d.Checks) != 2 {
+	if d, err := c.Doctor(ctx, client.DoctorOptions{}); err != nil || len(d.Checks) != 3 || d.Checks[0].CostNanos != 0 {
 		t.Errorf("Doctor = %+v, %v", d, err)
 	}
 	for _, name := range []string{"hello", "second"} {

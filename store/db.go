@@ -361,6 +361,28 @@ func (s *Store) openDB() error {
 
 var errCorrupt = errors.New("database is corrupt")
 
+// openDB opens the database at path, made if it is not there, as the store uses
+// it. The returned one must be closed even beside an error, where it is not nil.
+func openDB(path string) (*sql.DB, error) {
+	// EXCLUSIVE: the flock keeps others out, and without it the WAL's index would
+	// be a mapped file, which a full disk has no room for. It must come before
+	// the first access, so journal_mode is not among these: the driver sorts them.
+	pragmas := url.Values{"_pragma": {"locking_mode(EXCLUSIVE)", "synchronous(FULL)", "foreign_keys(1)"}}
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+pragmas.Encode())
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1)
+	var mode string
+	if err := db.QueryRow(`PRAGMA journal_mode = WAL`).Scan(&mode); err != nil {
+		return db, err
+	}
+	if mode != "wal" {
+		return db, fmt.Errorf("%s: journal mode is %q, not wal", path, mode)
+	}
+	return db, nil
+}
+
 func (s *Store) loadDB() error {
 	path := filepath.Join(s.dir, dbName)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
@@ -379,21 +401,8 @@ func (s *Store) loadDB() error {
 	if err := errors.Join(f.Close(), s.root.Sync()); err != nil {
 		return err
 	}
-	// EXCLUSIVE: the flock keeps others out, and without it the WAL's index would
-	// be a mapped file, which a full disk has no room for. It must come before
-	// the first access, so journal_mode is not among these: the driver sorts them.
-	pragmas := url.Values{"_pragma": {"locking_mode(EXCLUSIVE)", "synchronous(FULL)", "foreign_keys(1)"}}
-	s.db, err = sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+pragmas.Encode())
-	if err != nil {
+	if s.db, err = openDB(path); err != nil {
 		return err
-	}
-	s.db.SetMaxOpenConns(1)
-	var mode string
-	if err := s.db.QueryRow(`PRAGMA journal_mode = WAL`).Scan(&mode); err != nil {
-		return err
-	}
-	if mode != "wal" {
-		return fmt.Errorf("%s: journal mode is %q, not wal", path, mode)
 	}
 	var check string
 	if err := s.db.QueryRow(`PRAGMA quick_check(1)`).Scan(&check); err != nil {

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
@@ -51,6 +52,9 @@ type serveConfig struct {
 	Egress                       egress.Config
 }
 
+// defaultState is the state directory unless --state names another.
+const defaultState = "/var/lib/fre"
+
 // serveCommand is the daemon. This file alone wires FRE's parts together.
 func serveCommand() *cobra.Command {
 	var cfg serveConfig
@@ -76,7 +80,7 @@ public internet (see docs/configuration.md).`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.State, "state", "/var/lib/fre", "state `directory`: local registry, tenants' files, logs")
+	f.StringVar(&cfg.State, "state", defaultState, "state `directory`: local registry, tenants' files, logs")
 	f.StringVar(&cfg.Socket, "socket", defaultSocket(), "control socket `path`")
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:8080", "HTTP gateway `address`")
 	f.StringVar(&cfg.Group, "group", "fre", "group that may use the control socket, if it exists")
@@ -338,8 +342,27 @@ func readShells(cfg *engine.ShellConfig, ready, most *int, memory string) error 
 	return nil
 }
 
-// doctorLocal explains the host when no engine answers.
-func doctorLocal() []engine.Check { return engine.HostChecks() }
+// doctorLocal explains the host when no engine answers, with what things cost
+// there. state is the directory that an engine would have; until it exists, the
+// one that would hold it is looked at.
+func doctorLocal(state string, costs bool) ([]api.Check, error) {
+	for {
+		_, err := os.Stat(state)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		state = filepath.Dir(state)
+	}
+	checks := engine.Checks(state)
+	var err error
+	if costs {
+		err = engine.Measure(checks, state)
+	}
+	return server.Checks(checks), err
+}
 
 // cleanup runs what was added in reverse.
 type cleanup []func() error

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -82,62 +83,96 @@ func (c *cli) versionCommand() *cobra.Command {
 }
 
 func (c *cli) doctorCommand() *cobra.Command {
-	var format string
+	var format, state string
+	var costs bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Explain what this host can do and what follows",
-		Long: `Explain what this host can do and what follows. Asks the engine; where none
+		Long: `Explain what this host can do, what FRE does about it, and what follows where
+something is missing. Beside it stands what the engine does all the time takes
+here: medians, measured now, in less than a second. Asks the engine; where none
 runs, looks itself, which needs root to see everything. The exit code is 1 when
 something is amiss.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			found, err := cl.Doctor(cmd.Context())
+			found, err := cl.Doctor(cmd.Context(), client.DoctorOptions{Costs: costs})
 			if errors.Is(err, client.ErrUnreachable) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "no engine answers: looking at this host directly")
-				for _, k := range doctorLocal() {
-					found.Checks = append(found.Checks, api.Check{ID: k.ID, Name: k.Name, OK: k.OK, Optional: k.Optional, Found: k.Found, Effect: k.Effect, Next: k.Next})
+				if found.Checks, err = doctorLocal(state, costs); found.Checks != nil && err != nil {
+					fmt.Fprintln(cmd.ErrOrStderr(), err)
+					err = nil
 				}
-				err = nil
 			}
 			if err != nil {
 				return err
 			}
-			amiss := 0
+			out := cmd.OutOrStdout()
+			if format == "" {
+				showChecks(out, found.Checks, costs)
+			} else if err := formatEach(out, format, found.Checks); err != nil {
+				return err
+			}
 			for _, k := range found.Checks {
 				if !k.OK && !k.Optional {
-					amiss++
+					return silentExitError(exitError)
 				}
-			}
-			out := cmd.OutOrStdout()
-			if format != "" {
-				if err := formatEach(out, format, found.Checks); err != nil {
-					return err
-				}
-			} else {
-				for _, k := range found.Checks {
-					mark := "ok  "
-					switch {
-					case !k.OK && k.Optional:
-						mark = "none"
-					case !k.OK:
-						mark = "LACK"
-					}
-					fmt.Fprintf(out, "%s  %s: %s\n", mark, k.Name, k.Found)
-					for _, more := range []string{k.Effect, k.Next} {
-						if !k.OK && more != "" {
-							fmt.Fprintf(out, "      %s\n", strings.ReplaceAll(more, "\n", "\n      "))
-						}
-					}
-				}
-			}
-			if amiss > 0 {
-				return silentExitError(exitError)
 			}
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "", "`template` for each check, as for fre images")
+	f := cmd.Flags()
+	f.StringVar(&format, "format", "", "`template` for each check, as for fre images")
+	f.BoolVar(&costs, "costs", true, "measure what things take")
+	f.StringVar(&state, "state", defaultState, "state `directory` to look at where no engine runs")
 	return cmd
+}
+
+// showChecks prints a line for each check, and below it what explains it.
+func showChecks(w io.Writer, checks []api.Check, costs bool) {
+	line := func(mark, cost, text string) {
+		if costs {
+			mark = fmt.Sprintf("%-4s  %7s", mark, cost)
+		}
+		fmt.Fprintf(w, "%-4s  %s\n", mark, text)
+	}
+	if costs {
+		line("", "COST", "CHECK")
+	}
+	for _, k := range checks {
+		mark := "ok"
+		switch {
+		case !k.OK && k.Optional:
+			mark = "none"
+		case !k.OK:
+			mark = "LACK"
+		}
+		line(mark, duration(k.CostNanos), k.Name+": "+k.Found)
+		more := [][2]string{{"cost", k.CostOf}, {"does", k.Does}}
+		if !k.OK {
+			more = [][2]string{{"cost", k.CostOf}, {"then", k.Effect}, {"next", k.Next}}
+		}
+		for _, m := range more {
+			for text := range strings.Lines(m[1]) {
+				line("", "", "  "+m[0]+": "+strings.TrimRight(text, "\n"))
+			}
+		}
+	}
+}
+
+// duration is nanoseconds for people, three digits at most; "" for 0.
+func duration(ns int64) string {
+	switch v := float64(ns); {
+	case ns == 0:
+		return ""
+	case ns < 1000:
+		return fmt.Sprintf("%d ns", ns)
+	case v < 999.5e3:
+		return fmt.Sprintf("%.3g µs", v/1e3)
+	case v < 999.5e6:
+		return fmt.Sprintf("%.3g ms", v/1e6)
+	default:
+		return fmt.Sprintf("%.3g s", v/1e9)
+	}
 }

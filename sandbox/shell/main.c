@@ -6,6 +6,11 @@
  *   fre-shell hold [N] makes a user namespace, in which N namespaces of each
  *                      other kind can be made, and waits for its input to end.
  *   fre-shell probe    prints which calls of the kernel's are there.
+ *   fre-shell cost G   prints what the kernel takes for parts of a start, in
+ *                      nanoseconds (cost.c). G is how the groups whose files are
+ *                      open from fd 3 on are joined: tasks (two groups), into
+ *                      (one), or none.
+ *   fre-shell exit     ends at once.
  *   fre-shell layout   prints wire.h's numbers for the test of wire.go.
  *
  * One thread; nothing is allocated. See wire.h and ARCHITECTURE.md.
@@ -68,6 +73,7 @@ static int probe(void)
 	printf("clone3 %d\n", syscall(SYS_clone3, NULL, 0) < 0 && errno == EINVAL);
 	printf("seccomp %d\n", syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0);
 	printf("landlock %d\n", landlock_abi());
+	printf("io_uring %d\n", syscall(SYS_io_uring_setup, 0, NULL) < 0 && errno != ENOSYS && errno != EPERM);
 	return 0;
 }
 
@@ -79,6 +85,10 @@ int main(int argc, char **argv)
 		return hold(argv[2]);
 	if (argc == 2 && strcmp(argv[1], "probe") == 0)
 		return probe();
+	if (argc == 3 && strcmp(argv[1], "cost") == 0)
+		return cost(argv[2]);
+	if (argc == 2 && strcmp(argv[1], "exit") == 0)
+		return 0;
 	if (argc == 2 && strcmp(argv[1], "layout") == 0)
 		return layout();
 	return 2;

@@ -65,5 +65,6 @@ long confine(uint32_t flags, int16_t filter, uint32_t *step);
 
 int spawn(void);
 int layout(void);
+int cost(const char *groups);
 
 #endif
