@@ -61,6 +61,7 @@ type Host struct {
 	wayOut    wayOut
 	visitor   *visitor
 	own       ranges
+	layers    layers
 	next      atomic.Uint64
 	shells    *shells
 	admitted  chan struct{}  // one token for each start that may be under way
@@ -161,7 +162,12 @@ func Open(cfg Config) (host *Host, err error) {
 	if h.filters, err = newFilters(); err != nil {
 		return nil, err
 	}
-	if err := removeDev(devDir(cfg.Dir)); err != nil {
+	for _, dir := range []string{devDir(cfg.Dir), layersDir(cfg.Dir)} {
+		if err := removeMounts(dir); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(layersDir(cfg.Dir), 0o700); err != nil {
 		return nil, err
 	}
 	if err := makeDev(devDir(cfg.Dir)); err != nil {
@@ -253,6 +259,8 @@ func (spec *Spec) check() error {
 		return bad(fmt.Sprintf("host name %q is longer than 64 bytes", spec.Hostname))
 	case spec.Forks < 0 || spec.Forks > maxForks:
 		return bad(fmt.Sprintf("asks for %d forks", spec.Forks))
+	case spec.Forks > 0 && spec.Scratch != nil:
+		return bad("is a fork server with a writable root")
 	case spec.Forks > 0 && spec.User.Own:
 		return bad("is a fork server without a tenant")
 	case spec.Forks > 0 && spec.Network != NetworkNone:
@@ -267,6 +275,11 @@ func (spec *Spec) check() error {
 	}
 	for _, m := range spec.Mounts {
 		if err := checkTarget(m.Target); err != nil {
+			return err
+		}
+	}
+	if spec.Scratch != nil {
+		if err := spec.Scratch.check(); err != nil {
 			return err
 		}
 	}
@@ -304,6 +317,11 @@ func (spec *Spec) setDefaults() {
 		spec.Network = NetworkNone
 	}
 	spec.Limits.setDefaults()
+	if spec.Scratch != nil {
+		s := *spec.Scratch // the caller's stays as it is
+		s.setDefaults()
+		spec.Scratch = &s
+	}
 }
 
 func (l *Limits) setDefaults() {
@@ -444,5 +462,5 @@ func (h *Host) Close() error {
 			_ = f.Close()
 		}
 	}
-	return errors.Join(err, removeDev(devDir(h.cfg.Dir)))
+	return errors.Join(err, removeMounts(devDir(h.cfg.Dir)), removeMounts(layersDir(h.cfg.Dir)))
 }

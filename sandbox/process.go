@@ -42,6 +42,7 @@ type Sandbox struct {
 	netns    *netns.Namespace // of a fork
 	pidfd    int              // -1 before the start and after the end
 	tmp      int              // the mount of /tmp; -1 after the end
+	scratch  *scratchLayer    // in memory; nil for none and after the end
 	unpin    *time.Timer      // pending release to all CPUs
 	killed   bool
 	err      error // why it did not start
@@ -59,6 +60,9 @@ type Stats struct {
 	CPU         time.Duration // user and system, since its start
 	TmpBytes    int64         // used in /tmp
 	TmpInodes   int64         // files and directories in /tmp
+
+	// What was written to the root, of a Scratch in memory.
+	ScratchBytes, ScratchInodes int64
 }
 
 // ID returns the sandbox's unique name.
@@ -163,13 +167,19 @@ func (s *Sandbox) Stats() (Stats, error) {
 	if err := unix.Fstatfs(s.tmp, &tmp); err != nil {
 		return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
 	}
-	return Stats{
+	stats := Stats{
 		MemoryBytes: usage.MemoryBytes,
 		MaxMemory:   usage.MaxMemory,
 		CPU:         usage.CPU,
 		TmpBytes:    int64(tmp.Blocks-tmp.Bfree) * tmp.Bsize,
 		TmpInodes:   int64(tmp.Files-tmp.Ffree) - 1, // the root itself
-	}, nil
+	}
+	if s.scratch != nil {
+		if stats.ScratchBytes, stats.ScratchInodes, err = s.scratch.used(); err != nil {
+			return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
+		}
+	}
+	return stats, nil
 }
 
 // started takes ownership of pidfd.
@@ -261,7 +271,10 @@ func (s *Sandbox) release() {
 	if s.tmp >= 0 {
 		unix.Close(s.tmp)
 	}
-	s.pidfd, s.tmp, s.released = -1, -1, true
+	if s.scratch != nil {
+		unix.Close(s.scratch.fd)
+	}
+	s.pidfd, s.tmp, s.scratch, s.released = -1, -1, nil, true
 	if s.unpin != nil {
 		s.unpin.Stop()
 	}

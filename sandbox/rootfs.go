@@ -130,8 +130,8 @@ func makeDev(dir string) error {
 	return nil
 }
 
-// removeDev undoes makeDev, as far as it was done.
-func removeDev(dir string) error {
+// removeMounts removes a mount point and all that is mounted there.
+func removeMounts(dir string) error {
 	for {
 		err := unix.Unmount(dir, unix.MNT_DETACH)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {

@@ -28,7 +28,8 @@ const (
 // Spec describes one sandbox. Required: Rootfs, Args, User.
 type Spec struct {
 	ID       string   // unique name; "" lets Start choose one
-	Rootfs   string   // directory that becomes the read-only root
+	Rootfs   string   // directory that becomes the root, read-only without Scratch
+	Scratch  *Scratch // makes the root writable
 	Args     []string // Args[0] is an absolute path inside the root
 	Env      []string // KEY=value
 	Dir      string   // working directory, "/" if empty
@@ -37,7 +38,7 @@ type Spec struct {
 	Work     string   // host directory mounted read-write at /work; "" for none
 	Mounts   []Mount  // further binds
 	Limits   Limits
-	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts
+	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts or a Scratch
 	Pin      bool           // begin on one CPU and keep to it for a little while, which starts faster
 	Trace    bool           // note when each step of the start was done, for [Sandbox.Trace]
 	Network  Network        // NetworkNone if empty
@@ -77,7 +78,7 @@ type User struct {
 }
 
 // Mount binds a host directory or file into the sandbox, nosuid and nodev.
-// Target's mount point must exist in Rootfs.
+// Target's mount point must exist in Rootfs, unless there is a Scratch.
 type Mount struct {
 	Source   string
 	Target   string

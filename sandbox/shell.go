@@ -165,7 +165,7 @@ func (s *shells) take(spec *Spec) *shell {
 		return nil
 	}
 	bare := s.bare.TryTake
-	if spec.Repeats && len(spec.Mounts) == 0 {
+	if spec.repeats() {
 		p := s.attachedPool(spec)
 		if p == nil {
 			return nil
@@ -182,6 +182,11 @@ func (s *shells) take(spec *Spec) *shell {
 	}
 	s.left(false)
 	return sh
+}
+
+// repeats says whether attached shells are kept for spec.
+func (spec *Spec) repeats() bool {
+	return spec.Repeats && len(spec.Mounts) == 0 && spec.Scratch == nil
 }
 
 // attachedPool is the pool for what spec asks for, nil once the host closes. A new

@@ -210,7 +210,12 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	}
 
 	const bind, readonly = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, unix.MOUNT_ATTR_RDONLY
-	if m.header.FDRoot, err = m.tree(spec.Rootfs, spec.mountAttr(bind|readonly)); err != nil {
+	if spec.Scratch == nil {
+		m.header.FDRoot, err = m.tree(spec.Rootfs, spec.mountAttr(bind|readonly))
+	} else {
+		err = h.furnishScratch(m, spec, user, base)
+	}
+	if err != nil {
 		return err
 	}
 	if m.header.FDMount, err = m.tree(devDir(h.cfg.Dir), spec.mountAttr(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|readonly)); err != nil {
@@ -241,6 +246,20 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 		m.targets = append(m.targets, mount.Target)
 	}
 	m.host = spec.Hostname
+	return nil
+}
+
+// furnishScratch adds a writable root.
+func (h *Host) furnishScratch(m *startMessage, spec *Spec, user *os.File, base uint32) error {
+	root, layer, err := h.scratchRoot(spec, user, base)
+	if err != nil {
+		return err
+	}
+	m.trees = append(m.trees, root)
+	m.header.FDRoot = m.fd(root)
+	if m.scratch = layer; layer != nil {
+		m.undo = append(m.undo, func() { unix.Close(layer.fd) })
+	}
 	return nil
 }
 
@@ -288,7 +307,7 @@ func (m *startMessage) close() {
 	m.trees, m.undo = nil, nil
 }
 
-// own takes over the network, the /tmp and the user namespace of a message, unless
+// own takes over the network, the /tmp, the scratch and the user namespace of a message, unless
 // the sandbox has ended already, as a shell may: then they stay the message's.
 func (s *Sandbox) own(m *startMessage) bool {
 	s.mu.Lock()
@@ -296,7 +315,7 @@ func (s *Sandbox) own(m *startMessage) bool {
 	if s.released {
 		return false
 	}
-	s.network, s.tmp, s.userns, s.base = m.network, m.tmp, m.userns, m.base
+	s.network, s.tmp, s.scratch, s.userns, s.base = m.network, m.tmp, m.scratch, m.userns, m.base
 	m.undo = nil
 	return true
 }

@@ -238,6 +238,7 @@ type startMessage struct {
 	// What furnish took, until the sandbox owns it.
 	network lease
 	tmp     int
+	scratch *scratchLayer
 	userns  *os.File // its own; nil where it is the tenant's
 	base    uint32
 	undo    []func()

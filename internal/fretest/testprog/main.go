@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -124,6 +125,33 @@ func run(command string, args []string) error {
 		fmt.Println(os.Getuid(), os.Geteuid(), os.Getgid(), os.Getegid(), os.Getpid())
 	case "write":
 		return os.WriteFile(args[0], []byte(args[1]), 0o644)
+	case "rename":
+		return os.Rename(args[0], args[1])
+	case "remove":
+		return os.RemoveAll(args[0])
+	case "mkdir":
+		return os.Mkdir(args[0], 0o755)
+	case "symlink":
+		return os.Symlink(args[0], args[1])
+	case "chmod": // mode path
+		mode, err := strconv.ParseUint(args[0], 8, 32)
+		if err != nil {
+			return err
+		}
+		return syscall.Chmod(args[1], uint32(mode))
+	case "chown": // id path
+		id, err := strconv.Atoi(args[0])
+		if err != nil {
+			return err
+		}
+		return os.Lchown(args[1], id, id)
+	case "append":
+		f, err := os.OpenFile(args[0], os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(args[1])
+		return errors.Join(err, f.Close())
 	case "fill":
 		return fill(args[0])
 	case "files":

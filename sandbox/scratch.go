@@ -1,0 +1,311 @@
+package sandbox
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Scratch makes a sandbox's root writable: what is written lies in a layer of the
+// sandbox's own over Rootfs (overlayfs), which stays as it is. The files of Rootfs
+// have the owners they have on disk, as ids inside.
+//
+// The layer costs the kernel about 0.7 MiB more than a read-only root does.
+type Scratch struct {
+	// A layer in memory, that of the sandbox itself (Limits.MemoryBytes), and gone
+	// with it. Its limits: default 64 MiB, and an inode for each 4 KiB of that.
+	Bytes, Inodes int64
+
+	// Dir keeps the layer in a host directory of the caller's instead, which one
+	// sandbox at a time may use and the next finds as the last left it. It limits
+	// nothing: the directory's own file system does. What lies in it belongs to the
+	// host ids of the user namespace.
+	Dir string
+}
+
+// scratchLayer is what a sandbox holds of a scratch in memory.
+type scratchLayer struct {
+	fd   int   // its mount
+	base int64 // inodes used at the start
+}
+
+func (s *Scratch) setDefaults() {
+	s.Bytes = cmp.Or(s.Bytes, 64<<20)
+	s.Inodes = cmp.Or(s.Inodes, max(s.Bytes/4096, 1024))
+}
+
+// check refuses what cannot be meant.
+func (s *Scratch) check() error {
+	switch {
+	case s.Bytes < 0 || s.Inodes < 0:
+		return fmt.Errorf("sandbox scratch of %d bytes and %d inodes: %w", s.Bytes, s.Inodes, unix.EINVAL)
+	case s.Dir != "" && !filepath.IsAbs(s.Dir):
+		return fmt.Errorf("sandbox scratch directory %q is not absolute: %w", s.Dir, unix.EINVAL)
+	}
+	return nil
+}
+
+// scratchRoot returns an fd of a detached overlay of spec's scratch over its root,
+// whose root directory belongs to base, the host id of the sandbox's root. layer, nil
+// with Scratch.Dir, is the caller's to close too.
+//
+//	Rootfs                  → lower   read-only, owners mapped by userns
+//	tmpfs, or Scratch.Dir   → upper, work
+//
+// Each option that the kernel's build or a module's parameter has a say in is
+// given:
+//   - redirect_dir=on: a directory of the image can be renamed, as on any other
+//     file system, which without it fails with EXDEV;
+//   - metacopy=off: what was written is whole in the layer;
+//   - index=off: files of the store are links of each other where they are the
+//     same, and to write to one must not write to all;
+//   - nfs_export=off, xino=auto: they want the index, and change only what
+//     stat(2) says of a file's device.
+func (h *Host) scratchRoot(spec *Spec, userns *os.File, base uint32) (root int, layer *scratchLayer, err error) {
+	tmpfs := -1
+	var open []int
+	defer func() {
+		for _, fd := range open {
+			unix.Close(fd)
+		}
+		if err != nil {
+			if root >= 0 {
+				unix.Close(root)
+			}
+			if tmpfs >= 0 {
+				unix.Close(tmpfs)
+			}
+			root, layer = -1, nil
+			err = fmt.Errorf("make root writable: %w", err)
+		}
+	}()
+	root = -1
+	lower, err := cloneMapped(spec.Rootfs, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_RDONLY, userns)
+	if errors.Is(err, unix.EINVAL) {
+		err = fmt.Errorf("the file system of the images cannot be mounted with mapped owners, which needs Linux 5.19 and ext4, xfs or btrfs (fre doctor): %w", err)
+	}
+	if err != nil {
+		return root, layer, err
+	}
+	open = append(open, lower)
+	upper := -1
+	if dir := spec.Scratch.Dir; dir != "" {
+		if upper, err = unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
+			return root, layer, fmt.Errorf("open %s: %w", dir, err)
+		}
+		open = append(open, upper)
+	} else {
+		upper, err = newTmpfs(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
+			[2]string{"size", strconv.FormatInt(spec.Scratch.Bytes, 10)},
+			[2]string{"nr_inodes", strconv.FormatInt(spec.Scratch.Inodes, 10)},
+			[2]string{"mode", "0700"})
+		if err != nil {
+			return root, layer, err
+		}
+		tmpfs = upper
+	}
+	if err := makeLayer(upper, int(base)); err != nil {
+		return root, layer, err
+	}
+	mounts := []int{lower}
+	if tmpfs >= 0 {
+		mounts = append(mounts, tmpfs)
+	}
+	err = h.layers.attached(layersDir(h.cfg.Dir), mounts, func() (err error) {
+		root, err = newOverlay(spec.mountAttr(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV),
+			[2]string{"source", "fre"},
+			[2]string{"lowerdir", procFD(lower)},
+			[2]string{"upperdir", procFD(upper) + "/upper"},
+			[2]string{"workdir", procFD(upper) + "/work"},
+			[2]string{"redirect_dir", "on"}, [2]string{"metacopy", "off"}, [2]string{"index", "off"},
+			[2]string{"nfs_export", "off"}, [2]string{"xino", "auto"})
+		return err
+	})
+	if err != nil {
+		return root, layer, err
+	}
+	for _, target := range spec.targets() {
+		if err := makeTarget(root, target.Target, target.file); err != nil {
+			return root, layer, fmt.Errorf("make mount point %s: %w", target.Target, err)
+		}
+	}
+	if tmpfs >= 0 {
+		layer = &scratchLayer{fd: tmpfs}
+		_, layer.base, err = layer.used()
+	}
+	return root, layer, err
+}
+
+// layers is where the layers of an overlay are mounted while it is made: before
+// Linux 6.13 none may lie in a mount that is attached nowhere.
+type layers struct{ mu sync.Mutex }
+
+// attached runs f while mounts, detached ones, are attached to dir, one over the
+// other: their fds still name each. umount(2) takes the uppermost whichever is
+// named, so that it is one at a time.
+func (l *layers) attached(dir string, mounts []int, f func() error) (err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, fd := range mounts {
+		if err := unix.MoveMount(fd, "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return fmt.Errorf("mount layer: %w", err)
+		}
+		defer func() { err = errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH)) }()
+	}
+	return f()
+}
+
+// used reads how many bytes the layer in memory holds, and how many files and
+// directories more than at the start.
+func (l *scratchLayer) used() (bytes, inodes int64, err error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(l.fd, &st); err != nil {
+		return 0, 0, fmt.Errorf("statfs of scratch: %w", err)
+	}
+	return int64(st.Blocks-st.Bfree) * st.Bsize, max(int64(st.Files-st.Ffree)-l.base, 0), nil
+}
+
+func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// layersDir is where in the host's directory layers are mounted for a moment.
+func layersDir(dir string) string { return filepath.Join(dir, "layers") }
+
+// makeLayer makes the two directories of an overlay's writable layer below the
+// directory fd, unless they are there. The root shows the upper one's owner and
+// mode.
+func makeLayer(fd, owner int) error {
+	err := unix.Mkdirat(fd, "work", 0o700)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("make scratch: %w", err)
+	}
+	switch err := unix.Mkdirat(fd, "upper", 0o755); {
+	case errors.Is(err, unix.EEXIST):
+		return nil
+	case err != nil:
+		return fmt.Errorf("make scratch: %w", err)
+	}
+	if err := errors.Join(unix.Fchownat(fd, "upper", owner, owner, unix.AT_SYMLINK_NOFOLLOW), unix.Fchmodat(fd, "upper", 0o755, 0)); err != nil {
+		return fmt.Errorf("make scratch: %w", err)
+	}
+	return nil
+}
+
+// newOverlay returns an fd of a detached overlay.
+func newOverlay(attr uint64, options ...[2]string) (int, error) {
+	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("fsopen overlay (fre doctor says whether this kernel has it): %w", err)
+	}
+	defer unix.Close(fd)
+	for _, o := range options {
+		if err := unix.FsconfigSetString(fd, o[0], o[1]); err != nil {
+			return -1, fmt.Errorf("overlay %s=%s: %w", o[0], o[1], kernelSays(fd, err))
+		}
+	}
+	if err := unix.FsconfigCreate(fd); err != nil {
+		return -1, fmt.Errorf("create overlay: %w", kernelSays(fd, err))
+	}
+	mount, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, int(attr))
+	if err != nil {
+		return -1, fmt.Errorf("fsmount overlay: %w", err)
+	}
+	return mount, nil
+}
+
+// kernelSays adds the kernel's own words about a mount that it refused, if it has
+// any (fsopen(2), "The message retrieval interface").
+func kernelSays(fd int, err error) error {
+	buf := make([]byte, 512)
+	n, readErr := unix.Read(fd, buf)
+	if readErr != nil || n <= 0 {
+		return err
+	}
+	return fmt.Errorf("%q: %w", buf[:n], err)
+}
+
+// target is a mount point that a root has to have.
+type target struct {
+	Target string
+	file   bool // a file is mounted there
+}
+
+// targets lists what is mounted in a sandbox of spec.
+func (spec *Spec) targets() []target {
+	list := []target{{"/proc", false}, {"/dev", false}, {"/tmp", false}}
+	if spec.Work != "" {
+		list = append(list, target{"/work", false})
+	}
+	for _, m := range spec.Mounts {
+		st, err := os.Stat(m.Source)
+		list = append(list, target{m.Target, err == nil && !st.IsDir()})
+	}
+	if spec.Network == NetworkEgress {
+		list = append(list, target{"/etc/resolv.conf", true})
+	}
+	return list
+}
+
+// makeTarget makes a mount point below the directory root, unless it is there. A
+// symbolic link in its place, which a sandbox before may have left in the layer,
+// makes way; one on the way there is refused. Whatever is there, the engine never
+// leaves root.
+func makeTarget(root int, name string, file bool) error {
+	dir, base := path.Split(path.Clean(name)[1:])
+	at, err := makeDirs(root, path.Clean(dir))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(at)
+	var st unix.Stat_t
+	err = unix.Fstatat(at, base, &st, unix.AT_SYMLINK_NOFOLLOW)
+	kind := st.Mode & unix.S_IFMT
+	switch {
+	case err == nil && (kind == unix.S_IFDIR) == !file && kind != unix.S_IFLNK:
+		return nil
+	case err == nil && kind == unix.S_IFDIR:
+		return unix.EISDIR
+	case err == nil:
+		if err := unix.Unlinkat(at, base, 0); err != nil {
+			return err
+		}
+	case !errors.Is(err, unix.ENOENT):
+		return err
+	}
+	if !file {
+		return unix.Mkdirat(at, base, 0o755)
+	}
+	fd, err := unix.Openat(at, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// makeDirs opens a directory below root and makes what is missing on the way. The
+// caller closes it.
+func makeDirs(root int, name string) (int, error) {
+	how := &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	}
+	fd, err := unix.Openat2(root, name, how)
+	if !errors.Is(err, unix.ENOENT) || name == "." {
+		return fd, err
+	}
+	parent, err := makeDirs(root, path.Dir(name))
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(parent)
+	if err := unix.Mkdirat(parent, path.Base(name), 0o755); err != nil {
+		return -1, err
+	}
+	return unix.Openat2(root, name, how)
+}
