@@ -169,10 +169,12 @@ for group in "$@"; do
 	run)
 		need /etc/ssl/certs/ca-certificates.crt ca-certificates
 		need curl curl
+		need mkfs.ext4 e2fsprogs # directories with a limit, where there are no project quotas
 		;;
 	test)
 		"$0" build
 		need shellcheck shellcheck
+		need mkfs.ext4 e2fsprogs
 		;;
 	v2)
 		need qemu-system-x86_64 qemu-system-x86

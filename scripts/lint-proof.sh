@@ -38,6 +38,9 @@ sandbox/cgroup/a.go          store                  refused
 engine/a.go                  channel                allowed
 engine/a.go                  gateway                refused
 engine/a.go                  internal/fretest       refused
+volume/a.go                  internal/linux         allowed
+volume/a.go                  store                  refused
+engine/a.go                  volume                 allowed
 gateway/a.go                 engine                 allowed
 gateway/a.go                 store                  refused
 server/a.go                  api                    allowed

@@ -1,0 +1,744 @@
+package volume
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// quotaDirsEnv names directories, separated by colons, whose file systems
+// enforce project quotas: test/v2 has some.
+const quotaDirsEnv = "FRE_TEST_QUOTA_DIRS"
+
+// childEnv makes this test binary one of the children below.
+const childEnv = "FRE_TEST_VOLUME_CHILD"
+
+func TestMain(m *testing.M) {
+	switch args := strings.Fields(os.Getenv(childEnv)); {
+	case len(args) == 0:
+		// In the host's mount namespace, other programs' copies of it would keep
+		// the mounts of a test.
+		if os.Geteuid() == 0 {
+			if err := sandbox.Isolate(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+		}
+		os.Exit(m.Run())
+	case args[0] == "fill":
+		fillChild(args[1], args[2])
+	case args[0] == "hold":
+		holdChild(args[1], Kind(args[2]))
+	}
+}
+
+// fillChild writes files of so many bytes into the directory that is fd 3 until
+// there are enough or one is refused, and prints how many and the errno.
+func fillChild(files, size string) {
+	n, _ := strconv.Atoi(files)
+	length, _ := strconv.Atoi(size)
+	data := bytes.Repeat([]byte{1}, length)
+	for i := range n {
+		fd, err := unix.Openat(3, fmt.Sprintf("fill-%d-%d", os.Getpid(), i), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+		for rest := data; err == nil && len(rest) > 0; {
+			var k int
+			if k, err = unix.Write(fd, rest); err == nil {
+				rest = rest[k:]
+			}
+		}
+		if err == nil {
+			err = unix.Fsync(fd)
+		}
+		var errno unix.Errno
+		if errors.As(err, &errno) {
+			fmt.Println(i, int(errno))
+			return
+		}
+		unix.Close(fd)
+	}
+	fmt.Println(n, 0)
+}
+
+// fill is what sandboxes do: root of no user namespace but theirs.
+func fill(t *testing.T, v *Volume, files, size int) (int, unix.Errno) {
+	t.Helper()
+	dir, err := os.Open(v.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if err := dir.Chown(1000, 1000); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=fill %d %d", childEnv, files, size))
+	cmd.ExtraFiles = []*os.File{dir}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n, errno int
+	if _, err := fmt.Sscan(string(out), &n, &errno); err != nil {
+		t.Fatalf("%q: %v", out, err)
+	}
+	return n, unix.Errno(errno)
+}
+
+func full(errno unix.Errno) bool { return errno == unix.ENOSPC || errno == unix.EDQUOT }
+
+// place is a directory to have volumes of one kind in.
+type place struct {
+	dir  string
+	kind Kind
+}
+
+// places are where a test is run, by name: one for each kind of volume that can
+// have limits here, and with plain one for Plain too.
+func places(t *testing.T, plain bool) map[string]place {
+	t.Helper()
+	fretest.RequireRoot(t)
+	named := map[string]place{"image": {os.TempDir(), Image}}
+	for _, dir := range filepath.SplitList(os.Getenv(quotaDirsEnv)) {
+		named["quota on "+dir] = place{dir, Quota}
+	}
+	if plain {
+		named["plain"] = place{os.TempDir(), Plain}
+	}
+	return named
+}
+
+// testDir makes a directory below base that is checked and removed at the end.
+func testDir(t *testing.T, base string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(base, "fre-volume-") //nolint:usetesting // another file system
+	if err != nil {
+		t.Fatal(err)
+	}
+	fretest.CheckLeaks(t)
+	t.Cleanup(func() { checkLoops(t, dir); _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// checkLoops fails the test if a loop device has a file below dir once all is
+// closed.
+func checkLoops(t *testing.T, dir string) {
+	t.Helper()
+	for range 500 {
+		left := loops(t, dir)
+		if len(left) == 0 {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	t.Errorf("loop devices left behind: %q", loops(t, dir))
+}
+
+func loops(t *testing.T, dir string) []string {
+	t.Helper()
+	all, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(all, func(name string) bool {
+		b, err := os.ReadFile(name)
+		return err != nil || !strings.HasPrefix(string(b), dir+"/")
+	})
+}
+
+func (p place) open(t *testing.T) *Manager {
+	t.Helper()
+	m, err := Open(p.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if m.Kind() != p.kind {
+		t.Fatalf("new volumes below %s are %s, want %s (quota: %v, images: %v)", p.dir, m.Kind(), p.kind, m.quota, m.images)
+	}
+	return m
+}
+
+func (p place) config() Config {
+	cfg := Config{Dir: filepath.Join(p.dir, "removed")}
+	if p.kind != Quota {
+		cfg.Avoid = append(cfg.Avoid, Quota)
+	}
+	if p.kind == Plain {
+		cfg.Avoid = append(cfg.Avoid, Image)
+	}
+	return cfg
+}
+
+func (p place) attach(t *testing.T, m *Manager, name string, l Limits) *Volume {
+	t.Helper()
+	v, err := m.Attach(filepath.Join(p.dir, name), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.Kind() != p.kind {
+		t.Fatalf("%s is %s, want %s", name, v.Kind(), p.kind)
+	}
+	return v
+}
+
+func usage(t *testing.T, v *Volume) Usage {
+	t.Helper()
+	for {
+		u, err := v.Usage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !u.AsOf.IsZero() {
+			u.AsOf = time.Time{}
+			return u
+		}
+		<-time.After(time.Millisecond) // the first walk
+	}
+}
+
+// walked is the truth.
+func walked(t *testing.T, v *Volume) Usage {
+	t.Helper()
+	flush(t, v)
+	u, err := Walk(t.Context(), v.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.AsOf = time.Time{}
+	return u
+}
+
+// flush has the file system choose the blocks of what was written.
+func flush(t *testing.T, v *Volume) {
+	t.Helper()
+	f, err := os.Open(v.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Syncfs(int(f.Fd())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestUsage: what is counted is what a walk finds in blocks and inodes, on every
+// kind of file.
+func TestUsage(t *testing.T) {
+	for name, p := range places(t, true) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			var limits Limits
+			if p.kind != Plain {
+				limits.Bytes = 64 << 20
+			}
+			v := p.attach(t, p.open(t), "v", limits)
+			if p.kind != Plain {
+				if got, want := usage(t, v), walked(t, v); got != want {
+					t.Errorf("empty: got %+v, a walk finds %+v", got, want)
+				}
+			}
+			populate(t, v.Dir())
+			flush(t, v)
+			want := walked(t, v)
+			if got := usage(t, v); got != want {
+				t.Errorf("got %+v, a walk finds %+v", got, want)
+			}
+			// 1000 small files, the others fewer; blocks rather than sizes.
+			if want.Inodes < 1000 || want.Bytes < 1000*1024 || want.Bytes > 16<<20 {
+				t.Errorf("a walk finds %+v", want)
+			}
+		})
+	}
+}
+
+// populate makes files of every kind below dir.
+func populate(t *testing.T, dir string) {
+	t.Helper()
+	var errs []error
+	for i := range 1000 {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, fmt.Sprint("small", i)), bytes.Repeat([]byte{1}, 3000), 0o600))
+	}
+	large := filepath.Join(dir, "large")
+	errs = append(
+		errs,
+		os.WriteFile(large, bytes.Repeat([]byte{1}, 3<<20), 0o640), os.Link(large, filepath.Join(dir, "linked")),
+		os.WriteFile(filepath.Join(dir, "holes"), nil, 0o600), os.Truncate(filepath.Join(dir, "holes"), 1<<30),
+		os.Symlink("large", filepath.Join(dir, "short link")), os.Symlink("/"+strings.Repeat("x", 1000), filepath.Join(dir, "long link")),
+		os.MkdirAll(filepath.Join(dir, "a/b/c"), 0o755), unix.Mkfifo(filepath.Join(dir, "a/fifo"), 0o600),
+		os.WriteFile(filepath.Join(dir, "a/b/new\nline \xff"), []byte("x"), 0o444), os.Lchown(filepath.Join(dir, "a"), 7, 8),
+		os.Chtimes(large, time.Unix(1, 0), time.Unix(2, 0)),
+	)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLimit: a volume takes as much as its limit and no more, in bytes and in
+// inodes, and its neighbour does not notice.
+func TestLimit(t *testing.T) {
+	for name, p := range places(t, false) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			m := p.open(t)
+			const limit = 20 << 20
+			v, other := p.attach(t, m, "v", Limits{Bytes: limit}), p.attach(t, m, "other", Limits{Bytes: limit})
+			n, errno := fill(t, v, 1000, 256<<10)
+			if !full(errno) {
+				t.Fatalf("%d files of 256 KiB in 20 MiB: errno %v", n, errno)
+			}
+			if got := usage(t, v); got.Bytes > limit || got.Bytes < limit-256<<10 {
+				t.Errorf("full: uses %+v of %d", got, limit)
+			}
+			if n, errno := fill(t, other, 40, 256<<10); errno != 0 {
+				t.Errorf("its neighbour took %d of 40 files: %v", n, errno)
+			}
+			small := p.attach(t, m, "small", Limits{Bytes: limit, Inodes: 100})
+			n, errno = fill(t, small, 5000, 0)
+			if !full(errno) || n < 50 || n > 2000 { // an ext4 has some more
+				t.Errorf("a limit of 100 inodes: %d files, errno %v", n, errno)
+			}
+			if got := usage(t, small); got.Inodes != int64(n)+1 {
+				t.Errorf("%d files and the directory: counts %d inodes", n, got.Inodes)
+			}
+		})
+	}
+}
+
+// TestLimitChanges: a limit is lowered below what is in use, raised, grown far
+// beyond the first, all while the volume is in use.
+func TestLimitChanges(t *testing.T) {
+	for name, p := range places(t, false) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			m := p.open(t)
+			v := p.attach(t, m, "v", Limits{Bytes: 40 << 20})
+			if n, errno := fill(t, v, 100, 256<<10); errno != 0 {
+				t.Fatalf("%d of 25 MiB: %v", n, errno)
+			}
+			before := usage(t, v)
+			for _, again := range []bool{false, true} {
+				if again { // it holds for the next attachment too
+					if err := v.Detach(); err != nil {
+						t.Fatal(err)
+					}
+					v = p.attach(t, m, "v", Limits{Bytes: 10 << 20})
+				} else if err := v.SetLimits(Limits{Bytes: 10 << 20}); err != nil {
+					t.Fatal(err)
+				}
+				if got := usage(t, v); got.Bytes != before.Bytes {
+					t.Errorf("lowered below use: counts %+v, before %+v", got, before)
+				}
+				if n, errno := fill(t, v, 10, 256<<10); n != 0 || !full(errno) {
+					t.Errorf("lowered below use (again: %v): %d files, %v", again, n, errno)
+				}
+			}
+			// What is deleted while it is over does not make room.
+			names, err := filepath.Glob(filepath.Join(v.Dir(), "fill-*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range names[:10] {
+				if err := os.Remove(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			flush(t, v)
+			usage(t, v)
+			if n, errno := fill(t, v, 10, 256<<10); n > 0 || !full(errno) {
+				t.Errorf("still over: %d files, %v", n, errno)
+			}
+			for _, limit := range []int64{60 << 20, 300 << 20} {
+				err := v.SetLimits(Limits{Bytes: limit})
+				if errors.Is(err, unix.EPERM) && !mayResize(t) {
+					if err = v.Detach(); err == nil {
+						v, err = m.Attach(v.Path(), Limits{Bytes: limit})
+					}
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n, errno := fill(t, v, 10000, 1<<20); !full(errno) {
+					t.Errorf("raised to %d: %d files, %v", limit, n, errno)
+				}
+				if got := usage(t, v); got.Bytes > limit || got.Bytes < limit-1<<20 {
+					t.Errorf("raised to %d and filled: counts %+v", limit, got)
+				}
+			}
+			if got, want := v.Limits(), (Limits{Bytes: 300 << 20, Inodes: 300 << 20 / inodeBytes}); got != want {
+				t.Errorf("limits %+v, want %+v", got, want)
+			}
+			if got, want := usage(t, v), walked(t, v); got != want {
+				t.Errorf("got %+v, a walk finds %+v", got, want)
+			}
+		})
+	}
+}
+
+// TestAgain: what is in a volume, and what it counts, is there at the next
+// attachment; while it is attached it is the same volume.
+func TestAgain(t *testing.T) {
+	for name, p := range places(t, true) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			m := p.open(t)
+			v := p.attach(t, m, "v", p.limits())
+			if p.attach(t, m, "v", p.limits()) != v {
+				t.Error("attached twice: two volumes")
+			}
+			populate(t, v.Dir())
+			want := walked(t, v)
+			before := list(t, v.Dir())
+			if err := errors.Join(v.Detach(), v.Detach()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := v.Usage(); !errors.Is(err, fs.ErrClosed) {
+				t.Errorf("detached: %v", err)
+			}
+			v = p.attach(t, m, "v", p.limits())
+			if got := usage(t, v); got != want {
+				t.Errorf("attached again: counts %+v, want %+v", got, want)
+			}
+			if diff := cmp.Diff(before, list(t, v.Dir())); diff != "" {
+				t.Errorf("files differ (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+func (p place) limits() Limits {
+	if p.kind == Plain {
+		return Limits{}
+	}
+	return Limits{Bytes: 64 << 20}
+}
+
+// list describes every file below dir.
+func list(t *testing.T, dir string) []string {
+	t.Helper()
+	var out []string
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(dir, path)
+		link, _ := os.Readlink(path)
+		line := fmt.Sprintf("%q %o %d:%d -> %q", rel, st.Mode, st.Uid, st.Gid, link)
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			line += fmt.Sprintf(" %d bytes, %d links, of %d", st.Size, st.Nlink, st.Mtim.Sec)
+		}
+		out = append(out, line)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestPlainGetsLimit: a directory that has no limit gets one with all that is in
+// it, also where each attempt but the last is cut short.
+func TestPlainGetsLimit(t *testing.T) {
+	for name, p := range places(t, false) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			for _, step := range []string{"", "image staged", "image made", "image named", "image looped", "image mounted", "quota entered"} {
+				t.Run(step, func(t *testing.T) {
+					path := filepath.Join(p.dir, "v"+step)
+					if err := os.Mkdir(path, 0o700); err != nil {
+						t.Fatal(err)
+					}
+					populate(t, path)
+					want := list(t, path)
+					m := p.open(t)
+					reached := false
+					m.fail = func(s string) error {
+						if s == step {
+							reached = true
+							return errors.New("cut short")
+						}
+						return nil
+					}
+					if _, err := m.Attach(path, Limits{Bytes: 64 << 20}); (err != nil) != reached {
+						t.Fatalf("cut short at %q (reached: %v): error %v", step, reached, err)
+					}
+					m = p.open(t)
+					if reached {
+						v, err := m.Attach(path, Limits{Bytes: 64 << 20})
+						if err != nil {
+							t.Fatal(err)
+						}
+						if diff := cmp.Diff(want, list(t, v.Dir())); diff != "" {
+							t.Errorf("files differ (-before +after):\n%s", diff)
+						}
+						if got, want := usage(t, v), walked(t, v); p.kind == Image && got != want {
+							t.Errorf("counts %+v, a walk finds %+v", got, want)
+						}
+						if n, errno := fill(t, v, 1000, 1<<20); !full(errno) {
+							t.Errorf("%d files of 1 MiB in 64 MiB: %v", n, errno)
+						}
+						if left, err := filepath.Glob(path + ".staged*"); err != nil || len(left) > 0 {
+							t.Errorf("left behind: %q, %v", left, err)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestRemove: a volume goes with all in it, while it is in use too, and also
+// where the first attempt is cut short; its name can be used again.
+func TestRemove(t *testing.T) {
+	for name, p := range places(t, true) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			for _, step := range []string{"", "remove 0", "remove 1", "remove 2", "remove 3", "remove renamed"} {
+				m := p.open(t)
+				v := p.attach(t, m, "v", p.limits())
+				populate(t, v.Dir())
+				used, err := os.OpenFile(filepath.Join(v.Dir(), "large"), os.O_RDWR, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.fail = func(s string) error {
+					if s == step {
+						return errors.New("cut short")
+					}
+					return nil
+				}
+				if err := m.Remove(v.Path()); (err != nil) != (step != "") {
+					t.Fatalf("cut short at %q: %v", step, err)
+				}
+				m.fail = nil
+				if err := m.Remove(v.Path()); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := used.WriteAt([]byte("still there"), 0); err != nil {
+					t.Errorf("what is open: %v", err)
+				}
+				if _, err := v.Usage(); !errors.Is(err, fs.ErrClosed) {
+					t.Errorf("removed: %v", err)
+				}
+				again := p.attach(t, m, "v", p.limits())
+				if names, err := os.ReadDir(again.Dir()); err != nil || len(names) > 0 {
+					t.Errorf("made again after %q: %v, %v", step, names, err)
+				}
+				if err := errors.Join(used.Close(), m.Remove(v.Path()), m.Remove(v.Path()), m.Close()); err != nil {
+					t.Fatal(err)
+				}
+				p.open(t) // ends what was cut short
+				var left []string
+				for _, dir := range []string{p.dir, filepath.Join(p.dir, "removed")} {
+					names, err := os.ReadDir(dir)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, name := range names {
+						left = append(left, name.Name())
+					}
+				}
+				if diff := cmp.Diff([]string{"removed"}, left); diff != "" {
+					t.Errorf("left after %q (-want +got):\n%s", step, diff)
+				}
+			}
+		})
+	}
+}
+
+// holdChild attaches a volume in a mount namespace of its own, as the engine
+// does, writes a file and waits to be killed.
+func holdChild(dir string, kind Kind) {
+	p := place{dir, kind}
+	m, err := Open(p.config())
+	if err == nil {
+		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
+	}
+	if err == nil {
+		var v *Volume
+		if v, err = m.Attach(filepath.Join(dir, "v"), p.limits()); err == nil {
+			err = os.WriteFile(filepath.Join(v.Dir(), "written"), []byte(kind), 0o600)
+		}
+	}
+	fmt.Println(err)
+	select {}
+}
+
+// TestKilled: the volumes of an engine that was killed are the next one's at
+// once, with all in them, and no loop device is left.
+func TestKilled(t *testing.T) {
+	for name, p := range places(t, true) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			for range 3 {
+				cmd := exec.Command("/proc/self/exe")
+				cmd.Env = append(os.Environ(), fmt.Sprintf("%s=hold %s %s", childEnv, p.dir, p.kind))
+				cmd.Stderr = os.Stderr
+				cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+				out, err := cmd.StdoutPipe()
+				if err == nil {
+					err = cmd.Start()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer cmd.Wait()         //nolint:errcheck // it is killed
+				defer cmd.Process.Kill() //nolint:errcheck // it may be dead
+				line, err := bufio.NewReader(out).ReadString('\n')
+				if err != nil || line != "<nil>\n" {
+					t.Errorf("child: %q, %v", line, err)
+				}
+				if err := cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				m := p.open(t)
+				v := p.attach(t, m, "v", p.limits())
+				if b, err := os.ReadFile(filepath.Join(v.Dir(), "written")); err != nil || string(b) != string(p.kind) {
+					t.Errorf("what was written: %q, %v", b, err)
+				}
+				if err := m.Close(); err != nil {
+					t.Fatal(err)
+				}
+				checkLoops(t, p.dir)
+			}
+		})
+	}
+}
+
+// TestImageInUse: an image is never mounted twice.
+func TestImageInUse(t *testing.T) {
+	for name, p := range places(t, false) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			first, second := p.open(t), p.open(t)
+			v := p.attach(t, first, "v", p.limits())
+			second.lockWithin = 50 * time.Millisecond
+			_, err := second.Attach(v.Path(), p.limits())
+			if p.kind == Image && (!errors.Is(err, unix.EWOULDBLOCK) || !strings.Contains(err.Error(), "in use")) {
+				t.Errorf("attached by another: %v", err)
+			}
+			if p.kind == Quota && err != nil { // a directory harms nobody
+				t.Error(err)
+			}
+			if err := v.Detach(); err != nil {
+				t.Fatal(err)
+			}
+			second.lockWithin = lockWithin
+			p.attach(t, second, "v", p.limits())
+		})
+	}
+}
+
+// TestNoLimits: where nothing can limit a directory, that is said with what to do.
+func TestNoLimits(t *testing.T) {
+	for name, p := range places(t, true) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			if p.kind != Plain {
+				p.attach(t, p.open(t), "v", p.limits())
+				return
+			}
+			m := p.open(t)
+			_, err := m.Attach(filepath.Join(p.dir, "v"), Limits{Bytes: 1 << 20})
+			if !errors.Is(err, ErrNoLimits) || !strings.Contains(err.Error(), "prjquota") {
+				t.Errorf("a limit: %v", err)
+			}
+			v := p.attach(t, m, "v", Limits{})
+			if err := v.SetLimits(Limits{Bytes: 1}); !errors.Is(err, ErrNoLimits) {
+				t.Errorf("a limit: %v", err)
+			}
+			for _, bad := range []string{"v", "/", "/tmp/../x", ""} {
+				if _, err := m.Attach(bad, Limits{}); err == nil {
+					t.Errorf("attach %q: no error", bad)
+				}
+			}
+			for _, bad := range []Limits{{Bytes: -1}, {Bytes: 1, Inodes: -1}, {Inodes: 1}} {
+				if _, err := m.Attach(filepath.Join(p.dir, "w"), bad); err == nil || errors.Is(err, ErrNoLimits) {
+					t.Errorf("limits %+v: %v", bad, err)
+				}
+			}
+		})
+	}
+}
+
+// TestImageIsSparse: an image takes on the host what its files take, and gives
+// back what they do not.
+func TestImageIsSparse(t *testing.T) {
+	for name, p := range places(t, false) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			if p.kind != Image {
+				return
+			}
+			v := p.attach(t, p.open(t), "v", Limits{Bytes: 10 << 30})
+			onHost := func() int64 {
+				flush(t, v)
+				var st unix.Stat_t
+				if err := unix.Stat(imageFile(v.Path()), &st); err != nil {
+					t.Fatal(err)
+				}
+				return st.Blocks * 512
+			}
+			var st unix.Statfs_t
+			if err := unix.Statfs(v.Dir(), &st); err != nil {
+				t.Fatal(err)
+			}
+			if free := int64(st.Bavail) * st.Bsize; free > 10<<30 || free < 10<<30-1<<20 {
+				t.Errorf("df says %d bytes are free, want 10 GiB", free)
+			}
+			empty := onHost()
+			if empty > 8<<20 {
+				t.Errorf("an empty image of 10 GiB takes %d bytes", empty)
+			}
+			if n, errno := fill(t, v, 32, 1<<20); errno != 0 {
+				t.Fatal(n, errno)
+			}
+			if got := onHost() - empty; got < 32<<20 || got > 36<<20 {
+				t.Errorf("32 MiB take %d bytes", got)
+			}
+		})
+	}
+}
+
+// mayResize says whether this process has CAP_SYS_RESOURCE.
+func mayResize(t *testing.T) bool {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(b), "\nCapEff:")
+	field, _, _ := strings.Cut(after, "\n")
+	caps, err := strconv.ParseUint(strings.TrimSpace(field), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return caps>>unix.CAP_SYS_RESOURCE&1 == 1
+}
