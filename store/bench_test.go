@@ -56,7 +56,7 @@ func BenchmarkCommit(b *testing.B) {
 		for b.Loop() {
 			benchTree(b, s, 10000)
 			b.StopTimer()
-			if err := s.Sweep(b.Context()); err != nil {
+			if _, err := s.Sweep(b.Context(), SweepOptions{}); err != nil {
 				b.Fatal(err)
 			}
 			b.StartTimer()
@@ -115,7 +115,7 @@ func BenchmarkAddDir(b *testing.B) {
 				b.StopTimer()
 				_ = root.Close()
 				_ = os.RemoveAll(dir)
-				if err := s.Sweep(b.Context()); err != nil {
+				if _, err := s.Sweep(b.Context(), SweepOptions{}); err != nil {
 					b.Fatal(err)
 				}
 				b.StartTimer()
@@ -139,6 +139,47 @@ func BenchmarkImages(b *testing.B) {
 	for b.Loop() {
 		if len(s.Images()) != 2000 {
 			b.Fatal("images are missing")
+		}
+	}
+}
+
+// BenchmarkRemoveImage removes an image of 100 files, 10 of them its own, out of
+// 2,000: what it costs beside what the number of images costs.
+func BenchmarkRemoveImage(b *testing.B) {
+	for _, images := range []int{20, 2000} {
+		b.Run(fmt.Sprintf("images=%d", images), func(b *testing.B) {
+			s := openStore(b, b.TempDir())
+			base := benchTree(b, s, 90)
+			put := func(i int) *Image {
+				files := make(map[string]string)
+				for n := range 10 {
+					files[fmt.Sprintf("own%d", n)] = fmt.Sprint(i, n)
+				}
+				return putImage(b, s, fmt.Sprint("image", i), "1", base, putTree(b, s, files))
+			}
+			for i := range images {
+				put(i)
+			}
+			for n := images; b.Loop(); n++ {
+				b.StopTimer()
+				img := put(n)
+				b.StartTimer()
+				if err := s.RemoveImage(b.Context(), img.Digest); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkSweep looks through a store in which nothing is loose.
+func BenchmarkSweep(b *testing.B) {
+	s := openStore(b, b.TempDir())
+	d := benchTree(b, s, 10000)
+	putImage(b, s, "keep", "1", d)
+	for b.Loop() {
+		if _, err := s.Sweep(b.Context(), SweepOptions{}); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

@@ -69,6 +69,9 @@ func crashChild(dir, failpoint string) error {
 		if err != nil {
 			return err
 		}
+		if err := s.PutPart(ctx, key, Part{Kind: "pip", Name: key, Tree: d}); err != nil {
+			return err
+		}
 		img, err := s.PutImage(ctx, testManifest("image", key, d))
 		if err != nil {
 			return err
@@ -169,15 +172,17 @@ func (c *crash) check(t *testing.T, dir string) {
 		t.Errorf("function's image %s is lost", f.Image)
 	}
 	// The store still works, and a sweep leaves just what images need.
-	if err := s.Sweep(t.Context()); err != nil {
+	if _, err := s.Sweep(t.Context(), SweepOptions{}); err != nil {
 		t.Errorf("Sweep: %v", err)
 	}
 	checkStore(t, s)
+	checkNothingLoose(t, s)
 }
 
 func TestCrashAtFailpoints(t *testing.T) {
 	for _, point := range []string{
 		"tree synced", "objects linked", "tree renamed", "image synced", "image renamed", "before commit", "after commit",
+		"image row removed", "parts swept", "trees swept", "objects swept",
 	} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 func TestLock(t *testing.T) {
@@ -26,6 +28,12 @@ func TestLock(t *testing.T) {
 	if !strings.Contains(err.Error(), "engine already running on that state directory") {
 		t.Errorf("message: %s", err)
 	}
+	// A child between fork and exec has a copy of the descriptor.
+	child, err := unix.Dup(int(s.lock.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(child)
 	reopen(t, s)
 }
 
@@ -282,7 +290,23 @@ func TestConcurrent(t *testing.T) {
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	swept := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := s.Sweep(ctx, SweepOptions{}); err != nil {
+				swept <- err
+				return
+			}
+		}
+	}()
+	err := g.Wait()
+	stop()
+	if err := <-swept; !errors.Is(err, context.Canceled) {
+		t.Errorf("Sweep while others build: %v", err)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	if got := len(s.Images()); got != 6 {

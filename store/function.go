@@ -11,10 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Part finds a part made before. The build that uses it holds the store
+// Part finds a part made before. Whoever goes on to use it has a lease
 // ([Store.Hold]).
 func (s *Store) Part(key string) (Part, bool) {
+	s.leases.mu.Lock()
+	defer s.leases.mu.Unlock()
 	p, ok := s.snap.Load().parts[key]
+	if ok {
+		s.leases.useTreeLocked(p.Tree)
+	}
 	return p, ok
 }
 
@@ -33,6 +38,7 @@ func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
 	if old, ok := s.Part(key); ok && old == p {
 		return nil
 	}
+	s.leases.useTree(p.Tree)
 	var st unix.Stat_t
 	if err := unix.Fstatat(int(s.trees.Fd()), p.Tree.hex()+".json", &st, 0); err != nil {
 		return fmt.Errorf("part %s: tree %s: %w", key, p.Tree, err)

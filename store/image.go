@@ -36,6 +36,11 @@ func (s *Store) Tree(d Digest) (*Tree, error) {
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("tree: %w", err)
 	}
+	s.leases.useTree(d)
+	return s.readTree(d)
+}
+
+func (s *Store) readTree(d Digest) (*Tree, error) {
 	b, err := os.ReadFile(filepath.Join(s.dir, "trees", d.hex()+".json"))
 	if err != nil {
 		return nil, fmt.Errorf("tree %s: %w", d, err)
@@ -106,7 +111,7 @@ func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
 
 // stageImage builds the image's directory below tmp/ and brings it to the disk.
 func (s *Store) stageImage(ctx context.Context, img *Image, manifest []byte, name string) error {
-	entries, err := s.merge(img.Manifest)
+	entries, hidden, err := s.merge(img.Manifest)
 	if err != nil {
 		return err
 	}
@@ -122,6 +127,9 @@ func (s *Store) stageImage(ctx context.Context, img *Image, manifest []byte, nam
 	}
 	defer dir.Close()
 	if err := s.linkTree(ctx, int(dir.Fd()), entries); err != nil {
+		return err
+	}
+	if err := s.linkHidden(int(dir.Fd()), hidden); err != nil {
 		return err
 	}
 	if err := writeFileAt(int(dir.Fd()), "manifest.json", manifest); err != nil {
@@ -178,15 +186,42 @@ func (s *Store) renameImage(staged string, d Digest) error {
 	return s.images.Sync()
 }
 
+// linkHidden links the objects of parts that the root does not show to
+// hidden/KEY: an object that only objects/ links is needed by no image.
+func (s *Store) linkHidden(dir int, keys map[string]bool) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	if err := unix.Mkdirat(dir, hiddenName, 0o700); err != nil {
+		return fmt.Errorf("mkdir %s: %w", hiddenName, err)
+	}
+	d, err := openat(dir, hiddenName, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for key := range keys {
+		if err := s.linkObject(key, int(d.Fd()), key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const hiddenName = "hidden"
+
 // merge lays the parts over each other and returns the entries of the root,
-// sorted by path. Where two parts hold a directory the first one's stays, or,
-// where the second is a layer, the second one's.
-func (s *Store) merge(m Manifest) ([]Entry, error) {
+// sorted by path, and the keys of objects that it does not show: of files that
+// later parts replace or remove, and of files aside. Where two parts hold a
+// directory the first one's stays, or, where the second is a layer, the second
+// one's.
+func (s *Store) merge(m Manifest) (entries []Entry, hidden map[string]bool, err error) {
 	type placed struct {
 		Entry
 		part int
 	}
 	all := make(map[string]placed)
+	hidden = make(map[string]bool)
 	nameOf := func(part int) string {
 		if part < 0 {
 			return "the mount points of every image"
@@ -207,11 +242,16 @@ func (s *Store) merge(m Manifest) ([]Entry, error) {
 	for i, p := range m.Parts {
 		t, err := s.Tree(p.Tree)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", nameOf(i), err)
+			return nil, nil, fmt.Errorf("%s: %w", nameOf(i), err)
+		}
+		for i := range t.Entries {
+			if e := &t.Entries[i]; e.hasObject() {
+				hidden[e.key()] = true
+			}
 		}
 		if p.Diff != "" {
 			if p.Prefix != "" {
-				return nil, fmt.Errorf("%s: a layer has no prefix", nameOf(i))
+				return nil, nil, fmt.Errorf("%s: a layer has no prefix", nameOf(i))
 			}
 			removeBelow(all, func(x placed) Kind { return x.Kind }, t.Entries)
 			for _, e := range t.Entries {
@@ -225,11 +265,11 @@ func (s *Store) merge(m Manifest) ([]Entry, error) {
 		}
 		if p.Prefix != "" {
 			if err := checkPath(p.Prefix); err != nil {
-				return nil, fmt.Errorf("prefix of %s: %w", nameOf(i), err)
+				return nil, nil, fmt.Errorf("prefix of %s: %w", nameOf(i), err)
 			}
 			for dir := p.Prefix; dir != ""; dir = parent(dir) {
 				if err := put(Entry{Path: dir, Kind: KindDir, Mode: 0o755}, i); err != nil {
-					return nil, err
+					return nil, nil, err
 				}
 			}
 		}
@@ -238,27 +278,30 @@ func (s *Store) merge(m Manifest) ([]Entry, error) {
 				continue
 			}
 			if e.Path = join(p.Prefix, e.Path); len(e.Path) > maxPath {
-				return nil, fmt.Errorf("%s: %w", nameOf(i), checkPath(e.Path))
+				return nil, nil, fmt.Errorf("%s: %w", nameOf(i), checkPath(e.Path))
 			}
 			if e.Kind == KindWhiteout || e.Opaque || e.Implied {
-				return nil, fmt.Errorf("%s: %s: %w", nameOf(i), e.Path, ErrNotLayer)
+				return nil, nil, fmt.Errorf("%s: %s: %w", nameOf(i), e.Path, ErrNotLayer)
 			}
 			if err := put(e, i); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 	}
 	for _, p := range mountPoints {
 		if err := put(Entry{Path: p, Kind: KindDir, Mode: 0o755}, -1); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	entries := make([]Entry, 0, len(all))
+	entries = make([]Entry, 0, len(all))
 	for _, e := range all {
 		entries = append(entries, e.Entry)
+		if e.hasObject() {
+			delete(hidden, e.key())
+		}
 	}
 	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
-	return entries, nil
+	return entries, hidden, nil
 }
 
 // linkTree makes rootfs below dir. Paths are joined safely here: every parent
@@ -351,14 +394,20 @@ func (s *Store) RemoveImage(ctx context.Context, d Digest) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := s.removeImage(d); err != nil {
+	img := s.snap.Load().byDigest[d]
+	if img == nil {
+		return fmt.Errorf("remove image %s: %w", d, fs.ErrNotExist)
+	}
+	s.leases.leave(&img.Manifest)
+	err := s.removeImage(d)
+	if err == nil {
+		s.removeTmp(d.hex())
+	}
+	s.leases.left(&img.Manifest)
+	if err != nil {
 		return fmt.Errorf("remove image %s: %w", d, err)
 	}
-	s.removeTmp(d.hex())
-	// The image is gone whatever becomes of the rest, which the next sweep takes.
-	if err := s.Sweep(context.WithoutCancel(ctx)); err != nil {
-		s.log.WarnContext(ctx, "cannot sweep after removing an image", "digest", d, "error", err)
-	}
+	s.sweepPending()
 	return nil
 }
 
@@ -376,6 +425,9 @@ func (s *Store) removeImage(d Digest) error {
 	}
 	// An index that still names the image harms nothing.
 	if err := s.updateFreeingLocked(false, func(t *tx) error { return t.removeImage(d) }); err != nil {
+		return err
+	}
+	if err := s.failpoint("image row removed"); err != nil {
 		return err
 	}
 	return s.moveToTmp(d.hex())

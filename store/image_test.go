@@ -145,7 +145,7 @@ func TestLinkLimit(t *testing.T) {
 	}
 }
 
-func objectNames(t *testing.T, s *Store) []string {
+func objectNames(t testing.TB, s *Store) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(s.dir, "objects/*/*"))
 	if err != nil {
@@ -264,11 +264,17 @@ func TestRemoveImage(t *testing.T) {
 	if err := s.RemoveImage(t.Context(), gone.Digest); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := s.Sweep(t.Context(), SweepOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	if _, ok := s.Part("own"); !ok {
-		t.Error("part is gone while the store is held")
+		t.Error("part is gone under a lease taken before its image went")
 	}
 	if _, err := s.Tree(own); err != nil {
-		t.Errorf("tree is gone while the store is held: %v", err)
+		t.Errorf("tree is gone under a lease taken before its image went: %v", err)
+	}
+	if names := objectNames(t, s); len(names) != 4 {
+		t.Errorf("objects under a lease: %q, want all but loose", names)
 	}
 	if _, err := os.Lstat(s.Rootfs(gone.Digest)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("rootfs of the removed image: %v, want not exist", err)
@@ -307,11 +313,12 @@ func TestSweepSparesEverythingWhenATreeIsDamaged(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(s.dir, "trees", d.hex()+".json"), []byte(`{"entries":[]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Sweep(t.Context()); !errors.Is(err, ErrTree) {
+	putTree(t, s, map[string]string{"b": "loose"})
+	if _, err := s.Sweep(t.Context(), SweepOptions{}); !errors.Is(err, ErrTree) {
 		t.Errorf("Sweep: %v, want ErrTree", err)
 	}
-	if names := objectNames(t, s); len(names) != 1 {
-		t.Errorf("objects after the sweep: %q, want one", names)
+	if names := objectNames(t, s); len(names) != 2 {
+		t.Errorf("objects after the sweep: %q, want two", names)
 	}
 }
 

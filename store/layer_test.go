@@ -100,7 +100,7 @@ func TestLayers(t *testing.T) {
 // describe lists what an image holds beside its mount points.
 func describe(t *testing.T, s *Store, img *Image) string {
 	t.Helper()
-	entries, err := s.merge(img.Manifest)
+	entries, _, err := s.merge(img.Manifest)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestAside(t *testing.T) {
 	if err != nil || again.Digest != img.Digest {
 		t.Errorf("again: %v, %v", again, err)
 	}
-	if err := s.Sweep(t.Context()); err != nil {
+	if _, err := s.Sweep(t.Context(), SweepOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s = reopen(t, s)

@@ -68,7 +68,7 @@ func TestDiskFull(t *testing.T) {
 						t.Fatalf("RemoveImage on a full disk: %v", err)
 					}
 				}
-				if err := s.Sweep(t.Context()); err != nil {
+				if _, err := s.Sweep(t.Context(), SweepOptions{}); err != nil {
 					t.Fatal(err)
 				}
 				if err := fillDisk(t, s, 1000); err != nil {

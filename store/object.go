@@ -32,6 +32,9 @@ func (e *Entry) key() string {
 	return hex.EncodeToString(sum[:])
 }
 
+// hasObject: empty files have none, each image has its own.
+func (e *Entry) hasObject() bool { return e.Kind == KindFile && e.Size > 0 }
+
 // objectName returns the name below objects/ of a key's n-th copy.
 func objectName(key string, n int) string {
 	if n == 0 {
@@ -40,11 +43,22 @@ func objectName(key string, n int) string {
 	return key[:2] + "/" + key + "." + strconv.Itoa(n)
 }
 
-// objectKeyOf is the inverse of objectName for the last path element.
-func objectKeyOf(name string) string {
-	key, _, _ := strings.Cut(name, ".")
-	return key
+// parseObjectName is the inverse of objectName for the last path element; ok is
+// false for what is no object's name.
+func parseObjectName(name string) (key string, n int, ok bool) {
+	key, tail, copied := strings.Cut(name, ".")
+	if copied {
+		var err error
+		if n, err = strconv.Atoi(tail); err != nil || n < 1 || n > maxCopies {
+			return "", 0, false
+		}
+	}
+	return key, n, len(key) == 2*sha256.Size && isHex(key)
 }
+
+// maxCopies is more than any store needs: a file system has at most 2^32 inodes,
+// and each copy takes thousands of links.
+const maxCopies = 1 << 20
 
 // linkObject links the object of key to name below the directory fd. A file
 // system allows only so many links to a file (65,000 on ext4): then a further

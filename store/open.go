@@ -44,12 +44,13 @@ type Store struct {
 
 	db *sql.DB
 	// mu is held while the database and the snapshot change. Lock order:
-	// holds.mu, then mu, then changes.mu.
+	// sweeping, leases.mu, mu, changes.mu.
 	mu   sync.Mutex
 	snap atomic.Pointer[snapshot]
 
-	changes *Changes
-	holds   holds
+	changes  *Changes
+	sweeping sync.Mutex // held by whoever sweeps
+	leases   leases
 }
 
 // LockedError says that another engine runs on the state directory.
@@ -79,6 +80,7 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &Store{dir: dir, log: log}
+	s.leases.init()
 	defer func() {
 		if err != nil {
 			_ = s.closeFiles()
@@ -146,7 +148,11 @@ func (s *Store) closeFiles() error {
 	if s.db != nil {
 		errs = append(errs, s.db.Close())
 	}
-	// The lock goes last.
+	// The lock goes last, and by name: a child that is between fork and exec has a
+	// copy of its descriptor, and would keep it for that long.
+	if s.lock != nil {
+		errs = append(errs, unix.Flock(int(s.lock.Fd()), unix.LOCK_UN))
+	}
 	for _, f := range []*os.File{s.objects, s.trees, s.images, s.tmp, s.root, s.lock} {
 		if f != nil {
 			errs = append(errs, f.Close())

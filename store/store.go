@@ -12,7 +12,8 @@
 // Everything a list call needs is held in memory; the disk is read at Open and
 // written on change. State on disk is whole or absent: build aside, one
 // syncfs, rename, then the database commit. What no image refers to is swept
-// when an image is removed: a build calls [Store.Hold] until its PutImage.
+// when an image is removed and now and then: a build takes a lease ([Store.Hold])
+// until its PutImage.
 package store
 
 import (

@@ -5,115 +5,279 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// holds count who relies on trees and objects no image refers to yet. While
-// there are any, Sweep is put off; while it runs, Hold waits.
-type holds struct {
-	mu      sync.Mutex
-	n       int
-	pending bool
+// Swept says what a sweep removed. Bytes are what the disk had allocated, trees
+// included.
+type Swept struct {
+	Parts, Trees, Objects int
+	Bytes                 int64
 }
 
-// Hold keeps every tree, part and object from being swept until release is
-// called: a build holds the store from its first Part or Create to its
-// PutImage. release is idempotent; the last one makes up for a Sweep put off.
-func (s *Store) Hold() (release func()) {
-	s.holds.mu.Lock()
-	defer s.holds.mu.Unlock()
-	s.holds.n++
-	return sync.OnceFunc(s.releaseHold)
+// SweepOptions adjust Sweep.
+type SweepOptions struct {
+	DryRun bool // count, remove nothing
 }
 
-func (s *Store) releaseHold() {
-	s.holds.mu.Lock()
-	defer s.holds.mu.Unlock()
-	s.holds.n--
-	if s.holds.n > 0 || !s.holds.pending {
-		return
+const (
+	// sweepStep is how many files go before others get a turn.
+	sweepStep = 128
+	// maxCandidates bounds the memory of a sweep: what is more is another round.
+	maxCandidates = 1 << 20
+)
+
+// Sweep removes what no image refers to and no lease keeps: parts, trees,
+// objects. Builds, starts and lists go on meanwhile: what they use is checked
+// again, in short steps, before anything is removed. It goes from referrer to
+// referred, so that a crash leaves only more to sweep.
+//
+// Removing an image sweeps what that image alone used. Sweep finds what builds
+// that failed and crashes left, too. Objects with no link outside objects/ are
+// looked up in every live tree before they go; if one cannot be read they stay.
+func (s *Store) Sweep(ctx context.Context, o SweepOptions) (Swept, error) {
+	var done Swept
+	err := s.sweepAll(ctx, o, &done)
+	s.sweepPending()
+	if err != nil {
+		return done, fmt.Errorf("sweep: %w", err)
 	}
-	if err := s.sweepLocked(context.Background()); err != nil {
-		s.log.Warn("sweep failed: the next removal repeats it", "error", err)
-	}
+	return done, nil
 }
 
-// Sweep removes parts and trees no image refers to and objects no tree refers
-// to. While something holds the store it is put off until the last release.
-func (s *Store) Sweep(ctx context.Context) error {
-	s.holds.mu.Lock()
-	defer s.holds.mu.Unlock()
-	if s.holds.n > 0 {
-		s.holds.pending = true
-		return nil
+func (s *Store) sweepAll(ctx context.Context, o SweepOptions, done *Swept) error {
+	s.sweeping.Lock()
+	defer s.sweeping.Unlock()
+	defer s.leases.take()() // what is used from now on is noted until the end
+	live := s.liveTrees()
+	dead, err := s.deadTrees(live)
+	if err != nil {
+		return err
 	}
-	if err := s.sweepLocked(ctx); err != nil {
-		return fmt.Errorf("sweep: %w", err)
+	w := sweep{s: s, ctx: ctx, dry: o.DryRun, done: done}
+	if _, err := w.trees(dead); err != nil {
+		return err
+	}
+	if err := w.allObjects(live); err != nil {
+		return err
+	}
+	if !o.DryRun {
+		s.fillReserve()
 	}
 	return nil
 }
 
-// sweepLocked goes from referrer to referred, so that a crash leaves only more
-// to sweep. It removes nothing if one live tree cannot be read.
-func (s *Store) sweepLocked(ctx context.Context) error {
-	liveTrees := make(map[Digest]bool)
+// liveTrees returns the trees of all images.
+func (s *Store) liveTrees() map[Digest]bool {
+	live := make(map[Digest]bool)
 	for _, img := range s.snap.Load().images {
 		for _, p := range img.Parts {
-			liveTrees[p.Tree] = true
+			live[p.Tree] = true
 		}
 	}
-	liveKeys := make(map[string]bool)
-	for d := range liveTrees {
-		if err := ctx.Err(); err != nil {
-			return err
+	return live
+}
+
+// deadTrees returns those on disk, and of parts, that are not live.
+func (s *Store) deadTrees(live map[Digest]bool) ([]Digest, error) {
+	names, err := s.listDir("trees")
+	if err != nil {
+		return nil, err
+	}
+	var dead []Digest
+	for _, name := range names {
+		if d := Digest(digestPrefix + strings.TrimSuffix(name, ".json")); !live[d] {
+			dead = append(dead, d)
 		}
-		t, err := s.Tree(d)
-		if err != nil {
-			return err
+	}
+	return dead, nil
+}
+
+// listDir lists a directory of the store through a file of its own: several may
+// do so at once.
+func (s *Store) listDir(name string) ([]string, error) {
+	dir, err := openat(int(s.root.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return dir.Readdirnames(-1)
+}
+
+// sweepPending removes what removed images left, as far as no lease keeps it.
+// While another sweep runs that one does it at its end.
+func (s *Store) sweepPending() {
+	for {
+		// The lock first: who had it looks again after giving it back.
+		if !s.sweeping.TryLock() {
+			return
 		}
-		for i := range t.Entries {
-			if e := &t.Entries[i]; e.Kind == KindFile {
-				liveKeys[e.key()] = true
+		dead := s.leases.takePending()
+		if len(dead) > 0 {
+			if err := s.sweepDead(dead); err != nil {
+				s.log.Warn("cannot sweep after removing an image: the next full sweep repeats it", "error", err)
 			}
 		}
+		s.sweeping.Unlock()
+		if !s.leases.ready() {
+			return
+		}
 	}
-	if err := s.sweepParts(liveTrees); err != nil {
-		return err
+}
+
+// ready says whether takePending would return anything.
+func (l *leases) ready() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for d := range l.pending {
+		if !l.usesTreeLocked(d) {
+			return true
+		}
 	}
-	if err := s.sweepTrees(liveTrees); err != nil {
-		return err
+	return false
+}
+
+// sweepDead is the short way: it reads only the trees that are gone, whose
+// objects nobody needs once objects/ has the last link to them, since each
+// image links all objects of all its parts.
+func (s *Store) sweepDead(dead []Digest) error {
+	defer s.leases.take()()
+	maybe := make(map[Digest]bool, len(dead))
+	for _, d := range dead {
+		maybe[d] = true
 	}
-	subs, err := readNames(s.objects)
+	for _, img := range s.snap.Load().images {
+		for i := range img.Parts {
+			delete(maybe, img.Parts[i].Tree)
+		}
+	}
+	dead = slices.DeleteFunc(dead, func(d Digest) bool { return !maybe[d] })
+	if len(dead) == 0 {
+		return nil
+	}
+	keys := make(map[Digest][]string)
+	for _, d := range dead {
+		var err error
+		if keys[d], err = s.treeKeys(d); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			s.log.Warn("tree cannot be read: its objects wait for the next full sweep", "error", err)
+		}
+	}
+	var done Swept
+	w := sweep{s: s, ctx: context.Background(), done: &done}
+	gone, err := w.trees(dead)
 	if err != nil {
 		return err
 	}
-	for _, sub := range subs {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := s.sweepObjects(sub, liveKeys); err != nil {
-			return err
+	unlinked := make(map[string]int)
+	for d := range gone {
+		for _, key := range keys[d] {
+			unlinked[key] = 0
 		}
 	}
-	s.holds.pending = false
+	if err := w.objects(unlinked); err != nil {
+		return err
+	}
 	s.fillReserve()
 	return nil
 }
 
-func (s *Store) sweepParts(live map[Digest]bool) error {
+// treeKeys returns the keys of a tree's objects.
+func (s *Store) treeKeys(d Digest) ([]string, error) {
+	t, err := s.readTree(d)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]string, 0, len(t.Entries))
+	for i := range t.Entries {
+		if e := &t.Entries[i]; e.hasObject() {
+			keys = append(keys, e.key())
+		}
+	}
+	return keys, nil
+}
+
+// sweep is one run.
+type sweep struct {
+	s    *Store
+	ctx  context.Context //nolint:containedctx // of one call
+	dry  bool
+	done *Swept
+}
+
+// trees removes dead trees, their parts first, and returns those that no lease
+// keeps.
+func (w *sweep) trees(dead []Digest) (map[Digest]bool, error) {
+	s := w.s
+	gone := make(map[Digest]bool, len(dead))
+	for step := range slices.Chunk(dead, sweepStep) {
+		if err := w.ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := w.treesStep(step, gone); err != nil {
+			return nil, err
+		}
+	}
+	if w.dry || len(gone) == 0 {
+		return gone, nil
+	}
+	// A tree must not come back after its objects are gone.
+	if err := s.trees.Sync(); err != nil {
+		return nil, err
+	}
+	return gone, s.failpoint("trees swept")
+}
+
+func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
+	s := w.s
+	s.leases.mu.Lock()
+	defer s.leases.mu.Unlock()
+	step := make(map[Digest]bool, len(dead))
+	for _, d := range dead {
+		if s.leases.usesTreeLocked(d) {
+			s.leases.pending[d] = struct{}{} // the end of the lease decides
+			continue
+		}
+		step[d], gone[d] = true, true
+	}
+	if err := w.parts(step); err != nil {
+		return err
+	}
+	for d := range step {
+		name := d.hex() + ".json"
+		var st unix.Stat_t
+		err := unix.Fstatat(int(s.trees.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil && !w.dry {
+			err = unix.Unlinkat(int(s.trees.Fd()), name, 0)
+		}
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("remove tree %s: %w", d, err)
+		}
+		w.done.Trees++
+		w.done.Bytes += st.Blocks * 512
+	}
+	return nil
+}
+
+// parts forgets the parts whose trees are about to go.
+func (w *sweep) parts(trees map[Digest]bool) error {
 	var dead []string
-	for key, p := range s.snap.Load().parts {
-		if !live[p.Tree] {
+	for key, p := range w.s.snap.Load().parts {
+		if trees[p.Tree] {
 			dead = append(dead, key)
 		}
 	}
-	if len(dead) == 0 {
+	w.done.Parts += len(dead)
+	if len(dead) == 0 || w.dry {
 		return nil
 	}
-	return s.updateFreeing(false, func(t *tx) error {
+	err := w.s.updateFreeing(false, func(t *tx) error {
 		for _, key := range dead {
 			if err := t.removePart(key); err != nil {
 				return err
@@ -121,42 +285,144 @@ func (s *Store) sweepParts(live map[Digest]bool) error {
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return w.s.failpoint("parts swept")
 }
 
-func (s *Store) sweepTrees(live map[Digest]bool) error {
-	names, err := readNames(s.trees)
+// allObjects removes every object that has no link and no live tree.
+func (w *sweep) allObjects(live map[Digest]bool) error {
+	subs, err := w.s.listDir("objects")
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		if live[Digest(digestPrefix+strings.TrimSuffix(name, ".json"))] {
+	unlinked := make(map[string]int)
+	flush := func() error {
+		if len(unlinked) == 0 {
+			return nil
+		}
+		if err := w.spare(live, unlinked); err != nil {
+			return err
+		}
+		defer clear(unlinked)
+		return w.objects(unlinked)
+	}
+	for _, sub := range subs {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		names, err := w.s.listDir("objects/" + sub)
+		if errors.Is(err, unix.ENOTDIR) {
 			continue
 		}
-		if err := unix.Unlinkat(int(s.trees.Fd()), name, 0); err != nil {
-			return fmt.Errorf("remove tree %s: %w", name, err)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			key, n, ok := parseObjectName(name)
+			if !ok {
+				continue
+			}
+			if links, _ := w.s.objectLinks(sub + "/" + name); links == 1 {
+				unlinked[key] = max(unlinked[key], n)
+			}
+		}
+		if len(unlinked) > maxCandidates {
+			if err := flush(); err != nil {
+				return err
+			}
 		}
 	}
-	// A tree must not come back after its objects are gone.
-	return s.trees.Sync()
+	return flush()
 }
 
-func (s *Store) sweepObjects(sub string, live map[string]bool) error {
-	dir, err := openat(int(s.objects.Fd()), sub, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
+// spare takes out of unlinked the objects of live trees: that no image links
+// them is damage, which a check repairs with the object.
+func (w *sweep) spare(live map[Digest]bool, unlinked map[string]int) error {
+	for d := range live {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		keys, err := w.s.treeKeys(d)
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			delete(unlinked, key)
+		}
+	}
+	return nil
+}
+
+// objectLinks returns the number of links to a file of objects/ and the bytes it
+// takes; 0 if it is not there.
+func (s *Store) objectLinks(name string) (links uint64, bytes int64) {
+	var st unix.Stat_t
+	if unix.Fstatat(int(s.objects.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return 0, 0
+	}
+	return uint64(st.Nlink), st.Blocks * 512 //nolint:unconvert // 32 bits on arm64
+}
+
+// objects removes those objects to which there is no other link and which no
+// lease keeps. The numbers are those of the highest copies known.
+func (w *sweep) objects(unlinked map[string]int) error {
+	for step := range slices.Chunk(slices.Collect(maps.Keys(unlinked)), sweepStep) {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		if err := w.objectsStep(step, unlinked); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *sweep) objectsStep(keys []string, copies map[string]int) error {
+	s := w.s
+	if err := s.lockRead(); err != nil {
 		return err
 	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if live[objectKeyOf(name)] {
+	defer s.leases.mu.Unlock()
+	for _, key := range keys {
+		if s.leases.usesKeyLocked(key) {
 			continue
 		}
-		if err := unix.Unlinkat(int(dir.Fd()), name, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove object %s: %w", name, err)
+		if err := w.object(key, copies[key]); err != nil {
+			return fmt.Errorf("remove object %s: %w", key, err)
 		}
+	}
+	return s.failpoint("objects swept")
+}
+
+// object removes an object with all its copies, of which there are at least
+// last, unless something links one of them. The first goes last, so that none is
+// forgotten half way.
+func (w *sweep) object(key string, last int) error {
+	var sizes []int64
+	for n := 0; ; n++ {
+		links, bytes := w.s.objectLinks(objectName(key, n))
+		if links > 1 {
+			return nil
+		}
+		if links == 0 && n > last {
+			break
+		}
+		sizes = append(sizes, bytes)
+	}
+	for n := len(sizes) - 1; n >= 0; n-- {
+		if !w.dry {
+			err := unix.Unlinkat(int(w.s.objects.Fd()), objectName(key, n), 0)
+			if errors.Is(err, unix.ENOENT) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+		}
+		w.done.Objects++
+		w.done.Bytes += sizes[n]
 	}
 	return nil
 }

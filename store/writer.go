@@ -29,11 +29,11 @@ var (
 )
 
 // Writer stages one tree. It is for one goroutine. The first error sticks:
-// Commit returns it. Either Commit or Abort must be called; until then nothing
-// is swept.
+// Commit returns it. Either Commit or Abort must be called; until then what it
+// holds is not swept.
 type Writer struct {
 	s       *Store
-	release func()   // ends the hold; nil once finished
+	release func()   // ends the lease; nil once finished
 	name    string   // of dir, below tmp/
 	dir     *os.File // staged objects, named after their keys
 	layer   bool     // see CreateLayer
@@ -145,6 +145,7 @@ func (w *Writer) commit(ctx context.Context) (Digest, error) {
 	final := d.hex() + ".json"
 	stage, trees := int(w.dir.Fd()), int(s.trees.Fd())
 
+	s.leases.makeTree(d, t.Entries)
 	var st unix.Stat_t
 	known := unix.Fstatat(trees, final, &st, 0) == nil
 	if !known {
@@ -312,10 +313,14 @@ func (w *Writer) keep(f *os.File, e *Entry) error {
 }
 
 // has says whether the object is staged or in place. What is in place stays
-// until the Writer is finished: it holds the store against sweeping.
+// until the Writer is finished: it has a lease.
 func (w *Writer) has(key string) bool {
+	if w.staged[key] {
+		return true
+	}
+	w.s.leases.useKey(key)
 	var st unix.Stat_t
-	return w.staged[key] || unix.Fstatat(int(w.s.objects.Fd()), objectName(key, 0), &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	return unix.Fstatat(int(w.s.objects.Fd()), objectName(key, 0), &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
 // fill reads until buf is full or r ends; io.EOF means the end, and
