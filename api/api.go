@@ -49,6 +49,20 @@ type Doctor struct {
 	Checks []Check `json:"checks"`
 }
 
+// Syscall is how often the engine made one system call.
+type Syscall struct {
+	Name  string `json:"name"`
+	Calls int64  `json:"calls"`
+}
+
+// SyscallLine is a line of the answer of /v1/debug/syscalls: the first says that it
+// counts, the last has the counts or the error.
+type SyscallLine struct {
+	Counting bool      `json:"counting,omitempty"`
+	Syscalls []Syscall `json:"syscalls,omitempty"`
+	Error    *Error    `json:"error,omitempty"`
+}
+
 // Image is a committed image as lists show it. Name and Version are those of
 // the first of Names, empty where it has none.
 type Image struct {

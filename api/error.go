@@ -29,7 +29,7 @@ const (
 	CodeNotFound         Code = "not_found"          // 404: no such function, image, sandbox, route
 	CodeMethod           Code = "method_not_allowed" // 405
 	CodeNameTaken        Code = "name_taken"         // 409: another template's function has the name
-	CodeInUse            Code = "in_use"             // 409: the image still serves a function
+	CodeInUse            Code = "in_use"             // 409: the image still serves a function; a profile is being taken
 	CodeAmbiguous        Code = "ambiguous"          // 409: a prefix that names several things
 	CodeTooLarge         Code = "too_large"          // 413: body over the limit
 	CodeTemplate         Code = "template"           // 422: fret.yaml is wrong; message has file:line:column
@@ -41,6 +41,7 @@ const (
 	CodeCanceled         Code = "canceled"           // 499: the client went away
 	CodeFunction         Code = "function_error"     // 500: an exception or a non-zero exit in user code
 	CodeInternal         Code = "internal"           // 500: everything without a code of its own
+	CodeUnsupported      Code = "unsupported"        // 501: the engine's host lacks what it takes
 	CodeCrash            Code = "function_crash"     // 502: the instance died or broke the protocol
 	CodeOverloaded       Code = "overloaded"         // 503
 	CodeClosed           Code = "stopping"           // 503: the engine is shutting down

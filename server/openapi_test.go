@@ -65,6 +65,8 @@ func TestOpenAPI(t *testing.T) {
 		api.Version{},
 		api.Check{},
 		api.Doctor{},
+		api.Syscall{},
+		api.SyscallLine{},
 		api.Image{},
 		api.Part{},
 		api.TagRequest{},

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fre-engine/fre/api"
@@ -72,6 +73,8 @@ type server struct {
 	cfg    Config
 	engine Engine
 	log    *slog.Logger
+
+	profiling sync.Mutex // held by the one profile that is being taken
 }
 
 // route is one line of the API. Handlers return an error only while nothing of
@@ -103,6 +106,8 @@ func (s *server) routes() []route {
 		{"POST", "/v1/sandboxes/{id}/stop", s.stop},
 		{"POST", "/v1/sandboxes/{id}/kill", s.kill},
 		{"POST", "/v1/run", s.run},
+		{"GET", "/v1/debug/profiles/{kind}", s.profile},
+		{"POST", "/v1/debug/syscalls", s.syscalls},
 	}
 }
 

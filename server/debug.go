@@ -1,0 +1,144 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"runtime/pprof"
+	"runtime/trace"
+	"strconv"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/server/syscount"
+)
+
+// maxProfile bounds how long one is taken; defaultProfile is how long unless asked.
+const (
+	defaultProfile = 10 * time.Second
+	maxProfile     = 5 * time.Minute
+)
+
+// profile answers GET /v1/debug/profiles/{kind}?seconds=: one of the engine's own
+// program, as `go tool pprof` or, for a trace, `go tool trace` reads it. One at a
+// time: some of them are settings of the whole program.
+func (s *server) profile(w http.ResponseWriter, r *http.Request) error {
+	take := map[string]func(io.Writer, func()) error{
+		"cpu": profileCPU, "trace": profileTrace, "mutex": profileMutex,
+		"heap": profileHeap, "goroutine": profileGoroutines,
+	}[r.PathValue("kind")]
+	if take == nil {
+		return &api.Error{
+			Code: api.CodeNotFound, Status: http.StatusNotFound, Message: fmt.Sprintf("no profile is called %q", r.PathValue("kind")),
+			Next: "take one of cpu, heap, trace, goroutine, mutex",
+		}
+	}
+	d := defaultProfile
+	if v := r.URL.Query().Get("seconds"); v != "" {
+		seconds, err := strconv.ParseFloat(v, 64)
+		if err != nil || !(seconds > 0 && seconds <= maxProfile.Seconds()) {
+			return badRequest("seconds: %q is not a number above 0 and up to %v", v, maxProfile.Seconds())
+		}
+		d = time.Duration(seconds * float64(time.Second))
+	}
+	if !s.profiling.TryLock() {
+		return errProfiling
+	}
+	defer s.profiling.Unlock()
+	w.Header().Set("Content-Type", "application/octet-stream")
+	return take(w, func() {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+		}
+	})
+}
+
+var errProfiling = &api.Error{
+	Code: api.CodeInUse, Status: http.StatusConflict, Message: "another profile is being taken",
+	Next: "try again when it is done",
+}
+
+func profileCPU(w io.Writer, wait func()) error {
+	if err := pprof.StartCPUProfile(w); err != nil {
+		return err
+	}
+	wait()
+	pprof.StopCPUProfile()
+	return nil
+}
+
+func profileTrace(w io.Writer, wait func()) error {
+	if err := trace.Start(w); err != nil {
+		return err
+	}
+	wait()
+	trace.Stop()
+	return nil
+}
+
+// profileMutex records who waited for whom. What earlier ones recorded stays in.
+func profileMutex(w io.Writer, wait func()) error {
+	before := runtime.SetMutexProfileFraction(1)
+	defer runtime.SetMutexProfileFraction(before)
+	wait()
+	return pprof.Lookup("mutex").WriteTo(w, 0)
+}
+
+func profileHeap(w io.Writer, _ func()) error {
+	runtime.GC() // the profile is of the last collection
+	return pprof.Lookup("heap").WriteTo(w, 0)
+}
+
+func profileGoroutines(w io.Writer, _ func()) error { return pprof.Lookup("goroutine").WriteTo(w, 0) }
+
+// syscalls answers POST /v1/debug/syscalls: it counts from its first line, which
+// it sends at once, to the end of the request's body:
+//
+//	client                                engine
+//	POST, headers                      →
+//	                                   ←  {"counting":true}
+//	calls, on other connections        ⇄
+//	end of body                        →
+//	                                   ←  {"syscalls":[…]} or {"error":…}
+func (s *server) syscalls(w http.ResponseWriter, r *http.Request) error {
+	c := http.NewResponseController(w)
+	if err := c.EnableFullDuplex(); err != nil {
+		return err
+	}
+	if !s.profiling.TryLock() {
+		return errProfiling
+	}
+	defer s.profiling.Unlock()
+	counter, err := syscount.Start()
+	if errors.Is(err, syscount.ErrUnsupported) {
+		return &api.Error{
+			Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: err.Error(),
+			Next: "run the engine in the host's pid namespace on a kernel built with CONFIG_FTRACE_SYSCALLS, or count with strace -f -c -p PID",
+		}
+	}
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	lines := json.NewEncoder(w)
+	// A client that has gone is no failure of ours.
+	_ = lines.Encode(api.SyscallLine{Counting: true})
+	_ = c.Flush()
+	_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxJSONBytes))
+	counts, err := counter.Stop()
+	if err != nil {
+		s.log.Error("count system calls", "error", err)
+		_ = lines.Encode(api.SyscallLine{Error: errorOf(err)})
+		return nil
+	}
+	_ = lines.Encode(api.SyscallLine{Syscalls: list(counts, func(n syscount.Count) api.Syscall {
+		return api.Syscall{Name: n.Name, Calls: n.Calls}
+	})})
+	return nil
+}

@@ -1,0 +1,263 @@
+// Package syscount counts the system calls of this process, by the kernel's own
+// trace events (Documentation/trace/events.rst): [Start], then what is to be
+// counted, then [Counter.Stop].
+//
+// It needs root and a kernel built with CONFIG_FTRACE_SYSCALLS, as those of
+// distributions are, and mounts tracefs for itself alone, attached nowhere. While
+// it counts, every call on the host takes a little longer. Every thread of the process
+// counts, whatever it does: so do the calls that carry the request to stop.
+package syscount
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrUnsupported says that this kernel has no trace events of system calls, or
+// does not let this process have them.
+var ErrUnsupported = errors.New("the kernel's trace events of system calls cannot be had")
+
+// ErrOverrun says that there were more calls than the kernel kept.
+var ErrOverrun = errors.New("there were more system calls than the kernel keeps")
+
+// Count is how often one call was made.
+type Count struct {
+	Name  string // as in section 2 of the manual
+	Calls int64
+}
+
+// bufferKB is what the kernel keeps of each CPU, some sixty bytes to a call.
+const bufferKB = 8192
+
+// Counter counts from Start to Stop. It is not for several goroutines.
+type Counter struct {
+	tracefs  *os.Root
+	name     string // of the instance below the root of tracefs
+	instance *os.Root
+}
+
+// counters tells the instances of one process apart.
+var counters atomic.Int64
+
+// Start begins to count. The caller calls Stop.
+func Start() (c *Counter, err error) {
+	const initial = "pid:[4026531836]" // PROC_PID_INIT_INO
+	if ns, err := os.Readlink("/proc/self/ns/pid"); err != nil {
+		return nil, err
+	} else if ns != initial {
+		return nil, fmt.Errorf("%w: this is not the host's own pid namespace", ErrUnsupported)
+	}
+	c = &Counter{name: fmt.Sprintf("instances/fre-%d-%d", os.Getpid(), counters.Add(1))}
+	if c.tracefs, err = mount(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.close())
+		}
+	}()
+	if _, err := c.tracefs.Stat("events/syscalls"); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	if err := c.tracefs.Mkdir(c.name, 0o700); err != nil {
+		return nil, err
+	}
+	if c.instance, err = c.tracefs.OpenRoot(c.name); err != nil {
+		return nil, err
+	}
+	for _, w := range [][2]string{
+		{"tracing_on", "0"},
+		{"buffer_size_kb", strconv.Itoa(bufferKB)},
+		{"options/event-fork", "1"}, // threads to come
+	} {
+		if err := c.write(w[0], w[1]); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.addThreads(); err != nil {
+		return nil, err
+	}
+	events, err := fs.Glob(c.instance.FS(), "events/syscalls/sys_enter_*")
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range events {
+		if err := c.write(path.Join(e, "enable"), "1"); err != nil {
+			return nil, err
+		}
+	}
+	return c, c.write("tracing_on", "1")
+}
+
+// mount returns the root of a tracefs of its own, which vanishes with it.
+func mount() (*os.Root, error) {
+	f, err := unix.Fsopen("tracefs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("fsopen tracefs: %w", err)
+	}
+	defer unix.Close(f)
+	if err := unix.FsconfigCreate(f); err != nil {
+		return nil, fmt.Errorf("create tracefs: %w", err)
+	}
+	fd, err := unix.Fsmount(f, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("fsmount tracefs: %w", err)
+	}
+	defer unix.Close(fd)
+	return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d/.", fd))
+}
+
+// addThreads names every thread there is, until none is new: a thread made by
+// one that was named is followed by itself.
+func (c *Counter) addThreads() error {
+	for known := 0; ; {
+		tasks, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			return err
+		}
+		if len(tasks) == known {
+			return nil
+		}
+		known = len(tasks)
+		var ids strings.Builder
+		for _, t := range tasks {
+			fmt.Fprintf(&ids, "%s ", t.Name())
+		}
+		if err := c.write("set_event_pid", ids.String()); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *Counter) write(name, value string) error {
+	f, err := c.instance.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("trace: %w", err)
+	}
+	_, err = f.WriteString(value)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("trace: %w", err)
+	}
+	return nil
+}
+
+// Stop ends the count and returns each call that was made, the most frequent
+// first. [ErrOverrun] where it was too much to keep.
+func (c *Counter) Stop() (counts []Count, err error) {
+	defer func() { err = errors.Join(err, c.close()) }()
+	if err := c.write("tracing_on", "0"); err != nil {
+		return nil, err
+	}
+	lost, err := c.lost()
+	if err != nil {
+		return nil, err
+	}
+	if lost > 0 {
+		return nil, fmt.Errorf("%w: %d were lost; count for a shorter time", ErrOverrun, lost)
+	}
+	f, err := c.instance.Open("trace")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return parse(f)
+}
+
+// lost returns how many events the buffers had no room for.
+func (c *Counter) lost() (lost int64, err error) {
+	stats, err := fs.Glob(c.instance.FS(), "per_cpu/cpu*/stats")
+	if err != nil {
+		return 0, err
+	}
+	for _, s := range stats {
+		b, err := c.instance.ReadFile(s)
+		if err != nil {
+			return 0, err
+		}
+		for line := range strings.Lines(string(b)) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+			if name != "overrun" && name != "dropped events" {
+				continue
+			}
+			n, err := strconv.ParseInt(value, 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("trace: %s: %w", s, err)
+			}
+			lost += n
+		}
+	}
+	return lost, nil
+}
+
+// close takes the instance away, and its events with it.
+func (c *Counter) close() (err error) {
+	if c.instance != nil {
+		err = errors.Join(c.instance.Close(), c.tracefs.Remove(c.name))
+	}
+	return errors.Join(err, c.tracefs.Close())
+}
+
+// parse counts the events in the text of a trace file:
+//
+//	# tracer: nop
+//	             fre-20655   [001] .....  1294.452451: sys_dup2(oldfd: 0xb, newfd: 1)
+//
+// Other lines count nothing.
+func parse(r io.Reader) ([]Count, error) {
+	calls := map[string]int64{}
+	lines := bufio.NewReader(r)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if name := callIn(line); name != "" {
+			calls[name]++
+		}
+		for errors.Is(err, bufio.ErrBufferFull) { // the beginning of a line says all
+			_, err = lines.ReadSlice('\n')
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	counts := make([]Count, 0, len(calls))
+	for name, n := range calls {
+		counts = append(counts, Count{Name: name, Calls: n})
+	}
+	slices.SortFunc(counts, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(b.Calls, a.Calls), strings.Compare(a.Name, b.Name))
+	})
+	return counts, nil
+}
+
+// callIn returns the name of the call that a line tells of, or "".
+func callIn(line []byte) string {
+	if bytes.HasPrefix(line, []byte("#")) {
+		return ""
+	}
+	_, call, ok := bytes.Cut(line, []byte(": sys_"))
+	if !ok {
+		return ""
+	}
+	name, _, ok := bytes.Cut(call, []byte("("))
+	if !ok || len(name) == 0 || bytes.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_'
+	}) {
+		return ""
+	}
+	return string(name)
+}
