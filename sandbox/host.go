@@ -253,6 +253,14 @@ func (spec *Spec) check() error {
 		return bad("tenant has no range of host ids")
 	case spec.User.UID >= idCount || spec.User.GID >= idCount:
 		return bad("user or group id is above 65535")
+	case len(spec.Groups) > maxGroups || slices.ContainsFunc(spec.Groups, func(g uint32) bool { return g >= idCount }):
+		return bad(fmt.Sprintf("has more than %d supplementary groups, or one above 65535", maxGroups))
+	case spec.Capabilities&^ContainerCapabilities != 0:
+		return bad(fmt.Sprintf("asks for capabilities %#x beyond those of containers", uint64(spec.Capabilities&^ContainerCapabilities)))
+	case spec.Capabilities != 0 && spec.Forks > 0:
+		return bad("is a fork server with capabilities")
+	case spec.TTY && spec.Stdin == nil:
+		return bad("has a terminal without stdin")
 	case !path.IsAbs(spec.Dir):
 		return bad(fmt.Sprintf("directory %q is not absolute", spec.Dir))
 	case len(spec.Hostname) > 64:

@@ -11,6 +11,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/sandbox/egress"
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
@@ -35,10 +37,11 @@ type Spec struct {
 	Dir      string   // working directory, "/" if empty
 	Hostname string   // "fre" if empty
 	User     User     // who the processes are
+	Groups   []uint32 // supplementary groups, 16 at most
 	Work     string   // host directory mounted read-write at /work; "" for none
 	Mounts   []Mount  // further binds
 	Limits   Limits
-	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts or a Scratch
+	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts, Groups, Capabilities, a Scratch or a TTY
 	Pin      bool           // begin on one CPU and keep to it for a little while, which starts faster
 	Trace    bool           // note when each step of the start was done, for [Sandbox.Trace]
 	Network  Network        // NetworkNone if empty
@@ -59,6 +62,14 @@ type Spec struct {
 	// namespace of its own, and CAP_SYS_ADMIN there.
 	Forks int
 
+	// Capabilities are those that uid 0 keeps, of ContainerCapabilities at most; a
+	// function has none, whoever it is.
+	Capabilities Capabilities
+
+	// TTY says that Stdin is a terminal, no process's controlling one so far, and
+	// makes it the sandbox's.
+	TTY bool
+
 	// Stdin, Stdout and Stderr become fds 0 to 2 (/dev/null where nil), Channel
 	// fd 3 (closed where nil). Start duplicates them; the caller keeps its own.
 	Stdin, Stdout, Stderr, Channel *os.File
@@ -76,6 +87,19 @@ type User struct {
 	// has (Config.OwnBase).
 	Own bool
 }
+
+// Capabilities is a set of them, by their number's bit (capabilities(7)). A
+// sandbox has them over its own user namespace alone: over files with an owner
+// that it maps, over its own processes, to become another of its ids.
+type Capabilities uint64
+
+// ContainerCapabilities is the least with which ordinary images work whose program
+// starts as root: servers that own their files and then become another user,
+// package managers. Of the field's default set it lacks those that mean nothing in
+// a user namespace below that of the network (NET_BIND_SERVICE, NET_RAW,
+// AUDIT_WRITE, MKNOD) and what the system call filter refuses (SYS_CHROOT).
+const ContainerCapabilities Capabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER |
+	1<<unix.CAP_FSETID | 1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETPCAP
 
 // Mount binds a host directory or file into the sandbox, nosuid and nodev.
 // Target's mount point must exist in Rootfs, unless there is a Scratch.

@@ -196,10 +196,17 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	s.limits = spec.Limits
 	m.header.FDUserns = m.fd(int(user.Fd()))
 	m.header.UID, m.header.GID = spec.User.UID, spec.User.GID
+	m.header.NGroups = uint16(copy(m.header.Groups[:], spec.Groups))
+	if spec.User.UID == 0 {
+		m.header.Capabilities = spec.Capabilities
+	}
 	m.header.Filter = spec.filter()
 	m.header.Flags |= spec.Without.flags()
 	if spec.Forks > 0 {
 		m.header.Flags |= flagForks
+	}
+	if spec.TTY {
+		m.header.Flags |= flagTTY
 	}
 	if m.network, err = h.network(spec); err != nil {
 		return err

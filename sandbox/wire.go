@@ -16,6 +16,7 @@ const (
 	maxInline   = 64 << 10
 	maxStrings  = 65536
 	maxFDs      = 250
+	maxGroups   = 16
 
 	maxShellPayload = 16 << 10
 	maxShellStrings = 1024
@@ -41,6 +42,7 @@ const (
 	flagPin     = 1 << 1
 	flagTrace   = 1 << 2
 	flagForks   = 1 << 3
+	flagTTY     = 1 << 4
 	filtersFD   = 4
 	maxFilters  = 8
 )
@@ -138,7 +140,11 @@ type startHeader struct {
 	FDControl int16
 	FDReports int16
 	Filter    int16
-	Reserved  [2]int16
+	NGroups   uint16
+	Reserved  uint16
+
+	Capabilities Capabilities
+	Groups       [maxGroups]uint32
 }
 
 // report is struct fre_report.
@@ -274,7 +280,7 @@ func (m *startMessage) seal() {
 // bytes encodes the sealed message; with inline unset the strings travel apart.
 func (m *startMessage) bytes(inline bool) ([]byte, error) {
 	m.header.Payload = uint32(len(m.strings))
-	b, err := binary.Append(make([]byte, 0, 128+len(m.strings)), binary.NativeEndian, &m.header)
+	b, err := binary.Append(make([]byte, 0, 256+len(m.strings)), binary.NativeEndian, &m.header)
 	if err != nil || !inline {
 		return b, err
 	}

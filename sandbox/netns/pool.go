@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"runtime"
@@ -71,6 +72,9 @@ func New(setup func() error) (n *Namespace, err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare network namespace: %w", err)
 		}
+		if err := freePorts(); err != nil {
+			return err
+		}
 		// Before setup: the kernel counts a netlink socket for a while after it
 		// was closed.
 		if n, err = Adopt(); err != nil || setup == nil {
@@ -83,6 +87,18 @@ func New(setup func() error) (n *Namespace, err error) {
 		n = nil
 	}
 	return n, err
+}
+
+// freePorts lets everybody in the calling thread's namespace listen at any port: it
+// has no user's ports to be kept off, and the root of a sandbox no power over it
+// (ip-sysctl.rst; Linux 4.11). Where that cannot be said, those below 1024 stay
+// unreachable.
+func freePorts() error {
+	err := os.WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", []byte("0"), 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EROFS) {
+		return fmt.Errorf("free the ports below 1024: %w", err)
+	}
+	return nil
 }
 
 // Do runs f on a thread of its own inside the namespace ns is open on: sockets

@@ -138,6 +138,28 @@ static long drop_capabilities(int forks)
 	return sys(SYS_capset, &header, kept);
 }
 
+/* Gives up all capabilities but those of the mask, which uid 0 has over its own
+ * user namespace as in an ordinary container: execve gives root what the bounding
+ * set has, and who becomes another user loses them. */
+static long bound_capabilities(uint64_t mask)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct kept[2] = {{0}};
+
+	for (int cap = 0; cap < 64; cap++) {
+		if (mask & 1ull << cap)
+			continue;
+		long ret = sys(SYS_prctl, PR_CAPBSET_DROP, cap);
+		if (ret == -EINVAL && cap > 0)
+			break; /* past the last one this kernel has */
+		if (ret != 0)
+			return ret;
+	}
+	for (int i = 0; i < 2; i++)
+		kept[i].effective = kept[i].permitted = (uint32_t)(mask >> 32 * i);
+	return sys(SYS_capset, &header, kept);
+}
+
 /* Keeps those of the tenant's own namespace through execve. */
 static long keep_capabilities(void)
 {
@@ -155,12 +177,17 @@ static long keep_capabilities(void)
 	return ret;
 }
 
-long confine(uint32_t flags, int16_t filter, uint32_t *step)
+long confine(uint32_t flags, uint64_t capabilities, int16_t filter, uint32_t *step)
 {
 	long ret;
 
 	*step = FRE_STEP_CAPABILITIES;
-	ret = flags & FRE_WITHOUT_CAPABILITIES ? keep_capabilities() : drop_capabilities(flags & FRE_FORKS);
+	if (flags & FRE_WITHOUT_CAPABILITIES)
+		ret = keep_capabilities();
+	else if (capabilities != 0)
+		ret = bound_capabilities(capabilities);
+	else
+		ret = drop_capabilities(flags & FRE_FORKS);
 	/* Without it the kernel takes neither of the two that follow. */
 	if (ret == 0 && !(flags & FRE_WITHOUT_NO_NEW_PRIVS))
 		ret = sys(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1);

@@ -17,6 +17,7 @@ int layout(void)
 	CONSTANT(FRE_MAX_INLINE);
 	CONSTANT(FRE_MAX_STRINGS);
 	CONSTANT(FRE_MAX_FDS);
+	CONSTANT(FRE_MAX_GROUPS);
 	CONSTANT(FRE_MAX_SHELL_PAYLOAD);
 	CONSTANT(FRE_MAX_SHELL_STRINGS);
 	CONSTANT(FRE_FILTERS_FD);
@@ -35,6 +36,7 @@ int layout(void)
 	CONSTANT(FRE_PIN);
 	CONSTANT(FRE_TRACE);
 	CONSTANT(FRE_FORKS);
+	CONSTANT(FRE_TTY);
 	CONSTANT(FRE_WITHOUT_LANDLOCK);
 	CONSTANT(FRE_WITHOUT_CAPABILITIES);
 	CONSTANT(FRE_WITHOUT_NO_NEW_PRIVS);
@@ -87,7 +89,10 @@ int layout(void)
 	FIELD(fre_start, fd_control);
 	FIELD(fre_start, fd_reports);
 	FIELD(fre_start, filter);
+	FIELD(fre_start, ngroups);
 	FIELD(fre_start, reserved);
+	FIELD(fre_start, capabilities);
+	FIELD(fre_start, groups);
 
 	SIZE(fre_report);
 	FIELD(fre_report, version);

@@ -52,6 +52,11 @@ static int complete(const struct fre_start *h, int nfds)
 	if (executes ? h->fd_control != -1 || h->fd_reports != -1
 		     : !present(h->fd_control, nfds) || !present(h->fd_reports, nfds))
 		return 0;
+	/* A terminal is taken on while the root is attached, by who is told of it. */
+	if (h->flags & FRE_TTY && (!executes || !attaches))
+		return 0;
+	if (h->ngroups > FRE_MAX_GROUPS)
+		return 0;
 	return filter_known(h->filter) && optional(h->fd_root, nfds) && optional(h->fd_userns, nfds) &&
 	       optional(h->fd_stdin, nfds) && optional(h->fd_stdout, nfds) &&
 	       optional(h->fd_stderr, nfds) && optional(h->fd_channel, nfds) &&

@@ -17,6 +17,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -179,24 +180,28 @@ static void furnish(struct slot *slot)
 	for (uint32_t i = 0; i < s->h.mounts; i++)
 		must(slot, FRE_STEP_MOUNT, i, attach(s->fds[s->h.fd_mount + (int)i], s->targets[i]));
 	done(slot, FRE_STEP_MOUNT);
+	/* As leader of the session that join() has made. */
+	if (s->h.flags & FRE_TTY)
+		must(slot, FRE_STEP_SESSION, 2, sys(SYS_ioctl, s->fds[s->h.fd_stdin], TIOCSCTTY, 0));
 	must(slot, FRE_STEP_HOSTNAME, 0, sys(SYS_sethostname, s->hostname, strlen(s->hostname)));
 	done(slot, FRE_STEP_HOSTNAME);
 }
 
-/* From root to a user of the tenant's without any privilege. */
+/* From root to a user of the tenant's, without any privilege unless it is the
+ * root of an ordinary image. */
 static void become(struct slot *slot)
 {
 	const struct start *s = &slot->s;
 
 	must(slot, FRE_STEP_USERNS, 0, sys(SYS_setns, s->fds[s->h.fd_userns], CLONE_NEWUSER));
 	done(slot, FRE_STEP_USERNS);
-	must(slot, FRE_STEP_IDS, 0, sys(SYS_setgroups, 0, NULL));
+	must(slot, FRE_STEP_IDS, 0, sys(SYS_setgroups, s->h.ngroups, s->h.groups));
 	must(slot, FRE_STEP_IDS, 1, sys(SYS_setresgid, s->h.gid, s->h.gid, s->h.gid));
 	must(slot, FRE_STEP_IDS, 2, sys(SYS_setresuid, s->h.uid, s->h.uid, s->h.uid));
 	done(slot, FRE_STEP_IDS);
 	/* The filter allows what follows. */
 	uint32_t step = FRE_STEP_NONE;
-	long ret = confine(s->h.flags, s->h.filter, &step);
+	long ret = confine(s->h.flags, s->h.capabilities, s->h.filter, &step);
 	must(slot, step, 0, ret);
 	done(slot, FRE_STEP_SECCOMP);
 }

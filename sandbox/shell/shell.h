@@ -59,9 +59,9 @@ int filter_known(int16_t filter);
 int landlock_open(void);
 int landlock_abi(void);
 
-/* confine restricts the calling process by capabilities, Landlock and filter. It
- * returns 0, or -errno and the step that failed. */
-long confine(uint32_t flags, int16_t filter, uint32_t *step);
+/* confine restricts the calling process by capabilities, of which it keeps those
+ * named, Landlock and filter. It returns 0, or -errno and the step that failed. */
+long confine(uint32_t flags, uint64_t capabilities, int16_t filter, uint32_t *step);
 
 int spawn(void);
 int layout(void);

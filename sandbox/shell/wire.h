@@ -37,6 +37,7 @@
 #define FRE_MAX_INLINE (64 << 10)  /* beyond it the strings travel in a memfd */
 #define FRE_MAX_STRINGS 65536
 #define FRE_MAX_FDS 250            /* SCM_MAX_FD is 253 */
+#define FRE_MAX_GROUPS 16
 
 /* What a shell has room for; a start with more goes by the spawner. */
 #define FRE_MAX_SHELL_PAYLOAD (16 << 10)
@@ -72,6 +73,7 @@ enum fre_flag {
 	FRE_PIN = 1 << 1,     /* begin on one CPU: the engine widens it afterwards */
 	FRE_TRACE = 1 << 2,   /* tell when each step was done */
 	FRE_FORKS = 1 << 3,   /* a fork server: keeps CAP_SYS_ADMIN of its user namespace */
+	FRE_TTY = 1 << 4,     /* fd_stdin is a terminal, which becomes the controlling one */
 	/* For tests, which show by it what a defence is worth. */
 	FRE_WITHOUT_LANDLOCK = 1 << 16,
 	FRE_WITHOUT_CAPABILITIES = 1 << 17, /* those of its own user namespace are kept */
@@ -135,7 +137,10 @@ struct fre_start {
 	int16_t fd_control; /* PARK: the shell's own socket, SOCK_SEQPACKET */
 	int16_t fd_reports; /* PARK: the pipe it writes to */
 	int16_t filter;     /* index of the system call filter, -1 for none */
-	int16_t reserved[2];
+	uint16_t ngroups;   /* of groups */
+	uint16_t reserved;
+	uint64_t capabilities; /* those that uid 0 keeps over its user namespace, by bit */
+	uint32_t groups[FRE_MAX_GROUPS]; /* supplementary */
 };
 
 /* All that a spawner or shell says but TRACED. STARTED carries the pidfd. */

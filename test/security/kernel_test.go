@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -99,6 +100,43 @@ func TestPrivileges(t *testing.T) {
 		{"chroot", "EPERM", seccomp | capabilities},
 		{"regain capabilities", "EPERM", capabilities},
 	})
+}
+
+// TestContainerRoot: the root of an ordinary image, with its capabilities and a
+// root it may write to, gets no further than a function does: each of them counts
+// in a user namespace that owns nothing but its own processes.
+func TestContainerRoot(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	container := func(s *sandbox.Spec) {
+		s.User.UID, s.User.GID = 0, 0
+		s.Capabilities, s.Scratch = sandbox.ContainerCapabilities, &sandbox.Scratch{}
+	}
+	refused(t, h, root, container, slices.Concat(
+		list("EPERM", 0,
+			"unshare user", "unshare mount", "clone user", "clone user and mount", "clone mount", "clone pid", "clone network", "setns",
+			"mount cgroup2", "mount proc", "mount tmpfs", "bind", "remount root", "fsopen", "open_tree", "mount_setattr",
+			"pivot_root", "device", "file handle", "unmount /proc",
+			"host name", "clock", "real-time priority", "reboot", "kexec", "kernel module", "swapon", "accounting", "kernel log",
+			"quotactl", "fanotify"),
+		list("EPERM", seccomp, "bpf", "io_uring", "userfaultfd", "keyctl", "ptrace", "process_vm_readv", "name_to_handle_at"),
+		[]try{
+			{"chroot", "EPERM", seccomp | capabilities},
+			{"raise priority", "EACCES", 0},
+			{"spare from the oom killer", "EACCES", 0},
+			{"regain capabilities", "EPERM", capabilities}, // those above its bounding set
+		},
+	))
+	// The namespace lets none be made below it, whatever root may do.
+	unfiltered := func(s *sandbox.Spec) {
+		container(s)
+		s.Without = seccomp
+	}
+	for name, how := range outcomes(attempt(t, h, root, unfiltered, "unshare user", "clone user", "clone user and mount", "mount tmpfs", "bind", "device")) {
+		if want := map[bool]string{true: "ENOSPC", false: "EPERM"}[strings.Contains(name, "user")]; how != want {
+			t.Errorf("%s without the filter: %q, want %q", name, how, want)
+		}
+	}
 }
 
 // TestSystemCalls: what of the kernel's interface no function needs, and much

@@ -21,6 +21,7 @@ var Rows = []Row{
 	{"mounts that spread to or from the host and neighbours", []string{"test/security.TestSharedMounts"}},
 	{"set the host's kernel or read it through /proc and /sys", []string{"test/security.TestProc"}},
 	{"capabilities, root's ids, priorities, the clock", []string{"test/security.TestPrivileges"}},
+	{"the root of an ordinary image: its capabilities and its writable root", []string{"test/security.TestContainerRoot", "sandbox.TestContainerPrivileges", "sandbox.TestContainerCapabilities", "sandbox.TestScratch"}},
 	{"set-uid bits and file capabilities of a shared file", []string{"test/security.TestSetuid"}},
 	{"change what images share in the store", []string{"test/security.TestStoreTampering"}},
 	{"the kernel's keys", []string{"test/security.TestKeys"}},

@@ -1,0 +1,149 @@
+package sandbox
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// container is what an ordinary image is started with.
+func container(root string) Spec {
+	spec := prog(root)
+	spec.User.UID, spec.User.GID = 0, 0
+	spec.Scratch, spec.Capabilities = &Scratch{}, ContainerCapabilities
+	return spec
+}
+
+// TestContainerCapabilities: root inside can do what ordinary images need of it,
+// over what is its own user namespace's and nothing else.
+func TestContainerCapabilities(t *testing.T) {
+	h := openHost(t)
+	root := imageRoot(t)
+	spec := container(root)
+	spec.Groups = []uint32{4, 27}
+	order, _ := orders(t, h, spec)
+	for _, step := range []struct{ command, want string }{
+		{"groups", "[4 27]"},
+		{"append /home/own more", "ok"}, // another's file: DAC_OVERRIDE
+		{"chown 101 /lib/a", "ok"},
+		{"stat /lib/a", "100644 101 101"},
+		{"chmod 600 /home/own", "ok"}, // FOWNER
+		{"chown 65535 /lib/a", "ok"},
+		{"chown 65536 /lib/a", "lchown /lib/a: invalid argument"}, // a host id
+		{"port 127.0.0.1:80", "ok"},
+		{"mount", "operation not permitted"},
+		{"mknod /disk", "operation not permitted"},
+		{"write /dev/x x", "open /dev/x: read-only file system"},
+		{"sethostname x", "operation not permitted"},
+		{"kill -1", "no such process"},
+		{"become 101", "ok"},
+		{"ids", "101 101 101 101 1"},
+		{"append /home/own x", "open /home/own: permission denied"},
+		{"append /lib/a x", "open /lib/a: permission denied"},
+	} {
+		if got := order(step.command); got != step.want {
+			t.Errorf("%s: got %q, want %q", step.command, got, step.want)
+		}
+	}
+	if got := order("cat /proc/self/status"); !strings.Contains(got, "CapEff:\t0000000000000000") || !strings.Contains(got, "NoNewPrivs:\t1") || !strings.Contains(got, "Seccomp:\t2") {
+		t.Errorf("who is no root any more has privileges: %s", got)
+	}
+}
+
+// TestContainerPrivileges compares the sets of capabilities: those and no more for
+// root, none for any other user, and none without being asked for.
+func TestContainerPrivileges(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	const none, all = "0000000000000000", "00000000000001fb"
+	for name, test := range map[string]struct {
+		uid          uint32
+		capabilities Capabilities
+		want         string
+	}{
+		"root":         {0, ContainerCapabilities, all},
+		"another user": {1000, ContainerCapabilities, none},
+		"a function":   {0, 0, none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := prog(root, "cat", "/proc/self/status")
+			spec.User.UID, spec.Capabilities = test.uid, test.capabilities
+			out, _ := run(t, h, spec)
+			for _, want := range []string{
+				"CapInh:\t" + none, "CapPrm:\t" + test.want, "CapEff:\t" + test.want, "CapBnd:\t" + test.want, "CapAmb:\t" + none,
+				"NoNewPrivs:\t1", "Seccomp:\t2",
+			} {
+				if !strings.Contains(out, want) {
+					t.Errorf("status lacks %q:\n%s", want, out)
+				}
+			}
+		})
+	}
+	for name, change := range map[string]func(*Spec){
+		"another capability": func(s *Spec) { s.Capabilities = 1 << unix.CAP_SYS_ADMIN },
+		"a fork server":      func(s *Spec) { s.Capabilities, s.Forks = 1, 1 },
+		"groups":             func(s *Spec) { s.Groups = make([]uint32, maxGroups+1) },
+		"a group":            func(s *Spec) { s.Groups = []uint32{idCount} },
+		"no terminal":        func(s *Spec) { s.TTY = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := prog(root, "exit", "0")
+			change(&spec)
+			if _, err := h.Start(t.Context(), spec); err == nil || !strings.Contains(err.Error(), unix.EINVAL.Error()) {
+				t.Errorf("got %v, want EINVAL", err)
+			}
+		})
+	}
+}
+
+// TestTerminal: the terminal is the controlling one, whichever way the sandbox is
+// started, and names nothing of the host's.
+func TestTerminal(t *testing.T) {
+	for name, shells := range map[string]int{"by the spawner": -1, "by a shell": 0} {
+		t.Run(name, func(t *testing.T) {
+			h := openHost(t, func(c *Config) { c.Shells = shells })
+			master, terminal, err := OpenTerminal(tenant.HostBase)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer master.Close()
+			if err := ResizeTerminal(master, 30, 100); err != nil {
+				t.Fatal(err)
+			}
+			spec := container(fretest.Rootfs(t))
+			spec.TTY, spec.Stdin, spec.Stdout, spec.Stderr = true, terminal, terminal, terminal
+			spec.Args = []string{"/bin/prog", "orders"}
+			s, err := h.Start(t.Context(), spec)
+			_ = terminal.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := master.SetReadDeadline(time.Now().Add(within)); err != nil {
+				t.Fatal(err)
+			}
+			for _, command := range []string{"readlink /proc/self/fd/0", "write /dev/tty controlling", "winsize", "stat /proc/self/fd/0", "exit 0"} {
+				if _, err := master.WriteString(command + "\n"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			said, err := io.ReadAll(master)
+			if !errors.Is(err, unix.EIO) {
+				t.Errorf("terminal ended with %v, want EIO", err)
+			}
+			for _, want := range []string{"\n/0\r\n", "controlling> ok\r\n", "\n30 100\r\n", "\n20620 0 0\r\n"} {
+				if !strings.Contains(string(said), want) {
+					t.Errorf("terminal lacks %q:\n%q", want, said)
+				}
+			}
+			if status := wait(t, s); status.Code != 0 {
+				t.Errorf("ended with %+v", status)
+			}
+		})
+	}
+}
