@@ -41,7 +41,7 @@ type Spec struct {
 	Work     string   // host directory mounted read-write at /work; "" for none
 	Mounts   []Mount  // further binds
 	Limits   Limits
-	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts, Groups, Capabilities, a Scratch or a TTY
+	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts, Groups, Capabilities, a WorkOwner, a Scratch or a TTY
 	Pin      bool           // begin on one CPU and keep to it for a little while, which starts faster
 	Trace    bool           // note when each step of the start was done, for [Sandbox.Trace]
 	Network  Network        // NetworkNone if empty
@@ -52,8 +52,11 @@ type Spec struct {
 	// configuration, interface or template may ever reach it (TestWithoutIsForTests).
 	Without Defence
 
-	// WorkMapped is Mount.Mapped of /work.
+	// WorkMapped is Mount.Mapped of /work. With WorkOwner above 0, all in there
+	// belongs to that id on disk and to User inside, whoever that is; other ids have
+	// no files there.
 	WorkMapped bool
+	WorkOwner  uint32
 
 	// Background lets every other sandbox have the CPU first, until Furnish.
 	Background bool

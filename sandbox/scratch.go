@@ -23,6 +23,9 @@ type Scratch struct {
 	// with it. Its limits: default 64 MiB, and an inode for each 4 KiB of that.
 	Bytes, Inodes int64
 
+	// ReadOnly shows the root with its owners and takes no writes.
+	ReadOnly bool
+
 	// Dir keeps the layer in a host directory of the caller's instead, which one
 	// sandbox at a time may use and the next finds as the last left it. It limits
 	// nothing: the directory's own file system does. What lies in it belongs to the
@@ -134,6 +137,14 @@ func (h *Host) scratchRoot(spec *Spec, userns *os.File, base uint32) (root int, 
 	for _, target := range spec.targets() {
 		if err := makeTarget(root, target.Target, target.file); err != nil {
 			return root, layer, fmt.Errorf("make mount point %s: %w", target.Target, err)
+		}
+	}
+	if err := makeDir(root, spec.Dir, int(base+spec.User.UID), int(base+spec.User.GID)); err != nil {
+		return root, layer, fmt.Errorf("make working directory %s: %w", spec.Dir, err)
+	}
+	if spec.Scratch.ReadOnly {
+		if err := unix.MountSetattr(root, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+			return root, layer, fmt.Errorf("make root read-only: %w", err)
 		}
 	}
 	if tmpfs >= 0 {
@@ -286,6 +297,24 @@ func makeTarget(root int, name string, file bool) error {
 		return err
 	}
 	return unix.Close(fd)
+}
+
+// makeDir makes a sandbox's working directory, of its user, unless there is
+// something: what that is, the start tells.
+func makeDir(root int, name string, uid, gid int) error {
+	name = path.Clean(name)
+	fd, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err == nil {
+		return unix.Close(fd)
+	}
+	if !errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if fd, err = makeDirs(root, name[1:]); err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH)
 }
 
 // makeDirs opens a directory below root and makes what is missing on the way. The

@@ -270,6 +270,63 @@ func TestScratchKept(t *testing.T) {
 	}
 }
 
+// TestScratchReadOnly: the root has its owners, and a working directory that the
+// image lacks; nothing else can be written.
+func TestScratchReadOnly(t *testing.T) {
+	h := openHost(t)
+	spec := prog(imageRoot(t))
+	spec.Scratch, spec.Dir = &Scratch{ReadOnly: true}, "/srv/app"
+	order, _ := orders(t, h, spec)
+	for _, step := range []struct{ command, want string }{
+		{"stat /home/own", "100644 1000 1000"},
+		{"stat .", "40755 1000 1000"},
+		{"write /home/new x", "open /home/new: read-only file system"},
+		{"write /srv/app/new x", "open /srv/app/new: read-only file system"},
+		{"write /tmp/new x", "ok"},
+	} {
+		if got := order(step.command); got != step.want {
+			t.Errorf("%s: got %q, want %q", step.command, got, step.want)
+		}
+	}
+}
+
+// TestWorkOwner: /work belongs to the sandbox's user, whoever that is, and on disk
+// to the one owner it has; no other id can leave files there, root's with a set-id
+// bit least of all.
+func TestWorkOwner(t *testing.T) {
+	h := openHost(t)
+	work := t.TempDir()
+	if err := errors.Join(os.Chown(work, 1000, 1000), os.Chmod(work, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, uid := range []uint32{0, 33, 1000} {
+		spec := container(fretest.Rootfs(t))
+		spec.User.UID, spec.User.GID = uid, uid
+		spec.Work, spec.WorkMapped, spec.WorkOwner = work, true, 1000
+		order, _ := orders(t, h, spec)
+		name := fmt.Sprint("/work/by", uid)
+		for _, step := range []struct{ command, want string }{
+			{"stat /work", fmt.Sprintf("40755 %d %d", uid, uid)},
+			{"write " + name + " x", "ok"},
+			{"stat " + name, fmt.Sprintf("100644 %d %d", uid, uid)},
+			{"append " + name + " x", "ok"},
+		} {
+			if got := order(step.command); got != step.want {
+				t.Errorf("uid %d: %s: got %q, want %q", uid, step.command, got, step.want)
+			}
+		}
+		if uid == 0 {
+			if got := order("chown 5 " + name); got == "ok" {
+				t.Error("a file of /work was given to another id")
+			}
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(filepath.Join(work, filepath.Base(name)), &st); err != nil || st.Uid != 1000 || st.Gid != 1000 {
+			t.Errorf("on disk it belongs to %d:%d (%v), want 1000", st.Uid, st.Gid, err)
+		}
+	}
+}
+
 func TestScratchRefused(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

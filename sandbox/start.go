@@ -241,8 +241,19 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	if spec.Network == NetworkEgress {
 		s.mounts = append(s.mounts, Mount{Source: resolvConf(h.cfg.Dir), Target: "/etc/resolv.conf"})
 	}
+	owners, err := h.workOwners(spec, base)
+	if err != nil {
+		return err
+	}
+	if owners != nil {
+		defer owners.Close()
+	}
 	for _, mount := range s.mounts[2:] {
-		fd, err := mount.clone(spec.mountAttr(mount.attr()), user)
+		mapped := user
+		if owners != nil && mount.Target == "/work" {
+			mapped = owners
+		}
+		fd, err := mount.clone(spec.mountAttr(mount.attr()), mapped)
 		if err != nil {
 			return err
 		}
@@ -254,6 +265,15 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	}
 	m.host = spec.Hostname
 	return nil
+}
+
+// workOwners returns the user namespace by which /work's owner on disk is the
+// sandbox's user, if it takes one of its own; the caller closes it.
+func (h *Host) workOwners(spec *Spec, base uint32) (*os.File, error) {
+	if spec.Work == "" || !spec.WorkMapped || spec.WorkOwner == 0 || spec.WorkOwner == spec.User.UID && spec.WorkOwner == spec.User.GID {
+		return nil, nil
+	}
+	return newMappedUserns(h.program, idMap{spec.WorkOwner, base + spec.User.UID, 1}, idMap{spec.WorkOwner, base + spec.User.GID, 1}, 0)
 }
 
 // furnishScratch adds a writable root.

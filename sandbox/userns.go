@@ -75,6 +75,15 @@ const idCount = 65536
 // No tenant's uid owns it: being root's child, it gives nobody a capability who
 // does not join it as root.
 func newUserns(program *os.File, hostBase uint32, namespaces int) (f *os.File, err error) {
+	all := idMap{0, hostBase, idCount}
+	return newMappedUserns(program, all, all, namespaces)
+}
+
+// idMap is a line of uid_map or gid_map (user_namespaces(7)).
+type idMap struct{ inside, host, count uint32 }
+
+// newMappedUserns is newUserns with ids of the caller's choice.
+func newMappedUserns(program *os.File, uids, gids idMap, namespaces int) (f *os.File, err error) {
 	args := []string{"fre-shell", "hold"}
 	if namespaces > 0 {
 		args = append(args, strconv.Itoa(namespaces))
@@ -115,9 +124,8 @@ func newUserns(program *os.File, hostBase uint32, namespaces int) (f *os.File, e
 		return nil, fmt.Errorf("create user namespace: %w", err)
 	}
 	proc := "/proc/" + strconv.Itoa(cmd.Process.Pid)
-	line := fmt.Appendf(nil, "0 %d %d\n", hostBase, idCount)
-	for _, name := range []string{"/uid_map", "/gid_map"} {
-		if err := os.WriteFile(proc+name, line, 0); err != nil {
+	for name, m := range map[string]idMap{"/uid_map": uids, "/gid_map": gids} {
+		if err := os.WriteFile(proc+name, fmt.Appendf(nil, "%d %d %d\n", m.inside, m.host, m.count), 0); err != nil {
 			return nil, fmt.Errorf("map ids: %w", err)
 		}
 	}
