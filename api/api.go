@@ -77,6 +77,32 @@ type Image struct {
 	Files   int       `json:"files"` // number of files
 }
 
+// ImageChanges is what has become of the list of images since a generation.
+type ImageChanges struct {
+	Generation uint64   `json:"generation"` // to ask from the next time, or for events since
+	Complete   bool     `json:"complete"`   // Changed is the whole list: so much has happened that it is not remembered
+	Changed    []Image  `json:"changed"`    // new, or with other names
+	Removed    []string `json:"removed"`    // digests
+}
+
+// Change is one change of what lists show.
+type Change struct {
+	Generation uint64            `json:"generation"` // counts the changes of everything; never comes twice
+	Time       time.Time         `json:"time"`
+	Kind       string            `json:"kind"`           // "image", "function", "sandbox"
+	Action     string            `json:"action"`         // "create", "tag", "untag", "delete"; "deploy", "remove"; "start", "exit"
+	ID         string            `json:"id"`             // an image's digest, a function's name, a sandbox's id
+	Name       string            `json:"name,omitempty"` // "name:version" of an image, a function's name
+	Attributes map[string]string `json:"attributes,omitempty"`
+}
+
+// ChangeEntry is one line of the answer of the events route: a change, or the
+// error that broke the stream off.
+type ChangeEntry struct {
+	Change *Change `json:"change,omitempty"`
+	Error  *Error  `json:"error,omitempty"`
+}
+
 // Part is a tree placed in an image.
 type Part struct {
 	Kind    string `json:"kind"` // "base", "pip", "npm", "bootstrap", "code"

@@ -31,6 +31,7 @@ const (
 	CodeNameTaken        Code = "name_taken"         // 409: another template's function has the name
 	CodeInUse            Code = "in_use"             // 409: the image still serves a function; a profile is being taken
 	CodeAmbiguous        Code = "ambiguous"          // 409: a prefix that names several things
+	CodeGone             Code = "gone"               // 410: changes that are no longer remembered
 	CodeTooLarge         Code = "too_large"          // 413: body over the limit
 	CodeTemplate         Code = "template"           // 422: fret.yaml is wrong; message has file:line:column
 	CodeBuildFailed      Code = "build_failed"       // 422: a build step said no

@@ -90,6 +90,50 @@ func (c *Client) Images(ctx context.Context) ([]api.Image, error) {
 	return get[[]api.Image](ctx, c, "/v1/images", nil)
 }
 
+// ImageChanges tells what has become of the list of images since a generation: 0
+// for the whole list with the generation to go on from.
+func (c *Client) ImageChanges(ctx context.Context, since uint64) (api.ImageChanges, error) {
+	return get[api.ImageChanges](ctx, c, "/v1/images", url.Values{"since": {strconv.FormatUint(since, 10)}})
+}
+
+// EventOptions select changes.
+type EventOptions struct {
+	Since   string   // a generation, or an RFC 3339 time; "": from now on
+	Follow  bool     // new ones too, until ctx ends
+	Kinds   []string // only of these; nil: all
+	Actions []string // likewise
+}
+
+// Events calls emit for each change of what lists show, oldest first. It returns
+// emit's error, and an *api.Error with api.CodeGone where changes are missing.
+func (c *Client) Events(ctx context.Context, o EventOptions, emit func(api.Change) error) error {
+	q := url.Values{"follow": {strconv.FormatBool(o.Follow)}, "kind": o.Kinds, "action": o.Actions}
+	if o.Since != "" {
+		q.Set("since", o.Since)
+	}
+	resp, err := c.send(ctx, http.MethodGet, "/v1/events", q, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	for d := json.NewDecoder(resp.Body); ; {
+		var entry api.ChangeEntry
+		if err := d.Decode(&entry); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read events: %w", orCause(ctx, err))
+		}
+		if entry.Error != nil {
+			return entry.Error
+		}
+		if entry.Change != nil {
+			if err := emit(*entry.Change); err != nil {
+				return err
+			}
+		}
+	}
+}
+
 // Image finds an image by name, name:version, digest or a prefix of it.
 func (c *Client) Image(ctx context.Context, ref string) (api.ImageDetails, error) {
 	return get[api.ImageDetails](ctx, c, "/v1/images/"+url.PathEscape(ref), nil)

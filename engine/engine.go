@@ -280,8 +280,9 @@ func (e *Engine) whileAlive(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// Images lists the local registry from memory, newest first.
-func (e *Engine) Images() []*store.Image { return e.cfg.Store.Images() }
+// ImageList lists the local registry from memory, newest first, with the
+// generation of its last change.
+func (e *Engine) ImageList() ([]*store.Image, uint64) { return e.cfg.Store.ImageList() }
 
 // Image finds an image by name, name:version, digest or a prefix of it.
 func (e *Engine) Image(ref string) (*store.Image, error) { return e.cfg.Store.Image(ref) }

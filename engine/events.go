@@ -19,11 +19,18 @@ var ErrChangesLost = errors.New("these changes are no longer remembered")
 // functions, sandboxes.
 func (e *Engine) Changes() *store.Changes { return e.cfg.Store.Changes() }
 
-// Events calls emit for every change after a generation, oldest first, and for
-// each new one until ctx ends or the engine stops (nil). It returns emit's error,
-// and ErrChangesLost where changes are missing, also because emit was slower than
-// they came.
-func (e *Engine) Events(ctx context.Context, since uint64, emit func(store.Change) error) error {
+// EventOptions select changes.
+type EventOptions struct {
+	Since  uint64 // those after this generation
+	Follow bool   // and new ones, until ctx ends or the engine stops
+}
+
+// Events calls emit for every change there is after a generation, oldest first,
+// and with Follow for each new one until ctx ends or the engine stops (nil). It
+// returns emit's error, and ErrChangesLost where changes are missing, also because
+// emit was slower than they came.
+func (e *Engine) Events(ctx context.Context, o EventOptions, emit func(store.Change) error) error {
+	since := o.Since
 	for all := e.Changes(); ; {
 		changes, ok := all.Since(since)
 		if !ok {
@@ -34,6 +41,9 @@ func (e *Engine) Events(ctx context.Context, since uint64, emit func(store.Chang
 				return err
 			}
 			since = c.Generation
+		}
+		if !o.Follow {
+			return nil
 		}
 		select {
 		case <-all.After(since):

@@ -21,11 +21,11 @@ func TestEvents(t *testing.T) {
 	told := make(chan store.Change, 100)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- r.Events(ctx, since, func(c store.Change) error {
+		ended <- r.Events(ctx, EventOptions{Since: since, Follow: true}, func(c store.Change) error {
 			listed := 0
 			switch c.Kind {
 			case store.ChangeImage:
-				listed = len(r.Images())
+				listed = len(r.store.Images())
 			case store.ChangeFunction:
 				listed = 1 - len(r.Functions())
 				if c.Action == store.ActionDeploy {
@@ -92,14 +92,19 @@ func TestEvents(t *testing.T) {
 		t.Errorf("stream that was ended: %v", err)
 	}
 
-	if err := r.Events(t.Context(), since-1, nil); !errors.Is(err, ErrChangesLost) {
+	if err := r.Events(t.Context(), EventOptions{Since: since - 1}, nil); !errors.Is(err, ErrChangesLost) {
 		t.Errorf("events since before the start: %v, want ErrChangesLost", err)
 	}
 	enough := errors.New("enough")
-	if err := r.Events(t.Context(), since, func(store.Change) error { return enough }); !errors.Is(err, enough) {
+	if err := r.Events(t.Context(), EventOptions{Since: since}, func(store.Change) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("emit fails: %v", err)
 	}
-	go func() { ended <- r.Events(t.Context(), r.Changes().Generation(), nil) }()
+	if err := r.Events(t.Context(), EventOptions{Since: r.Changes().Generation()}, nil); err != nil {
+		t.Errorf("nothing has happened since: %v", err)
+	}
+	go func() {
+		ended <- r.Events(t.Context(), EventOptions{Since: r.Changes().Generation(), Follow: true}, nil)
+	}()
 	r.stop()
 	if err := <-ended; err != nil {
 		t.Errorf("the engine stops: %v", err)

@@ -91,7 +91,7 @@ func (r *rig) parked(name string, n int) {
 }
 
 func (r *rig) roots() int {
-	return len(slices.DeleteFunc(slices.Clone(r.Images()), func(img *store.Image) bool { return !image.IsShellRoot(img) }))
+	return len(slices.DeleteFunc(slices.Clone(r.store.Images()), func(img *store.Image) bool { return !image.IsShellRoot(img) }))
 }
 
 // waiting lists the processes of this engine's parked shells.
@@ -354,7 +354,7 @@ func TestShellRedeployAndRemove(t *testing.T) {
 	eventually(t, "the old base's shells and root to go", func() bool {
 		return r.roots() == 1 && !slices.ContainsFunc(r.waiting(), func(pid int) bool { return slices.Contains(old, pid) })
 	})
-	for _, img := range r.Images() {
+	for _, img := range r.store.Images() {
 		if _, err := r.RemoveImage(t.Context(), string(img.Digest), RemoveOptions{}); image.IsShellRoot(img) && !errors.Is(err, store.ErrInUse) {
 			t.Errorf("the root of parked shells was removed: %v", err)
 		}

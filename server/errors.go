@@ -81,6 +81,9 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	case errors.Is(err, store.ErrAmbiguous):
 		return http.StatusConflict, api.CodeAmbiguous, "give more characters of the digest"
 
+	case errors.Is(err, engine.ErrChangesLost):
+		return http.StatusGone, api.CodeGone, "read the list again, with since=0 for its generation, and go on from there"
+
 	case errors.As(err, &body):
 		return http.StatusBadRequest, api.CodeBadRequest, ""
 	case errors.Is(err, engine.ErrEventTooLarge):

@@ -23,6 +23,7 @@ type schema struct {
 	Format     string            `yaml:"format"`
 	Items      *schema           `yaml:"items"`
 	AllOf      []schema          `yaml:"allOf"`
+	Values     *schema           `yaml:"additionalProperties"`
 	Required   []string          `yaml:"required"`
 	Properties map[string]schema `yaml:"properties"`
 }
@@ -68,6 +69,9 @@ func TestOpenAPI(t *testing.T) {
 		api.Syscall{},
 		api.SyscallLine{},
 		api.Image{},
+		api.ImageChanges{},
+		api.Change{},
+		api.ChangeEntry{},
 		api.Part{},
 		api.TagRequest{},
 		api.RemovedImage{},
@@ -152,6 +156,9 @@ func valueSchema(typ reflect.Type) schema {
 	case typ.Kind() == reflect.Slice:
 		items := valueSchema(typ.Elem())
 		return schema{Type: "array", Items: &items}
+	case typ.Kind() == reflect.Map:
+		values := valueSchema(typ.Elem())
+		return schema{Type: "object", Values: &values}
 	case typ.Kind() == reflect.Struct:
 		return schema{Ref: "#/components/schemas/" + typ.Name()}
 	case typ.Kind() == reflect.Int64 || typ.Kind() == reflect.Uint64:

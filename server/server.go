@@ -21,6 +21,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -30,7 +31,7 @@ type Engine interface {
 	Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error)
 	Base(ctx context.Context, name string, report func(image.Event)) (*store.Image, error)
 
-	Images() []*store.Image
+	ImageList() (images []*store.Image, generation uint64)
 	Image(ref string) (*store.Image, error)
 	TagImage(ctx context.Context, ref, name string) (*store.Image, error)
 	RemoveImage(ctx context.Context, ref string, o engine.RemoveOptions) (engine.Removed, error)
@@ -47,6 +48,9 @@ type Engine interface {
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	Kill(id string) error
 	Run(ctx context.Context, r engine.RunRequest) (engine.RunResult, error)
+
+	Changes() *store.Changes
+	Events(ctx context.Context, o engine.EventOptions, emit func(store.Change) error) error
 
 	Checks(o engine.CheckOptions) ([]engine.Check, error)
 }
@@ -75,6 +79,7 @@ type server struct {
 	log    *slog.Logger
 
 	profiling sync.Mutex // held by the one profile that is being taken
+	imageList listing.Cache[store.Image]
 }
 
 // route is one line of the API. Handlers return an error only while nothing of
@@ -108,6 +113,7 @@ func (s *server) routes() []route {
 		{"POST", "/v1/run", s.run},
 		{"GET", "/v1/debug/profiles/{kind}", s.profile},
 		{"POST", "/v1/debug/syscalls", s.syscalls},
+		{"GET", "/v1/events", s.events},
 	}
 }
 
@@ -126,6 +132,7 @@ func New(cfg Config) http.Handler {
 		cfg.MaxInvokeBytes = 64 << 20
 	}
 	s := &server{cfg: cfg, engine: cfg.Engine, log: cfg.Log}
+	s.imageList.Row = func(buf []byte, img *store.Image) ([]byte, error) { return appendJSON(buf, imageOf(img)) }
 	mux := http.NewServeMux()
 	for _, rt := range s.routes() {
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
@@ -192,10 +199,6 @@ func (s *server) templateCheck(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, api.TemplateInfo{ID: t.ID, Version: t.Version, Base: t.Base})
 }
 
-func (s *server) images(w http.ResponseWriter, _ *http.Request) error {
-	return reply(w, http.StatusOK, list(s.engine.Images(), imageOf))
-}
-
 func (s *server) image(w http.ResponseWriter, r *http.Request) error {
 	img, err := s.engine.Image(r.PathValue("ref"))
 	if err != nil {
@@ -229,8 +232,13 @@ func (s *server) removeImage(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, api.RemovedImage{Image: imageOf(gone.Image), Untagged: gone.Untagged, Deleted: gone.Deleted})
 }
 
-func (s *server) functions(w http.ResponseWriter, _ *http.Request) error {
-	return reply(w, http.StatusOK, list(s.engine.Functions(), functionOf))
+func (s *server) functions(w http.ResponseWriter, r *http.Request) error {
+	body, err := appendJSON(nil, list(s.engine.Functions(), functionOf))
+	if err != nil {
+		return err
+	}
+	listing.NewBody(append(body, '\n')).ServeHTTP(w, r)
+	return nil
 }
 
 func (s *server) function(w http.ResponseWriter, r *http.Request) error {
@@ -259,14 +267,22 @@ func (s *server) removeFunction(w http.ResponseWriter, r *http.Request) error {
 
 // reply sends v as JSON.
 func reply(w http.ResponseWriter, status int, v any) error {
-	body, err := json.Marshal(v)
+	body, err := appendJSON(nil, v)
 	if err != nil {
-		return fmt.Errorf("encode answer: %w", err)
+		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // a client that has gone is no failure of ours
 	return nil
+}
+
+func appendJSON(buf []byte, v any) ([]byte, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode answer: %w", err)
+	}
+	return append(buf, raw...), nil
 }
 
 // fail sends err in the API's error shape.

@@ -250,6 +250,10 @@ func TestHTTPErrors(t *testing.T) {
 		{"unknown sandbox", "POST", "/v1/sandboxes/x/kill", "", "", 404, "sandbox"},
 		{"bad tail", "GET", "/v1/functions/x/logs?tail=some", "", "", 400, "tail: "},
 		{"bad since", "GET", "/v1/functions/x/logs?since=noon", "", "", 400, "since: "},
+		{"bad generation", "GET", "/v1/images?since=yesterday", "", "", 400, "since: "},
+		{"bad time of events", "GET", "/v1/events?since=noon", "", "", 400, "neither a generation nor"},
+		{"bad follow", "GET", "/v1/events?follow=perhaps", "", "", 400, "follow: "},
+		{"events forgotten", "GET", "/v1/events?since=7", "", "", 410, "no longer remembered"},
 		{"run without upgrade", "POST", "/v1/run", "application/json", "{}", 426, "fre-run"},
 		{"unknown base", "POST", "/v1/bases/cobol", "", "", 404, "unknown base environment"},
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"sort"
@@ -65,7 +66,7 @@ const reserveAhead = 1 << 20
 // over restarts and crashes either, so that they serve as cache keys and as
 // marks to go on from. It is safe for use by several goroutines.
 type Changes struct {
-	reserve func(upTo uint64) // makes sure that a later Open begins behind upTo
+	reserve func(upTo uint64) // makes sure that a later Open begins behind upTo; nil for one that is not kept
 	now     func() time.Time
 
 	mu       sync.Mutex
@@ -80,12 +81,16 @@ type Changes struct {
 	grown    chan struct{} // closed at the next change; nil while nobody waits
 }
 
-// newChanges begins after generation first.
-func newChanges(first uint64, reserve func(uint64)) *Changes {
-	c := &Changes{reserve: reserve, now: time.Now, start: first, first: first, last: first, kinds: make(map[ChangeKind]uint64)}
-	c.reserved = first + reserveAhead
+// NewChanges begins after generation first, and keeps nothing on disk: a store
+// has its own ([Store.Changes]).
+func NewChanges(first uint64) *Changes {
+	return &Changes{now: time.Now, start: first, first: first, last: first, reserved: math.MaxUint64, kinds: make(map[ChangeKind]uint64)}
+}
+
+// keep has reserve called for all generations to come.
+func (c *Changes) keep(reserve func(uint64)) {
+	c.reserve, c.reserved = reserve, c.last+reserveAhead
 	reserve(c.reserved)
-	return c
 }
 
 // Add enters changes in their order and returns the last one's generation.
@@ -216,7 +221,8 @@ func (s *Store) openChanges() error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	s.changes = newChanges(first, s.reserveGenerations)
+	s.changes = NewChanges(first)
+	s.changes.keep(s.reserveGenerations)
 	return nil
 }
 

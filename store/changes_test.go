@@ -81,7 +81,8 @@ func TestChanges(t *testing.T) {
 // answer.
 func TestChangesForgotten(t *testing.T) {
 	var reserved []uint64
-	c := newChanges(100, func(upTo uint64) { reserved = append(reserved, upTo) })
+	c := NewChanges(100)
+	c.keep(func(upTo uint64) { reserved = append(reserved, upTo) })
 	const added = 2*changesKept + 10
 	for i := range added {
 		if i == 5 {
@@ -114,7 +115,7 @@ func TestChangesForgotten(t *testing.T) {
 // TestChangesClock: a clock that is turned back does not turn the changes' times
 // back.
 func TestChangesClock(t *testing.T) {
-	c := newChanges(0, func(uint64) {})
+	c := NewChanges(0)
 	clock := testTime
 	c.now = func() time.Time { return clock }
 	for _, at := range []time.Duration{0, time.Hour, -time.Hour, time.Minute, 2 * time.Hour} {
@@ -137,7 +138,7 @@ func TestChangesClock(t *testing.T) {
 }
 
 func TestChangesAfter(t *testing.T) {
-	c := newChanges(7, func(uint64) {})
+	c := NewChanges(7)
 	after := c.After(7)
 	select {
 	case <-after:

@@ -40,11 +40,12 @@ type Engine struct {
 	logs      map[string][]engine.LogLine
 	more      chan struct{} // closed and replaced when a log line comes
 	calls     int
+	changes   *store.Changes
 }
 
 // New returns an engine with nothing in it.
 func New() *Engine {
-	return &Engine{functions: map[string]*engine.Function{}, logs: map[string][]engine.LogLine{}, more: make(chan struct{})}
+	return &Engine{functions: map[string]*engine.Function{}, logs: map[string][]engine.LogLine{}, more: make(chan struct{}), changes: store.NewChanges(1000)}
 }
 
 // Build makes an image whose digest is that of the directory's files. A
@@ -118,6 +119,8 @@ func (e *Engine) add(img *store.Image, t *image.Template, sum []byte) *store.Ima
 	defer e.mu.Unlock()
 	e.images = slices.DeleteFunc(e.images, func(old *store.Image) bool { return old.Name == img.Name && old.Version == img.Version })
 	e.images = slices.Insert(e.images, 0, img)
+	e.noteLocked(store.ChangeImage, store.ActionCreate, string(img.Digest), "")
+	e.noteLocked(store.ChangeImage, store.ActionTag, string(img.Digest), img.Name+":"+img.Version)
 	return img
 }
 
@@ -129,17 +132,50 @@ func encode(v any) json.RawMessage {
 	return raw
 }
 
-// Images lists the images.
-func (e *Engine) Images() []*store.Image {
+// ImageList lists the images.
+func (e *Engine) ImageList() ([]*store.Image, uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.Clone(e.images)
+	return slices.Clone(e.images), e.changes.GenerationOf(store.ChangeImage)
+}
+
+// Changes counts the changes of images and functions.
+func (e *Engine) Changes() *store.Changes { return e.changes }
+
+func (e *Engine) noteLocked(kind store.ChangeKind, action store.ChangeAction, id, name string) {
+	e.changes.Add(store.Change{Kind: kind, Action: action, ID: id, Name: name})
+}
+
+// Events emits changes as the engine does.
+func (e *Engine) Events(ctx context.Context, o engine.EventOptions, emit func(store.Change) error) error {
+	for since := o.Since; ; {
+		changes, ok := e.changes.Since(since)
+		if !ok {
+			return engine.ErrChangesLost
+		}
+		for _, c := range changes {
+			c.Time = Epoch
+			if err := emit(c); err != nil {
+				return err
+			}
+			since = c.Generation
+		}
+		if !o.Follow {
+			return nil
+		}
+		select {
+		case <-e.changes.After(since):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // Image finds an image as the store does.
 func (e *Engine) Image(ref string) (*store.Image, error) {
 	var found []*store.Image
-	for _, img := range e.Images() {
+	images, _ := e.ImageList()
+	for _, img := range images {
 		hex := strings.TrimPrefix(string(img.Digest), "sha256:")
 		switch {
 		case slices.Contains(img.Names, ref), slices.Contains(img.Names, ref+":latest"), img.Name == ref, string(img.Digest) == ref:
@@ -175,6 +211,7 @@ func (e *Engine) TagImage(_ context.Context, ref, name string) (*store.Image, er
 	tagged := *img
 	tagged.Names = append(slices.Clone(img.Names), r.Name+":"+cmp.Or(r.Version, "latest"))
 	e.images[slices.Index(e.images, img)] = &tagged
+	e.noteLocked(store.ChangeImage, store.ActionTag, string(img.Digest), tagged.Names[len(img.Names)])
 	return &tagged, nil
 }
 
@@ -194,6 +231,7 @@ func (e *Engine) RemoveImage(_ context.Context, ref string, o engine.RemoveOptio
 				left := *img
 				left.Names = slices.Delete(slices.Clone(img.Names), i, i+1)
 				e.images[at] = &left
+				e.noteLocked(store.ChangeImage, store.ActionUntag, string(img.Digest), name)
 				return engine.Removed{Image: img, Untagged: []string{name}}, nil
 			}
 		}
@@ -207,6 +245,10 @@ func (e *Engine) RemoveImage(_ context.Context, ref string, o engine.RemoveOptio
 		}
 	}
 	e.images = slices.Delete(e.images, at, at+1)
+	for _, name := range img.Names {
+		e.noteLocked(store.ChangeImage, store.ActionUntag, string(img.Digest), name)
+	}
+	e.noteLocked(store.ChangeImage, store.ActionDelete, string(img.Digest), "")
 	return engine.Removed{Image: img, Untagged: img.Names, Deleted: true}, nil
 }
 
@@ -233,6 +275,7 @@ func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engi
 		ID: fmt.Sprintf("%x", sum[:8]), Function: name, Image: f.ImageRef, Tenant: f.Config.Tenant,
 		Command: "/opt/fre/main", State: "idle", PID: 4242, Created: Epoch, Defences: []string{"seccomp", "capabilities"},
 	})
+	e.noteLocked(store.ChangeFunction, store.ActionDeploy, name, name)
 	e.logLocked(name, "deployed")
 	return f, nil
 }
@@ -269,6 +312,7 @@ func (e *Engine) RemoveFunction(_ context.Context, name string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.functions, name)
+	e.noteLocked(store.ChangeFunction, store.ActionRemove, name, name)
 	e.endLocked(name)
 	return nil
 }

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+)
+
+func (c *cli) eventsCommand() *cobra.Command {
+	o := client.EventOptions{}
+	var since, format string
+	var once bool
+	cmd := &cobra.Command{
+		Use: "events", Short: "Print what changes in the lists of images, functions and sandboxes", Args: args(cobra.NoArgs),
+		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+			o.Follow = !once
+			if once && since == "" { // all of them
+				since = time.Unix(0, 0).UTC().Format(time.RFC3339)
+			}
+			if since != "" {
+				o.Since = since
+				if _, err := strconv.ParseUint(since, 10, 64); err != nil {
+					at, err := parseSince(since, time.Now())
+					if err != nil {
+						return usageError{fmt.Errorf("--since: %w, nor a generation", err)}
+					}
+					o.Since = at.UTC().Format(time.RFC3339Nano)
+				}
+			}
+			cl := c.client()
+			defer cl.Close()
+			out := cmd.OutOrStdout()
+			return cl.Events(cmd.Context(), o, func(ch api.Change) error {
+				if format != "" {
+					return formatEach(out, format, []api.Change{ch})
+				}
+				_, err := fmt.Fprintln(out, changeLine(ch))
+				return err
+			})
+		}),
+	}
+	f := cmd.Flags()
+	f.StringVar(&since, "since", "", "begin with those after this generation, or `TIME` (RFC 3339) or duration ago (10m); default: from now on")
+	f.BoolVar(&once, "no-follow", false, "end after those that are remembered")
+	f.StringSliceVar(&o.Kinds, "kind", nil, "only these: image, function, sandbox")
+	f.StringSliceVar(&o.Actions, "action", nil, "only these: create, tag, untag, delete; deploy, remove; start, exit")
+	f.StringVar(&format, "format", "", "`template` for each line, as for fre images")
+	return cmd
+}
+
+// changeLine is a change for people: time, kind, action, what, attributes.
+func changeLine(ch api.Change) string {
+	fields := []string{ch.Time.Format(time.RFC3339Nano), ch.Kind, ch.Action, ch.ID}
+	if ch.Name != "" && ch.Name != ch.ID {
+		fields = append(fields, ch.Name)
+	}
+	if len(ch.Attributes) > 0 {
+		var attributes []string
+		for _, key := range slices.Sorted(maps.Keys(ch.Attributes)) {
+			attributes = append(attributes, key+"="+ch.Attributes[key])
+		}
+		fields = append(fields, "("+strings.Join(attributes, ", ")+")")
+	}
+	return printable(strings.Join(fields, " "))
+}

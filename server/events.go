@@ -1,0 +1,75 @@
+package server
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/store"
+)
+
+// events answers GET /v1/events?since=&follow=&kind=&action=.
+func (s *server) events(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	o, err := s.eventOptions(q)
+	if err != nil {
+		return err
+	}
+	if _, ok := s.engine.Changes().Since(o.Since); !ok {
+		return engine.ErrChangesLost
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		return nil //nolint:nilerr // the client has gone
+	}
+	err = s.engine.Events(r.Context(), o, func(c store.Change) error {
+		if !wanted(q["kind"], string(c.Kind)) || !wanted(q["action"], string(c.Action)) {
+			return nil
+		}
+		return writeLine(w, api.ChangeEntry{Change: changeOf(c)})
+	})
+	if err != nil && r.Context().Err() == nil {
+		_ = writeLine(w, api.ChangeEntry{Error: errorOf(err)}) // best effort: the stream is broken already
+	}
+	return nil
+}
+
+func (s *server) eventOptions(q url.Values) (engine.EventOptions, error) {
+	o := engine.EventOptions{Follow: true}
+	if v := q.Get("follow"); v != "" {
+		var err error
+		if o.Follow, err = strconv.ParseBool(v); err != nil {
+			return o, badRequest("follow: %v", err)
+		}
+	}
+	v := q.Get("since")
+	if v == "" {
+		o.Since = s.engine.Changes().Generation()
+		return o, nil
+	}
+	var err error
+	if o.Since, err = strconv.ParseUint(v, 10, 64); err == nil {
+		return o, nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, v)
+	if err != nil {
+		return o, badRequest("since: %q is neither a generation nor an RFC 3339 time", v)
+	}
+	o.Since = s.engine.Changes().Before(at)
+	return o, nil
+}
+
+// wanted says whether a filter names v, or there is none.
+func wanted(filter []string, v string) bool { return len(filter) == 0 || slices.Contains(filter, v) }
+
+func changeOf(c store.Change) *api.Change {
+	return &api.Change{
+		Generation: c.Generation, Time: c.Time, Kind: string(c.Kind), Action: string(c.Action),
+		ID: c.ID, Name: c.Name, Attributes: c.Attributes,
+	}
+}

@@ -1,0 +1,61 @@
+package server
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/store"
+)
+
+// images answers GET /v1/images?since=.
+func (s *server) images(w http.ResponseWriter, r *http.Request) error {
+	images, generation := s.engine.ImageList()
+	if r.URL.RawQuery != "" {
+		if v := r.URL.Query().Get("since"); v != "" {
+			since, err := strconv.ParseUint(v, 10, 64)
+			if err != nil {
+				return badRequest("since: %q is not a generation", v)
+			}
+			return reply(w, http.StatusOK, s.imageChanges(images, generation, since))
+		}
+	}
+	body, err := s.imageList.At(generation, func() []*store.Image { return images })
+	if err != nil {
+		return err
+	}
+	body.ServeHTTP(w, r)
+	return nil
+}
+
+// imageChanges tells what has become of images since a generation; they have
+// the other.
+func (s *server) imageChanges(images []*store.Image, generation, since uint64) api.ImageChanges {
+	out := api.ImageChanges{Generation: generation, Changed: []api.Image{}, Removed: []string{}}
+	changes, ok := s.engine.Changes().Since(since)
+	if !ok {
+		out.Complete, out.Changed = true, list(images, imageOf)
+		return out
+	}
+	changed := make(map[string]bool)
+	for _, c := range changes {
+		if c.Kind == store.ChangeImage && c.Generation <= generation {
+			changed[c.ID] = true
+		}
+	}
+	if len(changed) == 0 {
+		return out
+	}
+	for _, img := range images {
+		if changed[string(img.Digest)] {
+			out.Changed = append(out.Changed, imageOf(img))
+			delete(changed, string(img.Digest))
+		}
+	}
+	for digest := range changed {
+		out.Removed = append(out.Removed, digest)
+	}
+	slices.Sort(out.Removed)
+	return out
+}
