@@ -206,8 +206,16 @@ type Sandbox struct {
 	Created  time.Time  `json:"created"`
 	Ended    *time.Time `json:"ended,omitempty"`
 	Exit     *Exit      `json:"exit,omitempty"`
-	Stats    *Stats     `json:"stats,omitempty"`    // where asked for, of live ones
+	Size     *Size      `json:"size,omitempty"`     // where asked for, of live ones
+	Stats    *Stats     `json:"stats,omitempty"`    // likewise
 	Defences []string   `json:"defences,omitempty"` // in force besides namespaces and limits, of live ones
+}
+
+// Size is what a sandbox holds in its writable file systems: what is in use
+// there, not the lengths of files.
+type Size struct {
+	Bytes int64 `json:"bytes"`
+	Files int64 `json:"files"` // and directories
 }
 
 // Stats is what a sandbox uses now.

@@ -182,13 +182,14 @@ func (c *Client) RemoveFunction(ctx context.Context, name string) error {
 
 // SandboxOptions adjust Sandboxes.
 type SandboxOptions struct {
-	All  bool // the last ones that ended, too
-	Size bool // with Stats
+	All   bool // the last ones that ended, too
+	Size  bool // with what they hold in their writable file systems
+	Stats bool // with memory and CPU time: several times the cost
 }
 
 // Sandboxes lists what runs.
 func (c *Client) Sandboxes(ctx context.Context, o SandboxOptions) ([]api.Sandbox, error) {
-	q := url.Values{"all": {strconv.FormatBool(o.All)}, "size": {strconv.FormatBool(o.Size)}}
+	q := url.Values{"all": {strconv.FormatBool(o.All)}, "size": {strconv.FormatBool(o.Size)}, "stats": {strconv.FormatBool(o.Stats)}}
 	return get[[]api.Sandbox](ctx, c, "/v1/sandboxes", q)
 }
 

@@ -3,11 +3,16 @@ package engine
 import (
 	"context"
 	"errors"
+	"os"
+	"slices"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -108,5 +113,69 @@ func TestEvents(t *testing.T) {
 	r.stop()
 	if err := <-ended; err != nil {
 		t.Errorf("the engine stops: %v", err)
+	}
+}
+
+// TestSandboxList: the same pointers stand for the same content, the newest comes
+// first whatever the clock says, and those that ended are kept in number.
+func TestSandboxList(t *testing.T) {
+	r := open(t)
+	r.deploy("f", nil)
+	r.deploy("g", nil)
+	first := r.mustCall("f", "/", "one", "one").Instance
+	r.idle("f")
+	second := r.mustCall("g", "/", "two", "two").Instance
+	r.idle("g")
+	list := r.Sandboxes(false)
+	if len(list) != 2 || list[0].ID != second || list[1].ID != first || list[0].PID == 0 || list[0].State != StateIdle {
+		t.Fatalf("got %+v, want %s and %s", list, second, first)
+	}
+	if again := r.Sandboxes(false); !slices.Equal(again, list) {
+		t.Errorf("other pointers for the same: %+v, %+v", again, list)
+	}
+	if size, err := r.Size(list[0]); err != nil || size.Bytes < 0 || size.Inodes < 0 {
+		t.Errorf("size %+v, %v", size, err)
+	}
+	held := make(chan struct{})
+	go func() {
+		defer close(held)
+		_, _, _ = r.call(t.Context(), "f", "/hang", "")
+	}()
+	eventually(t, "the event to be handled", func() bool { return r.Sandboxes(false)[1].State == StateBusy })
+	if busy := r.Sandboxes(false); busy[0] != list[0] || busy[1] == list[1] || busy[1].PID != list[1].PID || list[1].State != StateIdle {
+		t.Errorf("one is busy: %+v after %+v", busy, list)
+	}
+	if err := r.Kill(first); err != nil {
+		t.Fatal(err)
+	}
+	<-held
+	ended := r.Sandboxes(true)
+	if len(ended) != 2 || ended[0] != list[0] || ended[1].ID != first || ended[1].State != StateExited || ended[1].Exit.Signal != 9 || ended[1].PID != 0 || ended[1].Ended.IsZero() {
+		t.Errorf("one was killed: %+v", ended)
+	}
+	if _, err := r.Size(list[1]); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("size of one that was killed: %v", err)
+	}
+	if live := r.Sandboxes(false); len(live) != 1 || live[0] != list[0] {
+		t.Errorf("live after one was killed: %+v", live)
+	}
+
+	// More than are kept, beside one that lives on.
+	boxes := &r.boxes
+	boxes.mu.Lock()
+	for i := range endedKept + 10 {
+		b := &box{id: strconv.Itoa(i), created: time.Now().Add(-time.Duration(i) * time.Hour), state: func() State { return StateBusy }}
+		boxes.addLocked(b, nil)
+		boxes.endLocked(b, sandbox.ExitStatus{Code: i})
+	}
+	boxes.mu.Unlock()
+	all := r.Sandboxes(true)
+	if len(all) != endedKept+1 || all[endedKept] != list[0] {
+		t.Fatalf("%d sandboxes, the last %+v, want %d", len(all), all[len(all)-1], endedKept+1)
+	}
+	for i, s := range all[:endedKept] {
+		if want := strconv.Itoa(endedKept + 9 - i); s.ID != want {
+			t.Fatalf("sandbox %d is %s, want %s", i, s.ID, want)
+		}
 	}
 }

@@ -1,13 +1,16 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +32,8 @@ type Sandbox struct {
 	Ended    time.Time // zero while running
 	Exit     *sandbox.ExitStatus
 	Defences []string // in force around it while it runs (sandbox.Host.Defences)
+
+	box *box // nil once it has ended
 }
 
 // box is a live sandbox with what lists need to know of it.
@@ -43,6 +48,40 @@ type box struct {
 	gone                        chan struct{}     // closed once lists show it as ended
 	ended                       func()            // called then; nil for nothing
 	attributes                  map[string]string // of its changes (started)
+	shown                       *row
+}
+
+// row is a sandbox in the list. What it shows is replaced when the sandbox
+// changes and never changed: encoded lists know it by its pointer.
+type row struct {
+	serial uint64
+	shown  atomic.Pointer[Sandbox]
+}
+
+// update returns what lists show now, from memory but for the process id, which
+// is asked for once.
+func (r *row) update() *Sandbox {
+	for {
+		s := r.shown.Load()
+		if s.box == nil {
+			return s
+		}
+		state := s.box.state()
+		if state == s.State && s.PID != 0 {
+			return s
+		}
+		next := *s
+		next.State, next.PID = state, 0
+		if state != StateExited {
+			next.PID = s.box.sb.PID()
+		}
+		if next.State == s.State && next.PID == s.PID {
+			return s
+		}
+		if r.shown.CompareAndSwap(s, &next) {
+			return &next
+		}
+	}
 }
 
 func (b *box) kill() { b.sb.Kill() }
@@ -55,7 +94,36 @@ type registry struct {
 	mu     sync.Mutex
 	closed bool // what still starts is killed at once
 	live   map[string]*box
-	ended  []*Sandbox // oldest first
+	serial uint64
+	rows   []*row // live and ended, in the order of their starts
+	ended  []*row // in the order of their ends
+}
+
+// addLocked enters a live sandbox into the list.
+func (r *registry) addLocked(b *box, defences []string) {
+	r.live[b.id] = b
+	r.serial++
+	b.shown = &row{serial: r.serial}
+	b.shown.shown.Store(&Sandbox{
+		ID: b.id, Function: b.function, Image: b.image, Tenant: b.tenant, Command: strings.Join(b.command, " "),
+		State: StateStarting, Created: b.created, Defences: defences, box: b,
+	})
+	r.rows = append(r.rows, b.shown)
+}
+
+// endLocked shows it as ended, and forgets the one that has been so for longest.
+func (r *registry) endLocked(b *box, exit sandbox.ExitStatus) {
+	delete(r.live, b.id)
+	last := *b.shown.shown.Load()
+	last.State, last.PID, last.Defences, last.box = StateExited, 0, nil, nil
+	last.Ended, last.Exit = time.Now(), &exit
+	b.shown.shown.Store(&last)
+	r.ended = append(r.ended, b.shown)
+	if len(r.ended) > endedKept {
+		i, _ := slices.BinarySearchFunc(r.rows, r.ended[0].serial, func(row *row, serial uint64) int { return cmp.Compare(row.serial, serial) })
+		r.rows = slices.Delete(r.rows, i, i+1)
+		r.ended = slices.Delete(r.ended, 0, 1)
+	}
 }
 
 // start starts spec's sandbox and keeps b in the registry until it ends.
@@ -76,8 +144,9 @@ func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 	b.sb = sb
 	b.created = time.Now()
 	b.gone = make(chan struct{})
+	defences := e.cfg.Sandboxes.Defences()
 	r.mu.Lock()
-	r.live[b.id] = b
+	r.addLocked(b, defences)
 	e.Changes().Add(b.started()) // with mu held: who knows of it finds it in the list
 	closed := r.closed
 	r.mu.Unlock()
@@ -91,14 +160,8 @@ func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 		}
 		<-sb.Done()
 		exit := sb.Status()
-		s := b.describe(StateExited)
-		s.Ended, s.Exit = time.Now(), &exit
 		r.mu.Lock()
-		delete(r.live, b.id)
-		if len(r.ended) == endedKept {
-			r.ended = append(r.ended[:0], r.ended[1:]...)
-		}
-		r.ended = append(r.ended, s)
+		r.endLocked(b, exit)
 		e.Changes().Add(b.exited(exit))
 		r.mu.Unlock()
 	})
@@ -152,34 +215,31 @@ func (r *registry) find(id string) (*box, error) {
 	return found, nil
 }
 
-func (b *box) describe(s State) *Sandbox {
-	out := &Sandbox{
-		ID: b.id, Function: b.function, Image: b.image, Tenant: b.tenant,
-		Command: strings.Join(b.command, " "), State: s, Created: b.created,
-	}
-	if s != StateExited {
-		out.PID = b.sb.PID() // a read of /proc
+// Sandboxes lists the running sandboxes, the last started first; all adds the
+// last ended ones. It reads memory only. The same pointer stands for the same
+// content: nobody changes it.
+func (e *Engine) Sandboxes(all bool) []*Sandbox {
+	r := &e.boxes
+	r.mu.Lock()
+	rows := slices.Clone(r.rows)
+	r.mu.Unlock()
+	out := make([]*Sandbox, 0, len(rows))
+	for _, row := range slices.Backward(rows) {
+		// Not with mu held: a function's own is taken for its instance's state.
+		if s := row.update(); all || s.box != nil {
+			out = append(out, s)
+		}
 	}
 	return out
 }
 
-// Sandboxes lists the running sandboxes, newest first; all adds the last ended
-// ones.
-func (e *Engine) Sandboxes(all bool) []*Sandbox {
-	var out []*Sandbox
-	defences := e.cfg.Sandboxes.Defences()
-	for _, b := range e.boxes.all() {
-		s := b.describe(b.state())
-		s.Defences = defences
-		out = append(out, s)
+// Size counts what a sandbox of a list holds in its own file systems, by one
+// system call for each of at most two; os.ErrProcessDone if it has ended.
+func (e *Engine) Size(s *Sandbox) (sandbox.Size, error) {
+	if s.box == nil {
+		return sandbox.Size{}, os.ErrProcessDone
 	}
-	if all {
-		e.boxes.mu.Lock()
-		out = append(out, e.boxes.ended...)
-		e.boxes.mu.Unlock()
-	}
-	sortNewest(out)
-	return out
+	return s.box.sb.Size()
 }
 
 // Stats reads what a running sandbox uses now, by a fixed number of system
@@ -233,7 +293,3 @@ func (e *Engine) Kill(id string) error {
 
 // newID returns 12 hexadecimal digits, the name of a sandbox.
 func newID() string { return fmt.Sprintf("%012x", rand.Uint64()>>16) }
-
-func sortNewest(s []*Sandbox) {
-	slices.SortFunc(s, func(a, b *Sandbox) int { return b.Created.Compare(a.Created) })
-}

@@ -65,6 +65,13 @@ type Stats struct {
 	ScratchBytes, ScratchInodes int64
 }
 
+// Size is what a sandbox holds in its own file systems in memory: blocks in use,
+// not the lengths of files.
+type Size struct {
+	Bytes  int64
+	Inodes int64 // files and directories
+}
+
 // ID returns the sandbox's unique name.
 func (s *Sandbox) ID() string { return s.id }
 
@@ -103,8 +110,13 @@ func (s *Sandbox) pidLocked() int {
 	return s.pid
 }
 
-// pidOf reads a pidfd's "Pid:" line (pidfd_open(2)); 0 if the process is gone.
+// pidOf asks for a pidfd's process, or where the kernel cannot be asked (before
+// 6.13) reads its "Pid:" line (pidfd_open(2)); 0 if the process is gone.
 func pidOf(pidfd int) int {
+	asked := unix.PidfdInfo{Mask: unix.PIDFD_INFO_PID}
+	if unix.IoctlPidfdInfo(pidfd, &asked) == nil {
+		return int(asked.Tgid)
+	}
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(pidfd))
 	if err != nil {
 		return 0
@@ -163,16 +175,16 @@ func (s *Sandbox) Stats() (Stats, error) {
 	if err != nil {
 		return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
 	}
-	var tmp unix.Statfs_t
-	if err := unix.Fstatfs(s.tmp, &tmp); err != nil {
+	tmp, err := s.tmpSizeLocked()
+	if err != nil {
 		return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
 	}
 	stats := Stats{
 		MemoryBytes: usage.MemoryBytes,
 		MaxMemory:   usage.MaxMemory,
 		CPU:         usage.CPU,
-		TmpBytes:    int64(tmp.Blocks-tmp.Bfree) * tmp.Bsize,
-		TmpInodes:   int64(tmp.Files-tmp.Ffree) - 1, // the root itself
+		TmpBytes:    tmp.Bytes,
+		TmpInodes:   tmp.Inodes,
 	}
 	if s.scratch != nil {
 		if stats.ScratchBytes, stats.ScratchInodes, err = s.scratch.used(); err != nil {
@@ -180,6 +192,38 @@ func (s *Sandbox) Stats() (Stats, error) {
 		}
 	}
 	return stats, nil
+}
+
+// Size counts /tmp and what was written to the root, of a Scratch in memory: by
+// one system call each, since their file systems count, whatever there is in
+// them. os.ErrProcessDone if it has ended.
+func (s *Sandbox) Size() (Size, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tmp < 0 {
+		return Size{}, os.ErrProcessDone
+	}
+	size, err := s.tmpSizeLocked()
+	if err == nil && s.scratch != nil {
+		var bytes, inodes int64
+		bytes, inodes, err = s.scratch.used()
+		size.Bytes, size.Inodes = size.Bytes+bytes, size.Inodes+inodes
+	}
+	if err != nil {
+		return Size{}, fmt.Errorf("size of sandbox %s: %w", s.id, err)
+	}
+	return size, nil
+}
+
+func (s *Sandbox) tmpSizeLocked() (Size, error) {
+	var tmp unix.Statfs_t
+	if err := unix.Fstatfs(s.tmp, &tmp); err != nil {
+		return Size{}, fmt.Errorf("stat /tmp: %w", err)
+	}
+	return Size{
+		Bytes:  int64(tmp.Blocks-tmp.Bfree) * tmp.Bsize,
+		Inodes: int64(tmp.Files-tmp.Ffree) - 1, // without the root itself
+	}, nil
 }
 
 // started takes ownership of pidfd.

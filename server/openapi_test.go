@@ -83,6 +83,7 @@ func TestOpenAPI(t *testing.T) {
 		api.Event{},
 		api.BuildLine{},
 		api.Sandbox{},
+		api.Size{},
 		api.Stats{},
 		api.Exit{},
 		api.LogLine{},

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
+	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -11,34 +13,80 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// sandboxes answers GET /v1/sandboxes?all=&size=.
+// sandboxes answers GET /v1/sandboxes?all=&size=&stats=. Without size and stats
+// it makes no system call of its own, with size one or two for each that runs.
 func (s *server) sandboxes(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	all, err := queryBool(q.Get("all"))
-	if err != nil {
-		return badRequest("all: %v", err)
-	}
-	size, err := queryBool(q.Get("size"))
-	if err != nil {
-		return badRequest("size: %v", err)
-	}
-	out := list(s.engine.Sandboxes(all), sandboxOf)
-	if size {
-		for i := range out {
-			if out[i].Ended != nil {
-				continue
-			}
-			stats, err := s.engine.Stats(out[i].ID)
-			if errors.Is(err, fs.ErrNotExist) {
-				continue // ended since
-			}
-			if err != nil {
-				return err
-			}
-			out[i].Stats = statsOf(stats)
+	var all, size, stats bool
+	for key, v := range map[string]*bool{"all": &all, "size": &size, "stats": &stats} {
+		var err error
+		if *v, err = queryBool(q.Get(key)); err != nil {
+			return badRequest("%s: %v", key, err)
 		}
 	}
-	return reply(w, http.StatusOK, out)
+	boxes := s.engine.Sandboxes(all)
+	if !size && !stats {
+		body, err := s.sandboxList[all].Of(boxes)
+		if err != nil {
+			return err
+		}
+		body.ServeHTTP(w, r)
+		return nil
+	}
+	// What is measured is put into the rows, which are encoded already.
+	var measured []byte
+	err := s.sandboxList[all].Rows(boxes, func(i int, row []byte) error {
+		if i > 0 {
+			measured = append(measured, ',')
+		}
+		measured = append(measured, row[:len(row)-1]...)
+		var err error
+		if boxes[i].Exit == nil {
+			measured, err = s.measure(measured, boxes[i], size, stats)
+		}
+		measured = append(measured, '}')
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(slices.Concat([]byte{'['}, measured, []byte("]\n"))) // a client that has gone is no failure of ours
+	return nil
+}
+
+// measure appends the members size and stats; none of a sandbox that has ended
+// since it was listed.
+func (s *server) measure(buf []byte, b *engine.Sandbox, size, stats bool) ([]byte, error) {
+	if size {
+		used, err := s.engine.Size(b)
+		if errors.Is(err, os.ErrProcessDone) {
+			return buf, nil
+		}
+		if err != nil {
+			return buf, err
+		}
+		buf = append(buf, `,"size":{"bytes":`...)
+		buf = strconv.AppendInt(buf, used.Bytes, 10)
+		buf = append(buf, `,"files":`...)
+		buf = strconv.AppendInt(buf, used.Inodes, 10)
+		buf = append(buf, '}')
+	}
+	if stats {
+		used, err := s.engine.Stats(b.ID)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, os.ErrProcessDone) {
+			return buf, nil
+		}
+		if err != nil {
+			return buf, err
+		}
+		return appendJSON(append(buf, `,"stats":`...), statsOf(used))
+	}
+	return buf, nil
+}
+
+func appendSandbox(buf []byte, b *engine.Sandbox) ([]byte, error) {
+	return appendJSON(buf, sandboxOf(b))
 }
 
 // stop answers POST /v1/sandboxes/{id}/stop?grace=10s.

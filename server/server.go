@@ -44,6 +44,7 @@ type Engine interface {
 	Logs(ctx context.Context, name string, o engine.LogOptions, emit func(engine.LogLine) error) error
 
 	Sandboxes(all bool) []*engine.Sandbox
+	Size(s *engine.Sandbox) (sandbox.Size, error)
 	Stats(id string) (sandbox.Stats, error)
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	Kill(id string) error
@@ -79,7 +80,9 @@ type server struct {
 	log    *slog.Logger
 
 	profiling sync.Mutex // held by the one profile that is being taken
-	imageList listing.Cache[store.Image]
+
+	imageList   listing.Cache[store.Image]
+	sandboxList map[bool]*listing.Cache[engine.Sandbox] // by whether it holds all
 }
 
 // route is one line of the API. Handlers return an error only while nothing of
@@ -132,6 +135,7 @@ func New(cfg Config) http.Handler {
 		cfg.MaxInvokeBytes = 64 << 20
 	}
 	s := &server{cfg: cfg, engine: cfg.Engine, log: cfg.Log}
+	s.sandboxList = map[bool]*listing.Cache[engine.Sandbox]{false: {Row: appendSandbox}, true: {Row: appendSandbox}}
 	s.imageList.Row = func(buf []byte, img *store.Image) ([]byte, error) { return appendJSON(buf, imageOf(img)) }
 	mux := http.NewServeMux()
 	for _, rt := range s.routes() {

@@ -140,7 +140,11 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("Deploy: %v", err)
 	}
 	boxes, err := c.Sandboxes(ctx, client.SandboxOptions{Size: true})
-	if err != nil || len(boxes) != 2 || boxes[0].Stats == nil {
+	if err != nil || len(boxes) != 2 || boxes[0].Size == nil || boxes[0].Stats != nil {
+		t.Fatalf("Sandboxes with sizes = %+v, %v", boxes, err)
+	}
+	boxes, err = c.Sandboxes(ctx, client.SandboxOptions{Stats: true})
+	if err != nil || len(boxes) != 2 || boxes[0].Stats == nil || boxes[0].Size != nil {
 		t.Fatalf("Sandboxes = %+v, %v", boxes, err)
 	}
 	if err := c.Stop(ctx, boxes[0].ID[:6], time.Second); err != nil {

@@ -27,7 +27,7 @@ image's digest does.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
-			boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{All: true, Size: true})
+			boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{All: true, Size: true, Stats: true})
 			if err != nil {
 				return err
 			}

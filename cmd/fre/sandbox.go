@@ -35,9 +35,14 @@ func (c *cli) psCommand() *cobra.Command {
 			}
 			if o.Size {
 				columns = append(columns,
+					column[api.Sandbox]{"SIZE", held(func(s *api.Size) string { return size(s.Bytes) })},
+					column[api.Sandbox]{"FILES", held(func(s *api.Size) string { return strconv.FormatInt(s.Files, 10) })},
+				)
+			}
+			if o.Stats {
+				columns = append(columns,
 					column[api.Sandbox]{"MEMORY", stat(func(s *api.Stats) string { return size(s.MemoryBytes) })},
 					column[api.Sandbox]{"CPU", stat(func(s *api.Stats) string { return time.Duration(s.CPUNanos).Round(time.Millisecond).String() })},
-					column[api.Sandbox]{"TMP", stat(func(s *api.Stats) string { return size(s.TmpBytes) })},
 				)
 			}
 			return show(cmd.OutOrStdout(), l, boxes, func(b api.Sandbox) string { return l.shortID(b.ID) }, columns)
@@ -45,8 +50,18 @@ func (c *cli) psCommand() *cobra.Command {
 	}
 	l.flags(cmd, "sandbox ids")
 	cmd.Flags().BoolVarP(&o.All, "all", "a", false, "those that ended, too")
-	cmd.Flags().BoolVarP(&o.Size, "size", "s", false, "what they use: memory, CPU time, /tmp")
+	cmd.Flags().BoolVarP(&o.Size, "size", "s", false, "what they hold in /tmp and other file systems of their own: bytes in use, files")
+	cmd.Flags().BoolVar(&o.Stats, "stats", false, "what they use: memory, CPU time")
 	return cmd
+}
+
+func held(of func(*api.Size) string) func(api.Sandbox) string {
+	return func(b api.Sandbox) string {
+		if b.Size == nil {
+			return "-"
+		}
+		return of(b.Size)
+	}
 }
 
 func stat(of func(*api.Stats) string) func(api.Sandbox) string {

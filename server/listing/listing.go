@@ -80,14 +80,36 @@ func (c *Cache[T]) At(generation uint64, list func() []*T) (*Body, error) {
 	if last := c.last.Load(); last != nil && last.generation == generation {
 		return last.Body, nil
 	}
-	return c.encodeLocked(generation, list())
+	next, err := c.encodeLocked(generation, list())
+	if err != nil {
+		return nil, err
+	}
+	return next.Body, nil
 }
 
 // Of returns the body of items, for lists that have no generation: it costs a
 // comparison of pointers where nothing has changed. The cache keeps items.
 func (c *Cache[T]) Of(items []*T) (*Body, error) {
+	now, err := c.of(items)
+	if err != nil {
+		return nil, err
+	}
+	return now.Body, nil
+}
+
+// Rows is Of for lists that are served with more in each row: it calls each with
+// every item's JSON, which is the cache's, until that returns an error.
+func (c *Cache[T]) Rows(items []*T, each func(i int, row []byte) error) error {
+	now, err := c.of(items)
+	for i := 0; i < len(items) && err == nil; i++ {
+		err = each(i, now.row(i))
+	}
+	return err
+}
+
+func (c *Cache[T]) of(items []*T) (*encoded[T], error) {
 	if last := c.last.Load(); last != nil && slices.Equal(last.items, items) {
-		return last.Body, nil
+		return last, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +117,7 @@ func (c *Cache[T]) Of(items []*T) (*Body, error) {
 }
 
 // encodeLocked copies the rows that the last body has and encodes the others.
-func (c *Cache[T]) encodeLocked(generation uint64, items []*T) (*Body, error) {
+func (c *Cache[T]) encodeLocked(generation uint64, items []*T) (*encoded[T], error) {
 	last := c.last.Load()
 	if last == nil {
 		last = &encoded[T]{Body: new(Body)}
@@ -104,7 +126,7 @@ func (c *Cache[T]) encodeLocked(generation uint64, items []*T) (*Body, error) {
 	if last.JSON != nil && slices.Equal(last.items, items) {
 		next.Body, next.ends = last.Body, last.ends
 		c.last.Store(next)
-		return next.Body, nil
+		return next, nil
 	}
 
 	// A change touches few rows: most lie in what both lists begin or end with.
@@ -153,7 +175,7 @@ func (c *Cache[T]) encodeLocked(generation uint64, items []*T) (*Body, error) {
 	}
 	next.Body = NewBody(body)
 	c.last.Store(next)
-	return next.Body, nil
+	return next, nil
 }
 
 func (e *encoded[T]) row(i int) []byte {

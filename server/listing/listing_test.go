@@ -84,6 +84,17 @@ func TestCache(t *testing.T) {
 		if err != nil || again != body {
 			t.Fatalf("generation %d has another body the second time: %v", generation, err)
 		}
+		var joined []byte
+		if err := c.Rows(items, func(i int, row []byte) error {
+			one, err := json.Marshal(items[i])
+			if string(one) != string(row) {
+				t.Errorf("generation %d, row %d: %s, want %s", generation, i, row, one)
+			}
+			joined = append(append(joined, row...), ',')
+			return err
+		}); err != nil || len(items) > 0 && len(joined) != len(body.JSON)-2 {
+			t.Fatalf("generation %d: rows %s, %v", generation, joined, err)
+		}
 		same, err := c.Of(slices.Clone(items))
 		if err != nil || same != body || *encodings-before != added {
 			t.Fatalf("the same items have another body: %v", err)

@@ -273,22 +273,22 @@ func (w *world) again(t testing.TB, name string) {
 	w.cli(t, "deploy", "--image", "probe:1.0.0", "--name", name)
 }
 
-// details is what fre ps -a -s says of one sandbox.
+// details is what fre ps -a -s --stats says of one sandbox.
 type details struct {
 	ID, State string
 	Exit      *struct {
 		Code, Signal int
 		CPU          int64 `json:"cpu_ns"`
 	}
+	Size  *struct{ Bytes, Files int64 }
 	Stats *struct {
 		Memory int64 `json:"memory_bytes"`
-		Tmp    int64 `json:"tmp_bytes"`
 	}
 }
 
 func (w *world) details(t testing.TB, id string) details {
 	t.Helper()
-	for line := range strings.Lines(w.cli(t, "ps", "-a", "-s", "--format", "{{json .}}")) {
+	for line := range strings.Lines(w.cli(t, "ps", "-a", "-s", "--stats", "--format", "{{json .}}")) {
 		var d details
 		if err := json.Unmarshal([]byte(line), &d); err != nil {
 			t.Fatalf("%v: %s", err, line)
@@ -316,11 +316,11 @@ func (w *world) testSandboxes(t *testing.T) {
 				t.Fatalf("fre ps: got %+v, want one sandbox of doomed", boxes)
 			}
 			id := boxes[0].ID
-			if d := w.details(t, id); d.Stats == nil || d.Stats.Memory < 1<<20 || d.Exit != nil {
-				t.Errorf("fre ps -s of a live sandbox: got %+v, want the megabytes it uses", d)
+			if d := w.details(t, id); d.Size == nil || d.Stats == nil || d.Stats.Memory < 1<<20 || d.Exit != nil {
+				t.Errorf("fre ps -s --stats of a live sandbox: got %+v, want the megabytes it uses", d)
 			}
-			if table := w.cli(t, "ps", "-s"); !regexp.MustCompile(`(?m)^` + id[:12] + ` .*\d+(\.\d+)?[MG]B `).MatchString(table) {
-				t.Errorf("fre ps -s shows no memory of %s:\n%s", id, table)
+			if table := w.cli(t, "ps", "--stats"); !regexp.MustCompile(`(?m)^` + id[:12] + ` .*\d+(\.\d+)?[MG]B `).MatchString(table) {
+				t.Errorf("fre ps --stats shows no memory of %s:\n%s", id, table)
 			}
 			w.cli(t, c.command, id)
 			if left := w.ps(t, "doomed"); len(left) != 0 {
