@@ -180,6 +180,7 @@ for group in "$@"; do
 		need qemu-system-x86_64 qemu-system-x86
 		need cpio cpio
 		need mkfs.ext4 e2fsprogs
+		need mkfs.xfs xfsprogs
 		need xz xz-utils # kernel modules, Debian 13
 		need zstd zstd   # the same, Ubuntu
 		;;

@@ -4,10 +4,13 @@ package v2
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/volume"
 )
 
 func TestGuestHasOnlyCgroupV2(t *testing.T) {
@@ -36,5 +39,27 @@ func TestGuestHasOnlyCgroupV2(t *testing.T) {
 	}
 	if strings.Contains(string(mounts), " cgroup rw") {
 		t.Errorf("cgroup v1 is mounted:\n%s", mounts)
+	}
+}
+
+// TestGuestHasQuotas: the tests of volumes find project quotas on both file
+// systems that have them.
+func TestGuestHasQuotas(t *testing.T) {
+	if os.Getenv("FRE_V2") == "" {
+		t.Skip("runs in the guest of make test-v2")
+	}
+	types := map[int64]bool{}
+	for _, dir := range filepath.SplitList(os.Getenv("FRE_TEST_QUOTA_DIRS")) {
+		var fs unix.Statfs_t
+		if err := unix.Statfs(dir, &fs); err != nil {
+			t.Fatal(err)
+		}
+		types[fs.Type] = true
+		if quota, _ := volume.Probe(dir); quota != nil {
+			t.Errorf("%s: %v", dir, quota)
+		}
+	}
+	if !types[unix.EXT4_SUPER_MAGIC] || !types[unix.XFS_SUPER_MAGIC] {
+		t.Errorf("file systems with quotas: %v, want ext4 and xfs", types)
 	}
 }

@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 # What runs in the guest: every package whose tests touch the kernel.
-packages=(test/v2 internal/linux sandbox/cgroup sandbox/netns sandbox/egress sandbox store engine test/security)
+packages=(test/v2 internal/linux volume sandbox/cgroup sandbox/netns sandbox/egress sandbox store engine test/security)
 
 seconds=1800
 cache=$PWD/.cache/v2
@@ -73,11 +73,12 @@ find "$modules" -path "*/modules/$version/*" \
 	\( -name 'virtio*.ko*' -o -name 'overlay.ko*' -o -name 'modules.builtin' -o -name 'modules.order' \) \
 	-exec cp -t "$ramfs/lib/modules/$version" {} +
 
-# Those of the network are loaded by the kernel when a test asks for them.
+# Those of the network and of quotas are loaded by the kernel when a test asks for
+# them.
 disk=$work/disk
 mkdir -p "$disk/lib/modules/$version"
 find "$modules" -path "*/modules/$version/*" \
-	\( -path '*/net/*netfilter/*.ko*' -o -name 'veth.ko*' -o -name '*crc32c*.ko*' -o -name 'modules.builtin' -o -name 'modules.order' \) \
+	\( -path '*/net/*netfilter/*.ko*' -o -name 'veth.ko*' -o -name 'quota_*.ko*' -o -name 'loop.ko*' -o -path '*/fs/xfs/*.ko*' -o -name 'xor.ko*' -o -name '*crc32c*.ko*' -o -name 'modules.builtin' -o -name 'modules.order' \) \
 	-exec cp -t "$disk/lib/modules/$version" {} +
 for root in "$ramfs" "$disk"; do
 	find "$root" -name '*.ko.zst' -exec zstd -q -d --rm {} +
@@ -107,6 +108,16 @@ if [[ " ${packages[*]} " == *" test/system "* ]]; then
 		go test -count=1 -timeout 15m -run '^TestPrepare$' ./test/system
 	cp -a templates "$disk/fre/"
 fi
+# Directories with a limit are images where there is no quota: their tools, and the
+# libraries of those.
+for tool in mkfs.ext4 e2fsck resize2fs; do
+	path=$(PATH=$PATH:/sbin:/usr/sbin command -v $tool) || die "$tool is missing: make deps-v2"
+	cp -L "$path" "$disk/sbin/$tool"
+	ldd "$path" | grep -o '/[^ ]*' | while read -r library; do
+		mkdir -p "$disk/${library%/*}"
+		cp -L "$library" "$disk$library"
+	done
+done
 for package in "${packages[@]}"; do
 	mkdir -p "$disk/fre/$package"
 	CGO_ENABLED=0 go test -c -o "$disk/fre/$package/package.test" "./$package"
@@ -116,6 +127,9 @@ for package in "${packages[@]}"; do
 done
 truncate -s 8G "$work/disk.img"
 mkfs.ext4 -q -F -d "$disk" "$work/disk.img"
+truncate -s 2G "$work/ext4.img" "$work/xfs.img"
+mkfs.ext4 -q -F -O quota,project -E quotatype=prjquota "$work/ext4.img"
+mkfs.xfs -q "$work/xfs.img"
 rm -rf "$disk" "$ramfs"
 
 # The guest's verdict is its last word; a kernel panic or a hang leaves none.
@@ -126,6 +140,8 @@ timeout --foreground -k 5 "$seconds" qemu-system-x86_64 \
 	-kernel "$kernel/boot/vmlinuz-$version" -initrd "$work/initrd" \
 	-append 'console=ttyS0 quiet panic=-1 cgroup_no_v1=all systemd.unified_cgroup_hierarchy=1' \
 	-drive "file=$work/disk.img,if=virtio,format=raw,cache=unsafe" \
+	-drive "file=$work/ext4.img,if=virtio,format=raw,cache=unsafe" \
+	-drive "file=$work/xfs.img,if=virtio,format=raw,cache=unsafe" \
 	</dev/null | stdbuf -oL tr -d '\r' | tee "$work/console" ||
 	die "qemu failed or the guest did not end within $seconds s"
 verdict=$(sed -n 's/^test-v2: guest exit status \([0-9]*\)$/\1/p' "$work/console" | tail -n 1)
