@@ -69,7 +69,10 @@ INSERT INTO names SELECT name, version, image FROM tags;
 DROP TABLE tags;
 ALTER TABLE names RENAME TO tags;
 CREATE INDEX tags_image ON tags (image);
-`}
+`, sizeMigration}
+
+// sizedSince is the first version of the database that knows what images take.
+const sizedSince = 3
 
 // snapshot is all metadata, immutable once published.
 type snapshot struct {
@@ -83,6 +86,7 @@ type snapshot struct {
 	functionList []*Function // by name
 
 	imagesGen uint64 // generation of the last change of images
+	sizes     *Sizes
 }
 
 type tag struct{ name, version string }
@@ -94,6 +98,7 @@ func newSnapshot() *snapshot {
 		parts:     make(map[string]Part),
 		functions: make(map[string]*Function),
 		tenants:   make(map[string]Tenant),
+		sizes:     new(Sizes),
 	}
 }
 
@@ -106,6 +111,7 @@ func (n *snapshot) clone() *snapshot {
 		tenants:   maps.Clone(n.tenants),
 
 		imagesGen: n.imagesGen,
+		sizes:     n.sizes,
 	}
 }
 
@@ -125,6 +131,8 @@ func (n *snapshot) finish() {
 // tx changes database and next snapshot together, and notes the changes of
 // images. (Functions are listed by the engine, which adds theirs.)
 type tx struct {
+	s       *Store
+	sized   bool // sizing.mu is held
 	sql     *sql.Tx
 	next    *snapshot
 	changes []Change
@@ -148,16 +156,30 @@ func (s *Store) update(index bool, change func(*tx) error) error {
 }
 
 func (s *Store) updateLocked(index bool, change func(*tx) error) error {
-	t := &tx{next: s.snap.Load().clone()}
+	t := &tx{s: s, next: s.snap.Load().clone()}
 	var err error
 	if t.sql, err = s.db.Begin(); err != nil {
 		return dbError(err)
 	}
-	defer t.sql.Rollback()
+	committed := false
+	defer func() {
+		_ = t.sql.Rollback()
+		if t.sized {
+			if !committed {
+				if err := s.sizing.load(s.db, s.snap.Load().byDigest); err != nil {
+					s.log.Error("cannot load the sizes of images: the next change does", "error", err)
+				}
+			}
+			s.sizing.mu.Unlock()
+		}
+	}()
 	if err := change(t); err != nil {
 		return dbError(err)
 	}
 	t.next.finish()
+	if t.sized {
+		t.next.sizes = s.sizing.publish(t.next.sizes)
+	}
 	if index {
 		if err := s.writeIndex(t.next); err != nil {
 			return fmt.Errorf("write index: %w", err)
@@ -169,6 +191,7 @@ func (s *Store) updateLocked(index bool, change func(*tx) error) error {
 	if err := t.sql.Commit(); err != nil {
 		return dbError(err)
 	}
+	committed = true
 	s.changes.publish(t.changes, func(generation uint64) {
 		if len(t.changes) > 0 {
 			t.next.imagesGen = generation
@@ -205,7 +228,7 @@ func dbError(err error) error {
 	return err
 }
 
-func (t *tx) putImage(img *Image, manifest []byte) error {
+func (t *tx) putImage(img *Image, manifest []byte, own sized) error {
 	_, err := t.sql.Exec(`INSERT INTO images VALUES (?, ?, ?, ?, ?)`,
 		img.Digest, string(manifest), img.Created.UnixNano(), img.Size, img.Files)
 	if err != nil {
@@ -215,6 +238,9 @@ func (t *tx) putImage(img *Image, manifest []byte) error {
 		if _, err := t.sql.Exec(`INSERT INTO image_parts VALUES (?, ?, ?)`, img.Digest, i, p.Tree); err != nil {
 			return err
 		}
+	}
+	if err := t.sizeImage(img.Digest, &img.Manifest, own); err != nil {
+		return err
 	}
 	t.next.byDigest[img.Digest] = img
 	t.noteImage(ActionCreate, img.Digest, tag{})
@@ -265,6 +291,9 @@ func (t *tx) unname(k tag) {
 
 func (t *tx) removeImage(d Digest) error {
 	if _, err := t.sql.Exec(`DELETE FROM images WHERE digest = ?`, d); err != nil {
+		return err
+	}
+	if err := t.unsizeImage(d); err != nil {
 		return err
 	}
 	delete(t.next.byDigest, d)
@@ -429,6 +458,12 @@ func (s *Store) loadDB() error {
 		return err
 	}
 	snap.imagesGen = s.changes.Generation()
+	s.sizing.mu.Lock()
+	defer s.sizing.mu.Unlock()
+	if err := s.sizing.load(s.db, snap.byDigest); err != nil {
+		return err
+	}
+	snap.sizes = s.sizing.publish(nil)
 	s.snap.Store(snap)
 	return nil
 }
@@ -451,8 +486,11 @@ func (s *Store) migrate(version int) error {
 		if _, err := t.sql.Exec(fmt.Sprintf(`PRAGMA user_version = %d`, len(migrations))); err != nil {
 			return err
 		}
-		if version == 0 {
+		switch {
+		case version == 0:
 			return s.rebuild(t)
+		case version < sizedSince:
+			return t.sizeExisting()
 		}
 		return nil
 	})
@@ -542,16 +580,4 @@ func (s *Store) readSnapshot() (*snapshot, error) {
 
 type scanFunc func(...any) error
 
-func (s *Store) each(query string, row func(scanFunc) error) error {
-	rows, err := s.db.Query(query)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
-}
+func (s *Store) each(query string, row func(scanFunc) error) error { return eachOf(s.db, query, row) }

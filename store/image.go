@@ -96,17 +96,21 @@ func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
 	img := &Image{Manifest: m, Built: k.String(), Digest: d, Created: time.Now().UTC().Round(0)}
 	img.setNames(nil) // until it is tagged
 	var staged string
+	var own sized
 	if snap.byDigest[d] == nil {
 		staged = "image-" + strconv.FormatUint(s.serial.Add(1), 10)
 		defer s.removeTmp(staged)
 		if err := s.stageImage(ctx, img, manifest, staged); err != nil {
 			return nil, err
 		}
+		if own.bytes, own.inodes, err = ownSize(filepath.Join(s.dir, "tmp", staged)); err != nil {
+			return nil, err
+		}
 	}
 	if err := errors.Join(ctx.Err(), s.failpoint("image synced")); err != nil {
 		return nil, err
 	}
-	return s.publishImage(img, manifest, k, staged)
+	return s.publishImage(img, manifest, k, staged, own)
 }
 
 // stageImage builds the image's directory below tmp/ and brings it to the disk.
@@ -140,7 +144,7 @@ func (s *Store) stageImage(ctx context.Context, img *Image, manifest []byte, nam
 
 // publishImage gives a staged image its name and row; staged is "" if only the
 // tag moves.
-func (s *Store) publishImage(img *Image, manifest []byte, k tag, staged string) (*Image, error) {
+func (s *Store) publishImage(img *Image, manifest []byte, k tag, staged string, own sized) (*Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := img.Digest
@@ -156,7 +160,7 @@ func (s *Store) publishImage(img *Image, manifest []byte, k tag, staged string) 
 	}
 	err := s.updateLocked(true, func(t *tx) error {
 		if staged != "" {
-			if err := t.putImage(img, manifest); err != nil {
+			if err := t.putImage(img, manifest, own); err != nil {
 				return err
 			}
 		}
@@ -408,6 +412,7 @@ func (s *Store) RemoveImage(ctx context.Context, d Digest) error {
 		return fmt.Errorf("remove image %s: %w", d, err)
 	}
 	s.sweepPending()
+	s.forgetTrees(manyTrees)
 	return nil
 }
 

@@ -87,6 +87,10 @@ func (s *Store) rebuild(t *tx) error {
 	newest := make(map[tag]*Image) // for images the index does not know
 	for _, name := range names {
 		img, manifest, err := s.readImage(name)
+		var own sized
+		if err == nil {
+			own.bytes, own.inodes, err = ownSize(filepath.Join(s.dir, "images", name))
+		}
 		if err != nil {
 			s.log.Error("image cannot be rebuilt: dropped", "image", name, "error", err)
 			continue
@@ -99,7 +103,7 @@ func (s *Store) rebuild(t *tx) error {
 		if i.Tagged {
 			i.Names = append(i.Names, img.Built)
 		}
-		if err := t.putImage(img, manifest); err != nil {
+		if err := t.putImage(img, manifest, own); err != nil {
 			return err
 		}
 		for _, name := range i.Names {

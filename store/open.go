@@ -44,9 +44,11 @@ type Store struct {
 
 	db *sql.DB
 	// mu is held while the database and the snapshot change. Lock order:
-	// sweeping, leases.mu, mu, changes.mu.
+	// sweeping, leases.mu, mu, sizing.mu, changes.mu.
 	mu   sync.Mutex
 	snap atomic.Pointer[snapshot]
+
+	sizing sizing
 
 	changes  *Changes
 	sweeping sync.Mutex // held by whoever sweeps

@@ -76,6 +76,9 @@ func checkStore(t testing.TB, s *Store) {
 	for _, img := range s.Images() {
 		checkImage(t, s, img)
 	}
+	if s.linkLimit == 0 { // further copies of an object are not counted
+		checkSizes(t, s, "at the end")
+	}
 }
 
 func checkImage(t testing.TB, s *Store, img *Image) {

@@ -43,6 +43,9 @@ func (s *Store) Sweep(ctx context.Context, o SweepOptions) (Swept, error) {
 	var done Swept
 	err := s.sweepAll(ctx, o, &done)
 	s.sweepPending()
+	if !o.DryRun {
+		s.forgetTrees(1)
+	}
 	if err != nil {
 		return done, fmt.Errorf("sweep: %w", err)
 	}

@@ -1,0 +1,716 @@
+package store
+
+import (
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// What images take on disk is counted as they come and go, never walked. The
+// unit is the *cohort*: the objects that the same set of trees holds, with
+// their number and their blocks.
+//
+//	tree a ──┬── cohort {a}      what only a has
+//	         ├── cohort {a, b}   what both have
+//	tree b ──┘╲─ cohort {b}
+//
+// An image has the cohorts of its trees (it links all objects of all its parts),
+// and of its own what is never shared: directories, empty files, the manifest. A
+// cohort that one image has is unique to it. So an image that comes or goes
+// changes the figures of those images only with which it is alone in a cohort:
+// the cohort counts its images, and keeps the sum of their numbers, which with
+// one left says who that is.
+//
+// A new tree takes objects from cohorts into others with one tree more; that
+// reads its manifest once, when the first image has it. Trees that no image has
+// any more are forgotten later, in a transaction of their own: on a full
+// disk a removal must be small.
+//
+// Not counted are the further copies of an object that the file system's limit of
+// links makes necessary, and what is not of an image: downloads, trees of builds.
+
+// ImageSize is what an image takes on disk, in blocks (bytes of them) and inodes.
+type ImageSize struct {
+	Bytes, Inodes             int64 // all of it
+	UniqueBytes, UniqueInodes int64 // what no other image has: about what its removal frees
+}
+
+// Sizes are those of all images at one moment. It must not be changed.
+type Sizes struct {
+	Bytes, Inodes int64 // of all images together, what they share once
+	images        map[Digest]ImageSize
+}
+
+// Image returns the size of one; zero if there is none.
+func (s *Sizes) Image(d Digest) ImageSize { return s.images[d] }
+
+// Sizes returns what images take, from memory.
+func (s *Store) Sizes() *Sizes { return s.snap.Load().sizes }
+
+// SizeWithout returns what the disk would keep if all images but these were
+// removed: what they hold together.
+func (s *Store) SizeWithout(keep map[Digest]bool) (bytes, inodes int64) {
+	z := &s.sizing
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	seen := make(map[*cohort]bool)
+	for d := range keep {
+		img := z.images[d]
+		if img == nil {
+			continue
+		}
+		bytes += img.ownBytes
+		inodes += img.ownInodes
+		for c := range img.cohorts() {
+			if !seen[c] {
+				seen[c] = true
+				bytes += c.bytes
+				inodes += c.objects
+			}
+		}
+	}
+	return bytes, inodes
+}
+
+const sizeMigration = `
+-- What images take on disk (size.go).
+CREATE TABLE image_sizes ( -- of what is never shared
+	image  TEXT PRIMARY KEY REFERENCES images ON DELETE CASCADE,
+	bytes  INTEGER NOT NULL,
+	inodes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE sized_trees (
+	id     INTEGER PRIMARY KEY,
+	digest TEXT NOT NULL UNIQUE
+) STRICT;
+CREATE TABLE cohorts (
+	id      INTEGER PRIMARY KEY,
+	objects INTEGER NOT NULL,
+	bytes   INTEGER NOT NULL
+) STRICT;
+CREATE TABLE cohort_trees (
+	cohort INTEGER NOT NULL,
+	tree   INTEGER NOT NULL,
+	PRIMARY KEY (cohort, tree)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE sized_objects (
+	key    BLOB PRIMARY KEY, -- the first half of an object's
+	cohort INTEGER NOT NULL,
+	bytes  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sized_objects_cohort ON sized_objects (cohort);
+`
+
+// sizing is what the figures are computed from. It is changed with Store.mu and
+// mu held, together with the database; a transaction that fails leaves it to be
+// loaded anew.
+type sizing struct {
+	mu      sync.Mutex
+	loaded  bool
+	afresh  bool // since the last publish
+	trees   map[Digest]*sizedTree
+	byID    map[int64]*sizedTree
+	cohorts map[int64]*cohort
+	bySet   map[uint64]*cohort // by cohort.set
+	images  map[Digest]*sizedImage
+	numbers map[uint64]*sizedImage
+	next    uint64 // number of the next image
+	changed map[Digest]bool
+	bytes   int64 // of all images
+	inodes  int64
+}
+
+type sizedTree struct {
+	id      int64
+	digest  Digest
+	images  int // that have it
+	cohorts []*cohort
+}
+
+type cohort struct {
+	id             int64
+	trees          []*sizedTree
+	set            uint64 // sum of the trees' marks: the same for the same trees
+	objects, bytes int64
+	images         int    // that have it
+	numbers        uint64 // sum of theirs
+}
+
+type sizedImage struct {
+	number              uint64
+	digest              Digest
+	trees               []*sizedTree
+	ownBytes, ownInodes int64
+	size                ImageSize
+}
+
+// mark spreads a tree's id over 64 bits, so that sums of different sets differ
+// (splitmix64, Steele et al. 2014).
+func (t *sizedTree) mark() uint64 {
+	x := uint64(t.id) * 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// cohorts returns those of the image's trees, each once.
+func (i *sizedImage) cohorts() map[*cohort]struct{} {
+	all := make(map[*cohort]struct{})
+	for _, t := range i.trees {
+		for _, c := range t.cohorts {
+			all[c] = struct{}{}
+		}
+	}
+	return all
+}
+
+func (z *sizing) reset() {
+	z.trees, z.byID = make(map[Digest]*sizedTree), make(map[int64]*sizedTree)
+	z.cohorts, z.bySet = make(map[int64]*cohort), make(map[uint64]*cohort)
+	z.images, z.numbers = make(map[Digest]*sizedImage), make(map[uint64]*sizedImage)
+	z.changed = make(map[Digest]bool)
+	z.next, z.bytes, z.inodes = 1, 0, 0
+}
+
+// queryer is a database or a transaction of it.
+type queryer interface {
+	Query(query string, args ...any) (*sql.Rows, error)
+}
+
+func eachOf(q queryer, query string, row func(scanFunc) error) error {
+	rows, err := q.Query(query)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// load reads everything but the objects; images are those of the same state.
+func (z *sizing) load(q queryer, images map[Digest]*Image) error {
+	z.reset()
+	z.loaded, z.afresh = false, true
+	err := eachOf(q, `SELECT id, digest FROM sized_trees`, func(scan scanFunc) error {
+		t := new(sizedTree)
+		if err := scan(&t.id, &t.digest); err != nil {
+			return err
+		}
+		z.trees[t.digest], z.byID[t.id] = t, t
+		return nil
+	})
+	if err == nil {
+		err = eachOf(q, `SELECT id, objects, bytes FROM cohorts`, func(scan scanFunc) error {
+			c := new(cohort)
+			z.cohorts[c.id] = c
+			if err := scan(&c.id, &c.objects, &c.bytes); err != nil {
+				return err
+			}
+			z.cohorts[c.id] = c
+			return nil
+		})
+	}
+	if err == nil {
+		err = eachOf(q, `SELECT cohort, tree FROM cohort_trees`, func(scan scanFunc) error {
+			var cid, tid int64
+			if err := scan(&cid, &tid); err != nil {
+				return err
+			}
+			c, t := z.cohorts[cid], z.byID[tid]
+			if c == nil || t == nil {
+				return fmt.Errorf("%w: cohort %d of tree %d", errCorrupt, cid, tid)
+			}
+			c.add(t)
+			return nil
+		})
+	}
+	if err != nil {
+		return err
+	}
+	for _, c := range z.cohorts {
+		z.bySet[c.set] = c
+	}
+	err = eachOf(q, `SELECT image, bytes, inodes FROM image_sizes`, func(scan scanFunc) error {
+		img := new(sizedImage)
+		if err := scan(&img.digest, &img.ownBytes, &img.ownInodes); err != nil {
+			return err
+		}
+		if of := images[img.digest]; of != nil {
+			for i := range of.Parts {
+				t := z.trees[of.Parts[i].Tree]
+				if t == nil {
+					return fmt.Errorf("%w: tree %s of image %s has no size", errCorrupt, of.Parts[i].Tree, img.digest)
+				}
+				img.has(t)
+			}
+		}
+		z.enter(img)
+		return nil
+	})
+	z.loaded = err == nil
+	return err
+}
+
+func (i *sizedImage) has(t *sizedTree) {
+	if !slices.Contains(i.trees, t) {
+		i.trees = append(i.trees, t)
+	}
+}
+
+func (c *cohort) add(t *sizedTree) {
+	c.trees = append(c.trees, t)
+	c.set += t.mark()
+	t.cohorts = append(t.cohorts, c)
+}
+
+// enter counts an image whose trees are known.
+func (z *sizing) enter(img *sizedImage) {
+	img.number = z.next
+	z.next++
+	z.images[img.digest], z.numbers[img.number] = img, img
+	z.changed[img.digest] = true
+	img.size = ImageSize{Bytes: img.ownBytes, Inodes: img.ownInodes, UniqueBytes: img.ownBytes, UniqueInodes: img.ownInodes}
+	z.bytes += img.ownBytes
+	z.inodes += img.ownInodes
+	for _, t := range img.trees {
+		t.images++
+	}
+	for c := range img.cohorts() {
+		switch c.images {
+		case 0:
+			z.bytes += c.bytes
+			z.inodes += c.objects
+			img.size.UniqueBytes += c.bytes
+			img.size.UniqueInodes += c.objects
+		case 1:
+			z.alone(c, -1)
+		}
+		img.size.Bytes += c.bytes
+		img.size.Inodes += c.objects
+		c.images++
+		c.numbers += img.number
+	}
+}
+
+// alone adds a cohort, or with -1 takes it, from what the only image that has it
+// has alone.
+func (z *sizing) alone(c *cohort, sign int64) {
+	if only := z.numbers[c.numbers]; only != nil {
+		only.size.UniqueBytes += sign * c.bytes
+		only.size.UniqueInodes += sign * c.objects
+		z.changed[only.digest] = true
+	}
+}
+
+// leave is the inverse of enter.
+func (z *sizing) leave(d Digest) {
+	img := z.images[d]
+	if img == nil {
+		return
+	}
+	delete(z.images, d)
+	delete(z.numbers, img.number)
+	z.changed[d] = true
+	z.bytes -= img.ownBytes
+	z.inodes -= img.ownInodes
+	for _, t := range img.trees {
+		t.images--
+	}
+	for c := range img.cohorts() {
+		c.images--
+		c.numbers -= img.number
+		switch c.images {
+		case 0:
+			z.bytes -= c.bytes
+			z.inodes -= c.objects
+		case 1:
+			z.alone(c, 1)
+		}
+	}
+}
+
+// publish returns the figures after a change of old.
+func (z *sizing) publish(old *Sizes) *Sizes {
+	n := &Sizes{Bytes: z.bytes, Inodes: z.inodes}
+	if z.afresh {
+		n.images = make(map[Digest]ImageSize, len(z.images))
+	} else {
+		n.images = maps.Clone(old.images)
+	}
+	for d := range z.changed {
+		if img := z.images[d]; img != nil {
+			n.images[d] = img.size
+		} else {
+			delete(n.images, d)
+		}
+	}
+	clear(z.changed)
+	z.afresh = false
+	return n
+}
+
+// ownSize is what an image takes beside the objects it links: rootfs, hidden and
+// manifest.json in dir.
+func ownSize(dir string) (bytes, inodes int64, err error) {
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && (e.IsDir() || st.Nlink == 1) {
+			bytes += st.Blocks * 512
+			inodes++
+		}
+		return nil
+	})
+	return bytes, inodes, err
+}
+
+// sized is what putImage needs to know of an image's own files.
+type sized struct{ bytes, inodes int64 }
+
+// sizeImage counts a new image.
+func (t *tx) sizeImage(d Digest, m *Manifest, own sized) error {
+	z, err := t.sizing()
+	if err != nil {
+		return err
+	}
+	img := &sizedImage{digest: d, ownBytes: own.bytes, ownInodes: own.inodes}
+	for _, p := range m.Parts {
+		tree := z.trees[p.Tree]
+		if tree == nil {
+			if tree, err = t.sizeTree(p.Tree); err != nil {
+				return fmt.Errorf("count tree %s: %w", p.Tree, err)
+			}
+		}
+		img.has(tree)
+	}
+	if _, err := t.sql.Exec(`INSERT INTO image_sizes VALUES (?, ?, ?)`, d, own.bytes, own.inodes); err != nil {
+		return err
+	}
+	z.enter(img)
+	return nil
+}
+
+// sizing locks what the figures come from until the transaction ends.
+func (t *tx) sizing() (*sizing, error) {
+	z := &t.s.sizing
+	if !t.sized {
+		z.mu.Lock()
+		t.sized = true
+	}
+	if !z.loaded {
+		if err := z.load(t.sql, t.next.byDigest); err != nil {
+			return nil, err
+		}
+	}
+	return z, nil
+}
+
+// sizeTree counts the objects of a tree that no image had so far.
+func (t *tx) sizeTree(d Digest) (*sizedTree, error) {
+	z := &t.s.sizing
+	r, err := t.sql.Exec(`INSERT INTO sized_trees (digest) VALUES (?)`, d)
+	if err != nil {
+		return nil, err
+	}
+	tree := &sizedTree{digest: d}
+	if tree.id, err = r.LastInsertId(); err != nil {
+		return nil, err
+	}
+	keys, err := t.s.treeKeys(d)
+	if err != nil {
+		// It is damaged: its image does without the figure rather than not at all.
+		t.s.log.Error("tree cannot be read: its size is not counted", "tree", d, "error", err)
+		keys = nil
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+
+	find, err := t.sql.Prepare(`SELECT cohort, bytes FROM sized_objects WHERE key = ?`)
+	if err != nil {
+		return nil, err
+	}
+	defer find.Close()
+	put, err := t.sql.Prepare(`INSERT INTO sized_objects VALUES (?, ?, ?)
+		ON CONFLICT (key) DO UPDATE SET cohort = excluded.cohort`)
+	if err != nil {
+		return nil, err
+	}
+	defer put.Close()
+
+	type object struct {
+		key   []byte
+		bytes int64
+	}
+	moved := make(map[*cohort][]object)
+	var fresh []object
+	for _, key := range keys {
+		o := object{key: sizeKey(key)}
+		var id int64
+		switch err := find.QueryRow(o.key).Scan(&id, &o.bytes); {
+		case errors.Is(err, sql.ErrNoRows):
+			if o.bytes, err = blocksAt(t.s.objects, objectName(key, 0)); err != nil {
+				return nil, err
+			}
+			fresh = append(fresh, o)
+		case err != nil:
+			return nil, err
+		default:
+			c := z.cohorts[id]
+			if c == nil {
+				return nil, fmt.Errorf("%w: no cohort %d", errCorrupt, id)
+			}
+			moved[c] = append(moved[c], o)
+		}
+	}
+	bytes, err := blocksAt(t.s.trees, d.hex()+".json")
+	if err != nil {
+		return nil, err
+	}
+	fresh = append(fresh, object{sizeKey(d.hex()), bytes}) // the manifest is one file more
+
+	z.trees[d], z.byID[tree.id] = tree, tree
+	fill := func(c *cohort, objects []object) error {
+		for _, o := range objects {
+			if _, err := put.Exec(o.key, c.id, o.bytes); err != nil {
+				return err
+			}
+			c.objects++
+			c.bytes += o.bytes
+		}
+		return t.saveCohort(c)
+	}
+	only, err := t.newCohort([]*sizedTree{tree})
+	if err == nil {
+		err = fill(only, fresh)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for from, objects := range moved {
+		if int64(len(objects)) == from.objects { // all of it
+			delete(z.bySet, from.set)
+			from.add(tree)
+			z.bySet[from.set] = from
+			if _, err := t.sql.Exec(`INSERT INTO cohort_trees VALUES (?, ?)`, from.id, tree.id); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		to, err := t.newCohort(append(slices.Clone(from.trees), tree))
+		if err != nil {
+			return nil, err
+		}
+		to.images, to.numbers = from.images, from.numbers
+		for _, o := range objects {
+			from.objects--
+			from.bytes -= o.bytes
+		}
+		if err := errors.Join(fill(to, objects), t.saveCohort(from)); err != nil {
+			return nil, err
+		}
+	}
+	return tree, nil
+}
+
+// sizeKey shortens a key to what makes the chance of two alike nil.
+func sizeKey(key string) []byte {
+	b, _ := hex.DecodeString(key[:32]) // keys are hexadecimal
+	return b
+}
+
+// blocksAt returns what a file takes on disk, 0 if it is missing.
+func blocksAt(dir *os.File, name string) (int64, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("stat %s: %w", name, err)
+	}
+	return st.Blocks * 512, nil
+}
+
+func (t *tx) newCohort(trees []*sizedTree) (*cohort, error) {
+	r, err := t.sql.Exec(`INSERT INTO cohorts (objects, bytes) VALUES (0, 0)`)
+	if err != nil {
+		return nil, err
+	}
+	c := new(cohort)
+	if c.id, err = r.LastInsertId(); err != nil {
+		return nil, err
+	}
+	for _, tree := range trees {
+		c.add(tree)
+		if _, err := t.sql.Exec(`INSERT INTO cohort_trees VALUES (?, ?)`, c.id, tree.id); err != nil {
+			return nil, err
+		}
+	}
+	z := &t.s.sizing
+	z.cohorts[c.id], z.bySet[c.set] = c, c
+	return c, nil
+}
+
+func (t *tx) saveCohort(c *cohort) error {
+	_, err := t.sql.Exec(`UPDATE cohorts SET objects = ?, bytes = ? WHERE id = ?`, c.objects, c.bytes, c.id)
+	return err
+}
+
+// unsizeImage takes an image out of the figures; its row, and with it that of
+// its own size, is gone.
+func (t *tx) unsizeImage(d Digest) error {
+	z, err := t.sizing()
+	if err == nil {
+		z.leave(d)
+	}
+	return err
+}
+
+// manyTrees are worth a transaction to forget them after a removal; a sweep
+// forgets fewer.
+const manyTrees = 64
+
+// forgetTrees forgets those that no image has any more, if there are at least
+// some. What it fails to forget the next sweep does.
+func (s *Store) forgetTrees(least int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	idle := 0
+	s.sizing.mu.Lock()
+	for _, t := range s.sizing.trees {
+		if t.images == 0 {
+			idle++
+		}
+	}
+	s.sizing.mu.Unlock()
+	if idle < least {
+		return
+	}
+	err := s.updateLocked(false, func(t *tx) error {
+		z, err := t.sizing()
+		if err != nil {
+			return err
+		}
+		for _, tree := range z.byID {
+			if tree.images == 0 {
+				if err := t.forgetTree(tree); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		s.log.Warn("cannot forget the sizes of removed images: the next sweep repeats it", "error", err)
+	}
+}
+
+func (t *tx) forgetTree(tree *sizedTree) error {
+	z := &t.s.sizing
+	delete(z.trees, tree.digest)
+	delete(z.byID, tree.id)
+	if _, err := t.sql.Exec(`DELETE FROM sized_trees WHERE id = ?`, tree.id); err != nil {
+		return err
+	}
+	for _, c := range slices.Clone(tree.cohorts) {
+		to := z.bySet[c.set-tree.mark()]
+		if len(c.trees) > 1 && to == nil {
+			// The others keep it.
+			delete(z.bySet, c.set)
+			c.set -= tree.mark()
+			z.bySet[c.set] = c
+			c.trees = slices.DeleteFunc(c.trees, func(x *sizedTree) bool { return x == tree })
+			if _, err := t.sql.Exec(`DELETE FROM cohort_trees WHERE cohort = ? AND tree = ?`, c.id, tree.id); err != nil {
+				return err
+			}
+			continue
+		}
+		var err error
+		if len(c.trees) == 1 {
+			_, err = t.sql.Exec(`DELETE FROM sized_objects WHERE cohort = ?`, c.id)
+		} else {
+			to.objects += c.objects
+			to.bytes += c.bytes
+			if _, err = t.sql.Exec(`UPDATE sized_objects SET cohort = ? WHERE cohort = ?`, to.id, c.id); err == nil {
+				err = t.saveCohort(to)
+			}
+		}
+		if err == nil {
+			err = t.dropCohort(c)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) dropCohort(c *cohort) error {
+	z := &t.s.sizing
+	delete(z.cohorts, c.id)
+	delete(z.bySet, c.set)
+	for _, tree := range c.trees {
+		tree.cohorts = slices.DeleteFunc(tree.cohorts, func(x *cohort) bool { return x == c })
+	}
+	for _, q := range []string{`DELETE FROM cohorts WHERE id = ?`, `DELETE FROM cohort_trees WHERE cohort = ?`} {
+		if _, err := t.sql.Exec(q, c.id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sizeExisting counts the images of a database from before they were.
+func (t *tx) sizeExisting() error {
+	type row struct {
+		digest Digest
+		Manifest
+	}
+	var rows []row
+	err := eachOf(t.sql, `SELECT image, tree FROM image_parts ORDER BY image, position`, func(scan scanFunc) error {
+		var d, tree Digest
+		if err := scan(&d, &tree); err != nil {
+			return err
+		}
+		if len(rows) == 0 || rows[len(rows)-1].digest != d {
+			rows = append(rows, row{digest: d})
+		}
+		r := &rows[len(rows)-1]
+		r.Parts = append(r.Parts, Part{Tree: tree})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		var own sized
+		var err error
+		own.bytes, own.inodes, err = ownSize(filepath.Join(t.s.dir, "images", rows[i].digest.hex()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // reconcile drops it
+			return err
+		}
+		if err := t.sizeImage(rows[i].digest, &rows[i].Manifest, own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
