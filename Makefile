@@ -152,8 +152,13 @@ bench-event: deps-bench build ## fresh sandboxes per event: first line of a hand
 bench-paper: deps-bench build ## the figures of the paper, beside docker, runc and bare processes; writes docs/benchmarks/paper.md
 	go run ./bench/paper $(BENCHFLAGS)
 
+.PHONY: bench-list
+bench-list: deps-bench build ## lists of images and sandboxes, sizes, the start with 10,000 images, beside docker
+	go run ./bench/list $(BENCHFLAGS)
+
 .PHONY: bench-docs
-bench-docs: deps-bench build ## on a quiet machine, some twelve minutes: all of these but warm calls, written to docs/benchmarks
+bench-docs: deps-bench build ## on a quiet machine, some twenty minutes: all of these but warm calls, written to docs/benchmarks
 	go run ./bench/start -summary docs/benchmarks/start.md $(BENCHFLAGS)
 	go run ./bench/event -summary docs/benchmarks/event.md $(BENCHFLAGS)
+	go run ./bench/list -summary docs/benchmarks/list.md $(BENCHFLAGS)
 	go run ./bench/paper $(BENCHFLAGS)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/http/httputil"
 	"strconv"
 	"time"
@@ -17,7 +18,7 @@ import (
 
 // Conn is a connection to one server. It is for one goroutine at a time.
 type Conn struct {
-	conn *net.TCPConn
+	conn net.Conn
 	r    *bufio.Reader
 	head []byte
 	body []byte
@@ -40,12 +41,30 @@ func Dial(addr string) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{conn: c.(*net.TCPConn), r: bufio.NewReader(c)}, nil
+	return &Conn{conn: c, r: bufio.NewReader(c)}, nil
+}
+
+// DialUnix connects to a server on a Unix socket.
+func DialUnix(path string) (*Conn, error) {
+	c, err := net.DialTimeout("unix", path, 10*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{conn: c, r: bufio.NewReaderSize(c, 64<<10)}, nil
 }
 
 // Post returns the bytes of a request for Send.
 func Post(host, path string, body []byte) []byte {
 	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n%s", path, host, len(body), body)
+}
+
+// Get returns the bytes of a request for Send, with further header lines.
+func Get(host, path string, header ...string) []byte {
+	request := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\n", path, host)
+	for _, line := range header {
+		request = append(append(request, line...), "\r\n"...)
+	}
+	return append(request, "\r\n"...)
 }
 
 // Send writes a request. After it comes Receive.
@@ -82,6 +101,9 @@ func (c *Conn) Receive() (Response, error) {
 	resp := Response{Status: status, Head: c.head}
 	if coding, ok := resp.Header("Transfer-Encoding"); ok && coding == "chunked" {
 		return c.chunked(resp)
+	}
+	if resp.Status == http.StatusNotModified || resp.Status == http.StatusNoContent {
+		return resp, nil // without a body, whatever the header says
 	}
 	length, ok := resp.Header("Content-Length")
 	if !ok {

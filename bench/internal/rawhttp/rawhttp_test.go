@@ -3,8 +3,10 @@ package rawhttp_test
 import (
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -78,5 +80,41 @@ func TestConn(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestUnix: the same over a Unix socket, with headers, and an answer that has no
+// body though it says how long it would be.
+func TestUnix(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("If-None-Match") == `"1"` {
+			w.Header().Set("Content-Length", "5")
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		_, _ = io.WriteString(w, r.Method)
+	})}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	defer func() { _ = server.Close(); <-done }()
+	conn, err := rawhttp.DialUnix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, test := range []struct {
+		header []string
+		status int
+		body   string
+	}{{nil, 200, "GET"}, {[]string{`If-None-Match: "1"`}, 304, ""}, {[]string{"X-A: b", "X-C: d"}, 200, "GET"}} {
+		resp, err := conn.Do(rawhttp.Get("x", "/", test.header...))
+		if err != nil || resp.Status != test.status || string(resp.Body) != test.body {
+			t.Errorf("%q: status %d, body %q, error %v, want %d and %q", test.header, resp.Status, resp.Body, err, test.status, test.body)
+		}
 	}
 }

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/bench/internal/rawhttp"
+	"github.com/fre-engine/fre/bench/internal/stats"
+)
+
+// asked is what came of asking one engine for one thing again and again. A
+// call is from the request's first byte to the answer's last one.
+type asked struct {
+	Name    string          `json:"name"`
+	Bytes   int             `json:"bytes,omitempty"` // of the body
+	Latency []time.Duration `json:"latency_ns"`
+	CPU     []time.Duration `json:"cpu_ns,omitempty"` // of the engine, per call: one for each turn
+	Err     string          `json:"error,omitempty"`
+	do      func() error    // one call
+	end     func() error    // closes what do uses
+	usage   func() (time.Duration, error)
+}
+
+// p50 is the median call; 0 where it failed.
+func (a *asked) p50() time.Duration {
+	if a == nil || a.Err != "" {
+		return 0
+	}
+	return stats.Median(a.Latency)
+}
+
+// cpu is the median turn's CPU time of the engine per call.
+func (a *asked) cpu() time.Duration {
+	if a == nil || a.Err != "" {
+		return 0
+	}
+	return stats.Median(a.CPU)
+}
+
+// turns says how much is asked.
+type turns struct {
+	rounds int           // turns of each
+	slice  time.Duration // of a turn, which has one call at least
+	calls  int           // in a turn at most
+}
+
+// ask lets all take turns. One that fails says so in Err and is left out of the
+// rest; the error is ctx's.
+func ask(ctx context.Context, t turns, all ...*asked) error {
+	defer func() {
+		for _, a := range all {
+			if a.end != nil {
+				_ = a.end() // a connection that is no longer needed
+			}
+		}
+	}()
+	for _, a := range all {
+		if a.Err == "" {
+			a.fail(a.do()) // not counted: the connection is made, and what is made once
+		}
+	}
+	for range t.rounds {
+		for _, a := range all {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if a.Err == "" {
+				a.fail(a.turn(t))
+			}
+		}
+	}
+	return nil
+}
+
+func (a *asked) fail(err error) {
+	if err != nil {
+		a.Err = err.Error()
+	}
+}
+
+func (a *asked) turn(t turns) error {
+	var before, after time.Duration
+	var err error
+	if a.usage != nil {
+		if before, err = a.usage(); err != nil {
+			return err
+		}
+	}
+	n := 0
+	for begin := time.Now(); n < t.calls && (n == 0 || time.Since(begin) < t.slice); n++ {
+		at := time.Now()
+		if err := a.do(); err != nil {
+			return err
+		}
+		a.Latency = append(a.Latency, time.Since(at))
+	}
+	if a.usage != nil {
+		if after, err = a.usage(); err != nil {
+			return err
+		}
+		a.CPU = append(a.CPU, (after-before)/time.Duration(n))
+	}
+	return nil
+}
+
+// get asks for path on a Unix socket, over one connection, with further header
+// lines, and wants this status. pids are the engine's processes.
+func get(name, socket, path string, status int, pids []int, header ...string) *asked {
+	a := &asked{Name: name, usage: func() (time.Duration, error) { return cpuTime(pids) }}
+	request := rawhttp.Get("bench", path, header...)
+	var conn *rawhttp.Conn
+	a.end = func() error {
+		if conn == nil {
+			return nil
+		}
+		return conn.Close()
+	}
+	a.do = func() error {
+		if conn == nil {
+			var err error
+			if conn, err = rawhttp.DialUnix(socket); err != nil {
+				return err
+			}
+		}
+		resp, err := conn.Do(request)
+		if err != nil {
+			return fmt.Errorf("GET %s: %w", path, err)
+		}
+		if resp.Status != status {
+			return fmt.Errorf("GET %s: status %d, want %d: %.200s", path, resp.Status, status, resp.Body)
+		}
+		a.Bytes = len(resp.Body)
+		return nil
+	}
+	return a
+}
+
+// tagOf returns the ETag of a path's answer.
+func tagOf(socket, path string) (string, error) {
+	conn, err := rawhttp.DialUnix(socket)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	resp, err := conn.Do(rawhttp.Get("bench", path))
+	if err != nil {
+		return "", fmt.Errorf("GET %s: %w", path, err)
+	}
+	tag, ok := resp.Header("ETag")
+	if resp.Status != http.StatusOK || !ok {
+		return "", fmt.Errorf("GET %s: status %d, ETag %q", path, resp.Status, tag)
+	}
+	return tag, nil
+}
+
+// unchanged asks for a path that did not change since it was asked for before.
+func unchanged(name, socket, path string, pids []int) *asked {
+	tag, err := tagOf(socket, path)
+	if err != nil {
+		return &asked{Name: name, Err: err.Error()}
+	}
+	return get(name, socket, path, http.StatusNotModified, pids, "If-None-Match: "+tag)
+}
+
+// program runs a command, whole.
+func program(ctx context.Context, name string, argv []string) *asked {
+	return &asked{Name: name, do: func() error {
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+		out, err := cmd.Output()
+		var failed *exec.ExitError
+		if errors.As(err, &failed) {
+			return fmt.Errorf("%v: %w: %.300s", argv, err, failed.Stderr)
+		}
+		if err == nil && len(out) == 0 {
+			return fmt.Errorf("%v printed nothing", argv)
+		}
+		return err
+	}}
+}
+
+// cpuTime is what processes have used so far, by their own clocks
+// (clock_getcpuclockid(3)), which are exact, unlike the ticks in /proc/PID/stat.
+func cpuTime(pids []int) (sum time.Duration, err error) {
+	for _, pid := range pids {
+		var t unix.Timespec
+		err := unix.ClockGettime(int32(^pid<<3|2), &t)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ESRCH) {
+			continue // a short-lived helper that has ended
+		}
+		if err != nil {
+			return 0, fmt.Errorf("CPU time of process %d: %w", pid, err)
+		}
+		sum += time.Duration(t.Nano())
+	}
+	return sum, nil
+}

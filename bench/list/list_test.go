@@ -1,0 +1,176 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/store"
+)
+
+// TestArchive: what docker load is given names files that are there, with the
+// digests that they have.
+func TestArchive(t *testing.T) {
+	var b bytes.Buffer
+	if err := archive(&b, 3, 2); err != nil {
+		t.Fatal(err)
+	}
+	content := map[string][]byte{}
+	for r := tar.NewReader(&b); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if content[h.Name] != nil {
+			t.Errorf("%s comes twice", h.Name)
+		}
+		if content[h.Name], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var manifest []struct {
+		Config           string
+		RepoTags, Layers []string
+	}
+	if err := json.Unmarshal(content["manifest.json"], &manifest); err != nil || len(manifest) != 3 {
+		t.Fatalf("manifest.json lists %d images, error %v, want 3:\n%s", len(manifest), err, content["manifest.json"])
+	}
+	layers := map[string]bool{}
+	for i, image := range manifest {
+		var config struct {
+			RootFS struct {
+				IDs []string `json:"diff_ids"`
+			} `json:"rootfs"`
+		}
+		if err := json.Unmarshal(content[image.Config], &config); err != nil {
+			t.Errorf("%s: %v", image.Config, err)
+		}
+		var ids []string
+		for _, path := range image.Layers {
+			layers[path] = true
+			ids = append(ids, "sha256:"+hexSum(content[path]))
+		}
+		if diff := cmp.Diff(ids, config.RootFS.IDs); diff != "" {
+			t.Errorf("layers of image %d and diff_ids (-layers +config):\n%s", i, diff)
+		}
+		if diff := cmp.Diff([]string{imageName(i) + ":1"}, image.RepoTags); diff != "" {
+			t.Errorf("names of image %d (-want +got):\n%s", i, diff)
+		}
+	}
+	if len(layers) != 4 {
+		t.Errorf("%d layers, want one of each image and one of all", len(layers))
+	}
+}
+
+// TestSeed: the images are there, each of so many parts, and more can follow.
+func TestSeed(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	for _, s := range [][3]int{{0, 3, 2}, {3, 5, 4}} {
+		if err := seed(t.Context(), state, s[0], s[1], s[2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st, err := store.Open(filepath.Join(state, "store"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	parts := map[string]int{}
+	for _, img := range st.Images() {
+		parts[img.Name] = len(img.Parts)
+	}
+	want := map[string]int{imageName(0): 2, imageName(1): 2, imageName(2): 2, imageName(3): 4, imageName(4): 4}
+	if diff := cmp.Diff(want, parts); diff != "" {
+		t.Errorf("parts of the images (-want +got):\n%s", diff)
+	}
+}
+
+// TestAsk: all take turns; one that fails does not end the others.
+func TestAsk(t *testing.T) {
+	calls, usage, ended := 0, time.Duration(0), 0
+	good := &asked{
+		Name:  "good",
+		do:    func() error { calls++; return nil },
+		usage: func() (time.Duration, error) { usage += 30 * time.Millisecond; return usage, nil },
+		end:   func() error { ended++; return nil },
+	}
+	bad := &asked{Name: "bad", do: func() error { return io.ErrUnexpectedEOF }}
+	if err := ask(t.Context(), turns{rounds: 2, slice: time.Hour, calls: 3}, bad, good); err != nil {
+		t.Fatal(err)
+	}
+	if calls != 7 || len(good.Latency) != 6 || ended != 1 {
+		t.Errorf("%d calls, %d counted, closed %d times, want 7, 6 and once", calls, len(good.Latency), ended)
+	}
+	if diff := cmp.Diff([]time.Duration{10 * time.Millisecond, 10 * time.Millisecond}, good.CPU); diff != "" {
+		t.Errorf("CPU time per call (-want +got):\n%s", diff)
+	}
+	if bad.Err != io.ErrUnexpectedEOF.Error() || bad.p50() != 0 {
+		t.Errorf("the one that fails: %+v", bad)
+	}
+}
+
+// TestCPUTime: a process's clock goes on while it works, and one that has ended
+// counts nothing.
+func TestCPUTime(t *testing.T) {
+	pids := []int{os.Getpid(), 1 << 30}
+	before, err := cpuTime(pids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for now := before; now == before; {
+		if now, err = cpuTime(pids); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestMarkdown: aims that are met and that are not, ratios to dockerd, and what
+// could not be measured.
+func TestMarkdown(t *testing.T) {
+	ms := func(n float64) []time.Duration { return []time.Duration{time.Duration(n * float64(time.Millisecond))} }
+	r := &result{
+		Size: fullSize,
+		Asked: []*asked{
+			{Name: "few/fre", Latency: ms(0.2), CPU: ms(0.25)},
+			{Name: "few/docker", Latency: ms(0.5)},
+			{Name: "few/unchanged", Err: "GET /v1/images: no ETag"},
+			{Name: "few/dockerd", Latency: ms(150), CPU: ms(100)},
+			{Name: "version/docker", Latency: ms(20)},
+			{Name: "ps/docker", Latency: ms(30)},
+		},
+		ManyStarts: ms(1500), ManyBytes: 80 << 20, EmptyBytes: 20 << 20,
+		Syscalls: counted{PerBox: 1.5}, DockerSyscalls: counted{PerBox: 3},
+	}
+	table := r.markdown()
+	for _, want := range []string{
+		"| images, 2,000 | 0.2 ms | 0.3 ms | yes | 150 ms | 750 |",
+		"| images, 2,000, Docker's format | 0.5 ms | 0.4 ms | no | 150 ms | 300 |",
+		"| images, 2,000, unchanged (304) | not measured | 0.1 ms |  |  |  |",
+		"| images, 10,000 | not measured | 1 ms |  |  |  |",
+		"| CPU time per list of 2,000 images | 0.25 ms | 0.333 ms | yes | 100 ms | 400 |",
+		"| system calls of it for each running sandbox | 1.5 | 2 | yes |  |  |",
+		"| system calls of it for each running sandbox, Docker's format | 3 | 2 | no |  |  |",
+		"| `docker ps --all --size` ÷ `docker version` | 1.5 × | 1.25 × | no |  |  |",
+		"| start to the first answer, 10,000 images | 1500 ms | 1000 ms | no |  |  |",
+		"| of that for the images | 60 MiB | 64 MiB | yes |  |  |",
+	} {
+		if !strings.Contains(table, want+"\n") {
+			t.Errorf("no line %q in:\n%s", want, table)
+		}
+	}
+	if b := (&bench{result: r}); b.failed() == nil || !strings.Contains(b.failed().Error(), "no ETag") {
+		t.Errorf("the error of what could not be measured: %v", b.failed())
+	}
+}

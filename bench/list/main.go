@@ -1,0 +1,141 @@
+// Command list measures what people and agents ask an engine for all the time:
+// lists of images and of sandboxes with their sizes, the disk's use, and the
+// engine's start with many images. Beside FRE, by its own API and by Docker's,
+// stands a Docker engine of the benchmark's own:
+//
+//   - the list of 2,000 and 10,000 images over the socket: latency, and CPU time of
+//     the engine per call; what images of many layers, or a list that did not change,
+//     make of it; an agent that polls it ten times a second;
+//   - `ps -a -s` with a thousand sandboxes, ten of which hold 100,000 files;
+//   - docker's own client, the whole process, against both engines;
+//   - `system df`;
+//   - the start with 10,000 images, and the memory for them.
+//
+// The engines take turns in one run, on one machine: read the ratios.
+//
+//	go run ./bench/list        # as root, from the project's root directory
+//
+// It prints a table, keeps every sample as JSON in bench/results, and ends with
+// an error where something could not be measured.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/bench/internal/dockerd"
+	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/report"
+)
+
+type options struct {
+	bin     string
+	size    size
+	docker  bool
+	results string
+	summary string
+}
+
+// size says how much is listed, and how often.
+type size struct {
+	Few         int           `json:"few"`          // images: what docker is compared with
+	Many        int           `json:"many"`         // images
+	Layered     int           `json:"layered"`      // images of Layers layers, and as many of one
+	Layers      int           `json:"layers"`       //
+	DockerBoxes int           `json:"docker_boxes"` // sandboxes, and docker's containers, beside each other
+	Boxes       int           `json:"boxes"`        // sandboxes
+	Full        int           `json:"full"`         // of them, with files
+	Files       int           `json:"files"`        // together
+	Starts      int           `json:"starts"`       // of the engine
+	Programs    int           `json:"programs"`     // runs of each of docker's commands
+	Counted     int           `json:"counted"`      // calls whose system calls are counted
+	Poll        time.Duration `json:"poll_ns"`      // ten times a second for so long
+	turns       turns
+}
+
+var (
+	fullSize = size{
+		Few: 2000, Many: 10_000, Layered: 500, Layers: 40, DockerBoxes: 100, Boxes: 1000, Full: 10, Files: 100_000,
+		Starts: 3, Programs: 15, Counted: 50, Poll: 10 * time.Second, turns: turns{rounds: 10, slice: 500 * time.Millisecond, calls: 200},
+	}
+	quickSize = size{
+		Few: 20, Many: 40, Layered: 5, Layers: 4, DockerBoxes: 3, Boxes: 6, Full: 2, Files: 40,
+		Starts: 1, Programs: 1, Counted: 2, Poll: 300 * time.Millisecond, turns: turns{rounds: 1, slice: 10 * time.Millisecond, calls: 5},
+	}
+)
+
+func main() {
+	o := options{size: fullSize}
+	flag.StringVar(&o.bin, "bin", "bin/fre", "the fre program")
+	flag.IntVar(&o.size.Few, "few", o.size.Few, "images that dockerd has, too")
+	flag.IntVar(&o.size.Many, "many", o.size.Many, "images")
+	flag.IntVar(&o.size.Boxes, "sandboxes", o.size.Boxes, "sandboxes")
+	flag.IntVar(&o.size.turns.rounds, "rounds", o.size.turns.rounds, "turns of each")
+	docker := flag.String("docker", "auto", "measure docker too: yes, no, or auto, which is where dockerd is installed and not with -quick")
+	flag.StringVar(&o.results, "results", "bench/results", "directory for the raw result")
+	flag.StringVar(&o.summary, "summary", "", "file to write the tables to, as well")
+	quick := flag.Bool("quick", false, "a few of everything, to see that it works")
+	flag.Parse()
+	if *quick {
+		o.size = quickSize
+	}
+	o.docker = *docker == "yes" || *docker == "auto" && !*quick
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	if err := run(ctx, o, *docker == "yes"); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/list:", err)
+		os.Exit(1)
+	}
+}
+
+// run measures everything and reports it. What cannot be measured is said in its
+// row and in the error, beside what could. Without needDocker, docker is left out
+// where it is not installed.
+func run(ctx context.Context, o options, needDocker bool) (err error) {
+	if o.bin, err = filepath.Abs(o.bin); err != nil {
+		return err
+	}
+	// Not /tmp, which may be memory: the state belongs on a disk.
+	dir, err := os.MkdirTemp("/var/tmp", "fre-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	b := &bench{options: o, dir: dir, result: &result{Size: o.size}}
+	versions := map[string][]string{"fre": {o.bin, "--socket", "/nonexistent", "version"}}
+	if o.docker {
+		switch b.docker, err = dockerd.Start(ctx, filepath.Join(dir, "docker")); {
+		case errors.Is(err, dockerd.ErrMissing) && !needDocker:
+			b.Skipped = append(b.Skipped, "docker: "+err.Error())
+		case err != nil:
+			return err
+		default:
+			defer func() { err = errors.Join(err, b.closeDocker()) }()
+			versions["docker"] = b.docker.Command("--version")
+		}
+	}
+	if b.Host, err = host.Describe(ctx, versions); err != nil {
+		return err
+	}
+	for _, phase := range []func(context.Context) error{b.empty, b.layers, b.few, b.many} {
+		if err := phase(ctx); err != nil {
+			return err
+		}
+	}
+	tables := b.markdown()
+	fmt.Print(tables)
+	path, err := report.Raw(o.results, "list", b.Host.Time, b.result)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nEvery sample: %s\n", path)
+	return errors.Join(report.Page(o.summary, "Lists", "list", tables), b.failed())
+}

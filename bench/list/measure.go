@@ -1,0 +1,426 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/bench/internal/dockerd"
+	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/memory"
+	"github.com/fre-engine/fre/bench/internal/rawhttp"
+	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/daemon"
+)
+
+// bench is a run.
+type bench struct {
+	options
+	*result
+
+	dir    string
+	docker *dockerd.Engine // nil: left out, or closed
+}
+
+// The paths that are asked for.
+const (
+	imagesPath     = "/v1/images"
+	dockerImages   = "/images/json"
+	boxesPath      = "/v1/sandboxes?all=true&size=true"
+	dockerBoxes    = "/containers/json?all=1&size=1"
+	usagePath      = "/v1/system/df"
+	dockerUsage    = "/system/df"
+	unlistedPath   = "/v1/version" // an answer without a list
+	unlistedDocker = "/_ping"
+)
+
+func (b *bench) dockerSocket() string { return filepath.Join(b.dir, "docker", "docker.sock") }
+
+func (b *bench) closeDocker() error {
+	if b.docker == nil {
+		return nil
+	}
+	err := b.docker.Close()
+	b.docker = nil
+	return err
+}
+
+// measure lets all take turns and keeps what came of it.
+func (b *bench) measure(ctx context.Context, t turns, all ...*asked) error {
+	if err := host.Settle(ctx); err != nil {
+		return err
+	}
+	b.Asked = append(b.Asked, all...)
+	return ask(ctx, t, all...)
+}
+
+// beside is what FRE is asked for, and dockerd, where there is one.
+func (b *bench) beside(what, dockerPath string, fre ...*asked) ([]*asked, error) {
+	if b.docker == nil {
+		return fre, nil
+	}
+	pids, err := b.docker.PIDs()
+	return append(fre, get(what+"/dockerd", b.dockerSocket(), dockerPath, http.StatusOK, pids)), err
+}
+
+// start starts the engine on a state directory and says how long it took until
+// it answered with the list of its images.
+func (b *bench) start(ctx context.Context, state string) (*daemon.Daemon, time.Duration, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answered := make(chan time.Duration, 1)
+	begin := time.Now()
+	go func() {
+		_ = daemon.Until(ctx, func() error { // which looks every 10 ms
+			conn, err := rawhttp.DialUnix(state + ".sock")
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			resp, err := conn.Do(rawhttp.Get("bench", imagesPath))
+			if err == nil && resp.Status != http.StatusOK {
+				err = fmt.Errorf("status %d", resp.Status)
+			}
+			return err
+		})
+		answered <- time.Since(begin)
+	}()
+	d, err := daemon.Start(ctx, daemon.Config{Bin: b.bin, State: state})
+	if err != nil {
+		return nil, 0, err
+	}
+	return d, <-answered, nil
+}
+
+func stopping(d *daemon.Daemon, err *error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	*err = errors.Join(*err, d.Stop(ctx))
+}
+
+// empty starts an engine that has no images: what the others' start and memory is
+// compared with.
+func (b *bench) empty(ctx context.Context) error {
+	for range b.size.Starts {
+		d, took, err := b.start(ctx, filepath.Join(b.dir, "empty"))
+		if err != nil {
+			return err
+		}
+		b.EmptyStarts = append(b.EmptyStarts, took)
+		err = host.Settle(ctx)
+		if err == nil {
+			b.EmptyBytes, err = memory.PSS([]int{d.PID()})
+		}
+		stopping(d, &err)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// layers lists images of one layer, and images of many.
+func (b *bench) layers(ctx context.Context) (err error) {
+	var all []*asked
+	for name, parts := range map[string]int{"layers/one": 1, "layers/many": b.size.Layers} {
+		state := filepath.Join(b.dir, filepath.Base(name))
+		if err := seed(ctx, state, 0, b.size.Layered, parts); err != nil {
+			return err
+		}
+		d, _, err := b.start(ctx, state)
+		if err != nil {
+			return err
+		}
+		defer stopping(d, &err)
+		all = append(all, get(name, d.Socket(), imagesPath, http.StatusOK, []int{d.PID()}))
+	}
+	return b.measure(ctx, b.size.turns, all...)
+}
+
+func (b *bench) imagesState() string { return filepath.Join(b.dir, "images") }
+
+// few is what docker is compared with, and what needs sandboxes.
+func (b *bench) few(ctx context.Context) (err error) {
+	if err := seed(ctx, b.imagesState(), 0, b.size.Few, 2); err != nil {
+		return err
+	}
+	if err := putSitter(ctx, b.imagesState(), b.dir, b.size.Files/b.size.Full); err != nil {
+		return err
+	}
+	if b.docker != nil {
+		if err := b.loadDocker(ctx); err != nil {
+			return err
+		}
+	}
+	if err := b.fewLists(ctx); err != nil {
+		return err
+	}
+	if err := b.closeDocker(); err != nil {
+		return err
+	}
+	return b.boxes(ctx)
+}
+
+// loadDocker has dockerd load the images, and make containers with files.
+func (b *bench) loadDocker(ctx context.Context) error {
+	path := filepath.Join(b.dir, "images.tar")
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(archive(f, b.size.Few, 2), f.Close()); err != nil {
+		return err
+	}
+	if _, err := b.docker.Run(ctx, "load", "--quiet", "--input", path); err != nil {
+		return err
+	}
+	return errors.Join(os.Remove(path),
+		containers(ctx, b.dockerSocket(), imageName(0)+":1", b.size.DockerBoxes, b.size.Full, b.size.Files/b.size.Full))
+}
+
+// fewLists asks both engines for their images, their use of the disk and a
+// hundred sandboxes, and docker's client for its tables.
+func (b *bench) fewLists(ctx context.Context) (err error) {
+	d, _, err := b.start(ctx, b.imagesState())
+	if err != nil {
+		return err
+	}
+	defer stopping(d, &err)
+	fre, socket, pids := d.Socket(), dockerSocket(d.Socket()), []int{d.PID()}
+	lists, err := b.beside("few", dockerImages,
+		get("few/fre", fre, imagesPath, http.StatusOK, pids), unchanged("few/unchanged", fre, imagesPath, pids),
+		get("few/docker", socket, dockerImages, http.StatusOK, pids))
+	if err != nil {
+		return err
+	}
+	if err := b.measure(ctx, b.size.turns, lists...); err != nil {
+		return err
+	}
+	usage, err := b.beside("df", dockerUsage,
+		get("df/fre", fre, usagePath, http.StatusOK, pids), get("df/docker", socket, dockerUsage, http.StatusOK, pids))
+	if err != nil {
+		return err
+	}
+	if err := b.measure(ctx, b.size.turns, usage...); err != nil {
+		return err
+	}
+	c, err := sit(ctx, fre, b.size.DockerBoxes, b.size.Files/b.size.Full)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if err := c.fill(b.size.Full); err != nil {
+		return err
+	}
+	boxes, err := b.beside("boxes", dockerBoxes,
+		get("boxes/fre", fre, boxesPath, http.StatusOK, pids), get("boxes/docker", socket, dockerBoxes, http.StatusOK, pids))
+	if err != nil {
+		return err
+	}
+	if err := b.measure(ctx, b.size.turns, boxes...); err != nil {
+		return err
+	}
+	return b.programs(ctx, socket)
+}
+
+// dockerCommands are docker's own, with the names of their rows.
+var dockerCommands = []struct {
+	name string
+	args []string
+}{{"version", []string{"version"}}, {"images", []string{"images"}}, {"ps", []string{"ps", "--all", "--size"}}}
+
+// programs runs docker's client, the whole process, against both engines.
+func (b *bench) programs(ctx context.Context, socket string) error {
+	docker, err := exec.LookPath("docker")
+	if errors.Is(err, exec.ErrNotFound) {
+		b.Skipped = append(b.Skipped, "docker's client: it is not installed")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var all []*asked
+	for _, c := range dockerCommands {
+		argv := append([]string{docker, "--host", "unix://" + socket}, c.args...)
+		if b.docker != nil {
+			argv[0] = b.docker.Command()[0] // the same program for both
+			all = append(all, program(ctx, c.name+"/dockerd", b.docker.Command(c.args...)))
+		}
+		all = append(all, program(ctx, c.name+"/docker", argv))
+	}
+	return b.measure(ctx, turns{rounds: b.size.Programs, calls: 1}, all...)
+}
+
+// boxes lists a thousand sandboxes, before and after ten of them write files.
+func (b *bench) boxes(ctx context.Context) (err error) {
+	d, _, err := b.start(ctx, b.imagesState())
+	if err != nil {
+		return err
+	}
+	defer stopping(d, &err)
+	fre, socket, pids := d.Socket(), dockerSocket(d.Socket()), []int{d.PID()}
+	c, err := sit(ctx, fre, b.size.Boxes, b.size.Files/b.size.Full)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	for _, when := range []string{"without", "with"} {
+		if when == "with" {
+			if err := c.fill(b.size.Full); err != nil {
+				return err
+			}
+		}
+		err := b.measure(ctx, b.size.turns,
+			get(when+"/fre", fre, boxesPath, http.StatusOK, pids), get(when+"/docker", socket, dockerBoxes, http.StatusOK, pids))
+		if err != nil {
+			return err
+		}
+	}
+	cl := client.New(fre)
+	defer cl.Close()
+	b.Syscalls = b.count(ctx, cl, fre, boxesPath, unlistedPath)
+	b.DockerSyscalls = b.count(ctx, cl, socket, dockerBoxes, unlistedDocker)
+	return nil
+}
+
+// counted is how many system calls the engine makes for each sandbox in a list.
+type counted struct {
+	PerBox float64          `json:"per_sandbox"`
+	Calls  map[string]int64 `json:"calls"` // of all lists, by name
+	Err    string           `json:"error,omitempty"`
+}
+
+// count has the engine count its system calls while it lists sandboxes, and while
+// it answers as often without a list: what a request takes is not the list's.
+func (b *bench) count(ctx context.Context, cl *client.Client, socket, path, without string) counted {
+	n := counted{Calls: map[string]int64{}}
+	var all [2]int64
+	for i, path := range []string{without, path} {
+		a := get("", socket, path, http.StatusOK, nil)
+		err := a.do()
+		if err == nil {
+			var calls int64
+			counts, e := cl.CountSyscalls(ctx, func() error {
+				for range b.size.Counted {
+					if err := a.do(); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			for _, c := range counts {
+				calls += c.Calls
+				n.Calls[c.Name] = c.Calls
+			}
+			all[i], err = calls, e
+		}
+		_ = a.end() // a connection that is no longer needed
+		if err != nil {
+			n.Err = err.Error()
+			return n
+		}
+	}
+	n.PerBox = float64(all[1]-all[0]) / float64(b.size.Counted*b.size.Boxes)
+	return n
+}
+
+// many starts an engine with ten thousand images, lists them and polls the list.
+func (b *bench) many(ctx context.Context) (err error) {
+	if err := seed(ctx, b.imagesState(), b.size.Few, b.size.Many, 2); err != nil {
+		return err
+	}
+	var d *daemon.Daemon
+	for i := range b.size.Starts {
+		if i > 0 {
+			var err error
+			if stopping(d, &err); err != nil {
+				return err
+			}
+		}
+		if err := host.Settle(ctx); err != nil {
+			return err
+		}
+		var took time.Duration
+		if d, took, err = b.start(ctx, b.imagesState()); err != nil {
+			return err
+		}
+		b.ManyStarts = append(b.ManyStarts, took)
+	}
+	defer stopping(d, &err)
+	fre, socket, pids := d.Socket(), dockerSocket(d.Socket()), []int{d.PID()}
+	err = b.measure(ctx, b.size.turns,
+		get("many/fre", fre, imagesPath, http.StatusOK, pids), unchanged("many/unchanged", fre, imagesPath, pids),
+		get("many/docker", socket, dockerImages, http.StatusOK, pids))
+	if err != nil {
+		return err
+	}
+	b.Idle = b.poll(ctx, pids, nil)
+	b.Polled = b.poll(ctx, pids, get("", fre, imagesPath, http.StatusOK, nil))
+	b.PolledDocker = b.poll(ctx, pids, get("", socket, dockerImages, http.StatusOK, nil))
+	b.ManyBytes, err = memory.PSS(pids)
+	return err
+}
+
+// polled is the part of one CPU that an engine uses while it is polled.
+type polled struct {
+	Part float64 `json:"part"`
+	Err  string  `json:"error,omitempty"`
+}
+
+// pollEvery is ten times a second.
+const pollEvery = 100 * time.Millisecond
+
+// poll asks ten times a second; nil for nothing.
+func (b *bench) poll(ctx context.Context, pids []int, a *asked) (p polled) {
+	once := func() error {
+		if a == nil {
+			return nil
+		}
+		return a.do()
+	}
+	defer func() {
+		if a != nil {
+			_ = a.end() // a connection that is no longer needed
+		}
+	}()
+	err := once()
+	before, e := cpuTime(pids)
+	err = errors.Join(err, e)
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	begin := time.Now()
+	for time.Since(begin) < b.size.Poll && err == nil {
+		select {
+		case <-tick.C:
+			err = once()
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	after, e := cpuTime(pids)
+	if err = errors.Join(err, e); err != nil {
+		return polled{Err: err.Error()}
+	}
+	return polled{Part: float64(after-before) / float64(time.Since(begin))}
+}
+
+// failed is the error of all that could not be measured.
+func (b *bench) failed() error {
+	var lines []string
+	for _, r := range b.rows() {
+		if r.err != "" {
+			reason, _, _ := strings.Cut(r.err, "\n")
+			lines = append(lines, "  "+r.what+": "+reason)
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return fmt.Errorf("could not measure:\n%s", strings.Join(lines, "\n"))
+}
