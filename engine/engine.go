@@ -33,6 +33,7 @@ import (
 
 	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
@@ -77,6 +78,9 @@ type Config struct {
 	MaxQueue int   // events waiting for one function; default 1024
 	LogBytes int64 // size of a function's log file before it is rotated; default 8 MiB
 	LogFiles int   // rotated files kept beside the current one; default 3
+
+	ImageLimits        oci.Limits // of what is loaded, imported and pulled; defaults there
+	InsecureRegistries []string   // hosts that are spoken to without TLS, beside loopback
 
 	// ForkPercent bounds the memory limits of all fork servers together, in percent
 	// of the host's memory; default 25, below 0: no fork servers.

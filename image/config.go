@@ -23,6 +23,10 @@ type Config struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 	Shell     *Shell            `json:"shell,omitempty"` // nil: the interpreter starts with the function
 
+	// Container is set in ordinary images, which came from a registry or an
+	// archive: Protocol is none.
+	Container *Container `json:"container,omitempty"`
+
 	// Packages are the Debian packages of a base environment: name → version.
 	Packages map[string]string `json:"packages,omitempty"`
 }

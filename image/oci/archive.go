@@ -1,0 +1,407 @@
+package oci
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// Load reads an archive of images, packed with gzip or zstd or not at all: what
+// docker save writes (manifest.json, with layers in directories or in blobs/),
+// or an OCI layout (index.json). The images come back in the archive's order,
+// with the names it gives them; a name that another image had moves.
+//
+// After an error no image is in the store that was not there before. Errors: ErrArchive, ErrLayer, ErrLimit, ErrPlatform,
+// and any errno.
+func Load(ctx context.Context, s *store.Store, r io.Reader, o Options) ([]*store.Image, error) {
+	images, err := load(ctx, s, r, o)
+	if err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	return images, nil
+}
+
+func load(ctx context.Context, s *store.Store, r io.Reader, o Options) (_ []*store.Image, err error) {
+	defer s.Hold()()
+	j := newJob(s, o)
+	a, err := j.spool(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer a.remove()
+	images, err := a.images()
+	if err != nil {
+		return nil, err
+	}
+	before := s.Images()
+	out := make([]*store.Image, 0, len(images))
+	defer func() {
+		if err != nil {
+			j.forget(ctx, before, out)
+		}
+	}()
+	for _, i := range images {
+		img, err := j.build(ctx, i.source)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", i.title(), err)
+		}
+		out = append(out, img)
+	}
+	for n, i := range images { // names last: all or none
+		if out[n], err = j.name(ctx, out[n], i.names); err != nil {
+			return nil, fmt.Errorf("%s: %w", i.title(), err)
+		}
+	}
+	return out, nil
+}
+
+// forget removes images that a call has made before it failed.
+func (j *job) forget(ctx context.Context, before, made []*store.Image) {
+	ctx = context.WithoutCancel(ctx)
+	for _, img := range made {
+		if slices.ContainsFunc(before, func(old *store.Image) bool { return old.Digest == img.Digest }) {
+			continue
+		}
+		// One that somebody uses meanwhile is somebody's.
+		_ = j.store.RemoveImage(ctx, img.Digest)
+	}
+}
+
+// archive is an image archive, its files unpacked below a scratch directory
+// under numbers: what comes first, and how often it is needed, is known only
+// once all is read.
+type archive struct {
+	dir   string
+	files map[string]packed // by clean name
+	links map[string]string
+}
+
+type packed struct {
+	path string
+	size int64
+}
+
+// maxArchiveEntries is four for each layer of a thousand images.
+const maxArchiveEntries = 1 << 18
+
+// spool writes the archive's files aside.
+func (j *job) spool(ctx context.Context, r io.Reader) (_ *archive, err error) {
+	plain, err := decompress(r, j.limits.Ratio)
+	if err != nil {
+		return nil, err
+	}
+	defer plain.Close()
+	dir, err := j.store.MkdirScratch()
+	if err != nil {
+		return nil, err
+	}
+	a := &archive{dir: dir, files: map[string]packed{}, links: map[string]string{}}
+	defer func() {
+		if err != nil {
+			a.remove()
+		}
+	}()
+	j.event(image.Event{Step: "read"})
+	t := tar.NewReader(plain)
+	left := j.limits.Bytes
+	for n := 0; ; n++ {
+		if err := ctx.Err(); err != nil {
+			return nil, context.Cause(ctx)
+		}
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			if n == 0 {
+				return nil, fmt.Errorf("%w: it is empty", ErrArchive)
+			}
+			return a, nil
+		}
+		if err != nil {
+			if n == 0 && errors.Is(err, tar.ErrHeader) {
+				err = fmt.Errorf("%w: it is no tar", ErrArchive)
+			}
+			return nil, archiveError(err)
+		}
+		if n == maxArchiveEntries {
+			return nil, fmt.Errorf("%w of %d files in an archive", ErrLimit, maxArchiveEntries)
+		}
+		if err := a.add(h, t, n, &left, j.limits.Bytes); err != nil {
+			return nil, fmt.Errorf("archive: %s: %w", clip(h.Name), archiveError(err))
+		}
+	}
+}
+
+func (a *archive) add(h *tar.Header, r io.Reader, n int, left *int64, limit int64) error {
+	name, err := inside(h.Name)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrArchive, err)
+	}
+	switch h.Typeflag {
+	case tar.TypeSymlink: // docker writes a layer that two images share once
+		a.links[name] = path.Join(path.Dir(name), h.Linkname)
+		return nil
+	case tar.TypeReg:
+	default:
+		return nil
+	}
+	if _, twice := a.files[name]; twice {
+		return fmt.Errorf("%w: is there twice", ErrArchive)
+	}
+	f, err := os.OpenFile(filepath.Join(a.dir, strconv.Itoa(n)), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	// Not h.Size: a sparse entry claims more than it holds.
+	size, err := io.Copy(f, io.LimitReader(r, *left+1))
+	if *left -= size; err == nil && *left < 0 {
+		err = fmt.Errorf("%w of %d bytes", ErrLimit, limit)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	a.files[name] = packed{f.Name(), size}
+	return nil
+}
+
+func (a *archive) remove() { _ = os.RemoveAll(a.dir) } // what stays the store's next Open removes
+
+// find follows the archive's own symlinks.
+func (a *archive) find(name string) (packed, error) {
+	clean := path.Clean(name)
+	for range 8 {
+		if f, ok := a.files[clean]; ok {
+			return f, nil
+		}
+		target, ok := a.links[clean]
+		if !ok {
+			break
+		}
+		clean = target
+	}
+	return packed{}, fmt.Errorf("%w: %s is named in it and is not there: save the image again", ErrArchive, clip(name))
+}
+
+func (a *archive) blob(name string) (blob, error) {
+	f, err := a.find(name)
+	if err != nil {
+		return blob{}, err
+	}
+	return blob{size: f.size, open: func(context.Context) (io.ReadCloser, error) { return os.Open(f.path) }}, nil
+}
+
+// read returns a small file.
+func (a *archive) read(name string) ([]byte, error) {
+	f, err := a.find(name)
+	if err != nil {
+		return nil, err
+	}
+	if f.size > maxJSON {
+		return nil, fmt.Errorf("%w: %s has more than %d bytes", ErrLimit, clip(name), maxJSON)
+	}
+	return os.ReadFile(f.path)
+}
+
+// archived is one image of an archive.
+type archived struct {
+	source
+	names []string // with versions
+}
+
+func (i *archived) title() string {
+	if len(i.names) > 0 {
+		return i.names[0]
+	}
+	return short(digestOf(i.config))
+}
+
+func (a *archive) images() ([]archived, error) {
+	if _, ok := a.files["manifest.json"]; ok {
+		return a.docker()
+	}
+	if _, ok := a.files["index.json"]; ok {
+		return a.layout()
+	}
+	return nil, fmt.Errorf("%w: it holds neither manifest.json nor index.json: docker save or fre image save makes one; a plain file system goes in by import", ErrArchive)
+}
+
+// dockerImage is an entry of manifest.json (moby, image/tarexport).
+type dockerImage struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
+
+func (a *archive) docker() ([]archived, error) {
+	b, err := a.read("manifest.json")
+	if err != nil {
+		return nil, err
+	}
+	var list []dockerImage
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("%w: manifest.json: %w", ErrArchive, err)
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%w: manifest.json names no image", ErrArchive)
+	}
+	out := make([]archived, 0, len(list))
+	for _, m := range list {
+		if len(m.Layers) > maxLayers {
+			return nil, fmt.Errorf("%w of %d layers", ErrLimit, maxLayers)
+		}
+		if err := checkNames(m.RepoTags); err != nil {
+			return nil, fmt.Errorf("manifest.json: %w", err)
+		}
+		i := archived{names: m.RepoTags}
+		if i.config, err = a.read(m.Config); err != nil {
+			return nil, err
+		}
+		for _, name := range m.Layers {
+			l, err := a.blob(name)
+			if err != nil {
+				return nil, err
+			}
+			i.layers = append(i.layers, l)
+		}
+		out = append(out, i)
+	}
+	return out, nil
+}
+
+// The annotations that name an image of a layout: the OCI image-spec's, which
+// is often a version only, and containerd's.
+const (
+	annotationRef  = "org.opencontainers.image.ref.name"
+	annotationName = "io.containerd.image.name"
+)
+
+func (a *archive) layout() ([]archived, error) {
+	b, err := a.read("index.json")
+	if err != nil {
+		return nil, err
+	}
+	var out []archived
+	if err := a.index(b, nil, 0, &out); err != nil {
+		return nil, err
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%w: index.json names no image for %s", ErrPlatform, platform())
+	}
+	return out, nil
+}
+
+// index adds the images of an index that fit. An index within stands for one
+// image in several platforms.
+func (a *archive) index(b []byte, names []string, depth int, out *[]archived) error {
+	var index v1.IndexManifest
+	if err := json.Unmarshal(b, &index); err != nil {
+		return fmt.Errorf("%w: index: %w", ErrArchive, err)
+	}
+	if depth > 4 || len(index.Manifests) > maxArchiveEntries {
+		return fmt.Errorf("%w: an index within an index within an index", ErrArchive)
+	}
+	for _, d := range index.Manifests {
+		if !fits(d.Platform) || d.Annotations["vnd.docker.reference.type"] != "" {
+			continue
+		}
+		names := slices.Concat(names, annotated(d.Annotations))
+		b, err := a.content(d.Digest)
+		if err != nil {
+			return err
+		}
+		if d.MediaType.IsIndex() {
+			if err := a.index(b, names, depth+1, out); err != nil {
+				return err
+			}
+			continue
+		}
+		i, err := a.manifest(b)
+		if err != nil {
+			return fmt.Errorf("manifest %s: %w", d.Digest, err)
+		}
+		if i.names = names; depth > 0 && len(*out) > 0 && len(names) > 0 && slices.Equal((*out)[len(*out)-1].names, names) {
+			continue // a variant: the first that fits is it
+		}
+		*out = append(*out, i)
+	}
+	return nil
+}
+
+func (a *archive) manifest(b []byte) (archived, error) {
+	var m v1.Manifest
+	if err := json.Unmarshal(b, &m); err != nil {
+		return archived{}, fmt.Errorf("%w: %w", ErrArchive, err)
+	}
+	if !m.Config.MediaType.IsConfig() {
+		return archived{}, fmt.Errorf("%w: its configuration is of the type %q: it is no image", ErrArchive, m.Config.MediaType)
+	}
+	if len(m.Layers) > maxLayers {
+		return archived{}, fmt.Errorf("%w of %d layers", ErrLimit, maxLayers)
+	}
+	var i archived
+	var err error
+	if i.config, err = a.content(m.Config.Digest); err != nil {
+		return archived{}, err
+	}
+	for _, d := range m.Layers {
+		l, err := a.blob(blobPath(d.Digest))
+		if err != nil {
+			return archived{}, err
+		}
+		i.layers = append(i.layers, l)
+	}
+	return i, nil
+}
+
+func blobPath(d v1.Hash) string { return "blobs/" + d.Algorithm + "/" + d.Hex }
+
+// content reads a small blob and checks it. Layers are checked by their diff
+// ids.
+func (a *archive) content(d v1.Hash) ([]byte, error) {
+	b, err := a.read(blobPath(d))
+	if err != nil {
+		return nil, err
+	}
+	if got := digestOf(b); string(got) != d.String() {
+		return nil, fmt.Errorf("%w: blob %s has the digest %s: save the image again", ErrArchive, d, got)
+	}
+	return b, nil
+}
+
+func fits(p *v1.Platform) bool {
+	return p == nil || (p.OS == "" || p.OS == "linux") && (p.Architecture == "" || p.Architecture == runtime.GOARCH)
+}
+
+// annotated returns the name an annotation gives, if it is a whole one.
+func annotated(a map[string]string) []string {
+	for _, key := range []string{annotationName, annotationRef} {
+		n := a[key]
+		if r, err := store.ParseReference(n); err == nil && r.Version != "" && r.Digest == "" && r.Check() == nil {
+			return []string{familiar(n)}
+		}
+	}
+	return nil
+}
+
+// familiar drops what docker does not show of a name either.
+func familiar(name string) string {
+	for _, host := range []string{"docker.io/", "index.docker.io/"} {
+		if rest, ok := strings.CutPrefix(name, host); ok {
+			return strings.TrimPrefix(rest, "library/")
+		}
+	}
+	return name
+}

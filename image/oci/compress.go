@@ -1,0 +1,72 @@
+package oci
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// decompress tells by its first bytes how r is packed: gzip, zstd or not at
+// all. The caller closes what comes back, which does not close r.
+func decompress(r io.Reader, ratio int64) (io.ReadCloser, error) {
+	packed := &counter{r: r}
+	b := bufio.NewReaderSize(packed, 64<<10)
+	magic, err := b.Peek(6)
+	if err != nil && err != io.EOF { //nolint:errorlint // Peek returns io.EOF itself
+		return nil, err
+	}
+	var open io.ReadCloser
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+		if open, err = gzip.NewReader(b); err != nil {
+			return nil, fmt.Errorf("%w: gzip: %w", ErrArchive, err)
+		}
+	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		// One goroutine: layers are unpacked beside each other already.
+		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(128<<20))
+		if err != nil {
+			return nil, fmt.Errorf("%w: zstd: %w", ErrArchive, err)
+		}
+		open = z.IOReadCloser()
+	case bytes.HasPrefix(magic, []byte("BZh")), bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X', 'Z', 0}):
+		return nil, fmt.Errorf("%w: packed with bzip2 or xz: unpack it first (bunzip2, unxz), or pack it with gzip or zstd", ErrArchive)
+	default:
+		return io.NopCloser(b), nil
+	}
+	return &unpacked{ReadCloser: open, packed: packed, ratio: ratio}, nil
+}
+
+type counter struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// ratioFree is what may be unpacked of however little.
+const ratioFree = 1 << 30
+
+// unpacked watches how much comes out of how little, and names a broken stream
+// for what it is.
+type unpacked struct {
+	io.ReadCloser
+	packed *counter
+	ratio  int64
+	n      int64
+}
+
+func (u *unpacked) Read(p []byte) (int, error) {
+	n, err := u.ReadCloser.Read(p)
+	if u.n += int64(n); u.n > ratioFree && u.n/u.ratio > u.packed.n {
+		return 0, fmt.Errorf("%w: more than %d bytes unpacked of each packed one", ErrLimit, u.ratio)
+	}
+	return n, err
+}

@@ -1,0 +1,283 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// source is an image that is not in the store yet.
+type source struct {
+	config []byte
+	// layers are as many as the configuration's diff ids, in their order.
+	layers []blob
+}
+
+// blob is a layer's archive, packed or not.
+type blob struct {
+	open func(context.Context) (io.ReadCloser, error)
+	size int64 // of what open gives, for progress; 0 if unknown
+}
+
+// atOnce is how many layers are unpacked, or packed, beside each other: each
+// keeps about a CPU and a connection busy.
+const atOnce = 4
+
+// configPath is the configuration's name in the tree that keeps it; as an entry
+// of a layer it would be a whiteout.
+const configPath = ".wh..wh..fre-config"
+
+// build brings the image into the store, without a name. The caller holds the
+// store.
+func (j *job) build(ctx context.Context, src source) (*store.Image, error) {
+	file, err := parseConfig(src.config)
+	if err != nil {
+		return nil, err
+	}
+	if len(src.layers) != len(file.RootFS.DiffIDs) {
+		return nil, fmt.Errorf("%w: %d layers, and a configuration that names %d: save or download it again", ErrArchive, len(src.layers), len(file.RootFS.DiffIDs))
+	}
+	parts := make([]store.Part, len(src.layers), len(src.layers)+1)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for i, l := range src.layers {
+		want := store.Digest(file.RootFS.DiffIDs[i].String())
+		g.Go(func() error {
+			p, err := j.layer(gctx, want, l)
+			parts[i] = p
+			if err != nil {
+				return fmt.Errorf("layer %d of %d (%s): %w", i+1, len(src.layers), short(want), err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, err
+	}
+	aside, err := j.keepConfig(ctx, src.config)
+	if err != nil {
+		return nil, err
+	}
+	config, err := json.Marshal(configOf(file, src.config))
+	if err != nil {
+		return nil, err
+	}
+	id := digestOf(src.config)
+	j.event(image.Event{Step: "link", Name: short(id)})
+	return j.store.PutImage(ctx, store.Manifest{Parts: append(parts, aside), Config: config})
+}
+
+// layer finds the layer in the store, or unpacks it.
+func (j *job) layer(ctx context.Context, want store.Digest, l blob) (store.Part, error) {
+	if p, ok := j.store.Part(layerKey(want)); ok {
+		j.event(image.Event{Step: "layer", Name: short(want), Message: "already here"})
+		return p, nil
+	}
+	r, err := l.open(ctx)
+	if err != nil {
+		return store.Part{}, err
+	}
+	defer r.Close()
+	progress := &progress{r: r, j: j, e: image.Event{Step: "layer", Name: short(want), Message: "unpack", Total: l.size}}
+	p, err := j.unpack(ctx, progress)
+	if err != nil {
+		return store.Part{}, err
+	}
+	if p.Diff != want {
+		return store.Part{}, fmt.Errorf("%w: the layer's digest is %s, and the image's configuration says %s: save or download it again", ErrArchive, p.Diff, want)
+	}
+	progress.end()
+	return p, nil
+}
+
+// keepConfig puts the configuration, byte for byte, into a tree of its own.
+func (j *job) keepConfig(ctx context.Context, config []byte) (store.Part, error) {
+	w, err := j.store.Create()
+	if err != nil {
+		return store.Part{}, err
+	}
+	defer w.Abort()
+	if err := w.Aside(configPath, bytes.NewReader(config)); err != nil {
+		return store.Part{}, err
+	}
+	tree, err := w.Commit(ctx)
+	if err != nil {
+		return store.Part{}, err
+	}
+	id := digestOf(config)
+	p := store.Part{Kind: "config", Name: short(id), Tree: tree}
+	return p, j.store.PutPart(ctx, configKey(id), p)
+}
+
+// configKey is under what the store remembers a configuration.
+func configKey(id store.Digest) string { return "config:" + string(id) }
+
+// readConfig reads back what keepConfig put into the tree.
+func readConfig(s *store.Store, tree store.Digest) ([]byte, error) {
+	t, err := s.Tree(tree)
+	if err != nil {
+		return nil, err
+	}
+	for i := range t.Entries {
+		e := &t.Entries[i]
+		if !e.Aside || e.Path != configPath {
+			continue
+		}
+		f, err := s.OpenFile(e)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		b, err := io.ReadAll(io.LimitReader(f, maxJSON+1))
+		if err == nil && digestOf(b) != e.Digest {
+			err = fmt.Errorf("configuration: its content has changed: fre system fsck finds out what else has")
+		}
+		return b, err
+	}
+	return nil, fmt.Errorf("configuration in tree %s: %w", tree, fs.ErrNotExist)
+}
+
+// progress reports every few hundred KiB of what passes.
+type progress struct {
+	r    io.Reader
+	j    *job
+	e    image.Event
+	last int64
+}
+
+func (p *progress) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	const step = 512 << 10
+	if p.e.Done += int64(n); p.e.Done-p.last >= step {
+		p.last = p.e.Done
+		p.j.event(p.e)
+	}
+	return n, err
+}
+
+func (p *progress) end() {
+	if p.e.Message = "done"; p.e.Total != 0 {
+		p.e.Done = p.e.Total
+	}
+	p.j.event(p.e)
+}
+
+func digestOf(b []byte) store.Digest {
+	sum := sha256.Sum256(b)
+	return store.Digest("sha256:" + hex.EncodeToString(sum[:]))
+}
+
+// chainID is the OCI image-spec's "Layer ChainID" (config.md): what names a
+// layer together with all below it.
+func chainID(diffs []v1.Hash) store.Digest {
+	if len(diffs) == 0 {
+		return ""
+	}
+	chain := store.Digest(diffs[0].String())
+	for _, d := range diffs[1:] {
+		chain = digestOf([]byte(string(chain) + " " + d.String()))
+	}
+	return chain
+}
+
+// parseConfig decodes and checks an image's configuration.
+func parseConfig(b []byte) (*v1.ConfigFile, error) {
+	if len(b) > maxJSON {
+		return nil, fmt.Errorf("%w: a configuration of more than %d bytes", ErrLimit, maxJSON)
+	}
+	f := new(v1.ConfigFile)
+	if err := json.Unmarshal(b, f); err != nil {
+		return nil, fmt.Errorf("%w: configuration: %w", ErrArchive, err)
+	}
+	if len(f.RootFS.DiffIDs) > maxLayers {
+		return nil, fmt.Errorf("%w of %d layers", ErrLimit, maxLayers)
+	}
+	for i, d := range f.RootFS.DiffIDs {
+		if d.Algorithm != "sha256" {
+			return nil, fmt.Errorf("%w: layer %d has the digest %q: only sha256 is supported", ErrArchive, i+1, d)
+		}
+	}
+	// Images made by docker import may name neither.
+	if f.OS != "" && f.OS != "linux" || f.Architecture != "" && f.Architecture != runtime.GOARCH {
+		return nil, fmt.Errorf("%w: it is for %s/%s, this engine runs %s: get it for that platform", ErrPlatform, f.OS, f.Architecture, platform())
+	}
+	c := &f.Config
+	for _, list := range [][]string{c.Env, c.Cmd, c.Entrypoint, {c.User, c.WorkingDir}} {
+		for _, s := range list {
+			if strings.IndexByte(s, 0) >= 0 {
+				return nil, fmt.Errorf("%w: configuration: %q holds a NUL byte", ErrArchive, s)
+			}
+		}
+	}
+	return f, nil
+}
+
+// configOf is what the store's manifest says about an ordinary image.
+func configOf(f *v1.ConfigFile, raw []byte) image.Config {
+	c := f.Config
+	p := platform()
+	if f.Variant != "" {
+		p += "/" + f.Variant
+	}
+	var health struct {
+		Config struct{ Healthcheck json.RawMessage }
+	}
+	_ = json.Unmarshal(raw, &health) // parseConfig has decoded the same
+	return image.Config{
+		Args: slices.Concat(c.Entrypoint, c.Cmd), Env: c.Env, Protocol: image.ProtocolNone,
+		Container: &image.Container{
+			ID: digestOf(raw), Chain: chainID(f.RootFS.DiffIDs), Created: f.Created.UTC(), Author: f.Author, Platform: p,
+			User: c.User, Entrypoint: c.Entrypoint, Cmd: c.Cmd, WorkingDir: c.WorkingDir, Labels: c.Labels,
+			ExposedPorts: slices.Sorted(maps.Keys(c.ExposedPorts)), Volumes: slices.Sorted(maps.Keys(c.Volumes)),
+			StopSignal: c.StopSignal, Shell: c.Shell, OnBuild: c.OnBuild, Healthcheck: health.Config.Healthcheck,
+		},
+	}
+}
+
+// name gives the image its names, in the grammar of the store's references.
+func (j *job) name(ctx context.Context, img *store.Image, names []string) (*store.Image, error) {
+	for _, n := range names {
+		named, err := j.store.Tag(ctx, img.Digest, n)
+		if err != nil {
+			return nil, err
+		}
+		img = named
+	}
+	return img, nil
+}
+
+// checkNames refuses bad names before anything is unpacked.
+func checkNames(names []string) error {
+	for _, n := range names {
+		r, err := store.ParseReference(n)
+		if err == nil {
+			err = r.Check()
+		}
+		if err == nil && r.Digest != "" {
+			err = errors.New("a name cannot hold a digest")
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %q: %w", ErrReference, n, err)
+		}
+	}
+	return nil
+}

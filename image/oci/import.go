@@ -1,0 +1,175 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/fre-engine/fre/store"
+)
+
+// ImportOptions adjust Import.
+type ImportOptions struct {
+	Options
+	Name    string   // "name:version"; "" for none
+	Changes []string // Dockerfile instructions for the configuration, as docker import --change
+	Message string   // for the image's history
+}
+
+// Import makes an image of a plain archive of a file system, packed or not: one
+// layer. Errors: as [Load], and ErrChange.
+func Import(ctx context.Context, s *store.Store, r io.Reader, o ImportOptions) (*store.Image, error) {
+	img, err := importPlain(ctx, s, r, o)
+	if err != nil {
+		return nil, fmt.Errorf("import: %w", err)
+	}
+	return img, nil
+}
+
+func importPlain(ctx context.Context, s *store.Store, r io.Reader, o ImportOptions) (*store.Image, error) {
+	f := v1.ConfigFile{Architecture: runtime.GOARCH, OS: "linux", Created: v1.Time{Time: time.Now().UTC()}}
+	for _, c := range o.Changes {
+		if err := change(&f.Config, c); err != nil {
+			return nil, err
+		}
+	}
+	var names []string
+	if o.Name != "" {
+		names = append(names, o.Name)
+	}
+	if err := checkNames(names); err != nil {
+		return nil, err
+	}
+	defer s.Hold()()
+	j := newJob(s, o.Options)
+	p, err := j.unpack(ctx, &notEmpty{r: r})
+	if err != nil {
+		return nil, err
+	}
+	diff, err := v1.NewHash(string(p.Diff))
+	if err != nil {
+		return nil, err
+	}
+	f.RootFS = v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{diff}}
+	f.History = []v1.History{{Created: f.Created, CreatedBy: "fre: import", Comment: o.Message}}
+	config, err := json.Marshal(f)
+	if err != nil {
+		return nil, err
+	}
+	img, err := j.build(ctx, source{config: config, layers: []blob{{}}}) // the layer is there
+	if err != nil {
+		return nil, err
+	}
+	return j.name(ctx, img, names)
+}
+
+// notEmpty refuses an empty archive, which is more often a mistake than an
+// empty image.
+type notEmpty struct {
+	r    io.Reader
+	some bool
+}
+
+func (n *notEmpty) Read(p []byte) (int, error) {
+	got, err := n.r.Read(p)
+	if n.some = n.some || got > 0; err == io.EOF && !n.some {
+		return 0, fmt.Errorf("%w: it is empty", ErrArchive)
+	}
+	return got, err
+}
+
+// change applies one Dockerfile instruction to a configuration.
+func change(c *v1.Config, line string) error {
+	word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+	rest = strings.TrimSpace(rest)
+	bad := func(why string) error { return fmt.Errorf("%w %q: %s", ErrChange, line, why) }
+	if rest == "" {
+		return bad("nothing follows the instruction")
+	}
+	switch strings.ToUpper(word) {
+	case "CMD":
+		c.Cmd = command(rest)
+	case "ENTRYPOINT":
+		c.Entrypoint = command(rest)
+	case "USER":
+		c.User = rest
+	case "WORKDIR":
+		c.WorkingDir = rest
+	case "STOPSIGNAL":
+		c.StopSignal = rest
+	case "ENV", "LABEL":
+		key, value, ok := strings.Cut(rest, "=")
+		if !ok {
+			key, value, ok = strings.Cut(rest, " ")
+		}
+		if !ok || key == "" || strings.ContainsAny(key, " \t\"'") {
+			return bad("write KEY=VALUE")
+		}
+		value = unquote(strings.TrimSpace(value))
+		if strings.EqualFold(word, "ENV") {
+			c.Env = setEnv(c.Env, key, value)
+			return nil
+		}
+		if c.Labels == nil {
+			c.Labels = map[string]string{}
+		}
+		c.Labels[key] = value
+	case "EXPOSE":
+		if c.ExposedPorts == nil {
+			c.ExposedPorts = map[string]struct{}{}
+		}
+		for port := range strings.FieldsSeq(rest) {
+			if !strings.Contains(port, "/") {
+				port += "/tcp"
+			}
+			c.ExposedPorts[port] = struct{}{}
+		}
+	case "VOLUME":
+		if c.Volumes == nil {
+			c.Volumes = map[string]struct{}{}
+		}
+		var list []string
+		if json.Unmarshal([]byte(rest), &list) != nil {
+			list = strings.Fields(rest)
+		}
+		for _, v := range list {
+			c.Volumes[v] = struct{}{}
+		}
+	default:
+		return bad("use CMD, ENTRYPOINT, ENV, EXPOSE, LABEL, STOPSIGNAL, USER, VOLUME or WORKDIR")
+	}
+	return nil
+}
+
+// command is a list in JSON, or a line for the shell.
+func command(s string) []string {
+	var list []string
+	if d := json.NewDecoder(bytes.NewReader([]byte(s))); d.Decode(&list) == nil && len(list) > 0 {
+		return list
+	}
+	return []string{"/bin/sh", "-c", s}
+}
+
+func unquote(s string) string {
+	if n := len(s); n >= 2 && (s[0] == '"' || s[0] == '\'') && s[n-1] == s[0] {
+		return s[1 : n-1]
+	}
+	return s
+}
+
+func setEnv(env []string, key, value string) []string {
+	for i, v := range env {
+		if strings.HasPrefix(v, key+"=") {
+			env[i] = key + "=" + value
+			return env
+		}
+	}
+	return append(env, key+"="+value)
+}

@@ -1,0 +1,246 @@
+package oci
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+
+	"github.com/fre-engine/fre/store"
+)
+
+// The names that remove: OCI image-spec, layer.md, "Whiteouts". Others that
+// begin with the meta prefix are aufs' own and mean nothing here.
+const (
+	whiteoutPrefix = ".wh."
+	whiteoutOpaque = ".wh..wh..opq"
+	whiteoutMeta   = ".wh..wh."
+)
+
+// layerKey is under what the store remembers a layer.
+func layerKey(diff store.Digest) string { return "layer:" + string(diff) }
+
+// unpack reads the archive r, packed or not, to its end and makes a layer of
+// it. The caller holds the store. Errors: ErrLayer, ErrLimit, ErrArchive, and
+// whatever r and the store return.
+func (j *job) unpack(ctx context.Context, r io.Reader) (store.Part, error) {
+	plain, err := decompress(r, j.limits.Ratio)
+	if err != nil {
+		return store.Part{}, err
+	}
+	defer plain.Close()
+	w, err := j.store.CreateLayer()
+	if err != nil {
+		return store.Part{}, err
+	}
+	defer w.Abort()
+
+	hash := sha256.New()
+	var recipe bytes.Buffer // a header of 512 bytes packs to a few dozen
+	rec, finish := newRecorder(io.TeeReader(plain, hash), &recipe)
+	u := unpacker{job: j, w: w, rec: rec, tar: tar.NewReader(rec)}
+	if err := u.all(ctx); err != nil {
+		return store.Part{}, err
+	}
+	// What follows the end mark counts for the digest.
+	if _, err := io.Copy(io.Discard, &counted{rec, j}); err != nil {
+		return store.Part{}, err
+	}
+	if err := finish(); err != nil {
+		return store.Part{}, err
+	}
+	if err := w.Aside(recipePath, &recipe); err != nil {
+		return store.Part{}, err
+	}
+	tree, err := w.Commit(ctx)
+	if err != nil {
+		return store.Part{}, err
+	}
+	diff := store.Digest("sha256:" + hex.EncodeToString(hash.Sum(nil)))
+	p := store.Part{Kind: "layer", Name: short(diff), Tree: tree, Diff: diff}
+	return p, j.store.PutPart(ctx, layerKey(diff), p)
+}
+
+// short is how people see a digest.
+func short(d store.Digest) string {
+	_, h, _ := strings.Cut(string(d), ":")
+	return h[:min(len(h), 12)]
+}
+
+type unpacker struct {
+	*job
+	w   *store.Writer
+	rec *recorder
+	tar *tar.Reader
+}
+
+func (u *unpacker) all(ctx context.Context) error {
+	for n := 0; ; n++ {
+		if n%256 == 0 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		h, err := u.tar.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return archiveError(err)
+		}
+		if err := u.entry(h); err != nil {
+			return fmt.Errorf("%s: %w", clip(h.Name), archiveError(err))
+		}
+	}
+}
+
+// archiveError tells a broken archive from what went wrong elsewhere.
+func archiveError(err error) error {
+	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: it is damaged or breaks off: %w", ErrArchive, err)
+	}
+	if errors.Is(err, store.ErrPath) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrOwner) {
+		return fmt.Errorf("%w: %w", ErrLayer, err)
+	}
+	return err
+}
+
+func clip(name string) string {
+	if len(name) > 200 {
+		name = name[:200] + "…"
+	}
+	return fmt.Sprintf("%q", name)
+}
+
+func refuse(format string, a ...any) error {
+	return fmt.Errorf("%w: %s", ErrLayer, fmt.Sprintf(format, a...))
+}
+
+// inside returns the clean path of an entry below the root, "" for the root
+// itself.
+func inside(name string) (string, error) {
+	switch {
+	case name == "":
+		return "", refuse("an entry without a name: make the image again")
+	case strings.HasPrefix(name, "/"):
+		return "", refuse("absolute path: pack the layer with relative ones")
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == ".." {
+			return "", refuse("path with a .. element: pack the layer with clean ones")
+		}
+	}
+	if name = path.Clean(name); name == "." {
+		return "", nil
+	}
+	return name, nil
+}
+
+func (u *unpacker) entry(h *tar.Header) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil // git archive's comment
+	}
+	if err := u.grow(1, 0); err != nil {
+		return err
+	}
+	name, err := inside(h.Name)
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		if h.Typeflag != tar.TypeDir {
+			return refuse("the root is not a directory")
+		}
+		return nil
+	}
+	dir, base := path.Split(name)
+	dir = strings.TrimSuffix(dir, "/")
+	switch {
+	case base == whiteoutOpaque && dir == "":
+		return refuse("removes the whole image below it: start from an empty image instead")
+	case base == whiteoutOpaque:
+		return u.w.Opaque(dir)
+	case strings.HasPrefix(name, whiteoutMeta), strings.Contains(name, "/"+whiteoutMeta):
+		return nil
+	case strings.HasPrefix(base, whiteoutPrefix):
+		return u.w.Whiteout(path.Join(dir, base[len(whiteoutPrefix):]))
+	}
+	old, twice := u.w.Lookup(name)
+	if twice && old.Kind != store.KindWhiteout && (old.Kind != store.KindDir || h.Typeflag != tar.TypeDir) {
+		return refuse("is there twice: make the layer again")
+	}
+	if h.Uid < 0 || h.Uid > store.MaxID || h.Gid < 0 || h.Gid > store.MaxID {
+		return refuse("belongs to %d:%d: sandboxes have users and groups up to %d; chown it in the image", h.Uid, h.Gid, store.MaxID)
+	}
+	if err := u.w.SetOwner(uint32(h.Uid), uint32(h.Gid)); err != nil {
+		return err
+	}
+	u.leftBehind(h, name)
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return u.w.Directory(name, h.FileInfo().Mode(), h.ModTime)
+	case tar.TypeReg, tar.TypeGNUSparse:
+		return u.file(h, name)
+	case tar.TypeSymlink:
+		return u.w.Symlink(name, h.Linkname, h.ModTime)
+	case tar.TypeLink:
+		target, err := inside(h.Linkname)
+		if err != nil {
+			return fmt.Errorf("hard link to %s: %w", clip(h.Linkname), err)
+		}
+		if e, ok := u.w.Lookup(target); !ok || e.Kind != store.KindFile && e.Kind != store.KindSymlink {
+			return refuse("hard link to %s, which is no file of this layer", clip(h.Linkname))
+		}
+		return u.w.Link(name, target)
+	case tar.TypeChar, tar.TypeBlock:
+		return refuse("is a device (%d, %d): images hold none, every sandbox has its own /dev; remove it from the image", h.Devmajor, h.Devminor)
+	case tar.TypeFifo:
+		return refuse("is a fifo: make it when the container starts")
+	}
+	return refuse("is neither a file, a directory nor a link (type %q)", h.Typeflag)
+}
+
+func (u *unpacker) file(h *tar.Header, name string) error {
+	if left := u.limits.Bytes - u.bytes.Load(); h.Size > left {
+		return fmt.Errorf("%w of %d bytes", ErrLimit, u.limits.Bytes)
+	}
+	// A sparse file's holes are not in the archive: its bytes stay in the recipe.
+	if h.Size > 0 && !sparse(h) {
+		u.rec.file(name)
+		defer u.rec.rest()
+	}
+	return u.w.File(name, h.FileInfo().Mode(), h.ModTime, &counted{u.tar, u.job})
+}
+
+// sparse says whether the entry's content in the archive is other than what it
+// stands for (GNU tar's formats 0.0, 0.1 and 1.0, and the old one, which
+// archive/tar takes for a regular file as well).
+func sparse(h *tar.Header) bool {
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return true
+		}
+	}
+	return h.Typeflag == tar.TypeGNUSparse
+}
+
+// leftBehind reports what an image cannot bring into a sandbox.
+func (u *unpacker) leftBehind(h *tar.Header, name string) {
+	const setID = 0o6000
+	if h.Mode&setID != 0 && h.Typeflag != tar.TypeDir {
+		u.warn("set-user-id and set-group-id bits are dropped: no program gains rights in a sandbox", name)
+	}
+	for key := range h.PAXRecords {
+		switch attr, ok := strings.CutPrefix(key, "SCHILY.xattr."); {
+		case !ok:
+		case attr == "security.capability":
+			u.warn("file capabilities are dropped: a program that needs them has to be started as root", name)
+		default:
+			u.warn("extended attributes are dropped", name)
+		}
+	}
+}

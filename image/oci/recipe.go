@@ -1,0 +1,165 @@
+package oci
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/fre-engine/fre/store"
+)
+
+// A recipe is what a layer's archive holds around the contents of its files, so
+// that the same bytes can be made again of the tree:
+//
+//	"fre layer 1\n"
+//	'r' LENGTH BYTES...   LENGTH bytes as they are: headers, padding, whatever is no file
+//	'f' LENGTH PATH       the content of the tree's file PATH
+//	…                     until the end; all of it gzip
+//
+// LENGTH is an unsigned varint (encoding/binary). It is what tar-split is to
+// docker, for the one archive reader that FRE has.
+const (
+	recipeMagic = "fre layer 1\n"
+	recipePath  = ".wh..wh..fre-recipe" // in the layer's tree; no entry of a layer has such a name
+)
+
+const maxRaw = 1 << 20 // of one 'r'
+
+// ErrRecipe: a layer's recipe is not what an import wrote.
+var ErrRecipe = errors.New("damaged layer recipe")
+
+// recorder passes an archive on and writes its recipe. While file is set what
+// passes is that file's content.
+type recorder struct {
+	r    io.Reader
+	out  *bufio.Writer
+	raw  []byte
+	skip bool // what passes is the content of a file
+	err  error
+}
+
+func newRecorder(r io.Reader, w io.Writer) (*recorder, func() error) {
+	z := gzip.NewWriter(w)
+	rec := &recorder{r: r, out: bufio.NewWriter(z)}
+	_, rec.err = rec.out.WriteString(recipeMagic)
+	return rec, func() error {
+		rec.flush()
+		return errors.Join(rec.err, rec.out.Flush(), z.Close())
+	}
+}
+
+func (r *recorder) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	if !r.skip {
+		r.raw = append(r.raw, p[:n]...)
+		if len(r.raw) >= maxRaw/2 {
+			r.flush()
+		}
+	}
+	if r.err != nil {
+		return 0, r.err
+	}
+	return n, err
+}
+
+// file says that the content of the tree's file passes until the next call of
+// rest.
+func (r *recorder) file(path string) {
+	r.flush()
+	r.record('f', []byte(path))
+	r.skip = true
+}
+
+func (r *recorder) rest() { r.skip = false }
+
+func (r *recorder) flush() {
+	for raw := r.raw; len(raw) > 0; {
+		n := min(len(raw), maxRaw)
+		r.record('r', raw[:n])
+		raw = raw[n:]
+	}
+	r.raw = r.raw[:0]
+}
+
+func (r *recorder) record(kind byte, b []byte) {
+	if r.err != nil {
+		return
+	}
+	head := binary.AppendUvarint([]byte{kind}, uint64(len(b)))
+	if _, r.err = r.out.Write(head); r.err == nil {
+		_, r.err = r.out.Write(b)
+	}
+}
+
+// readRecipe calls raw for each piece as it is and file for each file.
+func readRecipe(r io.Reader, raw func([]byte) error, file func(path string) error) error {
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRecipe, err)
+	}
+	b := bufio.NewReader(z)
+	magic := make([]byte, len(recipeMagic))
+	if _, err := io.ReadFull(b, magic); err != nil || string(magic) != recipeMagic {
+		return fmt.Errorf("%w: its first line is %q", ErrRecipe, magic)
+	}
+	buf := make([]byte, 0, 64<<10)
+	for {
+		kind, err := b.ReadByte()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrRecipe, err)
+		}
+		n, err := binary.ReadUvarint(b)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrRecipe, err)
+		}
+		if n > maxRaw {
+			return fmt.Errorf("%w: a piece of %d bytes", ErrRecipe, n)
+		}
+		if uint64(cap(buf)) < n {
+			buf = make([]byte, 0, n)
+		}
+		buf = buf[:n]
+		if _, err := io.ReadFull(b, buf); err != nil {
+			return fmt.Errorf("%w: %w", ErrRecipe, err)
+		}
+		switch kind {
+		case 'r':
+			err = raw(buf)
+		case 'f':
+			err = file(string(buf))
+		default:
+			return fmt.Errorf("%w: unknown piece %q", ErrRecipe, kind)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// files finds a tree's files by path.
+func files(t *store.Tree) map[string]*store.Entry {
+	m := make(map[string]*store.Entry, len(t.Entries))
+	for i := range t.Entries {
+		if e := &t.Entries[i]; e.Kind == store.KindFile && !e.Aside {
+			m[e.Path] = e
+		}
+	}
+	return m
+}
+
+// openRecipe opens the recipe a tree keeps; nil where it has none.
+func openRecipe(s *store.Store, t *store.Tree) (io.ReadCloser, error) {
+	for i := range t.Entries {
+		if e := &t.Entries[i]; e.Aside && e.Path == recipePath {
+			return s.OpenFile(e)
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,378 @@
+package oci
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/klauspost/compress/gzip"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// Auth is what a registry may ask for. The zero value is nobody.
+type Auth struct {
+	Username, Password string
+	IdentityToken      string // of an OAuth2 login
+	RegistryToken      string // a bearer token as it is
+}
+
+// RegistryOptions say how to reach a registry.
+type RegistryOptions struct {
+	Options
+	// Auth is given to the registry; nil: what the docker configuration of the
+	// user that the engine runs as says (docker login).
+	Auth *Auth
+	// Insecure names hosts, with their port, that may be spoken to without TLS.
+	// Loopback addresses may always.
+	Insecure []string
+}
+
+// PullOptions adjust Pull.
+type PullOptions struct {
+	RegistryOptions
+	Platform string // "linux/amd64"; "" is the engine's, and so is every other that works
+}
+
+// Remote is what is known of an image at a registry.
+type Remote struct {
+	Name   string       // the image's name in the store, "" for a pull by digest
+	Digest store.Digest // of its manifest, or of its index
+	Size   int64        // of the manifest, in bytes
+}
+
+// Pull gets the image of a reference from its registry ("busybox", docker.io's
+// library; "host:5000/team/app:1.2"; "name@sha256:…"). Layers come beside each
+// other, unpacked as they arrive; those the store has are not fetched. It is
+// named as the reference says, without docker.io/library. A pull by digest
+// gives it no name.
+//
+// Errors: ErrReference, ErrRegistry (fs.ErrNotExist, fs.ErrPermission where the
+// registry says so), ErrPlatform, ErrLayer, ErrLimit, ErrArchive.
+func Pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*store.Image, Remote, error) {
+	img, remote, err := pull(ctx, s, ref, o)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, Remote{}, fmt.Errorf("pull %s: %w", ref, err)
+	}
+	return img, remote, nil
+}
+
+func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*store.Image, Remote, error) {
+	defer s.Hold()()
+	j := newJob(s, o.Options)
+	r, options, err := o.open(ctx, ref)
+	if err != nil {
+		return nil, Remote{}, err
+	}
+	p, err := parsePlatform(o.Platform)
+	if err != nil {
+		return nil, Remote{}, err
+	}
+	puller, err := remote.NewPuller(append(options, remote.WithPlatform(p))...)
+	if err != nil {
+		return nil, Remote{}, err
+	}
+	desc, err := puller.Get(ctx, r)
+	if err != nil {
+		return nil, Remote{}, registryError(r, err)
+	}
+	found := Remote{Digest: store.Digest(desc.Digest.String()), Size: desc.Size}
+	img, err := desc.Image()
+	if err != nil {
+		if desc.MediaType.IsIndex() && strings.Contains(err.Error(), "no child with platform") {
+			return nil, Remote{}, fmt.Errorf("%w: it is not there for %s", ErrPlatform, p)
+		}
+		return nil, Remote{}, registryError(r, err)
+	}
+	src, err := j.remote(puller, r, img)
+	if err != nil {
+		return nil, Remote{}, registryError(r, err)
+	}
+	out, err := j.build(ctx, src)
+	if err != nil {
+		return nil, Remote{}, registryError(r, err)
+	}
+	if tag, ok := r.(name.Tag); ok {
+		found.Name = familiar(tag.Context().Name() + ":" + tag.TagStr())
+		if out, err = j.name(ctx, out, []string{found.Name}); err != nil {
+			return nil, Remote{}, err
+		}
+	}
+	return out, found, nil
+}
+
+// remote finds out where the image's pieces are.
+func (j *job) remote(puller *remote.Puller, r name.Reference, img v1.Image) (source, error) {
+	m, err := img.Manifest()
+	if err != nil {
+		return source{}, err
+	}
+	if !m.Config.MediaType.IsConfig() {
+		return source{}, fmt.Errorf("%w: its configuration is of the type %q: it is no image", ErrArchive, m.Config.MediaType)
+	}
+	if m.Config.Size > maxJSON || len(m.Layers) > maxLayers {
+		return source{}, fmt.Errorf("%w: a configuration of %d bytes, %d layers", ErrLimit, m.Config.Size, len(m.Layers))
+	}
+	var src source
+	if p, ok := j.store.Part(configKey(store.Digest(m.Config.Digest.String()))); ok {
+		src.config, err = readConfig(j.store, p.Tree)
+	} else {
+		src.config, err = img.RawConfigFile() // checked against its digest
+	}
+	if err != nil {
+		return source{}, err
+	}
+	for _, l := range m.Layers {
+		src.layers = append(src.layers, blob{size: l.Size, open: func(ctx context.Context) (io.ReadCloser, error) {
+			layer, err := puller.Layer(ctx, r.Context().Digest(l.Digest.String()))
+			if err != nil {
+				return nil, err
+			}
+			return layer.Compressed() // ends with an error where the digest is another
+		}})
+	}
+	return src, nil
+}
+
+func parsePlatform(s string) (v1.Platform, error) {
+	if s == "" {
+		s = platform()
+	}
+	p, err := v1.ParsePlatform(s)
+	if err != nil || p.OS != "linux" || p.Architecture != runtime.GOARCH {
+		return v1.Platform{}, fmt.Errorf("%w: %q: this engine runs %s", ErrPlatform, s, platform())
+	}
+	return *p, nil
+}
+
+// Push sends an image of the store to the registry that ref names. Only OCI
+// media types are sent: not every registry takes docker's own. What the
+// registry has already is not sent.
+//
+// Errors: ErrReference, ErrRegistry, fs.ErrNotExist for an image that is not in
+// the store.
+func Push(ctx context.Context, s *store.Store, img *store.Image, ref string, o RegistryOptions) (Remote, error) {
+	sent, err := push(ctx, s, img, ref, o)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return Remote{}, fmt.Errorf("push %s: %w", ref, err)
+	}
+	return sent, nil
+}
+
+func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o RegistryOptions) (Remote, error) {
+	defer s.Hold()()
+	j := newJob(s, o.Options)
+	r, options, err := o.open(ctx, ref)
+	if err != nil {
+		return Remote{}, err
+	}
+	out, err := j.outgoing(ctx, img)
+	if err != nil {
+		return Remote{}, err
+	}
+	dir, err := s.MkdirScratch()
+	if err != nil {
+		return Remote{}, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // what stays the store's next Open removes
+	sent, err := j.pushable(ctx, out, dir)
+	if err != nil {
+		return Remote{}, err
+	}
+	final, err := partial.CompressedToImage(sent)
+	if err != nil {
+		return Remote{}, err
+	}
+	j.event(image.Event{Step: "push", Name: r.Name()})
+	if err := remote.Write(r, final, options...); err != nil {
+		return Remote{}, registryError(r, err)
+	}
+	d, err := final.Digest()
+	return Remote{Digest: store.Digest(d.String()), Size: int64(len(sent.manifest))}, err
+}
+
+// pushable is an image as ggcr wants it: its layers packed in files.
+type pushable struct {
+	config, manifest []byte
+	layers           map[v1.Hash]*packedLayer
+}
+
+// RawConfigFile is of partial.CompressedImageCore.
+func (p *pushable) RawConfigFile() ([]byte, error) { return p.config, nil }
+
+// RawManifest is of partial.CompressedImageCore.
+func (p *pushable) RawManifest() ([]byte, error) { return p.manifest, nil }
+
+// MediaType is of partial.CompressedImageCore.
+func (p *pushable) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
+
+// LayerByDigest is of partial.CompressedImageCore.
+func (p *pushable) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
+	if l := p.layers[h]; l != nil {
+		return l, nil
+	}
+	return nil, fmt.Errorf("layer %s: %w", h, fs.ErrNotExist)
+}
+
+type packedLayer struct {
+	v1.Descriptor
+	path string
+}
+
+// Digest is of partial.CompressedLayer.
+func (l *packedLayer) Digest() (v1.Hash, error) { return l.Descriptor.Digest, nil }
+
+// Size is of partial.CompressedLayer: bytes.
+func (l *packedLayer) Size() (int64, error) { return l.Descriptor.Size, nil }
+
+// MediaType is of partial.CompressedLayer.
+func (l *packedLayer) MediaType() (types.MediaType, error) { return l.Descriptor.MediaType, nil }
+
+// Compressed is of partial.CompressedLayer.
+func (l *packedLayer) Compressed() (io.ReadCloser, error) { return os.Open(l.path) }
+
+// pushable packs the layers into files below dir, the same bytes each time.
+func (j *job) pushable(ctx context.Context, out *outgoing, dir string) (*pushable, error) {
+	layers := make([]*packedLayer, len(out.layers))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for i, l := range out.layers {
+		g.Go(func() error {
+			j.event(image.Event{Step: "layer", Name: short(l.diff), Message: "pack", Total: l.size})
+			var err error
+			layers[i], err = packLayer(gctx, l, filepath.Join(dir, strconv.Itoa(i)))
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	p := &pushable{config: out.config, layers: map[v1.Hash]*packedLayer{}}
+	config, err := descriptor(types.OCIConfigJSON, digestOf(out.config), int64(len(out.config)))
+	if err != nil {
+		return nil, err
+	}
+	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: config}
+	for _, l := range layers {
+		m.Layers = append(m.Layers, l.Descriptor)
+		p.layers[l.Descriptor.Digest] = l
+	}
+	p.manifest, err = json.Marshal(m)
+	return p, err
+}
+
+func packLayer(ctx context.Context, l packing, path string) (*packedLayer, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	hash := sha256.New()
+	n := &countingWriter{w: io.MultiWriter(f, hash)}
+	z := gzip.NewWriter(n)
+	if err := l.write(ctx, z); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(z.Close(), f.Close()); err != nil {
+		return nil, err
+	}
+	d, err := descriptor(types.OCILayer, store.Digest("sha256:"+hex.EncodeToString(hash.Sum(nil))), n.n)
+	return &packedLayer{d, path}, err
+}
+
+// open parses the reference and makes the client's options.
+func (o RegistryOptions) open(ctx context.Context, ref string) (name.Reference, []remote.Option, error) {
+	var opts []name.Option
+	r, err := name.ParseReference(ref)
+	if err == nil && slices.Contains(o.Insecure, r.Context().RegistryStr()) {
+		opts = append(opts, name.Insecure)
+		r, err = name.ParseReference(ref, opts...)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrReference, err)
+	}
+	options := []remote.Option{
+		remote.WithContext(ctx), remote.WithJobs(atOnce), remote.WithUserAgent("fre"),
+		remote.WithTransport(&guard{o.Insecure}),
+	}
+	if o.Auth != nil {
+		options = append(options, remote.WithAuth(authn.FromConfig(authn.AuthConfig{
+			Username: o.Auth.Username, Password: o.Auth.Password, IdentityToken: o.Auth.IdentityToken, RegistryToken: o.Auth.RegistryToken,
+		})))
+	} else {
+		options = append(options, remote.WithAuthFromKeychain(authn.DefaultKeychain))
+	}
+	return r, options, nil
+}
+
+// guard lets nothing leave without TLS but to where it may: ggcr falls back to
+// plain HTTP for every private address.
+type guard struct{ insecure []string }
+
+// RoundTrip is of http.RoundTripper.
+func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" && !loopback(r.URL) && !slices.Contains(g.insecure, r.URL.Host) {
+		return nil, fmt.Errorf("%s speaks no TLS: start the engine with --insecure-registry %s to speak to it without", r.URL.Host, r.URL.Host)
+	}
+	return remote.DefaultTransport.RoundTrip(r)
+}
+
+func loopback(u *url.URL) bool {
+	host := u.Hostname()
+	if host == "localhost" {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback()
+}
+
+// registryError tells what the registry said from what went wrong on the way,
+// and names the next step.
+func registryError(r name.Reference, err error) error {
+	host := r.Context().RegistryStr()
+	var said *transport.Error
+	var network net.Error
+	switch {
+	case errors.As(err, &said):
+		switch said.StatusCode {
+		case http.StatusUnauthorized, http.StatusForbidden:
+			return fmt.Errorf("%w %s: %w: log in (docker login %s as the engine's user), or check the name: %w", ErrRegistry, host, fs.ErrPermission, host, said)
+		case http.StatusNotFound:
+			return fmt.Errorf("%w %s: %w: %w", ErrRegistry, host, fs.ErrNotExist, said)
+		}
+		return fmt.Errorf("%w %s: %w", ErrRegistry, host, said)
+	case errors.As(err, &network):
+		return fmt.Errorf("%w %s cannot be reached: %w", ErrRegistry, host, err)
+	}
+	return err
+}

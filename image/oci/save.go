@@ -1,0 +1,520 @@
+package oci
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// LabelConfig is the label under which an image that FRE built carries FRE's
+// own configuration to where other engines run it.
+const LabelConfig = "fre.config"
+
+// Save writes the images as an archive that docker load, podman and FRE read:
+// an OCI layout with docker's manifest.json beside it, layers not packed. A
+// reference by name keeps that name. Errors: fs.ErrNotExist, and those of the
+// store and of w.
+func Save(ctx context.Context, s *store.Store, w io.Writer, refs []string, o Options) error {
+	defer s.Hold()()
+	j := newJob(s, o)
+	var images []*outgoing
+	for _, ref := range refs {
+		img, name, err := s.Find(ref)
+		if err != nil {
+			return fmt.Errorf("save: %w", err)
+		}
+		i := slices.IndexFunc(images, func(o *outgoing) bool { return o.img.Digest == img.Digest })
+		if i < 0 {
+			out, err := j.outgoing(ctx, img)
+			if err != nil {
+				return fmt.Errorf("save %s: %w", ref, err)
+			}
+			i, images = len(images), append(images, out)
+		}
+		if name != "" && !slices.Contains(images[i].names, name) {
+			images[i].names = append(images[i].names, name)
+		}
+	}
+	buffered := bufio.NewWriterSize(w, 256<<10)
+	a := archiveWriter{ctx: ctx, j: j, tar: tar.NewWriter(buffered), written: map[string]bool{}}
+	for _, out := range images {
+		if err := a.image(out); err != nil {
+			return fmt.Errorf("save %s: %w", out.title(), err)
+		}
+	}
+	if err := a.end(); err != nil {
+		return fmt.Errorf("save: %w", err)
+	}
+	return buffered.Flush()
+}
+
+// outgoing is an image on its way out.
+type outgoing struct {
+	img    *store.Image
+	names  []string // it leaves under
+	config []byte
+	layers []packing
+}
+
+func (o *outgoing) title() string {
+	if len(o.names) > 0 {
+		return o.names[0]
+	}
+	return short(o.img.Digest)
+}
+
+// packing is how a layer's archive is made.
+type packing struct {
+	diff  store.Digest
+	size  int64 // of the archive
+	write func(context.Context, io.Writer) error
+}
+
+// outgoing finds out what the image's configuration and layers are: those it
+// came with, or, where FRE built it, one for each part.
+func (j *job) outgoing(ctx context.Context, img *store.Image) (*outgoing, error) {
+	out := &outgoing{img: img}
+	for _, p := range img.Parts {
+		if p.Diff == "" {
+			continue
+		}
+		l, err := j.recorded(p)
+		if err != nil {
+			return nil, err
+		}
+		out.layers = append(out.layers, l)
+	}
+	if i := slices.IndexFunc(img.Parts, func(p store.Part) bool { return p.Kind == "config" }); i >= 0 {
+		b, err := readConfig(j.store, img.Parts[i].Tree)
+		out.config = b
+		return out, err
+	}
+	base, err := made(ctx, mountPoints)
+	if err != nil {
+		return nil, err
+	}
+	out.layers = append(out.layers, base)
+	history := []v1.History{{CreatedBy: "fre: mount points"}}
+	for _, p := range img.Parts {
+		l, err := made(ctx, func(ctx context.Context, w *tar.Writer) error { return j.writePart(ctx, w, p) })
+		if err != nil {
+			return nil, fmt.Errorf("part %s %s: %w", p.Kind, p.Name, err)
+		}
+		out.layers = append(out.layers, l)
+		history = append(history, v1.History{CreatedBy: strings.TrimSpace("fre: " + p.Kind + " " + p.Name + " " + p.Version)})
+	}
+	out.config, err = ownConfig(img, out.layers, history)
+	return out, err
+}
+
+// recorded is a layer that is packed as it came, by its recipe.
+func (j *job) recorded(p store.Part) (packing, error) {
+	t, err := j.store.Tree(p.Tree)
+	if err != nil {
+		return packing{}, err
+	}
+	contents := files(t)
+	walk := func(raw func([]byte) error, file func(*store.Entry) error) error {
+		r, err := openRecipe(j.store, t)
+		if err != nil {
+			return err
+		}
+		if r == nil {
+			return fmt.Errorf("layer %s: %w: there is none", short(p.Diff), ErrRecipe)
+		}
+		defer r.Close()
+		return readRecipe(r, raw, func(path string) error {
+			e := contents[path]
+			if e == nil {
+				return fmt.Errorf("layer %s: %w: %s is not in its tree", short(p.Diff), ErrRecipe, clip(path))
+			}
+			return file(e)
+		})
+	}
+	l := packing{diff: p.Diff}
+	err = walk(func(b []byte) error { l.size += int64(len(b)); return nil },
+		func(e *store.Entry) error { l.size += e.Size; return nil })
+	if err != nil {
+		return packing{}, err
+	}
+	l.write = func(ctx context.Context, w io.Writer) error {
+		hash := sha256.New()
+		w = io.MultiWriter(w, hash)
+		err := walk(func(b []byte) error { _, err := w.Write(b); return err },
+			func(e *store.Entry) error { return j.copyFile(ctx, w, e) })
+		if err == nil && hex.EncodeToString(hash.Sum(nil)) != strings.TrimPrefix(string(p.Diff), "sha256:") {
+			err = fmt.Errorf("layer %s is not any more what it was: fre system fsck finds out why", short(p.Diff))
+		}
+		return err
+	}
+	return l, nil
+}
+
+func (j *job) copyFile(ctx context.Context, w io.Writer, e *store.Entry) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	f, err := j.store.OpenFile(e)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	n, err := io.Copy(w, f)
+	if err == nil && n != e.Size {
+		err = fmt.Errorf("%s has %d bytes, not %d: fre system fsck finds out why", e.Path, n, e.Size)
+	}
+	return err
+}
+
+// made is a layer of an archive that write makes, the same each time. It is
+// made once to know its digest.
+func made(ctx context.Context, write func(context.Context, *tar.Writer) error) (packing, error) {
+	whole := func(ctx context.Context, w io.Writer) error {
+		b := bufio.NewWriterSize(w, 64<<10)
+		t := tar.NewWriter(b)
+		if err := write(ctx, t); err != nil {
+			return err
+		}
+		if err := t.Close(); err != nil {
+			return err
+		}
+		return b.Flush()
+	}
+	hash := sha256.New()
+	n := &countingWriter{w: hash}
+	if err := whole(ctx, n); err != nil {
+		return packing{}, err
+	}
+	return packing{diff: store.Digest("sha256:" + hex.EncodeToString(hash.Sum(nil))), size: n.n, write: whole}, nil
+}
+
+type countingWriter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *countingWriter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// mountPoints are the directories a sandbox has for what is mounted, so that
+// other engines find them too; /tmp and /work are there to be written to.
+func mountPoints(_ context.Context, w *tar.Writer) error {
+	for _, h := range []tar.Header{
+		{Name: "dev/", Mode: 0o755},
+		{Name: "proc/", Mode: 0o755},
+		{Name: "run/", Mode: 0o755},
+		{Name: "sys/", Mode: 0o755},
+		{Name: "tmp/", Mode: 0o1777},
+		{Name: "work/", Mode: 0o755, Uid: functionID, Gid: functionID},
+	} {
+		h.Typeflag, h.ModTime, h.Format = tar.TypeDir, time.Unix(0, 0), tar.FormatPAX
+		if err := w.WriteHeader(&h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// functionID is the user and group id functions run under.
+const functionID = 1000
+
+// writePart packs a tree at its prefix.
+func (j *job) writePart(ctx context.Context, w *tar.Writer, p store.Part) error {
+	t, err := j.store.Tree(p.Tree)
+	if err != nil {
+		return err
+	}
+	header := func(e store.Entry) *tar.Header {
+		return &tar.Header{
+			Name: e.Path, Mode: int64(e.Mode), ModTime: time.Unix(e.MTime, 0), Uid: int(e.UID), Gid: int(e.GID), Format: tar.FormatPAX,
+		}
+	}
+	if p.Prefix != "" {
+		names := strings.Split(p.Prefix, "/")
+		for i := range names {
+			h := header(store.Entry{Path: strings.Join(names[:i+1], "/") + "/", Mode: 0o755})
+			h.Typeflag = tar.TypeDir
+			if err := w.WriteHeader(h); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range t.Entries {
+		e := t.Entries[i]
+		if e.Aside {
+			continue
+		}
+		h := header(e)
+		h.Name = path.Join(p.Prefix, e.Path)
+		switch e.Kind {
+		case store.KindDir:
+			h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
+		case store.KindSymlink:
+			h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, e.Link, 0o777
+		case store.KindFile:
+			h.Typeflag, h.Size = tar.TypeReg, e.Size
+		case store.KindWhiteout:
+			return fmt.Errorf("%s: %w", e.Path, store.ErrNotLayer)
+		}
+		if err := w.WriteHeader(h); err != nil {
+			return fmt.Errorf("%s: %w", e.Path, err)
+		}
+		if e.Kind == store.KindFile {
+			if err := j.copyFile(ctx, w, &e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ownConfig describes an image that FRE built to other engines.
+func ownConfig(img *store.Image, layers []packing, history []v1.History) ([]byte, error) {
+	c, err := image.ConfigOf(img)
+	if err != nil {
+		return nil, err
+	}
+	f := v1.ConfigFile{
+		Architecture: runtime.GOARCH, OS: "linux", Created: v1.Time{Time: img.Created},
+		Config: v1.Config{
+			Env: c.Env, Cmd: c.Args, WorkingDir: "/",
+			Labels: map[string]string{LabelConfig: string(img.Config)},
+		},
+		RootFS: v1.RootFS{Type: "layers"},
+	}
+	maps.Copy(f.Config.Labels, c.Labels)
+	if c.Protocol != image.ProtocolNone {
+		f.Config.WorkingDir = "/function"
+		f.Config.User = fmt.Sprintf("%d:%d", functionID, functionID)
+	}
+	for i, l := range layers {
+		h, err := v1.NewHash(string(l.diff))
+		if err != nil {
+			return nil, err
+		}
+		f.RootFS.DiffIDs = append(f.RootFS.DiffIDs, h)
+		history[i].Created = f.Created
+	}
+	f.History = history
+	return json.Marshal(f)
+}
+
+// History returns the configuration's history, oldest first, with what each
+// step added in bytes: nothing where it made no layer.
+func History(s *store.Store, img *store.Image) ([]Step, error) {
+	i := slices.IndexFunc(img.Parts, func(p store.Part) bool { return p.Kind == "config" })
+	if i < 0 {
+		steps := make([]Step, 0, len(img.Parts))
+		for _, p := range img.Parts {
+			size, err := treeSize(s, p.Tree)
+			if err != nil {
+				return nil, err
+			}
+			steps = append(steps, Step{
+				Created: img.Created, CreatedBy: strings.TrimSpace("fre: " + p.Kind + " " + p.Name + " " + p.Version), Size: size,
+			})
+		}
+		return steps, nil
+	}
+	b, err := readConfig(s, img.Parts[i].Tree)
+	if err != nil {
+		return nil, err
+	}
+	f, err := parseConfig(b)
+	if err != nil {
+		return nil, err
+	}
+	var layers []store.Part
+	for _, p := range img.Parts {
+		if p.Diff != "" {
+			layers = append(layers, p)
+		}
+	}
+	var steps []Step
+	for _, h := range f.History {
+		step := Step{Created: h.Created.UTC(), CreatedBy: h.CreatedBy, Author: h.Author, Comment: h.Comment}
+		if !h.EmptyLayer && len(layers) > 0 {
+			if step.Size, err = treeSize(s, layers[0].Tree); err != nil {
+				return nil, err
+			}
+			layers = layers[1:]
+		}
+		steps = append(steps, step)
+	}
+	for _, p := range layers { // those the history leaves out
+		size, err := treeSize(s, p.Tree)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, Step{Created: f.Created.UTC(), Size: size})
+	}
+	return steps, nil
+}
+
+// Step is one line of an image's history.
+type Step struct {
+	Created   time.Time
+	CreatedBy string
+	Author    string
+	Comment   string
+	Size      int64 // bytes of the files its layer holds
+}
+
+func treeSize(s *store.Store, d store.Digest) (n int64, err error) {
+	t, err := s.Tree(d)
+	if err != nil {
+		return 0, err
+	}
+	for i := range t.Entries {
+		if e := &t.Entries[i]; !e.Aside {
+			n += e.Size
+		}
+	}
+	return n, nil
+}
+
+// archiveWriter writes an OCI layout with docker's manifest.json.
+type archiveWriter struct {
+	ctx     context.Context //nolint:containedctx // lives as long as one Save
+	j       *job
+	tar     *tar.Writer
+	written map[string]bool
+	index   v1.IndexManifest
+	docker  []dockerImage
+}
+
+func (a *archiveWriter) image(o *outgoing) error {
+	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1}
+	d := dockerImage{RepoTags: o.names}
+	for _, l := range o.layers {
+		desc, err := descriptor(types.OCIUncompressedLayer, l.diff, l.size)
+		if err != nil {
+			return err
+		}
+		a.j.event(image.Event{Step: "layer", Name: short(l.diff), Message: "pack", Total: l.size})
+		name := blobPath(desc.Digest)
+		if err := a.blob(name, l.size, func(w io.Writer) error { return l.write(a.ctx, w) }); err != nil {
+			return err
+		}
+		m.Layers = append(m.Layers, desc)
+		d.Layers = append(d.Layers, name)
+	}
+	var err error
+	if m.Config, err = a.small(types.OCIConfigJSON, o.config); err != nil {
+		return err
+	}
+	d.Config = blobPath(m.Config.Digest)
+	a.docker = append(a.docker, d)
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	desc, err := a.small(types.OCIManifestSchema1, b)
+	if err != nil {
+		return err
+	}
+	desc.Platform = &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
+	if len(o.names) == 0 {
+		a.index.Manifests = append(a.index.Manifests, desc)
+	}
+	for _, name := range o.names {
+		named := desc
+		r, err := store.ParseReference(name)
+		if err != nil {
+			return err
+		}
+		named.Annotations = map[string]string{annotationName: canonical(name), annotationRef: r.Version}
+		a.index.Manifests = append(a.index.Manifests, named)
+	}
+	return nil
+}
+
+// canonical is the whole of what docker shows of a name.
+func canonical(name string) string {
+	first, _, more := strings.Cut(name, "/")
+	switch {
+	case !more:
+		return "docker.io/library/" + name
+	case !strings.ContainsAny(first, ".:") && first != "localhost":
+		return "docker.io/" + name
+	}
+	return name
+}
+
+func descriptor(t types.MediaType, d store.Digest, size int64) (v1.Descriptor, error) {
+	h, err := v1.NewHash(string(d))
+	return v1.Descriptor{MediaType: t, Digest: h, Size: size}, err
+}
+
+func (a *archiveWriter) small(t types.MediaType, b []byte) (v1.Descriptor, error) {
+	d, err := descriptor(t, digestOf(b), int64(len(b)))
+	if err != nil {
+		return d, err
+	}
+	return d, a.file(blobPath(d.Digest), b)
+}
+
+func (a *archiveWriter) file(name string, b []byte) error {
+	return a.blob(name, int64(len(b)), func(w io.Writer) error { _, err := w.Write(b); return err })
+}
+
+// blob writes a file once, and its directories before it.
+func (a *archiveWriter) blob(name string, size int64, write func(io.Writer) error) error {
+	if a.written[name] {
+		return nil
+	}
+	a.written[name] = true
+	for i, c := range name {
+		if dir := name[:i]; c == '/' && !a.written[dir] {
+			a.written[dir] = true
+			if err := a.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}); err != nil {
+				return err
+			}
+		}
+	}
+	if err := a.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}); err != nil {
+		return err
+	}
+	return write(a.tar)
+}
+
+func (a *archiveWriter) end() error {
+	a.index.SchemaVersion, a.index.MediaType = 2, types.OCIImageIndex
+	index, err := json.Marshal(a.index)
+	if err != nil {
+		return err
+	}
+	docker, err := json.Marshal(a.docker)
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name    string
+		content []byte
+	}{{"index.json", index}, {"manifest.json", docker}, {"oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)}} {
+		if err := a.file(f.name, f.content); err != nil {
+			return err
+		}
+	}
+	return a.tar.Close()
+}
