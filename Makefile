@@ -27,6 +27,7 @@ SUITES := ./test/system/... ./test/security/... ./test/robustness/...
 SHELL_SRC := $(wildcard sandbox/shell/*.c)
 SHELL_BIN := sandbox/shell/bin/fre-shell
 LINTER    := .cache/tools/golangci-lint
+REGISTRY  := .cache/tools/registry
 SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 
 # Tests that build base environments and packages from the network: minutes
@@ -95,20 +96,26 @@ $(LINTER): tools/go.mod tools/go.sum | deps-build
 	go build -modfile=tools/go.mod -trimpath -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@touch $@
 
+# The registry that image/oci is tested against, for the same reason in a go.mod
+# of its own.
+$(REGISTRY): tools/registry/go.mod tools/registry/go.sum | deps-build
+	go build -modfile=tools/registry/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/distribution/distribution/v3/cmd/registry
+	@touch $@
+
 .PHONY: docs
 docs: deps-build ## check links, targets and tests that the documents name
 	go test -count=1 ./test/docs/...
 
 .PHONY: unit
-unit: deps-build shell ## go test without the long suites; what needs root is skipped without it
+unit: deps-build shell $(REGISTRY) ## go test without the long suites; what needs root is skipped without it
 	go test $(unit_packages)
 
 .PHONY: race
-race: deps-test shell ## the same under the race detector; as root nothing may be skipped
+race: deps-test shell $(REGISTRY) ## the same under the race detector; as root nothing may be skipped
 	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; go test -race -timeout 15m -skip '$(BUILDS)' $(unit_packages)
 
 .PHONY: test-root
-test-root: deps-test deps-run build ## system, security and robustness suites: the whole path, as root
+test-root: deps-test deps-run build $(REGISTRY) ## system, security and robustness suites: the whole path, as root
 	suites="$(suite_packages)"; if [ -z "$$suites" ]; then echo "no suite below test/ yet"; exit 0; fi; \
 	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -timeout 20m $$suites; \
 	FRE_TEST_ROOT=1 go test -count=1 -timeout 20m -run '$(BUILDS)' ./runtimes

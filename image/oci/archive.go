@@ -26,12 +26,12 @@ import (
 // or an OCI layout (index.json). The images come back in the archive's order,
 // with the names it gives them; a name that another image had moves.
 //
-// After an error no image is in the store that was not there before. Errors: ErrArchive, ErrLayer, ErrLimit, ErrPlatform,
-// and any errno.
+// After an error no image is in the store that was not there before. Errors:
+// ErrArchive, ErrLayer, ErrLimit, ErrPlatform, ErrReference, and any errno.
 func Load(ctx context.Context, s *store.Store, r io.Reader, o Options) ([]*store.Image, error) {
 	images, err := load(ctx, s, r, o)
 	if err != nil {
-		return nil, fmt.Errorf("load: %w", err)
+		return nil, fmt.Errorf("load: %w", reason(ctx, err))
 	}
 	return images, nil
 }
@@ -68,6 +68,14 @@ func load(ctx context.Context, s *store.Store, r io.Reader, o Options) (_ []*sto
 		}
 	}
 	return out, nil
+}
+
+// reason prefers why ctx ended to what its end broke.
+func reason(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
 }
 
 // forget removes images that a call has made before it failed.

@@ -68,10 +68,7 @@ func (j *job) build(ctx context.Context, src source) (*store.Image, error) {
 		})
 	}
 	if err := g.Wait(); err != nil {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		return nil, err
+		return nil, reason(ctx, err) // of gctx's end each layer may have its own error
 	}
 	aside, err := j.keepConfig(ctx, src.config)
 	if err != nil {

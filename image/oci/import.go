@@ -28,7 +28,7 @@ type ImportOptions struct {
 func Import(ctx context.Context, s *store.Store, r io.Reader, o ImportOptions) (*store.Image, error) {
 	img, err := importPlain(ctx, s, r, o)
 	if err != nil {
-		return nil, fmt.Errorf("import: %w", err)
+		return nil, fmt.Errorf("import: %w", reason(ctx, err))
 	}
 	return img, nil
 }

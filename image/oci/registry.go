@@ -76,10 +76,7 @@ type Remote struct {
 func Pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*store.Image, Remote, error) {
 	img, remote, err := pull(ctx, s, ref, o)
 	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return nil, Remote{}, fmt.Errorf("pull %s: %w", ref, err)
+		return nil, Remote{}, fmt.Errorf("pull %s: %w", ref, reason(ctx, err))
 	}
 	return img, remote, nil
 }
@@ -181,10 +178,7 @@ func parsePlatform(s string) (v1.Platform, error) {
 func Push(ctx context.Context, s *store.Store, img *store.Image, ref string, o RegistryOptions) (Remote, error) {
 	sent, err := push(ctx, s, img, ref, o)
 	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return Remote{}, fmt.Errorf("push %s: %w", ref, err)
+		return Remote{}, fmt.Errorf("push %s: %w", ref, reason(ctx, err))
 	}
 	return sent, nil
 }

@@ -1,0 +1,432 @@
+package oci
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// startRegistry runs the distribution project's registry on a loopback port and
+// returns its host and port. make builds the program once.
+func startRegistry(t testing.TB) string {
+	t.Helper()
+	const program = "../../.cache/tools/registry"
+	if _, err := os.Stat(program); err != nil {
+		out, err := exec.Command("make", "-C", "../..", strings.TrimPrefix(program, "../../")).CombinedOutput()
+		if err != nil {
+			t.Fatalf("build the registry: %v\n%s", err, out)
+		}
+	}
+	config := filepath.Join(t.TempDir(), "config.yml")
+	text := fmt.Sprintf("version: 0.1\nlog: {level: info, formatter: json}\nstorage:\n  filesystem: {rootdirectory: %q}\n  delete: {enabled: true}\nhttp: {addr: '127.0.0.1:0'}\n", t.TempDir())
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "serve", config)
+	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none")
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	listening := make(chan string, 1)
+	var read sync.WaitGroup
+	read.Go(func() {
+		defer close(listening)
+		found := false
+		for lines := bufio.NewScanner(log); lines.Scan(); {
+			if _, after, ok := strings.Cut(lines.Text(), "listening on "); ok && !found {
+				addr, _, _ := strings.Cut(after, `"`)
+				listening <- addr
+				found = true
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		read.Wait()
+		_ = cmd.Wait()
+	})
+	addr, ok := <-listening
+	if !ok {
+		t.Fatal("the registry does not start")
+	}
+	return addr
+}
+
+// watch stands before a registry and notes what is asked for.
+type watch struct {
+	host     string
+	mu       sync.Mutex
+	requests []string
+	wrap     atomic.Pointer[func(http.Handler) http.Handler]
+}
+
+func watchRegistry(t testing.TB, behind string) *watch {
+	t.Helper()
+	w := &watch{}
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: behind})
+	proxy.Director = func(r *http.Request) { r.URL.Scheme, r.URL.Host = "http", behind } // Host stays: the registry's answers name it
+	proxy.ErrorLog = nil
+	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.mu.Lock()
+		w.requests = append(w.requests, r.Method+" "+r.URL.Path)
+		w.mu.Unlock()
+		var h http.Handler = proxy
+		if wrap := w.wrap.Load(); wrap != nil {
+			h = (*wrap)(h)
+		}
+		h.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(server.Close)
+	w.host = strings.TrimPrefix(server.URL, "http://")
+	return w
+}
+
+// count says how many requests there were with that beginning and part since
+// the last call, which forgets them all.
+func (w *watch) count(method, part string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, r := range w.requests {
+		if strings.HasPrefix(r, method+" ") && strings.Contains(r, part) {
+			n++
+		}
+	}
+	w.requests = nil
+	return n
+}
+
+func pullFrom(t testing.TB, s *store.Store, ref string) (*store.Image, Remote) {
+	t.Helper()
+	img, r, err := Pull(t.Context(), s, ref, PullOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img, r
+}
+
+func TestPushPull(t *testing.T) {
+	w := watchRegistry(t, startRegistry(t))
+	s := openStore(t)
+	one, two := twoLayers(t)
+	odd := oddLayer(t)
+	config := configFor(t, one, two, odd)
+	images, err := Load(t.Context(), s, bytes.NewReader(dockerArchive(t, config, []string{"app:1"}, one, two, odd)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := w.host + "/team/app:1"
+	sent, err := Push(t.Context(), s, images[0], name, RegistryOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// To another store, whole.
+	other := openStore(t)
+	w.count("", "")
+	img, got := pullFrom(t, other, name)
+	if n := w.count("GET", "/blobs/"); n != 4 {
+		t.Errorf("%d blobs were fetched, want a configuration and 3 layers", n)
+	}
+	if img.Digest != images[0].Digest {
+		t.Errorf("pulled %s, pushed %s", img.Digest, images[0].Digest)
+	}
+	if want := (Remote{Name: name, Digest: sent.Digest, Size: sent.Size}); got != want {
+		t.Errorf("pulled %+v, want %+v", got, want)
+	}
+	if diff := cmp.Diff([]string{name}, img.Names); diff != "" {
+		t.Errorf("names (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(listing(t, s, images[0]), listing(t, other, img)); diff != "" {
+		t.Errorf("files (-pushed +pulled):\n%s", diff)
+	}
+
+	// Again, and by digest: nothing is fetched but the manifest.
+	for _, ref := range []string{name, w.host + "/team/app@" + string(sent.Digest)} {
+		w.count("", "")
+		if again, _ := pullFrom(t, other, ref); again.Digest != img.Digest {
+			t.Errorf("%s: %s, then %s", ref, img.Digest, again.Digest)
+		}
+		if n := w.count("GET", "/blobs/"); n != 0 {
+			t.Errorf("%s: %d blobs were fetched again", ref, n)
+		}
+	}
+	if n := len(other.Images()); n != 1 {
+		t.Errorf("%d images, want one", n)
+	}
+
+	// Pushed again nothing is sent; the manifest is the same.
+	w.count("", "")
+	again, err := Push(t.Context(), other, img, name, RegistryOptions{})
+	if err != nil || again != sent {
+		t.Errorf("pushed again: %+v, %v, want %+v", again, err, sent)
+	}
+	if n := w.count("PATCH", ""); n != 0 {
+		t.Errorf("%d blobs were sent again", n)
+	}
+
+	// A further image on the same first layer fetches the rest only.
+	three := pack(t, file("third", "3"))
+	more, err := Load(t.Context(), s, bytes.NewReader(dockerArchive(t, configFor(t, one, three), nil, one, three)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Push(t.Context(), s, more[0], w.host+"/team/more", RegistryOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.count("", "")
+	pullFrom(t, other, w.host+"/team/more")
+	if n := w.count("GET", "/blobs/"); n != 2 {
+		t.Errorf("%d blobs were fetched, want a configuration and a layer", n)
+	}
+}
+
+// TestPushOwn: an image that FRE built goes out and comes in as an ordinary
+// one.
+func TestPushOwn(t *testing.T) {
+	host := startRegistry(t)
+	s := openStore(t)
+	own := ownImage(t, s)
+	if _, err := Push(t.Context(), s, own, host+"/hello:0.1", RegistryOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	other := openStore(t)
+	img, _ := pullFrom(t, other, host+"/hello:0.1")
+	if diff := cmp.Diff(listing(t, s, own), listing(t, other, img)); diff != "" {
+		t.Errorf("files (-built +pulled):\n%s", diff)
+	}
+}
+
+func TestRegistryErrors(t *testing.T) {
+	w := watchRegistry(t, startRegistry(t))
+	s := openStore(t)
+	one, two := twoLayers(t)
+	images, err := Load(t.Context(), s, bytes.NewReader(dockerArchive(t, configFor(t, one, two), []string{"app:1"}, one, two)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Push(t.Context(), s, images[0], w.host+"/app:1", RegistryOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := free.Addr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	answer := func(status int) func(http.Handler) http.Handler {
+		return func(http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+		}
+	}
+	body := func(part string, change func([]byte) []byte) func(http.Handler) http.Handler {
+		return func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, part) {
+					h.ServeHTTP(w, r)
+					return
+				}
+				rec := httptest.NewRecorder()
+				h.ServeHTTP(rec, r)
+				w.Header().Set("Content-Type", rec.Header().Get("Content-Type"))
+				_, _ = w.Write(change(rec.Body.Bytes()))
+			})
+		}
+	}
+	flip := func(b []byte) []byte {
+		b = bytes.Clone(b)
+		b[len(b)/2] ^= 1
+		return b
+	}
+	for _, c := range []struct {
+		name string
+		ref  string
+		wrap func(http.Handler) http.Handler
+		o    PullOptions
+		want error
+		says string
+	}{
+		{"malformed", "No Name", nil, PullOptions{}, ErrReference, "No Name"},
+		{"unknown tag", w.host + "/app:2", nil, PullOptions{}, fs.ErrNotExist, "MANIFEST_UNKNOWN"},
+		{"unknown image", w.host + "/none", nil, PullOptions{}, fs.ErrNotExist, "none"},
+		{"unknown digest", w.host + "/app@sha256:" + strings.Repeat("0", 64), nil, PullOptions{}, fs.ErrNotExist, "MANIFEST_UNKNOWN"},
+		{"nobody there", nobody + "/app:1", nil, PullOptions{}, ErrRegistry, "cannot be reached"},
+		{"not allowed", w.host + "/app:1", answer(http.StatusForbidden), PullOptions{}, fs.ErrPermission, "docker login"},
+		{"another platform", w.host + "/app:1", nil, PullOptions{Platform: "linux/s390x"}, ErrPlatform, "s390x"},
+		{"no platform", w.host + "/app:1", nil, PullOptions{Platform: "a/b/c/d"}, ErrPlatform, "a/b/c/d"},
+		{"blobs are damaged", w.host + "/app:1", body("/blobs/", flip), PullOptions{}, nil, "sha256"},
+		{"blobs break off", w.host + "/app:1", body("/blobs/", func(b []byte) []byte { return b[:len(b)/2] }), PullOptions{}, nil, ""},
+		{"manifest is no JSON", w.host + "/app:1", body("/manifests/", func([]byte) []byte { return []byte("{") }), PullOptions{}, nil, ""},
+		{"over the limit", w.host + "/app:1", nil, PullOptions{RegistryOptions: RegistryOptions{Options: Options{Limits: Limits{Entries: 3}}}}, ErrLimit, "3 files"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.wrap != nil {
+				w.wrap.Store(&c.wrap)
+				defer w.wrap.Store(nil)
+			}
+			other := openStore(t)
+			_, _, err := Pull(t.Context(), other, c.ref, c.o)
+			if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(fmt.Sprint(err), c.says) {
+				t.Errorf("error %v, want %v that says %q", err, c.want, c.says)
+			}
+			nothingKept(t, other)
+		})
+	}
+}
+
+// TestPullCanceled: a pull that is given up in the middle of a layer ends, and
+// leaves nothing.
+func TestPullCanceled(t *testing.T) {
+	w := watchRegistry(t, startRegistry(t))
+	s := openStore(t)
+	layer := pack(t, file("a", "1"))
+	images, err := Load(t.Context(), s, bytes.NewReader(dockerArchive(t, configFor(t, layer), nil, layer)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Push(t.Context(), s, images[0], w.host+"/app:1", RegistryOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gaveUp := errors.New("gave up")
+	wrap := func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.Contains(r.URL.Path, "/blobs/") {
+				h.ServeHTTP(w, r)
+				return
+			}
+			w.Header().Set("Content-Length", "1000000")
+			_, _ = w.Write([]byte("{"))
+			_ = http.NewResponseController(w).Flush()
+			cancel(gaveUp)
+			<-r.Context().Done() // until the client goes away
+		})
+	}
+	w.wrap.Store(&wrap)
+	other := openStore(t)
+	if _, _, err := Pull(ctx, other, w.host+"/app:1", PullOptions{}); !errors.Is(err, gaveUp) {
+		t.Errorf("error %v, want %v", err, gaveUp)
+	}
+	nothingKept(t, other)
+}
+
+// TestAuth: a registry that wants a login gets the one that was given, or the
+// docker configuration's.
+func TestAuth(t *testing.T) {
+	w := watchRegistry(t, startRegistry(t))
+	wrap := func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if user, password, _ := r.BasicAuth(); user != "ann" || password != "secret" {
+				w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	}
+	w.wrap.Store(&wrap)
+	s := openStore(t)
+	own := ownImage(t, s)
+	name := w.host + "/own:1"
+	config := t.TempDir()
+	t.Setenv("DOCKER_CONFIG", config)
+	if _, err := Push(t.Context(), s, own, name, RegistryOptions{}); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("without a login: %v", err)
+	}
+	if _, err := Push(t.Context(), s, own, name, RegistryOptions{Auth: &Auth{Username: "ann", Password: "wrong"}}); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("with a wrong login: %v", err)
+	}
+	if _, err := Push(t.Context(), s, own, name, RegistryOptions{Auth: &Auth{Username: "ann", Password: "secret"}}); err != nil {
+		t.Errorf("with the login: %v", err)
+	}
+	login := fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, w.host, base64.StdEncoding.EncodeToString([]byte("ann:secret")))
+	if err := os.WriteFile(filepath.Join(config, "config.json"), []byte(login), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pullFrom(t, openStore(t), name)
+}
+
+// TestInsecure: nothing is sent without TLS but to loopback and to hosts that
+// were named.
+func TestInsecure(t *testing.T) {
+	for _, c := range []struct {
+		url      string
+		insecure []string
+		want     bool
+	}{
+		{"http://10.0.0.1:5000/v2/", nil, false},
+		{"http://registry.local/v2/", nil, false},
+		{"http://localhost.example.com/v2/", nil, false},
+		{"http://10.0.0.1:5000/v2/", []string{"10.0.0.1"}, false},
+		{"http://10.0.0.1:5000/v2/", []string{"10.0.0.1:5000"}, true},
+		{"http://localhost:5000/v2/", nil, true},
+		{"http://127.0.0.2/v2/", nil, true},
+		{"http://[::1]:5000/v2/", nil, true},
+	} {
+		r, err := http.NewRequestWithContext(canceled(t), http.MethodGet, c.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The context has ended, so that what is let through fails of that.
+		resp, err := (&guard{c.insecure}).RoundTrip(r)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		if got := errors.Is(err, context.Canceled); got != c.want {
+			t.Errorf("%s with %q: let through %v (%v), want %v", c.url, c.insecure, got, err, c.want)
+		}
+	}
+}
+
+func canceled(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+// TestLoadCanceled: a load whose input never ends is given up.
+func TestLoadCanceled(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gaveUp := errors.New("gave up")
+	s := openStore(t)
+	one, two := twoLayers(t)
+	archive := dockerArchive(t, configFor(t, one, two), nil, one, two)
+	_, err := Load(ctx, s, bytes.NewReader(archive), Options{Report: func(e image.Event) {
+		if e.Step == "layer" {
+			cancel(gaveUp)
+		}
+	}})
+	if !errors.Is(err, gaveUp) {
+		t.Errorf("error %v, want %v", err, gaveUp)
+	}
+	nothingKept(t, s)
+}
