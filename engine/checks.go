@@ -12,6 +12,7 @@ import (
 
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/volume"
 )
 
 // Check is one line of `fre doctor`: a feature of the host, what was found,
@@ -24,7 +25,7 @@ func HostChecks() []Check { return sandbox.Probe() }
 // Checks probes the host and the state directory, which must exist.
 func Checks(stateDir string) []Check {
 	return append(HostChecks(),
-		checkFileSystem(stateDir), checkHardLinks(stateDir), checkMapping(sandbox.CanMap(stateDir)),
+		checkFileSystem(stateDir), checkHardLinks(stateDir), checkVolumes(volume.Probe(stateDir)), checkMapping(sandbox.CanMap(stateDir)),
 		checkReflink(stateDir), checkVerity(stateDir), checkDatabase(), checkSpace(stateDir))
 }
 
@@ -156,6 +157,26 @@ func checkReflink(dir string) Check {
 	})
 	if err != nil {
 		c.OK, c.Found = false, err.Error()
+	}
+	return c
+}
+
+// checkVolumes says how directories are counted and limited (package volume).
+func checkVolumes(quota, image error) Check {
+	c := Check{
+		ID: "quota", Name: "sizes and limits of directories", OK: true, Optional: true, Found: "project quotas",
+		Does:   "what a tenant or a container keeps is counted by one quotactl, and limited",
+		Effect: "what a tenant or a container keeps cannot be limited, and its size is that of the last walk",
+		Next: "mount the state directory's ext4 or xfs with project quotas (tune2fs -O quota,project, then prjquota), " +
+			"or load the module loop and install mkfs.ext4",
+	}
+	switch {
+	case quota == nil:
+	case image == nil:
+		c.Found = fmt.Sprintf("images on loop devices; no project quotas: %v", quota)
+		c.Does = "what a tenant or a container keeps, and has a limit, is an ext4 in a sparse file: counted by one statfs"
+	default:
+		c.OK, c.Found = false, fmt.Sprintf("project quotas: %v; images on loop devices: %v", quota, image)
 	}
 	return c
 }

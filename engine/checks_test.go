@@ -54,6 +54,25 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
+// TestCheckVolumes: the best way there is, and why it is not a better one.
+func TestCheckVolumes(t *testing.T) {
+	quota, image := errors.New("no quota here"), errors.New("no mkfs here")
+	for _, test := range []struct {
+		quota, image error
+		ok           bool
+		found        string
+	}{
+		{nil, nil, true, "project quotas"},
+		{nil, image, true, "project quotas"},
+		{quota, nil, true, "images on loop devices; no project quotas: no quota here"},
+		{quota, image, false, "project quotas: no quota here; images on loop devices: no mkfs here"},
+	} {
+		if c := checkVolumes(test.quota, test.image); c.OK != test.ok || c.Found != test.found {
+			t.Errorf("%v, %v: OK %v, found %q, want %v, %q", test.quota, test.image, c.OK, c.Found, test.ok, test.found)
+		}
+	}
+}
+
 // TestCheckIDs: the configuration can name each check.
 func TestCheckIDs(t *testing.T) {
 	seen := map[string]bool{}
