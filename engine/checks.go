@@ -29,6 +29,18 @@ func Checks(stateDir string) []Check {
 		checkReflink(stateDir), checkVerity(stateDir), checkDatabase(), checkSpace(stateDir))
 }
 
+// checkPrefix begins the names of what checks make in the state directory.
+const checkPrefix = "fre-check-"
+
+// removeChecks takes away what a crash in the middle of a check has left.
+func removeChecks(stateDir string) error {
+	left, err := filepath.Glob(filepath.Join(stateDir, checkPrefix+"*"))
+	for _, path := range left {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
+}
+
 // CheckOptions adjust [Engine.Checks].
 type CheckOptions struct {
 	Costs bool // measure what a check's subject takes, too: some tenths of a second
@@ -49,7 +61,7 @@ func (e *Engine) Checks(o CheckOptions) ([]Check, error) {
 // that it removes. The error says why nothing could be measured; a cost may lack
 // for a reason of its own.
 func Measure(checks []Check, stateDir string) (err error) {
-	dir, err := os.MkdirTemp(stateDir, "check-")
+	dir, err := os.MkdirTemp(stateDir, checkPrefix)
 	if err != nil {
 		return fmt.Errorf("measure what things cost: %w", err)
 	}
@@ -135,7 +147,7 @@ func checkFileSystem(dir string) Check {
 
 // scratchFile gives use an open file of one byte in dir, and takes it away.
 func scratchFile(dir string, use func(f *os.File) error) (err error) {
-	f, err := os.CreateTemp(dir, "check-")
+	f, err := os.CreateTemp(dir, checkPrefix)
 	if err != nil {
 		return err
 	}
@@ -216,7 +228,7 @@ func checkHardLinks(dir string) Check {
 		ID: "hard_links", Name: "hard links in the state directory", OK: true, Found: "work",
 		Does: "an image is made of them: its files are on disk and in memory once, whatever the number of images",
 	}
-	tmp, err := os.MkdirTemp(dir, "check-")
+	tmp, err := os.MkdirTemp(dir, checkPrefix)
 	if err == nil {
 		defer func() { _ = os.RemoveAll(tmp) }()
 		from := filepath.Join(tmp, "a")

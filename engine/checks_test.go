@@ -54,6 +54,22 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
+// TestRemoveChecks: only what checks have left goes.
+func TestRemoveChecks(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{checkPrefix + "1/work/work", checkPrefix + "2", "store"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := removeChecks(dir); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || left[0].Name() != "store" {
+		t.Errorf("left %v, error %v, want store alone", left, err)
+	}
+}
+
 // TestCheckVolumes: the best way there is, and why it is not a better one.
 func TestCheckVolumes(t *testing.T) {
 	quota, image := errors.New("no quota here"), errors.New("no mkfs here")

@@ -129,6 +129,9 @@ func Open(cfg Config) (*Engine, error) {
 	if cfg.LogFiles == 0 {
 		cfg.LogFiles = 3
 	}
+	if err := removeChecks(cfg.StateDir); err != nil {
+		return nil, fmt.Errorf("open engine: %w", err)
+	}
 	// Nobody but root may reach what tenants keep: its owners are ids that other
 	// users of the host may have.
 	for dir, mode := range map[string]os.FileMode{"logs": 0o711, "tenants": 0o700} {
