@@ -194,6 +194,39 @@ type BuildLine struct {
 	Error    *Error          `json:"error,omitempty"`
 }
 
+// TravelLine is one line of the answer where an image comes in or goes out: an
+// event, or, as the last line, the images and the digest of the manifest at a
+// registry, or the error.
+type TravelLine struct {
+	Event  *Event  `json:"event,omitempty"`
+	Images []Image `json:"images,omitempty"`
+	Digest string  `json:"digest,omitempty"` // of a pull and a push
+	Error  *Error  `json:"error,omitempty"`
+}
+
+// PullRequest says which image to get.
+type PullRequest struct {
+	Ref      string        `json:"ref"`                // "name:version" of docker.io, "host:port/path:version", or with "@sha256:…"
+	Platform string        `json:"platform,omitempty"` // "linux/amd64"; the engine's if empty
+	Auth     *RegistryAuth `json:"auth,omitempty"`
+}
+
+// PushRequest says which image to send and where.
+type PushRequest struct {
+	Image string        `json:"image"`        // name, name:version, digest or a prefix of it
+	To    string        `json:"to,omitempty"` // the name there; the image's own if empty
+	Auth  *RegistryAuth `json:"auth,omitempty"`
+}
+
+// RegistryAuth is a login at a registry. Without one the engine uses docker's
+// configuration of the user it runs as.
+type RegistryAuth struct {
+	Username      string `json:"username,omitempty"`
+	Password      string `json:"password,omitempty"`
+	IdentityToken string `json:"identity_token,omitempty"`
+	RegistryToken string `json:"registry_token,omitempty"`
+}
+
 // Sandbox is one sandbox that lives, or of the last ones that ended.
 type Sandbox struct {
 	ID       string     `json:"id"`

@@ -25,7 +25,7 @@ type Code string
 // The codes. The status beside each is what the server sends.
 const (
 	CodeBadRequest       Code = "bad_request"        // 400: malformed JSON, tar, parameter
-	CodeForbidden        Code = "forbidden"          // 403: neither root nor in the engine's group
+	CodeForbidden        Code = "forbidden"          // 403: neither root nor in the engine's group; a registry wants a login
 	CodeNotFound         Code = "not_found"          // 404: no such function, image, sandbox, route
 	CodeMethod           Code = "method_not_allowed" // 405
 	CodeNameTaken        Code = "name_taken"         // 409: another template's function has the name
@@ -44,6 +44,7 @@ const (
 	CodeInternal         Code = "internal"           // 500: everything without a code of its own
 	CodeUnsupported      Code = "unsupported"        // 501: the engine's host lacks what it takes
 	CodeCrash            Code = "function_crash"     // 502: the instance died or broke the protocol
+	CodeRegistry         Code = "registry"           // 502: a registry refused or cannot be reached
 	CodeOverloaded       Code = "overloaded"         // 503
 	CodeClosed           Code = "stopping"           // 503: the engine is shutting down
 	CodeTimeout          Code = "timeout"            // 504: the function did not answer in time

@@ -14,6 +14,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
@@ -83,6 +84,14 @@ func statusOf(err error) (status int, code api.Code, next string) {
 
 	case errors.Is(err, engine.ErrChangesLost):
 		return http.StatusGone, api.CodeGone, "read the list again, with since=0 for its generation, and go on from there"
+	case errors.Is(err, oci.ErrLimit):
+		return http.StatusRequestEntityTooLarge, api.CodeTooLarge, "take a smaller image"
+	case errors.Is(err, oci.ErrArchive), errors.Is(err, oci.ErrLayer), errors.Is(err, oci.ErrPlatform), errors.Is(err, oci.ErrReference), errors.Is(err, oci.ErrChange):
+		return http.StatusBadRequest, api.CodeBadRequest, ""
+	case errors.Is(err, oci.ErrRegistry) && errors.Is(err, fs.ErrPermission):
+		return http.StatusForbidden, api.CodeForbidden, "log in with --username and --password-stdin, or by docker login as the user the engine runs as"
+	case errors.Is(err, oci.ErrRegistry) && !errors.Is(err, fs.ErrNotExist):
+		return http.StatusBadGateway, api.CodeRegistry, ""
 
 	case errors.As(err, &body):
 		return http.StatusBadRequest, api.CodeBadRequest, ""

@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
@@ -30,6 +31,12 @@ import (
 type Engine interface {
 	Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error)
 	Base(ctx context.Context, name string, report func(image.Event)) (*store.Image, error)
+
+	Load(ctx context.Context, r io.Reader, report func(image.Event)) ([]*store.Image, error)
+	Save(ctx context.Context, w io.Writer, refs []string) error
+	Import(ctx context.Context, r io.Reader, o oci.ImportOptions, report func(image.Event)) (*store.Image, error)
+	Pull(ctx context.Context, ref, platform string, auth *oci.Auth, report func(image.Event)) (*store.Image, oci.Remote, error)
+	Push(ctx context.Context, ref, to string, auth *oci.Auth, report func(image.Event)) (oci.Remote, error)
 
 	ImageList() (images []*store.Image, generation uint64)
 	Image(ref string) (*store.Image, error)
@@ -101,6 +108,11 @@ func (s *server) routes() []route {
 		{"POST", "/v1/build", s.build},
 		{"POST", "/v1/bases/{name}", s.base},
 		{"GET", "/v1/images", s.images},
+		{"POST", "/v1/images/load", s.load},
+		{"GET", "/v1/images/save", s.save},
+		{"POST", "/v1/images/import", s.importImage},
+		{"POST", "/v1/images/pull", s.pull},
+		{"POST", "/v1/images/push", s.push},
 		{"GET", "/v1/images/{ref}", s.image},
 		{"DELETE", "/v1/images/{ref}", s.removeImage},
 		{"POST", "/v1/images/{ref}/tag", s.tagImage},

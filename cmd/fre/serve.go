@@ -29,6 +29,7 @@ import (
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/sandbox/egress"
@@ -49,6 +50,8 @@ type serveConfig struct {
 	Require                      []string        // ids of checks that must be OK
 	Shells                       engine.ShellConfig
 	AllowHostNetwork             bool
+	InsecureRegistries           []string // hosts, with their port
+	ImageLimits                  oci.Limits
 	Egress                       egress.Config
 }
 
@@ -171,6 +174,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
 		ForkPercent: cmp.Or(cfg.Forks, -1), AllowHostNetwork: cfg.AllowHostNetwork,
+		InsecureRegistries: cfg.InsecureRegistries, ImageLimits: cfg.ImageLimits,
 	})
 	if err != nil {
 		return err
@@ -250,7 +254,11 @@ func readConfig(path string, cfg *serveConfig) error {
 			Max    *int   `yaml:"max"`
 			Memory string `yaml:"memory"`
 		} `yaml:"shells"`
-		Network networkConfig `yaml:"network"`
+		Network  networkConfig `yaml:"network"`
+		Registry struct {
+			Insecure []string `yaml:"insecure"`
+		} `yaml:"registry"`
+		Images imagesConfig `yaml:"images"`
 	}
 	if err := yaml.UnmarshalWithOptions(src, &file, yaml.Strict()); err != nil {
 		return fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
@@ -266,10 +274,42 @@ func readConfig(path string, cfg *serveConfig) error {
 	if err := readShells(&cfg.Shells, file.Shells.Ready, file.Shells.Max, file.Shells.Memory); err != nil {
 		return fmt.Errorf("%s: shells.%w", path, err)
 	}
+	for i, host := range file.Registry.Insecure {
+		if host == "" || strings.ContainsAny(host, "/ ") {
+			return fmt.Errorf("%s: registry.insecure[%d]: %q is not a host, with a port or without", path, i, host)
+		}
+	}
+	cfg.InsecureRegistries = file.Registry.Insecure
+	if err := file.Images.read(&cfg.ImageLimits); err != nil {
+		return fmt.Errorf("%s: images.%w", path, err)
+	}
 	cfg.AllowHostNetwork = file.Network.AllowHost
 	if err := file.Network.read(&cfg.Egress); err != nil {
 		return fmt.Errorf("%s: network.%w", path, err)
 	}
+	return nil
+}
+
+// imagesConfig bounds images that come from elsewhere.
+type imagesConfig struct {
+	MaxSize  string `yaml:"max_size"`
+	MaxFiles int64  `yaml:"max_files"`
+	MaxRatio int64  `yaml:"max_ratio"`
+}
+
+// read takes over the limits; what is not given keeps its default.
+func (c *imagesConfig) read(l *oci.Limits) error {
+	if c.MaxSize != "" {
+		n, err := image.ParseBytes(c.MaxSize)
+		if err != nil {
+			return fmt.Errorf("max_size: %w", err)
+		}
+		l.Bytes = n
+	}
+	if c.MaxFiles < 0 || c.MaxRatio < 0 {
+		return errors.New("max_files and max_ratio are not negative")
+	}
+	l.Entries, l.Ratio = c.MaxFiles, c.MaxRatio
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox/egress"
 )
 
@@ -37,6 +38,8 @@ func TestReadConfig(t *testing.T) {
 		{name: "negative shells", src: "shells: {max: -1}\n", wrong: "shells.max"},
 		{name: "fewer shells than ready", src: "shells: {ready: 3, max: 2}\n", wrong: "shells.ready"},
 		{name: "no keyring", src: "packages: {debian: [{uri: http://a, suite: b, components: [c]}]}\n", wrong: "keyring"},
+		{name: "insecure registry is a URL", src: "registry: {insecure: ['http://host']}\n", wrong: "registry.insecure[0]"},
+		{name: "bad image size", src: "images: {max_size: much}\n", wrong: "images.max_size"},
 		{name: "bad private range", src: "network: {allow_private: [10.1.2.3/16]}\n", wrong: "network.allow_private[0]"},
 		{name: "bad subnet", src: "network: {egress: {subnet: 10.0.0.0/30}}\n", wrong: "network.egress.subnet"},
 		{name: "bad resolver", src: "network: {egress: {resolvers: [localhost]}}\n", wrong: "network.egress.resolvers[0]"},
@@ -62,6 +65,12 @@ func TestReadConfig(t *testing.T) {
 				t.Error(diff)
 			}
 			if diff := cmp.Diff([]string{"landlock", "swap"}, cfg.Require); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff([]string{"registry.example.org:5000"}, cfg.InsecureRegistries); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(oci.Limits{Bytes: 32 << 30, Entries: 2_000_000, Ratio: 200}, cfg.ImageLimits); diff != "" {
 				t.Error(diff)
 			}
 			want := egress.Config{

@@ -336,7 +336,7 @@ type guard struct{ insecure []string }
 // RoundTrip is of http.RoundTripper.
 func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && !loopback(r.URL) && !slices.Contains(g.insecure, r.URL.Host) {
-		return nil, fmt.Errorf("%s speaks no TLS: start the engine with --insecure-registry %s to speak to it without", r.URL.Host, r.URL.Host)
+		return nil, fmt.Errorf("%s speaks no TLS: name it under registry.insecure in the engine's configuration to speak to it without", r.URL.Host)
 	}
 	return remote.DefaultTransport.RoundTrip(r)
 }

@@ -1,0 +1,112 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/fre-engine/fre/api"
+)
+
+// Load sends an archive of images, of docker save or an OCI layout, packed or
+// not. report is called with each line of progress from the caller's
+// goroutine.
+func (c *Client) Load(ctx context.Context, r io.Reader, report func(api.Event)) ([]api.Image, error) {
+	line, err := c.travel(ctx, "/v1/images/load", nil, "application/x-tar", r, report)
+	return line.Images, err
+}
+
+// ImportOptions adjust Import.
+type ImportOptions struct {
+	Name    string   // "name:version"; "" for none
+	Changes []string // Dockerfile instructions
+	Message string
+}
+
+// Import sends a plain archive of a file system, which becomes an image.
+func (c *Client) Import(ctx context.Context, r io.Reader, o ImportOptions, report func(api.Event)) (api.Image, error) {
+	q := url.Values{"change": o.Changes}
+	for key, v := range map[string]string{"name": o.Name, "message": o.Message} {
+		if v != "" {
+			q.Set(key, v)
+		}
+	}
+	line, err := c.travel(ctx, "/v1/images/import", q, "application/x-tar", r, report)
+	return first(line, err)
+}
+
+// Save writes the images as an archive to w.
+func (c *Client) Save(ctx context.Context, w io.Writer, refs []string) error {
+	resp, err := c.send(ctx, http.MethodGet, "/v1/images/save", url.Values{"ref": refs}, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(w, resp.Body); err != nil {
+		return fmt.Errorf("save: the archive broke off: %w", orCause(ctx, err))
+	}
+	return nil
+}
+
+// Pull has the engine get an image from its registry.
+func (c *Client) Pull(ctx context.Context, r api.PullRequest, report func(api.Event)) (api.Image, error) {
+	line, err := c.travelJSON(ctx, "/v1/images/pull", r, report)
+	return first(line, err)
+}
+
+// Push has the engine send an image to a registry and returns the digest of the
+// manifest there.
+func (c *Client) Push(ctx context.Context, r api.PushRequest, report func(api.Event)) (digest string, err error) {
+	line, err := c.travelJSON(ctx, "/v1/images/push", r, report)
+	return line.Digest, err
+}
+
+func first(line api.TravelLine, err error) (api.Image, error) {
+	if err == nil && len(line.Images) == 0 {
+		err = errors.New("engine did not say what came of it")
+	}
+	if err != nil {
+		return api.Image{}, err
+	}
+	return line.Images[0], nil
+}
+
+func (c *Client) travelJSON(ctx context.Context, path string, body any, report func(api.Event)) (api.TravelLine, error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return api.TravelLine{}, err
+	}
+	return c.travel(ctx, path, nil, "application/json", bytes.NewReader(b), report)
+}
+
+// travel sends a request whose answer is lines of progress, and returns the
+// last one.
+func (c *Client) travel(ctx context.Context, path string, q url.Values, contentType string, body io.Reader, report func(api.Event)) (api.TravelLine, error) {
+	resp, err := c.send(ctx, http.MethodPost, path, q, http.Header{"Content-Type": {contentType}}, body)
+	if err != nil {
+		return api.TravelLine{}, err
+	}
+	defer resp.Body.Close()
+	for d := json.NewDecoder(resp.Body); ; {
+		var line api.TravelLine
+		if err := d.Decode(&line); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return api.TravelLine{}, fmt.Errorf("engine broke off: %w", orCause(ctx, err))
+		}
+		switch {
+		case line.Error != nil:
+			return api.TravelLine{}, line.Error
+		case line.Event != nil:
+			report(*line.Event)
+		default:
+			return line, nil
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+)
+
+func (c *cli) pullCommand() *cobra.Command {
+	var p progressFlags
+	var a authFlags
+	var req api.PullRequest
+	cmd := &cobra.Command{
+		Use: "pull REFERENCE", Short: "Get an image from a registry",
+		Long: `Get an image from a registry: NAME[:VERSION] of docker.io, or
+HOST[:PORT]/PATH[:VERSION], or with @sha256:… for the very one. Layers that are
+here already are not fetched. Without --username the engine uses the logins of
+docker's configuration of the user it runs as.`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
+			req.Ref = refs[0]
+			var err error
+			if req.Auth, err = a.read(cmd); err != nil {
+				return err
+			}
+			report, err := p.start(cmd)
+			if err != nil {
+				return err
+			}
+			cl := c.client()
+			defer cl.Close()
+			img, err := cl.Pull(cmd.Context(), req, report.event)
+			report.end()
+			if err != nil {
+				return err
+			}
+			report.images("pulled", img)
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&req.Platform, "platform", "", "refuse another `OS/ARCH`; default: the engine's")
+	a.flags(cmd)
+	p.flags(cmd, "the image's digest")
+	return cmd
+}
+
+func (c *cli) pushCommand() *cobra.Command {
+	var p progressFlags
+	var a authFlags
+	var req api.PushRequest
+	cmd := &cobra.Command{
+		Use: "push IMAGE [REFERENCE]", Short: "Send an image to a registry",
+		Long: `Send an image to the registry that its name says, or that REFERENCE does.
+What came from elsewhere is sent as it came; what FRE built as an ordinary image
+that other engines run.`,
+		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: c.completeImages,
+		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
+			req.Image = refs[0]
+			if len(refs) > 1 {
+				req.To = refs[1]
+			}
+			var err error
+			if req.Auth, err = a.read(cmd); err != nil {
+				return err
+			}
+			report, err := p.start(cmd)
+			if err != nil {
+				return err
+			}
+			cl := c.client()
+			defer cl.Close()
+			digest, err := cl.Push(cmd.Context(), req, report.event)
+			report.end()
+			if err != nil {
+				return err
+			}
+			switch {
+			case report.json:
+				report.line(api.TravelLine{Digest: digest})
+			case report.quiet:
+				fmt.Fprintln(cmd.OutOrStdout(), digest)
+			default:
+				to := req.To
+				if to == "" {
+					to = req.Image
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "pushed %s as %s\n", to, digest)
+			}
+			return nil
+		}),
+	}
+	a.flags(cmd)
+	p.flags(cmd, "the digest of the manifest there")
+	return cmd
+}
+
+func (c *cli) imageLoad() *cobra.Command {
+	var p progressFlags
+	var input string
+	cmd := &cobra.Command{
+		Use: "load", Short: "Take in the images of an archive",
+		Long: `Take in the images of an archive that docker save, podman save or fre image
+save made, or of an OCI layout in a tar, packed with gzip or zstd or not at all.`,
+		Args: args(cobra.NoArgs),
+		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+			in, err := openInput(cmd, input)
+			if err != nil {
+				return err
+			}
+			defer in.Close()
+			report, err := p.start(cmd)
+			if err != nil {
+				return err
+			}
+			cl := c.client()
+			defer cl.Close()
+			images, err := cl.Load(cmd.Context(), in, report.event)
+			report.end()
+			if err != nil {
+				return err
+			}
+			report.images("loaded", images...)
+			return nil
+		}),
+	}
+	cmd.Flags().StringVarP(&input, "input", "i", "-", "`file` of the archive; - is the standard input")
+	p.flags(cmd, "the images' digests")
+	return cmd
+}
+
+func (c *cli) imageSave() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use: "save IMAGE...", Short: "Write images as an archive",
+		Long: `Write images as an archive that docker load, podman load and fre image load
+read: an OCI layout with docker's manifest.json beside it.`,
+		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
+			cl := c.client()
+			defer cl.Close()
+			if output != "-" {
+				return saveFile(output, func(w io.Writer) error { return cl.Save(cmd.Context(), w, refs) })
+			}
+			if f, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+				return usageError{errors.New("an archive is nothing for a terminal: name a file with -o, or redirect")}
+			}
+			return cl.Save(cmd.Context(), cmd.OutOrStdout(), refs)
+		}),
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "-", "`file` to write; - is the standard output")
+	return cmd
+}
+
+func (c *cli) imageImport() *cobra.Command {
+	var p progressFlags
+	var o client.ImportOptions
+	cmd := &cobra.Command{
+		Use: "import FILE [NAME[:VERSION]]", Short: "Make an image of a plain archive of a file system",
+		Args: args(cobra.RangeArgs(1, 2)),
+		RunE: interruptible(func(cmd *cobra.Command, given []string) error {
+			if len(given) > 1 {
+				o.Name = given[1]
+			}
+			in, err := openInput(cmd, given[0])
+			if err != nil {
+				return err
+			}
+			defer in.Close()
+			report, err := p.start(cmd)
+			if err != nil {
+				return err
+			}
+			cl := c.client()
+			defer cl.Close()
+			img, err := cl.Import(cmd.Context(), in, o, report.event)
+			report.end()
+			if err != nil {
+				return err
+			}
+			report.images("imported", img)
+			return nil
+		}),
+	}
+	cmd.Flags().StringArrayVarP(&o.Changes, "change", "c", nil, "a Dockerfile `instruction` for the configuration: CMD, ENTRYPOINT, ENV, EXPOSE, LABEL, STOPSIGNAL, USER, VOLUME, WORKDIR")
+	cmd.Flags().StringVarP(&o.Message, "message", "m", "", "for the image's history")
+	p.flags(cmd, "the image's digest")
+	return cmd
+}
+
+// authFlags are a registry's login.
+type authFlags struct {
+	user  string
+	stdin bool
+}
+
+func (a *authFlags) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&a.user, "username", "", "`name` to log in with; needs --password-stdin")
+	cmd.Flags().BoolVar(&a.stdin, "password-stdin", false, "read the password from the standard input")
+}
+
+func (a *authFlags) read(cmd *cobra.Command) (*api.RegistryAuth, error) {
+	if (a.user == "") == a.stdin {
+		return nil, usageError{errors.New("--username and --password-stdin go together")}
+	}
+	if a.user == "" {
+		return nil, nil
+	}
+	b, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), 64<<10))
+	if err != nil {
+		return nil, fmt.Errorf("read password: %w", err)
+	}
+	return &api.RegistryAuth{Username: a.user, Password: strings.TrimRight(string(b), "\r\n")}, nil
+}
+
+func openInput(cmd *cobra.Command, name string) (io.ReadCloser, error) {
+	if name != "-" {
+		return os.Open(name)
+	}
+	if f, ok := cmd.InOrStdin().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return nil, usageError{errors.New("the standard input is a terminal: name a file, or redirect")}
+	}
+	return io.NopCloser(cmd.InOrStdin()), nil
+}
+
+// saveFile writes a file whole or not at all.
+func saveFile(name string, write func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".fre-save-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	err = write(f)
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+// images prints what came in.
+func (p *progress) images(verb string, images ...api.Image) {
+	if p.json {
+		p.line(api.TravelLine{Images: images})
+		return
+	}
+	for _, img := range images {
+		switch names := strings.Join(img.Names, ", "); {
+		case p.quiet:
+			fmt.Fprintln(p.out, img.Digest)
+		case names == "":
+			fmt.Fprintf(p.out, "%s %s, %d files, %s\n", verb, listing{}.shortID(img.Digest), img.Files, size(img.Size))
+		default:
+			fmt.Fprintf(p.out, "%s %s %s, %d files, %s\n", verb, names, listing{}.shortID(img.Digest), img.Files, size(img.Size))
+		}
+	}
+}

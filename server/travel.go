@@ -1,0 +1,118 @@
+package server
+
+import (
+	"net/http"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/image/oci"
+)
+
+// load answers POST /v1/images/load: an archive of images in.
+func (s *server) load(w http.ResponseWriter, r *http.Request) error {
+	if err := takeArchive(w, r); err != nil {
+		return err
+	}
+	out := &lines{w: w}
+	images, err := s.engine.Load(r.Context(), r.Body, out.report)
+	if err != nil {
+		return s.end(out, r, err)
+	}
+	var line api.TravelLine
+	for _, img := range images {
+		line.Images = append(line.Images, imageOf(img))
+	}
+	out.send(line)
+	return nil
+}
+
+// importImage answers POST /v1/images/import: a plain file system in.
+func (s *server) importImage(w http.ResponseWriter, r *http.Request) error {
+	if err := takeArchive(w, r); err != nil {
+		return err
+	}
+	q := r.URL.Query()
+	out := &lines{w: w}
+	img, err := s.engine.Import(r.Context(), r.Body, oci.ImportOptions{Name: q.Get("name"), Message: q.Get("message"), Changes: q["change"]}, out.report)
+	if err != nil {
+		return s.end(out, r, err)
+	}
+	out.send(api.TravelLine{Images: []api.Image{imageOf(img)}})
+	return nil
+}
+
+// save answers GET /v1/images/save. What fails after the first bytes breaks the
+// answer off.
+func (s *server) save(w http.ResponseWriter, r *http.Request) error {
+	refs := r.URL.Query()["ref"]
+	if len(refs) == 0 {
+		return badRequest("ref is missing: name the images to save")
+	}
+	out := &archiveOut{w: w}
+	err := s.engine.Save(r.Context(), out, refs)
+	if err != nil && out.started {
+		s.log.WarnContext(r.Context(), "saving images broke off", "images", refs, "error", err)
+		panic(http.ErrAbortHandler)
+	}
+	return err
+}
+
+// archiveOut sends the header with the first bytes.
+type archiveOut struct {
+	w       http.ResponseWriter
+	started bool
+}
+
+func (a *archiveOut) Write(p []byte) (int, error) {
+	if !a.started {
+		a.started = true
+		a.w.Header().Set("Content-Type", tarType)
+	}
+	return a.w.Write(p)
+}
+
+// pull answers POST /v1/images/pull.
+func (s *server) pull(w http.ResponseWriter, r *http.Request) error {
+	var req api.PullRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	out := &lines{w: w}
+	img, remote, err := s.engine.Pull(r.Context(), req.Ref, req.Platform, authOf(req.Auth), out.report)
+	if err != nil {
+		return s.end(out, r, err)
+	}
+	out.send(api.TravelLine{Images: []api.Image{imageOf(img)}, Digest: string(remote.Digest)})
+	return nil
+}
+
+// push answers POST /v1/images/push.
+func (s *server) push(w http.ResponseWriter, r *http.Request) error {
+	var req api.PushRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	out := &lines{w: w}
+	remote, err := s.engine.Push(r.Context(), req.Image, req.To, authOf(req.Auth), out.report)
+	if err != nil {
+		return s.end(out, r, err)
+	}
+	out.send(api.TravelLine{Digest: string(remote.Digest)})
+	return nil
+}
+
+func authOf(a *api.RegistryAuth) *oci.Auth {
+	if a == nil {
+		return nil
+	}
+	return &oci.Auth{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken}
+}
+
+// takeArchive refuses what a browser could be made to send, and lets progress go
+// out while the archive comes in.
+func takeArchive(w http.ResponseWriter, r *http.Request) error {
+	switch mediaType(r) {
+	case tarType, "application/gzip", "application/zstd", "application/octet-stream":
+		return http.NewResponseController(w).EnableFullDuplex()
+	}
+	return badRequest("Content-Type is %q: send an archive as %s", r.Header.Get("Content-Type"), tarType)
+}
