@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,9 +35,9 @@ const checkPrefix = "fre-check-"
 
 // removeChecks takes away what a crash in the middle of a check has left.
 func removeChecks(stateDir string) error {
-	left, err := filepath.Glob(filepath.Join(stateDir, checkPrefix+"*"))
-	for _, path := range left {
-		err = errors.Join(err, os.RemoveAll(path))
+	left, err := fs.Glob(os.DirFS(stateDir), checkPrefix+"*")
+	for _, name := range left {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(stateDir, name)))
 	}
 	return err
 }
