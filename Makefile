@@ -22,7 +22,7 @@ PKG      ?= ./...
 FUZZTIME ?= 5s
 
 # Long-running suites with a target of their own; `unit` and `race` leave them out.
-SUITES := ./test/system/... ./test/security/... ./test/robustness/...
+SUITES := ./test/system/... ./test/docker/... ./test/security/... ./test/robustness/...
 
 SHELL_SRC := $(wildcard sandbox/shell/*.c)
 SHELL_BIN := sandbox/shell/bin/fre-shell
@@ -35,7 +35,7 @@ SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 BUILDS := ^(TestBuildPython|TestBuildNode|TestBasesRun)$$
 
 # Packages under PKG without the suites; suites that exist.
-unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|security|robustness)(/|$$)')
+unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness)(/|$$)')
 suite_packages = $$(for s in $(SUITES); do d=$${s%/...}; if [ -d "$$d" ]; then echo "$$s"; fi; done)
 
 .PHONY: help
@@ -115,7 +115,7 @@ race: deps-test shell $(REGISTRY) ## the same under the race detector; as root n
 	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; go test -race -timeout 15m -skip '$(BUILDS)' $(unit_packages)
 
 .PHONY: test-root
-test-root: deps-test deps-run build $(REGISTRY) ## system, security and robustness suites: the whole path, as root
+test-root: deps-test deps-run build $(REGISTRY) ## system, docker, security and robustness suites: the whole path, as root
 	suites="$(suite_packages)"; if [ -z "$$suites" ]; then echo "no suite below test/ yet"; exit 0; fi; \
 	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -timeout 20m $$suites; \
 	FRE_TEST_ROOT=1 go test -count=1 -timeout 20m -run '$(BUILDS)' ./runtimes

@@ -238,6 +238,9 @@ func (e *Engine) Stopping() bool {
 	}
 }
 
+// Closed is closed when Close was called.
+func (e *Engine) Closed() <-chan struct{} { return e.closed }
+
 // begin counts a unit of work that Close waits for.
 func (e *Engine) begin() error {
 	e.mu.Lock()
@@ -343,6 +346,22 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 	}
 	return Removed{Image: img, Untagged: img.Names, Deleted: true}, e.cfg.Store.RemoveImage(ctx, img.Digest)
 }
+
+// PartSize reads a part's tree and returns the bytes of its files.
+func (e *Engine) PartSize(p store.Part) (int64, error) {
+	tree, err := e.cfg.Store.Tree(p.Tree)
+	if err != nil {
+		return 0, err
+	}
+	var size int64
+	for _, entry := range tree.Entries {
+		size += entry.Size
+	}
+	return size, nil
+}
+
+// StateDir is where the engine keeps what lasts.
+func (e *Engine) StateDir() string { return e.cfg.StateDir }
 
 // Function is what lists and inspections show of a deployed function.
 type Function struct {

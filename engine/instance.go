@@ -210,7 +210,7 @@ func (in *instance) newBox(id string) *box {
 // newBox describes a sandbox of the function's to lists; ask as in box.
 func (f *function) newBox(id string, state func() State, ask func() error) *box {
 	return &box{
-		id: id, function: f.name, image: f.ref(), digest: f.image.Digest,
+		id: id, function: f.name, image: f.ref(), digest: f.image.Digest, limits: limitsOf(f.config.Resources),
 		tenant: f.config.Tenant, command: f.config.Args, state: state, ask: ask,
 	}
 }

@@ -32,9 +32,11 @@ type LogLine struct {
 
 // LogOptions select what Logs emits.
 type LogOptions struct {
-	Tail   int       // that many last lines; -1 for all
-	Since  time.Time // zero for all
-	Follow bool      // go on with new lines until ctx ends
+	Tail    int       // that many last lines; -1 for all
+	Since   time.Time // zero for all
+	Until   time.Time // zero for all; following ends with the first line after it
+	Sandbox string    // only lines of that one; "" for all
+	Follow  bool      // go on with new lines until ctx ends
 }
 
 const (
@@ -403,7 +405,7 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 	for _, f := range files {
 		err := l.readFile(f.File, f.size, func(line LogLine) error {
 			switch {
-			case line.Time.Before(o.Since):
+			case line.Time.Before(o.Since), o.Sandbox != "" && line.Sandbox != o.Sandbox, !o.Until.IsZero() && line.Time.After(o.Until):
 			case o.Tail < 0:
 				return emit(line)
 			case o.Tail > 0:
@@ -431,8 +433,11 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 	for {
 		select {
 		case line, ok := <-news:
-			if !ok {
+			if !ok || !o.Until.IsZero() && line.Time.After(o.Until) {
 				return nil
+			}
+			if o.Sandbox != "" && line.Sandbox != o.Sandbox {
+				continue
 			}
 			if err := emit(line); err != nil {
 				return err

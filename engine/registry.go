@@ -22,9 +22,11 @@ import (
 // Sandbox is what lists show of one, running or ended.
 type Sandbox struct {
 	ID       string
-	Function string // "" for runs and build steps
-	Image    string // "name:version"
+	Function string       // "" for runs and build steps
+	Image    string       // "name:version"
+	Digest   store.Digest // of the image; "" for build steps
 	Tenant   string
+	Limits   sandbox.Limits // zero for build steps
 	Command  string
 	State    State
 	PID      int // on the host; 0 once exited
@@ -40,6 +42,7 @@ type Sandbox struct {
 type box struct {
 	id, function, image, tenant string
 	digest                      store.Digest
+	limits                      sandbox.Limits
 	command                     []string
 	created                     time.Time
 	state                       func() State
@@ -105,7 +108,7 @@ func (r *registry) addLocked(b *box, defences []string) {
 	r.serial++
 	b.shown = &row{serial: r.serial}
 	b.shown.shown.Store(&Sandbox{
-		ID: b.id, Function: b.function, Image: b.image, Tenant: b.tenant, Command: strings.Join(b.command, " "),
+		ID: b.id, Function: b.function, Image: b.image, Digest: b.digest, Tenant: b.tenant, Limits: b.limits, Command: strings.Join(b.command, " "),
 		State: StateStarting, Created: b.created, Defences: defences, box: b,
 	})
 	r.rows = append(r.rows, b.shown)

@@ -93,7 +93,7 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 	if err := e.setNetwork(&spec, cfg.Network); err != nil {
 		return fail(fmt.Errorf("run: %w", err))
 	}
-	b := &box{id: spec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, tenant: r.Tenant, command: args, state: func() State { return StateBusy }}
+	b := &box{id: spec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, limits: spec.Limits, tenant: r.Tenant, command: args, state: func() State { return StateBusy }}
 	return b, spec, nil
 }
 

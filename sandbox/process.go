@@ -226,6 +226,21 @@ func (s *Sandbox) tmpSizeLocked() (Size, error) {
 	}, nil
 }
 
+// Processes lists the sandbox's processes by their ids in the engine's pid
+// namespace. os.ErrProcessDone if it has ended.
+func (s *Sandbox) Processes() ([]int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pidfd < 0 {
+		return nil, os.ErrProcessDone
+	}
+	ids, err := s.group.Processes()
+	if err != nil {
+		return nil, fmt.Errorf("processes of sandbox %s: %w", s.id, err)
+	}
+	return ids, nil
+}
+
 // started takes ownership of pidfd.
 func (s *Sandbox) started(pidfd int) {
 	s.mu.Lock()

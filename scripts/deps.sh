@@ -175,6 +175,13 @@ for group in "$@"; do
 		"$0" build
 		need shellcheck shellcheck
 		need mkfs.ext4 e2fsprogs
+		# The client alone where the release has it as a package (Debian 13), else with
+		# the daemon, which is not started.
+		if apt-cache show docker-cli >/dev/null 2>&1; then
+			need docker docker-cli
+		else
+			need docker docker.io
+		fi
 		;;
 	v2)
 		need qemu-system-x86_64 qemu-system-x86

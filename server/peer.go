@@ -69,7 +69,10 @@ func refuse(conn *net.UnixConn, reason error) {
 	defer conn.Close()
 	failure := &api.Error{Code: api.CodeInternal, Status: http.StatusInternalServerError, Message: reason.Error()}
 	_ = errors.As(reason, &failure)
-	body, err := json.Marshal(api.ErrorBody{Error: failure})
+	body, err := json.Marshal(struct {
+		api.ErrorBody
+		Message string `json:"message"` // what Docker's clients print
+	}{api.ErrorBody{Error: failure}, failure.Message + ": " + failure.Next})
 	if err != nil {
 		return
 	}

@@ -34,6 +34,7 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/sandbox/egress"
 	"github.com/fre-engine/fre/server"
+	"github.com/fre-engine/fre/server/docker"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -41,6 +42,7 @@ import (
 // names for what only an operator changes.
 type serveConfig struct {
 	State, Socket, Listen, Group string
+	DockerSocket                 string
 	ConfigFile, LogLevel         string
 	Drain                        time.Duration
 	Pool, Parked, Forks          int
@@ -85,6 +87,7 @@ public internet (see docs/configuration.md).`,
 	f := cmd.Flags()
 	f.StringVar(&cfg.State, "state", defaultState, "state `directory`: local registry, tenants' files, logs")
 	f.StringVar(&cfg.Socket, "socket", defaultSocket(), "control socket `path`")
+	f.StringVar(&cfg.DockerSocket, "docker-socket", "", "`path` of the socket for Docker's clients, none for none (default docker.sock beside the control socket)")
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:8080", "HTTP gateway `address`")
 	f.StringVar(&cfg.Group, "group", "fre", "group that may use the control socket, if it exists")
 	f.StringVar(&cfg.ConfigFile, "config", "", "configuration `file`")
@@ -118,6 +121,16 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	if cfg.Socket, err = filepath.Abs(cfg.Socket); err != nil {
 		return err
+	}
+	switch cfg.DockerSocket {
+	case "none":
+		cfg.DockerSocket = ""
+	case "":
+		cfg.DockerSocket = filepath.Join(filepath.Dir(cfg.Socket), "docker.sock")
+	default:
+		if cfg.DockerSocket, err = filepath.Abs(cfg.DockerSocket); err != nil {
+			return err
+		}
 	}
 	// From here on the process is another: same arguments, same pid, in a mount
 	// namespace of its own.
@@ -195,14 +208,25 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		_ = control.Close()
 		return &hintError{err, "give another address with --listen"}
 	}
+	listeners := []net.Listener{control, public}
 	servers := []*http.Server{
 		newHTTPServer(server.New(server.Config{Engine: eng, Log: log, Version: version(), Scratch: st.MkdirScratch}), log),
 		newHTTPServer(gateway.New(gateway.Config{Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics}), log),
 	}
-	log.InfoContext(ctx, "engine ready", "socket", cfg.Socket, "gateway", "http://"+public.Addr().String(), "state", cfg.State)
+	if cfg.DockerSocket != "" {
+		l, err := server.Listen(cfg.DockerSocket, cfg.Group)
+		if err != nil {
+			_ = errors.Join(control.Close(), public.Close())
+			return &hintError{err, "give another path with --docker-socket, or none"}
+		}
+		undo.add(func() error { return ignoreMissing(os.Remove(cfg.DockerSocket)) })
+		listeners = append(listeners, l)
+		servers = append(servers, newHTTPServer(docker.New(docker.Config{Engine: eng, Log: log, Version: version()}), log))
+	}
+	log.InfoContext(ctx, "engine ready", "socket", cfg.Socket, "docker_socket", cfg.DockerSocket, "gateway", "http://"+public.Addr().String(), "state", cfg.State)
 
 	group, ctx := errgroup.WithContext(ctx)
-	for i, l := range []net.Listener{control, public} {
+	for i, l := range listeners {
 		group.Go(func() error { return ignoreClosed(servers[i].Serve(l)) })
 	}
 	group.Go(func() error {

@@ -62,7 +62,7 @@ func Start(ctx context.Context, cfg Config) (*Daemon, error) {
 	}
 	d := &Daemon{cfg: cfg, done: make(chan struct{})}
 	d.cmd = exec.Command(cfg.Bin, append([]string{
-		"serve", "--state", cfg.State, "--socket", cfg.Socket, "--listen", cfg.Listen,
+		"serve", "--state", cfg.State, "--socket", cfg.Socket, "--docker-socket", d.DockerSocket(), "--listen", cfg.Listen,
 	}, cfg.Args...)...)
 	var tail tailWriter
 	d.cmd.Stderr = &tail
@@ -124,6 +124,11 @@ func (d *Daemon) URL(path string) string { return "http://" + d.cfg.Listen + pat
 
 // Socket is the path of the control socket.
 func (d *Daemon) Socket() string { return d.cfg.Socket }
+
+// DockerSocket is the path of the socket for Docker's clients.
+func (d *Daemon) DockerSocket() string {
+	return strings.TrimSuffix(d.cfg.Socket, ".sock") + ".docker.sock"
+}
 
 // Done is closed when the process has ended.
 func (d *Daemon) Done() <-chan struct{} { return d.done }

@@ -268,23 +268,29 @@ func readField(path, key string) (int64, error) {
 // Threads lists the threads in the group, by the ids that the caller's pid
 // namespace has for them.
 func (g *Group) Threads() ([]int, error) {
-	name := "tasks"
 	if g.v2 {
-		name = "cgroup.threads"
+		return g.ids("cgroup.threads")
 	}
+	return g.ids("tasks")
+}
+
+// Processes lists the processes in the group likewise.
+func (g *Group) Processes() ([]int, error) { return g.ids("cgroup.procs") }
+
+func (g *Group) ids(name string) ([]int, error) {
 	text, err := os.ReadFile(filepath.Join(g.unique[0], name))
 	if err != nil {
 		return nil, err
 	}
-	var threads []int
+	var ids []int
 	for field := range strings.FieldsSeq(string(text)) {
-		tid, err := strconv.Atoi(field)
+		id, err := strconv.Atoi(field)
 		if err != nil {
 			return nil, fmt.Errorf("read %s of cgroup %s: %w", name, g.name, err)
 		}
-		threads = append(threads, tid)
+		ids = append(ids, id)
 	}
-	return threads, nil
+	return ids, nil
 }
 
 // empty says whether no process is left: each one is in every hierarchy.

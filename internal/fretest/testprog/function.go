@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -17,8 +18,9 @@ import (
 )
 
 // function answers events: over the channel where there is one, with what was
-// sent; else, one event per process, by running the command that the event's path
-// names with the arguments that its query holds: /fill?/tmp/x.
+// sent, which /say prints as well; else, one event per process, by running the
+// command that the event's path names with the arguments that its query holds:
+// /fill?/tmp/x.
 func function() error {
 	if os.Getenv("FRE_CHANNEL") == "" {
 		var args []string
@@ -38,6 +40,10 @@ func function() error {
 			return &channel.Answer{Status: 200, Body: strings.NewReader(strconv.Itoa(n))}, err
 		}
 		body, err := io.ReadAll(ev.Body)
+		if ev.Path == "/say" {
+			fmt.Println("out", string(body))
+			fmt.Fprintln(os.Stderr, "err", string(body))
+		}
 		return &channel.Answer{Status: 200, Body: strings.NewReader(string(body))}, err
 	})
 }

@@ -1,0 +1,151 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is one of a sandbox's.
+type Process struct {
+	PID     int // on the host
+	Parent  int // likewise; of the first process the spawner
+	UID     int // on the host
+	Started time.Time
+	CPU     time.Duration // user and system time so far
+	Command string        // with its arguments; "[name]" where it has none
+}
+
+// ticks is how many of the units in /proc/PID/stat make a second: USER_HZ is 100
+// on all architectures that FRE runs on (time(7)).
+const ticks = 100
+
+// Processes lists the processes of a sandbox, which is named by its id or a
+// prefix, the oldest first. Errors: fs.ErrNotExist, store.ErrAmbiguous,
+// os.ErrProcessDone.
+func (e *Engine) Processes(id string) ([]Process, error) {
+	b, err := e.boxes.find(id)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := b.sb.Processes()
+	if err != nil {
+		return nil, err
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return nil, err
+	}
+	booted := time.Now().Add(-time.Duration(now.Nano()))
+	out := make([]Process, 0, len(ids))
+	for _, pid := range ids {
+		p, err := readProcess(pid, booted)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // it has ended since
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// readProcess reads what proc_pid_stat(5) and proc_pid_cmdline(5) say. The
+// process chooses its name and arguments: what cannot be printed is replaced.
+func readProcess(pid int, booted time.Time) (Process, error) {
+	dir := "/proc/" + strconv.Itoa(pid)
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return Process{}, &fs.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	text, err := os.ReadFile(dir + "/stat")
+	if err != nil {
+		return Process{}, err
+	}
+	p, name, err := parseStat(string(text), booted)
+	if err != nil {
+		return Process{}, fmt.Errorf("%s/stat: %w", dir, err)
+	}
+	p.PID, p.UID = pid, int(st.Uid)
+	args, err := os.ReadFile(dir + "/cmdline")
+	if err != nil {
+		return Process{}, err
+	}
+	p.Command = strings.TrimSpace(strings.Map(printable, string(args)))
+	if p.Command == "" {
+		p.Command = "[" + strings.Map(printable, name) + "]"
+	}
+	return p, nil
+}
+
+func printable(r rune) rune {
+	if r < ' ' || r == 0x7f {
+		return ' '
+	}
+	return r
+}
+
+// parseStat reads "PID (NAME) STATE PPID …", where NAME may hold anything.
+func parseStat(text string, booted time.Time) (p Process, name string, err error) {
+	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
+	if open < 0 || end < open {
+		return Process{}, "", errors.New("no name in parentheses")
+	}
+	fields := strings.Fields(text[end+1:]) // from field 3, the state, on
+	number := func(n int) int64 {
+		if n-3 >= len(fields) {
+			err = errors.Join(err, fmt.Errorf("no field %d", n))
+			return 0
+		}
+		v, e := strconv.ParseInt(fields[n-3], 10, 64)
+		err = errors.Join(err, e)
+		return v
+	}
+	p.Parent = int(number(4))
+	p.CPU = time.Duration(number(14)+number(15)) * (time.Second / ticks)
+	p.Started = booted.Add(time.Duration(number(22)) * (time.Second / ticks))
+	return p, text[open+1 : end], err
+}
+
+// Signal sends a signal to a sandbox's first process, which must have a handler
+// for it, as it is pid 1; SIGKILL, which needs none, ends the tree. Errors as of
+// [Engine.Processes].
+func (e *Engine) Signal(id string, sig unix.Signal) error {
+	b, err := e.boxes.find(id)
+	if err != nil {
+		return err
+	}
+	return b.sb.Signal(sig)
+}
+
+// Wait waits until a sandbox has ended and returns what lists show of it then.
+// Of one that has ended already it returns that, as long as lists remember it.
+// Errors: fs.ErrNotExist, store.ErrAmbiguous, the cause of ctx.
+func (e *Engine) Wait(ctx context.Context, id string) (*Sandbox, error) {
+	if b, err := e.boxes.find(id); err == nil {
+		select {
+		case <-b.gone:
+			id = b.id
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	e.boxes.mu.Lock()
+	defer e.boxes.mu.Unlock()
+	for i := len(e.boxes.ended) - 1; i >= 0; i-- {
+		if s := e.boxes.ended[i].shown.Load(); s.ID == id {
+			return s, nil
+		}
+	}
+	return nil, fmt.Errorf("sandbox %q: %w", id, fs.ErrNotExist)
+}

@@ -1,0 +1,206 @@
+// Package docker answers the Docker Engine API (docs.docker.com/reference/api/engine)
+// out of the engine, so that the docker client and the SDKs work as they are: see
+// docs/docker.md for what they find here. Like package server it translates and
+// decides nothing itself.
+//
+// Everything that runs is a container to Docker's clients: instances of
+// functions (named FUNCTION-ID, with the labels fre.function and fre.tenant),
+// runs, and containers proper. An image is known by its digest; names without a
+// registry are Docker Hub's there, and stay as they are here (familiar).
+//
+// Wire types carry the field names of the API's description (swagger); those
+// that clients need for sense, not all that it lists.
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+)
+
+// The API versions a client may ask for, "v1.N" before the path. None means the
+// newest.
+const (
+	minVersion = 41
+	maxVersion = 50
+)
+
+// Config wires the server. All is required.
+type Config struct {
+	Engine  *engine.Engine
+	Log     *slog.Logger
+	Version api.Version
+}
+
+type server struct {
+	cfg    Config
+	engine *engine.Engine
+	log    *slog.Logger
+	host   host
+	images imageLists
+}
+
+// route is one line of the API, without its version. Handlers return an error
+// only while nothing of the answer is sent.
+type route struct {
+	method, path string
+	handle       func(w http.ResponseWriter, r *http.Request) error
+}
+
+func (s *server) routes() []route {
+	all := []route{
+		{"GET", "/_ping", s.ping},
+		{"HEAD", "/_ping", s.ping},
+		{"GET", "/version", s.version},
+		{"GET", "/info", s.info},
+		{"GET", "/events", s.events},
+
+		{"GET", "/images/json", s.imageList},
+		{"POST", "/images/prune", s.imagePrune},
+		{"GET", "/images/{name...}", s.imageGet},
+		{"POST", "/images/{name...}", s.imagePost},
+		{"DELETE", "/images/{name...}", s.imageRemove},
+
+		{"GET", "/containers/json", s.containerList},
+		{"GET", "/containers/{id}/json", s.containerInspect},
+		{"GET", "/containers/{id}/logs", s.containerLogs},
+		{"GET", "/containers/{id}/stats", s.containerStats},
+		{"GET", "/containers/{id}/top", s.containerTop},
+		{"POST", "/containers/{id}/kill", s.containerKill},
+		{"POST", "/containers/{id}/stop", s.containerStop},
+		{"POST", "/containers/{id}/wait", s.containerWait},
+
+		{"GET", "/networks", s.networkList},
+		{"GET", "/networks/{id}", s.networkInspect},
+		{"POST", "/networks/prune", prunedNothing(map[string]any{"NetworksDeleted": []string{}})},
+		{"GET", "/volumes", s.volumeList},
+		{"GET", "/volumes/{name}", s.volumeInspect},
+		{"POST", "/volumes/prune", prunedNothing(map[string]any{"VolumesDeleted": []string{}, "SpaceReclaimed": 0})},
+		{"POST", "/build/prune", prunedNothing(map[string]any{"CachesDeleted": []string{}, "SpaceReclaimed": 0})},
+		{"GET", "/plugins", nothing},
+		{"GET", "/plugins/{name...}", noPlugin},
+	}
+	for _, a := range absent {
+		all = append(all, route{a.method, a.path, a.refuse})
+	}
+	return all
+}
+
+// New returns the handler of the API.
+func New(cfg Config) http.Handler {
+	s := &server{cfg: cfg, engine: cfg.Engine, log: cfg.Log, host: thisHost()}
+	s.images.init()
+	mux := http.NewServeMux()
+	for _, rt := range s.routes() {
+		mux.HandleFunc(strings.TrimSpace(rt.method+" "+rt.path), func(w http.ResponseWriter, r *http.Request) {
+			if err := rt.handle(w, r); err != nil {
+				s.fail(w, r, err)
+			}
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, notFound("page not found: %s %s is not in the part of the Docker API that FRE answers (docs/docker.md)", r.Method, r.URL.Path))
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Api-Version", "1."+strconv.Itoa(maxVersion))
+		w.Header().Set("Docker-Experimental", "false")
+		w.Header().Set("Ostype", "linux")
+		w.Header().Set("Server", "FRE/"+cfg.Version.Version+" (linux)")
+		r, err := versioned(r)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+type versionKey struct{}
+
+// versioned takes the version off the path.
+func versioned(r *http.Request) (*http.Request, error) {
+	rest, ok := strings.CutPrefix(r.URL.Path, "/v1.")
+	if !ok {
+		return r, nil
+	}
+	digits, _, _ := strings.Cut(rest, "/")
+	n, err := strconv.ParseUint(digits, 10, 16)
+	switch {
+	case err != nil:
+		return r, nil //nolint:nilerr // no version: a page that is not there
+	case n < minVersion:
+		return r, badRequest("client version 1.%d is too old: FRE speaks 1.%d to 1.%d, set DOCKER_API_VERSION=1.%d or upgrade the client", n, minVersion, maxVersion, minVersion)
+	case n > maxVersion:
+		return r, badRequest("client version 1.%d is too new. Maximum supported API version is 1.%d", n, maxVersion)
+	}
+	r2 := r.WithContext(context.WithValue(r.Context(), versionKey{}, int(n)))
+	u := *r.URL
+	prefix := len("/v1.") + len(digits)
+	u.Path = u.Path[prefix:]
+	if u.RawPath != "" {
+		u.RawPath = u.RawPath[prefix:]
+	}
+	r2.URL = &u
+	return r2, nil
+}
+
+// versionOf is N of the "v1.N" that the client speaks.
+func versionOf(r *http.Request) int {
+	if n, ok := r.Context().Value(versionKey{}).(int); ok {
+		return n
+	}
+	return maxVersion
+}
+
+// reply sends v as JSON.
+func reply(w http.ResponseWriter, status int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // a client that has gone is no failure of ours
+	return nil
+}
+
+// noPlugin answers clients that ask whether a name is a plugin's.
+func noPlugin(_ http.ResponseWriter, r *http.Request) error {
+	name, inspect := strings.CutSuffix(r.PathValue("name"), "/json")
+	if !inspect {
+		return leftOut("plugins", "what FRE can do is in the one program")
+	}
+	return notFound("plugin %q not found", name)
+}
+
+func nothing(w http.ResponseWriter, _ *http.Request) error { return reply(w, http.StatusOK, []any{}) }
+
+// prunedNothing answers for what FRE has none of.
+func prunedNothing(answer map[string]any) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, _ *http.Request) error { return reply(w, http.StatusOK, answer) }
+}
+
+// fail sends err in Docker's error shape.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status, message := statusOf(err)
+	if status == http.StatusInternalServerError {
+		s.log.ErrorContext(r.Context(), "docker request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	_ = reply(w, status, errorBody{message})
+}
+
+// boolOf is Docker's reading of a query parameter: anything but these is true.
+func boolOf(r *http.Request, name string) bool {
+	switch strings.ToLower(strings.TrimSpace(r.URL.Query().Get(name))) {
+	case "", "0", "no", "false", "none":
+		return false
+	}
+	return true
+}

@@ -1,0 +1,101 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
+)
+
+// errorBody is the shape of every error.
+type errorBody struct {
+	Message string `json:"message"`
+}
+
+// statusError is an error with its HTTP status.
+type statusError struct {
+	status  int
+	message string
+}
+
+func (e *statusError) Error() string { return e.message }
+
+func badRequest(format string, args ...any) error {
+	return &statusError{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+}
+
+func notFound(format string, args ...any) error {
+	return &statusError{http.StatusNotFound, fmt.Sprintf(format, args...)}
+}
+
+func conflict(format string, args ...any) error {
+	return &statusError{http.StatusConflict, fmt.Sprintf(format, args...)}
+}
+
+// leftOut refuses what FRE does not do on purpose, and names what to do instead.
+func leftOut(what, instead string) error {
+	return &statusError{http.StatusNotImplemented, fmt.Sprintf("FRE has no %s: %s", what, instead)}
+}
+
+// statusClientGone is nginx's number for a client that went away: nobody
+// reads it but a log.
+const statusClientGone = 499
+
+// statusOf maps what the parts return to Docker's statuses. A message says the
+// next step, since clients print nothing else.
+func statusOf(err error) (status int, message string) {
+	message = err.Error()
+	var (
+		own      *statusError
+		tooLarge *http.MaxBytesError
+		field    *image.FieldError
+		limit    *sandbox.LimitError
+		start    *sandbox.StartError
+	)
+	switch {
+	case errors.As(err, &own):
+		return own.status, message
+	case errors.As(err, &tooLarge):
+		return http.StatusRequestEntityTooLarge, fmt.Sprintf("request body is larger than %d bytes", tooLarge.Limit)
+	case errors.Is(err, store.ErrName):
+		return http.StatusBadRequest, "invalid reference format: " + message
+	case errors.As(err, &field), errors.As(err, &limit):
+		return http.StatusBadRequest, message
+	case errors.Is(err, engine.ErrSeveralNames):
+		return http.StatusConflict, message + " (must be forced)"
+	case errors.Is(err, store.ErrInUse):
+		return http.StatusConflict, "conflict: " + message + ": stop and remove what uses it first"
+	case errors.Is(err, store.ErrAmbiguous):
+		return http.StatusBadRequest, message + ": give more characters"
+	case errors.Is(err, engine.ErrNameTaken):
+		return http.StatusConflict, message
+	case errors.Is(err, engine.ErrClosed):
+		return http.StatusServiceUnavailable, message
+	case errors.As(err, &start):
+		if start.Step == sandbox.StepExec { // 126 and 127 of docker run come from the words
+			if errors.Is(err, unix.ENOENT) {
+				return http.StatusBadRequest, message + ": executable file not found in $PATH: no such file or directory"
+			}
+			return http.StatusBadRequest, message + ": permission denied"
+		}
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return http.StatusInsufficientStorage, message + ": free space in the engine's state directory (docker image rm)"
+	case errors.Is(err, fs.ErrNotExist):
+		return http.StatusNotFound, message
+	case errors.Is(err, os.ErrProcessDone):
+		return http.StatusConflict, message
+	case errors.Is(err, context.Canceled), errors.Is(err, io.ErrUnexpectedEOF):
+		return statusClientGone, message
+	}
+	return http.StatusInternalServerError, message
+}

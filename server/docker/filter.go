@@ -1,0 +1,146 @@
+package docker
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// filters is the query parameter of lists: for each key the values of which one
+// must hold.
+type filters map[string][]string
+
+// filtersOf reads them in either form: {"key": {"value": true}} or, from old
+// clients, {"key": ["value"]}. A key that the list does not know is an error.
+func filtersOf(r *http.Request, known ...string) (filters, error) {
+	f, err := parseFilters(r.URL.Query().Get("filters"))
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range slices.Sorted(maps.Keys(f)) {
+		if !slices.Contains(known, key) {
+			return nil, badRequest("invalid filter '%s': use one of %s", key, strings.Join(known, ", "))
+		}
+	}
+	return f, nil
+}
+
+func parseFilters(text string) (filters, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var sets map[string]map[string]bool
+	if json.Unmarshal([]byte(text), &sets) == nil {
+		f := make(filters, len(sets))
+		for key, set := range sets {
+			for value, on := range set {
+				if on {
+					f[key] = append(f[key], value)
+				}
+			}
+			slices.Sort(f[key])
+		}
+		return f, nil
+	}
+	var f filters
+	if err := json.Unmarshal([]byte(text), &f); err != nil {
+		return nil, badRequest("invalid filter: %.100q is not a JSON object of values by key", text)
+	}
+	return f, nil
+}
+
+// has says whether a value of the key is wanted, or the key is not given.
+func (f filters) has(key string, values ...string) bool {
+	want, given := f[key]
+	if !given {
+		return true
+	}
+	return slices.ContainsFunc(values, func(v string) bool { return slices.Contains(want, v) })
+}
+
+// labels says whether all labels that are asked for are there: "key" or
+// "key=value"; and with "label!" that they are not.
+func (f filters) labels(have map[string]string) bool {
+	holds := func(want string) bool {
+		key, value, valued := strings.Cut(want, "=")
+		got, ok := have[key]
+		return ok && (!valued || got == value)
+	}
+	for _, want := range f["label"] {
+		if !holds(want) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(f["label!"], holds)
+}
+
+// flag reads a key that is true or false; given is false where it is not there.
+func (f filters) flag(key string) (on, given bool, err error) {
+	values := f[key]
+	if len(values) == 0 {
+		return false, false, nil
+	}
+	for _, v := range values {
+		b, err := strconv.ParseBool(v)
+		if err != nil {
+			return false, true, badRequest("invalid filter '%s=%s': use true or false", key, v)
+		}
+		on = on || b
+	}
+	return on, true, nil
+}
+
+// moment reads a key that is a time; zero where it is not there.
+func (f filters) moment(key string, now time.Time) (time.Time, error) {
+	values := f[key]
+	switch len(values) {
+	case 0:
+		return time.Time{}, nil
+	case 1:
+		t, err := parseTime(values[0], now)
+		if err != nil {
+			return time.Time{}, badRequest("invalid filter '%s=%s': %v", key, values[0], err)
+		}
+		return t, nil
+	}
+	return time.Time{}, badRequest("invalid filter '%s': give one value", key)
+}
+
+// parseTime reads a time as Docker's clients send it: seconds since 1970 with
+// up to nine decimals, RFC 3339, a date with or without time, or how long ago.
+func parseTime(text string, now time.Time) (time.Time, error) {
+	whole, fraction, _ := strings.Cut(text, ".")
+	if seconds, err := strconv.ParseInt(whole, 10, 64); err == nil && len(fraction) <= 9 {
+		nanos := int64(0)
+		if fraction != "" {
+			if nanos, err = strconv.ParseInt((fraction + "000000000")[:9], 10, 64); err != nil || fraction[0] == '-' || fraction[0] == '+' {
+				return time.Time{}, badRequest("%q is not a time", text)
+			}
+		}
+		return time.Unix(seconds, nanos), nil
+	}
+	if d, err := time.ParseDuration(text); err == nil {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02T15:04", "2006-01-02T15", "2006-01-02Z07:00", "2006-01-02"} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, badRequest("%q is not a time: use seconds since 1970, RFC 3339 or a duration such as 10m", text)
+}
+
+// like says whether a value of the key is one of the texts, or a regular
+// expression that matches one, or the key is not given.
+func (f filters) like(key string, texts ...string) bool {
+	want, given := f[key]
+	return !given || slices.ContainsFunc(want, func(v string) bool {
+		pattern, err := regexp.Compile(v)
+		return slices.ContainsFunc(texts, func(text string) bool { return v == text || err == nil && pattern.MatchString(text) })
+	})
+}

@@ -1,0 +1,390 @@
+package docker
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/server/listing"
+	"github.com/fre-engine/fre/store"
+)
+
+// imageSummary is one entry of the list.
+type imageSummary struct {
+	Containers  int
+	Created     int64
+	ID          string `json:"Id"`
+	Labels      map[string]string
+	ParentID    string `json:"ParentId"`
+	RepoDigests []string
+	RepoTags    []string
+	SharedSize  int64
+	Size        int64
+	VirtualSize int64 `json:",omitempty"` // until version 1.43
+}
+
+// imageLists keeps the encoded list of all images, which is what clients poll,
+// for each way to write it: of before version 1.43 or not, all or not.
+type imageLists [2][2]listing.Cache[store.Image]
+
+func (l *imageLists) init() {
+	for old := range l {
+		for all := range l[old] {
+			l[old][all].Row = func(buf []byte, img *store.Image) ([]byte, error) {
+				row, err := json.Marshal(summaryOf(img, labelsOf(img), img.Names, old == 1))
+				return append(buf, row...), err
+			}
+		}
+	}
+}
+
+// imageList answers GET /images/json?all=&filters=&shared-size=. The builder's
+// tools are shown with all only, as intermediate images are by Docker.
+func (s *server) imageList(w http.ResponseWriter, r *http.Request) error {
+	f, err := filtersOf(r, "dangling", "label", "label!", "reference", "before", "since", "until")
+	if err != nil {
+		return err
+	}
+	all, old := boolOf(r, "all"), versionOf(r) < 43
+	images, generation := s.engine.ImageList()
+	shown := func() []*store.Image {
+		if all {
+			return images
+		}
+		return slices.DeleteFunc(slices.Clone(images), isTools)
+	}
+	if len(f) == 0 {
+		body, err := s.images[index(old)][index(all)].At(generation, shown)
+		if err != nil {
+			return err
+		}
+		body.ServeHTTP(w, r)
+		return nil
+	}
+	keep, err := s.imageFilter(f)
+	if err != nil {
+		return err
+	}
+	out := []imageSummary{}
+	for _, img := range shown() {
+		labels := labelsOf(img)
+		if names, ok := keep(img, labels); ok {
+			out = append(out, summaryOf(img, labels, names, old))
+		}
+	}
+	return reply(w, http.StatusOK, out)
+}
+
+// isTools decodes only what may be such a one: the list is gone through after
+// every change.
+func isTools(img *store.Image) bool {
+	return bytes.Contains(img.Config, []byte(image.KindTools)) && labelsOf(img)[image.LabelKind] == image.KindTools
+}
+
+func index(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// summaryOf shows an image with some of its names.
+func summaryOf(img *store.Image, labels map[string]string, names []string, old bool) imageSummary {
+	e := imageSummary{
+		Containers: -1, Created: img.Created.Unix(), ID: string(img.Digest), Labels: labels,
+		RepoTags: names, RepoDigests: digestsOf(img), SharedSize: -1, Size: img.Size,
+	}
+	if e.RepoTags == nil {
+		e.RepoTags = []string{}
+	}
+	if old {
+		e.VirtualSize = img.Size
+		if len(e.RepoTags) == 0 && len(e.RepoDigests) == 0 {
+			e.RepoTags, e.RepoDigests = []string{"<none>:<none>"}, []string{"<none>@<none>"}
+		}
+	}
+	return e
+}
+
+// labelsOf are an image's labels; a foreign configuration has none to show.
+func labelsOf(img *store.Image) map[string]string {
+	cfg, err := image.ConfigOf(img)
+	if err != nil || cfg.Labels == nil {
+		return map[string]string{}
+	}
+	return cfg.Labels
+}
+
+// digestsOf is what images are known by in registries: nothing of one that was
+// made here.
+func digestsOf(*store.Image) []string { return []string{} }
+
+// imageFilter is the test that the filters make.
+func (s *server) imageFilter(f filters) (func(*store.Image, map[string]string) ([]string, bool), error) {
+	now := time.Now()
+	dangling, asked, err := f.flag("dangling")
+	if err != nil {
+		return nil, err
+	}
+	until, err := f.moment("until", now)
+	if err != nil {
+		return nil, err
+	}
+	var before, since time.Time
+	for key, at := range map[string]*time.Time{"before": &before, "since": &since} {
+		for _, ref := range f[key] {
+			img, err := s.image(ref)
+			if err != nil {
+				return nil, err
+			}
+			*at = img.Created
+		}
+	}
+	for _, pattern := range f["reference"] {
+		if _, err := matches(pattern, "x:y"); err != nil {
+			return nil, err
+		}
+	}
+	return func(img *store.Image, labels map[string]string) ([]string, bool) {
+		switch {
+		case asked && dangling != (len(img.Names) == 0),
+			!until.IsZero() && img.Created.After(until),
+			!before.IsZero() && !img.Created.Before(before),
+			!since.IsZero() && !img.Created.After(since),
+			!f.labels(labels):
+			return nil, false
+		}
+		patterns := f["reference"]
+		if len(patterns) == 0 {
+			return img.Names, true
+		}
+		var names []string
+		for _, name := range img.Names {
+			if slices.ContainsFunc(patterns, func(p string) bool { ok, _ := matches(p, name); return ok }) {
+				names = append(names, name)
+			}
+		}
+		return names, len(names) > 0
+	}, nil
+}
+
+// noImage is the error for a name that stands for none, in Docker's words.
+func (s *server) noImage(name string, err error) error {
+	if status, _ := statusOf(err); status != http.StatusNotFound {
+		return err
+	}
+	if r, parseErr := store.ParseReference(name); parseErr == nil && r.Version == "" && r.Digest == "" && !strings.HasPrefix(name, "sha256:") {
+		name += ":latest"
+	}
+	return notFound("No such image: %s", name)
+}
+
+// imageGet answers GET /images/NAME/json, …/history and …/get; names hold slashes.
+func (s *server) imageGet(w http.ResponseWriter, r *http.Request) error {
+	rest := r.PathValue("name")
+	if name, ok := strings.CutSuffix(rest, "/json"); ok {
+		return s.imageInspect(w, name)
+	}
+	if name, ok := strings.CutSuffix(rest, "/history"); ok {
+		return s.imageHistory(w, name)
+	}
+	return notFound("page not found: GET /images/%s", rest)
+}
+
+// imagePost answers POST /images/NAME/tag.
+func (s *server) imagePost(w http.ResponseWriter, r *http.Request) error {
+	rest := r.PathValue("name")
+	if name, ok := strings.CutSuffix(rest, "/tag"); ok {
+		return s.imageTag(w, r, name)
+	}
+	return notFound("page not found: POST /images/%s", rest)
+}
+
+// containerConfig is what an image gives a container, and a container is
+// created with.
+type containerConfig struct {
+	Hostname     string
+	Domainname   string
+	User         string
+	AttachStdin  bool
+	AttachStdout bool
+	AttachStderr bool
+	ExposedPorts map[string]struct{} `json:",omitempty"`
+	Tty          bool
+	OpenStdin    bool
+	StdinOnce    bool
+	Env          []string
+	Cmd          []string
+	Image        string
+	Volumes      map[string]struct{}
+	WorkingDir   string
+	Entrypoint   []string
+	Labels       map[string]string
+	StopSignal   string `json:",omitempty"`
+	StopTimeout  *int   `json:",omitempty"`
+}
+
+// configOf is an image's configuration in Docker's form.
+func configOf(cfg image.Config, labels map[string]string) containerConfig {
+	return containerConfig{Env: cfg.Env, Cmd: cfg.Args, WorkingDir: workDir, Labels: labels}
+}
+
+func (s *server) imageInspect(w http.ResponseWriter, name string) error {
+	img, err := s.image(name)
+	if err != nil {
+		return err
+	}
+	cfg, err := image.ConfigOf(img)
+	if err != nil {
+		return err
+	}
+	names := img.Names
+	if names == nil {
+		names = []string{}
+	}
+	layers := make([]string, 0, len(img.Parts))
+	for _, p := range img.Parts {
+		layers = append(layers, string(p.Tree))
+	}
+	created := img.Created.UTC().Format(time.RFC3339Nano)
+	return reply(w, http.StatusOK, map[string]any{
+		"Id": img.Digest, "RepoTags": names, "RepoDigests": digestsOf(img), "Parent": "", "Comment": "", "Created": created, "DockerVersion": "", "Author": "",
+		"Config": configOf(cfg, labelsOf(img)), "Architecture": runtime.GOARCH, "Os": "linux", "Size": img.Size, "VirtualSize": img.Size,
+		"GraphDriver": map[string]any{"Name": "fre", "Data": map[string]string{}},
+		"RootFS":      map[string]any{"Type": "layers", "Layers": layers},
+		"Metadata":    map[string]any{"LastTagTime": created},
+	})
+}
+
+type historyItem struct {
+	ID        string `json:"Id"`
+	Created   int64
+	CreatedBy string
+	Tags      []string
+	Size      int64
+	Comment   string
+}
+
+// imageHistory shows an image's parts, the last first. Their sizes are counted
+// from their trees, one read each.
+func (s *server) imageHistory(w http.ResponseWriter, name string) error {
+	img, err := s.image(name)
+	if err != nil {
+		return err
+	}
+	out := []historyItem{}
+	for i, p := range slices.Backward(img.Parts) {
+		size, err := s.engine.PartSize(p)
+		if err != nil {
+			return err
+		}
+		item := historyItem{ID: "<missing>", Created: img.Created.Unix(), CreatedBy: strings.TrimSpace(fmt.Sprintf("%s %s %s", p.Kind, p.Name, p.Version)), Size: size}
+		if i == len(img.Parts)-1 {
+			item.ID, item.Tags = string(img.Digest), img.Names
+		}
+		out = append(out, item)
+	}
+	return reply(w, http.StatusOK, out)
+}
+
+// imageTag answers POST /images/NAME/tag?repo=&tag=.
+func (s *server) imageTag(w http.ResponseWriter, r *http.Request, name string) error {
+	q := r.URL.Query()
+	repository := familiar(q.Get("repo"))
+	if tag := q.Get("tag"); tag != "" {
+		repository += ":" + tag
+	}
+	img, err := s.image(name)
+	if err != nil {
+		return err
+	}
+	if _, err := s.engine.TagImage(r.Context(), string(img.Digest), repository); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusCreated)
+	return nil
+}
+
+type removedImage struct {
+	Untagged string `json:",omitempty"`
+	Deleted  string `json:",omitempty"`
+}
+
+func removedImages(gone engine.Removed) []removedImage {
+	out := []removedImage{}
+	for _, name := range gone.Untagged {
+		out = append(out, removedImage{Untagged: name})
+	}
+	if gone.Deleted {
+		out = append(out, removedImage{Deleted: string(gone.Image.Digest)})
+	}
+	return out
+}
+
+// imageRemove answers DELETE /images/NAME?force=&noprune=. A name without a
+// version is that of version latest, never of another.
+func (s *server) imageRemove(w http.ResponseWriter, r *http.Request) error {
+	name := familiar(r.PathValue("name"))
+	img, err := s.image(name)
+	if err != nil {
+		return err
+	}
+	ref := name
+	if p, err := store.ParseReference(name); err == nil && p.Version == "" && p.Digest == "" && !strings.HasPrefix(string(img.Digest), "sha256:"+strings.TrimPrefix(name, "sha256:")) {
+		ref += ":latest"
+	}
+	gone, err := s.engine.RemoveImage(r.Context(), ref, engine.RemoveOptions{Force: boolOf(r, "force")})
+	if err != nil {
+		return s.noImage(name, err)
+	}
+	return reply(w, http.StatusOK, removedImages(gone))
+}
+
+// imagePrune answers POST /images/prune?filters=: images without a name, with
+// dangling=false all that nothing uses, but for base environments.
+func (s *server) imagePrune(w http.ResponseWriter, r *http.Request) error {
+	f, err := filtersOf(r, "dangling", "label", "label!", "until")
+	if err != nil {
+		return err
+	}
+	dangling, given, err := f.flag("dangling")
+	if err != nil {
+		return err
+	}
+	delete(f, "dangling")
+	keep, err := s.imageFilter(f)
+	if err != nil {
+		return err
+	}
+	answer := struct {
+		ImagesDeleted  []removedImage
+		SpaceReclaimed int64
+	}{}
+	images, _ := s.engine.ImageList()
+	for _, img := range images {
+		labels := labelsOf(img)
+		_, wanted := keep(img, labels)
+		named := len(img.Names) > 0
+		if !wanted || named && (!given || dangling) || labels[image.LabelKind] != "" {
+			continue
+		}
+		gone, err := s.engine.RemoveImage(r.Context(), string(img.Digest), engine.RemoveOptions{Force: true})
+		if errors.Is(err, store.ErrInUse) {
+			continue
+		}
+		if status, _ := statusOf(err); err != nil && status != http.StatusNotFound {
+			return err
+		}
+		answer.ImagesDeleted = append(answer.ImagesDeleted, removedImages(gone)...)
+		answer.SpaceReclaimed += img.Size
+	}
+	return reply(w, http.StatusOK, answer)
+}

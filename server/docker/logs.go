@@ -1,0 +1,143 @@
+package docker
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/fre-engine/fre/engine"
+)
+
+// The media types of the two kinds of streams, which clients tell by them.
+const (
+	rawStream         = "application/vnd.docker.raw-stream"
+	multiplexedStream = "application/vnd.docker.multiplexed-stream"
+)
+
+// The streams of a multiplexed one:
+//
+//	stream (1 byte) · 0 0 0 · length (4 bytes, big endian) · payload
+const (
+	stdout = 1
+	stderr = 2
+)
+
+// frames writes to one stream of a multiplexed one; several may share a writer
+// and its mutex.
+type frames struct {
+	mu     *sync.Mutex
+	w      io.Writer
+	stream byte
+}
+
+func (f frames) Write(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	header := [8]byte{f.stream}
+	binary.BigEndian.PutUint32(header[4:], uint32(len(p)))
+	if _, err := f.w.Write(header[:]); err != nil {
+		return 0, err
+	}
+	return f.w.Write(p)
+}
+
+// logOptions are the parameters of a container's log.
+type logOptions struct {
+	engine.LogOptions
+	stdout, stderr, timestamps bool
+}
+
+func logOptionsOf(r *http.Request) (logOptions, error) {
+	q := r.URL.Query()
+	o := logOptions{stdout: boolOf(r, "stdout"), stderr: boolOf(r, "stderr"), timestamps: boolOf(r, "timestamps")}
+	o.Follow, o.Tail = boolOf(r, "follow"), -1
+	if !o.stdout && !o.stderr {
+		return o, badRequest("Bad parameters: you must choose at least one stream")
+	}
+	if v := q.Get("tail"); v != "" && v != "all" {
+		n, err := strconv.Atoi(v)
+		if err != nil {
+			return o, badRequest("tail: %q is not a number of lines, or all", v)
+		}
+		o.Tail = max(n, -1)
+	}
+	now := time.Now()
+	for key, at := range map[string]*time.Time{"since": &o.Since, "until": &o.Until} {
+		if v := q.Get(key); v != "" && v != "0" {
+			t, err := parseTime(v, now)
+			if err != nil {
+				return o, badRequest("%s: %v", key, err)
+			}
+			*at = t
+		}
+	}
+	return o, nil
+}
+
+// containerLogs answers GET /containers/ID/logs. What a handler logs comes as
+// stderr. The engine keeps a function's log as one; here it is told apart by
+// sandbox.
+func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.container(r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	o, err := logOptionsOf(r)
+	if err != nil {
+		return err
+	}
+	if c.Function == "" {
+		return leftOut("log of a run", "its output went to whoever started it; functions have logs, and containers")
+	}
+	o.Sandbox = c.ID
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	if o.Follow {
+		go func() {
+			if _, err := s.engine.Wait(ctx, c.ID); err == nil {
+				cancel()
+			}
+		}()
+	}
+	w.Header().Set("Content-Type", multiplexedStream)
+	if versionOf(r) < 42 {
+		w.Header().Set("Content-Type", rawStream)
+	}
+	w.WriteHeader(http.StatusOK)
+	flush := http.NewResponseController(w)
+	if err := flush.Flush(); err != nil {
+		return nil // the client has gone
+	}
+	out := bufio.NewWriter(w)
+	var mu sync.Mutex
+	err = s.engine.Logs(ctx, c.Function, o.LogOptions, func(l engine.LogLine) error {
+		stream := byte(stderr)
+		if l.Stream == "stdout" {
+			stream = stdout
+		}
+		if stream == stdout && !o.stdout || stream == stderr && !o.stderr {
+			return nil
+		}
+		line := l.Text + "\n"
+		if o.timestamps {
+			line = l.Time.UTC().Format("2006-01-02T15:04:05.000000000Z07:00") + " " + line
+		}
+		_, err := frames{&mu, out, stream}.Write([]byte(line))
+		if err == nil && o.Follow {
+			if err = out.Flush(); err == nil {
+				err = flush.Flush()
+			}
+		}
+		return err
+	})
+	if err != nil && r.Context().Err() == nil {
+		_, _ = frames{&mu, out, stderr}.Write([]byte("error reading the log: " + err.Error() + "\n")) // the status is sent
+	}
+	_ = out.Flush() // a client that has gone is no failure of ours
+	return nil
+}

@@ -1,0 +1,181 @@
+package docker
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/engine"
+)
+
+type cpuStats struct {
+	CPUUsage struct {
+		Total  int64 `json:"total_usage"`
+		Kernel int64 `json:"usage_in_kernelmode"`
+		User   int64 `json:"usage_in_usermode"`
+	} `json:"cpu_usage"`
+	System     int64    `json:"system_cpu_usage,omitempty"` // nanoseconds of all CPUs since boot
+	Online     int      `json:"online_cpus,omitempty"`
+	Throttling struct{} `json:"throttling_data"`
+}
+
+// containerStats is one answer of the stats route. memory_stats.stats is empty,
+// so that clients take usage as it is.
+type containerStats struct {
+	ID      string    `json:"id"`
+	Name    string    `json:"name"`
+	Read    time.Time `json:"read"`
+	PreRead time.Time `json:"preread"`
+	Pids    struct {
+		Current int   `json:"current"`
+		Limit   int64 `json:"limit"`
+	} `json:"pids_stats"`
+	Blkio  struct{} `json:"blkio_stats"`
+	CPU    cpuStats `json:"cpu_stats"`
+	PreCPU cpuStats `json:"precpu_stats"`
+	Memory struct {
+		Usage    int64            `json:"usage"`
+		MaxUsage int64            `json:"max_usage,omitempty"`
+		Stats    map[string]int64 `json:"stats"`
+		Limit    int64            `json:"limit"`
+	} `json:"memory_stats"`
+	Networks map[string]any `json:"networks,omitempty"`
+}
+
+// containerStats answers GET /containers/ID/stats?stream=&one-shot=: one answer
+// a second, or one that has measured for a second, or one at once.
+func (s *server) containerStats(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.container(r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	stream := r.URL.Query().Get("stream") == "" || boolOf(r, "stream")
+	oneShot := boolOf(r, "one-shot")
+	if stream && oneShot {
+		return badRequest("cannot have stream=true and one-shot=true")
+	}
+	last := containerStats{}
+	if err := s.measure(c, &last); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	encoder := json.NewEncoder(w)
+	flush := http.NewResponseController(w)
+	if oneShot || !c.running() && !stream {
+		_ = encoder.Encode(last) // a client that has gone is no failure of ours
+		return nil
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	// The first of a stream comes at once: clients wait for it to print anything.
+	if stream && (encoder.Encode(last) != nil || flush.Flush() != nil) {
+		return nil
+	}
+	for {
+		select {
+		case <-tick.C:
+		case <-r.Context().Done():
+			return nil
+		}
+		next := containerStats{PreRead: last.Read, PreCPU: last.CPU}
+		if err := s.measure(c, &next); err != nil {
+			return nil // it is gone, and so is what there was to say
+		}
+		if encoder.Encode(next) != nil || flush.Flush() != nil || !stream {
+			return nil
+		}
+		last = next
+	}
+}
+
+// measure fills in what a container uses now: nothing once it has ended.
+func (s *server) measure(c container, into *containerStats) error {
+	into.ID, into.Name = c.ID, "/"+c.name
+	into.Memory.Stats = map[string]int64{}
+	if !c.running() {
+		return nil
+	}
+	into.Read = time.Now().UTC()
+	usage, err := s.engine.Stats(c.ID)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, os.ErrProcessDone) {
+		return nil // ended since
+	}
+	if err != nil {
+		return err
+	}
+	into.Memory.Usage, into.Memory.MaxUsage = usage.MemoryBytes, usage.MaxMemory
+	into.Memory.Limit = s.host.memory
+	if processes, err := s.engine.Processes(c.ID); err == nil {
+		into.Pids.Current = len(processes)
+	}
+	if c.Limits.MemoryBytes > 0 {
+		into.Memory.Limit, into.Pids.Limit = c.Limits.MemoryBytes, c.Limits.Pids
+	}
+	into.CPU.CPUUsage.Total = int64(usage.CPU)
+	into.CPU.Online = runtime.NumCPU()
+	into.CPU.System, err = systemCPU()
+	return err
+}
+
+// systemCPU is what all CPUs have spent, idle or not, in nanoseconds: the first
+// line of /proc/stat, in hundredths of a second (proc_stat(5)).
+func systemCPU() (int64, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	var sum int64
+	for i, field := range strings.Fields(line) {
+		if i == 0 || i > 8 { // "cpu", and what is counted within others
+			continue
+		}
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum * int64(time.Second/100), nil
+}
+
+// containerTop answers GET /containers/ID/top?ps_args=: the columns of ps -ef,
+// whatever was asked for, since no program of the host's is called.
+func (s *server) containerTop(w http.ResponseWriter, r *http.Request) error {
+	if args := r.URL.Query().Get("ps_args"); args != "" && args != "-ef" {
+		return leftOut("ps "+args+" for docker top", "it shows the columns of ps -ef: leave the options out")
+	}
+	c, err := s.live(r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	processes, err := s.engine.Processes(c.ID)
+	if err != nil {
+		return err
+	}
+	rows := [][]string{}
+	for _, p := range processes {
+		rows = append(rows, topRow(p))
+	}
+	return reply(w, http.StatusOK, map[string]any{"Titles": []string{"UID", "PID", "PPID", "C", "STIME", "TTY", "TIME", "CMD"}, "Processes": rows})
+}
+
+func topRow(p engine.Process) []string {
+	took := int(p.CPU.Seconds())
+	share := 0
+	if age := time.Since(p.Started); age > 0 {
+		share = int(100 * p.CPU / age)
+	}
+	clock := strconv.Itoa(took/3600) + ":" + time.Unix(int64(took%3600), 0).UTC().Format("04:05")
+	if took < 36000 {
+		clock = "0" + clock
+	}
+	return []string{strconv.Itoa(p.UID), strconv.Itoa(p.PID), strconv.Itoa(p.Parent), strconv.Itoa(share), p.Started.Local().Format("15:04"), "?", clock, p.Command}
+}

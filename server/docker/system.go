@@ -1,0 +1,222 @@
+package docker
+
+import (
+	"bufio"
+	"bytes"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// ping answers both GET and HEAD; the headers are what clients negotiate by.
+// Builder-Version 1 keeps the client from looking for BuildKit here.
+func (s *server) ping(w http.ResponseWriter, r *http.Request) error {
+	h := w.Header()
+	h.Set("Builder-Version", "1")
+	h.Set("Swarm", "inactive")
+	h.Set("Cache-Control", "no-cache, no-store, must-revalidate")
+	h.Set("Pragma", "no-cache")
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Content-Length", "2")
+	if r.Method == http.MethodHead {
+		h.Set("Content-Length", "0")
+		return nil
+	}
+	_, _ = w.Write([]byte("OK")) // a client that has gone is no failure of ours
+	return nil
+}
+
+// host is what does not change about this machine.
+type host struct {
+	kernel, arch, name, os, cgroup string
+	memory                         int64
+}
+
+func thisHost() host {
+	h := host{arch: runtime.GOARCH, os: "Linux", cgroup: "1"}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		h.kernel, h.name = unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Nodename[:])
+	}
+	if text, err := os.ReadFile("/etc/os-release"); err == nil {
+		for sc := bufio.NewScanner(bytes.NewReader(text)); sc.Scan(); {
+			if name, ok := strings.CutPrefix(sc.Text(), "PRETTY_NAME="); ok {
+				h.os = strings.Trim(name, `"`)
+			}
+		}
+	}
+	var st unix.Statfs_t
+	if unix.Statfs("/sys/fs/cgroup", &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
+		h.cgroup = "2"
+	}
+	h.memory, _ = sandbox.HostMemory() // 0 is shown where it cannot be read
+	return h
+}
+
+type component struct {
+	Name    string
+	Version string
+	Details map[string]string
+}
+
+func (s *server) version(w http.ResponseWriter, _ *http.Request) error {
+	v := s.cfg.Version
+	newest, oldest := "1."+strconv.Itoa(maxVersion), "1."+strconv.Itoa(minVersion)
+	return reply(w, http.StatusOK, map[string]any{
+		"Platform": map[string]string{"Name": "FRE: Function Runtime Environment"},
+		"Components": []component{{"FRE", v.Version, map[string]string{
+			"ApiVersion": newest, "MinAPIVersion": oldest, "Arch": v.Arch, "Os": v.OS, "GitCommit": v.Commit, "GoVersion": v.Go, "KernelVersion": s.host.kernel,
+		}}},
+		"Version": v.Version, "ApiVersion": newest, "MinAPIVersion": oldest, "GitCommit": v.Commit, "GoVersion": v.Go,
+		"Os": v.OS, "Arch": v.Arch, "KernelVersion": s.host.kernel,
+	})
+}
+
+// info is what `docker info` prints. What it says of limits is FRE's own way:
+// all of them are always in force.
+func (s *server) info(w http.ResponseWriter, _ *http.Request) error {
+	running, stopped := 0, 0
+	for _, c := range s.containers(true) {
+		if c.running() {
+			running++
+		} else {
+			stopped++
+		}
+	}
+	images, _ := s.engine.ImageList()
+	none := map[string]any{}
+	return reply(w, http.StatusOK, map[string]any{
+		"ID": "fre-" + s.host.name, "Name": s.host.name, "ServerVersion": s.cfg.Version.Version,
+		"Containers": running + stopped, "ContainersRunning": running, "ContainersPaused": 0, "ContainersStopped": stopped,
+		"Images": len(images),
+		"Driver": "fre", "DriverStatus": [][2]string{{"Files", "hard-linked objects, shared by all images"}},
+		"Plugins":     map[string]any{"Volume": []string{"local"}, "Network": []string{"bridge", "host", "null"}, "Authorization": nil, "Log": []string{"json-file"}},
+		"MemoryLimit": true, "SwapLimit": true, "CpuCfsPeriod": true, "CpuCfsQuota": true, "CPUShares": true, "CPUSet": true, "PidsLimit": true,
+		"OomKillDisable": false, "IPv4Forwarding": true, "BridgeNfIptables": true, "BridgeNfIp6tables": true,
+		"Debug": false, "NFd": -1, "NGoroutines": runtime.NumGoroutine(), "NEventsListener": 0,
+		"LoggingDriver": "json-file", "CgroupDriver": "none", "CgroupVersion": s.host.cgroup,
+		"KernelVersion": s.host.kernel, "OperatingSystem": s.host.os, "OSType": "linux", "OSVersion": "", "Architecture": archNames[s.host.arch],
+		"NCPU": runtime.NumCPU(), "MemTotal": s.host.memory,
+		"IndexServerAddress": "https://index.docker.io/v1/",
+		"RegistryConfig":     map[string]any{"InsecureRegistryCIDRs": []string{"127.0.0.0/8"}, "IndexConfigs": none, "Mirrors": []string{}},
+		"DockerRootDir":      s.engine.StateDir(), "LiveRestoreEnabled": false, "Isolation": "", "InitBinary": "",
+		"Runtimes": map[string]any{"fre": map[string]string{"path": "fre"}}, "DefaultRuntime": "fre",
+		"Swarm":            map[string]any{"NodeID": "", "NodeAddr": "", "LocalNodeState": "inactive", "ControlAvailable": false, "Error": "", "RemoteManagers": nil},
+		"ContainerdCommit": map[string]string{"ID": ""}, "RuncCommit": map[string]string{"ID": ""}, "InitCommit": map[string]string{"ID": ""},
+		"SecurityOptions": []string{"name=seccomp,profile=builtin", "name=userns"},
+		"Labels":          []string{}, "ExperimentalBuild": false, "HttpProxy": "", "HttpsProxy": "", "NoProxy": "",
+		"GenericResources": nil, "Warnings": nil,
+	})
+}
+
+// archNames are uname's words for Go's.
+var archNames = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
+
+// network is one that every engine has.
+type network struct {
+	Name       string
+	ID         string `json:"Id"`
+	Created    string
+	Scope      string
+	Driver     string
+	EnableIPv4 bool
+	EnableIPv6 bool
+	IPAM       map[string]any
+	Internal   bool
+	Attachable bool
+	Ingress    bool
+	ConfigFrom map[string]string
+	ConfigOnly bool
+	Containers map[string]any
+	Options    map[string]string
+	Labels     map[string]string
+}
+
+// networks are the modes a container may ask for, in Docker's words.
+func networks() []network {
+	var out []network
+	for _, n := range []struct{ name, driver, id string }{
+		{networkBridge, "bridge", "b"}, {networkHost, "host", "1"}, {networkNone, "null", "0"},
+	} {
+		out = append(out, network{
+			Name: n.name, ID: strings.Repeat(n.id, 64), Created: "0001-01-01T00:00:00Z", Scope: "local", Driver: n.driver, EnableIPv4: true,
+			IPAM: map[string]any{"Driver": "default", "Options": nil, "Config": []any{}}, ConfigFrom: map[string]string{"Network": ""},
+			Containers: map[string]any{}, Options: map[string]string{}, Labels: map[string]string{},
+		})
+	}
+	return out
+}
+
+// The networks: what a FRE template calls egress is Docker's bridge.
+const (
+	networkNone   = "none"
+	networkBridge = "bridge"
+	networkHost   = "host"
+)
+
+func (s *server) networkList(w http.ResponseWriter, r *http.Request) error {
+	f, err := filtersOf(r, "name", "id", "driver", "scope", "type", "label", "dangling")
+	if err != nil {
+		return err
+	}
+	out := []network{}
+	for _, n := range networks() {
+		if f.like("name", n.Name) && f.like("id", n.ID) && f.has("driver", n.Driver) && f.has("scope", n.Scope) && f.has("type", "builtin") && f.labels(nil) && f.has("dangling", "false", "0") {
+			out = append(out, n)
+		}
+	}
+	return reply(w, http.StatusOK, out)
+}
+
+func (s *server) networkInspect(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	for _, n := range networks() {
+		if n.Name == id || len(id) >= 3 && strings.HasPrefix(n.ID, id) {
+			return reply(w, http.StatusOK, n)
+		}
+	}
+	return notFound("network %s not found", id)
+}
+
+// volume is a tenant's persistent directory.
+type volume struct {
+	CreatedAt  string
+	Driver     string
+	Labels     map[string]string
+	Mountpoint string
+	Name       string
+	Options    map[string]string
+	Scope      string
+}
+
+// workVolume is the name that stands for the tenant's directory.
+const workVolume = "fre-work"
+
+func (s *server) work() volume {
+	return volume{Driver: "local", Labels: map[string]string{labelTenant: "default"}, Mountpoint: workDir, Name: workVolume, Options: map[string]string{}, Scope: "local"}
+}
+
+func (s *server) volumeList(w http.ResponseWriter, r *http.Request) error {
+	f, err := filtersOf(r, "name", "driver", "dangling", "label")
+	if err != nil {
+		return err
+	}
+	out := []volume{}
+	if v := s.work(); f.like("name", v.Name) && f.has("driver", v.Driver) && f.has("dangling", "false", "0") && f.labels(v.Labels) {
+		out = append(out, v)
+	}
+	return reply(w, http.StatusOK, map[string]any{"Volumes": out, "Warnings": nil})
+}
+
+func (s *server) volumeInspect(w http.ResponseWriter, r *http.Request) error {
+	if v := s.work(); v.Name == r.PathValue("name") {
+		return reply(w, http.StatusOK, v)
+	}
+	return notFound("get %s: no such volume: there is %s, the tenant's directory", r.PathValue("name"), workVolume)
+}
