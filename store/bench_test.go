@@ -133,7 +133,6 @@ func BenchmarkImages(b *testing.B) {
 		d := sumDigest([]byte(m.Name))
 		n.byDigest[d] = &Image{Manifest: m, Digest: d, Created: time.Unix(int64(i), 0)}
 	}
-	n.finish()
 	s.snap.Store(n)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -69,7 +70,13 @@ INSERT INTO names SELECT name, version, image FROM tags;
 DROP TABLE tags;
 ALTER TABLE names RENAME TO tags;
 CREATE INDEX tags_image ON tags (image);
-`, sizeMigration}
+`, sizeMigration, `
+-- The order of images is that in which they came, whatever the clock said.
+ALTER TABLE images ADD COLUMN serial INTEGER NOT NULL DEFAULT 0;
+UPDATE images SET serial = o.n
+	FROM (SELECT digest AS d, row_number() OVER (ORDER BY created, digest DESC) AS n FROM images) AS o
+	WHERE digest = o.d;
+`}
 
 // sizedSince is the first version of the database that knows what images take.
 const sizedSince = 3
@@ -82,9 +89,10 @@ type snapshot struct {
 	functions map[string]*Function
 	tenants   map[string]Tenant
 
-	images       []*Image    // newest first
+	images       []*Image    // the last that came first
 	functionList []*Function // by name
 
+	serial    int64  // the highest an image had
 	imagesGen uint64 // generation of the last change of images
 	sizes     *Sizes
 }
@@ -110,22 +118,9 @@ func (n *snapshot) clone() *snapshot {
 		functions: maps.Clone(n.functions),
 		tenants:   maps.Clone(n.tenants),
 
-		imagesGen: n.imagesGen,
-		sizes:     n.sizes,
+		images: n.images, functionList: n.functionList, // replaced where they change
+		serial: n.serial, imagesGen: n.imagesGen, sizes: n.sizes,
 	}
-}
-
-// finish sorts the lists.
-func (n *snapshot) finish() {
-	n.images = slices.SortedFunc(maps.Values(n.byDigest), func(a, b *Image) int {
-		if c := b.Created.Compare(a.Created); c != 0 {
-			return c
-		}
-		return strings.Compare(string(a.Digest), string(b.Digest))
-	})
-	n.functionList = slices.SortedFunc(maps.Values(n.functions), func(a, b *Function) int {
-		return strings.Compare(a.Name, b.Name)
-	})
 }
 
 // tx changes database and next snapshot together, and notes the changes of
@@ -136,6 +131,40 @@ type tx struct {
 	sql     *sql.Tx
 	next    *snapshot
 	changes []Change
+	index   []indexLine // what index.json has to learn
+	touched []Digest    // images of which it has to learn
+	own     bool        // next.images is not the last snapshot's any more
+}
+
+// ownImages is next.images to be changed in place.
+func (t *tx) ownImages() *[]*Image {
+	if !t.own {
+		t.own = true
+		t.next.images = append(make([]*Image, 0, len(t.next.images)+1), t.next.images...)
+	}
+	return &t.next.images
+}
+
+// replaceImage shows an image as it is now.
+func (t *tx) replaceImage(old, img *Image) {
+	t.next.byDigest[img.Digest] = img
+	list := *t.ownImages()
+	list[slices.Index(list, old)] = img
+	t.touched = append(t.touched, img.Digest)
+}
+
+// indexLines is what index.json has to learn of the transaction.
+func (t *tx) indexLines() []indexLine {
+	lines := t.index
+	slices.Sort(t.touched)
+	for _, d := range slices.Compact(t.touched) {
+		if img := t.next.byDigest[d]; img != nil {
+			lines = append(lines, indexLine{Image: &indexed{Digest: d, Created: img.Created, Names: img.Names}})
+		} else {
+			lines = append(lines, indexLine{NoImage: d})
+		}
+	}
+	return lines
 }
 
 func (t *tx) noteImage(a ChangeAction, d Digest, k tag) {
@@ -147,8 +176,8 @@ func (t *tx) noteImage(a ChangeAction, d Digest, k tag) {
 }
 
 // update runs change in one transaction and publishes the result. With index it
-// writes index.json first: an index ahead of the database harms nothing, one
-// behind could hand out a tenant's id twice.
+// writes the index first: one ahead of the database harms nothing, one behind
+// could hand out a tenant's id twice.
 func (s *Store) update(index bool, change func(*tx) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,14 +205,14 @@ func (s *Store) updateLocked(index bool, change func(*tx) error) error {
 	if err := change(t); err != nil {
 		return dbError(err)
 	}
-	t.next.finish()
 	if t.sized {
 		t.next.sizes = s.sizing.publish(t.next.sizes)
 	}
 	if index {
-		if err := s.writeIndex(t.next); err != nil {
+		if err := s.index.add(t.indexLines(), t.next); err != nil {
 			return fmt.Errorf("write index: %w", err)
 		}
+		defer s.index.settle(t.next)
 	}
 	if err := s.failpoint("before commit"); err != nil {
 		return err
@@ -229,8 +258,9 @@ func dbError(err error) error {
 }
 
 func (t *tx) putImage(img *Image, manifest []byte, own sized) error {
-	_, err := t.sql.Exec(`INSERT INTO images VALUES (?, ?, ?, ?, ?)`,
-		img.Digest, string(manifest), img.Created.UnixNano(), img.Size, img.Files)
+	t.next.serial++
+	_, err := t.sql.Exec(`INSERT INTO images (digest, manifest, created, size, files, serial) VALUES (?, ?, ?, ?, ?, ?)`,
+		img.Digest, string(manifest), img.Created.UnixNano(), img.Size, img.Files, t.next.serial)
 	if err != nil {
 		return err
 	}
@@ -243,6 +273,9 @@ func (t *tx) putImage(img *Image, manifest []byte, own sized) error {
 		return err
 	}
 	t.next.byDigest[img.Digest] = img
+	list := t.ownImages()
+	*list = slices.Insert(*list, 0, img)
+	t.touched = append(t.touched, img.Digest)
 	t.noteImage(ActionCreate, img.Digest, tag{})
 	return nil
 }
@@ -261,7 +294,7 @@ func (t *tx) putTag(k tag, d Digest) error {
 	if old := t.next.byDigest[d]; old != nil {
 		img := *old
 		img.setNames(append(slices.Clone(old.Names), k.String()))
-		t.next.byDigest[d] = &img
+		t.replaceImage(old, &img)
 	}
 	t.noteImage(ActionTag, d, k)
 	return nil
@@ -285,7 +318,7 @@ func (t *tx) unname(k tag) {
 	if old := t.next.byDigest[d]; old != nil {
 		img := *old
 		img.setNames(slices.DeleteFunc(slices.Clone(old.Names), func(name string) bool { return name == k.String() }))
-		t.next.byDigest[d] = &img
+		t.replaceImage(old, &img)
 	}
 }
 
@@ -296,13 +329,17 @@ func (t *tx) removeImage(d Digest) error {
 	if err := t.unsizeImage(d); err != nil {
 		return err
 	}
-	delete(t.next.byDigest, d)
-	maps.DeleteFunc(t.next.tags, func(k tag, of Digest) bool {
-		if of == d {
-			t.noteImage(ActionUntag, d, k)
+	if old := t.next.byDigest[d]; old != nil {
+		for _, name := range old.Names {
+			delete(t.next.tags, splitName(name))
+			t.noteImage(ActionUntag, d, splitName(name))
 		}
-		return of == d
-	})
+		list := t.ownImages()
+		i := slices.Index(*list, old)
+		*list = slices.Delete(*list, i, i+1)
+	}
+	delete(t.next.byDigest, d)
+	t.touched = append(t.touched, d)
 	t.noteImage(ActionDelete, d, tag{})
 	return nil
 }
@@ -312,7 +349,11 @@ func (t *tx) dropImage(d Digest) error {
 	if _, err := t.sql.Exec(`DELETE FROM functions WHERE image = ?`, d); err != nil {
 		return err
 	}
-	maps.DeleteFunc(t.next.functions, func(_ string, f *Function) bool { return f.Image == d })
+	for _, f := range t.next.functionList {
+		if f.Image == d {
+			t.showFunction(f.Name, nil)
+		}
+	}
 	return t.removeImage(d)
 }
 
@@ -336,14 +377,36 @@ func (t *tx) putFunction(f *Function) error {
 	_, err := t.sql.Exec(`INSERT INTO functions VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE
 		SET image = excluded.image, spec = excluded.spec, deployed = excluded.deployed`,
 		f.Name, f.Image, string(f.Spec), f.Deployed.UnixNano())
-	t.next.functions[f.Name] = f
+	t.showFunction(f.Name, f)
 	return err
 }
 
 func (t *tx) removeFunction(name string) error {
 	_, err := t.sql.Exec(`DELETE FROM functions WHERE name = ?`, name)
-	delete(t.next.functions, name)
+	t.showFunction(name, nil)
 	return err
+}
+
+// showFunction shows f under its name, or nothing where it is nil.
+func (t *tx) showFunction(name string, f *Function) {
+	list := slices.Clone(t.next.functionList)
+	i, found := slices.BinarySearchFunc(list, name, func(f *Function, name string) int { return strings.Compare(f.Name, name) })
+	switch {
+	case f == nil && found:
+		list = slices.Delete(list, i, i+1)
+	case f != nil && found:
+		list[i] = f
+	case f != nil:
+		list = slices.Insert(list, i, f)
+	}
+	t.next.functionList = list
+	if f != nil {
+		t.next.functions[name] = f
+		t.index = append(t.index, indexLine{Function: f})
+	} else {
+		delete(t.next.functions, name)
+		t.index = append(t.index, indexLine{NoFunction: name})
+	}
 }
 
 // putTenant enters a tenant; ID 0 asks for the next one.
@@ -359,6 +422,7 @@ func (t *tx) putTenant(n Tenant) (Tenant, error) {
 	}
 	n.ID = uint32(last)
 	t.next.tenants[n.Name] = n
+	t.index = append(t.index, indexLine{Tenant: &n})
 	return n, nil
 }
 
@@ -498,11 +562,16 @@ func (s *Store) migrate(version int) error {
 
 func (s *Store) readSnapshot() (*snapshot, error) {
 	n := newSnapshot()
-	err := s.each(`SELECT digest, manifest, created, size, files FROM images`, func(scan scanFunc) error {
+	type placed struct {
+		*Image
+		serial int64
+	}
+	var order []placed
+	err := s.each(`SELECT digest, manifest, created, size, files, serial FROM images`, func(scan scanFunc) error {
 		var img Image
 		var manifest string
-		var created int64
-		if err := scan(&img.Digest, &manifest, &created, &img.Size, &img.Files); err != nil {
+		var created, serial int64
+		if err := scan(&img.Digest, &manifest, &created, &img.Size, &img.Files, &serial); err != nil {
 			return err
 		}
 		if err := json.Unmarshal([]byte(manifest), &img.Manifest); err != nil {
@@ -511,6 +580,8 @@ func (s *Store) readSnapshot() (*snapshot, error) {
 		img.Built = tag{img.Name, img.Version}.String()
 		img.Created = time.Unix(0, created).UTC()
 		n.byDigest[img.Digest] = &img
+		order = append(order, placed{&img, serial})
+		n.serial = max(n.serial, serial)
 		return nil
 	})
 	if err != nil {
@@ -531,8 +602,11 @@ func (s *Store) readSnapshot() (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, img := range n.byDigest {
-		img.setNames(img.Names)
+	slices.SortFunc(order, func(a, b placed) int { return cmp.Compare(b.serial, a.serial) })
+	n.images = make([]*Image, len(order))
+	for i, o := range order {
+		o.setNames(o.Names)
+		n.images[i] = o.Image
 	}
 	err = s.each(`SELECT key, part FROM parts`, func(scan scanFunc) error {
 		var key, part string
@@ -549,7 +623,7 @@ func (s *Store) readSnapshot() (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.each(`SELECT name, image, spec, deployed FROM functions`, func(scan scanFunc) error {
+	err = s.each(`SELECT name, image, spec, deployed FROM functions ORDER BY name`, func(scan scanFunc) error {
 		var f Function
 		var spec string
 		var deployed int64
@@ -558,6 +632,7 @@ func (s *Store) readSnapshot() (*snapshot, error) {
 		}
 		f.Spec, f.Deployed = json.RawMessage(spec), time.Unix(0, deployed).UTC()
 		n.functions[f.Name] = &f
+		n.functionList = append(n.functionList, &f)
 		return nil
 	})
 	if err != nil {
@@ -574,7 +649,6 @@ func (s *Store) readSnapshot() (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.finish()
 	return n, nil
 }
 

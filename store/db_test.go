@@ -137,8 +137,8 @@ func TestIndexIsLostToo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{dbName, indexName} {
-		if err := os.Remove(filepath.Join(s.dir, name)); err != nil {
+	for _, name := range []string{dbName, indexName, indexLogName} {
+		if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}

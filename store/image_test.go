@@ -3,8 +3,10 @@ package store
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -206,7 +208,7 @@ func TestAmbiguousReference(t *testing.T) {
 		d := Digest(digestPrefix + strings.Repeat("abcdef", 10) + "012" + tail)
 		n.byDigest[d] = &Image{Digest: d}
 	}
-	n.finish()
+	n.images = slices.Collect(maps.Values(n.byDigest))
 	s.snap.Store(n)
 	if _, err := s.Image("abcdef"); !errors.Is(err, ErrAmbiguous) {
 		t.Errorf("Image: %v, want ErrAmbiguous", err)

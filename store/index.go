@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -15,7 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const indexName = "index.json"
+const (
+	indexName    = "index.json"
+	indexLogName = "index.log"
+)
 
 // index is what only the database would know otherwise: with it and the images'
 // manifests a lost database is made anew. Without the tenants' ids one tenant
@@ -24,7 +28,7 @@ const indexName = "index.json"
 type index struct {
 	Tenants   []Tenant    `json:"tenants"`
 	Functions []*Function `json:"functions"`
-	Images    []indexed   `json:"images"`
+	Images    []indexed   `json:"images"` // the last that came first
 }
 
 type indexed struct {
@@ -34,19 +38,118 @@ type indexed struct {
 	Tagged  bool      `json:"tagged,omitempty"` // its manifest's name means it: instead of Names before an image could have several
 }
 
-func (s *Store) writeIndex(n *snapshot) error {
-	x := index{
+// indexLine is one line of index.log: what has become of one thing.
+type indexLine struct {
+	Tenant     *Tenant   `json:"tenant,omitempty"`
+	Function   *Function `json:"function,omitempty"`
+	NoFunction string    `json:"no_function,omitempty"`
+	Image      *indexed  `json:"image,omitempty"`
+	NoImage    Digest    `json:"no_image,omitempty"`
+}
+
+// indexFile is the index on disk: index.json is all of it as it was at one time,
+// index.log what has changed since, a line each. So a change costs its own line
+// and not, with 10,000 images, two megabytes. Store.mu guards it.
+type indexFile struct {
+	s      *Store
+	log    *os.File
+	base   int64 // bytes of index.json
+	end    int64 // of what counts in index.log
+	before int64 // end before the line that is not settled yet
+	stale  bool  // it may be ahead of the database: to be written whole
+}
+
+// minIndexLog is the size up to which index.log always grows.
+const minIndexLog = 256 << 10
+
+// openIndex opens the log for what follows; its lines are read by rebuild alone.
+func (s *Store) openIndex() error {
+	f, err := openat(int(s.root.Fd()), indexLogName, unix.O_RDWR|unix.O_CREAT, 0o600)
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	var base unix.Stat_t
+	// Its last line may be of a transaction that was never committed.
+	s.index = indexFile{s: s, log: f, end: st.Size(), stale: st.Size() > 0}
+	if err := unix.Fstatat(int(s.root.Fd()), indexName, &base, 0); err == nil {
+		s.index.base = base.Size
+	}
+	return nil
+}
+
+// add makes lines durable; next is what they lead to. settle follows once the
+// transaction has ended.
+func (x *indexFile) add(lines []indexLine, next *snapshot) error {
+	x.before = x.end
+	if len(lines) == 0 && !x.stale {
+		return nil
+	}
+	var buf bytes.Buffer
+	e := json.NewEncoder(&buf)
+	for _, line := range lines {
+		if err := e.Encode(line); err != nil {
+			return err
+		}
+	}
+	line := buf.Bytes()
+	if x.stale || x.end+int64(len(line)) > max(minIndexLog, x.base) {
+		x.stale = true
+		if err := x.write(next); !errors.Is(err, unix.ENOSPC) {
+			return err
+		}
+		// There may be room for a line, behind what may be half a one.
+		line = append([]byte{'\n'}, line...)
+	}
+	_, err := x.log.WriteAt(line, x.end)
+	if err == nil {
+		err = unix.Fdatasync(int(x.log.Fd()))
+	}
+	if err != nil {
+		x.cut()
+		return err
+	}
+	x.end += int64(len(line))
+	return nil
+}
+
+// settle takes back what add has written for a transaction that was not
+// committed: next is not what lists show.
+func (x *indexFile) settle(next *snapshot) {
+	switch {
+	case x.s.snap.Load() == next:
+		x.stale = x.stale && x.end > 0
+	case x.end != x.before:
+		x.end = x.before
+		x.cut()
+	}
+}
+
+// cut takes away what lies behind the end.
+func (x *indexFile) cut() {
+	if x.log.Truncate(x.end) != nil {
+		x.stale = true
+	}
+}
+
+// write writes index.json whole and empties the log. A crash in between leaves
+// lines that lead to where index.json is already.
+func (x *indexFile) write(n *snapshot) error {
+	all := index{
 		Tenants:   slices.SortedFunc(maps.Values(n.tenants), func(a, b Tenant) int { return cmp.Compare(a.ID, b.ID) }),
 		Functions: n.functionList,
 	}
 	for _, img := range n.images {
-		x.Images = append(x.Images, indexed{Digest: img.Digest, Created: img.Created, Names: img.Names})
+		all.Images = append(all.Images, indexed{Digest: img.Digest, Created: img.Created, Names: img.Names})
 	}
-	b, err := json.Marshal(x)
+	b, err := json.Marshal(all)
 	if err != nil {
 		return err
 	}
-	tmp := int(s.tmp.Fd())
+	tmp, root := int(x.s.tmp.Fd()), x.s.root
 	f, err := openat(tmp, indexName, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -59,14 +162,19 @@ func (s *Store) writeIndex(n *snapshot) error {
 		_ = unix.Unlinkat(tmp, indexName, 0)
 		return err
 	}
-	if err := unix.Renameat(tmp, indexName, int(s.root.Fd()), indexName); err != nil {
+	if err := unix.Renameat(tmp, indexName, int(root.Fd()), indexName); err != nil {
 		return err
 	}
-	return s.root.Sync()
+	if err := root.Sync(); err != nil {
+		return err
+	}
+	x.base, x.end, x.before = int64(len(b)), 0, 0
+	return x.log.Truncate(0)
 }
 
-// rebuild fills an empty database from index.json and the images on disk.
-func (s *Store) rebuild(t *tx) error {
+// readIndex reads the index back: index.json, and the lines of index.log applied
+// to it. A line that a crash has cut off, or that cannot be read, is left out.
+func (s *Store) readIndex() index {
 	var x index
 	b, err := os.ReadFile(filepath.Join(s.dir, indexName))
 	if err == nil {
@@ -76,25 +184,67 @@ func (s *Store) rebuild(t *tx) error {
 		s.log.Error("cannot read index: functions and tenants are lost", "error", err)
 		x = index{}
 	}
+	log, err := os.ReadFile(filepath.Join(s.dir, indexLogName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.log.Error("cannot read the last lines of the index", "error", err)
+	}
+	for line := range bytes.Lines(log) {
+		if len(line) == 1 {
+			continue
+		}
+		var l indexLine
+		if err := json.Unmarshal(line, &l); err != nil || line[len(line)-1] != '\n' {
+			s.log.Warn("a line of the index cannot be read: left out", "line", string(line), "error", err)
+			continue
+		}
+		x.apply(l)
+	}
+	return x
+}
+
+func (x *index) apply(l indexLine) {
+	if l.Tenant != nil {
+		x.Tenants = slices.DeleteFunc(x.Tenants, func(t Tenant) bool { return t.ID == l.Tenant.ID || t.Name == l.Tenant.Name })
+		x.Tenants = append(x.Tenants, *l.Tenant)
+	}
+	name := l.NoFunction
+	if l.Function != nil {
+		name = l.Function.Name
+	}
+	x.Functions = slices.DeleteFunc(x.Functions, func(f *Function) bool { return f == nil || f.Name == name })
+	if l.Function != nil {
+		x.Functions = append(x.Functions, l.Function)
+	}
+	if l.Image != nil {
+		i := slices.IndexFunc(x.Images, func(i indexed) bool { return i.Digest == l.Image.Digest })
+		if i >= 0 && x.Images[i].Created.Equal(l.Image.Created) {
+			x.Images[i] = *l.Image
+			return
+		}
+		// One that came again comes first.
+		if i >= 0 {
+			x.Images = slices.Delete(x.Images, i, i+1)
+		}
+		x.Images = slices.Insert(x.Images, 0, *l.Image)
+	}
+	if l.NoImage != "" {
+		x.Images = slices.DeleteFunc(x.Images, func(i indexed) bool { return i.Digest == l.NoImage })
+	}
+}
+
+// rebuild fills an empty database from index.json and the images on disk.
+func (s *Store) rebuild(t *tx) error {
+	x := s.readIndex()
 	known := make(map[Digest]indexed)
 	for _, i := range x.Images {
 		known[i.Digest] = i
 	}
-	names, err := readNames(s.images)
+	images, err := s.readImages(x)
 	if err != nil {
 		return err
 	}
 	newest := make(map[tag]*Image) // for images the index does not know
-	for _, name := range names {
-		img, manifest, err := s.readImage(name)
-		var own sized
-		if err == nil {
-			own.bytes, own.inodes, err = ownSize(filepath.Join(s.dir, "images", name))
-		}
-		if err != nil {
-			s.log.Error("image cannot be rebuilt: dropped", "image", name, "error", err)
-			continue
-		}
+	for _, img := range images {
 		k := splitName(img.Built)
 		i, ok := known[img.Digest]
 		if ok {
@@ -103,7 +253,7 @@ func (s *Store) rebuild(t *tx) error {
 		if i.Tagged {
 			i.Names = append(i.Names, img.Built)
 		}
-		if err := t.putImage(img, manifest, own); err != nil {
+		if err := t.putImage(img.Image, img.manifest, img.own); err != nil {
 			return err
 		}
 		for _, name := range i.Names {
@@ -112,7 +262,7 @@ func (s *Store) rebuild(t *tx) error {
 			}
 		}
 		if old := newest[k]; !ok && k != (tag{}) && (old == nil || old.Created.Before(img.Created)) {
-			newest[k] = img
+			newest[k] = img.Image
 		}
 	}
 	for k, img := range newest {
@@ -138,6 +288,46 @@ func (s *Store) rebuild(t *tx) error {
 		}
 	}
 	return nil
+}
+
+// readImages reads all images back, in the order in which they came: those that
+// the index knows, then the others by the clock.
+func (s *Store) readImages(x index) ([]imageOnDisk, error) {
+	names, err := readNames(s.images)
+	if err != nil {
+		return nil, err
+	}
+	place := make(map[Digest]int, len(x.Images))
+	for i, known := range x.Images {
+		place[known.Digest] = len(x.Images) - i
+	}
+	var images []imageOnDisk
+	for _, name := range names {
+		img, manifest, err := s.readImage(name)
+		var own sized
+		if err == nil {
+			own.bytes, own.inodes, err = ownSize(filepath.Join(s.dir, "images", name))
+		}
+		if err != nil {
+			s.log.Error("image cannot be rebuilt: dropped", "image", name, "error", err)
+			continue
+		}
+		images = append(images, imageOnDisk{img, manifest, own})
+	}
+	slices.SortFunc(images, func(a, b imageOnDisk) int {
+		pa, pb := place[a.Digest], place[b.Digest]
+		if (pa == 0) != (pb == 0) {
+			return cmp.Compare(pb, pa)
+		}
+		return cmp.Or(cmp.Compare(pa, pb), a.Created.Compare(b.Created), cmp.Compare(b.Digest, a.Digest))
+	})
+	return images, nil
+}
+
+type imageOnDisk struct {
+	*Image
+	manifest []byte
+	own      sized
 }
 
 // readImage reads images/<name> back: its manifest, and the totals by walking,

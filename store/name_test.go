@@ -193,6 +193,9 @@ func TestNamesAreRebuilt(t *testing.T) {
 			t.Fatal(err)
 		}
 		if test.index != "" {
+			if err := os.Remove(filepath.Join(s.dir, indexLogName)); err != nil {
+				t.Fatal(err)
+			}
 			if err := os.WriteFile(filepath.Join(s.dir, indexName), []byte(test.index), 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -25,7 +25,7 @@ import (
 //	images/<digest>/rootfs/  the linked tree; manifest.json beside it
 //	tmp/                     what is being made or removed; emptied by Open
 //	fre.db                   the database
-//	index.json               what the database holds and manifests do not
+//	index.json, index.log    what the database holds and manifests do not
 //	generation               one that no change has reached
 //	reserve                  room for removals on a full disk
 //	lock                     flock and pid of the engine
@@ -47,6 +47,8 @@ type Store struct {
 	// sweeping, leases.mu, mu, sizing.mu, changes.mu.
 	mu   sync.Mutex
 	snap atomic.Pointer[snapshot]
+	// index is what a lost database is made of again, guarded by mu too.
+	index indexFile
 
 	sizing sizing
 
@@ -103,6 +105,9 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	if err := s.openChanges(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
+	if err := s.openIndex(); err != nil {
+		return nil, fmt.Errorf("open store index: %w", err)
+	}
 	if err := s.openDB(); err != nil {
 		return nil, fmt.Errorf("open store database: %w", err)
 	}
@@ -149,6 +154,9 @@ func (s *Store) closeFiles() error {
 	var errs []error
 	if s.db != nil {
 		errs = append(errs, s.db.Close())
+	}
+	if s.index.log != nil {
+		errs = append(errs, s.index.log.Close())
 	}
 	// The lock goes last, and by name: a child that is between fork and exec has a
 	// copy of its descriptor, and would keep it for that long.
