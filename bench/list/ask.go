@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/fre-engine/fre/bench/internal/rawhttp"
 	"github.com/fre-engine/fre/bench/internal/stats"
+	"github.com/fre-engine/fre/client"
 )
 
 // asked is what came of asking one engine for one thing again and again. A
@@ -22,7 +24,9 @@ type asked struct {
 	Latency []time.Duration `json:"latency_ns"`
 	CPU     []time.Duration `json:"cpu_ns,omitempty"` // of the engine, per call: one for each turn
 	Err     string          `json:"error,omitempty"`
+	prepare func() error    // before each call, not counted; nil: nothing
 	do      func() error    // one call
+	holds   string          // what an answer must hold
 	end     func() error    // closes what do uses
 	usage   func() (time.Duration, error)
 }
@@ -62,7 +66,8 @@ func ask(ctx context.Context, t turns, all ...*asked) error {
 	}()
 	for _, a := range all {
 		if a.Err == "" {
-			a.fail(a.do()) // not counted: the connection is made, and what is made once
+			a.fail(a.once()) // not counted: the connection is made, and what is made once
+			a.Latency = nil
 		}
 	}
 	for range t.rounds {
@@ -84,6 +89,21 @@ func (a *asked) fail(err error) {
 	}
 }
 
+// once makes a call, and keeps how long it took.
+func (a *asked) once() error {
+	if a.prepare != nil {
+		if err := a.prepare(); err != nil {
+			return err
+		}
+	}
+	at := time.Now()
+	if err := a.do(); err != nil {
+		return err
+	}
+	a.Latency = append(a.Latency, time.Since(at))
+	return nil
+}
+
 func (a *asked) turn(t turns) error {
 	var before, after time.Duration
 	var err error
@@ -94,11 +114,9 @@ func (a *asked) turn(t turns) error {
 	}
 	n := 0
 	for begin := time.Now(); n < t.calls && (n == 0 || time.Since(begin) < t.slice); n++ {
-		at := time.Now()
-		if err := a.do(); err != nil {
+		if err := a.once(); err != nil {
 			return err
 		}
-		a.Latency = append(a.Latency, time.Since(at))
 	}
 	if a.usage != nil {
 		if after, err = a.usage(); err != nil {
@@ -112,7 +130,10 @@ func (a *asked) turn(t turns) error {
 // get asks for path on a Unix socket, over one connection, with further header
 // lines, and wants this status. pids are the engine's processes.
 func get(name, socket, path string, status int, pids []int, header ...string) *asked {
-	a := &asked{Name: name, usage: func() (time.Duration, error) { return cpuTime(pids) }}
+	a := &asked{Name: name}
+	if pids != nil {
+		a.usage = func() (time.Duration, error) { return cpuTime(pids) }
+	}
 	request := rawhttp.Get("bench", path, header...)
 	var conn *rawhttp.Conn
 	a.end = func() error {
@@ -136,6 +157,9 @@ func get(name, socket, path string, status int, pids []int, header ...string) *a
 			return fmt.Errorf("GET %s: status %d, want %d: %.200s", path, resp.Status, status, resp.Body)
 		}
 		a.Bytes = len(resp.Body)
+		if a.holds != "" && !bytes.Contains(resp.Body, []byte(a.holds)) {
+			return fmt.Errorf("GET %s: no %s in the answer", path, a.holds)
+		}
 		return nil
 	}
 	return a
@@ -166,6 +190,20 @@ func unchanged(name, socket, path string, pids []int) *asked {
 		return &asked{Name: name, Err: err.Error()}
 	}
 	return get(name, socket, path, http.StatusNotModified, pids, "If-None-Match: "+tag)
+}
+
+// tagged asks for the list of images right after one got a further name, which
+// must be in it.
+func tagged(ctx context.Context, name, socket string, cl *client.Client) *asked {
+	a := get(name, socket, imagesPath, http.StatusOK, nil)
+	n := 0
+	a.prepare = func() error {
+		n++
+		a.holds = fmt.Sprintf("bench-tagged:%d", n)
+		_, err := cl.TagImage(ctx, imageName(0)+":1", a.holds)
+		return err
+	}
+	return a
 }
 
 // program runs a command, whole.

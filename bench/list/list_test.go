@@ -99,18 +99,19 @@ func TestSeed(t *testing.T) {
 
 // TestAsk: all take turns; one that fails does not end the others.
 func TestAsk(t *testing.T) {
-	calls, usage, ended := 0, time.Duration(0), 0
+	calls, prepared, usage, ended := 0, 0, time.Duration(0), 0
 	good := &asked{
-		Name:  "good",
-		do:    func() error { calls++; return nil },
-		usage: func() (time.Duration, error) { usage += 30 * time.Millisecond; return usage, nil },
-		end:   func() error { ended++; return nil },
+		Name:    "good",
+		prepare: func() error { prepared++; return nil },
+		do:      func() error { calls++; return nil },
+		usage:   func() (time.Duration, error) { usage += 30 * time.Millisecond; return usage, nil },
+		end:     func() error { ended++; return nil },
 	}
 	bad := &asked{Name: "bad", do: func() error { return io.ErrUnexpectedEOF }}
 	if err := ask(t.Context(), turns{rounds: 2, slice: time.Hour, calls: 3}, bad, good); err != nil {
 		t.Fatal(err)
 	}
-	if calls != 7 || len(good.Latency) != 6 || ended != 1 {
+	if calls != 7 || prepared != 7 || len(good.Latency) != 6 || ended != 1 {
 		t.Errorf("%d calls, %d counted, closed %d times, want 7, 6 and once", calls, len(good.Latency), ended)
 	}
 	if diff := cmp.Diff([]time.Duration{10 * time.Millisecond, 10 * time.Millisecond}, good.CPU); diff != "" {

@@ -360,6 +360,12 @@ func (b *bench) many(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	cl := client.New(fre)
+	defer cl.Close()
+	changes := turns{rounds: b.size.turns.rounds, slice: b.size.turns.slice, calls: min(b.size.turns.calls, 10)}
+	if err := b.measure(ctx, changes, tagged(ctx, "many/tagged", fre, cl)); err != nil {
+		return err
+	}
 	b.Idle = b.poll(ctx, pids, nil)
 	b.Polled = b.poll(ctx, pids, get("", fre, imagesPath, http.StatusOK, nil))
 	b.PolledDocker = b.poll(ctx, pids, get("", socket, dockerImages, http.StatusOK, nil))

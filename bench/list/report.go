@@ -76,6 +76,7 @@ func (r *result) rows() []row {
 	latency("images, "+many, "many/fre", 1, "")
 	latency("images, "+many+inDocker, "many/docker", 2*milliseconds(r.find("many/fre").p50()), "")
 	latency("images, "+many+", unchanged (304)", "many/unchanged", 0.1, "")
+	latency("images, "+many+", right after one got a further name, which is in it", "many/tagged", 0, "")
 	ratio(fmt.Sprintf("images, %s of %d layers ÷ of one", grouped(r.Size.Layered), r.Size.Layers), "layers/many", "layers/one", 1.1, (*asked).p50)
 	perList := "CPU time per list of " + few + " images"
 	cpu := r.find("few/fre")
