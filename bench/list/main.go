@@ -59,12 +59,13 @@ type size struct {
 	Counted     int           `json:"counted"`      // calls whose system calls are counted
 	Poll        time.Duration `json:"poll_ns"`      // ten times a second for so long
 	turns       turns
+	settle      bool // wait for a quiet machine before each
 }
 
 var (
 	fullSize = size{
 		Few: 2000, Many: 10_000, Layered: 500, Layers: 40, DockerBoxes: 100, Boxes: 1000, Full: 10, Files: 100_000,
-		Starts: 3, Programs: 15, Counted: 50, Poll: 10 * time.Second, turns: turns{rounds: 10, slice: 500 * time.Millisecond, calls: 200},
+		Starts: 3, Programs: 15, Counted: 50, Poll: 10 * time.Second, turns: turns{rounds: 10, slice: 500 * time.Millisecond, calls: 200}, settle: true,
 	}
 	quickSize = size{
 		Few: 20, Many: 40, Layered: 5, Layers: 4, DockerBoxes: 3, Boxes: 6, Full: 2, Files: 40,

@@ -51,9 +51,17 @@ func (b *bench) closeDocker() error {
 	return err
 }
 
+// settle waits until the machine is quiet, unless all is only to be tried.
+func (b *bench) settle(ctx context.Context) error {
+	if !b.size.settle {
+		return nil
+	}
+	return host.Settle(ctx)
+}
+
 // measure lets all take turns and keeps what came of it.
 func (b *bench) measure(ctx context.Context, t turns, all ...*asked) error {
-	if err := host.Settle(ctx); err != nil {
+	if err := b.settle(ctx); err != nil {
 		return err
 	}
 	b.Asked = append(b.Asked, all...)
@@ -113,7 +121,7 @@ func (b *bench) empty(ctx context.Context) error {
 			return err
 		}
 		b.EmptyStarts = append(b.EmptyStarts, took)
-		err = host.Settle(ctx)
+		err = b.settle(ctx)
 		if err == nil {
 			b.EmptyBytes, err = memory.PSS([]int{d.PID()})
 		}
@@ -192,7 +200,7 @@ func (b *bench) fewLists(ctx context.Context) (err error) {
 		return err
 	}
 	defer stopping(d, &err)
-	fre, socket, pids := d.Socket(), dockerSocket(d.Socket()), []int{d.PID()}
+	fre, socket, pids := d.Socket(), d.DockerSocket(), []int{d.PID()}
 	lists, err := b.beside("few", dockerImages,
 		get("few/fre", fre, imagesPath, http.StatusOK, pids), unchanged("few/unchanged", fre, imagesPath, pids),
 		get("few/docker", socket, dockerImages, http.StatusOK, pids))
@@ -264,7 +272,7 @@ func (b *bench) boxes(ctx context.Context) (err error) {
 		return err
 	}
 	defer stopping(d, &err)
-	fre, socket, pids := d.Socket(), dockerSocket(d.Socket()), []int{d.PID()}
+	fre, socket, pids := d.Socket(), d.DockerSocket(), []int{d.PID()}
 	c, err := sit(ctx, fre, b.size.Boxes, b.size.Files/b.size.Full)
 	if err != nil {
 		return err
@@ -343,7 +351,7 @@ func (b *bench) many(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		if err := host.Settle(ctx); err != nil {
+		if err := b.settle(ctx); err != nil {
 			return err
 		}
 		var took time.Duration
@@ -353,7 +361,7 @@ func (b *bench) many(ctx context.Context) (err error) {
 		b.ManyStarts = append(b.ManyStarts, took)
 	}
 	defer stopping(d, &err)
-	fre, socket, pids := d.Socket(), dockerSocket(d.Socket()), []int{d.PID()}
+	fre, socket, pids := d.Socket(), d.DockerSocket(), []int{d.PID()}
 	err = b.measure(ctx, b.size.turns,
 		get("many/fre", fre, imagesPath, http.StatusOK, pids), unchanged("many/unchanged", fre, imagesPath, pids),
 		get("many/docker", socket, dockerImages, http.StatusOK, pids))

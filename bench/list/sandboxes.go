@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -159,9 +158,4 @@ func containers(ctx context.Context, socket, image string, n, full, filesEach in
 		}
 	}
 	return nil
-}
-
-// dockerSocket is where FRE's engine on a control socket answers Docker's clients.
-func dockerSocket(control string) string {
-	return strings.TrimSuffix(filepath.Clean(control), ".sock") + ".docker.sock"
 }
