@@ -103,6 +103,38 @@ type ChangeEntry struct {
 	Error  *Error  `json:"error,omitempty"`
 }
 
+// ImageUsage is what an image takes on disk, in blocks and inodes. What is not
+// unique to it other images have, too.
+type ImageUsage struct {
+	Digest       string `json:"digest"`
+	Name         string `json:"name"`
+	Version      string `json:"version"`
+	Bytes        int64  `json:"bytes"`
+	Inodes       int64  `json:"inodes"`
+	UniqueBytes  int64  `json:"unique_bytes"`
+	UniqueInodes int64  `json:"unique_inodes"`
+	InUse        bool   `json:"in_use"` // by a function or a sandbox: it cannot be removed
+}
+
+// TenantUsage is what a tenant keeps in /work, in blocks and inodes.
+type TenantUsage struct {
+	Name       string     `json:"name"`
+	Kind       string     `json:"kind"` // "quota", "image" (a file system of its own) or "plain" (walked now and then)
+	Bytes      int64      `json:"bytes"`
+	Inodes     int64      `json:"inodes"`
+	LimitBytes int64      `json:"limit_bytes,omitempty"`
+	AsOf       *time.Time `json:"as_of,omitempty"` // when it was counted; none: not yet
+}
+
+// DiskUsage is the answer of /v1/system/df.
+type DiskUsage struct {
+	Images           []ImageUsage  `json:"images"`            // newest first
+	ImageBytes       int64         `json:"image_bytes"`       // of all together, what they share once
+	ImageInodes      int64         `json:"image_inodes"`      // likewise
+	ReclaimableBytes int64         `json:"reclaimable_bytes"` // what would be free without the images that nothing uses
+	Tenants          []TenantUsage `json:"tenants"`
+}
+
 // Part is a tree placed in an image.
 type Part struct {
 	Kind    string `json:"kind"` // "base", "pip", "npm", "bootstrap", "code"

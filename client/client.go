@@ -63,6 +63,11 @@ func (c *Client) Version(ctx context.Context) (api.Version, error) {
 	return get[api.Version](ctx, c, "/v1/version", nil)
 }
 
+// DiskUsage returns what the state directory holds.
+func (c *Client) DiskUsage(ctx context.Context) (api.DiskUsage, error) {
+	return get[api.DiskUsage](ctx, c, "/v1/system/df", nil)
+}
+
 // DoctorOptions adjust Doctor.
 type DoctorOptions struct {
 	Costs bool // measure what things take there, which is some tenths of a second of work

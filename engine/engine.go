@@ -36,6 +36,7 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/volume"
 )
 
 // UnknownError says that there is no function of that name. It is an
@@ -82,6 +83,8 @@ type Config struct {
 	ImageLimits        oci.Limits // of what is loaded, imported and pulled; defaults there
 	InsecureRegistries []string   // hosts that are spoken to without TLS, beside loopback
 
+	Work WorkConfig // what tenants may keep in /work; default: no limit
+
 	// ForkPercent bounds the memory limits of all fork servers together, in percent
 	// of the host's memory; default 25, below 0: no fork servers.
 	ForkPercent int
@@ -100,7 +103,10 @@ type Engine struct {
 
 	measuring sync.Mutex // held while what the host costs is measured
 
+	volumes *volume.Manager // directories with a size: tenants' /work
+
 	tenantMu sync.Mutex // held over the disk while a tenant's directory is made
+	works    map[string]*volume.Volume
 
 	deployMu  sync.Mutex
 	functions atomic.Pointer[map[string]*function] // replaced whole under deployMu
@@ -152,6 +158,13 @@ func Open(cfg Config) (*Engine, error) {
 	e.mapErr = sandbox.CanMap(filepath.Join(cfg.StateDir, "tenants"))
 	e.shells = newShells(e, cfg.Shells)
 	e.forks.left = memory / 100 * int64(cfg.ForkPercent)
+	if e.volumes, err = volume.Open(volume.Config{Dir: filepath.Join(cfg.StateDir, "removed"), Log: cfg.Log}); err != nil {
+		return nil, err
+	}
+	if err := cfg.Work.check(e.volumes); err != nil {
+		return nil, errors.Join(err, e.volumes.Close())
+	}
+	e.works = make(map[string]*volume.Volume)
 	life, abort := context.WithCancelCause(context.Background())
 	e.life, e.abort = life, func() { abort(ErrClosed) }
 	e.metrics = newMetrics(cfg.Metrics, e)
@@ -188,6 +201,7 @@ func Open(cfg Config) (*Engine, error) {
 		f.warm()
 	}
 	e.spawn(e.shells.prune)
+	e.spawn(e.attachWorks)
 	return e, nil
 }
 
@@ -225,7 +239,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	for _, f := range *e.functions.Load() {
 		f.logs.Close()
 	}
-	return err
+	return errors.Join(err, e.volumes.Close())
 }
 
 // Stopping says whether Close was called: no new work is accepted.

@@ -154,7 +154,7 @@ type buildRunner struct{ e *Engine }
 func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("build step took more than %s", buildTimeout))
 	defer cancel()
-	user, _, err := r.e.tenant(buildTenant)
+	user, err := r.e.user(buildTenant)
 	if err != nil {
 		return err
 	}

@@ -61,6 +61,7 @@ type Engine interface {
 	Events(ctx context.Context, o engine.EventOptions, emit func(store.Change) error) error
 
 	Checks(o engine.CheckOptions) ([]engine.Check, error)
+	DiskUsage() (*engine.DiskUsage, error)
 }
 
 // Config wires the server. Engine and Log are required; zero values of the
@@ -103,6 +104,7 @@ func (s *server) routes() []route {
 	return []route{
 		{"GET", "/v1/version", s.version},
 		{"GET", "/v1/doctor", s.doctor},
+		{"GET", "/v1/system/df", s.diskUsage},
 		{"GET", "/v1/template/schema", s.templateSchema},
 		{"POST", "/v1/template/check", s.templateCheck},
 		{"POST", "/v1/build", s.build},

@@ -1,10 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"time"
 
@@ -107,6 +109,15 @@ func (s *Store) RemoveFunction(ctx context.Context, name string) error {
 		return fmt.Errorf("function %q: %w", name, err)
 	}
 	return nil
+}
+
+// Tenants lists all, oldest first.
+func (s *Store) Tenants() []Tenant {
+	return s.snap.Load().tenantList()
+}
+
+func (n *snapshot) tenantList() []Tenant {
+	return slices.SortedFunc(maps.Values(n.tenants), func(a, b Tenant) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // Tenant finds the tenant or makes it, with an id no tenant ever had.

@@ -64,9 +64,9 @@ func (s *Store) SizeWithout(keep map[Digest]bool) (bytes, inodes int64) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	seen := make(map[*cohort]bool)
-	for d := range keep {
+	for d, kept := range keep {
 		img := z.images[d]
-		if img == nil {
+		if img == nil || !kept {
 			continue
 		}
 		bytes += img.ownBytes

@@ -87,6 +87,9 @@ func (m *Manager) makeImage(path string, l Limits) error {
 	if err != nil {
 		return err
 	}
+	if had.Inodes > 1 {
+		m.log.Info("moving a directory into an image, since it gets a limit", "path", path, "bytes", had.Bytes, "inodes", had.Inodes)
+	}
 	if err := os.Mkdir(staging(path), 0o700); err != nil {
 		return err
 	}

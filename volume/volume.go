@@ -66,6 +66,9 @@ type Limits struct {
 // anyhow, but for links, directories and empty files.
 const inodeBytes = 4096
 
+// MinBytes is the least limit that leaves room for a few files.
+const MinBytes = 64 << 10
+
 func (l Limits) limited() bool { return l.Bytes > 0 }
 
 // withDefaults fills in the inodes.
@@ -295,6 +298,14 @@ func (m *Manager) attach(path string, l Limits) (backing, error) {
 		return m.attachImage(path, l)
 	}
 	return nil, m.noLimits()
+}
+
+// CanLimit is nil or ErrNoLimits.
+func (m *Manager) CanLimit() error {
+	if m.Kind() == Plain {
+		return m.noLimits()
+	}
+	return nil
 }
 
 // noLimits names the next step.

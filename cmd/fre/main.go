@@ -187,7 +187,7 @@ func newRoot() *cobra.Command {
 		serveCommand(), c.newCommand(), c.templateCommand(), c.buildCommand(),
 		c.imagesCommand(), c.imageCommand(), c.pullCommand(), c.pushCommand(), c.deployCommand(), c.functionsCommand(), c.functionCommand(),
 		c.invokeCommand(), c.runCommand(), c.psCommand(), c.inspectCommand(), c.logsCommand(), c.eventsCommand(), c.stopCommand(), c.killCommand(),
-		c.versionCommand(), c.doctorCommand(), c.debugCommand(),
+		c.versionCommand(), c.doctorCommand(), c.systemCommand(), c.debugCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre", Long: exitCodes},
 	)
 	return root

@@ -36,6 +36,7 @@ import (
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/docker"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/volume"
 )
 
 // serveConfig is the daemon's configuration: flags, and the file that --config
@@ -51,6 +52,7 @@ type serveConfig struct {
 	Debian                       []debian.Source // nil: the host's
 	Require                      []string        // ids of checks that must be OK
 	Shells                       engine.ShellConfig
+	Work                         engine.WorkConfig
 	AllowHostNetwork             bool
 	InsecureRegistries           []string // hosts, with their port
 	ImageLimits                  oci.Limits
@@ -75,8 +77,9 @@ outlive the engine: whatever a crash leaves is cleaned up at the next start.
 --config names a YAML file: "packages" takes precedence over the host's own
 configuration of pip, npm and apt, "require" lists checks of fre doctor without
 which the engine does not start, "shells" says how many interpreters are kept
-running ahead of their functions, "network" what functions may reach beside the
-public internet (see docs/configuration.md).`,
+running ahead of their functions, "work" how much tenants may keep, "network"
+what functions may reach beside the public internet (see
+docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
@@ -186,7 +189,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
-		ForkPercent: cmp.Or(cfg.Forks, -1), AllowHostNetwork: cfg.AllowHostNetwork,
+		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, AllowHostNetwork: cfg.AllowHostNetwork,
 		InsecureRegistries: cfg.InsecureRegistries, ImageLimits: cfg.ImageLimits,
 	})
 	if err != nil {
@@ -283,6 +286,7 @@ func readConfig(path string, cfg *serveConfig) error {
 			Insecure []string `yaml:"insecure"`
 		} `yaml:"registry"`
 		Images imagesConfig `yaml:"images"`
+		Work   workConfig   `yaml:"work"`
 	}
 	if err := yaml.UnmarshalWithOptions(src, &file, yaml.Strict()); err != nil {
 		return fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
@@ -306,6 +310,9 @@ func readConfig(path string, cfg *serveConfig) error {
 	cfg.InsecureRegistries = file.Registry.Insecure
 	if err := file.Images.read(&cfg.ImageLimits); err != nil {
 		return fmt.Errorf("%s: images.%w", path, err)
+	}
+	if err := file.Work.read(&cfg.Work); err != nil {
+		return fmt.Errorf("%s: work.%w", path, err)
 	}
 	cfg.AllowHostNetwork = file.Network.AllowHost
 	if err := file.Network.read(&cfg.Egress); err != nil {
@@ -334,6 +341,42 @@ func (c *imagesConfig) read(l *oci.Limits) error {
 		return errors.New("max_files and max_ratio are not negative")
 	}
 	l.Entries, l.Ratio = c.MaxFiles, c.MaxRatio
+	return nil
+}
+
+// workConfig is the configuration file's work.
+type workConfig struct {
+	Limit   string            `yaml:"limit"`
+	Tenants map[string]string `yaml:"tenants"`
+}
+
+// read takes over the limits.
+func (w *workConfig) read(cfg *engine.WorkConfig) error {
+	limit := func(field, s string) (int64, error) {
+		if s == "none" || s == "" {
+			return 0, nil
+		}
+		n, err := image.ParseBytes(s)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", field, err)
+		}
+		if n < volume.MinBytes {
+			return 0, fmt.Errorf("%s: %s is less than %d KiB: write none for no limit", field, s, volume.MinBytes>>10)
+		}
+		return n, nil
+	}
+	var err error
+	if cfg.Limit, err = limit("limit", w.Limit); err != nil {
+		return err
+	}
+	for name, s := range w.Tenants {
+		if cfg.Tenants == nil {
+			cfg.Tenants = make(map[string]int64)
+		}
+		if cfg.Tenants[name], err = limit("tenants."+name, s); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

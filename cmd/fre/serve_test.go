@@ -37,6 +37,8 @@ func TestReadConfig(t *testing.T) {
 		{name: "no memory for shells", src: "shells: {memory: 0}\n", wrong: "shells.memory"},
 		{name: "negative shells", src: "shells: {max: -1}\n", wrong: "shells.max"},
 		{name: "fewer shells than ready", src: "shells: {ready: 3, max: 2}\n", wrong: "shells.ready"},
+		{name: "work of what size", src: "work: {limit: much}\n", wrong: "work.limit"},
+		{name: "no work", src: "work: {tenants: {a: 1KiB}}\n", wrong: "work.tenants.a"},
 		{name: "no keyring", src: "packages: {debian: [{uri: http://a, suite: b, components: [c]}]}\n", wrong: "keyring"},
 		{name: "insecure registry is a URL", src: "registry: {insecure: ['http://host']}\n", wrong: "registry.insecure[0]"},
 		{name: "bad image size", src: "images: {max_size: much}\n", wrong: "images.max_size"},
@@ -84,6 +86,9 @@ func TestReadConfig(t *testing.T) {
 				t.Errorf("settings not read: %+v", cfg.Packages)
 			}
 			if diff := cmp.Diff(engine.ShellConfig{Ready: 2, Max: 8, MemoryBytes: 1 << 30}, cfg.Shells); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(engine.WorkConfig{Limit: 1 << 30, Tenants: map[string]int64{"reports": 20 << 30}}, cfg.Work); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -25,6 +25,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/volume"
 )
 
 // Epoch is the time at which everything in an [Engine] happens.
@@ -137,6 +138,29 @@ func (e *Engine) ImageList() ([]*store.Image, uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.images), e.changes.GenerationOf(store.ChangeImage)
+}
+
+// DiskUsage has every image unique, in blocks of 4 KiB, and one tenant.
+func (e *Engine) DiskUsage() (*engine.DiskUsage, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	u := &engine.DiskUsage{Tenants: []engine.TenantUsage{{
+		Name: "default", Limit: 1e9, Kind: volume.Image, Usage: volume.Usage{Bytes: 12 << 20, Inodes: 7, AsOf: time.Now()},
+	}}}
+	for _, img := range e.images {
+		bytes := (img.Size + 4095) / 4096 * 4096
+		x := engine.ImageUsage{Image: img, ImageSize: store.ImageSize{Bytes: bytes, Inodes: int64(img.Files), UniqueBytes: bytes, UniqueInodes: int64(img.Files)}}
+		for _, f := range e.functions {
+			x.InUse = x.InUse || f.Image == img.Digest
+		}
+		if !x.InUse {
+			u.ReclaimableBytes += bytes
+		}
+		u.Images = append(u.Images, x)
+		u.ImageBytes += bytes
+		u.ImageInodes += int64(img.Files)
+	}
+	return u, nil
 }
 
 // Changes counts the changes of images and functions.

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -181,6 +182,19 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 		if name := q.Get("write"); name != "" {
 			if err := os.WriteFile(name, []byte("written"), 0o600); err != nil {
 				return nil, err
+			}
+		}
+		if name := q.Get("fill"); name != "" { // with so many MiB, or why not
+			f, err := os.Create(name)
+			if err != nil {
+				return nil, err
+			}
+			mib, _ := strconv.Atoi(q.Get("mib"))
+			for i := 0; i < mib && err == nil; i++ {
+				_, err = f.Write(bytes.Repeat([]byte("x"), 1<<20))
+			}
+			if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+				out = err.Error()
 			}
 		}
 		return &channel.Answer{Status: 200, Body: strings.NewReader(out)}, nil

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+)
+
+func (c *cli) systemCommand() *cobra.Command {
+	cmd := group(&cobra.Command{Use: "system", Short: "Look at the engine as a whole"})
+	cmd.AddCommand(c.diskUsageCommand())
+	return cmd
+}
+
+func (c *cli) diskUsageCommand() *cobra.Command {
+	var l listing
+	var verbose bool
+	cmd := &cobra.Command{
+		Use: "df", Short: "Show what the state directory holds, and what can be free",
+		Long: `Show what images and tenants' /work take on disk, in blocks, and what removing the
+images that nothing uses would free. With --verbose each image beside what it
+shares with others and what it alone has, and each tenant.
+
+Nothing is walked: images are counted as they come and go, /work by a quota or
+the size of a file system of its own. Where a host has neither, AS OF says when
+it was last counted.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl := c.client()
+			defer cl.Close()
+			u, err := cl.DiskUsage(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if l.format != "" {
+				return formatEach(cmd.OutOrStdout(), l.format, []api.DiskUsage{u})
+			}
+			if verbose {
+				return showUsage(cmd.OutOrStdout(), l, u)
+			}
+			return showSummary(cmd.OutOrStdout(), u)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&l.format, "format", "", "`template` for all of it: 'json', or Go's text/template such as '{{.ReclaimableBytes}}'")
+	f.BoolVar(&l.noTrunc, "no-trunc", false, "do not shorten ids")
+	f.BoolVarP(&verbose, "verbose", "v", false, "each image and each tenant")
+	return cmd
+}
+
+// showSummary prints a line for each kind of thing.
+func showSummary(w io.Writer, u api.DiskUsage) error {
+	type line struct {
+		what           string
+		count, active  int
+		bytes, reclaim int64
+	}
+	images := line{what: "Images", count: len(u.Images), bytes: u.ImageBytes, reclaim: u.ReclaimableBytes}
+	for _, i := range u.Images {
+		if i.InUse {
+			images.active++
+		}
+	}
+	work := line{what: "Tenants' /work", count: len(u.Tenants), active: len(u.Tenants)}
+	for _, t := range u.Tenants {
+		work.bytes += t.Bytes
+	}
+	return show(w, listing{}, []line{images, work}, nil, []column[line]{
+		{"TYPE", func(l line) string { return l.what }},
+		{"TOTAL", func(l line) string { return strconv.Itoa(l.count) }},
+		{"IN USE", func(l line) string { return strconv.Itoa(l.active) }},
+		{"SIZE", func(l line) string { return size(l.bytes) }},
+		{"RECLAIMABLE", func(l line) string {
+			if l.bytes == 0 {
+				return size(l.reclaim)
+			}
+			return fmt.Sprintf("%s (%d%%)", size(l.reclaim), l.reclaim*100/l.bytes)
+		}},
+	})
+}
+
+func showUsage(w io.Writer, l listing, u api.DiskUsage) error {
+	err := show(w, listing{}, u.Images, nil, []column[api.ImageUsage]{
+		{"NAME", func(i api.ImageUsage) string { return i.Name }},
+		{"VERSION", func(i api.ImageUsage) string { return i.Version }},
+		{"IMAGE ID", func(i api.ImageUsage) string { return l.shortID(i.Digest) }},
+		{"SIZE", func(i api.ImageUsage) string { return size(i.Bytes) }},
+		{"SHARED", func(i api.ImageUsage) string { return size(i.Bytes - i.UniqueBytes) }},
+		{"UNIQUE", func(i api.ImageUsage) string { return size(i.UniqueBytes) }},
+		{"INODES", func(i api.ImageUsage) string { return strconv.FormatInt(i.Inodes, 10) }},
+		{"IN USE", func(i api.ImageUsage) string { return strconv.FormatBool(i.InUse) }},
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	now := time.Now()
+	return show(w, listing{}, u.Tenants, nil, []column[api.TenantUsage]{
+		{"TENANT", func(t api.TenantUsage) string { return t.Name }},
+		{"/WORK", func(t api.TenantUsage) string { return size(t.Bytes) }},
+		{"LIMIT", func(t api.TenantUsage) string {
+			if t.LimitBytes == 0 {
+				return "none"
+			}
+			return size(t.LimitBytes)
+		}},
+		{"INODES", func(t api.TenantUsage) string { return strconv.FormatInt(t.Inodes, 10) }},
+		{"COUNTED BY", func(t api.TenantUsage) string {
+			return map[string]string{"quota": "quota", "image": "file system", "plain": "walk"}[t.Kind]
+		}},
+		{"AS OF", func(t api.TenantUsage) string {
+			switch {
+			case t.AsOf == nil:
+				return "not yet"
+			case t.Kind == "plain":
+				return ago(*t.AsOf, now)
+			}
+			return "now"
+		}},
+	})
+}

@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// ImageUsage is an image with what it takes.
+type ImageUsage struct {
+	*store.Image
+	store.ImageSize
+	InUse bool // by a function, a sandbox or what starts them: it cannot be removed
+}
+
+// DiskUsage is what the state directory holds, in blocks of the disk.
+type DiskUsage struct {
+	Images           []ImageUsage // newest first
+	ImageBytes       int64        // of all together, what they share once
+	ImageInodes      int64
+	ReclaimableBytes int64         // what would be free without those that nothing uses
+	Tenants          []TenantUsage // oldest first
+}
+
+// DiskUsage answers from memory, but for a system call for each tenant.
+func (e *Engine) DiskUsage() (*DiskUsage, error) {
+	sizes := e.cfg.Store.Sizes()
+	images, _ := e.cfg.Store.ImageList()
+	users := e.imageUsers()
+	out := &DiskUsage{ImageBytes: sizes.Bytes, ImageInodes: sizes.Inodes, Images: make([]ImageUsage, len(images))}
+	used := make(map[store.Digest]bool)
+	for i, img := range images {
+		_, inUse := users[img.Digest]
+		if inUse {
+			used[img.Digest] = true
+		}
+		out.Images[i] = ImageUsage{Image: img, ImageSize: sizes.Image(img.Digest), InUse: inUse}
+	}
+	kept, _ := e.cfg.Store.SizeWithout(used)
+	out.ReclaimableBytes = max(sizes.Bytes-kept, 0)
+	var err error
+	out.Tenants, err = e.tenantUsage()
+	return out, err
+}
+
+// imageUsers says what uses images now: digest → for messages.
+func (e *Engine) imageUsers() map[store.Digest]string {
+	users := make(map[store.Digest]string)
+	for _, f := range e.cfg.Store.Functions() {
+		users[f.Image] = "function " + f.Name
+	}
+	for _, b := range e.boxes.all() {
+		users[b.digest] = "sandbox " + b.id
+	}
+	for _, img := range e.cfg.Store.Images() {
+		if users[img.Digest] == "" && image.IsShellRoot(img) && e.shells.uses(img) {
+			users[img.Digest] = "runtime shells of deployed functions"
+		}
+	}
+	return users
+}

@@ -1,0 +1,146 @@
+package engine
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/volume"
+)
+
+// TestWorkLimit: a tenant keeps as much in /work as the engine was started with,
+// whatever it has written before, and its neighbour keeps what is its own.
+func TestWorkLimit(t *testing.T) {
+	r := open(t)
+	functions := func() {
+		r.deploy("a", nil)
+		r.deploy("b", func(c *image.Config) { c.Tenant = "other" })
+	}
+	fill := func(function, name, mib string, fits bool) {
+		t.Helper()
+		out, _, err := r.look(function, "fill=/work/"+name+"&mib="+mib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if full := strings.Contains(out, "no space left") || strings.Contains(out, "quota exceeded"); full == fits || !full && out != "" {
+			t.Errorf("%s writes %s MiB to %s: %q; fits: %v", function, mib, name, out, fits)
+		}
+	}
+	usage := func() map[string]TenantUsage {
+		t.Helper()
+		u, err := r.DiskUsage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tenants := map[string]TenantUsage{}
+		for _, x := range u.Tenants {
+			tenants[x.Name] = x
+		}
+		return tenants
+	}
+	functions()
+	fill("a", "before", "10", true)
+	r.stop()
+
+	r.start(Config{Work: WorkConfig{Limit: 16 << 20, Tenants: map[string]int64{"other": 48 << 20}}})
+	u := usage()
+	if a := u["default"]; a.Limit != 16<<20 || a.Bytes < 10<<20 || a.Bytes > 11<<20 || a.Inodes != 2 {
+		t.Errorf("10 MiB in one file before there was a limit: %+v", a)
+	}
+	fill("a", "more", "16", false)
+	fill("b", "more", "32", true)
+	fill("b", "too much", "32", false)
+	u = usage()
+	if a := u["default"]; a.Bytes > 16<<20 || a.Bytes < 15<<20 || a.AsOf.IsZero() {
+		t.Errorf("full: %+v", a)
+	}
+	if b := u["other"]; b.Limit != 48<<20 || b.Bytes > 48<<20 || b.Bytes < 47<<20 {
+		t.Errorf("full: %+v", b)
+	}
+	r.stop()
+
+	r.start(Config{Work: WorkConfig{Limit: 8 << 20}}) // less than is there
+	fill("a", "again", "1", false)
+	if _, _, err := r.look("a", "file=/work/before"); err != nil {
+		t.Errorf("what was there before: %v", err)
+	}
+	if a := usage()["default"]; a.Limit != 8<<20 || a.Bytes < 10<<20 {
+		t.Errorf("a limit below what is there: %+v", a)
+	}
+}
+
+// TestWorkLimitRefused: limits that nothing keeps are refused at the start.
+func TestWorkLimitRefused(t *testing.T) {
+	fretest.RequireRoot(t)
+	m, err := volume.Open(volume.Config{Dir: t.TempDir(), Avoid: []volume.Kind{volume.Quota, volume.Image}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for _, test := range []struct {
+		cfg     WorkConfig
+		refused bool
+	}{
+		{WorkConfig{}, false},
+		{WorkConfig{Tenants: map[string]int64{"a": 0}}, false},
+		{WorkConfig{Limit: 1}, true},
+		{WorkConfig{Tenants: map[string]int64{"a": 1}}, true},
+	} {
+		if err := test.cfg.check(m); errors.Is(err, volume.ErrNoLimits) != test.refused || (err != nil) != test.refused {
+			t.Errorf("%+v: %v", test.cfg, err)
+		}
+	}
+}
+
+// TestDiskUsage: what images take together, each and each alone, and what would be
+// free without those that nothing uses.
+func TestDiskUsage(t *testing.T) {
+	r := open(t)
+	r.deploy("used", nil)
+	var unused []store.Digest
+	for _, name := range []string{"unused", "too"} {
+		unused = append(unused, r.image(name, func(c *image.Config) { c.Env = []string{"X=" + name} }).Digest)
+	}
+	before, err := r.DiskUsage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inUse := map[string]bool{}
+	for _, img := range before.Images {
+		inUse[img.Name] = img.InUse
+		// All have the binary from one tree.
+		if binary := int64(len(fnBinary)); img.Bytes < binary || img.UniqueBytes <= 0 || img.UniqueBytes >= binary {
+			t.Errorf("image %s: %+v, of a binary of %d bytes", img.Name, img.ImageSize, binary)
+		}
+	}
+	if diff := cmp.Diff(map[string]bool{"used": true, "unused": false, "too": false}, inUse); diff != "" {
+		t.Errorf("in use (-want +got):\n%s", diff)
+	}
+	for _, d := range unused {
+		if err := r.store.RemoveImage(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after, err := r.DiskUsage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := before.ImageBytes - after.ImageBytes; got != before.ReclaimableBytes || got == 0 || after.ReclaimableBytes != 0 {
+		t.Errorf("%d bytes could be free, and %d are; then %d could be", before.ReclaimableBytes, got, after.ReclaimableBytes)
+	}
+	var rootfs int64
+	if err := filepath.Walk(r.store.Rootfs(after.Images[0].Digest), func(_ string, info os.FileInfo, err error) error {
+		rootfs++
+		return err
+	}); err != nil || after.Images[0].Inodes < rootfs {
+		t.Errorf("the root has %d inodes, counted are %d (%v)", rootfs, after.Images[0].Inodes, err)
+	}
+}
