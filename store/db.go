@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -558,98 +557,6 @@ func (s *Store) migrate(version int) error {
 		}
 		return nil
 	})
-}
-
-func (s *Store) readSnapshot() (*snapshot, error) {
-	n := newSnapshot()
-	type placed struct {
-		*Image
-		serial int64
-	}
-	var order []placed
-	err := s.each(`SELECT digest, manifest, created, size, files, serial FROM images`, func(scan scanFunc) error {
-		var img Image
-		var manifest string
-		var created, serial int64
-		if err := scan(&img.Digest, &manifest, &created, &img.Size, &img.Files, &serial); err != nil {
-			return err
-		}
-		if err := json.Unmarshal([]byte(manifest), &img.Manifest); err != nil {
-			return fmt.Errorf("%w: image %s: %w", errCorrupt, img.Digest, err)
-		}
-		img.Built = tag{img.Name, img.Version}.String()
-		img.Created = time.Unix(0, created).UTC()
-		n.byDigest[img.Digest] = &img
-		order = append(order, placed{&img, serial})
-		n.serial = max(n.serial, serial)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = s.each(`SELECT name, version, image FROM tags`, func(scan scanFunc) error {
-		var k tag
-		var d Digest
-		if err := scan(&k.name, &k.version, &d); err != nil {
-			return err
-		}
-		n.tags[k] = d
-		if img := n.byDigest[d]; img != nil {
-			img.Names = append(img.Names, k.String())
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	slices.SortFunc(order, func(a, b placed) int { return cmp.Compare(b.serial, a.serial) })
-	n.images = make([]*Image, len(order))
-	for i, o := range order {
-		o.setNames(o.Names)
-		n.images[i] = o.Image
-	}
-	err = s.each(`SELECT key, part FROM parts`, func(scan scanFunc) error {
-		var key, part string
-		var p Part
-		if err := scan(&key, &part); err != nil {
-			return err
-		}
-		if err := json.Unmarshal([]byte(part), &p); err != nil {
-			return fmt.Errorf("%w: part %s: %w", errCorrupt, key, err)
-		}
-		n.parts[key] = p
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = s.each(`SELECT name, image, spec, deployed FROM functions ORDER BY name`, func(scan scanFunc) error {
-		var f Function
-		var spec string
-		var deployed int64
-		if err := scan(&f.Name, &f.Image, &spec, &deployed); err != nil {
-			return err
-		}
-		f.Spec, f.Deployed = json.RawMessage(spec), time.Unix(0, deployed).UTC()
-		n.functions[f.Name] = &f
-		n.functionList = append(n.functionList, &f)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = s.each(`SELECT id, name FROM tenants`, func(scan scanFunc) error {
-		var t Tenant
-		if err := scan(&t.ID, &t.Name); err != nil {
-			return err
-		}
-		n.tenants[t.Name] = t
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return n, nil
 }
 
 type scanFunc func(...any) error

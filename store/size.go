@@ -216,7 +216,6 @@ func (z *sizing) load(q queryer, images map[Digest]*Image) error {
 	if err == nil {
 		err = eachOf(q, `SELECT id, objects, bytes FROM cohorts`, func(scan scanFunc) error {
 			c := new(cohort)
-			z.cohorts[c.id] = c
 			if err := scan(&c.id, &c.objects, &c.bytes); err != nil {
 				return err
 			}
@@ -250,6 +249,7 @@ func (z *sizing) load(q queryer, images map[Digest]*Image) error {
 			return err
 		}
 		if of := images[img.digest]; of != nil {
+			img.digest = of.Digest // one string for both
 			for i := range of.Parts {
 				t := z.trees[of.Parts[i].Tree]
 				if t == nil {

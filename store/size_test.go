@@ -236,6 +236,7 @@ func TestSizesOfOldDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	want := s.Images()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -255,8 +256,8 @@ func TestSizesOfOldDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = openStore(t, dir)
-	if n := len(s.Images()); n != 5 {
-		t.Fatalf("%d images, want 5", n)
+	if diff := cmp.Diff(want, s.Images()); diff != "" {
+		t.Fatalf("images in their order (-want +got):\n%s", diff)
 	}
 	checkSizes(t, s, "opened")
 }

@@ -140,11 +140,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if err := sandbox.Isolate(); err != nil {
 		return err
 	}
-	// The heap is a few megabytes: collecting it at every doubling would take a
-	// quarter of the CPUs in the middle of each burst of starts. While a base
-	// environment is resolved it is a hundred, of which four times as much garbage
-	// is too much.
-	debug.SetGCPercent(400)
+	tuneGC()
 	debug.SetMemoryLimit(256 << 20)
 	var undo cleanup
 	defer undo.run(&err)
@@ -229,6 +225,10 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	log.InfoContext(ctx, "engine ready", "socket", cfg.Socket, "docker_socket", cfg.DockerSocket, "gateway", "http://"+public.Addr().String(), "state", cfg.State)
 
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		debug.FreeOSMemory() // with many images most of the garbage there ever is comes from loading them
+		return nil
+	})
 	for i, l := range listeners {
 		group.Go(func() error { return ignoreClosed(servers[i].Serve(l)) })
 	}

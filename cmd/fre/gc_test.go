@@ -1,0 +1,40 @@
+package main
+
+import (
+	"runtime"
+	"runtime/debug"
+	"testing"
+)
+
+func TestGCPercent(t *testing.T) {
+	for live, want := range map[uint64]int{0: 400, 4 << 20: 400, 6 << 20: 400, 12 << 20: 200, 24 << 20: 100, 40 << 20: 60, 1 << 30: 50} {
+		if got := gcPercent(live); got != want {
+			t.Errorf("%d bytes: %d, want %d", live, got, want)
+		}
+	}
+}
+
+// TestTuneGC: the percentage follows the heap, more than once.
+func TestTuneGC(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
+	tuneGC()
+	until := func(want func(percent int) bool) {
+		t.Helper()
+		for range 100 {
+			runtime.GC()
+			percent := debug.SetGCPercent(100) // there is no other way to ask
+			debug.SetGCPercent(percent)
+			if want(percent) {
+				return
+			}
+		}
+		t.Error("the percentage has not followed the heap")
+	}
+	until(func(percent int) bool { return percent > 100 })
+	large := make([]byte, 100<<20)
+	until(func(percent int) bool { return percent == 50 })
+	runtime.KeepAlive(large)
+	large = nil
+	until(func(percent int) bool { return percent > 100 })
+	_ = large
+}

@@ -1,0 +1,227 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+)
+
+// readSnapshot loads the database. With 10,000 images that is most of an
+// engine's start and of its memory, so what images have in common is decoded and
+// kept once.
+func (s *Store) readSnapshot() (*snapshot, error) {
+	n := newSnapshot()
+	for _, read := range []func(*snapshot) error{s.readRows, s.readTags, s.readParts, s.readFunctions, s.readTenants} {
+		if err := read(n); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+func (s *Store) readRows(n *snapshot) error {
+	type placed struct {
+		*Image
+		serial int64
+	}
+	var order []placed
+	parts := make(partCache)
+	err := s.each(`SELECT digest, manifest, created, size, files, serial FROM images`, func(scan scanFunc) error {
+		var img Image
+		var manifest sql.RawBytes
+		var created, serial int64
+		if err := scan(&img.Digest, &manifest, &created, &img.Size, &img.Files, &serial); err != nil {
+			return err
+		}
+		var err error
+		if img.Manifest, err = parts.decode(manifest); err != nil {
+			return fmt.Errorf("%w: image %s: %w", errCorrupt, img.Digest, err)
+		}
+		img.Built = tag{img.Name, img.Version}.String()
+		img.Created = time.Unix(0, created).UTC()
+		n.byDigest[img.Digest] = &img
+		order = append(order, placed{&img, serial})
+		n.serial = max(n.serial, serial)
+		return nil
+	})
+	slices.SortFunc(order, func(a, b placed) int { return cmp.Compare(b.serial, a.serial) })
+	n.images = make([]*Image, len(order))
+	for i, o := range order {
+		n.images[i] = o.Image
+	}
+	return err
+}
+
+func (s *Store) readTags(n *snapshot) error {
+	err := s.each(`SELECT name, version, image FROM tags`, func(scan scanFunc) error {
+		var k tag
+		var d Digest
+		if err := scan(&k.name, &k.version, &d); err != nil {
+			return err
+		}
+		if img := n.byDigest[d]; img != nil {
+			name := k.String()
+			if name == img.Built {
+				name = img.Built
+			}
+			k, d = splitName(name), img.Digest // one string for all
+			img.Names = append(img.Names, name)
+		}
+		n.tags[k] = d
+		return nil
+	})
+	for _, img := range n.images {
+		img.setNames(img.Names)
+	}
+	return err
+}
+
+func (s *Store) readParts(n *snapshot) error {
+	return s.each(`SELECT key, part FROM parts`, func(scan scanFunc) error {
+		var key, part string
+		var p Part
+		if err := scan(&key, &part); err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(part), &p); err != nil {
+			return fmt.Errorf("%w: part %s: %w", errCorrupt, key, err)
+		}
+		n.parts[key] = p
+		return nil
+	})
+}
+
+func (s *Store) readFunctions(n *snapshot) error {
+	return s.each(`SELECT name, image, spec, deployed FROM functions ORDER BY name`, func(scan scanFunc) error {
+		var f Function
+		var spec string
+		var deployed int64
+		if err := scan(&f.Name, &f.Image, &spec, &deployed); err != nil {
+			return err
+		}
+		f.Spec, f.Deployed = json.RawMessage(spec), time.Unix(0, deployed).UTC()
+		n.functions[f.Name] = &f
+		n.functionList = append(n.functionList, &f)
+		return nil
+	})
+}
+
+func (s *Store) readTenants(n *snapshot) error {
+	return s.each(`SELECT id, name FROM tenants`, func(scan scanFunc) error {
+		var t Tenant
+		if err := scan(&t.ID, &t.Name); err != nil {
+			return err
+		}
+		n.tenants[t.Name] = t
+		return nil
+	})
+}
+
+// partCache decodes manifests. It knows parts by their JSON, for most images
+// have most of theirs in common with others: so they are decoded once and share
+// their strings.
+type partCache map[string]Part
+
+// decode takes a manifest as [json.Marshal] writes it, by its outline; any other
+// is decoded as a whole.
+//
+//	{"name":"n","version":"v","parts":[{…},{…}],"config":{…}}
+func (c partCache) decode(b []byte) (Manifest, error) {
+	if m, ok := c.outline(b); ok {
+		return m, nil
+	}
+	var m Manifest
+	err := json.Unmarshal(b, &m)
+	return m, err
+}
+
+func (c partCache) outline(b []byte) (m Manifest, ok bool) {
+	rest := b
+	if m.Name, rest, ok = cutText(rest, `{"name":"`); !ok {
+		return m, false
+	}
+	if m.Version, rest, ok = cutText(rest, `,"version":"`); !ok {
+		return m, false
+	}
+	if rest, ok = bytes.CutPrefix(rest, []byte(`,"parts":[`)); !ok {
+		return m, false
+	}
+	for {
+		n := objectLen(rest)
+		if n < 0 {
+			return m, false
+		}
+		p, known := c[string(rest[:n])]
+		if !known {
+			if json.Unmarshal(rest[:n], &p) != nil {
+				return m, false
+			}
+			c[string(rest[:n])] = p
+		}
+		m.Parts = append(m.Parts, p)
+		rest = rest[n:]
+		if len(rest) < 2 || rest[0] != ',' {
+			break
+		}
+		rest = rest[1:]
+	}
+	m.Parts = slices.Clone(m.Parts) // it has grown for more than it holds
+	rest, ok = bytes.CutPrefix(rest, []byte("]"))
+	if !ok {
+		return m, false
+	}
+	if string(rest) == "}" {
+		return m, true
+	}
+	rest, ok = bytes.CutPrefix(rest, []byte(`,"config":`))
+	if n := objectLen(rest); !ok || n < 0 || string(rest[n:]) != "}" {
+		return m, false
+	}
+	m.Config = bytes.Clone(rest[:len(rest)-1])
+	return m, json.Valid(m.Config)
+}
+
+// cutText takes before and a JSON string without escapes off the beginning of b.
+func cutText(b []byte, before string) (text string, rest []byte, ok bool) {
+	if b, ok = bytes.CutPrefix(b, []byte(before)); !ok {
+		return "", nil, false
+	}
+	for i, c := range b {
+		switch {
+		case c == '"':
+			return string(b[:i]), b[i+1:], true
+		case c == '\\' || c < ' ' || c >= utf8.RuneSelf:
+			return "", nil, false
+		}
+	}
+	return "", nil, false
+}
+
+// objectLen is the length of the JSON object at the beginning of b, by its
+// brackets; -1 if there is none.
+func objectLen(b []byte) int {
+	depth, text := 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case text && c == '\\':
+			i++
+		case c == '"':
+			text = !text
+		case text:
+		case c == '{':
+			depth++
+		case depth == 0:
+			return -1
+		case c == '}':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return -1
+}
