@@ -197,6 +197,48 @@ type Shells struct {
 	MemoryBytes int64 `json:"memory_bytes"` // of one
 }
 
+// PruneRequest says which images are not wanted any more; with no rule it is
+// those without a name. What is in use always stays, and base environments and
+// the builder's tools go by UnusedNanos and MaxBytes only.
+type PruneRequest struct {
+	All         bool       `json:"all,omitempty"`       // rule: every image
+	UnusedNanos int64      `json:"unused_ns,omitempty"` // rule: images not used for so long
+	PerName     int        `json:"per_name,omitempty"`  // rule: all but so many of one name, newest first
+	MaxBytes    int64      `json:"max_bytes,omitempty"` // rule: least recently used images, until files take no more
+	Before      *time.Time `json:"before,omitempty"`    // only images made before
+	Labels      []string   `json:"labels,omitempty"`    // only images with all of these: "key" or "key=value"
+	Keep        []string   `json:"keep,omitempty"`      // never images with such a name: patterns for "name:version" or the name alone
+	DryRun      bool       `json:"dry_run,omitempty"`   // say what would go
+}
+
+// GCRequest asks for what the engine does now and then by itself.
+type GCRequest struct {
+	DryRun bool `json:"dry_run,omitempty"` // say what would go
+}
+
+// GCReport says what went, or would go. Bytes are what the disk had allocated;
+// of a dry run, and of each image, they are an estimate.
+type GCReport struct {
+	DryRun    bool          `json:"dry_run,omitempty"`
+	Images    []PrunedImage `json:"images"`
+	Parts     int           `json:"parts"`   // remembered for builds
+	Trees     int           `json:"trees"`   // lists of files
+	Objects   int           `json:"objects"` // files
+	Inodes    int           `json:"inodes"`
+	Bytes     int64         `json:"bytes"`
+	TookNanos int64         `json:"took_ns"`
+}
+
+// PrunedImage is an image that went, with its names, and the one it was built
+// under.
+type PrunedImage struct {
+	Digest string   `json:"digest"`
+	Names  []string `json:"names,omitempty"`
+	Built  string   `json:"built,omitempty"`
+	Rule   string   `json:"rule"` // "nameless", "all", "unused", "per_name" or "max_bytes"
+	Bytes  int64    `json:"bytes"`
+}
+
 // DeployRequest is the JSON body of a deployment of an image that is already
 // there.
 type DeployRequest struct {

@@ -170,6 +170,27 @@ func (c *Client) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 	return out, err
 }
 
+// PruneImages removes images that nobody uses.
+func (c *Client) PruneImages(ctx context.Context, r api.PruneRequest) (api.GCReport, error) {
+	return post[api.GCReport](ctx, c, "/v1/images/prune", r)
+}
+
+// GC collects garbage by the rules of the engine's configuration.
+func (c *Client) GC(ctx context.Context, r api.GCRequest) (api.GCReport, error) {
+	return post[api.GCReport](ctx, c, "/v1/system/gc", r)
+}
+
+// post sends a JSON body and decodes the answer.
+func post[T any](ctx context.Context, c *Client, path string, body any) (T, error) {
+	var out T
+	b, err := json.Marshal(body)
+	if err != nil {
+		return out, err
+	}
+	err = c.call(ctx, http.MethodPost, path, nil, "application/json", bytes.NewReader(b), &out)
+	return out, err
+}
+
 // Functions lists what is deployed.
 func (c *Client) Functions(ctx context.Context) ([]api.Function, error) {
 	return get[[]api.Function](ctx, c, "/v1/functions", nil)

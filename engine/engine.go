@@ -7,7 +7,7 @@
 // (instance.go) and hands them out as leases (lease.go); an invocation
 // (invoke.go) holds one lease until its answer's body is closed.
 //
-// Lock order: Engine.deployMu, Engine.tenantMu, shells.disk, Engine.mu,
+// Lock order: Engine.gcMu, Engine.deployMu, Engine.tenantMu, shells.disk, Engine.mu,
 // shells.mu, function.mu, functionLog.mu. Only the first three and
 // functionLog.mu are held over the disk, and no event waits for
 // those.
@@ -84,6 +84,7 @@ type Config struct {
 	InsecureRegistries []string   // hosts that are spoken to without TLS, beside loopback
 
 	Work WorkConfig // what tenants may keep in /work; default: no limit
+	GC   GCConfig
 
 	// ForkPercent bounds the memory limits of all fork servers together, in percent
 	// of the host's memory; default 25, below 0: no fork servers.
@@ -108,6 +109,8 @@ type Engine struct {
 	tenantMu sync.Mutex // held over the disk while a tenant's directory is made
 	works    map[string]*volume.Volume
 
+	gcMu sync.Mutex // one garbage collection at a time; before all others
+
 	deployMu  sync.Mutex
 	functions atomic.Pointer[map[string]*function] // replaced whole under deployMu
 
@@ -131,6 +134,12 @@ func Open(cfg Config) (*Engine, error) {
 	}
 	if cfg.LogBytes == 0 {
 		cfg.LogBytes = 8 << 20
+	}
+	if cfg.GC.Interval == 0 {
+		cfg.GC.Interval = 6 * time.Hour
+	}
+	if err := cfg.GC.Policy.check(); err != nil {
+		return nil, fmt.Errorf("garbage collection: %w", err)
 	}
 	if cfg.LogFiles == 0 {
 		cfg.LogFiles = 3
@@ -202,6 +211,9 @@ func Open(cfg Config) (*Engine, error) {
 	}
 	e.spawn(e.shells.prune)
 	e.spawn(e.attachWorks)
+	if cfg.GC.Interval > 0 {
+		e.spawn(e.collect)
+	}
 	return e, nil
 }
 
@@ -350,13 +362,8 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 	case len(img.Names) > 1 && !o.Force:
 		return Removed{}, fmt.Errorf("remove image %s: %w: %s", ref, ErrSeveralNames, strings.Join(img.Names, ", "))
 	}
-	for _, b := range e.boxes.all() {
-		if b.digest == img.Digest {
-			return Removed{}, fmt.Errorf("remove image %s: sandbox %s runs it: %w", ref, b.id, store.ErrInUse)
-		}
-	}
-	if image.IsShellRoot(img) && e.shells.uses(img) {
-		return Removed{}, fmt.Errorf("remove image %s: runtime shells of deployed functions run it: %w", ref, store.ErrInUse)
+	if by := e.imageUsers()[img.Digest]; by != "" {
+		return Removed{}, fmt.Errorf("remove image %s: %w by %s", ref, store.ErrInUse, by)
 	}
 	return Removed{Image: img, Untagged: img.Names, Deleted: true}, e.cfg.Store.RemoveImage(ctx, img.Digest)
 }

@@ -109,6 +109,7 @@ func (r *rig) start(cfg Config) {
 // image puts an image whose function is testdata/fn.
 func (r *rig) image(name string, change func(*image.Config)) *store.Image {
 	r.t.Helper()
+	defer r.store.Hold()()
 	w, err := r.store.Create()
 	if err != nil {
 		r.t.Fatal(err)

@@ -16,6 +16,10 @@ type metrics struct {
 	duration *prometheus.HistogramVec // function, outcome
 
 	forkServers *prometheus.CounterVec // function
+
+	gcImages          *prometheus.CounterVec // rule
+	gcBytes, gcInodes prometheus.Counter
+	gcSeconds         prometheus.Histogram
 }
 
 func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
@@ -31,6 +35,14 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		forkServers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fre_fork_server_failures_total", Help: "Fork servers that did not start, or died.",
 		}, []string{"function"}),
+		gcImages: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fre_gc_images_total", Help: "Images that garbage collection removed.",
+		}, []string{"rule"}),
+		gcBytes:  prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_gc_bytes_total", Help: "Bytes of disk that garbage collection freed."}),
+		gcInodes: prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_gc_inodes_total", Help: "Inodes that garbage collection freed."}),
+		gcSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fre_gc_seconds", Help: "How long a garbage collection took.", Buckets: prometheus.ExponentialBuckets(1e-3, 4, 10),
+		}),
 	}
 	if reg != nil {
 		host := e.cfg.Sandboxes
@@ -40,7 +52,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 				ConstLabels: prometheus.Labels{"kind": string(kind)},
 			}, func() float64 { return count(host.Shells()) })
 		}
-		reg.MustRegister(m.start, m.duration, m.forkServers, e.shells,
+		reg.MustRegister(m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells,
 			parked(sandbox.StartShell, func(s sandbox.ShellStats) float64 { return float64(s.Bare) }),
 			parked(sandbox.StartAttached, func(s sandbox.ShellStats) float64 { return float64(s.Attached) }),
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_shells_died_total", Help: "Shells that ended while they waited."}, func() float64 {
@@ -60,6 +72,15 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 
 func (m *metrics) invocation(function string, took time.Duration, err error) {
 	m.duration.WithLabelValues(function, outcome(err)).Observe(took.Seconds())
+}
+
+func (m *metrics) collected(r *GCReport) {
+	for _, img := range r.Images {
+		m.gcImages.WithLabelValues(img.Rule).Inc()
+	}
+	m.gcBytes.Add(float64(r.Bytes))
+	m.gcInodes.Add(float64(r.Inodes))
+	m.gcSeconds.Observe(r.Took.Seconds())
 }
 
 // forget drops the series of a removed function.

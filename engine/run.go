@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -44,11 +45,17 @@ func (e *Engine) Run(ctx context.Context, r RunRequest) (RunResult, error) {
 		return RunResult{}, err
 	}
 	defer e.flight.Done()
+	// Until lists show its sandbox, a lease keeps the image.
+	release := e.cfg.Store.Hold()
 	b, spec, err := e.runSpec(r)
+	if err == nil {
+		err = e.boxes.start(ctx, e, b, spec)
+	}
+	release()
 	if err != nil {
 		return RunResult{}, err
 	}
-	status, err := e.runToEnd(ctx, b, spec)
+	status, err := e.waitEnd(ctx, b)
 	if err != nil {
 		return RunResult{}, err
 	}
@@ -60,6 +67,9 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 	img, err := e.cfg.Store.Image(r.Image)
 	if err != nil {
 		return fail(err)
+	}
+	if !e.cfg.Store.Use(img.Digest) {
+		return fail(fmt.Errorf("image %q is being removed: %w", r.Image, fs.ErrNotExist))
 	}
 	cfg, err := image.ConfigOf(img)
 	if err != nil {
@@ -102,6 +112,12 @@ func (e *Engine) runToEnd(ctx context.Context, b *box, spec sandbox.Spec) (sandb
 	if err := e.boxes.start(ctx, e, b, spec); err != nil {
 		return sandbox.ExitStatus{}, err
 	}
+	return e.waitEnd(ctx, b)
+}
+
+// waitEnd waits for the end of a sandbox that was started, and kills it when ctx
+// ends.
+func (e *Engine) waitEnd(ctx context.Context, b *box) (sandbox.ExitStatus, error) {
 	stop := context.AfterFunc(ctx, b.kill)
 	defer stop()
 	<-b.sb.Done()

@@ -228,7 +228,7 @@ func (b *Builder) find(name, hash string) *store.Image {
 		if img.Name != name {
 			continue
 		}
-		if c, err := ConfigOf(img); err == nil && c.Labels[LabelSpec] == hash {
+		if c, err := ConfigOf(img); err == nil && c.Labels[LabelSpec] == hash && b.Store.Use(img.Digest) {
 			return img
 		}
 	}

@@ -42,6 +42,7 @@ type Engine interface {
 	Image(ref string) (*store.Image, error)
 	TagImage(ctx context.Context, ref, name string) (*store.Image, error)
 	RemoveImage(ctx context.Context, ref string, o engine.RemoveOptions) (engine.Removed, error)
+	GC(ctx context.Context, o engine.GCOptions) (*engine.GCReport, error)
 
 	Deploy(ctx context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error)
 	Functions() []*engine.Function
@@ -118,6 +119,7 @@ func (s *server) routes() []route {
 		{"GET", "/v1/images/{ref}", s.image},
 		{"DELETE", "/v1/images/{ref}", s.removeImage},
 		{"POST", "/v1/images/{ref}/tag", s.tagImage},
+		{"POST", "/v1/images/prune", s.pruneImages},
 		{"GET", "/v1/functions", s.functions},
 		{"POST", "/v1/functions", s.deploy},
 		{"GET", "/v1/functions/{name}", s.function},
@@ -131,6 +133,7 @@ func (s *server) routes() []route {
 		{"GET", "/v1/debug/profiles/{kind}", s.profile},
 		{"POST", "/v1/debug/syscalls", s.syscalls},
 		{"GET", "/v1/events", s.events},
+		{"POST", "/v1/system/gc", s.gc},
 	}
 }
 

@@ -75,6 +75,11 @@ ALTER TABLE images ADD COLUMN serial INTEGER NOT NULL DEFAULT 0;
 UPDATE images SET serial = o.n
 	FROM (SELECT digest AS d, row_number() OVER (ORDER BY created, digest DESC) AS n FROM images) AS o
 	WHERE digest = o.d;
+`, `
+CREATE TABLE image_uses (
+	image TEXT PRIMARY KEY REFERENCES images ON DELETE CASCADE,
+	used  INTEGER NOT NULL -- nanoseconds since 1970
+) STRICT, WITHOUT ROWID;
 `}
 
 // sizedSince is the first version of the database that knows what images take.

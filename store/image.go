@@ -67,6 +67,7 @@ func (s *Store) PutImage(ctx context.Context, m Manifest) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("image %s:%s: %w", m.Name, m.Version, err)
 	}
+	s.uses.note(img.Digest)
 	return img, nil
 }
 
@@ -395,25 +396,30 @@ func (s *Store) Rootfs(d Digest) string {
 // RemoveImage removes the image, then what only it used. Sandboxes that have
 // it mounted keep running. Errors: fs.ErrNotExist, ErrInUse.
 func (s *Store) RemoveImage(ctx context.Context, d Digest) error {
+	_, err := s.remove(ctx, d)
+	return err
+}
+
+func (s *Store) remove(ctx context.Context, d Digest) (done Swept, err error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return done, err
 	}
 	img := s.snap.Load().byDigest[d]
 	if img == nil {
-		return fmt.Errorf("remove image %s: %w", d, fs.ErrNotExist)
+		return done, fmt.Errorf("remove image %s: %w", d, fs.ErrNotExist)
 	}
 	s.leases.leave(&img.Manifest)
-	err := s.removeImage(d)
+	err = s.removeImage(d)
 	if err == nil {
-		s.removeTmp(d.hex())
+		s.removeCounted(d.hex(), &done)
 	}
 	s.leases.left(&img.Manifest)
 	if err != nil {
-		return fmt.Errorf("remove image %s: %w", d, err)
+		return done, fmt.Errorf("remove image %s: %w", d, err)
 	}
-	s.sweepPending()
+	done.Add(s.sweepPending())
 	s.forgetTrees(manyTrees)
-	return nil
+	return done, nil
 }
 
 func (s *Store) removeImage(d Digest) error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"sync"
+	"time"
 )
 
 // leases know which trees and objects somebody relies on although no image
@@ -30,6 +31,7 @@ type leases struct {
 
 type generation struct {
 	leases int
+	since  time.Time           // when the first of its leases was taken
 	trees  map[Digest]bool     // and whether their objects are in keys
 	keys   map[string]struct{} // of objects
 	unread map[Digest]struct{} // trees to read before keys says all
@@ -61,6 +63,9 @@ func (l *leases) take() (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g := l.cur
+	if g.leases == 0 {
+		g.since = time.Now()
+	}
 	g.leases++
 	return sync.OnceFunc(func() {
 		l.mu.Lock()
@@ -72,6 +77,19 @@ func (l *leases) take() (release func()) {
 			}
 		}
 	})
+}
+
+// oldest returns a time before which no lease that is held was taken; false if
+// none is held.
+func (l *leases) oldest() (time.Time, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range []*generation{l.prev, l.cur} {
+		if g.leases > 0 {
+			return g.since, true
+		}
+	}
+	return time.Time{}, false
 }
 
 // useTree notes a tree that somebody looks for.

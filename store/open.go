@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -55,6 +56,7 @@ type Store struct {
 	changes  *Changes
 	sweeping sync.Mutex // held by whoever sweeps
 	leases   leases
+	uses     uses
 }
 
 // LockedError says that another engine runs on the state directory.
@@ -114,6 +116,9 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	if err := s.reconcile(); err != nil {
 		return nil, fmt.Errorf("reconcile store: %w", err)
 	}
+	if err := s.loadUses(); err != nil {
+		return nil, fmt.Errorf("open store database: %w", err)
+	}
 	s.fillReserve()
 	return s, nil
 }
@@ -145,7 +150,12 @@ func (s *Store) fillReserve() {
 
 // Close closes the database and lets go of the lock. The caller has finished
 // its Writers and calls.
-func (s *Store) Close() error { return s.closeFiles() }
+func (s *Store) Close() error {
+	if err := s.SaveUses(context.Background()); err != nil {
+		s.log.Warn("it will be forgotten when images were last used", "error", err)
+	}
+	return s.closeFiles()
+}
 
 // Dir returns the absolute path of the store.
 func (s *Store) Dir() string { return s.dir }

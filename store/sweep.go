@@ -6,17 +6,28 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// Swept says what a sweep removed. Bytes are what the disk had allocated, trees
-// included.
+// Swept says what was removed. Inodes and bytes, as allocated on disk, are those
+// of objects and trees, and of images their directories, symlinks and empty files.
 type Swept struct {
 	Parts, Trees, Objects int
+	Inodes                int
 	Bytes                 int64
+}
+
+// Add sums up.
+func (n *Swept) Add(m Swept) {
+	n.Parts += m.Parts
+	n.Trees += m.Trees
+	n.Objects += m.Objects
+	n.Inodes += m.Inodes
+	n.Bytes += m.Bytes
 }
 
 // SweepOptions adjust Sweep.
@@ -42,7 +53,7 @@ const (
 func (s *Store) Sweep(ctx context.Context, o SweepOptions) (Swept, error) {
 	var done Swept
 	err := s.sweepAll(ctx, o, &done)
-	s.sweepPending()
+	done.Add(s.sweepPending())
 	if !o.DryRun {
 		s.forgetTrees(1)
 	}
@@ -113,21 +124,21 @@ func (s *Store) listDir(name string) ([]string, error) {
 
 // sweepPending removes what removed images left, as far as no lease keeps it.
 // While another sweep runs that one does it at its end.
-func (s *Store) sweepPending() {
+func (s *Store) sweepPending() (done Swept) {
 	for {
 		// The lock first: who had it looks again after giving it back.
 		if !s.sweeping.TryLock() {
-			return
+			return done
 		}
 		dead := s.leases.takePending()
 		if len(dead) > 0 {
-			if err := s.sweepDead(dead); err != nil {
+			if err := s.sweepDead(dead, &done); err != nil {
 				s.log.Warn("cannot sweep after removing an image: the next full sweep repeats it", "error", err)
 			}
 		}
 		s.sweeping.Unlock()
 		if !s.leases.ready() {
-			return
+			return done
 		}
 	}
 }
@@ -147,7 +158,7 @@ func (l *leases) ready() bool {
 // sweepDead is the short way: it reads only the trees that are gone, whose
 // objects nobody needs once objects/ has the last link to them, since each
 // image links all objects of all its parts.
-func (s *Store) sweepDead(dead []Digest) error {
+func (s *Store) sweepDead(dead []Digest, done *Swept) error {
 	defer s.leases.take()()
 	maybe := make(map[Digest]bool, len(dead))
 	for _, d := range dead {
@@ -169,8 +180,7 @@ func (s *Store) sweepDead(dead []Digest) error {
 			s.log.Warn("tree cannot be read: its objects wait for the next full sweep", "error", err)
 		}
 	}
-	var done Swept
-	w := sweep{s: s, ctx: context.Background(), done: &done}
+	w := sweep{s: s, ctx: context.Background(), done: done}
 	gone, err := w.trees(dead)
 	if err != nil {
 		return err
@@ -263,6 +273,7 @@ func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
 			return fmt.Errorf("remove tree %s: %w", d, err)
 		}
 		w.done.Trees++
+		w.done.Inodes++
 		w.done.Bytes += st.Blocks * 512
 	}
 	return nil
@@ -425,7 +436,22 @@ func (w *sweep) object(key string, last int) error {
 			}
 		}
 		w.done.Objects++
+		w.done.Inodes++
 		w.done.Bytes += sizes[n]
 	}
 	return nil
+}
+
+// removeCounted removes an image's directory below tmp/ and adds up what no
+// object keeps of it.
+func (s *Store) removeCounted(name string, done *Swept) {
+	_ = filepath.WalkDir(filepath.Join(s.dir, "tmp", name), func(path string, e fs.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err == nil && unix.Lstat(path, &st) == nil && (e.IsDir() || st.Nlink == 1) {
+			done.Inodes++
+			done.Bytes += st.Blocks * 512
+		}
+		return nil // what cannot be read is not counted
+	})
+	s.removeTmp(name)
 }

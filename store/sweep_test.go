@@ -91,7 +91,7 @@ func TestSweepDryRun(t *testing.T) {
 		got = append(got, n)
 	}
 	// What a file takes is the file system's matter.
-	want := Swept{Parts: 1, Trees: 1, Objects: 1, Bytes: got[0].Bytes}
+	want := Swept{Parts: 1, Trees: 1, Objects: 1, Inodes: 2, Bytes: got[0].Bytes}
 	if diff := cmp.Diff([]Swept{want, want, want, {}}, got); diff != "" || want.Bytes < 5000 {
 		t.Errorf("swept (-want +got):\n%s", diff)
 	}

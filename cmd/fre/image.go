@@ -23,7 +23,7 @@ func (c *cli) imagesCommand() *cobra.Command {
 
 func (c *cli) imageCommand() *cobra.Command {
 	cmd := group(&cobra.Command{Use: "image", Short: "Work with images"})
-	cmd.AddCommand(c.imageList("ls [NAME]", "List images"), c.imageTag(), c.imageRemove(), c.imageInspect(), c.imageLoad(), c.imageSave(), c.imageImport())
+	cmd.AddCommand(c.imageList("ls [NAME]", "List images"), c.imageTag(), c.imageRemove(), c.imagePrune(), c.imageInspect(), c.imageLoad(), c.imageSave(), c.imageImport())
 	return cmd
 }
 

@@ -57,6 +57,7 @@ type serveConfig struct {
 	InsecureRegistries           []string // hosts, with their port
 	ImageLimits                  oci.Limits
 	Egress                       egress.Config
+	GC                           engine.GCConfig
 }
 
 // defaultState is the state directory unless --state names another.
@@ -78,8 +79,8 @@ outlive the engine: whatever a crash leaves is cleaned up at the next start.
 configuration of pip, npm and apt, "require" lists checks of fre doctor without
 which the engine does not start, "shells" says how many interpreters are kept
 running ahead of their functions, "work" how much tenants may keep, "network"
-what functions may reach beside the public internet (see
-docs/configuration.md).`,
+what functions may reach beside the public internet, "gc" which images go by
+themselves (see docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
@@ -185,7 +186,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
-		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, AllowHostNetwork: cfg.AllowHostNetwork,
+		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, AllowHostNetwork: cfg.AllowHostNetwork,
 		InsecureRegistries: cfg.InsecureRegistries, ImageLimits: cfg.ImageLimits,
 	})
 	if err != nil {
@@ -287,6 +288,7 @@ func readConfig(path string, cfg *serveConfig) error {
 		} `yaml:"registry"`
 		Images imagesConfig `yaml:"images"`
 		Work   workConfig   `yaml:"work"`
+		GC     gcConfig     `yaml:"gc"`
 	}
 	if err := yaml.UnmarshalWithOptions(src, &file, yaml.Strict()); err != nil {
 		return fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
@@ -317,6 +319,9 @@ func readConfig(path string, cfg *serveConfig) error {
 	cfg.AllowHostNetwork = file.Network.AllowHost
 	if err := file.Network.read(&cfg.Egress); err != nil {
 		return fmt.Errorf("%s: network.%w", path, err)
+	}
+	if err := file.GC.read(&cfg.GC); err != nil {
+		return fmt.Errorf("%s: gc.%w", path, err)
 	}
 	return nil
 }
@@ -421,6 +426,50 @@ func (n *networkConfig) read(cfg *egress.Config) error {
 	return nil
 }
 
+// gcConfig is the configuration file's gc.
+type gcConfig struct {
+	Interval   string   `yaml:"interval"`
+	Nameless   bool     `yaml:"nameless"`
+	Unused     string   `yaml:"unused"`
+	KeepNewest int      `yaml:"keep_newest"`
+	MaxSize    string   `yaml:"max_size"`
+	Keep       []string `yaml:"keep"`
+}
+
+// read takes over what the engine collects by itself; what is not given keeps
+// its default.
+func (g *gcConfig) read(cfg *engine.GCConfig) error {
+	var err error
+	if g.Interval != "" {
+		if cfg.Interval, err = time.ParseDuration(g.Interval); err != nil || cfg.Interval < 0 {
+			return fmt.Errorf("interval: %q is no duration such as 6h; 0h for never", g.Interval)
+		}
+		if cfg.Interval == 0 {
+			cfg.Interval = -1 // what engine.Config calls never
+		}
+	}
+	if g.Unused != "" {
+		if cfg.Policy.Unused, err = time.ParseDuration(g.Unused); err != nil || cfg.Policy.Unused <= 0 {
+			return fmt.Errorf("unused: %q is no duration such as 720h", g.Unused)
+		}
+	}
+	if g.MaxSize != "" {
+		if cfg.Policy.MaxBytes, err = parseBytes(g.MaxSize); err != nil || cfg.Policy.MaxBytes < 1 {
+			return fmt.Errorf("max_size: %q is no size such as 50GiB", g.MaxSize)
+		}
+	}
+	if g.KeepNewest < 0 {
+		return fmt.Errorf("keep_newest: %d is negative", g.KeepNewest)
+	}
+	for i, pattern := range g.Keep {
+		if _, err := filepath.Match(pattern, ""); err != nil {
+			return fmt.Errorf("keep[%d]: %q: %w", i, pattern, err)
+		}
+	}
+	cfg.Policy.Nameless, cfg.Policy.PerName, cfg.Policy.Keep = g.Nameless, g.KeepNewest, g.Keep
+	return nil
+}
+
 // readShells takes over what the configuration file says; nil and "" leave the
 // defaults.
 func readShells(cfg *engine.ShellConfig, ready, most *int, memory string) error {
@@ -448,6 +497,9 @@ func readShells(cfg *engine.ShellConfig, ready, most *int, memory string) error 
 	}
 	return nil
 }
+
+// parseBytes reads a size as templates have it.
+func parseBytes(s string) (int64, error) { return image.ParseBytes(s) }
 
 // doctorLocal explains the host when no engine answers, with what things cost
 // there. state is the directory that an engine would have; until it exists, the

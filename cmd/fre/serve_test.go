@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -44,6 +45,11 @@ func TestReadConfig(t *testing.T) {
 		{name: "bad image size", src: "images: {max_size: much}\n", wrong: "images.max_size"},
 		{name: "bad private range", src: "network: {allow_private: [10.1.2.3/16]}\n", wrong: "network.allow_private[0]"},
 		{name: "bad subnet", src: "network: {egress: {subnet: 10.0.0.0/30}}\n", wrong: "network.egress.subnet"},
+		{name: "bad interval", src: "gc: {interval: often}\n", wrong: "gc.interval"},
+		{name: "unused since tomorrow", src: "gc: {unused: -1h}\n", wrong: "gc.unused"},
+		{name: "bad size", src: "gc: {max_size: 0}\n", wrong: "gc.max_size"},
+		{name: "fewer than none", src: "gc: {keep_newest: -1}\n", wrong: "gc.keep_newest"},
+		{name: "bad pattern", src: "gc: {keep: ['[']}\n", wrong: "gc.keep[0]"},
 		{name: "bad resolver", src: "network: {egress: {resolvers: [localhost]}}\n", wrong: "network.egress.resolvers[0]"},
 	}
 	for _, tt := range tests {
@@ -84,6 +90,12 @@ func TestReadConfig(t *testing.T) {
 			}
 			if cfg.Packages.Pip.Index == "" || cfg.Packages.CACerts == "" || cfg.Packages.Proxy.None == "" {
 				t.Errorf("settings not read: %+v", cfg.Packages)
+			}
+			gc := engine.GCConfig{Interval: 6 * time.Hour, Policy: engine.GCPolicy{
+				Nameless: true, Unused: 720 * time.Hour, PerName: 5, MaxBytes: 50 << 30, Keep: []string{"base/*", "shop", "api:v*"},
+			}}
+			if diff := cmp.Diff(gc, cfg.GC); diff != "" {
+				t.Error(diff)
 			}
 			if diff := cmp.Diff(engine.ShellConfig{Ready: 2, Max: 8, MemoryBytes: 1 << 30}, cfg.Shells); diff != "" {
 				t.Error(diff)

@@ -304,6 +304,44 @@ func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engi
 	return f, nil
 }
 
+// GC removes the nameless images, or by All every image no function uses; of the
+// other rules it knows nothing.
+func (e *Engine) GC(_ context.Context, o engine.GCOptions) (*engine.GCReport, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	report := &engine.GCReport{}
+	used := map[store.Digest]bool{}
+	for _, f := range e.functions {
+		used[f.Image] = true
+	}
+	if o.Policy == nil {
+		o.Policy = &engine.GCPolicy{}
+	}
+	left := slices.DeleteFunc(slices.Clone(e.images), func(img *store.Image) bool {
+		x := engine.GCImage{Image: img, Bytes: img.Size}
+		switch {
+		case used[img.Digest]:
+			return false
+		case o.Policy.Nameless && len(img.Names) == 0:
+			x.Rule = engine.RuleNameless
+		case o.Policy.All:
+			x.Rule = engine.RuleAll
+		default:
+			return false
+		}
+		report.Images = append(report.Images, x)
+		report.Add(store.Swept{Objects: img.Files, Inodes: img.Files, Bytes: img.Size})
+		if !o.DryRun {
+			e.noteLocked(store.ChangeImage, store.ActionDelete, string(img.Digest), "")
+		}
+		return true
+	})
+	if !o.DryRun {
+		e.images = left
+	}
+	return report, nil
+}
+
 // Functions lists the functions by name.
 func (e *Engine) Functions() []*engine.Function {
 	e.mu.Lock()

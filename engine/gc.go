@@ -1,0 +1,330 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// GCPolicy says which images are not wanted any more. Of what fits Before and
+// Labels and has no name that Keep names, an image goes by the first rule that
+// fits. What somebody uses never goes: functions, sandboxes, runtime shells,
+// builds that run. Base environments and the builder's tools go by Unused and
+// MaxBytes only, since making them again needs the network.
+type GCPolicy struct {
+	Nameless bool          // rule: images that have no name
+	All      bool          // rule: every image
+	Unused   time.Duration // rule: images not used for so long; 0: none
+	PerName  int           // rule: all but so many of the images of one name, newest first; 0: none
+	MaxBytes int64         // rule: least recently used images, until files take no more than this; 0: none
+
+	Before time.Time // only images made before, unless zero
+	Labels []string  // only images with all of these: "key", or "key=value"
+	Keep   []string  // never images with such a name: patterns of path.Match for "name:version" or the name alone
+}
+
+// The rules by which images go, as reports and metrics name them.
+const (
+	RuleNameless = "nameless"
+	RuleAll      = "all"
+	RuleUnused   = "unused"
+	RulePerName  = "per_name"
+	RuleMaxBytes = "max_bytes"
+)
+
+// check refuses patterns that could never match.
+func (p *GCPolicy) check() error {
+	for _, pattern := range p.Keep {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return &image.FieldError{Field: "keep", Message: fmt.Sprintf("%q: %v", pattern, err)}
+		}
+	}
+	if p.Unused < 0 || p.PerName < 0 || p.MaxBytes < 0 {
+		return &image.FieldError{Field: "policy", Message: "no rule has a negative number"}
+	}
+	return nil
+}
+
+// removes says whether any image could go.
+func (p *GCPolicy) removes() bool {
+	return p.Nameless || p.All || p.Unused > 0 || p.PerName > 0 || p.MaxBytes > 0
+}
+
+// GCConfig is what the engine removes by itself.
+type GCConfig struct {
+	Interval time.Duration // default 6 h; below 0: never by itself
+	Policy   GCPolicy      // default: no image goes
+}
+
+// GCReport says what went, or would go.
+type GCReport struct {
+	Images []GCImage // in the order they went
+	store.Swept
+	Took time.Duration
+}
+
+// GCImage is an image that went, with what it did not share with any other then.
+type GCImage struct {
+	Image *store.Image
+	Rule  string
+	Bytes int64
+}
+
+// GCOptions adjust GC.
+type GCOptions struct {
+	DryRun bool
+	Policy *GCPolicy // nil: the engine's own
+}
+
+// GC removes the images the policy names, then everything no image refers to.
+// Builds, starts and lists go on meanwhile. An image that cannot be removed
+// stays and is logged.
+func (e *Engine) GC(ctx context.Context, o GCOptions) (*GCReport, error) {
+	if err := e.begin(); err != nil {
+		return nil, err
+	}
+	defer e.flight.Done()
+	ctx, cancel := e.whileAlive(ctx)
+	defer cancel()
+	policy := e.cfg.GC.Policy
+	if o.Policy != nil {
+		policy = *o.Policy
+	}
+	if err := policy.check(); err != nil {
+		return nil, fmt.Errorf("garbage collection: %w", err)
+	}
+	e.gcMu.Lock()
+	defer e.gcMu.Unlock()
+	start := time.Now()
+	report := &GCReport{}
+	if err := e.gcImages(ctx, policy, o.DryRun, report); err != nil {
+		return nil, fmt.Errorf("garbage collection: %w", err)
+	}
+	swept, err := e.cfg.Store.Sweep(ctx, store.SweepOptions{DryRun: o.DryRun})
+	if err != nil {
+		return nil, fmt.Errorf("garbage collection: %w", err)
+	}
+	report.Add(swept)
+	report.Took = time.Since(start)
+	if !o.DryRun {
+		e.metrics.collected(report)
+		e.log.InfoContext(ctx, "garbage collected", "images", len(report.Images), "objects", report.Objects, "bytes", report.Bytes, "took", report.Took)
+	}
+	return report, nil
+}
+
+func (e *Engine) gcImages(ctx context.Context, policy GCPolicy, dry bool, report *GCReport) error {
+	users := e.imageUsers()
+	for d := range users {
+		e.cfg.Store.Use(d)
+	}
+	if err := e.cfg.Store.SaveUses(ctx); err != nil {
+		e.log.WarnContext(ctx, "when images were used is not written", "error", err)
+	}
+	c := gcChoice{policy: policy, store: e.cfg.Store, users: users, now: time.Now()}
+	if !policy.removes() {
+		return nil
+	}
+	chosen, bytes := c.choose()
+	if dry {
+		report.Bytes += bytes
+	}
+	for _, x := range chosen {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if dry {
+			report.Images = append(report.Images, x.GCImage)
+			continue
+		}
+		swept, gone, err := e.removeUnused(ctx, x)
+		report.Add(swept)
+		if err != nil {
+			e.log.WarnContext(ctx, "image not removed", "image", x.Image.Digest, "rule", x.Rule, "error", err)
+		}
+		if gone {
+			report.Images = append(report.Images, x.GCImage)
+		}
+	}
+	return nil
+}
+
+// removeUnused looks again: much time may have passed.
+func (e *Engine) removeUnused(ctx context.Context, x chosenImage) (store.Swept, bool, error) {
+	if e.imageUsers()[x.Image.Digest] != "" {
+		return store.Swept{}, false, nil
+	}
+	return e.cfg.Store.RemoveUnused(ctx, x.Image.Digest, x.used)
+}
+
+// gcChoice applies a policy.
+type gcChoice struct {
+	policy GCPolicy
+	store  *store.Store
+	users  map[store.Digest]string
+	now    time.Time
+}
+
+type chosenImage struct {
+	GCImage
+	used time.Time
+}
+
+// choose returns the images that go, in this order, and the bytes that frees.
+func (c *gcChoice) choose() ([]chosenImage, int64) {
+	images := c.store.Images()
+	surplus := c.surplus(images)
+	var out, rest []chosenImage
+	for _, img := range images {
+		x := chosenImage{GCImage{Image: img}, c.store.LastUsed(img.Digest)}
+		if c.users[img.Digest] != "" || x.used.IsZero() || !c.fits(img) {
+			continue
+		}
+		own := ownKind(img)
+		switch p := &c.policy; {
+		case p.Nameless && len(img.Names) == 0 && !own:
+			x.Rule = RuleNameless
+		case p.All && !own:
+			x.Rule = RuleAll
+		case p.Unused > 0 && c.now.Sub(x.used) > p.Unused:
+			x.Rule = RuleUnused
+		case surplus[img.Digest] && !own:
+			x.Rule = RulePerName
+		default:
+			rest = append(rest, x)
+			continue
+		}
+		out = append(out, x)
+	}
+	if c.policy.MaxBytes > 0 {
+		out = c.shrink(images, out, rest)
+	}
+	sizes := c.store.Sizes()
+	for i := range out {
+		out[i].Bytes = sizes.Image(out[i].Image.Digest).UniqueBytes
+	}
+	return out, sizes.Bytes - c.left(images, out)
+}
+
+// shrink adds least recently used images until what is left is small enough.
+func (c *gcChoice) shrink(images []*store.Image, out, rest []chosenImage) []chosenImage {
+	slices.SortStableFunc(rest, func(a, b chosenImage) int { return a.used.Compare(b.used) })
+	most := c.policy.MaxBytes
+	n := sort.Search(len(rest), func(n int) bool {
+		return c.left(images, slices.Concat(out, rest[:n])) <= most
+	})
+	for _, x := range rest[:n] {
+		x.Rule = RuleMaxBytes
+		out = append(out, x)
+	}
+	return out
+}
+
+// left returns the bytes on disk of the images that were not chosen.
+func (c *gcChoice) left(images []*store.Image, chosen []chosenImage) int64 {
+	keep := make(map[store.Digest]bool, len(images))
+	for _, img := range images {
+		keep[img.Digest] = true
+	}
+	for _, x := range chosen {
+		delete(keep, x.Image.Digest)
+	}
+	bytes, _ := c.store.SizeWithout(keep)
+	return bytes
+}
+
+// ownKind says whether the builder made the image for itself.
+func ownKind(img *store.Image) bool {
+	cfg, err := image.ConfigOf(img)
+	return err == nil && cfg.Labels[image.LabelKind] != ""
+}
+
+// fits applies what restricts all rules.
+func (c *gcChoice) fits(img *store.Image) bool {
+	p := &c.policy
+	if !p.Before.IsZero() && !img.Created.Before(p.Before) {
+		return false
+	}
+	if len(p.Labels) > 0 && !hasLabels(img, p.Labels) {
+		return false
+	}
+	return !slices.ContainsFunc(img.Names, func(name string) bool {
+		repository := nameOnly(name)
+		return slices.ContainsFunc(p.Keep, func(pattern string) bool {
+			whole, _ := path.Match(pattern, name)
+			part, _ := path.Match(pattern, repository)
+			return whole || part
+		})
+	})
+}
+
+func hasLabels(img *store.Image, labels []string) bool {
+	cfg, err := image.ConfigOf(img)
+	if err != nil {
+		return false
+	}
+	for _, l := range labels {
+		key, value, exact := strings.Cut(l, "=")
+		got, ok := cfg.Labels[key]
+		if !ok || exact && got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// nameOnly cuts the version off "name:version"; the name may hold a registry's
+// port.
+func nameOnly(s string) string { return s[:max(strings.LastIndexByte(s, ':'), 0)] }
+
+// surplus finds the images none of whose names is among the newest of its kind.
+func (c *gcChoice) surplus(images []*store.Image) map[store.Digest]bool {
+	if c.policy.PerName == 0 {
+		return nil
+	}
+	images = slices.SortedFunc(slices.Values(images), func(a, b *store.Image) int {
+		return cmp.Or(b.Created.Compare(a.Created), strings.Compare(string(a.Digest), string(b.Digest)))
+	})
+	seen := make(map[string]int)
+	out := make(map[store.Digest]bool)
+	for _, img := range images {
+		kept := len(img.Names) == 0
+		names := make(map[string]bool)
+		for _, s := range img.Names {
+			names[nameOnly(s)] = true
+		}
+		for name := range names {
+			if seen[name]++; seen[name] <= c.policy.PerName {
+				kept = true
+			}
+		}
+		if !kept {
+			out[img.Digest] = true
+		}
+	}
+	return out
+}
+
+// collect runs GC now and then until Close.
+func (e *Engine) collect() {
+	t := time.NewTicker(e.cfg.GC.Interval)
+	defer t.Stop()
+	for {
+		select {
+		case <-e.closed:
+			return
+		case <-t.C:
+		}
+		if _, err := e.GC(e.life, GCOptions{}); err != nil && !e.Stopping() {
+			e.log.Warn("garbage collection failed: the next one repeats it", "error", err)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// putSized puts an image with a file of its own of so many bytes.
+func (r *rig) putSized(name, version string, bytesOwn int, labels map[string]string) *store.Image {
+	r.t.Helper()
+	defer r.store.Hold()()
+	w, err := r.store.Create()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer w.Abort()
+	content := bytes.Repeat([]byte(name+version), bytesOwn/len(name+version)+1)
+	if err := w.File("own", 0o644, time.Unix(1, 0), bytes.NewReader(content)); err != nil {
+		r.t.Fatal(err)
+	}
+	d, err := w.Commit(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	cfg, err := json.Marshal(image.Config{Args: []string{"/own"}, Labels: labels})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	img, err := r.store.PutImage(r.t.Context(), store.Manifest{Name: name, Version: version, Parts: []store.Part{{Kind: "code", Name: name, Tree: d}}, Config: cfg})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return img
+}
+
+// gone lists what a report names, as "name rule", sorted.
+func gone(g *GCReport) []string {
+	out := []string{}
+	for _, x := range g.Images {
+		out = append(out, x.Image.Built+" "+x.Rule)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestGCPolicies(t *testing.T) {
+	r := open(t)
+	r.deploy("live", nil)
+	fill := func() {
+		r.putSized("app", "1", 1, nil)
+		r.putSized("app", "2", 1, map[string]string{"tier": "test"})
+		r.putSized("app", "3", 1, nil)
+		r.putSized("nameless", "1", 1, nil)
+		r.putSized("nameless", "1", 100, nil) // the one before has no name any more
+		r.putSized("base/x", "b", 1, map[string]string{image.LabelKind: image.KindBase})
+		// Where files are large, images count that were used longest ago.
+		r.putSized("big", "1", 1<<20, nil)
+		r.putSized("big", "2", 1<<20, nil)
+		img, err := r.store.Image("big:1")
+		if err != nil || !r.store.Use(img.Digest) {
+			t.Fatal(err)
+		}
+	}
+	all := []string{"app:1", "app:2", "app:3", "big:1", "big:2", "nameless:1", "nameless:1"}
+	with := func(rule string, names ...string) []string {
+		out := []string{}
+		for _, n := range names {
+			out = append(out, n+" "+rule)
+		}
+		return out
+	}
+	total := func() int64 { return r.store.Sizes().Bytes }
+	fill()
+	for _, c := range []struct {
+		name   string
+		policy GCPolicy
+		want   []string
+	}{
+		{"none", GCPolicy{}, []string{}},
+		{"nameless", GCPolicy{Nameless: true}, with(RuleNameless, "nameless:1")},
+		{"all", GCPolicy{All: true}, with(RuleAll, all...)},
+		{"all but kept", GCPolicy{All: true, Keep: []string{"app", "big:[2-9]"}}, with(RuleAll, "big:1", "nameless:1", "nameless:1")},
+		{"all with a label", GCPolicy{All: true, Labels: []string{"tier"}}, with(RuleAll, "app:2")},
+		{"all with another value", GCPolicy{All: true, Labels: []string{"tier=production"}}, []string{}},
+		{"all before the first", GCPolicy{All: true, Before: time.Unix(1, 0)}, []string{}},
+		{"unused for an hour", GCPolicy{Unused: time.Hour}, []string{}},
+		{"unused at all", GCPolicy{Unused: 1}, slices.Sorted(slices.Values(with(RuleUnused, append([]string{"base/x:b"}, all...)...)))},
+		{"two of a name", GCPolicy{PerName: 2}, with(RulePerName, "app:1")},
+		{"one of a name and the nameless", GCPolicy{PerName: 1, Nameless: true}, slices.Sorted(slices.Values(append(with(RulePerName, "app:1", "app:2", "big:1"), "nameless:1 "+RuleNameless)))},
+		{"a byte too much", GCPolicy{MaxBytes: total() - 1, Keep: []string{"app", "nameless", "base/*"}, Nameless: true}, []string{"nameless:1 " + RuleNameless}},
+		{"a megabyte too much", GCPolicy{MaxBytes: total() - 1<<19, Keep: []string{"app", "nameless", "base/*"}, Nameless: true}, []string{"big:2 " + RuleMaxBytes, "nameless:1 " + RuleNameless}},
+	} {
+		for _, dry := range []bool{true, false} {
+			before := total()
+			got, err := r.GC(t.Context(), GCOptions{DryRun: dry, Policy: &c.policy})
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			if diff := cmp.Diff(c.want, gone(got)); diff != "" {
+				t.Errorf("%s, dry run %v (-want +got):\n%s", c.name, dry, diff)
+			}
+			if dry && total() != before {
+				t.Errorf("%s: a dry run frees %d bytes", c.name, before-total())
+			}
+			if !dry && before-total() > got.Bytes {
+				t.Errorf("%s: %d bytes freed, %d reported", c.name, before-total(), got.Bytes)
+			}
+		}
+		if _, err := r.GC(t.Context(), GCOptions{Policy: &GCPolicy{Unused: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		fill()
+	}
+	if _, err := r.Image("live"); err != nil {
+		t.Errorf("a function's image: %v", err)
+	}
+	var field *image.FieldError
+	if _, err := r.GC(t.Context(), GCOptions{Policy: &GCPolicy{Keep: []string{"["}}}); !errors.As(err, &field) {
+		t.Errorf("bad pattern: %v", err)
+	}
+}
+
+// TestGCSparesBuilds: what a build that has not ended has found or made stays,
+// and is fair game afterwards.
+func TestGCSparesBuilds(t *testing.T) {
+	r := open(t)
+	release := r.store.Hold()
+	img := r.putSized("app", "1", 1, nil)
+	all := GCOptions{Policy: &GCPolicy{All: true}}
+	got, err := r.GC(t.Context(), all)
+	if err != nil || len(got.Images) > 0 {
+		t.Errorf("while a build runs: %v, %v", gone(got), err)
+	}
+	release()
+	got, err = r.GC(t.Context(), all)
+	if err != nil || len(got.Images) != 1 {
+		t.Errorf("afterwards: %v, %v", gone(got), err)
+	}
+	if r.store.Use(img.Digest) {
+		t.Error("the image can be used still")
+	}
+}
+
+// TestGCWhileWorking collects without end while functions are deployed, run and
+// removed: nothing of that fails.
+func TestGCWhileWorking(t *testing.T) {
+	r := open(t)
+	stop := make(chan struct{})
+	var g sync.WaitGroup
+	g.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := r.GC(t.Context(), GCOptions{Policy: &GCPolicy{Nameless: true, PerName: 1}}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for n := range 5 {
+		name := fmt.Sprint("f", n%2)
+		r.deploy(name, nil)
+		if err := r.RemoveFunction(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	g.Wait()
+	if images, _ := r.ImageList(); len(images) != 2 {
+		t.Errorf("%d images left, want the newest of each name", len(images))
+	}
+}

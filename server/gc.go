@@ -1,0 +1,51 @@
+package server
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+)
+
+// pruneImages answers POST /v1/images/prune.
+func (s *server) pruneImages(w http.ResponseWriter, r *http.Request) error {
+	var req api.PruneRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	policy := engine.GCPolicy{
+		All: req.All, Unused: time.Duration(req.UnusedNanos), PerName: req.PerName, MaxBytes: req.MaxBytes,
+		Labels: req.Labels, Keep: req.Keep,
+	}
+	if req.Before != nil {
+		policy.Before = *req.Before
+	}
+	// Without a rule, what nobody can name any more.
+	policy.Nameless = !policy.All && policy.Unused == 0 && policy.PerName == 0 && policy.MaxBytes == 0
+	return s.collect(w, r, engine.GCOptions{DryRun: req.DryRun, Policy: &policy})
+}
+
+// gc answers POST /v1/system/gc.
+func (s *server) gc(w http.ResponseWriter, r *http.Request) error {
+	var req api.GCRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	return s.collect(w, r, engine.GCOptions{DryRun: req.DryRun})
+}
+
+func (s *server) collect(w http.ResponseWriter, r *http.Request, o engine.GCOptions) error {
+	report, err := s.engine.GC(r.Context(), o)
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, api.GCReport{
+		DryRun: o.DryRun, Images: list(report.Images, prunedOf), Parts: report.Parts, Trees: report.Trees,
+		Objects: report.Objects, Inodes: report.Inodes, Bytes: report.Bytes, TookNanos: report.Took.Nanoseconds(),
+	})
+}
+
+func prunedOf(x engine.GCImage) api.PrunedImage {
+	return api.PrunedImage{Digest: string(x.Image.Digest), Names: x.Image.Names, Built: x.Image.Built, Rule: x.Rule, Bytes: x.Bytes}
+}

@@ -1,0 +1,78 @@
+package store
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestUses(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	img := putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "a"}))
+	made := s.LastUsed(img.Digest)
+	if made.IsZero() || s.Use(emptyDigest) || !s.LastUsed(emptyDigest).IsZero() {
+		t.Errorf("made at %v, an unknown image used at %v", made, s.LastUsed(emptyDigest))
+	}
+	s = reopen(t, s)
+	if got := s.LastUsed(img.Digest); !got.Equal(made) {
+		t.Errorf("after opening again: %v, want %v", got, made)
+	}
+	writes := func() int64 {
+		st, err := os.Stat(filepath.Join(s.dir, dbName+"-wal"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Size()
+	}
+	before := writes()
+	for range 100 {
+		if !s.Use(img.Digest) {
+			t.Fatal("the image cannot be used")
+		}
+	}
+	if err := s.SaveUses(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if writes() != before || !s.LastUsed(img.Digest).After(made) {
+		t.Errorf("using an image a hundred times: log of %d bytes, was %d; used at %v", writes(), before, s.LastUsed(img.Digest))
+	}
+	// What has moved by an hour is written.
+	later := made.Add(useStep)
+	s.uses.at[img.Digest] = useTime{now: later, saved: made}
+	s = reopen(t, s)
+	if got := s.LastUsed(img.Digest); !got.Equal(later) {
+		t.Errorf("after an hour and opening again: %v, want %v", got, later)
+	}
+	// Who finds the image in use in time keeps it.
+	if _, gone, err := s.RemoveUnused(t.Context(), img.Digest, made); gone || err != nil {
+		t.Errorf("RemoveUnused of one used since: %v, %v", gone, err)
+	}
+	release := s.Hold()
+	s.Use(img.Digest)
+	last := s.LastUsed(img.Digest)
+	if _, gone, err := s.RemoveUnused(t.Context(), img.Digest, last); gone || err != nil {
+		t.Errorf("RemoveUnused of one used under a lease: %v, %v", gone, err)
+	}
+	release()
+	if swept, gone, err := s.RemoveUnused(t.Context(), img.Digest, last); !gone || err != nil || swept.Objects != 1 {
+		t.Errorf("RemoveUnused: %+v, %v, %v", swept, gone, err)
+	}
+	if s.Use(img.Digest) {
+		t.Error("the image can be used still")
+	}
+	// A database made anew does not know: then nothing counts as old.
+	img = putImage(t, s, "app", "2", putTree(t, s, map[string]string{"a": "a"}))
+	dir := s.dir
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, dbName)); err != nil {
+		t.Fatal(err)
+	}
+	opened := time.Now()
+	s = openStore(t, dir)
+	if got := s.LastUsed(img.Digest); got.Before(opened) {
+		t.Errorf("after the database was lost: %v, want %v or later", got, opened)
+	}
+}
