@@ -21,9 +21,8 @@
 //
 // The writer's credentials matter for Quota on ext4: a process with
 // CAP_SYS_RESOURCE in the first user namespace is not held to it. Sandboxes have
-// none. An overlay writes with the credentials of whoever mounted it: one whose
-// upper and work directories lie in a volume (both in the same) is to be mounted
-// by a thread that has given up CAP_SYS_RESOURCE.
+// none, and an overlay whose upper and work directories lie in a volume (both in
+// the same) writes without it whoever mounted it (ovl_fill_super).
 //
 // A crash leaves nothing that the next Attach or Open does not put right: the
 // mounts of an engine vanish with its mount namespace, and loop devices are

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -261,7 +263,7 @@ func TestUsage(t *testing.T) {
 					t.Errorf("empty: got %+v, a walk finds %+v", got, want)
 				}
 			}
-			populate(t, v.Dir())
+			populate(t, v.Dir(), 1000)
 			flush(t, v)
 			want := walked(t, v)
 			if got := usage(t, v); got != want {
@@ -275,11 +277,11 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// populate makes files of every kind below dir.
-func populate(t *testing.T, dir string) {
+// populate makes files of every kind below dir, and so many small ones.
+func populate(t *testing.T, dir string, small int) {
 	t.Helper()
 	var errs []error
-	for i := range 1000 {
+	for i := range small {
 		errs = append(errs, os.WriteFile(filepath.Join(dir, fmt.Sprint("small", i)), bytes.Repeat([]byte{1}, 3000), 0o600))
 	}
 	large := filepath.Join(dir, "large")
@@ -409,7 +411,7 @@ func TestAgain(t *testing.T) {
 			if p.attach(t, m, "v", p.limits()) != v {
 				t.Error("attached twice: two volumes")
 			}
-			populate(t, v.Dir())
+			populate(t, v.Dir(), 50)
 			want := walked(t, v)
 			before := list(t, v.Dir())
 			if err := errors.Join(v.Detach(), v.Detach()); err != nil {
@@ -475,7 +477,7 @@ func TestPlainGetsLimit(t *testing.T) {
 					if err := os.Mkdir(path, 0o700); err != nil {
 						t.Fatal(err)
 					}
-					populate(t, path)
+					populate(t, path, 50)
 					want := list(t, path)
 					m := p.open(t)
 					reached := false
@@ -523,7 +525,7 @@ func TestRemove(t *testing.T) {
 			for _, step := range []string{"", "remove 0", "remove 1", "remove 2", "remove 3", "remove renamed"} {
 				m := p.open(t)
 				v := p.attach(t, m, "v", p.limits())
-				populate(t, v.Dir())
+				populate(t, v.Dir(), 50)
 				used, err := os.OpenFile(filepath.Join(v.Dir(), "large"), os.O_RDWR, 0)
 				if err != nil {
 					t.Fatal(err)
@@ -569,6 +571,97 @@ func TestRemove(t *testing.T) {
 					t.Errorf("left after %q (-want +got):\n%s", step, diff)
 				}
 			}
+		})
+	}
+}
+
+// TestOverlay: what is written through an overlay, by root too, is counted and
+// limited where its layer lies; a removed file of the lower one can be made again.
+func TestOverlay(t *testing.T) {
+	for name, p := range places(t, false) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			v := p.attach(t, p.open(t), "v", Limits{Bytes: 20 << 20})
+			lower, merged := filepath.Join(p.dir, "lower"), filepath.Join(p.dir, "merged")
+			upper, work := filepath.Join(v.Dir(), "upper"), filepath.Join(v.Dir(), "work")
+			for _, dir := range []string{lower, merged, upper, work} {
+				if err := os.Mkdir(dir, 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(filepath.Join(lower, "file"), []byte("below"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Mount("overlay", merged, "overlay", 0, "lowerdir="+lower+",upperdir="+upper+",workdir="+work); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := unix.Unmount(merged, 0); err != nil {
+					t.Error(err)
+				}
+			}()
+			if err := errors.Join(os.Remove(filepath.Join(merged, "file")), os.WriteFile(filepath.Join(merged, "file"), []byte("above"), 0o600)); err != nil {
+				t.Error(err)
+			}
+			f, err := os.Create(filepath.Join(merged, "large"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			for range 40 {
+				if _, err = f.Write(bytes.Repeat([]byte{1}, 1<<20)); err != nil {
+					break
+				}
+			}
+			if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+				t.Errorf("40 MiB in 20 MiB: %v", err)
+			}
+			if got := usage(t, v); got.Bytes > 20<<20 || got.Bytes < 18<<20 {
+				t.Errorf("full: counts %+v", got)
+			}
+		})
+	}
+}
+
+// TestAtOnce: volumes are attached, counted, limited, detached and removed by many
+// at once.
+func TestAtOnce(t *testing.T) {
+	for name, p := range places(t, true) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			m := p.open(t)
+			r := fretest.Rand(t)
+			var wg sync.WaitGroup
+			for range 6 {
+				seed := r.Uint64()
+				wg.Go(func() {
+					r := rand.New(rand.NewPCG(seed, 0))
+					for range 12 {
+						path := filepath.Join(p.dir, fmt.Sprint("v", r.IntN(3)))
+						v, err := m.Attach(path, p.limits())
+						if err != nil {
+							t.Errorf("attach: %v", err)
+							return
+						}
+						_, err = v.Usage()
+						if p.kind != Plain && err == nil {
+							err = v.SetLimits(Limits{Bytes: int64(16+r.IntN(48)) << 20})
+						}
+						if err == nil {
+							switch r.IntN(3) {
+							case 0:
+								err = v.Detach()
+							case 1:
+								err = m.Remove(path)
+							}
+						}
+						if err != nil && !errors.Is(err, fs.ErrClosed) { // another has detached it
+							t.Error(err)
+						}
+					}
+				})
+			}
+			wg.Wait()
 		})
 	}
 }

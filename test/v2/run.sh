@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.."
 # What runs in the guest: every package whose tests touch the kernel.
 packages=(test/v2 internal/linux volume sandbox/cgroup sandbox/netns sandbox/egress sandbox store engine test/security)
 
-seconds=1800
+seconds=2400
 cache=$PWD/.cache/v2
 [ $# -eq 0 ] || packages=("$@")
 
