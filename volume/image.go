@@ -180,7 +180,7 @@ func (m *Manager) attachImage(path string, l Limits) (_ backing, err error) {
 		return nil, err
 	}
 	defer file.Close()
-	size, err := growImage(file, l.withDefaults())
+	size, err := prepareImage(file, l.withDefaults())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", imageFile(path), err)
 	}
@@ -382,9 +382,9 @@ func sizeFor(l Limits, size, inodes int64) int64 {
 	return want
 }
 
-// growImage makes the file system in an image that is not mounted large enough
-// for the limits and returns its size.
-func growImage(image *os.File, l Limits) (int64, error) {
+// prepareImage has the file system in an image that is not mounted checked if it
+// had errors or was not unmounted, makes it large enough for the limits and returns its size.
+func prepareImage(image *os.File, l Limits) (int64, error) {
 	var super [0x154]byte // struct ext4_super_block
 	if _, err := image.ReadAt(super[:], 1024); err != nil {
 		return 0, fmt.Errorf("read superblock: %w", err)
@@ -395,19 +395,30 @@ func growImage(image *os.File, l Limits) (int64, error) {
 		return 0, errors.New("not an ext4")
 	}
 	want := sizeFor(l, size, inodes)
-	if !l.limited() || want <= size {
+	grow := l.limited() && want > size
+	if sound := u32(0x3a)&ext4Errors == 0 && u32(0x60)&ext4Recover == 0; sound && !grow {
 		return size, nil
 	}
-	if err := image.Truncate(want); err != nil {
-		return 0, err
+	if grow {
+		if err := image.Truncate(want); err != nil {
+			return 0, err
+		}
 	}
 	// 1: errors were corrected, such as a journal to be replayed.
 	var exit *exec.ExitError
 	if err := e2fs("e2fsck", "-f", "-p", image.Name()); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		return 0, err
 	}
+	if !grow {
+		return size, nil
+	}
 	return want, e2fs("resize2fs", image.Name())
 }
+
+const (
+	ext4Errors  = 2 // EXT4_ERROR_FS, in the state: the kernel met an error, such as a host without room
+	ext4Recover = 4 // EXT4_FEATURE_INCOMPAT_RECOVER: it was not unmounted; the journal may say the same
+)
 
 // e2fs runs one of e2fsprogs.
 func e2fs(name string, args ...string) error {

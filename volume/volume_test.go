@@ -666,6 +666,50 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
+// TestHostFull: a host that runs out of disk breaks off the writes of an image and
+// nothing that was there; once there is room it goes on.
+func TestHostFull(t *testing.T) {
+	fretest.RequireRoot(t)
+	p := place{testDir(t, os.TempDir()), Image}
+	if err := unix.Mount("fre-volume-test", p.dir, "tmpfs", 0, "size=40m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(p.dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	m := p.open(t)
+	v := p.attach(t, m, "v", Limits{Bytes: 1 << 30})
+	kept := filepath.Join(v.Dir(), "kept")
+	if err := os.WriteFile(kept, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, v)
+	if n, errno := fill(t, v, 200, 1<<20); errno == 0 {
+		t.Fatalf("%d MiB on a disk of 40", n)
+	}
+	if b, err := os.ReadFile(kept); err != nil || string(b) != "kept" {
+		t.Errorf("what was there: %q, %v", b, err)
+	}
+	if err := unix.Mount("", p.dir, "", unix.MS_REMOUNT, "size=400m"); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	v = p.attach(t, m, "v", Limits{Bytes: 1 << 30})
+	if b, err := os.ReadFile(kept); err != nil || string(b) != "kept" {
+		t.Errorf("what was there, attached again: %q, %v", b, err)
+	}
+	if n, errno := fill(t, v, 100, 1<<20); errno != 0 {
+		t.Errorf("with room again: %d MiB, %v", n, errno)
+	}
+	if got, want := usage(t, v), walked(t, v); got != want {
+		t.Errorf("counts %+v, a walk finds %+v", got, want)
+	}
+}
+
 // holdChild attaches a volume in a mount namespace of its own, as the engine
 // does, writes a file and waits to be killed.
 func holdChild(dir string, kind Kind) {
