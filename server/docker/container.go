@@ -311,8 +311,10 @@ func (s *server) containerFilter(f filters) (func(container) bool, error) {
 			return false
 		}
 		var places []string
-		for _, m := range c.mounts() {
-			places = append(places, m.Name, m.Destination)
+		if f["volume"] != nil {
+			for _, m := range c.mounts() {
+				places = append(places, m.Name, m.Destination)
+			}
 		}
 		return f.like("id", c.ID) && f.like("name", c.name, "/"+c.name) && f.labels(c.labels) && f.has("status", c.state()) && f.has("health", "none") &&
 			f.has("network", c.network(), networkID(c.network())) && f.has("volume", places...) && f.has("isolation", "default", "")
@@ -324,13 +326,11 @@ func errorStatus(err error) int {
 	return status
 }
 
-func networkID(name string) string {
-	for _, n := range networks() {
-		if n.Name == name {
-			return n.ID
-		}
-	}
-	return ""
+// networkID is that of one of the networks; "" for another name.
+func networkID(name string) string { return networkIDs[name] }
+
+var networkIDs = map[string]string{
+	networkBridge: strings.Repeat("b", 64), networkHost: strings.Repeat("1", 64), networkNone: strings.Repeat("0", 64),
 }
 
 func stamp(t time.Time) string {

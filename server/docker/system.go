@@ -141,11 +141,11 @@ type network struct {
 // networks are the modes a container may ask for, in Docker's words.
 func networks() []network {
 	var out []network
-	for _, n := range []struct{ name, driver, id string }{
-		{networkBridge, "bridge", "b"}, {networkHost, "host", "1"}, {networkNone, "null", "0"},
+	for _, n := range []struct{ name, driver string }{
+		{networkBridge, "bridge"}, {networkHost, "host"}, {networkNone, "null"},
 	} {
 		out = append(out, network{
-			Name: n.name, ID: strings.Repeat(n.id, 64), Created: "0001-01-01T00:00:00Z", Scope: "local", Driver: n.driver, EnableIPv4: true,
+			Name: n.name, ID: networkID(n.name), Created: "0001-01-01T00:00:00Z", Scope: "local", Driver: n.driver, EnableIPv4: true,
 			IPAM: map[string]any{"Driver": "default", "Options": nil, "Config": []any{}}, ConfigFrom: map[string]string{"Network": ""},
 			Containers: map[string]any{}, Options: map[string]string{}, Labels: map[string]string{},
 		})
