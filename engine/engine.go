@@ -368,18 +368,8 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 	return Removed{Image: img, Untagged: img.Names, Deleted: true}, e.cfg.Store.RemoveImage(ctx, img.Digest)
 }
 
-// PartSize reads a part's tree and returns the bytes of its files.
-func (e *Engine) PartSize(p store.Part) (int64, error) {
-	tree, err := e.cfg.Store.Tree(p.Tree)
-	if err != nil {
-		return 0, err
-	}
-	var size int64
-	for _, entry := range tree.Entries {
-		size += entry.Size
-	}
-	return size, nil
-}
+// ImageSizes are what images take on disk, from memory.
+func (e *Engine) ImageSizes() *store.Sizes { return e.cfg.Store.Sizes() }
 
 // StateDir is where the engine keeps what lasts.
 func (e *Engine) StateDir() string { return e.cfg.StateDir }

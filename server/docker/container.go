@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/store"
 )
 
 // workDir is where the tenant's directory is in every sandbox.
@@ -57,6 +58,9 @@ func (c container) state() string {
 	}
 	return "exited"
 }
+
+// digest is the image's.
+func (c container) digest() store.Digest { return c.Digest }
 
 // exitCode is as a shell has it: 128 and the signal that ended it.
 func (c container) exitCode() int {
@@ -198,7 +202,7 @@ func (c container) network() string { return networkNone }
 
 func (s *server) summary(c container, now time.Time) containerSummary {
 	out := containerSummary{
-		ID: c.ID, Names: []string{"/" + c.name}, Image: c.Image, ImageID: string(c.Digest), Command: c.Command, Created: c.Created.Unix(),
+		ID: c.ID, Names: []string{"/" + c.name}, Image: c.Image, ImageID: string(c.digest()), Command: c.Command, Created: c.Created.Unix(),
 		Ports: []port{}, Labels: c.labels, State: c.state(), Status: c.status(now), Mounts: c.mounts(),
 	}
 	out.HostConfig.NetworkMode = c.network()

@@ -61,9 +61,12 @@ func (s *server) routes() []route {
 		{"GET", "/version", s.version},
 		{"GET", "/info", s.info},
 		{"GET", "/events", s.events},
+		{"GET", "/system/df", s.diskUsage},
 
 		{"GET", "/images/json", s.imageList},
 		{"POST", "/images/prune", s.imagePrune},
+		{"POST", "/images/create", s.imageCreate},
+		{"POST", "/images/load", s.imageLoad},
 		{"GET", "/images/{name...}", s.imageGet},
 		{"POST", "/images/{name...}", s.imagePost},
 		{"DELETE", "/images/{name...}", s.imageRemove},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
@@ -71,6 +72,14 @@ func statusOf(err error) (status int, message string) {
 		return http.StatusBadRequest, "invalid reference format: " + message
 	case errors.As(err, &field), errors.As(err, &limit):
 		return http.StatusBadRequest, message
+	case errors.Is(err, oci.ErrArchive), errors.Is(err, oci.ErrLayer), errors.Is(err, oci.ErrLimit), errors.Is(err, oci.ErrReference), errors.Is(err, oci.ErrChange):
+		return http.StatusBadRequest, message
+	case errors.Is(err, oci.ErrPlatform):
+		return http.StatusNotFound, message
+	case errors.Is(err, oci.ErrRegistry) && errors.Is(err, fs.ErrPermission):
+		return http.StatusForbidden, message + ": docker login, or ask for access"
+	case errors.Is(err, oci.ErrRegistry) && !errors.Is(err, fs.ErrNotExist):
+		return http.StatusBadGateway, message
 	case errors.Is(err, engine.ErrSeveralNames):
 		return http.StatusConflict, message + " (must be forced)"
 	case errors.Is(err, store.ErrInUse):

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -44,18 +45,22 @@ func eventOf(c store.Change) (e event, ok bool) {
 		e.Type = "container"
 		e.From = c.Attributes["image"]
 		attributes["image"] = e.From
-		name := "run"
+		attributes["name"] = c.Name
+		if c.Name == "" {
+			attributes["name"] = cmp.Or(c.Attributes["function"], "run") + "-" + c.ID
+		}
 		if f := c.Attributes["function"]; f != "" {
-			name = f
 			attributes[labelFunction] = f
 		}
-		attributes["name"] = name + "-" + c.ID
 		attributes[labelTenant] = c.Attributes["tenant"]
 		if c.Action == store.ActionExit {
 			e.Action = "die"
-			e.Status = e.Action
 			attributes["exitCode"] = exitCodeOf(c.Attributes)
 		}
+		if c.Action == store.ActionDelete {
+			e.Action = "destroy"
+		}
+		e.Status = e.Action
 	case store.ChangeFunction:
 		return event{}, false
 	}

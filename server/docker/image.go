@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"runtime"
 	"slices"
@@ -46,7 +45,8 @@ func (l *imageLists) init() {
 	}
 }
 
-// imageList answers GET /images/json?all=&filters=&shared-size=. The builder's
+// imageList answers GET /images/json?all=&filters=&shared-size=, the sizes in
+// blocks of the disk with the latter. The builder's
 // tools are shown with all only, as intermediate images are by Docker.
 func (s *server) imageList(w http.ResponseWriter, r *http.Request) error {
 	f, err := filtersOf(r, "dangling", "label", "label!", "reference", "before", "since", "until")
@@ -61,7 +61,8 @@ func (s *server) imageList(w http.ResponseWriter, r *http.Request) error {
 		}
 		return slices.DeleteFunc(slices.Clone(images), isTools)
 	}
-	if len(f) == 0 {
+	share := boolOf(r, "shared-size")
+	if len(f) == 0 && !share {
 		body, err := s.images[index(old)][index(all)].At(generation, shown)
 		if err != nil {
 			return err
@@ -74,11 +75,19 @@ func (s *server) imageList(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := []imageSummary{}
+	sizes := s.engine.ImageSizes()
 	for _, img := range shown() {
 		labels := labelsOf(img)
-		if names, ok := keep(img, labels); ok {
-			out = append(out, summaryOf(img, labels, names, old))
+		names, ok := keep(img, labels)
+		if !ok {
+			continue
 		}
+		e := summaryOf(img, labels, names, old)
+		if share {
+			size := sizes.Image(img.Digest)
+			e.Size, e.SharedSize = size.Bytes, size.Bytes-size.UniqueBytes
+		}
+		out = append(out, e)
 	}
 	return reply(w, http.StatusOK, out)
 }
@@ -117,10 +126,13 @@ func summaryOf(img *store.Image, labels map[string]string, names []string, old b
 // labelsOf are an image's labels; a foreign configuration has none to show.
 func labelsOf(img *store.Image) map[string]string {
 	cfg, err := image.ConfigOf(img)
-	if err != nil || cfg.Labels == nil {
-		return map[string]string{}
+	switch {
+	case err == nil && cfg.Labels != nil:
+		return cfg.Labels
+	case err == nil && cfg.Container != nil && cfg.Container.Labels != nil:
+		return cfg.Container.Labels
 	}
-	return cfg.Labels
+	return map[string]string{}
 }
 
 // digestsOf is what images are known by in registries: nothing of one that was
@@ -190,6 +202,12 @@ func (s *server) noImage(name string, err error) error {
 // imageGet answers GET /images/NAME/json, …/history and …/get; names hold slashes.
 func (s *server) imageGet(w http.ResponseWriter, r *http.Request) error {
 	rest := r.PathValue("name")
+	if rest == "get" {
+		return s.imageSave(w, r, r.URL.Query()["names"])
+	}
+	if name, ok := strings.CutSuffix(rest, "/get"); ok {
+		return s.imageSave(w, r, []string{name})
+	}
 	if name, ok := strings.CutSuffix(rest, "/json"); ok {
 		return s.imageInspect(w, name)
 	}
@@ -199,11 +217,14 @@ func (s *server) imageGet(w http.ResponseWriter, r *http.Request) error {
 	return notFound("page not found: GET /images/%s", rest)
 }
 
-// imagePost answers POST /images/NAME/tag.
+// imagePost answers POST /images/NAME/tag and …/push.
 func (s *server) imagePost(w http.ResponseWriter, r *http.Request) error {
 	rest := r.PathValue("name")
 	if name, ok := strings.CutSuffix(rest, "/tag"); ok {
 		return s.imageTag(w, r, name)
+	}
+	if name, ok := strings.CutSuffix(rest, "/push"); ok {
+		return s.imagePush(w, r, name)
 	}
 	return notFound("page not found: POST /images/%s", rest)
 }
@@ -234,7 +255,23 @@ type containerConfig struct {
 
 // configOf is an image's configuration in Docker's form.
 func configOf(cfg image.Config, labels map[string]string) containerConfig {
-	return containerConfig{Env: cfg.Env, Cmd: cfg.Args, WorkingDir: workDir, Labels: labels}
+	out := containerConfig{Env: cfg.Env, Cmd: cfg.Args, WorkingDir: workDir, Labels: labels}
+	if c := cfg.Container; c != nil {
+		out.Entrypoint, out.Cmd, out.WorkingDir, out.User, out.StopSignal = c.Entrypoint, c.Cmd, c.WorkingDir, c.User, c.StopSignal
+		out.ExposedPorts, out.Volumes = set(c.ExposedPorts), set(c.Volumes)
+	}
+	return out
+}
+
+func set(keys []string) map[string]struct{} {
+	if len(keys) == 0 {
+		return nil
+	}
+	out := make(map[string]struct{}, len(keys))
+	for _, key := range keys {
+		out[key] = struct{}{}
+	}
+	return out
 }
 
 func (s *server) imageInspect(w http.ResponseWriter, name string) error {
@@ -273,21 +310,20 @@ type historyItem struct {
 	Comment   string
 }
 
-// imageHistory shows an image's parts, the last first. Their sizes are counted
-// from their trees, one read each.
+// imageHistory shows what an image was made of, the last step first.
 func (s *server) imageHistory(w http.ResponseWriter, name string) error {
 	img, err := s.image(name)
 	if err != nil {
 		return err
 	}
+	steps, err := s.engine.History(string(img.Digest))
+	if err != nil {
+		return err
+	}
 	out := []historyItem{}
-	for i, p := range slices.Backward(img.Parts) {
-		size, err := s.engine.PartSize(p)
-		if err != nil {
-			return err
-		}
-		item := historyItem{ID: "<missing>", Created: img.Created.Unix(), CreatedBy: strings.TrimSpace(fmt.Sprintf("%s %s %s", p.Kind, p.Name, p.Version)), Size: size}
-		if i == len(img.Parts)-1 {
+	for _, step := range slices.Backward(steps) {
+		item := historyItem{ID: "<missing>", Created: step.Created.Unix(), CreatedBy: step.CreatedBy, Size: step.Size, Comment: step.Comment}
+		if len(out) == 0 {
 			item.ID, item.Tags = string(img.Digest), img.Names
 		}
 		out = append(out, item)

@@ -109,6 +109,7 @@ func FuzzParse(f *testing.F) {
 		_, _ = parseTime(at, time.Unix(0, 0))
 		_, _ = matches(pattern, "x:y")
 		_, _ = parseSignal(signal)
+		_, _ = authOf(filter)
 	})
 }
 

@@ -35,6 +35,7 @@ func (w *world) testSystem(t *testing.T) {
 		{words("volume inspect other"), 1, `^\[\]\n$`, `(?i)no such volume`},
 		{words("network prune -f"), 0, ``, ``},
 		{words("volume prune -f"), 0, `Total reclaimed space: 0B`, ``},
+		{words("system df --format {{.Type}}:{{.TotalCount}}"), 0, `^Images:0\nContainers:0\nLocal Volumes:[01]\nBuild Cache:0\n$`, ``},
 		{words("image prune -f"), 0, `Total reclaimed space: 0B`, ``},
 	})
 }
@@ -64,8 +65,11 @@ func (w *world) testImages(t *testing.T) {
 		{[]string{"inspect", "--format", "{{.Id}} {{index .RepoTags 1}} {{.Os}} {{json .Config.Cmd}}", "alias"}, 0, `^` + id + ` alias:latest linux \["/function/program","function"\]\n$`, ``},
 		{words("inspect --type image " + id + " --format {{.RootFS.Type}}"), 0, `^layers\n$`, ``},
 		{words("history -q --no-trunc hello:1"), 0, `^` + id + `\n$`, ``},
-		{words("history hello:1 --format {{.CreatedBy}}"), 0, `^code hello\n$`, ``},
+		{words("history hello:1 --format {{.CreatedBy}}"), 0, `code hello\n$`, ``},
 
+		{[]string{"system", "df", "--format", "{{.Type}}:{{.TotalCount}}:{{.Active}}:{{.Size}}"}, 0, `^Images:1:1:[0-9.]+MB\n`, ``},
+		{[]string{"system", "df", "--format", "{{.Type}}:{{.TotalCount}}:{{.Active}}:{{.Size}}"}, 0, `^Images:1:1:[0-9.]+MB\n`, ``},
+		{words("system df -v"), 0, `(?m)^hello +1 +` + short, ``},
 		{words("rmi alias"), 0, `^Untagged: alias:latest\n$`, ``},
 		{words("rmi " + short), 1, ``, `several names: hello:1, localhost:5000/team/hello:1.2 \(must be forced\)`},
 		{words("rmi -f " + short), 1, ``, `conflict: .*in use`},

@@ -1,0 +1,327 @@
+package docker
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/store"
+)
+
+// progress is one line of an answer that takes its time. An error that comes
+// after the first line is the last one.
+type progress struct {
+	Stream      string       `json:"stream,omitempty"`
+	Status      string       `json:"status,omitempty"`
+	ID          string       `json:"id,omitempty"`
+	Progress    string       `json:"progress,omitempty"`
+	Detail      *detail      `json:"progressDetail,omitempty"`
+	Error       string       `json:"error,omitempty"`
+	ErrorDetail *errorDetail `json:"errorDetail,omitempty"`
+	Aux         any          `json:"aux,omitempty"`
+}
+
+type detail struct {
+	Current int64 `json:"current,omitempty"`
+	Total   int64 `json:"total,omitempty"`
+}
+
+type errorDetail struct {
+	Message string `json:"message"`
+}
+
+// progressOut sends lines as they come; the status with the first.
+type progressOut struct {
+	w     http.ResponseWriter
+	begun bool
+}
+
+func (p *progressOut) send(line progress) {
+	if !p.begun {
+		p.begun = true
+		p.w.Header().Set("Content-Type", "application/json")
+		p.w.WriteHeader(http.StatusOK)
+	}
+	// A client that has gone ends the work by its context.
+	_ = json.NewEncoder(p.w).Encode(line)
+	_ = http.NewResponseController(p.w).Flush()
+}
+
+// report sends what the engine says of its work.
+func (p *progressOut) report(e image.Event) {
+	line := progress{ID: e.Name, Status: e.Message}
+	switch {
+	case e.Step == "warning":
+		line = progress{Status: "WARNING: " + e.Message + ": " + e.Name}
+	case e.Step != "layer":
+		return
+	case line.Status == "":
+		line.Status = "Downloading"
+	case line.Status == "already here":
+		line.Status = "Already exists"
+	}
+	if e.Total > 0 || e.Done > 0 {
+		line.Detail = &detail{e.Done, e.Total}
+		if e.Total > 0 {
+			line.Progress = fmt.Sprintf("%d%%", 100*e.Done/e.Total)
+		}
+	}
+	p.send(line)
+}
+
+// fail ends the answer with err, or returns it where nothing was sent.
+func (p *progressOut) fail(err error) error {
+	if !p.begun {
+		return err
+	}
+	_, message := statusOf(err)
+	p.send(progress{Error: message, ErrorDetail: &errorDetail{message}})
+	return nil
+}
+
+// authOf reads the X-Registry-Auth header: base64 of JSON. nil where a client
+// has nothing to say, as docker without a login.
+func authOf(header string) (*oci.Auth, error) {
+	if header == "" {
+		return nil, nil
+	}
+	raw, err := base64.URLEncoding.DecodeString(header)
+	if err != nil {
+		raw, err = base64.RawURLEncoding.DecodeString(header)
+	}
+	if err != nil {
+		if raw, err = base64.StdEncoding.DecodeString(header); err != nil {
+			return nil, badRequest("X-Registry-Auth is not base64: %v", err)
+		}
+	}
+	var a struct {
+		Username, Password, Auth, IdentityToken, RegistryToken string
+	}
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return nil, badRequest("X-Registry-Auth is not JSON")
+	}
+	if a.Auth != "" && a.Username == "" {
+		pair, err := base64.StdEncoding.DecodeString(a.Auth)
+		user, password, ok := strings.Cut(string(pair), ":")
+		if err != nil || !ok {
+			return nil, badRequest("X-Registry-Auth: auth is not base64 of USER:PASSWORD")
+		}
+		a.Username, a.Password = user, password
+	}
+	auth := &oci.Auth{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken}
+	if *auth == (oci.Auth{}) {
+		return nil, nil
+	}
+	return auth, nil
+}
+
+// tagged is a reference of a name and a version or digest, as parameters carry
+// them.
+func tagged(name, version string) string {
+	switch {
+	case version == "":
+		return name
+	case strings.HasPrefix(version, "sha256:"):
+		return name + "@" + version
+	}
+	return name + ":" + version
+}
+
+// imageCreate answers POST /images/create: a pull (fromImage, tag, platform), or
+// an import of an archive of a file system (fromSrc=-, repo, tag, message, changes).
+func (s *server) imageCreate(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	if source := q.Get("fromSrc"); source != "" {
+		return s.imageImport(w, r, source)
+	}
+	from := q.Get("fromImage")
+	if from == "" {
+		return badRequest("fromImage or fromSrc is missing: name the image to pull, or - for an archive to import")
+	}
+	ref := tagged(from, q.Get("tag"))
+	parsed, err := store.ParseReference(ref)
+	if err == nil {
+		err = parsed.Check()
+	}
+	if err != nil {
+		return err
+	}
+	if parsed.Version == "" && parsed.Digest == "" {
+		return leftOut("pull of all tags", "name one: docker pull "+from+":TAG")
+	}
+	auth, err := authOf(r.Header.Get("X-Registry-Auth"))
+	if err != nil {
+		return err
+	}
+	before, _ := s.engine.Image(familiar(ref)) // nil for none, which is no failure
+	out := &progressOut{w: w}
+	img, remote, err := s.engine.Pull(r.Context(), ref, q.Get("platform"), auth, out.report)
+	if err != nil {
+		return out.fail(err)
+	}
+	out.send(progress{Status: "Digest: " + string(remote.Digest)})
+	status := "Downloaded newer image for "
+	if before != nil && before.Digest == img.Digest {
+		status = "Image is up to date for "
+	}
+	out.send(progress{Status: "Status: " + status + familiar(ref)})
+	return nil
+}
+
+// fullDuplex lets a handler answer while it reads: without it the server takes
+// the whole body first.
+func fullDuplex(w http.ResponseWriter) error {
+	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+func (s *server) imageImport(w http.ResponseWriter, r *http.Request, source string) error {
+	if source != "-" {
+		return leftOut("import from "+source, "fetch it, then docker import - NAME < FILE")
+	}
+	if err := fullDuplex(w); err != nil {
+		return err
+	}
+	q := r.URL.Query()
+	name := ""
+	if repository := q.Get("repo"); repository != "" {
+		p, err := store.ParseReference(tagged(familiar(repository), q.Get("tag")))
+		if err == nil {
+			err = p.Check()
+		}
+		if err != nil {
+			return err
+		}
+		if p.Version == "" {
+			p.Version = "latest"
+		}
+		name = p.String()
+	}
+	out := &progressOut{w: w}
+	img, err := s.engine.Import(r.Context(), r.Body, oci.ImportOptions{Name: name, Message: q.Get("message"), Changes: q["changes"]}, nil)
+	if err != nil {
+		return out.fail(err)
+	}
+	out.send(progress{Status: string(img.Digest)})
+	return nil
+}
+
+// imageLoad answers POST /images/load?quiet=.
+func (s *server) imageLoad(w http.ResponseWriter, r *http.Request) error {
+	if err := fullDuplex(w); err != nil {
+		return err
+	}
+	out := &progressOut{w: w}
+	images, err := s.engine.Load(r.Context(), r.Body, func(e image.Event) {
+		if e.Step == "warning" {
+			out.send(progress{Stream: "WARNING: " + e.Message + ": " + e.Name + "\n"})
+		}
+	})
+	if err != nil {
+		return out.fail(err)
+	}
+	for _, img := range images {
+		if len(img.Names) == 0 {
+			out.send(progress{Stream: "Loaded image ID: " + string(img.Digest) + "\n"})
+		}
+		for _, name := range img.Names {
+			out.send(progress{Stream: "Loaded image: " + name + "\n"})
+		}
+	}
+	return nil
+}
+
+// tarOut sends the status with the first bytes of an archive.
+type tarOut struct {
+	w     http.ResponseWriter
+	begun bool
+}
+
+func (t *tarOut) Write(p []byte) (int, error) {
+	if !t.begun {
+		t.begun = true
+		t.w.Header().Set("Content-Type", "application/x-tar")
+		t.w.WriteHeader(http.StatusOK)
+	}
+	return t.w.Write(p)
+}
+
+// imageSave answers GET /images/get?names= and GET /images/NAME/get. What fails
+// after the first bytes breaks the answer off.
+func (s *server) imageSave(w http.ResponseWriter, r *http.Request, names []string) error {
+	if len(names) == 0 {
+		return badRequest("names is missing: name the images to save")
+	}
+	refs := make([]string, len(names))
+	for i, name := range names {
+		if _, err := s.image(name); err != nil {
+			return err
+		}
+		refs[i] = familiar(name)
+	}
+	out := &tarOut{w: w}
+	err := s.engine.Save(r.Context(), out, refs)
+	if err != nil && out.begun {
+		s.log.WarnContext(r.Context(), "saving images broke off", "images", refs, "error", err)
+		panic(http.ErrAbortHandler)
+	}
+	return err
+}
+
+// imagePush answers POST /images/NAME/push?tag=; without a tag it pushes all of
+// the name.
+func (s *server) imagePush(w http.ResponseWriter, r *http.Request, name string) error {
+	auth, err := authOf(r.Header.Get("X-Registry-Auth"))
+	if err != nil {
+		return err
+	}
+	name = familiar(name)
+	var refs []string
+	if tag := r.URL.Query().Get("tag"); tag != "" {
+		refs = []string{name + ":" + tag}
+	} else {
+		images, _ := s.engine.ImageList()
+		for _, img := range images {
+			for _, ref := range img.Names {
+				if repositoryOf(ref) == name || ref == name {
+					refs = append(refs, ref)
+				}
+			}
+		}
+	}
+	known := 0
+	for _, ref := range refs {
+		if _, err := s.engine.Image(ref); err == nil {
+			known++
+		}
+	}
+	if known == 0 {
+		return notFound("An image does not exist locally with the tag: %s", name)
+	}
+	out := &progressOut{w: w}
+	for _, ref := range refs {
+		if err := s.pushOne(r.Context(), out, ref, auth); err != nil {
+			return out.fail(err)
+		}
+	}
+	return nil
+}
+
+func (s *server) pushOne(ctx context.Context, out *progressOut, ref string, auth *oci.Auth) error {
+	sent, err := s.engine.Push(ctx, ref, "", auth, out.report)
+	if err != nil {
+		return err
+	}
+	version := ref[len(repositoryOf(ref))+1:]
+	out.send(progress{Status: fmt.Sprintf("%s: digest: %s size: %d", version, sent.Digest, sent.Size)})
+	out.send(progress{Aux: map[string]any{"Tag": version, "Digest": sent.Digest, "Size": sent.Size}})
+	return nil
+}
