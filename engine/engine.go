@@ -7,7 +7,8 @@
 // (instance.go) and hands them out as leases (lease.go); an invocation
 // (invoke.go) holds one lease until its answer's body is closed.
 //
-// Lock order: Engine.gcMu, Engine.deployMu, Engine.tenantMu, shells.disk, Engine.mu,
+// Lock order: container.op, container.disk, containers.mu, registry.mu,
+// container.mu, streams.mu; and Engine.gcMu, Engine.deployMu, Engine.tenantMu, shells.disk, Engine.mu,
 // shells.mu, function.mu, functionLog.mu. Only the first three and
 // functionLog.mu are held over the disk, and no event waits for
 // those.
@@ -93,18 +94,19 @@ type Config struct {
 
 // Engine is safe for use by several goroutines.
 type Engine struct {
-	cfg     Config
-	log     *slog.Logger
-	metrics *metrics
-	boxes   registry
-	shells  *shells
-	forks   budget        // memory of fork servers
-	mapErr  error         // why /work cannot be mounted with mapped owners; nil if it can
-	nextID  atomic.Uint64 // of invocations; starts at the time of Open, so that no id comes twice
+	cfg        Config
+	log        *slog.Logger
+	metrics    *metrics
+	boxes      registry
+	containers containers
+	shells     *shells
+	forks      budget        // memory of fork servers
+	mapErr     error         // why /work cannot be mounted with mapped owners; nil if it can
+	nextID     atomic.Uint64 // of invocations; starts at the time of Open, so that no id comes twice
 
 	measuring sync.Mutex // held while what the host costs is measured
 
-	volumes *volume.Manager // directories with a size: tenants' /work
+	volumes *volume.Manager // directories with a size: tenants' /work, what containers write
 
 	tenantMu sync.Mutex // held over the disk while a tenant's directory is made
 	works    map[string]*volume.Volume
@@ -178,6 +180,9 @@ func Open(cfg Config) (*Engine, error) {
 	e.life, e.abort = life, func() { abort(ErrClosed) }
 	e.metrics = newMetrics(cfg.Metrics, e)
 	e.boxes.live = make(map[string]*box)
+	if err := e.openContainers(); err != nil {
+		return nil, errors.Join(err, e.volumes.Close())
+	}
 	e.nextID.Store(uint64(time.Now().UnixMilli()) << 20)
 	if cfg.Builder.Run == nil {
 		cfg.Builder.Run = buildRunner{e}
@@ -250,6 +255,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.workers.Wait()
 	for _, f := range *e.functions.Load() {
 		f.logs.Close()
+	}
+	for _, c := range e.containers.all() {
+		c.log.Close()
 	}
 	return errors.Join(err, e.volumes.Close())
 }

@@ -23,7 +23,9 @@ const (
 	StateIdle     State = "idle"
 	StateBusy     State = "busy"
 	StateStopping State = "stopping"
-	StateParked   State = "parked" // no instance: a fork server, or a fork that waits for its first event
+	StateParked   State = "parked"  // no instance: a fork server, or a fork that waits for its first event
+	StateCreated  State = "created" // a container that has not run yet
+	StateRunning  State = "running" // a container
 	StateExited   State = "exited"
 )
 

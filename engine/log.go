@@ -65,6 +65,7 @@ type functionLog struct {
 
 	mu        sync.Mutex
 	closed    bool
+	paused    bool     // nothing is being printed: there is nothing to follow
 	file      *os.File // nil: could not be opened, is tried again
 	size      int64
 	second    int64 // the second that budget counts for
@@ -118,6 +119,28 @@ func (l *functionLog) Close() {
 		close(f.lines)
 	}
 	clear(l.followers)
+}
+
+// pause ends followers and closes the file: nothing more is printed until resume,
+// or next to nothing.
+func (l *functionLog) pause() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paused = true
+	if l.file != nil {
+		_ = l.file.Close() // as with a write: a full disk loses log lines
+		l.file = nil
+	}
+	for f := range l.followers {
+		close(f.lines)
+	}
+	clear(l.followers)
+}
+
+func (l *functionLog) resume() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paused = false
 }
 
 // append writes lines as one write(2). A full disk loses log lines, never an
@@ -384,7 +407,7 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 	l.mu.Lock()
 	files, err := l.openAllLocked()
 	var news chan LogLine
-	if err == nil && o.Follow && !l.closed {
+	if err == nil && o.Follow && !l.closed && !l.paused {
 		news = make(chan LogLine, followBuffer)
 		f := &follower{lines: news}
 		l.followers[f] = struct{}{}

@@ -17,12 +17,14 @@ import (
 
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/volume"
 )
 
 // Sandbox is what lists show of one, running or ended.
 type Sandbox struct {
 	ID       string
-	Function string       // "" for runs and build steps
+	Function string       // "" for runs, build steps and containers
+	Name     string       // of a container
 	Image    string       // "name:version"
 	Digest   store.Digest // of the image; "" for build steps
 	Tenant   string
@@ -52,6 +54,9 @@ type box struct {
 	ended                       func()            // called then; nil for nothing
 	attributes                  map[string]string // of its changes (started)
 	shown                       *row
+	container                   *container // whose run it is; nil for none
+	name                        string     // of that
+	terminal                    *os.File   // of that, the engine's end; nil without
 }
 
 // row is a sandbox in the list. What it shows is replaced when the sandbox
@@ -102,16 +107,69 @@ type registry struct {
 	ended  []*row // in the order of their ends
 }
 
-// addLocked enters a live sandbox into the list.
+// addLocked enters a live sandbox into the list, where a container is already.
 func (r *registry) addLocked(b *box, defences []string) {
 	r.live[b.id] = b
-	r.serial++
-	b.shown = &row{serial: r.serial}
-	b.shown.shown.Store(&Sandbox{
-		ID: b.id, Function: b.function, Image: b.image, Digest: b.digest, Tenant: b.tenant, Limits: b.limits, Command: strings.Join(b.command, " "),
+	s := &Sandbox{
+		ID: b.id, Function: b.function, Name: b.name, Image: b.image, Digest: b.digest, Tenant: b.tenant, Limits: b.limits, Command: strings.Join(b.command, " "),
 		State: StateStarting, Created: b.created, Defences: defences, box: b,
-	})
-	r.rows = append(r.rows, b.shown)
+	}
+	if b.container != nil {
+		b.shown = b.container.row
+		b.shown.shown.Store(s)
+		return
+	}
+	b.shown = r.addRowLocked(s)
+}
+
+func (r *registry) addRowLocked(s *Sandbox) *row {
+	r.serial++
+	added := &row{serial: r.serial}
+	added.shown.Store(s)
+	r.rows = append(r.rows, added)
+	return added
+}
+
+func (r *registry) removeRowLocked(old *row) {
+	i, ok := slices.BinarySearchFunc(r.rows, old.serial, func(row *row, serial uint64) int { return cmp.Compare(row.serial, serial) })
+	if ok {
+		r.rows = slices.Delete(r.rows, i, i+1)
+	}
+}
+
+// addContainer enters a container that does not run, and notes changes.
+func (r *registry) addContainer(e *Engine, s *Sandbox, changes ...store.Change) *row {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	added := r.addRowLocked(s)
+	e.Changes().Add(changes...)
+	return added
+}
+
+// removeContainer takes it out again.
+func (r *registry) removeContainer(e *Engine, old *row, change store.Change) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.removeRowLocked(old)
+	e.Changes().Add(change)
+}
+
+// renameContainer gives it, and its sandbox if it runs, another name.
+func (r *registry) renameContainer(e *Engine, shown *row, name string, change store.Change) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		s := shown.shown.Load()
+		next := *s
+		next.Name = name
+		if shown.shown.CompareAndSwap(s, &next) {
+			if b := r.live[next.ID]; b != nil {
+				b.name = name
+			}
+			break
+		}
+	}
+	e.Changes().Add(change)
 }
 
 // endLocked shows it as ended, and forgets the one that has been so for longest.
@@ -121,10 +179,12 @@ func (r *registry) endLocked(b *box, exit sandbox.ExitStatus) {
 	last.State, last.PID, last.Defences, last.box = StateExited, 0, nil, nil
 	last.Ended, last.Exit = time.Now(), &exit
 	b.shown.shown.Store(&last)
+	if b.container != nil { // shown until it is removed
+		return
+	}
 	r.ended = append(r.ended, b.shown)
 	if len(r.ended) > endedKept {
-		i, _ := slices.BinarySearchFunc(r.rows, r.ended[0].serial, func(row *row, serial uint64) int { return cmp.Compare(row.serial, serial) })
-		r.rows = slices.Delete(r.rows, i, i+1)
+		r.removeRowLocked(r.ended[0])
 		r.ended = slices.Delete(r.ended, 0, 1)
 	}
 }
@@ -204,6 +264,11 @@ func (r *registry) find(id string) (*box, error) {
 		return b, nil
 	}
 	var found *box
+	for _, b := range r.live {
+		if b.name == id && id != "" {
+			return b, nil
+		}
+	}
 	for k, b := range r.live {
 		if id != "" && strings.HasPrefix(k, id) {
 			if found != nil {
@@ -242,7 +307,13 @@ func (e *Engine) Size(s *Sandbox) (sandbox.Size, error) {
 	if s.box == nil {
 		return sandbox.Size{}, os.ErrProcessDone
 	}
-	return s.box.sb.Size()
+	size, err := s.box.sb.Size()
+	if c := s.box.container; c != nil && err == nil {
+		var used volume.Usage
+		used, err = e.ContainerScratch(c.id)
+		size.Bytes, size.Inodes = size.Bytes+used.Bytes, size.Inodes+used.Inodes
+	}
+	return size, err
 }
 
 // Stats reads what a running sandbox uses now, by a fixed number of system

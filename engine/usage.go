@@ -51,6 +51,9 @@ func (e *Engine) imageUsers() map[store.Digest]string {
 	for _, b := range e.boxes.all() {
 		users[b.digest] = "sandbox " + b.id
 	}
+	for _, c := range e.containers.all() {
+		users[c.digest] = "container " + c.id[:12]
+	}
 	for _, img := range e.cfg.Store.Images() {
 		if users[img.Digest] == "" && image.IsShellRoot(img) && e.shells.uses(img) {
 			users[img.Digest] = "runtime shells of deployed functions"

@@ -30,7 +30,8 @@ const (
 type ChangeAction string
 
 // The actions; create, delete, tag and untag are an image's, deploy and remove
-// a function's, start and exit a sandbox's.
+// a function's, start and exit a sandbox's, and of a container create, rename and
+// delete.
 const (
 	ActionCreate ChangeAction = "create"
 	ActionDelete ChangeAction = "delete"
@@ -40,6 +41,7 @@ const (
 	ActionRemove ChangeAction = "remove"
 	ActionStart  ChangeAction = "start"
 	ActionExit   ChangeAction = "exit"
+	ActionRename ChangeAction = "rename"
 )
 
 // Change is one change of what lists show. Add gives it Generation and Time.

@@ -1,0 +1,550 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
+)
+
+// ordinary puts an image of testprog that looks like an ordinary one: users, owners,
+// an environment.
+func (r *rig) ordinary(name string) *store.Image {
+	r.t.Helper()
+	w, err := r.store.Create()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer w.Abort()
+	prog, err := os.Open(filepath.Join(fretest.Rootfs(r.t), "bin/prog"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer prog.Close()
+	at := time.Unix(1, 0)
+	err = errors.Join(
+		w.File("bin/prog", 0o755, at, prog),
+		w.File("etc/passwd", 0o644, at, strings.NewReader("root:x:0:0:root:/root:/bin/sh\nserver:x:33:34::/srv:/bin/sh\n")),
+		w.File("etc/group", 0o644, at, strings.NewReader("root:x:0:\nserver:x:34:\nextra:x:35:server\n")),
+		w.Symlink("sbin/init", "/bin/prog", at),
+		w.SetOwner(33, 34),
+		w.Directory("srv", 0o750, at),
+		w.File("srv/own", 0o600, at, strings.NewReader("own\n")))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	tree, err := w.Commit(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	cfg := image.Config{Args: []string{"/bin/prog", "sleep"}, Env: []string{"FROM=image", "PATH=/sbin:/bin"}, Labels: map[string]string{"of": "image"}}
+	return r.put(name, cfg, []store.Part{{Kind: "layer", Name: name, Tree: tree}})
+}
+
+// attach runs a container and returns what it printed; stdin may be nil.
+func (r *rig) attach(id string, stdin io.Reader) (stdout, stderr string) {
+	r.t.Helper()
+	var out, errs bytes.Buffer
+	a, err := r.Attach(id, AttachOptions{Stdin: stdin, Stdout: &out, Stderr: &errs})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.StartContainer(r.t.Context(), id); err != nil {
+		a.Close()
+		r.t.Fatal(err)
+	}
+	if err := a.Serve(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+	return out.String(), errs.String()
+}
+
+func (r *rig) create(cfg ContainerConfig) *Container {
+	r.t.Helper()
+	if cfg.Image == "" {
+		cfg.Image = "ordinary"
+	}
+	c, err := r.CreateContainer(r.t.Context(), cfg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c
+}
+
+func (r *rig) exited(id string) *Container {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	defer cancel()
+	c, err := r.WaitContainer(ctx, id, WaitNotRunning)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c
+}
+
+func prog(args ...string) []string { return append([]string{"prog"}, args...) }
+
+// TestContainer follows one through its life: what it writes is there at the next
+// start, the image stays as it is, and nothing is left once it is removed.
+func TestContainer(t *testing.T) {
+	r := open(t)
+	img := r.ordinary("ordinary")
+	c := r.create(ContainerConfig{Name: "web", Cmd: prog("write", "/srv/new", "kept"), Labels: map[string]string{"a": "b"}})
+	if c.State != StateCreated || len(c.ID) != 64 || c.Config.Labels["of"] != "image" || c.Config.Labels["a"] != "b" {
+		t.Errorf("created %+v", c)
+	}
+	if stdout, stderr := r.attach("web", nil); stdout+stderr != "" {
+		t.Errorf("wrote %q, %q", stdout, stderr)
+	}
+	c = r.exited(c.ID[:6])
+	if c.State != StateExited || ExitCode(c.Exit) != 0 || c.Started.IsZero() || c.Finished.Before(c.Started) {
+		t.Errorf("after its end %+v (%+v)", c, c.Exit)
+	}
+	if _, err := os.Stat(filepath.Join(r.store.Rootfs(img.Digest), "srv/new")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the image has the container's file: %v", err)
+	}
+	if _, err := r.RemoveImage(t.Context(), "ordinary", RemoveOptions{}); !errors.Is(err, store.ErrInUse) {
+		t.Errorf("remove its image: %v, want ErrInUse", err)
+	}
+	// Each on the layer of the last.
+	reader := r.create(ContainerConfig{Cmd: prog("orders"), OpenStdin: true, StdinOnce: true})
+	for i, step := range []struct{ stdin, want string }{
+		{"write /first x\nstat /srv/own\nappend /srv/own more\n", "> ready\n> ok\n100600 33 34\n> ok\n> ok\n"},
+		{"cat /first\ncat /srv/own\nremove /first\nhost\ncat /etc/hosts\n", "> ready\nx> ok\nown\nmore> ok\n> ok\n" + reader.ID[:12] + "\n> ok\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t" + reader.ID[:12] + "\n> ok\n"},
+		{"cat /first\n", "> ready\n> open /first: no such file or directory\n"},
+	} {
+		if got, _ := r.attach(reader.ID, strings.NewReader(step.stdin)); got != step.want {
+			t.Errorf("run %d wrote %q, want %q", i, got, step.want)
+		}
+		r.exited(reader.ID)
+	}
+	names := func() (all []string) {
+		for _, s := range r.Sandboxes(true) {
+			all = append(all, s.Name+" "+string(s.State))
+		}
+		slices.Sort(all)
+		return all
+	}
+	if diff := cmp.Diff([]string{reader.Config.Name + " exited", "web exited"}, names()); diff != "" && reader.Config.Name < "web" {
+		t.Errorf("sandboxes (-want +got):\n%s", diff)
+	}
+	if err := r.RenameContainer("web", "site"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.RenameContainer(reader.ID, "site"); !errors.Is(err, ErrNameTaken) {
+		t.Errorf("rename to a name that is taken: %v", err)
+	}
+	for _, ref := range []string{"site", reader.Config.Name} {
+		if err := r.RemoveContainer(ref, false); err != nil {
+			t.Error(err)
+		}
+	}
+	if all, boxes := r.Containers(true), r.Sandboxes(true); len(all)+len(boxes) > 0 {
+		t.Errorf("left: %v, %v", all, boxes)
+	}
+	if left, err := os.ReadDir(filepath.Join(r.state, "containers")); err != nil || len(left) != 1 { // "removed"
+		t.Errorf("left on disk: %v, %v", left, err)
+	}
+	if _, err := r.RemoveImage(t.Context(), "ordinary", RemoveOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestContainerConfig: what is asked for is what the program finds.
+func TestContainerConfig(t *testing.T) {
+	r := open(t)
+	r.ordinary("ordinary")
+	for name, test := range map[string]struct {
+		cfg  ContainerConfig
+		want string // a part of what it writes
+		code int
+	}{
+		"exit status":     {ContainerConfig{Cmd: prog("exit", "7")}, "", 7},
+		"by a link":       {ContainerConfig{Cmd: []string{"init", "args", "a", "b"}}, "a|b\n", 0},
+		"entry point":     {ContainerConfig{Entrypoint: prog("args"), Cmd: []string{"x"}}, "x\n", 0},
+		"no entry point":  {ContainerConfig{Entrypoint: []string{""}, Cmd: prog("args", "y")}, "y\n", 0},
+		"environment":     {ContainerConfig{Cmd: prog("env"), Env: []string{"A=1", "FROM=us"}, Hostname: "h"}, "PATH=/sbin:/bin|HOSTNAME=h|HOME=/root|FROM=us|A=1|FRE_CPUS=", 0},
+		"user":            {ContainerConfig{Cmd: prog("ids"), User: "server"}, "33 33 34 34 1\n", 0},
+		"groups":          {ContainerConfig{Cmd: prog("groups"), User: "server"}, "[35]\n", 0},
+		"home":            {ContainerConfig{Cmd: prog("env"), User: "33"}, "HOME=/srv|", 0},
+		"root":            {ContainerConfig{Cmd: prog("ids")}, "0 0 0 0 1\n", 0},
+		"directory":       {ContainerConfig{Cmd: prog("cwd"), Dir: "/made/for/it"}, "/made/for/it\n", 0},
+		"relative":        {ContainerConfig{Cmd: []string{"./prog", "cwd"}, Dir: "/bin"}, "/bin\n", 0},
+		"read-only":       {ContainerConfig{Cmd: prog("write", "/x", "y"), ReadOnly: true}, "read-only file system", 100},
+		"capability":      {ContainerConfig{Cmd: prog("chown", "33", "/etc")}, "", 0},
+		"work":            {ContainerConfig{Cmd: prog("write", "/work/x", "y"), Work: WorkWrite}, "", 0},
+		"work, read-only": {ContainerConfig{Cmd: prog("write", "/work/x", "y"), Work: WorkReadOnly}, "read-only file system", 100},
+		"no work":         {ContainerConfig{Cmd: prog("write", "/work/x", "y")}, "", 0}, // in its own root
+		"pids":            {ContainerConfig{Cmd: prog("bomb"), Limits: sandbox.Limits{Pids: 16}}, "", 100},
+		"no network":      {ContainerConfig{Cmd: prog("interfaces")}, "lo true\n", 0},
+		"terminal":        {ContainerConfig{Cmd: prog("readlink", "/proc/self/fd/1"), TTY: true}, "/0\r\n", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := r.create(test.cfg)
+			stdout, stderr := r.attach(c.ID, nil)
+			if got := stdout + stderr; !strings.Contains(got, test.want) {
+				t.Errorf("wrote %q, want a part %q", got, test.want)
+			}
+			if c = r.exited(c.ID); ExitCode(c.Exit) != test.code {
+				t.Errorf("ended with %+v, want %d", c.Exit, test.code)
+			}
+			var logged strings.Builder
+			if err := r.ContainerLogs(t.Context(), c.ID, LogOptions{Tail: -1}, func(l LogLine) error {
+				logged.WriteString(l.Text)
+				return nil
+			}); err != nil || !strings.Contains(logged.String(), strings.TrimSpace(test.want)) {
+				t.Errorf("log %q, %v, want a part %q", logged.String(), err, test.want)
+			}
+		})
+	}
+	// In a tenant's /work all is the tenant's, whoever wrote it.
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(r.state, "tenants/default/work/x"), &st); err != nil || st.Uid != functionUID || st.Gid != functionUID {
+		t.Errorf("/work/x belongs to %d:%d (%v)", st.Uid, st.Gid, err)
+	}
+}
+
+func TestContainerRefused(t *testing.T) {
+	r := open(t)
+	r.ordinary("ordinary")
+	r.create(ContainerConfig{Name: "taken"})
+	for name, test := range map[string]struct {
+		cfg  ContainerConfig
+		want string
+	}{
+		"image":     {ContainerConfig{Image: "missing"}, "file does not exist"},
+		"name":      {ContainerConfig{Name: "taken"}, "taken"},
+		"bad name":  {ContainerConfig{Name: "-x"}, "not a container's name"},
+		"command":   {ContainerConfig{Entrypoint: []string{""}}, "name a command"},
+		"user":      {ContainerConfig{User: "nobody"}, "no user"},
+		"tenant":    {ContainerConfig{Tenant: "A/.."}, "tenant's name"},
+		"directory": {ContainerConfig{Dir: "x"}, "absolute"},
+		"variable":  {ContainerConfig{Env: []string{"x"}}, "NAME=value"},
+		"host name": {ContainerConfig{Hostname: "a b"}, "host name"},
+		"host":      {ContainerConfig{Network: image.NetworkHost}, "not allowed"},
+		"network":   {ContainerConfig{Network: "bridge"}, "unknown"},
+		"memory":    {ContainerConfig{Limits: sandbox.Limits{MemoryBytes: 1 << 50}}, "memory"},
+		"negative":  {ContainerConfig{Limits: sandbox.Limits{Pids: -1}}, "negative"},
+		"work":      {ContainerConfig{Work: "yes"}, "neither"},
+		"signal":    {ContainerConfig{StopSignal: 99}, "no signal"},
+		"stdin":     {ContainerConfig{StdinOnce: true}, "open_stdin"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if test.cfg.Image == "" {
+				test.cfg.Image = "ordinary"
+			}
+			c, err := r.CreateContainer(t.Context(), test.cfg)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, %v; want an error with %q", c, err, test.want)
+			}
+		})
+	}
+	if all := r.Containers(true); len(all) != 1 {
+		t.Errorf("%d containers are left, want the one", len(all))
+	}
+	c := r.create(ContainerConfig{Cmd: []string{"no-such-program"}})
+	if err := r.StartContainer(t.Context(), c.ID); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("start without a program: %v", err)
+	}
+	if c, err := r.Container(c.ID); err != nil || c.State != StateCreated || ExitCode(c.Exit) != 127 || !strings.Contains(c.Error, "no-such-program") {
+		t.Errorf("after that: %+v, %v", c, err)
+	}
+	gone := r.create(ContainerConfig{Cmd: []string{"/no-such-program"}, AutoRemove: true})
+	if err := r.StartContainer(t.Context(), gone.ID); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("start without a program: %v", err)
+	}
+	if _, err := r.Container(gone.ID); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("one that could not start and is to be removed is there: %v", err)
+	}
+}
+
+// TestContainerStop: stop signal, kill, removal by force and by itself, and who
+// waits for what.
+func TestContainerStop(t *testing.T) {
+	r := open(t)
+	r.ordinary("ordinary")
+	trap := r.create(ContainerConfig{Cmd: prog("trap")})
+	next, err := r.AwaitContainer(trap.ID, WaitNextExit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.StopContainer(t.Context(), trap.ID, 0); !errors.Is(err, ErrContainerStopped) {
+		t.Errorf("stop one that never ran: %v", err)
+	}
+	if err := r.StartContainer(t.Context(), trap.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.StartContainer(t.Context(), trap.ID); !errors.Is(err, ErrContainerRunning) {
+		t.Errorf("start it twice: %v", err)
+	}
+	if err := r.RemoveContainer(trap.ID, false); !errors.Is(err, ErrContainerRunning) {
+		t.Errorf("remove it while it runs: %v", err)
+	}
+	// It traps SIGTERM once it has said so.
+	if err := r.ContainerLogs(t.Context(), trap.ID, LogOptions{Tail: -1, Follow: true}, func(l LogLine) error {
+		if l.Text == "ready" {
+			return r.StopContainer(t.Context(), trap.ID, time.Minute)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	if c, err := next(t.Context()); err != nil || c.State != StateExited || ExitCode(c.Exit) != 0 {
+		t.Errorf("stopped: %+v, %v", c, err)
+	}
+
+	sleep := r.create(ContainerConfig{AutoRemove: true})
+	removed, err := r.AwaitContainer(sleep.ID, WaitRemoved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.StartContainer(t.Context(), sleep.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SignalContainer(sleep.ID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := removed(t.Context()); err != nil || ExitCode(c.Exit) != 137 {
+		t.Errorf("killed: %+v, %v, want 137", c, err)
+	}
+	if _, err := r.Container(sleep.ID); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+
+	forced := r.create(ContainerConfig{})
+	if err := r.StartContainer(t.Context(), forced.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.RemoveContainer(forced.ID, true); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestContainerStreams sends 100 MB through one, whole and in order, to two
+// clients, and lets a third come and go.
+func TestContainerStreams(t *testing.T) {
+	r := open(t)
+	r.ordinary("ordinary")
+	c := r.create(ContainerConfig{Cmd: prog("copy"), OpenStdin: true, StdinOnce: true})
+	const size = 100 << 20
+	source := rand.NewChaCha8([32]byte{1})
+	sent, got := sha256.New(), [2]string{}
+	var clients sync.WaitGroup
+	for i := range got {
+		sum := sha256.New()
+		o := AttachOptions{Stdout: sum}
+		if i == 0 {
+			o.Stdin = io.TeeReader(io.LimitReader(source, size), sent)
+		}
+		a, err := r.Attach(c.ID, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients.Go(func() {
+			if err := a.Serve(t.Context()); err != nil {
+				t.Error(err)
+			}
+			got[i] = fmt.Sprintf("%x", sum.Sum(nil))
+		})
+	}
+	// One that takes nothing holds the others up until it leaves, and no longer.
+	idle, err := r.Attach(c.ID, AttachOptions{Stdout: io.Discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.StartContainer(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	idle.Close()
+	broken, err := r.Attach(c.ID, AttachOptions{Stdout: brokenWriter{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := broken.Serve(t.Context()); err != nil && !errors.Is(err, errBroken) {
+		t.Error(err)
+	}
+	clients.Wait()
+	want := fmt.Sprintf("%x", sent.Sum(nil))
+	if diff := cmp.Diff([2]string{want, want}, got); diff != "" {
+		t.Errorf("digests of what came back (-want +got):\n%s", diff)
+	}
+	r.exited(c.ID)
+}
+
+var errBroken = errors.New("broken")
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
+
+// TestContainerRestart: after its engine, a container that ran has exited, one that
+// was to be removed is gone, and what they wrote and printed is there.
+func TestContainerRestart(t *testing.T) {
+	r := open(t)
+	r.ordinary("ordinary")
+	kept := r.create(ContainerConfig{Name: "kept", Cmd: prog("orders"), OpenStdin: true})
+	for _, cfg := range []ContainerConfig{{Name: "gone", AutoRemove: true}, {Name: "never"}} {
+		r.create(cfg)
+	}
+	in, commands := io.Pipe()
+	out, said := io.Pipe()
+	a, err := r.Attach("kept", AttachOptions{Stdin: in, Stdout: said})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"kept", "gone"} {
+		if err := r.StartContainer(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = a.Serve(t.Context()); _ = said.Close() })
+	if _, err := io.WriteString(commands, "write /kept x\nargs done\n"); err != nil {
+		t.Fatal(err)
+	}
+	for buf, text := make([]byte, 4096), ""; !strings.Contains(text, "done"); {
+		n, err := out.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(buf[:n])
+	}
+	go func() { _, _ = io.Copy(io.Discard, out) }()
+	// The records as an engine leaves them that is killed.
+	records := map[string][]byte{}
+	for _, c := range r.Containers(true) {
+		path := filepath.Join(r.state, "containers", c.ID, "config.json")
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		records[path] = text
+	}
+	r.stop()
+	_ = commands.Close()
+	serving.Wait()
+	for path, text := range records {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unfinished := filepath.Join(r.state, "containers", strings.Repeat("ab", 32))
+	if err := os.MkdirAll(filepath.Join(unfinished, "scratch"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+
+	r.start(Config{})
+	got := map[string]string{}
+	for _, c := range r.Containers(true) {
+		got[c.Config.Name] = fmt.Sprint(c.State, " ", ExitCode(c.Exit))
+	}
+	if diff := cmp.Diff(map[string]string{"kept": "exited 137", "never": "created 0"}, got); diff != "" {
+		t.Errorf("containers (-want +got):\n%s", diff)
+	}
+	if _, err := os.Stat(unfinished); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("one that was not made to the end is there: %v", err)
+	}
+	var logged []string
+	if err := r.ContainerLogs(t.Context(), "kept", LogOptions{Tail: -1}, func(l LogLine) error {
+		logged = append(logged, l.Text)
+		return nil
+	}); err != nil || !slices.Contains(logged, "done") {
+		t.Errorf("log %q, %v", logged, err)
+	}
+	next := r.create(ContainerConfig{Name: "gone"})
+	if next.ID == kept.ID {
+		t.Error("an id came twice")
+	}
+	var again bytes.Buffer
+	b, err := r.Attach("kept", AttachOptions{Stdin: strings.NewReader("cat /kept\nexit 0\n"), Stdout: &again})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.StartContainer(t.Context(), "kept"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Serve(t.Context()); err != nil || !strings.Contains(again.String(), "\nx> ok\n") {
+		t.Errorf("started again it wrote %q, %v", again.String(), err)
+	}
+}
+
+// TestContainersAtOnce makes, runs and removes many at the same time, while others
+// list.
+func TestContainersAtOnce(t *testing.T) {
+	r := open(t)
+	r.ordinary("ordinary")
+	var workers, lister sync.WaitGroup
+	done := make(chan struct{})
+	lister.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			seen := map[string]bool{}
+			for _, s := range r.Sandboxes(true) {
+				if seen[s.ID] {
+					t.Errorf("%s is listed twice", s.ID)
+				}
+				seen[s.ID] = true
+			}
+			for _, c := range r.Containers(false) {
+				_, _ = r.ContainerScratch(c.ID) // it may be gone
+			}
+		}
+	})
+	for i := range 64 {
+		workers.Go(func() {
+			c, err := r.CreateContainer(t.Context(), ContainerConfig{Image: "ordinary", Cmd: prog("args", fmt.Sprint(i)), AutoRemove: i%2 == 0})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			gone, err := r.AwaitContainer(c.ID, WaitRemoved)
+			if err == nil {
+				err = r.StartContainer(t.Context(), c.ID)
+			}
+			if err == nil && i%2 == 1 {
+				err = r.RemoveContainer(c.ID, true)
+			}
+			if err == nil {
+				_, err = gone(t.Context())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	workers.Wait()
+	close(done)
+	lister.Wait()
+	if left := r.Containers(true); len(left) > 0 {
+		t.Errorf("%d containers are left", len(left))
+	}
+	if left, err := os.ReadDir(filepath.Join(r.state, "containers")); err != nil || len(left) != 1 {
+		t.Errorf("left on disk: %v, %v", left, err)
+	}
+}

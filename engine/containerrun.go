@@ -1,0 +1,560 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/volume"
+)
+
+// outputGrace is for how long the end of a container waits for its last output to
+// be taken by those attached.
+const outputGrace = 2 * time.Second
+
+// StartContainer starts a container that does not run, on the scratch layer of its
+// last run. Errors: those of Container, ErrContainerRunning, a
+// *sandbox.StartError where its program cannot be executed.
+func (e *Engine) StartContainer(ctx context.Context, ref string) error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	defer e.flight.Done()
+	c, err := e.containers.find(ref)
+	if err != nil {
+		return err
+	}
+	c.op.Lock()
+	defer c.op.Unlock()
+	c.mu.Lock()
+	running, removed := c.box != nil, c.removed
+	c.mu.Unlock()
+	switch {
+	case removed:
+		return fmt.Errorf("container %q: %w", ref, fs.ErrNotExist)
+	case running:
+		return fmt.Errorf("start container %s: %w", ref, ErrContainerRunning)
+	}
+	if err := c.start(ctx); err != nil {
+		return fmt.Errorf("start container %s: %w", c.describe().Config.Name, c.notStarted(err))
+	}
+	return nil
+}
+
+// notStarted notes why a container could not be started, and returns err. Those
+// attached for the run are let go.
+func (c *container) notStarted(err error) error {
+	code := 128
+	var start *sandbox.StartError
+	if errors.As(err, &start) && start.Step == sandbox.StepExec {
+		code = 126
+		if errors.Is(err, fs.ErrNotExist) {
+			code = 127
+		}
+	}
+	saveErr := c.update(func(rec *Container) {
+		rec.Error, rec.Exit = err.Error(), &sandbox.ExitStatus{Code: code}
+	}, func() {
+		c.streams.end()
+		c.streams = newStreams(c.e.life)
+		c.runs++
+	})
+	if c.describe().Config.AutoRemove {
+		return errors.Join(err, c.e.dropContainer(c))
+	}
+	return errors.Join(err, saveErr)
+}
+
+// start makes the sandbox, with op held.
+func (c *container) start(ctx context.Context) (err error) {
+	e, rec := c.e, c.describe()
+	var undo []func()
+	defer func() {
+		for i := len(undo) - 1; i >= 0 && err != nil; i-- {
+			undo[i]()
+		}
+	}()
+	spec, err := e.containerSpec(rec)
+	if err != nil {
+		return err
+	}
+	scratch, err := e.attachScratch(c.dir, rec.Config)
+	if err != nil {
+		return err
+	}
+	undo = append(undo, func() { _ = scratch.Detach() })
+	spec.Scratch = &sandbox.Scratch{Dir: scratch.Dir(), ReadOnly: rec.Config.ReadOnly}
+	spec.Args, err = findProgram([]string{filepath.Join(scratch.Dir(), "upper"), spec.Rootfs}, spec.Dir, spec.Env, rec.Args)
+	if err != nil {
+		return err
+	}
+	spec.Mounts = append([]sandbox.Mount{{Source: filepath.Join(c.dir, "hosts"), Target: "/etc/hosts"}}, spec.Mounts...)
+
+	ends, err := c.connect(rec.Config, &spec)
+	if err != nil {
+		return err
+	}
+	undo = append(undo, ends.close)
+
+	b := &box{
+		id: rec.ID, image: rec.Config.Image, digest: rec.Digest, limits: rec.Config.Limits, tenant: rec.Config.Tenant, command: rec.Args,
+		state: func() State { return StateRunning }, container: c, name: rec.Config.Name, terminal: ends.master,
+	}
+	started := make(chan struct{})
+	b.ended = func() {
+		<-started
+		c.finish(b, ends)
+	}
+	c.mu.Lock()
+	s := c.streams
+	c.mu.Unlock()
+	c.log.resume()
+	if err := e.boxes.start(ctx, e, b, spec); err != nil {
+		c.log.pause()
+		return err
+	}
+	defer close(started)
+	ends.closeTheirs()
+	s.begin(ends.stdin, rec.Config.StdinOnce)
+	for _, out := range ends.outputs {
+		ends.pumps.Go(func() {
+			defer out.from.Close()
+			out.s = s
+			stream := "stdout"
+			if out.stderr {
+				stream = "stderr"
+			}
+			c.log.copyLines(out, rec.ID, stream)
+		})
+	}
+	e.spawn(func() {
+		ends.pumps.Wait()
+		s.end()
+		close(ends.drained)
+	})
+	// An engine that dies before this is on disk finds what was there before the run,
+	// as if that had not been.
+	if err := c.update(func(rec *Container) {
+		rec.State, rec.Started, rec.Finished, rec.Exit, rec.Error = StateRunning, time.Now().UTC(), time.Time{}, nil, ""
+	}, func() { c.box, c.scratch = b, scratch }); err != nil {
+		e.log.ErrorContext(ctx, "container's start not saved", "container", rec.ID, "error", err)
+	}
+	return nil
+}
+
+// finish notes a run's end.
+func (c *container) finish(b *box, ends *streamEnds) {
+	if ends.master != nil {
+		// What has a terminal open is dead; its other end is closed once that is read.
+		defer ends.master.Close()
+	}
+	late := time.NewTimer(outputGrace)
+	defer late.Stop()
+	select {
+	case <-ends.drained:
+	case <-late.C: // those attached read too slowly, and will have it all the same
+	}
+	exit := b.sb.Status()
+	c.log.pause()
+	c.mu.Lock()
+	scratch := c.scratch
+	c.mu.Unlock()
+	used, err := scratch.Usage()
+	plain, dir := scratch.Kind() == volume.Plain, scratch.Dir()
+	err = errors.Join(err, scratch.Detach(), c.update(func(rec *Container) {
+		rec.State, rec.Finished, rec.Exit = StateExited, time.Now().UTC(), &exit
+		if !plain && err == nil {
+			rec.Scratch = used
+		}
+	}, func() {
+		c.box, c.scratch, c.streams = nil, nil, newStreams(c.e.life)
+		c.runs++
+	}))
+	if err != nil {
+		c.e.log.Error("container's end not noted", "container", c.id, "error", err)
+	}
+	switch {
+	case c.describe().Config.AutoRemove:
+		c.e.spawn(func() {
+			if err := c.e.removeContainer(c, false); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrContainerRunning) {
+				c.e.log.Error("container not removed", "container", c.id, "error", err)
+			}
+		})
+	case plain:
+		c.e.spawn(func() { c.measure(dir) })
+	}
+}
+
+// measure counts once what a container without a quota has left.
+func (c *container) measure(dir string) {
+	used, err := volume.Walk(c.e.life, dir)
+	if err != nil {
+		return // it runs again, is removed, or the engine stops
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.box == nil { // else it writes on
+		c.c.Scratch = used // saved with its next change
+	}
+}
+
+// containerSpec is the sandbox of a container, but for scratch and streams.
+func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
+	cfg := rec.Config
+	user, work, err := e.tenant(cfg.Tenant)
+	if err != nil {
+		return sandbox.Spec{}, err
+	}
+	rootfs := e.cfg.Store.Rootfs(rec.Digest)
+	who, err := userOf(rootfs, cfg.User)
+	if err != nil {
+		return sandbox.Spec{}, err
+	}
+	user.UID, user.GID = who.uid, who.gid
+	spec := sandbox.Spec{
+		ID: rec.ID, Rootfs: rootfs, Env: rec.Env, Dir: cfg.Dir, Hostname: cfg.Hostname,
+		User: user, Groups: who.groups, Capabilities: sandbox.ContainerCapabilities, TTY: cfg.TTY, Limits: cfg.Limits,
+	}
+	switch cfg.Work {
+	case WorkNone:
+	case WorkReadOnly:
+		spec.Mounts = append(spec.Mounts, sandbox.Mount{Source: work, Target: "/work", Mapped: e.mapErr == nil})
+	case WorkWrite:
+		spec.Work, spec.WorkMapped, spec.WorkOwner = work, e.mapErr == nil, functionUID
+	}
+	if err := e.setNetwork(&spec, image.Network{Mode: cfg.Network}); err != nil {
+		return sandbox.Spec{}, err
+	}
+	return spec, nil
+}
+
+// attachScratch makes a container's layer usable, with a limit where the host can
+// keep one.
+func (e *Engine) attachScratch(dir string, cfg ContainerConfig) (*volume.Volume, error) {
+	limits := volume.Limits{Bytes: cfg.ScratchBytes}
+	if limits.Bytes == 0 && e.volumes.Kind() != volume.Plain {
+		limits.Bytes = scratchBytes
+	}
+	return e.volumes.Attach(filepath.Join(dir, "scratch"), limits)
+}
+
+// findProgram makes a command absolute, as execvp(3) would inside the container: by
+// the PATH of env, or from dir on where it has a slash. Each of PATH's directories
+// is looked for in all roots, those that are there.
+func findProgram(roots []string, dir string, env, args []string) ([]string, error) {
+	program := args[0]
+	if filepath.IsAbs(program) {
+		return args, nil
+	}
+	if strings.Contains(program, "/") {
+		return append([]string{filepath.Join(dir, program)}, args[1:]...), nil
+	}
+	var fds []int
+	for _, root := range roots {
+		fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENOENT) { // a layer before its first use
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look for %s: %w", program, err)
+		}
+		defer unix.Close(fd)
+		fds = append(fds, fd)
+	}
+	for _, kv := range env {
+		list, ok := strings.CutPrefix(kv, "PATH=")
+		if !ok {
+			continue
+		}
+		for _, in := range filepath.SplitList(list) {
+			path := filepath.Join("/", in, program)
+			for _, root := range fds {
+				// A link's absolute target is inside the image too.
+				fd, err := unix.Openat2(root, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+				if err == nil {
+					unix.Close(fd)
+					return append([]string{path}, args[1:]...), nil
+				}
+			}
+		}
+	}
+	return nil, &sandbox.StartError{Step: sandbox.StepExec, Detail: program, Err: unix.ENOENT}
+}
+
+// streamEnds are the engine's and the sandbox's ends of a run's streams.
+type streamEnds struct {
+	theirs  []*os.File
+	stdin   *os.File // the streams own it once they have begun
+	outputs []*pump
+	master  *os.File // of a terminal
+	pumps   sync.WaitGroup
+	drained chan struct{} // closed once all output has been read and taken
+}
+
+func (s *streamEnds) closeTheirs() {
+	for _, f := range s.theirs {
+		_ = f.Close()
+	}
+	s.theirs = nil
+}
+
+// close undoes connect.
+func (s *streamEnds) close() {
+	s.closeTheirs()
+	if s.stdin != nil {
+		_ = s.stdin.Close()
+	}
+	for _, out := range s.outputs {
+		_ = out.from.Close()
+	}
+	if s.master != nil {
+		_ = s.master.Close()
+	}
+}
+
+// connect makes the streams of a run and gives spec its ends.
+func (c *container) connect(cfg ContainerConfig, spec *sandbox.Spec) (_ *streamEnds, err error) {
+	s := &streamEnds{drained: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if cfg.TTY {
+		return s, s.terminal(cfg, spec)
+	}
+	for _, out := range []struct {
+		to     **os.File
+		stderr bool
+	}{{&spec.Stdout, false}, {&spec.Stderr, true}} {
+		r, w, err := outputPipe()
+		if err != nil {
+			return nil, fmt.Errorf("make pipe: %w", err)
+		}
+		*out.to = w
+		s.theirs = append(s.theirs, w)
+		s.outputs = append(s.outputs, &pump{from: r, stderr: out.stderr})
+	}
+	if cfg.OpenStdin {
+		if spec.Stdin, s.stdin, err = inputPipe(); err != nil {
+			return nil, fmt.Errorf("make pipe: %w", err)
+		}
+		s.theirs = append(s.theirs, spec.Stdin)
+	}
+	return s, nil
+}
+
+// terminal makes a terminal of the container's user. What is typed goes where what
+// is printed comes from; without OpenStdin nothing is.
+func (s *streamEnds) terminal(cfg ContainerConfig, spec *sandbox.Spec) error {
+	master, terminal, err := sandbox.OpenTerminal(spec.User.HostBase + spec.User.UID)
+	if err != nil {
+		return err
+	}
+	s.master, s.theirs = master, []*os.File{terminal}
+	spec.Stdin, spec.Stdout, spec.Stderr = terminal, terminal, terminal
+	out, err := duplicate(master)
+	if err != nil {
+		return err
+	}
+	s.outputs = []*pump{{from: out}}
+	if cfg.OpenStdin {
+		s.stdin, err = duplicate(master)
+	}
+	return err
+}
+
+// duplicate returns another file of the same open description, which the poller
+// watches too.
+func duplicate(f *os.File) (*os.File, error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd, failed := -1, error(nil)
+	err = conn.Control(func(old uintptr) { fd, failed = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(err, failed); err != nil {
+		return nil, fmt.Errorf("duplicate %s: %w", f.Name(), err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// inputPipe makes a pipe whose writing end the poller watches and whose reading
+// end blocks, as programs expect.
+func inputPipe() (r, w *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, err
+	}
+	if err := unix.SetNonblock(fds[1], true); err != nil {
+		return nil, nil, errors.Join(err, unix.Close(fds[0]), unix.Close(fds[1]))
+	}
+	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
+}
+
+// WaitCondition says what WaitContainer waits for.
+type WaitCondition string
+
+// The conditions.
+const (
+	WaitNotRunning WaitCondition = "not-running" // met at once by one that does not run
+	WaitNextExit   WaitCondition = "next-exit"
+	WaitRemoved    WaitCondition = "removed"
+)
+
+// WaitContainer waits for a condition and returns what the container was then.
+// That the container is removed first ends every wait. Errors: those of Container,
+// the cause of ctx.
+func (e *Engine) WaitContainer(ctx context.Context, ref string, until WaitCondition) (*Container, error) {
+	w, err := e.AwaitContainer(ref, until)
+	if err != nil {
+		return nil, err
+	}
+	return w(ctx)
+}
+
+// AwaitContainer is WaitContainer in two steps: an exit that comes after its
+// return is not missed by the wait it returns.
+func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.Context) (*Container, error), error) {
+	c, err := e.containers.find(ref)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	runs := c.runs
+	c.mu.Unlock()
+	return func(ctx context.Context) (*Container, error) {
+		for {
+			c.mu.Lock()
+			met := c.removed
+			switch until {
+			case WaitNotRunning:
+				met = met || c.box == nil
+			case WaitNextExit:
+				met = met || c.runs > runs
+			case WaitRemoved:
+			}
+			now, changed := c.c, c.changed
+			c.mu.Unlock()
+			if met {
+				return &now, nil
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			case <-e.closed:
+				select {
+				case <-changed: // its sandbox is being killed, which counts
+				case <-ctx.Done():
+					return nil, context.Cause(ctx)
+				}
+			}
+		}
+	}, nil
+}
+
+// StopContainer asks a container to end by its stop signal, and kills it when it
+// has not after grace. It returns once it has ended; ErrContainerStopped if it did
+// not run.
+func (e *Engine) StopContainer(ctx context.Context, ref string, grace time.Duration) error {
+	c, b, err := e.runningContainer(ref)
+	if err != nil {
+		return err
+	}
+	if b.sb.Signal(c.Config.StopSignal) == nil {
+		t := time.NewTimer(grace)
+		defer t.Stop()
+		select {
+		case <-b.gone:
+			return nil
+		case <-t.C:
+		case <-ctx.Done():
+		}
+	}
+	b.kill()
+	<-b.gone
+	return nil
+}
+
+// SignalContainer sends a signal to a container's first process, which must have a
+// handler for it, as it is pid 1, unless it is SIGKILL. ErrContainerStopped if it
+// does not run.
+func (e *Engine) SignalContainer(ref string, sig unix.Signal) error {
+	_, b, err := e.runningContainer(ref)
+	if err != nil {
+		return err
+	}
+	if sig == unix.SIGKILL {
+		b.kill()
+		<-b.gone
+		return nil
+	}
+	return b.sb.Signal(sig)
+}
+
+func (e *Engine) runningContainer(ref string) (*Container, *box, error) {
+	c, err := e.containers.find(ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.box == nil {
+		return nil, nil, fmt.Errorf("container %s: %w", c.c.Config.Name, ErrContainerStopped)
+	}
+	rec := c.c
+	return &rec, c.box, nil
+}
+
+// ResizeContainer sets the size of a running container's terminal, in characters.
+func (e *Engine) ResizeContainer(ref string, rows, columns uint16) error {
+	c, b, err := e.runningContainer(ref)
+	if err != nil {
+		return err
+	}
+	if b.terminal == nil {
+		return fmt.Errorf("container %s has no terminal: %w", c.Config.Name, unix.ENOTTY)
+	}
+	return sandbox.ResizeTerminal(b.terminal, rows, columns)
+}
+
+// ContainerScratch returns what a container has written to its root: of one that
+// runs by a system call or two, of others from its record.
+func (e *Engine) ContainerScratch(ref string) (volume.Usage, error) {
+	c, err := e.containers.find(ref)
+	if err != nil {
+		return volume.Usage{}, err
+	}
+	c.mu.Lock()
+	scratch, recorded := c.scratch, c.c.Scratch
+	c.mu.Unlock()
+	if scratch == nil {
+		return recorded, nil
+	}
+	used, err := scratch.Usage()
+	if errors.Is(err, fs.ErrClosed) { // it has ended meanwhile
+		return recorded, nil
+	}
+	return used, err
+}
+
+// ContainerLogs emits what a container printed in all its runs, oldest first, as
+// [Engine.Logs] does for functions. Following ends with the run.
+func (e *Engine) ContainerLogs(ctx context.Context, ref string, o LogOptions, emit func(LogLine) error) error {
+	c, err := e.containers.find(ref)
+	if err != nil {
+		return err
+	}
+	return c.log.read(ctx, e.closed, o, emit)
+}

@@ -1,0 +1,70 @@
+package engine
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/image"
+)
+
+const (
+	testPasswd = "root:x:0:0:root:/root:/bin/bash\n#\nshort:x:1\nwww-data:x:33:33:www-data:/var/www:/usr/sbin/nologin\nhuge:x:70000:0::/:\npostgres:x:999:998::/var/lib/postgresql:/bin/sh\n"
+	testGroup  = "root:x:0:\nwww-data:x:33:\nssl-cert:x:101:postgres\nwheel:x:10:root,postgres\nbad:x:y:postgres\n"
+)
+
+func TestLookUp(t *testing.T) {
+	for user, want := range map[string]account{
+		"":               {0, 0, []uint32{10}, "/root"},
+		"root":           {0, 0, []uint32{10}, "/root"},
+		"0":              {0, 0, []uint32{10}, "/root"},
+		"www-data":       {33, 33, nil, "/var/www"},
+		"33":             {33, 33, nil, "/var/www"},
+		"www-data:root":  {33, 0, nil, "/var/www"},
+		"www-data:7":     {33, 7, nil, "/var/www"},
+		"postgres":       {999, 998, []uint32{101, 10}, "/var/lib/postgresql"},
+		"postgres:wheel": {999, 10, nil, "/var/lib/postgresql"},
+		"1234":           {1234, 0, nil, "/"},
+		"1234:5678":      {1234, 5678, nil, "/"},
+		"65535:65535":    {65535, 65535, nil, "/"},
+		":33":            {0, 33, nil, "/root"},
+	} {
+		got, err := lookUp(strings.NewReader(testPasswd), strings.NewReader(testGroup), user)
+		if err != nil {
+			t.Errorf("user %q: %v", user, err)
+		}
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(account{})); diff != "" {
+			t.Errorf("user %q (-want +got):\n%s", user, diff)
+		}
+	}
+	for _, user := range []string{"nobody", "huge", "root:nobody", "65536", "0:65536", "4294967296", "-1", "root:-1", "#", "short"} {
+		_, err := lookUp(strings.NewReader(testPasswd), strings.NewReader(testGroup), user)
+		var field *image.FieldError
+		if !errors.As(err, &field) || field.Field != "user" {
+			t.Errorf("user %q: got %v, want it refused", user, err)
+		}
+	}
+}
+
+// FuzzLookUp: whatever an image's lists hold, an account has ids that a sandbox
+// has.
+func FuzzLookUp(f *testing.F) {
+	f.Add(testPasswd, testGroup, "postgres")
+	f.Add("a:x:0:0:::", "a:x:1:a,a", "a:a")
+	f.Fuzz(func(t *testing.T, passwd, group, user string) {
+		a, err := lookUp(strings.NewReader(passwd), strings.NewReader(group), user)
+		if err != nil {
+			return
+		}
+		if a.uid > 65535 || a.gid > 65535 || len(a.groups) > maxGroups || a.home == "" {
+			t.Errorf("lookUp(%q, %q, %q) = %+v", passwd, group, user, a)
+		}
+		for _, g := range a.groups {
+			if g > 65535 {
+				t.Errorf("group %d", g)
+			}
+		}
+	})
+}
