@@ -4,15 +4,16 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -142,81 +143,6 @@ type container struct {
 	changed chan struct{} // closed at every change of state
 }
 
-// containers are all there are. names has those that are taken, also by one that
-// is being made.
-type containers struct {
-	dir string
-
-	mu    sync.Mutex
-	byID  map[string]*container
-	names map[string]*container // nil while it is being made
-}
-
-// openContainers reads the records of the engine before, and takes away what it
-// did not bring to its end.
-func (e *Engine) openContainers() error {
-	t := &e.containers
-	t.dir = filepath.Join(e.cfg.StateDir, "containers")
-	t.byID, t.names = map[string]*container{}, map[string]*container{}
-	if err := errors.Join(os.MkdirAll(t.dir, 0o700), os.Chmod(t.dir, 0o700)); err != nil {
-		return fmt.Errorf("make state directory: %w", err)
-	}
-	list, err := os.ReadDir(t.dir)
-	if err != nil {
-		return fmt.Errorf("read containers: %w", err)
-	}
-	for _, entry := range list {
-		if !isContainerID(entry.Name()) {
-			continue
-		}
-		if err := e.loadContainer(entry.Name()); err != nil {
-			// One damaged record must not keep the others from running.
-			e.log.Error("container not loaded", "container", entry.Name(), "error", err)
-		}
-	}
-	all := t.all()
-	slices.SortFunc(all, func(a, b *container) int { return a.c.Created.Compare(b.c.Created) })
-	for _, c := range all {
-		c.row = e.boxes.addContainer(e, c.c.sandbox())
-	}
-	return nil
-}
-
-func (e *Engine) loadContainer(id string) error {
-	dir := filepath.Join(e.containers.dir, id)
-	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return e.removeContainerDir(dir)
-	}
-	if err != nil {
-		return err
-	}
-	var rec Container
-	if err := json.Unmarshal(text, &rec); err != nil {
-		return fmt.Errorf("read config.json: %w", err)
-	}
-	if rec.ID != id {
-		return fmt.Errorf("config.json is of %q", rec.ID)
-	}
-	died := rec.State == StateRunning
-	if died {
-		rec.State, rec.Finished = StateExited, time.Now().UTC()
-		rec.Exit = &sandbox.ExitStatus{Code: -1, Signal: int(unix.SIGKILL)} // with its engine
-		if rec.Config.AutoRemove {
-			return e.removeContainerDir(dir)
-		}
-	}
-	c, err := e.newContainer(rec)
-	if err != nil {
-		return err
-	}
-	e.containers.byID[id], e.containers.names[rec.Config.Name] = c, c
-	if died {
-		return c.save(rec)
-	}
-	return nil
-}
-
 // newContainer opens the log of a record.
 func (e *Engine) newContainer(rec Container) (*container, error) {
 	c := &container{e: e, id: rec.ID, digest: rec.Digest, dir: filepath.Join(e.containers.dir, rec.ID), c: rec, streams: newStreams(e.life), changed: make(chan struct{})}
@@ -227,46 +153,6 @@ func (e *Engine) newContainer(rec Container) (*container, error) {
 	}
 	c.log.pause()
 	return c, nil
-}
-
-// save makes a record durable.
-func (c *container) save(rec Container) error {
-	text, err := json.Marshal(rec)
-	if err != nil {
-		return err
-	}
-	if err := writeDurable(filepath.Join(c.dir, "config.json"), text); err != nil {
-		return fmt.Errorf("save container: %w", err)
-	}
-	return nil
-}
-
-// writeDurable replaces a file whole.
-func writeDurable(path string, text []byte) (err error) {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-func isContainerID(s string) bool {
-	b, err := hex.DecodeString(s)
-	return err == nil && len(b) == 32
 }
 
 // CreateContainer makes a container out of an image, which it holds from now on.
@@ -325,8 +211,8 @@ func (e *Engine) makeContainer(dir string, rec Container) (*container, error) {
 		return nil, err
 	}
 	hosts := fmt.Sprintf("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t%s\n", rec.Config.Hostname)
-	path := filepath.Join(dir, "hosts")
-	if err := errors.Join(os.WriteFile(path, []byte(hosts), 0o644), os.Chmod(path, 0o644)); err != nil {
+	file := filepath.Join(dir, "hosts")
+	if err := errors.Join(os.WriteFile(file, []byte(hosts), 0o644), os.Chmod(file, 0o644)); err != nil {
 		return nil, err
 	}
 	c, err := e.newContainer(rec)
@@ -340,25 +226,6 @@ func (e *Engine) makeContainer(dir string, rec Container) (*container, error) {
 	return c, nil
 }
 
-// reserve takes a container's name, or makes one up.
-func (t *containers) reserve(rec *Container) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if name := rec.Config.Name; name != "" {
-		if _, taken := t.names[name]; taken {
-			return fmt.Errorf("%w: %q is a container's already: remove or rename that one", ErrNameTaken, name)
-		}
-	}
-	for i := 0; rec.Config.Name == ""; i++ {
-		name := madeUpName(i)
-		if _, taken := t.names[name]; !taken {
-			rec.Config.Name = name
-		}
-	}
-	t.names[rec.Config.Name] = nil
-	return nil
-}
-
 // completeContainer fills in what the image and the engine say.
 func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg ContainerConfig) error {
 	own, err := image.ConfigOf(img)
@@ -367,6 +234,9 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 	}
 	bad := func(field, format string, args ...any) error {
 		return &image.FieldError{Field: field, Message: fmt.Sprintf(format, args...)}
+	}
+	if err := imageDefaults(&cfg, own); err != nil {
+		return err
 	}
 	if cfg.Tenant == "" {
 		cfg.Tenant = image.DefaultTenant
@@ -385,7 +255,7 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 		return bad("name", "%q is not a container's name: letters, digits, and after the first one also _ . -, 2 to 128 of them", cfg.Name)
 	case !image.ValidName(cfg.Tenant):
 		return bad("tenant", "%q is not a tenant's name", cfg.Tenant)
-	case cfg.Dir != "" && !filepath.IsAbs(cfg.Dir):
+	case !path.IsAbs(cfg.Dir):
 		return bad("dir", "%q is not an absolute path", cfg.Dir)
 	case len(cfg.Hostname) > 64 || strings.ContainsAny(cfg.Hostname, " \t\r\n\x00"):
 		return bad("hostname", "%q is no host name of 64 bytes at most", cfg.Hostname)
@@ -403,7 +273,6 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 			return bad("env", "%q is not NAME=value", kv)
 		}
 	}
-	e.imageDefaults(&cfg, own)
 	args := slices.Concat(cfg.Entrypoint, cfg.Cmd)
 	if len(cfg.Entrypoint) == 1 && cfg.Entrypoint[0] == "" {
 		args = cfg.Cmd
@@ -427,20 +296,52 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 	return nil
 }
 
-// imageDefaults takes from the image what cfg leaves open.
-func (e *Engine) imageDefaults(cfg *ContainerConfig, own image.Config) {
-	if cfg.Entrypoint == nil && cfg.Cmd == nil {
-		cfg.Cmd = own.Args
-	}
-	if cfg.Dir == "" {
-		cfg.Dir = "/"
-	}
+// imageDefaults takes from the image what cfg leaves open, as Docker does: an entry
+// point of one's own is without the image's command.
+func imageDefaults(cfg *ContainerConfig, own image.Config) error {
 	labels := maps.Clone(own.Labels)
 	if labels == nil {
 		labels = map[string]string{}
 	}
+	says := own.Container
+	if says == nil { // an image of FRE's own
+		says = &image.Container{Cmd: own.Args}
+	}
+	if cfg.Entrypoint == nil {
+		cfg.Entrypoint = says.Entrypoint
+		if cfg.Cmd == nil {
+			cfg.Cmd = says.Cmd
+		}
+	}
+	if cfg.User == "" {
+		cfg.User = says.User
+	}
+	if cfg.Dir == "" {
+		cfg.Dir = path.Join("/", says.WorkingDir)
+	}
+	if cfg.StopSignal == 0 && says.StopSignal != "" {
+		var ok bool
+		if cfg.StopSignal, ok = ParseSignal(says.StopSignal); !ok {
+			return &image.FieldError{Field: "stop_signal", Message: fmt.Sprintf("the image's %q is no signal", says.StopSignal)}
+		}
+	}
+	maps.Copy(labels, says.Labels)
 	maps.Copy(labels, cfg.Labels)
 	cfg.Labels = labels
+	return nil
+}
+
+// ParseSignal reads a signal's number, or its name with SIG or without.
+func ParseSignal(s string) (unix.Signal, bool) {
+	if n, err := strconv.Atoi(s); err == nil {
+		return unix.Signal(n), n >= 1 && n <= 64
+	}
+	name := strings.ToUpper(s)
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	sig := unix.SignalNum(name)
+	return sig, sig != 0
 }
 
 // containerPath is where programs are looked for in an image that does not say.
@@ -509,78 +410,6 @@ func validContainerName(s string) bool {
 		}
 	}
 	return len(s) >= 2 && len(s) <= 128
-}
-
-// find returns the container of an id, a name, or an unambiguous beginning of an
-// id.
-func (t *containers) find(ref string) (*container, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if c := t.byID[ref]; c != nil {
-		return c, nil
-	}
-	if c := t.names[ref]; c != nil {
-		return c, nil
-	}
-	var found *container
-	for id, c := range t.byID {
-		if ref != "" && strings.HasPrefix(id, ref) {
-			if found != nil {
-				return nil, fmt.Errorf("container %q: %w", ref, store.ErrAmbiguous)
-			}
-			found = c
-		}
-	}
-	if found == nil {
-		return nil, fmt.Errorf("container %q: %w", ref, fs.ErrNotExist)
-	}
-	return found, nil
-}
-
-func (t *containers) all() []*container {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.Collect(maps.Values(t.byID))
-}
-
-// uses says which container holds an image; "" for none.
-func (t *containers) uses(d store.Digest) string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, c := range t.byID {
-		if c.digest == d {
-			return c.id
-		}
-	}
-	return ""
-}
-
-// Container describes one, by its id, name, or the beginning of its id. Errors:
-// fs.ErrNotExist, store.ErrAmbiguous.
-func (e *Engine) Container(ref string) (*Container, error) {
-	c, err := e.containers.find(ref)
-	if err != nil {
-		return nil, err
-	}
-	return c.describe(), nil
-}
-
-// Containers lists those that run, newest first; all adds the others. It reads no
-// disk.
-func (e *Engine) Containers(all bool) []*Container {
-	var out []*Container
-	for _, c := range e.containers.all() {
-		if d := c.describe(); all || d.State == StateRunning {
-			out = append(out, d)
-		}
-	}
-	slices.SortFunc(out, func(a, b *Container) int {
-		if n := b.Created.Compare(a.Created); n != 0 {
-			return n
-		}
-		return strings.Compare(a.ID, b.ID)
-	})
-	return out
 }
 
 func (c *container) describe() *Container {

@@ -223,6 +223,43 @@ func TestContainerConfig(t *testing.T) {
 	}
 }
 
+// TestContainerImage: an ordinary image says how it is run, and each of that can be
+// said otherwise.
+func TestContainerImage(t *testing.T) {
+	r := open(t)
+	parts := r.ordinary("ordinary").Parts
+	r.put("server", image.Config{Env: []string{"PATH=/bin"}, Container: &image.Container{
+		Entrypoint: prog("orders"), Cmd: []string{"unused"}, User: "server:root", WorkingDir: "srv", StopSignal: "QUIT",
+		Labels: map[string]string{"a": "image", "b": "image"},
+	}}, parts)
+	for name, test := range map[string]struct {
+		cfg  ContainerConfig
+		want []string // command line, user, directory, signal, labels a and b
+	}{
+		"as it says":    {ContainerConfig{}, []string{"prog orders unused", "server:root", "/srv", "quit", "image", "image"}},
+		"command":       {ContainerConfig{Cmd: []string{"x"}}, []string{"prog orders x", "server:root", "/srv", "quit", "image", "image"}},
+		"entry point":   {ContainerConfig{Entrypoint: []string{"/y"}}, []string{"/y", "server:root", "/srv", "quit", "image", "image"}},
+		"no entry":      {ContainerConfig{Entrypoint: []string{""}, Cmd: []string{"z"}}, []string{"z", "server:root", "/srv", "quit", "image", "image"}},
+		"all otherwise": {ContainerConfig{User: "0", Dir: "/", StopSignal: unix.SIGHUP, Labels: map[string]string{"a": "own"}}, []string{"prog orders unused", "0", "/", "hangup", "own", "image"}},
+	} {
+		test.cfg.Image = "server"
+		c := r.create(test.cfg)
+		got := []string{strings.Join(c.Args, " "), c.Config.User, c.Config.Dir, c.Config.StopSignal.String(), c.Config.Labels["a"], c.Config.Labels["b"]}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	c := r.create(ContainerConfig{Image: "server", OpenStdin: true, StdinOnce: true})
+	if got, _ := r.attach(c.ID, strings.NewReader("ids\ncat own\n")); got != "> ready\n33 33 0 0 1\n> ok\nown\n> ok\n" {
+		t.Errorf("it wrote %q", got)
+	}
+	for s, want := range map[string]unix.Signal{"9": 9, "SIGTERM": 15, "term": 15, "64": 64, "0": 0, "65": 0, "SIGNONE": 0, "": 0} {
+		if got, ok := ParseSignal(s); ok != (want != 0) || ok && got != want {
+			t.Errorf("ParseSignal(%q) = %d, %t, want %d", s, got, ok, want)
+		}
+	}
+}
+
 func TestContainerRefused(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")

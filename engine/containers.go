@@ -1,0 +1,227 @@
+package engine
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
+)
+
+// containers are all there are. names has those that are taken, also by one that
+// is being made.
+type containers struct {
+	dir string
+
+	mu    sync.Mutex
+	byID  map[string]*container
+	names map[string]*container // nil while it is being made
+}
+
+// openContainers reads the records of the engine before, and takes away what it
+// did not bring to its end.
+func (e *Engine) openContainers() error {
+	t := &e.containers
+	t.dir = filepath.Join(e.cfg.StateDir, "containers")
+	t.byID, t.names = map[string]*container{}, map[string]*container{}
+	if err := errors.Join(os.MkdirAll(t.dir, 0o700), os.Chmod(t.dir, 0o700)); err != nil {
+		return fmt.Errorf("make state directory: %w", err)
+	}
+	list, err := os.ReadDir(t.dir)
+	if err != nil {
+		return fmt.Errorf("read containers: %w", err)
+	}
+	for _, entry := range list {
+		if !isContainerID(entry.Name()) {
+			continue
+		}
+		if err := e.loadContainer(entry.Name()); err != nil {
+			// One damaged record must not keep the others from running.
+			e.log.Error("container not loaded", "container", entry.Name(), "error", err)
+		}
+	}
+	all := t.all()
+	slices.SortFunc(all, func(a, b *container) int { return a.c.Created.Compare(b.c.Created) })
+	for _, c := range all {
+		c.row = e.boxes.addContainer(e, c.c.sandbox())
+	}
+	return nil
+}
+
+func (e *Engine) loadContainer(id string) error {
+	dir := filepath.Join(e.containers.dir, id)
+	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return e.removeContainerDir(dir)
+	}
+	if err != nil {
+		return err
+	}
+	var rec Container
+	if err := json.Unmarshal(text, &rec); err != nil {
+		return fmt.Errorf("read config.json: %w", err)
+	}
+	if rec.ID != id {
+		return fmt.Errorf("config.json is of %q", rec.ID)
+	}
+	died := rec.State == StateRunning
+	if died {
+		rec.State, rec.Finished = StateExited, time.Now().UTC()
+		rec.Exit = &sandbox.ExitStatus{Code: -1, Signal: int(unix.SIGKILL)} // with its engine
+		if rec.Config.AutoRemove {
+			return e.removeContainerDir(dir)
+		}
+	}
+	c, err := e.newContainer(rec)
+	if err != nil {
+		return err
+	}
+	e.containers.byID[id], e.containers.names[rec.Config.Name] = c, c
+	if died {
+		return c.save(rec)
+	}
+	return nil
+}
+
+// find returns the container of an id, a name, or an unambiguous beginning of an
+// id.
+func (t *containers) find(ref string) (*container, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c := t.byID[ref]; c != nil {
+		return c, nil
+	}
+	if c := t.names[ref]; c != nil {
+		return c, nil
+	}
+	var found *container
+	for id, c := range t.byID {
+		if ref != "" && strings.HasPrefix(id, ref) {
+			if found != nil {
+				return nil, fmt.Errorf("container %q: %w", ref, store.ErrAmbiguous)
+			}
+			found = c
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("container %q: %w", ref, fs.ErrNotExist)
+	}
+	return found, nil
+}
+
+func (t *containers) all() []*container {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.byID))
+}
+
+// uses says which container holds an image; "" for none.
+func (t *containers) uses(d store.Digest) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.byID {
+		if c.digest == d {
+			return c.id
+		}
+	}
+	return ""
+}
+
+// reserve takes a container's name, or makes one up.
+func (t *containers) reserve(rec *Container) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if name := rec.Config.Name; name != "" {
+		if _, taken := t.names[name]; taken {
+			return fmt.Errorf("%w: %q is a container's already: remove or rename that one", ErrNameTaken, name)
+		}
+	}
+	for i := 0; rec.Config.Name == ""; i++ {
+		name := madeUpName(i)
+		if _, taken := t.names[name]; !taken {
+			rec.Config.Name = name
+		}
+	}
+	t.names[rec.Config.Name] = nil
+	return nil
+}
+
+// save makes a record durable.
+func (c *container) save(rec Container) error {
+	text, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	if err := writeDurable(filepath.Join(c.dir, "config.json"), text); err != nil {
+		return fmt.Errorf("save container: %w", err)
+	}
+	return nil
+}
+
+// writeDurable replaces a file whole.
+func writeDurable(name string, text []byte) (err error) {
+	f, err := os.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(name+".new", name)
+	}
+	if err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func isContainerID(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == 32
+}
+
+// Container describes one, by its id, name, or the beginning of its id. Errors:
+// fs.ErrNotExist, store.ErrAmbiguous.
+func (e *Engine) Container(ref string) (*Container, error) {
+	c, err := e.containers.find(ref)
+	if err != nil {
+		return nil, err
+	}
+	return c.describe(), nil
+}
+
+// Containers lists those that run, newest first; all adds the others. It reads no
+// disk.
+func (e *Engine) Containers(all bool) []*Container {
+	var out []*Container
+	for _, c := range e.containers.all() {
+		if d := c.describe(); all || d.State == StateRunning {
+			out = append(out, d)
+		}
+	}
+	slices.SortFunc(out, func(a, b *Container) int {
+		if n := b.Created.Compare(a.Created); n != 0 {
+			return n
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return out
+}
