@@ -253,6 +253,18 @@ func TestContainerImage(t *testing.T) {
 	if got, _ := r.attach(c.ID, strings.NewReader("ids\ncat own\n")); got != "> ready\n33 33 0 0 1\n> ok\nown\n> ok\n" {
 		t.Errorf("it wrote %q", got)
 	}
+	// One command, without a container to be made and removed.
+	stdout, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdout.Close()
+	result, err := r.Run(t.Context(), RunRequest{Image: "server", Args: []string{"unused"}, Stdout: w, Stderr: w})
+	_ = w.Close()
+	said, _ := io.ReadAll(stdout)
+	if err != nil || result.Code != 0 || string(said) != "> ready\n" {
+		t.Errorf("run: %+v, %v, it wrote %q", result, err, said)
+	}
 	for s, want := range map[string]unix.Signal{"9": 9, "SIGTERM": 15, "term": 15, "64": 64, "0": 0, "65": 0, "SIGNONE": 0, "": 0} {
 		if got, ok := ParseSignal(s); ok != (want != 0) || ok && got != want {
 			t.Errorf("ParseSignal(%q) = %d, %t, want %d", s, got, ok, want)

@@ -19,9 +19,11 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
 )
 
-// RunRequest is one command in a sandbox of its own, with /work of its tenant.
+// RunRequest is one command in a sandbox of its own, with /work of its tenant. An
+// ordinary image runs it as that image says, on a scratch layer in memory.
 type RunRequest struct {
 	Image                 string // reference
 	Args                  []string
@@ -81,6 +83,9 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 	if !image.ValidName(r.Tenant) { // it names a directory; the builder's own is no valid name either
 		return fail(fmt.Errorf("run: %w", &image.FieldError{Field: "tenant", Message: fmt.Sprintf("%q is not a tenant's name", r.Tenant)}))
 	}
+	if cfg.Container != nil {
+		return e.runContainerSpec(r, img)
+	}
 	user, work, err := e.tenant(r.Tenant)
 	if err != nil {
 		return fail(err)
@@ -104,6 +109,33 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 		return fail(fmt.Errorf("run: %w", err))
 	}
 	b := &box{id: spec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, limits: spec.Limits, tenant: r.Tenant, command: args, state: func() State { return StateBusy }}
+	return b, spec, nil
+}
+
+// runContainerSpec is runSpec for ordinary images: a container without a record.
+func (e *Engine) runContainerSpec(r RunRequest, img *store.Image) (*box, sandbox.Spec, error) {
+	fail := func(err error) (*box, sandbox.Spec, error) { return nil, sandbox.Spec{}, err }
+	cfg := ContainerConfig{Image: r.Image, Tenant: r.Tenant, Env: r.Env, Work: WorkWrite}
+	if len(r.Args) > 0 {
+		cfg.Cmd = r.Args
+	}
+	rec := Container{ID: newID()}
+	if err := e.completeContainer(&rec, img, cfg); err != nil {
+		return fail(err)
+	}
+	spec, err := e.containerSpec(&rec)
+	if err != nil {
+		return fail(err)
+	}
+	if spec.Args, err = findProgram([]string{spec.Rootfs}, spec.Dir, spec.Env, rec.Args); err != nil {
+		return fail(err)
+	}
+	spec.Scratch = &sandbox.Scratch{Bytes: spec.Limits.MemoryBytes / 2}
+	spec.Stdin, spec.Stdout, spec.Stderr, spec.Trace = r.Stdin, r.Stdout, r.Stderr, r.Trace
+	b := &box{
+		id: rec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, tenant: rec.Config.Tenant, command: rec.Args,
+		state: func() State { return StateBusy },
+	}
 	return b, spec, nil
 }
 
