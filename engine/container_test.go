@@ -342,6 +342,9 @@ func TestContainerStop(t *testing.T) {
 	if err := r.StartContainer(t.Context(), trap.ID); err != nil {
 		t.Fatal(err)
 	}
+	if list := r.Sandboxes(false); len(list) != 1 || list[0].PID == 0 || slices.Contains(list[0].Defences, "capabilities") || slices.Contains(list[0].Defences, "read-only root") || !slices.Contains(list[0].Defences, "seccomp") {
+		t.Errorf("it is listed as %+v", list)
+	}
 	if err := r.StartContainer(t.Context(), trap.ID); !errors.Is(err, ErrContainerRunning) {
 		t.Errorf("start it twice: %v", err)
 	}

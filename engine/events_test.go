@@ -165,7 +165,7 @@ func TestSandboxList(t *testing.T) {
 	boxes.mu.Lock()
 	for i := range endedKept + 10 {
 		b := &box{id: strconv.Itoa(i), created: time.Now().Add(-time.Duration(i) * time.Hour), state: func() State { return StateBusy }}
-		boxes.addLocked(b, nil)
+		boxes.addLocked(b)
 		boxes.endLocked(b, sandbox.ExitStatus{Code: i})
 	}
 	boxes.mu.Unlock()

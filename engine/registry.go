@@ -54,6 +54,7 @@ type box struct {
 	ended                       func()            // called then; nil for nothing
 	attributes                  map[string]string // of its changes (started)
 	shown                       *row
+	defences                    []string   // in force around it; nil: all
 	container                   *container // whose run it is; nil for none
 	name                        string     // of that
 	terminal                    *os.File   // of that, the engine's end; nil without
@@ -108,11 +109,11 @@ type registry struct {
 }
 
 // addLocked enters a live sandbox into the list, where a container is already.
-func (r *registry) addLocked(b *box, defences []string) {
+func (r *registry) addLocked(b *box) {
 	r.live[b.id] = b
 	s := &Sandbox{
 		ID: b.id, Function: b.function, Name: b.name, Image: b.image, Digest: b.digest, Tenant: b.tenant, Limits: b.limits, Command: strings.Join(b.command, " "),
-		State: StateStarting, Created: b.created, Defences: defences, box: b,
+		State: StateStarting, Created: b.created, Defences: b.defences, box: b,
 	}
 	if b.container != nil {
 		b.shown = b.container.row
@@ -198,6 +199,7 @@ func (r *registry) start(ctx context.Context, e *Engine, b *box, spec sandbox.Sp
 		}
 		return err
 	}
+	b.defences = spec.Defences(e.cfg.Sandboxes)
 	r.adopt(e, b, sb)
 	return nil
 }
@@ -207,9 +209,11 @@ func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 	b.sb = sb
 	b.created = time.Now()
 	b.gone = make(chan struct{})
-	defences := e.cfg.Sandboxes.Defences()
+	if b.defences == nil {
+		b.defences = e.cfg.Sandboxes.Defences()
+	}
 	r.mu.Lock()
-	r.addLocked(b, defences)
+	r.addLocked(b)
 	e.Changes().Add(b.started()) // with mu held: who knows of it finds it in the list
 	closed := r.closed
 	r.mu.Unlock()

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -43,6 +45,16 @@ func (h *Host) Defences() []string {
 		}
 	}
 	return names
+}
+
+// Defences names what is in force in a sandbox of spec, as [Host.Defences] does: one
+// with capabilities or a root of its own to write to goes without those two.
+func (spec *Spec) Defences(h *Host) []string {
+	without := map[string]bool{
+		defenceNames[bits.TrailingZeros32(uint32(DefenceCapabilities))]: spec.Capabilities != 0 && spec.User.UID == 0,
+		defenceNames[bits.TrailingZeros32(uint32(DefenceReadOnlyRoot))]: spec.Scratch != nil && !spec.Scratch.ReadOnly,
+	}
+	return slices.DeleteFunc(h.Defences(), func(name string) bool { return without[name] })
 }
 
 // flags are those of the START message.
