@@ -304,11 +304,12 @@ type RegistryAuth struct {
 // Sandbox is one sandbox that lives, or of the last ones that ended.
 type Sandbox struct {
 	ID       string     `json:"id"`
-	Function string     `json:"function,omitempty"` // empty for runs and build steps
+	Function string     `json:"function,omitempty"` // empty for runs, build steps and containers
+	Name     string     `json:"name,omitempty"`     // of a container
 	Image    string     `json:"image,omitempty"`
 	Tenant   string     `json:"tenant,omitempty"`
 	Command  string     `json:"command"`
-	State    string     `json:"state"` // "starting", "parked", "idle", "busy", "stopping", "exited"
+	State    string     `json:"state"` // "starting", "parked", "idle", "busy", "stopping", "exited"; of containers "created", "running", "exited"
 	PID      int        `json:"pid,omitempty"`
 	Created  time.Time  `json:"created"`
 	Ended    *time.Time `json:"ended,omitempty"`
@@ -316,6 +317,46 @@ type Sandbox struct {
 	Size     *Size      `json:"size,omitempty"`     // where asked for, of live ones
 	Stats    *Stats     `json:"stats,omitempty"`    // likewise
 	Defences []string   `json:"defences,omitempty"` // in force besides namespaces and limits, of live ones
+}
+
+// ContainerRequest says what a container is made from; what it leaves out, the
+// image says.
+type ContainerRequest struct {
+	Image        string   `json:"image"`
+	Name         string   `json:"name,omitempty"`   // made up if empty
+	Tenant       string   `json:"tenant,omitempty"` // "default" if empty
+	Entrypoint   []string `json:"entrypoint,omitempty"`
+	Args         []string `json:"args,omitempty"`
+	Env          []string `json:"env,omitempty"` // KEY=value
+	Dir          string   `json:"dir,omitempty"`
+	User         string   `json:"user,omitempty"`    // USER[:GROUP]
+	Network      string   `json:"network,omitempty"` // "none", "egress", "host"
+	MemoryBytes  int64    `json:"memory_bytes,omitempty"`
+	CPUMillis    int64    `json:"cpu_millis,omitempty"`
+	Pids         int64    `json:"pids,omitempty"`
+	ScratchBytes int64    `json:"scratch_bytes,omitempty"` // limit of what it writes to its root
+	ReadOnly     bool     `json:"read_only,omitempty"`
+	Work         string   `json:"work,omitempty"` // "ro", "rw": whether it sees the tenant's /work
+	AutoRemove   bool     `json:"auto_remove,omitempty"`
+}
+
+// Container is a sandbox that keeps what it writes until it is removed.
+type Container struct {
+	ID       string     `json:"id"`
+	Name     string     `json:"name"`
+	Image    string     `json:"image"`
+	Digest   string     `json:"digest"`
+	Tenant   string     `json:"tenant"`
+	Args     []string   `json:"args"` // program and arguments
+	Dir      string     `json:"dir"`
+	User     string     `json:"user"`
+	State    string     `json:"state"` // "created", "running", "exited"
+	PID      int        `json:"pid,omitempty"`
+	Created  time.Time  `json:"created"`
+	Started  *time.Time `json:"started,omitempty"`
+	Finished *time.Time `json:"finished,omitempty"`
+	Exit     *Exit      `json:"exit,omitempty"`  // of the last run
+	Error    string     `json:"error,omitempty"` // why it could not be started, the last time
 }
 
 // Size is what a sandbox holds in its writable file systems: what is in use

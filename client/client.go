@@ -156,7 +156,7 @@ func (c *Client) TagImage(ctx context.Context, ref, name string) (api.Image, err
 	return out, err
 }
 
-// RemoveOptions adjust RemoveImage.
+// RemoveOptions adjust RemoveImage and RemoveContainer.
 type RemoveOptions struct {
 	Force bool // an image with several names may be removed by its digest
 }

@@ -261,8 +261,8 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 		return bad("hostname", "%q is no host name of 64 bytes at most", cfg.Hostname)
 	case cfg.StopSignal < 1 || cfg.StopSignal > 64:
 		return bad("stop_signal", "there is no signal %d", cfg.StopSignal)
-	case cfg.ScratchBytes < 0:
-		return bad("scratch_bytes", "is negative")
+	case cfg.ScratchBytes < 0 || cfg.ScratchBytes > 0 && cfg.ScratchBytes < volume.MinBytes:
+		return bad("scratch_bytes", "a limit is %d bytes at least", int64(volume.MinBytes))
 	case cfg.Work != WorkNone && cfg.Work != WorkReadOnly && cfg.Work != WorkWrite:
 		return bad("work", "%q is neither ro nor rw", string(cfg.Work))
 	case cfg.StdinOnce && !cfg.OpenStdin:

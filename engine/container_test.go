@@ -161,7 +161,7 @@ func TestContainer(t *testing.T) {
 	if all, boxes := r.Containers(true), r.Sandboxes(true); len(all)+len(boxes) > 0 {
 		t.Errorf("left: %v, %v", all, boxes)
 	}
-	if left, err := os.ReadDir(filepath.Join(r.state, "containers")); err != nil || len(left) != 1 { // "removed"
+	if left, err := os.ReadDir(filepath.Join(r.state, "containers")); err != nil || len(left) != 0 {
 		t.Errorf("left on disk: %v, %v", left, err)
 	}
 	if _, err := r.RemoveImage(t.Context(), "ordinary", RemoveOptions{}); err != nil {
@@ -596,7 +596,7 @@ func TestContainersAtOnce(t *testing.T) {
 	if left := r.Containers(true); len(left) > 0 {
 		t.Errorf("%d containers are left", len(left))
 	}
-	if left, err := os.ReadDir(filepath.Join(r.state, "containers")); err != nil || len(left) != 1 {
+	if left, err := os.ReadDir(filepath.Join(r.state, "containers")); err != nil || len(left) != 0 {
 		t.Errorf("left on disk: %v, %v", left, err)
 	}
 }

@@ -390,12 +390,15 @@ func (l *functionLog) drop(text []byte) bool {
 	return true
 }
 
-// Logs emits a function's log lines, oldest first, from one goroutine. It
+// Logs emits a function's log lines, or else a container's of that name, oldest first, from one goroutine. It
 // returns when they are out, or with Follow when ctx ends (nil) or the function
 // is removed or the engine stops (nil); an error of emit ends it too.
 func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(LogLine) error) error {
 	f, err := e.lookup(name)
 	if err != nil {
+		if c, other := e.containers.find(name); other == nil {
+			return c.log.read(ctx, e.closed, o, emit)
+		}
 		return err
 	}
 	return f.logs.read(ctx, e.closed, o, emit)

@@ -339,6 +339,9 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	if err != nil {
 		return err
 	}
+	if b.container != nil { // by its own signal
+		return e.StopContainer(ctx, b.id, grace)
+	}
 	ask := b.ask
 	if ask == nil {
 		ask = func() error { return b.sb.Signal(unix.SIGTERM) }

@@ -51,7 +51,7 @@ func eventOf(e image.Event) *api.Event {
 
 func sandboxOf(b *engine.Sandbox) api.Sandbox {
 	out := api.Sandbox{
-		ID: b.ID, Function: b.Function, Image: b.Image, Tenant: b.Tenant, Command: b.Command,
+		ID: b.ID, Function: b.Function, Name: b.Name, Image: b.Image, Tenant: b.Tenant, Command: b.Command,
 		State: string(b.State), PID: b.PID, Created: b.Created.UTC(), Defences: b.Defences,
 	}
 	if !b.Ended.IsZero() {

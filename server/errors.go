@@ -75,6 +75,10 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		return http.StatusUnprocessableEntity, api.CodeNotFunction, "deploy an image that was built from a template"
 	case errors.Is(err, store.ErrInUse):
 		return http.StatusConflict, api.CodeInUse, "remove the function or stop the sandbox that uses it first"
+	case errors.Is(err, engine.ErrContainerRunning):
+		return http.StatusConflict, api.CodeInUse, "stop it first (fre stop), or remove it with --force"
+	case errors.Is(err, engine.ErrContainerStopped):
+		return http.StatusConflict, api.CodeInUse, "start it first (fre start)"
 	case errors.Is(err, engine.ErrSeveralNames):
 		return http.StatusConflict, api.CodeInUse, "give the name to take away, or remove the image with all of its names (--force)"
 	case errors.Is(err, store.ErrName):

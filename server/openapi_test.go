@@ -94,6 +94,8 @@ func TestOpenAPI(t *testing.T) {
 		api.PushRequest{},
 		api.RegistryAuth{},
 		api.Sandbox{},
+		api.ContainerRequest{},
+		api.Container{},
 		api.Size{},
 		api.Stats{},
 		api.Exit{},

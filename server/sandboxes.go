@@ -113,7 +113,8 @@ func (s *server) kill(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// logs answers GET /v1/functions/{name}/logs?follow=&tail=&since=.
+// logs answers GET /v1/functions/{name}/logs?follow=&tail=&since=, of containers
+// too.
 func (s *server) logs(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	o := engine.LogOptions{Tail: -1}
@@ -133,7 +134,9 @@ func (s *server) logs(w http.ResponseWriter, r *http.Request) error {
 	}
 	name := r.PathValue("name")
 	if _, err := s.engine.Function(name); err != nil {
-		return err
+		if _, other := s.engine.Container(name); other != nil {
+			return err
+		}
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)

@@ -51,6 +51,11 @@ type Engine interface {
 	Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error)
 	Logs(ctx context.Context, name string, o engine.LogOptions, emit func(engine.LogLine) error) error
 
+	CreateContainer(ctx context.Context, cfg engine.ContainerConfig) (*engine.Container, error)
+	Container(ref string) (*engine.Container, error)
+	StartContainer(ctx context.Context, ref string) error
+	RemoveContainer(ref string, force engine.RemoveForce) error
+
 	Sandboxes(all bool) []*engine.Sandbox
 	Size(s *engine.Sandbox) (sandbox.Size, error)
 	Stats(id string) (sandbox.Stats, error)
@@ -130,6 +135,10 @@ func (s *server) routes() []route {
 		{"POST", "/v1/sandboxes/{id}/stop", s.stop},
 		{"POST", "/v1/sandboxes/{id}/kill", s.kill},
 		{"POST", "/v1/run", s.run},
+		{"POST", "/v1/containers", s.createContainer},
+		{"GET", "/v1/containers/{ref}", s.container},
+		{"DELETE", "/v1/containers/{ref}", s.removeContainer},
+		{"POST", "/v1/containers/{ref}/start", s.startContainer},
 		{"GET", "/v1/debug/profiles/{kind}", s.profile},
 		{"POST", "/v1/debug/syscalls", s.syscalls},
 		{"GET", "/v1/events", s.events},

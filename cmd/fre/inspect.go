@@ -16,11 +16,11 @@ import (
 func (c *cli) inspectCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use: "inspect ID|NAME...", Short: "Show sandboxes, functions or images",
+		Use: "inspect ID|NAME...", Short: "Show sandboxes, containers, functions or images",
 		Long: `Show sandboxes, functions or images as JSON: what fre ps, fre function inspect
 and fre image inspect know of them, and the defences in force around a sandbox.
 
-What is named may be a sandbox by its id, else a function, else an image by its
+What is named may be a sandbox by its id or a container by its name, else a function, else an image by its
 name, name:version or digest; else the beginning of one sandbox's id or one
 image's digest does.`,
 		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeAll,
@@ -51,8 +51,8 @@ image's digest does.`,
 func lookUp(ctx context.Context, cl *client.Client, boxes []api.Sandbox, name string) (any, error) {
 	var begin []api.Sandbox
 	for _, b := range boxes {
-		if b.ID == name {
-			return b, nil
+		if b.ID == name || b.Name == name && name != "" {
+			return boxOf(ctx, cl, b)
 		}
 		if name != "" && strings.HasPrefix(b.ID, name) {
 			begin = append(begin, b)
@@ -74,7 +74,7 @@ func lookUp(ctx context.Context, cl *client.Client, boxes []api.Sandbox, name st
 	case whole || err == nil && len(begin) == 0:
 		return img, nil
 	case len(begin) == 1:
-		return begin[0], nil
+		return boxOf(ctx, cl, begin[0])
 	case len(begin) > 1:
 		return nil, &api.Error{
 			Code: api.CodeAmbiguous, Message: fmt.Sprintf("%q is the beginning of %d sandboxes' ids, as %s and %s", name, len(begin), begin[0].ID, begin[1].ID),
@@ -84,6 +84,14 @@ func lookUp(ctx context.Context, cl *client.Client, boxes []api.Sandbox, name st
 		return nil, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("no sandbox, function or image is called %q", name)}
 	}
 	return nil, err
+}
+
+// boxOf is all there is to be known of a sandbox or container.
+func boxOf(ctx context.Context, cl *client.Client, b api.Sandbox) (any, error) {
+	if b.Name == "" {
+		return b, nil
+	}
+	return cl.Container(ctx, b.ID)
 }
 
 func isCode(err error, code api.Code) bool {

@@ -18,7 +18,7 @@ func (c *cli) logsCommand() *cobra.Command {
 		format        string
 	)
 	cmd := &cobra.Command{
-		Use: "logs NAME", Short: "Print what a function wrote and logged", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Use: "logs NAME", Short: "Print what a function or container wrote and logged", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
 		RunE: interruptible(func(cmd *cobra.Command, names []string) error {
 			o := client.LogOptions{Tail: -1, Follow: follow}
 			if tail != "all" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -27,7 +28,7 @@ func (c *cli) psCommand() *cobra.Command {
 			now := time.Now()
 			columns := []column[api.Sandbox]{
 				{"SANDBOX ID", func(b api.Sandbox) string { return l.shortID(b.ID) }},
-				{"FUNCTION", func(b api.Sandbox) string { return b.Function }},
+				{"FUNCTION", func(b api.Sandbox) string { return cmp.Or(b.Function, b.Name) }},
 				{"IMAGE", func(b api.Sandbox) string { return b.Image }},
 				{"COMMAND", func(b api.Sandbox) string { return strconv.Quote(l.clip(b.Command, 24)) }},
 				{"CREATED", func(b api.Sandbox) string { return ago(b.Created, now) }},
@@ -74,6 +75,9 @@ func stat(of func(*api.Stats) string) func(api.Sandbox) string {
 }
 
 func status(b api.Sandbox, now time.Time) string {
+	if b.State == "created" {
+		return "Created"
+	}
 	if b.Exit == nil {
 		return "Up " + span(now.Sub(b.Created)) + " (" + b.State + ")"
 	}

@@ -34,14 +34,15 @@ var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // Engine keeps images and functions in memory. Its functions answer by the
 // event's path (Invoke says how); its runs know the commands of Run.
 type Engine struct {
-	mu        sync.Mutex
-	images    []*store.Image // newest first
-	functions map[string]*engine.Function
-	sandboxes []*engine.Sandbox
-	logs      map[string][]engine.LogLine
-	more      chan struct{} // closed and replaced when a log line comes
-	calls     int
-	changes   *store.Changes
+	mu         sync.Mutex
+	images     []*store.Image // newest first
+	functions  map[string]*engine.Function
+	sandboxes  []*engine.Sandbox
+	containers []*engine.Container
+	logs       map[string][]engine.LogLine
+	more       chan struct{} // closed and replaced when a log line comes
+	calls      int
+	changes    *store.Changes
 }
 
 // New returns an engine with nothing in it.
@@ -461,7 +462,9 @@ func (e *Engine) logLocked(name, text string) {
 // Logs emits what Deploy and Invoke noted.
 func (e *Engine) Logs(ctx context.Context, name string, o engine.LogOptions, emit func(engine.LogLine) error) error {
 	if _, err := e.Function(name); err != nil {
-		return err
+		if _, other := e.Container(name); other != nil {
+			return err
+		}
 	}
 	next := 0
 	for first := true; ; first = false {
@@ -490,6 +493,80 @@ func (e *Engine) Logs(ctx context.Context, name string, o engine.LogOptions, emi
 	}
 }
 
+// CreateContainer makes one whose id is the sum of its name.
+func (e *Engine) CreateContainer(_ context.Context, cfg engine.ContainerConfig) (*engine.Container, error) {
+	img, err := e.Image(cfg.Image)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Name == "" {
+		cfg.Name = "calm_otter"
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.containerLocked(cfg.Name) != nil {
+		return nil, fmt.Errorf("create container: %w: %q is a container's already", engine.ErrNameTaken, cfg.Name)
+	}
+	c := &engine.Container{
+		ID: fmt.Sprintf("%x", sha256.Sum256([]byte(cfg.Name))), Config: cfg, Digest: img.Digest, Args: slices.Concat(cfg.Entrypoint, cfg.Cmd),
+		Created: Epoch, State: engine.StateCreated,
+	}
+	e.containers = append(e.containers, c)
+	return c, nil
+}
+
+func (e *Engine) containerLocked(ref string) *engine.Container {
+	for _, c := range e.containers {
+		if c.Config.Name == ref || c.ID == ref || len(ref) >= 6 && strings.HasPrefix(c.ID, ref) {
+			return c
+		}
+	}
+	return nil
+}
+
+// Container describes one.
+func (e *Engine) Container(ref string) (*engine.Container, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.containerLocked(ref)
+	if c == nil {
+		return nil, fmt.Errorf("container %q: %w", ref, fs.ErrNotExist)
+	}
+	shown := *c
+	return &shown, nil
+}
+
+// StartContainer logs its command line as what it prints.
+func (e *Engine) StartContainer(_ context.Context, ref string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.containerLocked(ref)
+	switch {
+	case c == nil:
+		return fmt.Errorf("container %q: %w", ref, fs.ErrNotExist)
+	case c.State == engine.StateRunning:
+		return fmt.Errorf("start container %s: %w", ref, engine.ErrContainerRunning)
+	}
+	c.State, c.Started, c.PID = engine.StateRunning, Epoch, 4343
+	e.logLocked(c.Config.Name, strings.Join(c.Args, " "))
+	return nil
+}
+
+// RemoveContainer removes one.
+func (e *Engine) RemoveContainer(ref string, force engine.RemoveForce) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.containerLocked(ref)
+	switch {
+	case c == nil:
+		return fmt.Errorf("container %q: %w", ref, fs.ErrNotExist)
+	case c.State == engine.StateRunning && !bool(force):
+		return fmt.Errorf("remove container %s: %w: stop it first, or use force", ref, engine.ErrContainerRunning)
+	}
+	e.containers = slices.DeleteFunc(e.containers, func(other *engine.Container) bool { return other == c })
+	return nil
+}
+
 // Sandboxes lists those of the functions, and with all those that ended.
 func (e *Engine) Sandboxes(all bool) []*engine.Sandbox {
 	e.mu.Lock()
@@ -499,6 +576,13 @@ func (e *Engine) Sandboxes(all bool) []*engine.Sandbox {
 		if all || b.Exit == nil {
 			shown := *b
 			list = append(list, &shown)
+		}
+	}
+	for _, c := range e.containers {
+		if all || c.State == engine.StateRunning {
+			list = append(list, &engine.Sandbox{
+				ID: c.ID, Name: c.Config.Name, Image: c.Config.Image, Command: strings.Join(c.Args, " "), State: c.State, PID: c.PID, Created: c.Created, Exit: c.Exit,
+			})
 		}
 	}
 	return list
@@ -547,6 +631,13 @@ func exitLocked(b *engine.Sandbox, s sandbox.ExitStatus) {
 
 // Stop ends a sandbox with status 0.
 func (e *Engine) Stop(_ context.Context, id string, _ time.Duration) error {
+	e.mu.Lock()
+	if c := e.containerLocked(id); c != nil && c.State == engine.StateRunning {
+		defer e.mu.Unlock()
+		c.State, c.PID, c.Finished, c.Exit = engine.StateExited, 0, Epoch, &sandbox.ExitStatus{}
+		return nil
+	}
+	e.mu.Unlock()
 	return e.end(id, sandbox.ExitStatus{})
 }
 

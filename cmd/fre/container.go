@@ -1,0 +1,135 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/image"
+)
+
+func (c *cli) createCommand() *cobra.Command {
+	var (
+		req             api.ContainerRequest
+		memory, scratch string
+		cpus            float64
+		entrypoint      string
+	)
+	cmd := &cobra.Command{
+		Use:   "create IMAGE [-- COMMAND [ARG...]]",
+		Short: "Make a container, which fre start runs",
+		Long: `Make a container out of an image: a sandbox that keeps what it writes to its
+root until it is removed, and can be started again. What is not said here, the
+image says; fre start runs it, fre stop ends it, fre logs prints its output,
+fre inspect describes it, fre rm removes it. The name is printed.`,
+		Args: args(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, s string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return c.completeImages(cmd, args, s)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Image, req.Args = args[0], args[1:]
+			if len(req.Args) > 0 && req.Args[0] == "--" { // pflag leaves it behind the first argument
+				req.Args = req.Args[1:]
+			}
+			if cmd.Flags().Changed("entrypoint") {
+				req.Entrypoint = []string{entrypoint}
+			}
+			for _, size := range []struct {
+				flag, text string
+				to         *int64
+			}{{"memory", memory, &req.MemoryBytes}, {"scratch", scratch, &req.ScratchBytes}} {
+				if size.text == "" {
+					continue
+				}
+				var err error
+				if *size.to, err = image.ParseBytes(size.text); err != nil {
+					return usageError{fmt.Errorf("--%s: %w", size.flag, err)}
+				}
+			}
+			req.CPUMillis = int64(cpus * 1000)
+			cl := c.client()
+			defer cl.Close()
+			made, err := cl.CreateContainer(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), made.Name)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false) // flags behind IMAGE are the command's
+	f.StringVar(&req.Name, "name", "", "what it is called; default: made up")
+	f.StringVar(&req.Tenant, "tenant", "", "whose ids it has, and whose /work it sees; default: default")
+	f.StringVar(&entrypoint, "entrypoint", "", "program before the command, instead of the image's; empty: none")
+	f.StringArrayVarP(&req.Env, "env", "e", nil, "`KEY=VALUE`; may be repeated")
+	f.StringVarP(&req.Dir, "workdir", "w", "", "working directory")
+	f.StringVarP(&req.User, "user", "u", "", "`USER[:GROUP]`, names of the image or numbers")
+	f.StringVar(&req.Network, "network", "", "none, egress or host; default: none")
+	f.StringVarP(&memory, "memory", "m", "", "limit, as in 512MiB; default: a quarter of the host's")
+	f.Float64Var(&cpus, "cpus", 0, "limit; default: all")
+	f.Int64Var(&req.Pids, "pids", 0, "limit of processes and threads; default: 4096")
+	f.StringVar(&scratch, "scratch", "", "limit of what it writes to its root, as in 1GiB; default: 10GiB where the host can keep one")
+	f.BoolVar(&req.ReadOnly, "read-only", false, "its root takes no writes")
+	f.StringVar(&req.Work, "work", "", "see the tenant's /work: ro or rw")
+	f.BoolVar(&req.AutoRemove, "rm", false, "remove it once it has ended")
+	return cmd
+}
+
+func (c *cli) startCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "start NAME...", Short: "Start containers", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeContainers,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			return each(names, func(name string) error {
+				err := cl.StartContainer(cmd.Context(), name)
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), name)
+				}
+				return err
+			})
+		},
+	}
+}
+
+func (c *cli) rmCommand() *cobra.Command {
+	var o client.RemoveOptions
+	cmd := &cobra.Command{
+		Use: "rm NAME...", Short: "Remove containers, with what they wrote and printed", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeContainers,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			return each(names, func(name string) error {
+				err := cl.RemoveContainer(cmd.Context(), name, o)
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), name)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&o.Force, "force", "f", false, "kill those that run")
+	return cmd
+}
+
+func (c *cli) completeContainers(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	cl := c.client()
+	defer cl.Close()
+	boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{All: true})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, b := range boxes {
+		if b.Name != "" {
+			names = append(names, b.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

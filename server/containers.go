@@ -1,0 +1,79 @@
+package server
+
+import (
+	"net/http"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// createContainer answers POST /v1/containers.
+func (s *server) createContainer(w http.ResponseWriter, r *http.Request) error {
+	var req api.ContainerRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	if req.Image == "" {
+		return badRequest("image is needed")
+	}
+	c, err := s.engine.CreateContainer(r.Context(), engine.ContainerConfig{
+		Image: req.Image, Name: req.Name, Tenant: req.Tenant, Entrypoint: req.Entrypoint, Cmd: req.Args, Env: req.Env, Dir: req.Dir, User: req.User,
+		Network: image.NetworkMode(req.Network), ScratchBytes: req.ScratchBytes, ReadOnly: req.ReadOnly, Work: engine.WorkAccess(req.Work), AutoRemove: req.AutoRemove,
+		Limits: sandbox.Limits{MemoryBytes: req.MemoryBytes, CPUMillis: req.CPUMillis, Pids: req.Pids},
+	})
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, containerOf(c))
+}
+
+// container answers GET /v1/containers/{ref}.
+func (s *server) container(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.engine.Container(r.PathValue("ref"))
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, containerOf(c))
+}
+
+// startContainer answers POST /v1/containers/{ref}/start.
+func (s *server) startContainer(w http.ResponseWriter, r *http.Request) error {
+	if err := s.engine.StartContainer(r.Context(), r.PathValue("ref")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// removeContainer answers DELETE /v1/containers/{ref}?force=.
+func (s *server) removeContainer(w http.ResponseWriter, r *http.Request) error {
+	force, err := queryBool(r.URL.Query().Get("force"))
+	if err != nil {
+		return badRequest("force: %v", err)
+	}
+	if err := s.engine.RemoveContainer(r.PathValue("ref"), engine.RemoveForce(force)); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func containerOf(c *engine.Container) api.Container {
+	out := api.Container{
+		ID: c.ID, Name: c.Config.Name, Image: c.Config.Image, Digest: string(c.Digest), Tenant: c.Config.Tenant, Args: c.Args,
+		Dir: c.Config.Dir, User: c.Config.User, State: string(c.State), Error: c.Error, PID: c.PID, Created: c.Created,
+	}
+	if !c.Started.IsZero() {
+		out.Started = &c.Started
+	}
+	if !c.Finished.IsZero() {
+		out.Finished = &c.Finished
+	}
+	if c.Exit != nil {
+		exit := exitOf(*c.Exit)
+		out.Exit = &exit
+	}
+	return out
+}
