@@ -1,0 +1,162 @@
+package system_test
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// TestContainers imports an ordinary image and kills the engine while containers
+// come, run and go. Afterwards those that were acknowledged are there, what ran has
+// exited, and each goes on with what it had written.
+func TestContainers(t *testing.T) {
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	chance := fretest.Rand(t)
+	w := newWorld(t)
+	w.prepared, w.state = false, filepath.Join(w.dir, "state")
+	w.restart(t)
+	t.Cleanup(func() { w.stop(t) })
+	w.cli(t, "image", "import", "-q", "-c", `ENTRYPOINT ["/bin/prog"]`, "-c", "ENV FROM=image", archive(t, w.dir), "ordinary")
+
+	if got := w.cli(t, "run", "ordinary", "--", "ids"); got != "0 0 0 0 1\n" {
+		t.Errorf("one command of it: %q", got)
+	}
+	// Its own user's runs count up on its own layer.
+	w.cli(t, "create", "--name", "counter", "-u", "1000", "-w", "/home/user", "ordinary", "--", "again", "runs")
+	for _, want := range []string{".\n", ".\n..\n"} {
+		w.runToEnd(t, "counter")
+		if got := w.cli(t, "logs", "counter"); got != want {
+			t.Errorf("log of the counter: %q, want %q", got, want)
+		}
+	}
+	w.refused(t, []string{"is a container's already"}, "create", "--name", "counter", "ordinary")
+	w.refused(t, []string{"container", "remove that first"}, "image", "rm", "ordinary")
+
+	for round := range 2 {
+		t.Run(fmt.Sprint("crash ", round), func(t *testing.T) { w.crashContainers(t, chance, round) })
+	}
+	w.runToEnd(t, "counter")
+	if got := w.cli(t, "logs", "-n", "1", "counter"); got != "...\n" {
+		t.Errorf("after the crashes the counter says %q, want its third run", got)
+	}
+	w.cli(t, append([]string{"rm", "-f"}, strings.Fields(w.cli(t, "ps", "-a", "--format", "{{.Name}}"))...)...)
+	if left, err := os.ReadDir(filepath.Join(w.state, "containers")); err != nil || len(left) > 0 {
+		t.Errorf("once all are removed there is left: %v, %v", left, err)
+	}
+	w.cli(t, "image", "rm", "ordinary")
+}
+
+// archive packs a root file system of testprog's, with a user's directory.
+func archive(t *testing.T, dir string) string {
+	t.Helper()
+	root := fretest.Rootfs(t)
+	home := filepath.Join(root, "home/user")
+	if err := errors.Join(os.MkdirAll(home, 0o755), os.Chown(home, 1000, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "ordinary.tar")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tw := tar.NewWriter(f)
+	if err := errors.Join(tw.AddFS(os.DirFS(root)), tw.Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// runToEnd starts a container and waits until it has exited well.
+func (w *world) runToEnd(t *testing.T, name string) {
+	t.Helper()
+	w.cli(t, "start", name)
+	until(t, func() error {
+		var found []struct {
+			State string
+			Exit  *struct{ Code int }
+		}
+		if err := json.Unmarshal([]byte(w.cli(t, "inspect", name)), &found); err != nil {
+			return err
+		}
+		if found[0].State != "exited" {
+			return fmt.Errorf("%s is %s", name, found[0].State)
+		}
+		if found[0].Exit.Code != 0 {
+			t.Errorf("%s ended with %d", name, found[0].Exit.Code)
+		}
+		return nil
+	})
+}
+
+func (w *world) crashContainers(t *testing.T, chance *rand.Rand, round int) {
+	t.Helper()
+	var mu sync.Mutex
+	states := map[string]string{} // what was acknowledged last
+	set := func(name, state string) {
+		mu.Lock()
+		defer mu.Unlock()
+		states[name] = state
+	}
+	var workers sync.WaitGroup
+	for worker := range 3 {
+		workers.Go(func() {
+			for i := 0; ; i++ {
+				name := fmt.Sprintf("c%d-%d-%d", round, worker, i)
+				for _, step := range [][]string{
+					{"create", "--name", name, "ordinary", "--", "sleep"},
+					{"start", name},
+					{"rm", "-f", name},
+				} {
+					if step[0] == "rm" && i%2 == 0 { // every other one stays
+						break
+					}
+					set(name, "before "+step[0])
+					if _, err := w.d.CLI(t.Context(), step...); err != nil {
+						return // the engine is dead
+					}
+					set(name, step[0])
+				}
+			}
+		})
+	}
+	pause(time.Duration(300+chance.IntN(1500)) * time.Millisecond)
+	family := append(daemon.Descendants(w.d.PID()), w.sandboxed(t)...)
+	w.d.Kill()
+	workers.Wait()
+	until(t, func() error { return allDead(append(family, w.sandboxed(t)...)) })
+	w.restart(t)
+	now := map[string]string{}
+	for line := range strings.Lines(w.cli(t, "ps", "-a", "--format", "{{.Name}} {{.State}}")) {
+		name, state, _ := strings.Cut(strings.TrimSpace(line), " ")
+		now[name] = state
+	}
+	for name, step := range states {
+		want := map[string][]string{
+			"before create": {"", "created"},
+			"create":        {"created"},
+			"before start":  {"created", "exited"},
+			"start":         {"exited"},
+			"before rm":     {"", "exited"},
+			"rm":            {""},
+		}[step]
+		if !slices.Contains(want, now[name]) {
+			t.Errorf("%s was left at %q and is %q, want one of %q", name, step, now[name], want)
+		}
+	}
+	if now["counter"] != "exited" {
+		t.Errorf("the counter is %q", now["counter"])
+	}
+}
