@@ -322,22 +322,22 @@ type Sandbox struct {
 // ContainerRequest says what a container is made from; what it leaves out, the
 // image says.
 type ContainerRequest struct {
-	Image        string   `json:"image"`
-	Name         string   `json:"name,omitempty"`   // made up if empty
-	Tenant       string   `json:"tenant,omitempty"` // "default" if empty
-	Entrypoint   []string `json:"entrypoint,omitempty"`
-	Args         []string `json:"args,omitempty"`
-	Env          []string `json:"env,omitempty"` // KEY=value
-	Dir          string   `json:"dir,omitempty"`
-	User         string   `json:"user,omitempty"`    // USER[:GROUP]
-	Network      string   `json:"network,omitempty"` // "none", "egress", "host"
-	MemoryBytes  int64    `json:"memory_bytes,omitempty"`
-	CPUMillis    int64    `json:"cpu_millis,omitempty"`
-	Pids         int64    `json:"pids,omitempty"`
-	ScratchBytes int64    `json:"scratch_bytes,omitempty"` // limit of what it writes to its root
-	ReadOnly     bool     `json:"read_only,omitempty"`
-	Work         string   `json:"work,omitempty"` // "ro", "rw": whether it sees the tenant's /work
-	AutoRemove   bool     `json:"auto_remove,omitempty"`
+	Image      string   `json:"image"`
+	Name       string   `json:"name,omitempty"`   // made up if empty
+	Tenant     string   `json:"tenant,omitempty"` // "default" if empty
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Args       []string `json:"args,omitempty"`
+	Env        []string `json:"env,omitempty"` // KEY=value
+	Dir        string   `json:"dir,omitempty"`
+	User       string   `json:"user,omitempty"`    // USER[:GROUP]
+	Network    string   `json:"network,omitempty"` // "none", "egress", "host"
+	Memory     string   `json:"memory,omitempty"`  // limit, as "512MiB"
+	CPUMillis  int64    `json:"cpu_millis,omitempty"`
+	Pids       int64    `json:"pids,omitempty"`
+	Scratch    string   `json:"scratch,omitempty"` // limit of what it writes to its root, as "1GiB"
+	ReadOnly   bool     `json:"read_only,omitempty"`
+	Work       string   `json:"work,omitempty"` // "ro", "rw": whether it sees the tenant's /work
+	AutoRemove bool     `json:"auto_remove,omitempty"`
 }
 
 // Container is a sandbox that keeps what it writes until it is removed.

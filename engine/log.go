@@ -390,9 +390,10 @@ func (l *functionLog) drop(text []byte) bool {
 	return true
 }
 
-// Logs emits a function's log lines, or else a container's of that name, oldest first, from one goroutine. It
-// returns when they are out, or with Follow when ctx ends (nil) or the function
-// is removed or the engine stops (nil); an error of emit ends it too.
+// Logs emits the log lines of a function, or else of a container, oldest first,
+// from one goroutine. It returns when they are out, or with Follow when ctx ends
+// (nil), the container does, or the function is removed or the engine stops (nil);
+// an error of emit ends it too.
 func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(LogLine) error) error {
 	f, err := e.lookup(name)
 	if err != nil {

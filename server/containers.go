@@ -18,10 +18,18 @@ func (s *server) createContainer(w http.ResponseWriter, r *http.Request) error {
 	if req.Image == "" {
 		return badRequest("image is needed")
 	}
+	memory, err := limitOf("memory", req.Memory)
+	if err != nil {
+		return err
+	}
+	scratch, err := limitOf("scratch", req.Scratch)
+	if err != nil {
+		return err
+	}
 	c, err := s.engine.CreateContainer(r.Context(), engine.ContainerConfig{
 		Image: req.Image, Name: req.Name, Tenant: req.Tenant, Entrypoint: req.Entrypoint, Cmd: req.Args, Env: req.Env, Dir: req.Dir, User: req.User,
-		Network: image.NetworkMode(req.Network), ScratchBytes: req.ScratchBytes, ReadOnly: req.ReadOnly, Work: engine.WorkAccess(req.Work), AutoRemove: req.AutoRemove,
-		Limits: sandbox.Limits{MemoryBytes: req.MemoryBytes, CPUMillis: req.CPUMillis, Pids: req.Pids},
+		Network: image.NetworkMode(req.Network), ScratchBytes: scratch, ReadOnly: req.ReadOnly, Work: engine.WorkAccess(req.Work), AutoRemove: req.AutoRemove,
+		Limits: sandbox.Limits{MemoryBytes: memory, CPUMillis: req.CPUMillis, Pids: req.Pids},
 	})
 	if err != nil {
 		return err
@@ -58,6 +66,18 @@ func (s *server) removeContainer(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// limitOf reads a size as templates have it; 0 where none is given.
+func limitOf(field, text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := image.ParseBytes(text)
+	if err != nil {
+		return 0, badRequest("%s: %v", field, err)
+	}
+	return n, nil
 }
 
 func containerOf(c *engine.Container) api.Container {

@@ -7,15 +7,13 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
-	"github.com/fre-engine/fre/image"
 )
 
 func (c *cli) createCommand() *cobra.Command {
 	var (
-		req             api.ContainerRequest
-		memory, scratch string
-		cpus            float64
-		entrypoint      string
+		req        api.ContainerRequest
+		cpus       float64
+		entrypoint string
 	)
 	cmd := &cobra.Command{
 		Use:   "create IMAGE [-- COMMAND [ARG...]]",
@@ -39,18 +37,6 @@ fre inspect describes it, fre rm removes it. The name is printed.`,
 			if cmd.Flags().Changed("entrypoint") {
 				req.Entrypoint = []string{entrypoint}
 			}
-			for _, size := range []struct {
-				flag, text string
-				to         *int64
-			}{{"memory", memory, &req.MemoryBytes}, {"scratch", scratch, &req.ScratchBytes}} {
-				if size.text == "" {
-					continue
-				}
-				var err error
-				if *size.to, err = image.ParseBytes(size.text); err != nil {
-					return usageError{fmt.Errorf("--%s: %w", size.flag, err)}
-				}
-			}
 			req.CPUMillis = int64(cpus * 1000)
 			cl := c.client()
 			defer cl.Close()
@@ -71,10 +57,10 @@ fre inspect describes it, fre rm removes it. The name is printed.`,
 	f.StringVarP(&req.Dir, "workdir", "w", "", "working directory")
 	f.StringVarP(&req.User, "user", "u", "", "`USER[:GROUP]`, names of the image or numbers")
 	f.StringVar(&req.Network, "network", "", "none, egress or host; default: none")
-	f.StringVarP(&memory, "memory", "m", "", "limit, as in 512MiB; default: a quarter of the host's")
+	f.StringVarP(&req.Memory, "memory", "m", "", "limit, as in 512MiB; default: a quarter of the host's")
 	f.Float64Var(&cpus, "cpus", 0, "limit; default: all")
 	f.Int64Var(&req.Pids, "pids", 0, "limit of processes and threads; default: 4096")
-	f.StringVar(&scratch, "scratch", "", "limit of what it writes to its root, as in 1GiB; default: 10GiB where the host can keep one")
+	f.StringVar(&req.Scratch, "scratch", "", "limit of what it writes to its root, as in 1GiB; default: 10GiB where the host can keep one")
 	f.BoolVar(&req.ReadOnly, "read-only", false, "its root takes no writes")
 	f.StringVar(&req.Work, "work", "", "see the tenant's /work: ro or rw")
 	f.BoolVar(&req.AutoRemove, "rm", false, "remove it once it has ended")
