@@ -176,6 +176,8 @@ func (e *Engine) createContainer(ctx context.Context, cfg ContainerConfig) (*Con
 	var id [32]byte
 	_, _ = rand.Read(id[:]) // never fails
 	rec := Container{ID: hex.EncodeToString(id[:]), Created: time.Now().UTC(), State: StateCreated}
+	e.containers.making.RLock()
+	defer e.containers.making.RUnlock()
 	img, err := e.cfg.Store.Image(cfg.Image)
 	if err != nil {
 		return nil, err
@@ -199,10 +201,6 @@ func (e *Engine) createContainer(ctx context.Context, cfg ContainerConfig) (*Con
 	t.mu.Lock()
 	t.byID[rec.ID], t.names[rec.Config.Name] = c, c
 	t.mu.Unlock()
-	// The image may have been removed since it was found: from here on it is held.
-	if _, err := e.cfg.Store.Image(string(img.Digest)); err != nil {
-		return nil, errors.Join(err, e.dropContainer(c))
-	}
 	return c.describe(), nil
 }
 

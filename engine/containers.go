@@ -25,6 +25,10 @@ import (
 type containers struct {
 	dir string
 
+	// making is held to make a container, by many at once, and alone to remove an
+	// image that nobody uses. It comes before all other locks but gcMu.
+	making sync.RWMutex
+
 	mu    sync.Mutex
 	byID  map[string]*container
 	names map[string]*container // nil while it is being made
@@ -125,18 +129,6 @@ func (t *containers) all() []*container {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Collect(maps.Values(t.byID))
-}
-
-// uses says which container holds an image; "" for none.
-func (t *containers) uses(d store.Digest) string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, c := range t.byID {
-		if c.digest == d {
-			return c.id
-		}
-	}
-	return ""
 }
 
 // reserve takes a container's name, or makes one up.

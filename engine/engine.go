@@ -370,6 +370,8 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 	case len(img.Names) > 1 && !o.Force:
 		return Removed{}, fmt.Errorf("remove image %s: %w: %s", ref, ErrSeveralNames, strings.Join(img.Names, ", "))
 	}
+	e.containers.making.Lock()
+	defer e.containers.making.Unlock()
 	if by := e.imageUsers()[img.Digest]; by != "" {
 		return Removed{}, fmt.Errorf("remove image %s: %w by %s", ref, store.ErrInUse, by)
 	}

@@ -159,6 +159,8 @@ func (e *Engine) gcImages(ctx context.Context, policy GCPolicy, dry bool, report
 
 // removeUnused looks again: much time may have passed.
 func (e *Engine) removeUnused(ctx context.Context, x chosenImage) (store.Swept, bool, error) {
+	e.containers.making.Lock()
+	defer e.containers.making.Unlock()
 	if e.imageUsers()[x.Image.Digest] != "" {
 		return store.Swept{}, false, nil
 	}

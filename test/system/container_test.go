@@ -43,7 +43,7 @@ func TestContainers(t *testing.T) {
 		}
 	}
 	w.refused(t, []string{"is a container's already"}, "create", "--name", "counter", "ordinary")
-	w.refused(t, []string{"container", "remove that first"}, "image", "rm", "ordinary")
+	w.refused(t, []string{"in use by container"}, "image", "rm", "ordinary")
 
 	for round := range 2 {
 		t.Run(fmt.Sprint("crash ", round), func(t *testing.T) { w.crashContainers(t, chance, round) })
