@@ -376,7 +376,7 @@ func sizeFor(l Limits, size, inodes int64) int64 {
 	const group = 8 * blockSize * blockSize
 	want := imageSize(l)
 	if need := l.Inodes + ownInodes; need > inodes {
-		perGroup := inodes / ((size + group - 1) / group)
+		perGroup := max(inodes/((size+group-1)/group), 1)
 		want = max(want, (need+perGroup-1)/perGroup*group)
 	}
 	return want
@@ -391,8 +391,8 @@ func prepareImage(image *os.File, l Limits) (int64, error) {
 	}
 	u32 := func(at int) int64 { return int64(binary.LittleEndian.Uint32(super[at:])) }
 	inodes, size := u32(0), (u32(4)|u32(0x150)<<32)*blockSize
-	if inodes == 0 || binary.LittleEndian.Uint16(super[0x38:]) != unix.EXT4_SUPER_MAGIC {
-		return 0, errors.New("not an ext4")
+	if inodes <= 0 || size <= 0 || binary.LittleEndian.Uint16(super[0x38:]) != unix.EXT4_SUPER_MAGIC {
+		return 0, errors.New("not an ext4: restore it, or remove it with all that was in it")
 	}
 	want := sizeFor(l, size, inodes)
 	grow := l.limited() && want > size

@@ -710,6 +710,52 @@ func TestHostFull(t *testing.T) {
 	}
 }
 
+// TestDamagedImage: an image that is none is refused with what to do, whatever
+// its superblock says, and is kept.
+func TestDamagedImage(t *testing.T) {
+	for name, p := range places(t, false) {
+		if p.kind != Image {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			m := p.open(t)
+			v := p.attach(t, m, "v", p.limits())
+			if err := v.Detach(); err != nil {
+				t.Fatal(err)
+			}
+			image := imageFile(v.Path())
+			sound, err := os.ReadFile(image)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, damage := range map[string]func(b []byte) []byte{
+				"cut":       func(b []byte) []byte { return b[:1000] },
+				"empty":     func([]byte) []byte { return nil },
+				"no magic":  func(b []byte) []byte { b[1024+0x38] ^= 1; return b },
+				"no inodes": func(b []byte) []byte { copy(b[1024:], make([]byte, 4)); return b },
+				"no blocks": func(b []byte) []byte { copy(b[1024+4:], make([]byte, 4)); return b },
+				"one inode": func(b []byte) []byte { copy(b[1024:], []byte{1, 0, 0, 0}); return b },
+				"too large": func(b []byte) []byte { copy(b[1024+0x150:], []byte{255, 255, 255, 255}); return b },
+			} {
+				if err := os.WriteFile(image, damage(bytes.Clone(sound)), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := m.Attach(v.Path(), p.limits()); err == nil {
+					t.Errorf("%s: attached", name)
+				}
+				if _, err := os.Stat(image); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			if err := os.WriteFile(image, sound, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p.attach(t, m, "v", p.limits())
+		})
+	}
+}
+
 // holdChild attaches a volume in a mount namespace of its own, as the engine
 // does, writes a file and waits to be killed.
 func holdChild(dir string, kind Kind) {
