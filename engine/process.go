@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -148,4 +149,19 @@ func (e *Engine) Wait(ctx context.Context, id string) (*Sandbox, error) {
 		}
 	}
 	return nil, fmt.Errorf("sandbox %q: %w", id, fs.ErrNotExist)
+}
+
+// Forget takes an ended sandbox out of the lists. Errors: fs.ErrNotExist where
+// there is none of that id that has ended.
+func (e *Engine) Forget(id string) error {
+	r := &e.boxes
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.ended, func(row *row) bool { return row.shown.Load().ID == id })
+	if i < 0 {
+		return fmt.Errorf("ended sandbox %q: %w", id, fs.ErrNotExist)
+	}
+	r.removeRowLocked(r.ended[i])
+	r.ended = slices.Delete(r.ended, i, i+1)
+	return nil
 }

@@ -1,10 +1,15 @@
 package docker
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -30,22 +36,31 @@ type container struct {
 	*engine.Sandbox
 	name   string // without Docker's leading slash
 	labels map[string]string
+	record *engine.Container // of a container proper; nil for instances and runs
+
+	made, started, finished time.Time // finished is zero where it has not
 }
 
 // containerOf names a sandbox: FUNCTION-ID for an instance of a function.
-func containerOf(b *engine.Sandbox) container {
-	c := container{Sandbox: b, labels: map[string]string{labelTenant: b.Tenant}}
-	origin := "run"
+func containerOf(b *engine.Sandbox, record *engine.Container) container {
+	c := container{Sandbox: b, name: b.Name, labels: map[string]string{labelTenant: b.Tenant}, record: record, made: b.Created, started: b.Created, finished: b.Ended}
+	if record != nil {
+		maps.Copy(c.labels, record.Config.Labels)
+		c.made, c.started, c.finished = record.Created, record.Started, record.Finished
+		return c
+	}
 	if b.Function != "" {
-		origin = b.Function
 		c.labels[labelFunction] = b.Function
 	}
-	c.name = origin + "-" + b.ID
+	c.name = c.origin() + "-" + b.ID
 	return c
 }
 
+// origin is the function that an instance is of.
+func (c container) origin() string { return cmp.Or(c.Function, "run") }
+
 func (c container) running() bool {
-	return c.State != engine.StateExited && c.State != engine.StateStarting
+	return c.State != engine.StateExited && c.State != engine.StateCreated && c.State != engine.StateStarting
 }
 
 // state is Docker's word.
@@ -53,35 +68,45 @@ func (c container) state() string {
 	switch {
 	case c.running():
 		return "running"
-	case c.State == engine.StateStarting:
-		return "created"
+	case c.State == engine.StateExited:
+		return "exited"
 	}
-	return "exited"
+	return "created"
 }
 
 // digest is the image's.
-func (c container) digest() store.Digest { return c.Digest }
+func (c container) digest() store.Digest {
+	if c.record != nil {
+		return c.record.Digest
+	}
+	return c.Digest
+}
+
+// exit says how it ended; nil where it has not.
+func (c container) exit() *sandbox.ExitStatus {
+	if c.record != nil {
+		return c.record.Exit
+	}
+	return c.Exit
+}
 
 // exitCode is as a shell has it: 128 and the signal that ended it.
 func (c container) exitCode() int {
-	switch {
-	case c.Exit == nil:
+	if c.running() {
 		return 0
-	case c.Exit.Signal != 0:
-		return 128 + c.Exit.Signal
 	}
-	return c.Exit.Code
+	return engine.ExitCode(c.exit())
 }
 
 // status is the text for people.
 func (c container) status(now time.Time) string {
 	switch c.state() {
 	case "running":
-		return "Up " + span(now.Sub(c.Created))
+		return "Up " + span(now.Sub(c.started))
 	case "created":
 		return "Created"
 	}
-	return fmt.Sprintf("Exited (%d) %s ago", c.exitCode(), span(now.Sub(c.Ended)))
+	return fmt.Sprintf("Exited (%d) %s ago", c.exitCode(), span(now.Sub(c.finished)))
 }
 
 // span is a duration in docker's words (github.com/docker/go-units, HumanDuration).
@@ -115,9 +140,17 @@ func span(d time.Duration) string {
 // containers lists what runs, and with all what has run, newest first.
 func (s *server) containers(all bool) []container {
 	boxes := s.engine.Sandboxes(all)
-	out := make([]container, len(boxes))
-	for i, b := range boxes {
-		out[i] = containerOf(b)
+	records := make(map[string]*engine.Container)
+	for _, record := range s.engine.Containers(all) {
+		records[record.ID] = record
+	}
+	out := make([]container, 0, len(boxes))
+	for _, b := range boxes {
+		record := records[b.ID]
+		if b.Name != "" && record == nil {
+			continue // removed since
+		}
+		out = append(out, containerOf(b, record))
 	}
 	return out
 }
@@ -195,14 +228,34 @@ type containerSummary struct {
 
 // mounts are the places of a sandbox that last: the tenant's directory.
 func (c container) mounts() []mountPoint {
+	if c.record != nil {
+		switch c.record.Config.Work {
+		case engine.WorkNone:
+			return []mountPoint{}
+		case engine.WorkReadOnly:
+			return []mountPoint{{Type: "volume", Name: workVolume, Source: workDir, Destination: workDir, Driver: "local", Mode: "ro"}}
+		case engine.WorkWrite:
+		}
+	}
 	return []mountPoint{{Type: "volume", Name: workVolume, Source: workDir, Destination: workDir, Driver: "local", Mode: "rw", RW: true}}
 }
 
-func (c container) network() string { return networkNone }
+// network is Docker's word for what it reaches. That of a function stands in its
+// template.
+func (c container) network() string {
+	if c.record != nil {
+		for name, mode := range networkModes {
+			if mode == c.record.Config.Network {
+				return name
+			}
+		}
+	}
+	return networkNone
+}
 
 func (s *server) summary(c container, now time.Time) containerSummary {
 	out := containerSummary{
-		ID: c.ID, Names: []string{"/" + c.name}, Image: c.Image, ImageID: string(c.digest()), Command: c.Command, Created: c.Created.Unix(),
+		ID: c.ID, Names: []string{"/" + c.name}, Image: c.Image, ImageID: string(c.digest()), Command: c.Command, Created: c.made.Unix(),
 		Ports: []port{}, Labels: c.labels, State: c.state(), Status: c.status(now), Mounts: c.mounts(),
 	}
 	out.HostConfig.NetworkMode = c.network()
@@ -249,13 +302,18 @@ func (s *server) containerList(w http.ResponseWriter, r *http.Request) error {
 
 // sizes are what a container has written, and that with its image.
 func (s *server) sizes(c container) (written, whole int64) {
-	if c.running() {
+	switch {
+	case c.record != nil:
+		if used, err := s.engine.ContainerScratch(c.ID); err == nil { // else it is gone
+			written = used.Bytes
+		}
+	case c.running():
 		if size, err := s.engine.Size(c.Sandbox); err == nil { // else it has ended since
 			written = size.Bytes
 		}
 	}
 	whole = written
-	if img, err := s.engine.Image(string(c.Digest)); err == nil {
+	if img, err := s.engine.Image(string(c.digest())); err == nil {
 		whole += img.Size
 	}
 	return written, whole
@@ -292,7 +350,7 @@ func (s *server) containerFilter(f filters) (func(container) bool, error) {
 			if err != nil {
 				return nil, err
 			}
-			*at = c.Created
+			*at = c.made
 		}
 	}
 	ancestors := make([]string, 0, len(f["ancestor"]))
@@ -307,11 +365,11 @@ func (s *server) containerFilter(f filters) (func(container) bool, error) {
 	}
 	return func(c container) bool {
 		switch {
-		case f["ancestor"] != nil && !slices.Contains(ancestors, string(c.Digest)),
+		case f["ancestor"] != nil && !slices.Contains(ancestors, string(c.digest())),
 			f["exited"] != nil && (c.state() != "exited" || !f.has("exited", strconv.Itoa(c.exitCode()))),
 			f["publish"] != nil, f["expose"] != nil, tasks && task,
-			!before.IsZero() && !c.Created.Before(before),
-			!since.IsZero() && !c.Created.After(since):
+			!before.IsZero() && !c.made.Before(before),
+			!since.IsZero() && !c.made.After(since):
 			return false
 		}
 		var places []string
@@ -350,20 +408,37 @@ func (s *server) containerInspect(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	path, args, _ := strings.Cut(c.Command, " ")
-	exit := c.Exit
-	state := map[string]any{
-		"Status": c.state(), "Running": c.running(), "Paused": false, "Restarting": false, "OOMKilled": exit != nil && exit.OOMKilled, "Dead": false,
-		"Pid": c.PID, "ExitCode": c.exitCode(), "Error": "", "StartedAt": stamp(c.Created), "FinishedAt": stamp(c.Ended),
+	args, config, limits, failure := strings.Fields(c.Command), containerConfig{Hostname: c.Function, Env: []string{}, WorkingDir: workDir}, c.Limits, ""
+	config.Cmd = args
+	host := map[string]any{
+		"NetworkMode": c.network(), "Privileged": false, "ReadonlyRootfs": true, "CapDrop": []string{"ALL"}, "SecurityOpt": c.Defences,
+		"RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": 0}, "LogConfig": map[string]any{"Type": "json-file", "Config": map[string]string{}},
 	}
+	if c.record != nil {
+		cfg := c.record.Config
+		args, limits, failure = c.record.Args, cfg.Limits, c.record.Error
+		config = containerConfig{
+			Hostname: cfg.Hostname, User: cfg.User, Env: c.record.Env, Cmd: cfg.Cmd, Entrypoint: cfg.Entrypoint, WorkingDir: cfg.Dir, Tty: cfg.TTY,
+			AttachStdin: cfg.OpenStdin, AttachStdout: true, AttachStderr: true, OpenStdin: cfg.OpenStdin, StdinOnce: cfg.StdinOnce, StopSignal: unix.SignalName(cfg.StopSignal),
+		}
+		host["ReadonlyRootfs"], host["AutoRemove"], host["CapDrop"] = cfg.ReadOnly, cfg.AutoRemove, nil
+	}
+	config.Image, config.Labels = c.Image, c.labels
+	host["Memory"], host["MemorySwap"], host["NanoCpus"], host["PidsLimit"] = limits.MemoryBytes, limits.MemoryBytes, limits.CPUMillis*1e6, limits.Pids
+	path := ""
+	if len(args) > 0 {
+		path, args = args[0], args[1:]
+	}
+	exit := c.exit()
 	out := map[string]any{
-		"Id": c.ID, "Created": stamp(c.Created), "Path": path, "Args": strings.Fields(args), "State": state, "Image": c.Digest,
-		"ResolvConfPath": "", "HostnamePath": "", "HostsPath": "", "LogPath": "", "Name": "/" + c.name, "RestartCount": 0, "Driver": "fre", "Platform": "linux",
+		"Id": c.ID, "Created": stamp(c.made), "Path": path, "Args": args, "Image": c.digest(), "Name": "/" + c.name,
+		"State": map[string]any{
+			"Status": c.state(), "Running": c.running(), "Paused": false, "Restarting": false, "OOMKilled": exit != nil && exit.OOMKilled, "Dead": false,
+			"Pid": c.PID, "ExitCode": c.exitCode(), "Error": failure, "StartedAt": stamp(c.started), "FinishedAt": stamp(c.finished),
+		},
+		"ResolvConfPath": "", "HostnamePath": "", "HostsPath": "", "LogPath": "", "RestartCount": 0, "Driver": "fre", "Platform": "linux",
 		"MountLabel": "", "ProcessLabel": "", "AppArmorProfile": "", "ExecIDs": nil,
-		"HostConfig":  map[string]any{"NetworkMode": c.network(), "Privileged": false, "ReadonlyRootfs": true, "CapDrop": []string{"ALL"}, "SecurityOpt": c.Defences, "RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": 0}, "LogConfig": map[string]any{"Type": "json-file", "Config": map[string]string{}}},
-		"GraphDriver": map[string]any{"Name": "fre", "Data": map[string]string{}},
-		"Mounts":      c.mounts(),
-		"Config":      containerConfig{Hostname: c.Function, Image: c.Image, Cmd: strings.Fields(c.Command), Labels: c.labels, WorkingDir: workDir, Env: []string{}},
+		"HostConfig": host, "GraphDriver": map[string]any{"Name": "fre", "Data": map[string]string{}}, "Mounts": c.mounts(), "Config": config,
 		"NetworkSettings": map[string]any{
 			"Bridge": "", "SandboxID": "", "SandboxKey": "", "Ports": map[string]any{}, "Networks": map[string]endpoint{c.network(): {NetworkID: networkID(c.network())}},
 		},
@@ -374,31 +449,35 @@ func (s *server) containerInspect(w http.ResponseWriter, r *http.Request) error 
 	return reply(w, http.StatusOK, out)
 }
 
-// containerStop answers POST /containers/ID/stop?t=&signal=.
+// containerStop answers POST /containers/ID/stop?t=.
 func (s *server) containerStop(w http.ResponseWriter, r *http.Request) error {
 	c, err := s.container(r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	if !c.running() {
+	grace, err := graceOf(r)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !c.running():
 		w.WriteHeader(http.StatusNotModified)
 		return nil
+	case c.record != nil:
+		err = s.engine.StopContainer(r.Context(), c.ID, grace)
+	default:
+		err = s.engine.Stop(r.Context(), c.ID, grace)
 	}
-	grace := 10 * time.Second
-	if v := r.URL.Query().Get("t"); v != "" {
-		n, err := strconv.Atoi(v)
-		if err != nil {
-			return badRequest("t: %q is not a number of seconds", v)
-		}
-		if grace = time.Duration(n) * time.Second; n < 0 {
-			grace = 1 << 62 // as long as it takes
-		}
-	}
-	if err := s.engine.Stop(r.Context(), c.ID, grace); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !ended(err) {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// ended says whether something failed because the container ran no more.
+func ended(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, engine.ErrContainerStopped) || errors.Is(err, os.ErrProcessDone)
 }
 
 // containerKill answers POST /containers/ID/kill?signal=.
@@ -411,12 +490,15 @@ func (s *server) containerKill(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if sig == unix.SIGKILL {
+	switch {
+	case c.record != nil:
+		err = s.engine.SignalContainer(c.ID, sig)
+	case sig == unix.SIGKILL:
 		err = s.engine.Kill(c.ID)
-	} else {
+	default:
 		err = s.engine.Signal(c.ID, sig)
 	}
-	if errors.Is(err, fs.ErrNotExist) {
+	if err != nil && ended(err) {
 		return conflict("container %s is not running", c.ID)
 	}
 	if err != nil {
@@ -448,30 +530,48 @@ func parseSignal(text string) (unix.Signal, error) {
 // containerWait answers POST /containers/ID/wait?condition=. The status goes out
 // at once, since clients wait for it before they start the container.
 func (s *server) containerWait(w http.ResponseWriter, r *http.Request) error {
-	switch c := r.URL.Query().Get("condition"); c {
-	case "", "not-running", "next-exit", "removed":
+	condition := engine.WaitCondition(cmp.Or(r.URL.Query().Get("condition"), string(engine.WaitNotRunning)))
+	switch condition {
+	case engine.WaitNotRunning, engine.WaitNextExit, engine.WaitRemoved:
 	default:
-		return badRequest("invalid condition: %q: use not-running, next-exit or removed", c)
+		return badRequest("invalid condition: %q: use not-running, next-exit or removed", condition)
 	}
 	c, err := s.container(r.PathValue("id"))
 	if err != nil {
 		return err
+	}
+	wait := func(ctx context.Context) (int, error) {
+		if !c.running() {
+			return c.exitCode(), nil
+		}
+		ended, err := s.engine.Wait(ctx, c.ID)
+		if err != nil {
+			return 0, err
+		}
+		return engine.ExitCode(ended.Exit), nil
+	}
+	if c.record != nil {
+		await, err := s.engine.AwaitContainer(c.ID, condition)
+		if err != nil {
+			return err
+		}
+		wait = func(ctx context.Context) (int, error) {
+			record, err := await(ctx)
+			if err != nil {
+				return 0, err
+			}
+			return engine.ExitCode(record.Exit), nil
+		}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		return nil //nolint:nilerr // the client has gone
 	}
-	if c.running() {
-		ended, err := s.engine.Wait(r.Context(), c.ID)
-		if err != nil {
-			if r.Context().Err() == nil {
-				_, _ = fmt.Fprintf(w, `{"StatusCode":-1,"Error":{"Message":%q}}`+"\n", err)
-			}
-			return nil
-		}
-		c.Sandbox = ended
+	answer := map[string]any{}
+	if answer["StatusCode"], err = wait(r.Context()); err != nil {
+		answer = map[string]any{"StatusCode": -1, "Error": errorBody{err.Error()}}
 	}
-	_, _ = fmt.Fprintf(w, `{"StatusCode":%d}`+"\n", c.exitCode()) // a client that has gone is no failure of ours
+	_ = json.NewEncoder(w).Encode(answer) // a client that has gone is no failure of ours
 	return nil
 }

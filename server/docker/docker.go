@@ -15,6 +15,7 @@ package docker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -79,6 +80,14 @@ func (s *server) routes() []route {
 		{"POST", "/containers/{id}/kill", s.containerKill},
 		{"POST", "/containers/{id}/stop", s.containerStop},
 		{"POST", "/containers/{id}/wait", s.containerWait},
+		{"POST", "/containers/create", s.containerCreate},
+		{"POST", "/containers/prune", s.containerPrune},
+		{"POST", "/containers/{id}/start", s.containerStart},
+		{"POST", "/containers/{id}/restart", s.containerRestart},
+		{"POST", "/containers/{id}/rename", s.containerRename},
+		{"POST", "/containers/{id}/attach", s.containerAttach},
+		{"POST", "/containers/{id}/resize", s.containerResize},
+		{"DELETE", "/containers/{id}", s.containerRemove},
 
 		{"GET", "/networks", s.networkList},
 		{"GET", "/networks/{id}", s.networkInspect},
@@ -197,6 +206,31 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		s.log.ErrorContext(r.Context(), "docker request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	_ = reply(w, status, errorBody{message})
+}
+
+// maxJSONBytes bounds a request's JSON body: a container's configuration is a
+// few kilobytes.
+const maxJSONBytes = 4 << 20
+
+// decodeJSON reads a request's body. As Docker does, it lets fields pass that it
+// does not know: which of them change the meaning is decided where they are used.
+func decodeJSON(body []byte, v any) error {
+	if len(strings.TrimSpace(string(body))) == 0 {
+		return badRequest("invalid JSON: got EOF while reading request body")
+	}
+	err := json.Unmarshal(body, v)
+	if err == nil {
+		return nil
+	}
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return badRequest("invalid JSON: %v at byte %d", err, syntax.Offset)
+	case errors.As(err, &kind):
+		return badRequest("invalid JSON: %s must be a %s, not a %s", kind.Field, kind.Type, kind.Value)
+	}
+	return badRequest("invalid JSON: %v", err)
 }
 
 // boolOf is Docker's reading of a query parameter: anything but these is true.

@@ -86,7 +86,7 @@ func statusOf(err error) (status int, message string) {
 		return http.StatusConflict, "conflict: " + message + ": stop and remove what uses it first"
 	case errors.Is(err, store.ErrAmbiguous):
 		return http.StatusBadRequest, message + ": give more characters"
-	case errors.Is(err, engine.ErrNameTaken):
+	case errors.Is(err, engine.ErrNameTaken), errors.Is(err, engine.ErrContainerRunning), errors.Is(err, engine.ErrContainerStopped):
 		return http.StatusConflict, message
 	case errors.Is(err, engine.ErrClosed):
 		return http.StatusServiceUnavailable, message

@@ -91,21 +91,28 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if c.Function == "" {
+	if c.Function == "" && c.record == nil {
 		return leftOut("log of a run", "its output went to whoever started it; functions have logs, and containers")
 	}
-	o.Sandbox = c.ID
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	if o.Follow {
-		go func() {
-			if _, err := s.engine.Wait(ctx, c.ID); err == nil {
-				cancel()
-			}
-		}()
+	read := func(emit func(engine.LogLine) error) error {
+		return s.engine.ContainerLogs(ctx, c.ID, o.LogOptions, emit)
+	}
+	if c.record == nil {
+		o.Sandbox = c.ID
+		read = func(emit func(engine.LogLine) error) error { return s.engine.Logs(ctx, c.Function, o.LogOptions, emit) }
+		if o.Follow { // the function's log goes on
+			go func() {
+				if _, err := s.engine.Wait(ctx, c.ID); err == nil {
+					cancel()
+				}
+			}()
+		}
 	}
 	w.Header().Set("Content-Type", multiplexedStream)
-	if versionOf(r) < 42 {
+	tty := c.record != nil && c.record.Config.TTY
+	if tty || versionOf(r) < 42 {
 		w.Header().Set("Content-Type", rawStream)
 	}
 	w.WriteHeader(http.StatusOK)
@@ -115,7 +122,7 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := bufio.NewWriter(w)
 	var mu sync.Mutex
-	err = s.engine.Logs(ctx, c.Function, o.LogOptions, func(l engine.LogLine) error {
+	err = read(func(l engine.LogLine) error {
 		stream := byte(stderr)
 		if l.Stream == "stdout" {
 			stream = stdout
@@ -127,7 +134,11 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 		if o.timestamps {
 			line = l.Time.UTC().Format("2006-01-02T15:04:05.000000000Z07:00") + " " + line
 		}
-		_, err := frames{&mu, out, stream}.Write([]byte(line))
+		to := io.Writer(frames{&mu, out, stream})
+		if tty {
+			to = out
+		}
+		_, err := io.WriteString(to, line)
 		if err == nil && o.Follow {
 			if err = out.Flush(); err == nil {
 				err = flush.Flush()

@@ -109,6 +109,8 @@ func FuzzParse(f *testing.F) {
 		_, _ = parseTime(at, time.Unix(0, 0))
 		_, _ = matches(pattern, "x:y")
 		_, _ = parseSignal(signal)
+		_, _ = parseKeys(pattern)
+		_, _ = parseSize(at)
 		_, _ = authOf(filter)
 	})
 }
@@ -170,6 +172,21 @@ func TestSpan(t *testing.T) {
 	} {
 		if got := span(d); got != want {
 			t.Errorf("span(%v) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestDecodeJSON(t *testing.T) {
+	for body, want := range map[string]string{
+		"":             "EOF",
+		"{":            "unexpected end",
+		`{"Tty": 3}`:   "Tty must be a bool, not a number",
+		`{"Env": "x"}`: "Env must be a []string",
+		`[]`:           "invalid JSON",
+	} {
+		var c containerConfig
+		if err := decodeJSON([]byte(body), &c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("decodeJSON(%q): %v, want %q", body, err, want)
 		}
 	}
 }

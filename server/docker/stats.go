@@ -115,8 +115,12 @@ func (s *server) measure(c container, into *containerStats) error {
 	if processes, err := s.engine.Processes(c.ID); err == nil {
 		into.Pids.Current = len(processes)
 	}
-	if c.Limits.MemoryBytes > 0 {
-		into.Memory.Limit, into.Pids.Limit = c.Limits.MemoryBytes, c.Limits.Pids
+	limits := c.Limits
+	if c.record != nil {
+		limits = c.record.Config.Limits
+	}
+	if limits.MemoryBytes > 0 {
+		into.Memory.Limit, into.Pids.Limit = limits.MemoryBytes, limits.Pids
 	}
 	into.CPU.CPUUsage.Total = int64(usage.CPU)
 	into.CPU.Online = runtime.NumCPU()

@@ -77,6 +77,7 @@ func (w *world) testTravel(t *testing.T) {
 		{words("save -o " + archive + ".none nothing"), 1, ``, `(?i)no such image: nothing`},
 		{words("rmi app localhost:1/team/app:2"), 0, `Deleted: ` + id, ``},
 		{words("load -q -i " + archive), 0, `Loaded image: app:latest\n`, ``},
+		{words("run --rm --network none localhost:1/team/app:2"), 0, `^by\|default\n$`, ``},
 		{words("images -q --no-trunc app"), 0, `^` + id + `\n$`, ``},
 		{words("pull localhost:1/nothing:1"), 1, ``, `(?i)localhost:1`},
 		{words("push localhost:1/team/app:2"), 1, `.*`, `(?i)localhost:1`},

@@ -1,0 +1,427 @@
+package docker
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// creation is the body of the create route, as far as it means something here.
+type creation struct {
+	containerConfig
+	network     string // one of the network constants
+	memoryBytes int64  // 0: the engine's default, as with the other limits
+	cpuMillis   int64
+	pids        int64
+	files       int64
+	scratch     int64 // bytes of the writable root
+	work        bool  // the tenant's directory is mounted
+	workDenied  bool  // it is mounted read-only
+	readOnly    bool
+	autoRemove  bool
+	tmpBytes    int64
+	tenant      string
+	stopSignal  unix.Signal // 0: the image's
+}
+
+// words is a list of strings, or one: older clients send commands as either.
+type words []string
+
+func (w *words) UnmarshalJSON(text []byte) error {
+	var one *string
+	if json.Unmarshal(text, &one) == nil {
+		if *w = nil; one != nil {
+			*w = words{*one}
+		}
+		return nil
+	}
+	return json.Unmarshal(text, (*[]string)(w))
+}
+
+// hostConfig is the part of a creation that says how, with what FRE knows how
+// to do. All other fields are refused unless they have their zero value.
+type hostConfig struct {
+	Binds          []string
+	NetworkMode    string
+	AutoRemove     bool
+	Memory         int64
+	MemorySwap     int64
+	NanoCpus       int64
+	CPUPeriod      int64 `json:"CpuPeriod"`
+	CPUQuota       int64 `json:"CpuQuota"`
+	PidsLimit      *int64
+	ReadonlyRootfs bool
+	Tmpfs          map[string]string
+	StorageOpt     map[string]string
+	SecurityOpt    []string
+	Mounts         []struct {
+		Type         string
+		Source       string
+		Target       string
+		ReadOnly     bool
+		TmpfsOptions *struct{ SizeBytes int64 }
+	}
+	Ulimits []struct {
+		Name string
+		Hard int64
+		Soft int64
+	}
+	RestartPolicy struct{ Name string }
+	LogConfig     struct {
+		Type   string
+		Config map[string]string
+	}
+}
+
+// handled are hostConfig's fields, and those that mean nothing here: they say
+// where the client keeps a file, how large its window is, what FRE always does.
+var handled = []string{
+	"Binds", "NetworkMode", "AutoRemove", "Memory", "MemorySwap", "NanoCpus", "CpuPeriod", "CpuQuota", "PidsLimit", "ReadonlyRootfs",
+	"Tmpfs", "StorageOpt", "SecurityOpt", "Mounts", "Ulimits", "RestartPolicy", "LogConfig",
+	"ContainerIDFile", "ConsoleSize", "Annotations", "MemorySwappiness", "MaskedPaths", "ReadonlyPaths", "Isolation", "VolumeDriver",
+}
+
+// refused are the others that people use, with what to do instead.
+var refused = map[string][2]string{
+	"Privileged":        {"privileged containers", "nothing in a sandbox may reach the host; leave --privileged out"},
+	"Devices":           {"host devices", "leave --device out"},
+	"DeviceRequests":    {"host devices", "leave --gpus out"},
+	"DeviceCgroupRules": {"host devices", "leave --device-cgroup-rule out"},
+	"CapAdd":            {"further capabilities", "root has in its own user namespace what ordinary images need; leave --cap-add out"},
+	"CapDrop":           {"fewer capabilities", "run as another user, who has none: --user"},
+	"PortBindings":      {"published ports", "deploy a function: it answers over HTTP at the gateway"},
+	"PublishAllPorts":   {"published ports", "deploy a function: it answers over HTTP at the gateway"},
+	"PidMode":           {"shared pid namespaces", "leave --pid out"},
+	"UTSMode":           {"shared UTS namespaces", "leave --uts out"},
+	"UsernsMode":        {"shared user namespaces", "leave --userns out"},
+	"GroupAdd":          {"further groups", "give the image's user the groups, or --user NAME:GROUP"},
+	"Links":             {"links between containers", "exchange files through /work"},
+	"VolumesFrom":       {"volumes of other containers", "mount the tenant's directory: -v /work"},
+	"Dns":               {"name servers of one's own", "the operator chooses them (docs/networks.md)"},
+	"DnsOptions":        {"resolver options", "leave --dns-option out"},
+	"DnsSearch":         {"search domains", "use whole names"},
+	"ExtraHosts":        {"entries of one's own in /etc/hosts", "leave --add-host out"},
+	"Sysctls":           {"kernel settings", "leave --sysctl out"},
+	"CpusetCpus":        {"CPU sets", "limit the share: --cpus"},
+	"CpusetMems":        {"memory nodes", "leave --cpuset-mems out"},
+	"CpuShares":         {"CPU weights", "limit the share: --cpus"},
+	"MemoryReservation": {"soft memory limits", "limit memory: -m"},
+	"KernelMemory":      {"kernel memory limits", "-m counts the kernel's memory as well"},
+	"OomKillDisable":    {"containers without end", "a memory limit must end something: leave --oom-kill-disable out"},
+	"OomScoreAdj":       {"OOM scores of one's own", "leave --oom-score-adj out"},
+	"Init":              {"init process", "have the program reap its children, or start it from a shell"},
+	"Runtime":           {"other runtimes", "leave --runtime out"},
+	"CgroupParent":      {"cgroups of one's own", "leave --cgroup-parent out"},
+	"ShmSize":           {"/dev/shm of another size", "leave --shm-size out"},
+}
+
+// zero are the JSON values that ask for nothing.
+func zero(text json.RawMessage) bool {
+	var v any
+	if json.Unmarshal(text, &v) != nil {
+		return false
+	}
+	switch v := v.(type) {
+	case nil:
+		return true
+	case bool:
+		return !v
+	case float64:
+		return v == 0
+	case string:
+		return v == ""
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0
+	}
+	return false
+}
+
+// parseCreation reads and judges the body of the create route. What would change
+// the meaning and cannot be done is refused, with what to do instead.
+func parseCreation(body []byte) (*creation, error) {
+	var c struct {
+		containerConfig
+		Cmd, Entrypoint  words
+		Shell, OnBuild   []string
+		MacAddress       string
+		NetworkDisabled  bool
+		Healthcheck      *struct{ Test []string }
+		HostConfig       map[string]json.RawMessage
+		NetworkingConfig struct {
+			EndpointsConfig map[string]map[string]json.RawMessage
+		}
+	}
+	if err := decodeJSON(body, &c); err != nil {
+		return nil, err
+	}
+	out := &creation{containerConfig: c.containerConfig, tenant: c.Labels[labelTenant]}
+	out.Cmd, out.Entrypoint = c.Cmd, c.Entrypoint
+	switch {
+	case c.Image == "":
+		return nil, badRequest("Image: name the image to run")
+	case c.MacAddress != "":
+		return nil, leftOut("hardware addresses of one's own", "leave --mac-address out")
+	case c.StopTimeout != nil:
+		return nil, leftOut("stop time-outs of containers", "give it when you stop: docker stop -t")
+	case c.Domainname != "":
+		return nil, leftOut("domain names of containers", "leave --domainname out")
+	case c.Healthcheck != nil && len(c.Healthcheck.Test) > 0 && c.Healthcheck.Test[0] != "NONE":
+		return nil, leftOut("health checks", "leave --health-cmd out; the gateway notices functions that do not answer")
+	}
+	for _, v := range c.Env {
+		if key, _, _ := strings.Cut(v, "="); key == "" {
+			return nil, badRequest("Env: %q has no name before the =", v)
+		}
+	}
+	var err error
+	if c.StopSignal != "" {
+		if out.stopSignal, err = parseSignal(c.StopSignal); err != nil {
+			return nil, err
+		}
+	}
+	for volume := range c.Volumes {
+		if err := out.mount(workVolume, volume, "", false); err != nil {
+			return nil, err
+		}
+	}
+	var host hostConfig
+	for _, key := range slices.Sorted(maps.Keys(c.HostConfig)) {
+		if slices.Contains(handled, key) || zero(c.HostConfig[key]) || harmless(key, string(c.HostConfig[key])) {
+			continue
+		}
+		if r, ok := refused[key]; ok {
+			return nil, leftOut(r[0], r[1])
+		}
+		return nil, leftOut(fmt.Sprintf("HostConfig.%s (%s)", key, c.HostConfig[key]), "leave it out")
+	}
+	text, err := json.Marshal(c.HostConfig)
+	if err != nil {
+		return nil, err
+	}
+	if err := decodeJSON(text, &host); err != nil {
+		return nil, err
+	}
+	if err := out.host(&host); err != nil {
+		return nil, err
+	}
+	if c.NetworkDisabled {
+		out.network = networkNone
+	}
+	for name, endpoint := range c.NetworkingConfig.EndpointsConfig {
+		if name != host.NetworkMode && name != "default" && name != out.network {
+			return nil, leftOut("more than one network for a container", "give one --network: none, bridge or host")
+		}
+		for _, key := range slices.Sorted(maps.Keys(endpoint)) {
+			if !zero(endpoint[key]) && !emptyObject(endpoint[key]) {
+				return nil, leftOut("network settings of one's own ("+key+")", "leave them out")
+			}
+		}
+	}
+	return out, nil
+}
+
+// emptyObject says whether nothing in an object is set.
+func emptyObject(text json.RawMessage) bool {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(text, &fields) != nil {
+		return false
+	}
+	for _, v := range fields {
+		if !zero(v) {
+			return false
+		}
+	}
+	return true
+}
+
+// harmless are values other than zero that ask for what is anyway.
+func harmless(key, text string) bool {
+	switch key {
+	case "IpcMode", "CgroupnsMode":
+		return text == `"private"` || key == "IpcMode" && (text == `"none"` || text == `"shareable"`)
+	case "Runtime":
+		return text == `"fre"`
+	case "UsernsMode":
+		return text == `"private"`
+	case "ShmSize":
+		return text == "67108864" // what some SDKs send: Docker's default
+	}
+	return false
+}
+
+// host takes over what is to be done how.
+func (c *creation) host(h *hostConfig) error {
+	switch h.NetworkMode {
+	case "", "default", networkBridge:
+		c.network = networkBridge
+	case networkNone, networkHost:
+		c.network = h.NetworkMode
+	default:
+		if strings.HasPrefix(h.NetworkMode, "container:") {
+			return leftOut("shared network namespaces", "use --network none, bridge or host")
+		}
+		return badRequest("network %s not found: use none, bridge or host", h.NetworkMode) // for 404 clients would pull the image
+	}
+	if n := h.RestartPolicy.Name; n != "" && n != "no" {
+		return leftOut("restart policies", "deploy a function: the engine keeps as many instances as it needs")
+	}
+	switch h.LogConfig.Type {
+	case "", "json-file", "local":
+		if len(h.LogConfig.Config) > 0 {
+			return leftOut("log options", "logs are rotated by size; leave --log-opt out")
+		}
+	default:
+		return leftOut("log driver "+h.LogConfig.Type, "read docker logs; leave --log-driver out")
+	}
+	for _, o := range h.SecurityOpt {
+		if !slices.Contains([]string{"no-new-privileges", "no-new-privileges:true", "no-new-privileges=true"}, o) {
+			return leftOut("security option "+o, "the sandbox's own filter is always in force")
+		}
+	}
+	c.autoRemove, c.readOnly = h.AutoRemove, h.ReadonlyRootfs
+	if err := c.limits(h); err != nil {
+		return err
+	}
+	for _, b := range h.Binds {
+		source, target, ok := strings.Cut(b, ":")
+		if !ok {
+			source, target = workVolume, b
+		}
+		target, options, _ := strings.Cut(target, ":")
+		if err := c.mount(source, target, options, false); err != nil {
+			return err
+		}
+	}
+	for _, m := range h.Mounts {
+		switch m.Type {
+		case "volume":
+			if m.Source == "" {
+				m.Source = workVolume
+			}
+			if err := c.mount(m.Source, m.Target, "", m.ReadOnly); err != nil {
+				return err
+			}
+		case "tmpfs":
+			if path.Clean(m.Target) != "/tmp" {
+				return noTmpfs(m.Target)
+			}
+			if m.TmpfsOptions != nil {
+				c.tmpBytes = m.TmpfsOptions.SizeBytes
+			}
+		default:
+			return leftOut(m.Type+" mounts of the host", "mount the tenant's directory: -v /work")
+		}
+	}
+	for target, options := range h.Tmpfs {
+		if path.Clean(target) != "/tmp" {
+			return noTmpfs(target)
+		}
+		for o := range strings.SplitSeq(options, ",") {
+			if size, ok := strings.CutPrefix(o, "size="); ok {
+				n, err := parseSize(size)
+				if err != nil {
+					return badRequest("Tmpfs: %v", err)
+				}
+				c.tmpBytes = n
+			}
+		}
+	}
+	return nil
+}
+
+func noTmpfs(target string) error {
+	return leftOut("tmpfs at "+target, "/tmp is one already (--tmpfs /tmp:size=64m), and the root is writable unless --read-only")
+}
+
+// mount takes over one place: the tenant's directory, at /work.
+func (c *creation) mount(source, target, options string, readOnly bool) error {
+	if strings.HasPrefix(source, "/") && path.Clean(source) != workDir || source != workVolume && !strings.HasPrefix(source, "/") {
+		return leftOut("mounts of the host's "+source, "mount the tenant's directory, which persists: -v /work, or -v "+workVolume+":/work")
+	}
+	if path.Clean(target) != workDir {
+		return leftOut("volumes at "+target, "the tenant's directory is at /work: -v /work")
+	}
+	for o := range strings.SplitSeq(options, ",") {
+		switch o {
+		case "", "rw", "z", "Z", "nocopy":
+		case "ro":
+			readOnly = true
+		default:
+			return badRequest("invalid mode %q of volume %s: use rw or ro", o, target)
+		}
+	}
+	c.work, c.workDenied = true, readOnly
+	return nil
+}
+
+// limits takes over what the container may use.
+func (c *creation) limits(h *hostConfig) error {
+	const least = 6 << 20 // as Docker has it
+	switch {
+	case h.Memory < 0 || h.Memory > 0 && h.Memory < least:
+		return badRequest("Memory: minimum memory limit allowed is 6MB")
+	case h.MemorySwap != 0 && (h.MemorySwap != h.Memory || h.Memory == 0):
+		return leftOut("swap limits", "the memory limit counts swap as well: give --memory-swap the same value as -m, or leave it out")
+	case h.NanoCpus < 0 || h.CPUQuota < 0 || h.CPUPeriod < 0:
+		return badRequest("CPU limits must not be negative")
+	case h.NanoCpus > 0 && (h.CPUQuota > 0 || h.CPUPeriod > 0):
+		return badRequest("Conflicting options: Nano CPUs and CPU Period or Quota cannot both be set")
+	}
+	c.memoryBytes = h.Memory
+	c.cpuMillis = h.NanoCpus / 1e6
+	if h.CPUQuota > 0 {
+		period := h.CPUPeriod
+		if period == 0 {
+			period = 100_000
+		}
+		c.cpuMillis = h.CPUQuota * 1000 / period
+	}
+	if h.NanoCpus > 0 && c.cpuMillis == 0 || h.CPUQuota > 0 && c.cpuMillis == 0 {
+		return badRequest("CPU limit: 0.001 CPUs are the least")
+	}
+	if h.PidsLimit != nil && *h.PidsLimit > 0 {
+		c.pids = *h.PidsLimit
+	}
+	for _, u := range h.Ulimits {
+		if u.Name != "nofile" || u.Soft != u.Hard {
+			return leftOut("ulimit "+u.Name, "use --ulimit nofile=N, --pids-limit, -m or --cpus")
+		}
+		c.files = u.Hard
+	}
+	for key, v := range h.StorageOpt {
+		if key != "size" {
+			return leftOut("storage option "+key, "use --storage-opt size=1g")
+		}
+		n, err := parseSize(v)
+		if err != nil {
+			return badRequest("StorageOpt: %v", err)
+		}
+		c.scratch = n
+	}
+	return nil
+}
+
+// parseSize reads a number of bytes with a unit, as docker writes them: 64m, 1g,
+// 1GiB; all by 1,024.
+func parseSize(text string) (int64, error) {
+	digits := strings.TrimRight(strings.ToLower(text), "bi")
+	shift := 0
+	if digits != "" {
+		if i := strings.IndexByte("kmgt", digits[len(digits)-1]); i >= 0 {
+			digits, shift = digits[:len(digits)-1], 10*(i+1)
+		}
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 64)
+	if err != nil || n <= 0 || n > 1<<62>>shift {
+		return 0, fmt.Errorf("%q is not a size such as 64m", text)
+	}
+	return n << shift, nil
+}

@@ -1,0 +1,409 @@
+package docker
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// containerCreate answers POST /containers/create?name=&platform=.
+func (s *server) containerCreate(w http.ResponseWriter, r *http.Request) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSONBytes))
+	if err != nil {
+		return fmt.Errorf("read body: %w", err)
+	}
+	c, err := parseCreation(body)
+	if err != nil {
+		return err
+	}
+	if p := r.URL.Query().Get("platform"); p != "" && !strings.EqualFold(p, "linux") && !strings.HasPrefix(strings.ToLower(p), "linux/"+runtime.GOARCH) {
+		return badRequest("platform %s: this engine runs linux/%s", p, runtime.GOARCH)
+	}
+	if _, err := s.image(c.Image); err != nil {
+		return err // in Docker's words, by which clients decide to pull
+	}
+	cfg, warnings := c.config(strings.TrimPrefix(r.URL.Query().Get("name"), "/")), []string{}
+	made, err := s.engine.CreateContainer(r.Context(), cfg)
+	// Clients ask for bridge where people ask for nothing.
+	var field *image.FieldError
+	if cfg.Network == image.NetworkEgress && errors.As(err, &field) && field.Field == "network" {
+		warnings = append(warnings, "the container has no network: "+field.Message+"; --network none says that it needs none")
+		cfg.Network = image.NetworkNone
+		made, err = s.engine.CreateContainer(r.Context(), cfg)
+	}
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusCreated, map[string]any{"Id": made.ID, "Warnings": warnings})
+}
+
+// networkModes are Docker's networks as images ask for them.
+var networkModes = map[string]image.NetworkMode{networkNone: image.NetworkNone, networkBridge: image.NetworkEgress, networkHost: image.NetworkHost}
+
+// config is what the engine makes a container from.
+func (c *creation) config(name string) engine.ContainerConfig {
+	out := engine.ContainerConfig{
+		Image: familiar(c.Image), Name: name, Tenant: c.tenant, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, Dir: c.WorkingDir, User: c.User,
+		Hostname: c.Hostname, Labels: c.Labels, StopSignal: c.stopSignal, Network: networkModes[c.network],
+		Limits:       sandbox.Limits{MemoryBytes: c.memoryBytes, CPUMillis: c.cpuMillis, Pids: c.pids, TmpBytes: c.tmpBytes, Files: c.files},
+		ScratchBytes: c.scratch, ReadOnly: c.readOnly, TTY: c.Tty, OpenStdin: c.OpenStdin, StdinOnce: c.OpenStdin && c.StdinOnce, AutoRemove: c.autoRemove,
+	}
+	switch {
+	case c.work && c.workDenied:
+		out.Work = engine.WorkReadOnly
+	case c.work:
+		out.Work = engine.WorkWrite
+	}
+	return out
+}
+
+// own finds a container proper: the others are started and removed by the engine
+// as events come.
+func (s *server) own(ref, what string) (container, error) {
+	c, err := s.container(ref)
+	if err == nil && c.record == nil {
+		err = conflict("container %s is an instance of %s: events start it, not docker %s", ref, c.origin(), what)
+	}
+	return c, err
+}
+
+// containerStart answers POST /containers/ID/start.
+func (s *server) containerStart(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.own(r.PathValue("id"), "start")
+	if err != nil {
+		return err
+	}
+	// A client that goes away has started it all the same.
+	err = s.engine.StartContainer(context.WithoutCancel(r.Context()), c.ID)
+	if errors.Is(err, engine.ErrContainerRunning) {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// containerRestart answers POST /containers/ID/restart?t=.
+func (s *server) containerRestart(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.own(r.PathValue("id"), "restart")
+	if err != nil {
+		return err
+	}
+	grace, err := graceOf(r)
+	if err != nil {
+		return err
+	}
+	ctx := context.WithoutCancel(r.Context())
+	if err := s.engine.StopContainer(ctx, c.ID, grace); err != nil && !errors.Is(err, engine.ErrContainerStopped) {
+		return err
+	}
+	if err := s.engine.StartContainer(ctx, c.ID); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// graceOf reads for how long a stop waits: 10 seconds if that is not said.
+func graceOf(r *http.Request) (time.Duration, error) {
+	v := r.URL.Query().Get("t")
+	if v == "" {
+		return 10 * time.Second, nil
+	}
+	n, err := strconv.Atoi(v)
+	switch {
+	case err != nil || n > 1<<30:
+		return 0, badRequest("t: %q is not a number of seconds", v)
+	case n < 0:
+		return 1 << 62, nil // as long as it takes
+	}
+	return time.Duration(n) * time.Second, nil
+}
+
+// containerRename answers POST /containers/ID/rename?name=.
+func (s *server) containerRename(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.own(r.PathValue("id"), "rename")
+	if err != nil {
+		return err
+	}
+	if err := s.engine.RenameContainer(c.ID, strings.TrimPrefix(r.URL.Query().Get("name"), "/")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// containerRemove answers DELETE /containers/ID?force=&v=&link=. An instance of a
+// function that has ended is forgotten.
+func (s *server) containerRemove(w http.ResponseWriter, r *http.Request) error {
+	if boolOf(r, "link") {
+		return leftOut("links between containers", "exchange files through /work")
+	}
+	c, err := s.container(r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	if err := s.removeContainer(c, boolOf(r, "force")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *server) removeContainer(c container, force bool) error {
+	if c.record != nil {
+		return s.engine.RemoveContainer(c.ID, engine.RemoveForce(force))
+	}
+	if c.running() {
+		if !force {
+			return conflict("cannot remove container %q: container is running: stop the container before removing or force remove", "/"+c.name)
+		}
+		if err := s.engine.Kill(c.ID); err != nil {
+			return err
+		}
+	}
+	return s.engine.Forget(c.ID)
+}
+
+// containerPrune answers POST /containers/prune?filters=: removes what does not
+// run.
+func (s *server) containerPrune(w http.ResponseWriter, r *http.Request) error {
+	f, err := filtersOf(r, "until", "label", "label!")
+	if err != nil {
+		return err
+	}
+	until, err := f.moment("until", time.Now())
+	if err != nil {
+		return err
+	}
+	answer := struct {
+		ContainersDeleted []string
+		SpaceReclaimed    int64
+	}{}
+	for _, c := range s.containers(true) {
+		if c.running() || !f.labels(c.labels) || !until.IsZero() && c.Created.After(until) {
+			continue
+		}
+		written, _ := s.sizes(c)
+		if err := s.removeContainer(c, false); err != nil {
+			if status := errorStatus(err); status == http.StatusNotFound || status == http.StatusConflict {
+				continue // gone, or started, since
+			}
+			return err
+		}
+		answer.ContainersDeleted = append(answer.ContainersDeleted, c.ID)
+		answer.SpaceReclaimed += written
+	}
+	return reply(w, http.StatusOK, answer)
+}
+
+// containerResize answers POST /containers/ID/resize?h=&w=, in characters.
+func (s *server) containerResize(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.own(r.PathValue("id"), "resize")
+	if err != nil {
+		return err
+	}
+	var size [2]uint16
+	for i, key := range []string{"h", "w"} {
+		n, err := strconv.ParseUint(r.URL.Query().Get(key), 10, 16)
+		if err != nil {
+			return badRequest("%s: %q is not a size of a terminal", key, r.URL.Query().Get(key))
+		}
+		size[i] = uint16(n)
+	}
+	if err := s.engine.ResizeContainer(c.ID, size[0], size[1]); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+// peer is a client's end of a container's streams. Its connection is there once
+// the client is told so.
+type peer struct {
+	conn   net.Conn
+	in     *bufio.Reader
+	escape *escape // nil: nothing detaches
+}
+
+func (p *peer) Write(b []byte) (int, error) { return p.conn.Write(b) }
+
+func (p *peer) Read(b []byte) (int, error) {
+	n, err := p.in.Read(b)
+	if p.escape != nil && n > 0 {
+		return p.escape.pass(b[:n]), err
+	}
+	return n, err
+}
+
+// containerAttach answers POST /containers/ID/attach?stdin=&stdout=&stderr=&stream=
+// &logs=&detachKeys=. The connection becomes the container's streams: one frame
+// after the other, or as they are with a terminal.
+//
+//	client → POST … Upgrade: tcp     server → 101 UPGRADED, from here on nothing is missed
+//	client → stdin, end of file      server → frames, end of file with the container
+func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.own(r.PathValue("id"), "attach")
+	if err != nil {
+		return err
+	}
+	keys, err := parseKeys(r.URL.Query().Get("detachKeys"))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // a hijacked request's ends with the handler
+	defer cancel()
+	p := &peer{}
+	var mu sync.Mutex
+	var o engine.AttachOptions
+	tty := c.record.Config.TTY
+	if boolOf(r, "stdin") && c.record.Config.OpenStdin {
+		o.Stdin = p
+		if tty {
+			p.escape = &escape{keys: keys, detach: cancel, until: ctx.Done()}
+		}
+	}
+	if boolOf(r, "stdout") {
+		o.Stdout = frames{&mu, p, stdout}
+		if tty {
+			o.Stdout = p
+		}
+	}
+	if boolOf(r, "stderr") {
+		o.Stderr = frames{&mu, p, stderr}
+	}
+	var a *engine.Attachment
+	if boolOf(r, "stream") {
+		if a, err = s.engine.Attach(c.ID, o); err != nil {
+			return err
+		}
+		defer a.Close()
+	}
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return fmt.Errorf("attach: %w", err)
+	}
+	defer conn.Close()
+	p.conn, p.in = conn, rw.Reader
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil // the client has gone
+	}
+	if _, err := io.WriteString(conn, upgraded(r, tty)); err != nil {
+		return nil // likewise
+	}
+	if boolOf(r, "logs") {
+		s.replay(ctx, c, o)
+	}
+	if a != nil {
+		_ = a.Serve(ctx) // whom it could tell has gone
+	}
+	hangUp(conn)
+	return nil
+}
+
+// upgraded is the head of the answer to a request whose connection becomes a stream.
+func upgraded(r *http.Request, tty bool) string {
+	media := multiplexedStream
+	if tty || versionOf(r) < 42 {
+		media = rawStream
+	}
+	if r.Header.Get("Upgrade") == "" {
+		return "HTTP/1.1 200 OK\r\nContent-Type: " + media + "\r\n\r\n"
+	}
+	return "HTTP/1.1 101 UPGRADED\r\nContent-Type: " + media + "\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+}
+
+// replay writes what a container has printed so far.
+func (s *server) replay(ctx context.Context, c container, o engine.AttachOptions) {
+	_ = s.engine.ContainerLogs(ctx, c.ID, engine.LogOptions{Tail: -1}, func(l engine.LogLine) error {
+		w := o.Stdout
+		if l.Stream == "stderr" {
+			w = o.Stderr
+		}
+		if w == nil {
+			return nil
+		}
+		_, err := io.WriteString(w, l.Text+"\n")
+		return err
+	}) // whom it could tell has gone
+}
+
+// hangUpWithin is how long a client may take to close its end.
+const hangUpWithin = 5 * time.Second
+
+// hangUp ends the stream and waits for the client to do so: to close a Unix socket
+// with unread bytes breaks it for the other side, output included.
+func hangUp(conn net.Conn) {
+	if half, ok := conn.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
+		return
+	}
+	if conn.SetReadDeadline(time.Now().Add(hangUpWithin)) == nil {
+		_, _ = io.Copy(io.Discard, conn) // until then
+	}
+}
+
+// escape looks for the keys that leave a terminal.
+type escape struct {
+	keys   []byte
+	detach func()
+	until  <-chan struct{}
+	seen   int // keys of the sequence that were read last
+}
+
+// pass returns how many of the bytes read go on to the program; keys that could
+// be the beginning of the sequence do, all but the last of it does not. Once the
+// sequence is complete it does not return before the attachment has ended: the
+// program's input goes on for others.
+func (e *escape) pass(b []byte) int {
+	for i, c := range b {
+		if c != e.keys[e.seen] {
+			e.seen = 0
+			if c != e.keys[0] {
+				continue
+			}
+		}
+		if e.seen++; e.seen == len(e.keys) {
+			e.detach()
+			<-e.until
+			return i
+		}
+	}
+	return len(b)
+}
+
+// parseKeys reads Docker's notation, "ctrl-p,ctrl-q" if there is none: a
+// character, or ctrl- with a letter or one of @[\]^_.
+func parseKeys(text string) ([]byte, error) {
+	if text == "" {
+		return []byte{'p' & 0x1f, 'q' & 0x1f}, nil
+	}
+	var keys []byte
+	for key := range strings.SplitSeq(text, ",") {
+		name, ctrl := strings.CutPrefix(strings.ToLower(key), "ctrl-")
+		switch {
+		case ctrl && len(name) == 1 && (name[0] >= 'a' && name[0] <= 'z' || strings.Contains(`@[\]^_`, name)):
+			keys = append(keys, name[0]&0x1f)
+		case len(key) == 1:
+			keys = append(keys, key[0])
+		default:
+			return nil, badRequest("detachKeys: %q is no key: use a character, or ctrl- and a letter or one of @[\\]^_", key)
+		}
+	}
+	return keys, nil
+}
