@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"time"
 
@@ -34,7 +33,7 @@ func (s *server) sandboxes(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	// What is measured is put into the rows, which are encoded already.
-	var measured []byte
+	measured := append(make([]byte, 0, 512*(len(boxes)+1)), '[')
 	err := s.sandboxList[all].Rows(boxes, func(i int, row []byte) error {
 		if i > 0 {
 			measured = append(measured, ',')
@@ -50,8 +49,10 @@ func (s *server) sandboxes(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	measured = append(measured, "]\n"...)
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(slices.Concat([]byte{'['}, measured, []byte("]\n"))) // a client that has gone is no failure of ours
+	w.Header().Set("Content-Length", strconv.Itoa(len(measured)))
+	_, _ = w.Write(measured) // a client that has gone is no failure of ours
 	return nil
 }
 
