@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -78,6 +79,7 @@ func crashChild(dir, failpoint string) error {
 		}
 		release()
 		fmt.Println("put", img.Digest)
+		fmt.Println("generation", s.Changes().Generation())
 		if err := s.PutFunction(ctx, Function{Name: "f", Image: img.Digest}); err != nil {
 			return err
 		}
@@ -105,6 +107,8 @@ type crash struct {
 	removing Digest
 	function Digest // last acknowledged
 	lines    int
+
+	generation uint64 // the last that was given out
 }
 
 func (c *crash) run(t *testing.T, dir, failpoint string, kill func(line int) bool) {
@@ -131,6 +135,12 @@ func (c *crash) run(t *testing.T, dir, failpoint string, kill func(line int) boo
 			c.have[Digest(d)] = true
 		case "function":
 			c.function = Digest(d)
+		case "generation":
+			if g, err := strconv.ParseUint(d, 10, 64); err != nil || g <= c.generation {
+				t.Errorf("generation %s after %d: %v", d, c.generation, err)
+			} else {
+				c.generation = g
+			}
 		case "removing":
 			c.removing = Digest(d)
 			delete(c.have, Digest(d))
@@ -152,8 +162,11 @@ func (c *crash) check(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatalf("Open after a crash: %v", err)
 	}
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	checkStore(t, s)
+	if g := s.Changes().Generation(); g < c.generation {
+		t.Errorf("generation %d after a crash, %d was given out", g, c.generation)
+	}
 	there := make(map[Digest]bool)
 	for _, img := range s.Images() {
 		there[img.Digest] = true
@@ -177,6 +190,33 @@ func (c *crash) check(t *testing.T, dir string) {
 	}
 	checkStore(t, s)
 	checkNothingLoose(t, s)
+
+	// Nor is anything lost without the database.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, dbName)); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = Open(dir, testLog(t)); err != nil {
+		t.Fatalf("Open after a crash and without the database: %v", err)
+	}
+	for _, img := range s.Images() {
+		if !there[img.Digest] {
+			t.Errorf("image %s is there only without the database", img.Digest)
+		}
+		delete(there, img.Digest)
+	}
+	c.have = make(map[Digest]bool)
+	for _, img := range s.Images() {
+		c.have[img.Digest] = true
+	}
+	if len(there) > 0 {
+		t.Errorf("without the database are lost: %v", there)
+	}
+	if _, err := s.Function("f"); c.function != "" && err != nil {
+		t.Errorf("without the database a function is lost: %v", err)
+	}
 }
 
 func TestCrashAtFailpoints(t *testing.T) {
