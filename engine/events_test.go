@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -12,7 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/server/syscount"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -177,5 +180,57 @@ func TestSandboxList(t *testing.T) {
 		if want := strconv.Itoa(endedKept + 9 - i); s.ID != want {
 			t.Fatalf("sandbox %d is %s, want %s", i, s.ID, want)
 		}
+	}
+}
+
+// TestListSystemCalls: lists of sandboxes make no system call, their sizes one
+// each, whatever the sandboxes hold.
+func TestListSystemCalls(t *testing.T) {
+	r := open(t)
+	const boxes, rounds = 4, 50
+	r.deploy("f", func(c *image.Config) { c.Instances.Min = boxes })
+	eventually(t, "the minimum to be warm", func() bool {
+		list := r.Sandboxes(false)
+		return len(list) == boxes && !slices.ContainsFunc(list, func(s *Sandbox) bool { return s.State != StateIdle })
+	})
+	count := func(what func()) map[string]int64 {
+		t.Helper()
+		c, err := syscount.Start()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range rounds {
+			what()
+		}
+		counts, err := c.Stop()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Those of the Go runtime and of the count itself come whatever is done; of
+		// these there would be one for each sandbox and round.
+		out := map[string]int64{}
+		for _, c := range counts {
+			if c.Calls >= rounds {
+				out[c.Name] = c.Calls
+			}
+		}
+		for _, name := range []string{"futex", "nanosleep", "epoll_pwait", "sched_yield", "tgkill", "getpid", "rt_sigreturn", "madvise"} {
+			delete(out, name)
+		}
+		return out
+	}
+	list := func() { r.Sandboxes(true) }
+	sizes := func() {
+		for _, s := range r.Sandboxes(true) {
+			if _, err := r.Size(s); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if got := count(list); len(got) > 0 {
+		t.Errorf("%d lists of %d sandboxes make system calls: %v", rounds, boxes, got)
+	}
+	if got := count(sizes); !maps.Equal(got, map[string]int64{"fstatfs": boxes * rounds}) {
+		t.Errorf("%d lists of %d sandboxes with sizes make system calls: %v, want one fstatfs each", rounds, boxes, got)
 	}
 }
