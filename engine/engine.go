@@ -399,6 +399,8 @@ type Function struct {
 	Failures    uint64
 	Defences    []string    // in force around its sandboxes (sandbox.Host.Defences)
 	Shells      *ShellStats // what its instances can start from; nil: nothing
+
+	counters counters
 }
 
 // DeployOptions adjust Deploy.
@@ -479,7 +481,8 @@ func (e *Engine) replaceLocked(name string, f *function) {
 	e.functions.Store(&next)
 }
 
-// Functions lists the deployed functions by name.
+// Functions lists the deployed functions by name. The same pointer stands for the
+// same content: nobody changes it.
 func (e *Engine) Functions() []*Function {
 	m := *e.functions.Load()
 	out := make([]*Function, 0, len(m))

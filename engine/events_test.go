@@ -214,7 +214,7 @@ func TestListSystemCalls(t *testing.T) {
 				out[c.Name] = c.Calls
 			}
 		}
-		for _, name := range []string{"futex", "nanosleep", "epoll_pwait", "sched_yield", "tgkill", "getpid", "rt_sigreturn", "madvise"} {
+		for _, name := range []string{"futex", "clock_gettime", "nanosleep", "epoll_pwait", "sched_yield", "tgkill", "getpid", "rt_sigreturn", "madvise"} {
 			delete(out, name)
 		}
 		return out
@@ -232,5 +232,24 @@ func TestListSystemCalls(t *testing.T) {
 	}
 	if got := count(sizes); !maps.Equal(got, map[string]int64{"fstatfs": boxes * rounds}) {
 		t.Errorf("%d lists of %d sandboxes with sizes make system calls: %v, want one fstatfs each", rounds, boxes, got)
+	}
+}
+
+// TestFunctionList: the same pointers stand for the same content.
+func TestFunctionList(t *testing.T) {
+	r := open(t)
+	r.deploy("f", nil)
+	r.deploy("g", nil)
+	r.mustCall("f", "/", "one", "one")
+	r.idle("f")
+	list := r.Functions()
+	if again := r.Functions(); len(list) != 2 || !slices.Equal(again, list) {
+		t.Errorf("other pointers for the same: %+v, %+v", again, list)
+	}
+	r.mustCall("f", "/", "two", "two")
+	r.idle("f")
+	after := r.Functions()
+	if after[0] == list[0] || after[0].Invocations != list[0].Invocations+1 || after[1] != list[1] {
+		t.Errorf("after an event: %+v, before: %+v", after, list)
 	}
 }

@@ -35,6 +35,8 @@ type function struct {
 	shells    *shellPool // what its instances can start from; nil: nothing
 	furniture *furniture // set with shells
 
+	shown atomic.Pointer[Function] // what lists showed last
+
 	mu        sync.Mutex
 	retired   bool
 	instances map[*instance]struct{} // all that count against Instances.Max
@@ -151,6 +153,8 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 	return spec, f.e.setNetwork(&spec, f.config.Network)
 }
 
+// describe returns what lists show now: the same pointer as long as that is the
+// same.
 func (f *function) describe() *Function {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -158,13 +162,33 @@ func (f *function) describe() *Function {
 	if f.shells != nil {
 		shells = f.shells.stats()
 	}
-	return &Function{
+	now := counters{
+		instances: len(f.instances), busy: f.busy, queued: len(f.waiters), fork: f.forks.describe(),
+		invocations: f.invocations.Load(), failures: f.failures.Load(),
+	}
+	if shells != nil {
+		now.shells = *shells
+	}
+	if last := f.shown.Load(); last != nil && last.counters == now {
+		return last
+	}
+	shown := &Function{
 		Name: f.name, Image: f.image.Digest, ImageRef: f.ref(),
 		Config: f.config, Deployed: f.deployed,
-		Instances: len(f.instances), Busy: f.busy, Queued: len(f.waiters), Fork: f.forks.describe(),
-		Invocations: f.invocations.Load(), Failures: f.failures.Load(),
-		Defences: f.e.cfg.Sandboxes.Defences(), Shells: shells,
+		Instances: now.instances, Busy: now.busy, Queued: now.queued, Fork: now.fork,
+		Invocations: now.invocations, Failures: now.failures,
+		Defences: f.e.cfg.Sandboxes.Defences(), Shells: shells, counters: now,
 	}
+	f.shown.Store(shown)
+	return shown
+}
+
+// counters are what changes of a function while it is deployed.
+type counters struct {
+	instances, busy, queued int
+	fork                    string
+	invocations, failures   uint64
+	shells                  ShellStats
 }
 
 // retire takes the function out of service: waiting events get errRetired (their

@@ -95,8 +95,9 @@ type server struct {
 
 	profiling sync.Mutex // held by the one profile that is being taken
 
-	imageList   listing.Cache[store.Image]
-	sandboxList map[bool]*listing.Cache[engine.Sandbox] // by whether it holds all
+	imageList    listing.Cache[store.Image]
+	functionList listing.Cache[engine.Function]
+	sandboxList  map[bool]*listing.Cache[engine.Sandbox] // by whether it holds all
 }
 
 // route is one line of the API. Handlers return an error only while nothing of
@@ -162,6 +163,7 @@ func New(cfg Config) http.Handler {
 	}
 	s := &server{cfg: cfg, engine: cfg.Engine, log: cfg.Log}
 	s.sandboxList = map[bool]*listing.Cache[engine.Sandbox]{false: {Row: appendSandbox}, true: {Row: appendSandbox}}
+	s.functionList.Row = func(buf []byte, f *engine.Function) ([]byte, error) { return appendJSON(buf, functionOf(f)) }
 	s.imageList.Row = func(buf []byte, img *store.Image) ([]byte, error) { return appendJSON(buf, imageOf(img)) }
 	mux := http.NewServeMux()
 	for _, rt := range s.routes() {
@@ -263,11 +265,11 @@ func (s *server) removeImage(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) functions(w http.ResponseWriter, r *http.Request) error {
-	body, err := appendJSON(nil, list(s.engine.Functions(), functionOf))
+	body, err := s.functionList.Of(s.engine.Functions())
 	if err != nil {
 		return err
 	}
-	listing.NewBody(append(body, '\n')).ServeHTTP(w, r)
+	body.ServeHTTP(w, r)
 	return nil
 }
 

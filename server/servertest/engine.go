@@ -349,7 +349,8 @@ func (e *Engine) Functions() []*engine.Function {
 	defer e.mu.Unlock()
 	var list []*engine.Function
 	for _, f := range e.functions {
-		list = append(list, f)
+		shown := *f // which Invoke changes
+		list = append(list, &shown)
 	}
 	slices.SortFunc(list, func(a, b *engine.Function) int { return cmp.Compare(a.Name, b.Name) })
 	return list
