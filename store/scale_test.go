@@ -99,7 +99,6 @@ func BenchmarkOpen10000(b *testing.B) {
 		return m.HeapAlloc
 	}
 	dir := s.dir
-	s = nil
 	before := heap()
 	for b.Loop() {
 		s, err := Open(dir, testLog(b))
