@@ -182,6 +182,7 @@ func (e *Engine) createContainer(ctx context.Context, cfg ContainerConfig) (*Con
 	if err != nil {
 		return nil, err
 	}
+	e.cfg.Store.Use(img.Digest) // nothing is removed meanwhile
 	if err := e.completeContainer(&rec, img, cfg); err != nil {
 		return nil, err
 	}
