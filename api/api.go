@@ -239,6 +239,38 @@ type PrunedImage struct {
 	Bytes  int64    `json:"bytes"`
 }
 
+// FsckRequest asks for a check of everything the engine has stored.
+type FsckRequest struct {
+	Repair bool `json:"repair,omitempty"` // put right what can be, drop what is lost
+}
+
+// FsckLine is one line of the answer to that: a problem, what was read so far, or
+// as the last line the result or the error.
+type FsckLine struct {
+	Problem *FsckProblem `json:"problem,omitempty"`
+	Reading string       `json:"reading,omitempty"` // "objects", "trees", "images"
+	Done    int          `json:"done,omitempty"`    // of these, so far
+	Result  *FsckResult  `json:"result,omitempty"`
+	Error   *Error       `json:"error,omitempty"`
+}
+
+// FsckProblem is one thing that is wrong in the store.
+type FsckProblem struct {
+	Path   string `json:"path"`             // below the store's directory
+	What   string `json:"what"`             // what is wrong
+	Repair string `json:"repair,omitempty"` // what was done about it
+}
+
+// FsckResult says what a check has read and found.
+type FsckResult struct {
+	Objects  int   `json:"objects"` // files, all of them hashed
+	Bytes    int64 `json:"bytes"`
+	Trees    int   `json:"trees"`
+	Images   int   `json:"images"`
+	Problems int   `json:"problems"`
+	Repaired int   `json:"repaired"`
+}
+
 // DeployRequest is the JSON body of a deployment of an image that is already
 // there.
 type DeployRequest struct {

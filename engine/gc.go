@@ -330,3 +330,22 @@ func (e *Engine) collect() {
 		}
 	}
 }
+
+// Fsck compares everything the store holds and, if asked to, repairs it. An image
+// in use is never dropped.
+func (e *Engine) Fsck(ctx context.Context, o store.CheckOptions) (store.Checked, error) {
+	if err := e.begin(); err != nil {
+		return store.Checked{}, err
+	}
+	defer e.flight.Done()
+	ctx, cancel := e.whileAlive(ctx)
+	defer cancel()
+	e.gcMu.Lock()
+	defer e.gcMu.Unlock()
+	o.InUse = func(d store.Digest) string { return e.imageUsers()[d] }
+	done, err := e.cfg.Store.Check(ctx, o)
+	if err == nil && done.Problems > 0 {
+		e.log.WarnContext(ctx, "store checked", "problems", done.Problems, "repaired", done.Repaired)
+	}
+	return done, err
+}

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -182,5 +184,48 @@ func TestGCWhileWorking(t *testing.T) {
 	g.Wait()
 	if images, _ := r.ImageList(); len(images) != 2 {
 		t.Errorf("%d images left, want the newest of each name", len(images))
+	}
+}
+
+// TestFsck repairs under a running engine and never drops what is in use.
+func TestFsck(t *testing.T) {
+	r := open(t)
+	r.deploy("live", nil)
+	spare := r.putSized("spare", "1", 100, nil)
+	live, err := r.Image("live")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{r.store.Rootfs(live.Digest) + "/function/fn", r.store.Rootfs(spare.Digest) + "/own"} {
+		if err := os.Truncate(path, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var found []string
+	got, err := r.Fsck(t.Context(), store.CheckOptions{Repair: true, Report: func(p store.Problem) {
+		if strings.HasPrefix(p.Path, "images/") {
+			found = append(found, p.What+" → "+p.Repair)
+		}
+	}})
+	if err != nil || got.Problems != 4 || got.Repaired != 3 {
+		t.Errorf("Fsck: %+v, %v", got, err)
+	}
+	slices.Sort(found)
+	want := []string{"its file function/fn is lost; function live uses it: build it again → ", "its file own is lost → dropped: build or pull it again"}
+	if diff := cmp.Diff(want, found); diff != "" {
+		t.Errorf("images (-want +got):\n%s", diff)
+	}
+	// Building it again makes the function whole.
+	if img := r.image("live", nil); img.Digest != live.Digest {
+		t.Fatalf("built %s, want %s", img.Digest, live.Digest)
+	}
+	for _, want := range []store.Checked{{Problems: 1, Repaired: 1}, {}} {
+		got, err = r.Fsck(t.Context(), store.CheckOptions{Repair: true})
+		if err != nil || got.Problems != want.Problems || got.Repaired != want.Repaired {
+			t.Errorf("Fsck after building: %+v, %v, want %+v", got, err, want)
+		}
+	}
+	if _, err := r.Invoke(t.Context(), "live", &Request{}); err != nil {
+		t.Errorf("Invoke: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/store"
 )
 
 // pruneImages answers POST /v1/images/prune.
@@ -48,4 +49,27 @@ func (s *server) collect(w http.ResponseWriter, r *http.Request, o engine.GCOpti
 
 func prunedOf(x engine.GCImage) api.PrunedImage {
 	return api.PrunedImage{Digest: string(x.Image.Digest), Names: x.Image.Names, Built: x.Image.Built, Rule: x.Rule, Bytes: x.Bytes}
+}
+
+// fsck answers POST /v1/system/fsck.
+func (s *server) fsck(w http.ResponseWriter, r *http.Request) error {
+	var req api.FsckRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	out := &lines{w: w}
+	got, err := s.engine.Fsck(r.Context(), store.CheckOptions{
+		Repair: req.Repair,
+		Report: func(p store.Problem) {
+			out.send(api.FsckLine{Problem: &api.FsckProblem{Path: p.Path, What: p.What, Repair: p.Repair}})
+		},
+		Progress: func(dir string, done int) { out.send(api.FsckLine{Reading: dir, Done: done}) },
+	})
+	if err != nil {
+		return s.end(out, r, err)
+	}
+	out.send(api.FsckLine{Result: &api.FsckResult{
+		Objects: got.Objects, Bytes: got.Bytes, Trees: got.Trees, Images: got.Images, Problems: got.Problems, Repaired: got.Repaired,
+	}})
+	return nil
 }

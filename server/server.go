@@ -43,6 +43,7 @@ type Engine interface {
 	TagImage(ctx context.Context, ref, name string) (*store.Image, error)
 	RemoveImage(ctx context.Context, ref string, o engine.RemoveOptions) (engine.Removed, error)
 	GC(ctx context.Context, o engine.GCOptions) (*engine.GCReport, error)
+	Fsck(ctx context.Context, o store.CheckOptions) (store.Checked, error)
 
 	Deploy(ctx context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error)
 	Functions() []*engine.Function
@@ -144,6 +145,7 @@ func (s *server) routes() []route {
 		{"POST", "/v1/debug/syscalls", s.syscalls},
 		{"GET", "/v1/events", s.events},
 		{"POST", "/v1/system/gc", s.gc},
+		{"POST", "/v1/system/fsck", s.fsck},
 	}
 }
 

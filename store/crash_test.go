@@ -3,7 +3,9 @@ package store
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -20,7 +22,11 @@ import (
 // TestMain is the child of the crash tests when FRE_STORE_CRASH names a store.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("FRE_STORE_CRASH"); dir != "" {
-		if err := crashChild(dir, os.Getenv("FRE_STORE_FAILPOINT")); err != nil {
+		child := crashChild
+		if os.Getenv("FRE_STORE_REPAIR") != "" {
+			child = repairChild
+		}
+		if err := child(dir, os.Getenv("FRE_STORE_FAILPOINT")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -37,17 +43,7 @@ func crashChild(dir, failpoint string) error {
 	if err != nil {
 		return err
 	}
-	name, count, _ := strings.Cut(failpoint, "/")
-	left, _ := strconv.Atoi(count)
-	s.fail = func(point string) error {
-		if point == name {
-			if left--; left <= 0 {
-				_ = unix.Kill(os.Getpid(), unix.SIGKILL) // the parent sees whether it died
-				select {}                                // until the signal is there
-			}
-		}
-		return nil
-	}
+	s.fail = killAt(failpoint)
 	ctx := context.Background()
 	start := len(s.Images()) * 1000
 	for i := start; ; i++ {
@@ -96,6 +92,80 @@ func crashChild(dir, failpoint string) error {
 				break
 			}
 		}
+	}
+}
+
+// killAt ends the process when it is at the failpoint "name/count".
+func killAt(failpoint string) func(point string) error {
+	name, count, _ := strings.Cut(failpoint, "/")
+	left, _ := strconv.Atoi(count)
+	return func(point string) error {
+		if point == name {
+			if left--; left <= 0 {
+				_ = unix.Kill(os.Getpid(), unix.SIGKILL) // the parent sees whether it died
+				select {}                                // until the signal is there
+			}
+		}
+		return nil
+	}
+}
+
+// repairChild repairs the store in dir until it kills itself at the failpoint.
+func repairChild(dir, failpoint string) error {
+	s, err := Open(dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	s.fail = killAt(failpoint)
+	_, err = s.Check(context.Background(), CheckOptions{Repair: true})
+	return errors.Join(err, s.Close())
+}
+
+// TestCrashInRepair kills repairs half way: the next one ends them.
+func TestCrashInRepair(t *testing.T) {
+	for _, failpoint := range []string{
+		"before repair/1", "before repair/2", "before repair/3", "repaired/1", "repaired/2", "repaired/3", "object half repaired/1",
+		"image row removed/1", "parts swept/1", "before commit/1", "after commit/1",
+	} {
+		t.Run(failpoint, func(t *testing.T) {
+			t.Parallel()
+			s, img := damagedStore(t, func(s *Store, img *Image, object func(string) string) {
+				own := filepath.Join(s.Rootfs(img.Digest), "own/file")
+				other := object("own") + ".1" // a copy that is sound, so that the object is written
+				for _, err := range []error{
+					exec.CommandContext(t.Context(), "cp", "--preserve=all", object("own"), other).Run(),
+					os.Truncate(object("own"), 1), os.Remove(own), os.RemoveAll(filepath.Join(s.Rootfs(img.Digest), "usr")),
+				} {
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				flip(t, object("shared"))
+			})
+			dir := s.dir
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), os.Args[0])
+			cmd.Env = append(os.Environ(), "FRE_STORE_CRASH="+dir, "FRE_STORE_REPAIR=1", "FRE_STORE_FAILPOINT="+failpoint)
+			out, err := cmd.CombinedOutput()
+			if state, ok := cmd.ProcessState.Sys().(interface{ Signaled() bool }); !ok || !state.Signaled() {
+				t.Fatalf("child ended by itself: %v\n%s", err, out)
+			}
+			s = openStore(t, dir)
+			checkAll(t, s, CheckOptions{Repair: true})
+			if found := checkAll(t, s, CheckOptions{}); len(found) > 0 {
+				t.Errorf("after the repair: %q", found)
+			}
+			// "shared" is lost, and with it both images.
+			if _, err := s.Image(string(img.Digest)); !errors.Is(err, fs.ErrNotExist) || len(s.Images()) > 0 {
+				t.Errorf("%d images, %v", len(s.Images()), err)
+			}
+			if _, err := s.Sweep(t.Context(), SweepOptions{}); err != nil {
+				t.Error(err)
+			}
+			checkNothingLoose(t, s)
+		})
 	}
 }
 

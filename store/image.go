@@ -197,7 +197,7 @@ func (s *Store) linkHidden(dir int, keys map[string]bool) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	if err := unix.Mkdirat(dir, hiddenName, 0o700); err != nil {
+	if err := unix.Mkdirat(dir, hiddenName, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("mkdir %s: %w", hiddenName, err)
 	}
 	d, err := openat(dir, hiddenName, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -329,7 +329,15 @@ func (s *Store) linkTree(ctx context.Context, dir int, entries []Entry) error {
 			return fmt.Errorf("%s: %w", entries[i].Path, err)
 		}
 	}
-	// Directories last and deepest first: entering children changes their mtime.
+	if err := setDirs(fd, entries); err != nil {
+		return err
+	}
+	return setMeta(root, dir, "rootfs", &Entry{Mode: 0o755})
+}
+
+// setDirs gives directories their metadata, last and deepest first: entering
+// children changes their mtime.
+func setDirs(fd int, entries []Entry) error {
 	for i := len(entries) - 1; i >= 0; i-- {
 		e := &entries[i]
 		if e.Kind != KindDir {
@@ -345,7 +353,7 @@ func (s *Store) linkTree(ctx context.Context, dir int, entries []Entry) error {
 			return fmt.Errorf("set mtime of %s: %w", e.Path, err)
 		}
 	}
-	return setMeta(root, dir, "rootfs", &Entry{Mode: 0o755})
+	return nil
 }
 
 func (s *Store) linkEntry(root int, e *Entry) error {

@@ -125,3 +125,47 @@ func showGC(w io.Writer, format string, r api.GCReport) error {
 	fmt.Fprintf(w, "%s %s: %d images, %d files, %d inodes\n", verb, size(r.Bytes), len(r.Images), r.Objects, r.Inodes)
 	return nil
 }
+
+func (c *cli) systemFsck() *cobra.Command {
+	var req api.FsckRequest
+	var quiet bool
+	cmd := &cobra.Command{
+		Use: "fsck", Short: "Check everything that is stored", Args: args(cobra.NoArgs),
+		Long: `Check everything that is stored: the content and metadata of every file, the
+lists of files, the images' directories and the database. The engine goes on
+working meanwhile. What is wrong is printed, one line each; the exit status is 1
+if anything is left that --repair has not put right.
+
+--repair takes a sound copy where there is one. An image that has lost a file for
+good is removed, so that building or pulling it makes it again; one that is in
+use stays.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl := c.client()
+			defer cl.Close()
+			out := cmd.OutOrStdout()
+			got, err := cl.Fsck(cmd.Context(), req, func(line api.FsckLine) {
+				if p := line.Problem; p != nil && !quiet {
+					fmt.Fprintf(out, "%s: %s\n", p.Path, p.What)
+					if p.Repair != "" {
+						fmt.Fprintf(out, "  %s\n", p.Repair)
+					}
+				}
+			})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "%d files (%s), %d trees, %d images: %d problems, %d repaired\n",
+				got.Objects, size(got.Bytes), got.Trees, got.Images, got.Problems, got.Repaired)
+			switch {
+			case got.Problems == got.Repaired:
+				return nil
+			case req.Repair:
+				return &hintError{fmt.Errorf("%d problems are left", got.Problems-got.Repaired), "build or pull again what the lines above name, then repeat this"}
+			}
+			return &hintError{fmt.Errorf("%d problems", got.Problems), "fre system fsck --repair puts right what it can"}
+		},
+	}
+	cmd.Flags().BoolVar(&req.Repair, "repair", false, "put right what can be, remove what is lost")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the sum only")
+	return cmd
+}

@@ -13,7 +13,7 @@ import (
 
 func (c *cli) systemCommand() *cobra.Command {
 	cmd := group(&cobra.Command{Use: "system", Short: "Look at the engine as a whole"})
-	cmd.AddCommand(c.diskUsageCommand(), c.systemGC())
+	cmd.AddCommand(c.diskUsageCommand(), c.systemGC(), c.systemFsck())
 	return cmd
 }
 
