@@ -132,6 +132,10 @@ test-v2-system: deps-v2 build ## the whole path on that kernel, from a prepared 
 fuzz-smoke: deps-build ## each Fuzz target for FUZZTIME (5s)
 	scripts/fuzz.sh $(FUZZTIME)
 
+.PHONY: soak
+soak: deps-build ## a store of 10,000 images with 1,000 files each: 10 million links, a million inodes, 3 GB below TMPDIR
+	FRE_TEST_IMAGES=10000 go test -count=1 -v -timeout 4h ./store -run '^TestScale$$'
+
 ##### look
 
 .PHONY: demo

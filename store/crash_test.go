@@ -76,6 +76,18 @@ func crashChild(dir, failpoint string) error {
 		release()
 		fmt.Println("put", img.Digest)
 		fmt.Println("generation", s.Changes().Generation())
+		// Names move from image to image; one that was taken away stays away.
+		if _, err := s.Tag(ctx, img.Digest, "moving"); err != nil {
+			return err
+		}
+		fmt.Println("tag", img.Digest)
+		if _, err := s.Tag(ctx, img.Digest, "passing:"+key); err != nil {
+			return err
+		}
+		if err := s.Untag(ctx, "passing:"+key); err != nil {
+			return err
+		}
+		fmt.Println("untag", "passing:"+key)
 		if err := s.PutFunction(ctx, Function{Name: "f", Image: img.Digest}); err != nil {
 			return err
 		}
@@ -176,6 +188,8 @@ type crash struct {
 	have     map[Digest]bool
 	removing Digest
 	function Digest // last acknowledged
+	tagged   Digest // what the name moving was last acknowledged to mean
+	untagged string // the name last taken away
 	lines    int
 
 	generation uint64 // the last that was given out
@@ -203,6 +217,10 @@ func (c *crash) run(t *testing.T, dir, failpoint string, kill func(line int) boo
 		switch what {
 		case "put":
 			c.have[Digest(d)] = true
+		case "tag":
+			c.tagged = Digest(d)
+		case "untag":
+			c.untagged = d
 		case "function":
 			c.function = Digest(d)
 		case "generation":
@@ -247,6 +265,16 @@ func (c *crash) check(t *testing.T, dir string) {
 		}
 	}
 	c.have = there
+	// A later Tag may have taken effect without being acknowledged.
+	if img, err := s.Image("moving"); c.tagged != "" && (err != nil || img.Digest != c.tagged && img != s.Images()[0]) {
+		t.Errorf("the name moving was acknowledged for %s and means %v, %v", c.tagged, img, err)
+	}
+	if _, err := s.Image(c.untagged); c.untagged != "" && err == nil {
+		t.Errorf("the name %s was taken away and is there", c.untagged)
+	}
+	if found := checkAll(t, s, CheckOptions{}); len(found) > 0 {
+		t.Errorf("Check: %q", found)
+	}
 	f, err := s.Function("f")
 	if c.function != "" && err != nil {
 		t.Errorf("function was acknowledged and is lost: %v", err)
