@@ -244,12 +244,17 @@ type peer struct {
 
 func (p *peer) Write(b []byte) (int, error) { return p.conn.Write(b) }
 
+// Read reads what goes on to the program.
 func (p *peer) Read(b []byte) (int, error) {
-	n, err := p.in.Read(b)
-	if p.escape != nil && n > 0 {
-		return p.escape.pass(b[:n]), err
+	if p.escape == nil || len(b) <= len(p.escape.keys) {
+		return p.in.Read(b)
 	}
-	return n, err
+	n, err := p.in.Read(b[:len(b)-len(p.escape.keys)]) // what was held back comes with it
+	passed := p.escape.pass(b[:n])
+	if err != nil {
+		passed = append(passed, p.escape.held()...)
+	}
+	return copy(b, passed), err
 }
 
 // containerAttach answers POST /containers/ID/attach?stdin=&stdout=&stderr=&stream=
@@ -363,28 +368,37 @@ type escape struct {
 	keys   []byte
 	detach func()
 	until  <-chan struct{}
-	seen   int // keys of the sequence that were read last
+	seen   int // keys of the sequence that were read last, and held back
 }
 
-// pass returns how many of the bytes read go on to the program; keys that could
-// be the beginning of the sequence do, all but the last of it does not. Once the
-// sequence is complete it does not return before the attachment has ended: the
-// program's input goes on for others.
-func (e *escape) pass(b []byte) int {
-	for i, c := range b {
+// pass returns what goes on to the program: keys that could begin the sequence
+// are held back until it is known. Once the sequence is complete it does not
+// return before the attachment has ended: the program's input goes on for others.
+func (e *escape) pass(b []byte) []byte {
+	out := make([]byte, 0, len(b)+e.seen)
+	for _, c := range b {
 		if c != e.keys[e.seen] {
-			e.seen = 0
+			out = append(out, e.held()...)
 			if c != e.keys[0] {
+				out = append(out, c)
 				continue
 			}
 		}
 		if e.seen++; e.seen == len(e.keys) {
+			e.seen = 0
 			e.detach()
 			<-e.until
-			return i
+			break
 		}
 	}
-	return len(b)
+	return out
+}
+
+// held gives up what was held back.
+func (e *escape) held() []byte {
+	held := e.keys[:e.seen]
+	e.seen = 0
+	return held
 }
 
 // parseKeys reads Docker's notation, "ctrl-p,ctrl-q" if there is none: a

@@ -15,8 +15,8 @@ func TestParseKeys(t *testing.T) {
 	}
 }
 
-// TestEscape: the sequence detaches wherever it is cut, and its last key goes
-// nowhere.
+// TestEscape: the sequence detaches wherever it is cut and goes nowhere; all else
+// goes on.
 func TestEscape(t *testing.T) {
 	for _, test := range []struct {
 		pieces   []string
@@ -24,19 +24,20 @@ func TestEscape(t *testing.T) {
 		detached bool
 	}{
 		{[]string{"abc"}, "abc", false},
-		{[]string{"a\x10\x11b"}, "a\x10", true},
-		{[]string{"a\x10", "\x11b"}, "a\x10", true},
+		{[]string{"a\x10\x11b"}, "a", true},
+		{[]string{"a\x10", "\x11b"}, "a", true},
 		{[]string{"\x10a\x11"}, "\x10a\x11", false},
-		{[]string{"\x10\x10\x11"}, "\x10\x10", true},
+		{[]string{"\x10\x10\x11"}, "\x10", true},
 		{[]string{"\x11\x10"}, "\x11\x10", false},
+		{[]string{"\x10", "\x10", "a"}, "\x10\x10a", false},
 	} {
 		over := make(chan struct{})
 		e := &escape{keys: []byte{0x10, 0x11}, detach: func() { close(over) }, until: over}
 		got := ""
 		for _, piece := range test.pieces {
-			b := []byte(piece)
-			got += string(b[:e.pass(b)])
+			got += string(e.pass([]byte(piece)))
 		}
+		got += string(e.held())
 		detached := false
 		select {
 		case <-over:
