@@ -3,6 +3,7 @@ package docker_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"regexp"
@@ -10,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/internal/daemon"
 )
 
 func TestRun(t *testing.T) { each(t, nil, (*world).testRun) }
@@ -21,6 +24,8 @@ func (w *world) testRun(t *testing.T) {
 	run := func(args string) []string { return words("run --rm --network none " + args) }
 	w.run(t, []line{
 		{run("app"), 0, `^by\|default\n$`, ``},
+		{words("run --rm app args x"), 0, `^x\n$`, `^(WARNING: the container has no network: .*\n)?$`},
+		{run("-t app args x"), 0, `^x\r\n$`, ``},
 		{run("app args a b"), 0, `^a\|b\n$`, ``},
 		{run("app exit 7"), 7, ``, ``},
 		{run("--entrypoint /bin/prog app args x"), 0, `^x\n$`, ``},
@@ -197,6 +202,14 @@ func (w *world) testAttach(t *testing.T) {
 	post("/containers/term/start", "", http.StatusNoContent)
 	post("/containers/term/resize?h=40&w=100", "", http.StatusOK)
 	post("/containers/term/resize?h=x&w=100", "", http.StatusBadRequest)
+	if err := daemon.Until(ctx, func() error {
+		if got := w.ok(t, "logs", "term"); !strings.Contains(got, "> ready") {
+			return fmt.Errorf("docker logs prints %q", got)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	post("/containers/term/kill", "", http.StatusNoContent)
 	w.run(t, []line{{words("logs term"), 0, `^> ready\r?\n$`, ``}, {words("rm term"), 0, `^term\n$`, ``}})
 }
