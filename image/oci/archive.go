@@ -109,7 +109,7 @@ const maxArchiveEntries = 1 << 18
 
 // spool writes the archive's files aside.
 func (j *job) spool(ctx context.Context, r io.Reader) (_ *archive, err error) {
-	plain, err := decompress(r, j.limits.Ratio)
+	plain, err := decompress(r, j.limits)
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +273,10 @@ func (a *archive) docker() ([]archived, error) {
 		if err := checkNames(m.RepoTags); err != nil {
 			return nil, fmt.Errorf("manifest.json: %w", err)
 		}
-		i := archived{names: m.RepoTags}
+		var i archived
+		for _, name := range m.RepoTags {
+			i.names = append(i.names, familiar(name))
+		}
 		if i.config, err = a.read(m.Config); err != nil {
 			return nil, err
 		}

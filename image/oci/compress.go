@@ -12,7 +12,7 @@ import (
 
 // decompress tells by its first bytes how r is packed: gzip, zstd or not at
 // all. The caller closes what comes back, which does not close r.
-func decompress(r io.Reader, ratio int64) (io.ReadCloser, error) {
+func decompress(r io.Reader, l Limits) (io.ReadCloser, error) {
 	packed := &counter{r: r}
 	b := bufio.NewReaderSize(packed, 64<<10)
 	magic, err := b.Peek(6)
@@ -37,7 +37,7 @@ func decompress(r io.Reader, ratio int64) (io.ReadCloser, error) {
 	default:
 		return io.NopCloser(b), nil
 	}
-	return &unpacked{ReadCloser: open, packed: packed, ratio: ratio}, nil
+	return &unpacked{ReadCloser: open, packed: packed, limits: l}, nil
 }
 
 type counter struct {
@@ -51,22 +51,19 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ratioFree is what may be unpacked of however little.
-const ratioFree = 1 << 30
-
 // unpacked watches how much comes out of how little, and names a broken stream
 // for what it is.
 type unpacked struct {
 	io.ReadCloser
 	packed *counter
-	ratio  int64
+	limits Limits
 	n      int64
 }
 
 func (u *unpacked) Read(p []byte) (int, error) {
 	n, err := u.ReadCloser.Read(p)
-	if u.n += int64(n); u.n > ratioFree && u.n/u.ratio > u.packed.n {
-		return 0, fmt.Errorf("%w: more than %d bytes unpacked of each packed one", ErrLimit, u.ratio)
+	if u.n += int64(n); u.n > u.limits.Free && u.n/u.limits.Ratio > u.packed.n {
+		return 0, fmt.Errorf("%w: more than %d bytes unpacked of each packed one", ErrLimit, u.limits.Ratio)
 	}
 	return n, err
 }

@@ -80,7 +80,11 @@ func (j *job) build(ctx context.Context, src source) (*store.Image, error) {
 	}
 	id := digestOf(src.config)
 	j.event(image.Event{Step: "link", Name: short(id)})
-	return j.store.PutImage(ctx, store.Manifest{Parts: append(parts, aside), Config: config})
+	img, err := j.store.PutImage(ctx, store.Manifest{Parts: append(parts, aside), Config: config})
+	if errors.Is(err, store.ErrConflict) {
+		err = fmt.Errorf("%w: it has something else where every sandbox has a directory: %w", ErrLayer, err)
+	}
+	return img, err
 }
 
 // layer finds the layer in the store, or unpacks it.

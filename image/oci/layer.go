@@ -2,14 +2,15 @@ package oci
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/fre-engine/fre/store"
@@ -30,7 +31,7 @@ func layerKey(diff store.Digest) string { return "layer:" + string(diff) }
 // it. The caller holds the store. Errors: ErrLayer, ErrLimit, ErrArchive, and
 // whatever r and the store return.
 func (j *job) unpack(ctx context.Context, r io.Reader) (store.Part, error) {
-	plain, err := decompress(r, j.limits.Ratio)
+	plain, err := decompress(r, j.limits)
 	if err != nil {
 		return store.Part{}, err
 	}
@@ -41,21 +42,28 @@ func (j *job) unpack(ctx context.Context, r io.Reader) (store.Part, error) {
 	}
 	defer w.Abort()
 
+	recipe, remove, err := j.scratchFile()
+	if err != nil {
+		return store.Part{}, err
+	}
+	defer remove()
 	hash := sha256.New()
-	var recipe bytes.Buffer // a header of 512 bytes packs to a few dozen
-	rec, finish := newRecorder(io.TeeReader(plain, hash), &recipe)
+	rec, finish := newRecorder(io.TeeReader(plain, hash), recipe, func(n int64) error { return j.grow(0, n) })
 	u := unpacker{job: j, w: w, rec: rec, tar: tar.NewReader(rec)}
 	if err := u.all(ctx); err != nil {
 		return store.Part{}, err
 	}
 	// What follows the end mark counts for the digest.
-	if _, err := io.Copy(io.Discard, &counted{rec, j}); err != nil {
+	if _, err := io.Copy(io.Discard, rec); err != nil {
 		return store.Part{}, err
 	}
 	if err := finish(); err != nil {
 		return store.Part{}, err
 	}
-	if err := w.Aside(recipePath, &recipe); err != nil {
+	if _, err := recipe.Seek(0, io.SeekStart); err != nil {
+		return store.Part{}, err
+	}
+	if err := w.Aside(recipePath, recipe); err != nil {
 		return store.Part{}, err
 	}
 	tree, err := w.Commit(ctx)
@@ -65,6 +73,25 @@ func (j *job) unpack(ctx context.Context, r io.Reader) (store.Part, error) {
 	diff := store.Digest("sha256:" + hex.EncodeToString(hash.Sum(nil)))
 	p := store.Part{Kind: "layer", Name: short(diff), Tree: tree, Diff: diff}
 	return p, j.store.PutPart(ctx, layerKey(diff), p)
+}
+
+// scratchFile makes a file for one call. A recipe is small, but for an archive
+// that wants it to be large.
+func (j *job) scratchFile() (f *os.File, remove func(), err error) {
+	dir, err := j.store.MkdirScratch()
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err = os.OpenFile(filepath.Join(dir, "file"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	remove = func() {
+		_ = f.Close()
+		_ = os.RemoveAll(dir) // what stays the store's next Open removes
+	}
+	if err != nil {
+		remove()
+		return nil, nil, err
+	}
+	return f, remove, nil
 }
 
 // short is how people see a digest.

@@ -53,7 +53,8 @@ var (
 type Limits struct {
 	Bytes   int64 // of all files of an image, unpacked; default 32 GiB
 	Entries int64 // files, directories and links of an image; default 2,000,000
-	Ratio   int64 // unpacked bytes to packed ones, beyond the first GiB of a layer; default 200
+	Ratio   int64 // unpacked bytes to packed ones, beyond the first Free of a layer; default 200
+	Free    int64 // bytes; default 1 GiB
 }
 
 func (l *Limits) setDefaults() {
@@ -65,6 +66,9 @@ func (l *Limits) setDefaults() {
 	}
 	if l.Ratio == 0 {
 		l.Ratio = 200
+	}
+	if l.Free == 0 {
+		l.Free = 1 << 30
 	}
 }
 

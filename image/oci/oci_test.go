@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
@@ -254,6 +256,7 @@ func TestLoad(t *testing.T) {
 	}{
 		{"docker", dockerArchive(t, config, tags, one, two), tags},
 		{"docker, packed", gzipped(t, dockerArchive(t, config, tags, one, two)), tags},
+		{"podman", dockerArchive(t, config, []string{"docker.io/library/app:1", "localhost/x:2"}, one, two), []string{"app:1", "localhost/x:2"}},
 		{"docker, packed layers", dockerArchive(t, config, nil, gzipped(t, one), zstandard(t, two)), nil},
 		{"layout", layoutArchive(t, config, "docker.io/library/app:1", gzipped(t, one), zstandard(t, two)), []string{"app:1"}},
 		{"layout without a name", layoutArchive(t, config, "1", one, two), nil},
@@ -363,6 +366,8 @@ func TestLoadRefuses(t *testing.T) {
 		{"the root is a file", []entry{{tar.Header{Typeflag: tar.TypeSymlink, Name: "./", Linkname: "x"}, ""}}, ErrLayer, "root"},
 		{"opaque root", []entry{file(".wh..wh..opq", "")}, ErrLayer, "whole image"},
 		{"whiteout of a parent path", []entry{file("a/.wh...", "")}, ErrLayer, "clean"},
+		{"no directory where one is mounted", []entry{link(tar.TypeSymlink, "proc", "/somewhere")}, ErrLayer, "every sandbox"},
+		{"much beside the files", []entry{file(".wh..wh.aufs", strings.Repeat("x", 2<<20))}, ErrLimit, "1048576 bytes"},
 		{"too many entries", []entry{dir("a"), dir("b"), dir("c"), dir("d"), dir("e"), dir("f")}, ErrLimit, "5 files"},
 		{"too many bytes", []entry{file("a", strings.Repeat("x", 2<<20))}, ErrLimit, "1048576 bytes"},
 	} {
@@ -376,6 +381,130 @@ func TestLoadRefuses(t *testing.T) {
 			}
 			nothingKept(t, s)
 		})
+	}
+}
+
+// TestLies: sizes that are not so.
+func TestLies(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		layer []byte
+		want  error
+	}{
+		{"holes of a terabyte", sparseLayer(1 << 40), ErrLimit},
+		{"a terabyte that is not there", []byte(rawHeader("a", '0', 1<<40>>8)), ErrLimit},
+		{"100 bytes that are not there", []byte(rawHeader("a", '0', 100) + "only this"), ErrArchive},
+		{"a negative size", []byte(rawHeader("a", '0', -100)), ErrArchive},
+		{"no end", []byte(rawHeader("a", '0', 0) + rawHeader("b", '5', 0)[:300]), ErrArchive},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := openStore(t)
+			_, err := Import(t.Context(), s, bytes.NewReader(c.layer), ImportOptions{Options: Options{Limits: Limits{Bytes: 1 << 20}}})
+			if !errors.Is(err, c.want) {
+				t.Errorf("error %v, want %v", err, c.want)
+			}
+			nothingKept(t, s)
+		})
+	}
+}
+
+// TestSparse: holes are zeros in the store, and holes again on the way out.
+func TestSparse(t *testing.T) {
+	s := openStore(t)
+	layer := sparseLayer(1 << 20)
+	img, err := Import(t.Context(), s, bytes.NewReader(layer), ImportOptions{Name: "sparse:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := listing(t, s, img)["s"]; got != strings.Repeat("\x00", 1<<20) {
+		t.Errorf("the file has %d bytes", len(got))
+	}
+	if got := unpackArchive(t, save(t, s, "sparse:1"))["blobs/sha256/"+sum(layer)[7:]]; got != string(layer) {
+		t.Error("the layer left otherwise than it came")
+	}
+}
+
+// sparseLayer has a file of GNU tar's format 1.0 with that many bytes of which
+// none is there. archive/tar reads such files and writes none.
+func sparseLayer(size int64) []byte {
+	var records string
+	for _, r := range []string{"major=1", "minor=0", "name=s", fmt.Sprintf("realsize=%d", size)} {
+		r = " GNU.sparse." + r + "\n"
+		n := len(r) + 2
+		records += strconv.Itoa(n) + r
+	}
+	pad := func(s string) string { return s + strings.Repeat("\x00", -len(s)&511) }
+	m := pad(fmt.Sprintf("1\n%d\n0\n", size))
+	return []byte(rawHeader("PaxHeaders/s", 'x', len(records)) + pad(records) + rawHeader("GNUSparseFile.0/s", '0', len(m)) + m + strings.Repeat("\x00", 1024))
+}
+
+// rawHeader is a header block that says what it is told to.
+func rawHeader(name string, kind byte, size int) string {
+	h := make([]byte, 512)
+	copy(h, name)
+	copy(h[100:], "0000644\x000000000\x000000000\x00")
+	copy(h[124:], fmt.Sprintf("%011o\x0000000000000\x00        %c", size, kind))
+	copy(h[257:], "ustar\x0000")
+	sum := 0
+	for _, c := range h {
+		sum += int(c)
+	}
+	copy(h[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return string(h)
+}
+
+// TestBomb: little that unpacks to very much is refused on the way.
+func TestBomb(t *testing.T) {
+	s := openStore(t)
+	var b bytes.Buffer
+	z, err := zstd.NewWriter(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 32 << 20
+	w := tar.NewWriter(z)
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: ".wh..wh.x", Size: size}); err != nil {
+		t.Fatal(err)
+	}
+	zeros := make([]byte, 1<<20)
+	for range size >> 20 {
+		if _, err := w.Write(zeros); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Import(t.Context(), s, &b, ImportOptions{Options: Options{Limits: Limits{Free: 1 << 20}}})
+	if !errors.Is(err, ErrLimit) || !strings.Contains(fmt.Sprint(err), "each packed one") {
+		t.Errorf("error %v, want %v", err, ErrLimit)
+	}
+	nothingKept(t, s)
+}
+
+// TestAtOnce: calls that bring the same layers in do not get into each other's
+// way.
+func TestAtOnce(t *testing.T) {
+	s := openStore(t)
+	one, two := twoLayers(t)
+	config := configFor(t, one, two)
+	var g errgroup.Group
+	for i := range 8 {
+		archive := dockerArchive(t, config, []string{fmt.Sprintf("app:%d", i)}, one, two)
+		g.Go(func() error {
+			_, err := Load(t.Context(), s, bytes.NewReader(archive), Options{})
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	images := s.Images()
+	if len(images) != 1 || len(images[0].Names) != 8 {
+		t.Fatalf("images %v, want one with 8 names", images)
+	}
+	if got := listing(t, s, images[0])["bin/sh"]; got != "shell" {
+		t.Errorf("bin/sh holds %q", got)
 	}
 }
 

@@ -36,15 +36,16 @@ var ErrRecipe = errors.New("damaged layer recipe")
 // passes is that file's content.
 type recorder struct {
 	r    io.Reader
+	grow func(bytes int64) error // counts what becomes part of the recipe
 	out  *bufio.Writer
 	raw  []byte
 	skip bool // what passes is the content of a file
 	err  error
 }
 
-func newRecorder(r io.Reader, w io.Writer) (*recorder, func() error) {
+func newRecorder(r io.Reader, w io.Writer, grow func(bytes int64) error) (*recorder, func() error) {
 	z := gzip.NewWriter(w)
-	rec := &recorder{r: r, out: bufio.NewWriter(z)}
+	rec := &recorder{r: r, grow: grow, out: bufio.NewWriter(z)}
 	_, rec.err = rec.out.WriteString(recipeMagic)
 	return rec, func() error {
 		rec.flush()
@@ -55,6 +56,9 @@ func newRecorder(r io.Reader, w io.Writer) (*recorder, func() error) {
 func (r *recorder) Read(p []byte) (int, error) {
 	n, err := r.r.Read(p)
 	if !r.skip {
+		if r.err == nil {
+			r.err = r.grow(int64(n))
+		}
 		r.raw = append(r.raw, p[:n]...)
 		if len(r.raw) >= maxRaw/2 {
 			r.flush()

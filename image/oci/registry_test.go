@@ -135,7 +135,7 @@ func TestPushPull(t *testing.T) {
 	w := watchRegistry(t, startRegistry(t))
 	s := openStore(t)
 	one, two := twoLayers(t)
-	odd := oddLayer(t)
+	odd := oddLayer(t, 100_000)
 	config := configFor(t, one, two, odd)
 	images, err := Load(t.Context(), s, bytes.NewReader(dockerArchive(t, config, []string{"app:1"}, one, two, odd)), Options{})
 	if err != nil {

@@ -6,12 +6,18 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
@@ -48,14 +54,15 @@ func save(t testing.TB, s *store.Store, refs ...string) []byte {
 	return b.Bytes()
 }
 
-// oddLayer has what a tree does not keep: it comes back by the recipe.
-func oddLayer(t testing.TB) []byte {
+// oddLayer has what a tree does not keep: it comes back by the recipe. Its one
+// large file has 16 × big bytes.
+func oddLayer(t testing.TB, big int) []byte {
 	t.Helper()
 	b := pack(t,
 		dir("."), file("./a", "1"),
 		entry{tar.Header{Typeflag: tar.TypeReg, Name: "su", Mode: 0o4755, Uid: 5, Gid: 6, Uname: "x", PAXRecords: map[string]string{"SCHILY.xattr.security.capability": "\x01"}}, "setuid"},
 		entry{tar.Header{Typeflag: tar.TypeReg, Name: strings.Repeat("long/", 40) + "name", Mode: 0o600, ModTime: time.Unix(1, 500)}, "long"},
-		file("big", strings.Repeat("0123456789abcdef", 100_000)),
+		file("big", strings.Repeat("0123456789abcdef", big)),
 		file("dir/.wh.gone", ""), file("dir/.wh..wh..opq", ""), file(".wh..wh.plnk/1.2", "aufs"),
 		link(tar.TypeLink, "hard", "big"),
 		entry{tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "x"}}, ""},
@@ -69,7 +76,7 @@ func oddLayer(t testing.TB) []byte {
 func TestSaveGivesTheSame(t *testing.T) {
 	s := openStore(t)
 	one, two := twoLayers(t)
-	odd := oddLayer(t)
+	odd := oddLayer(t, 100_000)
 	config := configFor(t, one, two, odd)
 	var warnings []string
 	images, err := Load(t.Context(), s, bytes.NewReader(dockerArchive(t, config, []string{"app:1", "app:2"}, one, gzipped(t, two), odd)), Options{Report: func(e image.Event) {
@@ -270,5 +277,81 @@ func TestImportRefuses(t *testing.T) {
 			}
 			nothingKept(t, s)
 		})
+	}
+}
+
+// TestSavedIsValid: another implementation finds every digest, size and diff id of
+// a saved archive right.
+func TestSavedIsValid(t *testing.T) {
+	s := openStore(t)
+	one, two := twoLayers(t)
+	odd := oddLayer(t, 100_000)
+	if _, err := Load(t.Context(), s, bytes.NewReader(dockerArchive(t, configFor(t, one, two, odd), []string{"app:1"}, one, two, odd)), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	ownImage(t, s)
+	for _, name := range []string{"app:1", "hello:0.1"} {
+		archive := save(t, s, name)
+		opener := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive)), nil }
+		img, err := tarball.Image(opener, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := validate.Image(img); err != nil {
+			t.Errorf("%s by manifest.json: %v", name, err)
+		}
+		dir := t.TempDir()
+		for n, body := range unpackArchive(t, archive) {
+			if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(n)), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, n), []byte(body), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		index, err := layout.ImageIndexFromPath(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := index.IndexManifest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		inside, err := index.Image(m.Manifests[0].Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkBlobs(t, inside)
+	}
+}
+
+// checkBlobs is validate.Image for layers that are not packed, which it takes
+// for gzip.
+func checkBlobs(t *testing.T, img v1.Image) {
+	t.Helper()
+	layers, err := img.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.ConfigFile()
+	if err != nil || len(config.RootFS.DiffIDs) != len(layers) {
+		t.Errorf("configuration %v of %d layers: %v", config, len(layers), err)
+	}
+	for i, l := range layers {
+		r, err := l.Compressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, n, err := v1.SHA256(r)
+		if err := errors.Join(err, r.Close()); err != nil {
+			t.Fatal(err)
+		}
+		d, err := l.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if size, err := l.Size(); err != nil || n != size || got != d || got != config.RootFS.DiffIDs[i] {
+			t.Errorf("layer %d: %s of %d bytes; said to be %s, %s, %d bytes", i, got, n, d, config.RootFS.DiffIDs[i], size)
+		}
 	}
 }
