@@ -33,6 +33,8 @@ type source struct {
 type blob struct {
 	open func(context.Context) (io.ReadCloser, error)
 	size int64 // of what open gives, for progress; 0 if unknown
+	// packed is how a registry names what open gives; nil elsewhere.
+	packed *v1.Descriptor
 }
 
 // atOnce is how many layers are unpacked, or packed, beside each other: each
@@ -107,7 +109,10 @@ func (j *job) layer(ctx context.Context, want store.Digest, l blob) (store.Part,
 		return store.Part{}, fmt.Errorf("%w: the layer's digest is %s, and the image's configuration says %s: save or download it again", ErrArchive, p.Diff, want)
 	}
 	progress.end()
-	return p, nil
+	if l.packed != nil {
+		err = j.remember(ctx, p.Diff, p.Tree, *l.packed)
+	}
+	return p, err
 }
 
 // keepConfig puts the configuration, byte for byte, into a tree of its own.

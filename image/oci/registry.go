@@ -147,7 +147,7 @@ func (j *job) remote(puller *remote.Puller, r name.Reference, img v1.Image) (sou
 		return source{}, err
 	}
 	for _, l := range m.Layers {
-		src.layers = append(src.layers, blob{size: l.Size, open: func(ctx context.Context) (io.ReadCloser, error) {
+		src.layers = append(src.layers, blob{size: l.Size, packed: &l, open: func(ctx context.Context) (io.ReadCloser, error) {
 			layer, err := puller.Layer(ctx, r.Context().Digest(l.Digest.String()))
 			if err != nil {
 				return nil, err
@@ -199,7 +199,19 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o R
 		return Remote{}, err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // what stays the store's next Open removes
-	sent, err := j.pushable(ctx, out, dir)
+	puller, err := remote.NewPuller(options...)
+	if err != nil {
+		return Remote{}, err
+	}
+	there := func(ctx context.Context, d v1.Descriptor) bool {
+		l, err := puller.Layer(ctx, r.Context().Digest(d.Digest.String()))
+		if err != nil {
+			return false // sending it finds out why
+		}
+		size, err := l.Size()
+		return err == nil && size == d.Size
+	}
+	sent, err := j.pushable(ctx, out, dir, there)
 	if err != nil {
 		return Remote{}, err
 	}
@@ -211,6 +223,11 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o R
 	if err := remote.Write(r, final, options...); err != nil {
 		return Remote{}, registryError(r, err)
 	}
+	for i, l := range out.layers {
+		if err := j.remember(ctx, l.diff, l.tree, sent.order[i].Descriptor); err != nil {
+			return Remote{}, err
+		}
+	}
 	d, err := final.Digest()
 	return Remote{Digest: store.Digest(d.String()), Size: int64(len(sent.manifest))}, err
 }
@@ -218,7 +235,8 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o R
 // pushable is an image as ggcr wants it: its layers packed in files.
 type pushable struct {
 	config, manifest []byte
-	layers           map[v1.Hash]*packedLayer
+	order            []*packedLayer
+	layers           map[v1.Hash]*packedLayer // the same
 }
 
 // RawConfigFile is of partial.CompressedImageCore.
@@ -240,7 +258,7 @@ func (p *pushable) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
 
 type packedLayer struct {
 	v1.Descriptor
-	path string
+	path string // "" where the registry has it
 }
 
 // Digest is of partial.CompressedLayer.
@@ -253,15 +271,59 @@ func (l *packedLayer) Size() (int64, error) { return l.Descriptor.Size, nil }
 func (l *packedLayer) MediaType() (types.MediaType, error) { return l.Descriptor.MediaType, nil }
 
 // Compressed is of partial.CompressedLayer.
-func (l *packedLayer) Compressed() (io.ReadCloser, error) { return os.Open(l.path) }
+func (l *packedLayer) Compressed() (io.ReadCloser, error) {
+	if l.path == "" {
+		return nil, fmt.Errorf("%w: it has lost layer %s just now: push again", ErrRegistry, l.Descriptor.Digest)
+	}
+	return os.Open(l.path)
+}
+
+// packedKey is under what the store remembers how a layer was packed last.
+func packedKey(diff store.Digest) string { return "packed:" + string(diff) }
+
+// remember keeps how a registry names a layer, as long as the layer's tree.
+func (j *job) remember(ctx context.Context, diff, tree store.Digest, d v1.Descriptor) error {
+	if tree == "" {
+		return nil
+	}
+	return j.store.PutPart(ctx, packedKey(diff), store.Part{
+		Kind: "packed", Name: d.Digest.String(), Version: strconv.FormatInt(d.Size, 10) + " " + string(d.MediaType), Tree: tree,
+	})
+}
+
+// recall is the inverse of remember. Docker's media types say the same as OCI's.
+func (j *job) recall(diff store.Digest) (d v1.Descriptor, ok bool) {
+	p, ok := j.store.Part(packedKey(diff))
+	if !ok {
+		return d, false
+	}
+	size, media, _ := strings.Cut(p.Version, " ")
+	var err error
+	if d.Digest, err = v1.NewHash(p.Name); err != nil {
+		return d, false
+	}
+	if d.Size, err = strconv.ParseInt(size, 10, 64); err != nil {
+		return d, false
+	}
+	if d.MediaType = types.MediaType(media); d.MediaType == types.DockerLayer {
+		d.MediaType = types.OCILayer
+	}
+	return d, slices.Contains([]types.MediaType{types.OCILayer, types.OCILayerZStd, types.OCIUncompressedLayer}, d.MediaType)
+}
 
 // pushable packs the layers into files below dir, the same bytes each time.
-func (j *job) pushable(ctx context.Context, out *outgoing, dir string) (*pushable, error) {
+// Those that are there need no packing: a layer is packed once for a registry.
+func (j *job) pushable(ctx context.Context, out *outgoing, dir string, there func(context.Context, v1.Descriptor) bool) (*pushable, error) {
 	layers := make([]*packedLayer, len(out.layers))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
 	for i, l := range out.layers {
 		g.Go(func() error {
+			if d, ok := j.recall(l.diff); ok && there(gctx, d) {
+				layers[i] = &packedLayer{Descriptor: d}
+				j.event(image.Event{Step: "layer", Name: short(l.diff), Message: "already there"})
+				return nil
+			}
 			j.event(image.Event{Step: "layer", Name: short(l.diff), Message: "pack", Total: l.size})
 			var err error
 			layers[i], err = packLayer(gctx, l, filepath.Join(dir, strconv.Itoa(i)))
@@ -271,7 +333,7 @@ func (j *job) pushable(ctx context.Context, out *outgoing, dir string) (*pushabl
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	p := &pushable{config: out.config, layers: map[v1.Hash]*packedLayer{}}
+	p := &pushable{config: out.config, order: layers, layers: map[v1.Hash]*packedLayer{}}
 	config, err := descriptor(types.OCIConfigJSON, digestOf(out.config), int64(len(out.config)))
 	if err != nil {
 		return nil, err

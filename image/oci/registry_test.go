@@ -183,12 +183,27 @@ func TestPushPull(t *testing.T) {
 
 	// Pushed again nothing is sent; the manifest is the same.
 	w.count("", "")
-	again, err := Push(t.Context(), other, img, name, RegistryOptions{})
+	var steps []string
+	again, err := Push(t.Context(), other, img, name, RegistryOptions{Options: Options{Report: func(e image.Event) {
+		if e.Step == "layer" {
+			steps = append(steps, e.Message)
+		}
+	}}})
 	if err != nil || again != sent {
 		t.Errorf("pushed again: %+v, %v, want %+v", again, err, sent)
 	}
 	if n := w.count("PATCH", ""); n != 0 {
 		t.Errorf("%d blobs were sent again", n)
+	}
+
+	if diff := cmp.Diff([]string{"already there", "already there", "already there"}, steps); diff != "" {
+		t.Errorf("layers pushed again (-want +got):\n%s", diff)
+	}
+
+	// To where they are not they are packed, the same each time.
+	elsewhere, err := Push(t.Context(), other, img, w.host+"/elsewhere:1", RegistryOptions{})
+	if err != nil || elsewhere != sent {
+		t.Errorf("pushed elsewhere: %+v, %v, want %+v", elsewhere, err, sent)
 	}
 
 	// A further image on the same first layer fetches the rest only.

@@ -83,7 +83,8 @@ func (o *outgoing) title() string {
 // packing is how a layer's archive is made.
 type packing struct {
 	diff  store.Digest
-	size  int64 // of the archive
+	tree  store.Digest // what is packed; "" where it is none of the store's
+	size  int64        // of the archive
 	write func(context.Context, io.Writer) error
 }
 
@@ -117,6 +118,7 @@ func (j *job) outgoing(ctx context.Context, img *store.Image) (*outgoing, error)
 		if err != nil {
 			return nil, fmt.Errorf("part %s %s: %w", p.Kind, p.Name, err)
 		}
+		l.tree = p.Tree
 		out.layers = append(out.layers, l)
 		history = append(history, v1.History{CreatedBy: strings.TrimSpace("fre: " + p.Kind + " " + p.Name + " " + p.Version)})
 	}
@@ -148,7 +150,7 @@ func (j *job) recorded(p store.Part) (packing, error) {
 			return file(e)
 		})
 	}
-	l := packing{diff: p.Diff}
+	l := packing{diff: p.Diff, tree: p.Tree}
 	err = walk(func(b []byte) error { l.size += int64(len(b)); return nil },
 		func(e *store.Entry) error { l.size += e.Size; return nil })
 	if err != nil {
