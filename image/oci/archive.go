@@ -63,9 +63,11 @@ func load(ctx context.Context, s *store.Store, r io.Reader, o Options) (_ []*sto
 		out = append(out, img)
 	}
 	for n, i := range images { // names last: all or none
-		if out[n], err = j.name(ctx, out[n], i.names); err != nil {
+		named, err := j.name(ctx, out[n], i.names)
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", i.title(), err)
 		}
+		out[n] = named
 	}
 	return out, nil
 }
@@ -78,15 +80,18 @@ func reason(ctx context.Context, err error) error {
 	return err
 }
 
-// forget removes images that a call has made before it failed.
+// forget removes images that a call has made before it failed. One that another
+// call has named meanwhile is that one's.
 func (j *job) forget(ctx context.Context, before, made []*store.Image) {
 	ctx = context.WithoutCancel(ctx)
 	for _, img := range made {
 		if slices.ContainsFunc(before, func(old *store.Image) bool { return old.Digest == img.Digest }) {
 			continue
 		}
-		// One that somebody uses meanwhile is somebody's.
-		_ = j.store.RemoveImage(ctx, img.Digest)
+		now, err := j.store.Image(string(img.Digest))
+		if err == nil && len(now.Names) == 0 {
+			_ = j.store.RemoveImage(ctx, img.Digest) // what stays has no name, and prune takes it
+		}
 	}
 }
 

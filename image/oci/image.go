@@ -259,6 +259,21 @@ func configOf(f *v1.ConfigFile, raw []byte) image.Config {
 	}
 }
 
+// bring is build and name: an image that cannot get its names is not kept.
+func (j *job) bring(ctx context.Context, src source, names []string) (*store.Image, error) {
+	before := j.store.Images()
+	img, err := j.build(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	named, err := j.name(ctx, img, names)
+	if err != nil {
+		j.forget(ctx, before, []*store.Image{img})
+		return nil, err
+	}
+	return named, nil
+}
+
 // name gives the image its names, in the grammar of the store's references.
 func (j *job) name(ctx context.Context, img *store.Image, names []string) (*store.Image, error) {
 	for _, n := range names {

@@ -63,11 +63,7 @@ func importPlain(ctx context.Context, s *store.Store, r io.Reader, o ImportOptio
 	if err != nil {
 		return nil, err
 	}
-	img, err := j.build(ctx, source{config: config, layers: []blob{{}}}) // the layer is there
-	if err != nil {
-		return nil, err
-	}
-	return j.name(ctx, img, names)
+	return j.bring(ctx, source{config: config, layers: []blob{{}}}, names) // the layer is there
 }
 
 // notEmpty refuses an empty archive, which is more often a mistake than an

@@ -112,15 +112,14 @@ func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*stor
 	if err != nil {
 		return nil, Remote{}, registryError(r, err)
 	}
-	out, err := j.build(ctx, src)
-	if err != nil {
-		return nil, Remote{}, registryError(r, err)
-	}
+	var names []string
 	if tag, ok := r.(name.Tag); ok {
 		found.Name = familiar(tag.Context().Name() + ":" + tag.TagStr())
-		if out, err = j.name(ctx, out, []string{found.Name}); err != nil {
-			return nil, Remote{}, err
-		}
+		names = []string{found.Name}
+	}
+	out, err := j.bring(ctx, src, names)
+	if err != nil {
+		return nil, Remote{}, registryError(r, err)
 	}
 	return out, found, nil
 }

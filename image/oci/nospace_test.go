@@ -1,0 +1,70 @@
+package oci
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/store"
+)
+
+// TestDiskFull loads an image onto disks of growing size, so that each is full at
+// another step, until it fits: until then nothing is left but what a sweep
+// takes, and the error is ENOSPC.
+func TestDiskFull(t *testing.T) {
+	fretest.RequireRoot(t)
+	noise := make([]byte, 300<<10)
+	random := rand.NewChaCha8([32]byte{1})
+	_, _ = random.Read(noise) // never fails
+	one := pack(t, file("a", string(noise[:100<<10])), file("b", string(noise[100<<10:])))
+	two := pack(t, file("c", string(noise[:200<<10])))
+	archive := dockerArchive(t, configFor(t, one, two), []string{"app:1"}, one, two)
+	full := 0
+	for kib := 800; ; kib += 100 {
+		fits := false
+		t.Run(fmt.Sprint(kib, "KiB"), func(t *testing.T) {
+			dir := t.TempDir()
+			if err := unix.Mount("fre-oci-test", dir, "tmpfs", 0, fmt.Sprintf("size=%dk", kib)); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := unix.Unmount(dir, 0); err != nil {
+					t.Errorf("unmount: %v", err)
+					_ = unix.Unmount(dir, unix.MNT_DETACH)
+				}
+			}()
+			s, err := store.Open(filepath.Join(dir, "store"), slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			_, err = Load(t.Context(), s, bytes.NewReader(archive), Options{})
+			switch {
+			case err == nil:
+				fits = true
+			case errors.Is(err, unix.ENOSPC):
+				full++
+				nothingKept(t, s)
+			default:
+				t.Errorf("error %v, want ENOSPC", err)
+			}
+		})
+		if fits || t.Failed() || kib > 10_000 {
+			break
+		}
+	}
+	if full < 3 {
+		t.Errorf("%d disks were full, want some", full)
+	}
+}
