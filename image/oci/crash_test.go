@@ -19,10 +19,10 @@ import (
 )
 
 // TestMain is the child of TestCrash when FRE_OCI_CRASH names a store: it loads
-// the archive and says on stdout how far it is.
+// the archive, or pulls the reference, and says on stdout how far it is.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("FRE_OCI_CRASH"); dir != "" {
-		if err := crashChild(dir, os.Getenv("FRE_OCI_ARCHIVE")); err != nil {
+		if err := crashChild(dir, os.Getenv("FRE_OCI_ARCHIVE"), os.Getenv("FRE_OCI_REFERENCE")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -31,16 +31,21 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func crashChild(dir, archive string) error {
+func crashChild(dir, archive, ref string) error {
 	s, err := store.Open(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
-	f, err := os.Open(archive)
-	if err != nil {
-		return err
+	o := Options{Report: func(e image.Event) { fmt.Println(e.Step, e.Message) }}
+	if ref != "" {
+		_, _, err = Pull(context.Background(), s, ref, PullOptions{RegistryOptions: RegistryOptions{Options: o}})
+	} else {
+		var f *os.File
+		if f, err = os.Open(archive); err != nil {
+			return err
+		}
+		_, err = Load(context.Background(), s, f, o)
 	}
-	_, err = Load(context.Background(), s, f, Options{Report: func(e image.Event) { fmt.Println(e.Step, e.Message) }})
 	if err != nil {
 		return err
 	}
@@ -48,8 +53,8 @@ func crashChild(dir, archive string) error {
 	return s.Close()
 }
 
-// TestCrash kills a load after each line it reports: the image is whole, with
-// its names, or not there, and then nothing else is.
+// TestCrash kills a load, and a pull, after each line it reports: the image is
+// whole, with its names, or not there, and then nothing else is.
 func TestCrash(t *testing.T) {
 	one, two := twoLayers(t)
 	archive := dockerArchive(t, configFor(t, one, two), []string{"app:1", "app:2"}, one, two)
@@ -62,10 +67,26 @@ func TestCrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Run("load", func(t *testing.T) {
+		crashes(t, ref, want[0], want[0].Names, "FRE_OCI_ARCHIVE="+path)
+	})
+	t.Run("pull", func(t *testing.T) {
+		name := startRegistry(t) + "/app:1"
+		if _, err := Push(t.Context(), ref, want[0], name, RegistryOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		crashes(t, ref, want[0], []string{name}, "FRE_OCI_REFERENCE="+name)
+	})
+}
+
+// crashes kills a child after one line, two lines and so on, until it is too
+// late.
+func crashes(t *testing.T, ref *store.Store, want *store.Image, names []string, what string) {
+	t.Helper()
 	killed := 0
-	for after := 1; ; after++ {
+	for after, acknowledged := 1, false; !acknowledged; after++ {
 		dir := t.TempDir()
-		acknowledged := crashAfter(t, dir, path, after)
+		acknowledged = crashAfter(t, dir, what, after)
 		s, err := store.Open(dir, slog.New(slog.NewTextHandler(t.Output(), nil)))
 		if err != nil {
 			t.Fatal(err)
@@ -74,14 +95,14 @@ func TestCrash(t *testing.T) {
 		case len(images) > 1 || acknowledged && len(images) == 0:
 			t.Errorf("killed after line %d, acknowledged %v: %d images", after, acknowledged, len(images))
 		case len(images) == 1:
-			if images[0].Digest != want[0].Digest {
-				t.Errorf("killed after line %d: image %s, want %s", after, images[0].Digest, want[0].Digest)
+			if images[0].Digest != want.Digest {
+				t.Errorf("killed after line %d: image %s, want %s", after, images[0].Digest, want.Digest)
 			}
-			if diff := cmp.Diff(listing(t, ref, want[0]), listing(t, s, images[0])); diff != "" {
+			if diff := cmp.Diff(listing(t, ref, want), listing(t, s, images[0])); diff != "" {
 				t.Errorf("killed after line %d (-want +got):\n%s", after, diff)
 			}
 			if acknowledged {
-				if diff := cmp.Diff(want[0].Names, images[0].Names); diff != "" {
+				if diff := cmp.Diff(names, images[0].Names); diff != "" {
 					t.Errorf("names (-want +got):\n%s", diff)
 				}
 			}
@@ -89,32 +110,29 @@ func TestCrash(t *testing.T) {
 			killed++
 			nothingKept(t, s)
 		}
-		again, err := Load(t.Context(), s, bytes.NewReader(archive), Options{})
-		if err != nil || again[0].Digest != want[0].Digest {
-			t.Errorf("loaded after a crash: %v, %v", again, err)
-		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		if acknowledged {
-			break
+		// The same again, undisturbed.
+		if !crashAfter(t, dir, what, 1<<20) {
+			t.Errorf("killed after line %d: the next one does not succeed", after)
 		}
 	}
 	if killed == 0 {
-		t.Error("no load was killed in the middle")
+		t.Error("nothing was killed in the middle")
 	}
 }
 
-// crashAfter kills a load into dir after so many lines and says whether it was
-// acknowledged before.
-func crashAfter(t *testing.T, dir, archive string, lines int) (acknowledged bool) {
+// crashAfter kills a child after so many lines and says whether it had
+// acknowledged the image before.
+func crashAfter(t *testing.T, dir, what string, lines int) (acknowledged bool) {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program)
-	cmd.Env = append(os.Environ(), "FRE_OCI_CRASH="+dir, "FRE_OCI_ARCHIVE="+archive)
+	cmd.Env = append(os.Environ(), "FRE_OCI_CRASH="+dir, what)
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
