@@ -41,13 +41,15 @@ func decompress(r io.Reader, l Limits) (io.ReadCloser, error) {
 }
 
 type counter struct {
-	r io.Reader
-	n int64
+	r      io.Reader
+	n      int64
+	failed bool // r has
 }
 
 func (c *counter) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	c.n += int64(n)
+	c.failed = c.failed || err != nil && err != io.EOF
 	return n, err
 }
 
@@ -64,6 +66,9 @@ func (u *unpacked) Read(p []byte) (int, error) {
 	n, err := u.ReadCloser.Read(p)
 	if u.n += int64(n); u.n > u.limits.Free && u.n/u.limits.Ratio > u.packed.n {
 		return 0, fmt.Errorf("%w: more than %d bytes unpacked of each packed one", ErrLimit, u.limits.Ratio)
+	}
+	if err != nil && err != io.EOF && !u.packed.failed { //nolint:errorlint // a Reader's end is io.EOF itself
+		err = fmt.Errorf("%w: it is damaged or breaks off: %w", ErrArchive, err)
 	}
 	return n, err
 }

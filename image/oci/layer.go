@@ -127,6 +127,9 @@ func (u *unpacker) all(ctx context.Context) error {
 
 // archiveError tells a broken archive from what went wrong elsewhere.
 func archiveError(err error) error {
+	if errors.Is(err, ErrArchive) {
+		return err
+	}
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%w: it is damaged or breaks off: %w", ErrArchive, err)
 	}

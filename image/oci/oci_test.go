@@ -386,6 +386,11 @@ func TestLoadRefuses(t *testing.T) {
 
 // TestLies: sizes that are not so.
 func TestLies(t *testing.T) {
+	one, _ := twoLayers(t)
+	damaged := func(b []byte) []byte {
+		b[len(b)-6] ^= 1 // a checksum, or what it is over
+		return b
+	}
 	for _, c := range []struct {
 		name  string
 		layer []byte
@@ -395,6 +400,9 @@ func TestLies(t *testing.T) {
 		{"a terabyte that is not there", []byte(rawHeader("a", '0', 1<<40>>8)), ErrLimit},
 		{"100 bytes that are not there", []byte(rawHeader("a", '0', 100) + "only this"), ErrArchive},
 		{"a negative size", []byte(rawHeader("a", '0', -100)), ErrArchive},
+		{"damaged gzip", damaged(gzipped(t, one)), ErrArchive},
+		{"damaged zstd", damaged(zstandard(t, one)), ErrArchive},
+		{"gzip that ends early", gzipped(t, one)[:200], ErrArchive},
 		{"no end", []byte(rawHeader("a", '0', 0) + rawHeader("b", '5', 0)[:300]), ErrArchive},
 	} {
 		t.Run(c.name, func(t *testing.T) {
