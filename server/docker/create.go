@@ -325,13 +325,18 @@ func (c *creation) host(h *hostConfig) error {
 			return noTmpfs(target)
 		}
 		for o := range strings.SplitSeq(options, ",") {
-			if size, ok := strings.CutPrefix(o, "size="); ok {
-				n, err := parseSize(size)
-				if err != nil {
-					return badRequest("Tmpfs: %v", err)
+			size, sized := strings.CutPrefix(o, "size=")
+			if !sized {
+				if !slices.Contains([]string{"", "rw", "nosuid", "nodev", "exec", "mode=1777"}, o) {
+					return leftOut("tmpfs option "+o, "/tmp is writable for all, with nosuid and nodev: give size= alone")
 				}
-				c.tmpBytes = n
+				continue
 			}
+			n, err := parseSize(size)
+			if err != nil {
+				return badRequest("Tmpfs: %v", err)
+			}
+			c.tmpBytes = n
 		}
 	}
 	return nil

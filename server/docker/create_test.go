@@ -77,6 +77,8 @@ func TestParseCreationRefuses(t *testing.T) {
 		{`{"Image":"a","HostConfig":{"NanoCpus":1}}`, 400, "0.001"},
 		{`{"Image":"a","HostConfig":{"Ulimits":[{"Name":"core","Soft":1,"Hard":1}]}}`, 501, "ulimit core"},
 		{`{"Image":"a","HostConfig":{"Tmpfs":{"/run":""}}}`, 501, "tmpfs at /run"},
+		{`{"Image":"a","HostConfig":{"Tmpfs":{"/tmp":"size=8m,noexec"}}}`, 501, "tmpfs option noexec"},
+		{`{"Image":"a","HostConfig":{"Tmpfs":{"/tmp":"size=x"}}}`, 400, "not a size"},
 		{`{"Image":"a","HostConfig":{"StorageOpt":{"size":"much"}}}`, 400, "not a size"},
 		{`{"Image":"a","HostConfig":{"SomethingNew":{"a":1}}}`, 501, "HostConfig.SomethingNew"},
 		{`{"Image":"a","NetworkingConfig":{"EndpointsConfig":{"other":{}}}}`, 501, "more than one network"},
