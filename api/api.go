@@ -126,13 +126,24 @@ type TenantUsage struct {
 	AsOf       *time.Time `json:"as_of,omitempty"` // when it was counted; none: not yet
 }
 
+// ContainerUsage is what a container has written to its root, in blocks and inodes.
+type ContainerUsage struct {
+	ID      string     `json:"id"`
+	Name    string     `json:"name"`
+	Running bool       `json:"running"`
+	Bytes   int64      `json:"bytes"`
+	Inodes  int64      `json:"inodes"`
+	AsOf    *time.Time `json:"as_of,omitempty"` // when it was counted; none: it has not run, or not yet
+}
+
 // DiskUsage is the answer of /v1/system/df.
 type DiskUsage struct {
-	Images           []ImageUsage  `json:"images"`            // newest first
-	ImageBytes       int64         `json:"image_bytes"`       // of all together, what they share once
-	ImageInodes      int64         `json:"image_inodes"`      // likewise
-	ReclaimableBytes int64         `json:"reclaimable_bytes"` // what would be free without the images that nothing uses
-	Tenants          []TenantUsage `json:"tenants"`
+	Images           []ImageUsage     `json:"images"`            // newest first
+	ImageBytes       int64            `json:"image_bytes"`       // of all together, what they share once
+	ImageInodes      int64            `json:"image_inodes"`      // likewise
+	ReclaimableBytes int64            `json:"reclaimable_bytes"` // what would be free without the images that nothing uses
+	Tenants          []TenantUsage    `json:"tenants"`
+	Containers       []ContainerUsage `json:"containers"` // newest first
 }
 
 // Part is a tree placed in an image.

@@ -1,8 +1,13 @@
 package engine
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/volume"
 )
 
 // ImageUsage is an image with what it takes.
@@ -12,6 +17,14 @@ type ImageUsage struct {
 	InUse bool // by a function, a sandbox or what starts them: it cannot be removed
 }
 
+// ContainerUsage is what a container has written to its root; AsOf is zero where
+// that is not known: it has not run, or is being counted.
+type ContainerUsage struct {
+	ID, Name string
+	Running  bool
+	volume.Usage
+}
+
 // DiskUsage is what the state directory holds, in blocks of the disk.
 type DiskUsage struct {
 	Images           []ImageUsage // newest first
@@ -19,9 +32,11 @@ type DiskUsage struct {
 	ImageInodes      int64
 	ReclaimableBytes int64         // what would be free without those that nothing uses
 	Tenants          []TenantUsage // oldest first
+	Containers       []ContainerUsage
 }
 
-// DiskUsage answers from memory, but for a system call for each tenant.
+// DiskUsage answers from memory, but for a system call or two for each tenant and
+// each running container.
 func (e *Engine) DiskUsage() (*DiskUsage, error) {
 	sizes := e.cfg.Store.Sizes()
 	images, _ := e.cfg.Store.ImageList()
@@ -37,6 +52,16 @@ func (e *Engine) DiskUsage() (*DiskUsage, error) {
 	}
 	kept, _ := e.cfg.Store.SizeWithout(used)
 	out.ReclaimableBytes = max(sizes.Bytes-kept, 0)
+	for _, c := range e.Containers(true) {
+		u, err := e.ContainerScratch(c.ID)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("layer of container %s: %w", c.ID[:12], err)
+		}
+		out.Containers = append(out.Containers, ContainerUsage{ID: c.ID, Name: c.Config.Name, Running: c.State == StateRunning, Usage: u})
+	}
 	var err error
 	out.Tenants, err = e.tenantUsage()
 	return out, err

@@ -144,3 +144,33 @@ func TestDiskUsage(t *testing.T) {
 		t.Errorf("the root has %d inodes, counted are %d (%v)", rootfs, after.Images[0].Inodes, err)
 	}
 }
+
+// TestDiskUsageOfContainers: what containers have written is told while they run
+// and after, and is nobody's once they are removed.
+func TestDiskUsageOfContainers(t *testing.T) {
+	r := open(t)
+	r.ordinary("ordinary")
+	c := r.create(ContainerConfig{Name: "web", Cmd: prog("orders"), OpenStdin: true, StdinOnce: true})
+	usage := func() []ContainerUsage {
+		t.Helper()
+		u, err := r.DiskUsage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u.Containers
+	}
+	if got := usage(); len(got) != 1 || got[0].Name != "web" || got[0].Running || got[0].Bytes != 0 {
+		t.Errorf("created: %+v", got)
+	}
+	r.attach(c.ID, strings.NewReader("write /new "+strings.Repeat("x", 3000)+"\n"))
+	c = r.exited(c.ID)
+	if got := usage(); len(got) != 1 || got[0].Running || got[0].Bytes < 4096 || got[0].Inodes < 1 || got[0].AsOf.IsZero() {
+		t.Errorf("ended: %+v", got)
+	}
+	if err := r.RemoveContainer(c.ID, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := usage(); len(got) != 0 {
+		t.Errorf("removed: %+v", got)
+	}
+}

@@ -74,6 +74,7 @@ func TestOpenAPI(t *testing.T) {
 		api.ChangeEntry{},
 		api.ImageUsage{},
 		api.TenantUsage{},
+		api.ContainerUsage{},
 		api.DiskUsage{},
 		api.Part{},
 		api.TagRequest{},

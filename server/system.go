@@ -2,9 +2,11 @@ package server
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/volume"
 )
 
 // diskUsage answers GET /v1/system/df.
@@ -15,7 +17,7 @@ func (s *server) diskUsage(w http.ResponseWriter, _ *http.Request) error {
 	}
 	return reply(w, http.StatusOK, api.DiskUsage{
 		Images: list(u.Images, imageUsageOf), ImageBytes: u.ImageBytes, ImageInodes: u.ImageInodes, ReclaimableBytes: u.ReclaimableBytes,
-		Tenants: list(u.Tenants, tenantUsageOf),
+		Tenants: list(u.Tenants, tenantUsageOf), Containers: list(u.Containers, containerUsageOf),
 	})
 }
 
@@ -28,9 +30,19 @@ func imageUsageOf(i engine.ImageUsage) api.ImageUsage {
 
 func tenantUsageOf(t engine.TenantUsage) api.TenantUsage {
 	out := api.TenantUsage{Name: t.Name, Kind: string(t.Kind), Bytes: t.Bytes, Inodes: t.Inodes, LimitBytes: t.Limit}
-	if !t.AsOf.IsZero() {
-		asOf := t.AsOf.UTC()
-		out.AsOf = &asOf
-	}
+	out.AsOf = asOf(t.Usage)
 	return out
+}
+
+func containerUsageOf(c engine.ContainerUsage) api.ContainerUsage {
+	return api.ContainerUsage{ID: c.ID, Name: c.Name, Running: c.Running, Bytes: c.Bytes, Inodes: c.Inodes, AsOf: asOf(c.Usage)}
+}
+
+// asOf is when something was counted, nil for not yet.
+func asOf(u volume.Usage) *time.Time {
+	if u.AsOf.IsZero() {
+		return nil
+	}
+	t := u.AsOf.UTC()
+	return &t
 }

@@ -22,12 +22,13 @@ func (c *cli) diskUsageCommand() *cobra.Command {
 	var verbose bool
 	cmd := &cobra.Command{
 		Use: "df", Short: "Show what the state directory holds, and what can be free",
-		Long: `Show what images and tenants' /work take on disk, in blocks, and what removing the
-images that nothing uses would free. With --verbose each image beside what it
-shares with others and what it alone has, and each tenant.
+		Long: `Show what images, containers and tenants' /work take on disk, in blocks, and what
+removing the images that nothing uses, and the containers that do not run, would
+free. With --verbose each image beside what it shares with others and what it
+alone has, each container and each tenant.
 
-Nothing is walked: images are counted as they come and go, /work by a quota or
-the size of a file system of its own. Where a host has neither, AS OF says when
+Nothing is walked: images are counted as they come and go, the others by a quota
+or the size of a file system of their own. Where a host has neither, AS OF says when
 it was last counted.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,7 +50,7 @@ it was last counted.`,
 	f := cmd.Flags()
 	f.StringVar(&l.format, "format", "", "`template` for all of it: 'json', or Go's text/template such as '{{.ReclaimableBytes}}'")
 	f.BoolVar(&l.noTrunc, "no-trunc", false, "do not shorten ids")
-	f.BoolVarP(&verbose, "verbose", "v", false, "each image and each tenant")
+	f.BoolVarP(&verbose, "verbose", "v", false, "each image, container and tenant")
 	return cmd
 }
 
@@ -70,7 +71,16 @@ func showSummary(w io.Writer, u api.DiskUsage) error {
 	for _, t := range u.Tenants {
 		work.bytes += t.Bytes
 	}
-	return show(w, listing{}, []line{images, work}, nil, []column[line]{
+	containers := line{what: "Containers", count: len(u.Containers)}
+	for _, c := range u.Containers {
+		containers.bytes += c.Bytes
+		if c.Running {
+			containers.active++
+		} else {
+			containers.reclaim += c.Bytes
+		}
+	}
+	return show(w, listing{}, []line{images, containers, work}, nil, []column[line]{
 		{"TYPE", func(l line) string { return l.what }},
 		{"TOTAL", func(l line) string { return strconv.Itoa(l.count) }},
 		{"IN USE", func(l line) string { return strconv.Itoa(l.active) }},
@@ -98,8 +108,26 @@ func showUsage(w io.Writer, l listing, u api.DiskUsage) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(w)
 	now := time.Now()
+	counted := func(asOf *time.Time) string {
+		if asOf == nil {
+			return "not yet"
+		}
+		return ago(*asOf, now)
+	}
+	fmt.Fprintln(w)
+	err = show(w, listing{}, u.Containers, nil, []column[api.ContainerUsage]{
+		{"CONTAINER ID", func(c api.ContainerUsage) string { return l.shortID(c.ID) }},
+		{"NAME", func(c api.ContainerUsage) string { return c.Name }},
+		{"RUNNING", func(c api.ContainerUsage) string { return strconv.FormatBool(c.Running) }},
+		{"WRITTEN", func(c api.ContainerUsage) string { return size(c.Bytes) }},
+		{"INODES", func(c api.ContainerUsage) string { return strconv.FormatInt(c.Inodes, 10) }},
+		{"AS OF", func(c api.ContainerUsage) string { return counted(c.AsOf) }},
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
 	return show(w, listing{}, u.Tenants, nil, []column[api.TenantUsage]{
 		{"TENANT", func(t api.TenantUsage) string { return t.Name }},
 		{"/WORK", func(t api.TenantUsage) string { return size(t.Bytes) }},
@@ -114,11 +142,8 @@ func showUsage(w io.Writer, l listing, u api.DiskUsage) error {
 			return map[string]string{"quota": "quota", "image": "file system", "plain": "walk"}[t.Kind]
 		}},
 		{"AS OF", func(t api.TenantUsage) string {
-			switch {
-			case t.AsOf == nil:
-				return "not yet"
-			case t.Kind == "plain":
-				return ago(*t.AsOf, now)
+			if t.Kind == "plain" {
+				return counted(t.AsOf)
 			}
 			return "now"
 		}},

@@ -161,6 +161,9 @@ func (e *Engine) DiskUsage() (*engine.DiskUsage, error) {
 		u.ImageBytes += bytes
 		u.ImageInodes += int64(img.Files)
 	}
+	for _, c := range e.containers {
+		u.Containers = append(u.Containers, engine.ContainerUsage{ID: c.ID, Name: c.Config.Name, Running: c.State == engine.StateRunning, Usage: c.Scratch})
+	}
 	return u, nil
 }
 
