@@ -14,9 +14,9 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// GCPolicy says which images are not wanted any more. Of what fits Before and
-// Labels and has no name that Keep names, an image goes by the first rule that
-// fits. What somebody uses never goes: functions, sandboxes, runtime shells,
+// GCPolicy says which images are not wanted any more. Of what fits Only,
+// Before and Labels and has no name that Keep names, an image goes by the first
+// rule that fits. What somebody uses never goes: functions, sandboxes, runtime shells,
 // builds that run. Base environments and the builder's tools go by Unused and
 // MaxBytes only, since making them again needs the network.
 type GCPolicy struct {
@@ -26,9 +26,10 @@ type GCPolicy struct {
 	PerName  int           // rule: all but so many of the images of one name, newest first; 0: none
 	MaxBytes int64         // rule: least recently used images, until files take no more than this; 0: none
 
-	Before time.Time // only images made before, unless zero
-	Labels []string  // only images with all of these: "key", or "key=value"
-	Keep   []string  // never images with such a name: patterns of path.Match for "name:version" or the name alone
+	Only   func(*store.Image) bool // only images that fit, unless nil
+	Before time.Time               // only images made before, unless zero
+	Labels []string                // only images with all of these: "key", or "key=value"
+	Keep   []string                // never images with such a name: patterns of path.Match for "name:version" or the name alone
 }
 
 // The rules by which images go, as reports and metrics name them.
@@ -252,6 +253,9 @@ func ownKind(img *store.Image) bool {
 // fits applies what restricts all rules.
 func (c *gcChoice) fits(img *store.Image) bool {
 	p := &c.policy
+	if p.Only != nil && !p.Only(img) {
+		return false
+	}
 	if !p.Before.IsZero() && !img.Created.Before(p.Before) {
 		return false
 	}

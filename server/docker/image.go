@@ -3,7 +3,6 @@ package docker
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"runtime"
 	"slices"
@@ -404,23 +403,19 @@ func (s *server) imagePrune(w http.ResponseWriter, r *http.Request) error {
 		ImagesDeleted  []removedImage
 		SpaceReclaimed int64
 	}{}
-	images, _ := s.engine.ImageList()
-	for _, img := range images {
-		labels := labelsOf(img)
-		_, wanted := keep(img, labels)
-		named := len(img.Names) > 0
-		if !wanted || named && (!given || dangling) || labels[image.LabelKind] != "" {
-			continue
-		}
-		gone, err := s.engine.RemoveImage(r.Context(), string(img.Digest), engine.RemoveOptions{Force: true})
-		if errors.Is(err, store.ErrInUse) {
-			continue
-		}
-		if status, _ := statusOf(err); err != nil && status != http.StatusNotFound {
-			return err
-		}
-		answer.ImagesDeleted = append(answer.ImagesDeleted, removedImages(gone)...)
-		answer.SpaceReclaimed += img.Size
+	report, err := s.engine.GC(r.Context(), engine.GCOptions{Policy: &engine.GCPolicy{
+		Nameless: true, All: given && !dangling,
+		Only: func(img *store.Image) bool {
+			_, wanted := keep(img, labelsOf(img))
+			return wanted
+		},
+	}})
+	if err != nil {
+		return err
+	}
+	for _, x := range report.Images {
+		answer.ImagesDeleted = append(answer.ImagesDeleted, removedImages(engine.Removed{Image: x.Image, Untagged: x.Image.Names, Deleted: true})...)
+		answer.SpaceReclaimed = report.Bytes // what no image refers to, too
 	}
 	return reply(w, http.StatusOK, answer)
 }

@@ -324,7 +324,7 @@ func (e *Engine) GC(_ context.Context, o engine.GCOptions) (*engine.GCReport, er
 	left := slices.DeleteFunc(slices.Clone(e.images), func(img *store.Image) bool {
 		x := engine.GCImage{Image: img, Bytes: img.Size}
 		switch {
-		case used[img.Digest]:
+		case used[img.Digest], o.Policy.Only != nil && !o.Policy.Only(img):
 			return false
 		case o.Policy.Nameless && len(img.Names) == 0:
 			x.Rule = engine.RuleNameless
