@@ -37,7 +37,8 @@ func OwnNetwork(t testing.TB) bool {
 	run := func(args ...string) []byte {
 		cmd := exec.Command("/proc/self/exe", args...)
 		cmd.Env = append(os.Environ(), ownNetwork+"=1")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+		// Mounts of its own as well: those of other packages' tests are no leak here.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Unshareflags: syscall.CLONE_NEWNS}
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Errorf("in a network namespace of its own: %v\n%s", err, out)
