@@ -110,6 +110,7 @@ func (c *container) start(ctx context.Context) (err error) {
 		id: rec.ID, image: rec.Config.Image, digest: rec.Digest, limits: rec.Config.Limits, tenant: rec.Config.Tenant, command: rec.Args,
 		state: func() State { return StateRunning }, container: c, name: rec.Config.Name, terminal: ends.master,
 	}
+	b.ask = func() error { return b.sb.Signal(rec.Config.StopSignal) }
 	started := make(chan struct{})
 	b.ended = func() {
 		<-started
@@ -468,22 +469,11 @@ func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.C
 // has not after grace. It returns once it has ended; ErrContainerStopped if it did
 // not run.
 func (e *Engine) StopContainer(ctx context.Context, ref string, grace time.Duration) error {
-	c, b, err := e.runningContainer(ref)
+	_, b, err := e.runningContainer(ref)
 	if err != nil {
 		return err
 	}
-	if b.sb.Signal(c.Config.StopSignal) == nil {
-		t := time.NewTimer(grace)
-		defer t.Stop()
-		select {
-		case <-b.gone:
-			return nil
-		case <-t.C:
-		case <-ctx.Done():
-		}
-	}
-	b.kill()
-	<-b.gone
+	b.stop(ctx, grace)
 	return nil
 }
 

@@ -339,9 +339,13 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	if err != nil {
 		return err
 	}
-	if b.container != nil { // by its own signal
-		return e.StopContainer(ctx, b.id, grace)
-	}
+	b.stop(ctx, grace)
+	return nil
+}
+
+// stop asks the box's sandbox to end, kills it when it has not after grace or
+// once ctx ends, and returns when it has ended.
+func (b *box) stop(ctx context.Context, grace time.Duration) {
 	ask := b.ask
 	if ask == nil {
 		ask = func() error { return b.sb.Signal(unix.SIGTERM) }
@@ -351,14 +355,13 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 		defer t.Stop()
 		select {
 		case <-b.gone:
-			return nil
+			return
 		case <-t.C:
 		case <-ctx.Done():
 		}
 	}
 	b.kill()
 	<-b.gone
-	return nil
 }
 
 // Kill ends a sandbox's whole tree at once.

@@ -136,6 +136,7 @@ func (e *Engine) runContainerSpec(r RunRequest, img *store.Image) (*box, sandbox
 		id: rec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, tenant: rec.Config.Tenant, command: rec.Args,
 		state: func() State { return StateBusy },
 	}
+	b.ask = func() error { return b.sb.Signal(rec.Config.StopSignal) }
 	return b, spec, nil
 }
 
