@@ -345,7 +345,7 @@ func (e *Engine) TagImage(ctx context.Context, ref, name string) (*store.Image, 
 // Removed says what became of an image that was to be removed.
 type Removed struct {
 	Image    *store.Image // as it was
-	Untagged []string     // names that are gone
+	Untagged []string     // names that are gone, and what registries call it
 	Deleted  bool         // so is the image
 }
 
@@ -358,24 +358,51 @@ type RemoveOptions struct {
 var ErrSeveralNames = errors.New("image has several names")
 
 // RemoveImage takes an image's name away, and with its last name, or where ref
-// is a digest, the image. What a function or a sandbox uses stays: store.ErrInUse.
+// is a digest, the image. What the registry of a name calls the image,
+// "name@sha256:…", is a name as well, and goes with the last "name:version" of
+// that registry's. What a function or a sandbox uses stays: store.ErrInUse.
 func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (Removed, error) {
 	img, name, err := e.cfg.Store.Find(ref)
 	if err != nil {
 		return Removed{}, err
 	}
-	switch {
-	case name != "" && len(img.Names) > 1:
-		return Removed{Image: img, Untagged: []string{name}}, e.cfg.Store.Untag(ctx, name)
-	case len(img.Names) > 1 && !o.Force:
-		return Removed{}, fmt.Errorf("remove image %s: %w: %s", ref, ErrSeveralNames, strings.Join(img.Names, ", "))
+	all := slices.Concat(img.Names, img.Remotes)
+	goes := all
+	if r, err := store.ParseReference(ref); err == nil && slices.Contains(img.Remotes, store.Reference{Name: r.Name, Digest: r.Digest}.String()) {
+		goes = []string{store.Reference{Name: r.Name, Digest: r.Digest}.String()}
+	} else if name != "" {
+		goes = namesWith(img, name)
+	} else if len(img.Names) > 1 || len(img.Names) == 1 && len(namesWith(img, img.Names[0])) < len(all) {
+		if !o.Force {
+			return Removed{}, fmt.Errorf("remove image %s: %w: %s", ref, ErrSeveralNames, strings.Join(all, ", "))
+		}
+	}
+	if len(goes) < len(all) {
+		return Removed{Image: img, Untagged: goes}, e.cfg.Store.Untag(ctx, goes...)
 	}
 	e.containers.making.Lock()
 	defer e.containers.making.Unlock()
 	if by := e.imageUsers()[img.Digest]; by != "" {
 		return Removed{}, fmt.Errorf("remove image %s: %w by %s", ref, store.ErrInUse, by)
 	}
-	return Removed{Image: img, Untagged: img.Names, Deleted: true}, e.cfg.Store.RemoveImage(ctx, img.Digest)
+	return Removed{Image: img, Untagged: all, Deleted: true}, e.cfg.Store.RemoveImage(ctx, img.Digest)
+}
+
+// namesWith are the names of an image that go with one of them.
+func namesWith(img *store.Image, name string) []string {
+	repository := nameOnly(name)
+	goes := []string{name}
+	for _, other := range img.Names {
+		if other != name && nameOnly(other) == repository {
+			return goes
+		}
+	}
+	for _, remote := range img.Remotes {
+		if strings.HasPrefix(remote, repository+"@") {
+			goes = append(goes, remote)
+		}
+	}
+	return goes
 }
 
 // ImageSizes are what images take on disk, from memory.

@@ -80,6 +80,15 @@ CREATE TABLE image_uses (
 	image TEXT PRIMARY KEY REFERENCES images ON DELETE CASCADE,
 	used  INTEGER NOT NULL -- nanoseconds since 1970
 ) STRICT, WITHOUT ROWID;
+`, `
+-- What registries call images: the digests are those of manifests or indexes there.
+CREATE TABLE remotes (
+	name   TEXT NOT NULL,
+	digest TEXT NOT NULL,
+	image  TEXT NOT NULL REFERENCES images ON DELETE CASCADE,
+	PRIMARY KEY (name, digest)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX remotes_image ON remotes (image);
 `}
 
 // sizedSince is the first version of the database that knows what images take.
@@ -89,6 +98,7 @@ const sizedSince = 3
 type snapshot struct {
 	byDigest  map[Digest]*Image
 	tags      map[tag]Digest
+	remotes   map[string]Digest // by "name@sha256:…"
 	parts     map[string]Part
 	functions map[string]*Function
 	tenants   map[string]Tenant
@@ -107,6 +117,7 @@ func newSnapshot() *snapshot {
 	return &snapshot{
 		byDigest:  make(map[Digest]*Image),
 		tags:      make(map[tag]Digest),
+		remotes:   make(map[string]Digest),
 		parts:     make(map[string]Part),
 		functions: make(map[string]*Function),
 		tenants:   make(map[string]Tenant),
@@ -118,6 +129,7 @@ func (n *snapshot) clone() *snapshot {
 	return &snapshot{
 		byDigest:  maps.Clone(n.byDigest),
 		tags:      maps.Clone(n.tags),
+		remotes:   maps.Clone(n.remotes),
 		parts:     maps.Clone(n.parts),
 		functions: maps.Clone(n.functions),
 		tenants:   maps.Clone(n.tenants),
@@ -163,7 +175,7 @@ func (t *tx) indexLines() []indexLine {
 	slices.Sort(t.touched)
 	for _, d := range slices.Compact(t.touched) {
 		if img := t.next.byDigest[d]; img != nil {
-			lines = append(lines, indexLine{Image: &indexed{Digest: d, Created: img.Created, Names: img.Names}})
+			lines = append(lines, indexLine{Image: &indexed{Digest: d, Created: img.Created, Names: img.Names, Remotes: img.Remotes}})
 		} else {
 			lines = append(lines, indexLine{NoImage: d})
 		}
@@ -171,12 +183,8 @@ func (t *tx) indexLines() []indexLine {
 	return lines
 }
 
-func (t *tx) noteImage(a ChangeAction, d Digest, k tag) {
-	c := Change{Kind: ChangeImage, Action: a, ID: string(d)}
-	if k != (tag{}) {
-		c.Name = k.String()
-	}
-	t.changes = append(t.changes, c)
+func (t *tx) noteImage(a ChangeAction, d Digest, name string) {
+	t.changes = append(t.changes, Change{Kind: ChangeImage, Action: a, ID: string(d), Name: name})
 }
 
 // update runs change in one transaction and publishes the result. With index it
@@ -280,7 +288,7 @@ func (t *tx) putImage(img *Image, manifest []byte, own sized) error {
 	list := t.ownImages()
 	*list = slices.Insert(*list, 0, img)
 	t.touched = append(t.touched, img.Digest)
-	t.noteImage(ActionCreate, img.Digest, tag{})
+	t.noteImage(ActionCreate, img.Digest, "")
 	return nil
 }
 
@@ -291,7 +299,7 @@ func (t *tx) putTag(k tag, d Digest) error {
 		return err
 	}
 	if old := t.next.tags[k]; old != "" && old != d {
-		t.noteImage(ActionUntag, old, k)
+		t.noteImage(ActionUntag, old, k.String())
 	}
 	t.unname(k)
 	t.next.tags[k] = d
@@ -300,7 +308,7 @@ func (t *tx) putTag(k tag, d Digest) error {
 		img.setNames(append(slices.Clone(old.Names), k.String()))
 		t.replaceImage(old, &img)
 	}
-	t.noteImage(ActionTag, d, k)
+	t.noteImage(ActionTag, d, k.String())
 	return nil
 }
 
@@ -309,7 +317,7 @@ func (t *tx) removeTag(k tag) error {
 		return err
 	}
 	if d := t.next.tags[k]; d != "" {
-		t.noteImage(ActionUntag, d, k)
+		t.noteImage(ActionUntag, d, k.String())
 	}
 	t.unname(k)
 	return nil
@@ -326,6 +334,49 @@ func (t *tx) unname(k tag) {
 	}
 }
 
+// putRemote moves what a registry calls an image to that one.
+func (t *tx) putRemote(remote string, d Digest) error {
+	name, digest, _ := strings.Cut(remote, "@")
+	if _, err := t.sql.Exec(`INSERT INTO remotes VALUES (?, ?, ?)
+		ON CONFLICT (name, digest) DO UPDATE SET image = excluded.image`, name, digest, d); err != nil {
+		return err
+	}
+	t.forgetRemote(remote)
+	t.next.remotes[remote] = d
+	if old := t.next.byDigest[d]; old != nil {
+		img := *old
+		img.Remotes = append(slices.Clone(old.Remotes), remote)
+		slices.Sort(img.Remotes)
+		t.replaceImage(old, &img)
+	}
+	t.noteImage(ActionTag, d, remote)
+	return nil
+}
+
+func (t *tx) removeRemote(remote string) error {
+	name, digest, _ := strings.Cut(remote, "@")
+	if _, err := t.sql.Exec(`DELETE FROM remotes WHERE name = ? AND digest = ?`, name, digest); err != nil {
+		return err
+	}
+	t.forgetRemote(remote)
+	return nil
+}
+
+// forgetRemote takes it off the image that has it.
+func (t *tx) forgetRemote(remote string) {
+	d := t.next.remotes[remote]
+	if d == "" {
+		return
+	}
+	delete(t.next.remotes, remote)
+	if old := t.next.byDigest[d]; old != nil {
+		img := *old
+		img.Remotes = slices.DeleteFunc(slices.Clone(old.Remotes), func(r string) bool { return r == remote })
+		t.replaceImage(old, &img)
+	}
+	t.noteImage(ActionUntag, d, remote)
+}
+
 func (t *tx) removeImage(d Digest) error {
 	if _, err := t.sql.Exec(`DELETE FROM images WHERE digest = ?`, d); err != nil {
 		return err
@@ -336,7 +387,11 @@ func (t *tx) removeImage(d Digest) error {
 	if old := t.next.byDigest[d]; old != nil {
 		for _, name := range old.Names {
 			delete(t.next.tags, splitName(name))
-			t.noteImage(ActionUntag, d, splitName(name))
+			t.noteImage(ActionUntag, d, name)
+		}
+		for _, remote := range old.Remotes {
+			delete(t.next.remotes, remote)
+			t.noteImage(ActionUntag, d, remote)
 		}
 		list := t.ownImages()
 		i := slices.Index(*list, old)
@@ -344,7 +399,7 @@ func (t *tx) removeImage(d Digest) error {
 	}
 	delete(t.next.byDigest, d)
 	t.touched = append(t.touched, d)
-	t.noteImage(ActionDelete, d, tag{})
+	t.noteImage(ActionDelete, d, "")
 	return nil
 }
 

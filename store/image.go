@@ -388,7 +388,8 @@ func (s *Store) ImageList() (images []*Image, generation uint64) {
 
 // Image finds an image by "name" (its version "latest", else the newest),
 // "name:version", digest, a digest cut to at least 6 digits, with or without
-// "sha256:", or "name@sha256:…", which is the digest of an image of that name.
+// "sha256:", or "name@sha256:…", which is the digest of an image of that name or
+// what its registry calls it.
 // Errors: fs.ErrNotExist, ErrAmbiguous, ErrName.
 func (s *Store) Image(ref string) (*Image, error) {
 	img, _, err := s.Find(ref)

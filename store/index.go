@@ -34,8 +34,9 @@ type index struct {
 type indexed struct {
 	Digest  Digest    `json:"digest"`
 	Created time.Time `json:"created"`
-	Names   []string  `json:"names,omitempty"`  // "name:version"
-	Tagged  bool      `json:"tagged,omitempty"` // its manifest's name means it: instead of Names before an image could have several
+	Names   []string  `json:"names,omitempty"`   // "name:version"
+	Remotes []string  `json:"remotes,omitempty"` // "name@sha256:…"
+	Tagged  bool      `json:"tagged,omitempty"`  // its manifest's name means it: instead of Names before an image could have several
 }
 
 // indexLine is one line of index.log: what has become of one thing.
@@ -143,7 +144,7 @@ func (x *indexFile) write(n *snapshot) error {
 		Functions: n.functionList,
 	}
 	for _, img := range n.images {
-		all.Images = append(all.Images, indexed{Digest: img.Digest, Created: img.Created, Names: img.Names})
+		all.Images = append(all.Images, indexed{Digest: img.Digest, Created: img.Created, Names: img.Names, Remotes: img.Remotes})
 	}
 	b, err := json.Marshal(all)
 	if err != nil {
@@ -258,6 +259,11 @@ func (s *Store) rebuild(t *tx) error {
 		}
 		for _, name := range i.Names {
 			if err := t.putTag(splitName(name), img.Digest); err != nil {
+				return err
+			}
+		}
+		for _, remote := range i.Remotes {
+			if err := t.putRemote(remote, img.Digest); err != nil {
 				return err
 			}
 		}

@@ -16,7 +16,7 @@ import (
 // kept once.
 func (s *Store) readSnapshot() (*snapshot, error) {
 	n := newSnapshot()
-	for _, read := range []func(*snapshot) error{s.readRows, s.readTags, s.readParts, s.readFunctions, s.readTenants} {
+	for _, read := range []func(*snapshot) error{s.readRows, s.readTags, s.readRemotes, s.readParts, s.readFunctions, s.readTenants} {
 		if err := read(n); err != nil {
 			return nil, err
 		}
@@ -79,6 +79,22 @@ func (s *Store) readTags(n *snapshot) error {
 		img.setNames(img.Names)
 	}
 	return err
+}
+
+func (s *Store) readRemotes(n *snapshot) error {
+	return s.each(`SELECT name || '@' || digest, image FROM remotes ORDER BY 1`, func(scan scanFunc) error {
+		var remote string
+		var d Digest
+		if err := scan(&remote, &d); err != nil {
+			return err
+		}
+		if img := n.byDigest[d]; img != nil {
+			d = img.Digest
+			img.Remotes = append(img.Remotes, remote)
+		}
+		n.remotes[remote] = d
+		return nil
+	})
 }
 
 func (s *Store) readParts(n *snapshot) error {

@@ -165,21 +165,66 @@ func (s *Store) Tag(ctx context.Context, d Digest, name string) (*Image, error) 
 	return s.snap.Load().byDigest[d], nil
 }
 
-// Untag takes the name "name:version" from the image that has it, which stays,
-// without a name if that was its last. Errors: fs.ErrNotExist.
-func (s *Store) Untag(ctx context.Context, name string) error {
+// TagRemote notes that a registry calls the image of that digest
+// "name@sha256:…", the digest of its manifest or index there. Errors: ErrName,
+// fs.ErrNotExist.
+func (s *Store) TagRemote(ctx context.Context, d Digest, remote string) (*Image, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	r, err := ParseReference(remote)
+	if err == nil {
+		err = r.Check()
+	}
+	if err == nil && (r.Digest == "" || r.Version != "") {
+		err = fmt.Errorf("%w %q: write name@sha256:…", ErrName, remote)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tag %s: %w", d, err)
+	}
+	if snap := s.snap.Load(); snap.byDigest[d] != nil && snap.remotes[remote] == d {
+		return snap.byDigest[d], nil
+	}
+	err = s.update(true, func(t *tx) error {
+		if t.next.byDigest[d] == nil {
+			return fs.ErrNotExist
+		}
+		return t.putRemote(remote, d)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tag %s as %s: %w", d, remote, err)
+	}
+	return s.snap.Load().byDigest[d], nil
+}
+
+// Untag takes names, "name:version" or a registry's "name@sha256:…", from the
+// images that have them, which stay, without a name if that was the last: all of
+// them or none. Errors: fs.ErrNotExist.
+func (s *Store) Untag(ctx context.Context, names ...string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	k := splitName(name)
 	err := s.updateFreeing(true, func(t *tx) error {
-		if t.next.tags[k] == "" {
-			return fs.ErrNotExist
+		for _, name := range names {
+			k := splitName(name)
+			remote := strings.Contains(name, "@")
+			var err error
+			switch {
+			case remote && t.next.remotes[name] != "":
+				err = t.removeRemote(name)
+			case !remote && t.next.tags[k] != "":
+				err = t.removeTag(k)
+			default:
+				err = fs.ErrNotExist
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
 		}
-		return t.removeTag(k)
+		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("untag %s: %w", name, err)
+		return fmt.Errorf("untag %w", err)
 	}
 	return nil
 }
@@ -201,6 +246,10 @@ func (s *Store) Find(ref string) (img *Image, name string, err error) {
 			return nil, "", fmt.Errorf("image %q: %w", ref, err)
 		}
 		if r.Digest != "" {
+			remote := Reference{Name: r.Name, Digest: r.Digest}.String()
+			if img := snap.byDigest[snap.remotes[remote]]; img != nil {
+				return img, "", nil
+			}
 			img := snap.byDigest[r.Digest]
 			if img == nil || !slices.ContainsFunc(img.Names, func(name string) bool { return splitName(name).name == r.Name }) {
 				return unknown()

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func TestParseReference(t *testing.T) {
@@ -167,6 +168,81 @@ func TestTag(t *testing.T) {
 	}
 	if _, err := s.Image("localhost:5000/team/app:1.2"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("name of a removed image: %v, want not exist", err)
+	}
+}
+
+// TestRemotes: what a registry calls an image finds it, moves, lasts, comes back
+// with a lost database, and goes by itself or with the image.
+func TestRemotes(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	ctx := t.Context()
+	app := putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "a"})).Digest
+	web := putImage(t, s, "web", "1", putTree(t, s, map[string]string{"b": "b"})).Digest
+	one, two := "localhost:5000/team/app@"+string(sumDigest([]byte("1"))), "app@"+string(sumDigest([]byte("2")))
+	for _, remote := range []string{one, two, one} {
+		if img, err := s.TagRemote(ctx, app, remote); err != nil || img.Digest != app {
+			t.Fatalf("TagRemote %s: %v, %v", remote, img, err)
+		}
+	}
+	check := func(when string, d Digest, want ...string) {
+		t.Helper()
+		img, err := s.Image(string(d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, img.Remotes, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+		for _, remote := range want {
+			if img, name, err := s.Find(remote); err != nil || img.Digest != d || name != "" {
+				t.Errorf("%s: Find(%q): %v, %q, %v, want %s", when, remote, img, name, err, d)
+			}
+		}
+	}
+	check("noted", app, two, one)
+	s = reopen(t, s)
+	check("opened again", app, two, one)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(s.dir, dbName)); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, s.dir)
+	check("made anew", app, two, one)
+
+	_, before := s.ImageList()
+	if _, err := s.TagRemote(ctx, web, one); err != nil {
+		t.Fatal(err)
+	}
+	check("moved away", app, two)
+	check("moved here", web, one)
+	if _, after := s.ImageList(); after == before {
+		t.Error("lists do not see it")
+	}
+	if err := s.Untag(ctx, "app:1", one, "none:1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Untag of what one of is not there: %v, want not exist", err)
+	}
+	check("nothing untagged", web, one)
+	if err := s.Untag(ctx, "web:1", one); err != nil {
+		t.Fatal(err)
+	}
+	check("untagged", web)
+	if err := s.RemoveImage(ctx, app); err != nil {
+		t.Fatal(err)
+	}
+	for _, remote := range []string{one, two} {
+		if _, err := s.Image(remote); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("Image(%q): %v, want not exist", remote, err)
+		}
+	}
+	for _, bad := range []string{"app:1", "App@" + string(app), "app:1@" + string(app), "app@sha256:1", ""} {
+		if _, err := s.TagRemote(ctx, web, bad); !errors.Is(err, ErrName) {
+			t.Errorf("TagRemote %q: %v, want ErrName", bad, err)
+		}
+	}
+	if _, err := s.TagRemote(ctx, app, one); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("TagRemote of no image: %v, want not exist", err)
 	}
 }
 

@@ -94,8 +94,9 @@ type Manifest struct {
 // are those of Names[0], empty where there is none.
 type Image struct {
 	Manifest
-	Names   []string  `json:"names"` // "name:version", sorted, but Built first where the image still has it
-	Built   string    `json:"built"` // "name:version" of its manifest, which another image may have taken over
+	Names   []string  `json:"names"`             // "name:version", sorted, but Built first where the image still has it
+	Built   string    `json:"built"`             // "name:version" of its manifest, which another image may have taken over
+	Remotes []string  `json:"remotes,omitempty"` // "name@sha256:…", sorted: as registries know it from which it came, or to which it went
 	Digest  Digest    `json:"digest"`
 	Created time.Time `json:"created"`
 	Size    int64     `json:"size"`  // bytes of all files

@@ -274,10 +274,15 @@ func (j *job) bring(ctx context.Context, src source, names []string) (*store.Ima
 	return named, nil
 }
 
-// name gives the image its names, in the grammar of the store's references.
+// name gives the image its names, in the grammar of the store's references;
+// "name@sha256:…" is what a registry calls it.
 func (j *job) name(ctx context.Context, img *store.Image, names []string) (*store.Image, error) {
 	for _, n := range names {
-		named, err := j.store.Tag(ctx, img.Digest, n)
+		tag := j.store.Tag
+		if strings.Contains(n, "@") {
+			tag = j.store.TagRemote
+		}
+		named, err := tag(ctx, img.Digest, n)
 		if err != nil {
 			return nil, err
 		}

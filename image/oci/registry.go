@@ -69,7 +69,7 @@ type Remote struct {
 // library; "host:5000/team/app:1.2"; "name@sha256:…"). Layers come beside each
 // other, unpacked as they arrive; those the store has are not fetched. It is
 // named as the reference says, without docker.io/library. A pull by digest
-// gives it no name.
+// gives it no name. Either way it is known as "name@sha256:…" from then on.
 //
 // Errors: ErrReference, ErrRegistry (fs.ErrNotExist, fs.ErrPermission where the
 // registry says so), ErrPlatform, ErrLayer, ErrLimit, ErrArchive.
@@ -112,16 +112,21 @@ func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*stor
 	if err != nil {
 		return nil, Remote{}, registryError(r, err)
 	}
-	var names []string
+	names := []string{remoteName(r, found.Digest)}
 	if tag, ok := r.(name.Tag); ok {
 		found.Name = familiar(tag.Context().Name() + ":" + tag.TagStr())
-		names = []string{found.Name}
+		names = append(names, found.Name)
 	}
 	out, err := j.bring(ctx, src, names)
 	if err != nil {
 		return nil, Remote{}, registryError(r, err)
 	}
 	return out, found, nil
+}
+
+// remoteName is what a registry calls an image: "name@sha256:…".
+func remoteName(r name.Reference, d store.Digest) string {
+	return familiar(r.Context().Name()) + "@" + string(d)
 }
 
 // remote finds out where the image's pieces are.
@@ -170,7 +175,8 @@ func parsePlatform(s string) (v1.Platform, error) {
 
 // Push sends an image of the store to the registry that ref names. Only OCI
 // media types are sent: not every registry takes docker's own. What the
-// registry has already is not sent.
+// registry has already is not sent. An image that has a name of that repository
+// is known as "name@sha256:…" from then on.
 //
 // Errors: ErrReference, ErrRegistry, fs.ErrNotExist for an image that is not in
 // the store.
@@ -228,7 +234,19 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o R
 		}
 	}
 	d, err := final.Digest()
-	return Remote{Digest: store.Digest(d.String()), Size: int64(len(sent.manifest))}, err
+	if err != nil {
+		return Remote{}, err
+	}
+	known := Remote{Digest: store.Digest(d.String()), Size: int64(len(sent.manifest))}
+	repository := familiar(r.Context().Name())
+	if !slices.ContainsFunc(img.Names, func(n string) bool { return strings.HasPrefix(n, repository+":") }) {
+		return known, nil // the name was for this call only
+	}
+	// One that was removed meanwhile need not be known by it.
+	if _, err := s.TagRemote(ctx, img.Digest, remoteName(r, known.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Remote{}, err
+	}
+	return known, nil
 }
 
 // pushable is an image as ggcr wants it: its layers packed in files.

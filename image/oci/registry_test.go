@@ -142,7 +142,11 @@ func TestPushPull(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := w.host + "/team/app:1"
-	sent, err := Push(t.Context(), s, images[0], name, RegistryOptions{})
+	named, err := s.Tag(t.Context(), images[0].Digest, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent, err := Push(t.Context(), s, named, name, RegistryOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,6 +181,12 @@ func TestPushPull(t *testing.T) {
 			t.Errorf("%s: %d blobs were fetched again", ref, n)
 		}
 	}
+	remote := w.host + "/team/app@" + string(sent.Digest)
+	for _, x := range []*store.Store{s, other} {
+		if img, err := x.Image(remote); err != nil || img.Digest != images[0].Digest {
+			t.Errorf("the image that registries call %s: %v, %v", remote, img, err)
+		}
+	}
 	if n := len(other.Images()); n != 1 {
 		t.Errorf("%d images, want one", n)
 	}
@@ -204,6 +214,10 @@ func TestPushPull(t *testing.T) {
 	elsewhere, err := Push(t.Context(), other, img, w.host+"/elsewhere:1", RegistryOptions{})
 	if err != nil || elsewhere != sent {
 		t.Errorf("pushed elsewhere: %+v, %v, want %+v", elsewhere, err, sent)
+	}
+
+	if _, err := other.Image(w.host + "/elsewhere@" + string(sent.Digest)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a name for one push is known: %v", err)
 	}
 
 	// A further image on the same first layer fetches the rest only.

@@ -48,7 +48,7 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 		if !asked("image") || isTools(img.Image) {
 			continue
 		}
-		e := summaryOf(img.Image, labelsOf(img.Image), img.Names, versionOf(r) < 43)
+		e := summaryOf(img.Image, labelsOf(img.Image), versionOf(r) < 43)
 		e.Size, e.SharedSize, e.Containers = img.Bytes, img.Bytes-img.UniqueBytes, users[string(img.Digest)]
 		if e.VirtualSize > 0 {
 			e.VirtualSize = e.Size

@@ -37,7 +37,7 @@ func (l *imageLists) init() {
 	for old := range l {
 		for all := range l[old] {
 			l[old][all].Row = func(buf []byte, img *store.Image) ([]byte, error) {
-				row, err := json.Marshal(summaryOf(img, labelsOf(img), img.Names, old == 1))
+				row, err := json.Marshal(summaryOf(img, labelsOf(img), old == 1))
 				return append(buf, row...), err
 			}
 		}
@@ -77,11 +77,11 @@ func (s *server) imageList(w http.ResponseWriter, r *http.Request) error {
 	sizes := s.engine.ImageSizes()
 	for _, img := range shown() {
 		labels := labelsOf(img)
-		names, ok := keep(img, labels)
-		if !ok {
+		found := keep(img, labels)
+		if found == nil {
 			continue
 		}
-		e := summaryOf(img, labels, names, old)
+		e := summaryOf(found, labels, old)
 		if share {
 			size := sizes.Image(img.Digest)
 			e.Size, e.SharedSize = size.Bytes, size.Bytes-size.UniqueBytes
@@ -104,14 +104,10 @@ func index(b bool) int {
 	return 0
 }
 
-// summaryOf shows an image with some of its names.
-func summaryOf(img *store.Image, labels map[string]string, names []string, old bool) imageSummary {
+func summaryOf(img *store.Image, labels map[string]string, old bool) imageSummary {
 	e := imageSummary{
 		Containers: -1, Created: img.Created.Unix(), ID: string(img.Digest), Labels: labels,
-		RepoTags: names, RepoDigests: digestsOf(img), SharedSize: -1, Size: img.Size,
-	}
-	if e.RepoTags == nil {
-		e.RepoTags = []string{}
+		RepoTags: list(img.Names), RepoDigests: list(img.Remotes), SharedSize: -1, Size: img.Size,
 	}
 	if old {
 		e.VirtualSize = img.Size
@@ -134,12 +130,17 @@ func labelsOf(img *store.Image) map[string]string {
 	return map[string]string{}
 }
 
-// digestsOf is what images are known by in registries: nothing of one that was
-// made here.
-func digestsOf(*store.Image) []string { return []string{} }
+// list is never null, which clients take for an older engine.
+func list(names []string) []string {
+	if names == nil {
+		return []string{}
+	}
+	return names
+}
 
-// imageFilter is the test that the filters make.
-func (s *server) imageFilter(f filters) (func(*store.Image, map[string]string) ([]string, bool), error) {
+// imageFilter is the test that the filters make: the image with those of its
+// names that they ask for, or nil.
+func (s *server) imageFilter(f filters) (func(*store.Image, map[string]string) *store.Image, error) {
 	now := time.Now()
 	dangling, asked, err := f.flag("dangling")
 	if err != nil {
@@ -164,26 +165,29 @@ func (s *server) imageFilter(f filters) (func(*store.Image, map[string]string) (
 			return nil, err
 		}
 	}
-	return func(img *store.Image, labels map[string]string) ([]string, bool) {
+	return func(img *store.Image, labels map[string]string) *store.Image {
 		switch {
 		case asked && dangling != (len(img.Names) == 0),
 			!until.IsZero() && img.Created.After(until),
 			!before.IsZero() && !img.Created.Before(before),
 			!since.IsZero() && !img.Created.After(since),
 			!f.labels(labels):
-			return nil, false
+			return nil
 		}
 		patterns := f["reference"]
 		if len(patterns) == 0 {
-			return img.Names, true
+			return img
 		}
-		var names []string
-		for _, name := range img.Names {
-			if slices.ContainsFunc(patterns, func(p string) bool { ok, _ := matches(p, name); return ok }) {
-				names = append(names, name)
-			}
+		other := func(name string) bool {
+			return !slices.ContainsFunc(patterns, func(p string) bool { ok, _ := matches(p, name); return ok })
 		}
-		return names, len(names) > 0
+		found := *img
+		found.Names = slices.DeleteFunc(slices.Clone(img.Names), other)
+		found.Remotes = slices.DeleteFunc(slices.Clone(img.Remotes), other)
+		if len(found.Names)+len(found.Remotes) == 0 {
+			return nil
+		}
+		return &found
 	}, nil
 }
 
@@ -282,17 +286,13 @@ func (s *server) imageInspect(w http.ResponseWriter, name string) error {
 	if err != nil {
 		return err
 	}
-	names := img.Names
-	if names == nil {
-		names = []string{}
-	}
 	layers := make([]string, 0, len(img.Parts))
 	for _, p := range img.Parts {
 		layers = append(layers, string(p.Tree))
 	}
 	created := img.Created.UTC().Format(time.RFC3339Nano)
 	return reply(w, http.StatusOK, map[string]any{
-		"Id": img.Digest, "RepoTags": names, "RepoDigests": digestsOf(img), "Parent": "", "Comment": "", "Created": created, "DockerVersion": "", "Author": "",
+		"Id": img.Digest, "RepoTags": list(img.Names), "RepoDigests": list(img.Remotes), "Parent": "", "Comment": "", "Created": created, "DockerVersion": "", "Author": "",
 		"Config": configOf(cfg, labelsOf(img)), "Architecture": runtime.GOARCH, "Os": "linux", "Size": img.Size, "VirtualSize": img.Size,
 		"GraphDriver": map[string]any{"Name": "fre", "Data": map[string]string{}},
 		"RootFS":      map[string]any{"Type": "layers", "Layers": layers},
@@ -406,15 +406,14 @@ func (s *server) imagePrune(w http.ResponseWriter, r *http.Request) error {
 	report, err := s.engine.GC(r.Context(), engine.GCOptions{Policy: &engine.GCPolicy{
 		Nameless: true, All: given && !dangling,
 		Only: func(img *store.Image) bool {
-			_, wanted := keep(img, labelsOf(img))
-			return wanted
+			return keep(img, labelsOf(img)) != nil
 		},
 	}})
 	if err != nil {
 		return err
 	}
 	for _, x := range report.Images {
-		answer.ImagesDeleted = append(answer.ImagesDeleted, removedImages(engine.Removed{Image: x.Image, Untagged: x.Image.Names, Deleted: true})...)
+		answer.ImagesDeleted = append(answer.ImagesDeleted, removedImages(engine.Removed{Image: x.Image, Untagged: slices.Concat(x.Image.Names, x.Image.Remotes), Deleted: true})...)
 		answer.SpaceReclaimed = report.Bytes // what no image refers to, too
 	}
 	return reply(w, http.StatusOK, answer)

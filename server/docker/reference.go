@@ -22,11 +22,18 @@ func familiar(ref string) string {
 	return ref
 }
 
-// repositoryOf is a name, as the local registry has it, without its version.
-func repositoryOf(name string) string { return name[:max(strings.LastIndexByte(name, ':'), 0)] }
+// repositoryOf is a name, as the local registry has it, without its version or
+// digest.
+func repositoryOf(name string) string {
+	name, _, digest := strings.Cut(name, "@")
+	if digest {
+		return name
+	}
+	return name[:max(strings.LastIndexByte(name, ':'), 0)]
+}
 
 // matches says whether a name is meant by a pattern of the reference filter:
-// path.Match on it with and without its version.
+// path.Match on it with and without its version or digest.
 func matches(pattern, name string) (bool, error) {
 	pattern = familiar(pattern)
 	whole, err := path.Match(pattern, name)
