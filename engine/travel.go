@@ -71,6 +71,11 @@ func (e *Engine) Push(ctx context.Context, ref, to string, auth *oci.Auth, repor
 	return remote, err
 }
 
+// Login asks a registry whether it takes a login. Errors: those of [oci.Login].
+func (e *Engine) Login(ctx context.Context, host string, auth *oci.Auth) error {
+	return e.while(ctx, func(ctx context.Context) error { return oci.Login(ctx, host, e.registry(auth, nil)) })
+}
+
 // History returns what an image was made of, oldest first.
 func (e *Engine) History(ref string) ([]oci.Step, error) {
 	defer e.cfg.Store.Hold()()

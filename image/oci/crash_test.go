@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -71,7 +72,7 @@ func TestCrash(t *testing.T) {
 		crashes(t, ref, want[0], want[0].Names, "FRE_OCI_ARCHIVE="+path)
 	})
 	t.Run("pull", func(t *testing.T) {
-		name := startRegistry(t) + "/app:1"
+		name := fretest.Registry(t) + "/app:1"
 		if _, err := Push(t.Context(), ref, want[0], name, RegistryOptions{}); err != nil {
 			t.Fatal(err)
 		}

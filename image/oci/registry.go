@@ -98,7 +98,7 @@ func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*stor
 	}
 	desc, err := puller.Get(ctx, r)
 	if err != nil {
-		return nil, Remote{}, registryError(r, err)
+		return nil, Remote{}, registryError(r.Context(), err)
 	}
 	found := Remote{Digest: store.Digest(desc.Digest.String()), Size: desc.Size}
 	img, err := desc.Image()
@@ -106,11 +106,11 @@ func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*stor
 		if desc.MediaType.IsIndex() && strings.Contains(err.Error(), "no child with platform") {
 			return nil, Remote{}, fmt.Errorf("%w: it is not there for %s", ErrPlatform, p)
 		}
-		return nil, Remote{}, registryError(r, err)
+		return nil, Remote{}, registryError(r.Context(), err)
 	}
 	src, err := j.remote(puller, r, img)
 	if err != nil {
-		return nil, Remote{}, registryError(r, err)
+		return nil, Remote{}, registryError(r.Context(), err)
 	}
 	names := []string{remoteName(r, found.Digest)}
 	if tag, ok := r.(name.Tag); ok {
@@ -119,7 +119,7 @@ func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*stor
 	}
 	out, err := j.bring(ctx, src, names)
 	if err != nil {
-		return nil, Remote{}, registryError(r, err)
+		return nil, Remote{}, registryError(r.Context(), err)
 	}
 	return out, found, nil
 }
@@ -226,7 +226,7 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o R
 	}
 	j.event(image.Event{Step: "push", Name: r.Name()})
 	if err := remote.Write(r, final, options...); err != nil {
-		return Remote{}, registryError(r, err)
+		return Remote{}, registryError(r.Context(), err)
 	}
 	for i, l := range out.layers {
 		if err := j.remember(ctx, l.diff, l.tree, sent.order[i].Descriptor); err != nil {
@@ -383,6 +383,52 @@ func packLayer(ctx context.Context, l packing, path string) (*packedLayer, error
 	return &packedLayer{d, path}, err
 }
 
+// Login asks the registry on a host whether it takes o.Auth, which must be there.
+// One that asks nobody for a login takes all.
+//
+// Errors: ErrReference for what is no host; ErrRegistry (fs.ErrPermission where
+// it refuses).
+func Login(ctx context.Context, host string, o RegistryOptions) error {
+	if err := login(ctx, host, o); err != nil {
+		return fmt.Errorf("log in: %w", reason(ctx, err))
+	}
+	return nil
+}
+
+func login(ctx context.Context, host string, o RegistryOptions) error {
+	var opts []name.Option
+	if slices.Contains(o.Insecure, host) {
+		opts = append(opts, name.Insecure)
+	}
+	r, err := name.NewRegistry(host, opts...)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrReference, err)
+	}
+	t, err := transport.NewWithContext(ctx, r, o.Auth.authenticator(), &guard{o.Insecure}, nil)
+	if err != nil {
+		return registryError(r, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.Scheme()+"://"+r.RegistryStr()+"/v2/", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := t.RoundTrip(req) // by the scheme that the registry answers
+	if err != nil {
+		return registryError(r, err)
+	}
+	defer resp.Body.Close()
+	if err := transport.CheckError(resp, http.StatusOK); err != nil {
+		return registryError(r, err)
+	}
+	return nil
+}
+
+func (a *Auth) authenticator() authn.Authenticator {
+	return authn.FromConfig(authn.AuthConfig{
+		Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken,
+	})
+}
+
 // open parses the reference and makes the client's options.
 func (o RegistryOptions) open(ctx context.Context, ref string) (name.Reference, []remote.Option, error) {
 	var opts []name.Option
@@ -399,9 +445,7 @@ func (o RegistryOptions) open(ctx context.Context, ref string) (name.Reference, 
 		remote.WithTransport(&guard{o.Insecure}),
 	}
 	if o.Auth != nil {
-		options = append(options, remote.WithAuth(authn.FromConfig(authn.AuthConfig{
-			Username: o.Auth.Username, Password: o.Auth.Password, IdentityToken: o.Auth.IdentityToken, RegistryToken: o.Auth.RegistryToken,
-		})))
+		options = append(options, remote.WithAuth(o.Auth.authenticator()))
 	} else {
 		options = append(options, remote.WithAuthFromKeychain(authn.DefaultKeychain))
 	}
@@ -431,8 +475,8 @@ func loopback(u *url.URL) bool {
 
 // registryError tells what the registry said from what went wrong on the way,
 // and names the next step.
-func registryError(r name.Reference, err error) error {
-	host := r.Context().RegistryStr()
+func registryError(r interface{ RegistryStr() string }, err error) error {
+	host := r.RegistryStr()
 	var said *transport.Error
 	var network net.Error
 	switch {

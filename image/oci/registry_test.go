@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/base64"
@@ -14,7 +13,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -24,58 +22,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/store"
 )
-
-// startRegistry runs the distribution project's registry on a loopback port and
-// returns its host and port. make builds the program once.
-func startRegistry(t testing.TB) string {
-	t.Helper()
-	const program = "../../.cache/tools/registry"
-	if _, err := os.Stat(program); err != nil {
-		out, err := exec.Command("make", "-C", "../..", strings.TrimPrefix(program, "../../")).CombinedOutput()
-		if err != nil {
-			t.Fatalf("build the registry: %v\n%s", err, out)
-		}
-	}
-	config := filepath.Join(t.TempDir(), "config.yml")
-	text := fmt.Sprintf("version: 0.1\nlog: {level: info, formatter: json}\nstorage:\n  filesystem: {rootdirectory: %q}\n  delete: {enabled: true}\nhttp: {addr: '127.0.0.1:0'}\n", t.TempDir())
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(program, "serve", config)
-	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none")
-	log, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	listening := make(chan string, 1)
-	var read sync.WaitGroup
-	read.Go(func() {
-		defer close(listening)
-		found := false
-		for lines := bufio.NewScanner(log); lines.Scan(); {
-			if _, after, ok := strings.Cut(lines.Text(), "listening on "); ok && !found {
-				addr, _, _ := strings.Cut(after, `"`)
-				listening <- addr
-				found = true
-			}
-		}
-	})
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		read.Wait()
-		_ = cmd.Wait()
-	})
-	addr, ok := <-listening
-	if !ok {
-		t.Fatal("the registry does not start")
-	}
-	return addr
-}
 
 // watch stands before a registry and notes what is asked for.
 type watch struct {
@@ -132,7 +81,7 @@ func pullFrom(t testing.TB, s *store.Store, ref string) (*store.Image, Remote) {
 }
 
 func TestPushPull(t *testing.T) {
-	w := watchRegistry(t, startRegistry(t))
+	w := watchRegistry(t, fretest.Registry(t))
 	s := openStore(t)
 	one, two := twoLayers(t)
 	odd := oddLayer(t, 100_000)
@@ -239,7 +188,7 @@ func TestPushPull(t *testing.T) {
 // TestPushOwn: an image that FRE built goes out and comes in as an ordinary
 // one.
 func TestPushOwn(t *testing.T) {
-	host := startRegistry(t)
+	host := fretest.Registry(t)
 	s := openStore(t)
 	own := ownImage(t, s)
 	if _, err := Push(t.Context(), s, own, host+"/hello:0.1", RegistryOptions{}); err != nil {
@@ -253,7 +202,7 @@ func TestPushOwn(t *testing.T) {
 }
 
 func TestRegistryErrors(t *testing.T) {
-	w := watchRegistry(t, startRegistry(t))
+	w := watchRegistry(t, fretest.Registry(t))
 	s := openStore(t)
 	one, two := twoLayers(t)
 	images, err := Load(t.Context(), s, bytes.NewReader(dockerArchive(t, configFor(t, one, two), []string{"app:1"}, one, two)), Options{})
@@ -334,7 +283,7 @@ func TestRegistryErrors(t *testing.T) {
 // TestPullCanceled: a pull that is given up in the middle of a layer ends, and
 // leaves nothing.
 func TestPullCanceled(t *testing.T) {
-	w := watchRegistry(t, startRegistry(t))
+	w := watchRegistry(t, fretest.Registry(t))
 	s := openStore(t)
 	layer := pack(t, file("a", "1"))
 	images, err := Load(t.Context(), s, bytes.NewReader(dockerArchive(t, configFor(t, layer), nil, layer)), Options{})
@@ -370,7 +319,7 @@ func TestPullCanceled(t *testing.T) {
 // TestAuth: a registry that wants a login gets the one that was given, or the
 // docker configuration's.
 func TestAuth(t *testing.T) {
-	w := watchRegistry(t, startRegistry(t))
+	w := watchRegistry(t, fretest.Registry(t))
 	wrap := func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if user, password, _ := r.BasicAuth(); user != "ann" || password != "secret" {
@@ -395,6 +344,15 @@ func TestAuth(t *testing.T) {
 	}
 	if _, err := Push(t.Context(), s, own, name, RegistryOptions{Auth: &Auth{Username: "ann", Password: "secret"}}); err != nil {
 		t.Errorf("with the login: %v", err)
+	}
+	if err := Login(t.Context(), w.host, RegistryOptions{Auth: &Auth{Username: "ann", Password: "secret"}}); err != nil {
+		t.Errorf("Login: %v", err)
+	}
+	if err := Login(t.Context(), w.host, RegistryOptions{Auth: &Auth{Username: "ann", Password: "wrong"}}); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("Login with a wrong password: %v", err)
+	}
+	if err := Login(t.Context(), "no host", RegistryOptions{Auth: &Auth{Username: "ann"}}); !errors.Is(err, ErrReference) {
+		t.Errorf("Login at no host: %v", err)
 	}
 	login := fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, w.host, base64.StdEncoding.EncodeToString([]byte("ann:secret")))
 	if err := os.WriteFile(filepath.Join(config, "config.json"), []byte(login), 0o600); err != nil {

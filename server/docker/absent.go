@@ -25,7 +25,6 @@ var absent = []left{
 	{"POST", "/build", "Dockerfile builds", "describe the image in fret.yaml and build it: fre build; or build elsewhere and docker load or docker pull it"},
 	{"", "/session", "Dockerfile builds", "describe the image in fret.yaml and build it: fre build"},
 	{"", "/grpc", "Dockerfile builds", "describe the image in fret.yaml and build it: fre build"},
-	{"POST", "/auth", "check of credentials", "keep them with a credential helper, or in the client's config.json: they are sent with each pull and push"},
 	{"GET", "/images/search", "search of Docker Hub", "use the web site, then docker pull"},
 	{"POST", "/networks/create", "networks of one's own", "use --network none, bridge (the public internet, where the operator allows it) or host"},
 	{"POST", "/networks/{id}/connect", "networks of one's own", "give --network when the container is created"},

@@ -66,6 +66,7 @@ func (s *server) routes() []route {
 
 		{"GET", "/images/json", s.imageList},
 		{"POST", "/images/prune", s.imagePrune},
+		{"POST", "/auth", s.auth},
 		{"POST", "/images/create", s.imageCreate},
 		{"POST", "/images/load", s.imageLoad},
 		{"GET", "/images/{name...}", s.imageGet},

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net/http"
 	"strings"
 
@@ -100,17 +102,25 @@ func authOf(header string) (*oci.Auth, error) {
 			return nil, badRequest("X-Registry-Auth is not base64: %v", err)
 		}
 	}
-	var a struct {
-		Username, Password, Auth, IdentityToken, RegistryToken string
-	}
+	var a authConfig
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return nil, badRequest("X-Registry-Auth is not JSON")
 	}
+	return a.auth()
+}
+
+// authConfig is a login as clients send it.
+type authConfig struct {
+	Username, Password, Auth, IdentityToken, RegistryToken, ServerAddress string
+}
+
+// auth is nil for an empty one.
+func (a *authConfig) auth() (*oci.Auth, error) {
 	if a.Auth != "" && a.Username == "" {
 		pair, err := base64.StdEncoding.DecodeString(a.Auth)
 		user, password, ok := strings.Cut(string(pair), ":")
 		if err != nil || !ok {
-			return nil, badRequest("X-Registry-Auth: auth is not base64 of USER:PASSWORD")
+			return nil, badRequest("auth is not base64 of USER:PASSWORD")
 		}
 		a.Username, a.Password = user, password
 	}
@@ -119,6 +129,40 @@ func authOf(header string) (*oci.Auth, error) {
 		return nil, nil
 	}
 	return auth, nil
+}
+
+// auth answers POST /auth: whether the registry takes the login, which the client
+// keeps then, and sends with each pull and push. Without an address it is Docker
+// Hub's.
+func (s *server) auth(w http.ResponseWriter, r *http.Request) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSONBytes))
+	if err != nil {
+		return err
+	}
+	var a authConfig
+	if err := decodeJSON(body, &a); err != nil {
+		return err
+	}
+	auth, err := a.auth()
+	if err == nil && auth == nil {
+		err = badRequest("there is no login: give a username and a password")
+	}
+	if err != nil {
+		return err
+	}
+	host := a.ServerAddress
+	if _, after, ok := strings.Cut(host, "://"); ok {
+		host = after
+	}
+	host, _, _ = strings.Cut(host, "/")
+	err = s.engine.Login(r.Context(), host, auth)
+	if errors.Is(err, fs.ErrPermission) {
+		return &statusError{http.StatusUnauthorized, err.Error()}
+	}
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, map[string]string{"Status": "Login Succeeded", "IdentityToken": ""})
 }
 
 // tagged is a reference of a name and a version or digest, as parameters carry

@@ -1,0 +1,86 @@
+package fretest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Registry runs the distribution project's registry, empty, on a loopback port
+// until the test ends, and returns its host and port. make builds the program
+// once.
+func Registry(t testing.TB) string {
+	t.Helper()
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const target = ".cache/tools/registry"
+	program := filepath.Join(root, target)
+	if _, err := os.Stat(program); err != nil {
+		if out, err := exec.Command("make", "-C", root, target).CombinedOutput(); err != nil {
+			t.Fatalf("build the registry: %v\n%s", err, out)
+		}
+	}
+	config := filepath.Join(t.TempDir(), "config.yml")
+	text := fmt.Sprintf("version: 0.1\nlog: {level: info, formatter: json}\nstorage:\n  filesystem: {rootdirectory: %q}\n  delete: {enabled: true}\nhttp: {addr: '127.0.0.1:0'}\n", t.TempDir())
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "serve", config)
+	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none")
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	listening := make(chan string, 1)
+	var read sync.WaitGroup
+	read.Go(func() {
+		defer close(listening)
+		found := false
+		for lines := bufio.NewScanner(log); lines.Scan(); {
+			if _, after, ok := strings.Cut(lines.Text(), "listening on "); ok && !found {
+				addr, _, _ := strings.Cut(after, `"`)
+				listening <- addr
+				found = true
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		read.Wait()
+		_ = cmd.Wait()
+	})
+	addr, ok := <-listening
+	if !ok {
+		t.Fatal("the registry does not start")
+	}
+	return addr
+}
+
+// moduleRoot is the directory of go.mod: go test runs in one below it.
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	for ; err == nil; dir = filepath.Dir(dir) {
+		_, err := os.Stat(filepath.Join(dir, "go.mod"))
+		switch {
+		case err == nil:
+			return dir, nil
+		case !errors.Is(err, fs.ErrNotExist):
+			return "", err
+		case dir == filepath.Dir(dir):
+			return "", errors.New("no go.mod here or above")
+		}
+	}
+	return "", err
+}
