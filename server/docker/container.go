@@ -56,6 +56,15 @@ func containerOf(b *engine.Sandbox, record *engine.Container) container {
 	return c
 }
 
+// isNamed says whether that is the name that containerOf gives.
+func isNamed(b *engine.Sandbox, name string) bool {
+	if b.Name != "" {
+		return b.Name == name
+	}
+	origin, ok := strings.CutSuffix(name, "-"+b.ID)
+	return ok && origin == cmp.Or(b.Function, "run")
+}
+
 // origin is the function that an instance is of.
 func (c container) origin() string { return cmp.Or(c.Function, "run") }
 
@@ -158,22 +167,34 @@ func (s *server) containers(all bool) []container {
 // container finds one by its id, name, or the beginning of its id.
 func (s *server) container(ref string) (container, error) {
 	ref = strings.TrimPrefix(ref, "/")
-	var begin []container
-	for _, c := range s.containers(true) {
-		if c.ID == ref || c.name == ref {
-			return c, nil
+	var begin []*engine.Sandbox
+	for _, b := range s.engine.Sandboxes(true) {
+		if b.ID == ref || isNamed(b, ref) {
+			begin = []*engine.Sandbox{b}
+			break
 		}
-		if ref != "" && strings.HasPrefix(c.ID, ref) {
-			begin = append(begin, c)
+		if ref != "" && strings.HasPrefix(b.ID, ref) {
+			begin = append(begin, b)
 		}
 	}
 	switch len(begin) {
 	case 0:
 		return container{}, notFound("No such container: %s", ref)
 	case 1:
-		return begin[0], nil
+	default:
+		return container{}, badRequest("multiple IDs found with provided prefix: %s: %s and %s", ref, begin[0].ID, begin[1].ID)
 	}
-	return container{}, badRequest("multiple IDs found with provided prefix: %s: %s and %s", ref, begin[0].ID, begin[1].ID)
+	if begin[0].Name == "" {
+		return containerOf(begin[0], nil), nil
+	}
+	record, err := s.engine.Container(begin[0].ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return container{}, notFound("No such container: %s", ref) // removed since
+	}
+	if err != nil {
+		return container{}, err
+	}
+	return containerOf(begin[0], record), nil
 }
 
 // live finds a container that runs.
