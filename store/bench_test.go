@@ -182,3 +182,23 @@ func BenchmarkSweep(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkCheck reads 50 images of 1,010 files each, 1,000 of them in common.
+func BenchmarkCheck(b *testing.B) {
+	s := openStoreUnchecked(b, b.TempDir())
+	base := benchTree(b, s, 1000)
+	const images = 50
+	for i := range images {
+		own := make(map[string]string)
+		for n := range 10 {
+			own[fmt.Sprintf("own%d", n)] = fmt.Sprint(i, n)
+		}
+		putImage(b, s, fmt.Sprint("image", i), "1", base, putTree(b, s, own))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if got, err := s.Check(b.Context(), CheckOptions{}); err != nil || got.Problems != 0 {
+			b.Fatalf("Check: %+v, %v", got, err)
+		}
+	}
+}

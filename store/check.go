@@ -94,6 +94,9 @@ type check struct {
 
 	damaged  map[string]*damage // objects, by key
 	badTrees map[Digest]bool    // live, and not readable
+
+	kept        map[Digest]*Tree // read lately
+	keptEntries int              // of those
 }
 
 // damage is an object that is missing or not what its key says.

@@ -116,7 +116,7 @@ func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
 
 // stageImage builds the image's directory below tmp/ and brings it to the disk.
 func (s *Store) stageImage(ctx context.Context, img *Image, manifest []byte, name string) error {
-	entries, hidden, err := s.merge(img.Manifest)
+	entries, hidden, err := merge(img.Manifest, s.Tree)
 	if err != nil {
 		return err
 	}
@@ -219,8 +219,8 @@ const hiddenName = "hidden"
 // sorted by path, and the keys of objects that it does not show: of files that
 // later parts replace or remove, and of files aside. Where two parts hold a
 // directory the first one's stays, or, where the second is a layer, the second
-// one's.
-func (s *Store) merge(m Manifest) (entries []Entry, hidden map[string]bool, err error) {
+// one's. tree reads trees, which stay as they are.
+func merge(m Manifest, tree func(Digest) (*Tree, error)) (entries []Entry, hidden map[string]bool, err error) {
 	type placed struct {
 		Entry
 		part int
@@ -245,7 +245,7 @@ func (s *Store) merge(m Manifest) (entries []Entry, hidden map[string]bool, err 
 		return nil
 	}
 	for i, p := range m.Parts {
-		t, err := s.Tree(p.Tree)
+		t, err := tree(p.Tree)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", nameOf(i), err)
 		}

@@ -100,7 +100,7 @@ func TestLayers(t *testing.T) {
 // describe lists what an image holds beside its mount points.
 func describe(t *testing.T, s *Store, img *Image) string {
 	t.Helper()
-	entries, _, err := s.merge(img.Manifest)
+	entries, _, err := merge(img.Manifest, s.Tree)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func checkImage(t testing.TB, s *Store, img *Image) {
 	if err != nil || sumDigest(b) != img.Digest {
 		t.Errorf("manifest of %s: err %v, digest %s", img.Digest, err, sumDigest(b))
 	}
-	entries, _, err := s.merge(img.Manifest)
+	entries, _, err := merge(img.Manifest, s.Tree)
 	if err != nil {
 		t.Errorf("merge %s: %v", img.Digest, err)
 		return
