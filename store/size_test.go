@@ -246,7 +246,7 @@ func TestSizesOfOldDatabase(t *testing.T) {
 	}
 	for _, q := range []string{
 		`DROP TABLE image_sizes`, `DROP TABLE sized_trees`, `DROP TABLE cohorts`, `DROP TABLE cohort_trees`, `DROP TABLE sized_objects`, `ALTER TABLE images DROP COLUMN serial`,
-		`DROP TABLE image_uses`,
+		`DROP TABLE image_uses`, `DROP TABLE remotes`,
 		fmt.Sprintf(`PRAGMA user_version = %d`, sizedSince-1),
 	} {
 		if _, err := db.Exec(q); err != nil {
