@@ -414,7 +414,7 @@ func (s *server) imagePrune(w http.ResponseWriter, r *http.Request) error {
 	}
 	for _, x := range report.Images {
 		answer.ImagesDeleted = append(answer.ImagesDeleted, removedImages(engine.Removed{Image: x.Image, Untagged: slices.Concat(x.Image.Names, x.Image.Remotes), Deleted: true})...)
-		answer.SpaceReclaimed = report.Bytes // what no image refers to, too
 	}
+	answer.SpaceReclaimed = report.Bytes // also of what no image refers to
 	return reply(w, http.StatusOK, answer)
 }

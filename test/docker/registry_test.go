@@ -82,7 +82,7 @@ func (w *world) testRegistry(t *testing.T) {
 
 		// One that has no other name is pruned.
 		{[]string{"pull", "-q", remote}, 0, `.`, ``},
-		{words("image prune -f"), 0, `(?i)untagged: ` + remote + `\ndeleted: ` + id, ``},
+		{words("image prune -f"), 0, `(?is)untagged: ` + remote + `\ndeleted: ` + id + `.*reclaimed space: [1-9]`, ``},
 		{words("images -aq"), 0, ``, ``},
 		{[]string{"logout", host}, 0, `.*`, `.*`},
 		{[]string{"pull", "-q", remote}, 1, ``, `docker login`},
