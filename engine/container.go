@@ -423,8 +423,10 @@ func (c *container) describe() *Container {
 
 // sandbox describes a container that does not run as one of the sandboxes.
 func (c *Container) sandbox() *Sandbox {
+	made := *c
 	s := &Sandbox{
-		ID: c.ID, Name: c.Config.Name, Image: c.Config.Image, Digest: c.Digest, Tenant: c.Config.Tenant, Limits: c.Config.Limits,
+		Container: &made,
+		ID:        c.ID, Name: c.Config.Name, Image: c.Config.Image, Digest: c.Digest, Tenant: c.Config.Tenant, Limits: c.Config.Limits,
 		Command: strings.Join(c.Args, " "), State: c.State, Created: c.Created,
 	}
 	if c.State == StateExited {

@@ -137,6 +137,26 @@ func TestContainer(t *testing.T) {
 		}
 		r.exited(reader.ID)
 	}
+	// Without its program it cannot be started, which lists show as the record does.
+	if got, _ := r.attach(reader.ID, strings.NewReader("remove /bin/prog\n")); got != "> ready\n> ok\n" {
+		t.Errorf("its program not removed: %q", got)
+	}
+	r.exited(reader.ID)
+	if err := r.StartContainer(t.Context(), reader.ID); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("start without a program: %v", err)
+	}
+	for _, s := range r.Sandboxes(true) {
+		c, err := r.Container(s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c.Exit, s.Exit); diff != "" || s.ID == reader.ID && ExitCode(s.Exit) != 127 {
+			t.Errorf("%s shows its exit as %+v (-record +list):\n%s", s.Name, s.Exit, diff)
+		}
+		if s.Container == nil || s.Container.ID != s.ID || s.Container.State != StateCreated {
+			t.Errorf("%s was made as %+v", s.Name, s.Container)
+		}
+	}
 	names := func() (all []string) {
 		for _, s := range r.Sandboxes(true) {
 			all = append(all, s.Name+" "+string(s.State))

@@ -62,9 +62,15 @@ func (c *container) notStarted(err error) error {
 			code = 127
 		}
 	}
+	exit := &sandbox.ExitStatus{Code: code}
 	saveErr := c.update(func(rec *Container) {
-		rec.Error, rec.Exit = err.Error(), &sandbox.ExitStatus{Code: code}
+		rec.Error, rec.Exit = err.Error(), exit
 	}, func() {
+		c.row.change(func(s *Sandbox) {
+			if s.State == StateExited {
+				s.Exit = exit
+			}
+		})
 		c.streams.end()
 		c.streams = newStreams(c.e.life)
 		c.runs++

@@ -37,6 +37,10 @@ type Sandbox struct {
 	Exit     *sandbox.ExitStatus
 	Defences []string // in force around it while it runs (sandbox.Host.Defences)
 
+	// Container is what a container was made as, or found as when the engine
+	// started; nil for others. What changes of it is not in there.
+	Container *Container
+
 	box *box // nil once it has ended
 }
 
@@ -93,6 +97,18 @@ func (r *row) update() *Sandbox {
 	}
 }
 
+// change replaces what lists show, and returns that.
+func (r *row) change(f func(*Sandbox)) *Sandbox {
+	for {
+		s := r.shown.Load()
+		next := *s
+		f(&next)
+		if r.shown.CompareAndSwap(s, &next) {
+			return &next
+		}
+	}
+}
+
 func (b *box) kill() { b.sb.Kill() }
 
 // endedKept is how many ended sandboxes lists remember.
@@ -117,6 +133,7 @@ func (r *registry) addLocked(b *box) {
 	}
 	if b.container != nil {
 		b.shown = b.container.row
+		s.Container = b.shown.shown.Load().Container
 		b.shown.shown.Store(s)
 		return
 	}
@@ -159,16 +176,9 @@ func (r *registry) removeContainer(e *Engine, old *row, change store.Change) {
 func (r *registry) renameContainer(e *Engine, shown *row, name string, change store.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for {
-		s := shown.shown.Load()
-		next := *s
-		next.Name = name
-		if shown.shown.CompareAndSwap(s, &next) {
-			if b := r.live[next.ID]; b != nil {
-				b.name = name
-			}
-			break
-		}
+	s := shown.change(func(s *Sandbox) { s.Name = name })
+	if b := r.live[s.ID]; b != nil {
+		b.name = name
 	}
 	e.Changes().Add(change)
 }

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/sandbox"
-	"github.com/fre-engine/fre/store"
 )
 
 // workDir is where the tenant's directory is in every sandbox.
@@ -34,25 +32,22 @@ const (
 // container is what runs, or has run, as Docker's clients see it.
 type container struct {
 	*engine.Sandbox
-	name   string // without Docker's leading slash
-	labels map[string]string
-	record *engine.Container // of a container proper; nil for instances and runs
+	name   string              // without Docker's leading slash
+	record *engine.Container   // of a container proper, in lists as it was made; nil for instances and runs
+	exit   *sandbox.ExitStatus // nil where it has not ended
 
 	made, started, finished time.Time // finished is zero where it has not
 }
 
 // containerOf names a sandbox: FUNCTION-ID for an instance of a function.
-func containerOf(b *engine.Sandbox, record *engine.Container) container {
-	c := container{Sandbox: b, name: b.Name, labels: map[string]string{labelTenant: b.Tenant}, record: record, made: b.Created, started: b.Created, finished: b.Ended}
-	if record != nil {
-		maps.Copy(c.labels, record.Config.Labels)
-		c.made, c.started, c.finished = record.Created, record.Started, record.Finished
-		return c
+func containerOf(b *engine.Sandbox) container {
+	c := container{Sandbox: b, name: b.Name, record: b.Container, exit: b.Exit, made: b.Created, started: b.Created, finished: b.Ended}
+	if c.record != nil {
+		c.made = c.record.Created
 	}
-	if b.Function != "" {
-		c.labels[labelFunction] = b.Function
+	if c.name == "" {
+		c.name = c.origin() + "-" + b.ID
 	}
-	c.name = c.origin() + "-" + b.ID
 	return c
 }
 
@@ -63,6 +58,17 @@ func isNamed(b *engine.Sandbox, name string) bool {
 	}
 	origin, ok := strings.CutSuffix(name, "-"+b.ID)
 	return ok && origin == cmp.Or(b.Function, "run")
+}
+
+func (c container) labels() map[string]string {
+	out := map[string]string{labelTenant: c.Tenant}
+	if c.record != nil {
+		maps.Copy(out, c.record.Config.Labels)
+	}
+	if c.Function != "" {
+		out[labelFunction] = c.Function
+	}
+	return out
 }
 
 // origin is the function that an instance is of.
@@ -83,28 +89,12 @@ func (c container) state() string {
 	return "created"
 }
 
-// digest is the image's.
-func (c container) digest() store.Digest {
-	if c.record != nil {
-		return c.record.Digest
-	}
-	return c.Digest
-}
-
-// exit says how it ended; nil where it has not.
-func (c container) exit() *sandbox.ExitStatus {
-	if c.record != nil {
-		return c.record.Exit
-	}
-	return c.Exit
-}
-
 // exitCode is as a shell has it: 128 and the signal that ended it.
 func (c container) exitCode() int {
 	if c.running() {
 		return 0
 	}
-	return engine.ExitCode(c.exit())
+	return engine.ExitCode(c.exit)
 }
 
 // status is the text for people.
@@ -149,22 +139,15 @@ func span(d time.Duration) string {
 // containers lists what runs, and with all what has run, newest first.
 func (s *server) containers(all bool) []container {
 	boxes := s.engine.Sandboxes(all)
-	records := make(map[string]*engine.Container)
-	for _, record := range s.engine.Containers(all) {
-		records[record.ID] = record
-	}
-	out := make([]container, 0, len(boxes))
-	for _, b := range boxes {
-		record := records[b.ID]
-		if b.Name != "" && record == nil {
-			continue // removed since
-		}
-		out = append(out, containerOf(b, record))
+	out := make([]container, len(boxes))
+	for i, b := range boxes {
+		out[i] = containerOf(b)
 	}
 	return out
 }
 
-// container finds one by its id, name, or the beginning of its id.
+// container finds one by its id, name, or the beginning of its id, and all that
+// is known of it now.
 func (s *server) container(ref string) (container, error) {
 	ref = strings.TrimPrefix(ref, "/")
 	var begin []*engine.Sandbox
@@ -184,17 +167,19 @@ func (s *server) container(ref string) (container, error) {
 	default:
 		return container{}, badRequest("multiple IDs found with provided prefix: %s: %s and %s", ref, begin[0].ID, begin[1].ID)
 	}
-	if begin[0].Name == "" {
-		return containerOf(begin[0], nil), nil
+	c := containerOf(begin[0])
+	if c.record == nil {
+		return c, nil
 	}
-	record, err := s.engine.Container(begin[0].ID)
+	record, err := s.engine.Container(c.ID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return container{}, notFound("No such container: %s", ref) // removed since
 	}
 	if err != nil {
 		return container{}, err
 	}
-	return containerOf(begin[0], record), nil
+	c.record, c.exit, c.started, c.finished = record, cmp.Or(record.Exit, c.exit), record.Started, record.Finished
+	return c, nil
 }
 
 // live finds a container that runs.
@@ -229,24 +214,6 @@ type endpoint struct {
 	IPAddress  string
 }
 
-type containerSummary struct {
-	ID              string `json:"Id"`
-	Names           []string
-	Image           string
-	ImageID         string
-	Command         string
-	Created         int64
-	Ports           []port
-	SizeRw          int64 `json:",omitempty"`
-	SizeRootFs      int64 `json:",omitempty"`
-	Labels          map[string]string
-	State           string
-	Status          string
-	HostConfig      struct{ NetworkMode string }
-	NetworkSettings struct{ Networks map[string]endpoint }
-	Mounts          []mountPoint
-}
-
 // mounts are the places of a sandbox that last: the tenant's directory.
 func (c container) mounts() []mountPoint {
 	if c.record != nil {
@@ -272,136 +239,6 @@ func (c container) network() string {
 		}
 	}
 	return networkNone
-}
-
-func (s *server) summary(c container, now time.Time) containerSummary {
-	out := containerSummary{
-		ID: c.ID, Names: []string{"/" + c.name}, Image: c.Image, ImageID: string(c.digest()), Command: c.Command, Created: c.made.Unix(),
-		Ports: []port{}, Labels: c.labels, State: c.state(), Status: c.status(now), Mounts: c.mounts(),
-	}
-	out.HostConfig.NetworkMode = c.network()
-	out.NetworkSettings.Networks = map[string]endpoint{c.network(): {}}
-	return out
-}
-
-// containerList answers GET /containers/json?all=&limit=&size=&filters=. With
-// size it costs each running sandbox a fixed few system calls.
-func (s *server) containerList(w http.ResponseWriter, r *http.Request) error {
-	f, err := filtersOf(r, "ancestor", "before", "expose", "exited", "health", "id", "is-task", "isolation", "label", "label!", "name", "network", "publish", "since", "status", "volume")
-	if err != nil {
-		return err
-	}
-	limit := 0
-	if v := r.URL.Query().Get("limit"); v != "" {
-		if limit, err = strconv.Atoi(v); err != nil {
-			return badRequest("limit: %q is not a number", v)
-		}
-	}
-	keep, err := s.containerFilter(f)
-	if err != nil {
-		return err
-	}
-	all := boolOf(r, "all") || limit > 0 || f["status"] != nil || f["before"] != nil || f["since"] != nil
-	size := boolOf(r, "size")
-	now := time.Now()
-	out := []containerSummary{}
-	for _, c := range s.containers(all) {
-		if !keep(c) {
-			continue
-		}
-		if limit > 0 && len(out) == limit {
-			break
-		}
-		item := s.summary(c, now)
-		if size {
-			item.SizeRw, item.SizeRootFs = s.sizes(c)
-		}
-		out = append(out, item)
-	}
-	return reply(w, http.StatusOK, out)
-}
-
-// sizes are what a container has written, and that with its image.
-func (s *server) sizes(c container) (written, whole int64) {
-	switch {
-	case c.record != nil:
-		if used, err := s.engine.ContainerScratch(c.ID); err == nil { // else it is gone
-			written = used.Bytes
-		}
-	case c.running():
-		if size, err := s.engine.Size(c.Sandbox); err == nil { // else it has ended since
-			written = size.Bytes
-		}
-	}
-	whole = written
-	if img, err := s.engine.Image(string(c.digest())); err == nil {
-		whole += img.Size
-	}
-	return written, whole
-}
-
-var containerStates = []string{"created", "dead", "exited", "paused", "removing", "restarting", "running"}
-
-// containerFilter is the test that the filters make. What FRE has none of
-// matches nothing: health checks, swarm tasks, published ports.
-func (s *server) containerFilter(f filters) (func(container) bool, error) {
-	for _, v := range f["status"] {
-		if !slices.Contains(containerStates, v) {
-			return nil, badRequest("invalid filter 'status=%s': use one of %s", v, strings.Join(containerStates, ", "))
-		}
-	}
-	for _, v := range f["exited"] {
-		if _, err := strconv.Atoi(v); err != nil {
-			return nil, badRequest("invalid filter 'exited=%s': use an exit status", v)
-		}
-	}
-	for _, v := range f["health"] {
-		if !slices.Contains([]string{"starting", "healthy", "unhealthy", "none"}, v) {
-			return nil, badRequest("invalid filter 'health=%s': use starting, healthy, unhealthy or none", v)
-		}
-	}
-	task, tasks, err := f.flag("is-task")
-	if err != nil {
-		return nil, err
-	}
-	var before, since time.Time
-	for key, at := range map[string]*time.Time{"before": &before, "since": &since} {
-		for _, ref := range f[key] {
-			c, err := s.container(ref)
-			if err != nil {
-				return nil, err
-			}
-			*at = c.made
-		}
-	}
-	ancestors := make([]string, 0, len(f["ancestor"]))
-	for _, ref := range f["ancestor"] {
-		img, err := s.image(ref)
-		switch {
-		case err == nil:
-			ancestors = append(ancestors, string(img.Digest))
-		case errorStatus(err) != http.StatusNotFound:
-			return nil, err
-		}
-	}
-	return func(c container) bool {
-		switch {
-		case f["ancestor"] != nil && !slices.Contains(ancestors, string(c.digest())),
-			f["exited"] != nil && (c.state() != "exited" || !f.has("exited", strconv.Itoa(c.exitCode()))),
-			f["publish"] != nil, f["expose"] != nil, tasks && task,
-			!before.IsZero() && !c.made.Before(before),
-			!since.IsZero() && !c.made.After(since):
-			return false
-		}
-		var places []string
-		if f["volume"] != nil {
-			for _, m := range c.mounts() {
-				places = append(places, m.Name, m.Destination)
-			}
-		}
-		return f.like("id", c.ID) && f.like("name", c.name, "/"+c.name) && f.labels(c.labels) && f.has("status", c.state()) && f.has("health", "none") &&
-			f.has("network", c.network(), networkID(c.network())) && f.has("volume", places...) && f.has("isolation", "default", "")
-	}, nil
 }
 
 func errorStatus(err error) int {
@@ -444,17 +281,16 @@ func (s *server) containerInspect(w http.ResponseWriter, r *http.Request) error 
 		}
 		host["ReadonlyRootfs"], host["AutoRemove"], host["CapDrop"] = cfg.ReadOnly, cfg.AutoRemove, nil
 	}
-	config.Image, config.Labels = c.Image, c.labels
+	config.Image, config.Labels = c.Image, c.labels()
 	host["Memory"], host["MemorySwap"], host["NanoCpus"], host["PidsLimit"] = limits.MemoryBytes, limits.MemoryBytes, limits.CPUMillis*1e6, limits.Pids
 	path := ""
 	if len(args) > 0 {
 		path, args = args[0], args[1:]
 	}
-	exit := c.exit()
 	out := map[string]any{
-		"Id": c.ID, "Created": stamp(c.made), "Path": path, "Args": args, "Image": c.digest(), "Name": "/" + c.name,
+		"Id": c.ID, "Created": stamp(c.made), "Path": path, "Args": args, "Image": c.Digest, "Name": "/" + c.name,
 		"State": map[string]any{
-			"Status": c.state(), "Running": c.running(), "Paused": false, "Restarting": false, "OOMKilled": exit != nil && exit.OOMKilled, "Dead": false,
+			"Status": c.state(), "Running": c.running(), "Paused": false, "Restarting": false, "OOMKilled": c.exit != nil && c.exit.OOMKilled, "Dead": false,
 			"Pid": c.PID, "ExitCode": c.exitCode(), "Error": failure, "StartedAt": stamp(c.started), "FinishedAt": stamp(c.finished),
 		},
 		"ResolvConfPath": "", "HostnamePath": "", "HostsPath": "", "LogPath": "", "RestartCount": 0, "Driver": "fre", "Platform": "linux",

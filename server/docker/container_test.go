@@ -16,10 +16,7 @@ func TestIsNamed(t *testing.T) {
 		{ID: "0a1b30", Name: "run-0a1b2c-1"},
 	}
 	for _, a := range boxes {
-		name := containerOf(a, nil).name
-		if a.Name != "" {
-			name = a.Name
-		}
+		name := containerOf(a).name
 		for _, b := range boxes {
 			if got := isNamed(b, name); got != (a == b) {
 				t.Errorf("%+v is named %q: %v", b, name, got)

@@ -1,11 +1,15 @@
 package docker
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
-	"time"
+	"strconv"
 
+	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
 )
 
 // volumeUsage is a volume with what is in it.
@@ -32,32 +36,28 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	now := time.Now()
-	users := map[string]int{}
-	all := []containerSummary{}
-	for _, c := range s.containers(true) {
-		users[string(c.digest())]++
-		if asked("container") {
-			item := s.summary(c, now)
-			item.SizeRw, item.SizeRootFs = s.sizes(c)
-			all = append(all, item)
-		}
+	users := map[store.Digest]int{}
+	shown := slices.DeleteFunc(used.Images, func(img engine.ImageUsage) bool { return isTools(img.Image) })
+	body := make([]byte, 0, 1024+512*len(shown))
+	body = appendInt(append(body, `{"BuildCache":[],"BuilderSize":0`...), "LayersSize", used.ImageBytes)
+
+	body = append(body, `,"Containers":`...)
+	body, err = s.boxes[index(true)].append(body, s.engine.Sandboxes(true), 0, func(c container) bool {
+		users[c.Digest]++
+		return asked("container")
+	}, s.sizes)
+	if err != nil {
+		return err
 	}
-	images := []imageSummary{}
-	for _, img := range used.Images {
-		if !asked("image") || isTools(img.Image) {
-			continue
-		}
-		e := summaryOf(img.Image, labelsOf(img.Image), versionOf(r) < 43)
-		e.Size, e.SharedSize, e.Containers = img.Bytes, img.Bytes-img.UniqueBytes, users[string(img.Digest)]
-		if e.VirtualSize > 0 {
-			e.VirtualSize = e.Size
-		}
-		if img.InUse && e.Containers == 0 {
-			e.Containers = 1 // a function without an instance now
-		}
-		images = append(images, e)
+
+	body = append(body, `,"Images":`...)
+	if !asked("image") {
+		shown = nil
 	}
+	if body, err = s.appendImageUsage(body, shown, users, versionOf(r) < 43); err != nil {
+		return err
+	}
+
 	volumes := []volumeUsage{}
 	for _, t := range used.Tenants {
 		if asked("volume") && t.Name == image.DefaultTenant {
@@ -66,6 +66,41 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 			volumes = append(volumes, v)
 		}
 	}
-	answer := map[string]any{"LayersSize": used.ImageBytes, "Images": images, "Containers": all, "Volumes": volumes, "BuildCache": []any{}, "BuilderSize": 0}
-	return reply(w, http.StatusOK, answer)
+	encoded, err := json.Marshal(volumes)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	body = append(append(append(body, `,"Volumes":`...), encoded...), '}')
+	return replyJSON(w, http.StatusOK, body)
+}
+
+// appendImageUsage encodes images, which have so many users, with their sizes.
+func (s *server) appendImageUsage(buf []byte, used []engine.ImageUsage, users map[store.Digest]int, old bool) ([]byte, error) {
+	images := make([]*store.Image, len(used))
+	for i, img := range used {
+		images[i] = img.Image
+	}
+	buf = append(buf, '[')
+	err := s.images[index(old)][index(false)].Rows(images, func(i int, row []byte) error {
+		if i > 0 {
+			buf = append(buf, ',')
+		}
+		img, n := used[i], users[images[i].Digest]
+		if img.InUse && n == 0 {
+			n = 1 // a function without an instance now
+		}
+		moment := imageMoment{Containers: n, SharedSize: img.Bytes - img.UniqueBytes, Size: img.Bytes}
+		if old {
+			moment.VirtualSize = img.Bytes
+		}
+		buf = moment.splice(buf, row)
+		return nil
+	})
+	return append(buf, ']'), err
+}
+
+// appendInt appends a member that is not the first.
+func appendInt(buf []byte, name string, n int64) []byte {
+	buf = append(append(append(buf, `,"`...), name...), `":`...)
+	return strconv.AppendInt(buf, n, 10)
 }

@@ -46,6 +46,7 @@ type server struct {
 	log    *slog.Logger
 	host   host
 	images imageLists
+	boxes  [2]*containerRows // by whether it holds all
 }
 
 // route is one line of the API, without its version. Handlers return an error
@@ -108,7 +109,7 @@ func (s *server) routes() []route {
 
 // New returns the handler of the API.
 func New(cfg Config) http.Handler {
-	s := &server{cfg: cfg, engine: cfg.Engine, log: cfg.Log, host: thisHost()}
+	s := &server{cfg: cfg, engine: cfg.Engine, log: cfg.Log, host: thisHost(), boxes: [2]*containerRows{newContainerRows(), newContainerRows()}}
 	s.images.init()
 	mux := http.NewServeMux()
 	for _, rt := range s.routes() {
@@ -178,6 +179,11 @@ func reply(w http.ResponseWriter, status int, v any) error {
 	if err != nil {
 		return fmt.Errorf("encode answer: %w", err)
 	}
+	return replyJSON(w, status, body)
+}
+
+// replyJSON sends what is encoded already.
+func replyJSON(w http.ResponseWriter, status int, body []byte) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // a client that has gone is no failure of ours

@@ -17,16 +17,33 @@ import (
 
 // imageSummary is one entry of the list.
 type imageSummary struct {
-	Containers  int
 	Created     int64
 	ID          string `json:"Id"`
 	Labels      map[string]string
 	ParentID    string `json:"ParentId"`
 	RepoDigests []string
 	RepoTags    []string
+	imageMoment
+}
+
+// imageMoment is what changes while an image stays as it is.
+type imageMoment struct {
+	Containers  int // -1: not counted
 	SharedSize  int64
 	Size        int64
 	VirtualSize int64 `json:",omitempty"` // until version 1.43
+}
+
+// splice appends row with m in place of what it says.
+func (m imageMoment) splice(buf, row []byte) []byte {
+	buf = append(buf, row[:bytes.LastIndex(row, []byte(`,"Containers":`))]...) // numbers follow
+	buf = appendInt(buf, "Containers", int64(m.Containers))
+	buf = appendInt(buf, "SharedSize", m.SharedSize)
+	buf = appendInt(buf, "Size", m.Size)
+	if m.VirtualSize != 0 {
+		buf = appendInt(buf, "VirtualSize", m.VirtualSize)
+	}
+	return append(buf, '}')
 }
 
 // imageLists keeps the encoded list of all images, which is what clients poll,
@@ -106,8 +123,8 @@ func index(b bool) int {
 
 func summaryOf(img *store.Image, labels map[string]string, old bool) imageSummary {
 	e := imageSummary{
-		Containers: -1, Created: img.Created.Unix(), ID: string(img.Digest), Labels: labels,
-		RepoTags: list(img.Names), RepoDigests: list(img.Remotes), SharedSize: -1, Size: img.Size,
+		Created: img.Created.Unix(), ID: string(img.Digest), Labels: labels, RepoTags: list(img.Names), RepoDigests: list(img.Remotes),
+		imageMoment: imageMoment{Containers: -1, SharedSize: -1, Size: img.Size},
 	}
 	if old {
 		e.VirtualSize = img.Size

@@ -197,7 +197,7 @@ func (s *server) containerPrune(w http.ResponseWriter, r *http.Request) error {
 		SpaceReclaimed    int64
 	}{}
 	for _, c := range s.containers(true) {
-		if c.running() || !f.labels(c.labels) || !until.IsZero() && c.Created.After(until) {
+		if c.running() || !f.labels(c.labels()) || !until.IsZero() && c.Created.After(until) {
 			continue
 		}
 		written, _ := s.sizes(c)

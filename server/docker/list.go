@@ -1,0 +1,210 @@
+package docker
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/server/listing"
+)
+
+type containerSummary struct {
+	ID              string `json:"Id"`
+	Names           []string
+	Image           string
+	ImageID         string
+	Command         string
+	Created         int64
+	Ports           []port
+	Labels          map[string]string
+	State           string
+	HostConfig      struct{ NetworkMode string }
+	NetworkSettings struct{ Networks map[string]endpoint }
+	Mounts          []mountPoint
+	containerMoment
+}
+
+// containerMoment is what changes while a container stays as it is.
+type containerMoment struct {
+	Status     string `json:",omitempty"` // "" for a row of containerRows
+	SizeRw     int64  `json:",omitempty"`
+	SizeRootFs int64  `json:",omitempty"`
+}
+
+func summaryOfContainer(c container) containerSummary {
+	out := containerSummary{
+		ID: c.ID, Names: []string{"/" + c.name}, Image: c.Image, ImageID: string(c.Digest), Command: c.Command, Created: c.made.Unix(),
+		Ports: []port{}, Labels: c.labels(), State: c.state(), Mounts: c.mounts(),
+	}
+	out.HostConfig.NetworkMode = c.network()
+	out.NetworkSettings.Networks = map[string]endpoint{c.network(): {}}
+	return out
+}
+
+// containerRows is a list of containers. A row is encoded once for each change of
+// its container; what changes without one is put into it for each answer.
+type containerRows struct{ cache listing.Cache[engine.Sandbox] }
+
+func newContainerRows() *containerRows {
+	return &containerRows{listing.Cache[engine.Sandbox]{Row: func(buf []byte, b *engine.Sandbox) ([]byte, error) {
+		row, err := json.Marshal(summaryOfContainer(containerOf(b)))
+		return append(buf, row...), err
+	}}}
+}
+
+// append encodes those of boxes that are to be kept, up to a limit if that is not
+// 0, with their sizes unless sizes is nil.
+func (l *containerRows) append(buf []byte, boxes []*engine.Sandbox, limit int, keep func(container) bool, sizes func(container) (written, whole int64)) ([]byte, error) {
+	now, n := time.Now(), 0
+	buf = append(buf, '[')
+	err := l.cache.Rows(boxes, func(i int, row []byte) error {
+		c := containerOf(boxes[i])
+		if limit > 0 && n == limit || !keep(c) {
+			return nil
+		}
+		if n++; n > 1 {
+			buf = append(buf, ',')
+		}
+		moment := containerMoment{Status: c.status(now)}
+		if sizes != nil {
+			moment.SizeRw, moment.SizeRootFs = sizes(c)
+		}
+		buf = moment.splice(buf, row)
+		return nil
+	})
+	return append(buf, ']'), err
+}
+
+// splice appends row with m at its end. The text needs no escapes.
+func (m containerMoment) splice(buf, row []byte) []byte {
+	buf = append(append(buf, row[:len(row)-1]...), `,"Status":"`...)
+	buf = append(append(buf, m.Status...), '"')
+	if m.SizeRw != 0 {
+		buf = appendInt(buf, "SizeRw", m.SizeRw)
+	}
+	if m.SizeRootFs != 0 {
+		buf = appendInt(buf, "SizeRootFs", m.SizeRootFs)
+	}
+	return append(buf, '}')
+}
+
+// containerList answers GET /containers/json?all=&limit=&size=&filters=. With
+// size it costs each running sandbox a fixed few system calls.
+func (s *server) containerList(w http.ResponseWriter, r *http.Request) error {
+	f, err := filtersOf(r, "ancestor", "before", "expose", "exited", "health", "id", "is-task", "isolation", "label", "label!", "name", "network", "publish", "since", "status", "volume")
+	if err != nil {
+		return err
+	}
+	limit := 0
+	if v := r.URL.Query().Get("limit"); v != "" {
+		if limit, err = strconv.Atoi(v); err != nil {
+			return badRequest("limit: %q is not a number", v)
+		}
+	}
+	keep, err := s.containerFilter(f)
+	if err != nil {
+		return err
+	}
+	all := boolOf(r, "all") || limit > 0 || f["status"] != nil || f["before"] != nil || f["since"] != nil
+	sizes := s.sizes
+	if !boolOf(r, "size") {
+		sizes = nil
+	}
+	boxes := s.engine.Sandboxes(all)
+	body, err := s.boxes[index(all)].append(make([]byte, 0, 1024*(len(boxes)+1)), boxes, limit, keep, sizes)
+	if err != nil {
+		return err
+	}
+	return replyJSON(w, http.StatusOK, body)
+}
+
+// sizes are what a container has written, and that with its image.
+func (s *server) sizes(c container) (written, whole int64) {
+	switch {
+	case c.record != nil:
+		if used, err := s.engine.ContainerScratch(c.ID); err == nil { // else it is gone
+			written = used.Bytes
+		}
+	case c.running():
+		if size, err := s.engine.Size(c.Sandbox); err == nil { // else it has ended since
+			written = size.Bytes
+		}
+	}
+	whole = written
+	if img, err := s.engine.Image(string(c.Digest)); err == nil {
+		whole += img.Size
+	}
+	return written, whole
+}
+
+var containerStates = []string{"created", "dead", "exited", "paused", "removing", "restarting", "running"}
+
+// containerFilter is the test that the filters make. What FRE has none of
+// matches nothing: health checks, swarm tasks, published ports.
+func (s *server) containerFilter(f filters) (func(container) bool, error) {
+	for _, v := range f["status"] {
+		if !slices.Contains(containerStates, v) {
+			return nil, badRequest("invalid filter 'status=%s': use one of %s", v, strings.Join(containerStates, ", "))
+		}
+	}
+	for _, v := range f["exited"] {
+		if _, err := strconv.Atoi(v); err != nil {
+			return nil, badRequest("invalid filter 'exited=%s': use an exit status", v)
+		}
+	}
+	for _, v := range f["health"] {
+		if !slices.Contains([]string{"starting", "healthy", "unhealthy", "none"}, v) {
+			return nil, badRequest("invalid filter 'health=%s': use starting, healthy, unhealthy or none", v)
+		}
+	}
+	task, tasks, err := f.flag("is-task")
+	if err != nil {
+		return nil, err
+	}
+	var before, since time.Time
+	for key, at := range map[string]*time.Time{"before": &before, "since": &since} {
+		for _, ref := range f[key] {
+			c, err := s.container(ref)
+			if err != nil {
+				return nil, err
+			}
+			*at = c.made
+		}
+	}
+	ancestors := make([]string, 0, len(f["ancestor"]))
+	for _, ref := range f["ancestor"] {
+		img, err := s.image(ref)
+		switch {
+		case err == nil:
+			ancestors = append(ancestors, string(img.Digest))
+		case errorStatus(err) != http.StatusNotFound:
+			return nil, err
+		}
+	}
+	return func(c container) bool {
+		switch {
+		case f["ancestor"] != nil && !slices.Contains(ancestors, string(c.Digest)),
+			f["exited"] != nil && (c.state() != "exited" || !f.has("exited", strconv.Itoa(c.exitCode()))),
+			f["publish"] != nil, f["expose"] != nil, tasks && task,
+			!before.IsZero() && !c.made.Before(before),
+			!since.IsZero() && !c.made.After(since):
+			return false
+		}
+		var labels map[string]string
+		if f["label"] != nil || f["label!"] != nil {
+			labels = c.labels()
+		}
+		var places []string
+		if f["volume"] != nil {
+			for _, m := range c.mounts() {
+				places = append(places, m.Name, m.Destination)
+			}
+		}
+		return f.like("id", c.ID) && f.like("name", c.name, "/"+c.name) && f.labels(labels) && f.has("status", c.state()) && f.has("health", "none") &&
+			f.has("network", c.network(), networkID(c.network())) && f.has("volume", places...) && f.has("isolation", "default", "")
+	}, nil
+}

@@ -1,0 +1,164 @@
+package docker
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
+)
+
+// boxesOf are n instances that run, and with each of mixed one that has ended and
+// two containers.
+func boxesOf(n int, mixed bool) []*engine.Sandbox {
+	var out []*engine.Sandbox
+	for i := range n {
+		b := engine.Sandbox{
+			ID: fmt.Sprintf("%012x", i), Function: "resize", Image: "resize:1", Digest: store.Digest(fmt.Sprintf("sha256:%064x", i)), Tenant: "default",
+			Command: "/usr/bin/python3 /opt/fre/bootstrap.py", State: engine.StateIdle, PID: 1000 + i, Created: time.Now().Add(-time.Duration(50+i) * time.Hour), // what is told in days does not change meanwhile
+		}
+		out = append(out, &b)
+		if !mixed {
+			continue
+		}
+		ended, made, runs := b, b, b
+		ended.State, ended.Function, ended.Ended, ended.Exit = engine.StateExited, "", time.Now().Add(-50*time.Hour), &sandbox.ExitStatus{Code: 3}
+		made.State, made.Function, made.Name = engine.StateCreated, "", fmt.Sprintf("made-%d", i)
+		made.Container = &engine.Container{Created: b.Created, Config: engine.ContainerConfig{
+			Work: engine.WorkReadOnly, Labels: map[string]string{"z": `<"Status":"` + "\x00\xff", "a": ""},
+		}}
+		runs.State, runs.Name, runs.Container = engine.StateRunning, fmt.Sprintf("runs-%d", i), made.Container
+		out = append(out, &ended, &made, &runs)
+	}
+	return out
+}
+
+// TestContainerRows: the list is what encoding/json makes of it, whatever is left
+// out of it or has changed since it was encoded.
+func TestContainerRows(t *testing.T) {
+	rows := newContainerRows()
+	boxes := boxesOf(5, true)
+	sizes := func(c container) (int64, int64) { return int64(c.PID - 1000), 1 << 40 } // the first has written nothing
+	running := func(c container) bool { return c.running() }
+	every := func(container) bool { return true }
+	for _, tt := range []struct {
+		name  string
+		limit int
+		keep  func(container) bool
+		sizes func(container) (int64, int64)
+	}{
+		{"all", 0, every, nil},
+		{"sizes", 0, every, sizes},
+		{"running", 0, running, sizes},
+		{"two", 2, running, nil},
+		{"none", 0, func(container) bool { return false }, sizes},
+	} {
+		for _, change := range []func(){
+			func() {},
+			func() {
+				boxes = slices.Clone(boxes)
+				next := *boxes[0]
+				next.State, next.Ended, next.Exit = engine.StateExited, time.Now().Add(-50*time.Hour), &sandbox.ExitStatus{Signal: 9}
+				boxes[0] = &next
+			},
+		} {
+			change()
+			want := []containerSummary{}
+			for _, b := range boxes {
+				c := containerOf(b)
+				if !tt.keep(c) || tt.limit > 0 && len(want) == tt.limit {
+					continue
+				}
+				one := summaryOfContainer(c)
+				if tt.sizes != nil {
+					one.SizeRw, one.SizeRootFs = tt.sizes(c)
+				}
+				one.Status = c.status(time.Now())
+				want = append(want, one)
+			}
+			plain, err := json.Marshal(want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := rows.append([]byte("x"), boxes, tt.limit, tt.keep, tt.sizes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff("x"+string(plain), string(got)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+			}
+		}
+	}
+}
+
+// TestImageRows: likewise of images, where the numbers are replaced.
+func TestImageRows(t *testing.T) {
+	var s server
+	s.images.init()
+	foreign := json.RawMessage(`{"base":"b","labels":{"<&>":"\",\"Containers\":1"}}`)
+	var used []engine.ImageUsage
+	for i, names := range [][]string{{"a:1", "b:1"}, nil} {
+		img := &store.Image{Digest: store.Digest(fmt.Sprintf("sha256:%064x", i)), Names: names, Created: time.Unix(1, 0), Size: 7}
+		img.Config = foreign
+		used = append(used, engine.ImageUsage{Image: img, ImageSize: store.ImageSize{Bytes: int64(i) << 40, UniqueBytes: int64(i)}, InUse: i == 1})
+	}
+	users := map[store.Digest]int{used[0].Digest: 3}
+	for _, old := range []bool{false, true} {
+		want := []imageSummary{}
+		for i, u := range used {
+			one := summaryOf(u.Image, labelsOf(u.Image), old)
+			one.Containers, one.SharedSize, one.Size = []int{3, 1}[i], u.Bytes-u.UniqueBytes, u.Bytes
+			if old {
+				one.VirtualSize = one.Size
+			}
+			want = append(want, one)
+		}
+		plain, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.appendImageUsage(nil, used, users, old)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(plain), string(got)); diff != "" {
+			t.Errorf("old %t (-want +got):\n%s", old, diff)
+		}
+	}
+}
+
+// BenchmarkContainers encodes the list of what runs, with sizes that cost nothing;
+// "one changed" follows a change of one of them each.
+func BenchmarkContainers(b *testing.B) {
+	for _, n := range []int{1000, 10000} {
+		for _, how := range []string{"same", "one changed"} {
+			b.Run(fmt.Sprintf("%d/%s", n, how), func(b *testing.B) {
+				var s server
+				keep, err := s.containerFilter(nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				rows, boxes, buf := newContainerRows(), boxesOf(n, false), []byte(nil)
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					if how == "one changed" {
+						next := *boxes[i%n]
+						boxes = slices.Clone(boxes)
+						boxes[i%n] = &next
+					}
+					buf, err = rows.append(buf[:0], boxes, 0, keep, func(container) (int64, int64) { return 4096, 50 << 20 })
+					if err != nil {
+						b.Fatal(err)
+					}
+					b.SetBytes(int64(len(buf)))
+				}
+			})
+		}
+	}
+}
