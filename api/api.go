@@ -163,6 +163,15 @@ type ImageDetails struct {
 	Config json.RawMessage `json:"config,omitempty"`
 }
 
+// HistoryStep is one step of how an image was made.
+type HistoryStep struct {
+	Created   time.Time `json:"created"`
+	CreatedBy string    `json:"created_by"`
+	Author    string    `json:"author,omitempty"`
+	Comment   string    `json:"comment,omitempty"`
+	Size      int64     `json:"size"` // bytes of the files it added
+}
+
 // TagRequest gives an image one more name.
 type TagRequest struct {
 	Name string `json:"name"` // "name:version", or "name" for version "latest"
@@ -402,6 +411,36 @@ type Container struct {
 	Error    string     `json:"error,omitempty"` // why it could not be started, the last time
 }
 
+// RenameRequest gives a container another name.
+type RenameRequest struct {
+	Name string `json:"name"`
+}
+
+// ContainerPruneRequest asks for the removal of the containers that do not run.
+type ContainerPruneRequest struct {
+	Before *time.Time `json:"before,omitempty"`  // only those made before
+	DryRun bool       `json:"dry_run,omitempty"` // say what would go
+}
+
+// ContainerPruneReport says what went, or would go: blocks and inodes of what was
+// written to roots.
+type ContainerPruneReport struct {
+	DryRun     bool             `json:"dry_run,omitempty"`
+	Containers []ContainerUsage `json:"containers"` // newest first
+	Bytes      int64            `json:"bytes"`
+	Inodes     int64            `json:"inodes"`
+}
+
+// Process is one of a sandbox's.
+type Process struct {
+	PID      int       `json:"pid"`    // on the host
+	Parent   int       `json:"parent"` // likewise; of the first process the spawner
+	UID      int       `json:"uid"`    // on the host
+	Started  time.Time `json:"started"`
+	CPUNanos int64     `json:"cpu_ns"`  // user and system time so far
+	Command  string    `json:"command"` // with its arguments; "[name]" where it has none
+}
+
 // Size is what a sandbox holds in its writable file systems: what is in use
 // there, not the lengths of files.
 type Size struct {
@@ -412,7 +451,8 @@ type Size struct {
 // Stats is what a sandbox uses now.
 type Stats struct {
 	MemoryBytes int64 `json:"memory_bytes"`
-	CPUNanos    int64 `json:"cpu_ns"`    // user and system time so far
+	CPUNanos    int64 `json:"cpu_ns"` // user and system time so far
+	Processes   int   `json:"processes"`
 	TmpBytes    int64 `json:"tmp_bytes"` // of /tmp
 	TmpFiles    int64 `json:"tmp_files"`
 }

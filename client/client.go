@@ -144,6 +144,11 @@ func (c *Client) Image(ctx context.Context, ref string) (api.ImageDetails, error
 	return get[api.ImageDetails](ctx, c, "/v1/images/"+url.PathEscape(ref), nil)
 }
 
+// History tells how an image was made, the last step first.
+func (c *Client) History(ctx context.Context, ref string) ([]api.HistoryStep, error) {
+	return get[[]api.HistoryStep](ctx, c, "/v1/images/"+url.PathEscape(ref)+"/history", nil)
+}
+
 // TagImage gives an image one more name, "name:version" or "name" for version
 // "latest".
 func (c *Client) TagImage(ctx context.Context, ref, name string) (api.Image, error) {
@@ -229,6 +234,19 @@ func (c *Client) Stop(ctx context.Context, id string, grace time.Duration) error
 // Kill ends a sandbox at once.
 func (c *Client) Kill(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(id)+"/kill", nil, "", nil, nil)
+}
+
+// Wait returns how a sandbox or container ended, once it has: at once of one that
+// does not run. One that has not run yet has ended with code 0.
+func (c *Client) Wait(ctx context.Context, id string) (api.Exit, error) {
+	var out api.Exit
+	err := c.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(id)+"/wait", nil, "", nil, &out)
+	return out, err
+}
+
+// Processes lists those of a sandbox that runs, the oldest first.
+func (c *Client) Processes(ctx context.Context, id string) ([]api.Process, error) {
+	return get[[]api.Process](ctx, c, "/v1/sandboxes/"+url.PathEscape(id)+"/processes", nil)
 }
 
 // LogOptions select log lines.

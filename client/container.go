@@ -38,3 +38,17 @@ func (c *Client) RemoveContainer(ctx context.Context, ref string, o RemoveOption
 	q := url.Values{"force": {strconv.FormatBool(o.Force)}}
 	return c.call(ctx, http.MethodDelete, "/v1/containers/"+url.PathEscape(ref), q, "", nil, nil)
 }
+
+// RenameContainer gives a container another name.
+func (c *Client) RenameContainer(ctx context.Context, ref, name string) error {
+	body, err := json.Marshal(api.RenameRequest{Name: name})
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, http.MethodPost, "/v1/containers/"+url.PathEscape(ref)+"/rename", nil, "application/json", bytes.NewReader(body), nil)
+}
+
+// PruneContainers removes the containers that do not run.
+func (c *Client) PruneContainers(ctx context.Context, r api.ContainerPruneRequest) (api.ContainerPruneReport, error) {
+	return post[api.ContainerPruneReport](ctx, c, "/v1/containers/prune", r)
+}

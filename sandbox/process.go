@@ -58,6 +58,7 @@ type Stats struct {
 	MemoryBytes int64         // of the cgroup: /tmp's contents count too
 	MaxMemory   int64         // peak
 	CPU         time.Duration // user and system, since its start
+	Processes   int           // that are alive
 	TmpBytes    int64         // used in /tmp
 	TmpInodes   int64         // files and directories in /tmp
 
@@ -175,6 +176,10 @@ func (s *Sandbox) Stats() (Stats, error) {
 	if err != nil {
 		return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
 	}
+	processes, err := s.group.Processes()
+	if err != nil {
+		return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
+	}
 	tmp, err := s.tmpSizeLocked()
 	if err != nil {
 		return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
@@ -183,6 +188,7 @@ func (s *Sandbox) Stats() (Stats, error) {
 		MemoryBytes: usage.MemoryBytes,
 		MaxMemory:   usage.MaxMemory,
 		CPU:         usage.CPU,
+		Processes:   len(processes),
 		TmpBytes:    tmp.Bytes,
 		TmpInodes:   tmp.Inodes,
 	}

@@ -382,7 +382,7 @@ func TestLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if stats.MemoryBytes < 20e6 || stats.CPU == 0 || stats.TmpBytes != 0 || stats.TmpInodes != 0 {
+		if stats.MemoryBytes < 20e6 || stats.CPU == 0 || stats.Processes != 1 || stats.TmpBytes != 0 || stats.TmpInodes != 0 {
 			t.Errorf("stats %+v of a sandbox that holds 20 MB and nothing in /tmp", stats)
 		}
 		if pid := s.PID(); unix.Kill(pid, 0) != nil {

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"errors"
+	"io/fs"
 	"net/http"
 
 	"github.com/fre-engine/fre/api"
@@ -53,6 +55,46 @@ func (s *server) startContainer(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// renameContainer answers POST /v1/containers/{ref}/rename.
+func (s *server) renameContainer(w http.ResponseWriter, r *http.Request) error {
+	var req api.RenameRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	if err := s.engine.RenameContainer(r.PathValue("ref"), req.Name); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// pruneContainers answers POST /v1/containers/prune: what does not run goes.
+func (s *server) pruneContainers(w http.ResponseWriter, r *http.Request) error {
+	var req api.ContainerPruneRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	report := api.ContainerPruneReport{DryRun: req.DryRun, Containers: []api.ContainerUsage{}}
+	for _, c := range s.engine.Containers(true) {
+		if c.State == engine.StateRunning || req.Before != nil && !c.Created.Before(*req.Before) {
+			continue
+		}
+		if !req.DryRun {
+			err := s.engine.RemoveContainer(c.ID, false)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, engine.ErrContainerRunning) {
+				continue // since it was listed
+			}
+			if err != nil {
+				return err
+			}
+		}
+		report.Containers = append(report.Containers, containerUsageOf(engine.ContainerUsage{ID: c.ID, Name: c.Config.Name, Usage: c.Scratch}))
+		report.Bytes += c.Scratch.Bytes
+		report.Inodes += c.Scratch.Inodes
+	}
+	return reply(w, http.StatusOK, report)
 }
 
 // removeContainer answers DELETE /v1/containers/{ref}?force=.

@@ -70,7 +70,7 @@ func exitOf(s sandbox.ExitStatus) api.Exit {
 }
 
 func statsOf(s sandbox.Stats) *api.Stats {
-	return &api.Stats{MemoryBytes: s.MemoryBytes, CPUNanos: int64(s.CPU), TmpBytes: s.TmpBytes, TmpFiles: s.TmpInodes}
+	return &api.Stats{MemoryBytes: s.MemoryBytes, CPUNanos: int64(s.CPU), Processes: s.Processes, TmpBytes: s.TmpBytes, TmpFiles: s.TmpInodes}
 }
 
 func logLineOf(l engine.LogLine) *api.LogLine {

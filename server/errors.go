@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -116,7 +117,7 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		return startStatus(start)
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return http.StatusInsufficientStorage, api.CodeInsufficientDisk, "free space in the engine's state directory: fre image prune"
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, os.ErrProcessDone):
 		return http.StatusNotFound, api.CodeNotFound, ""
 	case errors.Is(err, context.Canceled), errors.Is(err, io.ErrUnexpectedEOF):
 		return statusClientGone, api.CodeCanceled, ""

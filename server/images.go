@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -58,4 +59,16 @@ func (s *server) imageChanges(images []*store.Image, generation, since uint64) a
 	}
 	slices.Sort(out.Removed)
 	return out
+}
+
+// imageHistory answers GET /v1/images/{ref}/history, the last step first.
+func (s *server) imageHistory(w http.ResponseWriter, r *http.Request) error {
+	steps, err := s.engine.History(r.PathValue("ref"))
+	if err != nil {
+		return err
+	}
+	slices.Reverse(steps)
+	return reply(w, http.StatusOK, list(steps, func(x oci.Step) api.HistoryStep {
+		return api.HistoryStep{Created: x.Created.UTC(), CreatedBy: x.CreatedBy, Author: x.Author, Comment: x.Comment, Size: x.Size}
+	}))
 }

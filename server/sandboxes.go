@@ -10,6 +10,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/sandbox"
 )
 
 // sandboxes answers GET /v1/sandboxes?all=&size=&stats=. Without size and stats
@@ -112,6 +113,40 @@ func (s *server) kill(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// wait answers POST /v1/sandboxes/{id}/wait once a sandbox, or a container, does
+// not run.
+func (s *server) wait(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	var exit *sandbox.ExitStatus
+	c, err := s.engine.WaitContainer(r.Context(), id, engine.WaitNotRunning)
+	if err == nil {
+		exit = c.Exit
+	} else if errors.Is(err, fs.ErrNotExist) {
+		var b *engine.Sandbox
+		if b, err = s.engine.Wait(r.Context(), id); err == nil {
+			exit = b.Exit
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if exit == nil { // it was made and has not run
+		exit = &sandbox.ExitStatus{}
+	}
+	return reply(w, http.StatusOK, exitOf(*exit))
+}
+
+// processes answers GET /v1/sandboxes/{id}/processes.
+func (s *server) processes(w http.ResponseWriter, r *http.Request) error {
+	found, err := s.engine.Processes(r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, list(found, func(p engine.Process) api.Process {
+		return api.Process{PID: p.PID, Parent: p.Parent, UID: p.UID, Started: p.Started.UTC(), CPUNanos: int64(p.CPU), Command: p.Command}
+	}))
 }
 
 // logs answers GET /v1/functions/{name}/logs?follow=&tail=&since=, of containers

@@ -40,6 +40,7 @@ type Engine interface {
 
 	ImageList() (images []*store.Image, generation uint64)
 	Image(ref string) (*store.Image, error)
+	History(ref string) ([]oci.Step, error)
 	TagImage(ctx context.Context, ref, name string) (*store.Image, error)
 	RemoveImage(ctx context.Context, ref string, o engine.RemoveOptions) (engine.Removed, error)
 	GC(ctx context.Context, o engine.GCOptions) (*engine.GCReport, error)
@@ -54,12 +55,17 @@ type Engine interface {
 
 	CreateContainer(ctx context.Context, cfg engine.ContainerConfig) (*engine.Container, error)
 	Container(ref string) (*engine.Container, error)
+	Containers(all bool) []*engine.Container
 	StartContainer(ctx context.Context, ref string) error
+	WaitContainer(ctx context.Context, ref string, until engine.WaitCondition) (*engine.Container, error)
+	RenameContainer(ref, name string) error
 	RemoveContainer(ref string, force engine.RemoveForce) error
 
 	Sandboxes(all bool) []*engine.Sandbox
 	Size(s *engine.Sandbox) (sandbox.Size, error)
 	Stats(id string) (sandbox.Stats, error)
+	Processes(id string) ([]engine.Process, error)
+	Wait(ctx context.Context, id string) (*engine.Sandbox, error)
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	Kill(id string) error
 	Run(ctx context.Context, r engine.RunRequest) (engine.RunResult, error)
@@ -125,6 +131,7 @@ func (s *server) routes() []route {
 		{"POST", "/v1/images/push", s.push},
 		{"GET", "/v1/images/{ref}", s.image},
 		{"DELETE", "/v1/images/{ref}", s.removeImage},
+		{"GET", "/v1/images/{ref}/history", s.imageHistory},
 		{"POST", "/v1/images/{ref}/tag", s.tagImage},
 		{"POST", "/v1/images/prune", s.pruneImages},
 		{"GET", "/v1/functions", s.functions},
@@ -136,11 +143,15 @@ func (s *server) routes() []route {
 		{"GET", "/v1/sandboxes", s.sandboxes},
 		{"POST", "/v1/sandboxes/{id}/stop", s.stop},
 		{"POST", "/v1/sandboxes/{id}/kill", s.kill},
+		{"POST", "/v1/sandboxes/{id}/wait", s.wait},
+		{"GET", "/v1/sandboxes/{id}/processes", s.processes},
 		{"POST", "/v1/run", s.run},
 		{"POST", "/v1/containers", s.createContainer},
+		{"POST", "/v1/containers/prune", s.pruneContainers},
 		{"GET", "/v1/containers/{ref}", s.container},
 		{"DELETE", "/v1/containers/{ref}", s.removeContainer},
 		{"POST", "/v1/containers/{ref}/start", s.startContainer},
+		{"POST", "/v1/containers/{ref}/rename", s.renameContainer},
 		{"GET", "/v1/debug/profiles/{kind}", s.profile},
 		{"POST", "/v1/debug/syscalls", s.syscalls},
 		{"GET", "/v1/events", s.events},

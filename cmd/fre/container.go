@@ -84,6 +84,23 @@ func (c *cli) startCommand() *cobra.Command {
 	}
 }
 
+func (c *cli) renameCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "rename NAME NEW", Short: "Give a container another name", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: c.completeContainers,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			return cl.RenameContainer(cmd.Context(), names[0], names[1])
+		},
+	}
+}
+
+func (c *cli) containerCommand() *cobra.Command {
+	cmd := group(&cobra.Command{Use: "container", Short: "Work with all containers"})
+	cmd.AddCommand(c.containerPrune())
+	return cmd
+}
+
 func (c *cli) rmCommand() *cobra.Command {
 	var o client.RemoveOptions
 	cmd := &cobra.Command{

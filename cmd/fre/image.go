@@ -23,7 +23,7 @@ func (c *cli) imagesCommand() *cobra.Command {
 
 func (c *cli) imageCommand() *cobra.Command {
 	cmd := group(&cobra.Command{Use: "image", Short: "Work with images"})
-	cmd.AddCommand(c.imageList("ls [NAME]", "List images"), c.imageTag(), c.imageRemove(), c.imagePrune(), c.imageInspect(), c.imageLoad(), c.imageSave(), c.imageImport())
+	cmd.AddCommand(c.imageList("ls [NAME]", "List images"), c.imageTag(), c.imageRemove(), c.imagePrune(), c.imageInspect(), c.imageHistory(), c.imageLoad(), c.imageSave(), c.imageImport())
 	return cmd
 }
 
@@ -146,6 +146,30 @@ func (c *cli) imageInspect() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&format, "format", "", "`template` for each, as for fre images")
+	return cmd
+}
+
+func (c *cli) imageHistory() *cobra.Command {
+	var l listing
+	cmd := &cobra.Command{
+		Use: "history IMAGE", Short: "Show how an image was made, the last step first", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeImages,
+		RunE: func(cmd *cobra.Command, refs []string) error {
+			cl := c.client()
+			defer cl.Close()
+			steps, err := cl.History(cmd.Context(), refs[0])
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			return show(cmd.OutOrStdout(), l, steps, nil, []column[api.HistoryStep]{
+				{"CREATED", func(s api.HistoryStep) string { return ago(s.Created, now) }},
+				{"CREATED BY", func(s api.HistoryStep) string { return l.clip(s.CreatedBy, 45) }},
+				{"SIZE", func(s api.HistoryStep) string { return size(s.Size) }},
+				{"COMMENT", func(s api.HistoryStep) string { return s.Comment }},
+			})
+		},
+	}
+	l.flags(cmd, "")
 	return cmd
 }
 

@@ -133,11 +133,8 @@ and exit status are passed through (fre help exit-codes); Ctrl-C kills it.`,
 			if exit.OOMKilled {
 				fmt.Fprintln(cmd.ErrOrStderr(), "fre: the memory limit killed it")
 			}
-			switch {
-			case exit.Signal != 0:
-				return silentExitError(128 + exit.Signal)
-			case exit.Code != 0:
-				return silentExitError(exit.Code)
+			if status := exitStatus(exit); status != 0 {
+				return silentExitError(status)
 			}
 			return nil
 		},

@@ -80,6 +80,52 @@ tools go by --unused and --max-size only.`,
 	return cmd
 }
 
+func (c *cli) containerPrune() *cobra.Command {
+	var req api.ContainerPruneRequest
+	var until, format string
+	cmd := &cobra.Command{
+		Use: "prune", Short: "Remove the containers that do not run", Args: args(cobra.NoArgs),
+		Long: `Remove the containers that do not run, with what they wrote and printed: those
+that have ended, and those that never ran.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if until != "" {
+				before, err := flagTime("--until", until, time.Now())
+				if err != nil {
+					return err
+				}
+				req.Before = &before
+			}
+			cl := c.client()
+			defer cl.Close()
+			report, err := cl.PruneContainers(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if format != "" {
+				return inspect(out, format, []api.ContainerPruneReport{report})
+			}
+			for _, gone := range report.Containers {
+				fmt.Fprintf(out, "%s %s %s\n", listing{}.shortID(gone.ID), gone.Name, size(gone.Bytes))
+			}
+			fmt.Fprintf(out, "%s %s: %d containers, %d inodes\n", freed(report.DryRun), size(report.Bytes), len(report.Containers), report.Inodes)
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&until, "until", "", "only containers made before this `time`, or so long ago")
+	f.BoolVarP(&req.DryRun, "dry-run", "n", false, "say what would go, remove nothing")
+	f.StringVar(&format, "format", "", "`template` for the report, as for fre images")
+	return cmd
+}
+
+func freed(dry bool) string {
+	if dry {
+		return "would free about"
+	}
+	return "freed"
+}
+
 func flagBytes(flag, s string) (int64, error) {
 	if s == "" {
 		return 0, nil
@@ -118,11 +164,7 @@ func showGC(w io.Writer, format string, r api.GCReport) error {
 		}
 		fmt.Fprintf(w, "%s %s %s\n", img.Digest, name, img.Rule)
 	}
-	verb := "freed"
-	if r.DryRun {
-		verb = "would free about"
-	}
-	fmt.Fprintf(w, "%s %s: %d images, %d files, %d inodes\n", verb, size(r.Bytes), len(r.Images), r.Objects, r.Inodes)
+	fmt.Fprintf(w, "%s %s: %d images, %d files, %d inodes\n", freed(r.DryRun), size(r.Bytes), len(r.Images), r.Objects, r.Inodes)
 	return nil
 }
 

@@ -131,6 +131,31 @@ func (c *cli) killCommand() *cobra.Command {
 	}
 }
 
+func (c *cli) waitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "wait ID...", Short: "Wait until sandboxes have ended, print their exit codes", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		RunE: interruptible(func(cmd *cobra.Command, ids []string) error {
+			cl := c.client()
+			defer cl.Close()
+			return each(ids, func(id string) error {
+				exit, err := cl.Wait(cmd.Context(), id)
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), exitStatus(exit))
+				}
+				return err
+			})
+		}),
+	}
+}
+
+// exitStatus is how something ended as shells have it.
+func exitStatus(e api.Exit) int {
+	if e.Signal != 0 {
+		return 128 + e.Signal
+	}
+	return e.Code
+}
+
 func (c *cli) completeSandboxes(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	cl := c.client()
 	defer cl.Close()

@@ -112,9 +112,7 @@ func (s *server) measure(c container, into *containerStats) error {
 	}
 	into.Memory.Usage, into.Memory.MaxUsage = usage.MemoryBytes, usage.MaxMemory
 	into.Memory.Limit = s.host.memory
-	if processes, err := s.engine.Processes(c.ID); err == nil {
-		into.Pids.Current = len(processes)
-	}
+	into.Pids.Current = usage.Processes
 	limits := c.Limits
 	if c.record != nil {
 		limits = c.record.Config.Limits

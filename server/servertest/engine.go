@@ -23,6 +23,7 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/volume"
@@ -40,7 +41,7 @@ type Engine struct {
 	sandboxes  []*engine.Sandbox
 	containers []*engine.Container
 	logs       map[string][]engine.LogLine
-	more       chan struct{} // closed and replaced when a log line comes
+	more       chan struct{} // closed and replaced when a log line comes or something ends
 	calls      int
 	changes    *store.Changes
 }
@@ -219,6 +220,18 @@ func (e *Engine) Image(ref string) (*store.Image, error) {
 		return found[0], nil
 	}
 	return nil, fmt.Errorf("image %q: %w", ref, store.ErrAmbiguous)
+}
+
+// History has two steps for every image.
+func (e *Engine) History(ref string) ([]oci.Step, error) {
+	img, err := e.Image(ref)
+	if err != nil {
+		return nil, err
+	}
+	return []oci.Step{
+		{Created: img.Created, CreatedBy: "COPY rootfs /", Size: img.Size, Comment: "by a test"},
+		{Created: img.Created, CreatedBy: "CMD [\"/bin/sh\"]"},
+	}, nil
 }
 
 // TagImage gives an image one more name, which no other image may have.
@@ -475,8 +488,30 @@ func (failingReader) Read([]byte) (int, error) { return 0, &engine.CrashError{Re
 func (e *Engine) logLocked(name, text string) {
 	n := len(e.logs[name])
 	e.logs[name] = append(e.logs[name], engine.LogLine{Time: Epoch.Add(time.Duration(n) * time.Second), Function: name, Sandbox: "box1", Stream: "stdout", Text: text})
+	e.wakeLocked()
+}
+
+// wakeLocked wakes who waits for something to happen.
+func (e *Engine) wakeLocked() {
 	close(e.more)
 	e.more = make(chan struct{})
+}
+
+// await waits until done says so, asked after all that happens.
+func (e *Engine) await(ctx context.Context, done func() bool) error {
+	for {
+		e.mu.Lock()
+		ok, more := done(), e.more
+		e.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // Logs emits what Deploy and Invoke noted.
@@ -572,6 +607,51 @@ func (e *Engine) StartContainer(_ context.Context, ref string) error {
 	return nil
 }
 
+// WaitContainer waits until one does not run, whatever until says.
+func (e *Engine) WaitContainer(ctx context.Context, ref string, _ engine.WaitCondition) (*engine.Container, error) {
+	c, err := e.Container(ref)
+	if err != nil {
+		return nil, err
+	}
+	err = e.await(ctx, func() bool {
+		now := e.containerLocked(c.ID)
+		if now != nil {
+			*c = *now
+		}
+		return now == nil || now.State != engine.StateRunning
+	})
+	return c, err
+}
+
+// RenameContainer gives one another name; its id stays.
+func (e *Engine) RenameContainer(ref, name string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.containerLocked(ref)
+	switch {
+	case c == nil:
+		return fmt.Errorf("container %q: %w", ref, fs.ErrNotExist)
+	case e.containerLocked(name) != nil:
+		return fmt.Errorf("rename container: %w: %q is a container's already", engine.ErrNameTaken, name)
+	}
+	c.Config.Name = name
+	return nil
+}
+
+// Containers lists them, newest first.
+func (e *Engine) Containers(all bool) []*engine.Container {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var out []*engine.Container
+	for _, c := range slices.Backward(e.containers) {
+		if all || c.State == engine.StateRunning {
+			shown := *c
+			out = append(out, &shown)
+		}
+	}
+	return out
+}
+
 // RemoveContainer removes one.
 func (e *Engine) RemoveContainer(ref string, force engine.RemoveForce) error {
 	e.mu.Lock()
@@ -629,10 +709,43 @@ func (e *Engine) Size(s *engine.Sandbox) (sandbox.Size, error) {
 func (e *Engine) Stats(id string) (sandbox.Stats, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, err := e.liveLocked(id); err != nil {
+	if _, err := e.liveLocked(id); err != nil && e.containerLocked(id) == nil {
 		return sandbox.Stats{}, err
 	}
-	return sandbox.Stats{MemoryBytes: 12 << 20, CPU: 1500 * time.Millisecond, TmpBytes: 4096}, nil
+	return sandbox.Stats{MemoryBytes: 12 << 20, CPU: 1500 * time.Millisecond, Processes: 1, TmpBytes: 4096}, nil
+}
+
+// Processes has the first process of each.
+func (e *Engine) Processes(id string) ([]engine.Process, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c := e.containerLocked(id); c != nil && c.State == engine.StateRunning {
+		return []engine.Process{{PID: c.PID, Parent: 1, UID: 165536, Started: Epoch, CPU: 250 * time.Millisecond, Command: strings.Join(c.Args, " ")}}, nil
+	}
+	b, err := e.liveLocked(id)
+	if err != nil {
+		return nil, err
+	}
+	return []engine.Process{{PID: b.PID, Parent: 1, UID: 165536, Started: Epoch, CPU: 1500 * time.Millisecond, Command: b.Command}}, nil
+}
+
+// Wait waits until a sandbox has ended.
+func (e *Engine) Wait(ctx context.Context, id string) (*engine.Sandbox, error) {
+	var found *engine.Sandbox
+	err := e.await(ctx, func() bool {
+		found = nil
+		for _, b := range e.sandboxes {
+			if id != "" && strings.HasPrefix(b.ID, id) {
+				shown := *b
+				found = &shown
+			}
+		}
+		return found == nil || found.Exit != nil
+	})
+	if err == nil && found == nil {
+		err = fmt.Errorf("sandbox %q: %w", id, fs.ErrNotExist)
+	}
+	return found, err
 }
 
 func (e *Engine) endLocked(function string) {
@@ -655,6 +768,7 @@ func (e *Engine) Stop(_ context.Context, id string, _ time.Duration) error {
 	if c := e.containerLocked(id); c != nil && c.State == engine.StateRunning {
 		defer e.mu.Unlock()
 		c.State, c.PID, c.Finished, c.Exit = engine.StateExited, 0, Epoch, &sandbox.ExitStatus{}
+		e.wakeLocked()
 		return nil
 	}
 	e.mu.Unlock()
@@ -674,6 +788,7 @@ func (e *Engine) end(id string, s sandbox.ExitStatus) error {
 		return err
 	}
 	exitLocked(b, s)
+	e.wakeLocked()
 	return nil
 }
 

@@ -2,12 +2,12 @@ package system_test
 
 import (
 	"archive/tar"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -45,6 +45,26 @@ func TestContainers(t *testing.T) {
 	w.refused(t, []string{"is a container's already"}, "create", "--name", "counter", "ordinary")
 	w.refused(t, []string{"in use by container"}, "image", "rm", "ordinary")
 
+	w.cli(t, "create", "--name", "once", "ordinary", "--", "sleep")
+	w.cli(t, "rename", "once", "sleeper")
+	w.cli(t, "start", "sleeper")
+	if got := w.cli(t, "top", "sleeper", "--format", "{{.Command}}"); !strings.Contains(got, "prog sleep\n") {
+		t.Errorf("top of a container that sleeps: %q", got)
+	}
+	if got := w.cli(t, "stats", "--interval", "1ms", "sleeper", "--format", "{{.Stats.Processes}}"); !regexp.MustCompile(`^[1-9]\d*\n$`).MatchString(got) {
+		t.Errorf("processes of a container that sleeps: %q", got)
+	}
+	w.cli(t, "kill", "sleeper")
+	if got := w.cli(t, "wait", "sleeper"); got != "137\n" {
+		t.Errorf("killed, it ended with %q", got)
+	}
+	if got := w.cli(t, "container", "prune", "--until", "2020-01-01"); !strings.HasPrefix(got, "freed 0B: 0 containers") {
+		t.Errorf("pruning what is older than everything: %q", got)
+	}
+	if got := w.cli(t, "image", "history", "ordinary", "--format", "{{.CreatedBy}}"); got != "fre: import\n" {
+		t.Errorf("history of the image: %q", got)
+	}
+
 	for round := range 2 {
 		t.Run(fmt.Sprint("crash ", round), func(t *testing.T) { w.crashContainers(t, chance, round) })
 	}
@@ -52,7 +72,10 @@ func TestContainers(t *testing.T) {
 	if got := w.cli(t, "logs", "-n", "1", "counter"); got != "...\n" {
 		t.Errorf("after the crashes the counter says %q, want its third run", got)
 	}
-	w.cli(t, append([]string{"rm", "-f"}, strings.Fields(w.cli(t, "ps", "-a", "--format", "{{.Name}}"))...)...)
+	if running := strings.Fields(w.cli(t, "ps", "-q")); len(running) > 0 {
+		w.cli(t, append([]string{"kill"}, running...)...)
+	}
+	w.cli(t, "container", "prune")
 	if left, err := os.ReadDir(filepath.Join(w.state, "containers")); err != nil || len(left) > 0 {
 		t.Errorf("once all are removed there is left: %v, %v", left, err)
 	}
@@ -83,22 +106,9 @@ func archive(t *testing.T, dir string) string {
 func (w *world) runToEnd(t *testing.T, name string) {
 	t.Helper()
 	w.cli(t, "start", name)
-	until(t, func() error {
-		var found []struct {
-			State string
-			Exit  *struct{ Code int }
-		}
-		if err := json.Unmarshal([]byte(w.cli(t, "inspect", name)), &found); err != nil {
-			return err
-		}
-		if found[0].State != "exited" {
-			return fmt.Errorf("%s is %s", name, found[0].State)
-		}
-		if found[0].Exit.Code != 0 {
-			t.Errorf("%s ended with %d", name, found[0].Exit.Code)
-		}
-		return nil
-	})
+	if got := w.cli(t, "wait", name); got != "0\n" {
+		t.Errorf("%s ended with %q", name, got)
+	}
 }
 
 func (w *world) crashContainers(t *testing.T, chance *rand.Rand, round int) {
