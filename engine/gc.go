@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -335,8 +336,8 @@ func (e *Engine) collect() {
 	}
 }
 
-// Fsck compares everything the store holds and, if asked to, repairs it. An image
-// in use is never dropped.
+// Fsck compares everything the store holds and, if asked to, repairs it, with what
+// registries still have as well. An image in use is never dropped.
 func (e *Engine) Fsck(ctx context.Context, o store.CheckOptions) (store.Checked, error) {
 	if err := e.begin(); err != nil {
 		return store.Checked{}, err
@@ -346,6 +347,13 @@ func (e *Engine) Fsck(ctx context.Context, o store.CheckOptions) (store.Checked,
 	defer cancel()
 	e.gcMu.Lock()
 	defer e.gcMu.Unlock()
+	again := oci.NewRefetcher(e.cfg.Store, e.registry(nil, nil))
+	defer func() {
+		if err := again.Close(); err != nil {
+			e.log.WarnContext(ctx, "what was fetched again stays until the next start", "error", err)
+		}
+	}()
+	o.Fetch = again.Open
 	o.InUse = func(d store.Digest) string { return e.imageUsers()[d] }
 	done, err := e.cfg.Store.Check(ctx, o)
 	if err == nil && done.Problems > 0 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -227,5 +229,34 @@ func TestFsck(t *testing.T) {
 	}
 	if _, err := r.Invoke(t.Context(), "live", &Request{}); err != nil {
 		t.Errorf("Invoke: %v", err)
+	}
+}
+
+// TestFsckFetches: what a registry still has comes back from there.
+func TestFsckFetches(t *testing.T) {
+	r := open(t)
+	name := fretest.Registry(t) + "/own:1"
+	img := r.putSized("own", "1", 100, nil)
+	if _, err := r.TagImage(t.Context(), "own:1", name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Push(t.Context(), name, "", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(r.store.Rootfs(img.Digest), "own"), 10); err != nil {
+		t.Fatal(err)
+	}
+	for _, repair := range []bool{false, true} {
+		var found []string
+		got, err := r.Fsck(t.Context(), store.CheckOptions{Repair: repair, Report: func(p store.Problem) { found = append(found, p.Repair) }})
+		if err != nil || got.Problems != 1 {
+			t.Errorf("Fsck: %+v, %v, want one problem", got, err)
+		}
+		if repair && (len(found) != 1 || !strings.HasPrefix(found[0], "fetched from "+strings.TrimSuffix(name, ":1")+"@sha256:")) {
+			t.Errorf("repaired: %q, want it fetched", found)
+		}
+	}
+	if got, err := r.Fsck(t.Context(), store.CheckOptions{}); err != nil || got.Problems != 0 {
+		t.Errorf("Fsck after the repair: %+v, %v", got, err)
 	}
 }

@@ -35,10 +35,12 @@ type CheckOptions struct {
 	// be dropped.
 	InUse func(Digest) string
 
-	// Fetch brings the content of a file of which no sound copy is left, such as
-	// from where the image came from; what it brings is verified. nil: there is
-	// none.
-	Fetch func(ctx context.Context, e *Entry) (io.ReadCloser, error)
+	// Fetch brings the content of a file of which no sound copy is left from a
+	// registry that knows an image (Image.Remotes) with one of these trees, which
+	// all hold it, and says from where; it is asked only where there is one, and
+	// what it brings is verified. After ENOSPC nothing is dropped. nil: nothing is
+	// fetched.
+	Fetch func(ctx context.Context, e *Entry, trees map[Digest]bool) (content io.ReadCloser, from string, err error)
 }
 
 // Checked says what a check has read and found.
@@ -54,7 +56,7 @@ type Checked struct {
 // starts and lists go on meanwhile; sweeps wait.
 //
 // With Repair it puts right what it can: links from objects, objects from another
-// copy or link, metadata, the database's rows from the manifests. An image that
+// copy or link or from a registry, metadata, the database's rows from the manifests. An image that
 // lost a file for good is dropped, unless it is in use, and what builds
 // remembered of it is forgotten, so that the next build makes it again.
 func (s *Store) Check(ctx context.Context, o CheckOptions) (Checked, error) {

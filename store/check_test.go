@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // flip changes one bit of a file in place: its metadata stays.
@@ -275,22 +276,60 @@ func TestCheckSources(t *testing.T) {
 	damaged := func() (*Store, *Image) {
 		return damagedStore(t, func(_ *Store, _ *Image, object func(string) string) { flip(t, object("own")) })
 	}
-	fetch := func(content string) func(context.Context, *Entry) (io.ReadCloser, error) {
-		return func(_ context.Context, e *Entry) (io.ReadCloser, error) {
+	type fetching = func(context.Context, *Entry, map[Digest]bool) (io.ReadCloser, string, error)
+	fetch := func(content string) fetching {
+		return func(_ context.Context, e *Entry, _ map[Digest]bool) (io.ReadCloser, string, error) {
 			if e.Digest != sumDigest([]byte("own")) {
-				return nil, fs.ErrNotExist
+				return nil, "", fs.ErrNotExist
 			}
-			return io.NopCloser(strings.NewReader(content)), nil
+			return io.NopCloser(strings.NewReader(content)), "registry", nil
 		}
 	}
+	fails := func(err error) fetching {
+		return func(context.Context, *Entry, map[Digest]bool) (io.ReadCloser, string, error) { return nil, "", err }
+	}
+	// Only what a registry knows is asked for.
 	s, img := damaged()
-	found := checkAll(t, s, CheckOptions{Repair: true, Fetch: fetch("own")})
-	if diff := cmp.Diff([]string{"objects/X: its content has changed → fetched"}, found); diff != "" {
-		t.Errorf("fetched (-want +got):\n%s", diff)
+	found := checkAll(t, s, CheckOptions{Fetch: fetch("own")})
+	want := []string{"objects/X: its content has changed", "images/X: its file own/file is lost"}
+	if diff := cmp.Diff(want, found); diff != "" {
+		t.Errorf("of no registry (-want +got):\n%s", diff)
+	}
+	known := func() {
+		t.Helper()
+		if _, err := s.TagRemote(t.Context(), img.Digest, "registry/app@"+string(sumDigest(nil))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	known()
+	for _, c := range []struct {
+		o    CheckOptions
+		want string
+	}{
+		{CheckOptions{Fetch: fetch("own")}, ""}, // nothing is lost yet
+		{CheckOptions{Repair: true, Fetch: fails(unix.ENOSPC)}, "; cannot repair it: no space left on device"},
+		{CheckOptions{Repair: true, Fetch: fetch("own")}, " → fetched from registry"},
+	} {
+		found = checkAll(t, s, c.o)
+		if diff := cmp.Diff([]string{"objects/X: its content has changed" + c.want}, found); diff != "" {
+			t.Errorf("fetched (-want +got):\n%s", diff)
+		}
 	}
 	checkImage(t, s, img)
 
 	s, img = damaged()
+	known()
+	found = checkAll(t, s, CheckOptions{Repair: true, Fetch: fails(errors.New("it is gone"))})
+	want = []string{
+		"objects/X: its content has changed; no sound copy of it is left, nor fetched: it is gone → removed: the next build makes it again",
+		"images/X: its file own/file is lost → dropped: build or pull it again",
+	}
+	if diff := cmp.Diff(want, found); diff != "" {
+		t.Errorf("not fetched (-want +got):\n%s", diff)
+	}
+
+	s, img = damaged()
+	known()
 	inUse := func(d Digest) string {
 		if d == img.Digest {
 			return "function f"

@@ -65,7 +65,7 @@ func (c *check) removeObject(key string, n int) error {
 func (c *check) mendCopy(key string, n int, d *damage, what string) {
 	path := "objects/" + objectName(key, n)
 	if !c.o.Repair {
-		d.lost = d.lost || n == 0 && !d.sound(n) && d.source == "" && c.otherCopy(key, d) == "" && c.o.Fetch == nil
+		d.lost = d.lost || n == 0 && !d.sound(n) && d.source == "" && c.otherCopy(key, d) == "" && !c.fetchable(d)
 		c.report(path, what, "")
 		return
 	}
@@ -83,7 +83,7 @@ func (c *check) mendCopy(key string, n int, d *damage, what string) {
 		return
 	}
 	d.lost = true
-	c.repaired(path, what+"; no sound copy of it is left", "removed: the next build makes it again", func() error {
+	c.repaired(path, what+"; "+err.Error(), "removed: the next build makes it again", func() error {
 		return errors.Join(c.forgetTrees(d.trees), c.removeObject(key, n))
 	})
 }
@@ -94,7 +94,7 @@ func (d *damage) sound(n int) bool {
 	return x.err == nil && x.Digest == d.entry.Digest && x.Size == d.entry.Size
 }
 
-var errNoSource = errors.New("no sound copy is left")
+var errNoSource = errors.New("no sound copy of it is left")
 
 // restore makes a copy what it should be and says how.
 func (c *check) restore(key string, n int, d *damage) (string, error) {
@@ -169,14 +169,24 @@ func (c *check) openSource(key string, d *damage) (io.ReadCloser, string, error)
 		f, err := os.Open(d.source)
 		return f, "taken from an image", err
 	}
-	if c.o.Fetch != nil {
-		r, err := c.o.Fetch(c.ctx, d.entry)
-		if err != nil {
-			return nil, "", fmt.Errorf("%w: fetch it: %w", errNoSource, err)
-		}
-		return r, "fetched", nil
+	if !c.fetchable(d) {
+		return nil, "", errNoSource
 	}
-	return nil, "", errNoSource
+	r, from, err := c.o.Fetch(c.ctx, d.entry, d.trees)
+	switch {
+	case err == nil:
+		return r, "fetched from " + from, nil
+	case c.ctx.Err() != nil || errors.Is(err, unix.ENOSPC): // another time it may come
+		return nil, "", err
+	}
+	return nil, "", fmt.Errorf("%w, nor fetched: %w", errNoSource, err)
+}
+
+// fetchable says whether a registry knows an image with the object.
+func (c *check) fetchable(d *damage) bool {
+	return c.o.Fetch != nil && slices.ContainsFunc(c.s.snap.Load().images, func(img *Image) bool {
+		return len(img.Remotes) > 0 && slices.ContainsFunc(img.Parts, func(p Part) bool { return d.trees[p.Tree] })
+	})
 }
 
 // stage writes what r holds to tmp/ if it is the content of e.

@@ -45,6 +45,9 @@ const atOnce = 4
 // of a layer it would be a whiteout.
 const configPath = ".wh..wh..fre-config"
 
+// configKind is the kind of the part that this tree is.
+const configKind = "config"
+
 // build brings the image into the store, without a name. The caller holds the
 // store.
 func (j *job) build(ctx context.Context, src source) (*store.Image, error) {
@@ -130,7 +133,7 @@ func (j *job) keepConfig(ctx context.Context, config []byte) (store.Part, error)
 		return store.Part{}, err
 	}
 	id := digestOf(config)
-	p := store.Part{Kind: "config", Name: short(id), Tree: tree}
+	p := store.Part{Kind: configKind, Name: short(id), Tree: tree}
 	return p, j.store.PutPart(ctx, configKey(id), p)
 }
 

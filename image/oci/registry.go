@@ -84,33 +84,9 @@ func Pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*stor
 func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*store.Image, Remote, error) {
 	defer s.Hold()()
 	j := newJob(s, o.Options)
-	r, options, err := o.open(ctx, ref)
+	src, r, found, err := j.find(ctx, ref, o)
 	if err != nil {
 		return nil, Remote{}, err
-	}
-	p, err := parsePlatform(o.Platform)
-	if err != nil {
-		return nil, Remote{}, err
-	}
-	puller, err := remote.NewPuller(append(options, remote.WithPlatform(p))...)
-	if err != nil {
-		return nil, Remote{}, err
-	}
-	desc, err := puller.Get(ctx, r)
-	if err != nil {
-		return nil, Remote{}, registryError(r.Context(), err)
-	}
-	found := Remote{Digest: store.Digest(desc.Digest.String()), Size: desc.Size}
-	img, err := desc.Image()
-	if err != nil {
-		if desc.MediaType.IsIndex() && strings.Contains(err.Error(), "no child with platform") {
-			return nil, Remote{}, fmt.Errorf("%w: it is not there for %s", ErrPlatform, p)
-		}
-		return nil, Remote{}, registryError(r.Context(), err)
-	}
-	src, err := j.remote(puller, r, img)
-	if err != nil {
-		return nil, Remote{}, registryError(r.Context(), err)
 	}
 	names := []string{remoteName(r, found.Digest)}
 	if tag, ok := r.(name.Tag); ok {
@@ -122,6 +98,39 @@ func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*stor
 		return nil, Remote{}, registryError(r.Context(), err)
 	}
 	return out, found, nil
+}
+
+// find asks the registry for the image of a reference. ctx is that of its layers,
+// too.
+func (j *job) find(ctx context.Context, ref string, o PullOptions) (source, name.Reference, Remote, error) {
+	r, options, err := o.open(ctx, ref)
+	if err != nil {
+		return source{}, nil, Remote{}, err
+	}
+	p, err := parsePlatform(o.Platform)
+	if err != nil {
+		return source{}, nil, Remote{}, err
+	}
+	puller, err := remote.NewPuller(append(options, remote.WithPlatform(p))...)
+	if err != nil {
+		return source{}, nil, Remote{}, err
+	}
+	desc, err := puller.Get(ctx, r)
+	if err != nil {
+		return source{}, nil, Remote{}, registryError(r.Context(), err)
+	}
+	img, err := desc.Image()
+	if err != nil {
+		if desc.MediaType.IsIndex() && strings.Contains(err.Error(), "no child with platform") {
+			return source{}, nil, Remote{}, fmt.Errorf("%w: it is not there for %s", ErrPlatform, p)
+		}
+		return source{}, nil, Remote{}, registryError(r.Context(), err)
+	}
+	src, err := j.remote(puller, r, img)
+	if err != nil {
+		return source{}, nil, Remote{}, registryError(r.Context(), err)
+	}
+	return src, r, Remote{Digest: store.Digest(desc.Digest.String()), Size: desc.Size}, nil
 }
 
 // remoteName is what a registry calls an image: "name@sha256:…".

@@ -102,7 +102,7 @@ func (j *job) outgoing(ctx context.Context, img *store.Image) (*outgoing, error)
 		}
 		out.layers = append(out.layers, l)
 	}
-	if i := slices.IndexFunc(img.Parts, func(p store.Part) bool { return p.Kind == "config" }); i >= 0 {
+	if i := slices.IndexFunc(img.Parts, func(p store.Part) bool { return p.Kind == configKind }); i >= 0 {
 		b, err := readConfig(j.store, img.Parts[i].Tree)
 		out.config = b
 		return out, err
@@ -324,7 +324,7 @@ func ownConfig(img *store.Image, layers []packing, history []v1.History) ([]byte
 // History returns the configuration's history, oldest first, with what each
 // step added in bytes: nothing where it made no layer.
 func History(s *store.Store, img *store.Image) ([]Step, error) {
-	i := slices.IndexFunc(img.Parts, func(p store.Part) bool { return p.Kind == "config" })
+	i := slices.IndexFunc(img.Parts, func(p store.Part) bool { return p.Kind == configKind })
 	if i < 0 {
 		steps := make([]Step, 0, len(img.Parts))
 		for _, p := range img.Parts {
