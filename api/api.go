@@ -388,7 +388,8 @@ type ContainerRequest struct {
 	Pids       int64    `json:"pids,omitempty"`
 	Scratch    string   `json:"scratch,omitempty"` // limit of what it writes to its root, as "1GiB"
 	ReadOnly   bool     `json:"read_only,omitempty"`
-	Work       string   `json:"work,omitempty"` // "ro", "rw": whether it sees the tenant's /work
+	Work       string   `json:"work,omitempty"`  // "ro", "rw": whether it sees the tenant's /work
+	Stdin      bool     `json:"stdin,omitempty"` // it reads what the first attachment sends, to its end
 	AutoRemove bool     `json:"auto_remove,omitempty"`
 }
 

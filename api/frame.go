@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// UpgradeProtocol is the value of the Upgrade header of /v1/run. After the
-// server's 101 both sides send frames over the connection:
+// UpgradeProtocol is the value of the Upgrade header of /v1/run, and of a
+// container's attach. After the server's 101 both sides send frames over the connection:
 //
 //	 0      1            4             8
 //	+------+------------+-------------+----------------
@@ -28,7 +28,7 @@ import (
 //
 // The client may have StdinWindow Stdin frames on the way that no More has
 // answered. So the server never stops reading, and sees a Kill, or that the
-// client is gone, which ends the sandbox too.
+// client is gone, which ends the sandbox too; an attachment alone.
 const UpgradeProtocol = "fre-run"
 
 // MaxFrame is the most a frame's payload may have.

@@ -10,6 +10,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"strconv"
 	"sync"
 
 	"github.com/fre-engine/fre/api"
@@ -27,6 +29,22 @@ type RunIO struct {
 // end of ctx ends the sandbox too, without waiting for it. A Read of Stdin that
 // is under way when the command ends is left behind: it cannot be broken off.
 func (c *Client) Run(ctx context.Context, r api.RunRequest, s RunIO) (api.Exit, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return api.Exit{}, err
+	}
+	return c.stream(ctx, "/v1/run", body, s)
+}
+
+// Attach joins what a container that runs, or its next run, reads and prints, and
+// returns how it ended. A nil Stdin leaves its input to others. The end of ctx
+// leaves the container as it is; Kill is not for it.
+func (c *Client) Attach(ctx context.Context, ref string, s RunIO) (api.Exit, error) {
+	return c.stream(ctx, "/v1/containers/"+url.PathEscape(ref)+"/attach?stdin="+strconv.FormatBool(s.Stdin != nil), nil, s)
+}
+
+// stream exchanges frames on the connection of an upgraded request.
+func (c *Client) stream(ctx context.Context, path string, body []byte, s RunIO) (api.Exit, error) {
 	conn, err := c.dial(ctx)
 	if err != nil {
 		return api.Exit{}, err
@@ -34,7 +52,7 @@ func (c *Client) Run(ctx context.Context, r api.RunRequest, s RunIO) (api.Exit, 
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	in, err := upgrade(ctx, conn, r)
+	in, err := upgrade(ctx, conn, path, body)
 	if err != nil {
 		return api.Exit{}, orCause(ctx, err)
 	}
@@ -60,25 +78,23 @@ func (c *Client) Run(ctx context.Context, r api.RunRequest, s RunIO) (api.Exit, 
 }
 
 // upgrade asks for the stream of frames and returns what reads it.
-func upgrade(ctx context.Context, conn net.Conn, r api.RunRequest) (*bufio.Reader, error) {
-	body, err := json.Marshal(r)
+func upgrade(ctx context.Context, conn net.Conn, path string, body []byte) (*bufio.Reader, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://fre"+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://fre/v1/run", bytes.NewReader(body))
-	if err != nil {
-		return nil, err
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
 	}
-	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", api.UpgradeProtocol)
 	if err := req.Write(conn); err != nil {
-		return nil, fmt.Errorf("ask for a run: %w", err)
+		return nil, fmt.Errorf("ask for a stream: %w", err)
 	}
 	in := bufio.NewReaderSize(conn, api.MaxFrame)
 	resp, err := http.ReadResponse(in, req)
 	if err != nil {
-		return nil, fmt.Errorf("ask for a run: %w", err)
+		return nil, fmt.Errorf("ask for a stream: %w", err)
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		defer resp.Body.Close()

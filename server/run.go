@@ -1,11 +1,13 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -21,9 +23,8 @@ import (
 // run answers POST /v1/run: after the upgrade, frames carry the command's
 // input and output (api.UpgradeProtocol draws them).
 func (s *server) run(w http.ResponseWriter, r *http.Request) error {
-	if !strings.EqualFold(r.Header.Get("Upgrade"), api.UpgradeProtocol) {
-		w.Header().Set("Upgrade", api.UpgradeProtocol)
-		return &api.Error{Code: api.CodeUpgradeRequired, Status: http.StatusUpgradeRequired, Message: "this route needs Upgrade: " + api.UpgradeProtocol}
+	if err := wantUpgrade(w, r); err != nil {
+		return err
 	}
 	var req api.RunRequest
 	if err := decode(w, r, &req); err != nil {
@@ -41,15 +42,11 @@ func (s *server) run(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer p.closeChild()
 	defer p.closeOurs()
-	conn, buffered, err := http.NewResponseController(w).Hijack()
+	conn, buffered, err := upgrade(w)
 	if err != nil {
-		return fmt.Errorf("upgrade: %w", err)
+		return err
 	}
 	defer conn.Close()
-	_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+api.UpgradeProtocol+"\r\n\r\n")
-	if err != nil {
-		return nil // the client has gone, and with it the way to say so
-	}
 
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -70,6 +67,104 @@ func (s *server) run(w http.ResponseWriter, r *http.Request) error {
 	_ = conn.Close()
 	input.Wait()
 	return nil
+}
+
+// attach answers POST /v1/containers/{ref}/attach?stdin= by the frames of run, but
+// that a Kill or the client's end leaves the container as it is.
+func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
+	if err := wantUpgrade(w, r); err != nil {
+		return err
+	}
+	stdin, err := queryBool(r.URL.Query().Get("stdin"))
+	if err != nil {
+		return badRequest("stdin: %v", err)
+	}
+	ref := r.PathValue("ref")
+	ended, err := s.engine.AwaitContainer(ref, engine.WaitNextExit)
+	if err != nil {
+		return err
+	}
+	p := new(pipes)
+	if p.stdin.child, p.stdin.ours, err = os.Pipe(); err != nil {
+		return fmt.Errorf("make pipe: %w", err)
+	}
+	defer p.stdin.ours.Close()
+	defer p.stdin.child.Close()                                           // which ends the attachment's Read
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // read sees the client's end
+	defer cancel()
+	run := &session{pipes: p, cancel: cancel, stdin: make(chan []byte, api.StdinWindow)}
+	o := engine.AttachOptions{Stdout: frameWriter{run, api.FrameStdout}, Stderr: frameWriter{run, api.FrameStderr}}
+	if stdin {
+		o.Stdin = p.stdin.child
+	}
+	a, err := s.engine.Attach(ref, o)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	conn, buffered, err := upgrade(w)
+	if err != nil {
+		return err
+	}
+	run.conn = conn
+	var input sync.WaitGroup
+	input.Go(func() { run.read(buffered.Reader) })
+	input.Go(run.feed)
+
+	var result engine.RunResult
+	if err = a.Serve(ctx); err == nil {
+		var c *engine.Container
+		switch c, err = ended(ctx); {
+		case err != nil:
+		case c.Exit == nil:
+			err = fmt.Errorf("container %q was removed before it ran: %w", ref, fs.ErrNotExist)
+		default:
+			result.ExitStatus = *c.Exit
+		}
+	}
+	if ctx.Err() == nil {
+		run.finish(result, err)
+	}
+	_ = conn.Close()
+	_ = p.stdin.child.Close()
+	_ = p.stdin.ours.Close() // a Write under way fails
+	input.Wait()
+	return nil
+}
+
+// frameWriter sends what is written to it, at most api.MaxFrame bytes at once.
+type frameWriter struct {
+	to   *session
+	kind api.FrameKind
+}
+
+func (f frameWriter) Write(p []byte) (int, error) {
+	if err := f.to.send(f.kind, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func wantUpgrade(w http.ResponseWriter, r *http.Request) error {
+	if strings.EqualFold(r.Header.Get("Upgrade"), api.UpgradeProtocol) {
+		return nil
+	}
+	w.Header().Set("Upgrade", api.UpgradeProtocol)
+	return &api.Error{Code: api.CodeUpgradeRequired, Status: http.StatusUpgradeRequired, Message: "this route needs Upgrade: " + api.UpgradeProtocol}
+}
+
+// upgrade takes the connection over for frames, which the caller closes. What it
+// cannot tell the client is found by who reads.
+func upgrade(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, nil, fmt.Errorf("upgrade: %w", err)
+	}
+	_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+api.UpgradeProtocol+"\r\n\r\n")
+	if err != nil {
+		_ = conn.Close() // the client has gone
+	}
+	return conn, buffered, nil
 }
 
 // session is one run after its upgrade.

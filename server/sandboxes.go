@@ -120,9 +120,12 @@ func (s *server) kill(w http.ResponseWriter, r *http.Request) error {
 func (s *server) wait(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	var exit *sandbox.ExitStatus
-	c, err := s.engine.WaitContainer(r.Context(), id, engine.WaitNotRunning)
+	ended, err := s.engine.AwaitContainer(id, engine.WaitNotRunning)
 	if err == nil {
-		exit = c.Exit
+		var c *engine.Container
+		if c, err = ended(r.Context()); err == nil {
+			exit = c.Exit
+		}
 	} else if errors.Is(err, fs.ErrNotExist) {
 		var b *engine.Sandbox
 		if b, err = s.engine.Wait(r.Context(), id); err == nil {

@@ -57,7 +57,8 @@ type Engine interface {
 	Container(ref string) (*engine.Container, error)
 	Containers(all bool) []*engine.Container
 	StartContainer(ctx context.Context, ref string) error
-	WaitContainer(ctx context.Context, ref string, until engine.WaitCondition) (*engine.Container, error)
+	AwaitContainer(ref string, until engine.WaitCondition) (func(context.Context) (*engine.Container, error), error)
+	Attach(ref string, o engine.AttachOptions) (*engine.Attachment, error)
 	RenameContainer(ref, name string) error
 	RemoveContainer(ref string, force engine.RemoveForce) error
 
@@ -151,6 +152,7 @@ func (s *server) routes() []route {
 		{"GET", "/v1/containers/{ref}", s.container},
 		{"DELETE", "/v1/containers/{ref}", s.removeContainer},
 		{"POST", "/v1/containers/{ref}/start", s.startContainer},
+		{"POST", "/v1/containers/{ref}/attach", s.attach},
 		{"POST", "/v1/containers/{ref}/rename", s.renameContainer},
 		{"GET", "/v1/debug/profiles/{kind}", s.profile},
 		{"POST", "/v1/debug/syscalls", s.syscalls},

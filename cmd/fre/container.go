@@ -63,6 +63,7 @@ fre inspect describes it, fre rm removes it. The name is printed.`,
 	f.StringVar(&req.Scratch, "scratch", "", "limit of what it writes to its root, as in 1GiB; default: 10GiB where the host can keep one")
 	f.BoolVar(&req.ReadOnly, "read-only", false, "its root takes no writes")
 	f.StringVar(&req.Work, "work", "", "see the tenant's /work: ro or rw")
+	f.BoolVarP(&req.Stdin, "interactive", "i", false, "it reads what fre attach sends, to its end; else it has no input")
 	f.BoolVar(&req.AutoRemove, "rm", false, "remove it once it has ended")
 	return cmd
 }
@@ -82,6 +83,34 @@ func (c *cli) startCommand() *cobra.Command {
 			})
 		},
 	}
+}
+
+func (c *cli) attachCommand() *cobra.Command {
+	var noStdin bool
+	cmd := &cobra.Command{
+		Use: "attach NAME", Short: "Join what a container reads and prints", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeContainers,
+		Long: `Join what a container reads, where it was made with --interactive, and prints,
+from now on; of one that does not run, its next run. The exit status is the
+container's (fre help exit-codes, as of fre run); Ctrl-C leaves it running.`,
+		RunE: interruptible(func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			streams := client.RunIO{Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()}
+			if noStdin {
+				streams.Stdin = nil
+			}
+			exit, err := cl.Attach(cmd.Context(), names[0], streams)
+			if err != nil {
+				return runError{err}
+			}
+			if status := exitStatus(exit); status != 0 {
+				return silentExitError(status)
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "leave its input to others")
+	return cmd
 }
 
 func (c *cli) renameCommand() *cobra.Command {

@@ -186,7 +186,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		serveCommand(), c.newCommand(), c.templateCommand(), c.buildCommand(),
 		c.imagesCommand(), c.imageCommand(), c.pullCommand(), c.pushCommand(), c.deployCommand(), c.functionsCommand(), c.functionCommand(),
-		c.invokeCommand(), c.runCommand(), c.createCommand(), c.startCommand(), c.renameCommand(), c.rmCommand(), c.containerCommand(), c.psCommand(), c.topCommand(), c.statsCommand(), c.inspectCommand(), c.logsCommand(), c.eventsCommand(), c.stopCommand(), c.killCommand(), c.waitCommand(),
+		c.invokeCommand(), c.runCommand(), c.createCommand(), c.startCommand(), c.attachCommand(), c.renameCommand(), c.rmCommand(), c.containerCommand(), c.psCommand(), c.topCommand(), c.statsCommand(), c.inspectCommand(), c.logsCommand(), c.eventsCommand(), c.stopCommand(), c.killCommand(), c.waitCommand(),
 		c.versionCommand(), c.doctorCommand(), c.systemCommand(), c.debugCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre", Long: exitCodes},
 	)

@@ -607,20 +607,27 @@ func (e *Engine) StartContainer(_ context.Context, ref string) error {
 	return nil
 }
 
-// WaitContainer waits until one does not run, whatever until says.
-func (e *Engine) WaitContainer(ctx context.Context, ref string, _ engine.WaitCondition) (*engine.Container, error) {
+// AwaitContainer waits until one does not run, whatever until says.
+func (e *Engine) AwaitContainer(ref string, _ engine.WaitCondition) (func(context.Context) (*engine.Container, error), error) {
 	c, err := e.Container(ref)
 	if err != nil {
 		return nil, err
 	}
-	err = e.await(ctx, func() bool {
-		now := e.containerLocked(c.ID)
-		if now != nil {
-			*c = *now
-		}
-		return now == nil || now.State != engine.StateRunning
-	})
-	return c, err
+	return func(ctx context.Context) (*engine.Container, error) {
+		err := e.await(ctx, func() bool {
+			now := e.containerLocked(c.ID)
+			if now != nil {
+				*c = *now
+			}
+			return now == nil || now.State != engine.StateRunning
+		})
+		return c, err
+	}, nil
+}
+
+// Attach fails: there are no streams.
+func (e *Engine) Attach(ref string, _ engine.AttachOptions) (*engine.Attachment, error) {
+	return nil, fmt.Errorf("attach to container %q: %w", ref, engine.ErrContainerStopped)
 }
 
 // RenameContainer gives one another name; its id stays.

@@ -2,10 +2,13 @@ package system_test
 
 import (
 	"archive/tar"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
 )
@@ -65,6 +71,7 @@ func TestContainers(t *testing.T) {
 		t.Errorf("history of the image: %q", got)
 	}
 
+	t.Run("attach", func(t *testing.T) { w.attach(t) })
 	for round := range 2 {
 		t.Run(fmt.Sprint("crash ", round), func(t *testing.T) { w.crashContainers(t, chance, round) })
 	}
@@ -109,6 +116,52 @@ func (w *world) runToEnd(t *testing.T, name string) {
 	if got := w.cli(t, "wait", name); got != "0\n" {
 		t.Errorf("%s ended with %q", name, got)
 	}
+}
+
+// attach talks to containers that read what is sent to them, to its end, and leaves
+// one that goes on.
+func (w *world) attach(t *testing.T) {
+	t.Helper()
+	for _, in := range []string{"hello\n", ""} {
+		w.cli(t, "create", "--name", "talker", "-i", "ordinary", "--", "echo")
+		w.cli(t, "start", "talker")
+		cmd := exec.CommandContext(t.Context(), w.bin, "--socket", w.d.Socket(), "attach", "talker")
+		var stdout, stderr strings.Builder
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(in), &stdout, &stderr
+		if err := cmd.Run(); err != nil || stdout.String() != in || stderr.String() != in {
+			t.Errorf("told %q it says %q and %q, %v", in, stdout.String(), stderr.String(), err)
+		}
+		w.cli(t, "rm", "talker")
+	}
+
+	w.cli(t, "create", "--name", "dozer", "ordinary", "--", "sleep")
+	w.cli(t, "start", "dozer")
+	cl := client.New(w.d.Socket())
+	defer cl.Close()
+	leave := errors.New("leave")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	if _, err := cl.Attach(ctx, "dozer", client.RunIO{Stdout: io.Discard, Stderr: io.Discard, Stdin: onRead(func() { cancel(leave) })}); !errors.Is(err, leave) {
+		t.Errorf("an attachment that was left: %v", err)
+	}
+	exit, err := cl.Attach(t.Context(), "dozer", client.RunIO{Stdout: io.Discard, Stderr: io.Discard, Stdin: onRead(func() {
+		if out, err := w.d.CLI(t.Context(), "kill", "dozer"); err != nil {
+			t.Errorf("%s, %v", out, err)
+		}
+	})})
+	if err != nil || exit.Signal != int(unix.SIGKILL) {
+		t.Errorf("killed, it ended with %+v, %v", exit, err)
+	}
+	w.cli(t, "rm", "dozer")
+}
+
+// onRead is an input that is empty, and says when it is read: once the client has
+// joined.
+type onRead func()
+
+func (f onRead) Read([]byte) (int, error) {
+	f()
+	return 0, io.EOF
 }
 
 func (w *world) crashContainers(t *testing.T, chance *rand.Rand, round int) {
