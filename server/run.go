@@ -88,8 +88,8 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
 	if p.stdin.child, p.stdin.ours, err = os.Pipe(); err != nil {
 		return fmt.Errorf("make pipe: %w", err)
 	}
-	defer p.stdin.ours.Close()
-	defer p.stdin.child.Close()                                           // which ends the attachment's Read
+	defer p.closeChild() // which ends the attachment's Read
+	defer p.closeOurs()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // read sees the client's end
 	defer cancel()
 	run := &session{pipes: p, cancel: cancel, stdin: make(chan []byte, api.StdinWindow)}
@@ -126,8 +126,7 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
 		run.finish(result, err)
 	}
 	_ = conn.Close()
-	_ = p.stdin.child.Close()
-	_ = p.stdin.ours.Close() // a Write under way fails
+	p.closeOurs() // a Write under way fails
 	input.Wait()
 	return nil
 }
