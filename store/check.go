@@ -78,7 +78,7 @@ func (s *Store) check(ctx context.Context, o CheckOptions) (Checked, error) {
 	if o.Progress == nil {
 		o.Progress = func(string, int) {}
 	}
-	c := &check{s: s, ctx: ctx, o: o, buf: make([]byte, bufferSize), damaged: make(map[string]*damage), badTrees: make(map[Digest]bool)}
+	c := &check{s: s, ctx: ctx, o: o, buf: make([]byte, bufferSize), damaged: make(map[string]*damage), badTrees: make(map[Digest]bool), kept: &keptTrees{read: s.Tree}}
 	for _, step := range []func() error{c.objects, c.trees, c.mend, c.images, c.database} {
 		if err := step(); err != nil {
 			return c.done, err
@@ -96,9 +96,7 @@ type check struct {
 
 	damaged  map[string]*damage // objects, by key
 	badTrees map[Digest]bool    // live, and not readable
-
-	kept        map[Digest]*Tree // read lately
-	keptEntries int              // of those
+	kept     *keptTrees
 }
 
 // damage is an object that is missing or not what its key says.

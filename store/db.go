@@ -612,11 +612,33 @@ func (s *Store) migrate(version int) error {
 		switch {
 		case version == 0:
 			return s.rebuild(t)
-		case version < sizedSince:
+		case version < sizedSince: // and maybe from before hidden links, whose directories count
+			if err := t.linkExisting(); err != nil {
+				return err
+			}
 			return t.sizeExisting()
 		}
 		return nil
 	})
+}
+
+// linkExisting gives the images of an old database their hidden links. A crash
+// before the transaction's end makes the next Open do it again.
+func (t *tx) linkExisting() error {
+	trees := keptTrees{read: t.s.readTree}
+	err := eachOf(t.sql, `SELECT digest, manifest FROM images`, func(scan scanFunc) error {
+		var d Digest
+		var manifest string
+		if err := scan(&d, &manifest); err != nil {
+			return err
+		}
+		var m Manifest
+		if err := json.Unmarshal([]byte(manifest), &m); err != nil {
+			return fmt.Errorf("manifest of image %s: %w", d, err)
+		}
+		return t.s.linkMissingHidden(d, m, trees.tree)
+	})
+	return errors.Join(err, t.s.syncfs())
 }
 
 type scanFunc func(...any) error

@@ -55,6 +55,32 @@ func (s *Store) readTree(d Digest) (*Tree, error) {
 	return t, nil
 }
 
+// keptTrees reads trees for many images at once, which mostly have the same few
+// in common: those are decoded once. When it holds maxKept entries it begins anew.
+type keptTrees struct {
+	read    func(Digest) (*Tree, error)
+	trees   map[Digest]*Tree
+	entries int // of those
+}
+
+// maxKept is some 50 MB.
+const maxKept = 100_000
+
+func (k *keptTrees) tree(d Digest) (*Tree, error) {
+	if t := k.trees[d]; t != nil {
+		return t, nil
+	}
+	t, err := k.read(d)
+	if err != nil {
+		return nil, err
+	}
+	if k.entries += len(t.Entries); k.trees == nil || k.entries > maxKept {
+		k.trees, k.entries = make(map[Digest]*Tree), len(t.Entries)
+	}
+	k.trees[d] = t
+	return t, nil
+}
+
 // PutImage links the parts of m together and makes the image durable under its
 // digest; (Name, Version) means it from now on, and the image they meant before
 // stays without a name. An image that is there already is not made again. One
@@ -214,6 +240,35 @@ func (s *Store) linkHidden(dir int, keys map[string]bool) error {
 }
 
 const hiddenName = "hidden"
+
+// linkMissingHidden is linkHidden for an image that may be from before there were
+// such links, or has some of them from an Open that a crash ended. What is damaged
+// is left to Check. The caller brings it to the disk.
+func (s *Store) linkMissingHidden(d Digest, m Manifest, tree func(Digest) (*Tree, error)) error {
+	damaged := func(err error) error {
+		s.log.Error("image is damaged: fre system fsck says how", "image", d, "error", err)
+		return nil
+	}
+	_, hidden, err := merge(m, tree)
+	if err != nil {
+		return damaged(err)
+	}
+	dir, err := openat(int(s.images.Fd()), d.hex(), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err == nil {
+		defer dir.Close()
+		for key := range hidden {
+			var st unix.Stat_t
+			if unix.Fstatat(int(dir.Fd()), hiddenName+"/"+key, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+				delete(hidden, key)
+			}
+		}
+		err = s.linkHidden(int(dir.Fd()), hidden)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return damaged(err)
+	}
+	return err
+}
 
 // merge lays the parts over each other and returns the entries of the root,
 // sorted by path, and the keys of objects that it does not show: of files that

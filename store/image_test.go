@@ -346,3 +346,71 @@ func TestListsFromMemory(t *testing.T) {
 		t.Errorf("look-up: %v, %v", got, err)
 	}
 }
+
+// TestHiddenOfOldStore: images from before hidden links get them when the store is
+// opened, also when a crash left some, or the database is lost: what another image
+// shows does not go with that one.
+func TestHiddenOfOldStore(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		left int  // hidden links that are there
+		lost bool // the database
+		torn bool // a tree is damaged
+	}{{name: "none"}, {name: "some", left: 1}, {name: "lost database", lost: true}, {name: "damaged tree", torn: true}} {
+		t.Run(c.name, func(t *testing.T) {
+			s := openStoreUnchecked(t, t.TempDir())
+			release := s.Hold()
+			below := putTree(t, s, map[string]string{"a": "hidden a", "b": "hidden b"})
+			img := putImage(t, s, "app", "1", below, putTree(t, s, map[string]string{"a": "a", "b": "b"}))
+			shows := putImage(t, s, "shows", "1", putTree(t, s, map[string]string{"x": "hidden a", "y": "hidden b"}))
+			torn := putTree(t, s, map[string]string{"torn": "torn"})
+			putImage(t, s, "torn", "1", torn)
+			release()
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			dir := filepath.Join(s.dir, "images", img.Digest.hex(), hiddenName)
+			links, err := os.ReadDir(dir)
+			if err != nil || len(links) != 2 {
+				t.Fatalf("hidden links: %v, %v, want two", links, err)
+			}
+			for _, link := range links[c.left:] {
+				if err := os.Remove(filepath.Join(dir, link.Name())); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.left == 0 {
+				if err := os.Remove(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.torn {
+				flip(t, filepath.Join(s.dir, "trees", torn.hex()+".json"))
+			}
+			makeOld(t, s.dir)
+			if c.lost {
+				if err := os.Remove(filepath.Join(s.dir, dbName)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s, err = Open(s.dir, testLog(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if err := s.RemoveImage(t.Context(), shows.Digest); err != nil {
+				t.Fatal(err)
+			}
+			want := []string{}
+			if c.torn {
+				want = []string{"trees/X.json: its content has changed", "images/X: the list of files of its part code part0 is lost"}
+			}
+			if diff := cmp.Diff(want, checkAll(t, s, CheckOptions{})); diff != "" {
+				t.Errorf("after the other image went (-want +got):\n%s", diff)
+			}
+			if !c.torn {
+				checkStore(t, s)
+			}
+		})
+	}
+}

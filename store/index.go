@@ -308,10 +308,14 @@ func (s *Store) readImages(x index) ([]imageOnDisk, error) {
 		place[known.Digest] = len(x.Images) - i
 	}
 	var images []imageOnDisk
+	trees := keptTrees{read: s.readTree}
 	for _, name := range names {
 		img, manifest, err := s.readImage(name)
 		var own sized
 		if err == nil {
+			if err := s.linkMissingHidden(img.Digest, img.Manifest, trees.tree); err != nil {
+				return nil, err
+			}
 			own.bytes, own.inodes, err = ownSize(filepath.Join(s.dir, "images", name))
 		}
 		if err != nil {
@@ -327,7 +331,7 @@ func (s *Store) readImages(x index) ([]imageOnDisk, error) {
 		}
 		return cmp.Or(cmp.Compare(pa, pb), a.Created.Compare(b.Created), cmp.Compare(b.Digest, a.Digest))
 	})
-	return images, nil
+	return images, s.syncfs()
 }
 
 type imageOnDisk struct {

@@ -258,7 +258,7 @@ func (c *check) findSources() {
 		if !slices.ContainsFunc(img.Parts, func(p Part) bool { return trees[p.Tree] }) {
 			continue
 		}
-		entries, hidden, err := merge(img.Manifest, c.tree)
+		entries, hidden, err := merge(img.Manifest, c.kept.tree)
 		if err != nil {
 			continue // reported with its trees
 		}
@@ -282,27 +282,6 @@ func (c *check) findSources() {
 		}
 	}
 }
-
-// tree is Store.Tree for all images of one check: they mostly have the same few
-// trees in common, which are decoded once. When it holds maxKept entries it
-// begins anew.
-func (c *check) tree(d Digest) (*Tree, error) {
-	if t := c.kept[d]; t != nil {
-		return t, nil
-	}
-	t, err := c.s.Tree(d)
-	if err != nil {
-		return nil, err
-	}
-	if c.keptEntries += len(t.Entries); c.kept == nil || c.keptEntries > maxKept {
-		c.kept, c.keptEntries = make(map[Digest]*Tree), len(t.Entries)
-	}
-	c.kept[d] = t
-	return t, nil
-}
-
-// maxKept is some 50 MB.
-const maxKept = 100_000
 
 // images compares each image's directory with its trees.
 func (c *check) images() error {
@@ -433,7 +412,7 @@ func (i *checkedImage) manifest() {
 
 // root compares rootfs/ and hidden/ with what the image's trees say.
 func (i *checkedImage) root() error {
-	entries, hidden, err := merge(i.img.Manifest, i.tree)
+	entries, hidden, err := merge(i.img.Manifest, i.kept.tree)
 	if err != nil {
 		return err
 	}

@@ -225,21 +225,9 @@ func TestSizeWithout(t *testing.T) {
 	}
 }
 
-// TestSizesOfOldDatabase: the images of a database from before sizes were
-// counted are counted when it is opened.
-func TestSizesOfOldDatabase(t *testing.T) {
-	r := fretest.Rand(t)
-	dir := t.TempDir()
-	s := openStore(t, dir)
-	for n := range 5 {
-		if _, err := randomImage(t, s, r, n); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want := s.Images()
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+// makeOld makes of a closed store's database one from before sizes were counted.
+func makeOld(t *testing.T, dir string) {
+	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, dbName))
 	if err != nil {
 		t.Fatal(err)
@@ -256,6 +244,24 @@ func TestSizesOfOldDatabase(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestSizesOfOldDatabase: the images of a database from before sizes were
+// counted are counted when it is opened.
+func TestSizesOfOldDatabase(t *testing.T) {
+	r := fretest.Rand(t)
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	for n := range 5 {
+		if _, err := randomImage(t, s, r, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := s.Images()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	makeOld(t, dir)
 	s = openStore(t, dir)
 	if diff := cmp.Diff(want, s.Images()); diff != "" {
 		t.Fatalf("images in their order (-want +got):\n%s", diff)
