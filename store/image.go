@@ -245,13 +245,13 @@ const hiddenName = "hidden"
 // such links, or has some of them from an Open that a crash ended. What is damaged
 // is left to Check. The caller brings it to the disk.
 func (s *Store) linkMissingHidden(d Digest, m Manifest, tree func(Digest) (*Tree, error)) error {
-	damaged := func(err error) error {
+	damaged := func(err error) {
 		s.log.Error("image is damaged: fre system fsck says how", "image", d, "error", err)
-		return nil
 	}
 	_, hidden, err := merge(m, tree)
 	if err != nil {
-		return damaged(err)
+		damaged(err)
+		return nil
 	}
 	dir, err := openat(int(s.images.Fd()), d.hex(), unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err == nil {
@@ -265,7 +265,8 @@ func (s *Store) linkMissingHidden(d Digest, m Manifest, tree func(Digest) (*Tree
 		err = s.linkHidden(int(dir.Fd()), hidden)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return damaged(err)
+		damaged(err)
+		return nil
 	}
 	return err
 }
