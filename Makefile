@@ -99,7 +99,7 @@ $(LINTER): tools/go.mod tools/go.sum | deps-build
 # The registry that image/oci is tested against, for the same reason in a go.mod
 # of its own.
 $(REGISTRY): tools/registry/go.mod tools/registry/go.sum | deps-build
-	go build -modfile=tools/registry/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/distribution/distribution/v3/cmd/registry
+	CGO_ENABLED=0 go build -modfile=tools/registry/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/distribution/distribution/v3/cmd/registry
 	@touch $@
 
 .PHONY: docs

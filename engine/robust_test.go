@@ -302,9 +302,10 @@ func TestSmallBodyFirst(t *testing.T) {
 	if all := r.Sandboxes(true); len(all) != 0 {
 		t.Errorf("started for it: %+v", all[0])
 	}
+	r.deploy("g", stdio)
 	for _, size := range []int{1, smallBody, smallBody + 1} {
 		body := strings.Repeat("s", size)
-		resp, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: strings.NewReader(body), Size: int64(size)})
+		resp, err := r.Invoke(t.Context(), "g", &Request{Path: "/", Body: strings.NewReader(body), Size: int64(size)})
 		if err != nil {
 			t.Fatal(err)
 		}

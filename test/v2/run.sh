@@ -99,6 +99,10 @@ printf 'root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n' >"$disk
 printf 'root:x:0:\nnogroup:x:65534:\n' >"$disk/etc/group"
 printf '127.0.0.1 localhost\n' >"$disk/etc/hosts"
 [ ! -d bin ] || cp -a bin/. "$disk/fre/bin/"
+if [[ " ${packages[*]} " == *" engine "* ]]; then
+	make .cache/tools/registry
+	cp .cache/tools/registry "$disk/fre/bin/"
+fi
 CGO_ENABLED=0 go build -trimpath -o "$disk/fre/bin/testprog" ./internal/fretest/testprog
 CGO_ENABLED=0 go build -trimpath -o "$disk/fre/bin/fn" ./engine/testdata/fn
 [ ! -d sandbox/shell/bin ] || cp -a sandbox/shell/bin/. "$disk/fre/sandbox/shell/bin/"
