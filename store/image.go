@@ -104,11 +104,11 @@ func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
 			return nil, err
 		}
 	}
-	m.Parts = slices.Clone(m.Parts)
 	manifest, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
+	m = Manifest{}                                       // a RawMessage is decoded into the bytes it has, the caller's
 	if err := json.Unmarshal(manifest, &m); err != nil { // Config in its canonical form, and our own
 		return nil, err
 	}

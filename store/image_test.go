@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"maps"
@@ -412,5 +413,20 @@ func TestHiddenOfOldStore(t *testing.T) {
 				checkStore(t, s)
 			}
 		})
+	}
+}
+
+// TestPutImageKeepsConfig: what the caller passes stays the caller's.
+func TestPutImageKeepsConfig(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	tree := putTree(t, s, map[string]string{"a": "a"})
+	const text = `{ "spaced" : true }`
+	config := json.RawMessage(text)
+	img, err := s.PutImage(t.Context(), Manifest{Name: "app", Version: "1", Parts: []Part{{Kind: "code", Name: "app", Tree: tree}}, Config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(config) != text || string(img.Config) != `{"spaced":true}` {
+		t.Errorf("passed %s, now %s; the image has %s", text, config, img.Config)
 	}
 }
