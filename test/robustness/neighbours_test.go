@@ -264,8 +264,9 @@ func (w *world) holdings(t testing.TB) holdings {
 }
 
 // roomy is what an engine may have more than it had: pools, connections and
-// buffers of what has just been.
-var roomy = holdings{files: 100, memory: 64 << 20}
+// buffers of what has just been. A parked shell has ten files, and after attackers
+// a few are kept for each.
+var roomy = holdings{files: 400, memory: 64 << 20}
 
 // untilQuiet waits until nothing of an attack is left, and the victim, which is
 // there all the time, is.

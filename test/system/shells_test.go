@@ -69,6 +69,32 @@ func (w *world) parked(t testing.TB, function string) func() error {
 	}
 }
 
+// openOnly says what a waiting interpreter has open besides its channel and its
+// event loop.
+func openOnly(p daemon.Process) error {
+	dir := fmt.Sprintf("/proc/%d/fd", p.PID)
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range fds {
+		target, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return err
+		}
+		kind, _, _ := strings.Cut(target, ":")
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			return err
+		}
+		own := kind == "anon_inode" || kind == "pipe" || target == "/dev/null" // node's loop
+		if fd > 3 && !own {
+			return fmt.Errorf("%s has file descriptor %d on %s", p, fd, target)
+		}
+	}
+	return nil
+}
+
 func checkWaiting(t *testing.T, p daemon.Process) {
 	t.Helper()
 	proc := fmt.Sprintf("/proc/%d/", p.PID)
@@ -79,25 +105,7 @@ func checkWaiting(t *testing.T, p daemon.Process) {
 		}
 		return string(text)
 	}
-	fds, err := os.ReadDir(proc + "fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range fds {
-		target, err := os.Readlink(filepath.Join(proc, "fd", e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		kind, _, _ := strings.Cut(target, ":")
-		fd, err := strconv.Atoi(e.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		own := kind == "anon_inode" || kind == "pipe" || target == "/dev/null" // node's loop
-		if fd > 3 && !own {
-			t.Errorf("%s has file descriptor %d on %s", p, fd, target)
-		}
-	}
+	until(t, func() error { return openOnly(p) }) // the last that was made may still be starting
 	var points []string
 	for line := range strings.Lines(read("mountinfo")) {
 		fields := strings.Fields(line)
