@@ -117,7 +117,7 @@ race: deps-test shell $(REGISTRY) ## the same under the race detector; as root n
 .PHONY: test-root
 test-root: deps-test deps-run build $(REGISTRY) ## system, docker, security and robustness suites: the whole path, as root
 	suites="$(suite_packages)"; if [ -z "$$suites" ]; then echo "no suite below test/ yet"; exit 0; fi; \
-	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -timeout 20m $$suites; \
+	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -p 1 -timeout 20m $$suites; \
 	FRE_TEST_ROOT=1 go test -count=1 -timeout 20m -run '$(BUILDS)' ./runtimes
 
 .PHONY: test-v2
