@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // benchTree commits a tree of n small files, 20 to a directory.
@@ -121,24 +120,6 @@ func BenchmarkAddDir(b *testing.B) {
 				b.StartTimer()
 			}
 		})
-	}
-}
-
-// BenchmarkImages lists 2,000 images of 40 parts.
-func BenchmarkImages(b *testing.B) {
-	s := &Store{}
-	n := newSnapshot()
-	for i := range 2000 {
-		m := testManifest(fmt.Sprintf("image%d", i), "1", make([]Digest, 40)...)
-		d := sumDigest([]byte(m.Name))
-		n.byDigest[d] = &Image{Manifest: m, Digest: d, Created: time.Unix(int64(i), 0)}
-	}
-	s.snap.Store(n)
-	b.ReportAllocs()
-	for b.Loop() {
-		if len(s.Images()) != 2000 {
-			b.Fatal("images are missing")
-		}
 	}
 }
 
