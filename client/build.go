@@ -2,7 +2,6 @@ package client
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,11 +52,7 @@ func (c *Client) DeployDir(ctx context.Context, dir string, r api.DeployRequest,
 
 // Deploy deploys an image that is already there.
 func (c *Client) Deploy(ctx context.Context, r api.DeployRequest) (*Built, error) {
-	body, err := json.Marshal(r)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := c.send(ctx, http.MethodPost, "/v1/functions", nil, http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(body))
+	resp, err := c.sendJSON(ctx, "/v1/functions", r)
 	if err != nil {
 		return nil, err
 	}
@@ -96,23 +91,19 @@ var errStopped = errors.New("upload stopped")
 
 func readBuild(ctx context.Context, resp *http.Response, report func(api.Event)) (*Built, error) {
 	defer resp.Body.Close()
-	for d := json.NewDecoder(resp.Body); ; {
-		var line api.BuildLine
-		if err := d.Decode(&line); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return nil, fmt.Errorf("engine broke off the build: %w", orCause(ctx, err))
-		}
+	var built *Built
+	err := readLines(ctx, resp.Body, "build", endsShort, func(line api.BuildLine) (bool, error) {
 		switch {
 		case line.Error != nil:
-			return nil, line.Error
+			return true, line.Error
 		case line.Image != nil:
-			return &Built{Image: *line.Image, Lock: line.Lock, Function: line.Function}, nil
+			built = &Built{Image: *line.Image, Lock: line.Lock, Function: line.Function}
 		case line.Event != nil:
 			report(*line.Event)
 		}
-	}
+		return built != nil, nil
+	})
+	return built, err
 }
 
 // pack writes the directory as a tar stream. .git is left out: it is large and

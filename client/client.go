@@ -121,22 +121,15 @@ func (c *Client) Events(ctx context.Context, o EventOptions, emit func(api.Chang
 		return err
 	}
 	defer resp.Body.Close()
-	for d := json.NewDecoder(resp.Body); ; {
-		var entry api.ChangeEntry
-		if err := d.Decode(&entry); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("read events: %w", orCause(ctx, err))
+	return readLines(ctx, resp.Body, "events", endsWell, func(entry api.ChangeEntry) (bool, error) {
+		switch {
+		case entry.Error != nil:
+			return true, entry.Error
+		case entry.Change != nil:
+			return false, emit(*entry.Change)
 		}
-		if entry.Error != nil {
-			return entry.Error
-		}
-		if entry.Change != nil {
-			if err := emit(*entry.Change); err != nil {
-				return err
-			}
-		}
-	}
+		return false, nil
+	})
 }
 
 // Image finds an image by name, name:version, digest or a prefix of it.
@@ -152,18 +145,12 @@ func (c *Client) History(ctx context.Context, ref string) ([]api.HistoryStep, er
 // TagImage gives an image one more name, "name:version" or "name" for version
 // "latest".
 func (c *Client) TagImage(ctx context.Context, ref, name string) (api.Image, error) {
-	var out api.Image
-	body, err := json.Marshal(api.TagRequest{Name: name})
-	if err != nil {
-		return out, err
-	}
-	err = c.call(ctx, http.MethodPost, "/v1/images/"+url.PathEscape(ref)+"/tag", nil, "application/json", bytes.NewReader(body), &out)
-	return out, err
+	return post[api.Image](ctx, c, "/v1/images/"+url.PathEscape(ref)+"/tag", api.TagRequest{Name: name})
 }
 
 // RemoveOptions adjust RemoveImage and RemoveContainer.
 type RemoveOptions struct {
-	Force bool // an image with several names may be removed by its digest
+	Force bool // an image with several names by its digest, a container that runs
 }
 
 // RemoveImage takes a name away, and with an image's last name, or given a
@@ -183,17 +170,6 @@ func (c *Client) PruneImages(ctx context.Context, r api.PruneRequest) (api.GCRep
 // GC collects garbage by the rules of the engine's configuration.
 func (c *Client) GC(ctx context.Context, r api.GCRequest) (api.GCReport, error) {
 	return post[api.GCReport](ctx, c, "/v1/system/gc", r)
-}
-
-// post sends a JSON body and decodes the answer.
-func post[T any](ctx context.Context, c *Client, path string, body any) (T, error) {
-	var out T
-	b, err := json.Marshal(body)
-	if err != nil {
-		return out, err
-	}
-	err = c.call(ctx, http.MethodPost, path, nil, "application/json", bytes.NewReader(b), &out)
-	return out, err
 }
 
 // Functions lists what is deployed.
@@ -267,22 +243,15 @@ func (c *Client) Logs(ctx context.Context, name string, o LogOptions, emit func(
 		return err
 	}
 	defer resp.Body.Close()
-	for d := json.NewDecoder(resp.Body); ; {
-		var entry api.LogEntry
-		if err := d.Decode(&entry); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("read logs: %w", orCause(ctx, err))
+	return readLines(ctx, resp.Body, "logs", endsWell, func(entry api.LogEntry) (bool, error) {
+		switch {
+		case entry.Error != nil:
+			return true, entry.Error
+		case entry.Line != nil:
+			return false, emit(*entry.Line)
 		}
-		if entry.Error != nil {
-			return entry.Error
-		}
-		if entry.Line != nil {
-			if err := emit(*entry.Line); err != nil {
-				return err
-			}
-		}
-	}
+		return false, nil
+	})
 }
 
 // Event is one invocation. Its zero value is a POST of nothing to "/".
@@ -327,6 +296,25 @@ func get[T any](ctx context.Context, c *Client, path string, q url.Values) (T, e
 	return out, err
 }
 
+// post sends a JSON body and decodes the answer.
+func post[T any](ctx context.Context, c *Client, path string, body any) (T, error) {
+	var out T
+	resp, err := c.sendJSON(ctx, path, body)
+	if err != nil {
+		return out, err
+	}
+	return out, decode(ctx, resp, &out)
+}
+
+// sendJSON is send for a body of JSON.
+func (c *Client) sendJSON(ctx context.Context, path string, body any) (*http.Response, error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	return c.send(ctx, http.MethodPost, path, nil, http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(b))
+}
+
 // call sends a request and decodes the JSON answer into out, where not nil.
 func (c *Client) call(ctx context.Context, method, path string, q url.Values, contentType string, body io.Reader, out any) error {
 	var header http.Header
@@ -337,14 +325,46 @@ func (c *Client) call(ctx context.Context, method, path string, q url.Values, co
 	if err != nil {
 		return err
 	}
+	return decode(ctx, resp, out)
+}
+
+func decode(ctx context.Context, resp *http.Response, out any) error {
 	defer resp.Body.Close()
 	if out == nil {
 		return nil
 	}
 	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
-		return fmt.Errorf("read answer of %s %s: %w", method, path, orCause(ctx, err))
+		return fmt.Errorf("read answer of %s %s: %w", resp.Request.Method, resp.Request.URL.Path, orCause(ctx, err))
 	}
 	return nil
+}
+
+// lastLine says whether a streamed answer may end without a line that ends it.
+type lastLine bool
+
+const (
+	endsWell  lastLine = false
+	endsShort lastLine = true
+)
+
+// readLines has each line of a streamed answer taken, until one was the last.
+func readLines[T any](ctx context.Context, body io.Reader, what string, last lastLine, take func(T) (done bool, err error)) error {
+	for d := json.NewDecoder(body); ; {
+		var line T
+		err := d.Decode(&line)
+		if errors.Is(err, io.EOF) {
+			if last == endsWell {
+				return nil
+			}
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return fmt.Errorf("engine broke off the %s: %w", what, orCause(ctx, err))
+		}
+		if done, err := take(line); done || err != nil {
+			return err
+		}
+	}
 }
 
 // send returns the answer of a request that succeeded.

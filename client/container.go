@@ -1,9 +1,7 @@
 package client
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -13,18 +11,12 @@ import (
 
 // CreateContainer makes a container, which does not run yet.
 func (c *Client) CreateContainer(ctx context.Context, req api.ContainerRequest) (*api.Container, error) {
-	body, err := json.Marshal(req)
-	if err != nil {
-		return nil, err
-	}
-	var out api.Container
-	return &out, c.call(ctx, http.MethodPost, "/v1/containers", nil, "application/json", bytes.NewReader(body), &out)
+	return post[*api.Container](ctx, c, "/v1/containers", req)
 }
 
 // Container describes one, by id, name or the beginning of an id.
 func (c *Client) Container(ctx context.Context, ref string) (*api.Container, error) {
-	var out api.Container
-	return &out, c.call(ctx, http.MethodGet, "/v1/containers/"+url.PathEscape(ref), nil, "", nil, &out)
+	return get[*api.Container](ctx, c, "/v1/containers/"+url.PathEscape(ref), nil)
 }
 
 // StartContainer starts a container that does not run.
@@ -41,11 +33,11 @@ func (c *Client) RemoveContainer(ctx context.Context, ref string, o RemoveOption
 
 // RenameContainer gives a container another name.
 func (c *Client) RenameContainer(ctx context.Context, ref, name string) error {
-	body, err := json.Marshal(api.RenameRequest{Name: name})
+	resp, err := c.sendJSON(ctx, "/v1/containers/"+url.PathEscape(ref)+"/rename", api.RenameRequest{Name: name})
 	if err != nil {
 		return err
 	}
-	return c.call(ctx, http.MethodPost, "/v1/containers/"+url.PathEscape(ref)+"/rename", nil, "application/json", bytes.NewReader(body), nil)
+	return resp.Body.Close()
 }
 
 // PruneContainers removes the containers that do not run.

@@ -1,9 +1,7 @@
 package client
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +15,7 @@ import (
 // not. report is called with each line of progress from the caller's
 // goroutine.
 func (c *Client) Load(ctx context.Context, r io.Reader, report func(api.Event)) ([]api.Image, error) {
-	line, err := c.travel(ctx, "/v1/images/load", nil, "application/x-tar", r, report)
+	line, err := c.travelTar(ctx, "/v1/images/load", nil, r, report)
 	return line.Images, err
 }
 
@@ -36,7 +34,7 @@ func (c *Client) Import(ctx context.Context, r io.Reader, o ImportOptions, repor
 			q.Set(key, v)
 		}
 	}
-	line, err := c.travel(ctx, "/v1/images/import", q, "application/x-tar", r, report)
+	line, err := c.travelTar(ctx, "/v1/images/import", q, r, report)
 	return first(line, err)
 }
 
@@ -77,36 +75,35 @@ func first(line api.TravelLine, err error) (api.Image, error) {
 }
 
 func (c *Client) travelJSON(ctx context.Context, path string, body any, report func(api.Event)) (api.TravelLine, error) {
-	b, err := json.Marshal(body)
+	resp, err := c.sendJSON(ctx, path, body)
 	if err != nil {
 		return api.TravelLine{}, err
 	}
-	return c.travel(ctx, path, nil, "application/json", bytes.NewReader(b), report)
+	return readTravel(ctx, resp, report)
 }
 
-// travel sends a request whose answer is lines of progress, and returns the
-// last one.
-func (c *Client) travel(ctx context.Context, path string, q url.Values, contentType string, body io.Reader, report func(api.Event)) (api.TravelLine, error) {
-	resp, err := c.send(ctx, http.MethodPost, path, q, http.Header{"Content-Type": {contentType}}, body)
+func (c *Client) travelTar(ctx context.Context, path string, q url.Values, body io.Reader, report func(api.Event)) (api.TravelLine, error) {
+	resp, err := c.send(ctx, http.MethodPost, path, q, http.Header{"Content-Type": {"application/x-tar"}}, body)
 	if err != nil {
 		return api.TravelLine{}, err
 	}
+	return readTravel(ctx, resp, report)
+}
+
+// readTravel returns the last of the lines, which is no progress.
+func readTravel(ctx context.Context, resp *http.Response, report func(api.Event)) (api.TravelLine, error) {
 	defer resp.Body.Close()
-	for d := json.NewDecoder(resp.Body); ; {
-		var line api.TravelLine
-		if err := d.Decode(&line); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return api.TravelLine{}, fmt.Errorf("engine broke off: %w", orCause(ctx, err))
-		}
+	var last api.TravelLine
+	err := readLines(ctx, resp.Body, "transfer", endsShort, func(line api.TravelLine) (bool, error) {
 		switch {
 		case line.Error != nil:
-			return api.TravelLine{}, line.Error
+			return true, line.Error
 		case line.Event != nil:
 			report(*line.Event)
-		default:
-			return line, nil
+			return false, nil
 		}
-	}
+		last = line
+		return true, nil
+	})
+	return last, err
 }
