@@ -226,10 +226,6 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	log.InfoContext(ctx, "engine ready", "socket", cfg.Socket, "docker_socket", cfg.DockerSocket, "gateway", "http://"+public.Addr().String(), "state", cfg.State)
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		debug.FreeOSMemory() // with many images most of the garbage there ever is comes from loading them
-		return nil
-	})
 	for i, l := range listeners {
 		group.Go(func() error { return ignoreClosed(servers[i].Serve(l)) })
 	}
@@ -348,8 +344,11 @@ func (c *imagesConfig) read(l *oci.Limits) error {
 		}
 		l.Bytes = n
 	}
-	if c.MaxFiles < 0 || c.MaxRatio < 0 {
-		return errors.New("max_files and max_ratio are not negative")
+	if c.MaxFiles < 0 {
+		return fmt.Errorf("max_files: %d is negative", c.MaxFiles)
+	}
+	if c.MaxRatio < 0 {
+		return fmt.Errorf("max_ratio: %d is negative", c.MaxRatio)
 	}
 	l.Entries, l.Ratio = c.MaxFiles, c.MaxRatio
 	return nil

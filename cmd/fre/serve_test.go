@@ -43,6 +43,8 @@ func TestReadConfig(t *testing.T) {
 		{name: "no keyring", src: "packages: {debian: [{uri: http://a, suite: b, components: [c]}]}\n", wrong: "keyring"},
 		{name: "insecure registry is a URL", src: "registry: {insecure: ['http://host']}\n", wrong: "registry.insecure[0]"},
 		{name: "bad image size", src: "images: {max_size: much}\n", wrong: "images.max_size"},
+		{name: "fewer files than none", src: "images: {max_files: -1}\n", wrong: "images.max_files"},
+		{name: "negative ratio", src: "images: {max_ratio: -1}\n", wrong: "images.max_ratio"},
 		{name: "bad private range", src: "network: {allow_private: [10.1.2.3/16]}\n", wrong: "network.allow_private[0]"},
 		{name: "bad subnet", src: "network: {egress: {subnet: 10.0.0.0/30}}\n", wrong: "network.egress.subnet"},
 		{name: "bad interval", src: "gc: {interval: often}\n", wrong: "gc.interval"},
