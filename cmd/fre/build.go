@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,32 +30,19 @@ Everything in DIR is sent to the engine, except .git.`,
 			if (len(dirs) == 0) == (base == "") {
 				return usageError{errors.New("name either the template's directory or --base")}
 			}
-			report, err := p.start(cmd)
-			if err != nil {
-				return err
-			}
-			cl := c.client()
-			defer cl.Close()
-			var built *client.Built
-			if base != "" {
-				built, err = cl.Base(cmd.Context(), base, report.event)
-			} else {
-				if err := isTemplate(dirs[0]); err != nil {
+			return c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
+				var built *client.Built
+				if base != "" {
+					built, err = cl.Base(cmd.Context(), base, report.event)
+				} else {
+					built, err = buildDir(dirs[0], func() (*client.Built, error) { return cl.Build(cmd.Context(), dirs[0], report.event) })
+				}
+				if err != nil {
 					return err
 				}
-				built, err = cl.Build(cmd.Context(), dirs[0], report.event)
-			}
-			report.end()
-			if err != nil {
-				return err
-			}
-			if base == "" {
-				if err := writeLock(dirs[0], built.Lock); err != nil {
-					return err
-				}
-			}
-			report.done(built, built.Image.Digest, fmt.Sprintf("built %s:%s %s, %d files, %s", built.Image.Name, built.Image.Version, listing{}.shortID(built.Image.Digest), built.Image.Files, size(built.Image.Size)))
-			return nil
+				report.done(built, built.Image.Digest, fmt.Sprintf("built %s:%s %s, %d files, %s", built.Image.Name, built.Image.Version, listing{}.shortID(built.Image.Digest), built.Image.Files, size(built.Image.Size)))
+				return nil
+			})
 		}),
 	}
 	cmd.Flags().StringVar(&base, "base", "", "build this base environment instead: python, node, native")
@@ -76,35 +64,22 @@ without losing an event; one of another template only with --replace.`,
 			if (len(dirs) == 0) == (req.Image == "") {
 				return usageError{errors.New("name either the template's directory or --image")}
 			}
-			report, err := p.start(cmd)
-			if err != nil {
-				return err
-			}
-			cl := c.client()
-			defer cl.Close()
-			var built *client.Built
-			if req.Image != "" {
-				built, err = cl.Deploy(cmd.Context(), req)
-			} else {
-				if err := isTemplate(dirs[0]); err != nil {
+			return c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
+				var built *client.Built
+				if req.Image != "" {
+					built, err = cl.Deploy(cmd.Context(), req)
+				} else {
+					built, err = buildDir(dirs[0], func() (*client.Built, error) { return cl.DeployDir(cmd.Context(), dirs[0], req, report.event) })
+				}
+				if err != nil {
 					return err
 				}
-				built, err = cl.DeployDir(cmd.Context(), dirs[0], req, report.event)
-			}
-			report.end()
-			if err != nil {
-				return err
-			}
-			if len(dirs) > 0 {
-				if err := writeLock(dirs[0], built.Lock); err != nil {
-					return err
+				if built.Function == nil {
+					return errors.New("engine did not say what it deployed")
 				}
-			}
-			if built.Function == nil {
-				return errors.New("engine did not say what it deployed")
-			}
-			report.done(built, built.Function.Name, fmt.Sprintf("deployed %s from %s", built.Function.Name, built.Function.ImageRef))
-			return nil
+				report.done(built, built.Function.Name, fmt.Sprintf("deployed %s from %s", built.Function.Name, built.Function.ImageRef))
+				return nil
+			})
 		}),
 	}
 	f := cmd.Flags()
@@ -114,6 +89,18 @@ without losing an event; one of another template only with --replace.`,
 	p.flags(cmd, "the function's name")
 	_ = cmd.RegisterFlagCompletionFunc("image", c.completeImages) // fails only for a flag that is not there
 	return cmd
+}
+
+// buildDir builds a template and writes its lock file.
+func buildDir(dir string, build func() (*client.Built, error)) (*client.Built, error) {
+	if err := isTemplate(dir); err != nil {
+		return nil, err
+	}
+	built, err := build()
+	if err != nil {
+		return nil, err
+	}
+	return built, writeLock(dir, built.Lock)
 }
 
 // isTemplate answers the commonest mistake before anything is sent.
@@ -139,26 +126,41 @@ func writeLock(dir string, lock json.RawMessage) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content.Bytes()) {
 		return nil
 	}
-	f, err := os.CreateTemp(dir, "."+api.LockFile+"-")
-	if err != nil {
-		return fmt.Errorf("write lock file: %w", err)
-	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	_, err = f.Write(content.Bytes())
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
+	err := writeWhole(path, 0o644, func(w io.Writer) error {
+		_, err := content.WriteTo(w)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("write lock file: %w", err)
 	}
 	return nil
+}
+
+// writeWhole makes or replaces the file at path once all of it is on disk; what is
+// no regular file, such as /dev/null, is written to as it is.
+func writeWhole(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(write(f), f.Close())
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	err = write(f)
+	if err == nil {
+		err = errors.Join(f.Chmod(mode), f.Sync())
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
 }

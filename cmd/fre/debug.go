@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -57,7 +54,7 @@ sandboxes is in none of them. One profile is taken at a time.`,
 			if path == "-" {
 				return cl.Profile(cmd.Context(), kind, d, cmd.OutOrStdout())
 			}
-			err := writeWhole(path, func(w io.Writer) error { return cl.Profile(cmd.Context(), kind, d, w) })
+			err := writeWhole(path, 0o600, func(w io.Writer) error { return cl.Profile(cmd.Context(), kind, d, w) })
 			if err == nil {
 				fmt.Fprintf(cmd.ErrOrStderr(), "go tool %s %s\n", tool, path)
 			}
@@ -68,23 +65,6 @@ sandboxes is in none of them. One profile is taken at a time.`,
 	f.StringVarP(&out, "output", "o", "", "`file` to write, - for stdout (default fre-KIND.pprof, fre-trace.out)")
 	f.Float64Var(&seconds, "seconds", 10, "how long, for cpu, trace and mutex")
 	return cmd
-}
-
-// writeWhole makes or replaces the file at path, once all is written.
-func writeWhole(path string, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	if err := errors.Join(write(f), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // syscallCount is what --format sees of fre debug syscalls.

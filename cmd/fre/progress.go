@@ -25,6 +25,19 @@ func (p *progressFlags) flags(cmd *cobra.Command, quiet string) {
 	f.BoolVarP(&p.quiet, "quiet", "q", false, "print only "+quiet)
 }
 
+// reporting calls do with what it shows its progress on. An error comes after the
+// bar is gone.
+func (c *cli) reporting(cmd *cobra.Command, p progressFlags, do func(*client.Client, *progress) error) error {
+	report, err := p.start(cmd)
+	if err != nil {
+		return err
+	}
+	defer report.end()
+	cl := c.client()
+	defer cl.Close()
+	return do(cl, report)
+}
+
 func (p *progressFlags) start(cmd *cobra.Command) (*progress, error) {
 	out := &progress{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), quiet: p.quiet}
 	switch p.mode {
@@ -71,6 +84,7 @@ func (p *progress) event(e api.Event) {
 	}
 }
 
+// line prints a line of JSON.
 func (p *progress) line(v any) {
 	raw, err := json.Marshal(v)
 	if err == nil {
@@ -112,13 +126,19 @@ func (p *progress) end() {
 	}
 }
 
-// done prints the result.
+// done prints what was built.
 func (p *progress) done(built *client.Built, id, sentence string) {
+	p.result(api.BuildLine{Image: &built.Image, Lock: built.Lock, Function: built.Function}, id, sentence)
+}
+
+// result prints what came of it: as JSON, in short, or for people.
+func (p *progress) result(line any, short, sentence string) {
+	p.end()
 	switch {
 	case p.json:
-		p.line(api.BuildLine{Image: &built.Image, Lock: built.Lock, Function: built.Function})
+		p.line(line)
 	case p.quiet:
-		fmt.Fprintln(p.out, id)
+		fmt.Fprintln(p.out, short)
 	default:
 		fmt.Fprintln(p.out, sentence)
 	}

@@ -1,11 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,19 +32,14 @@ docker's configuration of the user it runs as.`,
 			if req.Auth, err = a.read(cmd); err != nil {
 				return err
 			}
-			report, err := p.start(cmd)
-			if err != nil {
-				return err
-			}
-			cl := c.client()
-			defer cl.Close()
-			img, err := cl.Pull(cmd.Context(), req, report.event)
-			report.end()
-			if err != nil {
-				return err
-			}
-			report.images("pulled", img)
-			return nil
+			return c.reporting(cmd, p, func(cl *client.Client, report *progress) error {
+				img, err := cl.Pull(cmd.Context(), req, report.event)
+				if err != nil {
+					return err
+				}
+				report.images("pulled", img)
+				return nil
+			})
 		}),
 	}
 	cmd.Flags().StringVar(&req.Platform, "platform", "", "refuse another `OS/ARCH`; default: the engine's")
@@ -72,30 +67,14 @@ that other engines run.`,
 			if req.Auth, err = a.read(cmd); err != nil {
 				return err
 			}
-			report, err := p.start(cmd)
-			if err != nil {
-				return err
-			}
-			cl := c.client()
-			defer cl.Close()
-			digest, err := cl.Push(cmd.Context(), req, report.event)
-			report.end()
-			if err != nil {
-				return err
-			}
-			switch {
-			case report.json:
-				report.line(api.TravelLine{Digest: digest})
-			case report.quiet:
-				fmt.Fprintln(cmd.OutOrStdout(), digest)
-			default:
-				to := req.To
-				if to == "" {
-					to = req.Image
+			return c.reporting(cmd, p, func(cl *client.Client, report *progress) error {
+				digest, err := cl.Push(cmd.Context(), req, report.event)
+				if err != nil {
+					return err
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "pushed %s as %s\n", to, digest)
-			}
-			return nil
+				report.result(api.TravelLine{Digest: digest}, digest, fmt.Sprintf("pushed %s as %s", cmp.Or(req.To, req.Image), digest))
+				return nil
+			})
 		}),
 	}
 	a.flags(cmd)
@@ -117,19 +96,14 @@ save made, or of an OCI layout in a tar, packed with gzip or zstd or not at all.
 				return err
 			}
 			defer in.Close()
-			report, err := p.start(cmd)
-			if err != nil {
-				return err
-			}
-			cl := c.client()
-			defer cl.Close()
-			images, err := cl.Load(cmd.Context(), in, report.event)
-			report.end()
-			if err != nil {
-				return err
-			}
-			report.images("loaded", images...)
-			return nil
+			return c.reporting(cmd, p, func(cl *client.Client, report *progress) error {
+				images, err := cl.Load(cmd.Context(), in, report.event)
+				if err != nil {
+					return err
+				}
+				report.images("loaded", images...)
+				return nil
+			})
 		}),
 	}
 	cmd.Flags().StringVarP(&input, "input", "i", "-", "`file` of the archive; - is the standard input")
@@ -148,7 +122,7 @@ read: an OCI layout with docker's manifest.json beside it.`,
 			cl := c.client()
 			defer cl.Close()
 			if output != "-" {
-				return saveFile(output, func(w io.Writer) error { return cl.Save(cmd.Context(), w, refs) })
+				return writeWhole(output, 0o644, func(w io.Writer) error { return cl.Save(cmd.Context(), w, refs) })
 			}
 			if f, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 				return usageError{errors.New("an archive is nothing for a terminal: name a file with -o, or redirect")}
@@ -175,19 +149,14 @@ func (c *cli) imageImport() *cobra.Command {
 				return err
 			}
 			defer in.Close()
-			report, err := p.start(cmd)
-			if err != nil {
-				return err
-			}
-			cl := c.client()
-			defer cl.Close()
-			img, err := cl.Import(cmd.Context(), in, o, report.event)
-			report.end()
-			if err != nil {
-				return err
-			}
-			report.images("imported", img)
-			return nil
+			return c.reporting(cmd, p, func(cl *client.Client, report *progress) error {
+				img, err := cl.Import(cmd.Context(), in, o, report.event)
+				if err != nil {
+					return err
+				}
+				report.images("imported", img)
+				return nil
+			})
 		}),
 	}
 	cmd.Flags().StringArrayVarP(&o.Changes, "change", "c", nil, "a Dockerfile `instruction` for the configuration: CMD, ENTRYPOINT, ENV, EXPOSE, LABEL, STOPSIGNAL, USER, VOLUME, WORKDIR")
@@ -231,37 +200,18 @@ func openInput(cmd *cobra.Command, name string) (io.ReadCloser, error) {
 	return io.NopCloser(cmd.InOrStdin()), nil
 }
 
-// saveFile writes a file whole or not at all.
-func saveFile(name string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(name), ".fre-save-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	err = write(f)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
-}
-
 // images prints what came in.
 func (p *progress) images(verb string, images ...api.Image) {
+	p.end()
 	if p.json {
 		p.line(api.TravelLine{Images: images})
 		return
 	}
 	for _, img := range images {
-		switch names := strings.Join(img.Names, ", "); {
-		case p.quiet:
-			fmt.Fprintln(p.out, img.Digest)
-		case names == "":
-			fmt.Fprintf(p.out, "%s %s, %d files, %s\n", verb, listing{}.shortID(img.Digest), img.Files, size(img.Size))
-		default:
-			fmt.Fprintf(p.out, "%s %s %s, %d files, %s\n", verb, names, listing{}.shortID(img.Digest), img.Files, size(img.Size))
+		what := listing{}.shortID(img.Digest)
+		if len(img.Names) > 0 {
+			what = strings.Join(img.Names, ", ") + " " + what
 		}
+		p.result(nil, img.Digest, fmt.Sprintf("%s %s, %d files, %s", verb, what, img.Files, size(img.Size)))
 	}
 }
