@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/spf13/cobra"
 
@@ -22,22 +23,13 @@ func (c *cli) createCommand() *cobra.Command {
 root until it is removed, and can be started again. What is not said here, the
 image says; fre start runs it, fre stop ends it, fre logs prints its output,
 fre inspect describes it, fre rm removes it. The name is printed.`,
-		Args: args(cobra.MinimumNArgs(1)),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, s string) ([]string, cobra.ShellCompDirective) {
-			if len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveDefault
-			}
-			return c.completeImages(cmd, args, s)
-		},
+		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImageFirst,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req.Image, req.Args = args[0], args[1:]
-			if len(req.Args) > 0 && req.Args[0] == "--" { // pflag leaves it behind the first argument
-				req.Args = req.Args[1:]
-			}
+			req.Image, req.Args = imageAndCommand(args)
 			if cmd.Flags().Changed("entrypoint") {
 				req.Entrypoint = []string{entrypoint}
 			}
-			req.CPUMillis = int64(cpus * 1000)
+			req.CPUMillis = int64(math.Round(cpus * 1000))
 			cl := c.client()
 			defer cl.Close()
 			made, err := cl.CreateContainer(cmd.Context(), req)
@@ -66,6 +58,24 @@ fre inspect describes it, fre rm removes it. The name is printed.`,
 	f.BoolVarP(&req.Stdin, "interactive", "i", false, "it reads what fre attach sends, to its end; else it has no input")
 	f.BoolVar(&req.AutoRemove, "rm", false, "remove it once it has ended")
 	return cmd
+}
+
+// imageAndCommand are the arguments IMAGE [--] [COMMAND [ARG...]]: pflag leaves the
+// dashes behind the first one.
+func imageAndCommand(args []string) (image string, command []string) {
+	command = args[1:]
+	if len(command) > 0 && command[0] == "--" {
+		command = command[1:]
+	}
+	return args[0], command
+}
+
+// completeImageFirst completes IMAGE; the command behind it is the shell's.
+func (c *cli) completeImageFirst(cmd *cobra.Command, args []string, s string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return c.completeImages(cmd, args, s)
 }
 
 func (c *cli) startCommand() *cobra.Command {

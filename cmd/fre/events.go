@@ -28,9 +28,9 @@ func (c *cli) eventsCommand() *cobra.Command {
 			if since != "" {
 				o.Since = since
 				if _, err := strconv.ParseUint(since, 10, 64); err != nil {
-					at, err := parseSince(since, time.Now())
+					at, err := flagTime("--since", since, time.Now())
 					if err != nil {
-						return usageError{fmt.Errorf("--since: %w, nor a generation", err)}
+						return usageError{fmt.Errorf("%w, nor a generation", err)}
 					}
 					o.Since = at.UTC().Format(time.RFC3339Nano)
 				}
@@ -48,7 +48,7 @@ func (c *cli) eventsCommand() *cobra.Command {
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&since, "since", "", "begin with those after this generation, or `TIME` (RFC 3339) or duration ago (10m); default: from now on")
+	f.StringVar(&since, "since", "", "begin with those after this generation, or `TIME` (2026-01-31, RFC 3339) or duration ago (10m); default: from now on")
 	f.BoolVar(&once, "no-follow", false, "end after those that are remembered")
 	f.StringSliceVar(&o.Kinds, "kind", nil, "only these: image, function, sandbox")
 	f.StringSliceVar(&o.Actions, "action", nil, "only these: create, tag, untag, delete; deploy, remove; start, exit")

@@ -20,10 +20,10 @@ func (c *cli) inspectCommand() *cobra.Command {
 		Long: `Show sandboxes, functions or images as JSON: what fre ps, fre function inspect
 and fre image inspect know of them, and the defences in force around a sandbox.
 
-What is named may be a sandbox by its id or a container by its name, else a function, else an image by its
-name, name:version or digest; else the beginning of one sandbox's id or one
-image's digest does.`,
-		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeAll,
+What is named may be a sandbox by its id or a container by its name, else a
+function, else an image by its name, name:version or digest; else the beginning
+of one sandbox's id or one image's digest does.`,
+		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeAny(c.completeSandboxes, c.completeContainers, c.completeFunctions, c.completeImages),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -99,12 +99,14 @@ func isCode(err error, code api.Code) bool {
 	return errors.As(err, &wire) && wire.Code == code
 }
 
-// completeAll knows the ids and names of everything that runs or is stored.
-func (c *cli) completeAll(cmd *cobra.Command, done []string, begun string) ([]string, cobra.ShellCompDirective) {
-	var all []string
-	for _, complete := range []cobra.CompletionFunc{c.completeSandboxes, c.completeFunctions, c.completeImages} {
-		names, _ := complete(cmd, done, begun)
-		all = append(all, names...)
+// completeAny knows what any of the others does.
+func completeAny(others ...cobra.CompletionFunc) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, done []string, begun string) ([]string, cobra.ShellCompDirective) {
+		var all []string
+		for _, complete := range others {
+			names, _ := complete(cmd, done, begun)
+			all = append(all, names...)
+		}
+		return all, cobra.ShellCompDirectiveNoFileComp
 	}
-	return all, cobra.ShellCompDirectiveNoFileComp
 }

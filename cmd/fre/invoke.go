@@ -104,20 +104,11 @@ func (c *cli) runCommand() *cobra.Command {
 		Short: "Run a command in a sandbox of its own",
 		Long: `Run a command in a sandbox of its own, whose root is the image. Input, output
 and exit status are passed through (fre help exit-codes); Ctrl-C kills it.`,
-		Args: args(cobra.MinimumNArgs(2)),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, s string) ([]string, cobra.ShellCompDirective) {
-			if len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveDefault
-			}
-			return c.completeImages(cmd, args, s)
-		},
+		Args: args(cobra.MinimumNArgs(2)), ValidArgsFunction: c.completeImageFirst,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kill, stop := onInterrupt()
 			defer stop()
-			req.Image, req.Args = args[0], args[1:]
-			if req.Args[0] == "--" { // pflag leaves it behind the first argument
-				req.Args = req.Args[1:]
-			}
+			req.Image, req.Args = imageAndCommand(args)
 			if len(req.Args) == 0 {
 				return usageError{errors.New("name a command: fre run IMAGE -- COMMAND")}
 			}

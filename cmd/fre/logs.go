@@ -18,7 +18,7 @@ func (c *cli) logsCommand() *cobra.Command {
 		format        string
 	)
 	cmd := &cobra.Command{
-		Use: "logs NAME", Short: "Print what a function or container wrote and logged", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Use: "logs NAME", Short: "Print what a function or container wrote and logged", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: completeAny(c.completeFunctions, c.completeContainers),
 		RunE: interruptible(func(cmd *cobra.Command, names []string) error {
 			o := client.LogOptions{Tail: -1, Follow: follow}
 			if tail != "all" {
@@ -30,8 +30,8 @@ func (c *cli) logsCommand() *cobra.Command {
 			}
 			if since != "" {
 				var err error
-				if o.Since, err = parseSince(since, time.Now()); err != nil {
-					return usageError{fmt.Errorf("--since: %w", err)}
+				if o.Since, err = flagTime("--since", since, time.Now()); err != nil {
+					return err
 				}
 			}
 			cl := c.client()
@@ -56,20 +56,8 @@ func (c *cli) logsCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&follow, "follow", "f", false, "go on with new lines until Ctrl-C")
 	f.StringVarP(&tail, "tail", "n", "all", "only the last `LINES`")
-	f.StringVar(&since, "since", "", "only since this `TIME` (RFC 3339) or duration ago (10m)")
+	f.StringVar(&since, "since", "", "only since this `TIME` (2026-01-31, RFC 3339) or duration ago (10m)")
 	f.BoolVarP(&times, "timestamps", "t", false, "print each line's time")
 	f.StringVar(&format, "format", "", "`template` for each line, as for fre images")
 	return cmd
-}
-
-// parseSince reads a duration ago or a point in time.
-func parseSince(v string, now time.Time) (time.Time, error) {
-	if d, err := time.ParseDuration(v); err == nil {
-		return now.Add(-d), nil
-	}
-	t, err := time.Parse(time.RFC3339Nano, v)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("%q is neither a duration such as 10m nor a time such as 2026-01-02T15:04:05Z", v)
-	}
-	return t, nil
 }

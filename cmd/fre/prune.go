@@ -187,9 +187,9 @@ use stays.`,
 			out := cmd.OutOrStdout()
 			got, err := cl.Fsck(cmd.Context(), req, func(line api.FsckLine) {
 				if p := line.Problem; p != nil && !quiet {
-					fmt.Fprintf(out, "%s: %s\n", p.Path, p.What)
+					fmt.Fprintln(out, printable(p.Path+": "+p.What)) // a damaged store may say anything
 					if p.Repair != "" {
-						fmt.Fprintf(out, "  %s\n", p.Repair)
+						fmt.Fprintln(out, " ", printable(p.Repair))
 					}
 				}
 			})

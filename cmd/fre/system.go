@@ -21,15 +21,15 @@ func (c *cli) diskUsageCommand() *cobra.Command {
 	var l listing
 	var verbose bool
 	cmd := &cobra.Command{
-		Use: "df", Short: "Show what the state directory holds, and what can be free",
+		Use: "df", Short: "Show what the state directory holds, and what can be freed",
 		Long: `Show what images, containers and tenants' /work take on disk, in blocks, and what
 removing the images that nothing uses, and the containers that do not run, would
 free. With --verbose each image beside what it shares with others and what it
 alone has, each container and each tenant.
 
 Nothing is walked: images are counted as they come and go, the others by a quota
-or the size of a file system of their own. Where a host has neither, AS OF says when
-it was last counted.`,
+or the size of a file system of their own. Where a host has neither, AS OF says
+when it was last counted.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
