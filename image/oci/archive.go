@@ -48,6 +48,12 @@ func load(ctx context.Context, s *store.Store, r io.Reader, o Options) (_ []*sto
 	if err != nil {
 		return nil, err
 	}
+	manifests := make([]store.Manifest, len(images)) // all, before anyone sees one
+	for n, i := range images {
+		if manifests[n], err = j.manifest(ctx, i.source); err != nil {
+			return nil, fmt.Errorf("%s: %w", i.title(), err)
+		}
+	}
 	before := s.Images()
 	out := make([]*store.Image, 0, len(images))
 	defer func() {
@@ -55,8 +61,8 @@ func load(ctx context.Context, s *store.Store, r io.Reader, o Options) (_ []*sto
 			j.forget(ctx, before, out)
 		}
 	}()
-	for _, i := range images {
-		img, err := j.build(ctx, i.source)
+	for n, i := range images {
+		img, err := j.put(ctx, manifests[n])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", i.title(), err)
 		}
@@ -102,6 +108,7 @@ type archive struct {
 	dir   string
 	files map[string]packed // by clean name
 	links map[string]string
+	held  int64 // bytes of it in memory: names, manifests and configurations
 }
 
 type packed struct {
@@ -111,6 +118,17 @@ type packed struct {
 
 // maxArchiveEntries is four for each layer of a thousand images.
 const maxArchiveEntries = 1 << 18
+
+// maxHeld bounds what of an archive is in memory at once: its names, and its
+// manifests and configurations, however often one is named.
+const maxHeld = 128 << 20
+
+func (a *archive) hold(bytes int) error {
+	if a.held += int64(bytes); a.held > maxHeld {
+		return fmt.Errorf("%w of %d bytes of names, manifests and configurations in an archive", ErrLimit, int64(maxHeld))
+	}
+	return nil
+}
 
 // spool writes the archive's files aside.
 func (j *job) spool(ctx context.Context, r io.Reader) (_ *archive, err error) {
@@ -162,6 +180,9 @@ func (a *archive) add(h *tar.Header, r io.Reader, n int, left *int64, limit int6
 	name, err := inside(h.Name)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrArchive, err)
+	}
+	if err := a.hold(len(name) + len(h.Linkname)); err != nil {
+		return err
 	}
 	switch h.Typeflag {
 	case tar.TypeSymlink: // docker writes a layer that two images share once
@@ -224,6 +245,9 @@ func (a *archive) read(name string) ([]byte, error) {
 	}
 	if f.size > maxJSON {
 		return nil, fmt.Errorf("%w: %s has more than %d bytes", ErrLimit, clip(name), maxJSON)
+	}
+	if err := a.hold(int(f.size)); err != nil {
+		return nil, err
 	}
 	return os.ReadFile(f.path)
 }

@@ -48,15 +48,15 @@ const configPath = ".wh..wh..fre-config"
 // configKind is the kind of the part that this tree is.
 const configKind = "config"
 
-// build brings the image into the store, without a name. The caller holds the
+// manifest brings what the image consists of into the store. The caller holds the
 // store.
-func (j *job) build(ctx context.Context, src source) (*store.Image, error) {
+func (j *job) manifest(ctx context.Context, src source) (m store.Manifest, err error) {
 	file, err := parseConfig(src.config)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	if len(src.layers) != len(file.RootFS.DiffIDs) {
-		return nil, fmt.Errorf("%w: %d layers, and a configuration that names %d: save or download it again", ErrArchive, len(src.layers), len(file.RootFS.DiffIDs))
+		return m, fmt.Errorf("%w: %d layers, and a configuration that names %d: save or download it again", ErrArchive, len(src.layers), len(file.RootFS.DiffIDs))
 	}
 	parts := make([]store.Part, len(src.layers), len(src.layers)+1)
 	g, gctx := errgroup.WithContext(ctx)
@@ -73,19 +73,20 @@ func (j *job) build(ctx context.Context, src source) (*store.Image, error) {
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, reason(ctx, err) // of gctx's end each layer may have its own error
+		return m, reason(ctx, err) // of gctx's end each layer may have its own error
 	}
 	aside, err := j.keepConfig(ctx, src.config)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	config, err := json.Marshal(configOf(file, src.config))
-	if err != nil {
-		return nil, err
-	}
-	id := digestOf(src.config)
-	j.event(image.Event{Step: "link", Name: short(id)})
-	img, err := j.store.PutImage(ctx, store.Manifest{Parts: append(parts, aside), Config: config})
+	return store.Manifest{Parts: append(parts, aside), Config: config}, err
+}
+
+// put makes the image, without a name.
+func (j *job) put(ctx context.Context, m store.Manifest) (*store.Image, error) {
+	j.event(image.Event{Step: "link", Name: m.Parts[len(m.Parts)-1].Name})
+	img, err := j.store.PutImage(ctx, m)
 	if errors.Is(err, store.ErrConflict) {
 		err = fmt.Errorf("%w: it has something else where every sandbox has a directory: %w", ErrLayer, err)
 	}
@@ -262,10 +263,14 @@ func configOf(f *v1.ConfigFile, raw []byte) image.Config {
 	}
 }
 
-// bring is build and name: an image that cannot get its names is not kept.
+// bring is manifest, put and name: an image that cannot get its names is not kept.
 func (j *job) bring(ctx context.Context, src source, names []string) (*store.Image, error) {
+	m, err := j.manifest(ctx, src)
+	if err != nil {
+		return nil, err
+	}
 	before := j.store.Images()
-	img, err := j.build(ctx, src)
+	img, err := j.put(ctx, m)
 	if err != nil {
 		return nil, err
 	}
@@ -278,8 +283,10 @@ func (j *job) bring(ctx context.Context, src source, names []string) (*store.Ima
 }
 
 // name gives the image its names, in the grammar of the store's references;
-// "name@sha256:…" is what a registry calls it.
+// "name@sha256:…" is what a registry calls it. It does not end with ctx: it takes
+// no time, and a name that has moved does not move back.
 func (j *job) name(ctx context.Context, img *store.Image, names []string) (*store.Image, error) {
+	ctx = context.WithoutCancel(ctx)
 	for _, n := range names {
 		tag := j.store.Tag
 		if strings.Contains(n, "@") {

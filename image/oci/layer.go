@@ -174,11 +174,11 @@ func (u *unpacker) entry(h *tar.Header) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil // git archive's comment
 	}
-	if err := u.grow(1, 0); err != nil {
-		return err
-	}
 	name, err := inside(h.Name)
 	if err != nil {
+		return err
+	}
+	if err := u.enter(u.w, h, name); err != nil {
 		return err
 	}
 	if name == "" {

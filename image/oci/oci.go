@@ -20,9 +20,11 @@
 package oci
 
 import (
+	"archive/tar"
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -52,7 +54,8 @@ var (
 // Limits bound what one call may unpack. Zero values mean the defaults.
 type Limits struct {
 	Bytes   int64 // of all files of an image, unpacked; default 32 GiB
-	Entries int64 // files, directories and links of an image; default 2,000,000
+	Entries int64 // files, directories and links of an image, implied directories too; default 2,000,000
+	Names   int64 // bytes of their paths and of what links name, which are kept in memory; default 512 MiB
 	Ratio   int64 // unpacked bytes to packed ones, beyond the first Free of a layer; default 200
 	Free    int64 // bytes; default 1 GiB
 }
@@ -63,6 +66,9 @@ func (l *Limits) setDefaults() {
 	}
 	if l.Entries == 0 {
 		l.Entries = 2_000_000
+	}
+	if l.Names == 0 {
+		l.Names = 512 << 20
 	}
 	if l.Ratio == 0 {
 		l.Ratio = 200
@@ -80,7 +86,7 @@ type Options struct {
 	Report func(image.Event)
 }
 
-// maxJSON bounds manifests and configurations, as registries do.
+// maxJSON bounds each manifest and configuration, as registries do.
 const maxJSON = 8 << 20
 
 // maxLayers is far more than any builder makes (docker's overlay2: 128).
@@ -91,7 +97,7 @@ type job struct {
 	store  *store.Store
 	limits Limits
 
-	bytes, entries atomic.Int64 // unpacked so far
+	bytes, entries, names atomic.Int64 // unpacked so far
 
 	mu     sync.Mutex // guards report and warned
 	report func(image.Event)
@@ -132,6 +138,22 @@ func (j *job) grow(entries, bytes int64) error {
 	return nil
 }
 
+// enter counts an entry of a layer, with the directories above it that the layer
+// lacks: a short path of many elements makes many of them.
+func (j *job) enter(w *store.Writer, h *tar.Header, name string) error {
+	entries, names := int64(1), int64(len(name)+len(h.Linkname))
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if _, ok := w.Lookup(dir); ok {
+			break
+		}
+		entries, names = entries+1, names+int64(len(dir))
+	}
+	if n := j.names.Add(names); n > j.limits.Names {
+		return fmt.Errorf("%w of %d bytes of paths", ErrLimit, j.limits.Names)
+	}
+	return j.grow(entries, 0)
+}
+
 // counted is a reader that counts what passes against the limits.
 type counted struct {
 	r io.Reader
@@ -146,5 +168,5 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// platformOf says what this engine runs.
+// platform says what this engine runs.
 func platform() string { return "linux/" + runtime.GOARCH }

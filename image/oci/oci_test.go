@@ -339,6 +339,10 @@ func TestLoadAgain(t *testing.T) {
 
 func TestLoadRefuses(t *testing.T) {
 	header := func(h tar.Header) []entry { return []entry{{Header: h}} }
+	var many []entry
+	for i := range 41 {
+		many = append(many, dir(fmt.Sprint("d", i)))
+	}
 	for _, c := range []struct {
 		name  string
 		layer []entry
@@ -361,21 +365,23 @@ func TestLoadRefuses(t *testing.T) {
 		{"name is not UTF-8", []entry{file("a\xff", "1")}, ErrLayer, "UTF-8"},
 		{"target is not UTF-8", []entry{link(tar.TypeSymlink, "a", "b\xff")}, ErrLayer, "UTF-8"},
 		{"long name", []entry{file(strings.Repeat("a", 300), "1")}, ErrLayer, "longer"},
-		{"long path", []entry{file(strings.Repeat("a/", 3000)+"b", "1")}, ErrLayer, "longer"},
+		{"long path", []entry{file(strings.Repeat(strings.Repeat("a", 250)+"/", 17)+"b", "1")}, ErrLayer, "longer"},
 		{"owner", header(tar.Header{Typeflag: tar.TypeReg, Name: "a", Uid: 70000}), ErrLayer, "70000:0"},
 		{"the root is a file", []entry{{tar.Header{Typeflag: tar.TypeSymlink, Name: "./", Linkname: "x"}, ""}}, ErrLayer, "root"},
 		{"opaque root", []entry{file(".wh..wh..opq", "")}, ErrLayer, "whole image"},
 		{"whiteout of a parent path", []entry{file("a/.wh...", "")}, ErrLayer, "clean"},
 		{"no directory where one is mounted", []entry{link(tar.TypeSymlink, "proc", "/somewhere")}, ErrLayer, "every sandbox"},
 		{"much beside the files", []entry{file(".wh..wh.aufs", strings.Repeat("x", 2<<20))}, ErrLimit, "1048576 bytes"},
-		{"too many entries", []entry{dir("a"), dir("b"), dir("c"), dir("d"), dir("e"), dir("f")}, ErrLimit, "5 files"},
+		{"too many entries", many, ErrLimit, "40 files"},
+		{"too many directories above one file", []entry{file(strings.Repeat("a/", 40)+"b", "1")}, ErrLimit, "40 files"},
+		{"too long paths", []entry{link(tar.TypeSymlink, "a", strings.Repeat("b", 60_000))}, ErrLimit, "50000 bytes of paths"},
 		{"too many bytes", []entry{file("a", strings.Repeat("x", 2<<20))}, ErrLimit, "1048576 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := openStore(t)
 			layer := pack(t, c.layer...)
 			archive := dockerArchive(t, configFor(t, layer), []string{"bad:1"}, gzipped(t, layer))
-			_, err := Load(t.Context(), s, bytes.NewReader(archive), Options{Limits: Limits{Bytes: 1 << 20, Entries: 5}})
+			_, err := Load(t.Context(), s, bytes.NewReader(archive), Options{Limits: Limits{Bytes: 1 << 20, Entries: 40, Names: 50_000}})
 			if !errors.Is(err, c.want) || !strings.Contains(fmt.Sprint(err), c.says) {
 				t.Errorf("error %v, want %v that says %q", err, c.want, c.says)
 			}
@@ -542,6 +548,8 @@ func TestLoadRefusesArchives(t *testing.T) {
 	good := dockerArchive(t, config, []string{"app:1"}, one, two)
 	other := configFor(t, two, one)
 	manifest := func(m string) []byte { return pack(t, file("manifest.json", m)) }
+	large := file("c", strings.Repeat(" ", 7<<20)+"{}")
+	index := `{"manifests":[` + strings.Repeat(`{"mediaType":"application/vnd.oci.image.index.v1+json","digest":"`+sum([]byte(large.body))+`"},`, 20) + `{}]}`
 	badPlatform := bytes.ReplaceAll(config, []byte(`"os":"linux"`), []byte(`"os":"windows"`))
 	for _, c := range []struct {
 		name    string
@@ -558,6 +566,9 @@ func TestLoadRefusesArchives(t *testing.T) {
 		{"manifest is no JSON", manifest("{"), ErrArchive, "manifest.json"},
 		{"no images", manifest("[]"), ErrArchive, "no image"},
 		{"no configuration", manifest(`[{"Config":"c","Layers":[]}]`), ErrArchive, `"c"`},
+		{"a large configuration named often", pack(t, file("manifest.json", `[`+strings.Repeat(`{"Config":"c"},`, 20)+`{}]`), large), ErrLimit, "configurations in an archive"},
+		{"a large index named often", pack(t, file("index.json", index), file("blobs/sha256/"+sum([]byte(large.body))[7:], large.body)), ErrLimit, "manifests"},
+		{"long names", pack(t, longNames()...), ErrLimit, "of names"},
 		{"bad name", dockerArchive(t, config, []string{"Bad Name:1"}, one, two), ErrReference, "Bad Name"},
 		{"layers in the wrong order", dockerArchive(t, other, nil, one, two), ErrArchive, "digest"},
 		{"a layer is missing", dockerArchive(t, config, nil, one), ErrArchive, "1 layers"},
@@ -575,4 +586,13 @@ func TestLoadRefusesArchives(t *testing.T) {
 			nothingKept(t, s)
 		})
 	}
+}
+
+// longNames are entries with names of almost a MiB, as tar allows.
+func longNames() []entry {
+	var all []entry
+	for i := range 130 {
+		all = append(all, file(fmt.Sprint(i, strings.Repeat("n", 1<<20-1000)), ""))
+	}
+	return all
 }
