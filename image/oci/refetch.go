@@ -98,7 +98,7 @@ func (f *Refetcher) from(ctx context.Context, known string, img *store.Image, pa
 	layer := known + " " + string(img.Parts[part].Tree)
 	err, asked := f.asked[layer]
 	if !asked {
-		err = registryError(r.Context(), f.fetch(ctx, known, img, part))
+		err = f.fetch(ctx, known, img, part)
 		f.asked[layer] = err
 		if network := net.Error(nil); errors.As(err, &network) {
 			f.gone[host] = err

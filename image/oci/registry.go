@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -19,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -94,10 +96,7 @@ func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*stor
 		names = append(names, found.Name)
 	}
 	out, err := j.bring(ctx, src, names)
-	if err != nil {
-		return nil, Remote{}, registryError(r.Context(), err)
-	}
-	return out, found, nil
+	return out, found, err
 }
 
 // find asks the registry for the image of a reference. ctx is that of its layers,
@@ -127,10 +126,7 @@ func (j *job) find(ctx context.Context, ref string, o PullOptions) (source, name
 		return source{}, nil, Remote{}, registryError(r.Context(), err)
 	}
 	src, err := j.remote(puller, r, img)
-	if err != nil {
-		return source{}, nil, Remote{}, registryError(r.Context(), err)
-	}
-	return src, r, Remote{Digest: store.Digest(desc.Digest.String()), Size: desc.Size}, nil
+	return src, r, Remote{Digest: store.Digest(desc.Digest.String()), Size: desc.Size}, err
 }
 
 // remoteName is what a registry calls an image: "name@sha256:…".
@@ -142,33 +138,59 @@ func remoteName(r name.Reference, d store.Digest) string {
 func (j *job) remote(puller *remote.Puller, r name.Reference, img v1.Image) (source, error) {
 	m, err := img.Manifest()
 	if err != nil {
-		return source{}, err
+		return source{}, registryError(r.Context(), err)
 	}
 	if !m.Config.MediaType.IsConfig() {
 		return source{}, fmt.Errorf("%w: its configuration is of the type %q: it is no image", ErrArchive, m.Config.MediaType)
 	}
-	if m.Config.Size > maxJSON || len(m.Layers) > maxLayers {
+	if m.Config.Size < 0 || m.Config.Size > maxJSON || len(m.Layers) > maxLayers { // ggcr takes -1 for any
 		return source{}, fmt.Errorf("%w: a configuration of %d bytes, %d layers", ErrLimit, m.Config.Size, len(m.Layers))
 	}
 	var src source
 	if p, ok := j.store.Part(configKey(store.Digest(m.Config.Digest.String()))); ok {
 		src.config, err = readConfig(j.store, p.Tree)
-	} else {
-		src.config, err = img.RawConfigFile() // checked against its digest
+	} else if src.config, err = img.RawConfigFile(); err != nil { // checked against its digest
+		err = registryError(r.Context(), err)
 	}
 	if err != nil {
 		return source{}, err
 	}
 	for _, l := range m.Layers {
+		if l.Size < 0 || l.Size > j.limits.Bytes {
+			return source{}, fmt.Errorf("%w of %d bytes: layer %s has %d packed ones", ErrLimit, j.limits.Bytes, l.Digest, l.Size)
+		}
 		src.layers = append(src.layers, blob{size: l.Size, packed: &l, open: func(ctx context.Context) (io.ReadCloser, error) {
 			layer, err := puller.Layer(ctx, r.Context().Digest(l.Digest.String()))
-			if err != nil {
-				return nil, err
+			var body io.ReadCloser
+			if err == nil {
+				body, err = layer.Compressed() // ends with an error where the digest is another
 			}
-			return layer.Compressed() // ends with an error where the digest is another
+			if err != nil {
+				return nil, registryError(r.Context(), err)
+			}
+			return &download{body, r.Context(), l.Size}, nil
 		}})
 	}
 	return src, nil
+}
+
+// download is a layer on its way from a registry, of as many bytes as its manifest
+// says.
+type download struct {
+	io.ReadCloser
+	from name.Repository
+	left int64
+}
+
+func (d *download) Read(p []byte) (int, error) {
+	n, err := d.ReadCloser.Read(p)
+	if d.left -= int64(n); d.left < 0 || err == io.EOF && d.left > 0 { //nolint:errorlint // a Reader's end is io.EOF itself
+		return 0, fmt.Errorf("%w %s: a layer has another size than its manifest says", ErrRegistry, d.from.RegistryStr())
+	}
+	if err != nil && err != io.EOF { //nolint:errorlint // as above
+		err = registryError(d.from, err)
+	}
+	return n, err
 }
 
 func parsePlatform(s string) (v1.Platform, error) {
@@ -413,7 +435,7 @@ func login(ctx context.Context, host string, o RegistryOptions) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrReference, err)
 	}
-	t, err := transport.NewWithContext(ctx, r, o.Auth.authenticator(), &guard{o.Insecure}, nil)
+	t, err := transport.NewWithContext(ctx, r, o.Auth.authenticator(), o.guard(r), nil)
 	if err != nil {
 		return registryError(r, err)
 	}
@@ -451,7 +473,7 @@ func (o RegistryOptions) open(ctx context.Context, ref string) (name.Reference, 
 	}
 	options := []remote.Option{
 		remote.WithContext(ctx), remote.WithJobs(atOnce), remote.WithUserAgent("fre"),
-		remote.WithTransport(&guard{o.Insecure}),
+		remote.WithTransport(o.guard(r.Context().Registry)),
 	}
 	if o.Auth != nil {
 		options = append(options, remote.WithAuth(o.Auth.authenticator()))
@@ -461,16 +483,87 @@ func (o RegistryOptions) open(ctx context.Context, ref string) (name.Reference, 
 	return r, options, nil
 }
 
-// guard lets nothing leave without TLS but to where it may: ggcr falls back to
-// plain HTTP for every private address.
-type guard struct{ insecure []string }
+// guard stands between ggcr and the network. It lets nothing leave without TLS
+// but to where it may: ggcr falls back to plain HTTP for every private address.
+// What is on this host a registry elsewhere cannot send the engine to. It bounds
+// manifests, which ggcr reads and decodes whole, and gives up what does not
+// answer.
+type guard struct {
+	insecure []string
+	local    bool          // the registry itself is on this host
+	patience time.Duration // for an answer's next byte
+}
+
+// maxManifest is what the OCI distribution-spec has every registry take.
+const maxManifest = 4 << 20
+
+// patience is longer than registries take to find a blob in a cold storage.
+const patience = 2 * time.Minute
+
+func (o RegistryOptions) guard(r name.Registry) *guard {
+	return &guard{o.Insecure, loopback(&url.URL{Host: r.RegistryStr()}), patience}
+}
 
 // RoundTrip is of http.RoundTripper.
 func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Scheme != "https" && !loopback(r.URL) && !slices.Contains(g.insecure, r.URL.Host) {
+	if near := loopback(r.URL); near && !g.local {
+		return nil, fmt.Errorf("a registry elsewhere names %s, which is on this host", r.URL.Host)
+	} else if r.URL.Scheme != "https" && !near && !slices.Contains(g.insecure, r.URL.Host) {
 		return nil, fmt.Errorf("%s speaks no TLS: name it under registry.insecure in the engine's configuration to speak to it without", r.URL.Host)
 	}
-	return remote.DefaultTransport.RoundTrip(r)
+	ctx, cancel := context.WithCancelCause(r.Context())
+	a := &answer{ctx: ctx, cancel: cancel, left: math.MaxInt64, patience: g.patience}
+	a.timer = time.AfterFunc(g.patience, func() {
+		cancel(fmt.Errorf("%s has been silent for %v: %w", r.URL.Host, g.patience, os.ErrDeadlineExceeded))
+	})
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		a.timer.Stop() // what is sent, and stored there, takes as long as it takes
+	}
+	resp, err := remote.DefaultTransport.RoundTrip(r.WithContext(ctx))
+	a.timer.Stop()
+	if err != nil {
+		err = reason(ctx, err)
+		cancel(nil)
+		return nil, err
+	}
+	asked := r
+	for asked.Response != nil { // it is where that one led to
+		asked = asked.Response.Request
+	}
+	if strings.Contains(asked.URL.Path, "/manifests/") {
+		a.left = maxManifest
+	}
+	a.ReadCloser, resp.Body = resp.Body, a
+	return resp, nil
+}
+
+// answer is the body of an answer.
+type answer struct {
+	io.ReadCloser
+	ctx      context.Context //nolint:containedctx // the request's
+	cancel   context.CancelCauseFunc
+	timer    *time.Timer
+	patience time.Duration
+	left     int64
+}
+
+func (a *answer) Read(p []byte) (int, error) {
+	a.timer.Reset(a.patience) // not while the reader is busy elsewhere
+	n, err := a.ReadCloser.Read(p)
+	a.timer.Stop()
+	if a.left -= int64(n); a.left < 0 {
+		return 0, fmt.Errorf("%w of %d bytes of a manifest", ErrLimit, maxManifest)
+	}
+	if err != nil && err != io.EOF { //nolint:errorlint // a Reader's end is io.EOF itself
+		err = reason(a.ctx, err)
+	}
+	return n, err
+}
+
+func (a *answer) Close() error {
+	a.timer.Stop()
+	defer a.cancel(nil)
+	return a.ReadCloser.Close()
 }
 
 func loopback(u *url.URL) bool {
@@ -500,5 +593,5 @@ func registryError(r interface{ RegistryStr() string }, err error) error {
 	case errors.As(err, &network):
 		return fmt.Errorf("%w %s cannot be reached: %w", ErrRegistry, host, err)
 	}
-	return err
+	return fmt.Errorf("%w %s: %w", ErrRegistry, host, err)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -14,12 +15,15 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
@@ -244,6 +248,14 @@ func TestRegistryErrors(t *testing.T) {
 		b[len(b)/2] ^= 1
 		return b
 	}
+	// size changes the manifest's sizes that stand after a media type.
+	size := func(after string) func(int) func([]byte) []byte {
+		sizes := regexp.MustCompile(`(` + regexp.QuoteMeta(after) + `","size":)\d+`)
+		return func(n int) func([]byte) []byte {
+			return func(b []byte) []byte { return sizes.ReplaceAll(b, fmt.Appendf(nil, "${1}%d", n)) }
+		}
+	}
+	config, layers := size("config.v1+json"), size("layer.v1.tar+gzip")
 	for _, c := range []struct {
 		name string
 		ref  string
@@ -260,9 +272,18 @@ func TestRegistryErrors(t *testing.T) {
 		{"not allowed", w.host + "/app:1", answer(http.StatusForbidden), PullOptions{}, fs.ErrPermission, "docker login"},
 		{"another platform", w.host + "/app:1", nil, PullOptions{Platform: "linux/s390x"}, ErrPlatform, "s390x"},
 		{"no platform", w.host + "/app:1", nil, PullOptions{Platform: "a/b/c/d"}, ErrPlatform, "a/b/c/d"},
-		{"blobs are damaged", w.host + "/app:1", body("/blobs/", flip), PullOptions{}, nil, "sha256"},
-		{"blobs break off", w.host + "/app:1", body("/blobs/", func(b []byte) []byte { return b[:len(b)/2] }), PullOptions{}, nil, ""},
-		{"manifest is no JSON", w.host + "/app:1", body("/manifests/", func([]byte) []byte { return []byte("{") }), PullOptions{}, nil, ""},
+		{"blobs are damaged", w.host + "/app:1", body("/blobs/", flip), PullOptions{}, ErrRegistry, "sha256"},
+		{"blobs break off", w.host + "/app:1", body("/blobs/", func(b []byte) []byte { return b[:len(b)/2] }), PullOptions{}, ErrRegistry, ""},
+		{"manifest is no JSON", w.host + "/app:1", body("/manifests/", func([]byte) []byte { return []byte("]") }), PullOptions{}, ErrRegistry, "invalid character"},
+		{"manifest does not end", w.host + "/app:1", body("/manifests/", func([]byte) []byte { return make([]byte, maxManifest+1) }), PullOptions{}, ErrLimit, "a manifest"},
+		{"configuration of any size", w.host + "/app:1", body("/manifests/", config(-1)), PullOptions{}, ErrLimit, "configuration of -1 bytes"},
+		{"configuration of another size", w.host + "/app:1", body("/manifests/", config(1)), PullOptions{}, ErrRegistry, "size"},
+		{"layers of another size", w.host + "/app:1", body("/manifests/", layers(1)), PullOptions{}, ErrRegistry, "another size"},
+		{"layers of less than nothing", w.host + "/app:1", body("/manifests/", layers(-1)), PullOptions{}, ErrLimit, "-1"},
+		{"layers over the limit", w.host + "/app:1", body("/manifests/", layers(1<<60)), PullOptions{}, ErrLimit, "packed"},
+		{"layers that are something else", w.host + "/app:1", body("/manifests/", func(b []byte) []byte {
+			return bytes.ReplaceAll(b, []byte("image.config.v1"), []byte("artifact.v1"))
+		}), PullOptions{}, ErrArchive, "no image"},
 		{"over the limit", w.host + "/app:1", nil, PullOptions{RegistryOptions: RegistryOptions{Options: Options{Limits: Limits{Entries: 3}}}}, ErrLimit, "3 files"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -361,14 +382,110 @@ func TestAuth(t *testing.T) {
 	pullFrom(t, openStore(t), name)
 }
 
+// TestAuthElsewhere: a login goes to nobody but the registry it is for, wherever
+// that one points.
+func TestAuthElsewhere(t *testing.T) {
+	behind := fretest.Registry(t)
+	s := openStore(t)
+	own := ownImage(t, s)
+	if _, err := Push(t.Context(), s, own, behind+"/own:1", RegistryOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var asked, told atomic.Int64
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		if r.Header.Get("Authorization") != "" {
+			told.Add(1)
+		}
+		http.Redirect(w, r, "http://"+behind+r.URL.Path, http.StatusTemporaryRedirect)
+	}))
+	defer elsewhere.Close()
+	auth := &Auth{Username: "ann", Password: "secret"}
+	for _, c := range []struct {
+		name  string
+		wrap  func(http.Handler) http.Handler
+		asked bool
+	}{
+		{"blobs lie elsewhere", func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch _, _, ok := r.BasicAuth(); {
+				case !ok:
+					w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+					w.WriteHeader(http.StatusUnauthorized)
+				case strings.Contains(r.URL.Path, "/blobs/"):
+					http.Redirect(w, r, elsewhere.URL+r.URL.Path, http.StatusTemporaryRedirect)
+				default:
+					h.ServeHTTP(w, r)
+				}
+			})
+		}, true},
+		{"tokens come from elsewhere", func(http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="`+elsewhere.URL+`/token",service="test"`)
+				w.WriteHeader(http.StatusUnauthorized)
+			})
+		}, false},
+	} {
+		w := watchRegistry(t, behind)
+		w.wrap.Store(&c.wrap)
+		other := openStore(t)
+		asked.Store(0)
+		_, _, err := Pull(t.Context(), other, w.host+"/own:1", PullOptions{RegistryOptions: RegistryOptions{Auth: auth}})
+		if c.asked != (asked.Load() > 0) || told.Load() > 0 {
+			t.Errorf("%s: it was asked %d times, and told the login %d times (%v)", c.name, asked.Load(), told.Load(), err)
+		}
+		if !c.asked && !errors.Is(err, ErrRegistry) {
+			t.Errorf("%s: error %v, want %v", c.name, err, ErrRegistry)
+		}
+	}
+}
+
+// TestSilence: a registry that stops in the middle, or never begins, is given up;
+// a reader that takes its time is not.
+func TestSilence(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/begins" {
+			_, _ = w.Write([]byte("a"))
+			_ = http.NewResponseController(w).Flush()
+		}
+		if r.URL.Path != "/ends" {
+			<-r.Context().Done()
+		}
+	}))
+	defer server.Close()
+	for _, path := range []string{"/begins", "/never"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := (&guard{local: true, patience: 20 * time.Millisecond}).RoundTrip(r)
+		if err == nil {
+			_, err = io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "silent for 20ms") {
+			t.Errorf("%s: error %v, want %v", path, err, os.ErrDeadlineExceeded)
+		}
+	}
+	slow := &answer{ReadCloser: io.NopCloser(strings.NewReader("ab")), ctx: t.Context(), left: 2, patience: time.Hour}
+	slow.timer = time.AfterFunc(time.Hour, func() {})
+	if _, err := slow.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if slow.timer.Stop() {
+		t.Error("the clock runs while nobody reads")
+	}
+}
+
 // TestInsecure: nothing is sent without TLS but to loopback and to hosts that
-// were named.
+// were named; and nothing to loopback for a registry that is elsewhere.
 func TestInsecure(t *testing.T) {
 	for _, c := range []struct {
 		url      string
 		insecure []string
 		want     bool
 	}{
+		{"https://example.com/v2/", nil, true},
 		{"http://10.0.0.1:5000/v2/", nil, false},
 		{"http://registry.local/v2/", nil, false},
 		{"http://localhost.example.com/v2/", nil, false},
@@ -383,12 +500,19 @@ func TestInsecure(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The context has ended, so that what is let through fails of that.
-		resp, err := (&guard{c.insecure}).RoundTrip(r)
-		if err == nil {
-			_ = resp.Body.Close()
-		}
-		if got := errors.Is(err, context.Canceled); got != c.want {
-			t.Errorf("%s with %q: let through %v (%v), want %v", c.url, c.insecure, got, err, c.want)
+		for _, registry := range []string{r.URL.Host, "example.com"} {
+			host, err := name.NewRegistry(registry)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := RegistryOptions{Insecure: c.insecure}.guard(host).RoundTrip(r)
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			want := c.want && (!loopback(r.URL) || registry == r.URL.Host)
+			if got := errors.Is(err, context.Canceled); got != want {
+				t.Errorf("%s for %s with %q: let through %v (%v), want %v", c.url, registry, c.insecure, got, err, want)
+			}
 		}
 	}
 }
