@@ -102,6 +102,9 @@ func change(c *v1.Config, line string) error {
 		c.StopSignal = rest
 	case "ENV", "LABEL":
 		key, value, ok := strings.Cut(rest, "=")
+		if ok && !isWord(value) {
+			return bad("write one KEY=VALUE to an instruction, with quotes around a value that has spaces")
+		}
 		if !ok {
 			key, value, ok = strings.Cut(rest, " ")
 		}
@@ -151,6 +154,14 @@ func command(s string) []string {
 		return list
 	}
 	return []string{"/bin/sh", "-c", s}
+}
+
+// isWord says whether s is one word of a shell's.
+func isWord(s string) bool {
+	if s != "" && (s[0] == '"' || s[0] == '\'') {
+		return strings.IndexByte(s[1:], s[0]) == len(s)-2
+	}
+	return !strings.ContainsAny(s, " \t")
 }
 
 func unquote(s string) string {

@@ -266,6 +266,8 @@ func TestImportRefuses(t *testing.T) {
 		{"no tar", []byte(strings.Repeat("x", 1024)), ImportOptions{}, ErrArchive},
 		{"unknown instruction", one, ImportOptions{Changes: []string{"RUN true"}}, ErrChange},
 		{"empty instruction", one, ImportOptions{Changes: []string{"CMD"}}, ErrChange},
+		{"two variables at once", one, ImportOptions{Changes: []string{"ENV A=b C=d"}}, ErrChange},
+		{"two quoted labels at once", one, ImportOptions{Changes: []string{`LABEL a="b c" d="e"`}}, ErrChange},
 		{"environment without a value", one, ImportOptions{Changes: []string{"ENV A"}}, ErrChange},
 		{"bad name", one, ImportOptions{Name: "No Name"}, ErrReference},
 		{"a device", pack(t, entry{tar.Header{Typeflag: tar.TypeChar, Name: "null"}, ""}), ImportOptions{}, ErrLayer},
