@@ -28,6 +28,7 @@ type imageMount struct {
 	device string // the loop device
 
 	mu      sync.Mutex
+	gone    bool  // no mount any more: path is the host's directory
 	size    int64 // of the file system
 	limits  Limits
 	balloon int64 // bytes of disk blocks
@@ -38,8 +39,8 @@ const (
 	blockSize = 4096
 
 	// What an empty ext4 made by mkfs holds beside the data: the root, lost+found
-	// (4 blocks), that of the resize inode, ten reserved inodes, the first of which is the root's, the
-	// balloon and lost+found.
+	// (4 blocks), that of the resize inode; ten reserved inodes, of which the root is
+	// one, the balloon and lost+found.
 	ownBytes  = 6 * blockSize
 	ownInodes = 12
 
@@ -277,6 +278,9 @@ func (i *imageMount) dir() string { return filepath.Join(i.path, "data") }
 // detach unmounts; the loop device goes with the last mount, which sandboxes may
 // have.
 func (i *imageMount) detach() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.gone = true
 	err := unix.Unmount(i.path, unix.UMOUNT_NOFOLLOW)
 	if errors.Is(err, unix.EBUSY) {
 		err = unix.Unmount(i.path, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
@@ -300,6 +304,9 @@ func (i *imageMount) measure(balloon *os.File) error {
 func (i *imageMount) usage() (Usage, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.gone {
+		return Usage{}, fs.ErrClosed
+	}
 	u, _, err := i.countLocked()
 	if err == nil && i.short {
 		err = i.fitLocked() // what was freed must not be used again
@@ -383,7 +390,8 @@ func sizeFor(l Limits, size, inodes int64) int64 {
 }
 
 // prepareImage has the file system in an image that is not mounted checked if it
-// had errors or was not unmounted, makes it large enough for the limits and returns its size.
+// had errors or was not unmounted, makes it large enough for the limits and returns
+// its size.
 func prepareImage(image *os.File, l Limits) (int64, error) {
 	var super [0x154]byte // struct ext4_super_block
 	if _, err := image.ReadAt(super[:], 1024); err != nil {

@@ -623,6 +623,37 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
+// TestCountedWhileDetached: who counts while a volume is detached does not count the
+// file system below it, nor fill that with a balloon.
+func TestCountedWhileDetached(t *testing.T) {
+	for name, p := range places(t, false) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			v := p.attach(t, p.open(t), "v", Limits{Bytes: 40 << 20})
+			if _, errno := fill(t, v, 8, 1<<20); errno != 0 {
+				t.Fatal(errno)
+			}
+			if err := v.SetLimits(Limits{Bytes: 1 << 20}); err != nil { // less than there is
+				t.Fatal(err)
+			}
+			want := usage(t, v)
+			counts := v.backing // as Usage has it when Detach comes
+			if err := v.Detach(); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := counts.usage(); !errors.Is(err, fs.ErrClosed) && got.Bytes != want.Bytes {
+				t.Errorf("counts %+v, %v; want %+v or ErrClosed", got, err, want)
+			}
+			if p.kind != Image {
+				return
+			}
+			if names, err := os.ReadDir(v.Path()); err != nil || len(names) > 0 {
+				t.Errorf("made in the mount point: %v, %v", names, err)
+			}
+		})
+	}
+}
+
 // TestAtOnce: volumes are attached, counted, limited, detached and removed by many
 // at once.
 func TestAtOnce(t *testing.T) {
