@@ -36,7 +36,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 )
@@ -356,23 +355,6 @@ func (m *Manager) remove(path string) error {
 		return err
 	}
 	return errors.Join(os.RemoveAll(gone), dropProject())
-}
-
-// Attached lists the attached volumes by path.
-func (m *Manager) Attached() []*Volume {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	out := make([]*Volume, 0, len(m.volumes))
-	for _, v := range m.volumes {
-		out = append(out, v)
-	}
-	slices.SortFunc(out, func(a, b *Volume) int {
-		if a.path < b.path {
-			return -1
-		}
-		return 1
-	})
-	return out
 }
 
 func (m *Manager) failpoint(step string) error {
