@@ -193,9 +193,11 @@ func (s *Sandbox) Stats() (Stats, error) {
 		TmpInodes:   tmp.Inodes,
 	}
 	if s.scratch != nil {
-		if stats.ScratchBytes, stats.ScratchInodes, err = s.scratch.used(); err != nil {
+		scratch, err := s.scratch.size()
+		if err != nil {
 			return Stats{}, fmt.Errorf("stats of sandbox %s: %w", s.id, err)
 		}
+		stats.ScratchBytes, stats.ScratchInodes = scratch.Bytes, scratch.Inodes
 	}
 	return stats, nil
 }
@@ -211,9 +213,9 @@ func (s *Sandbox) Size() (Size, error) {
 	}
 	size, err := s.tmpSizeLocked()
 	if err == nil && s.scratch != nil {
-		var bytes, inodes int64
-		bytes, inodes, err = s.scratch.used()
-		size.Bytes, size.Inodes = size.Bytes+bytes, size.Inodes+inodes
+		var scratch Size
+		scratch, err = s.scratch.size()
+		size.Bytes, size.Inodes = size.Bytes+scratch.Bytes, size.Inodes+scratch.Inodes
 	}
 	if err != nil {
 		return Size{}, fmt.Errorf("size of sandbox %s: %w", s.id, err)
@@ -222,14 +224,9 @@ func (s *Sandbox) Size() (Size, error) {
 }
 
 func (s *Sandbox) tmpSizeLocked() (Size, error) {
-	var tmp unix.Statfs_t
-	if err := unix.Fstatfs(s.tmp, &tmp); err != nil {
-		return Size{}, fmt.Errorf("stat /tmp: %w", err)
-	}
-	return Size{
-		Bytes:  int64(tmp.Blocks-tmp.Bfree) * tmp.Bsize,
-		Inodes: int64(tmp.Files-tmp.Ffree) - 1, // without the root itself
-	}, nil
+	size, err := sizeOf(s.tmp)
+	size.Inodes-- // the root itself
+	return size, err
 }
 
 // Processes lists the sandbox's processes by their ids in the engine's pid

@@ -51,26 +51,21 @@ func cloneMapped(path string, attr uint64, userns *os.File) (int, error) {
 	return fd, nil
 }
 
-// newTmpfs returns an fd of a detached tmpfs.
-func newTmpfs(attr int, options ...[2]string) (int, error) {
-	return newMount("tmpfs", attr, options...)
-}
-
 // newMount returns an fd of a detached mount of a new file system of this kind. It
 // disappears with its last fd unless attached.
 func newMount(kind string, attr int, options ...[2]string) (int, error) {
 	fd, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return -1, fmt.Errorf("fsopen %s: %w", kind, err)
+		return -1, fmt.Errorf("fsopen %s (fre doctor says whether this kernel has it): %w", kind, err)
 	}
 	defer unix.Close(fd)
 	for _, o := range options {
 		if err := unix.FsconfigSetString(fd, o[0], o[1]); err != nil {
-			return -1, fmt.Errorf("%s %s=%s: %w", kind, o[0], o[1], err)
+			return -1, fmt.Errorf("%s %s=%s: %w", kind, o[0], o[1], kernelSays(fd, err))
 		}
 	}
 	if err := unix.FsconfigCreate(fd); err != nil {
-		return -1, fmt.Errorf("create %s: %w", kind, err)
+		return -1, fmt.Errorf("create %s: %w", kind, kernelSays(fd, err))
 	}
 	mount, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, attr)
 	if err != nil {
@@ -79,10 +74,21 @@ func newMount(kind string, attr int, options ...[2]string) (int, error) {
 	return mount, nil
 }
 
+// kernelSays adds the kernel's own words about a mount that it refused, if it has
+// any (fsopen(2), "The message retrieval interface").
+func kernelSays(fd int, err error) error {
+	buf := make([]byte, 512)
+	n, readErr := unix.Read(fd, buf)
+	if readErr != nil || n <= 0 {
+		return err
+	}
+	return fmt.Errorf("%q: %w", buf[:n], err)
+}
+
 // newTmp makes a sandbox's /tmp, whose root belongs to the tenant's root.
 func newTmp(bytes, inodes int64, owner uint32) (int, error) {
 	id := strconv.FormatUint(uint64(owner), 10)
-	return newTmpfs(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
+	return newMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
 		[2]string{"size", strconv.FormatInt(bytes, 10)},
 		[2]string{"nr_inodes", strconv.FormatInt(inodes, 10)},
 		[2]string{"mode", "1777"}, [2]string{"uid", id}, [2]string{"gid", id})
@@ -94,7 +100,7 @@ func makeDev(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	fd, err := newTmpfs(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC,
+	fd, err := newMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC,
 		[2]string{"size", "64k"}, [2]string{"nr_inodes", "32"}, [2]string{"mode", "0755"})
 	if err != nil {
 		return err

@@ -35,8 +35,8 @@ type Scratch struct {
 
 // scratchLayer is what a sandbox holds of a scratch in memory.
 type scratchLayer struct {
-	fd   int   // its mount
-	base int64 // inodes used at the start
+	fd     int   // its mount
+	inodes int64 // in use at the start
 }
 
 func (s *Scratch) setDefaults() {
@@ -56,8 +56,9 @@ func (s *Scratch) check() error {
 }
 
 // scratchRoot returns an fd of a detached overlay of spec's scratch over its root,
-// whose root directory belongs to base, the host id of the sandbox's root. layer, nil
-// with Scratch.Dir, is the caller's to close too.
+// whose root directory belongs to base, the host id of the sandbox's root, and which
+// has the mount points of mounts and of /proc. layer, nil with Scratch.Dir, is the
+// caller's to close too.
 //
 //	Rootfs                  → lower   read-only, owners mapped by userns
 //	tmpfs, or Scratch.Dir   → upper, work
@@ -71,58 +72,38 @@ func (s *Scratch) check() error {
 //     same, and to write to one must not write to all;
 //   - nfs_export=off, xino=auto: they want the index, and change only what
 //     stat(2) says of a file's device.
-func (h *Host) scratchRoot(spec *Spec, userns *os.File, base uint32) (root int, layer *scratchLayer, err error) {
-	tmpfs := -1
-	var open []int
+func (h *Host) scratchRoot(spec *Spec, mounts []Mount, userns *os.File, base uint32) (root int, layer *scratchLayer, err error) {
+	var held []int // layers, which the overlay holds too
 	defer func() {
-		for _, fd := range open {
+		for _, fd := range held {
 			unix.Close(fd)
 		}
 		if err != nil {
-			if root >= 0 {
-				unix.Close(root)
-			}
-			if tmpfs >= 0 {
-				unix.Close(tmpfs)
-			}
-			root, layer = -1, nil
 			err = fmt.Errorf("make root writable: %w", err)
 		}
 	}()
-	root = -1
 	lower, err := cloneMapped(spec.Rootfs, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_RDONLY, userns)
 	if errors.Is(err, unix.EINVAL) {
 		err = fmt.Errorf("the file system of the images cannot be mounted with mapped owners, which needs Linux 5.19 and ext4, xfs or btrfs (fre doctor): %w", err)
 	}
 	if err != nil {
-		return root, layer, err
+		return -1, nil, err
 	}
-	open = append(open, lower)
-	upper := -1
-	if dir := spec.Scratch.Dir; dir != "" {
-		if upper, err = unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
-			return root, layer, fmt.Errorf("open %s: %w", dir, err)
-		}
-		open = append(open, upper)
-	} else {
-		upper, err = newTmpfs(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
-			[2]string{"size", strconv.FormatInt(spec.Scratch.Bytes, 10)},
-			[2]string{"nr_inodes", strconv.FormatInt(spec.Scratch.Inodes, 10)},
-			[2]string{"mode", "0700"})
-		if err != nil {
-			return root, layer, err
-		}
-		tmpfs = upper
+	held = append(held, lower)
+	upper, err := spec.Scratch.open()
+	if err != nil {
+		return -1, nil, err
 	}
+	held = append(held, upper)
 	if err := makeLayer(upper, int(base)); err != nil {
-		return root, layer, err
+		return -1, nil, err
 	}
-	mounts := []int{lower}
-	if tmpfs >= 0 {
-		mounts = append(mounts, tmpfs)
+	detached := []int{lower}
+	if spec.Scratch.Dir == "" {
+		detached = append(detached, upper)
 	}
-	err = h.layers.attached(layersDir(h.cfg.Dir), mounts, func() (err error) {
-		root, err = newOverlay(spec.mountAttr(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV),
+	err = h.layers.attached(layersDir(h.cfg.Dir), detached, func() (err error) {
+		root, err = newMount("overlay", int(spec.mountAttr(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)),
 			[2]string{"source", "fre"},
 			[2]string{"lowerdir", procFD(lower)},
 			[2]string{"upperdir", procFD(upper) + "/upper"},
@@ -132,26 +113,58 @@ func (h *Host) scratchRoot(spec *Spec, userns *os.File, base uint32) (root int, 
 		return err
 	})
 	if err != nil {
-		return root, layer, err
+		return -1, nil, err
 	}
-	for _, target := range spec.targets() {
-		if err := makeTarget(root, target.Target, target.file); err != nil {
-			return root, layer, fmt.Errorf("make mount point %s: %w", target.Target, err)
+	if err := spec.prepareRoot(root, mounts, base); err != nil {
+		unix.Close(root)
+		return -1, nil, err
+	}
+	if spec.Scratch.Dir != "" {
+		return root, nil, nil
+	}
+	size, err := sizeOf(upper)
+	if err != nil {
+		unix.Close(root)
+		return -1, nil, err
+	}
+	held = []int{lower}
+	return root, &scratchLayer{fd: upper, inodes: size.Inodes}, nil
+}
+
+// open opens what the layer lies in: a new tmpfs, or Dir.
+func (s *Scratch) open() (int, error) {
+	if s.Dir == "" {
+		return newMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
+			[2]string{"size", strconv.FormatInt(s.Bytes, 10)},
+			[2]string{"nr_inodes", strconv.FormatInt(s.Inodes, 10)},
+			[2]string{"mode", "0700"})
+	}
+	fd, err := unix.Open(s.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", s.Dir, err)
+	}
+	return fd, nil
+}
+
+// prepareRoot makes what a start needs in a writable root: the mount points and the
+// working directory.
+func (spec *Spec) prepareRoot(root int, mounts []Mount, base uint32) error {
+	for _, m := range append([]Mount{{Target: "/proc"}}, mounts...) {
+		st, err := os.Stat(m.Source)
+		if err := makeTarget(root, m.Target, err == nil && !st.IsDir()); err != nil {
+			return fmt.Errorf("make mount point %s: %w", m.Target, err)
 		}
 	}
 	if err := makeDir(root, spec.Dir, int(base+spec.User.UID), int(base+spec.User.GID)); err != nil {
-		return root, layer, fmt.Errorf("make working directory %s: %w", spec.Dir, err)
+		return fmt.Errorf("make working directory %s: %w", spec.Dir, err)
 	}
-	if spec.Scratch.ReadOnly {
-		if err := unix.MountSetattr(root, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
-			return root, layer, fmt.Errorf("make root read-only: %w", err)
-		}
+	if !spec.Scratch.ReadOnly {
+		return nil
 	}
-	if tmpfs >= 0 {
-		layer = &scratchLayer{fd: tmpfs}
-		_, layer.base, err = layer.used()
+	if err := unix.MountSetattr(root, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		return fmt.Errorf("make root read-only: %w", err)
 	}
-	return root, layer, err
+	return nil
 }
 
 // layers is where the layers of an overlay are mounted while it is made: before
@@ -173,14 +186,20 @@ func (l *layers) attached(dir string, mounts []int, f func() error) (err error) 
 	return f()
 }
 
-// used reads how many bytes the layer in memory holds, and how many files and
-// directories more than at the start.
-func (l *scratchLayer) used() (bytes, inodes int64, err error) {
+// size is what the layer holds, without what it began with.
+func (l *scratchLayer) size() (Size, error) {
+	size, err := sizeOf(l.fd)
+	size.Inodes = max(size.Inodes-l.inodes, 0)
+	return size, err
+}
+
+// sizeOf reads what a tmpfs holds from an fd of its mount.
+func sizeOf(mount int) (Size, error) {
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(l.fd, &st); err != nil {
-		return 0, 0, fmt.Errorf("statfs of scratch: %w", err)
+	if err := unix.Fstatfs(mount, &st); err != nil {
+		return Size{}, fmt.Errorf("statfs: %w", err)
 	}
-	return int64(st.Blocks-st.Bfree) * st.Bsize, max(int64(st.Files-st.Ffree)-l.base, 0), nil
+	return Size{Bytes: int64(st.Blocks-st.Bfree) * st.Bsize, Inodes: int64(st.Files - st.Ffree)}, nil
 }
 
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
@@ -190,77 +209,26 @@ func layersDir(dir string) string { return filepath.Join(dir, "layers") }
 
 // makeLayer makes the two directories of an overlay's writable layer below the
 // directory fd, unless they are there. The root shows the upper one's owner and
-// mode.
+// mode, so that it has its name once it has those.
 func makeLayer(fd, owner int) error {
-	err := unix.Mkdirat(fd, "work", 0o700)
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("make scratch: %w", err)
-	}
-	switch err := unix.Mkdirat(fd, "upper", 0o755); {
-	case errors.Is(err, unix.EEXIST):
+	const upper, staged = "upper", "upper.new"
+	var st unix.Stat_t
+	if unix.Fstatat(fd, upper, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		return nil
-	case err != nil:
-		return fmt.Errorf("make scratch: %w", err)
 	}
-	if err := errors.Join(unix.Fchownat(fd, "upper", owner, owner, unix.AT_SYMLINK_NOFOLLOW), unix.Fchmodat(fd, "upper", 0o755, 0)); err != nil {
+	for _, name := range []string{"work", staged} {
+		if err := unix.Mkdirat(fd, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("make scratch: %w", err)
+		}
+	}
+	err := errors.Join(unix.Fchownat(fd, staged, owner, owner, unix.AT_SYMLINK_NOFOLLOW), unix.Fchmodat(fd, staged, 0o755, 0))
+	if err == nil {
+		err = unix.Renameat(fd, staged, fd, upper)
+	}
+	if err != nil {
 		return fmt.Errorf("make scratch: %w", err)
 	}
 	return nil
-}
-
-// newOverlay returns an fd of a detached overlay.
-func newOverlay(attr uint64, options ...[2]string) (int, error) {
-	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return -1, fmt.Errorf("fsopen overlay (fre doctor says whether this kernel has it): %w", err)
-	}
-	defer unix.Close(fd)
-	for _, o := range options {
-		if err := unix.FsconfigSetString(fd, o[0], o[1]); err != nil {
-			return -1, fmt.Errorf("overlay %s=%s: %w", o[0], o[1], kernelSays(fd, err))
-		}
-	}
-	if err := unix.FsconfigCreate(fd); err != nil {
-		return -1, fmt.Errorf("create overlay: %w", kernelSays(fd, err))
-	}
-	mount, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, int(attr))
-	if err != nil {
-		return -1, fmt.Errorf("fsmount overlay: %w", err)
-	}
-	return mount, nil
-}
-
-// kernelSays adds the kernel's own words about a mount that it refused, if it has
-// any (fsopen(2), "The message retrieval interface").
-func kernelSays(fd int, err error) error {
-	buf := make([]byte, 512)
-	n, readErr := unix.Read(fd, buf)
-	if readErr != nil || n <= 0 {
-		return err
-	}
-	return fmt.Errorf("%q: %w", buf[:n], err)
-}
-
-// target is a mount point that a root has to have.
-type target struct {
-	Target string
-	file   bool // a file is mounted there
-}
-
-// targets lists what is mounted in a sandbox of spec.
-func (spec *Spec) targets() []target {
-	list := []target{{"/proc", false}, {"/dev", false}, {"/tmp", false}}
-	if spec.Work != "" {
-		list = append(list, target{"/work", false})
-	}
-	for _, m := range spec.Mounts {
-		st, err := os.Stat(m.Source)
-		list = append(list, target{m.Target, err == nil && !st.IsDir()})
-	}
-	if spec.Network == NetworkEgress {
-		list = append(list, target{"/etc/resolv.conf", true})
-	}
-	return list
 }
 
 // makeTarget makes a mount point below the directory root, unless it is there. A

@@ -216,11 +216,20 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 		m.header.FDNetns = m.fd(int(m.network.file.Fd()))
 	}
 
+	s.mounts = []Mount{{Target: "/dev"}, {Target: "/tmp"}}
+	if spec.Work != "" {
+		s.mounts = append(s.mounts, Mount{Source: spec.Work, Target: "/work", Writable: true, Mapped: spec.WorkMapped})
+	}
+	s.mounts = append(s.mounts, spec.Mounts...)
+	if spec.Network == NetworkEgress {
+		s.mounts = append(s.mounts, Mount{Source: resolvConf(h.cfg.Dir), Target: "/etc/resolv.conf"})
+	}
+
 	const bind, readonly = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, unix.MOUNT_ATTR_RDONLY
 	if spec.Scratch == nil {
 		m.header.FDRoot, err = m.tree(spec.Rootfs, spec.mountAttr(bind|readonly))
 	} else {
-		err = h.furnishScratch(m, spec, user, base)
+		err = h.furnishScratch(m, spec, s.mounts, user, base)
 	}
 	if err != nil {
 		return err
@@ -233,14 +242,6 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	}
 	m.undo = append(m.undo, func() { unix.Close(m.tmp) })
 	m.fd(m.tmp)
-	s.mounts = []Mount{{Target: "/dev"}, {Target: "/tmp"}}
-	if spec.Work != "" {
-		s.mounts = append(s.mounts, Mount{Source: spec.Work, Target: "/work", Writable: true, Mapped: spec.WorkMapped})
-	}
-	s.mounts = append(s.mounts, spec.Mounts...)
-	if spec.Network == NetworkEgress {
-		s.mounts = append(s.mounts, Mount{Source: resolvConf(h.cfg.Dir), Target: "/etc/resolv.conf"})
-	}
 	owners, err := h.workOwners(spec, base)
 	if err != nil {
 		return err
@@ -276,9 +277,9 @@ func (h *Host) workOwners(spec *Spec, base uint32) (*os.File, error) {
 	return newMappedUserns(h.program, idMap{spec.WorkOwner, base + spec.User.UID, 1}, idMap{spec.WorkOwner, base + spec.User.GID, 1}, 0)
 }
 
-// furnishScratch adds a writable root.
-func (h *Host) furnishScratch(m *startMessage, spec *Spec, user *os.File, base uint32) error {
-	root, layer, err := h.scratchRoot(spec, user, base)
+// furnishScratch adds a writable root, in which mounts have a place.
+func (h *Host) furnishScratch(m *startMessage, spec *Spec, mounts []Mount, user *os.File, base uint32) error {
+	root, layer, err := h.scratchRoot(spec, mounts, user, base)
 	if err != nil {
 		return err
 	}
@@ -334,8 +335,9 @@ func (m *startMessage) close() {
 	m.trees, m.undo = nil, nil
 }
 
-// own takes over the network, the /tmp, the scratch and the user namespace of a message, unless
-// the sandbox has ended already, as a shell may: then they stay the message's.
+// own takes over the network, the /tmp, the scratch and the user namespace of a
+// message, unless the sandbox has ended already, as a shell may: then they stay the
+// message's.
 func (s *Sandbox) own(m *startMessage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

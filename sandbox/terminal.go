@@ -16,22 +16,11 @@ import (
 // terminal.
 func OpenTerminal(owner uint32) (master, terminal *os.File, err error) {
 	fail := func(what string, err error) error { return fmt.Errorf("open terminal: %s: %w", what, err) }
-	fs, err := unix.Fsopen("devpts", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return nil, nil, fail("fsopen devpts", err)
-	}
-	defer unix.Close(fs)
 	id := strconv.FormatUint(uint64(owner), 10)
-	err = errors.Join(
-		unix.FsconfigSetString(fs, "uid", id), unix.FsconfigSetString(fs, "gid", id),
-		unix.FsconfigSetString(fs, "mode", "0620"), unix.FsconfigSetString(fs, "max", "1"),
-		unix.FsconfigCreate(fs))
+	dir, err := newMount("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC,
+		[2]string{"uid", id}, [2]string{"gid", id}, [2]string{"mode", "0620"}, [2]string{"max", "1"})
 	if err != nil {
-		return nil, nil, fail("make devpts", err)
-	}
-	dir, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
-	if err != nil {
-		return nil, nil, fail("fsmount devpts", err)
+		return nil, nil, fail("its file system", err)
 	}
 	defer unix.Close(dir)
 	// Watched by the poller: what a program prints is read by a goroutine.
