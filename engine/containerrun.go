@@ -232,12 +232,9 @@ func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
 		ID: rec.ID, Rootfs: rootfs, Env: rec.Env, Dir: cfg.Dir, Hostname: cfg.Hostname,
 		User: user, Groups: who.groups, Capabilities: sandbox.ContainerCapabilities, TTY: cfg.TTY, Limits: cfg.Limits,
 	}
-	switch cfg.Work {
-	case WorkNone:
-	case WorkReadOnly:
-		spec.Mounts = append(spec.Mounts, sandbox.Mount{Source: work, Target: "/work", Mapped: e.mapErr == nil})
-	case WorkWrite:
+	if cfg.Work != WorkNone {
 		spec.Work, spec.WorkMapped, spec.WorkOwner = work, e.mapErr == nil, functionUID
+		spec.WorkReadOnly = cfg.Work == WorkReadOnly
 	}
 	if err := e.setNetwork(&spec, image.Network{Mode: cfg.Network}); err != nil {
 		return sandbox.Spec{}, err

@@ -38,10 +38,10 @@ type Spec struct {
 	Hostname string   // "fre" if empty
 	User     User     // who the processes are
 	Groups   []uint32 // supplementary groups, 16 at most
-	Work     string   // host directory mounted read-write at /work; "" for none
+	Work     string   // host directory mounted at /work; "" for none
 	Mounts   []Mount  // further binds
 	Limits   Limits
-	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts, Groups, Capabilities, a WorkOwner, a Scratch or a TTY
+	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts, Groups, Capabilities, a WorkOwner, WorkReadOnly, a Scratch or a TTY
 	Pin      bool           // begin on one CPU and keep to it for a little while, which starts faster
 	Trace    bool           // note when each step of the start was done, for [Sandbox.Trace]
 	Network  Network        // NetworkNone if empty
@@ -57,6 +57,8 @@ type Spec struct {
 	// no files there.
 	WorkMapped bool
 	WorkOwner  uint32
+
+	WorkReadOnly bool // /work takes no writes
 
 	// Background lets every other sandbox have the CPU first, until Furnish.
 	Background bool

@@ -122,7 +122,11 @@ func TestScratch(t *testing.T) {
 	h := openHost(t)
 	root := imageRoot(t)
 	before := state(t, root)
-	for name, scratch := range map[string]*Scratch{"memory": {}, "directory": {Dir: t.TempDir()}} {
+	begun := t.TempDir() // by an engine that did not come to the owner
+	if err := errors.Join(os.Mkdir(filepath.Join(begun, "work"), 0o700), os.Mkdir(filepath.Join(begun, "upper.new"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for name, scratch := range map[string]*Scratch{"memory": {}, "directory": {Dir: t.TempDir()}, "directory begun": {Dir: begun}} {
 		t.Run(name, func(t *testing.T) {
 			spec := prog(root)
 			spec.User.UID, spec.User.GID = 0, 0
@@ -292,11 +296,11 @@ func TestScratchReadOnly(t *testing.T) {
 
 // TestWorkOwner: /work belongs to the sandbox's user, whoever that is, and on disk
 // to the one owner it has; no other id can leave files there, root's with a set-id
-// bit least of all.
+// bit least of all. Read-only it belongs to that user as well.
 func TestWorkOwner(t *testing.T) {
 	h := openHost(t)
 	work := t.TempDir()
-	if err := errors.Join(os.Chown(work, 1000, 1000), os.Chmod(work, 0o755)); err != nil {
+	if err := errors.Join(os.Chown(work, 1000, 1000), os.Chmod(work, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	for _, uid := range []uint32{0, 33, 1000} {
@@ -306,7 +310,7 @@ func TestWorkOwner(t *testing.T) {
 		order, _ := orders(t, h, spec)
 		name := fmt.Sprint("/work/by", uid)
 		for _, step := range []struct{ command, want string }{
-			{"stat /work", fmt.Sprintf("40755 %d %d", uid, uid)},
+			{"stat /work", fmt.Sprintf("40700 %d %d", uid, uid)},
 			{"write " + name + " x", "ok"},
 			{"stat " + name, fmt.Sprintf("100644 %d %d", uid, uid)},
 			{"append " + name + " x", "ok"},
@@ -323,6 +327,17 @@ func TestWorkOwner(t *testing.T) {
 		var st unix.Stat_t
 		if err := unix.Stat(filepath.Join(work, filepath.Base(name)), &st); err != nil || st.Uid != 1000 || st.Gid != 1000 {
 			t.Errorf("on disk it belongs to %d:%d (%v), want 1000", st.Uid, st.Gid, err)
+		}
+
+		spec.WorkReadOnly = true
+		order, _ = orders(t, h, spec)
+		for _, step := range []struct{ command, want string }{
+			{"cat " + name, "xx"},
+			{"write /work/more x", "open /work/more: read-only file system"},
+		} {
+			if got := order(step.command); got != step.want {
+				t.Errorf("read-only, uid %d: %s: got %q, want %q", uid, step.command, got, step.want)
+			}
 		}
 	}
 }

@@ -218,7 +218,7 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 
 	s.mounts = []Mount{{Target: "/dev"}, {Target: "/tmp"}}
 	if spec.Work != "" {
-		s.mounts = append(s.mounts, Mount{Source: spec.Work, Target: "/work", Writable: true, Mapped: spec.WorkMapped})
+		s.mounts = append(s.mounts, Mount{Source: spec.Work, Target: "/work", Writable: !spec.WorkReadOnly, Mapped: spec.WorkMapped})
 	}
 	s.mounts = append(s.mounts, spec.Mounts...)
 	if spec.Network == NetworkEgress {
