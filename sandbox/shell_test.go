@@ -240,10 +240,14 @@ func TestShellsDie(t *testing.T) {
 	waitShells(t, h, func(s ShellStats) bool { return s.Bare == 4 })
 	sp := h.slots[0].s
 	sp.mu.Lock()
-	for _, sb := range sp.live {
+	waiting := slices.Collect(maps.Values(sp.live))
+	sp.mu.Unlock()
+	for _, sb := range waiting {
 		sb.Kill()
 	}
-	sp.mu.Unlock()
+	for _, sb := range waiting { // one that is still dying may read a start
+		wait(t, sb)
+	}
 	if out, _ := run(t, h, prog(root, "args", "on")); out != "on\n" {
 		t.Errorf("start after the shells' death: %q", out)
 	}
