@@ -39,6 +39,15 @@ type LogOptions struct {
 	Follow  bool      // go on with new lines until ctx ends
 }
 
+// ends says whether a line is after all that is asked for.
+func (o *LogOptions) ends(line *LogLine) bool {
+	return !o.Until.IsZero() && line.Time.After(o.Until)
+}
+
+func (o *LogOptions) selects(line *LogLine) bool {
+	return !line.Time.Before(o.Since) && (o.Sandbox == "" || line.Sandbox == o.Sandbox)
+}
+
 const (
 	// maxLogLine splits longer lines.
 	maxLogLine = 16 << 10
@@ -111,14 +120,7 @@ func (l *functionLog) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	if l.file != nil {
-		_ = l.file.Close() // as with a write: a full disk loses log lines
-		l.file = nil
-	}
-	for f := range l.followers {
-		close(f.lines)
-	}
-	clear(l.followers)
+	l.restLocked()
 }
 
 // pause ends followers and closes the file: nothing more is printed until resume,
@@ -127,14 +129,22 @@ func (l *functionLog) pause() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.paused = true
-	if l.file != nil {
-		_ = l.file.Close() // as with a write: a full disk loses log lines
-		l.file = nil
-	}
+	l.restLocked()
+}
+
+func (l *functionLog) restLocked() {
+	l.closeFileLocked()
 	for f := range l.followers {
 		close(f.lines)
 	}
 	clear(l.followers)
+}
+
+func (l *functionLog) closeFileLocked() {
+	if l.file != nil {
+		_ = l.file.Close() // as with a write: a full disk loses log lines
+		l.file = nil
+	}
 }
 
 func (l *functionLog) resume() {
@@ -166,6 +176,9 @@ func (l *functionLog) append(lines ...LogLine) {
 	}
 	n, _ := l.file.Write(l.buf)
 	l.size += int64(n)
+	if l.paused { // what came late leaves no file open
+		l.closeFileLocked()
+	}
 }
 
 // appendLocked splits a line that is too long: a logger's message or a stack
@@ -229,8 +242,7 @@ func (f *follower) send(line LogLine) {
 
 // rotateLocked renames current to 1, 1 to 2 and so on; the oldest goes.
 func (l *functionLog) rotateLocked() {
-	_ = l.file.Close() // as with a write: a full disk loses log lines
-	l.file = nil
+	l.closeFileLocked()
 	for i := l.files; i > 0; i-- {
 		from := currentLog
 		if i > 1 {
@@ -432,7 +444,7 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 	for _, f := range files {
 		err := l.readFile(f.File, f.size, func(line LogLine) error {
 			switch {
-			case line.Time.Before(o.Since), o.Sandbox != "" && line.Sandbox != o.Sandbox, !o.Until.IsZero() && line.Time.After(o.Until):
+			case !o.selects(&line), o.ends(&line):
 			case o.Tail < 0:
 				return emit(line)
 			case o.Tail > 0:
@@ -460,10 +472,10 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 	for {
 		select {
 		case line, ok := <-news:
-			if !ok || !o.Until.IsZero() && line.Time.After(o.Until) {
+			if !ok || o.ends(&line) {
 				return nil
 			}
-			if o.Sandbox != "" && line.Sandbox != o.Sandbox {
+			if !o.selects(&line) {
 				continue
 			}
 			if err := emit(line); err != nil {

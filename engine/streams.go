@@ -181,11 +181,15 @@ func (s *streams) end() {
 	}
 }
 
-// send hands a piece to all who are attached.
-func (s *streams) send(p piece) {
+// send hands a copy of some output to all who are attached.
+func (s *streams) send(b []byte, stderr bool) {
 	s.mu.Lock()
 	attached := slices.Clone(s.attached)
 	s.mu.Unlock()
+	if len(attached) == 0 {
+		return
+	}
+	p := piece{stderr, slices.Clone(b)}
 	for _, a := range attached {
 		select {
 		case a.pieces <- p:
@@ -206,7 +210,7 @@ type pump struct {
 func (p *pump) Read(b []byte) (int, error) {
 	n, err := p.from.Read(b)
 	if n > 0 {
-		p.s.send(piece{p.stderr, slices.Clone(b[:n])})
+		p.s.send(b[:n], p.stderr)
 	}
 	if err != nil && !errors.Is(err, io.EOF) { // EIO is the end of a terminal
 		err = io.EOF
