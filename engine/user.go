@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 )
@@ -105,22 +107,23 @@ func records(r io.Reader, fields int) func(func([]string) bool) {
 	}
 }
 
-// userOf looks a user up in an image's tree. A list that is not there is empty.
+// userOf looks a user up in an image's tree. A list that is not there is empty; one
+// that is a link lies where the image means it to.
 func userOf(rootfs, user string) (account, error) {
-	root, err := os.OpenRoot(rootfs)
+	root, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return account{}, err
+		return account{}, &fs.PathError{Op: "open", Path: rootfs, Err: err}
 	}
-	defer root.Close()
+	defer unix.Close(root)
 	open := func(name string) (io.ReadCloser, error) {
-		f, err := root.Open(name)
+		fd, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return io.NopCloser(strings.NewReader("")), nil
 		case err != nil:
-			return nil, fmt.Errorf("look up user %q: %w", user, err)
+			return nil, fmt.Errorf("look up user %q: %w", user, &fs.PathError{Op: "open", Path: name, Err: err})
 		}
-		return f, nil
+		return os.NewFile(uintptr(fd), name), nil
 	}
 	passwd, err := open("etc/passwd")
 	if err != nil {

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -45,6 +47,29 @@ func TestLookUp(t *testing.T) {
 		if !errors.As(err, &field) || field.Field != "user" {
 			t.Errorf("user %q: got %v, want it refused", user, err)
 		}
+	}
+}
+
+// TestUserOf: lists may lie elsewhere in the image, and nowhere else.
+func TestUserOf(t *testing.T) {
+	root := t.TempDir()
+	if _, err := userOf(root, "postgres"); err == nil {
+		t.Error("a user of an image without lists")
+	}
+	for _, dir := range []string{"etc", "nix/lists"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{"passwd": testPasswd, "group": testGroup} {
+		err := errors.Join(os.WriteFile(filepath.Join(root, "nix/lists", name), []byte(text), 0o644), os.Symlink("/nix/lists/"+name, filepath.Join(root, "etc", name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := userOf(root, "postgres")
+	if diff := cmp.Diff(account{999, 998, []uint32{101, 10}, "/var/lib/postgresql"}, got, cmp.AllowUnexported(account{})); err != nil || diff != "" {
+		t.Errorf("by absolute links: %v (-want +got):\n%s", err, diff)
 	}
 }
 
