@@ -293,35 +293,35 @@ func (e *Engine) spawn(fn func()) {
 
 // Build makes an image of the template in dir and returns it with the lock to
 // write beside the template. report is called from one goroutine at a time.
-func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error) {
-	if err := e.begin(); err != nil {
-		return nil, nil, err
-	}
-	defer e.flight.Done()
-	ctx, cancel := e.whileAlive(ctx)
-	defer cancel()
-	return e.cfg.Builder.Build(ctx, dir, report)
+func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
+	err = e.while(ctx, func(ctx context.Context) error {
+		img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
+		return err
+	})
+	return img, lock, err
 }
 
 // Base builds the named base environment, or finds it in the local registry.
-func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)) (*store.Image, error) {
-	if err := e.begin(); err != nil {
-		return nil, err
-	}
-	defer e.flight.Done()
-	ctx, cancel := e.whileAlive(ctx)
-	defer cancel()
-	return e.cfg.Builder.Base(ctx, name, report)
+func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)) (img *store.Image, err error) {
+	err = e.while(ctx, func(ctx context.Context) error {
+		img, err = e.cfg.Builder.Base(ctx, name, report)
+		return err
+	})
+	return img, err
 }
 
-// whileAlive ends ctx with ErrClosed when Close gives up waiting.
-func (e *Engine) whileAlive(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(e.life, func() { cancel(ErrClosed) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
+// while counts f as work in flight, whose context ends with ErrClosed when Close
+// gives up waiting.
+func (e *Engine) while(ctx context.Context, f func(context.Context) error) error {
+	if err := e.begin(); err != nil {
+		return err
 	}
+	defer e.flight.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(e.life, func() { cancel(ErrClosed) })
+	defer stop()
+	return f(ctx)
 }
 
 // ImageList lists the local registry from memory, newest first, with the

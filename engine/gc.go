@@ -89,30 +89,35 @@ type GCOptions struct {
 // GC removes the images the policy names, then everything no image refers to.
 // Builds, starts and lists go on meanwhile. An image that cannot be removed
 // stays and is logged.
-func (e *Engine) GC(ctx context.Context, o GCOptions) (*GCReport, error) {
-	if err := e.begin(); err != nil {
-		return nil, err
+func (e *Engine) GC(ctx context.Context, o GCOptions) (report *GCReport, err error) {
+	err = e.while(ctx, func(ctx context.Context) error {
+		report, err = e.gc(ctx, o)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("garbage collection: %w", err)
 	}
-	defer e.flight.Done()
-	ctx, cancel := e.whileAlive(ctx)
-	defer cancel()
+	return report, nil
+}
+
+func (e *Engine) gc(ctx context.Context, o GCOptions) (*GCReport, error) {
 	policy := e.cfg.GC.Policy
 	if o.Policy != nil {
 		policy = *o.Policy
 	}
 	if err := policy.check(); err != nil {
-		return nil, fmt.Errorf("garbage collection: %w", err)
+		return nil, err
 	}
 	e.gcMu.Lock()
 	defer e.gcMu.Unlock()
 	start := time.Now()
 	report := &GCReport{}
 	if err := e.gcImages(ctx, policy, o.DryRun, report); err != nil {
-		return nil, fmt.Errorf("garbage collection: %w", err)
+		return nil, err
 	}
 	swept, err := e.cfg.Store.Sweep(ctx, store.SweepOptions{DryRun: o.DryRun})
 	if err != nil {
-		return nil, fmt.Errorf("garbage collection: %w", err)
+		return nil, err
 	}
 	report.Add(swept)
 	report.Took = time.Since(start)
@@ -131,10 +136,10 @@ func (e *Engine) gcImages(ctx context.Context, policy GCPolicy, dry bool, report
 	if err := e.cfg.Store.SaveUses(ctx); err != nil {
 		e.log.WarnContext(ctx, "when images were used is not written", "error", err)
 	}
-	c := gcChoice{policy: policy, store: e.cfg.Store, users: users, now: time.Now()}
 	if !policy.removes() {
 		return nil
 	}
+	c := gcChoice{policy: policy, store: e.cfg.Store, users: users, now: time.Now()}
 	chosen, bytes := c.choose()
 	if dry {
 		report.Bytes += bytes
@@ -338,13 +343,15 @@ func (e *Engine) collect() {
 
 // Fsck compares everything the store holds and, if asked to, repairs it, with what
 // registries still have as well. An image in use is never dropped.
-func (e *Engine) Fsck(ctx context.Context, o store.CheckOptions) (store.Checked, error) {
-	if err := e.begin(); err != nil {
-		return store.Checked{}, err
-	}
-	defer e.flight.Done()
-	ctx, cancel := e.whileAlive(ctx)
-	defer cancel()
+func (e *Engine) Fsck(ctx context.Context, o store.CheckOptions) (done store.Checked, err error) {
+	err = e.while(ctx, func(ctx context.Context) error {
+		done, err = e.fsck(ctx, o)
+		return err
+	})
+	return done, err
+}
+
+func (e *Engine) fsck(ctx context.Context, o store.CheckOptions) (store.Checked, error) {
 	e.gcMu.Lock()
 	defer e.gcMu.Unlock()
 	again := oci.NewRefetcher(e.cfg.Store, e.registry(nil, nil))

@@ -93,15 +93,3 @@ func (e *Engine) travel(report func(image.Event)) oci.Options {
 func (e *Engine) registry(auth *oci.Auth, report func(image.Event)) oci.RegistryOptions {
 	return oci.RegistryOptions{Options: e.travel(report), Auth: auth, Insecure: e.cfg.InsecureRegistries}
 }
-
-// while counts f as work in flight, whose context ends when Close gives up
-// waiting.
-func (e *Engine) while(ctx context.Context, f func(context.Context) error) error {
-	if err := e.begin(); err != nil {
-		return err
-	}
-	defer e.flight.Done()
-	ctx, cancel := e.whileAlive(ctx)
-	defer cancel()
-	return f(ctx)
-}
