@@ -11,11 +11,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
@@ -94,21 +91,24 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 	if len(args) == 0 {
 		args = cfg.Args
 	}
-	if args, err = lookPath(e.cfg.Store.Rootfs(img.Digest), args); err != nil {
-		return fail(err)
+	if len(args) == 0 || args[0] == "" {
+		return fail(fmt.Errorf("run: %w", &image.FieldError{Field: "command", Message: "name a command: this image has no default"}))
 	}
 	res := cfg.Resources
 	spec := sandbox.Spec{
-		ID: newID(), Rootfs: e.cfg.Store.Rootfs(img.Digest), Args: args, Dir: "/work",
+		ID: newID(), Rootfs: e.cfg.Store.Rootfs(img.Digest), Dir: "/work",
 		Env:  withLimits(slices.Concat([]string{"PATH=" + searchPath, "HOME=/work"}, cfg.Env, r.Env), res),
 		User: user, Work: work, WorkMapped: e.mapErr == nil,
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Trace: r.Trace,
 		Limits: limitsOf(res),
 	}
+	if spec.Args, err = findProgram([]string{spec.Rootfs}, spec.Dir, spec.Env, args); err != nil {
+		return fail(err)
+	}
 	if err := e.setNetwork(&spec, cfg.Network); err != nil {
 		return fail(fmt.Errorf("run: %w", err))
 	}
-	b := &box{id: spec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, limits: spec.Limits, tenant: r.Tenant, command: args, state: func() State { return StateBusy }}
+	b := &box{id: spec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, limits: spec.Limits, tenant: r.Tenant, command: spec.Args, state: func() State { return StateBusy }}
 	return b, spec, nil
 }
 
@@ -133,7 +133,7 @@ func (e *Engine) runContainerSpec(r RunRequest, img *store.Image) (*box, sandbox
 	spec.Scratch = &sandbox.Scratch{Bytes: spec.Limits.MemoryBytes / 2}
 	spec.Stdin, spec.Stdout, spec.Stderr, spec.Trace = r.Stdin, r.Stdout, r.Stderr, r.Trace
 	b := &box{
-		id: rec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, tenant: rec.Config.Tenant, command: rec.Args,
+		id: rec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, limits: spec.Limits, tenant: rec.Config.Tenant, command: rec.Args,
 		state: func() State { return StateBusy },
 	}
 	b.ask = func() error { return b.sb.Signal(rec.Config.StopSignal) }
@@ -161,28 +161,6 @@ func (e *Engine) waitEnd(ctx context.Context, b *box) (sandbox.ExitStatus, error
 }
 
 const searchPath = "/usr/local/bin:/usr/bin:/bin"
-
-// lookPath makes a command name without a slash absolute, as execvp(3) would
-// inside the image.
-func lookPath(rootfs string, args []string) ([]string, error) {
-	if len(args) == 0 || args[0] == "" {
-		return nil, fmt.Errorf("run: %w", &image.FieldError{Field: "command", Message: "name a command: this image has no default"})
-	}
-	if strings.Contains(args[0], "/") {
-		return args, nil
-	}
-	root, err := os.OpenRoot(rootfs)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	for _, dir := range filepath.SplitList(searchPath) {
-		if _, err := root.Lstat(filepath.Join(dir, args[0])[1:]); err == nil {
-			return append([]string{dir + "/" + args[0]}, args[1:]...), nil
-		}
-	}
-	return nil, &sandbox.StartError{Step: sandbox.StepExec, Detail: args[0], Err: unix.ENOENT}
-}
 
 // Limits of a build step, as far as the host has that: generous, so that resolvers
 // and compilers run, yet bounded, since packages run code of their own.
