@@ -279,8 +279,12 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 	if len(args) == 0 || args[0] == "" {
 		return bad("cmd", "name a command: this image has no default")
 	}
-	rootfs := e.cfg.Store.Rootfs(img.Digest)
-	who, err := userOf(rootfs, cfg.User)
+	if cfg.ScratchBytes > 0 {
+		if err := e.volumes.CanLimit(); err != nil {
+			return bad("scratch_bytes", "%v", err)
+		}
+	}
+	who, err := userOf(e.cfg.Store.Rootfs(img.Digest), cfg.User)
 	if err != nil {
 		return err
 	}

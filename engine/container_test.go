@@ -157,14 +157,11 @@ func TestContainer(t *testing.T) {
 			t.Errorf("%s was made as %+v", s.Name, s.Container)
 		}
 	}
-	names := func() (all []string) {
-		for _, s := range r.Sandboxes(true) {
-			all = append(all, s.Name+" "+string(s.State))
-		}
-		slices.Sort(all)
-		return all
+	var names []string // the last made first
+	for _, s := range r.Sandboxes(true) {
+		names = append(names, s.Name+" "+string(s.State))
 	}
-	if diff := cmp.Diff([]string{reader.Config.Name + " exited", "web exited"}, names()); diff != "" && reader.Config.Name < "web" {
+	if diff := cmp.Diff([]string{reader.Config.Name + " exited", "web exited"}, names); diff != "" {
 		t.Errorf("sandboxes (-want +got):\n%s", diff)
 	}
 	if err := r.RenameContainer("web", "site"); err != nil {
@@ -284,6 +281,11 @@ func TestContainerImage(t *testing.T) {
 	said, _ := io.ReadAll(stdout)
 	if err != nil || result.Code != 0 || string(said) != "> ready\n" {
 		t.Errorf("run: %+v, %v, it wrote %q", result, err, said)
+	}
+	for _, s := range r.Sandboxes(true) {
+		if s.Container == nil && s.Limits.MemoryBytes == 0 {
+			t.Errorf("the run is listed without limits: %+v", s)
+		}
 	}
 	for s, want := range map[string]unix.Signal{"9": 9, "SIGTERM": 15, "term": 15, "64": 64, "0": 0, "65": 0, "SIGNONE": 0, "": 0} {
 		if got, ok := ParseSignal(s); ok != (want != 0) || ok && got != want {
@@ -408,6 +410,26 @@ func TestContainerStop(t *testing.T) {
 	}
 	if err := r.RemoveContainer(forced.ID, true); err != nil {
 		t.Error(err)
+	}
+
+	// What an engine's end brings about counts, and nobody waits for the rest.
+	waits := map[string]func(context.Context) (*Container, error){}
+	for _, cfg := range []ContainerConfig{{Name: "runs", AutoRemove: true}, {Name: "rests"}} {
+		if waits[cfg.Name], err = r.AwaitContainer(r.create(cfg).ID, WaitRemoved); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.StartContainer(t.Context(), "runs"); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { _, err := waits["rests"](t.Context()); ended <- err }()
+	r.stop()
+	if c, err := waits["runs"](t.Context()); err != nil || ExitCode(c.Exit) != 137 {
+		t.Errorf("killed with its engine: %+v, %v, want 137", c, err)
+	}
+	if err := <-ended; !errors.Is(err, ErrClosed) {
+		t.Errorf("wait for what does not come: %v, want ErrClosed", err)
 	}
 }
 

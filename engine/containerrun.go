@@ -120,7 +120,7 @@ func (c *container) start(ctx context.Context) (err error) {
 	started := make(chan struct{})
 	b.ended = func() {
 		<-started
-		c.finish(b, ends)
+		c.finish(b, scratch, ends)
 	}
 	c.mu.Lock()
 	s := c.streams
@@ -160,7 +160,7 @@ func (c *container) start(ctx context.Context) (err error) {
 }
 
 // finish notes a run's end.
-func (c *container) finish(b *box, ends *streamEnds) {
+func (c *container) finish(b *box, scratch *volume.Volume, ends *streamEnds) {
 	if ends.master != nil {
 		// What has a terminal open is dead; its other end is closed once that is read.
 		defer ends.master.Close()
@@ -173,9 +173,6 @@ func (c *container) finish(b *box, ends *streamEnds) {
 	}
 	exit := b.sb.Status()
 	c.log.pause()
-	c.mu.Lock()
-	scratch := c.scratch
-	c.mu.Unlock()
 	used, err := scratch.Usage()
 	plain, dir := scratch.Kind() == volume.Plain, scratch.Dir()
 	err = errors.Join(err, scratch.Detach(), c.update(func(rec *Container) {
@@ -208,10 +205,16 @@ func (c *container) measure(dir string) {
 	if err != nil {
 		return // it runs again, is removed, or the engine stops
 	}
+	c.op.Lock()
+	defer c.op.Unlock()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.box == nil { // else it writes on
-		c.c.Scratch = used // saved with its next change
+	rests := c.box == nil && !c.removed
+	c.mu.Unlock()
+	if !rests { // it writes on, or is no more
+		return
+	}
+	if err := c.update(func(rec *Container) { rec.Scratch = used }, nil); err != nil {
+		c.e.log.Error("what a container has written is not noted", "container", c.id, "error", err)
 	}
 }
 
@@ -252,7 +255,7 @@ func (e *Engine) attachScratch(dir string, cfg ContainerConfig) (*volume.Volume,
 	return e.volumes.Attach(filepath.Join(dir, "scratch"), limits)
 }
 
-// findProgram makes a command absolute, as execvp(3) would inside the container: by
+// findProgram makes a command absolute, as execvp(3) would inside the sandbox: by
 // the PATH of env, or from dir on where it has a slash. Each of PATH's directories
 // is looked for in all roots, those that are there.
 func findProgram(roots []string, dir string, env, args []string) ([]string, error) {
@@ -283,10 +286,7 @@ func findProgram(roots []string, dir string, env, args []string) ([]string, erro
 		for _, in := range filepath.SplitList(list) {
 			path := filepath.Join("/", in, program)
 			for _, root := range fds {
-				// A link's absolute target is inside the image too.
-				fd, err := unix.Openat2(root, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
-				if err == nil {
-					unix.Close(fd)
+				if image.Executable(root, path) == nil {
 					return append([]string{path}, args[1:]...), nil
 				}
 			}
@@ -418,7 +418,7 @@ const (
 
 // WaitContainer waits for a condition and returns what the container was then.
 // That the container is removed first ends every wait. Errors: those of Container,
-// the cause of ctx.
+// the cause of ctx, ErrClosed where the engine has stopped and it never came to that.
 func (e *Engine) WaitContainer(ctx context.Context, ref string, until WaitCondition) (*Container, error) {
 	w, err := e.AwaitContainer(ref, until)
 	if err != nil {
@@ -435,7 +435,7 @@ func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.C
 		return nil, err
 	}
 	c.mu.Lock()
-	runs := c.runs
+	before := c.runs
 	c.mu.Unlock()
 	return func(ctx context.Context) (*Container, error) {
 		for {
@@ -445,7 +445,7 @@ func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.C
 			case WaitNotRunning:
 				met = met || c.box == nil
 			case WaitNextExit:
-				met = met || c.runs > runs
+				met = met || c.runs > before
 			case WaitRemoved:
 			}
 			now, changed := c.c, c.changed
@@ -457,11 +457,11 @@ func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.C
 			case <-changed:
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
-			case <-e.closed:
+			case <-e.ended: // its sandbox has been killed, which counts
 				select {
-				case <-changed: // its sandbox is being killed, which counts
-				case <-ctx.Done():
-					return nil, context.Cause(ctx)
+				case <-changed:
+				default:
+					return nil, ErrClosed
 				}
 			}
 		}
@@ -529,6 +529,10 @@ func (e *Engine) ContainerScratch(ref string) (volume.Usage, error) {
 	if err != nil {
 		return volume.Usage{}, err
 	}
+	return c.written()
+}
+
+func (c *container) written() (volume.Usage, error) {
 	c.mu.Lock()
 	scratch, recorded := c.scratch, c.c.Scratch
 	c.mu.Unlock()

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/sandbox"
-	"github.com/fre-engine/fre/store"
 )
 
 // containers are all there are. names has those that are taken, also by one that
@@ -110,19 +109,7 @@ func (t *containers) find(ref string) (*container, error) {
 	if c := t.names[ref]; c != nil {
 		return c, nil
 	}
-	var found *container
-	for id, c := range t.byID {
-		if ref != "" && strings.HasPrefix(id, ref) {
-			if found != nil {
-				return nil, fmt.Errorf("container %q: %w", ref, store.ErrAmbiguous)
-			}
-			found = c
-		}
-	}
-	if found == nil {
-		return nil, fmt.Errorf("container %q: %w", ref, fs.ErrNotExist)
-	}
-	return found, nil
+	return byPrefix(t.byID, "container", ref)
 }
 
 func (t *containers) all() []*container {

@@ -119,6 +119,7 @@ type Engine struct {
 	mu      sync.Mutex
 	closing bool
 	closed  chan struct{}
+	ended   chan struct{}   // closed once no sandbox and no worker is left
 	abort   func()          // ends life
 	life    context.Context // of builds and deployments: ends when Close gives up waiting
 	flight  sync.WaitGroup  // invocations, runs and builds
@@ -165,7 +166,7 @@ func Open(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	cfg.Shells.setDefaults(memory)
-	e := &Engine{cfg: cfg, log: cfg.Log, closed: make(chan struct{})}
+	e := &Engine{cfg: cfg, log: cfg.Log, closed: make(chan struct{}), ended: make(chan struct{})}
 	e.mapErr = sandbox.CanMap(filepath.Join(cfg.StateDir, "tenants"))
 	e.shells = newShells(e, cfg.Shells)
 	e.forks.left = memory / 100 * int64(cfg.ForkPercent)
@@ -253,6 +254,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	<-drained   // without its sandbox every invocation ends
 	retireAll() // what a Deploy published meanwhile
 	e.workers.Wait()
+	close(e.ended)
 	for _, f := range *e.functions.Load() {
 		f.logs.Close()
 	}

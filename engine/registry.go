@@ -277,24 +277,30 @@ func (r *registry) find(id string) (*box, error) {
 	if b := r.live[id]; b != nil {
 		return b, nil
 	}
-	var found *box
 	for _, b := range r.live {
 		if b.name == id && id != "" {
 			return b, nil
 		}
 	}
-	for k, b := range r.live {
-		if id != "" && strings.HasPrefix(k, id) {
-			if found != nil {
-				return nil, fmt.Errorf("sandbox %q: %w", id, store.ErrAmbiguous)
-			}
-			found = b
+	return byPrefix(r.live, "sandbox", id)
+}
+
+// byPrefix returns the one of a kind whose id begins so.
+func byPrefix[T any](all map[string]T, kind, prefix string) (found T, err error) {
+	n := 0
+	for id, v := range all {
+		if prefix != "" && strings.HasPrefix(id, prefix) {
+			found = v
+			n++
 		}
 	}
-	if found == nil {
-		return nil, fmt.Errorf("sandbox %q: %w", id, fs.ErrNotExist)
+	switch n {
+	case 0:
+		return found, fmt.Errorf("%s %q: %w", kind, prefix, fs.ErrNotExist)
+	case 1:
+		return found, nil
 	}
-	return found, nil
+	return found, fmt.Errorf("%s %q: %w", kind, prefix, store.ErrAmbiguous)
 }
 
 // Sandboxes lists the running sandboxes, the last started first; all adds the
@@ -324,7 +330,7 @@ func (e *Engine) Size(s *Sandbox) (sandbox.Size, error) {
 	size, err := s.box.sb.Size()
 	if c := s.box.container; c != nil && err == nil {
 		var used volume.Usage
-		used, err = e.ContainerScratch(c.id)
+		used, err = c.written()
 		size.Bytes, size.Inodes = size.Bytes+used.Bytes, size.Inodes+used.Inodes
 	}
 	return size, err

@@ -174,3 +174,36 @@ func TestDiskUsageOfContainers(t *testing.T) {
 		t.Errorf("removed: %+v", got)
 	}
 }
+
+// TestDiskUsageOfPlainContainers: where nothing counts what a container writes, it is
+// walked once when it has ended, and that is kept.
+func TestDiskUsageOfPlainContainers(t *testing.T) {
+	r := open(t)
+	r.ordinary("ordinary")
+	plain, err := volume.Open(volume.Config{Dir: filepath.Join(r.state, "plain"), Avoid: []volume.Kind{volume.Quota, volume.Image}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.volumes, plain = plain, r.volumes
+	defer plain.Close()
+	var field *image.FieldError
+	if _, err := r.CreateContainer(t.Context(), ContainerConfig{Image: "ordinary", ScratchBytes: 1 << 20}); !errors.As(err, &field) || field.Field != "scratch_bytes" {
+		t.Errorf("a limit that nothing keeps: %v", err)
+	}
+	c := r.create(ContainerConfig{Cmd: prog("write", "/new", strings.Repeat("x", 3000))})
+	r.attach(c.ID, nil)
+	r.exited(c.ID)
+	var counted volume.Usage
+	eventually(t, "what it wrote to be counted", func() bool {
+		counted, err = r.ContainerScratch(c.ID)
+		return err != nil || !counted.AsOf.IsZero()
+	})
+	if err != nil || counted.Bytes < 4096 {
+		t.Errorf("counted %+v, %v", counted, err)
+	}
+	r.stop()
+	r.start(Config{})
+	if kept, err := r.ContainerScratch(c.ID); err != nil || !kept.AsOf.Equal(counted.AsOf) || kept.Bytes != counted.Bytes {
+		t.Errorf("the next engine knows %+v, %v, want %+v", kept, err, counted)
+	}
+}
