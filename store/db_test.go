@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -290,20 +289,23 @@ func TestConcurrent(t *testing.T) {
 			return nil
 		})
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	swept := make(chan error, 1)
-	go func() {
+	built := make(chan struct{})
+	var swept errgroup.Group
+	swept.Go(func() error {
 		for {
-			if _, err := s.Sweep(ctx, SweepOptions{}); err != nil {
-				swept <- err
-				return
+			select {
+			case <-built:
+				return nil
+			default:
+			}
+			if _, err := s.Sweep(t.Context(), SweepOptions{}); err != nil {
+				return err
 			}
 		}
-	}()
+	})
 	err := g.Wait()
-	stop()
-	if err := <-swept; !errors.Is(err, context.Canceled) {
+	close(built)
+	if err := swept.Wait(); err != nil {
 		t.Errorf("Sweep while others build: %v", err)
 	}
 	if err != nil {

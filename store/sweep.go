@@ -45,7 +45,8 @@ const (
 // Sweep removes what no image refers to and no lease keeps: parts, trees,
 // objects. Builds, starts and lists go on meanwhile: what they use is checked
 // again, in short steps, before anything is removed. It goes from referrer to
-// referred, so that a crash leaves only more to sweep.
+// referred, so that a crash, or the end of ctx, leaves only more to sweep: the
+// objects of trees that are gone wait for the next full sweep.
 //
 // Removing an image sweeps what that image alone used. Sweep finds what builds
 // that failed and crashes left, too. Objects with no link outside objects/ are

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -95,6 +96,28 @@ func TestSweepDryRun(t *testing.T) {
 	if diff := cmp.Diff([]Swept{want, want, want, {}}, got); diff != "" || want.Bytes < 5000 {
 		t.Errorf("swept (-want +got):\n%s", diff)
 	}
+}
+
+// TestSweepEnds: one whose context ends when the trees are gone leaves their
+// objects, which the next one finds.
+func TestSweepEnds(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	putTree(t, s, map[string]string{"a": "a"})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s.fail = func(point string) error {
+		if point == "trees swept" {
+			cancel()
+		}
+		return nil
+	}
+	if n, err := s.Sweep(ctx, SweepOptions{}); !errors.Is(err, context.Canceled) || n.Trees != 1 || n.Objects != 0 {
+		t.Errorf("Sweep: %+v, %v; want one tree, context.Canceled", n, err)
+	}
+	if n, err := s.Sweep(t.Context(), SweepOptions{}); err != nil || n.Trees != 0 || n.Objects != 1 {
+		t.Errorf("the next Sweep: %+v, %v; want one object", n, err)
+	}
+	checkNothingLoose(t, s)
 }
 
 // TestLeases: what is used under a lease stays until the last lease ends that
