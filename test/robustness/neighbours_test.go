@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,7 +60,8 @@ var attackers = []struct {
 // TestNeighbours measures the warm calls of a function alone and beside each
 // attacker, in turns.
 func TestNeighbours(t *testing.T) {
-	functions := []daemon.Function{{Name: "victim"}}
+	// The victim is there from the first call to the last.
+	functions := []daemon.Function{{Name: "victim", Config: image.Config{Instances: image.Instances{Idle: time.Hour}}}}
 	for i, a := range attackers {
 		a.resources.Timeout = within
 		functions = append(functions, daemon.Function{Name: "attacker-" + strconv.Itoa(i), Config: image.Config{
@@ -240,21 +242,45 @@ func (w *world) until(t testing.TB, condition func() error) {
 
 // holdings are what an engine has.
 type holdings struct {
-	processes, files int
-	memory           int64 // bytes
+	processes int   // of functions
+	shells    int   // that wait for a function, and spawners
+	cgroups   int   // but for those of shells
+	files     int   // open ones but for those of shells and cgroups
+	memory    int64 // bytes
 }
+
+// shellFiles is how many files the engine has open for each shell that waits: its
+// pidfd, socket, pipe, network namespace and directory.
+const shellFiles = 5
 
 func (w *world) holdings(t testing.TB) holdings {
 	t.Helper()
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.d.PID()))
+	h := holdings{processes: len(daemon.Programs(w.d.PID()))}
+	h.shells = len(daemon.Descendants(w.d.PID())) - h.processes
+	fds := fmt.Sprintf("/proc/%d/fd", w.d.PID())
+	entries, err := os.ReadDir(fds)
 	if err != nil {
 		t.Fatal(err)
 	}
+	cgroups := make(map[string]bool)
+	for _, e := range entries {
+		path, err := os.Readlink(filepath.Join(fds, e.Name()))
+		if err != nil {
+			continue // it has been closed
+		}
+		// One on v2, on v1 one of each controller: /sys/fs/cgroup/pids/fre-1a2b/17/tasks
+		if dir, ok := strings.CutPrefix(filepath.Dir(path), "/sys/fs/cgroup/"); ok {
+			cgroups[dir[max(strings.Index(dir, "fre-"), 0):]] = true
+			continue
+		}
+		h.files++
+	}
+	h.cgroups = len(cgroups) - h.shells
+	h.files -= shellFiles * h.shells
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.d.PID()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := holdings{processes: len(daemon.Programs(w.d.PID())), files: len(fds)}
 	_, rss, _ := strings.Cut(string(status), "VmRSS:")
 	if _, err := fmt.Sscan(rss, &h.memory); err != nil {
 		t.Fatal(err)
@@ -264,9 +290,9 @@ func (w *world) holdings(t testing.TB) holdings {
 }
 
 // roomy is what an engine may have more than it had: pools, connections and
-// buffers of what has just been. A parked shell has ten files, and after attackers
-// a few are kept for each.
-var roomy = holdings{files: 400, memory: 64 << 20}
+// buffers of what has just been. There are at most 64 shells and 64 free cgroups in
+// a pool.
+var roomy = holdings{shells: 64, cgroups: 64, files: 100, memory: 64 << 20}
 
 // untilQuiet waits until nothing of an attack is left, and the victim, which is
 // there all the time, is.
@@ -278,7 +304,8 @@ func (w *world) untilQuiet(t testing.TB, quiet holdings) {
 			err = fmt.Errorf("sandboxes left: %q; want the victim's alone", out)
 		}
 		now := w.holdings(t)
-		if now.processes > quiet.processes || now.files > quiet.files+roomy.files || now.memory > quiet.memory+roomy.memory {
+		if now.processes > quiet.processes || now.shells > quiet.shells+roomy.shells || now.cgroups > quiet.cgroups+roomy.cgroups ||
+			now.files > quiet.files+roomy.files || now.memory > quiet.memory+roomy.memory {
 			err = errors.Join(err, fmt.Errorf("the engine has %+v, and had %+v", now, quiet))
 		}
 		return err
