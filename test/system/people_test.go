@@ -49,7 +49,7 @@ func (w *world) testReadme(t *testing.T) {
 		{"sudo ", ""},
 		{"bin/fre", w.bin},
 		{"/var/lib/fre", filepath.Join(dir, "state")},
-		{"/run/fre.sock", filepath.Join(dir, "sock")},
+		{"/run/fre/fre.sock", filepath.Join(dir, "sock")},
 		{"127.0.0.1:8080", addr},
 	} {
 		if !strings.Contains(script, r.is) {
