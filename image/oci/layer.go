@@ -197,7 +197,11 @@ func (u *unpacker) entry(h *tar.Header) error {
 	case strings.HasPrefix(name, whiteoutMeta), strings.Contains(name, "/"+whiteoutMeta):
 		return nil
 	case strings.HasPrefix(base, whiteoutPrefix):
-		return u.w.Whiteout(path.Join(dir, base[len(whiteoutPrefix):]))
+		gone := base[len(whiteoutPrefix):]
+		if gone == "" || gone == "." || gone == ".." {
+			return refuse("removes no entry of its directory: make the layer again with clean names")
+		}
+		return u.w.Whiteout(path.Join(dir, gone))
 	}
 	old, twice := u.w.Lookup(name)
 	if twice && old.Kind != store.KindWhiteout && (old.Kind != store.KindDir || h.Typeflag != tar.TypeDir) {

@@ -369,6 +369,8 @@ func TestLoadRefuses(t *testing.T) {
 		{"owner", header(tar.Header{Typeflag: tar.TypeReg, Name: "a", Uid: 70000}), ErrLayer, "70000:0"},
 		{"the root is a file", []entry{{tar.Header{Typeflag: tar.TypeSymlink, Name: "./", Linkname: "x"}, ""}}, ErrLayer, "root"},
 		{"opaque root", []entry{file(".wh..wh..opq", "")}, ErrLayer, "whole image"},
+		{"whiteout of its directory", []entry{file("a/.wh.", "")}, ErrLayer, "clean"},
+		{"whiteout of a directory above", []entry{file("a/b/.wh...", "")}, ErrLayer, "clean"},
 		{"whiteout of a parent path", []entry{file("a/.wh...", "")}, ErrLayer, "clean"},
 		{"no directory where one is mounted", []entry{link(tar.TypeSymlink, "proc", "/somewhere")}, ErrLayer, "every sandbox"},
 		{"much beside the files", []entry{file(".wh..wh.aufs", strings.Repeat("x", 2<<20))}, ErrLimit, "1048576 bytes"},
