@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
@@ -238,23 +238,19 @@ func (s *server) containerResize(w http.ResponseWriter, r *http.Request) error {
 // the client is told so.
 type peer struct {
 	conn   net.Conn
-	in     *bufio.Reader
-	escape *escape // nil: nothing detaches
+	in     io.Reader
+	detach func() // called once in ends with the keys that do
 }
 
 func (p *peer) Write(b []byte) (int, error) { return p.conn.Write(b) }
 
 // Read reads what goes on to the program.
 func (p *peer) Read(b []byte) (int, error) {
-	if p.escape == nil || len(b) <= len(p.escape.keys) {
-		return p.in.Read(b)
+	n, err := p.in.Read(b)
+	if errors.Is(err, api.ErrDetached) {
+		p.detach()
 	}
-	n, err := p.in.Read(b[:len(b)-len(p.escape.keys)]) // what was held back comes with it
-	passed := p.escape.pass(b[:n])
-	if err != nil {
-		passed = append(passed, p.escape.held()...)
-	}
-	return copy(b, passed), err
+	return n, err
 }
 
 // containerAttach answers POST /containers/ID/attach?stdin=&stdout=&stderr=&stream=
@@ -268,21 +264,18 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	keys, err := parseKeys(r.URL.Query().Get("detachKeys"))
+	keys, err := api.ParseKeys(r.URL.Query().Get("detachKeys"))
 	if err != nil {
-		return err
+		return badRequest("detachKeys: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // a hijacked request's ends with the handler
 	defer cancel()
-	p := &peer{}
+	p := &peer{detach: cancel}
 	var mu sync.Mutex
 	var o engine.AttachOptions
 	tty := c.record.Config.TTY
 	if boolOf(r, "stdin") && c.record.Config.OpenStdin {
 		o.Stdin = p
-		if tty {
-			p.escape = &escape{keys: keys, detach: cancel, until: ctx.Done()}
-		}
 	}
 	if boolOf(r, "stdout") {
 		o.Stdout = frames{&mu, p, stdout}
@@ -306,6 +299,9 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer conn.Close()
 	p.conn, p.in = conn, rw.Reader
+	if tty {
+		p.in = &api.EscapeReader{From: rw, Keys: keys}
+	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil // the client has gone
 	}
@@ -361,63 +357,4 @@ func hangUp(conn net.Conn) {
 	if conn.SetReadDeadline(time.Now().Add(hangUpWithin)) == nil {
 		_, _ = io.Copy(io.Discard, conn) // until then
 	}
-}
-
-// escape looks for the keys that leave a terminal.
-type escape struct {
-	keys   []byte
-	detach func()
-	until  <-chan struct{}
-	seen   int // keys of the sequence that were read last, and held back
-}
-
-// pass returns what goes on to the program: keys that could begin the sequence
-// are held back until it is known. Once the sequence is complete it does not
-// return before the attachment has ended: the program's input goes on for others.
-func (e *escape) pass(b []byte) []byte {
-	out := make([]byte, 0, len(b)+e.seen)
-	for _, c := range b {
-		if c != e.keys[e.seen] {
-			out = append(out, e.held()...)
-			if c != e.keys[0] {
-				out = append(out, c)
-				continue
-			}
-		}
-		if e.seen++; e.seen == len(e.keys) {
-			e.seen = 0
-			e.detach()
-			<-e.until
-			break
-		}
-	}
-	return out
-}
-
-// held gives up what was held back.
-func (e *escape) held() []byte {
-	held := e.keys[:e.seen]
-	e.seen = 0
-	return held
-}
-
-// parseKeys reads Docker's notation, "ctrl-p,ctrl-q" if there is none: a
-// character, or ctrl- with a letter or one of @[\]^_.
-func parseKeys(text string) ([]byte, error) {
-	if text == "" {
-		return []byte{'p' & 0x1f, 'q' & 0x1f}, nil
-	}
-	var keys []byte
-	for key := range strings.SplitSeq(text, ",") {
-		name, ctrl := strings.CutPrefix(strings.ToLower(key), "ctrl-")
-		switch {
-		case ctrl && len(name) == 1 && (name[0] >= 'a' && name[0] <= 'z' || strings.Contains(`@[\]^_`, name)):
-			keys = append(keys, name[0]&0x1f)
-		case len(key) == 1:
-			keys = append(keys, key[0])
-		default:
-			return nil, badRequest("detachKeys: %q is no key: use a character, or ctrl- and a letter or one of @[\\]^_", key)
-		}
-	}
-	return keys, nil
 }
