@@ -125,6 +125,9 @@ func (c *container) start(ctx context.Context) (err error) {
 	c.mu.Lock()
 	s := c.streams
 	c.mu.Unlock()
+	if err := s.open(ends.master); err != nil {
+		return err
+	}
 	c.log.resume()
 	if err := e.boxes.start(ctx, e, b, spec); err != nil {
 		c.log.pause()
@@ -132,7 +135,7 @@ func (c *container) start(ctx context.Context) (err error) {
 	}
 	defer close(started)
 	ends.closeTheirs()
-	s.begin(ends.stdin, rec.Config.StdinOnce)
+	s.begin(ends.stdin, rec.Config.StdinOnce && !rec.Config.TTY) // one who leaves a terminal may come back
 	for _, out := range ends.outputs {
 		ends.pumps.Go(func() {
 			defer out.from.Close()

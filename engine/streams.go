@@ -8,6 +8,10 @@ import (
 	"os"
 	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox"
 )
 
 // streams carry what a container reads and prints, in one run, to and from
@@ -23,12 +27,17 @@ import (
 type streams struct {
 	mu       sync.Mutex
 	attached []*Attachment
+	terminal *os.File        // the engine's end; nil before a run and without one
+	size     terminalSize    // the last one an attachment has told
 	stdin    *os.File        // where stdin is written to; nil without
 	once     bool            // stdin ends with the first attachment's
 	life     context.Context // once it ends, nobody is waited for
 	begun    chan struct{}   // closed once stdin is what it will be
 	ended    chan struct{}   // closed once there is no more output
 }
+
+// terminalSize is in characters; zero where nobody has told it.
+type terminalSize struct{ rows, columns uint16 }
 
 // streamsBehind is how many pieces of output, 16 KiB at most, an attachment may
 // lag behind the program.
@@ -54,6 +63,7 @@ type AttachOptions struct {
 type Attachment struct {
 	s      *streams
 	o      AttachOptions
+	tty    bool
 	pieces chan piece
 	gone   chan struct{} // closed when it takes no more
 	leave  func()        // closes gone, once
@@ -71,11 +81,24 @@ func (e *Engine) Attach(ref string, o AttachOptions) (*Attachment, error) {
 	a.leave = sync.OnceFunc(func() { close(a.gone) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a.s = c.streams
+	a.s, a.tty = c.streams, c.c.Config.TTY
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
 	a.s.attached = append(a.s.attached, a)
 	return a, nil
+}
+
+// Resize says how large the client's terminal is, in characters: so large the
+// container's becomes, from its beginning where the run is still to come. ENOTTY
+// where the container has none.
+func (a *Attachment) Resize(rows, columns uint16) error {
+	if !a.tty {
+		return fmt.Errorf("container has no terminal: %w", unix.ENOTTY)
+	}
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	a.s.size = terminalSize{rows, columns}
+	return a.s.resizeLocked()
 }
 
 // Close leaves without having served.
@@ -151,6 +174,22 @@ func (a *Attachment) copyStdin() {
 	if once {
 		a.s.closeStdin()
 	}
+}
+
+// open gives the streams the terminal of the run that is about to start, or nil. It
+// stays its owner's.
+func (s *streams) open(terminal *os.File) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.terminal = terminal
+	return s.resizeLocked()
+}
+
+func (s *streams) resizeLocked() error {
+	if s.terminal == nil || s.size == (terminalSize{}) {
+		return nil
+	}
+	return sandbox.ResizeTerminal(s.terminal, s.size.rows, s.size.columns)
 }
 
 // begin gives the streams of a run their stdin, nil without one, which they own.
