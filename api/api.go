@@ -390,6 +390,7 @@ type ContainerRequest struct {
 	ReadOnly   bool     `json:"read_only,omitempty"`
 	Work       string   `json:"work,omitempty"`  // "ro", "rw": whether it sees the tenant's /work
 	Stdin      bool     `json:"stdin,omitempty"` // it reads what the first attachment sends, to its end
+	TTY        bool     `json:"tty,omitempty"`   // a terminal instead of three streams; its input does not end
 	AutoRemove bool     `json:"auto_remove,omitempty"`
 }
 
@@ -403,6 +404,8 @@ type Container struct {
 	Args     []string   `json:"args"` // program and arguments
 	Dir      string     `json:"dir"`
 	User     string     `json:"user"`
+	Stdin    bool       `json:"stdin"` // it reads what attachments send
+	TTY      bool       `json:"tty"`   // at a terminal
 	State    string     `json:"state"` // "created", "running", "exited"
 	PID      int        `json:"pid,omitempty"`
 	Created  time.Time  `json:"created"`

@@ -22,7 +22,8 @@ import (
 //	client                                server
 //	  | Stdin ---------------------------> |  empty payload: end of input
 //	  | <---------------------------- More |  one Stdin was consumed
-//	  | Kill ----------------------------> |  ends the whole sandbox
+//	  | Kill ----------------------------> |  ends the whole sandbox; leaves a container
+//	  | Resize --------------------------> |  of an attachment: the client's terminal
 //	  | <------------------ Stdout, Stderr |
 //	  | <--------------------- Exit (JSON) |  or Error (JSON); then the server closes
 //
@@ -49,7 +50,24 @@ const (
 	FrameError  FrameKind = 4 // Error as JSON
 	FrameKill   FrameKind = 5 // empty
 	FrameMore   FrameKind = 6 // empty
+	FrameResize FrameKind = 7 // a TerminalSize
 )
+
+// TerminalSize is in characters. In a Resize frame: rows u16, columns u16, big-endian.
+type TerminalSize struct{ Rows, Columns uint16 }
+
+// Payload is a Resize frame's.
+func (s TerminalSize) Payload() []byte {
+	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, s.Rows), s.Columns)
+}
+
+// ParseTerminalSize reads a Resize frame's payload.
+func ParseTerminalSize(payload []byte) (TerminalSize, error) {
+	if len(payload) != 4 {
+		return TerminalSize{}, fmt.Errorf("malformed size of a terminal: % x", payload)
+	}
+	return TerminalSize{binary.BigEndian.Uint16(payload), binary.BigEndian.Uint16(payload[2:])}, nil
+}
 
 // AppendFrame appends one frame to b. Payload has at most MaxFrame bytes.
 func AppendFrame(b []byte, kind FrameKind, payload []byte) []byte {
@@ -66,7 +84,7 @@ func ReadFrame(r io.Reader, buf []byte) (FrameKind, []byte, error) {
 		return 0, nil, err
 	}
 	n := binary.BigEndian.Uint32(header[4:])
-	if header[1] != 0 || header[2] != 0 || header[3] != 0 || header[0] > byte(FrameMore) || n > MaxFrame {
+	if header[1] != 0 || header[2] != 0 || header[3] != 0 || header[0] > byte(FrameResize) || n > MaxFrame {
 		return 0, nil, fmt.Errorf("malformed frame header % x", header)
 	}
 	if _, err := io.ReadFull(r, buf[:n]); err != nil {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"sync"
 
@@ -33,18 +34,34 @@ func (c *Client) Run(ctx context.Context, r api.RunRequest, s RunIO) (api.Exit, 
 	if err != nil {
 		return api.Exit{}, err
 	}
-	return c.stream(ctx, "/v1/run", body, s)
+	return c.stream(ctx, "/v1/run", body, s, AttachOptions{})
+}
+
+// AttachOptions adjust Attach.
+type AttachOptions struct {
+	Joined  func() error            // called once no output is missed any more; its error ends the attachment
+	Size    func() api.TerminalSize // of the terminal whose place the container's takes; nil: there is none
+	Resized <-chan os.Signal        // something comes when Size may have changed
 }
 
 // Attach joins what a container that runs, or its next run, reads and prints, and
-// returns how it ended. A nil Stdin leaves its input to others. The end of ctx
-// leaves the container as it is; Kill is not for it.
-func (c *Client) Attach(ctx context.Context, ref string, s RunIO) (api.Exit, error) {
-	return c.stream(ctx, "/v1/containers/"+url.PathEscape(ref)+"/attach?stdin="+strconv.FormatBool(s.Stdin != nil), nil, s)
+// returns how it ended. A nil Stdin leaves its input to others; one that ends with
+// api.ErrDetached, or the end of ctx, leaves the container as it is, as does the
+// error that is returned then. Kill is not for it.
+func (c *Client) Attach(ctx context.Context, ref string, s RunIO, o AttachOptions) (api.Exit, error) {
+	q := url.Values{"stdin": {strconv.FormatBool(s.Stdin != nil)}}
+	if o.Size != nil {
+		size := o.Size()
+		q.Set("rows", strconv.Itoa(int(size.Rows)))
+		q.Set("columns", strconv.Itoa(int(size.Columns)))
+	}
+	return c.stream(ctx, "/v1/containers/"+url.PathEscape(ref)+"/attach?"+q.Encode(), nil, s, o)
 }
 
 // stream exchanges frames on the connection of an upgraded request.
-func (c *Client) stream(ctx context.Context, path string, body []byte, s RunIO) (api.Exit, error) {
+func (c *Client) stream(ctx context.Context, path string, body []byte, s RunIO, o AttachOptions) (api.Exit, error) {
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
 	conn, err := c.dial(ctx)
 	if err != nil {
 		return api.Exit{}, err
@@ -57,17 +74,28 @@ func (c *Client) stream(ctx context.Context, path string, body []byte, s RunIO) 
 		return api.Exit{}, orCause(ctx, err)
 	}
 
-	run := &runner{conn: conn, window: make(chan struct{}, api.StdinWindow), done: make(chan struct{})}
+	if o.Joined != nil {
+		if err := o.Joined(); err != nil {
+			return api.Exit{}, err
+		}
+	}
+	run := &runner{conn: conn, leave: leave, window: make(chan struct{}, api.StdinWindow), done: make(chan struct{})}
 	for range api.StdinWindow {
 		run.window <- struct{}{}
 	}
 	defer close(run.done)
 	go run.input(s.Stdin)
 	go func() {
-		select {
-		case <-s.Kill:
-			_ = run.send(api.FrameKill, nil) // the reader below sees a broken connection
-		case <-run.done:
+		for kill := s.Kill; ; {
+			select { // of a broken connection the reader below learns, too
+			case <-kill:
+				_ = run.send(api.FrameKill, nil)
+				kill = nil
+			case <-o.Resized:
+				_ = run.send(api.FrameResize, o.Size().Payload())
+			case <-run.done:
+				return
+			}
 		}
 	}()
 	exit, err := run.output(in, s)
@@ -105,6 +133,7 @@ func upgrade(ctx context.Context, conn net.Conn, path string, body []byte) (*buf
 
 type runner struct {
 	conn   net.Conn
+	leave  context.CancelCauseFunc
 	window chan struct{} // one token per Stdin frame that may be sent
 	done   chan struct{}
 
@@ -128,8 +157,9 @@ func (r *runner) input(stdin io.Reader) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := stdin.Read(buf)
+		detached := errors.Is(err, api.ErrDetached)
 		for _, chunk := range [][]byte{buf[:n], nil} {
-			if chunk != nil && n == 0 || chunk == nil && err == nil {
+			if chunk != nil && n == 0 || chunk == nil && (err == nil || detached) {
 				continue
 			}
 			select {
@@ -140,6 +170,9 @@ func (r *runner) input(stdin io.Reader) {
 			if r.send(api.FrameStdin, chunk) != nil {
 				return // output sees it too
 			}
+		}
+		if detached {
+			r.leave(err)
 		}
 		if err != nil {
 			return
@@ -179,7 +212,7 @@ func (r *runner) output(in io.Reader, s RunIO) (api.Exit, error) {
 				return api.Exit{}, fmt.Errorf("read error of the run: %w", err)
 			}
 			return api.Exit{}, failure
-		case api.FrameStdin, api.FrameKill:
+		case api.FrameStdin, api.FrameKill, api.FrameResize:
 			err = errors.New("engine sent a malformed stream")
 		}
 		if err != nil {

@@ -30,7 +30,7 @@ func (s *server) createContainer(w http.ResponseWriter, r *http.Request) error {
 	}
 	c, err := s.engine.CreateContainer(r.Context(), engine.ContainerConfig{
 		Image: req.Image, Name: req.Name, Tenant: req.Tenant, Entrypoint: req.Entrypoint, Cmd: req.Args, Env: req.Env, Dir: req.Dir, User: req.User,
-		Network: image.NetworkMode(req.Network), ScratchBytes: scratch, ReadOnly: req.ReadOnly, Work: engine.WorkAccess(req.Work), AutoRemove: req.AutoRemove, OpenStdin: req.Stdin, StdinOnce: req.Stdin,
+		Network: image.NetworkMode(req.Network), ScratchBytes: scratch, ReadOnly: req.ReadOnly, Work: engine.WorkAccess(req.Work), AutoRemove: req.AutoRemove, TTY: req.TTY, OpenStdin: req.Stdin, StdinOnce: req.Stdin,
 		Limits: sandbox.Limits{MemoryBytes: memory, CPUMillis: req.CPUMillis, Pids: req.Pids},
 	})
 	if err != nil {
@@ -125,7 +125,7 @@ func limitOf(field, text string) (int64, error) {
 func containerOf(c *engine.Container) api.Container {
 	out := api.Container{
 		ID: c.ID, Name: c.Config.Name, Image: c.Config.Image, Digest: string(c.Digest), Tenant: c.Config.Tenant, Args: c.Args,
-		Dir: c.Config.Dir, User: c.Config.User, State: string(c.State), Error: c.Error, PID: c.PID, Created: c.Created,
+		Dir: c.Config.Dir, User: c.Config.User, Stdin: c.Config.OpenStdin, TTY: c.Config.TTY, State: string(c.State), Error: c.Error, PID: c.PID, Created: c.Created,
 	}
 	if !c.Started.IsZero() {
 		out.Started = &c.Started

@@ -10,7 +10,9 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -69,8 +71,8 @@ func (s *server) run(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// attach answers POST /v1/containers/{ref}/attach?stdin= by the frames of run, but
-// that a Kill or the client's end leaves the container as it is.
+// attach answers POST /v1/containers/{ref}/attach?stdin=&rows=&columns= by the
+// frames of run, but that a Kill or the client's end leaves the container as it is.
 func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
 	if err := wantUpgrade(w, r); err != nil {
 		return err
@@ -78,6 +80,10 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
 	stdin, err := queryBool(r.URL.Query().Get("stdin"))
 	if err != nil {
 		return badRequest("stdin: %v", err)
+	}
+	size, err := sizeOf(r.URL.Query())
+	if err != nil {
+		return err
 	}
 	ref := r.PathValue("ref")
 	ended, err := s.engine.AwaitContainer(ref, engine.WaitNextExit)
@@ -102,6 +108,14 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer a.Close()
+	run.resize = a.Resize
+	if size != (api.TerminalSize{}) {
+		if err := a.Resize(size.Rows, size.Columns); errors.Is(err, unix.ENOTTY) {
+			return badRequest("rows, columns: the container has no terminal: leave them out")
+		} else if err != nil {
+			return err
+		}
+	}
 	conn, buffered, err := upgrade(w)
 	if err != nil {
 		return err
@@ -129,6 +143,22 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
 	p.closeOurs() // a Write under way fails
 	input.Wait()
 	return nil
+}
+
+// sizeOf is what rows= and columns= say; zero where neither is there.
+func sizeOf(q url.Values) (api.TerminalSize, error) {
+	if !q.Has("rows") && !q.Has("columns") {
+		return api.TerminalSize{}, nil
+	}
+	var size [2]uint16
+	for i, key := range []string{"rows", "columns"} {
+		n, err := strconv.ParseUint(q.Get(key), 10, 16)
+		if err != nil {
+			return api.TerminalSize{}, badRequest("%s: %q is not a size of a terminal", key, q.Get(key))
+		}
+		size[i] = uint16(n)
+	}
+	return api.TerminalSize{Rows: size[0], Columns: size[1]}, nil
 }
 
 // frameWriter sends what is written to it, at most api.MaxFrame bytes at once.
@@ -170,8 +200,9 @@ func upgrade(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
 type session struct {
 	conn   net.Conn
 	pipes  *pipes
-	cancel context.CancelFunc // kills the sandbox
-	stdin  chan []byte        // from read to feed; nil slice: end of input
+	cancel context.CancelFunc               // kills the sandbox
+	stdin  chan []byte                      // from read to feed; nil slice: end of input
+	resize func(rows, columns uint16) error // nil: there is no terminal
 
 	mu  sync.Mutex // guards writes to conn
 	out []byte     // frame being written
@@ -205,6 +236,12 @@ func (s *session) read(r io.Reader) {
 			}
 		case api.FrameKill:
 			s.cancel()
+		case api.FrameResize:
+			size, err := api.ParseTerminalSize(payload)
+			if err != nil || s.resize == nil {
+				return
+			}
+			_ = s.resize(size.Rows, size.Columns) // it may have closed
 		case api.FrameStdout, api.FrameStderr, api.FrameExit, api.FrameError, api.FrameMore:
 			return
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -56,6 +57,7 @@ fre inspect describes it, fre rm removes it. The name is printed.`,
 	f.BoolVar(&req.ReadOnly, "read-only", false, "its root takes no writes")
 	f.StringVar(&req.Work, "work", "", "see the tenant's /work: ro or rw")
 	f.BoolVarP(&req.Stdin, "interactive", "i", false, "it reads what fre attach sends, to its end; else it has no input")
+	f.BoolVarP(&req.TTY, "tty", "t", false, "it has a terminal, with --interactive the one of those who attach")
 	f.BoolVar(&req.AutoRemove, "rm", false, "remove it once it has ended")
 	return cmd
 }
@@ -79,11 +81,26 @@ func (c *cli) completeImageFirst(cmd *cobra.Command, args []string, s string) ([
 }
 
 func (c *cli) startCommand() *cobra.Command {
-	return &cobra.Command{
+	var j joining
+	var attach bool
+	cmd := &cobra.Command{
 		Use: "start NAME...", Short: "Start containers", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeContainers,
+		Long: `Start containers that do not run. With --attach or --interactive one of them, and
+go on as fre attach does, from the first that it prints.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
+			if attach || j.input {
+				if len(names) > 1 {
+					return usageError{errors.New("one container can be attached to, not several")}
+				}
+				box, err := cl.Container(cmd.Context(), names[0])
+				if err != nil {
+					return runError{err}
+				}
+				j.joined = func() error { return cl.StartContainer(cmd.Context(), box.ID) }
+				return j.join(cmd, cl, *box)
+			}
 			return each(names, func(name string) error {
 				err := cl.StartContainer(cmd.Context(), name)
 				if err == nil {
@@ -93,32 +110,34 @@ func (c *cli) startCommand() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVarP(&attach, "attach", "a", false, "join what it prints; the exit status is its own")
+	cmd.Flags().BoolVarP(&j.input, "interactive", "i", false, "join what it reads, too")
+	j.flags(cmd)
+	return cmd
 }
 
 func (c *cli) attachCommand() *cobra.Command {
+	var j joining
 	var noStdin bool
 	cmd := &cobra.Command{
 		Use: "attach NAME", Short: "Join what a container reads and prints", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeContainers,
 		Long: `Join what a container reads, where it was made with --interactive, and prints,
 from now on; of one that does not run, its next run. The exit status is the
-container's (fre help exit-codes, as of fre run); Ctrl-C leaves it running.`,
-		RunE: interruptible(func(cmd *cobra.Command, names []string) error {
+container's (fre help exit-codes, as of fre run); Ctrl-C leaves it running. A
+terminal of the container's, if it was made with --tty too, takes the place of the
+one here: Ctrl-C goes to what runs inside, and Ctrl-P Ctrl-Q leaves it running.`,
+		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
-			streams := client.RunIO{Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()}
-			if noStdin {
-				streams.Stdin = nil
-			}
-			exit, err := cl.Attach(cmd.Context(), names[0], streams)
+			box, err := cl.Container(cmd.Context(), names[0])
 			if err != nil {
 				return runError{err}
 			}
-			if status := exitStatus(exit); status != 0 {
-				return silentExitError(status)
-			}
-			return nil
-		}),
+			j.input = !noStdin
+			return j.join(cmd, cl, *box)
+		},
 	}
+	j.flags(cmd)
 	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "leave its input to others")
 	return cmd
 }

@@ -99,21 +99,38 @@ below 1.`,
 
 func (c *cli) runCommand() *cobra.Command {
 	var req api.RunRequest
+	var j joining
+	var tty bool
+	var name string
 	cmd := &cobra.Command{
-		Use:   "run IMAGE -- COMMAND [ARG...]",
+		Use:   "run IMAGE [-- COMMAND [ARG...]]",
 		Short: "Run a command in a sandbox of its own",
 		Long: `Run a command in a sandbox of its own, whose root is the image. Input, output
-and exit status are passed through (fre help exit-codes); Ctrl-C kills it.`,
-		Args: args(cobra.MinimumNArgs(2)), ValidArgsFunction: c.completeImageFirst,
+and exit status are passed through (fre help exit-codes); Ctrl-C kills it.
+
+With --tty it is a container with a terminal, gone when it ends, and the image's
+own command does where none is named. With --interactive too that terminal takes
+the place of the one here: Ctrl-C goes to what runs inside, Ctrl-P Ctrl-Q leaves
+it running, fre attach comes back to it.`,
+		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImageFirst,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			kill, stop := onInterrupt()
-			defer stop()
 			req.Image, req.Args = imageAndCommand(args)
-			if len(req.Args) == 0 {
-				return usageError{errors.New("name a command: fre run IMAGE -- COMMAND")}
-			}
 			cl := c.client()
 			defer cl.Close()
+			switch {
+			case tty && req.Trace:
+				return usageError{errors.New("--trace and --tty do not go together")}
+			case tty:
+				return j.run(cmd, cl, api.ContainerRequest{
+					Image: req.Image, Name: name, Tenant: req.Tenant, Args: req.Args, Env: req.Env, Work: "rw", Stdin: j.input, TTY: true, AutoRemove: true,
+				})
+			case name != "":
+				return usageError{errors.New("--name is for containers: add --tty, or use fre create")}
+			case len(req.Args) == 0:
+				return usageError{errors.New("name a command: fre run IMAGE -- COMMAND")}
+			}
+			kill, stop := onInterrupt()
+			defer stop()
 			exit, err := cl.Run(cmd.Context(), req, client.RunIO{Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), Kill: kill})
 			if err != nil {
 				return runError{err}
@@ -121,19 +138,17 @@ and exit status are passed through (fre help exit-codes); Ctrl-C kills it.`,
 			if req.Trace {
 				printTrace(cmd.ErrOrStderr(), exit)
 			}
-			if exit.OOMKilled {
-				fmt.Fprintln(cmd.ErrOrStderr(), "fre: the memory limit killed it")
-			}
-			if status := exitStatus(exit); status != 0 {
-				return silentExitError(status)
-			}
-			return nil
+			return ended(cmd, exit)
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // flags behind IMAGE are the command's
 	cmd.Flags().StringArrayVarP(&req.Env, "env", "e", nil, "`KEY=VALUE` for the command; may be repeated")
 	cmd.Flags().BoolVar(&req.Trace, "trace", false, "print the steps of the start, and when each was done, to stderr at the end")
 	cmd.Flags().StringVar(&req.Tenant, "tenant", "", "whose /work it sees; default: default")
+	cmd.Flags().BoolVarP(&j.input, "interactive", "i", false, "pass input on, which is done without --tty anyway")
+	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give it a terminal")
+	cmd.Flags().StringVar(&name, "name", "", "with --tty, what it is called meanwhile; default: made up")
+	j.flags(cmd)
 	return cmd
 }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -45,7 +44,7 @@ func (p *progressFlags) start(cmd *cobra.Command) (*progress, error) {
 		out.json = true
 	case "plain":
 	case "auto":
-		if f, ok := out.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		if f := asTerminal(out.err); f != nil {
 			out.width = 80
 			if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 20 {
 				out.width = w

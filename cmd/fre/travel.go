@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
@@ -124,7 +123,7 @@ read: an OCI layout with docker's manifest.json beside it.`,
 			if output != "-" {
 				return writeWhole(output, 0o644, func(w io.Writer) error { return cl.Save(cmd.Context(), w, refs) })
 			}
-			if f, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+			if asTerminal(cmd.OutOrStdout()) != nil {
 				return usageError{errors.New("an archive is nothing for a terminal: name a file with -o, or redirect")}
 			}
 			return cl.Save(cmd.Context(), cmd.OutOrStdout(), refs)
@@ -194,7 +193,7 @@ func openInput(cmd *cobra.Command, name string) (io.ReadCloser, error) {
 	if name != "-" {
 		return os.Open(name)
 	}
-	if f, ok := cmd.InOrStdin().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if asTerminal(cmd.InOrStdin()) != nil {
 		return nil, usageError{errors.New("the standard input is a terminal: name a file, or redirect")}
 	}
 	return io.NopCloser(cmd.InOrStdin()), nil

@@ -3,14 +3,12 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
@@ -81,7 +79,7 @@ named.`,
 				case len(rows) == 0 && len(ids) > 0: // they have ended
 					return nil
 				case !first:
-					if f, ok := out.(*os.File); ok && stream && l.format == "" && term.IsTerminal(int(f.Fd())) {
+					if stream && l.format == "" && asTerminal(out) != nil {
 						fmt.Fprint(out, "\x1b[H\x1b[J") // from the upper left corner on, erase
 					}
 					if err := show(out, l, rows, nil, usageColumns(l)); err != nil {

@@ -239,7 +239,7 @@ func run(command string, args []string) error {
 		return daemons()
 	case "trap":
 		c := make(chan os.Signal, 1)
-		signal.Notify(c, syscall.SIGTERM)
+		signal.Notify(c, syscall.SIGTERM, syscall.SIGINT)
 		fmt.Println("ready")
 		<-c
 		fmt.Println("terminated")
