@@ -304,7 +304,7 @@ func (a *archive) docker() ([]archived, error) {
 		}
 		var i archived
 		for _, name := range m.RepoTags {
-			i.names = append(i.names, familiar(name))
+			i.names = append(i.names, Familiar(name))
 		}
 		if i.config, err = a.read(m.Config); err != nil {
 			return nil, err
@@ -430,18 +430,24 @@ func annotated(a map[string]string) []string {
 	for _, key := range []string{annotationName, annotationRef} {
 		n := a[key]
 		if r, err := store.ParseReference(n); err == nil && r.Version != "" && r.Digest == "" && r.Check() == nil {
-			return []string{familiar(n)}
+			return []string{Familiar(n)}
 		}
 	}
 	return nil
 }
 
-// familiar drops what docker does not show of a name either.
-func familiar(name string) string {
-	for _, host := range []string{"docker.io/", "index.docker.io/"} {
+// Familiar drops what docker does not show of a name either: Docker Hub's host,
+// and "library/" before a single component. "docker.io/library/alpine:3" is
+// "alpine:3" in the local registry.
+func Familiar(name string) string {
+	for _, host := range []string{"docker.io/", "index.docker.io/", "registry-1.docker.io/"} {
 		if rest, ok := strings.CutPrefix(name, host); ok {
-			return strings.TrimPrefix(rest, "library/")
+			name = rest
+			break
 		}
+	}
+	if official, ok := strings.CutPrefix(name, "library/"); ok && !strings.Contains(official, "/") {
+		return official
 	}
 	return name
 }

@@ -92,7 +92,7 @@ func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*stor
 	}
 	names := []string{remoteName(r, found.Digest)}
 	if tag, ok := r.(name.Tag); ok {
-		found.Name = familiar(tag.Context().Name() + ":" + tag.TagStr())
+		found.Name = Familiar(tag.Context().Name() + ":" + tag.TagStr())
 		names = append(names, found.Name)
 	}
 	out, err := j.bring(ctx, src, names)
@@ -131,7 +131,7 @@ func (j *job) find(ctx context.Context, ref string, o PullOptions) (source, name
 
 // remoteName is what a registry calls an image: "name@sha256:…".
 func remoteName(r name.Reference, d store.Digest) string {
-	return familiar(r.Context().Name()) + "@" + string(d)
+	return Familiar(r.Context().Name()) + "@" + string(d)
 }
 
 // remote finds out where the image's pieces are.
@@ -269,7 +269,7 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o R
 		return Remote{}, err
 	}
 	known := Remote{Digest: store.Digest(d.String()), Size: int64(len(sent.manifest))}
-	repository := familiar(r.Context().Name())
+	repository := Familiar(r.Context().Name())
 	if !slices.ContainsFunc(img.Names, func(n string) bool { return strings.HasPrefix(n, repository+":") }) {
 		return known, nil // the name was for this call only
 	}

@@ -541,3 +541,13 @@ func TestLoadCanceled(t *testing.T) {
 	}
 	nothingKept(t, s)
 }
+func TestFamiliar(t *testing.T) {
+	for ref, want := range map[string]string{
+		"alpine": "alpine", "docker.io/library/alpine:3": "alpine:3", "docker.io/team/app": "team/app", "index.docker.io/library/x": "x",
+		"library/alpine": "alpine", "library/alpine:3": "alpine:3", "library/team/x": "library/team/x", "docker.io/library/team/x": "library/team/x", "localhost:5000/library/x:1": "localhost:5000/library/x:1",
+	} {
+		if got := Familiar(ref); got != want {
+			t.Errorf("Familiar(%q) = %q, want %q", ref, got, want)
+		}
+	}
+}

@@ -6,7 +6,7 @@
 // Everything that runs is a container to Docker's clients: instances of
 // functions (named FUNCTION-ID, with the labels fre.function and fre.tenant),
 // runs, and containers proper. An image is known by its digest; names without a
-// registry are Docker Hub's there, and stay as they are here (familiar).
+// registry are Docker Hub's there, and stay as they are here (oci.Familiar).
 //
 // Wire types carry the field names of the API's description (swagger); those
 // that clients need for sense, not all that it lists.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
 )
@@ -208,13 +210,22 @@ func (s *server) imageFilter(f filters) (func(*store.Image, map[string]string) *
 	}, nil
 }
 
-// noImage is the error for a name that stands for none, in Docker's words.
-func (s *server) noImage(name string, err error) error {
-	if status, _ := statusOf(err); status != http.StatusNotFound {
+// imageID is what may be an image's id, or the beginning of one.
+var imageID = regexp.MustCompile(`^(sha256:)?[0-9a-f]*$`)
+
+// noImage is the error for a name that stands for none, in Docker's words, or that
+// could not.
+func noImage(name string, err error) error {
+	if errorStatus(err) != http.StatusNotFound {
 		return err
 	}
-	if r, parseErr := store.ParseReference(name); parseErr == nil && r.Version == "" && r.Digest == "" && !strings.HasPrefix(name, "sha256:") {
-		name += ":latest"
+	if r, parseErr := store.ParseReference(name); parseErr == nil && !imageID.MatchString(name) {
+		if err := r.Check(); err != nil {
+			return err
+		}
+		if r.Version == "" && r.Digest == "" {
+			name += ":latest"
+		}
 	}
 	return notFound("No such image: %s", name)
 }
@@ -349,16 +360,15 @@ func (s *server) imageHistory(w http.ResponseWriter, name string) error {
 
 // imageTag answers POST /images/NAME/tag?repo=&tag=.
 func (s *server) imageTag(w http.ResponseWriter, r *http.Request, name string) error {
-	q := r.URL.Query()
-	repository := familiar(q.Get("repo"))
-	if tag := q.Get("tag"); tag != "" {
-		repository += ":" + tag
+	as, err := reference(r.URL.Query().Get("repo"), r.URL.Query().Get("tag"))
+	if err != nil {
+		return err
 	}
 	img, err := s.image(name)
 	if err != nil {
 		return err
 	}
-	if _, err := s.engine.TagImage(r.Context(), string(img.Digest), repository); err != nil {
+	if _, err := s.engine.TagImage(r.Context(), string(img.Digest), as.String()); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusCreated)
@@ -384,7 +394,7 @@ func removedImages(gone engine.Removed) []removedImage {
 // imageRemove answers DELETE /images/NAME?force=&noprune=. A name without a
 // version is that of version latest, never of another.
 func (s *server) imageRemove(w http.ResponseWriter, r *http.Request) error {
-	name := familiar(r.PathValue("name"))
+	name := oci.Familiar(r.PathValue("name"))
 	img, err := s.image(name)
 	if err != nil {
 		return err
@@ -395,7 +405,7 @@ func (s *server) imageRemove(w http.ResponseWriter, r *http.Request) error {
 	}
 	gone, err := s.engine.RemoveImage(r.Context(), ref, engine.RemoveOptions{Force: boolOf(r, "force")})
 	if err != nil {
-		return s.noImage(name, err)
+		return noImage(name, err)
 	}
 	return reply(w, http.StatusOK, removedImages(gone))
 }

@@ -138,17 +138,6 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-func TestFamiliar(t *testing.T) {
-	for ref, want := range map[string]string{
-		"alpine": "alpine", "docker.io/library/alpine:3": "alpine:3", "docker.io/team/app": "team/app", "index.docker.io/library/x": "x",
-		"library/alpine": "library/alpine", "localhost:5000/library/x:1": "localhost:5000/library/x:1",
-	} {
-		if got := familiar(ref); got != want {
-			t.Errorf("familiar(%q) = %q, want %q", ref, got, want)
-		}
-	}
-}
-
 func TestFrames(t *testing.T) {
 	var out bytes.Buffer
 	var mu sync.Mutex

@@ -4,22 +4,25 @@ import (
 	"path"
 	"strings"
 
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
 )
 
-// hub are the ways to write Docker Hub's host.
-var hub = []string{"docker.io/", "index.docker.io/", "registry-1.docker.io/"}
-
-// familiar takes Docker Hub's host, and "library/" below it, off a reference:
-// the name under which the local registry has what docker calls
-// "docker.io/library/alpine:3" is "alpine:3".
-func familiar(ref string) string {
-	for _, host := range hub {
-		if rest, ok := strings.CutPrefix(ref, host); ok {
-			return strings.TrimPrefix(rest, "library/")
-		}
+// reference is that of a name and a version or digest, as parameters carry them, as
+// the local registry has it.
+func reference(name, version string) (store.Reference, error) {
+	ref := oci.Familiar(name)
+	switch {
+	case strings.HasPrefix(version, "sha256:"):
+		ref += "@" + version
+	case version != "":
+		ref += ":" + version
 	}
-	return ref
+	r, err := store.ParseReference(ref)
+	if err == nil {
+		err = r.Check()
+	}
+	return r, err
 }
 
 // repositoryOf is a name, as the local registry has it, without its version or
@@ -35,7 +38,7 @@ func repositoryOf(name string) string {
 // matches says whether a name is meant by a pattern of the reference filter:
 // path.Match on it with and without its version or digest.
 func matches(pattern, name string) (bool, error) {
-	pattern = familiar(pattern)
+	pattern = oci.Familiar(pattern)
 	whole, err := path.Match(pattern, name)
 	if err != nil {
 		return false, badRequest("invalid filter 'reference=%s': %v", pattern, err)
@@ -46,9 +49,9 @@ func matches(pattern, name string) (bool, error) {
 
 // image finds an image by what a client calls it.
 func (s *server) image(name string) (*store.Image, error) {
-	img, err := s.engine.Image(familiar(name))
+	img, err := s.engine.Image(oci.Familiar(name))
 	if err != nil {
-		return nil, s.noImage(name, err)
+		return nil, noImage(name, err)
 	}
 	return img, nil
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
-	"github.com/fre-engine/fre/store"
 )
 
 // progress is one line of an answer that takes its time. An error that comes
@@ -165,18 +164,6 @@ func (s *server) auth(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, map[string]string{"Status": "Login Succeeded", "IdentityToken": ""})
 }
 
-// tagged is a reference of a name and a version or digest, as parameters carry
-// them.
-func tagged(name, version string) string {
-	switch {
-	case version == "":
-		return name
-	case strings.HasPrefix(version, "sha256:"):
-		return name + "@" + version
-	}
-	return name + ":" + version
-}
-
 // imageCreate answers POST /images/create: a pull (fromImage, tag, platform), or
 // an import of an archive of a file system (fromSrc=-, repo, tag, message, changes).
 func (s *server) imageCreate(w http.ResponseWriter, r *http.Request) error {
@@ -188,14 +175,11 @@ func (s *server) imageCreate(w http.ResponseWriter, r *http.Request) error {
 	if from == "" {
 		return badRequest("fromImage or fromSrc is missing: name the image to pull, or - for an archive to import")
 	}
-	ref := tagged(from, q.Get("tag"))
-	parsed, err := store.ParseReference(ref)
-	if err == nil {
-		err = parsed.Check()
-	}
+	parsed, err := reference(from, q.Get("tag"))
 	if err != nil {
 		return err
 	}
+	ref := parsed.String()
 	if parsed.Version == "" && parsed.Digest == "" {
 		return leftOut("pull of all tags", "name one: docker pull "+from+":TAG")
 	}
@@ -203,7 +187,7 @@ func (s *server) imageCreate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	before, _ := s.engine.Image(familiar(ref)) // nil for none, which is no failure
+	before, _ := s.engine.Image(ref) // nil for none, which is no failure
 	out := &progressOut{w: w}
 	img, remote, err := s.engine.Pull(r.Context(), ref, q.Get("platform"), auth, out.report)
 	if err != nil {
@@ -214,7 +198,7 @@ func (s *server) imageCreate(w http.ResponseWriter, r *http.Request) error {
 	if before != nil && before.Digest == img.Digest {
 		status = "Image is up to date for "
 	}
-	out.send(progress{Status: "Status: " + status + familiar(ref)})
+	out.send(progress{Status: "Status: " + status + ref})
 	return nil
 }
 
@@ -237,10 +221,7 @@ func (s *server) imageImport(w http.ResponseWriter, r *http.Request, source stri
 	q := r.URL.Query()
 	name := ""
 	if repository := q.Get("repo"); repository != "" {
-		p, err := store.ParseReference(tagged(familiar(repository), q.Get("tag")))
-		if err == nil {
-			err = p.Check()
-		}
+		p, err := reference(repository, q.Get("tag"))
 		if err != nil {
 			return err
 		}
@@ -309,7 +290,7 @@ func (s *server) imageSave(w http.ResponseWriter, r *http.Request, names []strin
 		if _, err := s.image(name); err != nil {
 			return err
 		}
-		refs[i] = familiar(name)
+		refs[i] = oci.Familiar(name)
 	}
 	out := &tarOut{w: w}
 	err := s.engine.Save(r.Context(), out, refs)
@@ -327,7 +308,7 @@ func (s *server) imagePush(w http.ResponseWriter, r *http.Request, name string) 
 	if err != nil {
 		return err
 	}
-	name = familiar(name)
+	name = oci.Familiar(name)
 	var refs []string
 	if tag := r.URL.Query().Get("tag"); tag != "" {
 		refs = []string{name + ":" + tag}
