@@ -28,6 +28,7 @@ type LogLine struct {
 	Stream     string    `json:"stream"`          // "stdout", "stderr", "log" (context.logger and the engine)
 	Level      string    `json:"level,omitempty"` // of stream "log"
 	Text       string    `json:"text"`
+	Partial    bool      `json:"partial,omitempty"` // no newline followed: the line goes on, or its program had ended
 }
 
 // LogOptions select what Logs emits.
@@ -184,7 +185,7 @@ func (l *functionLog) append(lines ...LogLine) {
 // appendLocked splits a line that is too long: a logger's message or a stack
 // trace, since copyLines does so itself.
 func (l *functionLog) appendLocked(line LogLine) {
-	text := line.Text
+	text, partial := line.Text, line.Partial
 	if len(line.Level) > maxLogLevel {
 		line.Level = line.Level[:maxLogLevel]
 	}
@@ -197,6 +198,7 @@ func (l *functionLog) appendLocked(line LogLine) {
 			}
 			line.Text, text = line.Text[:n], line.Text[n:]
 		}
+		line.Partial = more || partial
 		if sec := line.Time.Unix(); sec != l.second {
 			if l.dropped > 0 {
 				l.encodeLocked(LogLine{Time: line.Time, Sandbox: line.Sandbox, Stream: "log", Level: "warning", Text: fmt.Sprintf("%d bytes of output dropped: more than %d in a second", l.dropped, logBurst)})
@@ -336,7 +338,10 @@ func (l *functionLog) copyLines(r io.Reader, sandbox, stream string) {
 	for {
 		text, err := br.ReadSlice('\n')
 		if len(text) > 0 {
-			batch = append(batch, LogLine{Time: time.Now(), Sandbox: sandbox, Stream: stream, Text: strings.ToValidUTF8(strings.TrimRight(string(text), "\r\n"), "\uFFFD")})
+			batch = append(batch, LogLine{
+				Time: time.Now(), Sandbox: sandbox, Stream: stream, Text: strings.ToValidUTF8(strings.TrimRight(string(text), "\r\n"), "\uFFFD"),
+				Partial: text[len(text)-1] != '\n',
+			})
 		}
 		ended := err != nil && !errors.Is(err, bufio.ErrBufferFull)
 		if len(batch) > 0 && (ended || br.Buffered() == 0 || len(batch) == 64) {

@@ -79,6 +79,14 @@ func logOptionsOf(r *http.Request) (logOptions, error) {
 	return o, nil
 }
 
+// printed is what a line was made of.
+func printed(l engine.LogLine) string {
+	if l.Partial {
+		return l.Text
+	}
+	return l.Text + "\n"
+}
+
 // containerLogs answers GET /containers/ID/logs. What a handler logs comes as
 // stderr. The engine keeps a function's log as one; here it is told apart by
 // sandbox.
@@ -130,7 +138,7 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 		if stream == stdout && !o.stdout || stream == stderr && !o.stderr {
 			return nil
 		}
-		line := l.Text + "\n"
+		line := printed(l)
 		if o.timestamps {
 			line = l.Time.UTC().Format("2006-01-02T15:04:05.000000000Z07:00") + " " + line
 		}

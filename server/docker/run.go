@@ -341,7 +341,7 @@ func (s *server) replay(ctx context.Context, c container, o engine.AttachOptions
 		if w == nil {
 			return nil
 		}
-		_, err := io.WriteString(w, l.Text+"\n")
+		_, err := io.WriteString(w, printed(l))
 		return err
 	}) // whom it could tell has gone
 }
