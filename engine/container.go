@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -56,6 +57,7 @@ type ContainerConfig struct {
 	Entrypoint []string          `json:"entrypoint,omitempty"` // with Cmd behind it; one "" for none
 	Cmd        []string          `json:"cmd,omitempty"`
 	Env        []string          `json:"env,omitempty"`         // KEY=value, over the image's
+	Unset      []string          `json:"unset,omitempty"`       // variables that it has not, whoever sets them
 	Dir        string            `json:"dir,omitempty"`         // made if it is missing
 	User       string            `json:"user,omitempty"`        // name or id, with ":" and a group's or without
 	Hostname   string            `json:"hostname,omitempty"`    // the id's first 12 digits if empty
@@ -256,6 +258,8 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 		return bad("tenant", "%q is not a tenant's name", cfg.Tenant)
 	case !path.IsAbs(cfg.Dir):
 		return bad("dir", "%q is not an absolute path", cfg.Dir)
+	case len(cfg.Dir) >= unix.PathMax, strings.Contains(cfg.Dir, "\x00"), slices.ContainsFunc(strings.Split(cfg.Dir, "/"), func(name string) bool { return len(name) > maxFileName }):
+		return bad("dir", "%.40q… is no path that Linux takes", cfg.Dir)
 	case len(cfg.Hostname) > 64 || strings.ContainsAny(cfg.Hostname, " \t\r\n\x00"):
 		return bad("hostname", "%q is no host name of 64 bytes at most", cfg.Hostname)
 	case cfg.StopSignal < 1 || cfg.StopSignal > 64:
@@ -278,6 +282,9 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 	}
 	if len(args) == 0 || args[0] == "" {
 		return bad("cmd", "name a command: this image has no default")
+	}
+	if i := slices.IndexFunc(args, func(a string) bool { return strings.Contains(a, "\x00") }); i >= 0 {
+		return bad("cmd", "%.40q holds a NUL byte", args[i])
 	}
 	if cfg.ScratchBytes > 0 {
 		if err := e.volumes.CanLimit(); err != nil {
@@ -334,16 +341,22 @@ func imageDefaults(cfg *ContainerConfig, own image.Config) error {
 	return nil
 }
 
-// ParseSignal reads a signal's number, or its name with SIG or without.
+// ParseSignal reads a signal's number, or its name with SIG or without; the real-time
+// ones are RTMIN+1, RTMAX-2 and so on (signal(7), of glibc's).
 func ParseSignal(s string) (unix.Signal, bool) {
+	const rtmin, rtmax = 34, 64
 	if n, err := strconv.Atoi(s); err == nil {
-		return unix.Signal(n), n >= 1 && n <= 64
+		return unix.Signal(n), n >= 1 && n <= rtmax
 	}
-	name := strings.ToUpper(s)
-	if !strings.HasPrefix(name, "SIG") {
-		name = "SIG" + name
+	name := strings.TrimPrefix(strings.ToUpper(s), "SIG")
+	for prefix, first := range map[string]int{"RTMIN": rtmin, "RTMAX": rtmax} {
+		if offset, ok := strings.CutPrefix(name, prefix); ok {
+			n, err := strconv.Atoi(cmp.Or(offset, "0"))
+			n += first
+			return unix.Signal(n), err == nil && n >= rtmin && n <= rtmax
+		}
 	}
-	sig := unix.SignalNum(name)
+	sig := unix.SignalNum("SIG" + name)
 	return sig, sig != 0
 }
 
@@ -351,7 +364,7 @@ func ParseSignal(s string) (unix.Signal, bool) {
 const containerPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // containerEnv is a container's whole environment: each variable once, the last
-// one of a name.
+// one of a name, but for those that it is not to have.
 func containerEnv(cfg ContainerConfig, own image.Config, who account) []string {
 	all := []string{"PATH=" + containerPath, "HOSTNAME=" + cfg.Hostname, "HOME=" + who.home}
 	if cfg.TTY {
@@ -369,6 +382,10 @@ func containerEnv(cfg ContainerConfig, own image.Config, who account) []string {
 		at[name] = len(out)
 		out = append(out, kv)
 	}
+	out = slices.DeleteFunc(out, func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(cfg.Unset, name)
+	})
 	return withLimits(out, image.Resources{CPUMillis: cfg.Limits.CPUMillis, MemoryBytes: cfg.Limits.MemoryBytes})
 }
 
@@ -401,6 +418,9 @@ func (e *Engine) containerLimits(l sandbox.Limits) (sandbox.Limits, error) {
 	}
 	return e.cfg.Sandboxes.CutLimits(l)
 }
+
+// maxFileName is how many bytes a file's name may have (limits.h, NAME_MAX).
+const maxFileName = 255
 
 // validContainerName is Docker's rule (moby, daemon/names).
 func validContainerName(s string) bool {

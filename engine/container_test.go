@@ -206,6 +206,7 @@ func TestContainerConfig(t *testing.T) {
 		"root":            {ContainerConfig{Cmd: prog("ids")}, "0 0 0 0 1\n", 0},
 		"directory":       {ContainerConfig{Cmd: prog("cwd"), Dir: "/made/for/it"}, "/made/for/it\n", 0},
 		"relative":        {ContainerConfig{Cmd: []string{"./prog", "cwd"}, Dir: "/bin"}, "/bin\n", 0},
+		"left out":        {ContainerConfig{Cmd: prog("env"), Unset: []string{"FROM", "HOME"}, Hostname: "h"}, "PATH=/sbin:/bin|HOSTNAME=h|FRE_CPUS=", 0},
 		"read-only":       {ContainerConfig{Cmd: prog("write", "/x", "y"), ReadOnly: true}, "read-only file system", 100},
 		"capability":      {ContainerConfig{Cmd: prog("chown", "33", "/etc")}, "", 0},
 		"work":            {ContainerConfig{Cmd: prog("write", "/work/x", "y"), Work: WorkWrite}, "", 0},
@@ -287,7 +288,7 @@ func TestContainerImage(t *testing.T) {
 			t.Errorf("the run is listed without limits: %+v", s)
 		}
 	}
-	for s, want := range map[string]unix.Signal{"9": 9, "SIGTERM": 15, "term": 15, "64": 64, "0": 0, "65": 0, "SIGNONE": 0, "": 0} {
+	for s, want := range map[string]unix.Signal{"9": 9, "SIGTERM": 15, "term": 15, "64": 64, "SIGRTMIN+3": 37, "rtmax-1": 63, "RTMIN": 34, "RTMIN-1": 0, "RTMAX+1": 0, "RTMIN+x": 0, "0": 0, "65": 0, "SIGNONE": 0, "": 0} {
 		if got, ok := ParseSignal(s); ok != (want != 0) || ok && got != want {
 			t.Errorf("ParseSignal(%q) = %d, %t, want %d", s, got, ok, want)
 		}
@@ -309,6 +310,9 @@ func TestContainerRefused(t *testing.T) {
 		"user":      {ContainerConfig{User: "nobody"}, "no user"},
 		"tenant":    {ContainerConfig{Tenant: "A/.."}, "tenant's name"},
 		"directory": {ContainerConfig{Dir: "x"}, "absolute"},
+		"long name": {ContainerConfig{Dir: "/" + strings.Repeat("x", 256)}, "no path that Linux takes"},
+		"long path": {ContainerConfig{Dir: strings.Repeat("/x", 2048)}, "no path that Linux takes"},
+		"NUL byte":  {ContainerConfig{Cmd: []string{"true", "a\x00"}}, "NUL byte"},
 		"variable":  {ContainerConfig{Env: []string{"x"}}, "NAME=value"},
 		"host name": {ContainerConfig{Hostname: "a b"}, "host name"},
 		"host":      {ContainerConfig{Network: image.NetworkHost}, "not allowed"},

@@ -277,7 +277,7 @@ func (s *server) containerInspect(w http.ResponseWriter, r *http.Request) error 
 		args, limits, failure = c.record.Args, cfg.Limits, c.record.Error
 		config = containerConfig{
 			Hostname: cfg.Hostname, User: cfg.User, Env: c.record.Env, Cmd: cfg.Cmd, Entrypoint: cfg.Entrypoint, WorkingDir: cfg.Dir, Tty: cfg.TTY,
-			AttachStdin: cfg.OpenStdin, AttachStdout: true, AttachStderr: true, OpenStdin: cfg.OpenStdin, StdinOnce: cfg.StdinOnce, StopSignal: unix.SignalName(cfg.StopSignal),
+			AttachStdin: cfg.OpenStdin, AttachStdout: true, AttachStderr: true, OpenStdin: cfg.OpenStdin, StdinOnce: cfg.StdinOnce, StopSignal: cmp.Or(unix.SignalName(cfg.StopSignal), strconv.Itoa(int(cfg.StopSignal))),
 		}
 		host["ReadonlyRootfs"], host["AutoRemove"], host["CapDrop"] = cfg.ReadOnly, cfg.AutoRemove, nil
 	}
@@ -365,23 +365,15 @@ func (s *server) containerKill(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// parseSignal reads a signal's number or name, with or without SIG; SIGKILL is
-// the default.
+// parseSignal reads a signal; SIGKILL is the default.
 func parseSignal(text string) (unix.Signal, error) {
 	if text == "" {
 		return unix.SIGKILL, nil
 	}
-	if n, err := strconv.Atoi(text); err == nil && n > 0 && n <= 64 {
-		return unix.Signal(n), nil
-	}
-	name := strings.ToUpper(text)
-	if !strings.HasPrefix(name, "SIG") {
-		name = "SIG" + name
-	}
-	if sig := unix.SignalNum(name); sig != 0 {
+	if sig, ok := engine.ParseSignal(text); ok {
 		return sig, nil
 	}
-	return 0, badRequest("invalid signal: %s", text)
+	return 0, badRequest("invalid signal: %s: use a name such as TERM or RTMIN+3, or a number up to 64", text)
 }
 
 // containerWait answers POST /containers/ID/wait?condition=. The status goes out

@@ -15,8 +15,9 @@ import (
 // creation is the body of the create route, as far as it means something here.
 type creation struct {
 	containerConfig
-	network     string // one of the network constants
-	memoryBytes int64  // 0: the engine's default, as with the other limits
+	unset       []string // variables to leave out
+	network     string   // one of the network constants
+	memoryBytes int64    // 0: the engine's default, as with the other limits
 	cpuMillis   int64
 	pids        int64
 	files       int64
@@ -61,11 +62,19 @@ type hostConfig struct {
 	StorageOpt     map[string]string
 	SecurityOpt    []string
 	Mounts         []struct {
-		Type         string
-		Source       string
-		Target       string
-		ReadOnly     bool
-		TmpfsOptions *struct{ SizeBytes int64 }
+		Type          string
+		Source        string
+		Target        string
+		ReadOnly      bool
+		VolumeOptions *struct {
+			Subpath      string
+			DriverConfig *struct{ Name string }
+		}
+		TmpfsOptions *struct {
+			SizeBytes int64
+			Mode      uint32
+			Options   [][]string
+		}
 	}
 	Ulimits []struct {
 		Name string
@@ -84,7 +93,7 @@ type hostConfig struct {
 var handled = []string{
 	"Binds", "NetworkMode", "AutoRemove", "Memory", "MemorySwap", "NanoCpus", "CpuPeriod", "CpuQuota", "PidsLimit", "ReadonlyRootfs",
 	"Tmpfs", "StorageOpt", "SecurityOpt", "Mounts", "Ulimits", "RestartPolicy", "LogConfig",
-	"ContainerIDFile", "ConsoleSize", "Annotations", "MemorySwappiness", "MaskedPaths", "ReadonlyPaths", "Isolation", "VolumeDriver",
+	"ContainerIDFile", "ConsoleSize", "Annotations",
 }
 
 // refused are the others that people use, with what to do instead.
@@ -119,6 +128,25 @@ var refused = map[string][2]string{
 	"Runtime":           {"other runtimes", "leave --runtime out"},
 	"CgroupParent":      {"cgroups of one's own", "leave --cgroup-parent out"},
 	"ShmSize":           {"/dev/shm of another size", "leave --shm-size out"},
+	"MemorySwappiness":  {"swappiness of containers", "the memory limit counts swap as well; leave --memory-swappiness out"},
+	"MaskedPaths":       {"paths of one's own to mask in /proc", "the sandbox's /proc has its own processes alone; leave --security-opt systempaths out"},
+	"ReadonlyPaths":     {"paths of one's own to protect in /proc", "the sandbox's /proc has its own processes alone; leave --security-opt systempaths out"},
+	"Isolation":         {"isolation of another kind", "leave --isolation out"},
+	"VolumeDriver":      {"volume drivers", "mount the tenant's directory: -v /work"},
+}
+
+// harmless are values of other fields that ask for what is anyway.
+var harmless = map[string][]string{
+	"IpcMode": {`"private"`, `"none"`, `"shareable"`}, "CgroupnsMode": {`"private"`}, "UsernsMode": {`"private"`}, "Runtime": {`"fre"`},
+	"ShmSize": {"67108864"}, "MemorySwappiness": {"-1"}, "Isolation": {`"default"`},
+}
+
+// idle says whether the value of a field that is not handled changes nothing.
+func idle(key string, text json.RawMessage) bool {
+	if key == "MaskedPaths" || key == "ReadonlyPaths" {
+		return string(text) == "null" // an empty list takes away those there are
+	}
+	return zero(text) || slices.Contains(harmless[key], string(text))
 }
 
 // zero are the JSON values that ask for nothing.
@@ -176,12 +204,10 @@ func parseCreation(body []byte) (*creation, error) {
 	case c.Healthcheck != nil && len(c.Healthcheck.Test) > 0 && c.Healthcheck.Test[0] != "NONE":
 		return nil, leftOut("health checks", "leave --health-cmd out; the gateway notices functions that do not answer")
 	}
-	for _, v := range c.Env {
-		if key, _, _ := strings.Cut(v, "="); key == "" {
-			return nil, badRequest("Env: %q has no name before the =", v)
-		}
-	}
 	var err error
+	if out.Env, out.unset, err = environment(c.Env); err != nil {
+		return nil, err
+	}
 	if c.StopSignal != "" {
 		if out.stopSignal, err = parseSignal(c.StopSignal); err != nil {
 			return nil, err
@@ -194,7 +220,7 @@ func parseCreation(body []byte) (*creation, error) {
 	}
 	var host hostConfig
 	for _, key := range slices.Sorted(maps.Keys(c.HostConfig)) {
-		if slices.Contains(handled, key) || zero(c.HostConfig[key]) || harmless(key, string(c.HostConfig[key])) {
+		if slices.Contains(handled, key) || idle(key, c.HostConfig[key]) {
 			continue
 		}
 		if r, ok := refused[key]; ok {
@@ -228,6 +254,29 @@ func parseCreation(body []byte) (*creation, error) {
 	return out, nil
 }
 
+// environment tells variables to set from those to leave out, whatever the image
+// says: a name without =. The last one of a name counts.
+func environment(given []string) (set, unset []string, err error) {
+	last := make(map[string]int, len(given))
+	for i, v := range given {
+		name, _, _ := strings.Cut(v, "=")
+		if name == "" {
+			return nil, nil, badRequest("Env: %q has no name before the =", v)
+		}
+		last[name] = i
+	}
+	for i, v := range given {
+		switch name, _, valued := strings.Cut(v, "="); {
+		case last[name] != i:
+		case valued:
+			set = append(set, v)
+		default:
+			unset = append(unset, name)
+		}
+	}
+	return set, unset, nil
+}
+
 // emptyObject says whether nothing in an object is set.
 func emptyObject(text json.RawMessage) bool {
 	var fields map[string]json.RawMessage
@@ -240,21 +289,6 @@ func emptyObject(text json.RawMessage) bool {
 		}
 	}
 	return true
-}
-
-// harmless are values other than zero that ask for what is anyway.
-func harmless(key, text string) bool {
-	switch key {
-	case "IpcMode", "CgroupnsMode":
-		return text == `"private"` || key == "IpcMode" && (text == `"none"` || text == `"shareable"`)
-	case "Runtime":
-		return text == `"fre"`
-	case "UsernsMode":
-		return text == `"private"`
-	case "ShmSize":
-		return text == "67108864" // what some SDKs send: Docker's default
-	}
-	return false
 }
 
 // host takes over what is to be done how.
@@ -306,6 +340,9 @@ func (c *creation) host(h *hostConfig) error {
 			if m.Source == "" {
 				m.Source = workVolume
 			}
+			if o := m.VolumeOptions; o != nil && (o.Subpath != "" || o.DriverConfig != nil && o.DriverConfig.Name != "") {
+				return leftOut("mounts of a part of a volume, or by a driver", "mount the tenant's directory as a whole: -v /work")
+			}
 			if err := c.mount(m.Source, m.Target, "", m.ReadOnly); err != nil {
 				return err
 			}
@@ -313,8 +350,11 @@ func (c *creation) host(h *hostConfig) error {
 			if path.Clean(m.Target) != "/tmp" {
 				return noTmpfs(m.Target)
 			}
-			if m.TmpfsOptions != nil {
-				c.tmpBytes = m.TmpfsOptions.SizeBytes
+			if o := m.TmpfsOptions; o != nil {
+				if o.Mode != 0 && o.Mode != 0o1777 || len(o.Options) > 0 {
+					return leftOut("tmpfs options but the size", tmpfsNext)
+				}
+				c.tmpBytes = o.SizeBytes
 			}
 		default:
 			return leftOut(m.Type+" mounts of the host", "mount the tenant's directory: -v /work")
@@ -328,7 +368,7 @@ func (c *creation) host(h *hostConfig) error {
 			size, sized := strings.CutPrefix(o, "size=")
 			if !sized {
 				if !slices.Contains([]string{"", "rw", "nosuid", "nodev", "exec", "mode=1777"}, o) {
-					return leftOut("tmpfs option "+o, "/tmp is writable for all, with nosuid and nodev: give size= alone")
+					return leftOut("tmpfs option "+o, tmpfsNext)
 				}
 				continue
 			}
@@ -341,6 +381,8 @@ func (c *creation) host(h *hostConfig) error {
 	}
 	return nil
 }
+
+const tmpfsNext = "/tmp is writable for all, with nosuid and nodev: give the size alone"
 
 func noTmpfs(target string) error {
 	return leftOut("tmpfs at "+target, "/tmp is one already (--tmpfs /tmp:size=64m), and the root is writable unless --read-only")
@@ -392,11 +434,14 @@ func (c *creation) limits(h *hostConfig) error {
 	if h.NanoCpus > 0 && c.cpuMillis == 0 || h.CPUQuota > 0 && c.cpuMillis == 0 {
 		return badRequest("CPU limit: 0.001 CPUs are the least")
 	}
-	if h.PidsLimit != nil && *h.PidsLimit > 0 {
+	if h.PidsLimit != nil {
+		if *h.PidsLimit < 0 {
+			return leftOut("containers of any number of processes", "give a number: --pids-limit")
+		}
 		c.pids = *h.PidsLimit
 	}
 	for _, u := range h.Ulimits {
-		if u.Name != "nofile" || u.Soft != u.Hard {
+		if u.Name != "nofile" || u.Soft != u.Hard || u.Hard <= 0 {
 			return leftOut("ulimit "+u.Name, "use --ulimit nofile=N, --pids-limit, -m or --cpus")
 		}
 		c.files = u.Hard

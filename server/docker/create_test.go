@@ -3,6 +3,7 @@ package docker
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -42,6 +43,21 @@ func TestParseCreation(t *testing.T) {
 	}
 }
 
+// TestEnvironment: a name without a value takes the image's variable away.
+func TestEnvironment(t *testing.T) {
+	for _, test := range []struct{ given, set, unset []string }{
+		{nil, nil, nil},
+		{[]string{"A=1", "B=", "A=2=3"}, []string{"B=", "A=2=3"}, nil},
+		{[]string{"A=1", "B", "A"}, nil, []string{"B", "A"}},
+		{[]string{"A", "A=1"}, []string{"A=1"}, nil},
+	} {
+		set, unset, err := environment(test.given)
+		if !slices.Equal(set, test.set) || !slices.Equal(unset, test.unset) || err != nil {
+			t.Errorf("environment(%q) = %q, %q, %v, want %q, %q", test.given, set, unset, err, test.set, test.unset)
+		}
+	}
+}
+
 func TestParseCreationRefuses(t *testing.T) {
 	for _, test := range []struct {
 		body   string
@@ -75,6 +91,16 @@ func TestParseCreationRefuses(t *testing.T) {
 		{`{"Image":"a","HostConfig":{"Memory":1}}`, 400, "6MB"},
 		{`{"Image":"a","HostConfig":{"Memory":67108864,"MemorySwap":-1}}`, 501, "swap"},
 		{`{"Image":"a","HostConfig":{"NanoCpus":1}}`, 400, "0.001"},
+		{`{"Image":"a","HostConfig":{"PidsLimit":-1}}`, 501, "any number of processes"},
+		{`{"Image":"a","HostConfig":{"MemorySwappiness":50}}`, 501, "--memory-swappiness"},
+		{`{"Image":"a","HostConfig":{"MaskedPaths":[]}}`, 501, "systempaths"},
+		{`{"Image":"a","HostConfig":{"ReadonlyPaths":[]}}`, 501, "systempaths"},
+		{`{"Image":"a","HostConfig":{"Isolation":"hyperv"}}`, 501, "--isolation"},
+		{`{"Image":"a","HostConfig":{"VolumeDriver":"x"}}`, 501, "volume drivers"},
+		{`{"Image":"a","HostConfig":{"Mounts":[{"Type":"volume","Target":"/work","VolumeOptions":{"Subpath":"x"}}]}}`, 501, "a part of a volume"},
+		{`{"Image":"a","HostConfig":{"Mounts":[{"Type":"volume","Target":"/work","VolumeOptions":{"DriverConfig":{"Name":"x"}}}]}}`, 501, "by a driver"},
+		{`{"Image":"a","HostConfig":{"Mounts":[{"Type":"tmpfs","Target":"/tmp","TmpfsOptions":{"Mode":448}}]}}`, 501, "tmpfs options"},
+		{`{"Image":"a","HostConfig":{"Ulimits":[{"Name":"nofile","Soft":-1,"Hard":-1}]}}`, 501, "ulimit nofile"},
 		{`{"Image":"a","HostConfig":{"Ulimits":[{"Name":"core","Soft":1,"Hard":1}]}}`, 501, "ulimit core"},
 		{`{"Image":"a","HostConfig":{"Tmpfs":{"/run":""}}}`, 501, "tmpfs at /run"},
 		{`{"Image":"a","HostConfig":{"Tmpfs":{"/tmp":"size=8m,noexec"}}}`, 501, "tmpfs option noexec"},
