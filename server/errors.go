@@ -129,6 +129,9 @@ func statusOf(err error) (status int, code api.Code, next string) {
 // cannot be made: the former is the caller's mistake. The errno alone cannot
 // tell, since set-up steps fail with ENOENT too.
 func startStatus(err *sandbox.StartError) (status int, code api.Code, next string) {
+	if err.Step == sandbox.StepDir {
+		return http.StatusUnprocessableEntity, api.CodeCommandNotExec, "name a directory that the container's user may enter (--dir)"
+	}
 	if err.Step == sandbox.StepExec {
 		if errors.Is(err, unix.ENOENT) {
 			return http.StatusUnprocessableEntity, api.CodeCommandNotFound, "name a program of the image by its absolute path"

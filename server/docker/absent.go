@@ -26,6 +26,7 @@ var absent = []left{
 	{"", "/session", "Dockerfile builds", "describe the image in fret.yaml and build it: fre build"},
 	{"", "/grpc", "Dockerfile builds", "describe the image in fret.yaml and build it: fre build"},
 	{"GET", "/images/search", "search of Docker Hub", "use the web site, then docker pull"},
+	{"GET", "/distribution/{rest...}", "look-ups at registries without a pull", "docker pull shows the digest, docker inspect the rest"},
 	{"POST", "/networks/create", "networks of one's own", "use --network none, bridge (the public internet, where the operator allows it) or host"},
 	{"POST", "/networks/{id}/connect", "networks of one's own", "give --network when the container is created"},
 	{"POST", "/networks/{id}/disconnect", "networks of one's own", "give --network when the container is created"},

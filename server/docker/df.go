@@ -61,7 +61,7 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 	volumes := []volumeUsage{}
 	for _, t := range used.Tenants {
 		if asked("volume") && t.Name == image.DefaultTenant {
-			v := volumeUsage{volume: s.work()}
+			v := volumeUsage{volume: work()}
 			v.UsageData.Size, v.UsageData.RefCount = t.Bytes, 1
 			volumes = append(volumes, v)
 		}

@@ -13,12 +13,14 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -93,11 +95,11 @@ func (s *server) routes() []route {
 
 		{"GET", "/networks", s.networkList},
 		{"GET", "/networks/{id}", s.networkInspect},
-		{"POST", "/networks/prune", prunedNothing(map[string]any{"NetworksDeleted": []string{}})},
+		{"POST", "/networks/prune", prunedNothing(map[string]any{"NetworksDeleted": []string{}}, "until", "label", "label!")},
 		{"GET", "/volumes", s.volumeList},
 		{"GET", "/volumes/{name}", s.volumeInspect},
-		{"POST", "/volumes/prune", prunedNothing(map[string]any{"VolumesDeleted": []string{}, "SpaceReclaimed": 0})},
-		{"POST", "/build/prune", prunedNothing(map[string]any{"CachesDeleted": []string{}, "SpaceReclaimed": 0})},
+		{"POST", "/volumes/prune", prunedNothing(map[string]any{"VolumesDeleted": []string{}, "SpaceReclaimed": 0}, "all", "label", "label!")},
+		{"POST", "/build/prune", prunedNothing(map[string]any{"CachesDeleted": []string{}, "SpaceReclaimed": 0}, "until", "id", "parent", "type", "description", "inuse", "shared", "private")},
 		{"GET", "/plugins", nothing},
 		{"GET", "/plugins/{name...}", noPlugin},
 	}
@@ -201,9 +203,14 @@ func noPlugin(_ http.ResponseWriter, r *http.Request) error {
 
 func nothing(w http.ResponseWriter, _ *http.Request) error { return reply(w, http.StatusOK, []any{}) }
 
-// prunedNothing answers for what FRE has none of.
-func prunedNothing(answer map[string]any) func(http.ResponseWriter, *http.Request) error {
-	return func(w http.ResponseWriter, _ *http.Request) error { return reply(w, http.StatusOK, answer) }
+// prunedNothing answers for what FRE has none of, whatever those filters say.
+func prunedNothing(answer map[string]any, filters ...string) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if _, err := filtersOf(r, filters...); err != nil {
+			return err
+		}
+		return reply(w, http.StatusOK, answer)
+	}
 }
 
 // fail sends err in Docker's error shape.
@@ -235,9 +242,24 @@ func decodeJSON(body []byte, v any) error {
 	case errors.As(err, &syntax):
 		return badRequest("invalid JSON: %v at byte %d", err, syntax.Offset)
 	case errors.As(err, &kind):
-		return badRequest("invalid JSON: %s must be a %s, not a %s", kind.Field, kind.Type, kind.Value)
+		return badRequest("invalid JSON: %s must be %s, not %s", cmp.Or(kind.Field, "the body"), jsonWord(kind.Type.Kind()), kind.Value)
 	}
 	return badRequest("invalid JSON: %v", err)
+}
+
+// jsonWord is JSON's for what a field holds.
+func jsonWord(k reflect.Kind) string {
+	switch k {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	}
+	return "a whole number"
 }
 
 // boolOf is Docker's reading of a query parameter: anything but these is true.

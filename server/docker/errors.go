@@ -91,10 +91,13 @@ func statusOf(err error) (status int, message string) {
 	case errors.Is(err, engine.ErrClosed):
 		return http.StatusServiceUnavailable, message
 	case errors.As(err, &start):
-		if start.Step == sandbox.StepExec { // 126 and 127 of docker run come from the words
-			if errors.Is(err, unix.ENOENT) {
-				return http.StatusBadRequest, message + ": executable file not found in $PATH: no such file or directory"
-			}
+		switch { // 126 and 127 of docker run come from the words
+		case start.Step == sandbox.StepDir:
+			return http.StatusBadRequest, message + ": the container's user must be able to enter its directory (-w)"
+		case start.Step != sandbox.StepExec:
+		case errors.Is(err, unix.ENOENT):
+			return http.StatusBadRequest, message + ": executable file not found in $PATH: no such file or directory"
+		default:
 			return http.StatusBadRequest, message + ": permission denied"
 		}
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):

@@ -68,8 +68,8 @@ func eventOf(c store.Change) (e event, ok bool) {
 	return e, true
 }
 
-// events answers GET /events?since=&until=&filters=: what is remembered since
-// then, and what happens from now on until then.
+// events answers GET /events?since=&until=&filters=: what is remembered where
+// either is given, and what happens from now on until then.
 func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 	f, err := filtersOf(r, "config", "container", "daemon", "event", "image", "label", "network", "node", "plugin", "scope", "secret", "service", "type", "volume")
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 	}
 	changes := s.engine.Changes()
 	last := changes.Generation()
-	if !since.IsZero() {
+	if !since.IsZero() || !until.IsZero() {
 		last = changes.Before(since)
 	}
 	w.Header().Set("Content-Type", "application/json")

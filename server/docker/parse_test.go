@@ -168,9 +168,10 @@ func TestDecodeJSON(t *testing.T) {
 	for body, want := range map[string]string{
 		"":             "EOF",
 		"{":            "unexpected end",
-		`{"Tty": 3}`:   "Tty must be a bool, not a number",
-		`{"Env": "x"}`: "Env must be a []string",
-		`[]`:           "invalid JSON",
+		`{"Tty": 3}`:   "Tty must be true or false, not number",
+		`{"Env": "x"}`: "Env must be an array, not string",
+		`[]`:           "the body must be an object, not array",
+		`{} {}`:        "after top-level value",
 	} {
 		var c containerConfig
 		if err := decodeJSON([]byte(body), &c); err == nil || !strings.Contains(err.Error(), want) {

@@ -198,7 +198,7 @@ func (s *server) containerPrune(w http.ResponseWriter, r *http.Request) error {
 		SpaceReclaimed    int64
 	}{}
 	for _, c := range s.containers(true) {
-		if c.running() || !f.labels(c.labels()) || !until.IsZero() && c.Created.After(until) {
+		if c.running() || !f.labels(c.labels()) || !until.IsZero() && c.made.After(until) {
 			continue
 		}
 		written, _ := s.sizes(c)
@@ -227,6 +227,9 @@ func (s *server) containerResize(w http.ResponseWriter, r *http.Request) error {
 			return badRequest("%s: %q is not a size of a terminal", key, r.URL.Query().Get(key))
 		}
 		size[i] = uint16(n)
+	}
+	if !c.record.Config.TTY {
+		return conflict("container %s has no terminal: create it with one (-t)", c.ID)
 	}
 	if err := s.engine.ResizeContainer(c.ID, size[0], size[1]); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 )
 
@@ -198,8 +199,8 @@ type volume struct {
 // workVolume is the name that stands for the tenant's directory.
 const workVolume = "fre-work"
 
-func (s *server) work() volume {
-	return volume{Driver: "local", Labels: map[string]string{labelTenant: "default"}, Mountpoint: workDir, Name: workVolume, Options: map[string]string{}, Scope: "local"}
+func work() volume {
+	return volume{Driver: "local", Labels: map[string]string{labelTenant: image.DefaultTenant}, Mountpoint: workDir, Name: workVolume, Options: map[string]string{}, Scope: "local"}
 }
 
 func (s *server) volumeList(w http.ResponseWriter, r *http.Request) error {
@@ -208,14 +209,14 @@ func (s *server) volumeList(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := []volume{}
-	if v := s.work(); f.like("name", v.Name) && f.has("driver", v.Driver) && f.has("dangling", "false", "0") && f.labels(v.Labels) {
+	if v := work(); f.like("name", v.Name) && f.has("driver", v.Driver) && f.has("dangling", "false", "0") && f.labels(v.Labels) {
 		out = append(out, v)
 	}
 	return reply(w, http.StatusOK, map[string]any{"Volumes": out, "Warnings": nil})
 }
 
 func (s *server) volumeInspect(w http.ResponseWriter, r *http.Request) error {
-	if v := s.work(); v.Name == r.PathValue("name") {
+	if v := work(); v.Name == r.PathValue("name") {
 		return reply(w, http.StatusOK, v)
 	}
 	return notFound("get %s: no such volume: there is %s, the tenant's directory", r.PathValue("name"), workVolume)

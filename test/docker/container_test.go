@@ -30,8 +30,17 @@ func (w *world) testRun(t *testing.T) {
 		{run("app exit 7"), 7, ``, ``},
 		{run("--entrypoint /bin/prog app args x"), 0, `^x\n$`, ``},
 		{run("-e OWN=1 -e FROM=run app env"), 0, `\|FROM=run\|OWN=1\|`, ``},
+		{run("-e FROM app env"), 0, `^PATH=[^|]*\|HOSTNAME=[0-9a-f]*\|HOME=/root\|FRE_CPUS=`, ``}, // taken away
 		{run("-w /data app cwd"), 0, `^/data\n$`, ``},
+		{run("-w /made/for/it app cwd"), 0, `^/made/for/it\n$`, ``},
+		{run("--user worker -w /locked app cwd"), 126, ``, `dir: permission denied: .*-w`},
 		{run("-h name app host"), 0, `^name\n$`, ``},
+		{run("--label a=b --stop-signal RTMIN+3 --cpu-quota 50000 --ulimit nofile=64 -a stdout app args x"), 0, `^x\n$`, ``},
+		{run("--storage-opt size=2m app fill /big 100"), 100, `^[0-9]+\n$`, `no space left on device`},
+		{run("--tmpfs /tmp:size=1m app fill /tmp/big 100"), 100, `^[0-9]+\n$`, `no space left on device`},
+		{run("--security-opt no-new-privileges --mount type=volume,source=fre-work,target=/work,readonly app args x"), 0, `^x\n$`, ``},
+		{run("library/app args x"), 0, `^x\n$`, ``},
+		{run("docker.io/library/app:latest args x"), 0, `^x\n$`, ``},
 		{run("app ids"), 0, `^0 0 0 0 `, ``},
 		{run("--user worker app ids"), 0, `^12 12 34 34 `, ``},
 		{run("--user 5:6 app ids"), 0, `^5 5 6 6 `, ``},
@@ -55,6 +64,10 @@ func (w *world) testRun(t *testing.T) {
 		{words("run --rm -p 80:80 app"), 125, ``, `FRE has no published ports`},
 		{words("run --rm --network mine app"), 125, ``, `network mine not found`},
 		{words("run --rm -m 1m app"), 125, ``, `6MB`},
+		{run("--pids-limit -1 app"), 125, ``, `FRE has no containers of any number of processes`},
+		{run("--memory-swappiness 50 app"), 125, ``, `FRE has no swappiness`},
+		{run("--security-opt systempaths=unconfined app"), 125, ``, `FRE has no paths of one's own`},
+		{run("--mount type=tmpfs,target=/tmp,tmpfs-mode=0700 app"), 125, ``, `FRE has no tmpfs options but the size`},
 		{words("run --rm --platform linux/s390x app"), 125, ``, `this engine runs linux/|was found but does not match`},
 		{words("ps -a -q"), 0, ``, ``},
 	})
@@ -110,6 +123,7 @@ func (w *world) testContainers(t *testing.T) {
 		{words("ps -a -q"), 0, ``, ``},
 	})
 	w.testKeeps(t)
+	w.testUnended(t)
 	w.testAttach(t)
 
 	w.ok(t, words("create --network none --name left app")...)
@@ -131,6 +145,21 @@ func (w *world) testKeeps(t *testing.T) {
 		{words("inspect --size --format {{.SizeRw}} keeps"), 0, `^[1-9][0-9]*\n$`, ``},
 		{words("ps -a -s --format {{.Size}} --filter name=keeps"), 0, `^[0-9.]+k?M?B \(virtual [0-9.]+MB\)\n$`, ``},
 		{words("rm -f keeps"), 0, `^keeps\n$`, ``},
+	})
+}
+
+// testUnended: a log ends as its program did, in the middle of a line.
+func (w *world) testUnended(t *testing.T) {
+	t.Helper()
+	w.ok(t, words("create --network none --name unended app cat /data/file")...)
+	w.run(t, []line{
+		{words("start -a unended"), 0, `^from the image$`, ``},
+		{words("logs unended"), 0, `^from the image$`, ``},
+		{words("logs -f --tail 1 unended"), 0, `^from the image$`, ``},
+		{words("logs -t --since 1h unended"), 0, `^2[^ ]*Z from the image$`, ``},
+		{words("start -a unended"), 0, `^from the image$`, ``},
+		{words("logs unended"), 0, `^from the imagefrom the image$`, ``},
+		{words("rm unended"), 0, `^unended\n$`, ``},
 	})
 }
 
@@ -211,5 +240,8 @@ func (w *world) testAttach(t *testing.T) {
 		t.Fatal(err)
 	}
 	post("/containers/term/kill", "", http.StatusNoContent)
+	post("/containers/create?name=plain", `{"Image":"app","Cmd":["orders"],"OpenStdin":true,"HostConfig":{"NetworkMode":"none"}}`, http.StatusCreated)
+	post("/containers/plain/resize?h=40&w=100", "", http.StatusConflict)
+	w.ok(t, "rm", "plain")
 	w.run(t, []line{{words("logs term"), 0, `^> ready\r?\n$`, ``}, {words("rm term"), 0, `^term\n$`, ``}})
 }

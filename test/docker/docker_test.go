@@ -2,17 +2,11 @@ package docker_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 )
 
 // TestSystem: what the client asks of the engine as such.
@@ -34,6 +28,8 @@ func (w *world) testSystem(t *testing.T) {
 		{words("volume inspect fre-work --format {{.Mountpoint}}"), 0, `^/work\n$`, ``},
 		{words("volume inspect other"), 1, `^\[\]\n$`, `(?i)no such volume`},
 		{words("network prune -f"), 0, ``, ``},
+		{words("network prune -f --filter bad=1"), 1, ``, `invalid filter 'bad'`},
+		{words("volume prune -f --filter bad=1"), 1, ``, `invalid filter 'bad'`},
 		{words("volume prune -f"), 0, `Total reclaimed space: 0B`, ``},
 		{words("system df --format {{.Type}}:{{.TotalCount}}"), 0, `^Images:0\nContainers:0\nLocal Volumes:[01]\nBuild Cache:0\n$`, ``},
 		{words("image prune -f"), 0, `Total reclaimed space: 0B`, ``},
@@ -211,6 +207,7 @@ func (w *world) testFollow(t *testing.T) {
 		{[]string{"events", "--since", since, "--until", until, "--filter", "type=container", "--format", format}, 0, `^container start hello-` + id + `\ncontainer die hello-` + id + `\n$`, ``},
 		{[]string{"events", "--since", since, "--until", until, "--filter", "container=" + id, "--filter", "event=die", "--format", "{{.Actor.Attributes.exitCode}}"}, 0, `^[0-9]+\n$`, ``},
 		{[]string{"events", "--since", since, "--until", until, "--filter", "type=network"}, 0, ``, ``},
+		{[]string{"events", "--until", until, "--filter", "type=container", "--format", format}, 0, `^container start hello-` + id + `\ncontainer die hello-` + id + `\n$`, ``},
 		{[]string{"events", "--since", "bad"}, 1, ``, `(?i)(is not a time|failed to parse value)`},
 		{[]string{"events", "--filter", "bad=1"}, 1, ``, `invalid filter 'bad'`},
 	})
@@ -240,61 +237,5 @@ func (w *world) testLeftOut(t *testing.T) {
 	r := w.dockerWith(t, "FROM scratch\n", "build", "-")
 	if r.code != 1 || !strings.Contains(r.stderr, "fre build") {
 		t.Errorf("docker build: exit status %d, want 1 and fre build named: %s", r.code, r.stderr)
-	}
-}
-
-// TestBadRequests: what no client sends, in Docker's shape and statuses.
-func TestBadRequests(t *testing.T) {
-	w := &world{Daemon: daemontest.Serve(t), client: clients(t)[0], config: t.TempDir()}
-	client := w.http()
-	for _, test := range []struct {
-		method, path, body string
-		status             int
-		message            string
-	}{
-		{"GET", "/v1.40/images/json", "", 400, "client version 1.40 is too old"},
-		{"GET", "/v1.99/images/json", "", 400, "client version 1.99 is too new. Maximum supported API version is 1.50"},
-		{"GET", "/v1.x/images/json", "", 404, "page not found"},
-		{"GET", "/v1.50/nothing", "", 404, "page not found"},
-		{"PUT", "/v1.50/images/json", "", 404, "page not found"},
-		{"GET", "/v1.50/images/json?filters={", "", 400, "invalid filter"},
-		{"GET", "/v1.50/images/json?filters=[]", "", 400, "invalid filter"},
-		{"GET", "/v1.50/containers/json?limit=x", "", 400, "limit"},
-		{"GET", "/v1.50/containers/json?filters=%7B%22label%22:3%7D", "", 400, "invalid filter"},
-		{"GET", "/v1.50/images/a:b:c/json", "", 404, "No such image"},
-		{"GET", "/v1.50/images/a@b/json", "", 400, "invalid reference format"},
-		{"POST", "/v1.50/images/hello/tag?repo=UP/Per", "", 404, "No such image"},
-		{"GET", "/v1.50/events?since=yesterday", "", 400, "is not a time"},
-		{"GET", "/v1.50/containers/x/logs", "", 404, "No such container"},
-		{"POST", "/v1.50/containers/x/wait?condition=never", "", 400, "invalid condition"},
-	} {
-		req, err := http.NewRequestWithContext(t.Context(), test.method, "http://docker"+test.path, strings.NewReader(test.body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var body map[string]string
-		err = json.NewDecoder(resp.Body).Decode(&body)
-		_ = resp.Body.Close()
-		if err != nil || resp.StatusCode != test.status || len(body) != 1 || !strings.Contains(body["message"], test.message) {
-			t.Errorf("%s %s: %d %v (%v), want %d and a message with %q", test.method, test.path, resp.StatusCode, body, err, test.status, test.message)
-		}
-	}
-	// Versions are optional, and answer in the header.
-	resp, err := client.Head("http://docker/_ping")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	got := map[string]string{}
-	for _, key := range []string{"Api-Version", "Ostype", "Docker-Experimental", "Builder-Version", "Swarm"} {
-		got[key] = resp.Header.Get(key)
-	}
-	want := map[string]string{"Api-Version": "1.50", "Ostype": "linux", "Docker-Experimental": "false", "Builder-Version": "1", "Swarm": "inactive"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("headers of /_ping (-want +got):\n%s", diff)
 	}
 }

@@ -41,6 +41,7 @@ func ordinary(t *testing.T) string {
 	add("etc/", 0o755, "")
 	add("etc/passwd", 0o644, "root:x:0:0::/root:/bin/sh\nworker:x:12:34::/home:/bin/sh\n")
 	add("etc/group", 0o644, "root:x:0:\nworkers:x:34:\n")
+	add("locked/", 0o700, "")
 	add("data/", 0o777, "")
 	add("data/file", 0o666, "from the image")
 	if err := w.Close(); err != nil {

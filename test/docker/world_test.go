@@ -41,6 +41,7 @@ func clients(t *testing.T) []string {
 type world struct {
 	*daemon.Daemon
 	client, config string
+	version        string // of the API, that the client is to speak; "" for its own choice
 }
 
 // each runs a test with every client, each with an engine of its own that has
@@ -53,7 +54,7 @@ func each(t *testing.T, functions []string, test func(*world, *testing.T)) {
 			for _, name := range functions {
 				all = append(all, daemon.Function{Name: name})
 			}
-			test(&world{daemontest.Serve(t, all...), client, t.TempDir()}, t)
+			test(&world{Daemon: daemontest.Serve(t, all...), client: client, config: t.TempDir()}, t)
 		})
 	}
 }
@@ -67,7 +68,7 @@ type result struct {
 func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, w.client, args...)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DOCKER_") }),
-		"DOCKER_HOST=unix://"+w.DockerSocket(), "DOCKER_CONFIG="+w.config, "LC_ALL=C")
+		"DOCKER_HOST=unix://"+w.DockerSocket(), "DOCKER_CONFIG="+w.config, "DOCKER_API_VERSION="+w.version, "LC_ALL=C")
 	return cmd
 }
 

@@ -1,0 +1,279 @@
+package docker_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// TestBadRequests: what no client sends, in Docker's shape and statuses.
+func TestBadRequests(t *testing.T) {
+	w := &world{Daemon: daemontest.Serve(t), client: clients(t)[0], config: t.TempDir()}
+	w.app(t)
+	client := w.http()
+	create := func(body string) string { return `{"Image":"app","HostConfig":{"NetworkMode":"none"},` + body + `}` }
+	for _, test := range []struct {
+		method, path, body string
+		status             int
+		message            string
+	}{
+		{"GET", "/v1.40/images/json", "", 400, "client version 1.40 is too old"},
+		{"GET", "/v1.99/images/json", "", 400, "client version 1.99 is too new. Maximum supported API version is 1.50"},
+		{"GET", "/v1.x/images/json", "", 404, "page not found"},
+		{"GET", "/v1.50/nothing", "", 404, "page not found"},
+		{"PUT", "/v1.50/images/json", "", 404, "page not found"},
+		{"GET", "/v1.50/images/json?filters={", "", 400, "invalid filter"},
+		{"GET", "/v1.50/images/json?filters=[]", "", 400, "invalid filter"},
+		{"GET", "/v1.50/containers/json?limit=x", "", 400, "limit"},
+		{"GET", "/v1.50/containers/json?filters=%7B%22label%22:3%7D", "", 400, "invalid filter"},
+		{"GET", "/v1.50/images/a:b:c/json", "", 400, "invalid reference format"},
+		{"GET", "/v1.50/images/a@b/json", "", 400, "invalid reference format"},
+		{"GET", "/v1.50/images/abcdef/json", "", 404, "No such image: abcdef"},
+		{"POST", "/v1.50/images/hello/tag?repo=UP/Per", "", 400, "invalid reference format"},
+		{"POST", "/v1.50/images/hello/tag?repo=a&tag=b/c", "", 400, "invalid reference format"},
+		{"POST", "/v1.50/images/hello/tag?repo=up/per", "", 404, "No such image"},
+		{"GET", "/v1.50/events?since=yesterday", "", 400, "is not a time"},
+		{"GET", "/v1.50/containers/x/logs", "", 404, "No such container"},
+		{"POST", "/v1.50/containers/create", "", 400, "invalid JSON: got EOF"},
+		{"POST", "/v1.50/containers/create", "{", 400, "invalid JSON: unexpected end of JSON input at byte 1"},
+		{"POST", "/v1.50/containers/create", "[]", 400, "the body must be an object, not array"},
+		{"POST", "/v1.50/containers/create", `{"Image":"app"} {}`, 400, "after top-level value at byte 17"},
+		{"POST", "/v1.50/containers/create", `{"Image":"app","Cmd":[1]}`, 400, "Cmd must be a string, not number"},
+		{"POST", "/v1.50/containers/create", `{"Image":"app","HostConfig":{"Memory":"1g"}}`, 400, "Memory must be a whole number, not string"},
+		{"POST", "/v1.50/containers/create", strings.Repeat("[", 100_000), 400, "exceeded max depth"},
+		{"POST", "/v1.50/containers/create", create(`"Cmd":["` + strings.Repeat("x", 4<<20) + `"]`), 413, "larger than 4194304 bytes"},
+		{"POST", "/v1.50/containers/create", create(`"Cmd":["a\u0000"]`), 400, "NUL byte"},
+		{"POST", "/v1.50/containers/create", create(`"Env":["A=\u0000"]`), 400, "NAME=value"},
+		{"POST", "/v1.50/containers/create", create(`"Labels":{"fre.tenant":"../x"}`), 400, "not a tenant's name"},
+		{"POST", "/v1.50/containers/create?name=..", create(`"Tty":false`), 400, "not a container's name"},
+		{"POST", "/v1.50/containers/create", `{"Image":"nothing"}`, 404, "No such image: nothing:latest"},
+		{"POST", "/v1.50/containers/create", `{"Image":"a/../b"}`, 400, "invalid reference format"},
+		{"POST", "/v1.50/auth", "{", 400, "invalid JSON"},
+		{"POST", "/v1.50/images/create?fromImage=UPPER&tag=1", "", 400, "invalid reference format"},
+		{"POST", "/v1.50/images/create?fromSrc=-&repo=app&tag=a/b", "", 400, "invalid reference format"},
+		{"GET", "/v1.50/images/get", "", 400, "name the images to save"},
+		{"GET", "/v1.50/distribution/app/json", "", 501, "FRE has no look-ups"},
+		{"POST", "/v1.50/containers/x/kill?signal=RTMAX%2B1", "", 400, "invalid signal"},
+		{"POST", "/v1.50/containers/x/wait?condition=never", "", 400, "invalid condition"},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), test.method, "http://docker"+test.path, strings.NewReader(test.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body map[string]string
+		err = json.NewDecoder(resp.Body).Decode(&body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != test.status || len(body) != 1 || !strings.Contains(body["message"], test.message) {
+			t.Errorf("%s %s: %d %v (%v), want %d and a message with %q", test.method, test.path, resp.StatusCode, body, err, test.status, test.message)
+		}
+	}
+	w.run(t, []line{{words("ps -a -q"), 0, ``, ``}, {words("images -a -q"), 0, `^[0-9a-f]{12}\n$`, ``}}) // nothing is kept
+	// Versions are optional, and answer in the header.
+	resp, err := client.Head("http://docker/_ping")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	got := map[string]string{}
+	for _, key := range []string{"Api-Version", "Ostype", "Docker-Experimental", "Builder-Version", "Swarm"} {
+		got[key] = resp.Header.Get(key)
+	}
+	want := map[string]string{"Api-Version": "1.50", "Ostype": "linux", "Docker-Experimental": "false", "Builder-Version": "1", "Swarm": "inactive"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("headers of /_ping (-want +got):\n%s", diff)
+	}
+}
+
+func TestVersions(t *testing.T) { each(t, nil, (*world).testVersions) }
+
+// testVersions: every version that docs/docker.md names is spoken, if the client
+// does, and no other.
+func (w *world) testVersions(t *testing.T) {
+	t.Helper()
+	w.app(t)
+	newest, err := strconv.Atoi(strings.TrimPrefix(w.ok(t, "version", "--format", "{{.Client.APIVersion}}"), "1."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := w.ok(t, "images", "-q")
+	for n := 41; n <= newest; n++ {
+		version := fmt.Sprintf("1.%d", n)
+		w.version = version
+		w.run(t, []line{
+			{words("version --format {{.Client.APIVersion}}"), 0, `^` + regexp.QuoteMeta(version) + `\n$`, ``},
+			{words("images -q"), 0, `^` + id + `\n$`, ``},
+			{words("run --name one --network none app"), 0, `^by\|default\n$`, ``},
+			{words("logs one"), 0, `^by\|default\n$`, ``},
+			{words("ps -a -s --format {{.Names}}"), 0, `^one\n$`, ``},
+			{words("inspect --type image app --format {{.Id}}"), 0, `^sha256:` + id, ``},
+			{words("system df --format {{.TotalCount}}"), 0, `^1\n1\n`, ``},
+			{words("rm one"), 0, `^one\n$`, ``},
+		})
+	}
+	w.version = "1.40"
+	w.run(t, []line{{words("images -q"), 1, ``, `client version 1.40 is too old`}})
+}
+
+func TestAmbiguous(t *testing.T) { each(t, nil, (*world).testAmbiguous) }
+
+// testAmbiguous: the beginning of an id stands for one container, or none.
+func (w *world) testAmbiguous(t *testing.T) {
+	t.Helper()
+	w.app(t)
+	seen := map[string]string{}
+	var same string
+	for same == "" { // after 17 at the latest
+		id := w.ok(t, words("create --network none app")...)
+		if seen[id[:1]] != "" {
+			same = id[:1]
+		}
+		seen[id[:1]] = id
+	}
+	const want = `multiple IDs found with provided prefix: `
+	w.run(t, []line{
+		{[]string{"inspect", "--type", "container", same}, 1, `^\[\]\n$`, want + same},
+		{[]string{"start", same}, 1, ``, want + same},
+		{[]string{"rm", same}, 1, ``, want + same},
+		{[]string{"logs", same}, 1, ``, want + same},
+		{[]string{"inspect", "--format", "{{.Id}}", seen[same]}, 0, `^` + seen[same] + `\n$`, ``},
+	})
+}
+
+func TestLyingArchives(t *testing.T) { each(t, nil, (*world).testLyingArchives) }
+
+// testLyingArchives: nothing of an archive that lies is kept, whether it comes as a
+// file system or as the layer of an image.
+func (w *world) testLyingArchives(t *testing.T) {
+	t.Helper()
+	file := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644} }
+	for _, test := range []struct {
+		name    string
+		entries []tar.Header
+		want    string
+	}{
+		{"dots", []tar.Header{file("../x")}, `path with a \.\. element`},
+		{"absolute", []tar.Header{file("/x")}, `absolute path`},
+		{"absolute link", []tar.Header{{Name: "x", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}}, `absolute path`},
+		{"link out", []tar.Header{{Name: "x", Typeflag: tar.TypeLink, Linkname: "../../etc/passwd"}}, `path with a \.\. element`},
+		{"device", []tar.Header{{Name: "x", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}}, `is a device \(1, 3\)`},
+		{"block device", []tar.Header{{Name: "x", Typeflag: tar.TypeBlock, Devmajor: 8}}, `is a device \(8, 0\)`},
+		{"fifo", []tar.Header{{Name: "x", Typeflag: tar.TypeFifo}}, `is a fifo`},
+		{"through a link", []tar.Header{{Name: "x", Typeflag: tar.TypeSymlink, Linkname: "/tmp"}, file("x/y")}, `both a directory and something else`},
+		{"twice", []tar.Header{file("x"), file("x")}, `is there twice`},
+	} {
+		layer := archive(t, test.entries, nil)
+		digest := fmt.Sprintf("%x", sha256.Sum256(layer))
+		image := archive(t, []tar.Header{file("config.json"), file("layer.tar"), file("manifest.json")}, [][]byte{
+			fmt.Appendf(nil, `{"architecture":%q,"os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}`, runtime.GOARCH, digest),
+			layer,
+			[]byte(`[{"Config":"config.json","RepoTags":["lie:1"],"Layers":["layer.tar"]}]`),
+		})
+		for _, in := range []struct {
+			args  []string
+			input []byte
+		}{{words("import - lie:2"), layer}, {words("load"), image}} {
+			r := w.dockerWith(t, string(in.input), in.args...)
+			if r.code != 1 || !regexp.MustCompile(test.want).MatchString(r.stderr) {
+				t.Errorf("docker %q of %s: exit status %d, want 1 and %q: %s%s", in.args, test.name, r.code, test.want, r.stdout, r.stderr)
+			}
+		}
+	}
+	for _, test := range []struct {
+		args  []string
+		input []byte
+		want  string
+	}{
+		{words("import - lie:3"), archive(t, []tar.Header{file("x")}, [][]byte{make([]byte, 5000)})[:1000], `breaks off`},
+		{words("load"), archive(t, []tar.Header{file("manifest.json")}, [][]byte{[]byte(`[{"Config":"../../etc/passwd","RepoTags":["lie:5"],"Layers":[]}]`)}), `is not there`},
+		{words("load"), archive(t, []tar.Header{file("manifest.json")}, [][]byte{bytes.Repeat([]byte("["), 1<<20)}), `exceeded max depth`},
+	} {
+		if r := w.dockerWith(t, string(test.input), test.args...); r.code != 1 || !regexp.MustCompile(test.want).MatchString(r.stderr) {
+			t.Errorf("docker %q: exit status %d, want 1 and %q: %s%s", test.args, r.code, test.want, r.stdout, r.stderr)
+		}
+	}
+	w.run(t, []line{
+		{words("images -a -q"), 0, ``, ``},
+		{[]string{"system", "df", "--format", "{{.Type}}:{{.Size}}"}, 0, `^Images:0B\n`, ``},
+	})
+}
+
+// TestBomb: of an archive that unpacks to more than is allowed nothing is kept.
+func TestBomb(t *testing.T) {
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	state := filepath.Join(daemontest.Dir(t), "state")
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(config, []byte("images:\n  max_size: 16MiB\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := daemontest.Start(t, daemon.Config{State: state, Args: []string{"--config", config}, Log: t.Output()})
+	t.Cleanup(func() { daemontest.Stop(t, d) })
+	w := &world{Daemon: d, client: clients(t)[0], config: t.TempDir()}
+	bomb := gzipped(t, archive(t, []tar.Header{{Name: "x", Typeflag: tar.TypeReg}}, [][]byte{make([]byte, 64<<20)}))
+	if r := w.dockerWith(t, string(bomb), words("import - bomb:1")...); r.code != 1 || !strings.Contains(r.stderr, "16777216 bytes") {
+		t.Errorf("docker import of %d bytes: exit status %d, want 1 and the limit: %s%s", len(bomb), r.code, r.stdout, r.stderr)
+	}
+	w.run(t, []line{
+		{words("images -a -q"), 0, ``, ``},
+		{[]string{"system", "df", "--format", "{{.Type}}:{{.Size}}"}, 0, `^Images:0B\n`, ``},
+	})
+}
+
+func gzipped(t *testing.T, b []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	if _, err := w.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// archive is a tar of entries, with what is in those that are files.
+func archive(t *testing.T, entries []tar.Header, content [][]byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for i, h := range entries {
+		var b []byte
+		if i < len(content) {
+			b = content[i]
+		}
+		h.Size = int64(len(b))
+		err := w.WriteHeader(&h)
+		if err == nil {
+			_, err = w.Write(b)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
