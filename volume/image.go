@@ -288,6 +288,28 @@ func (i *imageMount) detach() error {
 	return err
 }
 
+// move gives an image that is mounted, and that nobody uses yet, a path where there is
+// nothing. It is undone unless all of it is done.
+func (i *imageMount) move(path string) (err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return err
+	}
+	old := i.path
+	if err := unix.MoveMount(unix.AT_FDCWD, old, unix.AT_FDCWD, path, 0); err != nil {
+		return errors.Join(fmt.Errorf("move mount: %w", err), os.Remove(path))
+	}
+	if err = i.m.failpoint("prepared moved"); err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, imageFile(old), unix.AT_FDCWD, imageFile(path), unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		return errors.Join(err, unix.MoveMount(unix.AT_FDCWD, path, unix.AT_FDCWD, old, 0), os.Remove(path))
+	}
+	i.path = path
+	return errors.Join(syncDir(filepath.Dir(path)), os.Remove(old))
+}
+
 func (i *imageMount) openBalloon() (*os.File, error) {
 	return os.OpenFile(filepath.Join(i.path, "balloon"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 }

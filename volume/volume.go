@@ -30,6 +30,7 @@
 package volume
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -86,7 +87,7 @@ type Usage struct {
 
 // Config says how to open a [Manager]. Required: Dir.
 type Config struct {
-	Dir   string       // private directory for what is being removed, on the file system of the volumes; created
+	Dir   string       // private directory for what is being removed or prepared, on the file system of the volumes; created
 	Log   *slog.Logger // default: discards
 	Avoid []Kind       // kinds that are not used for new volumes though the host has them
 }
@@ -236,6 +237,53 @@ func (m *Manager) Attach(path string, l Limits) (*Volume, error) {
 	if err := v.setLimitsLocked(l); err != nil {
 		return nil, fmt.Errorf("attach volume %s: %w", path, err)
 	}
+	return v, nil
+}
+
+// Prepare makes a volume ahead of its path, for AttachPrepared or Remove; without
+// either it goes with the next Open. Only those of kind Image take long enough for
+// that. Errors as of Attach.
+func (m *Manager) Prepare(l Limits) (*Volume, error) {
+	return m.Attach(filepath.Join(m.cfg.Dir, "prepared-"+rand.Text()), l)
+}
+
+// AttachPrepared gives a volume that Prepare made a path where there is nothing, as
+// Attach would with the same limits but without making a file system. The volume is
+// the caller's no longer, also on an error, after which Attach may be tried.
+func (m *Manager) AttachPrepared(path string, prepared *Volume) (_ *Volume, err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("attach prepared volume %s: %w", path, err), m.Remove(prepared.path))
+		}
+	}()
+	v, err := m.lock(path)
+	if err != nil {
+		return nil, err
+	}
+	defer v.mu.Unlock()
+	if v.backing != nil {
+		return nil, fs.ErrExist
+	}
+	defer func() {
+		if err != nil {
+			m.forget(v)
+		}
+	}()
+	prepared.mu.Lock()
+	defer prepared.mu.Unlock()
+	image, ok := prepared.backing.(*imageMount)
+	if !ok {
+		return nil, fmt.Errorf("a prepared volume of kind Image is needed: %w", fs.ErrInvalid)
+	}
+	if err := recoverImage(path); err != nil { // what it has then is in the way
+		return nil, err
+	}
+	if err := image.move(path); err != nil {
+		return nil, err
+	}
+	v.backing, v.limits = image, prepared.limits
+	prepared.backing = nil
+	m.forget(prepared)
 	return v, nil
 }
 

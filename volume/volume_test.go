@@ -516,6 +516,99 @@ func TestPlainGetsLimit(t *testing.T) {
 	}
 }
 
+// TestPrepared: a volume that was made ahead is at its path what Attach would have made,
+// and is in nobody's way where there is something.
+func TestPrepared(t *testing.T) {
+	for name, p := range places(t, true) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			m := p.open(t)
+			path := filepath.Join(p.dir, "v")
+			take := func() (*Volume, error) {
+				t.Helper()
+				prepared, err := m.Prepare(p.limits())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return m.AttachPrepared(path, prepared)
+			}
+			nothingPrepared := func() {
+				t.Helper()
+				if left, err := os.ReadDir(m.cfg.Dir); err != nil || len(left) > 0 {
+					t.Errorf("left: %v, %v", left, err)
+				}
+			}
+			if p.kind != Image {
+				if _, err := take(); !errors.Is(err, fs.ErrInvalid) {
+					t.Errorf("attached: %v", err)
+				}
+				nothingPrepared()
+				return
+			}
+			m.fail = func(step string) error {
+				if step == "prepared moved" {
+					return errors.New("cut short")
+				}
+				return nil
+			}
+			if _, err := take(); err == nil {
+				t.Error("attached, though it was cut short")
+			}
+			m.fail = nil
+			nothingPrepared()
+			v, err := take()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.attach(t, m, "v", p.limits()) != v || v.Path() != path || v.Limits() != p.limits().withDefaults() {
+				t.Errorf("attached %+v", v)
+			}
+			nothingPrepared()
+			if n, errno := fill(t, v, 100, 1<<20); !full(errno) || n < 62 {
+				t.Errorf("%d MiB in a limit of 64: %v", n, errno)
+			}
+			want := walked(t, v)
+			refused := func(what string) {
+				t.Helper()
+				if _, err := take(); !errors.Is(err, fs.ErrExist) {
+					t.Errorf("a path that is %s: %v, want ErrExist", what, err)
+				}
+				nothingPrepared()
+			}
+			refused("attached")
+			if err := v.Detach(); err != nil {
+				t.Fatal(err)
+			}
+			refused("detached")
+			if err := os.Remove(path); err != nil { // as a crash leaves it that came once the image had its name
+				t.Fatal(err)
+			}
+			refused("an image without a mount point")
+			if got := usage(t, p.attach(t, m, "v", p.limits())); got != want {
+				t.Errorf("attached again: counts %+v, want %+v", got, want)
+			}
+			if err := m.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.MkdirAll(filepath.Join(staging(path), "data", "kept"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			refused("a directory that was to be an image")
+			if _, err := os.Stat(filepath.Join(p.attach(t, m, "v", p.limits()).Dir(), "kept")); err != nil {
+				t.Error(err)
+			}
+			if _, err := m.Prepare(p.limits()); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+			m = p.open(t)
+			nothingPrepared()
+		})
+	}
+}
+
 // TestRemove: a volume goes with all in it, while it is in use too, and also
 // where the first attempt is cut short; its name can be used again.
 func TestRemove(t *testing.T) {
