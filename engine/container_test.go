@@ -24,6 +24,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/volume"
 )
 
 // ordinary puts an image of testprog that looks like an ordinary one: users, owners,
@@ -184,6 +185,63 @@ func TestContainer(t *testing.T) {
 	if _, err := r.RemoveImage(t.Context(), "ordinary", RemoveOptions{}); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestContainerPreparedLayer: a container that starts for the first time takes a layer
+// that was made ahead, where that takes time, and one with a limit of its own does not.
+func TestContainerPreparedLayer(t *testing.T) {
+	r := open(t)
+	if r.volumes.Kind() != volume.Image {
+		if r.scratches != nil {
+			t.Error("layers are made ahead that take no time")
+		}
+		return
+	}
+	r.ordinary("ordinary")
+	run := func(cfg ContainerConfig) uint64 {
+		t.Helper()
+		cfg.Cmd = prog("write", "/new", "x")
+		c := r.create(cfg)
+		if _, stderr := r.attach(c.ID, nil); stderr != "" {
+			t.Error(stderr)
+		}
+		if c = r.exited(c.ID); c.Scratch.Bytes < 4096 {
+			t.Errorf("it has written %+v", c.Scratch)
+		}
+		return inode(t, filepath.Join(r.state, "containers", c.ID, "scratch.img"))
+	}
+	run(ContainerConfig{})
+	var ready []uint64
+	eventually(t, "layers to be made ahead", func() bool {
+		n, want := r.scratches.Len()
+		return n > 0 && n == want
+	})
+	prepared, err := filepath.Glob(filepath.Join(r.state, "removed", "prepared-*.img"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range prepared {
+		ready = append(ready, inode(t, name))
+	}
+	if own := run(ContainerConfig{ScratchBytes: 64 << 20}); slices.Contains(ready, own) {
+		t.Error("one with a limit of its own took a layer of another size")
+	}
+	if own := run(ContainerConfig{}); !slices.Contains(ready, own) {
+		t.Errorf("it has none of the %d layers that were ready", len(ready))
+	}
+	r.stop()
+	if left, err := os.ReadDir(filepath.Join(r.state, "removed")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+func inode(t *testing.T, name string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(name, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
 }
 
 // TestContainerConfig: what is asked for is what the program finds.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/sandbox/pool"
 	"github.com/fre-engine/fre/volume"
 )
 
@@ -251,11 +253,39 @@ func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
 // attachScratch makes a container's layer usable, with a limit where the host can
 // keep one.
 func (e *Engine) attachScratch(dir string, cfg ContainerConfig) (*volume.Volume, error) {
+	path := filepath.Join(dir, "scratch")
+	if e.scratches != nil && cmp.Or(cfg.ScratchBytes, scratchBytes) == scratchBytes {
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			if prepared, ok := e.scratches.TryTake(); ok {
+				v, err := e.volumes.AttachPrepared(path, prepared)
+				if err == nil {
+					return v, nil
+				}
+				e.log.Warn("prepared layer of a container cannot be used", "path", path, "error", err)
+			}
+		}
+	}
 	limits := volume.Limits{Bytes: cfg.ScratchBytes}
 	if limits.Bytes == 0 && e.volumes.Kind() != volume.Plain {
 		limits.Bytes = scratchBytes
 	}
-	return e.volumes.Attach(filepath.Join(dir, "scratch"), limits)
+	return e.volumes.Attach(path, limits)
+}
+
+// maxScratches is how many layers are kept ready at most: 5 MB of disk each.
+const maxScratches = 8
+
+// prepareScratches keeps layers for containers that start for the first time, as many
+// as have lately, where it takes a file system to be made: tens of milliseconds.
+func (e *Engine) prepareScratches() {
+	if e.volumes.Kind() != volume.Image {
+		return
+	}
+	e.scratches = pool.New(pool.Config[*volume.Volume]{
+		Name: "container layer", Max: maxScratches, Log: e.log,
+		Make: func() (*volume.Volume, error) { return e.volumes.Prepare(volume.Limits{Bytes: scratchBytes}) },
+		Drop: func(v *volume.Volume) error { return e.volumes.Remove(v.Path()) },
+	})
 }
 
 // findProgram makes a command absolute, as execvp(3) would inside the sandbox: by

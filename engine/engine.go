@@ -36,6 +36,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/sandbox/pool"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/volume"
 )
@@ -106,7 +107,8 @@ type Engine struct {
 
 	measuring sync.Mutex // held while what the host costs is measured
 
-	volumes *volume.Manager // directories with a size: tenants' /work, what containers write
+	volumes   *volume.Manager            // directories with a size: tenants' /work, what containers write
+	scratches *pool.Pool[*volume.Volume] // layers of containers that have not run; nil where they take no time
 
 	tenantMu sync.Mutex // held over the disk while a tenant's directory is made
 	works    map[string]*volume.Volume
@@ -184,6 +186,7 @@ func Open(cfg Config) (*Engine, error) {
 	if err := e.openContainers(); err != nil {
 		return nil, errors.Join(err, e.volumes.Close())
 	}
+	e.prepareScratches()
 	e.nextID.Store(uint64(time.Now().UnixMilli()) << 20)
 	if cfg.Builder.Run == nil {
 		cfg.Builder.Run = buildRunner{e}
@@ -260,6 +263,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	for _, c := range e.containers.all() {
 		c.log.Close()
+	}
+	if e.scratches != nil {
+		e.scratches.Close()
 	}
 	return errors.Join(err, e.volumes.Close())
 }
