@@ -104,7 +104,7 @@ func expect(p Policy, c call) verdict {
 	case unix.SYS_PERSONALITY:
 		return either(slices.Contains([]uint32{0, 8, 0x20000, 0x20008, 0xffffffff}, arg(0)), unix.EPERM)
 	case unix.SYS_IOCTL:
-		return either(arg(1) != 0x5412 && arg(1) != 0x541c, unix.EPERM)
+		return either(!slices.Contains([]uint32{0x5412, 0x541c, 0x5423}, arg(1)), unix.EPERM)
 	case unix.SYS_SOCKET, unix.SYS_SOCKETPAIR:
 		switch arg(0) {
 		case 1:
@@ -135,7 +135,7 @@ func TestProgram(t *testing.T) {
 	values := []uint64{
 		0, 1, 2, 3, 8, 9, 10, 11, 15, 16, 17, 18, 38, 40, 44, 58, 132, 255, 262, // families and protocols
 		0x8, 0x20000, 0x20008, 0x40000, 0x60000, 0xffffffff, // personalities
-		0x5411, 0x5412, 0x5413, 0x541c, 0x541d, // ioctls
+		0x5411, 0x5412, 0x5413, 0x541c, 0x541d, 0x5423, 0x5424, // ioctls
 		0x11, 0x3d0f00, 0x4111, 0x01200011, // clones without namespaces
 		0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000, 0x80000000, // each of them
 		0x0c020000, 0x4c020000, 0x1c020000, 0x5c020000, 0x22000000, 1<<32 | 0x0c020000, // the fork server's, and not quite

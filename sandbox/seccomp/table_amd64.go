@@ -139,9 +139,11 @@ var checked = map[uint32]rule{
 		}}}, then: allow}},
 		otherwise: fail(unix.EPERM),
 	},
-	// Both put words into the mouth of whoever sits at the terminal.
+	// The first two put words into the mouth of whoever sits at the terminal; the
+	// third gives a terminal to a driver, whose module the kernel loads for it
+	// (CVE-2017-2636, CVE-2023-6546).
 	unix.SYS_IOCTL: {
-		cases:     []clause{{when: []test{{arg: 1, values: []uint32{unix.TIOCSTI, unix.TIOCLINUX}}}, then: fail(unix.EPERM)}},
+		cases:     []clause{{when: []test{{arg: 1, values: []uint32{unix.TIOCSTI, unix.TIOCLINUX, unix.TIOCSETD}}}, then: fail(unix.EPERM)}},
 		otherwise: allow,
 	},
 }
