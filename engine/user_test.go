@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image"
 )
@@ -70,6 +71,63 @@ func TestUserOf(t *testing.T) {
 	got, err := userOf(root, "postgres")
 	if diff := cmp.Diff(account{999, 998, []uint32{101, 10}, "/var/lib/postgresql"}, got, cmp.AllowUnexported(account{})); err != nil || diff != "" {
 		t.Errorf("by absolute links: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+// TestUserOfLinks: an image's lists are looked up as its own processes would, wherever
+// links in it lead; what of the host's is where they point is not read, and what
+// is no file keeps nobody waiting.
+func TestUserOfLinks(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "passwd")
+	if err := os.WriteFile(outside, []byte("host:x:7:7::/:\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, link string
+		dir        bool // all of /etc is the link
+		want       bool
+	}{
+		{"absolute, inside", "/usr/lib/passwd", false, true},
+		{"relative, inside", "../usr/lib/passwd", false, true},
+		{"above the root, which is the root", "../../../usr/lib/passwd", false, true},
+		{"all of etc", "/usr/lib", true, true},
+		{"absolute, outside", outside, false, false},
+		{"relative, outside", strings.Repeat("../", 20) + outside, false, false},
+		{"directory outside", filepath.Dir(outside), true, false},
+		{"nowhere", "/missing", false, false},
+		{"a process's", "/proc/self/root" + outside, false, false},
+	} {
+		root := t.TempDir()
+		etc := filepath.Join(root, "etc")
+		err := errors.Join(os.MkdirAll(filepath.Join(root, "usr/lib"), 0o755), os.WriteFile(filepath.Join(root, "usr/lib/passwd"), []byte("own:x:5:6::/:\n"), 0o644))
+		if c.dir {
+			err = errors.Join(err, os.Symlink(c.link, etc))
+		} else {
+			err = errors.Join(err, os.Mkdir(etc, 0o755), os.Symlink(c.link, filepath.Join(etc, "passwd")))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := userOf(root, "own")
+		if found := err == nil && a.uid == 5 && a.gid == 6; found != c.want {
+			t.Errorf("%s: user own is %+v, %v", c.name, a, err)
+		}
+		var field *image.FieldError
+		if a, err := userOf(root, "host"); !errors.As(err, &field) {
+			t.Errorf("%s: the host's user is %+v, %v", c.name, a, err)
+		}
+	}
+	for _, make := range []func(string) error{
+		func(path string) error { return unix.Mkfifo(path, 0o644) },
+		func(path string) error { return os.Mkdir(path, 0o755) },
+	} {
+		root := t.TempDir()
+		if err := errors.Join(os.Mkdir(filepath.Join(root, "etc"), 0o755), make(filepath.Join(root, "etc/passwd"))); err != nil {
+			t.Fatal(err)
+		}
+		if a, err := userOf(root, "own"); err == nil {
+			t.Errorf("user own is %+v", a)
+		}
 	}
 }
 
