@@ -370,10 +370,18 @@ func containerEnv(cfg ContainerConfig, own image.Config, who account) []string {
 	if cfg.TTY {
 		all = append(all, "TERM=xterm")
 	}
-	all = slices.Concat(all, own.Env, cfg.Env)
+	all = slices.DeleteFunc(lastOfEach(slices.Concat(all, own.Env, cfg.Env)), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(cfg.Unset, name)
+	})
+	return withLimits(all, image.Resources{CPUMillis: cfg.Limits.CPUMillis, MemoryBytes: cfg.Limits.MemoryBytes})
+}
+
+// lastOfEach is an environment with each variable once, as it was set last.
+func lastOfEach(env []string) []string {
 	at := map[string]int{}
 	var out []string
-	for _, kv := range all {
+	for _, kv := range env {
 		name, _, _ := strings.Cut(kv, "=")
 		if i, ok := at[name]; ok {
 			out[i] = kv
@@ -382,11 +390,7 @@ func containerEnv(cfg ContainerConfig, own image.Config, who account) []string {
 		at[name] = len(out)
 		out = append(out, kv)
 	}
-	out = slices.DeleteFunc(out, func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains(cfg.Unset, name)
-	})
-	return withLimits(out, image.Resources{CPUMillis: cfg.Limits.CPUMillis, MemoryBytes: cfg.Limits.MemoryBytes})
+	return out
 }
 
 // containerLimits fills in the limits of an ordinary program, and refuses those

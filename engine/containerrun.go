@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -102,10 +101,6 @@ func (c *container) start(ctx context.Context) (err error) {
 	}
 	undo = append(undo, func() { _ = scratch.Detach() })
 	spec.Scratch = &sandbox.Scratch{Dir: scratch.Dir(), ReadOnly: rec.Config.ReadOnly}
-	spec.Args, err = findProgram([]string{filepath.Join(scratch.Dir(), "upper"), spec.Rootfs}, spec.Dir, spec.Env, rec.Args)
-	if err != nil {
-		return err
-	}
 	spec.Mounts = append([]sandbox.Mount{{Source: filepath.Join(c.dir, "hosts"), Target: "/etc/hosts"}}, spec.Mounts...)
 
 	ends, err := c.connect(rec.Config, &spec)
@@ -237,7 +232,7 @@ func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
 	}
 	user.UID, user.GID = who.uid, who.gid
 	spec := sandbox.Spec{
-		ID: rec.ID, Rootfs: rootfs, Env: rec.Env, Dir: cfg.Dir, Hostname: cfg.Hostname,
+		ID: rec.ID, Rootfs: rootfs, Args: rec.Args, Env: rec.Env, Dir: cfg.Dir, Hostname: cfg.Hostname,
 		User: user, Groups: who.groups, Capabilities: sandbox.ContainerCapabilities, TTY: cfg.TTY, Limits: cfg.Limits,
 	}
 	if cfg.Work != WorkNone {
@@ -286,46 +281,6 @@ func (e *Engine) prepareScratches() {
 		Make: func() (*volume.Volume, error) { return e.volumes.Prepare(volume.Limits{Bytes: scratchBytes}) },
 		Drop: func(v *volume.Volume) error { return e.volumes.Remove(v.Path()) },
 	})
-}
-
-// findProgram makes a command absolute, as execvp(3) would inside the sandbox: by
-// the PATH of env, or from dir on where it has a slash. Each of PATH's directories
-// is looked for in all roots, those that are there.
-func findProgram(roots []string, dir string, env, args []string) ([]string, error) {
-	program := args[0]
-	if filepath.IsAbs(program) {
-		return args, nil
-	}
-	if strings.Contains(program, "/") {
-		return append([]string{filepath.Join(dir, program)}, args[1:]...), nil
-	}
-	var fds []int
-	for _, root := range roots {
-		fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if errors.Is(err, unix.ENOENT) { // a layer before its first use
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("look for %s: %w", program, err)
-		}
-		defer unix.Close(fd)
-		fds = append(fds, fd)
-	}
-	for _, kv := range env {
-		list, ok := strings.CutPrefix(kv, "PATH=")
-		if !ok {
-			continue
-		}
-		for _, in := range filepath.SplitList(list) {
-			path := filepath.Join("/", in, program)
-			for _, root := range fds {
-				if image.Executable(root, path) == nil {
-					return append([]string{path}, args[1:]...), nil
-				}
-			}
-		}
-	}
-	return nil, &sandbox.StartError{Step: sandbox.StepExec, Detail: program, Err: unix.ENOENT}
 }
 
 // streamEnds are the engine's and the sandbox's ends of a run's streams.

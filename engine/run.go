@@ -96,14 +96,11 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 	}
 	res := cfg.Resources
 	spec := sandbox.Spec{
-		ID: newID(), Rootfs: e.cfg.Store.Rootfs(img.Digest), Dir: "/work",
-		Env:  withLimits(slices.Concat([]string{"PATH=" + searchPath, "HOME=/work"}, cfg.Env, r.Env), res),
+		ID: newID(), Rootfs: e.cfg.Store.Rootfs(img.Digest), Args: args, Dir: "/work",
+		Env:  withLimits(lastOfEach(slices.Concat([]string{"PATH=" + searchPath, "HOME=/work"}, cfg.Env, r.Env)), res),
 		User: user, Work: work, WorkMapped: e.mapErr == nil,
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Trace: r.Trace,
 		Limits: limitsOf(res),
-	}
-	if spec.Args, err = findProgram([]string{spec.Rootfs}, spec.Dir, spec.Env, args); err != nil {
-		return fail(err)
 	}
 	if err := e.setNetwork(&spec, cfg.Network); err != nil {
 		return fail(fmt.Errorf("run: %w", err))
@@ -125,9 +122,6 @@ func (e *Engine) runContainerSpec(r RunRequest, img *store.Image) (*box, sandbox
 	}
 	spec, err := e.containerSpec(&rec)
 	if err != nil {
-		return fail(err)
-	}
-	if spec.Args, err = findProgram([]string{spec.Rootfs}, spec.Dir, spec.Env, rec.Args); err != nil {
 		return fail(err)
 	}
 	spec.Scratch = &sandbox.Scratch{Bytes: spec.Limits.MemoryBytes / 2}

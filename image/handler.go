@@ -76,7 +76,7 @@ func (c *codeTree) checkProgram(t *Template, rootfs string) error {
 
 	name, inCode := strings.CutPrefix(t.Handler, "/"+codePrefix+"/")
 	if !inCode && path.IsAbs(t.Handler) {
-		if err := Executable(base, t.Handler); err != nil {
+		if err := executable(base, t.Handler); err != nil {
 			return fail("not a program of the base %s: %s", t.Base, err)
 		}
 		return nil
@@ -111,16 +111,16 @@ func (c *codeTree) checkProgram(t *Template, rootfs string) error {
 		return nil
 	}
 	for _, program := range interpreter {
-		if err = Executable(base, program); err == nil {
+		if err = executable(base, program); err == nil {
 			return nil
 		}
 	}
 	return fail("its interpreter %s is not in the base %s (%s): link the program statically, or use what the base has", interpreter[0], t.Base, err)
 }
 
-// Executable wants an executable file at name, links followed as inside the
+// executable wants an executable file at name, links followed as inside the
 // directory root (openat2(2), RESOLVE_IN_ROOT). Errors: an errno.
-func Executable(root int, name string) error {
+func executable(root int, name string) error {
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if err != nil {
 		return err

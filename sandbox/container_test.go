@@ -3,6 +3,8 @@ package sandbox
 import (
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +99,65 @@ func TestContainerPrivileges(t *testing.T) {
 			change(&spec)
 			if _, err := h.Start(t.Context(), spec); err == nil || !strings.Contains(err.Error(), unix.EINVAL.Error()) {
 				t.Errorf("got %v, want EINVAL", err)
+			}
+		})
+	}
+}
+
+// TestProgramPath: a program is found as execvp(3) finds it, in a root whose layer
+// has taken something away.
+func TestProgramPath(t *testing.T) {
+	root := fretest.Rootfs(t)
+	err := errors.Join(
+		os.MkdirAll(filepath.Join(root, "dir/prog"), 0o755), os.MkdirAll(filepath.Join(root, "plain"), 0o755),
+		os.WriteFile(filepath.Join(root, "plain/prog"), nil, 0o644), os.WriteFile(filepath.Join(root, "plain/only"), nil, 0o644),
+		os.MkdirAll(filepath.Join(root, "taken"), 0o755), os.WriteFile(filepath.Join(root, "taken/prog"), []byte("x"), 0o755),
+		os.Symlink("/bin/prog", filepath.Join(root, "plain/link")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, shells := range map[string]int{"by the spawner": -1, "by a shell": 0} {
+		t.Run(name, func(t *testing.T) {
+			h := openHost(t, func(c *Config) { c.Shells = shells })
+			layer := &Scratch{Dir: t.TempDir()}
+			spec := container(root)
+			spec.Scratch = layer
+			order, s := orders(t, h, spec)
+			if got := order("remove /taken/prog"); got != "ok" {
+				t.Fatal(got)
+			}
+			s.Kill()
+			<-s.Done()
+			for _, c := range []struct {
+				env, program string
+				want         error
+			}{
+				{"PATH=/bin", "prog", nil},
+				{"PATH=/missing:/dir:/plain:/plain/prog:/taken:/bin", "prog", nil},
+				{"PATH=/plain", "link", nil},
+				{"PATH=/missing:", "prog", nil}, // the working directory
+				{"PATH=", "prog", nil},
+				{"A=1", "./prog", nil},
+				{"A=1", "../bin/prog", nil},
+				{"PATH=" + strings.Repeat("x", 5000) + ":/bin", "prog", nil},
+				{"A=1", "prog", unix.ENOENT},
+				{"PATH=/bin", "missing", unix.ENOENT},
+				{"PATH=/taken", "prog", unix.ENOENT},
+				{"PATH=/plain:/bin", "only", unix.EACCES},
+				{"PATH=/bin", "bin/prog", unix.ENOENT},
+			} {
+				spec := container(root)
+				spec.Scratch, spec.Dir, spec.Env, spec.Args = layer, "/bin", []string{c.env}, []string{c.program, "args", "found"}
+				if c.want == nil {
+					if out, status := run(t, h, spec); out != "found\n" {
+						t.Errorf("%.40s: %s: %q, %+v", c.env, c.program, out, status)
+					}
+					continue
+				}
+				var failed *StartError
+				if _, err := h.Start(t.Context(), spec); !errors.Is(err, c.want) || !errors.As(err, &failed) || failed.Step != StepExec || failed.Detail != c.program {
+					t.Errorf("%s: %s: %v, want %v", c.env, c.program, err, c.want)
+				}
 			}
 		})
 	}

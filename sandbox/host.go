@@ -243,8 +243,8 @@ func (spec *Spec) check() error {
 	switch {
 	case !filepath.IsAbs(spec.Rootfs):
 		return bad(fmt.Sprintf("root %q is not absolute", spec.Rootfs))
-	case len(spec.Args) == 0 || !path.IsAbs(spec.Args[0]):
-		return bad("program is not an absolute path")
+	case len(spec.Args) == 0 || spec.Args[0] == "":
+		return bad("has no program")
 	case spec.User.Own && (spec.User.Tenant != "" || spec.User.HostBase != 0):
 		return bad("has a tenant and a user namespace of its own")
 	case !spec.User.Own && spec.User.Tenant == "":

@@ -32,7 +32,7 @@ type Spec struct {
 	ID       string   // unique name; "" lets Start choose one
 	Rootfs   string   // directory that becomes the root, read-only without Scratch
 	Scratch  *Scratch // makes the root writable
-	Args     []string // Args[0] is an absolute path inside the root
+	Args     []string // Args[0] is a path inside the root, from Dir on if it is relative; without a slash looked for in Env's PATH (execvp(3))
 	Env      []string // KEY=value
 	Dir      string   // working directory, "/" if empty
 	Hostname string   // "fre" if empty

@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/keyctl.h>
 #include <linux/mount.h>
 #include <linux/openat2.h>
@@ -289,6 +290,37 @@ static long pin(void)
 	return sys(SYS_sched_setaffinity, 0, sizeof(cpus), cpus);
 }
 
+/* Executes a program without a slash in its name, out of the first of PATH's
+ * directories that has one, as execvp(3) does. Returns -errno. Not part of its
+ * caller, whose stack is a shell's too: few need the room. */
+static __attribute__((noinline)) long execute_from_path(const struct start *s)
+{
+	char path[PATH_MAX];
+	size_t length = strlen(s->argv[0]);
+	const char *dir = NULL;
+	long error = -ENOENT;
+
+	for (char **e = s->envp; *e != NULL && dir == NULL; e++)
+		if (strncmp(*e, "PATH=", 5) == 0)
+			dir = *e + 5;
+	while (dir != NULL) {
+		size_t n = strcspn(dir, ":"), slash = n > 0; /* "" is the working directory */
+
+		if (n + slash + length < sizeof(path)) {
+			memcpy(path, dir, n);
+			path[n] = '/';
+			memcpy(path + n + slash, s->argv[0], length + 1);
+			long ret = sys(SYS_execve, path, s->argv, s->envp);
+			if (ret == -EACCES) /* no program, or not ours: there may be another */
+				error = ret;
+			else if (ret != -ENOENT && ret != -ENOTDIR)
+				return ret;
+		}
+		dir = dir[n] == ':' ? dir + n + 1 : NULL;
+	}
+	return error;
+}
+
 static _Noreturn void execute(struct slot *slot)
 {
 	const struct start *s = &slot->s;
@@ -323,7 +355,9 @@ static _Noreturn void execute(struct slot *slot)
 		slot->trace.id = s->h.id;
 		sys(SYS_write, REPORTS_FD, &slot->trace, sizeof(slot->trace));
 	}
-	fail(slot, FRE_STEP_EXEC, 0, sys(SYS_execve, s->argv[0], s->argv, s->envp));
+	fail(slot, FRE_STEP_EXEC, 0,
+	     strchr(s->argv[0], '/') == NULL ? execute_from_path(s)
+					     : sys(SYS_execve, s->argv[0], s->argv, s->envp));
 }
 
 __attribute__((used)) _Noreturn void sandbox_child(struct slot *slot)
