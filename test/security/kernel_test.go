@@ -108,10 +108,6 @@ func TestPrivileges(t *testing.T) {
 func TestContainerRoot(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
-	container := func(s *sandbox.Spec) {
-		s.User.UID, s.User.GID = 0, 0
-		s.Capabilities, s.Scratch = sandbox.ContainerCapabilities, &sandbox.Scratch{}
-	}
 	refused(t, h, root, container, slices.Concat(
 		list("EPERM", 0,
 			"unshare user", "unshare mount", "clone user", "clone user and mount", "clone mount", "clone pid", "clone network", "setns",

@@ -202,7 +202,11 @@ var attacks = map[string]func() error{
 	"fanotify":          func() error { return closed(unix.FanotifyInit(unix.FAN_CLASS_CONTENT, 0)) },
 	"name_to_handle_at": func() error { return reached(call(unix.SYS_NAME_TO_HANDLE_AT), unix.EFAULT) },
 	"open kernel port":  func() error { return open("/dev/port") },
-	"terminal input":    func() error { return reached(call(unix.SYS_IOCTL, 0, unix.TIOCSTI), unix.ENOTTY, unix.EFAULT) },
+	"terminal input": func() error {
+		return reached(call(unix.SYS_IOCTL, 0, unix.TIOCSTI), unix.ENOTTY, unix.EFAULT, unix.EIO)
+	},
+	"line discipline": func() error { return reached(call(unix.SYS_IOCTL, 0, unix.TIOCSETD), unix.ENOTTY, unix.EFAULT) },
+	"console":         func() error { return call(unix.SYS_IOCTL, 0, unix.TIOCCONS) },
 
 	// Files.
 	"own program": func() error { return reached(open("/proc/self/exe"), unix.ETXTBSY) },
@@ -247,6 +251,45 @@ var attacks = map[string]func() error{
 	"link out":     func() error { return unix.Link("/bin/own", "/work/linked") },
 	"link open fd": linkOpen,
 	"write map":    writeMap,
+
+	// What means something to an overlay, to execve or to quotas.
+	"whiteout":          func() error { return unix.Mknod("/bin/whiteout", unix.S_IFCHR, 0) },
+	"opaque":            func() error { return unix.Setxattr("/bin", "trusted.overlay.opaque", []byte("y"), 0) },
+	"redirect":          func() error { return unix.Setxattr("/bin", "trusted.overlay.redirect", []byte("/etc"), 0) },
+	"file capabilities": func() error { return unix.Setxattr("/bin/own", "security.capability", fileCapabilities, 0) },
+	"immutable":         immutable,
+	"open device":       func() error { return read("/bin/device") },
+	"port":              func() error { return listened(":1") },
+}
+
+// fileCapabilities is a struct vfs_cap_data of revision 2, effective: CAP_SYS_ADMIN.
+var fileCapabilities = []byte{1, 0, 0, 2, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+// immutable makes a file of the root unchangeable, and changeable again.
+func immutable() error {
+	const flag = 0x10 // FS_IMMUTABLE_FL
+	fd, err := unix.Open("/bin/own", unix.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	flags, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags|flag)
+	}
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags)
+	}
+	return err
+}
+
+// listened listens for a moment.
+func listened(address string) error {
+	l, err := net.Listen("tcp", address)
+	if err == nil {
+		err = l.Close()
+	}
+	return err
 }
 
 // closed closes what an attempt got.

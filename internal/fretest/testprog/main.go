@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 func main() {
@@ -137,6 +139,22 @@ func run(command string, args []string) error {
 		text, readErr := os.ReadFile(args[0])
 		fmt.Println(string(text))
 		return errors.Join(err, readErr, f.Close())
+	case "clone": // file to another that may be executed
+		text, err := os.ReadFile(args[0])
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(args[1], text, 0o755)
+	case "spawn":
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		return cmd.Run()
+	case "project": // of a file, for quotas
+		f, err := os.Open(args[0])
+		if err != nil {
+			return err
+		}
+		return errors.Join(linux.SetProject(int(f.Fd()), 7, false), f.Close())
 	case "rename":
 		return os.Rename(args[0], args[1])
 	case "remove":
@@ -183,11 +201,7 @@ func run(command string, args []string) error {
 	case "sethostname":
 		return syscall.Sethostname([]byte(args[0]))
 	case "port":
-		l, err := net.Listen("tcp", args[0])
-		if err != nil {
-			return err
-		}
-		return l.Close()
+		return listened(args[0])
 	case "append":
 		f, err := os.OpenFile(args[0], os.O_WRONLY|os.O_APPEND, 0)
 		if err != nil {
