@@ -97,9 +97,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	for _, err := range all {
 		message, next := explain(err)
-		fmt.Fprintln(stderr, "fre:", message)
+		fmt.Fprintln(stderr, "fre:", printableLines(message)) // a function may have its say in it
 		if next != "" {
-			fmt.Fprintln(stderr, "    ", next)
+			fmt.Fprintln(stderr, "    ", printableLines(next))
 		}
 	}
 	return exitCode(err)

@@ -157,4 +157,7 @@ func TestForPeople(t *testing.T) {
 	if got := printable("a\x1b[31m\nb\u0085é"); got != "a\ufffd[31m\ufffdb\ufffdé" {
 		t.Errorf("printable = %q", got)
 	}
+	if got := printableLines("a\x1b]0;x\a:\n\tb\r"); got != "a\ufffd]0;x\ufffd:\n\tb\ufffd" {
+		t.Errorf("printableLines = %q", got)
+	}
 }

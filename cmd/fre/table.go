@@ -102,12 +102,22 @@ func inspect[T any](w io.Writer, format string, items []T) error {
 
 // printable replaces what a terminal would act on: commands and names come
 // from others.
-func printable(s string) string {
+func printable(s string) string { return strings.Map(printableRune, s) }
+
+func printableRune(r rune) rune {
+	if r < ' ' || r >= 0x7f && r < 0xa0 {
+		return '\ufffd'
+	}
+	return r
+}
+
+// printableLines is printable for texts of several lines.
+func printableLines(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return '\ufffd'
+		if r == '\n' || r == '\t' {
+			return r
 		}
-		return r
+		return printableRune(r)
 	}, s)
 }
 
