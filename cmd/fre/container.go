@@ -3,20 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/spf13/cobra"
 
-	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
 )
 
 func (c *cli) createCommand() *cobra.Command {
-	var (
-		req        api.ContainerRequest
-		cpus       float64
-		entrypoint string
-	)
+	var o containerFlags
 	cmd := &cobra.Command{
 		Use:   "create IMAGE [-- COMMAND [ARG...]]",
 		Short: "Make a container, which fre start runs",
@@ -26,14 +20,9 @@ image says; fre start runs it, fre stop ends it, fre logs prints its output,
 fre inspect describes it, fre rm removes it. The name is printed.`,
 		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImageFirst,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req.Image, req.Args = imageAndCommand(args)
-			if cmd.Flags().Changed("entrypoint") {
-				req.Entrypoint = []string{entrypoint}
-			}
-			req.CPUMillis = int64(math.Round(cpus * 1000))
 			cl := c.client()
 			defer cl.Close()
-			made, err := cl.CreateContainer(cmd.Context(), req)
+			made, err := cl.CreateContainer(cmd.Context(), o.request(args))
 			if err != nil {
 				return err
 			}
@@ -41,24 +30,9 @@ fre inspect describes it, fre rm removes it. The name is printed.`,
 			return err
 		},
 	}
-	f := cmd.Flags()
-	f.SetInterspersed(false) // flags behind IMAGE are the command's
-	f.StringVar(&req.Name, "name", "", "what it is called; default: made up")
-	f.StringVar(&req.Tenant, "tenant", "", "whose ids it has, and whose /work it sees; default: default")
-	f.StringVar(&entrypoint, "entrypoint", "", "program before the command, instead of the image's; empty: none")
-	f.StringArrayVarP(&req.Env, "env", "e", nil, "`KEY=VALUE`; may be repeated")
-	f.StringVarP(&req.Dir, "workdir", "w", "", "working directory")
-	f.StringVarP(&req.User, "user", "u", "", "`USER[:GROUP]`, names of the image or numbers")
-	f.StringVar(&req.Network, "network", "", "none, egress or host; default: none")
-	f.StringVarP(&req.Memory, "memory", "m", "", "limit, as in 512MiB; default: a quarter of the host's")
-	f.Float64Var(&cpus, "cpus", 0, "limit; default: all")
-	f.Int64Var(&req.Pids, "pids", 0, "limit of processes and threads; default: 4096")
-	f.StringVar(&req.Scratch, "scratch", "", "limit of what it writes to its root, as in 1GiB; default: 10GiB where the host can keep one")
-	f.BoolVar(&req.ReadOnly, "read-only", false, "its root takes no writes")
-	f.StringVar(&req.Work, "work", "", "see the tenant's /work: ro or rw")
-	f.BoolVarP(&req.Stdin, "interactive", "i", false, "it reads what fre attach sends, to its end; else it has no input")
-	f.BoolVarP(&req.TTY, "tty", "t", false, "it has a terminal, with --interactive the one of those who attach")
-	f.BoolVar(&req.AutoRemove, "rm", false, "remove it once it has ended")
+	o.flags(cmd)
+	cmd.Flags().BoolVarP(&o.req.Stdin, "interactive", "i", false, "it reads what fre attach sends, to its end; else it has no input")
+	cmd.Flags().BoolVar(&o.req.AutoRemove, "rm", false, "remove it once it has ended")
 	return cmd
 }
 

@@ -121,31 +121,6 @@ func (j *joining) attach(cmd *cobra.Command, cl *client.Client, box api.Containe
 	return cl.Attach(ctx, box.ID, streams, o)
 }
 
-// run makes a container, starts it once it is joined, and takes it away if that
-// fails.
-func (j *joining) run(cmd *cobra.Command, cl *client.Client, req api.ContainerRequest) error {
-	if err := j.check(cmd, api.Container{Stdin: req.Stdin, TTY: req.TTY}); err != nil {
-		return err
-	}
-	box, err := cl.CreateContainer(cmd.Context(), req)
-	if err != nil {
-		return runError{err}
-	}
-	started := false
-	j.joined = func() error {
-		err := cl.StartContainer(cmd.Context(), box.ID)
-		started = err == nil
-		return err
-	}
-	j.interrupt = func(ctx context.Context) error { return cl.Kill(ctx, box.ID) }
-	err = j.join(cmd, cl, *box)
-	if !started {
-		// An engine that could not start it has done so already.
-		_ = cl.RemoveContainer(cmd.Context(), box.ID, client.RemoveOptions{Force: true})
-	}
-	return err
-}
-
 // asTerminal is stream if it is a terminal, else nil.
 func asTerminal(stream any) *os.File {
 	f, ok := stream.(*os.File)
@@ -153,15 +128,4 @@ func asTerminal(stream any) *os.File {
 		return nil
 	}
 	return f
-}
-
-// ended passes on how a command ended.
-func ended(cmd *cobra.Command, exit api.Exit) error {
-	if exit.OOMKilled {
-		fmt.Fprintln(cmd.ErrOrStderr(), "fre: the memory limit killed it")
-	}
-	if status := exitStatus(exit); status != 0 {
-		return silentExitError(status)
-	}
-	return nil
 }

@@ -40,6 +40,31 @@ func TestContainers(t *testing.T) {
 	if got := w.cli(t, "run", "ordinary", "--", "ids"); got != "0 0 0 0 1\n" {
 		t.Errorf("one command of it: %q", got)
 	}
+	// With limits, a user or a name it is a container, which goes with its end.
+	if got := w.cli(t, "run", "-u", "1000", "-w", "/home/user", "-m", "64MiB", "--cpus", "0.5", "--pids", "50", "ordinary", "--", "cwd"); got != "/home/user\n" {
+		t.Errorf("a command with limits: %q", got)
+	}
+	cmd := exec.CommandContext(t.Context(), w.bin, "--socket", w.d.Socket(), "run", "--name", "short", "--entrypoint", "", "ordinary", "--", "/bin/prog", "echo")
+	var stdout, stderr strings.Builder
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("hello\n"), &stdout, &stderr
+	if err := cmd.Run(); err != nil || stdout.String() != "hello\n" || stderr.String() != "hello\n" {
+		t.Errorf("a run with a name says %q and %q, %v", stdout.String(), stderr.String(), err)
+	}
+	for status, args := range map[int][]string{
+		7:   {"run", "--read-only", "ordinary", "--", "exit", "7"},
+		127: {"run", "--entrypoint", "nothing", "ordinary"},
+	} {
+		var failed *daemon.CommandError
+		if _, err := w.d.CLI(t.Context(), args...); !errors.As(err, &failed) || failed.Code != status {
+			t.Errorf("%q: %v, want exit status %d", args, err, status)
+		}
+	}
+	until(t, func() error {
+		if left := w.cli(t, "ps", "-a", "--format", "{{.Name}}"); strings.TrimSpace(left) != "" {
+			return fmt.Errorf("runs have left %q", left)
+		}
+		return nil
+	})
 	// Its own user's runs count up on its own layer.
 	w.cli(t, "create", "--name", "counter", "-u", "1000", "-w", "/home/user", "ordinary", "--", "again", "runs")
 	for _, want := range []string{".\n", ".\n..\n"} {
