@@ -30,7 +30,7 @@ func (s *Store) readRows(n *snapshot) error {
 		serial int64
 	}
 	var order []placed
-	parts := make(partCache)
+	manifests := newManifestCache()
 	err := s.each(`SELECT digest, manifest, created, size, files, serial FROM images`, func(scan scanFunc) error {
 		var img Image
 		var manifest sql.RawBytes
@@ -39,7 +39,7 @@ func (s *Store) readRows(n *snapshot) error {
 			return err
 		}
 		var err error
-		if img.Manifest, err = parts.decode(manifest); err != nil {
+		if img.Manifest, err = manifests.decode(manifest); err != nil {
 			return fmt.Errorf("%w: image %s: %w", errCorrupt, img.Digest, err)
 		}
 		img.Built = tag{img.Name, img.Version}.String()
@@ -138,16 +138,24 @@ func (s *Store) readTenants(n *snapshot) error {
 	})
 }
 
-// partCache decodes manifests. It knows parts by their JSON, for most images
+// manifestCache decodes manifests. It knows parts by their JSON, for most images
 // have most of theirs in common with others: so they are decoded once and share
-// their strings.
-type partCache map[string]Part
+// their strings. And configurations: those of a function's versions are often
+// the same.
+type manifestCache struct {
+	parts   map[string]Part
+	configs map[string]json.RawMessage
+}
+
+func newManifestCache() *manifestCache {
+	return &manifestCache{make(map[string]Part), make(map[string]json.RawMessage)}
+}
 
 // decode takes a manifest as [json.Marshal] writes it, by its outline; any other
 // is decoded as a whole.
 //
 //	{"name":"n","version":"v","parts":[{…},{…}],"config":{…}}
-func (c partCache) decode(b []byte) (Manifest, error) {
+func (c *manifestCache) decode(b []byte) (Manifest, error) {
 	if m, ok := c.outline(b); ok {
 		return m, nil
 	}
@@ -156,7 +164,7 @@ func (c partCache) decode(b []byte) (Manifest, error) {
 	return m, err
 }
 
-func (c partCache) outline(b []byte) (m Manifest, ok bool) {
+func (c *manifestCache) outline(b []byte) (m Manifest, ok bool) {
 	rest := b
 	if m.Name, rest, ok = cutText(rest, `{"name":"`); !ok {
 		return m, false
@@ -172,12 +180,12 @@ func (c partCache) outline(b []byte) (m Manifest, ok bool) {
 		if n < 0 {
 			return m, false
 		}
-		p, known := c[string(rest[:n])]
+		p, known := c.parts[string(rest[:n])]
 		if !known {
 			if json.Unmarshal(rest[:n], &p) != nil {
 				return m, false
 			}
-			c[string(rest[:n])] = p
+			c.parts[string(rest[:n])] = p
 		}
 		m.Parts = append(m.Parts, p)
 		rest = rest[n:]
@@ -198,8 +206,12 @@ func (c partCache) outline(b []byte) (m Manifest, ok bool) {
 	if n := objectLen(rest); !ok || n < 0 || string(rest[n:]) != "}" {
 		return m, false
 	}
-	m.Config = bytes.Clone(rest[:len(rest)-1])
-	return m, json.Valid(m.Config)
+	rest = rest[:len(rest)-1]
+	if m.Config, ok = c.configs[string(rest)]; !ok && json.Valid(rest) {
+		m.Config, ok = bytes.Clone(rest), true
+		c.configs[string(rest)] = m.Config
+	}
+	return m, ok
 }
 
 // cutText takes before and a JSON string without escapes off the beginning of b.

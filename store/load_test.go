@@ -30,9 +30,9 @@ func FuzzDecodeManifest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var want Manifest
 		wantErr := json.Unmarshal(b, &want)
-		parts := make(partCache)
+		manifests := newManifestCache()
 		for range 2 {
-			got, err := parts.decode(b)
+			got, err := manifests.decode(b)
 			if (err != nil) != (wantErr != nil) {
 				t.Fatalf("%s: %v, want %v", b, err, wantErr)
 			}
@@ -52,10 +52,10 @@ func TestDecodeManifestOutline(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		parts := make(partCache)
-		got, ok := parts.outline(b)
-		if diff := cmp.Diff(m, got); diff != "" || !ok || len(parts) != 2 {
-			t.Errorf("%s: %t, %d parts known (-want +got):\n%s", b, ok, len(parts), diff)
+		manifests := newManifestCache()
+		got, ok := manifests.outline(b)
+		if diff := cmp.Diff(m, got); diff != "" || !ok || len(manifests.parts) != 2 {
+			t.Errorf("%s: %t, %d parts known (-want +got):\n%s", b, ok, len(manifests.parts), diff)
 		}
 	}
 }

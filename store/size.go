@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"database/sql"
 	"fmt"
 	"io/fs"
@@ -171,11 +172,18 @@ func eachOf(q queryer, query string, row func(scanFunc) error) error {
 func (z *sizing) load(q queryer, images map[Digest]*Image) error {
 	z.reset()
 	z.loaded, z.afresh = false, true
+	names := make(map[Digest]Digest) // of trees: one string for all that have it
+	for _, img := range images {
+		for i := range img.Parts {
+			names[img.Parts[i].Tree] = img.Parts[i].Tree
+		}
+	}
 	err := eachOf(q, `SELECT id, digest FROM sized_trees`, func(scan scanFunc) error {
 		t := new(sizedTree)
 		if err := scan(&t.id, &t.digest); err != nil {
 			return err
 		}
+		t.digest = cmp.Or(names[t.digest], t.digest)
 		z.trees[t.digest], z.byID[t.id] = t, t
 		return nil
 	})

@@ -108,12 +108,15 @@ func (s *Store) writeUses(at map[Digest]time.Time) error {
 // loadUses reads the times; where there is none the image counts as used now.
 func (s *Store) loadUses() error {
 	s.uses.at, s.uses.gone = make(map[Digest]useTime), make(map[Digest]bool)
+	known := s.snap.Load().byDigest
 	err := s.each(`SELECT image, used FROM image_uses`, func(scan scanFunc) error {
 		var d Digest
 		var used int64
 		err := scan(&d, &used)
-		t := time.Unix(0, used)
-		s.uses.at[d] = useTime{now: t, saved: t}
+		if img := known[d]; img != nil {
+			t := time.Unix(0, used)
+			s.uses.at[img.Digest] = useTime{now: t, saved: t} // one string for both
+		}
 		return err
 	})
 	if err != nil {

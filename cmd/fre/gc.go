@@ -6,18 +6,20 @@ import (
 	"runtime/metrics"
 )
 
-// gcGarbage is how much garbage the daemon may have when it is collected.
+// gcHeap is how large the daemon's heap may become, with its garbage, before it is
+// collected, as long as what is in use leaves room for some.
 //
-// Its heap is a few megabytes, and four kilobytes for each image: collecting it at
+// In use are a few megabytes, and two kilobytes for each image: collecting at
 // every doubling would take a quarter of the CPUs in the middle of each burst of
-// starts, while four times as much garbage as there is in use would be 160 MB with
+// starts, while four times as much garbage as there is in use would be 80 MB with
 // 10,000 images.
-const gcGarbage = 24 << 20
+const gcHeap = 36 << 20
 
 // gcPercent is what debug.SetGCPercent is told of a heap with that many bytes in
-// use.
+// use: at least half as much garbage, and at most four times.
 func gcPercent(live uint64) int {
-	return int(min(max(gcGarbage*100/max(live, 1), 50), 400))
+	garbage := max(gcHeap, live) - live
+	return int(min(max(garbage*100/max(live, 1), 50), 400))
 }
 
 // tuneGC has each collection decide when the next one comes, for as long as the

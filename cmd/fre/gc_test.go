@@ -7,7 +7,7 @@ import (
 )
 
 func TestGCPercent(t *testing.T) {
-	for live, want := range map[uint64]int{0: 400, 4 << 20: 400, 6 << 20: 400, 12 << 20: 200, 24 << 20: 100, 40 << 20: 60, 1 << 30: 50} {
+	for live, want := range map[uint64]int{0: 400, 4 << 20: 400, 7 << 20: 400, 12 << 20: 200, 18 << 20: 100, 24 << 20: 50, 40 << 20: 50, 1 << 30: 50} {
 		if got := gcPercent(live); got != want {
 			t.Errorf("%d bytes: %d, want %d", live, got, want)
 		}
