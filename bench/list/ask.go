@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,7 @@ type asked struct {
 	prepare func() error    // before each call, not counted; nil: nothing
 	do      func() error    // one call
 	holds   string          // what an answer must hold
+	lacks   string          // what it must not; "": nothing
 	end     func() error    // closes what do uses
 	usage   func() (time.Duration, error)
 }
@@ -160,6 +162,9 @@ func get(name, socket, path string, status int, pids []int, header ...string) *a
 		if a.holds != "" && !bytes.Contains(resp.Body, []byte(a.holds)) {
 			return fmt.Errorf("GET %s: no %s in the answer", path, a.holds)
 		}
+		if a.lacks != "" && bytes.Contains(resp.Body, []byte(a.lacks)) {
+			return fmt.Errorf("GET %s: still %s in the answer", path, a.lacks)
+		}
 		return nil
 	}
 	return a
@@ -199,8 +204,31 @@ func tagged(ctx context.Context, name, socket string, cl *client.Client) *asked 
 	n := 0
 	a.prepare = func() error {
 		n++
-		a.holds = fmt.Sprintf("bench-tagged:%d", n)
-		_, err := cl.TagImage(ctx, imageName(0)+":1", a.holds)
+		tag := fmt.Sprintf("bench-tagged:%d", n)
+		a.holds = strconv.Quote(tag)
+		_, err := cl.TagImage(ctx, imageName(0)+":1", tag)
+		return err
+	}
+	return a
+}
+
+// untagged asks for the list of images right after one lost a name, which must not
+// be in it.
+func untagged(ctx context.Context, name, socket string, cl *client.Client) *asked {
+	a := get(name, socket, imagesPath, http.StatusOK, nil)
+	n := 0
+	a.prepare = func() error {
+		n++
+		tag := fmt.Sprintf("bench-untagged:%d", n)
+		if _, err := cl.TagImage(ctx, imageName(0)+":1", tag); err != nil {
+			return err
+		}
+		a.lacks = ""
+		if err := a.do(); err != nil { // the list has it
+			return err
+		}
+		a.lacks = strconv.Quote(tag)
+		_, err := cl.RemoveImage(ctx, tag, client.RemoveOptions{})
 		return err
 	}
 	return a

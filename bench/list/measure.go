@@ -121,7 +121,12 @@ func (b *bench) empty(ctx context.Context) error {
 			return err
 		}
 		b.EmptyStarts = append(b.EmptyStarts, took)
-		err = b.settle(ctx)
+		// The code that lists run has been read from the disk, as in the other.
+		err = ask(ctx, turns{rounds: 1, calls: 1}, get("", d.Socket(), imagesPath, http.StatusOK, nil),
+			get("", d.DockerSocket(), dockerImages, http.StatusOK, nil))
+		if err == nil {
+			err = b.settle(ctx)
+		}
 		if err == nil {
 			b.EmptyBytes, err = memory.PSS([]int{d.PID()})
 		}
@@ -243,8 +248,9 @@ var dockerCommands = []struct {
 	args []string
 }{{"version", []string{"version"}}, {"images", []string{"images"}}, {"ps", []string{"ps", "--all", "--size"}}}
 
-// programs runs docker's client, the whole process, against both engines.
-func (b *bench) programs(ctx context.Context, socket string) error {
+// programs runs docker's client, the whole process, against both engines, and
+// against FRE's answers out of memory, which says what the client itself takes.
+func (b *bench) programs(ctx context.Context, socket string) (err error) {
 	docker, err := exec.LookPath("docker")
 	if errors.Is(err, exec.ErrNotFound) {
 		b.Skipped = append(b.Skipped, "docker's client: it is not installed")
@@ -253,14 +259,29 @@ func (b *bench) programs(ctx context.Context, socket string) error {
 	if err != nil {
 		return err
 	}
+	if b.docker != nil {
+		docker = b.docker.Command()[0] // the same program for all
+	}
+	same, none := filepath.Join(b.dir, "floor.sock"), filepath.Join(b.dir, "none.sock")
+	for path, empty := range map[string]bool{same: false, none: true} {
+		f, err := newFloor(path, socket, empty)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, f.close()) }()
+	}
+	run := func(name, socket string, args []string) *asked {
+		return program(ctx, name, append([]string{docker, "--host", "unix://" + socket}, args...))
+	}
 	var all []*asked
 	for _, c := range dockerCommands {
-		argv := append([]string{docker, "--host", "unix://" + socket}, c.args...)
 		if b.docker != nil {
-			argv[0] = b.docker.Command()[0] // the same program for both
 			all = append(all, program(ctx, c.name+"/dockerd", b.docker.Command(c.args...)))
 		}
-		all = append(all, program(ctx, c.name+"/docker", argv))
+		all = append(all, run(c.name+"/docker", socket, c.args), run(c.name+"/floor", same, c.args))
+		if c.name == "images" {
+			all = append(all, run("images/none", none, c.args))
+		}
 	}
 	return b.measure(ctx, turns{rounds: b.size.Programs, calls: 1}, all...)
 }
@@ -371,7 +392,7 @@ func (b *bench) many(ctx context.Context) (err error) {
 	cl := client.New(fre)
 	defer cl.Close()
 	changes := turns{rounds: b.size.turns.rounds, slice: b.size.turns.slice, calls: min(b.size.turns.calls, 10)}
-	if err := b.measure(ctx, changes, tagged(ctx, "many/tagged", fre, cl)); err != nil {
+	if err := b.measure(ctx, changes, tagged(ctx, "many/tagged", fre, cl), untagged(ctx, "many/untagged", fre, cl)); err != nil {
 		return err
 	}
 	b.Idle = b.poll(ctx, pids, nil)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -61,11 +62,7 @@ func (r *result) rows() []row {
 	// ratio is a row of one median by another.
 	ratio := func(what, name, by string, aim float64, value func(*asked) time.Duration) {
 		a, b := r.find(name), r.find(by)
-		err := a.Err
-		if err == "" {
-			err = b.Err
-		}
-		rows = append(rows, row{what: what, unit: "×", value: stats.Ratio(value(a), value(b)), aim: aim, err: err})
+		rows = append(rows, row{what: what, unit: "×", value: stats.Ratio(value(a), value(b)), aim: aim, err: cmp.Or(a.Err, b.Err)})
 	}
 	docker := r.find("few/dockerd").Err == ""
 
@@ -77,12 +74,14 @@ func (r *result) rows() []row {
 	latency("images, "+many+inDocker, "many/docker", 2*milliseconds(r.find("many/fre").p50()), "")
 	latency("images, "+many+", unchanged (304)", "many/unchanged", 0.1, "")
 	latency("images, "+many+", right after one got a further name, which is in it", "many/tagged", 0, "")
+	latency("images, "+many+", right after one lost a name, which is not in it", "many/untagged", 0, "")
 	ratio(fmt.Sprintf("images, %s of %d layers ÷ of one", grouped(r.Size.Layered), r.Size.Layers), "layers/many", "layers/one", 1.1, (*asked).p50)
-	perList := "CPU time per list of " + few + " images"
-	cpu := r.find("few/fre")
-	rows = append(rows, row{what: perList, unit: "ms", value: milliseconds(cpu.cpu()), aim: milliseconds(r.find("few/dockerd").cpu()) / 300, peer: milliseconds(r.find("few/dockerd").cpu()), err: cpu.Err})
-	cpu = r.find("few/docker")
-	rows = append(rows, row{what: perList + inDocker, unit: "ms", value: milliseconds(cpu.cpu()), peer: milliseconds(r.find("few/dockerd").cpu()), err: cpu.Err})
+	perList := "CPU time per list of " + few + " images, to be a 300th of dockerd's"
+	peer := milliseconds(r.find("few/dockerd").cpu())
+	for _, in := range []struct{ name, format string }{{"few/fre", ""}, {"few/docker", inDocker}} {
+		a := r.find(in.name)
+		rows = append(rows, row{what: perList + in.format, unit: "ms", value: milliseconds(a.cpu()), aim: peer / 300, peer: peer, err: a.Err})
+	}
 	for _, p := range []struct {
 		what string
 		aim  float64
@@ -107,10 +106,18 @@ func (r *result) rows() []row {
 		row{what: "system calls of it for each running sandbox" + inDocker, value: r.DockerSyscalls.PerBox, aim: 2, err: r.DockerSyscalls.Err})
 	if !slices.ContainsFunc(r.Skipped, func(s string) bool { return strings.HasPrefix(s, "docker's client") }) {
 		for _, c := range dockerCommands {
-			latency(fmt.Sprintf("`docker %s`, the whole process", strings.Join(c.args, " ")), c.name+"/docker", 0, c.name+"/dockerd")
+			what := fmt.Sprintf("`docker %s`, the whole process", strings.Join(c.args, " "))
+			latency(what, c.name+"/docker", 0, c.name+"/dockerd")
+			latency(what+", with FRE's answers out of memory: the client's own time", c.name+"/floor", 0, "")
+			own, with := r.find(c.name+"/floor"), r.find(c.name+"/docker")
+			rows = append(rows, row{what: what + ", what FRE adds to that", unit: "ms", value: milliseconds(with.p50() - own.p50()), err: cmp.Or(with.Err, own.Err)})
 		}
-		ratio("`docker images` ÷ `docker version`", "images/docker", "version/docker", 1.25, (*asked).p50)
-		ratio("`docker ps --all --size` ÷ `docker version`", "ps/docker", "version/docker", 1.25, (*asked).p50)
+		latency("`docker images` of none, the client's own time", "images/none", 0, "")
+		for _, c := range dockerCommands[1:] {
+			what := fmt.Sprintf("`docker %s` ÷ `docker version`", strings.Join(c.args, " "))
+			ratio(what, c.name+"/docker", "version/docker", 1.25, (*asked).p50)
+			ratio(what+", the client's own time", c.name+"/floor", "version/floor", 0, (*asked).p50)
+		}
 	}
 	latency("`system df`, "+few+" images", "df/fre", 5, "df/dockerd")
 	latency("`system df`, "+few+" images"+inDocker, "df/docker", 5, "df/dockerd")
