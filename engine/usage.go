@@ -15,6 +15,10 @@ type ImageUsage struct {
 	*store.Image
 	store.ImageSize
 	InUse bool // by a function, a sandbox or what starts them: it cannot be removed
+
+	// HeldBytes are what an image in use takes beside those in use that come before
+	// it, those that lists show first: together what cannot be reclaimed.
+	HeldBytes int64
 }
 
 // ContainerUsage is what a container has written to its root; AsOf is zero where
@@ -42,16 +46,28 @@ func (e *Engine) DiskUsage() (*DiskUsage, error) {
 	images, _ := e.cfg.Store.ImageList()
 	users := e.imageUsers()
 	out := &DiskUsage{ImageBytes: sizes.Bytes, ImageInodes: sizes.Inodes, Images: make([]ImageUsage, len(images))}
-	used := make(map[store.Digest]bool)
+	var used, hidden []int // indices of those in use; lists hide roots of runtime shells
 	for i, img := range images {
 		_, inUse := users[img.Digest]
-		if inUse {
-			used[img.Digest] = true
-		}
 		out.Images[i] = ImageUsage{Image: img, ImageSize: sizes.Image(img.Digest), InUse: inUse}
+		switch {
+		case inUse && image.IsShellRoot(img):
+			hidden = append(hidden, i)
+		case inUse:
+			used = append(used, i)
+		}
 	}
-	kept, _ := e.cfg.Store.SizeWithout(used)
-	out.ReclaimableBytes = max(sizes.Bytes-kept, 0)
+	used = append(used, hidden...)
+	digests := make([]store.Digest, len(used))
+	for i, at := range used {
+		digests[i] = images[at].Digest
+	}
+	out.ReclaimableBytes = sizes.Bytes
+	for i, held := range e.cfg.Store.Added(digests) {
+		out.Images[used[i]].HeldBytes = held
+		out.ReclaimableBytes -= held
+	}
+	out.ReclaimableBytes = max(out.ReclaimableBytes, 0) // images come and go meanwhile
 	for _, c := range e.Containers(true) {
 		u, err := e.ContainerScratch(c.ID)
 		if errors.Is(err, fs.ErrNotExist) {

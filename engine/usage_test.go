@@ -124,6 +124,21 @@ func TestDiskUsage(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{"used": true, "unused": false, "too": false}, inUse); diff != "" {
 		t.Errorf("in use (-want +got):\n%s", diff)
 	}
+	r.deploy("twice", func(c *image.Config) { c.Env = []string{"X=twice"} }) // shares the binary with the other
+	before, err = r.DiskUsage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held, alone int64
+	for _, img := range before.Images {
+		held += img.HeldBytes
+		if img.InUse {
+			alone += img.UniqueBytes
+		}
+	}
+	if held != before.ImageBytes-before.ReclaimableBytes || held < alone+int64(len(fnBinary)) {
+		t.Errorf("in use hold %d bytes, of %d of which %d could be free; %d are of one alone", held, before.ImageBytes, before.ReclaimableBytes, alone)
+	}
 	for _, d := range unused {
 		if err := r.store.RemoveImage(t.Context(), d); err != nil {
 			t.Fatal(err)

@@ -61,18 +61,41 @@ func (s *Store) SizeWithout(keep map[Digest]bool) (bytes, inodes int64) {
 	defer z.mu.Unlock()
 	seen := make(map[*cohort]bool)
 	for d, kept := range keep {
-		img := z.images[d]
-		if img == nil || !kept {
-			continue
+		if kept {
+			b, i := z.addedLocked(seen, d)
+			bytes, inodes = bytes+b, inodes+i
 		}
-		bytes += img.ownBytes
-		inodes += img.ownInodes
-		for c := range img.cohorts() {
-			if !seen[c] {
-				seen[c] = true
-				bytes += c.bytes
-				inodes += c.objects
-			}
+	}
+	return bytes, inodes
+}
+
+// Added returns the bytes that each of some images takes beside those before it:
+// together what SizeWithout returns for them. One that is not there takes none.
+func (s *Store) Added(images []Digest) []int64 {
+	z := &s.sizing
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	seen := make(map[*cohort]bool)
+	out := make([]int64, len(images))
+	for i, d := range images {
+		out[i], _ = z.addedLocked(seen, d)
+	}
+	return out
+}
+
+// addedLocked returns what an image has beside the cohorts that were seen, which
+// it adds its own to.
+func (z *sizing) addedLocked(seen map[*cohort]bool, d Digest) (bytes, inodes int64) {
+	img := z.images[d]
+	if img == nil {
+		return 0, 0
+	}
+	bytes, inodes = img.ownBytes, img.ownInodes
+	for c := range img.cohorts() {
+		if !seen[c] {
+			seen[c] = true
+			bytes += c.bytes
+			inodes += c.objects
 		}
 	}
 	return bytes, inodes

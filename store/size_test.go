@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -213,6 +215,17 @@ func TestSizeWithout(t *testing.T) {
 		}
 	}
 	bytes, inodes := s.SizeWithout(keep)
+	listed := slices.Sorted(maps.Keys(keep)) // the unknown one is the last
+	sum := int64(0)
+	for i, added := range s.Added(listed) {
+		size := s.Sizes().Image(listed[i])
+		if sum += added; i == 0 && added != size.Bytes || added < size.UniqueBytes || added > size.Bytes {
+			t.Errorf("image %d of %+v adds %d bytes", i, size, added)
+		}
+	}
+	if sum != bytes {
+		t.Errorf("together they add %d bytes, and hold %d", sum, bytes)
+	}
 	for _, img := range s.Images() {
 		if !keep[img.Digest] {
 			if err := s.RemoveImage(t.Context(), img.Digest); err != nil {

@@ -37,9 +37,16 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	users := map[store.Digest]int{}
-	shown := slices.DeleteFunc(used.Images, func(img engine.ImageUsage) bool { return isTools(img.Image) })
+	layers := used.ImageBytes
+	shown := slices.DeleteFunc(used.Images, func(img engine.ImageUsage) bool {
+		hide := isTools(img.Image)
+		if hide {
+			layers -= img.HeldBytes
+		}
+		return hide
+	})
 	body := make([]byte, 0, 1024+512*len(shown))
-	body = appendInt(append(body, `{"BuildCache":[],"BuilderSize":0`...), "LayersSize", used.ImageBytes)
+	body = appendInt(append(body, `{"BuildCache":[],"BuilderSize":0`...), "LayersSize", layers)
 
 	body = append(body, `,"Containers":`...)
 	body, err = s.boxes[index(true)].append(body, s.engine.Sandboxes(true), 0, func(c container) bool {
@@ -74,7 +81,10 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 	return replyJSON(w, http.StatusOK, body)
 }
 
-// appendImageUsage encodes images, which have so many users, with their sizes.
+// appendImageUsage encodes images, which have so many users, with their sizes. Clients
+// take for reclaimable all layers but what the images with containers do not share
+// (docker/cli, formatter/disk_usage.go): what images in use share is told as one's
+// own, so that the sum is what stays.
 func (s *server) appendImageUsage(buf []byte, used []engine.ImageUsage, users map[store.Digest]int, old bool) ([]byte, error) {
 	images := make([]*store.Image, len(used))
 	for i, img := range used {
@@ -85,11 +95,11 @@ func (s *server) appendImageUsage(buf []byte, used []engine.ImageUsage, users ma
 		if i > 0 {
 			buf = append(buf, ',')
 		}
-		img, n := used[i], users[images[i].Digest]
-		if img.InUse && n == 0 {
-			n = 1 // a function without an instance now
+		img, n, own := used[i], 0, used[i].UniqueBytes
+		if img.InUse {
+			n, own = max(users[images[i].Digest], 1), img.HeldBytes // 1: a function without an instance now
 		}
-		moment := imageMoment{Containers: n, SharedSize: img.Bytes - img.UniqueBytes, Size: img.Bytes}
+		moment := imageMoment{Containers: n, SharedSize: img.Bytes - own, Size: img.Bytes}
 		if old {
 			moment.VirtualSize = img.Bytes
 		}

@@ -106,14 +106,14 @@ func TestImageRows(t *testing.T) {
 	for i, names := range [][]string{{"a:1", "b:1"}, nil} {
 		img := &store.Image{Digest: store.Digest(fmt.Sprintf("sha256:%064x", i)), Names: names, Created: time.Unix(1, 0), Size: 7}
 		img.Config = foreign
-		used = append(used, engine.ImageUsage{Image: img, ImageSize: store.ImageSize{Bytes: int64(i) << 40, UniqueBytes: int64(i)}, InUse: i == 1})
+		used = append(used, engine.ImageUsage{Image: img, ImageSize: store.ImageSize{Bytes: int64(i+1) << 40, UniqueBytes: int64(i + 1)}, HeldBytes: 5, InUse: i == 1})
 	}
-	users := map[store.Digest]int{used[0].Digest: 3}
+	users := map[store.Digest]int{used[0].Digest: 3} // sandboxes that have ended
 	for _, old := range []bool{false, true} {
 		want := []imageSummary{}
 		for i, u := range used {
 			one := summaryOf(u.Image, labelsOf(u.Image), old)
-			one.Containers, one.SharedSize, one.Size = []int{3, 1}[i], u.Bytes-u.UniqueBytes, u.Bytes
+			one.Containers, one.SharedSize, one.Size = i, u.Bytes-[]int64{1, 5}[i], u.Bytes
 			if old {
 				one.VirtualSize = one.Size
 			}

@@ -155,7 +155,9 @@ func (e *Engine) DiskUsage() (*engine.DiskUsage, error) {
 		for _, f := range e.functions {
 			x.InUse = x.InUse || f.Image == img.Digest
 		}
-		if !x.InUse {
+		if x.InUse {
+			x.HeldBytes = bytes
+		} else {
 			u.ReclaimableBytes += bytes
 		}
 		u.Images = append(u.Images, x)
