@@ -139,14 +139,20 @@ func summaryOf(img *store.Image, labels map[string]string, old bool) imageSummar
 
 // labelsOf are an image's labels; a foreign configuration has none to show.
 func labelsOf(img *store.Image) map[string]string {
-	cfg, err := image.ConfigOf(img)
-	switch {
-	case err == nil && cfg.Labels != nil:
-		return cfg.Labels
-	case err == nil && cfg.Container != nil && cfg.Container.Labels != nil:
-		return cfg.Container.Labels
+	var cfg struct { // of image.Config: the list decodes it for each of them
+		Labels    map[string]string
+		Container struct{ Labels map[string]string }
 	}
-	return map[string]string{}
+	if !bytes.Contains(img.Config, []byte(`"labels"`)) || json.Unmarshal(img.Config, &cfg) != nil {
+		return map[string]string{}
+	}
+	if cfg.Labels == nil {
+		cfg.Labels = cfg.Container.Labels
+	}
+	if cfg.Labels == nil {
+		return map[string]string{}
+	}
+	return cfg.Labels
 }
 
 // list is never null, which clients take for an older engine.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
@@ -161,4 +162,43 @@ func BenchmarkContainers(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkFirst encodes a list of 10,000 images, and one of 1,000 containers, of
+// which nothing is encoded yet.
+func BenchmarkFirst(b *testing.B) {
+	const n = 10_000
+	config, err := json.Marshal(image.Config{
+		Base: "python", Handler: "main:handle", Args: []string{"/usr/bin/python3", "/opt/fre/bootstrap.py"}, Env: []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8"},
+		Labels: map[string]string{"team": "a", "stage": "test"}, Protocol: image.ProtocolChannel, Tenant: image.DefaultTenant,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var images []*store.Image
+	for i := range n {
+		images = append(images, &store.Image{
+			Digest: store.Digest(fmt.Sprintf("sha256:%064x", i)), Names: []string{fmt.Sprintf("image-%d:1", i)}, Created: time.Unix(1, 0), Size: 7, Manifest: store.Manifest{Config: config},
+		})
+	}
+	b.Run("images", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var s server
+			s.images.init()
+			shown := slices.DeleteFunc(slices.Clone(images), isTools)
+			if _, err := s.images[0][0].Of(shown); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("containers", func(b *testing.B) {
+		b.ReportAllocs()
+		boxes := boxesOf(n/10, false)
+		for b.Loop() {
+			if _, err := newContainerRows().cache.Of(boxes); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

@@ -162,9 +162,13 @@ func (c *Cache[T]) encodeLocked(generation uint64, items []*T) (*encoded[T], err
 		if known {
 			body = append(body, last.row(at)...)
 		} else {
+			before := len(body)
 			var err error
 			if body, err = c.Row(body, item); err != nil {
 				return nil, err
+			}
+			if row := len(body) - before + 1; cap(body)-len(body) < row {
+				body = slices.Grow(body, row*(len(items)-i)) // the others are much like it
 			}
 		}
 		next.ends[i] = len(body)
