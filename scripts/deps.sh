@@ -182,6 +182,7 @@ for group in "$@"; do
 		else
 			need docker docker.io
 		fi
+		need /usr/lib/python3/dist-packages/docker python3-docker
 		;;
 	v2)
 		need qemu-system-x86_64 qemu-system-x86
