@@ -15,6 +15,7 @@
 #include <linux/mount.h>
 #include <linux/openat2.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -247,6 +248,7 @@ static void park(struct slot *slot)
 			     .msg_control = control.buf,
 			     .msg_controllen = sizeof(control.buf)};
 	struct room room = {.pointers = shell->pointers, .strings = FRE_MAX_SHELL_STRINGS};
+	struct pollfd ready = {.fd = CONTROL_FD, .events = POLLIN};
 	uint64_t id = slot->s.h.id;
 	int bare = slot->s.h.fd_root < 0;
 	long n;
@@ -255,9 +257,12 @@ static void park(struct slot *slot)
 	 * dumpable again (fs.suid_dumpable). */
 	sys(SYS_prctl, PR_SET_DUMPABLE, 0);
 	report(slot, FRE_PARKED);
-	do
-		n = sys(SYS_recvmsg, CONTROL_FD, &msg, MSG_CMSG_CLOEXEC);
-	while (n == -EINTR);
+	/* Woken by SIGKILL, recvmsg would take what came since: then the engine holds
+	 * for started what never ran. Out of ppoll there is no way back to here. */
+	do {
+		sys(SYS_ppoll, &ready, 1, NULL, NULL, 0);
+		n = sys(SYS_recvmsg, CONTROL_FD, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	} while (n == -EINTR || n == -EAGAIN);
 	if (n <= 0) /* it is not wanted any more */
 		fail(slot, FRE_STEP_NONE, 0, 0);
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c)) {
