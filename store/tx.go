@@ -1,0 +1,351 @@
+package store
+
+import (
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// tx changes database and next snapshot together, and notes the changes of
+// images. (Functions are listed by the engine, which adds theirs.)
+type tx struct {
+	s       *Store
+	sized   bool // sizing.mu is held
+	sql     *sql.Tx
+	next    *snapshot
+	changes []Change
+	index   []indexLine // what index.json has to learn
+	touched []Digest    // images of which it has to learn
+	own     bool        // next.images is not the last snapshot's any more
+}
+
+// ownImages is next.images to be changed in place.
+func (t *tx) ownImages() *[]*Image {
+	if !t.own {
+		t.own = true
+		t.next.images = append(make([]*Image, 0, len(t.next.images)+1), t.next.images...)
+	}
+	return &t.next.images
+}
+
+// replaceImage shows an image as it is now.
+func (t *tx) replaceImage(old, img *Image) {
+	t.next.byDigest[img.Digest] = img
+	list := *t.ownImages()
+	list[slices.Index(list, old)] = img
+	t.touched = append(t.touched, img.Digest)
+}
+
+// indexLines is what index.json has to learn of the transaction.
+func (t *tx) indexLines() []indexLine {
+	lines := t.index
+	slices.Sort(t.touched)
+	for _, d := range slices.Compact(t.touched) {
+		if img := t.next.byDigest[d]; img != nil {
+			lines = append(lines, indexLine{Image: &indexed{Digest: d, Created: img.Created, Names: img.Names, Remotes: img.Remotes}})
+		} else {
+			lines = append(lines, indexLine{NoImage: d})
+		}
+	}
+	return lines
+}
+
+func (t *tx) noteImage(a ChangeAction, d Digest, name string) {
+	t.changes = append(t.changes, Change{Kind: ChangeImage, Action: a, ID: string(d), Name: name})
+}
+
+// update runs change in one transaction and publishes the result. With index it
+// writes the index first: one ahead of the database harms nothing, one behind
+// could hand out a tenant's id twice.
+func (s *Store) update(index bool, change func(*tx) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.updateLocked(index, change)
+}
+
+func (s *Store) updateLocked(index bool, change func(*tx) error) error {
+	t := &tx{s: s, next: s.snap.Load().clone()}
+	var err error
+	if t.sql, err = s.db.Begin(); err != nil {
+		return dbError(err)
+	}
+	committed := false
+	defer func() {
+		_ = t.sql.Rollback()
+		if t.sized {
+			if !committed {
+				if err := s.sizing.load(s.db, s.snap.Load().byDigest); err != nil {
+					s.log.Error("cannot load the sizes of images: the next change does", "error", err)
+				}
+			}
+			s.sizing.mu.Unlock()
+		}
+	}()
+	if err := change(t); err != nil {
+		return dbError(err)
+	}
+	if t.sized {
+		t.next.sizes = s.sizing.publish(t.next.sizes)
+	}
+	if index {
+		if err := s.index.add(t.indexLines(), t.next); err != nil {
+			return fmt.Errorf("write index: %w", err)
+		}
+		defer s.index.settle(t.next)
+	}
+	if err := s.failpoint("before commit"); err != nil {
+		return err
+	}
+	if err := t.sql.Commit(); err != nil {
+		return dbError(err)
+	}
+	committed = true
+	s.changes.publish(t.changes, func(generation uint64) {
+		if len(t.changes) > 0 {
+			t.next.imagesGen = generation
+		}
+		s.snap.Store(t.next)
+	})
+	return s.failpoint("after commit")
+}
+
+// updateFreeing is update for removals. A disk too full for it gets the room
+// of the reserve.
+func (s *Store) updateFreeing(index bool, change func(*tx) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.updateFreeingLocked(index, change)
+}
+
+func (s *Store) updateFreeingLocked(index bool, change func(*tx) error) error {
+	err := s.updateLocked(index, change)
+	if !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	if err := unix.Unlinkat(int(s.root.Fd()), reserveName, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("give up reserve: %w", err)
+	}
+	return s.updateLocked(index, change)
+}
+
+func (t *tx) putImage(img *Image, manifest []byte, own sized) error {
+	t.next.serial++
+	_, err := t.sql.Exec(`INSERT INTO images (digest, manifest, created, size, files, serial) VALUES (?, ?, ?, ?, ?, ?)`,
+		img.Digest, string(manifest), img.Created.UnixNano(), img.Size, img.Files, t.next.serial)
+	if err != nil {
+		return err
+	}
+	for i, p := range img.Parts {
+		if _, err := t.sql.Exec(`INSERT INTO image_parts VALUES (?, ?, ?)`, img.Digest, i, p.Tree); err != nil {
+			return err
+		}
+	}
+	if err := t.sizeImage(img.Digest, &img.Manifest, own); err != nil {
+		return err
+	}
+	t.next.byDigest[img.Digest] = img
+	list := t.ownImages()
+	*list = slices.Insert(*list, 0, img)
+	t.touched = append(t.touched, img.Digest)
+	t.noteImage(ActionCreate, img.Digest, "")
+	return nil
+}
+
+// putTag moves the name to the image; the one that had it goes on without.
+func (t *tx) putTag(k tag, d Digest) error {
+	if _, err := t.sql.Exec(`INSERT INTO tags VALUES (?, ?, ?)
+		ON CONFLICT (name, version) DO UPDATE SET image = excluded.image`, k.name, k.version, d); err != nil {
+		return err
+	}
+	if old := t.next.tags[k]; old != "" && old != d {
+		t.noteImage(ActionUntag, old, k.String())
+	}
+	t.unname(k)
+	t.next.tags[k] = d
+	if old := t.next.byDigest[d]; old != nil {
+		img := *old
+		img.setNames(append(slices.Clone(old.Names), k.String()))
+		t.replaceImage(old, &img)
+	}
+	t.noteImage(ActionTag, d, k.String())
+	return nil
+}
+
+func (t *tx) removeTag(k tag) error {
+	if _, err := t.sql.Exec(`DELETE FROM tags WHERE name = ? AND version = ?`, k.name, k.version); err != nil {
+		return err
+	}
+	if d := t.next.tags[k]; d != "" {
+		t.noteImage(ActionUntag, d, k.String())
+	}
+	t.unname(k)
+	return nil
+}
+
+// unname takes a name off the image that has it.
+func (t *tx) unname(k tag) {
+	d := t.next.tags[k]
+	delete(t.next.tags, k)
+	if old := t.next.byDigest[d]; old != nil {
+		img := *old
+		img.setNames(slices.DeleteFunc(slices.Clone(old.Names), func(name string) bool { return name == k.String() }))
+		t.replaceImage(old, &img)
+	}
+}
+
+// putRemote moves what a registry calls an image to that one.
+func (t *tx) putRemote(remote string, d Digest) error {
+	name, digest, _ := strings.Cut(remote, "@")
+	if _, err := t.sql.Exec(`INSERT INTO remotes VALUES (?, ?, ?)
+		ON CONFLICT (name, digest) DO UPDATE SET image = excluded.image`, name, digest, d); err != nil {
+		return err
+	}
+	t.forgetRemote(remote)
+	t.next.remotes[remote] = d
+	if old := t.next.byDigest[d]; old != nil {
+		img := *old
+		img.Remotes = append(slices.Clone(old.Remotes), remote)
+		slices.Sort(img.Remotes)
+		t.replaceImage(old, &img)
+	}
+	t.noteImage(ActionTag, d, remote)
+	return nil
+}
+
+func (t *tx) removeRemote(remote string) error {
+	name, digest, _ := strings.Cut(remote, "@")
+	if _, err := t.sql.Exec(`DELETE FROM remotes WHERE name = ? AND digest = ?`, name, digest); err != nil {
+		return err
+	}
+	t.forgetRemote(remote)
+	return nil
+}
+
+// forgetRemote takes it off the image that has it.
+func (t *tx) forgetRemote(remote string) {
+	d := t.next.remotes[remote]
+	if d == "" {
+		return
+	}
+	delete(t.next.remotes, remote)
+	if old := t.next.byDigest[d]; old != nil {
+		img := *old
+		img.Remotes = slices.DeleteFunc(slices.Clone(old.Remotes), func(r string) bool { return r == remote })
+		t.replaceImage(old, &img)
+	}
+	t.noteImage(ActionUntag, d, remote)
+}
+
+func (t *tx) removeImage(d Digest) error {
+	if _, err := t.sql.Exec(`DELETE FROM images WHERE digest = ?`, d); err != nil {
+		return err
+	}
+	if err := t.unsizeImage(d); err != nil {
+		return err
+	}
+	if old := t.next.byDigest[d]; old != nil {
+		for _, name := range old.Names {
+			delete(t.next.tags, splitName(name))
+			t.noteImage(ActionUntag, d, name)
+		}
+		for _, remote := range old.Remotes {
+			delete(t.next.remotes, remote)
+			t.noteImage(ActionUntag, d, remote)
+		}
+		list := t.ownImages()
+		i := slices.Index(*list, old)
+		*list = slices.Delete(*list, i, i+1)
+	}
+	delete(t.next.byDigest, d)
+	t.touched = append(t.touched, d)
+	t.noteImage(ActionDelete, d, "")
+	return nil
+}
+
+// dropImage removes an image that is gone with the functions that need it.
+func (t *tx) dropImage(d Digest) error {
+	if _, err := t.sql.Exec(`DELETE FROM functions WHERE image = ?`, d); err != nil {
+		return err
+	}
+	for _, f := range t.next.functionList {
+		if f.Image == d {
+			t.showFunction(f.Name, nil)
+		}
+	}
+	return t.removeImage(d)
+}
+
+func (t *tx) putPart(key string, p Part) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	_, err = t.sql.Exec(`INSERT INTO parts VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET part = excluded.part`, key, string(b))
+	t.next.parts[key] = p
+	return err
+}
+
+func (t *tx) removePart(key string) error {
+	_, err := t.sql.Exec(`DELETE FROM parts WHERE key = ?`, key)
+	delete(t.next.parts, key)
+	return err
+}
+
+func (t *tx) putFunction(f *Function) error {
+	_, err := t.sql.Exec(`INSERT INTO functions VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE
+		SET image = excluded.image, spec = excluded.spec, deployed = excluded.deployed`,
+		f.Name, f.Image, string(f.Spec), f.Deployed.UnixNano())
+	t.showFunction(f.Name, f)
+	return err
+}
+
+func (t *tx) removeFunction(name string) error {
+	_, err := t.sql.Exec(`DELETE FROM functions WHERE name = ?`, name)
+	t.showFunction(name, nil)
+	return err
+}
+
+// showFunction shows f under its name, or nothing where it is nil.
+func (t *tx) showFunction(name string, f *Function) {
+	list := slices.Clone(t.next.functionList)
+	i, found := slices.BinarySearchFunc(list, name, func(f *Function, name string) int { return strings.Compare(f.Name, name) })
+	switch {
+	case f == nil && found:
+		list = slices.Delete(list, i, i+1)
+	case f != nil && found:
+		list[i] = f
+	case f != nil:
+		list = slices.Insert(list, i, f)
+	}
+	t.next.functionList = list
+	if f != nil {
+		t.next.functions[name] = f
+		t.index = append(t.index, indexLine{Function: f})
+	} else {
+		delete(t.next.functions, name)
+		t.index = append(t.index, indexLine{NoFunction: name})
+	}
+}
+
+// putTenant enters a tenant; ID 0 asks for the next one.
+func (t *tx) putTenant(n Tenant) (Tenant, error) {
+	id := sql.NullInt64{Int64: int64(n.ID), Valid: n.ID != 0}
+	r, err := t.sql.Exec(`INSERT INTO tenants VALUES (?, ?)`, id, n.Name)
+	if err != nil {
+		return Tenant{}, err
+	}
+	last, err := r.LastInsertId()
+	if err != nil {
+		return Tenant{}, err
+	}
+	n.ID = uint32(last)
+	t.next.tenants[n.Name] = n
+	t.index = append(t.index, indexLine{Tenant: &n})
+	return n, nil
+}
