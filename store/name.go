@@ -150,19 +150,26 @@ func (s *Store) Tag(ctx context.Context, d Digest, name string) (*Image, error) 
 		r.Version = "latest"
 	}
 	k := tag{r.Name, r.Version}
-	if snap := s.snap.Load(); snap.byDigest[d] != nil && snap.tags[k] == d {
-		return snap.byDigest[d], nil
+	return s.nameImage(d, k.String(), s.snap.Load().tags[k] == d, func(t *tx) error { return t.putTag(k, d) })
+}
+
+// nameImage is Tag and TagRemote from where the name is sound.
+func (s *Store) nameImage(d Digest, name string, has bool, put func(*tx) error) (img *Image, err error) {
+	if img = s.snap.Load().byDigest[d]; img != nil && has {
+		return img, nil
 	}
 	err = s.update(true, func(t *tx) error {
 		if t.next.byDigest[d] == nil {
 			return fs.ErrNotExist
 		}
-		return t.putTag(k, d)
+		err := put(t)
+		img = t.next.byDigest[d]
+		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("tag %s as %s: %w", d, k, err)
+		return nil, fmt.Errorf("tag %s as %s: %w", d, name, err)
 	}
-	return s.snap.Load().byDigest[d], nil
+	return img, nil
 }
 
 // TagRemote notes that a registry calls the image of that digest
@@ -182,19 +189,7 @@ func (s *Store) TagRemote(ctx context.Context, d Digest, remote string) (*Image,
 	if err != nil {
 		return nil, fmt.Errorf("tag %s: %w", d, err)
 	}
-	if snap := s.snap.Load(); snap.byDigest[d] != nil && snap.remotes[remote] == d {
-		return snap.byDigest[d], nil
-	}
-	err = s.update(true, func(t *tx) error {
-		if t.next.byDigest[d] == nil {
-			return fs.ErrNotExist
-		}
-		return t.putRemote(remote, d)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("tag %s as %s: %w", d, remote, err)
-	}
-	return s.snap.Load().byDigest[d], nil
+	return s.nameImage(d, remote, s.snap.Load().remotes[remote] == d, func(t *tx) error { return t.putRemote(remote, d) })
 }
 
 // Untag takes names, "name:version" or a registry's "name@sha256:…", from the
