@@ -341,7 +341,7 @@ func (s *Store) reconcile() error {
 	if len(lost)+len(lostParts) == 0 {
 		return nil
 	}
-	return s.update(len(lost) > 0, func(tx *tx) error {
+	return s.updateFreeing(len(lost) > 0, func(tx *tx) error {
 		for _, key := range lostParts {
 			if err := tx.removePart(key); err != nil {
 				return err
