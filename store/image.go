@@ -89,12 +89,21 @@ func (k *keptTrees) tree(d Digest) (*Tree, error) {
 // Errors: ErrConflict where parts disagree, fs.ErrNotExist for an unknown tree,
 // and any errno, with nothing left behind.
 func (s *Store) PutImage(ctx context.Context, m Manifest) (*Image, error) {
-	img, err := s.putImage(ctx, m)
-	if err != nil {
-		return nil, fmt.Errorf("image %s:%s: %w", m.Name, m.Version, err)
+	for {
+		img, err := s.putImage(ctx, m)
+		if err != nil {
+			return nil, fmt.Errorf("image %s:%s: %w", m.Name, m.Version, err)
+		}
+		leaving := s.uses.note(img.Digest, 1)
+		if leaving == nil {
+			return img, nil
+		}
+		select { // then it is made again
+		case <-leaving:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("image %s:%s: %w", m.Name, m.Version, ctx.Err())
+		}
 	}
-	s.uses.note(img.Digest)
-	return img, nil
 }
 
 func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
@@ -175,27 +184,28 @@ func (s *Store) publishImage(img *Image, manifest []byte, k tag, staged string, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := img.Digest
-	if s.snap.Load().byDigest[d] == nil {
-		if staged == "" {
-			return nil, fmt.Errorf("%s was removed meanwhile: build it again", d)
-		}
-		if err := s.renameImage(staged, d); err != nil {
-			return nil, err
-		}
-	} else {
+	if s.snap.Load().byDigest[d] != nil {
 		staged = "" // another call was faster
+	} else if staged == "" {
+		return nil, fmt.Errorf("%s was removed meanwhile: build it again", d)
 	}
-	err := s.updateLocked(true, func(t *tx) error {
-		if staged != "" {
-			if err := t.putImage(img, manifest, own); err != nil {
-				return err
+	var err error
+	if staged != "" {
+		err = s.renameImage(staged, d)
+	}
+	if err == nil {
+		err = s.updateLocked(true, func(t *tx) error {
+			if staged != "" {
+				if err := t.putImage(img, manifest, own); err != nil {
+					return err
+				}
 			}
-		}
-		if k == (tag{}) {
-			return nil
-		}
-		return t.putTag(k, d)
-	})
+			if k == (tag{}) {
+				return nil
+			}
+			return t.putTag(k, d)
+		})
+	}
 	if err != nil {
 		if staged != "" && s.snap.Load().byDigest[d] == nil {
 			if err := s.moveToTmp(d.hex()); err == nil {
@@ -461,11 +471,13 @@ func (s *Store) Rootfs(d Digest) string {
 // RemoveImage removes the image, then what only it used. Sandboxes that have
 // it mounted keep running. Errors: fs.ErrNotExist, ErrInUse.
 func (s *Store) RemoveImage(ctx context.Context, d Digest) error {
-	_, err := s.remove(ctx, d)
+	_, err := s.remove(ctx, d, nil)
 	return err
 }
 
-func (s *Store) remove(ctx context.Context, d Digest) (done Swept, err error) {
+// remove is RemoveImage that asks may, unless nil, when nothing can change any
+// more.
+func (s *Store) remove(ctx context.Context, d Digest, may func(*Image) error) (done Swept, err error) {
 	if err := ctx.Err(); err != nil {
 		return done, err
 	}
@@ -474,7 +486,7 @@ func (s *Store) remove(ctx context.Context, d Digest) (done Swept, err error) {
 		return done, fmt.Errorf("remove image %s: %w", d, fs.ErrNotExist)
 	}
 	s.leases.leave(&img.Manifest)
-	err = s.removeImage(d)
+	err = s.removeImage(d, may)
 	if err == nil {
 		s.removeCounted(d.hex(), &done)
 	}
@@ -487,12 +499,18 @@ func (s *Store) remove(ctx context.Context, d Digest) (done Swept, err error) {
 	return done, nil
 }
 
-func (s *Store) removeImage(d Digest) error {
+func (s *Store) removeImage(d Digest, may func(*Image) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snap := s.snap.Load()
-	if snap.byDigest[d] == nil {
+	img := snap.byDigest[d]
+	if img == nil {
 		return fs.ErrNotExist
+	}
+	if may != nil {
+		if err := may(img); err != nil {
+			return err
+		}
 	}
 	for _, f := range snap.functionList {
 		if f.Image == d {
@@ -503,8 +521,13 @@ func (s *Store) removeImage(d Digest) error {
 	if err := s.updateFreeingLocked(false, func(t *tx) error { return t.removeImage(d) }); err != nil {
 		return err
 	}
-	if err := s.failpoint("image row removed"); err != nil {
-		return err
+	s.uses.forget(d)
+	err := s.failpoint("image row removed")
+	if err == nil {
+		err = s.moveToTmp(d.hex())
 	}
-	return s.moveToTmp(d.hex())
+	if err != nil { // a full disk may have no room for the name: then others wait while it goes
+		err = os.RemoveAll(filepath.Join(s.dir, "images", d.hex()))
+	}
+	return err
 }

@@ -79,9 +79,71 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
+// TestFullAtEachStep: a disk that is full at one step of a build, a removal or a
+// sweep costs what was being done at most, and it can be repeated.
+func TestFullAtEachStep(t *testing.T) {
+	for _, point := range []string{
+		"tree synced", "objects linked", "tree renamed", "image synced", "image renamed", "before commit",
+		"image row removed", "parts swept", "trees swept", "objects swept",
+	} {
+		t.Run(point, func(t *testing.T) {
+			s := openStore(t, t.TempDir())
+			kept := putImage(t, s, "kept", "1", putTree(t, s, map[string]string{"a": "a", "b/c": "c"}))
+			full := func(full string) {
+				s.fail = func(point string) error {
+					if point == full {
+						s.fail = nil
+						return unix.ENOSPC
+					}
+					return nil
+				}
+			}
+			full(point)
+			if err := fillDisk(t, s, 1); (err == nil) != (s.fail != nil) || err != nil && !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("build: %v", err)
+			}
+			clean := func(images int) {
+				t.Helper()
+				if _, err := s.Sweep(t.Context(), SweepOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				checkNothingLoose(t, s)
+				if n := len(s.Images()); n != images {
+					t.Errorf("%d images, want %d", n, images)
+				}
+				if t.Failed() {
+					t.FailNow()
+				}
+			}
+			for _, gone := range []bool{false, true} {
+				if err := fillDisk(t, s, 1); err != nil {
+					t.Fatalf("built again: %v", err)
+				}
+				clean(2)
+				full(point)
+				d := s.Images()[0].Digest
+				err := s.RemoveImage(t.Context(), d)
+				s.fail = nil
+				if _, left := s.Image(string(d)); left == nil {
+					t.Errorf("RemoveImage: %v, and the image is there", err)
+				}
+				if gone {
+					clean(1)
+				}
+			}
+			checkImage(t, s, kept)
+			s = reopen(t, s)
+			if found := checkAll(t, s, CheckOptions{}); len(found) > 0 {
+				t.Errorf("Check: %q", found)
+			}
+		})
+	}
+}
+
 // fillDisk puts an image of some 30 KiB in four files and links a few more.
 func fillDisk(t *testing.T, s *Store, n int) error {
 	t.Helper()
+	defer s.Hold()()
 	w, err := s.Create()
 	if err != nil {
 		return err

@@ -329,7 +329,7 @@ func (c *check) lostImage(img *Image) bool {
 		}
 	}
 	c.repaired(path, what, "dropped: build or pull it again", func() error {
-		_, err := c.s.remove(context.WithoutCancel(c.ctx), img.Digest)
+		_, err := c.s.remove(context.WithoutCancel(c.ctx), img.Digest, nil)
 		return err
 	})
 	return true

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -13,10 +14,13 @@ import (
 type uses struct {
 	mu   sync.Mutex // after leases.mu
 	at   map[Digest]useTime
-	gone map[Digest]bool // being removed because nobody uses them
+	gone map[Digest]chan struct{} // being removed because nobody uses them; closed once they are
 }
 
-type useTime struct{ now, saved time.Time }
+type useTime struct {
+	now, saved time.Time
+	puts       int // calls of PutImage that have returned it since it was made or Open
+}
 
 const useStep = time.Hour
 
@@ -27,19 +31,29 @@ func (s *Store) Use(d Digest) bool {
 	if s.snap.Load().byDigest[d] == nil {
 		return false
 	}
-	return s.uses.note(d)
+	return s.uses.note(d, 0) == nil
 }
 
-func (u *uses) note(d Digest) bool {
+// note notes a use, and how many puts that is; or returns the end of the removal
+// that is under way.
+func (u *uses) note(d Digest, puts int) (leaving <-chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.gone[d] {
-		return false
+	if leaving := u.gone[d]; leaving != nil {
+		return leaving
 	}
 	t := u.at[d]
 	t.now = time.Now()
+	t.puts += puts
 	u.at[d] = t
-	return true
+	return nil
+}
+
+// forget is called when an image's row has gone.
+func (u *uses) forget(d Digest) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.at, d)
 }
 
 // LastUsed returns when an image was last used, or made. After the store was
@@ -80,9 +94,10 @@ func (s *Store) SaveUses(ctx context.Context) error {
 	s.uses.mu.Lock()
 	defer s.uses.mu.Unlock()
 	for d, at := range moved {
-		u := s.uses.at[d]
-		u.saved = at
-		s.uses.at[d] = u
+		if u, ok := s.uses.at[d]; ok {
+			u.saved = at
+			s.uses.at[d] = u
+		}
 	}
 	return nil
 }
@@ -107,7 +122,7 @@ func (s *Store) writeUses(at map[Digest]time.Time) error {
 
 // loadUses reads the times; where there is none the image counts as used now.
 func (s *Store) loadUses() error {
-	s.uses.at, s.uses.gone = make(map[Digest]useTime), make(map[Digest]bool)
+	s.uses.at, s.uses.gone = make(map[Digest]useTime), make(map[Digest]chan struct{})
 	known := s.snap.Load().byDigest
 	err := s.each(`SELECT image, used FROM image_uses`, func(scan scanFunc) error {
 		var d Digest
@@ -136,21 +151,47 @@ func (s *Store) loadUses() error {
 // lease that is not released: then nothing happens.
 func (s *Store) RemoveUnused(ctx context.Context, d Digest, last time.Time) (Swept, bool, error) {
 	oldest, leased := s.leases.oldest()
-	s.uses.mu.Lock()
-	now := s.uses.at[d].now
-	spared := now.IsZero() || !now.Equal(last) || leased && !now.Before(oldest) || s.uses.gone[d]
-	if !spared {
-		s.uses.gone[d] = true
-	}
-	s.uses.mu.Unlock()
-	if spared {
+	done, err := s.removeUnless(ctx, d, func(u useTime) bool {
+		return u.now.IsZero() || !u.now.Equal(last) || leased && !u.now.Before(oldest)
+	}, nil)
+	if errors.Is(err, errSpared) {
 		return Swept{}, false, nil
 	}
-	defer func() {
-		s.uses.mu.Lock()
-		defer s.uses.mu.Unlock()
-		delete(s.uses.gone, d)
-	}()
-	done, err := s.remove(ctx, d)
 	return done, err == nil, err
+}
+
+// RemovePut takes back what the caller alone has made, and what so many calls of
+// PutImage have returned to it. Errors: ErrInUse where others have put the image,
+// too, or given it a name; else those of RemoveImage.
+func (s *Store) RemovePut(ctx context.Context, d Digest, puts int) error {
+	_, err := s.removeUnless(ctx, d, func(u useTime) bool { return u.puts != puts }, func(img *Image) error {
+		if len(img.Names) > 0 {
+			return fmt.Errorf("%w: it is %s", ErrInUse, img.Names[0])
+		}
+		return nil
+	})
+	return err
+}
+
+var errSpared = fmt.Errorf("%w by somebody else", ErrInUse)
+
+// removeUnless is remove that, unless the image is spared, has whoever wants it
+// meanwhile wait and make it again.
+func (s *Store) removeUnless(ctx context.Context, d Digest, spare func(useTime) bool, may func(*Image) error) (Swept, error) {
+	u := &s.uses
+	u.mu.Lock()
+	if u.gone[d] != nil || spare(u.at[d]) {
+		u.mu.Unlock()
+		return Swept{}, fmt.Errorf("remove image %s: %w", d, errSpared)
+	}
+	gone := make(chan struct{})
+	u.gone[d] = gone
+	u.mu.Unlock()
+	defer func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.gone, d)
+		close(gone)
+	}()
+	return s.remove(ctx, d, may)
 }

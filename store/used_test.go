@@ -1,6 +1,8 @@
 package store
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -74,5 +76,60 @@ func TestUses(t *testing.T) {
 	s = openStore(t, dir)
 	if got := s.LastUsed(img.Digest); got.Before(opened) {
 		t.Errorf("after the database was lost: %v, want %v or later", got, opened)
+	}
+}
+
+// TestRemovePut: what its caller has put is taken back unless somebody else has put
+// or named it, too. Who puts it while it goes makes it again.
+func TestRemovePut(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	defer s.Hold()()
+	m := testManifest("", "", putTree(t, s, map[string]string{"a": "a"}))
+	put := func() Digest {
+		t.Helper()
+		img, err := s.PutImage(t.Context(), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return img.Digest
+	}
+	check := func(what string, err, want error) {
+		t.Helper()
+		if _, found := s.Image(string(put())); !errors.Is(err, want) || found != nil {
+			t.Errorf("%s: %v, want %v; the image: %v", what, err, want, found)
+		}
+	}
+	d := put()
+	check("put once", s.RemovePut(t.Context(), d, 1), nil)
+	put()
+	check("put by two", s.RemovePut(t.Context(), d, 1), ErrInUse)
+	if _, err := s.Tag(t.Context(), d, "app"); err != nil {
+		t.Fatal(err)
+	}
+	check("named", s.RemovePut(t.Context(), d, 3), ErrInUse)
+	if err := s.Untag(t.Context(), "app:latest"); err != nil {
+		t.Fatal(err)
+	}
+	again := make(chan struct{})
+	s.fail = func(point string) error {
+		if point == "before commit" {
+			s.fail = nil
+			if s.uses.note(d, 0) == nil {
+				t.Error("an image that is going can be used")
+			}
+			go func() {
+				defer close(again)
+				put()
+			}()
+		}
+		return nil
+	}
+	if err := s.RemovePut(t.Context(), d, 4); err != nil {
+		t.Fatal(err)
+	}
+	<-again
+	check("put while it went", nil, nil)
+	if err := s.RemovePut(t.Context(), emptyDigest, 0); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("RemovePut of no image: %v, want not exist", err)
 	}
 }

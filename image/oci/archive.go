@@ -87,17 +87,18 @@ func reason(ctx context.Context, err error) error {
 }
 
 // forget removes images that a call has made before it failed. One that another
-// call has named meanwhile is that one's.
+// call has brought as well, or named, is that one's.
 func (j *job) forget(ctx context.Context, before, made []*store.Image) {
 	ctx = context.WithoutCancel(ctx)
+	puts := make(map[store.Digest]int)
 	for _, img := range made {
-		if slices.ContainsFunc(before, func(old *store.Image) bool { return old.Digest == img.Digest }) {
-			continue
-		}
-		now, err := j.store.Image(string(img.Digest))
-		if err == nil && len(now.Names) == 0 {
-			_ = j.store.RemoveImage(ctx, img.Digest) // what stays has no name, and prune takes it
-		}
+		puts[img.Digest]++
+	}
+	for _, img := range before {
+		delete(puts, img.Digest)
+	}
+	for d, n := range puts {
+		_ = j.store.RemovePut(ctx, d, n) // what stays has no name, and prune takes it
 	}
 }
 

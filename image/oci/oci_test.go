@@ -337,6 +337,34 @@ func TestLoadAgain(t *testing.T) {
 	}
 }
 
+// TestFailedLoadsTakeBack: a load that fails takes back what it alone has brought:
+// not an image without a name that another load has brought, before it or after.
+func TestFailedLoadsTakeBack(t *testing.T) {
+	s := openStore(t)
+	one, two := twoLayers(t)
+	archive := dockerArchive(t, configFor(t, one, two), nil, one, two)
+	load := func() []*store.Image {
+		t.Helper()
+		images, err := Load(t.Context(), s, bytes.NewReader(archive), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return images
+	}
+	fail := func(made ...*store.Image) {
+		newJob(s, Options{}).forget(t.Context(), nil, made)
+	}
+	fail(load()...)
+	nothingKept(t, s)
+	fail(append(load(), load()...)...) // twice in one archive
+	nothingKept(t, s)
+	load()
+	fail(load()...)
+	if n := len(s.Images()); n != 1 {
+		t.Errorf("%d images after a load, and one that failed, want 1", n)
+	}
+}
+
 func TestLoadRefuses(t *testing.T) {
 	header := func(h tar.Header) []entry { return []entry{{Header: h}} }
 	var many []entry
