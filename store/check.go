@@ -123,14 +123,16 @@ func (c *check) report(path, what, repair string) {
 	c.o.Report(Problem{Path: path, What: what, Repair: repair})
 }
 
-// repaired is report for what repair puts right, if asked to.
-func (c *check) repaired(path, what, how string, repair func() error) {
+// repaired is report for what repair puts right, if asked to; it says whether that
+// was done.
+func (c *check) repaired(path, what, how string, repair func() error) bool {
 	if !c.o.Repair {
 		how = ""
 	} else if err := errors.Join(c.s.failpoint("before repair"), repair(), c.s.failpoint("repaired")); err != nil {
 		what, how = fmt.Sprintf("%s; cannot repair it: %v", what, err), ""
 	}
 	c.report(path, what, how)
+	return how != ""
 }
 
 // observe reads a file: its metadata, size and digest.
@@ -206,7 +208,11 @@ func (c *check) objects() error {
 			continue
 		}
 		names, err := c.s.listDir("objects/" + sub)
-		if err != nil && !errors.Is(err, unix.ENOTDIR) {
+		if errors.Is(err, unix.ENOTDIR) {
+			c.stray("objects/" + sub)
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		for _, name := range names {
@@ -236,9 +242,11 @@ func (c *check) objects() error {
 	return nil
 }
 
+const strayFile = "none of the store's files"
+
 // stray reports what is none of the store's, and removes it.
 func (c *check) stray(path string) {
-	c.repaired(path, "none of the store's files", "removed", func() error {
+	c.repaired(path, strayFile, "removed", func() error {
 		return os.RemoveAll(filepath.Join(c.s.dir, path))
 	})
 }

@@ -135,7 +135,10 @@ func TestCheckRepairs(t *testing.T) {
 		}, false},
 		{"missing directory", func(x damaging) {
 			must(x.t, os.RemoveAll(root(x.s, x.img, "usr")))
-		}, []string{"images/X/rootfs/usr: missing → made again"}, false},
+		}, []string{"images/X/rootfs: modified at NOW, not 0 → set back", "images/X/rootfs/usr: missing → made again"}, false},
+		{"mode of the rootfs", func(x damaging) {
+			must(x.t, os.Chmod(x.s.Rootfs(x.img.Digest), 0o700))
+		}, []string{"images/X/rootfs: mode 0700, not 0755 → set back"}, false},
 		{"missing rootfs", func(x damaging) {
 			must(x.t, os.RemoveAll(x.s.Rootfs(x.img.Digest)))
 		}, []string{"images/X/rootfs: missing → made from the objects"}, false},
@@ -188,7 +191,13 @@ func TestCheckRepairs(t *testing.T) {
 			must(x.t, os.WriteFile(filepath.Join(x.s.dir, "objects/stray"), nil, 0o600), os.WriteFile(filepath.Join(x.s.dir, "trees/stray"), nil, 0o600),
 				os.Mkdir(filepath.Join(x.s.dir, "objects/zz"), 0o700), os.WriteFile(filepath.Join(x.s.dir, "objects/zz/stray"), nil, 0o600),
 				os.MkdirAll(filepath.Join(x.s.dir, "images/stray/rootfs"), 0o700))
+			image := filepath.Dir(x.s.Rootfs(x.img.Digest))
+			must(x.t, os.Link(x.object("own"), filepath.Join(image, "stray")), os.Link(x.object("own"), filepath.Join(image, hiddenName, "stray")))
+			must(x.t, os.Symlink("/etc", filepath.Join(x.s.dir, "objects/00"))) // where a directory may be
 		}, []string{
+			"images/X/hidden/stray: none of the store's files → removed",
+			"images/X/stray: none of the store's files → removed",
+			"objects/00: none of the store's files → removed",
 			"objects/stray: none of the store's files → removed",
 			"objects/zz: none of the store's files → removed",
 			"trees/stray: none of the store's files → removed",

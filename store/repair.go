@@ -119,10 +119,10 @@ func (c *check) restore(key string, n int, d *damage) (string, error) {
 		return "", err
 	}
 	staged, err := c.stage(r, d.entry)
+	defer func() { _ = unix.Unlinkat(int(c.s.tmp.Fd()), staged, 0) }()
 	if err := errors.Join(err, r.Close()); err != nil {
 		return "", err
 	}
-	defer func() { _ = unix.Unlinkat(int(c.s.tmp.Fd()), staged, 0) }()
 	if missing {
 		return how, unix.Linkat(int(c.s.tmp.Fd()), staged, dir, name, 0)
 	}
@@ -189,7 +189,8 @@ func (c *check) fetchable(d *damage) bool {
 	})
 }
 
-// stage writes what r holds to tmp/ if it is the content of e.
+// stage writes what r holds to tmp/; an error says that it is not the content of e.
+// The caller removes the file in any case.
 func (c *check) stage(r io.Reader, e *Entry) (name string, err error) {
 	name = "repair-" + strconv.FormatUint(c.s.serial.Add(1), 10)
 	tmp := int(c.s.tmp.Fd())
@@ -197,11 +198,6 @@ func (c *check) stage(r io.Reader, e *Entry) (name string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() {
-		if err != nil {
-			_ = unix.Unlinkat(tmp, name, 0)
-		}
-	}()
 	hash := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, hash), io.LimitReader(r, e.Size+1))
 	if err == nil && (n != e.Size || Digest(digestPrefix+hex.EncodeToString(hash.Sum(nil))) != e.Digest) {
@@ -339,15 +335,24 @@ func (c *check) lostImage(img *Image) bool {
 // row holds mu.
 func (c *check) strayImages() error {
 	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
 	names, err := c.s.listDir("images")
+	known := c.s.snap.Load().byDigest
+	c.s.mu.Unlock()
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if c.s.snap.Load().byDigest[Digest(digestPrefix+name)] == nil {
-			c.stray("images/" + name)
+		if known[Digest(digestPrefix+name)] != nil {
+			continue
 		}
+		c.repaired("images/"+name, strayFile, "removed", func() error {
+			c.s.mu.Lock()
+			defer c.s.mu.Unlock()
+			if c.s.snap.Load().byDigest[Digest(digestPrefix+name)] != nil {
+				return errors.New("a build has made it meanwhile")
+			}
+			return os.RemoveAll(filepath.Join(c.s.dir, "images", name))
+		})
 	}
 	return nil
 }
@@ -363,11 +368,9 @@ type checkedImage struct {
 // there says whether the image was not removed meanwhile.
 func (i *checkedImage) there() bool { return i.s.snap.Load().byDigest[i.img.Digest] != nil }
 
-func (i *checkedImage) problem(path, what, how string, repair func() error) {
-	if !i.there() {
-		return
-	}
-	i.repaired(filepath.Join(i.dir, path), what, how, func() error {
+// problem is repaired for what is below the image's directory.
+func (i *checkedImage) problem(path, what, how string, repair func() error) bool {
+	return i.there() && i.repaired(filepath.Join(i.dir, path), what, how, func() error {
 		i.touched = true
 		return repair()
 	})
@@ -424,7 +427,7 @@ func (i *checkedImage) root() error {
 				return err
 			}
 			defer dir.Close()
-			return i.s.linkTree(i.ctx, int(dir.Fd()), entries)
+			return errors.Join(i.s.linkTree(i.ctx, int(dir.Fd()), entries), i.s.syncfs())
 		})
 		return nil
 	}
@@ -432,12 +435,13 @@ func (i *checkedImage) root() error {
 		return err
 	}
 	defer root.Close()
+	entries = slices.Insert(entries, 0, Entry{Path: ".", Kind: KindDir, Mode: 0o755})
 	found, err := i.walk(root.Name(), entries)
 	if err != nil {
 		return err
 	}
 	fd := int(root.Fd())
-	missing := make(map[string]bool) // directories: what is below them is not told
+	made := make(map[string]bool) // of missing directories, whether they are there now: what is below them is not told
 	for n := range entries {
 		e := &entries[n]
 		x, ok := found[e.Path]
@@ -445,38 +449,42 @@ func (i *checkedImage) root() error {
 		if ok {
 			what = i.differs(e, x)
 		}
+		above, below := made[parent(e.Path)]
+		is := false
 		switch {
 		case what == "":
-		case !ok && missing[parent(e.Path)]:
-			missing[e.Path] = e.Kind == KindDir
-			if i.o.Repair && i.there() {
-				if err := i.s.linkEntry(fd, e); err != nil {
-					return err
+			continue
+		case !ok && below:
+			if above && i.there() {
+				err := i.s.linkEntry(fd, e)
+				if is = err == nil; !is {
+					i.report(filepath.Join(i.dir, "rootfs", e.Path), fmt.Sprintf("missing; cannot repair it: %v", err), "")
 				}
 			}
 		case ok && e.Kind == KindDir && x.Kind == KindDir:
 			i.problem(filepath.Join("rootfs", e.Path), what, "set back", func() error { return setBack(fd, e.Path, e) })
+			continue
 		default:
-			missing[e.Path] = e.Kind == KindDir
-			i.problem(filepath.Join("rootfs", e.Path), what, "made again", func() error {
+			is = i.problem(filepath.Join("rootfs", e.Path), what, "made again", func() error {
 				if err := os.RemoveAll(filepath.Join(root.Name(), e.Path)); err != nil {
 					return err
 				}
 				return i.s.linkEntry(fd, e)
 			})
 		}
+		if e.Kind == KindDir {
+			made[e.Path] = is
+		}
 	}
 	i.hidden(hidden)
 	if !i.touched {
 		return nil
 	}
-	if err := setDirs(fd, entries); err != nil {
-		return err
-	}
-	if err := setMTime(fd, ".", 0); err != nil {
-		return err
-	}
-	return i.s.syncfs()
+	entries = slices.DeleteFunc(entries, func(e Entry) bool {
+		is, missing := made[e.Path]
+		return missing && !is
+	})
+	return errors.Join(setDirs(fd, entries), i.s.syncfs())
 }
 
 // walk observes what is below rootfs and reports what no tree has.
@@ -487,10 +495,10 @@ func (i *checkedImage) walk(root string, entries []Entry) (map[string]*observed,
 	}
 	found := make(map[string]*observed, len(entries))
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || path == root {
+		if err != nil {
 			return err
 		}
-		rel := path[len(root)+1:]
+		rel, _ := filepath.Rel(root, path) // one is below the other
 		if !want[rel] {
 			i.problem(filepath.Join("rootfs", rel), "in none of the image's trees", "removed", func() error { return os.RemoveAll(path) })
 			if e.IsDir() {
@@ -542,6 +550,8 @@ func (s *Store) isObject(key string, ino uint64) bool {
 
 // hidden makes sure that the image keeps the objects its root does not show.
 func (i *checkedImage) hidden(keys map[string]bool) {
+	i.strays("", map[string]bool{"manifest.json": true, "rootfs": true, hiddenName: true})
+	i.strays(hiddenName, keys)
 	missing := make(map[string]bool)
 	for key := range keys {
 		var st unix.Stat_t
@@ -566,4 +576,18 @@ func (i *checkedImage) hidden(keys map[string]bool) {
 		}
 		return i.s.linkHidden(int(dir.Fd()), missing)
 	})
+}
+
+// strays reports what is in a directory beside the names it may hold: a link there
+// would keep its object for good.
+func (i *checkedImage) strays(dir string, may map[string]bool) {
+	names, err := os.ReadDir(filepath.Join(i.s.dir, i.dir, dir))
+	if err != nil {
+		return // what is missing there is told
+	}
+	for _, e := range names {
+		if path := filepath.Join(dir, e.Name()); !may[e.Name()] {
+			i.problem(path, strayFile, "removed", func() error { return os.RemoveAll(filepath.Join(i.s.dir, i.dir, path)) })
+		}
+	}
 }
