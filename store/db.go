@@ -144,7 +144,7 @@ func (s *Store) openDB() error {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		switch e.Code() & 0xff {
 		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-			err = errCorrupt
+			err = fmt.Errorf("%w: %w", errCorrupt, err)
 		}
 	}
 	if !errors.Is(err, errCorrupt) {
@@ -153,7 +153,7 @@ func (s *Store) openDB() error {
 	_ = s.db.Close()
 	s.db = nil
 	aside := dbName + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000")
-	s.log.Error("database is corrupt: rebuilding it from the manifests", "moved_to", aside)
+	s.log.Error("database is corrupt: rebuilding it from the manifests", "error", err, "moved_to", aside)
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
 		err := unix.Renameat(int(s.root.Fd()), dbName+suffix, int(s.root.Fd()), aside+suffix)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
