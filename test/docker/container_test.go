@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
 )
 
 func TestRun(t *testing.T) { each(t, nil, (*world).testRun) }
@@ -125,6 +126,7 @@ func (w *world) testContainers(t *testing.T) {
 	w.testKeeps(t)
 	w.testUnended(t)
 	w.testAttach(t)
+	w.testTerminal(t)
 
 	w.ok(t, words("create --network none --name left app")...)
 	w.run(t, []line{
@@ -146,6 +148,31 @@ func (w *world) testKeeps(t *testing.T) {
 		{words("ps -a -s --format {{.Size}} --filter name=keeps"), 0, `^[0-9.]+k?M?B \(virtual [0-9.]+MB\)\n$`, ``},
 		{words("rm -f keeps"), 0, `^keeps\n$`, ``},
 	})
+}
+
+// testTerminal sits at a terminal: size, Ctrl-C and the keys that leave it get
+// through, and who comes back can go on typing.
+func (w *world) testTerminal(t *testing.T) {
+	t.Helper()
+	sitDown := func(args ...string) *daemontest.Terminal {
+		return daemontest.RunAtTerminal(t, w.command(t.Context(), args...), 30, 100)
+	}
+	u := sitDown(words("run -it --rm --network none --name screen app orders")...)
+	u.Sees("> ready\r\n")
+	for u.Types("winsize\r"); !u.Saw("30 100\r\n"); u.Types("winsize\r") { // the client tells it once the container runs
+		u.Sees("> ok\r\n")
+	}
+	u.Types("trap\r")
+	u.Sees("ready\r\n")
+	u.Types("\x03")
+	u.Sees("terminated\r\n> ok\r\n")
+	u.Types("\x10\x11")
+	u.Leaves(0)
+	u = sitDown("attach", "screen")
+	u.Types("args back\r")
+	u.Sees("back\r\n> ok\r\n")
+	u.Types("exit 3\r")
+	u.Leaves(3)
 }
 
 // testUnended: a log ends as its program did, in the middle of a line.
