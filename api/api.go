@@ -381,9 +381,12 @@ type ContainerRequest struct {
 	Args       []string `json:"args,omitempty"`
 	Env        []string `json:"env,omitempty"` // KEY=value
 	Dir        string   `json:"dir,omitempty"`
-	User       string   `json:"user,omitempty"`    // USER[:GROUP]
-	Network    string   `json:"network,omitempty"` // "none", "egress", "host"
-	Memory     string   `json:"memory,omitempty"`  // limit, as "512MiB"
+	User       string   `json:"user,omitempty"`     // USER[:GROUP]
+	Groups     []string `json:"groups,omitempty"`   // further ones of that user
+	CapAdd     []string `json:"cap_add,omitempty"`  // capabilities root keeps though cap_drop names them
+	CapDrop    []string `json:"cap_drop,omitempty"` // capabilities root is not to have, or ALL
+	Network    string   `json:"network,omitempty"`  // "none", "egress", "host"
+	Memory     string   `json:"memory,omitempty"`   // limit, as "512MiB"
 	CPUMillis  int64    `json:"cpu_millis,omitempty"`
 	Pids       int64    `json:"pids,omitempty"`
 	Scratch    string   `json:"scratch,omitempty"` // limit of what it writes to its root, as "1GiB"

@@ -60,6 +60,9 @@ type ContainerConfig struct {
 	Unset      []string          `json:"unset,omitempty"`       // variables that it has not, whoever sets them
 	Dir        string            `json:"dir,omitempty"`         // made if it is missing
 	User       string            `json:"user,omitempty"`        // name or id, with ":" and a group's or without
+	Groups     []string          `json:"groups,omitempty"`      // beside those the image gives User: names or ids
+	CapAdd     []string          `json:"cap_add,omitempty"`     // of those that containers have at most; over CapDrop
+	CapDrop    []string          `json:"cap_drop,omitempty"`    // that root is not to have; ALL for every one
 	Hostname   string            `json:"hostname,omitempty"`    // the id's first 12 digits if empty
 	Labels     map[string]string `json:"labels,omitempty"`      // over the image's
 	StopSignal unix.Signal       `json:"stop_signal,omitempty"` // SIGTERM if 0
@@ -291,7 +294,10 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 			return bad("scratch_bytes", "%v", err)
 		}
 	}
-	who, err := userOf(e.cfg.Store.Rootfs(img.Digest), cfg.User)
+	if _, err := cfg.capabilities(); err != nil {
+		return err
+	}
+	who, err := userOf(e.cfg.Store.Rootfs(img.Digest), cfg.User, cfg.Groups)
 	if err != nil {
 		return err
 	}
@@ -304,6 +310,23 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 	}
 	rec.Config, rec.Digest, rec.Args, rec.Env = cfg, img.Digest, args, containerEnv(cfg, own, who)
 	return nil
+}
+
+// capabilities are those that root has in a container. What it cannot have is an
+// *image.FieldError.
+func (cfg *ContainerConfig) capabilities() (sandbox.Capabilities, error) {
+	drop, err := sandbox.ParseCapabilities(cfg.CapDrop)
+	if err != nil {
+		return 0, &image.FieldError{Field: "cap_drop", Message: err.Error()}
+	}
+	add, err := sandbox.ParseCapabilities(cfg.CapAdd)
+	if err == nil && add&^sandbox.ContainerCapabilities != 0 {
+		err = fmt.Errorf("containers have none but %v", sandbox.ContainerCapabilities)
+	}
+	if err != nil {
+		return 0, &image.FieldError{Field: "cap_add", Message: err.Error()}
+	}
+	return sandbox.ContainerCapabilities&^drop | add, nil
 }
 
 // imageDefaults takes from the image what cfg leaves open, as Docker does: an entry

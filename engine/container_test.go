@@ -267,6 +267,11 @@ func TestContainerConfig(t *testing.T) {
 		"left out":        {ContainerConfig{Cmd: prog("env"), Unset: []string{"FROM", "HOME"}, Hostname: "h"}, "PATH=/sbin:/bin|HOSTNAME=h|FRE_CPUS=", 0},
 		"read-only":       {ContainerConfig{Cmd: prog("write", "/x", "y"), ReadOnly: true}, "read-only file system", 100},
 		"capability":      {ContainerConfig{Cmd: prog("chown", "33", "/etc")}, "", 0},
+		"none of them":    {ContainerConfig{Cmd: prog("chown", "33", "/etc"), CapDrop: []string{"all"}}, "operation not permitted", 100},
+		"all but one":     {ContainerConfig{Cmd: prog("chown", "33", "/etc"), CapDrop: []string{"CAP_CHOWN"}}, "operation not permitted", 100},
+		"one of them":     {ContainerConfig{Cmd: prog("chown", "33", "/etc"), CapDrop: []string{"ALL"}, CapAdd: []string{"chown"}}, "", 0},
+		"one nobody has":  {ContainerConfig{Cmd: prog("chown", "33", "/etc"), CapDrop: []string{"NET_RAW"}}, "", 0},
+		"further groups":  {ContainerConfig{Cmd: prog("groups"), User: "server", Groups: []string{"root", "7"}}, "[0 7 35]\n", 0},
 		"work":            {ContainerConfig{Cmd: prog("write", "/work/x", "y"), Work: WorkWrite}, "", 0},
 		"work, read-only": {ContainerConfig{Cmd: prog("write", "/work/x", "y"), Work: WorkReadOnly}, "read-only file system", 100},
 		"no work":         {ContainerConfig{Cmd: prog("write", "/work/x", "y")}, "", 0}, // in its own root
@@ -380,6 +385,10 @@ func TestContainerRefused(t *testing.T) {
 		"work":      {ContainerConfig{Work: "yes"}, "neither"},
 		"signal":    {ContainerConfig{StopSignal: 99}, "no signal"},
 		"stdin":     {ContainerConfig{StdinOnce: true}, "open_stdin"},
+		"group":     {ContainerConfig{Groups: []string{"nobody"}}, "no group"},
+		"no power":  {ContainerConfig{CapDrop: []string{"CHMOD"}}, "no capability"},
+		"power":     {ContainerConfig{CapAdd: []string{"SYS_ADMIN"}}, "none but CHOWN"},
+		"all power": {ContainerConfig{CapAdd: []string{"ALL"}}, "none but CHOWN"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.cfg.Image == "" {

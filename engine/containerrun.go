@@ -226,14 +226,18 @@ func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
 		return sandbox.Spec{}, err
 	}
 	rootfs := e.cfg.Store.Rootfs(rec.Digest)
-	who, err := userOf(rootfs, cfg.User)
+	who, err := userOf(rootfs, cfg.User, cfg.Groups)
+	if err != nil {
+		return sandbox.Spec{}, err
+	}
+	capabilities, err := cfg.capabilities()
 	if err != nil {
 		return sandbox.Spec{}, err
 	}
 	user.UID, user.GID = who.uid, who.gid
 	spec := sandbox.Spec{
 		ID: rec.ID, Rootfs: rootfs, Args: rec.Args, Env: rec.Env, Dir: cfg.Dir, Hostname: cfg.Hostname,
-		User: user, Groups: who.groups, Capabilities: sandbox.ContainerCapabilities, TTY: cfg.TTY, Limits: cfg.Limits,
+		User: user, Groups: who.groups, Capabilities: capabilities, TTY: cfg.TTY, Limits: cfg.Limits,
 	}
 	if cfg.Work != WorkNone {
 		spec.Work, spec.WorkMapped, spec.WorkOwner = work, e.mapErr == nil, functionUID

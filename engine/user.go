@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -28,19 +29,16 @@ type account struct {
 // maxAccounts bounds what is read of an image's lists of users and groups.
 const maxAccounts = 1 << 20
 
-// maxGroups is how many supplementary groups a sandbox can have.
-const maxGroups = 16
-
 // lookUp finds a user as ordinary images name one: a name or an id, with ":" and
 // a group's name or id or without, "" for root. Names stand in passwd(5) and
-// group(5); an id that does not is taken as it is. A user that is nowhere is an
-// *image.FieldError.
-func lookUp(passwd, group io.Reader, user string) (account, error) {
+// group(5); an id that does not is taken as it is. Further groups are added to the
+// supplementary ones. A user or group that is nowhere is an *image.FieldError.
+func lookUp(passwd, group io.Reader, user string, further []string) (account, error) {
 	name, groupName, grouped := strings.Cut(user, ":")
 	a := account{home: "/"}
 	id, numeric, err := parseID(cmp.Or(name, "0"))
 	if err != nil {
-		return a, err
+		return a, &image.FieldError{Field: "user", Message: err.Error()}
 	}
 	a.uid = id
 	found := false
@@ -59,26 +57,53 @@ func lookUp(passwd, group io.Reader, user string) (account, error) {
 	if !found && !numeric {
 		return a, &image.FieldError{Field: "user", Message: fmt.Sprintf("the image's /etc/passwd has no user %q: use a number", name)}
 	}
-	gid, numeric, err := parseID(cmp.Or(groupName, "0"))
-	if err != nil {
-		return a, err
-	}
-	known := numeric
-	if grouped && numeric && groupName != "" {
-		a.gid = gid
-	}
+	ids := map[string]uint32{}
+	var member []uint32
 	for f := range records(group, 4) {
 		gid, ok, err := parseID(f[2])
-		switch {
-		case err != nil || !ok:
-		case grouped && f[0] == groupName && !known:
-			a.gid, known = gid, true
-		case !grouped && found && len(a.groups) < maxGroups && slices.Contains(strings.Split(f[3], ","), name):
+		if err != nil || !ok {
+			continue
+		}
+		if _, known := ids[f[0]]; !known {
+			ids[f[0]] = gid
+		}
+		if found && slices.Contains(strings.Split(f[3], ","), name) {
+			member = append(member, gid)
+		}
+	}
+	groupOf := func(field, name string) (uint32, error) {
+		gid, numeric, err := parseID(name)
+		known := numeric
+		if !numeric {
+			gid, known = ids[name]
+		}
+		if err == nil && !known {
+			err = fmt.Errorf("the image's /etc/group has no group %q: use a number", name)
+		}
+		if err != nil {
+			err = &image.FieldError{Field: field, Message: err.Error()}
+		}
+		return gid, err
+	}
+	switch {
+	case !grouped:
+		a.groups = member[:min(len(member), sandbox.MaxGroups)]
+	case groupName != "":
+		if a.gid, err = groupOf("user", groupName); err != nil {
+			return a, err
+		}
+	}
+	for _, name := range further {
+		gid, err := groupOf("groups", name)
+		if err != nil {
+			return a, err
+		}
+		if !slices.Contains(a.groups, gid) {
 			a.groups = append(a.groups, gid)
 		}
 	}
-	if !known {
-		return a, &image.FieldError{Field: "user", Message: fmt.Sprintf("the image's /etc/group has no group %q: use a number", groupName)}
+	if len(a.groups) > sandbox.MaxGroups {
+		return a, &image.FieldError{Field: "groups", Message: fmt.Sprintf("are %d with those of the user: %d are the most", len(a.groups), sandbox.MaxGroups)}
 	}
 	return a, nil
 }
@@ -90,7 +115,7 @@ func parseID(s string) (id uint32, ok bool, err error) {
 	}
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || n > store.MaxID {
-		return 0, true, &image.FieldError{Field: "user", Message: fmt.Sprintf("%s is above %d, the highest id of a sandbox", s, store.MaxID)}
+		return 0, true, fmt.Errorf("%s is above %d, the highest id of a sandbox", s, store.MaxID)
 	}
 	return uint32(n), true, nil
 }
@@ -109,7 +134,7 @@ func records(r io.Reader, fields int) func(func([]string) bool) {
 
 // userOf looks a user up in an image's tree. A list that is not there is empty; one
 // that is a link lies where the image means it to.
-func userOf(rootfs, user string) (account, error) {
+func userOf(rootfs, user string, groups []string) (account, error) {
 	root, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return account{}, &fs.PathError{Op: "open", Path: rootfs, Err: err}
@@ -135,5 +160,5 @@ func userOf(rootfs, user string) (account, error) {
 		return account{}, err
 	}
 	defer group.Close()
-	return lookUp(passwd, group, user)
+	return lookUp(passwd, group, user, groups)
 }

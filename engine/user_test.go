@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
 )
 
 const (
@@ -34,7 +36,7 @@ func TestLookUp(t *testing.T) {
 		"65535:65535":    {65535, 65535, nil, "/"},
 		":33":            {0, 33, nil, "/root"},
 	} {
-		got, err := lookUp(strings.NewReader(testPasswd), strings.NewReader(testGroup), user)
+		got, err := lookUp(strings.NewReader(testPasswd), strings.NewReader(testGroup), user, nil)
 		if err != nil {
 			t.Errorf("user %q: %v", user, err)
 		}
@@ -43,7 +45,7 @@ func TestLookUp(t *testing.T) {
 		}
 	}
 	for _, user := range []string{"nobody", "huge", "root:nobody", "65536", "0:65536", "4294967296", "-1", "root:-1", "#", "short"} {
-		_, err := lookUp(strings.NewReader(testPasswd), strings.NewReader(testGroup), user)
+		_, err := lookUp(strings.NewReader(testPasswd), strings.NewReader(testGroup), user, nil)
 		var field *image.FieldError
 		if !errors.As(err, &field) || field.Field != "user" {
 			t.Errorf("user %q: got %v, want it refused", user, err)
@@ -51,10 +53,45 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
+// TestLookUpGroups: further groups come behind those that the image gives a user.
+func TestLookUpGroups(t *testing.T) {
+	var many []string
+	for i := range sandbox.MaxGroups + 1 {
+		many = append(many, strconv.Itoa(i+1))
+	}
+	for _, c := range []struct {
+		user    string
+		further []string
+		want    []uint32 // nil: refused
+	}{
+		{"postgres", []string{"www-data", "7"}, []uint32{101, 10, 33, 7}},
+		{"postgres:wheel", []string{"ssl-cert"}, []uint32{101}},
+		{"1234", []string{"wheel", "wheel", "10"}, []uint32{10}},
+		{"", many[:9], []uint32{10, 1, 2, 3, 4, 5, 6, 7, 8, 9}},
+		{"", many, nil},
+		{"", []string{"nobody"}, nil},
+		{"", []string{"bad"}, nil}, // its id is none
+		{"", []string{"65536"}, nil},
+		{"", []string{""}, nil},
+	} {
+		got, err := lookUp(strings.NewReader(testPasswd), strings.NewReader(testGroup), c.user, c.further)
+		var field *image.FieldError
+		if c.want == nil {
+			if !errors.As(err, &field) || field.Field != "groups" {
+				t.Errorf("%s with groups %q: %v, %v; want it refused", c.user, c.further, got, err)
+			}
+			continue
+		}
+		if diff := cmp.Diff(c.want, got.groups); err != nil || diff != "" {
+			t.Errorf("%s with groups %q: %v (-want +got):\n%s", c.user, c.further, err, diff)
+		}
+	}
+}
+
 // TestUserOf: lists may lie elsewhere in the image, and nowhere else.
 func TestUserOf(t *testing.T) {
 	root := t.TempDir()
-	if _, err := userOf(root, "postgres"); err == nil {
+	if _, err := userOf(root, "postgres", nil); err == nil {
 		t.Error("a user of an image without lists")
 	}
 	for _, dir := range []string{"etc", "nix/lists"} {
@@ -68,7 +105,7 @@ func TestUserOf(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := userOf(root, "postgres")
+	got, err := userOf(root, "postgres", nil)
 	if diff := cmp.Diff(account{999, 998, []uint32{101, 10}, "/var/lib/postgresql"}, got, cmp.AllowUnexported(account{})); err != nil || diff != "" {
 		t.Errorf("by absolute links: %v (-want +got):\n%s", err, diff)
 	}
@@ -108,12 +145,12 @@ func TestUserOfLinks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, err := userOf(root, "own")
+		a, err := userOf(root, "own", nil)
 		if found := err == nil && a.uid == 5 && a.gid == 6; found != c.want {
 			t.Errorf("%s: user own is %+v, %v", c.name, a, err)
 		}
 		var field *image.FieldError
-		if a, err := userOf(root, "host"); !errors.As(err, &field) {
+		if a, err := userOf(root, "host", nil); !errors.As(err, &field) {
 			t.Errorf("%s: the host's user is %+v, %v", c.name, a, err)
 		}
 	}
@@ -125,7 +162,7 @@ func TestUserOfLinks(t *testing.T) {
 		if err := errors.Join(os.Mkdir(filepath.Join(root, "etc"), 0o755), make(filepath.Join(root, "etc/passwd"))); err != nil {
 			t.Fatal(err)
 		}
-		if a, err := userOf(root, "own"); err == nil {
+		if a, err := userOf(root, "own", nil); err == nil {
 			t.Errorf("user own is %+v", a)
 		}
 	}
@@ -134,15 +171,15 @@ func TestUserOfLinks(t *testing.T) {
 // FuzzLookUp: whatever an image's lists hold, an account has ids that a sandbox
 // has.
 func FuzzLookUp(f *testing.F) {
-	f.Add(testPasswd, testGroup, "postgres")
-	f.Add("a:x:0:0:::", "a:x:1:a,a", "a:a")
-	f.Fuzz(func(t *testing.T, passwd, group, user string) {
-		a, err := lookUp(strings.NewReader(passwd), strings.NewReader(group), user)
+	f.Add(testPasswd, testGroup, "postgres", "wheel")
+	f.Add("a:x:0:0:::", "a:x:1:a,a", "a:a", "1,a,7")
+	f.Fuzz(func(t *testing.T, passwd, group, user, further string) {
+		a, err := lookUp(strings.NewReader(passwd), strings.NewReader(group), user, strings.Split(further, ","))
 		if err != nil {
 			return
 		}
-		if a.uid > 65535 || a.gid > 65535 || len(a.groups) > maxGroups || a.home == "" {
-			t.Errorf("lookUp(%q, %q, %q) = %+v", passwd, group, user, a)
+		if a.uid > 65535 || a.gid > 65535 || len(a.groups) > sandbox.MaxGroups || a.home == "" {
+			t.Errorf("lookUp(%q, %q, %q, %q) = %+v", passwd, group, user, further, a)
 		}
 		for _, g := range a.groups {
 			if g > 65535 {

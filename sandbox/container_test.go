@@ -70,6 +70,7 @@ func TestContainerPrivileges(t *testing.T) {
 		want         string
 	}{
 		"root":         {0, ContainerCapabilities, all},
+		"less of it":   {0, 1<<unix.CAP_CHOWN | 1<<unix.CAP_KILL, "0000000000000021"},
 		"another user": {1000, ContainerCapabilities, none},
 		"a function":   {0, 0, none},
 	} {
@@ -90,7 +91,7 @@ func TestContainerPrivileges(t *testing.T) {
 	for name, change := range map[string]func(*Spec){
 		"another capability": func(s *Spec) { s.Capabilities = 1 << unix.CAP_SYS_ADMIN },
 		"a fork server":      func(s *Spec) { s.Capabilities, s.Forks = 1, 1 },
-		"groups":             func(s *Spec) { s.Groups = make([]uint32, maxGroups+1) },
+		"groups":             func(s *Spec) { s.Groups = make([]uint32, MaxGroups+1) },
 		"a group":            func(s *Spec) { s.Groups = []uint32{idCount} },
 		"no terminal":        func(s *Spec) { s.TTY = true },
 	} {
@@ -101,6 +102,30 @@ func TestContainerPrivileges(t *testing.T) {
 				t.Errorf("got %v, want EINVAL", err)
 			}
 		})
+	}
+}
+
+// TestParseCapabilities: every capability of this kernel's has its name and number.
+func TestParseCapabilities(t *testing.T) {
+	for _, c := range []struct {
+		names []string
+		want  Capabilities
+	}{
+		{nil, 0},
+		{[]string{"chown"}, 1 << unix.CAP_CHOWN},
+		{[]string{"CAP_SETPCAP", "Cap_Kill", "KILL"}, 1<<unix.CAP_SETPCAP | 1<<unix.CAP_KILL},
+		{[]string{"SYS_RESOURCE", "SETFCAP", "CHECKPOINT_RESTORE"}, 1<<unix.CAP_SYS_RESOURCE | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_CHECKPOINT_RESTORE},
+		{[]string{"ALL"}, 1<<(unix.CAP_LAST_CAP+1) - 1},
+		{strings.Split(ContainerCapabilities.String(), ", "), ContainerCapabilities},
+	} {
+		if got, err := ParseCapabilities(c.names); err != nil || got != c.want {
+			t.Errorf("%q: %v, %v; want %v", c.names, got, err, c.want)
+		}
+	}
+	for _, name := range []string{"", "CAP_", "CAP_CAP_CHOWN", "CHMOD", "0", " CHOWN"} {
+		if got, err := ParseCapabilities([]string{name}); err == nil {
+			t.Errorf("%q: %v", name, got)
+		}
 	}
 }
 
@@ -140,7 +165,7 @@ func TestProgramPath(t *testing.T) {
 				{"A=1", "./prog", nil},
 				{"A=1", "../bin/prog", nil},
 				{"PATH=" + strings.Repeat("x", 5000) + ":/bin", "prog", nil},
-				{"A=1", "prog", unix.ENOENT},
+				{"A=1", "prog", nil}, // execvp's own
 				{"PATH=/bin", "missing", unix.ENOENT},
 				{"PATH=/taken", "prog", unix.ENOENT},
 				{"PATH=/plain:/bin", "only", unix.EACCES},

@@ -253,10 +253,10 @@ func (spec *Spec) check() error {
 		return bad("tenant has no range of host ids")
 	case spec.User.UID >= idCount || spec.User.GID >= idCount:
 		return bad("user or group id is above 65535")
-	case len(spec.Groups) > maxGroups || slices.ContainsFunc(spec.Groups, func(g uint32) bool { return g >= idCount }):
-		return bad(fmt.Sprintf("has more than %d supplementary groups, or one above 65535", maxGroups))
+	case len(spec.Groups) > MaxGroups || slices.ContainsFunc(spec.Groups, func(g uint32) bool { return g >= idCount }):
+		return bad(fmt.Sprintf("has more than %d supplementary groups, or one above 65535", MaxGroups))
 	case spec.Capabilities&^ContainerCapabilities != 0:
-		return bad(fmt.Sprintf("asks for capabilities %#x beyond those of containers", uint64(spec.Capabilities&^ContainerCapabilities)))
+		return bad(fmt.Sprintf("asks for the capabilities %v, beyond those of containers", spec.Capabilities&^ContainerCapabilities))
 	case spec.Capabilities != 0 && spec.Forks > 0:
 		return bad("is a fork server with capabilities")
 	case spec.TTY && spec.Stdin == nil:

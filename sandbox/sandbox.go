@@ -11,8 +11,6 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fre-engine/fre/sandbox/egress"
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
@@ -37,7 +35,7 @@ type Spec struct {
 	Dir      string   // working directory, "/" if empty
 	Hostname string   // "fre" if empty
 	User     User     // who the processes are
-	Groups   []uint32 // supplementary groups, 16 at most
+	Groups   []uint32 // supplementary groups, MaxGroups at most
 	Work     string   // host directory mounted at /work; "" for none
 	Mounts   []Mount  // further binds
 	Limits   Limits
@@ -80,6 +78,9 @@ type Spec struct {
 	Stdin, Stdout, Stderr, Channel *os.File
 }
 
+// MaxGroups is how many supplementary groups a sandbox can have.
+const MaxGroups = 16
+
 // User selects the user namespace: each tenant has one, kept for the life of
 // the [Host]; ids 0 to 65535 inside map to HostBase… outside.
 type User struct {
@@ -92,19 +93,6 @@ type User struct {
 	// has (Config.OwnBase).
 	Own bool
 }
-
-// Capabilities is a set of them, by their number's bit (capabilities(7)). A
-// sandbox has them over its own user namespace alone: over files with an owner
-// that it maps, over its own processes, to become another of its ids.
-type Capabilities uint64
-
-// ContainerCapabilities is the least with which ordinary images work whose program
-// starts as root: servers that own their files and then become another user,
-// package managers. Of the field's default set it lacks those that mean nothing in
-// a user namespace below that of the network (NET_BIND_SERVICE, NET_RAW,
-// AUDIT_WRITE, MKNOD) and what the system call filter refuses (SYS_CHROOT).
-const ContainerCapabilities Capabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER |
-	1<<unix.CAP_FSETID | 1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETPCAP
 
 // Mount binds a host directory or file into the sandbox, nosuid and nodev.
 // Target's mount point must exist in Rootfs, unless there is a Scratch.

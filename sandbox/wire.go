@@ -16,7 +16,6 @@ const (
 	maxInline   = 64 << 10
 	maxStrings  = 65536
 	maxFDs      = 250
-	maxGroups   = 16
 
 	maxShellPayload = 16 << 10
 	maxShellStrings = 1024
@@ -144,7 +143,7 @@ type startHeader struct {
 	Reserved  uint16
 
 	Capabilities Capabilities
-	Groups       [maxGroups]uint32
+	Groups       [MaxGroups]uint32
 }
 
 // report is struct fre_report.

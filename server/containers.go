@@ -29,7 +29,7 @@ func (s *server) createContainer(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	c, err := s.engine.CreateContainer(r.Context(), engine.ContainerConfig{
-		Image: req.Image, Name: req.Name, Tenant: req.Tenant, Entrypoint: req.Entrypoint, Cmd: req.Args, Env: req.Env, Dir: req.Dir, User: req.User,
+		Image: req.Image, Name: req.Name, Tenant: req.Tenant, Entrypoint: req.Entrypoint, Cmd: req.Args, Env: req.Env, Dir: req.Dir, User: req.User, Groups: req.Groups, CapAdd: req.CapAdd, CapDrop: req.CapDrop,
 		Network: image.NetworkMode(req.Network), ScratchBytes: scratch, ReadOnly: req.ReadOnly, Work: engine.WorkAccess(req.Work), AutoRemove: req.AutoRemove, TTY: req.TTY, OpenStdin: req.Stdin, StdinOnce: req.Stdin,
 		Limits: sandbox.Limits{MemoryBytes: memory, CPUMillis: req.CPUMillis, Pids: req.Pids},
 	})

@@ -302,12 +302,14 @@ static __attribute__((noinline)) long execute_from_path(const struct start *s)
 {
 	char path[PATH_MAX];
 	size_t length = strlen(s->argv[0]);
-	const char *dir = NULL;
+	const char *dir = "/bin:/usr/bin";
 	long error = -ENOENT;
 
-	for (char **e = s->envp; *e != NULL && dir == NULL; e++)
-		if (strncmp(*e, "PATH=", 5) == 0)
+	for (char **e = s->envp; *e != NULL; e++)
+		if (strncmp(*e, "PATH=", 5) == 0) {
 			dir = *e + 5;
+			break;
+		}
 	while (dir != NULL) {
 		size_t n = strcspn(dir, ":"), slash = n > 0; /* "" is the working directory */
 

@@ -279,7 +279,7 @@ func (s *server) containerInspect(w http.ResponseWriter, r *http.Request) error 
 			Hostname: cfg.Hostname, User: cfg.User, Env: c.record.Env, Cmd: cfg.Cmd, Entrypoint: cfg.Entrypoint, WorkingDir: cfg.Dir, Tty: cfg.TTY,
 			AttachStdin: cfg.OpenStdin, AttachStdout: true, AttachStderr: true, OpenStdin: cfg.OpenStdin, StdinOnce: cfg.StdinOnce, StopSignal: cmp.Or(unix.SignalName(cfg.StopSignal), strconv.Itoa(int(cfg.StopSignal))),
 		}
-		host["ReadonlyRootfs"], host["AutoRemove"], host["CapDrop"] = cfg.ReadOnly, cfg.AutoRemove, nil
+		host["ReadonlyRootfs"], host["AutoRemove"], host["CapAdd"], host["CapDrop"], host["GroupAdd"] = cfg.ReadOnly, cfg.AutoRemove, cfg.CapAdd, cfg.CapDrop, cfg.Groups
 	}
 	config.Image, config.Labels = c.Image, c.labels()
 	host["Memory"], host["MemorySwap"], host["NanoCpus"], host["PidsLimit"] = limits.MemoryBytes, limits.MemoryBytes, limits.CPUMillis*1e6, limits.Pids

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox"
 )
 
 // creation is the body of the create route, as far as it means something here.
@@ -26,6 +28,9 @@ type creation struct {
 	workDenied  bool  // it is mounted read-only
 	readOnly    bool
 	autoRemove  bool
+	capAdd      []string
+	capDrop     []string
+	groups      []string // supplementary
 	tmpBytes    int64
 	tenant      string
 	stopSignal  unix.Signal // 0: the image's
@@ -61,6 +66,9 @@ type hostConfig struct {
 	Tmpfs          map[string]string
 	StorageOpt     map[string]string
 	SecurityOpt    []string
+	CapAdd         []string
+	CapDrop        []string
+	GroupAdd       []string
 	Mounts         []struct {
 		Type          string
 		Source        string
@@ -92,7 +100,7 @@ type hostConfig struct {
 // where the client keeps a file, how large its window is, what FRE always does.
 var handled = []string{
 	"Binds", "NetworkMode", "AutoRemove", "Memory", "MemorySwap", "NanoCpus", "CpuPeriod", "CpuQuota", "PidsLimit", "ReadonlyRootfs",
-	"Tmpfs", "StorageOpt", "SecurityOpt", "Mounts", "Ulimits", "RestartPolicy", "LogConfig",
+	"Tmpfs", "StorageOpt", "SecurityOpt", "CapAdd", "CapDrop", "GroupAdd", "Mounts", "Ulimits", "RestartPolicy", "LogConfig",
 	"ContainerIDFile", "ConsoleSize", "Annotations",
 }
 
@@ -102,14 +110,11 @@ var refused = map[string][2]string{
 	"Devices":           {"host devices", "leave --device out"},
 	"DeviceRequests":    {"host devices", "leave --gpus out"},
 	"DeviceCgroupRules": {"host devices", "leave --device-cgroup-rule out"},
-	"CapAdd":            {"further capabilities", "root has in its own user namespace what ordinary images need; leave --cap-add out"},
-	"CapDrop":           {"fewer capabilities", "run as another user, who has none: --user"},
 	"PortBindings":      {"published ports", "deploy a function: it answers over HTTP at the gateway"},
 	"PublishAllPorts":   {"published ports", "deploy a function: it answers over HTTP at the gateway"},
 	"PidMode":           {"shared pid namespaces", "leave --pid out"},
 	"UTSMode":           {"shared UTS namespaces", "leave --uts out"},
 	"UsernsMode":        {"shared user namespaces", "leave --userns out"},
-	"GroupAdd":          {"further groups", "give the image's user the groups, or --user NAME:GROUP"},
 	"Links":             {"links between containers", "exchange files through /work"},
 	"VolumesFrom":       {"volumes of other containers", "mount the tenant's directory: -v /work"},
 	"Dns":               {"name servers of one's own", "the operator chooses them (docs/networks.md)"},
@@ -320,6 +325,10 @@ func (c *creation) host(h *hostConfig) error {
 			return leftOut("security option "+o, "the sandbox's own filter is always in force")
 		}
 	}
+	if add, err := sandbox.ParseCapabilities(h.CapAdd); err == nil && add&^sandbox.ContainerCapabilities != 0 {
+		return leftOut("further capabilities", fmt.Sprintf("root has %v, over its own user namespace, and everybody may listen at any port; leave --cap-add out", sandbox.ContainerCapabilities))
+	}
+	c.capAdd, c.capDrop, c.groups = h.CapAdd, h.CapDrop, h.GroupAdd
 	c.autoRemove, c.readOnly = h.AutoRemove, h.ReadonlyRootfs
 	if err := c.limits(h); err != nil {
 		return err

@@ -29,13 +29,14 @@ func TestParseCreation(t *testing.T) {
 	}
 	c, err = parseCreation([]byte(`{"Image":"app","Cmd":"ls","Entrypoint":["sh","-c"],"StopSignal":"USR1","Volumes":{"/work":{}},"HostConfig":{
 		"NetworkMode":"none","Memory":67108864,"MemorySwap":67108864,"NanoCpus":1500000000,"PidsLimit":7,"ReadonlyRootfs":true,"AutoRemove":true,
-		"Tmpfs":{"/tmp":"rw,size=8m"},"StorageOpt":{"size":"1g"},"Ulimits":[{"Name":"nofile","Soft":99,"Hard":99}],"SecurityOpt":["no-new-privileges"],
+		"Tmpfs":{"/tmp":"rw,size=8m"},"StorageOpt":{"size":"1g"},"Ulimits":[{"Name":"nofile","Soft":99,"Hard":99}],"SecurityOpt":["no-new-privileges"],"CapDrop":["ALL"],"CapAdd":["CAP_CHOWN"],"GroupAdd":["7"],
 		"Binds":["fre-work:/work:ro"],"Mounts":[{"Type":"volume","Source":"fre-work","Target":"/work"}]}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.network != networkNone || c.memoryBytes != 64<<20 || c.cpuMillis != 1500 || c.pids != 7 || !c.readOnly || !c.autoRemove ||
-		c.tmpBytes != 8<<20 || c.scratch != 1<<30 || c.files != 99 || !c.work || c.Cmd[0] != "ls" || len(c.Entrypoint) != 2 || c.stopSignal != 10 {
+		c.tmpBytes != 8<<20 || c.scratch != 1<<30 || c.files != 99 || !c.work || c.Cmd[0] != "ls" || len(c.Entrypoint) != 2 || c.stopSignal != 10 ||
+		len(c.capDrop) != 1 || len(c.capAdd) != 1 || len(c.groups) != 1 {
 		t.Errorf("a full creation: %+v", c)
 	}
 	if c, err := parseCreation([]byte(`{"Image":"app","HostConfig":{"CpuQuota":50000}}`)); err != nil || c.cpuMillis != 500 {

@@ -73,6 +73,13 @@ func TestContainers(t *testing.T) {
 			t.Errorf("log of the counter: %q, want %q", got, want)
 		}
 	}
+	w.cli(t, "create", "--name", "weak", "--cap-drop", "ALL", "--cap-add", "KILL", "--group-add", "7", "ordinary", "--", "cat", "/proc/self/status")
+	w.runToEnd(t, "weak")
+	if got := w.cli(t, "logs", "weak"); !strings.Contains(got, "CapEff:\t0000000000000020\n") || !strings.Contains(got, "Groups:\t7 \n") {
+		t.Errorf("with one capability and one group more: %s", got)
+	}
+	w.cli(t, "rm", "weak")
+	w.refused(t, []string{"cap_add", "none but CHOWN"}, "create", "--cap-add", "SYS_ADMIN", "ordinary")
 	w.refused(t, []string{"is a container's already"}, "create", "--name", "counter", "ordinary")
 	w.refused(t, []string{"in use by container"}, "image", "rm", "ordinary")
 
