@@ -208,8 +208,12 @@ func (c *Client) Stop(ctx context.Context, id string, grace time.Duration) error
 }
 
 // Kill ends a sandbox at once.
-func (c *Client) Kill(ctx context.Context, id string) error {
-	return c.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(id)+"/kill", nil, "", nil, nil)
+func (c *Client) Kill(ctx context.Context, id string) error { return c.Signal(ctx, id, "KILL") }
+
+// Signal sends a signal, by name or number, to the first process of a sandbox, which
+// has to have a handler for it, unless it is KILL: then it has ended.
+func (c *Client) Signal(ctx context.Context, id, signal string) error {
+	return c.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(id)+"/kill", url.Values{"signal": {signal}}, "", nil, nil)
 }
 
 // Wait returns how a sandbox or container ended, once it has: at once of one that

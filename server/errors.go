@@ -130,7 +130,7 @@ func statusOf(err error) (status int, code api.Code, next string) {
 // tell, since set-up steps fail with ENOENT too.
 func startStatus(err *sandbox.StartError) (status int, code api.Code, next string) {
 	if err.Step == sandbox.StepDir {
-		return http.StatusUnprocessableEntity, api.CodeCommandNotExec, "name a directory that the container's user may enter (--dir)"
+		return http.StatusUnprocessableEntity, api.CodeCommandNotExec, "name a directory that the container's user may enter (--workdir)"
 	}
 	if err.Step == sandbox.StepExec {
 		if errors.Is(err, unix.ENOENT) {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/sandbox"
@@ -107,8 +109,22 @@ func (s *server) stop(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// kill answers POST /v1/sandboxes/{id}/kill?signal=, without one once it has ended.
 func (s *server) kill(w http.ResponseWriter, r *http.Request) error {
-	if err := s.engine.Kill(r.PathValue("id")); err != nil {
+	id, sig := r.PathValue("id"), unix.SIGKILL
+	if name := r.URL.Query().Get("signal"); name != "" {
+		var ok bool
+		if sig, ok = engine.ParseSignal(name); !ok {
+			return badRequest("signal: there is none called %q: write a name such as HUP, or a number from 1 to 64", name)
+		}
+	}
+	var err error
+	if sig == unix.SIGKILL {
+		err = s.engine.Kill(id)
+	} else {
+		err = s.engine.Signal(id, sig)
+	}
+	if err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
@@ -69,6 +71,7 @@ type Engine interface {
 	Wait(ctx context.Context, id string) (*engine.Sandbox, error)
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	Kill(id string) error
+	Signal(id string, sig unix.Signal) error
 	Run(ctx context.Context, r engine.RunRequest) (engine.RunResult, error)
 
 	Changes() *store.Changes

@@ -115,13 +115,14 @@ func (c *cli) stopCommand() *cobra.Command {
 }
 
 func (c *cli) killCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "kill ID...", Short: "Kill sandboxes at once", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
+	var signal string
+	cmd := &cobra.Command{
+		Use: "kill ID...", Short: "Kill sandboxes at once, or send them a signal", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
 			return each(ids, func(id string) error {
-				err := cl.Kill(cmd.Context(), id)
+				err := cl.Signal(cmd.Context(), id, signal)
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), id)
 				}
@@ -129,6 +130,8 @@ func (c *cli) killCommand() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().StringVarP(&signal, "signal", "s", "KILL", "name or number of another signal; the first process inside has to have a handler for it")
+	return cmd
 }
 
 func (c *cli) waitCommand() *cobra.Command {

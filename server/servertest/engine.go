@@ -789,6 +789,11 @@ func (e *Engine) Kill(id string) error {
 	return e.end(id, sandbox.ExitStatus{Code: -1, Signal: int(unix.SIGKILL)})
 }
 
+// Signal ends a sandbox by a signal that it does not handle.
+func (e *Engine) Signal(id string, sig unix.Signal) error {
+	return e.end(id, sandbox.ExitStatus{Code: -1, Signal: int(sig)})
+}
+
 func (e *Engine) end(id string, s sandbox.ExitStatus) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

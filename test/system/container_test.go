@@ -93,6 +93,22 @@ func TestContainers(t *testing.T) {
 		t.Errorf("processes of a container that sleeps: %q", got)
 	}
 	w.cli(t, "kill", "sleeper")
+	w.refused(t, []string{"sandbox \"sleeper\""}, "kill", "-s", "HUP", "sleeper")
+	w.cli(t, "create", "--name", "trapper", "ordinary", "--", "trap")
+	w.cli(t, "start", "trapper")
+	until(t, func() error {
+		if got := w.cli(t, "logs", "trapper"); got != "ready\n" {
+			return fmt.Errorf("the log says %q", got)
+		}
+		return nil
+	})
+	w.cli(t, "kill", "-s", "INT", "trapper")
+	if got := w.cli(t, "wait", "trapper"); got != "0\n" {
+		t.Errorf("one that handles the signal ended with %q", got)
+	}
+	if got := w.cli(t, "logs", "trapper"); got != "ready\nterminated\n" {
+		t.Errorf("one that handles the signal says %q", got)
+	}
 	if got := w.cli(t, "wait", "sleeper"); got != "137\n" {
 		t.Errorf("killed, it ended with %q", got)
 	}
