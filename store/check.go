@@ -106,6 +106,7 @@ type damage struct {
 	copies map[int]*observed // those that are wrong; nil for the first: missing
 	source string            // a sound file of an image
 	lost   bool              // no sound copy is left
+	broken bool              // still, for want of room or the like: what images have may be the last sound copy
 }
 
 // observed is what a file is.

@@ -39,7 +39,12 @@ func flip(t *testing.T, path string) {
 // damagedStore has two images, that share a tree, and is damaged by damage.
 func damagedStore(t *testing.T, damage func(s *Store, img *Image, object func(content string) string)) (*Store, *Image) {
 	t.Helper()
-	s := openStore(t, t.TempDir())
+	return damagedStoreIn(t, t.TempDir(), damage)
+}
+
+func damagedStoreIn(t *testing.T, dir string, damage func(s *Store, img *Image, object func(content string) string)) (*Store, *Image) {
+	t.Helper()
+	s := openStore(t, dir)
 	release := s.Hold()
 	w, err := s.Create()
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -137,6 +139,86 @@ func TestFullAtEachStep(t *testing.T) {
 				t.Errorf("Check: %q", found)
 			}
 		})
+	}
+}
+
+// TestRepairOnFullDisk repairs on disks with less and less room: what can be
+// repaired once there is room is never dropped for want of it.
+func TestRepairOnFullDisk(t *testing.T) {
+	for _, options := range []string{"size=4m", "size=64m,nr_inodes=300"} {
+		for room := range 14 {
+			t.Run(fmt.Sprintf("%s,room=%d", options, room), func(t *testing.T) {
+				disk := smallDisk(t, options)
+				s, img := damagedStoreIn(t, filepath.Join(disk, "store"), func(s *Store, img *Image, object func(string) string) {
+					copyFile(t, object("own")+".1", object("own"))
+					flip(t, object("own"))
+					root := s.Rootfs(img.Digest)
+					flip(t, filepath.Join(filepath.Dir(root), "manifest.json"))
+					other := filepath.Dir(s.Rootfs(s.Images()[0].Digest))
+					_, err := s.db.ExecContext(t.Context(), `UPDATE images SET manifest = '{}' WHERE digest <> ?`, img.Digest)
+					for _, err := range []error{
+						err, os.Remove(object("hidden")), os.RemoveAll(filepath.Join(root, "usr")),
+						os.RemoveAll(filepath.Join(other, "rootfs")),
+					} {
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+				})
+				ballast := leaveRoom(t, filepath.Join(disk, "ballast"), room)
+				before := stateOf(s)
+				found := checkAll(t, s, CheckOptions{Repair: true})
+				if room == 0 && !slices.ContainsFunc(found, func(line string) bool { return strings.Contains(line, "no space left") }) {
+					t.Errorf("the disk was not full: %q", found)
+				}
+				ballast()
+				found = checkAll(t, s, CheckOptions{Repair: true})
+				for _, line := range found {
+					if !strings.Contains(line, " → ") {
+						t.Errorf("with room: %s", line)
+					}
+				}
+				if found = checkAll(t, s, CheckOptions{}); len(found) > 0 {
+					t.Errorf("after the repair: %q", found)
+				}
+				s = reopen(t, s)
+				if diff := cmp.Diff(before, stateOf(s)); diff != "" {
+					t.Errorf("state (-before +after):\n%s", diff)
+				}
+				checkImage(t, s, img)
+			})
+		}
+	}
+}
+
+// leaveRoom leaves room for so many pages or inodes on the disk; empty makes all of it.
+func leaveRoom(t *testing.T, dir string, room int) (empty func()) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var files []string
+	for n := 0; ; n++ { // a page and an inode each
+		path := filepath.Join(dir, fmt.Sprint(n))
+		err := os.WriteFile(path, make([]byte, 4096), 0o600)
+		if errors.Is(err, unix.ENOSPC) {
+			_ = os.Remove(path)
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, path)
+	}
+	for _, path := range files[len(files)-room:] {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -75,6 +75,7 @@ func (c *check) mendCopy(key string, n int, d *damage, what string) {
 		return
 	}
 	if !errors.Is(err, errNoSource) {
+		d.broken = true
 		c.report(path, fmt.Sprintf("%s; cannot repair it: %v", what, err), "")
 		return
 	}
@@ -524,7 +525,7 @@ func (i *checkedImage) walk(root string, entries []Entry) (map[string]*observed,
 // read already.
 func (i *checkedImage) differs(e *Entry, x *observed) string {
 	if e.hasObject() && x.Kind == KindFile {
-		if i.s.isObject(e.key(), x.ino) {
+		if key := e.key(); i.s.isObject(key, x.ino) || i.stillBroken(key) {
 			return ""
 		}
 		return "not the object"
@@ -534,6 +535,9 @@ func (i *checkedImage) differs(e *Entry, x *observed) string {
 	}
 	return e.differs(x)
 }
+
+// stillBroken says whether an object was to be repaired and is not.
+func (c *check) stillBroken(key string) bool { return c.damaged[key] != nil && c.damaged[key].broken }
 
 // isObject says whether a file is one of the copies of an object.
 func (s *Store) isObject(key string, ino uint64) bool {
@@ -556,7 +560,7 @@ func (i *checkedImage) hidden(keys map[string]bool) {
 	for key := range keys {
 		var st unix.Stat_t
 		path := filepath.Join(i.s.dir, i.dir, hiddenName, key)
-		if unix.Lstat(path, &st) != nil || !i.s.isObject(key, st.Ino) {
+		if (unix.Lstat(path, &st) != nil || !i.s.isObject(key, st.Ino)) && !i.stillBroken(key) {
 			missing[key] = true
 		}
 	}
