@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -400,6 +401,97 @@ func execOn(t *testing.T, dir string, statements ...string) {
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// makeOld makes of a closed store's database what it would be at an older version:
+// with what that knew of.
+func makeOld(t *testing.T, dir string, version int) {
+	t.Helper()
+	statements := append(slices.Clone(migrations[:version]), fmt.Sprintf(`PRAGMA user_version = %d`, version))
+	of := map[string]string{ // columns as they were at the first version
+		"images": "digest, manifest, created, size, files", "image_parts": "*", "tags": "*", "parts": "*", "functions": "*", "tenants": "*",
+	}
+	if version >= sizedSince {
+		for _, table := range []string{"image_sizes", "sized_trees", "cohorts", "cohort_trees", "sized_objects"} {
+			of[table] = "*"
+		}
+	}
+	if version >= 4 {
+		of["images"] = "*"
+	}
+	if version >= 5 {
+		of["image_uses"] = "*"
+	}
+	from := filepath.Join(dir, "new.db")
+	statements = append(statements, fmt.Sprintf(`ATTACH '%s' AS new`, from))
+	for table, columns := range of {
+		into := table
+		if columns != "*" {
+			into += "(" + columns + ")"
+		}
+		statements = append(statements, fmt.Sprintf(`INSERT INTO %s SELECT %s FROM new.%s`, into, columns, table))
+	}
+	if err := os.Rename(filepath.Join(dir, dbName), from); err != nil {
+		t.Fatal(err)
+	}
+	execOn(t, dir, statements...)
+	if err := os.Remove(from); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOldDatabases: a store of any older version is opened with all it holds, and
+// so is it the next time.
+func TestOldDatabases(t *testing.T) {
+	for version := 1; version < len(migrations); version++ {
+		t.Run(fmt.Sprint(version), func(t *testing.T) {
+			s := openStore(t, t.TempDir())
+			populate(t, s)
+			img, err := s.Image("web")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.PutPart(t.Context(), "part", Part{Kind: "pip", Name: "part", Tree: img.Parts[0].Tree}); err != nil {
+				t.Fatal(err)
+			}
+			if version >= 2 { // one that the image has beside its own
+				if _, err := s.Tag(t.Context(), img.Digest, "alias"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, used := stateOf(s), s.LastUsed(img.Digest)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			makeOld(t, s.dir, version)
+			for range 2 {
+				s = openStore(t, s.dir)
+				if diff := cmp.Diff(want, stateOf(s)); diff != "" {
+					t.Fatalf("state (-before +after):\n%s", diff)
+				}
+				if _, ok := s.Part("part"); !ok {
+					t.Error("what builds remembered is gone")
+				}
+				if got := s.LastUsed(img.Digest); version >= 5 && !got.Equal(used) {
+					t.Errorf("last used at %v, want %v", got, used)
+				}
+				if found := checkAll(t, s, CheckOptions{}); len(found) > 0 {
+					t.Errorf("Check: %q", found)
+				}
+				checkSizes(t, s, "opened")
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s = openStore(t, s.dir)
+			if n, err := s.Tenant(t.Context(), "third"); err != nil || n.ID != 3 {
+				t.Errorf("next tenant: %v, %v, want id 3", n, err)
+			}
+			if _, err := s.Tag(t.Context(), img.Digest, "more"); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -388,7 +388,7 @@ func TestHiddenOfOldStore(t *testing.T) {
 			if c.torn {
 				flip(t, filepath.Join(s.dir, "trees", torn.hex()+".json"))
 			}
-			makeOld(t, s.dir)
+			makeOld(t, s.dir, sizedSince-1)
 			if c.lost {
 				if err := os.Remove(filepath.Join(s.dir, dbName)); err != nil {
 					t.Fatal(err)

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -284,55 +283,5 @@ func TestNamesAreRebuilt(t *testing.T) {
 		if diff := cmp.Diff(test.want, got.Names); diff != "" {
 			t.Errorf("names after %s (-want +got):\n%s", test.index, diff)
 		}
-	}
-}
-
-// TestMigrateNames: a database of the schema with one name an image is taken
-// over.
-func TestMigrateNames(t *testing.T) {
-	s := openStore(t, t.TempDir())
-	img := putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "a"}))
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(s.dir, dbName)); err != nil {
-		t.Fatal(err)
-	}
-	manifest, err := os.ReadFile(filepath.Join(filepath.Dir(s.Rootfs(img.Digest)), "manifest.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := sql.Open("sqlite", filepath.Join(s.dir, dbName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, stmt := range []struct {
-		sql  string
-		args []any
-	}{
-		{migrations[0], nil},
-		{`PRAGMA user_version = 1`, nil},
-		{`INSERT INTO images VALUES (?, ?, ?, ?, ?)`, []any{img.Digest, string(manifest), img.Created.UnixNano(), img.Size, img.Files}},
-		{`INSERT INTO image_parts VALUES (?, 0, ?)`, []any{img.Digest, img.Parts[0].Tree}},
-		{`INSERT INTO tags VALUES ('app', '1', ?)`, []any{img.Digest}},
-	} {
-		if _, err := db.ExecContext(t.Context(), stmt.sql, stmt.args...); err != nil {
-			t.Fatalf("%s: %v", stmt.sql, err)
-		}
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s = openStore(t, s.dir)
-	if _, err := s.Tag(t.Context(), img.Digest, "alias"); err != nil {
-		t.Fatal(err)
-	}
-	s = reopen(t, s)
-	got, err := s.Image("alias")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"app:1", "alias:latest"}, got.Names); diff != "" {
-		t.Errorf("names (-want +got):\n%s", diff)
 	}
 }

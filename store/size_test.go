@@ -1,7 +1,6 @@
 package store
 
 import (
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -238,27 +237,6 @@ func TestSizeWithout(t *testing.T) {
 	}
 }
 
-// makeOld makes of a closed store's database one from before sizes were counted.
-func makeOld(t *testing.T, dir string) {
-	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, dbName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, q := range []string{
-		`DROP TABLE image_sizes`, `DROP TABLE sized_trees`, `DROP TABLE cohorts`, `DROP TABLE cohort_trees`, `DROP TABLE sized_objects`, `ALTER TABLE images DROP COLUMN serial`,
-		`DROP TABLE image_uses`, `DROP TABLE remotes`,
-		fmt.Sprintf(`PRAGMA user_version = %d`, sizedSince-1),
-	} {
-		if _, err := db.Exec(q); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestSizesOfOldDatabase: the images of a database from before sizes were
 // counted are counted when it is opened.
 func TestSizesOfOldDatabase(t *testing.T) {
@@ -274,7 +252,7 @@ func TestSizesOfOldDatabase(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	makeOld(t, dir)
+	makeOld(t, dir, sizedSince-1)
 	s = openStore(t, dir)
 	if diff := cmp.Diff(want, s.Images()); diff != "" {
 		t.Fatalf("images in their order (-want +got):\n%s", diff)
