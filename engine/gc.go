@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"path"
@@ -297,14 +296,13 @@ func hasLabels(img *store.Image, labels []string) bool {
 // port.
 func nameOnly(s string) string { return s[:max(strings.LastIndexByte(s, ':'), 0)] }
 
-// surplus finds the images none of whose names is among the newest of its kind.
+// surplus finds the images none of whose names is among the newest of its kind;
+// images are in the order of the store, the last that came first, whatever the
+// clock said then.
 func (c *gcChoice) surplus(images []*store.Image) map[store.Digest]bool {
 	if c.policy.PerName == 0 {
 		return nil
 	}
-	images = slices.SortedFunc(slices.Values(images), func(a, b *store.Image) int {
-		return cmp.Or(b.Created.Compare(a.Created), strings.Compare(string(a.Digest), string(b.Digest)))
-	})
 	seen := make(map[string]int)
 	out := make(map[store.Digest]bool)
 	for _, img := range images {
