@@ -236,7 +236,8 @@ func fillDisk(t *testing.T, s *Store, n int) error {
 	for _, size := range []int{1, 5000, 9000, 14000} {
 		b := make([]byte, size)
 		_, _ = r.Read(b)
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(size)), b, 0o644); err != nil {
+		path := filepath.Join(dir, fmt.Sprint(size))
+		if err := errors.Join(os.WriteFile(path, b, 0o644), os.Chtimes(path, testTime, testTime)); err != nil {
 			t.Fatal(err)
 		}
 	}
