@@ -136,6 +136,13 @@ type ContainerUsage struct {
 	AsOf    *time.Time `json:"as_of,omitempty"` // when it was counted; none: it has not run, or not yet
 }
 
+// CacheUsage is what builds have downloaded, in blocks and inodes.
+type CacheUsage struct {
+	Bytes  int64      `json:"bytes"`
+	Inodes int64      `json:"inodes"`
+	AsOf   *time.Time `json:"as_of,omitempty"` // when it was counted; none: not yet
+}
+
 // DiskUsage is the answer of /v1/system/df.
 type DiskUsage struct {
 	Images           []ImageUsage     `json:"images"`            // newest first
@@ -144,6 +151,7 @@ type DiskUsage struct {
 	ReclaimableBytes int64            `json:"reclaimable_bytes"` // what would be free without the images that nothing uses
 	Tenants          []TenantUsage    `json:"tenants"`
 	Containers       []ContainerUsage `json:"containers"` // newest first
+	Cache            CacheUsage       `json:"cache"`
 }
 
 // Part is a tree placed in an image.
@@ -234,19 +242,21 @@ type PruneRequest struct {
 // GCRequest asks for what the engine does now and then by itself.
 type GCRequest struct {
 	DryRun bool `json:"dry_run,omitempty"` // say what would go
+	Cache  bool `json:"cache,omitempty"`   // all that builds have downloaded, too
 }
 
 // GCReport says what went, or would go. Bytes are what the disk had allocated;
 // of a dry run, and of each image, they are an estimate.
 type GCReport struct {
-	DryRun    bool          `json:"dry_run,omitempty"`
-	Images    []PrunedImage `json:"images"`
-	Parts     int           `json:"parts"`   // remembered for builds
-	Trees     int           `json:"trees"`   // lists of files
-	Objects   int           `json:"objects"` // files
-	Inodes    int           `json:"inodes"`
-	Bytes     int64         `json:"bytes"`
-	TookNanos int64         `json:"took_ns"`
+	DryRun     bool          `json:"dry_run,omitempty"`
+	Images     []PrunedImage `json:"images"`
+	Parts      int           `json:"parts"`   // remembered for builds
+	Trees      int           `json:"trees"`   // lists of files
+	Objects    int           `json:"objects"` // files
+	Inodes     int           `json:"inodes"`
+	Bytes      int64         `json:"bytes"`
+	CacheBytes int64         `json:"cache_bytes,omitempty"` // of them what builds had downloaded
+	TookNanos  int64         `json:"took_ns"`
 }
 
 // PrunedImage is an image that went, with its names, and the one it was built

@@ -8,10 +8,10 @@
 // (invoke.go) holds one lease until its answer's body is closed.
 //
 // Lock order: container.op, container.disk, containers.mu, registry.mu,
-// container.mu, streams.mu; and Engine.gcMu, Engine.deployMu, Engine.tenantMu, shells.disk, Engine.mu,
-// shells.mu, function.mu, functionLog.mu. Only the first three and
-// functionLog.mu are held over the disk, and no event waits for
-// those.
+// container.mu, streams.mu; and Engine.gcMu, cache.mu, Engine.deployMu,
+// Engine.tenantMu, shells.disk, Engine.mu, shells.mu, function.mu, functionLog.mu.
+// Only cache.mu, the first three and functionLog.mu are held over the disk, and no
+// event waits for those.
 package engine
 
 import (
@@ -110,6 +110,8 @@ type Engine struct {
 	volumes   *volume.Manager            // directories with a size: tenants' /work, what containers write
 	scratches *pool.Pool[*volume.Volume] // layers of containers that have not run; nil where they take no time
 
+	cache cache
+
 	tenantMu sync.Mutex // held over the disk while a tenant's directory is made
 	works    map[string]*volume.Volume
 
@@ -175,7 +177,7 @@ func Open(cfg Config) (*Engine, error) {
 	if e.volumes, err = volume.Open(volume.Config{Dir: filepath.Join(cfg.StateDir, "removed"), Log: cfg.Log}); err != nil {
 		return nil, err
 	}
-	if err := cfg.Work.check(e.volumes); err != nil {
+	if err := errors.Join(cfg.Work.check(e.volumes), e.openCache()); err != nil {
 		return nil, errors.Join(err, e.volumes.Close())
 	}
 	e.works = make(map[string]*volume.Volume)
@@ -303,6 +305,8 @@ func (e *Engine) spawn(fn func()) {
 // write beside the template. report is called from one goroutine at a time.
 func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
+		e.cache.mu.RLock()
+		defer e.cache.mu.RUnlock()
 		img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
 		return err
 	})
@@ -312,6 +316,8 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 // Base builds the named base environment, or finds it in the local registry.
 func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)) (img *store.Image, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
+		e.cache.mu.RLock()
+		defer e.cache.mu.RUnlock()
 		img, err = e.cfg.Builder.Base(ctx, name, report)
 		return err
 	})

@@ -69,7 +69,8 @@ type GCConfig struct {
 type GCReport struct {
 	Images []GCImage // in the order they went
 	store.Swept
-	Took time.Duration
+	CacheBytes int64 // of them what builds had downloaded
+	Took       time.Duration
 }
 
 // GCImage is an image that went, with what it did not share with any other then.
@@ -83,6 +84,7 @@ type GCImage struct {
 type GCOptions struct {
 	DryRun bool
 	Policy *GCPolicy // nil: the engine's own
+	Cache  bool      // all that builds have downloaded, too; store.ErrInUse while one runs
 }
 
 // GC removes the images the policy names, then everything no image refers to.
@@ -111,6 +113,14 @@ func (e *Engine) gc(ctx context.Context, o GCOptions) (*GCReport, error) {
 	defer e.gcMu.Unlock()
 	start := time.Now()
 	report := &GCReport{}
+	if o.Cache {
+		gone, err := e.gcCache(ctx, o.DryRun)
+		if err != nil {
+			return nil, err
+		}
+		report.Add(gone)
+		report.CacheBytes = gone.Bytes
+	}
 	if err := e.gcImages(ctx, policy, o.DryRun, report); err != nil {
 		return nil, err
 	}

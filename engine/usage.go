@@ -37,6 +37,7 @@ type DiskUsage struct {
 	ReclaimableBytes int64         // what would be free without those that nothing uses
 	Tenants          []TenantUsage // oldest first
 	Containers       []ContainerUsage
+	Cache            volume.Usage // what builds have downloaded
 }
 
 // DiskUsage answers from memory, but for a system call or two for each tenant and
@@ -79,6 +80,9 @@ func (e *Engine) DiskUsage() (*DiskUsage, error) {
 		out.Containers = append(out.Containers, ContainerUsage{ID: c.ID, Name: c.Config.Name, Running: c.State == StateRunning, Usage: u})
 	}
 	var err error
+	if out.Cache, err = e.cacheUsage(); err != nil {
+		return nil, err
+	}
 	out.Tenants, err = e.tenantUsage()
 	return out, err
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -220,5 +221,56 @@ func TestDiskUsageOfPlainContainers(t *testing.T) {
 	r.start(Config{})
 	if kept, err := r.ContainerScratch(c.ID); err != nil || !kept.AsOf.Equal(counted.AsOf) || kept.Bytes != counted.Bytes {
 		t.Errorf("the next engine knows %+v, %v, want %+v", kept, err, counted)
+	}
+}
+
+// TestDiskUsageOfCache: what builds have downloaded is told, and goes when that is
+// asked for and no build runs.
+func TestDiskUsageOfCache(t *testing.T) {
+	r := open(t)
+	r.stop()
+	dir := filepath.Join(r.state, "cache", "debian")
+	fill := func() {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "x.deb"), make([]byte, 100<<10), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill()
+	r.start(Config{})
+	var used *DiskUsage
+	eventually(t, "the cache to be counted", func() bool {
+		var err error
+		used, err = r.DiskUsage()
+		return err != nil || !used.Cache.AsOf.IsZero()
+	})
+	if used == nil || used.Cache.Bytes < 100<<10 || used.Cache.Bytes > 200<<10 || used.Cache.Inodes != 3 {
+		t.Fatalf("used: %+v", used)
+	}
+	gc := func(dry bool) (*GCReport, error) { return r.GC(t.Context(), GCOptions{DryRun: dry, Cache: true}) }
+	r.cache.mu.RLock() // as a build does
+	if _, err := gc(false); !errors.Is(err, store.ErrInUse) {
+		t.Errorf("while a build runs: %v, want ErrInUse", err)
+	}
+	r.cache.mu.RUnlock()
+	for _, dry := range []bool{true, false} {
+		if got, err := gc(dry); err != nil || got.CacheBytes != used.Cache.Bytes || got.Bytes != got.CacheBytes || got.Inodes != 2 {
+			t.Errorf("dry %t: %+v, %v, want %d bytes", dry, got, err, used.Cache.Bytes)
+		}
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) == dry {
+			t.Errorf("dry %t: %v", dry, err)
+		}
+	}
+	if got, err := gc(false); err != nil || got.Bytes != 0 {
+		t.Errorf("of an empty cache: %+v, %v", got, err)
+	}
+	if err := os.RemoveAll(filepath.Dir(dir)); err != nil { // it is safe to delete
+		t.Fatal(err)
+	}
+	if got, err := gc(false); err != nil || got.Bytes != 0 {
+		t.Errorf("of a cache that somebody has deleted: %+v, %v", got, err)
+	}
+	if used, err := r.DiskUsage(); err != nil || used.Cache.Bytes != 0 || used.Cache.Inodes != 0 {
+		t.Errorf("used afterwards: %+v, %v", used, err)
 	}
 }

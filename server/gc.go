@@ -33,7 +33,7 @@ func (s *server) gc(w http.ResponseWriter, r *http.Request) error {
 	if err := decode(w, r, &req); err != nil {
 		return err
 	}
-	return s.collect(w, r, engine.GCOptions{DryRun: req.DryRun})
+	return s.collect(w, r, engine.GCOptions{DryRun: req.DryRun, Cache: req.Cache})
 }
 
 func (s *server) collect(w http.ResponseWriter, r *http.Request, o engine.GCOptions) error {
@@ -43,7 +43,7 @@ func (s *server) collect(w http.ResponseWriter, r *http.Request, o engine.GCOpti
 	}
 	return reply(w, http.StatusOK, api.GCReport{
 		DryRun: o.DryRun, Images: list(report.Images, prunedOf), Parts: report.Parts, Trees: report.Trees,
-		Objects: report.Objects, Inodes: report.Inodes, Bytes: report.Bytes, TookNanos: report.Took.Nanoseconds(),
+		Objects: report.Objects, Inodes: report.Inodes, Bytes: report.Bytes, CacheBytes: report.CacheBytes, TookNanos: report.Took.Nanoseconds(),
 	})
 }
 

@@ -75,6 +75,7 @@ func TestOpenAPI(t *testing.T) {
 		api.ImageUsage{},
 		api.TenantUsage{},
 		api.ContainerUsage{},
+		api.CacheUsage{},
 		api.DiskUsage{},
 		api.Part{},
 		api.HistoryStep{},

@@ -18,6 +18,7 @@ func (s *server) diskUsage(w http.ResponseWriter, _ *http.Request) error {
 	return reply(w, http.StatusOK, api.DiskUsage{
 		Images: list(u.Images, imageUsageOf), ImageBytes: u.ImageBytes, ImageInodes: u.ImageInodes, ReclaimableBytes: u.ReclaimableBytes,
 		Tenants: list(u.Tenants, tenantUsageOf), Containers: list(u.Containers, containerUsageOf),
+		Cache: api.CacheUsage{Bytes: u.Cache.Bytes, Inodes: u.Cache.Inodes, AsOf: asOf(u.Cache)},
 	})
 }
 

@@ -19,7 +19,10 @@ func (c *cli) systemGC() *cobra.Command {
 		Long: `Collect garbage now: images by the rules of the engine's configuration ("gc" in
 the file of fre serve --config; without it none), then every file that no image
 refers to. The engine does the same by itself every few hours, while it builds
-and starts.`,
+and starts.
+
+--cache removes what builds have downloaded, too, unless one runs: the next ones
+download it again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -31,6 +34,7 @@ and starts.`,
 		},
 	}
 	cmd.Flags().BoolVarP(&req.DryRun, "dry-run", "n", false, "say what would go, remove nothing")
+	cmd.Flags().BoolVar(&req.Cache, "cache", false, "also what builds have downloaded")
 	cmd.Flags().StringVar(&format, "format", "", "`template` for the report, as for fre images")
 	return cmd
 }

@@ -22,9 +22,9 @@ func (c *cli) diskUsageCommand() *cobra.Command {
 	var verbose bool
 	cmd := &cobra.Command{
 		Use: "df", Short: "Show what the state directory holds, and what can be freed",
-		Long: `Show what images, containers and tenants' /work take on disk, in blocks, and what
-removing the images that nothing uses, and the containers that do not run, would
-free. With --verbose each image beside what it shares with others and what it
+		Long: `Show what images, containers, tenants' /work and the downloads of builds take on
+disk, in blocks, and what removing the images that nothing uses, the containers that
+do not run, and the downloads would free. With --verbose each image beside what it shares with others and what it
 alone has, each container and each tenant.
 
 Nothing is walked: images are counted as they come and go, the others by a quota
@@ -80,7 +80,8 @@ func showSummary(w io.Writer, u api.DiskUsage) error {
 			containers.reclaim += c.Bytes
 		}
 	}
-	return show(w, listing{}, []line{images, containers, work}, nil, []column[line]{
+	cache := line{what: "Build cache", count: int(u.Cache.Inodes), bytes: u.Cache.Bytes, reclaim: u.Cache.Bytes}
+	return show(w, listing{}, []line{images, containers, work, cache}, nil, []column[line]{
 		{"TYPE", func(l line) string { return l.what }},
 		{"TOTAL", func(l line) string { return strconv.Itoa(l.count) }},
 		{"IN USE", func(l line) string { return strconv.Itoa(l.active) }},
@@ -123,6 +124,15 @@ func showUsage(w io.Writer, l listing, u api.DiskUsage) error {
 		{"WRITTEN", func(c api.ContainerUsage) string { return size(c.Bytes) }},
 		{"INODES", func(c api.ContainerUsage) string { return strconv.FormatInt(c.Inodes, 10) }},
 		{"AS OF", func(c api.ContainerUsage) string { return counted(c.AsOf) }},
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	err = show(w, listing{}, []api.CacheUsage{u.Cache}, nil, []column[api.CacheUsage]{
+		{"BUILD CACHE", func(c api.CacheUsage) string { return size(c.Bytes) }},
+		{"INODES", func(c api.CacheUsage) string { return strconv.FormatInt(c.Inodes, 10) }},
+		{"AS OF", func(c api.CacheUsage) string { return counted(c.AsOf) }},
 	})
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
@@ -19,6 +20,45 @@ type volumeUsage struct {
 		Size     int64
 		RefCount int
 	}
+}
+
+// downloads is the id of the one thing in the build cache.
+const downloads = "downloads"
+
+type buildCache struct {
+	ID, Type, Description string
+	InUse, Shared         bool
+	Size                  int64
+	CreatedAt             time.Time // when it was counted
+	LastUsedAt            *time.Time
+	UsageCount            int
+}
+
+// buildPrune answers POST /build/prune?all=&filters=: with all, and unless some is to
+// be kept, what builds have downloaded goes.
+func (s *server) buildPrune(w http.ResponseWriter, r *http.Request) error {
+	f, err := filtersOf(r, "until", "id", "parent", "type", "description", "inuse", "shared", "private")
+	if err != nil {
+		return err
+	}
+	answer := struct {
+		CachesDeleted  []string
+		SpaceReclaimed int64
+	}{CachesDeleted: []string{}}
+	keeps := slices.ContainsFunc([]string{"keep-storage", "reserved-space", "max-used-space", "min-free-space"}, func(p string) bool {
+		v := r.URL.Query().Get(p)
+		return v != "" && v != "0"
+	})
+	if boolOf(r, "all") && len(f) == 0 && !keeps {
+		report, err := s.engine.GC(r.Context(), engine.GCOptions{Policy: &engine.GCPolicy{}, Cache: true})
+		if err != nil {
+			return err
+		}
+		if answer.SpaceReclaimed = report.CacheBytes; report.CacheBytes > 0 {
+			answer.CachesDeleted = append(answer.CachesDeleted, downloads)
+		}
+	}
+	return reply(w, http.StatusOK, answer)
 }
 
 // diskUsage answers GET /system/df?type=: blocks of the disk, what images share
@@ -45,8 +85,17 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 		}
 		return hide
 	})
+	cache := []buildCache{}
+	if asked("build-cache") && used.Cache.Bytes > 0 {
+		cache = append(cache, buildCache{ID: downloads, Type: "regular", Description: "packages and indexes that builds have downloaded", Size: used.Cache.Bytes, CreatedAt: used.Cache.AsOf})
+	}
+	encoded, err := json.Marshal(cache)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
 	body := make([]byte, 0, 1024+512*len(shown))
-	body = appendInt(append(body, `{"BuildCache":[],"BuilderSize":0`...), "LayersSize", layers)
+	body = append(append(body, `{"BuildCache":`...), encoded...)
+	body = appendInt(appendInt(body, "BuilderSize", used.Cache.Bytes), "LayersSize", layers)
 
 	body = append(body, `,"Containers":`...)
 	body, err = s.boxes[index(true)].append(body, s.engine.Sandboxes(true), 0, func(c container) bool {
@@ -73,8 +122,7 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 			volumes = append(volumes, v)
 		}
 	}
-	encoded, err := json.Marshal(volumes)
-	if err != nil {
+	if encoded, err = json.Marshal(volumes); err != nil {
 		return fmt.Errorf("encode answer: %w", err)
 	}
 	body = append(append(append(body, `,"Volumes":`...), encoded...), '}')

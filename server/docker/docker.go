@@ -99,7 +99,7 @@ func (s *server) routes() []route {
 		{"GET", "/volumes", s.volumeList},
 		{"GET", "/volumes/{name}", s.volumeInspect},
 		{"POST", "/volumes/prune", prunedNothing(map[string]any{"VolumesDeleted": []string{}, "SpaceReclaimed": 0}, "all", "label", "label!")},
-		{"POST", "/build/prune", prunedNothing(map[string]any{"CachesDeleted": []string{}, "SpaceReclaimed": 0}, "until", "id", "parent", "type", "description", "inuse", "shared", "private")},
+		{"POST", "/build/prune", s.buildPrune},
 		{"GET", "/plugins", nothing},
 		{"GET", "/plugins/{name...}", noPlugin},
 	}

@@ -43,6 +43,7 @@ type Engine struct {
 	logs       map[string][]engine.LogLine
 	more       chan struct{} // closed and replaced when a log line comes or something ends
 	calls      int
+	noCache    bool // it was removed
 	changes    *store.Changes
 }
 
@@ -142,6 +143,9 @@ func (e *Engine) ImageList() ([]*store.Image, uint64) {
 	return slices.Clone(e.images), e.changes.GenerationOf(store.ChangeImage)
 }
 
+// cacheUsage is what builds have downloaded, until it is removed.
+var cacheUsage = volume.Usage{Bytes: 3 << 20, Inodes: 5, AsOf: Epoch}
+
 // DiskUsage has every image unique, in blocks of 4 KiB, and one tenant.
 func (e *Engine) DiskUsage() (*engine.DiskUsage, error) {
 	e.mu.Lock()
@@ -149,6 +153,9 @@ func (e *Engine) DiskUsage() (*engine.DiskUsage, error) {
 	u := &engine.DiskUsage{Tenants: []engine.TenantUsage{{
 		Name: "default", Limit: 1e9, Kind: volume.Image, Usage: volume.Usage{Bytes: 12 << 20, Inodes: 7, AsOf: time.Now()},
 	}}}
+	if !e.noCache {
+		u.Cache = cacheUsage
+	}
 	for _, img := range e.images {
 		bytes := (img.Size + 4095) / 4096 * 4096
 		x := engine.ImageUsage{Image: img, ImageSize: store.ImageSize{Bytes: bytes, Inodes: int64(img.Files), UniqueBytes: bytes, UniqueInodes: int64(img.Files)}}
@@ -355,6 +362,11 @@ func (e *Engine) GC(_ context.Context, o engine.GCOptions) (*engine.GCReport, er
 		}
 		return true
 	})
+	if o.Cache && !e.noCache {
+		report.CacheBytes = cacheUsage.Bytes
+		report.Add(store.Swept{Inodes: int(cacheUsage.Inodes), Bytes: cacheUsage.Bytes})
+		e.noCache = !o.DryRun
+	}
 	if !o.DryRun {
 		e.images = left
 	}

@@ -1,0 +1,66 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/volume"
+)
+
+// cache is what builds have downloaded: packages and indexes, verified when they
+// are used, so that any of it may be missing, but not vanish under a build.
+type cache struct {
+	mu     sync.RWMutex // held by builds; alone, by TryLock, to remove it all
+	volume atomic.Pointer[volume.Volume]
+}
+
+func (e *Engine) cachePath() string { return filepath.Join(e.cfg.StateDir, "cache") }
+
+func (e *Engine) openCache() error {
+	v, err := e.volumes.Attach(e.cachePath(), volume.Limits{})
+	if err != nil {
+		return fmt.Errorf("cache of builds: %w", err)
+	}
+	e.cache.volume.Store(v)
+	_, err = v.Usage() // where it is walked, the first answer has something to say
+	return err
+}
+
+// cacheUsage is what the cache takes; nothing where it is empty.
+func (e *Engine) cacheUsage() (volume.Usage, error) {
+	u, err := e.cache.volume.Load().Usage()
+	if errors.Is(err, fs.ErrClosed) { // it is being removed, or the engine stops
+		return volume.Usage{}, nil
+	}
+	if err != nil || u.Inodes <= 1 { // the directory itself
+		return volume.Usage{AsOf: u.AsOf}, err
+	}
+	return u, nil
+}
+
+// gcCache removes all of the cache, or says what that would free. store.ErrInUse
+// while a build runs.
+func (e *Engine) gcCache(ctx context.Context, dry bool) (store.Swept, error) {
+	if !e.cache.mu.TryLock() {
+		return store.Swept{}, fmt.Errorf("what builds have downloaded: %w by a build that runs: try again once it has ended", store.ErrInUse)
+	}
+	defer e.cache.mu.Unlock()
+	var gone store.Swept
+	used, err := volume.Walk(ctx, e.cachePath())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return gone, err
+	}
+	if used.Inodes > 1 {
+		gone.Inodes, gone.Bytes = int(used.Inodes-1), used.Bytes
+	}
+	if dry {
+		return gone, nil
+	}
+	return gone, errors.Join(e.volumes.Remove(e.cachePath()), e.openCache())
+}
