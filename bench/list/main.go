@@ -65,7 +65,7 @@ type size struct {
 var (
 	fullSize = size{
 		Few: 2000, Many: 10_000, Layered: 500, Layers: 40, DockerBoxes: 100, Boxes: 1000, Full: 10, Files: 100_000,
-		Starts: 3, Programs: 15, Counted: 50, Poll: 10 * time.Second, turns: turns{rounds: 10, slice: 500 * time.Millisecond, calls: 200}, settle: true,
+		Starts: 3, Programs: 31, Counted: 50, Poll: 10 * time.Second, turns: turns{rounds: 10, slice: 500 * time.Millisecond, calls: 200}, settle: true,
 	}
 	quickSize = size{
 		Few: 20, Many: 40, Layered: 5, Layers: 4, DockerBoxes: 3, Boxes: 6, Full: 2, Files: 40,
