@@ -23,9 +23,9 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// LabelConfig is the label under which an image that FRE built carries FRE's
+// labelConfig is the label under which an image that FRE built carries FRE's
 // own configuration to where other engines run it.
-const LabelConfig = "fre.config"
+const labelConfig = "fre.config"
 
 // Save writes the images as an archive that docker load, podman and FRE read:
 // an OCI layout with docker's manifest.json beside it, layers not packed. A
@@ -300,7 +300,7 @@ func ownConfig(img *store.Image, layers []packing, history []v1.History) ([]byte
 		Architecture: runtime.GOARCH, OS: "linux", Created: v1.Time{Time: img.Created},
 		Config: v1.Config{
 			Env: c.Env, Cmd: c.Args, WorkingDir: "/",
-			Labels: map[string]string{LabelConfig: string(img.Config)},
+			Labels: map[string]string{labelConfig: string(img.Config)},
 		},
 		RootFS: v1.RootFS{Type: "layers"},
 	}

@@ -187,7 +187,7 @@ func TestSaveOwn(t *testing.T) {
 	want := &image.Container{
 		ID: c.Container.ID, Chain: c.Container.Chain, Created: own.Created, Platform: platform(),
 		User: "1000:1000", Cmd: []string{"/function/lib/handler"}, WorkingDir: "/function",
-		Labels: map[string]string{"l": "m", LabelConfig: string(own.Config)},
+		Labels: map[string]string{"l": "m", labelConfig: string(own.Config)},
 	}
 	if diff := cmp.Diff(want, c.Container); diff != "" {
 		t.Errorf("config (-want +got):\n%s", diff)
