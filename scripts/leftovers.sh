@@ -2,12 +2,13 @@
 # Says what a run left on this machine.
 #
 #   scripts/leftovers.sh kernel            prints what the kernel holds of FRE: the
-#                                          first four of the list below
+#                                          first five of the list below
 #   scripts/leftovers.sh snapshot >FILE    before a run: all of it
 #   scripts/leftovers.sh check FILE        after it: prints what is new, fails if anything is
 #
 # It looks at mounts, cgroups named fre*, links named fre-*, named network
-# namespaces; files fre* in /tmp and /var/tmp, processes named fre, fre-* or started from this checkout.
+# namespaces, loop devices; files fre* in /tmp and /var/tmp, processes named fre, fre-*
+# or started from this checkout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +20,10 @@ kernel() {
 		done
 	find /sys/class/net -mindepth 1 -maxdepth 1 -name 'fre-*' -printf 'link %p\n' 2>/dev/null || true
 	find /run/netns -mindepth 1 -maxdepth 1 -printf 'network namespace %p\n' 2>/dev/null || true
+	local file
+	for file in /sys/block/loop*/loop/backing_file; do
+		if [ -r "$file" ]; then echo "loop device of $(cat "$file")"; fi
+	done
 }
 
 snapshot() {
