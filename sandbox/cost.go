@@ -154,18 +154,12 @@ func withGroups(use func(a, b *cgroup.Group)) (err error) {
 	return nil
 }
 
-func costOfMapped(dir string) (time.Duration, error) {
-	program, err := openProgram()
-	if err != nil {
-		return 0, err
-	}
-	defer program.Close()
-	userns, err := newUserns(program, 1<<28, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer userns.Close()
-	return costOf(51, func() error { return closing(cloneMapped(dir, 0, userns)) })
+func costOfMapped(dir string) (took time.Duration, err error) {
+	err = withUserns(func(userns *os.File) (err error) {
+		took, err = costOf(51, func() error { return closing(cloneMapped(dir, 0, userns)) })
+		return err
+	})
+	return took, err
 }
 
 func costOfOverlay(dir string) (took time.Duration, err error) {

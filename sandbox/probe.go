@@ -255,27 +255,13 @@ func probeUserns() Check {
 	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	c.OK = err == nil && n > 0
 	if c.OK && os.Geteuid() == 0 {
-		if err := tryUserns(); err != nil {
+		// A chroot or a container can forbid it whatever the settings say.
+		if err := withUserns(func(*os.File) error { return nil }); err != nil {
 			c.OK, c.Found = false, err.Error()
 			c.Next = "run the engine outside of chroot and of containers that forbid it"
 		}
 	}
 	return c
-}
-
-// tryUserns makes one: a chroot or a container can forbid it whatever the
-// settings say.
-func tryUserns() error {
-	program, err := openProgram()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = program.Close() }()
-	ns, err := newUserns(program, 1<<28, 0)
-	if err != nil {
-		return err
-	}
-	return ns.Close()
 }
 
 func probeAppArmor() Check {

@@ -48,6 +48,11 @@ func (r *ranges) release(base uint32) {
 // CanMap says whether the file system of dir can be mounted with Mount.Mapped;
 // the error says why not.
 func CanMap(dir string) error {
+	return withUserns(func(userns *os.File) error { return closing(cloneMapped(dir, 0, userns)) })
+}
+
+// withUserns lends use a user namespace of no sandbox's, to try out what takes one.
+func withUserns(use func(*os.File) error) error {
 	program, err := openProgram()
 	if err != nil {
 		return err
@@ -58,11 +63,7 @@ func CanMap(dir string) error {
 		return err
 	}
 	defer userns.Close()
-	fd, err := cloneMapped(dir, 0, userns)
-	if err != nil {
-		return err
-	}
-	return unix.Close(fd)
+	return use(userns)
 }
 
 // idCount is how many user and group ids a user namespace has.
