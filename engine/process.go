@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,12 +23,16 @@ type Process struct {
 	UID     int // on the host
 	Started time.Time
 	CPU     time.Duration // user and system time so far
-	Command string        // with its arguments; "[name]" where it has none
+	Command string        // with its arguments, as far as 4 KiB go; "[name]" where it has none
 }
 
 // ticks is how many of the units in /proc/PID/stat make a second: USER_HZ is 100
 // on all architectures that FRE runs on (time(7)).
 const ticks = 100
+
+// maxCommand is how much of a process's arguments is read: thousands of forks may
+// share megabytes of them, which cost their sandbox little.
+const maxCommand = 4 << 10
 
 // Processes lists the processes of a sandbox, which is named by its id or a
 // prefix, the oldest first. Errors: fs.ErrNotExist, store.ErrAmbiguous,
@@ -76,7 +82,7 @@ func readProcess(pid int, booted time.Time) (Process, error) {
 		return Process{}, fmt.Errorf("%s/stat: %w", dir, err)
 	}
 	p.PID, p.UID = pid, int(st.Uid)
-	args, err := os.ReadFile(dir + "/cmdline")
+	args, err := readSome(dir+"/cmdline", maxCommand)
 	if err != nil {
 		return Process{}, err
 	}
@@ -87,8 +93,18 @@ func readProcess(pid int, booted time.Time) (Process, error) {
 	return p, nil
 }
 
+// readSome reads the beginning of a file.
+func readSome(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit))
+}
+
 func printable(r rune) rune {
-	if r < ' ' || r == 0x7f {
+	if unicode.IsControl(r) {
 		return ' '
 	}
 	return r

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,33 @@ func FuzzParseStat(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text string) {
 		_, _, _ = parseStat(text, time.Unix(0, 0))
 	})
+}
+
+// TestReadProcess: a process's arguments can neither take the engine's memory nor
+// drive the terminal of who reads them.
+func TestReadProcess(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "echo; read line", "a\x1b[2J\u009b2J\nb", strings.Repeat("x", 100<<10), strings.Repeat("y", 100<<10))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, readErr := out.Read(make([]byte, 1)) // it has been executed
+	p, err := readProcess(cmd.Process.Pid, time.Unix(0, 0))
+	_ = in.Close()
+	_ = cmd.Wait() // its read ended with an error
+	if readErr != nil || err != nil {
+		t.Fatal(readErr, err)
+	}
+	if want := "/bin/sh -c echo; read line a [2J 2J b xxx"; !strings.HasPrefix(p.Command, want) || len(p.Command) > maxCommand {
+		t.Errorf("%d bytes, %.100q, want %q and %d at most", len(p.Command), p.Command, want, maxCommand)
+	}
 }
 
 func TestProcessesSignalWait(t *testing.T) {
