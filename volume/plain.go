@@ -1,13 +1,17 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A plain volume is walked at most every walkAfter, and no longer than one part
@@ -79,41 +83,80 @@ func (p *plainDir) walk() {
 
 // Walk counts what a directory takes by looking at each file in it, once where
 // it has several links: what a directory without a quota costs. What vanishes
-// meanwhile does not count.
+// meanwhile does not count. It holds no more than some names of a directory at a
+// time, however many there are, and follows no link.
 func Walk(ctx context.Context, dir string) (Usage, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return Usage{}, err
 	}
 	defer root.Close()
-	u := Usage{AsOf: time.Now()}
-	type inode struct{ dev, ino uint64 }
-	linked := make(map[inode]bool)
-	err = fs.WalkDir(root.FS(), ".", func(_ string, d fs.DirEntry, err error) error {
-		var info fs.FileInfo
-		if err == nil {
-			info, err = d.Info()
+	w := walker{Usage: Usage{AsOf: time.Now()}, root: root, linked: map[inode]bool{}}
+	for w.dirs = []string{"."}; len(w.dirs) > 0 && err == nil; {
+		last := len(w.dirs) - 1
+		path := w.dirs[last]
+		w.dirs = w.dirs[:last]
+		err = cmp.Or(ctx.Err(), w.visit(ctx, path))
+	}
+	return w.Usage, err
+}
+
+type walker struct {
+	Usage
+	root   *os.Root
+	dirs   []string // to be visited
+	linked map[inode]bool
+}
+
+type inode struct{ dev, ino uint64 }
+
+// visit counts a directory, all in it but directories, and notes those.
+func (w *walker) visit(ctx context.Context, path string) error {
+	const batch = 1024
+	d, err := w.root.OpenFile(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return nil // it was one
+	}
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(d.Fd()), &st); err != nil {
+		return err
+	}
+	w.add(&st)
+	for {
+		names, err := d.Readdirnames(batch)
+		for _, name := range names {
+			err := unix.Fstatat(int(d.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+			switch {
+			case errors.Is(err, unix.ENOENT):
+			case err != nil:
+				return err
+			case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+				w.dirs = append(w.dirs, filepath.Join(path, name))
+			default:
+				w.add(&st)
+			}
 		}
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, io.EOF) || errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		if err != nil {
+		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		if !ok {
-			return fs.ErrInvalid
+	}
+}
+
+func (w *walker) add(st *unix.Stat_t) {
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR && st.Nlink > 1 {
+		key := inode{uint64(st.Dev), st.Ino} //nolint:unconvert // 32 bits on some
+		if w.linked[key] {
+			return
 		}
-		if !d.IsDir() && st.Nlink > 1 {
-			key := inode{uint64(st.Dev), st.Ino} //nolint:unconvert // 32 bits on some
-			if linked[key] {
-				return nil
-			}
-			linked[key] = true
-		}
-		u.Bytes += st.Blocks * 512
-		u.Inodes++
-		return ctx.Err()
-	})
-	return u, err
+		w.linked[key] = true
+	}
+	w.Bytes += st.Blocks * 512
+	w.Inodes++
 }

@@ -716,6 +716,56 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
+// TestWalkWhileItChanges: a walk goes past what vanishes, and counts nothing of
+// where a link leads that takes a directory's place.
+func TestWalkWhileItChanges(t *testing.T) {
+	dir, outside := t.TempDir(), t.TempDir()
+	const files = 3000
+	for i := range files {
+		if err := os.WriteFile(filepath.Join(outside, strconv.Itoa(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := make(chan struct{})
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			name := filepath.Join(dir, strconv.Itoa(i%7))
+			err := os.MkdirAll(filepath.Join(name, "a/b"), 0o700)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(name, "a/file"), nil, 0o600)
+			}
+			if err == nil {
+				err = os.RemoveAll(name)
+			}
+			if err == nil {
+				err = os.Symlink(outside, name)
+			}
+			if err == nil {
+				err = os.Remove(name)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 1000 {
+		u, err := Walk(t.Context(), dir)
+		if err != nil || u.Inodes < 1 || u.Inodes >= files {
+			t.Errorf("%+v, %v", u, err)
+			break
+		}
+	}
+	close(stop)
+	changing.Wait()
+}
+
 // TestCountedWhileDetached: who counts while a volume is detached does not count the
 // file system below it, nor fill that with a balloon.
 func TestCountedWhileDetached(t *testing.T) {
