@@ -149,12 +149,24 @@ func run(command string, args []string) error {
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		return cmd.Run()
-	case "project": // of a file, for quotas
+	case "project": // of a file, for quotas; -1 is the one it has, without what is in it
 		f, err := os.Open(args[0])
 		if err != nil {
 			return err
 		}
-		return errors.Join(linux.SetProject(int(f.Fd()), 7, false), f.Close())
+		defer f.Close()
+		id, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		own, _, err := linux.Project(int(f.Fd()))
+		if err != nil {
+			return err
+		}
+		if id >= 0 {
+			own = uint32(id)
+		}
+		return linux.SetProject(int(f.Fd()), own, false)
 	case "rename":
 		return os.Rename(args[0], args[1])
 	case "remove":
