@@ -135,12 +135,20 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 	return time.Time{}, badRequest("%q is not a time: use seconds since 1970, RFC 3339 or a duration such as 10m", text)
 }
 
-// like says whether a value of the key is one of the texts, or a regular
-// expression that matches one, or the key is not given.
-func (f filters) like(key string, texts ...string) bool {
+// like returns the test whether a value of the key is one of the texts, or a
+// regular expression that matches one, or the key is not given.
+func (f filters) like(key string) func(texts ...string) bool {
 	want, given := f[key]
-	return !given || slices.ContainsFunc(want, func(v string) bool {
-		pattern, err := regexp.Compile(v)
-		return slices.ContainsFunc(texts, func(text string) bool { return v == text || err == nil && pattern.MatchString(text) })
-	})
+	if !given {
+		return func(...string) bool { return true }
+	}
+	patterns := make([]*regexp.Regexp, len(want))
+	for i, v := range want {
+		patterns[i], _ = regexp.Compile(v) // nil: the text alone
+	}
+	return func(texts ...string) bool {
+		return slices.ContainsFunc(texts, func(text string) bool {
+			return slices.Contains(want, text) || slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p != nil && p.MatchString(text) })
+		})
+	}
 }

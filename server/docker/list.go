@@ -185,6 +185,7 @@ func (s *server) containerFilter(f filters) (func(container) bool, error) {
 			return nil, err
 		}
 	}
+	likeID, likeName := f.like("id"), f.like("name")
 	return func(c container) bool {
 		switch {
 		case f["ancestor"] != nil && !slices.Contains(ancestors, string(c.Digest)),
@@ -204,7 +205,7 @@ func (s *server) containerFilter(f filters) (func(container) bool, error) {
 				places = append(places, m.Name, m.Destination)
 			}
 		}
-		return f.like("id", c.ID) && f.like("name", c.name, "/"+c.name) && f.labels(labels) && f.has("status", c.state()) && f.has("health", "none") &&
+		return likeID(c.ID) && likeName(c.name, "/"+c.name) && f.labels(labels) && f.has("status", c.state()) && f.has("health", "none") &&
 			f.has("network", c.network(), networkID(c.network())) && f.has("volume", places...) && f.has("isolation", "default", "")
 	}, nil
 }

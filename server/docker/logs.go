@@ -130,23 +130,25 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := bufio.NewWriter(w)
 	var mu sync.Mutex
-	err = read(func(l engine.LogLine) error {
-		stream := byte(stderr)
-		if l.Stream == "stdout" {
-			stream = stdout
+	stream := func(id byte) io.Writer {
+		if tty {
+			return out
 		}
-		if stream == stdout && !o.stdout || stream == stderr && !o.stderr {
+		return frames{&mu, out, id}
+	}
+	err = read(func(l engine.LogLine) error {
+		id, wanted := byte(stderr), o.stderr
+		if l.Stream == "stdout" {
+			id, wanted = stdout, o.stdout
+		}
+		if !wanted {
 			return nil
 		}
 		line := printed(l)
 		if o.timestamps {
 			line = l.Time.UTC().Format("2006-01-02T15:04:05.000000000Z07:00") + " " + line
 		}
-		to := io.Writer(frames{&mu, out, stream})
-		if tty {
-			to = out
-		}
-		_, err := io.WriteString(to, line)
+		_, err := io.WriteString(stream(id), line)
 		if err == nil && o.Follow {
 			if err = out.Flush(); err == nil {
 				err = flush.Flush()
@@ -155,7 +157,7 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	})
 	if err != nil && r.Context().Err() == nil {
-		_, _ = frames{&mu, out, stderr}.Write([]byte("error reading the log: " + err.Error() + "\n")) // the status is sent
+		_, _ = io.WriteString(stream(stderr), "error reading the log: "+err.Error()+"\n") // the status is sent
 	}
 	_ = out.Flush() // a client that has gone is no failure of ours
 	return nil

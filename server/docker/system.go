@@ -168,7 +168,7 @@ func (s *server) networkList(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := []network{}
 	for _, n := range networks() {
-		if f.like("name", n.Name) && f.like("id", n.ID) && f.has("driver", n.Driver) && f.has("scope", n.Scope) && f.has("type", "builtin") && f.labels(nil) && f.has("dangling", "false", "0") {
+		if f.like("name")(n.Name) && f.like("id")(n.ID) && f.has("driver", n.Driver) && f.has("scope", n.Scope) && f.has("type", "builtin") && f.labels(nil) && f.has("dangling", "false", "0") {
 			out = append(out, n)
 		}
 	}
@@ -209,7 +209,7 @@ func (s *server) volumeList(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := []volume{}
-	if v := work(); f.like("name", v.Name) && f.has("driver", v.Driver) && f.has("dangling", "false", "0") && f.labels(v.Labels) {
+	if v := work(); f.like("name")(v.Name) && f.has("driver", v.Driver) && f.has("dangling", "false", "0") && f.labels(v.Labels) {
 		out = append(out, v)
 	}
 	return reply(w, http.StatusOK, map[string]any{"Volumes": out, "Warnings": nil})
