@@ -1,6 +1,7 @@
 package docker_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -115,6 +116,7 @@ func (w *world) testContainers(t *testing.T) {
 		{words("rename other b@d"), 1, ``, `not a container's name`},
 		{words("top other"), 0, `/bin/prog orders`, ``},
 		{words("stats --no-stream --format {{.Name}}/{{.MemUsage}} other"), 0, `^other/[0-9.]+[KM]iB / 64MiB\n$`, ``},
+		{words("stats --no-stream --format {{.Name}}"), 0, `^other\n$`, ``},
 		{words("stop -t 0 other"), 0, `^other\n$`, ``},
 		{[]string{"ps", "-a", "--format", "{{.Status}}"}, 0, `^Exited \((2|137)\) .* ago\n$`, ``}, // as Go programs end by SIGTERM, if there is time
 		{words("wait other"), 0, `^(2|137)\n$`, ``},
@@ -130,6 +132,7 @@ func (w *world) testContainers(t *testing.T) {
 	})
 	w.testKeeps(t)
 	w.testUnended(t)
+	w.testWatch(t)
 	w.testAttach(t)
 	w.testTerminal(t)
 
@@ -193,6 +196,32 @@ func (w *world) testUnended(t *testing.T) {
 		{words("logs unended"), 0, `^from the imagefrom the image$`, ``},
 		{words("rm unended"), 0, `^unended\n$`, ``},
 	})
+}
+
+// testWatch: events are told as they happen.
+func (w *world) testWatch(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	events := w.command(ctx, "events", "--since", "1s", "--filter", "container=watched", "--format", "{{.Action}}")
+	out, err := events.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := events.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for _, step := range []struct{ command, event string }{
+		{"create --network none --name watched app sleep", "create"}, {"start watched", "start"}, {"kill watched", "die"}, {"rm watched", "destroy"},
+	} {
+		w.ok(t, words(step.command)...)
+		if !lines.Scan() || lines.Text() != step.event {
+			t.Fatalf("after docker %s the event is %q, want %q", step.command, lines.Text(), step.event)
+		}
+	}
+	cancel()
+	_ = events.Wait() // it was killed
 }
 
 // testAttach: streams can be joined, and a terminal be left and resized.

@@ -57,6 +57,8 @@ func (w *world) testImages(t *testing.T) {
 		{words("images -q --filter dangling=true"), 0, ``, ``},
 		{words("images -q --filter before=hello:1"), 0, ``, ``},
 		{words("images -q --filter label=nothing"), 0, ``, ``},
+		{words("images -q --filter label!=nothing --filter dangling=false hello"), 0, `^` + short + `\n$`, ``},
+		{words("images -q --filter since=hello:1"), 0, ``, ``},
 		{words("images --digests --format {{.Digest}} alias"), 0, `^<none>\n$`, ``},
 		{[]string{"inspect", "--format", "{{.Id}} {{index .RepoTags 1}} {{.Os}} {{json .Config.Cmd}}", "alias"}, 0, `^` + id + ` alias:latest linux \["/function/program","function"\]\n$`, ``},
 		{words("inspect --type image " + id + " --format {{.RootFS.Type}}"), 0, `^layers\n$`, ``},
