@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -102,11 +103,13 @@ func isCode(err error, code api.Code) bool {
 // completeAny knows what any of the others does.
 func completeAny(others ...cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, done []string, begun string) ([]string, cobra.ShellCompDirective) {
-		var all []string
+		all := map[string]bool{}
 		for _, complete := range others {
 			names, _ := complete(cmd, done, begun)
-			all = append(all, names...)
+			for _, name := range names {
+				all[name] = true
+			}
 		}
-		return all, cobra.ShellCompDirectiveNoFileComp
+		return slices.Sorted(maps.Keys(all)), cobra.ShellCompDirectiveNoFileComp
 	}
 }

@@ -168,7 +168,7 @@ func (c *cli) completeSandboxes(cmd *cobra.Command, _ []string, _ string) ([]str
 	}
 	var ids []string
 	for _, b := range boxes {
-		ids = append(ids, b.ID)
+		ids = append(ids, cmp.Or(b.Name, b.ID))
 	}
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
