@@ -48,7 +48,7 @@ func (j *joining) join(cmd *cobra.Command, cl *client.Client, box api.Container)
 	exit, err := j.attach(cmd, cl, box)
 	switch {
 	case errors.Is(err, api.ErrDetached):
-		fmt.Fprintf(cmd.ErrOrStderr(), "\nfre: left %s running; fre attach %s comes back\n", box.Name, box.Name)
+		fmt.Fprintf(cmd.ErrOrStderr(), "\nfre: left %s; fre attach %s comes back\n", box.Name, box.Name)
 		return nil
 	case err != nil:
 		return runError{err}
@@ -86,7 +86,16 @@ func (j *joining) attach(cmd *cobra.Command, cl *client.Client, box api.Containe
 	if j.input && box.Stdin {
 		streams.Stdin = cmd.InOrStdin()
 	}
-	o := client.AttachOptions{Joined: j.joined}
+	newline := "\n"
+	o := client.AttachOptions{Joined: func() error {
+		if j.joined != nil {
+			return j.joined()
+		}
+		if box.State != "running" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "fre: %s does not run: fre start %s starts it%s", box.Name, box.Name, newline)
+		}
+		return nil
+	}}
 	if !box.TTY {
 		return cl.Attach(ctx, box.ID, streams, o)
 	}
@@ -102,6 +111,7 @@ func (j *joining) attach(cmd *cobra.Command, cl *client.Client, box api.Containe
 				err = errors.Join(err, fmt.Errorf("restore the terminal: %w", failed))
 			}
 		}()
+		newline = "\r\n"
 		keys, err := api.ParseKeys(j.keys)
 		if err != nil {
 			return api.Exit{}, err

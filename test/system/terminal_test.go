@@ -88,6 +88,11 @@ func TestTerminals(t *testing.T) {
 	w.refused(t, []string{"no terminal", "--no-stdin"}, "start", "-a", "-i", "again")
 	w.refused(t, []string{"no terminal"}, "run", "-it", "ordinary")
 	w.refused(t, []string{"detach-keys", "is no key"}, "attach", "--detach-keys", "escape", "again")
+	u = w.sitDown(t, "attach", "again") // of what does not run yet, which can be left all the same
+	u.Sees("fre: again does not run: fre start again starts it\r\n")
+	u.Types("\x10\x11")
+	u.Sees("fre attach again")
+	u.Leaves(0)
 	w.cli(t, "rm", "again")
 	if got := running(); got != "" {
 		t.Errorf("what was refused left %q", got)
