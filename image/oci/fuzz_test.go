@@ -438,6 +438,8 @@ func FuzzConfig(f *testing.F) {
 	f.Add(configFor(f, one, two))
 	f.Add([]byte(`{"rootfs":{"diff_ids":["sha512:00"]},"config":{"Env":["A\u0000"]}}`))
 	f.Add([]byte(`{"config":{"Healthcheck":7}}`))
+	f.Add([]byte(`{"created":null,"os":"linux","variant":"v8","rootfs":{"diff_ids":["` + sum(one) + `","` + sum(one) + `"]},"history":[{"empty_layer":true},null],"config":null}`))
+	f.Add([]byte(`{"created":"9999-12-31T23:59:59-23:59","config":{"Labels":{"fre.config":"{}"},"ExposedPorts":{"":{}},"Volumes":{"..":{}},"OnBuild":["x"],"Shell":[""],"StopSignal":"99999999999"}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := parseConfig(b)
 		if err != nil {

@@ -230,6 +230,15 @@ func parseConfig(b []byte) (*v1.ConfigFile, error) {
 	if f.OS != "" && f.OS != "linux" || f.Architecture != "" && f.Architecture != runtime.GOARCH {
 		return nil, fmt.Errorf("%w: it is for %s/%s, this engine runs %s: get it for that platform", ErrPlatform, f.OS, f.Architecture, platform())
 	}
+	times := []v1.Time{f.Created}
+	for _, h := range f.History {
+		times = append(times, h.Created)
+	}
+	for _, t := range times {
+		if year := t.UTC().Year(); year < 0 || year > 9999 {
+			return nil, fmt.Errorf("%w: configuration: a step was made in the year %d, which no date says", ErrArchive, year)
+		}
+	}
 	c := &f.Config
 	for _, list := range [][]string{c.Env, c.Cmd, c.Entrypoint, {c.User, c.WorkingDir}} {
 		for _, s := range list {

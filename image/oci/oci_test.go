@@ -603,6 +603,7 @@ func TestLoadRefusesArchives(t *testing.T) {
 		{"layers in the wrong order", dockerArchive(t, other, nil, one, two), ErrArchive, "digest"},
 		{"a layer is missing", dockerArchive(t, config, nil, one), ErrArchive, "1 layers"},
 		{"another platform", dockerArchive(t, badPlatform, nil, one, two), ErrPlatform, "windows"},
+		{"made after the year 9999", dockerArchive(t, bytes.Replace(config, []byte("2024-01-02T03:04:05.678Z"), []byte("9999-12-31T23:59:59-23:59"), 1), nil, one, two), ErrArchive, "10000"},
 		{"a path leads out", pack(t, file("../manifest.json", "[]")), ErrArchive, ".."},
 		{"a file twice", pack(t, file("manifest.json", "[]"), file("manifest.json", "[]")), ErrArchive, "twice"},
 		{"a symlink round", pack(t, link(tar.TypeSymlink, "a", "b"), link(tar.TypeSymlink, "b", "a"), file("manifest.json", `[{"Config":"a"}]`)), ErrArchive, "not there"},

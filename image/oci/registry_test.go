@@ -541,6 +541,8 @@ func TestLoadCanceled(t *testing.T) {
 	}
 	nothingKept(t, s)
 }
+
+// TestFamiliar: names are kept as docker prints them.
 func TestFamiliar(t *testing.T) {
 	for ref, want := range map[string]string{
 		"alpine": "alpine", "docker.io/library/alpine:3": "alpine:3", "docker.io/team/app": "team/app", "index.docker.io/library/x": "x",
