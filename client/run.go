@@ -45,9 +45,9 @@ type AttachOptions struct {
 }
 
 // Attach joins what a container that runs, or its next run, reads and prints, and
-// returns how it ended. A nil Stdin leaves its input to others; one that ends with
-// api.ErrDetached, or the end of ctx, leaves the container as it is, as does the
-// error that is returned then. Kill is not for it.
+// returns how it ended. A nil Stdin leaves its input to others. Where Stdin ends with
+// api.ErrDetached, which is returned, or ctx ends, the container stays as it is. Kill
+// is not for it.
 func (c *Client) Attach(ctx context.Context, ref string, s RunIO, o AttachOptions) (api.Exit, error) {
 	q := url.Values{"stdin": {strconv.FormatBool(s.Stdin != nil)}}
 	if o.Size != nil {
