@@ -368,7 +368,7 @@ func (e *Engine) fsck(ctx context.Context, o store.CheckOptions) (store.Checked,
 			e.log.WarnContext(ctx, "what was fetched again stays until the next start", "error", err)
 		}
 	}()
-	o.Fetch = again.Open
+	o.Fetch, o.FetchTree = again.Open, again.Tree
 	o.InUse = func(d store.Digest) string { return e.imageUsers()[d] }
 	done, err := e.cfg.Store.Check(ctx, o)
 	if err == nil && done.Problems > 0 {

@@ -41,6 +41,9 @@ type CheckOptions struct {
 	// what it brings is verified. After ENOSPC nothing is dropped. nil: nothing is
 	// fetched.
 	Fetch func(ctx context.Context, e *Entry, trees map[Digest]bool) (content io.ReadCloser, from string, err error)
+
+	// FetchTree is Fetch for a tree that an image needs and that is lost.
+	FetchTree func(ctx context.Context, d Digest) (t *Tree, from string, err error)
 }
 
 // Checked says what a check has read and found.
@@ -95,7 +98,7 @@ type check struct {
 	done Checked
 
 	damaged  map[string]*damage // objects, by key
-	badTrees map[Digest]bool    // live, and not readable
+	badTrees map[Digest]bool    // live, and not readable; whether for good
 	kept     *keptTrees
 }
 
@@ -285,8 +288,7 @@ func (c *check) trees() error {
 		}
 		c.done.Trees++
 		if err != nil {
-			c.badTree(d, live[d], "its content has changed")
-			continue
+			t = c.badTree(d, live[d], "its content has changed")
 		}
 		c.wanted(d, t)
 		if c.done.Trees%100 == 0 {
@@ -296,21 +298,40 @@ func (c *check) trees() error {
 	for d := range live {
 		if !there[d] && c.s.liveTrees()[d] { // none that a build made since
 			if _, err := c.s.readTree(d); err != nil {
-				c.badTree(d, true, "missing")
+				c.wanted(d, c.badTree(d, true, "missing"))
 			}
 		}
 	}
 	return nil
 }
 
-// badTree removes what is left of a tree, and that builds remember it: the next
-// one makes it again.
-func (c *check) badTree(d Digest, live bool, what string) {
-	how := "removed: the next build makes it again"
+// badTree brings back a tree that images need. Else it removes what is left of it,
+// and that builds remember it: the next one makes it again.
+func (c *check) badTree(d Digest, live bool, what string) *Tree {
+	path := "trees/" + d.hex() + ".json"
 	if live {
 		c.badTrees[d] = true
 	}
-	c.repaired("trees/"+d.hex()+".json", what, how, func() error {
+	if live && c.o.FetchTree != nil && c.known(map[Digest]bool{d: true}) {
+		if !c.o.Repair {
+			c.badTrees[d] = false
+			c.report(path, what, "")
+			return nil
+		}
+		t, from, err := c.fetchTree(d)
+		if err == nil {
+			delete(c.badTrees, d)
+			c.report(path, what, "fetched from "+from)
+			return t
+		}
+		if c.ctx.Err() != nil || errors.Is(err, unix.ENOSPC) { // another time it may come
+			c.badTrees[d] = false
+			c.report(path, fmt.Sprintf("%s; cannot repair it: %v", what, err), "")
+			return nil
+		}
+		what = fmt.Sprintf("%s; not fetched: %v", what, err)
+	}
+	c.repaired(path, what, "removed: the next build makes it again", func() error {
 		if err := c.forgetParts(map[Digest]bool{d: true}); err != nil {
 			return err
 		}
@@ -320,6 +341,7 @@ func (c *check) badTree(d Digest, live bool, what string) {
 		}
 		return err
 	})
+	return nil
 }
 
 // forgetTrees makes builds make these trees again, and removes those of no image.
@@ -342,8 +364,12 @@ func (c *check) forgetParts(trees map[Digest]bool) error {
 	return w.parts(trees)
 }
 
-// wanted notes what the damaged and the missing objects of a tree should be.
+// wanted notes what the damaged and the missing objects of a tree should be; nil is
+// a tree that is lost.
 func (c *check) wanted(d Digest, t *Tree) {
+	if t == nil {
+		return
+	}
 	for i := range t.Entries {
 		e := &t.Entries[i]
 		if !e.hasObject() {

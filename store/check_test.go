@@ -368,6 +368,54 @@ func TestCheckSources(t *testing.T) {
 	checkImage(t, s, img)
 }
 
+// TestCheckFetchesTree: a list of files that is lost comes back from elsewhere; what
+// is another is not taken, and for want of room nothing is dropped.
+func TestCheckFetchesTree(t *testing.T) {
+	var tree *Tree
+	s, img := damagedStore(t, func(s *Store, img *Image, _ func(string) string) {
+		var err error
+		if tree, err = s.readTree(img.Parts[1].Tree); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.TagRemote(t.Context(), img.Digest, "registry/app@"+string(sumDigest(nil))); err != nil {
+			t.Fatal(err)
+		}
+		flip(t, filepath.Join(s.dir, "trees", img.Parts[1].Tree.hex()+".json"))
+	})
+	type fetching = func(context.Context, Digest) (*Tree, string, error)
+	gives := func(t *Tree, err error) fetching {
+		return func(context.Context, Digest) (*Tree, string, error) { return t, "registry", err }
+	}
+	for _, c := range []struct {
+		o    CheckOptions
+		want []string // after what is wrong
+	}{
+		{CheckOptions{FetchTree: gives(tree, nil)}, []string{""}}, // nothing is lost yet
+		{CheckOptions{Repair: true, FetchTree: gives(nil, unix.ENOSPC)}, []string{"; cannot repair it: no space left on device"}},
+		{CheckOptions{Repair: true, FetchTree: gives(tree, nil)}, []string{" → fetched from registry"}},
+		{CheckOptions{Repair: true, FetchTree: gives(nil, nil)}, nil},
+	} {
+		want := []string{}
+		for _, end := range c.want {
+			want = append(want, "trees/X.json: its content has changed"+end)
+		}
+		if diff := cmp.Diff(want, checkAll(t, s, c.o)); diff != "" {
+			t.Errorf("found (-want +got):\n%s", diff)
+		}
+	}
+	checkImage(t, s, img)
+	if err := os.Remove(filepath.Join(s.dir, "trees", img.Parts[1].Tree.hex()+".json")); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"trees/X.json: missing; not fetched: what came is not it → removed: the next build makes it again",
+		"images/X: the list of files of its part code part1 is lost → dropped: build or pull it again",
+	}
+	if diff := cmp.Diff(want, checkAll(t, s, CheckOptions{Repair: true, FetchTree: gives(new(Tree), nil)})); diff != "" {
+		t.Errorf("another one came (-want +got):\n%s", diff)
+	}
+}
+
 // TestCheckCopies: an object that has several copies is mended with one of them.
 func TestCheckCopies(t *testing.T) {
 	s := openStore(t, t.TempDir())

@@ -184,10 +184,38 @@ func (c *check) openSource(key string, d *damage) (io.ReadCloser, string, error)
 }
 
 // fetchable says whether a registry knows an image with the object.
-func (c *check) fetchable(d *damage) bool {
-	return c.o.Fetch != nil && slices.ContainsFunc(c.s.snap.Load().images, func(img *Image) bool {
-		return len(img.Remotes) > 0 && slices.ContainsFunc(img.Parts, func(p Part) bool { return d.trees[p.Tree] })
+func (c *check) fetchable(d *damage) bool { return c.o.Fetch != nil && c.known(d.trees) }
+
+// known says whether a registry knows an image with one of these trees.
+func (c *check) known(trees map[Digest]bool) bool {
+	return slices.ContainsFunc(c.s.snap.Load().images, func(img *Image) bool {
+		return len(img.Remotes) > 0 && slices.ContainsFunc(img.Parts, func(p Part) bool { return trees[p.Tree] })
 	})
+}
+
+// fetchTree puts in place what FetchTree brings.
+func (c *check) fetchTree(d Digest) (*Tree, string, error) {
+	t, from, err := c.o.FetchTree(c.ctx, d)
+	if err != nil {
+		return nil, "", err
+	}
+	b, err := t.encode()
+	if err != nil || sumDigest(b) != d {
+		return nil, "", errors.Join(errors.New("what came is not it"), err)
+	}
+	tmp, name := int(c.s.tmp.Fd()), d.hex()+".json"
+	err = writeFileAt(tmp, name, b)
+	if err == nil {
+		err = c.s.syncfs()
+	}
+	if err == nil {
+		err = unix.Renameat(tmp, name, int(c.s.trees.Fd()), name)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(tmp, name, 0)
+		return nil, "", err
+	}
+	return t, from, c.s.trees.Sync()
 }
 
 // stage writes what r holds to tmp/; an error says that it is not the content of e.
@@ -302,11 +330,14 @@ func (c *check) images() error {
 	return c.strayImages()
 }
 
-// lostImage drops an image of which a tree or an object is lost.
+// lostImage drops an image of which a tree or an object is lost. It is true where
+// nothing more is to be said of the image.
 func (c *check) lostImage(img *Image) bool {
-	what := ""
+	what, broken := "", false
 	for _, p := range img.Parts {
-		if c.badTrees[p.Tree] {
+		lost, bad := c.badTrees[p.Tree]
+		broken = broken || bad
+		if lost {
 			what = fmt.Sprintf("the list of files of its part %s %s is lost", p.Kind, p.Name)
 		}
 	}
@@ -316,7 +347,7 @@ func (c *check) lostImage(img *Image) bool {
 		}
 	}
 	if what == "" || c.s.snap.Load().byDigest[img.Digest] == nil {
-		return what != ""
+		return what != "" || broken
 	}
 	path := "images/" + img.Digest.hex()
 	if c.o.InUse != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Refetcher gets files of a store's images again from the registries that know
-// these images (store.Image.Remotes). A layer comes whole and once, and is
-// unpacked into a store of the Refetcher's own, so that it is as large on the disk
+// Refetcher gets files of a store's images, and their lists, again from the
+// registries that know these images (store.Image.Remotes). A layer comes whole and
+// once, and is unpacked into a store of the Refetcher's own, so that it is as large on the disk
 // as it was. It is for one goroutine.
 type Refetcher struct {
 	images  *store.Store
@@ -58,42 +58,55 @@ func (f *Refetcher) Close() error {
 // where none knows an image with such a tree, or has other files there now; and,
 // before anyone else is asked, ENOSPC and that of an end of ctx.
 func (f *Refetcher) Open(ctx context.Context, e *store.Entry, trees map[store.Digest]bool) (io.ReadCloser, string, error) {
-	err := fmt.Errorf("no registry knows it: %w", fs.ErrNotExist)
+	return ask(ctx, f, trees, func() (io.ReadCloser, error) { return f.own.OpenFile(e) })
+}
+
+// Tree is Open for a tree that a layer or a configuration is.
+func (f *Refetcher) Tree(ctx context.Context, d store.Digest) (*store.Tree, string, error) {
+	return ask(ctx, f, map[store.Digest]bool{d: true}, func() (*store.Tree, error) { return f.own.Tree(d) })
+}
+
+// ask asks registries for what images have these trees of until own holds what get
+// looks for.
+func ask[T any](ctx context.Context, f *Refetcher, trees map[store.Digest]bool, get func() (T, error)) (got T, from string, err error) {
+	if err := f.openOwn(); err != nil {
+		return got, "", err
+	}
+	err = fmt.Errorf("no registry knows it: %w", fs.ErrNotExist)
 	for _, img := range f.images.Images() {
 		for i, p := range img.Parts {
 			if !trees[p.Tree] {
 				continue
 			}
 			for _, known := range img.Remotes {
-				r, failed := f.from(ctx, known, img, i, e)
+				got, failed := get()
+				if failed != nil {
+					if failed = f.from(ctx, known, img, i); failed == nil {
+						got, failed = get()
+					}
+				}
 				if failed == nil {
-					return r, known, nil
+					return got, known, nil
 				}
 				err = fmt.Errorf("%s: %w", known, reason(ctx, failed))
 				if ctx.Err() != nil || errors.Is(failed, unix.ENOSPC) {
-					return nil, "", err
+					return got, "", err
 				}
 			}
 		}
 	}
-	return nil, "", err
+	return got, "", err
 }
 
-// from asks one registry, unless it was asked for that part already.
-func (f *Refetcher) from(ctx context.Context, known string, img *store.Image, part int, e *store.Entry) (io.ReadCloser, error) {
-	if err := f.openOwn(); err != nil {
-		return nil, err
-	}
-	if r, err := f.own.OpenFile(e); err == nil {
-		return r, nil
-	}
+// from asks one registry for a part, unless it was asked for that already.
+func (f *Refetcher) from(ctx context.Context, known string, img *store.Image, part int) error {
 	r, err := name.ParseReference(known)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrReference, err)
+		return fmt.Errorf("%w: %w", ErrReference, err)
 	}
 	host := r.Context().RegistryStr()
 	if err := f.gone[host]; err != nil {
-		return nil, err
+		return err
 	}
 	layer := known + " " + string(img.Parts[part].Tree)
 	err, asked := f.asked[layer]
@@ -104,10 +117,7 @@ func (f *Refetcher) from(ctx context.Context, known string, img *store.Image, pa
 			f.gone[host] = err
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return f.own.OpenFile(e)
+	return err
 }
 
 func (f *Refetcher) openOwn() (err error) {

@@ -63,7 +63,7 @@ func repair(t *testing.T, s *store.Store) []store.Problem {
 	t.Helper()
 	f := NewRefetcher(s, RegistryOptions{})
 	var found []store.Problem
-	_, err := s.Check(t.Context(), store.CheckOptions{Repair: true, Fetch: f.Open, Report: func(p store.Problem) { found = append(found, p) }})
+	_, err := s.Check(t.Context(), store.CheckOptions{Repair: true, Fetch: f.Open, FetchTree: f.Tree, Report: func(p store.Problem) { found = append(found, p) }})
 	if err := errors.Join(err, f.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -119,6 +119,15 @@ func TestRefetch(t *testing.T) {
 		}
 	}
 	damage()
+	// One list of files is missing, the configuration's is no list any more.
+	manifest := func(part store.Part) string {
+		_, hex, _ := strings.Cut(string(part.Tree), ":")
+		return filepath.Join(other.Dir(), "trees", hex+".json")
+	}
+	last := img.Parts[len(img.Parts)-1]
+	if err := errors.Join(os.Remove(manifest(img.Parts[0])), os.Truncate(manifest(last), 10)); err != nil {
+		t.Fatal(err)
+	}
 	w.count("", "")
 	found := repair(t, other)
 	if len(found) < 5 {
