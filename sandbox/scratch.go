@@ -73,13 +73,17 @@ func (s *Scratch) check() error {
 //   - nfs_export=off, xino=auto: they want the index, and change only what
 //     stat(2) says of a file's device.
 func (h *Host) scratchRoot(spec *Spec, mounts []Mount, userns *os.File, base uint32) (root int, layer *scratchLayer, err error) {
+	root = -1
 	var held []int // layers, which the overlay holds too
 	defer func() {
+		if err != nil {
+			if root >= 0 {
+				held = append(held, root)
+			}
+			root, layer, err = -1, nil, fmt.Errorf("make root writable: %w", err)
+		}
 		for _, fd := range held {
 			unix.Close(fd)
-		}
-		if err != nil {
-			err = fmt.Errorf("make root writable: %w", err)
 		}
 	}()
 	lower, err := cloneMapped(spec.Rootfs, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_RDONLY, userns)
@@ -87,16 +91,16 @@ func (h *Host) scratchRoot(spec *Spec, mounts []Mount, userns *os.File, base uin
 		err = fmt.Errorf("the file system of the images cannot be mounted with mapped owners, which needs Linux 5.19 and ext4, xfs or btrfs (fre doctor): %w", err)
 	}
 	if err != nil {
-		return -1, nil, err
+		return root, nil, err
 	}
 	held = append(held, lower)
 	upper, err := spec.Scratch.open()
 	if err != nil {
-		return -1, nil, err
+		return root, nil, err
 	}
 	held = append(held, upper)
 	if err := makeLayer(upper, int(base)); err != nil {
-		return -1, nil, err
+		return root, nil, err
 	}
 	detached := []int{lower}
 	if spec.Scratch.Dir == "" {
@@ -113,19 +117,14 @@ func (h *Host) scratchRoot(spec *Spec, mounts []Mount, userns *os.File, base uin
 		return err
 	})
 	if err != nil {
-		return -1, nil, err
+		return root, nil, err
 	}
-	if err := spec.prepareRoot(root, mounts, base); err != nil {
-		unix.Close(root)
-		return -1, nil, err
-	}
-	if spec.Scratch.Dir != "" {
-		return root, nil, nil
+	if err := spec.prepareRoot(root, mounts, base); err != nil || spec.Scratch.Dir != "" {
+		return root, nil, err
 	}
 	size, err := sizeOf(upper)
 	if err != nil {
-		unix.Close(root)
-		return -1, nil, err
+		return root, nil, err
 	}
 	held = []int{lower}
 	return root, &scratchLayer{fd: upper, inodes: size.Inodes}, nil
