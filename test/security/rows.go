@@ -27,7 +27,7 @@ var Rows = []Row{
 	{"users that an image makes up, or lists of them that are links to the host's", []string{"engine.TestUserOf", "engine.TestUserOfLinks", "engine.FuzzLookUp"}},
 	{"a container's terminal: words its user seems to have typed (CVE-2017-5226), drivers that only hardware needs (CVE-2017-2636, CVE-2023-6546), others' terminals", []string{"test/security.TestContainerTerminal", "sandbox.TestTerminal"}},
 	{"ports of the host below 1024", []string{"test/security.TestContainerPorts"}},
-	{"set-uid bits and file capabilities of a shared file", []string{"test/security.TestSetuid"}},
+	{"set-uid bits and file capabilities of a shared file", []string{"test/security.TestSetuid", "image/oci.TestLoadedRoot"}},
 	{"change what images share in the store", []string{"test/security.TestStoreTampering"}},
 	{"the kernel's keys", []string{"test/security.TestKeys"}},
 	{"servers of the host: loopback, abstract sockets, sockets in directories", []string{"test/security.TestHostSockets", "test/security.TestGivenSocket"}},
