@@ -83,9 +83,15 @@ func (s *server) containerStats(w http.ResponseWriter, r *http.Request) error {
 		case <-tick.C:
 		case <-r.Context().Done():
 			return nil
+		case <-s.engine.Closed():
+			return nil
 		}
 		next := containerStats{PreRead: last.Read, PreCPU: last.CPU}
-		if err := s.measure(c, &next); err != nil {
+		c, err := s.container(c.ID) // it may have stopped or started since
+		if err == nil {
+			err = s.measure(c, &next)
+		}
+		if err != nil {
 			return nil // it is gone, and so is what there was to say
 		}
 		if encoder.Encode(next) != nil || flush.Flush() != nil || !stream {

@@ -7,14 +7,17 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/fretest"
 )
 
 func TestRun(t *testing.T) { each(t, nil, (*world).testRun) }
@@ -305,4 +308,37 @@ func (w *world) testAttach(t *testing.T) {
 	post("/containers/plain/resize?h=40&w=100", "", http.StatusConflict)
 	w.ok(t, "rm", "plain")
 	w.run(t, []line{{words("logs term"), 0, `^> ready\r?\n$`, ``}, {words("rm term"), 0, `^term\n$`, ``}})
+}
+
+// TestStop: clients that watch do not keep an engine from ending.
+func TestStop(t *testing.T) {
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	d := daemontest.Start(t, daemon.Config{State: filepath.Join(daemontest.Dir(t), "state"), Args: []string{"--drain", "24h"}, Log: t.Output()})
+	stop := sync.OnceFunc(func() { daemontest.Stop(t, d) })
+	t.Cleanup(stop)
+	w := &world{Daemon: d, client: clients(t)[0], config: t.TempDir()}
+	w.app(t)
+	w.ok(t, words("run -d --network none --name watched app sleep")...)
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	for _, args := range []string{"stats --format {{.Name}}", "logs -f watched", "events --since 1h", "attach --no-stdin watched"} {
+		cmd := w.command(ctx, words(args)...)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = cmd.Wait() }() // it is killed
+		defer cancel()
+		if strings.HasPrefix(args, "attach") {
+			continue // says nothing
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			t.Fatalf("docker %s: %v", args, err)
+		}
+	}
+	stop()
 }
