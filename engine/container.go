@@ -181,13 +181,15 @@ func (e *Engine) createContainer(ctx context.Context, cfg ContainerConfig) (*Con
 	var id [32]byte
 	_, _ = rand.Read(id[:]) // never fails
 	rec := Container{ID: hex.EncodeToString(id[:]), Created: time.Now().UTC(), State: StateCreated}
-	e.containers.making.RLock()
-	defer e.containers.making.RUnlock()
 	img, err := e.cfg.Store.Image(cfg.Image)
 	if err != nil {
 		return nil, err
 	}
-	e.cfg.Store.Use(img.Digest) // nothing is removed meanwhile
+	release, err := e.hold(img.Digest)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	if err := e.completeContainer(&rec, img, cfg); err != nil {
 		return nil, err
 	}

@@ -655,6 +655,44 @@ func TestContainerRestart(t *testing.T) {
 	}
 }
 
+// TestContainerImageRemoved: the removal of an image, which may take long, keeps no
+// container of another from being made; of the same there is none, or no removal.
+func TestContainerImageRemoved(t *testing.T) {
+	r := open(t)
+	going := r.ordinary("ordinary")
+	r.putSized("other", "1", 1, nil)
+	if err := r.whileUnused("ordinary", going.Digest, func() error {
+		r.create(ContainerConfig{Image: "other"})
+		if c, err := r.CreateContainer(t.Context(), ContainerConfig{Image: "ordinary"}); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("of an image that is being removed: %+v, %v", c, err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	release, err := r.hold(going.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.RemoveImage(t.Context(), "ordinary", RemoveOptions{}); !errors.Is(err, store.ErrInUse) {
+		t.Errorf("remove while a container is being made: %v, want ErrInUse", err)
+	}
+	all := GCOptions{Policy: &GCPolicy{All: true}}
+	if got, err := r.GC(t.Context(), all); err != nil || len(got.Images) > 0 {
+		t.Errorf("collected while a container is being made: %v, %v", gone(got), err)
+	}
+	release()
+	if got, err := r.GC(t.Context(), all); err != nil || len(got.Images) != 1 {
+		t.Errorf("collected afterwards: %v, %v", gone(got), err)
+	}
+	if _, err := r.hold(going.Digest); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a container of an image that is gone: %v", err)
+	}
+	if n := len(r.containers.making) + len(r.containers.leaving); n > 0 {
+		t.Errorf("%d images are held or leaving for ever", n)
+	}
+}
+
 // TestContainersAtOnce makes, runs and removes many at the same time, while others
 // list.
 func TestContainersAtOnce(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
 )
 
 // containers are all there are. names has those that are taken, also by one that
@@ -24,13 +25,65 @@ import (
 type containers struct {
 	dir string
 
-	// making is held to make a container, by many at once, and alone to remove an
-	// image that nobody uses. It comes before all other locks but gcMu.
-	making sync.RWMutex
-
 	mu    sync.Mutex
 	byID  map[string]*container
 	names map[string]*container // nil while it is being made
+
+	// Images that so many containers are being made of, and that are being removed so
+	// often: whoever begins the one looks for the other.
+	making, leaving map[store.Digest]int
+}
+
+// hold keeps an image that a container is to be made of from being removed until
+// release is called. fs.ErrNotExist where it is gone, or going.
+func (e *Engine) hold(d store.Digest) (release func(), err error) {
+	t := &e.containers
+	t.mu.Lock()
+	leaves := t.leaving[d] > 0
+	if !leaves {
+		t.making[d]++
+	}
+	t.mu.Unlock()
+	if leaves {
+		return nil, fmt.Errorf("image %s is being removed: %w", d, fs.ErrNotExist)
+	}
+	release = func() { t.end(t.making, d) }
+	if !e.cfg.Store.Use(d) {
+		release()
+		return nil, fmt.Errorf("image %s is being removed: %w", d, fs.ErrNotExist)
+	}
+	return release, nil
+}
+
+func (t *containers) end(count map[store.Digest]int, d store.Digest) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if count[d]--; count[d] == 0 {
+		delete(count, d)
+	}
+}
+
+// whileUnused calls remove unless something uses the image, which is called ref
+// (store.ErrInUse). Meanwhile no container is made of it, but of all others.
+func (e *Engine) whileUnused(ref string, d store.Digest, remove func() error) error {
+	inUse := func() error {
+		if by := e.imageUsers()[d]; by != "" {
+			return fmt.Errorf("remove image %s: %w by %s", ref, store.ErrInUse, by)
+		}
+		return nil
+	}
+	if err := inUse(); err != nil { // and nobody who makes one more container is refused
+		return err
+	}
+	t := &e.containers
+	t.mu.Lock()
+	t.leaving[d]++
+	t.mu.Unlock()
+	defer t.end(t.leaving, d)
+	if err := inUse(); err != nil {
+		return err
+	}
+	return remove()
 }
 
 // openContainers reads the records of the engine before, and takes away what it
@@ -39,6 +92,7 @@ func (e *Engine) openContainers() error {
 	t := &e.containers
 	t.dir = filepath.Join(e.cfg.StateDir, "containers")
 	t.byID, t.names = map[string]*container{}, map[string]*container{}
+	t.making, t.leaving = map[store.Digest]int{}, map[store.Digest]int{}
 	if err := errors.Join(os.MkdirAll(t.dir, 0o700), os.Chmod(t.dir, 0o700)); err != nil {
 		return fmt.Errorf("make state directory: %w", err)
 	}

@@ -394,12 +394,8 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 	if len(goes) < len(all) {
 		return Removed{Image: img, Untagged: goes}, e.cfg.Store.Untag(ctx, goes...)
 	}
-	e.containers.making.Lock()
-	defer e.containers.making.Unlock()
-	if by := e.imageUsers()[img.Digest]; by != "" {
-		return Removed{}, fmt.Errorf("remove image %s: %w by %s", ref, store.ErrInUse, by)
-	}
-	return Removed{Image: img, Untagged: all, Deleted: true}, e.cfg.Store.RemoveImage(ctx, img.Digest)
+	err = e.whileUnused(ref, img.Digest, func() error { return e.cfg.Store.RemoveImage(ctx, img.Digest) })
+	return Removed{Image: img, Untagged: all, Deleted: true}, err
 }
 
 // namesWith are the names of an image that go with one of them.

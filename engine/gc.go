@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -175,12 +176,16 @@ func (e *Engine) gcImages(ctx context.Context, policy GCPolicy, dry bool, report
 
 // removeUnused looks again: much time may have passed.
 func (e *Engine) removeUnused(ctx context.Context, x chosenImage) (store.Swept, bool, error) {
-	e.containers.making.Lock()
-	defer e.containers.making.Unlock()
-	if e.imageUsers()[x.Image.Digest] != "" {
-		return store.Swept{}, false, nil
+	var swept store.Swept
+	var gone bool
+	err := e.whileUnused(string(x.Image.Digest), x.Image.Digest, func() (err error) {
+		swept, gone, err = e.cfg.Store.RemoveUnused(ctx, x.Image.Digest, x.used)
+		return err
+	})
+	if errors.Is(err, store.ErrInUse) {
+		err = nil
 	}
-	return e.cfg.Store.RemoveUnused(ctx, x.Image.Digest, x.used)
+	return swept, gone, err
 }
 
 // gcChoice applies a policy.

@@ -96,9 +96,14 @@ func (e *Engine) imageUsers() map[store.Digest]string {
 	for _, b := range e.boxes.all() {
 		users[b.digest] = "sandbox " + b.id
 	}
-	for _, c := range e.containers.all() {
+	e.containers.mu.Lock()
+	for d := range e.containers.making {
+		users[d] = "a container that is being made"
+	}
+	for _, c := range e.containers.byID {
 		users[c.digest] = "container " + c.id[:12]
 	}
+	e.containers.mu.Unlock()
 	for _, img := range e.cfg.Store.Images() {
 		if users[img.Digest] == "" && image.IsShellRoot(img) && e.shells.uses(img) {
 			users[img.Digest] = "runtime shells of deployed functions"
