@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -86,12 +87,12 @@ func (p *plainDir) walk() {
 // meanwhile does not count. It holds no more than some names of a directory at a
 // time, however many there are, and follows no link.
 func Walk(ctx context.Context, dir string) (Usage, error) {
-	root, err := os.OpenRoot(dir)
+	root, err := os.Open(dir)
 	if err != nil {
 		return Usage{}, err
 	}
 	defer root.Close()
-	w := walker{Usage: Usage{AsOf: time.Now()}, root: root, linked: map[inode]bool{}}
+	w := walker{Usage: Usage{AsOf: time.Now()}, root: int(root.Fd()), linked: map[inode]bool{}}
 	for w.dirs = []string{"."}; len(w.dirs) > 0 && err == nil; {
 		last := len(w.dirs) - 1
 		path := w.dirs[last]
@@ -103,7 +104,7 @@ func Walk(ctx context.Context, dir string) (Usage, error) {
 
 type walker struct {
 	Usage
-	root   *os.Root
+	root   int
 	dirs   []string // to be visited
 	linked map[inode]bool
 }
@@ -113,7 +114,7 @@ type inode struct{ dev, ino uint64 }
 // visit counts a directory, all in it but directories, and notes those.
 func (w *walker) visit(ctx context.Context, path string) error {
 	const batch = 1024
-	d, err := w.root.OpenFile(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	d, err := openDir(w.root, path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return nil // it was one
 	}
@@ -146,6 +147,30 @@ func (w *walker) visit(ctx context.Context, path string) error {
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
+	}
+}
+
+// openDir opens a directory by a path of whatever length below another, no part of
+// which is a link.
+func openDir(root int, path string) (*os.File, error) {
+	how := &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
+	for at, rest := root, path; ; {
+		part, after := rest, ""
+		if len(rest) >= unix.PathMax {
+			i := strings.LastIndexByte(rest[:unix.PathMax-1], '/')
+			part, after = rest[:i], rest[i+1:]
+		}
+		fd, err := unix.Openat2(at, part, how)
+		if at != root {
+			unix.Close(at)
+		}
+		switch {
+		case err != nil:
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		case after == "":
+			return os.NewFile(uintptr(fd), path), nil
+		}
+		at, rest = fd, after
 	}
 }
 

@@ -716,6 +716,36 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
+// TestWalkDeep: a directory counts however long its path is.
+func TestWalkDeep(t *testing.T) {
+	dir := t.TempDir()
+	at, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const depth = 50
+	for range depth { // 10 KB in all
+		name := strings.Repeat("x", 200)
+		if err := unix.Mkdirat(at, name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		next, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		unix.Close(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at = next
+	}
+	err = unix.Symlinkat("/", at, "link")
+	unix.Close(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u, err := Walk(t.Context(), dir); err != nil || u.Inodes != depth+2 {
+		t.Errorf("%+v, %v; want %d inodes", u, err, depth+2)
+	}
+}
+
 // TestWalkWhileItChanges: a walk goes past what vanishes, and counts nothing of
 // where a link leads that takes a directory's place.
 func TestWalkWhileItChanges(t *testing.T) {
@@ -945,7 +975,9 @@ func holdChild(dir string, kind Kind) {
 		}
 	}
 	fmt.Println(err)
-	select {}
+	for { // the runtime takes an empty select for a deadlock
+		_ = unix.Pause()
+	}
 }
 
 // TestKilled: the volumes of an engine that was killed are the next one's at
