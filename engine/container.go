@@ -338,10 +338,7 @@ func imageDefaults(cfg *ContainerConfig, own image.Config) error {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	says := own.Container
-	if says == nil { // an image of FRE's own
-		says = &image.Container{Cmd: own.Args}
-	}
+	says := own.AsContainer()
 	if cfg.Entrypoint == nil {
 		cfg.Entrypoint = says.Entrypoint
 		if cfg.Cmd == nil {

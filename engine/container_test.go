@@ -57,7 +57,11 @@ func (r *rig) ordinary(name string) *store.Image {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	cfg := image.Config{Args: []string{"/bin/prog", "sleep"}, Env: []string{"FROM=image", "PATH=/sbin:/bin"}, Labels: map[string]string{"of": "image"}}
+	args := []string{"/bin/prog", "sleep"}
+	cfg := image.Config{
+		Args: args, Env: []string{"FROM=image", "PATH=/sbin:/bin"}, Labels: map[string]string{"of": "image"},
+		Container: &image.Container{Cmd: args},
+	}
 	return r.put(name, cfg, []store.Part{{Kind: "layer", Name: name, Tree: tree}})
 }
 
@@ -313,17 +317,23 @@ func TestContainerImage(t *testing.T) {
 		Entrypoint: prog("orders"), Cmd: []string{"unused"}, User: "server:root", WorkingDir: "srv", StopSignal: "QUIT",
 		Labels: map[string]string{"a": "image", "b": "image"},
 	}}, parts)
+	r.put("function", image.Config{Protocol: image.ProtocolStdio, Args: prog("x")}, parts)
+	r.put("base", image.Config{Protocol: image.ProtocolNone, Args: prog("x")}, parts)
 	for name, test := range map[string]struct {
 		cfg  ContainerConfig
 		want []string // command line, user, directory, signal, labels a and b
 	}{
+		"a function":    {ContainerConfig{Image: "function"}, []string{"prog x", "1000:1000", "/function", "terminated", "", ""}},
+		"a base":        {ContainerConfig{Image: "base"}, []string{"prog x", "", "/", "terminated", "", ""}},
 		"as it says":    {ContainerConfig{}, []string{"prog orders unused", "server:root", "/srv", "quit", "image", "image"}},
 		"command":       {ContainerConfig{Cmd: []string{"x"}}, []string{"prog orders x", "server:root", "/srv", "quit", "image", "image"}},
 		"entry point":   {ContainerConfig{Entrypoint: []string{"/y"}}, []string{"/y", "server:root", "/srv", "quit", "image", "image"}},
 		"no entry":      {ContainerConfig{Entrypoint: []string{""}, Cmd: []string{"z"}}, []string{"z", "server:root", "/srv", "quit", "image", "image"}},
 		"all otherwise": {ContainerConfig{User: "0", Dir: "/", StopSignal: unix.SIGHUP, Labels: map[string]string{"a": "own"}}, []string{"prog orders unused", "0", "/", "hangup", "own", "image"}},
 	} {
-		test.cfg.Image = "server"
+		if test.cfg.Image == "" {
+			test.cfg.Image = "server"
+		}
 		c := r.create(test.cfg)
 		got := []string{strings.Join(c.Args, " "), c.Config.User, c.Config.Dir, c.Config.StopSignal.String(), c.Config.Labels["a"], c.Config.Labels["b"]}
 		if diff := cmp.Diff(test.want, got); diff != "" {

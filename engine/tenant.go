@@ -9,12 +9,13 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/volume"
 )
 
 // functionUID is the user every function runs as, inside its namespace.
-const functionUID = 1000
+const functionUID = image.FunctionID
 
 // WorkConfig bounds what tenants keep in /work, in bytes of disk blocks; 0 is no
 // limit. One file is allowed for each 4 KiB.

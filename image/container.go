@@ -2,10 +2,14 @@ package image
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/fre-engine/fre/store"
 )
+
+// FunctionID is the user and the group id that functions run as, inside.
+const FunctionID = 1000
 
 // Container is what an ordinary image says about itself (OCI image-spec,
 // config.md), as far as running and listing it needs: its environment stands in
@@ -30,4 +34,17 @@ type Container struct {
 	Shell        []string          `json:"shell,omitempty"`
 	OnBuild      []string          `json:"on_build,omitempty"`
 	Healthcheck  json.RawMessage   `json:"healthcheck,omitempty"` // as it came; nothing runs it
+}
+
+// AsContainer says how the image is run as an ordinary one: as it says itself, or,
+// where FRE built it, as a function or a base is.
+func (c *Config) AsContainer() Container {
+	if c.Container != nil {
+		return *c.Container
+	}
+	own := Container{Cmd: c.Args, WorkingDir: "/"}
+	if c.Protocol != ProtocolNone {
+		own.User, own.WorkingDir = fmt.Sprintf("%d:%d", FunctionID, FunctionID), "/function"
+	}
+	return own
 }

@@ -227,7 +227,7 @@ func mountPoints(_ context.Context, w *tar.Writer) error {
 		{Name: "run/", Mode: 0o755},
 		{Name: "sys/", Mode: 0o755},
 		{Name: "tmp/", Mode: 0o1777},
-		{Name: "work/", Mode: 0o755, Uid: functionID, Gid: functionID},
+		{Name: "work/", Mode: 0o755, Uid: image.FunctionID, Gid: image.FunctionID},
 	} {
 		h.Typeflag, h.ModTime, h.Format = tar.TypeDir, time.Unix(0, 0), tar.FormatPAX
 		if err := w.WriteHeader(&h); err != nil {
@@ -236,9 +236,6 @@ func mountPoints(_ context.Context, w *tar.Writer) error {
 	}
 	return nil
 }
-
-// functionID is the user and group id functions run under.
-const functionID = 1000
 
 // writePart packs a tree at its prefix.
 func (j *job) writePart(ctx context.Context, w *tar.Writer, p store.Part) error {
@@ -296,19 +293,16 @@ func ownConfig(img *store.Image, layers []packing, history []v1.History) ([]byte
 	if err != nil {
 		return nil, err
 	}
+	own := c.AsContainer()
 	f := v1.ConfigFile{
 		Architecture: runtime.GOARCH, OS: "linux", Created: v1.Time{Time: img.Created},
 		Config: v1.Config{
-			Env: c.Env, Cmd: c.Args, WorkingDir: "/",
+			Env: c.Env, Cmd: own.Cmd, User: own.User, WorkingDir: own.WorkingDir,
 			Labels: map[string]string{labelConfig: string(img.Config)},
 		},
 		RootFS: v1.RootFS{Type: "layers"},
 	}
 	maps.Copy(f.Config.Labels, c.Labels)
-	if c.Protocol != image.ProtocolNone {
-		f.Config.WorkingDir = "/function"
-		f.Config.User = fmt.Sprintf("%d:%d", functionID, functionID)
-	}
 	for i, l := range layers {
 		h, err := v1.NewHash(string(l.diff))
 		if err != nil {
