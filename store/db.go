@@ -150,8 +150,10 @@ func (s *Store) openDB() error {
 	if !errors.Is(err, errCorrupt) {
 		return dbError(err)
 	}
-	_ = s.db.Close()
-	s.db = nil
+	if s.db != nil {
+		_ = s.db.Close()
+		s.db = nil
+	}
 	aside := dbName + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000")
 	s.log.Error("database is corrupt: rebuilding it from the manifests", "error", err, "moved_to", aside)
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
@@ -211,6 +213,9 @@ func (s *Store) loadDB() error {
 		return err
 	}
 	if err := errors.Join(f.Close(), s.root.Sync()); err != nil {
+		return err
+	}
+	if err := checkLog(path + "-wal"); err != nil {
 		return err
 	}
 	if s.db, err = openDB(path); err != nil {
