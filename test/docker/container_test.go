@@ -322,7 +322,7 @@ func TestStop(t *testing.T) {
 	w.ok(t, words("run -d --network none --name watched app sleep")...)
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	for _, args := range []string{"stats --format {{.Name}}", "logs -f watched", "events --since 1h", "attach --no-stdin watched"} {
+	for _, args := range []string{"stats --format {{.Name}} watched", "logs -f watched", "events --since 1h", "attach --no-stdin watched"} {
 		cmd := w.command(ctx, words(args)...)
 		out, err := cmd.StdoutPipe()
 		if err != nil {
