@@ -439,6 +439,14 @@ func TestContainerStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for what, err := range map[string]error{
+		"stop": r.Stop(t.Context(), trap.ID, 0), "kill": r.Kill(trap.ID), "signal": r.Signal(trap.ID[:8], unix.SIGHUP),
+		"processes": func() error { _, err := r.Processes(trap.ID); return err }(),
+	} {
+		if !errors.Is(err, ErrContainerStopped) {
+			t.Errorf("%s of a container that has ended: %v, want ErrContainerStopped", what, err)
+		}
+	}
 	if err := r.StopContainer(t.Context(), trap.ID, 0); !errors.Is(err, ErrContainerStopped) {
 		t.Errorf("stop one that never ran: %v", err)
 	}

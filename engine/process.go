@@ -36,9 +36,9 @@ const maxCommand = 4 << 10
 
 // Processes lists the processes of a sandbox, which is named by its id or a
 // prefix, the oldest first. Errors: fs.ErrNotExist, store.ErrAmbiguous,
-// os.ErrProcessDone.
+// ErrContainerStopped, os.ErrProcessDone.
 func (e *Engine) Processes(id string) ([]Process, error) {
-	b, err := e.boxes.find(id)
+	b, err := e.running(id)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func parseStat(text string, booted time.Time) (p Process, name string, err error
 // for it, as it is pid 1; SIGKILL, which needs none, ends the tree. Errors as of
 // [Engine.Processes].
 func (e *Engine) Signal(id string, sig unix.Signal) error {
-	b, err := e.boxes.find(id)
+	b, err := e.running(id)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -351,7 +352,7 @@ func (e *Engine) Stats(id string) (sandbox.Stats, error) {
 // exits; the first process of any other gets SIGTERM, which it must handle, as it
 // is pid 1. Stop returns once the sandbox has ended.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
-	b, err := e.boxes.find(id)
+	b, err := e.running(id)
 	if err != nil {
 		return err
 	}
@@ -382,13 +383,25 @@ func (b *box) stop(ctx context.Context, grace time.Duration) {
 
 // Kill ends a sandbox's whole tree at once.
 func (e *Engine) Kill(id string) error {
-	b, err := e.boxes.find(id)
+	b, err := e.running(id)
 	if err != nil {
 		return err
 	}
 	b.kill()
 	<-b.gone
 	return nil
+}
+
+// running finds a sandbox that runs. Errors: fs.ErrNotExist, store.ErrAmbiguous,
+// ErrContainerStopped.
+func (e *Engine) running(id string) (*box, error) {
+	b, err := e.boxes.find(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		if c, _ := e.containers.find(id); c != nil {
+			return nil, fmt.Errorf("container %q: %w", id, ErrContainerStopped)
+		}
+	}
+	return b, err
 }
 
 // newID returns 12 hexadecimal digits, the name of a sandbox.
