@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
@@ -143,10 +145,15 @@ func (s *server) end(out *lines, r *http.Request, err error) error {
 // lines writes newline-delimited JSON, each line at once. The status goes out
 // with the first line, so that what fails before it has a status of its own.
 type lines struct {
-	w  http.ResponseWriter
-	mu sync.Mutex // report may come from another goroutine than the handler's
-	on bool       // a line was sent
+	w        http.ResponseWriter
+	mu       sync.Mutex    // report may come from another goroutine than the handler's
+	on       bool          // a line was sent
+	patience time.Duration // with a client that reads nothing; 0 is maxPatience
 }
+
+// maxPatience is how long work that others wait for waits for its own client: a
+// check and a pull keep what they look at from being removed.
+const maxPatience = time.Minute
 
 func (l *lines) started() bool {
 	l.mu.Lock()
@@ -156,7 +163,8 @@ func (l *lines) started() bool {
 
 func (l *lines) report(e image.Event) { l.send(api.BuildLine{Event: eventOf(e)}) }
 
-// send is best effort: a client that has gone ends the request's context.
+// send is best effort: a client that has gone, or reads nothing, ends the request's
+// context.
 func (l *lines) send(v any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,6 +172,7 @@ func (l *lines) send(v any) {
 		l.on = true
 		l.w.Header().Set("Content-Type", "application/x-ndjson")
 	}
+	_ = http.NewResponseController(l.w).SetWriteDeadline(time.Now().Add(cmp.Or(l.patience, maxPatience)))
 	_ = writeLine(l.w, v)
 }
 

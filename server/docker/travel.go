@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
@@ -49,9 +50,11 @@ func (p *progressOut) send(line progress) {
 		p.w.Header().Set("Content-Type", "application/json")
 		p.w.WriteHeader(http.StatusOK)
 	}
-	// A client that has gone ends the work by its context.
+	// A client that has gone, or reads nothing, ends the work by its context.
+	c := http.NewResponseController(p.w)
+	_ = c.SetWriteDeadline(time.Now().Add(time.Minute))
 	_ = json.NewEncoder(p.w).Encode(line)
-	_ = http.NewResponseController(p.w).Flush()
+	_ = c.Flush()
 }
 
 // report sends what the engine says of its work.
