@@ -93,7 +93,7 @@ func TestContainers(t *testing.T) {
 		t.Errorf("processes of a container that sleeps: %q", got)
 	}
 	w.cli(t, "kill", "sleeper")
-	w.refused(t, []string{"sandbox \"sleeper\""}, "kill", "-s", "HUP", "sleeper")
+	w.refused(t, []string{`container "sleeper"`, "not running", "fre start"}, "kill", "-s", "HUP", "sleeper")
 	w.cli(t, "create", "--name", "trapper", "ordinary", "--", "trap")
 	w.cli(t, "start", "trapper")
 	until(t, func() error {
