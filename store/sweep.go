@@ -156,9 +156,9 @@ func (l *leases) ready() bool {
 	return false
 }
 
-// sweepDead is the short way: it reads only the trees that are gone, whose
-// objects nobody needs once objects/ has the last link to them, since each
-// image links all objects of all its parts.
+// sweepDead is the short way: it reads only the trees that are gone, and those of
+// parts that no image has. Nobody else needs an object once objects/ has the last
+// link to it, since each image links all objects of all its parts.
 func (s *Store) sweepDead(dead []Digest, done *Swept) error {
 	defer s.leases.take()()
 	maybe := make(map[Digest]bool, len(dead))
@@ -192,11 +192,33 @@ func (s *Store) sweepDead(dead []Digest, done *Swept) error {
 			unlinked[key] = 0
 		}
 	}
-	if err := w.objects(unlinked); err != nil {
+	if len(unlinked) > 0 {
+		err = w.spare(s.looseTrees(), unlinked)
+	}
+	if err == nil {
+		err = w.objects(unlinked)
+	}
+	if err != nil {
 		return err
 	}
 	s.fillReserve()
 	return nil
+}
+
+// looseTrees returns the trees of parts that no image has, as a build that failed
+// leaves them: the next one finds the part, and takes its objects for granted.
+func (s *Store) looseTrees() map[Digest]bool {
+	snap := s.snap.Load()
+	loose := make(map[Digest]bool)
+	for _, p := range snap.parts {
+		loose[p.Tree] = true
+	}
+	for _, img := range snap.images {
+		for i := range img.Parts {
+			delete(loose, img.Parts[i].Tree)
+		}
+	}
+	return loose
 }
 
 // treeKeys returns the keys of a tree's objects.
@@ -352,10 +374,10 @@ func (w *sweep) allObjects(live map[Digest]bool) error {
 	return flush()
 }
 
-// spare takes out of unlinked the objects of live trees: that no image links
-// them is damage, which a check repairs with the object.
-func (w *sweep) spare(live map[Digest]bool, unlinked map[string]int) error {
-	for d := range live {
+// spare takes out of unlinked the objects of trees that stay. Where an image has
+// the tree, that none links them is damage, which a check repairs with the object.
+func (w *sweep) spare(trees map[Digest]bool, unlinked map[string]int) error {
+	for d := range trees {
 		if err := w.ctx.Err(); err != nil {
 			return err
 		}

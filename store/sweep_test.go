@@ -74,6 +74,31 @@ func TestRemovalLeavesNothingToSweep(t *testing.T) {
 	}
 }
 
+// TestRemovalSparesLooseParts: the next build finds a part that one before left, with
+// all of its objects, whatever images were removed meanwhile.
+func TestRemovalSparesLooseParts(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	release := s.Hold()
+	loose := putTree(t, s, map[string]string{"shared": "shared", "loose": "loose"})
+	if err := s.PutPart(t.Context(), "loose", Part{Name: "loose", Tree: loose}); err != nil {
+		t.Fatal(err)
+	}
+	release() // without an image
+	img := putImage(t, s, "image", "1", putTree(t, s, map[string]string{"shared": "shared", "own": "own"}))
+	if err := s.RemoveImage(t.Context(), img.Digest); err != nil {
+		t.Fatal(err)
+	}
+	if names := objectNames(t, s); len(names) != 2 {
+		t.Errorf("objects: %q, want the two of the part", names)
+	}
+	defer s.Hold()()
+	p, ok := s.Part("loose")
+	if !ok {
+		t.Fatal("the part is gone")
+	}
+	putImage(t, s, "next", "1", p.Tree)
+}
+
 // TestSweepDryRun: it counts what a sweep then removes.
 func TestSweepDryRun(t *testing.T) {
 	s := openStore(t, t.TempDir())
