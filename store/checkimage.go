@@ -1,0 +1,316 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// images compares each image's directory with its trees.
+func (c *check) images() error {
+	for _, img := range c.s.snap.Load().images {
+		if err := c.ctx.Err(); err != nil {
+			return err
+		}
+		c.done.Images++
+		if c.done.Images%10 == 0 {
+			c.o.Progress("images", c.done.Images)
+		}
+		if c.lostImage(img) {
+			continue
+		}
+		i := checkedImage{check: c, img: img, dir: "images/" + img.Digest.hex()}
+		i.manifest()
+		if err := i.root(); err != nil && i.there() {
+			return fmt.Errorf("image %s: %w", img.Digest, err)
+		}
+	}
+	return c.strayImages()
+}
+
+// lostImage drops an image of which a tree or an object is lost. It is true where
+// nothing more is to be said of the image.
+func (c *check) lostImage(img *Image) bool {
+	what, broken := "", false
+	for _, p := range img.Parts {
+		lost, bad := c.badTrees[p.Tree]
+		broken = broken || bad
+		if lost {
+			what = fmt.Sprintf("the list of files of its part %s %s is lost", p.Kind, p.Name)
+		}
+	}
+	for _, d := range c.damaged {
+		if d.lost && slices.ContainsFunc(img.Parts, func(p Part) bool { return d.trees[p.Tree] }) {
+			what = fmt.Sprintf("its file %s is lost", d.entry.Path)
+		}
+	}
+	if what == "" || c.s.snap.Load().byDigest[img.Digest] == nil {
+		return what != "" || broken
+	}
+	path := "images/" + img.Digest.hex()
+	if c.o.InUse != nil {
+		if by := c.o.InUse(img.Digest); by != "" {
+			c.report(path, fmt.Sprintf("%s; %s uses it: build it again", what, by), "")
+			return true
+		}
+	}
+	c.repaired(path, what, "dropped: build or pull it again", func() error {
+		_, err := c.s.remove(context.WithoutCancel(c.ctx), img.Digest, nil)
+		return err
+	})
+	return true
+}
+
+// strayImages are directories without a row. A build that is about to write its
+// row holds mu.
+func (c *check) strayImages() error {
+	c.s.mu.Lock()
+	names, err := c.s.listDir("images")
+	known := c.s.snap.Load().byDigest
+	c.s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if known[Digest(digestPrefix+name)] != nil {
+			continue
+		}
+		c.repaired("images/"+name, strayFile, "removed", func() error {
+			c.s.mu.Lock()
+			defer c.s.mu.Unlock()
+			if c.s.snap.Load().byDigest[Digest(digestPrefix+name)] != nil {
+				return errors.New("a build has made it meanwhile")
+			}
+			return os.RemoveAll(filepath.Join(c.s.dir, "images", name))
+		})
+	}
+	return nil
+}
+
+// checkedImage is the check of one image.
+type checkedImage struct {
+	*check
+	img     *Image
+	dir     string // below the store's
+	touched bool   // something below rootfs was repaired
+}
+
+// there says whether the image was not removed meanwhile.
+func (i *checkedImage) there() bool { return i.s.snap.Load().byDigest[i.img.Digest] != nil }
+
+// problem is repaired for what is below the image's directory.
+func (i *checkedImage) problem(path, what, how string, repair func() error) bool {
+	return i.there() && i.repaired(filepath.Join(i.dir, path), what, how, func() error {
+		i.touched = true
+		return repair()
+	})
+}
+
+// manifest compares manifest.json with the digest.
+func (i *checkedImage) manifest() {
+	path := filepath.Join(i.s.dir, i.dir, "manifest.json")
+	b, err := os.ReadFile(path)
+	what := "its content has changed"
+	switch {
+	case err == nil && sumDigest(b) == i.img.Digest:
+		return
+	case err != nil:
+		what = err.Error()
+	}
+	i.problem("manifest.json", what, "taken from the database", func() error {
+		var row string
+		i.s.mu.Lock()
+		err := i.s.db.QueryRowContext(i.ctx, `SELECT manifest FROM images WHERE digest = ?`, i.img.Digest).Scan(&row)
+		i.s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if sumDigest([]byte(row)) != i.img.Digest {
+			return errors.New("that is damaged as well")
+		}
+		tmp := filepath.Join(i.s.dir, "tmp", "manifest-"+i.img.Digest.hex())
+		err = os.WriteFile(tmp, []byte(row), 0o600)
+		if err == nil {
+			err = os.Chtimes(tmp, i.img.Created, i.img.Created)
+		}
+		if err == nil {
+			err = os.Rename(tmp, path)
+		}
+		if err != nil {
+			_ = os.Remove(tmp)
+		}
+		return err
+	})
+}
+
+// root compares rootfs/ and hidden/ with what the image's trees say.
+func (i *checkedImage) root() error {
+	entries, hidden, err := merge(i.img.Manifest, i.kept.tree)
+	if err != nil {
+		return err
+	}
+	root, err := os.Open(filepath.Join(i.s.dir, i.dir, "rootfs"))
+	if errors.Is(err, fs.ErrNotExist) {
+		i.problem("rootfs", "missing", "made from the objects", func() error {
+			dir, err := os.Open(filepath.Join(i.s.dir, i.dir))
+			if err != nil {
+				return err
+			}
+			defer dir.Close()
+			return errors.Join(i.s.linkTree(i.ctx, int(dir.Fd()), entries), i.s.syncfs())
+		})
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	entries = slices.Insert(entries, 0, Entry{Path: ".", Kind: KindDir, Mode: 0o755})
+	found, err := i.walk(root.Name(), entries)
+	if err != nil {
+		return err
+	}
+	fd := int(root.Fd())
+	made := make(map[string]bool) // of missing directories, whether they are there now: what is below them is not told
+	for n := range entries {
+		e := &entries[n]
+		x, ok := found[e.Path]
+		what := "missing"
+		if ok {
+			what = i.differs(e, x)
+		}
+		above, below := made[parent(e.Path)]
+		is := false
+		switch {
+		case what == "":
+			continue
+		case !ok && below:
+			if above && i.there() {
+				err := i.s.linkEntry(fd, e)
+				if is = err == nil; !is {
+					i.report(filepath.Join(i.dir, "rootfs", e.Path), fmt.Sprintf("missing; cannot repair it: %v", err), "")
+				}
+			}
+		case ok && e.Kind == KindDir && x.Kind == KindDir:
+			i.problem(filepath.Join("rootfs", e.Path), what, "set back", func() error { return setBack(fd, e.Path, e) })
+			continue
+		default:
+			is = i.problem(filepath.Join("rootfs", e.Path), what, "made again", func() error {
+				if err := os.RemoveAll(filepath.Join(root.Name(), e.Path)); err != nil {
+					return err
+				}
+				return i.s.linkEntry(fd, e)
+			})
+		}
+		if e.Kind == KindDir {
+			made[e.Path] = is
+		}
+	}
+	i.hidden(hidden)
+	if !i.touched {
+		return nil
+	}
+	entries = slices.DeleteFunc(entries, func(e Entry) bool {
+		is, missing := made[e.Path]
+		return missing && !is
+	})
+	return errors.Join(setDirs(fd, entries), i.s.syncfs())
+}
+
+// walk observes what is below rootfs and reports what no tree has.
+func (i *checkedImage) walk(root string, entries []Entry) (map[string]*observed, error) {
+	want := make(map[string]bool, len(entries))
+	for n := range entries {
+		want[entries[n].Path] = true
+	}
+	found := make(map[string]*observed, len(entries))
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(root, path) // one is below the other
+		if !want[rel] {
+			i.problem(filepath.Join("rootfs", rel), "in none of the image's trees", "removed", func() error { return os.RemoveAll(path) })
+			if e.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return &os.PathError{Op: "lstat", Path: path, Err: err}
+		}
+		x := &observed{Entry: metaOf(&st), ino: st.Ino}
+		if x.Kind == KindSymlink {
+			x.Link, err = os.Readlink(path)
+		}
+		found[rel] = x
+		return err
+	})
+	return found, err
+}
+
+// differs says in what a path is not e. A file is its object or wrong: that was
+// read already.
+func (i *checkedImage) differs(e *Entry, x *observed) string {
+	if e.hasObject() && x.Kind == KindFile {
+		if key := e.key(); i.s.isObject(key, x.ino) || i.stillBroken(key) {
+			return ""
+		}
+		return "not the object"
+	}
+	if e.Kind == KindFile && x.Size == 0 {
+		x.Digest = emptyDigest
+	}
+	return e.differs(x)
+}
+
+// hidden makes sure that the image keeps the objects its root does not show.
+func (i *checkedImage) hidden(keys map[string]bool) {
+	i.strays("", map[string]bool{"manifest.json": true, "rootfs": true, hiddenName: true})
+	i.strays(hiddenName, keys)
+	missing := make(map[string]bool)
+	for key := range keys {
+		var st unix.Stat_t
+		path := filepath.Join(i.s.dir, i.dir, hiddenName, key)
+		if (unix.Lstat(path, &st) != nil || !i.s.isObject(key, st.Ino)) && !i.stillBroken(key) {
+			missing[key] = true
+		}
+	}
+	if len(missing) == 0 {
+		return
+	}
+	i.problem(hiddenName, fmt.Sprintf("%d objects that the root does not show are not kept", len(missing)), "linked", func() error {
+		dir, err := os.Open(filepath.Join(i.s.dir, i.dir))
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		for key := range missing {
+			if err := os.RemoveAll(filepath.Join(dir.Name(), hiddenName, key)); err != nil {
+				return err
+			}
+		}
+		return i.s.linkHidden(int(dir.Fd()), missing)
+	})
+}
+
+// strays reports what is in a directory beside the names it may hold: a link there
+// would keep its object for good.
+func (i *checkedImage) strays(dir string, may map[string]bool) {
+	names, err := os.ReadDir(filepath.Join(i.s.dir, i.dir, dir))
+	if err != nil {
+		return // what is missing there is told
+	}
+	for _, e := range names {
+		if path := filepath.Join(dir, e.Name()); !may[e.Name()] {
+			i.problem(path, strayFile, "removed", func() error { return os.RemoveAll(filepath.Join(i.s.dir, i.dir, path)) })
+		}
+	}
+}
