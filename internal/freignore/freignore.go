@@ -1,0 +1,62 @@
+// Package freignore says which files of a directory are left out of a function's
+// code: those that its .freignore names.
+package freignore
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fre-engine/fre/internal/glob"
+)
+
+// File is the name of the file with the patterns.
+const File = ".freignore"
+
+// List holds the patterns of a .freignore: as in .gitignore, one a line;
+// # begins a comment, ! takes back, a slash at the end means directories only,
+// a slash elsewhere ties the pattern to the top, ** stands for any depth. The
+// last line that matches counts. What is below an ignored directory stays out.
+type List []pattern
+
+type pattern struct {
+	glob    glob.Pattern
+	dirOnly bool
+	keep    bool
+}
+
+// Parse reads a .freignore. An error names the line.
+func Parse(text string) (List, error) {
+	var list List
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		line = strings.TrimRight(line, " \t\r\n")
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		p := pattern{}
+		line, p.keep = strings.CutPrefix(line, "!")
+		line, p.dirOnly = strings.CutSuffix(line, "/")
+		if !strings.Contains(line, "/") {
+			line = "**/" + line
+		}
+		var err error
+		if p.glob, err = glob.Parse(strings.TrimPrefix(line, "/")); err != nil {
+			return nil, fmt.Errorf("%s line %d: %w", File, n, err)
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// Match says whether the path, relative to the .freignore, is left out.
+func (l List) Match(p string, dir bool) bool {
+	segments := strings.Split(p, "/")
+	for _, p := range slices.Backward(l) {
+		if (dir || !p.dirOnly) && p.glob.Match(segments) {
+			return !p.keep
+		}
+	}
+	return false
+}
