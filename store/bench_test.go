@@ -1,11 +1,14 @@
 package store
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // benchTree commits a tree of n small files, 20 to a directory.
@@ -70,10 +73,11 @@ func BenchmarkCommit(b *testing.B) {
 	})
 }
 
-// BenchmarkAddDir imports 10,000 files of 4 KiB from a directory.
-func BenchmarkAddDir(b *testing.B) {
-	for _, scratch := range []bool{false, true} {
-		b.Run(fmt.Sprintf("scratch=%t", scratch), func(b *testing.B) {
+// BenchmarkAdopt takes over 10,000 files of 4 KiB, or copies them.
+func BenchmarkAdopt(b *testing.B) {
+	requireRoot(b)
+	for _, copied := range []bool{false, true} {
+		b.Run(fmt.Sprintf("copied=%t", copied), func(b *testing.B) {
 			s := openStore(b, b.TempDir())
 			for b.Loop() {
 				b.StopTimer()
@@ -81,39 +85,39 @@ func BenchmarkAddDir(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				for i := range 10000 {
-					sub := filepath.Join(dir, fmt.Sprint(i/20))
-					if err := os.MkdirAll(sub, 0o755); err != nil {
-						b.Fatal(err)
-					}
+				names := make([]string, 10000)
+				for i := range names {
+					names[i] = filepath.Join(dir, fmt.Sprint(i))
 					content := strings.Repeat(fmt.Sprintf("line %d\n", i), 400)
-					if err := os.WriteFile(filepath.Join(sub, fmt.Sprint(i)), []byte(content), 0o644); err != nil {
+					if err := errors.Join(os.WriteFile(names[i], []byte(content), 0o644), os.Chown(names[i], 100000, 100000)); err != nil {
 						b.Fatal(err)
 					}
-				}
-				root, err := os.OpenRoot(dir)
-				if err != nil {
-					b.Fatal(err)
 				}
 				w, err := s.Create()
 				if err != nil {
 					b.Fatal(err)
 				}
 				b.StartTimer()
-				if scratch {
-					err = w.AddScratch(root, "")
-				} else {
-					err = w.AddDir(root, "")
+				for i, name := range names {
+					f, err := os.Open(name)
+					if err != nil {
+						b.Fatal(err)
+					}
+					add := w.Adopt
+					if copied {
+						add = func(path string, mode fs.FileMode, mtime time.Time, f *os.File) error {
+							return w.File(path, mode, mtime, f)
+						}
+					}
+					if err := errors.Join(add(fmt.Sprint(i), 0o644, testTime, f), f.Close()); err != nil {
+						b.Fatal(err)
+					}
 				}
-				if err == nil {
-					_, err = w.Commit(b.Context())
-				}
-				if err != nil {
+				_, err = w.Commit(b.Context())
+				if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
 					b.Fatal(err)
 				}
 				b.StopTimer()
-				_ = root.Close()
-				_ = os.RemoveAll(dir)
 				if _, err := s.Sweep(b.Context(), SweepOptions{}); err != nil {
 					b.Fatal(err)
 				}
@@ -181,5 +185,45 @@ func BenchmarkCheck(b *testing.B) {
 		if got, err := s.Check(b.Context(), CheckOptions{}); err != nil || got.Problems != 0 {
 			b.Fatalf("Check: %+v, %v", got, err)
 		}
+	}
+}
+
+// BenchmarkPutImageOfNewCode makes images that differ in one small part only, as a
+// redeployment after an edit does: the part is committed, too. files is that of
+// what they share.
+func BenchmarkPutImageOfNewCode(b *testing.B) {
+	for _, files := range []int{1000, 8000} {
+		b.Run(fmt.Sprint("files=", files), func(b *testing.B) {
+			s := openStore(b, b.TempDir())
+			base := benchTree(b, s, files)
+			putImage(b, s, "keep", "1", base)
+			b.ReportAllocs()
+			n := 0
+			for b.Loop() {
+				n++
+				release := s.Hold()
+				w, err := s.Create()
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := w.File("function/main.py", 0o644, testTime, strings.NewReader(fmt.Sprint("edit ", n))); err != nil {
+					b.Fatal(err)
+				}
+				code, err := w.Commit(b.Context())
+				if err != nil {
+					b.Fatal(err)
+				}
+				img, err := s.PutImage(b.Context(), testManifest("bench", "1", base, code))
+				if err != nil {
+					b.Fatal(err)
+				}
+				release()
+				b.StopTimer()
+				if err := s.RemoveImage(b.Context(), img.Digest); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
 	}
 }

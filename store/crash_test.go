@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,8 +44,11 @@ func crashChild(dir, failpoint string) error {
 	}
 	s.fail = killAt(failpoint)
 	ctx := context.Background()
-	start := len(s.Images()) * 1000
-	for i := start; ; i++ {
+	run, err := strconv.Atoi(os.Getenv("FRE_STORE_RUN"))
+	if err != nil {
+		return err
+	}
+	for i := run * 1000; ; i++ { // no key comes again: what was untagged stays so
 		key := strconv.Itoa(i)
 		w, err := s.Create()
 		if err != nil {
@@ -207,17 +209,17 @@ type crash struct {
 	function Digest // last acknowledged
 	tagged   Digest // what the name moving was last acknowledged to mean
 	untagged string // the name last taken away
-	lines    int
+	lines    int    // of the last child
+	runs     int    // children before
 
 	generation uint64 // the last that was given out
 }
 
 func (c *crash) run(t *testing.T, dir, failpoint string, kill func(line int) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), "FRE_STORE_CRASH="+dir, "FRE_STORE_FAILPOINT="+failpoint)
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), "FRE_STORE_CRASH="+dir, "FRE_STORE_FAILPOINT="+failpoint, "FRE_STORE_RUN="+strconv.Itoa(c.runs))
+	c.runs++
 	stderr := new(strings.Builder)
 	cmd.Stderr = stderr
 	out, err := cmd.StdoutPipe()
@@ -255,7 +257,7 @@ func (c *crash) run(t *testing.T, dir, failpoint string, kill func(line int) boo
 		}
 	}
 	err = cmd.Wait()
-	if state, ok := cmd.ProcessState.Sys().(interface{ Signaled() bool }); !ok || !state.Signaled() || ctx.Err() != nil {
+	if state, ok := cmd.ProcessState.Sys().(interface{ Signaled() bool }); !ok || !state.Signaled() {
 		t.Fatalf("child ended by itself: %v\n%s", err, stderr)
 	}
 }

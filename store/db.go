@@ -87,6 +87,11 @@ CREATE TABLE remotes (
 	PRIMARY KEY (name, digest)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX remotes_image ON remotes (image);
+`, `
+-- Images whose parts this engine has not made, nor has anybody whom it trusts.
+CREATE TABLE foreign_images (
+	image TEXT PRIMARY KEY REFERENCES images ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
 `}
 
 // sizedSince is the first version of the database that knows what images take.

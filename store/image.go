@@ -55,6 +55,13 @@ func (s *Store) readTree(d Digest) (*Tree, error) {
 	return t, nil
 }
 
+// Entries are what an image's root holds, sorted by path, those of the mount points
+// of every image included. Errors: fs.ErrNotExist, ErrTree.
+func (s *Store) Entries(img *Image) ([]Entry, error) {
+	entries, _, err := merge(img.Manifest, s.recentTree)
+	return entries, err
+}
+
 // keptTrees reads trees for many images at once, which mostly have the same few
 // in common: those are decoded once. When it holds maxKept entries it begins anew.
 type keptTrees struct {
@@ -74,12 +81,19 @@ func (k *keptTrees) tree(d Digest) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.entries += len(t.Entries); k.trees == nil || k.entries > maxKept {
+	k.keep(d, t, maxKept)
+	return t, nil
+}
+
+func (k *keptTrees) keep(d Digest, t *Tree, most int) {
+	if k.entries += len(t.Entries); k.trees == nil || k.entries > most {
 		k.trees, k.entries = make(map[Digest]*Tree), len(t.Entries)
 	}
 	k.trees[d] = t
-	return t, nil
 }
+
+// maxRecent is some 10 MB: the base environments in use and a few packages.
+const maxRecent = 20_000
 
 // PutImage links the parts of m together and makes the image durable under its
 // digest; (Name, Version) means it from now on, and the image they meant before
@@ -89,8 +103,26 @@ func (k *keptTrees) tree(d Digest) (*Tree, error) {
 // Errors: ErrConflict where parts disagree, fs.ErrNotExist for an unknown tree,
 // and any errno, with nothing left behind.
 func (s *Store) PutImage(ctx context.Context, m Manifest) (*Image, error) {
+	return s.putImages(ctx, m, incoming{name: tag{m.Name, m.Version}})
+}
+
+// TakeImage is PutImage for an image that was made elsewhere: Name and Version
+// are its manifest's and give it no name here, where another image may have that.
+// One whose maker nobody vouches for is Foreign until it is put or taken as one
+// that somebody does.
+func (s *Store) TakeImage(ctx context.Context, m Manifest, foreign bool) (*Image, error) {
+	return s.putImages(ctx, m, incoming{foreign: foreign})
+}
+
+// incoming is how an image comes.
+type incoming struct {
+	name    tag // it is to have; none if zero
+	foreign bool
+}
+
+func (s *Store) putImages(ctx context.Context, m Manifest, in incoming) (*Image, error) {
 	for {
-		img, err := s.putImage(ctx, m)
+		img, err := s.putImage(ctx, m, in)
 		if err != nil {
 			return nil, fmt.Errorf("image %s:%s: %w", m.Name, m.Version, err)
 		}
@@ -106,9 +138,9 @@ func (s *Store) PutImage(ctx context.Context, m Manifest) (*Image, error) {
 	}
 }
 
-func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
-	k := tag{m.Name, m.Version}
-	if k != (tag{}) {
+func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, error) {
+	k := in.name
+	if m.Name != "" || m.Version != "" {
 		if err := errors.Join(checkName("image name", m.Name), checkName("image version", m.Version)); err != nil {
 			return nil, err
 		}
@@ -126,20 +158,17 @@ func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
 	defer release()
 
 	snap := s.snap.Load()
-	if snap.byDigest[d] != nil && (k == tag{} || snap.tags[k] == d) {
-		return snap.byDigest[d], nil
+	if old := snap.byDigest[d]; old != nil && (k == tag{} || snap.tags[k] == d) && (in.foreign || !old.Foreign) {
+		return old, nil
 	}
-	img := &Image{Manifest: m, Built: k.String(), Digest: d, Created: time.Now().UTC().Round(0)}
+	img := &Image{Manifest: m, Built: tag{m.Name, m.Version}.String(), Foreign: in.foreign, Digest: d, Created: time.Now().UTC().Round(0)}
 	img.setNames(nil) // until it is tagged
 	var staged string
 	var own sized
 	if snap.byDigest[d] == nil {
 		staged = "image-" + strconv.FormatUint(s.serial.Add(1), 10)
 		defer s.removeTmp(staged)
-		if err := s.stageImage(ctx, img, manifest, staged); err != nil {
-			return nil, err
-		}
-		if own.bytes, own.inodes, err = ownSize(filepath.Join(s.dir, "tmp", staged)); err != nil {
+		if own, err = s.stageImage(ctx, img, manifest, staged); err != nil {
 			return nil, err
 		}
 	}
@@ -149,11 +178,12 @@ func (s *Store) putImage(ctx context.Context, m Manifest) (*Image, error) {
 	return s.publishImage(img, manifest, k, staged, own)
 }
 
-// stageImage builds the image's directory below tmp/ and brings it to the disk.
-func (s *Store) stageImage(ctx context.Context, img *Image, manifest []byte, name string) error {
-	entries, hidden, err := merge(img.Manifest, s.Tree)
+// stageImage builds the image's directory below tmp/ and brings it to the disk. It
+// returns what that takes beside the objects, as ownSize finds it.
+func (s *Store) stageImage(ctx context.Context, img *Image, manifest []byte, name string) (own sized, err error) {
+	entries, hidden, err := merge(img.Manifest, s.recentTree)
 	if err != nil {
-		return err
+		return own, err
 	}
 	for i := range entries {
 		if e := &entries[i]; e.Kind == KindFile {
@@ -163,19 +193,49 @@ func (s *Store) stageImage(ctx context.Context, img *Image, manifest []byte, nam
 	}
 	dir, err := s.mkdirTmp(name)
 	if err != nil {
-		return err
+		return own, err
 	}
 	defer dir.Close()
 	if err := s.linkTree(ctx, int(dir.Fd()), entries); err != nil {
-		return err
+		return own, err
 	}
 	if err := s.linkHidden(int(dir.Fd()), hidden); err != nil {
-		return err
+		return own, err
 	}
 	if err := writeFileAt(int(dir.Fd()), "manifest.json", manifest); err != nil {
-		return err
+		return own, err
 	}
-	return s.syncfs()
+	if err := s.syncfs(); err != nil {
+		return own, err
+	}
+	return ownSizeOf(int(dir.Fd()), entries, len(hidden) > 0)
+}
+
+// recentTree is Tree for one that images have in common: it was decoded for an
+// image before this one, most often. Who gets it changes nothing of it.
+func (s *Store) recentTree(d Digest) (*Tree, error) {
+	if err := d.check(); err != nil {
+		return nil, fmt.Errorf("tree: %w", err)
+	}
+	s.leases.useTree(d)
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(s.trees.Fd()), d.hex()+".json", &st, 0); err != nil {
+		return nil, fmt.Errorf("tree %s: %w", d, err)
+	}
+	s.recentMu.Lock()
+	t := s.recent.trees[d]
+	s.recentMu.Unlock()
+	if t != nil {
+		return t, nil
+	}
+	t, err := s.readTree(d)
+	if err != nil {
+		return nil, err
+	}
+	s.recentMu.Lock()
+	defer s.recentMu.Unlock()
+	s.recent.keep(d, t, maxRecent)
+	return t, nil
 }
 
 // publishImage gives a staged image its name and row; staged is "" if only the
@@ -197,6 +257,11 @@ func (s *Store) publishImage(img *Image, manifest []byte, k tag, staged string, 
 		err = s.updateLocked(true, func(t *tx) error {
 			if staged != "" {
 				if err := t.putImage(img, manifest, own); err != nil {
+					return err
+				}
+			}
+			if !img.Foreign {
+				if err := t.trustImage(d); err != nil {
 					return err
 				}
 			}

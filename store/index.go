@@ -36,7 +36,8 @@ type indexed struct {
 	Created time.Time `json:"created"`
 	Names   []string  `json:"names,omitempty"`   // "name:version"
 	Remotes []string  `json:"remotes,omitempty"` // "name@sha256:…"
-	Tagged  bool      `json:"tagged,omitempty"`  // its manifest's name means it: instead of Names before an image could have several
+	Foreign bool      `json:"foreign,omitempty"`
+	Tagged  bool      `json:"tagged,omitempty"` // its manifest's name means it: instead of Names before an image could have several
 }
 
 // indexLine is one line of index.log: what has become of one thing.
@@ -144,7 +145,7 @@ func (x *indexFile) write(n *snapshot) error {
 		Functions: n.functionList,
 	}
 	for _, img := range n.images {
-		all.Images = append(all.Images, indexed{Digest: img.Digest, Created: img.Created, Names: img.Names, Remotes: img.Remotes})
+		all.Images = append(all.Images, indexed{Digest: img.Digest, Created: img.Created, Names: img.Names, Remotes: img.Remotes, Foreign: img.Foreign})
 	}
 	b, err := json.Marshal(all)
 	if err != nil {
@@ -251,6 +252,7 @@ func (s *Store) rebuild(t *tx) error {
 		if ok {
 			img.Created = i.Created
 		}
+		img.Foreign = i.Foreign || !ok // nobody knows whose it is
 		if i.Tagged {
 			i.Names = append(i.Names, img.Built)
 		}

@@ -38,6 +38,7 @@ type Store struct {
 	// Directories, held open: all work below them is relative to these.
 	root, objects, trees, images, tmp *os.File
 
+	syncs     sharedSync
 	serial    atomic.Uint64 // makes names below tmp/ unique in this process
 	copies    copies
 	linkLimit uint64                   // tests: links a file may have, 0 for the file system's own limit
@@ -53,10 +54,16 @@ type Store struct {
 
 	sizing sizing
 
+	recentMu sync.Mutex
+	recent   keptTrees // that images were linked of
+
 	changes  *Changes
 	sweeping sync.Mutex // held by whoever sweeps
-	leases   leases
-	uses     uses
+	// takingOver is held while a file becomes root's: two that take the same see it.
+	takingOver sync.Mutex
+
+	leases leases
+	uses   uses
 }
 
 // LockedError says that another engine runs on the state directory.
@@ -235,12 +242,50 @@ func (s *Store) openDirs() error {
 }
 
 // syncfs writes everything of the store's file system to the disk: far cheaper
-// than fsync of each of thousands of files.
+// than fsync of each of thousands of files. Who comes while it runs shares the next
+// one with whoever else has come by then.
 func (s *Store) syncfs() error {
-	if err := unix.Syncfs(int(s.tmp.Fd())); err != nil {
-		return fmt.Errorf("syncfs: %w", err)
+	return s.syncs.share(func() error {
+		if err := unix.Syncfs(int(s.tmp.Fd())); err != nil {
+			return fmt.Errorf("syncfs: %w", err)
+		}
+		return nil
+	})
+}
+
+// sharedSync lets several callers have one sync: what they wrote before is on disk
+// after one that began later.
+type sharedSync struct {
+	mu   sync.Mutex
+	next *syncRun // has not begun
+	last *syncRun // was the next lately
+}
+
+type syncRun struct {
+	done chan struct{}
+	err  error // once done is closed
+}
+
+func (g *sharedSync) share(run func() error) error {
+	g.mu.Lock()
+	if r := g.next; r != nil {
+		g.mu.Unlock()
+		<-r.done
+		return r.err
 	}
-	return nil
+	r, before := &syncRun{done: make(chan struct{})}, g.last
+	g.next, g.last = r, r
+	g.mu.Unlock()
+
+	if before != nil {
+		<-before.done
+	}
+	g.mu.Lock()
+	g.next = nil
+	g.mu.Unlock()
+	r.err = run()
+	close(r.done)
+	return r.err
 }
 
 func (s *Store) emptyTmp() error {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // What images take on disk is counted as they come and go, never walked. The
@@ -358,6 +360,37 @@ func (z *sizing) publish(old *Sizes) *Sizes {
 	clear(z.changed)
 	z.afresh = false
 	return n
+}
+
+// ownSizeOf is ownSize of an image that has just been linked in dir: files that are
+// objects are not looked at.
+func ownSizeOf(dir int, entries []Entry, hidden bool) (own sized, err error) {
+	add := func(path string) error {
+		var st unix.Stat_t
+		if err := unix.Fstatat(dir, path, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return fmt.Errorf("stat %s: %w", path, err)
+		}
+		own.bytes += st.Blocks * 512
+		own.inodes++
+		return nil
+	}
+	paths := []string{".", "rootfs", "manifest.json"}
+	if hidden {
+		paths = append(paths, hiddenName)
+	}
+	for _, path := range paths {
+		if err := add(path); err != nil {
+			return own, err
+		}
+	}
+	for i := range entries {
+		if e := &entries[i]; e.Kind != KindFile || e.Size == 0 {
+			if err := add("rootfs/" + e.Path); err != nil {
+				return own, err
+			}
+		}
+	}
+	return own, nil
 }
 
 // ownSize is what an image takes beside the objects it links: rootfs, hidden and

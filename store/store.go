@@ -74,6 +74,11 @@ type Part struct {
 	Tree    Digest `json:"tree"`
 	Prefix  string `json:"prefix,omitempty"` // directory below the root, "" for the root itself
 
+	// Hash is that of what the tree was unpacked from, by which it was verified when it
+	// was fetched: "sha256:…", "sha512:…" of a package's file, "git:…" for a commit's id.
+	// It is "" where nobody knows, and opaque here.
+	Hash string `json:"hash,omitempty"`
+
 	// Diff makes the part a layer, which replaces and removes what parts before it
 	// hold, as the OCI image-spec (layer.md) says. It is the digest of the
 	// uncompressed archive the tree was made of.
@@ -97,6 +102,7 @@ type Image struct {
 	Names   []string  `json:"names"`             // "name:version", sorted, but Built first where the image still has it
 	Built   string    `json:"built"`             // "name:version" of its manifest, which another image may have taken over
 	Remotes []string  `json:"remotes,omitempty"` // "name@sha256:…", sorted: as registries know it from which it came, or to which it went
+	Foreign bool      `json:"foreign,omitempty"` // its parts were made elsewhere, by nobody whom this engine trusts ([Store.TakeImage])
 	Digest  Digest    `json:"digest"`
 	Created time.Time `json:"created"`
 	Size    int64     `json:"size"`  // bytes of all files

@@ -48,7 +48,7 @@ func (t *tx) indexLines() []indexLine {
 	slices.Sort(t.touched)
 	for _, d := range slices.Compact(t.touched) {
 		if img := t.next.byDigest[d]; img != nil {
-			lines = append(lines, indexLine{Image: &indexed{Digest: d, Created: img.Created, Names: img.Names, Remotes: img.Remotes}})
+			lines = append(lines, indexLine{Image: &indexed{Digest: d, Created: img.Created, Names: img.Names, Remotes: img.Remotes, Foreign: img.Foreign}})
 		} else {
 			lines = append(lines, indexLine{NoImage: d})
 		}
@@ -141,6 +141,11 @@ func (t *tx) putImage(img *Image, manifest []byte, own sized) error {
 	if err != nil {
 		return err
 	}
+	if img.Foreign {
+		if _, err := t.sql.Exec(`INSERT INTO foreign_images VALUES (?)`, img.Digest); err != nil {
+			return err
+		}
+	}
 	for i, p := range img.Parts {
 		if _, err := t.sql.Exec(`INSERT INTO image_parts VALUES (?, ?, ?)`, img.Digest, i, p.Tree); err != nil {
 			return err
@@ -155,6 +160,19 @@ func (t *tx) putImage(img *Image, manifest []byte, own sized) error {
 	t.touched = append(t.touched, img.Digest)
 	t.noteImage(ActionCreate, img.Digest, "")
 	return nil
+}
+
+// trustImage makes a foreign image one of our own.
+func (t *tx) trustImage(d Digest) error {
+	old := t.next.byDigest[d]
+	if old == nil || !old.Foreign {
+		return nil
+	}
+	img := *old
+	img.Foreign = false
+	t.replaceImage(old, &img)
+	_, err := t.sql.Exec(`DELETE FROM foreign_images WHERE image = ?`, d)
+	return err
 }
 
 // putTag moves the name to the image; the one that had it goes on without.

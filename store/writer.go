@@ -82,10 +82,14 @@ func (w *Writer) File(path string, mode fs.FileMode, mtime time.Time, r io.Reade
 		return w.fail(err)
 	}
 	if err := w.stage(&e, r); err != nil {
-		return w.fail(fmt.Errorf("store %s: %w", path, err))
+		return w.failFile(path, err)
 	}
 	w.entries[path] = e
 	return nil
+}
+
+func (w *Writer) failFile(path string, err error) error {
+	return w.fail(fmt.Errorf("store %s: %w", path, err))
 }
 
 // Directory adds a directory, or gives one that is there already its mode and

@@ -252,108 +252,82 @@ func TestOwners(t *testing.T) {
 }
 
 func TestAddDir(t *testing.T) {
-	for _, scratch := range []bool{false, true} {
-		for _, prefix := range []string{"", "opt/x"} {
-			name := "copy to root"
-			if scratch {
-				name = "adopt to root"
+	for _, prefix := range []string{"", "opt/x"} {
+		t.Run("to "+prefix, func(t *testing.T) {
+			s := openStore(t, t.TempDir())
+			dir := t.TempDir()
+			sourceDir(t, dir)
+			if os.Geteuid() == 0 {
+				if err := os.Lchown(filepath.Join(dir, "run.sh"), 100000, 100000); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Chmod(filepath.Join(dir, "run.sh"), 0o755|fs.ModeSetuid); err != nil {
+					t.Fatal(err)
+				}
 			}
-			if prefix != "" {
-				name += " below prefix"
+			root, err := os.OpenRoot(dir)
+			if err != nil {
+				t.Fatal(err)
 			}
-			t.Run(name, func(t *testing.T) {
-				s := openStore(t, t.TempDir())
-				dir, err := s.MkdirScratch()
-				if err != nil {
+			defer root.Close()
+			w, err := s.Create()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Abort()
+			if err := w.AddDir(root, prefix); err != nil {
+				t.Fatal(err)
+			}
+			d, err := w.Commit(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			// An object must not change when its source does.
+			for _, name := range []string{"sub/linked", "attributes", "sub/deep/large"} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte("overwritten"), 0o600); err != nil {
 					t.Fatal(err)
 				}
-				sourceDir(t, dir)
-				if os.Geteuid() == 0 {
-					if err := os.Lchown(filepath.Join(dir, "run.sh"), 100000, 100000); err != nil {
-						t.Fatal(err)
-					}
-					if err := os.Chmod(filepath.Join(dir, "run.sh"), 0o755|fs.ModeSetuid); err != nil {
-						t.Fatal(err)
-					}
+			}
+			img := putImage(t, s, "x", "1", d)
+			image := filepath.Join(s.Rootfs(img.Digest), prefix)
+			if st, err := os.Stat(filepath.Join(image, "run.sh")); err != nil || st.Mode() != 0o755 {
+				t.Errorf("run.sh: %v, %v, want mode 0755", st.Mode(), err)
+			}
+			for _, name := range []string{"attributes", "sub"} {
+				if n, err := unix.Listxattr(filepath.Join(image, name), nil); n > 0 {
+					t.Errorf("%s: %d bytes of extended attributes (%v), want none", name, n, err)
 				}
-				root, err := os.OpenRoot(dir)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer root.Close()
-				w, err := s.Create()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer w.Abort()
-				if scratch {
-					err = w.AddScratch(root, prefix)
-				} else {
-					err = w.AddDir(root, prefix)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				d, err := w.Commit(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				before, err := os.Stat(filepath.Join(dir, "sub/deep/large"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				// An object must not change when its source does, where the source has
-				// names the store does not know of.
-				for _, name := range []string{"sub/linked", "attributes"} {
-					if err := os.WriteFile(filepath.Join(dir, name), []byte("overwritten"), 0o600); err != nil {
-						t.Fatal(err)
-					}
-				}
-				img := putImage(t, s, "x", "1", d)
-				image := filepath.Join(s.Rootfs(img.Digest), prefix)
-				if st, err := os.Stat(filepath.Join(image, "run.sh")); err != nil || st.Mode() != 0o755 {
-					t.Errorf("run.sh: %v, %v, want mode 0755", st.Mode(), err)
-				}
-				after, err := os.Stat(filepath.Join(image, "sub/deep/large"))
-				if err != nil || os.SameFile(before, after) != scratch {
-					t.Errorf("large: adopted %t (%v), want %t", os.SameFile(before, after), err, scratch)
-				}
-				for _, name := range []string{"attributes", "sub"} {
-					if n, err := unix.Listxattr(filepath.Join(image, name), nil); n > 0 {
-						t.Errorf("%s: %d bytes of extended attributes (%v), want none", name, n, err)
-					}
-				}
-				if st, err := os.Stat(filepath.Join(image, "sub")); err != nil || st.Mode() != fs.ModeDir|0o750 {
-					t.Errorf("sub: %v, %v, want mode 0750", st.Mode(), err)
-				}
-				if err := os.RemoveAll(dir); err != nil {
-					t.Fatal(err)
-				}
-				// The store's own check compares bytes and metadata with the tree; here
-				// the tree is compared with the source.
-				tree, err := s.Tree(d)
-				if err != nil {
-					t.Fatal(err)
-				}
-				got := make(map[string]Kind)
-				for _, e := range tree.Entries {
-					got[e.Path] = e.Kind
-				}
-				want := make(map[string]Kind)
-				for p := prefix; p != ""; p = parent(p) {
-					want[p] = KindDir
-				}
-				for p, k := range map[string]Kind{
-					"run.sh": KindFile, "attributes": KindFile, "sub": KindDir, "sub/deep": KindDir, "sub/deep/large": KindFile,
-					"sub/empty": KindFile, "sub/linked": KindFile, "sub/other-name": KindFile, "sub/symlink": KindSymlink,
-				} {
-					want[join(prefix, p)] = k
-				}
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("tree (-want +got):\n%s", diff)
-				}
-			})
-		}
+			}
+			if st, err := os.Stat(filepath.Join(image, "sub")); err != nil || st.Mode() != fs.ModeDir|0o750 {
+				t.Errorf("sub: %v, %v, want mode 0750", st.Mode(), err)
+			}
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			// The store's own check compares bytes and metadata with the tree; here
+			// the tree is compared with the source.
+			tree, err := s.Tree(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make(map[string]Kind)
+			for _, e := range tree.Entries {
+				got[e.Path] = e.Kind
+			}
+			want := make(map[string]Kind)
+			for p := prefix; p != ""; p = parent(p) {
+				want[p] = KindDir
+			}
+			for p, k := range map[string]Kind{
+				"run.sh": KindFile, "attributes": KindFile, "sub": KindDir, "sub/deep": KindDir, "sub/deep/large": KindFile,
+				"sub/empty": KindFile, "sub/linked": KindFile, "sub/other-name": KindFile, "sub/symlink": KindSymlink,
+			} {
+				want[join(prefix, p)] = k
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("tree (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

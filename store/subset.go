@@ -1,0 +1,25 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+)
+
+// PutSubset makes a tree of entries that other trees have, whose contents are all
+// in the store; whoever calls has a lease ([Store.Hold]) from before the entries
+// were read. Errors: fs.ErrNotExist for a content that is not there, ErrTree.
+func (s *Store) PutSubset(ctx context.Context, t *Tree) (Digest, error) {
+	w, err := s.Create()
+	if err != nil {
+		return "", err
+	}
+	defer w.Abort()
+	for _, e := range t.Entries {
+		if e.hasObject() && !w.has(e.key()) {
+			return "", fmt.Errorf("%s: its content is not in the store: %w", e.Path, fs.ErrNotExist)
+		}
+		w.entries[e.Path] = e
+	}
+	return w.Commit(ctx)
+}
