@@ -1,0 +1,448 @@
+package buffer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// newPool returns a pool of n slabs that must have everything back at the end.
+func newPool(t testing.TB, n int) *Pool {
+	t.Helper()
+	p, err := New(Config{Bytes: int64(n) * slabSize, Stacks: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func TestClassOf(t *testing.T) {
+	for size, want := range map[int]int{
+		0: MinSize, 1: MinSize, MinSize: MinSize, MinSize + 1: 2 * MinSize, 64 << 10: 64 << 10, 64<<10 + 1: 128 << 10,
+		MaxSize - 1: MaxSize, MaxSize: MaxSize,
+	} {
+		n, bytes := classOf(size)
+		if bytes != want || bytes != MinSize<<n || n >= classCount {
+			t.Errorf("%d: class %d of %d bytes, want %d", size, n, bytes, want)
+		}
+	}
+}
+
+// What is lent at one time never overlaps, in whatever order and sizes.
+func TestNoOverlap(t *testing.T) {
+	p := newPool(t, 8)
+	type loan struct {
+		b    Buffer
+		mark byte
+	}
+	var lent []loan
+	check := func(l loan) {
+		t.Helper()
+		for _, at := range []int{0, len(l.b.Bytes()) / 2, len(l.b.Bytes()) - 1} {
+			if l.b.Bytes()[at] != l.mark {
+				t.Fatalf("byte %d of a buffer of %d: %d, want %d", at, len(l.b.Bytes()), l.b.Bytes()[at], l.mark)
+			}
+		}
+	}
+	refused := 0
+	for i := range 20000 {
+		if size := 1 << rand.IntN(23); len(lent) == 0 || rand.IntN(100) < 55 {
+			b, err := p.TryAcquire(size)
+			if errors.Is(err, ErrExhausted) {
+				refused++
+			} else if err != nil || len(b.Bytes()) < size || cap(b.Bytes()) != len(b.Bytes()) {
+				t.Fatalf("%d bytes: %d, %v", size, len(b.Bytes()), err)
+			} else {
+				l := loan{b, byte(i)}
+				for _, at := range []int{0, len(b.Bytes()) / 2, len(b.Bytes()) - 1} {
+					b.Bytes()[at] = l.mark
+				}
+				lent = append(lent, l)
+				continue
+			}
+		}
+		if len(lent) > 0 {
+			at := rand.IntN(len(lent))
+			check(lent[at])
+			lent[at].b.Release()
+			lent[at] = lent[len(lent)-1]
+			lent = lent[:len(lent)-1]
+		}
+	}
+	for _, l := range lent {
+		check(l)
+		l.b.Release()
+	}
+	if refused == 0 {
+		t.Error("the pool was never exhausted")
+	}
+	if s := p.Stats(); s.Held != 0 {
+		t.Errorf("%d bytes held", s.Held)
+	}
+}
+
+// Any mix of sizes gives all of its memory back to any other.
+func TestSlabsMove(t *testing.T) {
+	p := newPool(t, 4)
+	for _, size := range []int{MinSize, MaxSize, 64 << 10, MaxSize, MinSize, 1 << 20} {
+		var all []Buffer
+		for {
+			b, err := p.TryAcquire(size)
+			if err != nil {
+				break
+			}
+			all = append(all, b)
+		}
+		if want := 4 * slabSize / size; len(all) != want {
+			t.Errorf("%d buffers of %d bytes, want %d", len(all), size, want)
+		}
+		for _, b := range all {
+			b.Release()
+		}
+	}
+}
+
+func TestReleasedTwice(t *testing.T) {
+	p := newPool(t, 1)
+	b, err := p.TryAcquire(MinSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Release()
+	again := func() (panicked any) {
+		defer func() { panicked = recover() }()
+		b.Release()
+		return nil
+	}
+	if again() == nil {
+		t.Error("no panic while it is free")
+	}
+	other, err := p.TryAcquire(MinSize)
+	if err != nil || &other.Bytes()[0] != &b.Bytes()[0] {
+		t.Fatalf("not the same memory: %v", err)
+	}
+	if again() == nil {
+		t.Error("no panic while it is somebody else's")
+	}
+	other.Bytes()[0] = 1
+	other.Release() // the pool is whole
+	Buffer{}.Release()
+}
+
+func TestTooLarge(t *testing.T) {
+	p := newPool(t, 1)
+	if _, err := p.TryAcquire(MaxSize + 1); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := p.Acquire(t.Context(), MaxSize+1); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Those who wait are served in their order, and whoever does not want to wait does
+// not overtake them.
+func TestWaiters(t *testing.T) {
+	p := newPool(t, 1)
+	first, err := p.TryAcquire(MaxSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	order := make(chan int, 3)
+	var wg sync.WaitGroup
+	for i := range 3 {
+		wg.Go(func() {
+			b, err := p.Acquire(t.Context(), MaxSize)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			order <- i
+			b.Release()
+		})
+		for p.Stats().Waiting != i+1 {
+			runtime.Gosched()
+		}
+	}
+	if _, err := p.TryAcquire(MinSize); !errors.Is(err, ErrExhausted) {
+		t.Errorf("got %v", err)
+	}
+	first.Release()
+	wg.Wait()
+	for want := range 3 {
+		if got := <-order; got != want {
+			t.Errorf("number %d was served as %d", got, want)
+		}
+	}
+}
+
+// A waiter that gives up leaves nothing, and lets those behind it pass.
+func TestWaiterGivesUp(t *testing.T) {
+	p := newPool(t, 2)
+	small, err := p.TryAcquire(MinSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	half, err := p.TryAcquire(MaxSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := errors.New("gone")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := p.Acquire(ctx, MaxSize); !errors.Is(err, gone) {
+			t.Errorf("got %v", err)
+		}
+	})
+	for p.Stats().Waiting != 1 {
+		runtime.Gosched()
+	}
+	wg.Go(func() {
+		b, err := p.Acquire(t.Context(), MinSize)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		b.Release()
+	})
+	for p.Stats().Waiting != 2 {
+		runtime.Gosched()
+	}
+	cancel(gone)
+	wg.Wait()
+	small.Release()
+	half.Release()
+	if s := p.Stats(); s.Held != 0 || s.Waiting != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Many goroutines, sizes and ways to end, under the race detector.
+func TestConcurrent(t *testing.T) {
+	p := newPool(t, 3)
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for range 2000 {
+				size := MinSize << rand.IntN(classCount)
+				var b Buffer
+				var err error
+				if g%2 == 0 {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(200))*time.Microsecond)
+					b, err = p.Acquire(ctx, size)
+					cancel()
+				} else {
+					b, err = p.TryAcquire(size)
+				}
+				if err != nil {
+					continue
+				}
+				data := b.Bytes()
+				data[0], data[len(data)-1] = byte(g), byte(g)
+				runtime.Gosched()
+				if data[0] != byte(g) || data[len(data)-1] != byte(g) {
+					t.Error("written by somebody else")
+				}
+				b.Release()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestScope(t *testing.T) {
+	p := newPool(t, 1)
+	s := p.Scope()
+	for range 2 { // a closed one begins anew
+		func() {
+			defer func() { _ = recover() }()
+			defer s.Close()
+			for i := range 10 {
+				data, err := s.TryAcquire(MinSize)
+				if err != nil {
+					t.Fatal(err)
+				}
+				data[0] = byte(i)
+			}
+			if got := p.Stats().Held; got != 10*MinSize {
+				t.Errorf("%d bytes held", got)
+			}
+			panic("a handler's")
+		}()
+		if got := p.Stats().Held; got != 0 {
+			t.Errorf("%d bytes held after the end", got)
+		}
+		s.Close()
+		s.Open(p)
+	}
+	allocated := testing.AllocsPerRun(100, func() {
+		if _, err := s.Acquire(t.Context(), 64<<10); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+	})
+	if allocated > 3 { // the profile's
+		t.Errorf("%v allocations", allocated)
+	}
+}
+
+// The profile tells who holds what, and nothing of what is back.
+func TestProfile(t *testing.T) {
+	p := newPool(t, 1)
+	b := leak(t, p)
+	var text bytes.Buffer
+	if err := pprof.Lookup("fre_buffers").WriteTo(&text, 1); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text.String(), "buffer.leak") {
+		t.Errorf("got\n%s", &text)
+	}
+	b.Release()
+	text.Reset()
+	if err := pprof.Lookup("fre_buffers").WriteTo(&text, 1); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(text.String(), "buffer.leak") {
+		t.Errorf("still there:\n%s", &text)
+	}
+	if b, err := p.TryAcquire(1); err != nil {
+		t.Fatal(err)
+	} else if err := p.Close(); err == nil {
+		t.Error("closed while a buffer is lent")
+	} else {
+		b.Release()
+	}
+}
+
+//go:noinline
+func leak(t *testing.T, p *Pool) Buffer {
+	t.Helper()
+	b, err := p.TryAcquire(64 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// The memory is none of the heap's, and is only taken when it is used. The rest of the
+// process takes and gives back some meanwhile.
+func TestOffHeap(t *testing.T) {
+	const size, used, rest = 256 << 20, 8 * MaxSize, 4 << 20
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	resident := residentBytes(t)
+	p := newPool(t, size/slabSize)
+	for range used / MaxSize {
+		b, err := p.TryAcquire(MaxSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Release()
+		clear(b.Bytes())
+	}
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapSys) - int64(before.HeapSys); grown > rest {
+		t.Errorf("the heap has grown by %d bytes", grown)
+	}
+	if grown := residentBytes(t) - resident; grown < used-rest || grown > used+rest {
+		t.Errorf("%d bytes more are resident, want some %d", grown, used)
+	}
+}
+
+// residentBytes counts pages: what /proc/self/status says is late.
+func residentBytes(t *testing.T) (n int64) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/smaps_rollup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "Anonymous:")
+	if _, err := fmt.Sscan(rest, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n << 10
+}
+
+func TestStats(t *testing.T) {
+	p := newPool(t, 1)
+	a, err := p.TryAcquire(3 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = p.TryAcquire(1)
+	a.Release()
+	want := Stats{Bytes: slabSize, Classes: make([]ClassStats, classCount)}
+	for i := range want.Classes {
+		want.Classes[i].Size = MinSize << i
+	}
+	want.Classes[0].Refused = 1
+	want.Classes[classCount-1].Acquired, want.Classes[classCount-1].Peak = 1, 1
+	if diff := cmp.Diff(want, p.Stats()); diff != "" {
+		t.Errorf("stats (-want +got):\n%s", diff)
+	}
+}
+
+// BenchmarkAcquire beside what Go's heap does, each with its pages touched.
+func BenchmarkAcquire(b *testing.B) {
+	for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
+		touch := func(data []byte) {
+			for i := 0; i < len(data); i += 4096 {
+				data[i] = 1
+			}
+		}
+		b.Run(fmt.Sprintf("pool/%d", size), func(b *testing.B) {
+			p, err := New(Config{Bytes: 64 << 20})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				buf, err := p.TryAcquire(size)
+				if err != nil {
+					b.Fatal(err)
+				}
+				touch(buf.Bytes())
+				buf.Release()
+			}
+			if err := p.Close(); err != nil {
+				b.Error(err)
+			}
+		})
+		b.Run(fmt.Sprintf("sync.Pool/%d", size), func(b *testing.B) {
+			p := sync.Pool{New: func() any { return new([]byte) }}
+			b.ReportAllocs()
+			for b.Loop() {
+				buf := p.Get().(*[]byte)
+				if cap(*buf) < size {
+					*buf = make([]byte, size)
+				}
+				touch(*buf)
+				p.Put(buf)
+			}
+		})
+		b.Run(fmt.Sprintf("make/%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				buf := make([]byte, size)
+				touch(buf)
+				runtime.KeepAlive(&buf)
+			}
+		})
+	}
+}
