@@ -1,0 +1,270 @@
+package httpserver
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"time"
+)
+
+// ErrBodyClosed is what reading a closed body returns.
+var ErrBodyClosed = errors.New("the request's body is closed")
+
+// Body is a request's; nil is one of nothing. One goroutine at a time may read it, the
+// handler's or another, and any may close it. It is closed when the handler returns.
+type Body struct {
+	c    *conn
+	size int64
+
+	mu        sync.Mutex
+	left      int64 // -1 in chunks
+	chunks    Chunks
+	continued bool          // 100 (Continue) is sent, or is not waited for
+	begun     bool          // the answer is
+	torn      bool          // it broke off: the connection is of no use any more
+	draining  bool          // by the server: it does not wait long
+	closed    bool          // nobody wants the rest
+	reading   bool          // a Read is under way
+	read      sync.Cond     // on mu: it is over
+	whole     chan struct{} // closed when all has been read; nil until somebody waits for that
+}
+
+func newBody(c *conn, h *Head) *Body {
+	if h.Length == 0 {
+		return nil
+	}
+	b := &Body{c: c, size: h.Length, left: h.Length, continued: !h.Expects}
+	b.read.L = &b.mu
+	return b
+}
+
+// Size is how many bytes it has, -1 where that is not known.
+func (b *Body) Size() int64 {
+	if b == nil {
+		return 0
+	}
+	return b.size
+}
+
+// Read reads the body; io.EOF is its end. Errors: *[RequestError] for one that is
+// malformed, io.ErrUnexpectedEOF for one that breaks off, os.ErrDeadlineExceeded for a
+// client that stalls, [ErrBodyClosed].
+func (b *Body) Read(p []byte) (int, error) {
+	if b == nil {
+		return 0, io.EOF
+	}
+	b.mu.Lock()
+	switch {
+	case b.closed:
+		b.mu.Unlock()
+		return 0, ErrBodyClosed
+	case b.torn:
+		b.mu.Unlock()
+		return 0, io.ErrUnexpectedEOF
+	case b.left == 0:
+		b.mu.Unlock()
+		return 0, io.EOF
+	case len(p) == 0:
+		b.mu.Unlock()
+		return 0, nil
+	case b.reading:
+		b.mu.Unlock()
+		panic("httpserver: two goroutines read a body at once")
+	}
+	if !b.continued && !b.begun {
+		// Under the lock: the answer must not begin in between.
+		if err := b.c.write(continueHead); err != nil {
+			b.torn = true
+			b.mu.Unlock()
+			return 0, err
+		}
+	}
+	b.continued = true
+	b.reading = true
+	b.mu.Unlock()
+
+	n, left, err := b.take(p)
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reading = false
+	b.read.Broadcast()
+	b.left = left
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.torn = true
+		if b.closed {
+			err = ErrBodyClosed
+		}
+	}
+	if left == 0 && b.whole != nil {
+		close(b.whole)
+		b.whole = nil
+	}
+	return n, err
+}
+
+var continueHead = []byte("HTTP/1.1 100 Continue\r\n\r\n")
+
+// take reads from the connection, whose input is the reader's until the body is over.
+func (b *Body) take(p []byte) (n int, left int64, err error) {
+	c := b.c
+	if b.left > 0 {
+		n, err := b.known(p[:min(int64(len(p)), b.left)])
+		return n, b.left - int64(n), err
+	}
+	for {
+		used, data, err := b.chunks.Next(c.in[c.start:c.end])
+		if err != nil {
+			return 0, -1, err
+		}
+		if len(data) > len(p) { // the rest of it stays in the chunk
+			b.chunks.giveBack(len(data) - len(p))
+			used -= len(data) - len(p)
+			data = data[:len(p)]
+		}
+		n := copy(p, data)
+		c.start += used
+		if n > 0 {
+			return n, -1, nil
+		}
+		if b.chunks.Done() {
+			return 0, 0, io.EOF
+		}
+		if used == 0 {
+			if err := b.more(); err != nil {
+				return 0, -1, err
+			}
+		}
+	}
+}
+
+// Close ends a Read that is under way, and all that come.
+func (b *Body) Close() error {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closeLocked()
+}
+
+func (b *Body) closeLocked() error {
+	b.closed = true
+	if !b.reading {
+		return nil
+	}
+	return b.c.nc.SetReadDeadline(time.Unix(1, 0))
+}
+
+// answered notes that the answer begins, and says whether the connection can take
+// another request after it: what the client has not sent yet it may never send, and
+// the next request cannot be found behind it.
+func (b *Body) answered() bool {
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.begun = true
+	return !b.torn && (b.left == 0 || b.continued && 0 < b.left && b.left <= drained)
+}
+
+// end takes the connection's input back from whoever reads the body.
+func (b *Body) end() {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_ = b.closeLocked() // fails where the connection is closed, which ends the Read too
+	for b.reading {
+		b.read.Wait()
+	}
+}
+
+// drain reads what nobody has read of the body, if that is little; false says that
+// the connection can take no other request.
+func (b *Body) drain() bool {
+	if b == nil || b.left == 0 {
+		return true
+	}
+	if b.torn || b.left > drained {
+		return false
+	}
+	b.draining = true
+	buf := copies.Get().(*[64 << 10]byte)
+	defer copies.Put(buf)
+	for deadline := time.Now().Add(lingering); b.left != 0; {
+		var err error
+		if _, b.left, err = b.take(buf[:]); err != nil && !errors.Is(err, io.EOF) || time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
+}
+
+// known reads what is there of a body of known length, or waits for it.
+func (b *Body) known(p []byte) (int, error) {
+	if c := b.c; c.end > c.start {
+		n := copy(p, c.in[c.start:c.end])
+		c.start += n
+		return n, nil
+	}
+	return b.wait(p)
+}
+
+// more reads more of what is not understood yet.
+func (b *Body) more() error {
+	c := b.c
+	if c.start == c.end {
+		c.start, c.end = c.base, c.base
+	}
+	if c.end == len(c.in) {
+		c.grow()
+	}
+	n, err := b.wait(c.in[c.end:])
+	c.end += n
+	return err
+}
+
+// wait reads from the connection, until Close.
+func (b *Body) wait(p []byte) (int, error) {
+	b.mu.Lock()
+	patience := b.c.s.cfg.StallTimeout
+	if b.draining {
+		patience = lingering
+	} else if b.closed { // whose deadline this one must not replace
+		b.mu.Unlock()
+		return 0, ErrBodyClosed
+	}
+	err := b.c.nc.SetReadDeadline(time.Now().Add(patience))
+	b.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	n, err := b.c.nc.Read(p)
+	if n > 0 {
+		return n, nil
+	}
+	return 0, unexpected(err)
+}
+
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) || err == nil {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// untilWhole returns a channel that is closed when all has been read; nil if all has.
+func (b *Body) untilWhole() <-chan struct{} {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left != 0 && b.whole == nil {
+		b.whole = make(chan struct{})
+	}
+	return b.whole
+}

@@ -1,0 +1,343 @@
+package httpserver
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// inputSize is what a connection begins to read into; a larger head makes it grow.
+	inputSize = 8 << 10
+
+	// quantum is how much of a file goes out at once, in bytes: a write that never
+	// blocks would starve the other connections of the same thread.
+	quantum = 512 << 10
+
+	// drained is how much of a body that the handler did not read is read for the
+	// connection's sake, in bytes, and lingering for how long.
+	drained   = 256 << 10
+	lingering = 500 * time.Millisecond
+)
+
+// conn is one connection and its goroutine.
+type conn struct {
+	s  *Server
+	nc net.Conn
+	// raw is how the kernel is asked to send files; nil where nc is no TCP or Unix
+	// socket of its own (TLS).
+	raw  syscall.RawConn
+	idle atomic.Bool // waits for a request
+
+	in         []byte // in[start:end] was read and not used
+	start, end int
+	base       int // of in; below is the head that the handler looks at
+
+	out     []byte // the head of the answer
+	vector  [3][]byte
+	buffers net.Buffers // of vector
+	send    sending
+	sendFn  func(fd uintptr) bool // send.write, made once
+
+	x Exchange
+}
+
+var inputs = sync.Pool{New: func() any { return new([inputSize]byte) }}
+
+func newConn(s *Server, nc net.Conn) *conn {
+	c := &conn{s: s, nc: nc}
+	switch nc := nc.(type) {
+	case *net.TCPConn:
+		c.raw, _ = nc.SyscallConn()
+	case *net.UnixConn:
+		c.raw, _ = nc.SyscallConn()
+	}
+	c.sendFn = c.send.write
+	c.x.c = c
+	return c
+}
+
+// serve answers one request after the other.
+func (c *conn) serve() {
+	defer c.s.forget(c)
+	first := inputs.Get().(*[inputSize]byte)
+	c.in = first[:]
+	defer func() {
+		_ = c.nc.Close()
+		inputs.Put(first) // nobody has a slice of it any more: the handlers have returned
+	}()
+	for c.head() {
+		if !c.exchange() {
+			return
+		}
+	}
+}
+
+// exchange has the handler answer a request, and says whether the connection can
+// take another.
+func (c *conn) exchange() (again bool) {
+	x := &c.x
+	x.begin()
+	defer func() {
+		x.end()
+		if v := recover(); v != nil {
+			again = false
+			c.s.cfg.Log.Error("a handler panicked: its connection is closed", "panic", v, "stack", string(debug.Stack()))
+		}
+	}()
+	c.s.cfg.Handler.Serve(x)
+	return x.finish()
+}
+
+// closeIdle closes the connection if it waits for a request.
+func (c *conn) closeIdle() {
+	if c.idle.Load() {
+		_ = c.nc.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// head reads the next request's. It answers what cannot be one; false ends the
+// connection.
+func (c *conn) head() bool {
+	c.base = 0
+	if c.start == c.end {
+		c.start, c.end = 0, 0
+	}
+	look := c.end > c.start
+	c.idle.Store(!look)
+	deadline := c.s.cfg.IdleTimeout
+	if look {
+		deadline = c.s.cfg.HeadTimeout
+	}
+	if c.nc.SetReadDeadline(time.Now().Add(deadline)) != nil || c.s.closing.Load() && !look {
+		return false
+	}
+	for {
+		if look { // there is a line more than at the last time
+			n, err := c.x.Parse(c.in[c.start:c.end], &c.s.cfg.Limits)
+			if err != nil {
+				c.refuse(err)
+				return false
+			}
+			if n > 0 {
+				c.start += n
+				c.base = c.start
+				return true
+			}
+		}
+		if c.end == len(c.in) {
+			c.grow()
+		}
+		n, err := c.nc.Read(c.in[c.end:])
+		if c.idle.Load() && n > 0 {
+			c.idle.Store(false)
+			if c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.HeadTimeout)) != nil {
+				return false
+			}
+		}
+		look = bytes.IndexByte(c.in[c.end:c.end+n], '\n') >= 0 || c.end+n-c.start >= c.s.cfg.Limits.Target
+		c.end += n
+		if err != nil && n == 0 {
+			if errors.Is(err, os.ErrDeadlineExceeded) && c.end > c.start {
+				c.refuse(&RequestError{http.StatusRequestTimeout, "the head of the request took too long"})
+			}
+			return false
+		}
+	}
+}
+
+// grow makes room to read more. A head ends at its limit, a line of a chunked body
+// at its own.
+func (c *conn) grow() {
+	if c.start > c.base {
+		c.end = c.base + copy(c.in[c.base:], c.in[c.start:c.end])
+		c.start = c.base
+		return
+	}
+	larger := make([]byte, 4*len(c.in)) // the head that the handler looks at stays where it is
+	c.end = copy(larger, c.in[c.start:c.end])
+	c.in, c.start, c.base = larger, 0, 0
+}
+
+// refuse answers a request that no handler sees, and lets the client read it.
+func (c *conn) refuse(err error) {
+	refused, ok := errors.AsType[*RequestError](err)
+	if !ok {
+		return
+	}
+	kind, body := c.s.cfg.Refuse(refused)
+	c.x.begin()
+	defer c.x.end()
+	c.x.closes = true
+	c.x.Set("Content-Type", kind)
+	if c.x.Send(refused.Status, body) == nil {
+		c.linger()
+	}
+}
+
+// linger closes our direction and reads what the client still sends for a moment: a
+// close with data unread would reset the connection, and take the answer with it.
+func (c *conn) linger() {
+	half, ok := c.nc.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return
+	}
+	if c.nc.SetReadDeadline(time.Now().Add(lingering)) != nil {
+		return
+	}
+	for total := 0; total < drained; {
+		n, err := c.nc.Read(c.in)
+		if err != nil {
+			return
+		}
+		total += n
+	}
+}
+
+// write sends all of them, in one system call if it can.
+func (c *conn) write(parts ...[]byte) error {
+	if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.StallTimeout)); err != nil {
+		return err
+	}
+	if len(parts) == 1 || c.raw == nil {
+		for _, p := range parts {
+			if _, err := c.nc.Write(p); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	c.buffers = append(c.vector[:0], parts...)
+	_, err := c.buffers.WriteTo(c.nc)
+	c.vector = [3][]byte{}
+	return err
+}
+
+// sending is what the kernel sends of a file, after a head.
+type sending struct {
+	head   []byte
+	file   int
+	offset int64
+	left   int64
+	moved  bool // something went out in this call
+	err    error
+}
+
+// file sends head and length bytes of f from offset on. The file's own offset does
+// not move.
+func (c *conn) file(head []byte, f *os.File, offset, length int64) error {
+	if c.raw == nil {
+		return c.copyFile(head, f, offset, length)
+	}
+	c.send = sending{head: head, file: int(f.Fd()), offset: offset, left: length}
+	defer runtime.KeepAlive(f)
+	for len(c.send.head) > 0 || c.send.left > 0 {
+		if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.StallTimeout)); err != nil {
+			return err
+		}
+		before := c.send.left
+		c.send.moved = false
+		if err := c.raw.Write(c.sendFn); err != nil {
+			return err
+		}
+		if c.send.err != nil {
+			return c.send.err
+		}
+		if before-c.send.left >= quantum {
+			runtime.Gosched()
+		}
+	}
+	return nil
+}
+
+// write is called by the poller whenever the socket takes something; false waits for
+// that. Each call that moves something returns, so that the time to stall begins
+// anew.
+func (s *sending) write(fd uintptr) (done bool) {
+	for len(s.head) > 0 {
+		flags := unix.MSG_NOSIGNAL
+		if s.left > 0 {
+			flags |= unix.MSG_MORE // the file follows in the same segment
+		}
+		n, err := unix.SendmsgN(int(fd), s.head, nil, nil, flags)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return s.stopped("sendmsg", err)
+		}
+		s.head, s.moved = s.head[n:], true
+	}
+	for sent := int64(0); s.left > 0 && sent < quantum; {
+		n, err := unix.Sendfile(int(fd), s.file, &s.offset, int(min(s.left, quantum-sent)))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return s.stopped("sendfile", err)
+		}
+		if n == 0 { // it has become shorter
+			s.err = io.ErrUnexpectedEOF
+			return true
+		}
+		s.left -= int64(n)
+		sent += int64(n)
+		s.moved = true
+	}
+	return true
+}
+
+func (s *sending) stopped(call string, err error) (done bool) {
+	if errors.Is(err, unix.EAGAIN) {
+		return s.moved
+	}
+	s.err = os.NewSyscallError(call, err)
+	return true
+}
+
+var copies = sync.Pool{New: func() any { return new([64 << 10]byte) }}
+
+// copyFile is file where the bytes have to pass by here: TLS encrypts them.
+func (c *conn) copyFile(head []byte, f *os.File, offset, length int64) error {
+	if err := c.write(head); err != nil {
+		return err
+	}
+	buf := copies.Get().(*[64 << 10]byte)
+	defer copies.Put(buf)
+	for length > 0 {
+		n, err := f.ReadAt(buf[:min(length, int64(len(buf)))], offset)
+		if n == 0 {
+			if err == nil || errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		if err := c.write(buf[:n]); err != nil {
+			return err
+		}
+		offset += int64(n)
+		length -= int64(n)
+	}
+	return nil
+}
+
+// isTemporary are the errors of accept(2) after which the next may succeed.
+func isTemporary(err error) bool {
+	for _, e := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EPROTO, unix.EINTR} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

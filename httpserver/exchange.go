@@ -1,0 +1,284 @@
+package httpserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// Exchange is a request and its answer. It is for one goroutine, until the handler
+// returns.
+//
+// An answer is one of [Exchange.Send], [Exchange.SendFile], or [Exchange.Begin]
+// followed by any number of [Exchange.Write]; the fields of its head are set before.
+// A handler that returns without one answers 500. An answer that is not whole when
+// the handler returns, or after [Exchange.Abort], breaks the connection: there is no
+// other way to say so.
+type Exchange struct {
+	Head       // of the request
+	Body *Body // of the request
+
+	c       *conn
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	watcher *watcher
+
+	fields  []byte // of the answer's head
+	begun   bool
+	closes  bool  // the connection ends with the answer
+	chunked bool  // the answer is
+	hollow  bool  // the answer has no body, whatever the handler writes
+	missing int64 // bytes of the answer's body to come; -1 where nobody knows
+	err     error // the answer broke off
+}
+
+func (x *Exchange) begin() {
+	c := x.c
+	x.Body = newBody(c, &x.Head)
+	x.ctx, x.cancel, x.watcher = nil, nil, nil
+	x.fields, x.begun, x.closes, x.chunked, x.hollow, x.missing, x.err = x.fields[:0], false, x.Close, false, false, 0, nil
+}
+
+// end ends what depends on the exchange, and waits for it.
+func (x *Exchange) end() {
+	if x.cancel != nil {
+		x.cancel(context.Canceled)
+	}
+	x.watcher.stop()
+	x.Body.end()
+}
+
+// Context ends when the server is closed, the exchange over, or the client gone,
+// which shows once its body has been read: then its cause is [ErrClientGone].
+func (x *Exchange) Context() context.Context {
+	if x.ctx == nil {
+		x.ctx, x.cancel = context.WithCancelCause(x.c.s.ctx)
+		x.watcher = watch(x.c, x.Body, x.cancel)
+	}
+	return x.ctx
+}
+
+// RemoteAddr is the client's address.
+func (x *Exchange) RemoteAddr() string { return x.c.nc.RemoteAddr().String() }
+
+// Set adds a field to the answer's head. It panics where the name is no token or the
+// value could end the field: whoever passes on what others say checks it. The server
+// itself says Date, Content-Length, Transfer-Encoding and Connection.
+func (x *Exchange) Set(name, value string) {
+	if !ValidField(name, value) {
+		panic(fmt.Sprintf("httpserver: header field %q: %q", name, value))
+	}
+	x.fields = append(x.fields, name...)
+	x.fields = append(x.fields, ": "...)
+	x.fields = append(x.fields, value...)
+	x.fields = append(x.fields, "\r\n"...)
+}
+
+// ValidField says whether an answer's head can have the field.
+func ValidField(name, value string) bool {
+	for i := range len(name) {
+		if !tokenBytes[name[i]] {
+			return false
+		}
+	}
+	for i := range len(value) {
+		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// Send answers with a body that is in memory.
+func (x *Exchange) Send(status int, body []byte) error {
+	head, err := x.head(status, int64(len(body)))
+	if err != nil {
+		return err
+	}
+	if x.hollow {
+		body = nil
+	}
+	x.missing = 0
+	if len(body) == 0 {
+		return x.sent(x.c.write(head))
+	}
+	return x.sent(x.c.write(head, body))
+}
+
+// SendFile answers with length bytes of f from offset on, which the kernel sends: f
+// must not change until the client has them, however long that takes after SendFile
+// has returned. It stays the caller's, and its own offset where it is.
+func (x *Exchange) SendFile(status int, f *os.File, offset, length int64) error {
+	head, err := x.head(status, length)
+	if err != nil {
+		return err
+	}
+	if x.hollow {
+		length = 0
+	}
+	x.missing = 0
+	return x.sent(x.c.file(head, f, offset, length))
+}
+
+// Begin answers with a body that Write brings: length bytes, or -1 where that is not
+// known. The head goes out at once.
+func (x *Exchange) Begin(status int, length int64) error {
+	head, err := x.head(status, length)
+	if err != nil {
+		return err
+	}
+	x.missing = length
+	if x.hollow {
+		x.missing = 0
+	}
+	return x.sent(x.c.write(head))
+}
+
+// ErrBodyTooLong says that an answer's body is longer than Begin said.
+var ErrBodyTooLong = errors.New("the answer is longer than it said")
+
+// Write sends the next part of an answer's body. What it is given is copied by the
+// kernel before it returns.
+func (x *Exchange) Write(p []byte) (int, error) {
+	switch {
+	case x.err != nil:
+		return 0, x.err
+	case !x.begun:
+		return 0, errors.New("httpserver: Write before Begin")
+	case x.hollow || len(p) == 0:
+		return len(p), nil
+	case x.missing >= 0 && int64(len(p)) > x.missing:
+		return 0, x.sent(ErrBodyTooLong)
+	}
+	if x.missing > 0 {
+		x.missing -= int64(len(p))
+	}
+	if !x.chunked {
+		if err := x.sent(x.c.write(p)); err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	}
+	c := x.c
+	c.out = strconv.AppendInt(c.out[:0], int64(len(p)), 16)
+	c.out = append(c.out, "\r\n"...)
+	if err := x.sent(c.write(c.out, p, crlf)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+var (
+	crlf      = []byte("\r\n")
+	lastChunk = []byte("0\r\n\r\n")
+)
+
+// Abort breaks the answer off.
+func (x *Exchange) Abort() {
+	if x.err == nil {
+		x.err = errAborted
+	}
+}
+
+var errAborted = errors.New("the answer was broken off")
+
+// sent notes why an answer broke off.
+func (x *Exchange) sent(err error) error {
+	if err != nil && x.err == nil {
+		x.err = err
+	}
+	return err
+}
+
+// head begins the answer: its head, in the connection's buffer.
+func (x *Exchange) head(status int, length int64) ([]byte, error) {
+	switch {
+	case x.err != nil:
+		return nil, x.err
+	case x.begun:
+		return nil, errors.New("httpserver: a second answer")
+	case status < 200 || status > 999:
+		return nil, fmt.Errorf("httpserver: status %d", status)
+	}
+	x.begun = true
+	bodyless := status == http.StatusNoContent || status == http.StatusNotModified
+	x.hollow = bodyless || string(x.Method) == http.MethodHead
+	if !x.Body.answered() || x.c.s.closing.Load() {
+		x.closes = true
+	}
+	b := append(x.c.out[:0], "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(status), 10)
+	b = append(b, ' ')
+	b = append(b, http.StatusText(status)...)
+	b = append(b, "\r\nDate: "...)
+	b = append(b, date()...)
+	b = append(b, "\r\n"...)
+	b = append(b, x.fields...)
+	switch {
+	case bodyless:
+	case length >= 0:
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, length, 10)
+		b = append(b, "\r\n"...)
+	case x.Minor == 1:
+		x.chunked = true
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+	default: // the connection's end is the body's
+		x.closes = true
+	}
+	switch {
+	case x.closes:
+		b = append(b, "Connection: close\r\n"...)
+	case x.Minor == 0:
+		b = append(b, "Connection: keep-alive\r\n"...)
+	}
+	x.c.out = append(b, "\r\n"...)
+	return x.c.out, nil
+}
+
+// finish ends the answer, and says whether the connection can take another request.
+func (x *Exchange) finish() bool {
+	if !x.begun && x.err == nil {
+		x.fields = x.fields[:0]
+		_ = x.Send(http.StatusInternalServerError, nil) // x.err has it
+	}
+	if x.err == nil && x.missing > 0 {
+		x.err = errAborted
+	}
+	if x.err == nil && x.chunked && !x.hollow {
+		_ = x.sent(x.c.write(lastChunk))
+	}
+	x.end()
+	switch {
+	case x.err != nil:
+		return false
+	case x.closes:
+		x.c.linger()
+		return false
+	}
+	return x.Body.drain()
+}
+
+// now is the Date field's value and its second.
+type now struct {
+	second int64
+	text   string
+}
+
+var today atomic.Pointer[now]
+
+// date is the time for the Date field, made once in a second.
+func date() string {
+	t := time.Now()
+	d := today.Load()
+	if d == nil || d.second != t.Unix() {
+		d = &now{t.Unix(), t.UTC().Format(http.TimeFormat)}
+		today.Store(d)
+	}
+	return d.text
+}

@@ -1,0 +1,370 @@
+package httpserver
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+)
+
+// Limits of a request's head.
+type Limits struct {
+	Head   int // bytes, the empty line included
+	Target int // bytes of the request target
+	Fields int
+}
+
+// DefaultLimits are those of most servers.
+var DefaultLimits = Limits{Head: 64 << 10, Target: 8 << 10, Fields: 128}
+
+// RequestError is a request that is refused. The connection is of no use afterwards:
+// where the request ends is not known.
+type RequestError struct {
+	Status int    // of the answer
+	Reason string // for whoever wrote the client
+}
+
+func (e *RequestError) Error() string { return e.Reason }
+
+func bad(format string, args ...any) error {
+	return &RequestError{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+}
+
+// Field is a header field. Both parts are of the buffer that was parsed.
+type Field struct {
+	Name, Value []byte // the value without the white space around it
+}
+
+// Head is what comes before a request's body. Its slices are of the buffer that was
+// parsed, and so are good for as long as that is.
+type Head struct {
+	Method []byte
+	Target []byte // as it came
+	Path   []byte // of the target, still escaped; "*" of OPTIONS *
+	Query  []byte // of the target, without the question mark
+	Host   []byte // of the target where it has one, else of the field
+	Minor  int    // of the version: 0, 1
+	Fields []Field
+
+	Length  int64 // of the body, 0 without one; -1 where it comes in chunks
+	Close   bool  // the connection is not to be used again
+	Expects bool  // the client waits for 100 (Continue) before it sends the body
+	Upgrade bool  // the client asks for another protocol
+}
+
+// Parse reads the head at the begin of b and returns its length in bytes, 0 if b
+// does not hold all of it yet. Errors are *[RequestError]. It allocates nothing, but
+// for errors, and the list of fields where it has to grow.
+func (h *Head) Parse(b []byte, l *Limits) (n int, err error) {
+	*h = Head{Fields: h.Fields[:0]}
+	p := parser{b: b, l: l}
+	// An empty line before a request is what old clients send after a body
+	// (RFC 9112 section 2.2).
+	if len(b) > 0 && b[0] == '\r' {
+		if len(b) < 2 {
+			return 0, nil
+		}
+		if b[1] != '\n' {
+			return 0, bad("a carriage return without a line feed")
+		}
+		p.at = 2
+	}
+	line, ok, err := p.line()
+	if err != nil || !ok {
+		if err == nil && len(b)-p.at > l.Target+64 {
+			err = &RequestError{http.StatusRequestURITooLong, "the request line is too long"}
+		}
+		return 0, err
+	}
+	if err := h.requestLine(line, l); err != nil {
+		return 0, err
+	}
+	for {
+		line, ok, err := p.line()
+		if err != nil || !ok {
+			return 0, err
+		}
+		if len(line) == 0 {
+			break
+		}
+		if len(h.Fields) == l.Fields {
+			return 0, &RequestError{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("more than %d header fields", l.Fields)}
+		}
+		f, err := parseField(line)
+		if err != nil {
+			return 0, err
+		}
+		h.Fields = append(h.Fields, f)
+	}
+	if err := h.framing(); err != nil {
+		return 0, err
+	}
+	return p.at, nil
+}
+
+// parser goes over a head line by line.
+type parser struct {
+	b  []byte
+	at int
+	l  *Limits
+}
+
+// line returns the next line without its end; ok is false where b does not hold all
+// of it.
+func (p *parser) line() (line []byte, ok bool, err error) {
+	rest := p.b[p.at:]
+	i := bytes.IndexByte(rest, '\n')
+	if i < 0 || p.at+i >= p.l.Head {
+		if len(p.b) >= p.l.Head {
+			return nil, false, &RequestError{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the head is larger than %d bytes", p.l.Head)}
+		}
+		return nil, false, nil
+	}
+	if i == 0 || rest[i-1] != '\r' {
+		return nil, false, bad("a line feed without a carriage return")
+	}
+	p.at += i + 1
+	return rest[:i-1], true, nil
+}
+
+// requestLine is method SP target SP version (RFC 9112 section 3).
+func (h *Head) requestLine(line []byte, l *Limits) error {
+	method, rest, ok := bytes.Cut(line, []byte{' '})
+	target, version, ok2 := bytes.Cut(rest, []byte{' '})
+	if !ok || !ok2 {
+		return bad("the request line is not METHOD TARGET HTTP/1.1")
+	}
+	if len(method) > 32 || !isToken(method) {
+		return bad("the method is not one")
+	}
+	switch string(version) {
+	case "HTTP/1.1":
+		h.Minor = 1
+	case "HTTP/1.0":
+	default:
+		if bytes.HasPrefix(version, []byte("HTTP/")) && len(version) == len("HTTP/1.1") {
+			return &RequestError{http.StatusHTTPVersionNotSupported, "HTTP/1.0 and HTTP/1.1 only"}
+		}
+		return bad("the request line does not end with a version")
+	}
+	if len(target) > l.Target {
+		return &RequestError{http.StatusRequestURITooLong, fmt.Sprintf("the target is longer than %d bytes", l.Target)}
+	}
+	h.Method, h.Target = method, target
+	return h.target()
+}
+
+// target takes the request target apart (RFC 9112 section 3.2).
+func (h *Head) target() error {
+	t := h.Target
+	for _, c := range t {
+		if c <= ' ' || c >= 0x7f || c == '#' {
+			return bad("byte 0x%02x in the target", c)
+		}
+	}
+	switch {
+	case len(t) > 0 && t[0] == '/':
+	case string(t) == "*" && string(h.Method) == http.MethodOptions:
+		h.Path = t
+		return nil
+	case string(h.Method) == http.MethodConnect:
+		return &RequestError{http.StatusNotImplemented, "this is no proxy: CONNECT is not known"}
+	default:
+		// The absolute form, which clients send to proxies, wins over Host.
+		scheme, rest, ok := bytes.Cut(t, []byte("://"))
+		if !ok || !asciiEqual(scheme, "http") && !asciiEqual(scheme, "https") {
+			return bad("the target is neither a path nor a URL")
+		}
+		end := bytes.IndexAny(rest, "/?")
+		if end < 0 {
+			end = len(rest)
+		}
+		h.Host, t = rest[:end], rest[end:]
+		if !isHost(h.Host) || len(h.Host) == 0 {
+			return bad("the target's host is not one")
+		}
+	}
+	h.Path, h.Query, _ = bytes.Cut(t, []byte{'?'})
+	if len(h.Path) == 0 {
+		h.Path = slash
+	}
+	return nil
+}
+
+var slash = []byte{'/'}
+
+// parseField is name ":" OWS value OWS (RFC 9112 section 5).
+func parseField(line []byte) (Field, error) {
+	if line[0] == ' ' || line[0] == '\t' {
+		return Field{}, bad("a folded header line")
+	}
+	name, value, ok := bytes.Cut(line, []byte{':'})
+	if !ok {
+		return Field{}, bad("a header line without a colon")
+	}
+	if !isToken(name) {
+		return Field{}, bad("a header name that is not one")
+	}
+	value = bytes.Trim(value, " \t")
+	for _, c := range value {
+		if c < ' ' && c != '\t' || c == 0x7f {
+			return Field{}, bad("byte 0x%02x in header %s", c, name)
+		}
+	}
+	return Field{name, value}, nil
+}
+
+// framing finds what the fields say of the body and the connection.
+func (h *Head) framing() error {
+	var hosts, lengths, codings int
+	keepAlive := false
+	for _, f := range h.Fields {
+		// By length and first letter: most fields are none of these.
+		switch len(f.Name) {
+		case len("Host"):
+			if asciiEqual(f.Name, "host") {
+				hosts++
+				if !isHost(f.Value) {
+					return bad("Host is not one")
+				}
+				if h.Host == nil {
+					h.Host = f.Value
+				}
+			}
+		case len("Expect"):
+			if asciiEqual(f.Name, "expect") {
+				if !asciiEqual(f.Value, "100-continue") {
+					return &RequestError{http.StatusExpectationFailed, "only 100-continue can be expected"}
+				}
+				h.Expects = h.Minor == 1
+			}
+		case len("Connection"):
+			if asciiEqual(f.Name, "connection") {
+				eachToken(f.Value, func(t []byte) {
+					h.Close = h.Close || asciiEqual(t, "close")
+					keepAlive = keepAlive || asciiEqual(t, "keep-alive")
+					h.Upgrade = h.Upgrade || asciiEqual(t, "upgrade")
+				})
+			}
+		case len("Content-Length"):
+			if asciiEqual(f.Name, "content-length") {
+				lengths++
+				var ok bool
+				if h.Length, ok = decimal(f.Value); !ok {
+					return bad("Content-Length is not a number")
+				}
+			}
+		case len("Transfer-Encoding"):
+			if asciiEqual(f.Name, "transfer-encoding") {
+				codings++
+				if !asciiEqual(f.Value, "chunked") {
+					return &RequestError{http.StatusNotImplemented, "the only transfer coding is chunked, once"}
+				}
+			}
+		}
+	}
+	switch {
+	case hosts > 1:
+		return bad("more than one Host")
+	case hosts == 0 && h.Minor == 1:
+		return bad("no Host")
+	case lengths > 1:
+		return bad("more than one Content-Length")
+	case codings > 1:
+		return &RequestError{http.StatusNotImplemented, "the only transfer coding is chunked, once"}
+	case codings > 0 && lengths > 0:
+		return bad("both Content-Length and Transfer-Encoding")
+	case codings > 0 && h.Minor == 0:
+		return bad("Transfer-Encoding in HTTP/1.0")
+	case codings > 0:
+		h.Length = -1
+	}
+	if h.Minor == 0 {
+		h.Close = h.Close || !keepAlive
+	}
+	h.Expects = h.Expects && h.Length != 0
+	return nil
+}
+
+// Get returns the value of the first field of that name, which is in lower case; nil
+// if there is none.
+func (h *Head) Get(name string) []byte {
+	for i := range h.Fields {
+		if asciiEqual(h.Fields[i].Name, name) {
+			return h.Fields[i].Value
+		}
+	}
+	return nil
+}
+
+// eachToken calls f for the elements of a list (RFC 9110 section 5.6.1).
+func eachToken(list []byte, f func([]byte)) {
+	for len(list) > 0 {
+		var t []byte
+		t, list, _ = bytes.Cut(list, []byte{','})
+		if t = bytes.Trim(t, " \t"); len(t) > 0 {
+			f(t)
+		}
+	}
+}
+
+// decimal is 1*DIGIT up to 2^63-1 (RFC 9110 section 8.6).
+func decimal(b []byte) (n int64, ok bool) {
+	if len(b) == 0 || len(b) > 19 {
+		return 0, false
+	}
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		if n = n*10 + int64(c-'0'); n < 0 {
+			return 0, false
+		}
+	}
+	return n, true
+}
+
+// asciiEqual compares b in any case with s, which is in lower case.
+func asciiEqual(b []byte, s string) bool {
+	if len(b) != len(s) {
+		return false
+	}
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			c |= 0x20
+		}
+		if c != s[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// isToken is RFC 9110 section 5.6.2.
+func isToken(b []byte) bool {
+	for _, c := range b {
+		if !tokenBytes[c] {
+			return false
+		}
+	}
+	return len(b) > 0
+}
+
+// isHost allows what a host with a port can be (RFC 3986 section 3.2), without user
+// information, and nothing at all, which RFC 9112 section 3.2 knows.
+func isHost(b []byte) bool {
+	for _, c := range b {
+		if !hostBytes[c] {
+			return false
+		}
+	}
+	return true
+}
+
+var tokenBytes, hostBytes = func() (token, host [256]bool) {
+	for c := range 256 {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		token[c] = letter || bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), byte(c)) >= 0
+		host[c] = letter || bytes.IndexByte([]byte("-._~!$&'()*+,;=:[]%"), byte(c)) >= 0
+	}
+	return token, host
+}()

@@ -1,0 +1,166 @@
+package httpserver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Handler answers requests.
+type Handler interface {
+	// Serve answers the request of x, on the goroutine of its connection. Nothing of
+	// x, its slices included, may be used after it returns.
+	Serve(x *Exchange)
+}
+
+// HandlerFunc is a function as a Handler.
+type HandlerFunc func(x *Exchange)
+
+// Serve calls f.
+func (f HandlerFunc) Serve(x *Exchange) { f(x) }
+
+// Config of a Server. Handler is required.
+type Config struct {
+	Handler Handler
+	Log     *slog.Logger // default: what goes wrong in the server is not told
+	Limits  Limits       // default: DefaultLimits
+
+	// HeadTimeout is how long a head may take from its first byte to its last, default
+	// 10 seconds; IdleTimeout how long a connection may wait for the next, default two
+	// minutes; StallTimeout how long a client may send or take nothing of a body,
+	// default one minute.
+	HeadTimeout, IdleTimeout, StallTimeout time.Duration
+
+	// Refuse makes the body of an answer to a request that no handler sees; default:
+	// the reason as text.
+	Refuse func(e *RequestError) (contentType string, body []byte)
+}
+
+// Server serves connections. Its methods may be called from several goroutines.
+type Server struct {
+	cfg  Config
+	ctx  context.Context // of all exchanges
+	stop context.CancelCauseFunc
+	wg   sync.WaitGroup
+
+	mu        sync.Mutex
+	listeners map[net.Listener]struct{}
+	conns     map[*conn]struct{}
+	closing   atomic.Bool // set under mu
+}
+
+// ErrClosed is why an exchange ends that Close broke off.
+var ErrClosed = errors.New("the server was closed")
+
+// New returns a server that has nothing to serve yet.
+func New(cfg Config) *Server {
+	if cfg.Limits == (Limits{}) {
+		cfg.Limits = DefaultLimits
+	}
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{{&cfg.HeadTimeout, 10 * time.Second}, {&cfg.IdleTimeout, 2 * time.Minute}, {&cfg.StallTimeout, time.Minute}} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if cfg.Refuse == nil {
+		cfg.Refuse = func(e *RequestError) (string, []byte) { return "text/plain; charset=utf-8", []byte(e.Reason + "\n") }
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{cfg: cfg, listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}}
+	s.ctx, s.stop = context.WithCancelCause(context.Background())
+	return s
+}
+
+// Serve accepts connections until the listener fails or the server is shut down or
+// closed, which closes the listener: then the error is net.ErrClosed.
+func (s *Server) Serve(l net.Listener) error {
+	s.mu.Lock()
+	if s.closing.Load() {
+		s.mu.Unlock()
+		return errors.Join(net.ErrClosed, l.Close())
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.listeners, l)
+		s.mu.Unlock()
+	}()
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			// Out of file descriptors: those that are there go on, and one of them ends.
+			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || isTemporary(err) {
+				s.cfg.Log.Warn("cannot accept a connection: again in 10 ms", "error", err)
+				select {
+				case <-time.After(10 * time.Millisecond):
+				case <-s.ctx.Done():
+				}
+				continue
+			}
+			return err
+		}
+		c := newConn(s, nc)
+		s.mu.Lock()
+		if s.closing.Load() {
+			s.mu.Unlock()
+			_ = nc.Close()
+			continue
+		}
+		s.conns[c] = struct{}{}
+		s.wg.Go(c.serve)
+		s.mu.Unlock()
+	}
+}
+
+// Shutdown accepts nothing more, closes what is idle, and waits until what is under
+// way is answered, or ctx ends: then it returns its cause, and Close is due.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.end((*conn).closeIdle)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.wg.Wait()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Close ends everything, what is under way too, and waits for the handlers.
+func (s *Server) Close() error {
+	s.stop(ErrClosed)
+	s.end(func(c *conn) { _ = c.nc.Close() })
+	s.wg.Wait()
+	return nil
+}
+
+func (s *Server) end(each func(*conn)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closing.Store(true)
+	for l := range s.listeners {
+		_ = l.Close()
+	}
+	for c := range s.conns {
+		each(c)
+	}
+}
+
+func (s *Server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}

@@ -1,0 +1,702 @@
+package httpserver_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/httpserver"
+)
+
+// start serves handler on loopback and returns the address. At the end nothing is
+// under way.
+func start(t testing.TB, cfg httpserver.Config) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startOn(t, l, cfg)
+}
+
+func startOn(t testing.TB, l net.Listener, cfg httpserver.Config) string {
+	t.Helper()
+	s := httpserver.New(cfg)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return l.Addr().String()
+}
+
+// large is a body that no buffer of the server or the kernel holds.
+var large = func() []byte {
+	b := make([]byte, 9<<20+12345)
+	r := rand.NewChaCha8([32]byte{1})
+	_, _ = r.Read(b)
+	return b
+}()
+
+// everything is a handler with an answer of each kind.
+func everything(t testing.TB) httpserver.Handler {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "large")
+	if err := os.WriteFile(path, large, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	return httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		query := string(x.Query)
+		switch string(x.Path) {
+		case "/hello":
+			x.Set("Content-Type", "text/plain")
+			check(t, x.Send(200, []byte("hello "+query)))
+		case "/file":
+			x.Set("Content-Type", "application/octet-stream")
+			check(t, x.SendFile(200, file, 0, int64(len(large))))
+		case "/part":
+			check(t, x.SendFile(206, file, 1000, 100_000))
+		case "/stream", "/known":
+			length := int64(-1)
+			if string(x.Path) == "/known" {
+				length = int64(len(large))
+			}
+			check(t, x.Begin(200, length))
+			for rest := large; len(rest) > 0; {
+				n := min(len(rest), 100_001)
+				if _, err := x.Write(rest[:n]); err != nil {
+					t.Error(err)
+					return
+				}
+				rest = rest[n:]
+			}
+		case "/echo":
+			body, err := io.ReadAll(x.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			// The head is still what it was after the body was read.
+			x.Set("X-Got", string(x.Get("x-sent")))
+			check(t, x.Send(200, body))
+		case "/both": // ways at once
+			check(t, x.Begin(200, -1))
+			buf := make([]byte, 10_000)
+			for {
+				n, err := x.Body.Read(buf)
+				if _, err := x.Write(buf[:n]); err != nil {
+					t.Error(err)
+					return
+				}
+				if err != nil {
+					if !errors.Is(err, io.EOF) {
+						t.Error(err)
+					}
+					return
+				}
+			}
+		case "/unread":
+			check(t, x.Send(413, []byte("no")))
+		case "/status":
+			status, err := strconv.Atoi(query)
+			check(t, err)
+			check(t, x.Send(status, nil))
+		case "/short":
+			check(t, x.Begin(200, 10))
+			_, err := x.Write([]byte("five!"))
+			check(t, err)
+		case "/abort":
+			check(t, x.Begin(200, -1))
+			_, err := x.Write([]byte("five!"))
+			check(t, err)
+			x.Abort()
+		case "/panic":
+			panic("as asked for")
+		}
+	})
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClient: net/http's client finds every kind of answer, one after the other on
+// one connection, from TCP, Unix sockets and TLS.
+func TestClient(t *testing.T) {
+	cfg := httpserver.Config{Handler: everything(t)}
+	unixPath := filepath.Join(t.TempDir(), "s")
+	unixListener, err := net.Listen("unix", unixPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startOn(t, unixListener, cfg)
+	tcp := start(t, cfg)
+	certificates := httptest.NewTLSServer(nil)
+	defer certificates.Close()
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure := startOn(t, tls.NewListener(plain, &tls.Config{Certificates: certificates.TLS.Certificates, MinVersion: tls.VersionTLS13}), cfg)
+
+	for _, of := range []struct {
+		name, url string
+		transport *http.Transport
+	}{
+		{"tcp", "http://" + tcp, &http.Transport{}},
+		{"unix", "http://unix", &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", unixPath)
+		}}},
+		{"tls", "https://" + secure, &http.Transport{TLSClientConfig: certificates.Client().Transport.(*http.Transport).TLSClientConfig}},
+	} {
+		t.Run(of.name, func(t *testing.T) {
+			var mu sync.Mutex
+			dialled := 0
+			dial := of.transport.DialContext
+			if dial == nil {
+				dial = new(net.Dialer).DialContext
+			}
+			of.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				dialled++
+				return dial(ctx, network, addr)
+			}
+			of.transport.DisableCompression = true
+			defer of.transport.CloseIdleConnections()
+			client := &http.Client{Transport: of.transport}
+			for _, test := range []struct {
+				method, path string
+				body         io.Reader
+				status       int
+				want         []byte
+				length       int64
+			}{
+				{"GET", "/hello?you", nil, 200, []byte("hello you"), 9},
+				{"HEAD", "/hello?you", nil, 200, nil, 9},
+				{"GET", "/file", nil, 200, large, int64(len(large))},
+				{"HEAD", "/file", nil, 200, nil, int64(len(large))},
+				{"GET", "/part", nil, 206, large[1000:101_000], 100_000},
+				{"GET", "/stream", nil, 200, large, -1},
+				{"HEAD", "/stream", nil, 200, nil, -1},
+				{"GET", "/known", nil, 200, large, int64(len(large))},
+				{"POST", "/echo", strings.NewReader("small"), 200, []byte("small"), 5},
+				{"POST", "/echo", bytes.NewReader(large), 200, large, int64(len(large))},
+				{"POST", "/echo", io.MultiReader(bytes.NewReader(large)), 200, large, int64(len(large))}, // in chunks
+				{"POST", "/unread", strings.NewReader("small"), 413, []byte("no"), 2},
+				{"GET", "/status?204", nil, 204, nil, 0},
+				{"GET", "/status?304", nil, 304, nil, 0},
+				{"GET", "/none", nil, 500, nil, 0},
+			} {
+				r, err := http.NewRequestWithContext(t.Context(), test.method, of.url+test.path, test.body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("X-Sent", test.path)
+				resp, err := client.Do(r)
+				if err != nil {
+					t.Fatalf("%s %s: %v", test.method, test.path, err)
+				}
+				body, err := io.ReadAll(resp.Body)
+				_ = resp.Body.Close()
+				if err != nil || resp.StatusCode != test.status || !bytes.Equal(body, test.want) || resp.ContentLength != test.length {
+					t.Errorf("%s %s: %s, length %d, %d bytes, %v", test.method, test.path, resp.Status, resp.ContentLength, len(body), err)
+				}
+				if test.path == "/echo" && resp.Header.Get("X-Got") != test.path {
+					t.Errorf("%s: the head was %q when the body was read", test.path, resp.Header.Get("X-Got"))
+				}
+				if when, err := http.ParseTime(resp.Header.Get("Date")); err != nil || time.Since(when) > time.Minute {
+					t.Errorf("Date: %q", resp.Header.Get("Date"))
+				}
+			}
+			if dialled != 1 {
+				t.Errorf("%d connections", dialled)
+			}
+		})
+	}
+}
+
+// dial returns a connection on which the test speaks itself.
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// exchange sends text and returns all that comes until the server closes.
+func exchange(t *testing.T, addr, text string) string {
+	t.Helper()
+	c := dial(t, addr)
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(c)
+	if err != nil {
+		t.Fatalf("%q: %v after %q", text, err, got)
+	}
+	return string(got)
+}
+
+// Requests that come together are answered in their order, however they are cut.
+func TestPipelined(t *testing.T) {
+	addr := start(t, httpserver.Config{Handler: everything(t)})
+	text := "GET /hello?1 HTTP/1.1\r\nHost: a\r\n\r\n" +
+		"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc" +
+		"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nde\r\n1\r\nf\r\n0\r\n\r\n" +
+		"POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nghi" +
+		"GET /hello?2 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+	for _, size := range []int{1, 13, len(text)} {
+		c := dial(t, addr)
+		go func() {
+			for rest := text; rest != ""; {
+				n := min(size, len(rest))
+				if _, err := io.WriteString(c, rest[:n]); err != nil {
+					t.Error(err)
+					return
+				}
+				rest = rest[n:]
+			}
+		}()
+		r := bufio.NewReader(c)
+		for _, want := range []string{"hello 1", "abc", "def", "no", "hello 2"} {
+			resp, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Fatalf("%d bytes at once: %v", size, err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if err != nil || string(body) != want || resp.Close != (want == "hello 2") {
+				t.Errorf("%d bytes at once: %q, %v, close %t, want %q", size, body, err, resp.Close, want)
+			}
+		}
+		if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+			t.Errorf("%d bytes more, %v", n, err)
+		}
+	}
+}
+
+// What is refused is answered, and nothing behind it is read as a request.
+func TestRefused(t *testing.T) {
+	addr := start(t, httpserver.Config{Handler: everything(t)})
+	const second = "GET /hello?smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
+	for name, test := range map[string]struct{ text, want string }{
+		"length and coding": {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + second, "HTTP/1.1 400 "},
+		"two lengths":       {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Length: 44\r\n\r\n" + second, "HTTP/1.1 400 "},
+		"folded coding":     {"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n" + second, "HTTP/1.1 400 "},
+		"coding with space": {"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + second, "HTTP/1.1 400 "},
+		"bare line feeds":   {"GET /echo HTTP/1.1\nHost: a\n\n" + second, "HTTP/1.1 400 "},
+		"version":           {"GET / HTTP/3.0\r\nHost: a\r\n\r\n" + second, "HTTP/1.1 505 "},
+		"large head":        {"GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("a", 70<<10) + "\r\n\r\n", "HTTP/1.1 431 "},
+	} {
+		got := exchange(t, addr, test.text)
+		if !strings.HasPrefix(got, test.want) || strings.Contains(got, "smuggled") || !strings.Contains(got, "\r\nConnection: close\r\n") {
+			t.Errorf("%s: got %q", name, got)
+		}
+	}
+	// One that goes wrong in the body, which a handler reads.
+	handler := httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		_, err := io.ReadAll(x.Body)
+		if refused, ok := errors.AsType[*httpserver.RequestError](err); ok {
+			check(t, x.Send(refused.Status, []byte(refused.Reason)))
+			return
+		}
+		t.Errorf("got %v", err)
+	})
+	addr = start(t, httpserver.Config{Handler: handler})
+	got := exchange(t, addr, "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\nx\r\n0\r\n\r\n"+second)
+	if !strings.HasPrefix(got, "HTTP/1.1 400 ") || strings.Contains(got, "smuggled") || !strings.Contains(got, "\r\nConnection: close\r\n") {
+		t.Errorf("body: got %q", got)
+	}
+}
+
+// A client that waits for 100 gets it when its body is wanted, and only then.
+func TestContinue(t *testing.T) {
+	addr := start(t, httpserver.Config{Handler: everything(t)})
+	c := dial(t, addr)
+	r := bufio.NewReader(c)
+	for range 2 {
+		if _, err := io.WriteString(c, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := r.ReadString('\n'); err != nil || line != "HTTP/1.1 100 Continue\r\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+		if line, err := r.ReadString('\n'); err != nil || line != "\r\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+		if _, err := io.WriteString(c, "abc"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || string(body) != "abc" {
+			t.Errorf("%q, %v", body, err)
+		}
+	}
+	// Where it is not wanted the connection is over: the body may or may not come.
+	got := exchange(t, addr, "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+	if !strings.HasPrefix(got, "HTTP/1.1 413 ") || !strings.Contains(got, "\r\nConnection: close\r\n") {
+		t.Errorf("got %q", got)
+	}
+}
+
+// A large body that nobody reads does not keep the client from its answer.
+func TestUnreadBody(t *testing.T) {
+	addr := start(t, httpserver.Config{Handler: everything(t)})
+	c := dial(t, addr)
+	go func() {
+		_, _ = fmt.Fprintf(c, "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", 1<<30)
+		for sent := 0; sent < 1<<30; sent += len(large) {
+			if _, err := c.Write(large); err != nil {
+				return
+			}
+		}
+		t.Error("the server took all of it")
+	}()
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "no" || !resp.Close {
+		t.Errorf("%q, %v, close %t", body, err, resp.Close)
+	}
+}
+
+// An answer that is not whole cannot be taken for one that is, and a handler that
+// panics takes its connection along alone.
+func TestBroken(t *testing.T) {
+	addr := start(t, httpserver.Config{Handler: everything(t)})
+	for _, path := range []string{"/short", "/abort"} {
+		resp, err := http.Get("http://" + addr + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if string(body) != "five!" || !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: %q, %v", path, body, err)
+		}
+	}
+	if got := exchange(t, addr, "GET /panic HTTP/1.1\r\nHost: a\r\n\r\n"); got != "" {
+		t.Errorf("panic: got %q", got)
+	}
+	if got := exchange(t, addr, "GET /hello HTTP/1.0\r\n\r\n"); !strings.HasSuffix(got, "\r\n\r\nhello ") {
+		t.Errorf("afterwards: got %q", got)
+	}
+	// Without chunks the end of the connection is the answer's.
+	got := exchange(t, addr, "GET /stream HTTP/1.0\r\n\r\n")
+	if _, body, _ := strings.Cut(got, "\r\n\r\n"); body != string(large) {
+		t.Errorf("HTTP/1.0: %d bytes", len(body))
+	}
+}
+
+// A file that has become shorter than its answer said.
+func TestFileShrinks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, large[:1000], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer f.Close()
+		if err := x.SendFile(200, f, 0, 2000); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("got %v", err)
+		}
+	})})
+	resp, err := http.Get("http://" + addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); len(body) != 1000 || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("%d bytes, %v", len(body), err)
+	}
+}
+
+func TestTimeouts(t *testing.T) {
+	broken := make(chan error, 2)
+	addr := start(t, httpserver.Config{
+		Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+			if string(x.Path) == "/body" {
+				_, err := io.ReadAll(x.Body)
+				broken <- err
+				return
+			}
+			broken <- x.Send(200, bytes.Repeat(large, 5))
+		}),
+		HeadTimeout: 50 * time.Millisecond, IdleTimeout: 100 * time.Millisecond, StallTimeout: 200 * time.Millisecond,
+	})
+	if got := exchange(t, addr, ""); got != "" {
+		t.Errorf("idle: got %q", got)
+	}
+	if got := exchange(t, addr, "GET / HTTP/1.1\r\nHost:"); !strings.HasPrefix(got, "HTTP/1.1 408 ") {
+		t.Errorf("slow head: got %q", got)
+	}
+	c := dial(t, addr)
+	if _, err := io.WriteString(c, "GET /body HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-broken; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("slow body: %v", err)
+	}
+	c = dial(t, addr) // takes nothing
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-broken; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("slow reader: %v", err)
+	}
+}
+
+// A body may be read by another goroutine, and closed by the handler.
+func TestBodyClosed(t *testing.T) {
+	entered := make(chan struct{})
+	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		read := make(chan error, 1)
+		go func() {
+			_, err := io.ReadAll(x.Body)
+			read <- err
+		}()
+		<-entered
+		if string(x.Path) == "/handler" {
+			check(t, x.Body.Close())
+			if err := <-read; !errors.Is(err, httpserver.ErrBodyClosed) {
+				t.Errorf("got %v", err)
+			}
+		} // else the end of the handler closes it
+		check(t, x.Send(200, []byte("enough")))
+	})})
+	for _, path := range []string{"/handler", "/end"} {
+		for _, framing := range []string{"Content-Length: 10\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n5\r\nabc"} {
+			c := dial(t, addr)
+			if _, err := io.WriteString(c, "POST "+path+" HTTP/1.1\r\nHost: a\r\n"+framing); err != nil {
+				t.Fatal(err)
+			}
+			entered <- struct{}{}
+			got, err := io.ReadAll(c)
+			if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 200 ") || !strings.HasSuffix(string(got), "\r\n\r\nenough") {
+				t.Errorf("%s: got %q, %v", path, got, err)
+			}
+		}
+	}
+}
+
+// A handler learns that its client has gone, once the body has been read; a client
+// that has only sent more is still there.
+func TestClientGone(t *testing.T) {
+	entered, ended := make(chan struct{}), make(chan error)
+	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		ctx := x.Context()
+		if _, err := io.ReadAll(x.Body); err != nil {
+			t.Error(err)
+		}
+		entered <- struct{}{}
+		if string(x.Path) == "/stays" {
+			<-entered
+			ended <- ctx.Err()
+			check(t, x.Send(200, []byte("still here")))
+			return
+		}
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+	})})
+	for _, body := range []string{"", "abc"} {
+		c := dial(t, addr)
+		if _, err := fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+			t.Fatal(err)
+		}
+		<-entered
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, httpserver.ErrClientGone) {
+			t.Errorf("got %v", err)
+		}
+	}
+	c := dial(t, addr)
+	r := bufio.NewReader(c)
+	if _, err := io.WriteString(c, "GET /stays HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	for more := 2; more >= 0; more-- {
+		<-entered
+		if more > 0 { // while it is watched the next request comes
+			if _, err := io.WriteString(c, "GET /stays HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // nothing is to happen
+		entered <- struct{}{}
+		if err := <-ended; err != nil {
+			t.Errorf("got %v", err)
+		}
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || string(body) != "still here" {
+			t.Errorf("%q, %v", body, err)
+		}
+	}
+}
+
+// Shutdown lets what is under way end, and closes what is idle; Close ends all.
+func TestShutdown(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	entered, leave := make(chan struct{}), make(chan struct{})
+	s := httpserver.New(httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		switch string(x.Path) {
+		case "/slow":
+			entered <- struct{}{}
+			<-leave
+		case "/endless":
+			entered <- struct{}{}
+			<-x.Context().Done()
+			if err := context.Cause(x.Context()); !errors.Is(err, httpserver.ErrClosed) {
+				t.Errorf("ended by %v", err)
+			}
+		}
+		_ = x.Send(200, nil)
+	})})
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	idle, slow, endless := dial(t, l.Addr().String()), dial(t, l.Addr().String()), dial(t, l.Addr().String())
+	for c, path := range map[net.Conn]string{slow: "/slow", endless: "/endless"} {
+		if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		<-entered
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	down := make(chan error, 1)
+	go func() { down <- s.Shutdown(ctx) }()
+	if got, err := io.ReadAll(idle); len(got) != 0 || err != nil {
+		t.Errorf("idle: %q, %v", got, err)
+	}
+	if err := <-served; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Serve: %v", err)
+	}
+	close(leave)
+	if got, err := io.ReadAll(slow); !strings.HasPrefix(string(got), "HTTP/1.1 200 ") || !strings.Contains(string(got), "Connection: close") || err != nil {
+		t.Errorf("slow: %q, %v", got, err)
+	}
+	cancel()
+	if err := <-down; !errors.Is(err, context.Canceled) {
+		t.Errorf("Shutdown: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Serve(l); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Serve afterwards: %v", err)
+	}
+}
+
+// A field that would end the head early never gets there.
+func TestSet(t *testing.T) {
+	for _, f := range [][2]string{{"", "a"}, {"a b", "c"}, {"a", "b\r\nX: c"}, {"a", "\x00"}, {"a:", "b"}} {
+		if httpserver.ValidField(f[0], f[1]) {
+			t.Errorf("%q", f)
+		}
+	}
+	if !httpserver.ValidField("X-A", "b\tc \xff") {
+		t.Error("refuses a good one")
+	}
+}
+
+// Nothing is allocated for a request and its answer, once the connection has been
+// used.
+func TestAllocates(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, large[:64<<10], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() }) // after the server's
+	hello := []byte("hello\n")
+	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		x.Set("Content-Type", "text/plain")
+		if string(x.Path) == "/file" {
+			_ = x.SendFile(200, file, 0, 64<<10)
+			return
+		}
+		_ = x.Send(200, hello)
+	})})
+	for path, size := range map[string]int{"/": len(hello), "/file": 64 << 10} {
+		c := dial(t, addr)
+		request := []byte("GET " + path + " HTTP/1.1\r\nHost: a\r\nUser-Agent: test\r\n\r\n")
+		buf := make([]byte, 128<<10)
+		one := func() {
+			if _, err := c.Write(request); err != nil {
+				t.Fatal(err)
+			}
+			for n := 0; ; {
+				m, err := c.Read(buf[n:])
+				if err != nil {
+					t.Fatal(err)
+				}
+				n += m
+				if head := bytes.Index(buf[:n], []byte("\r\n\r\n")); head >= 0 && n >= head+4+size {
+					return
+				}
+			}
+		}
+		for range 10 {
+			one()
+		}
+		if n := testing.AllocsPerRun(500, one); n > 0 {
+			t.Errorf("%s: %v allocations", path, n)
+		}
+	}
+}
