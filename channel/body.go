@@ -27,19 +27,26 @@ func (b *inbox) init(first []byte, more bool, grant func(int)) {
 	b.buf, b.first, b.window, b.ended, b.grant = append([]byte(nil), first...), len(first), Window, !more, grant
 }
 
-// data takes one DATA frame.
-func (b *inbox) data(p []byte, more bool) error {
+// expect says whether a DATA frame of n bytes may come; data has to follow.
+func (b *inbox) expect(n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
 		return fmt.Errorf("%w: data after the end of a body", ErrProtocol)
 	}
-	if b.window -= len(p); b.window < 0 {
+	if b.window -= n; b.window < 0 {
 		return fmt.Errorf("%w: data beyond the window", ErrProtocol)
 	}
+	return nil
+}
+
+// data takes one DATA frame.
+func (b *inbox) data(p []byte, more bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.ended = !more
 	if b.err != nil { // nobody reads it
-		return nil
+		return
 	}
 	if b.off > 0 && len(b.buf)+len(p) > cap(b.buf) {
 		b.buf = b.buf[:copy(b.buf, b.buf[b.off:])]
@@ -47,7 +54,6 @@ func (b *inbox) data(p []byte, more bool) error {
 	}
 	b.buf = append(b.buf, p...)
 	b.changed.Broadcast()
-	return nil
 }
 
 // abort makes Read return err; what has arrived is dropped.

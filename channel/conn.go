@@ -220,12 +220,13 @@ func (c *Conn) frame(h header, p []byte) error {
 		if !k.headed {
 			return fmt.Errorf("%w: DATA before RESPONSE", ErrProtocol)
 		}
-		if err := k.in.data(p, h.more()); err != nil {
+		if err := k.in.expect(len(p)); err != nil {
 			return err
 		}
-		if !h.more() {
+		if !h.more() { // before anybody can see the end: the next event finds the place free
 			c.finish(k, nil)
 		}
+		k.in.data(p, h.more())
 	case kindError:
 		f := &Failure{}
 		if err := unmarshal(p, f); err != nil {

@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,7 +20,8 @@ import (
 // the handler returns; what it leaves unread is discarded.
 type Event struct {
 	Invocation
-	Body io.Reader
+	Body   io.Reader
+	Length int64 // of Body in bytes, -1 while it is still coming
 
 	id  uint64
 	fun *function
@@ -69,6 +71,24 @@ func Inherited() (*net.UnixConn, error) {
 		return nil, errors.Join(errors.New("FRE_CHANNEL is no Unix socket"), c.Close())
 	}
 	return u, nil
+}
+
+// Fail says FAILED, that the function could not be loaded and why, instead of
+// [Serve]. It takes ownership of conn and closes it.
+func Fail(conn *net.UnixConn, failure *Failure) error {
+	defer func() { _ = conn.Close() }()
+	p := failure.payload()
+	_, err := conn.Write(append(header{kind: kindFailed, len: len(p)}.append(nil), p...))
+	return err
+}
+
+// payload is the failure as ERROR and FAILED carry it.
+func (f *Failure) payload() []byte {
+	p, err := json.Marshal(f)
+	if err != nil || len(p) > MaxMeta {
+		p, _ = json.Marshal(Failure{Type: "error", Message: f.Type[:min(len(f.Type), 1000)] + ": too long to tell"})
+	}
+	return p
 }
 
 // function is the function's end of a channel.
@@ -181,7 +201,10 @@ func (f *function) frame(h header, p []byte) error {
 	}
 	switch h.kind {
 	case kindData:
-		return s.in.data(p, h.more())
+		if err := s.in.expect(len(p)); err != nil {
+			return err
+		}
+		s.in.data(p, h.more())
 	case kindCancel:
 		s.cancel(context.Canceled)
 	case kindWindow:
@@ -199,7 +222,10 @@ func (f *function) invoke(h header, p []byte) error {
 	if err != nil {
 		return err
 	}
-	e := &Event{id: h.id, fun: f}
+	e := &Event{Length: int64(len(body)), id: h.id, fun: f}
+	if h.more() {
+		e.Length = -1
+	}
 	if err := unmarshal(meta, &e.Invocation); err != nil {
 		return err
 	}
@@ -238,6 +264,7 @@ func (f *function) handle(ctx context.Context, id uint64, s *served, e *Event) {
 	if err != nil {
 		f.sendError(id, err)
 	}
+	s.in.abort(errOver) // a goroutine of the handler's may still read
 	f.mu.Lock()
 	delete(f.events, id)
 	f.stopIfIdleLocked()
@@ -277,15 +304,15 @@ func (f *function) answer(ctx context.Context, id uint64, s *served, a *Answer) 
 	b := f.buffers.Get().(*[chunk]byte)
 	defer f.buffers.Put(b)
 	buf := b[:]
-	n, err := io.ReadFull(body, buf)
-	switch err { //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
-	case io.EOF, io.ErrUnexpectedEOF:
+	n, rerr := readFirst(body, buf)
+	switch {
+	case rerr == io.EOF: //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
 		return f.w.send(ctx, kindResponse, 0, id, meta, buf[:n])
-	case nil:
-	default:
-		return err
+	case n == 0:
+		return rerr
 	}
-	if err := f.w.send(ctx, kindResponse, flagMore, id, meta, buf); err != nil {
+	err = f.w.send(ctx, kindResponse, flagMore, id, meta, buf[:n])
+	if err = cmp.Or(err, rerr); err != nil {
 		return err
 	}
 	for {
@@ -296,18 +323,34 @@ func (f *function) answer(ctx context.Context, id uint64, s *served, a *Answer) 
 		n, rerr := body.Read(buf[:most])
 		_ = s.out.add(most - n) // what was taken before fits
 		more := uint8(flagMore)
-		switch {
-		case rerr == io.EOF:
+		if rerr == io.EOF {
 			more = 0
-		case rerr != nil:
-			return rerr
-		case n == 0:
-			continue
 		}
-		if err := f.w.send(ctx, kindData, more, id, nil, buf[:n]); err != nil || more == 0 {
-			return err
+		if n > 0 || more == 0 {
+			if err := f.w.send(ctx, kindData, more, id, nil, buf[:n]); err != nil || more == 0 {
+				return err
+			}
+		}
+		if rerr != nil {
+			return rerr
 		}
 	}
+}
+
+// readFirst reads how a body begins: all of one that knows how short it is, as
+// bytes.Reader does, else what its first Read has, so that a stream's answer
+// begins with its first piece. At the body's end err is io.EOF.
+func readFirst(r io.Reader, buf []byte) (n int, err error) {
+	if l, ok := r.(interface{ Len() int }); ok && l.Len() < len(buf) {
+		if n, err = io.ReadFull(r, buf); err == io.ErrUnexpectedEOF { //nolint:errorlint // ReadFull's own
+			err = io.EOF
+		}
+		return n, err
+	}
+	for n == 0 && err == nil {
+		n, err = r.Read(buf)
+	}
+	return n, err
 }
 
 func (f *function) sendError(id uint64, err error) {
@@ -315,9 +358,5 @@ func (f *function) sendError(id uint64, err error) {
 	if !errors.As(err, &failure) {
 		failure = &Failure{Type: fmt.Sprintf("%T", err), Message: err.Error()}
 	}
-	p, merr := json.Marshal(failure)
-	if merr != nil || len(p) > MaxMeta {
-		p, _ = json.Marshal(Failure{Type: failure.Type, Message: "error too long to tell"})
-	}
-	_ = f.w.send(f.ctx, kindError, 0, id, nil, p) // fails with the channel alone
+	_ = f.w.send(f.ctx, kindError, 0, id, nil, failure.payload()) // fails with the channel alone
 }

@@ -1,0 +1,175 @@
+package function
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"reflect"
+	"strings"
+
+	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/internal/failure"
+)
+
+// Response is an answer with a status and headers of its own.
+type Response struct {
+	Status int    // 200 to 599; 0 means 200
+	Header Header // a content-type here takes the place of the body's own
+	Body   any    // what a [Handler] may return, but no Response; nil for none
+}
+
+// AnswerError says that what a handler returned cannot be an answer.
+type AnswerError struct{ Message string }
+
+func (e *AnswerError) Error() string { return e.Message }
+
+// refused makes an AnswerError.
+func refused(format string, args ...any) error { return &AnswerError{fmt.Sprintf(format, args...)} }
+
+const (
+	typeText  = "text/plain; charset=utf-8"
+	typeBytes = "application/octet-stream"
+	typeJSON  = "application/json"
+)
+
+// answerOf turns what a handler returned into what the channel takes.
+func answerOf(value any) (*channel.Answer, error) {
+	r, ok := value.(Response)
+	if p, isPointer := value.(*Response); isPointer && p != nil {
+		r, ok = *p, true
+	}
+	if !ok {
+		if r.Body = value; value == nil {
+			r.Status = 204
+		}
+	}
+	if r.Status == 0 {
+		r.Status = 200
+	}
+	body, contentType, err := bodyOf(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	if contentType != "" && len(r.Header.Values("content-type")) == 0 {
+		r.Header = append(r.Header[:len(r.Header):len(r.Header)], [2]string{"content-type", contentType})
+	}
+	if err := check(r); err != nil {
+		if c, ok := body.(io.Closer); ok {
+			_ = c.Close()
+		}
+		return nil, err
+	}
+	return &channel.Answer{Status: r.Status, Headers: r.Header, Body: body}, nil
+}
+
+// bodyOf returns a nil reader for no body.
+func bodyOf(value any) (body io.Reader, contentType string, err error) {
+	switch v := value.(type) {
+	case nil:
+		return nil, "", nil
+	case string:
+		return strings.NewReader(v), typeText, nil
+	case []byte:
+		return bytes.NewReader(v), typeBytes, nil
+	case io.Reader:
+		return v, typeBytes, nil
+	case iter.Seq2[[]byte, error]:
+		return newSequence(v), typeBytes, nil
+	case func(func([]byte, error) bool):
+		return newSequence(v), typeBytes, nil
+	case iter.Seq2[string, error]:
+		return newSequence(v), typeText, nil
+	case func(func(string, error) bool):
+		return newSequence(v), typeText, nil
+	case Response, *Response:
+		return nil, "", refused("the handler returned a Response within a Response")
+	case error:
+		return nil, "", refused("the handler returned the error %q as its answer: return it as the second value", v.Error())
+	}
+	if k := reflect.TypeOf(value).Kind(); k == reflect.Func || k == reflect.Chan {
+		return nil, "", refused("the handler returned a %T: see function.Handler for what it may return", value)
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(value); err != nil {
+		return nil, "", refused("the handler's answer is no JSON: %v", err)
+	}
+	return bytes.NewReader(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), typeJSON, nil
+}
+
+// check refuses what the engine would take for a broken protocol.
+func check(r Response) error {
+	if r.Status < 200 || r.Status > 599 {
+		return refused("status %d is not one of 200 to 599", r.Status)
+	}
+	if len(r.Header) > channel.MaxHeaders {
+		return refused("%d headers, at most %d", len(r.Header), channel.MaxHeaders)
+	}
+	size := 0
+	for _, f := range r.Header {
+		if !isToken(f[0]) {
+			return refused("header name %q is no HTTP token", f[0])
+		}
+		if strings.ContainsFunc(f[1], func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
+			return refused("header %s: control characters in %q", f[0], f[1])
+		}
+		size += len(f[0]) + len(f[1])
+	}
+	if size > channel.MaxMeta/2 { // JSON may need two bytes for one of these, and five for each field
+		return refused("%d bytes of headers, at most %d", size, channel.MaxMeta/2)
+	}
+	return nil
+}
+
+// isToken is RFC 9110 section 5.6.2.
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(c rune) bool {
+		return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
+	})
+}
+
+// sequence reads an iterator's pieces. What the iterator panics with is a
+// failure with the iterator's own stack.
+type sequence[T ~string | ~[]byte] struct {
+	next func() (T, error, bool)
+	stop func()
+	rest T
+	err  error
+}
+
+func newSequence[T ~string | ~[]byte](seq iter.Seq2[T, error]) *sequence[T] {
+	s := &sequence[T]{}
+	s.next, s.stop = iter.Pull2(func(yield func(T, error) bool) {
+		f := failure.Catch(func() { seq(yield) })
+		if f != nil {
+			var none T
+			_ = yield(none, f) // the last: whoever reads stops
+		}
+	})
+	return s
+}
+
+// Read gives no piece together with another.
+func (s *sequence[T]) Read(p []byte) (int, error) {
+	for len(s.rest) == 0 && s.err == nil {
+		piece, err, ok := s.next()
+		if s.rest = piece; !ok {
+			err = io.EOF
+		}
+		s.err = err
+	}
+	n := copy(p, s.rest)
+	s.rest = s.rest[n:]
+	if len(s.rest) > 0 {
+		return n, nil
+	}
+	return n, s.err
+}
+
+func (s *sequence[T]) Close() error {
+	s.stop()
+	return nil
+}

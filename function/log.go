@@ -1,0 +1,103 @@
+package function
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+
+	"github.com/fre-engine/fre/channel"
+)
+
+// eventKey is a context's key for the *channel.Event it belongs to.
+type eventKey struct{}
+
+// Logger returns the logger of ctx's event: its lines are in the function's log
+// with the event's id. So are those of slog's own functions that take ctx
+// (slog.InfoContext); lines of no event go to stderr.
+func Logger(ctx context.Context) *slog.Logger {
+	e, _ := ctx.Value(eventKey{}).(*channel.Event)
+	return slog.New(&logHandler{event: e})
+}
+
+// maxLine is how much of a line is told, in bytes: escaped it fits a frame.
+const maxLine = 32 << 10
+
+// logHandler sends records to the engine: "message name=value …". It is never
+// changed once made.
+type logHandler struct {
+	event *channel.Event                    // nil: the context's
+	with  []func(slog.Handler) slog.Handler // attributes and groups, outermost first
+}
+
+// Enabled is true for all: the engine filters.
+func (*logHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle sends r to the log of its event, or to stderr.
+func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
+	e := h.event
+	if e == nil {
+		if e, _ = ctx.Value(eventKey{}).(*channel.Event); e == nil {
+			complain("%s", line(h, r))
+			return nil
+		}
+	}
+	return e.Log(levelName(r.Level), line(h, r))
+}
+
+// WithAttrs keeps what to do with a handler for the line.
+func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return h.and(func(to slog.Handler) slog.Handler { return to.WithAttrs(attrs) })
+}
+
+// WithGroup is as WithAttrs.
+func (h *logHandler) WithGroup(name string) slog.Handler {
+	return h.and(func(to slog.Handler) slog.Handler { return to.WithGroup(name) })
+}
+
+func (h *logHandler) and(f func(slog.Handler) slog.Handler) slog.Handler {
+	return &logHandler{h.event, append(h.with[:len(h.with):len(h.with)], f)}
+}
+
+func levelName(l slog.Level) string {
+	switch {
+	case l < slog.LevelInfo:
+		return "debug"
+	case l < slog.LevelWarn:
+		return "info"
+	case l < slog.LevelError:
+		return "warning"
+	}
+	return "error"
+}
+
+// line leaves out time and level, which the engine has.
+func line(h *logHandler, r slog.Record) string {
+	var b bytes.Buffer
+	message := r.Message
+	if r.NumAttrs() > 0 || len(h.with) > 0 {
+		var to slog.Handler = slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.Level(-1 << 20), ReplaceAttr: onlyAttrs})
+		for _, f := range h.with {
+			to = f(to)
+		}
+		attrs := slog.NewRecord(r.Time, r.Level, "", r.PC)
+		r.Attrs(func(a slog.Attr) bool { attrs.AddAttrs(a); return true })
+		if err := to.Handle(context.Background(), attrs); err != nil {
+			b.WriteString(err.Error())
+		}
+		message = strings.TrimSpace(message + " " + strings.TrimSpace(b.String()))
+	}
+	return message[:min(len(message), maxLine)]
+}
+
+// onlyAttrs drops what a TextHandler writes of the record itself.
+func onlyAttrs(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) > 0 {
+		return a
+	}
+	if _, level := a.Value.Any().(slog.Level); a.Key == slog.TimeKey && a.Value.Kind() == slog.KindTime ||
+		a.Key == slog.LevelKey && level || a.Key == slog.MessageKey && a.Value.Kind() == slog.KindString && a.Value.String() == "" {
+		return slog.Attr{}
+	}
+	return a
+}
