@@ -382,6 +382,7 @@ func (s *Sandbox) adopt(l Limits) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.group.WatchForks()
 	if err := s.group.Add(int(info.Tgid)); err != nil {
 		return nil, err
 	}

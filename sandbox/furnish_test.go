@@ -264,6 +264,49 @@ func TestBackground(t *testing.T) {
 	}
 }
 
+// TestForkBombGivesWay puts a sandbox behind the others that is refused process after
+// process, and not the next one in its group.
+func TestForkBombGivesWay(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	spec := prog(root, "copies", "-1")
+	spec.Limits.Pids = 20
+	bomb, err := h.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bomb.Kill()
+	for deadline := time.Now().Add(10 * time.Second); !bomb.group.Background(); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the bomb has its full share")
+		}
+	}
+	group := bomb.group
+	bomb.Kill()
+	wait(t, bomb)
+	// Its limits are in force in this group alone, which is preferred therefore once
+	// it is clean.
+	spec.Args = prog(root, "sleep").Args
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		next, err := h.Start(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, background := next.group == group, next.group.Background()
+		next.Kill()
+		wait(t, next)
+		if background {
+			t.Fatal("the next sandbox pays for the bomb")
+		}
+		if again {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the group was not leased again")
+		}
+	}
+}
+
 func TestFurnishErrors(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

@@ -253,6 +253,8 @@ func (spec *Spec) check() error {
 		return bad("tenant has no range of host ids")
 	case spec.User.UID >= idCount || spec.User.GID >= idCount:
 		return bad("user or group id is above 65535")
+	case spec.Opens != nil && (spec.Scratch != nil || spec.Forks > 0):
+		return bad("what is opened can be noted in a read-only root without forks only")
 	case len(spec.Groups) > MaxGroups || slices.ContainsFunc(spec.Groups, func(g uint32) bool { return g >= idCount }):
 		return bad(fmt.Sprintf("has more than %d supplementary groups, or one above 65535", MaxGroups))
 	case spec.Capabilities&^ContainerCapabilities != 0:

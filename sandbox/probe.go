@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
@@ -161,14 +160,7 @@ func ask(files []*os.File, args ...string) (asked, error) {
 		return nil, err
 	}
 	defer program.Close()
-	cmd := exec.Cmd{
-		Path: fmt.Sprintf("/proc/self/fd/%d", program.Fd()),
-		Args: append([]string{"fre-shell"}, args...),
-		Env:  []string{},
-
-		ExtraFiles: files,
-	}
-	out, err := cmd.Output()
+	out, err := shellCommand(program, files, args...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("fre-shell %s: %w", args[0], err)
 	}

@@ -3,9 +3,10 @@ package sandbox
 import (
 	"embed"
 	"errors"
+	"fmt"
 	"os"
-
-	"golang.org/x/sys/unix"
+	"os/exec"
+	"slices"
 )
 
 // programs holds fre-shell, which `make build` compiles; without it only the
@@ -17,26 +18,26 @@ var programs embed.FS
 // ErrNotBuilt says that the engine was compiled without fre-shell.
 var ErrNotBuilt = errors.New("fre-shell was not built into this program: run make build")
 
-// lowest is the smallest fd number openProgram returns. os/exec places a child's files
-// from 3 upward before it runs the path /proc/self/fd/N: N must not be among
-// them.
-const lowest = 64
-
-// openProgram returns fre-shell as a sealed memory file, to be run by its /proc/self/fd path.
-// The caller closes it. [ErrNotBuilt] if there is none.
+// openProgram returns fre-shell as a sealed memory file, for [shellCommand]. The
+// caller closes it. [ErrNotBuilt] if there is none.
 func openProgram() (*os.File, error) {
 	program, err := programs.ReadFile("shell/bin/fre-shell")
 	if err != nil {
 		return nil, ErrNotBuilt
 	}
-	f, err := sealedFile("fre-shell", program)
-	if err != nil {
-		return nil, err
+	return sealedFile("fre-shell", program)
+}
+
+// shellCommand returns a command that runs program, fre-shell, with files from fd 3
+// upward, in an empty environment. The program is the file behind them: a child is
+// given its files before it runs the path /proc/self/fd/N, and any other N can be
+// what the child's own pipe is moved to.
+func shellCommand(program *os.File, files []*os.File, args ...string) *exec.Cmd {
+	return &exec.Cmd{
+		Path:       fmt.Sprintf("/proc/self/fd/%d", 3+len(files)),
+		Args:       append([]string{"fre-shell"}, args...),
+		Env:        []string{}, // not nil, which would mean the engine's
+		Dir:        "/",
+		ExtraFiles: append(slices.Clone(files), program),
 	}
-	defer f.Close()
-	high, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, lowest)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(high), "fre-shell"), nil
 }

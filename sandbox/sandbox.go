@@ -58,6 +58,10 @@ type Spec struct {
 
 	WorkReadOnly bool // /work takes no writes
 
+	// Opens notes what is opened in the root, which has no Scratch and no Forks then.
+	// The sandbox takes nobody's shell.
+	Opens *Opens
+
 	// Background lets every other sandbox have the CPU first, until Furnish.
 	Background bool
 	// Forks makes the sandbox a fork server, whose program may make that many

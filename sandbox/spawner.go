@@ -45,18 +45,10 @@ func newSpawner(host *Host) (*spawner, error) {
 	}
 	conn := generic.(*net.UnixConn)
 
-	cmd := &exec.Cmd{
-		Path:       fmt.Sprintf("/proc/self/fd/%d", host.program.Fd()),
-		Args:       []string{"fre-shell", "spawn"},
-		Env:        []string{}, // not nil, which would mean the engine's
-		Dir:        "/",
-		ExtraFiles: []*os.File{theirs, host.filters}, // from fd 3 upward
-		SysProcAttr: &syscall.SysProcAttr{
-			// Pid 1 of its own namespace: when it ends, whatever the reason,
-			// the kernel kills every sandbox.
-			Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS,
-		},
-	}
+	cmd := shellCommand(host.program, []*os.File{theirs, host.filters}, "spawn")
+	// Pid 1 of its own namespace: when it ends, whatever the reason, the kernel
+	// kills every sandbox.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
 	if err := cmd.Start(); err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("start spawner: %w", err)

@@ -39,7 +39,7 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if spec.Background { // nobody waits for it, and it is to take nobody's shell
+	if spec.Background || spec.Opens != nil { // nobody waits for it, or what a shell had opened would not show
 		return h.startSpawner(ctx, &spec, newClock(spec.Trace))
 	}
 	clock := newClock(spec.Trace)
@@ -76,6 +76,9 @@ func (s *Sandbox) begun(spec *Spec, clock *clock) *Sandbox {
 	clock.mark("executed")
 	clock.sort()
 	s.clock = clock
+	if !spec.Background {
+		s.group.WatchForks()
+	}
 	if spec.Pin {
 		s.unpinLater(pinnedMore)
 	}
@@ -228,6 +231,9 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	const bind, readonly = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, unix.MOUNT_ATTR_RDONLY
 	if spec.Scratch == nil {
 		m.header.FDRoot, err = m.tree(spec.Rootfs, spec.mountAttr(bind|readonly))
+		if err == nil && spec.Opens != nil {
+			err = spec.Opens.mark(m.trees[len(m.trees)-1])
+		}
 	} else {
 		err = h.furnishScratch(m, spec, s.mounts, user, base)
 	}

@@ -85,16 +85,11 @@ type idMap struct{ inside, host, count uint32 }
 
 // newMappedUserns is newUserns with ids of the caller's choice.
 func newMappedUserns(program *os.File, uids, gids idMap, namespaces int) (f *os.File, err error) {
-	args := []string{"fre-shell", "hold"}
+	args := []string{"hold"}
 	if namespaces > 0 {
 		args = append(args, strconv.Itoa(namespaces))
 	}
-	cmd := &exec.Cmd{
-		Path: fmt.Sprintf("/proc/self/fd/%d", program.Fd()),
-		Args: args,
-		Env:  []string{},
-		Dir:  "/",
-	}
+	cmd := shellCommand(program, nil, args...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os/exec"
 	"reflect"
 	"strings"
 	"testing"
@@ -20,7 +19,7 @@ func TestWireLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer program.Close()
-	out, err := exec.Command(fmt.Sprintf("/proc/self/fd/%d", program.Fd()), "layout").Output()
+	out, err := shellCommand(program, nil, "layout").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,20 +18,7 @@ import (
 // once.
 func Registry(t testing.TB) string {
 	t.Helper()
-	program := os.Getenv("FRE_TEST_REGISTRY") // given where there is no Go, as in the v2 machine
-	if program == "" {
-		root, err := moduleRoot()
-		if err != nil {
-			t.Fatal(err)
-		}
-		const target = ".cache/tools/registry"
-		program = filepath.Join(root, target)
-		if _, err := os.Stat(program); err != nil {
-			if out, err := exec.Command("make", "-C", root, target).CombinedOutput(); err != nil {
-				t.Fatalf("build the registry: %v\n%s", err, out)
-			}
-		}
-	}
+	program := Tool(t, "registry")
 	config := filepath.Join(t.TempDir(), "config.yml")
 	text := fmt.Sprintf("version: 0.1\nlog: {level: info, formatter: json}\nstorage:\n  filesystem: {rootdirectory: %q}\n  delete: {enabled: true}\nhttp: {addr: '127.0.0.1:0'}\n", t.TempDir())
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
@@ -69,6 +56,28 @@ func Registry(t testing.TB) string {
 		t.Fatal("the registry does not start")
 	}
 	return addr
+}
+
+// Tool returns the path of a program for tests that make builds once, from a go.mod
+// of its own below tools. FRE_TEST_NAME is the program where there is no Go, as in the
+// v2 machine.
+func Tool(t testing.TB, name string) string {
+	t.Helper()
+	if program := os.Getenv("FRE_TEST_" + strings.ToUpper(name)); program != "" {
+		return program
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := ".cache/tools/" + name
+	program := filepath.Join(root, target)
+	if _, err := os.Stat(program); err != nil {
+		if out, err := exec.Command("make", "-C", root, target).CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", name, err, out)
+		}
+	}
+	return program
 }
 
 // moduleRoot is the directory of go.mod: go test runs in one below it.

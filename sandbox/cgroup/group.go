@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,7 @@ type Stats struct {
 // counters only grow: a lease's share is what was added to them.
 type counters struct {
 	oomKills int64
+	refused  int64 // processes over the limit; guarded by Group.mu
 	cpu      time.Duration
 }
 
@@ -50,6 +52,12 @@ type Group struct {
 	limits Limits                // in force; zero where unknown
 	before counters              // what earlier leases have counted
 	v2     bool
+	watch  *forkWatch
+	leased bool // guarded by watch.mu
+
+	mu      sync.Mutex // of the lease's owner and the watch
+	gaveWay bool       // see forkWatch
+	events  *os.File   // pids.events; nil: none
 }
 
 // Files are what a process of one thread joins the group by: on V1 the open
@@ -106,10 +114,15 @@ func (g *Group) set(l Limits) error {
 		g.limits.CPUMillis = l.CPUMillis
 	}
 	if l.Background != g.limits.Background {
-		if err := g.setBackground(l.Background); err != nil {
+		g.mu.Lock()
+		err := g.setBackground(l.Background || g.gaveWay)
+		if err == nil {
+			g.limits.Background = l.Background
+		}
+		g.mu.Unlock()
+		if err != nil {
 			return err
 		}
-		g.limits.Background = l.Background
 	}
 	if l.MemoryBytes != g.limits.MemoryBytes {
 		if err := g.setMemory(l.MemoryBytes); err != nil {
@@ -257,6 +270,10 @@ func readField(path, key string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	return fieldOf(b, key)
+}
+
+func fieldOf(b []byte, key string) (int64, error) {
 	for line := range strings.Lines(string(b)) {
 		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == key {
 			return strconv.ParseInt(v, 10, 64)
@@ -335,6 +352,9 @@ func (g *Group) clean() pool.Verdict {
 	if err == nil && !g.v2 {
 		err = g.write(Memory, "memory.max_usage_in_bytes", "0")
 	}
+	if err == nil {
+		err = g.forgive()
+	}
 	if err == nil && g.limits.CPUMillis > 0 {
 		// What the last lease has used up must not throttle the start of the
 		// next: the spawner waits for that.
@@ -343,7 +363,7 @@ func (g *Group) clean() pool.Verdict {
 	if err != nil {
 		return pool.Spoilt
 	}
-	g.before = counters{s.OOMKills, s.CPU}
+	g.before.oomKills, g.before.cpu = s.OOMKills, s.CPU
 	return pool.Ready
 }
 
@@ -352,4 +372,10 @@ func (g *Group) close() {
 		_ = f.Close()
 	}
 	g.procs = nil
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.events != nil {
+		_ = g.events.Close()
+		g.events = nil
+	}
 }

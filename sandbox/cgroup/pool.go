@@ -48,6 +48,7 @@ type Pool struct {
 	next    atomic.Int64
 	closing sync.Once
 	pool    *pool.Pool[*Group]
+	forks   *forkWatch
 }
 
 // Open detects the host's layout, removes what a crashed engine left below the
@@ -78,6 +79,7 @@ func Open(cfg Config) (*Pool, error) {
 		cfg:     cfg,
 		layout:  layout,
 		parents: map[Controller]string{},
+		forks:   newForkWatch(),
 	}
 	base := ""
 	if layout.Version == V2 {
@@ -136,6 +138,15 @@ func distinct(dirs map[Controller]string) []string {
 // Acquire leases a group with these limits in force: from the pool, preferably
 // one that has them already, or made now when the pool is empty.
 func (p *Pool) Acquire(l Limits) (*Group, error) {
+	g, err := p.acquire(l)
+	if err != nil {
+		return nil, err
+	}
+	p.forks.begin(g)
+	return g, nil
+}
+
+func (p *Pool) acquire(l Limits) (*Group, error) {
 	var g *Group
 	for range 2 {
 		var err error
@@ -166,11 +177,16 @@ func (p *Pool) Acquire(l Limits) (*Group, error) {
 
 // Release gives a group back; every process in it must have been killed. It
 // returns at once.
-func (p *Pool) Release(g *Group) { p.pool.Give(g) }
+func (p *Pool) Release(g *Group) {
+	p.forks.end(g)
+	p.pool.Give(g)
+}
 
 // create makes a group without limits.
 func (p *Pool) create() (*Group, error) {
-	g := &Group{name: strconv.FormatInt(p.next.Add(1), 10), dirs: map[Controller]string{}, v2: p.layout.Version == V2}
+	g := &Group{
+		name: strconv.FormatInt(p.next.Add(1), 10), dirs: map[Controller]string{}, v2: p.layout.Version == V2, watch: p.forks,
+	}
 	for c, parent := range p.parents {
 		g.dirs[c] = filepath.Join(parent, g.name)
 	}
@@ -192,6 +208,9 @@ func (p *Pool) create() (*Group, error) {
 			return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), p.remove(g))
 		}
 		g.procs = append(g.procs, os.NewFile(uintptr(fd), path))
+	}
+	if err := g.openEvents(); err != nil {
+		return nil, errors.Join(err, p.remove(g))
 	}
 	return g, nil
 }

@@ -50,14 +50,20 @@ func reached(err error, nonsense ...error) error {
 	return err
 }
 
-// call makes a system call whose arguments are numbers.
+// call makes a system call whose arguments are numbers, again where a signal, of Go's
+// scheduler for one, broke it off.
 func call(number uintptr, args ...uintptr) error {
 	var a [6]uintptr
 	copy(a[:], args)
-	if _, _, errno := syscall.RawSyscall6(number, a[0], a[1], a[2], a[3], a[4], a[5]); errno != 0 {
-		return errno
+	for {
+		_, _, errno := syscall.RawSyscall6(number, a[0], a[1], a[2], a[3], a[4], a[5])
+		if errno == 0 {
+			return nil
+		}
+		if errno != unix.EINTR {
+			return errno
+		}
 	}
-	return nil
 }
 
 // open opens a file for writing and writes nothing.

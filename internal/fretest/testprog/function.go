@@ -53,14 +53,14 @@ const (
 	kindLog      = 0x09 // docs/protocol.md
 )
 
-// sendRights sends open files along with LOG frames on a channel, where nobody
-// asked for any, and returns how many.
+// sendRights sends an open file, a memfd named "rights", again and again along
+// with LOG frames on a channel, where nobody asked for any, and returns how many
+// times. The file stays open here.
 func sendRights(conn *net.UnixConn) (int, error) {
-	fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	fd, err := unix.MemfdCreate("rights", unix.MFD_CLOEXEC)
 	if err != nil {
 		return 0, err
 	}
-	defer unix.Close(fd)
 	rights := make([]int, rightsAtOnce)
 	for i := range rights {
 		rights[i] = fd
