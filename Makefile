@@ -19,23 +19,30 @@ export CC
 CFLAGS   ?= -O2
 C_STRICT := -static -Wall -Wextra -Werror
 PKG      ?= ./...
-FUZZTIME ?= 5s
+FUZZTIME ?= 3s
 
-# Long-running suites with a target of their own; `unit` and `race` leave them out.
+# Long-running suites with a target of their own; `unit` and `race` leave them out,
+# and test/cosign.
 SUITES := ./test/system/... ./test/docker/... ./test/security/... ./test/robustness/...
 
 SHELL_SRC := $(wildcard sandbox/shell/*.c)
 SHELL_BIN := sandbox/shell/bin/fre-shell
+JAVA_SRC  := runtimes/java/native/native.c
+JAVA_LIB  := runtimes/java/native/bin/libfre.so
+HTTP_SRC  := $(wildcard runtimes/httpserver/adapter/*.go channel/*.go) go.mod
+HTTP_BIN  := runtimes/httpserver/bin/fre-http
 LINTER    := .cache/tools/golangci-lint
 REGISTRY  := .cache/tools/registry
+CONFORM   := .cache/tools/conformance
+COSIGN    := .cache/tools/cosign
 SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 
 # Tests that build base environments and packages from the network: minutes
 # under the race detector, so test-root runs them without it.
-BUILDS := ^(TestBuildPython|TestBuildNode|TestBasesRun)$$
+BUILDS := ^(TestBuild(Python|PythonFiles|Source|Node|NodeScripts|Java|Go|Debian|Foreign[A-Za-z]*|Web[A-Za-z]*|Maven[A-Za-z]*)|TestCodeFrom[A-Za-z]*|TestComposer|TestIndex|TestBasesRun)$$
 
 # Packages under PKG without the suites; suites that exist.
-unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness)(/|$$)')
+unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness|cosign)(/|$$)')
 suite_packages = $$(for s in $(SUITES); do d=$${s%/...}; if [ -d "$$d" ]; then echo "$$s"; fi; done)
 
 .PHONY: help
@@ -49,7 +56,7 @@ build: deps-build shell ## build bin/fre (installs a compiler and Go first if th
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.release=$(VERSION)' -o bin/ ./cmd/...
 
 .PHONY: shell
-shell: ## build the C spawner, sandbox/shell/bin/fre-shell
+shell: $(JAVA_LIB) $(HTTP_BIN) ## build what fre carries: the C spawner, the Java bootstrap's library, the adapter of HTTP servers
 	@if [ -n "$(SHELL_SRC)" ]; then $(MAKE) $(SHELL_BIN); fi
 
 $(SHELL_BIN): $(SHELL_SRC) $(wildcard sandbox/shell/*.h)
@@ -57,13 +64,22 @@ $(SHELL_BIN): $(SHELL_SRC) $(wildcard sandbox/shell/*.h)
 	$(CC) $(CFLAGS) $(C_STRICT) -o $@.tmp $(SHELL_SRC)
 	@mv $@.tmp $@
 
+$(JAVA_LIB): $(JAVA_SRC)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -shared -fPIC -nostdlib -s -Wall -Wextra -Werror -o $@.tmp $<
+	@mv $@.tmp $@
+
+$(HTTP_BIN): $(HTTP_SRC) | deps-build
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -buildid=' -o $@ ./runtimes/httpserver/adapter
+	@touch $@
+
 .PHONY: install
 install: build ## install bin/fre into PREFIX/bin (/usr/local)
 	install -D -m 0755 bin/fre $(DESTDIR)$(PREFIX)/bin/fre
 
 .PHONY: clean
 clean: ## remove what was built; keeps .cache (downloads, tools)
-	rm -rf bin $(SHELL_BIN)
+	rm -rf bin $(SHELL_BIN) $(JAVA_LIB) $(HTTP_BIN)
 
 .PHONY: deps
 deps: ## install by apt everything that any target needs
@@ -102,23 +118,38 @@ $(REGISTRY): tools/registry/go.mod tools/registry/go.sum | deps-build
 	CGO_ENABLED=0 go build -modfile=tools/registry/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/distribution/distribution/v3/cmd/registry
 	@touch $@
 
+# The suite that registry is tested against: the distribution-spec's own.
+$(CONFORM): tools/conformance/go.mod tools/conformance/go.sum | deps-build
+	CGO_ENABLED=0 go build -modfile=tools/conformance/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/opencontainers/distribution-spec/conformance
+	@touch $@
+
+# The peer of image/signature.
+$(COSIGN): tools/cosign/go.mod tools/cosign/go.sum | deps-build
+	CGO_ENABLED=0 go build -modfile=tools/cosign/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/sigstore/cosign/v3/cmd/cosign
+	@touch $@
+
 .PHONY: docs
 docs: deps-build ## check links, targets and tests that the documents name
 	go test -count=1 ./test/docs/...
 
 .PHONY: unit
-unit: deps-build shell $(REGISTRY) ## go test without the long suites; what needs root is skipped without it
+unit: deps-build shell $(REGISTRY) $(CONFORM) ## go test without the long suites; what needs root is skipped without it
 	go test $(unit_packages)
 
 .PHONY: race
-race: deps-test shell $(REGISTRY) ## the same under the race detector; as root nothing may be skipped
+race: deps-test shell $(REGISTRY) $(CONFORM) ## the same under the race detector; as root nothing may be skipped
 	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; go test -race -timeout 15m -skip '$(BUILDS)' $(unit_packages)
 
 .PHONY: test-root
 test-root: deps-test deps-run build $(REGISTRY) ## system, docker, security and robustness suites: the whole path, as root
 	suites="$(suite_packages)"; if [ -z "$$suites" ]; then echo "no suite below test/ yet"; exit 0; fi; \
 	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -p 1 -timeout 20m $$suites; \
-	FRE_TEST_ROOT=1 go test -count=1 -timeout 20m -run '$(BUILDS)' ./runtimes
+	state=$$(mktemp -d /var/tmp/fre-builds.XXXXXX); trap 'rm -rf "$$state"' EXIT; \
+	FRE_TEST_ROOT=1 FRE_TEST_STATE=$$state FRE_TEST_CACHE=$$state/debian go test -count=1 -timeout 25m -run '$(BUILDS)' ./runtimes
+
+.PHONY: test-cosign
+test-cosign: deps-build $(REGISTRY) $(COSIGN) ## cosign and FRE verify what the other signs; cosign is large to build, so not part of make test
+	go test -count=1 ./test/cosign $(TESTFLAGS)
 
 .PHONY: test-v2
 test-v2: deps-v2 build ## root tests on a kernel with cgroup v2 only, under qemu
@@ -129,7 +160,7 @@ test-v2-system: deps-v2 build ## the whole path on that kernel, from a prepared 
 	test/v2/run.sh test/v2 test/system
 
 .PHONY: fuzz-smoke
-fuzz-smoke: deps-build ## each Fuzz target for FUZZTIME (5s)
+fuzz-smoke: deps-build ## each Fuzz target for FUZZTIME (3s)
 	scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: soak
@@ -139,13 +170,13 @@ soak: deps-build ## a store of 10,000 images with 1,000 files each: 10 million l
 ##### look
 
 .PHONY: demo
-demo: deps-run build ## as root: build, deploy and call every function of templates/, leaving nothing
+demo: deps-run build ## as root: build, deploy and call functions of templates/, leaving nothing
 	scripts/demo.sh
 
 .PHONY: bench-smoke
 bench-smoke: deps-test build ## each benchmark once, quickly, to see that it runs
 	go test -run '^$$' -bench . -benchtime 1x $(unit_packages)
-	for b in start warm event list paper; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
+	for b in start warm event list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
 
 .PHONY: bench-start
 bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
@@ -167,9 +198,19 @@ bench-paper: deps-bench build ## the figures of the paper, beside docker, runc a
 bench-list: deps-bench build ## lists of images and sandboxes, sizes, the start with 10,000 images, beside docker
 	go run ./bench/list $(BENCHFLAGS)
 
+.PHONY: bench-image
+bench-image: deps-bench build ## sizes of images beside Docker's of the same functions
+	go run ./bench/image $(BENCHFLAGS)
+
+.PHONY: bench-build
+bench-build: deps-bench build ## packages beside uv, pip, pnpm and Maven; second images, redeploys, imports
+	go run ./bench/build $(BENCHFLAGS)
+
 .PHONY: bench-docs
 bench-docs: deps-bench build ## on a quiet machine, some twenty minutes: all of these but warm calls, written to docs/benchmarks
 	go run ./bench/start -summary docs/benchmarks/start.md $(BENCHFLAGS)
 	go run ./bench/event -summary docs/benchmarks/event.md $(BENCHFLAGS)
 	go run ./bench/list -summary docs/benchmarks/list.md $(BENCHFLAGS)
+	go run ./bench/image -summary docs/benchmarks/image.md $(BENCHFLAGS)
+	go run ./bench/build -summary docs/benchmarks/build.md $(BENCHFLAGS)
 	go run ./bench/paper $(BENCHFLAGS)

@@ -35,6 +35,7 @@ const (
 	CodeTooLarge         Code = "too_large"          // 413: body over the limit
 	CodeTemplate         Code = "template"           // 422: fret.yaml is wrong; message has file:line:column
 	CodeBuildFailed      Code = "build_failed"       // 422: a build step said no
+	CodePackage          Code = "package"            // 422: a package is not what is pinned, is gone, or breaks its format's rules
 	CodeNotFunction      Code = "not_a_function"     // 422: the image is a base environment
 	CodeCommandNotFound  Code = "command_not_found"  // 422: run: no such program in the image
 	CodeCommandNotExec   Code = "command_not_exec"   // 422: run: the program cannot be executed
@@ -45,6 +46,7 @@ const (
 	CodeUnsupported      Code = "unsupported"        // 501: the engine's host lacks what it takes
 	CodeCrash            Code = "function_crash"     // 502: the instance died or broke the protocol
 	CodeRegistry         Code = "registry"           // 502: a registry refused or cannot be reached
+	CodePackageSite      Code = "package_site"       // 502: a package site refused, wants fewer requests, or cannot be reached
 	CodeOverloaded       Code = "overloaded"         // 503
 	CodeClosed           Code = "stopping"           // 503: the engine is shutting down
 	CodeTimeout          Code = "timeout"            // 504: the function did not answer in time

@@ -142,10 +142,21 @@ func (c *Client) History(ctx context.Context, ref string) ([]api.HistoryStep, er
 	return get[[]api.HistoryStep](ctx, c, "/v1/images/"+url.PathEscape(ref)+"/history", nil)
 }
 
+// SBOM is an image's bill of materials, CycloneDX in JSON.
+func (c *Client) SBOM(ctx context.Context, ref string) (json.RawMessage, error) {
+	return get[json.RawMessage](ctx, c, "/v1/images/"+url.PathEscape(ref)+"/sbom", nil)
+}
+
 // TagImage gives an image one more name, "name:version" or "name" for version
 // "latest".
 func (c *Client) TagImage(ctx context.Context, ref, name string) (api.Image, error) {
 	return post[api.Image](ctx, c, "/v1/images/"+url.PathEscape(ref)+"/tag", api.TagRequest{Name: name})
+}
+
+// Slim makes of the image that a temporary function runs, deployed with Trace, one
+// that holds what it has opened so far. That has no name: TagImage gives it one.
+func (c *Client) Slim(ctx context.Context, function string, r api.SlimRequest) (api.Slimmed, error) {
+	return post[api.Slimmed](ctx, c, "/v1/functions/"+url.PathEscape(function)+"/slim", r)
 }
 
 // RemoveOptions adjust RemoveImage and RemoveContainer.

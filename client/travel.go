@@ -64,6 +64,21 @@ func (c *Client) Push(ctx context.Context, r api.PushRequest, report func(api.Ev
 	return line.Digest, err
 }
 
+// Resolve has the engine ask a registry what it calls an image: "name@sha256:…".
+func (c *Client) Resolve(ctx context.Context, r api.ResolveRequest) (string, error) {
+	out, err := post[api.Resolved](ctx, c, "/v1/images/resolve", r)
+	return out.Ref, err
+}
+
+// Sign has the engine put a signature beside an image at its registry.
+func (c *Client) Sign(ctx context.Context, r api.SignRequest) error {
+	resp, err := c.sendJSON(ctx, "/v1/images/sign", r)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
 func first(line api.TravelLine, err error) (api.Image, error) {
 	if err == nil && len(line.Images) == 0 {
 		err = errors.New("engine did not say what came of it")

@@ -16,16 +16,12 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +31,7 @@ import (
 	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/image/signature"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/sandbox/pool"
 	"github.com/fre-engine/fre/store"
@@ -69,7 +66,7 @@ var (
 type Config struct {
 	Store     *store.Store
 	Sandboxes *sandbox.Host
-	Builder   *image.Builder // Builder.Run may be nil: Open sets it to the engine's own runner
+	Builder   *image.Builder // Builder.Run and Images may be nil: Open sets them to the engine's own
 	StateDir  string         // logs/ and tenants/ are made below it
 	Log       *slog.Logger
 
@@ -82,8 +79,9 @@ type Config struct {
 	LogBytes int64 // size of a function's log file before it is rotated; default 8 MiB
 	LogFiles int   // rotated files kept beside the current one; default 3
 
-	ImageLimits        oci.Limits // of what is loaded, imported and pulled; defaults there
-	InsecureRegistries []string   // hosts that are spoken to without TLS, beside loopback
+	ImageLimits        oci.Limits       // of what is loaded, imported and pulled; defaults there
+	InsecureRegistries []string         // hosts that are spoken to without TLS, beside loopback
+	Signatures         signature.Policy // what has to be signed to be pulled
 
 	Work WorkConfig // what tenants may keep in /work; default: no limit
 	GC   GCConfig
@@ -193,9 +191,13 @@ func Open(cfg Config) (*Engine, error) {
 	if cfg.Builder.Run == nil {
 		cfg.Builder.Run = buildRunner{e}
 	}
+	if cfg.Builder.Images == nil {
+		cfg.Builder.Images = buildImages{e}
+	}
 
 	functions := make(map[string]*function)
 	e.functions.Store(&functions)
+	e.forgetTemporary()
 	for _, rec := range cfg.Store.Functions() {
 		f, err := e.newFunction(rec)
 		if err == nil {
@@ -258,10 +260,12 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.boxes.close()
 	<-drained   // without its sandbox every invocation ends
 	retireAll() // what a Deploy published meanwhile
+	e.shells.closeTools()
 	e.workers.Wait()
 	close(e.ended)
 	for _, f := range *e.functions.Load() {
 		f.logs.Close()
+		err = errors.Join(err, f.endTrace())
 	}
 	for _, c := range e.containers.all() {
 		c.log.Close()
@@ -301,29 +305,6 @@ func (e *Engine) spawn(fn func()) {
 	e.workers.Go(fn)
 }
 
-// Build makes an image of the template in dir and returns it with the lock to
-// write beside the template. report is called from one goroutine at a time.
-func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
-		e.cache.mu.RLock()
-		defer e.cache.mu.RUnlock()
-		img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
-		return err
-	})
-	return img, lock, err
-}
-
-// Base builds the named base environment, or finds it in the local registry.
-func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)) (img *store.Image, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
-		e.cache.mu.RLock()
-		defer e.cache.mu.RUnlock()
-		img, err = e.cfg.Builder.Base(ctx, name, report)
-		return err
-	})
-	return img, err
-}
-
 // while counts f as work in flight, whose context ends with ErrClosed when Close
 // gives up waiting.
 func (e *Engine) while(ctx context.Context, f func(context.Context) error) error {
@@ -338,234 +319,5 @@ func (e *Engine) while(ctx context.Context, f func(context.Context) error) error
 	return f(ctx)
 }
 
-// ImageList lists the local registry from memory, newest first, with the
-// generation of its last change.
-func (e *Engine) ImageList() ([]*store.Image, uint64) { return e.cfg.Store.ImageList() }
-
-// Image finds an image by name, name:version, digest or a prefix of it.
-func (e *Engine) Image(ref string) (*store.Image, error) { return e.cfg.Store.Image(ref) }
-
-// TagImage gives an image one more name, "name:version" or "name" for version
-// "latest", which another image loses. Errors: as of [Engine.Image], and
-// store.ErrName.
-func (e *Engine) TagImage(ctx context.Context, ref, name string) (*store.Image, error) {
-	img, err := e.cfg.Store.Image(ref)
-	if err != nil {
-		return nil, err
-	}
-	return e.cfg.Store.Tag(ctx, img.Digest, name)
-}
-
-// Removed says what became of an image that was to be removed.
-type Removed struct {
-	Image    *store.Image // as it was
-	Untagged []string     // names that are gone, and what registries call it
-	Deleted  bool         // so is the image
-}
-
-// RemoveOptions adjust RemoveImage.
-type RemoveOptions struct {
-	Force bool // an image with several names may be removed by its digest
-}
-
-// ErrSeveralNames says that a digest stands for more names than one.
-var ErrSeveralNames = errors.New("image has several names")
-
-// RemoveImage takes an image's name away, and with its last name, or where ref
-// is a digest, the image. What the registry of a name calls the image,
-// "name@sha256:…", is a name as well, and goes with the last "name:version" of
-// that registry's. What a function or a sandbox uses stays: store.ErrInUse.
-func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (Removed, error) {
-	img, name, err := e.cfg.Store.Find(ref)
-	if err != nil {
-		return Removed{}, err
-	}
-	all := slices.Concat(img.Names, img.Remotes)
-	goes := all
-	if r, err := store.ParseReference(ref); err == nil && slices.Contains(img.Remotes, store.Reference{Name: r.Name, Digest: r.Digest}.String()) {
-		goes = []string{store.Reference{Name: r.Name, Digest: r.Digest}.String()}
-	} else if name != "" {
-		goes = namesWith(img, name)
-	} else if len(img.Names) > 1 || len(img.Names) == 1 && len(namesWith(img, img.Names[0])) < len(all) {
-		if !o.Force {
-			return Removed{}, fmt.Errorf("remove image %s: %w: %s", ref, ErrSeveralNames, strings.Join(all, ", "))
-		}
-	}
-	if len(goes) < len(all) {
-		return Removed{Image: img, Untagged: goes}, e.cfg.Store.Untag(ctx, goes...)
-	}
-	err = e.whileUnused(ref, img.Digest, func() error { return e.cfg.Store.RemoveImage(ctx, img.Digest) })
-	return Removed{Image: img, Untagged: all, Deleted: true}, err
-}
-
-// namesWith are the names of an image that go with one of them.
-func namesWith(img *store.Image, name string) []string {
-	repository := nameOnly(name)
-	goes := []string{name}
-	for _, other := range img.Names {
-		if other != name && nameOnly(other) == repository {
-			return goes
-		}
-	}
-	for _, remote := range img.Remotes {
-		if strings.HasPrefix(remote, repository+"@") {
-			goes = append(goes, remote)
-		}
-	}
-	return goes
-}
-
-// ImageSizes are what images take on disk, from memory.
-func (e *Engine) ImageSizes() *store.Sizes { return e.cfg.Store.Sizes() }
-
 // StateDir is where the engine keeps what lasts.
 func (e *Engine) StateDir() string { return e.cfg.StateDir }
-
-// Function is what lists and inspections show of a deployed function.
-type Function struct {
-	Name        string
-	Image       store.Digest
-	ImageRef    string // "name:version"
-	Config      image.Config
-	Deployed    time.Time
-	Instances   int    // live sandboxes
-	Busy        int    // events being handled
-	Queued      int    // events waiting for an instance
-	Fork        string // whether its instances are forked, or why not: "on", "waiting", "off: …"; "" where its runtime cannot
-	Invocations uint64
-	Failures    uint64
-	Defences    []string    // in force around its sandboxes (sandbox.Host.Defences)
-	Shells      *ShellStats // what its instances can start from; nil: nothing
-
-	counters counters
-}
-
-// DeployOptions adjust Deploy.
-type DeployOptions struct {
-	Replace bool // take over the name of a function that came from another template
-}
-
-// Deploy puts the image's function behind name. The same template's function
-// of that name is replaced without losing an event: what is in flight ends on
-// the old instances. ErrNameTaken when another template has the name.
-func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o DeployOptions) (*Function, error) {
-	if err := e.begin(); err != nil {
-		return nil, err
-	}
-	defer e.flight.Done()
-	if name == "" {
-		name = img.Name
-	}
-	if !image.ValidName(name) {
-		return nil, fmt.Errorf("deploy: %w", &image.FieldError{Field: "name", Message: fmt.Sprintf("%q is not a function name: lower-case letters, digits and dashes, 63 at most", name)})
-	}
-	spec, err := json.Marshal(functionSpec{img.Name, img.Version})
-	if err != nil {
-		return nil, err
-	}
-	rec := store.Function{Name: name, Image: img.Digest, Spec: spec, Deployed: time.Now().UTC().Truncate(time.Millisecond)}
-	f, err := e.newFunction(&rec)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := f.spec(""); err != nil {
-		return nil, fmt.Errorf("deploy %s: %w", name, err)
-	}
-	if err := e.checkLimits(f.config.Resources); err != nil {
-		return nil, fmt.Errorf("deploy %s: %w", name, err)
-	}
-
-	e.deployMu.Lock()
-	defer e.deployMu.Unlock()
-	old := (*e.functions.Load())[name]
-	if old != nil && old.template != img.Name && !o.Replace {
-		return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.template)
-	}
-	if old != nil {
-		f.logs = old.logs // one log over all deployments of a name
-	} else if f.logs, err = e.openLog(name); err != nil {
-		return nil, err
-	}
-	if err := e.cfg.Store.PutFunction(ctx, rec); err != nil {
-		if old == nil {
-			f.logs.Close()
-		}
-		return nil, err
-	}
-	f.publish()
-	e.replaceLocked(name, f)
-	e.Changes().Add(f.changed(store.ActionDeploy))
-	if old != nil {
-		old.retire()
-	}
-	f.warm()
-	return f.describe(), nil
-}
-
-func (e *Engine) openLog(function string) (*functionLog, error) {
-	return openLog(filepath.Join(e.cfg.StateDir, "logs", function), function, e.cfg.LogBytes, e.cfg.LogFiles)
-}
-
-// replaceLocked publishes, with deployMu held, a new map of functions with name
-// set to f, or removed where f is nil.
-func (e *Engine) replaceLocked(name string, f *function) {
-	next := maps.Clone(*e.functions.Load())
-	if f == nil {
-		delete(next, name)
-	} else {
-		next[name] = f
-	}
-	e.functions.Store(&next)
-}
-
-// Functions lists the deployed functions by name. The same pointer stands for the
-// same content: nobody changes it.
-func (e *Engine) Functions() []*Function {
-	m := *e.functions.Load()
-	out := make([]*Function, 0, len(m))
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		out = append(out, m[name].describe())
-	}
-	return out
-}
-
-// Function describes one; fs.ErrNotExist when there is none of that name.
-func (e *Engine) Function(name string) (*Function, error) {
-	f, err := e.lookup(name)
-	if err != nil {
-		return nil, err
-	}
-	return f.describe(), nil
-}
-
-func (e *Engine) lookup(name string) (*function, error) {
-	f := (*e.functions.Load())[name]
-	if f == nil {
-		return nil, &UnknownError{Function: name}
-	}
-	return f, nil
-}
-
-// RemoveFunction forgets a function, ends its instances and deletes its logs.
-// Its image and its tenant's /work stay.
-func (e *Engine) RemoveFunction(ctx context.Context, name string) error {
-	if err := e.begin(); err != nil {
-		return err
-	}
-	defer e.flight.Done()
-	e.deployMu.Lock()
-	defer e.deployMu.Unlock()
-	f, err := e.lookup(name)
-	if err == nil {
-		err = e.cfg.Store.RemoveFunction(ctx, name)
-	}
-	if err != nil {
-		return err
-	}
-	e.replaceLocked(name, nil)
-	e.Changes().Add(f.changed(store.ActionRemove))
-	f.retire()
-	f.logs.Close()
-	e.metrics.forget(name)
-	return os.RemoveAll(f.logs.dir)
-}

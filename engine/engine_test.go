@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/sandbox"
@@ -609,7 +611,37 @@ func TestBuildStep(t *testing.T) {
 	}
 }
 
-// eventually waits for a state that another goroutine brings about.
+// TestBuildStepFills: a step that would fill the disk it writes to is ended before.
+func TestBuildStepFills(t *testing.T) {
+	r := open(t)
+	dir := filepath.Join(t.TempDir(), "disk")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("fre-engine-test", dir, "tmpfs", 0, "size=32m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount: %v", err)
+			_ = unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	})
+	step := image.Command{
+		Rootfs: r.store.Rootfs(r.image("tool", stdio).Digest), Args: []string{"/function/fn"}, Env: []string{"FRE_PATH=/fill"},
+		Binds: []image.Bind{{Source: dir, Target: "/work", Writable: true}},
+	}
+	for _, when := range []string{"while it runs", "before it starts"} {
+		if err := r.cfg.Builder.Run.Run(t.Context(), step); !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("%s: error %v, want ENOSPC", when, err)
+		}
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil || st.Bavail == 0 {
+		t.Errorf("%d blocks are left, %v; want some", st.Bavail, err)
+	}
+}
+
 // idle waits until a function's instances have no event any more: one whose event
 // was given up has a moment to notice, and takes no other meanwhile.
 func (r *rig) idle(name string) {
@@ -617,6 +649,7 @@ func (r *rig) idle(name string) {
 	eventually(r.t, "the instances to be free or gone", func() bool { f, err := r.Function(name); return err == nil && f.Busy == 0 })
 }
 
+// eventually waits for a state that another goroutine brings about.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -24,10 +24,15 @@ type function struct {
 	image    *store.Image
 	config   image.Config
 	deployed time.Time
-	user     sandbox.User
-	work     string       // host directory of the tenant's /work
-	logs     *functionLog // set before the function is published; kept over redeployments
-	forks    *forker      // nil where the runtime or the template has none
+
+	temporary bool // see DeployOptions
+
+	opens *sandbox.Opens // what it opens in its root; nil: nobody asks. Set before the function is published
+
+	user  sandbox.User
+	work  string       // host directory of the tenant's /work
+	logs  *functionLog // set before the function is published; kept over redeployments
+	forks *forker      // nil where the runtime or the template has none
 
 	invocations, failures atomic.Uint64
 	warmed                prometheus.Observer
@@ -51,8 +56,10 @@ type function struct {
 // functionSpec is store.Function.Spec: an image loses its name to the next
 // build, a function keeps where it came from.
 type functionSpec struct {
-	Template string `json:"template"`
-	Version  string `json:"version"`
+	Template  string `json:"template"`
+	Version   string `json:"version"`
+	Temporary bool   `json:"temporary,omitempty"` // see DeployOptions
+	Trace     bool   `json:"trace,omitempty"`     // likewise
 }
 
 // ref is what people call the function's image.
@@ -77,17 +84,23 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		return nil, fmt.Errorf("record of function %s: %w", rec.Name, err)
 	}
 	cfg.Env = withLimits(cfg.Env, cfg.Resources)
-	user, work, err := e.tenant(cfg.Tenant)
+	var user sandbox.User
+	var work string
+	if spec.Temporary {
+		user, work, err = e.temporaryTenant(rec.Name)
+	} else {
+		user, work, err = e.tenant(cfg.Tenant)
+	}
 	if err != nil {
 		return nil, err
 	}
 	f := &function{
-		e: e, name: rec.Name, template: spec.Template, version: spec.Version, image: img, config: cfg, deployed: rec.Deployed,
+		e: e, name: rec.Name, template: spec.Template, version: spec.Version, image: img, config: cfg, deployed: rec.Deployed, temporary: spec.Temporary,
 		user: user, work: work,
 		instances: make(map[*instance]struct{}),
 		warmed:    e.metrics.start.WithLabelValues(rec.Name, string(StartWarm)),
 	}
-	if cfg.Forks && f.loopbackOnly() {
+	if cfg.Forks && f.loopbackOnly() && !spec.Trace {
 		f.forks = newForker(f)
 	}
 	return f, nil
@@ -106,7 +119,7 @@ func (f *function) loopbackOnly() bool {
 
 // publish readies a function that is about to be found by its name.
 func (f *function) publish() {
-	if !f.loopbackOnly() {
+	if !f.loopbackOnly() || f.opens != nil {
 		return
 	}
 	if f.shells = f.e.shells.use(f); f.shells == nil {
@@ -146,6 +159,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 
 		Work: f.work, WorkMapped: f.e.mapErr == nil,
 
+		Opens:   f.opens,
 		Repeats: true,
 		// More CPUs than one would not be seen by a program that looks at its start.
 		Pin: f.config.Resources.CPUMillis <= 1000,

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/store"
 )
@@ -254,7 +255,7 @@ func TestFsckFetches(t *testing.T) {
 	if _, err := r.TagImage(t.Context(), "own:1", name); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Push(t.Context(), name, "", nil, nil); err != nil {
+	if _, err := r.Push(t.Context(), name, "", nil, oci.PushOptions{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Truncate(filepath.Join(r.store.Rootfs(img.Digest), "own"), 10); err != nil {

@@ -59,7 +59,7 @@ func TestLargerHost(t *testing.T) {
 	img := r.image("f", func(c *image.Config) {
 		c.Resources.MemoryBytes, c.Resources.CPUMillis, c.Resources.Pids = 4<<40, 1024_000, 1<<22
 	})
-	spec, err := json.Marshal(functionSpec{img.Name, img.Version})
+	spec, err := json.Marshal(functionSpec{Template: img.Name, Version: img.Version})
 	if err != nil {
 		t.Fatal(err)
 	}

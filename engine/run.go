@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -175,49 +177,29 @@ type buildRunner struct{ e *Engine }
 func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("build step took more than %s", buildTimeout))
 	defer cancel()
-	user, err := r.e.user(buildTenant)
+	ctx, stop, err := leaveRoom(ctx, c.Binds)
 	if err != nil {
 		return err
 	}
+	defer stop()
 	limits, err := r.e.cfg.Sandboxes.CutLimits(sandbox.Limits{
 		MemoryBytes: buildMemory, CPUMillis: int64(runtime.NumCPU()) * 1000, Pids: buildPids, TmpBytes: buildTmp, Files: buildFiles,
 	})
 	if err != nil {
 		return err
 	}
-	id := int(user.HostBase + functionUID)
-	spec := sandbox.Spec{
-		ID: newID(), Rootfs: c.Rootfs, Args: c.Args, Dir: c.Dir, User: user,
-		Env:    slices.Concat([]string{"PATH=" + searchPath, "HOME=/tmp", "LANG=C.UTF-8"}, c.Env),
-		Limits: limits,
-	}
-	for _, b := range c.Binds {
-		if b.Writable {
-			if err := os.Chown(b.Source, id, id); err != nil {
-				return fmt.Errorf("bind %s: %w", b.Target, err)
-			}
-		}
-		spec.Mounts = append(spec.Mounts, sandbox.Mount{Source: b.Source, Target: b.Target, Writable: b.Writable})
-	}
-	if c.Network {
-		spec.Network = sandbox.NetworkHost
-		spec.Mounts = append(spec.Mounts, networkFiles(r.e.cfg.Builder.Settings)...)
-	}
 	tail := &tailWriter{max: 8 << 10}
-	out, err := collect(c.Stdout, tail)
-	if err != nil {
-		return err
+	env := slices.Concat([]string{"PATH=" + searchPath, "HOME=/tmp", "LANG=C.UTF-8"}, c.Env)
+	var status sandbox.ExitStatus
+	ran := false
+	if p := r.e.shells.tool(&c, env, limits); p != nil {
+		p.running.Add(1)
+		defer p.running.Add(-1)
+		status, ran, err = r.runParked(ctx, &c, p, limits, tail)
 	}
-	errs, err := collect(c.Stderr, tail)
-	if err != nil {
-		out.wait()
-		return err
+	if !ran {
+		status, err = r.runFresh(ctx, &c, env, limits, tail)
 	}
-	spec.Stdout, spec.Stderr = out.w, errs.w
-	b := &box{id: spec.ID, tenant: buildTenant, image: "build", command: c.Args, state: func() State { return StateBusy }}
-	status, err := r.e.runToEnd(ctx, b, spec)
-	out.wait()
-	errs.wait()
 	switch {
 	case err != nil:
 		return fmt.Errorf("run %s: %w", c.Args[0], err)
@@ -227,6 +209,105 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 		return &image.ExitError{Args: c.Args, Code: status.Code, Output: tail.String()}
 	}
 	return nil
+}
+
+// runFresh starts a program in a sandbox of the builder's tenant and runs it to its end.
+func (r buildRunner) runFresh(ctx context.Context, c *image.Command, env []string, limits sandbox.Limits, tail *tailWriter) (status sandbox.ExitStatus, err error) {
+	user, err := r.e.user(buildTenant)
+	if err != nil {
+		return status, err
+	}
+	if err := ownBinds(c.Binds, int(user.HostBase+functionUID)); err != nil {
+		return status, err
+	}
+	spec := sandbox.Spec{ID: newID(), Rootfs: c.Rootfs, Args: c.Args, Env: env, Dir: c.Dir, User: user, Limits: limits}
+	for _, b := range c.Binds {
+		spec.Mounts = append(spec.Mounts, sandbox.Mount{Source: b.Source, Target: b.Target, Writable: b.Writable})
+	}
+	if c.Network {
+		spec.Network = sandbox.NetworkHost
+		spec.Mounts = append(spec.Mounts, networkFiles(r.e.cfg.Builder.Settings)...)
+	}
+	out, err := collect(c.Stdout, tail)
+	if err != nil {
+		return status, err
+	}
+	defer out.wait()
+	errs, err := collect(c.Stderr, tail)
+	if err != nil {
+		return status, err
+	}
+	defer errs.wait()
+	spec.Stdout, spec.Stderr = out.w, errs.w
+	return r.e.runToEnd(ctx, r.newBox(spec.ID, c), spec)
+}
+
+func (buildRunner) newBox(id string, c *image.Command) *box {
+	return &box{id: id, tenant: buildTenant, image: "build", command: c.Args, state: func() State { return StateBusy }}
+}
+
+// ownBinds gives a sandbox's user the binds that it writes to.
+func ownBinds(binds []image.Bind, id int) error {
+	for _, b := range binds {
+		if b.Writable {
+			if err := os.Lchown(b.Source, id, id); err != nil {
+				return fmt.Errorf("bind %s: %w", b.Target, err)
+			}
+		}
+	}
+	return nil
+}
+
+// leaveRoom ends the context that it returns, with an error that is ENOSPC, when
+// those of the binds that are written to have too little room left. What a step
+// writes is on the disk of the engine's state, where one that is hostile or mistaken
+// would leave none for others. stop ends the watch.
+func leaveRoom(ctx context.Context, binds []image.Bind) (_ context.Context, stop func(), err error) {
+	room := func() error {
+		for _, b := range binds {
+			if b.Writable {
+				if err := hasRoom(b.Source); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	if err := room(); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if err := room(); err != nil {
+					cancel(err)
+				}
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil); <-done }, nil
+}
+
+// hasRoom is nil where a twentieth of a directory's file system is free, or 1 GiB
+// and a hundred thousand inodes.
+func hasRoom(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("room for a build: statfs %s: %w", dir, err)
+	}
+	// A file system without a fixed number of inodes says 0.
+	if st.Bavail*uint64(st.Bsize) >= min(1<<30, st.Blocks*uint64(st.Bsize)/20) && st.Ffree >= min(100_000, st.Files/20) {
+		return nil
+	}
+	return fmt.Errorf("build step: too little room on the disk of %s, of which a twentieth or 1 GiB stays free: %w", dir, unix.ENOSPC)
 }
 
 // networkFiles are the host files a step with network needs to resolve names
@@ -248,7 +329,7 @@ func networkFiles(s image.Settings) []sandbox.Mount {
 // collector copies a pipe to a writer and to the tail kept for error messages.
 type collector struct {
 	w    *os.File
-	done chan struct{}
+	done <-chan struct{}
 }
 
 func collect(to, tail io.Writer) (*collector, error) {
@@ -256,19 +337,25 @@ func collect(to, tail io.Writer) (*collector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make pipe: %w", err)
 	}
+	return &collector{w: w, done: follow(r, to, tail)}, nil
+}
+
+// follow copies a pipe, which it closes, to to, unless nil, and to tail. What it
+// returns is closed at its end.
+func follow(r *os.File, to, tail io.Writer) <-chan struct{} {
 	if to != nil {
 		tail = io.MultiWriter(to, tail)
 	}
-	c := &collector{w: w, done: make(chan struct{})}
+	done := make(chan struct{})
 	go func() {
-		defer close(c.done)
+		defer close(done)
 		defer r.Close()
 		_, err := io.Copy(tail, r)
 		if err != nil && !errors.Is(err, os.ErrClosed) {
 			_, _ = io.Copy(io.Discard, r) // keep the program from blocking
 		}
 	}()
-	return c, nil
+	return done
 }
 
 // wait closes our end and waits until all output is copied.

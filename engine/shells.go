@@ -76,6 +76,12 @@ type shellPool struct {
 	config image.Config
 	users  int // functions deployed; guarded by all.mu
 
+	// Of a tool's, which no function uses (tools.go).
+	tool    bool
+	mounts  []sandbox.Mount
+	limits  sandbox.Limits
+	running atomic.Int64 // build steps under way that could have been one's
+
 	pool    atomic.Pointer[pool.Pool[*shell]] // nil until the root is made
 	bytes   atomic.Int64                      // memory of the last one made
 	charged atomic.Int64                      // what its control group counted
@@ -101,6 +107,11 @@ func newShells(e *Engine, cfg ShellConfig) *shells {
 func (s *shells) use(f *function) *shellPool {
 	key := image.ShellKey(f.image, &f.config)
 	if s.cfg.Off || s.e.mapErr != nil || key == "" || f.config.Protocol != image.ProtocolChannel {
+		return nil
+	}
+	// A shell is visited by the engine: what starts in it has to be what a Builder
+	// put there.
+	if f.image.Foreign {
 		return nil
 	}
 	s.mu.Lock()
@@ -132,9 +143,14 @@ func (p *shellPool) open() {
 	if p.users == 0 {
 		return // the last function has gone; prune follows
 	}
-	rootfs := s.e.cfg.Store.Rootfs(root.Digest)
+	p.fill(s.e.cfg.Store.Rootfs(root.Digest), s.cfg.Ready, s.cfg.Max, 0, nil)
+}
+
+// fill starts to park in a root. For the rest see [pool.Config].
+func (p *shellPool) fill(rootfs string, ready, most int, idle time.Duration, busy func() bool) {
+	s := p.all
 	p.pool.Store(pool.New(pool.Config[*shell]{
-		Name: "runtime shell " + p.config.Base, Ready: s.cfg.Ready, Max: s.cfg.Max, Log: s.e.log,
+		Name: "runtime shell " + p.config.Base, Ready: ready, Max: most, Idle: idle, Busy: busy, Log: s.e.log,
 		Make: func() (*shell, error) { return p.park(rootfs) },
 		Drop: func(sh *shell) error {
 			if !sh.alive() {
@@ -211,7 +227,8 @@ func (p *shellPool) park(rootfs string) (sh *shell, err error) {
 	}
 	ctx, cancel := context.WithTimeout(s.e.life, parkWithin)
 	defer cancel()
-	if sh, err = p.start(ctx, rootfs); err == nil {
+	spec := sandbox.Spec{Rootfs: rootfs, Args: p.config.Shell.Args, Env: p.config.Shell.Env, Mounts: p.mounts, Limits: p.limits}
+	if sh, err = s.e.startShell(ctx, spec); err == nil {
 		if err = sh.conn.Parked(ctx); err == nil {
 			err = sh.measure(p)
 		}
@@ -239,8 +256,9 @@ func (p *shellPool) park(rootfs string) (sh *shell, err error) {
 	return sh, nil
 }
 
-// start starts the sandbox of a shell: an ordinary one, but that it is nobody's.
-func (p *shellPool) start(ctx context.Context, rootfs string) (*shell, error) {
+// startShell starts the sandbox of a shell, whose program and root spec says: an
+// ordinary one, but that it is nobody's.
+func (e *Engine) startShell(ctx context.Context, spec sandbox.Spec) (*shell, error) {
 	ours, theirs, err := socketpair()
 	if err != nil {
 		return nil, err
@@ -257,11 +275,9 @@ func (p *shellPool) start(ctx context.Context, rootfs string) (*shell, error) {
 		defer outW.Close()
 		if sh.stderr, errW, err = outputPipe(); err == nil {
 			defer errW.Close()
-			sh.sb, err = p.all.e.cfg.Sandboxes.Start(ctx, sandbox.Spec{
-				ID: sh.id, Rootfs: rootfs, Args: p.config.Shell.Args, Env: p.config.Shell.Env,
-				User:       sandbox.User{Own: true, UID: functionUID, GID: functionUID},
-				Background: true, Stdout: outW, Stderr: errW, Channel: theirs,
-			})
+			spec.ID, spec.User, spec.Background = sh.id, sandbox.User{Own: true, UID: functionUID, GID: functionUID}, true
+			spec.Stdout, spec.Stderr, spec.Channel = outW, errW, theirs
+			sh.sb, err = e.cfg.Sandboxes.Start(ctx, spec)
 		}
 	}
 	if err != nil {
@@ -347,10 +363,18 @@ func (sh *shell) lastWords() string {
 
 // take leases a shell that suits f, or returns nil.
 func (p *shellPool) take(f *function) *shell {
-	waiting := p.pool.Load()
 	// What the interpreter uses already must leave room for the function; the
 	// kernel would look for pages to reclaim, on the event's time.
-	if waiting == nil || f.config.Resources.MemoryBytes < p.charged.Load()/4*5 {
+	if f.config.Resources.MemoryBytes < p.charged.Load()/4*5 {
+		return nil
+	}
+	return p.lease()
+}
+
+// lease takes a shell that waits, or returns nil.
+func (p *shellPool) lease() *shell {
+	waiting := p.pool.Load()
+	if waiting == nil {
 		return nil
 	}
 	sh, ok := waiting.TryTake()

@@ -451,3 +451,28 @@ func TestShellsAfterRestart(t *testing.T) {
 	r.start(Config{Shells: ShellConfig{Off: true}})
 	eventually(t, "the root to go", func() bool { return r.roots() == 0 })
 }
+
+// TestForeignShells: what starts ahead of a function was put there by a Builder: an
+// image that somebody else made starts its interpreter itself, until somebody
+// vouches for it.
+func TestForeignShells(t *testing.T) {
+	r := open(t)
+	img := r.interpreted("a", "1", nil)
+	defer r.store.Hold()()
+	if err := r.store.RemoveImage(t.Context(), img.Digest); err != nil {
+		t.Fatal(err)
+	}
+	manifest := img.Manifest
+	for _, foreign := range []bool{true, false} {
+		img, err := r.store.TakeImage(t.Context(), manifest, foreign)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Deploy(t.Context(), "a", img, DeployOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := r.Function("a"); err != nil || (f.Shells == nil) != foreign {
+			t.Errorf("foreign: %v; its shells: %+v, %v", foreign, f.Shells, err)
+		}
+	}
+}

@@ -1,12 +1,16 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
+	"strings"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/image/sbom"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -44,16 +48,20 @@ func (e *Engine) Import(ctx context.Context, r io.Reader, o oci.ImportOptions, r
 // platform empty. Errors: those of [oci.Pull].
 func (e *Engine) Pull(ctx context.Context, ref, platform string, auth *oci.Auth, report func(image.Event)) (img *store.Image, remote oci.Remote, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
-		img, remote, err = oci.Pull(ctx, e.cfg.Store, ref, oci.PullOptions{RegistryOptions: e.registry(auth, report), Platform: platform})
+		e.cache.mu.RLock()
+		defer e.cache.mu.RUnlock()
+		img, remote, err = oci.Pull(ctx, e.cfg.Store, ref, oci.PullOptions{
+			RegistryOptions: e.registry(auth, report), Platform: platform, Policy: e.cfg.Signatures,
+		})
 		return err
 	})
 	return img, remote, err
 }
 
 // Push sends the image of that name to the registry the name says; to, unless
-// empty, is the name it gets there. Errors: those of [oci.Push], and
-// fs.ErrNotExist.
-func (e *Engine) Push(ctx context.Context, ref, to string, auth *oci.Auth, report func(image.Event)) (remote oci.Remote, err error) {
+// empty, is the name it gets there. Of o, RegistryOptions are the engine's.
+// Errors: those of [oci.Push], and fs.ErrNotExist.
+func (e *Engine) Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci.PushOptions, report func(image.Event)) (remote oci.Remote, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		img, name, err := e.cfg.Store.Find(ref)
 		if err != nil {
@@ -65,15 +73,42 @@ func (e *Engine) Push(ctx context.Context, ref, to string, auth *oci.Auth, repor
 		if to == "" {
 			return fmt.Errorf("push %s: %w: a digest says no registry: push a name (fre image tag gives one)", ref, oci.ErrReference)
 		}
-		remote, err = oci.Push(ctx, e.cfg.Store, img, to, e.registry(auth, report))
+		o.RegistryOptions = e.registry(auth, report)
+		remote, err = oci.Push(ctx, e.cfg.Store, img, to, o)
 		return err
 	})
 	return remote, err
 }
 
+// Resolve asks a registry what it calls the image of a reference: "name@sha256:…".
+// Errors: those of [oci.Resolve].
+func (e *Engine) Resolve(ctx context.Context, ref string, auth *oci.Auth) (name string, err error) {
+	err = e.while(ctx, func(ctx context.Context) error {
+		name, err = oci.Resolve(ctx, ref, e.registry(auth, nil))
+		return err
+	})
+	return name, err
+}
+
+// AttachSignature puts a signature beside an image at its registry. Errors: those
+// of [oci.Attach].
+func (e *Engine) AttachSignature(ctx context.Context, ref string, payload []byte, sig string, auth *oci.Auth) error {
+	return e.while(ctx, func(ctx context.Context) error { return oci.Attach(ctx, ref, payload, sig, e.registry(auth, nil)) })
+}
+
 // Login asks a registry whether it takes a login. Errors: those of [oci.Login].
 func (e *Engine) Login(ctx context.Context, host string, auth *oci.Auth) error {
 	return e.while(ctx, func(ctx context.Context) error { return oci.Login(ctx, host, e.registry(auth, nil)) })
+}
+
+// SBOM is an image's bill of materials, CycloneDX in JSON. Errors: fs.ErrNotExist.
+func (e *Engine) SBOM(ref string) ([]byte, error) {
+	defer e.cfg.Store.Hold()()
+	img, err := e.cfg.Store.Image(ref)
+	if err != nil {
+		return nil, err
+	}
+	return sbom.CycloneDX(e.cfg.Store, img)
 }
 
 // History returns what an image was made of, oldest first.
@@ -91,5 +126,110 @@ func (e *Engine) travel(report func(image.Event)) oci.Options {
 }
 
 func (e *Engine) registry(auth *oci.Auth, report func(image.Event)) oci.RegistryOptions {
-	return oci.RegistryOptions{Options: e.travel(report), Auth: auth, Insecure: e.cfg.InsecureRegistries}
+	return oci.RegistryOptions{
+		Options: e.travel(report), Auth: auth, Insecure: e.cfg.InsecureRegistries, Cache: filepath.Join(e.cachePath(), "blobs"),
+	}
+}
+
+// buildImages brings the images that templates stand on. Builds hold e.cache.mu
+// already.
+type buildImages struct{ e *Engine }
+
+type loginsKey struct{}
+
+// WithLogins returns a context for [Engine.Build]: whoever asks for it is who these
+// logins say at the registries of those hosts ("index.docker.io", "host:5000"), for
+// the image that the template stands on.
+func WithLogins(ctx context.Context, logins map[string]*oci.Auth) context.Context {
+	return context.WithValue(ctx, loginsKey{}, logins)
+}
+
+// login is that of ctx for the registry of a reference, nil where there is none.
+func login(ctx context.Context, ref string) (*oci.Auth, error) {
+	logins, _ := ctx.Value(loginsKey{}).(map[string]*oci.Auth)
+	if len(logins) == 0 {
+		return nil, nil
+	}
+	host, err := oci.Host(ref)
+	return logins[host], err
+}
+
+// find looks for the image of a reference in the store, and says how to ask the
+// registry for it: by the digest that it is pinned to.
+func (b buildImages) find(ref string, pinned store.Digest) (img *store.Image, digest store.Digest, ask string, err error) {
+	r, err := store.ParseReference(ref)
+	if err != nil {
+		return nil, "", "", err
+	}
+	r.Name = oci.Familiar(r.Name)
+	if image.ReservedName(r.Name) { // what builds have made, perhaps with another's login
+		return nil, "", "", fmt.Errorf("%w: %s is a name of FRE's own", oci.ErrReference, ref)
+	}
+	if r.Digest != "" {
+		pinned, r.Version = r.Digest, ""
+	}
+	if pinned != "" {
+		r.Version, r.Digest = "", pinned
+		ref = r.Name + "@" + string(pinned)
+	}
+	if img, err := b.e.cfg.Store.Image(r.String()); err == nil && b.e.cfg.Store.Use(img.Digest) {
+		return img, cmp.Or(pinned, knownAs(img, r.Name)), ref, nil
+	}
+	return nil, pinned, ref, nil
+}
+
+// Pull implements image.Images.
+func (b buildImages) Pull(ctx context.Context, ref string, pinned store.Digest, report func(image.Event)) (*store.Image, store.Digest, error) {
+	img, digest, ref, err := b.find(ref, pinned)
+	if err != nil || img != nil {
+		return img, digest, err
+	}
+	img, remote, err := oci.Pull(ctx, b.e.cfg.Store, ref, oci.PullOptions{RegistryOptions: b.e.registry(nil, report), Policy: b.e.cfg.Signatures})
+	return img, remote.Digest, err
+}
+
+// Resolve implements image.Images.
+func (b buildImages) Resolve(ctx context.Context, ref string, pinned store.Digest) (string, error) {
+	auth, err := login(ctx, ref)
+	if err != nil || auth == nil {
+		return "", err
+	}
+	img, pinned, ref, err := b.find(ref, pinned)
+	if err != nil || img != nil {
+		return "", err
+	}
+	name, err := oci.Resolve(ctx, ref, b.e.registry(auth, nil))
+	if err == nil && pinned != "" && !strings.HasSuffix(name, "@"+string(pinned)) {
+		err = fmt.Errorf("%w: asked for %s, it answers for %s", oci.ErrRegistry, ref, name)
+	}
+	return name, err
+}
+
+// Take implements image.Images.
+func (b buildImages) Take(ctx context.Context, name string, report func(image.Event)) (*store.Image, error) {
+	auth, err := login(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	o := oci.PullOptions{RegistryOptions: b.e.registry(auth, report), Policy: b.e.cfg.Signatures}
+	o.Nameless = true
+	img, _, err := oci.Pull(ctx, b.e.cfg.Store, name, o)
+	return img, err
+}
+
+// knownAs is what the registry of that name calls an image; "" where nobody knows.
+func knownAs(img *store.Image, name string) store.Digest {
+	for _, remote := range img.Remotes {
+		if digest, ok := strings.CutPrefix(remote, name+"@"); ok {
+			return store.Digest(digest)
+		}
+	}
+	return ""
+}
+
+// Load implements image.Images.
+func (b buildImages) Load(ctx context.Context, r io.Reader, report func(image.Event)) ([]*store.Image, error) {
+	o := b.e.travel(report)
+	o.Nameless = true
+	return oci.Load(ctx, b.e.cfg.Store, r, o)
 }

@@ -3,15 +3,24 @@ package engine
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/image/signature"
+	"github.com/fre-engine/fre/internal/fretest"
+	embedded "github.com/fre-engine/fre/registry"
+	"github.com/fre-engine/fre/store"
 )
 
 // TestTravel: what the engine adds to package oci: limits, references, and an end
@@ -61,10 +70,10 @@ func TestTravel(t *testing.T) {
 	if history, err := r.History("root"); err != nil || len(history) != 1 || history[0].Comment != "m" {
 		t.Errorf("History: %v, %v", history, err)
 	}
-	if _, err := r.Push(ctx, string(img.Digest), "", nil, nil); !errors.Is(err, oci.ErrReference) {
+	if _, err := r.Push(ctx, string(img.Digest), "", nil, oci.PushOptions{}, nil); !errors.Is(err, oci.ErrReference) {
 		t.Errorf("Push by digest: %v", err)
 	}
-	if _, err := r.Push(ctx, "none", "", nil, nil); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := r.Push(ctx, "none", "", nil, oci.PushOptions{}, nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Push of nothing: %v", err)
 	}
 	if _, _, err := r.Pull(ctx, "root:1", "linux/none", nil, nil); !errors.Is(err, oci.ErrPlatform) {
@@ -76,4 +85,173 @@ func TestTravel(t *testing.T) {
 	if _, err := r.Load(ctx, archive("a"), nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("Load into an engine that stops: %v", err)
 	}
+}
+
+// TestPulledFunction: a function that was pushed, removed and pulled again is
+// deployed and answers, from any kind of registry; pushed as an ordinary image it
+// comes back as one, which a container runs.
+func TestPulledFunction(t *testing.T) {
+	for kind, start := range map[string]func(testing.TB) string{"distribution": fretest.Registry, "own": ownRegistry} {
+		t.Run(kind, func(t *testing.T) {
+			r := open(t)
+			host := start(t) // it goes first, and its connections with it
+			ctx := t.Context()
+			img := r.interpreted("shop", "1", nil)
+			ref := host + "/team/shop:1"
+			if _, err := r.Push(ctx, "shop:1", ref, nil, oci.PushOptions{}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Push(ctx, "shop:1", host+"/team/image:1", nil, oci.PushOptions{AsImage: true}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.RemoveImage(ctx, "shop:1", RemoveOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if r.store.HasTree(img.Parts[0].Tree) {
+				t.Error("its parts are still there")
+			}
+			pulled, _, err := r.Pull(ctx, ref, "", nil, nil)
+			if err != nil || pulled.Digest != img.Digest {
+				t.Fatalf("pulled %+v, %v; want %s", pulled, err, img.Digest)
+			}
+			if _, err := r.Deploy(ctx, "shop", pulled, DeployOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if got, _, err := r.look("shop", "file=name"); err != nil || got != "shop" {
+				t.Errorf("it answers %q, %v", got, err)
+			}
+
+			ordinary, _, err := r.Pull(ctx, host+"/team/image:1", "", nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Deploy(ctx, "image", ordinary, DeployOptions{}); !errors.Is(err, ErrNotReady) {
+				t.Errorf("deploying an ordinary image: %v, want %v", err, ErrNotReady)
+			}
+			c, err := image.ConfigOf(ordinary)
+			if err != nil || c.Container == nil || c.Container.User != "1000:1000" && c.Container.User != "1000" || len(c.Args) == 0 || c.Args[0] != "/bin/fn" {
+				t.Errorf("configuration %+v, %v", c, err)
+			}
+
+			// What is not to be pulled is not to be built on either.
+			if _, err := r.RemoveImage(ctx, host+"/team/image:1", RemoveOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			r.cfg.Signatures = signature.Policy{{Repository: "**", Accept: signature.AcceptNone}}
+			if _, _, err := (buildImages{r.Engine}).Pull(ctx, host+"/team/image:1", "", func(image.Event) {}); !errors.Is(err, oci.ErrSignature) {
+				t.Errorf("a base that the policy refuses: error %v, want %v", err, oci.ErrSignature)
+			}
+		})
+	}
+}
+
+// TestBaseLogin: the image that a template stands on is fetched as whoever asks for
+// the build, by the login for its registry alone, and is no other's then.
+func TestBaseLogin(t *testing.T) {
+	t.Setenv("DOCKER_CONFIG", t.TempDir()) // the engine's user is nobody there
+	r := open(t)
+	behind, err := embedded.Open(embedded.Config{Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if name, word, _ := req.BasicAuth(); name != "ann" || word != "secret" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		behind.ServeHTTP(w, req)
+	}))
+	t.Cleanup(func() {
+		server.Close()
+		if err := behind.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	host := strings.TrimPrefix(server.URL, "http://")
+	ctx, ref := t.Context(), host+"/team/root:1"
+	auth := &oci.Auth{Username: "ann", Password: "secret"}
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "a", Mode: 0o644}), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Import(ctx, &b, oci.ImportOptions{Name: "root:1"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	pushed, err := r.Push(ctx, "root:1", ref, auth, oci.PushOptions{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.RemoveImage(ctx, "root:1", RemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	images := buildImages{r.Engine}
+	// What builds make of such images has names by which nobody finds it.
+	for _, own := range []string{"base/oci/team-root", "base/oci/team-root:1", "docker.io/base/oci/team-root", "tools/python-0123456789ab"} {
+		if _, _, err := images.Pull(ctx, own, "", nil); !errors.Is(err, oci.ErrReference) {
+			t.Errorf("%s: %v", own, err)
+		}
+	}
+	ann := WithLogins(ctx, map[string]*oci.Auth{host: auth, "elsewhere.example": {Username: "other"}})
+	for name, ctx := range map[string]context.Context{"without a login": ctx, "with another registry's": WithLogins(ctx, map[string]*oci.Auth{"elsewhere.example": auth})} {
+		if got, err := images.Resolve(ctx, ref, ""); got != "" || err != nil {
+			t.Errorf("%s: resolved %q, %v", name, got, err)
+		}
+		if _, _, err := images.Pull(ctx, ref, "", nil); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("%s: pulled, %v", name, err)
+		}
+	}
+	eve := WithLogins(ctx, map[string]*oci.Auth{host: {Username: "eve", Password: "secret"}})
+	if got, err := images.Resolve(eve, ref, ""); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("with a login that it refuses: resolved %q, %v", got, err)
+	}
+	want := host + "/team/root@" + string(pushed.Digest)
+	for _, pinned := range []store.Digest{"", pushed.Digest} {
+		if got, err := images.Resolve(ann, ref, pinned); got != want || err != nil {
+			t.Errorf("pinned to %q: resolved %q, %v, want %s", pinned, got, err, want)
+		}
+	}
+	if got, err := images.Resolve(ann, ref, store.Digest("sha256:"+strings.Repeat("0", 64))); err == nil {
+		t.Errorf("pinned to what it does not have: resolved %q", got)
+	}
+	img, err := images.Take(ann, want, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(img.Names)+len(img.Remotes) > 0 {
+		t.Errorf("it has the names %q, %q", img.Names, img.Remotes)
+	}
+	if _, _, err := images.Pull(ctx, ref, pushed.Digest, nil); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("now that it is in the store, without a login: %v", err)
+	}
+
+	// What somebody has pulled by its name is everybody's.
+	if _, _, err := r.Pull(ctx, ref, "", auth, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := images.Resolve(ann, ref, ""); got != "" || err != nil {
+		t.Errorf("resolved %q, %v, where the store has it", got, err)
+	}
+	if got, digest, err := images.Pull(ctx, ref, "", nil); err != nil || got.Digest != img.Digest || digest != pushed.Digest {
+		t.Errorf("got %v %s, %v", got, digest, err)
+	}
+}
+
+// ownRegistry serves FRE's own registry until the test ends.
+func ownRegistry(t testing.TB) string {
+	t.Helper()
+	own, err := embedded.Open(embedded.Config{Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(own)
+	t.Cleanup(func() {
+		server.Close()
+		if err := own.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return strings.TrimPrefix(server.URL, "http://")
 }

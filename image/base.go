@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,7 +18,8 @@ import (
 
 // Base environments and tool images live in the store as "base/NAME" and
 // "tools/NAME-HASH": a function's id cannot hold a slash. Their version is the
-// distribution's codename.
+// codename of the distribution's release, so that one base of two releases is two
+// versions.
 const (
 	basePrefix  = "base/"
 	toolsPrefix = "tools/"
@@ -33,68 +35,104 @@ const systemPath = "PATH=/usr/local/bin:/usr/bin:/bin"
 // input gives the same image.
 var systemTime = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Base finds the base environment of that name, or builds it out of Debian
-// packages. It is found as long as the runtime asks for the same; to take in
-// Debian's updates, remove the image. Errors: [ErrUnknownBase], those of
+// Base finds the base environment that a template names ([ParseBase]), or builds
+// it out of Debian packages. It is found as long as the base asks for the same; to
+// take in Debian's updates, remove the image. Errors: [ErrUnknownBase], those of
 // package debian, and the store's.
 func (b *Builder) Base(ctx context.Context, name string, report func(Event)) (*store.Image, error) {
+	img, err := b.baseWith(ctx, name, true, nil, report)
+	return img, debianFault(err)
+}
+
+// baseWith is Base, with more in it than others have: without slim nothing but
+// documentation is left out, and keep are globs of what stays in any case.
+func (b *Builder) baseWith(ctx context.Context, name string, slim bool, keep []string, report func(Event)) (*store.Image, error) {
 	report = serial(report)
-	runtime, err := b.runtime(name)
+	ref, err := ParseBase(name)
+	if err == nil && ref.Kind != BaseDebian {
+		err = errors.New("only a template can stand on what FRE did not make")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnknownBase, err)
+	}
+	base, err := b.base(ref.Name)
 	if err != nil {
 		return nil, err
 	}
-	spec := runtime.Base()
-	hash := specHash("base", name, spec, nil)
-	if img := b.find(basePrefix+name, hash); img != nil {
+	if !slim || len(keep) > 0 {
+		own := *base
+		if own.Spec.Keep = slices.Compact(slices.Sorted(slices.Values(keep))); !slim {
+			own.Spec.Drop = documentation()
+		}
+		base = &own
+	}
+	hash := specHash("base", ref.Name, b.release(ref), base.Spec, nil)
+	if img := b.find(basePrefix+ref.Name, hash); img != nil {
 		return img, nil
 	}
-	unlock, err := b.lock(ctx, basePrefix+name)
+	unlock, err := b.lock(ctx, basePrefix+hash)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if img := b.find(basePrefix+name, hash); img != nil {
+	if img := b.find(basePrefix+ref.Name, hash); img != nil {
 		return img, nil // made while we waited
 	}
-	img, err := b.makeBase(ctx, runtime, spec, hash, report)
+	img, err := b.makeBase(ctx, base, ref, hash, report)
 	if err != nil {
 		return nil, fmt.Errorf("base environment %s: %w", name, err)
 	}
 	return img, nil
 }
 
-func (b *Builder) makeBase(ctx context.Context, runtime Runtime, spec BaseSpec, hash string, report func(Event)) (*store.Image, error) {
+// release is the codename of the release that ref is of.
+func (b *Builder) release(ref BaseRef) string { return cmp.Or(ref.Release, b.Release) }
+
+func (b *Builder) makeBase(ctx context.Context, base *Base, ref BaseRef, hash string, report func(Event)) (*store.Image, error) {
 	defer b.Store.Hold()()
-	part, packages, err := b.debian(ctx, runtime.Name(), spec, report)
+	part, made, err := b.debian(ctx, ref.String(), ref.Release, base.Spec, report)
 	if err != nil {
 		return nil, err
 	}
+	version := part.Version
+	if own, err := b.base(base.Name); err == nil && own != base { // beside the one that others share
+		version += "-" + hash[:12]
+	}
 	config := Config{
-		Base: runtime.Name(), Args: []string{"/bin/sh"}, Env: []string{systemPath}, Protocol: ProtocolNone,
-		Labels: map[string]string{LabelKind: KindBase, LabelSpec: hash}, Packages: packages,
+		Base: ref.String(), Args: []string{"/bin/sh"}, Env: []string{systemPath}, Protocol: ProtocolNone,
+		Labels:   map[string]string{LabelKind: KindBase, LabelSpec: hash},
+		Packages: made.versions, PackageHashes: made.hashes, LeftOut: made.left,
 	}
 
-	// FinishBase runs the base's programs, so that it must be linked first. That
+	if base.Finish == nil {
+		return b.put(ctx, basePrefix+base.Name, version, []store.Part{part}, config)
+	}
+
+	// Finish runs the base's programs, so that it must be linked first. That
 	// image has no LabelSpec: nobody finds it, and what a crash leaves of it the
 	// next build removes.
 	unfinished := config
 	unfinished.Labels = map[string]string{LabelKind: KindTools}
-	raw, err := b.put(ctx, toolsPrefix+runtime.Name()+"-unpacked", part.Version, []store.Part{part}, unfinished)
+	raw, err := b.put(ctx, toolsPrefix+base.Name+"-unpacked", part.Version, []store.Part{part}, unfinished)
 	if err != nil {
 		return nil, err
 	}
-	defer b.removeUnfinished(context.WithoutCancel(ctx), runtime.Name())
-	report(Event{Step: "base", Name: runtime.Name(), Message: "finish"})
+	defer b.removeUnfinished(context.WithoutCancel(ctx), ref.String())
+	report(Event{Step: "base", Name: base.Name, Message: "finish"})
 	parts := []store.Part{part}
-	err = b.step(b.Store.Rootfs(raw.Digest), b.tools, report, func(s *Step) error {
-		more, err := runtime.FinishBase(ctx, s)
+	err = b.stepIn(ref.Release, b.Store.Rootfs(raw.Digest), nil, nil, report, func(s *Step) error {
+		more, err := base.Finish(ctx, s)
 		parts = append(parts, more...)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return b.put(ctx, basePrefix+runtime.Name(), part.Version, parts, config)
+	img, err := b.put(ctx, basePrefix+base.Name, version, parts, config)
+	if err == nil {
+		report(Event{Step: "base", Name: base.Name, Done: img.Size, Unit: UnitBytes, End: true})
+	}
+	return img, err
 }
 
 func (b *Builder) removeUnfinished(ctx context.Context, name string) {
@@ -110,76 +148,94 @@ func (b *Builder) removeUnfinished(ctx context.Context, name string) {
 }
 
 // tools finds or builds a base's environment with further Debian packages and
-// nothing dropped. It starts from Debian again, so that FinishBase may use it.
-func (b *Builder) tools(ctx context.Context, base string, packages []string, report func(Event)) (string, error) {
-	runtime, err := b.runtime(base)
+// nothing dropped. It starts from Debian again, so that Finish may use it.
+func (b *Builder) tools(ctx context.Context, ref BaseRef, packages []string, report func(Event)) (*store.Image, error) {
+	base, err := b.base(ref.Name)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	packages = slices.Compact(slices.Sorted(slices.Values(packages)))
-	spec := BaseSpec{Roots: slices.Concat(runtime.Base().Roots, packages), Exclude: runtime.Base().Exclude}
-	hash := specHash("tools", base, spec, packages)
-	name := toolsPrefix + base + "-" + hash[:12]
+	// What a base leaves out of others' dependencies comes where it is asked for.
+	left := slices.DeleteFunc(slices.Clone(base.Spec.Exclude), func(name string) bool { return slices.Contains(packages, name) })
+	spec := BaseSpec{Roots: slices.Concat(base.Spec.Roots, packages), Exclude: left}
+	hash := specHash("tools", base.Name, b.release(ref), spec, packages)
+	name := toolsPrefix + base.Name + "-" + hash[:12]
 	if img := b.find(name, hash); img != nil {
-		return b.Store.Rootfs(img.Digest), nil
+		return img, nil
 	}
 	unlock, err := b.lock(ctx, name)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer unlock()
 	if img := b.find(name, hash); img != nil {
-		return b.Store.Rootfs(img.Digest), nil
+		return img, nil
 	}
 	defer b.Store.Hold()()
-	part, versions, err := b.debian(ctx, "tools for "+base, spec, report)
+	part, made, err := b.debian(ctx, "tools for "+ref.String(), ref.Release, spec, report)
 	if err != nil {
-		return "", fmt.Errorf("tools %s for %s: %w", strings.Join(packages, ", "), base, err)
+		return nil, fmt.Errorf("tools %s for %s: %w", strings.Join(packages, ", "), ref, err)
 	}
 	img, err := b.put(ctx, name, part.Version, []store.Part{part}, Config{
-		Base: base, Args: []string{"/bin/sh"}, Env: []string{systemPath}, Protocol: ProtocolNone,
-		Labels: map[string]string{LabelKind: KindTools, LabelSpec: hash}, Packages: versions,
+		Base: ref.String(), Args: []string{"/bin/sh"}, Env: []string{systemPath}, Protocol: ProtocolNone,
+		Labels:   map[string]string{LabelKind: KindTools, LabelSpec: hash},
+		Packages: made.versions, PackageHashes: made.hashes,
 	})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return b.Store.Rootfs(img.Digest), nil
+	report(Event{Step: "base", Name: "tools for " + base.Name, Done: img.Size, Unit: UnitBytes, End: true})
+	return img, nil
+}
+
+// madeOf is what the tree of a base environment was made of.
+type madeOf struct {
+	versions map[string]string // by package
+	hashes   map[string]string // "sha256:…" of its .deb, by package
+	left     *LeftOut          // not in the tree
 }
 
 // debian unpacks the closure of spec.Roots and the system's own files into one
-// tree. It returns the packages' versions by name.
-func (b *Builder) debian(ctx context.Context, name string, spec BaseSpec, report func(Event)) (store.Part, map[string]string, error) {
+// tree.
+func (b *Builder) debian(ctx context.Context, name, release string, spec BaseSpec, report func(Event)) (part store.Part, made madeOf, err error) {
+	if err := Offline(ctx, "base environment "+name); err != nil {
+		return part, made, err
+	}
 	if b.Archive == nil {
-		return store.Part{}, nil, errors.New("no Debian archive is configured")
+		return part, made, errors.New("no Debian archive is configured")
 	}
-	keep, err := debian.Keep(spec.Drop)
+	slim, err := newSlimming(spec)
 	if err != nil {
-		return store.Part{}, nil, err
+		return part, made, err
 	}
-	archive, err := b.Archive()
+	archive, err := b.Archive(release)
 	if err != nil {
-		return store.Part{}, nil, err
+		return part, made, err
 	}
 	report(Event{Step: "base", Name: name, Message: "resolve"})
 	packages, err := archive.Resolve(ctx, spec.Roots, spec.Exclude)
 	if err != nil {
-		return store.Part{}, nil, err
+		return part, made, err
 	}
-	versions := map[string]string{}
+	all, err := archive.Resolve(ctx, spec.Roots, nil)
+	if err != nil {
+		return part, made, err
+	}
+	made.versions, made.hashes = map[string]string{}, map[string]string{}
 	for _, p := range packages {
-		versions[p.Name] = p.Version
+		made.versions[p.Name], made.hashes[p.Name] = p.Version, "sha256:"+p.SHA256
 	}
 	w, err := b.Store.Create()
 	if err != nil {
-		return store.Part{}, nil, err
+		return part, made, err
 	}
 	defer w.Abort()
 	check := debian.CheckELF(w)
-	err = archive.Unpack(ctx, packages, check, keep, func(pkg string, done, total int64) {
-		report(Event{Step: "base", Name: name, Message: pkg, Done: done, Total: total})
+	err = archive.Unpack(ctx, packages, slim.over(check), slim.keep, func(pkg string, done, total int64) {
+		report(Event{Step: "base", Name: name, Message: pkg, Done: done, Total: total, Unit: UnitBytes})
 	})
 	if err != nil {
-		return store.Part{}, nil, err
+		return part, made, err
 	}
 	if err := check.Err(); err != nil {
 		// It may be an optional module, so that the base can still be of use; whoever
@@ -188,13 +244,20 @@ func (b *Builder) debian(ctx context.Context, name string, spec BaseSpec, report
 		report(Event{Step: "base", Name: name, Message: "warning: " + err.Error()})
 	}
 	if err := systemFiles(w); err != nil {
-		return store.Part{}, nil, err
+		return part, made, err
 	}
 	tree, err := w.Commit(ctx)
 	if err != nil {
-		return store.Part{}, nil, err
+		return part, made, err
 	}
-	return store.Part{Kind: "base", Name: name, Version: archive.Codename(), Tree: tree}, versions, nil
+	for _, p := range all {
+		if made.versions[p.Name] == "" {
+			slim.left.Packages = append(slim.left.Packages, p.Name)
+			slim.left.PackageBytes += p.InstalledSize
+		}
+	}
+	made.left = slim.result()
+	return store.Part{Kind: "base", Name: name, Version: archive.Codename(), Tree: tree}, made, nil
 }
 
 // systemFiles writes what maintainer scripts and the installer make elsewhere.
@@ -235,8 +298,8 @@ func (b *Builder) find(name, hash string) *store.Image {
 	return nil
 }
 
-func specHash(kind, name string, spec BaseSpec, packages []string) string {
-	text, err := json.Marshal([]any{layoutVersion, kind, name, spec, packages})
+func specHash(kind, name, release string, spec BaseSpec, packages []string) string {
+	text, err := json.Marshal([]any{layoutVersion, kind, name, release, spec, packages})
 	if err != nil {
 		panic(err) // strings and numbers only
 	}

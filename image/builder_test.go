@@ -37,10 +37,32 @@ func (a *tinyArchive) Resolve(_ context.Context, roots, exclude []string) ([]deb
 	var list []debian.Package
 	for _, name := range roots {
 		if !slices.Contains(exclude, name) {
-			list = append(list, debian.Package{Name: name, Version: "1.0-1", Architecture: "all"})
+			list = append(list, debian.Package{Name: name, Version: "1.0-1", Architecture: "all", InstalledSize: 1000, SHA256: tinySum(name)})
 		}
 	}
 	return list, nil
+}
+
+func (a *tinyArchive) ResolveOver(ctx context.Context, requests []string, installed map[string]string, exclude []string) ([]debian.Package, error) {
+	list, err := a.Resolve(ctx, requests, exclude)
+	return slices.DeleteFunc(list, func(p debian.Package) bool { return installed[p.Name] != "" }), err
+}
+
+func (a *tinyArchive) ResolveLibraries(ctx context.Context, sonames []string, installed map[string]string, exclude []string, _ func(string) bool) ([]debian.Package, error) {
+	return a.ResolveOver(ctx, sonames, installed, exclude)
+}
+
+func (a *tinyArchive) Find(_ context.Context, name, version string) (debian.Package, error) {
+	return debian.Package{Name: name, Version: version, Architecture: "all", SHA256: tinySum(name)}, nil
+}
+
+func tinySum(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:])
+}
+
+func (a *tinyArchive) Extract(_ context.Context, p debian.Package, w debian.Writer, _ func(string) bool) ([]string, error) {
+	return nil, w.File(p.Name, 0o644, time.Unix(1e9, 0), strings.NewReader(p.Version))
 }
 
 func (a *tinyArchive) Unpack(ctx context.Context, pkgs []debian.Package, w debian.Writer, keep func(string) bool, report func(string, int64, int64)) error {
@@ -64,6 +86,8 @@ func (a *tinyArchive) Unpack(ctx context.Context, pkgs []debian.Package, w debia
 	for i, p := range pkgs {
 		if name := "usr/lib/" + p.Name; keep(name) {
 			err = errors.Join(err, w.File(name, 0o644, old, strings.NewReader(p.Name)))
+		} else if d, ok := w.(debian.Dropper); ok {
+			d.Dropped(name, int64(len(p.Name)))
 		}
 		report(p.Name, int64(i+1), int64(len(pkgs)))
 	}
@@ -101,8 +125,12 @@ func (r *hostRunner) Run(_ context.Context, c Command) error {
 // tinyPython is a whole runtime over tinyArchive and hostRunner.
 type tinyPython struct{ named }
 
-func (tinyPython) Base() BaseSpec {
-	return BaseSpec{Roots: []string{"python", "docs", "left-out"}, Exclude: []string{"left-out"}, Drop: []string{"usr/lib/docs"}}
+// tinyBase is the base of tinyPython.
+func tinyBase() Base {
+	return Base{
+		Name: "python", Finish: finishTiny,
+		Spec: BaseSpec{Roots: []string{"python", "docs", "left-out"}, Exclude: []string{"left-out"}, Drop: []string{"usr/lib/docs"}},
+	}
 }
 
 func (tinyPython) ForkServer() {}
@@ -126,19 +154,22 @@ func (tinyPython) Shell(_ *Template, env []string) *Shell {
 	return s
 }
 
-func (p tinyPython) FinishBase(ctx context.Context, s *Step) ([]store.Part, error) {
-	part, err := p.made(ctx, s, "compile", s.Rootfs, "")
+func finishTiny(ctx context.Context, s *Step) ([]store.Part, error) {
+	part, err := made(ctx, s, "compile", s.Rootfs, "")
 	part.Kind = "base"
 	return []store.Part{part}, err
 }
 
-func (p tinyPython) Packages(ctx context.Context, s *Step, t *Template, lock *Lock) ([]store.Part, error) {
+// tinyPip is tinyPython's package site.
+type tinyPip struct{ emptySite }
+
+func (tinyPip) Packages(ctx context.Context, s *Step, t *Template, lock *Lock) ([]store.Part, error) {
 	if lock.Pip == nil {
-		lock.Pip = &LockedPip{Request: t.Packages.Pip}
-		for _, r := range t.Packages.Pip {
+		lock.Pip = &LockedPip{Request: t.Packages.Pip.Key()}
+		for _, r := range t.Packages.Pip.List {
 			name, version, _ := strings.Cut(r, "==")
 			sum := sha256.Sum256([]byte(r))
-			lock.Pip.Packages = append(lock.Pip.Packages, LockedPackage{name, version, []string{"sha256:" + hex.EncodeToString(sum[:])}})
+			lock.Pip.Packages = append(lock.Pip.Packages, LockedPackage{name, version, []string{"sha256:" + hex.EncodeToString(sum[:])}, "", nil})
 		}
 	}
 	var parts []store.Part
@@ -150,7 +181,7 @@ func (p tinyPython) Packages(ctx context.Context, s *Step, t *Template, lock *Lo
 			if err != nil {
 				return nil, err
 			}
-			if part, err = p.made(ctx, s, "install "+r, tools, "opt/python"); err != nil {
+			if part, err = made(ctx, s, "install "+r, tools, "opt/python"); err != nil {
 				return nil, err
 			}
 			if err := s.Store.PutPart(ctx, "pip:"+r, part); err != nil {
@@ -163,7 +194,7 @@ func (p tinyPython) Packages(ctx context.Context, s *Step, t *Template, lock *Lo
 }
 
 // made runs a command that writes to scratch and makes a part of that.
-func (tinyPython) made(ctx context.Context, s *Step, command, rootfs, prefix string) (store.Part, error) {
+func made(ctx context.Context, s *Step, command, rootfs, prefix string) (store.Part, error) {
 	out, err := os.MkdirTemp(s.Scratch, "out-")
 	if err != nil {
 		return store.Part{}, err
@@ -224,8 +255,9 @@ func newRigIn(t *testing.T, dir string, files map[string]string) *builderRig {
 	}
 	t.Cleanup(func() { _ = r.root.Close() })
 	r.Builder = &Builder{
-		Store: s, Runtimes: []Runtime{tinyPython{"python"}, named("native")}, Run: r.runner,
-		Archive: func() (Archive, error) { return r.archive, nil },
+		Store: s, Bases: []Base{tinyBase(), {Name: "native"}}, Runtimes: []Runtime{tinyPython{"python"}, named("native")},
+		Sites: []Site{tinyPip{emptySite{"pip", "python"}}, emptySite{"npm", "node"}}, Run: r.runner,
+		Archive: func(string) (Archive, error) { return r.archive, nil },
 	}
 	return r
 }
@@ -312,10 +344,11 @@ func TestBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantConfig := Config{
-		Base: "python", Handler: "main.handle", Args: []string{"/usr/bin/python3", "/opt/fre/bootstrap.py", "main.handle"},
+		Base: "python", Runtime: "python", Handler: "main.handle", Args: []string{"/usr/bin/python3", "/opt/fre/bootstrap.py", "main.handle"},
 		Env: []string{"PYTHONPATH=/opt/python", "B=1", "LANG=C"}, Protocol: ProtocolChannel, Tenant: "default", Network: Network{Mode: NetworkNone}, Forks: true,
 		Instances: Instances{Isolation: IsolationInstance, Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
 		Resources: Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64, TmpBytes: 64 << 20, Files: 1024, Timeout: 30 * time.Second},
+		LeftOut:   &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000, Files: []LeftOutFiles{{"usr/lib/docs", 1, 4}}},
 	}
 	if diff := cmp.Diff(wantConfig, config); diff != "" {
 		t.Errorf("config: -want +got:\n%s", diff)
@@ -325,6 +358,14 @@ func TestBuild(t *testing.T) {
 	}
 	if lock.Pip == nil || len(lock.Pip.Packages) != 2 {
 		t.Errorf("lock: %+v", lock.Pip)
+	}
+	base, err := r.Base(ctx, "python", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	baseConfig, err := ConfigOf(base)
+	if diff := cmp.Diff(map[string]string{"python": "sha256:" + tinySum("python"), "docs": "sha256:" + tinySum("docs")}, baseConfig.PackageHashes); err != nil || diff != "" {
+		t.Errorf("hashes of the base's packages: %v, -want +got:\n%s", err, diff)
 	}
 	if _, err := r.Store.Image("tools/python-unpacked"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the unpacked base is still there: %v", err)
@@ -369,7 +410,7 @@ func TestBuild(t *testing.T) {
 
 func TestBuildHonoursLock(t *testing.T) {
 	r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [lib]}\n", "main.py": ""})
-	lock := &Lock{Version: 1, Pip: &LockedPip{Request: []string{"lib"}, Packages: []LockedPackage{{"lib", "0.9", []string{hashA}}}}}
+	lock := &Lock{Version: 1, Pip: &LockedPip{Request: []string{"lib"}, Packages: []LockedPackage{{"lib", "0.9", []string{hashA}, "", nil}}}}
 	if err := WriteLock(r.root, lock); err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +445,7 @@ func TestBuildErrors(t *testing.T) {
 		{"no template", map[string]string{"main.py": ""}, nil, "fre new"},
 		{"bad template", map[string]string{"fret.yaml": "id: f\nbase: python\nx: 1\n"}, nil, `fret.yaml:3:1: unknown key "x"`},
 		{"bad lock", map[string]string{"fret.yaml": "id: f\nbase: python\n", "fret.lock": "{"}, nil, "fret.lock:1:"},
-		{"unknown base", map[string]string{"fret.yaml": "id: f\nbase: ruby\n"}, nil, `fret.yaml:2:7: base "ruby" is not supported yet: the bases are native, python`},
+		{"unknown base", map[string]string{"fret.yaml": "id: f\nbase: ruby\n"}, nil, `fret.yaml:2:7: base "ruby" is not known: the bases are native, python`},
 		{"npm on python", map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {npm: [a]}\n"}, nil, "fret.yaml:3:17: packages.npm needs the base node"},
 		{"handler the runtime refuses", map[string]string{"fret.yaml": "id: f\nbase: python\nhandler: main\n"}, nil, `fret.yaml:3:10: handler "main" has no dot`},
 		{"package that fails", map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [missing]}\n", "main.py": ""}, nil, "no matching distribution found for missing"},
@@ -557,32 +598,76 @@ type failingRunner struct{}
 
 func (failingRunner) Run(context.Context, Command) error { return errors.New("boom") }
 
-func TestIgnore(t *testing.T) {
-	l, err := parseIgnore("*.pyc\n/top\na/b\n**/cache/\n!keep.pyc\nx/**/y\r\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+// TestSlim: a template can have what its base leaves out, in a base beside the one
+// that others share, and every base says what it lacks.
+func TestSlim(t *testing.T) {
+	const template = "id: f\nbase: python\n"
+	r := newRig(t, map[string]string{"main.py": "", "fret.yaml": template})
 	for _, c := range []struct {
-		path string
-		dir  bool
-		want bool
+		more string
+		docs bool
+		left *LeftOut
 	}{
-		{"m.pyc", false, true},
-		{"d/m.pyc", false, true},
-		{"d/keep.pyc", false, false},
-		{"top", false, true},
-		{"d/top", false, false},
-		{"a/b", true, true},
-		{"c/a/b", false, false},
-		{"cache", true, true},
-		{"cache", false, false},
-		{"d/e/cache", true, true},
-		{"x/y", false, true},
-		{"x/1/2/y", false, true},
-		{"x", true, false},
+		{"", false, &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000, Files: []LeftOutFiles{{"usr/lib/docs", 1, 4}}}},
+		{"keep: [usr/lib/d*]\n", true, &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000}},
+		{"slim: false\n", true, &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000}},
+		{"", false, &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000, Files: []LeftOutFiles{{"usr/lib/docs", 1, 4}}}},
 	} {
-		if got := l.match(c.path, c.dir); got != c.want {
-			t.Errorf("match(%q, dir %v) = %v, want %v", c.path, c.dir, got, c.want)
+		r.write(t, map[string]string{"fret.yaml": template + c.more})
+		img, _, err := r.Build(t.Context(), r.root, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = os.Stat(filepath.Join(r.Store.Rootfs(img.Digest), "usr/lib/docs"))
+		if got := err == nil; got != c.docs {
+			t.Errorf("%q: docs in the image: %v, want %v", c.more, got, c.docs)
+		}
+		own, err := ConfigOf(img)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c.left, own.LeftOut); diff != "" {
+			t.Errorf("%q: left out of the function's image: -want +got:\n%s", c.more, diff)
+		}
+		for _, base := range r.Store.Images() {
+			if base.Parts[0].Tree != img.Parts[0].Tree || base.Digest == img.Digest {
+				continue
+			}
+			config, err := ConfigOf(base)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if config.Labels[LabelKind] != KindBase {
+				continue
+			}
+			// Where two bases have the same files, each says why the rest is not there.
+			if diff := cmp.Diff(c.left, config.LeftOut); diff != "" {
+				t.Errorf("%q: left out of %s: -want +got:\n%s", c.more, base.Built, diff)
+			}
+		}
+	}
+	if got := r.archive.unpacks.Load(); got != 3 {
+		t.Errorf("unpacked %d times, want one for each kind of base", got)
+	}
+	if img, err := r.Store.Image("base/python:tiny"); err != nil || img.Name != "base/python" {
+		t.Errorf("the base that functions share: %v, %v", img, err)
+	}
+}
+
+// What a base leaves out of what others need is in its tools where it is asked for.
+func TestToolsNamed(t *testing.T) {
+	r := newRig(t, nil)
+	defer r.Store.Hold()()
+	for _, names := range [][]string{{"pip"}, {"pip", "left-out"}} {
+		img, err := r.tools(t.Context(), BaseRef{Name: "python"}, names, func(Event) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"pip", "left-out"} {
+			_, err := os.Stat(filepath.Join(r.Store.Rootfs(img.Digest), "usr/lib", name))
+			if want := slices.Contains(names, name); (err == nil) != want {
+				t.Errorf("tools %q: %s is there: %v, want %v", names, name, err == nil, want)
+			}
 		}
 	}
 }

@@ -2,9 +2,9 @@ package image
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -16,47 +16,104 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/internal/freignore"
 	"github.com/fre-engine/fre/store"
 )
 
 const (
 	codePrefix      = "function" // the function's own files, in the image
 	bootstrapPrefix = "opt/fre"
-	ignoreFile      = ".freignore"
 	maxIgnoreBytes  = 64 << 10
 )
 
 // code makes the part that holds the function's own files: modes normalised,
 // file times kept (a language's caches compare them), directory times not (an
 // editor's temporary file changes them). The handler is looked for on the way,
-// in the code and in base.
-func (b *Builder) code(ctx context.Context, dir *os.Root, t *Template, base *store.Image, report func(Event)) (store.Part, error) {
+// in the code and in the base. What a [CodeBuilder] builds comes from source.go.
+func (b *Builder) code(ctx context.Context, of *buildOf, runtime Runtime) (store.Part, error) {
+	part := store.Part{Kind: "code", Name: of.t.ID, Version: of.t.Version, Prefix: codePrefix}
+	err := b.withSource(ctx, of, func(source *os.Root) (err error) {
+		if of.t.Code.Build != nil {
+			part.Tree, err = b.runBuild(ctx, of, source)
+			return err
+		}
+		if builder, ok := runtime.(CodeBuilder); ok {
+			if built, err := b.built(ctx, of, source, builder); err != nil || built.Tree != "" {
+				part.Tree = built.Tree
+				return err
+			}
+		}
+		part.Tree, err = b.codeTree(ctx, of, source, of.t.Code.Path)
+		return err
+	})
+	if of.t.Code.Git != nil && err == nil {
+		part.Hash = "git:" + of.lock.Git.Commit
+	}
+	return part, err
+}
+
+// codeTree makes a tree of the code that name stands for below dir.
+func (b *Builder) codeTree(ctx context.Context, of *buildOf, dir *os.Root, name string) (store.Digest, error) {
 	w, err := b.Store.Create()
 	if err != nil {
-		return store.Part{}, err
+		return "", err
 	}
 	defer w.Abort()
-	c := codeTree{ctx: ctx, w: w, report: report, entries: map[string]codeEntry{}}
-	err = c.add(dir, t.Code.Path, func() error { return c.checkHandler(t, b.Store.Rootfs(base.Digest)) })
+	c := codeTree{ctx: ctx, w: w, id: of.t.ID, report: of.report, entries: map[string]codeEntry{}}
+	err = c.add(dir, name, func() error { return c.checkHandler(of.t, b.Store.Rootfs(of.base.Digest)) })
 	if err != nil {
-		return store.Part{}, err
+		return "", err
 	}
-	tree, err := w.Commit(ctx)
-	if err != nil {
-		return store.Part{}, err
-	}
-	return store.Part{Kind: "code", Name: t.ID, Version: t.Version, Tree: tree, Prefix: codePrefix}, nil
+	return w.Commit(ctx)
 }
 
 type codeTree struct {
 	ctx    context.Context
-	w      *store.Writer
+	w      debian.Writer
+	id     string // the template's
 	report func(Event)
-	ignore ignoreList
+	ignore freignore.List
 	files  int64
+	size   codeSize
 
 	entries map[string]codeEntry                // by path in the part
 	open    func(path string) (*os.File, error) // a file's source
+}
+
+// codeSize counts what code takes. A build step, or a git server, may make any
+// amount of it, and files that take no space until they are copied.
+type codeSize struct {
+	bytes   int64
+	entries int
+}
+
+// What code that was fetched or built may take, as with a package.
+const (
+	maxBuiltBytes   = 4 << 30
+	maxBuiltEntries = 250_000
+)
+
+func (s *codeSize) add(field string, bytes int64) error {
+	s.bytes += bytes
+	if s.entries++; s.entries > maxBuiltEntries || s.bytes > maxBuiltBytes || s.bytes < 0 {
+		return &FieldError{field, fmt.Sprintf("%s: the code has more than %d files or %s", field, maxBuiltEntries, formatBytes(maxBuiltBytes))}
+	}
+	return nil
+}
+
+// addAll adds all that is below root.
+func (s *codeSize) addAll(ctx context.Context, field string, root *os.Root) error {
+	return fs.WalkDir(root.FS(), ".", func(_ string, e fs.DirEntry, err error) error {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		return s.add(field, info.Size())
+	})
 }
 
 type codeEntry struct {
@@ -70,7 +127,7 @@ func (c *codeTree) add(dir *os.Root, name string, check func() error) error {
 	info, err := dir.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &FieldError{"code.path", fmt.Sprintf("code.path %q: there is no such file or directory beside the template", name)}
+		return &FieldError{"code.path", fmt.Sprintf("code.path %q: there is no such file or directory", name)}
 	case err != nil:
 		return fmt.Errorf("code: %w", err)
 	case !info.IsDir():
@@ -85,11 +142,11 @@ func (c *codeTree) add(dir *os.Root, name string, check func() error) error {
 		return fmt.Errorf("code: %w", err)
 	}
 	defer root.Close()
-	text, err := readSmall(root, ignoreFile, maxIgnoreBytes)
+	text, err := readSmall(root, freignore.File, maxIgnoreBytes)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if c.ignore, err = parseIgnore(string(text)); err != nil {
+	if c.ignore, err = freignore.Parse(string(text)); err != nil {
 		return err
 	}
 	err = fs.WalkDir(root.FS(), ".", func(p string, e fs.DirEntry, err error) error {
@@ -115,11 +172,16 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 	if p == "." {
 		return nil
 	}
-	if e.Name() == ".git" || p == LockFile || p == ignoreFile || c.ignore.match(p, e.IsDir()) {
+	if e.Name() == ".git" || p == LockFile || p == freignore.File || c.ignore.Match(p, e.IsDir()) {
 		if e.IsDir() {
 			return fs.SkipDir
 		}
 		return nil
+	}
+	if e.Type() != 0 {
+		if err := c.size.add("code.path", 0); err != nil {
+			return err
+		}
 	}
 	switch e.Type() {
 	case fs.ModeDir:
@@ -131,7 +193,7 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 			return fmt.Errorf("code: %w", err)
 		}
 		if at := path.Join(path.Dir(p), target); path.IsAbs(target) || at == ".." || strings.HasPrefix(at, "../") {
-			return &FieldError{"code.path", fmt.Sprintf("the symlink %s in the code leads outside, to %s: replace it by a copy or name it in %s", p, target, ignoreFile)}
+			return &FieldError{"code.path", fmt.Sprintf("the symlink %s in the code leads outside, to %s: replace it by a copy or name it in %s", p, target, freignore.File)}
 		}
 		c.files++
 		c.entries[p] = codeEntry{mode: fs.ModeSymlink, link: target}
@@ -139,7 +201,7 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 	case 0:
 		return c.file(root, p, p)
 	}
-	return &FieldError{"code.path", fmt.Sprintf("%s in the code is a %s: only files, directories and symlinks can be in an image; name it in %s", p, kindName(e.Type()), ignoreFile)}
+	return &FieldError{"code.path", fmt.Sprintf("%s in the code is a %s: only files, directories and symlinks can be in an image; name it in %s", p, kindName(e.Type()), freignore.File)}
 }
 
 func kindName(mode fs.FileMode) string {
@@ -152,10 +214,32 @@ func kindName(mode fs.FileMode) string {
 	return "device"
 }
 
-// file copies p below root to the tree. The file may be swapped while we look:
-// it is opened without waiting for a fifo's other end, and looked at after.
+var errIrregular = errors.New("not a regular file")
+
+// openRegular opens the file name below dir. It may be swapped while we look: it
+// is opened without waiting for a fifo's other end, and looked at after. Errors:
+// errIrregular.
+func openRegular(dir *os.Root, name string) (*os.File, error) {
+	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errIrregular
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// file copies p below root to the tree.
 func (c *codeTree) file(root *os.Root, p, to string) error {
-	f, err := root.OpenFile(p, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := openRegular(root, p)
+	if errors.Is(err, errIrregular) {
+		return &FieldError{"code.path", fmt.Sprintf("%s is %s", p, errIrregular)}
+	}
 	if err != nil {
 		return fmt.Errorf("code: %w", err)
 	}
@@ -164,8 +248,8 @@ func (c *codeTree) file(root *os.Root, p, to string) error {
 	if err != nil {
 		return fmt.Errorf("code: %w", err)
 	}
-	if !info.Mode().IsRegular() {
-		return &FieldError{"code.path", fmt.Sprintf("%s is not a regular file", p)}
+	if err := c.size.add("code.path", info.Size()); err != nil {
+		return err
 	}
 	mode := fs.FileMode(0o644)
 	if info.Mode()&0o100 != 0 {
@@ -176,106 +260,58 @@ func (c *codeTree) file(root *os.Root, p, to string) error {
 	if err := c.w.File(to, mode, info.ModTime(), f); err != nil {
 		return err
 	}
-	c.report(Event{Step: "code", Name: to, Done: c.files})
+	c.report(Event{Step: "code", Name: c.id, Done: c.files, Unit: UnitItems})
 	return nil
 }
 
 // bootstrap makes the part below /opt/fre, or finds it.
-func (b *Builder) bootstrap(ctx context.Context, runtime string, files map[string][]byte) (store.Part, error) {
+func (b *Builder) bootstrap(ctx context.Context, of *buildOf, runtime Runtime, files map[string][]byte) (store.Part, error) {
 	names := slices.Sorted(maps.Keys(files))
 	h := sha256.New()
 	for _, name := range names {
 		_, _ = fmt.Fprintf(h, "%q %d\n", name, len(files[name]))
 		h.Write(files[name])
 	}
+	compiler, compiled := runtime.(Compiler)
+	if compiled {
+		_, _ = fmt.Fprintln(h, of.base.Digest)
+	}
 	hash := hex.EncodeToString(h.Sum(nil))
-	key := "bootstrap:" + runtime + ":" + hash
+	key := "bootstrap:" + runtime.Name() + ":" + hash
 	if part, ok := b.Store.Part(key); ok {
 		return part, nil
 	}
-	w, err := b.Store.Create()
+	part := store.Part{}
+	var err error
+	if compiled {
+		err = b.step(of, func(s *Step) (err error) {
+			part, err = compiler.CompileBootstrap(ctx, s)
+			return err
+		})
+	} else {
+		part.Tree, err = b.filesTree(ctx, names, files)
+	}
 	if err != nil {
 		return store.Part{}, err
 	}
-	defer w.Abort()
-	for _, name := range names {
-		if err := w.File(name, 0o644, systemTime, bytes.NewReader(files[name])); err != nil {
-			return store.Part{}, err
-		}
-	}
-	tree, err := w.Commit(ctx)
-	if err != nil {
-		return store.Part{}, err
-	}
-	part := store.Part{Kind: "bootstrap", Name: runtime, Version: hash[:12], Tree: tree, Prefix: bootstrapPrefix}
+	part.Kind, part.Name, part.Version, part.Prefix = "bootstrap", runtime.Name(), hash[:12], bootstrapPrefix
 	return part, b.Store.PutPart(ctx, key, part)
 }
 
-// ignoreList holds the patterns of a .freignore: as in .gitignore, one a line;
-// # begins a comment, ! takes back, a slash at the end means directories only,
-// a slash elsewhere ties the pattern to the top, ** stands for any depth. The
-// last line that matches counts. What is below an ignored directory stays out.
-type ignoreList []ignorePattern
-
-type ignorePattern struct {
-	segments []string
-	dirOnly  bool
-	keep     bool
-}
-
-func parseIgnore(text string) (ignoreList, error) {
-	var list ignoreList
-	n := 0
-	for line := range strings.Lines(text) {
-		n++
-		line = strings.TrimRight(line, " \t\r\n")
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		p := ignorePattern{}
-		line, p.keep = strings.CutPrefix(line, "!")
-		line, p.dirOnly = strings.CutSuffix(line, "/")
-		if !strings.Contains(line, "/") {
-			line = "**/" + line
-		}
-		p.segments = strings.Split(strings.TrimPrefix(line, "/"), "/")
-		for _, s := range p.segments {
-			if _, err := path.Match(s, ""); err != nil || s == "" {
-				return nil, fmt.Errorf("%s line %d: %q: %w", ignoreFile, n, line, cmp.Or(err, path.ErrBadPattern))
-			}
-		}
-		list = append(list, p)
+func (b *Builder) filesTree(ctx context.Context, names []string, files map[string][]byte) (store.Digest, error) {
+	w, err := b.Store.Create()
+	if err != nil {
+		return "", err
 	}
-	return list, nil
-}
-
-func (l ignoreList) match(p string, dir bool) bool {
-	segments := strings.Split(p, "/")
-	for _, pattern := range slices.Backward(l) {
-		if (dir || !pattern.dirOnly) && matchSegments(pattern.segments, segments) {
-			return !pattern.keep
+	defer w.Abort()
+	for _, name := range names {
+		mode := fs.FileMode(0o644)
+		if bytes.HasPrefix(files[name], []byte(elf.ELFMAG)) {
+			mode = 0o755
+		}
+		if err := w.File(name, mode, systemTime, bytes.NewReader(files[name])); err != nil {
+			return "", err
 		}
 	}
-	return false
-}
-
-func matchSegments(pattern, segments []string) bool {
-	for len(pattern) > 0 {
-		if pattern[0] == "**" {
-			for i := range len(segments) + 1 {
-				if matchSegments(pattern[1:], segments[i:]) {
-					return true
-				}
-			}
-			return false
-		}
-		if len(segments) == 0 {
-			return false
-		}
-		if ok, _ := path.Match(pattern[0], segments[0]); !ok { // patterns were checked
-			return false
-		}
-		pattern, segments = pattern[1:], segments[1:]
-	}
-	return len(segments) == 0
+	return w.Commit(ctx)
 }

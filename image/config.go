@@ -11,6 +11,7 @@ import (
 // template that matters after the build, as JSON in store.Manifest.Config.
 type Config struct {
 	Base      string            `json:"base"`
+	Runtime   string            `json:"runtime,omitempty"` // "" in images that are no function's
 	Handler   string            `json:"handler,omitempty"`
 	Args      []string          `json:"args"`          // of the first process
 	Env       []string          `json:"env,omitempty"` // KEY=value, runtime's then template's
@@ -27,8 +28,19 @@ type Config struct {
 	// archive: Protocol is none.
 	Container *Container `json:"container,omitempty"`
 
+	// LeftOut is what slimming left out of a base environment, the image's own or
+	// that of a function. nil where FRE did not make the base.
+	LeftOut *LeftOut `json:"left_out,omitempty"`
+
+	// Keep are the template's path globs of what stays whatever is left out.
+	Keep []string `json:"keep,omitempty"`
+
 	// Packages are the Debian packages of a base environment: name → version.
 	Packages map[string]string `json:"packages,omitempty"`
+
+	// PackageHashes are those of their .deb files, as the archive's signed index has
+	// them: name → "sha256:…". Images from before there were any have none.
+	PackageHashes map[string]string `json:"package_hashes,omitempty"`
 }
 
 // The labels of images the builder makes for itself.

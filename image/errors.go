@@ -104,5 +104,5 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("%s: exit status %d: %s", name, e.Code, strings.TrimRight(e.Output, "\n"))
 }
 
-// ErrUnknownBase is returned for a base environment no runtime makes.
+// ErrUnknownBase is returned for a base environment that is none of FRE's.
 var ErrUnknownBase = errors.New("unknown base environment")

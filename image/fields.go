@@ -1,8 +1,10 @@
 package image
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net/url"
 	"path"
 	"regexp"
 	"slices"
@@ -10,6 +12,8 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/fre-engine/fre/image/debian"
 )
 
 // The patterns of api/template.schema.json; a test compares them.
@@ -18,10 +22,26 @@ var (
 	versionPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}$`)
 	pathPattern    = regexp.MustCompile(`^[^/\x00-\x1f][^\x00-\x1f]*$`)
 	handlerPattern = regexp.MustCompile(`^[^\x00-\x1f]{1,255}$`)
+	readyPattern   = regexp.MustCompile(`^/[!-~]{0,254}$`)
 	envPattern     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	pipPattern     = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])? *(\[[A-Za-z0-9._, -]*\])? *([<>=!~(;][^\x00-\x1f@]*)?$`)
+	runPattern     = regexp.MustCompile(`^[^\x00]{1,1000}$`)
+	namePackage    = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`) // of Debian
+	mavenPattern   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*:[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_\[(][A-Za-z0-9_.+,()\[\]-]*(@bom)?)?$`)
+	refPattern     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+@-]{0,254}$`) // as git-check-ref-format(1) has it, less what nobody uses
+	urlPattern     = regexp.MustCompile("^((https?|ssh)://([A-Za-z0-9_.~-]+@)?[A-Za-z0-9_.~:\\[\\]-]+/|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:)[^\\x00-\\x20\"'\\\\`$]{1,1000}$")
+	debPattern     = regexp.MustCompile(`^[a-z0-9][a-z0-9.+-]{1,254}(=[A-Za-z0-9*?\[][A-Za-z0-9.+:~*?\[\]-]{0,254})?$`)
+	libPattern     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+-]*\.so(\.[A-Za-z0-9_.+-]+)?$`)
 	npmPattern     = regexp.MustCompile(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*(@[^\x00-\x1f@/:]+)?$`)
 )
+
+// npmName is a package of npm_scripts, without a version.
+var npmName = regexp.MustCompile(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*$`)
+
+const npmNameWanted = `write a package's name alone, such as "bcrypt"`
+
+// composerPattern is a package as composer require takes it.
+var composerPattern = regexp.MustCompile(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*(:[^\x00-\x1f]+)?$`)
 
 // The ranges of numbers; the units are those of [Resources].
 const (
@@ -42,6 +62,24 @@ const (
 // suggestions, and the comparison with the published schema.
 func (d *decoder) fields(t *Template) []field {
 	in, res := &t.Instances, &t.Resources
+	repository := &GitCode{}
+	git := []field{
+		{key: "url", required: true, value: d.gitURL(&repository.URL)},
+		{key: "ref", value: d.text(&repository.Ref, refPattern, "a branch, a tag or a whole commit id")},
+		{key: "auth", value: d.text(&repository.Auth, namePattern, "the name of a credential in the engine's configuration")},
+		{key: "submodules", value: d.boolean(&repository.Submodules)},
+	}
+	step := &BuildStep{Output: "."}
+	build := []field{
+		{key: "run", required: true, value: d.text(&step.Run, runPattern, "a command of the shell")},
+		{key: "packages", below: []field{
+			{key: "pip", value: d.strings(&step.Packages.Pip.List, requirement(pipPattern, `write a requirement such as "cython==3.0.11"`))},
+			{key: "npm", value: d.strings(&step.Packages.NPM.List, requirement(npmPattern, `write a package such as "typescript@5.6.3"`))},
+			{key: "deb", value: d.strings(&step.Packages.Deb.List, requirement(namePackage, `write a Debian package such as "make"`))},
+			{key: "npm_scripts", value: d.strings(&step.Packages.NPMScripts, requirement(npmName, npmNameWanted))},
+		}},
+		{key: "output", value: d.codePath(&step.Output)},
+	}
 	network := []field{
 		{key: "mode", required: true, value: d.networkMode(&t.Network.Mode)},
 		{key: "allow", value: d.destinations(&t.Network.Allow)},
@@ -49,22 +87,31 @@ func (d *decoder) fields(t *Template) []field {
 	return []field{
 		{key: "id", required: true, value: d.text(&t.ID, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash")},
 		{key: "version", value: d.text(&t.Version, versionPattern, "letters, digits and . _ + -, at most 128")},
-		{key: "base", required: true, value: d.text(&t.Base, namePattern, `the name of a base environment such as "python"`)},
+		{key: "base", value: d.base(&t.Base)},
+		{key: "runtime", value: d.text(&t.Runtime, namePattern, `the name of a runtime such as "python"`)},
 		{key: "packages", below: []field{
-			{key: "pip", value: d.strings(&t.Packages.Pip, requirement(pipPattern, `write a requirement such as "lxml==5.3.0"; options, URLs and paths are not supported yet`))},
-			{key: "npm", value: d.strings(&t.Packages.NPM, requirement(npmPattern, `write a package such as "left-pad@1.3.0"; URLs, paths and aliases are not supported yet`))},
-			{key: "maven", value: d.unsupported("remove it; the package sites of today are pip and npm")},
-			{key: "deb", value: d.unsupported("remove it; the package sites of today are pip and npm")},
+			{key: "pip", value: d.requests(&t.Packages.Pip, requirement(pipPattern, `write a requirement such as "lxml==5.3.0"; options, URLs and paths are not supported yet`))},
+			{key: "npm", value: d.requests(&t.Packages.NPM, requirement(npmPattern, `write a package such as "left-pad@1.3.0"; URLs, paths and aliases are not supported yet`))},
+			{key: "maven", value: d.requests(&t.Packages.Maven, requirement(mavenPattern, `write "group:artifact:version", or "group:artifact" with a "group:artifact:version@bom" that says the version`))},
+			{key: "deb", value: d.strings(&t.Packages.Deb.List, requirement(debPattern, `write a Debian package such as "curl" or "ghostscript=10.*"`))},
+			{key: "composer", value: d.requests(&t.Packages.Composer, requirement(composerPattern, `write a package such as "monolog/monolog:^3"; platform packages and repositories belong into a composer.json`))},
+			{key: "npm_scripts", value: d.strings(&t.Packages.NPMScripts, requirement(npmName, npmNameWanted))},
 		}},
-		{key: "libs", value: d.unsupported("remove it and put the library beside the function's code")},
+		{key: "slim", value: d.boolean(&t.Slim)},
+		{key: "keep", value: d.strings(&t.Keep, keepGlob)},
+		{key: "libs", value: d.strings(&t.Libs, requirement(libPattern, `write a library's name as programs ask for it, such as "libxml2.so.2"`))},
 		{key: "code", below: []field{
 			{key: "path", value: d.codePath(&t.Code.Path)},
-			{key: "git", value: d.unsupported("clone the repository and name it in code.path"), below: []field{
-				{key: "url"}, {key: "ref"}, {key: "path"}, {key: "auth"},
-			}},
+			{key: "archive", value: d.codePath(&t.Code.Archive)},
+			{key: "git", value: d.git(t, repository, git), below: git},
+			{key: "build", value: d.buildStep(t, step, build), below: build},
 		}},
 		{key: "handler", value: d.text(&t.Handler, handlerPattern, `a name such as "main.handle", or a path for native`)},
-		{key: "runtime", value: d.unsupported("remove it; the base says which runtime is used")},
+		{key: "http", below: []field{
+			{key: "listen", value: d.listen(&t.HTTP.Listen)},
+			{key: "port", value: integer(d, &t.HTTP.Port, 1, 65535)},
+			{key: "ready", value: d.text(&t.HTTP.Ready, readyPattern, "the path of a request, such as /health")},
+		}},
 		{key: "env", value: d.env(&t.Env)},
 		{key: "tenant", value: d.text(&t.Tenant, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash")},
 		{key: "instances", below: []field{
@@ -88,6 +135,7 @@ func (d *decoder) fields(t *Template) []field {
 }
 
 func (t *Template) setDefaults() {
+	t.Slim = true
 	t.Version, t.Tenant, t.Network.Mode, t.Code.Path = "latest", DefaultTenant, NetworkNone, "."
 	t.Instances = Instances{Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute}
 	t.Resources = Resources{
@@ -96,20 +144,31 @@ func (t *Template) setDefaults() {
 	}
 }
 
+// defaultHandlers are by runtime. The others' templates name one.
+var defaultHandlers = map[string]string{
+	"go": "Handle", "java": "Handler.handle", "node": "index.handle", "php": "index.handle", "python": "main.handle", "ruby": "main.handle",
+}
+
 // setDependentDefaults sets what depends on other fields.
 func (t *Template) setDependentDefaults() {
 	if t.Resources.Pids == 0 {
 		// A runtime has up to a thread for each event and some of its own.
 		t.Resources.Pids = max(64, 2*int64(t.Instances.Concurrency))
 	}
+	if t.Runtime == "" && !t.ForeignBase() {
+		t.Runtime = baseName(t.Base)
+	}
 	if t.Instances.Isolation == "" {
 		t.Instances.Isolation = IsolationInstance
-		if t.Base == "native" {
+		if t.Runtime == "native" {
 			t.Instances.Isolation = IsolationEvent
 		}
 	}
+	if t.Runtime == "http" {
+		t.HTTP.Listen, t.HTTP.Port = cmp.Or(t.HTTP.Listen, ListenPort), cmp.Or(t.HTTP.Port, 8080)
+	}
 	if t.Handler == "" {
-		t.Handler = map[string]string{"python": "main.handle", "node": "index.handle"}[t.Base]
+		t.Handler = defaultHandlers[t.Runtime]
 	}
 }
 
@@ -130,10 +189,23 @@ func (d *decoder) relations(t *Template) {
 	if least := int64(in.Concurrency) + runtimeThreads; t.Resources.Pids < least && in.Isolation == IsolationInstance {
 		fail("resources.pids", "resources.pids must be at least %d: an instance needs a thread for each of its events (instances.concurrency is %d) and %d for its runtime", least, in.Concurrency, runtimeThreads)
 	}
-	if t.Base == "native" {
-		if t.Handler == "" {
-			fail("", `missing key "handler" in template: the base native needs the path of the program, such as "bin/clock"`)
-		}
+	if _, ok := d.at["http"]; ok && t.Runtime != "http" {
+		fail("http", "http is for the runtime http: this template's is %s", t.Runtime)
+	}
+	if t.Runtime == "http" && t.Handler == "" {
+		fail("", `missing key "handler" in template: the runtime http needs the server's command line, such as "node server.js"`)
+	}
+	if t.Runtime == "native" && t.Handler == "" {
+		fail("", `missing key "handler" in template: the runtime native needs the path of the program, such as "bin/clock"`)
+	}
+	if _, ok := d.at["code.git"]; ok && t.Code.Archive != "" {
+		fail("code.git", "code.archive and code.git exclude each other: keep one")
+	}
+	if len(t.Packages.NPMScripts) > 0 && t.Packages.NPM.None() {
+		fail("packages.npm_scripts", "packages.npm_scripts names packages of packages.npm, which asks for none")
+	}
+	if step := t.Code.Build; step != nil && len(step.Packages.NPMScripts) > 0 && step.Packages.NPM.None() {
+		fail("code.build.packages.npm_scripts", "code.build.packages.npm_scripts names packages of code.build.packages.npm, which asks for none")
 	}
 	if len(t.Network.Allow) > 0 && t.Network.Mode != NetworkEgress {
 		fail("network.allow", "network.allow is for the mode egress: this network's is %s", t.Network.Mode)
@@ -147,41 +219,68 @@ func (d *decoder) relations(t *Template) {
 	}
 }
 
-// Check is the second step of reading a template: it compares it with the
-// runtimes at hand and asks the base's own for the handler. Faults come as
-// [TemplateErrors].
-func (t *Template) Check(runtimes []Runtime) error {
-	names := make([]string, len(runtimes))
-	var runtime Runtime
-	for i, r := range runtimes {
-		names[i] = r.Name()
-		if r.Name() == t.Base {
-			runtime = r
-		}
-	}
-	if runtime == nil {
-		slices.Sort(names)
-		return t.fault(&FieldError{"base", fmt.Sprintf("base %q is not supported yet: the bases are %s", t.Base, strings.Join(names, ", "))})
-	}
-	for _, site := range []struct {
-		path, base string
-		list       []string
-	}{{"packages.pip", "python", t.Packages.Pip}, {"packages.npm", "node", t.Packages.NPM}} {
-		if len(site.list) > 0 && site.base != t.Base {
-			return t.fault(&FieldError{site.path, fmt.Sprintf("%s needs the base %s: this template's base is %s", site.path, site.base, t.Base)})
-		}
-	}
-	if _, _, err := runtime.Command(t); err != nil {
+// Check is the second step of reading a template: it compares it with the bases,
+// runtimes and package sites at hand, sets the base that the runtime implies, and
+// asks the runtime for the handler. Faults come as [TemplateErrors].
+func (t *Template) Check(bases []Base, runtimes []Runtime, sites []Site) error {
+	runtime, err := t.checkRuntime(bases, runtimes)
+	if err != nil {
 		return t.fault(err)
 	}
-	return nil
+	for _, site := range sites {
+		requests, field := t.Packages.of(site.Name()), "packages."+site.Name()
+		if requests == nil || requests.None() {
+			continue
+		}
+		if want := site.Bases(); want != nil && !t.ForeignBase() && !slices.Contains(want, baseName(t.Base)) {
+			return t.fault(&FieldError{field, fmt.Sprintf("%s needs the base %s: this template's base is %s", field, strings.Join(want, " or "), t.Base)})
+		}
+	}
+	_, _, err = runtime.Command(t)
+	return t.fault(err)
+}
+
+func (t *Template) checkRuntime(bases []Base, runtimes []Runtime) (Runtime, error) {
+	if t.Runtime == "" {
+		return nil, &FieldError{"base", fmt.Sprintf("missing key \"runtime\": nobody knows what runs on %s; name a runtime such as python", t.Base)}
+	}
+	i := slices.IndexFunc(runtimes, func(r Runtime) bool { return r.Name() == t.Runtime })
+	if i < 0 && baseName(t.Base) != t.Runtime {
+		names := make([]string, len(runtimes))
+		for i, r := range runtimes {
+			names[i] = r.Name()
+		}
+		slices.Sort(names)
+		return nil, &FieldError{"runtime", fmt.Sprintf("runtime %q is not known: the runtimes are %s", t.Runtime, strings.Join(names, ", "))}
+	}
+	if i >= 0 && t.Base == "" {
+		t.Base = runtimes[i].Bases()[0]
+	}
+	if i >= 0 && t.ForeignBase() {
+		return runtimes[i], nil
+	}
+	if !slices.ContainsFunc(bases, func(b Base) bool { return b.Name == baseName(t.Base) }) {
+		names := make([]string, len(bases))
+		for i, b := range bases {
+			names[i] = b.Name
+		}
+		slices.Sort(names)
+		return nil, &FieldError{"base", fmt.Sprintf("base %q is not known: the bases are %s", t.Base, strings.Join(names, ", "))}
+	}
+	if i < 0 {
+		return nil, &FieldError{"base", fmt.Sprintf("the base %s has no runtime of its own: name one in runtime", t.Base)}
+	}
+	if of := runtimes[i].Bases(); !slices.Contains(of, baseName(t.Base)) && !slices.Contains(of, AnyBase) {
+		return nil, &FieldError{"base", fmt.Sprintf("the runtime %s needs the base %s: this template's base is %s", t.Runtime, strings.Join(of, " or "), t.Base)}
+	}
+	return runtimes[i], nil
 }
 
 // fault gives a [FieldError] in err its place in the template; other errors
 // pass unchanged.
 func (t *Template) fault(err error) error {
 	var field *FieldError
-	if t.source == nil || !errors.As(err, &field) {
+	if err == nil || t.source == nil || !errors.As(err, &field) {
 		return err
 	}
 	p := t.source.place(field.Field)
@@ -191,12 +290,39 @@ func (t *Template) fault(err error) error {
 	return TemplateErrors{t.source.errorAt(p, field.Message)}
 }
 
+// keepGlob accepts a path glob below the root.
+func keepGlob(s string) error {
+	if len(s) > 512 || !pathPattern.MatchString(s) || strings.HasPrefix(s, "./") {
+		return fmt.Errorf("bad pattern %q: write a path such as usr/share/locale/de, without a slash before it; * and ? stand for part of a name, ** for any number of directories", s)
+	}
+	if _, err := debian.Keep([]string{s}); err != nil {
+		return fmt.Errorf("bad pattern %q: %w", s, err)
+	}
+	return nil
+}
+
 func requirement(pattern *regexp.Regexp, want string) func(string) error {
 	return func(s string) error {
 		if len(s) > 512 || !pattern.MatchString(s) {
 			return fmt.Errorf("bad requirement %q: %s", s, want)
 		}
 		return nil
+	}
+}
+
+// base reads what [ParseBase] takes.
+func (d *decoder) base(dst *string) func(ast.Node, string) {
+	return func(n ast.Node, at string) {
+		s, ok := d.str(n, at)
+		if !ok {
+			return
+		}
+		ref, err := ParseBase(s)
+		if err != nil {
+			d.errorf(n, "%s", err)
+			return
+		}
+		*dst = ref.String()
 	}
 }
 
@@ -212,6 +338,46 @@ func (d *decoder) codePath(dst *string) func(ast.Node, string) {
 			return
 		}
 		*dst = s
+	}
+}
+
+// git reads repository by the fields below.
+func (d *decoder) git(t *Template, repository *GitCode, below []field) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		t.Code.Git = repository
+		d.field(n, path, field{below: below})
+	}
+}
+
+// buildStep reads step by the fields below.
+func (d *decoder) buildStep(t *Template, step *BuildStep, below []field) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		t.Code.Build = step
+		d.field(n, path, field{below: below})
+	}
+}
+
+func (d *decoder) gitURL(dst *string) func(ast.Node, string) {
+	return func(n ast.Node, at string) {
+		var s string
+		d.text(&s, urlPattern, "write https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH")(n, at)
+		if u, err := url.Parse(s); err == nil && u.User != nil && u.Scheme != "ssh" {
+			// Not repeated: it may be a password.
+			d.errorf(n, "%s holds a user: put credentials into the engine's configuration (packages.git) and name them in code.git.auth", at)
+			return
+		}
+		*dst = s
+	}
+}
+
+func (d *decoder) boolean(dst *bool) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		b, ok := n.(*ast.BoolNode)
+		if !ok {
+			d.errorf(n, "%s must be true or false, not %s", path, describe(n))
+			return
+		}
+		*dst = b.Value
 	}
 }
 
@@ -265,6 +431,21 @@ func (d *decoder) isolation(dst *Isolation) func(ast.Node, string) {
 			*dst = i
 		default:
 			d.errorf(n, `%s must be "event" or "instance", not %q`, path, s)
+		}
+	}
+}
+
+func (d *decoder) listen(dst *Listen) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		s, ok := d.str(n, path)
+		if !ok {
+			return
+		}
+		switch l := Listen(s); l {
+		case ListenPort, ListenFD:
+			*dst = l
+		default:
+			d.errorf(n, `%s must be "port" or "fd", not %q`, path, s)
 		}
 	}
 }

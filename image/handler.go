@@ -12,8 +12,12 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image/unpack"
+	"github.com/fre-engine/fre/internal/freignore"
 )
 
 // checkHandler finds at build time what would otherwise fail at the first
@@ -22,16 +26,79 @@ import (
 func (c *codeTree) checkHandler(t *Template, rootfs string) error {
 	at := strings.LastIndexByte(t.Handler, '.')
 	switch {
-	case t.Base == "native":
+	case t.Runtime == "native":
 		return c.checkProgram(t, rootfs)
-	case at < 0 || len(t.Packages.Pip)+len(t.Packages.NPM) > 0:
-		return nil // the module may be a package's
-	case t.Base == "python":
+	case at < 0:
+		return nil
+	case t.Runtime == "python" && t.Packages.Pip.None(): // else the module may be a package's
 		return c.checkModule(t.Handler, strings.ReplaceAll(t.Handler[:at], ".", "/"), ".py")
-	case t.Base == "node":
+	case t.Runtime == "node" && t.Packages.NPM.None():
 		return c.checkModule(t.Handler, path.Clean(t.Handler[:at]), ".js")
+	case t.Runtime == "php":
+		return c.checkFile(t.Handler, path.Clean(t.Handler[:at])+".php")
+	case t.Runtime == "ruby":
+		file := t.Handler[:at]
+		// What follows the file may be a module's name: main.App.handle.
+		if at = strings.LastIndexByte(file, '.'); at > 0 && unicode.IsUpper([]rune(file[at+1:] + "x")[0]) {
+			file = file[:at]
+		}
+		return c.checkFile(t.Handler, path.Clean(file)+".rb")
+	case t.Runtime == "java":
+		return c.checkClass(t)
 	}
 	return nil
+}
+
+// checkClass wants the handler's class among the classes of the code or in its jars,
+// where no package may have it, and every jar to be one.
+func (c *codeTree) checkClass(t *Template) error {
+	class := strings.ReplaceAll(t.Handler[:strings.LastIndexByte(t.Handler, '.')], ".", "/") + ".class"
+	_, found := c.entries[class]
+	for _, name := range slices.Sorted(maps.Keys(c.entries)) {
+		dir := path.Dir(name)
+		if path.Ext(name) != ".jar" || dir != "." && dir != "lib" || !c.entries[name].mode.IsRegular() {
+			continue
+		}
+		names, err := c.jarNames(name)
+		if err != nil {
+			return &FieldError{"code.path", fmt.Sprintf("%s in the code is no jar, which is a zip archive of classes (%s): make it again, or name it in %s", name, err, freignore.File)}
+		}
+		if slices.Contains(names, "BOOT-INF/classes/"+class) {
+			return c.handlerError(t.Handler, "%s has its class below BOOT-INF, where only the launcher of Spring Boot looks: name the jar that it was made of (.jar.original), and its packages by packages.maven", name)
+		}
+		found = found || slices.Contains(names, class)
+	}
+	if found || !t.Packages.Maven.None() {
+		return nil
+	}
+	return c.handlerError(t.Handler, "there is no %s in the code or its jars: write it, or name the class that is there (found: %s)", class, c.topNames())
+}
+
+const maxJarFiles = 100_000
+
+// jarNames lists the files of a jar in the code.
+func (c *codeTree) jarNames(name string) ([]string, error) {
+	f, err := c.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	z, err := unpack.Zip(f, c.entries[name].size, maxJarFiles)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(z.File))
+	for i, e := range z.File {
+		names[i] = e.Name
+	}
+	return names, nil
+}
+
+func (c *codeTree) checkFile(handler, name string) error {
+	if _, ok := c.entries[name]; ok {
+		return nil
+	}
+	return c.handlerError(handler, "there is no %s in the code: write it, or name the file that is there (found: %s)", name, c.topNames())
 }
 
 // checkModule wants a file or directory of the module's name, whatever its

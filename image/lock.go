@@ -3,6 +3,8 @@ package image
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/fre-engine/fre/store"
 )
 
 // LockFile is the name of the lock file beside fret.yaml.
@@ -25,52 +29,93 @@ const (
 
 // Lock pins what a build resolved: names, versions and hashes, no host names.
 //
-// A section is valid while its Request equals the template's list:
-// [Lock.PipFor] and [Lock.NPMFor] say so.
+// A section is valid while its Request is that of the template ([Requests.Key]):
+// [Lock.PipFor] and its like say so.
 type Lock struct {
-	Version int        `json:"version"` // 1
-	Base    LockedBase `json:"base"`
-	Pip     *LockedPip `json:"pip,omitempty"`
-	NPM     *LockedNPM `json:"npm,omitempty"`
+	Version  int             `json:"version"` // 1
+	Base     LockedBase      `json:"base"`
+	Pip      *LockedPip      `json:"pip,omitempty"`
+	NPM      *LockedNPM      `json:"npm,omitempty"`
+	Maven    *LockedMaven    `json:"maven,omitempty"`
+	Composer *LockedComposer `json:"composer,omitempty"`
+	Deb      *LockedDeb      `json:"deb,omitempty"`
+	Git      *LockedGit      `json:"git,omitempty"`
+	Build    *Lock           `json:"build,omitempty"` // of the packages of code.build, together with the function's own
 }
 
-// LockedBase names the base environment an image was built on. It is a record:
-// Debian's archive keeps no old versions to go back to.
+// LockedBase names the base environment an image was built on. Of one that FRE makes
+// it is a record: Debian's archive keeps no old versions to go back to.
 type LockedBase struct {
 	Name     string            `json:"name"`
-	Packages map[string]string `json:"packages"` // Debian package → version
+	Digest   store.Digest      `json:"digest,omitempty"` // of an image from a registry: as that calls it; it is pinned
+	Packages map[string]string `json:"packages"`         // Debian package → version
 }
 
-// LockedPip is valid while Request equals the template's packages.pip.
+// LockedPip is valid while Request is the [Requests.Key] of packages.pip.
 type LockedPip struct {
 	Request  []string        `json:"request"`
 	Packages []LockedPackage `json:"packages"`
 }
 
-// LockedNPM is valid while Request equals the template's packages.npm.
+// LockedNPM is valid while Request is the [Requests.Key] of packages.npm.
 // PackageLock is npm's own package-lock.json (v3) without "resolved" members.
 type LockedNPM struct {
 	Request     []string        `json:"request"`
 	PackageLock json.RawMessage `json:"package_lock"`
 }
 
+// LockedMaven is valid while Request is the [Requests.Key] of packages.maven. A
+// package is a jar, in the order of the class path that Maven made; its name is
+// group:artifact or group:artifact:classifier, and it has one hash. Provided are
+// those that only the compiler needs: they are in no image.
+type LockedMaven struct {
+	Request  []string        `json:"request"`
+	Packages []LockedPackage `json:"packages"`
+	Provided []LockedPackage `json:"provided,omitempty"`
+}
+
+// LockedComposer is valid while Request is the [Requests.Key] of
+// packages.composer. A package's hash is that of its tree.
+type LockedComposer struct {
+	Request  []string        `json:"request"`
+	Packages []LockedPackage `json:"packages"`
+}
+
+// LockedGit is valid while Request is that of the template's code.git.
+type LockedGit struct {
+	Request string `json:"request"` // digest of address, ref and whether submodules are fetched
+	Commit  string `json:"commit"`  // 40 or 64 hexadecimal digits
+}
+
 // LockedPackage pins one package version.
 type LockedPackage struct {
 	Name    string   `json:"name"`
 	Version string   `json:"version"`
-	Hashes  []string `json:"hashes"` // "sha256:…", one per acceptable file
+	Hashes  []string `json:"hashes"`           // "sha256:…", one per acceptable file
+	Source  string   `json:"source,omitempty"` // pip: file name of the source distribution that it is built of, whose hash is the one
+
+	// Requires is what Source is built with, sorted by name; none where its build asks
+	// for nothing, or where the FRE that wrote the lock did not pin it.
+	Requires []LockedPackage `json:"requires,omitempty"`
 }
 
 var (
 	hashPattern       = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	lockedNamePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+	sourcePattern     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.(tar\.gz|zip)$`)
+	lockedJarPattern  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*){1,2}$`)
+	commitPattern     = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+	debName           = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+-]{0,254}$`)
+	debVersion        = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+:~-]{0,254}$`)
+	composerName      = regexp.MustCompile(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*$`)
+	composerVersion   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+_/#@-]{0,127}$`)
 	lockedVersion     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,127}$`)
 )
 
 // PipFor returns the pip section if it answers the template's request, else
 // nil. It is safe on a nil Lock.
 func (l *Lock) PipFor(t *Template) *LockedPip {
-	if l == nil || l.Pip == nil || !slices.Equal(l.Pip.Request, t.Packages.Pip) {
+	if l == nil || l.Pip == nil || !slices.Equal(l.Pip.Request, t.Packages.Pip.Key()) {
 		return nil
 	}
 	return l.Pip
@@ -79,17 +124,51 @@ func (l *Lock) PipFor(t *Template) *LockedPip {
 // NPMFor returns the npm section if it answers the template's request, else
 // nil. It is safe on a nil Lock.
 func (l *Lock) NPMFor(t *Template) *LockedNPM {
-	if l == nil || l.NPM == nil || !slices.Equal(l.NPM.Request, t.Packages.NPM) {
+	if l == nil || l.NPM == nil || !slices.Equal(l.NPM.Request, t.Packages.NPM.Key()) {
 		return nil
 	}
 	return l.NPM
 }
 
+// MavenFor returns the maven section if it answers the template's request, else
+// nil. It is safe on a nil Lock.
+func (l *Lock) MavenFor(t *Template) *LockedMaven {
+	if l == nil || l.Maven == nil || !slices.Equal(l.Maven.Request, t.Packages.Maven.Key()) {
+		return nil
+	}
+	return l.Maven
+}
+
+// ComposerFor returns the composer section if it answers the template's request,
+// else nil. It is safe on a nil Lock.
+func (l *Lock) ComposerFor(t *Template) *LockedComposer {
+	if l == nil || l.Composer == nil || !slices.Equal(l.Composer.Request, t.Packages.Composer.Key()) {
+		return nil
+	}
+	return l.Composer
+}
+
+// GitFor returns the git section if it answers the template's request, else nil.
+// It is safe on a nil Lock.
+func (l *Lock) GitFor(t *Template) *LockedGit {
+	if l == nil || l.Git == nil || t.Code.Git == nil || l.Git.Request != t.Code.Git.key() {
+		return nil
+	}
+	return l.Git
+}
+
+// key stands in a lock for what is asked of the repository. An address in it would
+// be a host's name.
+func (g *GitCode) key() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %v", g.URL, g.Ref, g.Submodules))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
 // Find returns the pinned version of a package, under the name's normal form
 // (PEP 503).
 func (l *LockedPip) Find(name string) (LockedPackage, bool) {
-	name = normalName(name)
-	i := slices.IndexFunc(l.Packages, func(p LockedPackage) bool { return normalName(p.Name) == name })
+	name = NormalName(name)
+	i := slices.IndexFunc(l.Packages, func(p LockedPackage) bool { return NormalName(p.Name) == name })
 	if i < 0 {
 		return LockedPackage{}, false
 	}
@@ -98,7 +177,8 @@ func (l *LockedPip) Find(name string) (LockedPackage, bool) {
 
 var nameRuns = regexp.MustCompile(`[-_.]+`)
 
-func normalName(s string) string { return nameRuns.ReplaceAllString(strings.ToLower(s), "-") }
+// NormalName is a Python package's name as PEP 503 compares it.
+func NormalName(s string) string { return nameRuns.ReplaceAllString(strings.ToLower(s), "-") }
 
 // ReadLock reads dir's lock file. Where there is none it returns nil.
 func ReadLock(dir *os.Root) (*Lock, error) {
@@ -114,14 +194,7 @@ func ReadLock(dir *os.Root) (*Lock, error) {
 
 // readSmall reads a regular file of at most most bytes below dir.
 func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
-	info, err := dir.Stat(name)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("read %s: not a regular file", name)
-	}
-	f, err := dir.Open(name)
+	f, err := openRegular(dir, name)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
@@ -181,17 +254,45 @@ func (l *Lock) check() error {
 	}
 	if l.Pip != nil {
 		for _, p := range l.Pip.Packages {
-			if !lockedNamePattern.MatchString(p.Name) || !lockedVersion.MatchString(p.Version) {
-				return fmt.Errorf("bad package %q version %q", p.Name, p.Version)
+			if err := p.checkPip(); err != nil {
+				return err
 			}
-			if len(p.Hashes) == 0 {
-				return fmt.Errorf("package %s %s has no hash", p.Name, p.Version)
+		}
+	}
+	if l.Build != nil {
+		if l.Build.Build != nil {
+			return errors.New("build: holds another build")
+		}
+		if err := l.Build.check(); err != nil {
+			return fmt.Errorf("build: %w", err)
+		}
+	}
+	if l.Maven != nil {
+		for _, p := range slices.Concat(l.Maven.Packages, l.Maven.Provided) {
+			if !lockedJarPattern.MatchString(p.Name) || !lockedVersion.MatchString(p.Version) || len(p.Hashes) != 1 || !hashPattern.MatchString(p.Hashes[0]) {
+				return fmt.Errorf("bad jar %q version %q with hashes %q", p.Name, p.Version, p.Hashes)
 			}
-			for _, h := range p.Hashes {
-				if !hashPattern.MatchString(h) {
-					return fmt.Errorf("package %s %s: bad hash %q", p.Name, p.Version, h)
-				}
+		}
+	}
+	if l.Composer != nil {
+		for _, p := range l.Composer.Packages {
+			if !composerName.MatchString(p.Name) || !composerVersion.MatchString(p.Version) {
+				return fmt.Errorf("composer: bad package %q version %q", p.Name, p.Version)
 			}
+			if len(p.Hashes) != 1 || !hashPattern.MatchString(p.Hashes[0]) {
+				return fmt.Errorf("composer: package %s %s: want one hash, have %q", p.Name, p.Version, p.Hashes)
+			}
+		}
+	}
+	if l.Git != nil && (!hashPattern.MatchString(l.Git.Request) || !commitPattern.MatchString(l.Git.Commit)) {
+		return fmt.Errorf("git: bad request %q or commit %q", l.Git.Request, l.Git.Commit)
+	}
+	if l.Base.Digest != "" && !hashPattern.MatchString(string(l.Base.Digest)) {
+		return fmt.Errorf("base %q: bad digest %q", l.Base.Name, l.Base.Digest)
+	}
+	if l.Deb != nil {
+		if err := l.Deb.check(); err != nil {
+			return err
 		}
 	}
 	if l.NPM != nil {
@@ -207,6 +308,49 @@ func (l *Lock) check() error {
 		}
 	}
 	return nil
+}
+
+func (p *LockedPackage) checkPip() error {
+	if !lockedNamePattern.MatchString(p.Name) || !lockedVersion.MatchString(p.Version) {
+		return fmt.Errorf("bad package %q version %q", p.Name, p.Version)
+	}
+	if len(p.Hashes) == 0 {
+		return fmt.Errorf("package %s %s has no hash", p.Name, p.Version)
+	}
+	if p.Source != "" && (!sourcePattern.MatchString(p.Source) || len(p.Hashes) != 1) {
+		return fmt.Errorf("package %s %s: bad source %q with %d hashes", p.Name, p.Version, p.Source, len(p.Hashes))
+	}
+	for _, h := range p.Hashes {
+		if !hashPattern.MatchString(h) {
+			return fmt.Errorf("package %s %s: bad hash %q", p.Name, p.Version, h)
+		}
+	}
+	if len(p.Requires) > 0 && p.Source == "" {
+		return fmt.Errorf("package %s %s is not built, and requires something for that", p.Name, p.Version)
+	}
+	for _, r := range p.Requires {
+		if r.Source != "" {
+			return fmt.Errorf("package %s %s: it is built with %s, which is a source distribution", p.Name, p.Version, r.Name)
+		}
+		if err := r.checkPip(); err != nil {
+			return fmt.Errorf("package %s %s: it is built with: %w", p.Name, p.Version, err)
+		}
+	}
+	return nil
+}
+
+// canonical returns the packages in the order in which they are written.
+func canonical(packages []LockedPackage) []LockedPackage {
+	out := slices.Clone(packages)
+	for i, p := range out {
+		hashes := slices.Clone(p.Hashes)
+		slices.Sort(hashes)
+		out[i].Hashes, out[i].Requires = slices.Compact(hashes), canonical(p.Requires)
+	}
+	slices.SortFunc(out, func(a, b LockedPackage) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Version, b.Version))
+	})
+	return out
 }
 
 func hasMember(v any, name string) bool {
@@ -231,16 +375,7 @@ func (l *Lock) Encode() ([]byte, error) {
 		out.Base.Packages = map[string]string{}
 	}
 	if l.Pip != nil {
-		pip := LockedPip{Request: l.Pip.Request, Packages: slices.Clone(l.Pip.Packages)}
-		for i, p := range pip.Packages {
-			hashes := slices.Clone(p.Hashes)
-			slices.Sort(hashes)
-			pip.Packages[i].Hashes = slices.Compact(hashes)
-		}
-		slices.SortFunc(pip.Packages, func(a, b LockedPackage) int {
-			return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Version, b.Version))
-		})
-		out.Pip = &pip
+		out.Pip = &LockedPip{Request: l.Pip.Request, Packages: canonical(l.Pip.Packages)}
 	}
 	if err := out.check(); err != nil {
 		return nil, fmt.Errorf("encode %s: %w", LockFile, err)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +22,9 @@ func sampleLock() *Lock {
 		Base:    LockedBase{Name: "python", Packages: map[string]string{"python3": "3.11.2-1+b1", "libc6": "2.36-9"}},
 		Pip: &LockedPip{Request: []string{"zeta>=1", "Alpha_b"}, Packages: []LockedPackage{
 			{Name: "zeta", Version: "1.2", Hashes: []string{hashB, hashA, hashB}},
-			{Name: "alpha-b", Version: "3!1.0+local", Hashes: []string{hashA}},
+			{Name: "alpha-b", Version: "3!1.0+local", Hashes: []string{hashA}, Source: "alpha_b-3!1.0+local.tar.gz", Requires: []LockedPackage{
+				{Name: "wheel", Version: "0.45", Hashes: []string{hashB, hashA}}, {Name: "setuptools", Version: "75", Hashes: []string{hashA}},
+			}},
 		}},
 		NPM: &LockedNPM{Request: []string{"x@>=1 <2"}, PackageLock: json.RawMessage(`{"lockfileVersion":3,"packages":{}}`)},
 	}
@@ -47,6 +50,24 @@ const sampleLockText = `{
         "version": "3!1.0+local",
         "hashes": [
           "HASHA"
+        ],
+        "source": "alpha_b-3!1.0+local.tar.gz",
+        "requires": [
+          {
+            "name": "setuptools",
+            "version": "75",
+            "hashes": [
+              "HASHA"
+            ]
+          },
+          {
+            "name": "wheel",
+            "version": "0.45",
+            "hashes": [
+              "HASHA",
+              "HASHB"
+            ]
+          }
         ]
       },
       {
@@ -113,7 +134,7 @@ func TestLockFile(t *testing.T) {
 
 func TestLockAnswersRequest(t *testing.T) {
 	l := sampleLock()
-	tmpl := &Template{Packages: Packages{Pip: []string{"zeta>=1", "Alpha_b"}, NPM: []string{"x@2"}}}
+	tmpl := &Template{Packages: Packages{Pip: Requests{List: []string{"zeta>=1", "Alpha_b"}}, NPM: Requests{List: []string{"x@2"}}}}
 	if l.PipFor(tmpl) != l.Pip {
 		t.Error("the pip section answers the same request")
 	}
@@ -139,7 +160,13 @@ func TestParseLockErrors(t *testing.T) {
 		{"short hash", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":["sha256:00"]}]}}`, `bad hash "sha256:00"`},
 		{"no hash", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":[]}]}}`, "has no hash"},
 		{"option as a name", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"-r","version":"1","hashes":[]}]}}`, "bad package"},
+		{"source elsewhere", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"],"source":"../a-1.tar.gz"}]}}`, "bad source"},
+		{"built with nothing", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"],"requires":[{"name":"b","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"]}]}]}}`, "is not built"},
+		{"built with what is built", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"],"source":"a-1.zip","requires":[{"name":"b","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"],"source":"b-1.zip"}]}]}}`, "is a source distribution"},
+		{"built with something bad", `{"version":1,"pip":{"request":["a"],"packages":[{"name":"a","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"],"source":"a-1.zip","requires":[{"name":"b","version":"1","hashes":[]}]}]}}`, "it is built with: package b 1 has no hash"},
 		{"host", `{"version":1,"npm":{"request":["a"],"package_lock":{"packages":{"a":{"resolved":"https://h/"}}}}}`, "names no hosts"},
+		{"composer name", `{"version":1,"composer":{"request":["a/b"],"packages":[{"name":"../b","version":"1","hashes":["sha256:` + strings.Repeat("0", 64) + `"]}]}}`, "bad package"},
+		{"composer hash", `{"version":1,"composer":{"request":["a/b"],"packages":[{"name":"a/b","version":"1","hashes":[]}]}}`, "want one hash"},
 		{"no object", `{"version":1,"npm":{"request":["a"],"package_lock":[]}}`, "not an object"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -177,4 +204,27 @@ func FuzzParseLock(f *testing.F) {
 			t.Errorf("%q: not stable: %s then %s (%v)", src, once, twice, err)
 		}
 	})
+}
+
+// A file of requests, or one that it takes, changed: the lock answers no more.
+func TestRequestsKey(t *testing.T) {
+	r := Requests{File: "a/pyproject.toml[x, Y_z,x]", Text: []byte("1")}
+	r.splitExtras()
+	if r.File != "a/pyproject.toml" || !slices.Equal(r.Extras, []string{"x", "y-z"}) {
+		t.Errorf("split into %q and %q", r.File, r.Extras)
+	}
+	keys := map[string]bool{}
+	for _, r := range []Requests{
+		r,
+		{File: r.File, Text: []byte("1")},
+		{File: r.File, Text: []byte("2"), Extras: r.Extras},
+		{File: r.File, Text: []byte("1"), Extras: r.Extras, Beside: map[string][]byte{"a/uv.lock": []byte("1")}},
+		{File: r.File, Text: []byte("1"), Extras: r.Extras, Beside: map[string][]byte{"a/uv.lock": []byte("2")}},
+	} {
+		key := strings.Join(r.Key(), "\n")
+		if keys[key] {
+			t.Errorf("%+v has the key of another: %s", r, key)
+		}
+		keys[key] = true
+	}
 }

@@ -41,6 +41,9 @@ func ParseTemplate(name string, src []byte) (*Template, error) {
 	t.setDefaults()
 	d := decoder{source: s}
 	d.mapping(root, "", d.fields(t))
+	if _, ok := d.at["base"]; !ok && d.at["runtime"] == (position{}) {
+		d.errs = append(d.errs, d.errorAt(d.place(""), `missing key "base" in template: name a base environment such as "python", or a runtime`))
+	}
 	if len(d.errs) == 0 {
 		t.setDependentDefaults()
 		d.relations(t)
@@ -333,11 +336,6 @@ func (d *decoder) mapping(m ast.MapNode, path string, fields []field) {
 		}
 		d.field(it.Value(), join(path, key), fields[i])
 	}
-	if _, ok := d.at["code.path"]; ok && path == "code" {
-		if git, ok := d.at["code.git"]; ok {
-			d.errs = append(d.errs, d.errorAt(git, "code.path and code.git exclude each other: keep one"))
-		}
-	}
 	for _, f := range fields {
 		if _, ok := seen[f.key]; f.required && !ok {
 			d.errs = append(d.errs, d.errorAt(d.place(path), fmt.Sprintf("missing key %q in %s", f.key, where)))
@@ -430,6 +428,40 @@ func (d *decoder) strings(dst *[]string, item func(string) error) func(ast.Node,
 	}
 }
 
+// requests reads a list of strings, or one string that names a file.
+func (d *decoder) requests(dst *Requests, item func(string) error) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		switch n.(type) {
+		case *ast.StringNode, *ast.LiteralNode:
+			d.codePath(&dst.File)(n, path)
+			dst.splitExtras()
+		case *ast.SequenceNode:
+			d.strings(&dst.List, item)(n, path)
+		default:
+			d.errorf(n, "%s must be a list, or a string that names a file, not %s", path, describe(n))
+		}
+	}
+}
+
+// projectExtras matches the optional dependencies of a project that a template
+// asks for: "pyproject.toml[web,dev]".
+var projectExtras = regexp.MustCompile(`^(|.*/)(pyproject\.toml|uv\.lock)\[([A-Za-z0-9._, -]+)\]$`)
+
+func (r *Requests) splitExtras() {
+	m := projectExtras.FindStringSubmatch(r.File)
+	if m == nil {
+		return
+	}
+	r.File = m[1] + m[2]
+	for e := range strings.SplitSeq(m[3], ",") {
+		if e = NormalName(strings.TrimSpace(e)); e != "" {
+			r.Extras = append(r.Extras, e)
+		}
+	}
+	slices.Sort(r.Extras)
+	r.Extras = slices.Compact(r.Extras)
+}
+
 // integer reads a whole number in [low, high].
 func integer[T int | int64](d *decoder, dst *T, low, high T) func(ast.Node, string) {
 	return func(n ast.Node, path string) {
@@ -478,17 +510,6 @@ func measure[T ~int64](d *decoder, dst *T, parse func(string) (T, error), format
 			return
 		}
 		*dst = v
-	}
-}
-
-// unsupported refuses a field that is specified and not built yet. An empty
-// list or string asks for nothing and passes.
-func (d *decoder) unsupported(instead string) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		if list, ok := n.(*ast.SequenceNode); ok && len(list.Values) == 0 {
-			return
-		}
-		d.errorf(n, "%s is not supported yet: %s", path, instead)
 	}
 }
 

@@ -15,7 +15,7 @@ var ignoreSource = cmpopts.IgnoreUnexported(Template{})
 func TestParseTemplateDefaults(t *testing.T) {
 	base := func(change func(*Template)) *Template {
 		t := &Template{
-			ID: "f", Version: "latest", Code: Code{Path: "."}, Tenant: "default", Network: Network{Mode: NetworkNone},
+			ID: "f", Version: "latest", Slim: true, Code: Code{Path: "."}, Tenant: "default", Network: Network{Mode: NetworkNone},
 			Instances: Instances{Isolation: IsolationInstance, Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
 			Resources: Resources{
 				MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64,
@@ -23,6 +23,7 @@ func TestParseTemplateDefaults(t *testing.T) {
 			},
 		}
 		change(t)
+		t.Runtime = t.Base
 		return t
 	}
 	for _, c := range []struct {
@@ -37,6 +38,11 @@ func TestParseTemplateDefaults(t *testing.T) {
 		{"many events at once", "id: f\nbase: python\ninstances: {concurrency: 100}\n", base(func(t *Template) {
 			t.Base, t.Handler, t.Instances.Concurrency, t.Resources.Pids = "python", "main.handle", 100, 200
 		})},
+		{"runtime with a base of its own", "id: f\nruntime: go\n", func() *Template {
+			t := base(func(t *Template) { t.Handler = "Handle" })
+			t.Runtime = "go"
+			return t
+		}()},
 		{"windows line ends and a byte order mark", "\ufeffid: f\r\nbase: python\r\n", base(func(t *Template) { t.Base, t.Handler = "python", "main.handle" })},
 		{"every field", `---
 # everything there is
@@ -67,8 +73,8 @@ resources:
   timeout: 1h30m
 network: {mode: egress, allow: [example.org, "*.example.org", 198.51.100.0/24, "2001:db8::/32", "API.example.com:443"]}
 `, &Template{
-			ID: "f", Version: "1.2", Base: "python",
-			Packages: Packages{Pip: []string{"lxml==5.3.0", `requests[socks] >= 2; python_version > "3"`}},
+			ID: "f", Version: "1.2", Base: "python", Runtime: "python", Slim: true,
+			Packages: Packages{Pip: Requests{List: []string{"lxml==5.3.0", `requests[socks] >= 2; python_version > "3"`}}},
 			Code:     Code{Path: "src"}, Handler: "app.main",
 			Env:       map[string]string{"A": "text", "B": "12", "C": "true", "D": "1.50", "E": "two\nlines\n"},
 			Tenant:    "acme",
@@ -121,13 +127,13 @@ func TestParseTemplateErrors(t *testing.T) {
 			`fret.yaml:1:1: missing key "id" in template
     version: x
     ^
-fret.yaml:1:1: missing key "base" in template
+fret.yaml:1:1: missing key "base" in template: name a base environment such as "python", or a runtime
     version: x
     ^`,
 		},
 		{
 			"missing native handler", "id: f\nbase: native\n",
-			`fret.yaml:1:1: missing key "handler" in template: the base native needs the path of the program, such as "bin/clock"
+			`fret.yaml:1:1: missing key "handler" in template: the runtime native needs the path of the program, such as "bin/clock"
     id: f
     ^`,
 		},
@@ -159,9 +165,9 @@ fret.yaml:3:48: resources.timeout: duration "30" has no unit: write for example 
       ^`,
 		},
 		{
-			"string for a list", "id: f\nbase: python\npackages:\n  pip: lxml\n",
-			`fret.yaml:4:8: packages.pip must be a list, not a string
-      pip: lxml
+			"number for a list", "id: f\nbase: python\npackages:\n  pip: 7\n",
+			`fret.yaml:4:8: packages.pip must be a list, or a string that names a file, not a number
+      pip: 7
            ^`,
 		},
 		{
@@ -210,12 +216,15 @@ fret.yaml:5:3: bad name "a-b" in env: letters, digits and _, not beginning with 
       ^`,
 		},
 		{
-			"path and git", "id: f\nbase: python\ncode:\n  path: src\n  git: {url: x}\n",
-			`fret.yaml:5:8: code.git is not supported yet: clone the repository and name it in code.path
-      git: {url: x}
-           ^
-fret.yaml:5:8: code.path and code.git exclude each other: keep one
-      git: {url: x}
+			"password in an address", "id: f\nbase: python\ncode:\n  git: {url: 'https://secret@example.org/x'}\n",
+			`fret.yaml:4:14: code.git.url holds a user: put credentials into the engine's configuration (packages.git) and name them in code.git.auth
+      git: {url: 'https://secret@example.org/x'}
+                 ^`,
+		},
+		{
+			"archive and git", "id: f\nbase: python\ncode:\n  archive: a.zip\n  git: {url: 'https://example.org/x'}\n",
+			`fret.yaml:5:8: code.archive and code.git exclude each other: keep one
+      git: {url: 'https://example.org/x'}
            ^`,
 		},
 		{
@@ -225,19 +234,16 @@ fret.yaml:5:8: code.path and code.git exclude each other: keep one
                  ^`,
 		},
 		{
-			"not supported yet", "id: f\nbase: python\npackages: {maven: [a], deb: [b]}\nlibs: [c]\nruntime: pypy\n",
-			`fret.yaml:3:19: packages.maven is not supported yet: remove it; the package sites of today are pip and npm
+			"not supported yet", "id: f\nbase: python\npackages: {maven: [a], deb: [b]}\nlibs: [c]\n",
+			`fret.yaml:3:20: packages.maven[0]: bad requirement "a": write "group:artifact:version", or "group:artifact" with a "group:artifact:version@bom" that says the version
     packages: {maven: [a], deb: [b]}
-                      ^
-fret.yaml:3:29: packages.deb is not supported yet: remove it; the package sites of today are pip and npm
+                       ^
+fret.yaml:3:30: packages.deb[0]: bad requirement "b": write a Debian package such as "curl" or "ghostscript=10.*"
     packages: {maven: [a], deb: [b]}
-                                ^
-fret.yaml:4:7: libs is not supported yet: remove it and put the library beside the function's code
+                                 ^
+fret.yaml:4:8: libs[0]: bad requirement "c": write a library's name as programs ask for it, such as "libxml2.so.2"
     libs: [c]
-          ^
-fret.yaml:5:10: runtime is not supported yet: remove it; the base says which runtime is used
-    runtime: pypy
-             ^`,
+           ^`,
 		},
 		{
 			"unknown network mode", "id: f\nbase: python\nnetwork: bridge\n",

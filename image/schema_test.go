@@ -20,19 +20,34 @@ import (
 type named string
 
 func (n named) Name() string               { return string(n) }
-func (named) Base() BaseSpec               { return BaseSpec{} }
+func (n named) Bases() []string            { return []string{string(n)} }
 func (named) Bootstrap() map[string][]byte { return nil }
 
-func (named) FinishBase(context.Context, *Step) ([]store.Part, error) { return nil, nil }
-
-func (named) Packages(context.Context, *Step, *Template, *Lock) ([]store.Part, error) {
-	return nil, nil
-}
 func (named) Command(*Template) (args, env []string, err error) { return nil, nil, nil }
 
 func (named) Shell(*Template, []string) *Shell { return nil }
 
-var threeRuntimes = []Runtime{named("python"), named("node"), named("native")}
+var (
+	testRuntimes = []Runtime{named("python"), named("node"), named("php"), named("ruby"), anywhere{"native"}, anywhere{"http"}, anywhere{"go"}}
+	testBases    = []Base{{Name: "python"}, {Name: "node"}, {Name: "php"}, {Name: "ruby"}, {Name: "native"}}
+	testSites    = []Site{emptySite{"pip", "python"}, emptySite{"npm", "node"}, emptySite{"composer", "php"}}
+)
+
+// anywhere is a runtime that runs on every base.
+type anywhere struct{ named }
+
+func (a anywhere) Bases() []string { return append(a.named.Bases(), AnyBase) }
+
+// emptySite is a package site without packages.
+type emptySite struct{ name, base string }
+
+func (s emptySite) Name() string    { return s.name }
+func (s emptySite) Bases() []string { return []string{s.base} }
+func (emptySite) Env() []string     { return nil }
+
+func (emptySite) Packages(context.Context, *Step, *Template, *Lock) ([]store.Part, error) {
+	return nil, nil
+}
 
 func compileSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
@@ -62,8 +77,34 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 	}{
 		{head, true},
 		{"id: f\nbase: native\nhandler: bin/clock\n", true},
+		{"id: f\nbase: native:trixie\nhandler: bin/clock\n", true},
+		{"id: f\nbase: native:trixie\n", false},
+		{"id: f\nbase: python:trixie\npackages: {pip: [lxml]}\n", true},
+		{"id: f\nbase: node:trixie\npackages: {pip: [lxml]}\n", false},
+		{"id: f\nbase: node:trixie\nruntime: python\n", false},
+		{"id: f\nbase: 'python:'\n", false},
+		{"id: f\nbase: python:13\n", false},
+		{"id: f\nbase: cobol:trixie\n", false},
+		{"id: f\nbase: oci:host.example:5000/team/app:1.2\nruntime: python\npackages: {pip: [lxml], npm: [left-pad]}\n", true},
+		{"id: f\nbase: oci:debian\nruntime: native\nhandler: a\n", true},
+		{"id: f\nbase: oci:debian\n", false},
+		{"id: f\nbase: 'oci:'\nruntime: python\n", false},
+		{"id: f\nbase: 'oci: x'\nruntime: python\n", false},
+		{"id: f\nbase: archive:images/base.tar\nruntime: node\n", true},
+		{"id: f\nbase: archive:/base.tar\nruntime: node\n", false},
+		{"id: f\nbase: layout:base\nruntime: node\n", true},
+		{"id: f\nbase: dir:../root\nruntime: node\n", false},
+		{"id: f\nbase: dir:a/../../root\nruntime: node\n", false},
+		{"id: f\nbase: dir:root\nruntime: cobol\n", false},
 		{"id: f\nbase: native\nhandler: a\ninstances: {isolation: event, max: 3}\n", true},
 		{"id: f\nbase: node\npackages: {npm: [left-pad@1.3.0, '@scope/name@^2', '@a/b', x@latest, 'y@>=1 <2']}\n", true},
+		{"id: f\nbase: node\npackages: {npm: [bcrypt, '@a/b@2'], npm_scripts: [bcrypt, '@a/b']}\n", true},
+		{"id: f\nbase: node\npackages: {npm: package.json, npm_scripts: [bcrypt]}\n", true},
+		{"id: f\nbase: node\npackages: {npm: [bcrypt], npm_scripts: [bcrypt@5]}\n", false},
+		{"id: f\nbase: node\npackages: {npm: [bcrypt], npm_scripts: true}\n", false},
+		{"id: f\nbase: node\npackages: {npm_scripts: [bcrypt]}\n", false},
+		{"id: f\nbase: node\ncode: {build: {run: make, packages: {npm: [esbuild], npm_scripts: [esbuild]}}}\n", true},
+		{"id: f\nbase: node\ncode: {build: {run: make, packages: {npm_scripts: [esbuild]}}}\n", false},
 		{head + "packages: {pip: [lxml==5.3.0, 'requests>=2', 'a[b,c] ~= 1.0', 'x; python_version < \"4\"', numpy], npm: [], maven: [], deb: []}\nlibs: []\n", true},
 		{head + "code: {path: src/lib}\nhandler: a.b\ntenant: acme\nnetwork: none\nversion: 1.0.2\n", true},
 		{head + "network: egress\n", true},
@@ -86,20 +127,60 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{"id: F\nbase: python\n", false},
 		{"id: 12\nbase: python\n", false},
 		{"id: -f\nbase: python\n", false},
-		{"id: f\nbase: ruby\n", false},
+		{"id: f\nbase: cobol\n", false},
 		{"id: f\nbase: native\n", false},
 		{"id: f\nbase: native\nhandler: a\ninstances: {isolation: instance, concurrency: 2}\n", true},
 		{"id: f\nbase: native\nhandler: a\ninstances: {concurrency: 2}\n", false},
 		{"id: f\nbase: native\nhandler: a\ninstances: {concurrency: 2}\n", false},
 		{"id: f\nbase: node\npackages: {pip: [lxml]}\n", false},
 		{head + "packages: {npm: [left-pad]}\n", false},
+		{head + "packages: {composer: [a/b]}\n", false},
+		{"id: f\nbase: ruby:trixie\nhandler: main.App.handle\n", true},
+		{head + "runtime: ruby\n", false},
+		{"id: f\nbase: php\npackages: {composer: ['a/b', 'monolog/monolog:^3 || ^4', 'x/y_z:dev-main']}\n", true},
+		{"id: f\nbase: php\npackages: {composer: composer.json}\n", true},
+		{"id: f\nbase: php\npackages: {composer: ['php:>=8']}\n", false},
+		{"id: f\nbase: php\npackages: {composer: ['../b', 'A/b', 'a/b:']}\n", false},
 		{head + "packages: {pip: [-r x]}\n", false},
 		{head + "packages: {pip: ['x @ https://example.com/x.whl']}\n", false},
 		{head + "packages: {pip: [./x]}\n", false},
 		{head + "packages: {pip: [1]}\n", false},
-		{head + "packages: {pip: x}\n", false},
+		{head + "packages: {pip: requirements.txt}\n", true},
+		{"id: f\nbase: node\npackages: {pip: requirements.txt}\n", false},
+		{head + "packages: {pip: 'sub/pyproject.toml[web, dev]'}\n", true},
+		{head + "packages: {pip: ../requirements.txt}\n", false},
+		{head + "packages: {pip: 7}\n", false},
+		{"id: f\nruntime: python\n", true},
+		{"id: f\nruntime: go\nbase: node\n", true},
+		{"id: f\nbase: node\nruntime: http\nhandler: node server.js\n", true},
+		{"id: f\nbase: node\nruntime: http\nhandler: node server.js\nhttp: {listen: fd, port: 80, ready: /up?x}\n", true},
+		{"id: f\nbase: node\nruntime: http\n", false},
+		{"id: f\nbase: node\nruntime: http\nhandler: a\nhttp: {listen: udp}\n", false},
+		{"id: f\nbase: node\nruntime: http\nhandler: a\nhttp: {port: 0}\n", false},
+		{"id: f\nbase: node\nruntime: http\nhandler: a\nhttp: {ready: up}\n", false},
+		{"id: f\nbase: node\nruntime: http\nhandler: a\nhttp: {ready: '/a b'}\n", false},
+		{"id: f\nbase: node\nruntime: http\nhandler: a\nhttp: {host: a}\n", false},
+		{head + "http: {port: 80}\n", false},
+		{"id: f\nruntime: python\nbase: node\n", false},
+		{"id: f\nruntime: native\nbase: node\nhandler: a\n", true},
+		{"id: f\nruntime: native\nbase: node\n", false},
+		{"id: f\nruntime: native\nhandler: a\n", true},
+		{"id: f\nbase: native\nruntime: python\n", false},
 		{head + "packages: {maven: [a]}\n", false},
+		{head + "packages: {maven: ['a:b:1@bom:c']}\n", false},
+		{head + "packages: {maven: ['org.a_b:c-d:1.2-x', 'a:b', 'a:b:1@bom', 'a:b:[1,2)']}\n", true},
+		{head + "packages: {deb: [curl, 'ghostscript=10.*', 'g++', 'xz-utils=1:2~3']}\n", true},
 		{head + "packages: {deb: [a]}\n", false},
+		{head + "packages: {deb: ['curl=']}\n", false},
+		{head + "packages: {deb: ['curl 1']}\n", false},
+		{head + "packages: {deb: curl}\n", false},
+		{head + "libs: [libxml2.so.2, libfoo-1.0.so]\n", true},
+		{head + "libs: [libxml2]\n", false},
+		{head + "slim: false\nkeep: [usr/share/locale/de, '**/*.a']\n", true},
+		{head + "slim: 'no'\n", false},
+		{head + "keep: [/usr/share]\n", false},
+		{head + "keep: usr/share\n", false},
+		{head + "libs: [../libxml2.so]\n", false},
 		{head + "packages: {gem: []}\n", false},
 		{head + "packages:\n", false},
 		{"id: f\nbase: node\npackages: {npm: ['a@file:../b']}\n", false},
@@ -108,6 +189,26 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "code: {path: /etc}\n", false},
 		{head + "code: {path: ../x}\n", false},
 		{head + "code: {git: {url: x}}\n", false},
+		{head + "code: {git: {url: 'https://example.org/a/b.git', ref: v1.2, auth: team, submodules: true}, path: src}\n", true},
+		{head + "code: {git: {url: 'git@example.org:a/b.git'}}\n", true},
+		{head + "code: {git: {url: 'ssh://git@example.org:2222/a/b.git'}}\n", true},
+		{head + "code: {git: {url: 'https://token@example.org/a/b.git'}}\n", false}, // see outOfSchema
+		{head + "code: {git: {url: 'https://u:p@example.org/a/b.git'}}\n", false},
+		{head + "code: {git: {url: 'file:///etc'}}\n", false},
+		{head + "code: {git: {url: '--upload-pack=x'}}\n", false},
+		{head + "code: {git: {url: 'https://example.org/$(id)'}}\n", false},
+		{head + "code: {git: {url: 'https://example.org/a', ref: '--x'}}\n", false},
+		{head + "code: {git: {ref: main}}\n", false},
+		{head + "code: {git: {url: 'https://example.org/a', submodules: 'yes'}}\n", false},
+		{head + "code: {archive: code.zip, path: src}\n", true},
+		{head + "code: {build: {run: make, packages: {deb: [make], pip: [cython], npm: []}, output: out}}\n", true},
+		{head + "code: {build: {output: out}}\n", false},
+		{head + "code: {build: {run: make, packages: {pip: requirements.txt}}}\n", false},
+		{head + "code: {build: {run: make, packages: {deb: [Make]}}}\n", false},
+		{head + "code: {build: {run: make, output: ../out}}\n", false},
+		{head + "code: {build: make}\n", false},
+		{head + "code: {archive: ../code.zip}\n", false},
+		{head + "code: {archive: code.zip, git: {url: 'https://example.org/a'}}\n", false},
 		{head + "code: src\n", false},
 		{head + "runtime: x\n", false},
 		{head + "network: bridge\n", false},
@@ -159,7 +260,7 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		t.Run(c.src, func(t *testing.T) {
 			tmpl, perr := ParseTemplate(TemplateFile, []byte(c.src))
 			if perr == nil {
-				perr = tmpl.Check(threeRuntimes)
+				perr = tmpl.Check(testBases, testRuntimes, testSites)
 			}
 			if good := perr == nil; good != c.good {
 				t.Errorf("ParseTemplate: good is %v, want %v: %v", good, c.good, perr)
@@ -182,9 +283,10 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 // outOfSchema are faults a JSON Schema cannot express: the range of a number
 // with a unit, or of one that depends on another, or an address's bits.
 var outOfSchema = map[string]bool{
-	"id: f\nbase: python\nresources: {pids: 8}\n":                         true,
-	"id: f\nbase: python\nresources: {cpu: '0.25', memory: 100KB}\n":      true,
-	"id: f\nbase: python\nnetwork: {mode: egress, allow: [10.0.0.1/8]}\n": true,
+	"id: f\nbase: python\ncode: {git: {url: 'https://token@example.org/a/b.git'}}\n": true,
+	"id: f\nbase: python\nresources: {pids: 8}\n":                                    true,
+	"id: f\nbase: python\nresources: {cpu: '0.25', memory: 100KB}\n":                 true,
+	"id: f\nbase: python\nnetwork: {mode: egress, allow: [10.0.0.1/8]}\n":            true,
 }
 
 // The keys of the schema are those of the parser's table.

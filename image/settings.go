@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,12 +25,63 @@ type SettingsOverride struct {
 		Registry string `yaml:"registry"` // URL
 		Config   string `yaml:"config"`   // path of an npmrc
 	} `yaml:"npm"`
+	Composer struct {
+		Home string `yaml:"home"` // directory of config.json and auth.json
+	} `yaml:"composer"`
+	Git []GitCredential `yaml:"git"`
+	Go  struct {
+		Proxy   string `yaml:"proxy"`   // GOPROXY
+		Private string `yaml:"private"` // GOPRIVATE
+		SumDB   string `yaml:"sumdb"`   // GOSUMDB
+	} `yaml:"go"`
+	Maven struct {
+		Settings string `yaml:"settings"` // path of a settings.xml
+	} `yaml:"maven"`
 	CACerts string `yaml:"ca_certs"` // path of a PEM bundle
 	Proxy   struct {
 		HTTP  string `yaml:"http"`
 		HTTPS string `yaml:"https"`
 		None  string `yaml:"none"` // hosts reached directly, comma-separated
 	} `yaml:"proxy"`
+}
+
+// GitCredential opens the repositories below an address to the templates that name
+// it. A token is read when it is used, so that it can be changed at any time.
+type GitCredential struct {
+	Name       string `yaml:"name"`        // for code.git.auth
+	URL        string `yaml:"url"`         // what it is for: https://HOST/PATH or ssh://HOST/PATH, whole path elements
+	Username   string `yaml:"username"`    // beside a token; default "git"
+	TokenFile  string `yaml:"token_file"`  // one of these three
+	TokenEnv   string `yaml:"token_env"`   // a variable of the engine's environment
+	SSHKey     string `yaml:"ssh_key"`     // path of a private key without a passphrase
+	KnownHosts string `yaml:"known_hosts"` // path of a known_hosts file for ssh; default those of the engine's user and the host
+}
+
+// check says what is wrong with a credential in FRE's configuration.
+func (c *GitCredential) check() error {
+	u, err := url.Parse(c.URL)
+	ssh := c.SSHKey != ""
+	ways := 0
+	for _, v := range []string{c.TokenFile, c.TokenEnv, c.SSHKey} {
+		if v != "" {
+			ways++
+		}
+	}
+	switch {
+	case !namePattern.MatchString(c.Name):
+		return fmt.Errorf("bad name %q: lower-case letters, digits and dashes, at most 63", c.Name)
+	case err != nil || u.Host == "" || u.User != nil || ssh != (u.Scheme == "ssh") || !ssh && u.Scheme != "https" && !loopback(u):
+		return fmt.Errorf("%s: url must be like https://HOST/PATH for a token, ssh://HOST/PATH for a key, without a user in it", c.Name)
+	case ways != 1:
+		return fmt.Errorf("%s: one of token_file, token_env and ssh_key is needed", c.Name)
+	}
+	return nil
+}
+
+// loopback says whether u needs no TLS, since nobody is between.
+func loopback(u *url.URL) bool {
+	ip, err := netip.ParseAddr(u.Hostname())
+	return u.Scheme == "http" && err == nil && ip.IsLoopback()
 }
 
 // Host is where [HostSettings] looks. The zero value is an empty host; see
@@ -54,7 +107,7 @@ func ThisHost() Host {
 //
 // Read are: pip's environment and files (pip's manual, "Configuration"),
 // uv's environment, npm's npmrc files and environment
-// (npmrc(5)), SSL_CERT_FILE and the system's
+// (npmrc(5)), Go's environment and the file of go env -w, SSL_CERT_FILE and the system's
 // bundle, and http_proxy, https_proxy, no_proxy in both cases.
 func HostSettings(h Host, over SettingsOverride) (Settings, error) {
 	if h.Getenv == nil {
@@ -64,7 +117,12 @@ func HostSettings(h Host, over SettingsOverride) (Settings, error) {
 	if err != nil {
 		return Settings{}, err
 	}
-	var s Settings
+	s := Settings{Git: over.Git}
+	for i := range over.Git {
+		if err := over.Git[i].check(); err != nil {
+			return Settings{}, fmt.Errorf("packages.git[%d]: %w", i, err)
+		}
+	}
 	index := first(over.Pip.Index, pip["index-url"])
 	extra := words(over.Pip.ExtraIndexes, pip["extra-index-url"])
 	trusted := words(over.Pip.TrustedHosts, pip["trusted-host"])
@@ -106,10 +164,25 @@ func HostSettings(h Host, over SettingsOverride) (Settings, error) {
 		return Settings{}, err
 	}
 	s.NpmRC = npm.file
+	s.ComposerHome = h.composer(over.Composer.Home)
+	set(&s.ComposerEnv, h.Getenv("COMPOSER_AUTH"), "COMPOSER_AUTH")
 	set(&s.Env, first(over.NPM.Registry, npm.env["registry"]), "npm_config_registry")
 	for _, key := range []string{"proxy", "https-proxy", "noproxy", "strict-ssl"} {
 		set(&s.Env, npm.env[key], "npm_config_"+strings.ReplaceAll(key, "-", "_"))
 	}
+
+	if s.GoEnv, err = h.goEnv(map[string]string{"GOPROXY": over.Go.Proxy, "GOPRIVATE": over.Go.Private, "GOSUMDB": over.Go.SumDB}); err != nil {
+		return Settings{}, err
+	}
+
+	if s.Netrc = h.Getenv("NETRC"); s.Netrc == "" && h.Home != "" {
+		s.Netrc = filepath.Join(h.Home, ".netrc")
+	}
+	if _, err := os.Stat(s.Netrc); err != nil {
+		s.Netrc = ""
+	}
+
+	s.MavenSettings, s.MavenGlobal = h.maven(over.Maven.Settings)
 
 	if s.CACerts, err = h.bundle(over.CACerts, pip["cert"], npm.cafile); err != nil {
 		return Settings{}, err
@@ -238,6 +311,72 @@ func (h Host) npm(override string) (npmSettings, error) {
 		s.cafile = first(h.setting("NPM_CONFIG_CAFILE"), s.cafile)
 	}
 	return s, nil
+}
+
+// goVariables say where Go modules come from and how they are verified
+// (go.dev/ref/mod#environment-variables).
+var goVariables = []string{"GOPROXY", "GOPRIVATE", "GONOPROXY", "GONOSUMDB", "GOSUMDB", "GOINSECURE"}
+
+// goEnv takes each from FRE's own configuration, the environment, or the file that
+// go env -w writes.
+func (h Host) goEnv(over map[string]string) ([]string, error) {
+	file := h.Getenv("GOENV")
+	if config := first(h.Getenv("XDG_CONFIG_HOME"), filepath.Join(h.Home, ".config")); file == "" && h.Home != "" {
+		file = filepath.Join(config, "go/env")
+	}
+	values := map[string]string{}
+	if file != "" && file != "off" {
+		list, err := readINI(file)
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range list {
+			values[v.key] = v.value
+		}
+	}
+	var env []string
+	for _, name := range goVariables {
+		if v := first(over[name], h.Getenv(name), values[name]); v != "" {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env, nil
+}
+
+// maven finds Maven's settings (maven.apache.org/settings.html). What FRE's
+// configuration names is used whether it is there or not.
+func (h Host) maven(override string) (user, global string) {
+	if override != "" {
+		return override, ""
+	}
+	exists := func(file string) string {
+		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
+			return ""
+		}
+		return file
+	}
+	if h.Home != "" {
+		user = exists(filepath.Join(h.Home, ".m2/settings.xml"))
+	}
+	return user, exists(h.Root + "/etc/maven/settings.xml")
+}
+
+// composer finds the directory of Composer's own settings (its manual,
+// "COMPOSER_HOME"): the first that has one of the two files.
+func (h Host) composer(override string) string {
+	dirs := []string{override, h.Getenv("COMPOSER_HOME")}
+	if h.Home != "" {
+		config := first(h.Getenv("XDG_CONFIG_HOME"), filepath.Join(h.Home, ".config"))
+		dirs = append(dirs, filepath.Join(config, "composer"), filepath.Join(h.Home, ".composer"))
+	}
+	for _, dir := range dirs {
+		for _, name := range []string{"config.json", "auth.json"} {
+			if _, err := os.Stat(filepath.Join(dir, name)); dir != "" && err == nil {
+				return dir
+			}
+		}
+	}
+	return ""
 }
 
 // setting looks name up in upper and lower case, as npm does.

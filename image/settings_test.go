@@ -19,6 +19,19 @@ func TestHostSettings(t *testing.T) {
 	}{
 		{name: "nothing set"},
 		{
+			name: "go",
+			files: map[string]string{
+				"/home/u/.config/go/env": "GOPROXY=https://user:secret@file.example,direct\nGOPRIVATE=file.example\nGOFLAGS=-toolexec=/bin/sh\nGOSUMDB=off\n",
+				"/home/u/.netrc":         "machine file.example login u password p\n",
+			},
+			env:  map[string]string{"GOPRIVATE": "env.example/*", "GOINSECURE": "env.example"},
+			over: func(o *SettingsOverride) { o.Go.SumDB = "sum.over.example" },
+			want: Settings{
+				GoEnv: []string{"GOPROXY=https://user:secret@file.example,direct", "GOPRIVATE=env.example/*", "GOSUMDB=sum.over.example", "GOINSECURE=env.example"},
+				Netrc: "/home/u/.netrc",
+			},
+		},
+		{
 			name: "pip files, the user's winning",
 			files: map[string]string{
 				"/etc/pip.conf":                      "[global]\nindex-url = https://site.example/simple\ntrusted-host: a.example\n    b.example\n",
@@ -102,7 +115,7 @@ func TestHostSettings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, path := range []*string{&c.want.NpmRC, &c.want.CACerts} {
+			for _, path := range []*string{&c.want.NpmRC, &c.want.CACerts, &c.want.Netrc} {
 				if *path != "" {
 					*path = root + *path
 				}

@@ -54,8 +54,11 @@ func (s *Shell) holds(parts []store.Part) bool {
 	})
 }
 
-// shared says whether a part is the same in every function of a base.
-func shared(p store.Part) bool { return p.Kind == "base" || p.Kind == "bootstrap" }
+// shared says whether a part is of the system that a function stands on, and so may
+// be there before anyone knows whose the interpreter will be.
+func shared(p store.Part) bool {
+	return p.Kind == "base" || p.Kind == "bootstrap" || p.Kind == debKind
+}
 
 // ShellKey names what functions must have in common to share runtime shells; ""
 // for one that has none.
@@ -92,7 +95,7 @@ func (b *Builder) ShellRoot(ctx context.Context, img *store.Image, config *Confi
 }
 
 func (b *Builder) shellRoot(ctx context.Context, img *store.Image, config *Config) (*store.Image, error) {
-	name, key := shellPrefix+config.Base, ShellKey(img, config)
+	name, key := shellPrefix+baseName(config.Base), ShellKey(img, config)
 	if root := b.find(name, key); root != nil {
 		return root, nil
 	}

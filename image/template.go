@@ -1,43 +1,136 @@
 package image
 
-import "time"
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
 
 // Template is a parsed fret.yaml with defaults applied. ParseTemplate is the
 // only way to make one from bytes.
 type Template struct {
 	ID        string            // lower-case name, [a-z0-9][a-z0-9-]{0,62}
 	Version   string            // "0.1.0"; default "latest"
-	Base      string            // "python", "node", "native"
+	Base      string            // "python", "node", "python:trixie" (see [ParseBase]); "" until [Template.Check] where the runtime says it
+	Runtime   string            // "python", "go", "http"; default the base's own
 	Packages  Packages          //
-	Libs      []string          // not supported yet: an error names the issue of the template, not of ours
+	Slim      bool              // whether files that programs rarely read are left out of FRE's bases; default true
+	Keep      []string          // path globs of what stays nevertheless (see [BaseSpec])
+	Libs      []string          // shared libraries, "libxml2.so.2"
 	Code      Code              //
-	Handler   string            // "main.handle" (module.function; python's default, node's is "index.handle"), or a path for native
-	Runtime   string            // "" = by base; others not supported yet
+	Handler   string            // in the runtime's own syntax; "main.handle" is python's default
 	Env       map[string]string //
 	Tenant    string            // default "default"
 	Instances Instances
 	Resources Resources
 	Network   Network // default none
+	HTTP      HTTP    // of the runtime http
 
 	source *source // for errors that point into the file; nil when made by hand
 }
 
-// Packages are requirement strings in each ecosystem's own syntax.
+// Packages are what a template asks of each package site.
 type Packages struct {
-	Pip   []string // "lxml==5.3.0", "requests>=2"
-	NPM   []string // "left-pad@1.3.0", "@scope/name@^2"
-	Maven []string
-	Deb   []string
+	Pip      Requests // "lxml==5.3.0", "requests>=2"
+	Composer Requests // "monolog/monolog:^3"
+	NPM      Requests // "left-pad@1.3.0", "@scope/name@^2"
+	Maven    Requests
+	Deb      Requests
+
+	// Names of npm packages whose install scripts run.
+	NPMScripts []string `json:",omitempty"`
 }
+
+// of returns the requests of the site of that name, or nil.
+func (p *Packages) of(site string) *Requests {
+	switch site {
+	case "pip":
+		return &p.Pip
+	case "composer":
+		return &p.Composer
+	case "npm":
+		return &p.NPM
+	case "maven":
+		return &p.Maven
+	case "deb":
+		return &p.Deb
+	}
+	return nil
+}
+
+// Requests are packages by name, in the site's own syntax, or a file beside the
+// template that says so: at most one of the two.
+type Requests struct {
+	List   []string
+	File   string   // clean relative path
+	Extras []string // sorted; of a pyproject.toml: its optional dependencies
+
+	Text   []byte            // of the file, once Build has read it
+	Beside map[string][]byte // further files it takes, by clean relative path: see [RequestReader]
+}
+
+// Key stands in a lock for the requests that it answers: the list, or name and
+// digest of each file.
+func (r Requests) Key() []string {
+	if r.File == "" {
+		return slices.Clone(r.List)
+	}
+	extras := ""
+	if len(r.Extras) > 0 {
+		extras = "[" + strings.Join(r.Extras, ",") + "]"
+	}
+	out := []string{fmt.Sprintf("%s%s sha256:%x", r.File, extras, sha256.Sum256(r.Text))}
+	for _, name := range slices.Sorted(maps.Keys(r.Beside)) {
+		out = append(out, fmt.Sprintf("%s sha256:%x", name, sha256.Sum256(r.Beside[name])))
+	}
+	return out
+}
+
+// None says that nothing is asked for.
+func (r Requests) None() bool { return len(r.List) == 0 && r.File == "" }
 
 // Code says where the function's own files come from.
 type Code struct {
-	Path string // clean relative path of a directory or file below the template's; default "."
-	Git  *GitCode
+	Path    string // clean relative path of a directory or file below the template's directory, the archive's or the repository's top; default "."
+	Archive string // clean relative path of an archive beside the template, "" for none
+	Git     *GitCode
+	Build   *BuildStep // nil: the files are taken as they are, or built by the runtime
 }
 
-// GitCode is parsed and refused: code from git is not supported yet.
-type GitCode struct{ URL, Ref, Path, Auth string }
+// BuildStep makes the function's files out of the code: in a sandbox, in a copy of
+// it, without network.
+type BuildStep struct {
+	Run      string   // by /bin/sh, in the copy's top
+	Packages Packages // there while it runs, beside the function's own; lists only
+	Output   string   // clean relative path of the directory that becomes /function; default "."
+}
+
+// GitCode is a commit of a git repository.
+type GitCode struct {
+	URL        string // https, ssh or http; "git@host:path" too
+	Ref        string // branch, tag or commit; default the repository's HEAD
+	Auth       string // name of a credential in the engine's configuration, "" for none
+	Submodules bool   // whether they are fetched
+}
+
+// HTTP says how a function that is an HTTP server is reached.
+type HTTP struct {
+	Listen Listen // default port
+	Port   int    // where the server listens: $PORT in its environment and its command line; default 8080
+	Ready  string // path asked for until its status is below 500, before the first event; "" (default): to accept is enough
+}
+
+// Listen says who binds a server's socket.
+type Listen string
+
+// The values of Listen.
+const (
+	ListenPort Listen = "port" // the server
+	ListenFD   Listen = "fd"   // FRE, and the server finds it as systemd's first (sd_listen_fds(3))
+)
 
 // Isolation says how long a sandbox lives.
 type Isolation string

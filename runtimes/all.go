@@ -1,19 +1,56 @@
-// Package runtimes lists the languages FRE runs functions in, and what their
-// base environments are made of. Each language is a package below.
+// Package runtimes lists the languages FRE runs functions in, what base
+// environments are made of, and where packages come from. Each language is a
+// package below.
 package runtimes
 
 import (
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/git"
+	"github.com/fre-engine/fre/runtimes/golang"
+	"github.com/fre-engine/fre/runtimes/httpserver"
+	"github.com/fre-engine/fre/runtimes/java"
 	"github.com/fre-engine/fre/runtimes/native"
 	"github.com/fre-engine/fre/runtimes/node"
+	"github.com/fre-engine/fre/runtimes/php"
 	"github.com/fre-engine/fre/runtimes/python"
+	"github.com/fre-engine/fre/runtimes/ruby"
 )
 
-// All returns every runtime, with the base environments of this package.
+// Bases returns every base environment.
+func Bases() []image.Base {
+	return []image.Base{
+		{Name: "python", Spec: PythonBase(), Finish: python.FinishBase},
+		{Name: "node", Spec: NodeBase()},
+		{Name: "java", Spec: JavaBase(), Finish: java.FinishBase(JavaTools())},
+		{Name: "php", Spec: PHPBase(), Finish: php.FinishBase},
+		{Name: "ruby", Spec: RubyBase()},
+		{Name: "native", Spec: NativeBase()},
+	}
+}
+
+// All returns every runtime.
 func All() []image.Runtime {
 	return []image.Runtime{
-		python.Runtime{Environment: PythonBase(), Tools: PythonTools()},
-		node.Runtime{Environment: NodeBase(), Tools: NodeTools()},
-		native.Runtime{Environment: NativeBase()},
+		python.Runtime{},
+		node.Runtime{},
+		java.Runtime{Tools: JavaTools()},
+		php.Runtime{},
+		ruby.Runtime{},
+		native.Runtime{},
+		golang.Runtime{Tools: PythonTools()},
+		httpserver.Runtime{},
+	}
+}
+
+// Repository returns what fetches code from git.
+func Repository() image.Repository { return git.Repository{} }
+
+// Sites returns every package site.
+func Sites() []image.Site {
+	return []image.Site{
+		python.Site{Tools: PythonTools(), Compilers: PythonCompilers()},
+		node.Site{Tools: NodeTools(), Compilers: NodeCompilers()},
+		java.Site{JDK: JavaTools(), Tools: MavenTools()},
+		php.Site{Tools: PHPTools()},
 	}
 }

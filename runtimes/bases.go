@@ -12,7 +12,7 @@ import (
 //
 // Measured on Debian 12 amd64 (packages, MB to download, MB unpacked): native
 // 19, 11, 20; python 28, 14, 39; node 21, 28, 103; with their tools, python 34,
-// 17, 50 and node 171, 35, 119.
+// 17, 50 and node 171, 35, 119; php 56, 29, 86; ruby 18, 13, 31.
 
 // PythonBase is the distribution's python3 with its standard library, and the
 // C++ runtime that compiled wheels expect of the system.
@@ -29,6 +29,8 @@ func PythonBase() image.BaseSpec {
 			"usr/lib/python3*/tkinter",
 			"usr/lib/python3*/lib2to3",
 			"usr/lib/python3*/ensurepip",
+			"usr/lib/python3*/venv", // makes nothing of use without ensurepip
+			"usr/lib/python3*/__phello__",
 			"usr/lib/python3*/turtledemo",
 			"usr/lib/python3*/pydoc_data",
 			"usr/lib/python3*/config-*",
@@ -38,6 +40,10 @@ func PythonBase() image.BaseSpec {
 			"usr/lib/python3*/lib-dynload/_xxtestfuzz.*",
 			"usr/lib/python3*/lib-dynload/xxlimited*",
 			"usr/lib/python3*/EXTERNALLY-MANAGED", // the image is no system to protect
+			"usr/share/python3",                   // what compiles Debian's packages as they are installed
+			"usr/bin/py3*",
+			"usr/share/binfmts",
+			"usr/lib/binfmt.d",
 			"**/__pycache__",
 		),
 	}
@@ -46,6 +52,12 @@ func PythonBase() image.BaseSpec {
 // PythonTools are the packages to add to PythonBase for pip.
 func PythonTools() []string {
 	return []string{"python3-pip", "python3-setuptools", "python3-wheel"}
+}
+
+// PythonCompilers are the packages to add to PythonBase and PythonTools for packages
+// with native code that are built from source: never part of an image.
+func PythonCompilers() []string {
+	return []string{"gcc", "g++", "make", "libc6-dev", "libpython3-dev", "pkgconf", "coreutils", "sed", "grep"}
 }
 
 // NodeBase is the distribution's node. Its libnode reads some built-in modules
@@ -72,6 +84,90 @@ func NodeBase() image.BaseSpec {
 // NodeTools are the packages to add to NodeBase for npm; coreutils holds the
 // env of its first line.
 func NodeTools() []string { return []string{"npm", "coreutils"} }
+
+// NodeCompilers are the packages to add to NodeBase and NodeTools for add-ons with
+// native code, which npm's node-gyp builds: never part of an image.
+func NodeCompilers() []string {
+	return []string{"gcc", "g++", "make", "libc6-dev", "libnode-dev", "libuv1-dev", "gyp", "python3", "sed", "grep"}
+}
+
+// JavaBase is what a JVM needs of the system; java.FinishBase links the JVM
+// itself out of JavaTools.
+func JavaBase() image.BaseSpec {
+	return image.BaseSpec{
+		Roots: []string{"zlib1g", "libstdc++6", "libgcc-s1", "ca-certificates", "tzdata", "libc-bin", "dash"},
+		// The second line matters to JavaTools only: the certificates are made by
+		// FinishBase, the others serve the desktop and smart cards.
+		Exclude: append(excluded(), "tar",
+			"ca-certificates-java", "libcups2", "libfontconfig1", "libfreetype6", "libharfbuzz0b", "libjpeg62-turbo", "liblcms2-2", "libnss3", "libpcsclite1", "libasound2", "libasound2t64"),
+		Drop: dropped(),
+	}
+}
+
+// JavaTools are the packages to add to JavaBase for a JDK.
+func JavaTools() []string { return []string{"default-jdk-headless"} }
+
+// PHPBase is the distribution's php-cli with the extensions that programs expect
+// to be there. php itself links libxml2 and so the data of ICU, half of what the
+// base weighs; php-intl is one extension more.
+func PHPBase() image.BaseSpec {
+	return image.BaseSpec{
+		Roots: []string{"php-cli", "php-curl", "php-mbstring", "php-sqlite3", "php-xml", "ca-certificates", "tzdata", "libc-bin", "dash"},
+		// Nothing links libmagic, which php-cli names. Opcache keeps nothing from one
+		// process to the next, readline wants a terminal.
+		Exclude: append(excluded(), "php8.2-opcache", "php8.4-opcache", "php8.2-readline", "php8.4-readline", "libedit2", "libmagic1", "libmagic1t64",
+			"libsasl2-modules-db", "mime-support", "psmisc", "libtinfo6", "tar"),
+		Drop: append(dropped(),
+			"usr/lib/php/php-*",
+			"usr/lib/php/*/sapi",
+			"usr/lib/php/*/php.ini-*",
+			"usr/lib/php/8.*",
+			"usr/lib/php/20*/build",
+			"usr/bin/phar*",
+			"usr/share/php*",
+			"usr/lib/*/libbrotlienc.so.*",
+			"usr/lib/*/libicutest.so.*",
+			"usr/lib/*/libicutu.so.*",
+		),
+	}
+}
+
+// PHPTools are the packages to add to PHPBase for Composer.
+func PHPTools() []string { return []string{"composer", "php-intl", "php-zip"} }
+
+// RubyBase is the distribution's ruby with its standard library and RubyGems,
+// without what people at a terminal and tests use: irb, rdoc, readline, rbs and
+// other gems that come along.
+func RubyBase() image.BaseSpec {
+	return image.BaseSpec{
+		Roots:   []string{"ruby", "ca-certificates", "tzdata", "libc-bin", "dash"},
+		Exclude: append(excluded(), "rake", "ruby-net-telnet", "ruby-xmlrpc", "ruby-webrick", "ruby-sdbm", "libedit2", "libncurses6", "libtinfo6", "tar"),
+		Drop: append(dropped(),
+			"usr/lib/ruby/*/irb*",
+			"usr/lib/ruby/*/rdoc*",
+			"usr/lib/ruby/*/bundler/man",
+			"usr/lib/*/ruby/*/readline.so",
+			"usr/lib/*/ruby/*/ripper.so",
+			"usr/lib/ruby/*/ripper*",
+			"usr/lib/ruby/gems/*/cache",
+			"usr/lib/ruby/gems/*/gems/debug-*",
+			"usr/lib/ruby/gems/*/gems/minitest-*",
+			"usr/lib/ruby/gems/*/gems/power_assert-*",
+			"usr/lib/ruby/gems/*/gems/rbs-*",
+			"usr/lib/ruby/gems/*/gems/test-unit-*",
+			"usr/lib/ruby/gems/*/gems/typeprof-*",
+			"usr/share/ri",
+			"usr/bin/erb*",
+			"usr/bin/gem*",
+			"usr/bin/irb*",
+			"usr/bin/rdoc*",
+			"usr/bin/ri*",
+		),
+	}
+}
+
+// MavenTools are the packages to add to those for Maven.
+func MavenTools() []string { return []string{"maven"} }
 
 // NativeBase runs static programs, dynamic C and C++ ones, and shell scripts.
 func NativeBase() image.BaseSpec {

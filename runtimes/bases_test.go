@@ -25,11 +25,16 @@ func TestBasesRun(t *testing.T) {
 	if cache == "" {
 		cache = t.TempDir()
 	}
-	a, err := debian.Open(debian.Config{Cache: cache, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
-	if err != nil {
-		t.Fatal(err)
+	archives := map[string]*debian.Archive{}
+	open := func(release string) *debian.Archive {
+		a, err := debian.Open(debian.Config{Release: release, Cache: cache, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
 	}
 	tests := map[string]struct {
+		release  string // "" for the host's own
 		base     image.BaseSpec
 		add      []string
 		maxBytes int64
@@ -51,10 +56,46 @@ func TestBasesRun(t *testing.T) {
 			run:  []string{"/usr/bin/node", "--input-type=module", "-e", "import {readFile} from 'fs/promises'; new Request('http://x/'); console.log(typeof readFile)"},
 			want: "function",
 		},
+		"php": { // as FinishBase has it: every extension is loaded
+			base: runtimes.PHPBase(), maxBytes: 90e6,
+			run: []string{"sh", "-c", `exec /usr/bin/php8.? -n -r '
+				$left = glob(ini_get("extension_dir") . "/*.so");
+				for ($n = count($left); $left; $n = count($left)) {
+					$left = array_filter($left, fn($f) => !@dl(basename($f)));
+					count($left) < $n || die("no " . implode(" ", $left));
+				}
+				$c = new PDO("sqlite::memory:");
+				simplexml_load_string("<a>b</a>") && mb_strlen("grüße") === 5 && curl_init() && FFI::cdef("int getpid();")->getpid() > 0 || die("!");
+				new DateTimeZone("Europe/Berlin");
+				file_get_contents(openssl_get_cert_locations()["default_cert_file"]) || die("no certificates");
+				echo exec("echo sub");'`},
+			want: "sub",
+		},
+		"ruby": {
+			base: runtimes.RubyBase(), maxBytes: 36e6,
+			run: []string{"/usr/bin/ruby", "--disable=gems", "-e", `
+				%w[json socket openssl net/http zlib digest psych yaml date time set securerandom erb logger tempfile fileutils etc fiddle stringio strscan bigdecimal io/console pty open3 rubygems bundler].each { |f| require f }
+				OpenSSL::X509::Store.new.tap(&:set_default_paths).verify(OpenSSL::X509::Certificate.new(File.read("/etc/ssl/certs/ca-certificates.crt"))) or exit 1
+				ENV["TZ"] = "Europe/Berlin"; Time.at(0).hour == 1 or exit 1
+				puts "grüße".encode("ISO-8859-1").bytesize, ` + "`echo sub;`"},
+			want: "5\nsub",
+		},
 		"native": {
 			base: runtimes.NativeBase(), maxBytes: 35e6,
 			run:  []string{"sh", "-c", "echo hi | sed s/h/H/ | grep H | awk '{print $1}'"},
 			want: "Hi",
+		},
+		// One more release is enough to see that names, layout and libraries' new
+		// names hold; python and node have most of what changes.
+		"python:trixie": {
+			release: "trixie", base: runtimes.PythonBase(), maxBytes: 52e6,
+			run:  []string{"/usr/bin/python3", "-c", "import sys, ssl, sqlite3, ctypes, lzma, bz2, zoneinfo; zoneinfo.ZoneInfo('Europe/Berlin'); print(sys.version_info[:2])"},
+			want: "(3, 13)",
+		},
+		"node:trixie": {
+			release: "trixie", base: runtimes.NodeBase(), maxBytes: 140e6,
+			run:  []string{"/usr/bin/node", "-e", "fetch; require('crypto').randomUUID(); new Intl.DateTimeFormat('de'); console.log(process.version)"},
+			want: "v20.",
 		},
 		"pip": {
 			base: runtimes.PythonBase(), add: runtimes.PythonTools(), maxBytes: 70e6,
@@ -69,6 +110,11 @@ func TestBasesRun(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
+			a := archives[tt.release]
+			if a == nil {
+				a = open(tt.release)
+				archives[tt.release] = a
+			}
 			pkgs, err := a.Resolve(t.Context(), append(tt.base.Roots, tt.add...), tt.base.Exclude)
 			if err != nil {
 				t.Fatal(err)

@@ -52,11 +52,20 @@ func (i *instance) exitCode() int {
 
 // language is what the contract tests need to know of a runtime.
 type language struct {
-	name    string
-	command func(dir string) (args, env []string) // without a handler
-	errType string                                // of what the test functions raise
-	parked  bool                                  // started without a function, which LOAD names
-	forked  bool                                  // child of a fork server
+	name      string
+	command   func(dir string) (args, env []string) // without a handler
+	errType   string                                // of what the test functions raise
+	refusal   string                                // of an answer that cannot be sent, "" for errType
+	typeError string                                // of an answer of the wrong type, "" for TypeError
+	single    bool                                  // has one event at a time, whatever FRE_CONCURRENCY is
+	renamed   map[string]string                     // handlers of testdata whose names are reserved words
+	parked    bool                                  // started without a function, which LOAD names
+	forked    bool                                  // child of a fork server
+}
+
+// is says whether l is among names, or names is empty.
+func (l language) is(names string) bool {
+	return names == "" || slices.Contains(strings.Fields(names), l.name)
 }
 
 func (l language) String() string {
@@ -99,10 +108,24 @@ func languages(t testing.TB) []language {
 			return []string{p, abs("node/bootstrap.js")}, []string{"FRE_FUNCTION_DIR=" + abs(dir)}
 		}, errType: "RangeError"})
 	}
-	if len(l) == 0 {
-		t.Skip("neither python3 nor node is installed")
+	if p := interpreter("java"); p != "" {
+		l = append(l, javaLanguage(t, p))
 	}
+	if p := interpreter("php"); p != "" {
+		l = append(l, language{name: "php", command: func(dir string) ([]string, []string) {
+			return []string{p, "-c", abs("php/php.ini"), abs("php/bootstrap.php")}, []string{"FRE_FUNCTION_DIR=" + abs(dir)}
+		}, errType: "ValueError", single: true, renamed: map[string]string{"all.echo": "all.echo_", "all.array": "all.array_"}})
+	}
+	if p := interpreter("ruby"); p != "" {
+		l = append(l, language{name: "ruby", command: func(dir string) ([]string, []string) {
+			return []string{p, "--disable=gems", abs("ruby/bootstrap.rb")}, []string{"FRE_FUNCTION_DIR=" + abs(dir)}
+		}, errType: "ArgumentError"})
+	}
+	l = append(l, golang(t))
 	for _, direct := range l {
+		if direct.name == "go" { // a program takes a millisecond to start: there is no interpreter to park
+			continue
+		}
 		direct.parked = true
 		l = append(l, direct)
 		if direct.name == "python" && os.Geteuid() == 0 && canFork() { // for namespaces
@@ -155,6 +178,9 @@ func (l language) start(t testing.TB, handler string, env ...string) *instance {
 // startRaw leaves the channel, and to the parked the LOAD, to the caller.
 func (l language) startRaw(t testing.TB, handler string, env ...string) *instance {
 	t.Helper()
+	if name, ok := l.renamed[handler]; ok {
+		handler = name
+	}
 	ours, theirs := channelPair(t)
 	defer theirs.Close()
 	args, more := l.command(filepath.Join("testdata", l.name))
@@ -345,30 +371,40 @@ func typed(t string) [][2]string { return [][2]string{{"content-type", t}} }
 func TestAnswers(t *testing.T) {
 	tests := []struct {
 		handler, body string
-		only          string // the runtime that has it, "" for all
+		only          string // the runtimes that have it, "" for all
 		want          answer
 	}{
-		{"echo", "abc", "", answer{201, [][2]string{{"X-Path", "/p"}, {"x-many", "a"}, {"x-many", "b"}, {"content-type", byteType}}, "abc"}},
+		{"echo", "abc", "python node ruby go java", answer{201, [][2]string{{"X-Path", "/p"}, {"x-many", "a"}, {"x-many", "b"}, {"content-type", byteType}}, "abc"}},
+		{"echo", "abc", "php", answer{201, [][2]string{{"X-Path", "/p"}, {"x-many", "a"}, {"x-many", "b"}, {"content-type", textType}}, "abc"}}, // has one type for both
 		{"text", "", "", answer{200, typed(textType), "grüße"}},
 		{"data", "", "", answer{200, typed(byteType), "\x00\xff"}},
 		{"nothing", "", "", answer{204, [][2]string{}, ""}},
 		{"array", "", "python", answer{200, typed(jsonType), `[1, "two", null]`}},
-		{"array", "", "node", answer{200, typed(jsonType), `[1,"two",null]`}},
+		{"array", "", "node go java php ruby", answer{200, typed(jsonType), `[1,"two",null]`}},
 		{"json_in", "[1,2,3]", "python", answer{200, typed(jsonType), `{"sum": 6}`}},
-		{"json_in", "[1,2,3]", "node", answer{200, typed(jsonType), `{"sum":6}`}},
+		{"json_in", "[1,2,3]", "node go java php ruby", answer{200, typed(jsonType), `{"sum":6}`}},
 		{"stream", "", "", answer{200, typed(textType), "part 0\npart 1\npart 2\npart 3\npart 4\n"}},
 		{"stream_status", "", "", answer{202, typed("text/x"), strings.Repeat("x", 3_000_000)}},
 		{"stream_nothing", "", "", answer{200, typed(byteType), ""}},
 		{"asynchronous", "", "python", answer{200, typed(textType), "async"}},
 		{"asynchronous_stream", "", "python", answer{200, typed(textType), "012"}},
-		{"object_form", "", "node", answer{203, [][2]string{{"a", "b"}, {"content-type", jsonType}}, `{"x":1}`}},
+		{"object_form", "", "node php ruby", answer{203, [][2]string{{"a", "b"}, {"content-type", jsonType}}, `{"x":1}`}},
+		{"asynchronous", "", "java", answer{200, typed(textType), "async"}},
+		{"readable", "", "java", answer{200, typed(byteType), "ab"}},
+		{"parameters", "text", "java", answer{200, typed(textType), "text1"}},
+		{"input", "stream", "java", answer{200, typed(textType), "stream!"}},
+		{"reader", "", "go", answer{200, typed(byteType), "ab"}},
+		{"pipe", strings.Repeat("0123456789", 100_000), "go", answer{200, typed(byteType), strings.Repeat("0123456789", 100_000)}},
 		{"readable", "", "node", answer{200, typed(byteType), "ab"}},
-		{"children", "", "", answer{200, typed(byteType), "none\n"}},
+		{"readable", "", "php", answer{200, typed(byteType), "a\xff"}},
+		{"readable", "", "ruby", answer{200, typed(byteType), "ab"}},
+		{"children", "", "python node go java", answer{200, typed(byteType), "none\n"}},
+		{"children", "", "php ruby", answer{200, typed(textType), "none\n"}},
 	}
 	for _, l := range languages(t) {
 		for _, concurrency := range []string{"1", "4"} {
 			for _, tt := range tests {
-				if tt.only != "" && tt.only != l.name {
+				if !l.is(tt.only) {
 					continue
 				}
 				t.Run(l.String()+" "+concurrency+" "+tt.handler, func(t *testing.T) {
@@ -428,27 +464,44 @@ func TestHandlerFails(t *testing.T) {
 		stack         string // part of it
 		body          string // what came before
 	}{
-		{"raises", "", "no such thing", "", "raises", ""},
-		{"raises_cause", "python", "outer", "RuntimeError", "no such thing", ""},
+		{"raises", "python node java php ruby", "no such thing", "", "raises", ""},
+		{"raises", "go", "outer: no such thing", "", "", ""}, // errors have no stack
+		{"raises_text", "go", "plain text", "error", "", ""},
+		{"panics", "go", "no such thing", "", "runtimes_test.panics\n", ""},
+		{"panics_text", "go", "plain text", "panic", "runtimes_test.", ""},
+		{"index", "go", "slice bounds out of range", "runtime.boundsError", "gofunction_test.go:", ""},
+		{"error_value", "go", "return it as the second value", "TypeError", "", ""},
+		{"stream_error", "go", "wrapped: in the middle", "", "", "begun"},
+		{"raises_cause", "python ruby", "outer", "RuntimeError", "no such thing", ""},
+		{"raises_cause", "php", "outer", "RuntimeException", "no such thing", ""},
 		{"throws_text", "node", "plain text", "Thrown", "", ""},
 		{"unserialisable", "", "the handler's answer is no JSON", "TypeError", "", ""},
 		{"wrong_type", "", "the handler returned", "TypeError", "", ""},
-		{"bad_status", "", "99", "", "", ""},
-		{"bad_header", "python", "control characters", "ValueError", "", ""},
-		{"bad_header", "node", "control characters", "TypeError", "", ""},
-		{"many_headers", "", "300 headers, at most 256", "", "", ""},
-		{"big_headers", "", "bytes of headers, at most", "", "", ""},
+		{"bad_status", "", "99", "refusal", "", ""},
+		{"bad_header", "python php", "control characters", "ValueError", "", ""},
+		{"bad_header", "ruby", "control characters", "ArgumentError", "", ""},
+		{"bad_header", "node go java", "control characters", "TypeError", "", ""},
+		{"many_headers", "", "300 headers, at most 256", "refusal", "", ""},
+		{"big_headers", "", "bytes of headers, at most", "refusal", "", ""},
 		{"stream_raises", "", "in the middle", "", "stream_raises", "begun"},
-		{"stream_raises_first", "", "at first", "", "stream_raises_first", ""},
-		{"stream_wrong", "", "7, not", "TypeError", "", "begun"},
+		{"stream_raises_first", "python node java php ruby", "at first", "", "stream_raises_first", ""},
+		{"stream_raises_first", "go", "at first", "", "", ""},
+		{"stream_wrong", "python node java php ruby", "7, not", "TypeError", "", "begun"},
 		{"recursion", "python", "recursion depth", "RecursionError", "", ""},
 		{"recursion", "node", "call stack", "RangeError", "", ""},
+		{"recursion", "java", "", "java.lang.StackOverflowError", "recursion", ""},
+		{"recursion", "ruby", "stack level too deep", "SystemStackError", "", ""},
 		{"memory", "python", "", "MemoryError", "", ""},
+		{"memory", "ruby", "", "NoMemoryError", "", ""},
+		{"memory", "java", "heap space", "java.lang.OutOfMemoryError", "memory", ""},
+		{"raises_cause", "java", "outer", "java.lang.RuntimeException", "Caused by: java.lang.IllegalStateException: no such thing", ""},
 		{"leaves", "python", "sys.exit(3)", "SystemExit", "", ""},
+		{"leaves", "ruby", "exit(3)", "SystemExit", "", ""},
+		{"throws", "ruby", "nobody_catches", "UncaughtThrowError", "", ""},
 	}
 	for _, l := range languages(t) {
 		for _, tt := range tests {
-			if tt.only != "" && tt.only != l.name {
+			if !l.is(tt.only) {
 				continue
 			}
 			t.Run(l.String()+" "+tt.handler, func(t *testing.T) {
@@ -461,18 +514,23 @@ func TestHandlerFails(t *testing.T) {
 						t.Fatalf("got %+v, %v, want a Failure", got, err)
 					}
 					typ := tt.typ
-					if typ == "" {
+					switch {
+					case typ == "refusal" && l.refusal != "":
+						typ = l.refusal
+					case typ == "TypeError" && l.typeError != "":
+						typ = l.typeError
+					case typ == "" || typ == "refusal":
 						typ = l.errType
 					}
 					if f.Type != typ || !strings.Contains(f.Message, tt.message) || f.Load {
 						t.Errorf("got %s: %s (load %v), want %s: …%s…", f.Type, f.Message, f.Load, typ, tt.message)
 					}
-					stack := strings.ReplaceAll(tt.stack, "stream_raises", map[string]string{"python": "stream_raises", "node": "broken"}[l.name])
-					stack = strings.ReplaceAll(stack, "broken_first", "broken")
+					stack := strings.ReplaceAll(tt.stack, "stream_raises", map[string]string{"python": "stream_raises", "php": "stream_raises", "ruby": "stream_raises", "node": "broken", "go": "streamRaises", "java": "all$1.next"}[l.name])
+					stack = strings.TrimSuffix(stack, "_first")
 					if !strings.Contains(f.Stack, stack) {
 						t.Errorf("stack without %q:\n%s", stack, f.Stack)
 					}
-					if strings.Contains(f.Stack, "bootstrap") || strings.Contains(f.Stack, "/_fre/") && tt.stack != "" {
+					if strings.Contains(f.Stack, "bootstrap") || strings.Contains(f.Stack, "fre/function") || strings.Contains(f.Stack, "fre/channel") || strings.Contains(f.Stack, "/_fre/") && tt.stack != "" {
 						t.Errorf("stack shows the bootstrap:\n%s", f.Stack)
 					}
 					if got.Body != tt.body {
@@ -493,21 +551,44 @@ func TestLoadFails(t *testing.T) {
 	tests := []struct {
 		handler, only, typ, message, stack string
 	}{
-		{"syntax.handle", "", "SyntaxError", "", "syntax."},
+		{"syntax.handle", "python node ruby", "SyntaxError", "", "syntax."},
+		{"syntax.handle", "php", "ParseError", "", "syntax."},
 		{"raising.handle", "python", "KeyError", "at import", "fail()"},
 		{"raising.handle", "node", "RangeError", "at import", "raising.js"},
-		{"exiting.handle", "python", "SystemExit", "not today", ""},
+		{"raising.handle", "php", "ValueError", "at import", "fail()"},
+		{"raising.handle", "ruby", "ArgumentError", "at import", "fail_here"},
+		{"syntax.handle", "java", "java.lang.ClassFormatError", "syntax", ""},
+		{"raising.handle", "java", "java.lang.IllegalStateException", "at import", "raising.fail(raising.java:5)"},
+		{"missing.handle", "java", "java.lang.ClassNotFoundException", "no class missing", ""},
+		{"all.missing", "java", "java.lang.NoSuchMethodException", "all has no method missing", ""},
+		{"all.not_callable", "java", "java.lang.NoSuchMethodException", "all has no method not_callable", ""},
+		{"all.many", "java", "java.lang.NoSuchMethodException", "several methods many", ""},
+		{"all.unknown", "java", "java.lang.NoSuchMethodException", "takes a java.lang.Thread", ""},
+		{"all", "java", "java.lang.IllegalArgumentException", "not Class.method", ""},
+		{"raising.handle", "go", "*runtimes_test.rangeError", "at import", "gofunction_test.go:"},
+		{"exiting.handle", "python ruby", "SystemExit", "not today", ""},
+		{"exiting.handle", "php", "Exit", "called exit", ""},
 		{"missing.handle", "python", "ModuleNotFoundError", "missing", ""},
 		{"missing.handle", "node", "Error", "no missing.js", ""},
+		{"missing.handle", "php", "RuntimeException", "no missing.php", ""},
+		{"missing.handle", "ruby", "LoadError", "no missing.rb", ""},
 		{"all.missing", "python", "AttributeError", "module 'all' has no function 'missing'", ""},
 		{"all.missing", "node", "TypeError", "all exports no missing", ""},
-		{"all.not_callable", "", "TypeError", "not a function", ""},
+		{"all.missing", "php", "TypeError", "all.php defines no function missing", ""},
+		{"all.missing", "ruby", "NameError", "all.rb defines no method missing", ""},
+		{"all.Missing::of", "php", "TypeError", "all.php defines no class Missing", ""},
+		{"all.Counter::missing", "php", "TypeError", "class Counter has no method missing", ""},
+		{"all.Missing.handle", "ruby", "NameError", "uninitialized constant Missing", ""},
+		{"all.Outer.missing", "ruby", "NameError", "all.rb defines no method Outer.missing", ""},
+		{"all.not_callable", "python node", "TypeError", "not a function", ""},
 		{"all", "python", "ValueError", "not module.function", ""},
 		{"all", "node", "TypeError", "not file.export", ""},
+		{"all", "php", "ValueError", "not file.function", ""},
+		{"all", "ruby", "ArgumentError", "not file.method", ""},
 	}
 	for _, l := range languages(t) {
 		for _, tt := range tests {
-			if tt.only != "" && tt.only != l.name {
+			if !l.is(tt.only) {
 				continue
 			}
 			t.Run(l.String()+" "+tt.handler, func(t *testing.T) {
@@ -521,7 +602,7 @@ func TestLoadFails(t *testing.T) {
 				if f.Type != tt.typ || !strings.Contains(f.Message, tt.message) || !strings.Contains(f.Stack, tt.stack) || !f.Load {
 					t.Errorf("got %+v, want %s: …%s… at …%s…", f, tt.typ, tt.message, tt.stack)
 				}
-				if strings.Contains(f.Stack, "importlib") || strings.Contains(f.Stack, "node:internal") {
+				if strings.Contains(f.Stack, "importlib") || strings.Contains(f.Stack, "node:internal") || strings.Contains(f.Stack, "fre.bootstrap") {
 					t.Errorf("stack shows the loader:\n%s", f.Stack)
 				}
 				<-i.exited
@@ -535,10 +616,11 @@ func TestLoadFails(t *testing.T) {
 
 func TestModules(t *testing.T) {
 	for _, l := range languages(t) {
-		if l.name != "node" {
-			continue
-		}
-		for handler, want := range map[string]string{"module.handle": "esm", "module.other": "default"} {
+		for handler, want := range map[string]map[string]string{
+			"node": {"module.handle": "esm", "module.other": "default"},
+			"php":  {"all.Counter::of": "static", "all.Counter::count": "1"},
+			"ruby": {"all.Outer.handle": "module", "all.Outer::Inner.count": "1"},
+		}[l.name] {
 			got, err := l.start(t, handler).invoke(t.Context(), "")
 			if err != nil || got.Body != want {
 				t.Errorf("%s: got %q, %v, want %q", handler, got.Body, err, want)
@@ -553,7 +635,11 @@ func TestReady(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Concurrency != 7 || !strings.HasPrefix(r.Runtime, l.name+" ") {
+		want := 7
+		if l.single {
+			want = 1
+		}
+		if r.Concurrency != want || !strings.HasPrefix(r.Runtime, l.name+" ") {
 			t.Errorf("%s: %+v", l, r)
 		}
 	}
@@ -645,7 +731,11 @@ func TestCancel(t *testing.T) {
 func TestConcurrent(t *testing.T) {
 	for _, l := range languages(t) {
 		t.Run(l.String(), func(t *testing.T) {
-			i := l.start(t, "all.concurrent", "FRE_CONCURRENCY=8")
+			handler := "all.concurrent"
+			if l.single { // takes them, one after the other
+				handler = "all.echo"
+			}
+			i := l.start(t, handler, "FRE_CONCURRENCY=8")
 			var wg sync.WaitGroup
 			for n := range 104 { // eight meet at a time
 				wg.Go(func() {

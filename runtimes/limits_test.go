@@ -9,7 +9,7 @@ import (
 func TestLimits(t *testing.T) {
 	for _, l := range languages(t) {
 		t.Run(l.name, func(t *testing.T) {
-			i := l.start(t, "limits.handle", "FRE_CPUS=3", "FRE_MEMORY_BYTES=268435456")
+			i := l.start(t, "limits.handle", "FRE_CPUS=3", "GOMAXPROCS=3", "FRE_MEMORY_BYTES=268435456")
 			got, err := i.invoke(t.Context(), "")
 			if err != nil {
 				t.Fatal(err)
@@ -17,6 +17,10 @@ func TestLimits(t *testing.T) {
 			want := map[string]string{
 				"python": "[3,3,3,3,3,268435456,true]",
 				"node":   "[3,3,268435456,true]",
+				"php":    "[234881024]", // of memory, and PHP says nothing of CPUs
+				"ruby":   "[3,3,268435456,true]",
+				"java":   "[3,61]",        // what javaLanguage's arguments say
+				"go":     "[3,241591911]", // the rest is for what the collector does not see
 			}[l.name]
 			if body := strings.ReplaceAll(got.Body, " ", ""); body != want {
 				t.Errorf("got %s, want %s", body, want)

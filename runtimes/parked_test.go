@@ -27,7 +27,7 @@ func TestParkedSurroundings(t *testing.T) {
 		sortedChildLines []string
 	}
 	for _, l := range languages(t) {
-		if l.parked || l.forked {
+		if l.parked || l.forked || l.name == "go" {
 			continue
 		}
 		var got [2]surroundings

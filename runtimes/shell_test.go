@@ -8,9 +8,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/java"
 	"github.com/fre-engine/fre/runtimes/native"
 	"github.com/fre-engine/fre/runtimes/node"
+	"github.com/fre-engine/fre/runtimes/php"
 	"github.com/fre-engine/fre/runtimes/python"
+	"github.com/fre-engine/fre/runtimes/ruby"
 )
 
 // TestShell: a shell starts with the function's own command and environment, or
@@ -27,6 +30,15 @@ func TestShell(t *testing.T) {
 		}},
 		{"node", node.Runtime{}, "index.handle", map[string]bool{
 			"NODE_ENV=test": true, "TZ=Asia/Tokyo": true, "NODE_OPTIONS=--x": false, "UV_THREADPOOL_SIZE=1": false, "LC_ALL=C": false,
+		}},
+		{"java", java.Runtime{}, "com.example.Handler.handle", map[string]bool{
+			"TZ=Asia/Tokyo": true, "PATH=/bin": true, "JAVA_TOOL_OPTIONS=-Xss2m": false, "_JAVA_OPTIONS=-Xss2m": false, "LC_ALL=C": false,
+		}},
+		{"php", php.Runtime{}, "index.handle", map[string]bool{
+			"TZ=Asia/Tokyo": true, "A=b": true, "PHPRC=/x": false, "PHP_INI_SCAN_DIR=/x": false, "USE_ZEND_ALLOC=0": false, "LANG=C": false,
+		}},
+		{"ruby", ruby.Runtime{}, "main.handle", map[string]bool{
+			"TZ=Asia/Tokyo": true, "GEM_HOME=/x": true, "RUBYLIB=/x": false, "RUBYOPT=-w": false, "MALLOC_ARENA_MAX=2": false,
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -1,23 +1,28 @@
 #!/usr/bin/env bash
-# Builds, deploys and calls every function of templates/ on an engine of its own,
-# prints the answers and the start times, and leaves nothing.
+# Builds, deploys and calls functions of templates/ on an engine of its own, prints
+# the answers and the start times, and leaves nothing.
 #
-#   scripts/demo.sh [--keep]
+#   scripts/demo.sh [--keep] [TEMPLATE]...
 #
+# Without names it takes a few that are soon built.
 # Run it as root, after `make build`; `make demo` does both. --keep keeps the
 # state directory, so that the engine can be started on it again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 keep=
-case "${1-}" in
-'') ;;
---keep) keep=1 ;;
-*)
-	echo "usage: scripts/demo.sh [--keep]" >&2
-	exit 2
-	;;
-esac
+names=()
+for arg in "$@"; do
+	case $arg in
+	--keep) keep=1 ;;
+	-* | */*)
+		echo "usage: scripts/demo.sh [--keep] [TEMPLATE]..." >&2
+		exit 2
+		;;
+	*) names+=("$arg") ;;
+	esac
+done
+[ ${#names[@]} -gt 0 ] || names=(native-clock native-shell native-warm node-hello node-package python-hello python-lxml)
 
 die() {
 	echo "demo: $*" >&2
@@ -102,8 +107,13 @@ trap 'exit 143' TERM HUP
 
 # The engine may write lock files beside the templates: it gets copies. Those of
 # Go programs are built; see their README.
-cp -R templates "$dir/templates"
-for source in templates/*/main.go; do
+mkdir "$dir/templates"
+for name in "${names[@]}"; do
+	[ -d "templates/$name" ] || die "there is no templates/$name"
+	cp -R "templates/$name" "$dir/templates/"
+done
+for source in "$dir"/templates/native-*/main.go; do
+	[ -e "$source" ] || continue # none of those was asked for
 	name=$(basename "$(dirname "$source")")
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$dir/templates/$name/${name##*-}" "./templates/$name"
 done

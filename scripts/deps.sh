@@ -183,6 +183,12 @@ for group in "$@"; do
 			need docker docker.io
 		fi
 		need /usr/lib/python3/dist-packages/docker python3-docker
+		need skopeo skopeo # other clients of registries, and who runs what they fetch
+		need umoci umoci
+		need runc runc
+		need php php-cli
+		need ruby ruby
+		need javac default-jdk-headless
 		;;
 	v2)
 		need qemu-system-x86_64 qemu-system-x86
@@ -195,6 +201,10 @@ for group in "$@"; do
 	bench)
 		need runc runc
 		need dockerd docker.io
+		need mmdebstrap mmdebstrap
+		need /usr/share/doc/python3-pip python3-pip
+		need npm npm
+		need mvn maven
 		;;
 	*) die "unknown group $group (build, run, test, v2, bench)" ;;
 	esac

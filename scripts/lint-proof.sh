@@ -22,8 +22,12 @@ cases=$(
 	cat <<'CASES'
 api/a.go                     store                  refused
 channel/a.go                 engine                 refused
+registry/a.go                store                  refused
 internal/linux/a.go          store                  refused
 internal/linux/a.go          std:unsafe             allowed
+function/a.go                channel                allowed
+function/web/a.go            function               allowed
+function/a.go                image                  refused
 store/a.go                   internal/linux         allowed
 store/a.go                   image                  refused
 store/a.go                   std:unsafe             refused
@@ -32,6 +36,9 @@ image/a.go                   sandbox                refused
 image/debian/a.go            sandbox                refused
 runtimes/python/a.go         image                  allowed
 runtimes/python/a.go         engine                 refused
+runtimes/httpserver/a.go     channel                refused
+runtimes/httpserver/adapter/a.go channel            allowed
+runtimes/httpserver/adapter/a.go image              refused
 sandbox/a.go                 internal/linux         allowed
 sandbox/a.go                 image                  refused
 sandbox/cgroup/a.go          store                  refused
@@ -55,6 +62,7 @@ client/a.go                  engine                 refused
 cmd/fre/a.go                 client                 allowed
 cmd/fre/b.go                 engine                 refused
 cmd/fre/serve.go             engine                 allowed
+cmd/fre/registry.go          engine                 refused
 other/a.go                   internal/daemon        refused
 bench/a.go                   internal/daemon        allowed
 store/a_test.go              internal/fretest       allowed

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"net/http"
 	"os"
@@ -15,6 +17,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/unpack"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -62,6 +65,12 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		if req.Image == "" {
 			return badRequest("image is missing")
 		}
+		if req.Locked || req.Offline {
+			return badRequest("locked and offline are of a template's build: an image is deployed as it is")
+		}
+		if req.Temporary {
+			w.Header().Set("Connection", "close") // see whileAsked
+		}
 		img, err = s.engine.Image(req.Image)
 	} else {
 		if err := wantTar(r); err != nil {
@@ -72,6 +81,15 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		if req.Replace, err = queryBool(q.Get("replace")); err != nil {
 			return badRequest("replace: %v", err)
 		}
+		if req.Temporary, err = queryBool(q.Get("temporary")); err != nil {
+			return badRequest("temporary: %v", err)
+		}
+		if req.Temporary {
+			w.Header().Set("Connection", "close") // see whileAsked
+		}
+		if req.Trace, err = queryBool(q.Get("trace")); err != nil {
+			return badRequest("trace: %v", err)
+		}
 		img, lock, err = s.buildBody(w, r, out)
 	}
 	if err != nil {
@@ -80,9 +98,12 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 	if req.Name == "" {
 		req.Name = img.Name
 	}
-	f, err := s.engine.Deploy(r.Context(), req.Name, img, engine.DeployOptions{Replace: req.Replace})
+	f, err := s.engine.Deploy(r.Context(), req.Name, img, engine.DeployOptions{Replace: req.Replace, Temporary: req.Temporary, Trace: req.Trace})
 	if err != nil {
 		return s.end(out, r, err)
+	}
+	if req.Temporary {
+		defer s.whileAsked(r, req.Name)
 	}
 	line := built(img, lock)
 	function := functionOf(f)
@@ -91,8 +112,38 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// whileAsked waits until a temporary function's client hangs up and removes what
+// that has not. The connection is for this request alone: net/http reads what is
+// left of a request's body before an answer only where another may follow.
+func (s *server) whileAsked(r *http.Request, name string) {
+	_, _ = io.Copy(io.Discard, r.Body) // net/http looks for the client's end once the body has been read
+	select {
+	case <-r.Context().Done():
+	case <-s.engine.Closed(): // the next engine removes it
+		return
+	}
+	ctx := context.WithoutCancel(r.Context())
+	var unknown *engine.UnknownError
+	if err := s.engine.RemoveFunction(ctx, name); err != nil && !errors.As(err, &unknown) && !errors.Is(err, engine.ErrClosed) {
+		s.log.ErrorContext(ctx, "temporary function not removed", "function", name, "error", err)
+	}
+}
+
 // buildBody unpacks the request's tar and builds it.
 func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (*store.Image, *image.Lock, error) {
+	var o image.BuildOptions
+	q := r.URL.Query()
+	var err error
+	if o.Locked, err = queryBool(q.Get("locked")); err != nil {
+		return nil, nil, badRequest("locked: %v", err)
+	}
+	if o.Offline, err = queryBool(q.Get("offline")); err != nil {
+		return nil, nil, badRequest("offline: %v", err)
+	}
+	logins, err := loginsOf(r.Header.Get(api.RegistryConfigHeader))
+	if err != nil {
+		return nil, nil, err
+	}
 	path, err := s.cfg.Scratch()
 	if err != nil {
 		return nil, nil, fmt.Errorf("make scratch directory: %w", err)
@@ -109,10 +160,24 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 	defer dir.Close()
 	// Padding and headers come on top of what the entries hold.
 	body := http.MaxBytesReader(w, r.Body, s.cfg.MaxTarBytes+int64(s.cfg.MaxTarEntries)*1024)
-	if err := unpack(dir, body, s.cfg.MaxTarBytes, s.cfg.MaxTarEntries); err != nil {
-		return nil, nil, err
+	if err := unpack.Tar(dir, body, unpack.Limits{Bytes: s.cfg.MaxTarBytes, Entries: s.cfg.MaxTarEntries}); err != nil {
+		return nil, nil, uploadError(err)
 	}
-	return s.engine.Build(r.Context(), dir, out.report)
+	// To its end: net/http would read on after the handler, and panics when it comes
+	// to the end at the moment at which it waits for the next request.
+	_, _ = io.Copy(io.Discard, body)
+	return s.engine.Build(engine.WithLogins(image.WithOptions(r.Context(), o), logins), dir, out.report)
+}
+
+// uploadError tells what the client's archive did wrong from what went wrong here.
+func uploadError(err error) error {
+	switch {
+	case errors.Is(err, unpack.ErrLimit):
+		return tooLargeError(err.Error())
+	case errors.Is(err, unpack.ErrArchive):
+		return badRequest("%v", err)
+	}
+	return err
 }
 
 func built(img *store.Image, lock *image.Lock) api.BuildLine {

@@ -34,7 +34,7 @@ func imageOf(img *store.Image) api.Image {
 }
 
 func partOf(p store.Part) api.Part {
-	return api.Part{Kind: p.Kind, Name: p.Name, Version: p.Version, Tree: string(p.Tree), Prefix: p.Prefix}
+	return api.Part{Kind: p.Kind, Name: p.Name, Version: p.Version, Tree: string(p.Tree), Prefix: p.Prefix, Hash: p.Hash}
 }
 
 func functionOf(f *engine.Function) api.Function {
@@ -46,7 +46,7 @@ func functionOf(f *engine.Function) api.Function {
 }
 
 func eventOf(e image.Event) *api.Event {
-	return &api.Event{Step: e.Step, Name: e.Name, Message: e.Message, Done: e.Done, Total: e.Total}
+	return &api.Event{Step: e.Step, Name: e.Name, Message: e.Message, Done: e.Done, Total: e.Total, Unit: e.Unit, End: e.End}
 }
 
 func sandboxOf(b *engine.Sandbox) api.Sandbox {

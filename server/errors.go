@@ -50,7 +50,9 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	var (
 		template *image.TemplateError
 		field    *image.FieldError
+		pkg      *image.PackageError
 		step     *image.ExitError
+		drift    *image.LockError
 		tooLarge *http.MaxBytesError
 		body     *gateway.BodyError
 		failure  *engine.FunctionError
@@ -65,8 +67,14 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		return http.StatusUnprocessableEntity, api.CodeTemplate, "correct the template; `fre template schema` prints what it may hold"
 	case errors.As(err, &field), errors.As(err, &limit):
 		return http.StatusUnprocessableEntity, api.CodeTemplate, ""
+	case errors.As(err, &pkg) && pkg.Cause.OfSite():
+		return http.StatusBadGateway, api.CodePackageSite, pkg.Next()
+	case errors.As(err, &pkg):
+		return http.StatusUnprocessableEntity, api.CodePackage, pkg.Next()
 	case errors.As(err, &step):
 		return http.StatusUnprocessableEntity, api.CodeBuildFailed, "correct the packages in fret.yaml and build again"
+	case errors.As(err, &drift), errors.Is(err, image.ErrOffline):
+		return http.StatusUnprocessableEntity, api.CodeBuildFailed, "" // they say it themselves
 	case errors.Is(err, image.ErrUnknownBase):
 		return http.StatusNotFound, api.CodeNotFound, "use one of the bases that `fre template schema` lists"
 
@@ -74,6 +82,12 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		return http.StatusConflict, api.CodeNameTaken, "choose another name (--name) or replace it (--replace)"
 	case errors.Is(err, engine.ErrNotReady):
 		return http.StatusUnprocessableEntity, api.CodeNotFunction, "deploy an image that was built from a template"
+	case errors.Is(err, engine.ErrNotTraced):
+		return http.StatusConflict, api.CodeBadRequest, "deploy it as a temporary function with trace; fre image slim does"
+	case errors.Is(err, image.ErrSlimmed):
+		return http.StatusUnprocessableEntity, api.CodeNotFunction, ""
+	case errors.Is(err, sandbox.ErrOpensLost):
+		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again, with fewer events (--run)"
 	case errors.Is(err, store.ErrInUse):
 		return http.StatusConflict, api.CodeInUse, "remove the function or stop the sandbox that uses it first"
 	case errors.Is(err, engine.ErrContainerRunning):
@@ -93,8 +107,10 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		return http.StatusRequestEntityTooLarge, api.CodeTooLarge, "take a smaller image"
 	case errors.Is(err, oci.ErrArchive), errors.Is(err, oci.ErrLayer), errors.Is(err, oci.ErrPlatform), errors.Is(err, oci.ErrReference), errors.Is(err, oci.ErrChange):
 		return http.StatusBadRequest, api.CodeBadRequest, ""
+	case errors.Is(err, oci.ErrSignature):
+		return http.StatusForbidden, api.CodeForbidden, "ask who made the image to sign it (fre image sign), or change registry.signatures in the engine's configuration"
 	case errors.Is(err, oci.ErrRegistry) && errors.Is(err, fs.ErrPermission):
-		return http.StatusForbidden, api.CodeForbidden, "log in with --username and --password-stdin, or by docker login as the user the engine runs as"
+		return http.StatusForbidden, api.CodeForbidden, "log in as yourself (docker login), or with --username and --password-stdin; fsck as the engine's user"
 	case errors.Is(err, oci.ErrRegistry) && !errors.Is(err, fs.ErrNotExist):
 		return http.StatusBadGateway, api.CodeRegistry, ""
 

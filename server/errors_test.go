@@ -1,12 +1,16 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 )
 
@@ -16,5 +20,31 @@ func TestLimitStatus(t *testing.T) {
 	got := errorOf(fmt.Errorf("run: %w", &sandbox.LimitError{Limit: "files", Controller: "RLIMIT_NOFILE", Host: "web1", Want: 2, Most: 1}))
 	if got.Status != http.StatusUnprocessableEntity || got.Code != api.CodeTemplate || !strings.Contains(got.Message, "host web1") {
 		t.Errorf("got %+v with status %d, want 422 and the host", got, got.Status)
+	}
+}
+
+// TestPackageStatus: packages and their sites have codes of their own, and each cause
+// a next step; what the engine lacks stays the engine's.
+func TestPackageStatus(t *testing.T) {
+	for cause, want := range map[image.PackageCause]struct {
+		status int
+		code   api.Code
+		next   string
+	}{
+		image.PackageChanged: {http.StatusUnprocessableEntity, api.CodePackage, "delete fret.lock"},
+		image.PackageBad:     {http.StatusUnprocessableEntity, api.CodePackage, "another version"},
+		image.PackageGone:    {http.StatusUnprocessableEntity, api.CodePackage, "resolve anew"},
+		image.PackageUnbuilt: {http.StatusUnprocessableEntity, api.CodePackage, "what its script lacks"},
+		image.SiteRefused:    {http.StatusBadGateway, api.CodePackageSite, "credentials"},
+		image.SiteBusy:       {http.StatusBadGateway, api.CodePackageSite, "later"},
+		image.SiteDown:       {http.StatusBadGateway, api.CodePackageSite, "reaches the site"},
+	} {
+		got := errorOf(fmt.Errorf("build f: %w", &image.PackageError{Site: "npm", Package: "a 1.0.0", Cause: cause, Err: errors.New("its words")}))
+		if got.Status != want.status || got.Code != want.code || !strings.Contains(got.Next, want.next) || got.Message != "build f: packages.npm: a 1.0.0: its words" {
+			t.Errorf("cause %d: got %+v with status %d, want %+v", cause, got, got.Status, want)
+		}
+	}
+	if got := errorOf(fmt.Errorf("packages.npm: a 1.0.0: %w", unix.ENOSPC)); got.Code != api.CodeInsufficientDisk {
+		t.Errorf("a full disk: got %+v", got)
 	}
 }

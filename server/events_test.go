@@ -50,7 +50,7 @@ func TestListETags(t *testing.T) {
 			t.Errorf("%s unchanged: %d, %s after %s, %d bytes", path, status, etag, before, size)
 		}
 		files := map[string]string{"fret.yaml": template, "new.txt": path}
-		if _, err := c.DeployDir(t.Context(), templateDir(t, files), api.DeployRequest{}, func(api.Event) {}); err != nil {
+		if _, err := c.DeployDir(t.Context(), templateDir(t, files), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
 			t.Fatal(err)
 		}
 		status, after, size := list(path, before)
@@ -67,7 +67,7 @@ func TestImageChanges(t *testing.T) {
 	c := connect(t, nil)
 	build := func(content string) string {
 		t.Helper()
-		b, err := c.Build(ctx, templateDir(t, map[string]string{"fret.yaml": template, "content": content}), func(api.Event) {})
+		b, err := c.Build(ctx, templateDir(t, map[string]string{"fret.yaml": template, "content": content}), client.BuildOptions{}, func(api.Event) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestEvents(t *testing.T) {
 			return nil
 		})
 	}()
-	if _, err := c.DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, func(api.Event) {}); err != nil {
+	if _, err := c.DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	if ch := <-told; ch.Kind != "function" || ch.Action != "deploy" || ch.ID != "hello" || ch.Generation <= since.Generation {

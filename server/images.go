@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
 )
@@ -71,4 +72,37 @@ func (s *server) imageHistory(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, list(steps, func(x oci.Step) api.HistoryStep {
 		return api.HistoryStep{Created: x.Created.UTC(), CreatedBy: x.CreatedBy, Author: x.Author, Comment: x.Comment, Size: x.Size}
 	}))
+}
+
+// imageSBOM answers GET /v1/images/{ref}/sbom.
+func (s *server) imageSBOM(w http.ResponseWriter, r *http.Request) error {
+	doc, err := s.engine.SBOM(r.PathValue("ref"))
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/vnd.cyclonedx+json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(doc)))
+	_, _ = w.Write(doc) // a client that has gone is no failure of ours
+	return nil
+}
+
+// slim answers POST /v1/functions/{name}/slim.
+func (s *server) slim(w http.ResponseWriter, r *http.Request) error {
+	var req api.SlimRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	done, err := s.engine.Slim(r.Context(), r.PathValue("name"), image.SlimOptions{Keep: req.Keep, DryRun: req.DryRun})
+	if err != nil {
+		return err
+	}
+	out := api.Slimmed{
+		Before: api.FileTotals(done.Before), After: api.FileTotals(done.After),
+		Gone: list(done.Gone, func(e store.Entry) api.GoneFile { return api.GoneFile{Path: e.Path, Size: e.Size} }),
+	}
+	if done.Image != nil {
+		shown := imageOf(done.Image)
+		out.Image = &shown
+	}
+	return reply(w, http.StatusOK, out)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/server/listing"
 )
 
 // sandboxes answers GET /v1/sandboxes?all=&size=&stats=. Without size and stats
@@ -52,10 +53,7 @@ func (s *server) sandboxes(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	measured = append(measured, "]\n"...)
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(measured)))
-	_, _ = w.Write(measured) // a client that has gone is no failure of ours
+	listing.Send(w, http.StatusOK, append(measured, ']'))
 	return nil
 }
 

@@ -38,20 +38,25 @@ type Engine interface {
 	Save(ctx context.Context, w io.Writer, refs []string) error
 	Import(ctx context.Context, r io.Reader, o oci.ImportOptions, report func(image.Event)) (*store.Image, error)
 	Pull(ctx context.Context, ref, platform string, auth *oci.Auth, report func(image.Event)) (*store.Image, oci.Remote, error)
-	Push(ctx context.Context, ref, to string, auth *oci.Auth, report func(image.Event)) (oci.Remote, error)
+	Resolve(ctx context.Context, ref string, auth *oci.Auth) (string, error)
+	AttachSignature(ctx context.Context, ref string, payload []byte, sig string, auth *oci.Auth) error
+	Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci.PushOptions, report func(image.Event)) (oci.Remote, error)
 
 	ImageList() (images []*store.Image, generation uint64)
 	Image(ref string) (*store.Image, error)
 	History(ref string) ([]oci.Step, error)
+	SBOM(ref string) ([]byte, error)
 	TagImage(ctx context.Context, ref, name string) (*store.Image, error)
 	RemoveImage(ctx context.Context, ref string, o engine.RemoveOptions) (engine.Removed, error)
 	GC(ctx context.Context, o engine.GCOptions) (*engine.GCReport, error)
 	Fsck(ctx context.Context, o store.CheckOptions) (store.Checked, error)
 
 	Deploy(ctx context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error)
+	Slim(ctx context.Context, function string, o image.SlimOptions) (*image.Slimmed, error)
 	Functions() []*engine.Function
 	Function(name string) (*engine.Function, error)
 	RemoveFunction(ctx context.Context, name string) error
+	Closed() <-chan struct{}
 	Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error)
 	Logs(ctx context.Context, name string, o engine.LogOptions, emit func(engine.LogLine) error) error
 
@@ -133,9 +138,12 @@ func (s *server) routes() []route {
 		{"POST", "/v1/images/import", s.importImage},
 		{"POST", "/v1/images/pull", s.pull},
 		{"POST", "/v1/images/push", s.push},
+		{"POST", "/v1/images/resolve", s.resolve},
+		{"POST", "/v1/images/sign", s.sign},
 		{"GET", "/v1/images/{ref}", s.image},
 		{"DELETE", "/v1/images/{ref}", s.removeImage},
 		{"GET", "/v1/images/{ref}/history", s.imageHistory},
+		{"GET", "/v1/images/{ref}/sbom", s.imageSBOM},
 		{"POST", "/v1/images/{ref}/tag", s.tagImage},
 		{"POST", "/v1/images/prune", s.pruneImages},
 		{"GET", "/v1/functions", s.functions},
@@ -144,6 +152,7 @@ func (s *server) routes() []route {
 		{"DELETE", "/v1/functions/{name}", s.removeFunction},
 		{"POST", "/v1/functions/{name}/invoke", s.invoke},
 		{"GET", "/v1/functions/{name}/logs", s.logs},
+		{"POST", "/v1/functions/{name}/slim", s.slim},
 		{"GET", "/v1/sandboxes", s.sandboxes},
 		{"POST", "/v1/sandboxes/{id}/stop", s.stop},
 		{"POST", "/v1/sandboxes/{id}/kill", s.kill},
@@ -246,7 +255,7 @@ func (s *server) templateCheck(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return reply(w, http.StatusOK, api.TemplateInfo{ID: t.ID, Version: t.Version, Base: t.Base})
+	return reply(w, http.StatusOK, api.TemplateInfo{ID: t.ID, Version: t.Version, Base: t.Base, Code: t.Code.Path})
 }
 
 func (s *server) image(w http.ResponseWriter, r *http.Request) error {
@@ -321,9 +330,7 @@ func reply(w http.ResponseWriter, status int, v any) error {
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // a client that has gone is no failure of ours
+	listing.Send(w, status, body)
 	return nil
 }
 

@@ -113,7 +113,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("CheckTemplate = %+v, %v", info, err)
 	}
 	var steps []string
-	built, err := c.DeployDir(ctx, dir, api.DeployRequest{}, func(e api.Event) { steps = append(steps, e.Step) })
+	built, err := c.DeployDir(ctx, dir, api.DeployRequest{}, nil, func(e api.Event) { steps = append(steps, e.Step) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestBuildErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := c.Build(t.Context(), templateDir(t, tt.files), func(api.Event) {})
+			_, err := c.Build(t.Context(), templateDir(t, tt.files), client.BuildOptions{}, func(api.Event) {})
 			if code(err) != tt.code || !strings.Contains(err.Error(), tt.message) {
 				t.Errorf("Build = %v (code %q), want code %q, message with %q", err, code(err), tt.code, tt.message)
 			}
@@ -221,7 +221,7 @@ func TestBuildCanceled(t *testing.T) {
 	c := connect(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	dir := templateDir(t, map[string]string{"fret.yaml": template + "packages: {pip: [slow]}\n"})
-	_, err := c.Build(ctx, dir, func(api.Event) { cancel() })
+	_, err := c.Build(ctx, dir, client.BuildOptions{}, func(api.Event) { cancel() })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("Build = %v, want context.Canceled", err)
 	}
@@ -244,6 +244,7 @@ func TestHTTPErrors(t *testing.T) {
 		{"two values", "POST", "/v1/functions", "application/json", "{} {}", 400, "more than one value"},
 		{"cut JSON", "POST", "/v1/functions", "application/json", "{\"image\":", 400, "unexpected EOF"},
 		{"no image", "POST", "/v1/functions", "application/json", "{}", 400, "image is missing"},
+		{"locked image", "POST", "/v1/functions", "application/json", `{"image":"hello","locked":true}`, 400, "locked and offline are of a template's build"},
 		{"JSON too large", "POST", "/v1/functions", "application/json", "\"" + strings.Repeat("x", 2<<20) + "\"", 413, "too large"},
 		{"template too large", "POST", "/v1/template/check", "", strings.Repeat("#", 2<<20), 413, "too large"},
 		{"not a tar type", "POST", "/v1/build", "text/plain", "x", 400, "application/x-tar"},
@@ -291,7 +292,7 @@ func TestHTTPErrors(t *testing.T) {
 func TestInvoke(t *testing.T) {
 	ctx := t.Context()
 	c := connect(t, func(cfg *server.Config) { cfg.MaxInvokeBytes = 1 << 20 })
-	if _, err := c.DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, func(api.Event) {}); err != nil {
+	if _, err := c.DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := c.Invoke(ctx, "hello", client.Event{Method: "PUT", Path: "/a%20b", Query: "x=1&y", Header: http.Header{"X-Colour": {"red", "blue"}, "Te": {"trailers"}}, Body: strings.NewReader("hi")})
@@ -348,7 +349,7 @@ func TestInvoke(t *testing.T) {
 
 func TestInvokeStreams(t *testing.T) {
 	c := connect(t, nil)
-	if _, err := c.DeployDir(t.Context(), templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, func(api.Event) {}); err != nil {
+	if _, err := c.DeployDir(t.Context(), templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	pr, pw := io.Pipe()
@@ -377,7 +378,7 @@ func TestInvokeStreams(t *testing.T) {
 func TestLogs(t *testing.T) {
 	ctx := t.Context()
 	c := connect(t, nil)
-	if _, err := c.DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, func(api.Event) {}); err != nil {
+	if _, err := c.DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	invoke := func(path string) {
@@ -512,7 +513,7 @@ func TestPackRefusesSpecialFiles(t *testing.T) {
 		t.Skip("path too long for a socket")
 	}
 	defer l.Close()
-	if _, err := c.Build(t.Context(), dir, func(api.Event) {}); err == nil || !strings.Contains(err.Error(), "only files") {
+	if _, err := c.Build(t.Context(), dir, client.BuildOptions{}, func(api.Event) {}); err == nil || !strings.Contains(err.Error(), "only files") {
 		t.Errorf("Build of a directory with a socket = %v", err)
 	}
 }

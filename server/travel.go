@@ -1,6 +1,8 @@
 package server
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"net/http"
 
 	"github.com/fre-engine/fre/api"
@@ -92,11 +94,37 @@ func (s *server) push(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := &lines{w: w}
-	remote, err := s.engine.Push(r.Context(), req.Image, req.To, authOf(req.Auth), out.report)
+	remote, err := s.engine.Push(r.Context(), req.Image, req.To, authOf(req.Auth), oci.PushOptions{AsImage: req.AsImage, NoSBOM: req.NoSBOM}, out.report)
 	if err != nil {
 		return s.end(out, r, err)
 	}
 	out.send(api.TravelLine{Digest: string(remote.Digest)})
+	return nil
+}
+
+// resolve answers POST /v1/images/resolve.
+func (s *server) resolve(w http.ResponseWriter, r *http.Request) error {
+	var req api.ResolveRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	ref, err := s.engine.Resolve(r.Context(), req.Ref, authOf(req.Auth))
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, api.Resolved{Ref: ref})
+}
+
+// sign answers POST /v1/images/sign.
+func (s *server) sign(w http.ResponseWriter, r *http.Request) error {
+	var req api.SignRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	if err := s.engine.AttachSignature(r.Context(), req.Ref, []byte(req.Payload), req.Signature, authOf(req.Auth)); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
@@ -105,6 +133,29 @@ func authOf(a *api.RegistryAuth) *oci.Auth {
 		return nil
 	}
 	return &oci.Auth{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken}
+}
+
+// loginsOf reads an api.RegistryConfigHeader. What is wrong with it is said without
+// what it holds.
+func loginsOf(header string) (map[string]*oci.Auth, error) {
+	if header == "" {
+		return nil, nil
+	}
+	raw, err := base64.URLEncoding.DecodeString(header)
+	if err != nil {
+		return nil, badRequest("%s is not base64, of the kind for URLs", api.RegistryConfigHeader)
+	}
+	var logins map[string]*api.RegistryAuth
+	if err := json.Unmarshal(raw, &logins); err != nil {
+		return nil, badRequest("%s is not JSON of logins by registry", api.RegistryConfigHeader)
+	}
+	out := map[string]*oci.Auth{}
+	for host, login := range logins {
+		if login != nil && *login != (api.RegistryAuth{}) {
+			out[host] = authOf(login)
+		}
+	}
+	return out, nil
 }
 
 // takeArchive refuses what a browser could be made to send, and lets progress go

@@ -1,8 +1,8 @@
 // Command event measures functions that get a fresh sandbox for every event:
 //
 //   - how long it takes from the HTTP request to the first line of a handler in
-//     Python, in Node, and in Python with much to import, beside the start of the
-//     bare interpreter in the same tree of files, which does less;
+//     Python, Node, Java, PHP and Ruby, and in Python with much to import, beside the
+//     start of the bare interpreter in the same tree of files, which does less;
 //   - how many such events per second two connections or more get answered;
 //   - what a parked shell holds in memory, and beside it a cgroup and a network
 //     namespace that are kept ready.
@@ -105,7 +105,8 @@ type function struct {
 
 // The bare commands print the clock in their first own line, as the handlers
 // do. -I -S -E is the least a Python can start with; -S is what FRE's bootstrap
-// uses.
+// uses. The JVM has the archive of classes that FRE made of its base's, which has
+// none of its own.
 var functions = []function{
 	{
 		name: "bench-python-clock", template: "bench/functions/python-clock", label: "python",
@@ -118,6 +119,24 @@ var functions = []function{
 		bareName: "node -e",
 	},
 	{
+		name: "bench-java-clock", template: "bench/functions/java-clock", label: "java",
+		bare: []string{
+			"/usr/bin/java", "-XX:SharedArchiveFile=/opt/fre/fre.jsa", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData",
+			"-cp", "/opt/fre/fre.jar:/function", "Clock",
+		},
+		bareName: "java -XX:SharedArchiveFile",
+	},
+	{
+		name: "bench-php-clock", template: "bench/functions/php-clock", label: "php",
+		bare:     []string{"/usr/bin/php", "-n", "-r", "echo hrtime(true);"},
+		bareName: "php -n -r",
+	},
+	{
+		name: "bench-ruby-clock", template: "bench/functions/ruby-clock", label: "ruby",
+		bare:     []string{"/usr/bin/ruby", "--disable=all", "-e", "puts Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)"},
+		bareName: "ruby --disable=all -e",
+	},
+	{
 		name: "bench-python-heavy", template: "bench/functions/python-heavy", label: "python with imports",
 		bare: []string{
 			"/usr/bin/python3", "-I", "-S", "-E", "-c",
@@ -125,6 +144,15 @@ var functions = []function{
 		},
 		bareName: "python3 -I -S -E -c, the same imports",
 	},
+}
+
+// functions are those that are measured: quickly, those in Python, for each base
+// environment takes its time to make.
+func (o options) functions() []function {
+	if !o.quick {
+		return functions
+	}
+	return slices.DeleteFunc(slices.Clone(functions), func(f function) bool { return !strings.HasPrefix(f.label, "python") })
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -159,7 +187,7 @@ func (r *result) measureLines(ctx context.Context, e *engine.Engine, o options) 
 	versions := map[string][]string{"fre": e.Version()}
 	var entries []peer.Entry
 	defer func() { err = errors.Join(err, peer.Close(entries)) }()
-	for _, f := range functions {
+	for _, f := range o.functions() {
 		if _, err := e.Deploy(ctx, f.template, f.name); err != nil {
 			return err
 		}
@@ -168,7 +196,7 @@ func (r *result) measureLines(ctx context.Context, e *engine.Engine, o options) 
 			return err
 		}
 		root := e.Rootfs(deployed[0].Image)
-		versions[f.label] = []string{"chroot", root, f.bare[0], "--version"}
+		versions[f.label] = spawn.Proc(root, "chroot", root, f.bare[0], "--version")
 		bare, err := peer.BareIn(spawner, root, f.bare...)
 		if err != nil {
 			return err

@@ -15,10 +15,13 @@ func (r *result) markdown() string {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	p("%s\n", r.Host.Markdown())
-	p("## First line\n\nMilliseconds from the request (for the bare interpreter, its vfork) to the clock that the handler's first line reads. The bare interpreter runs the same files in a chroot, without bootstrap or sandbox. *python with imports* holds %.1f MB at its first line, the plain function %.1f MB.\n",
+	p("## First line\n\nMilliseconds from the request (for the bare interpreter, its vfork) to the clock that the handler's first line reads. The bare interpreter runs the same files in a chroot with /proc, without bootstrap or sandbox. *python with imports* holds %.1f MB at its first line, the plain function %.1f MB.\n",
 		megabytes(r.HeavyKiB), megabytes(r.PlainKiB))
 	p("| | starts | p50 | p99 | slowest | p50 ÷ bare |\n|---|---:|---:|---:|---:|---:|")
 	for _, f := range functions {
+		if !slices.ContainsFunc(r.Lines, func(s *peer.Series) bool { return s.Peer == f.bareName }) {
+			continue // not with -quick
+		}
 		bare := r.line(f.bareName)
 		for _, s := range r.Lines {
 			if s.Peer != f.bareName && s.Peer != "fre, "+f.label {

@@ -2,7 +2,8 @@
 // one machine in one run, the peers taking turns: what namespaces cost when many
 // processes are made at once (figure 1), cgroups made and reused (2), starts one
 // after the other (7) and at once (8), and the memory of instances of one
-// language (9) and of several (10), by FRE, Docker, runc and as bare processes.
+// language (9) and of several (10), by FRE, Docker, runc and as bare processes; and
+// the page cache that one Python takes in two images.
 //
 // The paper: Wu, Tian, Wan, Wang, "A method for building an ultra-lightweight
 // runtime environment for cloud functions", 2020.
@@ -49,17 +50,18 @@ type size struct {
 	Bursts    []int `json:"bursts"`        // starts at once, figure 8
 	Rounds    int   `json:"rounds"`        // of figures 1, 2 and 8; runc's and docker's bursts are one
 	Instances int   `json:"instances"`     // of each language, figures 9 and 10
-	Memory    int   `json:"memory_rounds"` // of figures 9 and 10
+	Languages int   `json:"languages"`     // of figures 9 and 10
+	Memory    int   `json:"memory_rounds"` // of the same
 }
 
 var (
 	fullSize = size{
 		Clones: []int{512, 1024}, Cgroups: []int{1, 2, 4, 8, 16, 32, 64, 128, 256},
-		Serial: []int{10, 25, 50, 100}, Bursts: []int{64, 128, 256}, Rounds: 3, Instances: 8, Memory: 3,
+		Serial: []int{10, 25, 50, 100}, Bursts: []int{64, 128, 256}, Rounds: 3, Instances: 8, Languages: len(languages), Memory: 3,
 	}
 	quickSize = size{
 		Clones: []int{8, 16}, Cgroups: []int{1, 4}, Serial: []int{2, 4}, Bursts: []int{4, 8},
-		Rounds: 1, Instances: 2, Memory: 1,
+		Rounds: 1, Instances: 2, Languages: 2, Memory: 1,
 	}
 )
 
@@ -93,6 +95,7 @@ type result struct {
 	Bursts     []*peer.Series `json:"bursts"`
 	Languages  []string       `json:"languages"`
 	Memory     []*holding     `json:"memory"`
+	Pairs      []*pair        `json:"pairs,omitempty"` // with docker only
 }
 
 func run(ctx context.Context, o options) (err error) {

@@ -22,15 +22,22 @@ import (
 // languages are what the figures compare, with the template of each. One whose
 // template is not there is left out, and said to be.
 var languages = []struct{ name, template string }{
-	{"node", "templates/node-hello"},
 	{"python", "templates/python-hello"},
+	{"native", "templates/native-warm"},
+	{"node", "templates/node-hello"},
 	{"java", "templates/java-hello"},
 	{"php", "templates/php-hello"},
-	{"native", "templates/native-warm"},
 }
 
 // mixed is the set of all languages.
 const mixed = "mixed"
+
+// pairs are two functions each, in images of their own, that have in common what
+// their name says.
+var pairs = []struct{ common, first, second string }{
+	{"Python", "templates/python-hello", "templates/python-lxml"},
+	{"Python, NumPy, Pillow", "templates/python-thumbnail", "templates/python-thumbnail"},
+}
 
 // holding is what the instances of a set hold under one platform.
 type holding struct {
@@ -41,6 +48,17 @@ type holding struct {
 	Processes []int64 `json:"processes_pss"` // the instances' own processes
 	Helpers   []int64 `json:"helpers_pss"`   // growth of the platform's: engine, shims
 	Available []int64 `json:"available"`     // what the host has less
+}
+
+// pair is what one instance of each of two images that have much in common holds
+// under one platform, started with nothing of theirs in the page cache.
+type pair struct {
+	Common   string `json:"common"`
+	Platform string `json:"platform"`
+	// Bytes, one value per round.
+	Cached    []int64 `json:"cached"`        // of the files of both images
+	Processes []int64 `json:"processes_pss"` // the instances' own processes
+	Helpers   []int64 `json:"helpers_pss"`   // growth of the platform's
 }
 
 // median of a holding's values.
@@ -99,12 +117,34 @@ func (r *result) measureMemory(ctx context.Context, e *engine.Engine, d *dockerd
 	defer func() { err = errors.Join(err, bare.close()) }()
 	platforms := []platform{bare, &underFRE{engine: e}}
 	if d != nil {
-		docker, err := newDocker(ctx, d, webs, e.Dir())
+		var twins [][]*web
+		all := slices.Clone(webs)
+		for i, p := range pairs {
+			first, err := deployWeb(ctx, e, fmt.Sprintf("pair-%d-first", i), p.first, 1)
+			if err != nil {
+				return err
+			}
+			second, err := deployWeb(ctx, e, fmt.Sprintf("pair-%d-second", i), p.second, 1)
+			if err != nil {
+				return err
+			}
+			twins = append(twins, []*web{first, second})
+			all = append(all, first, second)
+		}
+		docker, err := newDocker(ctx, d, all, e.Dir())
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, docker.close()) }()
 		platforms = append(platforms, docker)
+		for i, p := range pairs {
+			if err := r.measurePair(ctx, p.common, twins[i], platforms[1], []string{twins[i][0].rootfs, twins[i][1].rootfs}); err != nil {
+				return err
+			}
+			if err := r.measurePair(ctx, p.common, twins[i], docker, []string{d.Layers()}); err != nil {
+				return err
+			}
+		}
 		if err := cacheAlike(ctx, webs, d); err != nil {
 			return err
 		}
@@ -148,37 +188,83 @@ func cacheAlike(ctx context.Context, webs []*web, d *dockerd.Engine) error {
 // the files from.
 func (r *result) deployWebs(ctx context.Context, e *engine.Engine) ([]*web, error) {
 	var webs []*web
-	for _, l := range languages {
+	for _, l := range languages[:r.Size.Languages] {
 		if _, err := os.Stat(l.template); errors.Is(err, fs.ErrNotExist) {
 			r.Skipped = append(r.Skipped, fmt.Sprintf("%s in figures 9 and 10: there is no %s yet", l.name, l.template))
 			continue
 		}
-		w := &web{name: l.name}
-		dir, err := e.DeployWith(ctx, l.template, w.function(), map[string]any{"instances": map[string]any{
-			"isolation": "instance", "concurrency": 1, "max": r.Size.Instances, "idle": "1h",
-		}})
+		w, err := deployWeb(ctx, e, l.name, l.template, r.Size.Instances)
 		if err != nil {
 			return nil, err
-		}
-		test, err := daemon.LoadCase(dir)
-		if err != nil {
-			return nil, err
-		}
-		if w.event = test.Event; w.event.Body == "" {
-			w.event.Body = "x"
-		}
-		functions, err := engine.JSON[api.FunctionDetails](ctx, e, "function", "inspect", w.function())
-		if err != nil {
-			return nil, err
-		}
-		w.rootfs = e.Rootfs(functions[0].Image)
-		if err := json.Unmarshal(functions[0].Config, &w.config); err != nil {
-			return nil, fmt.Errorf("configuration of %s: %w", w.function(), err)
 		}
 		webs = append(webs, w)
 		r.Languages = append(r.Languages, l.name)
 	}
 	return webs, nil
+}
+
+func deployWeb(ctx context.Context, e *engine.Engine, name, template string, instances int) (*web, error) {
+	w := &web{name: name}
+	dir, err := e.DeployWith(ctx, template, w.function(), map[string]any{"instances": map[string]any{
+		"isolation": "instance", "concurrency": 1, "max": instances, "idle": "1h",
+	}})
+	if err != nil {
+		return nil, err
+	}
+	test, err := daemon.LoadCase(dir, w.function())
+	if err != nil {
+		return nil, err
+	}
+	if w.event = test.Event; w.event.Body == "" {
+		w.event.Body = "x"
+	}
+	functions, err := engine.JSON[api.FunctionDetails](ctx, e, "function", "inspect", w.function())
+	if err != nil {
+		return nil, err
+	}
+	w.rootfs = e.Rootfs(functions[0].Image)
+	if err := json.Unmarshal(functions[0].Config, &w.config); err != nil {
+		return nil, fmt.Errorf("configuration of %s: %w", w.function(), err)
+	}
+	return w, nil
+}
+
+// measurePair starts both functions on one platform, whose images' files are in
+// dirs, with an empty page cache.
+func (r *result) measurePair(ctx context.Context, common string, webs []*web, p platform, dirs []string) error {
+	v := &pair{Common: common, Platform: p.name()}
+	r.Pairs = append(r.Pairs, v)
+	for range r.Size.Memory {
+		if err := v.measure(ctx, webs, p, dirs); err != nil {
+			return fmt.Errorf("two images, %s: %w", p.name(), err)
+		}
+	}
+	return nil
+}
+
+func (v *pair) measure(ctx context.Context, webs []*web, p platform, dirs []string) (err error) {
+	defer func() { err = errors.Join(err, p.stop(context.WithoutCancel(ctx))) }()
+	if err := memory.DropFiles(); err != nil {
+		return err
+	}
+	before, err := measureNow(ctx, p)
+	if err != nil {
+		return err
+	}
+	for _, w := range webs {
+		if err := p.start(ctx, w, 1); err != nil {
+			return err
+		}
+	}
+	after, err := measureNow(ctx, p)
+	if err != nil {
+		return err
+	}
+	cached, err := memory.Cached(dirs...)
+	v.Cached = append(v.Cached, cached)
+	v.Processes = append(v.Processes, after.processes)
+	v.Helpers = append(v.Helpers, after.helpers-before.helpers)
+	return err
 }
 
 // measureSet runs the same number of instances of each function, on one

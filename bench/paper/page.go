@@ -151,6 +151,25 @@ func (r *result) memoryPage(p printer) {
 			part(m.processes, bare.processes), part(m.withHelpers, docker.withHelpers), part(m.host, docker.host), part(m.host, bare.host))
 	}
 	p("")
+	r.pairsPage(p)
+}
+
+func (r *result) pairsPage(p printer) {
+	if len(r.Pairs) == 0 {
+		return
+	}
+	p("### One Python in two images\n\nOne instance each of two functions with the same Python, of which the second has lxml, and of two with the same Python, NumPy and Pillow, started with an empty page cache. *page cache*: what it holds of the files of both images then (`cachestat`); under FRE that includes what the parked interpreters had read before. MB, medians; rounds: %d.\n", r.Size.Memory)
+	p("| in common | platform | page cache | ÷ docker | processes | ÷ docker | with helpers | ÷ docker |\n|---|---|---:|---:|---:|---:|---:|---:|")
+	for i, v := range r.Pairs {
+		m, docker := v.medians(), r.Pairs[i|1].medians() // docker comes after FRE
+		p("| %s | %s | %.1f | %s | %.1f | %s | %.1f | %s |", v.Common, v.Platform, m.host, part(m.host, docker.host),
+			m.processes, part(m.processes, docker.processes), m.withHelpers, part(m.withHelpers, docker.withHelpers))
+	}
+	p("")
+}
+
+func (v *pair) medians() megabytes {
+	return (&holding{Processes: v.Processes, Helpers: v.Helpers, Available: v.Cached}).medians()
 }
 
 // megabytes are what a table and a plot show of a holding.

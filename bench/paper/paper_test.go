@@ -62,6 +62,12 @@ func sample(docker bool) *result {
 			})
 		}
 	}
+	if docker {
+		r.Pairs = []*pair{
+			{Common: "Python", Platform: "fre", Cached: []int64{1, 40e6, 1e12}, Processes: []int64{1, 18e6, 1e12}, Helpers: []int64{0, 2e6, 0}},
+			{Common: "Python", Platform: "docker", Cached: []int64{80e6}, Processes: []int64{24e6}, Helpers: []int64{16e6}},
+		}
+	}
 	return r
 }
 
@@ -74,6 +80,7 @@ func TestPage(t *testing.T) {
 		"| 2 | fre | 3.00 | 3.00 | 3.00 | 1.50 | 100 |",
 		"| 4 | fre | 3.00 | 6.00 | 6.00 | 1.50 | 100 |",
 		"| 10, mixed | 2 | fre | 92.0 | 97.0 | 92.0 | 46.00 | 1.02 | 0.81 | 0.80 | 1.02 |",
+		"| Python | fre | 40.0 | 0.50 | 18.0 | 0.75 | 20.0 | 0.50 |",
 		"| 9, node | 2 | docker | 115.0 | 120.0 | 115.0 | 57.50 | 1.28 | 1.00 | 1.00 | 1.28 |",
 	} {
 		if !strings.Contains(page.String(), want) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 func (c *cli) buildCommand() *cobra.Command {
 	var p progressFlags
 	var base string
+	var o client.BuildOptions
 	cmd := &cobra.Command{
 		Use:   "build DIR | --base NAME",
 		Short: "Build the image of a template, or a base environment",
@@ -35,7 +37,10 @@ Everything in DIR is sent to the engine, except .git.`,
 				if base != "" {
 					built, err = cl.Base(cmd.Context(), base, report.event)
 				} else {
-					built, err = buildDir(dirs[0], func() (*client.Built, error) { return cl.Build(cmd.Context(), dirs[0], report.event) })
+					built, err = buildDir(cmd.Context(), cl, dirs[0], func(logins client.Logins) (*client.Built, error) {
+						o.Logins = logins
+						return cl.Build(cmd.Context(), dirs[0], o, report.event)
+					})
 				}
 				if err != nil {
 					return err
@@ -45,7 +50,8 @@ Everything in DIR is sent to the engine, except .git.`,
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&base, "base", "", "build this base environment instead: python, node, native")
+	cmd.Flags().StringVar(&base, "base", "", "build this base environment instead: python, node, java, php, ruby, native, or NAME:RELEASE")
+	buildFlags(cmd, &o.Locked, &o.Offline)
 	p.flags(cmd, "the image's digest")
 	return cmd
 }
@@ -64,12 +70,17 @@ without losing an event; one of another template only with --replace.`,
 			if (len(dirs) == 0) == (req.Image == "") {
 				return usageError{errors.New("name either the template's directory or --image")}
 			}
+			if req.Image != "" && (req.Locked || req.Offline) {
+				return usageError{errors.New("--locked and --offline are of a template's build: --image deploys what is there")}
+			}
 			return c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
 				var built *client.Built
 				if req.Image != "" {
 					built, err = cl.Deploy(cmd.Context(), req)
 				} else {
-					built, err = buildDir(dirs[0], func() (*client.Built, error) { return cl.DeployDir(cmd.Context(), dirs[0], req, report.event) })
+					built, err = buildDir(cmd.Context(), cl, dirs[0], func(logins client.Logins) (*client.Built, error) {
+						return cl.DeployDir(cmd.Context(), dirs[0], req, logins, report.event)
+					})
 				}
 				if err != nil {
 					return err
@@ -86,17 +97,28 @@ without losing an event; one of another template only with --replace.`,
 	f.StringVar(&req.Name, "name", "", "name of the function; default: the template's id")
 	f.StringVar(&req.Image, "image", "", "deploy this image, which is already there, instead of a template")
 	f.BoolVar(&req.Replace, "replace", false, "take the name over from a function of another template")
+	buildFlags(cmd, &req.Locked, &req.Offline)
 	p.flags(cmd, "the function's name")
 	_ = cmd.RegisterFlagCompletionFunc("image", c.completeImages) // fails only for a flag that is not there
 	return cmd
 }
 
-// buildDir builds a template and writes its lock file.
-func buildDir(dir string, build func() (*client.Built, error)) (*client.Built, error) {
+// buildFlags are what a build may not do.
+func buildFlags(cmd *cobra.Command, locked, offline *bool) {
+	cmd.Flags().BoolVar(locked, "locked", false, "fail rather than resolve what fret.lock does not answer")
+	cmd.Flags().BoolVar(offline, "offline", false, "fail rather than use a network: everything is in the local registry")
+}
+
+// buildDir builds a template, as whoever calls fre, and writes its lock file.
+func buildDir(ctx context.Context, cl *client.Client, dir string, build func(client.Logins) (*client.Built, error)) (*client.Built, error) {
 	if err := isTemplate(dir); err != nil {
 		return nil, err
 	}
-	built, err := build()
+	logins, err := baseLogin(ctx, cl, dir)
+	if err != nil {
+		return nil, err
+	}
+	built, err := build(logins)
 	if err != nil {
 		return nil, err
 	}

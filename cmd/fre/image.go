@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +24,7 @@ func (c *cli) imagesCommand() *cobra.Command {
 
 func (c *cli) imageCommand() *cobra.Command {
 	cmd := group(&cobra.Command{Use: "image", Short: "Work with images"})
-	cmd.AddCommand(c.imageList("ls [NAME]", "List images"), c.imageTag(), c.imageRemove(), c.imagePrune(), c.imageInspect(), c.imageHistory(), c.imageLoad(), c.imageSave(), c.imageImport())
+	cmd.AddCommand(c.imageList("ls [NAME]", "List images"), c.imageTag(), c.imageRemove(), c.imagePrune(), c.imageInspect(), c.imageHistory(), c.imageLoad(), c.imageSave(), c.imageImport(), c.imageSign(), c.imageSBOM(), c.imageSlim())
 	return cmd
 }
 
@@ -128,9 +129,12 @@ func (c *cli) imageRemove() *cobra.Command {
 }
 
 func (c *cli) imageInspect() *cobra.Command {
-	var format string
+	var l listing
+	var leftOut bool
 	cmd := &cobra.Command{
 		Use: "inspect IMAGE...", Short: "Show what images are made of", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		Long: `Show what images are made of, as JSON. In it config.left_out is what is not in
+them: --left-out prints that alone, as a table.`,
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -142,11 +146,56 @@ func (c *cli) imageInspect() *cobra.Command {
 				}
 				return err
 			})
-			return errors.Join(inspect(cmd.OutOrStdout(), format, found), err)
+			if leftOut {
+				return errors.Join(showLeftOut(cmd.OutOrStdout(), l, found), err)
+			}
+			return errors.Join(inspect(cmd.OutOrStdout(), l.format, found), err)
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "", "`template` for each, as for fre images")
+	cmd.Flags().StringVar(&l.format, "format", "", "`template` for each, as for fre images")
+	cmd.Flags().BoolVar(&leftOut, "left-out", false, "what is not in them, instead")
 	return cmd
+}
+
+// leftOutRow is one reason why something is not in an image.
+type leftOutRow struct {
+	Image  string `json:"image"`
+	What   string `json:"what"` // "packages": Debian packages; "files": of those that are there; "unopened": by fre image slim
+	Reason string `json:"reason"`
+	Count  int    `json:"count"`
+	Bytes  int64  `json:"bytes"`
+}
+
+// showLeftOut lists what is not in images.
+func showLeftOut(w io.Writer, l listing, images []api.ImageDetails) error {
+	var rows []leftOutRow
+	for i := range images {
+		img := &images[i]
+		left, err := img.LeftOut()
+		if err != nil {
+			return fmt.Errorf("configuration of %s: %w", img.Digest, err)
+		}
+		if left == nil {
+			continue
+		}
+		name := img.Name + ":" + img.Version
+		if len(left.Packages) > 0 {
+			rows = append(rows, leftOutRow{name, "packages", "not needed to run: " + strings.Join(left.Packages, " "), len(left.Packages), left.PackageBytes})
+		}
+		for _, f := range left.Files {
+			rows = append(rows, leftOutRow{name, "files", f.Pattern, f.Files, f.Bytes})
+		}
+		for _, p := range left.Unopened {
+			rows = append(rows, leftOutRow{name, "unopened", p.Part, p.Files, p.Bytes})
+		}
+	}
+	return show(w, l, rows, nil, []column[leftOutRow]{
+		{"IMAGE", func(r leftOutRow) string { return r.Image }},
+		{"LEFT OUT", func(r leftOutRow) string { return r.What }},
+		{"COUNT", func(r leftOutRow) string { return strconv.Itoa(r.Count) }},
+		{"SIZE", func(r leftOutRow) string { return size(r.Bytes) }},
+		{"REASON", func(r leftOutRow) string { return l.clip(r.Reason, 60) }},
+	})
 }
 
 func (c *cli) imageHistory() *cobra.Command {
@@ -170,6 +219,33 @@ func (c *cli) imageHistory() *cobra.Command {
 		},
 	}
 	l.flags(cmd, "")
+	return cmd
+}
+
+func (c *cli) imageSBOM() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use: "sbom IMAGE", Short: "Say what an image is made of, in CycloneDX", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeImages,
+		Long: `Write an image's bill of materials, CycloneDX 1.6 in JSON: the packages of its
+parts and its base with their package URLs. The same image gives the same bytes.`,
+		RunE: func(cmd *cobra.Command, refs []string) error {
+			cl := c.client()
+			defer cl.Close()
+			doc, err := cl.SBOM(cmd.Context(), refs[0])
+			if err != nil {
+				return err
+			}
+			write := func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, strings.TrimSpace(string(doc)))
+				return err
+			}
+			if output != "-" {
+				return writeWhole(output, 0o644, write)
+			}
+			return write(cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "-", "`file` to write; - is the standard output")
 	return cmd
 }
 

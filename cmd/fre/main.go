@@ -174,6 +174,8 @@ func newRoot() *cobra.Command {
 
   fre serve                     run the engine (as root)
   fre new python hello          make a template
+  fre test hello                build it and run its tests
+  fre dev --test hello          do both again whenever a file changes
   fre deploy hello              build it and put it behind a name
   fre invoke hello -d '{"a":1}' call it
 `,
@@ -185,7 +187,8 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
 		serveCommand(), c.newCommand(), c.templateCommand(), c.buildCommand(),
-		c.imagesCommand(), c.imageCommand(), c.pullCommand(), c.pushCommand(), c.deployCommand(), c.functionsCommand(), c.functionCommand(),
+		c.imagesCommand(), c.imageCommand(), c.pullCommand(), c.pushCommand(), registryCommand(), c.deployCommand(), c.testCommand(), c.devCommand(), c.functionsCommand(), c.functionCommand(),
+		c.keyCommand(),
 		c.invokeCommand(), c.runCommand(), c.createCommand(), c.startCommand(), c.attachCommand(), c.renameCommand(), c.rmCommand(), c.containerCommand(), c.psCommand(), c.topCommand(), c.statsCommand(), c.inspectCommand(), c.logsCommand(), c.eventsCommand(), c.stopCommand(), c.killCommand(), c.waitCommand(),
 		c.versionCommand(), c.doctorCommand(), c.systemCommand(), c.debugCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre", Long: exitCodes},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"embed"
 	"errors"
 	"fmt"
@@ -15,31 +16,58 @@ import (
 	"github.com/spf13/cobra"
 )
 
-//go:embed scaffold
+// scaffold holds a directory for each language, beside "common", whose files are in
+// all that lack one of that name. NAME in fret.yaml and README.md becomes the id.
+// A .txt at the end of a name goes: it hides sources from this repository's
+// compiler. ".next" is no file of the template: a command to be run in its place,
+// DIR, before it is deployed.
+//
+//go:embed all:scaffold
 var scaffold embed.FS
 
-var scaffoldKinds = []string{"python", "node", "native", "native-shell"}
+const (
+	scaffoldCommon = "common"
+	scaffoldNext   = ".next"
+)
 
 var templateID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
+// scaffoldKinds are the languages, sorted.
+func scaffoldKinds() []string {
+	entries, err := scaffold.ReadDir("scaffold")
+	if err != nil {
+		panic(err) // it is part of the program
+	}
+	var kinds []string
+	for _, e := range entries {
+		if e.Name() != scaffoldCommon {
+			kinds = append(kinds, e.Name())
+		}
+	}
+	return kinds
+}
+
 func (c *cli) newCommand() *cobra.Command {
+	kinds := scaffoldKinds()
 	return &cobra.Command{
-		Use:   "new python|node|native|native-shell DIR",
+		Use:   "new LANGUAGE DIR",
 		Short: "Make a template to start from",
-		Long: `Make a template to start from in DIR, which must not exist or be empty. Its id
-is DIR's last part. native is a Go program, to be compiled before it is deployed;
-the others can be deployed as they are.`,
+		Long: fmt.Sprintf(`Make a template to start from in DIR, which must not exist or be empty: code, a
+test with its event and the answer expected, fret.yaml. Its id is DIR's last part.
+LANGUAGE is one of %s.
+native is a Go program, to be compiled before it is deployed; what the others need
+is printed.`, strings.Join(kinds, ", ")),
 		Args: args(cobra.ExactArgs(2)),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
-				return scaffoldKinds, cobra.ShellCompDirectiveNoFileComp
+				return kinds, cobra.ShellCompDirectiveNoFileComp
 			}
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kind, dir := args[0], args[1]
-			if !slices.Contains(scaffoldKinds, kind) {
-				return usageError{fmt.Errorf("%q is not one of %s", kind, strings.Join(scaffoldKinds, ", "))}
+			if !slices.Contains(kinds, kind) {
+				return usageError{fmt.Errorf("%q is not one of %s", kind, strings.Join(kinds, ", "))}
 			}
 			absolute, err := filepath.Abs(dir)
 			if err != nil {
@@ -54,46 +82,57 @@ the others can be deployed as they are.`,
 			} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-			if err := scaffoldInto(dir, kind, id); err != nil {
+			next, err := scaffoldInto(dir, kind, id)
+			if err != nil {
 				return err
 			}
-			out := cmd.OutOrStdout()
-			fmt.Fprintf(out, "made %s\n", dir)
-			if kind == "native" {
-				fmt.Fprintf(out, "next: (cd %s && CGO_ENABLED=0 go build -o bin/handle main.go) && fre deploy %s\n", dir, dir)
-			} else {
-				fmt.Fprintf(out, "next: fre deploy %s\n", dir)
-			}
+			fmt.Fprintf(cmd.OutOrStdout(), "made %s\nnext: %s\n", dir, strings.Join(append(next, "fre test "+dir, "fre deploy "+dir), " && "))
 			return nil
 		},
 	}
 }
 
-func scaffoldInto(dir, kind, id string) error {
+// scaffoldInto makes the template and returns what is to be run before it can be
+// built.
+func scaffoldInto(dir, kind, id string) (next []string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+		return nil, err
 	}
-	files, err := scaffold.ReadDir(path.Join("scaffold", kind))
+	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, f := range files {
-		content, err := scaffold.ReadFile(path.Join("scaffold", kind, f.Name()))
+	defer root.Close()
+	for _, from := range []string{scaffoldCommon, kind} {
+		from = path.Join("scaffold", from)
+		err := fs.WalkDir(scaffold, from, func(p string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			content, err := scaffold.ReadFile(p)
+			if err != nil {
+				return err
+			}
+			name := strings.TrimSuffix(strings.TrimPrefix(p, from+"/"), ".txt")
+			switch name {
+			case scaffoldNext:
+				next = append(next, strings.ReplaceAll(strings.TrimSpace(string(content)), "DIR", dir))
+				return nil
+			case "fret.yaml", "README.md":
+				content = bytes.ReplaceAll(content, []byte("NAME"), []byte(id))
+			}
+			mode := fs.FileMode(0o644)
+			if strings.HasSuffix(name, ".sh") {
+				mode = 0o755
+			}
+			if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+				return err
+			}
+			return root.WriteFile(name, content, mode)
+		})
 		if err != nil {
-			return err
-		}
-		mode := fs.FileMode(0o644)
-		if strings.HasSuffix(f.Name(), ".sh") {
-			mode = 0o755
-		}
-		if f.Name() == "fret.yaml" {
-			content = []byte(strings.Replace(string(content), "id: NAME", "id: "+id, 1))
-		}
-		// .txt hides Go sources from the compiler of this repository.
-		name := filepath.Join(dir, strings.TrimSuffix(f.Name(), ".txt"))
-		if err := os.WriteFile(name, content, mode); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return next, nil
 }

@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -18,14 +21,17 @@ type progressFlags struct {
 	quiet bool
 }
 
+// progressJSON is the mode in which the standard output has JSON and nothing else.
+const progressJSON = "json"
+
 func (p *progressFlags) flags(cmd *cobra.Command, quiet string) {
 	f := cmd.Flags()
-	f.StringVar(&p.mode, "progress", "auto", "auto (a bar on a terminal), plain or json")
+	f.StringVar(&p.mode, "progress", "auto", "auto (bars on a terminal, lines elsewhere), plain or json")
 	f.BoolVarP(&p.quiet, "quiet", "q", false, "print only "+quiet)
 }
 
 // reporting calls do with what it shows its progress on. An error comes after the
-// bar is gone.
+// bars are gone.
 func (c *cli) reporting(cmd *cobra.Command, p progressFlags, do func(*client.Client, *progress) error) error {
 	report, err := p.start(cmd)
 	if err != nil {
@@ -40,30 +46,36 @@ func (c *cli) reporting(cmd *cobra.Command, p progressFlags, do func(*client.Cli
 func (p *progressFlags) start(cmd *cobra.Command) (*progress, error) {
 	out := &progress{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), quiet: p.quiet}
 	switch p.mode {
-	case "json":
+	case progressJSON:
 		out.json = true
 	case "plain":
 	case "auto":
-		if f := asTerminal(out.err); f != nil {
-			out.width = 80
-			if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 20 {
-				out.width = w
-			}
+		f := asTerminal(out.err)
+		if f == nil || os.Getenv("TERM") == "dumb" || out.quiet {
+			break
 		}
+		out.bars = newBars(f, func() (width, height int) {
+			width, height, err := term.GetSize(int(f.Fd()))
+			if err != nil || width <= 0 || height <= 0 { // a serial line, or it has gone
+				return 80, 24
+			}
+			return width, height
+		}, os.Getenv("NO_COLOR") == "")
 	default:
 		return nil, usageError{fmt.Errorf("--progress: %q is not auto, plain or json", p.mode)}
 	}
 	return out, nil
 }
 
-// progress prints build events: on stderr for people, as JSON on stdout.
+// progress prints events: on stderr for people, as JSON on stdout.
 type progress struct {
 	out, err io.Writer
 	quiet    bool
 	json     bool
-	width    int // of the terminal; 0: plain lines
-	drawn    bool
-	last     string
+	plain    tally
+
+	mu   sync.Mutex // held while bars goes, and by those who print beside the caller
+	bars *bars      // nil: plain lines
 }
 
 func (p *progress) event(e api.Event) {
@@ -71,15 +83,22 @@ func (p *progress) event(e api.Event) {
 	case p.json:
 		p.line(api.BuildLine{Event: &e})
 	case p.quiet:
-	case p.width > 0:
-		p.draw(e)
+	case p.bars != nil:
+		p.bars.event(e, time.Now())
 	default:
-		// A line for each part, not for each step within one.
-		line := describe(e)
-		if key := e.Step + "\x00" + e.Name + "\x00" + e.Message; key != p.last {
-			p.last = key
-			fmt.Fprintln(p.err, line)
-		}
+		p.log(e, time.Now())
+	}
+}
+
+// log prints a line when a part begins, when it is whole, and when something else
+// is done to it; how far it is has no place in a log.
+func (p *progress) log(e api.Event, now time.Time) {
+	part, begun, news := p.plain.add(e, now)
+	switch {
+	case e.End, e.Step == stepWarning:
+		fmt.Fprintln(p.err, part.ended(now))
+	case begun, news && e.Total == 0:
+		fmt.Fprintln(p.err, strings.TrimRight(part.label()+" "+printable(e.Message), " "))
 	}
 }
 
@@ -91,37 +110,27 @@ func (p *progress) line(v any) {
 	}
 }
 
-func describe(e api.Event) string {
-	parts := []string{e.Step}
-	for _, s := range []string{e.Name, e.Message} {
-		if s != "" {
-			parts = append(parts, s)
-		}
+// above prints a line for people above the bars, and says whether there are some.
+// Any goroutine may call it.
+func (p *progress) above(line string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bars == nil {
+		return false
 	}
-	return printable(strings.Join(parts, " "))
+	p.bars.mu.Lock()
+	defer p.bars.mu.Unlock()
+	p.bars.scroll = append(p.bars.scroll, strings.Split(line, "\n")...)
+	return true
 }
 
-// draw shows the event on one line that the next replaces.
-func (p *progress) draw(e api.Event) {
-	const bar = 20
-	text := ""
-	if e.Total > 0 {
-		n := int(min(max(e.Done, 0), e.Total) * bar / e.Total)
-		text = "[" + strings.Repeat("=", n) + strings.Repeat(" ", bar-n) + "] "
-	}
-	text += describe(e)
-	if r := []rune(text); len(r) >= p.width {
-		text = string(r[:p.width-1])
-	}
-	fmt.Fprint(p.err, "\r\x1b[K", text)
-	p.drawn = true
-}
-
-// end clears the bar.
+// end takes the bars away.
 func (p *progress) end() {
-	if p.drawn {
-		fmt.Fprint(p.err, "\r\x1b[K")
-		p.drawn = false
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bars != nil {
+		p.bars.end()
+		p.bars = nil
 	}
 }
 

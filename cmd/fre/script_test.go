@@ -44,23 +44,11 @@ func TestScripts(t *testing.T) {
 		UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
 			socket := filepath.Join(env.WorkDir, "fre.sock")
-			l, err := server.Listen(socket, "")
+			stop, err := listen(socket)
 			if err != nil {
 				return err
 			}
-			s := &http.Server{Handler: server.New(server.Config{
-				Engine: servertest.New(), Log: slog.New(slog.DiscardHandler), Version: api.Version{Version: "v9.9.9", Go: "go1", OS: "linux", Arch: "any"},
-			})}
-			done := make(chan error, 1)
-			go func() { done <- s.Serve(l) }()
-			env.Defer(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-				defer cancel()
-				if err := s.Shutdown(ctx); err != nil {
-					panic(fmt.Sprintf("server hangs: %v", err))
-				}
-				<-done
-			})
+			env.Defer(stop)
 			env.Setenv("FRE_SOCKET", socket)
 			return nil
 		},
@@ -95,6 +83,39 @@ func TestScripts(t *testing.T) {
 			},
 		},
 	})
+}
+
+// listen serves an engine without sandboxes at a socket until stop is called.
+func listen(socket string) (stop func(), err error) {
+	l, err := server.Listen(socket, "")
+	if err != nil {
+		return nil, err
+	}
+	s := &http.Server{Handler: server.New(server.Config{
+		Engine: servertest.New(), Log: slog.New(slog.DiscardHandler), Version: api.Version{Version: "v9.9.9", Go: "go1", OS: "linux", Arch: "any"},
+	})}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := s.Shutdown(ctx); err != nil {
+			panic(fmt.Sprintf("server hangs: %v", err))
+		}
+		<-done
+	}, nil
+}
+
+// serveForTest is listen for as long as t runs.
+func serveForTest(t *testing.T) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "fre.sock")
+	stop, err := listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return socket
 }
 
 // TestDocs keeps docs/cli.md equal to what the commands say about themselves.

@@ -30,6 +30,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/image/signature"
 	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/sandbox/egress"
@@ -55,6 +56,8 @@ type serveConfig struct {
 	Work                         engine.WorkConfig
 	AllowHostNetwork             bool
 	InsecureRegistries           []string // hosts, with their port
+	Signatures                   []signature.RuleConfig
+	Registry                     *registryConfig // nil: none is served
 	ImageLimits                  oci.Limits
 	Egress                       egress.Config
 	GC                           engine.GCConfig
@@ -76,11 +79,11 @@ other fre commands, for root and the group named by --group. Sandboxes never
 outlive the engine: whatever a crash leaves is cleaned up at the next start.
 
 --config names a YAML file: "packages" takes precedence over the host's own
-configuration of pip, npm and apt, "require" lists checks of fre doctor without
+configuration of pip, npm, Maven, Composer, Go and apt, "require" lists checks of fre doctor without
 which the engine does not start, "shells" says how many interpreters are kept
 running ahead of their functions, "work" how much tenants may keep, "network"
-what functions may reach beside the public internet, "gc" which images go by
-themselves (see docs/configuration.md).`,
+what functions may reach beside the public internet, "registry" whether images are
+served to others, "gc" which of them go by themselves (see docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
@@ -110,11 +113,10 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if os.Geteuid() != 0 {
 		return &hintError{errors.New("the engine must run as root: it makes namespaces, cgroups and mounts"), "run: sudo fre serve"}
 	}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
-		return usageError{fmt.Errorf("--log-level: %w", err)}
+	log, err := newLog(cfg.LogLevel)
+	if err != nil {
+		return err
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	if cfg.ConfigFile != "" {
 		if err := readConfig(cfg.ConfigFile, &cfg); err != nil {
 			return err
@@ -170,6 +172,10 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if shells == 0 {
 		shells = -1 // what sandbox.Config calls none
 	}
+	policy, err := signature.Read(cfg.Signatures)
+	if err != nil {
+		return fmt.Errorf("registry.signatures%w", err)
+	}
 	host, err := sandbox.Open(sandbox.Config{Dir: filepath.Join(cfg.State, "run"), Log: log, PoolSize: cfg.Pool, Shells: shells, Egress: cfg.Egress})
 	if err != nil {
 		return &hintError{err, "fre doctor says what this host lacks"}
@@ -178,16 +184,20 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	release, err := debian.HostRelease(cfg.Debian)
+	if err != nil {
+		log.WarnContext(ctx, "templates have to name the release of their base", "error", err)
+	}
 	builder := &image.Builder{
-		Store: st, Runtimes: runtimes.All(), Settings: settings, Log: log,
-		Archive: func() (image.Archive, error) {
-			return debian.Open(debian.Config{Sources: cfg.Debian, Cache: filepath.Join(cfg.State, "cache", "debian"), Log: log})
+		Store: st, Release: release, Bases: runtimes.Bases(), Runtimes: runtimes.All(), Sites: runtimes.Sites(), Git: runtimes.Repository(), Settings: settings, Log: log,
+		Archive: func(release string) (image.Archive, error) {
+			return debian.Open(debian.Config{Release: release, Sources: cfg.Debian, Cache: filepath.Join(cfg.State, "cache", "debian"), Log: log})
 		},
 	}
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
 		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, AllowHostNetwork: cfg.AllowHostNetwork,
-		InsecureRegistries: cfg.InsecureRegistries, ImageLimits: cfg.ImageLimits,
+		InsecureRegistries: cfg.InsecureRegistries, Signatures: policy, ImageLimits: cfg.ImageLimits,
 	})
 	if err != nil {
 		return err
@@ -222,6 +232,31 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		undo.add(func() error { return ignoreMissing(os.Remove(cfg.DockerSocket)) })
 		listeners = append(listeners, l)
 		servers = append(servers, newHTTPServer(docker.New(docker.Config{Engine: eng, Log: log, Version: version()}), log))
+	}
+	if c := cfg.Registry; c != nil {
+		c.Dir = cmp.Or(c.Dir, filepath.Join(cfg.State, "registry"))
+		r, l, err := c.open(ctx, log, metrics)
+		if err != nil {
+			for _, l := range listeners {
+				_ = l.Close()
+			}
+			return fmt.Errorf("%s: registry.serve: %w", cfg.ConfigFile, err)
+		}
+		undo.add(r.Close)
+		collecting, stop := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c.collect(collecting, r, log)
+		}()
+		undo.add(func() error {
+			stop()
+			<-done
+			return nil
+		})
+		listeners = append(listeners, l)
+		servers = append(servers, newHTTPServer(r, log))
+		log.InfoContext(ctx, "registry ready", "address", l.Addr().String(), "directory", c.Dir)
 	}
 	log.InfoContext(ctx, "engine ready", "socket", cfg.Socket, "docker_socket", cfg.DockerSocket, "gateway", "http://"+public.Addr().String(), "state", cfg.State)
 
@@ -286,7 +321,9 @@ func readConfig(path string, cfg *serveConfig) error {
 		} `yaml:"shells"`
 		Network  networkConfig `yaml:"network"`
 		Registry struct {
-			Insecure []string `yaml:"insecure"`
+			Insecure   []string               `yaml:"insecure"`
+			Signatures []signature.RuleConfig `yaml:"signatures"`
+			Serve      *registryServeConfig   `yaml:"serve"`
 		} `yaml:"registry"`
 		Images imagesConfig `yaml:"images"`
 		Work   workConfig   `yaml:"work"`
@@ -312,6 +349,10 @@ func readConfig(path string, cfg *serveConfig) error {
 		}
 	}
 	cfg.InsecureRegistries = file.Registry.Insecure
+	cfg.Signatures = file.Registry.Signatures
+	if cfg.Registry, err = file.Registry.Serve.read(); err != nil {
+		return fmt.Errorf("%s: registry.serve.%w", path, err)
+	}
 	if err := file.Images.read(&cfg.ImageLimits); err != nil {
 		return fmt.Errorf("%s: images.%w", path, err)
 	}

@@ -42,6 +42,8 @@ func TestReadConfig(t *testing.T) {
 		{name: "no work", src: "work: {tenants: {a: 1KiB}}\n", wrong: "work.tenants.a"},
 		{name: "no keyring", src: "packages: {debian: [{uri: http://a, suite: b, components: [c]}]}\n", wrong: "keyring"},
 		{name: "insecure registry is a URL", src: "registry: {insecure: ['http://host']}\n", wrong: "registry.insecure[0]"},
+		{name: "registry without an address", src: "registry: {serve: {dir: /x}}\n", wrong: "registry.serve.listen"},
+		{name: "registry that collects sometimes", src: "registry: {serve: {listen: ':1', gc: {grace: short}}}\n", wrong: "registry.serve.gc.grace"},
 		{name: "bad image size", src: "images: {max_size: much}\n", wrong: "images.max_size"},
 		{name: "fewer files than none", src: "images: {max_files: -1}\n", wrong: "images.max_files"},
 		{name: "negative ratio", src: "images: {max_ratio: -1}\n", wrong: "images.max_ratio"},
@@ -78,6 +80,13 @@ func TestReadConfig(t *testing.T) {
 				t.Error(diff)
 			}
 			if diff := cmp.Diff([]string{"registry.example.org:5000"}, cfg.InsecureRegistries); diff != "" {
+				t.Error(diff)
+			}
+			registry := &registryConfig{
+				Dir: "/var/lib/fre/registry", Listen: "127.0.0.1:5000", Cert: "/etc/fre/registry.pem", Key: "/etc/fre/registry.key",
+				Users: "/etc/fre/registry.users", Interval: 6 * time.Hour, Grace: 24 * time.Hour,
+			}
+			if diff := cmp.Diff(registry, cfg.Registry); diff != "" {
 				t.Error(diff)
 			}
 			if diff := cmp.Diff(oci.Limits{Bytes: 32 << 30, Entries: 2_000_000, Ratio: 200}, cfg.ImageLimits); diff != "" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"crypto"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/image/signature"
 )
 
 func (c *cli) pullCommand() *cobra.Command {
@@ -21,14 +23,15 @@ func (c *cli) pullCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pull REFERENCE", Short: "Get an image from a registry",
 		Long: `Get an image from a registry: NAME[:VERSION] of docker.io, or
-HOST[:PORT]/PATH[:VERSION], or with @sha256:… for the very one. Layers that are
-here already are not fetched. Without --username the engine uses the logins of
-docker's configuration of the user it runs as.`,
+HOST[:PORT]/PATH[:VERSION], or with @sha256:… for the very one. Layers and parts
+that are here already are not fetched. What FRE built and pushed comes back as it
+was: fre deploy --image deploys it. Without --username the login is that of your
+docker configuration (docker login), credentials helpers among it.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
 			req.Ref = refs[0]
 			var err error
-			if req.Auth, err = a.read(cmd); err != nil {
+			if req.Auth, err = a.read(cmd, req.Ref); err != nil {
 				return err
 			}
 			return c.reporting(cmd, p, func(cl *client.Client, report *progress) error {
@@ -51,11 +54,14 @@ func (c *cli) pushCommand() *cobra.Command {
 	var p progressFlags
 	var a authFlags
 	var req api.PushRequest
+	var keyFile string
 	cmd := &cobra.Command{
 		Use: "push IMAGE [REFERENCE]", Short: "Send an image to a registry",
 		Long: `Send an image to the registry that its name says, or that REFERENCE does.
-What came from elsewhere is sent as it came; what FRE built as an ordinary image
-that other engines run.`,
+What came from elsewhere is sent as it came; what FRE built as an artifact of its
+parts: a pull on another machine makes the same image of it, and fetches the
+parts that are not there. With --as-image it is sent as an ordinary image, which
+other engines run, and which comes back as one. Logins are as with fre pull.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: c.completeImages,
 		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
 			req.Image = refs[0]
@@ -63,19 +69,33 @@ that other engines run.`,
 				req.To = refs[1]
 			}
 			var err error
-			if req.Auth, err = a.read(cmd); err != nil {
+			if req.Auth, err = a.read(cmd, cmp.Or(req.To, req.Image)); err != nil {
 				return err
+			}
+			var key crypto.Signer
+			if keyFile != "" {
+				if key, err = signKey(cmd, keyFile); err != nil {
+					return err
+				}
 			}
 			return c.reporting(cmd, p, func(cl *client.Client, report *progress) error {
 				digest, err := cl.Push(cmd.Context(), req, report.event)
 				if err != nil {
 					return err
 				}
+				if key != nil {
+					if err := sign(cmd, cl, key, signature.Repository(cmp.Or(req.To, req.Image)), digest, req.Auth); err != nil {
+						return fmt.Errorf("pushed as %s, and not signed: %w", digest, err)
+					}
+				}
 				report.result(api.TravelLine{Digest: digest}, digest, fmt.Sprintf("pushed %s as %s", cmp.Or(req.To, req.Image), digest))
 				return nil
 			})
 		}),
 	}
+	cmd.Flags().BoolVar(&req.NoSBOM, "no-sbom", false, "put no bill of materials beside what FRE built")
+	cmd.Flags().StringVar(&keyFile, "sign", "", "`file` of a private key to sign it with, as fre image sign does")
+	cmd.Flags().BoolVar(&req.AsImage, "as-image", false, "send what FRE built as an ordinary image")
 	a.flags(cmd)
 	p.flags(cmd, "the digest of the manifest there")
 	return cmd
@@ -175,12 +195,13 @@ func (a *authFlags) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&a.stdin, "password-stdin", false, "read the password from the standard input")
 }
 
-func (a *authFlags) read(cmd *cobra.Command) (*api.RegistryAuth, error) {
+// read is the login for the registry of a reference: the flags', or docker's.
+func (a *authFlags) read(cmd *cobra.Command, ref string) (*api.RegistryAuth, error) {
 	if (a.user == "") == a.stdin {
 		return nil, usageError{errors.New("--username and --password-stdin go together")}
 	}
 	if a.user == "" {
-		return nil, nil
+		return login(cmd.Context(), ref)
 	}
 	b, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), 64<<10))
 	if err != nil {

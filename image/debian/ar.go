@@ -13,15 +13,15 @@ import (
 	"github.com/xi2/xz"
 )
 
-// openData returns the uncompressed data.tar of a .deb; see deb(5). An ar file
-// is "!<arch>\n", then members:
+// openMember returns the uncompressed data.tar, or control.tar, of a .deb; see
+// deb(5). An ar file is "!<arch>\n", then members:
 //
 //	offset 0  name, 16 bytes      48  size, decimal, 10 bytes
 //	      16  mtime, ids, mode    58  "`\n"
 //	      60  content, padded to an even length
 //
 // close frees the decoder.
-func openData(r io.Reader) (data io.Reader, closeData func(), err error) {
+func openMember(r io.Reader, member string) (data io.Reader, closeData func(), err error) {
 	magic := make([]byte, 8)
 	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != "!<arch>\n" {
 		return nil, nil, errors.New("not a Debian package: no ar header")
@@ -29,7 +29,7 @@ func openData(r io.Reader) (data io.Reader, closeData func(), err error) {
 	for first := true; ; first = false {
 		h := make([]byte, 60)
 		if _, err := io.ReadFull(r, h); err != nil {
-			return nil, nil, fmt.Errorf("no data.tar in the package: %w", err)
+			return nil, nil, fmt.Errorf("no %s in the package: %w", member, err)
 		}
 		name := strings.TrimSuffix(strings.TrimRight(string(h[:16]), " "), "/")
 		size, err := strconv.ParseInt(strings.TrimRight(string(h[48:58]), " "), 10, 64)
@@ -46,7 +46,7 @@ func openData(r io.Reader) (data io.Reader, closeData func(), err error) {
 				return nil, nil, fmt.Errorf("not a Debian package of format 2: %q %q", name, v)
 			}
 		}
-		if ext, ok := strings.CutPrefix(name, "data.tar"); ok {
+		if ext, ok := strings.CutPrefix(name, member); ok {
 			return decompress(ext, content)
 		}
 		if _, err := io.Copy(io.Discard, content); err != nil {
@@ -54,7 +54,7 @@ func openData(r io.Reader) (data io.Reader, closeData func(), err error) {
 		}
 		if size%2 == 1 {
 			if _, err := io.CopyN(io.Discard, r, 1); err != nil {
-				return nil, nil, fmt.Errorf("no data.tar in the package: %w", err)
+				return nil, nil, fmt.Errorf("no %s in the package: %w", member, err)
 			}
 		}
 	}

@@ -33,6 +33,8 @@ type testArchive struct {
 	signer  *openpgp.Entity // key, unless a test replaces it
 	headers string          // further fields of the Release file
 
+	contents string // of the list of all files; "" for none
+
 	mu    sync.Mutex
 	files map[string][]byte // path → content
 	hits  map[string]int    // path → answers with content
@@ -97,25 +99,34 @@ func (a *testArchive) publish(t *testing.T, packages ...stanza) {
 		}
 		index.WriteString("\n")
 	}
-	var z bytes.Buffer
-	zw := gzip.NewWriter(&z)
-	if _, err := io.WriteString(zw, index.String()); err != nil {
-		t.Fatal(err)
-	}
-	if err := zw.Close(); err != nil {
-		t.Fatal(err)
-	}
+	z := bytes.NewBuffer(gzipped(t, index.String()))
 	dir := "main/binary-" + arch() + "/Packages"
 	var rel strings.Builder
 	fmt.Fprintf(&rel, "Origin: Test\nSuite: test\nCodename: test\n%sSHA256:\n", a.headers)
 	fmt.Fprintf(&rel, " %x %d %s\n", sha256.Sum256([]byte(index.String())), index.Len(), dir)
 	fmt.Fprintf(&rel, " %x %d %s.gz\n", sha256.Sum256(z.Bytes()), z.Len(), dir)
 	a.files["/dists/test/"+dir+".gz"] = z.Bytes()
+	if a.contents != "" {
+		list, name := gzipped(t, a.contents), "main/Contents-"+arch()+".gz"
+		fmt.Fprintf(&rel, " %x %d %s\n", sha256.Sum256(list), len(list), name)
+		a.files["/dists/test/"+name] = list
+	}
 	sum := sha256.Sum256(z.Bytes())
 	if strings.Contains(a.headers, "Acquire-By-Hash: yes") {
 		a.files["/dists/test/main/binary-"+arch()+"/by-hash/SHA256/"+hex.EncodeToString(sum[:])] = z.Bytes()
 	}
 	a.files["/dists/test/InRelease"] = sign(t, a.signer, rel.String())
+}
+
+func gzipped(t *testing.T, text string) []byte {
+	t.Helper()
+	var z bytes.Buffer
+	w := gzip.NewWriter(&z)
+	_, err := io.WriteString(w, text)
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return z.Bytes()
 }
 
 func sign(t *testing.T, key *openpgp.Entity, text string) []byte {
@@ -203,14 +214,16 @@ func deb(t *testing.T, ext string, members ...tar.Header) []byte {
 	return ar(ext, data.Bytes())
 }
 
-// ar wraps a data.tar.
-func ar(ext string, data []byte) []byte {
+// ar wraps a data.tar, beside a control.tar that is none.
+func ar(ext string, data []byte) []byte { return arWith(ext, data, []byte("odd")) }
+
+func arWith(ext string, data, control []byte) []byte {
 	var b bytes.Buffer
 	b.WriteString("!<arch>\n")
 	for _, m := range []struct {
 		name string
 		b    []byte
-	}{{"debian-binary", []byte("2.0\n")}, {"control.tar", []byte("odd")}, {"data.tar" + ext, data}} {
+	}{{"debian-binary", []byte("2.0\n")}, {"control.tar", control}, {"data.tar" + ext, data}} {
 		fmt.Fprintf(&b, "%-16s%-12d%-6d%-6d%-8s%-10d`\n", m.name, 0, 0, 0, "100644", len(m.b))
 		b.Write(m.b)
 		if len(m.b)%2 == 1 {

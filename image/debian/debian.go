@@ -18,6 +18,7 @@ package debian
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -44,10 +46,13 @@ var (
 
 // Config says where packages come from. Cache is required.
 type Config struct {
-	Sources []Source     // nil: the host's apt sources of its own release
+	Release string       // codename: "trixie"; "" for that of [HostRelease]
+	Sources []Source     // of all releases there are; nil: the host's apt sources
 	Cache   string       // directory for release files, indexes and .debs; made when missing
 	Client  *http.Client // nil: one with the proxies of the environment and apt
 	Log     *slog.Logger // nil: discarded
+
+	root string // of the host, "" for /
 }
 
 // Archive is safe for use by several goroutines. Indexes (some 60,000 packages,
@@ -57,6 +62,7 @@ type Archive struct {
 	sources  []Source
 	origin   string // Origin the release files must have; "" for any
 	codename string
+	foreign  bool   // not the host's own release, from the host's own sources
 	arch     string // Debian's name: "amd64", "arm64"
 	fetch    fetcher
 	log      *slog.Logger
@@ -82,6 +88,7 @@ type Package struct {
 	Filename                    string // below the source's URI
 	Size                        int64  // of the .deb, bytes
 	SHA256                      string // of the .deb, hexadecimal
+	InstalledSize               int64  // bytes that its files take, by the index; 0 where that does not say
 
 	uri      string // of the source it comes from
 	parsed   version.Version
@@ -94,13 +101,10 @@ type Package struct {
 func Open(cfg Config) (*Archive, error) {
 	a := &Archive{
 		sources: cfg.Sources,
-		arch:    map[string]string{"arm": "armhf", "386": "i386", "ppc64le": "ppc64el"}[runtime.GOARCH],
+		arch:    debianArch(),
 		log:     cfg.Log,
 		now:     time.Now,
 		limits:  limits{deb: 1 << 30, unpacked: 2 << 30, entries: 200_000, index: 512 << 20, link: 64 << 20},
-	}
-	if a.arch == "" {
-		a.arch = runtime.GOARCH
 	}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
@@ -109,24 +113,31 @@ func Open(cfg Config) (*Archive, error) {
 	if cfg.Client == nil || cfg.Sources == nil {
 		apt = readAptConfig(context.Background())
 	}
+	own, err := hostRelease(cfg.root, cfg.Sources)
+	if err != nil {
+		return nil, err
+	}
+	a.codename = cmp.Or(cfg.Release, own)
 	if cfg.Sources == nil {
-		id, codename, err := osRelease("/etc/os-release")
-		if err != nil {
+		if a.origin, _, err = osRelease(cfg.root + "/etc/os-release"); err != nil {
 			return nil, err
 		}
-		a.origin, a.codename = id, codename
-		a.sources, err = hostSources("/", codename, a.arch, a.log)
+		a.sources, err = hostSources(cmp.Or(cfg.root, "/"), own, a.arch, a.log)
 		if err != nil {
 			return nil, err
 		}
 		for i := range a.sources {
-			a.sources[i].AllowExpired = a.sources[i].AllowExpired || apt.allowExpired
+			s := &a.sources[i]
+			s.AllowExpired = s.AllowExpired || apt.allowExpired
+			if a.codename != own {
+				s.Suite, a.foreign = a.codename+strings.TrimPrefix(s.Suite, own), true
+			}
 		}
 	} else {
-		if len(cfg.Sources) == 0 {
-			return nil, errors.New("no apt sources given")
+		a.sources = slices.DeleteFunc(slices.Clone(cfg.Sources), func(s Source) bool { return s.release() != a.codename })
+		if len(a.sources) == 0 {
+			return nil, fmt.Errorf("no apt source of the release %s: packages.debian of FRE's configuration file has those of %s only", a.codename, own)
 		}
-		a.codename = cfg.Sources[0].Suite
 	}
 	if cfg.Cache == "" {
 		return nil, errors.New("cache directory not given")
@@ -144,8 +155,31 @@ func Open(cfg Config) (*Archive, error) {
 	return a, nil
 }
 
+// debianArch is Debian's name of this machine's architecture.
+func debianArch() string {
+	if a := map[string]string{"arm": "armhf", "386": "i386", "ppc64le": "ppc64el"}[runtime.GOARCH]; a != "" {
+		return a
+	}
+	return runtime.GOARCH
+}
+
 // Codename is the release's: "bookworm", "noble".
 func (a *Archive) Codename() string { return a.codename }
+
+// HostRelease is the release that base environments are of where nobody names
+// another: that of the first source, or where there is none, the host's own.
+func HostRelease(sources []Source) (codename string, err error) { return hostRelease("", sources) }
+
+func hostRelease(root string, sources []Source) (codename string, err error) {
+	if sources == nil {
+		_, codename, err = osRelease(root + "/etc/os-release")
+		return codename, err
+	}
+	if len(sources) == 0 {
+		return "", errors.New("no apt sources given")
+	}
+	return sources[0].release(), nil
+}
 
 // osRelease reads ID and VERSION_CODENAME; see os-release(5).
 func osRelease(path string) (id, codename string, err error) {

@@ -31,6 +31,19 @@ type need struct {
 	dirs     []string // of its run path
 }
 
+// places are the absolute paths at which it is looked for, in this order.
+func (n need) places() []string {
+	if strings.Contains(n.name, "/") {
+		return []string{n.name}
+	}
+	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
+	var out []string
+	for _, d := range slices.Concat(n.dirs, []string{"/lib/" + triplet, "/usr/lib/" + triplet, "/lib", "/usr/lib", "/lib64", "/usr/lib64"}) {
+		out = append(out, d+"/"+n.name)
+	}
+	return out
+}
+
 const maxELF = 512 << 20
 
 // CheckELF wraps w.
@@ -67,35 +80,49 @@ func (c *ELFCheck) File(p string, mode fs.FileMode, mtime time.Time, r io.Reader
 	if len(b) >= maxELF {
 		return fmt.Errorf("%s: ELF file larger than %d bytes", p, maxELF)
 	}
-	if err := c.note(p, b); err != nil {
+	needs, err := needsOf(p, bytes.NewReader(b))
+	if err != nil {
 		return fmt.Errorf("%s: %w", p, err)
 	}
+	c.needs = append(c.needs, needs...)
 	return c.w.File(p, mode, mtime, bytes.NewReader(b))
 }
 
-func (c *ELFCheck) note(p string, b []byte) error {
-	f, err := elf.NewFile(bytes.NewReader(b))
+// Needs says what the ELF file at path p of a root needs: for its interpreter and
+// each library the absolute paths at which it is looked for, in this order. An error
+// is that f is no ELF file; of another machine's it needs nothing.
+func Needs(p string, f io.ReaderAt) ([][]string, error) {
+	needs, err := needsOf(p, f)
+	var out [][]string
+	for _, n := range needs {
+		out = append(out, n.places())
+	}
+	return out, err
+}
+
+func needsOf(p string, r io.ReaderAt) (needs []need, err error) {
+	f, err := elf.NewFile(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
 	if f.Machine != machine || f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
-		return nil // object files, and other machines' test data
+		return nil, nil // object files, and other machines' test data
 	}
 	for _, s := range f.Progs {
 		if s.Type == elf.PT_INTERP {
 			b, err := io.ReadAll(io.LimitReader(s.Open(), 4096))
 			if err != nil {
-				return err
+				return nil, err
 			}
-			c.needs = append(c.needs, need{by: p, name: strings.TrimRight(string(b), "\x00")})
+			needs = append(needs, need{by: p, name: strings.TrimRight(string(b), "\x00")})
 		}
 	}
 	var dirs []string
 	for _, tag := range []elf.DynTag{elf.DT_RUNPATH, elf.DT_RPATH} {
 		l, err := f.DynString(tag)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, s := range l {
 			for d := range strings.SplitSeq(s, ":") {
@@ -106,12 +133,12 @@ func (c *ELFCheck) note(p string, b []byte) error {
 	}
 	libs, err := f.ImportedLibraries()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, l := range libs {
-		c.needs = append(c.needs, need{by: p, name: l, dirs: dirs})
+		needs = append(needs, need{by: p, name: l, dirs: dirs})
 	}
-	return nil
+	return needs, nil
 }
 
 // Err returns nil when everything noted resolves, else an error that names
@@ -122,20 +149,12 @@ func (c *ELFCheck) Err(except ...string) error {
 	if err != nil {
 		return err
 	}
-	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
-	defaults := []string{"/lib/" + triplet, "/usr/lib/" + triplet, "/lib", "/usr/lib", "/lib64", "/usr/lib64"}
 	var missing []error
 	for _, n := range c.needs {
 		if !counts(n.by) {
 			continue
 		}
-		var found bool
-		if strings.Contains(n.name, "/") {
-			found = c.exists(n.name)
-		} else {
-			found = slices.ContainsFunc(slices.Concat(n.dirs, defaults), func(d string) bool { return c.exists(d + "/" + n.name) })
-		}
-		if !found {
+		if !slices.ContainsFunc(n.places(), c.exists) {
 			missing = append(missing, fmt.Errorf("%s needs %s, which is not in the tree", n.by, n.name))
 		}
 	}

@@ -73,6 +73,28 @@ func newClient(apt aptConfig) *http.Client {
 	return &http.Client{Transport: t}
 }
 
+// FetchError says that a file of an archive could not be fetched.
+type FetchError struct {
+	URI    string // without a password
+	Status int    // of HTTP; 0 where there was no answer
+	Err    error
+
+	hint string // where its address comes from
+}
+
+func (e *FetchError) Error() string { return fmt.Sprintf("fetch %s: %s%s", e.URI, e.Err, e.hint) }
+func (e *FetchError) Unwrap() error { return e.Err }
+
+// fetchError is err as a [FetchError] of uri.
+func fetchError(uri string, err error, hint string) error {
+	e := &FetchError{URI: redact(uri), Err: err, hint: hint}
+	var status *statusError
+	if errors.As(err, &status) {
+		e.Status = status.code
+	}
+	return e
+}
+
 // statusError is an answer other than 200 and 304.
 type statusError struct{ code int }
 
@@ -213,7 +235,7 @@ func (f *fetcher) verified(ctx context.Context, dir, hash string, size int64, ur
 			break
 		}
 	}
-	return nil, fmt.Errorf("fetch %s: %w", redact(uris[len(uris)-1]), err)
+	return nil, fetchError(uris[len(uris)-1], err, "")
 }
 
 func (f *fetcher) download(ctx context.Context, uri, path, hash string, size int64) (err error) {

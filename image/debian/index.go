@@ -20,6 +20,7 @@ import (
 // index holds the newest version of every package, and who provides what.
 type index struct {
 	packages map[string]*Package
+	older    map[string][]*Package // further versions, newest first: of few names
 	provides map[string][]provided
 }
 
@@ -65,13 +66,23 @@ func (a *Archive) load(ctx context.Context) (*index, error) {
 	if !slices.Contains(used, true) {
 		return nil, fmt.Errorf("no apt source of origin %q for %s", a.origin, a.codename)
 	}
-	x := &index{packages: map[string]*Package{}, provides: map[string][]provided{}}
+	x := &index{packages: map[string]*Package{}, older: map[string][]*Package{}, provides: map[string][]provided{}}
 	for _, l := range lists {
 		for _, p := range l {
-			if old := x.packages[p.Name]; old == nil || version.Compare(p.parsed, old.parsed) > 0 {
+			old := x.packages[p.Name]
+			switch {
+			case old == nil:
 				x.packages[p.Name] = p
+			case version.Compare(p.parsed, old.parsed) > 0:
+				x.packages[p.Name] = p
+				x.older[p.Name] = append(x.older[p.Name], old)
+			default:
+				x.older[p.Name] = append(x.older[p.Name], p)
 			}
 		}
+	}
+	for _, l := range x.older {
+		slices.SortStableFunc(l, func(a, b *Package) int { return version.Compare(b.parsed, a.parsed) })
 	}
 	for _, p := range x.packages {
 		if err := x.addProvides(p); err != nil {
@@ -159,7 +170,7 @@ func (b *boundReader) Read(p []byte) (int, error) {
 
 func parsePackages(r io.Reader, uri, arch string) ([]*Package, error) {
 	want := map[string]bool{}
-	for _, f := range []string{"package", "version", "architecture", "filename", "size", "sha256", "depends", "pre-depends", "provides", "priority"} {
+	for _, f := range []string{"package", "version", "architecture", "filename", "size", "sha256", "depends", "pre-depends", "provides", "priority", "installed-size"} {
 		want[f] = true
 	}
 	var out []*Package
@@ -186,6 +197,13 @@ func parsePackages(r io.Reader, uri, arch string) ([]*Package, error) {
 		}
 		if k.Size, err = strconv.ParseInt(p["size"], 10, 64); err != nil || k.Size < 0 {
 			return fmt.Errorf("package %s: bad size %.80q", k.Name, p["size"])
+		}
+		if text := p["installed-size"]; text != "" { // in KiB (deb-substvars(5))
+			n, err := strconv.ParseInt(text, 10, 40)
+			if err != nil || n < 0 {
+				return fmt.Errorf("package %s: bad installed size %.80q", k.Name, text)
+			}
+			k.InstalledSize = n << 10
 		}
 		if b, err := hex.DecodeString(k.SHA256); err != nil || len(b) != 32 {
 			return fmt.Errorf("package %s: bad sha256 %.80q", k.Name, k.SHA256)

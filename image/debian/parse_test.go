@@ -177,8 +177,8 @@ func TestKeep(t *testing.T) {
 }
 
 func TestParsePackagesRefuses(t *testing.T) {
-	good := "Package: p\nVersion: 1\nArchitecture: all\nFilename: pool/p.deb\nSize: 1\nSHA256: " + strings.Repeat("a", 64) + "\n"
-	if l, err := parsePackages(strings.NewReader(good), "", "amd64"); err != nil || len(l) != 1 {
+	good := "Package: p\nVersion: 1\nArchitecture: all\nFilename: pool/p.deb\nSize: 1\nInstalled-Size: 3\nSHA256: " + strings.Repeat("a", 64) + "\n"
+	if l, err := parsePackages(strings.NewReader(good), "", "amd64"); err != nil || len(l) != 1 || l[0].InstalledSize != 3072 {
 		t.Fatalf("good paragraph: %v, %v", l, err)
 	}
 	for name, r := range map[string][2]string{
@@ -187,6 +187,7 @@ func TestParsePackagesRefuses(t *testing.T) {
 		"file name climbs":  {"pool/p.deb", "../../etc/passwd"},
 		"negative size":     {"Size: 1", "Size: -1"},
 		"huge size":         {"Size: 1", "Size: 99999999999999999999"},
+		"installed size":    {"Installed-Size: 3", "Installed-Size: -3"},
 		"hash as a path":    {"SHA256: aaaa", "SHA256: ../a"},
 		"field twice":       {"Size: 1", "Size: 1\nSize: 2"},
 		"no field":          {"Size: 1", "Size 1"},
@@ -268,7 +269,7 @@ func FuzzDepends(f *testing.F) {
 func FuzzAr(f *testing.F) {
 	f.Add([]byte("!<arch>\ndebian-binary   0           0     0     100644  4         `\n2.0\ndata.tar        0           0     0     100644  4         `\nabcd"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, done, err := openData(bytes.NewReader(b))
+		r, done, err := openMember(bytes.NewReader(b), "data.tar")
 		if err != nil {
 			return
 		}

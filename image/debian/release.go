@@ -67,7 +67,7 @@ func (a *Archive) loadRelease(ctx context.Context, s Source) (*release, error) {
 	case err != nil:
 		offline := ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) && (!errors.As(err, &status) || status.code >= 500)
 		if cached == nil || !offline || a.expired(s, cached) != nil {
-			return nil, fmt.Errorf("fetch %s: %w", redact(uri), err)
+			return nil, fetchError(uri, err, a.hint())
 		}
 		a.log.WarnContext(ctx, "archive not reachable, using the cached release file", "uri", redact(uri), "error", err)
 		return cached, nil
@@ -79,7 +79,7 @@ func (a *Archive) loadRelease(ctx context.Context, s Source) (*release, error) {
 		err = a.expired(s, r)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", redact(uri), err)
+		return nil, fmt.Errorf("%s: %w%s", redact(uri), err, a.hint())
 	}
 	err = writeAside(path, func(w *os.File) error {
 		_, err := w.Write(data)

@@ -120,10 +120,10 @@ func (a *Archive) Resolve(ctx context.Context, roots, exclude []string) ([]Packa
 	if err != nil {
 		return nil, err
 	}
-	return x.resolve(roots, exclude)
+	return x.resolve(roots, nil, exclude)
 }
 
-func (x *index) resolve(roots, exclude []string) ([]Package, error) {
+func (x *index) resolve(roots []string, installed map[string]version.Version, exclude []string) ([]Package, error) {
 	taken := map[string]*Package{}
 	parent := map[string]string{}
 	var queue []*Package
@@ -145,11 +145,13 @@ func (x *index) resolve(roots, exclude []string) ([]Package, error) {
 		})
 	}
 	for _, name := range roots {
-		p := x.find(dependency{name: name})
-		if p == nil {
-			return nil, fmt.Errorf("%w: %q%s", ErrUnresolved, name, x.near(name))
+		p, err := x.root(name, installed)
+		if err != nil {
+			return nil, err
 		}
-		take(p, "")
+		if p != nil {
+			take(p, "")
+		}
 	}
 	for len(queue) > 0 {
 		p := queue[0]
@@ -163,11 +165,29 @@ func (x *index) resolve(roots, exclude []string) ([]Package, error) {
 			if slices.ContainsFunc(g, satisfied) {
 				continue
 			}
+			var others []string
 			for _, d := range g {
-				if q := x.find(d); q != nil {
-					take(q, p.Name)
+				ok, other := x.installedSatisfies(d, installed)
+				if ok {
 					continue groups
 				}
+				if other != "" {
+					others = append(others, other)
+				}
+			}
+			for _, d := range g {
+				q := x.find(d)
+				if q == nil {
+					continue
+				}
+				if _, there := installed[q.Name]; there || taken[q.Name] != nil && taken[q.Name] != q {
+					continue
+				}
+				take(q, p.Name)
+				continue groups
+			}
+			if len(others) > 0 {
+				return nil, fmt.Errorf("%w: %s needs %s", ErrInstalled, p.Name, strings.Join(others, " or "))
 			}
 			wants := make([]string, len(g))
 			for i, d := range g {

@@ -29,6 +29,21 @@ type Source struct {
 	AllowExpired bool // Check-Valid-Until: no
 }
 
+// release is the one that the suite is part of: "bookworm" for "bookworm-updates".
+func (s *Source) release() string {
+	codename, _, _ := strings.Cut(s.Suite, "-")
+	return codename
+}
+
+// hint is what to do where a suite is not there, or not signed by a key that the
+// host knows.
+func (a *Archive) hint() string {
+	if !a.foreign {
+		return ""
+	}
+	return fmt.Sprintf(" (a release that is not the host's own comes from the host's mirror, signed by keys that the host has: install a debian-archive-keyring that knows %s, or name its sources in packages.debian of FRE's configuration file)", a.codename)
+}
+
 // hostSources reads the apt sources below root that belong to the release
 // itself. Other suites, backports and third parties' are left out, and so are,
 // with a warning, entries that cannot be used.

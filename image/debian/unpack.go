@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fre-engine/fre/internal/glob"
 )
 
 const downloads = 8 // at once
@@ -27,6 +29,11 @@ type Writer interface {
 	File(path string, mode fs.FileMode, mtime time.Time, r io.Reader) error
 	Directory(path string, mode fs.FileMode, mtime time.Time) error
 	Symlink(path, target string, mtime time.Time) error
+}
+
+// Dropper is a Writer that is told of the files that keep says no to.
+type Dropper interface {
+	Dropped(path string, size int64)
 }
 
 // Unpack downloads pkgs (8 at once, into the cache) and writes the files for
@@ -110,6 +117,7 @@ type tree struct {
 	size   int64           // of this package's files, hard links and the holes of sparse ones included
 	ca     []byte          // PEM
 	mtime  time.Time       // newest seen
+	over   bool            // the tree is placed over another, which has what belongs to no package
 }
 
 const caDir = "usr/share/ca-certificates/"
@@ -220,7 +228,7 @@ func (t *tree) deb(ctx context.Context, name string, f io.ReadSeeker) error {
 
 // members calls f for every member, with its merged path, the root left out.
 func (t *tree) members(ctx context.Context, deb io.Reader, f func(string, *tar.Header, io.Reader) error) error {
-	data, closeData, err := openData(deb)
+	data, closeData, err := openMember(deb, "data.tar")
 	if err != nil {
 		return err
 	}
@@ -293,6 +301,9 @@ func (t *tree) add(name, p string, h *tar.Header, r io.Reader) error {
 		r = bytes.NewReader(b)
 	}
 	if !t.keep(p) {
+		if d, ok := t.w.(Dropper); ok && h.Typeflag == tar.TypeReg {
+			d.Dropped(p, h.Size)
+		}
 		return nil
 	}
 	if old, ok := t.kind[p]; ok {
@@ -369,7 +380,7 @@ func alternatives() [][2]string {
 // certificate bundle and the usr-merge links.
 func (t *tree) finish() error {
 	for _, a := range alternatives() {
-		if t.kind[a[0]] == 0 && t.kind[path.Dir(a[0])+"/"+a[1]] != 0 && t.keep(a[0]) {
+		if !t.over && t.kind[a[0]] == 0 && t.kind[path.Dir(a[0])+"/"+a[1]] != 0 && t.keep(a[0]) {
 			t.kind[a[0]] = tar.TypeSymlink
 			if err := t.w.Symlink(a[0], a[1], t.mtime); err != nil {
 				return err
@@ -393,6 +404,9 @@ func (t *tree) finish() error {
 	// Since Debian 13 packages ship usr/lib64 themselves: what counts is not
 	// whether a path was moved but whether the directory is there.
 	for i, top := range mergedTops() {
+		if t.over {
+			break
+		}
 		if t.kind["usr/"+top] == 0 {
 			if i >= 3 {
 				continue
@@ -408,41 +422,19 @@ func (t *tree) finish() error {
 	return nil
 }
 
-// Keep returns a keep function for Unpack that drops the given globs: path.Match
-// patterns by segment, where "**" stands for any number of segments. A pattern
-// that matches a directory drops what is below it.
+// Keep returns a keep function for Unpack that drops the given globs, see
+// [glob.Pattern]. A pattern that matches a directory drops what is below it.
 func Keep(drop []string) (func(string) bool, error) {
-	patterns := make([][]string, len(drop))
+	patterns := make([]glob.Pattern, len(drop))
 	for i, d := range drop {
-		patterns[i] = strings.Split(d, "/")
-		for _, s := range patterns[i] {
-			if _, err := path.Match(s, ""); err != nil || s == "" {
-				return nil, fmt.Errorf("pattern %q: %w", d, errors.Join(path.ErrBadPattern, err))
-			}
+		p, err := glob.Parse(d)
+		if err != nil {
+			return nil, fmt.Errorf("pattern %w", err)
 		}
+		patterns[i] = append(p, "**")
 	}
 	return func(p string) bool {
 		segments := strings.Split(p, "/")
-		return !slices.ContainsFunc(patterns, func(pat []string) bool { return matchPrefix(pat, segments) })
+		return !slices.ContainsFunc(patterns, func(p glob.Pattern) bool { return p.Match(segments) })
 	}, nil
-}
-
-// matchPrefix tells whether pattern matches the first segments, or all.
-func matchPrefix(pattern, segments []string) bool {
-	if len(pattern) == 0 {
-		return true
-	}
-	if pattern[0] == "**" {
-		for i := range len(segments) + 1 {
-			if matchPrefix(pattern[1:], segments[i:]) {
-				return true
-			}
-		}
-		return false
-	}
-	if len(segments) == 0 {
-		return false
-	}
-	ok, _ := path.Match(pattern[0], segments[0])
-	return ok && matchPrefix(pattern[1:], segments[1:])
 }

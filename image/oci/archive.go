@@ -69,6 +69,9 @@ func load(ctx context.Context, s *store.Store, r io.Reader, o Options) (_ []*sto
 		out = append(out, img)
 	}
 	for n, i := range images { // names last: all or none
+		if o.Nameless {
+			break
+		}
 		named, err := j.name(ctx, out[n], i.names)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", i.title(), err)

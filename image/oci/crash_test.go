@@ -73,7 +73,7 @@ func TestCrash(t *testing.T) {
 	})
 	t.Run("pull", func(t *testing.T) {
 		name := fretest.Registry(t) + "/app:1"
-		if _, err := Push(t.Context(), ref, want[0], name, RegistryOptions{}); err != nil {
+		if _, err := Push(t.Context(), ref, want[0], name, PushOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		crashes(t, ref, want[0], []string{name}, "FRE_OCI_REFERENCE="+name)

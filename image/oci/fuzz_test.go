@@ -507,3 +507,88 @@ func FuzzChange(f *testing.F) {
 		}
 	})
 }
+
+// FuzzArtifact: a manifest and a configuration are an artifact that says what the
+// image is, or are refused.
+func FuzzArtifact(f *testing.F) {
+	m := v1.Manifest{
+		ArtifactType: mediaImage, Config: v1.Descriptor{MediaType: mediaManifest},
+		Layers: []v1.Descriptor{{MediaType: mediaPart, Size: 1}}, Annotations: map[string]string{annotationPlatform: platform()},
+	}
+	config := marshal(f, store.Manifest{Name: "a", Version: "1", Parts: []store.Part{{Kind: "base", Name: "b", Tree: digestOf(nil)}}, Config: marshal(f, builtConfig())})
+	f.Add(marshal(f, m), config)
+	f.Add(marshal(f, m), []byte(`{"name":"a","version":"1","parts":null}`))
+	f.Add([]byte(`{"layers":[{"size":-1}]}`), config)
+	f.Fuzz(func(t *testing.T, manifest, config []byte) {
+		m, err := v1.ParseManifest(bytes.NewReader(manifest))
+		if err != nil {
+			return
+		}
+		a, err := readArtifact(m, config, Limits{Bytes: 1 << 20})
+		if err != nil {
+			documented(t, err)
+			return
+		}
+		if err := a.check(); err != nil {
+			documented(t, err)
+		}
+		again, err := json.Marshal(a.manifest)
+		if err != nil || digestOf(again) != digestOf(config) {
+			t.Errorf("%s became %s (%v)", config, again, err)
+		}
+	})
+}
+
+// FuzzPart: an archive becomes the tree that was asked for, or nothing.
+func FuzzPart(f *testing.F) {
+	s := openStore(f)
+	release := s.Hold()
+	defer release()
+	p := basePart(f, s)
+	list, err := s.TreeBytes(p.Tree)
+	if err != nil {
+		f.Fatal(err)
+	}
+	small := part(f, s, "code", "c", "", map[string]string{"a": "1", "b": "2"})
+	short, err := s.TreeBytes(small.Tree)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(short, pack(f, file(partTree, string(short)), file("0", "1"), file("1", "2")))
+	f.Add(short, pack(f, file(partTree, string(short)), file("0", "1")))
+	f.Add(short, archiveOfPart(f, s, small))
+	f.Add(list, pack(f, file(partTree, string(list))))
+	f.Add([]byte(`{"entries":[{"path":"../a","kind":"symlink","link":"x"}]}`), pack(f, file(partTree, `{"entries":[{"path":"../a","kind":"symlink","link":"x"}]}`)))
+	f.Add([]byte(`{"entries":null}`), pack(f, file(partTree, `{"entries":null}`)))
+	other := openStore(f)
+	f.Fuzz(func(t *testing.T, list, archive []byte) {
+		defer other.Hold()()
+		want := digestOf(list)
+		j := newJob(other, Options{Limits: Limits{Bytes: 8 << 20, Entries: 1000}})
+		if err := j.unpackPart(t.Context(), want, bytes.NewReader(archive)); err != nil {
+			documented(t, err)
+			return
+		}
+		got, err := other.TreeBytes(want)
+		if err != nil || !bytes.Equal(got, list) {
+			t.Errorf("%s became %s (%v)", list, got, err)
+		}
+		tree, err := other.Tree(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for e := range tree.Objects() {
+			in, err := other.OpenFile(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(in)
+			if err != nil || digestOf(b) != e.Digest {
+				t.Errorf("%s holds %q (%v)", e.Path, b, err)
+			}
+			if err := in.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

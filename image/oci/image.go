@@ -96,25 +96,23 @@ func (j *job) put(ctx context.Context, m store.Manifest) (*store.Image, error) {
 // layer finds the layer in the store, or unpacks it.
 func (j *job) layer(ctx context.Context, want store.Digest, l blob) (store.Part, error) {
 	if p, ok := j.store.Part(layerKey(want)); ok {
-		j.event(image.Event{Step: "layer", Name: short(want), Message: "already here"})
+		j.event(image.Event{Step: "layer", Name: short(want), Message: "already here", End: true})
 		return p, nil
 	}
-	r, err := l.open(ctx)
-	if err != nil {
-		return store.Part{}, err
-	}
-	defer r.Close()
-	progress := &progress{r: r, j: j, e: image.Event{Step: "layer", Name: short(want), Message: "unpack", Total: l.size}}
-	p, err := j.unpack(ctx, progress)
-	if err != nil {
-		return store.Part{}, err
-	}
-	if p.Diff != want {
-		return store.Part{}, fmt.Errorf("%w: the layer's digest is %s, and the image's configuration says %s: save or download it again", ErrArchive, p.Diff, want)
-	}
-	progress.end()
-	if l.packed != nil {
-		err = j.remember(ctx, p.Diff, p.Tree, *l.packed)
+	var p store.Part
+	err := l.read(ctx, func(r io.Reader) (err error) {
+		progress := &progress{r: r, j: j, e: image.Event{Step: "layer", Name: short(want), Message: "unpack", Total: l.size, Unit: image.UnitBytes}}
+		if p, err = j.unpack(ctx, progress); err != nil {
+			return err
+		}
+		if p.Diff != want {
+			return fmt.Errorf("%w: the layer's digest is %s, and the image's configuration says %s: save or download it again", ErrArchive, p.Diff, want)
+		}
+		progress.end()
+		return nil
+	})
+	if err == nil && l.packed != nil {
+		err = j.remember(ctx, string(p.Diff), p.Tree, *l.packed)
 	}
 	return p, err
 }
@@ -185,6 +183,7 @@ func (p *progress) Read(b []byte) (int, error) {
 }
 
 func (p *progress) end() {
+	p.e.End = true
 	if p.e.Message = "done"; p.e.Total != 0 {
 		p.e.Done = p.e.Total
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// TestDiskFull loads an image onto disks of growing size, so that each is full at
-// another step, until it fits: until then nothing is left but what a sweep
-// takes, and the error is ENOSPC.
+// TestDiskFull loads an image, and pulls it, and one that FRE built, onto disks of
+// growing size, so that each is full at another step, until it fits: until then
+// nothing is left but what a sweep takes, and the error is ENOSPC.
 func TestDiskFull(t *testing.T) {
 	fretest.RequireRoot(t)
 	noise := make([]byte, 300<<10)
@@ -26,6 +26,41 @@ func TestDiskFull(t *testing.T) {
 	one := pack(t, file("a", string(noise[:100<<10])), file("b", string(noise[100<<10:])))
 	two := pack(t, file("c", string(noise[:200<<10])))
 	archive := dockerArchive(t, configFor(t, one, two), []string{"app:1"}, one, two)
+	w := watchRegistry(t, fretest.Registry(t))
+	here := openStore(t)
+	defer here.Hold()()
+	images, err := Load(t.Context(), here, bytes.NewReader(archive), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	built := builtImage(t, here, "fn", part(t, here, "base", "native", "", map[string]string{"a": string(noise[:100<<10])}),
+		part(t, here, "code", "fn", "function", map[string]string{"b": string(noise[100<<10:])}))
+	for name, img := range map[string]*store.Image{"image": images[0], "artifact": built} {
+		if _, err := Push(t.Context(), here, img, w.host+"/"+name+":1", PushOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pulled := func(name string) func(*store.Store, string) error {
+		return func(s *store.Store, dir string) error {
+			// Downloads are kept on the same disk, as the engine's are.
+			_, _, err := Pull(t.Context(), s, w.host+"/"+name+":1", PullOptions{RegistryOptions: RegistryOptions{Cache: filepath.Join(dir, "blobs")}})
+			return err
+		}
+	}
+	for name, take := range map[string]func(s *store.Store, dir string) error{
+		"load": func(s *store.Store, _ string) error {
+			_, err := Load(t.Context(), s, bytes.NewReader(archive), Options{})
+			return err
+		},
+		"pull":           pulled("image"),
+		"pull artifacts": pulled("artifact"),
+	} {
+		t.Run(name, func(t *testing.T) { fillDisks(t, take) })
+	}
+}
+
+func fillDisks(t *testing.T, take func(s *store.Store, dir string) error) {
+	t.Helper()
 	full := 0
 	for kib := 800; ; kib += 100 {
 		fits := false
@@ -49,7 +84,7 @@ func TestDiskFull(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			_, err = Load(t.Context(), s, bytes.NewReader(archive), Options{})
+			err = take(s, dir)
 			switch {
 			case err == nil:
 				fits = true

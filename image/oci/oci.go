@@ -30,6 +30,7 @@ import (
 	"sync/atomic"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/signature"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -47,6 +48,8 @@ var (
 	ErrReference = errors.New("malformed image reference")
 	// ErrChange: not a Dockerfile instruction that changes a configuration.
 	ErrChange = errors.New("malformed change")
+	// ErrSignature: the image is not signed as the policy wants it.
+	ErrSignature = signature.ErrSignature
 	// ErrRegistry: the registry refused or cannot be reached.
 	ErrRegistry = errors.New("registry")
 )
@@ -81,6 +84,8 @@ func (l *Limits) setDefaults() {
 // Options adjust what all calls do.
 type Options struct {
 	Limits Limits
+	// Nameless: Load and Pull give the images no names.
+	Nameless bool
 	// Report is called by one goroutine at a time; nil: nobody listens. Steps:
 	// "read", "layer", "warning", "link", "push".
 	Report func(image.Event)
@@ -96,6 +101,8 @@ const maxLayers = 1000
 type job struct {
 	store  *store.Store
 	limits Limits
+	// trusted: somebody whom this engine trusts vouches for what comes.
+	trusted bool
 
 	bytes, entries, names atomic.Int64 // unpacked so far
 

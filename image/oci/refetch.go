@@ -136,17 +136,30 @@ func (f *Refetcher) openOwn() (err error) {
 	return nil
 }
 
+// refetchPart brings one part of an image that FRE built.
+func (j *job) refetchPart(ctx context.Context, a *artifact, want store.Part) error {
+	for i, p := range a.manifest.Parts {
+		if p.Tree == want.Tree {
+			return j.part(ctx, p, a.layers[i])
+		}
+	}
+	return fmt.Errorf("%w: it has no part %s any more", fs.ErrNotExist, partTitle(want))
+}
+
 // fetch brings the configuration and the layer that the part is. A part that FRE
-// made is no layer: any may hold its files.
+// made and sent as an ordinary image is no layer: any may hold its files.
 func (f *Refetcher) fetch(ctx context.Context, known string, img *store.Image, part int) error {
 	want := ""
 	if c, err := image.ConfigOf(img); err == nil && c.Container != nil {
 		want = c.Container.Platform
 	}
 	j := newJob(f.own, f.o.Options)
-	src, _, _, err := j.find(ctx, known, PullOptions{f.o, want})
+	src, own, _, _, err := j.find(ctx, known, PullOptions{RegistryOptions: f.o, Platform: want})
 	if err != nil {
 		return err
+	}
+	if own != nil {
+		return j.refetchPart(ctx, own, img.Parts[part])
 	}
 	if _, err := j.keepConfig(ctx, src.config); err != nil {
 		return err

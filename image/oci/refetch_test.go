@@ -90,7 +90,7 @@ func TestRefetch(t *testing.T) {
 	refs := []string{w.host + "/team/app:1", w.host + "/own:1"}
 	var remotes []string
 	for i, img := range []*store.Image{images[0], own} {
-		sent, err := Push(t.Context(), s, img, refs[i], RegistryOptions{})
+		sent, err := Push(t.Context(), s, img, refs[i], PushOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +147,7 @@ func TestRefetch(t *testing.T) {
 	if diff := cmp.Diff(listing(t, s, images[0]), listing(t, other, img)); diff != "" {
 		t.Errorf("files (-pushed +repaired):\n%s", diff)
 	}
-	if _, err := Push(t.Context(), other, img, w.host+"/elsewhere:1", RegistryOptions{}); err != nil {
+	if _, err := Push(t.Context(), other, img, w.host+"/elsewhere:1", PushOptions{}); err != nil {
 		t.Errorf("what a push needs: %v", err)
 	}
 

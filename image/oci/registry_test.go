@@ -24,6 +24,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
@@ -99,7 +100,7 @@ func TestPushPull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sent, err := Push(t.Context(), s, named, name, RegistryOptions{})
+	sent, err := Push(t.Context(), s, named, name, PushOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,11 +148,11 @@ func TestPushPull(t *testing.T) {
 	// Pushed again nothing is sent; the manifest is the same.
 	w.count("", "")
 	var steps []string
-	again, err := Push(t.Context(), other, img, name, RegistryOptions{Options: Options{Report: func(e image.Event) {
+	again, err := Push(t.Context(), other, img, name, PushOptions{RegistryOptions: RegistryOptions{Options: Options{Report: func(e image.Event) {
 		if e.Step == "layer" {
 			steps = append(steps, e.Message)
 		}
-	}}})
+	}}}})
 	if err != nil || again != sent {
 		t.Errorf("pushed again: %+v, %v, want %+v", again, err, sent)
 	}
@@ -164,7 +165,7 @@ func TestPushPull(t *testing.T) {
 	}
 
 	// To where they are not they are packed, the same each time.
-	elsewhere, err := Push(t.Context(), other, img, w.host+"/elsewhere:1", RegistryOptions{})
+	elsewhere, err := Push(t.Context(), other, img, w.host+"/elsewhere:1", PushOptions{})
 	if err != nil || elsewhere != sent {
 		t.Errorf("pushed elsewhere: %+v, %v, want %+v", elsewhere, err, sent)
 	}
@@ -179,7 +180,7 @@ func TestPushPull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Push(t.Context(), s, more[0], w.host+"/team/more", RegistryOptions{}); err != nil {
+	if _, err := Push(t.Context(), s, more[0], w.host+"/team/more", PushOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.count("", "")
@@ -190,12 +191,12 @@ func TestPushPull(t *testing.T) {
 }
 
 // TestPushOwn: an image that FRE built goes out and comes in as an ordinary
-// one.
+// one where that is asked for.
 func TestPushOwn(t *testing.T) {
 	host := fretest.Registry(t)
 	s := openStore(t)
 	own := ownImage(t, s)
-	if _, err := Push(t.Context(), s, own, host+"/hello:0.1", RegistryOptions{}); err != nil {
+	if _, err := Push(t.Context(), s, own, host+"/hello:0.1", PushOptions{AsImage: true}); err != nil {
 		t.Fatal(err)
 	}
 	other := openStore(t)
@@ -213,7 +214,7 @@ func TestRegistryErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Push(t.Context(), s, images[0], w.host+"/app:1", RegistryOptions{}); err != nil {
+	if _, err := Push(t.Context(), s, images[0], w.host+"/app:1", PushOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -271,6 +272,13 @@ func TestRegistryErrors(t *testing.T) {
 		{"nobody there", nobody + "/app:1", nil, PullOptions{}, ErrRegistry, "cannot be reached"},
 		{"not allowed", w.host + "/app:1", answer(http.StatusForbidden), PullOptions{}, fs.ErrPermission, "docker login"},
 		{"another platform", w.host + "/app:1", nil, PullOptions{Platform: "linux/s390x"}, ErrPlatform, "s390x"},
+		{"an index without this platform", w.host + "/app:1", func(http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", string(types.OCIImageIndex))
+				_, _ = fmt.Fprintf(w, `{"schemaVersion":2,"mediaType":%q,"manifests":[{"mediaType":%q,"digest":"sha256:%064d","size":2,"platform":{"architecture":"s390x","os":"linux"}}]}`,
+					types.OCIImageIndex, types.OCIManifestSchema1, 0)
+			})
+		}, PullOptions{}, ErrPlatform, "not there for " + platform()},
 		{"no platform", w.host + "/app:1", nil, PullOptions{Platform: "a/b/c/d"}, ErrPlatform, "a/b/c/d"},
 		{"blobs are damaged", w.host + "/app:1", body("/blobs/", flip), PullOptions{}, ErrRegistry, "sha256"},
 		{"blobs break off", w.host + "/app:1", body("/blobs/", func(b []byte) []byte { return b[:len(b)/2] }), PullOptions{}, ErrRegistry, ""},
@@ -311,7 +319,7 @@ func TestPullCanceled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Push(t.Context(), s, images[0], w.host+"/app:1", RegistryOptions{}); err != nil {
+	if _, err := Push(t.Context(), s, images[0], w.host+"/app:1", PushOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -322,8 +330,7 @@ func TestPullCanceled(t *testing.T) {
 				h.ServeHTTP(w, r)
 				return
 			}
-			w.Header().Set("Content-Length", "1000000")
-			_, _ = w.Write([]byte("{"))
+			_, _ = w.Write([]byte("{")) // of a length that is not known
 			_ = http.NewResponseController(w).Flush()
 			cancel(gaveUp)
 			<-r.Context().Done() // until the client goes away
@@ -357,13 +364,13 @@ func TestAuth(t *testing.T) {
 	name := w.host + "/own:1"
 	config := t.TempDir()
 	t.Setenv("DOCKER_CONFIG", config)
-	if _, err := Push(t.Context(), s, own, name, RegistryOptions{}); !errors.Is(err, fs.ErrPermission) {
+	if _, err := Push(t.Context(), s, own, name, PushOptions{}); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("without a login: %v", err)
 	}
-	if _, err := Push(t.Context(), s, own, name, RegistryOptions{Auth: &Auth{Username: "ann", Password: "wrong"}}); !errors.Is(err, fs.ErrPermission) {
+	if _, err := Push(t.Context(), s, own, name, PushOptions{RegistryOptions: RegistryOptions{Auth: &Auth{Username: "ann", Password: "wrong"}}}); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("with a wrong login: %v", err)
 	}
-	if _, err := Push(t.Context(), s, own, name, RegistryOptions{Auth: &Auth{Username: "ann", Password: "secret"}}); err != nil {
+	if _, err := Push(t.Context(), s, own, name, PushOptions{RegistryOptions: RegistryOptions{Auth: &Auth{Username: "ann", Password: "secret"}}}); err != nil {
 		t.Errorf("with the login: %v", err)
 	}
 	if err := Login(t.Context(), w.host, RegistryOptions{Auth: &Auth{Username: "ann", Password: "secret"}}); err != nil {
@@ -380,6 +387,9 @@ func TestAuth(t *testing.T) {
 		t.Fatal(err)
 	}
 	pullFrom(t, openStore(t), name)
+	if _, _, err := Pull(t.Context(), openStore(t), name, PullOptions{RegistryOptions: RegistryOptions{Auth: &Auth{}}}); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("as nobody, whose login is not that of this process's user: %v", err)
+	}
 }
 
 // TestAuthElsewhere: a login goes to nobody but the registry it is for, wherever
@@ -388,7 +398,7 @@ func TestAuthElsewhere(t *testing.T) {
 	behind := fretest.Registry(t)
 	s := openStore(t)
 	own := ownImage(t, s)
-	if _, err := Push(t.Context(), s, own, behind+"/own:1", RegistryOptions{}); err != nil {
+	if _, err := Push(t.Context(), s, own, behind+"/own:1", PushOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var asked, told atomic.Int64

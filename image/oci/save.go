@@ -71,6 +71,8 @@ type outgoing struct {
 	names  []string // it leaves under
 	config []byte
 	layers []packing
+	// artifact: the layers are parts, the configuration is the store's manifest.
+	artifact bool
 }
 
 func (o *outgoing) title() string {
@@ -82,9 +84,12 @@ func (o *outgoing) title() string {
 
 // packing is how a layer's archive is made.
 type packing struct {
-	diff  store.Digest
+	diff  store.Digest // of a layer
+	key   string       // names the archive's bytes: diff, or partKey
+	title string       // for people
+	media types.MediaType
 	tree  store.Digest // what is packed; "" where it is none of the store's
-	size  int64        // of the archive
+	size  int64        // of the archive; about, where it is a part's
 	write func(context.Context, io.Writer) error
 }
 
@@ -92,17 +97,17 @@ type packing struct {
 // came with, or, where FRE built it, one for each part.
 func (j *job) outgoing(ctx context.Context, img *store.Image) (*outgoing, error) {
 	out := &outgoing{img: img}
-	for _, p := range img.Parts {
-		if p.Diff == "" {
-			continue
+	if i := slices.IndexFunc(img.Parts, func(p store.Part) bool { return p.Kind == configKind }); i >= 0 && ordinary(img) {
+		for _, p := range img.Parts {
+			if p.Diff == "" {
+				continue
+			}
+			l, err := j.recorded(p)
+			if err != nil {
+				return nil, err
+			}
+			out.layers = append(out.layers, l)
 		}
-		l, err := j.recorded(p)
-		if err != nil {
-			return nil, err
-		}
-		out.layers = append(out.layers, l)
-	}
-	if i := slices.IndexFunc(img.Parts, func(p store.Part) bool { return p.Kind == configKind }); i >= 0 {
 		b, err := readConfig(j.store, img.Parts[i].Tree)
 		out.config = b
 		return out, err
@@ -114,11 +119,16 @@ func (j *job) outgoing(ctx context.Context, img *store.Image) (*outgoing, error)
 	out.layers = append(out.layers, base)
 	history := []v1.History{{CreatedBy: "fre: mount points"}}
 	for _, p := range img.Parts {
-		l, err := made(ctx, func(ctx context.Context, w *tar.Writer) error { return j.writePart(ctx, w, p) })
+		var l packing
+		if p.Diff != "" { // of a base that came from elsewhere
+			l, err = j.recorded(p)
+		} else {
+			l, err = made(ctx, func(ctx context.Context, w *tar.Writer) error { return j.writePart(ctx, w, p) })
+			l.tree, l.title = p.Tree, partTitle(p)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("part %s %s: %w", p.Kind, p.Name, err)
 		}
-		l.tree = p.Tree
 		out.layers = append(out.layers, l)
 		history = append(history, v1.History{CreatedBy: strings.TrimSpace("fre: " + p.Kind + " " + p.Name + " " + p.Version)})
 	}
@@ -150,7 +160,7 @@ func (j *job) recorded(p store.Part) (packing, error) {
 			return file(e)
 		})
 	}
-	l := packing{diff: p.Diff, tree: p.Tree}
+	l := packing{diff: p.Diff, key: string(p.Diff), title: short(p.Diff), media: types.OCILayer, tree: p.Tree}
 	err = walk(func(b []byte) error { l.size += int64(len(b)); return nil },
 		func(e *store.Entry) error { l.size += e.Size; return nil })
 	if err != nil {
@@ -188,7 +198,19 @@ func (j *job) copyFile(ctx context.Context, w io.Writer, e *store.Entry) error {
 // made is a layer of an archive that write makes, the same each time. It is
 // made once to know its digest.
 func made(ctx context.Context, write func(context.Context, *tar.Writer) error) (packing, error) {
-	whole := func(ctx context.Context, w io.Writer) error {
+	whole := archiveOf(write)
+	hash := sha256.New()
+	n := &countingWriter{w: hash}
+	if err := whole(ctx, n); err != nil {
+		return packing{}, err
+	}
+	diff := store.Digest("sha256:" + hex.EncodeToString(hash.Sum(nil)))
+	return packing{diff: diff, key: string(diff), title: short(diff), media: types.OCILayer, size: n.n, write: whole}, nil
+}
+
+// archiveOf is the writer of a whole archive of what write puts into it.
+func archiveOf(write func(context.Context, *tar.Writer) error) func(context.Context, io.Writer) error {
+	return func(ctx context.Context, w io.Writer) error {
 		b := bufio.NewWriterSize(w, 64<<10)
 		t := tar.NewWriter(b)
 		if err := write(ctx, t); err != nil {
@@ -199,12 +221,6 @@ func made(ctx context.Context, write func(context.Context, *tar.Writer) error) (
 		}
 		return b.Flush()
 	}
-	hash := sha256.New()
-	n := &countingWriter{w: hash}
-	if err := whole(ctx, n); err != nil {
-		return packing{}, err
-	}
-	return packing{diff: store.Digest("sha256:" + hex.EncodeToString(hash.Sum(nil))), size: n.n, write: whole}, nil
 }
 
 type countingWriter struct {
@@ -407,11 +423,12 @@ func (a *archiveWriter) image(o *outgoing) error {
 		if err != nil {
 			return err
 		}
-		a.j.event(image.Event{Step: "layer", Name: short(l.diff), Message: "pack", Total: l.size})
+		a.j.event(image.Event{Step: "layer", Name: short(l.diff), Message: "pack", Total: l.size, Unit: image.UnitBytes})
 		name := blobPath(desc.Digest)
 		if err := a.blob(name, l.size, func(w io.Writer) error { return l.write(a.ctx, w) }); err != nil {
 			return err
 		}
+		a.j.event(image.Event{Step: "layer", Name: short(l.diff), Done: l.size, Total: l.size, Unit: image.UnitBytes, End: true})
 		m.Layers = append(m.Layers, desc)
 		d.Layers = append(d.Layers, name)
 	}

@@ -154,10 +154,12 @@ func ownImage(t testing.TB, s *store.Store) *store.Image {
 		}
 		return d
 	}
+	config := builtConfig()
+	config.Args, config.Labels = []string{"/function/lib/handler"}, map[string]string{"l": "m"}
 	img, err := s.PutImage(t.Context(), store.Manifest{Name: "hello", Version: "0.1", Parts: []store.Part{
 		{Kind: "base", Name: "native", Version: "x", Tree: tree(map[string]string{"bin/sh": "shell", "etc/passwd": "root"})},
 		{Kind: "code", Name: "src", Tree: tree(map[string]string{"handler": "code"}), Prefix: "function/lib"},
-	}, Config: []byte(`{"args":["/function/lib/handler"],"env":["A=b"],"protocol":"stdio","labels":{"l":"m"}}`)})
+	}, Config: marshal(t, config)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,44 +1,29 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
+
+	"github.com/fre-engine/fre/client/functest"
 )
 
-// Case is a template's own test: the files test/event.json and
-// test/expect.json beside its fret.yaml.
+// Case is the first test of a template, for those who call its function themselves;
+// fre test runs all of them.
 type Case struct {
 	Event  Event
-	Expect Expect
+	expect functest.Expect
 }
 
 // Event is a request to the function.
 type Event struct {
-	Method  string            `json:"method"` // default POST
-	Path    string            `json:"path"`   // below /function/NAME, with its query: "", "/a?b=c"
-	Headers map[string]string `json:"headers"`
-	Body    string            `json:"body"`
-}
-
-// Expect says which answer is right. Of the body's fields those that are set
-// must all hold.
-type Expect struct {
-	Status       int               `json:"status"` // default 200
-	Headers      map[string]string `json:"headers"`
-	Body         *string           `json:"body"`          // the whole body
-	BodyContains []string          `json:"body_contains"` // parts of it
-	BodyMatches  string            `json:"body_matches"`  // a regular expression
-	BodyJSON     json.RawMessage   `json:"body_json"`     // an equal JSON value
+	Method  string
+	Path    string // below /function/NAME, with its query: "", "/a?b=c"
+	Headers map[string]string
+	Body    string
 }
 
 // Answer is what came back.
@@ -48,32 +33,27 @@ type Answer struct {
 	Body   []byte
 }
 
-// LoadCase reads the test of the template in dir, strictly.
-func LoadCase(dir string) (*Case, error) {
-	c := &Case{}
-	for _, f := range []struct {
-		name string
-		into any
-	}{{"event.json", &c.Event}, {"expect.json", &c.Expect}} {
-		path := filepath.Join(dir, "test", f.name)
-		text, err := os.ReadFile(path)
+// LoadCase reads the first test of the template in dir, for a function that runs
+// under that name.
+func LoadCase(dir, function string) (*Case, error) {
+	cases, err := functest.Load(dir, function)
+	if err != nil {
+		return nil, err
+	}
+	e := cases[0].Event.Client()
+	c := &Case{expect: cases[0].Expect, Event: Event{Method: e.Method, Path: e.Path, Headers: map[string]string{}}}
+	if e.Query != "" {
+		c.Event.Path += "?" + e.Query
+	}
+	for name := range e.Header {
+		c.Event.Headers[name] = strings.Join(e.Header.Values(name), ", ")
+	}
+	if e.Body != nil {
+		body, err := io.ReadAll(e.Body)
 		if err != nil {
 			return nil, err
 		}
-		d := json.NewDecoder(bytes.NewReader(text))
-		d.DisallowUnknownFields()
-		if err := d.Decode(f.into); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-	}
-	if c.Event.Method == "" {
-		c.Event.Method = http.MethodPost
-	}
-	if c.Expect.Status == 0 {
-		c.Expect.Status = http.StatusOK
-	}
-	if e := c.Expect; e.Body == nil && e.BodyContains == nil && e.BodyMatches == "" && e.BodyJSON == nil {
-		return nil, fmt.Errorf("%s: test/expect.json says nothing about the body", dir)
+		c.Event.Body = string(body)
 	}
 	return c, nil
 }
@@ -102,47 +82,9 @@ func (e Event) Call(ctx context.Context, client *http.Client, addr, name string)
 }
 
 // Check returns what of the answer is not as expected, nil if nothing.
-func (e Expect) Check(a *Answer) error {
-	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if a.Status != e.Status {
-		wrong("status: got %d, want %d", a.Status, e.Status)
+func (c *Case) Check(a *Answer) error {
+	if wrong := c.expect.Check(&functest.Answer{Status: a.Status, Header: a.Header, Body: a.Body}); wrong != nil {
+		return errors.New(strings.Join(wrong, "\n"))
 	}
-	for k, want := range e.Headers {
-		if got := a.Header.Values(k); !slices.Contains(got, want) {
-			wrong("header %s: got %q, want %q", k, got, want)
-		}
-	}
-	body := string(a.Body)
-	if e.Body != nil && body != *e.Body {
-		wrong("body: want %q", *e.Body)
-	}
-	for _, part := range e.BodyContains {
-		if !strings.Contains(body, part) {
-			wrong("body: want %q in it", part)
-		}
-	}
-	if e.BodyMatches != "" {
-		if ok, err := regexp.MatchString(e.BodyMatches, body); err != nil || !ok {
-			wrong("body: want a match of %q (%v)", e.BodyMatches, err)
-		}
-	}
-	if e.BodyJSON != nil && !sameJSON(a.Body, e.BodyJSON) {
-		wrong("body: want JSON equal to %s", e.BodyJSON)
-	}
-	if errs != nil {
-		errs = append(errs, fmt.Errorf("body: got %q", body))
-	}
-	return errors.Join(errs...)
-}
-
-// sameJSON compares by canonical text: json.Marshal sorts members.
-func sameJSON(a, b []byte) bool {
-	var x, y any
-	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
-		return false
-	}
-	p, perr := json.Marshal(x)
-	q, qerr := json.Marshal(y)
-	return perr == nil && qerr == nil && bytes.Equal(p, q)
+	return nil
 }

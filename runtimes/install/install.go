@@ -12,10 +12,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -33,8 +35,9 @@ var Time = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Bench is a directory at which one tool works, /work to it.
 type Bench struct {
-	Dir  string // on the host
-	step *image.Step
+	Dir     string // on the host
+	step    *image.Step
+	counter *Counter // of what is imported
 }
 
 // NewBench makes a bench in the step's scratch directory.
@@ -44,13 +47,47 @@ func NewBench(step *image.Step) (*Bench, error) {
 		return nil, err
 	}
 	// The sandbox's user is nobody the host knows.
-	return &Bench{Dir: dir, step: step}, os.Chmod(dir, 0o777)
+	return &Bench{Dir: dir, step: step, counter: NewCounter()}, os.Chmod(dir, 0o777)
 }
 
-// Write puts a file on the bench.
+// Write puts a file on the bench, in the place of what a tool left there.
 func (b *Bench) Write(name string, data []byte) error {
-	return os.WriteFile(filepath.Join(b.Dir, name), data, 0o644)
+	root, err := b.Open(".")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	// Not over it: it may be a link, or a fifo.
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
 }
+
+// Mkdir makes directories on the bench in which tools may write, and those above,
+// where they may not.
+func (b *Bench) Mkdir(names ...string) error {
+	root, err := b.Open(".")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	for _, name := range names {
+		// The sandbox's user is nobody the host knows.
+		if err := errors.Join(root.MkdirAll(name, 0o755), root.Chmod(name, 0o777)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Program finds a program of the base environment ([image.Step.Program]).
+func (b *Bench) Program(name string) (string, error) { return b.step.Program(name) }
 
 // Open opens a directory the tool made. The tool is not trusted: symbolic
 // links do not lead out of the bench.
@@ -84,10 +121,13 @@ func (b *Bench) Read(name string) ([]byte, error) {
 type Tool struct {
 	Rootfs  string
 	Args    []string
+	Dir     string // where it starts, below the bench; "" is its top
 	Env     []string
 	Cache   string // name of the shared cache at /run, "" for none: see [Private]
 	Program string // host directory at /function, "" for none
+	Parks   bool   // see [image.Command]
 	Network bool
+	Said    func(line string) // unless nil, gets each line of stdout at once
 }
 
 // Run runs the tool with HOME at the bench, and with the host's settings where
@@ -95,7 +135,7 @@ type Tool struct {
 // or to stdout if that is all, and err is an *image.ExitError.
 func (b *Bench) Run(ctx context.Context, t Tool) (words string, err error) {
 	c := image.Command{
-		Rootfs: t.Rootfs, Args: t.Args, Dir: "/work", Network: t.Network,
+		Rootfs: t.Rootfs, Args: t.Args, Dir: path.Join("/work", t.Dir), Network: t.Network, Parks: t.Parks,
 		Env:   append([]string{"PATH=/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8"}, t.Env...),
 		Binds: []image.Bind{{Source: b.Dir, Target: "/work", Writable: true}},
 	}
@@ -117,11 +157,39 @@ func (b *Bench) Run(ctx context.Context, t Tool) (words string, err error) {
 	}
 	var stdout, stderr tail
 	c.Stdout, c.Stderr = &stdout, &stderr
+	if t.Said != nil {
+		c.Stdout = io.MultiWriter(&stdout, &lines{said: t.Said})
+	}
 	err = b.step.Run.Run(ctx, c)
 	if words = stderr.String(); strings.TrimSpace(words) == "" {
 		words = stdout.String()
 	}
 	return words, err
+}
+
+// lines calls said for each line of at most maxLine bytes that is written to it.
+type lines struct {
+	said func(string)
+	rest []byte
+}
+
+const maxLine = 4 << 10
+
+func (l *lines) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0; {
+		line, after, ended := bytes.Cut(rest, []byte{'\n'})
+		if l.rest = append(l.rest, line...); len(l.rest) > maxLine {
+			l.rest = l.rest[:maxLine+1]
+		}
+		if ended {
+			if len(l.rest) <= maxLine {
+				l.said(string(l.rest))
+			}
+			l.rest = l.rest[:0]
+		}
+		rest = after
+	}
+	return len(p), nil
 }
 
 // tail keeps the end of what is written to it.
@@ -137,7 +205,12 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (t *tail) String() string { return strings.ToValidUTF8(t.b.String(), "\ufffd") }
+// colours are what some tools write even where no terminal reads.
+var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+
+func (t *tail) String() string {
+	return colours.ReplaceAllString(strings.ToValidUTF8(t.b.String(), "\ufffd"), "")
+}
 
 // Failed is the error of a tool that said words. about, a field of the
 // template, is named where the words speak of what it asks.
@@ -168,9 +241,69 @@ func Cache(s *store.Store, name string) (string, error) {
 	return dir, nil
 }
 
+// Lay puts the files of a tree to the directory name of the bench, in the place of
+// what is there: the reverse of [Bench.Import]. No tool can change them.
+func (b *Bench) Lay(ctx context.Context, d store.Digest, name string) error {
+	tree, err := b.step.Store.Tree(d)
+	if err != nil {
+		return err
+	}
+	top, err := b.Open(".")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = top.Close() }()
+	if err := errors.Join(top.RemoveAll(name), top.MkdirAll(name, 0o755)); err != nil {
+		return err
+	}
+	root, err := top.OpenRoot(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	for i := range tree.Entries {
+		e := &tree.Entries[i]
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		switch {
+		case e.Aside:
+		case e.Kind == store.KindDir:
+			err = errors.Join(root.MkdirAll(e.Path, 0o755), root.Chmod(e.Path, 0o755))
+		case e.Kind == store.KindSymlink:
+			err = root.Symlink(e.Link, e.Path)
+		default:
+			err = b.layFile(root, e, fs.FileMode(e.Mode))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Bench) layFile(root *os.Root, e *store.Entry, mode fs.FileMode) error {
+	src, err := b.step.Store.OpenFile(e)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = src.Close() }()
+	dst, err := root.OpenFile(e.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(dst, src)
+	if err := errors.Join(err, dst.Chmod(mode), dst.Close()); err != nil {
+		return err
+	}
+	at := time.Unix(e.MTime, 0)
+	return root.Chtimes(e.Path, at, at)
+}
+
 // Import makes one tree of the directory name of the bench, without the paths
 // (relative to it) for which skip says so. Modes become 0644, 0755; time stamps
-// Time.
+// Time. No tool may write there any more: files become the store's. Errors:
+// [ErrTooLarge], store.ErrFileType for devices and the like.
 func (b *Bench) Import(ctx context.Context, name string, skip func(path string) bool) (store.Digest, error) {
 	root, err := b.Open(name)
 	if err != nil {
@@ -182,6 +315,7 @@ func (b *Bench) Import(ctx context.Context, name string, skip func(path string) 
 		return "", err
 	}
 	defer w.Abort()
+	counter := b.counter.Package("what was made")
 	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
 		if err == nil {
 			err = ctx.Err()
@@ -197,15 +331,18 @@ func (b *Bench) Import(ctx context.Context, name string, skip func(path string) 
 			}
 			return nil
 		case d.IsDir():
-			return w.Directory(p, 0o755, Time)
+			return errors.Join(counter.Add(0), w.Directory(p, 0o755, Time))
 		case d.Type() == fs.ModeSymlink:
+			if err := counter.Add(0); err != nil {
+				return err
+			}
 			target, err := root.Readlink(p)
 			if err != nil {
 				return err
 			}
 			return w.Symlink(p, target, Time)
 		case d.Type().IsRegular():
-			return importFile(w, root, p)
+			return importFile(w, root, p, counter)
 		}
 		return fmt.Errorf("import %s: %w", path.Join(name, p), store.ErrFileType)
 	})
@@ -215,7 +352,7 @@ func (b *Bench) Import(ctx context.Context, name string, skip func(path string) 
 	return w.Commit(ctx)
 }
 
-func importFile(w *store.Writer, root *os.Root, p string) error {
+func importFile(w *store.Writer, root *os.Root, p string, counter *Counter) error {
 	f, err := root.Open(p)
 	if err != nil {
 		return err
@@ -225,11 +362,14 @@ func importFile(w *store.Writer, root *os.Root, p string) error {
 	if err != nil {
 		return err
 	}
+	if err := counter.Add(info.Size()); err != nil {
+		return err
+	}
 	mode := fs.FileMode(0o644)
 	if info.Mode()&0o111 != 0 {
 		mode = 0o755
 	}
-	return w.File(p, mode, Time, f)
+	return w.Adopt(p, mode, Time, f)
 }
 
 // Put imports as Import does and remembers the part under key.

@@ -4,33 +4,21 @@
 package native
 
 import (
-	"context"
 	"fmt"
 	"path"
 	"strings"
 
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/store"
 )
 
-// Runtime is the base "native". It implements image.Runtime.
-type Runtime struct {
-	Environment image.BaseSpec
-}
+// Runtime is the runtime "native". It implements image.Runtime.
+type Runtime struct{}
 
 // Name is "native".
 func (Runtime) Name() string { return "native" }
 
-// Base returns Environment.
-func (r Runtime) Base() image.BaseSpec { return r.Environment }
-
-// FinishBase has nothing to do.
-func (Runtime) FinishBase(context.Context, *image.Step) ([]store.Part, error) { return nil, nil }
-
-// Packages has nothing to install.
-func (Runtime) Packages(context.Context, *image.Step, *image.Template, *image.Lock) ([]store.Part, error) {
-	return nil, nil
-}
+// Bases are all: the program may be written for any.
+func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
 
 // Bootstrap is empty: the program is the first process.
 func (Runtime) Bootstrap() map[string][]byte { return nil }

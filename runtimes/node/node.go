@@ -1,21 +1,27 @@
 // Package node builds and starts functions written for Node.js: a bootstrap
-// that speaks the channel, and packages resolved and installed by npm.
+// that speaks the channel, and packages that npm resolves and FRE fetches.
 package node
 
 import (
-	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"maps"
 	"os"
+	"path"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
@@ -31,20 +37,14 @@ var (
 	warm []byte
 )
 
-// Runtime is the base "node". It implements image.Runtime.
-type Runtime struct {
-	Environment image.BaseSpec
-	Tools       []string // Debian packages to add for npm
-}
+// Runtime is the runtime "node". It implements image.Runtime.
+type Runtime struct{}
 
 // Name is "node".
 func (Runtime) Name() string { return "node" }
 
-// Base returns Environment.
-func (r Runtime) Base() image.BaseSpec { return r.Environment }
-
-// FinishBase has nothing to do.
-func (Runtime) FinishBase(context.Context, *image.Step) ([]store.Part, error) { return nil, nil }
+// Bases is the one that has the interpreter.
+func (Runtime) Bases() []string { return []string{"node"} }
 
 // Bootstrap returns the program that loads the handler, and what it requires.
 func (Runtime) Bootstrap() map[string][]byte {
@@ -62,6 +62,11 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 	}
 	return append(command(t), t.Handler), append(environment(),
 		fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency))), nil
+}
+
+// Interpreter is what a base has to have.
+func (Runtime) Interpreter() image.Interpreter {
+	return image.Interpreter{Name: "node", Version: []string{"--version"}, Least: "16"}
 }
 
 func command(t *image.Template) []string {
@@ -109,47 +114,98 @@ type packageLock struct {
 }
 
 type lockedPackage struct {
-	Name          string   `json:"name"` // where it is not the place's own
-	Version       string   `json:"version"`
-	Integrity     string   `json:"integrity"` // "sha512-…" and perhaps others
-	Link          bool     `json:"link"`
-	InBundle      bool     `json:"inBundle"` // comes within its parent's archive
-	Optional      bool     `json:"optional"`
-	Dev           bool     `json:"dev"`
-	InstallScript bool     `json:"hasInstallScript"`
-	OS            []string `json:"os"`
-	CPU           []string `json:"cpu"`
-	Libc          []string `json:"libc"`
+	Name          string          `json:"name"` // where it is not the place's own
+	Version       string          `json:"version"`
+	Integrity     string          `json:"integrity"` // "sha512-…" and perhaps others
+	Link          bool            `json:"link"`
+	InBundle      bool            `json:"inBundle"` // comes within its parent's archive
+	Optional      bool            `json:"optional"`
+	Dev           bool            `json:"dev"`
+	DevOptional   bool            `json:"devOptional"` // needed by what is dev, and by what is optional
+	Extraneous    bool            `json:"extraneous"`
+	InstallScript bool            `json:"hasInstallScript"`
+	Bin           json.RawMessage `json:"bin"` // a path, or paths by command
+	OS            []string        `json:"os"`
+	CPU           []string        `json:"cpu"`
+	Libc          []string        `json:"libc"`
+
+	// What it depends on, by name.
+	Dependencies         map[string]json.RawMessage `json:"dependencies"`
+	OptionalDependencies map[string]json.RawMessage `json:"optionalDependencies"`
+	PeerDependencies     map[string]json.RawMessage `json:"peerDependencies"`
 }
 
+// Site is where packages.npm come from: the registries of the host's own
+// configuration, by way of npm. It implements image.Site.
+type Site struct {
+	Tools     []string      // Debian packages to add to the base "node" for npm
+	Compilers []string      // and for native add-ons
+	Patience  time.Duration // with one install script; 0 is ten minutes
+}
+
+// Name is "npm".
+func (Site) Name() string { return "npm" }
+
+// Bases is the one that has an interpreter for them.
+func (Site) Bases() []string { return []string{"node"} }
+
+// Env is empty: they are where node looks by itself.
+func (Site) Env() []string { return nil }
+
 // Packages makes one part per package version, placed below /node_modules
-// where the function's files find it. Install scripts do not run.
-func (r Runtime) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
-	if len(t.Packages.NPM) == 0 {
-		return nil, nil
-	}
-	site := &site{step: step, tools: r.Tools, requests: t.Packages.NPM}
+// where the function's files find it. Install scripts run of those packages only that
+// packages.npm_scripts names.
+func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
+	site := &site{step: step, tools: r.Tools, compilers: r.Compilers, patience: cmp.Or(r.Patience, 10*time.Minute)}
 	if lock.NPM == nil {
 		step.Report(image.Event{Step: "packages", Message: "resolve"})
-		raw, err := site.resolve(ctx)
+		m, raw, err := site.request(&t.Packages.NPM)
+		if err == nil && raw == nil {
+			if err := image.Offline(ctx, "an answer to packages.npm"); err != nil {
+				return nil, err
+			}
+			raw, err = site.resolve(ctx, m)
+		}
 		if err != nil {
 			return nil, err
 		}
-		lock.NPM = &image.LockedNPM{Request: slices.Clone(t.Packages.NPM), PackageLock: raw}
+		if raw, err = site.withLibc(ctx, raw); err != nil {
+			return nil, err
+		}
+		lock.NPM = &image.LockedNPM{Request: t.Packages.NPM.Key(), PackageLock: raw}
 	}
 	var l packageLock
 	if err := json.Unmarshal(lock.NPM.PackageLock, &l); err != nil {
-		return nil, fmt.Errorf("%s: package_lock: %w", image.LockFile, err)
+		return nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve anew", image.LockFile, err)}
 	}
 	if err := l.check(); err != nil {
-		return nil, fmt.Errorf("%s: package_lock: %w", image.LockFile, err)
+		return nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve anew", image.LockFile, err)}
 	}
 	places := l.places()
-	parts, complete := site.find(&l, places)
-	if complete {
+	if len(t.Packages.NPMScripts) > 0 {
+		return site.installScripted(ctx, &l, places, t.Packages.NPMScripts)
+	}
+	return site.installPlain(ctx, &l, places)
+}
+
+// installPlain returns the parts of places as their archives hold them: those that
+// the store has, and where it lacks any, those that are made of what is fetched.
+func (s *site) installPlain(ctx context.Context, l *packageLock, places []string) ([]store.Part, error) {
+	parts, missing := s.find(l, places)
+	if len(missing) == 0 {
 		return parts, nil
 	}
-	return site.install(ctx, lock.NPM.PackageLock, &l, places)
+	if err := image.Offline(ctx, "packages.npm: "+strings.Join(missing, ", ")); err != nil {
+		return nil, err
+	}
+	for _, place := range places {
+		if p := l.Packages[place]; !p.here() {
+			return nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf(
+				"%s %s is not for this machine (linux, %s, glibc): its os, cpu or libc is %s: leave it out, or ask for it in optionalDependencies",
+				p.name(place), p.Version, architecture(), strings.Join(slices.Concat(p.OS, p.CPU, p.Libc), ", "))}
+		}
+	}
+	return s.install(ctx, l, places)
 }
 
 var placePattern = regexp.MustCompile(`^(node_modules/(@[A-Za-z0-9~._-]+/)?[A-Za-z0-9~_-][A-Za-z0-9~._-]*)(/node_modules/(@[A-Za-z0-9~._-]+/)?[A-Za-z0-9~_-][A-Za-z0-9~._-]*)*$`)
@@ -169,6 +225,10 @@ func (l *packageLock) check() error {
 			return fmt.Errorf("%s is a link: only packages from a registry are supported", place)
 		case p.Integrity == "" && !p.InBundle:
 			return fmt.Errorf("%s has no integrity: only packages from a registry are supported", place)
+		case !p.InBundle:
+			if _, err := strongest(p.Integrity); err != nil {
+				return fmt.Errorf("%s: %w", place, err)
+			}
 		}
 	}
 	return nil
@@ -179,20 +239,23 @@ func (l *packageLock) places() []string {
 	var out []string
 	for _, place := range slices.Sorted(maps.Keys(l.Packages)) {
 		p := l.Packages[place]
-		if place != "" && !p.InBundle && !p.Dev && (!p.Optional || p.here()) {
+		if place != "" && !p.InBundle && !p.Dev && !p.Extraneous && (!p.optional() || p.here()) {
 			out = append(out, place)
 		}
 	}
 	return out
 }
 
-// here says whether an optional package is for this kind of machine.
+func (p lockedPackage) optional() bool { return p.Optional || p.DevOptional }
+
+// here says whether a package is for this kind of machine.
 func (p lockedPackage) here() bool {
-	cpu := map[string]string{"amd64": "x64", "386": "ia32"}[runtime.GOARCH]
-	if cpu == "" {
-		cpu = runtime.GOARCH
-	}
-	return allows(p.OS, "linux") && allows(p.CPU, cpu) && allows(p.Libc, "glibc")
+	return allows(p.OS, "linux") && allows(p.CPU, architecture()) && allows(p.Libc, "glibc")
+}
+
+// architecture is node's name for the host's.
+func architecture() string {
+	return cmp.Or(map[string]string{"amd64": "x64", "386": "ia32"}[runtime.GOARCH], runtime.GOARCH)
 }
 
 func allows(list []string, value string) bool {
@@ -206,51 +269,68 @@ func (p lockedPackage) name(place string) string {
 	if p.Name != "" {
 		return p.Name
 	}
-	return place[strings.LastIndex(place, "node_modules/")+len("node_modules/"):]
+	return strings.TrimPrefix(strings.TrimPrefix(place, parent(place)+"/"), "node_modules/")
 }
 
+// key names a package's part. It is the lock that says which of the files are
+// programs, and so can be executed.
 func (p lockedPackage) key(place string) string {
-	return fmt.Sprintf("npm:%s@%s:%s", p.name(place), p.Version, p.Integrity)
+	key := fmt.Sprintf("npm:%s@%s:%s", p.name(place), p.Version, p.Integrity)
+	if programs := slices.Sorted(maps.Keys(p.programs())); len(programs) > 0 {
+		key += fmt.Sprintf(":%x", sha256.Sum256(fmt.Appendf(nil, "%q", programs)))
+	}
+	return key
 }
 
 func (p lockedPackage) part(place string) store.Part {
-	return store.Part{Kind: "npm", Name: p.name(place), Version: p.Version, Prefix: place}
+	return store.Part{Kind: "npm", Name: p.name(place), Version: p.Version, Prefix: place, Hash: p.hash()}
+}
+
+// hash is that which an archive of the package was compared with.
+func (p lockedPackage) hash() string {
+	pinned, err := strongest(p.Integrity)
+	if err != nil {
+		return ""
+	}
+	return pinned.algorithm + ":" + hex.EncodeToString(pinned.want)
 }
 
 // site is a registry seen from one build.
 type site struct {
-	step     *image.Step
-	tools    []string
-	requests []string
+	step             *image.Step
+	tools, compilers []string // Debian packages
+	patience         time.Duration
+	allowed          []string // names of packages whose scripts run
 }
 
-// find returns the parts the store has; complete says whether that is all.
-func (s *site) find(l *packageLock, places []string) (parts []store.Part, complete bool) {
+// find returns the parts the store has, and the names of those it has not.
+func (s *site) find(l *packageLock, places []string) (parts []store.Part, missing []string) {
 	for _, place := range places {
 		p := l.Packages[place]
 		part, ok := s.step.Store.Part(p.key(place))
 		if !ok {
-			return nil, false
+			missing = append(missing, p.name(place)+" "+p.Version)
 		}
-		part.Prefix = place // the same version may stand in several places
+		part.Prefix, part.Hash = place, p.hash() // the same version may stand in several places
 		parts = append(parts, part)
 	}
-	return parts, true
+	return parts, missing
 }
 
-// npm runs one npm command at the bench, in its directory.
-func (s *site) npm(ctx context.Context, b *install.Bench, cache string, args ...string) error {
+// npm runs one npm command at the bench. What it has fetched it keeps for other
+// builds: lists of versions, never archives.
+func (s *site) npm(ctx context.Context, b *install.Bench, args ...string) error {
 	rootfs, err := s.step.Tools(ctx, "node", s.tools...)
 	if err != nil {
 		return err
 	}
-	shared := ""
-	if cache != install.Private {
-		shared = "npm"
-	}
 	words, err := b.Run(ctx, install.Tool{
-		Rootfs: rootfs, Network: true, Cache: shared,
-		Env: []string{"npm_config_cache=" + cache, "npm_config_update_notifier=false", "NO_COLOR=1"},
+		Rootfs: rootfs, Network: true, Cache: "npm",
+		Env: []string{
+			"npm_config_cache=/run/npm", "npm_config_update_notifier=false", "NO_COLOR=1",
+			// Its own pauses begin with ten seconds.
+			"npm_config_fetch_retries=3", "npm_config_fetch_retry_mintimeout=500", "npm_config_fetch_retry_maxtimeout=10000",
+		},
 		Args: append(append([]string{"/usr/bin/node", "/usr/bin/npm"}, args...),
 			"--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--no-progress", "--loglevel=error"),
 	})
@@ -269,63 +349,45 @@ func failed(err error, words string) error {
 		return l == "404" || strings.Contains(l, "A complete log of this run") || strings.Contains(l, "/_logs/") ||
 			strings.HasSuffix(l, "Note that you can also install from a") || strings.HasSuffix(l, "tarball, folder, http url, or git url.")
 	}, "npm ERR!", "npm error")
-	words = strings.Join(lines, "\n")
-	field := ""
-	if noAnswer.MatchString(words) {
-		field = "packages.npm"
-	}
-	if strings.Contains(words, "EINTEGRITY") {
-		words += "\n(nothing was kept; if the package was published anew on purpose, delete " + image.LockFile + ")"
-	}
-	return install.Failed(err, field, words)
+	return install.PackageFailed(err, "npm", strings.Join(lines, "\n"), noAnswer)
 }
 
 // bench prepares a directory for npm: package.json, and the host's npmrc as
 // the user's own. The copy, which may hold credentials, goes with the scratch
 // directory when the build ends.
-func (s *site) bench() (*install.Bench, error) {
+func (s *site) bench(m manifest) (*install.Bench, error) {
 	b, err := install.NewBench(s.step)
 	if err != nil {
 		return nil, err
 	}
-	dependencies := map[string]string{}
-	for _, r := range s.requests {
-		name, wanted := r, "*"
-		if at := strings.LastIndexByte(r, '@'); at > 0 {
-			name, wanted = r[:at], r[at+1:]
-		}
-		dependencies[name] = wanted
-	}
-	data, err := json.Marshal(map[string]any{"name": "function", "version": "0.0.0", "private": true, "dependencies": dependencies})
+	data, err := json.Marshal(struct {
+		Name    string `json:"name"`
+		Version string `json:"version"`
+		Private bool   `json:"private"`
+		manifest
+	}{"function", "0.0.0", true, m})
 	if err != nil {
 		return nil, err
 	}
 	if err := b.Write("package.json", data); err != nil {
 		return nil, err
 	}
-	if s.step.Settings.NpmRC != "" {
-		rc, err := os.ReadFile(s.step.Settings.NpmRC)
-		if err != nil {
-			return nil, fmt.Errorf("npm's configuration: %w", err)
-		}
-		if err := b.Write(".npmrc", hostOnly.ReplaceAll(rc, nil)); err != nil {
-			return nil, err
-		}
-	}
-	return b, nil
-}
-
-// hostOnly are settings that name files of the host.
-var hostOnly = regexp.MustCompile(`(?m)^\s*(cafile|nodedir|prefix|cache|globalconfig|userconfig|script-shell|shell|node-options)\s*=.*$`)
-
-// resolve asks npm for a lock of everything requests need, without the places
-// it would be fetched from: those are the host's configuration.
-func (s *site) resolve(ctx context.Context) (json.RawMessage, error) {
-	b, err := s.bench()
+	rc, err := npmrc(s.step.Settings)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.npm(ctx, b, "/run/npm", "install", "--package-lock-only", "--lockfile-version=3"); err != nil {
+	return b, b.Write(".npmrc", rc)
+}
+
+// resolve asks npm for a lock of everything requests need, without the places
+// it would be fetched from: those are the host's configuration.
+func (s *site) resolve(ctx context.Context, m manifest) (json.RawMessage, error) {
+	m.Dev = nil
+	b, err := s.bench(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.npm(ctx, b, "install", "--package-lock-only", "--lockfile-version=3"); err != nil {
 		return nil, err
 	}
 	raw, err := b.Read("package-lock.json")
@@ -335,7 +397,8 @@ func (s *site) resolve(ctx context.Context) (json.RawMessage, error) {
 	return withoutHosts(raw)
 }
 
-// withoutHosts drops the members of the packages that hold addresses.
+// withoutHosts drops the members of the packages that hold addresses, and what
+// npm 6 would read (version 2).
 func withoutHosts(raw []byte) (json.RawMessage, error) {
 	var l map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &l); err != nil {
@@ -350,6 +413,8 @@ func withoutHosts(raw []byte) (json.RawMessage, error) {
 			delete(p, member)
 		}
 	}
+	delete(l, "dependencies")
+	l["lockfileVersion"] = json.RawMessage("3")
 	var err error
 	if l["packages"], err = json.Marshal(packages); err != nil {
 		return nil, err
@@ -357,55 +422,139 @@ func withoutHosts(raw []byte) (json.RawMessage, error) {
 	return json.Marshal(l)
 }
 
-// install runs npm ci and makes the parts.
-func (s *site) install(ctx context.Context, raw json.RawMessage, l *packageLock, places []string) ([]store.Part, error) {
-	b, err := s.bench()
+// withLibc adds to a lock which C library optional packages for this kind of machine
+// are built for: npm before version 10.4 leaves it out, and would install a package's
+// variants for glibc and musl both. What a registry does not answer stays as it is.
+func (s *site) withLibc(ctx context.Context, raw json.RawMessage) (json.RawMessage, error) {
+	var l packageLock
+	if err := json.Unmarshal(raw, &l); err != nil {
+		return nil, fmt.Errorf("package-lock.json: %w", err)
+	}
+	asked := l.lacksLibc()
+	if len(asked) == 0 || image.OptionsOf(ctx).Offline {
+		return raw, nil
+	}
+	from, err := newRegistries(s.step.Settings)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.Write("package-lock.json", bytes.TrimSpace(raw)); err != nil {
-		return nil, err
-	}
-	s.step.Report(image.Event{Step: "packages", Message: "install", Total: int64(len(places))})
-	if err := s.npm(ctx, b, install.Private, "ci"); err != nil {
-		return nil, err
-	}
-	root, err := b.Open(".")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = root.Close() }()
-	var parts []store.Part
-	for n, place := range places {
+	defer from.close()
+	return from.withLibc(ctx, raw, &l, asked)
+}
+
+// lacksLibc are the places of optional packages for this kind of machine of which the
+// lock does not say which C library they are built for.
+func (l *packageLock) lacksLibc() []string {
+	return slices.DeleteFunc(l.places(), func(place string) bool {
 		p := l.Packages[place]
-		part, ok := s.step.Store.Part(p.key(place))
-		if ok {
-			part.Prefix = place
-			parts = append(parts, part)
+		return !p.optional() || len(p.Libc) > 0 || !slices.Contains(p.OS, "linux") || !placePattern.MatchString(place)
+	})
+}
+
+// installers is how many packages are fetched and unpacked at once.
+const installers = 8
+
+// install fetches and unpacks what the store does not have, each package version
+// once, and returns the parts of all places.
+func (s *site) install(ctx context.Context, l *packageLock, places []string) ([]store.Part, error) {
+	from, err := newRegistries(s.step.Settings)
+	if err != nil {
+		return nil, err
+	}
+	defer from.close()
+	s.step.Report(image.Event{Step: "packages", Message: "install"})
+	var (
+		mu      sync.Mutex
+		made    = map[string]store.Part{}
+		counter = install.NewCounter()
+	)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(installers)
+	asked := map[string]bool{}
+	for _, place := range places {
+		key := l.Packages[place].key(place)
+		if asked[key] {
 			continue
 		}
-		if _, err := root.Lstat(place); errors.Is(err, fs.ErrNotExist) && p.Optional {
-			continue // npm leaves out what this machine cannot run
-		}
-		if p.InstallScript {
-			s.step.Report(image.Event{Step: "packages", Name: p.name(place), Message: "has an install script, which was not run"})
-		}
-		part, err := b.Put(ctx, p.key(place), p.part(place), place, func(rel string) bool { return l.elsewhere(place, rel) })
-		if err != nil {
-			return nil, err
-		}
-		parts = append(parts, part)
-		s.step.Report(image.Event{Step: "packages", Name: p.name(place) + " " + p.Version, Done: int64(n + 1), Total: int64(len(places))})
+		asked[key] = true
+		group.Go(func() error {
+			part, ok := s.step.Store.Part(key)
+			if !ok {
+				var err error
+				if part, err = s.put(ctx, from, counter, place, l.Packages[place]); err != nil {
+					return err
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			made[key] = part
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	parts := make([]store.Part, len(places))
+	for i, place := range places {
+		p := l.Packages[place]
+		parts[i] = made[p.key(place)]
+		parts[i].Prefix, parts[i].Hash = place, p.hash()
 	}
 	return parts, nil
 }
 
-// elsewhere says whether rel below place is not of place's own archive: the
-// packages npm put below it, and npm's links to their programs.
-func (l *packageLock) elsewhere(place, rel string) bool {
-	if rel == "node_modules/.bin" {
-		return true
+// put fetches and unpacks one package version and remembers it as a part.
+func (s *site) put(ctx context.Context, from *registries, counter *install.Counter, place string, p lockedPackage) (store.Part, error) {
+	shown := p.name(place) + " " + p.Version
+	fail := func(err error) error { return fmt.Errorf("packages.npm: %s: %w", shown, err) }
+	f, err := os.CreateTemp(s.step.Scratch, "npm-")
+	if err != nil {
+		return store.Part{}, fail(err)
 	}
-	p, ok := l.Packages[place+"/"+rel]
-	return ok && !p.InBundle
+	defer func() { _, _ = f.Close(), os.Remove(f.Name()) }()
+	if err := from.archive(ctx, p.name(place), p.Version, p.Integrity, f); err != nil {
+		return store.Part{}, fetched(err, shown)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return store.Part{}, fail(err)
+	}
+	w, err := s.step.Store.Create()
+	if err != nil {
+		return store.Part{}, fail(err)
+	}
+	defer w.Abort()
+	links, err := unpack(f, p.programs(), counter.Package(shown), w)
+	if err != nil {
+		return store.Part{}, install.Unpacked(err, "npm", shown)
+	}
+	if links > 0 {
+		s.step.Report(image.Event{Step: "warning", Name: shown, Message: fmt.Sprintf("%d links in its archive were left out, as npm does", links)})
+	}
+	if p.InstallScript && !slices.Contains(s.allowed, p.name(place)) {
+		s.step.Report(image.Event{Step: "warning", Name: p.name(place), Message: "has an install script, which was not run: where it does not work without, name it in packages.npm_scripts"})
+	}
+	part := p.part(place)
+	if part.Tree, err = w.Commit(ctx); err != nil {
+		return store.Part{}, fail(err)
+	}
+	if err := s.step.Store.PutPart(ctx, p.key(place), part); err != nil {
+		return store.Part{}, fail(err)
+	}
+	s.step.Report(image.Event{Step: "packages", Name: shown, End: true})
+	return part, nil
+}
+
+// programs are the paths in the archive that the package offers as commands.
+func (p lockedPackage) programs() map[string]bool {
+	out := map[string]bool{}
+	var one string
+	var many map[string]string
+	if json.Unmarshal(p.Bin, &one) == nil && one != "" {
+		out[path.Clean(one)] = true
+	} else if json.Unmarshal(p.Bin, &many) == nil {
+		for _, name := range many {
+			out[path.Clean(name)] = true
+		}
+	}
+	return out
 }

@@ -3,6 +3,8 @@ package node
 import (
 	"encoding/json"
 	"errors"
+	"io/fs"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -37,6 +39,7 @@ func TestPlaces(t *testing.T) {
 		"node_modules/e":{"version":"1.0.0","integrity":"sha512-e","optional":true,"os":["darwin"]},
 		"node_modules/f":{"version":"1.0.0","integrity":"sha512-f","optional":true,"os":["!win32"]},
 		"node_modules/g":{"version":"1.0.0","integrity":"sha512-g","dev":true}}}`
+	raw = regexp.MustCompile(`sha512-[a-g]`).ReplaceAllStringFunc(raw, func(s string) string { return integrity([]byte(s)) })
 	var l packageLock
 	if err := json.Unmarshal([]byte(raw), &l); err != nil {
 		t.Fatal(err)
@@ -48,13 +51,6 @@ func TestPlaces(t *testing.T) {
 	if diff := cmp.Diff(want, l.places()); diff != "" {
 		t.Error(diff)
 	}
-	for rel, elsewhere := range map[string]bool{
-		"index.js": false, "node_modules/b": true, "node_modules/c": false, "node_modules/.bin": true,
-	} {
-		if got := l.elsewhere("node_modules/a", rel); got != elsewhere {
-			t.Errorf("elsewhere(%s) = %v", rel, got)
-		}
-	}
 }
 
 func TestBadLock(t *testing.T) {
@@ -64,6 +60,7 @@ func TestBadLock(t *testing.T) {
 		"place below":    `{"lockfileVersion":3,"packages":{"node_modules/../x":{"version":"1","integrity":"x"}}}`,
 		"place dots":     `{"lockfileVersion":3,"packages":{"node_modules/..":{"version":"1","integrity":"x"}}}`,
 		"place absolute": `{"lockfileVersion":3,"packages":{"/node_modules/a":{"version":"1","integrity":"x"}}}`,
+		"bad integrity":  `{"lockfileVersion":3,"packages":{"node_modules/a":{"version":"1","integrity":"md5-AAAA"}}}`,
 		"link":           `{"lockfileVersion":3,"packages":{"node_modules/a":{"link":true}}}`,
 		"no integrity":   `{"lockfileVersion":3,"packages":{"node_modules/a":{"version":"1"}}}`,
 	} {
@@ -109,4 +106,67 @@ func TestHeap(t *testing.T) {
 			t.Errorf("with NODE_OPTIONS=%q: arguments %q, %v", own, args, err)
 		}
 	}
+}
+
+func TestReadRequests(t *testing.T) {
+	const lock = `{"lockfileVersion":3,"packages":{"":{"dependencies":{"a":"^1"}},"node_modules/a":{"version":"1.0.0","resolved":"https://h/a.tgz","integrity":"sha512-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=="}}}`
+	for name, tt := range map[string]struct {
+		file, text string
+		beside     map[string]string
+		want       string // of the error
+	}{
+		"list":             {"package.json", `{"dependencies":{"a":"^1","@s/b":"npm:@s/c@2","d":"latest"}}`, nil, ""},
+		"with a lock":      {"sub/package.json", `{"dependencies":{"a":"^1"}}`, map[string]string{"sub/package-lock.json": lock}, ""},
+		"the lock":         {"package-lock.json", lock, map[string]string{"package.json": `{"dependencies":{"a":"^1"}}`}, ""},
+		"the lock alone":   {"package-lock.json", lock, nil, "not exist"},
+		"changed":          {"package.json", `{"dependencies":{"a":"^2"}}`, map[string]string{"package-lock.json": lock}, "npm install --package-lock-only"},
+		"more":             {"package.json", `{"dependencies":{"a":"^1","b":"1"}}`, map[string]string{"package-lock.json": lock}, `"b"`},
+		"less":             {"package.json", `{}`, map[string]string{"package-lock.json": lock}, `"a"`},
+		"old lock":         {"package.json", `{}`, map[string]string{"package-lock.json": `{"lockfileVersion":1}`}, "lockfileVersion 1"},
+		"no root":          {"package.json", `{}`, map[string]string{"package-lock.json": `{"lockfileVersion":3,"packages":{}}`}, "no entry"},
+		"from git":         {"package.json", `{"dependencies":{"a":"git+https://h/a.git"}}`, nil, "only packages from a registry"},
+		"from GitHub":      {"package.json", `{"dependencies":{"a":"user/repo"}}`, nil, "only packages from a registry"},
+		"from a directory": {"package.json", `{"optionalDependencies":{"a":"file:../a"}}`, nil, "only packages from a registry"},
+		"bad name":         {"package.json", `{"dependencies":{"../a":"1"}}`, nil, "only packages from a registry"},
+		"override":         {"package.json", `{"overrides":{"a":"https://h/a.tgz"}}`, nil, "overrides"},
+		"no JSON":          {"package.json", `{`, nil, "package.json: "},
+		"wrong type":       {"package.json", `{"dependencies":["a"]}`, nil, "package.json: "},
+		"other name":       {"packages.txt", ``, nil, "is not named package.json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &image.Requests{File: tt.file, Text: []byte(tt.text)}
+			err := Site{}.ReadRequests(r, func(name string) ([]byte, error) {
+				if text, ok := tt.beside[name]; ok {
+					return []byte(text), nil
+				}
+				return nil, fs.ErrNotExist
+			})
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func FuzzProjectLock(f *testing.F) {
+	f.Add([]byte(`{"dependencies":{"a":"^1"}}`), []byte(`{"lockfileVersion":2,"packages":{"":{"dependencies":{"a":"^1"}},"node_modules/a":{"version":"1.0.0","resolved":"https://h/a.tgz","integrity":"sha512-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=="}},"dependencies":{}}`))
+	f.Fuzz(func(t *testing.T, manifest, lock []byte) {
+		m, err := parseManifest("package.json", manifest)
+		if err != nil {
+			return
+		}
+		raw, err := projectLock("package-lock.json", lock, m)
+		if err != nil {
+			return
+		}
+		var l packageLock
+		if err := json.Unmarshal(raw, &l); err != nil {
+			t.Fatal(err)
+		}
+		for _, place := range l.places() {
+			if strings.Contains(place, "..") || !strings.HasPrefix(place, "node_modules/") {
+				t.Errorf("place %q", place)
+			}
+		}
+	})
 }

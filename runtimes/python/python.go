@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -31,17 +30,14 @@ var (
 // launcher is the script among the bootstrap's files; the others are modules.
 const launcher = "bootstrap.py"
 
-// Runtime is the base "python". It implements image.Runtime.
-type Runtime struct {
-	Environment image.BaseSpec // the interpreter and its standard library
-	Tools       []string       // Debian packages to add for pip
-}
+// Runtime is the runtime "python". It implements image.Runtime.
+type Runtime struct{}
 
 // Name is "python".
 func (Runtime) Name() string { return "python" }
 
-// Base returns Environment.
-func (r Runtime) Base() image.BaseSpec { return r.Environment }
+// Bases is the one of FRE's that has the interpreter.
+func (Runtime) Bases() []string { return []string{"python"} }
 
 // Bootstrap returns the launcher and the package it imports, _fre.
 func (Runtime) Bootstrap() map[string][]byte {
@@ -68,11 +64,29 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not module.function: write main.handle for the function handle in main.py", t.Handler)}
 	}
-	return append(command(), t.Handler), append(environment(),
-		"PYTHONPATH=/function:/opt/python", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency))), nil
+	return append(command(t), t.Handler), append(environment(),
+		pythonPath, fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency))), nil
 }
 
-func command() []string { return []string{"/usr/bin/python3", "-S", "/opt/fre/bootstrap.py"} }
+// pythonPath is where modules are.
+const pythonPath = "PYTHONPATH=/function:/" + prefix
+
+// command leaves the site module to images that FRE did not make: those have
+// packages of their own in its directories.
+func command(t *image.Template) []string {
+	if t.ForeignBase() {
+		return []string{"/usr/bin/python3", "/opt/fre/bootstrap.py"}
+	}
+	return []string{"/usr/bin/python3", "-S", "/opt/fre/bootstrap.py"}
+}
+
+// Interpreter is what a base has to have.
+func (Runtime) Interpreter() image.Interpreter {
+	return image.Interpreter{
+		Name: "python3", Least: "3.9",
+		Version: []string{"-c", "import json, select, sys, threading, traceback; print('Python', sys.version.split()[0])"}, Before: "Python ",
+	}
+}
 
 func environment() []string {
 	return []string{
@@ -82,29 +96,62 @@ func environment() []string {
 	}
 }
 
+// Untraced implements [image.Traced]: what tells of an exception (traceback, and
+// what it imports in Python 3.9 to 3.13), what _fre imports when it is a fork server,
+// and the codecs, which are found by a name that comes with the data.
+func (Runtime) Untraced() []string {
+	var out []string
+	for _, name := range []string{
+		"__future__.py", "_colorize.py", "_weakrefset.py", "ast.py", "codeop.py", "collections", "contextlib.py", "copyreg.py", "encodings", "enum.py",
+		"functools.py", "heapq.py", "json", "keyword.py", "linecache.py", "operator.py", "re", "reprlib.py", "stat.py", "textwrap.py", "threading.py",
+		"token.py", "tokenize.py", "traceback.py", "types.py", "warnings.py", "weakref.py",
+		"os.py", "_collections_abc.py", "abc.py", "codecs.py", "genericpath.py", "io.py", "posixpath.py", // frozen: looked at only, os.py to find the others
+		"ctypes/__init__.py", "ctypes/_endian.py", "struct.py", // of a fork server
+		"lib-dynload/_ctypes.*", "lib-dynload/_json.*", "lib-dynload/_socket.*", "lib-dynload/_struct.*", "lib-dynload/select.*",
+	} {
+		out = append(out, "usr/**/python3*/"+name)
+	}
+	return out
+}
+
 // Shell is the bootstrap without a handler. Of what the interpreter reads at its
 // start the bootstrap does PYTHONPATH again.
-func (Runtime) Shell(_ *image.Template, env []string) *image.Shell {
-	s := &image.Shell{Args: command(), Env: environment(), Mounts: []string{"/function", "/" + prefix}}
+func (Runtime) Shell(t *image.Template, env []string) *image.Shell {
+	s := &image.Shell{Args: command(t), Env: environment(), Mounts: []string{"/function", "/" + prefix}}
 	if !s.Fits(env, []string{"PYTHON"}, []string{"PYTHONPATH"}) {
 		return nil
 	}
 	return s
 }
 
-// version finds the interpreter of a base environment: "3.11".
-func version(rootfs string) (string, error) {
-	names, err := filepath.Glob(filepath.Join(rootfs, "usr/bin/python3.*"))
-	if err != nil {
-		return "", err
+var numbered = regexp.MustCompile(`^python(3\.[0-9]+)$`)
+
+// interpreter finds that of a base environment: its path there, and "3.11".
+func interpreter(step *image.Step) (program, version string, err error) {
+	if program, err = step.Program("python3"); err != nil {
+		return "", "", err
 	}
-	for _, name := range names {
-		v := strings.TrimPrefix(filepath.Base(name), "python")
-		if regexp.MustCompile(`^3\.[0-9]+$`).MatchString(v) {
-			return v, nil
+	root, err := os.OpenRoot(step.Rootfs)
+	if err != nil {
+		return "", "", err
+	}
+	defer func() { _ = root.Close() }()
+	name := strings.TrimPrefix(program, "/")
+	if target, err := root.Readlink(name); err == nil { // python3 → python3.11, mostly
+		if m := numbered.FindStringSubmatch(path.Base(target)); m != nil {
+			return program, m[1], nil
 		}
 	}
-	return "", fmt.Errorf("the base environment has no usr/bin/python3.*: %w", fs.ErrNotExist)
+	names, err := fs.Glob(root.FS(), path.Join(path.Dir(name), "python3.*"))
+	if err != nil {
+		return "", "", err
+	}
+	for _, name := range names {
+		if m := numbered.FindStringSubmatch(path.Base(name)); m != nil {
+			return program, m[1], nil
+		}
+	}
+	return "", "", fmt.Errorf("beside %s of the base environment stands no python3.N: %w", program, fs.ErrNotExist)
 }
 
 // compileJob is one of work.py's.
@@ -132,16 +179,20 @@ func run(ctx context.Context, b *install.Bench, t install.Tool, verb string, job
 	if err := errors.Join(b.Write("work.py", work), b.Write("jobs.json", data)); err != nil {
 		return "", err
 	}
-	t.Args = []string{"/usr/bin/python3", "-I", "/work/work.py", verb, "/work/jobs.json"}
+	program, err := b.Program("python3")
+	if err != nil {
+		return "", err
+	}
+	t.Args = []string{program, "-I", "/work/work.py", verb, "/work/jobs.json"}
 	return b.Run(ctx, t)
 }
 
-// FinishBase compiles the standard library and the bootstrap once. The
-// interpreter trusts the bytecode without a look at the source (unchecked-hash:
-// time stamps in an image mean nothing); the bootstrap's, which may be of
-// another FRE than the base environment, it compares.
-func (Runtime) FinishBase(ctx context.Context, step *image.Step) ([]store.Part, error) {
-	v, err := version(step.Rootfs)
+// FinishBase is the Finish of the base "python": it compiles the standard library
+// and the bootstrap once. The interpreter trusts the bytecode without a look at the
+// source (unchecked-hash: time stamps in an image mean nothing); the bootstrap's,
+// which may be of another FRE than the base environment, it compares.
+func FinishBase(ctx context.Context, step *image.Step) ([]store.Part, error) {
+	_, v, err := interpreter(step)
 	if err != nil {
 		return nil, err
 	}
@@ -149,10 +200,8 @@ func (Runtime) FinishBase(ctx context.Context, step *image.Step) ([]store.Part, 
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{"out", "fre", "fre/_fre"} {
-		if err := mkdir(b, dir); err != nil {
-			return nil, err
-		}
+	if err := b.Mkdir("out", "fre", "fre/_fre"); err != nil {
+		return nil, err
 	}
 	for name, source := range (Runtime{}).Bootstrap() {
 		if name == launcher {
@@ -177,45 +226,87 @@ func (Runtime) FinishBase(ctx context.Context, step *image.Step) ([]store.Part, 
 	return []store.Part{{Kind: "base", Name: "python bytecode", Version: v, Tree: tree}}, nil
 }
 
-func mkdir(b *install.Bench, name string) error {
-	dir := filepath.Join(b.Dir, name)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	return os.Chmod(dir, 0o777) // the sandbox's user writes there
+// Site is where packages.pip come from: the package indexes of the host's own
+// configuration, by way of uv. It implements image.Site.
+type Site struct {
+	Tools     []string // Debian packages to add to the base "python" for pip
+	Compilers []string // and for packages with native code that come without a wheel
 }
+
+// Name is "pip".
+func (Site) Name() string { return "pip" }
+
+// Bases is the one that has an interpreter for them.
+func (Site) Bases() []string { return []string{"python"} }
+
+// Env names the modules' place.
+func (Site) Env() []string { return []string{pythonPath} }
 
 // Packages makes one part per package version at opt/python, its bytecode
 // compiled. Nothing is fetched when the lock answers the request and the store
 // has its parts.
-func (r Runtime) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
-	if len(t.Packages.Pip) == 0 {
-		return nil, nil
-	}
-	v, err := version(step.Rootfs)
+func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
+	program, v, err := interpreter(step)
 	if err != nil {
 		return nil, err
 	}
-	site := &site{step: step, version: v, tools: r.Tools}
+	site := &site{step: step, python: program, version: v, tools: r.Tools, compilers: r.Compilers}
 	if lock.Pip == nil {
+		if err := image.Offline(ctx, "an answer to packages.pip"); err != nil {
+			return nil, err
+		}
 		step.Report(image.Event{Step: "packages", Message: "resolve"})
-		packages, err := site.resolve(ctx, t.Packages.Pip)
+		packages, err := site.resolve(ctx, &t.Packages.Pip)
 		if err != nil {
 			return nil, err
 		}
-		lock.Pip = &image.LockedPip{Request: slices.Clone(t.Packages.Pip), Packages: packages}
+		lock.Pip = &image.LockedPip{Request: t.Packages.Pip.Key(), Packages: packages}
 	}
 	parts := make([]store.Part, len(lock.Pip.Packages))
 	var missing []int
 	for i, p := range lock.Pip.Packages {
 		part, ok := step.Store.Part(site.key(p))
+		if len(p.Hashes) == 1 {
+			part.Hash = p.Hashes[0]
+		}
 		if parts[i] = part; !ok {
 			missing = append(missing, i)
 		}
 	}
 	if len(missing) > 0 {
-		if err := site.install(ctx, lock.Pip.Packages, parts, missing); err != nil {
+		names := make([]string, len(missing))
+		for i, m := range missing {
+			names[i] = lock.Pip.Packages[m].Name + " " + lock.Pip.Packages[m].Version
+		}
+		if err := image.Offline(ctx, "packages.pip: "+strings.Join(names, ", ")); err != nil {
 			return nil, err
+		}
+		var wheels []int
+		for _, m := range missing {
+			p := lock.Pip.Packages[m]
+			if p.Source == "" {
+				wheels = append(wheels, m)
+				continue
+			}
+			made, part, err := site.fromSource(ctx, p, nil)
+			if err != nil {
+				return nil, err
+			}
+			if parts[m] = part; len(p.Requires) == len(made.Requires) {
+				continue
+			}
+			// The lock is of before what packages are built with was pinned.
+			if !image.OptionsOf(ctx).Locked {
+				lock.Pip = &image.LockedPip{Request: lock.Pip.Request, Packages: slices.Clone(lock.Pip.Packages)}
+				lock.Pip.Packages[m] = made
+			} else if err := step.Store.PutPart(ctx, site.key(p), part); err != nil {
+				return nil, err
+			}
+		}
+		if len(wheels) > 0 {
+			if err := site.install(ctx, lock.Pip.Packages, parts, wheels); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return parts, nil

@@ -2,43 +2,47 @@ package python
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"path"
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
 )
 
-// uv is fetched by pip from the host's own index, as the wheel of these
-// hashes and no other.
-const uvVersion = "0.13.8"
-
-func uvHash() (string, error) {
-	switch runtime.GOARCH {
-	case "amd64":
-		return "e18a57b8b352eb7c8feb317b9f6f533c8f0ad9673fd6cf34bbe3cf1a9f6a8984", nil
-	case "arm64":
-		return "0b3e8b1a4f5e405e31e2ff33de8af4744831e9f7338539671efbd8c3c94e791d", nil
-	}
-	return "", fmt.Errorf("packages.pip on %s: %w", runtime.GOARCH, errors.ErrUnsupported)
+// uv resolves and installs. Its wheel holds it at bin/uv.
+var uv = install.Program{
+	Name: "uv", Version: "0.13.8", Dir: "bin", Keep: func(path string) bool { return path == "uv" },
+	Hashes: map[string]string{
+		"amd64": "e18a57b8b352eb7c8feb317b9f6f533c8f0ad9673fd6cf34bbe3cf1a9f6a8984",
+		"arm64": "0b3e8b1a4f5e405e31e2ff33de8af4744831e9f7338539671efbd8c3c94e791d",
+	},
 }
 
 // site is a package index seen from one base environment.
 type site struct {
 	step    *image.Step
-	version string   // of the interpreter, "3.11"
+	python  string   // path of the interpreter
+	version string   // of it, "3.11"
 	tools   []string // Debian packages that make pip
+
+	compilers []string // and those that build packages with native code
 }
 
 // key names the part of a package version in the store.
@@ -47,19 +51,51 @@ func (s *site) key(p image.LockedPackage) string {
 	for _, hash := range slices.Sorted(slices.Values(p.Hashes)) {
 		_, _ = fmt.Fprintln(h, hash)
 	}
-	return fmt.Sprintf("pip:%s==%s:cp%s:%s:%s", p.Name, p.Version, strings.ReplaceAll(s.version, ".", ""), runtime.GOARCH, hex.EncodeToString(h.Sum(nil)[:16]))
+	_, _ = io.WriteString(h, p.Source)
+	for _, r := range p.Requires {
+		_, _ = fmt.Fprintf(h, "\n%s %s %q", r.Name, r.Version, slices.Sorted(slices.Values(r.Hashes)))
+	}
+	platform := runtime.GOARCH
+	if s.step.Platform != "" { // a wheel for one libc may not run with another
+		platform += "-" + s.step.Platform
+	}
+	return fmt.Sprintf("pip:%s==%s:cp%s:%s:%s", p.Name, p.Version, strings.ReplaceAll(s.version, ".", ""), platform, hex.EncodeToString(h.Sum(nil)[:16]))
 }
 
 // env is uv's. What the host's uv.toml says is not there to be read.
 func (s *site) env(cache string) []string {
 	return append([]string{
-		"UV_CACHE_DIR=" + cache, "UV_LINK_MODE=copy", "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never", "NO_COLOR=1",
+		"UV_CACHE_DIR=" + cache, "UV_LINK_MODE=hardlink", "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never", "NO_COLOR=1",
 	}, s.step.Settings.PipEnv...)
 }
 
-// resolve asks uv for the versions and hashes of everything requests need.
-func (s *site) resolve(ctx context.Context, requests []string) ([]image.LockedPackage, error) {
-	program, err := s.uv(ctx)
+// compileArgs have uv pin what /work/requirements.in asks for, wheels only, in
+// /work/requirements.txt.
+func (s *site) compileArgs() []string {
+	return []string{
+		"/function/uv", "pip", "compile", "--no-progress", "--generate-hashes", "--no-header", "--no-annotate",
+		"--no-emit-index-url", "--no-emit-find-links", "--only-binary", ":all:",
+		"--python", s.python, "--python-version", s.version,
+		"--output-file", "/work/requirements.txt", "/work/requirements.in",
+	}
+}
+
+// line is a package as uv installs it and nothing else.
+func line(p image.LockedPackage) string {
+	words := []string{p.Name + "==" + p.Version}
+	for _, h := range p.Hashes {
+		words = append(words, "--hash="+h)
+	}
+	return strings.Join(words, " ") + "\n"
+}
+
+// resolve asks uv for the versions and hashes of everything the request needs.
+func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPackage, error) {
+	program, err := uv.Fetch(ctx, s.step, s.tools)
+	if err != nil {
+		return nil, err
+	}
+	q, err := s.request(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -67,27 +103,73 @@ func (s *site) resolve(ctx context.Context, requests []string) ([]image.LockedPa
 	if err != nil {
 		return nil, err
 	}
-	if err := b.Write("requirements.in", []byte(strings.Join(requests, "\n")+"\n")); err != nil {
+	if err := errors.Join(b.Write("requirements.in", text(q.list)), b.Write("constraints.txt", text(q.constraints))); err != nil {
 		return nil, err
 	}
-	words, err := b.Run(ctx, install.Tool{
-		Rootfs: s.step.Rootfs, Env: s.env("/run/uv"), Cache: "uv", Program: program, Network: true,
-		Args: []string{
-			"/function/uv", "pip", "compile", "--quiet", "--no-progress", "--generate-hashes", "--no-header", "--no-annotate",
-			"--no-emit-index-url", "--no-emit-find-links", "--only-binary", ":all:",
-			"--python", "/usr/bin/python3", "--python-version", s.version,
-			"--output-file", "/work/requirements.txt", "/work/requirements.in",
-		},
-	})
-	if err != nil {
-		return nil, failed(err, "packages.pip", words)
+	args := s.compileArgs()
+	if len(q.constraints) > 0 {
+		args = append(args, "--constraint", "/work/constraints.txt")
+	}
+	if q.complete {
+		args = append(args, "--no-deps")
+	}
+	built := map[string]image.LockedPackage{} // from source, by normal name
+	var words string
+	for {
+		words, err = b.Run(ctx, install.Tool{
+			Rootfs: s.step.Rootfs, Env: s.env("/run/uv"), Cache: "uv", Program: program, Network: true, Args: args,
+		})
+		if err == nil {
+			break
+		}
+		m := wantsSource.FindStringSubmatch(words)
+		if m == nil || built[image.NormalName(m[1])].Name != "" || len(built) == maxSources || s.step.Platform != "" {
+			return nil, failed(err, words)
+		}
+		// uv itself would run the package's code, beside the index's credentials.
+		p, part, sourceErr := s.fromSource(ctx, image.LockedPackage{Name: m[1]}, q.specifiers(m[1], words))
+		if errors.Is(sourceErr, errNoSource) {
+			return nil, failed(err, words)
+		}
+		if sourceErr != nil {
+			return nil, sourceErr
+		}
+		name, wheel, err := s.stub(p, part)
+		if err != nil {
+			return nil, err
+		}
+		if len(built) == 0 {
+			if err := b.Mkdir("wheels"); err != nil {
+				return nil, err
+			}
+			args = append(args, "--find-links", "/work/wheels")
+		}
+		if err := b.Write("wheels/"+name, wheel); err != nil {
+			return nil, err
+		}
+		built[image.NormalName(p.Name)] = p
+	}
+	for _, m := range yanked.FindAllStringSubmatch(words, -1) {
+		s.step.Report(image.Event{Step: "warning", Name: m[1], Message: m[0]})
 	}
 	out, err := b.Read("requirements.txt")
 	if err != nil {
 		return nil, fmt.Errorf("uv pip compile: %w", err)
 	}
-	return parseRequirements(out)
+	packages, err := parsePinned(out)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range packages {
+		if own := built[image.NormalName(p.Name)]; own.Version == p.Version {
+			packages[i] = own
+		}
+	}
+	return packages, q.honour(packages, cmp.Or(r.File, "packages.pip"))
 }
+
+// yanked is how uv says that a version was withdrawn by its author.
+var yanked = regexp.MustCompile("`([^`\n]+)` is yanked( \\(reason: [^\n]*\\))?")
 
 // noAnswer is how uv says that the request, not the network, is at fault.
 var noAnswer = regexp.MustCompile(`No solution found|Couldn't parse requirement|Failed to parse|not a valid|Expected `)
@@ -96,56 +178,46 @@ var noAnswer = regexp.MustCompile(`No solution found|Couldn't parse requirement|
 var noWheel = regexp.MustCompile(`no usable wheels|building from source is disabled|no wheels with a matching|has no wheels`)
 
 // failed turns what uv said into the error the user sees.
-func failed(err error, field, words string) error {
+func failed(err error, words string) error {
 	frame := strings.NewReplacer("╰─▶", "", "├─▶", "", "│", "", "×", "", "error: ", "")
-	lines := install.Lines(frame.Replace(words), func(string) bool { return false })
+	lines := install.Lines(frame.Replace(words), func(l string) bool { return strings.HasPrefix(l, "warning: ") })
 	words = strings.Join(lines, "\n")
-	if !noAnswer.MatchString(words) {
-		field = ""
+	if noWheel.MatchString(words) {
+		words += "\n(there is no source distribution to build for this base, either)"
 	}
-	switch {
-	case noWheel.MatchString(words):
-		words += "\n(building from source is not supported yet: only packages with a wheel for this base can be installed)"
-	case strings.Contains(words, "Hash mismatch"):
-		words += "\n(nothing was kept; if the package was published anew on purpose, delete " + image.LockFile + ")"
-	}
-	return install.Failed(err, field, words)
+	return install.PackageFailed(err, "pip", words, noAnswer)
 }
 
-var pinned = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*)==([^ ;\\]+)`)
+var pinned = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*) *== *([^ ;\\]+)`)
 
-// parseRequirements reads what uv pip compile --generate-hashes writes:
+// parsePinned reads what uv pip compile --generate-hashes writes:
 //
 //	name==version \
 //	    --hash=sha256:… \
 //	    --hash=sha256:…
-func parseRequirements(src []byte) ([]image.LockedPackage, error) {
-	var out []image.LockedPackage
-	for line := range bytes.Lines(src) {
-		text := strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(string(line)), `\`))
-		hash, isHash := strings.CutPrefix(text, "--hash=")
-		switch m := pinned.FindStringSubmatch(text); {
-		case text == "" || text[0] == '#':
-		case m != nil:
-			out = append(out, image.LockedPackage{Name: m[1], Version: m[2]})
-		case isHash && len(out) > 0:
-			last := &out[len(out)-1]
-			last.Hashes = append(last.Hashes, hash)
-		default:
-			return nil, fmt.Errorf("uv pip compile: unexpected line %q", text)
-		}
+func parsePinned(src []byte) ([]image.LockedPackage, error) {
+	r, err := parseRequirements("uv pip compile", src)
+	if err != nil {
+		return nil, err
 	}
-	for _, p := range out {
-		if len(p.Hashes) == 0 {
-			return nil, fmt.Errorf("uv pip compile: no hash for %s==%s", p.Name, p.Version)
+	if len(r.files) > 0 || len(r.constraints) > 0 {
+		return nil, errors.New("uv pip compile: its answer names further files")
+	}
+	var out []image.LockedPackage
+	for _, q := range r.list {
+		m := pinned.FindStringSubmatch(q.text)
+		if m == nil || len(q.hashes) == 0 {
+			return nil, fmt.Errorf("uv pip compile: no version or no hash for %q", q.text)
 		}
+		out = append(out, image.LockedPackage{Name: m[1], Version: m[2], Hashes: q.hashes})
 	}
 	return out, nil
 }
 
-// install makes the parts of those packages whose indexes are missing.
+// install makes the parts of those packages whose indexes are missing. What is
+// there is compiled and stored while the others are downloaded.
 func (s *site) install(ctx context.Context, packages []image.LockedPackage, parts []store.Part, missing []int) error {
-	program, err := s.uv(ctx)
+	program, err := uv.Fetch(ctx, s.step, s.tools)
 	if err != nil {
 		return err
 	}
@@ -158,113 +230,152 @@ func (s *site) install(ctx context.Context, packages []image.LockedPackage, part
 		Requirements string `json:"requirements"`
 	}
 	var jobs []job
-	var compiles []compileJob
 	for _, i := range missing {
-		p, dir := packages[i], fmt.Sprintf("out/%d", i)
-		if err := mkdir(b, dir); err != nil {
+		p, dir := packages[i], outDir(i)
+		if err := b.Mkdir(dir); err != nil {
 			return err
 		}
-		line := []string{p.Name + "==" + p.Version}
-		for _, h := range p.Hashes {
-			line = append(line, "--hash="+h)
-		}
 		name := fmt.Sprintf("requirements-%d.txt", i)
-		if err := b.Write(name, []byte(strings.Join(line, " ")+"\n")); err != nil {
+		if err := b.Write(name, []byte(line(p))); err != nil {
 			return err
 		}
 		jobs = append(jobs, job{"/work/" + dir, "/work/" + name})
-		compiles = append(compiles, compileJob{Root: "/work/" + dir, Place: "/" + prefix})
 	}
-	s.step.Report(image.Event{Step: "packages", Message: "install", Total: int64(len(missing))})
-	words, err := run(ctx, b, install.Tool{Rootfs: s.step.Rootfs, Env: s.env(install.Private), Program: program, Network: true}, "install", jobs)
-	if err != nil {
-		return failed(err, "packages.pip", words)
-	}
-	if err := compile(ctx, b, s.step.Rootfs, compiles); err != nil {
-		return err
-	}
-	for n, i := range missing {
-		p := packages[i]
-		part := store.Part{Kind: "pip", Name: p.Name, Version: p.Version, Prefix: prefix}
-		parts[i], err = b.Put(ctx, s.key(p), part, fmt.Sprintf("out/%d", i), skip)
-		if err != nil {
-			return err
+	s.step.Report(image.Event{Step: "packages", Message: "install"})
+	var (
+		group, running = errgroup.WithContext(ctx)
+		installed      = make(chan int, len(missing))
+	)
+	group.Go(func() error {
+		defer close(installed)
+		waiting := slices.Clone(missing)
+		words, err := run(running, b, install.Tool{
+			Rootfs: s.step.Rootfs, Env: s.env(install.Private), Program: program, Network: true,
+			Said: func(line string) { // the number of a job, once
+				if n, err := strconv.Atoi(line); err == nil && n >= 0 && n < len(waiting) && waiting[n] >= 0 {
+					installed <- waiting[n]
+					waiting[n] = -1
+				}
+			},
+		}, "install", jobs)
+		if err == nil && slices.ContainsFunc(waiting, func(i int) bool { return i >= 0 }) {
+			err = errors.New("uv pip install: it ended early")
 		}
-		s.step.Report(image.Event{Step: "packages", Name: p.Name + " " + p.Version, Done: int64(n + 1), Total: int64(len(missing))})
-	}
-	return nil
-}
-
-// uv returns the directory that holds the program, fetched at the first call
-// on this machine.
-func (s *site) uv(ctx context.Context) (string, error) {
-	hash, err := uvHash()
-	if err != nil {
-		return "", err
-	}
-	programs, err := install.Cache(s.step.Store, "programs")
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(programs, "uv-"+uvVersion+"-"+runtime.GOARCH)
-	if _, err := os.Stat(filepath.Join(dir, "uv")); err == nil {
-		return dir, nil
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	s.step.Report(image.Event{Step: "packages", Name: "uv " + uvVersion, Message: "fetch"})
-	rootfs, err := s.step.Tools(ctx, "python", s.tools...)
-	if err != nil {
-		return "", err
-	}
-	b, err := install.NewBench(s.step)
-	if err != nil {
-		return "", err
-	}
-	if err := b.Write("uv.txt", fmt.Appendf(nil, "uv==%s --hash=sha256:%s\n", uvVersion, hash)); err != nil {
-		return "", err
-	}
-	words, err := b.Run(ctx, install.Tool{
-		Rootfs: rootfs, Network: true, Env: append([]string{"PIP_NO_COLOR=1"}, s.step.Settings.PipEnv...),
-		Args: []string{
-			"/usr/bin/python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-deps",
-			"--require-hashes", "--only-binary", ":all:", "--no-compile", "--target", "/work/uv", "-r", "/work/uv.txt",
-		},
+		return failed(err, words)
 	})
-	if err != nil {
-		words = strings.Join(install.Lines(words, func(l string) bool { return strings.HasPrefix(l, "WARNING:") }, "ERROR: "), "\n")
-		return "", fmt.Errorf("fetch uv %s: %w", uvVersion, install.Failed(err, "", words))
-	}
-	root, err := b.Open("uv/bin")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = root.Close() }()
-	return dir, keepProgram(root, "uv", dir)
+	group.Go(func() error { return s.store(running, b, packages, parts, installed) })
+	return group.Wait()
 }
 
-// keepProgram copies the program name out of from into the new directory dir.
-func keepProgram(from *os.Root, name, dir string) error {
-	src, err := from.Open(name)
+// store compiles the packages whose indexes come out of installed, as many at once
+// as there are by then, and makes their parts, until it is closed.
+func (s *site) store(ctx context.Context, b *install.Bench, packages []image.LockedPackage, parts []store.Part, installed <-chan int) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.NumCPU())
+	for batch := next(installed); len(batch) > 0; batch = next(installed) {
+		var jobs []compileJob
+		for _, i := range batch {
+			jobs = append(jobs, compileJob{Root: "/work/" + outDir(i), Place: "/" + prefix})
+		}
+		if err := compile(ctx, b, s.step.Rootfs, jobs); err != nil {
+			return cmp.Or(group.Wait(), err) // the former may have ended the latter
+		}
+		for _, i := range batch {
+			group.Go(func() (err error) {
+				p := packages[i]
+				part := store.Part{Kind: "pip", Name: p.Name, Version: p.Version, Prefix: prefix, Hash: verifiedBy(b, p)}
+				if parts[i], err = b.Put(ctx, s.key(p), part, outDir(i), skip); err != nil {
+					return install.Unpacked(err, "pip", p.Name+" "+p.Version)
+				}
+				s.step.Report(image.Event{Step: "packages", Name: p.Name + " " + p.Version, End: true})
+				return nil
+			})
+		}
+	}
+	return group.Wait()
+}
+
+// verifiedBy is which of the locked hashes the file has that uv installed: one that it
+// verified and noted in its cache, as (uv-client's DataWithCachePolicy)
+//
+//	[MessagePack: an id, hashes, the file's name][the answer's headers][their length, 8 bytes, little-endian]
+//
+// It is "" where that cannot be told.
+func verifiedBy(b *install.Bench, p image.LockedPackage) string {
+	if len(p.Hashes) == 1 {
+		return p.Hashes[0]
+	}
+	cache, err := b.Open(path.Base(install.Private))
 	if err != nil {
-		return err
+		return ""
 	}
-	defer func() { _ = src.Close() }()
-	aside, err := os.MkdirTemp(filepath.Dir(dir), "."+name+"-")
+	defer func() { _ = cache.Close() }()
+	var found []string
+	for _, index := range []string{"pypi", "index/*"} {
+		notes, _ := fs.Glob(cache.FS(), "wheels-v*/"+index+"/"+image.NormalName(p.Name)+"/*.http") // it is no bad pattern
+		for _, note := range notes {
+			text, err := readNote(cache, note)
+			if err != nil {
+				return ""
+			}
+			for _, h := range p.Hashes {
+				if bytes.Contains(text, []byte(strings.TrimPrefix(h, "sha256:"))) && !slices.Contains(found, h) {
+					found = append(found, h)
+				}
+			}
+		}
+	}
+	if len(found) != 1 {
+		return ""
+	}
+	return found[0]
+}
+
+// maxNote is more than uv notes of a file.
+const maxNote = 1 << 20
+
+// readNote reads a file of uv's cache without the headers of the index's answer.
+func readNote(cache *os.Root, name string) ([]byte, error) {
+	info, err := cache.Lstat(name)
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxNote) {
+		err = fmt.Errorf("%s: not a file of uv's: %w", name, fs.ErrInvalid)
+	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(aside) }()
-	dst, err := os.OpenFile(filepath.Join(aside, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	text, err := cache.ReadFile(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = dst.ReadFrom(src)
-	if err := errors.Join(err, dst.Sync(), dst.Close(), os.Chmod(aside, 0o755)); err != nil {
-		return err
+	note, ok := withoutHeaders(text)
+	if !ok {
+		return nil, fmt.Errorf("%s: %w", name, fs.ErrInvalid)
 	}
-	if err := os.Rename(aside, dir); err != nil && !errors.Is(err, fs.ErrExist) { // another build was faster
-		return err
+	return note, nil
+}
+
+func withoutHeaders(note []byte) ([]byte, bool) {
+	end := len(note) - 8
+	if end < 0 {
+		return nil, false
 	}
-	return nil
+	headers := binary.LittleEndian.Uint64(note[end:])
+	if headers > uint64(end) {
+		return nil, false
+	}
+	return note[:end-int(headers)], true
+}
+
+// outDir is where a bench has the package with that index.
+func outDir(i int) string { return fmt.Sprintf("out/%d", i) }
+
+// next waits for a value and returns it with all that are there; none means that c is
+// closed.
+func next(c <-chan int) (batch []int) {
+	for i := range c {
+		if batch = append(batch, i); len(c) == 0 {
+			break
+		}
+	}
+	return batch
 }

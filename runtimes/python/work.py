@@ -1,7 +1,8 @@
 # Installs and compiles at build time, in a sandbox, with the base environment's
 # own interpreter: python3 work.py install|compile JOBS.json
 #
-# install: [{"dir": where, "requirements": file}, …]; one uv per package.
+# install: [{"dir": where, "requirements": file}, …]; one uv per package. The index
+# of each goes to stdout when it is there.
 # compile: [{"root": directory, "place": its path in the image, "out": where the
 # bytecode goes ("" for the directory itself), "check": whether the interpreter
 # compares it with its source at every start}, …].
@@ -13,11 +14,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 UV = ["/function/uv", "pip", "install", "--quiet", "--no-progress", "--no-deps", "--require-hashes",
-      "--only-binary", ":all:", "--python", "/usr/bin/python3"]
+      "--only-binary", ":all:", "--python", sys.executable]
 
 
-def install(job):
+def install(i, job):
     p = subprocess.run([*UV, "--target", job["dir"], "-r", job["requirements"]], stderr=subprocess.PIPE, check=False)
+    if p.returncode == 0:
+        os.write(1, b"%d\n" % i)
     return p.returncode, p.stderr.decode("utf-8", "replace")
 
 
@@ -48,7 +51,7 @@ def main():
     jobs = json.load(open(sys.argv[2]))
     if sys.argv[1] == "install":
         with ThreadPoolExecutor(4) as pool:
-            failed = [words for code, words in pool.map(install, jobs) if code]
+            failed = [words for code, words in pool.map(install, range(len(jobs)), jobs) if code]
         sys.stderr.write("".join(failed))
         sys.exit(bool(failed))
     files = [f for job in jobs for f in sources(job)]

@@ -1,6 +1,6 @@
 // Command call invokes the functions of templates over HTTP, each with the
-// event of its test/event.json, prints the answers and a table of start times,
-// and fails unless every answer is the one of test/expect.json. scripts/demo.sh
+// event of its first test, prints the answers and a table of start times,
+// and fails unless every answer is the one that test expects. scripts/demo.sh
 // uses it.
 //
 //	call ADDR TEMPLATE-DIR...
@@ -53,7 +53,7 @@ func run(ctx context.Context, addr string, dirs []string) error {
 	var errs []error
 	for _, dir := range dirs {
 		name := filepath.Base(dir)
-		c, err := daemon.LoadCase(dir)
+		c, err := daemon.LoadCase(dir, name)
 		if err != nil {
 			return err
 		}
@@ -84,7 +84,7 @@ func call(ctx context.Context, client *http.Client, addr, name string, c *daemon
 		return nil, times{}, err
 	}
 	t := times{start: "warm", whole: time.Since(begin)}
-	if err := c.Expect.Check(a); err != nil {
+	if err := c.Check(a); err != nil {
 		return nil, t, err
 	}
 	if a.Header.Get("X-Fre-Cold") == "1" {

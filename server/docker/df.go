@@ -10,6 +10,7 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -126,7 +127,8 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("encode answer: %w", err)
 	}
 	body = append(append(append(body, `,"Volumes":`...), encoded...), '}')
-	return replyJSON(w, http.StatusOK, body)
+	listing.Send(w, http.StatusOK, body)
+	return nil
 }
 
 // appendImageUsage encodes images, which have so many users, with their sizes. Clients

@@ -26,6 +26,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/server/listing"
 )
 
 // The API versions a client may ask for, "v1.N" before the path. None means the
@@ -181,14 +182,7 @@ func reply(w http.ResponseWriter, status int, v any) error {
 	if err != nil {
 		return fmt.Errorf("encode answer: %w", err)
 	}
-	return replyJSON(w, status, body)
-}
-
-// replyJSON sends what is encoded already.
-func replyJSON(w http.ResponseWriter, status int, body []byte) error {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // a client that has gone is no failure of ours
+	listing.Send(w, status, body)
 	return nil
 }
 

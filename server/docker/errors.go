@@ -72,6 +72,8 @@ func statusOf(err error) (status int, message string) {
 		return http.StatusBadRequest, "invalid reference format: " + message
 	case errors.As(err, &field), errors.As(err, &limit):
 		return http.StatusBadRequest, message
+	case errors.Is(err, oci.ErrSignature):
+		return http.StatusForbidden, message
 	case errors.Is(err, oci.ErrArchive), errors.Is(err, oci.ErrLayer), errors.Is(err, oci.ErrLimit), errors.Is(err, oci.ErrReference), errors.Is(err, oci.ErrChange):
 		return http.StatusBadRequest, message
 	case errors.Is(err, oci.ErrPlatform):

@@ -119,7 +119,8 @@ func (s *server) containerList(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return replyJSON(w, http.StatusOK, body)
+	listing.Send(w, http.StatusOK, body)
+	return nil
 }
 
 // sizes are what a container has written, and that with its image.

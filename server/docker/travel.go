@@ -89,11 +89,12 @@ func (p *progressOut) fail(err error) error {
 	return nil
 }
 
-// authOf reads the X-Registry-Auth header: base64 of JSON. nil where a client
-// has nothing to say, as docker without a login.
+// authOf reads the X-Registry-Auth header: base64 of JSON. A client that has nothing
+// to say, as docker without a login, is nobody: never nil, by which the engine would
+// use its own user's.
 func authOf(header string) (*oci.Auth, error) {
 	if header == "" {
-		return nil, nil
+		return &oci.Auth{}, nil
 	}
 	raw, err := base64.URLEncoding.DecodeString(header)
 	if err != nil {
@@ -116,7 +117,7 @@ type authConfig struct {
 	Username, Password, Auth, IdentityToken, RegistryToken, ServerAddress string
 }
 
-// auth is nil for an empty one.
+// auth is the same for the engine.
 func (a *authConfig) auth() (*oci.Auth, error) {
 	if a.Auth != "" && a.Username == "" {
 		pair, err := base64.StdEncoding.DecodeString(a.Auth)
@@ -126,11 +127,7 @@ func (a *authConfig) auth() (*oci.Auth, error) {
 		}
 		a.Username, a.Password = user, password
 	}
-	auth := &oci.Auth{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken}
-	if *auth == (oci.Auth{}) {
-		return nil, nil
-	}
-	return auth, nil
+	return &oci.Auth{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken}, nil
 }
 
 // auth answers POST /auth: whether the registry takes the login, which the client
@@ -146,7 +143,7 @@ func (s *server) auth(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	auth, err := a.auth()
-	if err == nil && auth == nil {
+	if err == nil && *auth == (oci.Auth{}) {
 		err = badRequest("there is no login: give a username and a password")
 	}
 	if err != nil {
@@ -344,7 +341,7 @@ func (s *server) imagePush(w http.ResponseWriter, r *http.Request, name string) 
 }
 
 func (s *server) pushOne(ctx context.Context, out *progressOut, ref string, auth *oci.Auth) error {
-	sent, err := s.engine.Push(ctx, ref, "", auth, out.report)
+	sent, err := s.engine.Push(ctx, ref, "", auth, oci.PushOptions{AsImage: true}, out.report)
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ func TestAuthOf(t *testing.T) {
 		header string
 		want   *oci.Auth
 	}{
-		{"", nil},
-		{encode(`{}`), nil},
+		{"", &oci.Auth{}},
+		{encode(`{}`), &oci.Auth{}},
 		{encode(`{"username":"u","password":"p","serveraddress":"x"}`), &oci.Auth{Username: "u", Password: "p"}},
 		{encode(`{"auth":"` + base64.StdEncoding.EncodeToString([]byte("u:p:q")) + `"}`), &oci.Auth{Username: "u", Password: "p:q"}},
 		{encode(`{"identitytoken":"t"}`), &oci.Auth{IdentityToken: "t"}},

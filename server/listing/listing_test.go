@@ -3,11 +3,13 @@ package listing
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -173,5 +175,26 @@ func TestServe(t *testing.T) {
 	}
 	if other := NewBody([]byte("[1]\n")); other.ETag == body.ETag {
 		t.Error("another body has the same tag")
+	}
+}
+
+// A large answer comes with its length, not in chunks.
+func TestSend(t *testing.T) {
+	body := strings.Repeat("7", 1<<20)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		Send(w, http.StatusTeapot, []byte(body))
+	}))
+	defer server.Close()
+	resp, err := server.Client().Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil || string(got) != body+"\n" {
+		t.Errorf("got %d bytes, %v, want %d", len(got), err, len(body)+1)
+	}
+	if resp.ContentLength != int64(len(got)) || len(resp.TransferEncoding) > 0 || resp.StatusCode != http.StatusTeapot || resp.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("got %s, length %d, %v, %v", resp.Status, resp.ContentLength, resp.TransferEncoding, resp.Header)
 	}
 }

@@ -49,7 +49,8 @@ func New() *Engine {
 }
 
 // Build makes an image whose digest is that of the directory's files. A
-// template with a pip package "no-such-package" fails like a resolver does.
+// template with a pip package "no-such-package" fails like a resolver does, a build
+// that is locked without a lock.
 func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error) {
 	src, err := dir.ReadFile("fret.yaml")
 	if err != nil {
@@ -59,16 +60,22 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 	if err != nil {
 		return nil, nil, err
 	}
-	report(image.Event{Step: "base", Name: t.Base, Message: "found"})
-	for i, p := range t.Packages.Pip {
+	if o := image.OptionsOf(ctx); o.Locked {
+		if _, err := dir.Stat(image.LockFile); err != nil {
+			return nil, nil, &image.LockError{Drift: []string{"there is no such file"}}
+		}
+	}
+	report(image.Event{Step: "base", Name: t.Base, Message: "found", End: true})
+	for _, p := range t.Packages.Pip.List {
 		if strings.HasPrefix(p, "no-such-package") {
 			return nil, nil, fmt.Errorf("resolve packages: %w", &image.ExitError{Args: []string{"uv"}, Code: 1, Output: "no-such-package was not found in the package registry"})
 		}
+		report(image.Event{Step: "packages", Name: p, Message: "unpack", Done: 25e6, Total: 100e6, Unit: image.UnitBytes})
 		if strings.HasPrefix(p, "slow") {
 			<-ctx.Done()
 			return nil, nil, context.Cause(ctx)
 		}
-		report(image.Event{Step: "packages", Name: p, Done: int64(i + 1), Total: int64(len(t.Packages.Pip))})
+		report(image.Event{Step: "packages", Name: p, End: true})
 	}
 	hash := sha256.New()
 	img := &store.Image{Created: Epoch}
@@ -88,7 +95,7 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 	if err != nil {
 		return nil, nil, err
 	}
-	report(image.Event{Step: "link", Done: int64(img.Files), Total: int64(img.Files)})
+	report(image.Event{Step: "link", Done: int64(img.Files), Total: int64(img.Files), Unit: image.UnitItems, End: true})
 	return e.add(img, t, hash.Sum(nil)), &image.Lock{Version: 1, Base: image.LockedBase{Name: t.Base, Packages: map[string]string{}}}, nil
 }
 
@@ -113,6 +120,9 @@ func (e *Engine) add(img *store.Image, t *image.Template, sum []byte) *store.Ima
 	config := image.Config{Base: t.Base, Handler: t.Handler, Args: []string{"/opt/fre/main"}, Protocol: image.ProtocolChannel, Tenant: t.Tenant}
 	if t.Handler == "" {
 		config.Protocol = image.ProtocolNone
+	}
+	if t.Slim {
+		config.LeftOut = &image.LeftOut{Packages: []string{"debconf", "dpkg"}, PackageBytes: 7_000_000, Files: []image.LeftOutFiles{{Pattern: "usr/share/doc", Files: 40, Bytes: 1_500_000}}}
 	}
 	img.Config = encode(config)
 	e.mu.Lock()
@@ -239,6 +249,15 @@ func (e *Engine) History(ref string) ([]oci.Step, error) {
 	}, nil
 }
 
+// SBOM names the image.
+func (e *Engine) SBOM(ref string) ([]byte, error) {
+	img, err := e.Image(ref)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(nil, "{\"bomFormat\":\"CycloneDX\",\"metadata\":{\"component\":{\"bom-ref\":%q}}}\n", img.Digest), nil
+}
+
 // TagImage gives an image one more name, which no other image may have.
 func (e *Engine) TagImage(_ context.Context, ref, name string) (*store.Image, error) {
 	r, err := store.ParseReference(name)
@@ -256,6 +275,9 @@ func (e *Engine) TagImage(_ context.Context, ref, name string) (*store.Image, er
 	defer e.mu.Unlock()
 	tagged := *img
 	tagged.Names = append(slices.Clone(img.Names), r.Name+":"+cmp.Or(r.Version, "latest"))
+	if tagged.Name == "" {
+		tagged.Name, tagged.Version = r.Name, cmp.Or(r.Version, "latest")
+	}
 	e.images[slices.Index(e.images, img)] = &tagged
 	e.noteLocked(store.ChangeImage, store.ActionTag, string(img.Digest), tagged.Names[len(img.Names)])
 	return &tagged, nil

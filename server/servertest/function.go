@@ -27,6 +27,9 @@ func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engi
 	if err := json.Unmarshal(img.Config, &f.Config); err != nil {
 		return nil, err
 	}
+	if len(img.Names) == 0 {
+		f.ImageRef = img.Built
+	}
 	if f.Config.Protocol == image.ProtocolNone {
 		return nil, fmt.Errorf("%s: %w", img.Name, engine.ErrNotReady)
 	}
@@ -47,6 +50,43 @@ func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engi
 	e.noteLocked(store.ChangeFunction, store.ActionDeploy, name, name)
 	e.logLocked(name, "deployed")
 	return f, nil
+}
+
+// Slim leaves one file out of the function's image.
+func (e *Engine) Slim(_ context.Context, function string, o image.SlimOptions) (*image.Slimmed, error) {
+	f, err := e.Function(function)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasSuffix(f.ImageRef, image.SlimSuffix) {
+		return nil, fmt.Errorf("%s %w again", f.ImageRef, image.ErrSlimmed)
+	}
+	out := &image.Slimmed{
+		Before: image.SlimmedSize{Files: 10, Bytes: 1000}, After: image.SlimmedSize{Files: 9, Bytes: 900},
+		Gone: []store.Entry{{Path: "usr/lib/unused.so", Kind: store.KindFile, Size: 100}},
+	}
+	if slices.Contains(o.Keep, "usr/lib/unused.so") {
+		out.After, out.Gone = out.Before, []store.Entry{}
+	}
+	if o.DryRun {
+		return out, nil
+	}
+	img, err := e.Image(string(f.Image))
+	if err != nil {
+		return nil, err
+	}
+	made := *img
+	made.Digest = store.Digest(fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(img.Digest))))
+	made.Built, made.Name, made.Version, made.Names = img.Built+image.SlimSuffix, "", "", []string{}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if i := slices.IndexFunc(e.images, func(img *store.Image) bool { return img.Digest == made.Digest }); i >= 0 {
+		out.Image = e.images[i]
+		return out, nil
+	}
+	e.images = slices.Insert(e.images, 0, &made)
+	out.Image = &made
+	return out, nil
 }
 
 // Functions lists the functions by name.
@@ -73,6 +113,9 @@ func (e *Engine) Function(name string) (*engine.Function, error) {
 	shown := *f
 	return &shown, nil
 }
+
+// Closed is never closed.
+func (e *Engine) Closed() <-chan struct{} { return nil }
 
 // RemoveFunction forgets a function and ends its sandboxes.
 func (e *Engine) RemoveFunction(_ context.Context, name string) error {
@@ -112,6 +155,10 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *engine.Request) (*e
 	switch r.Path {
 	case "/fail":
 		return nil, &engine.FunctionError{Type: "ValueError", Message: "no such colour", Stack: "secret stack"}
+	case "/left-out":
+		if f, err := e.Function(name); err == nil && strings.HasSuffix(f.ImageRef, image.SlimSuffix) {
+			return nil, &engine.FunctionError{Type: "ImportError", Message: "unused.so"}
+		}
 	case "/crash":
 		return nil, &engine.CrashError{Status: sandbox.ExitStatus{Code: -1, Signal: 9}, Reason: "was killed by SIGKILL before it answered"}
 	case "/timeout":

@@ -33,8 +33,12 @@ const (
 	// no CPU left for the neighbour then, and whose doing its wait is cannot be told.
 	atMostBusy = 20.0
 
-	enough = 3 // rounds on a quiet machine decide
-	rounds = 5 // are measured at most
+	// Two rounds on a quiet machine are enough to pass, and as many as this to fail. In a
+	// round, 6 of 600 calls decide: beside bombs of processes, of memory and of /tmp,
+	// the rounds' middle is at 1.6 to 2.8 and their worst at 7, as the kernel lets a waker
+	// wait for the rest of a time slice, a tick of 4 ms, or for what it does itself.
+	enough = 8
+	rounds = 12 // are measured at most
 	calls  = 600
 	// strangers is how much of one CPU others may use in a round that counts.
 	strangers = 0.15

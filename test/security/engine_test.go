@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -46,14 +48,28 @@ func eventually(t testing.TB, condition func() error) {
 	}
 }
 
-// openFiles counts the engine's open files.
-func openFiles(t testing.TB, d *daemon.Daemon) int {
+// holders returns the host's processes that have the memfd of that name open.
+func holders(t testing.TB, name string) []int {
 	t.Helper()
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.PID()))
+	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(fds)
+	var pids []int
+	for _, fd := range fds {
+		target, err := os.Readlink(fd)
+		if err != nil || target != "/memfd:"+name+" (deleted)" {
+			continue // what cannot be read has gone meanwhile
+		}
+		pid, err := strconv.Atoi(strings.Split(fd, "/")[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(pids, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 var echo = daemon.Function{Name: "echo"}
@@ -97,13 +113,11 @@ func TestTimeouts(t *testing.T) {
 func TestChannelRights(t *testing.T) {
 	hostile := daemon.Function{Name: "hostile"}
 	d := daemontest.Serve(t, hostile)
-	call(t, d, "hostile", "", "warm", 200)
-	before := openFiles(t, d)
 	if got := call(t, d, "hostile", "/rights", "", 200); got != "5060" {
 		t.Fatalf("sent %s open files: the test proves nothing", got)
 	}
-	if after := openFiles(t, d); after > before+100 { // pools fill meanwhile
-		t.Errorf("the engine has %d open files, %d before", after, before)
+	if pids := holders(t, "rights"); len(pids) != 1 || pids[0] == d.PID() {
+		t.Errorf("processes %v have the function's file, the engine is %d; want the function alone", pids, d.PID())
 	}
 	call(t, d, "hostile", "", "still there", 200)
 }
@@ -112,16 +126,12 @@ func TestChannelRights(t *testing.T) {
 // in its group; an endless request ends.
 func TestSocketRights(t *testing.T) {
 	d := daemontest.Serve(t, echo)
-	before := openFiles(t, d)
-	root, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	file, err := unix.MemfdCreate("socket-rights", unix.MFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(root)
-	rights := make([]int, 253)
-	for i := range rights {
-		rights[i] = root
-	}
+	defer unix.Close(file)
+	rights := slices.Repeat([]int{file}, 253)
 	conn := dial(t, d.Socket())
 	for _, part := range []string{"GET /v1/version HTTP/1.1\r\n", "Host: fre\r\n", "\r\n"} {
 		if _, _, err := conn.WriteMsgUnix([]byte(part), unix.UnixRights(rights...), nil); err != nil {
@@ -139,8 +149,8 @@ func TestSocketRights(t *testing.T) {
 	if resp.StatusCode != http.StatusOK {
 		t.Errorf("status %s", resp.Status)
 	}
-	if after := openFiles(t, d); after > before+100 {
-		t.Errorf("the engine has %d open files, %d before", after, before)
+	if pids := holders(t, "socket-rights"); !slices.Equal(pids, []int{os.Getpid()}) {
+		t.Errorf("processes %v have the file; want this one alone, %d: the engine is %d", pids, os.Getpid(), d.PID())
 	}
 }
 

@@ -32,7 +32,7 @@ func (w *world) testBadBuild(t *testing.T) {
 		{"bad unit", "id: bad\nbase: python\nresources:\n  memory: 12XB\n", []string{"fret.yaml:4:", "memory: 12XB"}, true},
 		{"no YAML", "id: [\n", []string{"fret.yaml:"}, true},
 		{"unknown base", "id: bad\nbase: cobol\n", []string{"fret.yaml:2:", "cobol", "python"}, true},
-		{"not supported yet", "id: bad\nbase: python\npackages: {maven: [\"a:b:1\"]}\n", []string{"fret.yaml:3:", "not supported yet"}, true},
+		{"packages for another base", "id: bad\nbase: python\npackages: {maven: [\"a:b:1\"]}\n", []string{"fret.yaml:3:", "packages.maven needs the base java"}, true},
 		{"unknown pip package", "id: bad\nbase: python\npackages: {pip: [fre-has-no-such-package]}\n", []string{"fret.yaml:3:17", "fre-has-no-such-package was not found in the package registry"}, false},
 		{"unknown pip version", "id: bad\nbase: python\npackages: {pip: [lxml==999.0]}\n", []string{"fret.yaml:3:17", "there is no version of lxml==999.0"}, false},
 		{"unknown npm package", "id: bad\nbase: node\npackages: {npm: [fre-has-no-such-package]}\n", []string{"fret.yaml:3:17", "404", "'fre-has-no-such-package@*' is not in this registry"}, false},
@@ -79,7 +79,7 @@ func (w *world) testHashMismatch(t *testing.T) {
 		},
 		{
 			"npm", "base: node\npackages: {npm: [js-yaml@4.1.0]}\n", `sha512-[A-Za-z0-9+/]{8}`, "sha512-AAAAAAAA",
-			[]string{"Integrity checksum failed", "sha512-AAAAAAAA", "fret.lock"},
+			[]string{"EINTEGRITY", "want AAAAAAAA", "fret.lock"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -33,6 +33,7 @@ func TestSystem(t *testing.T) {
 		t.Run("bad build", w.testBadBuild)
 		t.Run("cli", w.testCLI)
 		t.Run("scaffolds", w.testScaffolds)
+		t.Run("slim", w.testSlim)
 		t.Run("readme", w.testReadme)
 		t.Run("leaks", w.testLeaks)
 		t.Run("drain", w.testDrain)
@@ -83,19 +84,18 @@ func (w *world) testTemplates(t *testing.T) {
 	for _, dir := range dirs {
 		name := filepath.Base(dir)
 		t.Run(name, func(t *testing.T) {
-			c, err := daemon.LoadCase(dir)
+			c, err := daemon.LoadCase(dir, name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // started for it, and there already
-				a, err := c.Event.Call(t.Context(), w.client, w.d.Addr(), name)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := c.Expect.Check(a); err != nil {
-					t.Error(err)
-				}
+			a, err := c.Event.Call(t.Context(), w.client, w.d.Addr(), name)
+			if err != nil {
+				t.Fatal(err)
 			}
+			if err := c.Check(a); err != nil {
+				t.Error(err)
+			}
+			w.cli(t, "test", dir, "--function", name) // there already, and by the socket
 		})
 	}
 }

@@ -117,8 +117,11 @@ func JSON[T any](ctx context.Context, e *Engine, args ...string) ([]T, error) {
 // Rootfs is the tree of an image of the benchmark's own engine: the files that
 // its sandboxes have, for a peer to run. It is not to be written to.
 func (e *Engine) Rootfs(digest string) string {
-	return filepath.Join(e.dir, "state", "store", "images", strings.TrimPrefix(digest, "sha256:"), "rootfs")
+	return filepath.Join(e.Images(), strings.TrimPrefix(digest, "sha256:"), "rootfs")
 }
+
+// Images is the directory of all images of the benchmark's own engine.
+func (e *Engine) Images() string { return filepath.Join(e.dir, "state", "store", "images") }
 
 // Deploy builds and deploys the template directory under a name and returns
 // the directory of the copy it was built from.

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -28,6 +29,9 @@ type Info struct {
 	Go       string            `json:"go"`
 	Programs map[string]string `json:"programs"` // name → first line of its version
 }
+
+// color is what Maven prints even into a pipe.
+var color = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // Describe asks the kernel, and each program, given as its command line for
 // printing its version; one that is not there is left out.
@@ -57,7 +61,7 @@ func Describe(ctx context.Context, programs map[string][]string) (Info, error) {
 			return Info{}, fmt.Errorf("%s: %w", strings.Join(argv, " "), err)
 		}
 		first, _, _ := strings.Cut(string(out), "\n")
-		info.Programs[name] = strings.TrimSpace(first)
+		info.Programs[name] = strings.TrimSpace(color.ReplaceAllString(first, ""))
 	}
 	return info, nil
 }

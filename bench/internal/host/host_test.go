@@ -12,7 +12,7 @@ import (
 
 func TestDescribe(t *testing.T) {
 	info, err := host.Describe(t.Context(), map[string][]string{
-		"fre":  {"sh", "-c", "echo version 1; echo more"},
+		"fre":  {"sh", "-c", `printf '\033[1mversion 1\033[m\nmore\n'`},
 		"runc": {"no-such-program-anywhere"},
 	})
 	if err != nil {

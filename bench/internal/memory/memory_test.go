@@ -1,8 +1,10 @@
 package memory_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -118,5 +120,17 @@ func TestKernel(t *testing.T) {
 	}
 	if sum != 0 || after-before < held*3/4 {
 		t.Errorf("%d bytes more, want about %d", after-before, held)
+	}
+}
+
+func TestCached(t *testing.T) {
+	dir := t.TempDir()
+	page := int64(os.Getpagesize())
+	name := filepath.Join(dir, "a")
+	if err := errors.Join(os.WriteFile(name, make([]byte, 3*page+1), 0o644), os.Link(name, filepath.Join(dir, "b"))); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := memory.Cached(dir, dir); err != nil || got != 4*page {
+		t.Errorf("just written: got %d, error %v; want four pages", got, err)
 	}
 }

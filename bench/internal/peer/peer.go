@@ -75,8 +75,8 @@ func BarePinned(spawner, path string) (Peer, error) {
 	return spawned{s}, err
 }
 
-// BareIn is Bare for a command whose root directory is root. It has no other
-// part of a sandbox.
+// BareIn is Bare for a command whose root directory is root, with the host's /proc.
+// It has no other part of a sandbox.
 func BareIn(spawner, root string, argv ...string) (Peer, error) {
 	s, err := spawn.StartIn(spawner, root, argv...)
 	return spawned{s}, err

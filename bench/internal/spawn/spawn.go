@@ -74,9 +74,17 @@ func StartPinned(bin string, argv ...string) (*Spawner, error) {
 	return start(exec.Command(bin, slices.Concat([]string{"-1"}, argv)...), argv)
 }
 
-// StartIn is Start for a command whose root directory is root.
+// StartIn is Start for a command whose root directory is root, with [Proc].
 func StartIn(bin, root string, argv ...string) (*Spawner, error) {
-	return start(exec.Command(bin, slices.Concat([]string{"-C", root}, argv)...), argv)
+	in := Proc(root, slices.Concat([]string{bin, "-C", root}, argv)...)
+	return start(exec.Command(in[0], in[1:]...), argv)
+}
+
+// Proc is a command line that runs argv where the directory root has the host's
+// /proc at its proc: by /proc/self/exe the loader finds the libraries that a
+// program, such as a JVM, has beside itself. The mount goes with argv's processes.
+func Proc(root string, argv ...string) []string {
+	return append([]string{"unshare", "--mount", "sh", "-euc", `mount --bind /proc "$0/proc"; exec "$@"`, root}, argv...)
 }
 
 func start(cmd *exec.Cmd, argv []string) (*Spawner, error) {

@@ -94,11 +94,14 @@ func TestRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := spawn.StartIn(program, root, "/spawn")
+	if err := os.Mkdir(filepath.Join(root, "proc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s, err := spawn.StartIn(program, root, "/proc/self/root/spawn")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It is found below the root, and says how it is used.
+	// It is found below the root, by way of /proc, and says how it is used.
 	if _, err := s.Sequential(1); err == nil || !strings.Contains(err.Error(), "status 0x200") {
 		t.Errorf("got error %v, want the usage's status", err)
 	}

@@ -25,6 +25,9 @@ import (
 var conn *net.UnixConn
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "tool" {
+		os.Exit(tool())
+	}
 	if os.Getenv("FRE_CHANNEL") == "" {
 		os.Exit(stdio())
 	}
@@ -52,27 +55,43 @@ func main() {
 	}
 }
 
-// park is what an interpreter's bootstrap does without a handler: PARKED and
-// LOAD of docs/protocol.md, frame by frame.
+// tool is a program of build steps that parks without an argument, which is what to
+// do. It says how it was started, what it finds in /tmp, and leaves a file there.
+func tool() int {
+	how, what := "fresh", ""
+	if len(os.Args) > 2 {
+		what = os.Args[2]
+	} else {
+		load, err := parked()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		how, what = "parked", load.Handler
+	}
+	left, err := os.ReadDir("/tmp")
+	if err == nil {
+		err = os.WriteFile("/tmp/left", nil, 0o600)
+	}
+	given, readErr := os.ReadFile("/function/given")
+	writable := os.WriteFile("/function/given", []byte("poisoned"), 0o600) == nil
+	err = errors.Join(err, readErr, os.WriteFile("/work/made", []byte(what), 0o600))
+	fmt.Println(how, what, string(given), len(left), writable, os.Getuid(), err)
+	switch what {
+	case "fail":
+		fmt.Fprintln(os.Stderr, "went wrong")
+		return 3
+	case "hang":
+		<-time.After(time.Hour)
+	}
+	return 0
+}
+
+// park is what an interpreter's bootstrap does without a handler.
 func park() error {
-	if os.Getenv("FN_PARK") == "fail" {
-		return errors.New("cannot park")
-	}
-	// Not as an os.File, which would close it when nobody looks.
-	if _, err := syscall.Write(3, []byte{4: 0x0b, 15: 0}); err != nil {
+	load, err := parked()
+	if err != nil {
 		return err
-	}
-	head := make([]byte, 16)
-	if _, err := io.ReadFull(rawChannel{}, head); err != nil {
-		return err
-	}
-	payload := make([]byte, binary.LittleEndian.Uint32(head))
-	if _, err := io.ReadFull(rawChannel{}, payload); err != nil {
-		return err
-	}
-	var load channel.Load
-	if err := json.Unmarshal(payload, &load); err != nil || head[4] != 0x0c {
-		return fmt.Errorf("LOAD of kind %#x: %w", head[4], err)
 	}
 	os.Clearenv()
 	for name, value := range load.Env {
@@ -81,6 +100,29 @@ func park() error {
 		}
 	}
 	return os.Chdir(load.Dir)
+}
+
+// parked says PARKED and waits for LOAD, docs/protocol.md frame by frame.
+func parked() (load channel.Load, err error) {
+	if os.Getenv("FN_PARK") == "fail" {
+		return load, errors.New("cannot park")
+	}
+	// Not as an os.File, which would close it when nobody looks.
+	if _, err := syscall.Write(3, []byte{4: 0x0b, 15: 0}); err != nil {
+		return load, err
+	}
+	head := make([]byte, 16)
+	if _, err := io.ReadFull(rawChannel{}, head); err != nil {
+		return load, err
+	}
+	payload := make([]byte, binary.LittleEndian.Uint32(head))
+	if _, err := io.ReadFull(rawChannel{}, payload); err != nil {
+		return load, err
+	}
+	if err := json.Unmarshal(payload, &load); err != nil || head[4] != 0x0c {
+		return load, fmt.Errorf("LOAD of kind %#x: %w", head[4], err)
+	}
+	return load, nil
 }
 
 type rawChannel struct{}
@@ -117,6 +159,14 @@ func stdio() int {
 		_, caps, _ := strings.Cut(string(status), "CapEff:")
 		caps, _, _ = strings.Cut(caps, "\n")
 		fmt.Println(os.Getuid(), len(links), strings.TrimSpace(caps))
+	case path == "/fill": // some 10 MB/s, until there is no more room
+		f, err := os.Create("/work/fill")
+		for err == nil {
+			_, err = f.Write(make([]byte, 64<<10))
+			time.Sleep(5 * time.Millisecond)
+		}
+		fmt.Fprintln(os.Stderr, err)
+		return 5
 	case path == "/env":
 		fmt.Print(strings.Join(os.Environ(), "\n"))
 	default:

@@ -1,0 +1,6 @@
+<?php
+
+function handle($event, $context)
+{
+    return (string) hrtime(true);
+}

@@ -1,0 +1,3 @@
+def handle(event, context)
+  Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond).to_s
+end

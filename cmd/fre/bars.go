@@ -1,0 +1,307 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+)
+
+// partUnder is a part that is under way, or has just ended.
+type partUnder struct {
+	api.Event           // the last one
+	begun     time.Time // its first
+}
+
+// took is how long it has been under way.
+func (p *partUnder) took(now time.Time) time.Duration { return now.Sub(p.begun) }
+
+// label is what people call the part.
+func (p *partUnder) label() string {
+	return printable(strings.TrimRight(p.Step+" "+p.Name, " "))
+}
+
+// short is the label where there may be little room: a name says more than a step.
+func (p *partUnder) short(width int) string {
+	if width < 60 && p.Name != "" {
+		return printable(p.Name)
+	}
+	return p.label()
+}
+
+// amount is n of the part's unit, for people.
+func (p *partUnder) amount(n int64) string {
+	n = max(n, 0)
+	if p.Unit == api.UnitBytes {
+		return size(n)
+	}
+	return fmt.Sprint(n)
+}
+
+// tally follows events: which parts are under way, what of them is whole.
+type tally struct {
+	parts []*partUnder // under way, the first begun first
+	whole int
+	bytes int64 // of those that are whole
+}
+
+// add takes an event and says what it changed: its part has begun, has ended, or
+// says something new of itself.
+func (t *tally) add(e api.Event, now time.Time) (p *partUnder, begun, news bool) {
+	i := slices.IndexFunc(t.parts, func(p *partUnder) bool { return p.Step == e.Step && p.Name == e.Name })
+	if i < 0 {
+		p, begun = &partUnder{begun: now}, true
+		i = len(t.parts)
+		t.parts = append(t.parts, p)
+	} else {
+		p = t.parts[i]
+	}
+	if e.End { // it may say less than those before it
+		e.Done, e.Unit = cmp.Or(e.Done, e.Total, p.Total), cmp.Or(e.Unit, p.Unit)
+	}
+	news = p.Message != e.Message
+	p.Event = e
+	if e.End || e.Step == stepWarning {
+		t.parts = slices.Delete(t.parts, i, i+1)
+	}
+	if e.End && e.Name != "" { // without one it is a step
+		t.whole++
+		if e.Unit == api.UnitBytes {
+			t.bytes += e.Done
+		}
+	}
+	return p, begun, news
+}
+
+// stepWarning is the step of events that are about what was left out.
+const stepWarning = "warning"
+
+// ended is the line that stays of a part.
+func (p *partUnder) ended(now time.Time) string {
+	line := p.label()
+	if p.Message != "" && p.Message != "done" {
+		line += " " + printable(p.Message)
+	}
+	if p.Step == stepWarning {
+		return line
+	}
+	if p.Done > 0 && p.Unit == api.UnitBytes {
+		line += ", " + size(p.Done)
+	}
+	return line + ", " + brief(p.took(now))
+}
+
+// brief is a duration of work for people.
+func brief(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	}
+	return d.Round(time.Second).String()
+}
+
+// bars shows the parts under way on a terminal, each on a line of its own, and
+// what they come to below; parts that are whole scroll up. It asks for the
+// terminal's size at each frame, and puts the cursor after the last line, where
+// an interrupted program may leave it.
+//
+//	packages numpy 2.1.0, 61.2MB, 1.3s
+//	packages lxml 5.3.0   [=========>          ] 4.3MB/9.1MB 12MB/s
+//	packages scipy 1.14.1 [=>                  ] 2.0MB/41MB 11MB/s
+//	7 parts whole, 112MB, 4s
+type bars struct {
+	out   io.Writer
+	size  func() (width, height int)
+	color bool
+
+	stop chan struct{} // closed by end
+	done sync.WaitGroup
+
+	mu     sync.Mutex
+	tally  tally
+	begun  time.Time
+	scroll []string       // lines to be printed for good
+	told   map[string]int // lines printed for good, by step
+	frame  []string       // what is drawn
+}
+
+// frameEvery is how often the bars move.
+const frameEvery = 100 * time.Millisecond
+
+// maxTold is how many parts of one step scroll up; further ones are counted only.
+const maxTold = 20
+
+// newBars begins to draw; end ends it.
+func newBars(out io.Writer, size func() (width, height int), color bool) *bars {
+	b := &bars{out: out, size: size, color: color, stop: make(chan struct{}), begun: time.Now(), told: map[string]int{}}
+	b.done.Go(func() {
+		tick := time.NewTicker(frameEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case now := <-tick.C:
+				b.draw(now)
+			case <-b.stop:
+				return
+			}
+		}
+	})
+	return b
+}
+
+// end takes the bars away; what scrolled up stays.
+func (b *bars) end() {
+	close(b.stop)
+	b.done.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	width, _ := b.size()
+	b.printLocked(nil, width)
+}
+
+func (b *bars) event(e api.Event, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p, _, news := b.tally.add(e, now)
+	warns := e.Step == stepWarning || news && strings.HasPrefix(e.Message, "warning")
+	if !e.End && !warns {
+		return
+	}
+	if b.told[e.Step]++; b.told[e.Step] <= maxTold || warns {
+		b.scroll = append(b.scroll, p.ended(now))
+	}
+}
+
+// draw brings the screen up to date.
+func (b *bars) draw(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	width, height := b.size()
+	if frame := b.frameLocked(now, width, height); len(b.scroll) > 0 || !slices.Equal(frame, b.frame) {
+		b.printLocked(frame, width)
+	}
+}
+
+// printLocked replaces the last frame by what scrolls up and another.
+func (b *bars) printLocked(frame []string, width int) {
+	if frame == nil && b.frame == nil && b.scroll == nil {
+		return
+	}
+	var s strings.Builder
+	up := 0
+	for _, line := range b.frame { // of a window that has become narrower it may take more rows now
+		up += max(1, (columns(line)+width-1)/max(1, width))
+	}
+	if up > 0 {
+		fmt.Fprintf(&s, "\x1b[%dA", up)
+	}
+	s.WriteString("\r\x1b[J")
+	for _, line := range slices.Concat(b.scroll, frame) {
+		s.WriteString(line + "\n")
+	}
+	_, _ = io.WriteString(b.out, s.String()) // a terminal that has gone shows nothing
+	b.scroll, b.frame = nil, frame
+}
+
+// frameLocked is what is shown below what scrolls up: never more than fits, with
+// the cursor's own line.
+func (b *bars) frameLocked(now time.Time, width, height int) []string {
+	if len(b.tally.parts) == 0 && b.tally.whole == 0 {
+		return nil
+	}
+	most := max(0, min(height-2, maxTold))
+	shown := b.tally.parts[:min(len(b.tally.parts), most)]
+	labels := 0
+	for _, p := range shown {
+		labels = max(labels, columns(p.short(width)))
+	}
+	var frame []string
+	for _, p := range shown {
+		frame = append(frame, b.line(p, now, width-1, min(labels, (width-1)*2/5)))
+	}
+	if height < 2 {
+		return frame
+	}
+	total := fmt.Sprintf("%d parts whole", b.tally.whole)
+	if b.tally.whole == 1 {
+		total = "1 part whole"
+	}
+	if more := len(b.tally.parts) - len(shown); more > 0 {
+		total += fmt.Sprintf(", %d more under way", more)
+	}
+	if b.tally.bytes > 0 {
+		total += ", " + size(b.tally.bytes)
+	}
+	return append(frame, clip(fmt.Sprintf("%s, %ds", total, int(now.Sub(b.begun).Seconds())), width-1))
+}
+
+// line is a part's: its label, a bar where there is room and an end in sight, and
+// how far it is.
+func (b *bars) line(p *partUnder, now time.Time, width, labels int) string {
+	const longest, shortest = 30, 6
+	figures := printable(p.Message)
+	switch {
+	case p.Total > 0:
+		figures = p.amount(p.Done) + "/" + p.amount(p.Total)
+	case p.Done > 0:
+		figures = p.amount(p.Done)
+	}
+	if seconds := p.took(now).Seconds(); p.Unit == api.UnitBytes && p.Done > 0 && seconds > 0.2 {
+		figures += " " + size(int64(float64(p.Done)/seconds)) + "/s"
+	}
+	if p.Total > 0 && p.Message != "" {
+		figures += " " + printable(p.Message)
+	}
+	label := clip(p.short(width), labels)
+	label += strings.Repeat(" ", labels-columns(label)+1)
+	room := min(width-columns(label)-30, longest) // whatever the figures: a bar that changes its length says nothing
+	if p.Total <= 0 || room < shortest {
+		return clip(label+figures, width)
+	}
+	n := int(float64(min(max(p.Done, 0), p.Total)) / float64(p.Total) * float64(room))
+	bar := strings.Repeat("=", n)
+	if n < room {
+		bar += ">" + strings.Repeat(" ", room-n-1)
+	}
+	after := clip("] "+figures, width-columns(label)-1-room)
+	if b.color {
+		bar = "\x1b[32m" + bar + "\x1b[0m"
+	}
+	return label + "[" + bar + after
+}
+
+// columns is how wide s is at most on a terminal, colours aside.
+func columns(s string) int {
+	n, colour := 0, false
+	for _, r := range s {
+		switch {
+		case r == '\x1b':
+			colour = true
+		case colour:
+			colour = r != 'm'
+		case r < 0x300:
+			n++
+		default:
+			n += 2 // many are
+		}
+	}
+	return n
+}
+
+// clip cuts what is wider than that. s has no colours.
+func clip(s string, width int) string {
+	n := 0
+	for i, r := range s {
+		if n += columns(string(r)); n > width {
+			return s[:i]
+		}
+	}
+	return s
+}

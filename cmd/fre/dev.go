@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+)
+
+func (c *cli) devCommand() *cobra.Command {
+	d := &dev{}
+	var test, remove bool
+	cmd := &cobra.Command{
+		Use:   "dev DIR",
+		Short: "Deploy a template again whenever a file of it changes",
+		Long: `Build the template in DIR and put its function behind its name as fre deploy
+does, and again whenever a file of DIR changes, until Ctrl-C. What the function
+logs is printed on the standard output; so is what is wrong with a build, which
+ends nothing: the function goes on as it was. With --progress json both are on the
+standard error. Files that .freignore names, and .git, are not looked at. With
+--test the function's tests run after each deployment, and changes of DIR/test
+count, too.`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
+			if err := d.tests.check(); err != nil {
+				return err
+			}
+			if err := isTemplate(dirs[0]); err != nil {
+				return err
+			}
+			d.cmd, d.dir, d.test = cmd, dirs[0], test
+			d.client = c.client()
+			defer d.client.Close()
+			err := d.run(cmd.Context())
+			if remove && d.name != "" {
+				err = errors.Join(err, d.client.RemoveFunction(context.WithoutCancel(cmd.Context()), d.name))
+			}
+			if err == nil { // Ctrl-C is how it ends
+				cmd.SetContext(context.WithoutCancel(cmd.Context()))
+			}
+			return err
+		}),
+	}
+	f := cmd.Flags()
+	f.StringVar(&d.req.Name, "name", "", "name of the function; default: the template's id")
+	f.BoolVar(&d.req.Replace, "replace", false, "take the name over from a function of another template")
+	f.BoolVar(&test, "test", false, "run the function's tests after each deployment")
+	f.BoolVar(&remove, "rm", false, "take the function away at the end")
+	buildFlags(cmd, &d.req.Locked, &d.req.Offline)
+	d.tests.flags(cmd)
+	d.progress.flags(cmd, "what the function logs, what is wrong, and the number of tests that failed")
+	return cmd
+}
+
+// dev is one run of fre dev.
+type dev struct {
+	cmd      *cobra.Command
+	client   *client.Client
+	dir      string
+	req      api.DeployRequest
+	test     bool
+	tests    testFlags
+	progress progressFlags
+
+	name  string    // of the function, once it is deployed
+	begun time.Time // of this run
+	old   []string  // digests of images that it made and deployed others after
+	image string    // digest of the one deployed
+
+	mu     sync.Mutex
+	report *progress // of the build under way, above whose bars others print; nil: none is
+}
+
+// run deploys and watches until ctx ends, which is no error.
+func (d *dev) run(ctx context.Context) error {
+	d.begun = time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel()
+	w, err := newWatcher(d.dir)
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", d.dir, err)
+	}
+	defer w.close()
+	for {
+		if err := w.look(d.rules(ctx)); err != nil { // before the build: what changes from here on is not in it
+			return fmt.Errorf("watch %s: %w", d.dir, err)
+		}
+		first := d.name == ""
+		if err := d.deploy(ctx); err != nil && ctx.Err() == nil {
+			if d.fatal(err) {
+				return err
+			}
+			d.complain(err)
+		}
+		if first && d.name != "" {
+			name := d.name // deploy sets it again
+			following.Go(func() { d.follow(ctx, name) })
+		}
+		path, err := w.wait(ctx)
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if !d.progress.quiet {
+			d.say("changed: " + path)
+		}
+	}
+}
+
+// fatal says whether no change of a file can mend it.
+func (d *dev) fatal(err error) bool {
+	var wire *api.Error
+	return errors.Is(err, client.ErrUnreachable) || errors.As(err, &wire) && (wire.Code == api.CodeNameTaken || wire.Code == api.CodeClosed || wire.Code == api.CodeForbidden)
+}
+
+// rules says what of the directory counts.
+func (d *dev) rules(ctx context.Context) watchRules {
+	rules := watchRules{test: d.test}
+	src, err := os.ReadFile(filepath.Join(d.dir, api.TemplateFile))
+	if err != nil {
+		return rules // the build says so
+	}
+	t, err := d.client.CheckTemplate(ctx, src)
+	if err == nil {
+		rules.read(d.dir, t.Code)
+	}
+	return rules
+}
+
+// deploy builds, deploys and tests once.
+func (d *dev) deploy(ctx context.Context) error {
+	report, err := d.progress.start(d.cmd)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.report = report
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.report = nil
+		report.end()
+	}()
+	begin := time.Now()
+	built, err := buildDir(ctx, d.client, d.dir, func(logins client.Logins) (*client.Built, error) {
+		return d.client.DeployDir(ctx, d.dir, d.req, logins, report.event)
+	})
+	if err != nil {
+		return err
+	}
+	if built.Function == nil {
+		return errors.New("engine did not say what it deployed")
+	}
+	d.name = built.Function.Name
+	if report.json || !report.quiet {
+		report.done(built, d.name, fmt.Sprintf("deployed %s from %s, %s", d.name, built.Function.ImageRef, brief(time.Since(begin))))
+	}
+	d.tidy(ctx, built)
+	if !d.test {
+		return nil
+	}
+	suite, err := d.tests.runOn(ctx, d.client, report, d.dir, d.name)
+	if err != nil {
+		return err
+	}
+	return d.tests.write(d.cmd, suite)
+}
+
+// tidy removes the images of this run's earlier deployments, which nobody has given
+// a name: an afternoon makes hundreds. One that is in use yet goes with the next.
+func (d *dev) tidy(ctx context.Context, built *client.Built) {
+	if d.image != "" && d.image != built.Image.Digest {
+		d.old = append(d.old, d.image)
+	}
+	d.image = ""
+	if built.Image.Created.After(d.begun) {
+		d.image = built.Image.Digest
+	}
+	d.old = slices.DeleteFunc(d.old, func(digest string) bool {
+		if digest == built.Image.Digest {
+			return true
+		}
+		img, err := d.client.Image(ctx, digest)
+		if err == nil && len(img.Names) == 0 {
+			_, err = d.client.RemoveImage(ctx, digest, client.RemoveOptions{})
+		}
+		var wire *api.Error
+		return err == nil || errors.As(err, &wire) && wire.Code != api.CodeInUse
+	})
+}
+
+// complain prints an error that ends nothing.
+func (d *dev) complain(err error) {
+	message, next := explain(err)
+	d.say("fre: " + printableLines(message))
+	if next != "" {
+		d.say("     " + printableLines(next))
+	}
+}
+
+// follow prints what the function of that name logs, until ctx ends or the function is removed.
+func (d *dev) follow(ctx context.Context, name string) {
+	err := d.client.Logs(ctx, name, client.LogOptions{Follow: true}, func(l api.LogLine) error {
+		d.say(name + " | " + printable(strings.TrimSpace(l.Level+" "+l.Text)))
+		return nil
+	})
+	if ctx.Err() == nil {
+		d.say(fmt.Sprintf("fre: the log of %s ended: %v", name, err))
+	}
+}
+
+// say prints a line for people, above the bars where there are some.
+func (d *dev) say(line string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := d.cmd.OutOrStdout()
+	if d.progress.mode == progressJSON {
+		out = d.cmd.ErrOrStderr()
+	}
+	if d.report == nil || !d.report.above(line) {
+		fmt.Fprintln(out, line)
+	}
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"crypto"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/image/signature"
+)
+
+// passwordVariable is the one that cosign reads.
+const passwordVariable = "COSIGN_PASSWORD"
+
+func (c *cli) keyCommand() *cobra.Command {
+	cmd := group(&cobra.Command{Use: "key", Short: "Work with keys for signatures"})
+	cmd.AddCommand(keyGenerate())
+	return cmd
+}
+
+func keyGenerate() *cobra.Command {
+	var kind string
+	cmd := &cobra.Command{
+		Use: "generate NAME", Short: "Make a pair of keys to sign images with",
+		Long: `Make a pair of keys to sign images with: NAME.key, which is for whoever signs and
+is encrypted with a password, and NAME.pub, which engines verify with. Cosign reads
+both. The password is asked for, or taken from ` + passwordVariable + `, which may be
+empty.`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if kind != signature.KindECDSA && kind != signature.KindEd25519 {
+				return usageError{fmt.Errorf("--type is %s or %s, not %q", signature.KindECDSA, signature.KindEd25519, kind)}
+			}
+			password, err := readPassword(cmd, "password for "+names[0]+".key: ", true)
+			if err != nil {
+				return err
+			}
+			private, public, err := signature.Generate(kind, password)
+			if err != nil {
+				return err
+			}
+			if err := writeNew(names[0]+".key", private, 0o600); err != nil {
+				return err
+			}
+			if err := writeNew(names[0]+".pub", public, 0o644); err != nil {
+				return errors.Join(err, os.Remove(names[0]+".key"))
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s.key\n%s.pub\n", names[0], names[0])
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&kind, "type", signature.KindECDSA, "`kind` of key: ecdsa (P-256) or ed25519")
+	return cmd
+}
+
+// writeNew never replaces a key.
+func writeNew(name string, b []byte, mode os.FileMode) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Close())
+}
+
+// readPassword takes the environment's, or asks a terminal, twice where it is new.
+func readPassword(cmd *cobra.Command, prompt string, twice bool) ([]byte, error) {
+	if s, ok := os.LookupEnv(passwordVariable); ok {
+		return []byte(s), nil
+	}
+	in := asTerminal(cmd.InOrStdin())
+	if in == nil {
+		return nil, usageError{fmt.Errorf("the standard input is no terminal to ask for the password: set %s, to nothing for none", passwordVariable)}
+	}
+	ask := func(prompt string) ([]byte, error) {
+		fmt.Fprint(cmd.ErrOrStderr(), prompt)
+		defer fmt.Fprintln(cmd.ErrOrStderr())
+		return term.ReadPassword(int(in.Fd()))
+	}
+	password, err := ask(prompt)
+	if err != nil || !twice {
+		return password, err
+	}
+	again, err := ask("again: ")
+	if err == nil && string(again) != string(password) {
+		err = errors.New("those are two passwords")
+	}
+	return password, err
+}
+
+// signKey is what --sign and --key name. The key itself stays in this process.
+func signKey(cmd *cobra.Command, file string) (crypto.Signer, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, signature.MaxBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	var password []byte
+	if signature.Encrypted(b) {
+		if password, err = readPassword(cmd, "password for "+file+": ", false); err != nil {
+			return nil, err
+		}
+	}
+	key, err := signature.ParsePrivate(b, password)
+	if err != nil {
+		return nil, fmt.Errorf("key %s: %w", file, err)
+	}
+	return key, nil
+}
+
+// sign signs the image of that digest in the repository and has the engine put the
+// signature beside it.
+func sign(cmd *cobra.Command, cl *client.Client, key crypto.Signer, repository, digest string, auth *api.RegistryAuth) error {
+	payload := signature.Payload(repository, digest)
+	sig, err := signature.Sign(key, payload)
+	if err != nil {
+		return err
+	}
+	return cl.Sign(cmd.Context(), api.SignRequest{
+		Ref: repository + "@" + digest, Payload: string(payload), Signature: base64.StdEncoding.EncodeToString(sig), Auth: auth,
+	})
+}
+
+func (c *cli) imageSign() *cobra.Command {
+	var file string
+	var a authFlags
+	cmd := &cobra.Command{
+		Use: "sign REFERENCE --key FILE", Short: "Sign an image at its registry",
+		Long: `Sign an image at its registry with a private key of fre key generate's or of
+cosign's. The signature is put beside the image, as cosign puts it. Engines whose
+configuration wants it look for it when they pull.`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
+			if file == "" {
+				return usageError{errors.New("--key is missing: fre key generate makes one")}
+			}
+			auth, err := a.read(cmd, refs[0])
+			if err != nil {
+				return err
+			}
+			key, err := signKey(cmd, file)
+			if err != nil {
+				return err
+			}
+			cl := c.client()
+			defer cl.Close()
+			ref, err := cl.Resolve(cmd.Context(), api.ResolveRequest{Ref: refs[0], Auth: auth})
+			if err != nil {
+				return err
+			}
+			repository := signature.Repository(ref)
+			if err := sign(cmd, cl, key, repository, ref[len(repository)+1:], auth); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "signed %s\n", ref)
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&file, "key", "", "`file` of the private key; its password is asked for, or "+passwordVariable)
+	a.flags(cmd)
+	return cmd
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/client/functest"
+)
+
+// slimSuffix ends the version of a slimmed image that is given no other name.
+const slimSuffix = "-slim"
+
+// slimFlags are those of fre image slim.
+type slimFlags struct {
+	testFlags
+	trace  string // the template's directory
+	tag    string
+	keep   []string
+	dryRun bool
+}
+
+// slimLine is the last line of fre image slim --progress json.
+type slimLine struct {
+	Slimmed *api.Slimmed `json:"slimmed"`
+}
+
+func (c *cli) imageSlim() *cobra.Command {
+	var p progressFlags
+	var s slimFlags
+	cmd := &cobra.Command{
+		Use: "slim --trace DIR [IMAGE]", Short: "Leave out what a function does not open",
+		Long: `Send a function the events of DIR/test (docs/testing.md), twice, and make an
+image that holds of its base environment and packages only what the function
+opened meanwhile, what belongs to that, and what keep of the template and --keep
+name; docs/bases.md has the rules. The function's own code stays whole. Without
+IMAGE the template in DIR is built; an IMAGE is one of this template's that is
+there.
+
+Then the same events go to the slimmed image. If an answer is not the expected
+one, or not the one it was before, nothing stays of it. Else it is called
+NAME:VERSION-slim, or as --tag says; the other image stays as it is:
+
+    fre deploy --image NAME:VERSION-slim     goes over to it
+    fre deploy --image NAME:VERSION          goes back
+
+What the events do not reach may be missing. --dry-run lists what would go.`,
+		Args: args(cobra.MaximumNArgs(1)), ValidArgsFunction: c.completeImages,
+		RunE: interruptible(func(cmd *cobra.Command, images []string) error {
+			if s.trace == "" {
+				return usageError{errors.New("--trace is missing: name the directory of the function's template and tests")}
+			}
+			if err := s.check(); err != nil {
+				return err
+			}
+			return c.reporting(cmd, p, func(cl *client.Client, report *progress) error {
+				return s.slim(cmd.Context(), cl, report, strings.Join(images, ""))
+			})
+		}),
+	}
+	f := cmd.Flags()
+	f.StringVar(&s.trace, "trace", "", "the `directory` of the template whose tests are traced")
+	f.StringVar(&s.run, "run", "", "only the tests whose name matches this `REGEXP`")
+	f.StringArrayVar(&s.keep, "keep", nil, "keep what this path `glob` matches, too; may be repeated")
+	f.StringVarP(&s.tag, "tag", "t", "", "`name` of the slimmed image, NAME[:VERSION]")
+	f.BoolVar(&s.dryRun, "dry-run", false, "make no image: list what would go")
+	p.flags(cmd, "the digest of the slimmed image")
+	return cmd
+}
+
+func (s *slimFlags) slim(ctx context.Context, cl *client.Client, report *progress, ref string) error {
+	name := temporaryName(s.trace)
+	cases, err := s.load(s.trace, name)
+	if err == nil && ref == "" {
+		err = isTemplate(s.trace)
+	}
+	if err != nil { // before anything is built
+		return err
+	}
+	of := client.Temporary{Name: name, Dir: s.trace, Image: ref, Trace: true}
+	if ref == "" {
+		if of.Logins, err = baseLogin(ctx, cl, s.trace); err != nil {
+			return err
+		}
+	}
+	built, runs, slimmed, err := s.traced(ctx, cl, report, of, cases)
+	if err != nil {
+		return err
+	}
+	shrinks := fmt.Sprintf("%s → %s, %d → %d files", size(slimmed.Before.Bytes), size(slimmed.After.Bytes), slimmed.Before.Files, slimmed.After.Files)
+	if s.dryRun {
+		if !report.json && !report.quiet {
+			for _, f := range slimmed.Gone {
+				fmt.Fprintf(report.out, "%8s  %s\n", size(f.Size), printable(f.Path))
+			}
+		}
+		report.result(slimLine{&slimmed}, "", shrinks+": would be slimmed")
+		return nil
+	}
+	if err := s.verify(ctx, cl, report, slimmed.Image.Digest, runs); err != nil {
+		if len(slimmed.Image.Names) == 0 { // an earlier call's has one
+			err = errors.Join(err, removeUnused(context.WithoutCancel(ctx), cl, slimmed.Image.Digest))
+		}
+		return err
+	}
+	tag := s.tag
+	if tag == "" {
+		tag = built.Image.Name + ":" + built.Image.Version + slimSuffix
+	}
+	img, err := cl.TagImage(ctx, slimmed.Image.Digest, tag)
+	if err != nil {
+		return err
+	}
+	slimmed.Image = &img
+	report.result(slimLine{&slimmed}, img.Digest, tag+" "+shrinks)
+	return nil
+}
+
+// traced runs the cases on the function as it is, twice, and has its image slimmed.
+func (s *slimFlags) traced(ctx context.Context, cl *client.Client, report *progress, t client.Temporary, cases []functest.Case) (built *client.Built, runs [2]*functest.Suite, slimmed api.Slimmed, err error) {
+	built, end, err := cl.DeployTemporary(ctx, t, report.event)
+	if err != nil {
+		return nil, runs, slimmed, err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	if t.Image == "" {
+		if err := writeLock(t.Dir, built.Lock); err != nil {
+			return nil, runs, slimmed, err
+		}
+	}
+	report.end()
+	for i := range runs {
+		if runs[i], err = functest.Run(ctx, cl, t.Name, cases, failures(report)); err != nil {
+			return nil, runs, slimmed, err
+		}
+		if n := runs[i].Failed; n > 0 {
+			return nil, runs, slimmed, &hintError{fmt.Errorf("%d of %d tests fail before anything is left out", n, len(cases)), "fre test " + t.Dir + " says the same: correct them, or choose others (--run)"}
+		}
+	}
+	slimmed, err = cl.Slim(ctx, t.Name, api.SlimRequest{Keep: s.keep, DryRun: s.dryRun})
+	return built, runs, slimmed, err
+}
+
+// verify runs the cases on the slimmed image: its answers must be those before.
+func (s *slimFlags) verify(ctx context.Context, cl *client.Client, report *progress, digest string, runs [2]*functest.Suite) (err error) {
+	name := temporaryName(s.trace) // the other one's may still be on its way out
+	cases, err := s.load(s.trace, name)
+	if err != nil {
+		return err
+	}
+	_, end, err := cl.DeployTemporary(ctx, client.Temporary{Name: name, Image: digest}, report.event)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	after, err := functest.Run(ctx, cl, name, cases, failures(report))
+	if err != nil {
+		return err
+	}
+	const next = "name what it needs with --keep, or keep in fret.yaml; --dry-run lists what would go"
+	if after.Failed > 0 {
+		return &hintError{fmt.Errorf("slimmed, the function fails %d of %d tests: nothing was kept of it", after.Failed, len(cases)), next}
+	}
+	if changed := functest.Changed(runs[0], runs[1], after); len(changed) > 0 {
+		return &hintError{fmt.Errorf("slimmed, the function gives other answers to %s than before: nothing was kept of it", strings.Join(changed, ", ")), next}
+	}
+	return nil
+}
+
+// removeUnused removes an image as soon as the sandboxes of a function that has been
+// removed are gone.
+func removeUnused(ctx context.Context, cl *client.Client, digest string) error {
+	const patience = 10 * time.Second
+	for wait := 10 * time.Millisecond; ; wait *= 2 {
+		_, err := cl.RemoveImage(ctx, digest, client.RemoveOptions{})
+		if e := new(api.Error); !errors.As(err, &e) || e.Code != api.CodeInUse || wait > patience {
+			return err
+		}
+		<-time.After(wait)
+	}
+}
+
+// failures reports only tests that fail.
+func failures(report *progress) func(functest.Result) {
+	return func(r functest.Result) {
+		if !r.Passed {
+			report.test(r)
+		}
+	}
+}

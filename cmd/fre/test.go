@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/client/functest"
+)
+
+// testFlags adjust how tests are run and told of.
+type testFlags struct {
+	run     string
+	reports []string
+
+	pattern *regexp.Regexp
+}
+
+func (t *testFlags) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&t.run, "run", "", "only the tests whose name matches this `REGEXP`")
+	cmd.Flags().StringArrayVar(&t.reports, "report", nil, "write a report, `KIND=FILE`: junit or json; - is the standard output; may be repeated")
+}
+
+func (t *testFlags) check() (err error) {
+	if t.pattern, err = regexp.Compile(t.run); err != nil {
+		return usageError{fmt.Errorf("--run: %w", err)}
+	}
+	for _, r := range t.reports {
+		if kind, file, _ := strings.Cut(r, "="); file == "" || kind != "junit" && kind != "json" {
+			return usageError{fmt.Errorf("--report: %q is neither junit=FILE nor json=FILE", r)}
+		}
+	}
+	return nil
+}
+
+// load reads those tests of dir that are to be run, for a function of that name.
+func (t *testFlags) load(dir, function string) ([]functest.Case, error) {
+	cases, err := functest.Load(dir, function)
+	if err != nil {
+		return nil, &hintError{err, "docs/testing.md is their format's description; fre new makes an example"}
+	}
+	cases = slices.DeleteFunc(cases, func(c functest.Case) bool { return !t.pattern.MatchString(c.Name) })
+	if len(cases) == 0 {
+		return nil, usageError{fmt.Errorf("--run: no test of %s has a name that matches %q", dir, t.run)}
+	}
+	return cases, nil
+}
+
+// testLine is one line of fre test --progress json beside those of the build.
+type testLine struct {
+	Test  *functest.Result `json:"test,omitempty"`
+	Suite *functest.Suite  `json:"suite,omitempty"` // the last one
+}
+
+func (c *cli) testCommand() *cobra.Command {
+	var p progressFlags
+	var t testFlags
+	var function string
+	var o client.BuildOptions
+	cmd := &cobra.Command{
+		Use:   "test DIR",
+		Short: "Build a template and run its tests",
+		Long: `Build the template in DIR as fre build does, send its function the events of
+DIR/test, NAME.event.json, and compare the answers with NAME.expect.json. The
+function is one for the time of the test, with a name and a /work of its own:
+what is deployed is not touched. --function sends the events to a deployed one
+instead. The exit code is 1 where an answer is not the one that was expected.
+docs/testing.md describes the files.`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
+			if err := t.check(); err != nil {
+				return err
+			}
+			if function != "" && (o.Locked || o.Offline) {
+				return usageError{errors.New("--locked and --offline are of a build: with --function nothing is built")}
+			}
+			var suite *functest.Suite
+			err := c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
+				if function != "" {
+					suite, err = t.runOn(cmd.Context(), cl, report, dirs[0], function)
+				} else {
+					suite, err = t.runTemporary(cmd.Context(), cl, report, dirs[0], o)
+				}
+				return err
+			})
+			if err == nil {
+				err = t.write(cmd, suite)
+			}
+			if err == nil && suite.Failed > 0 {
+				err = silentExitError(exitError)
+			}
+			return err
+		}),
+	}
+	cmd.Flags().StringVar(&function, "function", "", "send the events to this deployed function; nothing is built")
+	buildFlags(cmd, &o.Locked, &o.Offline)
+	t.flags(cmd)
+	p.flags(cmd, "the number of tests that failed")
+	_ = cmd.RegisterFlagCompletionFunc("function", c.completeFunctions) // fails only for a flag that is not there
+	return cmd
+}
+
+// temporaryName is one for the function of the template in dir that nobody has.
+func temporaryName(dir string) string {
+	name := "test-" + strings.ToLower(rand.Text()[:10])
+	if absolute, err := filepath.Abs(dir); err == nil {
+		if base := filepath.Base(absolute); templateID.MatchString(base) {
+			name = base[:min(len(base), 40)] + "-" + name
+		}
+	}
+	return name
+}
+
+// runTemporary runs the tests of dir on a function that is deployed for them.
+func (t *testFlags) runTemporary(ctx context.Context, cl *client.Client, report *progress, dir string, o client.BuildOptions) (_ *functest.Suite, err error) {
+	if err := isTemplate(dir); err != nil {
+		return nil, err
+	}
+	name := temporaryName(dir)
+	if _, err := t.load(dir, name); err != nil { // before anything is built
+		return nil, err
+	}
+	if o.Logins, err = baseLogin(ctx, cl, dir); err != nil {
+		return nil, err
+	}
+	built, end, err := cl.DeployTemporary(ctx, client.Temporary{Name: name, Dir: dir, BuildOptions: o}, report.event)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	if err := writeLock(dir, built.Lock); err != nil {
+		return nil, err
+	}
+	return t.runOn(ctx, cl, report, dir, name)
+}
+
+// runOn runs the tests of dir on a function that is there.
+func (t *testFlags) runOn(ctx context.Context, cl *client.Client, report *progress, dir, function string) (*functest.Suite, error) {
+	cases, err := t.load(dir, function)
+	if err != nil {
+		return nil, err
+	}
+	report.end()
+	begin := time.Now()
+	suite, err := functest.Run(ctx, cl, function, cases, report.test)
+	if err != nil {
+		return nil, err
+	}
+	suite.Template = dir
+	report.result(testLine{Suite: suite}, fmt.Sprint(suite.Failed), fmt.Sprintf("%d passed, %d failed, %s", suite.Passed, suite.Failed, brief(time.Since(begin))))
+	return suite, nil
+}
+
+// test prints what came of one.
+func (p *progress) test(r functest.Result) {
+	switch {
+	case p.json:
+		p.line(testLine{Test: &r})
+		return
+	case p.quiet:
+		return
+	}
+	verdict := "ok  "
+	if !r.Passed {
+		verdict = "FAIL"
+	}
+	fmt.Fprintf(p.out, "%s %s %.1fms\n", verdict, printable(r.Name), r.Millis)
+	for _, d := range r.Differences {
+		fmt.Fprintf(p.out, "     %s\n", strings.ReplaceAll(printableLines(d), "\n", "\n     "))
+	}
+	if len(r.Logs) > 0 {
+		fmt.Fprintln(p.out, "     its log:")
+	}
+	for _, l := range r.Logs {
+		fmt.Fprintf(p.out, "       %s\n", printable(l))
+	}
+}
+
+// write writes the reports.
+func (t *testFlags) write(cmd *cobra.Command, suite *functest.Suite) error {
+	for _, r := range t.reports {
+		kind, file, _ := strings.Cut(r, "=")
+		write := suite.WriteJSON
+		if kind == "junit" {
+			write = suite.WriteJUnit
+		}
+		if file == "-" {
+			if err := write(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := writeWhole(file, 0o644, func(w io.Writer) error { return write(w) }); err != nil {
+			return fmt.Errorf("--report: %w", err)
+		}
+	}
+	return nil
+}

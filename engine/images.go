@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// Build makes an image of the template in dir and returns it with the lock to
+// write beside the template. report is called from one goroutine at a time.
+func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
+	err = e.while(ctx, func(ctx context.Context) error {
+		e.cache.mu.RLock()
+		defer e.cache.mu.RUnlock()
+		img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
+		return err
+	})
+	return img, lock, err
+}
+
+// Base builds the named base environment, or finds it in the local registry.
+func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)) (img *store.Image, err error) {
+	err = e.while(ctx, func(ctx context.Context) error {
+		e.cache.mu.RLock()
+		defer e.cache.mu.RUnlock()
+		img, err = e.cfg.Builder.Base(ctx, name, report)
+		return err
+	})
+	return img, err
+}
+
+// ImageList lists the local registry from memory, newest first, with the
+// generation of its last change.
+func (e *Engine) ImageList() ([]*store.Image, uint64) { return e.cfg.Store.ImageList() }
+
+// Image finds an image by name, name:version, digest or a prefix of it.
+func (e *Engine) Image(ref string) (*store.Image, error) { return e.cfg.Store.Image(ref) }
+
+// TagImage gives an image one more name, "name:version" or "name" for version
+// "latest", which another image loses. Errors: as of [Engine.Image], and
+// store.ErrName.
+func (e *Engine) TagImage(ctx context.Context, ref, name string) (*store.Image, error) {
+	img, err := e.cfg.Store.Image(ref)
+	if err != nil {
+		return nil, err
+	}
+	return e.cfg.Store.Tag(ctx, img.Digest, name)
+}
+
+// Removed says what became of an image that was to be removed.
+type Removed struct {
+	Image    *store.Image // as it was
+	Untagged []string     // names that are gone, and what registries call it
+	Deleted  bool         // so is the image
+}
+
+// RemoveOptions adjust RemoveImage.
+type RemoveOptions struct {
+	Force bool // an image with several names may be removed by its digest
+}
+
+// ErrSeveralNames says that a digest stands for more names than one.
+var ErrSeveralNames = errors.New("image has several names")
+
+// RemoveImage takes an image's name away, and with its last name, or where ref
+// is a digest, the image. What the registry of a name calls the image,
+// "name@sha256:…", is a name as well, and goes with the last "name:version" of
+// that registry's. What a function or a sandbox uses stays: store.ErrInUse.
+func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (Removed, error) {
+	img, name, err := e.cfg.Store.Find(ref)
+	if err != nil {
+		return Removed{}, err
+	}
+	all := slices.Concat(img.Names, img.Remotes)
+	goes := all
+	if r, err := store.ParseReference(ref); err == nil && slices.Contains(img.Remotes, store.Reference{Name: r.Name, Digest: r.Digest}.String()) {
+		goes = []string{store.Reference{Name: r.Name, Digest: r.Digest}.String()}
+	} else if name != "" {
+		goes = namesWith(img, name)
+	} else if len(img.Names) > 1 || len(img.Names) == 1 && len(namesWith(img, img.Names[0])) < len(all) {
+		if !o.Force {
+			return Removed{}, fmt.Errorf("remove image %s: %w: %s", ref, ErrSeveralNames, strings.Join(all, ", "))
+		}
+	}
+	if len(goes) < len(all) {
+		return Removed{Image: img, Untagged: goes}, e.cfg.Store.Untag(ctx, goes...)
+	}
+	err = e.whileUnused(ref, img.Digest, func() error { return e.cfg.Store.RemoveImage(ctx, img.Digest) })
+	return Removed{Image: img, Untagged: all, Deleted: true}, err
+}
+
+// namesWith are the names of an image that go with one of them.
+func namesWith(img *store.Image, name string) []string {
+	repository := nameOnly(name)
+	goes := []string{name}
+	for _, other := range img.Names {
+		if other != name && nameOnly(other) == repository {
+			return goes
+		}
+	}
+	for _, remote := range img.Remotes {
+		if strings.HasPrefix(remote, repository+"@") {
+			goes = append(goes, remote)
+		}
+	}
+	return goes
+}
+
+// ImageSizes are what images take on disk, from memory.
+func (e *Engine) ImageSizes() *store.Sizes { return e.cfg.Store.Sizes() }

@@ -1,0 +1,69 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// ErrNotTraced: what a function opens is noted only where it was deployed so.
+var ErrNotTraced = errors.New("what the function opens is not noted")
+
+// Slim makes of the image that a function runs from one that holds what the function
+// has opened so far, and what belongs to that ([image.Builder.Slim]). The function
+// was deployed with [DeployOptions].Trace, and has answered what it is to go on
+// answering. Of o, Opened is ignored. Errors: [UnknownError], [ErrNotTraced],
+// sandbox.ErrOpensLost, those of the builder.
+func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions) (out *image.Slimmed, err error) {
+	f, err := e.lookup(function)
+	if err != nil {
+		return nil, err
+	}
+	if f.opens == nil {
+		return nil, fmt.Errorf("slim %s: %w", function, ErrNotTraced)
+	}
+	err = e.while(ctx, func(ctx context.Context) error {
+		if o.Opened, err = f.opened(ctx); err != nil {
+			return fmt.Errorf("slim %s: %w", function, err)
+		}
+		out, err = e.cfg.Builder.Slim(ctx, f.image, o)
+		return err
+	})
+	return out, err
+}
+
+// opened is what the function has opened, and what a runtime shell for it opens,
+// which may be more: it has not started from one.
+func (f *function) opened(ctx context.Context) ([]string, error) {
+	if f.config.Shell != nil {
+		ctx, cancel := context.WithTimeout(ctx, parkWithin)
+		defer cancel()
+		sh, err := f.e.startShell(ctx, sandbox.Spec{
+			Rootfs: f.e.cfg.Store.Rootfs(f.image.Digest), Args: f.config.Shell.Args, Env: f.config.Shell.Env, Opens: f.opens,
+		})
+		if err != nil {
+			return nil, err
+		}
+		err = sh.conn.Parked(ctx)
+		words := ""
+		if err != nil {
+			words = sh.lastWords()
+		}
+		sh.drop()
+		if err != nil {
+			return nil, fmt.Errorf("interpreter did not park: %w%s", err, words)
+		}
+	}
+	return f.opens.Paths()
+}
+
+// endTrace ends the notes of what the function opens.
+func (f *function) endTrace() error {
+	if f.opens == nil {
+		return nil
+	}
+	return f.opens.Close()
+}

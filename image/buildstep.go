@@ -1,0 +1,164 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fre-engine/fre/store"
+)
+
+// stepTools are the Debian packages of what every shell script expects.
+var stepTools = []string{"coreutils", "findutils", "grep", "sed"}
+
+// runBuild makes the tree of the function's files by the template's build step, or
+// finds what it made of the same before.
+//
+//	code ─ copy ─→ /work ─ code.build.run ─→ code.build.output ─→ the tree
+//	root: the base's tools, the function's packages, those of code.build
+func (b *Builder) runBuild(ctx context.Context, of *buildOf, code *os.Root) (tree store.Digest, err error) {
+	root, programs, err := b.buildRoot(ctx, of)
+	if err != nil {
+		return "", err
+	}
+	step := of.t.Code.Build
+	err = b.step(of, func(s *Step) error {
+		source := filepath.Join(s.Scratch, "source")
+		_, digest, err := copySource(ctx, code, of.t.Code.Path, source)
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal([]any{step, root.Digest, programs})
+		if err != nil {
+			return err
+		}
+		key, err := builtKey(of, "step", string(text), digest)
+		if err != nil {
+			return err
+		}
+		unlock, err := b.lock(ctx, key)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if part, ok := b.Store.Part(key); ok {
+			tree = part.Tree
+			return nil
+		}
+		of.report(Event{Step: "code", Name: of.t.ID, Message: "build"})
+		if err := b.Run.Run(ctx, Command{
+			Rootfs: b.Store.Rootfs(root.Digest), Args: []string{"/bin/sh", "-c", step.Run}, Dir: "/work",
+			Env:   []string{strings.Join(append([]string{systemPath}, programs...), ":"), "HOME=/tmp", "TMPDIR=/tmp", "LANG=C.UTF-8"},
+			Binds: []Bind{{Source: source, Target: "/work", Writable: true}},
+		}); err != nil {
+			var exit *ExitError
+			if errors.As(err, &exit) {
+				return &FieldError{"code.build.run", fmt.Sprintf("the build step ended with status %d:\n%s", exit.Code, strings.TrimRight(exit.Output, "\n"))}
+			}
+			return err
+		}
+		err = openedIn(s, source, func(top *os.Root) error {
+			// What the step made may be a link to anywhere: it is opened below top.
+			out, err := top.OpenRoot(step.Output)
+			if err != nil {
+				return &FieldError{"code.build.output", fmt.Sprintf("code.build.output %q: the build step has made no such directory: %s", step.Output, err)}
+			}
+			defer func() { _ = out.Close() }()
+			tree, err = b.codeTree(ctx, of, out, ".")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return b.Store.PutPart(ctx, key, store.Part{Kind: "code", Name: of.t.ID, Version: digest[:12], Prefix: codePrefix, Tree: tree})
+	})
+	return tree, err
+}
+
+// buildRoot finds or makes the image that a build step runs in, and says which
+// directories of it hold the packages' programs.
+func (b *Builder) buildRoot(ctx context.Context, of *buildOf) (root *store.Image, programs []string, err error) {
+	step := of.t.Code.Build
+	ref, err := ParseBase(of.t.Base)
+	if err != nil {
+		return nil, nil, err
+	}
+	if ref.Kind != BaseDebian {
+		return nil, nil, &FieldError{"code.build", fmt.Sprintf("code.build needs a base of FRE's, whose release its tools can be of: %s is none; build the code before, or in the image", ref)}
+	}
+	packages := slices.Concat(stepTools, step.Packages.Deb.List)
+	if of.lock.Deb != nil {
+		for _, p := range of.lock.Deb.Packages {
+			packages = append(packages, p.Name)
+		}
+	}
+	tools, err := b.tools(ctx, ref, packages, of.report)
+	if err != nil {
+		return nil, nil, err
+	}
+	parts := slices.Clone(tools.Parts)
+
+	// The packages of both are resolved together, as if the function asked for all.
+	t := *of.t
+	for _, site := range b.Sites {
+		own, more := t.Packages.of(site.Name()), step.Packages.of(site.Name())
+		if site.Name() == "deb" || own == nil || more == nil || len(more.List) == 0 {
+			continue
+		}
+		if own.File != "" {
+			field := "code.build.packages." + site.Name()
+			return nil, nil, &FieldError{field, fmt.Sprintf("%s: put them into %s, which packages.%s names", field, own.File, site.Name())}
+		}
+		own.List = slices.Concat(own.List, more.List)
+	}
+	t.Packages.Deb = Requests{}
+	t.Packages.NPMScripts = slices.Concat(t.Packages.NPMScripts, step.Packages.NPMScripts)
+	lock := &Lock{Version: lockVersion, Base: LockedBase{Name: t.Base}, Pip: of.lock.Build.PipFor(&t), NPM: of.lock.Build.NPMFor(&t), Maven: of.lock.Build.MavenFor(&t), Composer: of.lock.Build.ComposerFor(&t)}
+	build := buildOf{dir: of.dir, t: &t, base: of.base, debs: of.debs, release: of.release, lock: lock, report: of.report}
+	more, err := b.packages(ctx, &build)
+	if err != nil {
+		return nil, nil, err
+	}
+	of.lock.Build = lock
+	parts = append(parts, more...)
+	for _, site := range b.Sites {
+		p, ok := site.(Programs)
+		if !ok || t.Packages.of(site.Name()).None() {
+			continue
+		}
+		err := b.step(&build, func(s *Step) error {
+			part, dir, err := p.Programs(ctx, s, lock)
+			if err == nil && part.Tree != "" {
+				parts, programs = append(parts, part), append(programs, path.Join("/", dir))
+			}
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	hash := specHash("build", t.Base, "", BaseSpec{}, partKeys(parts))
+	name := toolsPrefix + "build-" + hash[:12]
+	if img := b.find(name, hash); img != nil {
+		return img, programs, nil
+	}
+	root, err = b.put(ctx, name, tools.Version, parts, Config{
+		Base: t.Base, Args: []string{"/bin/sh"}, Env: []string{systemPath}, Protocol: ProtocolNone,
+		Labels: map[string]string{LabelKind: KindTools, LabelSpec: hash},
+	})
+	return root, programs, err
+}
+
+func partKeys(parts []store.Part) []string {
+	keys := make([]string, len(parts))
+	for i, p := range parts {
+		keys[i] = p.Prefix + " " + string(p.Tree)
+	}
+	return keys
+}

@@ -1,0 +1,284 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/store"
+)
+
+// debKind is the kind of parts that are one Debian package.
+const debKind = "deb"
+
+// debsAtOnce is how many packages are fetched and unpacked beside each other.
+const debsAtOnce = 4
+
+// debExclude is what packages depend on for their installation, which does not
+// take place.
+func debExclude() []string {
+	return []string{
+		"dpkg", "debconf", "install-info", "sensible-utils", "ucf", "init-system-helpers", "base-files",
+		"gcc-12-base", "gcc-13-base", "gcc-14-base", "media-types", "mime-support",
+	}
+}
+
+// documentation is what no program reads: it is in no image.
+func documentation() []string {
+	return []string{
+		"usr/share/bug", "usr/share/doc", "usr/share/doc-base", "usr/share/gtk-doc", "usr/share/info", "usr/share/lintian",
+		"usr/share/locale", "usr/share/man", "usr/share/menu", "usr/share/bash-completion", "usr/share/zsh",
+	}
+}
+
+// LockedDeb is valid while Request is the [Requests.Key] of packages.deb, Libs the
+// template's libs, and the lock's Base that of the build.
+type LockedDeb struct {
+	Request  []string           `json:"request"`
+	Libs     []string           `json:"libs,omitempty"`
+	Packages []LockedDebPackage `json:"packages"` // without those of the base environment
+}
+
+// LockedDebPackage pins one Debian package.
+type LockedDebPackage struct {
+	Name         string `json:"name"`
+	Version      string `json:"version"`
+	Architecture string `json:"architecture"`   // "amd64", "all"
+	Hash         string `json:"hash"`           // "sha256:…" of the .deb
+	Libs         bool   `json:"libs,omitempty"` // its shared libraries only
+}
+
+// DebFor returns the section of Debian packages if it answers the template's
+// request on a base environment of those packages, else nil. It is safe on a nil
+// Lock.
+func (l *Lock) DebFor(t *Template, base LockedBase) *LockedDeb {
+	if l == nil || l.Deb == nil || !slices.Equal(l.Deb.Request, t.Packages.Deb.Key()) || !slices.Equal(l.Deb.Libs, t.Libs) ||
+		l.Base.Name != base.Name || !maps.Equal(l.Base.Packages, base.Packages) {
+		return nil
+	}
+	return l.Deb
+}
+
+func (l *LockedDeb) check() error {
+	for _, p := range l.Packages {
+		if !debName.MatchString(p.Name) || !debVersion.MatchString(p.Version) || !debName.MatchString(p.Architecture) {
+			return fmt.Errorf("bad Debian package %q version %q of %q", p.Name, p.Version, p.Architecture)
+		}
+		if !hashPattern.MatchString(p.Hash) {
+			return fmt.Errorf("deb package %s %s: bad hash %q", p.Name, p.Version, p.Hash)
+		}
+	}
+	return nil
+}
+
+// debs makes one part of each Debian package that packages.deb and libs ask for,
+// with what those need and the base environment does not have.
+func (b *Builder) debs(ctx context.Context, of *buildOf) ([]store.Part, error) {
+	t := of.t
+	if t.Packages.Deb.None() && len(t.Libs) == 0 {
+		of.lock.Deb = nil
+		return nil, nil
+	}
+	if t.Packages.Deb.File != "" {
+		return nil, &FieldError{"packages.deb", "packages.deb is a list of Debian packages, not a file"}
+	}
+	const name = "deb"
+	of.report(Event{Step: "packages", Message: name})
+	d := &debs{b: b, of: of}
+	if of.lock.Deb == nil {
+		if err := Offline(ctx, "an answer to packages.deb and libs"); err != nil {
+			return nil, err
+		}
+		locked, err := d.resolve(ctx)
+		if err != nil {
+			return nil, err
+		}
+		of.lock.Deb = locked
+	}
+	parts := make([]store.Part, len(of.lock.Deb.Packages))
+	var missing []int
+	for i, p := range of.lock.Deb.Packages {
+		part, ok := b.Store.Part(d.key(p))
+		part.Hash = p.Hash
+		if parts[i] = part; !ok {
+			missing = append(missing, i)
+		}
+	}
+	if len(missing) > 0 {
+		p := of.lock.Deb.Packages[missing[0]]
+		if err := Offline(ctx, fmt.Sprintf("the Debian package %s %s", p.Name, p.Version)); err != nil {
+			return nil, err
+		}
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(debsAtOnce)
+	for _, i := range missing {
+		g.Go(func() (err error) {
+			parts[i], err = d.unpack(gctx, of.lock.Deb.Packages[i])
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	of.report(Event{Step: "packages", Message: name, End: true})
+	return parts, nil
+}
+
+// debs is the Debian packages of one build.
+type debs struct {
+	b  *Builder
+	of *buildOf
+
+	mu     sync.Mutex
+	opened Archive // see archive; nil until it is needed
+}
+
+// archive opens that of the base's release.
+func (d *debs) archive() (Archive, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.opened != nil {
+		return d.opened, nil
+	}
+	if d.b.Archive == nil {
+		return nil, errors.New("no Debian archive is configured")
+	}
+	if len(d.of.lock.Base.Packages) == 0 {
+		return nil, &FieldError{"base", fmt.Sprintf("the base %s is not made of Debian packages: packages.deb and libs need one that is", d.of.t.Base)}
+	}
+	var err error
+	d.opened, err = d.b.Archive(d.of.release)
+	return d.opened, err
+}
+
+// resolve finds the packages.
+func (d *debs) resolve(ctx context.Context) (*LockedDeb, error) {
+	t, installed := d.of.t, maps.Clone(d.of.lock.Base.Packages)
+	a, err := d.archive()
+	if err != nil {
+		return nil, err
+	}
+	d.of.report(Event{Step: "packages", Message: "resolve deb"})
+	out := &LockedDeb{Request: t.Packages.Deb.Key(), Libs: t.Libs, Packages: []LockedDebPackage{}}
+	add := func(list []debian.Package, libs bool) {
+		for _, p := range list {
+			out.Packages = append(out.Packages, LockedDebPackage{p.Name, p.Version, p.Architecture, "sha256:" + p.SHA256, libs})
+			installed[p.Name] = p.Version
+		}
+	}
+	list, err := a.ResolveOver(ctx, t.Packages.Deb.List, installed, debExclude())
+	if err != nil {
+		return nil, d.fault(err, "packages.deb")
+	}
+	add(list, false)
+	if len(t.Libs) > 0 {
+		root, err := unix.Open(d.b.Store.Rootfs(d.of.base.Digest), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("open the base environment: %w", err)
+		}
+		defer unix.Close(root)
+		has := func(library string) bool {
+			return slices.ContainsFunc(debian.LibraryDirs(), func(dir string) bool { return isThere(root, path.Join(dir, library)) })
+		}
+		list, err := a.ResolveLibraries(ctx, t.Libs, installed, debExclude(), has)
+		if err != nil {
+			return nil, d.fault(err, "libs")
+		}
+		add(slices.DeleteFunc(list, func(p debian.Package) bool {
+			return slices.ContainsFunc(out.Packages, func(l LockedDebPackage) bool { return l.Name == p.Name })
+		}), true)
+	}
+	return out, nil
+}
+
+// fault blames a field of the template for what is its fault.
+func (d *debs) fault(err error, field string) error {
+	switch {
+	case errors.Is(err, debian.ErrInstalled):
+		return &FieldError{field, fmt.Sprintf("%s: %s (the base environment and the archive differ in age: fre image rm %s:%s lets the next build make the base anew)", field, err, d.of.base.Name, d.of.base.Version)}
+	case errors.Is(err, debian.ErrUnresolved):
+		return &FieldError{field, fmt.Sprintf("%s: %s", field, err)}
+	}
+	return fmt.Errorf("%s: %w", field, err)
+}
+
+// drop are the patterns of what is left out of a package.
+func (d *debs) drop() []string {
+	if !d.of.t.Slim {
+		return nil
+	}
+	return documentation()
+}
+
+// key names the part of a package in the store.
+func (d *debs) key(p LockedDebPackage) string {
+	text, err := json.Marshal([]any{layoutVersion, p, d.drop(), d.of.t.Keep})
+	if err != nil {
+		panic(err) // strings only
+	}
+	sum := sha256.Sum256(text)
+	return fmt.Sprintf("deb:%s=%s:%s:%s", p.Name, p.Version, p.Architecture, hex.EncodeToString(sum[:16]))
+}
+
+// unpack makes the part of a package, as the lock pins it.
+func (d *debs) unpack(ctx context.Context, p LockedDebPackage) (store.Part, error) {
+	a, err := d.archive()
+	if err != nil {
+		return store.Part{}, err
+	}
+	pkg, err := a.Find(ctx, p.Name, p.Version)
+	if err == nil && "sha256:"+pkg.SHA256 != p.Hash {
+		err = fmt.Errorf("%w: the archive has %s %s with another hash than %s pins", debian.ErrHash, p.Name, p.Version, LockFile)
+	}
+	if err != nil {
+		return store.Part{}, fmt.Errorf("packages.deb: %w (%s pins it; delete that to resolve anew)", err, LockFile)
+	}
+	slim, err := newSlimming(BaseSpec{Drop: d.drop(), Keep: d.of.t.Keep})
+	if err != nil {
+		return store.Part{}, err
+	}
+	keep := slim.keep
+	if p.Libs {
+		keep = debian.IsLibrary
+	}
+	w, err := d.b.Store.Create()
+	if err != nil {
+		return store.Part{}, err
+	}
+	defer w.Abort()
+	skipped, err := a.Extract(ctx, pkg, w, keep)
+	if err != nil {
+		return store.Part{}, err
+	}
+	if len(skipped) > 0 && !p.Libs {
+		d.of.report(Event{Step: "packages", Name: p.Name, Message: "warning: its installation would run " + strings.Join(skipped, ", ") + ", which FRE does not"})
+	}
+	part := store.Part{Kind: debKind, Name: p.Name, Version: p.Version, Hash: p.Hash}
+	if part.Tree, err = w.Commit(ctx); err != nil {
+		return store.Part{}, err
+	}
+	d.of.report(Event{Step: "packages", Name: p.Name + " " + p.Version})
+	return part, d.b.Store.PutPart(ctx, d.key(p), part)
+}
+
+// isThere says whether name is in the directory root, links followed as inside it.
+func isThere(root int, name string) bool {
+	fd, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return false
+	}
+	return unix.Close(fd) == nil
+}

@@ -1,0 +1,222 @@
+package debian
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// maxScript is more than any maintainer script has.
+const maxScript = 1 << 20
+
+// Extract downloads one package and writes its files as Unpack does, for a tree to
+// place over one that Unpack made: without the links of merged directories and sh.
+// Links that its postinst script has update-alternatives make are made, each to the
+// package's own file. skipped names what else that script would have run and what
+// matters to who uses the package ("fc-cache"), sorted.
+func (a *Archive) Extract(ctx context.Context, p Package, w Writer, keep func(path string) bool) (skipped []string, err error) {
+	if keep == nil {
+		keep = func(string) bool { return true }
+	}
+	if p.Size > a.limits.deb {
+		return nil, fmt.Errorf("package %s: %d bytes: more than %d", p.Name, p.Size, a.limits.deb)
+	}
+	f, err := a.fetch.verified(ctx, "deb", p.SHA256, p.Size, p.uri+"/"+p.Filename)
+	if err != nil {
+		return nil, fmt.Errorf("package %s: %w", p.Name, err)
+	}
+	defer f.Close()
+	t := &tree{w: w, keep: keep, limits: a.limits, log: a.log, kind: map[string]byte{}, over: true}
+	fail := func(err error) error { return fmt.Errorf("package %s: %w", p.Name, err) }
+	if err := t.deb(ctx, p.Name, f); err != nil {
+		return nil, fail(err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, fail(err)
+	}
+	script, err := postinst(f)
+	if err != nil {
+		return nil, fail(err)
+	}
+	links, skipped := readPostinst(script)
+	for _, l := range links {
+		if err := t.alternative(l); err != nil {
+			return nil, fail(err)
+		}
+	}
+	if err := t.finish(); err != nil {
+		return nil, fail(err)
+	}
+	return skipped, nil
+}
+
+// alternative makes a link to a file of the package's own.
+func (t *tree) alternative(l alternative) error {
+	link, err := clean(strings.TrimPrefix(l.link, "/"))
+	if err != nil || link == "" {
+		return nil //nolint:nilerr // a path that nothing can be at is no link to miss
+	}
+	target, err := clean(strings.TrimPrefix(l.target, "/"))
+	if err != nil || t.kind[target] == 0 || t.kind[target] == tar.TypeDir || t.kind[link] != 0 || !t.keep(link) {
+		return nil //nolint:nilerr // as above
+	}
+	if rest, ok := strings.CutPrefix(link, "usr/"); ok && mergeable(rest) {
+		return nil
+	}
+	if err := t.parents(path.Dir(link), t.mtime, true); err != nil {
+		return err
+	}
+	t.kind[link] = tar.TypeSymlink
+	return t.w.Symlink(link, "/"+target, t.mtime)
+}
+
+// postinst is a package's script of that name; empty where it has none.
+func postinst(deb io.Reader) ([]byte, error) {
+	control, closeControl, err := openMember(deb, "control.tar")
+	if err != nil {
+		return nil, err
+	}
+	defer closeControl()
+	tr := tar.NewReader(&boundReader{r: control, left: 64 << 20})
+	for range 1000 {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("control.tar: %w", err)
+		}
+		if path.Clean(h.Name) != "postinst" || h.Typeflag != tar.TypeReg {
+			continue
+		}
+		if h.Size > maxScript {
+			return nil, fmt.Errorf("%w: postinst of %d bytes", ErrUnsafe, h.Size)
+		}
+		return io.ReadAll(tr)
+	}
+	return nil, fmt.Errorf("%w: control.tar has more than 1000 members", ErrUnsafe)
+}
+
+// alternative is a link that update-alternatives makes: absolute paths.
+type alternative struct{ link, target string }
+
+var (
+	continued   = regexp.MustCompile(`\\\n\s*`)
+	assignment  = regexp.MustCompile(`(?m)^\s*([A-Za-z_][A-Za-z0-9_]*)=["']?([A-Za-z0-9_./+-]+)["']?\s*(?:;|$)`)
+	loop        = regexp.MustCompile(`(?m)\bfor\s+([A-Za-z_][A-Za-z0-9_]*)\s+in\s+([A-Za-z0-9_./+ \t-]+?)\s*(?:;|$)`)
+	installs    = regexp.MustCompile(`(?m)\bupdate-alternatives\b[^\n]*?--install[^\n]*`)
+	variable    = regexp.MustCompile(`\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))`)
+	heavyScript = regexp.MustCompile(`(?m)^[^#\n]*?\b(` + strings.Join(mattering(), "|") + `)\b`)
+)
+
+// mattering are commands of postinst scripts whose result programs may look for.
+// What they do otherwise concerns the system that the package is installed in: its
+// services, users, menus, registered documents. Bytecode that py3compile would make
+// costs time, no more.
+func mattering() []string {
+	return []string{
+		"dpkg-divert", "fc-cache", "gdk-pixbuf-query-loaders", "glib-compile-schemas", "gio-querymodules", "gtk-query-immodules-[0-9.]+",
+		"install-sgmlcatalog", "locale-gen", "localedef", "mktexlsr", "fmtutil-sys", "phpenmod", "register-python-package",
+		"update-ca-certificates-java", "update-catalog", "update-fonts-[a-z]+", "update-gsfontmap", "update-java-alternatives",
+		"update-mime-database", "update-texmf", "update-xmlcatalog", "useradd", "adduser", "a2enmod", "make-ssl-cert",
+	}
+}
+
+// maxAlternatives bounds what a script's loops can make of it.
+const maxAlternatives = 1000
+
+// readPostinst finds what of a script matters: the links of update-alternatives
+// (update-alternatives(1)) whose paths are written out, or made of a variable that
+// is set once to a plain word or runs through plain words, and the other commands.
+// It does not understand the shell: what is conditional counts.
+func readPostinst(script []byte) (links []alternative, skipped []string) {
+	text := continued.ReplaceAllString(string(script), " ")
+	values := map[string][]string{}
+	for _, m := range assignment.FindAllStringSubmatch(text, -1) {
+		values[m[1]] = []string{m[2]}
+	}
+	for _, m := range loop.FindAllStringSubmatch(text, -1) {
+		values[m[1]] = strings.Fields(m[2])
+	}
+	for _, line := range installs.FindAllString(text, -1) {
+		words := strings.Fields(line)
+		for i, w := range words {
+			switch {
+			case w == "--install" && i+3 < len(words):
+				links = expand(links, words[i+1], words[i+3], values)
+			case w == "--slave" && i+3 < len(words):
+				links = expand(links, words[i+1], words[i+3], values)
+			}
+		}
+	}
+	for _, m := range heavyScript.FindAllStringSubmatch(text, -1) {
+		skipped = append(skipped, m[1])
+	}
+	slices.Sort(skipped)
+	return links, slices.Compact(skipped)
+}
+
+// expand adds the link for each value of its variables, of which both paths have
+// the same: two with more values than one are left out.
+func expand(links []alternative, link, target string, values map[string][]string) []alternative {
+	link, target = strings.Trim(link, `"'`), strings.Trim(target, `"'`)
+	over, running := []string{""}, ""
+	for _, m := range variable.FindAllStringSubmatch(link+" "+target, -1) {
+		name := m[1] + m[2]
+		switch v := values[name]; {
+		case len(v) == 0:
+			return links
+		case len(v) > 1 && running != "" && running != name:
+			return links
+		case len(v) > 1:
+			over, running = v, name
+		}
+	}
+	for _, v := range over {
+		set := func(s string) string {
+			return variable.ReplaceAllStringFunc(s, func(ref string) string {
+				name := strings.Trim(ref, "${}")
+				if name == running {
+					return v
+				}
+				return values[name][0]
+			})
+		}
+		l, t := path.Clean(set(link)), path.Clean(set(target))
+		if len(links) < maxAlternatives && path.IsAbs(l) && path.IsAbs(t) && len(l) < 1024 && len(t) < 1024 && !strings.ContainsAny(l+t, "$\x00") {
+			links = append(links, alternative{l, t})
+		}
+	}
+	return links
+}
+
+// ParseStatus reads dpkg's list of what is installed, var/lib/dpkg/status: name →
+// version, of packages of this architecture or of none.
+func ParseStatus(text []byte) (map[string]string, error) {
+	want := map[string]bool{"package": true, "status": true, "version": true, "architecture": true}
+	installed := map[string]string{}
+	err := readParagraphs(bytes.NewReader(text), want, func(p paragraph) error {
+		if f := strings.Fields(p["status"]); len(f) != 3 || f[2] != "installed" {
+			return nil
+		}
+		if a := p["architecture"]; a != "all" && a != debianArch() {
+			return nil
+		}
+		if !validName(p["package"]) {
+			return fmt.Errorf("bad package name %.80q", p["package"])
+		}
+		if _, err := parseVersion(p["version"]); err != nil {
+			return fmt.Errorf("package %s: version %.80q: %w", p["package"], p["version"], err)
+		}
+		installed[p["package"]] = p["version"]
+		return nil
+	})
+	return installed, err
+}

@@ -1,0 +1,130 @@
+package debian
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"pault.ag/go/debian/version"
+)
+
+// request is a package that somebody asks for by name: "curl", "ghostscript=10.*".
+type request struct{ name, version string }
+
+// parseRequest reads NAME or NAME=VERSION, the version with wildcards as of
+// path.Match.
+func parseRequest(s string) (request, error) {
+	name, wanted, pinned := strings.Cut(s, "=")
+	if !validName(name) {
+		return request{}, fmt.Errorf("bad package name %.80q", name)
+	}
+	if _, err := path.Match(wanted, ""); err != nil || pinned && wanted == "" {
+		return request{}, fmt.Errorf("package %s: bad version %.80q: %w", name, wanted, errors.Join(path.ErrBadPattern, err))
+	}
+	return request{name, wanted}, nil
+}
+
+func (r request) admits(v string) bool {
+	if r.version == "" {
+		return true
+	}
+	ok, _ := path.Match(r.version, v) // parseRequest has tried the pattern
+	return ok
+}
+
+// ErrInstalled: what is asked for does not go with the version of a package that
+// is there already.
+var ErrInstalled = errors.New("another version is installed")
+
+// ResolveOver is Resolve for requests ("curl", "ghostscript=10.*") of a system that
+// has the packages installed (name → version): those are not returned. Where one is
+// needed in a version that it is not, the error wraps [ErrInstalled].
+func (a *Archive) ResolveOver(ctx context.Context, requests []string, installed map[string]string, exclude []string) ([]Package, error) {
+	x, err := a.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	have := map[string]version.Version{}
+	for name, v := range installed {
+		if have[name], err = parseVersion(v); err != nil {
+			return nil, fmt.Errorf("installed package %s: version %.80q: %w", name, v, err)
+		}
+	}
+	return x.resolve(requests, have, exclude)
+}
+
+// root is the package that a request is answered with: the newest that it admits.
+// It is nil where an installed one does.
+func (x *index) root(s string, installed map[string]version.Version) (*Package, error) {
+	r, err := parseRequest(s)
+	if err != nil {
+		return nil, err
+	}
+	if v, ok := installed[r.name]; ok {
+		if r.admits(v.String()) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("%w: %s is asked for, the base environment has %s", ErrInstalled, s, v)
+	}
+	p := x.packages[r.name]
+	if p != nil && r.admits(p.Version) {
+		return p, nil
+	}
+	if r.version == "" {
+		if p = x.find(dependency{name: r.name}); p == nil {
+			return nil, fmt.Errorf("%w: %q%s", ErrUnresolved, r.name, x.near(r.name))
+		}
+		return p, nil
+	}
+	if p == nil {
+		return nil, fmt.Errorf("%w: %q%s", ErrUnresolved, r.name, x.near(r.name))
+	}
+	versions := []string{p.Version}
+	for _, old := range x.older[r.name] {
+		if r.admits(old.Version) {
+			return old, nil
+		}
+		versions = append(versions, old.Version)
+	}
+	return nil, fmt.Errorf("%w: %s: the archive has %s", ErrUnresolved, s, strings.Join(slices.Compact(versions), ", "))
+}
+
+// installedSatisfies says whether what is installed satisfies d, and which package
+// of d's name is there in a version that does not.
+func (x *index) installedSatisfies(d dependency, installed map[string]version.Version) (ok bool, other string) {
+	if v, there := installed[d.name]; there {
+		if d.admits(v) {
+			return true, ""
+		}
+		other = fmt.Sprintf("%s, which the base environment has as %s", d, v)
+	}
+	return slices.ContainsFunc(x.provides[d.name], func(p provided) bool {
+		_, there := installed[p.by.Name]
+		return there && (d.op == "" || p.version != nil && d.admits(*p.version))
+	}), other
+}
+
+// Find is the package of exactly that name and version. Errors: [ErrUnresolved].
+func (a *Archive) Find(ctx context.Context, name, wanted string) (Package, error) {
+	x, err := a.load(ctx)
+	if err != nil {
+		return Package{}, err
+	}
+	var versions []string
+	for _, p := range append([]*Package{x.packages[name]}, x.older[name]...) {
+		if p == nil {
+			break
+		}
+		if p.Version == wanted {
+			return *p, nil
+		}
+		versions = append(versions, p.Version)
+	}
+	if len(versions) == 0 {
+		return Package{}, fmt.Errorf("%w: %q%s", ErrUnresolved, name, x.near(name))
+	}
+	return Package{}, fmt.Errorf("%w: %s %s: the archive has %s", ErrUnresolved, name, wanted, strings.Join(slices.Compact(versions), ", "))
+}

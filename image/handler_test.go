@@ -1,0 +1,29 @@
+package image
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestHandlerFile(t *testing.T) {
+	c := &codeTree{entries: map[string]codeEntry{"index.php": {}, "lib/app.v2.php": {}, "main.rb": {}, "lib/app.rb": {}, "index.html": {}}}
+	for _, test := range []struct{ runtime, handler, want string }{
+		{"php", "index.handle", ""},
+		{"php", `index.App\Http::handle`, ""},
+		{"php", "lib/app.v2.handle", ""},
+		{"php", "main.handle", "there is no main.php in the code"},
+		{"php", "lib/missing.handle", "there is no lib/missing.php in the code"},
+		{"ruby", "main.handle", ""},
+		{"ruby", "main.App.handle", ""},
+		{"ruby", "lib/app.App::Inner.handle", ""},
+		{"ruby", "index.handle", "there is no index.rb in the code"},
+		{"ruby", "Missing.App.handle", "there is no Missing.rb in the code"},
+	} {
+		err := c.checkHandler(&Template{Runtime: test.runtime, Handler: test.handler}, "")
+		var f *FieldError
+		if test.want == "" && err != nil || test.want != "" && (!errors.As(err, &f) || !strings.Contains(f.Message, test.want)) {
+			t.Errorf("%s %s: got %v, want %q", test.runtime, test.handler, err, test.want)
+		}
+	}
+}

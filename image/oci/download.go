@@ -1,0 +1,456 @@
+package oci
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// A blob comes by a connection that may break. What has come is kept in a file of
+// the cache, named after the blob's digest, until the blob is whole: then the file
+// goes. A connection that breaks is replaced by one that asks for the rest (Range,
+// RFC 9110 section 14.2), now and, by that file, after a pull that was given up and
+// after a crash.
+//
+//	CACHE/ab12….part ──→ what it holds ─┐
+//	registry         ──→ the rest ──────┴→ hash → whoever unpacks
+//	                        └→ appended to the file
+
+// retries is how often in a row a request or a connection fails before it is given
+// up; a connection that brought something counts anew.
+const retries = 5
+
+// maxPause bounds what a registry can make us wait (Retry-After).
+const maxPause = time.Minute
+
+// partsExpire is how long a download waits to be gone on with.
+const partsExpire = 7 * 24 * time.Hour
+
+// blobs are those of one repository.
+type blobs struct {
+	j          *job
+	repository name.Repository
+	client     *http.Client
+	cache      string // directory of what has come; "" for none
+	pause      func(ctx context.Context, d time.Duration) error
+}
+
+// blobs makes a client for the blobs of a reference's repository.
+func (o RegistryOptions) blobs(ctx context.Context, j *job, r name.Reference) (*blobs, error) {
+	auth, err := authn.Resolve(ctx, o.keychain(), r.Context())
+	if err != nil {
+		return nil, registryError(r.Context(), err)
+	}
+	t, err := transport.NewWithContext(ctx, r.Context().Registry, auth, o.transport(r.Context().Registry), []string{r.Context().Scope(transport.PullScope)})
+	if err != nil {
+		return nil, registryError(r.Context(), err)
+	}
+	if o.Cache != "" {
+		expireParts(o.Cache, time.Now().Add(-partsExpire))
+	}
+	return &blobs{j: j, repository: r.Context(), client: &http.Client{Transport: t}, cache: o.Cache, pause: o.pauser()}, nil
+}
+
+// expireParts removes what nobody has gone on with.
+func expireParts(dir string, before time.Time) {
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return // the first download makes it
+	}
+	for _, e := range list {
+		if st, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), partSuffix) && st.ModTime().Before(before) {
+			_ = os.Remove(filepath.Join(dir, e.Name())) // the next pull tries again
+		}
+	}
+}
+
+const partSuffix = ".part"
+
+// blob is one of them, checked against its digest and its size.
+func (b *blobs) blob(d v1.Descriptor) blob {
+	return blob{size: d.Size, packed: &d, open: func(ctx context.Context) (io.ReadCloser, error) {
+		if d.Digest.Algorithm != "sha256" || len(d.Digest.Hex) != 2*sha256.Size {
+			return nil, fmt.Errorf("%w: it has the digest %q: only sha256 is supported", ErrArchive, d.Digest)
+		}
+		x := &download{blobs: b, ctx: ctx, d: d, hash: sha256.New()}
+		x.openFile()
+		return x, nil
+	}}
+}
+
+// download is a blob on its way. A Reader, it ends with io.EOF only where all came
+// and its digest is right.
+type download struct {
+	*blobs
+	ctx  context.Context //nolint:containedctx // lives as long as one blob's coming
+	d    v1.Descriptor
+	hash hash.Hash
+
+	at     int64         // bytes that were read
+	file   *os.File      // of the cache; nil where there is none
+	held   int64         // bytes it holds
+	old    int64         // of those, from before
+	body   io.ReadCloser // of the connection; nil where there is none
+	failed int           // connections in a row that brought nothing
+	done   bool          // all came, right or wrong
+}
+
+// openFile opens the file of what has come. Without one, because there is no cache
+// or somebody else is getting the same blob, nothing is kept.
+func (x *download) openFile() {
+	if x.cache == "" || os.MkdirAll(x.cache, 0o700) != nil {
+		return
+	}
+	f, err := os.OpenFile(filepath.Join(x.cache, x.d.Digest.Hex+partSuffix), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return
+	}
+	st, err := f.Stat()
+	if err == nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err == nil && st.Size() > x.d.Size {
+		err = f.Truncate(0)
+		st = nil
+	}
+	if err != nil {
+		_ = f.Close()
+		return
+	}
+	x.file = f
+	if st != nil {
+		x.held, x.old = st.Size(), st.Size()
+	}
+}
+
+// Read is of io.Reader.
+func (x *download) Read(p []byte) (int, error) {
+	for {
+		n, err := x.read(p)
+		if n > 0 || err != nil {
+			return n, err
+		}
+		if len(p) == 0 {
+			return 0, nil
+		}
+	}
+}
+
+// read may return nothing and no error: then there is more to try.
+func (x *download) read(p []byte) (int, error) {
+	left := x.d.Size - x.at
+	switch {
+	case x.done:
+		return 0, io.EOF
+	case left == 0:
+		return 0, x.end()
+	case x.at < x.held:
+		n, err := x.file.ReadAt(p[:min(int64(len(p)), x.held-x.at)], x.at)
+		if n > 0 {
+			x.take(p[:n])
+			return n, nil
+		}
+		if x.ctx.Err() != nil {
+			return 0, context.Cause(x.ctx)
+		}
+		return 0, fmt.Errorf("read what has come of %s: %w", x.d.Digest, err)
+	case x.body == nil:
+		if err := x.connect(); err != nil {
+			return 0, x.again(err)
+		}
+	}
+	n, err := x.body.Read(p[:min(int64(len(p)), left)])
+	if n > 0 {
+		x.failed = 0
+		x.keep(p[:n])
+		x.take(p[:n])
+		return n, nil
+	}
+	if err == nil {
+		return 0, nil
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	x.hangUp()
+	return 0, x.again(err)
+}
+
+func (x *download) take(p []byte) {
+	x.hash.Write(p)
+	x.at += int64(len(p))
+}
+
+// keep appends to the file. One that cannot be written to is done without.
+func (x *download) keep(p []byte) {
+	if x.file == nil {
+		return
+	}
+	if _, err := x.file.WriteAt(p, x.at); err != nil {
+		x.drop()
+		return
+	}
+	x.held = x.at + int64(len(p))
+}
+
+// drop removes the file.
+func (x *download) drop() {
+	if x.file == nil {
+		return
+	}
+	_ = os.Remove(x.file.Name()) // what stays is gone on with, or expires
+	_ = x.file.Close()
+	x.file, x.held = nil, 0
+}
+
+// end is the end of what the manifest says there is.
+func (x *download) end() error {
+	x.done = true
+	if x.body != nil {
+		var one [1]byte
+		if n, _ := io.ReadFull(x.body, one[:]); n > 0 {
+			return x.lie("has more bytes than the %d that the manifest says", x.d.Size)
+		}
+	}
+	if got := hex.EncodeToString(x.hash.Sum(nil)); got != x.d.Digest.Hex {
+		return x.lie("has the digest sha256:%s", got)
+	}
+	return io.EOF
+}
+
+// lie is a blob that is not what its manifest says.
+func (x *download) lie(format string, a ...any) error {
+	x.done = true
+	x.drop()
+	return fmt.Errorf("%w %s: %s %s: nothing of it is kept: pull again, and ask whoever runs it if that does not help", ErrRegistry, x.repository.RegistryStr(), x.d.Digest, fmt.Sprintf(format, a...))
+}
+
+// connect asks for what is missing.
+func (x *download) connect() error {
+	u := url.URL{Scheme: x.repository.Scheme(), Host: x.repository.RegistryStr(), Path: "/v2/" + x.repository.RepositoryStr() + "/blobs/" + x.d.Digest.String()}
+	r, err := http.NewRequestWithContext(x.ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return err
+	}
+	if x.at > 0 {
+		r.Header.Set("Range", fmt.Sprintf("bytes=%d-", x.at))
+	}
+	resp, err := x.client.Do(r)
+	if err != nil {
+		return err
+	}
+	if err := transport.CheckError(resp, http.StatusOK, http.StatusPartialContent); err != nil {
+		_ = resp.Body.Close()
+		return err
+	}
+	skip, length := int64(0), x.d.Size-x.at
+	if resp.StatusCode == http.StatusOK {
+		skip, length = x.at, x.d.Size // it gives the whole, whatever was asked for
+	} else if from, _, ok := strings.Cut(strings.TrimPrefix(resp.Header.Get("Content-Range"), "bytes "), "-"); !ok || from != strconv.FormatInt(x.at, 10) {
+		_ = resp.Body.Close()
+		return x.lie("comes from %q on where %d was asked for", resp.Header.Get("Content-Range"), x.at)
+	}
+	if resp.ContentLength >= 0 && resp.ContentLength != length {
+		_ = resp.Body.Close()
+		return x.lie("has another size than its manifest says: %d bytes and not %d", resp.ContentLength, length)
+	}
+	if _, err := io.CopyN(io.Discard, resp.Body, skip); err != nil {
+		_ = resp.Body.Close()
+		return err
+	}
+	x.body = resp.Body
+	return nil
+}
+
+func (x *download) hangUp() {
+	if x.body != nil {
+		_ = x.body.Close()
+		x.body = nil
+	}
+}
+
+// again waits for the next try after a connection failed, and is nil, or gives up.
+func (x *download) again(err error) error {
+	if x.ctx.Err() != nil {
+		return context.Cause(x.ctx)
+	}
+	var said *transport.Error
+	if x.done || errors.As(err, &said) || !breaks(err) {
+		return registryError(x.repository, err)
+	}
+	if x.failed++; x.failed >= retries {
+		return fmt.Errorf("%w: the connection broke %d times in a row; a pull later goes on where this one ended", registryError(x.repository, err), x.failed)
+	}
+	x.j.event(image.Event{Step: "warning", Name: short(store.Digest(x.d.Digest.String())), Message: fmt.Sprintf("the connection broke after %d of %d bytes: trying again", x.at, x.d.Size)})
+	return x.pause(x.ctx, backoff(x.failed-1))
+}
+
+// Close ends the download. What has come is kept for the next one, unless that was
+// all.
+func (x *download) Close() error {
+	x.hangUp()
+	if x.file == nil {
+		return nil
+	}
+	if x.at == x.d.Size {
+		x.drop()
+		return nil
+	}
+	err := x.file.Close()
+	x.file = nil
+	return err
+}
+
+// read has f read a blob. Where what was kept of it from before turns out to be
+// damaged, as a crash can leave it, it comes anew.
+func (b blob) read(ctx context.Context, f func(io.Reader) error) error {
+	for {
+		r, err := b.open(ctx)
+		if err != nil {
+			return err
+		}
+		err = f(r)
+		x, ok := r.(*download)
+		damaged := ok && x.old > 0 && (x.done || errors.Is(err, ErrArchive) || errors.Is(err, ErrLayer)) && err != nil
+		if damaged {
+			x.drop()
+		}
+		if err := errors.Join(err, r.Close()); !damaged {
+			return err
+		}
+	}
+}
+
+// breaks says whether another connection may do better.
+func breaks(err error) bool {
+	switch {
+	case err == nil, errors.Is(err, os.ErrDeadlineExceeded):
+		return false // it had its time
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ETIMEDOUT):
+		return true
+	}
+	return strings.Contains(err.Error(), "server closed idle connection") || strings.Contains(err.Error(), "stream error") // http2's, of no type of ours
+}
+
+// retried is an http.RoundTripper that asks again where that can help: what changes
+// nothing after a connection that broke and after 429 and 5xx, the rest after 429,
+// which says that nothing was done.
+type retried struct {
+	inner http.RoundTripper
+	pause func(ctx context.Context, d time.Duration) error
+}
+
+// RoundTrip is of http.RoundTripper.
+func (t *retried) RoundTrip(r *http.Request) (*http.Response, error) {
+	for n := 0; ; n++ {
+		resp, err := t.inner.RoundTrip(r)
+		d := backoff(n)
+		switch safe := r.Method == http.MethodGet || r.Method == http.MethodHead; {
+		case n == retries-1 || r.Context().Err() != nil:
+			return resp, err
+		case err != nil:
+			if !safe || !breaks(err) {
+				return resp, err
+			}
+		case resp.StatusCode == http.StatusTooManyRequests, safe && resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented:
+			if said, ok := retryAfter(resp.Header, time.Now()); ok {
+				d = said
+			}
+			if d > maxPause {
+				return resp, nil // it says so to whoever waits
+			}
+			if r.Body != nil && r.Body != http.NoBody {
+				if r.GetBody == nil {
+					return resp, nil
+				}
+				body, gone := r.GetBody()
+				if gone != nil {
+					return resp, nil //nolint:nilerr // the answer says more
+				}
+				r = r.Clone(r.Context())
+				r.Body = body
+			}
+			_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // so that the connection can be used again
+			_ = resp.Body.Close()
+		default:
+			return resp, nil
+		}
+		if err := t.pause(r.Context(), d); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// again calls f until it ends otherwise than by a connection that broke.
+func (o RegistryOptions) again(ctx context.Context, f func() error) error {
+	for n := 0; ; n++ {
+		err := f()
+		if err == nil || n == retries-1 || ctx.Err() != nil || !breaks(err) {
+			return err
+		}
+		if err := o.pauser()(ctx, backoff(n)); err != nil {
+			return err
+		}
+	}
+}
+
+// pauser is how the client waits.
+func (o RegistryOptions) pauser() func(context.Context, time.Duration) error {
+	if o.pause != nil {
+		return o.pause
+	}
+	return sleep
+}
+
+// backoff is the pause after the nth failure, from 200 ms on.
+func backoff(n int) time.Duration {
+	d := 200 * time.Millisecond << n
+	return d + rand.N(d/4)
+}
+
+// sleep is a pause that ends with ctx.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// retryAfter is what an answer says to wait (RFC 9110 section 10.2.3), in seconds
+// or until a date.
+func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
+	s := h.Get("Retry-After")
+	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
+		return time.Duration(n) * time.Second, true
+	}
+	if at, err := http.ParseTime(s); err == nil {
+		return max(0, at.Sub(now)), true
+	}
+	return 0, false
+}

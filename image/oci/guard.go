@@ -1,0 +1,110 @@
+package oci
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// guard stands between ggcr and the network. It lets nothing leave without TLS
+// but to where it may: ggcr falls back to plain HTTP for every private address.
+// What is on this host a registry elsewhere cannot send the engine to. It bounds
+// manifests, which ggcr reads and decodes whole, and gives up what does not
+// answer.
+type guard struct {
+	insecure []string
+	local    bool          // the registry itself is on this host
+	patience time.Duration // for an answer's next byte
+}
+
+// maxManifest is what the OCI distribution-spec has every registry take.
+const maxManifest = 4 << 20
+
+// patience is longer than registries take to find a blob in a cold storage.
+const patience = 2 * time.Minute
+
+func (o RegistryOptions) guard(r name.Registry) *guard {
+	return &guard{o.Insecure, loopback(&url.URL{Host: r.RegistryStr()}), patience}
+}
+
+// RoundTrip is of http.RoundTripper.
+func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
+	if near := loopback(r.URL); near && !g.local {
+		return nil, fmt.Errorf("a registry elsewhere names %s, which is on this host", r.URL.Host)
+	} else if r.URL.Scheme != "https" && !near && !slices.Contains(g.insecure, r.URL.Host) {
+		return nil, fmt.Errorf("%s speaks no TLS: name it under registry.insecure in the engine's configuration to speak to it without", r.URL.Host)
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	a := &answer{ctx: ctx, cancel: cancel, left: math.MaxInt64, patience: g.patience}
+	a.timer = time.AfterFunc(g.patience, func() {
+		cancel(fmt.Errorf("%s has been silent for %v: %w", r.URL.Host, g.patience, os.ErrDeadlineExceeded))
+	})
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		a.timer.Stop() // what is sent, and stored there, takes as long as it takes
+	}
+	resp, err := remote.DefaultTransport.RoundTrip(r.WithContext(ctx))
+	a.timer.Stop()
+	if err != nil {
+		err = reason(ctx, err)
+		cancel(nil)
+		return nil, err
+	}
+	asked := r
+	for asked.Response != nil { // it is where that one led to
+		asked = asked.Response.Request
+	}
+	if strings.Contains(asked.URL.Path, "/manifests/") {
+		a.left = maxManifest
+	}
+	a.ReadCloser, resp.Body = resp.Body, a
+	return resp, nil
+}
+
+// answer is the body of an answer.
+type answer struct {
+	io.ReadCloser
+	ctx      context.Context //nolint:containedctx // the request's
+	cancel   context.CancelCauseFunc
+	timer    *time.Timer
+	patience time.Duration
+	left     int64
+}
+
+func (a *answer) Read(p []byte) (int, error) {
+	a.timer.Reset(a.patience) // not while the reader is busy elsewhere
+	n, err := a.ReadCloser.Read(p)
+	a.timer.Stop()
+	if a.left -= int64(n); a.left < 0 {
+		return 0, fmt.Errorf("%w of %d bytes of a manifest", ErrLimit, maxManifest)
+	}
+	if err != nil && err != io.EOF { //nolint:errorlint // a Reader's end is io.EOF itself
+		err = reason(a.ctx, err)
+	}
+	return n, err
+}
+
+func (a *answer) Close() error {
+	a.timer.Stop()
+	defer a.cancel(nil)
+	return a.ReadCloser.Close()
+}
+
+func loopback(u *url.URL) bool {
+	host := u.Hostname()
+	if host == "localhost" {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback()
+}

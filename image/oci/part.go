@@ -1,0 +1,153 @@
+package oci
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/fre-engine/fre/store"
+)
+
+// A part of an image that FRE built travels as a tar of its tree:
+//
+//	tree.json   the tree's canonical encoding, whose digest the image's manifest names
+//	0           the content of its first object (store.Tree.Objects)
+//	1           of the second
+//	…
+//
+// and nothing else, the same bytes each time. It has the names of no files: what
+// it unpacks to is decided by tree.json alone, which is checked before anything
+// that follows is looked at.
+const partTree = "tree.json"
+
+// maxTreeBytes is of a tree's encoding: some 500,000 files.
+const maxTreeBytes = 128 << 20
+
+// packPart writes the part's archive.
+func (j *job) packPart(ctx context.Context, w *tar.Writer, tree store.Digest) error {
+	b, err := j.store.TreeBytes(tree)
+	if err != nil {
+		return err
+	}
+	t, err := store.DecodeTree(tree, b)
+	if err != nil {
+		return err
+	}
+	header := func(name string, size int64) error {
+		return w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644, ModTime: time.Unix(0, 0), Format: tar.FormatPAX})
+	}
+	if err := header(partTree, int64(len(b))); err != nil {
+		return err
+	}
+	if _, err := w.Write(b); err != nil {
+		return err
+	}
+	n := 0
+	for e := range t.Objects() {
+		if err := header(strconv.Itoa(n), e.Size); err != nil {
+			return err
+		}
+		if err := j.copyFile(ctx, w, e); err != nil {
+			return err
+		}
+		n++
+	}
+	return nil
+}
+
+// unpackPart reads what packPart wrote, packed or not, and puts the tree into the
+// store, which the caller holds. Errors: ErrArchive for an archive that is
+// anything else, ErrLimit, and whatever r and the store return.
+func (j *job) unpackPart(ctx context.Context, want store.Digest, r io.Reader) error {
+	plain, err := decompress(r, j.limits)
+	if err != nil {
+		return err
+	}
+	defer plain.Close()
+	if err := j.readPart(ctx, want, plain); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (j *job) readPart(ctx context.Context, want store.Digest, r io.Reader) error {
+	a := tar.NewReader(r)
+	size, err := member(a, partTree)
+	if err != nil {
+		return err
+	}
+	if limit := min(maxTreeBytes, j.limits.Names); size > limit {
+		return fmt.Errorf("%w of %d bytes of a list of files", ErrLimit, limit)
+	}
+	b := make([]byte, size)
+	if _, err := io.ReadFull(a, b); err != nil {
+		return archiveError(err)
+	}
+	t, err := store.DecodeTree(want, b)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrArchive, err)
+	}
+	if j.names.Add(size) > j.limits.Names {
+		return fmt.Errorf("%w of %d bytes of lists of files", ErrLimit, j.limits.Names)
+	}
+	if err := j.grow(int64(len(t.Entries)), 0); err != nil {
+		return err
+	}
+	for e := range t.Objects() { // known before the first of them is stored
+		if err := j.grow(0, e.Size); err != nil {
+			return err
+		}
+	}
+	n := 0
+	err = j.store.PutTree(ctx, t, func(e *store.Entry) (io.Reader, error) {
+		if n%256 == 0 && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		size, err := member(a, strconv.Itoa(n))
+		if err == nil && size != e.Size {
+			err = fmt.Errorf("%w: %s is to have %d bytes and has %d", ErrArchive, clip(e.Path), e.Size, size)
+		}
+		n++
+		return a, err
+	})
+	switch {
+	case errors.Is(err, store.ErrTree):
+		return fmt.Errorf("%w: %w", ErrArchive, err)
+	case err != nil:
+		return archiveError(err)
+	}
+	if h, err := a.Next(); !errors.Is(err, io.EOF) {
+		if err == nil {
+			err = fmt.Errorf("%w: %s follows its last file", ErrArchive, clip(h.Name))
+		}
+		return archiveError(err)
+	}
+	// To the end, for its digest; little can follow a tar's end.
+	if n, err := io.Copy(io.Discard, io.LimitReader(r, 1<<20)); err != nil || n == 1<<20 {
+		if err == nil {
+			err = fmt.Errorf("%w: much follows the end of its archive", ErrArchive)
+		}
+		return err
+	}
+	return nil
+}
+
+// member goes to the next file of the archive, which must have that name.
+func member(a *tar.Reader, name string) (size int64, err error) {
+	h, err := a.Next()
+	switch {
+	case errors.Is(err, io.EOF):
+		return 0, fmt.Errorf("%w: it ends before %s", ErrArchive, name)
+	case err != nil:
+		return 0, archiveError(err)
+	case h.Name != name || h.Typeflag != tar.TypeReg:
+		return 0, fmt.Errorf("%w: %s where a file %s should be", ErrArchive, clip(h.Name), name)
+	case sparse(h):
+		return 0, fmt.Errorf("%w: %s has holes", ErrArchive, name)
+	}
+	return h.Size, nil
+}

@@ -1,0 +1,186 @@
+package oci
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/fre-engine/fre/image/signature"
+	"github.com/fre-engine/fre/store"
+)
+
+// PullOptions adjust Pull.
+type PullOptions struct {
+	RegistryOptions
+	Platform string // "linux/amd64"; "" is the engine's, and so is every other that works
+	// Policy says what has to be signed. An image that is is not foreign
+	// (store.TakeImage): whoever holds the key is trusted as who builds here.
+	Policy signature.Policy
+}
+
+// Pull gets the image of a reference from its registry ("busybox", docker.io's
+// library; "host:5000/team/app:1.2"; "name@sha256:…"). Layers come beside each
+// other, unpacked as they arrive; those the store has are not fetched. It is
+// named as the reference says, without docker.io/library. A pull by digest
+// gives it no name. Either way it is known as "name@sha256:…" from then on, unless
+// o.Nameless.
+//
+// Errors: ErrReference, ErrRegistry (fs.ErrNotExist, fs.ErrPermission where the
+// registry says so), ErrPlatform, ErrLayer, ErrLimit, ErrArchive.
+func Pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*store.Image, Remote, error) {
+	img, remote, err := pull(ctx, s, ref, o)
+	if err != nil {
+		return nil, Remote{}, fmt.Errorf("pull %s: %w", ref, reason(ctx, err))
+	}
+	return img, remote, nil
+}
+
+func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*store.Image, Remote, error) {
+	defer s.Hold()()
+	j := newJob(s, o.Options)
+	src, own, r, found, err := j.find(ctx, ref, o)
+	if err != nil {
+		return nil, Remote{}, err
+	}
+	names := []string{remoteName(r, found.Digest)}
+	if tag, ok := r.(name.Tag); ok {
+		found.Name = Familiar(tag.Context().Name() + ":" + tag.TagStr())
+		names = append(names, found.Name)
+	}
+	if o.Nameless {
+		found.Name, names = "", nil
+	}
+	if own != nil {
+		out, err := j.take(ctx, own, names)
+		return out, found, err
+	}
+	out, err := j.bring(ctx, src, names)
+	return out, found, err
+}
+
+// find asks the registry for the image of a reference: an artifact where FRE built
+// it. ctx is that of its layers, too.
+func (j *job) find(ctx context.Context, ref string, o PullOptions) (src source, own *artifact, r name.Reference, found Remote, err error) {
+	r, options, err := o.open(ctx, ref)
+	if err != nil {
+		return src, nil, nil, found, err
+	}
+	p, err := parsePlatform(o.Platform)
+	if err != nil {
+		return src, nil, nil, found, err
+	}
+	puller, err := remote.NewPuller(append(options, remote.WithPlatform(p))...)
+	if err != nil {
+		return src, nil, nil, found, err
+	}
+	var desc *remote.Descriptor
+	var img v1.Image
+	err = o.again(ctx, func() error {
+		if desc, err = puller.Get(ctx, r); err != nil {
+			return err
+		}
+		img, err = desc.Image()
+		return err
+	})
+	if err != nil && desc == nil {
+		return src, nil, nil, found, registryError(r.Context(), err)
+	}
+	if err != nil {
+		if desc.MediaType.IsIndex() && strings.Contains(err.Error(), "no child with platform") {
+			return src, nil, nil, found, fmt.Errorf("%w: it is not there for %s", ErrPlatform, p)
+		}
+		return src, nil, nil, found, registryError(r.Context(), err)
+	}
+	found = Remote{Digest: store.Digest(desc.Digest.String()), Size: desc.Size}
+	m, err := img.Manifest()
+	if err != nil {
+		return src, nil, nil, found, registryError(r.Context(), err)
+	}
+	if m.Config.Size < 0 || m.Config.Size > maxJSON || len(m.Layers) > maxLayers { // ggcr takes -1 for any
+		return src, nil, nil, found, fmt.Errorf("%w: a configuration of %d bytes, %d layers", ErrLimit, m.Config.Size, len(m.Layers))
+	}
+	manifest, err := img.Digest()
+	if err != nil {
+		return src, nil, nil, found, registryError(r.Context(), err)
+	}
+	if j.trusted, err = o.verify(ctx, j, puller, r, string(found.Digest), manifest.String()); err != nil {
+		return src, nil, nil, found, err
+	}
+	from, err := o.blobs(ctx, j, r)
+	if err != nil {
+		return src, nil, nil, found, err
+	}
+	if m.ArtifactType == mediaImage || string(m.Config.MediaType) == mediaManifest {
+		own, err = j.remoteArtifact(ctx, from, m)
+	} else {
+		err = o.again(ctx, func() error {
+			src, err = j.remote(from, img, m)
+			return err
+		})
+	}
+	return src, own, r, found, err
+}
+
+// remote finds out where the image's pieces are.
+func (j *job) remote(from *blobs, img v1.Image, m *v1.Manifest) (source, error) {
+	if !m.Config.MediaType.IsConfig() {
+		return source{}, fmt.Errorf("%w: its configuration is of the type %q: it is no image", ErrArchive, m.Config.MediaType)
+	}
+	var src source
+	var err error
+	if p, ok := j.store.Part(configKey(store.Digest(m.Config.Digest.String()))); ok {
+		src.config, err = readConfig(j.store, p.Tree)
+	} else if src.config, err = img.RawConfigFile(); err != nil { // checked against its digest
+		err = registryError(from.repository, err)
+	}
+	if err != nil {
+		return source{}, err
+	}
+	for _, l := range m.Layers {
+		if l.Size < 0 || l.Size > j.limits.Bytes {
+			return source{}, fmt.Errorf("%w of %d bytes: layer %s has %d packed ones", ErrLimit, j.limits.Bytes, l.Digest, l.Size)
+		}
+		src.layers = append(src.layers, from.blob(l))
+	}
+	return src, nil
+}
+
+// remoteArtifact finds out where the parts of an image that FRE built are.
+func (j *job) remoteArtifact(ctx context.Context, from *blobs, m *v1.Manifest) (*artifact, error) {
+	if err := checkArtifact(m, j.limits); err != nil {
+		return nil, err
+	}
+	var config []byte
+	err := from.blob(m.Config).read(ctx, func(r io.Reader) (err error) {
+		config, err = io.ReadAll(r)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	a, err := readArtifact(m, config, j.limits)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range m.Layers {
+		a.layers = append(a.layers, from.blob(l))
+	}
+	return a, nil
+}
+
+func parsePlatform(s string) (v1.Platform, error) {
+	if s == "" {
+		s = platform()
+	}
+	p, err := v1.ParsePlatform(s)
+	if err != nil || p.OS != "linux" || p.Architecture != runtime.GOARCH {
+		return v1.Platform{}, fmt.Errorf("%w: %q: this engine runs %s", ErrPlatform, s, platform())
+	}
+	return *p, nil
+}

@@ -1,0 +1,281 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/klauspost/compress/gzip"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// PushOptions adjust Push.
+type PushOptions struct {
+	RegistryOptions
+	// AsImage sends what FRE built as an ordinary image, which other engines run
+	// and which comes back as one, and not as the artifact that it is.
+	AsImage bool
+	// NoSBOM leaves out the bill of materials that is else put beside what FRE built.
+	NoSBOM bool
+}
+
+// Push sends an image of the store to the registry that ref names: what came from
+// elsewhere as it came, what FRE built as an artifact of its parts, which a pull
+// makes the same image of. Only OCI
+// media types are sent: not every registry takes docker's own. What the
+// registry has already is not sent. An image that has a name of that repository
+// is known as "name@sha256:…" from then on.
+//
+// Errors: ErrReference, ErrRegistry, fs.ErrNotExist for an image that is not in
+// the store.
+func Push(ctx context.Context, s *store.Store, img *store.Image, ref string, o PushOptions) (Remote, error) {
+	sent, err := push(ctx, s, img, ref, o)
+	if err != nil {
+		return Remote{}, fmt.Errorf("push %s: %w", ref, reason(ctx, err))
+	}
+	return sent, nil
+}
+
+func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o PushOptions) (Remote, error) {
+	defer s.Hold()()
+	j := newJob(s, o.Options)
+	r, options, err := o.open(ctx, ref)
+	if err != nil {
+		return Remote{}, err
+	}
+	packings := j.outgoing
+	if !o.AsImage && !ordinary(img) {
+		packings = j.outgoingArtifact
+	}
+	out, err := packings(ctx, img)
+	if err != nil {
+		return Remote{}, err
+	}
+	dir, err := s.MkdirScratch()
+	if err != nil {
+		return Remote{}, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // what stays the store's next Open removes
+	puller, err := remote.NewPuller(options...)
+	if err != nil {
+		return Remote{}, err
+	}
+	there := func(ctx context.Context, d v1.Descriptor) bool {
+		l, err := puller.Layer(ctx, r.Context().Digest(d.Digest.String()))
+		if err != nil {
+			return false // sending it finds out why
+		}
+		size, err := l.Size()
+		return err == nil && size == d.Size
+	}
+	sent, err := j.pushable(ctx, out, dir, there)
+	if err != nil {
+		return Remote{}, err
+	}
+	final, err := partial.CompressedToImage(sent)
+	if err != nil {
+		return Remote{}, err
+	}
+	j.event(image.Event{Step: "push", Name: r.Name()})
+	if err := remote.Write(r, final, o.pushing(ctx, r)...); err != nil {
+		return Remote{}, registryError(r.Context(), err)
+	}
+	for i, l := range out.layers {
+		if err := j.remember(ctx, l.key, l.tree, sent.order[i].Descriptor); err != nil {
+			return Remote{}, err
+		}
+	}
+	d, err := final.Digest()
+	if err != nil {
+		return Remote{}, err
+	}
+	known := Remote{Digest: store.Digest(d.String()), Size: int64(len(sent.manifest))}
+	if !o.NoSBOM && !ordinary(img) {
+		if err := o.attachSBOM(ctx, s, img, r.Context(), known); err != nil {
+			if ctx.Err() != nil {
+				return Remote{}, err
+			}
+			j.event(image.Event{Step: "warning", Name: r.Name(), Message: "pushed, without a bill of materials: " + err.Error()})
+		}
+	}
+	repository := Familiar(r.Context().Name())
+	if !slices.ContainsFunc(img.Names, func(n string) bool { return strings.HasPrefix(n, repository+":") }) {
+		return known, nil // the name was for this call only
+	}
+	// One that was removed meanwhile need not be known by it.
+	if _, err := s.TagRemote(ctx, img.Digest, remoteName(r, known.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Remote{}, err
+	}
+	return known, nil
+}
+
+// pushable is an image as ggcr wants it: its layers packed in files.
+type pushable struct {
+	config, manifest []byte
+	order            []*packedLayer
+	layers           map[v1.Hash]*packedLayer // the same
+}
+
+// RawConfigFile is of partial.CompressedImageCore.
+func (p *pushable) RawConfigFile() ([]byte, error) { return p.config, nil }
+
+// RawManifest is of partial.CompressedImageCore.
+func (p *pushable) RawManifest() ([]byte, error) { return p.manifest, nil }
+
+// MediaType is of partial.CompressedImageCore.
+func (p *pushable) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
+
+// LayerByDigest is of partial.CompressedImageCore.
+func (p *pushable) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
+	if l := p.layers[h]; l != nil {
+		return l, nil
+	}
+	return nil, fmt.Errorf("layer %s: %w", h, fs.ErrNotExist)
+}
+
+type packedLayer struct {
+	v1.Descriptor
+	path    string // "" where the registry has it, or content is
+	content []byte
+}
+
+// Digest is of partial.CompressedLayer.
+func (l *packedLayer) Digest() (v1.Hash, error) { return l.Descriptor.Digest, nil }
+
+// Size is of partial.CompressedLayer: bytes.
+func (l *packedLayer) Size() (int64, error) { return l.Descriptor.Size, nil }
+
+// MediaType is of partial.CompressedLayer.
+func (l *packedLayer) MediaType() (types.MediaType, error) { return l.Descriptor.MediaType, nil }
+
+// Compressed is of partial.CompressedLayer.
+func (l *packedLayer) Compressed() (io.ReadCloser, error) {
+	if l.content != nil {
+		return io.NopCloser(bytes.NewReader(l.content)), nil
+	}
+	if l.path == "" {
+		return nil, fmt.Errorf("%w: it has lost layer %s just now: push again", ErrRegistry, l.Descriptor.Digest)
+	}
+	return os.Open(l.path)
+}
+
+// packedKey is under what the store remembers how a layer was packed last.
+func packedKey(key string) string { return "packed:" + key }
+
+// remember keeps how a registry names a layer, as long as the layer's tree.
+func (j *job) remember(ctx context.Context, key string, tree store.Digest, d v1.Descriptor) error {
+	if tree == "" {
+		return nil
+	}
+	return j.store.PutPart(ctx, packedKey(key), store.Part{
+		Kind: "packed", Name: d.Digest.String(), Version: strconv.FormatInt(d.Size, 10) + " " + string(d.MediaType), Tree: tree,
+	})
+}
+
+// recall is the inverse of remember. Docker's media types say the same as OCI's.
+func (j *job) recall(l packing) (d v1.Descriptor, ok bool) {
+	p, ok := j.store.Part(packedKey(l.key))
+	if !ok {
+		return d, false
+	}
+	size, media, _ := strings.Cut(p.Version, " ")
+	var err error
+	if d.Digest, err = v1.NewHash(p.Name); err != nil {
+		return d, false
+	}
+	if d.Size, err = strconv.ParseInt(size, 10, 64); err != nil {
+		return d, false
+	}
+	if d.MediaType = types.MediaType(media); d.MediaType == types.DockerLayer {
+		d.MediaType = types.OCILayer
+	}
+	if l.media == mediaPart {
+		return d, d.MediaType == mediaPart
+	}
+	return d, slices.Contains([]types.MediaType{types.OCILayer, types.OCILayerZStd, types.OCIUncompressedLayer}, d.MediaType)
+}
+
+// pushable packs the layers into files below dir, the same bytes each time.
+// Those that are there need no packing: a layer is packed once for a registry.
+func (j *job) pushable(ctx context.Context, out *outgoing, dir string, there func(context.Context, v1.Descriptor) bool) (*pushable, error) {
+	layers := make([]*packedLayer, len(out.layers))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for i, l := range out.layers {
+		g.Go(func() error {
+			if d, ok := j.recall(l); ok && there(gctx, d) {
+				layers[i] = &packedLayer{Descriptor: d}
+				j.event(image.Event{Step: "layer", Name: l.title, Message: "already there", End: true})
+				return nil
+			}
+			j.event(image.Event{Step: "layer", Name: l.title, Message: "pack", Total: l.size, Unit: image.UnitBytes})
+			var err error
+			layers[i], err = packLayer(gctx, l, filepath.Join(dir, strconv.Itoa(i)))
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	p := &pushable{config: out.config, order: layers, layers: map[v1.Hash]*packedLayer{}}
+	media := types.OCIConfigJSON
+	if out.artifact {
+		media = mediaManifest
+	}
+	config, err := descriptor(media, digestOf(out.config), int64(len(out.config)))
+	if err != nil {
+		return nil, err
+	}
+	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: config}
+	for _, l := range layers {
+		m.Layers = append(m.Layers, l.Descriptor)
+		p.layers[l.Descriptor.Digest] = l
+	}
+	if out.artifact {
+		m = artifactManifest(out.img, config, layers)
+	}
+	p.manifest, err = json.Marshal(m)
+	return p, err
+}
+
+func packLayer(ctx context.Context, l packing, path string) (*packedLayer, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	hash := sha256.New()
+	n := &countingWriter{w: io.MultiWriter(f, hash)}
+	var z io.WriteCloser = gzip.NewWriter(n)
+	if l.media == mediaPart {
+		if z, err = zstdWriter(n); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.write(ctx, z); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(z.Close(), f.Close()); err != nil {
+		return nil, err
+	}
+	d, err := descriptor(l.media, store.Digest("sha256:"+hex.EncodeToString(hash.Sum(nil))), n.n)
+	return &packedLayer{Descriptor: d, path: path}, err
+}

@@ -1,0 +1,323 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/sbom"
+	"github.com/fre-engine/fre/image/signature"
+	"github.com/fre-engine/fre/store"
+)
+
+// Where cosign keeps signatures (its specs/SIGNATURE_SPEC.md): as the layers of an
+// image under a tag that is made of the digest.
+const (
+	mediaSimpleSigning  = "application/vnd.dev.cosign.simplesigning.v1+json"
+	mediaEmpty          = "application/vnd.oci.empty.v1+json" // image-spec, "Guidance for an Empty Descriptor"
+	annotationSignature = "dev.cosignproject.cosign/signature"
+)
+
+// maxSignatures is how many of an image are looked at.
+const maxSignatures = 32
+
+func signatureTag(r name.Repository, d string) name.Tag {
+	return r.Tag(strings.Replace(d, ":", "-", 1) + ".sig")
+}
+
+// verify looks for a signature as the policy wants it, over one of these digests: an
+// index and the manifest in it. It says whether there is one. Errors: ErrSignature,
+// ErrRegistry.
+func (o PullOptions) verify(ctx context.Context, j *job, puller *remote.Puller, r name.Reference, digests ...string) (bool, error) {
+	repository := signature.Repository(r.Context().Name())
+	rule := o.Policy.For(repository)
+	switch rule.Accept {
+	case signature.AcceptAny:
+		return false, nil
+	case signature.AcceptNone:
+		return false, fmt.Errorf("%w: the engine's configuration accepts nothing from %s (registry.signatures, %q)", ErrSignature, repository, rule.Repository)
+	case signature.AcceptSigned:
+	}
+	if rule.AnyIdentity {
+		repository = ""
+	}
+	var seen []error
+	for _, d := range slices.Compact(digests) {
+		key, err := o.signed(ctx, puller, r.Context(), d, rule.Keys, repository)
+		if err == nil {
+			j.event(image.Event{Step: "verify", Name: r.Name(), Message: "signed by " + key.Name})
+			return true, nil
+		}
+		if !errors.Is(err, ErrSignature) {
+			return false, err
+		}
+		seen = append(seen, err)
+	}
+	return false, fmt.Errorf("%w; the engine's configuration wants one (registry.signatures, %q): nothing was kept", errors.Join(seen...), rule.Repository)
+}
+
+// signed looks for a signature over a digest: cosign's under their tag, and bundles
+// among the referrers.
+func (o PullOptions) signed(ctx context.Context, puller *remote.Puller, repo name.Repository, digest string, keys []signature.PublicKey, repository string) (signature.PublicKey, error) {
+	missing := fmt.Errorf("%w: %s has none", ErrSignature, digest)
+	var none signature.PublicKey
+	err := missing
+	m, failed := o.small(ctx, puller, signatureTag(repo, digest))
+	switch {
+	case failed == nil:
+		for i, l := range m.Layers {
+			sig, ok := l.Annotations[annotationSignature]
+			if !ok || i >= maxSignatures || string(l.MediaType) != mediaSimpleSigning {
+				continue
+			}
+			b, failed := o.smallBlob(ctx, puller, repo, l)
+			if failed != nil {
+				return none, failed
+			}
+			key, failed := signature.Verify(keys, b, sig, repository, digest)
+			if failed == nil {
+				return key, nil
+			}
+			err = fmt.Errorf("%s: %w", digest, failed)
+		}
+	case !isNotFound(failed):
+		return none, registryError(repo, failed)
+	}
+	// A bundle names no repository: it counts where any will do, or the key is for
+	// this one by the policy alone.
+	if repository != "" {
+		return none, err
+	}
+	index, failed := remoteReferrers(ctx, o, repo.Digest(digest))
+	if failed != nil {
+		return none, registryError(repo, failed)
+	}
+	looked := 0
+	for _, d := range index.Manifests {
+		// Under the fallback tag cosign's bundles have the type of their configuration.
+		if d.ArtifactType != signature.BundleType && d.ArtifactType != mediaEmpty || looked >= maxSignatures {
+			continue
+		}
+		looked++
+		m, failed := o.small(ctx, puller, repo.Digest(d.Digest.String()))
+		if failed != nil {
+			return none, registryError(repo, failed)
+		}
+		if m.ArtifactType != signature.BundleType || len(m.Layers) != 1 {
+			continue
+		}
+		b, failed := o.smallBlob(ctx, puller, repo, m.Layers[0])
+		if failed != nil {
+			return none, failed
+		}
+		key, failed := signature.VerifyBundle(keys, b, digest)
+		if failed == nil {
+			return key, nil
+		}
+		err = fmt.Errorf("%s: %w", digest, failed)
+	}
+	return none, err
+}
+
+// small gets a manifest.
+func (o RegistryOptions) small(ctx context.Context, puller *remote.Puller, r name.Reference) (m *v1.Manifest, err error) {
+	err = o.again(ctx, func() error {
+		d, err := puller.Get(ctx, r)
+		if err != nil {
+			return err
+		}
+		m, err = v1.ParseManifest(bytes.NewReader(d.Manifest))
+		return err
+	})
+	return m, err
+}
+
+// smallBlob gets a blob whole, which is in its descriptor or not.
+func (o RegistryOptions) smallBlob(ctx context.Context, puller *remote.Puller, repo name.Repository, d v1.Descriptor) (b []byte, err error) {
+	if d.Size < 0 || d.Size > signature.MaxBytes {
+		return nil, fmt.Errorf("%w: %s has %d bytes", ErrSignature, d.Digest, d.Size)
+	}
+	err = o.again(ctx, func() error {
+		l, err := puller.Layer(ctx, repo.Digest(d.Digest.String()))
+		if err != nil {
+			return err
+		}
+		r, err := l.Compressed() // checked against its digest
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		b, err = io.ReadAll(io.LimitReader(r, signature.MaxBytes+1))
+		return err
+	})
+	if err != nil {
+		return nil, registryError(repo, err)
+	}
+	if digestOf(b) != store.Digest(d.Digest.String()) {
+		return nil, fmt.Errorf("%w: %s has another content", ErrSignature, d.Digest)
+	}
+	return b, nil
+}
+
+// remoteReferrers lists what refers to a digest, by the API or the fallback tag.
+func remoteReferrers(ctx context.Context, o PullOptions, d name.Digest) (*v1.IndexManifest, error) {
+	index, err := remote.Referrers(d, o.options(ctx, d)...)
+	if err != nil {
+		return nil, err
+	}
+	return index.IndexManifest()
+}
+
+func isNotFound(err error) bool {
+	var said *transport.Error
+	return errors.As(err, &said) && said.StatusCode == http.StatusNotFound
+}
+
+// Resolve asks the registry for the digest of a reference, of its index where there
+// is one, and returns "name@sha256:…". Errors: ErrReference, ErrRegistry.
+func Resolve(ctx context.Context, ref string, o RegistryOptions) (string, error) {
+	r, options, err := o.open(ctx, ref)
+	if err != nil {
+		return "", fmt.Errorf("resolve %s: %w", ref, err)
+	}
+	d, err := remote.Head(r, options...)
+	if err != nil { // not every registry's HEAD says all
+		var got *remote.Descriptor
+		if got, err = remote.Get(r, options...); err != nil {
+			return "", fmt.Errorf("resolve %s: %w", ref, reason(ctx, registryError(r.Context(), err)))
+		}
+		d = &got.Descriptor
+	}
+	return signature.Repository(r.Context().Name()) + "@" + d.Digest.String(), nil
+}
+
+// Attach puts a signature of the image "name@sha256:…" beside it, in base64, over
+// payload ([signature.Payload]); those that are there stay. It cannot tell whether
+// it is one: that takes the key. Errors: ErrReference, ErrRegistry.
+func Attach(ctx context.Context, ref string, payload []byte, sig string, o RegistryOptions) error {
+	if err := attach(ctx, ref, payload, sig, o); err != nil {
+		return fmt.Errorf("sign %s: %w", ref, reason(ctx, err))
+	}
+	return nil
+}
+
+func attach(ctx context.Context, ref string, payload []byte, sig string, o RegistryOptions) error {
+	if len(payload) > signature.MaxBytes || len(sig) > signature.MaxBytes {
+		return fmt.Errorf("%w: it is too large", ErrSignature)
+	}
+	r, options, err := o.open(ctx, ref)
+	if err != nil {
+		return err
+	}
+	d, ok := r.(name.Digest)
+	if !ok {
+		return fmt.Errorf("%w: %q: name the image by its digest, name@sha256:…", ErrReference, ref)
+	}
+	tag := signatureTag(d.Context(), d.DigestStr())
+	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1}
+	puller, err := remote.NewPuller(options...)
+	if err != nil {
+		return err
+	}
+	switch old, err := o.small(ctx, puller, tag); {
+	case err == nil:
+		m.Layers = old.Layers
+	case !isNotFound(err):
+		return registryError(r.Context(), err)
+	}
+	l, err := descriptor(mediaSimpleSigning, digestOf(payload), int64(len(payload)))
+	if err != nil {
+		return err
+	}
+	l.Annotations = map[string]string{annotationSignature: sig}
+	if slices.ContainsFunc(m.Layers, func(old v1.Descriptor) bool {
+		return old.Digest == l.Digest && old.Annotations[annotationSignature] == sig
+	}) {
+		return nil
+	}
+	m.Layers = append(m.Layers, l)
+	var f v1.ConfigFile // as cosign's: it describes nothing
+	f.RootFS.Type = "layers"
+	for _, l := range m.Layers {
+		f.RootFS.DiffIDs = append(f.RootFS.DiffIDs, l.Digest)
+		f.History = append(f.History, v1.History{})
+	}
+	config, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	return o.write(ctx, tag, m, types.OCIConfigJSON, config, map[string][]byte{l.Digest.String(): payload})
+}
+
+// write sends a small image whose blobs are in memory, those that are new.
+func (o RegistryOptions) write(ctx context.Context, r name.Reference, m v1.Manifest, media types.MediaType, config []byte, blobs map[string][]byte) error {
+	var err error
+	if m.Config, err = descriptor(media, digestOf(config), int64(len(config))); err != nil {
+		return err
+	}
+	p := &pushable{config: config, layers: map[v1.Hash]*packedLayer{}}
+	for _, l := range m.Layers {
+		p.layers[l.Digest] = &packedLayer{Descriptor: l, content: blobs[l.Digest.String()]}
+	}
+	if p.manifest, err = json.Marshal(m); err != nil {
+		return err
+	}
+	img, err := partial.CompressedToImage(p)
+	if err != nil {
+		return err
+	}
+	if err := remote.Write(r, img, o.pushing(ctx, r)...); err != nil {
+		return registryError(r.Context(), err)
+	}
+	return nil
+}
+
+// refer sends a manifest with its blobs, which are in memory, as one that refers to
+// subject: registries without the referrers API list it under the fallback tag
+// (OCI distribution-spec, "Referrers tag schema").
+func (o RegistryOptions) refer(ctx context.Context, repo name.Repository, m v1.Manifest, subject v1.Descriptor, blobs map[string][]byte) error {
+	m.Subject = &subject
+	config := []byte("{}")
+	var err error
+	if m.Config, err = descriptor(mediaEmpty, digestOf(config), int64(len(config))); err != nil {
+		return err
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return o.write(ctx, repo.Digest(string(digestOf(b))), m, mediaEmpty, config, blobs)
+}
+
+// attachSBOM puts the image's bill of materials beside it.
+func (o RegistryOptions) attachSBOM(ctx context.Context, s *store.Store, img *store.Image, repo name.Repository, at Remote) error {
+	doc, err := sbom.CycloneDX(s, img)
+	if err != nil {
+		return err
+	}
+	subject, err := descriptor(types.OCIManifestSchema1, at.Digest, at.Size)
+	if err != nil {
+		return err
+	}
+	layer, err := descriptor(sbom.MediaType, digestOf(doc), int64(len(doc)))
+	if err != nil {
+		return err
+	}
+	layer.Annotations = map[string]string{annotationTitle: "sbom.cdx.json"}
+	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: sbom.MediaType, Layers: []v1.Descriptor{layer}}
+	return o.refer(ctx, repo, m, subject, map[string][]byte{layer.Digest.String(): doc})
+}

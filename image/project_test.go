@@ -1,0 +1,108 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fre-engine/fre/store"
+)
+
+// tinyProject is a runtime whose code says in the file "asks" what it needs.
+type tinyProject struct{ tinyCompiled }
+
+func (*tinyProject) Requests(code fs.FS) (site, file string, text []byte, err error) {
+	text, err = fs.ReadFile(code, "asks")
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", "", nil, nil
+	case string(text) == "wrong":
+		return "maven", "asks", nil, &FieldError{"code.path", "asks: wrong"}
+	}
+	return "maven", "asks", text, err
+}
+
+// tinyMaven notes what it is asked for, and locks that.
+type tinyMaven struct {
+	emptySite
+	asked *[]string
+}
+
+func (s tinyMaven) Packages(_ context.Context, _ *Step, t *Template, lock *Lock) ([]store.Part, error) {
+	*s.asked = append(*s.asked, t.Packages.Maven.File+" "+string(t.Packages.Maven.Text)+strings.Join(t.Packages.Maven.List, " "))
+	if lock.Maven == nil {
+		lock.Maven = &LockedMaven{Request: t.Packages.Maven.Key()}
+	}
+	return nil, nil
+}
+
+// TestProjectRequests: code says which packages it needs, wherever it comes from; the
+// template's own word counts more, and a build that may resolve nothing compares
+// the code's with the lock.
+func TestProjectRequests(t *testing.T) {
+	rig := func(template string, files map[string]string) (*builderRig, *[]string) {
+		r := newRig(t, files)
+		r.write(t, map[string]string{"fret.yaml": "id: f\nbase: native\nruntime: tiny\nhandler: main\n" + template})
+		asked := &[]string{}
+		r.Runtimes = append(r.Runtimes, &tinyProject{tinyCompiled{named: "tiny"}})
+		r.Sites = append(r.Sites, tinyMaven{emptySite{"maven", "native"}, asked})
+		return r, asked
+	}
+	build := func(r *builderRig, o BuildOptions) error {
+		_, lock, err := r.Build(WithOptions(t.Context(), o), r.root, nil)
+		if err == nil {
+			err = WriteLock(r.root, lock)
+		}
+		return err
+	}
+	locked := BuildOptions{Locked: true}
+	var drift *LockError
+
+	r, asked := rig("code: {path: src}\n", map[string]string{"src/asks": "a", "src/main.source": "x"})
+	if err := build(r, BuildOptions{}); err != nil || strings.Join(*asked, ",") != "src/asks a" {
+		t.Errorf("in a directory: %v, asked for %q", err, *asked)
+	}
+	if err := build(r, locked); err != nil {
+		t.Errorf("with the lock: %v", err)
+	}
+	r.write(t, map[string]string{"src/asks": "b"})
+	if err := build(r, locked); !errors.As(err, &drift) || !strings.Contains(err.Error(), "maven: what is locked is the answer to another request") {
+		t.Errorf("other requests than the lock's: %v", err)
+	}
+	r.write(t, map[string]string{"src/asks": "wrong"})
+	var faults TemplateErrors
+	if err := build(r, BuildOptions{}); !errors.As(err, &faults) || !strings.Contains(err.Error(), "asks: wrong") {
+		t.Errorf("got %v, want a fault of the code's", err)
+	}
+
+	r, asked = rig("packages: {maven: ['a:b:1']}\n", map[string]string{"asks": "wrong", "main.source": "x"})
+	if err := build(r, BuildOptions{}); err != nil || strings.Join(*asked, ",") != " a:b:1" {
+		t.Errorf("the template asks: %v, asked for %q", err, *asked)
+	}
+	r, asked = rig("code: {path: main}\n", map[string]string{"main": "x"})
+	if err := build(r, BuildOptions{}); err != nil || len(*asked) > 0 {
+		t.Errorf("a file: %v, asked for %q", err, *asked)
+	}
+
+	r, asked = rig("code: {git: {url: 'https://example.org/x'}}\n", nil)
+	g := &tinyGit{make: func(dir string) error {
+		return errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "asks"), []byte("g"), 0o644), os.WriteFile(filepath.Join(dir, "main.source"), []byte("x"), 0o644))
+	}}
+	r.Git = g
+	if err := WriteLock(r.root, &Lock{Base: LockedBase{Name: "native"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := build(r, locked); !errors.As(err, &drift) || !strings.Contains(err.Error(), "git: nothing is locked") || g.fetches > 0 {
+		t.Errorf("no commit in the lock: %v, %d fetches", err, g.fetches)
+	}
+	if err := build(r, BuildOptions{}); err != nil || strings.Join(*asked, ",") != "asks g" || g.fetches != 1 {
+		t.Errorf("out of a repository: %v, asked for %q, %d fetches", err, *asked, g.fetches)
+	}
+	if err := build(r, locked); err != nil || g.fetches != 1 {
+		t.Errorf("a repository with the lock: %v, %d fetches", err, g.fetches)
+	}
+}

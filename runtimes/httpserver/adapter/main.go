@@ -1,0 +1,140 @@
+// Command adapter is the first process of a function that is an HTTP server
+// (package httpserver): it starts the server, waits until it accepts, and passes
+// it each event as a request over loopback.
+//
+//	engine ── channel, fd 3 ── adapter ── HTTP/1.1, 127.0.0.1:PORT ── server
+//
+// Its arguments are the server's command line. FRE_HTTP_LISTEN says who binds:
+// "port", the server, at $PORT; "fd", the adapter, whose socket the server finds as
+// systemd's first (sd_listen_fds(3)). FRE_HTTP_PORT is the port, 0 for any that is
+// free, FRE_HTTP_READY a path to be asked for before the first event, if not "",
+// FRE_HTTP_TIMEOUT how long the server may take to accept.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/fre-engine/fre/channel"
+)
+
+// Exit statuses, those of every bootstrap.
+const (
+	exitFailed    = 1
+	exitMalformed = 70
+)
+
+// stopGrace is how long a server whose connections have ended may take to be
+// reaped, so that its failures name its end.
+const stopGrace = 200 * time.Millisecond
+
+// lastWords is how long what the server's end made of events may take to be sent.
+const lastWords = 100 * time.Millisecond
+
+func main() {
+	if os.Getenv(becomeVariable) != "" {
+		fmt.Fprintln(os.Stderr, become())
+		os.Exit(127)
+	}
+	os.Exit(run(os.Args[1:]))
+}
+
+func run(args []string) int {
+	conn, err := channel.Inherited()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitFailed
+	}
+	cfg, err := configuration()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitFailed
+	}
+	begun := time.Now()
+	fail := func(f *channel.Failure) int {
+		if err := channel.Fail(conn, f); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		return exitFailed
+	}
+	s, err := start(cfg, args)
+	if err != nil {
+		return fail(&channel.Failure{Type: "StartError", Message: err.Error()})
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
+	go func() {
+		for sig := range signals {
+			s.signal(sig.(syscall.Signal))
+		}
+	}()
+	p := &proxy{server: s, address: cfg.address}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), cfg.timeout, errNotReady)
+	err = p.waitReady(ctx, cfg)
+	cancel()
+	if err != nil {
+		code := fail(p.failure(err))
+		s.signal(syscall.SIGKILL)
+		return code
+	}
+
+	ctx, end := context.WithCancelCause(context.Background())
+	go func() {
+		<-s.exited
+		p.inflight.Wait()
+		// Each handler has returned why it failed; this is for the frames that say so.
+		<-time.After(lastWords)
+		end(errors.New("the server has ended"))
+	}()
+	ready := channel.Ready{Runtime: "http", Concurrency: cfg.concurrency, LoadMicros: time.Since(begun).Microseconds()}
+	err = channel.Serve(ctx, conn, ready, p.handle)
+	select {
+	case <-s.exited: // before it was asked to
+		fmt.Fprintln(os.Stderr, s.failure().Message)
+		return exitFailed
+	default:
+	}
+	s.signal(syscall.SIGTERM)
+	switch {
+	case errors.Is(err, channel.ErrProtocol):
+		fmt.Fprintln(os.Stderr, err)
+		return exitMalformed
+	case err != nil:
+		fmt.Fprintln(os.Stderr, err)
+		return exitFailed
+	}
+	<-s.exited // or the engine's patience
+	return 0
+}
+
+// config is what the template says.
+type config struct {
+	bind        bool   // the adapter binds and hands the socket over
+	port        int    // 0 until one is chosen
+	address     string // 127.0.0.1:port
+	ready       string // path, "" for none
+	timeout     time.Duration
+	concurrency int
+}
+
+func configuration() (*config, error) {
+	c := &config{}
+	port, err := strconv.ParseUint(os.Getenv("FRE_HTTP_PORT"), 10, 16)
+	if err != nil {
+		return c, fmt.Errorf("FRE_HTTP_PORT: %w", err)
+	}
+	if c.timeout, err = time.ParseDuration(os.Getenv("FRE_HTTP_TIMEOUT")); err != nil {
+		return c, fmt.Errorf("FRE_HTTP_TIMEOUT: %w", err)
+	}
+	if c.concurrency, err = strconv.Atoi(os.Getenv("FRE_CONCURRENCY")); err != nil {
+		return c, fmt.Errorf("FRE_CONCURRENCY: %w", err)
+	}
+	c.port, c.bind, c.ready = int(port), os.Getenv("FRE_HTTP_LISTEN") == "fd", os.Getenv("FRE_HTTP_READY")
+	return c, nil
+}

@@ -1,0 +1,462 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/channel"
+)
+
+// proxy passes events to the server and its answers back.
+type proxy struct {
+	server   *server
+	address  string
+	inflight sync.WaitGroup // events
+
+	mu   sync.Mutex
+	idle []*connection // used last, last
+}
+
+// connection is one to the server.
+type connection struct {
+	net.Conn
+	r    *bufio.Reader
+	used bool // has carried a request
+}
+
+var errNotReady = errors.New("not ready")
+
+// waitReady returns once the server accepts connections and, if the template names
+// a path, answers it with a status below 500.
+func (p *proxy) waitReady(ctx context.Context, cfg *config) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		ok, err := p.probe(ctx, cfg)
+		if ok || err != nil {
+			return err
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-p.server.exited:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		select {
+		case <-p.server.exited:
+			return errNotReady
+		default:
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (p *proxy) probe(ctx context.Context, cfg *config) (bool, error) {
+	c, err := p.take(ctx)
+	if err != nil {
+		return false, nil // it does not listen yet
+	}
+	if cfg.bind { // the kernel accepts; whether the server has, its queue says
+		for {
+			info, err := unix.GetsockoptTCPInfo(p.server.listener, unix.IPPROTO_TCP, unix.TCP_INFO)
+			if err != nil {
+				return false, err
+			}
+			if info.Unacked == 0 {
+				break
+			}
+			t := time.NewTimer(time.Millisecond)
+			select {
+			case <-t.C:
+				continue
+			case <-p.server.exited:
+			case <-ctx.Done():
+			}
+			t.Stop()
+			_ = c.Close()
+			return false, nil
+		}
+	}
+	if cfg.ready == "" {
+		p.put(c)
+		return true, nil
+	}
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", cfg.ready); err == nil {
+		if resp, err := http.ReadResponse(c.r, nil); err == nil { //nolint:bodyclose // its connection is closed
+			_, err := io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20))
+			if err == nil && resp.StatusCode < 500 {
+				_ = c.Close()
+				return true, nil
+			}
+		}
+	}
+	_ = c.Close()
+	return false, nil
+}
+
+// failure is what the engine is told of err: the server's end where that is why.
+func (p *proxy) failure(err error) *channel.Failure {
+	t := time.NewTimer(stopGrace)
+	defer t.Stop()
+	select {
+	case <-p.server.exited:
+		select {
+		case <-p.server.copied:
+		case <-t.C:
+		}
+		return p.server.failure()
+	case <-t.C:
+	}
+	if errors.Is(err, errNotReady) {
+		return &channel.Failure{
+			Type: "NotReady", Stack: p.server.words.String(),
+			Message: "the server does not accept connections at " + p.address + ": have it listen there ($PORT says where), or name its port in http.port",
+		}
+	}
+	return &channel.Failure{Type: "ServerError", Message: "the server's answer: " + err.Error()}
+}
+
+// take returns an idle connection that the server has not closed, or a new one.
+func (p *proxy) take(ctx context.Context) (*connection, error) {
+	for {
+		p.mu.Lock()
+		n := len(p.idle)
+		if n == 0 {
+			p.mu.Unlock()
+			break
+		}
+		c := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		p.mu.Unlock()
+		if c.alive() {
+			return c, nil
+		}
+		_ = c.Close()
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp4", p.address)
+	if err != nil {
+		return nil, err
+	}
+	return &connection{Conn: c, r: bufio.NewReaderSize(c, 16<<10)}, nil
+}
+
+func (p *proxy) put(c *connection) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle = append(p.idle, c)
+}
+
+// alive says whether nothing has come: an end, or bytes nobody asked for.
+func (c *connection) alive() bool {
+	if c.r.Buffered() > 0 {
+		return false
+	}
+	raw, err := c.Conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return false
+	}
+	quiet := false
+	err = raw.Read(func(fd uintptr) bool {
+		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		quiet = errors.Is(err, unix.EAGAIN)
+		return true
+	})
+	return err == nil && quiet
+}
+
+// acknowledge has the kernel acknowledge at once what comes next (tcp(7),
+// TCP_QUICKACK): a server that writes its answer in two pieces and has not set
+// TCP_NODELAY sends the second when the first is acknowledged, which else takes
+// 40 ms.
+func (c *connection) acknowledge() error {
+	raw, err := c.Conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) // a matter of speed alone
+	})
+}
+
+// handle is the channel's handler.
+func (p *proxy) handle(ctx context.Context, e *channel.Event) (*channel.Answer, error) {
+	p.inflight.Add(1)
+	a, err := p.pass(ctx, e)
+	if err != nil {
+		p.inflight.Done()
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, p.failure(err)
+	}
+	return a, nil
+}
+
+// small bodies are kept, to be sent again on another connection.
+const small = 32 << 10
+
+func (p *proxy) pass(ctx context.Context, e *channel.Event) (*channel.Answer, error) {
+	head, chunked, err := requestHead(e)
+	if err != nil {
+		p.inflight.Done()
+		return &channel.Answer{Status: 400, Headers: [][2]string{{"content-type", "text/plain; charset=utf-8"}}, Body: strings.NewReader(err.Error() + "\n")}, nil //nolint:nilerr // it is the client's mistake, and answered
+	}
+	body := e.Body
+	whole := e.Length >= 0 && e.Length <= small
+	if whole {
+		b := make([]byte, e.Length)
+		if _, err := io.ReadFull(e.Body, b); err != nil {
+			return nil, err
+		}
+		head, body = append(head, b...), nil
+	}
+	for {
+		c, err := p.take(ctx)
+		if err != nil {
+			return nil, err
+		}
+		again := c.used && whole && idempotent(e.Method)
+		c.used = true
+		a, err := p.exchange(ctx, c, e, head, body, chunked)
+		if err != nil && again && ctx.Err() == nil && gone(err) { // it was closed as we wrote
+			continue
+		}
+		return a, err
+	}
+}
+
+func idempotent(method string) bool {
+	return slices.Contains([]string{"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"}, method)
+}
+
+func gone(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
+}
+
+// exchange sends one request on c, which it owns, and returns the answer, with
+// whose body c goes back or ends.
+func (p *proxy) exchange(ctx context.Context, c *connection, e *channel.Event, head []byte, body io.Reader, chunked bool) (_ *channel.Answer, err error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer func() {
+		if err != nil {
+			stop()
+			_ = c.Close()
+		}
+	}()
+	if _, err := c.Write(head); err != nil {
+		return nil, err
+	}
+	if err := c.acknowledge(); err != nil {
+		return nil, err
+	}
+	sent := make(chan error, 1)
+	if body == nil {
+		sent <- nil
+	} else {
+		go func() {
+			err := sendBody(c, body, chunked)
+			if err != nil && ctx.Err() == nil && !gone(err) {
+				_ = c.Close() // the request cannot be whole any more
+			}
+			sent <- err
+		}()
+	}
+	resp, err := readResponse(c.r, e.Method) //nolint:bodyclose // by answerBody, or its connection is
+	if err != nil {
+		return nil, err
+	}
+	headers, err := answerHeaders(resp)
+	if err != nil {
+		return nil, err
+	}
+	return &channel.Answer{Status: resp.StatusCode, Headers: headers, Body: &answerBody{
+		ReadCloser: resp.Body, proxy: p, c: c, sent: sent, stop: stop, last: resp.Close,
+	}}, nil
+}
+
+// readResponse skips interim answers.
+func readResponse(r *bufio.Reader, method string) (*http.Response, error) {
+	for {
+		resp, err := http.ReadResponse(r, &http.Request{Method: method})
+		switch {
+		case err != nil:
+			return nil, err
+		case resp.StatusCode == http.StatusSwitchingProtocols:
+			return nil, errors.New("it switches protocols, which events cannot")
+		case resp.StatusCode >= 100 && resp.StatusCode < 200:
+			continue
+		case resp.StatusCode < 200 || resp.StatusCode > 599:
+			return nil, fmt.Errorf("status %d is not one of 200 to 599", resp.StatusCode)
+		}
+		return resp, nil
+	}
+}
+
+// sendBody sends a request's body after its head.
+func sendBody(w io.Writer, body io.Reader, chunked bool) error {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := body.Read(buf)
+		if n > 0 {
+			var werr error
+			if chunked {
+				_, werr = fmt.Fprintf(w, "%x\r\n%s\r\n", n, buf[:n])
+			} else {
+				_, werr = w.Write(buf[:n])
+			}
+			if werr != nil {
+				return werr
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF) && chunked:
+			_, err := io.WriteString(w, "0\r\n\r\n")
+			return err
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// hopByHop fields belong to one connection (RFC 9110 section 7.6.1); the others
+// here are the adapter's to say.
+var hopByHop = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true,
+	"Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Content-Length": true, "Expect": true, "X-Fre-Id": true,
+}
+
+// requestHead is the head of e's request; chunked says how its body follows. What
+// cannot stand in a head is an error, or left out where it is a header.
+func requestHead(e *channel.Event) (head []byte, chunked bool, err error) {
+	target := e.Path
+	if e.Query != "" {
+		target += "?" + e.Query
+	}
+	if !token(e.Method) || !strings.HasPrefix(target, "/") || strings.ContainsFunc(target, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
+		return nil, false, fmt.Errorf("%q cannot be the target of a request", e.Method+" "+target)
+	}
+	var b bytes.Buffer
+	_, _ = fmt.Fprintf(&b, "%s %s HTTP/1.1\r\n", e.Method, target)
+	host, length := "localhost", e.Length
+	for _, h := range e.Headers {
+		name := textproto.CanonicalMIMEHeaderKey(h[0])
+		if !token(h[0]) || strings.ContainsFunc(h[1], control) {
+			continue
+		}
+		switch {
+		case name == "Host":
+			if h[1] != "" {
+				host = h[1]
+			}
+		case name == "Content-Length":
+			if n, err := strconv.ParseInt(h[1], 10, 64); err == nil && n >= 0 && length < 0 {
+				length = n
+			}
+		case !hopByHop[name]:
+			_, _ = fmt.Fprintf(&b, "%s: %s\r\n", h[0], h[1])
+		}
+	}
+	_, _ = fmt.Fprintf(&b, "Host: %s\r\n", host)
+	if token(e.ID) {
+		_, _ = fmt.Fprintf(&b, "X-Fre-Id: %s\r\n", e.ID)
+	}
+	switch {
+	case length < 0:
+		chunked = true
+		b.WriteString("Transfer-Encoding: chunked\r\n")
+	case length > 0 || e.Method == "POST" || e.Method == "PUT" || e.Method == "PATCH":
+		_, _ = fmt.Fprintf(&b, "Content-Length: %d\r\n", length)
+	}
+	b.WriteString("\r\n")
+	return b.Bytes(), chunked, nil
+}
+
+// token is RFC 9110 section 5.6.2.
+func token(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(c rune) bool {
+		return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
+	})
+}
+
+func control(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
+
+// answerHeaders are those of the answer that are not about the connection, sorted
+// by name. The engine takes others for a broken protocol.
+func answerHeaders(resp *http.Response) ([][2]string, error) {
+	out := [][2]string{}
+	for name, values := range resp.Header {
+		if hopByHop[name] {
+			continue
+		}
+		for _, v := range values {
+			if !token(name) || strings.ContainsFunc(v, control) {
+				return nil, fmt.Errorf("header %q has control characters in %q", name, v)
+			}
+			out = append(out, [2]string{name, v})
+		}
+	}
+	if len(out) > channel.MaxHeaders {
+		return nil, fmt.Errorf("%d headers, at most %d", len(out), channel.MaxHeaders)
+	}
+	slices.SortStableFunc(out, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
+	return out, nil
+}
+
+// answerBody gives the connection back once both bodies are whole.
+type answerBody struct {
+	io.ReadCloser
+	proxy *proxy
+	c     *connection
+	sent  chan error  // the end of the request's body
+	stop  func() bool // undoes what cancelling does
+	last  bool        // the server closes the connection
+	whole bool
+}
+
+func (b *answerBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch err {
+	case nil:
+	case io.EOF: //nolint:errorlint // a Reader's end is io.EOF itself
+		b.whole = true
+	default:
+		err = b.proxy.failure(err)
+	}
+	return n, err
+}
+
+// Close ends the event: the request's body too, which nobody reads any more.
+func (b *answerBody) Close() error {
+	defer b.proxy.inflight.Done()
+	reusable := b.stop() && b.whole && !b.last
+	select {
+	case err := <-b.sent:
+		reusable = reusable && err == nil
+	default:
+		reusable = false
+	}
+	if reusable {
+		b.proxy.put(b.c)
+		return nil
+	}
+	return b.c.Close()
+}

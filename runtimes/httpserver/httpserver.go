@@ -1,0 +1,123 @@
+// Package httpserver makes a function of any HTTP server: the handler is its
+// command line. FRE's adapter, a static program (adapter/), is the first process:
+// it starts the server, waits until it accepts, and passes it each event as a
+// request.
+package httpserver
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+)
+
+// programs holds the adapter, which make build compiles; without it only the
+// directory's .gitignore is there, so that the package builds on a fresh clone.
+//
+//go:embed all:bin
+var programs embed.FS
+
+// errNotBuilt says that fre was compiled without the adapter.
+var errNotBuilt = errors.New("the adapter of the runtime http was not built into this program: run make build")
+
+// Runtime is the runtime "http". It implements image.Runtime.
+type Runtime struct{}
+
+// Name is "http".
+func (Runtime) Name() string { return "http" }
+
+// Bases are all: the server may be written in anything.
+func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
+
+// Bootstrap is the adapter.
+func (Runtime) Bootstrap() map[string][]byte {
+	program, err := programs.ReadFile("bin/fre-http")
+	if err != nil {
+		return nil
+	}
+	return map[string][]byte{"http": program}
+}
+
+// Shell is none: what takes time is the server's own start.
+func (Runtime) Shell(*image.Template, []string) *image.Shell { return nil }
+
+// searchPath is where the server's program is looked for: that of its own packages
+// first.
+const searchPath = "/function/node_modules/.bin:/node_modules/.bin:/opt/python/bin:/usr/local/bin:/usr/bin:/bin"
+
+// Command runs the adapter with the server's command line.
+func (r Runtime) Command(t *image.Template) (args, env []string, err error) {
+	if r.Bootstrap() == nil {
+		return nil, nil, errNotBuilt
+	}
+	words, err := split(t.Handler)
+	if err == nil && len(words) == 0 {
+		err = errors.New("it is empty")
+	}
+	if err != nil {
+		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+			`handler %q is no command line: %s; write one such as "node server.js"`, t.Handler, err)}
+	}
+	port := t.HTTP.Port
+	if t.Network.Mode == image.NetworkHost { // the port is the host's, and another instance may have it
+		port = 0
+	}
+	env = []string{
+		"PATH=" + searchPath, "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8",
+		"FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)),
+		"FRE_HTTP_LISTEN=" + string(t.HTTP.Listen), fmt.Sprintf("FRE_HTTP_PORT=%d", port), "FRE_HTTP_READY=" + t.HTTP.Ready,
+		// Before the engine's patience is over, which has less to say.
+		"FRE_HTTP_TIMEOUT=" + max(t.Resources.Timeout-t.Resources.Timeout/10, time.Millisecond).String(),
+	}
+	return append([]string{"/opt/fre/http"}, words...), env, nil
+}
+
+// split takes a command line apart as a shell does: words between blanks; '…' as it
+// stands, "…" and what follows a backslash too, but that \" and \\ are escapes in
+// the former. Nothing is expanded: $PORT stands for the port later, in the
+// adapter.
+func split(line string) ([]string, error) {
+	var words []string
+	var word strings.Builder
+	begun := false
+	quote := byte(0)
+	for i := 0; i < len(line); i++ {
+		c := line[i]
+		switch {
+		case quote == '\'' && c != '\'', quote == '"' && c != '"' && c != '\\':
+			word.WriteByte(c)
+		case quote != 0 && c == quote:
+			quote = 0
+		case c == '\\':
+			if i++; i == len(line) {
+				return nil, errors.New("it ends in a backslash")
+			}
+			if quote == '"' && line[i] != '"' && line[i] != '\\' {
+				word.WriteByte('\\')
+			}
+			word.WriteByte(line[i])
+			begun = true
+		case c == '\'' || c == '"':
+			quote, begun = c, true
+		case c == ' ' || c == '\t':
+			if begun {
+				words = append(words, word.String())
+				word.Reset()
+				begun = false
+			}
+		default:
+			word.WriteByte(c)
+			begun = true
+		}
+	}
+	if quote != 0 {
+		return nil, fmt.Errorf("a quote %c is not closed", quote)
+	}
+	if begun {
+		words = append(words, word.String())
+	}
+	return words, nil
+}

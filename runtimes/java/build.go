@@ -1,0 +1,222 @@
+package java
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/install"
+)
+
+// Builds says that code with Java source and neither classes nor jars is to be
+// compiled, and a Maven project. On the JDK the result depends by the base, which is
+// linked out of it.
+func (Runtime) Builds(_ *image.Template, files []string) (toolchain string, ok bool) {
+	has := func(extension string) bool {
+		return slices.ContainsFunc(files, func(f string) bool {
+			return path.Ext(f) == extension && !strings.HasPrefix(f, "src/test/")
+		})
+	}
+	if slices.Contains(files, pomFile) && has(".java") {
+		return "maven", true
+	}
+	return "javac", has(".java") && !has(".class") && !has(".jar")
+}
+
+// BuildCode compiles all source files against the packages of the template and
+// the types of package fre. Other files go along: of a Maven project its resources.
+func (r Runtime) BuildCode(ctx context.Context, s *image.Step, _ *image.Template, lock *image.Lock, source string) (built string, err error) {
+	jdk, err := s.Tools(ctx, "java", r.Tools...)
+	if err != nil {
+		return "", err
+	}
+	javac, err := compiler(ctx, s, jdk)
+	if err != nil {
+		return "", fmt.Errorf("compiler: %w", err)
+	}
+	b, err := install.NewBench(s)
+	if err != nil {
+		return "", err
+	}
+	if err := errors.Join(b.Mkdir("function", "lib", "generated"), os.Rename(source, filepath.Join(b.Dir, "source"))); err != nil {
+		return "", err
+	}
+	jars, err := copyJars(s, lock, filepath.Join(b.Dir, "lib"))
+	if err != nil {
+		return "", err
+	}
+	code, err := b.Open("source")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = code.Close() }()
+	u, err := sources(s, b, code, release(jdk))
+	if err != nil {
+		return "", err
+	}
+	classes := []string{"/function/fre.jar"}
+	for _, name := range jars {
+		classes = append(classes, "/work/lib/"+name)
+	}
+	args := slices.Concat([]string{"-implicit:none", "-s", "/work/generated", "-cp", strings.Join(classes, ":"), "-d", "/work/function"}, u.args, u.files)
+	if err := b.Write("arguments", argumentFile(args)); err != nil {
+		return "", err
+	}
+	words, err := b.Run(ctx, install.Tool{Rootfs: jdk, Program: javac, Args: append(slices.Clone(compilerCommand), "@/work/arguments"), Parks: true})
+	if err != nil {
+		return "", install.Failed(err, "code.path", strings.ReplaceAll(words, sourceDir, ""))
+	}
+	return filepath.Join(b.Dir, "function"), nil
+}
+
+// argumentFile is what javac reads arguments from
+// (docs.oracle.com/en/java/javase/17/docs/specs/man/javac.html, command-line
+// argument files).
+func argumentFile(args []string) []byte {
+	var out []byte
+	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\r", `\r`)
+	for _, a := range args {
+		out = fmt.Appendf(out, "\"%s\"\n", escape.Replace(a))
+	}
+	return out
+}
+
+// sourceDir is where a build step has the code.
+const sourceDir = "/work/source/"
+
+// unit is what javac is given.
+type unit struct {
+	files []string // of source
+	args  []string
+}
+
+func (u *unit) add(name string) { u.files = append(u.files, sourceDir+name) }
+
+// sources finds the source files of code, and puts the others at the bench, where
+// javac leaves the classes. jdk is the compiler's version.
+func sources(s *image.Step, b *install.Bench, code *os.Root, jdk string) (u unit, err error) {
+	text, err := code.ReadFile(pomFile)
+	if err == nil {
+		return projectSources(s, b, code, text, jdk)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return unit{}, err
+	}
+	u.args = []string{"-encoding", "UTF-8", "-proc:none", "-sourcepath", sourceDir}
+	return u, copyFiles(b, code, ".", func(name string) bool {
+		if path.Ext(name) != ".java" {
+			return false
+		}
+		u.add(name)
+		return true
+	})
+}
+
+// projectSources does it for a Maven project, whose pom is text. Annotation
+// processors of its packages run in javac, as by Maven: they find there what a build
+// step finds.
+func projectSources(s *image.Step, b *install.Bench, code *os.Root, text []byte, jdk string) (u unit, err error) {
+	p, err := parsePom(text)
+	if err != nil {
+		return unit{}, err
+	}
+	m, err := p.maven()
+	if err != nil {
+		return unit{}, err
+	}
+	major, _, _ := strings.Cut(jdk, ".")
+	if have := javaRelease(major); have > 0 && m.release > have {
+		return unit{}, &image.FieldError{Field: "base", Message: fmt.Sprintf("%s is of Java %d, and the base has Java %d: take the base of a later release (java:trixie), or lower maven.compiler.release", pomFile, m.release, have)}
+	}
+	if m.parent {
+		s.Report(image.Event{Step: "warning", Name: pomFile, Message: "plugins that only its parent names do not run, and do not count"})
+	}
+	// Maven's own default is to keep no names of parameters; with them more frameworks work.
+	// Source in jars is none of it: there is nothing at /work/none.
+	u.args = []string{"-encoding", m.encoding, "-parameters", "-sourcepath", "/work/none"}
+	if !m.processed {
+		u.args = append(u.args, "-proc:none")
+	}
+	for _, dir := range m.resources {
+		if err := copyFiles(b, code, dir, func(string) bool { return false }); err != nil {
+			return unit{}, err
+		}
+	}
+	err = fs.WalkDir(code.FS(), m.source, func(name string, d fs.DirEntry, err error) error {
+		// Functions run from the class path: there are no modules.
+		if err == nil && !d.IsDir() && path.Ext(name) == ".java" && path.Base(name) != "module-info.java" {
+			u.add(name)
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(u.files) == 0 {
+		return unit{}, &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: there is no Java source in %s", pomFile, m.source)}
+	}
+	return u, err
+}
+
+// copyFiles copies what is below the directory dir of code to where classes go, but
+// for the files that taken says it has taken. Nothing happens if there is no dir.
+// Symbolic links stay what they are where dir is all of the code; else they would
+// lead elsewhere, and what they lead to is copied.
+func copyFiles(b *install.Bench, code *os.Root, dir string, taken func(name string) bool) error {
+	out, err := b.Open("function")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = out.Close() }()
+	if _, err := code.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fs.WalkDir(code.FS(), dir, func(name string, d fs.DirEntry, err error) error {
+		to := strings.TrimPrefix(strings.TrimPrefix(name, dir), "/")
+		if dir == "." {
+			to = name
+		}
+		switch {
+		case err != nil || name == dir:
+			return err
+		case d.IsDir():
+			// The user of the sandbox writes there.
+			return errors.Join(out.MkdirAll(to, 0o755), out.Chmod(to, 0o777))
+		case taken(name):
+			return nil
+		case d.Type() == fs.ModeSymlink && dir == ".":
+			target, err := code.Readlink(name)
+			if err != nil {
+				return err
+			}
+			return out.Symlink(target, to)
+		}
+		return copyFile(code, name, out, to)
+	})
+}
+
+func copyFile(code *os.Root, name string, out *os.Root, to string) error {
+	src, err := code.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = src.Close() }()
+	info, err := src.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s in the code leads to a directory: copy it instead", name)}
+	}
+	dst, err := out.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, info.Mode().Perm())
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(dst, src)
+	return errors.Join(err, dst.Close(), out.Chtimes(to, info.ModTime(), info.ModTime()))
+}

@@ -1,0 +1,147 @@
+package java
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/install"
+)
+
+//go:embed javac/Compile.java
+var compileSource []byte
+
+// What the compiler's directory holds, /function to a build step:
+//
+//	javac.jar   fre.bootstrap.Compile, which runs the JDK's compiler, and what it needs of the bootstrap
+//	javac.jsa   the JVM's image of these and of the JDK's classes that a compiler takes
+//	fre.jar     the types of package fre, for the class path
+//	src         the bootstrap's sources, at which a parked compiler becomes warm
+const (
+	compilerJar     = "javac.jar"
+	compilerArchive = "javac.jsa"
+)
+
+// compilerCommand runs the compiler, but for its one argument. It is used for a
+// moment: the second compiler of a JVM's code would not pay. With a small heap to
+// begin with a parked one takes half the memory.
+var compilerCommand = []string{
+	jdkHome + "/bin/java", "-XX:SharedArchiveFile=/function/" + compilerArchive, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms32m",
+	"-jar", "/function/" + compilerJar,
+}
+
+// compilerManifest opens what Channel needs, as the bootstrap's does.
+const compilerManifest = "Manifest-Version: 1.0\nMain-Class: fre.bootstrap.Compile\nAdd-Opens: java.base/java.io\n"
+
+// compiler returns the compiler's directory for a JDK, a tool image's root: made
+// once for each, among the programs that build steps see read-only.
+func compiler(ctx context.Context, s *image.Step, jdk string) (dir string, err error) {
+	programs, err := install.Cache(s.Store, "programs")
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	// An archive of classes is of use to the JDK that made it alone.
+	_, _ = fmt.Fprintf(sum, "%q %q %q %q\n", filepath.Dir(jdk), compilerCommand, compilerManifest, compileSource)
+	sources := map[string][]byte{"fre/bootstrap/Compile.java": compileSource}
+	err = fs.WalkDir(Source(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || path.Ext(name) != ".java" {
+			return err
+		}
+		text, err := fs.ReadFile(Source(), name)
+		_, _ = fmt.Fprintf(sum, "%q %q\n", name, text)
+		if strings.HasPrefix(name, "fre/") {
+			sources[name] = text
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(programs, fmt.Sprintf("javac-%x", sum.Sum(nil)[:16]))
+	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) { // it appears whole
+		return dir, err
+	}
+	s.Report(image.Event{Step: "code", Name: "javac", Message: "prepare"})
+	aside, err := os.MkdirTemp(programs, ".javac-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(aside) }()
+	if err := errors.Join(os.Chmod(aside, 0o755), makeCompiler(ctx, s, jdk, sources, aside)); err != nil {
+		return "", err
+	}
+	return dir, install.Publish(aside, dir)
+}
+
+// makeCompiler fills the directory out. sources are those of the jars, by path.
+func makeCompiler(ctx context.Context, s *image.Step, jdk string, sources map[string][]byte, out string) error {
+	b, err := install.NewBench(s)
+	if err != nil {
+		return err
+	}
+	args := []string{"-proc:none", "-d", "/work/classes"}
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		if err := errors.Join(b.Mkdir("classes", "out", path.Join("sources", path.Dir(name))), b.Write("sources/"+name, sources[name])); err != nil {
+			return err
+		}
+		args = append(args, "/work/sources/"+name)
+	}
+	if err := b.Write("arguments", argumentFile(args)); err != nil {
+		return err
+	}
+	words, err := b.Run(ctx, install.Tool{Rootfs: jdk, Args: []string{jdkHome + "/bin/javac", "-J-XX:TieredStopAtLevel=1", "@/work/arguments"}})
+	if err != nil {
+		return install.Failed(err, "", words)
+	}
+	classes, err := b.Open("classes")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = classes.Close() }()
+	types, err := fs.Glob(classes.FS(), "fre/*.class")
+	if err != nil {
+		return err
+	}
+	fre, javac := newJar(), newJar()
+	for _, name := range types {
+		fre.addFile(classes.FS(), name)
+	}
+	javac.add("META-INF/MANIFEST.MF", []byte(compilerManifest))
+	javac.addAll(classes.FS(), "fre")
+	if err := errors.Join(fre.close(), javac.close(), os.CopyFS(filepath.Join(out, "src"), Source())); err != nil {
+		return err
+	}
+	if err := write(out, map[string][]byte{"fre.jar": fre.b.Bytes(), compilerJar: javac.b.Bytes()}); err != nil {
+		return err
+	}
+	err = dumpClasses(b, jdk, "/function/"+compilerJar, compilerArchive, func(args ...string) (string, error) {
+		return b.Run(ctx, install.Tool{Rootfs: jdk, Program: out, Args: append([]string{jdkHome + "/bin/java"}, args...)})
+	})
+	if err != nil {
+		return fmt.Errorf("archive of classes: %w", err)
+	}
+	// What a step wrote belongs to its user: it is copied.
+	made, err := b.Open("out")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = made.Close() }()
+	to, err := os.OpenRoot(out)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = to.Close() }()
+	_, err = copyJar(made, compilerArchive, to)
+	return err
+}

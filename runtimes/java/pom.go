@@ -1,0 +1,388 @@
+package java
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+)
+
+// pomFile at the top of code makes it a Maven project.
+const pomFile = "pom.xml"
+
+const maxPom = 1 << 20
+
+// mavenSource is where the source of a project is that does not say.
+const mavenSource = "src/main/java"
+
+// projectPom is what FRE reads of a project's own pom (maven.apache.org/pom.html).
+// Nothing of its parents is in it: those only Maven knows.
+type projectPom struct {
+	XMLName xml.Name `xml:"project"`
+
+	Parent       *struct{}    `xml:"parent"`
+	Group        string       `xml:"groupId"`
+	Artifact     string       `xml:"artifactId"`
+	Version      string       `xml:"version"`
+	Packaging    string       `xml:"packaging"`
+	Modules      []string     `xml:"modules>module"`
+	Repositories *struct{}    `xml:"repositories"`
+	Plugins      *struct{}    `xml:"pluginRepositories"`
+	Properties   properties   `xml:"properties"`
+	Managed      []dependency `xml:"dependencyManagement>dependencies>dependency"`
+	Dependencies []dependency `xml:"dependencies>dependency"`
+	Build        pomBuild     `xml:"build"`
+	Profiles     []struct {
+		Active string   `xml:"activation>activeByDefault"`
+		Build  pomBuild `xml:"build"`
+	} `xml:"profiles>profile"`
+
+	values map[string]string // of the properties
+}
+
+type pomBuild struct {
+	Source    string        `xml:"sourceDirectory"`
+	Resources []pomResource `xml:"resources>resource"`
+	Plugins   []pomPlugin   `xml:"plugins>plugin"`
+}
+
+type pomResource struct {
+	Directory string    `xml:"directory"`
+	Target    string    `xml:"targetPath"`
+	Filtering string    `xml:"filtering"`
+	Includes  *struct{} `xml:"includes"`
+	Excludes  *struct{} `xml:"excludes"`
+}
+
+type pomPlugin struct {
+	Artifact   string           `xml:"artifactId"`
+	Extensions string           `xml:"extensions"`
+	Config     pomConfiguration `xml:"configuration"`
+	Executions []struct {
+		Phase  string           `xml:"phase"`
+		Goals  []string         `xml:"goals>goal"`
+		Config pomConfiguration `xml:"configuration"`
+	} `xml:"executions>execution"`
+}
+
+// pomConfiguration is what of the compiler's and shade's plugin matters.
+type pomConfiguration struct {
+	Release     string       `xml:"release"`
+	Source      string       `xml:"source"`
+	Target      string       `xml:"target"`
+	Preview     string       `xml:"enablePreview"`
+	Arguments   []string     `xml:"compilerArgs>arg"`
+	Argument    string       `xml:"compilerArgument"`
+	Processors  []dependency `xml:"annotationProcessorPaths>path"`
+	Compiler    string       `xml:"compilerId"`
+	Proc        string       `xml:"proc"`
+	Relocations *struct{}    `xml:"relocations"`
+}
+
+// mavenProject is what a project is built of: directories are clean, relative and
+// below its top.
+type mavenProject struct {
+	source    string
+	resources []string
+	release   int    // of Java that it is written for, 0 where it does not say
+	encoding  string // of its source
+	processed bool   // whether annotation processors on the class path run
+	parent    bool   // it has one, which FRE does not see
+}
+
+// harmless are plugins whose work changes nothing of the classes and resources of a
+// jar: they test, check, measure, sign, pack and publish.
+var harmless = regexp.MustCompile(`^(maven-(assembly|checkstyle|clean|compiler|dependency|deploy|enforcer|failsafe|gpg|help|install|jar|javadoc|jxr|pmd|project-info-reports|release|shade|site|source|surefire|surefire-report|toolchains|wrapper)-plugin|` +
+	`animal-sniffer-maven-plugin|central-publishing-maven-plugin|cyclonedx-maven-plugin|dependency-check-maven|flatten-maven-plugin|fmt-maven-plugin|formatter-maven-plugin|jacoco-maven-plugin|japicmp-maven-plugin|license-maven-plugin|nexus-staging-maven-plugin|sortpom-maven-plugin|spotbugs-maven-plugin|spotless-maven-plugin|spring-boot-maven-plugin|versions-maven-plugin)$`)
+
+// harmlessArgument are arguments of javac that say what it prints.
+var harmlessArgument = regexp.MustCompile(`^(-parameters|-g(:[a-z,]+)?|-Xlint(:[a-z,-]+)?|-Xdoclint.*|-Werror|-deprecation|-nowarn|-proc:none|-Xmaxwarns|-Xmaxerrs|[0-9]+)$`)
+
+// notHere is an error about what a project asks for and FRE does not do.
+func notHere(format string, args ...any) error {
+	return &image.FieldError{Field: "code.path", Message: pomFile + ": " + fmt.Sprintf(format, args...) +
+		": build the jar yourself (mvn package) and name it by code.path, or compile by a step of your own, code.build"}
+}
+
+func parsePom(text []byte) (*projectPom, error) {
+	var p projectPom
+	d := xml.NewDecoder(bytes.NewReader(text))
+	d.CharsetReader = func(charset string, _ io.Reader) (io.Reader, error) {
+		return nil, fmt.Errorf("it is in %s: save it as UTF-8", charset)
+	}
+	if err := d.Decode(&p); err != nil {
+		return nil, &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: %s", pomFile, err)}
+	}
+	p.values = map[string]string{}
+	for _, v := range p.Properties.List {
+		p.values[v.XMLName.Local] = strings.TrimSpace(v.Value)
+	}
+	return &p, nil
+}
+
+// maven says how a project is built, or why FRE does not.
+func (p *projectPom) maven() (*mavenProject, error) {
+	if packaging := strings.TrimSpace(p.expand(p.Packaging)); len(p.Modules) > 0 || packaging != "" && packaging != "jar" {
+		return nil, notHere("the project is a %s of %d modules, and FRE builds one jar", cmp.Or(packaging, "jar"), len(p.Modules))
+	}
+	m := &mavenProject{source: mavenSource, resources: []string{"src/main/resources"}, processed: true, parent: p.Parent != nil}
+	m.encoding = p.expand(p.values["project.build.sourceEncoding"])
+	if !plainWord.MatchString(m.encoding) {
+		m.encoding = "UTF-8"
+	}
+	for _, name := range []string{"maven.compiler.release", "maven.compiler.target", "maven.compiler.source"} {
+		m.release = max(m.release, javaRelease(p.expand(p.values[name])))
+	}
+	builds := []pomBuild{p.Build}
+	for _, profile := range p.Profiles {
+		if strings.TrimSpace(profile.Active) == "true" {
+			builds = append(builds, profile.Build)
+		}
+	}
+	for i := range builds {
+		if err := p.build(m, &builds[i]); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (p *projectPom) build(m *mavenProject, b *pomBuild) (err error) {
+	if b.Source != "" {
+		if m.source, err = p.directory("sourceDirectory", b.Source); err != nil {
+			return err
+		}
+	}
+	if len(b.Resources) > 0 {
+		m.resources = nil
+	}
+	for _, r := range b.Resources {
+		if p.expand(r.Filtering) == "true" || r.Target != "" || r.Includes != nil || r.Excludes != nil {
+			return notHere("FRE copies resources as they are, without filtering, targetPath, includes and excludes (%s)", r.Directory)
+		}
+		dir, err := p.directory("resource", r.Directory)
+		if err != nil {
+			return err
+		}
+		m.resources = append(m.resources, dir)
+	}
+	for i := range b.Plugins {
+		if err := p.plugin(m, &b.Plugins[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plugin refuses what would change the result, and takes from the compiler's what
+// it says of the source.
+func (p *projectPom) plugin(m *mavenProject, g *pomPlugin) error {
+	name := strings.TrimSpace(g.Artifact)
+	if strings.TrimSpace(g.Extensions) == "true" {
+		return notHere("the plugin %s extends Maven, and plugins do not run here", name)
+	}
+	configs := []*pomConfiguration{&g.Config}
+	for i := range g.Executions {
+		e := &g.Executions[i]
+		if strings.TrimSpace(e.Phase) == "none" {
+			continue
+		}
+		configs = append(configs, &e.Config)
+		unpacks := slices.ContainsFunc(e.Goals, func(goal string) bool { return strings.HasPrefix(strings.TrimSpace(goal), "unpack") })
+		if !harmless.MatchString(name) || unpacks {
+			return notHere("the plugin %s (%s) may change what is built, and plugins do not run here", name, strings.Join(g.Executions[i].Goals, ", "))
+		}
+	}
+	for _, c := range configs {
+		switch {
+		case name == "maven-shade-plugin" && c.Relocations != nil:
+			return notHere("%s relocates classes, and plugins do not run here", name)
+		case name == "maven-compiler-plugin":
+			if err := p.compiler(m, c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *projectPom) compiler(m *mavenProject, c *pomConfiguration) error {
+	for _, v := range []string{c.Release, c.Target, c.Source} {
+		m.release = max(m.release, javaRelease(p.expand(v)))
+	}
+	if len(c.Processors) > 0 {
+		if _, ok := p.plain(); !ok {
+			return notHere("annotationProcessorPaths of a project with a parent, profiles or repositories is not read (FRE takes processors among the dependencies, too, with the scope provided)")
+		}
+	}
+	if id := strings.TrimSpace(c.Compiler); id != "" && id != "javac" {
+		return notHere("FRE compiles by javac, not by %s", id)
+	}
+	arguments := append(strings.Fields(p.expand(c.Argument)), c.Arguments...)
+	for _, a := range arguments {
+		if a = strings.TrimSpace(p.expand(a)); !harmlessArgument.MatchString(a) {
+			return notHere("FRE does not pass the argument %q to javac", a)
+		}
+		if a == "-proc:none" {
+			m.processed = false
+		}
+	}
+	if strings.TrimSpace(c.Preview) == "true" {
+		return notHere("FRE compiles without preview features")
+	}
+	if strings.TrimSpace(p.expand(c.Proc)) == "none" {
+		m.processed = false
+	}
+	return nil
+}
+
+// directory is a directory below the project's top.
+func (p *projectPom) directory(element, name string) (string, error) {
+	name = strings.TrimSpace(name)
+	for _, base := range []string{"${project.basedir}/", "${basedir}/"} {
+		name = strings.TrimPrefix(name, base)
+	}
+	name = p.expand(name)
+	clean := path.Clean(name)
+	if name == "" || !filepath.IsLocal(clean) || strings.ContainsAny(clean, "\\\x00\n\r$") {
+		return "", notHere("%s %q is no directory below the project's", element, name)
+	}
+	return clean, nil
+}
+
+var variable = regexp.MustCompile(`\$\{([A-Za-z0-9_.-]+)\}`)
+
+const maxValue = 1 << 10 // of a property that names a directory or a release
+
+// expand puts the values of the project's own properties in; others stay.
+func (p *projectPom) expand(s string) string {
+	for range 8 {
+		next := variable.ReplaceAllStringFunc(s, func(v string) string {
+			if value := p.values[v[2:len(v)-1]]; value != "" && len(value) <= maxValue {
+				return value
+			}
+			return v
+		})
+		if next == s || len(next) > maxValue {
+			break
+		}
+		s = next
+	}
+	return strings.TrimSpace(s)
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+// javaRelease reads a release of Java, "17" or as it was once written "1.8"; 0 for
+// what is none.
+func javaRelease(s string) int {
+	n, err := strconv.Atoi(strings.TrimPrefix(s, "1."))
+	if err != nil || n < 0 || n > 1000 {
+		return 0
+	}
+	return n
+}
+
+// plain returns the project as FRE writes it down for Maven to resolve, with
+// nothing but what its dependencies are; ok is false where that is not all that
+// they depend on. Nothing of what else is in the file reaches Maven then: no
+// plugin, no extension and no repository.
+func (p *projectPom) plain() (text []byte, ok bool) {
+	if p.Parent != nil || len(p.Profiles) > 0 || p.Repositories != nil || p.Plugins != nil {
+		return nil, false
+	}
+	out := pom{
+		ModelVersion: "4.0.0", Group: cmp.Or(p.Group, "fre"), Artifact: cmp.Or(p.Artifact, "function"), Version: cmp.Or(p.Version, "0"),
+		Packaging: "pom", Managed: p.Managed, Dependencies: slices.Concat(p.Dependencies, p.processors()),
+	}
+	for _, v := range p.Properties.List {
+		if !plainWord.MatchString(v.XMLName.Local) {
+			return nil, false
+		}
+		out.Properties.List = append(out.Properties.List, property{xml.Name{Local: v.XMLName.Local}, v.Value})
+	}
+	out.Dependencies = slices.DeleteFunc(out.Dependencies, func(d dependency) bool { return strings.TrimSpace(d.Scope) == "test" })
+	for _, d := range slices.Concat(p.Managed, p.Dependencies) {
+		if strings.TrimSpace(d.Scope) == "system" {
+			return nil, false
+		}
+	}
+	text, err := xml.MarshalIndent(out, "", "  ")
+	return text, err == nil
+}
+
+// processors are the annotation processors that the compiler's plugin names, as
+// dependencies for the compiler only.
+func (p *projectPom) processors() []dependency {
+	var out []dependency
+	for _, g := range p.Build.Plugins {
+		if strings.TrimSpace(g.Artifact) != "maven-compiler-plugin" {
+			continue
+		}
+		configs := []pomConfiguration{g.Config}
+		for _, e := range g.Executions {
+			configs = append(configs, e.Config)
+		}
+		for _, c := range configs {
+			for _, d := range c.Processors {
+				d.Scope = "provided"
+				if !slices.ContainsFunc(slices.Concat(p.Dependencies, out), func(have dependency) bool { return have.Group == d.Group && have.Artifact == d.Artifact }) {
+					out = append(out, d)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// provides says whether some dependency of the project is for the compiler only.
+func (p *projectPom) provides() bool {
+	all := slices.Concat(p.Dependencies, p.Managed, p.processors())
+	return slices.ContainsFunc(all, func(d dependency) bool { return strings.TrimSpace(d.Scope) == "provided" })
+}
+
+// Requests are those of the pom of a Maven project.
+func (Runtime) Requests(code fs.FS) (site, file string, text []byte, err error) {
+	info, err := fs.Stat(code, pomFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", "", nil, nil
+	}
+	if err != nil {
+		return "maven", "", nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxPom {
+		return "maven", "", nil, &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: not a file of at most 1 MiB", pomFile)}
+	}
+	if text, err = fs.ReadFile(code, pomFile); err != nil {
+		return "maven", "", nil, err
+	}
+	p, err := parsePom(text)
+	if err != nil {
+		return "maven", "", nil, err
+	}
+	m, err := p.maven()
+	source := mavenSource
+	if err == nil {
+		source = m.source
+	}
+	if !isDir(code, source) {
+		return "", "", nil, nil // a pom beside a jar that is ready
+	}
+	return "maven", pomFile, text, err
+}
+
+func isDir(code fs.FS, name string) bool {
+	info, err := fs.Stat(code, name)
+	return err == nil && info.IsDir()
+}

@@ -1,0 +1,97 @@
+package node
+
+import (
+	"archive/tar"
+	"bufio"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/fre-engine/fre/runtimes/install"
+)
+
+// treeWriter is what takes a package's files: *store.Writer.
+type treeWriter interface {
+	File(path string, mode fs.FileMode, mtime time.Time, r io.Reader) error
+	Directory(path string, mode fs.FileMode, mtime time.Time) error
+}
+
+// unpack writes the files of a package's archive, a tar in gzip, to w: without
+// the first directory of each name, with modes 0644 and 0755 and one time for
+// all. As with npm, links are left out: it returns how many. programs, paths that
+// package.json names in bin, become executable. What leaves the archive or is no
+// file is refused, and what is more than limits allows.
+func unpack(r io.Reader, programs map[string]bool, limits *install.Counter, w treeWriter) (links int, err error) {
+	z, err := gzip.NewReader(bufio.NewReaderSize(r, 64<<10))
+	if err != nil {
+		return 0, fmt.Errorf("archive: %w", err)
+	}
+	t := tar.NewReader(z)
+	for {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return links, nil
+		}
+		if err != nil {
+			return links, fmt.Errorf("archive: %w", err)
+		}
+		name, err := place(h.Name)
+		if err != nil {
+			return links, err
+		}
+		if err := limits.Add(h.Size); err != nil {
+			return links, err
+		}
+		switch h.Typeflag {
+		case tar.TypeSymlink, tar.TypeLink:
+			links++
+		case tar.TypeXGlobalHeader:
+		case tar.TypeDir:
+			if name != "" {
+				err = w.Directory(name, 0o755, install.Time)
+			}
+		case tar.TypeReg, tar.TypeCont:
+			mode := fs.FileMode(0o644)
+			if h.Mode&0o111 != 0 || programs[name] {
+				mode = 0o755
+			}
+			if name == "" {
+				return links, fmt.Errorf("archive: %q is not below a directory", clip(h.Name))
+			}
+			err = w.File(name, mode, install.Time, t)
+		default:
+			return links, fmt.Errorf("archive: %q is a device or the like: only files and directories are in a package", clip(h.Name))
+		}
+		if err != nil {
+			return links, fmt.Errorf("archive: %s: %w", clip(name), err)
+		}
+	}
+}
+
+// place is where an entry of an archive goes: its path without the first
+// directory, "" for that one.
+func place(name string) (string, error) {
+	clean := path.Clean(name)
+	switch {
+	case path.IsAbs(name), clean == "..", strings.HasPrefix(clean, "../"), strings.Contains(name, "/../"), strings.HasSuffix(name, "/.."), strings.Contains(name, `\..\`):
+		return "", fmt.Errorf("archive: %q leads out of the package", clip(name))
+	case !utf8.ValidString(name), strings.ContainsRune(name, 0):
+		return "", fmt.Errorf("archive: %q is no name for a file", clip(name))
+	}
+	_, rest, _ := strings.Cut(clean, "/")
+	return rest, nil
+}
+
+// clip shortens a name for an error.
+func clip(name string) string {
+	if len(name) > 200 {
+		return name[:200] + "…"
+	}
+	return name
+}

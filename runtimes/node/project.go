@@ -1,0 +1,180 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+)
+
+// The files of a project that npm reads and writes (npm help package-json,
+// package-lock-json).
+const (
+	manifestFile = "package.json"
+	lockFile     = "package-lock.json"
+)
+
+// manifest is what is read of a package.json: what a function needs, not how it
+// is developed or published.
+type manifest struct {
+	Dependencies map[string]string `json:"dependencies,omitempty"`
+	Optional     map[string]string `json:"optionalDependencies,omitempty"`
+	Dev          map[string]string `json:"devDependencies,omitempty"`
+	Peer         map[string]string `json:"peerDependencies,omitempty"`
+	Overrides    json.RawMessage   `json:"overrides,omitempty"`
+}
+
+// ReadRequests reads npm's lock beside a package.json. It implements
+// image.RequestReader.
+func (Site) ReadRequests(r *image.Requests, read func(string) ([]byte, error)) error {
+	dir := path.Dir(r.File)
+	var m manifest
+	switch path.Base(r.File) {
+	case manifestFile:
+		raw, err := read(path.Join(dir, lockFile))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if m, err = parseManifest(r.File, r.Text); err != nil || raw == nil {
+			return err
+		}
+		_, err = projectLock(path.Join(dir, lockFile), raw, m)
+		return err
+	case lockFile:
+		raw, err := read(path.Join(dir, manifestFile))
+		if err != nil {
+			return err
+		}
+		if m, err = parseManifest(path.Join(dir, manifestFile), raw); err != nil {
+			return err
+		}
+		_, err = projectLock(r.File, r.Text, m)
+		return err
+	}
+	return fmt.Errorf("%s is not named %s: a file of packages is npm's, with %s beside it where there is one", r.File, manifestFile, lockFile)
+}
+
+var (
+	packageName = regexp.MustCompile(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*$`)
+	packageSpec = regexp.MustCompile(`^(npm:(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*(@[^\x00-\x1f@/:]*)?|[^\x00-\x1f@/:]*)$`)
+)
+
+// parseManifest reads a package.json.
+func parseManifest(file string, raw []byte) (manifest, error) {
+	var m manifest
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return m, fmt.Errorf("%s: %w", file, err)
+	}
+	for _, list := range []map[string]string{m.Dependencies, m.Optional} { // npm says what it thinks of others
+		for _, name := range slices.Sorted(maps.Keys(list)) {
+			if !packageName.MatchString(name) || !packageSpec.MatchString(list[name]) {
+				return m, fmt.Errorf("%s: %q: %q: only packages from a registry are supported: write a version or a range such as \"^1.2.0\"", file, name, list[name])
+			}
+		}
+	}
+	if strings.Contains(string(m.Overrides), "${") || strings.Contains(string(m.Overrides), "://") || strings.Contains(string(m.Overrides), "file:") {
+		return m, fmt.Errorf("%s: overrides: only packages from a registry are supported", file)
+	}
+	return m, nil
+}
+
+// projectLock takes npm's own lock of a project as it is, where it answers the
+// package.json: npm ci asks the same.
+func projectLock(file string, raw []byte, m manifest) (json.RawMessage, error) {
+	var l packageLock
+	if err := json.Unmarshal(raw, &l); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if l.Version != 2 && l.Version != 3 {
+		return nil, fmt.Errorf("%s: lockfileVersion %d: have an npm of version 7 or later write it anew: npm install --package-lock-only", file, l.Version)
+	}
+	root, err := l.root(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	for _, list := range []struct {
+		name string
+		a, b map[string]string
+	}{
+		{"dependencies", m.Dependencies, root.Dependencies},
+		{"optionalDependencies", m.Optional, root.Optional},
+		{"devDependencies", m.Dev, root.Dev},
+	} {
+		for _, name := range slices.Sorted(maps.Keys(list.a)) {
+			if _, optional := m.Optional[name]; list.name == "dependencies" && optional {
+				continue // npm moves it
+			}
+			if got, ok := list.b[name]; !ok || got != list.a[name] {
+				return nil, fmt.Errorf("%s does not answer %s any more (%s: %q): run npm install --package-lock-only", file, manifestFile, list.name, name)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(list.b)) {
+			if _, ok := list.a[name]; !ok {
+				return nil, fmt.Errorf("%s does not answer %s any more (%s: %q is not there): run npm install --package-lock-only", file, manifestFile, list.name, name)
+			}
+		}
+	}
+	out, err := withoutHosts(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if err := json.Unmarshal(out, &l); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if err := l.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return out, nil
+}
+
+// root is what a lock says about the project itself.
+func (l *packageLock) root(raw []byte) (manifest, error) {
+	var own struct {
+		Packages map[string]json.RawMessage `json:"packages"`
+	}
+	var m manifest
+	if err := json.Unmarshal(raw, &own); err != nil {
+		return m, err
+	}
+	if own.Packages[""] == nil {
+		return m, errors.New("packages has no entry for the project itself")
+	}
+	return m, json.Unmarshal(own.Packages[""], &m)
+}
+
+// request returns the package.json of what the template asks for and, where npm's
+// own lock stands beside it, that lock.
+func (s *site) request(r *image.Requests) (manifest, json.RawMessage, error) {
+	switch path.Base(r.File) {
+	case manifestFile:
+		m, err := parseManifest(r.File, r.Text)
+		if raw := r.Beside[path.Join(path.Dir(r.File), lockFile)]; err == nil && raw != nil {
+			lock, err := projectLock(lockFile, raw, m)
+			return m, lock, err
+		}
+		return m, nil, err
+	case lockFile:
+		m, err := parseManifest(manifestFile, r.Beside[path.Join(path.Dir(r.File), manifestFile)])
+		if err != nil {
+			return m, nil, err
+		}
+		lock, err := projectLock(r.File, r.Text, m)
+		return m, lock, err
+	}
+	m := manifest{Dependencies: map[string]string{}}
+	for _, text := range r.List {
+		name, wanted := text, "*"
+		if at := strings.LastIndexByte(text, '@'); at > 0 {
+			name, wanted = text[:at], text[at+1:]
+		}
+		m.Dependencies[name] = wanted
+	}
+	return m, nil, nil
+}

@@ -1,0 +1,466 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/install"
+	"github.com/fre-engine/fre/store"
+)
+
+// scripted is a package whose install scripts the template allows. Its part is what
+// they make of its files:
+//
+//	/work/node_modules/bcrypt          a copy, theirs to change; the part of it
+//	/work/node_modules/node-addon-api  what it depends on, read-only
+//	/work/node_modules/.bin            links to their programs
+type scripted struct {
+	place string // as in the lock, and below /work
+	sees  []seen // what it depends on, by place
+	key   string // of its part
+}
+
+// seen is a package that scripts of another find beside theirs.
+type seen struct {
+	place string
+	key   string // of its part
+	made  bool   // whether its own scripts have run by then
+}
+
+// installScripted is installPlain, where the packages of the names that are allowed
+// are made by their scripts.
+func (s *site) installScripted(ctx context.Context, l *packageLock, places, allowed []string) ([]store.Part, error) {
+	if s.step.Platform != "" {
+		return nil, &image.FieldError{Field: "packages.npm_scripts", Message: "packages.npm_scripts needs a base of FRE's, whose Node and compilers are of one release"}
+	}
+	s.allowed = allowed
+	scripts, err := l.scripted(places, allowed, s.step.Debian["nodejs"])
+	if err != nil {
+		return nil, err
+	}
+	parts := map[string]store.Part{} // by place
+	missing := map[string]bool{}     // of scripts, by place
+	asFetched := map[string]bool{}   // packages that scripts still to run see without theirs having run
+	for _, p := range scripts {
+		part, ok := s.step.Store.Part(p.key)
+		if parts[p.place] = part; ok {
+			continue
+		}
+		missing[p.place] = true
+		for _, d := range p.sees {
+			if !d.made {
+				asFetched[d.place] = true
+			}
+		}
+	}
+	plain := slices.DeleteFunc(slices.Clone(places), func(place string) bool {
+		_, made := parts[place]
+		return made && !missing[place] && !asFetched[place]
+	})
+	archives, err := s.installPlain(ctx, l, plain)
+	if err != nil {
+		return nil, err
+	}
+	fetched := map[string]store.Part{}
+	for i, place := range plain {
+		fetched[place] = archives[i]
+		if _, made := parts[place]; !made {
+			parts[place] = archives[i]
+		}
+	}
+	for _, p := range scripts {
+		if !missing[p.place] {
+			continue
+		}
+		beside := map[string]store.Digest{}
+		for _, d := range p.sees {
+			if beside[d.place] = fetched[d.place].Tree; d.made {
+				beside[d.place] = parts[d.place].Tree
+			}
+		}
+		if parts[p.place], err = s.build(ctx, l, places, p, fetched[p.place].Tree, beside); err != nil {
+			return nil, err
+		}
+	}
+	out := make([]store.Part, len(places))
+	for i, place := range places {
+		out[i] = parts[place]
+		out[i].Prefix = place
+	}
+	return out, nil
+}
+
+// scripted lists the packages of those names among places, what one depends on
+// before it. version is that of the Node they are made for.
+func (l *packageLock) scripted(places, allowed []string, version string) ([]scripted, error) {
+	for _, name := range allowed {
+		if !slices.ContainsFunc(places, func(place string) bool { return l.Packages[place].name(place) == name }) {
+			return nil, &image.FieldError{Field: "packages.npm_scripts", Message: fmt.Sprintf(
+				"npm_scripts names %q, which is not among the packages that are installed: write a name as it stands in node_modules", name)}
+		}
+	}
+	there := map[string]bool{}
+	for _, place := range places {
+		there[place] = true
+	}
+	var out []scripted
+	keys := map[string]string{} // of the parts that are made by scripts, by place
+	visited := map[string]bool{}
+	var visit func(place string)
+	visit = func(place string) {
+		if visited[place] {
+			return
+		}
+		visited[place] = true
+		for _, d := range l.needs(place, there) {
+			visit(d)
+		}
+		p := l.Packages[place]
+		if !slices.Contains(allowed, p.name(place)) {
+			return
+		}
+		made := scripted{place: place}
+		var below []string // other parts' places, which are left out of this one
+		for _, d := range places {
+			if strings.HasPrefix(d, place+"/") {
+				below = append(below, d)
+			}
+		}
+		sum := sha256.New()
+		_, _ = fmt.Fprintf(sum, "2 %q %q %q %s %q %q\n", place, p.key(place), version, runtime.GOARCH, p.commands(place), below)
+		for _, d := range l.closure(place, there) {
+			s := seen{place: d, key: keys[d], made: true}
+			if s.key == "" {
+				s.key, s.made = l.Packages[d].key(d), false
+			}
+			_, _ = fmt.Fprintf(sum, "%q %q %q\n", s.place, s.key, l.Packages[d].commands(d))
+			made.sees = append(made.sees, s)
+		}
+		made.key = fmt.Sprintf("npm-scripts:%s@%s:%x", p.name(place), p.Version, sum.Sum(nil)[:16])
+		keys[place] = made.key
+		out = append(out, made)
+	}
+	for _, place := range places {
+		visit(place)
+	}
+	return out, nil
+}
+
+// commands are the programs by which others find the package's files, by name; fmt
+// writes them sorted.
+func (p lockedPackage) commands(place string) map[string]string {
+	all, err := commands(p.name(place), p.Bin)
+	if err != nil {
+		return nil // nor are there links
+	}
+	return all
+}
+
+// needs lists, sorted, where among the places that are there Node finds what a
+// package depends on (nodejs.org/api/modules.html, "Loading from node_modules
+// folders").
+func (l *packageLock) needs(place string, there map[string]bool) []string {
+	p := l.Packages[place]
+	var out []string
+	for _, list := range []map[string]json.RawMessage{p.Dependencies, p.OptionalDependencies, p.PeerDependencies} {
+		for name := range list {
+			for at := place; ; at = parent(at) {
+				d := strings.TrimPrefix(at+"/node_modules/"+name, "/")
+				if _, ok := l.Packages[d]; !ok && at != "" {
+					continue
+				}
+				for d != "" && l.Packages[d].InBundle {
+					d = parent(d) // comes with the package that bundles it
+				}
+				if there[d] && d != place {
+					out = append(out, d)
+				}
+				break
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// closure lists, sorted, what a package depends on, directly or not.
+func (l *packageLock) closure(place string, there map[string]bool) []string {
+	found := map[string]bool{place: true}
+	var out []string
+	for queue := []string{place}; len(queue) > 0; queue = queue[1:] {
+		for _, d := range l.needs(queue[0], there) {
+			if !found[d] {
+				found[d] = true
+				out, queue = append(out, d), append(queue, d)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// parent is the place of the package in whose node_modules a place is; "" is the
+// function's.
+func parent(place string) string {
+	i := strings.LastIndex("/"+place, "/node_modules/")
+	return place[:max(i-1, 0)]
+}
+
+// hook is an install script of a package.
+type hook struct{ name, command string }
+
+const (
+	maxManifest = 8 << 20
+	maxCommand  = 64 << 10
+)
+
+// hooks reads from a package's package.json what npm runs when it installs it, in
+// this order (npm help scripts, "npm install"); gyp says that it has a binding.gyp
+// (npm help package-json, "scripts").
+func hooks(manifest []byte, gyp bool) ([]hook, error) {
+	var m struct {
+		Scripts json.RawMessage `json:"scripts"`
+		Gyp     json.RawMessage `json:"gypfile"`
+	}
+	if err := json.Unmarshal(bytes.TrimPrefix(manifest, []byte("\ufeff")), &m); err != nil {
+		return nil, fmt.Errorf("package.json: %w", err)
+	}
+	var scripts map[string]json.RawMessage
+	if json.Unmarshal(m.Scripts, &scripts) != nil {
+		scripts = nil // npm takes such for none
+	}
+	var out []hook
+	for _, name := range []string{"preinstall", "install", "postinstall"} {
+		var command string
+		if json.Unmarshal(scripts[name], &command) != nil || strings.TrimSpace(command) == "" {
+			command = ""
+		}
+		if name == "install" && gyp && command == "" && len(out) == 0 && string(m.Gyp) != "false" {
+			command = "node-gyp rebuild"
+		}
+		if len(command) > maxCommand || strings.ContainsRune(command, 0) {
+			return nil, fmt.Errorf("package.json: bad %s script", name)
+		}
+		if command != "" {
+			out = append(out, hook{name, command})
+		}
+	}
+	return out, nil
+}
+
+// hooksOf are the install scripts of a package as it was published, and whether
+// node-gyp has something to build in it.
+func (s *site) hooksOf(tree store.Digest) (list []hook, gyp bool, err error) {
+	files, err := s.step.Store.Tree(tree)
+	if err != nil {
+		return nil, false, err
+	}
+	manifest := -1
+	own := false // binding.gyp at its top, which npm looks for
+	for i, e := range files.Entries {
+		switch {
+		case e.Kind != store.KindFile:
+		case e.Path == manifestFile:
+			manifest = i
+		case path.Base(e.Path) == "binding.gyp":
+			own, gyp = own || e.Path == "binding.gyp", true
+		}
+	}
+	if manifest < 0 {
+		return nil, false, errors.New("it has no package.json")
+	}
+	f, err := s.step.Store.OpenFile(&files.Entries[manifest])
+	if err != nil {
+		return nil, false, err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, false, err
+	}
+	if len(text) > maxManifest {
+		return nil, false, fmt.Errorf("package.json %w: %d MiB", install.ErrTooLarge, maxManifest>>20)
+	}
+	list, err = hooks(text, own)
+	return list, gyp, err
+}
+
+// build makes the part of a package by its install scripts, which see the trees
+// beside by place. They run without network and credentials.
+func (s *site) build(ctx context.Context, l *packageLock, places []string, p scripted, tree store.Digest, beside map[string]store.Digest) (store.Part, error) {
+	locked := l.Packages[p.place]
+	shown := locked.name(p.place) + " " + locked.Version
+	part := locked.part(p.place)
+	list, gyp, err := s.hooksOf(tree)
+	if err != nil {
+		return part, install.Unpacked(err, "npm", shown)
+	}
+	if len(list) == 0 {
+		s.step.Report(image.Event{Step: "warning", Name: locked.name(p.place), Message: "is named in packages.npm_scripts and has no install script"})
+		part.Tree = tree
+		return part, s.step.Store.PutPart(ctx, p.key, part)
+	}
+	s.step.Report(image.Event{Step: "packages", Name: shown, Message: "run its install scripts"})
+	tools := s.tools
+	if gyp {
+		tools = slices.Concat(tools, s.compilers)
+	}
+	rootfs, err := s.step.Tools(ctx, "node", tools...)
+	if err != nil {
+		return part, err
+	}
+	b, err := install.NewBench(s.step)
+	if err != nil {
+		return part, err
+	}
+	if err := s.lay(ctx, b, rootfs, l, p, tree, beside); err != nil {
+		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrExist) { // files where another package's directories are
+			return part, &image.PackageError{Site: "npm", Package: shown, Cause: image.PackageBad, Err: err}
+		}
+		return part, install.Unpacked(err, "npm", shown)
+	}
+	for _, h := range list {
+		if err := s.run(ctx, b, rootfs, locked, p.place, h); err != nil {
+			return part, err
+		}
+	}
+	there := map[string]bool{}
+	for _, place := range places {
+		there[place] = true
+	}
+	part, err = b.Put(ctx, p.key, part, p.place, func(name string) bool {
+		return there[path.Join(p.place, name)] || name == binDir || gyp && leftover.MatchString(name)
+	})
+	if err != nil {
+		return part, install.Unpacked(err, "npm", shown)
+	}
+	s.step.Report(image.Event{Step: "packages", Name: shown, End: true})
+	return part, os.RemoveAll(b.Dir)
+}
+
+// binDir is where npm links the programs of packages.
+const binDir = "node_modules/.bin"
+
+// leftover is what node-gyp needs to build again, and nothing reads.
+var leftover = regexp.MustCompile(`^build/([^/]*Makefile|[^/]*\.mk|config\.gypi|node_gyp_bins|(Release|Debug)/(\.deps|obj(\.target)?))$`)
+
+// original is where a bench has the package whose scripts run, as it was published.
+const original = "package"
+
+// own gives the user of a step, who alone can change the modes and times of files,
+// a copy of the package.
+const own = `require("fs").cpSync("/work/` + original + `", process.argv[1], {recursive: true, preserveTimestamps: true, verbatimSymlinks: true})`
+
+// lay puts what the scripts of a package see to a bench.
+func (s *site) lay(ctx context.Context, b *install.Bench, rootfs string, l *packageLock, p scripted, tree store.Digest, beside map[string]store.Digest) error {
+	at := []string{p.place}
+	for _, d := range p.sees {
+		at = append(at, d.place)
+	}
+	slices.Sort(at) // what is in others' node_modules after them
+	top, err := b.Open(".")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = top.Close() }()
+	for _, place := range at {
+		if place != p.place {
+			if err := b.Lay(ctx, beside[place], place); err != nil {
+				return err
+			}
+			continue
+		}
+		// What another package has brought along at this place is not it.
+		if err := errors.Join(b.Lay(ctx, tree, original), top.RemoveAll(place), b.Mkdir(place)); err != nil {
+			return err
+		}
+		if words, err := b.Run(ctx, install.Tool{Rootfs: rootfs, Args: []string{"/usr/bin/node", "-e", own, "/work/" + place}}); err != nil {
+			return install.Failed(err, "", words)
+		}
+	}
+	for _, place := range at {
+		if len(l.Packages[place].Bin) == 0 {
+			continue
+		}
+		up := parent(place)
+		name := lockedPackage{}.name(place)
+		programs, err := commands(name, l.Packages[place].Bin)
+		if err != nil {
+			return fmt.Errorf("its bin: %w", err)
+		}
+		bin := path.Join(up, binDir)
+		if err := top.MkdirAll(bin, 0o755); err != nil {
+			return err
+		}
+		for program, file := range programs {
+			if err := top.Symlink(path.Join("..", name, file), path.Join(bin, program)); err != nil && !errors.Is(err, os.ErrExist) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// scriptLines are the last lines of a script that are told.
+const scriptLines = 30
+
+// run runs one script of a package as npm would (npm help scripts, "Environment").
+func (s *site) run(ctx context.Context, b *install.Bench, rootfs string, p lockedPackage, place string, h hook) error {
+	var search []string
+	for at := place; ; at = parent(at) {
+		search = append(search, path.Join("/work", at, binDir))
+		if at == "" {
+			break
+		}
+	}
+	name := p.name(place)
+	slow := fmt.Errorf("took more than %s", s.patience)
+	limited, cancel := context.WithTimeoutCause(ctx, s.patience, slow)
+	defer cancel()
+	words, err := b.Run(limited, install.Tool{
+		Rootfs: rootfs, Dir: place, Args: []string{"/bin/sh", "-c", h.command},
+		Env: []string{
+			"PATH=" + strings.Join(append(search, "/usr/local/bin:/usr/bin:/bin"), ":"), "INIT_CWD=/work", "CI=true", "NO_COLOR=1", "NODE_ENV=production",
+			"NODE=/usr/bin/node", "npm_node_execpath=/usr/bin/node", "npm_command=install", "npm_config_user_agent=npm", "npm_config_offline=true",
+			"npm_lifecycle_event=" + h.name, "npm_lifecycle_script=" + h.command,
+			"npm_package_name=" + name, "npm_package_version=" + p.Version, "npm_package_json=" + path.Join("/work", place, manifestFile),
+			// Debian's headers and compilers, for whichever node-gyp a package brings.
+			"npm_config_nodedir=/usr", fmt.Sprintf("npm_config_jobs=%d", runtime.NumCPU()), "CC=gcc", "CXX=g++",
+		},
+	})
+	if err == nil {
+		return nil
+	}
+	fault := &image.PackageError{Site: "npm", Package: name + " " + p.Version, Cause: image.PackageUnbuilt, Err: err}
+	var exit *image.ExitError
+	switch {
+	case errors.As(err, &exit):
+		fault.Message = fmt.Sprintf("its %s script (%s) ended with status %d", h.name, clip(h.command), exit.Code)
+		if strings.HasPrefix(exit.Output, "out of memory\n") {
+			fault.Message += ", out of memory"
+		}
+		lines := install.Lines(words, func(string) bool { return false })
+		if lines = lines[max(0, len(lines)-scriptLines):]; len(lines) > 0 {
+			fault.Message += ":\n" + strings.Join(lines, "\n")
+		}
+		return fault
+	case ctx.Err() == nil && errors.Is(context.Cause(limited), slow):
+		fault.Message = fmt.Sprintf("its %s script (%s) %s", h.name, clip(h.command), slow)
+		return fault
+	}
+	return err
+}

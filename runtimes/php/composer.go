@@ -1,0 +1,441 @@
+package php
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/install"
+	"github.com/fre-engine/fre/store"
+)
+
+// Site is where packages.composer come from: the repositories of the host's own
+// configuration and of composer.json, by way of Debian's Composer. It implements
+// image.Site.
+type Site struct {
+	Tools []string // Debian packages to add to the base "php" for Composer
+}
+
+// Name is "composer".
+func (Site) Name() string { return "composer" }
+
+// Bases is the one that has an interpreter for them.
+func (Site) Bases() []string { return []string{"php"} }
+
+// Env is empty: the function requires vendor/autoload.php itself.
+func (Site) Env() []string { return nil }
+
+// vendor is where packages are in an image: where Composer puts them itself.
+const vendor = "function/vendor"
+
+// autoloader is the part that knows where the classes of all the others are.
+const autoloader = "composer autoloader"
+
+// Packages makes one part per package version below /function/vendor, and one of
+// Composer's autoloader. Neither scripts nor plugins run. The lock pins the trees
+// that were unpacked, because archives that repositories name are made anew at
+// every request and have no hash.
+func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
+	s := &site{step: step, tools: r.Tools, requests: &t.Packages.Composer}
+	root, err := s.root()
+	if err != nil {
+		return nil, err
+	}
+	if lock.Composer != nil {
+		if parts, ok := s.find(lock.Composer.Packages, root); ok {
+			return parts, nil
+		}
+		pin(root, lock.Composer.Packages)
+	}
+	b, err := s.run(ctx, root, lock.Composer != nil)
+	if err != nil {
+		return nil, err
+	}
+	found, archives, err := s.locked(b)
+	if err != nil {
+		return nil, err
+	}
+	parts := make([]store.Part, len(found))
+	for i := range found {
+		p := &found[i]
+		tree, err := b.Import(ctx, "vendor/"+p.Name, func(string) bool { return false })
+		if err != nil {
+			return nil, install.Unpacked(fmt.Errorf("import: %w", err), "composer", p.Name+" "+p.Version)
+		}
+		parts[i] = store.Part{Kind: "package", Name: p.Name, Version: p.Version, Prefix: path.Join(vendor, p.Name), Tree: tree, Hash: archives[p.Name]}
+		p.Hashes = []string{string(tree)}
+	}
+	if lock.Composer == nil {
+		lock.Composer = &image.LockedComposer{Request: s.requests.Key(), Packages: found}
+	} else if err := compare(lock.Composer.Packages, found); err != nil {
+		return nil, err
+	}
+	for i, p := range found {
+		if err := step.Store.PutPart(ctx, key(p), parts[i]); err != nil {
+			return nil, err
+		}
+	}
+	names := map[string]bool{"composer/installed.json": true} // says where archives came from
+	for _, p := range found {
+		names[p.Name] = true
+	}
+	auto, err := b.Put(ctx, autoloaderKey(found, root), store.Part{Kind: "package", Name: autoloader, Prefix: vendor},
+		"vendor", func(p string) bool { return names[p] })
+	if err != nil {
+		return nil, err
+	}
+	return append(parts, auto), nil
+}
+
+// site is one request to Composer.
+type site struct {
+	step     *image.Step
+	tools    []string
+	requests *image.Requests
+}
+
+var namePattern = regexp.MustCompile(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*$`)
+
+// platform is what Composer is told of extensions that it has for itself and the
+// base has not.
+var platform = map[string]any{"ext-intl": false, "ext-zip": false}
+
+// root is the composer.json for Composer: what the template's says about packages,
+// or the list's.
+func (s *site) root() (map[string]any, error) {
+	root := map[string]any{}
+	if s.requests.File != "" {
+		var all map[string]any
+		if err := json.Unmarshal(s.requests.Text, &all); err != nil {
+			return nil, &image.FieldError{Field: "packages.composer", Message: fmt.Sprintf("packages.composer %q: %s", s.requests.File, err)}
+		}
+		for _, member := range []string{"require", "conflict", "replace", "provide", "repositories", "autoload", "minimum-stability", "prefer-stable"} {
+			if v, ok := all[member]; ok {
+				root[member] = v
+			}
+		}
+		beside(root["repositories"], path.Join("/function", path.Dir(s.requests.File)))
+	} else {
+		require := map[string]any{}
+		for _, request := range s.requests.List {
+			name, wanted, ok := strings.Cut(request, ":")
+			if !ok {
+				wanted = "*"
+			}
+			require[name] = wanted
+		}
+		root["require"] = require
+	}
+	root["name"] = "fre/function"
+	root["version"] = "1.0.0"
+	root["config"] = map[string]any{"allow-plugins": false, "platform": platform, "optimize-autoloader": true}
+	return root, nil
+}
+
+// beside makes the places of repositories that are directories absolute: Composer
+// sees the template's directory elsewhere.
+func beside(repositories any, dir string) {
+	var all []any
+	switch r := repositories.(type) {
+	case []any:
+		all = r
+	case map[string]any:
+		for _, v := range r {
+			all = append(all, v)
+		}
+	}
+	for _, v := range all {
+		r, ok := v.(map[string]any)
+		if !ok || r["type"] != "path" && r["type"] != "artifact" {
+			continue
+		}
+		if url, ok := r["url"].(string); ok && !path.IsAbs(url) {
+			r["url"] = path.Join(dir, url)
+		}
+	}
+}
+
+// pin makes root ask for what the lock has and nothing else.
+func pin(root map[string]any, packages []image.LockedPackage) {
+	require := map[string]any{}
+	if asked, ok := root["require"].(map[string]any); ok {
+		for name, wanted := range asked {
+			if !strings.Contains(name, "/") { // php, ext-…: the base's
+				require[name] = wanted
+			}
+		}
+	}
+	for _, p := range packages {
+		require[p.Name] = p.Version
+	}
+	root["require"] = require
+	root["minimum-stability"], root["prefer-stable"] = "dev", true
+}
+
+// compare wants what was installed to be what the lock has.
+func compare(locked, found []image.LockedPackage) error {
+	for _, p := range found {
+		i := slices.IndexFunc(locked, func(l image.LockedPackage) bool { return l.Name == p.Name })
+		switch {
+		case i < 0:
+			return &image.FieldError{Field: "packages.composer", Message: fmt.Sprintf("%s %s is not in %s: delete the file to resolve anew", p.Name, p.Version, image.LockFile)}
+		case locked[i].Version != p.Version || !slices.Contains(locked[i].Hashes, p.Hashes[0]):
+			return &image.PackageError{
+				Site: "composer", Package: p.Name + " " + p.Version, Cause: image.PackageChanged,
+				Message: "it is not what " + image.LockFile + " has: its files were changed since",
+			}
+		}
+	}
+	if len(found) < len(locked) {
+		return &image.FieldError{Field: "packages.composer", Message: image.LockFile + " has packages that are not needed any more: delete the file to resolve anew"}
+	}
+	return nil
+}
+
+// key names the part of a package version in the store.
+func key(p image.LockedPackage) string {
+	return "composer:" + p.Name + "==" + p.Version + ":" + p.Hashes[0]
+}
+
+func autoloaderKey(packages []image.LockedPackage, root map[string]any) string {
+	text, err := json.Marshal([]any{packages, root["autoload"]})
+	if err != nil {
+		panic(err) // it came out of JSON
+	}
+	sum := sha256.Sum256(text)
+	return "composer autoloader:" + hex.EncodeToString(sum[:])
+}
+
+// find returns the parts of what is locked, if the store has them all.
+func (s *site) find(packages []image.LockedPackage, root map[string]any) ([]store.Part, bool) {
+	var parts []store.Part
+	for _, p := range packages {
+		part, ok := s.step.Store.Part(key(p))
+		if !ok {
+			return nil, false
+		}
+		parts = append(parts, part)
+	}
+	part, ok := s.step.Store.Part(autoloaderKey(packages, root))
+	return append(parts, part), ok
+}
+
+// run lets Composer resolve and install at a bench, where vendor and composer.lock
+// are then. It sees the template's directory at /function.
+func (s *site) run(ctx context.Context, root map[string]any, pinned bool) (*install.Bench, error) {
+	rootfs, err := s.step.Tools(ctx, "php", s.tools...)
+	if err != nil {
+		return nil, err
+	}
+	b, err := install.NewBench(s.step)
+	if err != nil {
+		return nil, err
+	}
+	// Tools have no settings of FinishBase's.
+	tools, err := os.OpenRoot(rootfs)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tools.Close() }()
+	v, extensions, err := settings(tools.FS())
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(root)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(filepath.Join(b.Dir, ".php"), 0o755); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(b.Write("composer.json", text), b.Write(".php/extensions.ini", extensions), s.home(b)); err != nil {
+		return nil, err
+	}
+	verb := "update"
+	if lock := path.Join(path.Dir(s.requests.File), "composer.lock"); s.requests.File != "" && !pinned && s.step.Dir != nil {
+		text, err := s.step.Dir.ReadFile(lock)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return nil, err
+		default:
+			verb = "install"
+			if err := b.Write("composer.lock", text); err != nil {
+				return nil, err
+			}
+		}
+	}
+	s.step.Report(image.Event{Step: "packages", Name: "composer", Message: verb})
+	program := ""
+	if s.step.Dir != nil {
+		program = s.step.Dir.Name()
+	}
+	words, err := b.Run(ctx, install.Tool{
+		Rootfs: rootfs, Network: true, Program: program,
+		Env: append([]string{
+			"PHP_INI_SCAN_DIR=/work/.php", "COMPOSER_HOME=/work/.composer", "COMPOSER_CACHE_DIR=" + install.Private, "COMPOSER_MIRROR_PATH_REPOS=1", "COMPOSER_MAX_PARALLEL_HTTP=8",
+		}, s.step.Settings.ComposerEnv...),
+		Args: []string{
+			"/usr/bin/php" + v, "-d", "memory_limit=-1", "/usr/bin/composer",
+			verb, "--no-dev", "--no-scripts", "--no-plugins", "--no-interaction", "--no-progress", "--no-ansi", "--prefer-dist",
+		},
+	})
+	if err != nil {
+		return nil, failed(err, words)
+	}
+	return b, nil
+}
+
+// home writes Composer's own configuration: what the host's says about
+// repositories and credentials, which go with the bench when the build ends.
+func (s *site) home(b *install.Bench) error {
+	home := filepath.Join(b.Dir, ".composer")
+	if err := os.Mkdir(home, 0o755); err != nil {
+		return err
+	}
+	config, out := map[string]any{}, map[string]any{}
+	if dir := s.step.Settings.ComposerHome; dir != "" {
+		for _, name := range []string{"config.json", "auth.json"} {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("composer's configuration: %w", err)
+			}
+			if name == "auth.json" {
+				if err := b.Write(".composer/auth.json", text); err != nil {
+					return err
+				}
+				continue
+			}
+			var host map[string]any
+			if err := json.Unmarshal(text, &host); err != nil {
+				return fmt.Errorf("composer's configuration: %s: %w", name, err)
+			}
+			if r, ok := host["repositories"]; ok {
+				out["repositories"] = r
+			}
+			if c, ok := host["config"].(map[string]any); ok {
+				config = c
+			}
+		}
+	}
+	for name := range config { // settings that name files of the host, or run programs
+		if strings.HasSuffix(name, "-dir") || slices.Contains([]string{"home", "cafile", "capath", "platform", "allow-plugins", "use-parent-dir", "store-auths"}, name) {
+			delete(config, name)
+		}
+	}
+	out["config"] = config
+	text, err := json.Marshal(out)
+	if err != nil {
+		return err
+	}
+	return b.Write(".composer/config.json", text)
+}
+
+// locked reads what Composer has chosen, and with which hashes of their archives it
+// compared them, as parseLock does.
+func (s *site) locked(b *install.Bench) (packages []image.LockedPackage, archives map[string]string, err error) {
+	text, err := b.Read("composer.lock")
+	if err != nil {
+		return nil, nil, fmt.Errorf("composer: %w", err)
+	}
+	if packages, archives, err = parseLock(text); err != nil {
+		return nil, nil, err
+	}
+	root, err := b.Open(".")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = root.Close() }()
+	return slices.DeleteFunc(packages, func(p image.LockedPackage) bool { // a metapackage has no files
+		_, err := root.Lstat("vendor/" + p.Name)
+		return errors.Is(err, fs.ErrNotExist)
+	}), archives, nil
+}
+
+// place is where Composer takes a package's files from.
+type place struct {
+	URL string `json:"url"`
+}
+
+// outside says whether that is neither a server's address nor beside the template:
+// a repository may name any file that Composer can read, credentials too.
+func (p place) outside() bool {
+	return !web.MatchString(p.URL) && !strings.HasPrefix(path.Clean(p.URL), "/function/")
+}
+
+// web is a server's address, a mirror's with placeholders too.
+var web = regexp.MustCompile(`^https?://[^/]`)
+
+// shasum is a hash of an archive as repositories name it, which most do not.
+var shasum = regexp.MustCompile(`^[0-9a-f]{40}$`)
+
+// parseLock reads the packages of a composer.lock, sorted by name, without hashes,
+// and by name the hashes of the archives of which a repository has named one, which
+// Composer verifies: "sha1:…". It refuses those whose files come from where no
+// package is.
+func parseLock(text []byte) (packages []image.LockedPackage, archives map[string]string, err error) {
+	var l struct {
+		Packages []struct {
+			Name    string `json:"name"`
+			Version string `json:"version"`
+			Dist    *struct {
+				place
+
+				Mirrors []place `json:"mirrors"`
+				Type    string  `json:"type"`
+				Shasum  string  `json:"shasum"`
+			} `json:"dist"`
+		} `json:"packages"`
+	}
+	if err := json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &l); err != nil {
+		return nil, nil, fmt.Errorf("composer.lock: %w", err)
+	}
+	packages, archives = make([]image.LockedPackage, 0, len(l.Packages)), map[string]string{}
+	for _, p := range l.Packages {
+		// Composer's own files are at the autoloader's place, not a package.
+		if !namePattern.MatchString(p.Name) || p.Name == "composer/installed.json" || p.Version == "" || len(p.Version) > 128 || strings.ContainsAny(p.Version, "\x00\n ") {
+			return nil, nil, fmt.Errorf("composer.lock: bad package %q version %q", p.Name, p.Version)
+		}
+		if p.Dist != nil {
+			for _, at := range append(p.Dist.Mirrors, p.Dist.place) {
+				if at.outside() {
+					return nil, nil, &image.FieldError{Field: "packages.composer", Message: fmt.Sprintf(
+						"the repository has %s %s come from %q, which is neither a server's address nor beside the template: it is not to be trusted", p.Name, p.Version, at.URL)}
+				}
+			}
+			if p.Dist.Type != "path" && shasum.MatchString(p.Dist.Shasum) {
+				archives[p.Name] = "sha1:" + p.Dist.Shasum
+			}
+		}
+		packages = append(packages, image.LockedPackage{Name: p.Name, Version: p.Version})
+	}
+	slices.SortFunc(packages, func(a, b image.LockedPackage) int { return strings.Compare(a.Name, b.Name) })
+	return packages, archives, nil
+}
+
+// noAnswer is how Composer says that the request, not the network, is at fault.
+var noAnswer = regexp.MustCompile(`could not be resolved|could not be found|Could not parse version|does not match the expected JSON schema|is invalid`)
+
+// failed turns what Composer said into the error the user sees.
+func failed(err error, words string) error {
+	lines := install.Lines(words, func(l string) bool {
+		return strings.HasPrefix(l, "Loading composer") || strings.HasPrefix(l, "Updating dependencies") || strings.HasPrefix(l, "Installing dependencies") ||
+			strings.HasPrefix(l, "In ") || strings.HasPrefix(l, "update [") || strings.HasPrefix(l, "install [")
+	})
+	return install.PackageFailed(err, "composer", strings.Join(lines, "\n"), noAnswer)
+}

@@ -1,0 +1,168 @@
+package python
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/install"
+)
+
+// The files of a project that say what it depends on: the standard's (PEP 621),
+// and uv's lock of it beside.
+const (
+	projectFile = "pyproject.toml"
+	projectLock = "uv.lock"
+)
+
+//go:embed project.py
+var projectProgram []byte
+
+// project is what project.py says about a pyproject.toml.
+type project struct {
+	Dependencies []string `json:"dependencies"`
+	Error        string   `json:"error"` // why there are none
+}
+
+// isProject says whether the file of requests is a project's.
+func isProject(file string) bool {
+	return path.Base(file) == projectFile || path.Base(file) == projectLock
+}
+
+// ReadRequests reads what a file of requirements names, and a project's lock.
+// It implements image.RequestReader.
+func (Site) ReadRequests(r *image.Requests, read func(string) ([]byte, error)) error {
+	switch path.Base(r.File) {
+	case projectFile:
+		_, err := read(path.Join(path.Dir(r.File), projectLock))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	case projectLock:
+		_, err := read(path.Join(path.Dir(r.File), projectFile))
+		return err
+	}
+	_, err := requestOf(r.File, r.Text, read)
+	return err
+}
+
+// request gathers what the template asks for.
+func (s *site) request(ctx context.Context, r *image.Requests) (*request, error) {
+	q, err := s.gather(ctx, r)
+	var exit *image.ExitError
+	if err != nil && !errors.As(err, &exit) && ctx.Err() == nil {
+		return nil, &image.FieldError{Field: "packages.pip", Message: err.Error()}
+	}
+	return q, err
+}
+
+func (s *site) gather(ctx context.Context, r *image.Requests) (*request, error) {
+	beside := func(name string) ([]byte, error) {
+		if text, ok := r.Beside[name]; ok {
+			return text, nil
+		}
+		return nil, fmt.Errorf("read %s: %w", name, fs.ErrNotExist)
+	}
+	if r.File == "" {
+		return requestOf("packages.pip", []byte(strings.Join(r.List, "\n")), beside)
+	}
+	if !isProject(r.File) {
+		return requestOf(r.File, r.Text, beside)
+	}
+	files := map[string][]byte{path.Base(r.File): r.Text}
+	for name, text := range r.Beside {
+		files[path.Base(name)] = text
+	}
+	b, err := install.NewBench(s.step)
+	if err != nil {
+		return nil, err
+	}
+	for name, text := range files {
+		if err := b.Write(name, text); err != nil {
+			return nil, err
+		}
+	}
+	if files[projectLock] != nil {
+		return s.exported(ctx, b, r)
+	}
+	if err := b.Write("project.py", projectProgram); err != nil {
+		return nil, err
+	}
+	words, err := b.Run(ctx, install.Tool{
+		Rootfs: s.step.Rootfs, Args: append([]string{s.python, "-I", "/work/project.py", "/work/project.json"}, r.Extras...),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", r.File, install.Failed(err, "", words))
+	}
+	out, err := b.Read("project.json")
+	if err != nil {
+		return nil, err
+	}
+	var p project
+	if err := json.Unmarshal(out, &p); err != nil {
+		return nil, fmt.Errorf("read %s: %w", r.File, err)
+	}
+	if p.Error != "" {
+		return nil, fmt.Errorf("%s: %s", r.File, p.Error)
+	}
+	var q request
+	for _, text := range p.Dependencies {
+		one, err := requestOf(r.File, []byte(strings.ReplaceAll(text, "\n", " ")), beside)
+		if err != nil {
+			return nil, err
+		}
+		q.list = append(q.list, one.list...)
+	}
+	return &q, nil
+}
+
+// stale is how uv, which must not resolve anew, says that it would have to.
+var stale = regexp.MustCompile(`needs to be updated|No solution found|network was disabled`)
+
+// exported has uv say what its lock pins, after a look at whether that still is a
+// lock of the project. Without a network it takes no notice of which index the
+// lock was made with.
+func (s *site) exported(ctx context.Context, b *install.Bench, r *image.Requests) (*request, error) {
+	program, err := uv.Fetch(ctx, s.step, s.tools)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{
+		"/function/uv", "export", "--quiet", "--locked", "--offline", "--no-default-groups", "--no-emit-project", "--no-emit-workspace",
+		"--no-header", "--no-annotate", "--format", "requirements.txt", "--python", s.python, "--output-file", "/work/requirements.txt",
+	}
+	for _, e := range r.Extras {
+		args = append(args, "--extra", e)
+	}
+	words, err := b.Run(ctx, install.Tool{
+		Rootfs: s.step.Rootfs, Program: program, Args: args,
+		Env: []string{"UV_CACHE_DIR=" + install.Private, "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never", "NO_COLOR=1"},
+	})
+	if err != nil {
+		words = strings.Join(install.Lines(words, func(string) bool { return false }, "error: "), "\n")
+		switch {
+		case stale.MatchString(words):
+			words = projectLock + " does not answer " + projectFile + " any more: run uv lock"
+		case words != "":
+			words = projectLock + ": " + words
+		}
+		return nil, install.Failed(err, "packages.pip", words)
+	}
+	out, err := b.Read("requirements.txt")
+	if err != nil {
+		return nil, fmt.Errorf("uv export: %w", err)
+	}
+	q, err := requestOf(projectLock, out, func(name string) ([]byte, error) { return nil, fmt.Errorf("read %s: %w", name, fs.ErrNotExist) })
+	if err == nil {
+		q.complete = true
+	}
+	return q, err
+}

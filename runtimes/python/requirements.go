@@ -1,0 +1,240 @@
+package python
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+)
+
+// requirements is what one file of requirements says (pip's manual,
+// "Requirements File Format").
+type requirements struct {
+	list        []requirement
+	files       []string // -r, relative to the file
+	constraints []string // -c, relative to the file
+}
+
+// requirement is one line: "lxml[html]==5.3.0; python_version > '3.8'".
+type requirement struct {
+	text   string
+	hashes []string // "sha256:…"
+}
+
+// requirementPattern is that of a template's list, with parentheses around the
+// version, which PEP 508 allows.
+var requirementPattern = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) *(\[[A-Za-z0-9._, -]*\])? *(\([<>=!~][^\x00-\x1f@()\\]*\) *(;[^\x00-\x1f@\\]*)?|[<>=!~;][^\x00-\x1f@\\]*)?$`)
+
+// parseRequirements reads a file of requirements. Refused is what would make a
+// build depend on more than the package indexes of the host's configuration:
+// options that name others, URLs, paths, and variables, which uv would take from
+// an environment that holds the indexes' passwords. Errors name file and line.
+func parseRequirements(file string, src []byte) (*requirements, error) {
+	out := &requirements{}
+	number, first, logical := 0, 0, ""
+	lines := strings.Split(string(src), "\n")
+	for _, line := range lines {
+		number++
+		if logical == "" {
+			first = number
+		}
+		line = strings.TrimSuffix(line, "\r")
+		if before, ok := strings.CutSuffix(line, `\`); ok && number < len(lines) && withoutComment(line) != "" {
+			logical += before
+			continue
+		} else if ok {
+			line = before
+		}
+		logical += line
+		if err := out.line(withoutComment(logical)); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", file, first, err)
+		}
+		logical = ""
+	}
+	return out, nil
+}
+
+// withoutComment cuts at a # that begins the line or follows a space.
+func withoutComment(line string) string {
+	for i := range line {
+		if line[i] == '#' && (i == 0 || line[i-1] == ' ' || line[i-1] == '\t') {
+			line = line[:i]
+			break
+		}
+	}
+	return strings.TrimSpace(line)
+}
+
+var (
+	optionPattern = regexp.MustCompile(`^(-[A-Za-z]|--[a-z0-9-]+)(?:\s*=\s*|\s+|)(.*)$`)
+	indexOptions  = []string{"-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links", "--trusted-host", "--cert", "--client-cert", "--pypi-url"}
+	hashOption    = regexp.MustCompile(`\s--hash(?:=|\s+)(\S*)`)
+	hashPattern   = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+)
+
+func (r *requirements) line(text string) error {
+	switch {
+	case text == "":
+		return nil
+	case strings.Contains(text, "${"):
+		return fmt.Errorf("%q: variables are not filled in: write the value", text)
+	case text[0] == '-':
+		return r.option(text)
+	}
+	var hashes []string
+	for _, m := range hashOption.FindAllStringSubmatch(text, -1) {
+		if !hashPattern.MatchString(m[1]) {
+			return fmt.Errorf("hash %q: only sha256 is supported, as pip-compile --generate-hashes and uv export write it", m[1])
+		}
+		hashes = append(hashes, m[1])
+	}
+	name := strings.TrimSpace(hashOption.ReplaceAllString(text, ""))
+	switch {
+	case strings.Contains(name, " --"):
+		return fmt.Errorf("%q: of the options of a requirement only --hash is supported: remove the others", text)
+	case len(name) > 512 || !requirementPattern.MatchString(name):
+		return fmt.Errorf("bad requirement %q: write one such as \"lxml==5.3.0\"; URLs and paths are not supported: packages come from the indexes of the host's configuration", name)
+	case hashes != nil && !strings.Contains(name, "=="):
+		return fmt.Errorf("%q has a hash and no version: pin it with ==", name)
+	}
+	r.list = append(r.list, requirement{name, hashes})
+	return nil
+}
+
+func (r *requirements) option(text string) error {
+	m := optionPattern.FindStringSubmatch(text)
+	if m == nil {
+		return fmt.Errorf("bad option %q", text)
+	}
+	name, value := m[1], strings.Trim(m[2], `"'`)
+	switch {
+	case name == "-r" || name == "--requirement":
+		r.files = append(r.files, value)
+	case name == "-c" || name == "--constraint":
+		r.constraints = append(r.constraints, value)
+	case name == "--require-hashes": // FRE always does
+		return nil
+	case slices.Contains(indexOptions, name):
+		return fmt.Errorf("%s: which indexes packages come from is the host's configuration, not the function's: remove the line, and set it in pip's configuration on the engine's host", name)
+	default:
+		return fmt.Errorf("%s is not supported: remove the line", name)
+	}
+	if value == "" {
+		return fmt.Errorf("%s names no file", name)
+	}
+	return nil
+}
+
+// request is all that a template asks of the package indexes.
+type request struct {
+	list        []requirement
+	constraints []requirement
+	complete    bool // list is the whole answer: an export of uv.lock
+}
+
+// requestOf follows -r and -c from file on. read returns the content of a file by
+// its path below the template's directory.
+func requestOf(file string, src []byte, read func(string) ([]byte, error)) (*request, error) {
+	var out request
+	seen := map[string]bool{}
+	var add func(file string, src []byte, constraint bool) error
+	add = func(file string, src []byte, constraint bool) error {
+		key := fmt.Sprint(constraint, path.Clean(file))
+		if seen[key] {
+			return nil
+		}
+		seen[key] = true
+		r, err := parseRequirements(file, src)
+		if err != nil {
+			return err
+		}
+		follow := func(names []string, constraint bool) error {
+			for _, name := range names {
+				if name, err = below(file, name); err != nil {
+					return err
+				}
+				src, err := read(name)
+				if errors.Is(err, fs.ErrNotExist) {
+					return fmt.Errorf("%s names %s, which is not there: it has to be below the template's directory", file, name)
+				}
+				if err != nil {
+					return err
+				}
+				if err := add(name, src, constraint); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if constraint {
+			out.constraints = append(out.constraints, r.list...)
+		} else {
+			out.list = append(out.list, r.list...)
+		}
+		return errors.Join(follow(r.files, constraint), follow(r.constraints, true))
+	}
+	return &out, add(file, src, false)
+}
+
+// below is the path of what file names, below the template's directory.
+func below(file, name string) (string, error) {
+	at := path.Join(path.Dir(file), name)
+	if path.IsAbs(name) || strings.Contains(name, "://") || at == ".." || strings.HasPrefix(at, "../") {
+		return "", fmt.Errorf("%s names %s: only files below the template's directory can be read", file, name)
+	}
+	return at, nil
+}
+
+// hashes are those that the request allows, by normal name; nil where it has none.
+func (r *request) hashes() map[string][]string {
+	var out map[string][]string
+	for _, q := range slices.Concat(r.list, r.constraints) {
+		if q.hashes == nil {
+			continue
+		}
+		if out == nil {
+			out = map[string][]string{}
+		}
+		name := image.NormalName(requirementPattern.FindStringSubmatch(q.text)[1])
+		out[name] = append(out[name], q.hashes...)
+	}
+	return out
+}
+
+// honour leaves of each package's hashes those that the request allows. As with
+// pip, where one requirement has hashes all that is installed needs them.
+func (r *request) honour(packages []image.LockedPackage, file string) error {
+	allowed := r.hashes()
+	if allowed == nil {
+		return nil
+	}
+	for i := range packages {
+		p := &packages[i]
+		want := allowed[image.NormalName(p.Name)]
+		if want == nil {
+			return &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf(
+				"%s has hashes, but none for %s %s, which is needed too: make the file with pip-compile --generate-hashes or uv pip compile --generate-hashes", file, p.Name, p.Version)}
+		}
+		kept := slices.DeleteFunc(slices.Clone(p.Hashes), func(h string) bool { return !slices.Contains(want, h) })
+		if len(kept) == 0 {
+			return &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf(
+				"hash mismatch: no file of %s %s on the index has a hash that %s allows (nothing was kept): if the package was published anew on purpose, update the hashes there", p.Name, p.Version, file)}
+		}
+		p.Hashes = kept
+	}
+	return nil
+}
+
+// text is the list as a file for uv.
+func text(list []requirement) []byte {
+	var b strings.Builder
+	for _, q := range list {
+		b.WriteString(q.text + "\n")
+	}
+	return []byte(b.String())
+}

@@ -1,0 +1,74 @@
+// Package ruby runs functions written in Ruby: a bootstrap that speaks the
+// channel, in the distribution's ruby.
+package ruby
+
+import (
+	_ "embed"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+)
+
+//go:embed bootstrap.rb
+var bootstrap []byte
+
+// Runtime is the runtime "ruby". It implements image.Runtime.
+type Runtime struct{}
+
+// Name is "ruby".
+func (Runtime) Name() string { return "ruby" }
+
+// Bases is the one that has the interpreter.
+func (Runtime) Bases() []string { return []string{"ruby"} }
+
+// Bootstrap returns the program that loads the handler.
+func (Runtime) Bootstrap() map[string][]byte {
+	return map[string][]byte{"bootstrap.rb": bootstrap}
+}
+
+// handlerPattern is file.method, file.Module.method or file.Module::Class.method,
+// the file without its extension (bootstrap.rb, NAME).
+var handlerPattern = regexp.MustCompile(`^[^\x00-\x1f./][^\x00-\x1f]*?\.(\p{Lu}[\pL\pN_]*(::\p{Lu}[\pL\pN_]*)*\.)?[\pL_][\pL\pN_]*[?!]?$`)
+
+// Interpreter is what a base has to have: forks go by Process._fork, of Ruby 3.1.
+func (Runtime) Interpreter() image.Interpreter {
+	return image.Interpreter{
+		Name: "ruby", Least: "3.1",
+		Version: []string{"--disable=gems", "-e", `require "etc"; require "json"; print "ruby ", RUBY_VERSION`}, Before: "ruby ",
+	}
+}
+
+// Command runs the bootstrap without RubyGems, which takes longer to load than all
+// else; the bootstrap loads it where it is asked for.
+func (Runtime) Command(t *image.Template) (args, env []string, err error) {
+	if !handlerPattern.MatchString(t.Handler) || slices.Contains(strings.Split(t.Handler, "/"), "..") {
+		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+			"handler %q is not file.method: write main.handle for the method handle in main.rb, or main.App.handle for a module's", t.Handler)}
+	}
+	return append(command(), t.Handler), append(environment(), fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency))), nil
+}
+
+func command() []string { return []string{"/usr/bin/ruby", "--disable=gems", "/opt/fre/bootstrap.rb"} }
+
+func environment() []string {
+	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8", "FRE_CHANNEL=3"}
+}
+
+// Untraced implements [image.Traced]: what tells of an exception, and the encodings,
+// which are found by a name that comes with the data.
+func (Runtime) Untraced() []string {
+	return []string{"usr/**/ruby/*/enc", "usr/**/ruby/*/*/enc", "usr/**/error_highlight*", "usr/**/did_you_mean*"}
+}
+
+// Shell is the bootstrap without a handler. Ruby reads its options, and those of
+// its memory, at its start.
+func (Runtime) Shell(_ *image.Template, env []string) *image.Shell {
+	s := &image.Shell{Args: command(), Env: environment(), Mounts: []string{"/function"}}
+	if !s.Fits(env, []string{"RUBY"}, nil) {
+		return nil
+	}
+	return s
+}

@@ -1,0 +1,6 @@
+<?php
+
+function handle($event, $context)
+{
+    return [(int) ini_get('memory_limit')];
+}

@@ -1,0 +1,8 @@
+<?php
+
+function fail()
+{
+    throw new ValueError('at import');
+}
+
+fail();

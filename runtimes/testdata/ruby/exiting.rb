@@ -1,0 +1,1 @@
+abort "not today"

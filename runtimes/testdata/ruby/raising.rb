@@ -1,0 +1,5 @@
+def fail_here
+  raise ArgumentError, "at import"
+end
+
+fail_here

@@ -1,0 +1,6 @@
+<?php
+
+function money(Acme\Money\Amount $amount): string
+{
+    return "EUR $amount";
+}
