@@ -176,10 +176,11 @@ func (c *conn) refuse(err error) {
 	if !ok {
 		return
 	}
-	kind, body := c.s.cfg.Refuse(refused)
+	c.x.Length = 0 // whatever the head said of a body, none is looked for
 	c.x.begin()
 	defer c.x.end()
 	c.x.closes = true
+	kind, body := c.s.cfg.Refuse(&c.x, refused)
 	c.x.Set("Content-Type", kind)
 	if c.x.Send(refused.Status, body) == nil {
 		c.linger()

@@ -14,8 +14,9 @@ import (
 // Exchange is a request and its answer. It is for one goroutine, until the handler
 // returns.
 //
-// An answer is one of [Exchange.Send], [Exchange.SendFile], or [Exchange.Begin]
-// followed by any number of [Exchange.Write]; the fields of its head are set before.
+// An answer is one of [Exchange.Send], [Exchange.SendFile], [Exchange.Switch], or
+// [Exchange.Begin] followed by any number of [Exchange.Write]; the fields of its head
+// are set before.
 // A handler that returns without one answers 500. An answer that is not whole when
 // the handler returns, or after [Exchange.Abort], breaks the connection: there is no
 // other way to say so.
@@ -27,6 +28,7 @@ type Exchange struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	watcher *watcher
+	tunnel  *Tunnel // nil but after Switch
 
 	fields  []byte // of the answer's head
 	begun   bool
@@ -40,7 +42,7 @@ type Exchange struct {
 func (x *Exchange) begin() {
 	c := x.c
 	x.Body = newBody(c, &x.Head)
-	x.ctx, x.cancel, x.watcher = nil, nil, nil
+	x.ctx, x.cancel, x.watcher, x.tunnel = nil, nil, nil, nil
 	x.fields, x.begun, x.closes, x.chunked, x.hollow, x.missing, x.err = x.fields[:0], false, x.Close, false, false, 0, nil
 }
 
@@ -51,6 +53,7 @@ func (x *Exchange) end() {
 	}
 	x.watcher.stop()
 	x.Body.end()
+	x.tunnel.end()
 }
 
 // Context ends when the server is closed, the exchange over, or the client gone,
@@ -78,6 +81,11 @@ func (x *Exchange) Set(name, value string) {
 	x.fields = append(x.fields, value...)
 	x.fields = append(x.fields, "\r\n"...)
 }
+
+// CloseAfter has the connection end with the answer, which says so where it has not
+// begun yet: what is left of the request's body is not waited for. Streams of HTTP/2
+// end by themselves.
+func (x *Exchange) CloseAfter() { x.closes = true }
 
 // ValidField says whether an answer's head can have the field.
 func ValidField(name, value string) bool {

@@ -35,9 +35,11 @@ type Config struct {
 	// default one minute.
 	HeadTimeout, IdleTimeout, StallTimeout time.Duration
 
-	// Refuse makes the body of an answer to a request that no handler sees; default:
-	// the reason as text.
-	Refuse func(e *RequestError) (contentType string, body []byte)
+	// Refuse makes the body of the answer to a request that no handler sees, and may set
+	// fields of its head and note it; default: the reason as text. x's request is what
+	// could be read of it, nothing at all maybe. The server sends the answer, and says
+	// in it that the connection ends.
+	Refuse func(x *Exchange, e *RequestError) (contentType string, body []byte)
 }
 
 // Server serves connections. Its methods may be called from several goroutines.
@@ -70,7 +72,9 @@ func New(cfg Config) *Server {
 		}
 	}
 	if cfg.Refuse == nil {
-		cfg.Refuse = func(e *RequestError) (string, []byte) { return "text/plain; charset=utf-8", []byte(e.Reason + "\n") }
+		cfg.Refuse = func(_ *Exchange, e *RequestError) (string, []byte) {
+			return "text/plain; charset=utf-8", []byte(e.Reason + "\n")
+		}
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

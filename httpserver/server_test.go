@@ -343,6 +343,32 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// Whoever makes the answers to what is refused sees the client, and may say more.
+func TestRefuse(t *testing.T) {
+	addr := start(t, httpserver.Config{Handler: everything(t), Refuse: func(x *httpserver.Exchange, e *httpserver.RequestError) (string, []byte) {
+		x.Set("X-Client", x.RemoteAddr())
+		return "text/x", []byte(strconv.Itoa(e.Status))
+	}})
+	got := exchange(t, addr, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nbad header\r\n\r\n")
+	for _, want := range []string{"HTTP/1.1 400 ", "\r\nX-Client: 127.0.0.1:", "\r\nContent-Type: text/x\r\n", "\r\nConnection: close\r\n", "\r\n\r\n400"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// A handler that wants no more of a body says that the connection ends.
+func TestCloseAfter(t *testing.T) {
+	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		x.CloseAfter()
+		check(t, x.Send(200, nil))
+	})})
+	got := exchange(t, addr, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcGET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	if strings.Count(got, "HTTP/1.1 ") != 1 || !strings.Contains(got, "\r\nConnection: close\r\n") {
+		t.Errorf("got %q", got)
+	}
+}
+
 // A client that waits for 100 gets it when its body is wanted, and only then.
 func TestContinue(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: everything(t)})
