@@ -13,29 +13,15 @@ var ErrBodyClosed = errors.New("the request's body is closed")
 // Body is a request's; nil is one of nothing. One goroutine at a time may read it, the
 // handler's or another, and any may close it. It is closed when the handler returns.
 type Body struct {
-	c    *conn
 	size int64
-
-	mu        sync.Mutex
-	left      int64 // -1 in chunks
-	chunks    Chunks
-	continued bool          // 100 (Continue) is sent, or is not waited for
-	begun     bool          // the answer is
-	torn      bool          // it broke off: the connection is of no use any more
-	draining  bool          // by the server: it does not wait long
-	closed    bool          // nobody wants the rest
-	reading   bool          // a Read is under way
-	read      sync.Cond     // on mu: it is over
-	whole     chan struct{} // closed when all has been read; nil until somebody waits for that
+	from source
 }
 
-func newBody(c *conn, h *Head) *Body {
-	if h.Length == 0 {
-		return nil
-	}
-	b := &Body{c: c, size: h.Length, left: h.Length, continued: !h.Expects}
-	b.read.L = &b.mu
-	return b
+// source is where a body comes from.
+type source interface {
+	read(p []byte) (int, error)
+	close() error
+	end() // closes it, and returns when nobody reads it any more
 }
 
 // Size is how many bytes it has, -1 where that is not known.
@@ -53,6 +39,52 @@ func (b *Body) Read(p []byte) (int, error) {
 	if b == nil {
 		return 0, io.EOF
 	}
+	return b.from.read(p)
+}
+
+// Close ends a Read that is under way, and all that come.
+func (b *Body) Close() error {
+	if b == nil {
+		return nil
+	}
+	return b.from.close()
+}
+
+func (b *Body) end() {
+	if b != nil {
+		b.from.end()
+	}
+}
+
+// connBody is a body that comes on an HTTP/1.1 connection; nil is none.
+type connBody struct {
+	Body
+	c *conn
+
+	mu        sync.Mutex
+	left      int64 // -1 in chunks
+	chunks    Chunks
+	continued bool          // 100 (Continue) is sent, or is not waited for
+	begun     bool          // the answer is
+	torn      bool          // it broke off: the connection is of no use any more
+	draining  bool          // by the server: it does not wait long
+	closed    bool          // nobody wants the rest
+	reading   bool          // a Read is under way
+	over      sync.Cond     // on mu: it is over
+	whole     chan struct{} // closed when all has been read; nil until somebody waits for that
+}
+
+func newConnBody(c *conn, h *Head) *connBody {
+	if h.Length == 0 {
+		return nil
+	}
+	b := &connBody{c: c, left: h.Length, continued: !h.Expects}
+	b.Body = Body{size: h.Length, from: b}
+	b.over.L = &b.mu
+	return b
+}
+
+func (b *connBody) read(p []byte) (int, error) {
 	b.mu.Lock()
 	switch {
 	case b.closed:
@@ -88,7 +120,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reading = false
-	b.read.Broadcast()
+	b.over.Broadcast()
 	b.left = left
 	if err != nil && !errors.Is(err, io.EOF) {
 		b.torn = true
@@ -106,7 +138,7 @@ func (b *Body) Read(p []byte) (int, error) {
 var continueHead = []byte("HTTP/1.1 100 Continue\r\n\r\n")
 
 // take reads from the connection, whose input is the reader's until the body is over.
-func (b *Body) take(p []byte) (n int, left int64, err error) {
+func (b *connBody) take(p []byte) (n int, left int64, err error) {
 	c := b.c
 	if b.left > 0 {
 		n, err := b.known(p[:min(int64(len(p)), b.left)])
@@ -138,17 +170,13 @@ func (b *Body) take(p []byte) (n int, left int64, err error) {
 	}
 }
 
-// Close ends a Read that is under way, and all that come.
-func (b *Body) Close() error {
-	if b == nil {
-		return nil
-	}
+func (b *connBody) close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.closeLocked()
 }
 
-func (b *Body) closeLocked() error {
+func (b *connBody) closeLocked() error {
 	b.closed = true
 	if !b.reading {
 		return nil
@@ -159,7 +187,7 @@ func (b *Body) closeLocked() error {
 // answered notes that the answer begins, and says whether the connection can take
 // another request after it: what the client has not sent yet it may never send, and
 // the next request cannot be found behind it.
-func (b *Body) answered() bool {
+func (b *connBody) answered() bool {
 	if b == nil {
 		return true
 	}
@@ -170,21 +198,18 @@ func (b *Body) answered() bool {
 }
 
 // end takes the connection's input back from whoever reads the body.
-func (b *Body) end() {
-	if b == nil {
-		return
-	}
+func (b *connBody) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	_ = b.closeLocked() // fails where the connection is closed, which ends the Read too
 	for b.reading {
-		b.read.Wait()
+		b.over.Wait()
 	}
 }
 
 // drain reads what nobody has read of the body, if that is little; false says that
 // the connection can take no other request.
-func (b *Body) drain() bool {
+func (b *connBody) drain() bool {
 	if b == nil || b.left == 0 {
 		return true
 	}
@@ -204,7 +229,7 @@ func (b *Body) drain() bool {
 }
 
 // known reads what is there of a body of known length, or waits for it.
-func (b *Body) known(p []byte) (int, error) {
+func (b *connBody) known(p []byte) (int, error) {
 	if c := b.c; c.end > c.start {
 		n := copy(p, c.in[c.start:c.end])
 		c.start += n
@@ -214,7 +239,7 @@ func (b *Body) known(p []byte) (int, error) {
 }
 
 // more reads more of what is not understood yet.
-func (b *Body) more() error {
+func (b *connBody) more() error {
 	c := b.c
 	if c.start == c.end {
 		c.start, c.end = c.base, c.base
@@ -228,7 +253,7 @@ func (b *Body) more() error {
 }
 
 // wait reads from the connection, until Close.
-func (b *Body) wait(p []byte) (int, error) {
+func (b *connBody) wait(p []byte) (int, error) {
 	b.mu.Lock()
 	patience := b.c.s.cfg.StallTimeout
 	if b.draining {
@@ -257,7 +282,7 @@ func unexpected(err error) error {
 }
 
 // untilWhole returns a channel that is closed when all has been read; nil if all has.
-func (b *Body) untilWhole() <-chan struct{} {
+func (b *connBody) untilWhole() <-chan struct{} {
 	if b == nil {
 		return nil
 	}

@@ -2,6 +2,8 @@ package httpserver
 
 import (
 	"bytes"
+	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -9,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -47,10 +50,12 @@ type conn struct {
 	out     []byte // the head of the answer
 	vector  [3][]byte
 	buffers net.Buffers // of vector
-	send    sending
-	sendFn  func(fd uintptr) bool // send.write, made once
+	sending sending
+	sendFn  func(fd uintptr) bool // sending.write, made once
 
-	x Exchange
+	x       Exchange
+	body    *connBody // of x; nil without one
+	watcher *watcher  // of x; nil without one
 }
 
 var inputs = sync.Pool{New: func() any { return new([inputSize]byte) }}
@@ -63,8 +68,8 @@ func newConn(s *Server, nc net.Conn) *conn {
 	case *net.UnixConn:
 		c.raw, _ = nc.SyscallConn()
 	}
-	c.sendFn = c.send.write
-	c.x.c = c
+	c.sendFn = c.sending.write
+	c.x.over = c
 	return c
 }
 
@@ -77,7 +82,7 @@ func (c *conn) serve() {
 		_ = c.nc.Close()
 		inputs.Put(first) // nobody has a slice of it any more: the handlers have returned
 	}()
-	for c.head() {
+	for c.next() {
 		if !c.exchange() {
 			return
 		}
@@ -88,7 +93,7 @@ func (c *conn) serve() {
 // take another.
 func (c *conn) exchange() (again bool) {
 	x := &c.x
-	x.begin()
+	c.begin()
 	defer func() {
 		x.end()
 		if v := recover(); v != nil {
@@ -97,8 +102,96 @@ func (c *conn) exchange() (again bool) {
 		}
 	}()
 	c.s.cfg.Handler.Serve(x)
-	return x.finish()
+	x.finish()
+	switch {
+	case x.err != nil:
+		return false
+	case x.closes:
+		c.linger()
+		return false
+	}
+	return c.body.drain()
 }
+
+func (c *conn) begin() {
+	c.watcher = nil
+	if c.body = newConnBody(c, &c.x.Head); c.body == nil {
+		c.x.begin(nil)
+		return
+	}
+	c.x.begin(&c.body.Body)
+}
+
+func (c *conn) server() *Server      { return c.s }
+func (c *conn) protocol() string     { return "HTTP/1.1" }
+func (c *conn) remoteAddr() net.Addr { return c.nc.RemoteAddr() }
+
+func (c *conn) secure() bool {
+	_, ok := c.nc.(*tls.Conn)
+	return ok
+}
+
+func (c *conn) watch(gone context.CancelCauseFunc) { c.watcher = watch(c, c.body, gone) }
+func (c *conn) unwatch()                           { c.watcher.stop() }
+
+// head makes the head in the connection's buffer.
+func (c *conn) head(x *Exchange, status int, length int64, bodyless bool) []byte {
+	if !c.body.answered() || c.s.closing.Load() {
+		x.closes = true
+	}
+	b := append(c.out[:0], "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(status), 10)
+	b = append(b, ' ')
+	b = append(b, http.StatusText(status)...)
+	b = append(b, "\r\nDate: "...)
+	b = append(b, date()...)
+	b = append(b, "\r\n"...)
+	b = append(b, x.fields...)
+	switch {
+	case bodyless:
+	case length >= 0:
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, length, 10)
+		b = append(b, "\r\n"...)
+	case x.Minor == 1:
+		x.chunked = true
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+	default: // the connection's end is the body's
+		x.closes = true
+	}
+	switch {
+	case x.closes:
+		b = append(b, "Connection: close\r\n"...)
+	case x.Minor == 0:
+		b = append(b, "Connection: keep-alive\r\n"...)
+	}
+	c.out = append(b, "\r\n"...)
+	return c.out
+}
+
+func (c *conn) send(head, body []byte, _ bool) error {
+	switch {
+	case len(body) == 0:
+		return c.write(head)
+	case len(head) == 0:
+		return c.write(body)
+	}
+	return c.write(head, body)
+}
+
+func (c *conn) chunk(p []byte) error {
+	if len(p) == 0 {
+		return c.write(lastChunk)
+	}
+	c.out = strconv.AppendInt(c.out[:0], int64(len(p)), 16)
+	c.out = append(c.out, "\r\n"...)
+	return c.write(c.out, p, crlf)
+}
+
+var (
+	crlf      = []byte("\r\n")
+	lastChunk = []byte("0\r\n\r\n")
+)
 
 // closeIdle closes the connection if it waits for a request.
 func (c *conn) closeIdle() {
@@ -107,9 +200,9 @@ func (c *conn) closeIdle() {
 	}
 }
 
-// head reads the next request's. It answers what cannot be one; false ends the
+// next reads the next request's head. It answers what cannot be one; false ends the
 // connection.
-func (c *conn) head() bool {
+func (c *conn) next() bool {
 	c.base = 0
 	if c.start == c.end {
 		c.start, c.end = 0, 0
@@ -177,7 +270,7 @@ func (c *conn) refuse(err error) {
 		return
 	}
 	c.x.Length = 0 // whatever the head said of a body, none is looked for
-	c.x.begin()
+	c.begin()
 	defer c.x.end()
 	c.x.closes = true
 	kind, body := c.s.cfg.Refuse(&c.x, refused)
@@ -235,27 +328,26 @@ type sending struct {
 	err    error
 }
 
-// file sends head and length bytes of f from offset on. The file's own offset does
-// not move.
-func (c *conn) file(head []byte, f *os.File, offset, length int64) error {
+// sendFile has the kernel send them. The file's own offset does not move.
+func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 	if c.raw == nil {
 		return c.copyFile(head, f, offset, length)
 	}
-	c.send = sending{head: head, file: int(f.Fd()), offset: offset, left: length}
+	c.sending = sending{head: head, file: int(f.Fd()), offset: offset, left: length}
 	defer runtime.KeepAlive(f)
-	for len(c.send.head) > 0 || c.send.left > 0 {
+	for len(c.sending.head) > 0 || c.sending.left > 0 {
 		if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.StallTimeout)); err != nil {
 			return err
 		}
-		before := c.send.left
-		c.send.moved = false
+		before := c.sending.left
+		c.sending.moved = false
 		if err := c.raw.Write(c.sendFn); err != nil {
 			return err
 		}
-		if c.send.err != nil {
-			return c.send.err
+		if c.sending.err != nil {
+			return c.sending.err
 		}
-		if before-c.send.left >= quantum {
+		if before-c.sending.left >= quantum {
 			runtime.Gosched()
 		}
 	}
@@ -309,7 +401,7 @@ func (s *sending) stopped(call string, err error) (done bool) {
 
 var copies = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// copyFile is file where the bytes have to pass by here: TLS encrypts them.
+// copyFile is sendFile where the bytes have to pass by here: TLS encrypts them.
 func (c *conn) copyFile(head []byte, f *os.File, offset, length int64) error {
 	if err := c.write(head); err != nil {
 		return err

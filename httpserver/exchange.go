@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"sync/atomic"
 	"time"
 )
@@ -24,25 +24,48 @@ type Exchange struct {
 	Head       // of the request
 	Body *Body // of the request
 
-	c       *conn
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
-	watcher *watcher
-	tunnel  *Tunnel // nil but after Switch
+	over   transport
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	tunnel *Tunnel // nil but after Switch
 
 	fields  []byte // of the answer's head
 	begun   bool
 	closes  bool  // the connection ends with the answer
-	chunked bool  // the answer is
+	chunked bool  // the end of the answer's body is told by itself
 	hollow  bool  // the answer has no body, whatever the handler writes
 	missing int64 // bytes of the answer's body to come; -1 where nobody knows
 	err     error // the answer broke off
 }
 
-func (x *Exchange) begin() {
-	c := x.c
-	x.Body = newBody(c, &x.Head)
-	x.ctx, x.cancel, x.watcher, x.tunnel = nil, nil, nil, nil
+// transport is what an exchange happens over: an HTTP/1.1 connection or a stream of an
+// HTTP/2 one. What it is given to send it has sent when it returns.
+type transport interface {
+	server() *Server
+	protocol() string // as in HTTP/1.1
+	remoteAddr() net.Addr
+	secure() bool // TLS
+
+	// watch has gone called once the client has gone, until unwatch returns.
+	watch(gone context.CancelCauseFunc)
+	unwatch()
+
+	// head makes the head of an answer with length bytes to come, -1 where nobody knows;
+	// bodyless says that there are none and nothing is said of them. It is good until
+	// the next call of the transport.
+	head(x *Exchange, status int, length int64, bodyless bool) []byte
+	// send sends a head, a part of a body or both; last says that nothing follows.
+	send(head, body []byte, last bool) error
+	// sendFile sends a head and length bytes of f from offset on, which end the answer.
+	sendFile(head []byte, f *os.File, offset, length int64) error
+	// chunk sends a part of a body whose length was not said; none is its end.
+	chunk(p []byte) error
+}
+
+// begin makes an exchange of x with that body.
+func (x *Exchange) begin(body *Body) {
+	x.Body = body
+	x.ctx, x.cancel, x.tunnel = nil, nil, nil
 	x.fields, x.begun, x.closes, x.chunked, x.hollow, x.missing, x.err = x.fields[:0], false, x.Close, false, false, 0, nil
 }
 
@@ -51,7 +74,7 @@ func (x *Exchange) end() {
 	if x.cancel != nil {
 		x.cancel(context.Canceled)
 	}
-	x.watcher.stop()
+	x.over.unwatch()
 	x.Body.end()
 	x.tunnel.end()
 }
@@ -60,14 +83,25 @@ func (x *Exchange) end() {
 // which shows once its body has been read: then its cause is [ErrClientGone].
 func (x *Exchange) Context() context.Context {
 	if x.ctx == nil {
-		x.ctx, x.cancel = context.WithCancelCause(x.c.s.ctx)
-		x.watcher = watch(x.c, x.Body, x.cancel)
+		x.ctx, x.cancel = context.WithCancelCause(x.over.server().ctx)
+		x.over.watch(x.cancel)
 	}
 	return x.ctx
 }
 
 // RemoteAddr is the client's address.
-func (x *Exchange) RemoteAddr() string { return x.c.nc.RemoteAddr().String() }
+func (x *Exchange) RemoteAddr() string { return x.over.remoteAddr().String() }
+
+// Protocol is "HTTP/1.0", "HTTP/1.1" or "HTTP/2".
+func (x *Exchange) Protocol() string {
+	if x.Minor == 0 {
+		return "HTTP/1.0"
+	}
+	return x.over.protocol()
+}
+
+// Secure says whether the client speaks TLS.
+func (x *Exchange) Secure() bool { return x.over.secure() }
 
 // Set adds a field to the answer's head. It panics where the name is no token or the
 // value could end the field: whoever passes on what others say checks it. The server
@@ -112,10 +146,7 @@ func (x *Exchange) Send(status int, body []byte) error {
 		body = nil
 	}
 	x.missing = 0
-	if len(body) == 0 {
-		return x.sent(x.c.write(head))
-	}
-	return x.sent(x.c.write(head, body))
+	return x.sent(x.over.send(head, body, true))
 }
 
 // SendFile answers with length bytes of f from offset on, which the kernel sends: f
@@ -130,7 +161,10 @@ func (x *Exchange) SendFile(status int, f *os.File, offset, length int64) error 
 		length = 0
 	}
 	x.missing = 0
-	return x.sent(x.c.file(head, f, offset, length))
+	if length == 0 {
+		return x.sent(x.over.send(head, nil, true))
+	}
+	return x.sent(x.over.sendFile(head, f, offset, length))
 }
 
 // Begin answers with a body that Write brings: length bytes, or -1 where that is not
@@ -144,7 +178,7 @@ func (x *Exchange) Begin(status int, length int64) error {
 	if x.hollow {
 		x.missing = 0
 	}
-	return x.sent(x.c.write(head))
+	return x.sent(x.over.send(head, nil, x.missing == 0))
 }
 
 // ErrBodyTooLong says that an answer's body is longer than Begin said.
@@ -166,25 +200,17 @@ func (x *Exchange) Write(p []byte) (int, error) {
 	if x.missing > 0 {
 		x.missing -= int64(len(p))
 	}
-	if !x.chunked {
-		if err := x.sent(x.c.write(p)); err != nil {
-			return 0, err
-		}
-		return len(p), nil
+	var err error
+	if x.chunked {
+		err = x.over.chunk(p)
+	} else {
+		err = x.over.send(nil, p, x.missing == 0)
 	}
-	c := x.c
-	c.out = strconv.AppendInt(c.out[:0], int64(len(p)), 16)
-	c.out = append(c.out, "\r\n"...)
-	if err := x.sent(c.write(c.out, p, crlf)); err != nil {
+	if x.sent(err) != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
-
-var (
-	crlf      = []byte("\r\n")
-	lastChunk = []byte("0\r\n\r\n")
-)
 
 // Abort breaks the answer off.
 func (x *Exchange) Abort() {
@@ -203,7 +229,7 @@ func (x *Exchange) sent(err error) error {
 	return err
 }
 
-// head begins the answer: its head, in the connection's buffer.
+// head begins the answer, and returns its head for the transport.
 func (x *Exchange) head(status int, length int64) ([]byte, error) {
 	switch {
 	case x.err != nil:
@@ -216,41 +242,11 @@ func (x *Exchange) head(status int, length int64) ([]byte, error) {
 	x.begun = true
 	bodyless := status == http.StatusNoContent || status == http.StatusNotModified
 	x.hollow = bodyless || string(x.Method) == http.MethodHead
-	if !x.Body.answered() || x.c.s.closing.Load() {
-		x.closes = true
-	}
-	b := append(x.c.out[:0], "HTTP/1.1 "...)
-	b = strconv.AppendInt(b, int64(status), 10)
-	b = append(b, ' ')
-	b = append(b, http.StatusText(status)...)
-	b = append(b, "\r\nDate: "...)
-	b = append(b, date()...)
-	b = append(b, "\r\n"...)
-	b = append(b, x.fields...)
-	switch {
-	case bodyless:
-	case length >= 0:
-		b = append(b, "Content-Length: "...)
-		b = strconv.AppendInt(b, length, 10)
-		b = append(b, "\r\n"...)
-	case x.Minor == 1:
-		x.chunked = true
-		b = append(b, "Transfer-Encoding: chunked\r\n"...)
-	default: // the connection's end is the body's
-		x.closes = true
-	}
-	switch {
-	case x.closes:
-		b = append(b, "Connection: close\r\n"...)
-	case x.Minor == 0:
-		b = append(b, "Connection: keep-alive\r\n"...)
-	}
-	x.c.out = append(b, "\r\n"...)
-	return x.c.out, nil
+	return x.over.head(x, status, length, bodyless), nil
 }
 
-// finish ends the answer, and says whether the connection can take another request.
-func (x *Exchange) finish() bool {
+// finish ends the answer; where it is not whole, or broke off, x.err says why.
+func (x *Exchange) finish() {
 	if !x.begun && x.err == nil {
 		x.fields = x.fields[:0]
 		_ = x.Send(http.StatusInternalServerError, nil) // x.err has it
@@ -259,17 +255,9 @@ func (x *Exchange) finish() bool {
 		x.err = errAborted
 	}
 	if x.err == nil && x.chunked && !x.hollow {
-		_ = x.sent(x.c.write(lastChunk))
+		_ = x.sent(x.over.chunk(nil))
 	}
 	x.end()
-	switch {
-	case x.err != nil:
-		return false
-	case x.closes:
-		x.c.linger()
-		return false
-	}
-	return x.Body.drain()
 }
 
 // now is the Date field's value and its second.

@@ -33,11 +33,11 @@ type Tunnel struct {
 // idle. [ErrNoSwitch], with nothing sent, where the request does not ask for it, has a
 // body, or is no HTTP/1.1.
 func (x *Exchange) Switch(idle time.Duration) (*Tunnel, error) {
-	if x.begun || x.err != nil || !x.Upgrade || x.Minor != 1 || x.Body != nil {
+	c, ok := x.over.(*conn)
+	if !ok || x.begun || x.err != nil || !x.Upgrade || x.Minor != 1 || x.Body != nil {
 		return nil, ErrNoSwitch
 	}
-	c := x.c
-	x.watcher.stop()
+	c.unwatch()
 	x.begun, x.closes, x.hollow, x.missing = true, true, true, 0
 	b := append(c.out[:0], "HTTP/1.1 101 "...)
 	b = append(b, http.StatusText(http.StatusSwitchingProtocols)...)

@@ -28,7 +28,7 @@ type watcher struct {
 
 // watch has gone called once the client has closed the connection, from when on b has
 // been read. A client that sends its next request meanwhile is there.
-func watch(c *conn, b *Body, gone context.CancelCauseFunc) *watcher {
+func watch(c *conn, b *connBody, gone context.CancelCauseFunc) *watcher {
 	if c.raw == nil {
 		return nil // TLS: what comes cannot be looked at without taking it
 	}
@@ -44,7 +44,7 @@ func watch(c *conn, b *Body, gone context.CancelCauseFunc) *watcher {
 	return w
 }
 
-func (w *watcher) run(b *Body, gone context.CancelCauseFunc) {
+func (w *watcher) run(b *connBody, gone context.CancelCauseFunc) {
 	defer close(w.done)
 	if whole := b.untilWhole(); whole != nil { // until then whoever reads it notices
 		select {
