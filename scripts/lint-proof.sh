@@ -23,6 +23,9 @@ cases=$(
 api/a.go                     store                  refused
 channel/a.go                 engine                 refused
 registry/a.go                store                  refused
+buffer/a.go                  internal/linux         refused
+buffer/ring/a.go             internal/linux         allowed
+buffer/ring/a.go             buffer                 refused
 internal/linux/a.go          store                  refused
 internal/linux/a.go          std:unsafe             allowed
 function/a.go                channel                allowed

@@ -1,0 +1,346 @@
+// Package ring carries records between two processes through memory that both have
+// mapped, for pipelines of functions (frames, packets): one [Producer], one
+// [Consumer], records of any size, no copy and, while both are busy, no system call.
+// It is a package of its own, beside buffer, because that memory is one process's
+// and trusted, and this one is neither.
+//
+// The memory is a memfd whose size is sealed, of a header and a power of two of data:
+//
+//	   0  magic
+//	  64  head       bytes ever committed; the producer's
+//	 128  tail       bytes ever released; the consumer's
+//	 192  sleeps     1 while the producer sleeps, waiting for room
+//	 256  sleeps     1 while the consumer sleeps, waiting for a record
+//	4096  data       records, each at a multiple of 8:
+//	                   length, 8 bytes in the machine's order, then as many bytes;
+//	                   all ones for a length: the next one is at the data's start
+//
+// Each side keeps its own index to itself and only publishes it, so that each cache
+// line has one writer. Whoever finds nothing to do says that it sleeps, looks again,
+// and waits at its end of a socket pair, the bell; the other rings it after it has
+// moved its index, if it finds the word set:
+//
+//	producer                        consumer
+//	                                sleeps = 1
+//	                                head unchanged? then wait at the bell
+//	head = …
+//	sleeps was 1? sleeps = 0, ring  → awake
+//
+// The bell is a socket pair rather than an eventfd for the sake of what the other
+// side could do to it. Whether an eventfd blocks is a flag of the open file, which
+// both would share: cleared by the other, a read that was to return at once holds a
+// thread for good. A socket is asked not to wait with every call, and it also tells
+// of a peer that is gone.
+//
+// # A hostile peer
+//
+// The other side may write anything, anywhere in the memory, at any time. Indices and
+// lengths are read once, compared with what can be, and refused with [ErrCorrupt]
+// otherwise; capacity comes from the size of the file. So the worst it can do is
+// send wrong records, wake up a waiter for nothing, and stay silent, for as long as
+// the caller's context allows. The bytes of a record can change while it is looked
+// at: who checks them and then relies on them copies them first. Whoever has the
+// memory's file can give its pages back to the kernel, too; they come back as zeros,
+// charged to whoever touches them.
+//
+// # Sending records on
+//
+// [Consumer.Forward] copies into the socket (writev). Memory of a ring must not go
+// by sendfile, splice or MSG_ZEROCOPY: those queue references to its pages, and what
+// the receiver then reads is whatever the next records left there. TestSpliced shows it.
+package ring
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
+)
+
+// The bounds of a ring's capacity, in bytes.
+const (
+	MinCapacity = 4 << 10
+	MaxCapacity = 1 << 30
+)
+
+const (
+	magic = 0x31676e6972657266 // "ferring1"
+
+	headAt          = 64
+	tailAt          = 128
+	producerSleepAt = 192
+	consumerSleepAt = 256
+	dataAt          = 4096
+
+	align     = 8
+	lengthLen = 8
+	skip      = ^uint64(0) // for a length
+
+	seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+)
+
+// Errors of both sides. All but ErrFull, ErrEmpty and ErrTooLarge are for good.
+var (
+	ErrFull     = errors.New("the ring is full")
+	ErrEmpty    = errors.New("the ring is empty")
+	ErrTooLarge = errors.New("the record is larger than half of the ring")
+	ErrCorrupt  = errors.New("the ring is corrupt: the other side does not keep to its rules")
+	ErrGone     = errors.New("the other side of the ring is gone")
+	ErrClosed   = errors.New("the ring is closed")
+	ErrFiles    = errors.New("not the files of a ring")
+)
+
+// Files are one side of a ring on its way to who will use it. Whoever holds them
+// closes them, or gives them to [NewProducer] or [NewConsumer].
+type Files struct {
+	Memory *os.File // a memfd, sealed
+	Bell   *os.File // one end of a socket pair
+}
+
+// Close closes both.
+func (f Files) Close() error { return errors.Join(f.Memory.Close(), f.Bell.Close()) }
+
+// Create makes a ring with a number of bytes for records and their lengths, rounded
+// up to a power of two. The largest record is half of that, less 8 bytes. All of
+// its memory is there when it returns, charged to the caller's cgroup.
+func Create(capacity int) (producer, consumer Files, err error) {
+	if capacity > MaxCapacity {
+		return Files{}, Files{}, fmt.Errorf("create a ring of %d bytes: more than %d", capacity, MaxCapacity)
+	}
+	size := int64(dataAt + 1<<bits.Len(uint(max(capacity, MinCapacity)-1)))
+	fds := make([]int, 0, 4)
+	defer func() {
+		if err != nil {
+			for _, fd := range fds {
+				_ = unix.Close(fd)
+			}
+			err = fmt.Errorf("create a ring of %d bytes: %w", capacity, err)
+		}
+	}()
+	memory, err := unix.MemfdCreate("fre-ring", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
+		memory, err = unix.MemfdCreate("fre-ring", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return Files{}, Files{}, err
+	}
+	fds = append(fds, memory)
+	if err := unix.Fallocate(memory, 0, 0, size); err != nil {
+		return Files{}, Files{}, err
+	}
+	if _, err := unix.Pwrite(memory, binary.NativeEndian.AppendUint64(nil, magic), 0); err != nil {
+		return Files{}, Files{}, err
+	}
+	if _, err := unix.FcntlInt(uintptr(memory), unix.F_ADD_SEALS, seals); err != nil {
+		return Files{}, Files{}, err
+	}
+	again, err := unix.FcntlInt(uintptr(memory), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return Files{}, Files{}, err
+	}
+	fds = append(fds, again)
+	bell, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return Files{}, Files{}, err
+	}
+	return Files{os.NewFile(uintptr(memory), "ring"), os.NewFile(uintptr(bell[0]), "bell")},
+		Files{os.NewFile(uintptr(again), "ring"), os.NewFile(uintptr(bell[1]), "bell")}, nil
+}
+
+// end is what both sides have.
+type end struct {
+	memory *os.File
+	bell   *os.File
+	raw    syscall.RawConn // of the bell
+	mem    []byte
+	data   []byte
+	mask   uint64
+
+	head, tail   *atomic.Uint64
+	mine, theirs *atomic.Uint64 // who sleeps
+	gone         bool           // the bell's other end is closed
+	broken       error          // for good
+	scratch      [64]byte
+	received     error // by the last look at the bell
+}
+
+// open maps a ring's memory, after it has checked that its size cannot change: the
+// kernel would answer an access to what is no longer there with a signal.
+func open(f Files) (e end, err error) {
+	memory, err := f.Memory.SyscallConn()
+	if err != nil {
+		return end{}, err
+	}
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	var mem []byte
+	var fault error
+	err = memory.Control(func(raw uintptr) {
+		fd := int(raw)
+		// Huge pages (hugetlbfs has seals, too) run out, by a signal.
+		if fault = errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); fault != nil {
+			return
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFREG || fs.Type != unix.TMPFS_MAGIC {
+			fault = fmt.Errorf("%w: its memory is no memfd", ErrFiles)
+			return
+		}
+		got, err := unix.FcntlInt(raw, unix.F_GET_SEALS, 0)
+		if err != nil || got&seals != seals {
+			fault = fmt.Errorf("%w: the size of its memory is not sealed", ErrFiles)
+			return
+		}
+		capacity := st.Size - dataAt
+		if capacity < MinCapacity || capacity > MaxCapacity || capacity&(capacity-1) != 0 {
+			fault = fmt.Errorf("%w: %d bytes of memory", ErrFiles, st.Size)
+			return
+		}
+		if mem, err = unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+			fault = fmt.Errorf("map a ring: %w", err)
+		}
+	})
+	if err := errors.Join(err, fault); err != nil {
+		return end{}, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, unix.Munmap(mem))
+		}
+	}()
+	if linux.SharedUint64(mem, 0).Load() != magic {
+		return end{}, fmt.Errorf("%w: its memory has another beginning", ErrFiles)
+	}
+	raw, err := f.Bell.SyscallConn()
+	if err != nil {
+		return end{}, err
+	}
+	err = raw.Control(func(fd uintptr) {
+		if domain, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || domain != unix.AF_UNIX {
+			fault = fmt.Errorf("%w: its bell is no Unix socket", ErrFiles)
+		}
+	})
+	if err := errors.Join(err, fault); err != nil {
+		return end{}, err
+	}
+	if err := f.Bell.SetReadDeadline(time.Time{}); err != nil {
+		return end{}, fmt.Errorf("%w: its bell: %w", ErrFiles, err) // not opened for the poller
+	}
+	return end{
+		memory: f.Memory, bell: f.Bell, raw: raw, mem: mem, data: mem[dataAt:], mask: uint64(len(mem) - dataAt - 1),
+		head: linux.SharedUint64(mem, headAt), tail: linux.SharedUint64(mem, tailAt),
+	}, nil
+}
+
+// Capacity is the ring's bytes for records and their lengths.
+func (e *end) Capacity() int { return len(e.data) }
+
+// MaxRecord is the size of the largest record.
+func (e *end) MaxRecord() int { return len(e.data)/2 - lengthLen }
+
+// Close unmaps the ring and closes its files: the other side notices. No slice of
+// the ring's may be used afterwards, and no call may be under way: end its context
+// first.
+func (e *end) Close() error {
+	if e.mem == nil {
+		return nil
+	}
+	err := errors.Join(unix.Munmap(e.mem), e.memory.Close(), e.bell.Close())
+	e.mem, e.data = nil, nil
+	e.broken = ErrClosed
+	return err
+}
+
+// fail keeps an error that is for good.
+func (e *end) fail(err error) error {
+	e.broken = err
+	return err
+}
+
+// word is the place of a record's length.
+func (e *end) word(at uint64) *atomic.Uint64 {
+	return linux.SharedUint64(e.data, int(at&e.mask))
+}
+
+// ring wakes the other side if it sleeps. A bell that takes no more is ringing
+// already; one without a listener matters once there is something to wait for.
+func (e *end) ring() {
+	if e.theirs.Load() == 0 || e.theirs.Swap(0) == 0 {
+		return
+	}
+	_ = e.raw.Control(func(fd uintptr) {
+		_ = unix.Send(int(fd), e.scratch[:1], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	})
+}
+
+// wait returns nil once the bell was rung, which may be for nothing, or its other
+// end was closed (then gone is set); else the cause of ctx.
+func (e *end) wait(ctx context.Context) error {
+	for {
+		if err := e.bell.SetReadDeadline(time.Time{}); err != nil {
+			return fmt.Errorf("wait for a ring: %w", err)
+		}
+		stop := context.AfterFunc(ctx, func() { _ = e.bell.SetReadDeadline(time.Unix(1, 0)) })
+		n := 0
+		err := e.raw.Read(func(fd uintptr) bool {
+			n, _, e.received = unix.Recvfrom(int(fd), e.scratch[:], unix.MSG_DONTWAIT)
+			return !errors.Is(e.received, unix.EAGAIN)
+		})
+		stop()
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, os.ErrDeadlineExceeded): // of an earlier ctx, that ended late
+			continue
+		case err != nil:
+			return fmt.Errorf("wait for a ring: %w", err)
+		case errors.Is(e.received, unix.EINTR):
+			continue
+		case e.received != nil || n == 0:
+			e.gone = true
+		}
+		return nil
+	}
+}
+
+// await calls ready until it finds something, which is neither ErrFull nor ErrEmpty,
+// and sleeps in between.
+func (e *end) await(ctx context.Context, ready func() error) error {
+	for {
+		err := ready()
+		if !errors.Is(err, ErrFull) && !errors.Is(err, ErrEmpty) {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if e.gone {
+			return e.fail(ErrGone)
+		}
+		e.mine.Store(1)
+		if err = ready(); errors.Is(err, ErrFull) || errors.Is(err, ErrEmpty) {
+			err = e.wait(ctx)
+			e.mine.Store(0)
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		e.mine.Store(0)
+		return err
+	}
+}
+
+// within says whether an index that the other side has published can be: not behind
+// where it was, not beyond limit, and between two records.
+func within(index, was, limit uint64) bool {
+	return index-was <= limit-was && index%align == 0
+}
