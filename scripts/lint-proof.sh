@@ -64,6 +64,9 @@ client/a.go                  api                    allowed
 client/a.go                  engine                 refused
 cmd/fre/a.go                 client                 allowed
 cmd/fre/b.go                 engine                 refused
+cmd/fre/c.go                 internal/load          allowed
+internal/load/a.go           internal/plot          allowed
+internal/load/a.go           engine                 refused
 cmd/fre/serve.go             engine                 allowed
 cmd/fre/registry.go          engine                 refused
 other/a.go                   internal/daemon        refused

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/fre-engine/fre/bench/internal/peer"
-	"github.com/fre-engine/fre/bench/internal/plot"
+	"github.com/fre-engine/fre/internal/plot"
 )
 
 // colors of the peers and platforms, the same in every figure.

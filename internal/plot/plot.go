@@ -1,5 +1,5 @@
-// Package plot draws the benchmarks' figures as SVG: lines and bars with axes,
-// a grid and a legend. The pictures carry colours for light and dark pages, and
+// Package plot draws the figures of benchmarks and load tests as SVG: lines and
+// bars with axes, a grid and a legend. The pictures carry colours for light and dark pages, and
 // lines that are also told apart by their dashes.
 package plot
 
@@ -40,6 +40,8 @@ var palette = []struct{ light, dark, dashes string }{
 type Axis struct {
 	Label string // with its unit
 	Log   bool   // logarithmic; values must be positive
+
+	Tick func(float64) string // what stands at a value; default: the number
 }
 
 // Line is a curve through points, in order of X.
@@ -95,7 +97,7 @@ func (f Lines) SVG() []byte {
 	for _, t := range x.ticks {
 		px := x.at(t)
 		d.printf(`<line class="grid" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f"/>`, px, top, px, height-bottom)
-		d.text(px, height-bottom+18, "middle", "small", number(t))
+		d.text(px, height-bottom+18, "middle", "small", f.X.tick(t))
 	}
 	d.text((left+width-right)/2, height-14, "middle", "", f.X.Label)
 	legend := make([]entry, 0, len(f.Lines))
@@ -232,6 +234,14 @@ func (s scale) at(v float64) float64 {
 	return s.from + (v-lo)/(hi-lo)*(s.to-s.from)
 }
 
+// tick writes what stands at t.
+func (a Axis) tick(t float64) string {
+	if a.Tick != nil {
+		return a.Tick(t)
+	}
+	return number(t)
+}
+
 // number writes a tick: 0.1, 25, 10000.
 func number(v float64) string {
 	return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64)
@@ -286,7 +296,7 @@ func (d *drawing) axis(y scale, a Axis) {
 	for _, t := range y.ticks {
 		py := y.at(t)
 		d.printf(`<line class="grid" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f"/>`, left, py, width-right, py)
-		d.text(left-8, py+4, "end", "small", number(t))
+		d.text(left-8, py+4, "end", "small", a.tick(t))
 	}
 	d.printf(`<text transform="translate(18 %.1f) rotate(-90)" text-anchor="middle">%s</text>`, (top+height-bottom)/2, escape(a.Label))
 }
@@ -312,7 +322,7 @@ func (d *drawing) text(x, y float64, anchor, class, text string) {
 }
 
 func (d *drawing) printf(format string, args ...any) {
-	fmt.Fprintf(d, format, args...)
+	_, _ = fmt.Fprintf(d, format, args...) // a Buffer takes everything
 	d.WriteByte('\n')
 }
 

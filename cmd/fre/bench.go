@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/internal/load"
+)
+
+func benchCommand() *cobra.Command {
+	cmd := group(&cobra.Command{Use: "bench", Short: "Measure functions and other servers"})
+	cmd.AddCommand(benchHTTPCommand())
+	return cmd
+}
+
+func benchHTTPCommand() *cobra.Command {
+	var c load.Config
+	var headers []string
+	var rate, data, format, svg string
+	var insecure bool
+	cmd := &cobra.Command{
+		Use: "http URL", Short: "Load an HTTP server and report its latencies",
+		Long: `Load an HTTP/1.1 server, such as a function behind the engine, and report how
+many requests it answered and how long each took.
+
+  fre bench http http://localhost:8080/function/hello -c 32
+  fre bench http http://localhost:8080/function/hello --rate 2000 -t 30s
+
+Without --rate each connection sends its next request when the last is answered
+(closed loop): what the server can do at most. A server that stalls is asked less
+meanwhile, so that the percentiles hide the stall (coordinated omission).
+
+With --rate requests are due at fixed times, whatever the answers do (open loop),
+and each latency counts from when its request was due, also where it was sent
+later because every connection was taken. Beside it stands the time from sending:
+where the two differ, clients waited before they were served.
+
+Requests that fail are counted by error, and are in the percentiles. Ctrl-C ends
+the run with a report of what was measured until then. No engine is needed.`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if format != "text" && format != "json" {
+				return usageError{fmt.Errorf("--format: %q is neither text nor json", format)}
+			}
+			var err error
+			c.URL = args[0]
+			if c.Header, err = parseHeaders(headers); err != nil {
+				return usageError{err}
+			}
+			if c.Rate, err = parseRate(rate); err != nil {
+				return usageError{err}
+			}
+			if c.Body, err = bodyOf(data, cmd.InOrStdin()); err != nil {
+				return err
+			}
+			if insecure {
+				c.TLS = &tls.Config{InsecureSkipVerify: true} // as the user says
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+			defer stop()
+			context.AfterFunc(ctx, stop) // a second Ctrl-C ends fre
+			report, err := load.Run(ctx, c)
+			switch {
+			case errors.Is(err, load.ErrConfig):
+				return usageError{err}
+			case err != nil && ctx.Err() != nil:
+				return context.Canceled
+			case err != nil:
+				return &hintError{err, "is the server there? fre bench http needs its whole URL, --unix PATH for a Unix socket"}
+			}
+			if svg != "" {
+				if err := writeWhole(svg, 0o644, func(w io.Writer) error {
+					_, err := w.Write(report.SVG())
+					return err
+				}); err != nil {
+					return err
+				}
+			}
+			if format == "json" {
+				return report.JSON(cmd.OutOrStdout())
+			}
+			return report.Text(cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&c.Method, "method", "X", "", "request `method` (default GET, POST with --data)")
+	f.StringVarP(&data, "data", "d", "", "body of each request: `text`, @FILE, or - for stdin")
+	f.StringArrayVarP(&headers, "header", "H", nil, "`NAME: VALUE` to send; may be repeated")
+	f.StringVarP(&rate, "rate", "r", "", "requests to send, `N` or N/s, N/m, N/h, whatever the answers do; without it: as many as are answered")
+	f.IntVarP(&c.Connections, "connections", "c", 0, "`number` kept busy (default 1); with --rate the most at once (default 1000)")
+	f.DurationVarP(&c.Duration, "duration", "t", 10*time.Second, "how long to measure")
+	f.DurationVar(&c.WarmUp, "warm-up", 0, "how long to send before that")
+	f.DurationVar(&c.Timeout, "timeout", 30*time.Second, "of one request, from its sending")
+	f.StringVar(&c.Unix, "unix", "", "`path` of a Unix socket to connect to, instead of the URL's host")
+	f.BoolVarP(&insecure, "insecure", "k", false, "do not check the server's certificate")
+	f.StringVar(&format, "format", "text", "text, or json: one object, times in nanoseconds")
+	f.StringVar(&svg, "svg", "", "`file` to draw the latencies by percentile to")
+	return cmd
+}
+
+// parseHeaders reads lines as curl takes them.
+func parseHeaders(lines []string) (http.Header, error) {
+	h := http.Header{}
+	for _, line := range lines {
+		name, value, ok := strings.Cut(line, ":")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("--header %q: give a name and a value, as in 'Accept: text/plain'", line)
+		}
+		h.Add(name, strings.TrimSpace(value))
+	}
+	return h, nil
+}
+
+// parseRate reads "100", "100/s", "6000/m", "1/h" as requests per second; "" is 0.
+func parseRate(text string) (float64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	count, unit, _ := strings.Cut(text, "/")
+	per, ok := map[string]float64{"": 1, "s": 1, "m": 60, "h": 3600}[unit]
+	n, err := strconv.ParseFloat(count, 64)
+	if err != nil || !ok || !(n > 0) || n > 1e9 {
+		return 0, fmt.Errorf("--rate %q: give requests per second such as 100, or 6000/m", text)
+	}
+	return n / per, nil
+}
+
+// bodyOf is text, the contents of @FILE, or for "-" standard input.
+func bodyOf(data string, stdin io.Reader) ([]byte, error) {
+	if data == "-" {
+		return io.ReadAll(stdin)
+	}
+	if path, ok := strings.CutPrefix(data, "@"); ok {
+		return os.ReadFile(path)
+	}
+	return []byte(data), nil
+}

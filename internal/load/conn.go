@@ -1,0 +1,289 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// readSize is how much of a body one read takes.
+const readSize = 256 << 10
+
+// answer is what is kept of one.
+type answer struct {
+	status int
+	bytes  int64 // of the body, chunks' framing left out
+}
+
+// session is a connection that is made anew when the server has ended it. It is
+// for one goroutine at a time.
+type session struct {
+	plan *plan
+	conn *conn // nil: none
+}
+
+// call sends the plan's request and drains the answer. The end of ctx ends it.
+func (s *session) call(ctx context.Context) (answer, error) {
+	if s.conn == nil {
+		c, err := s.plan.dial(ctx)
+		if err != nil {
+			return answer{}, fmt.Errorf("connect: %w", err)
+		}
+		s.conn = c
+	}
+	a, keep, err := s.conn.do(s.plan.request, s.plan.Method == "HEAD", s.plan.Timeout)
+	if err != nil || !keep {
+		s.close()
+	}
+	return a, err
+}
+
+func (s *session) close() {
+	if s.conn != nil {
+		s.conn.close()
+		s.conn = nil
+	}
+}
+
+// conn is a connection to the server.
+type conn struct {
+	net  net.Conn
+	stop func() bool // the end of the run no longer closes it
+	buf  []byte
+	r, w int // buf[r:w] was read from net and is not used yet
+}
+
+func (p *plan) dial(ctx context.Context) (*conn, error) {
+	d := net.Dialer{Timeout: p.Timeout}
+	c, err := d.DialContext(ctx, p.network, p.address)
+	if err != nil {
+		return nil, reason(err)
+	}
+	if p.tls != nil {
+		t := tls.Client(c, p.tls)
+		hello, cancel := context.WithTimeout(ctx, p.Timeout)
+		defer cancel()
+		if err := t.HandshakeContext(hello); err != nil {
+			_ = c.Close() // it has not been used
+			return nil, reason(err)
+		}
+		c = t
+	}
+	// Closing is for good, unlike a deadline, which the next request would move.
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	return &conn{net: c, stop: stop, buf: make([]byte, readSize)}, nil
+}
+
+func (c *conn) close() {
+	c.stop()
+	_ = c.net.Close() // everything was read, or will not be
+}
+
+// reason is the error without the addresses that net puts before it, which
+// differ from connection to connection: errors are counted by their text.
+func reason(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil {
+		return op.Err
+	}
+	return err
+}
+
+// Errors of a server's answer.
+var (
+	errEnded   = errors.New("the connection ended before the answer")
+	errBroken  = errors.New("the connection ended within the answer")
+	errTooLong = fmt.Errorf("no end of the answer's header, or of a line, within %d KiB", readSize>>10)
+)
+
+// do sends a request and drains its answer, interim ones before it included. keep
+// says whether the connection can be used again.
+func (c *conn) do(request []byte, isHead bool, timeout time.Duration) (a answer, keep bool, err error) {
+	if err := c.net.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return a, false, reason(err)
+	}
+	// An answer may come, and the connection end, before the request was taken
+	// whole: 413 is such. So what comes is read all the same.
+	// And a server that echoes may wait for its answer to be taken, so that a long
+	// request is sent while the answer is read.
+	var sent chan error
+	var sendErr error
+	if len(request) <= readSize {
+		_, sendErr = c.net.Write(request)
+	} else {
+		sent = make(chan error, 1)
+		go func() {
+			_, err := c.net.Write(request)
+			sent <- err
+		}()
+	}
+	for {
+		var h head
+		if h, err = c.head(); err != nil {
+			break
+		}
+		if h.status >= 200 || h.status == 101 {
+			a.status = h.status
+			a.bytes, err = c.body(h, isHead)
+			keep = h.keep && c.r == c.w
+			break
+		}
+	}
+	if sent != nil {
+		select {
+		case sendErr = <-sent:
+		default: // what is still to be sent is not wanted
+			_ = c.net.Close()
+			sendErr = <-sent
+		}
+	}
+	if sendErr != nil && errors.Is(err, errEnded) {
+		err = fmt.Errorf("send: %w", reason(sendErr))
+	}
+	return a, keep && err == nil && sendErr == nil, err
+}
+
+// fill reads more behind what is there. Its error at the end is io.EOF.
+func (c *conn) fill() error {
+	if c.r == c.w {
+		c.r, c.w = 0, 0
+	}
+	if c.w == len(c.buf) {
+		if c.r == 0 {
+			return errTooLong
+		}
+		c.w = copy(c.buf, c.buf[c.r:c.w])
+		c.r = 0
+	}
+	n, err := c.net.Read(c.buf[c.w:])
+	c.w += n
+	if n > 0 || err == nil {
+		return nil
+	}
+	if errors.Is(err, io.EOF) {
+		return io.EOF
+	}
+	return reason(err)
+}
+
+// within makes the end of the connection one that came too early.
+func within(err error) error {
+	if errors.Is(err, io.EOF) {
+		return errBroken
+	}
+	return err
+}
+
+var headEnd = []byte("\r\n\r\n")
+
+// head reads an answer up to its body.
+func (c *conn) head() (head, error) {
+	for from := 0; ; {
+		if i := bytes.Index(c.buf[c.r+from:c.w], headEnd); i >= 0 {
+			end := c.r + from + i + len(headEnd)
+			h, err := parseHead(c.buf[c.r:end])
+			c.r = end
+			return h, err
+		}
+		from = max(0, c.w-c.r-len(headEnd)+1)
+		if err := c.fill(); err != nil {
+			if errors.Is(err, io.EOF) && c.r == c.w {
+				return head{}, errEnded
+			}
+			return head{}, within(err)
+		}
+	}
+}
+
+// body drains what follows the head (RFC 9112, 6.3) and returns its length.
+func (c *conn) body(h head, isHead bool) (int64, error) {
+	switch {
+	case isHead || h.status == 204 || h.status == 304 || h.status == 101:
+		return 0, nil
+	case h.chunked:
+		return c.chunks()
+	case h.length >= 0:
+		return h.length, c.drain(h.length)
+	}
+	n := int64(c.w - c.r)
+	for {
+		c.r, c.w = 0, 0
+		if err := c.fill(); err != nil {
+			if errors.Is(err, io.EOF) {
+				return n, nil
+			}
+			return n, err
+		}
+		n += int64(c.w)
+	}
+}
+
+// drain drops n bytes.
+func (c *conn) drain(n int64) error {
+	for {
+		have := min(n, int64(c.w-c.r))
+		c.r += int(have)
+		if n -= have; n == 0 {
+			return nil
+		}
+		if err := c.fill(); err != nil {
+			return within(err)
+		}
+	}
+}
+
+// chunks drains a body in chunks, and its trailers (RFC 9112, 7.1).
+func (c *conn) chunks() (int64, error) {
+	for all := int64(0); ; {
+		line, err := c.line()
+		if err != nil {
+			return all, err
+		}
+		n, err := parseChunkSize(line)
+		if err != nil {
+			return all, err
+		}
+		if n == 0 {
+			for {
+				if line, err = c.line(); err != nil || len(line) == 0 {
+					return all, err
+				}
+			}
+		}
+		if err := c.drain(n); err != nil {
+			return all, err
+		}
+		all += n
+		if line, err = c.line(); err != nil || len(line) > 0 {
+			return all, errors.Join(err, tooMuch(line))
+		}
+	}
+}
+
+func tooMuch(line []byte) error {
+	if len(line) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: a chunk is longer than it says", errAnswer)
+}
+
+// line reads a line and returns it without its end. It is valid until more is
+// read.
+func (c *conn) line() ([]byte, error) {
+	for from := 0; ; {
+		if i := bytes.IndexByte(c.buf[c.r+from:c.w], '\n'); i >= 0 {
+			line := c.buf[c.r : c.r+from+i]
+			c.r += from + i + 1
+			return bytes.TrimSuffix(line, []byte("\r")), nil
+		}
+		from = c.w - c.r
+		if err := c.fill(); err != nil {
+			return nil, within(err)
+		}
+	}
+}

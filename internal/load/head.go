@@ -1,0 +1,145 @@
+package load
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// errAnswer is wrapped by what is no HTTP/1.1 answer.
+var errAnswer = errors.New("not an HTTP/1.1 answer")
+
+// head is as much of an answer's header as its end takes.
+type head struct {
+	status  int
+	length  int64 // Content-Length; -1: none
+	chunked bool
+	keep    bool // the connection stays after it
+}
+
+var (
+	nameLength     = []byte("content-length")
+	nameCoding     = []byte("transfer-encoding")
+	nameConnection = []byte("connection")
+	codingChunked  = []byte("chunked")
+	optionClose    = []byte("close")
+	optionKeep     = []byte("keep-alive")
+)
+
+// parseHead reads a status line and header, each line of which ends in CR LF, up
+// to the empty one (RFC 9112, 4 and 6.3). It allocates nothing for one that is
+// right.
+func parseHead(text []byte) (head, error) {
+	line, rest, _ := bytes.Cut(text, []byte("\r\n"))
+	// "HTTP/1.1 200 OK", the reason may be missing.
+	if len(line) < 12 || !bytes.HasPrefix(line, []byte("HTTP/1.")) || line[7] != '0' && line[7] != '1' || line[8] != ' ' || len(line) > 12 && line[12] != ' ' {
+		return head{}, fmt.Errorf("%w: %.60q", errAnswer, line)
+	}
+	status, ok := decimal(line[9:12])
+	if !ok || status < 100 || status > 999 {
+		return head{}, fmt.Errorf("%w: %.60q", errAnswer, line)
+	}
+	h := head{status: int(status), length: -1, keep: line[7] == '1'}
+	coded := false
+	for {
+		line, rest, _ = bytes.Cut(rest, []byte("\r\n"))
+		if len(line) == 0 {
+			break
+		}
+		colon := bytes.IndexByte(line, ':')
+		if colon < 1 {
+			return head{}, fmt.Errorf("%w: header line %.60q", errAnswer, line)
+		}
+		name, value := line[:colon], bytes.TrimSpace(line[colon+1:])
+		switch {
+		case bytes.EqualFold(name, nameLength):
+			n, ok := decimal(value)
+			if !ok || h.length >= 0 && h.length != n {
+				return head{}, fmt.Errorf("%w: content-length %.60q", errAnswer, value)
+			}
+			h.length = n
+		case bytes.EqualFold(name, nameCoding):
+			coded = true
+			h.chunked = bytes.EqualFold(lastToken(value), codingChunked)
+		case bytes.EqualFold(name, nameConnection):
+			switch {
+			case hasToken(value, optionClose):
+				h.keep = false
+			case hasToken(value, optionKeep):
+				h.keep = true
+			}
+		}
+	}
+	if coded { // and the length says nothing then
+		h.length = -1
+	}
+	if h.length < 0 && !h.chunked && h.status >= 200 && h.status != 204 && h.status != 304 {
+		h.keep = false // the connection's end is the body's; the answer to HEAD loses little by it
+	}
+	if h.status == 101 {
+		h.keep = false
+	}
+	return h, nil
+}
+
+// decimal is the value of digits, and of nothing else.
+func decimal(text []byte) (int64, bool) {
+	if len(text) == 0 {
+		return 0, false
+	}
+	n := int64(0)
+	for _, c := range text {
+		if c < '0' || c > '9' || n > (math.MaxInt64-9)/10 {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, true
+}
+
+// parseChunkSize reads the line before a chunk: hexadecimal digits, and
+// extensions that nobody needs (RFC 9112, 7.1).
+func parseChunkSize(line []byte) (int64, error) {
+	digits, _, _ := bytes.Cut(line, []byte(";"))
+	digits = bytes.TrimRight(digits, " \t")
+	n := int64(0)
+	for _, c := range digits {
+		var d byte
+		switch {
+		case c >= '0' && c <= '9':
+			d = c - '0'
+		case c >= 'a' && c <= 'f':
+			d = c - 'a' + 10
+		case c >= 'A' && c <= 'F':
+			d = c - 'A' + 10
+		default:
+			return 0, fmt.Errorf("%w: chunk size %.60q", errAnswer, line)
+		}
+		if n > math.MaxInt64>>8 {
+			return 0, fmt.Errorf("%w: chunk size %.60q", errAnswer, line)
+		}
+		n = n<<4 | int64(d)
+	}
+	if len(digits) == 0 {
+		return 0, fmt.Errorf("%w: chunk size %.60q", errAnswer, line)
+	}
+	return n, nil
+}
+
+// lastToken is the last of a list with commas.
+func lastToken(list []byte) []byte {
+	return bytes.TrimSpace(list[bytes.LastIndexByte(list, ',')+1:])
+}
+
+// hasToken looks for one in a list with commas.
+func hasToken(list, token []byte) bool {
+	for len(list) > 0 {
+		var one []byte
+		one, list, _ = bytes.Cut(list, []byte(","))
+		if bytes.EqualFold(bytes.TrimSpace(one), token) {
+			return true
+		}
+	}
+	return false
+}

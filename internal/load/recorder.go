@@ -1,0 +1,110 @@
+package load
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Histograms hold nanoseconds with three digits.
+const (
+	slowest = int64(10 * time.Minute) // what takes longer counts as this
+	digits  = 3
+)
+
+// outcome is one request.
+type outcome struct {
+	due, sent, end time.Time
+	answer         answer
+	err            error
+}
+
+// recorder counts outcomes, in shards so that connections do not wait for each
+// other.
+type recorder struct {
+	plan       *plan
+	began      time.Time
+	start, end time.Time // what was due in between is measured
+	stopped    time.Time // when the last answer was there
+	shards     []*shard
+}
+
+type shard struct {
+	rec *recorder
+
+	mu      sync.Mutex
+	latency *hdrhistogram.Histogram // from when it was due
+	service *hdrhistogram.Histogram // from when it was sent
+	codes   map[int]uint64
+	errors  map[string]uint64
+	bytes   uint64 // of bodies received
+	last    time.Time
+	broken  uint64        // under way when the run was ended
+	waited  time.Duration // the longest of them
+}
+
+func newRecorder(p *plan) *recorder {
+	r := &recorder{plan: p}
+	shards := 1 // one goroutine takes the results of an open loop
+	if p.Rate == 0 {
+		shards = min(p.Connections, 2*runtime.GOMAXPROCS(0))
+	}
+	for range shards {
+		r.shards = append(r.shards, &shard{
+			rec: r, latency: hdrhistogram.New(1, slowest, digits), service: hdrhistogram.New(1, slowest, digits),
+			codes: map[int]uint64{}, errors: map[string]uint64{},
+		})
+	}
+	return r
+}
+
+// shard is that of a connection.
+func (r *recorder) shard(i int) *shard { return r.shards[i%len(r.shards)] }
+
+// run measures what loop does.
+func (r *recorder) run(ctx context.Context, loop func(context.Context)) {
+	r.began = time.Now()
+	r.start = r.began.Add(r.plan.WarmUp)
+	r.end = r.start.Add(r.plan.Duration)
+	loop(ctx)
+	r.stopped = time.Now()
+}
+
+// add counts an outcome, unless it was due in the warm-up.
+func (s *shard) add(o outcome) {
+	if o.due.Before(s.rec.start) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.end.After(s.last) {
+		s.last = o.end
+	}
+	if o.err != nil {
+		s.errors[o.err.Error()]++
+	} else {
+		s.codes[o.answer.status]++
+	}
+	s.bytes += uint64(o.answer.bytes)
+	record(s.latency, o.end.Sub(o.due))
+	record(s.service, o.end.Sub(o.sent))
+}
+
+// unfinished notes a request that the end of the run has cut off.
+func (s *shard) unfinished(due time.Time) {
+	if due.Before(s.rec.start) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broken++
+	s.waited = max(s.waited, time.Since(due))
+}
+
+func record(h *hdrhistogram.Histogram, d time.Duration) {
+	// In these bounds there is no error.
+	_ = h.RecordValue(min(max(int64(d), 1), slowest))
+}
