@@ -40,8 +40,13 @@ type Response struct {
 	Header   [][2]string
 	Size     int64 // bytes of Body, -1 while it is still coming
 	Body     io.ReadCloser
-	Cold     bool          // a sandbox was started, or given its function, for this event
-	Start    time.Duration // from the request to a ready instance
+	// File, if not nil, has the body too: Size bytes from Offset on, which nobody
+	// changes any more; it is closed with Body.
+	File   *os.File
+	Offset int64
+
+	Cold  bool          // a sandbox was started, or given its function, for this event
+	Start time.Duration // from the request to a ready instance
 
 	StartKind sandbox.StartKind // how the instance came about
 }

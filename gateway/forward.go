@@ -5,19 +5,19 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/textproto"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/httpserver"
 )
 
-// Invoker is what Forward needs of *engine.Engine.
+// Invoker is what forwarding needs of *engine.Engine.
 type Invoker interface {
 	Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error)
 }
@@ -39,62 +39,60 @@ type BodyError struct{ Err error }
 func (e *BodyError) Error() string { return "read request body: " + e.Err.Error() }
 func (e *BodyError) Unwrap() error { return e.Err }
 
-const (
-	// lingering is how long a client may go on to send what nobody wants, so
-	// that it reads the answer before it learns that the connection is closed.
-	lingering = 500 * time.Millisecond
-	// drained is how much of a body is read for the connection's sake.
-	drained = 256 << 10
-	// stalled is how long a client may take no byte of its answer.
-	stalled = time.Minute
-)
+// front is where an answer goes: *httpserver.Exchange, whose documentation holds for
+// others too, or what [Forward] makes of a net/http.ResponseWriter.
+type front interface {
+	Set(name, value string)
+	CloseAfter()
+	Send(status int, body []byte) error
+	SendFile(status int, f *os.File, offset, length int64) error
+	Begin(status int, length int64) error
+	Write(p []byte) (int, error)
+}
 
-// Forward hands r's headers and body to a function and its answer to w. It
-// returns an error, those of [engine.Engine.Invoke], *[http.MaxBytesError] and
-// *[BodyError], only while nothing is sent. An answer that breaks off breaks
-// the connection.
-func Forward(w http.ResponseWriter, r *http.Request, ev Event) error {
-	control := http.NewResponseController(w)
-	req := &engine.Request{Method: ev.Method, Path: ev.Path, Query: ev.Query, Header: eventHeader(r), Size: r.ContentLength}
-	body := &requestBody{ReadCloser: r.Body, control: control}
-	switch {
-	case r.ContentLength == 0:
-		body.eof = true
-	case r.ContentLength > ev.MaxBodyBytes:
-		w.Header().Set("Connection", "close")
-		return &http.MaxBytesError{Limit: ev.MaxBodyBytes}
-	default:
-		// The answer may begin before the body's end, and the engine alone reads
-		// the body: net/http would discard what is left of it.
-		if err := control.EnableFullDuplex(); err != nil {
-			return err
+// request is what forward makes an event of.
+type request struct {
+	*Event
+	header [][2]string // of eventHeader
+	head   bool        // HEAD: the answer's body stays here
+	body   *eventBody  // nil: none
+}
+
+// brokenError is an answer that broke off: its status is out, and breaking the
+// connection the only way left to say that it is not whole.
+type brokenError struct{ error }
+
+func (e *brokenError) Unwrap() error { return e.error }
+
+// forward hands an event to its function and the answer to f, and says what the
+// function's part in it was, nil where it has answered nothing. Errors are those of
+// [engine.Engine.Invoke], *[http.MaxBytesError] and *[BodyError] as long as nothing is
+// sent, else *brokenError.
+func forward(ctx context.Context, f front, r *request) (*engine.Response, error) {
+	req := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Header: r.header}
+	if b := r.body; b != nil {
+		if b.size > r.MaxBodyBytes {
+			f.CloseAfter()
+			return nil, &http.MaxBytesError{Limit: r.MaxBodyBytes}
 		}
-		req.Body = http.MaxBytesReader(w, body, ev.MaxBodyBytes)
-		defer body.leave()
+		req.Body, req.Size = b, b.size
 	}
-
-	resp, err := ev.Engine.Invoke(r.Context(), ev.Function, req)
+	resp, err := r.Engine.Invoke(ctx, r.Function, req)
 	if err != nil {
-		if !body.drain() {
-			w.Header().Set("Connection", "close")
+		if r.body.begun() {
+			f.CloseAfter()
 		}
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
-	h := w.Header()
-	answerHeader(h, r.Method, resp)
-	if !body.ended() { // its rest may come after the answer, or never
-		h.Set("Connection", "close")
+	if begun, err := sendBody(f, r, resp); err != nil {
+		r.Log.DebugContext(ctx, "answer broken off", "function", r.Function, "invocation", resp.ID, "error", err)
+		if !begun {
+			return resp, err
+		}
+		return resp, &brokenError{err}
 	}
-	w.WriteHeader(resp.Status)
-	bodyless := r.Method == http.MethodHead || resp.Status == http.StatusNoContent || resp.Status == http.StatusNotModified
-	if err := copyBody(w, control, resp, bodyless); err != nil {
-		ev.Log.DebugContext(r.Context(), "answer broken off", "function", ev.Function, "invocation", resp.ID, "error", err)
-		// The status is out: breaking the connection is the only way left to
-		// say that the body is not whole.
-		panic(http.ErrAbortHandler)
-	}
-	return nil
+	return resp, nil
 }
 
 // hopByHop fields belong to one connection (RFC 9110 section 7.6.1), not to the
@@ -104,171 +102,113 @@ var hopByHop = map[string]bool{
 	"Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
 }
 
-// eventHeader lists a request's end-to-end headers, sorted by name.
-func eventHeader(r *http.Request) [][2]string {
-	drop := map[string]bool{}
-	for _, v := range r.Header["Connection"] {
-		for name := range strings.SplitSeq(v, ",") {
+// ours are fields of answers that the engine says itself.
+var ours = map[string]bool{"Content-Length": true, "Date": true, "X-Request-Id": true}
+
+// eventHeader makes of a request's fields, with canonical names, those that are end to
+// end, sorted by name, behind Host. It uses the list's memory.
+func eventHeader(host string, fields [][2]string) [][2]string {
+	var drop map[string]bool
+	for _, f := range fields {
+		if f[0] != "Connection" {
+			continue
+		}
+		for name := range strings.SplitSeq(f[1], ",") {
+			if drop == nil {
+				drop = map[string]bool{}
+			}
 			drop[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
 		}
 	}
-	out := make([][2]string, 1, len(r.Header)+1)
-	out[0] = [2]string{"Host", r.Host}
-	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
-		if hopByHop[name] || drop[name] {
-			continue
-		}
-		for _, v := range r.Header[name] {
-			out = append(out, [2]string{name, v})
-		}
-	}
-	return out
+	fields = slices.DeleteFunc(fields, func(f [2]string) bool { return f[0] == "Host" || hopByHop[f[0]] || drop[f[0]] })
+	slices.SortStableFunc(fields, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
+	return slices.Insert(fields, 0, [2]string{"Host", host})
 }
 
-// answerHeader sets what a function may say, and what the engine says itself:
-// the length and X-Fre-*.
-func answerHeader(h http.Header, method string, resp *engine.Response) {
-	for _, f := range resp.Header {
-		k := textproto.CanonicalMIMEHeaderKey(f[0])
-		if !hopByHop[k] && k != "Content-Length" && !strings.HasPrefix(k, "X-Fre-") {
-			h.Add(k, f[1])
+// setFields says what a function may say, and what the engine says itself.
+func setFields(f front, r *request, resp *engine.Response) {
+	if !r.body.ended() { // its rest may come after the answer, or never
+		f.CloseAfter()
+	}
+	for _, h := range resp.Header {
+		k := textproto.CanonicalMIMEHeaderKey(h[0])
+		if !hopByHop[k] && !ours[k] && !strings.HasPrefix(k, "X-Fre-") && httpserver.ValidField(k, h[1]) {
+			f.Set(k, h[1])
 		}
 	}
-	if _, ok := h["Content-Type"]; !ok {
-		h["Content-Type"] = nil // the function's silence is not a reason to guess
+	f.Set("X-Fre-Id", resp.ID)
+	f.Set("X-Fre-Instance", resp.Instance)
+	cold := "0"
+	if resp.Cold {
+		cold = "1"
 	}
-	h.Set("X-Fre-Id", resp.ID)
-	h.Set("X-Fre-Instance", resp.Instance)
-	h.Set("X-Fre-Cold", map[bool]string{true: "1", false: "0"}[resp.Cold])
-	h.Set("X-Fre-Start", string(resp.StartKind))
-	h.Set("X-Fre-Start-Us", strconv.FormatInt(resp.Start.Microseconds(), 10))
-	// The length of what HEAD and 304 leave out is not known (RFC 9110 section
-	// 8.6); 204 has none.
-	if resp.Size >= 0 && resp.Status != http.StatusNoContent && resp.Status != http.StatusNotModified && (method != http.MethodHead || resp.Size > 0) {
-		h.Set("Content-Length", strconv.FormatInt(resp.Size, 10))
-	}
+	f.Set("X-Fre-Cold", cold)
+	f.Set("X-Fre-Start", string(resp.StartKind))
+	f.Set("X-Fre-Start-Us", strconv.FormatInt(resp.Start.Microseconds(), 10))
 }
 
-// requestBody ends a blocked Read when the event is over before the client has
-// sent everything.
-type requestBody struct {
-	io.ReadCloser
-	control *http.ResponseController
+// copySize is what a body is copied by, where it is copied, in bytes. A body that is
+// no larger goes out with its head.
+const copySize = 64 << 10
 
-	mu      sync.Mutex
-	reading bool // a Read is under way
-	closed  bool // the event is over
-	eof     bool // all of it has been read
-	torn    bool // broken off, by us or by the client
-	left    bool // the connection is net/http's again
-}
+var buffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-func (b *requestBody) Read(p []byte) (int, error) {
-	b.mu.Lock()
-	if b.closed {
-		b.mu.Unlock()
-		return 0, http.ErrBodyReadAfterClose
+// sendBody answers with resp's status and body; begun says that the status is out.
+func sendBody(f front, r *request, resp *engine.Response) (begun bool, err error) {
+	size := resp.Size
+	bodyless := r.head || resp.Status == http.StatusNoContent || resp.Status == http.StatusNotModified
+	if bodyless && size == 0 {
+		size = -1 // the length of what HEAD leaves out is not known (RFC 9110 section 8.6)
 	}
-	b.reading = true
-	b.mu.Unlock()
-	n, err := b.ReadCloser.Read(p)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.reading = false
-	switch {
-	case errors.Is(err, io.EOF):
-		b.eof = true
-	case err != nil:
-		b.torn = true
-		err = &BodyError{err}
+	if resp.File != nil && size >= 0 {
+		setFields(f, r, resp)
+		return true, f.SendFile(resp.Status, resp.File, resp.Offset, size)
 	}
-	return n, err
-}
-
-// Close leaves the body itself to net/http, which closes it after the handler.
-func (b *requestBody) Close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
-	if !b.reading || b.left {
-		return nil
-	}
-	b.torn = true
-	return b.control.SetReadDeadline(time.Unix(1, 0))
-}
-
-// leave ends the effect of Close: the next request is waited for with the same
-// deadline. What is left of a torn body is read for a moment.
-func (b *requestBody) leave() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.left = true
-	if !b.eof {
-		_ = b.control.SetReadDeadline(time.Now().Add(lingering)) // fails on a dead connection alone
-	}
-}
-
-func (b *requestBody) ended() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.eof
-}
-
-// drain reads a small body that nobody has begun to read, so that the connection
-// can be used again; false says that it cannot. Afterwards would be too late:
-// net/http then takes the next request's first byte for the end of this one.
-func (b *requestBody) drain() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.eof || b.torn {
-		return b.eof
-	}
-	if b.control.SetReadDeadline(time.Now().Add(lingering)) == nil {
-		_, err := io.CopyN(io.Discard, b.ReadCloser, drained)
-		b.eof = errors.Is(err, io.EOF)
-	}
-	return b.eof
-}
-
-var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
-
-// copyBody sends each piece of a streamed answer as it comes.
-func copyBody(w http.ResponseWriter, control *http.ResponseController, resp *engine.Response, bodyless bool) (err error) {
-	buf := buffers.Get().(*[32 << 10]byte)
+	buf := buffers.Get().(*[copySize]byte)
 	defer buffers.Put(buf)
-	deadline := func(t time.Time) {
+	if 0 <= size && size <= copySize && !bodyless {
+		n, err := io.ReadFull(resp.Body, buf[:size])
 		if err == nil {
-			err = control.SetWriteDeadline(t)
+			err = atEnd(resp.Body)
+		}
+		if err != nil {
+			return false, err
+		}
+		setFields(f, r, resp)
+		return true, f.Send(resp.Status, buf[:n])
+	}
+	setFields(f, r, resp)
+	// A client may wait for the status before it sends on.
+	if err := f.Begin(resp.Status, size); err != nil {
+		return true, err
+	}
+	for {
+		n, rerr := resp.Body.Read(buf[:])
+		if n > 0 && !bodyless {
+			if _, err := f.Write(buf[:n]); err != nil {
+				return true, err
+			}
+		}
+		switch {
+		case errors.Is(rerr, io.EOF):
+			return true, nil
+		case rerr != nil:
+			return true, rerr
 		}
 	}
-	if resp.Size < 0 { // a client may wait for the status before it sends on
-		deadline(time.Now().Add(stalled))
-		if err == nil {
-			err = control.Flush()
-		}
+}
+
+// atEnd reads the end of a body, of which nothing else may be left.
+func atEnd(body io.Reader) error {
+	var one [1]byte
+	switch n, err := body.Read(one[:]); {
+	case n > 0:
+		return httpserver.ErrBodyTooLong
+	case errors.Is(err, io.EOF):
+		return nil
+	case err == nil:
+		return io.ErrNoProgress
+	default:
+		return err
 	}
-	for err == nil {
-		var n int
-		n, err = resp.Body.Read(buf[:])
-		if n == 0 || bodyless {
-			continue
-		}
-		rerr := err
-		err = nil
-		deadline(time.Now().Add(stalled))
-		if err == nil {
-			_, err = w.Write(buf[:n])
-		}
-		if err == nil && resp.Size < 0 && rerr == nil {
-			err = control.Flush()
-		}
-		if err == nil {
-			err = rerr
-		}
-	}
-	if errors.Is(err, io.EOF) {
-		err = nil
-		deadline(time.Time{}) // it would outlive the answer
-	}
-	return err
 }

@@ -4,140 +4,227 @@
 //	/function/NAME[/path]  any method: invoke
 //	/healthz               200 while the engine accepts events
 //	/metrics               Prometheus text
+//
+// The [Gateway] serves the loops of package httpserver, which leave bodies that are
+// files to the kernel; [Forward] does the same behind net/http.
 package gateway
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"io"
+	"bytes"
 	"log/slog"
 	"net/http"
-	"strconv"
-	"strings"
+	"net/netip"
+	"net/url"
+	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/httpserver"
 )
 
 // DefaultMaxBody is the size in bytes of the largest request body.
 const DefaultMaxBody = 64 << 20
 
-// MaxHeaderBytes is what servers of this handler should allow for a request's
-// header (http.Server.MaxHeaderBytes); more is answered 431.
+// MaxHeaderBytes is what servers should allow for a request's header; the gateway's
+// own does by default (httpserver.DefaultLimits). More is answered 431.
 const MaxHeaderBytes = 64 << 10
+
+// Engine is what a gateway needs of *engine.Engine.
+type Engine interface {
+	Invoker
+	Stopping() bool // no event is accepted any more
+}
 
 // Config wires a gateway. Engine and Log are required.
 type Config struct {
-	Engine       *engine.Engine
-	Log          *slog.Logger
-	MaxBodyBytes int64               // larger bodies get 413; default DefaultMaxBody
-	Metrics      prometheus.Gatherer // nil: no /metrics
+	Engine         Engine
+	Log            *slog.Logger
+	MaxBodyBytes   int64               // larger bodies get 413; default DefaultMaxBody
+	Metrics        prometheus.Gatherer // nil: no /metrics
+	TrustedProxies []netip.Prefix      // whose X-Forwarded-* and Forwarded fields hold
+	AccessLog      *AccessLog          // nil: none; stays the caller's
 }
 
-// New returns the handler of the data path.
-func New(cfg Config) http.Handler {
+// Gateway is the handler of the data path, and of what its server refuses.
+type Gateway struct {
+	Config
+	metrics http.Handler // nil: none
+}
+
+// New returns the handler of the data path: Handler and Refuse of an httpserver.Config.
+func New(cfg Config) *Gateway {
 	if cfg.MaxBodyBytes == 0 {
 		cfg.MaxBodyBytes = DefaultMaxBody
 	}
-	g := &gateway{cfg}
-	mux := http.NewServeMux()
-	mux.HandleFunc("/function/{name}", g.invoke)
-	mux.HandleFunc("/function/{name}/{path...}", g.invoke)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if g.Engine.Stopping() {
-			g.fail(w, engine.ErrClosed, "")
-			return
-		}
-		_, _ = io.WriteString(w, "ok\n")
-	})
+	g := &Gateway{Config: cfg}
 	if cfg.Metrics != nil {
-		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{}))
+		g.metrics = promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{})
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		writeError(w, http.StatusNotFound, "not_found", "no such path: functions are at /function/NAME")
-	})
-	return mux
+	return g
 }
 
-type gateway struct{ Config }
+// Serve answers a request.
+func (g *Gateway) Serve(x *httpserver.Exchange) {
+	e := exchange{Exchange: x, g: g, begun: time.Now()}
+	e.client = clientOf(x, g.TrustedProxies)
+	e.id = requestID(x.Get("x-request-id"))
+	e.Set("X-Request-Id", e.id)
+	defer e.log()
+	switch path := x.Path; {
+	case bytes.HasPrefix(path, functionPrefix):
+		e.invoke(path[len(functionPrefix):])
+	case string(path) == "/healthz":
+		e.health()
+	case string(path) == "/metrics" && g.metrics != nil:
+		if e.reads() {
+			e.serveHTTP(g.metrics)
+		}
+	default:
+		e.fail(http.StatusNotFound, "not_found", "no such path: functions are at /function/NAME")
+	}
+}
 
-func (g *gateway) invoke(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("name")
-	err := Forward(w, r, Event{
-		Engine: g.Engine, Log: g.Log, Function: name, Method: r.Method, Path: functionPath(r), Query: r.URL.RawQuery, MaxBodyBytes: g.MaxBodyBytes,
-	})
+var functionPrefix = []byte("/function/")
+
+// Refuse makes the answer to a request that the server refuses.
+func (g *Gateway) Refuse(x *httpserver.Exchange, refused *httpserver.RequestError) (contentType string, body []byte) {
+	e := exchange{Exchange: x, g: g, begun: time.Now(), id: requestID(nil), status: refused.Status, code: refusedCode(refused.Status)}
+	e.client = clientOf(x, nil)
+	e.Set("X-Request-Id", e.id)
+	e.Set("X-Content-Type-Options", "nosniff")
+	body = errorBody(e.code, refused.Reason+"; the connection is closed")
+	e.bytes = int64(len(body))
+	e.log()
+	return "application/json", body
+}
+
+// exchange is a request to the gateway and what is told of it.
+type exchange struct {
+	*httpserver.Exchange
+	g      *Gateway
+	client client
+	begun  time.Time
+	id     string // of the request
+
+	// For the access log.
+	function   string
+	invocation string
+	code       string // why it failed, "" if it did not
+	cold       bool
+	status     int
+	bytes      int64
+}
+
+// invoke makes an event of the request; rest is what follows /function/.
+func (e *exchange) invoke(rest []byte) {
+	escaped, path, _ := bytes.Cut(rest, slash)
+	name, err := url.PathUnescape(string(escaped))
+	if err == nil {
+		e.function = name
+		path, err = eventPath(path)
+	}
 	if err != nil {
-		g.fail(w, err, name)
+		e.fail(http.StatusBadRequest, "bad_path", err.Error())
+		return
+	}
+	req := &request{
+		Event: &Event{
+			Engine: e.g.Engine, Log: e.g.Log, Function: name, Method: string(e.Method),
+			Path: string(path), Query: string(e.Query), MaxBodyBytes: e.g.MaxBodyBytes,
+		},
+		head: string(e.Method) == http.MethodHead, header: e.header(),
+	}
+	if b := e.Body; b != nil {
+		req.body = &eventBody{from: b, interrupt: b.Close, size: b.Size(), limit: e.g.MaxBodyBytes}
+	}
+	resp, err := forward(e.Context(), e, req)
+	if resp != nil {
+		e.invocation, e.cold = resp.ID, resp.Cold
+	}
+	switch err.(type) { //nolint:errorlint // forward returns it as it is
+	case nil:
+	case *brokenError:
+		e.code = "broken_off"
+		e.Abort()
+	default:
+		e.failWith(err)
 	}
 }
 
-// functionPath is what follows the name, as the client escaped it; "/" at least.
-func functionPath(r *http.Request) string {
-	rest := strings.TrimPrefix(r.URL.EscapedPath(), "/function/")
-	_, path, _ := strings.Cut(rest, "/")
-	return "/" + path
-}
+var slash = []byte{'/'}
 
-// fail answers an event that has no response.
-func (g *gateway) fail(w http.ResponseWriter, err error, name string) {
-	status, code := statusOf(err)
-	message := err.Error()
-	if code == "internal" { // the engine's own trouble is for its operator
-		g.Log.Error("invoke", "function", name, "error", err)
-		message = "the function could not be run; the engine's log says why"
-	}
-	if status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1")
-	}
-	writeError(w, status, code, message)
-}
-
-// statusOf maps the engine's errors to HTTP.
-func statusOf(err error) (status int, code string) {
-	var (
-		function *engine.FunctionError
-		crash    *engine.CrashError
-		tooLarge *http.MaxBytesError
-		body     *BodyError
-		unknown  *engine.UnknownError
-	)
+// health says whether the engine accepts events.
+func (e *exchange) health() {
 	switch {
-	case errors.As(err, &function):
-		return http.StatusInternalServerError, "function_error"
-	case errors.As(err, &crash):
-		return http.StatusBadGateway, "function_crashed"
-	case errors.As(err, &tooLarge):
-		return http.StatusRequestEntityTooLarge, "body_too_large"
-	case errors.Is(err, engine.ErrTimeout):
-		return http.StatusGatewayTimeout, "timeout"
-	case errors.As(err, &body):
-		return http.StatusBadRequest, "bad_body"
-	case errors.Is(err, engine.ErrEventTooLarge):
-		return http.StatusRequestHeaderFieldsTooLarge, "header_too_large"
-	case errors.Is(err, engine.ErrOverloaded):
-		return http.StatusServiceUnavailable, "overloaded"
-	case errors.Is(err, engine.ErrClosed):
-		return http.StatusServiceUnavailable, "stopping"
-	case errors.As(err, &unknown):
-		return http.StatusNotFound, "not_found"
-	case errors.Is(err, context.Canceled):
-		return 499, "client_gone" // nobody reads it; logs and metrics do
+	case !e.reads():
+	case e.g.Engine.Stopping():
+		e.failWith(engine.ErrClosed)
+	default:
+		e.Set("Content-Type", "text/plain; charset=utf-8")
+		_ = e.Send(http.StatusOK, []byte("ok\n")) // fails with the connection, which ends
 	}
-	return http.StatusInternalServerError, "internal"
 }
 
-func writeError(w http.ResponseWriter, status int, code, message string) {
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("X-Content-Type-Options", "nosniff")
-	body, err := json.Marshal(map[string]any{"error": map[string]string{"code": code, "message": message}})
-	if err != nil {
-		body = []byte(`{"error":{"code":"internal"}}`)
+// reads says whether the method is GET or HEAD, and refuses others.
+func (e *exchange) reads() bool {
+	if m := string(e.Method); m == http.MethodGet || m == http.MethodHead {
+		return true
 	}
-	h.Set("Content-Length", strconv.Itoa(len(body)+1))
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n'))
+	e.Set("Allow", "GET, HEAD")
+	e.fail(http.StatusMethodNotAllowed, "method_not_allowed", "only GET and HEAD are answered here")
+	return false
+}
+
+// What is sent is counted on its way.
+
+// Send answers with a body that is in memory.
+func (e *exchange) Send(status int, body []byte) error {
+	e.status = status
+	err := e.Exchange.Send(status, body)
+	if err == nil && !e.hollow() {
+		e.bytes = int64(len(body))
+	}
+	return err
+}
+
+// SendFile answers with a part of a file.
+func (e *exchange) SendFile(status int, f *os.File, offset, length int64) error {
+	e.status = status
+	err := e.Exchange.SendFile(status, f, offset, length)
+	if err == nil && !e.hollow() {
+		e.bytes = length
+	}
+	return err
+}
+
+// Begin answers with a body that Write brings.
+func (e *exchange) Begin(status int, length int64) error {
+	e.status = status
+	return e.Exchange.Begin(status, length)
+}
+
+// Write sends a part of the body.
+func (e *exchange) Write(p []byte) (int, error) {
+	n, err := e.Exchange.Write(p)
+	e.bytes += int64(n)
+	return n, err
+}
+
+// hollow says that the answer has no body.
+func (e *exchange) hollow() bool {
+	return string(e.Method) == http.MethodHead || e.status == http.StatusNoContent || e.status == http.StatusNotModified
+}
+
+// log tells of the request in the access log.
+func (e *exchange) log() {
+	if e.g.AccessLog == nil {
+		return
+	}
+	e.g.AccessLog.add(access{
+		Time: e.begun, ID: e.id, Client: e.client.text, Method: string(e.Method), Path: string(e.Path), Status: e.status,
+		Bytes: e.bytes, Micros: time.Since(e.begun).Microseconds(), Function: e.function, Invocation: e.invocation, Cold: e.cold, Error: e.code,
+	})
 }

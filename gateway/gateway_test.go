@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/sandbox"
@@ -69,10 +69,16 @@ type rig struct {
 	t     *testing.T
 	eng   *engine.Engine
 	store *store.Store
-	http  *httptest.Server
+	url   string
+	addr  string
 }
 
 func open(t *testing.T) *rig {
+	t.Helper()
+	return openWith(t, func(*Config) {})
+}
+
+func openWith(t *testing.T, change func(*Config)) *rig {
 	t.Helper()
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -91,14 +97,24 @@ func open(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(errors.Join(err, host.Close(), st.Close()))
 	}
-	r := &rig{t: t, eng: eng, store: st}
-	r.http = httptest.NewUnstartedServer(New(Config{Engine: eng, Log: log, MaxBodyBytes: maxBody, Metrics: reg}))
-	r.http.Config.MaxHeaderBytes = MaxHeaderBytes
-	r.http.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
-	r.http.Start()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Engine: eng, Log: log, MaxBodyBytes: maxBody, Metrics: reg}
+	change(&cfg)
+	g := New(cfg)
+	srv := httpserver.New(httpserver.Config{Handler: g, Refuse: g.Refuse})
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	r := &rig{t: t, eng: eng, store: st, addr: l.Addr().String(), url: "http://" + l.Addr().String()}
 	t.Cleanup(func() {
-		r.http.CloseClientConnections()
-		r.http.Close()
+		if err := srv.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := errors.Join(eng.Close(ctx), host.Close(), st.Close()); err != nil {
@@ -162,7 +178,7 @@ func (c conn) Read(p []byte) (int, error) { return c.Reader.Read(p) }
 
 func (r *rig) dial() conn {
 	r.t.Helper()
-	c, err := (&net.Dialer{}).DialContext(r.t.Context(), "tcp", r.http.Listener.Addr().String())
+	c, err := (&net.Dialer{}).DialContext(r.t.Context(), "tcp", r.addr)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -273,7 +289,7 @@ func TestBodyTooLarge(t *testing.T) {
 	r.deploy("one", stdio)
 	for _, name := range []string{"f", "one"} {
 		t.Run(name, func(t *testing.T) {
-			url := r.http.URL + "/function/" + name
+			url := r.url + "/function/" + name
 			for _, n := range []int{100, 40 << 10, 200 << 10, maxBody} {
 				body := strings.Repeat("0123456789abcde\n", n/16)
 				for _, hide := range []bool{false, true} {
@@ -295,8 +311,8 @@ func TestBodyTooLarge(t *testing.T) {
 	}
 	// One that begins to answer before it has all of the body cannot say 413 any
 	// more; one that does not can.
-	warm, _ := do(t, http.MethodPost, r.http.URL+"/function/f", strings.NewReader("x"))
-	if status, body := do(t, http.MethodPost, r.http.URL+"/function/f/slurp", io.MultiReader(strings.NewReader(strings.Repeat("x", maxBody+1)))); warm != 200 || status != 413 || !strings.Contains(body, "body_too_large") {
+	warm, _ := do(t, http.MethodPost, r.url+"/function/f", strings.NewReader("x"))
+	if status, body := do(t, http.MethodPost, r.url+"/function/f/slurp", io.MultiReader(strings.NewReader(strings.Repeat("x", maxBody+1)))); warm != 200 || status != 413 || !strings.Contains(body, "body_too_large") {
 		t.Errorf("chunked: %d %s", status, body)
 	}
 	if n := len(r.eng.Sandboxes(false)); n != 1 {
@@ -493,17 +509,17 @@ func TestHeaderTooLarge(t *testing.T) {
 func TestStopping(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
-	if status, body := do(t, http.MethodGet, r.http.URL+"/healthz", nil); status != 200 {
+	if status, body := do(t, http.MethodGet, r.url+"/healthz", nil); status != 200 {
 		t.Errorf("healthz: %d %s", status, body)
 	}
-	if status, body := do(t, http.MethodGet, r.http.URL+"/metrics", nil); status != 200 || !strings.Contains(body, "fre_functions 1") {
+	if status, body := do(t, http.MethodGet, r.url+"/metrics", nil); status != 200 || !strings.Contains(body, "fre_functions 1") {
 		t.Errorf("metrics: %d %s", status, body)
 	}
 	if err := r.eng.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"/function/f", "/healthz"} {
-		if status, body := do(t, http.MethodGet, r.http.URL+path, nil); status != 503 || !strings.Contains(body, "stopping") {
+		if status, body := do(t, http.MethodGet, r.url+path, nil); status != 503 || !strings.Contains(body, "stopping") {
 			t.Errorf("%s of a stopping engine: %d %s", path, status, body)
 		}
 	}

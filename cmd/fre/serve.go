@@ -27,6 +27,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/gateway"
+	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/image/oci"
@@ -49,6 +50,8 @@ type serveConfig struct {
 	Drain                        time.Duration
 	Pool, Parked, Forks          int
 	MaxBody                      int64
+	TrustedProxies               []string // addresses and ranges
+	AccessLog                    string   // file, "-" for stdout, "" for none
 	Packages                     image.SettingsOverride
 	Debian                       []debian.Source // nil: the host's
 	Require                      []string        // ids of checks that must be OK
@@ -104,6 +107,8 @@ served to others, "gc" which of them go by themselves (see docs/configuration.md
 	f.IntVar(&cfg.Forks, "forks", 25, "`percent` of the host's memory that fork servers may have together; 0 for none")
 	f.IntVar(&cfg.Parked, "shells", 1024, "sandboxes parked ahead at most, after demand for them and if memory and process ids allow; 0: every start is made from nothing")
 	f.Int64Var(&cfg.MaxBody, "max-body", gateway.DefaultMaxBody, "largest request body in `bytes`")
+	f.StringSliceVar(&cfg.TrustedProxies, "trusted-proxies", nil, "`ranges` of addresses whose X-Forwarded-* and Forwarded headers functions are told")
+	f.StringVar(&cfg.AccessLog, "access-log", "", "`file` for a line of JSON about each request, - for standard output")
 	return cmd
 }
 
@@ -125,6 +130,11 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if cfg.State, err = filepath.Abs(cfg.State); err != nil {
 		return err
 	}
+	if cfg.AccessLog != "" && cfg.AccessLog != "-" {
+		if cfg.AccessLog, err = filepath.Abs(cfg.AccessLog); err != nil {
+			return err
+		}
+	}
 	if cfg.Socket, err = filepath.Abs(cfg.Socket); err != nil {
 		return err
 	}
@@ -137,6 +147,10 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		if cfg.DockerSocket, err = filepath.Abs(cfg.DockerSocket); err != nil {
 			return err
 		}
+	}
+	proxies, err := readProxies(cfg.TrustedProxies)
+	if err != nil {
+		return err
 	}
 	// From here on the process is another: same arguments, same pid, in a mount
 	// namespace of its own.
@@ -218,10 +232,19 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		_ = control.Close()
 		return &hintError{err, "give another address with --listen"}
 	}
+	accessLog, closeLog, err := openAccessLog(cfg.AccessLog, log, metrics)
+	if err != nil {
+		_ = errors.Join(control.Close(), public.Close())
+		return err
+	}
+	undo.add(closeLog)
+	front := gateway.New(gateway.Config{
+		Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog,
+	})
 	listeners := []net.Listener{control, public}
-	servers := []*http.Server{
+	servers := []httpServer{
 		newHTTPServer(server.New(server.Config{Engine: eng, Log: log, Version: version(), Scratch: st.MkdirScratch}), log),
-		newHTTPServer(gateway.New(gateway.Config{Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics}), log),
+		httpserver.New(httpserver.Config{Handler: front, Refuse: front.Refuse, Log: log}),
 	}
 	if cfg.DockerSocket != "" {
 		l, err := server.Listen(cfg.DockerSocket, cfg.Group)
@@ -287,6 +310,55 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		return errors.Join(all...)
 	})
 	return group.Wait()
+}
+
+// httpServer is what serve needs of *http.Server and *httpserver.Server.
+type httpServer interface {
+	Serve(l net.Listener) error
+	Shutdown(ctx context.Context) error
+	Close() error
+}
+
+// readProxies reads what --trusted-proxies says: ranges, or addresses alone.
+func readProxies(ranges []string) ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for _, s := range ranges {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			var a netip.Addr
+			if a, err = netip.ParseAddr(s); err == nil {
+				p = netip.PrefixFrom(a, a.BitLen())
+			}
+		}
+		if err != nil || p != p.Masked() || p.Addr().Zone() != "" {
+			return nil, &hintError{fmt.Errorf("--trusted-proxies: %q is not a range such as 10.1.0.0/16, nor an address", s), "name those of your own proxies alone: what they say of clients is believed"}
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// openAccessLog opens what --access-log names; nil is none. done closes both.
+func openAccessLog(path string, log *slog.Logger, metrics prometheus.Registerer) (l *gateway.AccessLog, done func() error, err error) {
+	file := os.Stdout
+	switch path {
+	case "":
+		return nil, func() error { return nil }, nil
+	case "-":
+	default:
+		// Whoever rotates it copies and truncates it.
+		if file, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640); err != nil {
+			return nil, nil, &hintError{fmt.Errorf("--access-log: %w", err), "give a file that root may write, or - for standard output"}
+		}
+	}
+	l = gateway.NewAccessLog(file, log, metrics)
+	return l, func() error {
+		err := l.Close()
+		if file != os.Stdout {
+			err = errors.Join(err, file.Close())
+		}
+		return err
+	}, nil
 }
 
 // newHTTPServer bounds what a client can hold open without sending.
@@ -588,7 +660,7 @@ func ignoreMissing(err error) error {
 }
 
 func ignoreClosed(err error) error {
-	if errors.Is(err, http.ErrServerClosed) {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
 		return nil
 	}
 	return err

@@ -1,0 +1,103 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/httpserver"
+)
+
+// failWith answers an event that has no response.
+func (e *exchange) failWith(err error) {
+	status, code := statusOf(err)
+	message := err.Error()
+	if code == "internal" { // the engine's own trouble is for its operator
+		e.g.Log.Error("invoke", "function", e.function, "request", e.id, "error", err)
+		message = "the function could not be run; the engine's log says why"
+	}
+	if status == http.StatusServiceUnavailable {
+		e.Set("Retry-After", "1")
+	}
+	e.fail(status, code, message)
+}
+
+func (e *exchange) fail(status int, code, message string) {
+	e.code = code
+	e.Set("Content-Type", "application/json")
+	e.Set("X-Content-Type-Options", "nosniff")
+	_ = e.Send(status, errorBody(code, message)) // fails with the connection, which ends
+}
+
+// statusOf maps the engine's errors to HTTP.
+func statusOf(err error) (status int, code string) {
+	var (
+		function *engine.FunctionError
+		crash    *engine.CrashError
+		tooLarge *http.MaxBytesError
+		body     *BodyError
+		unknown  *engine.UnknownError
+	)
+	switch {
+	case errors.As(err, &function):
+		return http.StatusInternalServerError, "function_error"
+	case errors.As(err, &crash):
+		return http.StatusBadGateway, "function_crashed"
+	case errors.As(err, &tooLarge):
+		return http.StatusRequestEntityTooLarge, "body_too_large"
+	case errors.Is(err, engine.ErrTimeout):
+		return http.StatusGatewayTimeout, "timeout"
+	case errors.As(err, &body):
+		return http.StatusBadRequest, "bad_body"
+	case errors.Is(err, engine.ErrEventTooLarge):
+		return http.StatusRequestHeaderFieldsTooLarge, "header_too_large"
+	case errors.Is(err, engine.ErrOverloaded):
+		return http.StatusServiceUnavailable, "overloaded"
+	case errors.Is(err, engine.ErrClosed), errors.Is(err, httpserver.ErrClosed):
+		return http.StatusServiceUnavailable, "stopping"
+	case errors.As(err, &unknown):
+		return http.StatusNotFound, "not_found"
+	case errors.Is(err, context.Canceled), errors.Is(err, httpserver.ErrClientGone):
+		return 499, "client_gone" // nobody reads it; logs and metrics do
+	}
+	return http.StatusInternalServerError, "internal"
+}
+
+// refusedCode is the code for what package httpserver refuses.
+func refusedCode(status int) string {
+	switch status {
+	case http.StatusRequestTimeout:
+		return "timeout"
+	case http.StatusRequestEntityTooLarge:
+		return "body_too_large"
+	case http.StatusRequestURITooLong:
+		return "path_too_long"
+	case http.StatusExpectationFailed:
+		return "expectation_failed"
+	case http.StatusRequestHeaderFieldsTooLarge:
+		return "header_too_large"
+	case http.StatusNotImplemented:
+		return "not_implemented"
+	case http.StatusHTTPVersionNotSupported:
+		return "version_not_supported"
+	}
+	return "bad_request"
+}
+
+// errorBody is the one shape of the gateway's errors.
+func errorBody(code, message string) []byte {
+	var body struct {
+		Error struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	body.Error.Code, body.Error.Message = code, message
+	b, err := json.Marshal(body)
+	if err != nil { // of two strings: never
+		b = []byte(`{"error":{"code":"internal"}}`)
+	}
+	return append(b, '\n')
+}

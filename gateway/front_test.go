@@ -1,0 +1,455 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/httpserver"
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// fake is an engine whose only function is of Go, in the same process.
+type fake func(ctx context.Context, name string, r *engine.Request) (*engine.Response, error)
+
+func (f fake) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
+	resp, err := f(ctx, name, r)
+	if err == nil && resp.ID == "" {
+		resp.ID = "inv"
+	}
+	return resp, err
+}
+
+func (fake) Stopping() bool { return false }
+
+// text is an answer that is whole.
+func text(status int, body string, header ...[2]string) *engine.Response {
+	return &engine.Response{Status: status, Header: header, Size: int64(len(body)), Body: io.NopCloser(strings.NewReader(body))}
+}
+
+// serveFake serves a gateway before f.
+func serveFake(t *testing.T, f fake, change func(*Config)) *rig {
+	t.Helper()
+	fretest.CheckLeaks(t)
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Engine: f, Log: slog.New(slog.DiscardHandler), MaxBodyBytes: maxBody}
+	if change != nil {
+		change(&cfg)
+	}
+	g := New(cfg)
+	srv := httpserver.New(httpserver.Config{Handler: g, Refuse: g.Refuse})
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	t.Cleanup(func() {
+		if err := srv.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	return &rig{t: t, addr: l.Addr().String(), url: "http://" + l.Addr().String()}
+}
+
+// ask sends a request of HTTP/1.1 whose lines are those, and returns the answer.
+func (r *rig) ask(method, target string, lines ...string) (answer, string) {
+	r.t.Helper()
+	c := r.dial()
+	defer c.Close()
+	c.send("%s %s HTTP/1.1\r\nHost: shop.example\r\n%s\r\n", method, target, strings.Join(append(lines, ""), "\r\n"))
+	a, body, err := c.answer(method)
+	if err != nil {
+		r.t.Errorf("%s %s: %v", method, target, err)
+	}
+	return a, body
+}
+
+// What a function is told of the path is what the client wrote, and no other name.
+func TestPaths(t *testing.T) {
+	var got [3]string
+	r := serveFake(t, func(_ context.Context, name string, r *engine.Request) (*engine.Response, error) {
+		got = [3]string{name, r.Path, r.Query}
+		return text(200, ""), nil
+	}, nil)
+	for target, want := range map[string][3]string{
+		"/function/f":                    {"f", "/", ""},
+		"/function/f/":                   {"f", "/", ""},
+		"/function/f?":                   {"f", "/", ""},
+		"/function/f/a/b?x=1&y=%20&&z":   {"f", "/a/b", "x=1&y=%20&&z"},
+		"/function/f//a///b/":            {"f", "//a///b/", ""},
+		"/function/f/../g/./h":           {"f", "/../g/./h", ""},
+		"/function/f/a%2Fb%20c%c3%BC":    {"f", "/a%2Fb%20c%c3%BC", ""},
+		"/function/%66/x":                {"f", "/x", ""},
+		"/function/a%2Fb/x":              {"a/b", "/x", ""},
+		`/function/f/"<a>|{b}^` + "`\\":  {"f", "/%22%3Ca%3E%7C%7Bb%7D%5E%60%5C", ""},
+		"/function/f/!$&'()*+,;=:@-._~[": {"f", "/!$&'()*+,;=:@-._~[", ""},
+		"http://h/function/f/abs?q":      {"f", "/abs", "q"},
+		"/function//x":                   {"", "/x", ""},
+	} {
+		got = [3]string{}
+		if a, body := r.ask("GET", target); a.StatusCode != 200 || got != want {
+			t.Errorf("%s: %q, want %q; %d %s", target, got, want, a.StatusCode, body)
+		}
+	}
+	for target, want := range map[string]string{
+		"/function/f/%zz": "bad_path", "/function/f/%2": "bad_path", "/function/%/x": "bad_path",
+		"/function": "not_found", "/": "not_found", "/functions/f": "not_found", "//function/f": "not_found", "/metrics": "not_found",
+	} {
+		if a, body := r.ask("GET", target); a.StatusCode/100 != 4 || !strings.Contains(body, `"code":"`+want+`"`) || a.Close {
+			t.Errorf("%s: %d %s, want %s", target, a.StatusCode, body, want)
+		}
+	}
+	if a, body := r.ask("POST", "/healthz"); a.StatusCode != 405 || a.Header.Get("Allow") != "GET, HEAD" || !strings.Contains(body, "method_not_allowed") {
+		t.Errorf("POST /healthz: %d %v %s", a.StatusCode, a.Header, body)
+	}
+	if a, body := r.ask("HEAD", "/healthz"); a.StatusCode != 200 || body != "" {
+		t.Errorf("HEAD /healthz: %d %q", a.StatusCode, body)
+	}
+}
+
+func FuzzEventPath(f *testing.F) {
+	for _, s := range []string{"", "a/b", "%2F", "%", "\"", "a b", "\x00\xff", "[::]"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, rest []byte) {
+		got, err := eventPath(rest)
+		if err != nil {
+			return
+		}
+		if !bytes.HasPrefix(got, []byte("/")) || bytes.ContainsFunc(got, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '"' || r == '?' || r == '#' }) {
+			t.Errorf("%q: %q", rest, got)
+		}
+		if again, err := eventPath(got[1:]); err != nil || !bytes.Equal(got, again) {
+			t.Errorf("%q: %q, then %q, %v", rest, got, again, err)
+		}
+	})
+}
+
+// A function is told what the client sent from end to end, and by the gateway where
+// that came from; what clients say of it counts for nothing, unless they are trusted.
+func TestEventHeader(t *testing.T) {
+	claims := []string{
+		"X-Forwarded-For: 203.0.113.9, 198.51.100.7", "x-forwarded-proto: https", "X-Forwarded-Host: shop.example.org",
+		"Forwarded: for=203.0.113.9;proto=https", "X-Real-IP: 203.0.113.9", "X-Forwarded-Prefix: /a",
+	}
+	lines := append([]string{
+		"x-two: 1", "Connection: x-mine, keep-alive", "X-Mine: 1", "Te: trailers", "X-Two: 2", "Accept: */*", "X-Request-ID: abc-1",
+	}, claims...)
+	own := `for=127.0.0.1;host="shop.example";proto=http`
+	for name, tt := range map[string]struct {
+		trusted []netip.Prefix
+		want    [][2]string
+	}{
+		"nobody": {nil, [][2]string{
+			{"Host", "shop.example"},
+			{"Accept", "*/*"},
+			{"Forwarded", own},
+			{"X-Forwarded-For", "127.0.0.1"},
+			{"X-Forwarded-Host", "shop.example"},
+			{"X-Forwarded-Proto", "http"},
+			{"X-Request-Id", "abc-1"},
+			{"X-Two", "1"},
+			{"X-Two", "2"},
+		}},
+		"a proxy": {[]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, [][2]string{
+			{"Host", "shop.example"},
+			{"Accept", "*/*"},
+			{"Forwarded", "for=203.0.113.9;proto=https, " + own},
+			{"X-Forwarded-For", "203.0.113.9, 198.51.100.7, 127.0.0.1"},
+			{"X-Forwarded-Host", "shop.example.org"},
+			{"X-Forwarded-Prefix", "/a"},
+			{"X-Forwarded-Proto", "https"},
+			{"X-Real-Ip", "203.0.113.9"},
+			{"X-Request-Id", "abc-1"},
+			{"X-Two", "1"},
+			{"X-Two", "2"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got [][2]string
+			r := serveFake(t, func(_ context.Context, _ string, r *engine.Request) (*engine.Response, error) {
+				got = r.Header
+				return text(200, "", [2]string{"x-request-id", "forged"}, [2]string{"date", "never"}), nil
+			}, func(c *Config) { c.TrustedProxies = tt.trusted })
+			a, _ := r.ask("GET", "/function/f", lines...)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if id := a.Header["X-Request-Id"]; !slices.Equal(id, []string{"abc-1"}) || len(a.Header["Date"]) != 1 || a.Header.Get("Date") == "never" {
+				t.Errorf("answer %v", a.Header)
+			}
+		})
+	}
+}
+
+// The client is the last address that no trusted proxy of ours has.
+func TestClientOf(t *testing.T) {
+	ours := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")}
+	var log bytes.Buffer
+	for _, tt := range []struct {
+		trusted []netip.Prefix
+		lines   []string
+		want    string
+	}{
+		{nil, []string{"X-Forwarded-For: 203.0.113.9"}, "127.0.0.1"},
+		{ours, nil, "127.0.0.1"},
+		{ours, []string{"X-Forwarded-For: 203.0.113.9"}, "203.0.113.9"},
+		{ours, []string{"X-Forwarded-For: 203.0.113.9, 198.51.100.7"}, "198.51.100.7"},
+		{ours, []string{"X-Forwarded-For: 203.0.113.9,  10.1.2.3"}, "203.0.113.9"},
+		{ours, []string{"X-Forwarded-For: 203.0.113.9", "x-forwarded-for: 10.1.2.3:4711, [2001:db8::1]:99"}, "203.0.113.9"},
+		{ours, []string{"X-Forwarded-For: 10.9.9.9"}, "10.9.9.9"},
+		{ours, []string{"X-Forwarded-For: 203.0.113.9, what"}, "127.0.0.1"},
+		{ours, []string{"X-Forwarded-For: ::ffff:203.0.113.9"}, "203.0.113.9"},
+	} {
+		log.Reset()
+		t.Run(fmt.Sprint(tt.trusted != nil, tt.lines), func(t *testing.T) {
+			accessLog := NewAccessLog(&log, slog.New(slog.DiscardHandler), nil)
+			r := serveFake(t, func(context.Context, string, *engine.Request) (*engine.Response, error) { return text(200, ""), nil },
+				func(c *Config) { c.TrustedProxies, c.AccessLog = tt.trusted, accessLog })
+			c := r.dial()
+			c.send("GET /function/f HTTP/1.1\r\nHost: h\r\n%s\r\n", strings.Join(append(tt.lines, "Connection: close", ""), "\r\n"))
+			if _, err := io.Copy(io.Discard, c); err != nil { // to its end: the line is there
+				t.Error(err)
+			}
+			if err := accessLog.Close(); err != nil {
+				t.Error(err)
+			}
+			var line access
+			if err := json.Unmarshal(log.Bytes(), &line); err != nil || line.Client != tt.want {
+				t.Errorf("%s: client %q, want %q; %v", log.Bytes(), line.Client, tt.want, err)
+			}
+		})
+	}
+}
+
+func FuzzParseHop(f *testing.F) {
+	for _, s := range []string{"1.2.3.4", " [::1]:80", "1.2.3.4:5", "fe80::1%eth0", "unknown", "_hidden", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if a, err := parseHop(s); err == nil && (!a.IsValid() || a.Zone() != "") {
+			t.Errorf("%q: %v", s, a)
+		}
+	})
+}
+
+func TestRequestID(t *testing.T) {
+	for given, kept := range map[string]bool{
+		"a": true, "4bf92f35-77b3_4.x~": true, strings.Repeat("a", 128): true,
+		"": false, "a b": false, `a"b`: false, "a/b": false, "ä": false, strings.Repeat("a", 129): false,
+	} {
+		got := requestID([]byte(given))
+		if (got == given) != kept || len(got) == 0 || !kept && len(got) != 32 {
+			t.Errorf("%q: %q", given, got)
+		}
+	}
+}
+
+// What the server refuses is answered as all errors are, says that the connection
+// ends, and is in the access log.
+func TestRefused(t *testing.T) {
+	var log bytes.Buffer
+	accessLog := NewAccessLog(&log, slog.New(slog.DiscardHandler), nil)
+	r := serveFake(t, nil, func(c *Config) { c.AccessLog = accessLog })
+	for head, want := range map[string]struct {
+		status int
+		code   string
+	}{
+		"GET /function/f HTTP/1.1\r\nHost: h\r\nbad header\r\n\r\n":                                                {400, "bad_request"},
+		"POST /function/f HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": {400, "bad_request"},
+		"GET /" + strings.Repeat("a", 9<<10) + " HTTP/1.1\r\nHost: h\r\n\r\n":                                      {414, "path_too_long"},
+		"GET / HTTP/1.1\r\nHost: h\r\nExpect: tea\r\n\r\n":                                                         {417, "expectation_failed"},
+		"GET / HTTP/1.1\r\nHost: h\r\n" + strings.Repeat("A: b\r\n", 200) + "\r\n":                                 {431, "header_too_large"},
+		"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n":                                            {501, "not_implemented"},
+		"GET / HTTP/4.0\r\nHost: h\r\n\r\n":                                                                        {505, "version_not_supported"},
+	} {
+		c := r.dial()
+		c.send("%s", head)
+		a, body, err := c.answer("GET")
+		var e struct {
+			Error struct{ Code, Message string }
+		}
+		if err := json.Unmarshal([]byte(body), &e); err != nil {
+			t.Errorf("%q: %v", body, err)
+		}
+		if err != nil || a.StatusCode != want.status || e.Error.Code != want.code || !a.Close || !strings.HasSuffix(e.Error.Message, "; the connection is closed") ||
+			a.Header.Get("Content-Type") != "application/json" || len(a.Header.Get("X-Request-Id")) != 32 {
+			t.Errorf("%.60q: %d %v %s, %v; want %v", head, a.StatusCode, a.Header, body, err, want)
+		}
+		_ = c.Close()
+	}
+	if err := accessLog.Close(); err != nil {
+		t.Error(err)
+	}
+	lines := bufio.NewScanner(&log)
+	n := 0
+	for ; lines.Scan(); n++ {
+		var line access
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil || line.Status/100 < 4 || line.Error == "" || line.Client != "127.0.0.1" || line.Bytes == 0 {
+			t.Errorf("%s: %v", lines.Bytes(), err)
+		}
+	}
+	if n != 7 {
+		t.Errorf("%d lines", n)
+	}
+}
+
+// The access log says of each request what it was and what became of it.
+func TestAccessLog(t *testing.T) {
+	var log bytes.Buffer
+	accessLog := NewAccessLog(&log, slog.New(slog.DiscardHandler), nil)
+	r := serveFake(t, func(_ context.Context, name string, r *engine.Request) (*engine.Response, error) {
+		switch name {
+		case "cold":
+			resp := text(201, strings.Repeat("x", 100<<10))
+			resp.ID, resp.Cold = "000a", true
+			return resp, nil
+		case "breaks":
+			return &engine.Response{ID: "000b", Status: 200, Size: -1, Body: io.NopCloser(io.MultiReader(strings.NewReader("abc"), broken{}))}, nil
+		}
+		return nil, engine.ErrOverloaded
+	}, func(c *Config) { c.AccessLog = accessLog })
+	for _, request := range []string{
+		"GET /function/cold/a?secret=1 HTTP/1.1\r\nHost: h\r\nX-Request-Id: one\r\nConnection: close\r\n\r\n",
+		"HEAD /function/cold/ HTTP/1.1\r\nHost: h\r\nX-Request-Id: two\r\nConnection: close\r\n\r\n",
+		"POST /function/breaks HTTP/1.1\r\nHost: h\r\nX-Request-Id: three\r\nConnection: close\r\n\r\n",
+		"GET /function/busy HTTP/1.1\r\nHost: h\r\nX-Request-Id: four\r\nConnection: close\r\n\r\n",
+		"GET /nowhere HTTP/1.1\r\nHost: h\r\nX-Request-Id: five\r\nConnection: close\r\n\r\n",
+	} {
+		c := r.dial()
+		c.send("%s", request)
+		if _, err := io.Copy(io.Discard, c); err != nil { // to its end: the line is there
+			t.Error(err)
+		}
+	}
+	if err := accessLog.Close(); err != nil {
+		t.Error(err)
+	}
+	var got []access
+	for line := range bytes.Lines(log.Bytes()) {
+		var a access
+		if err := json.Unmarshal(line, &a); err != nil || a.Time.IsZero() || a.Micros < 0 || bytes.Contains(line, []byte("secret")) {
+			t.Errorf("%s: %v", line, err)
+		}
+		if a.Error == "not_found" || a.Error == "overloaded" {
+			a.Bytes = min(a.Bytes, 1)
+		}
+		a.Time, a.Micros = time.Time{}, 0
+		got = append(got, a)
+	}
+	want := []access{
+		{ID: "one", Client: "127.0.0.1", Method: "GET", Path: "/function/cold/a", Status: 201, Bytes: 100 << 10, Function: "cold", Invocation: "000a", Cold: true},
+		{ID: "two", Client: "127.0.0.1", Method: "HEAD", Path: "/function/cold/", Status: 201, Function: "cold", Invocation: "000a", Cold: true},
+		{ID: "three", Client: "127.0.0.1", Method: "POST", Path: "/function/breaks", Status: 200, Bytes: 3, Function: "breaks", Invocation: "000b", Error: "broken_off"},
+		{ID: "four", Client: "127.0.0.1", Method: "GET", Path: "/function/busy", Status: 503, Bytes: 1, Function: "busy", Error: "overloaded"},
+		{ID: "five", Client: "127.0.0.1", Method: "GET", Path: "/nowhere", Status: 404, Bytes: 1, Error: "not_found"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, errors.New("broken") }
+
+// stuck is a file that takes nothing until it is let go.
+type stuck struct {
+	entered chan struct{} // closed by the first Write
+	release chan struct{}
+	once    sync.Once
+	bytes.Buffer
+}
+
+func (s *stuck) Write(p []byte) (int, error) {
+	s.once.Do(func() { close(s.entered) })
+	<-s.release
+	return s.Buffer.Write(p)
+}
+
+// A log that cannot be written to blocks no request: what does not fit is counted,
+// and told where it is missing.
+func TestAccessLogLost(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	w := &stuck{entered: make(chan struct{}), release: make(chan struct{})}
+	l := newAccessLog(w, slog.New(slog.DiscardHandler), reg, 4)
+	l.add(access{ID: "first"})
+	<-w.entered // its writer waits with an empty queue
+	for i := range 10 {
+		l.add(access{ID: fmt.Sprint(i)})
+	}
+	if all, err := reg.Gather(); err != nil || len(all) != 1 || all[0].GetName() != "fre_access_log_lost_total" || all[0].GetMetric()[0].GetCounter().GetValue() != 6 {
+		t.Errorf("%v, %v, want 6 lost", all, err)
+	}
+	close(w.release)
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	l.add(access{ID: "late"}) // is lost, and no fault
+	text := w.String()
+	if strings.Count(text, "request_id") != 5 || !strings.Contains(text, `"lost":6}`) || strings.Contains(text, "late") {
+		t.Errorf("log:\n%s", text)
+	}
+}
+
+// Forward does behind net/http what the gateway does before its own server.
+func TestForwardFile(t *testing.T) {
+	file, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := strings.Repeat("0123456789", 30_000)
+	if _, err := file.WriteString("skipped" + content + "more"); err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var closed atomic.Int64
+	f := fake(func(context.Context, string, *engine.Request) (*engine.Response, error) {
+		return &engine.Response{Status: 200, Size: int64(len(content)), File: file, Offset: 7, Body: closing{&closed}}, nil
+	})
+	r := serveFake(t, f, nil)
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := Forward(w, r, Event{Engine: f, Log: slog.New(slog.DiscardHandler), Function: "f", Method: r.Method, Path: "/", MaxBodyBytes: 1}); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer h.Close()
+	for i, url := range []string{r.url + "/function/f", h.URL} {
+		if status, body := do(t, http.MethodGet, url, nil); status != 200 || body != content {
+			t.Errorf("%s: %d, %d bytes", url, status, len(body))
+		}
+		if status, body := do(t, http.MethodHead, url, nil); status != 200 || body != "" {
+			t.Errorf("HEAD %s: %d, %d bytes", url, status, len(body))
+		}
+		eventually(t, "the close of the bodies", func() bool { return closed.Load() == int64(2*(i+1)) })
+	}
+}
+
+// closing is the body of a file's answer, which nobody reads.
+type closing struct{ n *atomic.Int64 }
+
+func (closing) Read([]byte) (int, error) { return 0, errors.New("read of a file's body") }
+func (c closing) Close() error           { c.n.Add(1); return nil }

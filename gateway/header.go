@@ -1,0 +1,186 @@
+package gateway
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"net/textproto"
+	"strings"
+
+	"github.com/fre-engine/fre/httpserver"
+)
+
+// eventPath is what follows a function's name in a path, "/" at least, as the client
+// escaped it; bytes that a URL cannot have (RFC 3986 section 3.3) are escaped.
+func eventPath(rest []byte) ([]byte, error) {
+	const hex = "0123456789ABCDEF"
+	out := append(make([]byte, 0, len(rest)+1), '/')
+	for i, c := range rest {
+		switch {
+		case c == '%':
+			if len(rest) < i+3 || !isHex(rest[i+1]) || !isHex(rest[i+2]) {
+				return nil, fmt.Errorf("invalid escape %q in the path", rest[i:min(len(rest), i+3)])
+			}
+			out = append(out, c)
+		case pathBytes[c]:
+			out = append(out, c)
+		default:
+			out = append(out, '%', hex[c>>4], hex[c&15])
+		}
+	}
+	return out, nil
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+// pathBytes are those that stand for themselves, and the brackets, as in net/url.
+var pathBytes = func() (ok [256]bool) {
+	for c := range 256 {
+		ok[c] = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+	}
+	for _, c := range []byte("-._~!$&'()*+,;=:@/[]") {
+		ok[c] = true
+	}
+	return ok
+}()
+
+// client is who sent a request, as far as the gateway believes it.
+type client struct {
+	text    string // address, "" if it has none
+	trusted bool   // it came by a proxy of the operator's
+	peer    string // the address that the connection comes from
+}
+
+// clientOf follows the addresses that trusted proxies have written down, from the
+// connection's own backwards, to the first that is none of theirs.
+func clientOf(x *httpserver.Exchange, proxies []netip.Prefix) client {
+	at, err := netip.ParseAddrPort(x.RemoteAddr())
+	if err != nil { // a Unix socket
+		return client{}
+	}
+	addr := at.Addr().Unmap()
+	c := client{text: addr.String(), peer: addr.String()}
+	if len(proxies) == 0 || !within(addr, proxies) {
+		return c
+	}
+	c.trusted = true
+	for i := len(x.Fields) - 1; i >= 0; i-- {
+		f := x.Fields[i]
+		if http.CanonicalHeaderKey(string(f.Name)) != forwardedFor {
+			continue
+		}
+		hops := strings.Split(string(f.Value), ",")
+		for j := len(hops) - 1; j >= 0; j-- {
+			hop, err := parseHop(hops[j])
+			if err != nil { // whoever wrote it was not one of ours
+				return c
+			}
+			c.text = hop.String()
+			if !within(hop, proxies) {
+				return c
+			}
+		}
+	}
+	return c
+}
+
+// parseHop is an address, with a port where a proxy says one.
+func parseHop(s string) (netip.Addr, error) {
+	s = strings.TrimSpace(s)
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		var at netip.AddrPort
+		at, err = netip.ParseAddrPort(s)
+		a = at.Addr()
+	}
+	return a.WithZone("").Unmap(), err
+}
+
+func within(a netip.Addr, ranges []netip.Prefix) bool {
+	for _, p := range ranges {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+const (
+	forwarded      = "Forwarded" // RFC 7239
+	forwardedFor   = "X-Forwarded-For"
+	forwardedProto = "X-Forwarded-Proto"
+	forwardedHost  = "X-Forwarded-Host"
+)
+
+// claimsOrigin says whether a field tells where a request comes from, which only a
+// proxy may: the ones that the gateway sets, and their relatives that web frameworks
+// believe.
+func claimsOrigin(name string) bool {
+	return name == forwarded || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded-")
+}
+
+// header makes the event's: what the client sent end to end, and where it came from.
+func (e *exchange) header() [][2]string {
+	fields := make([][2]string, 0, len(e.Fields)+6)
+	var chain, elements []string
+	proto, host := "http", string(e.Host)
+	if e.Secure() {
+		proto = "https"
+	}
+	own := [2]string{proto, host}
+	for _, f := range e.Fields {
+		name, value := textproto.CanonicalMIMEHeaderKey(string(f.Name)), string(f.Value)
+		switch {
+		case name == "X-Request-Id":
+		case !claimsOrigin(name):
+			fields = append(fields, [2]string{name, value})
+		case !e.client.trusted:
+		case name == forwardedFor:
+			chain = append(chain, value)
+		case name == forwarded:
+			elements = append(elements, value)
+		case name == forwardedProto:
+			proto = value
+		case name == forwardedHost:
+			host = value
+		default:
+			fields = append(fields, [2]string{name, value})
+		}
+	}
+	fields = append(fields, [2]string{"X-Request-Id", e.id}, [2]string{forwardedProto, proto}, [2]string{forwardedHost, host})
+	node := "unknown"
+	if e.client.peer != "" {
+		node = e.client.peer
+		chain = append(chain, node)
+		fields = append(fields, [2]string{forwardedFor, strings.Join(chain, ", ")})
+	}
+	fields = append(fields, [2]string{forwarded, strings.Join(append(elements, forwardedElement(node, own[1], own[0])), ", ")})
+	return eventHeader(string(e.Host), fields)
+}
+
+// forwardedElement is what the gateway itself has seen (RFC 7239 section 4).
+func forwardedElement(node, host, proto string) string {
+	if strings.Contains(node, ":") {
+		node = `"[` + node + `]"`
+	}
+	element := "for=" + node
+	if host != "" { // which holds no quotation marks
+		element += `;host="` + host + `"`
+	}
+	return element + ";proto=" + proto
+}
+
+// maxRequestID is how long a request's id may be, in bytes.
+const maxRequestID = 128
+
+// requestID is the one that the client gave, if it is a token (RFC 9110 section
+// 5.6.2) of bearable length, else a new one.
+func requestID(given []byte) string {
+	if id := string(given); len(id) <= maxRequestID && httpserver.ValidField(id, "") {
+		return id
+	}
+	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+}
