@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 )
@@ -21,13 +22,25 @@ type Config struct {
 	// Parked says that the bootstrap was started without a handler: it says
 	// PARKED and waits for [Conn.Load].
 	Parked bool
+
+	// Files, if set, opens the directory in which the function leaves files for its
+	// answers (FILE). It is called once, for the first of them, and the directory
+	// closed with the Conn.
+	Files func() (*os.File, error)
+
+	// Hold, if set, is asked whether an answer may keep this from being freed until
+	// its body is closed; release, if not nil, is called then. An error is what
+	// Invoke returns. It must not block.
+	Hold func(Held) (release func(), err error)
 }
 
 // Conn is the engine's end of one instance's channel. Its methods may be called
 // from several goroutines.
 type Conn struct {
 	conn *net.UnixConn
+	cfg  Config
 	log  func(invocation, level, message string)
+	dir  *os.File // of the reader: what Config.Files returned
 	w    *frameWriter
 	done chan struct{}  // closed when the channel is over
 	wg   sync.WaitGroup // reader, senders of bodies, cancellations
@@ -49,7 +62,7 @@ type Conn struct {
 // NewConn takes ownership of conn and reads from it until it ends or Close.
 func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 	c := &Conn{
-		conn: conn, log: cfg.Log, done: make(chan struct{}),
+		conn: conn, cfg: cfg, log: cfg.Log, done: make(chan struct{}),
 		calls: map[uint64]*call{}, isReady: make(chan struct{}),
 	}
 	if cfg.Parked {
@@ -162,11 +175,27 @@ func (c *Conn) spawn(f func()) {
 }
 
 func (c *Conn) read() error {
-	r := newFrameReader(c.conn)
+	rights, err := newRightsReader(c.conn)
+	if err != nil {
+		return err
+	}
+	r := newFrameReader(rights)
+	defer func() {
+		r.close()
+		if c.dir != nil {
+			_ = c.dir.Close()
+		}
+	}()
 	for {
 		h, p, err := r.next()
 		if err == nil {
-			err = c.frame(h, p)
+			var file *os.File
+			if h.fds > 0 {
+				file, err = r.file()
+			}
+			if err == nil {
+				err = c.frame(h, p, file)
+			}
 		}
 		var failure *Failure
 		switch {
@@ -181,8 +210,13 @@ func (c *Conn) read() error {
 	}
 }
 
-// frame acts on one frame from the function.
-func (c *Conn) frame(h header, p []byte) error {
+// frame acts on one frame from the function. It owns file, which is that of FD.
+func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
+	defer func() {
+		if file != nil {
+			_ = file.Close()
+		}
+	}()
 	switch h.kind {
 	case kindParked:
 		return c.frameParked(p)
@@ -199,7 +233,7 @@ func (c *Conn) frame(h header, p []byte) error {
 		return f
 	case kindLog:
 		return c.frameLog(h.id, p)
-	case kindResponse, kindData, kindError, kindWindow:
+	case kindResponse, kindData, kindError, kindWindow, kindFD, kindFile:
 		if !isClosed(c.isReady) {
 			return fmt.Errorf("%w: frame kind 0x%02x before READY", ErrProtocol, uint8(h.kind))
 		}
@@ -216,6 +250,10 @@ func (c *Conn) frame(h header, p []byte) error {
 	switch h.kind {
 	case kindResponse:
 		return k.frameResponse(p, h.more())
+	case kindFD, kindFile:
+		given := file
+		file = nil
+		return k.frameFile(h.kind, p, given)
 	case kindData:
 		if !k.headed {
 			return fmt.Errorf("%w: DATA before RESPONSE", ErrProtocol)
@@ -318,6 +356,11 @@ type Reply struct {
 	Headers [][2]string // valid in HTTP, in the function's order
 	Length  int64       // of the body, -1 while it is still coming
 	Body    io.ReadCloser
+
+	// File, if not nil, has the body too: Length bytes from Offset on, which nobody
+	// changes any more. It is closed with Body, and by that alone.
+	File   *os.File
+	Offset int64
 }
 
 // call is one invocation in flight.
@@ -447,36 +490,116 @@ func (k *call) sendBody(body io.Reader) {
 }
 
 func (k *call) frameResponse(p []byte, more bool) error {
-	if k.headed {
-		return fmt.Errorf("%w: RESPONSE twice", ErrProtocol)
-	}
-	k.headed = true
-	meta, body, err := split(p)
-	if err != nil {
-		return err
-	}
-	var m responseMeta
-	if err := unmarshal(meta, &m); err != nil {
-		return err
-	}
-	headers, err := m.check()
+	r, body, err := k.head(p)
 	if err != nil {
 		return err
 	}
 	k.in.init(body, more, func(n int) { k.conn.w.grant(k.ctx, k.id, n) })
-	r := &Reply{Status: m.Status, Headers: headers, Length: -1, Body: replyBody{k}}
+	r.Body = replyBody{k}
 	if !more {
 		r.Length = int64(len(body))
 		k.conn.finish(k, nil)
 	}
+	if !k.answer(r) { // cancelled before
+		k.in.abort(k.err)
+	}
+	return nil
+}
+
+// head is the answer that RESPONSE, FD and FILE begin with, and what follows it.
+func (k *call) head(p []byte) (*Reply, []byte, error) {
+	if k.headed {
+		return nil, nil, fmt.Errorf("%w: RESPONSE twice", ErrProtocol)
+	}
+	k.headed = true
+	meta, body, err := split(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	var m responseMeta
+	if err := unmarshal(meta, &m); err != nil {
+		return nil, nil, err
+	}
+	headers, err := m.check()
+	if err != nil {
+		return nil, nil, err
+	}
+	return &Reply{Status: m.Status, Headers: headers, Length: -1}, body, nil
+}
+
+// answer makes Invoke return r; false if it has returned before.
+func (k *call) answer(r *Reply) bool {
 	k.once.Do(func() {
 		k.reply = r
 		close(k.replied)
 	})
-	if k.reply == nil { // cancelled before
-		k.in.abort(k.err)
+	return k.reply == r
+}
+
+// frameFile takes an answer whose body is in a file: the one given, or one that
+// the function left in its directory. It owns file.
+func (k *call) frameFile(kind kind, p []byte, file *os.File) (err error) {
+	defer func() {
+		if file != nil {
+			_ = file.Close()
+		}
+	}()
+	r, body, err := k.head(p)
+	if err != nil {
+		return err
+	}
+	var m fileMeta
+	if err := unmarshal(body, &m); err != nil {
+		return err
+	}
+	if err := m.check(kind); err != nil {
+		return err
+	}
+	if kind == kindFile {
+		if file, err = k.conn.open(m.Name); err != nil {
+			if errors.Is(err, ErrProtocol) {
+				return err
+			}
+			k.conn.finish(k, err)
+			return nil
+		}
+	}
+	in, err := inspect(file, &m, kind == kindFile)
+	if err != nil {
+		return err
+	}
+	b := &fileBody{k: k, file: file, off: m.Offset, left: m.Length}
+	if k.conn.cfg.Hold != nil {
+		if b.release, err = k.conn.cfg.Hold(in.held); err != nil {
+			k.conn.finish(k, err)
+			return nil
+		}
+	}
+	file = nil
+	r.Body, r.Length = b, m.Length
+	if in.immutable {
+		r.File, r.Offset = b.file, m.Offset
+	}
+	k.conn.finish(k, nil)
+	if !k.answer(r) { // cancelled before
+		_ = b.Close()
 	}
 	return nil
+}
+
+// open opens a file that the function left for its answer.
+func (c *Conn) open(name string) (*os.File, error) {
+	if c.cfg.Files == nil {
+		return nil, fmt.Errorf("%w: FILE where there is no directory for files", ErrProtocol)
+	}
+	if c.dir == nil {
+		dir, err := c.cfg.Files()
+		if err != nil {
+			return nil, err
+		}
+		c.dir = dir
+	}
+	return openFile(c.dir, name)
 }
 
 // finish ends the call: with err nil its answer is whole, else broken off.
@@ -537,19 +660,21 @@ func (k *call) cancel(err error) {
 	})
 }
 
+var errClosedBody = errors.New("read of a closed body")
+
 // replyBody is what Reply.Body is: Close before the end cancels.
 type replyBody struct{ k *call }
 
 func (b replyBody) Read(p []byte) (int, error) { return b.k.in.Read(p) }
 
 func (b replyBody) Close() error {
-	b.k.cancel(errors.New("read of a closed body"))
+	b.k.cancel(errClosedBody)
 	b.k.mu.Lock()
 	stop := b.k.stop
 	b.k.mu.Unlock()
 	if stop != nil {
 		stop()
 	}
-	b.k.in.abort(errors.New("read of a closed body"))
+	b.k.in.abort(errClosedBody)
 	return nil
 }

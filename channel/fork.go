@@ -43,13 +43,18 @@ func (c *Conn) Fork(channel, stdout, stderr, network *os.File) error {
 
 // ExpectFork prepares our end of a channel for [Forked]; before Fork.
 func ExpectFork(conn *net.UnixConn) error {
+	return setPassPIDFD(conn, 1)
+}
+
+// setPassPIDFD has the kernel say who sends, with each message, or no more.
+func setPassPIDFD(conn *net.UnixConn, on int) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var set error
 	err = raw.Control(func(fd uintptr) {
-		set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSPIDFD, 1)
+		set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSPIDFD, on)
 	})
 	return errors.Join(err, set)
 }
@@ -94,7 +99,7 @@ func Forked(ctx context.Context, conn *net.UnixConn) (pidfd int, err error) {
 		err = ErrClosed
 	case err != nil:
 		err = fmt.Errorf("%w: read: %w", ErrClosed, err)
-	case perr != nil || string(frame[:n]) != want || pidfd < 0:
+	case perr != nil || string(frame[:n]) != want || pidfd < 0 || setPassPIDFD(conn, 0) != nil:
 		err = fmt.Errorf("%w: not FORKED", ErrProtocol)
 	default:
 		return pidfd, nil

@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // kind is the fifth byte of a frame.
@@ -27,6 +30,8 @@ const (
 	kindFork     kind = 0x0d
 	kindForked   kind = 0x0e
 	kindGo       kind = 0x0f
+	kindFD       kind = 0x20
+	kindFile     kind = 0x21
 )
 
 const (
@@ -42,7 +47,7 @@ type header struct {
 	len   int
 	kind  kind
 	flags uint8
-	fds   int // that go along with it: of FORK alone, which nobody reads here
+	fds   int // that go along with it: of FORK, which nobody reads here, and FD
 	id    uint64
 }
 
@@ -59,16 +64,47 @@ func (h header) append(b []byte) []byte {
 // call.
 type frameReader struct {
 	r       *bufio.Reader
+	rights  *rightsReader // what r reads from; nil where files are not expected: the kernel drops them
 	payload []byte
 }
 
 func newFrameReader(r io.Reader) *frameReader {
-	return &frameReader{r: bufio.NewReaderSize(r, 16<<10)}
+	rights, _ := r.(*rightsReader)
+	return &frameReader{r: bufio.NewReaderSize(r, 16<<10), rights: rights}
+}
+
+// file returns the regular file that came with the frame that next has returned,
+// which announces one. The caller owns it.
+func (f *frameReader) file() (*os.File, error) {
+	if f.rights == nil {
+		return nil, fmt.Errorf("%w: a file where none is expected", ErrProtocol)
+	}
+	fd, ok := f.rights.take()
+	if !ok {
+		return nil, fmt.Errorf("%w: not the one file descriptor that was announced", ErrProtocol)
+	}
+	// Before it becomes an os.File, which has the poller watch what can be watched.
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("%w: the answer's file is no regular one: mode 0%o, %v", ErrProtocol, st.Mode, err)
+	}
+	return os.NewFile(uintptr(fd), "answer"), nil
+}
+
+// close closes a file that was not asked for.
+func (f *frameReader) close() {
+	if f.rights != nil {
+		f.rights.drop()
+	}
 }
 
 // next returns io.EOF only between frames, io.ErrUnexpectedEOF inside one, and
 // ErrProtocol for a header no side may send.
 func (f *frameReader) next() (header, []byte, error) {
+	if f.rights != nil && f.r.Buffered() == 0 {
+		f.rights.drop()
+	}
 	b, err := f.r.Peek(headerSize)
 	if err != nil {
 		if err == io.EOF && len(b) > 0 {
@@ -78,15 +114,15 @@ func (f *frameReader) next() (header, []byte, error) {
 	}
 	n := binary.LittleEndian.Uint32(b)
 	h := header{len: int(n), kind: kind(b[4]), flags: b[5], id: binary.LittleEndian.Uint64(b[8:])}
-	fds := binary.LittleEndian.Uint16(b[6:])
+	h.fds = int(binary.LittleEndian.Uint16(b[6:]))
 	_, _ = f.r.Discard(headerSize) // what Peek returned is there
 	switch {
 	case n > MaxPayload:
 		return h, nil, fmt.Errorf("%w: frame of %d bytes", ErrProtocol, n)
-	case fds != 0:
-		return h, nil, fmt.Errorf("%w: file descriptors announced", ErrProtocol)
-	case h.kind < kindReady || h.kind > kindLoad:
+	case (h.kind < kindReady || h.kind > kindLoad) && h.kind != kindFD && h.kind != kindFile:
 		return h, nil, fmt.Errorf("%w: frame kind 0x%02x", ErrProtocol, uint8(h.kind))
+	case h.fds != 0 && (h.kind != kindFD || h.fds != 1), h.fds == 0 && h.kind == kindFD:
+		return h, nil, fmt.Errorf("%w: %d file descriptors announced in frame kind 0x%02x", ErrProtocol, h.fds, uint8(h.kind))
 	case h.flags&^flagMore != 0,
 		h.more() && h.kind != kindInvoke && h.kind != kindResponse && h.kind != kindData:
 		return h, nil, fmt.Errorf("%w: flags 0x%02x in frame kind 0x%02x", ErrProtocol, h.flags, uint8(h.kind))
@@ -96,7 +132,7 @@ func (f *frameReader) next() (header, []byte, error) {
 		if h.id != 0 {
 			return h, nil, fmt.Errorf("%w: frame kind 0x%02x for invocation %d", ErrProtocol, uint8(h.kind), h.id)
 		}
-	case kindInvoke, kindResponse, kindData, kindError, kindCancel, kindWindow:
+	case kindInvoke, kindResponse, kindData, kindError, kindCancel, kindWindow, kindFD, kindFile:
 		if h.id == 0 {
 			return h, nil, fmt.Errorf("%w: frame kind 0x%02x without an invocation", ErrProtocol, uint8(h.kind))
 		}

@@ -1,11 +1,13 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 
@@ -40,6 +42,26 @@ func newFrameWriter(conn *net.UnixConn, done <-chan struct{}, wg *sync.WaitGroup
 // for the frames before it only, until ctx ends. meta and body are the
 // caller's again on return.
 func (w *frameWriter) send(ctx context.Context, k kind, flags uint8, id uint64, meta, body []byte) error {
+	return w.sendWith(ctx, k, flags, id, meta, body, nil)
+}
+
+// sendFile is send with a file that goes along, which is the caller's again on
+// return: it waits until the socket takes the frame's first byte. ETOOMANYREFS if
+// the kernel carries too many of this user's files already (unix(7)).
+func (w *frameWriter) sendFile(ctx context.Context, k kind, id uint64, meta, body []byte, file *os.File) error {
+	raw, err := file.SyscallConn() // Fd would make it blocking, for all who share it
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) {
+		sent = w.sendWith(ctx, k, 0, id, meta, body, unix.UnixRights(int(fd)))
+	})
+	return cmp.Or(err, sent)
+}
+
+// sendWith is send; rights, if not nil, are those of one file descriptor.
+func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint64, meta, body, rights []byte) error {
 	select {
 	case w.turn <- struct{}{}:
 	default:
@@ -55,7 +77,11 @@ func (w *frameWriter) send(ctx context.Context, k kind, flags uint8, id uint64, 
 	if meta != nil {
 		n += 4 + len(meta)
 	}
-	w.head = header{len: n, kind: k, flags: flags, id: id}.append(w.head[:0])
+	h := header{len: n, kind: k, flags: flags, id: id}
+	if rights != nil {
+		h.fds = 1
+	}
+	w.head = h.append(w.head[:0])
 	if meta != nil {
 		w.head = binary.LittleEndian.AppendUint32(w.head, uint32(len(meta)))
 		w.head = append(w.head, meta...)
@@ -65,10 +91,13 @@ func (w *frameWriter) send(ctx context.Context, k kind, flags uint8, id uint64, 
 		body = nil
 	}
 	w.iov = [2][]byte{w.head, body}
-	sent, err := w.try(w.iov[:])
+	sent, err := w.try(w.iov[:], rights)
 	if err != nil {
 		w.iov = [2][]byte{}
 		<-w.turn
+		if rights != nil && errors.Is(err, unix.ETOOMANYREFS) { // nothing went out
+			return err
+		}
 		return w.failed(err)
 	}
 	total := len(w.head) + len(body)
@@ -105,23 +134,20 @@ func (w *frameWriter) failed(err error) error {
 	return err
 }
 
-// try sends what the socket takes now.
-func (w *frameWriter) try(iov [][]byte) (n int, err error) {
+// try sends what the socket takes now; with rights, at least one byte.
+func (w *frameWriter) try(iov [][]byte, rights []byte) (n int, err error) {
 	werr := w.raw.Write(func(fd uintptr) bool {
 		for {
-			n, err = unix.SendmsgBuffers(int(fd), iov, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			n, err = unix.SendmsgBuffers(int(fd), iov, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 			if !errors.Is(err, unix.EINTR) {
-				return true
+				return rights == nil || !errors.Is(err, unix.EAGAIN)
 			}
 		}
 	})
-	if errors.Is(err, unix.EAGAIN) {
+	if errors.Is(err, unix.EAGAIN) && werr == nil {
 		return 0, nil
 	}
-	if err == nil {
-		err = werr
-	}
-	return max(n, 0), err
+	return max(n, 0), cmp.Or(werr, err)
 }
 
 // grant lets the other side send n bytes more. It fails only where the reader

@@ -46,6 +46,13 @@ type Answer struct {
 	Status  int
 	Headers [][2]string
 	Body    io.Reader // may be nil
+
+	// File, if not nil, has Body's bytes too: Length from Offset on, of a regular
+	// file open for reading. An engine that takes files is given it, unread, and
+	// copies it unless it is a memfd sealed against every change (see [Seal]). It
+	// stays the handler's: Body may close it.
+	File           *os.File
+	Offset, Length int64
 }
 
 // Handler answers one event. ctx ends when the engine cancels it, at the
@@ -96,6 +103,7 @@ type function struct {
 	conn    *net.UnixConn
 	w       *frameWriter
 	handler Handler
+	files   bool // the engine takes bodies in files
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	wg      sync.WaitGroup // handlers, rests of frames
@@ -119,7 +127,7 @@ type served struct {
 // its own, and returns nil after STOP or the engine's end of the channel, once
 // the handlers have returned. It takes ownership of conn.
 func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler) error {
-	f := &function{conn: conn, handler: handler, events: map[uint64]*served{}}
+	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", events: map[uint64]*served{}}
 	f.buffers.New = func() any { return new([chunk]byte) }
 	f.ctx, f.cancel = context.WithCancelCause(ctx)
 	defer func() { _ = conn.Close() }()
@@ -301,6 +309,11 @@ func (f *function) answer(ctx context.Context, id uint64, s *served, a *Answer) 
 	if body == nil {
 		return f.w.send(ctx, kindResponse, 0, id, meta, nil)
 	}
+	if f.files {
+		if sent, err := f.answerFile(ctx, id, meta, a); sent || err != nil {
+			return err
+		}
+	}
 	b := f.buffers.Get().(*[chunk]byte)
 	defer f.buffers.Put(b)
 	buf := b[:]
@@ -335,6 +348,42 @@ func (f *function) answer(ctx context.Context, id uint64, s *served, a *Answer) 
 			return rerr
 		}
 	}
+}
+
+// answerFile sends the answer with its body in a file, where it has one or is long
+// enough to be put into one; sent is false where that is not to be had, and nothing
+// was read of Body then.
+func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *Answer) (sent bool, err error) {
+	file, m := a.File, fileMeta{Offset: a.Offset, Length: a.Length}
+	if file == nil {
+		l, ok := a.Body.(interface {
+			Len() int
+			io.WriterTo
+		})
+		if !ok || l.Len() < fileBytes {
+			return false, nil
+		}
+		m = fileMeta{Length: int64(l.Len())}
+		if file, err = newMemfd(); err != nil { // no memory, too many files
+			return false, nil //nolint:nilerr // the body goes as it is
+		}
+		defer func() { _ = file.Close() }()
+		if n, err := l.WriteTo(file); err != nil || n != m.Length {
+			return false, cmp.Or(err, io.ErrShortWrite)
+		}
+		if err := seal(file); err != nil {
+			return false, err
+		}
+	}
+	where, err := json.Marshal(m)
+	if err != nil {
+		return false, err
+	}
+	err = f.w.sendFile(ctx, kindFD, id, meta, where, file)
+	if a.File != nil && errors.Is(err, unix.ETOOMANYREFS) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // readFirst reads how a body begins: all of one that knows how short it is, as

@@ -1,0 +1,720 @@
+package channel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// filesFrame is FD or FILE by hand, as the page on the protocol has it.
+func filesFrame(k byte, id uint64, where string) string {
+	f := frame(k, 0, id, withMeta(`{"status":200,"headers":[]}`, where))
+	if k == 0x20 {
+		f = f[:6] + "\x01" + f[7:]
+	}
+	return f
+}
+
+// part is one message of a hostile function's.
+type part struct {
+	bytes string
+	fds   []int
+}
+
+// send sends parts one by one; the engine may hang up at any of them.
+func sendParts(conn *net.UnixConn, parts ...part) {
+	for _, p := range parts {
+		var oob []byte
+		if len(p.fds) > 0 {
+			oob = unix.UnixRights(p.fds...)
+		}
+		if _, _, err := conn.WriteMsgUnix([]byte(p.bytes), oob, nil); err != nil {
+			return
+		}
+	}
+}
+
+// hostile starts one invocation of a function played by the test, which is READY.
+func hostile(t testing.TB, cfg Config) (c *Conn, theirs *net.UnixConn, reply func() (*Reply, error)) {
+	t.Helper()
+	a, b := pair(t)
+	c = NewConn(a, cfg)
+	t.Cleanup(func() { _, _ = c.Close(), b.Close() })
+	type result struct {
+		r   *Reply
+		err error
+	}
+	got := make(chan result, 1)
+	go func() {
+		r, err := c.Invoke(context.Background(), &Invocation{}, nil)
+		got <- result{r, err}
+	}()
+	if _, err := newFrameReader(b).r.Peek(headerSize); err != nil { // INVOKE is there
+		t.Fatal(err)
+	}
+	sendParts(b, part{bytes: frame(1, 0, 0, readyJSON)})
+	return c, b, func() (*Reply, error) { r := <-got; return r.r, r.err }
+}
+
+// memfd holds content; seals are put on it.
+func memfd(t testing.TB, content []byte, seals int) *os.File {
+	t.Helper()
+	f, err := newMemfd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	if _, err := f.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	addSeals(t, f, seals)
+	return f
+}
+
+func addSeals(t testing.TB, f *os.File, seals int) {
+	t.Helper()
+	if seals != 0 {
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func fdOf(t testing.TB, f *os.File, err error) int {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return int(f.Fd())
+}
+
+// readReply reads all of an answer twice over where it is in a file too.
+func readReply(t testing.TB, r *Reply) []byte {
+	t.Helper()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	if r.File != nil {
+		file, err := io.ReadAll(io.NewSectionReader(r.File, r.Offset, r.Length))
+		if err != nil || !bytes.Equal(file, body) {
+			t.Errorf("File has %d bytes, %v; not the %d of Body", len(file), err, len(body))
+		}
+	}
+	if int64(len(body)) != r.Length {
+		t.Errorf("%d bytes, Length says %d", len(body), r.Length)
+	}
+	if err := r.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	return body
+}
+
+// TestFileAnswers: which answers a function in Go gives in files, and that they are
+// whole.
+func TestFileAnswers(t *testing.T) {
+	fretest.CheckLeaks(t)
+	want := pattern(3 << 20)
+	sealed, err := Seal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sealed.Close()
+	open := memfd(t, want, 0)
+	handler := func(_ context.Context, e *Event) (*Answer, error) {
+		var offset, length int64
+		_, _ = fmt.Sscan(e.Query, &offset, &length)
+		a := &Answer{Status: 206, Body: bytes.NewReader(want[offset : offset+length]), Offset: offset, Length: length}
+		switch e.Path {
+		case "/sealed":
+			a.File = sealed
+		case "/open":
+			a.File = open
+		case "/closed":
+			a.File = os.NewFile(1<<20, "closed")
+		}
+		return a, nil
+	}
+	for _, engine := range []string{"takes files", "takes none"} {
+		t.Run(engine, func(t *testing.T) {
+			files := engine == "takes files"
+			t.Setenv("FRE_FILES", map[bool]string{true: "/tmp"}[files])
+			c := serve(t, Config{}, handler)
+			for _, tt := range []struct {
+				path           string
+				offset, length int
+				file           bool
+			}{
+				{"/bytes", 0, fileBytes - 1, false},
+				{"/bytes", 0, fileBytes, true},
+				{"/bytes", 5, 2 << 20, true},
+				{"/sealed", 0, len(want), true},
+				{"/sealed", 77, 1000, true},
+				{"/sealed", 0, 0, true},
+				{"/sealed", len(want), 0, true},
+				{"/open", 1, 1 << 20, false},
+			} {
+				r, err := c.Invoke(t.Context(), &Invocation{Path: tt.path, Query: fmt.Sprint(tt.offset, tt.length)}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := r.File != nil; got != (tt.file && files) {
+					t.Errorf("%+v: in a file: %v", tt, got)
+				}
+				if r.Status != 206 {
+					t.Errorf("%+v: status %d", tt, r.Status)
+				}
+				if r.Length < 0 { // as DATA
+					r.Length = int64(tt.length)
+				}
+				if got := readReply(t, r); !bytes.Equal(got, want[tt.offset:tt.offset+tt.length]) {
+					t.Errorf("%+v: %d other bytes", tt, len(got))
+				}
+			}
+		})
+	}
+}
+
+// TestFileKept: an answer in a file outlives its channel, and its reader ends with
+// the event.
+func TestFileKept(t *testing.T) {
+	fretest.CheckLeaks(t)
+	t.Setenv("FRE_FILES", "/tmp")
+	want := pattern(1 << 20)
+	var held, released atomic.Int64
+	c := serve(t, Config{Hold: func(h Held) (func(), error) {
+		held.Add(h.Bytes)
+		return func() { released.Add(h.Bytes) }, nil
+	}}, func(context.Context, *Event) (*Answer, error) { return &Answer{Body: bytes.NewReader(want)}, nil })
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("client gone")
+	first, err := c.Invoke(ctx, &Invocation{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := c.Invoke(t.Context(), &Invocation{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.CopyN(io.Discard, first.Body, 1000); err != nil {
+		t.Error(err)
+	}
+	cancel(cause)
+	if _, err := first.Body.Read(make([]byte, 1)); !errors.Is(err, cause) {
+		t.Errorf("read after the event's end: %v", err)
+	}
+	if _, err := first.File.ReadAt(make([]byte, 1), 0); err != nil {
+		t.Errorf("the file was closed by another than the body's Close: %v", err)
+	}
+	for range 2 {
+		if err := first.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := first.Body.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("read after Close: %v", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := readReply(t, second); !bytes.Equal(got, want) {
+		t.Error("other bytes after the channel's end")
+	}
+	if held.Load() != 2<<20 || released.Load() != 2<<20 {
+		t.Errorf("held %d bytes, released %d; want both answers", held.Load(), released.Load())
+	}
+}
+
+// TestFileRefused: an engine that holds enough takes no more, and says why.
+func TestFileRefused(t *testing.T) {
+	fretest.CheckLeaks(t)
+	t.Setenv("FRE_FILES", "/tmp")
+	full := errors.New("enough")
+	c := serve(t, Config{Hold: func(Held) (func(), error) { return nil, full }}, func(_ context.Context, e *Event) (*Answer, error) {
+		return &Answer{Body: bytes.NewReader(pattern(len(e.Path) << 20))}, nil
+	})
+	for range 2 {
+		finished := make(chan struct{})
+		_, err := c.Invoke(t.Context(), &Invocation{Path: "/", Finished: func() { close(finished) }}, nil)
+		if !errors.Is(err, full) {
+			t.Errorf("got %v, want what Hold said", err)
+		}
+		<-finished
+	}
+	r, err := c.Invoke(t.Context(), &Invocation{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	readReply(t, r)
+}
+
+// TestFileCopied: files that can still change are read by the body's reader alone.
+func TestFileCopied(t *testing.T) {
+	content := pattern(300 << 10)
+	disk, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := disk.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	sparse := memfd(t, nil, 0)
+	if err := sparse.Truncate(int64(len(content))); err != nil {
+		t.Fatal(err)
+	}
+	addSeals(t, sparse, answerSeals)
+	for name, f := range map[string]*os.File{
+		"no seals":     memfd(t, content, 0),
+		"grow":         memfd(t, content, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK),
+		"shrink":       memfd(t, content, unix.F_SEAL_WRITE|unix.F_SEAL_GROW),
+		"write":        memfd(t, content, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW),
+		"future write": memfd(t, content, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE),
+		"sparse":       sparse,
+		"on a disk":    disk,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, theirs, reply := hostile(t, Config{})
+			sendParts(theirs, part{filesFrame(0x20, 1, `{"offset":7,"length":300000}`), []int{int(f.Fd())}})
+			r, err := reply()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.File != nil {
+				t.Error("taken for immutable")
+			}
+			want := content[7:300007]
+			if name == "sparse" {
+				want = make([]byte, 300000)
+			}
+			if got := readReply(t, r); !bytes.Equal(got, want) {
+				t.Errorf("%d other bytes", len(got))
+			}
+		})
+	}
+}
+
+// TestFileTruncated: a file that becomes shorter breaks the answer off.
+func TestFileTruncated(t *testing.T) {
+	_, theirs, reply := hostile(t, Config{})
+	f := memfd(t, pattern(300<<10), 0)
+	sendParts(theirs, part{filesFrame(0x20, 1, `{"offset":0,"length":307200}`), []int{int(f.Fd())}})
+	r, err := reply()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if _, err := io.CopyN(io.Discard, r.Body, 100<<10); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Truncate(150 << 10); err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(io.Discard, r.Body)
+	var failure *Failure
+	if !errors.As(err, &failure) || n != 50<<10 {
+		t.Errorf("%d bytes more and %v; want 51200 and a Failure", n, err)
+	}
+}
+
+// TestWrongFiles: what a function may not send ends its channel, and stays nowhere
+// in the engine.
+func TestWrongFiles(t *testing.T) {
+	good := memfd(t, pattern(1000), answerSeals)
+	r, w, err := os.Pipe()
+	pipeR, pipeW := fdOf(t, r, err), fdOf(t, w, err)
+	sockets, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(sockets[0])
+	defer unix.Close(sockets[1])
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(epoll)
+	open := func(path string, flags int) int {
+		t.Helper()
+		f, err := os.OpenFile(path, flags, 0o600)
+		return fdOf(t, f, err)
+	}
+	file := filepath.Join(t.TempDir(), "f")
+	writeOnly := open(file, os.O_CREATE|os.O_WRONLY)
+	if err := os.WriteFile(file, pattern(1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	whole := filesFrame(0x20, 1, `{"offset":0,"length":1000}`)
+	log := frame(9, 0, 1, `{"level":"info","message":"x"}`)
+	fd := func(fds ...int) []part { return []part{{whole, fds}} }
+	where := func(json string) []part { return []part{{filesFrame(0x20, 1, json), []int{int(good.Fd())}}} }
+	for name, parts := range map[string][]part{
+		"a pipe's reading end":   fd(pipeR),
+		"a pipe's writing end":   fd(pipeW),
+		"a socket":               fd(sockets[0]),
+		"an epoll":               fd(epoll),
+		"a directory":            fd(open(".", os.O_RDONLY)),
+		"a device":               fd(open(os.DevNull, os.O_RDWR)),
+		"O_PATH":                 fd(open(file, unix.O_PATH)),
+		"only for writing":       fd(writeOnly),
+		"in /proc":               where(`{"offset":0,"length":0}`)[:0],
+		"none":                   fd(),
+		"two at once":            fd(int(good.Fd()), int(good.Fd())),
+		"three at once":          fd(int(good.Fd()), int(good.Fd()), pipeW),
+		"many":                   fd(append(make([]int, 0, 253), bytesOf(int(good.Fd()), 253)...)...),
+		"one with each part":     {{whole[:20], []int{int(good.Fd())}}, {whole[20:], []int{int(good.Fd())}}},
+		"one too early":          {{log, []int{int(good.Fd())}}, {whole, nil}},
+		"two, one unannounced":   {{log[:5], []int{int(good.Fd())}}, {log[5:] + whole, []int{int(good.Fd())}}},
+		"header says two":        {{whole[:6] + "\x02" + whole[7:], []int{int(good.Fd()), int(good.Fd())}}},
+		"header says none":       {{whole[:6] + "\x00" + whole[7:], []int{int(good.Fd())}}},
+		"header says 257":        {{whole[:6] + "\x01\x01" + whole[8:], []int{int(good.Fd())}}},
+		"MORE":                   {{whole[:5] + "\x01" + whole[6:], []int{int(good.Fd())}}},
+		"RESPONSE announces one": {{"\x24\x00\x00\x00\x04\x00\x01\x00" + whole[8:], []int{int(good.Fd())}}},
+		"longer than the file":   where(`{"offset":0,"length":1001}`),
+		"beyond the file":        where(`{"offset":1001,"length":0}`),
+		"ends beyond the file":   where(`{"offset":999,"length":2}`),
+		"negative length":        where(`{"offset":1000,"length":-1}`),
+		"negative offset":        where(`{"offset":-1,"length":1}`),
+		"overflow":               where(`{"offset":9223372036854775807,"length":9223372036854775807}`),
+		"more than 64 bits":      where(`{"offset":0,"length":18446744073709551617}`),
+		"a fraction":             where(`{"offset":0.5,"length":1}`),
+		"no JSON":                where(`x`),
+		"nothing":                where(``),
+		"a name":                 where(`{"offset":0,"length":1,"name":"x"}`),
+		"FILE without directory": {{filesFrame(0x21, 1, `{"offset":0,"length":1,"name":"x"}`), nil}},
+		"twice":                  {{whole, []int{int(good.Fd())}}, {whole, []int{int(good.Fd())}}},
+		"another's id":           {{filesFrame(0x20, 2, `{"offset":0,"length":1}`), []int{int(good.Fd())}}},
+	} {
+		if name == "in /proc" {
+			parts = []part{{filesFrame(0x20, 1, `{"offset":0,"length":0}`), []int{open("/proc/self/status", os.O_RDONLY)}}}
+		}
+		t.Run(name, func(t *testing.T) {
+			c, theirs, reply := hostile(t, Config{})
+			// Whether this pipe is closed everywhere but here shows at its other end.
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			sendParts(theirs, parts...)
+			sendParts(theirs, part{log, []int{int(w.Fd())}})
+			<-c.Done()
+			if err := c.Err(); !errors.Is(err, ErrProtocol) {
+				t.Errorf("got %v, want ErrProtocol", err)
+			}
+			got, rerr := reply()
+			if name == "twice" {
+				readReply(t, got)
+			} else if !errors.Is(rerr, ErrProtocol) {
+				t.Errorf("Invoke: %v, want ErrProtocol", rerr)
+			}
+			_ = c.Close()
+			_ = theirs.Close()
+			_ = w.Close()
+			if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+				t.Errorf("the pipe is still open somewhere: %d, %v", n, err)
+			}
+		})
+	}
+}
+
+func bytesOf(fd, n int) []int {
+	fds := make([]int, n)
+	for i := range fds {
+		fds[i] = fd
+	}
+	return fds
+}
+
+// TestUnannounced: descriptors that no frame announces are closed, and do not keep
+// the frames from being what they are.
+func TestUnannounced(t *testing.T) {
+	good := memfd(t, pattern(1000), answerSeals)
+	log := frame(9, 0, 1, `{"level":"info","message":"x"}`)
+	for name, parts := range map[string][]part{
+		"with LOG":           {{log, []int{-1}}},
+		"with RESPONSE":      {{frame(4, 1, 1, withMeta(`{"status":200,"headers":[]}`, "a")), []int{-1}}, {frame(5, 0, 1, "b"), []int{-1}}},
+		"253 at once":        {{log, bytesOf(-1, 253)}},
+		"in a frame's parts": {{log[:7], []int{-1}}, {log[7:20], []int{-1}}, {log[20:], bytesOf(-1, 3)}},
+		"a long frame":       {{frame(9, 0, 1, `{"level":"info","message":"`+strings.Repeat("x", 100<<10)+`"}`), []int{-1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, theirs, reply := hostile(t, Config{})
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			for i := range parts {
+				for j := range parts[i].fds {
+					parts[i].fds[j] = int(w.Fd())
+				}
+			}
+			sendParts(theirs, parts...)
+			if name != "with RESPONSE" {
+				sendParts(theirs, part{filesFrame(0x20, 1, `{"offset":0,"length":2}`), []int{int(good.Fd())}})
+			}
+			got, err := reply()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b, err := io.ReadAll(got.Body); len(b) != 2 || err != nil {
+				t.Errorf("%q, %v", b, err)
+			}
+			_ = got.Body.Close()
+			_ = w.Close()
+			// The last is held until the next read begins.
+			sendParts(theirs, part{frame(9, 0, 1, `{"level":"info","message":"x"}`), nil})
+			if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+				t.Errorf("the pipe is still open somewhere: %d, %v", n, err)
+			}
+			if err := c.Err(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestCancelledFile: an answer in a file that comes too late is closed.
+func TestCancelledFile(t *testing.T) {
+	a, b := pair(t)
+	var released atomic.Int64
+	done := make(chan struct{})
+	c := NewConn(a, Config{Hold: func(Held) (func(), error) { return func() { released.Add(1); close(done) }, nil }})
+	defer c.Close()
+	defer b.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan error, 1)
+	go func() {
+		_, err := c.Invoke(ctx, &Invocation{}, nil)
+		got <- err
+	}()
+	if _, err := newFrameReader(b).r.Peek(headerSize); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-got; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	f := memfd(t, pattern(1000), answerSeals)
+	sendParts(b, part{frame(1, 0, 0, readyJSON), nil}, part{filesFrame(0x20, 1, `{"offset":0,"length":1000}`), []int{int(f.Fd())}})
+	<-done
+	if n := released.Load(); n != 1 {
+		t.Errorf("released %d times", n)
+	}
+}
+
+// filesDir is a directory in memory, as /tmp of a sandbox is.
+func filesDir(t *testing.T) (dir string, cfg Config) {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "fre-files-")
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir, Config{Files: func() (*os.File, error) { return os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0) }}
+}
+
+// TestNamedFile: files that a function leaves in its directory are removed from
+// there, and taken for immutable where nobody can write to them.
+func TestNamedFile(t *testing.T) {
+	fretest.CheckLeaks(t)
+	content := pattern(300 << 10)
+	write := func(t *testing.T, path string) {
+		t.Helper()
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tt := range map[string]struct {
+		prepare   func(t *testing.T, path string)
+		immutable bool
+	}{
+		"closed": {write, true},
+		"open for reading": {func(t *testing.T, path string) {
+			write(t, path)
+			f, err := os.Open(path)
+			fdOf(t, f, err)
+		}, true},
+		"open for writing": {func(t *testing.T, path string) {
+			write(t, path)
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			fdOf(t, f, err)
+		}, false},
+		"mapped": {func(t *testing.T, path string) {
+			write(t, path)
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Munmap(m) })
+		}, false},
+		"linked twice": {func(t *testing.T, path string) {
+			write(t, path)
+			if err := os.Link(path, path+"2"); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+		"sparse": {func(t *testing.T, path string) {
+			if err := os.WriteFile(path, content[:100<<10], 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Truncate(path, int64(len(content))); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, cfg := filesDir(t)
+			_, theirs, reply := hostile(t, cfg)
+			tt.prepare(t, filepath.Join(dir, "a file"))
+			sendParts(theirs, part{filesFrame(0x21, 1, `{"offset":1,"length":100000,"name":"a file"}`), nil})
+			r, err := reply()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if os.Geteuid() == 0 && tt.immutable != (r.File != nil) {
+				t.Errorf("taken for immutable: %v", r.File != nil)
+			}
+			if got := readReply(t, r); !bytes.Equal(got, content[1:100001]) {
+				t.Errorf("%d other bytes", len(got))
+			}
+			if _, err := os.Lstat(filepath.Join(dir, "a file")); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("it is still there: %v", err)
+			}
+		})
+	}
+}
+
+// TestWrongNames: no name leads out of the directory, or to what is no file.
+func TestWrongNames(t *testing.T) {
+	fretest.CheckLeaks(t)
+	for name, prepare := range map[string]func(path string) error{
+		"..":                     nil,
+		".":                      nil,
+		"":                       nil,
+		"/etc/passwd":            nil,
+		"../x":                   nil,
+		"d/x":                    nil,
+		"a\x00b":                 nil,
+		strings.Repeat("x", 256): nil,
+		"link":                   func(path string) error { return os.Symlink("/etc/passwd", path) },
+		"near":                   func(path string) error { return errors.Join(os.WriteFile(path+"x", nil, 0o600), os.Symlink("nearx", path)) },
+		"fifo":                   func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"dir":                    func(path string) error { return os.Mkdir(path, 0o700) },
+		"socket": func(path string) error {
+			l, err := net.Listen("unix", path)
+			if err == nil {
+				l.(*net.UnixListener).SetUnlinkOnClose(false)
+				err = l.Close()
+			}
+			return err
+		},
+		"gone": nil,
+	} {
+		t.Run(name[:min(len(name), 12)], func(t *testing.T) {
+			dir, cfg := filesDir(t)
+			c, theirs, reply := hostile(t, cfg)
+			if prepare != nil {
+				if err := prepare(filepath.Join(dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			quoted := fmt.Sprintf(`{"offset":0,"length":0,"name":%q}`, name)
+			sendParts(theirs, part{filesFrame(0x21, 1, strings.ReplaceAll(quoted, `\x00`, `\u0000`)), nil})
+			_, err := reply()
+			if name == "gone" {
+				var failure *Failure
+				if !errors.As(err, &failure) || c.Err() != nil {
+					t.Errorf("got %v, the channel %v; want a Failure and nil", err, c.Err())
+				}
+				return
+			}
+			if !errors.Is(err, ErrProtocol) {
+				t.Errorf("got %v, want ErrProtocol", err)
+			}
+		})
+	}
+}
+
+// FuzzFiles: frames in messages of any length, with descriptors of any kind, leave
+// nothing open.
+func FuzzFiles(f *testing.F) {
+	whole := filesFrame(0x20, 1, `{"offset":0,"length":1000}`)
+	f.Add([]byte(whole), uint16(0), []byte{1})
+	f.Add([]byte(whole), uint16(20), []byte{0, 1})
+	f.Add([]byte(whole), uint16(16), []byte{1, 2})
+	f.Add([]byte(whole), uint16(0), []byte{2})
+	f.Add([]byte(whole), uint16(0), []byte{5})
+	f.Add([]byte(whole+whole), uint16(len(whole)), []byte{1, 1})
+	f.Add([]byte(frame(9, 0, 1, `{"level":"info","message":"x"}`)+whole), uint16(40), []byte{1, 1})
+	f.Add([]byte(filesFrame(0x21, 1, `{"offset":0,"length":1,"name":"x"}`)), uint16(3), []byte{3})
+	for _, raw := range malformed {
+		f.Add([]byte(raw), uint16(len(raw)/2), []byte{1, 4})
+	}
+	f.Fuzz(func(t *testing.T, raw []byte, cut uint16, kinds []byte) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		file := memfd(t, pattern(1000), answerSeals)
+		var parts []part
+		for i := 0; len(raw) > 0; i++ {
+			n := len(raw)
+			if cut > 0 {
+				n = min(n, int(cut))
+			}
+			p := part{bytes: string(raw[:n])}
+			if i < len(kinds) {
+				for k := kinds[i] % 8; k > 0; k-- {
+					p.fds = append(p.fds, [...]int{int(file.Fd()), int(w.Fd())}[k%2])
+				}
+			}
+			parts = append(parts, p)
+			raw = raw[n:]
+			if len(parts) > 64 {
+				break
+			}
+		}
+		c, theirs, reply := hostile(t, Config{})
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			if r, err := reply(); err == nil {
+				_, _ = io.Copy(io.Discard, r.Body)
+				_ = r.Body.Close()
+			}
+		}()
+		sendParts(theirs, parts...)
+		_ = theirs.CloseWrite()
+		_, _ = io.Copy(io.Discard, theirs)
+		<-c.Done()
+		<-answered
+		if err := c.Err(); !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrClosed) {
+			t.Errorf("unexpected end: %v", err)
+		}
+		_ = c.Close()
+		_ = theirs.Close()
+		_ = w.Close()
+		if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+			t.Errorf("a descriptor is still open: %d, %v", n, err)
+		}
+	})
+}
