@@ -372,7 +372,7 @@ func (s *forkServer) make(ctx context.Context) (*forked, error) {
 	c := &forked{}
 	c.box = f.newBox(id, c.state, c.ask)
 	c.box.ended = s.release
-	c.conn = channel.NewConn(ours, channel.Config{Log: f.channelLog(id)})
+	c.conn = channel.NewConn(ours, f.channelConfig(id, func() *sandbox.Sandbox { return sb }))
 	f.e.boxes.adopt(f.e, c.box, sb)
 	kept = true
 	err = c.conn.Go()

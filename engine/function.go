@@ -33,6 +33,7 @@ type function struct {
 	work  string       // host directory of the tenant's /work
 	logs  *functionLog // set before the function is published; kept over redeployments
 	forks *forker      // nil where the runtime or the template has none
+	held  heldAnswers
 
 	invocations, failures atomic.Uint64
 	warmed                prometheus.Observer
@@ -97,6 +98,7 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 	f := &function{
 		e: e, name: rec.Name, template: spec.Template, version: spec.Version, image: img, config: cfg, deployed: rec.Deployed, temporary: spec.Temporary,
 		user: user, work: work,
+		held:      heldAnswers{bytes: int64(max(cfg.Instances.Max, 1)) * cfg.Resources.MemoryBytes},
 		instances: make(map[*instance]struct{}),
 		warmed:    e.metrics.start.WithLabelValues(rec.Name, string(StartWarm)),
 	}
@@ -134,7 +136,7 @@ func (f *function) publish() {
 // environment is what an instance that speaks the channel gets.
 func (f *function) environment() []string {
 	env := f.config.Env
-	return append(env[:len(env):len(env)], "FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
+	return append(env[:len(env):len(env)], "FRE_CHANNEL=3", "FRE_FILES="+answerFiles, fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
 }
 
 // channelLog takes what the handler of one instance logs.

@@ -170,7 +170,7 @@ func (in *instance) bootSandbox(ctx context.Context) error {
 	}
 	spec.Channel = theirs
 	spec.Env = in.f.environment()
-	in.conn = channel.NewConn(ours, channel.Config{Log: in.f.channelLog(spec.ID)})
+	in.conn = channel.NewConn(ours, in.f.channelConfig(spec.ID, func() *sandbox.Sandbox { return in.box.sb }))
 	in.box = in.newBox(spec.ID)
 	err = in.f.start(ctx, spec, in.box)
 	_ = theirs.Close()

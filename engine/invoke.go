@@ -49,6 +49,11 @@ type Response struct {
 	Start time.Duration // from the request to a ready instance
 
 	StartKind sandbox.StartKind // how the instance came about
+
+	// File, if not nil, has the body too: Size bytes from Offset on, which nobody
+	// changes any more; it is closed with Body. Whoever sends it leaves Body unread.
+	File   *os.File
+	Offset int64
 }
 
 // The kinds of a start beside those of package sandbox.
@@ -233,12 +238,13 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 		return nil, err
 	}
 	body := &replyBody{
-		ReadCloser: reply.Body, whole: reply.Length >= 0, done: ev.finisher(began, end),
+		ReadCloser: reply.Body, whole: reply.Length >= 0, file: reply.File != nil, done: ev.finisher(began, end),
 		judge: func(err error) error { return ev.judge(l.in, err, "its answer was whole") },
 	}
 	return &Response{
 		Instance: l.in.box.id, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: body,
 		Cold: l.kind != StartWarm, Start: l.start, StartKind: l.kind,
+		File: reply.File, Offset: reply.Offset,
 	}, nil
 }
 
@@ -299,6 +305,7 @@ var errAbandoned = errors.New("answer was not read to its end")
 type replyBody struct {
 	io.ReadCloser
 	whole bool                  // all of it is here: a Read does not wait
+	file  bool                  // it may be taken from Response.File instead
 	judge func(err error) error // nil: errors are passed on as they are
 	done  func(err error)
 	eof   bool
@@ -323,7 +330,7 @@ func (b *replyBody) Read(p []byte) (int, error) {
 }
 
 func (b *replyBody) Close() error {
-	if !b.eof && b.err == nil { // nothing may be left of a short answer
+	if !b.eof && b.err == nil && !b.file { // nothing may be left of a short answer
 		if b.whole {
 			n, err := b.Read(make([]byte, 1))
 			b.eof = n == 0 && errors.Is(err, io.EOF)

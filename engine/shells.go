@@ -95,7 +95,7 @@ type shell struct {
 	stdout, stderr *os.File // ours, unread
 	bytes          int64
 	taken          chan struct{} // closed when it is no longer parked
-	log            atomic.Pointer[func(invocation, level, message string)]
+	function       atomic.Pointer[function] // whose instance it has become
 }
 
 func newShells(e *Engine, cfg ShellConfig) *shells {
@@ -265,11 +265,16 @@ func (e *Engine) startShell(ctx context.Context, spec sandbox.Spec) (*shell, err
 	}
 	defer theirs.Close()
 	sh := &shell{id: newID(), taken: make(chan struct{})}
-	sh.conn = channel.NewConn(ours, channel.Config{Parked: true, Log: func(invocation, level, message string) {
-		if log := sh.log.Load(); log != nil {
-			(*log)(invocation, level, message)
-		}
-	}})
+	sh.conn = channel.NewConn(ours, channel.Config{
+		Parked: true,
+		Log: func(invocation, level, message string) {
+			if f := sh.function.Load(); f != nil {
+				f.channelLog(sh.id)(invocation, level, message)
+			}
+		},
+		Files: openTmp(func() *sandbox.Sandbox { return sh.sb }),
+		Hold:  func(h channel.Held) (func(), error) { return sh.function.Load().held.hold(h) }, // it has had an event
+	})
 	var outW, errW *os.File
 	if sh.stdout, outW, err = outputPipe(); err == nil {
 		defer outW.Close()
@@ -449,8 +454,7 @@ func (in *instance) bootShell(ctx context.Context) (bool, error) {
 // become takes a furnished shell over.
 func (in *instance) become(ctx context.Context, sh *shell) error {
 	f := in.f
-	log := f.channelLog(sh.id)
-	sh.log.Store(&log)
+	sh.function.Store(f)
 	f.logs.follow(f.e, sh.stdout, sh.id, "stdout")
 	f.logs.follow(f.e, sh.stderr, sh.id, "stderr")
 	in.conn, in.kind = sh.conn, StartRuntime

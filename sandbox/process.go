@@ -229,6 +229,21 @@ func (s *Sandbox) tmpSizeLocked() (Size, error) {
 	return size, err
 }
 
+// Tmp opens the directory that is /tmp inside, as O_PATH; the caller closes it, and
+// until then what is in there stays. os.ErrProcessDone if the sandbox has ended.
+func (s *Sandbox) Tmp() (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tmp < 0 {
+		return nil, os.ErrProcessDone
+	}
+	fd, err := unix.FcntlInt(uintptr(s.tmp), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("/tmp of sandbox %s: %w", s.id, err)
+	}
+	return os.NewFile(uintptr(fd), "/tmp"), nil
+}
+
 // Processes lists the sandbox's processes by their ids in the engine's pid
 // namespace. os.ErrProcessDone if it has ended.
 func (s *Sandbox) Processes() ([]int, error) {

@@ -1,0 +1,81 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// maxHeldAnswers is how many answers of one function may be in files at once, from
+// when the function gave them until the clients have them.
+const maxHeldAnswers = 1024
+
+// heldAnswers counts the files of one function's answers that are on their way to
+// clients: file descriptors of the engine, and memory that stays in use though the
+// sandbox it was charged to may be long gone.
+type heldAnswers struct {
+	bytes int64 // at most: what all instances together may use
+
+	mu    sync.Mutex
+	count int
+	sum   int64
+	files map[channel.Held]int // answers by what they hold, which counts once
+}
+
+// hold is channel.Config.Hold. ErrOverloaded where there is enough already.
+func (h *heldAnswers) hold(what channel.Held) (release func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	more := what.Bytes
+	if h.files[what] > 0 {
+		more = 0
+	}
+	if h.count >= maxHeldAnswers || more > h.bytes-h.sum {
+		return nil, fmt.Errorf("%w: %d answers that clients have not taken yet hold %d bytes", ErrOverloaded, h.count, h.sum)
+	}
+	if h.files == nil {
+		h.files = map[channel.Held]int{}
+	}
+	h.count++
+	h.sum += more
+	h.files[what]++
+	return func() { h.release(what) }, nil
+}
+
+func (h *heldAnswers) release(what channel.Held) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.count--
+	if h.files[what]--; h.files[what] == 0 {
+		delete(h.files, what)
+		h.sum -= what.Bytes
+	}
+}
+
+// answerFiles is where a function leaves files for its answers: what FRE_FILES
+// names inside the sandbox.
+const answerFiles = "/tmp"
+
+// channelConfig is what the engine's end of an instance's channel needs. sb is asked
+// for the instance's sandbox once that has an event.
+func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.Config {
+	return channel.Config{
+		Log:   f.channelLog(id),
+		Files: openTmp(sb),
+		Hold:  f.held.hold,
+	}
+}
+
+func openTmp(sb func() *sandbox.Sandbox) func() (*os.File, error) {
+	return func() (*os.File, error) {
+		dir, err := sb().Tmp()
+		if errors.Is(err, os.ErrProcessDone) {
+			err = fmt.Errorf("%w: %w", channel.ErrClosed, err)
+		}
+		return dir, err
+	}
+}
