@@ -113,4 +113,3 @@ func cpu(b *testing.B) float64 {
 	us := func(t unix.Timeval) float64 { return float64(t.Sec)*1e6 + float64(t.Usec) }
 	return us(u.Utime) + us(u.Stime)
 }
-

@@ -519,7 +519,7 @@ func TestCancelledFile(t *testing.T) {
 // filesDir is a directory in memory, as /tmp of a sandbox is.
 func filesDir(t *testing.T) (dir string, cfg Config) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "fre-files-")
+	dir, err := os.MkdirTemp("/dev/shm", "fre-files-") //nolint:usetesting // in memory
 	if err != nil {
 		t.Skip(err)
 	}
@@ -544,16 +544,19 @@ func TestNamedFile(t *testing.T) {
 	}{
 		"closed": {write, true},
 		"open for reading": {func(t *testing.T, path string) {
+			t.Helper()
 			write(t, path)
 			f, err := os.Open(path)
 			fdOf(t, f, err)
 		}, true},
 		"open for writing": {func(t *testing.T, path string) {
+			t.Helper()
 			write(t, path)
 			f, err := os.OpenFile(path, os.O_WRONLY, 0)
 			fdOf(t, f, err)
 		}, false},
 		"mapped": {func(t *testing.T, path string) {
+			t.Helper()
 			write(t, path)
 			f, err := os.OpenFile(path, os.O_RDWR, 0)
 			if err != nil {
@@ -566,12 +569,14 @@ func TestNamedFile(t *testing.T) {
 			t.Cleanup(func() { _ = unix.Munmap(m) })
 		}, false},
 		"linked twice": {func(t *testing.T, path string) {
+			t.Helper()
 			write(t, path)
 			if err := os.Link(path, path+"2"); err != nil {
 				t.Fatal(err)
 			}
 		}, false},
 		"sparse": {func(t *testing.T, path string) {
+			t.Helper()
 			if err := os.WriteFile(path, content[:100<<10], 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -615,9 +620,11 @@ func TestWrongNames(t *testing.T) {
 		"a\x00b":                 nil,
 		strings.Repeat("x", 256): nil,
 		"link":                   func(path string) error { return os.Symlink("/etc/passwd", path) },
-		"near":                   func(path string) error { return errors.Join(os.WriteFile(path+"x", nil, 0o600), os.Symlink("nearx", path)) },
-		"fifo":                   func(path string) error { return unix.Mkfifo(path, 0o600) },
-		"dir":                    func(path string) error { return os.Mkdir(path, 0o700) },
+		"near": func(path string) error {
+			return errors.Join(os.WriteFile(path+"x", nil, 0o600), os.Symlink("nearx", path))
+		},
+		"fifo": func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"dir":  func(path string) error { return os.Mkdir(path, 0o700) },
 		"socket": func(path string) error {
 			l, err := net.Listen("unix", path)
 			if err == nil {

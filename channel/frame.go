@@ -85,9 +85,9 @@ func (f *frameReader) file() (*os.File, error) {
 	}
 	// Before it becomes an os.File, which has the poller watch what can be watched.
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("%w: the answer's file is no regular one: mode 0%o, %v", ErrProtocol, st.Mode, err)
+		return nil, fmt.Errorf("%w: the answer's file is no regular one: mode 0%o", ErrProtocol, st.Mode)
 	}
 	return os.NewFile(uintptr(fd), "answer"), nil
 }

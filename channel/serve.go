@@ -365,7 +365,7 @@ func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *An
 		}
 		m = fileMeta{Length: int64(l.Len())}
 		if file, err = newMemfd(); err != nil { // no memory, too many files
-			return false, nil //nolint:nilerr // the body goes as it is
+			return false, nil // the body goes as it is
 		}
 		defer func() { _ = file.Close() }()
 		if n, err := l.WriteTo(file); err != nil || n != m.Length {

@@ -41,7 +41,7 @@ type Response struct {
 	Size     int64 // bytes of Body, -1 while it is still coming
 	Body     io.ReadCloser
 	// File, if not nil, has the body too: Size bytes from Offset on, which nobody
-	// changes any more; it is closed with Body.
+	// changes any more; it is closed with Body. Whoever sends it leaves Body unread.
 	File   *os.File
 	Offset int64
 
@@ -49,11 +49,6 @@ type Response struct {
 	Start time.Duration // from the request to a ready instance
 
 	StartKind sandbox.StartKind // how the instance came about
-
-	// File, if not nil, has the body too: Size bytes from Offset on, which nobody
-	// changes any more; it is closed with Body. Whoever sends it leaves Body unread.
-	File   *os.File
-	Offset int64
 }
 
 // The kinds of a start beside those of package sandbox.

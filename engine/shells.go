@@ -94,7 +94,7 @@ type shell struct {
 	conn           *channel.Conn
 	stdout, stderr *os.File // ours, unread
 	bytes          int64
-	taken          chan struct{} // closed when it is no longer parked
+	taken          chan struct{}            // closed when it is no longer parked
 	function       atomic.Pointer[function] // whose instance it has become
 }
 

@@ -122,6 +122,34 @@ func TestChannelRights(t *testing.T) {
 	call(t, d, "hostile", "", "still there", 200)
 }
 
+// TestChannelFiles: an answer is a file only where it is one; anything else that a
+// function gives for it ends its instance, and leaves nothing open in the engine.
+func TestChannelFiles(t *testing.T) {
+	const content = "what a function gives as its answer"
+	hostile := daemon.Function{Name: "hostile"}
+	d := daemontest.Serve(t, hostile)
+	for _, kind := range []string{"sealed", "unsealed", "named", "named-open"} {
+		if got := call(t, d, "hostile", "/file/"+kind, "", 200); got != content {
+			t.Errorf("%s: got %q", kind, got)
+		}
+	}
+	for _, kind := range []string{
+		"pipe", "socket", "directory", "device", "path", "write-only", "proc",
+		"two", "none", "longer", "overflow", "outside", "link", "fifo",
+	} {
+		if got := call(t, d, "hostile", "/file/"+kind, "", 502); strings.Contains(got, content) {
+			t.Errorf("%s: %s", kind, got)
+		}
+	}
+	eventually(t, func() error {
+		if pids := holders(t, "wrong"); slices.Contains(pids, d.PID()) {
+			return fmt.Errorf("the engine, %d, has files of the function's open", d.PID())
+		}
+		return nil
+	})
+	call(t, d, "hostile", "", "still there", 200)
+}
+
 // TestSocketRights: the same of the control socket, whose clients may be anybody
 // in its group; an endless request ends.
 func TestSocketRights(t *testing.T) {

@@ -43,5 +43,5 @@ var Rows = []Row{
 	{"outlive the time-out: daemons, ignored SIGTERM", []string{"test/security.TestTimeouts"}},
 	{"learn host paths from mounts and open files", []string{"test/security.TestHostPaths", "test/security.TestContainerSees"}},
 	{"the engine's control socket: whoever may open it, sizes, unwanted open files", []string{"test/security.TestSocketPeer", "server.TestPeers", "test/security.TestSocketSizes", "test/security.TestSocketRights"}},
-	{"the function's own channel: malformed frames, unwanted open files", []string{"channel.FuzzConn", "test/security.TestChannelRights"}},
+	{"the function's own channel: malformed frames, unwanted open files", []string{"channel.FuzzConn", "channel.FuzzFiles", "channel.TestWrongFiles", "test/security.TestChannelRights", "test/security.TestChannelFiles"}},
 }

@@ -34,10 +34,18 @@ func function() error {
 		return err
 	}
 	ready := channel.Ready{Protocol: 1, Runtime: "go", Concurrency: 1}
+	var events byte // as the engine counts them on this channel: they come one by one
 	return channel.Serve(context.Background(), conn, ready, func(_ context.Context, ev *channel.Event) (*channel.Answer, error) {
 		if ev.Path == "/rights" {
 			n, err := sendRights(conn)
 			return &channel.Answer{Status: 200, Body: strings.NewReader(strconv.Itoa(n))}, err
+		}
+		events++
+		if kind, ok := strings.CutPrefix(ev.Path, "/file/"); ok {
+			if err := sendFile(conn, events, kind); err != nil {
+				return nil, err
+			}
+			select {} // the answer is sent, or the engine ends this
 		}
 		body, err := io.ReadAll(ev.Body)
 		if ev.Path == "/say" {
@@ -46,6 +54,98 @@ func function() error {
 		}
 		return &channel.Answer{Status: 200, Body: strings.NewReader(string(body))}, err
 	})
+}
+
+// sendFile answers the event with a file of the kind that is
+// named, as FD or FILE (docs/protocol.md) by hand.
+func sendFile(conn *net.UnixConn, id byte, kind string) error {
+	const content = "what a function gives as its answer"
+	f, err := os.OpenFile("/tmp/answer", os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
+	if err == nil {
+		_, err = f.WriteString(content)
+	}
+	if err != nil {
+		return err
+	}
+	memfd, err := unix.MemfdCreate("wrong", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err == nil {
+		_, err = unix.Write(memfd, []byte(content))
+	}
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(memfd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+	}
+	if err != nil {
+		return err
+	}
+	fds, frame, where := []int{memfd}, byte(0x20), fmt.Sprintf(`{"offset":0,"length":%d}`, len(content))
+	named := func(name string) {
+		fds, frame = nil, 0x21
+		where = fmt.Sprintf(`{"offset":0,"length":%d,"name":%q}`, len(content), name)
+	}
+	open := func(name string, flags int) {
+		fds[0], err = unix.Open(name, flags|unix.O_CLOEXEC, 0)
+	}
+	switch kind {
+	case "sealed":
+	case "unsealed":
+		fds[0] = int(f.Fd())
+	case "named":
+		err = f.Close()
+		named("answer")
+	case "named-open":
+		named("answer")
+	case "pipe":
+		var p [2]int
+		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
+		fds[0] = p[0]
+	case "socket":
+		fds[0], err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	case "directory":
+		open("/", unix.O_RDONLY)
+	case "device":
+		open("/dev/zero", unix.O_RDONLY)
+	case "path":
+		open("/tmp/answer", unix.O_PATH)
+	case "write-only":
+		open("/tmp/answer", unix.O_WRONLY)
+	case "proc":
+		open("/proc/self/environ", unix.O_RDONLY)
+	case "two":
+		fds = append(fds, memfd)
+	case "none":
+		fds = nil
+	case "longer":
+		where = fmt.Sprintf(`{"offset":1,"length":%d}`, len(content))
+	case "overflow":
+		where = `{"offset":9223372036854775807,"length":9223372036854775807}`
+	case "outside":
+		named("../proc/self/environ")
+	case "link":
+		err = errors.Join(os.Remove("/tmp/answer"), os.Symlink("/proc/self/environ", "/tmp/answer"))
+		named("answer")
+	case "fifo":
+		err = errors.Join(os.Remove("/tmp/answer"), unix.Mkfifo("/tmp/answer", 0o600))
+		named("answer")
+	default:
+		err = fmt.Errorf("file kind %q", kind)
+	}
+	if err != nil {
+		return err
+	}
+	const meta = `{"status":200,"headers":[]}`
+	announced := byte(0)
+	if frame == 0x20 {
+		announced = 1
+	}
+	b := []byte{byte(4 + len(meta) + len(where)), 0, 0, 0, frame, 0, announced, 0, id, 15: 0}
+	b = append(b, byte(len(meta)), 0, 0, 0)
+	b = append(append(b, meta...), where...)
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	_, _, err = conn.WriteMsgUnix(b, rights, nil)
+	return err
 }
 
 const (
