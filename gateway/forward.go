@@ -56,6 +56,23 @@ type request struct {
 	header [][2]string // of eventHeader
 	head   bool        // HEAD: the answer's body stays here
 	body   *eventBody  // nil: none
+
+	selects bool // conditions and ranges of the header are looked at
+}
+
+// field is the value of the header's field of that canonical name, of several the
+// list of all; "" if there is none.
+func (r *request) field(name string) (value string) {
+	for _, f := range r.header {
+		switch {
+		case f[0] != name:
+		case value == "":
+			value = f[1]
+		default:
+			value += ", " + f[1]
+		}
+	}
+	return value
 }
 
 // brokenError is an answer that broke off: its status is out, and breaking the
@@ -85,7 +102,7 @@ func forward(ctx context.Context, f front, r *request) (*engine.Response, error)
 		return nil, err
 	}
 	defer resp.Body.Close()
-	if begun, err := sendBody(f, r, resp); err != nil {
+	if begun, err := newReply(resp).send(f, r, resp); err != nil {
 		r.Log.DebugContext(ctx, "answer broken off", "function", r.Function, "invocation", resp.ID, "error", err)
 		if !begun {
 			return resp, err
@@ -125,16 +142,56 @@ func eventHeader(host string, fields [][2]string) [][2]string {
 	return slices.Insert(fields, 0, [2]string{"Host", host})
 }
 
-// setFields says what a function may say, and what the engine says itself.
-func setFields(f front, r *request, resp *engine.Response) {
-	if !r.body.ended() { // its rest may come after the answer, or never
-		f.CloseAfter()
-	}
+// reply is an answer on its way: what the function said, until the gateway makes
+// something else of it.
+type reply struct {
+	status int
+	header [][2]string // canonical names, and nothing that only the engine says
+	size   int64       // of the body in bytes, -1 if unknown
+	body   io.Reader
+	file   *os.File // unless nil, has the body from offset on
+	offset int64
+}
+
+func newReply(resp *engine.Response) *reply {
+	a := &reply{status: resp.Status, size: resp.Size, body: resp.Body, file: resp.File, offset: resp.Offset}
+	a.header = make([][2]string, 0, len(resp.Header)+4)
 	for _, h := range resp.Header {
 		k := textproto.CanonicalMIMEHeaderKey(h[0])
 		if !hopByHop[k] && !ours[k] && !strings.HasPrefix(k, "X-Fre-") && httpserver.ValidField(k, h[1]) {
-			f.Set(k, h[1])
+			a.header = append(a.header, [2]string{k, h[1]})
 		}
+	}
+	return a
+}
+
+// get is the value of the first field of that canonical name, "" without one.
+func (a *reply) get(name string) string {
+	for _, h := range a.header {
+		if h[0] == name {
+			return h[1]
+		}
+	}
+	return ""
+}
+
+// set puts a field in the place of those of that name.
+func (a *reply) set(name, value string) {
+	a.remove(func(n string) bool { return n == name })
+	a.header = append(a.header, [2]string{name, value})
+}
+
+func (a *reply) remove(which func(name string) bool) {
+	a.header = slices.DeleteFunc(a.header, func(h [2]string) bool { return which(h[0]) })
+}
+
+// setFields says what the function says, and what the engine says itself.
+func (a *reply) setFields(f front, r *request, resp *engine.Response) {
+	if !r.body.ended() { // its rest may come after the answer, or never
+		f.CloseAfter()
+	}
+	for _, h := range a.header {
+		f.Set(h[0], h[1])
 	}
 	f.Set("X-Fre-Id", resp.ID)
 	f.Set("X-Fre-Instance", resp.Instance)
@@ -153,37 +210,45 @@ const copySize = 64 << 10
 
 var buffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// sendBody answers with resp's status and body; begun says that the status is out.
-func sendBody(f front, r *request, resp *engine.Response) (begun bool, err error) {
-	size := resp.Size
-	bodyless := r.head || resp.Status == http.StatusNoContent || resp.Status == http.StatusNotModified
-	if bodyless && size == 0 {
-		size = -1 // the length of what HEAD leaves out is not known (RFC 9110 section 8.6)
+// send answers; begun says that the status is out.
+func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, err error) {
+	var parts []part
+	if r.selects {
+		parts = a.choose(r)
 	}
-	if resp.File != nil && size >= 0 {
-		setFields(f, r, resp)
-		return true, f.SendFile(resp.Status, resp.File, resp.Offset, size)
+	bodyless := r.head || a.status == http.StatusNoContent || a.status == http.StatusNotModified
+	if bodyless && a.size == 0 {
+		a.size = -1 // the length of what HEAD leaves out is not known (RFC 9110 section 8.6)
+	}
+	switch {
+	case len(parts) > 0:
+		heads, length := a.multipart(parts)
+		a.setFields(f, r, resp)
+		return true, a.sendParts(f, parts, heads, length)
+	case a.file != nil && a.size >= 0:
+		a.setFields(f, r, resp)
+		return true, f.SendFile(a.status, a.file, a.offset, a.size)
 	}
 	buf := buffers.Get().(*[copySize]byte)
 	defer buffers.Put(buf)
-	if 0 <= size && size <= copySize && !bodyless {
-		n, err := io.ReadFull(resp.Body, buf[:size])
+	if 0 <= a.size && a.size <= copySize && !bodyless {
+		n, err := io.ReadFull(a.body, buf[:a.size])
 		if err == nil {
-			err = atEnd(resp.Body)
+			err = atEnd(a.body)
 		}
 		if err != nil {
 			return false, err
 		}
-		setFields(f, r, resp)
-		return true, f.Send(resp.Status, buf[:n])
+		a.setFields(f, r, resp)
+		return true, f.Send(a.status, buf[:n])
 	}
-	setFields(f, r, resp)
+	a.setFields(f, r, resp)
 	// A client may wait for the status before it sends on.
-	if err := f.Begin(resp.Status, size); err != nil {
+	if err := f.Begin(a.status, a.size); err != nil {
 		return true, err
 	}
 	for {
-		n, rerr := resp.Body.Read(buf[:])
+		n, rerr := a.body.Read(buf[:])
 		if n > 0 && !bodyless {
 			if _, err := f.Write(buf[:n]); err != nil {
 				return true, err

@@ -135,7 +135,7 @@ func (e *exchange) invoke(rest []byte) {
 			Engine: e.g.Engine, Log: e.g.Log, Function: name, Method: string(e.Method),
 			Path: string(path), Query: string(e.Query), MaxBodyBytes: e.g.MaxBodyBytes,
 		},
-		head: string(e.Method) == http.MethodHead, header: e.header(),
+		head: string(e.Method) == http.MethodHead, header: e.header(), selects: true,
 	}
 	if b := e.Body; b != nil {
 		req.body = &eventBody{from: b, interrupt: b.Close, size: b.Size(), limit: e.g.MaxBodyBytes}
