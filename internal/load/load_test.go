@@ -97,6 +97,9 @@ func TestOpenLoop(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"404": 50}, r.Metrics.StatusCodes); diff != "" {
 		t.Errorf("statuses without the warm-up (-want +got):\n%s", diff)
 	}
+	if st := r.ByStatus["404"]; len(r.ByStatus) != 1 || st.Count != 50 || st.P50 <= 0 || st.P99 < st.P50 || st.Slowest < st.P99 {
+		t.Errorf("by status: %+v", r.ByStatus)
+	}
 	if r.Metrics.Requests != 50 || r.Metrics.BytesIn.Total != 200 || r.Metrics.Success != 0 || r.Loop != "open" {
 		t.Errorf("report: %+v", r)
 	}

@@ -36,9 +36,8 @@ type shard struct {
 	rec *recorder
 
 	mu      sync.Mutex
-	latency *hdrhistogram.Histogram // from when it was due
-	service *hdrhistogram.Histogram // from when it was sent
-	codes   map[int]uint64
+	latency map[int]*hdrhistogram.Histogram // by status, 0 for errors: from when it was due
+	service *hdrhistogram.Histogram         // from when it was sent
 	errors  map[string]uint64
 	bytes   uint64 // of bodies received
 	last    time.Time
@@ -54,8 +53,7 @@ func newRecorder(p *plan) *recorder {
 	}
 	for range shards {
 		r.shards = append(r.shards, &shard{
-			rec: r, latency: hdrhistogram.New(1, slowest, digits), service: hdrhistogram.New(1, slowest, digits),
-			codes: map[int]uint64{}, errors: map[string]uint64{},
+			rec: r, latency: map[int]*hdrhistogram.Histogram{}, service: newHistogram(), errors: map[string]uint64{},
 		})
 	}
 	return r
@@ -83,13 +81,18 @@ func (s *shard) add(o outcome) {
 	if o.end.After(s.last) {
 		s.last = o.end
 	}
+	status := o.answer.status
 	if o.err != nil {
 		s.errors[o.err.Error()]++
-	} else {
-		s.codes[o.answer.status]++
+		status = 0
 	}
 	s.bytes += uint64(o.answer.bytes)
-	record(s.latency, o.end.Sub(o.due))
+	h := s.latency[status]
+	if h == nil {
+		h = newHistogram()
+		s.latency[status] = h
+	}
+	record(h, o.end.Sub(o.due))
 	record(s.service, o.end.Sub(o.sent))
 }
 
@@ -103,6 +106,8 @@ func (s *shard) unfinished(due time.Time) {
 	s.broken++
 	s.waited = max(s.waited, time.Since(due))
 }
+
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, slowest, digits) }
 
 func record(h *hdrhistogram.Histogram, d time.Duration) {
 	// In these bounds there is no error.

@@ -41,6 +41,7 @@ type Report struct {
 	Metrics     vegeta.Metrics    `json:"metrics"`
 	ErrorCounts map[string]uint64 `json:"error_counts"`
 	Percentiles []Percentile      `json:"percentiles"`
+	ByStatus    map[string]Status `json:"by_status"` // "0": requests that failed
 	// HDR is the histogram of latencies, as HdrHistogram encodes it (V2).
 	HDR string `json:"hdr_histogram"`
 
@@ -54,6 +55,14 @@ type Percentile struct {
 	Service time.Duration `json:"service"` // from when it was sent; in a closed loop the same
 }
 
+// Status sums up the answers with one status: latencies from when they were due.
+type Status struct {
+	Count   uint64        `json:"count"`
+	P50     time.Duration `json:"p50"`
+	P99     time.Duration `json:"p99"`
+	Slowest time.Duration `json:"slowest"`
+}
+
 // reported percentiles; the last is the slowest.
 var reported = []float64{50, 75, 90, 95, 99, 99.9, 99.99, 100}
 
@@ -63,24 +72,26 @@ func (r *recorder) report(interrupted bool) *Report {
 	out := &Report{
 		URL: p.URL, Method: p.Method, Loop: "closed", Rate: p.Rate, Connections: p.Connections, WarmUp: p.WarmUp,
 		Began: r.start.UTC(), Interrupted: interrupted, ErrorCounts: map[string]uint64{},
-		latency: hdrhistogram.New(1, slowest, digits), service: hdrhistogram.New(1, slowest, digits),
+		ByStatus: map[string]Status{}, latency: newHistogram(), service: newHistogram(),
 		Metrics: vegeta.Metrics{Earliest: r.start, StatusCodes: map[string]int{}, Errors: []string{}},
 	}
 	if p.Rate > 0 {
 		out.Loop = "open"
 	}
-	codes := map[int]uint64{}
+	codes := map[int]*hdrhistogram.Histogram{}
 	last := r.start
 	var bytes uint64
 	for _, s := range r.shards {
-		out.latency.Merge(s.latency) // what it drops, it has none of: bounds are the same
-		out.service.Merge(s.service)
-		for code, n := range s.codes {
-			codes[code] += n
+		out.service.Merge(s.service) // what it drops, it has none of: bounds are the same
+		for code, h := range s.latency {
+			if codes[code] == nil {
+				codes[code] = newHistogram()
+			}
+			codes[code].Merge(h)
+			out.latency.Merge(h)
 		}
 		for text, n := range s.errors {
 			out.ErrorCounts[text] += n
-			codes[0] += n
 		}
 		bytes += s.bytes
 		if s.last.After(last) {
@@ -97,10 +108,14 @@ func (r *recorder) report(interrupted bool) *Report {
 	m.Errors = slices.AppendSeq(m.Errors, maps.Keys(out.ErrorCounts))
 	slices.Sort(m.Errors)
 	good := uint64(0)
-	for code, n := range codes {
-		m.StatusCodes[strconv.Itoa(code)] = int(n)
+	for code, h := range codes {
+		st := Status{
+			Count: uint64(h.TotalCount()), P50: time.Duration(h.ValueAtPercentile(50)), P99: time.Duration(h.ValueAtPercentile(99)),
+			Slowest: time.Duration(h.Max()),
+		}
+		out.ByStatus[strconv.Itoa(code)], m.StatusCodes[strconv.Itoa(code)] = st, int(st.Count)
 		if code >= 200 && code < 400 {
-			good += n
+			good += st.Count
 		}
 	}
 	m.BytesIn.Total, m.BytesOut.Total = bytes, m.Requests*uint64(len(p.Body))
@@ -148,9 +163,9 @@ func (r *Report) Text(w io.Writer) error {
 		perSecond = float64(m.BytesIn.Total) / s / 1e6
 	}
 	_, _ = fmt.Fprintf(t, "bodies\t%d bytes\t%s each\t%s MB/s\n", m.BytesIn.Total, short(m.BytesIn.Mean), short(perSecond))
-	for _, code := range slices.Sorted(maps.Keys(m.StatusCodes)) {
-		if code != "0" {
-			_, _ = fmt.Fprintf(t, "status %s\t%d\n", code, m.StatusCodes[code])
+	for _, code := range slices.Sorted(maps.Keys(r.ByStatus)) {
+		if st := r.ByStatus[code]; code != "0" {
+			_, _ = fmt.Fprintf(t, "status %s\t%d\tp50 %v\tp99 %v\n", code, st.Count, round(st.P50), round(st.P99))
 		}
 	}
 	_ = t.Flush() // into memory
