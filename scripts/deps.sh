@@ -205,6 +205,9 @@ for group in "$@"; do
 		need /usr/share/doc/python3-pip python3-pip
 		need npm npm
 		need mvn maven
+		need /usr/sbin/nginx nginx-light # peers of the data path; the service, where apt starts it, is not used
+		need h2load nghttp2-client
+		need h2o h2o
 		;;
 	*) die "unknown group $group (build, run, test, v2, bench)" ;;
 	esac

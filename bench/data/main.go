@@ -1,0 +1,184 @@
+// Command data measures the data path: bodies of all sizes out of functions and
+// files, beside nginx, httputil.ReverseProxy and plain net/http, which serve the
+// same bytes.
+//
+//	go run ./bench/data         # as root, from the project's root directory
+//
+// Everything that is measured runs in a network namespace of its own with reno
+// for congestion control (a host's BBR would pace the loopback), servers on the
+// first CPU and the client, fre bench http, on the last. nginx stands for the
+// better of tcp_nopush on and off. All take turns in one run: read the ratios.
+//
+// The functions beside nginx are servers of the same bytes on Unix sockets: in
+// Go net/http, in Python the standard library's http.server with threads.
+// Engine and function share one CPU, as nginx and the function behind it do.
+//
+// It prints Markdown tables and keeps every turn's report as JSON.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/report"
+	"github.com/fre-engine/fre/internal/daemon"
+)
+
+type options struct {
+	bin, serve       string
+	slice, warmUp    time.Duration
+	rounds           int
+	only             string
+	results, summary string
+	quick            bool
+
+	// Of the program's further selves.
+	inside string // directory: be the benchmark in its namespace
+	role   string // be one of the servers
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.bin, "bin", "bin/fre", "the fre program")
+	flag.StringVar(&o.serve, "serve", "", "further arguments of fre serve, separated by spaces")
+	flag.DurationVar(&o.slice, "slice", 2500*time.Millisecond, "how long a server is called before it is the next one's turn")
+	flag.DurationVar(&o.warmUp, "warm-up", 500*time.Millisecond, "before each turn, not measured")
+	flag.IntVar(&o.rounds, "rounds", 5, "turns of each server")
+	flag.StringVar(&o.only, "only", "", "only the rows whose name has this in it")
+	flag.StringVar(&o.results, "results", "bench/results", "directory for the raw result")
+	flag.StringVar(&o.summary, "summary", "", "file to write the tables to, figures beside it")
+	flag.BoolVar(&o.quick, "quick", false, "one short turn each, to see that it works")
+	flag.StringVar(&o.inside, "inside", "", "internal: measure here, with the state below this directory")
+	flag.StringVar(&o.role, "role", "", "internal: serve as this, to the end of standard input")
+	flag.Parse()
+	if o.quick {
+		o.slice, o.warmUp, o.rounds = 50*time.Millisecond, 20*time.Millisecond, 1
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	run := run
+	switch {
+	case o.role != "":
+		run = serveRole
+	case o.inside != "":
+		run = inside
+	}
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/data:", err)
+		os.Exit(1)
+	}
+}
+
+// functions that are deployed, by name.
+var functions = map[string]string{
+	"data-go": "bench/functions/data-go", "data-python": "bench/functions/data-python", "noop-native": "templates/native-warm",
+	"noop-python": "bench/functions/python-noop", "noop-node": "bench/functions/node-noop", "slow": "bench/functions/python-slow",
+}
+
+// run deploys the functions where there is a network, and measures where there is
+// none.
+func run(ctx context.Context, o options) (err error) {
+	if o.bin, err = filepath.Abs(o.bin); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "fre-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := deploy(ctx, o, dir); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	// Interrupts go to the whole group of processes; this one waits for the other.
+	cmd := exec.Command(self, append([]string{"-inside", dir, "-bin", o.bin}, os.Args[1:]...)...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+	return cmd.Run()
+}
+
+func stateOf(dir string) string { return filepath.Join(dir, "state") }
+
+func deploy(ctx context.Context, o options, dir string) (err error) {
+	d, err := daemon.Start(ctx, daemon.Config{Bin: o.bin, State: stateOf(dir), Args: strings.Fields(o.serve)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopEngine(d)) }()
+	for name, template := range functions {
+		copied := filepath.Join(dir, name, filepath.Base(template))
+		if err := os.MkdirAll(filepath.Dir(copied), 0o755); err != nil {
+			return err
+		}
+		if err := daemon.CopyTemplate(ctx, template, copied); err != nil {
+			return err
+		}
+		if _, err := d.CLI(ctx, "deploy", copied, "--name", name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func stopEngine(d *daemon.Daemon) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return d.Stop(ctx)
+}
+
+// inside is run in the namespace.
+func inside(ctx context.Context, o options) (err error) {
+	if err := prepareNetwork(); err != nil {
+		return err
+	}
+	cpus, err := twoCPUs()
+	if err != nil {
+		return err
+	}
+	b := &bench{options: o, cpus: cpus, dir: o.inside}
+	defer func() { err = errors.Join(err, b.close()) }()
+	r := &result{Slice: o.slice, Rounds: o.rounds, CPUs: cpus}
+	if r.Host, err = host.Describe(ctx, map[string][]string{
+		"fre": {o.bin, "version", "--format", "{{.Client.Version}}"}, "h2load": {"h2load", "--version"}, "h2o": {"h2o", "--version"},
+	}); err != nil {
+		return err
+	}
+	r.Host.Programs["nginx"] = nginxVersion(ctx)
+	if err := b.start(ctx); err != nil {
+		return err
+	}
+	r.Skipped = b.skipped
+	if err := b.measure(ctx, r); err != nil {
+		return err
+	}
+	tables := r.markdown()
+	fmt.Print(tables)
+	path, err := report.Raw(o.results, "data", r.Host.Time, r)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nRaw result: %s\n", path)
+	if o.summary == "" {
+		return nil
+	}
+	figures, err := r.figures(strings.TrimSuffix(o.summary, ".md"))
+	if err != nil {
+		return err
+	}
+	return report.Page(o.summary, "The data path", "data", tables+figures)
+}

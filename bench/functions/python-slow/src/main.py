@@ -1,0 +1,6 @@
+import time
+
+
+def handle(event, context):
+    time.sleep(0.005)
+    return b"done"
