@@ -34,6 +34,7 @@ HTTP_BIN  := runtimes/httpserver/bin/fre-http
 LINTER    := .cache/tools/golangci-lint
 REGISTRY  := .cache/tools/registry
 CONFORM   := .cache/tools/conformance
+H2SPEC    := .cache/tools/h2spec
 COSIGN    := .cache/tools/cosign
 SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 
@@ -123,6 +124,11 @@ $(CONFORM): tools/conformance/go.mod tools/conformance/go.sum | deps-build
 	CGO_ENABLED=0 go build -modfile=tools/conformance/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/opencontainers/distribution-spec/conformance
 	@touch $@
 
+# The suite that httpserver's HTTP/2 is tested against.
+$(H2SPEC): tools/h2spec/go.mod tools/h2spec/go.sum | deps-build
+	CGO_ENABLED=0 go build -modfile=tools/h2spec/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/summerwind/h2spec/cmd/h2spec
+	@touch $@
+
 # The peer of image/signature.
 $(COSIGN): tools/cosign/go.mod tools/cosign/go.sum | deps-build
 	CGO_ENABLED=0 go build -modfile=tools/cosign/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/sigstore/cosign/v3/cmd/cosign
@@ -133,11 +139,11 @@ docs: deps-build ## check links, targets and tests that the documents name
 	go test -count=1 ./test/docs/...
 
 .PHONY: unit
-unit: deps-build shell $(REGISTRY) $(CONFORM) ## go test without the long suites; what needs root is skipped without it
+unit: deps-build shell $(REGISTRY) $(CONFORM) $(H2SPEC) ## go test without the long suites; what needs root is skipped without it
 	go test $(unit_packages)
 
 .PHONY: race
-race: deps-test shell $(REGISTRY) $(CONFORM) ## the same under the race detector; as root nothing may be skipped
+race: deps-test shell $(REGISTRY) $(CONFORM) $(H2SPEC) ## the same under the race detector; as root nothing may be skipped
 	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; go test -race -timeout 15m -skip '$(BUILDS)' $(unit_packages)
 
 .PHONY: test-root

@@ -3,7 +3,6 @@ package httpserver
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -43,6 +42,9 @@ type conn struct {
 	raw  syscall.RawConn
 	idle atomic.Bool // waits for a request
 
+	fresh bool // no request has come
+	http2 bool // is what the client speaks
+
 	in         []byte // in[start:end] was read and not used
 	start, end int
 	base       int // of in; below is the head that the handler looks at
@@ -61,7 +63,7 @@ type conn struct {
 var inputs = sync.Pool{New: func() any { return new([inputSize]byte) }}
 
 func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{s: s, nc: nc}
+	c := &conn{s: s, nc: nc, fresh: true}
 	switch nc := nc.(type) {
 	case *net.TCPConn:
 		c.raw, _ = nc.SyscallConn()
@@ -82,10 +84,16 @@ func (c *conn) serve() {
 		_ = c.nc.Close()
 		inputs.Put(first) // nobody has a slice of it any more: the handlers have returned
 	}()
+	if !c.greet() {
+		return
+	}
 	for c.next() {
 		if !c.exchange() {
 			return
 		}
+	}
+	if c.http2 {
+		c.serveHTTP2()
 	}
 }
 
@@ -107,7 +115,7 @@ func (c *conn) exchange() (again bool) {
 	case x.err != nil:
 		return false
 	case x.closes:
-		c.linger()
+		linger(c.nc, c.in)
 		return false
 	}
 	return c.body.drain()
@@ -126,10 +134,7 @@ func (c *conn) server() *Server      { return c.s }
 func (c *conn) protocol() string     { return "HTTP/1.1" }
 func (c *conn) remoteAddr() net.Addr { return c.nc.RemoteAddr() }
 
-func (c *conn) secure() bool {
-	_, ok := c.nc.(*tls.Conn)
-	return ok
-}
+func (c *conn) secure() bool { return isTLS(c.nc) }
 
 func (c *conn) watch(gone context.CancelCauseFunc) { c.watcher = watch(c, c.body, gone) }
 func (c *conn) unwatch()                           { c.watcher.stop() }
@@ -217,6 +222,10 @@ func (c *conn) next() bool {
 		return false
 	}
 	for {
+		if look && c.fresh && bytes.HasPrefix(c.in[c.start:c.end], []byte(prefaceLine)) {
+			c.http2 = true
+			return false
+		}
 		if look { // there is a line more than at the last time
 			n, err := c.x.Parse(c.in[c.start:c.end], &c.s.cfg.Limits)
 			if err != nil {
@@ -226,6 +235,7 @@ func (c *conn) next() bool {
 			if n > 0 {
 				c.start += n
 				c.base = c.start
+				c.fresh = false
 				return true
 			}
 		}
@@ -276,22 +286,22 @@ func (c *conn) refuse(err error) {
 	kind, body := c.s.cfg.Refuse(&c.x, refused)
 	c.x.Set("Content-Type", kind)
 	if c.x.Send(refused.Status, body) == nil {
-		c.linger()
+		linger(c.nc, c.in)
 	}
 }
 
 // linger closes our direction and reads what the client still sends for a moment: a
 // close with data unread would reset the connection, and take the answer with it.
-func (c *conn) linger() {
-	half, ok := c.nc.(interface{ CloseWrite() error })
+func linger(nc net.Conn, buf []byte) {
+	half, ok := nc.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
 		return
 	}
-	if c.nc.SetReadDeadline(time.Now().Add(lingering)) != nil {
+	if nc.SetReadDeadline(time.Now().Add(lingering)) != nil {
 		return
 	}
 	for total := 0; total < drained; {
-		n, err := c.nc.Read(c.in)
+		n, err := nc.Read(buf)
 		if err != nil {
 			return
 		}

@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -35,6 +36,15 @@ type Config struct {
 	// default one minute.
 	HeadTimeout, IdleTimeout, StallTimeout time.Duration
 
+	// MaxStreams is how many requests a client of HTTP/2 may have under way on one
+	// connection, default 100.
+	MaxStreams int
+
+	// TLS, if not nil, is what all connections are to speak; the handshake is part of the
+	// first head. Where it names no protocols they are HTTP/2 and HTTP/1.1. [Certificate]
+	// follows files.
+	TLS *tls.Config
+
 	// Refuse makes the body of the answer to a request that no handler sees, and may set
 	// fields of its head and note it; default: the reason as text. x's request is what
 	// could be read of it, nothing at all maybe. The server sends the answer, and says
@@ -53,6 +63,11 @@ type Server struct {
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
 	closing   atomic.Bool // set under mu
+
+	// Goroutines that wait for streams of HTTP/2 to answer.
+	idle   chan *stream
+	idlers atomic.Int32
+	quit   chan struct{} // closed when closing is set
 }
 
 // ErrClosed is why an exchange ends that Close broke off.
@@ -71,6 +86,13 @@ func New(cfg Config) *Server {
 			*d.field = d.value
 		}
 	}
+	if cfg.MaxStreams == 0 {
+		cfg.MaxStreams = 100
+	}
+	if cfg.TLS != nil && len(cfg.TLS.NextProtos) == 0 {
+		cfg.TLS = cfg.TLS.Clone()
+		cfg.TLS.NextProtos = []string{"h2", "http/1.1"}
+	}
 	if cfg.Refuse == nil {
 		cfg.Refuse = func(_ *Exchange, e *RequestError) (string, []byte) {
 			return "text/plain; charset=utf-8", []byte(e.Reason + "\n")
@@ -79,7 +101,7 @@ func New(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}}
+	s := &Server{cfg: cfg, listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, idle: make(chan *stream), quit: make(chan struct{})}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	return s
 }
@@ -112,6 +134,9 @@ func (s *Server) Serve(l net.Listener) error {
 				continue
 			}
 			return err
+		}
+		if s.cfg.TLS != nil {
+			nc = tls.Server(nc, s.cfg.TLS)
 		}
 		c := newConn(s, nc)
 		s.mu.Lock()
@@ -154,7 +179,9 @@ func (s *Server) Close() error {
 func (s *Server) end(each func(*conn)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closing.Store(true)
+	if !s.closing.Swap(true) {
+		close(s.quit)
+	}
 	for l := range s.listeners {
 		_ = l.Close()
 	}

@@ -119,6 +119,8 @@ func everything(t testing.TB) httpserver.Handler {
 					return
 				}
 			}
+		case "/wait":
+			<-x.Context().Done()
 		case "/unread":
 			check(t, x.Send(413, []byte("no")))
 		case "/status":
@@ -165,16 +167,27 @@ func TestClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	secure := startOn(t, tls.NewListener(plain, &tls.Config{Certificates: certificates.TLS.Certificates, MinVersion: tls.VersionTLS13}), cfg)
+	both := cfg
+	both.TLS = &tls.Config{Certificates: certificates.TLS.Certificates}
+	chosen := start(t, both)
+	http1, http2 := new(http.Protocols), new(http.Protocols)
+	http1.SetHTTP1(true)
+	http2.SetHTTP2(true)
+	http2.SetUnencryptedHTTP2(true)
+	trust := certificates.Client().Transport.(*http.Transport).TLSClientConfig
 
 	for _, of := range []struct {
-		name, url string
-		transport *http.Transport
+		name, url, protocol string
+		transport           *http.Transport
 	}{
-		{"tcp", "http://" + tcp, &http.Transport{}},
-		{"unix", "http://unix", &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		{"tcp", "http://" + tcp, "HTTP/1.1", &http.Transport{}},
+		{"unix", "http://unix", "HTTP/1.1", &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", unixPath)
 		}}},
-		{"tls", "https://" + secure, &http.Transport{TLSClientConfig: certificates.Client().Transport.(*http.Transport).TLSClientConfig}},
+		{"tls", "https://" + secure, "HTTP/1.1", &http.Transport{TLSClientConfig: trust.Clone()}},
+		{"http2", "http://" + tcp, "HTTP/2.0", &http.Transport{Protocols: http2}},
+		{"http2 tls", "https://" + chosen, "HTTP/2.0", &http.Transport{Protocols: http2, TLSClientConfig: trust.Clone()}},
+		{"http1 tls", "https://" + chosen, "HTTP/1.1", &http.Transport{Protocols: http1, TLSClientConfig: trust.Clone()}},
 	} {
 		t.Run(of.name, func(t *testing.T) {
 			var mu sync.Mutex
@@ -226,8 +239,8 @@ func TestClient(t *testing.T) {
 				}
 				body, err := io.ReadAll(resp.Body)
 				_ = resp.Body.Close()
-				if err != nil || resp.StatusCode != test.status || !bytes.Equal(body, test.want) || resp.ContentLength != test.length {
-					t.Errorf("%s %s: %s, length %d, %d bytes, %v", test.method, test.path, resp.Status, resp.ContentLength, len(body), err)
+				if err != nil || resp.Proto != of.protocol || resp.StatusCode != test.status || !bytes.Equal(body, test.want) || resp.ContentLength != test.length {
+					t.Errorf("%s %s: %s %s, length %d, %d bytes, %v", test.method, test.path, resp.Proto, resp.Status, resp.ContentLength, len(body), err)
 				}
 				if test.path == "/echo" && resp.Header.Get("X-Got") != test.path {
 					t.Errorf("%s: the head was %q when the body was read", test.path, resp.Header.Get("X-Got"))

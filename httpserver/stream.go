@@ -1,0 +1,395 @@
+package httpserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// errStalled is why a stream ends whose client takes nothing of it.
+var errStalled = fmt.Errorf("the client takes nothing of the answer: %w", os.ErrDeadlineExceeded)
+
+// stream is one of HTTP/2: a request and its answer (RFC 9113 section 5). Its handler's
+// goroutine waits for what it sends.
+type stream struct {
+	c  *h2conn
+	id uint32
+	x  Exchange
+
+	text    []byte        // what x.Head is of
+	refused *RequestError // no handler sees it
+	packed  []byte        // the head of the answer
+	wake    chan struct{} // of capacity 1: something is different
+	timer   *time.Timer
+
+	// The connection's mu guards these.
+	window          int64 // what the client takes
+	recv, unacked   int   // what it may send; what was taken of that and not told yet
+	gotEnd, sentEnd bool
+	begun           bool // the answer
+	closed          bool // no frame of it matters any more
+	err             error
+	gone            context.CancelCauseFunc
+	body            *streamBody // nil without one
+	out             outgoing
+}
+
+var streams = sync.Pool{New: func() any {
+	st := &stream{wake: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	st.timer.Stop()
+	st.x.over = st
+	return st
+}}
+
+func newStream(c *h2conn, id uint32) *stream {
+	st := streams.Get().(*stream)
+	st.c, st.id = c, id
+	return st
+}
+
+// release ends the use of a stream that nobody has any more.
+func (st *stream) release() {
+	select {
+	case <-st.wake:
+	default:
+	}
+	fields := st.x.Fields
+	clear(fields)
+	*st = stream{text: st.text[:0], packed: st.packed[:0], wake: st.wake, timer: st.timer, x: Exchange{fields: st.x.fields[:0], over: st}}
+	st.x.Fields = fields[:0]
+	if cap(st.text) <= 4<<10 {
+		streams.Put(st)
+	}
+}
+
+func (st *stream) notify() {
+	select {
+	case st.wake <- struct{}{}:
+	default: // it looks at everything anyway
+	}
+}
+
+// wait returns when something is different, or nothing was for too long.
+func (st *stream) wait() (stalled bool) {
+	select {
+	case <-st.wake:
+		return false
+	default:
+	}
+	st.timer.Reset(st.c.s.cfg.StallTimeout)
+	defer st.timer.Stop()
+	select {
+	case <-st.wake:
+		return false
+	case <-st.timer.C:
+		return true
+	}
+}
+
+// serve has the handler answer the request, and ends the stream.
+func (st *stream) serve() {
+	c, x := st.c, &st.x
+	if st.body == nil {
+		x.begin(nil)
+	} else {
+		x.begin(&st.body.Body)
+	}
+	st.answer()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case x.err != nil:
+		_ = c.resetLocked(st, codeInternal, x.err) // the reader looks at the credit
+	case !st.gotEnd: // what is left of the request nobody wants (section 8.1)
+		_ = c.resetLocked(st, codeNone, errAborted)
+	}
+	c.doneLocked(st)
+	st.release()
+	c.running--
+	c.quiet.Broadcast()
+	c.flushControlLocked()
+	if c.leaving && c.running == 0 {
+		_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // which has the reader see that it is over
+	}
+}
+
+func (st *stream) answer() {
+	x := &st.x
+	defer func() {
+		if v := recover(); v != nil {
+			x.Abort()
+			st.c.s.cfg.Log.Error("a handler panicked: its stream is reset", "panic", v, "stack", string(debug.Stack()))
+		}
+		x.end()
+	}()
+	if st.refused == nil {
+		st.c.s.cfg.Handler.Serve(x)
+	} else {
+		kind, body := st.c.s.cfg.Refuse(x, st.refused)
+		x.Set("Content-Type", kind)
+		_ = x.Send(st.refused.Status, body) // x.err has it
+	}
+	x.finish()
+}
+
+func (st *stream) server() *Server      { return st.c.s }
+func (st *stream) protocol() string     { return "HTTP/2" }
+func (st *stream) remoteAddr() net.Addr { return st.c.nc.RemoteAddr() }
+func (st *stream) secure() bool         { return isTLS(st.c.nc) }
+
+func (st *stream) watch(gone context.CancelCauseFunc) {
+	st.c.mu.Lock()
+	defer st.c.mu.Unlock()
+	st.gone = gone
+	if st.err != nil {
+		gone(st.err)
+	}
+}
+
+func (st *stream) unwatch() {
+	st.c.mu.Lock()
+	defer st.c.mu.Unlock()
+	st.gone = nil
+}
+
+func (st *stream) head(x *Exchange, status int, length int64, bodyless bool) []byte {
+	if bodyless {
+		length = -1
+	} else if length < 0 {
+		x.chunked = true
+	}
+	st.packed = appendHead(st.packed[:0], status, x.fields, length)
+	return st.packed
+}
+
+func (st *stream) send(head, body []byte, last bool) error { return st.write(head, body, last) }
+func (st *stream) chunk(p []byte) error                    { return st.write(nil, p, len(p) == 0) }
+
+func (st *stream) sendFile(head []byte, f *os.File, offset, length int64) error {
+	buf := copies.Get().(*[64 << 10]byte)
+	defer copies.Put(buf)
+	for length > 0 {
+		n, err := f.ReadAt(buf[:min(length, int64(len(buf)))], offset)
+		if n == 0 {
+			if err == nil || errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF // it has become shorter
+			}
+			return err
+		}
+		offset += int64(n)
+		length -= int64(n)
+		if err := st.write(head, buf[:n], length == 0); err != nil {
+			return err
+		}
+		head = nil
+	}
+	return nil
+}
+
+// pieceSize is of the memory that bodies wait in.
+const pieceSize = 16 << 10
+
+var pieces = sync.Pool{New: func() any { return new([pieceSize]byte) }}
+
+// streamBody is a request's body of HTTP/2: what has come and was not read, which the
+// windows bound.
+type streamBody struct {
+	Body
+	c *h2conn
+
+	// The connection's mu guards these.
+	st          *stream // nil once the handler has returned
+	pieces      []*[pieceSize]byte
+	first, fill int   // of what has come: in the first piece, and in the last
+	got         int64 // bytes
+	continued   bool  // 100 (Continue) is sent, or is not waited for
+	closed      bool
+	reading     bool
+	err         error // behind what has come
+	wake        chan struct{}
+	over        sync.Cond // on the connection's mu: reading is over
+}
+
+func newStreamBody(st *stream) *streamBody {
+	b := &streamBody{c: st.c, st: st, continued: !st.x.Expects, wake: make(chan struct{}, 1)}
+	b.Body = Body{size: st.x.Length, from: b}
+	b.over.L = &st.c.mu
+	return b
+}
+
+// addLocked takes what has come; false where nobody reads it.
+func (b *streamBody) addLocked(p []byte) bool {
+	if b.closed {
+		return false
+	}
+	for len(p) > 0 {
+		if len(b.pieces) == 0 || b.fill == pieceSize {
+			b.pieces = append(b.pieces, pieces.Get().(*[pieceSize]byte))
+			b.fill = 0
+		}
+		n := copy(b.pieces[len(b.pieces)-1][b.fill:], p)
+		b.fill += n
+		p = p[n:]
+	}
+	b.notify()
+	return true
+}
+
+// endLocked says what comes behind what has come.
+func (b *streamBody) endLocked(err error) {
+	if b.err == nil {
+		b.err = err
+	}
+	b.notify()
+}
+
+func (b *streamBody) notify() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// takeLocked copies what has come.
+func (b *streamBody) takeLocked(p []byte) (n int) {
+	for len(p) > 0 && len(b.pieces) > 0 {
+		end := pieceSize
+		if len(b.pieces) == 1 {
+			end = b.fill
+		}
+		m := copy(p, b.pieces[0][b.first:end])
+		n += m
+		p = p[m:]
+		if b.first += m; b.first == end {
+			pieces.Put(b.pieces[0])
+			b.pieces[0] = nil
+			b.pieces = b.pieces[1:]
+			b.first = 0
+		}
+	}
+	return n
+}
+
+func (b *streamBody) read(p []byte) (int, error) {
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	if b.reading {
+		panic("httpserver: two goroutines read a body at once")
+	}
+	b.reading = true
+	defer func() {
+		b.reading = false
+		b.over.Broadcast()
+	}()
+	var timer *time.Timer
+	for {
+		switch {
+		case b.closed:
+			return 0, ErrBodyClosed
+		case len(p) == 0:
+			return 0, nil
+		}
+		if n := b.takeLocked(p); n > 0 {
+			b.c.takenLocked(b.st, n)
+			b.c.flushControlLocked()
+			return n, nil
+		}
+		if b.err != nil {
+			return 0, b.err
+		}
+		if !b.continued && !b.st.begun {
+			block := b.c.blockLocked(continueBlock)
+			b.c.control = append(appendFrameHead(b.c.control, len(block), frameHeaders, flagEndHeaders, b.st.id), block...)
+			b.c.flushControlLocked()
+		}
+		b.continued = true
+		if timer == nil {
+			timer = time.NewTimer(b.c.s.cfg.StallTimeout)
+			defer timer.Stop()
+		}
+		b.c.mu.Unlock()
+		stalled := false
+		select {
+		case <-b.wake:
+		case <-timer.C:
+			stalled = true
+		}
+		b.c.mu.Lock()
+		if stalled && len(b.pieces) == 0 && b.err == nil && !b.closed {
+			return 0, os.ErrDeadlineExceeded
+		}
+	}
+}
+
+func (b *streamBody) close() error {
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	b.closeLocked()
+	return nil
+}
+
+// closeLocked gives back what was not read.
+func (b *streamBody) closeLocked() {
+	if b.closed {
+		return
+	}
+	b.closed = true
+	held := len(b.pieces)*pieceSize - b.first
+	if len(b.pieces) == 0 {
+		held = 0
+	} else {
+		held -= pieceSize - b.fill
+	}
+	b.c.takenLocked(nil, held)
+	for _, piece := range b.pieces {
+		pieces.Put(piece)
+	}
+	b.pieces = nil
+	b.notify()
+}
+
+func (b *streamBody) end() {
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	b.closeLocked()
+	for b.reading {
+		b.over.Wait()
+	}
+	b.st = nil
+	b.c.flushControlLocked()
+}
+
+// work has the request of a stream answered, by a goroutine that has answered one
+// before, if one is idle: its stack has grown already.
+func (s *Server) work(st *stream) {
+	select {
+	case s.idle <- st:
+	default:
+		s.wg.Go(func() { s.worker(st) })
+	}
+}
+
+// maxIdle is how many goroutines wait for streams to answer.
+const maxIdle = 64
+
+func (s *Server) worker(st *stream) {
+	for {
+		st.serve()
+		if s.idlers.Add(1) > maxIdle {
+			s.idlers.Add(-1)
+			return
+		}
+		select {
+		case st = <-s.idle:
+			s.idlers.Add(-1)
+		case <-s.quit:
+			return
+		}
+	}
+}

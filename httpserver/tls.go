@@ -1,0 +1,119 @@
+package httpserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+func isTLS(nc net.Conn) bool {
+	_, ok := nc.(*tls.Conn)
+	return ok
+}
+
+// greet shakes hands where the connection is one of TLS, and says whether it goes on;
+// the client may choose HTTP/2 by it (RFC 7301).
+func (c *conn) greet() bool {
+	t, ok := c.nc.(*tls.Conn)
+	if !ok {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(c.s.ctx, c.s.cfg.HeadTimeout)
+	defer cancel()
+	if err := t.HandshakeContext(ctx); err != nil {
+		if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil && isMethod(plain.RecordHeader[:]) {
+			_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nhttps:// is what is spoken here\n")
+			linger(plain.Conn, c.in)
+		}
+		return false
+	}
+	if t.ConnectionState().NegotiatedProtocol == "h2" {
+		c.serveHTTP2()
+		return false
+	}
+	return true
+}
+
+// isMethod says whether a request line begins with b.
+func isMethod(b []byte) bool {
+	for _, c := range b {
+		if c == ' ' || c == '/' {
+			return true
+		}
+		if c < 'A' || c > 'Z' {
+			return false
+		}
+	}
+	return true
+}
+
+// Certificate is a certificate and its key in two files, which are read anew when one
+// of them changes. Its methods may be called from several goroutines.
+type Certificate struct {
+	certFile, keyFile string
+
+	mu      sync.Mutex
+	current *tls.Certificate
+	of      [2]version
+	err     error // of the last attempt to read other ones
+}
+
+// version tells a file from the one that replaces it.
+type version struct {
+	modified time.Time
+	size     int64
+}
+
+// LoadCertificate reads both files, in PEM.
+func LoadCertificate(certFile, keyFile string) (*Certificate, error) {
+	c := &Certificate{certFile: certFile, keyFile: keyFile}
+	if _, err := c.Get(nil); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Get is for the GetCertificate of a tls.Config. Files that cannot be read, or do not
+// belong together, leave the certificate what it was: the one is replaced before the
+// other.
+func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, err := c.versions()
+	if err == nil && (c.current == nil || now != c.of) {
+		var next tls.Certificate
+		if next, err = tls.LoadX509KeyPair(c.certFile, c.keyFile); err == nil {
+			c.current, c.of = &next, now
+		}
+	}
+	c.err = err
+	if c.current == nil {
+		return nil, fmt.Errorf("TLS certificate: %w", err)
+	}
+	return c.current, nil
+}
+
+// Err is why the files that are there are not in use; nil where they are, since the last
+// handshake.
+func (c *Certificate) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+func (c *Certificate) versions() (of [2]version, err error) {
+	for i, name := range []string{c.certFile, c.keyFile} {
+		info, err := os.Stat(name)
+		if err != nil {
+			return of, err
+		}
+		of[i] = version{info.ModTime(), info.Size()}
+	}
+	return of, nil
+}
