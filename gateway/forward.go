@@ -57,7 +57,8 @@ type request struct {
 	head   bool        // HEAD: the answer's body stays here
 	body   *eventBody  // nil: none
 
-	selects bool // conditions and ranges of the header are looked at
+	selects  bool // conditions and ranges of the header are looked at
+	compress bool // so is Accept-Encoding
 }
 
 // field is the value of the header's field of that canonical name, of several the
@@ -213,8 +214,15 @@ var buffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 // send answers; begun says that the status is out.
 func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, err error) {
 	var parts []part
+	coding, status := -1, a.status
+	if r.compress {
+		coding = a.coding(r)
+	}
 	if r.selects {
 		parts = a.choose(r)
+	}
+	if coding >= 0 && a.status == status && len(parts) == 0 {
+		return a.sendCompressed(f, r, resp, coding)
 	}
 	bodyless := r.head || a.status == http.StatusNoContent || a.status == http.StatusNotModified
 	if bodyless && a.size == 0 {

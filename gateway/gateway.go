@@ -46,6 +46,7 @@ type Config struct {
 	Metrics        prometheus.Gatherer // nil: no /metrics
 	TrustedProxies []netip.Prefix      // whose X-Forwarded-* and Forwarded fields hold
 	AccessLog      *AccessLog          // nil: none; stays the caller's
+	Compress       bool                // answers are compressed where clients ask for it and it is worth it
 }
 
 // Gateway is the handler of the data path, and of what its server refuses.
@@ -135,7 +136,7 @@ func (e *exchange) invoke(rest []byte) {
 			Engine: e.g.Engine, Log: e.g.Log, Function: name, Method: string(e.Method),
 			Path: string(path), Query: string(e.Query), MaxBodyBytes: e.g.MaxBodyBytes,
 		},
-		head: string(e.Method) == http.MethodHead, header: e.header(), selects: true,
+		head: string(e.Method) == http.MethodHead, header: e.header(), selects: true, compress: e.g.Compress,
 	}
 	if b := e.Body; b != nil {
 		req.body = &eventBody{from: b, interrupt: b.Close, size: b.Size(), limit: e.g.MaxBodyBytes}

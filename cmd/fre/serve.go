@@ -51,7 +51,8 @@ type serveConfig struct {
 	Pool, Parked, Forks          int
 	MaxBody                      int64
 	TrustedProxies               []string // addresses and ranges
-	AccessLog                    string   // file, "-" for stdout, "" for none
+	Compress                     bool
+	AccessLog                    string // file, "-" for stdout, "" for none
 	Packages                     image.SettingsOverride
 	Debian                       []debian.Source // nil: the host's
 	Require                      []string        // ids of checks that must be OK
@@ -108,6 +109,7 @@ served to others, "gc" which of them go by themselves (see docs/configuration.md
 	f.IntVar(&cfg.Parked, "shells", 1024, "sandboxes parked ahead at most, after demand for them and if memory and process ids allow; 0: every start is made from nothing")
 	f.Int64Var(&cfg.MaxBody, "max-body", gateway.DefaultMaxBody, "largest request body in `bytes`")
 	f.StringSliceVar(&cfg.TrustedProxies, "trusted-proxies", nil, "`ranges` of addresses whose X-Forwarded-* and Forwarded headers functions are told")
+	f.BoolVar(&cfg.Compress, "compress", true, "compress answers where clients ask for it and it is worth it")
 	f.StringVar(&cfg.AccessLog, "access-log", "", "`file` for a line of JSON about each request, - for standard output")
 	return cmd
 }
@@ -239,7 +241,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	undo.add(closeLog)
 	front := gateway.New(gateway.Config{
-		Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog,
+		Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
 	})
 	listeners := []net.Listener{control, public}
 	servers := []httpServer{
