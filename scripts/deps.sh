@@ -186,6 +186,7 @@ for group in "$@"; do
 		need skopeo skopeo # other clients of registries, and who runs what they fetch
 		need umoci umoci
 		need runc runc
+		need strace strace # what the engine asks of the kernel for an answer
 		need php php-cli
 		need ruby ruby
 		need javac default-jdk-headless

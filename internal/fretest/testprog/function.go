@@ -18,7 +18,7 @@ import (
 )
 
 // function answers events: over the channel where there is one, with what was
-// sent, which /say prints as well; else, one event per process, by running the
+// sent, which /say prints as well, at /large with 1 MiB; else, one event per process, by running the
 // command that the event's path names with the arguments that its query holds:
 // /fill?/tmp/x.
 func function() error {
@@ -46,6 +46,9 @@ func function() error {
 				return nil, err
 			}
 			select {} // the answer is sent, or the engine ends this
+		}
+		if ev.Path == "/large" { // 1 MiB, which goes as a file where the engine takes them
+			return &channel.Answer{Status: 200, Body: strings.NewReader(strings.Repeat("0123456789abcdef", 1<<16))}, nil
 		}
 		body, err := io.ReadAll(ev.Body)
 		if ev.Path == "/say" {
