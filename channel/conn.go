@@ -29,9 +29,10 @@ type Config struct {
 	Files func() (*os.File, error)
 
 	// Hold, if set, is asked whether an answer may keep this from being freed until
-	// its body is closed; release, if not nil, is called then. An error is what
-	// Invoke returns. It must not block.
-	Hold func(Held) (release func(), err error)
+	// its body is closed; release is called then. An error is what Invoke returns.
+	// full says that the function is to have no other event in this one's place
+	// before that, or the end of Invoke's context. It must not block.
+	Hold func(Held) (release func(), full bool, err error)
 }
 
 // Conn is the engine's end of one instance's channel. Its methods may be called
@@ -570,9 +571,15 @@ func (k *call) frameFile(kind kind, p []byte, file *os.File) (err error) {
 	}
 	b := &fileBody{k: k, file: file, off: m.Offset, left: m.Length}
 	if k.conn.cfg.Hold != nil {
-		if b.release, err = k.conn.cfg.Hold(in.held); err != nil {
+		var full bool
+		if b.release, full, err = k.conn.cfg.Hold(in.held); err != nil {
 			k.conn.finish(k, err)
 			return nil
+		}
+		if finished := k.finished; full && finished != nil {
+			k.finished = nil
+			b.finished = sync.OnceFunc(finished)
+			b.stop = context.AfterFunc(k.ctx, b.finished)
 		}
 	}
 	file = nil

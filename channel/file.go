@@ -181,6 +181,9 @@ type fileBody struct {
 	file    *os.File
 	release func() // of what it holds; nil for none
 
+	finished func()      // frees the function's place; nil where it is free already
+	stop     func() bool // undoes the watch over the event, for finished
+
 	mu     sync.Mutex
 	off    int64
 	left   int64
@@ -225,6 +228,10 @@ func (b *fileBody) Close() error {
 	err := b.file.Close()
 	if b.release != nil {
 		b.release()
+	}
+	if b.finished != nil {
+		b.stop()
+		b.finished()
 	}
 	return err
 }

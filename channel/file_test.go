@@ -195,9 +195,9 @@ func TestFileKept(t *testing.T) {
 	t.Setenv("FRE_FILES", "/tmp")
 	want := pattern(1 << 20)
 	var held, released atomic.Int64
-	c := serve(t, Config{Hold: func(h Held) (func(), error) {
+	c := serve(t, Config{Hold: func(h Held) (func(), bool, error) {
 		held.Add(h.Bytes)
-		return func() { released.Add(h.Bytes) }, nil
+		return func() { released.Add(h.Bytes) }, false, nil
 	}}, func(context.Context, *Event) (*Answer, error) { return &Answer{Body: bytes.NewReader(want)}, nil })
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("client gone")
@@ -243,7 +243,7 @@ func TestFileRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Setenv("FRE_FILES", "/tmp")
 	full := errors.New("enough")
-	c := serve(t, Config{Hold: func(Held) (func(), error) { return nil, full }}, func(_ context.Context, e *Event) (*Answer, error) {
+	c := serve(t, Config{Hold: func(Held) (func(), bool, error) { return nil, false, full }}, func(_ context.Context, e *Event) (*Answer, error) {
 		return &Answer{Body: bytes.NewReader(pattern(len(e.Path) << 20))}, nil
 	})
 	for range 2 {
@@ -259,6 +259,44 @@ func TestFileRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	readReply(t, r)
+}
+
+// TestFilePlace: where answers hold much, a function's place is taken until the
+// answer is, or the event is over.
+func TestFilePlace(t *testing.T) {
+	fretest.CheckLeaks(t)
+	t.Setenv("FRE_FILES", "/tmp")
+	full := false
+	c := serve(t, Config{Hold: func(Held) (func(), bool, error) { return func() {}, full, nil }}, func(context.Context, *Event) (*Answer, error) {
+		return &Answer{Body: bytes.NewReader(pattern(1 << 20))}, nil
+	})
+	for _, tt := range []struct {
+		name string
+		full bool
+		end  func(r *Reply, cancel func())
+	}{
+		{"free at once", false, nil},
+		{"close", true, func(r *Reply, _ func()) { _ = r.Body.Close() }},
+		{"cancel", true, func(_ *Reply, cancel func()) { cancel() }},
+		{"the channel's end", true, func(r *Reply, _ func()) { _, _ = c.Close(), r.Body.Close() }},
+	} {
+		full = tt.full
+		finished := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		r, err := c.Invoke(ctx, &Invocation{Finished: func() { close(finished) }}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.full {
+			if isClosed(finished) {
+				t.Errorf("%s: the place is free though the answer was not taken", tt.name)
+			}
+			tt.end(r, cancel)
+		}
+		<-finished
+		_ = r.Body.Close()
+		cancel()
+	}
 }
 
 // TestFileCopied: files that can still change are read by the body's reader alone.
@@ -492,7 +530,7 @@ func TestCancelledFile(t *testing.T) {
 	a, b := pair(t)
 	var released atomic.Int64
 	done := make(chan struct{})
-	c := NewConn(a, Config{Hold: func(Held) (func(), error) { return func() { released.Add(1); close(done) }, nil }})
+	c := NewConn(a, Config{Hold: func(Held) (func(), bool, error) { return func() { released.Add(1); close(done) }, false, nil }})
 	defer c.Close()
 	defer b.Close()
 	ctx, cancel := context.WithCancel(t.Context())

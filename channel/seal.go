@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,6 +12,16 @@ import (
 // fileBytes is from which length on a body of known length is put into a memfd for
 // the engine, rather than sent as DATA.
 const fileBytes = 64 << 10
+
+// mostFileBytes is up to which length: the file takes memory of the function's for
+// as long as a client takes the answer. FRE_MEMORY_BYTES is the sandbox's limit.
+func mostFileBytes() int64 {
+	n, err := strconv.ParseInt(os.Getenv("FRE_MEMORY_BYTES"), 10, 64)
+	if err != nil || n <= 0 {
+		n = 128 << 20
+	}
+	return n / 32
+}
 
 // Seal returns a file in memory (memfd_create(2)) that holds b, sealed against every
 // change: an answer's File that the engine sends on without a copy, as often as it is

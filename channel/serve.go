@@ -104,9 +104,12 @@ type function struct {
 	w       *frameWriter
 	handler Handler
 	files   bool // the engine takes bodies in files
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
-	wg      sync.WaitGroup // handlers, rests of frames
+
+	mostBytes int64 // a body of more is not put into a file of its own
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup // handlers, rests of frames
 
 	buffers sync.Pool // of *[chunk]byte
 
@@ -127,7 +130,7 @@ type served struct {
 // its own, and returns nil after STOP or the engine's end of the channel, once
 // the handlers have returned. It takes ownership of conn.
 func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler) error {
-	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", events: map[uint64]*served{}}
+	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", mostBytes: mostFileBytes(), events: map[uint64]*served{}}
 	f.buffers.New = func() any { return new([chunk]byte) }
 	f.ctx, f.cancel = context.WithCancelCause(ctx)
 	defer func() { _ = conn.Close() }()
@@ -360,7 +363,7 @@ func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *An
 			Len() int
 			io.WriterTo
 		})
-		if !ok || l.Len() < fileBytes {
+		if !ok || l.Len() < fileBytes || int64(l.Len()) > f.mostBytes {
 			return false, nil
 		}
 		m = fileMeta{Length: int64(l.Len())}

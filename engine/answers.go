@@ -26,7 +26,7 @@ type heldAnswers struct {
 	files map[channel.Held]int // answers by what they hold, which counts once
 }
 
-// hold is channel.Config.Hold. ErrOverloaded where there is enough already.
+// hold counts an answer. ErrOverloaded where there is enough already.
 func (h *heldAnswers) hold(what channel.Held) (release func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,10 +63,23 @@ const answerFiles = "/tmp"
 // channelConfig is what the engine's end of an instance's channel needs. sb is asked
 // for the instance's sandbox once that has an event.
 func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.Config {
+	// Clients that are slow to take their answers must not use up the memory that the
+	// function needs for the next ones.
+	own := &heldAnswers{bytes: f.config.Resources.MemoryBytes / 4}
 	return channel.Config{
 		Log:   f.channelLog(id),
 		Files: openTmp(sb),
-		Hold:  f.held.hold,
+		Hold: func(what channel.Held) (release func(), full bool, err error) {
+			all, err := f.held.hold(what)
+			if err != nil {
+				return nil, false, err
+			}
+			mine, err := own.hold(what)
+			if err != nil {
+				return all, true, nil // it is held, beyond its share
+			}
+			return func() { mine(); all() }, false, nil
+		},
 	}
 }
 

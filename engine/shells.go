@@ -94,8 +94,8 @@ type shell struct {
 	conn           *channel.Conn
 	stdout, stderr *os.File // ours, unread
 	bytes          int64
-	taken          chan struct{}            // closed when it is no longer parked
-	function       atomic.Pointer[function] // whose instance it has become
+	taken          chan struct{}                  // closed when it is no longer parked
+	config         atomic.Pointer[channel.Config] // of the function's that it has become an instance of
 }
 
 func newShells(e *Engine, cfg ShellConfig) *shells {
@@ -268,12 +268,12 @@ func (e *Engine) startShell(ctx context.Context, spec sandbox.Spec) (*shell, err
 	sh.conn = channel.NewConn(ours, channel.Config{
 		Parked: true,
 		Log: func(invocation, level, message string) {
-			if f := sh.function.Load(); f != nil {
-				f.channelLog(sh.id)(invocation, level, message)
+			if cfg := sh.config.Load(); cfg != nil {
+				cfg.Log(invocation, level, message)
 			}
 		},
 		Files: openTmp(func() *sandbox.Sandbox { return sh.sb }),
-		Hold:  func(h channel.Held) (func(), error) { return sh.function.Load().held.hold(h) }, // it has had an event
+		Hold:  func(h channel.Held) (func(), bool, error) { return sh.config.Load().Hold(h) }, // it has had an event
 	})
 	var outW, errW *os.File
 	if sh.stdout, outW, err = outputPipe(); err == nil {
@@ -454,7 +454,8 @@ func (in *instance) bootShell(ctx context.Context) (bool, error) {
 // become takes a furnished shell over.
 func (in *instance) become(ctx context.Context, sh *shell) error {
 	f := in.f
-	sh.function.Store(f)
+	cfg := f.channelConfig(sh.id, func() *sandbox.Sandbox { return sh.sb })
+	sh.config.Store(&cfg)
 	f.logs.follow(f.e, sh.stdout, sh.id, "stdout")
 	f.logs.follow(f.e, sh.stderr, sh.id, "stderr")
 	in.conn, in.kind = sh.conn, StartRuntime
