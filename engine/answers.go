@@ -74,11 +74,10 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 			if err != nil {
 				return nil, false, err
 			}
-			mine, err := own.hold(what)
-			if err != nil {
-				return all, true, nil // it is held, beyond its share
+			if mine, err := own.hold(what); err == nil {
+				return func() { mine(); all() }, false, nil
 			}
-			return func() { mine(); all() }, false, nil
+			return all, true, nil // it is held, beyond its share
 		},
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"os"
 	"reflect"
 	"strings"
 
@@ -61,7 +62,46 @@ func answerOf(value any) (*channel.Answer, error) {
 		}
 		return nil, err
 	}
-	return &channel.Answer{Status: r.Status, Headers: r.Header, Body: body}, nil
+	a := &channel.Answer{Status: r.Status, Headers: r.Header, Body: body}
+	switch v := r.Body.(type) {
+	case *Sealed:
+		a.File, a.Length = v.file, v.length
+	case *os.File:
+		if offset, length, ok := restOf(v); ok {
+			a.File, a.Offset, a.Length = v, offset, length
+		}
+	}
+	return a, nil
+}
+
+// Sealed is a body in memory that nobody can change, to be returned as often as one
+// likes, by several goroutines at once: the engine sends it on without a copy.
+type Sealed struct {
+	file   *os.File
+	length int64
+}
+
+// Seal copies b. What it takes is freed by Close, or once it is garbage.
+func Seal(b []byte) (*Sealed, error) {
+	file, err := channel.Seal(b)
+	if err != nil {
+		return nil, err
+	}
+	return &Sealed{file, int64(len(b))}, nil
+}
+
+// Close frees the body. Answers that were sent keep it for as long as they need it.
+func (s *Sealed) Close() error { return s.file.Close() }
+
+// restOf is what is left of a regular file to be read.
+func restOf(file *os.File) (offset, length int64, ok bool) {
+	info, err := file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return 0, 0, false
+	}
+	offset, err = file.Seek(0, io.SeekCurrent)
+	length = info.Size() - offset
+	return offset, length, err == nil && length > 0 // those of /proc have no size
 }
 
 // bodyOf returns a nil reader for no body.
@@ -73,6 +113,8 @@ func bodyOf(value any) (body io.Reader, contentType string, err error) {
 		return strings.NewReader(v), typeText, nil
 	case []byte:
 		return bytes.NewReader(v), typeBytes, nil
+	case *Sealed:
+		return io.NewSectionReader(v.file, 0, v.length), typeBytes, nil
 	case io.Reader:
 		return v, typeBytes, nil
 	case iter.Seq2[[]byte, error]:

@@ -44,6 +44,8 @@ import (
 //	nil                                     no content (status 204)
 //	string                                  text/plain; charset=utf-8
 //	[]byte                                  application/octet-stream
+//	*Sealed                                 application/octet-stream, without a copy
+//	*os.File                                application/octet-stream: a regular file from where it stands to its end, else as an io.Reader
 //	io.Reader                               application/octet-stream, as it comes; closed if it is an io.Closer
 //	iter.Seq2[[]byte, error]                application/octet-stream, as it comes
 //	iter.Seq2[string, error]                text/plain, as it comes

@@ -156,7 +156,13 @@ func (l language) start(t testing.TB, handler string, env ...string) *instance {
 	if i.Conn != nil { // a fork server that could not load the handler
 		return i
 	}
-	i.Conn = channel.NewConn(i.raw, channel.Config{Parked: l.parked, Log: func(id, level, message string) {
+	var files func() (*os.File, error)
+	for _, v := range env {
+		if dir, ok := strings.CutPrefix(v, "FRE_FILES="); ok && dir != "" {
+			files = func() (*os.File, error) { return os.Open(dir) }
+		}
+	}
+	i.Conn = channel.NewConn(i.raw, channel.Config{Parked: l.parked, Files: files, Log: func(id, level, message string) {
 		select {
 		case i.logs <- fmt.Sprintf("%s %s %s", id, level, message):
 		default:
@@ -680,7 +686,7 @@ func TestBigBodies(t *testing.T) {
 	for _, l := range languages(t) {
 		for _, concurrency := range []string{"1", "4"} {
 			t.Run(l.String()+" "+concurrency, func(t *testing.T) {
-				i := l.start(t, "all.echo", "FRE_CONCURRENCY="+concurrency)
+				i := l.start(t, "all.echo", "FRE_CONCURRENCY="+concurrency, "FRE_FILES=/tmp")
 				for _, size := range []int{32<<10 + 1, 256 << 10, 1 << 20, 8 << 20} {
 					got, err := i.invoke(t.Context(), big[:size])
 					if err != nil || got.Body != big[:size] {

@@ -53,6 +53,29 @@ var goHandlers = map[string]function.Handler{
 		body, err := e.Bytes()
 		return function.Response{Status: 201, Header: function.Header{{"X-Path", e.Path}, {"x-many", "a"}, {"x-many", "b"}}, Body: body}, err
 	},
+	"large": func(context.Context, function.Event) (any, error) { return sealed() },
+	"opened": func(context.Context, function.Event) (any, error) {
+		f, err := os.CreateTemp("", "fre-test-")
+		if err != nil {
+			return nil, err
+		}
+		content, err := largeBytes(), os.Remove(f.Name())
+		if err == nil {
+			_, err = f.Write(append([]byte("skipped"), content...))
+		}
+		if err == nil {
+			_, err = f.Seek(7, io.SeekStart)
+		}
+		return function.Response{Status: 203, Header: function.Header{{"content-type", "x/y"}}, Body: f}, err
+	},
+	"opened_pipe": func(context.Context, function.Event) (any, error) {
+		r, w, err := os.Pipe()
+		if err == nil {
+			_, err = w.WriteString("from a pipe")
+			_ = w.Close()
+		}
+		return r, err
+	},
 	"pipe": func(_ context.Context, e function.Event) (any, error) { return e.Body, nil },
 	"describe": func(ctx context.Context, e function.Event) (any, error) {
 		text, err := e.Bytes()
@@ -237,3 +260,8 @@ func golang(t testing.TB) language {
 		errType: "*runtimes_test.rangeError", refusal: "*function.AnswerError", typeError: "*function.AnswerError",
 	}
 }
+
+func largeBytes() []byte { return bytes.Repeat([]byte("0123456789abcdef"), 1<<16) }
+
+// sealed is the same at each call.
+var sealed = sync.OnceValues(func() (*function.Sealed, error) { return function.Seal(largeBytes()) })

@@ -5,6 +5,7 @@
 //	node bootstrap.js               parks: the engine names the function later
 'use strict';
 
+const fs = require('fs');
 const net = require('net');
 const path = require('path');
 const { pathToFileURL } = require('url');
@@ -22,6 +23,8 @@ const MAX_HEADERS = 256;
 const FULL_WINDOW = 256 << 10;
 const GRANT = 128 << 10; // bytes of a request body taken before the window is opened again
 const FIRST = 256 << 10; // bytes of an answer that go along in RESPONSE
+const NAMED = 0x21; // FILE: the answer is in a file whose name follows
+const IN_FILE = 64 << 10; // bytes of an answer from which it is worth a file of its own
 const EXIT_PROTOCOL = 70; // EX_SOFTWARE of sysexits.h
 const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
 const CONTROL = /[\0-\x08\x0a-\x1f\x7f]/;
@@ -370,6 +373,7 @@ async function respond(call, result) {
   if (meta.length > MAX_META) throw new RangeError(`${meta.length} bytes of headers, at most ${MAX_META}`);
   const n = Buffer.alloc(4);
   n.writeUInt32LE(meta.length);
+  if (!rest && data.length >= IN_FILE && respondInFile(call, n, meta, data)) return;
   if (!rest && data.length <= FIRST) {
     send(RESPONSE, 0, call.id, n, meta, data);
     return;
@@ -388,6 +392,25 @@ async function respond(call, result) {
     }
   }
   if (!call.over) send(DATA, 0, call.id);
+}
+
+// Answers with data in a file, which the engine takes over; false where it is not to
+// be in one: it takes memory for as long as the client takes it.
+function respondInFile(call, n, meta, data) {
+  const dir = process.env.FRE_FILES;
+  if (!dir || data.length > (Number(process.env.FRE_MEMORY_BYTES) || 128 << 20) / 32) return false;
+  const name = `.fre-${process.pid}-${call.id}`;
+  const file = path.join(dir, name);
+  try {
+    fs.writeFileSync(file, data, { flag: 'wx', mode: 0o600 });
+  } catch { // no room
+    try {
+      fs.unlinkSync(file);
+    } catch {} // it was not made
+    return false;
+  }
+  send(NAMED, 0, call.id, n, meta, json({ offset: 0, length: data.length, name }));
+  return true;
 }
 
 function streamPiece(v) {

@@ -134,6 +134,8 @@ const MAX_HEADERS = 256;
 const FULL_WINDOW = 256 << 10;
 const GRANT = 128 << 10; // bytes of a request body taken before the window is opened again
 const FIRST = 256 << 10; // bytes of an answer that go along in RESPONSE
+const NAMED = 0x21; // FILE: the answer is in a file whose name follows
+const IN_FILE = 64 << 10; // bytes of an answer from which it is worth a file of its own
 const EXIT_PROTOCOL = 70; // EX_SOFTWARE of sysexits.h
 const PIECE = 64 << 10; // bytes read at once of a stream that is an answer's body
 
@@ -529,6 +531,9 @@ final class Instance
             throw new \ValueError(strlen($meta) . ' bytes of headers, at most ' . MAX_META);
         }
         $head = pack('V', strlen($meta)) . $meta;
+        if ($rest === null && strlen($body) >= IN_FILE && self::respondInFile($call, $head, $body)) {
+            return;
+        }
         if ($rest === null && strlen($body) <= FIRST) {
             self::send(RESPONSE, 0, $call->id, $head . $body);
             return;
@@ -542,6 +547,25 @@ final class Instance
             }
         }
         self::send(DATA, 0, $call->id, '');
+    }
+
+    /**
+     * Answers with the body in a file, which the engine takes over; false where it is
+     * not to be in one: it takes memory for as long as the client takes it.
+     */
+    private static function respondInFile(Call $call, string $head, string $body): bool
+    {
+        $dir = getenv('FRE_FILES');
+        if (!$dir || strlen($body) > intdiv((int) getenv('FRE_MEMORY_BYTES') ?: 128 << 20, 32)) {
+            return false;
+        }
+        $name = '.fre-' . getmypid() . '-' . $call->id;
+        if (@file_put_contents("$dir/$name", $body) !== strlen($body)) { // no room
+            @unlink("$dir/$name");
+            return false;
+        }
+        self::send(NAMED, 0, $call->id, $head . encode(['offset' => 0, 'length' => strlen($body), 'name' => $name]));
+        return true;
     }
 
     /** Status (null: not said), headers and body of what a handler returned. */

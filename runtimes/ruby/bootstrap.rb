@@ -21,6 +21,8 @@ module FRE
   FULL_WINDOW = 256 << 10
   GRANT = 128 << 10 # bytes of a request body taken before the window is opened again
   FIRST = 256 << 10 # bytes of an answer that go along in RESPONSE
+  NAMED = 0x21 # FILE: the answer is in a file whose name follows
+  IN_FILE = 64 << 10 # bytes of an answer from which it is worth a file of its own
   PIECE = 64 << 10 # bytes read at once of an IO that is an answer's body
   EXIT_PROTOCOL = 70 # EX_SOFTWARE of sysexits.h
   HEADER = "L<CCS<Q<"
@@ -363,6 +365,8 @@ module FRE
       if result.nil?
         answer(call, status || 204, pairs, "", nil, 0)
       elsif (body, type = encode_body(result))
+        return if body.bytesize >= IN_FILE && answer_in_file(call, status || 200, pairs, body, type)
+
         answer(call, status || 200, pairs, body, type, body.bytesize > FIRST ? MORE : 0)
         return if body.bytesize <= FIRST
 
@@ -406,13 +410,38 @@ module FRE
       end
     end
 
+    # Answers with body in a file, which the engine takes over; false where it is not
+    # to be in one: it takes memory for as long as the client takes it.
+    def answer_in_file(call, status, pairs, body, type)
+      dir = ENV.fetch("FRE_FILES", "")
+      most = (ENV["FRE_MEMORY_BYTES"] || 128 << 20).to_i / 32
+      return false if dir.empty? || body.bytesize > most
+
+      meta = metadata(status, pairs, type)
+      name = ".fre-#{Process.pid}-#{call.id}"
+      path = "#{dir}/#{name}"
+      begin
+        File.open(path, File::WRONLY | File::CREAT | File::EXCL | File::BINARY, 0o600) { |f| f.write(body) }
+      rescue SystemCallError # no room
+        File.delete(path) if File.exist?(path)
+        return false
+      end
+      send_frame(NAMED, 0, call.id, [meta.bytesize].pack("L<"), meta, JSON.generate({ offset: 0, length: body.bytesize, name: name }))
+      true
+    end
+
     # Sends RESPONSE, with body's first bytes.
     def answer(call, status, pairs, body, type, flags)
+      meta = metadata(status, pairs, type)
+      send_frame(RESPONSE, flags, call.id, [meta.bytesize].pack("L<"), meta, body.byteslice(0, FIRST))
+    end
+
+    def metadata(status, pairs, type)
       pairs << ["content-type", type] if type && pairs.none? { |name, _| name.casecmp?("content-type") }
       meta = JSON.generate({ status: status, headers: pairs })
       raise ArgumentError, "#{meta.bytesize} bytes of headers, at most #{MAX_META}" if meta.bytesize > MAX_META
 
-      send_frame(RESPONSE, flags, call.id, [meta.bytesize].pack("L<"), meta, body.byteslice(0, FIRST))
+      meta
     end
 
     # Status (nil: not said), headers and body of what a handler returned.

@@ -22,6 +22,7 @@ MAX_HEADERS = 256
 FULL_WINDOW = 256 << 10
 GRANT = 128 << 10  # bytes of a request body taken before the window is opened again
 FIRST = 256 << 10  # bytes of an answer that go along in RESPONSE
+IN_FILE = 64 << 10  # bytes of an answer from which it is worth a file of its own
 EXIT_PROTOCOL = 70  # EX_SOFTWARE of sysexits.h
 
 TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -411,13 +412,17 @@ def respond(call, result):
         if not isinstance(status, int) or not 200 <= status <= 599:
             raise ValueError("status %r is not a number from 200 to 599" % (status,))
     headers = encode_headers(headers)
-    rest = None
+    rest = file = None
     if result is None:
         body, kind = b"", None
         status = status or 204
     else:
         body, kind = encode_body(result)
-    if body is None:
+    if body is None and hasattr(result, "readinto") and os.environ.get("FRE_FILES"):
+        from _fre import files
+
+        file, kind = files.of_file(result), "application/octet-stream"
+    if body is None and file is None:
         from _fre import stream
 
         body, kind, rest = stream.begin(result)
@@ -431,7 +436,19 @@ def respond(call, result):
     if len(meta) > MAX_META:
         raise ValueError("%d bytes of headers, at most %d" % (len(meta), MAX_META))
     head = len(meta).to_bytes(4, "little")
+    if file is not None:
+        from _fre import files, stream
+
+        if files.send(call, head, meta, *file):
+            result.close()
+            return
+        body, _, rest = stream.begin(result)
     view = memoryview(body).cast("B")
+    if rest is None and len(view) >= IN_FILE and os.environ.get("FRE_FILES"):
+        from _fre import files
+
+        if files.answer(call, head, meta, result, view):
+            return
     if rest is None and len(view) <= FIRST:
         send(RESPONSE, 0, call.id, head, meta, view)
         return
@@ -488,6 +505,9 @@ def load(name):
 def forget_channel():
     global fd
     try:
+        files = sys.modules.get("_fre.files")
+        if files and files.channel:
+            files.channel.detach()
         os.close(fd)
     except OSError:
         pass

@@ -14,6 +14,7 @@ from ctypes import PyDLL, byref, c_int, get_errno
 
 import _fre
 import _fre.coroutine  # what the children need is loaded once
+import _fre.files
 import _fre.limits
 import _fre.stream
 import _fre.threads

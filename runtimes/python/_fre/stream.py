@@ -9,6 +9,8 @@ def begin(result):
     """Returns the first piece of the generator that a handler returned, its
     content type, and the generator for the rest: None where there is no piece.
     An exception before the first piece is a clean failure."""
+    if hasattr(result, "readinto"):
+        result = chunks(result)
     if hasattr(type(result), "__anext__"):
         result = coroutine.iterate(result)
     if not hasattr(type(result), "__next__"):
@@ -19,6 +21,16 @@ def begin(result):
     for piece in result:
         return *encode(piece), result
     return b"", "application/octet-stream", None
+
+
+def chunks(file):
+    """The generator that gives what is in a binary file, and closes it."""
+    with file:
+        while True:
+            piece = file.read(64 << 10)
+            if not piece:
+                return
+            yield piece
 
 
 def encode(piece):

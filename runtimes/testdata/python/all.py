@@ -32,6 +32,32 @@ def data(event, context):
     return b"\x00\xff"
 
 
+LARGE = b"0123456789abcdef" * (1 << 16)
+
+
+def large(event, context):
+    return LARGE
+
+
+def large_text(event, context):
+    return "ü" * (512 << 10)
+
+
+def opened(event, context):
+    f = open("/tmp/fre-test-%d" % os.getpid(), "w+b")
+    os.unlink(f.name)
+    f.write(b"skipped" + LARGE)
+    f.seek(7)
+    return 203, {"content-type": "x/y"}, f
+
+
+def opened_pipe(event, context):
+    r, w = os.pipe()
+    os.write(w, b"from a pipe")
+    os.close(w)
+    return open(r, "rb")
+
+
 def nothing(event, context):
     return None
 

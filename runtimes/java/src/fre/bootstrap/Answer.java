@@ -2,6 +2,8 @@ package fre.bootstrap;
 
 import fre.Json;
 import fre.Response;
+import java.io.File;
+import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.nio.ByteBuffer;
@@ -21,6 +23,7 @@ import java.util.stream.BaseStream;
 /** What a handler returned, on its way out. */
 final class Answer {
     private static final int FIRST = 256 << 10; // bytes that go along in RESPONSE
+    private static final int IN_FILE = 64 << 10; // bytes from which an answer is worth a file of its own
     private static final int MAX_HEADERS = 256;
     private static final int PIECE = 64 << 10; // read of an InputStream at once
     private static final String OF_TEXT = "text/plain; charset=utf-8", OF_BYTES = "application/octet-stream", OF_JSON = "application/json";
@@ -86,6 +89,9 @@ final class Answer {
             throw new IllegalArgumentException(meta.length + " bytes of headers, at most " + Channel.MAX_META);
         }
         byte[] head = ByteBuffer.allocate(4 + meta.length).order(ByteOrder.LITTLE_ENDIAN).putInt(meta.length).put(meta).array();
+        if (rest == null && first.data.length >= IN_FILE && inFile(call, head, first.data)) {
+            return;
+        }
         boolean all = rest == null && first.data.length <= FIRST;
         int n = Math.min(first.data.length, FIRST);
         call.channel.send(Channel.RESPONSE, all ? 0 : Channel.MORE, call.number, first.data, 0, n, head);
@@ -100,6 +106,40 @@ final class Answer {
             throw new Cancelled();
         }
         call.channel.send(Channel.DATA, 0, call.number, new byte[0]);
+    }
+
+    /**
+     * Answers with the body in a file, which the engine takes over; false where it is not
+     * to be in one: it takes memory for as long as the client takes it.
+     */
+    private static boolean inFile(Call call, byte[] head, byte[] data) {
+        String dir = System.getenv("FRE_FILES");
+        if (dir == null || dir.isEmpty() || data.length > memory() / 32) {
+            return false;
+        }
+        String name = ".fre-" + ProcessHandle.current().pid() + "-" + Long.toUnsignedString(call.number);
+        File file = new File(dir, name);
+        try (FileOutputStream out = new FileOutputStream(file)) {
+            out.write(data);
+        } catch (IOException e) { // no room
+            file.delete();
+            return false;
+        }
+        Map<String, Object> where = new LinkedHashMap<>();
+        where.put("offset", 0);
+        where.put("length", data.length);
+        where.put("name", name);
+        byte[] json = Channel.json(where);
+        call.channel.send(Channel.FILE, 0, call.number, json, 0, json.length, head);
+        return true;
+    }
+
+    private static long memory() {
+        try {
+            return Long.parseLong(System.getenv("FRE_MEMORY_BYTES"));
+        } catch (NumberFormatException e) { // it is not said
+            return 128 << 20;
+        }
     }
 
     /** The client has gone. */

@@ -17,7 +17,7 @@ import java.util.Map;
 /** Frames, as docs/protocol.md describes them. Sending is safe for several threads. */
 final class Channel {
     static final int READY = 1, FAILED = 2, INVOKE = 3, RESPONSE = 4, DATA = 5, ERROR = 6, CANCEL = 7,
-        WINDOW = 8, LOG = 9, STOP = 10, PARKED = 11, LOAD = 12;
+        WINDOW = 8, LOG = 9, STOP = 10, PARKED = 11, LOAD = 12, FILE = 0x21;
     static final int MORE = 1;
     static final int MAX_META = 256 << 10;
     private static final int HEAD = 16;

@@ -1,0 +1,100 @@
+"""Answers in files (FD in docs/protocol.md): the engine is given a descriptor and
+has the kernel send what is in there."""
+
+import os
+from _socket import SCM_RIGHTS, SOL_SOCKET, getdefaulttimeout, setdefaulttimeout, socket
+from fcntl import fcntl
+from stat import S_ISREG
+
+import _fre
+
+FD = 0x20
+ADD_SEALS, SEALS = 1033, 0xF  # F_ADD_SEALS of fcntl(2): no seals more, no shrinking, growing, writing
+
+channel = None
+last = None  # the Memfd of the answer before
+
+
+class Memfd:
+    """A file in memory that nobody can change, with the body it was made of."""
+
+    __slots__ = ("fd", "body", "length")
+
+    def __init__(self, body, view):
+        self.fd = -1
+        self.body, self.length = body, len(view)
+        self.fd = os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        while view:
+            view = view[os.write(self.fd, view) :]
+        fcntl(self.fd, ADD_SEALS, SEALS)
+
+    def __del__(self, close=os.close):  # os itself may be gone at the process's end
+        if self.fd >= 0:
+            close(self.fd)
+
+
+def most():
+    """Up to how many bytes: a file takes memory for as long as the client takes it."""
+    try:
+        return int(os.environ["FRE_MEMORY_BYTES"]) // 32
+    except (KeyError, ValueError):
+        return 4 << 20
+
+
+def answer(call, head, meta, body, view):
+    """Answers with view, the bytes of body; False where it is not to be in a file.
+    One that is the same object as the last, and cannot change, is in its file already."""
+    global last
+    made = last
+    if made is None or made.body is not body:
+        if len(view) > most():
+            return False
+        last = made = None  # before memory is needed for the next
+        try:
+            made = Memfd(body if type(body) in (bytes, str) else None, view)
+        except OSError:  # no memory, too many files
+            return False
+        if made.body is not None:
+            last = made
+    return send(call, head, meta, made.fd, 0, made.length)
+
+
+def of_file(file):
+    """(descriptor, offset, length) of what is left in a file that a handler
+    returned; None where it is no regular one."""
+    try:
+        if hasattr(file, "flush") and file.writable():
+            file.flush()
+        fd = file.fileno()
+        status = os.fstat(fd)
+        offset = file.tell()
+    except (OSError, ValueError):
+        return None
+    if not S_ISREG(status.st_mode) or status.st_size <= offset:  # those of /proc have no size
+        return None
+    return fd, offset, status.st_size - offset
+
+
+def send(call, head, meta, fd, offset, length):
+    """Sends the answer; False where the kernel carries too many files."""
+    global channel
+    where = b'{"offset":%d,"length":%d}' % (offset, length)
+    size = len(head) + len(meta) + len(where)
+    frame = b"".join((size.to_bytes(4, "little"), bytes((FD, 0, 1, 0)), call.id.to_bytes(8, "little"), head, meta, where))
+    with _fre.sending:
+        if channel is None:
+            timeout = getdefaulttimeout()
+            setdefaulttimeout(None)  # the channel's reads are to block, whatever the function wants of others
+            try:
+                channel = socket(fileno=_fre.fd)
+            finally:
+                setdefaulttimeout(timeout)
+        try:
+            sent = channel.sendmsg([frame], [(SOL_SOCKET, SCM_RIGHTS, fd.to_bytes(4, "little"))])
+            while sent < len(frame):
+                sent += os.write(_fre.fd, frame[sent:])
+        except (BrokenPipeError, ConnectionResetError):
+            _fre.hung_up()
+        except OSError:  # ETOOMANYREFS: nothing was sent
+            return False
+    return True
