@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -57,6 +58,7 @@ func isMethod(b []byte) bool {
 // of them changes. Its methods may be called from several goroutines.
 type Certificate struct {
 	certFile, keyFile string
+	log               *slog.Logger
 
 	mu      sync.Mutex
 	current *tls.Certificate
@@ -70,9 +72,10 @@ type version struct {
 	size     int64
 }
 
-// LoadCertificate reads both files, in PEM.
-func LoadCertificate(certFile, keyFile string) (*Certificate, error) {
-	c := &Certificate{certFile: certFile, keyFile: keyFile}
+// LoadCertificate reads both files, in PEM. What goes wrong with them later is told to
+// log, once.
+func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, error) {
+	c := &Certificate{certFile: certFile, keyFile: keyFile, log: log}
 	if _, err := c.Get(nil); err != nil {
 		return nil, err
 	}
@@ -92,10 +95,13 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			c.current, c.of = &next, now
 		}
 	}
-	c.err = err
 	if c.current == nil {
 		return nil, fmt.Errorf("TLS certificate: %w", err)
 	}
+	if err != nil && (c.err == nil || c.err.Error() != err.Error()) {
+		c.log.Warn("the TLS certificate's files cannot be used: the one from before is", "error", err)
+	}
+	c.err = err
 	return c.current, nil
 }
 

@@ -1,6 +1,7 @@
 package httpserver_test
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -9,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -51,7 +53,8 @@ func writeCertificate(t testing.TB, dir, name string) (certFile, keyFile string)
 
 func certificate(t testing.TB) *httpserver.Certificate {
 	t.Helper()
-	c, err := httpserver.LoadCertificate(writeCertificate(t, t.TempDir(), "localhost"))
+	certFile, keyFile := writeCertificate(t, t.TempDir(), "localhost")
+	c, err := httpserver.LoadCertificate(certFile, keyFile, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +66,8 @@ func certificate(t testing.TB) *httpserver.Certificate {
 func TestCertificate(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := writeCertificate(t, dir, "one")
-	c, err := httpserver.LoadCertificate(certFile, keyFile)
+	var log bytes.Buffer
+	c, err := httpserver.LoadCertificate(certFile, keyFile, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +110,11 @@ func TestCertificate(t *testing.T) {
 	if got := name(); got != "two" || c.Err() == nil {
 		t.Errorf("without a file: %q, %v", got, c.Err())
 	}
-	if _, err := httpserver.LoadCertificate(certFile, keyFile); err == nil {
+	_ = name()
+	if n := strings.Count(log.String(), "level=WARN"); n != 2 {
+		t.Errorf("%d warnings, want one for each fault:\n%s", n, &log)
+	}
+	if _, err := httpserver.LoadCertificate(certFile, keyFile, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("loads a file that is missing")
 	}
 }

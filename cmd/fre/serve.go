@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,6 +54,7 @@ type serveConfig struct {
 	TrustedProxies               []string // addresses and ranges
 	Compress                     bool
 	AccessLog                    string // file, "-" for stdout, "" for none
+	TLSCert, TLSKey              string // files, "" for a gateway in the clear
 	Packages                     image.SettingsOverride
 	Debian                       []debian.Source // nil: the host's
 	Require                      []string        // ids of checks that must be OK
@@ -78,7 +80,8 @@ func serveCommand() *cobra.Command {
 		Short: "Run the engine: control socket and HTTP gateway",
 		Long: `Run the engine in the foreground until SIGTERM or SIGINT.
 
-Functions answer at http://LISTEN/function/NAME; the control socket serves the
+Functions answer at http://LISTEN/function/NAME, with --tls-cert and --tls-key at
+https://LISTEN/function/NAME, over HTTP/1.1 and HTTP/2. The control socket serves the
 other fre commands, for root and the group named by --group. Sandboxes never
 outlive the engine: whatever a crash leaves is cleaned up at the next start.
 
@@ -111,6 +114,8 @@ served to others, "gc" which of them go by themselves (see docs/configuration.md
 	f.StringSliceVar(&cfg.TrustedProxies, "trusted-proxies", nil, "`ranges` of addresses whose X-Forwarded-* and Forwarded headers functions are told")
 	f.BoolVar(&cfg.Compress, "compress", true, "compress answers where clients ask for it and it is worth it")
 	f.StringVar(&cfg.AccessLog, "access-log", "", "`file` for a line of JSON about each request, - for standard output")
+	f.StringVar(&cfg.TLSCert, "tls-cert", "", "`file` with the gateway's certificate and those that lead to its authority, PEM; read anew when it changes")
+	f.StringVar(&cfg.TLSKey, "tls-key", "", "`file` with the certificate's key, PEM")
 	return cmd
 }
 
@@ -137,6 +142,14 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 			return err
 		}
 	}
+	for _, file := range []*string{&cfg.TLSCert, &cfg.TLSKey} {
+		if *file == "" {
+			continue
+		}
+		if *file, err = filepath.Abs(*file); err != nil {
+			return err
+		}
+	}
 	if cfg.Socket, err = filepath.Abs(cfg.Socket); err != nil {
 		return err
 	}
@@ -151,6 +164,10 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		}
 	}
 	proxies, err := readProxies(cfg.TrustedProxies)
+	if err != nil {
+		return err
+	}
+	secure, err := gatewayTLS(cfg.TLSCert, cfg.TLSKey, log)
 	if err != nil {
 		return err
 	}
@@ -246,7 +263,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	listeners := []net.Listener{control, public}
 	servers := []httpServer{
 		newHTTPServer(server.New(server.Config{Engine: eng, Log: log, Version: version(), Scratch: st.MkdirScratch}), log),
-		httpserver.New(httpserver.Config{Handler: front, Refuse: front.Refuse, Log: log}),
+		httpserver.New(httpserver.Config{Handler: front, Refuse: front.Refuse, Log: log, TLS: secure}),
 	}
 	if cfg.DockerSocket != "" {
 		l, err := server.Listen(cfg.DockerSocket, cfg.Group)
@@ -283,7 +300,11 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		servers = append(servers, newHTTPServer(r, log))
 		log.InfoContext(ctx, "registry ready", "address", l.Addr().String(), "directory", c.Dir)
 	}
-	log.InfoContext(ctx, "engine ready", "socket", cfg.Socket, "docker_socket", cfg.DockerSocket, "gateway", "http://"+public.Addr().String(), "state", cfg.State)
+	url := "http://" + public.Addr().String()
+	if secure != nil {
+		url = "https://" + public.Addr().String()
+	}
+	log.InfoContext(ctx, "engine ready", "socket", cfg.Socket, "docker_socket", cfg.DockerSocket, "gateway", url, "state", cfg.State)
 
 	group, ctx := errgroup.WithContext(ctx)
 	for i, l := range listeners {
@@ -338,6 +359,21 @@ func readProxies(ranges []string) ([]netip.Prefix, error) {
 		all = append(all, p)
 	}
 	return all, nil
+}
+
+// gatewayTLS is what --tls-cert and --tls-key say; nil for nothing.
+func gatewayTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
+	switch {
+	case certFile == "" && keyFile == "":
+		return nil, nil
+	case certFile == "" || keyFile == "":
+		return nil, &hintError{errors.New("--tls-cert and --tls-key belong together"), "give both, or none for a gateway in the clear"}
+	}
+	cert, err := httpserver.LoadCertificate(certFile, keyFile, log)
+	if err != nil {
+		return nil, &hintError{err, "give a certificate and its own key, both PEM"}
+	}
+	return &tls.Config{GetCertificate: cert.Get}, nil
 }
 
 // openAccessLog opens what --access-log names; nil is none. done closes both.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -115,5 +117,23 @@ func TestReadConfig(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// What --tls-cert and --tls-key name is looked at before anything is started.
+func TestGatewayTLS(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	if c, err := gatewayTLS("", "", log); c != nil || err != nil {
+		t.Errorf("nothing: %v, %v", c, err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("no PEM"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, files := range [][2]string{{file, ""}, {"", file}, {file, file}, {file + "s", file}} {
+		c, err := gatewayTLS(files[0], files[1], log)
+		if _, ok := errors.AsType[*hintError](err); c != nil || !ok {
+			t.Errorf("%q: %v, %v", files, c, err)
+		}
 	}
 }

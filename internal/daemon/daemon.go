@@ -6,6 +6,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,9 @@ type Config struct {
 	Listen string    // HTTP address; default a free port of 127.0.0.1
 	Args   []string  // further arguments of serve
 	Log    io.Writer // the engine's standard error; default discards it
+
+	// TLS, if not nil, is how clients speak to the HTTP address: Args name a certificate.
+	TLS *tls.Config
 }
 
 // Daemon is a running `fre serve`. Its methods may be used by several
@@ -88,6 +92,12 @@ func Start(ctx context.Context, cfg Config) (*Daemon, error) {
 }
 
 func (d *Daemon) waitHealthy(ctx context.Context) error {
+	client := http.DefaultClient
+	if d.cfg.TLS != nil {
+		tr := &http.Transport{TLSClientConfig: d.cfg.TLS.Clone()}
+		defer tr.CloseIdleConnections()
+		client = &http.Client{Transport: tr}
+	}
 	return Until(ctx, func() error {
 		select {
 		case <-d.done:
@@ -98,7 +108,7 @@ func (d *Daemon) waitHealthy(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := client.Do(req)
 		if err != nil {
 			return err
 		}
@@ -120,7 +130,12 @@ func (d *Daemon) State() string { return d.cfg.State }
 func (d *Daemon) Addr() string { return d.cfg.Listen }
 
 // URL is the HTTP URL of path, which begins with a slash.
-func (d *Daemon) URL(path string) string { return "http://" + d.cfg.Listen + path }
+func (d *Daemon) URL(path string) string {
+	if d.cfg.TLS != nil {
+		return "https://" + d.cfg.Listen + path
+	}
+	return "http://" + d.cfg.Listen + path
+}
 
 // Socket is the path of the control socket.
 func (d *Daemon) Socket() string { return d.cfg.Socket }
