@@ -44,6 +44,10 @@ type Config struct {
 	Lock  bool  // never on the swap device: mlock(2), as far as RLIMIT_MEMLOCK goes
 	Huge  bool  // in huge pages, as far as the kernel has them: madvise(2)
 
+	// The watermarks, in bytes held: the pool is pressed from when it has lent more
+	// than High until it has lent no more than Low. Default: 15/16 and 3/4 of it.
+	High, Low int64
+
 	// Stacks is how many acquisitions go by for one whose stack is remembered: 1 is
 	// each of them, 0 is 64. It costs a microsecond or more.
 	Stacks int
@@ -66,6 +70,11 @@ type Pool struct {
 	held    int64     // bytes lent
 	count   uint64    // acquisitions
 	closed  bool
+
+	peak      int64 // most bytes lent at once
+	high, low int64
+	pressed   bool
+	pressures uint64 // times that it became so
 }
 
 // class has the slabs with free buffers of its size; the last is taken from.
@@ -131,6 +140,14 @@ func New(cfg Config) (*Pool, error) {
 	if p.stacks == 0 {
 		p.stacks = 64
 	}
+	size := int64(n) * slabSize
+	if p.high = cfg.High; p.high <= 0 {
+		p.high = size - size/16
+	}
+	if p.low = cfg.Low; p.low <= 0 {
+		p.low = size - size/4
+	}
+	p.low = min(p.low, p.high)
 	for i := range p.slabs {
 		p.slabs[i] = slab{number: i, class: -1}
 		p.unused[n-1-i] = &p.slabs[i] // the first is the first to be used
@@ -238,6 +255,11 @@ func (p *Pool) takeLocked(n, bytes int) (Buffer, bool) {
 	c.peak = max(c.peak, c.lent)
 	c.acquired++
 	p.held += int64(bytes)
+	p.peak = max(p.peak, p.held)
+	if p.held > p.high && !p.pressed {
+		p.pressed = true
+		p.pressures++
+	}
 	p.count++
 	start := s.number*slabSize + int(i)*bytes
 	b := Buffer{pool: p, slab: s, slot: i, generation: s.slots[i].generation, data: p.arena[start : start+bytes : start+bytes]}
@@ -312,6 +334,7 @@ func (b Buffer) Release() {
 	s.lent--
 	c.lent--
 	p.held -= int64(len(b.data))
+	p.pressed = p.pressed && p.held > p.low
 	if s.lent == 0 && len(c.partial) > 1 {
 		c.partial = slices.Delete(c.partial, slices.Index(c.partial, s), slices.Index(c.partial, s)+1)
 		s.class = -1

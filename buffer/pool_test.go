@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // newPool returns a pool of n slabs that must have everything back at the end.
@@ -387,7 +388,7 @@ func TestStats(t *testing.T) {
 	}
 	_, _ = p.TryAcquire(1)
 	a.Release()
-	want := Stats{Bytes: slabSize, Classes: make([]ClassStats, classCount)}
+	want := Stats{Bytes: slabSize, Peak: MaxSize, Pressures: 1, Classes: make([]ClassStats, classCount)}
 	for i := range want.Classes {
 		want.Classes[i].Size = MinSize << i
 	}
@@ -396,6 +397,91 @@ func TestStats(t *testing.T) {
 	if diff := cmp.Diff(want, p.Stats()); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
 	}
+}
+
+// The pool is pressed from above its high watermark down to its low one.
+func TestWatermarks(t *testing.T) {
+	for _, c := range []struct {
+		cfg       Config
+		high, low int // buffers
+	}{
+		{Config{Bytes: 4 * slabSize}, 60, 48},
+		{Config{Bytes: 4 * slabSize, High: 10 << 20, Low: 5 << 20}, 40, 20},
+		{Config{Bytes: 4 * slabSize, High: 5 << 20, Low: 10 << 20}, 20, 20},
+	} {
+		p, err := New(c.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const size = 256 << 10
+		var lent []Buffer
+		for range 3 {
+			for len(lent) < 4*slabSize/size {
+				b, err := p.TryAcquire(size)
+				if err != nil {
+					t.Fatal(err)
+				}
+				lent = append(lent, b)
+				if s := p.Stats(); s.Pressed != (len(lent) > c.high) {
+					t.Errorf("%+v, %d buffers lent: pressed is %v", c.cfg, len(lent), s.Pressed)
+				}
+			}
+			for len(lent) > 0 {
+				lent[len(lent)-1].Release()
+				lent = lent[:len(lent)-1]
+				if s := p.Stats(); s.Pressed != (len(lent) > c.low) {
+					t.Errorf("%+v, down to %d buffers: pressed is %v", c.cfg, len(lent), s.Pressed)
+				}
+			}
+		}
+		if s := p.Stats(); s.Pressures != 3 || s.Peak != 4*slabSize {
+			t.Errorf("pressed %d times, peak %d", s.Pressures, s.Peak)
+		}
+		if free, bytes := p.Free(); free != 4*slabSize || bytes != 4*slabSize {
+			t.Errorf("%d bytes of %d are free", free, bytes)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestMetrics: what a scrape sees, and that the registry takes the collector for sound.
+func TestMetrics(t *testing.T) {
+	p := newPool(t, 1)
+	b, err := p.TryAcquire(64 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.TryAcquire(MaxSize); !errors.Is(err, ErrExhausted) {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(p)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			if l := m.GetLabel(); len(l) > 0 {
+				name += " " + l[0].GetValue()
+			}
+			if v := m.GetGauge().GetValue() + m.GetCounter().GetValue(); v != 0 {
+				got[name] = v
+			}
+		}
+	}
+	want := map[string]float64{
+		"fre_buffers_bytes": slabSize, "fre_buffers_held_bytes": 64 << 10, "fre_buffers_peak_bytes": 64 << 10,
+		"fre_buffers_outstanding 65536": 1, "fre_buffers_acquired_total 65536": 1, "fre_buffers_refused_total 4194304": 1,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("metrics that are not 0 (-want +got):\n%s", diff)
+	}
+	b.Release()
 }
 
 // BenchmarkAcquire beside what Go's heap does, each with its pages touched.

@@ -4,7 +4,12 @@ package buffer
 type Stats struct {
 	Bytes   int64 // of memory
 	Held    int64 // bytes lent, in whole buffers
+	Peak    int64 // most bytes lent at once
 	Waiting int   // in Acquire
+
+	Pressed   bool   // between the watermarks of Config, or above
+	Pressures uint64 // times that it became so
+
 	Classes []ClassStats
 }
 
@@ -17,11 +22,18 @@ type ClassStats struct {
 	Refused  uint64 // times: by TryAcquire, or given up in Acquire
 }
 
+// Free returns how many bytes are not lent, and how many there are.
+func (p *Pool) Free() (free, bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return int64(len(p.arena)) - p.held, int64(len(p.arena))
+}
+
 // Stats returns the state of the pool at one moment.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Stats{Bytes: int64(len(p.arena)), Held: p.held, Waiting: len(p.waiters), Classes: make([]ClassStats, classCount)}
+	s := Stats{Bytes: int64(len(p.arena)), Held: p.held, Peak: p.peak, Waiting: len(p.waiters), Pressed: p.pressed, Pressures: p.pressures, Classes: make([]ClassStats, classCount)}
 	for i := range p.classes {
 		c := &p.classes[i]
 		s.Classes[i] = ClassStats{Size: MinSize << i, Lent: c.lent, Peak: c.peak, Acquired: c.acquired, Refused: c.refused}

@@ -28,6 +28,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
@@ -70,6 +71,8 @@ type Config struct {
 	StateDir  string         // logs/ and tenants/ are made below it
 	Log       *slog.Logger
 
+	BufferBytes int64 // of the memory that answers are held in until they are sent; default 64 MiB
+
 	AllowHostNetwork bool // whether templates may ask for the host's network
 
 	Metrics  prometheus.Registerer // nil: not exported
@@ -99,6 +102,7 @@ type Engine struct {
 	boxes      registry
 	containers containers
 	shells     *shells
+	buffers    *buffer.Pool
 	forks      budget        // memory of fork servers
 	mapErr     error         // why /work cannot be mounted with mapped owners; nil if it can
 	nextID     atomic.Uint64 // of invocations; starts at the time of Open, so that no id comes twice
@@ -130,12 +134,15 @@ type Engine struct {
 
 // Open loads the deployed functions and starts the instances their templates
 // keep warm.
-func Open(cfg Config) (*Engine, error) {
+func Open(cfg Config) (_ *Engine, err error) {
 	if cfg.UIDBase == 0 {
 		cfg.UIDBase = 0x10000000
 	}
 	if cfg.MaxQueue == 0 {
 		cfg.MaxQueue = 1024
+	}
+	if cfg.BufferBytes == 0 {
+		cfg.BufferBytes = 64 << 20
 	}
 	if cfg.LogBytes == 0 {
 		cfg.LogBytes = 8 << 20
@@ -169,6 +176,14 @@ func Open(cfg Config) (*Engine, error) {
 	}
 	cfg.Shells.setDefaults(memory)
 	e := &Engine{cfg: cfg, log: cfg.Log, closed: make(chan struct{}), ended: make(chan struct{})}
+	if e.buffers, err = buffer.New(buffer.Config{Bytes: cfg.BufferBytes}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.buffers.Close())
+		}
+	}()
 	e.mapErr = sandbox.CanMap(filepath.Join(cfg.StateDir, "tenants"))
 	e.shells = newShells(e, cfg.Shells)
 	e.forks.left = memory / 100 * int64(cfg.ForkPercent)
@@ -273,7 +288,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	if e.scratches != nil {
 		e.scratches.Close()
 	}
-	return errors.Join(err, e.volumes.Close())
+	return errors.Join(err, e.volumes.Close(), e.buffers.Close())
 }
 
 // Stopping says whether Close was called: no new work is accepted.

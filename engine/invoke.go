@@ -339,10 +339,6 @@ func (b *replyBody) Close() error {
 	return err
 }
 
-// stdioBuffered is how much of an answer is held back to learn the exit status
-// before the first byte goes out; a longer answer is streamed.
-const stdioBuffered = 1 << 20
-
 // stdio runs the event as one process: body on stdin, answer on stdout, the
 // exit status decides.
 func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
@@ -396,34 +392,40 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 	}
 
 	resp := &Response{Instance: in.box.id, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started, StartKind: in.kind}
-	head, err := io.ReadAll(io.LimitReader(outR, stdioBuffered))
-	if err == nil && len(head) < stdioBuffered {
+	head, err := readHead(ev.ctx, f.e.buffers, outR)
+	if err == nil && head.whole {
 		err = ev.exited(in.box.sb)
 	}
 	if err != nil {
+		_ = head.Close()
 		ev.cancel(err)
 		end()
 		return nil, err
 	}
-	if len(head) < stdioBuffered {
+	if head.whole {
 		end() // the program is over, however slowly its answer is read
-		resp.Size = int64(len(head))
-		resp.Body = &replyBody{ReadCloser: io.NopCloser(bytes.NewReader(head)), whole: true, done: func(error) { ev.finish(began, nil, func() {}) }}
+		resp.Size = int64(len(head.rest))
+		resp.Body = &replyBody{ReadCloser: head, whole: true, done: func(error) { ev.finish(began, nil, func() {}) }}
 		return resp, nil
 	}
 	resp.Size = -1
 	rest := &stdioBody{ev: ev, out: outR, sb: in.box.sb}
 	resp.Body = &replyBody{
-		ReadCloser: readCloser{io.MultiReader(bytes.NewReader(head), rest), outR},
-		done:       ev.finisher(began, func(error) { end() }),
+		ReadCloser: readCloser{io.MultiReader(head, rest), func() error { return errors.Join(head.Close(), outR.Close()) }},
+		done: ev.finisher(began, func(error) {
+			end()
+			_ = head.Close() // its reader may be slow to notice
+		}),
 	}
 	return resp, nil
 }
 
 type readCloser struct {
 	io.Reader
-	io.Closer
+	close func() error
 }
+
+func (r readCloser) Close() error { return r.close() }
 
 // stdioBody streams a long answer; its end is an error when the program failed.
 type stdioBody struct {

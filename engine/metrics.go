@@ -52,7 +52,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 				ConstLabels: prometheus.Labels{"kind": string(kind)},
 			}, func() float64 { return count(host.Shells()) })
 		}
-		reg.MustRegister(m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells,
+		reg.MustRegister(m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells, e.buffers,
 			parked(sandbox.StartShell, func(s sandbox.ShellStats) float64 { return float64(s.Bare) }),
 			parked(sandbox.StartAttached, func(s sandbox.ShellStats) float64 { return float64(s.Attached) }),
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_shells_died_total", Help: "Shells that ended while they waited."}, func() float64 {

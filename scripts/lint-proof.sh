@@ -47,6 +47,8 @@ sandbox/a.go                 image                  refused
 sandbox/cgroup/a.go          store                  refused
 engine/a.go                  channel                allowed
 engine/a.go                  gateway                refused
+engine/a.go                  just:buffer            allowed
+engine/a.go                  buffer/ring            refused
 engine/a.go                  internal/fretest       refused
 volume/a.go                  internal/linux         allowed
 volume/a.go                  store                  refused
