@@ -69,6 +69,8 @@ cmd/fre/b.go                 engine                 refused
 cmd/fre/c.go                 internal/load          allowed
 internal/load/a.go           internal/plot          allowed
 internal/load/a.go           engine                 refused
+cmd/fre/d.go                 internal/nettrace      allowed
+internal/nettrace/a.go       engine                 refused
 cmd/fre/serve.go             engine                 allowed
 cmd/fre/registry.go          engine                 refused
 other/a.go                   internal/daemon        refused

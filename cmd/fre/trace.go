@@ -1,0 +1,220 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/nettrace"
+)
+
+func (c *cli) traceCommand() *cobra.Command {
+	cmd := group(&cobra.Command{Use: "trace", Short: "Watch what the kernel does for functions"})
+	cmd.AddCommand(c.traceNetCommand())
+	return cmd
+}
+
+// tracedLines are how many rows of each table are shown.
+const tracedLines = 10
+
+func (c *cli) traceNetCommand() *cobra.Command {
+	var format, listen string
+	var allocations bool
+	var count int
+	interval := time.Second
+	cmd := &cobra.Command{
+		Use: "net", Short: "Count retransmissions, drops and waits for a CPU",
+		Long: `Count what the kernel's network does, and show it every --interval until Ctrl-C:
+
+  retransmissions  TCP segments sent again, by connection; of a sandbox with a
+                   network of its own, by function
+  drops            packets that the kernel gave up, by its reason, of the host
+  allocations      packet buffers by the kernel's cache, with --allocations, for
+                   that runs a program on every allocation of the kernel
+  soft interrupts  CPU time in them, the network's among them
+  run queue        how long threads of sandboxes could run and had no CPU
+
+With --prometheus ADDRESS they are metrics at http://ADDRESS/metrics instead. It
+runs on the engine's machine, as root: the first three are eBPF programs on
+tracepoints, and take a kernel that tells its types (CONFIG_DEBUG_INFO_BTF). What
+cannot be had is said, and the rest shown; without an engine nothing is told apart
+by sandbox.`,
+		Args: args(cobra.NoArgs),
+		RunE: interruptible(func(cmd *cobra.Command, _ []string) (err error) {
+			switch {
+			case format != "text" && format != "json":
+				return usageError{fmt.Errorf("--format: %q is neither text nor json", format)}
+			case interval <= 0 || count < 0:
+				return usageError{fmt.Errorf("--interval %v --count %d: nothing to measure for", interval, count)}
+			}
+			cl := c.client()
+			defer cl.Close()
+			owners := func() ([]nettrace.Owner, error) { return sandboxOwners(cmd, cl) }
+			if _, err := owners(); errors.Is(err, client.ErrUnreachable) {
+				fmt.Fprintln(cmd.ErrOrStderr(), "fre: no engine here: nothing is told apart by sandbox")
+				owners = nil
+			}
+			t, err := nettrace.Open(nettrace.Config{Allocations: allocations, Owners: owners})
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, t.Close()) }()
+			for _, m := range t.Missing() {
+				fmt.Fprintln(cmd.ErrOrStderr(), "fre:", m)
+			}
+			if listen != "" {
+				return serveTrace(cmd, t, listen)
+			}
+			out := cmd.OutOrStdout()
+			before, err := t.Sample()
+			if err != nil {
+				return err
+			}
+			for n := 0; count == 0 || n < count; n++ {
+				if pause(cmd.Context(), interval) != nil {
+					return nil // Ctrl-C is how it ends
+				}
+				now, err := t.Sample()
+				if err != nil {
+					if cmd.Context().Err() != nil {
+						return nil
+					}
+					return err
+				}
+				d := now.Since(before)
+				if format == "json" {
+					err = json.NewEncoder(out).Encode(d)
+				} else {
+					if asTerminal(out) != nil {
+						fmt.Fprint(out, "\x1b[H\x1b[J") // from the upper left corner on, erase
+					}
+					err = showTrace(out, d, now.Time.Sub(before.Time))
+				}
+				if err != nil {
+					return err
+				}
+				before = now
+			}
+			return nil
+		}),
+	}
+	f := cmd.Flags()
+	f.DurationVar(&interval, "interval", interval, "how long to count for each table")
+	f.IntVar(&count, "count", 0, "how many tables; 0: until Ctrl-C")
+	f.BoolVar(&allocations, "allocations", false, "count allocations of packet buffers, which slows all of the kernel's a little")
+	f.StringVar(&format, "format", "text", "text, or json: one object a line, times in nanoseconds")
+	f.StringVar(&listen, "prometheus", "", "`address` to serve metrics at instead, as in 127.0.0.1:9101")
+	return cmd
+}
+
+// sandboxOwners are the sandboxes that run, with their processes. One that ends
+// meanwhile has none.
+func sandboxOwners(cmd *cobra.Command, cl *client.Client) ([]nettrace.Owner, error) {
+	boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var owners []nettrace.Owner
+	for _, b := range boxes {
+		if b.PID == 0 {
+			continue
+		}
+		o := nettrace.Owner{ID: b.ID, Name: b.Function, PIDs: []int{b.PID}}
+		if o.Name == "" {
+			o.Name = b.Name
+		}
+		processes, err := cl.Processes(cmd.Context(), b.ID)
+		if err != nil {
+			continue // it has ended
+		}
+		for _, p := range processes {
+			if p.PID != b.PID {
+				o.PIDs = append(o.PIDs, p.PID)
+			}
+		}
+		owners = append(owners, o)
+	}
+	return owners, cmd.Context().Err()
+}
+
+func serveTrace(cmd *cobra.Command, t *nettrace.Tracer, address string) error {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(nettrace.NewMetrics(t))
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	fmt.Fprintf(cmd.ErrOrStderr(), "http://%s/metrics\n", l.Addr())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	select {
+	case err := <-served:
+		return err
+	case <-cmd.Context().Done():
+		err := s.Close()
+		<-served
+		return err
+	}
+}
+
+// showTrace prints the tables.
+func showTrace(w io.Writer, s *nettrace.Sample, over time.Duration) error {
+	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
+	row := func(format string, values ...any) { _, _ = fmt.Fprintf(t, format+"\n", values...) } // Flush has the error
+	more := func(n int) {
+		if n > tracedLines {
+			row("… and %d more", n-tracedLines)
+		}
+	}
+	row("%s, in %v", s.Time.Format(time.TimeOnly), over.Round(time.Millisecond))
+	if len(s.Retransmissions) > 0 {
+		row("\nRETRANSMITTED\tFROM\tTO\tSANDBOX\tFUNCTION")
+		for _, r := range s.Retransmissions[:min(len(s.Retransmissions), tracedLines)] {
+			row("%d\t%v\t%v\t%.12s\t%s", r.Count, r.Local, r.Remote, r.Sandbox, printable(r.Function))
+		}
+		more(len(s.Retransmissions))
+	}
+	if len(s.Drops) > 0 {
+		row("\nDROPPED\tREASON")
+		for _, d := range s.Drops[:min(len(s.Drops), tracedLines)] {
+			row("%d\t%s", d.Count, d.Reason)
+		}
+		more(len(s.Drops))
+	}
+	if len(s.Allocations) > 0 {
+		row("\nALLOCATED\tBYTES\tCACHE")
+		for _, a := range s.Allocations[:min(len(s.Allocations), tracedLines)] {
+			row("%d\t%d\t%s", a.Count, a.Bytes, printable(a.Cache))
+		}
+		more(len(s.Allocations))
+	}
+	if len(s.SoftIRQ) > 0 {
+		row("\nCPU\tSOFT INTERRUPTS")
+		for _, i := range s.SoftIRQ {
+			row("%d\t%s %%", i.CPU, strconv.FormatFloat(100*i.Time.Seconds()/over.Seconds(), 'f', 1, 64))
+		}
+	}
+	if len(s.RunQueue) > 0 {
+		row("\nWAITED FOR A CPU\tSANDBOX\tFUNCTION")
+		for _, d := range s.RunQueue[:min(len(s.RunQueue), tracedLines)] {
+			row("%v\t%.12s\t%s", d.Time.Round(time.Microsecond), d.Sandbox, printable(d.Function))
+		}
+		more(len(s.RunQueue))
+	}
+	row("")
+	return t.Flush()
+}

@@ -1,0 +1,105 @@
+package nettrace
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tick is what /proc/stat counts in: USER_HZ is 100 wherever Linux is.
+const tick = time.Second / 100
+
+// softirqs is the time each CPU has spent in soft interrupts.
+func softirqs() ([]time.Duration, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return nil, err
+	}
+	return parseStat(string(text))
+}
+
+// parseStat reads the lines "cpuN user nice system idle iowait irq softirq …" of
+// /proc/stat (proc_stat(5)); a CPU that is off has none, and 0.
+func parseStat(text string) ([]time.Duration, error) {
+	var all []time.Duration
+	for line := range strings.Lines(text) {
+		number, ok := strings.CutPrefix(line, "cpu")
+		if !ok || number == "" || number[0] == ' ' {
+			continue
+		}
+		fields := strings.Fields(number)
+		if len(fields) < 8 {
+			return nil, fmt.Errorf("/proc/stat: %q", line)
+		}
+		cpu, err := strconv.ParseUint(fields[0], 10, 16)
+		if err != nil {
+			return nil, fmt.Errorf("/proc/stat: %q", line)
+		}
+		ticks, err := strconv.ParseInt(fields[7], 10, 48)
+		if err != nil || ticks < 0 || ticks > math.MaxInt64/int64(tick) {
+			return nil, fmt.Errorf("/proc/stat: %q", line)
+		}
+		for len(all) <= int(cpu) {
+			all = append(all, 0)
+		}
+		all[cpu] = time.Duration(ticks) * tick
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("/proc/stat has no CPU")
+	}
+	return all, nil
+}
+
+// runQueue is how long each thread of a process has waited for a CPU while it
+// could run; none of a process that has ended.
+func runQueue(pid int) map[int]time.Duration {
+	dir := fmt.Sprintf("/proc/%d/task/", pid)
+	threads, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	all := map[int]time.Duration{}
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			continue
+		}
+		text, err := os.ReadFile(dir + thread.Name() + "/schedstat")
+		if err != nil {
+			continue // it has ended
+		}
+		if waited, err := parseSchedstat(string(text)); err == nil {
+			all[id] = waited
+		}
+	}
+	return all
+}
+
+// parseSchedstat reads the second of "run wait slices", nanoseconds
+// (Documentation/scheduler/sched-stats.rst).
+func parseSchedstat(text string) (time.Duration, error) {
+	fields := strings.Fields(text)
+	if len(fields) != 3 {
+		return 0, fmt.Errorf("schedstat: %q", text)
+	}
+	ns, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil || ns < 0 {
+		return 0, fmt.Errorf("schedstat: %q", text)
+	}
+	return time.Duration(ns), nil
+}
+
+// namespaceOf is the inode of a process's network namespace.
+func namespaceOf(pid string) (uint64, error) {
+	var st unix.Stat_t
+	path := "/proc/" + pid + "/ns/net"
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return st.Ino, nil
+}
