@@ -2,10 +2,77 @@ package engine
 
 import (
 	"errors"
+	"io"
+	"strings"
 	"testing"
 
 	"github.com/fre-engine/fre/channel"
 )
+
+// TestAnswerInFile: a sandboxed function's answer in a file reaches the engine's
+// caller as one that nobody can change, is counted until it is closed, and its
+// event then leaves the instance as it was.
+func TestAnswerInFile(t *testing.T) {
+	r := open(t)
+	r.deploy("f", nil)
+	r.deploy("g", nil)
+	f, err := r.lookup("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := ""
+	for _, tt := range []struct {
+		function, path, query string
+		length                int64
+		file                  bool
+	}{
+		{"f", "/large", "1000", 1000, false},
+		{"f", "/large", "65536", 65536, true},
+		{"f", "/large", "1048576", 1 << 20, true},
+		{"g", "/named", "", 100000, true},
+	} {
+		resp, err := r.Invoke(t.Context(), tt.function, &Request{Path: tt.path, Query: tt.query})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := resp.File != nil; got != tt.file || resp.Size != tt.length {
+			t.Errorf("%+v: in a file: %v, %d bytes", tt, got, resp.Size)
+		}
+		if resp.File != nil { // the body itself is not read
+			b := make([]byte, resp.Size)
+			if _, err := resp.File.ReadAt(b, resp.Offset); err != nil || strings.Trim(string(b), "x") != "" {
+				t.Errorf("%+v: %v", tt, err)
+			}
+		}
+		if resp.File == nil {
+			if n, err := io.Copy(io.Discard, resp.Body); err != nil || n != tt.length {
+				t.Errorf("%+v: %d bytes, %v", tt, n, err)
+			}
+		}
+		if tt.file && tt.function == "f" && (f.held.count != 1 || f.held.sum < tt.length) {
+			t.Errorf("%+v: %d answers, %d bytes are counted", tt, f.held.count, f.held.sum)
+		}
+		if err := resp.Body.Close(); err != nil {
+			t.Error(err)
+		}
+		if tt.function != "f" {
+			continue
+		}
+		r.idle("f")
+		if first == "" {
+			first = resp.Instance
+		}
+		if resp.Instance != first {
+			t.Errorf("%+v: instance %s, want %s", tt, resp.Instance, first)
+		}
+		if f.held.count != 0 || f.held.sum != 0 {
+			t.Errorf("%+v: %d answers, %d bytes are counted after the end", tt, f.held.count, f.held.sum)
+		}
+	}
+	if n := f.failures.Load(); n != 0 {
+		t.Errorf("%d failures", n)
+	}
+}
 
 // TestHeldAnswers: what a function's answers hold is bounded by bytes and by
 // number; a file that several hold counts once.

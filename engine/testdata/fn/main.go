@@ -193,6 +193,19 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 	case "/slurp": // answers once it has read the body
 		body, err := io.ReadAll(ev.Body)
 		return &channel.Answer{Status: 200, Body: strings.NewReader(strconv.Itoa(len(body)))}, err
+	case "/large": // so many bytes as the query says
+		n, err := strconv.Atoi(ev.Query)
+		return &channel.Answer{Status: 200, Body: bytes.NewReader(bytes.Repeat([]byte("x"), n))}, err
+	case "/named": // the first event of an instance: FILE by hand (docs/protocol.md)
+		const meta, where = `{"status":200,"headers":[]}`, `{"offset":0,"length":100000,"name":"answer"}`
+		if err := os.WriteFile("/tmp/answer", bytes.Repeat([]byte("x"), 100000), 0o600); err != nil {
+			return nil, err
+		}
+		frame := append([]byte{byte(4 + len(meta) + len(where)), 0, 0, 0, 0x21, 0, 0, 0, 1, 15: 0}, byte(len(meta)), 0, 0, 0)
+		if _, err := conn.Write(append(append(frame, meta...), where...)); err != nil {
+			return nil, err
+		}
+		select {}
 	case "/log":
 		return nil, ev.Log("info", strings.Repeat("\x01", 300<<10))
 	case "/status": // status, header line and body as the query says
