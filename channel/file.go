@@ -14,11 +14,12 @@ import (
 
 // Held is what a file of an answer keeps from being freed, until it is closed.
 type Held struct {
-	// Dev and Ino say which: the same file may be held by several answers. Ino is
-	// 0 for one in a file system in memory that goes with its mount, of which it
-	// holds all there is.
-	Dev, Ino uint64
-	Bytes    int64 // of memory; 0 for a file on a disk
+	Dev, Ino uint64 // which: the same file may be held by several answers
+	Bytes    int64  // of memory; 0 for a file on a disk
+
+	// Mount is how much its file system in memory may hold: that stays too, for as
+	// long as the file does. 0 for a memfd, and for a file on a disk.
+	Mount int64
 }
 
 // fileMeta is the JSON of FD and FILE behind RESPONSE's: where the body is.
@@ -110,10 +111,8 @@ func inspectFD(fd int, m *fileMeta, given bool) (in inspected, err error) {
 	if err != nil {
 		return in, fmt.Errorf("get seals: %w", err)
 	}
-	// What has no limit is memfds' own file system, where a file is all there is.
-	if in.held.Bytes = st.Blocks * 512; fs.Blocks > 0 {
-		in.held = Held{Dev: st.Dev, Bytes: int64(fs.Blocks) * int64(fs.Bsize)} //nolint:unconvert // see above
-	}
+	in.held.Bytes = st.Blocks * 512
+	in.held.Mount = int64(fs.Blocks) * int64(fs.Bsize) //nolint:unconvert // see above; that of memfds has no limit
 	// A hole would be filled when it is sent, by Linux before 6.5: on our account.
 	whole := st.Blocks*512 >= st.Size
 	switch {

@@ -70,7 +70,7 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 		Log:   f.channelLog(id),
 		Files: openTmp(sb),
 		Hold: func(what channel.Held) (release func(), full bool, err error) {
-			all, err := f.held.hold(what)
+			all, err := f.held.hold(lasting(what, f.config.Resources.MemoryBytes))
 			if err != nil {
 				return nil, false, err
 			}
@@ -80,6 +80,15 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 			return all, true, nil // it is held, beyond its share
 		},
 	}
+}
+
+// lasting is what stays of what an answer holds once its sandbox has ended: with a
+// file, all there is in its /tmp, which is at most what the sandbox may use.
+func lasting(what channel.Held, memory int64) channel.Held {
+	if what.Mount > 0 {
+		what = channel.Held{Dev: what.Dev, Bytes: max(what.Bytes, min(what.Mount, memory))}
+	}
+	return what
 }
 
 func openTmp(sb func() *sandbox.Sandbox) func() (*os.File, error) {

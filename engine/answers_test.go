@@ -109,6 +109,16 @@ func TestHeldAnswers(t *testing.T) {
 		t.Errorf("%d answers, %d bytes, %d files are left", h.count, h.sum, len(h.files))
 	}
 
+	inTmp := channel.Held{Dev: 7, Ino: 5, Bytes: 10, Mount: 1000}
+	for memory, want := range map[int64]int64{64: 64, 4096: 1000} {
+		if got := lasting(inTmp, memory); got != (channel.Held{Dev: 7, Bytes: want}) {
+			t.Errorf("with %d bytes of memory a file in /tmp keeps %+v, want %d bytes", memory, got, want)
+		}
+	}
+	if memfd := (channel.Held{Dev: 1, Ino: 5, Bytes: 10}); lasting(memfd, 64) != memfd {
+		t.Errorf("a memfd keeps %+v", lasting(memfd, 64))
+	}
+
 	var all []func()
 	for range maxHeldAnswers {
 		all = append(all, take(1, 0))
