@@ -30,6 +30,7 @@ import (
 
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/signature"
@@ -53,6 +54,7 @@ var (
 	ErrNameTaken  = errors.New("name already taken")
 	ErrTimeout    = errors.New("function did not answer in time")
 	ErrOverloaded = errors.New("too many events are waiting for this function")
+	ErrDegraded   = admission.ErrRefused // an *admission.RefusedError says why
 	ErrClosed     = errors.New("engine is stopping")
 	ErrNotReady   = errors.New("image is not a function")
 
@@ -72,6 +74,10 @@ type Config struct {
 	Log       *slog.Logger
 
 	BufferBytes int64 // of the memory that answers are held in until they are sent; default 64 MiB
+
+	// Admission says when events that need memory for bodies are refused. Free, Now
+	// and Changed are the engine's to set.
+	Admission admission.Config
 
 	AllowHostNetwork bool // whether templates may ask for the host's network
 
@@ -103,6 +109,7 @@ type Engine struct {
 	containers containers
 	shells     *shells
 	buffers    *buffer.Pool
+	admission  *admission.Controller
 	forks      budget        // memory of fork servers
 	mapErr     error         // why /work cannot be mounted with mapped owners; nil if it can
 	nextID     atomic.Uint64 // of invocations; starts at the time of Open, so that no id comes twice
@@ -184,6 +191,9 @@ func Open(cfg Config) (_ *Engine, err error) {
 			err = errors.Join(err, e.buffers.Close())
 		}
 	}()
+	if err := e.openAdmission(); err != nil {
+		return nil, err
+	}
 	e.mapErr = sandbox.CanMap(filepath.Join(cfg.StateDir, "tenants"))
 	e.shells = newShells(e, cfg.Shells)
 	e.forks.left = memory / 100 * int64(cfg.ForkPercent)
@@ -239,6 +249,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	}
 	e.spawn(e.shells.prune)
 	e.spawn(e.attachWorks)
+	e.spawn(e.watchAdmission)
 	if cfg.GC.Interval > 0 {
 		e.spawn(e.collect)
 	}

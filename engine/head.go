@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/fre-engine/fre/buffer"
 )
@@ -26,14 +27,19 @@ type head struct {
 	rest []byte // not yet read
 }
 
-// readHead reads up to stdioBuffered bytes. It waits for the first buffer until ctx
-// ends; then it returns its cause. It never waits for a larger one, which others who
+// readHead reads up to stdioBuffered bytes.
+//
+// It waits for the first buffer until ctx ends, and says for how long; then it
+// returns its cause. It never waits for a larger one, which others who
 // wait likewise might hold: then the head is what it has. The head is to be closed
 // after an error, too.
-func readHead(ctx context.Context, pool *buffer.Pool, r io.Reader) (*head, error) {
+func readHead(ctx context.Context, pool *buffer.Pool, waited func(time.Duration), r io.Reader) (*head, error) {
 	h := &head{}
+	began := time.Now()
 	var err error
-	if h.buf, err = pool.Acquire(ctx, stdioFirst); err != nil {
+	h.buf, err = pool.Acquire(ctx, stdioFirst)
+	waited(time.Since(began))
+	if err != nil {
 		return h, err
 	}
 	if err := h.fill(r, h.buf.Bytes()[:stdioFirst], 0); err != nil || h.whole {

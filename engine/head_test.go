@@ -7,6 +7,7 @@ import (
 	"io"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/fre-engine/fre/internal/fretest"
 )
@@ -14,6 +15,8 @@ import (
 // An answer's beginning: whole or not, and no buffer stays, whatever ends it.
 func TestHead(t *testing.T) {
 	pool := fretest.Buffers(t, 8<<20)
+	waits := 0
+	waited := func(time.Duration) { waits++ }
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
 		size  int // of the answer
@@ -36,7 +39,7 @@ func TestHead(t *testing.T) {
 		if c.fails {
 			r = io.MultiReader(r, iotest.ErrReader(broken))
 		}
-		h, err := readHead(t.Context(), pool, iotest.HalfReader(r))
+		h, err := readHead(t.Context(), pool, waited, iotest.HalfReader(r))
 		if c.fails != errors.Is(err, broken) {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -60,7 +63,7 @@ func TestHead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := readHead(t.Context(), pool, bytes.NewReader(make([]byte, stdioBuffered)))
+	h, err := readHead(t.Context(), pool, waited, bytes.NewReader(make([]byte, stdioBuffered)))
 	if err != nil || h.whole || len(h.rest) != stdioFirst {
 		t.Errorf("without a larger buffer: %d bytes, whole is %v, %v", len(h.rest), h.whole, err)
 	}
@@ -72,8 +75,11 @@ func TestHead(t *testing.T) {
 	over := errors.New("over")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(over)
-	if h, err := readHead(ctx, pool, bytes.NewReader(nil)); !errors.Is(err, over) || h.Close() != nil {
+	if h, err := readHead(ctx, pool, waited, bytes.NewReader(nil)); !errors.Is(err, over) || h.Close() != nil {
 		t.Errorf("without a buffer: %v", err)
+	}
+	if waits != 12 {
+		t.Errorf("told %d times how long it waited", waits)
 	}
 	one.Release()
 	two.Release()

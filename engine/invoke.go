@@ -88,7 +88,7 @@ func crashReason(s sandbox.ExitStatus, before string) string {
 }
 
 // Invoke hands an event to the function and returns its answer. Errors:
-// *UnknownError, ErrTimeout, ErrOverloaded, ErrClosed, ErrEventTooLarge,
+// *UnknownError, ErrTimeout, ErrOverloaded, ErrDegraded, ErrClosed, ErrEventTooLarge,
 // *FunctionError, *CrashError, *sandbox.StartError, what the body's Read
 // returned, and the cause of ctx when it ends first.
 func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response, error) {
@@ -132,6 +132,11 @@ type event struct {
 
 func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
 	began := time.Now()
+	if err := f.admit(r); err != nil {
+		f.invocations.Add(1)
+		f.observe(began, err)
+		return nil, err
+	}
 	ctx, release := context.WithDeadlineCause(ctx, began.Add(f.config.Resources.Timeout), ErrTimeout)
 	ctx, fail := context.WithCancelCause(ctx)
 	cancel := func(cause error) { fail(cause); release() }
@@ -392,7 +397,7 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 	}
 
 	resp := &Response{Instance: in.box.id, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started, StartKind: in.kind}
-	head, err := readHead(ev.ctx, f.e.buffers, outR)
+	head, err := readHead(ev.ctx, f.e.buffers, f.e.admission.Waited, outR)
 	if err == nil && head.whole {
 		err = ev.exited(in.box.sb)
 	}

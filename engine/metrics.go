@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/sandbox"
 )
 
@@ -16,6 +17,7 @@ type metrics struct {
 	duration *prometheus.HistogramVec // function, outcome
 
 	forkServers *prometheus.CounterVec // function
+	refused     *prometheus.CounterVec // reason
 
 	gcImages          *prometheus.CounterVec // rule
 	gcBytes, gcInodes prometheus.Counter
@@ -35,6 +37,9 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		forkServers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fre_fork_server_failures_total", Help: "Fork servers that did not start, or died.",
 		}, []string{"function"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fre_admission_refused_total", Help: "Events refused for want of memory for bodies.",
+		}, []string{"reason"}),
 		gcImages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fre_gc_images_total", Help: "Images that garbage collection removed.",
 		}, []string{"rule"}),
@@ -52,7 +57,18 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 				ConstLabels: prometheus.Labels{"kind": string(kind)},
 			}, func() float64 { return count(host.Shells()) })
 		}
-		reg.MustRegister(m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells, e.buffers,
+		for _, s := range admission.States {
+			reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "fre_admission_state", Help: "1 for the state that decides about events that need memory for bodies.",
+				ConstLabels: prometheus.Labels{"state": s.String()},
+			}, func() float64 {
+				if now, _ := e.admission.State(); now != s {
+					return 0
+				}
+				return 1
+			}))
+		}
+		reg.MustRegister(m.refused, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells, e.buffers,
 			parked(sandbox.StartShell, func(s sandbox.ShellStats) float64 { return float64(s.Bare) }),
 			parked(sandbox.StartAttached, func(s sandbox.ShellStats) float64 { return float64(s.Attached) }),
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_shells_died_total", Help: "Shells that ended while they waited."}, func() float64 {
@@ -101,6 +117,8 @@ func outcome(err error) string {
 		return "timeout"
 	case errors.Is(err, ErrOverloaded):
 		return "overloaded"
+	case errors.Is(err, ErrDegraded):
+		return "degraded"
 	case errors.Is(err, context.Canceled), errors.Is(err, errAbandoned):
 		return "cancelled"
 	case errors.As(err, &failure):

@@ -48,6 +48,7 @@ sandbox/cgroup/a.go          store                  refused
 engine/a.go                  channel                allowed
 engine/a.go                  gateway                refused
 engine/a.go                  just:buffer            allowed
+engine/admission/a.go        store                  refused
 engine/a.go                  buffer/ring            refused
 engine/a.go                  internal/fretest       refused
 volume/a.go                  internal/linux         allowed

@@ -27,6 +27,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/image"
@@ -67,6 +68,8 @@ type serveConfig struct {
 	ImageLimits                  oci.Limits
 	Egress                       egress.Config
 	GC                           engine.GCConfig
+	BufferBytes                  int64
+	Admission                    admission.Config
 }
 
 // defaultState is the state directory unless --state names another.
@@ -90,7 +93,8 @@ configuration of pip, npm, Maven, Composer, Go and apt, "require" lists checks o
 which the engine does not start, "shells" says how many interpreters are kept
 running ahead of their functions, "work" how much tenants may keep, "network"
 what functions may reach beside the public internet, "registry" whether images are
-served to others, "gc" which of them go by themselves (see docs/configuration.md).`,
+served to others, "gc" which of them go by themselves, "buffers" and "overload" how much memory answers
+may wait in, and what happens without (see docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
@@ -229,7 +233,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
-		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, AllowHostNetwork: cfg.AllowHostNetwork,
+		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, Admission: cfg.Admission, AllowHostNetwork: cfg.AllowHostNetwork,
 		InsecureRegistries: cfg.InsecureRegistries, Signatures: policy, ImageLimits: cfg.ImageLimits,
 	})
 	if err != nil {
@@ -438,6 +442,9 @@ func readConfig(path string, cfg *serveConfig) error {
 		Images imagesConfig `yaml:"images"`
 		Work   workConfig   `yaml:"work"`
 		GC     gcConfig     `yaml:"gc"`
+
+		Buffers  buffersConfig  `yaml:"buffers"`
+		Overload overloadConfig `yaml:"overload"`
 	}
 	if err := yaml.UnmarshalWithOptions(src, &file, yaml.Strict()); err != nil {
 		return fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
@@ -472,6 +479,12 @@ func readConfig(path string, cfg *serveConfig) error {
 	cfg.AllowHostNetwork = file.Network.AllowHost
 	if err := file.Network.read(&cfg.Egress); err != nil {
 		return fmt.Errorf("%s: network.%w", path, err)
+	}
+	if cfg.BufferBytes, err = file.Buffers.read(); err != nil {
+		return fmt.Errorf("%s: buffers.%w", path, err)
+	}
+	if err := file.Overload.read(&cfg.Admission); err != nil {
+		return fmt.Errorf("%s: overload.%w", path, err)
 	}
 	if err := file.GC.read(&cfg.GC); err != nil {
 		return fmt.Errorf("%s: gc.%w", path, err)
@@ -580,6 +593,54 @@ func (n *networkConfig) read(cfg *egress.Config) error {
 		cfg.Resolvers = append(cfg.Resolvers, a)
 	}
 	return nil
+}
+
+// buffersConfig is the configuration file's buffers.
+type buffersConfig struct {
+	Memory string `yaml:"memory"`
+}
+
+func (b *buffersConfig) read() (int64, error) {
+	if b.Memory == "" {
+		return 0, nil
+	}
+	n, err := parseBytes(b.Memory)
+	if err != nil || n < 8<<20 {
+		return 0, fmt.Errorf("memory: %q is no size of 8MiB or more", b.Memory)
+	}
+	return n, nil
+}
+
+// overloadConfig is the configuration file's overload.
+type overloadConfig struct {
+	MinFree  float64 `yaml:"min_free"` // percent
+	SlowWait string  `yaml:"slow_wait"`
+	Waits    int     `yaml:"waits"`
+	Probe    string  `yaml:"probe"`
+	Steps    int     `yaml:"steps"`
+}
+
+// read takes over the thresholds; what is not given keeps its default.
+func (o *overloadConfig) read(cfg *admission.Config) error {
+	duration := func(field, s string, to *time.Duration) error {
+		if s == "" {
+			return nil
+		}
+		d, err := time.ParseDuration(s)
+		if err != nil || d < time.Millisecond {
+			return fmt.Errorf("%s: %q is no duration such as 200ms", field, s)
+		}
+		*to = d
+		return nil
+	}
+	if err := duration("slow_wait", o.SlowWait, &cfg.SlowWait); err != nil {
+		return err
+	}
+	if err := duration("probe", o.Probe, &cfg.Every); err != nil {
+		return err
+	}
+	cfg.MinFree, cfg.Waits, cfg.Steps = o.MinFree/100, o.Waits, o.Steps
+	return cfg.Check()
 }
 
 // gcConfig is the configuration file's gc.

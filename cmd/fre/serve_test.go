@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox/egress"
@@ -51,6 +52,11 @@ func TestReadConfig(t *testing.T) {
 		{name: "negative ratio", src: "images: {max_ratio: -1}\n", wrong: "images.max_ratio"},
 		{name: "bad private range", src: "network: {allow_private: [10.1.2.3/16]}\n", wrong: "network.allow_private[0]"},
 		{name: "bad subnet", src: "network: {egress: {subnet: 10.0.0.0/30}}\n", wrong: "network.egress.subnet"},
+		{name: "no memory for bodies", src: "buffers: {memory: 1MiB}\n", wrong: "buffers.memory"},
+		{name: "more free than there is", src: "overload: {min_free: 90}\n", wrong: "overload.min_free"},
+		{name: "a wait of what", src: "overload: {slow_wait: long}\n", wrong: "overload.slow_wait"},
+		{name: "probes without end", src: "overload: {probe: 0s}\n", wrong: "overload.probe"},
+		{name: "no steps", src: "overload: {steps: -1}\n", wrong: "overload.steps"},
 		{name: "bad interval", src: "gc: {interval: often}\n", wrong: "gc.interval"},
 		{name: "unused since tomorrow", src: "gc: {unused: -1h}\n", wrong: "gc.unused"},
 		{name: "bad size", src: "gc: {max_size: 0}\n", wrong: "gc.max_size"},
@@ -112,6 +118,10 @@ func TestReadConfig(t *testing.T) {
 			}
 			if diff := cmp.Diff(engine.ShellConfig{Ready: 2, Max: 8, MemoryBytes: 1 << 30}, cfg.Shells); diff != "" {
 				t.Error(diff)
+			}
+			overload := admission.Config{MinFree: 0.05, SlowWait: 200 * time.Millisecond, Waits: 3, Every: 200 * time.Millisecond, Steps: 4}
+			if diff := cmp.Diff(overload, cfg.Admission); diff != "" || cfg.BufferBytes != 64<<20 {
+				t.Errorf("%d bytes of buffers, overload:\n%s", cfg.BufferBytes, diff)
 			}
 			if diff := cmp.Diff(engine.WorkConfig{Limit: 1 << 30, Tenants: map[string]int64{"reports": 20 << 30}}, cfg.Work); diff != "" {
 				t.Error(diff)

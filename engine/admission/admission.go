@@ -1,0 +1,242 @@
+// Package admission decides whether an engine under pressure takes on more work that
+// needs memory for bodies. What is refused is refused at once: whoever waits for
+// memory holds other things meanwhile, and makes it worse.
+//
+//	normal ── short of memory, or slow waits in a row ──→ degraded
+//	degraded ── after Every ──→ probing
+//	probing ── every Every: is there memory again, and did nobody wait long? ──→ recovering
+//	recovering ── every Every one step more of the work ──→ normal
+//	recovering ── short again ──→ degraded
+//
+// Degraded and probing, nothing is admitted that needs memory; recovering, a growing
+// part of it. Whatever needs none never asks.
+package admission
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// State is how a [Controller] decides.
+type State int
+
+// The states, in the order they follow.
+const (
+	Normal State = iota
+	Degraded
+	Probing
+	Recovering
+)
+
+// States are all of them.
+var States = []State{Normal, Degraded, Probing, Recovering}
+
+func (s State) String() string {
+	switch s {
+	case Normal:
+		return "normal"
+	case Degraded:
+		return "degraded"
+	case Probing:
+		return "probing"
+	case Recovering:
+		return "recovering"
+	}
+	return fmt.Sprintf("State(%d)", int(s))
+}
+
+// Reason is why a Controller left Normal.
+type Reason string
+
+// The reasons.
+const (
+	Memory Reason = "memory" // less was free than MinFree
+	Waits  Reason = "waits"  // Waits in a row took longer than SlowWait
+)
+
+// ErrRefused is wrapped by every refusal, a *[RefusedError].
+var ErrRefused = errors.New("the engine is short of memory for bodies")
+
+// RefusedError says why work was not taken on, and when to ask again.
+type RefusedError struct {
+	State  State
+	Reason Reason
+	Retry  time.Duration // at the earliest
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%v (%s: %s)", ErrRefused, e.State, e.Reason)
+}
+func (e *RefusedError) Unwrap() error { return ErrRefused }
+
+// Config of a Controller. Free is required; zero values of the rest mean the
+// documented defaults.
+type Config struct {
+	Free     func() (free, all int64) // bytes of memory for bodies; called with the lock held
+	MinFree  float64                  // the part that must be free to stay normal; default 0.05. Twice of it ends a probe
+	SlowWait time.Duration            // a longer wait for memory is slow; default 200 ms
+	Waits    int                      // so many slow ones in a row are too many; default 3
+	Every    time.Duration            // from one look to the next while not normal; default 200 ms
+	Steps    int                      // of recovering; default 4
+
+	Now     func() time.Time                     // default time.Now
+	Changed func(from, to State, because Reason) // called with the lock held; nil: nobody
+}
+
+// Check says what is wrong with a Config.
+func (c Config) Check() error {
+	switch {
+	case c.MinFree < 0 || c.MinFree > 0.5:
+		return fmt.Errorf("min_free: %v %% is not between 0 and 50", c.MinFree*100)
+	case c.SlowWait < 0 || c.Every < 0 || c.Waits < 0:
+		return errors.New("a time or a number is negative")
+	case c.Steps < 0 || c.Steps > 100:
+		return fmt.Errorf("steps: %d is not between 1 and 100", c.Steps)
+	}
+	return nil
+}
+
+// Controller is safe for use by several goroutines.
+type Controller struct {
+	cfg  Config
+	wake chan struct{}
+
+	mu       sync.Mutex
+	state    State
+	reason   Reason
+	at       time.Time // of the last look
+	slow     int       // slow waits in a row
+	slowAt   time.Time // of the last slow wait
+	step     int       // of recovering: Steps+1 parts, of which step are admitted
+	asked    int       // in this step
+	admitted int
+}
+
+// New returns a Controller in Normal.
+func New(cfg Config) *Controller {
+	if cfg.MinFree == 0 {
+		cfg.MinFree = 0.05
+	}
+	if cfg.SlowWait == 0 {
+		cfg.SlowWait = 200 * time.Millisecond
+	}
+	if cfg.Waits == 0 {
+		cfg.Waits = 3
+	}
+	if cfg.Every == 0 {
+		cfg.Every = 200 * time.Millisecond
+	}
+	if cfg.Steps == 0 {
+		cfg.Steps = 4
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Controller{cfg: cfg, wake: make(chan struct{}, 1)}
+}
+
+// Every is the time between two looks.
+func (c *Controller) Every() time.Duration { return c.cfg.Every }
+
+// State returns the state and, where it is not Normal, the reason.
+func (c *Controller) State() (State, Reason) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state, c.reason
+}
+
+// Admit decides about work that needs memory: nil, or a *[RefusedError].
+func (c *Controller) Admit() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if (c.state == Normal || c.state == Recovering) && !c.freeLocked(c.cfg.MinFree) {
+		c.degradeLocked(Memory)
+	}
+	switch c.state {
+	case Normal:
+		return nil
+	case Recovering:
+		c.asked++
+		if c.admitted*(c.cfg.Steps+1) < c.asked*c.step {
+			c.admitted++
+			return nil
+		}
+	case Degraded, Probing:
+	}
+	return &RefusedError{State: c.state, Reason: c.reason, Retry: c.cfg.Every}
+}
+
+// Waited takes note of how long somebody has waited for memory, also in vain.
+func (c *Controller) Waited(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d <= c.cfg.SlowWait {
+		c.slow = 0
+		return
+	}
+	c.slow++
+	c.slowAt = c.cfg.Now()
+	if c.slow >= c.cfg.Waits && (c.state == Normal || c.state == Recovering) {
+		c.degradeLocked(Waits)
+	}
+}
+
+// Look moves on what is due; it does nothing before Every has gone by. Somebody has
+// to call it while the state is not Normal: see [Controller.Unsettled].
+func (c *Controller) Look() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.cfg.Now()
+	if c.state == Normal || now.Sub(c.at) < c.cfg.Every {
+		return c.state
+	}
+	since := c.at
+	c.at = now
+	switch c.state {
+	case Normal:
+	case Degraded:
+		c.toLocked(Probing)
+	case Probing:
+		if c.freeLocked(2*c.cfg.MinFree) && !c.slowAt.After(since) {
+			c.slow, c.asked, c.admitted, c.step = 0, 0, 0, 1
+			c.toLocked(Recovering)
+		}
+	case Recovering:
+		if !c.freeLocked(c.cfg.MinFree) {
+			c.degradeLocked(Memory)
+		} else if c.step++; c.step > c.cfg.Steps {
+			c.toLocked(Normal)
+			c.reason = ""
+		} else {
+			c.asked, c.admitted = 0, 0
+		}
+	}
+	return c.state
+}
+
+// Unsettled receives once after the state has left Normal.
+func (c *Controller) Unsettled() <-chan struct{} { return c.wake }
+
+func (c *Controller) freeLocked(part float64) bool {
+	free, all := c.cfg.Free()
+	return float64(free) >= part*float64(all)
+}
+
+func (c *Controller) degradeLocked(because Reason) {
+	c.reason, c.at = because, c.cfg.Now()
+	c.toLocked(Degraded)
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *Controller) toLocked(s State) {
+	from := c.state
+	c.state = s
+	if c.cfg.Changed != nil {
+		c.cfg.Changed(from, s, c.reason)
+	}
+}

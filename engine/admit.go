@@ -1,0 +1,67 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/image"
+)
+
+// cheapBody is the largest request body that counts as needing no memory.
+const cheapBody = 64 << 10
+
+func (e *Engine) openAdmission() error {
+	cfg := e.cfg.Admission
+	if err := cfg.Check(); err != nil {
+		return fmt.Errorf("admission: %w", err)
+	}
+	cfg.Free = e.buffers.Free
+	cfg.Changed = func(from, to admission.State, because admission.Reason) {
+		log := e.log.Info
+		if to == admission.Degraded {
+			log = e.log.Warn
+		}
+		log("admission", "from", from.String(), "to", to.String(), "reason", string(because))
+	}
+	e.admission = admission.New(cfg)
+	return nil
+}
+
+// watchAdmission brings the state back to normal, whether events come or not.
+func (e *Engine) watchAdmission() {
+	for {
+		select {
+		case <-e.admission.Unsettled():
+		case <-e.closed:
+			return
+		}
+		tick := time.NewTicker(e.admission.Every())
+		for e.admission.Look() != admission.Normal {
+			select {
+			case <-tick.C:
+			case <-e.closed:
+				tick.Stop()
+				return
+			}
+		}
+		tick.Stop()
+	}
+}
+
+// admit refuses an event that needs memory for bodies while there is little: one of
+// a native function, whose answer is held, and one with a large body or one of
+// unknown size.
+func (f *function) admit(r *Request) error {
+	large := r.Body != nil && (r.Size < 0 || r.Size > cheapBody)
+	if f.config.Protocol != image.ProtocolStdio && !large {
+		return nil
+	}
+	err := f.e.admission.Admit()
+	var refused *admission.RefusedError
+	if errors.As(err, &refused) {
+		f.e.metrics.refused.WithLabelValues(string(refused.Reason)).Inc()
+	}
+	return err
+}

@@ -1,0 +1,67 @@
+package engine
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/engine/admission"
+)
+
+// TestDegraded: clients that do not take their answers use up the memory; then what
+// needs more of it is refused, what needs none goes on, and once they have taken
+// them the engine is back to normal by itself.
+func TestDegraded(t *testing.T) {
+	r := open(t)
+	r.stop()
+	r.start(Config{
+		BufferBytes: 8 << 20,
+		Admission:   admission.Config{MinFree: 0.5, Every: 10 * time.Millisecond},
+	})
+	r.deploy("native", stdio)
+	r.deploy("warm", nil)
+	r.mustCall("native", "/", "a", "a")
+	var untaken []*Response
+	var err error
+	for range 100 {
+		var resp *Response
+		if resp, err = r.Invoke(t.Context(), "native", &Request{Path: "/big"}); err != nil {
+			break
+		}
+		untaken = append(untaken, resp)
+	}
+	var refused *admission.RefusedError
+	if !errors.Is(err, ErrDegraded) || !errors.As(err, &refused) || refused.Reason != admission.Memory {
+		t.Fatalf("after %d answers that nobody takes: %v", len(untaken), err)
+	}
+	if s, _ := r.admission.State(); s == admission.Normal {
+		t.Errorf("it is %v", s)
+	}
+	r.mustCall("warm", "/", "small", "small")
+	large := strings.Repeat("x", cheapBody+1)
+	if _, _, err := r.call(t.Context(), "warm", "/", large); !errors.Is(err, ErrDegraded) {
+		t.Errorf("a large body: %v", err)
+	}
+	if _, err := r.Invoke(t.Context(), "warm", &Request{Path: "/", Body: strings.NewReader("x"), Size: -1}); !errors.Is(err, ErrDegraded) {
+		t.Errorf("a body of unknown size: %v", err)
+	}
+	if n := r.Functions(); len(n) != 2 {
+		t.Errorf("%d functions are listed", len(n))
+	}
+	for _, resp := range untaken {
+		if n, err := io.Copy(io.Discard, resp.Body); err != nil || n != 3<<20 {
+			t.Errorf("an answer from before: %d bytes, %v", n, err)
+		}
+		if err := resp.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	eventually(t, "the engine to be normal", func() bool { s, _ := r.admission.State(); return s == admission.Normal })
+	r.mustCall("native", "/", "b", "b")
+	r.mustCall("warm", "/", large, large)
+	if free, bytes := r.buffers.Free(); free != bytes {
+		t.Errorf("%d bytes of %d are free", free, bytes)
+	}
+}

@@ -1,0 +1,26 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/fre-engine/fre/engine"
+)
+
+// TestStatusOf: what no request of a test brings about easily.
+func TestStatusOf(t *testing.T) {
+	for err, want := range map[error]string{
+		engine.ErrOverloaded: "503 overloaded",
+		engine.ErrDegraded:   "503 degraded",
+		engine.ErrClosed:     "503 stopping",
+		http.ErrAbortHandler: "500 internal",
+		errors.New("other"):  "500 internal",
+	} {
+		status, code := statusOf(fmt.Errorf("invoke: %w", err))
+		if got := fmt.Sprint(status, " ", code); got != want {
+			t.Errorf("%v: %s, want %s", err, got, want)
+		}
+	}
+}
