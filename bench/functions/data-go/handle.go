@@ -7,6 +7,7 @@ import (
 	"iter"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/fre-engine/fre/function"
 )
@@ -14,7 +15,15 @@ import (
 // piece is how much of a stream is given at once.
 const piece = 64 << 10
 
+// sealable is from where on an answer that is given again and again is sealed once.
+const sealable = 32 << 10
+
 var body = make([]byte, 4<<20)
+
+var (
+	mu     sync.Mutex
+	sealed = map[int]*function.Sealed{} // by length
+)
 
 // Handle answers /N with N bytes, /stream/N with as many in pieces.
 func Handle(_ context.Context, e function.Event) (any, error) {
@@ -26,7 +35,17 @@ func Handle(_ context.Context, e function.Event) (any, error) {
 	if streamed {
 		return pieces(n), nil
 	}
-	return body[:n], nil
+	if n < sealable {
+		return body[:n], nil
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if sealed[n] == nil {
+		if sealed[n], err = function.Seal(body[:n]); err != nil {
+			return nil, err
+		}
+	}
+	return sealed[n], nil
 }
 
 func pieces(n int) iter.Seq2[[]byte, error] {
