@@ -54,6 +54,18 @@ func TestForked(t *testing.T) {
 	if err := unix.IoctlPidfdInfo(pidfd, &info); err == nil && int(info.Tgid) != os.Getpid() {
 		t.Errorf("the child is process %d, want this one, %d", info.Tgid, os.Getpid())
 	}
+	// From now on a message brings no pidfd, which nobody would close.
+	raw, err := ours.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) {
+		if on, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSPIDFD); err != nil || on != 0 {
+			t.Errorf("the channel names its senders still: %d, %v", on, err)
+		}
+	}); err != nil {
+		t.Error(err)
+	}
 	c := NewConn(ours, Config{})
 	defer c.Close()
 	if err := c.Go(); err != nil {
