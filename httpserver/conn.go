@@ -314,17 +314,40 @@ func (c *conn) write(parts ...[]byte) error {
 	if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.StallTimeout)); err != nil {
 		return err
 	}
-	if len(parts) == 1 || c.raw == nil {
-		for _, p := range parts {
-			if _, err := c.nc.Write(p); err != nil {
-				return err
-			}
-		}
-		return nil
+	if len(parts) == 1 {
+		_, err := c.nc.Write(parts[0])
+		return err
+	}
+	if c.raw == nil {
+		return writeCopied(c.nc, parts...)
 	}
 	c.buffers = append(c.vector[:0], parts...)
 	_, err := c.buffers.WriteTo(c.nc)
 	c.vector = [3][]byte{}
+	return err
+}
+
+// writeCopied sends them in as few pieces as it can: TLS makes records of each.
+func writeCopied(nc net.Conn, parts ...[]byte) error {
+	buf := copies.Get().(*[64 << 10]byte)
+	defer copies.Put(buf)
+	n := 0
+	for _, p := range parts {
+		for len(p) > 0 {
+			m := copy(buf[n:], p)
+			p, n = p[m:], n+m
+			if n == len(buf) {
+				n = 0
+				if _, err := nc.Write(buf[:]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	_, err := nc.Write(buf[:n])
 	return err
 }
 

@@ -1,7 +1,6 @@
 package httpserver
 
 import (
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -309,40 +308,6 @@ func (c *h2conn) frame(f *frame) error {
 	return c.controlFrame(f)
 }
 
-// controlFrame answers one that is no part of a request.
-func (c *h2conn) controlFrame(f *frame) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.control) > maxControl {
-		return &connError{codeCalm, "the answers to control frames are not taken"}
-	}
-	if err := c.payLocked(1); err != nil {
-		return err
-	}
-	switch f.kind {
-	case framePriority:
-		return c.priorityLocked(f)
-	case frameReset:
-		return c.resetFrameLocked(f)
-	case frameSettings:
-		return c.settingsLocked(f)
-	case framePing:
-		return c.pingLocked(f)
-	case frameGoAway:
-		if f.stream != 0 {
-			return &connError{codeProtocol, "GOAWAY of a stream"}
-		}
-		if len(f.payload) < 8 {
-			return &connError{codeFrameSize, "a GOAWAY frame that is too short"}
-		}
-		c.leaving = true // without saying so: the client knows
-	case frameWindow:
-		return c.windowUpdateLocked(f)
-	case frameData, frameHeaders, frameContinuation, framePush: // frame has them
-	}
-	return nil // of an extension that was not asked for
-}
-
 // data takes a part of a request's body (RFC 9113 section 6.1).
 func (c *h2conn) data(f *frame) error {
 	if f.stream == 0 {
@@ -608,129 +573,4 @@ func (c *h2conn) doneLocked(st *stream) {
 		delete(c.streams, st.id)
 		c.earnLocked(1)
 	}
-}
-
-func (c *h2conn) priorityLocked(f *frame) error {
-	switch {
-	case f.stream == 0:
-		return &connError{codeProtocol, "PRIORITY without a stream"}
-	case len(f.payload) != priorityLength:
-		return &connError{codeFrameSize, "a PRIORITY frame that is not 5 bytes long"}
-	case binary.BigEndian.Uint32(f.payload)&streamIDMask == f.stream:
-		return &connError{codeProtocol, "a stream that depends on itself"}
-	}
-	return nil
-}
-
-// resetFrameLocked takes a stream that the client gives up.
-func (c *h2conn) resetFrameLocked(f *frame) error {
-	switch {
-	case f.stream == 0 || f.stream > c.last || f.stream%2 == 0:
-		return &connError{codeProtocol, "RST_STREAM of a stream that was not begun"}
-	case len(f.payload) != 4:
-		return &connError{codeFrameSize, "an RST_STREAM frame that is not 4 bytes long"}
-	}
-	st := c.streams[f.stream]
-	if st == nil {
-		return nil
-	}
-	c.breakLocked(st, ErrClientGone)
-	return c.payLocked(resetCost)
-}
-
-// settingsLocked takes the client's settings (RFC 9113 section 6.5).
-func (c *h2conn) settingsLocked(f *frame) error {
-	switch {
-	case f.stream != 0:
-		return &connError{codeProtocol, "SETTINGS of a stream"}
-	case f.flags&flagAck != 0:
-		if len(f.payload) > 0 {
-			return &connError{codeFrameSize, "an acknowledgement with settings"}
-		}
-		return nil
-	case len(f.payload)%settingLength != 0:
-		return &connError{codeFrameSize, "a SETTINGS frame that is not whole"}
-	}
-	if err := c.payLocked(len(f.payload) / settingLength); err != nil {
-		return err
-	}
-	for p := f.payload; len(p) > 0; p = p[settingLength:] {
-		value := binary.BigEndian.Uint32(p[2:])
-		switch binary.BigEndian.Uint16(p) {
-		case settingTableSize:
-			c.shrunk = c.shrunk || value < c.table
-			c.table = value
-		case settingPush:
-			if value > 1 {
-				return &connError{codeProtocol, "ENABLE_PUSH is neither 0 nor 1"}
-			}
-		case settingWindow:
-			if value > maxWindow {
-				return &connError{codeFlowControl, "INITIAL_WINDOW_SIZE is too large"}
-			}
-			more := int64(value) - c.initialWindow
-			c.initialWindow = int64(value)
-			for _, st := range c.streams {
-				if st.window += more; st.window > maxWindow {
-					return &connError{codeFlowControl, "a window is too large"}
-				}
-			}
-		case settingFrame:
-			if value < maxFrame || value > 1<<24-1 {
-				return &connError{codeProtocol, "MAX_FRAME_SIZE is none"}
-			}
-			c.frameSize = int(min(value, maxSentFrame))
-		}
-	}
-	c.control = appendFrameHead(c.control, 0, frameSettings, flagAck, 0)
-	c.kickLocked()
-	return nil
-}
-
-func (c *h2conn) pingLocked(f *frame) error {
-	switch {
-	case f.stream != 0:
-		return &connError{codeProtocol, "PING of a stream"}
-	case len(f.payload) != pingLength:
-		return &connError{codeFrameSize, "a PING frame that is not 8 bytes long"}
-	case f.flags&flagAck != 0:
-		return nil
-	}
-	c.control = append(appendFrameHead(c.control, pingLength, framePing, flagAck, 0), f.payload...)
-	return nil
-}
-
-// windowUpdateLocked takes what the client takes (RFC 9113 section 6.9).
-func (c *h2conn) windowUpdateLocked(f *frame) error {
-	if len(f.payload) != 4 {
-		return &connError{codeFrameSize, "a WINDOW_UPDATE frame that is not 4 bytes long"}
-	}
-	n := int64(binary.BigEndian.Uint32(f.payload) & streamIDMask)
-	if f.stream == 0 {
-		if c.window += n; n == 0 || c.window > maxWindow {
-			return windowError(n)
-		}
-		c.kickLocked()
-		return nil
-	}
-	if f.stream > c.last || f.stream%2 == 0 {
-		return &connError{codeProtocol, "WINDOW_UPDATE of a stream that was not begun"}
-	}
-	st := c.streams[f.stream]
-	if st == nil {
-		return nil
-	}
-	if st.window += n; n == 0 || st.window > maxWindow {
-		err := windowError(n)
-		return c.resetLocked(st, err.code, bad("%s", err.reason))
-	}
-	c.kickLocked()
-	return nil
-}
-
-func windowError(n int64) *connError {
-	if n == 0 {
-		return &connError{codeProtocol, "a WINDOW_UPDATE of nothing"}
-	}
-	return &connError{codeFlowControl, "a window is too large"}
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/fre-engine/fre/httpserver"
+	"github.com/fre-engine/fre/internal/fretest"
 )
 
 // client speaks HTTP/2 frame by frame.
@@ -317,6 +318,7 @@ func TestContinueHTTP2(t *testing.T) {
 
 // What breaks off says so, and leaves the other streams alone.
 func TestBrokenHTTP2(t *testing.T) {
+	fretest.CheckLeaks(t)
 	c := greet(t, start(t, httpserver.Config{Handler: everything(t)}))
 	stream := uint32(1)
 	for _, path := range []string{"/short", "/abort", "/panic"} {
@@ -334,6 +336,7 @@ func TestBrokenHTTP2(t *testing.T) {
 
 // Many requests at once, of every kind and both ways, on one connection.
 func TestConcurrent(t *testing.T) {
+	fretest.CheckLeaks(t)
 	addr := start(t, httpserver.Config{Handler: everything(t)})
 	tr := &http.Transport{Protocols: new(http.Protocols), DisableCompression: true}
 	tr.Protocols.SetUnencryptedHTTP2(true)
@@ -408,6 +411,7 @@ func TestTurns(t *testing.T) {
 // What a handler does not read the client cannot send, beyond the window; and it gets
 // back what nobody reads.
 func TestUploadWindow(t *testing.T) {
+	fretest.CheckLeaks(t)
 	read := make(chan struct{})
 	var once sync.Once
 	c := greet(t, start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
@@ -472,6 +476,7 @@ func TestUploadWindow(t *testing.T) {
 
 // A stream that the client resets ends its handler's context, its body and its answer.
 func TestReset(t *testing.T) {
+	fretest.CheckLeaks(t)
 	ended := make(chan string, 1)
 	entered := make(chan struct{}, 1)
 	c := greet(t, start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
@@ -531,6 +536,7 @@ func TestTableSize(t *testing.T) {
 
 // Shutdown names the last stream that is answered, and waits for it.
 func TestShutdownHTTP2(t *testing.T) {
+	fretest.CheckLeaks(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -576,6 +582,7 @@ func TestShutdownHTTP2(t *testing.T) {
 
 // Close breaks off what is under way, and waits for its handlers.
 func TestCloseHTTP2(t *testing.T) {
+	fretest.CheckLeaks(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -602,6 +609,7 @@ func TestCloseHTTP2(t *testing.T) {
 
 // Clients that are slow, wherever they are.
 func TestTimeoutsHTTP2(t *testing.T) {
+	fretest.CheckLeaks(t)
 	broken := make(chan error, 2)
 	addr := start(t, httpserver.Config{
 		Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/httpserver"
+	"github.com/fre-engine/fre/internal/fretest"
 )
 
 // start serves handler on loopback and returns the address. At the end nothing is
@@ -152,6 +153,7 @@ func check(t testing.TB, err error) {
 // TestClient: net/http's client finds every kind of answer, one after the other on
 // one connection, from TCP, Unix sockets and TLS.
 func TestClient(t *testing.T) {
+	fretest.CheckLeaks(t)
 	cfg := httpserver.Config{Handler: everything(t)}
 	unixPath := filepath.Join(t.TempDir(), "s")
 	unixListener, err := net.Listen("unix", unixPath)

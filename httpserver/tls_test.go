@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/httpserver"
+	"github.com/fre-engine/fre/internal/fretest"
 )
 
 // writeCertificate writes one for name and 127.0.0.1, and its key, into dir.
@@ -121,6 +122,7 @@ func TestCertificate(t *testing.T) {
 
 // What speaks no TLS, or nothing at all, does not get far.
 func TestHandshake(t *testing.T) {
+	fretest.CheckLeaks(t)
 	cfg := httpserver.Config{Handler: everything(t), HeadTimeout: 100 * time.Millisecond, TLS: &tls.Config{GetCertificate: certificate(t).Get}}
 	addr := start(t, cfg)
 	if got := exchange(t, addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.0 400 ") || !strings.Contains(got, "https://") {

@@ -291,9 +291,6 @@ func (c *h2conn) writeBatch() error {
 		_, err := c.nc.Write(c.scratch)
 		return err
 	}
-	if c.raw == nil {
-		return c.writeCopied()
-	}
 	v := c.vector[:0]
 	at := 0
 	for _, p := range c.parts {
@@ -305,42 +302,15 @@ func (c *h2conn) writeBatch() error {
 			v = append(v, p.data)
 		}
 	}
-	c.vector, c.buffers = v, v
-	_, err := c.buffers.WriteTo(c.nc)
+	c.vector = v
+	var err error
+	if c.raw == nil {
+		err = writeCopied(c.nc, v...)
+	} else {
+		c.buffers = v
+		_, err = c.buffers.WriteTo(c.nc)
+	}
 	clear(v)
-	return err
-}
-
-// writeCopied sends it piece by piece: TLS copies anyway, and makes a record of each
-// piece.
-func (c *h2conn) writeCopied() error {
-	buf := copies.Get().(*[64 << 10]byte)
-	defer copies.Put(buf)
-	n := 0
-	put := func(p []byte) error {
-		for len(p) > 0 {
-			m := copy(buf[n:], p)
-			p, n = p[m:], n+m
-			if n == len(buf) {
-				n = 0
-				if _, err := c.nc.Write(buf[:]); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	}
-	at := 0
-	for _, p := range c.parts {
-		if err := put(c.scratch[at:p.end]); err != nil {
-			return err
-		}
-		at = p.end
-		if err := put(p.data); err != nil {
-			return err
-		}
-	}
-	_, err := c.nc.Write(buf[:n])
 	return err
 }
 
