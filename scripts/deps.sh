@@ -174,6 +174,7 @@ for group in "$@"; do
 	test)
 		"$0" build
 		need shellcheck shellcheck
+		need curl curl # another client of HTTP/2
 		need mkfs.ext4 e2fsprogs
 		# The client alone where the release has it as a package (Debian 13), else with
 		# the daemon, which is not started.
