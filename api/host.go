@@ -46,6 +46,26 @@ type SyscallLine struct {
 	Error    *Error    `json:"error,omitempty"`
 }
 
+// Holding is what the engine's own program has of one thing.
+type Holding struct {
+	Kind  string `json:"kind"` // "buffer", "fd", "memory", "goroutine", "mount", "cgroup", "sandbox"
+	Name  string `json:"name,omitempty"`
+	Count int64  `json:"count"`
+	Bytes int64  `json:"bytes,omitempty"`
+}
+
+// HeldStack is where buffers were asked for that are lent now.
+type HeldStack struct {
+	Count  int64    `json:"count"`
+	Frames []string `json:"frames"` // function and line, the innermost first
+}
+
+// Leaks is the answer of /v1/debug/leaks.
+type Leaks struct {
+	Holdings []Holding   `json:"holdings"`
+	Stacks   []HeldStack `json:"stacks"` // a sample: one of 64 buffers
+}
+
 // Change is one change of what lists show.
 type Change struct {
 	Generation uint64            `json:"generation"` // counts the changes of everything; never comes twice

@@ -68,6 +68,11 @@ func (c *Client) DiskUsage(ctx context.Context) (api.DiskUsage, error) {
 	return get[api.DiskUsage](ctx, c, "/v1/system/df", nil)
 }
 
+// Leaks tells what the engine's own program holds now.
+func (c *Client) Leaks(ctx context.Context) (api.Leaks, error) {
+	return get[api.Leaks](ctx, c, "/v1/debug/leaks", nil)
+}
+
 // DoctorOptions adjust Doctor.
 type DoctorOptions struct {
 	Costs bool // measure what things take there, which is some tenths of a second of work

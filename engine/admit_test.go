@@ -50,6 +50,9 @@ func TestDegraded(t *testing.T) {
 	if n := r.Functions(); len(n) != 2 {
 		t.Errorf("%d functions are listed", len(n))
 	}
+	if h, err := r.Holdings(); err != nil || h.Buffers.Held == 0 || h.Sandboxes < len(untaken) || h.Cgroups < h.Sandboxes {
+		t.Errorf("it holds %+v, %v", h, err)
+	}
 	for _, resp := range untaken {
 		if n, err := io.Copy(io.Discard, resp.Body); err != nil || n != 3<<20 {
 			t.Errorf("an answer from before: %d bytes, %v", n, err)

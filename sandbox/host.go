@@ -197,6 +197,9 @@ func Open(cfg Config) (host *Host, err error) {
 	return h, nil
 }
 
+// Cgroups is how many groups there are, in use and ready.
+func (h *Host) Cgroups() (int, error) { return h.cgroups.Count() }
+
 // openNull opens /dev/null through a mount of its own, so that no path of the
 // host's shows in a sandbox's /proc/self/fd.
 func openNull(dev string) (*os.File, error) {

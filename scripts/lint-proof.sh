@@ -58,6 +58,7 @@ gateway/a.go                 engine                 allowed
 gateway/a.go                 store                  refused
 server/a.go                  api                    allowed
 server/a.go                  just:store             allowed
+server/a.go                  just:buffer            allowed
 server/servertest/a.go       just:sandbox           allowed
 server/a.go                  just:image             allowed
 server/a.go                  store                  refused

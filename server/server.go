@@ -84,6 +84,7 @@ type Engine interface {
 
 	Checks(o engine.CheckOptions) ([]engine.Check, error)
 	DiskUsage() (*engine.DiskUsage, error)
+	Holdings() (engine.Holdings, error)
 }
 
 // Config wires the server. Engine and Log are required; zero values of the
@@ -168,6 +169,7 @@ func (s *server) routes() []route {
 		{"POST", "/v1/containers/{ref}/rename", s.renameContainer},
 		{"GET", "/v1/debug/profiles/{kind}", s.profile},
 		{"POST", "/v1/debug/syscalls", s.syscalls},
+		{"GET", "/v1/debug/leaks", s.leaks},
 		{"GET", "/v1/events", s.events},
 		{"POST", "/v1/system/gc", s.gc},
 		{"POST", "/v1/system/fsck", s.fsck},

@@ -15,7 +15,7 @@ import (
 
 func (c *cli) debugCommand() *cobra.Command {
 	cmd := group(&cobra.Command{Use: "debug", Short: "Look into the engine's own program"})
-	cmd.AddCommand(c.profileCommand(), c.syscallsCommand())
+	cmd.AddCommand(c.profileCommand(), c.syscallsCommand(), c.leaksCommand())
 	return cmd
 }
 
@@ -145,6 +145,48 @@ hundred times the cost.`,
 	f.StringVar(&call, "call", "", "method and path of the `call` to make, without a body")
 	f.IntVar(&repeat, "repeat", 100, "how often it is made")
 	f.Float64Var(&seconds, "seconds", 5, "how long to count, without --call")
+	return cmd
+}
+
+func (c *cli) leaksCommand() *cobra.Command {
+	var l listing
+	var stacks bool
+	cmd := &cobra.Command{
+		Use: "leaks", Short: "Show what the engine's program holds",
+		Long: `Show what the engine's own program holds now: buffers that are lent, by size,
+open files by kind, memory, goroutines, mounts, cgroups (in use and kept ready),
+sandboxes. What grows from one call to the next, without more work, is a leak.
+
+--stacks shows where the buffers were asked for, of one in 64.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl := c.client()
+			defer cl.Close()
+			leaks, err := cl.Leaks(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if stacks {
+				for _, s := range leaks.Stacks {
+					fmt.Fprintf(cmd.OutOrStdout(), "%d\n\t%s\n", s.Count, strings.Join(s.Frames, "\n\t"))
+				}
+				return nil
+			}
+			return show(cmd.OutOrStdout(), l, leaks.Holdings, nil, []column[api.Holding]{
+				{"KIND", func(h api.Holding) string { return h.Kind }},
+				{"NAME", func(h api.Holding) string { return h.Name }},
+				{"COUNT", func(h api.Holding) string { return strconv.FormatInt(h.Count, 10) }},
+				{"SIZE", func(h api.Holding) string {
+					if h.Bytes == 0 {
+						return ""
+					}
+					return size(h.Bytes)
+				}},
+			})
+		},
+	}
+	l.flags(cmd, "")
+	cmd.Flags().BoolVar(&stacks, "stacks", false, "where the buffers were asked for")
 	return cmd
 }
 

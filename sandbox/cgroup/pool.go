@@ -182,6 +182,17 @@ func (p *Pool) Release(g *Group) {
 	p.pool.Give(g)
 }
 
+// Count is how many groups there are, leased or not.
+func (p *Pool) Count() (n int, err error) {
+	entries, err := os.ReadDir(p.unique[0])
+	for _, e := range entries {
+		if e.IsDir() {
+			n++
+		}
+	}
+	return n, err
+}
+
 // create makes a group without limits.
 func (p *Pool) create() (*Group, error) {
 	g := &Group{
