@@ -353,7 +353,7 @@ func (c *Conn) finish(k *call, err error) {
 // *[Failure] when the function breaks the body off, the cause of Invoke's
 // context when that ends, ErrClosed when the channel does.
 type Reply struct {
-	Status  int         // 200 to 599
+	Status  int         // 200 to 599, or 101: see Invocation.Upgrade
 	Headers [][2]string // valid in HTTP, in the function's order
 	Length  int64       // of the body, -1 while it is still coming
 	Body    io.ReadCloser
@@ -376,6 +376,7 @@ type call struct {
 	once     sync.Once     // closes replied
 	reply    *Reply
 	err      error
+	upgrade  bool // the function may answer 101
 	headed   bool // RESPONSE has come; the reader's alone
 	in       inbox
 	out      credit
@@ -399,6 +400,11 @@ type call struct {
 func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Reply, error) {
 	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, replied: make(chan struct{})}
 	k.out.init()
+	m, body, err := c.offer(k, m, body)
+	if err != nil {
+		c.finish(k, err)
+		return nil, err
+	}
 	rest, err := c.start(k, m, body)
 	if err != nil {
 		c.finish(k, err) // the function has not heard of it: no answer will come
@@ -419,6 +425,26 @@ func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Repl
 	return k.reply, k.err
 }
 
+// offer asks the function for another protocol where m does and the function knows
+// such a thing.
+func (c *Conn) offer(k *call, m *Invocation, body io.Reader) (*Invocation, io.Reader, error) {
+	if m.Upgrade == "" {
+		return m, body, nil
+	}
+	ready, err := c.Ready(k.ctx)
+	if err != nil {
+		return m, nil, err
+	}
+	told := *m
+	if !ready.Upgrades {
+		told.Upgrade = ""
+		return &told, nil, nil
+	}
+	k.upgrade = true
+	told.DeadlineMS = 0
+	return &told, body, nil
+}
+
 // start sends INVOKE; rest says that more of the body may follow.
 func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err error) {
 	meta, err := json.Marshal(m)
@@ -430,7 +456,9 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 	}
 	var first []byte
 	flags := uint8(0)
-	if body != nil {
+	if k.upgrade {
+		rest, flags = true, flagMore
+	} else if body != nil {
 		buf := c.buffers.Get().(*firstBuffer)
 		defer c.buffers.Put(buf)
 		n, err := io.ReadFull(body, buf[:])
@@ -521,7 +549,7 @@ func (k *call) head(p []byte) (*Reply, []byte, error) {
 	if err := unmarshal(meta, &m); err != nil {
 		return nil, nil, err
 	}
-	headers, err := m.check()
+	headers, err := m.check(k.upgrade)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -66,7 +66,9 @@ type Ready struct {
 	Runtime     string `json:"runtime"`     // "python 3.11.2", for people
 	Concurrency int    `json:"concurrency"` // invocations it takes at once
 
-	LoadMicros int64  `json:"load_us"`    // time the handler's import took; 0 if unknown
+	LoadMicros int64 `json:"load_us"`            // time the handler's import took; 0 if unknown
+	Upgrades   bool  `json:"upgrades,omitempty"` // it can answer 101 to an event that asks for another protocol
+
 	Unforkable string `json:"unforkable"` // of a fork server: why it will make no children; "" if it will
 }
 
@@ -82,6 +84,12 @@ type Invocation struct {
 	Path       string      `json:"path"`
 	Query      string      `json:"query"` // raw
 	Headers    [][2]string `json:"headers"`
+
+	// Upgrade, unless "", is the protocols that the event asks to change to (RFC 9110
+	// section 7.8). Its body is then no request's but what comes once the function has
+	// answered 101: [Conn.Invoke] reads nothing of it ahead, and tells no deadline. A
+	// function that never said it could gets the event without either.
+	Upgrade string `json:"upgrade,omitempty"`
 
 	// Finished, if set, is called once per Invoke, whatever that returns: when
 	// the function has sent its last frame for this invocation, cancelled or

@@ -193,9 +193,10 @@ type responseMeta struct {
 	Headers [][]string `json:"headers"`
 }
 
-// check makes sure that the header fields can stand in an HTTP response.
-func (m *responseMeta) check() ([][2]string, error) {
-	if m.Status < 200 || m.Status > 599 {
+// check makes sure that the header fields can stand in an HTTP response; upgrade says
+// that 101 can be the status.
+func (m *responseMeta) check(upgrade bool) ([][2]string, error) {
+	if (m.Status < 200 || m.Status > 599) && (!upgrade || m.Status != 101) {
 		return nil, fmt.Errorf("%w: status %d", ErrProtocol, m.Status)
 	}
 	if len(m.Headers) > MaxHeaders {

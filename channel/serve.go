@@ -40,7 +40,8 @@ func (e *Event) Log(level, message string) error {
 	return e.fun.w.send(context.Background(), kindLog, 0, e.id, nil, p)
 }
 
-// Answer is what a [Handler] returns. Status 0 means 200. A Body that is an
+// Answer is what a [Handler] returns. Status 0 means 200; 101 is for events that ask
+// for it (Invocation.Upgrade), whose Body comes from then on, both ways. A Body that is an
 // io.Closer is closed.
 type Answer struct {
 	Status  int
@@ -320,8 +321,13 @@ func (f *function) answer(ctx context.Context, id uint64, s *served, a *Answer) 
 	b := f.buffers.Get().(*[chunk]byte)
 	defer f.buffers.Put(b)
 	buf := b[:]
-	n, rerr := readFirst(body, buf)
+	var n int
+	var rerr error
+	if a.Status != 101 { // which the other side waits for before it says anything
+		n, rerr = readFirst(body, buf)
+	}
 	switch {
+	case a.Status == 101:
 	case rerr == io.EOF: //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
 		return f.w.send(ctx, kindResponse, 0, id, meta, buf[:n])
 	case n == 0:

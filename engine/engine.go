@@ -268,6 +268,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	close(e.closed)
 	e.mu.Unlock()
 
+	for _, f := range *e.functions.Load() {
+		f.tunnels.end()
+	}
 	drained := make(chan struct{})
 	go func() { e.flight.Wait(); close(drained) }()
 	var err error

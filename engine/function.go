@@ -43,6 +43,8 @@ type function struct {
 
 	shown atomic.Pointer[Function] // what lists showed last
 
+	tunnels tunnels
+
 	mu        sync.Mutex
 	retired   bool
 	instances map[*instance]struct{} // all that count against Instances.Max
@@ -231,6 +233,7 @@ func (f *function) retire() {
 	for _, w := range waiters {
 		w.grant <- grant{err: errRetired}
 	}
+	f.tunnels.end()
 	for _, in := range idle {
 		in.stop()
 	}

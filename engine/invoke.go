@@ -28,6 +28,12 @@ type Request struct {
 	Header              [][2]string
 	Body                io.Reader // nil for none
 	Size                int64     // bytes of Body, -1 if unknown
+
+	// Upgrade, unless "", is the protocols that the client asks to change to. Where the
+	// function knows one, it answers 101: Body, of which nothing was read before, and
+	// Response.Body are then the two directions of a tunnel, to which the function's time
+	// limit does not apply. It ends with either, or with the function.
+	Upgrade string
 }
 
 // Response is a function's answer. The caller must close Body: that ends the
@@ -128,16 +134,23 @@ type event struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc // ends ctx and the reading of the body
 	once   sync.Once
+	lift   func() // takes the time limit away; nil but for requests that ask for a tunnel
+	tunnel bool   // it is one
 }
 
 func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
 	began := time.Now()
+	if r.Upgrade != "" && f.config.Protocol == image.ProtocolStdio { // it knows no other protocol
+		plain := *r
+		plain.Upgrade, plain.Body, plain.Size = "", nil, 0
+		r = &plain
+	}
 	if err := f.admit(r); err != nil {
 		f.invocations.Add(1)
 		f.observe(began, err)
 		return nil, err
 	}
-	ctx, release := context.WithDeadlineCause(ctx, began.Add(f.config.Resources.Timeout), ErrTimeout)
+	ctx, release, lift := limit(ctx, began.Add(f.config.Resources.Timeout), r.Upgrade != "")
 	ctx, fail := context.WithCancelCause(ctx)
 	cancel := func(cause error) { fail(cause); release() }
 	keepBody := func() bool { return true }
@@ -153,7 +166,7 @@ func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
 		}
 	}
 	id := f.e.nextID.Add(1)
-	ev := &event{f: f, id: id, name: invocationName(id), ctx: ctx, cancel: cancel}
+	ev := &event{f: f, id: id, name: invocationName(id), ctx: ctx, cancel: cancel, lift: lift}
 	var resp *Response
 	var err error
 	if f.config.Protocol == image.ProtocolStdio {
@@ -180,6 +193,7 @@ func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
 // finish runs once per event that was answered.
 func (ev *event) finish(began time.Time, err error, end func()) {
 	ev.once.Do(func() {
+		ev.f.tunnels.remove(ev)
 		ev.cancel(err)
 		end()
 		if err != nil {
@@ -237,6 +251,9 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 		end(err)
 		return nil, err
 	}
+	if reply.Status == 101 {
+		ev.becomeTunnel()
+	}
 	body := &replyBody{
 		ReadCloser: reply.Body, whole: reply.Length >= 0, file: reply.File != nil, done: ev.finisher(began, end),
 		judge: func(err error) error { return ev.judge(l.in, err, "its answer was whole") },
@@ -256,7 +273,7 @@ func (ev *event) judge(in *instance, err error, before string) error {
 	err = in.explain(err, before)
 	var failure *FunctionError
 	if errors.As(err, &failure) {
-		if deadline, _ := ev.ctx.Deadline(); !time.Now().Before(deadline.Truncate(time.Millisecond)) {
+		if deadline, _ := ev.ctx.Deadline(); !ev.tunnel && !time.Now().Before(deadline.Truncate(time.Millisecond)) {
 			return ErrTimeout // the function noticed it first
 		}
 		ev.f.logFailure(in.box.id, ev.name, failure)
@@ -473,7 +490,7 @@ func (ev *event) invocation(r *Request) *channel.Invocation {
 	deadline, _ := ev.ctx.Deadline()
 	return &channel.Invocation{
 		Function: ev.f.name, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: deadline.UnixMilli(),
-		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header,
+		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header, Upgrade: r.Upgrade,
 	}
 }
 

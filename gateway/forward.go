@@ -57,8 +57,9 @@ type request struct {
 	head   bool        // HEAD: the answer's body stays here
 	body   *eventBody  // nil: none
 
-	selects  bool // conditions and ranges of the header are looked at
-	compress bool // so is Accept-Encoding
+	tunnel   *tunnel // unless nil, what becomes of the connection if the function says so
+	selects  bool    // conditions and ranges of the header are looked at
+	compress bool    // so is Accept-Encoding
 }
 
 // field is the value of the header's field of that canonical name, of several the
@@ -88,6 +89,9 @@ func (e *brokenError) Unwrap() error { return e.error }
 // sent, else *brokenError.
 func forward(ctx context.Context, f front, r *request) (*engine.Response, error) {
 	req := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Header: r.header}
+	if t := r.tunnel; t != nil {
+		req.Upgrade, req.Body, req.Size = t.protocol, t, -1
+	}
 	if b := r.body; b != nil {
 		if b.size > r.MaxBodyBytes {
 			f.CloseAfter()
@@ -103,6 +107,9 @@ func forward(ctx context.Context, f front, r *request) (*engine.Response, error)
 		return nil, err
 	}
 	defer resp.Body.Close()
+	if resp.Status == http.StatusSwitchingProtocols && r.tunnel != nil {
+		return resp, r.tunnel.carry(newReply(resp), r, resp)
+	}
 	if begun, err := newReply(resp).send(f, r, resp); err != nil {
 		r.Log.DebugContext(ctx, "answer broken off", "function", r.Function, "invocation", resp.ID, "error", err)
 		if !begun {

@@ -55,7 +55,13 @@ func serveFake(t *testing.T, f fake, change func(*Config)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Engine: f, Log: slog.New(slog.DiscardHandler), MaxBodyBytes: maxBody}
+	order := new(sync.Mutex)
+	ordered := fake(func(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
+		order.Lock()
+		defer order.Unlock()
+		return f(ctx, name, r)
+	})
+	cfg := Config{Engine: ordered, Log: slog.New(slog.DiscardHandler), MaxBodyBytes: maxBody}
 	if change != nil {
 		change(&cfg)
 	}
@@ -71,12 +77,18 @@ func serveFake(t *testing.T, f fake, change func(*Config)) *rig {
 			t.Error(err)
 		}
 	})
-	return &rig{t: t, addr: l.Addr().String(), url: "http://" + l.Addr().String()}
+	return &rig{t: t, addr: l.Addr().String(), url: "http://" + l.Addr().String(), order: order}
 }
 
 // ask sends a request of HTTP/1.1 whose lines are those, and returns the answer.
 func (r *rig) ask(method, target string, lines ...string) (answer, string) {
 	r.t.Helper()
+	r.order.Lock()   // what the test has done is done before the event, and the other way round
+	r.order.Unlock() //nolint:staticcheck // an empty section is all that is needed
+	defer func() {
+		r.order.Lock()
+		defer r.order.Unlock()
+	}()
 	c := r.dial()
 	defer c.Close()
 	c.send("%s %s HTTP/1.1\r\nHost: shop.example\r\n%s\r\n", method, target, strings.Join(append(lines, ""), "\r\n"))

@@ -11,6 +11,7 @@ package gateway
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -46,6 +47,7 @@ type Config struct {
 	Metrics        prometheus.Gatherer // nil: no /metrics
 	TrustedProxies []netip.Prefix      // whose X-Forwarded-* and Forwarded fields hold
 	AccessLog      *AccessLog          // nil: none; stays the caller's
+	TunnelIdle     time.Duration       // how long a connection that has left HTTP may carry nothing; default DefaultTunnelIdle
 	Compress       bool                // answers are compressed where clients ask for it and it is worth it
 }
 
@@ -59,6 +61,9 @@ type Gateway struct {
 func New(cfg Config) *Gateway {
 	if cfg.MaxBodyBytes == 0 {
 		cfg.MaxBodyBytes = DefaultMaxBody
+	}
+	if cfg.TunnelIdle == 0 {
+		cfg.TunnelIdle = DefaultTunnelIdle
 	}
 	g := &Gateway{Config: cfg}
 	if cfg.Metrics != nil {
@@ -141,7 +146,14 @@ func (e *exchange) invoke(rest []byte) {
 	if b := e.Body; b != nil {
 		req.body = &eventBody{from: b, interrupt: b.Close, size: b.Size(), limit: e.g.MaxBodyBytes}
 	}
-	resp, err := forward(e.Context(), e, req)
+	ctx := e.Context()
+	if e.Upgrade {
+		var quit context.CancelCauseFunc
+		ctx, quit = context.WithCancelCause(ctx)
+		defer quit(nil)
+		req.tunnel = e.asksForTunnel(quit)
+	}
+	resp, err := forward(ctx, e, req)
 	if resp != nil {
 		e.invocation, e.cold = resp.ID, resp.Cold
 	}

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -71,6 +72,7 @@ type rig struct {
 	store *store.Store
 	url   string
 	addr  string
+	order *sync.Mutex // of a fake's events and what the test does in between
 }
 
 func open(t *testing.T) *rig {

@@ -47,7 +47,7 @@ func main() {
 		ready := `{"protocol":1,"runtime":"go","concurrency":1}`
 		_, err = conn.Write(append([]byte{byte(len(ready)), 0, 0, 0, 1, 15: 0}, ready...))
 	} else if err == nil {
-		err = channel.Serve(context.Background(), conn, channel.Ready{Protocol: 1, Runtime: "go", Concurrency: concurrency()}, handle)
+		err = channel.Serve(context.Background(), conn, channel.Ready{Protocol: 1, Runtime: "go", Concurrency: concurrency(), Upgrades: true}, handle)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -135,6 +135,14 @@ func (rawChannel) Read(p []byte) (int, error) {
 	return max(n, 0), err
 }
 
+type shouting struct{ r io.Reader }
+
+func (s shouting) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	copy(p, bytes.ToUpper(p[:n]))
+	return n, err
+}
+
 func stdio() int {
 	switch path := os.Getenv("FRE_PATH"); {
 	case path == "/fail":
@@ -190,6 +198,11 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 		os.Exit(7)
 	case "/early": // answers before it has read the body
 		return &channel.Answer{Status: 200, Body: strings.NewReader("early")}, nil
+	case "/shout": // says what comes in upper case, if it was asked to shout
+		if ev.Upgrade != "shout" {
+			return &channel.Answer{Status: 426, Body: strings.NewReader(ev.Upgrade)}, nil
+		}
+		return &channel.Answer{Status: 101, Headers: [][2]string{{"Upgrade", "shout"}, {"X-Volume", "11"}}, Body: shouting{ev.Body}}, nil
 	case "/slurp": // answers once it has read the body
 		body, err := io.ReadAll(ev.Body)
 		return &channel.Answer{Status: 200, Body: strings.NewReader(strconv.Itoa(len(body)))}, err

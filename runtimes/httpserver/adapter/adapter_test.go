@@ -116,6 +116,25 @@ func serve(mode string) {
 		_, _ = flushing{w}.Write([]byte("begun"))
 		panic(http.ErrAbortHandler)
 	})
+	mux.HandleFunc("/shout", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") != "shout" || r.Header.Get("Connection") != "Upgrade" {
+			w.WriteHeader(http.StatusUpgradeRequired)
+			return
+		}
+		c, rw, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: shout\r\nX-Volume: 11\r\n\r\n")
+		buf := make([]byte, 1000)
+		for err == nil {
+			var n int
+			n, err = rw.Read(buf)
+			_, _ = c.Write(bytes.ToUpper(buf[:n]))
+		}
+		fmt.Println("hoarse")
+	})
 	mux.HandleFunc("/raw/{answer}", func(w http.ResponseWriter, r *http.Request) {
 		c, _, err := w.(http.Hijacker).Hijack()
 		if err != nil {
@@ -350,6 +369,62 @@ func TestStreams(t *testing.T) {
 		if _, err := io.ReadFull(r.Body, got); err != nil || string(got) != tick {
 			t.Fatalf("got %q, %v, want %q", got, err, tick)
 		}
+	}
+}
+
+// A server may change the protocol where the event asks for it: then bytes go both
+// ways, until either side has enough.
+func TestUpgrade(t *testing.T) {
+	f := startServer(t, "binds")
+	shout := channel.Invocation{Method: "GET", Path: "/shout", Upgrade: "shout", Headers: [][2]string{{"X-A", "b"}}}
+	for _, end := range []string{"client", "event"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		read, write := io.Pipe()
+		r, err := f.Invoke(ctx, &shout, read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := [][2]string{{"X-Volume", "11"}, {"Upgrade", "shout"}}; r.Status != 101 || cmp.Diff(want, r.Headers) != "" {
+			t.Errorf("%d %q", r.Status, r.Headers)
+		}
+		for _, word := range []string{"one", "two"} {
+			if _, err := io.WriteString(write, word); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, len(word))
+			if _, err := io.ReadFull(r.Body, got); err != nil || string(got) != strings.ToUpper(word) {
+				t.Fatalf("%q, %v", got, err)
+			}
+		}
+		if end == "event" {
+			cancel()
+			if _, err := io.ReadAll(r.Body); !errors.Is(err, context.Canceled) {
+				t.Errorf("cancelled: %v", err)
+			}
+		} else {
+			_ = write.Close()
+			if rest, err := io.ReadAll(r.Body); err != nil || len(rest) > 0 {
+				t.Errorf("at the end %q, %v", rest, err)
+			}
+		}
+		_ = write.Close()
+		_ = r.Body.Close()
+		f.stdout.wait(t, "hoarse")
+		cancel()
+	}
+	// A server that does not want to answers as always, and so does one that was not asked.
+	shout.Upgrade = "whisper"
+	for _, upgrade := range []string{"whisper", ""} {
+		shout.Upgrade = upgrade
+		read, write := io.Pipe()
+		if upgrade == "" {
+			_ = write.Close()
+		}
+		got, err := f.get(t, &shout, read)
+		if err != nil || got.Status != 426 {
+			t.Errorf("%q: %+v, %v", upgrade, got, err)
+		}
+		_ = write.Close()
 	}
 }
 

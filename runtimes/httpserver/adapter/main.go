@@ -92,7 +92,7 @@ func run(args []string) int {
 		<-time.After(lastWords)
 		end(errors.New("the server has ended"))
 	}()
-	ready := channel.Ready{Runtime: "http", Concurrency: cfg.concurrency, LoadMicros: time.Since(begun).Microseconds()}
+	ready := channel.Ready{Runtime: "http", Concurrency: cfg.concurrency, Upgrades: true, LoadMicros: time.Since(begun).Microseconds()}
 	err = channel.Serve(ctx, conn, ready, p.handle)
 	select {
 	case <-s.exited: // before it was asked to

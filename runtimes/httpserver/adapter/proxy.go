@@ -213,10 +213,16 @@ func (p *proxy) handle(ctx context.Context, e *channel.Event) (*channel.Answer, 
 const small = 32 << 10
 
 func (p *proxy) pass(ctx context.Context, e *channel.Event) (*channel.Answer, error) {
+	if e.Upgrade != "" {
+		e.Length = 0 // what follows is for the other protocol
+	}
 	head, chunked, err := requestHead(e)
 	if err != nil {
 		p.inflight.Done()
 		return &channel.Answer{Status: 400, Headers: [][2]string{{"content-type", "text/plain; charset=utf-8"}}, Body: strings.NewReader(err.Error() + "\n")}, nil //nolint:nilerr // it is the client's mistake, and answered
+	}
+	if e.Upgrade != "" {
+		return p.upgrade(ctx, e, head)
 	}
 	body := e.Body
 	whole := e.Length >= 0 && e.Length <= small
@@ -279,6 +285,9 @@ func (p *proxy) exchange(ctx context.Context, c *connection, e *channel.Event, h
 		}()
 	}
 	resp, err := readResponse(c.r, e.Method) //nolint:bodyclose // by answerBody, or its connection is
+	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
+		err = errors.New("it switches protocols, which nobody asked for")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -291,7 +300,7 @@ func (p *proxy) exchange(ctx context.Context, c *connection, e *channel.Event, h
 	}}, nil
 }
 
-// readResponse skips interim answers.
+// readResponse skips interim answers, but for 101.
 func readResponse(r *bufio.Reader, method string) (*http.Response, error) {
 	for {
 		resp, err := http.ReadResponse(r, &http.Request{Method: method})
@@ -299,7 +308,7 @@ func readResponse(r *bufio.Reader, method string) (*http.Response, error) {
 		case err != nil:
 			return nil, err
 		case resp.StatusCode == http.StatusSwitchingProtocols:
-			return nil, errors.New("it switches protocols, which events cannot")
+			return resp, nil
 		case resp.StatusCode >= 100 && resp.StatusCode < 200:
 			continue
 		case resp.StatusCode < 200 || resp.StatusCode > 599:
@@ -380,6 +389,8 @@ func requestHead(e *channel.Event) (head []byte, chunked bool, err error) {
 		_, _ = fmt.Fprintf(&b, "X-Fre-Id: %s\r\n", e.ID)
 	}
 	switch {
+	case e.Upgrade != "" && !strings.ContainsFunc(e.Upgrade, control):
+		_, _ = fmt.Fprintf(&b, "Connection: Upgrade\r\nUpgrade: %s\r\n", e.Upgrade)
 	case length < 0:
 		chunked = true
 		b.WriteString("Transfer-Encoding: chunked\r\n")

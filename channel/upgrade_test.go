@@ -1,0 +1,75 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// An event that asks for another protocol gets its answer before anything is read of
+// it, and is a tunnel then; a function that knows no such thing gets a plain event.
+func TestUpgrade(t *testing.T) {
+	for _, able := range []bool{true, false} {
+		ours, theirs := pair(t)
+		served := make(chan error, 1)
+		go func() {
+			served <- Serve(context.Background(), theirs, Ready{Concurrency: 1, Upgrades: able}, func(ctx context.Context, e *Event) (*Answer, error) {
+				if e.Upgrade == "" {
+					body, err := io.ReadAll(e.Body)
+					return &Answer{Body: strings.NewReader("plain " + string(body))}, err
+				}
+				if _, limited := ctx.Deadline(); limited {
+					return nil, errors.New("a tunnel with a deadline")
+				}
+				return &Answer{Status: 101, Headers: [][2]string{{"Upgrade", e.Upgrade}}, Body: e.Body}, nil
+			})
+		}()
+		c := NewConn(ours, Config{})
+		read, write := io.Pipe()
+		r, err := c.Invoke(t.Context(), &Invocation{Upgrade: "echo", DeadlineMS: time.Now().Add(time.Hour).UnixMilli()}, read)
+		switch {
+		case !able && err == nil:
+			if body, err := io.ReadAll(r.Body); err != nil || string(body) != "plain " || r.Status != 200 {
+				t.Errorf("%d %q, %v", r.Status, body, err)
+			}
+			_ = r.Body.Close()
+		case err != nil || r.Status != 101 || len(r.Headers) != 1:
+			t.Errorf("%+v, %v", r, err)
+		default:
+			for _, word := range []string{"one", "two"} {
+				if _, err := io.WriteString(write, word); err != nil {
+					t.Fatal(err)
+				}
+				got := make([]byte, len(word))
+				if _, err := io.ReadFull(r.Body, got); err != nil || string(got) != word {
+					t.Fatalf("%q, %v, want %q", got, err, word)
+				}
+			}
+			_ = write.Close()
+			if rest, err := io.ReadAll(r.Body); err != nil || len(rest) > 0 {
+				t.Errorf("at the end %q, %v", rest, err)
+			}
+			_ = r.Body.Close()
+		}
+		_ = write.Close()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// 101 that nobody asked for breaks the protocol.
+func TestUpgradeUnasked(t *testing.T) {
+	c := serve(t, Config{}, func(context.Context, *Event) (*Answer, error) {
+		return &Answer{Status: 101, Body: strings.NewReader("x")}, nil
+	})
+	if _, err := c.Invoke(t.Context(), &Invocation{}, nil); !errors.Is(err, ErrProtocol) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,71 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// limit has ctx end with ErrTimeout at that time. Where it can be lifted, lift takes
+// the limit away; else lift is nil.
+func limit(ctx context.Context, at time.Time, liftable bool) (limited context.Context, release, lift func()) {
+	if !liftable {
+		limited, release := context.WithDeadlineCause(ctx, at, ErrTimeout)
+		return limited, release, nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(time.Until(at), func() { cancel(ErrTimeout) })
+	return limitedContext{ctx, at}, func() { timer.Stop(); cancel(context.Canceled) }, func() { timer.Stop() }
+}
+
+// limitedContext says when it ends, unless that is lifted.
+type limitedContext struct {
+	context.Context
+	at time.Time
+}
+
+// Deadline is when the limit ends the context.
+func (c limitedContext) Deadline() (time.Time, bool) { return c.at, true }
+
+// tunnels are the events of a function that last until one of their sides ends them.
+type tunnels struct {
+	mu    sync.Mutex
+	all   map[*event]struct{}
+	ended bool // there are to be no more
+}
+
+// becomeTunnel takes the time limit from an event whose function has changed its
+// protocol: from now on it lasts as long as both sides and the deployment.
+func (ev *event) becomeTunnel() {
+	ev.lift()
+	ev.tunnel = true
+	t := &ev.f.tunnels
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		ev.cancel(ErrClosed)
+		return
+	}
+	if t.all == nil {
+		t.all = map[*event]struct{}{}
+	}
+	t.all[ev] = struct{}{}
+}
+
+func (t *tunnels) remove(ev *event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.all, ev)
+}
+
+// end ends them all: nobody else would.
+func (t *tunnels) end() {
+	t.mu.Lock()
+	t.ended = true
+	all := t.all
+	t.all = nil
+	t.mu.Unlock()
+	for ev := range all {
+		ev.cancel(ErrClosed)
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+
+	"github.com/fre-engine/fre/channel"
+)
+
+// upgrade asks the server for another protocol, on a connection of its own. Where it
+// agrees, the event's body and the answer's are what follows, each way; else its answer
+// is as any.
+func (p *proxy) upgrade(ctx context.Context, e *channel.Event, head []byte) (_ *channel.Answer, err error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp4", p.address)
+	if err != nil {
+		return nil, err
+	}
+	c := &connection{Conn: nc, r: bufio.NewReaderSize(nc, 16<<10), used: true}
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer func() {
+		if err != nil {
+			stop()
+			_ = c.Close()
+		}
+	}()
+	if _, err := c.Write(head); err != nil {
+		return nil, err
+	}
+	if err := c.acknowledge(); err != nil {
+		return nil, err
+	}
+	resp, err := readResponse(c.r, e.Method) //nolint:bodyclose // by answerBody, or its connection is
+	if err != nil {
+		return nil, err
+	}
+	headers, err := answerHeaders(resp)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		sent := make(chan error, 1)
+		sent <- nil
+		return &channel.Answer{Status: resp.StatusCode, Headers: headers, Body: &answerBody{
+			ReadCloser: resp.Body, proxy: p, c: c, sent: sent, stop: stop, last: resp.Close,
+		}}, nil
+	}
+	for _, v := range resp.Header["Upgrade"] {
+		headers = append(headers, [2]string{"Upgrade", v})
+	}
+	go func() { // until the event's end, after which its body has one
+		if _, err := io.Copy(c.Conn, e.Body); err == nil {
+			err = c.Conn.(*net.TCPConn).CloseWrite()
+			if err == nil {
+				return
+			}
+		}
+		_ = c.Close()
+	}()
+	return &channel.Answer{Status: resp.StatusCode, Headers: headers, Body: &tunnel{p, c, stop}}, nil
+}
+
+// tunnel is what the server says after it has changed its protocol.
+type tunnel struct {
+	proxy *proxy
+	c     *connection
+	stop  func() bool
+}
+
+func (t *tunnel) Read(p []byte) (int, error) { return t.c.r.Read(p) }
+
+func (t *tunnel) Close() error {
+	defer t.proxy.inflight.Done()
+	t.stop()
+	return t.c.Close()
+}
