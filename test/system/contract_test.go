@@ -100,7 +100,7 @@ func (w *world) testContract(t *testing.T) {
 			kind, _, _ := strings.Cut(target, ":")
 			want := map[string]string{"0": "/null", // of the engine's own /dev
 				"1": "pipe", "2": "pipe", "3": "socket"}[fd]
-			if kind != want && kind != "anon_inode" { // the runtime's own poller
+			if kind != want && kind != "anon_inode" && target != "/memfd:answer (deleted)" { // the runtime's own poller, the bootstrap's last large answer
 				t.Errorf("file descriptor %s of the function is %q, want %q", fd, target, want)
 			}
 		}
