@@ -38,6 +38,7 @@ import (
 
 type options struct {
 	bin, serve       string
+	state            string
 	slice, warmUp    time.Duration
 	rounds           int
 	only             string
@@ -53,6 +54,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.bin, "bin", "bin/fre", "the fre program")
 	flag.StringVar(&o.serve, "serve", "", "further arguments of fre serve, separated by spaces")
+	flag.StringVar(&o.state, "state", "", "state directory of the engine, which keeps what was built for the next run (default: one of this run's own)")
 	flag.DurationVar(&o.slice, "slice", 2500*time.Millisecond, "how long a server is called before it is the next one's turn")
 	flag.DurationVar(&o.warmUp, "warm-up", 500*time.Millisecond, "before each turn, not measured")
 	flag.IntVar(&o.rounds, "rounds", 5, "turns of each server")
@@ -98,6 +100,12 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if o.state == "" {
+		o.state = filepath.Join(dir, "state")
+	}
+	if o.state, err = filepath.Abs(o.state); err != nil {
+		return err
+	}
 	if err := deploy(ctx, o, dir); err != nil {
 		return err
 	}
@@ -106,16 +114,14 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	// Interrupts go to the whole group of processes; this one waits for the other.
-	cmd := exec.Command(self, append([]string{"-inside", dir, "-bin", o.bin}, os.Args[1:]...)...)
+	cmd := exec.Command(self, append(os.Args[1:], "-inside", dir, "-bin", o.bin, "-state", o.state)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	return cmd.Run()
 }
 
-func stateOf(dir string) string { return filepath.Join(dir, "state") }
-
 func deploy(ctx context.Context, o options, dir string) (err error) {
-	d, err := daemon.Start(ctx, daemon.Config{Bin: o.bin, State: stateOf(dir), Args: strings.Fields(o.serve)})
+	d, err := daemon.Start(ctx, daemon.Config{Bin: o.bin, State: o.state, Args: strings.Fields(o.serve)})
 	if err != nil {
 		return err
 	}
