@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-//go:embed function/*.go function/web/*.go function/internal/failure/*.go channel/*.go
+//go:embed function/*.go function/web/*.go function/internal/failure/*.go channel/*.go internal/linux/*.go
 var sources embed.FS
 
 //go:embed go.mod
@@ -27,7 +27,8 @@ const ModulePath = "github.com/fre-engine/fre"
 var library = []string{"golang.org/x/sys"}
 
 // FunctionModule returns the files of the module that packages function,
-// function/web and channel make by themselves: path relative to it → content.
+// function/web and channel make by themselves, with internal/linux: path relative to
+// it → content.
 func FunctionModule() map[string][]byte {
 	files := map[string][]byte{}
 	err := fs.WalkDir(sources, ".", func(p string, d fs.DirEntry, err error) error {

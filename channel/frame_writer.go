@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // frameWriter sends frames whole and in turn, one sendmsg each. A send never
@@ -25,9 +27,13 @@ type frameWriter struct {
 	fail func(error)     // ends the channel
 	wg   *sync.WaitGroup // waits for the goroutines
 
-	// Guarded by turn.
-	head []byte    // header and metadata of the frame in hand
-	iov  [2][]byte // head, body
+	// Guarded by turn. The frame in hand, and what became of the attempt to send it.
+	head    []byte    // header and metadata
+	iov     [2][]byte // head, body
+	rights  []byte
+	sent    int
+	err     error
+	attempt func(fd uintptr) bool // attemptOn, made once
 }
 
 func newFrameWriter(conn *net.UnixConn, done <-chan struct{}, wg *sync.WaitGroup, fail func(error)) (*frameWriter, error) {
@@ -35,7 +41,9 @@ func newFrameWriter(conn *net.UnixConn, done <-chan struct{}, wg *sync.WaitGroup
 	if err != nil {
 		return nil, err
 	}
-	return &frameWriter{conn: conn, raw: raw, turn: make(chan struct{}, 1), done: done, wg: wg, fail: fail}, nil
+	w := &frameWriter{conn: conn, raw: raw, turn: make(chan struct{}, 1), done: done, wg: wg, fail: fail}
+	w.attempt = w.attemptOn
+	return w, nil
 }
 
 // send sends one frame. meta, if not nil, is preceded by its length. It waits
@@ -90,29 +98,20 @@ func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint
 		w.head = append(w.head, body...)
 		body = nil
 	}
-	w.iov = [2][]byte{w.head, body}
-	sent, err := w.try(w.iov[:], rights)
+	sent, err := w.try(body, rights)
 	if err != nil {
-		w.iov = [2][]byte{}
 		<-w.turn
 		if rights != nil && errors.Is(err, unix.ETOOMANYREFS) { // nothing went out
 			return err
 		}
 		return w.failed(err)
 	}
-	total := len(w.head) + len(body)
-	if sent == total {
-		w.iov = [2][]byte{}
+	if sent == len(w.head)+len(body) {
 		<-w.turn
 		return nil
 	}
-	rest := make([]byte, 0, total-sent)
-	for _, b := range w.iov {
-		k := min(sent, len(b))
-		rest = append(rest, b[k:]...)
-		sent -= k
-	}
-	w.iov = [2][]byte{}
+	inHead := min(sent, len(w.head))
+	rest := append(append([]byte(nil), w.head[inHead:]...), body[sent-inHead:]...)
 	w.wg.Go(func() {
 		_, err := w.conn.Write(rest)
 		<-w.turn
@@ -134,20 +133,22 @@ func (w *frameWriter) failed(err error) error {
 	return err
 }
 
-// try sends what the socket takes now; with rights, at least one byte.
-func (w *frameWriter) try(iov [][]byte, rights []byte) (n int, err error) {
-	werr := w.raw.Write(func(fd uintptr) bool {
-		for {
-			n, err = unix.SendmsgBuffers(int(fd), iov, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-			if !errors.Is(err, unix.EINTR) {
-				return rights == nil || !errors.Is(err, unix.EAGAIN)
-			}
-		}
-	})
-	if errors.Is(err, unix.EAGAIN) && werr == nil {
-		return 0, nil
+// try sends what the socket takes now of head and body; with rights, at least one
+// byte.
+func (w *frameWriter) try(body, rights []byte) (n int, err error) {
+	w.iov, w.rights = [2][]byte{w.head, body}, rights
+	err = w.raw.Write(w.attempt)
+	n, w.iov, w.rights = w.sent, [2][]byte{}, nil
+	if err == nil && !errors.Is(w.err, unix.EAGAIN) {
+		err = w.err
 	}
-	return max(n, 0), cmp.Or(werr, err)
+	return n, err
+}
+
+// attemptOn is called by the poller; false waits until the socket takes something.
+func (w *frameWriter) attemptOn(fd uintptr) (done bool) {
+	w.sent, w.err = linux.Send(int(fd), w.iov[:], w.rights, 0)
+	return w.rights == nil || !errors.Is(w.err, unix.EAGAIN)
 }
 
 // grant lets the other side send n bytes more. It fails only where the reader

@@ -8,13 +8,15 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // rightsReader reads the bytes of a channel, and the file descriptors that come
 // along with them (unix(7), SCM_RIGHTS): at most one is held at a time, for the
 // frame that announces one to take. All others are closed, or never installed.
 //
-// One system call is all a read costs. The kernel ends a read after the message
+// One system call is all a read costs (see linux.Recv). The kernel ends a read after the message
 // that brings a descriptor: what is held belongs to a frame of which some byte was
 // in that read.
 type rightsReader struct {
@@ -22,7 +24,7 @@ type rightsReader struct {
 	recv func(fd uintptr) bool // r.receive, made once
 
 	// Of the call under way.
-	iov [1][]byte
+	p   []byte
 	n   int
 	err error
 
@@ -49,9 +51,9 @@ func (r *rightsReader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	r.iov[0] = p
+	r.p = p
 	err := r.raw.Read(r.recv)
-	r.iov[0] = nil
+	r.p = nil
 	switch {
 	case err != nil:
 		return 0, err
@@ -65,20 +67,15 @@ func (r *rightsReader) Read(p []byte) (int, error) {
 
 // receive is called by the poller; false waits until there is something to read.
 func (r *rightsReader) receive(fd uintptr) (done bool) {
-	for {
-		n, oobn, flags, _, err := unix.RecvmsgBuffers(int(fd), r.iov[:], r.oob[:], unix.MSG_CMSG_CLOEXEC)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.EAGAIN):
-			return false
-		}
-		if oobn > 0 || flags&unix.MSG_CTRUNC != 0 {
-			r.arrived(r.oob[:oobn], flags&unix.MSG_CTRUNC != 0)
-		}
-		r.n, r.err = n, err
-		return true
+	n, oobn, flags, err := linux.Recv(int(fd), r.p, r.oob[:], unix.MSG_CMSG_CLOEXEC)
+	if errors.Is(err, unix.EAGAIN) {
+		return false
 	}
+	if oobn > 0 || flags&unix.MSG_CTRUNC != 0 {
+		r.arrived(r.oob[:oobn], flags&unix.MSG_CTRUNC != 0)
+	}
+	r.n, r.err = n, err
+	return true
 }
 
 // arrived takes what came along with a read: one descriptor is held, of two none.

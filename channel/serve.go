@@ -172,7 +172,12 @@ func (f *function) stopIfIdleLocked() {
 
 // read returns io.EOF at the end of the channel.
 func (f *function) read() error {
-	r := newFrameReader(f.conn)
+	rights, err := newRightsReader(f.conn)
+	if err != nil {
+		return err
+	}
+	r := newFrameReader(rights)
+	defer r.close()
 	for {
 		h, p, err := r.next()
 		switch {

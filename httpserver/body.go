@@ -267,7 +267,7 @@ func (b *connBody) wait(p []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := b.c.nc.Read(p)
+	n, err := b.c.read(p)
 	if n > 0 {
 		return n, nil
 	}

@@ -54,6 +54,8 @@ type conn struct {
 	buffers net.Buffers // of vector
 	sending sending
 	sendFn  func(fd uintptr) bool // sending.write, made once
+	socket  socket
+	timed   bool // a deadline of writing is set
 
 	x       Exchange
 	body    *connBody // of x; nil without one
@@ -71,6 +73,7 @@ func newConn(s *Server, nc net.Conn) *conn {
 		c.raw, _ = nc.SyscallConn()
 	}
 	c.sendFn = c.sending.write
+	c.socket.init()
 	c.x.over = c
 	return c
 }
@@ -221,6 +224,7 @@ func (c *conn) next() bool {
 	if c.nc.SetReadDeadline(time.Now().Add(deadline)) != nil || c.s.closing.Load() && !look {
 		return false
 	}
+	begins := false // a head has begun to come, and is not whole
 	for {
 		if look && c.fresh && bytes.HasPrefix(c.in[c.start:c.end], []byte(prefaceLine)) {
 			c.http2 = true
@@ -242,12 +246,12 @@ func (c *conn) next() bool {
 		if c.end == len(c.in) {
 			c.grow()
 		}
-		n, err := c.nc.Read(c.in[c.end:])
-		if c.idle.Load() && n > 0 {
+		if begins && c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.HeadTimeout)) != nil {
+			return false
+		}
+		n, err := c.read(c.in[c.end:])
+		if begins = n > 0 && c.idle.Load(); begins {
 			c.idle.Store(false)
-			if c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.HeadTimeout)) != nil {
-				return false
-			}
 		}
 		look = bytes.IndexByte(c.in[c.end:c.end+n], '\n') >= 0 || c.end+n-c.start >= c.s.cfg.Limits.Target
 		c.end += n
@@ -311,20 +315,34 @@ func linger(nc net.Conn, buf []byte) {
 
 // write sends all of them, in one system call if it can.
 func (c *conn) write(parts ...[]byte) error {
-	if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.StallTimeout)); err != nil {
-		return err
-	}
-	if len(parts) == 1 {
-		_, err := c.nc.Write(parts[0])
-		return err
-	}
 	if c.raw == nil {
+		if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.StallTimeout)); err != nil {
+			return err
+		}
 		return writeCopied(c.nc, parts...)
 	}
+	if c.timed { // it may have passed
+		if err := c.nc.SetWriteDeadline(time.Time{}); err != nil {
+			return err
+		}
+		c.timed = false
+	}
 	c.buffers = append(c.vector[:0], parts...)
-	_, err := c.buffers.WriteTo(c.nc)
+	whole, err := c.sendNow()
+	if !whole && err == nil {
+		err = c.stallAfter(c.s.cfg.StallTimeout)
+	}
+	if !whole && err == nil {
+		_, err = c.buffers.WriteTo(c.nc)
+	}
 	c.vector = [3][]byte{}
 	return err
+}
+
+// stallAfter has what is sent from now on fail when it has not gone out by then.
+func (c *conn) stallAfter(d time.Duration) error {
+	c.timed = true
+	return c.nc.SetWriteDeadline(time.Now().Add(d))
 }
 
 // writeCopied sends them in as few pieces as it can: TLS makes records of each.
@@ -369,7 +387,7 @@ func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 	c.sending = sending{head: head, file: int(f.Fd()), offset: offset, left: length}
 	defer runtime.KeepAlive(f)
 	for len(c.sending.head) > 0 || c.sending.left > 0 {
-		if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.StallTimeout)); err != nil {
+		if err := c.stallAfter(c.s.cfg.StallTimeout); err != nil {
 			return err
 		}
 		before := c.sending.left

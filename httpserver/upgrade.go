@@ -110,7 +110,7 @@ func (t *Tunnel) take(p []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		n, err := c.nc.Read(p)
+		n, err := c.read(p)
 		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, err
 		}

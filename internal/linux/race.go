@@ -1,0 +1,28 @@
+//go:build race
+
+package linux
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+// ioSync stands for all sockets: what is sent happens before what is received, as the
+// race detector has it of package syscall.
+var ioSync int
+
+// received tells the race detector that the kernel has written p.
+func received(p []byte) {
+	runtime.RaceAcquire(unsafe.Pointer(&ioSync))
+	if len(p) > 0 {
+		runtime.RaceWriteRange(unsafe.Pointer(unsafe.SliceData(p)), len(p))
+	}
+}
+
+// sending tells it that the kernel reads p.
+func sending(p []byte) {
+	runtime.RaceReleaseMerge(unsafe.Pointer(&ioSync))
+	if len(p) > 0 {
+		runtime.RaceReadRange(unsafe.Pointer(unsafe.SliceData(p)), len(p))
+	}
+}

@@ -1,0 +1,103 @@
+package linux
+
+import (
+	"errors"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// rawBytes is the most that Send and Recv move without telling Go's scheduler.
+const rawBytes = 64 << 10
+
+// Recv receives into p from a connected socket, and into oob what comes along with it
+// (recvmsg(2), cmsg(3)). It never waits: EAGAIN says that nothing is there. n is 0 at
+// the end of the stream, got the flags that the kernel returns.
+//
+// Up to 64 KiB it is a raw system call, of which Go's scheduler is not told: where the
+// kernel runs the other process in the middle of an ordinary one, which is what a
+// message to a sleeper on the same CPU makes it do, the scheduler takes the goroutine's
+// P away, and wakes a thread to do so. A message's round trip takes half the time
+// without that. Copying more would hold up who else wants to run on that P, so that
+// larger buffers go by ordinary calls.
+func Recv(fd int, p, oob []byte, flags int) (n, oobn, got int, err error) {
+	flags |= unix.MSG_DONTWAIT
+	if len(p) > rawBytes {
+		return recvOrdinary(fd, p, oob, flags)
+	}
+	iov := unix.Iovec{Base: unsafe.SliceData(p)}
+	iov.SetLen(len(p))
+	m := unix.Msghdr{Iov: &iov, Iovlen: 1}
+	setControl(&m, oob)
+	for {
+		r, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), uintptr(flags))
+		if errno == 0 {
+			received(p[:r])
+			return int(r), int(m.Controllen), int(m.Flags), nil
+		}
+		if errno != unix.EINTR {
+			return 0, 0, 0, errno
+		}
+	}
+}
+
+func recvOrdinary(fd int, p, oob []byte, flags int) (n, oobn, got int, err error) {
+	for {
+		n, oobn, got, _, err = unix.RecvmsgBuffers(fd, [][]byte{p}, oob, flags)
+		if err == nil {
+			received(p[:n])
+			return n, oobn, got, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return 0, 0, 0, err
+		}
+	}
+}
+
+// maxParts is the most buffers that Send gathers in a raw call.
+const maxParts = 4
+
+// Send sends the parts, any of which may be empty, as one message to a connected
+// socket, with oob along (sendmsg(2)), and says how much of them the socket has taken.
+// It never waits and raises no SIGPIPE: EAGAIN says that the socket takes nothing now.
+// It is a raw system call where [Recv] is one, and the parts are no more than four.
+func Send(fd int, parts [][]byte, oob []byte, flags int) (n int, err error) {
+	flags |= unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	sum := 0
+	for _, p := range parts {
+		sum += len(p)
+		sending(p)
+	}
+	if sum > rawBytes || len(parts) > maxParts {
+		for {
+			n, err := unix.SendmsgBuffers(fd, parts, oob, nil, flags)
+			if !errors.Is(err, unix.EINTR) {
+				return max(n, 0), err
+			}
+		}
+	}
+	var iov [maxParts]unix.Iovec
+	for i, p := range parts {
+		iov[i].Base = unsafe.SliceData(p)
+		iov[i].SetLen(len(p))
+	}
+	m := unix.Msghdr{Iov: &iov[0]}
+	m.SetIovlen(len(parts))
+	setControl(&m, oob)
+	for {
+		r, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), uintptr(flags))
+		if errno == 0 {
+			return int(r), nil
+		}
+		if errno != unix.EINTR {
+			return 0, errno
+		}
+	}
+}
+
+func setControl(m *unix.Msghdr, oob []byte) {
+	if len(oob) > 0 {
+		m.Control = unsafe.SliceData(oob)
+		m.SetControllen(len(oob))
+	}
+}
