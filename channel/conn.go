@@ -47,6 +47,7 @@ type Conn struct {
 	wg   sync.WaitGroup // reader, senders of bodies, cancellations
 
 	buffers sync.Pool // of *firstBuffer
+	pipes   pipes     // for bodies
 
 	mu     sync.Mutex
 	calls  map[uint64]*call
@@ -181,8 +182,10 @@ func (c *Conn) read() error {
 		return err
 	}
 	r := newFrameReader(rights)
+	r.splices = true
 	defer func() {
 		r.close()
+		c.pipes.close()
 		if c.dir != nil {
 			_ = c.dir.Close()
 		}
@@ -195,7 +198,7 @@ func (c *Conn) read() error {
 				file, err = r.file()
 			}
 			if err == nil {
-				err = c.frame(h, p, file)
+				err = c.frame(r, h, p, file)
 			}
 		}
 		var failure *Failure
@@ -211,8 +214,9 @@ func (c *Conn) read() error {
 	}
 }
 
-// frame acts on one frame from the function. It owns file, which is that of FD.
-func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
+// frame acts on one frame from the function, of which r may have more. It owns file,
+// which is that of FD.
+func (c *Conn) frame(r *frameReader, h header, p []byte, file *os.File) (err error) {
 	defer func() {
 		if file != nil {
 			_ = file.Close()
@@ -250,22 +254,14 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 	}
 	switch h.kind {
 	case kindResponse:
+		r.pieces = k.pipes && len(p) >= spliceBytes
 		return k.frameResponse(p, h.more())
 	case kindFD, kindFile:
 		given := file
 		file = nil
 		return k.frameFile(h.kind, p, given)
 	case kindData:
-		if !k.headed {
-			return fmt.Errorf("%w: DATA before RESPONSE", ErrProtocol)
-		}
-		if err := k.in.expect(len(p)); err != nil {
-			return err
-		}
-		if !h.more() { // before anybody can see the end: the next event finds the place free
-			c.finish(k, nil)
-		}
-		k.in.data(p, h.more())
+		return k.frameData(r, h, p)
 	case kindError:
 		f := &Failure{}
 		if err := unmarshal(p, f); err != nil {
@@ -353,10 +349,10 @@ func (c *Conn) finish(k *call, err error) {
 // *[Failure] when the function breaks the body off, the cause of Invoke's
 // context when that ends, ErrClosed when the channel does.
 type Reply struct {
-	Status  int         // 200 to 599, or 101: see Invocation.Upgrade
-	Headers [][2]string // valid in HTTP, in the function's order
-	Length  int64       // of the body, -1 while it is still coming
-	Body    io.ReadCloser
+	Status  int           // 200 to 599, or 101: see Invocation.Upgrade
+	Headers [][2]string   // valid in HTTP, in the function's order
+	Length  int64         // of the body, -1 while it is still coming
+	Body    io.ReadCloser // an io.WriterTo too, unless in a file; for one goroutine
 
 	// File, if not nil, has the body too: Length bytes from Offset on, which nobody
 	// changes any more. It is closed with Body, and by that alone.
@@ -377,6 +373,7 @@ type call struct {
 	reply    *Reply
 	err      error
 	upgrade  bool // the function may answer 101
+	pipes    bool // Invocation.Pipes
 	headed   bool // RESPONSE has come; the reader's alone
 	in       inbox
 	out      credit
@@ -398,7 +395,7 @@ type call struct {
 // Other errors are *[Failure] for an exception in the function,
 // [ErrMetaTooLarge], and what [Conn.Err] returns.
 func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Reply, error) {
-	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, replied: make(chan struct{})}
+	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, pipes: m.Pipes, replied: make(chan struct{})}
 	k.out.init()
 	m, body, err := c.offer(k, m, body)
 	if err != nil {
@@ -524,6 +521,9 @@ func (k *call) frameResponse(p []byte, more bool) error {
 		return err
 	}
 	k.in.init(body, more, func(n int) { k.conn.w.grant(k.ctx, k.id, n) })
+	if k.pipes {
+		k.in.pipes = &k.conn.pipes
+	}
 	r.Body = replyBody{k}
 	if !more {
 		r.Length = int64(len(body))
@@ -532,6 +532,37 @@ func (k *call) frameResponse(p []byte, more bool) error {
 	if !k.answer(r) { // cancelled before
 		k.in.abort(k.err)
 	}
+	return nil
+}
+
+// frameData takes a part of the answer's body, which begins with p, as it comes.
+func (k *call) frameData(r *frameReader, h header, p []byte) (err error) {
+	if !k.headed {
+		return fmt.Errorf("%w: DATA before RESPONSE", ErrProtocol)
+	}
+	if err := k.in.expect(h.len); err != nil {
+		return err
+	}
+	for r.left > 0 {
+		k.in.data(p, true)
+		if pipe := k.in.borrow(); pipe != nil {
+			n, err := r.splice(pipe)
+			k.in.piped(n)
+			if err != nil {
+				return err
+			}
+			if p = nil; n > 0 {
+				continue
+			}
+		}
+		if p, err = r.rest(); err != nil {
+			return err
+		}
+	}
+	if !h.more() { // before anybody can see the end: the next event finds the place free
+		k.conn.finish(k, nil)
+	}
+	k.in.data(p, h.more())
 	return nil
 }
 
@@ -701,6 +732,10 @@ var errClosedBody = errors.New("read of a closed body")
 type replyBody struct{ k *call }
 
 func (b replyBody) Read(p []byte) (int, error) { return b.k.in.Read(p) }
+
+// WriteTo writes the body as it comes, to a [PipeWriter] without a copy where
+// Invocation.Pipes is set. An error is w's or that of Read.
+func (b replyBody) WriteTo(w io.Writer) (int64, error) { return b.k.in.writeTo(w) }
 
 func (b replyBody) Close() error {
 	b.k.cancel(errClosedBody)

@@ -630,14 +630,17 @@ func FuzzConn(f *testing.F) {
 	}
 	f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200,"headers":[["a","b"]]}`, "x")) + frame(5, 0, 1, "y")))
 	f.Add([]byte(frame(11, 0, 0, "")))
+	for i := range 3 {
+		f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200}`, "")) + frame(5, 1, 1, strings.Repeat("x", chunk)) + frame(5, 0, 1, strings.Repeat("x", chunk-i))))
+	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		a, b := pair(t)
 		c := NewConn(a, Config{Parked: len(raw)%2 == 0})
 		got := make(chan struct{})
 		go func() {
 			defer close(got)
-			if r, err := c.Invoke(context.Background(), &Invocation{}, nil); err == nil {
-				_, _ = io.Copy(io.Discard, r.Body)
+			if r, err := c.Invoke(context.Background(), &Invocation{Pipes: len(raw)%3 == 0}, nil); err == nil {
+				_, _ = r.Body.(io.WriterTo).WriteTo(&pipeSink{}) // FILE and FD are not taken here
 				_ = r.Body.Close()
 			}
 		}()

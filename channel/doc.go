@@ -91,6 +91,10 @@ type Invocation struct {
 	// function that never said it could gets the event without either.
 	Upgrade string `json:"upgrade,omitempty"`
 
+	// Pipes says that Reply.Body will be written by its WriteTo, to a [PipeWriter]: what
+	// is long of it waits in a pipe of the kernel's, and the engine never reads it.
+	Pipes bool `json:"-"`
+
 	// Finished, if set, is called once per Invoke, whatever that returns: when
 	// the function has sent its last frame for this invocation, cancelled or
 	// not, when the channel has ended, or when the event was never sent. Only

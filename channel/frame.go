@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -36,7 +37,12 @@ const (
 
 const (
 	headerSize = 16
-	flagMore   = 1
+
+	// spliceBytes is how much of a DATA frame has to be unread for it to be worth a
+	// splice.
+	spliceBytes = 16 << 10
+
+	flagMore = 1
 )
 
 // header is the start of every frame:
@@ -66,6 +72,10 @@ type frameReader struct {
 	r       *bufio.Reader
 	rights  *rightsReader // what r reads from; nil where files are not expected: the kernel drops them
 	payload []byte
+
+	splices bool // whoever calls next takes what it leaves of long DATA, by rest or splice
+	left    int  // bytes of a payload that next has left
+	pieces  bool // long DATA is likely to come next: its header is to be read alone
 }
 
 func newFrameReader(r io.Reader) *frameReader {
@@ -100,14 +110,19 @@ func (f *frameReader) close() {
 }
 
 // next returns io.EOF only between frames, io.ErrUnexpectedEOF inside one, and
-// ErrProtocol for a header no side may send.
+// ErrProtocol for a header no side may send. If f.splices, it
+// returns the beginning of long DATA: f.left bytes are still to be taken.
 func (f *frameReader) next() (header, []byte, error) {
 	if f.rights != nil && f.r.Buffered() == 0 {
 		f.rights.drop()
+		if f.pieces {
+			f.rights.only = headerSize
+		}
 	}
+	f.pieces = false
 	b, err := f.r.Peek(headerSize)
 	if err != nil {
-		if err == io.EOF && len(b) > 0 {
+		if errors.Is(err, io.EOF) && len(b) > 0 {
 			err = io.ErrUnexpectedEOF
 		}
 		return header{}, nil, err
@@ -144,17 +159,44 @@ func (f *frameReader) next() (header, []byte, error) {
 		_, _ = f.r.Discard(h.len)
 		return h, p, nil
 	}
-	if cap(f.payload) < h.len || cap(f.payload) > 2*chunk && h.len <= chunk {
-		f.payload = make([]byte, max(h.len, chunk))
+	f.left = h.len
+	if have := f.r.Buffered(); h.kind == kindData && f.splices && h.len-have >= spliceBytes {
+		p, _ := f.r.Peek(have)
+		_, _ = f.r.Discard(have)
+		f.left -= have
+		return h, p, nil
 	}
-	p := f.payload[:h.len]
+	p, err := f.rest()
+	return h, p, err
+}
+
+// rest reads what is left of a payload.
+func (f *frameReader) rest() ([]byte, error) {
+	if cap(f.payload) < f.left || cap(f.payload) > 2*chunk && f.left <= chunk {
+		f.payload = make([]byte, max(f.left, chunk))
+	}
+	p := f.payload[:f.left]
+	f.left = 0
 	if _, err := io.ReadFull(f.r, p); err != nil {
-		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
-		return h, nil, err
+		return nil, unexpected(err)
 	}
-	return h, p, nil
+	return p, nil
+}
+
+// splice moves some of what is left of a payload into a pipe; none if that takes no
+// more.
+func (f *frameReader) splice(p *pipe) (int, error) {
+	n, err := f.rights.splice(p, f.left)
+	f.left -= n
+	f.pieces = true
+	return n, unexpected(err)
+}
+
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
 }
 
 // split takes the payload of INVOKE and RESPONSE apart: u32 n, n bytes of

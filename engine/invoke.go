@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,10 @@ type Request struct {
 	Header              [][2]string
 	Body                io.Reader // nil for none
 	Size                int64     // bytes of Body, -1 if unknown
+
+	// Pipes says that Response.Body will be written by its WriteTo, to a
+	// channel.PipeWriter: what is long of it may wait in a pipe, which nobody reads here.
+	Pipes bool
 
 	// Upgrade, unless "", is the protocols that the client asks to change to. Where the
 	// function knows one, it answers 101: Body, of which nothing was read before, and
@@ -259,7 +264,7 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 		judge: func(err error) error { return ev.judge(l.in, err, "its answer was whole") },
 	}
 	return &Response{
-		Instance: l.in.box.id, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: body,
+		Instance: l.in.box.id, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: body.piped(r.Pipes),
 		Cold: l.kind != StartWarm, Start: l.start, StartKind: l.kind,
 		File: reply.File, Offset: reply.Offset,
 	}, nil
@@ -334,6 +339,11 @@ func (b *replyBody) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	n, err := b.ReadCloser.Read(p)
+	return n, b.noted(err)
+}
+
+// noted keeps how the body has ended.
+func (b *replyBody) noted(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
 		b.eof = true
@@ -343,7 +353,57 @@ func (b *replyBody) Read(p []byte) (int, error) {
 		}
 		b.err = err
 	}
+	return err
+}
+
+// piped returns the body as one that is written by its WriteTo, if that is asked for.
+func (b *replyBody) piped(asked bool) io.ReadCloser {
+	if to, ok := b.ReadCloser.(io.WriterTo); ok && asked {
+		return &pipedBody{replyBody: b, to: to}
+	}
+	return b
+}
+
+// pipedBody is one of which what waits in a pipe goes to a [channel.PipeWriter] as it is.
+type pipedBody struct {
+	*replyBody
+	to io.WriterTo
+
+	w    io.Writer // of the WriteTo under way
+	werr error     // its
+}
+
+// WriteTo writes the body as it comes. Errors are w's and those of Read.
+func (b *pipedBody) WriteTo(w io.Writer) (n int64, err error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	b.w = w
+	n, err = b.to.WriteTo(bodyWriter{b})
+	switch {
+	case b.werr != nil: // the body itself has not ended
+		return n, b.werr
+	case err == nil:
+		b.eof = true
+		return n, nil
+	}
+	return n, b.noted(err)
+}
+
+// bodyWriter keeps w's errors apart from the body's.
+type bodyWriter struct{ b *pipedBody }
+
+func (o bodyWriter) Write(p []byte) (n int, err error) {
+	n, err = o.b.w.Write(p)
+	o.b.werr = err
 	return n, err
+}
+
+// WritePipe is that of w, if it has one.
+func (o bodyWriter) WritePipe(pipe *os.File, n int) (moved int, err error) {
+	moved, err = channel.WritePipe(o.b.w, pipe, n)
+	o.b.werr = err
+	return moved, err
 }
 
 func (b *replyBody) Close() error {
@@ -431,42 +491,94 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 		return resp, nil
 	}
 	resp.Size = -1
-	rest := &stdioBody{ev: ev, out: outR, sb: in.box.sb}
-	resp.Body = &replyBody{
-		ReadCloser: readCloser{io.MultiReader(head, rest), func() error { return errors.Join(head.Close(), outR.Close()) }},
+	rest := &stdioBody{ev: ev, head: head, out: outR, sb: in.box.sb}
+	body := &replyBody{
+		ReadCloser: rest,
 		done: ev.finisher(began, func(error) {
 			end()
 			_ = head.Close() // its reader may be slow to notice
 		}),
 	}
+	resp.Body = body.piped(r.Pipes)
 	return resp, nil
 }
 
-type readCloser struct {
-	io.Reader
-	close func() error
-}
-
-func (r readCloser) Close() error { return r.close() }
-
 // stdioBody streams a long answer; its end is an error when the program failed.
 type stdioBody struct {
-	ev  *event
-	out *os.File
-	sb  *sandbox.Sandbox
+	ev   *event
+	head *head
+	out  *os.File // what comes after head
+	sb   *sandbox.Sandbox
 }
 
 func (b *stdioBody) Read(p []byte) (int, error) {
+	if n, err := b.head.Read(p); err == nil {
+		return n, nil
+	}
 	n, err := b.out.Read(p)
+	return n, b.ended(err)
+}
+
+// ended is what err, which comes from the pipe, says of the answer.
+func (b *stdioBody) ended(err error) error {
 	switch {
 	case err != nil && b.ev.ctx.Err() != nil: // its end closed the pipe
-		err = context.Cause(b.ev.ctx)
+		return context.Cause(b.ev.ctx)
 	case errors.Is(err, io.EOF):
 		if failed := b.ev.exited(b.sb); failed != nil {
-			err = failed
+			return failed
 		}
 	}
-	return n, err
+	return err
+}
+
+// WriteTo writes the answer, of which what is behind the head goes from the program's
+// pipe to w's.
+func (b *stdioBody) WriteTo(w io.Writer) (written int64, err error) {
+	if written, err = io.CopyBuffer(w, b.head, make([]byte, 4*stdioFirst)); err != nil {
+		return written, err
+	}
+	raw, err := b.out.SyscallConn()
+	if err != nil {
+		return written, err
+	}
+	for {
+		have, err := readable(raw)
+		if err = b.ended(err); errors.Is(err, io.EOF) {
+			return written, nil
+		}
+		if err != nil {
+			return written, err
+		}
+		n, err := channel.WritePipe(w, b.out, have)
+		written += int64(n)
+		if err != nil {
+			return written, err
+		}
+	}
+}
+
+// Close ends a Read that is under way.
+func (b *stdioBody) Close() error { return errors.Join(b.head.Close(), b.out.Close()) }
+
+// readable waits until there is something in a pipe, and says how many bytes. io.EOF
+// once there will be no more.
+func readable(pipe syscall.RawConn) (n int, err error) {
+	werr := pipe.Read(func(fd uintptr) bool {
+		if n, err = unix.IoctlGetInt(int(fd), unix.SIOCINQ); err != nil || n > 0 {
+			return true
+		}
+		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if _, err = unix.Poll(p[:], 0); err != nil {
+			return !errors.Is(err, unix.EINTR)
+		}
+		if p[0].Revents&(unix.POLLIN|unix.POLLHUP) == unix.POLLHUP { // nobody writes any more
+			err = io.EOF
+			return true
+		}
+		return false
+	})
+	return n, cmp.Or(werr, err)
 }
 
 // exited waits for the program's end and judges it.
@@ -490,7 +602,7 @@ func (ev *event) invocation(r *Request) *channel.Invocation {
 	deadline, _ := ev.ctx.Deadline()
 	return &channel.Invocation{
 		Function: ev.f.name, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: deadline.UnixMilli(),
-		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header, Upgrade: r.Upgrade,
+		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header, Upgrade: r.Upgrade, Pipes: r.Pipes,
 	}
 }
 

@@ -74,6 +74,7 @@ func newConn(s *Server, nc net.Conn) *conn {
 	}
 	c.sendFn = c.sending.write
 	c.socket.init()
+	c.sending.splice = c.sending.fromPipe
 	c.x.over = c
 	return c
 }
@@ -191,9 +192,12 @@ func (c *conn) chunk(p []byte) error {
 	if len(p) == 0 {
 		return c.write(lastChunk)
 	}
-	c.out = strconv.AppendInt(c.out[:0], int64(len(p)), 16)
-	c.out = append(c.out, "\r\n"...)
-	return c.write(c.out, p, crlf)
+	return c.write(c.chunkHead(len(p)), p, crlf)
+}
+
+func (c *conn) chunkHead(n int) []byte {
+	c.out = append(strconv.AppendInt(c.out[:0], int64(n), 16), "\r\n"...)
+	return c.out
 }
 
 var (
@@ -369,14 +373,21 @@ func writeCopied(nc net.Conn, parts ...[]byte) error {
 	return err
 }
 
-// sending is what the kernel sends of a file, after a head.
+// sending is what the kernel sends of a file or a pipe, between a head and a tail.
 type sending struct {
 	head   []byte
 	file   int
-	offset int64
+	pipe   syscall.RawConn // instead of file
+	offset int64           // of file
 	left   int64
+	tail   []byte
 	moved  bool // something went out in this call
 	err    error
+
+	splice func(pipe uintptr) // fromPipe, made once
+	socket int                // its parameter
+	n      int                // its results
+	nerr   error
 }
 
 // sendFile has the kernel send them. The file's own offset does not move.
@@ -384,9 +395,24 @@ func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 	if c.raw == nil {
 		return c.copyFile(head, f, offset, length)
 	}
-	c.sending = sending{head: head, file: int(f.Fd()), offset: offset, left: length}
+	s := &c.sending
+	s.head, s.file, s.offset, s.left, s.tail = head, int(f.Fd()), offset, length, nil
 	defer runtime.KeepAlive(f)
-	for len(c.sending.head) > 0 || c.sending.left > 0 {
+	return c.sendAll()
+}
+
+// sendPipe has the kernel send them; n bytes are in the pipe.
+func (c *conn) sendPipe(head []byte, pipe syscall.RawConn, n int, tail []byte) error {
+	s := &c.sending
+	s.head, s.pipe, s.left, s.tail = head, pipe, int64(n), tail
+	defer func() { s.pipe = nil }()
+	return c.sendAll()
+}
+
+// sendAll sends what c.sending says.
+func (c *conn) sendAll() error {
+	c.sending.err = nil
+	for len(c.sending.head) > 0 || c.sending.left > 0 || len(c.sending.tail) > 0 {
 		if err := c.stallAfter(c.s.cfg.StallTimeout); err != nil {
 			return err
 		}
@@ -409,27 +435,16 @@ func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 // that. Each call that moves something returns, so that the time to stall begins
 // anew.
 func (s *sending) write(fd uintptr) (done bool) {
-	for len(s.head) > 0 {
-		flags := unix.MSG_NOSIGNAL
-		if s.left > 0 {
-			flags |= unix.MSG_MORE // the file follows in the same segment
-		}
-		n, err := unix.SendmsgN(int(fd), s.head, nil, nil, flags)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return s.stopped("sendmsg", err)
-		}
-		s.head, s.moved = s.head[n:], true
+	if done, ok := s.text(fd, &s.head, s.left > 0); !ok { // the rest follows in the same segment
+		return done
 	}
 	for sent := int64(0); s.left > 0 && sent < quantum; {
-		n, err := unix.Sendfile(int(fd), s.file, &s.offset, int(min(s.left, quantum-sent)))
+		n, call, err := s.next(fd, int(min(s.left, quantum-sent)))
 		if err == unix.EINTR {
 			continue
 		}
 		if err != nil {
-			return s.stopped("sendfile", err)
+			return s.stopped(call, err)
 		}
 		if n == 0 { // it has become shorter
 			s.err = io.ErrUnexpectedEOF
@@ -439,7 +454,56 @@ func (s *sending) write(fd uintptr) (done bool) {
 		sent += int64(n)
 		s.moved = true
 	}
+	if s.left == 0 {
+		if done, ok := s.text(fd, &s.tail, false); !ok {
+			return done
+		}
+	}
 	return true
+}
+
+// text sends what is in memory; where that stops, ok is false, and done what write
+// returns.
+func (s *sending) text(fd uintptr, p *[]byte, more bool) (done, ok bool) {
+	for len(*p) > 0 {
+		flags := unix.MSG_NOSIGNAL
+		if more {
+			flags |= unix.MSG_MORE
+		}
+		n, err := unix.SendmsgN(int(fd), *p, nil, nil, flags)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return s.stopped("sendmsg", err), false
+		}
+		*p, s.moved = (*p)[n:], true
+	}
+	return false, true
+}
+
+// next moves up to most bytes from the file or the pipe.
+func (s *sending) next(fd uintptr, most int) (n int, call string, err error) {
+	if s.pipe == nil {
+		n, err = unix.Sendfile(int(fd), s.file, &s.offset, most)
+		return n, "sendfile", err
+	}
+	s.socket, s.n = int(fd), most
+	if err := s.pipe.Control(s.splice); err != nil {
+		return 0, "splice", err
+	}
+	return s.n, "splice", s.nerr
+}
+
+// fromPipe moves up to s.n bytes. That the socket is full is what EAGAIN says: the pipe
+// is not empty.
+func (s *sending) fromPipe(pipe uintptr) {
+	flags := unix.SPLICE_F_NONBLOCK
+	if len(s.tail) > 0 {
+		flags |= unix.SPLICE_F_MORE
+	}
+	n, err := unix.Splice(int(pipe), nil, s.socket, nil, s.n, flags)
+	s.n, s.nerr = int(n), err
 }
 
 func (s *sending) stopped(call string, err error) (done bool) {

@@ -17,10 +17,10 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// function answers events: over the channel where there is one, with what was
-// sent, which /say prints as well, at /large with 1 MiB; else, one event per process, by running the
-// command that the event's path names with the arguments that its query holds:
-// /fill?/tmp/x.
+// function answers events. Over the channel where there is one, with what was sent, which
+// /say prints as well, at /large with 1 MiB, at /stream with as much, bit by bit; else, one
+// event per process, by running the command that the event's path names with the
+// arguments that its query holds: /fill?/tmp/x.
 func function() error {
 	if os.Getenv("FRE_CHANNEL") == "" {
 		var args []string
@@ -49,6 +49,9 @@ func function() error {
 		}
 		if ev.Path == "/large" { // 1 MiB, which goes as a file where the engine takes them
 			return &channel.Answer{Status: 200, Body: strings.NewReader(strings.Repeat("0123456789abcdef", 1<<16))}, nil
+		}
+		if ev.Path == "/stream" { // a body of no known length
+			return &channel.Answer{Status: 200, Body: io.MultiReader(strings.NewReader(strings.Repeat("0123456789abcdef", 1<<16)))}, nil
 		}
 		body, err := io.ReadAll(ev.Body)
 		if ev.Path == "/say" {
