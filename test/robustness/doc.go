@@ -1,4 +1,4 @@
-// Package robustness runs the built program among hostile functions and sees
+// Package robustness runs the built program among hostile functions and clients, and sees
 // that nobody else suffers:
 //
 //	FRE_TEST_ROOT=1 go test ./test/robustness

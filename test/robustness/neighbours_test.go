@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/fretest"
 )
 
 // within bounds what a test waits for; nothing measured depends on it.
@@ -72,8 +73,7 @@ func TestNeighbours(t *testing.T) {
 			Protocol: image.ProtocolStdio, Tenant: "attacker", Resources: a.resources,
 		}})
 	}
-	w := &world{daemontest.Serve(t, functions...), &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}}
-	t.Cleanup(w.client.CloseIdleConnections)
+	w := newWorld(t, daemontest.Serve(t, functions...))
 	w.measure(t) // warms up
 	quiet := w.holdings(t)
 	for i, a := range attackers {
@@ -126,8 +126,16 @@ func (s *series) ratio() float64 {
 
 // world is an engine and its functions.
 type world struct {
-	d      *daemon.Daemon
-	client *http.Client
+	d       *daemon.Daemon
+	client  *http.Client
+	program string // path of internal/fretest/testprog
+}
+
+func newWorld(t testing.TB, d *daemon.Daemon) *world {
+	t.Helper()
+	w := &world{d, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}, filepath.Join(fretest.Rootfs(t), "bin/prog")}
+	t.Cleanup(w.client.CloseIdleConnections)
+	return w
 }
 
 // measure returns the 99th percentile of warm calls of the victim.
@@ -294,9 +302,9 @@ func (w *world) holdings(t testing.TB) holdings {
 }
 
 // roomy is what an engine may have more than it had: pools, connections and
-// buffers of what has just been. There are at most 64 shells and 64 free cgroups in
-// a pool.
-var roomy = holdings{shells: 64, cgroups: 64, files: 100, memory: 64 << 20}
+// buffers of what has just been. Pools of shells and cgroups grow with the starts of
+// the last minutes.
+var roomy = holdings{shells: 64, cgroups: 256, files: 100, memory: 64 << 20}
 
 // untilQuiet waits until nothing of an attack is left, and the victim, which is
 // there all the time, is.
@@ -307,6 +315,13 @@ func (w *world) untilQuiet(t testing.TB, quiet holdings) {
 		if err == nil && out != "victim\n" {
 			err = fmt.Errorf("sandboxes left: %q; want the victim's alone", out)
 		}
+		leaks, leaksErr := w.d.CLI(t.Context(), "debug", "leaks", "--format", "{{.Kind}} {{.Name}} {{.Count}}")
+		if err = errors.Join(err, leaksErr); strings.Contains(leaks, "buffer ") {
+			err = errors.Join(err, fmt.Errorf("buffers are lent still:\n%s", leaks))
+		}
+		if state := w.metric(t, `fre_admission_state{state="normal"}`); state != 1 {
+			err = errors.Join(err, errors.New("the engine is not back to normal"))
+		}
 		now := w.holdings(t)
 		if now.processes > quiet.processes || now.shells > quiet.shells+roomy.shells || now.cgroups > quiet.cgroups+roomy.cgroups ||
 			now.files > quiet.files+roomy.files || now.memory > quiet.memory+roomy.memory {
@@ -314,4 +329,32 @@ func (w *world) untilQuiet(t testing.TB, quiet holdings) {
 		}
 		return err
 	})
+}
+
+// metric is the value of one of the engine's metrics, named with its labels; 0 without.
+func (w *world) metric(t testing.TB, name string) float64 {
+	t.Helper()
+	req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodGet, w.d.URL("/metrics"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := w.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, value, ok := strings.Cut(string(text), "\n"+name+" ")
+	if !ok {
+		return 0
+	}
+	value, _, _ = strings.Cut(value, "\n")
+	n, err := strconv.ParseFloat(value, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

@@ -90,6 +90,12 @@ func Stop(t testing.TB, d *daemon.Daemon) {
 // stops it when t ends; then nothing may be left.
 func Serve(t testing.TB, functions ...daemon.Function) *daemon.Daemon {
 	t.Helper()
+	return ServeWith(t, daemon.Config{Log: t.Output()}, functions...)
+}
+
+// ServeWith is Serve with a configuration but for its State, which is a new one.
+func ServeWith(t testing.TB, cfg daemon.Config, functions ...daemon.Function) *daemon.Daemon {
+	t.Helper()
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
 	state := filepath.Join(Dir(t), "state")
@@ -100,7 +106,8 @@ func Serve(t testing.TB, functions ...daemon.Function) *daemon.Daemon {
 	if err := daemon.PutImages(t.Context(), state, functions...); err != nil {
 		t.Fatal(err)
 	}
-	d := Start(t, daemon.Config{State: state, Log: t.Output()})
+	cfg.State = state
+	d := Start(t, cfg)
 	t.Cleanup(func() { Stop(t, d) })
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()

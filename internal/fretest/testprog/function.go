@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -17,10 +19,9 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// function answers events. Over the channel where there is one, with what was sent, which
-// /say prints as well, at /large with 1 MiB, at /stream with as much, bit by bit; else, one
-// event per process, by running the command that the event's path names with the
-// arguments that its query holds: /fill?/tmp/x.
+// function answers events: over the channel where there is one, by path as answer
+// says; else, one event per process, by running the command that the event's path
+// names with the arguments that its query holds: /fill?/tmp/x.
 func function() error {
 	if os.Getenv("FRE_CHANNEL") == "" {
 		var args []string
@@ -34,50 +35,138 @@ func function() error {
 		return err
 	}
 	ready := channel.Ready{Protocol: 1, Runtime: "go", Concurrency: 1}
-	var events byte // as the engine counts them on this channel: they come one by one
+	var events uint64 // as the engine counts them on this channel: they come one by one
 	return channel.Serve(context.Background(), conn, ready, func(_ context.Context, ev *channel.Event) (*channel.Answer, error) {
-		if ev.Path == "/rights" {
-			n, err := sendRights(conn)
-			return &channel.Answer{Status: 200, Body: strings.NewReader(strconv.Itoa(n))}, err
-		}
 		events++
-		if kind, ok := strings.CutPrefix(ev.Path, "/file/"); ok {
-			if err := sendFile(conn, events, kind); err != nil {
+		return answer(conn, events, ev)
+	})
+}
+
+// pattern is what made bodies consist of, again and again.
+const pattern = "0123456789abcdef"
+
+// kept are the files of answers that stay open: of those "truncated", until /truncate
+// makes them so.
+var kept []*os.File
+
+// answer answers one event: /rights sends files that nobody asked for, /file/KIND
+// gives one as the body, /stream a body of unknown length, /end/HOW one that ends
+// badly, /lie a body that contradicts its header, /large 1 MiB at once; the query is
+// the body's length, where none is named 1 MiB for streams. All else is answered with what was sent, which /say prints as well.
+func answer(conn *net.UnixConn, id uint64, ev *channel.Event) (*channel.Answer, error) {
+	size := 0
+	if ev.Query != "" {
+		var err error
+		if size, err = strconv.Atoi(ev.Query); err != nil {
+			return nil, err
+		}
+	}
+	command, how, _ := strings.Cut(strings.TrimPrefix(ev.Path, "/"), "/")
+	switch command {
+	case "rights":
+		n, err := sendRights(conn)
+		return &channel.Answer{Status: 200, Body: strings.NewReader(strconv.Itoa(n))}, err
+	case "file":
+		content := "what a function gives as its answer"
+		if size > 0 {
+			content = strings.Repeat(pattern, size/len(pattern))
+		}
+		if err := sendFile(conn, id, how, content); err != nil {
+			return nil, err
+		}
+		select {} // the answer is sent, or the engine ends this
+	case "truncate":
+		if len(kept) == 0 {
+			return nil, errors.New("there is no such answer")
+		}
+		for _, f := range kept {
+			if err := f.Truncate(0); err != nil {
 				return nil, err
 			}
-			select {} // the answer is sent, or the engine ends this
 		}
-		if ev.Path == "/large" { // 1 MiB, which goes as a file where the engine takes them
-			return &channel.Answer{Status: 200, Body: strings.NewReader(strings.Repeat("0123456789abcdef", 1<<16))}, nil
+		kept = nil
+		return nil, nil
+	case "stream":
+		if size == 0 {
+			size = 1 << 20
 		}
-		if ev.Path == "/stream" { // a body of no known length
-			return &channel.Answer{Status: 200, Body: io.MultiReader(strings.NewReader(strings.Repeat("0123456789abcdef", 1<<16)))}, nil
+		return &channel.Answer{Body: &stream{size: size, end: func() error { return io.EOF }}}, nil
+	case "end":
+		return &channel.Answer{Body: &stream{size: size, end: badEnd(conn, how)}}, nil
+	case "lie":
+		return &channel.Answer{Headers: [][2]string{{"Content-Length", how}}, Body: strings.NewReader(strings.Repeat(pattern, size/len(pattern)))}, nil
+	case "large": // which goes as a file where the engine takes them
+		return &channel.Answer{Status: 200, Body: strings.NewReader(strings.Repeat(pattern, 1<<16))}, nil
+	}
+	body, err := io.ReadAll(ev.Body)
+	if command == "say" {
+		fmt.Println("out", string(body))
+		fmt.Fprintln(os.Stderr, "err", string(body))
+	}
+	return &channel.Answer{Status: 200, Body: strings.NewReader(string(body))}, err
+}
+
+// stream is the pattern, so many bytes of it, and then an end.
+type stream struct {
+	size, at int
+	end      func() error
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	if s.at == s.size {
+		return 0, s.end()
+	}
+	n := 0
+	for want := min(len(p), s.size-s.at); n < want; {
+		n += copy(p[n:want], pattern[(s.at+n)%len(pattern):])
+	}
+	s.at += n
+	return n, nil
+}
+
+// badEnd is how a function stops in the middle of an answer. It has no SIGKILL of its
+// own: it is process 1.
+func badEnd(conn *net.UnixConn, how string) func() error {
+	return func() error {
+		switch how {
+		case "exit":
+			os.Exit(3)
+		case "crash":
+			return run("crash", nil)
+		case "memory":
+			return eat("1000000000")
+		case "frame":
+			_, err := conn.Write(bytes.Repeat([]byte{0xff}, 64))
+			forever()
+			return err
+		case "hang":
+			forever()
 		}
-		body, err := io.ReadAll(ev.Body)
-		if ev.Path == "/say" {
-			fmt.Println("out", string(body))
-			fmt.Fprintln(os.Stderr, "err", string(body))
-		}
-		return &channel.Answer{Status: 200, Body: strings.NewReader(string(body))}, err
-	})
+		return errors.New("broken off")
+	}
 }
 
 // sendFile answers the event with a file of the kind that is
 // named, as FD or FILE (docs/protocol.md) by hand.
-func sendFile(conn *net.UnixConn, id byte, kind string) error {
-	const content = "what a function gives as its answer"
-	f, err := os.OpenFile("/tmp/answer", os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
+func sendFile(conn *net.UnixConn, id uint64, kind, content string) error {
+	f, err := os.CreateTemp("/tmp", "answer")
 	if err == nil {
 		_, err = f.WriteString(content)
 	}
 	if err != nil {
 		return err
 	}
-	memfd, err := unix.MemfdCreate("wrong", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err == nil {
-		_, err = unix.Write(memfd, []byte(content))
+	if kind == "truncated" || kind == "named-open" {
+		kept = append(kept, f)
+	} else {
+		defer func() { _ = f.Close() }()
 	}
-	if err == nil {
+	memfd, err := unix.MemfdCreate("wrong", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(memfd)
+	if _, err = unix.Write(memfd, []byte(content)); err == nil {
 		_, err = unix.FcntlInt(uintptr(memfd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	}
 	if err != nil {
@@ -91,15 +180,21 @@ func sendFile(conn *net.UnixConn, id byte, kind string) error {
 	open := func(name string, flags int) {
 		fds[0], err = unix.Open(name, flags|unix.O_CLOEXEC, 0)
 	}
+	name := f.Name()
+	defer func() {
+		if frame == 0x20 {
+			_ = os.Remove(name)
+		}
+	}()
 	switch kind {
 	case "sealed":
-	case "unsealed":
+	case "unsealed", "truncated":
 		fds[0] = int(f.Fd())
 	case "named":
 		err = f.Close()
-		named("answer")
+		named(filepath.Base(name))
 	case "named-open":
-		named("answer")
+		named(filepath.Base(name))
 	case "pipe":
 		var p [2]int
 		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
@@ -111,9 +206,9 @@ func sendFile(conn *net.UnixConn, id byte, kind string) error {
 	case "device":
 		open("/dev/zero", unix.O_RDONLY)
 	case "path":
-		open("/tmp/answer", unix.O_PATH)
+		open(name, unix.O_PATH)
 	case "write-only":
-		open("/tmp/answer", unix.O_WRONLY)
+		open(name, unix.O_WRONLY)
 	case "proc":
 		open("/proc/self/environ", unix.O_RDONLY)
 	case "two":
@@ -127,11 +222,11 @@ func sendFile(conn *net.UnixConn, id byte, kind string) error {
 	case "outside":
 		named("../proc/self/environ")
 	case "link":
-		err = errors.Join(os.Remove("/tmp/answer"), os.Symlink("/proc/self/environ", "/tmp/answer"))
-		named("answer")
+		err = errors.Join(os.Remove(name), os.Symlink("/proc/self/environ", name))
+		named(filepath.Base(name))
 	case "fifo":
-		err = errors.Join(os.Remove("/tmp/answer"), unix.Mkfifo("/tmp/answer", 0o600))
-		named("answer")
+		err = errors.Join(os.Remove(name), unix.Mkfifo(name, 0o600))
+		named(filepath.Base(name))
 	default:
 		err = fmt.Errorf("file kind %q", kind)
 	}
@@ -143,7 +238,8 @@ func sendFile(conn *net.UnixConn, id byte, kind string) error {
 	if frame == 0x20 {
 		announced = 1
 	}
-	b := []byte{byte(4 + len(meta) + len(where)), 0, 0, 0, frame, 0, announced, 0, id, 15: 0}
+	b := []byte{byte(4 + len(meta) + len(where)), 0, 0, 0, frame, 0, announced, 0}
+	b = binary.LittleEndian.AppendUint64(b, id)
 	b = append(b, byte(len(meta)), 0, 0, 0)
 	b = append(append(b, meta...), where...)
 	var rights []byte
@@ -223,6 +319,29 @@ func churn(dir string) error {
 			if err := os.Remove(name + strconv.Itoa(made-1)); err != nil {
 				return err
 			}
+		}
+	}
+}
+
+// datagrams sends datagrams to an address for as long as its standard input is open, and
+// prints how many it has.
+func datagrams(addr string) error {
+	conn, err := net.Dial("udp", addr)
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		close(ended)
+	}()
+	for n, b := 0, make([]byte, 64); ; n++ {
+		_, _ = conn.Write(b) // refused, or dropped: it is the sending that counts
+		select {
+		case <-ended:
+			fmt.Println(n)
+			return conn.Close()
+		default:
 		}
 	}
 }

@@ -250,6 +250,15 @@ func run(command string, args []string) error {
 		spinAll()
 	case "flood":
 		return flood()
+	case "datagrams":
+		return datagrams(args[0])
+	case "print": // so many bytes
+		n, err := strconv.Atoi(args[0])
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(os.Stdout, &stream{size: n, end: func() error { return io.EOF }})
+		return err
 	case "churn":
 		return churn(args[0])
 	case "hoard":

@@ -1,0 +1,565 @@
+package robustness
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
+)
+
+const (
+	// atMostChaos is how much slower a warm call may become beside misbehaviour on the
+	// data path, as atMost.
+	atMostChaos = 3.0
+	roundsChaos = 20 // are measured at most, beside each
+	// drip is how often a slow client sends or takes a byte.
+	drip = 100 * time.Millisecond
+	// pace is how often a client that comes again and again does.
+	pace = 250 * time.Millisecond
+)
+
+// exchange is what a client does with the gateway from its first byte to its last; ctx
+// says for how long it is to go on with what would not end by itself. It returns an
+// error if what came was not what should have.
+type exchange func(ctx context.Context, w *world) error
+
+// misbehaviours are of clients and functions, each of which a client of its own tries
+// again and again.
+var misbehaviours = []struct {
+	name  string
+	tries []exchange
+}{
+	{"slow readers", []exchange{
+		readSlowly("/function/fn/stream?4194304", 4<<20), // DATA
+		readSlowly("/function/fn/file/sealed?4194304", 4<<20),
+		readSlowly("/function/fn/file/unsealed?1048576", 1<<20),
+		readSlowly("/function/fn/file/named?1048576", 1<<20),
+		readSlowly("/function/native/print?2097152", 2<<20),
+		takeNothing("/function/brief/stream?16777216"),
+	}},
+	{"slow writers", []exchange{
+		writeSlowly("/function/fn/"),
+		refusedSlowly("POST /function/brief/ HTTP/1.1\r\nHost: fre\r\nContent-Length: 100000\r\n\r\n", "x", http.StatusGatewayTimeout),
+		refusedSlowly("POST /function/native/copy HTTP/1.1\r\nHost: fre\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n", http.StatusGatewayTimeout),
+		refusedSlowly("", "GET /function/fn/ HTTP/1.1\r\nHost: fre\r\nX-Long: "+strings.Repeat("x", 1000), http.StatusRequestTimeout),
+	}},
+	{"clients that vanish", []exchange{
+		vanish("GET /function/fn/stream?8388608 HTTP/1.1\r\nHost: fre\r\n\r\n", "", reset),
+		vanish("GET /function/fn/file/sealed?4194304 HTTP/1.1\r\nHost: fre\r\n\r\n", "", reset),
+		vanish("GET /function/native/print?4194304 HTTP/1.1\r\nHost: fre\r\n\r\n", "", hangUp),
+		vanish("GET /function/fn/stream?8388608 HTTP/1.1\r\nHost: fre\r\n\r\n", "", hangUp),
+		vanish("GET /function/fn/stream?1048576 HTTP/1.1\r\nHost: fre\r\n\r\n", "", halfClose),
+		vanish("POST /function/fn/ HTTP/1.1\r\nHost: fre\r\nContent-Length: 1000000\r\n\r\n", strings.Repeat("x", 300_000), reset),
+		vanish("POST /function/fn/ HTTP/1.1\r\nHost: fre\r\nContent-Length: 1000000\r\n\r\n", strings.Repeat("x", 300_000), hangUp),
+		vanish("POST /function/native/copy HTTP/1.1\r\nHost: fre\r\nContent-Length: 1000000\r\n\r\n", strings.Repeat("x", 300_000), halfClose),
+	}},
+	{"streams that are reset", []exchange{
+		resetStream("/function/fn/stream?8388608", 0),
+		resetStream("/function/fn/file/sealed?4194304", 0),
+		resetStream("/function/native/print?4194304", 0),
+		resetStream("/function/fn/", 100_000),
+	}},
+	{"functions that die", []exchange{
+		broken("/function/fn/end/exit?300000"),
+		broken("/function/fn/end/crash?1000000"),
+		broken("/function/fn/end/memory?300000"),
+		broken("/function/fn/end/frame?300000"),
+		broken("/function/fn/end/error?300000"),
+		broken("/function/brief/end/hang?300000"),
+		brokenStream("/function/fn/end/exit?300000"),
+		brokenStream("/function/brief/end/hang?300000"),
+	}},
+	{"functions that lie", []exchange{
+		whole("/function/fn/lie/7?1024", 1024),
+		whole("/function/fn/lie/99999?1024", 1024),
+		whole("/function/fn/lie/7?131072", 128<<10), // in a file
+		status("/function/fn/file/longer", http.StatusBadGateway),
+		status("/function/fn/file/overflow", http.StatusBadGateway),
+		truncated,
+	}},
+	{"files that are none", []exchange{
+		status("/function/fn/file/pipe", http.StatusBadGateway),
+		status("/function/fn/file/socket", http.StatusBadGateway),
+		status("/function/fn/file/directory", http.StatusBadGateway),
+		status("/function/fn/file/device", http.StatusBadGateway),
+		status("/function/fn/file/fifo", http.StatusBadGateway),
+		status("/function/fn/file/two", http.StatusBadGateway),
+	}},
+	{"datagrams", []exchange{flood}},
+}
+
+// TestChaos lets clients and functions misbehave on the data path. Whatever they do,
+// each exchange ends, as it should; a neighbour answers all the time, at most three
+// times slower; and nothing of it stays.
+func TestChaos(t *testing.T) {
+	brief, native := image.Config{}, image.Config{Protocol: image.ProtocolStdio}
+	brief.Resources.Timeout, native.Resources.Timeout = time.Second, 2*time.Second
+	fn, liar := image.Config{}, image.Config{}
+	for _, c := range []*image.Config{&fn, &liar, &brief, &native} {
+		c.Tenant, c.Instances.Max, c.Instances.Idle = "chaos", 4, time.Second
+		c.Resources.CPUMillis = 250
+	}
+	liar.Instances.Max = 1 // so that it is asked about what it has answered
+	d := daemontest.Serve(t,
+		daemon.Function{Name: "victim", Config: image.Config{Instances: image.Instances{Idle: time.Hour}}},
+		daemon.Function{Name: "fn", Config: fn},
+		daemon.Function{Name: "liar", Config: liar},
+		daemon.Function{Name: "brief", Config: brief},
+		daemon.Function{Name: "native", Config: native},
+	)
+	w := newWorld(t, d)
+	w.measure(t) // warms up
+	had := w.holdings(t)
+	first, strange := w.measureQuiet(t)
+	quiet := []time.Duration{first}
+	for _, m := range misbehaviours {
+		t.Run(m.name, func(t *testing.T) {
+			beside := series{quiet: quiet}
+			stop := w.misbehave(t, m.tries)
+			for n := range roundsChaos {
+				if n >= 2 && beside.ratio() <= atMostChaos {
+					break
+				}
+				beside.attacked = append(beside.attacked, w.measure(t))
+			}
+			stop()
+			w.untilQuiet(t, had)
+			after, busy := w.measureQuiet(t)
+			quiet = append(quiet, after)
+			strange = max(strange, busy)
+			beside.quiet = quiet
+			most := atMostChaos
+			if strange > strangers {
+				most = atMostBusy
+			}
+			t.Logf("99th percentile, quiet %v, beside %v: %.2f", beside.quiet, beside.attacked, beside.ratio())
+			if ratio := beside.ratio(); ratio > most {
+				t.Errorf("the neighbour's 99th percentile is %.2f times the quiet one at best, want at most %.1f", ratio, most)
+			}
+		})
+	}
+}
+
+// misbehave has each exchange tried by a client of its own, again and again, until it is
+// stopped: then each ends.
+func (w *world) misbehave(t *testing.T, tries []exchange) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	counts := make([]int, len(tries))
+	for i, try := range tries {
+		clients.Go(func() {
+			tick := time.NewTicker(pace)
+			defer tick.Stop()
+			for ctx.Err() == nil {
+				if err := try(ctx, w); err != nil {
+					t.Errorf("exchange %d: %v", i, err)
+					return
+				}
+				counts[i]++
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	return func() {
+		cancel()
+		clients.Wait()
+		t.Logf("exchanges: %v", counts)
+	}
+}
+
+// dial connects to the gateway. A connection that is small takes little of an answer
+// that is not read. All that a client does on it ends within a bound.
+func (w *world) dial(small bool) (*net.TCPConn, error) {
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if small {
+			err = c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) })
+		}
+		return err
+	}}
+	conn, err := d.Dial("tcp", w.d.Addr())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), conn.SetDeadline(time.Now().Add(within))
+}
+
+// get asks for a path on a connection of its own.
+func (w *world) get(path string, small bool) (*net.TCPConn, *http.Response, error) {
+	conn, err := w.dial(small)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: fre\r\n\r\n", path); err == nil {
+		var resp *http.Response
+		if resp, err = http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
+			return conn, resp, nil
+		}
+	}
+	_ = conn.Close()
+	return nil, nil, fmt.Errorf("GET %s: %w", path, err)
+}
+
+// pattern is what the functions' bodies consist of.
+const pattern = "0123456789abcdef"
+
+// checkBody reads a body that begins at offset at of the pattern.
+func checkBody(body io.Reader, at int) (n int, err error) {
+	buf := make([]byte, 64<<10)
+	want := strings.Repeat(pattern, len(buf)/len(pattern)+1)
+	for {
+		m, err := body.Read(buf)
+		if from := (at + n) % len(pattern); string(buf[:m]) != want[from:from+m] {
+			return n, fmt.Errorf("bytes %d to %d are not those that were sent", at+n, at+n+m)
+		}
+		n += m
+		switch {
+		case errors.Is(err, io.EOF):
+			return n, nil
+		case err != nil:
+			return n, err
+		}
+	}
+}
+
+// readSlowly reads byte by byte while it may, then all the rest.
+func readSlowly(path string, size int) exchange {
+	return func(ctx context.Context, w *world) error {
+		conn, resp, err := w.get(path, true)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close() // of a closed connection
+		defer conn.Close()
+		n := 0
+		tick := time.NewTicker(drip)
+		defer tick.Stop()
+		for one := make([]byte, 1); ctx.Err() == nil; n++ {
+			if _, err := io.ReadFull(resp.Body, one); err != nil || one[0] != pattern[n%len(pattern)] {
+				return fmt.Errorf("%s: byte %d is %q: %w", path, n, one, err)
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+		m, err := checkBody(resp.Body, n)
+		if n+m != size || resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s, %d bytes and %d, want %d: %w", path, resp.Status, n, m, size, err)
+		}
+		return nil
+	}
+}
+
+// takeNothing reads nothing of an answer until its function's time, a second, must be
+// over, and finds it broken off.
+func takeNothing(path string) exchange {
+	return func(_ context.Context, w *world) error {
+		conn, resp, err := w.get(path, true)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close() // of a closed connection
+		defer conn.Close()
+		<-time.After(2 * time.Second)
+		if _, err := checkBody(resp.Body, 0); err == nil {
+			return fmt.Errorf("%s: whole, though its time was over", path)
+		}
+		return nil
+	}
+}
+
+// writeSlowly sends a body byte by byte while it may, then all the rest, and wants it
+// back.
+func writeSlowly(path string) exchange {
+	return func(ctx context.Context, w *world) error {
+		conn, err := w.dial(false)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		const size = 64 << 10
+		body := strings.Repeat(pattern, size/len(pattern))
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: fre\r\nContent-Length: %d\r\n\r\n", path, size); err != nil {
+			return err
+		}
+		tick := time.NewTicker(drip)
+		defer tick.Stop()
+		n := 0
+		for ; ctx.Err() == nil && n < size; n++ {
+			if _, err := io.WriteString(conn, body[n:n+1]); err != nil {
+				return err
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+		if _, err := io.WriteString(conn, body[n:]); err != nil {
+			return err
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if m, err := checkBody(resp.Body, 0); err != nil || m != size || resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s, %d bytes, want %d: %w", path, resp.Status, m, size, err)
+		}
+		return nil
+	}
+}
+
+// refusedSlowly sends a head, then one piece after the other of what follows, until it is
+// answered, with that status.
+func refusedSlowly(head, more string, status int) exchange {
+	return func(_ context.Context, w *world) error {
+		conn, err := w.dial(false)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, head); err != nil {
+			return err
+		}
+		type answer struct {
+			resp *http.Response
+			err  error
+		}
+		answered := make(chan answer, 1)
+		go func() {
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			answered <- answer{resp, err}
+		}()
+		tick := time.NewTicker(drip)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			piece := more
+			if head == "" {
+				piece = more[n : n+1]
+			}
+			_, _ = io.WriteString(conn, piece) // fails once it is refused, with the answer on its way
+			select {
+			case a := <-answered:
+				if a.err != nil || a.resp.StatusCode != status {
+					return fmt.Errorf("%.40q, slowly: %+v, %w; want %d", head+more, a.resp, a.err, status)
+				}
+				return nil
+			case <-tick.C:
+			}
+		}
+	}
+}
+
+// reset ends a connection by RST, hangUp by FIN if all was read; halfClose says that
+// nothing more will be sent, and waits for the end.
+func reset(conn *net.TCPConn) error  { return errors.Join(conn.SetLinger(0), conn.Close()) }
+func hangUp(conn *net.TCPConn) error { return conn.Close() }
+func halfClose(conn *net.TCPConn) error {
+	if err := conn.CloseWrite(); err != nil {
+		return err
+	}
+	_, err := io.Copy(io.Discard, conn)
+	if errors.Is(err, unix.ECONNRESET) { // the server has not read all that was sent
+		err = nil
+	}
+	return errors.Join(err, conn.Close())
+}
+
+// vanish sends a request and some of its body, reads some of the answer where there is no
+// body, and goes.
+func vanish(head, body string, by func(*net.TCPConn) error) exchange {
+	return func(_ context.Context, w *world) error {
+		conn, err := w.dial(false)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, head+body); err != nil {
+			return err
+		}
+		if body == "" {
+			if _, err := io.ReadFull(conn, make([]byte, 100_000)); err != nil {
+				return fmt.Errorf("%.40q: %w", head, err)
+			}
+		}
+		return by(conn)
+	}
+}
+
+// overHTTP2 has ask done with a client of HTTP/2 that has a connection of its own.
+func (w *world) overHTTP2(ask func(*http.Client) error) error {
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	defer tr.CloseIdleConnections()
+	return ask(&http.Client{Transport: tr, Timeout: within})
+}
+
+// resetStream resets a request of HTTP/2 in the middle of its body, if that has so many
+// bytes, else in the middle of its answer's; the connection's next request is answered.
+func resetStream(path string, sent int) exchange {
+	return func(_ context.Context, w *world) error {
+		return w.overHTTP2(func(client *http.Client) error {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.d.URL(path), nil)
+			if err != nil {
+				return err
+			}
+			if sent > 0 {
+				r, body := io.Pipe()
+				req.Body = r
+				defer body.Close()
+				go func() {
+					_, _ = body.Write(bytes.Repeat([]byte("x"), sent))
+					cancel()
+				}()
+			}
+			if resp, err := client.Do(req); err == nil {
+				start := make([]byte, 100_000)
+				n, err := io.ReadFull(resp.Body, start)
+				cancel()
+				_ = resp.Body.Close()
+				if err != nil {
+					return fmt.Errorf("%s: %s, %.300q, %w", path, resp.Status, start[:n], err)
+				}
+			} else if !errors.Is(err, context.Canceled) {
+				return err
+			}
+			a, err := daemon.Event{Method: http.MethodPost, Body: "next"}.Call(context.Background(), client, w.d.Addr(), "victim")
+			if err != nil || string(a.Body) != "next" {
+				return fmt.Errorf("after a reset of %s: %+v, %w", path, a, err)
+			}
+			return nil
+		})
+	}
+}
+
+// broken wants an answer that begins well and breaks off.
+func broken(path string) exchange {
+	return func(_ context.Context, w *world) error {
+		conn, resp, err := w.get(path, false)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return wantBroken(path, resp)
+	}
+}
+
+// brokenStream is the same over HTTP/2.
+func brokenStream(path string) exchange {
+	return func(_ context.Context, w *world) error {
+		return w.overHTTP2(func(client *http.Client) error {
+			resp, err := client.Get(w.d.URL(path))
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			return wantBroken(path, resp)
+		})
+	}
+}
+
+func wantBroken(path string, resp *http.Response) error {
+	n, err := checkBody(resp.Body, 0)
+	if err == nil || resp.StatusCode != http.StatusOK || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s: %s, %d bytes, %w; want it broken off", path, resp.Status, n, err)
+	}
+	return nil
+}
+
+// whole wants an answer of that many bytes.
+func whole(path string, size int) exchange {
+	return func(_ context.Context, w *world) error {
+		conn, resp, err := w.get(path, false)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if n, err := checkBody(resp.Body, 0); err != nil || n != size || resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s, %d bytes, %w; want %d", path, resp.Status, n, err, size)
+		}
+		return nil
+	}
+}
+
+// status wants an answer of that status.
+func status(path string, want int) exchange {
+	return func(_ context.Context, w *world) error {
+		conn, resp, err := w.get(path, false)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != want {
+			return fmt.Errorf("%s: %s, %q, %w; want %d", path, resp.Status, text, err, want)
+		}
+		return nil
+	}
+}
+
+// truncated wants an answer to break off whose file becomes empty while the client takes
+// it.
+func truncated(_ context.Context, w *world) error {
+	conn, resp, err := w.get("/function/liar/file/truncated?8388608", true) // more than sockets hold
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	other, done, err := w.get("/function/liar/truncate", false)
+	if err != nil {
+		return err
+	}
+	defer other.Close()
+	if done.StatusCode != http.StatusNoContent { // the instance has been idle for too long, and is gone
+		_, err := checkBody(resp.Body, 0)
+		return err
+	}
+	return wantBroken("truncated", resp)
+}
+
+// flood sends datagrams over the loopback interface, as fast as it goes, to somebody who
+// takes none.
+func flood(ctx context.Context, w *world) error {
+	to, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	cmd := exec.Command(w.program, "datagrams", to.LocalAddr().String())
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = stdin.Close() })
+	defer stop()
+	out, err := cmd.Output()
+	if err != nil {
+		return err
+	}
+	if n, err := strconv.Atoi(strings.TrimSpace(string(out))); err != nil || n < 1000 {
+		return fmt.Errorf("%q datagrams: this proves nothing: %w", out, err)
+	}
+	return nil
+}

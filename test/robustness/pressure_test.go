@@ -1,0 +1,145 @@
+package robustness
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
+)
+
+// engineLog keeps what an engine logs.
+type engineLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *engineLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+var changeOfState = regexp.MustCompile(`msg=admission from=\w+ to=(\w+)`)
+
+// states are those that the engine has been in since its start.
+func (l *engineLog) states() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	states := []string{"normal"}
+	for _, m := range changeOfState.FindAllStringSubmatch(l.text.String(), -1) {
+		states = append(states, m[1])
+	}
+	return states
+}
+
+// TestPressure: clients that do not take their answers use up the memory for bodies.
+// From then on events that need more of it are refused at once, all others and health
+// and control calls go on; once the clients are gone, the engine returns to normal by
+// itself, through all its states.
+func TestPressure(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	// Of 8 MiB one half goes to the beginnings of answers, the other to four that are longer.
+	if err := os.WriteFile(config, []byte("buffers: {memory: 8MiB}\noverload: {min_free: 50, probe: 50ms}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	native := image.Config{Protocol: image.ProtocolStdio}
+	native.Instances.Max, native.Resources.Timeout = 16, within
+	log := &engineLog{}
+	d := daemontest.ServeWith(t, daemon.Config{Args: []string{"--config", config}, Log: io.MultiWriter(t.Output(), log)},
+		daemon.Function{Name: "victim", Config: image.Config{Instances: image.Instances{Idle: time.Hour}}},
+		daemon.Function{Name: "native", Config: native},
+	)
+	w := newWorld(t, d)
+	w.measure(t)
+	had := w.holdings(t)
+
+	var refusal *http.Response
+	var holders []io.Closer
+	defer func() {
+		for _, c := range holders {
+			_ = c.Close()
+		}
+	}()
+	for range 16 {
+		conn, resp, err := w.get("/function/native/print?8388608", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		holders = append(holders, conn)
+		if resp.StatusCode != http.StatusOK {
+			refusal = resp
+			break
+		}
+	}
+	if refusal == nil {
+		t.Fatal("16 answers that nobody takes, and no event was refused")
+	}
+	var body struct{ Error struct{ Code string } }
+	err := json.NewDecoder(refusal.Body).Decode(&body)
+	if err != nil || refusal.StatusCode != http.StatusServiceUnavailable || body.Error.Code != "degraded" || refusal.Header.Get("Retry-After") == "" {
+		t.Errorf("refused with %s, %v, %+v, %v; want 503, Retry-After, degraded", refusal.Status, refusal.Header, body, err)
+	}
+	event := func(name, path string, size int) int {
+		t.Helper()
+		a, err := daemon.Event{Method: http.MethodPost, Path: path, Body: strings.Repeat("x", size)}.Call(t.Context(), w.client, d.Addr(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Status
+	}
+	for _, c := range []struct {
+		name, path string
+		size, want int
+	}{
+		{"victim", "/", 100, http.StatusOK},
+		{"victim", "/", 100_000, http.StatusServiceUnavailable},
+		{"native", "/print?1", 0, http.StatusServiceUnavailable},
+	} {
+		if got := event(c.name, c.path, c.size); got != c.want {
+			t.Errorf("short of memory, %s%s with %d bytes: status %d, want %d", c.name, c.path, c.size, got, c.want)
+		}
+	}
+	w.measure(t)
+	if err := status("/healthz", http.StatusOK)(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+	if n := w.metric(t, `fre_admission_refused_total{reason="memory"}`); n < 3 {
+		t.Errorf("%v refusals were counted, want 3", n)
+	}
+	w.until(t, func() error {
+		if states := log.states(); !slices.Contains(states, "probing") {
+			return fmt.Errorf("states %v, want probing", states)
+		}
+		return nil
+	})
+	if states := log.states(); slices.Contains(states, "recovering") {
+		t.Errorf("states %v, though the memory is still held", states)
+	}
+
+	for _, c := range holders {
+		_ = c.Close()
+	}
+	holders = nil
+	w.untilQuiet(t, had)
+	if diff := cmp.Diff([]string{"normal", "degraded", "probing", "recovering", "normal"}, log.states()); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+	if got := event("native", "/print?1", 0); got != http.StatusOK {
+		t.Errorf("back to normal: status %d", got)
+	}
+}
