@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 )
 
 // newPool returns a pool of n slabs that must have everything back at the end.
@@ -482,6 +484,118 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("metrics that are not 0 (-want +got):\n%s", diff)
 	}
 	b.Release()
+}
+
+// The memory of a locked pool is there from the start, and locked; where the process may
+// not, that is said.
+func TestLock(t *testing.T) {
+	runtime.LockOSThread() // whose capabilities these are
+	defer runtime.UnlockOSThread()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps, fewer [2]unix.CapUserData
+	if err := unix.Capget(&header, &caps[0]); err != nil {
+		t.Fatal(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		t.Fatal(err)
+	}
+	fewer = caps
+	fewer[0].Effective &^= 1 << unix.CAP_IPC_LOCK
+	if err := unix.Capset(&header, &fewer[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := New(Config{Bytes: slabSize, Lock: true})
+	if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "RLIMIT_MEMLOCK") {
+		t.Errorf("refused: %v", err)
+	}
+	if err := errors.Join(unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit), unix.Capset(&header, &caps[0])); err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(Config{Bytes: slabSize, Lock: true})
+	if errors.Is(err, unix.ENOMEM) {
+		t.Skipf("RLIMIT_MEMLOCK is %d bytes: %v", limit.Cur, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if flags := flagsOf(t, p.arena); !slices.Contains(flags, "lo") {
+		t.Errorf("not locked: %v", flags)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The kernel is asked for huge pages.
+func TestHuge(t *testing.T) {
+	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil {
+		t.Skip("the kernel has no transparent huge pages")
+	}
+	p, err := New(Config{Bytes: slabSize, Huge: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if flags := flagsOf(t, p.arena); !slices.Contains(flags, "hg") {
+		t.Errorf("not asked for: %v", flags)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// flagsOf are those of the mapping that b begins, as in proc_pid_smaps(5).
+func flagsOf(t *testing.T, b []byte) []string {
+	t.Helper()
+	smaps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, mapping, ok := strings.Cut("\n"+string(smaps), fmt.Sprintf("\n%x-", &b[0]))
+	_, flags, ok2 := strings.Cut(mapping, "\nVmFlags: ")
+	flags, _, _ = strings.Cut(flags, "\n")
+	if !ok || !ok2 {
+		t.Fatalf("%p is not mapped:\n%s", b, smaps)
+	}
+	return strings.Fields(flags)
+}
+
+// A Lender's buffers are the pool's; one that waits gets what another gives back.
+func TestLender(t *testing.T) {
+	p := newPool(t, 1)
+	l := Lender{p}
+	all, err := l.Acquire(MaxSize, 0)
+	if err != nil || len(all.Bytes()) != MaxSize {
+		t.Fatal(err)
+	}
+	for _, wait := range []time.Duration{0, time.Millisecond} {
+		if _, err := l.Acquire(1, wait); !errors.Is(err, ErrExhausted) {
+			t.Errorf("with all lent, waiting %v: %v", wait, err)
+		}
+	}
+	if _, err := l.Acquire(MaxSize+1, time.Minute); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("too large: %v", err)
+	}
+	got := make(chan Lent)
+	go func() {
+		b, err := l.Acquire(MinSize, time.Minute)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- b
+	}()
+	for p.Stats().Waiting == 0 {
+		runtime.Gosched()
+	}
+	all.Release()
+	if b := <-got; len(b.Bytes()) != MinSize {
+		t.Errorf("%d bytes", len(b.Bytes()))
+	} else {
+		b.Release()
+	}
 }
 
 // BenchmarkAcquire beside what Go's heap does, each with its pages touched.
