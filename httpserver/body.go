@@ -217,11 +217,14 @@ func (b *connBody) drain() bool {
 		return false
 	}
 	b.draining = true
-	buf := copies.Get().(*[64 << 10]byte)
-	defer copies.Put(buf)
+	buf, err := b.c.s.tryAcquire(copySize)
+	if err != nil {
+		return false
+	}
+	defer buf.Release()
 	for deadline := time.Now().Add(lingering); b.left != 0; {
 		var err error
-		if _, b.left, err = b.take(buf[:]); err != nil && !errors.Is(err, io.EOF) || time.Now().After(deadline) {
+		if _, b.left, err = b.take(buf.Bytes()); err != nil && !errors.Is(err, io.EOF) || time.Now().After(deadline) {
 			return false
 		}
 	}
@@ -245,7 +248,9 @@ func (b *connBody) more() error {
 		c.start, c.end = c.base, c.base
 	}
 	if c.end == len(c.in) {
-		c.grow()
+		if err := c.grow(); err != nil {
+			return err
+		}
 	}
 	n, err := b.wait(c.in[c.end:])
 	c.end += n

@@ -7,11 +7,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -20,10 +20,7 @@ import (
 )
 
 const (
-	// inputSize is what a connection begins to read into; a larger head makes it grow.
-	inputSize = 8 << 10
-
-	// quantum is how much of a file goes out at once, in bytes: a write that never
+	// quantum is how much of a body goes out at once, in bytes: a write that never
 	// blocks would starve the other connections of the same thread.
 	quantum = 512 << 10
 
@@ -35,19 +32,13 @@ const (
 
 // conn is one connection and its goroutine.
 type conn struct {
-	s  *Server
-	nc net.Conn
-	// raw is how the kernel is asked to send files; nil where nc is no TCP or Unix
-	// socket of its own (TLS).
-	raw  syscall.RawConn
-	idle atomic.Bool // waits for a request
+	input
+	place  place
+	client netip.Addr  // that it is counted for; zero for nobody
+	idle   atomic.Bool // waits for a request
 
 	fresh bool // no request has come
 	http2 bool // is what the client speaks
-
-	in         []byte // in[start:end] was read and not used
-	start, end int
-	base       int // of in; below is the head that the handler looks at
 
 	out     []byte // the head of the answer
 	vector  [3][]byte
@@ -62,16 +53,10 @@ type conn struct {
 	watcher *watcher  // of x; nil without one
 }
 
-var inputs = sync.Pool{New: func() any { return new([inputSize]byte) }}
-
 func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{s: s, nc: nc, fresh: true}
-	switch nc := nc.(type) {
-	case *net.TCPConn:
-		c.raw, _ = nc.SyscallConn()
-	case *net.UnixConn:
-		c.raw, _ = nc.SyscallConn()
-	}
+	c := &conn{fresh: true, client: s.clientOf(nc)}
+	c.open(s, nc)
+	c.place.vacate(time.Now())
 	c.sendFn = c.sending.write
 	c.socket.init()
 	c.sending.splice = c.sending.fromPipe
@@ -81,12 +66,10 @@ func newConn(s *Server, nc net.Conn) *conn {
 
 // serve answers one request after the other.
 func (c *conn) serve() {
-	defer c.s.forget(c)
-	first := inputs.Get().(*[inputSize]byte)
-	c.in = first[:]
+	defer c.s.leave(c)
 	defer func() {
 		_ = c.nc.Close()
-		inputs.Put(first) // nobody has a slice of it any more: the handlers have returned
+		c.release() // the handlers have returned
 	}()
 	if !c.greet() {
 		return
@@ -216,6 +199,10 @@ func (c *conn) closeIdle() {
 // connection.
 func (c *conn) next() bool {
 	c.base = 0
+	if c.outgrown != nil {
+		c.outgrown.Release()
+		c.outgrown = nil
+	}
 	if c.start == c.end {
 		c.start, c.end = 0, 0
 	}
@@ -225,7 +212,9 @@ func (c *conn) next() bool {
 	if look {
 		deadline = c.s.cfg.HeadTimeout
 	}
-	if c.nc.SetReadDeadline(time.Now().Add(deadline)) != nil || c.s.closing.Load() && !look {
+	now := time.Now()
+	c.place.vacate(now)
+	if c.nc.SetReadDeadline(now.Add(deadline)) != nil || c.s.closing.Load() && !look || c.place.lost() {
 		return false
 	}
 	begins := false // a head has begun to come, and is not whole
@@ -244,41 +233,29 @@ func (c *conn) next() bool {
 				c.start += n
 				c.base = c.start
 				c.fresh = false
-				return true
+				return c.place.occupy()
 			}
 		}
-		if c.end == len(c.in) {
-			c.grow()
-		}
-		if begins && c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.HeadTimeout)) != nil {
+		if begins && (c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.HeadTimeout)) != nil || c.place.lost()) {
 			return false
 		}
-		n, err := c.read(c.in[c.end:])
+		n, err := c.fill()
 		if begins = n > 0 && c.idle.Load(); begins {
 			c.idle.Store(false)
 		}
-		look = bytes.IndexByte(c.in[c.end:c.end+n], '\n') >= 0 || c.end+n-c.start >= c.s.cfg.Limits.Target
-		c.end += n
-		if err != nil && n == 0 {
-			if errors.Is(err, os.ErrDeadlineExceeded) && c.end > c.start {
-				c.refuse(&RequestError{http.StatusRequestTimeout, "the head of the request took too long"})
-			}
+		look = bytes.IndexByte(c.in[c.end-n:c.end], '\n') >= 0 || c.end-c.start >= c.s.cfg.Limits.Target
+		switch {
+		case n > 0 || err == nil:
+		case errors.Is(err, ErrNoMemory):
+			c.refuse(&RequestError{http.StatusServiceUnavailable, ErrNoMemory.Error()})
+			return false
+		case errors.Is(err, os.ErrDeadlineExceeded) && c.end > c.start && !c.place.lost():
+			c.refuse(&RequestError{http.StatusRequestTimeout, "the head of the request took too long"})
+			return false
+		default:
 			return false
 		}
 	}
-}
-
-// grow makes room to read more. A head ends at its limit, a line of a chunked body
-// at its own.
-func (c *conn) grow() {
-	if c.start > c.base {
-		c.end = c.base + copy(c.in[c.base:], c.in[c.start:c.end])
-		c.start = c.base
-		return
-	}
-	larger := make([]byte, 4*len(c.in)) // the head that the handler looks at stays where it is
-	c.end = copy(larger, c.in[c.start:c.end])
-	c.in, c.start, c.base = larger, 0, 0
 }
 
 // refuse answers a request that no handler sees, and lets the client read it.
@@ -308,6 +285,9 @@ func linger(nc net.Conn, buf []byte) {
 	if nc.SetReadDeadline(time.Now().Add(lingering)) != nil {
 		return
 	}
+	if len(buf) == 0 {
+		buf = make([]byte, 512)
+	}
 	for total := 0; total < drained; {
 		n, err := nc.Read(buf)
 		if err != nil {
@@ -317,13 +297,14 @@ func linger(nc net.Conn, buf []byte) {
 	}
 }
 
-// write sends all of them, in one system call if it can.
+// write sends all of them, in one system call if it can, and no more than a quantum at
+// once.
 func (c *conn) write(parts ...[]byte) error {
 	if c.raw == nil {
 		if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.StallTimeout)); err != nil {
 			return err
 		}
-		return writeCopied(c.nc, parts...)
+		return c.s.writeCopied(c.nc, parts...)
 	}
 	if c.timed { // it may have passed
 		if err := c.nc.SetWriteDeadline(time.Time{}); err != nil {
@@ -331,16 +312,38 @@ func (c *conn) write(parts ...[]byte) error {
 		}
 		c.timed = false
 	}
-	c.buffers = append(c.vector[:0], parts...)
-	whole, err := c.sendNow()
-	if !whole && err == nil {
-		err = c.stallAfter(c.s.cfg.StallTimeout)
+	defer clear(c.vector[:])
+	for left := c.vector[:copy(c.vector[:], parts)]; len(left) > 0; {
+		n, size := 0, 0
+		for n < len(left) && size+len(left[n]) <= quantum {
+			size += len(left[n])
+			n++
+		}
+		var rest []byte
+		if n < len(left) {
+			rest = left[n][quantum-size:]
+			left[n] = left[n][:quantum-size]
+			n++
+		}
+		c.buffers = left[:n]
+		whole, err := c.sendNow()
+		if !whole && err == nil {
+			err = c.stallAfter(c.s.cfg.StallTimeout)
+		}
+		if !whole && err == nil {
+			_, err = c.buffers.WriteTo(c.nc)
+		}
+		if err != nil {
+			return err
+		}
+		if rest != nil {
+			n--
+			left[n] = rest
+			runtime.Gosched()
+		}
+		left = left[n:]
 	}
-	if !whole && err == nil {
-		_, err = c.buffers.WriteTo(c.nc)
-	}
-	c.vector = [3][]byte{}
-	return err
+	return nil
 }
 
 // stallAfter has what is sent from now on fail when it has not gone out by then.
@@ -350,9 +353,13 @@ func (c *conn) stallAfter(d time.Duration) error {
 }
 
 // writeCopied sends them in as few pieces as it can: TLS makes records of each.
-func writeCopied(nc net.Conn, parts ...[]byte) error {
-	buf := copies.Get().(*[64 << 10]byte)
-	defer copies.Put(buf)
+func (s *Server) writeCopied(nc net.Conn, parts ...[]byte) error {
+	b, err := s.acquire(copySize)
+	if err != nil {
+		return err
+	}
+	defer b.Release()
+	buf := b.Bytes()[:copySize]
 	n := 0
 	for _, p := range parts {
 		for len(p) > 0 {
@@ -360,7 +367,7 @@ func writeCopied(nc net.Conn, parts ...[]byte) error {
 			p, n = p[m:], n+m
 			if n == len(buf) {
 				n = 0
-				if _, err := nc.Write(buf[:]); err != nil {
+				if _, err := nc.Write(buf); err != nil {
 					return err
 				}
 			}
@@ -369,7 +376,7 @@ func writeCopied(nc net.Conn, parts ...[]byte) error {
 	if n == 0 {
 		return nil
 	}
-	_, err := nc.Write(buf[:n])
+	_, err = nc.Write(buf[:n])
 	return err
 }
 
@@ -514,15 +521,17 @@ func (s *sending) stopped(call string, err error) (done bool) {
 	return true
 }
 
-var copies = sync.Pool{New: func() any { return new([64 << 10]byte) }}
-
 // copyFile is sendFile where the bytes have to pass by here: TLS encrypts them.
 func (c *conn) copyFile(head []byte, f *os.File, offset, length int64) error {
+	b, err := c.s.acquire(copySize)
+	if err != nil {
+		return err
+	}
+	defer b.Release()
+	buf := b.Bytes()[:copySize]
 	if err := c.write(head); err != nil {
 		return err
 	}
-	buf := copies.Get().(*[64 << 10]byte)
-	defer copies.Put(buf)
 	for length > 0 {
 		n, err := f.ReadAt(buf[:min(length, int64(len(buf)))], offset)
 		if n == 0 {

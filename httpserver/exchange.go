@@ -265,8 +265,12 @@ func (x *Exchange) WritePipe(pipe *os.File, n int) (int, error) {
 
 // copyPipe is WritePipe where the bytes have to pass by here.
 func (x *Exchange) copyPipe(pipe *os.File, n int) (int, error) {
-	buf := copies.Get().(*[64 << 10]byte)
-	defer copies.Put(buf)
+	b, err := x.over.server().acquire(copySize)
+	if err != nil {
+		return 0, x.sent(err)
+	}
+	defer b.Release()
+	buf := b.Bytes()[:copySize]
 	for left := n; left > 0; {
 		m, err := pipe.Read(buf[:min(left, len(buf))])
 		if err != nil {

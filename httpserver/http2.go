@@ -3,7 +3,7 @@ package httpserver
 import (
 	"errors"
 	"io"
-	"net"
+	"net/http"
 	"os"
 	"sync"
 	"time"
@@ -36,19 +36,17 @@ const goodbye = 5 * time.Second
 // h2conn is a connection of HTTP/2. A goroutine reads it; what is sent is sent by the
 // handlers' goroutines (see writer.go). Lock order: nothing is locked under mu.
 type h2conn struct {
-	s  *Server
-	nc net.Conn
+	*input // of its conn, whose base is 0; the reader's, but for s, nc and raw
+	place  *place
 
 	// The reader's.
-	in         []byte
-	start, end int
-	decoder    *hpack.Decoder
-	fields     fieldReader
-	block      headBlock
-	greeted    bool      // SETTINGS have come
-	pressing   time.Time // until when a frame, a head or the first SETTINGS have to be whole; zero for none
-	waits      time.Time // the deadline of reading that is set
-	idleSince  time.Time // zero while there are streams
+	decoder   *hpack.Decoder
+	fields    fieldReader
+	block     headBlock
+	greeted   bool      // SETTINGS have come
+	pressing  time.Time // until when a frame, a head or the first SETTINGS have to be whole; zero for none
+	waits     time.Time // the deadline of reading that is set
+	idleSince time.Time // zero while there are streams
 
 	mu      sync.Mutex
 	quiet   sync.Cond // on mu: nobody writes, or a handler less runs
@@ -78,8 +76,8 @@ type headBlock struct {
 
 // serveHTTP2 serves what c has read and will.
 func (c *conn) serveHTTP2() {
-	buf := copies.Get().(*[64 << 10]byte)
-	h := &h2conn{s: c.s, nc: c.nc, in: buf[:], end: copy(buf[:], c.in[c.start:c.end]), streams: map[uint32]*stream{}, credit: maxCredit, counted: time.Now(), recv: connWindow}
+	c.base = 0
+	h := &h2conn{input: &c.input, place: &c.place, streams: map[uint32]*stream{}, credit: maxCredit, counted: time.Now(), recv: connWindow}
 	h.quiet.L = &h.mu
 	h.fields.limits = &c.s.cfg.Limits
 	h.decoder = hpack.NewDecoder(defaultTable, func(f hpack.HeaderField) {
@@ -88,11 +86,10 @@ func (c *conn) serveHTTP2() {
 		}
 	})
 	h.decoder.SetMaxStringLength(2 * c.s.cfg.Limits.Head)
-	h.initSender(c)
+	h.initSender()
 	c.idle.Store(true) // which has Shutdown wake the reader, at any time
 	err := h.read()
 	h.finish(err)
-	copies.Put(buf)
 }
 
 // read answers frames until the connection is over: with nil where the client or the
@@ -161,11 +158,12 @@ func (c *h2conn) more() error {
 		if err := c.prepare(); err != nil {
 			return err
 		}
-		n, err := c.nc.Read(c.in[c.end:])
-		c.end += n
+		n, err := c.fill()
 		switch {
 		case n > 0:
 			return nil
+		case errors.Is(err, ErrNoMemory):
+			return &connError{codeCalm, err.Error()}
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			c.waits = time.Time{} // whose it was shows
 		case err == nil:
@@ -198,7 +196,7 @@ func (c *h2conn) prepare() error {
 	}
 	until := now.Add(c.s.cfg.IdleTimeout)
 	switch {
-	case idle && c.leaving && c.block.stream == 0:
+	case idle && c.leaving && c.block.stream == 0, c.place.lost():
 		return errOver
 	case !c.pressing.IsZero():
 		if !now.Before(c.pressing) {
@@ -216,7 +214,7 @@ func (c *h2conn) prepare() error {
 		if err := c.nc.SetReadDeadline(until); err != nil {
 			return err
 		}
-		if c.s.closing.Load() != closing { // whose deadline this one must not replace
+		if c.s.closing.Load() != closing || c.place.lost() { // whose deadline this one must not replace
 			return c.nc.SetReadDeadline(time.Unix(1, 0))
 		}
 	}
@@ -350,8 +348,11 @@ func (c *h2conn) data(f *frame) error {
 		return c.resetLocked(st, codeProtocol, bad("the body is not as long as Content-Length says"))
 	}
 	c.takenLocked(st, length-len(f.payload))
-	if !b.addLocked(f.payload) { // nobody reads it any more
-		c.takenLocked(nil, len(f.payload))
+	if n, err := b.addLocked(f.payload); err != nil {
+		c.takenLocked(nil, len(f.payload)-n)
+		if errors.Is(err, ErrNoMemory) {
+			return c.resetLocked(st, codeInternal, &RequestError{http.StatusServiceUnavailable, err.Error()})
+		}
 	}
 	if ended {
 		b.endLocked(io.EOF)
@@ -507,6 +508,12 @@ func (c *h2conn) requestLocked(b *headBlock) error {
 		c.control = appendReset(c.control, st.id, codeProtocol)
 		st.release()
 		return c.payLocked(resetCost)
+	}
+	if !c.place.occupy() { // the connection ends, and the client may ask on another one
+		c.dropLocked(st.id)
+		c.control = appendReset(c.control, st.id, codeRefused)
+		st.release()
+		return nil
 	}
 	st.refused, _ = errors.AsType[*RequestError](err)
 	st.gotEnd = b.ended

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,10 +41,23 @@ type Config struct {
 	// connection, default 100.
 	MaxStreams int
 
+	// MaxConnections is how many there may be, default 10,000, and MaxPerClient how many
+	// of one address, of IPv6 one /64, default half of that. One more takes the place of
+	// one that has no request under way, of the same client's where its bound is reached;
+	// where all have one it is answered 503, and closed. Shared, unless nil, names
+	// addresses that many clients share, such as a proxy's: they have no bound of their
+	// own.
+	MaxConnections, MaxPerClient int
+	Shared                       func(netip.Addr) bool
+
 	// TLS, if not nil, is what all connections are to speak; the handshake is part of the
 	// first head. Where it names no protocols they are HTTP/2 and HTTP/1.1. [Certificate]
 	// follows files.
 	TLS *tls.Config
+
+	// Memory is what connections are read into and copied through; default: 64 MiB of Go's
+	// heap at most. A connection that waits for its client has none of it.
+	Memory Memory
 
 	// Refuse makes the body of the answer to a request that no handler sees, and may set
 	// fields of its head and note it; default: the reason as text. x's request is what
@@ -62,7 +76,14 @@ type Server struct {
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	closing   atomic.Bool // set under mu
+	clients   map[netip.Addr]map[*conn]struct{} // conns, but for those of nobody
+	closing   atomic.Bool                       // set under mu
+
+	evicted, refused, refusedClient uint64
+	refusing                        atomic.Int32 // goroutines that tell a client
+
+	dry      atomic.Bool   // somebody has waited for memory in vain, and nobody has got some since
+	noMemory atomic.Uint64 // times that there was none
 
 	// Goroutines that wait for streams of HTTP/2 to answer.
 	idle   chan *stream
@@ -89,6 +110,12 @@ func New(cfg Config) *Server {
 	if cfg.MaxStreams == 0 {
 		cfg.MaxStreams = 100
 	}
+	if cfg.MaxConnections == 0 {
+		cfg.MaxConnections = defaultConnections
+	}
+	if cfg.MaxPerClient == 0 {
+		cfg.MaxPerClient = max(1, cfg.MaxConnections/2)
+	}
 	if cfg.TLS != nil && len(cfg.TLS.NextProtos) == 0 {
 		cfg.TLS = cfg.TLS.Clone()
 		cfg.TLS.NextProtos = []string{"h2", "http/1.1"}
@@ -98,10 +125,13 @@ func New(cfg Config) *Server {
 			return "text/plain; charset=utf-8", []byte(e.Reason + "\n")
 		}
 	}
+	if cfg.Memory == nil {
+		cfg.Memory = NewMemory(defaultMemory)
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, idle: make(chan *stream), quit: make(chan struct{})}
+	s := &Server{cfg: cfg, listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, clients: map[netip.Addr]map[*conn]struct{}{}, idle: make(chan *stream), quit: make(chan struct{})}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	return s
 }
@@ -145,8 +175,11 @@ func (s *Server) Serve(l net.Listener) error {
 			_ = nc.Close()
 			continue
 		}
-		s.conns[c] = struct{}{}
-		s.wg.Go(c.serve)
+		if refused := s.enterLocked(c); refused == "" {
+			s.wg.Go(c.serve)
+		} else {
+			s.turnAway(c, refused)
+		}
 		s.mu.Unlock()
 	}
 }
@@ -188,10 +221,4 @@ func (s *Server) end(each func(*conn)) {
 	for c := range s.conns {
 		each(c)
 	}
-}
-
-func (s *Server) forget(c *conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.conns, c)
 }

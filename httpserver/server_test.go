@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/internal/fretest"
 )
@@ -28,15 +29,31 @@ import (
 // under way.
 func start(t testing.TB, cfg httpserver.Config) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return startOn(t, l, cfg)
+	_, addr := startServer(t, cfg)
+	return addr
 }
 
 func startOn(t testing.TB, l net.Listener, cfg httpserver.Config) string {
 	t.Helper()
+	_, addr := serveOn(t, l, cfg)
+	return addr
+}
+
+// startServer is start, for those who want to see the server.
+func startServer(t testing.TB, cfg httpserver.Config) (*httpserver.Server, string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serveOn(t, l, cfg)
+}
+
+func serveOn(t testing.TB, l net.Listener, cfg httpserver.Config) (*httpserver.Server, string) {
+	t.Helper()
+	if cfg.Memory == nil { // all of which has to come back
+		cfg.Memory = buffer.Lender{Pool: fretest.Buffers(t, 64<<20)}
+	}
 	s := httpserver.New(cfg)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
@@ -48,7 +65,7 @@ func startOn(t testing.TB, l net.Listener, cfg httpserver.Config) string {
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	return l.Addr().String()
+	return s, l.Addr().String()
 }
 
 // large is a body that no buffer of the server or the kernel holds.
@@ -783,7 +800,12 @@ func TestAllocates(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = file.Close() }) // after the server's
 	hello := []byte("hello\n")
-	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+	pool, err := buffer.New(buffer.Config{Stacks: 1 << 30}) // which would count, too
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { check(t, pool.Close()) })
+	addr := start(t, httpserver.Config{Memory: buffer.Lender{Pool: pool}, Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		x.Set("Content-Type", "text/plain")
 		if string(x.Path) == "/file" {
 			_ = x.SendFile(200, file, 0, 64<<10)

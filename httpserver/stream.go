@@ -111,7 +111,9 @@ func (st *stream) serve() {
 	}
 	c.doneLocked(st)
 	st.release()
-	c.running--
+	if c.running--; c.running == 0 {
+		c.place.vacate(time.Now())
+	}
 	c.quiet.Broadcast()
 	c.flushControlLocked()
 	if c.leaving && c.running == 0 {
@@ -172,8 +174,12 @@ func (st *stream) send(head, body []byte, last bool) error { return st.write(hea
 func (st *stream) chunk(p []byte) error                    { return st.write(nil, p, len(p) == 0) }
 
 func (st *stream) sendFile(head []byte, f *os.File, offset, length int64) error {
-	buf := copies.Get().(*[64 << 10]byte)
-	defer copies.Put(buf)
+	b, err := st.c.s.acquire(copySize)
+	if err != nil {
+		return err
+	}
+	defer b.Release()
+	buf := b.Bytes()[:copySize]
 	for length > 0 {
 		n, err := f.ReadAt(buf[:min(length, int64(len(buf)))], offset)
 		if n == 0 {
@@ -195,8 +201,6 @@ func (st *stream) sendFile(head []byte, f *os.File, offset, length int64) error 
 // pieceSize is of the memory that bodies wait in.
 const pieceSize = 16 << 10
 
-var pieces = sync.Pool{New: func() any { return new([pieceSize]byte) }}
-
 // streamBody is a request's body of HTTP/2: what has come and was not read, which the
 // windows bound.
 type streamBody struct {
@@ -205,7 +209,7 @@ type streamBody struct {
 
 	// The connection's mu guards these.
 	st          *stream // nil once the handler has returned
-	pieces      []*[pieceSize]byte
+	pieces      []Buffer
 	first, fill int   // of what has come: in the first piece, and in the last
 	got         int64 // bytes
 	continued   bool  // 100 (Continue) is sent, or is not waited for
@@ -223,22 +227,28 @@ func newStreamBody(st *stream) *streamBody {
 	return b
 }
 
-// addLocked takes what has come; false where nobody reads it.
-func (b *streamBody) addLocked(p []byte) bool {
+// addLocked takes what has come. Errors: ErrBodyClosed where nobody reads it any more,
+// ErrNoMemory where there is none for what is behind the first n bytes.
+func (b *streamBody) addLocked(p []byte) (n int, err error) {
 	if b.closed {
-		return false
+		return 0, ErrBodyClosed
 	}
 	for len(p) > 0 {
 		if len(b.pieces) == 0 || b.fill == pieceSize {
-			b.pieces = append(b.pieces, pieces.Get().(*[pieceSize]byte))
+			var piece Buffer
+			if piece, err = b.c.s.tryAcquire(pieceSize); err != nil {
+				break
+			}
+			b.pieces = append(b.pieces, piece)
 			b.fill = 0
 		}
-		n := copy(b.pieces[len(b.pieces)-1][b.fill:], p)
-		b.fill += n
-		p = p[n:]
+		m := copy(b.pieces[len(b.pieces)-1].Bytes()[b.fill:pieceSize], p)
+		b.fill += m
+		n += m
+		p = p[m:]
 	}
 	b.notify()
-	return true
+	return n, err
 }
 
 // endLocked says what comes behind what has come.
@@ -263,11 +273,11 @@ func (b *streamBody) takeLocked(p []byte) (n int) {
 		if len(b.pieces) == 1 {
 			end = b.fill
 		}
-		m := copy(p, b.pieces[0][b.first:end])
+		m := copy(p, b.pieces[0].Bytes()[b.first:end])
 		n += m
 		p = p[m:]
 		if b.first += m; b.first == end {
-			pieces.Put(b.pieces[0])
+			b.pieces[0].Release()
 			b.pieces[0] = nil
 			b.pieces = b.pieces[1:]
 			b.first = 0
@@ -348,7 +358,7 @@ func (b *streamBody) closeLocked() {
 	}
 	b.c.takenLocked(nil, held)
 	for _, piece := range b.pieces {
-		pieces.Put(piece)
+		piece.Release()
 	}
 	b.pieces = nil
 	b.notify()

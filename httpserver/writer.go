@@ -3,7 +3,6 @@ package httpserver
 import (
 	"net"
 	"runtime"
-	"syscall"
 	"time"
 )
 
@@ -27,11 +26,10 @@ const (
 //	handler B           queue ─ waits ─── write [B C] ─ done
 //	handler C            queue ─ waits ──────────────── done
 type sender struct {
-	raw      syscall.RawConn // nil where several buffers are not sent at once (TLS)
-	writing  bool            // somebody is
-	control  []byte          // frames that go before the others
-	queue    []*stream       // with something to send, the next one's turn first
-	deadline time.Time       // of writing, as it is set
+	writing  bool      // somebody is
+	control  []byte    // frames that go before the others
+	queue    []*stream // with something to send, the next one's turn first
+	deadline time.Time // of writing, as it is set
 
 	window        int64 // what the client takes on all streams
 	initialWindow int64 // and on each, at first
@@ -52,8 +50,7 @@ type part struct {
 	data []byte
 }
 
-func (s *sender) initSender(c *conn) {
-	s.raw = c.raw
+func (s *sender) initSender() {
 	s.window, s.initialWindow, s.frameSize, s.table = initialWindow, initialWindow, maxFrame, defaultTable
 }
 
@@ -305,7 +302,7 @@ func (c *h2conn) writeBatch() error {
 	c.vector = v
 	var err error
 	if c.raw == nil {
-		err = writeCopied(c.nc, v...)
+		err = c.s.writeCopied(c.nc, v...)
 	} else {
 		c.buffers = v
 		_, err = c.buffers.WriteTo(c.nc)
