@@ -74,6 +74,8 @@ type Config struct {
 	Log       *slog.Logger
 
 	BufferBytes int64 // of the memory that answers are held in until they are sent; default 64 MiB
+	BufferLock  bool  // as in buffer.Config
+	BufferHuge  bool
 
 	// Admission says when events that need memory for bodies are refused. Free, Now
 	// and Changed are the engine's to set.
@@ -183,7 +185,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	}
 	cfg.Shells.setDefaults(memory)
 	e := &Engine{cfg: cfg, log: cfg.Log, closed: make(chan struct{}), ended: make(chan struct{})}
-	if e.buffers, err = buffer.New(buffer.Config{Bytes: cfg.BufferBytes}); err != nil {
+	if e.buffers, err = buffer.New(buffer.Config{Bytes: cfg.BufferBytes, Lock: cfg.BufferLock, Huge: cfg.BufferHuge}); err != nil {
 		return nil, err
 	}
 	defer func() {

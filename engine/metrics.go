@@ -68,7 +68,8 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 				return 1
 			}))
 		}
-		reg.MustRegister(m.refused, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells, e.buffers,
+		prometheus.WrapRegistererWith(prometheus.Labels{"pool": "answers"}, reg).MustRegister(e.buffers)
+		reg.MustRegister(m.refused, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells,
 			parked(sandbox.StartShell, func(s sandbox.ShellStats) float64 { return float64(s.Bare) }),
 			parked(sandbox.StartAttached, func(s sandbox.ShellStats) float64 { return float64(s.Attached) }),
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_shells_died_total", Help: "Shells that ended while they waited."}, func() float64 {

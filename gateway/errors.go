@@ -84,6 +84,8 @@ func refusedCode(status int) string {
 		return "not_implemented"
 	case http.StatusHTTPVersionNotSupported:
 		return "version_not_supported"
+	case http.StatusServiceUnavailable:
+		return "busy"
 	}
 	return "bad_request"
 }

@@ -101,6 +101,9 @@ func (g *Gateway) Refuse(x *httpserver.Exchange, refused *httpserver.RequestErro
 	e.client = clientOf(x, nil)
 	e.Set("X-Request-Id", e.id)
 	e.Set("X-Content-Type-Options", "nosniff")
+	if refused.Status == http.StatusServiceUnavailable {
+		e.Set("Retry-After", "1")
+	}
 	body = errorBody(e.code, refused.Reason+"; the connection is closed")
 	e.bytes = int64(len(body))
 	e.log()

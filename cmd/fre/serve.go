@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/gateway"
@@ -68,7 +70,9 @@ type serveConfig struct {
 	ImageLimits                  oci.Limits
 	Egress                       egress.Config
 	GC                           engine.GCConfig
-	BufferBytes                  int64
+	BufferBytes, ConnectionBytes int64
+	BufferLock, BufferHuge       bool
+	MaxConnections, MaxPerClient int
 	Admission                    admission.Config
 }
 
@@ -115,6 +119,8 @@ may wait in, and what happens without (see docs/configuration.md).`,
 	f.IntVar(&cfg.Forks, "forks", 25, "`percent` of the host's memory that fork servers may have together; 0 for none")
 	f.IntVar(&cfg.Parked, "shells", 1024, "sandboxes parked ahead at most, after demand for them and if memory and process ids allow; 0: every start is made from nothing")
 	f.Int64Var(&cfg.MaxBody, "max-body", gateway.DefaultMaxBody, "largest request body in `bytes`")
+	f.IntVar(&cfg.MaxConnections, "max-connections", 10_000, "connections of the gateway's clients at most")
+	f.IntVar(&cfg.MaxPerClient, "max-connections-per-client", 0, "of one address, or of IPv6 one /64; trusted proxies have no such bound (default half of --max-connections)")
 	f.StringSliceVar(&cfg.TrustedProxies, "trusted-proxies", nil, "`ranges` of addresses whose X-Forwarded-* and Forwarded headers functions are told")
 	f.BoolVar(&cfg.Compress, "compress", true, "compress answers where clients ask for it and it is worth it")
 	f.StringVar(&cfg.AccessLog, "access-log", "", "`file` for a line of JSON about each request, - for standard output")
@@ -166,6 +172,9 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		if cfg.DockerSocket, err = filepath.Abs(cfg.DockerSocket); err != nil {
 			return err
 		}
+	}
+	if cfg.MaxConnections < 1 || cfg.MaxPerClient < 0 {
+		return &hintError{errors.New("--max-connections and --max-connections-per-client: less than one connection"), "leave them out for 10,000, half of them from one address"}
 	}
 	proxies, err := readProxies(cfg.TrustedProxies)
 	if err != nil {
@@ -233,7 +242,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
-		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, Admission: cfg.Admission, AllowHostNetwork: cfg.AllowHostNetwork,
+		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, BufferLock: cfg.BufferLock, BufferHuge: cfg.BufferHuge, Admission: cfg.Admission, AllowHostNetwork: cfg.AllowHostNetwork,
 		InsecureRegistries: cfg.InsecureRegistries, Signatures: policy, ImageLimits: cfg.ImageLimits,
 	})
 	if err != nil {
@@ -261,13 +270,28 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		return err
 	}
 	undo.add(closeLog)
+	memory, err := buffer.New(buffer.Config{Bytes: cmp.Or(cfg.ConnectionBytes, 64<<20), Lock: cfg.BufferLock, Huge: cfg.BufferHuge})
+	if err != nil {
+		_ = errors.Join(control.Close(), public.Close())
+		return err
+	}
+	undo.add(memory.Close)
+	prometheus.WrapRegistererWith(prometheus.Labels{"pool": "connections"}, metrics).MustRegister(memory)
 	front := gateway.New(gateway.Config{
 		Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
 	})
+	clients := httpserver.New(httpserver.Config{
+		Handler: front, Refuse: front.Refuse, Log: log, TLS: secure, Memory: buffer.Lender{Pool: memory},
+		MaxConnections: cfg.MaxConnections, MaxPerClient: cfg.MaxPerClient,
+		Shared: func(a netip.Addr) bool {
+			return slices.ContainsFunc(proxies, func(p netip.Prefix) bool { return p.Contains(a) })
+		},
+	})
+	metrics.MustRegister(gateway.Connections(clients))
 	listeners := []net.Listener{control, public}
 	servers := []httpServer{
 		newHTTPServer(server.New(server.Config{Engine: eng, Log: log, Version: version(), Scratch: st.MkdirScratch}), log),
-		httpserver.New(httpserver.Config{Handler: front, Refuse: front.Refuse, Log: log, TLS: secure}),
+		clients,
 	}
 	if cfg.DockerSocket != "" {
 		l, err := server.Listen(cfg.DockerSocket, cfg.Group)
@@ -480,7 +504,7 @@ func readConfig(path string, cfg *serveConfig) error {
 	if err := file.Network.read(&cfg.Egress); err != nil {
 		return fmt.Errorf("%s: network.%w", path, err)
 	}
-	if cfg.BufferBytes, err = file.Buffers.read(); err != nil {
+	if err := file.Buffers.read(cfg); err != nil {
 		return fmt.Errorf("%s: buffers.%w", path, err)
 	}
 	if err := file.Overload.read(&cfg.Admission); err != nil {
@@ -597,18 +621,30 @@ func (n *networkConfig) read(cfg *egress.Config) error {
 
 // buffersConfig is the configuration file's buffers.
 type buffersConfig struct {
-	Memory string `yaml:"memory"`
+	Memory      string `yaml:"memory"`
+	Connections string `yaml:"connections"`
+	Lock        bool   `yaml:"lock"`
+	HugePages   bool   `yaml:"huge_pages"`
 }
 
-func (b *buffersConfig) read() (int64, error) {
-	if b.Memory == "" {
-		return 0, nil
+// read takes over the sizes; what is not given keeps its default.
+func (b *buffersConfig) read(cfg *serveConfig) error {
+	size := func(field, s string, to *int64) error {
+		if s == "" {
+			return nil
+		}
+		n, err := parseBytes(s)
+		if err != nil || n < 8<<20 {
+			return fmt.Errorf("%s: %q is no size of 8MiB or more", field, s)
+		}
+		*to = n
+		return nil
 	}
-	n, err := parseBytes(b.Memory)
-	if err != nil || n < 8<<20 {
-		return 0, fmt.Errorf("memory: %q is no size of 8MiB or more", b.Memory)
+	cfg.BufferLock, cfg.BufferHuge = b.Lock, b.HugePages
+	if err := size("memory", b.Memory, &cfg.BufferBytes); err != nil {
+		return err
 	}
-	return n, nil
+	return size("connections", b.Connections, &cfg.ConnectionBytes)
 }
 
 // overloadConfig is the configuration file's overload.

@@ -120,8 +120,8 @@ func TestReadConfig(t *testing.T) {
 				t.Error(diff)
 			}
 			overload := admission.Config{MinFree: 0.05, SlowWait: 200 * time.Millisecond, Waits: 3, Every: 200 * time.Millisecond, Steps: 4}
-			if diff := cmp.Diff(overload, cfg.Admission); diff != "" || cfg.BufferBytes != 64<<20 {
-				t.Errorf("%d bytes of buffers, overload:\n%s", cfg.BufferBytes, diff)
+			if diff := cmp.Diff(overload, cfg.Admission); diff != "" || cfg.BufferBytes != 64<<20 || cfg.ConnectionBytes != 64<<20 || cfg.BufferLock || cfg.BufferHuge {
+				t.Errorf("%d and %d bytes of buffers, locked %v, huge %v, overload:\n%s", cfg.BufferBytes, cfg.ConnectionBytes, cfg.BufferLock, cfg.BufferHuge, diff)
 			}
 			if diff := cmp.Diff(engine.WorkConfig{Limit: 1 << 30, Tenants: map[string]int64{"reports": 20 << 30}}, cfg.Work); diff != "" {
 				t.Error(diff)
