@@ -9,8 +9,8 @@ import (
 // inbox holds the body being received for one invocation: what has arrived
 // and was not read yet, at most one first frame and Window.
 type inbox struct {
-	grant func(n int) // lets the sender send n bytes more
-	pipes *pipes      // nil: all is kept in memory
+	from  sender
+	pipes *pipes // nil: all is kept in memory
 
 	mu      sync.Mutex
 	changed sync.Cond // L is &mu
@@ -34,9 +34,14 @@ type inbox struct {
 	err      error // the rest will never come
 }
 
-func (b *inbox) init(first []byte, more bool, grant func(int)) {
+// sender is who sends a body.
+type sender interface {
+	grant(n int) // lets it send n bytes more
+}
+
+func (b *inbox) init(first []byte, more bool, from sender) {
 	b.changed.L = &b.mu
-	b.buf, b.first, b.window, b.ended, b.grant = append([]byte(nil), first...), len(first), Window, !more, grant
+	b.buf, b.first, b.window, b.ended, b.from = append([]byte(nil), first...), len(first), Window, !more, from
 }
 
 // expect says whether a DATA frame of n bytes may come; data, or piped, has to follow.
@@ -174,7 +179,7 @@ func (b *inbox) Read(p []byte) (int, error) {
 	grant := b.tookLocked(n)
 	b.mu.Unlock()
 	if grant > 0 {
-		b.grant(grant)
+		b.from.grant(grant)
 	}
 	return n, err
 }
@@ -231,7 +236,7 @@ func (b *inbox) writeNext(w io.Writer) (n int, err error) {
 	}
 	if grant := b.tookLocked(n); grant > 0 {
 		b.mu.Unlock()
-		b.grant(grant)
+		b.from.grant(grant)
 		b.mu.Lock()
 	}
 	return n, err

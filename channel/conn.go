@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,8 +47,11 @@ type Conn struct {
 	done chan struct{}  // closed when the channel is over
 	wg   sync.WaitGroup // reader, senders of bodies, cancellations
 
-	buffers sync.Pool // of *firstBuffer
-	pipes   pipes     // for bodies
+	pipes pipes // for bodies
+
+	// The reader's: the metadata of the last answer, which the next one's mostly is too.
+	usual     []byte
+	usualMeta responseMeta
 
 	mu     sync.Mutex
 	calls  map[uint64]*call
@@ -73,7 +77,6 @@ func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 	if c.log == nil {
 		c.log = func(string, string, string) {}
 	}
-	c.buffers.New = func() any { return new(firstBuffer) }
 	w, err := newFrameWriter(conn, c.done, &c.wg, c.fail)
 	if c.w = w; err != nil {
 		c.fail(err)
@@ -350,7 +353,7 @@ func (c *Conn) finish(k *call, err error) {
 // context when that ends, ErrClosed when the channel does.
 type Reply struct {
 	Status  int           // 200 to 599, or 101: see Invocation.Upgrade
-	Headers [][2]string   // valid in HTTP, in the function's order
+	Headers [][2]string   // valid in HTTP, in the function's order; other answers have the same list
 	Length  int64         // of the body, -1 while it is still coming
 	Body    io.ReadCloser // an io.WriterTo too, unless in a file; for one goroutine
 
@@ -370,7 +373,8 @@ type call struct {
 	finished func()        // Invocation.Finished or nil
 	replied  chan struct{} // closed once reply or err is there
 	once     sync.Once     // closes replied
-	reply    *Reply
+	reply    *Reply        // nil, or whole
+	whole    Reply
 	err      error
 	upgrade  bool // the function may answer 101
 	pipes    bool // Invocation.Pipes
@@ -407,19 +411,37 @@ func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Repl
 		c.finish(k, err) // the function has not heard of it: no answer will come
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { k.cancel(context.Cause(ctx)) })
+	if rest {
+		c.spawn(func() { k.sendBody(body) })
+	}
+	select {
+	case <-k.replied:
+	case <-ctx.Done():
+		k.cancel(context.Cause(ctx))
+		<-k.replied
+	}
+	if k.reply != nil {
+		k.watch()
+	}
+	return k.reply, k.err
+}
+
+// watch has the call end with its context, unless it is over.
+func (k *call) watch() {
+	k.mu.Lock()
+	over := k.over
+	k.mu.Unlock()
+	if over {
+		return
+	}
+	stop := context.AfterFunc(k.ctx, func() { k.cancel(context.Cause(k.ctx)) })
 	k.mu.Lock()
 	k.stop = stop
-	over := k.over
+	over = k.over
 	k.mu.Unlock()
 	if over {
 		stop()
 	}
-	if rest {
-		c.spawn(func() { k.sendBody(body) })
-	}
-	<-k.replied
-	return k.reply, k.err
 }
 
 // offer asks the function for another protocol where m does and the function knows
@@ -444,9 +466,11 @@ func (c *Conn) offer(k *call, m *Invocation, body io.Reader) (*Invocation, io.Re
 
 // start sends INVOKE; rest says that more of the body may follow.
 func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err error) {
-	meta, err := json.Marshal(m)
-	if err != nil {
-		return false, fmt.Errorf("invoke %s: %w", m.Function, err)
+	buf := scratches.Get().(*scratch)
+	defer scratches.Put(buf)
+	meta := m.append(buf.meta[:0])
+	if cap(meta) <= inlineBody {
+		buf.meta = meta
 	}
 	if len(meta) > MaxMeta {
 		return false, fmt.Errorf("invoke %s: %w: %d bytes, at most %d", m.Function, ErrMetaTooLarge, len(meta), MaxMeta)
@@ -456,9 +480,7 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 	if k.upgrade {
 		rest, flags = true, flagMore
 	} else if body != nil {
-		buf := c.buffers.Get().(*firstBuffer)
-		defer c.buffers.Put(buf)
-		n, err := io.ReadFull(body, buf[:])
+		n, err := io.ReadFull(body, buf.first[:])
 		switch err {
 		case nil:
 			rest, flags = true, flagMore
@@ -469,7 +491,7 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 			}
 			return false, fmt.Errorf("invoke %s: read body: %w", m.Function, err)
 		}
-		first = buf[:n]
+		first = buf.first[:n]
 	}
 	if k.ctx.Err() != nil {
 		return false, context.Cause(k.ctx)
@@ -486,8 +508,13 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 	return rest, c.w.send(k.ctx, kindInvoke, flags, k.id, meta, first)
 }
 
-// firstBuffer holds one byte more than goes inline, to see the end of a body.
-type firstBuffer [inlineBody + 1]byte
+// scratch is where an INVOKE is made.
+type scratch struct {
+	meta  []byte
+	first [inlineBody + 1]byte // of the body; one byte more than goes along, to see its end
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // sendBody sends what follows the first part of a request body.
 func (k *call) sendBody(body io.Reader) {
@@ -520,7 +547,7 @@ func (k *call) frameResponse(p []byte, more bool) error {
 	if err != nil {
 		return err
 	}
-	k.in.init(body, more, func(n int) { k.conn.w.grant(k.ctx, k.id, n) })
+	k.in.init(body, more, k)
 	if k.pipes {
 		k.in.pipes = &k.conn.pipes
 	}
@@ -576,16 +603,36 @@ func (k *call) head(p []byte) (*Reply, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	var m responseMeta
-	if err := unmarshal(meta, &m); err != nil {
-		return nil, nil, err
-	}
-	headers, err := m.check(k.upgrade)
+	m, err := k.conn.responseMeta(meta, k.upgrade)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &Reply{Status: m.Status, Headers: headers, Length: -1}, body, nil
+	k.whole = Reply{Status: m.status, Headers: m.headers, Length: -1}
+	return &k.whole, body, nil
 }
+
+// maxUsual is the longest metadata, in bytes, that the next answer's is compared with.
+const maxUsual = 1 << 10
+
+// responseMeta reads the metadata of an answer.
+func (c *Conn) responseMeta(meta []byte, upgrade bool) (m responseMeta, err error) {
+	if len(c.usual) > 0 && bytes.Equal(meta, c.usual) {
+		return c.usualMeta, nil
+	}
+	if err := m.parse(meta); err != nil {
+		return m, err
+	}
+	if err := m.check(upgrade); err != nil {
+		return m, err
+	}
+	if len(meta) <= maxUsual && m.status != 101 {
+		c.usual, c.usualMeta = append(c.usual[:0], meta...), m
+	}
+	return m, nil
+}
+
+// grant lets the function send more of the answer's body.
+func (k *call) grant(n int) { k.conn.w.grant(k.ctx, k.id, n) }
 
 // answer makes Invoke return r; false if it has returned before.
 func (k *call) answer(r *Reply) bool {

@@ -231,28 +231,28 @@ func window(p []byte) (int, error) {
 
 // responseMeta is the JSON of RESPONSE.
 type responseMeta struct {
-	Status  int        `json:"status"`
-	Headers [][]string `json:"headers"`
+	status  int
+	headers [][2]string
 }
 
 // check makes sure that the header fields can stand in an HTTP response; upgrade says
 // that 101 can be the status.
-func (m *responseMeta) check(upgrade bool) ([][2]string, error) {
-	if (m.Status < 200 || m.Status > 599) && (!upgrade || m.Status != 101) {
-		return nil, fmt.Errorf("%w: status %d", ErrProtocol, m.Status)
+func (m *responseMeta) check(upgrade bool) error {
+	if (m.status < 200 || m.status > 599) && (!upgrade || m.status != 101) {
+		return fmt.Errorf("%w: status %d", ErrProtocol, m.status)
 	}
-	if len(m.Headers) > MaxHeaders {
-		return nil, fmt.Errorf("%w: %d headers", ErrProtocol, len(m.Headers))
+	if len(m.headers) > MaxHeaders {
+		return fmt.Errorf("%w: %d headers", ErrProtocol, len(m.headers))
 	}
-	headers := make([][2]string, len(m.Headers))
-	for i, h := range m.Headers {
-		if len(h) != 2 || !token(h[0]) || !fieldValue(h[1]) {
-			return nil, fmt.Errorf("%w: header %q", ErrProtocol, h)
+	for _, h := range m.headers {
+		if !token(h[0]) || !fieldValue(h[1]) {
+			return badHeader(h[:])
 		}
-		headers[i] = [2]string(h)
 	}
-	return headers, nil
+	return nil
 }
+
+func badHeader(h []string) error { return fmt.Errorf("%w: header %q", ErrProtocol, h) }
 
 // token is RFC 9110 section 5.6.2.
 func token(s string) bool {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -112,7 +113,11 @@ type function struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // handlers, rests of frames
 
+	work  chan *served // to a goroutine that has handled an event and waits for another
+	spare atomic.Int32 // goroutines that wait
+
 	buffers sync.Pool // of *[chunk]byte
+	metas   sync.Pool // of *[]byte
 
 	mu       sync.Mutex
 	events   map[uint64]*served
@@ -121,18 +126,26 @@ type function struct {
 
 // served is one invocation being handled.
 type served struct {
-	cancel context.CancelCauseFunc
+	Event
+	ctx    context.Context
+	cancel context.CancelFunc
 	in     inbox
 	out    credit
 }
 
+// grant lets the engine send more of the event's body.
+func (s *served) grant(n int) { s.fun.w.grant(s.fun.ctx, s.id, n) }
+
 // Serve speaks for a function written in Go: it says READY with the given
-// description and concurrency, runs handler for every event in a goroutine of
-// its own, and returns nil after STOP or the engine's end of the channel, once
-// the handlers have returned. It takes ownership of conn.
+// description and concurrency, runs handler for every event in a goroutine that has
+// no other meanwhile, but may have one later (who locks it to a thread has to unlock
+// it), and returns nil after STOP or the engine's end of the channel, once the
+// handlers have returned. It takes ownership of conn.
 func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler) error {
 	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", mostBytes: mostFileBytes(), events: map[uint64]*served{}}
 	f.buffers.New = func() any { return new([chunk]byte) }
+	f.metas.New = func() any { return new([]byte) }
+	f.work = make(chan *served)
 	f.ctx, f.cancel = context.WithCancelCause(ctx)
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(f.ctx, func() { _ = conn.Close() })
@@ -155,6 +168,7 @@ func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler
 		err = ErrClosed
 	}
 	f.cancel(err) // nobody wants what is in flight; after STOP nothing is
+	close(f.work)
 	f.wg.Wait()
 	if errors.Is(err, ErrClosed) {
 		return nil
@@ -223,7 +237,7 @@ func (f *function) frame(h header, p []byte) error {
 		}
 		s.in.data(p, h.more())
 	case kindCancel:
-		s.cancel(context.Canceled)
+		s.cancel()
 	case kindWindow:
 		n, err := window(p)
 		if err != nil {
@@ -239,87 +253,109 @@ func (f *function) invoke(h header, p []byte) error {
 	if err != nil {
 		return err
 	}
-	e := &Event{Length: int64(len(body)), id: h.id, fun: f}
+	s := &served{Event: Event{Length: int64(len(body)), id: h.id, fun: f}}
 	if h.more() {
-		e.Length = -1
+		s.Length = -1
 	}
-	if err := unmarshal(meta, &e.Invocation); err != nil {
+	if err := s.parse(meta); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(f.ctx)
-	s := &served{cancel: cancel}
+	if s.DeadlineMS > 0 {
+		s.ctx, s.cancel = context.WithDeadline(f.ctx, time.UnixMilli(s.DeadlineMS))
+	} else {
+		s.ctx, s.cancel = context.WithCancel(f.ctx)
+	}
 	s.out.init()
-	s.in.init(body, h.more(), func(n int) { f.w.grant(f.ctx, h.id, n) })
-	e.Body = &s.in
+	s.in.init(body, h.more(), s)
+	s.Body = &s.in
 	f.mu.Lock()
 	if f.events[h.id] != nil {
 		f.mu.Unlock()
-		cancel(nil)
+		s.cancel()
 		return fmt.Errorf("%w: INVOKE of %d twice", ErrProtocol, h.id)
 	}
 	f.events[h.id] = s
 	f.mu.Unlock()
-	f.wg.Go(func() { f.handle(ctx, h.id, s, e) })
+	select {
+	case f.work <- s:
+	default:
+		f.wg.Go(func() { f.run(s) })
+	}
 	return nil
 }
 
-func (f *function) handle(ctx context.Context, id uint64, s *served, e *Event) {
-	defer s.cancel(nil)
-	if e.DeadlineMS > 0 {
-		var stop context.CancelFunc
-		ctx, stop = context.WithDeadline(ctx, time.UnixMilli(e.DeadlineMS))
-		defer stop()
+// mostSpare is how many goroutines wait for events: one that was there before has its
+// stack already.
+const mostSpare = 64
+
+// run handles an event, and those that come later.
+func (f *function) run(s *served) {
+	for s != nil {
+		f.handle(s)
+		if f.spare.Add(1) <= mostSpare {
+			s = <-f.work // nil once no more will come
+		} else {
+			s = nil
+		}
+		f.spare.Add(-1)
 	}
-	defer context.AfterFunc(ctx, func() {
-		s.in.abort(context.Cause(ctx))
-		s.out.end(context.Cause(ctx))
-	})()
-	a, err := f.handler(ctx, e)
+}
+
+func (f *function) handle(s *served) {
+	defer s.cancel()
+	if s.Length < 0 {
+		defer s.watch()()
+	}
+	a, err := f.handler(s.ctx, &s.Event)
 	if err == nil {
-		err = f.answer(ctx, id, s, a)
+		err = f.answer(s, a)
 	}
 	if err != nil {
-		f.sendError(id, err)
+		f.sendError(s.id, err)
 	}
 	s.in.abort(errOver) // a goroutine of the handler's may still read
 	f.mu.Lock()
-	delete(f.events, id)
+	delete(f.events, s.id)
 	f.stopIfIdleLocked()
 	f.mu.Unlock()
 }
 
+// watch ends waiting for bodies, either way, with the event.
+func (s *served) watch() (stop func() bool) {
+	return context.AfterFunc(s.ctx, func() {
+		s.in.abort(context.Cause(s.ctx))
+		s.out.end(context.Cause(s.ctx))
+	})
+}
+
 // answer sends RESPONSE and the body. Errors before the last frame leave room
 // for ERROR.
-func (f *function) answer(ctx context.Context, id uint64, s *served, a *Answer) error {
+func (f *function) answer(s *served, a *Answer) error {
 	if a == nil {
 		a = &Answer{Status: 204}
 	}
 	if c, ok := a.Body.(io.Closer); ok {
 		defer func() { _ = c.Close() }()
 	}
-	m := struct {
-		Status  int         `json:"status"`
-		Headers [][2]string `json:"headers"`
-	}{a.Status, a.Headers}
-	if m.Status == 0 {
-		m.Status = 200
+	status := a.Status
+	if status == 0 {
+		status = 200
 	}
-	if m.Headers == nil {
-		m.Headers = [][2]string{}
-	}
-	meta, err := json.Marshal(m)
-	if err != nil {
-		return err
+	kept := f.metas.Get().(*[]byte)
+	defer f.metas.Put(kept)
+	meta := appendResponse((*kept)[:0], status, a.Headers)
+	if cap(meta) <= chunk {
+		*kept = meta
 	}
 	if len(meta) > MaxMeta {
 		return fmt.Errorf("answer: %d bytes of headers, at most %d", len(meta), MaxMeta)
 	}
 	body := a.Body
 	if body == nil {
-		return f.w.send(ctx, kindResponse, 0, id, meta, nil)
+		return f.w.send(s.ctx, kindResponse, 0, s.id, meta, nil)
 	}
 	if f.files {
-		if sent, err := f.answerFile(ctx, id, meta, a); sent || err != nil {
+		if sent, err := f.answerFile(s.ctx, s.id, meta, a); sent || err != nil {
 			return err
 		}
 	}
@@ -334,13 +370,16 @@ func (f *function) answer(ctx context.Context, id uint64, s *served, a *Answer) 
 	switch {
 	case a.Status == 101:
 	case rerr == io.EOF: //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
-		return f.w.send(ctx, kindResponse, 0, id, meta, buf[:n])
+		return f.w.send(s.ctx, kindResponse, 0, s.id, meta, buf[:n])
 	case n == 0:
 		return rerr
 	}
-	err = f.w.send(ctx, kindResponse, flagMore, id, meta, buf[:n])
+	err := f.w.send(s.ctx, kindResponse, flagMore, s.id, meta, buf[:n])
 	if err = cmp.Or(err, rerr); err != nil {
 		return err
+	}
+	if s.Length >= 0 {
+		defer s.watch()()
 	}
 	for {
 		most, err := s.out.take(len(buf))
@@ -354,7 +393,7 @@ func (f *function) answer(ctx context.Context, id uint64, s *served, a *Answer) 
 			more = 0
 		}
 		if n > 0 || more == 0 {
-			if err := f.w.send(ctx, kindData, more, id, nil, buf[:n]); err != nil || more == 0 {
+			if err := f.w.send(s.ctx, kindData, more, s.id, nil, buf[:n]); err != nil || more == 0 {
 				return err
 			}
 		}

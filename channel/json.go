@@ -1,0 +1,249 @@
+package channel
+
+import (
+	"slices"
+	"strconv"
+	"unicode/utf8"
+)
+
+// The metadata of events and answers is written and read by hand: what is usual without
+// package encoding/json, which costs as much as all the rest of a small event.
+
+// append appends the metadata as json.Marshal writes it.
+func (m *Invocation) append(b []byte) []byte {
+	b = appendString(append(b, `{"function":`...), m.Function)
+	b = appendString(append(b, `,"id":`...), m.ID)
+	b = appendString(append(b, `,"tenant":`...), m.Tenant)
+	b = strconv.AppendInt(append(b, `,"deadline_ms":`...), m.DeadlineMS, 10)
+	b = appendString(append(b, `,"method":`...), m.Method)
+	b = appendString(append(b, `,"path":`...), m.Path)
+	b = appendString(append(b, `,"query":`...), m.Query)
+	b = appendHeaders(append(b, `,"headers":`...), m.Headers)
+	if m.Upgrade != "" {
+		b = appendString(append(b, `,"upgrade":`...), m.Upgrade)
+	}
+	return append(b, '}')
+}
+
+// appendResponse appends the metadata of RESPONSE as json.Marshal writes it, headers
+// never as null.
+func appendResponse(b []byte, status int, headers [][2]string) []byte {
+	b = strconv.AppendInt(append(b, `{"status":`...), int64(status), 10)
+	b = append(b, `,"headers":`...)
+	if headers == nil {
+		return append(b, `[]}`...)
+	}
+	return append(appendHeaders(b, headers), '}')
+}
+
+func appendHeaders(b []byte, headers [][2]string) []byte {
+	if headers == nil {
+		return append(b, `null`...)
+	}
+	b = append(b, '[')
+	for i, h := range headers {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(append(b, '['), h[0])
+		b = appendString(append(b, ','), h[1])
+		b = append(b, ']')
+	}
+	return append(b, ']')
+}
+
+// plain are the bytes that stand for themselves in a string, as json.Marshal writes
+// them and as they are read here.
+var plain = func() (ok [256]bool) {
+	for c := byte(' '); c < utf8.RuneSelf; c++ {
+		ok[c] = c != '"' && c != '\\' && c != '<' && c != '>' && c != '&'
+	}
+	return ok
+}()
+
+// appendString appends s as json.Marshal writes it.
+func appendString(b []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	begun := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if plain[c] {
+			i++
+			continue
+		}
+		size := 1
+		if c >= utf8.RuneSelf {
+			var r rune
+			r, size = utf8.DecodeRuneInString(s[i:])
+			switch {
+			case r == utf8.RuneError && size == 1:
+				b = append(append(b, s[begun:i]...), `\ufffd`...)
+			case r == '\u2028' || r == '\u2029':
+				b = append(append(b, s[begun:i]...), `\u202`...)
+				b = append(b, hex[r&15])
+			default:
+				i += size
+				continue
+			}
+		} else {
+			b = append(b, s[begun:i]...)
+			switch c {
+			case '"', '\\':
+				b = append(b, '\\', c)
+			case '\b':
+				b = append(b, '\\', 'b')
+			case '\f':
+				b = append(b, '\\', 'f')
+			case '\n':
+				b = append(b, '\\', 'n')
+			case '\r':
+				b = append(b, '\\', 'r')
+			case '\t':
+				b = append(b, '\\', 't')
+			default:
+				b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+			}
+		}
+		i += size
+		begun = i
+	}
+	return append(append(b, s[begun:]...), '"')
+}
+
+// parse reads metadata of INVOKE.
+func (m *Invocation) parse(p []byte) error {
+	if len(p) <= MaxMeta {
+		in := cursor{rest: string(p)}
+		got := Invocation{
+			Function:   in.after(`{"function":`).text(),
+			ID:         in.after(`,"id":`).text(),
+			Tenant:     in.after(`,"tenant":`).text(),
+			DeadlineMS: in.after(`,"deadline_ms":`).number(),
+			Method:     in.after(`,"method":`).text(),
+			Path:       in.after(`,"path":`).text(),
+			Query:      in.after(`,"query":`).text(),
+			Headers:    in.after(`,"headers":`).pairs(),
+		}
+		if in.ended() {
+			*m = got
+			return nil
+		}
+	}
+	return unmarshal(p, m)
+}
+
+// parse reads metadata of RESPONSE.
+func (m *responseMeta) parse(p []byte) error {
+	if len(p) <= MaxMeta {
+		in := cursor{rest: string(p)}
+		status, headers := in.after(`{"status":`).number(), in.after(`,"headers":`).pairs()
+		if in.ended() {
+			m.status, m.headers = int(status), headers
+			return nil
+		}
+	}
+	var slow struct {
+		Status  int        `json:"status"`
+		Headers [][]string `json:"headers"`
+	}
+	if err := unmarshal(p, &slow); err != nil {
+		return err
+	}
+	m.status, m.headers = slow.Status, make([][2]string, len(slow.Headers))
+	for i, h := range slow.Headers {
+		if len(h) != 2 {
+			return badHeader(h)
+		}
+		m.headers[i] = [2]string(h)
+	}
+	return nil
+}
+
+// cursor reads JSON as FRE and the bootstraps write it: fields in one order, no space
+// between them, strings of plain bytes. Anything else makes it lost, for good; whether
+// it is right is not for it to say.
+type cursor struct {
+	rest string
+	lost bool
+}
+
+// after goes on behind what has to come next.
+func (c *cursor) after(what string) *cursor {
+	if len(c.rest) < len(what) || c.rest[:len(what)] != what {
+		c.lost = true
+		return c
+	}
+	c.rest = c.rest[len(what):]
+	return c
+}
+
+func (c *cursor) next(b byte) bool {
+	if c.lost || c.rest == "" || c.rest[0] != b {
+		return false
+	}
+	c.rest = c.rest[1:]
+	return true
+}
+
+func (c *cursor) text() string {
+	if !c.next('"') {
+		c.lost = true
+		return ""
+	}
+	for i := range len(c.rest) {
+		switch b := c.rest[i]; {
+		case b == '"':
+			s := c.rest[:i]
+			c.rest = c.rest[i+1:]
+			return s
+		case !plain[b] && b != '<' && b != '>' && b != '&':
+			c.lost = true
+			return ""
+		}
+	}
+	c.lost = true
+	return ""
+}
+
+// number reads one of up to 18 digits.
+func (c *cursor) number() int64 {
+	var n int64
+	i := 0
+	for i < len(c.rest) && '0' <= c.rest[i] && c.rest[i] <= '9' && i < 18 {
+		n = n*10 + int64(c.rest[i]-'0')
+		i++
+	}
+	if i == 0 || i > 1 && c.rest[0] == '0' {
+		c.lost = true
+		return 0
+	}
+	c.rest = c.rest[i:]
+	return n
+}
+
+func (c *cursor) pairs() [][2]string {
+	if c.after("["); c.lost {
+		return nil
+	}
+	all := [][2]string{}
+	for first := true; !c.next(']') && !c.lost; first = false {
+		if !first {
+			c.after(",")
+		}
+		if len(all) == cap(all) {
+			all = slices.Grow(all, 8)
+		}
+		name := c.after("[").text()
+		value := c.after(",").text()
+		all = append(all, [2]string{name, value})
+		c.after("]")
+	}
+	return all
+}
+
+// ended says that the object ends here, and all of it was read.
+func (c *cursor) ended() bool {
+	c.after("}")
+	return !c.lost && c.rest == ""
+}

@@ -1,0 +1,181 @@
+package channel
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// hard are strings that JSON writes in some special way.
+var hard = []string{
+	"", "plain", `"quoted" \ back`, "<b>&amp;</b>", "\x00\x01\b\f\n\r\t\x1f\x7f", "höhe €  \U0001f600", "\u2028\u2029\u2030",
+	"\xff", "a\xffb\xc3", "\xed\xa0\x80", "\xc3\x28", "\ufffd", strings.Repeat("long ", 1000),
+}
+
+// TestAppendMatches: what is written by hand is what encoding/json writes.
+func TestAppendMatches(t *testing.T) {
+	for _, s := range hard {
+		for _, headers := range [][][2]string{nil, {}, {{s, s}}, {{"a", s}, {s, "b"}, {"", ""}}} {
+			checkInvocation(t, &Invocation{Function: s, ID: s, Tenant: s, DeadlineMS: 1 << 62, Method: s, Path: s, Query: s, Headers: headers, Upgrade: s})
+			checkInvocation(t, &Invocation{Function: "f", DeadlineMS: -1, Headers: headers})
+			checkResponse(t, -200, headers)
+		}
+	}
+}
+
+func FuzzAppend(f *testing.F) {
+	for _, s := range hard {
+		f.Add(s, "x-y", int64(len(s)))
+	}
+	f.Fuzz(func(t *testing.T, a, b string, n int64) {
+		headers := [][2]string{{a, b}, {b, a}}
+		checkInvocation(t, &Invocation{Function: a, ID: b, Tenant: a, DeadlineMS: n, Method: b, Path: a, Query: b, Headers: headers, Upgrade: a})
+		checkResponse(t, int(n), headers)
+	})
+}
+
+func checkInvocation(t *testing.T, m *Invocation) {
+	t.Helper()
+	want, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := m.append(nil)
+	if string(got) != string(want) {
+		t.Fatalf("%+v\ngot  %s\nwant %s", m, got, want)
+	}
+	checkParse(t, got)
+}
+
+func checkResponse(t *testing.T, status int, headers [][2]string) {
+	t.Helper()
+	m := struct {
+		Status  int         `json:"status"`
+		Headers [][2]string `json:"headers"`
+	}{status, headers}
+	if headers == nil {
+		m.Headers = [][2]string{}
+	}
+	want, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := appendResponse(nil, status, headers)
+	if string(got) != string(want) {
+		t.Fatalf("got  %s\nwant %s", got, want)
+	}
+	checkParse(t, got)
+}
+
+// checkParse compares what is read by hand with what encoding/json reads.
+func checkParse(t *testing.T, p []byte) {
+	t.Helper()
+	var slow, fast Invocation
+	wantErr := unmarshal(p, &slow)
+	if err := fast.parse(p); (err == nil) != (wantErr == nil) || err != nil && !errors.Is(err, ErrProtocol) {
+		t.Fatalf("%q: error %v, want %v", p, err, wantErr)
+	}
+	if diff := cmp.Diff(slow, fast, cmpopts.IgnoreFields(Invocation{}, "Finished")); wantErr == nil && diff != "" {
+		t.Fatalf("%q (-want +got):\n%s", p, diff)
+	}
+	var want struct {
+		Status  int
+		Headers [][]string
+	}
+	var got responseMeta
+	wantErr = unmarshal(p, &want)
+	for _, h := range want.Headers {
+		if wantErr == nil && len(h) != 2 {
+			wantErr = badHeader(h)
+		}
+	}
+	err := got.parse(p)
+	if (err == nil) != (wantErr == nil) || err != nil && !errors.Is(err, ErrProtocol) {
+		t.Fatalf("%q: error %v, want %v", p, err, wantErr)
+	}
+	if err != nil {
+		return
+	}
+	if got.status != want.Status || len(got.headers) != len(want.Headers) {
+		t.Fatalf("%q: got %+v, want %+v", p, got, want)
+	}
+	for i, h := range want.Headers {
+		if got.headers[i] != [2]string(h) {
+			t.Fatalf("%q: got %+v, want %+v", p, got, want)
+		}
+	}
+}
+
+// unusual is metadata as others may write it.
+var unusual = []string{
+	``, `{`, `{}`, `null`, `[]`, `{"status":200}`, `{"status":200,"headers":[]}`, `{"status":200,"headers":null}`,
+	`{"status":200,"headers":[["a","b"]]}`, `{"status":200,"headers":[["a","b"],["c","d"]]}`, `{"status":200,"headers":[["a","b"],]}`,
+	`{"status":200,"headers":[["a","b"]]} `, `{"status": 200, "headers": [["a", "b"]]}`, `{"headers":[["a","b"]],"status":200}`,
+	`{"status":0200,"headers":[]}`, `{"status":0,"headers":[]}`, `{"status":-1,"headers":[]}`, `{"status":200.0,"headers":[]}`, `{"status":2e2,"headers":[]}`,
+	`{"status":9999999999999999999,"headers":[]}`, `{"status":999999999999999999,"headers":[]}`, `{"status":"200","headers":[]}`,
+	`{"status":200,"headers":[["a"]]}`, `{"status":200,"headers":[["a","b","c"]]}`, `{"status":200,"headers":[[]]}`, `{"status":200,"headers":[["a",null]]}`, `{"status":200,"headers":[null]}`,
+	`{"status":200,"headers":[["a","b"]],"status":300}`, `{"status":200,"headers":[["a","b"]],"more":1}`, `{"status":200,"headers":[["\u0061","ü"]]}`,
+	"{\"status\":200,\"headers\":[[\"a\",\"\xff\"]]}", "{\"status\":200,\"headers\":[[\"a\",\"\x01\"]]}", `{"status":200,"headers":[["a","<&>\u007f"]]}`, "{\"status\":200,\"headers\":[[\"a\",\"\x7f\"]]}",
+	`{"STATUS":200,"Headers":[["a","b"]]}`,
+	`{"function":"f","id":"1","tenant":"t","deadline_ms":5,"method":"GET","path":"/","query":"","headers":[["a","b"]]}`,
+	`{"function":"f","id":"1","tenant":"t","deadline_ms":5,"method":"GET","path":"/","query":"","headers":[["a","b"]],"upgrade":"x"}`,
+	`{"function":"f","id":"1","tenant":"t","deadline_ms":5,"method":"GET","path":"/","query":"","headers":null}`,
+	`{"function":"f","id":"1","tenant":"t","deadline_ms":-5,"method":"GET","path":"/","query":"","headers":[["a","b","c"]]}`,
+	`{"function":"f","id":"1","tenant":"t","deadline_ms":00,"method":"GET","path":"/","query":"","headers":[]}`,
+	`{"function":"f","id":"1","tenant":"t","deadline_ms":5,"method":"GET","path":"/","query":"","headers":[["a"]]}`,
+}
+
+// TestParseUnusual: by hand or not, the same is read.
+func TestParseUnusual(t *testing.T) {
+	for _, s := range unusual {
+		checkParse(t, []byte(s))
+		for i := range len(s) {
+			checkParse(t, []byte(s[:i]))
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range unusual {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, p []byte) { checkParse(t, p) })
+}
+
+// TestSameMetadata: an answer's headers are the same, whether the one before had them
+// too or not, and a status of another protocol is no answer to an event that did not
+// ask for it.
+func TestSameMetadata(t *testing.T) {
+	var c Conn
+	for _, tc := range []struct {
+		meta    string
+		upgrade bool
+		status  int
+		header  string
+	}{
+		{`{"status":200,"headers":[["a","b"]]}`, false, 200, "b"},
+		{`{"status":200,"headers":[["a","b"]]}`, false, 200, "b"},
+		{`{"status":101,"headers":[["a","c"]]}`, true, 101, "c"},
+		{`{"status":101,"headers":[["a","c"]]}`, false, 0, ""},
+		{`{"status":200,"headers":[["a","b"]]}`, true, 200, "b"},
+		{`{"status":201,"headers":[["a","b"]]}`, false, 201, "b"},
+		{`{"status":201,"headers":[["a","` + strings.Repeat("x", maxUsual) + `"]]}`, false, 201, strings.Repeat("x", maxUsual)},
+		{`{"status":201,"headers":[["a","b"]]}`, false, 201, "b"},
+		{``, false, 0, ""},
+	} {
+		m, err := c.responseMeta([]byte(tc.meta), tc.upgrade)
+		if tc.status == 0 {
+			if !errors.Is(err, ErrProtocol) {
+				t.Errorf("%.50s: error %v", tc.meta, err)
+			}
+			continue
+		}
+		if err != nil || m.status != tc.status || len(m.headers) != 1 || m.headers[0] != [2]string{"a", tc.header} {
+			t.Errorf("%.50s: %.50v, %v", tc.meta, m, err)
+		}
+	}
+}
