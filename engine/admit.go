@@ -61,7 +61,7 @@ func (f *function) admit(r *Request) error {
 	err := f.e.admission.Admit()
 	var refused *admission.RefusedError
 	if errors.As(err, &refused) {
-		f.e.metrics.refused.WithLabelValues(string(refused.Reason)).Inc()
+		f.e.metrics.refuse(refused.Reason)
 	}
 	return err
 }

@@ -10,6 +10,7 @@
 // Lock order: container.op, container.disk, containers.mu, registry.mu,
 // container.mu, streams.mu; and Engine.gcMu, cache.mu, Engine.deployMu,
 // Engine.tenantMu, shells.disk, Engine.mu, shells.mu, function.mu, functionLog.mu.
+// Under places.mu none of them is taken.
 // Only cache.mu, the first three and functionLog.mu are held over the disk, and no
 // event waits for those.
 package engine
@@ -83,10 +84,13 @@ type Config struct {
 
 	AllowHostNetwork bool // whether templates may ask for the host's network
 
-	Metrics  prometheus.Registerer // nil: not exported
-	UIDBase  uint32                // first host id of tenant 1; default 0x10000000
-	Shells   ShellConfig
-	MaxQueue int   // events waiting for one function; default 1024
+	Metrics prometheus.Registerer // nil: not exported
+	UIDBase uint32                // first host id of tenant 1; default 0x10000000
+	Shells  ShellConfig
+
+	Concurrency int                   // events under way at once, of all functions; default 256 for each CPU
+	Queue       admission.QueueConfig // of those that wait, for one function each and for the engine
+
 	LogBytes int64 // size of a function's log file before it is rotated; default 8 MiB
 	LogFiles int   // rotated files kept beside the current one; default 3
 
@@ -112,6 +116,8 @@ type Engine struct {
 	shells     *shells
 	buffers    *buffer.Pool
 	admission  *admission.Controller
+	places     *places
+	started    time.Time
 	forks      budget        // memory of fork servers
 	mapErr     error         // why /work cannot be mounted with mapped owners; nil if it can
 	nextID     atomic.Uint64 // of invocations; starts at the time of Open, so that no id comes twice
@@ -147,8 +153,11 @@ func Open(cfg Config) (_ *Engine, err error) {
 	if cfg.UIDBase == 0 {
 		cfg.UIDBase = 0x10000000
 	}
-	if cfg.MaxQueue == 0 {
-		cfg.MaxQueue = 1024
+	if cfg.Concurrency == 0 {
+		cfg.Concurrency = defaultPlaces()
+	}
+	if err := cfg.Queue.Check(); err != nil {
+		return nil, fmt.Errorf("overload: %w", err)
 	}
 	if cfg.BufferBytes == 0 {
 		cfg.BufferBytes = 64 << 20
@@ -184,7 +193,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	cfg.Shells.setDefaults(memory)
-	e := &Engine{cfg: cfg, log: cfg.Log, closed: make(chan struct{}), ended: make(chan struct{})}
+	e := &Engine{cfg: cfg, log: cfg.Log, started: time.Now(), closed: make(chan struct{}), ended: make(chan struct{})}
 	if e.buffers, err = buffer.New(buffer.Config{Bytes: cfg.BufferBytes, Lock: cfg.BufferLock, Huge: cfg.BufferHuge}); err != nil {
 		return nil, err
 	}
@@ -193,6 +202,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 			err = errors.Join(err, e.buffers.Close())
 		}
 	}()
+	e.places = newPlaces(cfg.Concurrency, cfg.Queue)
 	if err := e.openAdmission(); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -44,12 +45,14 @@ type function struct {
 	shown atomic.Pointer[Function] // what lists showed last
 
 	tunnels tunnels
+	placed  placed // its part of the engine's places
 
 	mu        sync.Mutex
 	retired   bool
 	instances map[*instance]struct{} // all that count against Instances.Max
 	free      []*instance            // ready, with room for another event; the last is the most recently used
 	waiters   []*waiter              // events without an instance, oldest first
+	queue     admission.Queue        // judges waiters
 	starting  int                    // instances whose start is under way
 	busy      int                    // leases held
 	failed    int                    // instances that served no event, in a row: the back-off of warm
@@ -102,6 +105,7 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		user: user, work: work,
 		held:      heldAnswers{bytes: int64(max(cfg.Instances.Max, 1)) * cfg.Resources.MemoryBytes},
 		instances: make(map[*instance]struct{}),
+		queue:     admission.NewQueue(e.cfg.Queue),
 		warmed:    e.metrics.start.WithLabelValues(rec.Name, string(StartWarm)),
 	}
 	if cfg.Forks && f.loopbackOnly() && !spec.Trace {

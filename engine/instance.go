@@ -63,6 +63,7 @@ func (in *instance) run() {
 
 	f.mu.Lock()
 	f.starting--
+	f.queue.Clear()
 	if err != nil {
 		in.state = StateExited
 		delete(f.instances, in)
@@ -253,12 +254,16 @@ func (in *instance) explain(err error, before string) error {
 }
 
 // release ends one event: the instance serves the next, becomes idle, or stops
-// when it was to be drained. It does not block.
-func (in *instance) release() {
+// when it was to be drained. It had it for so long, which is 0 where that says nothing
+// of others. It does not block.
+func (in *instance) release(kept time.Duration) {
 	f := in.f
 	f.mu.Lock()
 	in.inflight--
 	f.busy--
+	if kept > 0 {
+		f.queue.Kept(kept)
+	}
 	in.served, f.failed = true, 0
 	switch {
 	case in.state == StateExited || in.state == StateStopping:

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -139,8 +140,39 @@ type event struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc // ends ctx and the reading of the body
 	once   sync.Once
-	lift   func() // takes the time limit away; nil but for requests that ask for a tunnel
-	tunnel bool   // it is one
+	lift   func()      // takes the time limit away; nil but for requests that ask for a tunnel
+	tunnel atomic.Bool // it is one
+
+	placed atomic.Bool // it has one of the engine's places
+}
+
+// enter takes one of the engine's places, which leave gives back.
+func (ev *event) enter() error {
+	waited, err := ev.f.e.places.enter(ev.ctx, ev.f)
+	if waited > 0 {
+		ev.f.e.metrics.waitedForPlace.Observe(waited.Seconds())
+	}
+	if errors.Is(err, ErrEngineOverloaded) {
+		ev.f.e.metrics.refuse(reasonEngine)
+	}
+	ev.placed.Store(err == nil)
+	return err
+}
+
+// leave gives the event's place back, if it has one still; kept as of places.leave.
+func (ev *event) leave(kept time.Duration) {
+	if ev.placed.Swap(false) {
+		ev.f.e.places.leave(ev.f, kept)
+	}
+}
+
+// kept is how long the event has kept what it got then, 0 where that says nothing of
+// other events.
+func (ev *event) kept(since time.Time) time.Duration {
+	if ev.tunnel.Load() {
+		return 0
+	}
+	return time.Since(since)
 }
 
 func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
@@ -224,8 +256,14 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 		if err != nil {
 			return nil, err
 		}
+		if err := ev.enter(); err != nil {
+			f.endEvent(in, 0)
+			return nil, err
+		}
+		since := time.Now()
 		if err := in.boot(ev.ctx); err != nil {
-			f.endEvent(in)
+			ev.leave(0)
+			f.endEvent(in, 0)
 			return nil, err
 		}
 		l = &lease{in: in, kind: in.kind, start: time.Since(began)}
@@ -234,15 +272,27 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 			in.box.kill()
 			_ = in.conn.Close() // waits for the body's reader: the event's cancel came before
 			<-in.box.sb.Done()
-			f.endEvent(in)
+			kept := ev.kept(since)
+			ev.leave(kept)
+			f.endEvent(in, kept)
 		}
 	} else {
 		var err error
 		if l, err = f.lease(ev.ctx); err != nil {
 			return nil, err
 		}
+		since := time.Now()
+		if err := ev.enter(); err != nil {
+			l.in.release(0)
+			return nil, err
+		}
 		finished := make(chan struct{})
-		inv.Finished = func() { close(finished); l.in.release() }
+		inv.Finished = func() {
+			close(finished)
+			kept := ev.kept(since)
+			ev.leave(kept)
+			l.in.release(kept)
+		}
 		end = func(err error) {
 			if err != nil { // given up: the function has the grace to notice
 				l.in.killUnless(finished)
@@ -278,7 +328,7 @@ func (ev *event) judge(in *instance, err error, before string) error {
 	err = in.explain(err, before)
 	var failure *FunctionError
 	if errors.As(err, &failure) {
-		if deadline, _ := ev.ctx.Deadline(); !ev.tunnel && !time.Now().Before(deadline.Truncate(time.Millisecond)) {
+		if deadline, _ := ev.ctx.Deadline(); !ev.tunnel.Load() && !time.Now().Before(deadline.Truncate(time.Millisecond)) {
 			return ErrTimeout // the function noticed it first
 		}
 		ev.f.logFailure(in.box.id, ev.name, failure)
@@ -312,7 +362,7 @@ func (f *function) lease(ctx context.Context) (*lease, error) {
 		select {
 		case <-l.in.conn.Done():
 			l.in.drain()
-			l.in.release()
+			l.in.release(0)
 		default:
 			return l, nil
 		}
@@ -437,9 +487,10 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	since := time.Now()
 	outR, outW, err := outputPipe()
 	if err != nil {
-		f.endEvent(in)
+		f.endEvent(in, 0)
 		return nil, fmt.Errorf("make stdout: %w", err)
 	}
 	feed, err := newFeeder(r)
@@ -449,14 +500,17 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 		spec.Stdin, spec.Stdout = feed.child, outW
 		spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], env...)
 		in.box = in.newBox(spec.ID)
-		err = f.start(ev.ctx, spec, in.box)
+		if err = ev.enter(); err == nil {
+			err = f.start(ev.ctx, spec, in.box)
+		}
 	}
 	_ = outW.Close()
 	feed.closeChild()
 	if err != nil {
 		_ = outR.Close()
 		feed.close()
-		f.endEvent(in)
+		ev.leave(0)
+		f.endEvent(in, 0)
 		return nil, err
 	}
 	in.kind = in.box.sb.Kind()
@@ -470,7 +524,9 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 		_ = outR.Close()
 		feed.close()
 		<-in.box.sb.Done()
-		f.endEvent(in)
+		kept := ev.kept(since)
+		ev.leave(kept)
+		f.endEvent(in, kept)
 	}
 
 	resp := &Response{Instance: in.box.id, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started, StartKind: in.kind}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 )
@@ -17,6 +18,7 @@ var errRetired = errors.New("function was replaced")
 // waiter is an event without an instance. grant has room for one answer, so a
 // granter never blocks.
 type waiter struct {
+	since time.Time
 	grant chan grant
 }
 
@@ -44,21 +46,22 @@ func (f *function) acquire(ctx context.Context) (*lease, error) {
 		return nil, errRetired
 	}
 	if in := f.takeFreeLocked(); in != nil {
+		f.queue.Clear()
 		f.mu.Unlock()
 		f.warmed.Observe(time.Since(began).Seconds())
 		return &lease{in: in, kind: StartWarm, start: time.Since(began)}, nil
 	}
-	if len(f.waiters) >= f.e.cfg.MaxQueue {
+	w, err := f.queueLocked(began)
+	if err != nil {
 		f.mu.Unlock()
-		return nil, ErrOverloaded
+		return nil, err
 	}
-	w := &waiter{grant: make(chan grant, 1)}
-	f.waiters = append(f.waiters, w)
 	f.startForWaitersLocked()
 	f.mu.Unlock()
 
 	select {
 	case g := <-w.grant:
+		f.e.metrics.waited.Observe(time.Since(began).Seconds())
 		if g.err != nil {
 			return nil, g.err
 		}
@@ -71,11 +74,46 @@ func (f *function) acquire(ctx context.Context) (*lease, error) {
 	case <-ctx.Done():
 		if !f.forget(w) { // granted meanwhile
 			if g := <-w.grant; g.in != nil {
-				g.in.release()
+				g.in.release(0)
 			}
 		}
 		return nil, context.Cause(ctx)
 	}
+}
+
+// queueLocked has an event wait, unless it would for too long: ErrOverloaded. As long
+// as there can be more instances, or some are starting, it is not the queue's fault
+// that events wait, and only their number counts.
+func (f *function) queueLocked(now time.Time) (*waiter, error) {
+	places := f.busy
+	if f.starting > 0 || len(f.instances) < f.config.Instances.Max {
+		places = 0
+	}
+	if len(f.waiters) == 0 || places == 0 {
+		f.queue.Clear()
+	}
+	if why := f.queue.Full(len(f.waiters), places); why != "" {
+		f.e.metrics.refuse(why)
+		return nil, ErrOverloaded
+	}
+	w := &waiter{since: now, grant: make(chan grant, 1)}
+	f.waiters = append(f.waiters, w)
+	return w, nil
+}
+
+// nextLocked takes the oldest waiter out of the queue. Those before it that have waited
+// for too long are refused, but for the last: whoever comes finds less of a queue.
+func (f *function) nextLocked() *waiter {
+	now := time.Now()
+	for len(f.waiters) > 1 && f.queue.Stale(now.Sub(f.waiters[0].since)) {
+		f.waiters[0].grant <- grant{err: ErrOverloaded}
+		f.waiters = f.waiters[1:]
+		f.e.metrics.refuse(admission.QueueTime)
+	}
+	w := f.waiters[0]
+	f.waiters = f.waiters[1:]
+	f.queue.Served(now, now.Sub(w.since))
+	return w
 }
 
 // takeFreeLocked counts one more event on the most recently used instance with
@@ -129,8 +167,7 @@ func (f *function) startLocked() {
 func (f *function) serveLocked(in *instance, cold bool) {
 	c := f.config.Instances.Concurrency
 	for in.hung == 0 && in.inflight < c && len(f.waiters) > 0 {
-		w := f.waiters[0]
-		f.waiters = f.waiters[1:]
+		w := f.nextLocked()
 		in.inflight++
 		f.busy++
 		w.grant <- grant{in: in, cold: cold}
@@ -157,29 +194,31 @@ func (f *function) dropLocked(in *instance) {
 // eventSlot counts a fresh-per-event sandbox against the template's maximum.
 // It waits in the queue when the maximum is reached.
 func (f *function) eventSlot(ctx context.Context) (*instance, error) {
+	now := time.Now()
 	f.mu.Lock()
 	switch {
 	case f.retired:
 		f.mu.Unlock()
 		return nil, errRetired
 	case len(f.instances) < f.config.Instances.Max:
+		f.queue.Clear()
 		in := f.newEventLocked()
 		f.mu.Unlock()
 		return in, nil
-	case len(f.waiters) >= f.e.cfg.MaxQueue:
-		f.mu.Unlock()
-		return nil, ErrOverloaded
 	}
-	w := &waiter{grant: make(chan grant, 1)}
-	f.waiters = append(f.waiters, w)
+	w, err := f.queueLocked(now)
 	f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case g := <-w.grant:
+		f.e.metrics.waited.Observe(time.Since(now).Seconds())
 		return g.in, g.err
 	case <-ctx.Done():
 		if !f.forget(w) {
 			if g := <-w.grant; g.in != nil {
-				f.endEvent(g.in)
+				f.endEvent(g.in, 0)
 			}
 		}
 		return nil, context.Cause(ctx)
@@ -193,8 +232,9 @@ func (f *function) newEventLocked() *instance {
 	return in
 }
 
-// endEvent frees the slot of a fresh-per-event sandbox for the next waiter.
-func (f *function) endEvent(in *instance) {
+// endEvent frees the slot of a fresh-per-event sandbox for the next waiter; kept as of
+// release.
+func (f *function) endEvent(in *instance, kept time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, ok := f.instances[in]; !ok {
@@ -202,9 +242,11 @@ func (f *function) endEvent(in *instance) {
 	}
 	delete(f.instances, in)
 	f.busy--
+	if kept > 0 {
+		f.queue.Kept(kept)
+	}
 	if len(f.waiters) > 0 && !f.retired {
-		w := f.waiters[0]
-		f.waiters = f.waiters[1:]
+		w := f.nextLocked()
 		w.grant <- grant{in: f.newEventLocked()}
 	}
 }

@@ -19,6 +19,8 @@ type metrics struct {
 	forkServers *prometheus.CounterVec // function
 	refused     *prometheus.CounterVec // reason
 
+	waited, waitedForPlace prometheus.Observer
+
 	gcImages          *prometheus.CounterVec // rule
 	gcBytes, gcInodes prometheus.Counter
 	gcSeconds         prometheus.Histogram
@@ -38,7 +40,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 			Name: "fre_fork_server_failures_total", Help: "Fork servers that did not start, or died.",
 		}, []string{"function"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fre_admission_refused_total", Help: "Events refused for want of memory for bodies.",
+			Name: "fre_admission_refused_total", Help: "Events refused: for want of memory for bodies (memory, waits), or as too many wait for their function (queue_length, queue_time) or for the engine (engine).",
 		}, []string{"reason"}),
 		gcImages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fre_gc_images_total", Help: "Images that garbage collection removed.",
@@ -49,6 +51,11 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 			Name: "fre_gc_seconds", Help: "How long a garbage collection took.", Buckets: prometheus.ExponentialBuckets(1e-3, 4, 10),
 		}),
 	}
+	waits := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "fre_queue_seconds", Help: "How long events waited, of those that had to: for an instance (function), or for a place in the engine.",
+		Buckets: prometheus.ExponentialBuckets(1e-4, 4, 10),
+	}, []string{"queue"})
+	m.waited, m.waitedForPlace = waits.WithLabelValues("function"), waits.WithLabelValues("engine")
 	if reg != nil {
 		host := e.cfg.Sandboxes
 		parked := func(kind sandbox.StartKind, count func(sandbox.ShellStats) float64) prometheus.Collector {
@@ -69,6 +76,26 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 			}))
 		}
 		prometheus.WrapRegistererWith(prometheus.Labels{"pool": "answers"}, reg).MustRegister(e.buffers)
+		queued := func(queue string, count func() int) prometheus.Collector {
+			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "fre_queue_length", Help: "Events that wait for an instance (function), or for a place in the engine.",
+				ConstLabels: prometheus.Labels{"queue": queue},
+			}, func() float64 { return float64(count()) })
+		}
+		reg.MustRegister(waits,
+			queued("function", func() (n int) {
+				for _, f := range *e.functions.Load() {
+					f.mu.Lock()
+					n += len(f.waiters)
+					f.mu.Unlock()
+				}
+				return n
+			}),
+			queued("engine", func() int { _, n := e.places.count(); return n }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_events", Help: "Events under way."}, func() float64 {
+				n, _ := e.places.count()
+				return float64(n)
+			}))
 		reg.MustRegister(m.refused, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells,
 			parked(sandbox.StartShell, func(s sandbox.ShellStats) float64 { return float64(s.Bare) }),
 			parked(sandbox.StartAttached, func(s sandbox.ShellStats) float64 { return float64(s.Attached) }),
@@ -90,6 +117,12 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 func (m *metrics) invocation(function string, took time.Duration, err error) {
 	m.duration.WithLabelValues(function, outcome(err)).Observe(took.Seconds())
 }
+
+// reasonEngine is that of ErrEngineOverloaded.
+const reasonEngine admission.Reason = "engine"
+
+// refuse counts an event that was not taken on.
+func (m *metrics) refuse(why admission.Reason) { m.refused.WithLabelValues(string(why)).Inc() }
 
 func (m *metrics) collected(r *GCReport) {
 	for _, img := range r.Images {
@@ -116,7 +149,7 @@ func outcome(err error) string {
 		return "ok"
 	case errors.Is(err, ErrTimeout):
 		return "timeout"
-	case errors.Is(err, ErrOverloaded):
+	case errors.Is(err, ErrOverloaded), errors.Is(err, ErrEngineOverloaded):
 		return "overloaded"
 	case errors.Is(err, ErrDegraded):
 		return "degraded"

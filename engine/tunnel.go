@@ -38,7 +38,8 @@ type tunnels struct {
 // protocol: from now on it lasts as long as both sides and the deployment.
 func (ev *event) becomeTunnel() {
 	ev.lift()
-	ev.tunnel = true
+	ev.tunnel.Store(true)
+	ev.leave(0) // what waits for its client for hours must not keep others from theirs
 	t := &ev.f.tunnels
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -55,6 +55,8 @@ func statusOf(err error) (status int, code string) {
 		return http.StatusRequestHeaderFieldsTooLarge, "header_too_large"
 	case errors.Is(err, engine.ErrOverloaded):
 		return http.StatusServiceUnavailable, "overloaded"
+	case errors.Is(err, engine.ErrEngineOverloaded):
+		return http.StatusServiceUnavailable, "engine_overloaded"
 	case errors.Is(err, engine.ErrDegraded):
 		return http.StatusServiceUnavailable, "degraded"
 	case errors.Is(err, engine.ErrClosed), errors.Is(err, httpserver.ErrClosed):

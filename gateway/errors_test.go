@@ -12,11 +12,12 @@ import (
 // TestStatusOf: what no request of a test brings about easily.
 func TestStatusOf(t *testing.T) {
 	for err, want := range map[error]string{
-		engine.ErrOverloaded: "503 overloaded",
-		engine.ErrDegraded:   "503 degraded",
-		engine.ErrClosed:     "503 stopping",
-		http.ErrAbortHandler: "500 internal",
-		errors.New("other"):  "500 internal",
+		engine.ErrOverloaded:       "503 overloaded",
+		engine.ErrEngineOverloaded: "503 engine_overloaded",
+		engine.ErrDegraded:         "503 degraded",
+		engine.ErrClosed:           "503 stopping",
+		http.ErrAbortHandler:       "500 internal",
+		errors.New("other"):        "500 internal",
 	} {
 		status, code := statusOf(fmt.Errorf("invoke: %w", err))
 		if got := fmt.Sprint(status, " ", code); got != want {

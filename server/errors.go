@@ -122,6 +122,8 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		return http.StatusGatewayTimeout, api.CodeTimeout, "raise resources.timeout in the template, or see the function's logs"
 	case errors.Is(err, engine.ErrOverloaded):
 		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again later, or raise instances.max in the template"
+	case errors.Is(err, engine.ErrEngineOverloaded):
+		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again in a moment; fre status shows whose events are under way"
 	case errors.Is(err, engine.ErrDegraded):
 		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again in a moment, or give the engine more memory for bodies (buffers.memory in its configuration)"
 	case errors.Is(err, engine.ErrClosed):

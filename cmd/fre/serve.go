@@ -74,6 +74,8 @@ type serveConfig struct {
 	BufferLock, BufferHuge       bool
 	MaxConnections, MaxPerClient int
 	Admission                    admission.Config
+	Concurrency                  int
+	Queue                        admission.QueueConfig
 }
 
 // defaultState is the state directory unless --state names another.
@@ -98,7 +100,8 @@ which the engine does not start, "shells" says how many interpreters are kept
 running ahead of their functions, "work" how much tenants may keep, "network"
 what functions may reach beside the public internet, "registry" whether images are
 served to others, "gc" which of them go by themselves, "buffers" and "overload" how much memory answers
-may wait in, and what happens without (see docs/configuration.md).`,
+may wait in, how many events run and wait at once, and what happens to others (see
+docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
@@ -242,7 +245,8 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
-		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, BufferLock: cfg.BufferLock, BufferHuge: cfg.BufferHuge, Admission: cfg.Admission, AllowHostNetwork: cfg.AllowHostNetwork,
+		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, BufferLock: cfg.BufferLock, BufferHuge: cfg.BufferHuge, Admission: cfg.Admission,
+		Concurrency: cfg.Concurrency, Queue: cfg.Queue, AllowHostNetwork: cfg.AllowHostNetwork,
 		InsecureRegistries: cfg.InsecureRegistries, Signatures: policy, ImageLimits: cfg.ImageLimits,
 	})
 	if err != nil {
@@ -507,7 +511,7 @@ func readConfig(path string, cfg *serveConfig) error {
 	if err := file.Buffers.read(cfg); err != nil {
 		return fmt.Errorf("%s: buffers.%w", path, err)
 	}
-	if err := file.Overload.read(&cfg.Admission); err != nil {
+	if err := file.Overload.read(cfg); err != nil {
 		return fmt.Errorf("%s: overload.%w", path, err)
 	}
 	if err := file.GC.read(&cfg.GC); err != nil {
@@ -654,10 +658,15 @@ type overloadConfig struct {
 	Waits    int     `yaml:"waits"`
 	Probe    string  `yaml:"probe"`
 	Steps    int     `yaml:"steps"`
+
+	Concurrency   *int   `yaml:"concurrency"`
+	Queue         *int   `yaml:"queue"`
+	QueueTarget   string `yaml:"queue_target"`
+	QueueInterval string `yaml:"queue_interval"`
 }
 
 // read takes over the thresholds; what is not given keeps its default.
-func (o *overloadConfig) read(cfg *admission.Config) error {
+func (o *overloadConfig) read(cfg *serveConfig) error {
 	duration := func(field, s string, to *time.Duration) error {
 		if s == "" {
 			return nil
@@ -669,14 +678,31 @@ func (o *overloadConfig) read(cfg *admission.Config) error {
 		*to = d
 		return nil
 	}
-	if err := duration("slow_wait", o.SlowWait, &cfg.SlowWait); err != nil {
+	number := func(field string, n, to *int) error {
+		if n == nil {
+			return nil
+		}
+		if *n < 1 {
+			return fmt.Errorf("%s: %d is less than 1", field, *n)
+		}
+		*to = *n
+		return nil
+	}
+	a, q := &cfg.Admission, &cfg.Queue
+	for _, err := range []error{
+		duration("slow_wait", o.SlowWait, &a.SlowWait), duration("probe", o.Probe, &a.Every),
+		number("concurrency", o.Concurrency, &cfg.Concurrency), number("queue", o.Queue, &q.Length),
+		duration("queue_target", o.QueueTarget, &q.Target), duration("queue_interval", o.QueueInterval, &q.Interval),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	a.MinFree, a.Waits, a.Steps = o.MinFree/100, o.Waits, o.Steps
+	if err := a.Check(); err != nil {
 		return err
 	}
-	if err := duration("probe", o.Probe, &cfg.Every); err != nil {
-		return err
-	}
-	cfg.MinFree, cfg.Waits, cfg.Steps = o.MinFree/100, o.Waits, o.Steps
-	return cfg.Check()
+	return q.Check()
 }
 
 // gcConfig is the configuration file's gc.

@@ -56,6 +56,10 @@ func TestReadConfig(t *testing.T) {
 		{name: "more free than there is", src: "overload: {min_free: 90}\n", wrong: "overload.min_free"},
 		{name: "a wait of what", src: "overload: {slow_wait: long}\n", wrong: "overload.slow_wait"},
 		{name: "probes without end", src: "overload: {probe: 0s}\n", wrong: "overload.probe"},
+		{name: "nothing at once", src: "overload: {concurrency: 0}\n", wrong: "overload.concurrency"},
+		{name: "nobody may wait", src: "overload: {queue: 0}\n", wrong: "overload.queue"},
+		{name: "a target of what", src: "overload: {queue_target: 5}\n", wrong: "overload.queue_target"},
+		{name: "a target beyond the interval", src: "overload: {queue_target: 1s, queue_interval: 100ms}\n", wrong: "queue_target"},
 		{name: "no steps", src: "overload: {steps: -1}\n", wrong: "overload.steps"},
 		{name: "bad interval", src: "gc: {interval: often}\n", wrong: "gc.interval"},
 		{name: "unused since tomorrow", src: "gc: {unused: -1h}\n", wrong: "gc.unused"},
@@ -122,6 +126,10 @@ func TestReadConfig(t *testing.T) {
 			overload := admission.Config{MinFree: 0.05, SlowWait: 200 * time.Millisecond, Waits: 3, Every: 200 * time.Millisecond, Steps: 4}
 			if diff := cmp.Diff(overload, cfg.Admission); diff != "" || cfg.BufferBytes != 64<<20 || cfg.ConnectionBytes != 64<<20 || cfg.BufferLock || cfg.BufferHuge {
 				t.Errorf("%d and %d bytes of buffers, locked %v, huge %v, overload:\n%s", cfg.BufferBytes, cfg.ConnectionBytes, cfg.BufferLock, cfg.BufferHuge, diff)
+			}
+			queue := admission.QueueConfig{Length: 1024, Target: 20 * time.Millisecond, Interval: 100 * time.Millisecond}
+			if diff := cmp.Diff(queue, cfg.Queue); diff != "" || cfg.Concurrency != 512 {
+				t.Errorf("%d at once, queues:\n%s", cfg.Concurrency, diff)
 			}
 			if diff := cmp.Diff(engine.WorkConfig{Limit: 1 << 30, Tenants: map[string]int64{"reports": 20 << 30}}, cfg.Work); diff != "" {
 				t.Error(diff)
