@@ -66,6 +66,58 @@ type Leaks struct {
 	Stacks   []HeldStack `json:"stacks"` // a sample: one of 64 buffers
 }
 
+// Status is the answer of /v1/status: how much the engine has to do, and how it does.
+type Status struct {
+	Version Version   `json:"version"`
+	Started time.Time `json:"started"`
+
+	State  string    `json:"state"`            // "normal", "degraded", "probing", "recovering"; "stopping"
+	Reason string    `json:"reason,omitempty"` // unless it is normal: "memory", "waits"
+	Since  time.Time `json:"since"`            // when the state came
+
+	Events    EventStatus    `json:"events"`
+	Functions []FunctionLoad `json:"functions"` // the busiest, ten at most
+	Buffers   BufferStatus   `json:"buffers"`
+	Sandboxes SandboxStatus  `json:"sandboxes"`
+}
+
+// EventStatus counts events of all functions.
+type EventStatus struct {
+	Running   int `json:"running"`
+	Limit     int `json:"limit"`   // of those that run
+	Waiting   int `json:"waiting"` // their function has an instance for them: for the engine
+	Queued    int `json:"queued"`  // for an instance
+	Functions int `json:"functions"`
+}
+
+// FunctionLoad is what one function has to do.
+type FunctionLoad struct {
+	Name      string `json:"name"`
+	Instances int    `json:"instances"`
+	Busy      int    `json:"busy"`    // events that have an instance
+	Waiting   int    `json:"waiting"` // of those, for the engine
+	Queued    int    `json:"queued"`  // events without
+}
+
+// BufferStatus is the memory that bodies wait in, in bytes.
+type BufferStatus struct {
+	Bytes   int64 `json:"bytes"`
+	Held    int64 `json:"held"`
+	Peak    int64 `json:"peak"`
+	High    int64 `json:"high"` // pressed from here
+	Low     int64 `json:"low"`  // down to here
+	Pressed bool  `json:"pressed"`
+	Waiting int   `json:"waiting"` // who waits for a buffer
+}
+
+// SandboxStatus counts sandboxes and what is ready for more.
+type SandboxStatus struct {
+	Live     int `json:"live"`
+	Bare     int `json:"bare"`     // shells parked
+	Attached int `json:"attached"` // likewise, to an image
+	Cgroups  int `json:"cgroups"`  // in use and ready
+}
+
 // Change is one change of what lists show.
 type Change struct {
 	Generation uint64            `json:"generation"` // counts the changes of everything; never comes twice

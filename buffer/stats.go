@@ -7,6 +7,7 @@ type Stats struct {
 	Peak    int64 // most bytes lent at once
 	Waiting int   // in Acquire
 
+	High, Low int64  // the watermarks of Config
 	Pressed   bool   // between the watermarks of Config, or above
 	Pressures uint64 // times that it became so
 
@@ -33,7 +34,7 @@ func (p *Pool) Free() (free, bytes int64) {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Stats{Bytes: int64(len(p.arena)), Held: p.held, Peak: p.peak, Waiting: len(p.waiters), Pressed: p.pressed, Pressures: p.pressures, Classes: make([]ClassStats, classCount)}
+	s := Stats{Bytes: int64(len(p.arena)), Held: p.held, Peak: p.peak, Waiting: len(p.waiters), High: p.high, Low: p.low, Pressed: p.pressed, Pressures: p.pressures, Classes: make([]ClassStats, classCount)}
 	for i := range p.classes {
 		c := &p.classes[i]
 		s.Classes[i] = ClassStats{Size: MinSize << i, Lent: c.lent, Peak: c.peak, Acquired: c.acquired, Refused: c.refused}

@@ -73,6 +73,11 @@ func (c *Client) Leaks(ctx context.Context) (api.Leaks, error) {
 	return get[api.Leaks](ctx, c, "/v1/debug/leaks", nil)
 }
 
+// Status tells how much the engine has to do, and how it does.
+func (c *Client) Status(ctx context.Context) (api.Status, error) {
+	return get[api.Status](ctx, c, "/v1/status", nil)
+}
+
 // DoctorOptions adjust Doctor.
 type DoctorOptions struct {
 	Costs bool // measure what things take there, which is some tenths of a second of work

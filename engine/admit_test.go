@@ -53,6 +53,10 @@ func TestDegraded(t *testing.T) {
 	if h, err := r.Holdings(); err != nil || h.Buffers.Held == 0 || h.Sandboxes < len(untaken) || h.Cgroups < h.Sandboxes {
 		t.Errorf("it holds %+v, %v", h, err)
 	}
+	st, err := r.Status()
+	if err != nil || st.State == admission.Normal || st.Reason != admission.Memory || st.Since.Before(st.Started) || st.Buffers.Held == 0 || st.Functions != 2 {
+		t.Errorf("its status is %+v, %v", st, err)
+	}
 	for _, resp := range untaken {
 		if n, err := io.Copy(io.Discard, resp.Body); err != nil || n != 3<<20 {
 			t.Errorf("an answer from before: %d bytes, %v", n, err)

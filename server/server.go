@@ -85,6 +85,7 @@ type Engine interface {
 	Checks(o engine.CheckOptions) ([]engine.Check, error)
 	DiskUsage() (*engine.DiskUsage, error)
 	Holdings() (engine.Holdings, error)
+	Status() (engine.Status, error)
 }
 
 // Config wires the server. Engine and Log are required; zero values of the
@@ -127,6 +128,7 @@ type route struct {
 func (s *server) routes() []route {
 	return []route{
 		{"GET", "/v1/version", s.version},
+		{"GET", "/v1/status", s.status},
 		{"GET", "/v1/doctor", s.doctor},
 		{"GET", "/v1/system/df", s.diskUsage},
 		{"GET", "/v1/template/schema", s.templateSchema},

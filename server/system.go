@@ -22,6 +22,28 @@ func (s *server) diskUsage(w http.ResponseWriter, _ *http.Request) error {
 	})
 }
 
+// status answers GET /v1/status.
+func (s *server) status(w http.ResponseWriter, _ *http.Request) error {
+	st, err := s.engine.Status()
+	if err != nil {
+		return err
+	}
+	state := st.State.String()
+	if st.Stopping {
+		state = "stopping"
+	}
+	b := st.Buffers
+	return reply(w, http.StatusOK, api.Status{
+		Version: s.cfg.Version, Started: st.Started, State: state, Reason: string(st.Reason), Since: st.Since,
+		Events: api.EventStatus{Running: st.Events, Limit: st.MostEvents, Waiting: st.Waiting, Queued: st.Queued, Functions: st.Functions},
+		Functions: list(st.Busiest, func(f engine.FunctionLoad) api.FunctionLoad {
+			return api.FunctionLoad{Name: f.Name, Instances: f.Instances, Busy: f.Busy, Waiting: f.Waiting, Queued: f.Queued}
+		}),
+		Buffers:   api.BufferStatus{Bytes: b.Bytes, Held: b.Held, Peak: b.Peak, High: b.High, Low: b.Low, Pressed: b.Pressed, Waiting: b.Waiting},
+		Sandboxes: api.SandboxStatus{Live: st.Sandboxes, Bare: st.Shells.Bare, Attached: st.Shells.Attached, Cgroups: st.Cgroups},
+	})
+}
+
 func imageUsageOf(i engine.ImageUsage) api.ImageUsage {
 	return api.ImageUsage{
 		Digest: string(i.Digest), Name: i.Name, Version: i.Version, InUse: i.InUse,

@@ -31,6 +31,7 @@ const (
 	exitUnreachable = 3
 	exitNotFound    = 4
 	exitFunction    = 5
+	exitNotNormal   = 6
 	exitRunEngine   = 125
 	exitRunNotExec  = 126
 	exitRunNotFound = 127
@@ -45,6 +46,7 @@ const exitCodes = `Exit codes of fre:
     3  the engine is not reachable
     4  not found: no such function, image or sandbox
     5  the function failed: exception, crash, time-out, or it answered 500 to 599
+    6  fre status: the engine is not in its normal state
   130  interrupted (Ctrl-C)
 
 fre run exits with the command's own status (128 + n when signal n ended it), or:
@@ -190,7 +192,7 @@ func newRoot() *cobra.Command {
 		c.imagesCommand(), c.imageCommand(), c.pullCommand(), c.pushCommand(), registryCommand(), c.deployCommand(), c.testCommand(), c.devCommand(), c.functionsCommand(), c.functionCommand(),
 		c.keyCommand(),
 		c.invokeCommand(), c.runCommand(), c.createCommand(), c.startCommand(), c.attachCommand(), c.renameCommand(), c.rmCommand(), c.containerCommand(), c.psCommand(), c.topCommand(), c.statsCommand(), c.inspectCommand(), c.logsCommand(), c.eventsCommand(), c.stopCommand(), c.killCommand(), c.waitCommand(),
-		c.versionCommand(), c.doctorCommand(), c.systemCommand(), c.debugCommand(), c.traceCommand(), benchCommand(),
+		c.versionCommand(), c.statusCommand(), c.doctorCommand(), c.systemCommand(), c.debugCommand(), c.traceCommand(), benchCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre", Long: exitCodes},
 	)
 	return root

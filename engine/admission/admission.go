@@ -106,6 +106,7 @@ type Controller struct {
 	mu       sync.Mutex
 	state    State
 	reason   Reason
+	since    time.Time // when state came
 	at       time.Time // of the last look
 	slow     int       // slow waits in a row
 	slowAt   time.Time // of the last slow wait
@@ -134,7 +135,7 @@ func New(cfg Config) *Controller {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Controller{cfg: cfg, wake: make(chan struct{}, 1)}
+	return &Controller{cfg: cfg, wake: make(chan struct{}, 1), since: cfg.Now()}
 }
 
 // Every is the time between two looks.
@@ -145,6 +146,13 @@ func (c *Controller) State() (State, Reason) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state, c.reason
+}
+
+// Since returns what State does, and when the state came.
+func (c *Controller) Since() (State, Reason, time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state, c.reason, c.since
 }
 
 // Admit decides about work that needs memory: nil, or a *[RefusedError].
@@ -235,7 +243,7 @@ func (c *Controller) degradeLocked(because Reason) {
 
 func (c *Controller) toLocked(s State) {
 	from := c.state
-	c.state = s
+	c.state, c.since = s, c.cfg.Now()
 	if c.cfg.Changed != nil {
 		c.cfg.Changed(from, s, c.reason)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
@@ -158,6 +159,24 @@ func (e *Engine) Holdings() (engine.Holdings, error) {
 	return engine.Holdings{Sandboxes: len(e.Sandboxes(false)), Cgroups: 5, Buffers: buffer.Stats{Bytes: 64 << 20, Classes: []buffer.ClassStats{
 		{Size: 4 << 10}, {Size: 16 << 10, Lent: 2}, {Size: 1 << 20, Lent: 1},
 	}}}, nil
+}
+
+// Status is that of an engine with a busy function, degraded while that is called
+// "degraded".
+func (e *Engine) Status() (engine.Status, error) {
+	held, err := e.Holdings()
+	held.Buffers.Held, held.Buffers.Peak, held.Buffers.High, held.Buffers.Low = 2<<20, 5<<20, 60<<20, 48<<20
+	s := engine.Status{
+		Started: Epoch, Since: Epoch, Events: 3, MostEvents: 512, Waiting: 1, Queued: 7, Functions: len(e.Functions()),
+		Buffers: held.Buffers, Sandboxes: held.Sandboxes, Cgroups: held.Cgroups, Shells: sandbox.ShellStats{Bare: 4, Attached: 2},
+	}
+	for _, f := range e.Functions() {
+		s.Busiest = append(s.Busiest, engine.FunctionLoad{Name: f.Name, Instances: 4, Busy: 4, Queued: 7, Waiting: 1})
+		if f.Name == "degraded" {
+			s.State, s.Reason = admission.Degraded, admission.Memory
+		}
+	}
+	return s, err
 }
 
 // DiskUsage has every image unique, in blocks of 4 KiB, and one tenant.

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+)
+
+// normalState is what api.Status.State is where nothing is amiss.
+const normalState = "normal"
+
+func (c *cli) statusCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use: "status", Short: "Show how much the engine has to do, and how it does",
+		Long: `Show how the engine does: its state, with the reason and since when; events under
+way, and those that wait for the engine or for an instance of their function; the
+busiest functions; the memory that bodies wait in; sandboxes, and what is ready for
+more.
+
+The exit code is 0 where the state is normal, and 6 otherwise: degraded, probing or
+recovering (events that need memory for bodies are refused, all or some; see
+docs/configuration.md), or stopping. Queues that are full leave the state normal.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl := c.client()
+			defer cl.Close()
+			s, err := cl.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if format != "" {
+				err = formatEach(cmd.OutOrStdout(), format, []api.Status{s})
+			} else {
+				err = showStatus(cmd.OutOrStdout(), s, time.Now())
+			}
+			if err == nil && s.State != normalState {
+				err = silentExitError(exitNotNormal)
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "", "`template` for all of it: 'json', or Go's text/template such as '{{.State}} {{.Events.Running}}'")
+	return cmd
+}
+
+// showStatus prints it for people.
+func showStatus(w io.Writer, s api.Status, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	because := ""
+	if s.Reason != "" {
+		because = ", for " + map[string]string{"memory": "want of memory for bodies", "waits": "long waits for memory"}[s.Reason]
+	}
+	line("State", "%s%s, since %s", s.State, because, ago(s.Since, now))
+	line("Engine", "%s, started %s", s.Version.Version, ago(s.Started, now))
+	e := s.Events
+	line("Events", "%d of at most %d under way, %d wait for the engine, %d for their function", e.Running, e.Limit, e.Waiting, e.Queued)
+	b := s.Buffers
+	pressed := ""
+	if b.Pressed {
+		pressed = ", pressed until there are " + size(b.Low)
+	}
+	line("Buffers", "%s of %s in use, %s at most so far%s", size(b.Held), size(b.Bytes), size(b.Peak), pressed)
+	x := s.Sandboxes
+	line("Sandboxes", "%d live, of %d functions and others; ready: %d shells, %d attached; %d cgroups", x.Live, e.Functions, x.Bare, x.Attached, x.Cgroups)
+	if err := t.Flush(); err != nil || len(s.Functions) == 0 {
+		return err
+	}
+	fmt.Fprintln(w)
+	number := func(of func(api.FunctionLoad) int) func(api.FunctionLoad) string {
+		return func(f api.FunctionLoad) string { return strconv.Itoa(of(f)) }
+	}
+	return show(w, listing{}, s.Functions, nil, []column[api.FunctionLoad]{
+		{"FUNCTION", func(f api.FunctionLoad) string { return f.Name }},
+		{"INSTANCES", number(func(f api.FunctionLoad) int { return f.Instances })},
+		{"BUSY", number(func(f api.FunctionLoad) int { return f.Busy })},
+		{"WAITING", number(func(f api.FunctionLoad) int { return f.Waiting })},
+		{"QUEUED", number(func(f api.FunctionLoad) int { return f.Queued })},
+	})
+}

@@ -1,0 +1,71 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/fre-engine/fre/buffer"
+	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// Status is how much the engine has to do, and how it does.
+type Status struct {
+	Started  time.Time
+	Stopping bool
+
+	State  admission.State // of events that need memory for bodies
+	Reason admission.Reason
+	Since  time.Time // when State came
+
+	Events, MostEvents int // under way, and at most
+	Waiting            int // for a place among them
+	Queued             int // for an instance of their function
+	Functions          int // deployed
+	Busiest            []FunctionLoad
+
+	Buffers   buffer.Stats
+	Sandboxes int // live
+	Shells    sandbox.ShellStats
+	Cgroups   int // in use and ready
+}
+
+// FunctionLoad is what one function has to do.
+type FunctionLoad struct {
+	Name      string
+	Instances int
+	Busy      int // events that have an instance
+	Queued    int // that wait for one
+	Waiting   int // of Busy, for a place in the engine
+}
+
+// busiest is how many functions Status shows.
+const busiest = 10
+
+// Status looks.
+func (e *Engine) Status() (Status, error) {
+	held, err := e.Holdings()
+	s := Status{
+		Started: e.started, Stopping: e.Stopping(), MostEvents: e.places.all, Buffers: held.Buffers,
+		Sandboxes: held.Sandboxes, Cgroups: held.Cgroups, Shells: e.cfg.Sandboxes.Shells(),
+	}
+	s.State, s.Reason, s.Since = e.admission.Since()
+	s.Events, s.Waiting = e.places.count()
+	for _, f := range *e.functions.Load() {
+		s.Functions++
+		f.mu.Lock()
+		load := FunctionLoad{Name: f.name, Instances: len(f.instances), Busy: f.busy, Queued: len(f.waiters)}
+		f.mu.Unlock()
+		load.Waiting = e.places.waitingOf(f)
+		s.Queued += load.Queued
+		if load.Busy+load.Queued > 0 {
+			s.Busiest = append(s.Busiest, load)
+		}
+	}
+	slices.SortFunc(s.Busiest, func(a, b FunctionLoad) int {
+		return cmp.Or(cmp.Compare(b.Busy+b.Queued, a.Busy+a.Queued), cmp.Compare(a.Name, b.Name))
+	})
+	s.Busiest = s.Busiest[:min(len(s.Busiest), busiest)]
+	return s, err
+}
