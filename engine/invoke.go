@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -768,4 +770,9 @@ func (f *function) observe(began time.Time, err error) {
 	f.e.metrics.invocation(f.name, time.Since(began), err)
 }
 
-func invocationName(id uint64) string { return fmt.Sprintf("%016x", id) }
+// invocationName is the number in 16 hexadecimal digits.
+func invocationName(id uint64) string {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], id)
+	return hex.EncodeToString(b[:])
+}

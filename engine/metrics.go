@@ -142,11 +142,12 @@ func (m *metrics) forget(function string) {
 
 // outcome is the label of how an event ended.
 func outcome(err error) string {
+	if err == nil {
+		return "ok"
+	}
 	var failure *FunctionError
 	var crash *CrashError
 	switch {
-	case err == nil:
-		return "ok"
 	case errors.Is(err, ErrTimeout):
 		return "timeout"
 	case errors.Is(err, ErrOverloaded), errors.Is(err, ErrEngineOverloaded):

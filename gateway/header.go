@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -62,7 +64,8 @@ func clientOf(x *httpserver.Exchange, proxies []netip.Prefix) client {
 		return client{}
 	}
 	addr := at.Addr().Unmap()
-	c := client{text: addr.String(), peer: addr.String()}
+	c := client{peer: addr.String()}
+	c.text = c.peer
 	if len(proxies) == 0 || !within(addr, proxies) {
 		return c
 	}
@@ -154,23 +157,30 @@ func (e *exchange) header() [][2]string {
 	node := "unknown"
 	if e.client.peer != "" {
 		node = e.client.peer
-		chain = append(chain, node)
-		fields = append(fields, [2]string{forwardedFor, strings.Join(chain, ", ")})
+		way := node
+		if len(chain) > 0 {
+			way = strings.Join(append(chain, node), ", ")
+		}
+		fields = append(fields, [2]string{forwardedFor, way})
 	}
-	fields = append(fields, [2]string{forwarded, strings.Join(append(elements, forwardedElement(node, own[1], own[0])), ", ")})
+	element := forwardedElement(node, own[1], own[0])
+	if len(elements) > 0 {
+		element = strings.Join(append(elements, element), ", ")
+	}
+	fields = append(fields, [2]string{forwarded, element})
 	return eventHeader(string(e.Host), fields)
 }
 
 // forwardedElement is what the gateway itself has seen (RFC 7239 section 4).
 func forwardedElement(node, host, proto string) string {
+	open, end := "", ""
 	if strings.Contains(node, ":") {
-		node = `"[` + node + `]"`
+		open, end = `"[`, `]"`
 	}
-	element := "for=" + node
-	if host != "" { // which holds no quotation marks
-		element += `;host="` + host + `"`
+	if host == "" {
+		return "for=" + open + node + end + ";proto=" + proto
 	}
-	return element + ";proto=" + proto
+	return "for=" + open + node + end + `;host="` + host + `";proto=` + proto // host holds no quotation marks
 }
 
 // maxRequestID is how long a request's id may be, in bytes.
@@ -182,5 +192,8 @@ func requestID(given []byte) string {
 	if id := string(given); len(id) <= maxRequestID && httpserver.ValidField(id, "") {
 		return id
 	}
-	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:], rand.Uint64())
+	binary.BigEndian.PutUint64(b[8:], rand.Uint64())
+	return hex.EncodeToString(b[:])
 }

@@ -37,8 +37,9 @@ type conn struct {
 	client netip.Addr  // that it is counted for; zero for nobody
 	idle   atomic.Bool // waits for a request
 
-	fresh bool // no request has come
-	http2 bool // is what the client speaks
+	fresh bool   // no request has come
+	http2 bool   // is what the client speaks
+	addr  string // the client's, once somebody has asked
 
 	out     []byte // the head of the answer
 	vector  [3][]byte
@@ -117,9 +118,15 @@ func (c *conn) begin() {
 	c.x.begin(&c.body.Body)
 }
 
-func (c *conn) server() *Server      { return c.s }
-func (c *conn) protocol() string     { return "HTTP/1.1" }
-func (c *conn) remoteAddr() net.Addr { return c.nc.RemoteAddr() }
+func (c *conn) server() *Server  { return c.s }
+func (c *conn) protocol() string { return "HTTP/1.1" }
+
+func (c *conn) remoteAddr() string {
+	if c.addr == "" {
+		c.addr = c.nc.RemoteAddr().String()
+	}
+	return c.addr
+}
 
 func (c *conn) secure() bool { return isTLS(c.nc) }
 
@@ -447,7 +454,7 @@ func (s *sending) write(fd uintptr) (done bool) {
 	}
 	for sent := int64(0); s.left > 0 && sent < quantum; {
 		n, call, err := s.next(fd, int(min(s.left, quantum-sent)))
-		if err == unix.EINTR {
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"sync/atomic"
@@ -44,7 +43,7 @@ type Exchange struct {
 type transport interface {
 	server() *Server
 	protocol() string // as in HTTP/1.1
-	remoteAddr() net.Addr
+	remoteAddr() string
 	secure() bool // TLS
 
 	// watch has gone called once the client has gone, until unwatch returns.
@@ -91,7 +90,7 @@ func (x *Exchange) Context() context.Context {
 }
 
 // RemoteAddr is the client's address.
-func (x *Exchange) RemoteAddr() string { return x.over.remoteAddr().String() }
+func (x *Exchange) RemoteAddr() string { return x.over.remoteAddr() }
 
 // Protocol is "HTTP/1.0", "HTTP/1.1" or "HTTP/2".
 func (x *Exchange) Protocol() string {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -140,10 +139,10 @@ func (st *stream) answer() {
 	x.finish()
 }
 
-func (st *stream) server() *Server      { return st.c.s }
-func (st *stream) protocol() string     { return "HTTP/2" }
-func (st *stream) remoteAddr() net.Addr { return st.c.nc.RemoteAddr() }
-func (st *stream) secure() bool         { return isTLS(st.c.nc) }
+func (st *stream) server() *Server    { return st.c.s }
+func (st *stream) protocol() string   { return "HTTP/2" }
+func (st *stream) remoteAddr() string { return st.c.nc.RemoteAddr().String() }
+func (st *stream) secure() bool       { return isTLS(st.c.nc) }
 
 func (st *stream) watch(gone context.CancelCauseFunc) {
 	st.c.mu.Lock()
