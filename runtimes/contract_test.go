@@ -757,6 +757,58 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
+// TestExpectedQuick: events that wait for each other meet, though those before were
+// over so quickly that nobody else read the channel.
+func TestExpectedQuick(t *testing.T) {
+	for _, l := range languages(t) {
+		if !l.is("python") {
+			continue
+		}
+		t.Run(l.String(), func(t *testing.T) {
+			i := l.start(t, "all.meets", "FRE_CONCURRENCY=4")
+			for range 5 {
+				for range 50 {
+					if got, err := i.invoke(t.Context(), "quick"); err != nil || got.Body != "quick" {
+						t.Fatalf("got %q, %v", got.Body, err)
+					}
+				}
+				var wg sync.WaitGroup
+				for range 2 {
+					wg.Go(func() {
+						if got, err := i.invoke(t.Context(), "wait"); err != nil || got.Body != "wait" {
+							t.Errorf("got %q, %v", got.Body, err)
+						}
+					})
+				}
+				wg.Wait()
+			}
+		})
+	}
+}
+
+// TestFramesAhead: events that come while another is handled are read together, whole
+// and in part, and each is answered.
+func TestFramesAhead(t *testing.T) {
+	for _, l := range languages(t) {
+		if !l.is("python node") {
+			continue
+		}
+		t.Run(l.String(), func(t *testing.T) {
+			i := l.start(t, "all.echo", "FRE_CONCURRENCY=1")
+			var wg sync.WaitGroup
+			for n := range 60 {
+				wg.Go(func() {
+					want := strings.Repeat(string(rune('a'+n%26)), n*n*10)
+					if got, err := i.invoke(t.Context(), want); err != nil || got.Body != want {
+						t.Errorf("%d: got %d bytes of %d, %v", n, len(got.Body), len(want), err)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
 func TestDies(t *testing.T) {
 	for _, l := range languages(t) {
 		i := l.start(t, "all.dies")

@@ -20,6 +20,7 @@ MAX_PAYLOAD = 1 << 20
 MAX_META = 256 << 10
 MAX_HEADERS = 256
 FULL_WINDOW = 256 << 10
+READ_AHEAD = 16 << 10  # bytes of frames asked for at once
 GRANT = 128 << 10  # bytes of a request body taken before the window is opened again
 FIRST = 256 << 10  # bytes of an answer that go along in RESPONSE
 IN_FILE = 64 << 10  # bytes of an answer from which it is worth a file of its own
@@ -175,6 +176,10 @@ sending = NoLock()  # held to send a frame
 condition = None  # makes Call.changed
 
 
+def give_way():
+    """Has another thread read the channel: this one will take a while."""
+
+
 def die(why):
     try:
         os.write(2, b"fre: the engine broke the channel protocol: %s\n" % why.encode())
@@ -185,6 +190,14 @@ def die(why):
 def hung_up():
     """The engine has gone: nobody is left to answer to."""
     os._exit(0)
+
+
+def read(most):
+    """Some bytes of the channel, none at its end."""
+    try:
+        return os.read(fd, most)
+    except ConnectionResetError:
+        return b""
 
 
 def read_into(view):
@@ -203,23 +216,42 @@ def read_into(view):
     return True
 
 
+ahead = b""  # what was read of frames to come
+
+
 def read_frame():
-    """Returns kind, flags, id and payload of the next frame, or None at the end."""
-    head = bytearray(16)
-    if not read_into(memoryview(head)):
-        return None
-    size = int.from_bytes(head[:4], "little")
-    kind, flags = head[4], head[5]
+    """Returns kind, flags, id and payload of the next frame, or None at the end.
+    A small one costs one system call."""
+    global ahead
+    data = ahead
+    while len(data) < 16:
+        # Parked, it may be another program that reads on.
+        more = read(16 - len(data) if parked else READ_AHEAD)
+        if not more:
+            if data:
+                die("the channel ended inside a frame")
+            return None
+        data = data + more if data else more
+    size = int.from_bytes(data[:4], "little")
+    kind, flags = data[4], data[5]
     if size > MAX_PAYLOAD:
         die("frame of %d bytes" % size)
     if kind not in (INVOKE, DATA, CANCEL, WINDOW, STOP) and not (parked and kind == LOAD):
         die("frame kind 0x%02x" % kind)
-    if head[6] or head[7] or flags & ~MORE or flags and kind not in (INVOKE, DATA):
+    if data[6] or data[7] or flags & ~MORE or flags and kind not in (INVOKE, DATA):
         die("flags or file descriptors of frame kind 0x%02x" % kind)
+    id = int.from_bytes(data[8:16], "little")
+    end = 16 + size
+    if len(data) >= end:
+        ahead = data[end:]
+        return kind, flags, id, data[16:end]
+    ahead = b""
     payload = bytearray(size)
-    if size and not read_into(memoryview(payload)):
+    have = len(data) - 16
+    payload[:have] = data[16:]
+    if not read_into(memoryview(payload)[have:]):
         die("the channel ended inside a frame")
-    return kind, flags, int.from_bytes(head[8:], "little"), payload
+    return kind, flags, id, payload
 
 
 def send(kind, flags, id, *parts):

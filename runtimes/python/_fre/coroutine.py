@@ -10,6 +10,8 @@ def run(awaitable):
     global loop
     import asyncio
 
+    _fre.give_way()
+
     async def wait():
         return await awaitable
 

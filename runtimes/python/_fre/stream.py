@@ -9,6 +9,7 @@ def begin(result):
     """Returns the first piece of the generator that a handler returned, its
     content type, and the generator for the rest: None where there is no piece.
     An exception before the first piece is a clean failure."""
+    _fre.give_way()
     if hasattr(result, "readinto"):
         result = chunks(result)
     if hasattr(type(result), "__anext__"):
@@ -41,6 +42,7 @@ def encode(piece):
 
 def finish(call, data, generator):
     """Sends data, then what the generator gives, if there is one, and the end."""
+    _fre.give_way()
     send(call, data)
     if generator is not None:
         try:
@@ -84,7 +86,7 @@ def wait_window(call):
 
     poll = select.poll()
     poll.register(_fre.fd, select.POLLIN)
-    while not call.cancelled and (call.window <= 0 or poll.poll(0)):
+    while not call.cancelled and (call.window <= 0 or _fre.ahead or poll.poll(0)):
         frame = _fre.read_frame()
         if frame is None:
             _fre.hung_up()
