@@ -485,7 +485,7 @@ func (s *sending) text(fd uintptr, p *[]byte, more bool) (done, ok bool) {
 			flags |= unix.MSG_MORE
 		}
 		n, err := unix.SendmsgN(int(fd), *p, nil, nil, flags)
-		if err == unix.EINTR {
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
