@@ -214,16 +214,20 @@ func (a *reply) sendCompressed(f front, r *request, resp *engine.Response, codin
 		a.setFields(f, r, resp)
 		return true, f.Send(a.status, out.Bytes())
 	}
+	b, err := f.Buffer(streamSize)
+	if err != nil {
+		return false, err
+	}
+	defer b.Release()
+	buf := b.Bytes()
 	a.encoded(codings[coding].name)
 	a.setFields(f, r, resp)
 	if err := f.Begin(a.status, -1); err != nil {
 		return true, err
 	}
 	w.Reset(f)
-	buf := buffers.Get().(*[copySize]byte)
-	defer buffers.Put(buf)
 	for {
-		n, rerr := body.Read(buf[:])
+		n, rerr := body.Read(buf)
 		if n > 0 {
 			if _, err := w.Write(buf[:n]); err != nil {
 				return true, err

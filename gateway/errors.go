@@ -61,6 +61,8 @@ func statusOf(err error) (status int, code string) {
 		return http.StatusServiceUnavailable, "degraded"
 	case errors.Is(err, engine.ErrClosed), errors.Is(err, httpserver.ErrClosed):
 		return http.StatusServiceUnavailable, "stopping"
+	case errors.Is(err, httpserver.ErrNoMemory):
+		return http.StatusServiceUnavailable, "busy"
 	case errors.As(err, &unknown):
 		return http.StatusNotFound, "not_found"
 	case errors.Is(err, context.Canceled), errors.Is(err, httpserver.ErrClientGone):

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/httpserver"
 )
 
 // TestStatusOf: what no request of a test brings about easily.
@@ -18,6 +19,7 @@ func TestStatusOf(t *testing.T) {
 		engine.ErrClosed:           "503 stopping",
 		http.ErrAbortHandler:       "500 internal",
 		errors.New("other"):        "500 internal",
+		httpserver.ErrNoMemory:     "503 busy",
 	} {
 		status, code := statusOf(fmt.Errorf("invoke: %w", err))
 		if got := fmt.Sprint(status, " ", code); got != want {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/httpserver"
@@ -48,6 +47,7 @@ type front interface {
 	SendFile(status int, f *os.File, offset, length int64) error
 	Begin(status int, length int64) error
 	Write(p []byte) (int, error)
+	Buffer(size int) (httpserver.Buffer, error)
 }
 
 // request is what forward makes an event of.
@@ -216,7 +216,9 @@ func (a *reply) setFields(f front, r *request, resp *engine.Response) {
 // no larger goes out with its head.
 const copySize = 64 << 10
 
-var buffers = sync.Pool{New: func() any { return new([copySize]byte) }}
+// streamSize is what a body is copied by whose length nobody knows: little, since it may
+// take long.
+const streamSize = 16 << 10
 
 // send answers; begun says that the status is out.
 func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, err error) {
@@ -237,16 +239,38 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 	}
 	switch {
 	case len(parts) > 0:
+		b, err := f.Buffer(copySize)
+		if err != nil {
+			return false, err
+		}
+		defer b.Release()
 		heads, length := a.multipart(parts)
 		a.setFields(f, r, resp)
-		return true, a.sendParts(f, parts, heads, length)
+		return true, a.sendParts(f, parts, heads, length, b.Bytes())
 	case a.file != nil && a.size >= 0:
 		a.setFields(f, r, resp)
 		return true, f.SendFile(a.status, a.file, a.offset, a.size)
 	}
-	buf := buffers.Get().(*[copySize]byte)
-	defer buffers.Put(buf)
-	if 0 <= a.size && a.size <= copySize && !bodyless {
+	whole := 0 <= a.size && a.size <= copySize && !bodyless
+	if body, ok := a.body.(io.WriterTo); ok && !whole && !bodyless {
+		a.setFields(f, r, resp)
+		if err := f.Begin(a.status, a.size); err != nil {
+			return true, err
+		}
+		_, err := body.WriteTo(f)
+		return true, err
+	}
+	size := streamSize
+	if a.size >= 0 {
+		size = int(min(a.size, copySize))
+	}
+	b, err := f.Buffer(size)
+	if err != nil {
+		return false, err
+	}
+	defer b.Release()
+	buf := b.Bytes()
+	if whole {
 		n, err := io.ReadFull(a.body, buf[:a.size])
 		if err == nil {
 			err = atEnd(a.body)
@@ -263,7 +287,7 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 		return true, err
 	}
 	for {
-		n, rerr := a.body.Read(buf[:])
+		n, rerr := a.body.Read(buf)
 		if n > 0 && !bodyless {
 			if _, err := f.Write(buf[:n]); err != nil {
 				return true, err

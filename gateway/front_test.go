@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/internal/fretest"
@@ -50,6 +51,12 @@ func text(status int, body string, header ...[2]string) *engine.Response {
 // serveFake serves a gateway before f.
 func serveFake(t *testing.T, f fake, change func(*Config)) *rig {
 	t.Helper()
+	return serveFakeIn(t, f, change, buffer.Lender{Pool: fretest.Buffers(t, 16<<20)})
+}
+
+// serveFakeIn is serveFake with that memory for connections.
+func serveFakeIn(t *testing.T, f fake, change func(*Config), memory httpserver.Memory) *rig {
+	t.Helper()
 	fretest.CheckLeaks(t)
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -66,7 +73,7 @@ func serveFake(t *testing.T, f fake, change func(*Config)) *rig {
 		change(&cfg)
 	}
 	g := New(cfg)
-	srv := httpserver.New(httpserver.Config{Handler: g, Refuse: g.Refuse})
+	srv := httpserver.New(httpserver.Config{Handler: g, Refuse: g.Refuse, Memory: memory})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	t.Cleanup(func() {
@@ -97,6 +104,48 @@ func (r *rig) ask(method, target string, lines ...string) (answer, string) {
 		r.t.Errorf("%s %s: %v", method, target, err)
 	}
 	return a, body
+}
+
+// little lends no buffers of more than 8 KiB.
+type little struct{ httpserver.Memory }
+
+func (m little) Acquire(size int, wait time.Duration) (httpserver.Buffer, error) {
+	if size > 8<<10 {
+		return nil, buffer.ErrExhausted
+	}
+	return m.Memory.Acquire(size, wait)
+}
+
+// An answer that there is no memory to copy through is 503 and says why; what needs none
+// is answered.
+func TestNoMemory(t *testing.T) {
+	long := strings.Repeat("long ", 5000)
+	file, offset := fileOf(t, long)
+	r := serveFakeIn(t, func(_ context.Context, name string, _ *engine.Request) (*engine.Response, error) {
+		resp := text(200, long, [2]string{"Content-Type", "text/plain"})
+		switch name {
+		case "stream":
+			resp.Size, resp.Body = -1, io.NopCloser(readerOnly{resp.Body})
+		case "file":
+			resp.File, resp.Offset = file, offset
+		case "short":
+			resp = text(200, "short")
+		}
+		return resp, nil
+	}, func(cfg *Config) { cfg.Compress = true }, little{buffer.Lender{Pool: fretest.Buffers(t, 16<<20)}})
+	for _, test := range []struct{ name, line string }{
+		{"known", "X: y"}, {"stream", "X: y"}, {"stream", "Accept-Encoding: gzip"}, {"file", "Range: bytes=0-1,5-6"},
+	} {
+		a, body := r.ask("GET", "/function/"+test.name, test.line)
+		if a.StatusCode != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(body, `"code":"busy"`) {
+			t.Errorf("%s, %s: %d, %q", test.name, test.line, a.StatusCode, body)
+		}
+	}
+	for name, want := range map[string]string{"short": "short", "file": long} {
+		if a, body := r.ask("GET", "/function/"+name); a.StatusCode != 200 || body != want {
+			t.Errorf("%s: %d, %d bytes", name, a.StatusCode, len(body))
+		}
+	}
 }
 
 // What a function is told of the path is what the client wrote, and no other name.

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"github.com/fre-engine/fre/httpserver"
 )
 
 const (
@@ -143,6 +145,19 @@ func (f *netFront) Begin(status int, length int64) error {
 	}
 	return f.control.Flush()
 }
+
+// Buffer lends memory of Go's heap.
+func (f *netFront) Buffer(size int) (httpserver.Buffer, error) {
+	return heapBuffer(make([]byte, size)), nil
+}
+
+type heapBuffer []byte
+
+// Bytes is the buffer.
+func (b heapBuffer) Bytes() []byte { return b }
+
+// Release leaves it to the collector.
+func (heapBuffer) Release() {}
 
 func (f *netFront) Write(p []byte) (int, error) {
 	if err := f.control.SetWriteDeadline(time.Now().Add(stalled)); err != nil {

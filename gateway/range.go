@@ -252,18 +252,17 @@ func (a *reply) multipart(parts []part) (heads []string, length int64) {
 	return append(heads, end), length + int64(len(end))
 }
 
-// sendParts sends what multipart has made. The ranges are copied: they are rare.
-func (a *reply) sendParts(f front, parts []part, heads []string, length int64) error {
+// sendParts sends what multipart has made. The ranges are copied, through buf: they are
+// rare.
+func (a *reply) sendParts(f front, parts []part, heads []string, length int64, buf []byte) error {
 	if err := f.Begin(a.status, length); err != nil {
 		return err
 	}
-	buf := buffers.Get().(*[copySize]byte)
-	defer buffers.Put(buf)
 	for i, p := range parts {
 		if _, err := io.WriteString(f, heads[i]); err != nil {
 			return err
 		}
-		n, err := io.CopyBuffer(writerOnly{f}, readerOnly{io.NewSectionReader(a.file, a.offset+p.first, p.length)}, buf[:])
+		n, err := io.CopyBuffer(writerOnly{f}, readerOnly{io.NewSectionReader(a.file, a.offset+p.first, p.length)}, buf)
 		if err == nil && n < p.length {
 			err = io.ErrUnexpectedEOF // it has become shorter
 		}

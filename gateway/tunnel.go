@@ -104,6 +104,12 @@ func (b *tunnel) open() error {
 // carry changes the protocol as the function has agreed to, and passes on what it says
 // until it has nothing more to say.
 func (b *tunnel) carry(a *reply, r *request, resp *engine.Response) error {
+	lent, err := b.e.Buffer(streamSize)
+	if err != nil {
+		return err
+	}
+	defer lent.Release()
+	buf := lent.Bytes()
 	for _, h := range resp.Header {
 		if http.CanonicalHeaderKey(h[0]) == "Upgrade" && httpserver.ValidField(h[0], h[1]) {
 			a.header = append(a.header, [2]string{"Upgrade", h[1]})
@@ -114,10 +120,8 @@ func (b *tunnel) carry(a *reply, r *request, resp *engine.Response) error {
 	if err := b.open(); err != nil {
 		return &brokenError{err}
 	}
-	buf := buffers.Get().(*[copySize]byte)
-	defer buffers.Put(buf)
 	for {
-		n, rerr := resp.Body.Read(buf[:])
+		n, rerr := resp.Body.Read(buf)
 		if n > 0 {
 			if _, err := b.t.Write(buf[:n]); err != nil {
 				return &brokenError{err}

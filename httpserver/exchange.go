@@ -287,6 +287,10 @@ func (x *Exchange) copyPipe(pipe *os.File, n int) (int, error) {
 	return n, nil
 }
 
+// Buffer lends memory of [Config.Memory] to a handler that copies, of at least size
+// bytes; the handler releases it. The error is [ErrNoMemory].
+func (x *Exchange) Buffer(size int) (Buffer, error) { return x.over.server().acquire(size) }
+
 // Abort breaks the answer off.
 func (x *Exchange) Abort() {
 	if x.err == nil {

@@ -91,7 +91,7 @@ type heapBuffer struct {
 
 // Acquire lends a buffer.
 func (h *heap) Acquire(size int, wait time.Duration) (Buffer, error) {
-	class := max(0, bits.Len(uint(size-1))-heapSmallest)
+	class := max(0, bits.Len(uint(max(size, 1)-1))-heapSmallest)
 	if class >= heapClasses || !h.take(1<<(class+heapSmallest), wait) {
 		return nil, ErrNoMemory
 	}
