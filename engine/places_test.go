@@ -112,7 +112,7 @@ func TestPlacesFull(t *testing.T) {
 	mustEnter(t, p, small, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	all := letWait(ctx, t, p, f, 61) // of 50 ms each in 3 places: a second
+	all := letWait(ctx, t, p, f, 31) // of 50 ms each in 3 places: half a second
 	if _, err := p.enter(t.Context(), f); !errors.Is(err, ErrEngineOverloaded) {
 		t.Errorf("one more: %v", err)
 	}
@@ -191,15 +191,15 @@ func TestQueueTime(t *testing.T) {
 	}
 	go call()
 	eventually(t, "it to be busy", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.busy == 1 })
-	for waiting := range 21 {
+	for waiting := range 11 {
 		go call()
 		eventually(t, "one more to wait", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.waiters) == waiting+1 })
 	}
 	if _, _, err := r.call(t.Context(), "f", "/", "x"); !errors.Is(err, ErrOverloaded) {
-		t.Errorf("the twenty-second: %v", err)
+		t.Errorf("the twelfth: %v", err)
 	}
 	cancel()
-	for range 22 {
+	for range 12 {
 		if err := <-ended; err == nil {
 			t.Error("it was answered")
 		}

@@ -23,7 +23,7 @@ type QueueConfig struct {
 // something slow can wait for it, too.
 const (
 	targetTurns   = 4
-	intervalTurns = 20
+	intervalTurns = 10
 )
 
 // Check says what is wrong with a QueueConfig.
