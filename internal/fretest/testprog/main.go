@@ -54,6 +54,12 @@ func run(command string, args []string) error {
 		os.Exit(code)
 	case "clock":
 		fmt.Println(time.Now().UnixNano())
+	case "pause": // for a time such as 20ms
+		d, err := time.ParseDuration(args[0])
+		if err != nil {
+			return err
+		}
+		<-time.After(d)
 	case "crash":
 		var nowhere *int
 		*nowhere = 1

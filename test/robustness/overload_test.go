@@ -1,0 +1,132 @@
+package robustness
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/load"
+)
+
+const (
+	// goodput is the least part of its capacity that a function must do while it is
+	// asked for three times as much. It does all of it where the client has a CPU to
+	// itself (make bench-data); here both share two with whoever else is there.
+	goodput = 0.5
+
+	asking = 3 * time.Second
+)
+
+// TestOverload asks one function for three times as much as it can do: it goes on with
+// what it can, all else is refused with a reason, nobody is left waiting, another
+// function answers, and so does the engine itself.
+func TestOverload(t *testing.T) {
+	w := newWorld(t, daemontest.Serve(t,
+		daemon.Function{Name: "victim", Config: image.Config{Instances: image.Instances{Idle: time.Hour}}},
+		daemon.Function{Name: "slow", Config: image.Config{Protocol: image.ProtocolStdio, Tenant: "other", Instances: image.Instances{Max: 2}}},
+	))
+	slow := load.Config{URL: w.d.URL("/function/slow/pause?20ms"), Connections: 2, Duration: time.Second, WarmUp: 200 * time.Millisecond}
+	alone := func() (perSecond float64) {
+		r, err := load.Run(t.Context(), slow)
+		if err != nil || r.Metrics.Success != 1 {
+			t.Fatalf("alone: %+v, %v", r, err)
+		}
+		return r.Metrics.Throughput
+	}
+	capacity := alone()
+	w.measure(t) // warms up
+	quiet := w.measure(t)
+
+	much := slow
+	much.Connections, much.Rate, much.Duration = 2000, 3*capacity, asking
+	done := make(chan struct{})
+	var busy *load.Report
+	var err error
+	go func() {
+		defer close(done)
+		busy, err = load.Run(t.Context(), much)
+	}()
+	w.untilRefused(t, done)
+	during := w.measure(t)
+	if resp, _ := w.fetch(t, "/healthz"); resp.StatusCode != http.StatusOK {
+		t.Errorf("health: %d", resp.StatusCode)
+	}
+	if out, err := w.d.CLI(t.Context(), "status", "--format", "{{.State}}"); err != nil || out != "normal\n" {
+		t.Errorf("status: %q, %v", out, err)
+	}
+	<-done
+	if err != nil {
+		t.Fatal(err)
+	}
+	capacity = min(capacity, alone()) // others may have come meanwhile, or gone
+	served, refused := busy.ByStatus["200"], busy.ByStatus["503"]
+	rate := float64(served.Count) / asking.Seconds()
+	t.Logf("capacity %.0f/s; asked for %.0f/s: %.2f of capacity, p99 %v; refused %d, p99 %v; the victim's p99 %v, before %v (%.2f)",
+		capacity, much.Rate, rate/capacity, served.P99, refused.Count, refused.P99, during, quiet, float64(during)/float64(quiet))
+	if total := busy.Metrics.Requests; served.Count+refused.Count != total || busy.Unfinished != 0 {
+		t.Errorf("of %d, %d were served and %d refused, %d are not done: %v", total, served.Count, refused.Count, busy.Unfinished, busy.ErrorCounts)
+	}
+	if rate < goodput*capacity {
+		t.Errorf("it did %.0f events/s, want at least %.1f of %.0f", rate, goodput, capacity)
+	}
+	if ratio := float64(during) / float64(quiet); ratio > atMostBusy {
+		t.Errorf("the neighbour's 99th percentile is %.2f times the quiet one, want at most %.1f", ratio, atMostBusy)
+	}
+	w.until(t, func() error {
+		const want = "normal 0 0 0\n"
+		out, err := w.d.CLI(t.Context(), "status", "--format", "{{.State}} {{.Events.Running}} {{.Events.Waiting}} {{.Events.Queued}}")
+		if err == nil && out != want {
+			err = fmt.Errorf("status %q, want %q", out, want)
+		}
+		return err
+	})
+}
+
+// untilRefused calls the slow function until it is too much, which has to be said with
+// when to come again and why.
+func (w *world) untilRefused(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	for {
+		resp, text := w.fetch(t, "/function/slow/pause?20ms")
+		if resp.StatusCode == http.StatusOK {
+			select {
+			case <-done:
+				t.Error("it was never too much")
+				return
+			default:
+				continue
+			}
+		}
+		var body struct{ Error struct{ Code string } }
+		err := json.Unmarshal(text, &body)
+		if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || body.Error.Code != "overloaded" {
+			t.Errorf("refused by %d, Retry-After %q, %+v, %v", resp.StatusCode, resp.Header.Get("Retry-After"), body, err)
+		}
+		return
+	}
+}
+
+// fetch calls the gateway, and returns the answer and its body.
+func (w *world) fetch(t *testing.T, path string) (*http.Response, []byte) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.d.URL(path), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := w.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, body
+}
