@@ -216,7 +216,7 @@ func (a *reply) setFields(f front, r *request, resp *engine.Response) {
 // no larger goes out with its head.
 const copySize = 64 << 10
 
-// streamSize is what a body is copied by whose length nobody knows: little, since it may
+// streamSize is what tunnels and compressed streams are copied by: little, since they may
 // take long.
 const streamSize = 16 << 10
 
@@ -252,15 +252,7 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 		return true, f.SendFile(a.status, a.file, a.offset, a.size)
 	}
 	whole := 0 <= a.size && a.size <= copySize && !bodyless
-	if body, ok := a.body.(io.WriterTo); ok && !whole && !bodyless {
-		a.setFields(f, r, resp)
-		if err := f.Begin(a.status, a.size); err != nil {
-			return true, err
-		}
-		_, err := body.WriteTo(f)
-		return true, err
-	}
-	size := streamSize
+	size := copySize
 	if a.size >= 0 {
 		size = int(min(a.size, copySize))
 	}
