@@ -27,6 +27,7 @@ var functions = []function{
 	{"chaos", "chaos", "base: python\ninstances: {isolation: event}\nresources: {memory: 64MiB, pids: 32, files: 64, tmp: 4MiB, timeout: 5s}\n"},
 	{"unloadable", "chaos", "base: python\nhandler: unloadable.handle\n"},
 	{"flood", "chaos", "base: python\nresources: {timeout: 120s}\n"},
+	{"sockets", "sockets", "base: node\nruntime: http\nhandler: node server.js\npackages: {npm: [ws@8.18.0]}\ninstances: {concurrency: 16, max: 1}\n"},
 	{"shell", "shell", "base: native\nhandler: shell.sh\nresources: {memory: 32MiB, pids: 16, timeout: 5s}\n"},
 	{"shell-flood", "shell", "base: native\nhandler: shell.sh\nresources: {memory: 32MiB, pids: 16, timeout: 120s}\n"},
 }
