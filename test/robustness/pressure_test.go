@@ -76,11 +76,11 @@ func TestPressure(t *testing.T) {
 		}
 	}()
 	for range 16 {
-		conn, resp, err := w.get("/function/native/print?8388608", true)
+		resp, err := w.get("/function/native/print?8388608", true) //nolint:bodyclose // holders are closed below
 		if err != nil {
 			t.Fatal(err)
 		}
-		holders = append(holders, conn)
+		holders = append(holders, resp.Body)
 		if resp.StatusCode != http.StatusOK {
 			refusal = resp
 			break

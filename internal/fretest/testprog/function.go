@@ -49,10 +49,11 @@ const pattern = "0123456789abcdef"
 // makes them so.
 var kept []*os.File
 
-// answer answers one event: /rights sends files that nobody asked for, /file/KIND
-// gives one as the body, /stream a body of unknown length, /end/HOW one that ends
-// badly, /lie a body that contradicts its header, /large 1 MiB at once; the query is
-// the body's length, where none is named 1 MiB for streams. All else is answered with what was sent, which /say prints as well.
+// answer answers one event: /rights sends files that nobody asked for, /file/KIND gives
+// one as the body, /stream a body of unknown length, /end/HOW one that ends badly, /lie a
+// body that contradicts its header, /large 1 MiB at once; the query is the body's length,
+// where none is named 1 MiB for streams. All else is answered with what was sent, which
+// /say prints as well.
 func answer(conn *net.UnixConn, id uint64, ev *channel.Event) (*channel.Answer, error) {
 	size := 0
 	if ev.Query != "" {
