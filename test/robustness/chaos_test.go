@@ -32,7 +32,7 @@ const (
 	// drip is how often a slow client sends or takes a byte.
 	drip = 100 * time.Millisecond
 	// pace is how often a client that comes again and again does.
-	pace = 250 * time.Millisecond
+	pace = 500 * time.Millisecond
 )
 
 // exchange is what a client does with the gateway from its first byte to its last; ctx
