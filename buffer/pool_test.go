@@ -390,7 +390,7 @@ func TestStats(t *testing.T) {
 	}
 	_, _ = p.TryAcquire(1)
 	a.Release()
-	want := Stats{Bytes: slabSize, Peak: MaxSize, Pressures: 1, Classes: make([]ClassStats, classCount)}
+	want := Stats{Bytes: slabSize, Peak: MaxSize, High: slabSize / 16 * 15, Low: slabSize / 4 * 3, Pressures: 1, Classes: make([]ClassStats, classCount)}
 	for i := range want.Classes {
 		want.Classes[i].Size = MinSize << i
 	}

@@ -243,7 +243,11 @@ func TestRemovedSeries(t *testing.T) {
 		}
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
-				n += len(m.GetLabel()) / 2 // only a function's have labels: two
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "function" {
+						n++
+					}
+				}
 			}
 		}
 		return n
