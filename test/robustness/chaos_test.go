@@ -495,8 +495,12 @@ func wantBroken(path string, resp *http.Response) error {
 		_, err := io.Copy(io.Discard, resp.Body)
 		return err
 	}
+	if resp.StatusCode != http.StatusOK {
+		text, err := io.ReadAll(resp.Body)
+		return fmt.Errorf("%s: %s, %q, %w; want it broken off", path, resp.Status, text, err)
+	}
 	n, err := checkBody(resp.Body, 0)
-	if err == nil || resp.StatusCode != http.StatusOK || errors.Is(err, context.DeadlineExceeded) {
+	if err == nil || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %s, %d bytes, %w; want it broken off", path, resp.Status, n, err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"testing"
 	"time"
@@ -98,7 +99,7 @@ func (w *world) untilRefused(t *testing.T, done <-chan struct{}) {
 			case <-done:
 				t.Error("it was never too much")
 				return
-			default:
+			case <-time.After(rand.N(20 * time.Millisecond)): // who asks again at once finds the place it has just left
 				continue
 			}
 		}
