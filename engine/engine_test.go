@@ -366,6 +366,26 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// TestLastWords: what an instance has said before it ends is heard, whoever notices its
+// end first.
+func TestLastWords(t *testing.T) {
+	r := open(t)
+	r.deploy("f", nil)
+	var events sync.WaitGroup
+	for range 4 {
+		events.Go(func() {
+			for range 20 {
+				var ce *CrashError
+				got, _, err := r.call(t.Context(), "f", "/last", "")
+				if len(got) != 100_000 || !errors.As(err, &ce) || ce.Status.Code != 7 {
+					t.Errorf("%d bytes, %v; want 100000 and its exit status", len(got), err)
+				}
+			}
+		})
+	}
+	events.Wait()
+}
+
 // TestStop: an instance is asked to end through its channel: as pid 1 it would
 // not hear a signal it does not handle.
 func TestStop(t *testing.T) {

@@ -98,6 +98,13 @@ func (in *instance) run() {
 	// of a warm instance is noticed, its own crash and broken protocol included.
 	select {
 	case <-in.box.sb.Done():
+		in.drain()
+		t := time.NewTimer(stopGrace)
+		select {
+		case <-in.conn.Done(): // what it has said before is read
+		case <-t.C:
+		}
+		t.Stop()
 	case <-in.conn.Done():
 		in.drain()
 		t := time.NewTimer(stopGrace)

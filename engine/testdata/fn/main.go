@@ -143,6 +143,13 @@ func (s shouting) Read(p []byte) (int, error) {
 	return n, err
 }
 
+type lastWords struct{}
+
+func (lastWords) Read([]byte) (int, error) {
+	os.Exit(7)
+	return 0, io.EOF
+}
+
 func stdio() int {
 	switch path := os.Getenv("FRE_PATH"); {
 	case path == "/fail":
@@ -196,6 +203,8 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 		select {}
 	case "/exit":
 		os.Exit(7)
+	case "/last": // a hundred thousand bytes, and exits
+		return &channel.Answer{Status: 200, Body: io.MultiReader(bytes.NewReader(make([]byte, 60_000)), bytes.NewReader(make([]byte, 40_000)), lastWords{})}, nil
 	case "/early": // answers before it has read the body
 		return &channel.Answer{Status: 200, Body: strings.NewReader("early")}, nil
 	case "/shout": // says what comes in upper case, if it was asked to shout
