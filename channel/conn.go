@@ -3,6 +3,7 @@ package channel
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,8 +47,6 @@ type Conn struct {
 	w    *frameWriter
 	done chan struct{}  // closed when the channel is over
 	wg   sync.WaitGroup // reader, senders of bodies, cancellations
-
-	pipes pipes // for bodies
 
 	// The reader's: the metadata of the last answer, which the next one's mostly is too.
 	usual     []byte
@@ -185,10 +184,8 @@ func (c *Conn) read() error {
 		return err
 	}
 	r := newFrameReader(rights)
-	r.splices = true
 	defer func() {
 		r.close()
-		c.pipes.close()
 		if c.dir != nil {
 			_ = c.dir.Close()
 		}
@@ -198,10 +195,10 @@ func (c *Conn) read() error {
 		if err == nil {
 			var file *os.File
 			if h.fds > 0 {
-				file, err = r.file()
+				file, err = r.file(h.kind)
 			}
 			if err == nil {
-				err = c.frame(r, h, p, file)
+				err = c.frame(h, p, file)
 			}
 		}
 		var failure *Failure
@@ -217,9 +214,8 @@ func (c *Conn) read() error {
 	}
 }
 
-// frame acts on one frame from the function, of which r may have more. It owns file,
-// which is that of FD.
-func (c *Conn) frame(r *frameReader, h header, p []byte, file *os.File) (err error) {
+// frame acts on one frame from the function. It owns file, which is that of FD or PIPE.
+func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 	defer func() {
 		if file != nil {
 			_ = file.Close()
@@ -241,7 +237,7 @@ func (c *Conn) frame(r *frameReader, h header, p []byte, file *os.File) (err err
 		return f
 	case kindLog:
 		return c.frameLog(h.id, p)
-	case kindResponse, kindData, kindError, kindWindow, kindFD, kindFile:
+	case kindResponse, kindData, kindError, kindWindow, kindFD, kindFile, kindPipe:
 		if !isClosed(c.isReady) {
 			return fmt.Errorf("%w: frame kind 0x%02x before READY", ErrProtocol, uint8(h.kind))
 		}
@@ -257,14 +253,26 @@ func (c *Conn) frame(r *frameReader, h header, p []byte, file *os.File) (err err
 	}
 	switch h.kind {
 	case kindResponse:
-		r.pieces = k.pipes && len(p) >= spliceBytes
 		return k.frameResponse(p, h.more())
 	case kindFD, kindFile:
 		given := file
 		file = nil
 		return k.frameFile(h.kind, p, given)
+	case kindPipe:
+		given := file
+		file = nil
+		return k.framePipe(p, given)
 	case kindData:
-		return k.frameData(r, h, p)
+		if !k.headed {
+			return fmt.Errorf("%w: DATA before RESPONSE", ErrProtocol)
+		}
+		if err := k.in.expect(len(p)); err != nil {
+			return err
+		}
+		if !h.more() { // before anybody can see the end: the next event finds the place free
+			c.finish(k, nil)
+		}
+		k.in.data(p, h.more())
 	case kindError:
 		f := &Failure{}
 		if err := unmarshal(p, f); err != nil {
@@ -355,7 +363,7 @@ type Reply struct {
 	Status  int           // 200 to 599, or 101: see Invocation.Upgrade
 	Headers [][2]string   // valid in HTTP, in the function's order; other answers have the same list
 	Length  int64         // of the body, -1 while it is still coming
-	Body    io.ReadCloser // an io.WriterTo too, unless in a file; for one goroutine
+	Body    io.ReadCloser // for one goroutine; unless in a file an io.WriterTo too
 
 	// File, if not nil, has the body too: Length bytes from Offset on, which nobody
 	// changes any more. It is closed with Body, and by that alone.
@@ -548,9 +556,6 @@ func (k *call) frameResponse(p []byte, more bool) error {
 		return err
 	}
 	k.in.init(body, more, k)
-	if k.pipes {
-		k.in.pipes = &k.conn.pipes
-	}
 	r.Body = replyBody{k}
 	if !more {
 		r.Length = int64(len(body))
@@ -562,34 +567,21 @@ func (k *call) frameResponse(p []byte, more bool) error {
 	return nil
 }
 
-// frameData takes a part of the answer's body, which begins with p, as it comes.
-func (k *call) frameData(r *frameReader, h header, p []byte) (err error) {
-	if !k.headed {
-		return fmt.Errorf("%w: DATA before RESPONSE", ErrProtocol)
+// framePipe takes the pipe through which the rest of the answer's body comes or, without
+// one, how many bytes that were: the end. It owns pipe.
+func (k *call) framePipe(p []byte, pipe *os.File) error {
+	switch {
+	case pipe != nil && (len(p) != 0 || !k.headed || !k.pipes):
+		return errors.Join(fmt.Errorf("%w: a pipe that nobody has asked for", ErrProtocol), pipe.Close())
+	case pipe != nil:
+		return k.in.open(pipe)
+	case len(p) != 8 || !k.headed:
+		return fmt.Errorf("%w: the end of a pipe that was none", ErrProtocol)
 	}
-	if err := k.in.expect(h.len); err != nil {
+	if err := k.in.close(binary.LittleEndian.Uint64(p)); err != nil {
 		return err
 	}
-	for r.left > 0 {
-		k.in.data(p, true)
-		if pipe := k.in.borrow(); pipe != nil {
-			n, err := r.splice(pipe)
-			k.in.piped(n)
-			if err != nil {
-				return err
-			}
-			if p = nil; n > 0 {
-				continue
-			}
-		}
-		if p, err = r.rest(); err != nil {
-			return err
-		}
-	}
-	if !h.more() { // before anybody can see the end: the next event finds the place free
-		k.conn.finish(k, nil)
-	}
-	k.in.data(p, h.more())
+	k.out.end(errOver)
 	return nil
 }
 
@@ -633,6 +625,9 @@ func (c *Conn) responseMeta(meta []byte, upgrade bool) (m responseMeta, err erro
 
 // grant lets the function send more of the answer's body.
 func (k *call) grant(n int) { k.conn.w.grant(k.ctx, k.id, n) }
+
+// taken frees the function's place: nobody wants anything more that it has in its pipe.
+func (k *call) taken() { k.conn.finish(k, nil) }
 
 // answer makes Invoke return r; false if it has returned before.
 func (k *call) answer(r *Reply) bool {
@@ -780,8 +775,8 @@ type replyBody struct{ k *call }
 
 func (b replyBody) Read(p []byte) (int, error) { return b.k.in.Read(p) }
 
-// WriteTo writes the body as it comes, to a [PipeWriter] without a copy where
-// Invocation.Pipes is set. An error is w's or that of Read.
+// WriteTo writes the body as it comes, to a [PipeWriter] what comes through a pipe as it
+// is. An error is w's or that of Read.
 func (b replyBody) WriteTo(w io.Writer) (int64, error) { return b.k.in.writeTo(w) }
 
 func (b replyBody) Close() error {

@@ -91,9 +91,10 @@ type Invocation struct {
 	// function that never said it could gets the event without either.
 	Upgrade string `json:"upgrade,omitempty"`
 
-	// Pipes says that Reply.Body will be written by its WriteTo, to a [PipeWriter]: what
-	// is long of it waits in a pipe of the kernel's, and the engine never reads it.
-	Pipes bool `json:"-"`
+	// Pipes says that the answer's body, where it is long and its length not known, is
+	// welcome through a pipe: Reply.Body will be written by its WriteTo, to a
+	// [PipeWriter], which leaves what is in a pipe to the kernel.
+	Pipes bool `json:"pipes,omitempty"`
 
 	// Finished, if set, is called once per Invoke, whatever that returns: when
 	// the function has sent its last frame for this invocation, cancelled or

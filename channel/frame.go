@@ -33,16 +33,12 @@ const (
 	kindGo       kind = 0x0f
 	kindFD       kind = 0x20
 	kindFile     kind = 0x21
+	kindPipe     kind = 0x22
 )
 
 const (
 	headerSize = 16
-
-	// spliceBytes is how much of a DATA frame has to be unread for it to be worth a
-	// splice.
-	spliceBytes = 16 << 10
-
-	flagMore = 1
+	flagMore   = 1
 )
 
 // header is the start of every frame:
@@ -53,7 +49,7 @@ type header struct {
 	len   int
 	kind  kind
 	flags uint8
-	fds   int // that go along with it: of FORK, which nobody reads here, and FD
+	fds   int // that go along with it: of FORK, which nobody reads here, FD and PIPE
 	id    uint64
 }
 
@@ -72,10 +68,6 @@ type frameReader struct {
 	r       *bufio.Reader
 	rights  *rightsReader // what r reads from; nil where files are not expected: the kernel drops them
 	payload []byte
-
-	splices bool // whoever calls next takes what it leaves of long DATA, by rest or splice
-	left    int  // bytes of a payload that next has left
-	pieces  bool // long DATA is likely to come next: its header is to be read alone
 }
 
 func newFrameReader(r io.Reader) *frameReader {
@@ -83,15 +75,19 @@ func newFrameReader(r io.Reader) *frameReader {
 	return &frameReader{r: bufio.NewReaderSize(r, 16<<10), rights: rights}
 }
 
-// file returns the regular file that came with the frame that next has returned,
-// which announces one. The caller owns it.
-func (f *frameReader) file() (*os.File, error) {
+// file returns the regular file, or the pipe's end of PIPE, that came with the frame
+// that next has returned, which announces one. The caller owns it.
+func (f *frameReader) file(k kind) (*os.File, error) {
 	if f.rights == nil {
 		return nil, fmt.Errorf("%w: a file where none is expected", ErrProtocol)
 	}
 	fd, ok := f.rights.take()
 	if !ok {
 		return nil, fmt.Errorf("%w: not the one file descriptor that was announced", ErrProtocol)
+	}
+	if k == kindPipe {
+		defer func() { _ = unix.Close(fd) }()
+		return reopenPipe(fd)
 	}
 	// Before it becomes an os.File, which has the poller watch what can be watched.
 	var st unix.Stat_t
@@ -110,16 +106,11 @@ func (f *frameReader) close() {
 }
 
 // next returns io.EOF only between frames, io.ErrUnexpectedEOF inside one, and
-// ErrProtocol for a header no side may send. If f.splices, it
-// returns the beginning of long DATA: f.left bytes are still to be taken.
+// ErrProtocol for a header no side may send.
 func (f *frameReader) next() (header, []byte, error) {
 	if f.rights != nil && f.r.Buffered() == 0 {
 		f.rights.drop()
-		if f.pieces {
-			f.rights.only = headerSize
-		}
 	}
-	f.pieces = false
 	b, err := f.r.Peek(headerSize)
 	if err != nil {
 		if errors.Is(err, io.EOF) && len(b) > 0 {
@@ -134,9 +125,9 @@ func (f *frameReader) next() (header, []byte, error) {
 	switch {
 	case n > MaxPayload:
 		return h, nil, fmt.Errorf("%w: frame of %d bytes", ErrProtocol, n)
-	case (h.kind < kindReady || h.kind > kindLoad) && h.kind != kindFD && h.kind != kindFile:
+	case (h.kind < kindReady || h.kind > kindLoad) && h.kind != kindFD && h.kind != kindFile && h.kind != kindPipe:
 		return h, nil, fmt.Errorf("%w: frame kind 0x%02x", ErrProtocol, uint8(h.kind))
-	case h.fds != 0 && (h.kind != kindFD || h.fds != 1), h.fds == 0 && h.kind == kindFD:
+	case h.fds != 0 && (h.kind != kindFD && h.kind != kindPipe || h.fds != 1), h.fds == 0 && h.kind == kindFD:
 		return h, nil, fmt.Errorf("%w: %d file descriptors announced in frame kind 0x%02x", ErrProtocol, h.fds, uint8(h.kind))
 	case h.flags&^flagMore != 0,
 		h.more() && h.kind != kindInvoke && h.kind != kindResponse && h.kind != kindData:
@@ -147,7 +138,7 @@ func (f *frameReader) next() (header, []byte, error) {
 		if h.id != 0 {
 			return h, nil, fmt.Errorf("%w: frame kind 0x%02x for invocation %d", ErrProtocol, uint8(h.kind), h.id)
 		}
-	case kindInvoke, kindResponse, kindData, kindError, kindCancel, kindWindow, kindFD, kindFile:
+	case kindInvoke, kindResponse, kindData, kindError, kindCancel, kindWindow, kindFD, kindFile, kindPipe:
 		if h.id == 0 {
 			return h, nil, fmt.Errorf("%w: frame kind 0x%02x without an invocation", ErrProtocol, uint8(h.kind))
 		}
@@ -159,44 +150,17 @@ func (f *frameReader) next() (header, []byte, error) {
 		_, _ = f.r.Discard(h.len)
 		return h, p, nil
 	}
-	f.left = h.len
-	if have := f.r.Buffered(); h.kind == kindData && f.splices && h.len-have >= spliceBytes {
-		p, _ := f.r.Peek(have)
-		_, _ = f.r.Discard(have)
-		f.left -= have
-		return h, p, nil
+	if cap(f.payload) < h.len || cap(f.payload) > 2*chunk && h.len <= chunk {
+		f.payload = make([]byte, max(h.len, chunk))
 	}
-	p, err := f.rest()
-	return h, p, err
-}
-
-// rest reads what is left of a payload.
-func (f *frameReader) rest() ([]byte, error) {
-	if cap(f.payload) < f.left || cap(f.payload) > 2*chunk && f.left <= chunk {
-		f.payload = make([]byte, max(f.left, chunk))
-	}
-	p := f.payload[:f.left]
-	f.left = 0
+	p := f.payload[:h.len]
 	if _, err := io.ReadFull(f.r, p); err != nil {
-		return nil, unexpected(err)
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return h, nil, err
 	}
-	return p, nil
-}
-
-// splice moves some of what is left of a payload into a pipe; none if that takes no
-// more.
-func (f *frameReader) splice(p *pipe) (int, error) {
-	n, err := f.rights.splice(p, f.left)
-	f.left -= n
-	f.pieces = true
-	return n, unexpected(err)
-}
-
-func unexpected(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
+	return h, p, nil
 }
 
 // split takes the payload of INVOKE and RESPONSE apart: u32 n, n bytes of

@@ -1,10 +1,16 @@
 package channel
 
 import (
+	"cmp"
+	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"os"
-	"sync"
+	"strconv"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,78 +24,6 @@ type PipeWriter interface {
 	WritePipe(pipe *os.File, n int) (int, error)
 }
 
-// pipe is a kernel pipe in which bytes of a body wait on their way from one socket to
-// another (splice(2)). Neither end is the poller's or nonblocking: what would wait is
-// not asked for, and a poller would wake up for every byte.
-type pipe struct{ r, w *os.File }
-
-func newPipe() (*pipe, error) {
-	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return nil, os.NewSyscallError("pipe2", err)
-	}
-	// A user's pipes may have to be smaller: what does not fit is copied.
-	_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, Window)
-	return &pipe{os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe")}, nil
-}
-
-func (p *pipe) close() {
-	_ = p.r.Close()
-	_ = p.w.Close()
-}
-
-// empty asks the kernel.
-func (p *pipe) empty() bool {
-	n, err := unix.IoctlGetInt(int(p.r.Fd()), unix.SIOCINQ)
-	return err == nil && n == 0
-}
-
-// pipes keeps the pipes of a channel that are not in use.
-type pipes struct {
-	mu     sync.Mutex
-	idle   []*pipe
-	closed bool
-}
-
-const mostIdlePipes = 8
-
-// get returns a pipe that is the caller's, nil where there is none to be had.
-func (s *pipes) get() *pipe {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := len(s.idle); n > 0 {
-		p := s.idle[n-1]
-		s.idle = s.idle[:n-1]
-		return p
-	}
-	p, err := newPipe()
-	if err != nil { // too many files: the body is copied
-		return nil
-	}
-	return p
-}
-
-// put takes a pipe back that its user has emptied; drained says that it thinks so. In
-// one that is not, the next user's body would begin with what is left of another's.
-func (s *pipes) put(p *pipe, drained bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || !drained || len(s.idle) == mostIdlePipes || !p.empty() {
-		p.close()
-		return
-	}
-	s.idle = append(s.idle, p)
-}
-
-func (s *pipes) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.idle {
-		p.close()
-	}
-	s.idle, s.closed = nil, true
-}
-
 // WritePipe has w take the next n bytes of a pipe, which are in it: by its own WritePipe
 // if it has one.
 func WritePipe(w io.Writer, pipe *os.File, n int) (int, error) {
@@ -100,40 +34,97 @@ func WritePipe(w io.Writer, pipe *os.File, n int) (int, error) {
 	return int(m), err
 }
 
-// splice moves up to most bytes that have come into a pipe. It waits for the first;
-// n is 0 where the pipe takes no more. io.EOF at the channel's end.
-func (r *rightsReader) splice(p *pipe, most int) (n int, err error) {
-	r.pipe, r.most = p, most
-	err = r.raw.Read(r.move)
-	r.pipe = nil
-	switch {
-	case err != nil:
-		return 0, err
-	case errors.Is(r.err, unix.EAGAIN):
-		return 0, nil
-	case r.err != nil:
-		return 0, os.NewSyscallError("splice", r.err)
-	case r.n == 0:
-		return 0, io.EOF
-	}
-	return r.n, nil
+// Readable waits until there is something in a pipe, which the poller must watch, and
+// says how many bytes. io.EOF once there will be no more; other errors are those of
+// [os.File.Read].
+func Readable(pipe syscall.RawConn) (n int, err error) {
+	werr := pipe.Read(func(fd uintptr) bool {
+		if n, err = unix.IoctlGetInt(int(fd), unix.SIOCINQ); err != nil || n > 0 {
+			return true
+		}
+		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if _, err = unix.Poll(p[:], 0); err != nil {
+			return !errors.Is(err, unix.EINTR)
+		}
+		if p[0].Revents&(unix.POLLIN|unix.POLLHUP) == unix.POLLHUP { // nobody writes any more
+			err = io.EOF
+			return true
+		}
+		return false
+	})
+	return n, cmp.Or(werr, err)
 }
 
-// moveTo is called by the poller; false waits until there is something to read.
-func (r *rightsReader) moveTo(fd uintptr) (done bool) {
-	for again := false; ; {
-		n, err := unix.Splice(int(fd), nil, int(r.pipe.w.Fd()), nil, r.most, unix.SPLICE_F_NONBLOCK)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.EAGAIN) && !again: // the socket has nothing, or the pipe no room
-			if queued, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ); err == nil && queued == 0 {
-				return false
+// reopenPipe opens a pipe anew, of which fd, a function's, is the reading end: the flags
+// of what it returns, O_NONBLOCK among them, are nobody else's. ErrProtocol if fd is no
+// such thing.
+func reopenPipe(fd int) (*os.File, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("fstat: %w", err)
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return nil, fmt.Errorf("fcntl: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFIFO || flags&unix.O_PATH != 0 || flags&unix.O_ACCMODE != unix.O_RDONLY {
+		return nil, fmt.Errorf("%w: the answer's pipe is no pipe's reading end: mode 0%o, flags 0%o", ErrProtocol, st.Mode, flags)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return nil, fmt.Errorf("fstatfs: %w", err)
+	}
+	if fs.Type != unix.PIPEFS_MAGIC { // a FIFO has no end before somebody has written to it
+		return nil, fmt.Errorf("%w: the answer's pipe is in a file system of type 0x%x", ErrProtocol, fs.Type)
+	}
+	own, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the answer's pipe: %w", err)
+	}
+	return os.NewFile(uintptr(own), "answer"), nil
+}
+
+// pipeSize is how many bytes of a stream a pipe may hold: what any user may ask for
+// (pipe(7), pipe-max-size).
+const pipeSize = 1 << 20
+
+// answerPipe sends the rest of the answer through a pipe. sent is false where there is
+// none to be had, and nothing was read of body then.
+func (f *function) answerPipe(s *served, body io.Reader, buf []byte) (sent bool, err error) {
+	r, w, err := os.Pipe()
+	if err != nil { // too many files
+		return false, nil
+	}
+	defer func() { _ = w.Close() }()
+	if raw, err := w.SyscallConn(); err == nil {
+		// A user's pipes may have to be smaller.
+		_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
+	}
+	err = f.w.sendFile(s.ctx, kindPipe, s.id, nil, nil, r)
+	_ = r.Close() // once nobody else has it, a write fails
+	if errors.Is(err, unix.ETOOMANYREFS) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer context.AfterFunc(s.ctx, func() { _ = w.SetWriteDeadline(time.Unix(1, 0)) })()
+	var total [8]byte
+	for n := uint64(0); ; {
+		m, rerr := body.Read(buf)
+		if m > 0 {
+			if _, err := w.Write(buf[:m]); err != nil {
+				return true, cmp.Or(context.Cause(s.ctx), err)
 			}
-			again = true // something may have come in between
-			continue
+			n += uint64(m)
 		}
-		r.n, r.err = int(n), err
-		return true
+		switch {
+		case rerr == io.EOF: //nolint:errorlint // see answer
+			_ = w.Close()
+			binary.LittleEndian.PutUint64(total[:], n)
+			return true, f.w.send(s.ctx, kindPipe, 0, s.id, nil, total[:])
+		case rerr != nil:
+			return true, rerr
+		}
 	}
 }

@@ -3,13 +3,15 @@ package channel
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"strings"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,8 +49,8 @@ type pieces struct {
 
 func (p pieces) Read(b []byte) (int, error) { return p.r.Read(b[:min(p.n, len(b))]) }
 
-// TestPipedAnswers: a stream's bytes arrive in order, by way of the pipe where they come
-// in long pieces, whoever takes them.
+// TestPipedAnswers: a stream's bytes arrive in order, by way of a pipe where there are
+// many and pipes are welcome, whoever takes them.
 func TestPipedAnswers(t *testing.T) {
 	fretest.CheckLeaks(t)
 	c := serve(t, Config{}, func(_ context.Context, e *Event) (*Answer, error) {
@@ -66,16 +68,14 @@ func TestPipedAnswers(t *testing.T) {
 		{1, 1, false},
 		{20_000, 100, false},
 		{chunk, chunk, false},
-		{chunk + 1, chunk, false},
-		{2 * chunk, chunk, true},
+		{chunk + 1, chunk, true},
 		{1 << 20, chunk, true},
-		{1<<20 + 1, 40_000, true},
-		{8 << 20, chunk, true},
-		{1 << 20, 10_000, false},
+		{8<<20 + 1, chunk, true},
+		{1 << 20, 10_000, false}, // it may be slow
 	} {
-		for _, by := range []string{"WritePipe", "Write", "Read"} {
+		for _, by := range []string{"WritePipe", "Write", "Read", "no pipe"} {
 			t.Run(fmt.Sprintf("%d by %d, %s", test.size, test.piece, by), func(t *testing.T) {
-				r, err := c.Invoke(t.Context(), &Invocation{Path: fmt.Sprintf("/%d/%d", test.size, test.piece), Pipes: true}, nil)
+				r, err := c.Invoke(t.Context(), &Invocation{Path: fmt.Sprintf("/%d/%d", test.size, test.piece), Pipes: by != "no pipe"}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -83,17 +83,17 @@ func TestPipedAnswers(t *testing.T) {
 				var s pipeSink
 				n := int64(test.size)
 				switch by {
-				case "WritePipe":
-					n, err = r.Body.(io.WriterTo).WriteTo(&s)
-				case "Write":
-					n, err = r.Body.(io.WriterTo).WriteTo(&s.Buffer)
 				case "Read":
 					_, err = io.Copy(&s.Buffer, struct{ io.Reader }{r.Body})
+				case "Write":
+					n, err = r.Body.(io.WriterTo).WriteTo(&s.Buffer)
+				default:
+					n, err = r.Body.(io.WriterTo).WriteTo(&s)
 				}
 				if err != nil || n != int64(test.size) || !bytes.Equal(s.Bytes(), pattern(test.size)) {
 					t.Errorf("%d bytes, %v: not the %d sent", n, err, test.size)
 				}
-				if by == "WritePipe" && (s.inPipe > 0) != test.piped {
+				if piped := test.piped && by == "WritePipe"; (s.inPipe > 0) != piped {
 					t.Errorf("%d bytes of %d came in a pipe", s.inPipe, test.size)
 				}
 			})
@@ -145,180 +145,319 @@ func answerBegins(t testing.TB, c *Conn, function *net.UnixConn, id uint64) *Rep
 	return <-replies
 }
 
-// full is the window as DATA, in which each byte says where it is.
-func full(id uint64) string {
-	var s strings.Builder
-	for p := pattern(Window); len(p) > 0; p = p[chunk:] {
-		s.WriteString(frame(0x05, 1, id, string(p[:chunk])))
-	}
-	return s.String()
+// frameWithFDs is a frame that announces so many descriptors.
+func frameWithFDs(k byte, fds int, id uint64, payload string) string {
+	b := []byte(frame(k, 0, id, payload))
+	binary.LittleEndian.PutUint16(b[6:], uint16(fds))
+	return string(b)
 }
 
-// TestPipeUnread: whoever does not take their answer holds up nobody else, and nothing
-// beyond the window is kept.
-func TestPipeUnread(t *testing.T) {
-	fretest.CheckLeaks(t)
-	c, function := raw(t)
-	slow := answerBegins(t, c, function, 1)
-	write(t, function, full(1))
-	other := answerBegins(t, c, function, 2)
-	write(t, function, frame(0x05, 0, 2, string(pattern(chunk))))
-	var s pipeSink
-	if _, err := other.Body.(io.WriterTo).WriteTo(&s); err != nil || !bytes.Equal(s.Bytes(), pattern(chunk)) {
-		t.Errorf("beside a slow one: %d bytes, %v", s.Len(), err)
-	}
-	_ = other.Body.Close()
-	write(t, function, frame(0x05, 0, 1, "x"))
-	<-c.Done()
-	if err := c.Err(); !errors.Is(err, ErrProtocol) {
-		t.Errorf("beyond the window: %v", err)
-	}
-	s = pipeSink{}
-	if _, err := slow.Body.(io.WriterTo).WriteTo(&s); !errors.Is(err, ErrProtocol) || !bytes.Equal(s.Bytes(), pattern(Window)) || s.inPipe == 0 {
-		t.Errorf("the slow one: %d bytes, %d of them in a pipe, %v", s.Len(), s.inPipe, err)
-	}
-	_ = slow.Body.Close()
-}
-
-// TestPipeOfMorsels: a pipe that takes no more bytes, for they come one by one, leaves
-// the others to memory; none is lost or out of order.
-func TestPipeOfMorsels(t *testing.T) {
-	fretest.CheckLeaks(t)
-	c, function := raw(t)
-	r := answerBegins(t, c, function, 1)
-	want := pattern(Window)
-	for i := 0; i < Window; i += chunk {
-		write(t, function, frame(0x05, 1, 1, string(want[i:i+chunk]))[:headerSize])
-		for j := i; j < i+chunk; {
-			n := min(1+j%700, i+chunk-j)
-			write(t, function, string(want[j:j+n]))
-			j += n
-		}
-	}
-	write(t, function, frame(0x05, 0, 1, ""))
-	var s pipeSink
-	if _, err := r.Body.(io.WriterTo).WriteTo(&s); err != nil || !bytes.Equal(s.Bytes(), want) {
-		t.Errorf("%d bytes, %v: not the %d sent", s.Len(), err, len(want))
-	}
-	_ = r.Body.Close()
-}
-
-// TestPipeNotHandedOn: what nobody has read of an answer is in no other.
-func TestPipeNotHandedOn(t *testing.T) {
-	fretest.CheckLeaks(t)
-	c, function := raw(t)
-	for id := uint64(1); id < 20; id += 2 {
-		given := answerBegins(t, c, function, id)
-		write(t, function, full(id))
-		if _, err := io.ReadFull(given.Body, make([]byte, 20<<10)); err != nil { // some of it from a pipe
-			t.Fatal(err)
-		}
-		_ = given.Body.Close()
-		h, _, err := newFrameReader(function).next()
-		if err != nil || h.kind != kindCancel {
-			t.Fatalf("%+v, %v", h, err)
-		}
-		write(t, function, frame(0x06, 0, id, `{"type":"t","message":"m","stack":""}`))
-
-		r := answerBegins(t, c, function, id+1)
-		want := bytes.Repeat([]byte{0xff}, 3*chunk)
-		for i := range 3 {
-			more := byte(1)
-			if i == 2 {
-				more = 0
-			}
-			write(t, function, frame(0x05, more, id+1, string(want[i*chunk:(i+1)*chunk])))
-		}
-		var s pipeSink
-		if _, err := r.Body.(io.WriterTo).WriteTo(&s); err != nil || !bytes.Equal(s.Bytes(), want) {
-			t.Fatalf("round %d: %d bytes, %v: not those of this answer", id, s.Len(), err)
-		}
-		_ = r.Body.Close()
-		// A grant may have been sent.
-		drainFrames(t, function)
-	}
-}
-
-// drainFrames reads what has come.
-func drainFrames(t testing.TB, function *net.UnixConn) {
+// sendEnd sends PIPE with a file.
+func sendEnd(t testing.TB, function *net.UnixConn, id uint64, f *os.File) {
 	t.Helper()
-	raw, err := function.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var buf [4096]byte
-	_ = raw.Control(func(fd uintptr) {
-		for {
-			if _, _, err := unix.Recvfrom(int(fd), buf[:], unix.MSG_DONTWAIT); err != nil {
-				return
-			}
-		}
-	})
-}
-
-// TestPipeBreaksOff: a function that ends in the middle of a frame ends the body there.
-func TestPipeBreaksOff(t *testing.T) {
-	fretest.CheckLeaks(t)
-	c, function := raw(t)
-	r := answerBegins(t, c, function, 1)
-	write(t, function, frame(0x05, 1, 1, string(pattern(2*chunk)))[:headerSize+chunk])
-	_ = function.Close()
-	var s pipeSink
-	if _, err := r.Body.(io.WriterTo).WriteTo(&s); !errors.Is(err, ErrClosed) || !bytes.Equal(s.Bytes(), pattern(chunk)) {
-		t.Errorf("%d bytes, %v", s.Len(), err)
-	}
-	_ = r.Body.Close()
-}
-
-// TestPipeClosedWhileWritten: a body that is closed while its pipe is being emptied
-// leaves the pipe to nobody.
-func TestPipeClosedWhileWritten(t *testing.T) {
-	fretest.CheckLeaks(t)
-	c, function := raw(t)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	replies := invoked(ctx, t, c)
-	if h, _, err := newFrameReader(function).next(); err != nil || h.kind != kindInvoke {
-		t.Fatalf("%+v, %v", h, err)
-	}
-	write(t, function, frame(0x04, 1, 1, withMeta(`{"status":200,"headers":[]}`, "")))
-	r := <-replies
-	write(t, function, full(1))
-	gone := errors.New("gone")
-	s := pipeSink{before: func() { cancel(gone); <-ctx.Done() }}
-	if _, err := r.Body.(io.WriterTo).WriteTo(&s); !errors.Is(err, gone) {
-		t.Errorf("%d bytes, %v", s.Len(), err)
-	}
-	_ = r.Body.Close()
-	c.pipes.mu.Lock()
-	defer c.pipes.mu.Unlock()
-	for _, p := range c.pipes.idle {
-		if !p.empty() {
-			t.Error("a pipe that is not empty is kept")
-		}
-	}
-}
-
-// TestPipesFileInData: a file that comes along with a body's bytes is kept by nobody.
-func TestPipesFileInData(t *testing.T) {
-	fretest.CheckLeaks(t)
-	c, function := raw(t)
-	r := answerBegins(t, c, function, 1)
-	f := memfd(t, []byte("x"), 0)
-	text := frame(0x05, 0, 1, string(pattern(4*chunk)))
-	write(t, function, text[:headerSize+chunk])
 	raw, err := f.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = raw.Control(func(fd uintptr) {
-		if _, _, err := function.WriteMsgUnix([]byte(text[headerSize+chunk:headerSize+2*chunk]), unix.UnixRights(int(fd)), nil); err != nil {
+	err = raw.Control(func(fd uintptr) {
+		if _, _, err := function.WriteMsgUnix([]byte(frameWithFDs(0x22, 1, id, "")), unix.UnixRights(int(fd)), nil); err != nil {
 			t.Error(err)
 		}
 	})
-	write(t, function, text[headerSize+2*chunk:])
-	var s pipeSink
-	if _, err := r.Body.(io.WriterTo).WriteTo(&s); err != nil || !bytes.Equal(s.Bytes(), pattern(4*chunk)) {
-		t.Errorf("%d bytes, %v", s.Len(), err)
+	if err != nil {
+		t.Fatal(err)
 	}
-	_ = r.Body.Close()
+}
+
+// sendTotal sends PIPE with how many bytes went through it.
+func sendTotal(t testing.TB, function *net.UnixConn, id, n uint64) {
+	t.Helper()
+	write(t, function, frame(0x22, 0, id, string(binary.LittleEndian.AppendUint64(nil, n))))
+}
+
+// piped is an answer that goes on in a pipe, whose end w is the test's to write to.
+func piped(t testing.TB, c *Conn, function *net.UnixConn, id uint64) (reply *Reply, w *os.File) {
+	t.Helper()
+	reply = answerBegins(t, c, function, id)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Close() })
+	sendEnd(t, function, id, r)
+	_ = r.Close()
+	return reply, w
+}
+
+// TestPipeEnds: an answer in a pipe ends where its function says, whoever else has the
+// pipe open, and breaks off after what has come where the function does, or dies.
+func TestPipeEnds(t *testing.T) {
+	text := pattern(10_000)
+	for name, test := range map[string]struct {
+		end  func(t *testing.T, function *net.UnixConn, w *os.File)
+		want error
+	}{
+		"well": {func(t *testing.T, function *net.UnixConn, w *os.File) {
+			_ = w.Close()
+			sendTotal(t, function, 1, uint64(len(text)))
+		}, nil},
+		"open still": {func(t *testing.T, function *net.UnixConn, _ *os.File) {
+			sendTotal(t, function, 1, uint64(len(text)))
+		}, nil},
+		"told later": {func(t *testing.T, function *net.UnixConn, w *os.File) {
+			_ = w.Close()
+			<-time.After(50 * time.Millisecond)
+			sendTotal(t, function, 1, uint64(len(text)))
+		}, nil},
+		"by death": {func(_ *testing.T, function *net.UnixConn, _ *os.File) { _ = function.Close() }, ErrClosed},
+		"by an error": {func(t *testing.T, function *net.UnixConn, _ *os.File) {
+			write(t, function, frame(0x06, 0, 1, `{"type":"t","message":"m","stack":""}`))
+		}, &Failure{Type: "t", Message: "m"}},
+		"too early": {func(t *testing.T, function *net.UnixConn, w *os.File) {
+			_ = w.Close()
+			sendTotal(t, function, 1, uint64(len(text)+1))
+		}, ErrProtocol},
+	} {
+		for _, by := range []string{"Read", "WriteTo"} {
+			t.Run(name+", "+by, func(t *testing.T) {
+				fretest.CheckLeaks(t)
+				c, function := raw(t)
+				reply, w := piped(t, c, function, 1)
+				defer reply.Body.Close()
+				ended := make(chan struct{})
+				go func() { // while it is waited for
+					defer close(ended)
+					<-time.After(10 * time.Millisecond)
+					if _, err := w.Write(text); err != nil {
+						t.Error(err)
+					}
+					test.end(t, function, w)
+				}()
+				var s pipeSink
+				var err error
+				if by == "Read" {
+					_, err = io.Copy(&s.Buffer, struct{ io.Reader }{reply.Body})
+				} else {
+					_, err = reply.Body.(io.WriterTo).WriteTo(&s)
+				}
+				<-ended
+				var failure *Failure
+				if want := test.want; !errors.Is(err, want) && (!errors.As(err, &failure) || failure.Error() != want.Error()) || !bytes.Equal(s.Bytes(), text) {
+					t.Errorf("%d bytes, %v, want %d and %v", s.Len(), err, len(text), want)
+				}
+			})
+		}
+	}
+}
+
+// TestPipeTaken: the function's place is free once its answer was taken out of the pipe,
+// or nobody wants it, and the function has said that there is no more.
+func TestPipeTaken(t *testing.T) {
+	for name, leave := range map[string]func(ctx context.CancelFunc, r *Reply){
+		"read":     func(_ context.CancelFunc, r *Reply) { _, _ = io.Copy(io.Discard, r.Body) },
+		"closed":   func(_ context.CancelFunc, r *Reply) { _ = r.Body.Close() },
+		"canceled": func(cancel context.CancelFunc, _ *Reply) { cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fretest.CheckLeaks(t)
+			c, function := raw(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			finished := make(chan struct{})
+			replies := make(chan *Reply, 1)
+			go func() {
+				r, err := c.Invoke(ctx, &Invocation{Pipes: true, Finished: func() { close(finished) }}, nil)
+				if err != nil {
+					t.Error(err)
+				}
+				replies <- r
+			}()
+			if h, _, err := newFrameReader(function).next(); err != nil || h.kind != kindInvoke {
+				t.Fatalf("%+v, %v", h, err)
+			}
+			write(t, function, frame(0x04, 1, 1, withMeta(`{"status":200,"headers":[]}`, "")))
+			reply := <-replies
+			defer reply.Body.Close()
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sendEnd(t, function, 1, r)
+			_ = r.Close()
+			if _, err := w.WriteString("text"); err != nil {
+				t.Fatal(err)
+			}
+			_ = w.Close()
+			sendTotal(t, function, 1, 4)
+			write(t, function, frame(0x09, 0, 0, `{"level":"info","message":"after"}`))
+			select {
+			case <-finished:
+				t.Fatal("the place is free while the answer waits in the pipe")
+			case <-time.After(50 * time.Millisecond):
+			}
+			leave(cancel, reply)
+			<-finished
+		})
+	}
+}
+
+// wantCancel reads what the engine says of an answer that nobody wants.
+func wantCancel(t testing.TB, function *net.UnixConn, id uint64) {
+	t.Helper()
+	if h, _, err := newFrameReader(function).next(); err != nil || h.kind != kindCancel || h.id != id {
+		t.Fatalf("%+v, %v, want CANCEL of %d", h, err, id)
+	}
+}
+
+// TestPipeGivenUp: nobody's reading end is left once an answer is closed: whoever writes
+// on learns of it.
+func TestPipeGivenUp(t *testing.T) {
+	fretest.CheckLeaks(t)
+	c, function := raw(t)
+	reply, w := piped(t, c, function, 1)
+	if _, err := w.Write(pattern(1000)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(reply.Body, make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	_ = reply.Body.Close()
+	wantCancel(t, function, 1)
+	if _, err := w.Write(pattern(1000)); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("write to a pipe that nobody reads: %v", err)
+	}
+	write(t, function, frame(0x06, 0, 1, `{"type":"t","message":"m","stack":""}`))
+
+	// The function may not know yet that nobody wants it.
+	late := answerBegins(t, c, function, 2)
+	_ = late.Body.Close()
+	wantCancel(t, function, 2)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sendEnd(t, function, 2, r)
+	_ = r.Close()
+	_ = w.Close()
+	sendTotal(t, function, 2, 0)
+	if next := answerBegins(t, c, function, 3); next.Body.Close() != nil || c.Err() != nil {
+		t.Errorf("after a late pipe: %v", c.Err())
+	}
+}
+
+// TestPipeHostile: what is no pipe's reading end, or comes where none may, ends the
+// channel, and nothing of it is kept.
+func TestPipeHostile(t *testing.T) {
+	open := func(t *testing.T, name string, flags int) *os.File {
+		t.Helper()
+		fd, err := unix.Open(name, flags|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := os.NewFile(uintptr(fd), name)
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	given := func(which func(t *testing.T) *os.File) func(*testing.T, *net.UnixConn) {
+		return func(t *testing.T, function *net.UnixConn) {
+			t.Helper()
+			sendEnd(t, function, 1, which(t))
+		}
+	}
+	two := func(t *testing.T) (r, w *os.File) {
+		t.Helper()
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = r.Close(), w.Close() })
+		return r, w
+	}
+	pipe := func(t *testing.T) *os.File { t.Helper(); r, _ := two(t); return r }
+	for name, send := range map[string]func(t *testing.T, function *net.UnixConn){
+		"writing end":  given(func(t *testing.T) *os.File { t.Helper(); _, w := two(t); return w }),
+		"regular file": given(func(t *testing.T) *os.File { t.Helper(); return memfd(t, []byte("x"), 0) }),
+		"directory":    given(func(t *testing.T) *os.File { t.Helper(); return open(t, "/", unix.O_RDONLY) }),
+		"device":       given(func(t *testing.T) *os.File { t.Helper(); return open(t, "/dev/zero", unix.O_RDONLY) }),
+		"O_PATH": given(func(t *testing.T) *os.File {
+			t.Helper()
+			r := pipe(t)
+			raw, err := r.SyscallConn()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var f *os.File
+			_ = raw.Control(func(fd uintptr) { f = open(t, fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_PATH) })
+			return f
+		}),
+		"FIFO": given(func(t *testing.T) *os.File {
+			t.Helper()
+			name := filepath.Join(t.TempDir(), "fifo")
+			if err := unix.Mkfifo(name, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return open(t, name, unix.O_RDONLY|unix.O_NONBLOCK)
+		}),
+		"none": func(t *testing.T, function *net.UnixConn) {
+			t.Helper()
+			write(t, function, frameWithFDs(0x22, 1, 1, ""))
+		},
+		"with a text":  func(t *testing.T, function *net.UnixConn) { t.Helper(); write(t, function, frame(0x22, 0, 1, "text")) },
+		"no beginning": func(t *testing.T, function *net.UnixConn) { t.Helper(); sendTotal(t, function, 1, 0) },
+		"a second": func(t *testing.T, function *net.UnixConn) {
+			t.Helper()
+			sendEnd(t, function, 1, pipe(t))
+			sendEnd(t, function, 1, pipe(t))
+		},
+		"data beside it": func(t *testing.T, function *net.UnixConn) {
+			t.Helper()
+			sendEnd(t, function, 1, pipe(t))
+			write(t, function, frame(0x05, 1, 1, "x"))
+		},
+		"two ends": func(t *testing.T, function *net.UnixConn) {
+			t.Helper()
+			sendEnd(t, function, 1, pipe(t))
+			sendTotal(t, function, 1, 1)
+			sendTotal(t, function, 1, 1)
+		},
+		"after the end": func(t *testing.T, function *net.UnixConn) {
+			t.Helper()
+			write(t, function, frame(0x05, 0, 1, "x"))
+			sendEnd(t, function, 1, pipe(t))
+		},
+		"before an answer": func(t *testing.T, function *net.UnixConn) { t.Helper(); sendEnd(t, function, 2, pipe(t)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fretest.CheckLeaks(t)
+			c, function := raw(t)
+			reply := answerBegins(t, c, function, 1)
+			send(t, function)
+			<-c.Done()
+			if err := c.Err(); !errors.Is(err, ErrProtocol) {
+				t.Errorf("the channel ended by %v", err)
+			}
+			_ = reply.Body.Close()
+		})
+	}
+	t.Run("not asked for", func(t *testing.T) {
+		fretest.CheckLeaks(t)
+		c, function := raw(t)
+		done := make(chan error, 1)
+		go func() {
+			r, err := c.Invoke(t.Context(), &Invocation{}, nil)
+			if err == nil {
+				_, err = io.Copy(io.Discard, r.Body)
+				_ = r.Body.Close()
+			}
+			done <- err
+		}()
+		if h, _, err := newFrameReader(function).next(); err != nil || h.kind != kindInvoke {
+			t.Fatalf("%+v, %v", h, err)
+		}
+		write(t, function, frame(0x04, 1, 1, withMeta(`{"status":200,"headers":[]}`, "")))
+		sendEnd(t, function, 1, pipe(t))
+		if err := <-done; !errors.Is(err, ErrProtocol) {
+			t.Errorf("a pipe that was not asked for: %v", err)
+		}
+	})
 }

@@ -22,15 +22,11 @@ import (
 type rightsReader struct {
 	raw  syscall.RawConn
 	recv func(fd uintptr) bool // r.receive, made once
-	move func(fd uintptr) bool // r.moveTo, likewise
-	only int                   // unless 0, what the next Read reads at most, in bytes
 
 	// Of the call under way.
-	p    []byte
-	pipe *pipe // instead of p
-	most int   // bytes of it
-	n    int
-	err  error
+	p   []byte
+	n   int
+	err error
 
 	held   int  // file descriptor, -1 for none
 	excess bool // more than one came at once, or the kernel could not give it: none is held
@@ -47,16 +43,13 @@ func newRightsReader(conn *net.UnixConn) (*rightsReader, error) {
 		return nil, err
 	}
 	r := &rightsReader{raw: raw, held: -1}
-	r.recv, r.move = r.receive, r.moveTo
+	r.recv = r.receive
 	return r, nil
 }
 
 func (r *rightsReader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
-	}
-	if r.only > 0 {
-		p, r.only = p[:min(len(p), r.only)], 0
 	}
 	r.p = p
 	err := r.raw.Read(r.recv)

@@ -136,6 +136,9 @@ type served struct {
 // grant lets the engine send more of the event's body.
 func (s *served) grant(n int) { s.fun.w.grant(s.fun.ctx, s.id, n) }
 
+// taken is for bodies in pipes, which requests' are not.
+func (s *served) taken() {}
+
 // Serve speaks for a function written in Go: it says READY with the given
 // description and concurrency, runs handler for every event in a goroutine that has
 // no other meanwhile, but may have one later (who locks it to a thread has to unlock
@@ -377,6 +380,11 @@ func (f *function) answer(s *served, a *Answer) error {
 	err := f.w.send(s.ctx, kindResponse, flagMore, s.id, meta, buf[:n])
 	if err = cmp.Or(err, rerr); err != nil {
 		return err
+	}
+	if s.Pipes && n == len(buf) { // there is much of it
+		if sent, err := f.answerPipe(s, body, buf); sent || err != nil {
+			return err
+		}
 	}
 	if s.Length >= 0 {
 		defer s.watch()()

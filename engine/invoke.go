@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -601,7 +600,7 @@ func (b *stdioBody) WriteTo(w io.Writer) (written int64, err error) {
 		return written, err
 	}
 	for {
-		have, err := readable(raw)
+		have, err := channel.Readable(raw)
 		if err = b.ended(err); errors.Is(err, io.EOF) {
 			return written, nil
 		}
@@ -618,26 +617,6 @@ func (b *stdioBody) WriteTo(w io.Writer) (written int64, err error) {
 
 // Close ends a Read that is under way.
 func (b *stdioBody) Close() error { return errors.Join(b.head.Close(), b.out.Close()) }
-
-// readable waits until there is something in a pipe, and says how many bytes. io.EOF
-// once there will be no more.
-func readable(pipe syscall.RawConn) (n int, err error) {
-	werr := pipe.Read(func(fd uintptr) bool {
-		if n, err = unix.IoctlGetInt(int(fd), unix.SIOCINQ); err != nil || n > 0 {
-			return true
-		}
-		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		if _, err = unix.Poll(p[:], 0); err != nil {
-			return !errors.Is(err, unix.EINTR)
-		}
-		if p[0].Revents&(unix.POLLIN|unix.POLLHUP) == unix.POLLHUP { // nobody writes any more
-			err = io.EOF
-			return true
-		}
-		return false
-	})
-	return n, cmp.Or(werr, err)
-}
 
 // exited waits for the program's end and judges it.
 func (ev *event) exited(sb *sandbox.Sandbox) error {

@@ -47,7 +47,7 @@ var misbehaviours = []struct {
 	tries []exchange
 }{
 	{"slow readers", []exchange{
-		readSlowly("/function/fn/stream?4194304", 4<<20), // DATA
+		readSlowly("/function/fn/stream?4194304", 4<<20), // PIPE
 		readSlowly("/function/fn/file/sealed?4194304", 4<<20),
 		readSlowly("/function/fn/file/unsealed?1048576", 1<<20),
 		readSlowly("/function/fn/file/named?1048576", 1<<20),

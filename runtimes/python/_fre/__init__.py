@@ -487,7 +487,7 @@ def respond(call, result):
     from _fre import stream
 
     send(RESPONSE, MORE, call.id, head, meta, view[:FIRST])
-    stream.finish(call, view[FIRST:], rest)
+    stream.finish(call, view[FIRST:], rest, len(view) >= IN_FILE)
 
 
 def handle(handler, call):

@@ -77,10 +77,14 @@ def of_file(file):
 
 def send(call, head, meta, fd, offset, length):
     """Sends the answer; False where the kernel carries too many files."""
+    return give(FD, call, fd, head + meta + b'{"offset":%d,"length":%d}' % (offset, length))
+
+
+def give(kind, call, fd, payload):
+    """Sends a frame that a descriptor goes along with; False where the kernel
+    carries too many."""
     global channel
-    where = b'{"offset":%d,"length":%d}' % (offset, length)
-    size = len(head) + len(meta) + len(where)
-    frame = b"".join((size.to_bytes(4, "little"), bytes((FD, 0, 1, 0)), call.id.to_bytes(8, "little"), head, meta, where))
+    frame = b"".join((len(payload).to_bytes(4, "little"), bytes((kind, 0, 1, 0)), call.id.to_bytes(8, "little"), payload))
     with _fre.sending:
         if channel is None:
             timeout = getdefaulttimeout()

@@ -1,5 +1,7 @@
 """Answers that RESPONSE does not hold: generators and large bodies follow as
-DATA, as far as the engine has opened the window."""
+DATA, as far as the engine has opened the window, or through a pipe."""
+
+import os
 
 import _fre
 from _fre import coroutine
@@ -40,9 +42,28 @@ def encode(piece):
     raise TypeError("the handler's generator gave %.100r, not str or bytes" % (piece,))
 
 
-def finish(call, data, generator):
-    """Sends data, then what the generator gives, if there is one, and the end."""
+def finish(call, data, generator, much):
+    """Sends data, then what the generator gives, if there is one, and the end: much of
+    it by a pipe, where the engine takes one."""
     _fre.give_way()
+    out = None
+    if much and call.meta.get("pipes"):
+        try:
+            out = Pipe(call)
+        except OSError:  # too many files
+            pass
+    try:
+        pieces(call, data, generator, out.send if out else send)
+    finally:
+        if out:
+            os.close(out.fd)
+    if out:
+        _fre.send(PIPE, 0, call.id, out.total.to_bytes(8, "little"))
+    else:
+        _fre.send(_fre.DATA, 0, call.id)
+
+
+def pieces(call, data, generator, send):
     send(call, data)
     if generator is not None:
         try:
@@ -55,7 +76,44 @@ def finish(call, data, generator):
         finally:
             if hasattr(generator, "close"):
                 generator.close()
-    _fre.send(_fre.DATA, 0, call.id)
+
+
+PIPE = 0x22
+SET_SIZE, SIZE = 1031, 1 << 20  # F_SETPIPE_SZ of fcntl(2), and what any user may ask for
+
+
+class Pipe:
+    """The rest of an answer in a pipe, whose other end the engine has."""
+
+    def __init__(self, call):
+        from fcntl import fcntl
+
+        from _fre import files
+
+        self.total = 0
+        end, self.fd = os.pipe()
+        try:
+            try:
+                fcntl(self.fd, SET_SIZE, SIZE)
+            except OSError:  # a user's pipes may have to be smaller
+                pass
+            if not files.give(PIPE, call, end, b""):
+                raise OSError("too many files are on their way")
+        except BaseException:
+            os.close(self.fd)
+            raise
+        finally:
+            os.close(end)
+
+    def send(self, call, data):
+        view = memoryview(data).cast("B")
+        while view:
+            try:
+                n = os.write(self.fd, view)
+            except BrokenPipeError:
+                raise _fre.Cancelled("the client has gone") from None
+            self.total += n
+            view = view[n:]
 
 
 def send(call, data):
