@@ -219,7 +219,7 @@ func (b *inbox) waitPipeLocked() (n int, err error) {
 	case n > 0 && b.err == nil:
 		b.gathers = true
 		b.mu.Unlock()
-		time.Sleep(gather)
+		time.Sleep(gather) //nolint:forbidigo // no event tells that there is more than there was
 		b.mu.Lock()
 		return 0, nil
 	case n > 0:

@@ -119,7 +119,7 @@ func (f *function) answerPipe(s *served, body io.Reader, buf []byte) (sent bool,
 			n += uint64(m)
 		}
 		switch {
-		case rerr == io.EOF: //nolint:errorlint // see answer
+		case rerr == io.EOF:
 			_ = w.Close()
 			binary.LittleEndian.PutUint64(total[:], n)
 			return true, f.w.send(s.ctx, kindPipe, 0, s.id, nil, total[:])

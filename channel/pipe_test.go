@@ -198,22 +198,27 @@ func TestPipeEnds(t *testing.T) {
 		want error
 	}{
 		"well": {func(t *testing.T, function *net.UnixConn, w *os.File) {
+			t.Helper()
 			_ = w.Close()
 			sendTotal(t, function, 1, uint64(len(text)))
 		}, nil},
 		"open still": {func(t *testing.T, function *net.UnixConn, _ *os.File) {
+			t.Helper()
 			sendTotal(t, function, 1, uint64(len(text)))
 		}, nil},
 		"told later": {func(t *testing.T, function *net.UnixConn, w *os.File) {
+			t.Helper()
 			_ = w.Close()
 			<-time.After(50 * time.Millisecond)
 			sendTotal(t, function, 1, uint64(len(text)))
 		}, nil},
 		"by death": {func(_ *testing.T, function *net.UnixConn, _ *os.File) { _ = function.Close() }, ErrClosed},
 		"by an error": {func(t *testing.T, function *net.UnixConn, _ *os.File) {
+			t.Helper()
 			write(t, function, frame(0x06, 0, 1, `{"type":"t","message":"m","stack":""}`))
 		}, &Failure{Type: "t", Message: "m"}},
 		"too early": {func(t *testing.T, function *net.UnixConn, w *os.File) {
+			t.Helper()
 			_ = w.Close()
 			sendTotal(t, function, 1, uint64(len(text)+1))
 		}, ErrProtocol},
