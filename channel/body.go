@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"sync"
 	"syscall"
@@ -21,19 +22,17 @@ type inbox struct {
 	mu      sync.Mutex
 	changed sync.Cond // L is &mu
 
-	buf   []byte // buf[off:] is unread, and comes before what is in the pipe
-	off   int
-	spare []byte // for buf
+	buf []byte // buf[off:] is unread, and comes before what is in the pipe
+	off int
 
-	pipe   *os.File // the rest of the body; nil: none has come, or nobody wants it
-	raw    syscall.RawConn
-	opened bool   // it has come
-	piped  uint64 // bytes taken from it
-	total  uint64 // that went into it, once ended
-	told   bool   // from knows that they were taken
-	waits  bool   // somebody does, for the pipe, without the lock
-
-	gathers bool // somebody has waited until there is more of it
+	pipe    *os.File // the rest of the body; nil: none has come, or nobody wants it
+	raw     syscall.RawConn
+	opened  bool   // it has come
+	piped   uint64 // bytes taken from it
+	most    uint64 // that may be; once ended, it had so many
+	told    bool   // from knows that they were taken
+	reading bool   // somebody is, or waits for it, without the lock
+	woken   bool   // by a deadline, which is to be taken back
 
 	first    int   // unread bytes of the first frame, which are not granted again
 	window   int   // bytes of DATA that may still come
@@ -43,8 +42,8 @@ type inbox struct {
 	err      error // the rest will never come
 }
 
-// Of a body of which that much has come through a pipe, in bytes, the next so much is
-// waited for for a moment: each piece that goes on costs as much as a copy of many.
+// Of a body of which something has come through a pipe, the next so many bytes are waited
+// for for a moment: to be woken up for each piece costs as much as to copy many.
 const (
 	gathered = 256 << 10
 	gather   = 200 * time.Microsecond
@@ -58,6 +57,7 @@ type sender interface {
 
 func (b *inbox) init(first []byte, more bool, from sender) {
 	b.changed.L = &b.mu
+	b.most = math.MaxUint64
 	b.buf, b.first, b.window, b.ended, b.from = append([]byte(nil), first...), len(first), Window, !more, from
 }
 
@@ -93,24 +93,30 @@ func (b *inbox) data(p []byte, more bool) {
 	b.changed.Broadcast()
 }
 
-// open takes the pipe that the rest of the body comes through, and owns it.
+// open takes the pipe that the rest of the body comes through, and owns it; nil is one
+// that nobody will read.
 func (b *inbox) open(pipe *os.File) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended || b.opened {
-		return errors.Join(fmt.Errorf("%w: a pipe after the end of a body, or a second one", ErrProtocol), pipe.Close())
-	}
+	bad := b.ended || b.opened
 	b.opened = true
-	if b.err != nil {
-		return pipe.Close()
-	}
-	raw, err := pipe.SyscallConn()
-	if err != nil {
+	if pipe != nil && !bad && b.err == nil {
+		raw, err := pipe.SyscallConn()
+		if err == nil {
+			b.pipe, b.raw = pipe, raw
+			b.changed.Broadcast()
+			return nil
+		}
 		return errors.Join(err, pipe.Close())
 	}
-	b.pipe, b.raw = pipe, raw
-	b.changed.Broadcast()
-	return nil
+	var err error
+	if bad {
+		err = fmt.Errorf("%w: a pipe after the end of a body, or a second one", ErrProtocol)
+	}
+	if pipe != nil {
+		_ = pipe.Close()
+	}
+	return err
 }
 
 // close ends a body of which total bytes have gone into the pipe.
@@ -120,7 +126,7 @@ func (b *inbox) close(total uint64) error {
 		b.mu.Unlock()
 		return fmt.Errorf("%w: the end of a pipe that was none, or had %d bytes", ErrProtocol, b.piped)
 	}
-	b.ended, b.total = true, total
+	b.ended, b.most = true, total
 	b.wakeLocked()
 	taken := b.takenLocked()
 	b.mu.Unlock()
@@ -130,18 +136,19 @@ func (b *inbox) close(total uint64) error {
 	return nil
 }
 
-// wakeLocked ends waiting, on the pipe too.
+// wakeLocked ends waiting, for the pipe too.
 func (b *inbox) wakeLocked() {
 	b.changed.Broadcast()
-	if b.waits {
+	if b.reading && b.pipe != nil {
 		_ = b.pipe.SetReadDeadline(time.Unix(1, 0))
+		b.woken = true
 	}
 }
 
 // takenLocked says whether from is to be told, once, that nothing more is wanted of the
 // pipe.
 func (b *inbox) takenLocked() (now bool) {
-	if b.told || !b.opened || !b.ended || !b.aborted && b.piped < b.total {
+	if b.told || !b.opened || !b.ended || !b.aborted && b.piped < b.most {
 		return false
 	}
 	b.told = true
@@ -155,7 +162,7 @@ func (b *inbox) abort(err error) {
 		b.err = err
 	}
 	b.aborted = true
-	b.buf, b.off, b.spare = nil, 0, nil
+	b.buf, b.off = nil, 0
 	b.changed.Broadcast()
 	if b.pipe != nil {
 		_ = b.pipe.Close()
@@ -168,83 +175,16 @@ func (b *inbox) abort(err error) {
 	}
 }
 
-// fail makes Read return err after what has arrived.
+// fail makes Read return err after what has arrived: of a pipe no more than it can have
+// held.
 func (b *inbox) fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err == nil && !b.ended {
 		b.err = err
+		b.most = b.piped + pipeSize + chunk // what is being read is not counted yet
 		b.wakeLocked()
 	}
-}
-
-// waitLocked waits until something is unread: in buf, or inPipe bytes of the pipe. Else it
-// returns why nothing will be.
-func (b *inbox) waitLocked() (inPipe int, err error) {
-	for {
-		switch {
-		case b.aborted:
-			return 0, b.err
-		case b.off < len(b.buf):
-			return 0, nil
-		case b.pipe != nil:
-			if inPipe, err = b.waitPipeLocked(); inPipe > 0 || err != nil {
-				return inPipe, err
-			}
-			continue
-		case b.err != nil:
-			return 0, b.err
-		case b.ended:
-			return 0, io.EOF
-		}
-		b.changed.Wait()
-	}
-}
-
-// waitPipeLocked returns how much of the body is in the pipe; 0 if it is to be asked again.
-func (b *inbox) waitPipeLocked() (n int, err error) {
-	if b.ended && b.piped == b.total {
-		return 0, io.EOF
-	}
-	var ierr error
-	err = b.raw.Control(func(fd uintptr) { n, ierr = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
-	switch {
-	case err != nil || ierr != nil:
-		return 0, cmp.Or(err, ierr)
-	case n > 0 && b.ended:
-		return int(min(uint64(n), b.total-b.piped)), nil
-	case n > 0 && (n >= gathered || b.piped < chunk || b.gathers):
-		b.gathers = false
-		return n, nil
-	case n > 0 && b.err == nil:
-		b.gathers = true
-		b.mu.Unlock()
-		time.Sleep(gather) //nolint:forbidigo // no event tells that there is more than there was
-		b.mu.Lock()
-		return 0, nil
-	case n > 0:
-		return n, nil
-	case b.err != nil:
-		return 0, b.err
-	case b.ended:
-		return 0, fmt.Errorf("%w: %d bytes came through a pipe, not %d", ErrProtocol, b.piped, b.total)
-	}
-	pipe := b.pipe
-	b.waits = true
-	b.mu.Unlock()
-	_, err = Readable(b.raw)
-	b.mu.Lock()
-	b.waits = false
-	_ = pipe.SetReadDeadline(time.Time{})
-	switch {
-	case errors.Is(err, io.EOF): // how many it were is still to come
-		for !b.ended && b.err == nil {
-			b.changed.Wait()
-		}
-	case err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, os.ErrClosed):
-		return 0, err
-	}
-	return 0, nil
 }
 
 func (b *inbox) Read(p []byte) (int, error) {
@@ -253,12 +193,12 @@ func (b *inbox) Read(p []byte) (int, error) {
 	}
 	b.mu.Lock()
 	for {
-		inPipe, err := b.waitLocked()
-		if err != nil {
+		switch {
+		case b.aborted:
+			err := b.err
 			b.mu.Unlock()
 			return 0, err
-		}
-		if inPipe == 0 {
+		case b.off < len(b.buf):
 			n := copy(p, b.buf[b.off:])
 			if b.off += n; b.off == len(b.buf) {
 				b.buf, b.off = b.buf[:0], 0
@@ -269,29 +209,97 @@ func (b *inbox) Read(p []byte) (int, error) {
 				b.from.grant(grant)
 			}
 			return n, nil
-		}
-		n, err := b.readPipeLocked(p[:min(len(p), inPipe)])
-		if n > 0 || err != nil { // else somebody else has read them
-			taken := b.takenLocked()
-			b.mu.Unlock()
-			if taken {
-				b.from.taken()
+		case b.pipe != nil:
+			if n, err := b.readPipeLocked(p); n > 0 || err != nil {
+				taken := b.takenLocked()
+				b.mu.Unlock()
+				if taken {
+					b.from.taken()
+				}
+				return n, err
 			}
-			return n, err
+		case b.err != nil:
+			err := b.err
+			b.mu.Unlock()
+			return 0, err
+		case b.ended:
+			b.mu.Unlock()
+			return 0, io.EOF
+		default:
+			b.changed.Wait()
 		}
 	}
 }
 
-// readPipeLocked reads what is in the pipe.
+// readPipeLocked reads what is in the pipe, or waits and returns without either.
 func (b *inbox) readPipeLocked(p []byte) (n int, err error) {
-	var rerr error
-	err = b.raw.Control(func(fd uintptr) { n, rerr = unix.Read(int(fd), p) })
-	n = max(n, 0)
-	b.piped += uint64(n)
-	if errors.Is(rerr, unix.EAGAIN) || errors.Is(rerr, unix.EINTR) {
-		rerr = nil
+	if b.piped == b.most {
+		return 0, cmp.Or(b.err, io.EOF)
 	}
-	return n, cmp.Or(err, rerr)
+	p = p[:min(uint64(len(p)), b.most-b.piped)]
+	pipe, over := b.pipe, b.ended || b.err != nil
+	b.reading = true
+	b.mu.Unlock()
+	n, err = readNow(b.raw, p)
+	if errors.Is(err, unix.EAGAIN) && !over {
+		err = b.await()
+	}
+	b.mu.Lock()
+	b.reading = false
+	if b.woken {
+		_ = pipe.SetReadDeadline(time.Time{})
+		b.woken = false
+	}
+	b.piped += uint64(max(n, 0))
+	switch {
+	case b.aborted:
+		return 0, b.err
+	case n > 0 && b.piped > b.most: // more than its sender says
+		return 0, fmt.Errorf("%w: a pipe had more than %d bytes", ErrProtocol, b.most)
+	case n > 0:
+		return n, nil
+	case !over && (err == nil || errors.Is(err, os.ErrDeadlineExceeded)):
+		return 0, nil
+	case errors.Is(err, io.EOF) && !over: // how many it were is still to come
+		for !b.ended && b.err == nil {
+			b.changed.Wait()
+		}
+		return 0, nil
+	case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, unix.EAGAIN):
+		return 0, err
+	case b.err != nil:
+		return 0, b.err
+	}
+	return 0, fmt.Errorf("%w: %d bytes came through a pipe, not %d", ErrProtocol, b.piped, b.most)
+}
+
+// await waits until something is in the pipe, and where something was before, until it is
+// much.
+func (b *inbox) await() error {
+	n, err := waitReadable(b.raw)
+	if err == nil && 0 < n && n < gathered && b.piped > 0 {
+		time.Sleep(gather) //nolint:forbidigo // no event tells that there is more than there was
+	}
+	return err
+}
+
+// readNow reads without waiting. EAGAIN where nothing is there, io.EOF where nothing will
+// be.
+func readNow(pipe syscall.RawConn, p []byte) (n int, err error) {
+	cerr := pipe.Control(func(fd uintptr) {
+		for {
+			if n, err = unix.Read(int(fd), p); !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+	})
+	switch {
+	case cerr != nil:
+		return 0, cerr
+	case err == nil && n == 0:
+		return 0, io.EOF
+	}
+	return n, err
 }
 
 // tookLocked notes that n bytes were read, and says how much is to be granted for it.
@@ -304,55 +312,6 @@ func (b *inbox) tookLocked(n int) (grant int) {
 		b.window += grant
 	}
 	return grant
-}
-
-// writeTo writes the body to w as it comes.
-func (b *inbox) writeTo(w io.Writer) (written int64, err error) {
-	for err == nil {
-		var n int
-		n, err = b.writeNext(w)
-		written += int64(n)
-	}
-	if err == io.EOF { //nolint:errorlint // waitLocked's own
-		err = nil
-	}
-	return written, err
-}
-
-// writeNext writes what is there, all that is in memory or all that is in the pipe.
-func (b *inbox) writeNext(w io.Writer) (n int, err error) {
-	b.mu.Lock()
-	inPipe, err := b.waitLocked()
-	if err != nil {
-		b.mu.Unlock()
-		return 0, err
-	}
-	if inPipe > 0 {
-		pipe := b.pipe
-		b.mu.Unlock()
-		n, err = WritePipe(w, pipe, inPipe)
-		b.mu.Lock()
-		b.piped += uint64(n)
-		taken := b.takenLocked()
-		b.mu.Unlock()
-		if taken {
-			b.from.taken()
-		}
-		return n, err
-	}
-	p := b.buf
-	from := b.off
-	b.buf, b.off, b.spare = b.spare[:0], 0, nil
-	b.mu.Unlock()
-	n, err = w.Write(p[from:])
-	b.mu.Lock()
-	b.spare = p[:0]
-	grant := b.tookLocked(n)
-	b.mu.Unlock()
-	if grant > 0 {
-		b.from.grant(grant)
-	}
-	return n, err
 }
 
 // credit is what the other side's window lets this side send.
@@ -391,6 +350,13 @@ func (c *credit) add(n int) error {
 	}
 	c.changed.Broadcast()
 	return nil
+}
+
+// over tells whether nothing may be sent any more.
+func (c *credit) over() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err != nil
 }
 
 func (c *credit) end(err error) {

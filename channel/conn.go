@@ -261,7 +261,7 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 	case kindPipe:
 		given := file
 		file = nil
-		return k.framePipe(p, given)
+		return k.framePipe(h, p, given)
 	case kindData:
 		if !k.headed {
 			return fmt.Errorf("%w: DATA before RESPONSE", ErrProtocol)
@@ -363,7 +363,7 @@ type Reply struct {
 	Status  int           // 200 to 599, or 101: see Invocation.Upgrade
 	Headers [][2]string   // valid in HTTP, in the function's order; other answers have the same list
 	Length  int64         // of the body, -1 while it is still coming
-	Body    io.ReadCloser // for one goroutine; unless in a file an io.WriterTo too
+	Body    io.ReadCloser // for one goroutine
 
 	// File, if not nil, has the body too: Length bytes from Offset on, which nobody
 	// changes any more. It is closed with Body, and by that alone.
@@ -385,7 +385,6 @@ type call struct {
 	whole    Reply
 	err      error
 	upgrade  bool // the function may answer 101
-	pipes    bool // Invocation.Pipes
 	headed   bool // RESPONSE has come; the reader's alone
 	in       inbox
 	out      credit
@@ -407,7 +406,7 @@ type call struct {
 // Other errors are *[Failure] for an exception in the function,
 // [ErrMetaTooLarge], and what [Conn.Err] returns.
 func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Reply, error) {
-	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, pipes: m.Pipes, replied: make(chan struct{})}
+	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, replied: make(chan struct{})}
 	k.out.init()
 	m, body, err := c.offer(k, m, body)
 	if err != nil {
@@ -539,7 +538,9 @@ func (k *call) sendBody(body io.Reader) {
 		case rerr == io.EOF:
 			more = 0
 		case rerr != nil:
-			k.cancel(fmt.Errorf("read body: %w", rerr))
+			if !k.out.over() {
+				k.cancel(fmt.Errorf("read body: %w", rerr))
+			}
 			return
 		case got == 0:
 			continue
@@ -568,22 +569,32 @@ func (k *call) frameResponse(p []byte, more bool) error {
 }
 
 // framePipe takes the pipe through which the rest of the answer's body comes or, without
-// one, how many bytes that were: the end. It owns pipe.
-func (k *call) framePipe(p []byte, pipe *os.File) error {
+// one, how many bytes that were: the end. It owns pipe, which is nil where it could not be
+// opened.
+func (k *call) framePipe(h header, p []byte, pipe *os.File) error {
 	switch {
-	case pipe != nil && (len(p) != 0 || !k.headed || !k.pipes):
-		return errors.Join(fmt.Errorf("%w: a pipe that nobody has asked for", ErrProtocol), pipe.Close())
-	case pipe != nil:
-		return k.in.open(pipe)
-	case len(p) != 8 || !k.headed:
-		return fmt.Errorf("%w: the end of a pipe that was none", ErrProtocol)
-	}
-	if err := k.in.close(binary.LittleEndian.Uint64(p)); err != nil {
+	case !k.headed || h.fds > 0 && len(p) != 0 || h.fds == 0 && len(p) != 8:
+		err := fmt.Errorf("%w: a pipe before RESPONSE, or with %d bytes", ErrProtocol, len(p))
+		if pipe != nil {
+			err = errors.Join(err, pipe.Close())
+		}
 		return err
+	case h.fds == 0:
+		if err := k.in.close(binary.LittleEndian.Uint64(p)); err != nil {
+			return err
+		}
+		k.out.end(errOver)
+		return nil
 	}
-	k.out.end(errOver)
-	return nil
+	err := k.in.open(pipe)
+	if err == nil && pipe == nil {
+		k.cancel(errNoPipe)
+	}
+	return err
 }
+
+// errNoPipe says that the engine could not open an answer's pipe: it has too many files.
+var errNoPipe = errors.New("open the answer's pipe: too many files, or no memory")
 
 // head is the answer that RESPONSE, FD and FILE begin with, and what follows it.
 func (k *call) head(p []byte) (*Reply, []byte, error) {
@@ -774,10 +785,6 @@ var errClosedBody = errors.New("read of a closed body")
 type replyBody struct{ k *call }
 
 func (b replyBody) Read(p []byte) (int, error) { return b.k.in.Read(p) }
-
-// WriteTo writes the body as it comes, to a [PipeWriter] what comes through a pipe as it
-// is. An error is w's or that of Read.
-func (b replyBody) WriteTo(w io.Writer) (int64, error) { return b.k.in.writeTo(w) }
 
 func (b replyBody) Close() error {
 	b.k.cancel(errClosedBody)

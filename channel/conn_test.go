@@ -639,8 +639,8 @@ func FuzzConn(f *testing.F) {
 		got := make(chan struct{})
 		go func() {
 			defer close(got)
-			if r, err := c.Invoke(context.Background(), &Invocation{Pipes: len(raw)%3 == 0}, nil); err == nil {
-				_, _ = r.Body.(io.WriterTo).WriteTo(&pipeSink{}) // FILE and FD are not taken here
+			if r, err := c.Invoke(context.Background(), &Invocation{}, nil); err == nil {
+				_, _ = io.Copy(io.Discard, r.Body)
 				_ = r.Body.Close()
 			}
 		}()

@@ -91,14 +91,9 @@ type Invocation struct {
 	// function that never said it could gets the event without either.
 	Upgrade string `json:"upgrade,omitempty"`
 
-	// Pipes says that the answer's body, where it is long and its length not known, is
-	// welcome through a pipe: Reply.Body will be written by its WriteTo, to a
-	// [PipeWriter], which leaves what is in a pipe to the kernel.
-	Pipes bool `json:"pipes,omitempty"`
-
 	// Finished, if set, is called once per Invoke, whatever that returns: when
 	// the function has sent its last frame for this invocation, cancelled or
-	// not, when the channel has ended, or when the event was never sent. Only
+	// not, and what it had sent through a pipe was taken or is not wanted, when the channel has ended, or when the event was never sent. Only
 	// then is the function's slot free. It must not block.
 	Finished func() `json:"-"`
 }

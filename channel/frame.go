@@ -87,7 +87,11 @@ func (f *frameReader) file(k kind) (*os.File, error) {
 	}
 	if k == kindPipe {
 		defer func() { _ = unix.Close(fd) }()
-		return reopenPipe(fd)
+		pipe, err := reopenPipe(fd)
+		if err != nil && !errors.Is(err, ErrProtocol) {
+			return nil, nil //nolint:nilnil // framePipe says so to the one event
+		}
+		return pipe, err
 	}
 	// Before it becomes an os.File, which has the poller watch what can be watched.
 	var st unix.Stat_t

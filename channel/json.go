@@ -3,7 +3,6 @@ package channel
 import (
 	"slices"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -22,9 +21,6 @@ func (m *Invocation) append(b []byte) []byte {
 	b = appendHeaders(append(b, `,"headers":`...), m.Headers)
 	if m.Upgrade != "" {
 		b = appendString(append(b, `,"upgrade":`...), m.Upgrade)
-	}
-	if m.Pipes {
-		b = append(b, `,"pipes":true`...)
 	}
 	return append(b, '}')
 }
@@ -128,7 +124,6 @@ func (m *Invocation) parse(p []byte) error {
 			Path:       in.after(`,"path":`).text(),
 			Query:      in.after(`,"query":`).text(),
 			Headers:    in.after(`,"headers":`).pairs(),
-			Pipes:      in.skip(`,"pipes":true`),
 		}
 		if in.ended() {
 			*m = got
@@ -251,13 +246,4 @@ func (c *cursor) pairs() [][2]string {
 func (c *cursor) ended() bool {
 	c.after("}")
 	return !c.lost && c.rest == ""
-}
-
-// skip goes on behind what may come next.
-func (c *cursor) skip(what string) (there bool) {
-	if !c.lost && strings.HasPrefix(c.rest, what) {
-		c.rest = c.rest[len(what):]
-		there = true
-	}
-	return there
 }

@@ -15,49 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PipeWriter is a writer that can take what is in a pipe without a copy: Reply.Body's
-// WriteTo looks for it.
-type PipeWriter interface {
-	io.Writer
-	// WritePipe is Write with the next n bytes of a pipe, which are in it. It reads no
-	// others; of those that it does not return it may have read some.
-	WritePipe(pipe *os.File, n int) (int, error)
-}
-
-// WritePipe has w take the next n bytes of a pipe, which are in it: by its own WritePipe
-// if it has one.
-func WritePipe(w io.Writer, pipe *os.File, n int) (int, error) {
-	if pw, ok := w.(PipeWriter); ok {
-		return pw.WritePipe(pipe, n)
-	}
-	m, err := io.CopyN(w, pipe, int64(n))
-	return int(m), err
-}
-
-// Readable waits until there is something in a pipe, which the poller must watch, and
-// says how many bytes. io.EOF once there will be no more; other errors are those of
-// [os.File.Read].
-func Readable(pipe syscall.RawConn) (n int, err error) {
-	werr := pipe.Read(func(fd uintptr) bool {
-		if n, err = unix.IoctlGetInt(int(fd), unix.SIOCINQ); err != nil || n > 0 {
+// waitReadable waits until something is in a pipe or nobody writes any more, and says
+// how many bytes are there. Errors are those of [syscall.RawConn].
+func waitReadable(pipe syscall.RawConn) (n int, err error) {
+	var ierr error
+	err = pipe.Read(func(fd uintptr) bool {
+		if n, ierr = unix.IoctlGetInt(int(fd), unix.SIOCINQ); ierr != nil || n > 0 {
 			return true
 		}
 		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		if _, err = unix.Poll(p[:], 0); err != nil {
-			return !errors.Is(err, unix.EINTR)
+		if _, ierr = unix.Poll(p[:], 0); ierr != nil {
+			return !errors.Is(ierr, unix.EINTR)
 		}
-		if p[0].Revents&(unix.POLLIN|unix.POLLHUP) == unix.POLLHUP { // nobody writes any more
-			err = io.EOF
-			return true
-		}
-		return false
+		return p[0].Revents != 0
 	})
-	return n, cmp.Or(werr, err)
+	return n, cmp.Or(err, ierr)
 }
 
 // reopenPipe opens a pipe anew, of which fd, a function's, is the reading end: the flags
 // of what it returns, O_NONBLOCK among them, are nobody else's. ErrProtocol if fd is no
-// such thing.
+// such thing; other errors are the host's.
 func reopenPipe(fd int) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -96,9 +73,14 @@ func (f *function) answerPipe(s *served, body io.Reader, buf []byte) (sent bool,
 		return false, nil
 	}
 	defer func() { _ = w.Close() }()
-	if raw, err := w.SyscallConn(); err == nil {
-		// A user's pipes may have to be smaller.
-		_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
+	raw, err := w.SyscallConn()
+	if err == nil {
+		cerr := raw.Control(func(fd uintptr) { _, err = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
+		err = cmp.Or(cerr, err)
+	}
+	if err != nil { // its user has many: a small one is slower than DATA
+		_ = r.Close()
+		return false, nil
 	}
 	err = f.w.sendFile(s.ctx, kindPipe, s.id, nil, nil, r)
 	_ = r.Close() // once nobody else has it, a write fails

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,29 +18,6 @@ import (
 
 	"github.com/fre-engine/fre/internal/fretest"
 )
-
-// pipeSink takes a body, and counts what came in a pipe.
-type pipeSink struct {
-	bytes.Buffer
-	inPipe int
-	before func() // unless nil, called before each write
-}
-
-func (s *pipeSink) Write(p []byte) (int, error) {
-	if s.before != nil {
-		s.before()
-	}
-	return s.Buffer.Write(p)
-}
-
-func (s *pipeSink) WritePipe(pipe *os.File, n int) (int, error) {
-	if s.before != nil {
-		s.before()
-	}
-	m, err := io.CopyN(&s.Buffer, pipe, int64(n))
-	s.inPipe += int(m)
-	return int(m), err
-}
 
 // pieces gives a body as Reads of so many bytes.
 type pieces struct {
@@ -50,9 +28,10 @@ type pieces struct {
 func (p pieces) Read(b []byte) (int, error) { return p.r.Read(b[:min(p.n, len(b))]) }
 
 // TestPipedAnswers: a stream's bytes arrive in order, by way of a pipe where there are
-// many and pipes are welcome, whoever takes them.
+// many.
 func TestPipedAnswers(t *testing.T) {
 	fretest.CheckLeaks(t)
+	t.Setenv("FRE_FILES", "/tmp")
 	c := serve(t, Config{}, func(_ context.Context, e *Event) (*Answer, error) {
 		var size, piece int
 		if _, err := fmt.Sscanf(e.Path, "/%d/%d", &size, &piece); err != nil {
@@ -67,37 +46,26 @@ func TestPipedAnswers(t *testing.T) {
 		{0, 1, false},
 		{1, 1, false},
 		{20_000, 100, false},
-		{chunk, chunk, false},
+		{chunk, chunk, true}, // that there is no more is seen later
 		{chunk + 1, chunk, true},
 		{1 << 20, chunk, true},
 		{8<<20 + 1, chunk, true},
 		{1 << 20, 10_000, false}, // it may be slow
 	} {
-		for _, by := range []string{"WritePipe", "Write", "Read", "no pipe"} {
-			t.Run(fmt.Sprintf("%d by %d, %s", test.size, test.piece, by), func(t *testing.T) {
-				r, err := c.Invoke(t.Context(), &Invocation{Path: fmt.Sprintf("/%d/%d", test.size, test.piece), Pipes: by != "no pipe"}, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer r.Body.Close()
-				var s pipeSink
-				n := int64(test.size)
-				switch by {
-				case "Read":
-					_, err = io.Copy(&s.Buffer, struct{ io.Reader }{r.Body})
-				case "Write":
-					n, err = r.Body.(io.WriterTo).WriteTo(&s.Buffer)
-				default:
-					n, err = r.Body.(io.WriterTo).WriteTo(&s)
-				}
-				if err != nil || n != int64(test.size) || !bytes.Equal(s.Bytes(), pattern(test.size)) {
-					t.Errorf("%d bytes, %v: not the %d sent", n, err, test.size)
-				}
-				if piped := test.piped && by == "WritePipe"; (s.inPipe > 0) != piped {
-					t.Errorf("%d bytes of %d came in a pipe", s.inPipe, test.size)
-				}
-			})
-		}
+		t.Run(fmt.Sprintf("%d by %d", test.size, test.piece), func(t *testing.T) {
+			r, err := c.Invoke(t.Context(), &Invocation{Path: fmt.Sprintf("/%d/%d", test.size, test.piece)}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Body.Close()
+			got, err := io.ReadAll(r.Body)
+			if err != nil || !bytes.Equal(got, pattern(test.size)) {
+				t.Errorf("%d bytes, %v: not the %d sent", len(got), err, test.size)
+			}
+			if body, ok := r.Body.(replyBody); ok && body.k.in.opened != test.piped {
+				t.Errorf("through a pipe: %t, want %t", body.k.in.opened, test.piped)
+			}
+		})
 	}
 }
 
@@ -126,7 +94,7 @@ func invoked(ctx context.Context, t testing.TB, c *Conn) chan *Reply {
 	t.Helper()
 	replies := make(chan *Reply, 1)
 	go func() {
-		r, err := c.Invoke(ctx, &Invocation{Pipes: true}, nil)
+		r, err := c.Invoke(ctx, &Invocation{}, nil)
 		if err != nil {
 			t.Error(err)
 		}
@@ -223,35 +191,124 @@ func TestPipeEnds(t *testing.T) {
 			sendTotal(t, function, 1, uint64(len(text)+1))
 		}, ErrProtocol},
 	} {
-		for _, by := range []string{"Read", "WriteTo"} {
-			t.Run(name+", "+by, func(t *testing.T) {
-				fretest.CheckLeaks(t)
-				c, function := raw(t)
-				reply, w := piped(t, c, function, 1)
-				defer reply.Body.Close()
-				ended := make(chan struct{})
-				go func() { // while it is waited for
-					defer close(ended)
-					<-time.After(10 * time.Millisecond)
-					if _, err := w.Write(text); err != nil {
-						t.Error(err)
-					}
-					test.end(t, function, w)
-				}()
-				var s pipeSink
-				var err error
-				if by == "Read" {
-					_, err = io.Copy(&s.Buffer, struct{ io.Reader }{reply.Body})
-				} else {
-					_, err = reply.Body.(io.WriterTo).WriteTo(&s)
+		t.Run(name, func(t *testing.T) {
+			fretest.CheckLeaks(t)
+			c, function := raw(t)
+			reply, w := piped(t, c, function, 1)
+			defer reply.Body.Close()
+			ended := make(chan struct{})
+			go func() { // while it is waited for
+				defer close(ended)
+				<-time.After(10 * time.Millisecond)
+				if _, err := w.Write(text); err != nil {
+					t.Error(err)
 				}
-				<-ended
-				var failure *Failure
-				if want := test.want; !errors.Is(err, want) && (!errors.As(err, &failure) || failure.Error() != want.Error()) || !bytes.Equal(s.Bytes(), text) {
-					t.Errorf("%d bytes, %v, want %d and %v", s.Len(), err, len(text), want)
+				test.end(t, function, w)
+			}()
+			got, err := io.ReadAll(reply.Body)
+			<-ended
+			var failure *Failure
+			if want := test.want; !errors.Is(err, want) && (!errors.As(err, &failure) || failure.Error() != want.Error()) || !bytes.Equal(got, text) {
+				t.Errorf("%d bytes, %v, want %d and %v", len(got), err, len(text), want)
+			}
+		})
+	}
+}
+
+// TestPipeEndless: a function that has ended its answer, and fills the pipe on and on,
+// holds up nobody.
+func TestPipeEndless(t *testing.T) {
+	for name, test := range map[string]struct {
+		end  func(t *testing.T, function *net.UnixConn)
+		want error
+		most int
+	}{
+		"after an error": {func(t *testing.T, function *net.UnixConn) {
+			t.Helper()
+			write(t, function, frame(0x06, 0, 1, `{"type":"t","message":"m","stack":""}`))
+		}, &Failure{Type: "t", Message: "m"}, 2 << 20},
+		"after its death": {func(t *testing.T, function *net.UnixConn) {
+			t.Helper()
+			_ = function.Close()
+		}, ErrClosed, 2 << 20},
+		"after its end": {func(t *testing.T, function *net.UnixConn) {
+			t.Helper()
+			sendTotal(t, function, 1, 60_000)
+		}, nil, 60_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fretest.CheckLeaks(t)
+			c, function := raw(t)
+			reply, w := piped(t, c, function, 1)
+			defer reply.Body.Close()
+			var writer sync.WaitGroup
+			if _, err := w.Write(pattern(chunk)); err != nil { // all that it takes unread
+				t.Fatal(err)
+			}
+			writer.Go(func() {
+				for _, err := w.Write(pattern(chunk)); err == nil; {
+					_, err = w.Write(pattern(chunk))
 				}
 			})
+			test.end(t, function)
+			in := &reply.Body.(replyBody).k.in
+			for over := false; !over; { // it may have taken more than the end allows
+				<-time.After(time.Millisecond)
+				in.mu.Lock()
+				over = in.ended || in.err != nil
+				in.mu.Unlock()
+			}
+			got, err := io.ReadAll(reply.Body)
+			var failure *Failure
+			if want := test.want; len(got) > test.most || !errors.Is(err, want) && (!errors.As(err, &failure) || failure.Error() != want.Error()) {
+				t.Errorf("%d bytes, %v, want %d at most and %v", len(got), err, test.most, want)
+			}
+			_ = reply.Body.Close()
+			writer.Wait() // EPIPE
+		})
+	}
+	t.Run("more than it says", func(t *testing.T) {
+		fretest.CheckLeaks(t)
+		c, function := raw(t)
+		reply, w := piped(t, c, function, 1)
+		if _, err := w.Write(pattern(1000)); err != nil {
+			t.Fatal(err)
 		}
+		if _, err := io.ReadFull(reply.Body, make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		sendTotal(t, function, 1, 999)
+		<-c.Done()
+		if err := c.Err(); !errors.Is(err, ErrProtocol) {
+			t.Errorf("the channel ended by %v", err)
+		}
+		_ = reply.Body.Close()
+	})
+}
+
+// TestPipeCanceled: whoever waits for more learns why there will be none.
+func TestPipeCanceled(t *testing.T) {
+	fretest.CheckLeaks(t)
+	c, function := raw(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	replies := invoked(ctx, t, c)
+	if h, _, err := newFrameReader(function).next(); err != nil || h.kind != kindInvoke {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	write(t, function, frame(0x04, 1, 1, withMeta(`{"status":200,"headers":[]}`, "")))
+	reply := <-replies
+	defer reply.Body.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	sendEnd(t, function, 1, r)
+	_ = r.Close()
+	gone := errors.New("gone")
+	time.AfterFunc(20*time.Millisecond, func() { cancel(gone) })
+	if _, err := reply.Body.Read(make([]byte, 1)); !errors.Is(err, gone) {
+		t.Errorf("read of a cancelled answer: %v", err)
 	}
 }
 
@@ -271,7 +328,7 @@ func TestPipeTaken(t *testing.T) {
 			finished := make(chan struct{})
 			replies := make(chan *Reply, 1)
 			go func() {
-				r, err := c.Invoke(ctx, &Invocation{Pipes: true, Finished: func() { close(finished) }}, nil)
+				r, err := c.Invoke(ctx, &Invocation{Finished: func() { close(finished) }}, nil)
 				if err != nil {
 					t.Error(err)
 				}
@@ -444,25 +501,4 @@ func TestPipeHostile(t *testing.T) {
 			_ = reply.Body.Close()
 		})
 	}
-	t.Run("not asked for", func(t *testing.T) {
-		fretest.CheckLeaks(t)
-		c, function := raw(t)
-		done := make(chan error, 1)
-		go func() {
-			r, err := c.Invoke(t.Context(), &Invocation{}, nil)
-			if err == nil {
-				_, err = io.Copy(io.Discard, r.Body)
-				_ = r.Body.Close()
-			}
-			done <- err
-		}()
-		if h, _, err := newFrameReader(function).next(); err != nil || h.kind != kindInvoke {
-			t.Fatalf("%+v, %v", h, err)
-		}
-		write(t, function, frame(0x04, 1, 1, withMeta(`{"status":200,"headers":[]}`, "")))
-		sendEnd(t, function, 1, pipe(t))
-		if err := <-done; !errors.Is(err, ErrProtocol) {
-			t.Errorf("a pipe that was not asked for: %v", err)
-		}
-	})
 }

@@ -381,7 +381,7 @@ func (f *function) answer(s *served, a *Answer) error {
 	if err = cmp.Or(err, rerr); err != nil {
 		return err
 	}
-	if s.Pipes && n == len(buf) { // there is much of it
+	if f.files && n == len(buf) { // there is much of it
 		if sent, err := f.answerPipe(s, body, buf); sent || err != nil {
 			return err
 		}

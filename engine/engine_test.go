@@ -232,20 +232,6 @@ func TestStdio(t *testing.T) {
 	if big, _, err = r.call(t.Context(), "f", "/bigfail", ""); !errors.As(err, &fe) || len(big) != 3<<20 {
 		t.Errorf("big answer, then exit 4: %d bytes, %v; want the body to end in an error", len(big), err)
 	}
-	for _, path := range []string{"/big", "/bigfail"} {
-		resp, err := r.Invoke(t.Context(), "f", &Request{Path: path, Pipes: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var out bytes.Buffer
-		_, err = resp.Body.(io.WriterTo).WriteTo(&out)
-		if out.Len() != 3<<20 || errors.As(err, &fe) != (path == "/bigfail") || path == "/big" && err != nil {
-			t.Errorf("%s through pipes: %d bytes, %v", path, out.Len(), err)
-		}
-		if err := resp.Body.Close(); err != nil {
-			t.Error(err)
-		}
-	}
 	body := strings.Repeat("z", 5<<20)
 	if got, _, err := r.call(t.Context(), "f", "/", body); got != body || err != nil {
 		t.Errorf("5 MiB echo: %d bytes, %v", len(got), err)

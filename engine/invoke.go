@@ -32,10 +32,6 @@ type Request struct {
 	Body                io.Reader // nil for none
 	Size                int64     // bytes of Body, -1 if unknown
 
-	// Pipes says that Response.Body will be written by its WriteTo, to a
-	// channel.PipeWriter: what is long of it may wait in a pipe, which nobody reads here.
-	Pipes bool
-
 	// Upgrade, unless "", is the protocols that the client asks to change to. Where the
 	// function knows one, it answers 101: Body, of which nothing was read before, and
 	// Response.Body are then the two directions of a tunnel, to which the function's time
@@ -315,7 +311,7 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 		judge: func(err error) error { return ev.judge(l.in, err, "its answer was whole") },
 	}
 	return &Response{
-		Instance: l.in.box.id, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: body.piped(r.Pipes),
+		Instance: l.in.box.id, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: body,
 		Cold: l.kind != StartWarm, Start: l.start, StartKind: l.kind,
 		File: reply.File, Offset: reply.Offset,
 	}, nil
@@ -405,56 +401,6 @@ func (b *replyBody) noted(err error) error {
 		b.err = err
 	}
 	return err
-}
-
-// piped returns the body as one that is written by its WriteTo, if that is asked for.
-func (b *replyBody) piped(asked bool) io.ReadCloser {
-	if to, ok := b.ReadCloser.(io.WriterTo); ok && asked {
-		return &pipedBody{replyBody: b, to: to}
-	}
-	return b
-}
-
-// pipedBody is one of which what waits in a pipe goes to a [channel.PipeWriter] as it is.
-type pipedBody struct {
-	*replyBody
-	to io.WriterTo
-
-	w    io.Writer // of the WriteTo under way
-	werr error     // its
-}
-
-// WriteTo writes the body as it comes. Errors are w's and those of Read.
-func (b *pipedBody) WriteTo(w io.Writer) (n int64, err error) {
-	if b.err != nil {
-		return 0, b.err
-	}
-	b.w = w
-	n, err = b.to.WriteTo(bodyWriter{b})
-	switch {
-	case b.werr != nil: // the body itself has not ended
-		return n, b.werr
-	case err == nil:
-		b.eof = true
-		return n, nil
-	}
-	return n, b.noted(err)
-}
-
-// bodyWriter keeps w's errors apart from the body's.
-type bodyWriter struct{ b *pipedBody }
-
-func (o bodyWriter) Write(p []byte) (n int, err error) {
-	n, err = o.b.w.Write(p)
-	o.b.werr = err
-	return n, err
-}
-
-// WritePipe is that of w, if it has one.
-func (o bodyWriter) WritePipe(pipe *os.File, n int) (moved int, err error) {
-	moved, err = channel.WritePipe(o.b.w, pipe, n)
-	o.b.werr = err
-	return moved, err
 }
 
 func (b *replyBody) Close() error {
@@ -556,7 +502,7 @@ func (ev *event) stdio(r *Request, began time.Time) (*Response, error) {
 			_ = head.Close() // its reader may be slow to notice
 		}),
 	}
-	resp.Body = body.piped(r.Pipes)
+	resp.Body = body
 	return resp, nil
 }
 
@@ -589,32 +535,6 @@ func (b *stdioBody) ended(err error) error {
 	return err
 }
 
-// WriteTo writes the answer, of which what is behind the head goes from the program's
-// pipe to w's.
-func (b *stdioBody) WriteTo(w io.Writer) (written int64, err error) {
-	if written, err = io.CopyBuffer(w, b.head, make([]byte, 4*stdioFirst)); err != nil {
-		return written, err
-	}
-	raw, err := b.out.SyscallConn()
-	if err != nil {
-		return written, err
-	}
-	for {
-		have, err := channel.Readable(raw)
-		if err = b.ended(err); errors.Is(err, io.EOF) {
-			return written, nil
-		}
-		if err != nil {
-			return written, err
-		}
-		n, err := channel.WritePipe(w, b.out, have)
-		written += int64(n)
-		if err != nil {
-			return written, err
-		}
-	}
-}
-
 // Close ends a Read that is under way.
 func (b *stdioBody) Close() error { return errors.Join(b.head.Close(), b.out.Close()) }
 
@@ -639,7 +559,7 @@ func (ev *event) invocation(r *Request) *channel.Invocation {
 	deadline, _ := ev.ctx.Deadline()
 	return &channel.Invocation{
 		Function: ev.f.name, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: deadline.UnixMilli(),
-		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header, Upgrade: r.Upgrade, Pipes: r.Pipes,
+		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header, Upgrade: r.Upgrade,
 	}
 }
 

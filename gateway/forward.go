@@ -60,7 +60,6 @@ type request struct {
 	tunnel   *tunnel // unless nil, what becomes of the connection if the function says so
 	selects  bool    // conditions and ranges of the header are looked at
 	compress bool    // so is Accept-Encoding
-	pipes    bool    // front takes what is in a pipe as it is
 }
 
 // field is the value of the header's field of that canonical name, of several the
@@ -89,7 +88,7 @@ func (e *brokenError) Unwrap() error { return e.error }
 // [engine.Engine.Invoke], *[http.MaxBytesError] and *[BodyError] as long as nothing is
 // sent, else *brokenError.
 func forward(ctx context.Context, f front, r *request) (*engine.Response, error) {
-	req := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Header: r.header, Pipes: r.pipes}
+	req := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Header: r.header}
 	if t := r.tunnel; t != nil {
 		req.Upgrade, req.Body, req.Size = t.protocol, t, -1
 	}
@@ -253,14 +252,6 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 		return true, f.SendFile(a.status, a.file, a.offset, a.size)
 	}
 	whole := 0 <= a.size && a.size <= copySize && !bodyless
-	if body, ok := a.body.(io.WriterTo); ok && a.size < 0 && !bodyless {
-		a.setFields(f, r, resp)
-		if err := f.Begin(a.status, a.size); err != nil {
-			return true, err
-		}
-		_, err := body.WriteTo(f)
-		return true, err
-	}
 	size := copySize
 	if a.size >= 0 {
 		size = int(min(a.size, copySize))

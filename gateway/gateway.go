@@ -144,7 +144,7 @@ func (e *exchange) invoke(rest []byte) {
 			Engine: e.g.Engine, Log: e.g.Log, Function: name, Method: string(e.Method),
 			Path: string(path), Query: string(e.Query), MaxBodyBytes: e.g.MaxBodyBytes,
 		},
-		head: string(e.Method) == http.MethodHead, header: e.header(), selects: true, compress: e.g.Compress, pipes: e.Splices(),
+		head: string(e.Method) == http.MethodHead, header: e.header(), selects: true, compress: e.g.Compress,
 	}
 	if b := e.Body; b != nil {
 		req.body = &eventBody{from: b, interrupt: b.Close, size: b.Size(), limit: e.g.MaxBodyBytes}
@@ -225,13 +225,6 @@ func (e *exchange) Begin(status int, length int64) error {
 // Write sends a part of the body.
 func (e *exchange) Write(p []byte) (int, error) {
 	n, err := e.Exchange.Write(p)
-	e.bytes += int64(n)
-	return n, err
-}
-
-// WritePipe sends what is in a pipe as a part of the body.
-func (e *exchange) WritePipe(pipe *os.File, n int) (int, error) {
-	n, err := e.Exchange.WritePipe(pipe, n)
 	e.bytes += int64(n)
 	return n, err
 }

@@ -13,7 +13,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,7 +59,6 @@ func newConn(s *Server, nc net.Conn) *conn {
 	c.place.vacate(time.Now())
 	c.sendFn = c.sending.write
 	c.socket.init()
-	c.sending.splice = c.sending.fromPipe
 	c.x.over = c
 	return c
 }
@@ -182,12 +180,9 @@ func (c *conn) chunk(p []byte) error {
 	if len(p) == 0 {
 		return c.write(lastChunk)
 	}
-	return c.write(c.chunkHead(len(p)), p, crlf)
-}
-
-func (c *conn) chunkHead(n int) []byte {
-	c.out = append(strconv.AppendInt(c.out[:0], int64(n), 16), "\r\n"...)
-	return c.out
+	c.out = strconv.AppendInt(c.out[:0], int64(len(p)), 16)
+	c.out = append(c.out, "\r\n"...)
+	return c.write(c.out, p, crlf)
 }
 
 var (
@@ -387,21 +382,14 @@ func (s *Server) writeCopied(nc net.Conn, parts ...[]byte) error {
 	return err
 }
 
-// sending is what the kernel sends of a file or a pipe, between a head and a tail.
+// sending is what the kernel sends of a file, after a head.
 type sending struct {
 	head   []byte
 	file   int
-	pipe   syscall.RawConn // instead of file
-	offset int64           // of file
+	offset int64
 	left   int64
-	tail   []byte
 	moved  bool // something went out in this call
 	err    error
-
-	splice func(pipe uintptr) // fromPipe, made once
-	socket int                // its parameter
-	n      int                // its results
-	nerr   error
 }
 
 // sendFile has the kernel send them. The file's own offset does not move.
@@ -409,24 +397,9 @@ func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 	if c.raw == nil {
 		return c.copyFile(head, f, offset, length)
 	}
-	s := &c.sending
-	s.head, s.file, s.offset, s.left, s.tail = head, int(f.Fd()), offset, length, nil
+	c.sending = sending{head: head, file: int(f.Fd()), offset: offset, left: length}
 	defer runtime.KeepAlive(f)
-	return c.sendAll()
-}
-
-// sendPipe has the kernel send them; n bytes are in the pipe.
-func (c *conn) sendPipe(head []byte, pipe syscall.RawConn, n int, tail []byte) error {
-	s := &c.sending
-	s.head, s.pipe, s.left, s.tail = head, pipe, int64(n), tail
-	defer func() { s.pipe = nil }()
-	return c.sendAll()
-}
-
-// sendAll sends what c.sending says.
-func (c *conn) sendAll() error {
-	c.sending.err = nil
-	for len(c.sending.head) > 0 || c.sending.left > 0 || len(c.sending.tail) > 0 {
+	for len(c.sending.head) > 0 || c.sending.left > 0 {
 		if err := c.stallAfter(c.s.cfg.StallTimeout); err != nil {
 			return err
 		}
@@ -449,16 +422,27 @@ func (c *conn) sendAll() error {
 // that. Each call that moves something returns, so that the time to stall begins
 // anew.
 func (s *sending) write(fd uintptr) (done bool) {
-	if done, ok := s.text(fd, &s.head, s.left > 0); !ok { // the rest follows in the same segment
-		return done
-	}
-	for sent := int64(0); s.left > 0 && sent < quantum; {
-		n, call, err := s.next(fd, int(min(s.left, quantum-sent)))
+	for len(s.head) > 0 {
+		flags := unix.MSG_NOSIGNAL
+		if s.left > 0 {
+			flags |= unix.MSG_MORE // the file follows in the same segment
+		}
+		n, err := unix.SendmsgN(int(fd), s.head, nil, nil, flags)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return s.stopped(call, err)
+			return s.stopped("sendmsg", err)
+		}
+		s.head, s.moved = s.head[n:], true
+	}
+	for sent := int64(0); s.left > 0 && sent < quantum; {
+		n, err := unix.Sendfile(int(fd), s.file, &s.offset, int(min(s.left, quantum-sent)))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return s.stopped("sendfile", err)
 		}
 		if n == 0 { // it has become shorter
 			s.err = io.ErrUnexpectedEOF
@@ -468,56 +452,7 @@ func (s *sending) write(fd uintptr) (done bool) {
 		sent += int64(n)
 		s.moved = true
 	}
-	if s.left == 0 {
-		if done, ok := s.text(fd, &s.tail, false); !ok {
-			return done
-		}
-	}
 	return true
-}
-
-// text sends what is in memory; where that stops, ok is false, and done what write
-// returns.
-func (s *sending) text(fd uintptr, p *[]byte, more bool) (done, ok bool) {
-	for len(*p) > 0 {
-		flags := unix.MSG_NOSIGNAL
-		if more {
-			flags |= unix.MSG_MORE
-		}
-		n, err := unix.SendmsgN(int(fd), *p, nil, nil, flags)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return s.stopped("sendmsg", err), false
-		}
-		*p, s.moved = (*p)[n:], true
-	}
-	return false, true
-}
-
-// next moves up to most bytes from the file or the pipe.
-func (s *sending) next(fd uintptr, most int) (n int, call string, err error) {
-	if s.pipe == nil {
-		n, err = unix.Sendfile(int(fd), s.file, &s.offset, most)
-		return n, "sendfile", err
-	}
-	s.socket, s.n = int(fd), most
-	if err := s.pipe.Control(s.splice); err != nil {
-		return 0, "splice", err
-	}
-	return s.n, "splice", s.nerr
-}
-
-// fromPipe moves up to s.n bytes. That the socket is full is what EAGAIN says: the pipe
-// is not empty.
-func (s *sending) fromPipe(pipe uintptr) {
-	flags := unix.SPLICE_F_NONBLOCK
-	if len(s.tail) > 0 {
-		flags |= unix.SPLICE_F_MORE
-	}
-	n, err := unix.Splice(int(pipe), nil, s.socket, nil, s.n, flags)
-	s.n, s.nerr = int(n), err
 }
 
 func (s *sending) stopped(call string, err error) (done bool) {

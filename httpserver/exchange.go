@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"sync/atomic"
@@ -15,8 +14,8 @@ import (
 // returns.
 //
 // An answer is one of [Exchange.Send], [Exchange.SendFile], [Exchange.Switch], or
-// [Exchange.Begin] followed by any number of [Exchange.Write] and [Exchange.WritePipe];
-// the fields of its head are set before.
+// [Exchange.Begin] followed by any number of [Exchange.Write]; the fields of its head
+// are set before.
 // A handler that returns without one answers 500. An answer that is not whole when
 // the handler returns, or after [Exchange.Abort], breaks the connection: there is no
 // other way to say so.
@@ -187,11 +186,18 @@ var ErrBodyTooLong = errors.New("the answer is longer than it said")
 // Write sends the next part of an answer's body. What it is given is copied by the
 // kernel before it returns.
 func (x *Exchange) Write(p []byte) (int, error) {
-	if err := x.next(len(p)); err != nil {
-		return 0, err
-	}
-	if x.hollow || len(p) == 0 {
+	switch {
+	case x.err != nil:
+		return 0, x.err
+	case !x.begun:
+		return 0, errors.New("httpserver: Write before Begin")
+	case x.hollow || len(p) == 0:
 		return len(p), nil
+	case x.missing >= 0 && int64(len(p)) > x.missing:
+		return 0, x.sent(ErrBodyTooLong)
+	}
+	if x.missing > 0 {
+		x.missing -= int64(len(p))
 	}
 	var err error
 	if x.chunked {
@@ -203,88 +209,6 @@ func (x *Exchange) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return len(p), nil
-}
-
-// next notes that n bytes of the body follow.
-func (x *Exchange) next(n int) error {
-	switch {
-	case x.err != nil:
-		return x.err
-	case !x.begun:
-		return errors.New("httpserver: Write before Begin")
-	case x.hollow || n == 0:
-		return nil
-	case x.missing >= 0 && int64(n) > x.missing:
-		return x.sent(ErrBodyTooLong)
-	case x.missing > 0:
-		x.missing -= int64(n)
-	}
-	return nil
-}
-
-// Splices says that WritePipe leaves the bytes to the kernel: the client's connection is
-// a socket that carries HTTP/1.1 as it is.
-func (x *Exchange) Splices() bool {
-	c, ok := x.over.(*conn)
-	return ok && c.raw != nil
-}
-
-// WritePipe is Write with the next n bytes of a pipe, which must be in it already. Where
-// [Exchange.Splices], they are moved (splice(2)): the client gets what their pages hold
-// then. After an error any number of them may have been read.
-func (x *Exchange) WritePipe(pipe *os.File, n int) (int, error) {
-	if err := x.next(n); err != nil {
-		return 0, err
-	}
-	if n == 0 {
-		return 0, nil
-	}
-	if x.hollow {
-		_, err := io.CopyN(io.Discard, pipe, int64(n))
-		return n, err
-	}
-	if !x.Splices() {
-		return x.copyPipe(pipe, n)
-	}
-	c := x.over.(*conn)
-	raw, err := pipe.SyscallConn() // Fd would make it blocking
-	if err != nil {
-		return 0, x.sent(err)
-	}
-	if x.chunked {
-		err = c.sendPipe(c.chunkHead(n), raw, n, crlf)
-	} else {
-		err = c.sendPipe(nil, raw, n, nil)
-	}
-	if x.sent(err) != nil {
-		return 0, err
-	}
-	return n, nil
-}
-
-// copyPipe is WritePipe where the bytes have to pass by here.
-func (x *Exchange) copyPipe(pipe *os.File, n int) (int, error) {
-	b, err := x.over.server().acquire(copySize)
-	if err != nil {
-		return 0, x.sent(err)
-	}
-	defer b.Release()
-	buf := b.Bytes()[:copySize]
-	for left := n; left > 0; {
-		m, err := pipe.Read(buf[:min(left, len(buf))])
-		if err != nil {
-			return 0, x.sent(unexpected(err))
-		}
-		if left -= m; x.chunked {
-			err = x.over.chunk(buf[:m])
-		} else {
-			err = x.over.send(nil, buf[:m], left == 0 && x.missing == 0)
-		}
-		if x.sent(err) != nil {
-			return 0, err
-		}
-	}
-	return n, nil
 }
 
 // Buffer lends memory of [Config.Memory] to a handler that copies, of at least size

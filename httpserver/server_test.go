@@ -113,13 +113,6 @@ func everything(t testing.TB) httpserver.Handler {
 				}
 				rest = rest[n:]
 			}
-		case "/piped", "/piped/known":
-			length := int64(-1)
-			if string(x.Path) == "/piped/known" {
-				length = int64(len(large))
-			}
-			check(t, x.Begin(200, length))
-			check(t, writePiped(x, large))
 		case "/echo":
 			body, err := io.ReadAll(x.Body)
 			if err != nil {
@@ -165,71 +158,6 @@ func everything(t testing.TB) httpserver.Handler {
 			panic("as asked for")
 		}
 	})
-}
-
-// writePiped answers by way of a pipe.
-func writePiped(x *httpserver.Exchange, body []byte) error {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	defer w.Close()
-	for len(body) > 0 {
-		n := min(len(body), 60_001)
-		if _, err := w.Write(append(body[:n:n], 'x')); err != nil { // one byte is left in it
-			return err
-		}
-		if m, err := x.WritePipe(r, n); err != nil || m != n {
-			return fmt.Errorf("%d of %d bytes: %w", m, n, err)
-		}
-		if _, err := r.Read(make([]byte, 2)); err != nil {
-			return err
-		}
-		body = body[n:]
-	}
-	return nil
-}
-
-// TestPipeTooLong: what an answer has no room for stays in the pipe.
-func TestPipeTooLong(t *testing.T) {
-	fretest.CheckLeaks(t)
-	errs := make(chan error, 1)
-	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
-		check(t, x.Begin(200, 5))
-		errs <- writePiped(x, []byte("sixsix"))
-	})})
-	if got := exchange(t, addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); strings.Contains(got, "six") {
-		t.Errorf("got %q", got)
-	}
-	if err := <-errs; !errors.Is(err, httpserver.ErrBodyTooLong) {
-		t.Errorf("WritePipe: %v", err)
-	}
-}
-
-// TestPipeStalls: a client that takes nothing, or has gone, ends a WritePipe.
-func TestPipeStalls(t *testing.T) {
-	fretest.CheckLeaks(t)
-	errs := make(chan error, 1)
-	addr := start(t, httpserver.Config{StallTimeout: 200 * time.Millisecond, Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
-		check(t, x.Begin(200, -1))
-		errs <- writePiped(x, large)
-	})})
-	for _, gone := range []bool{false, true} {
-		c := dial(t, addr)
-		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		if gone {
-			if _, err := io.ReadFull(c, make([]byte, 100_000)); err != nil {
-				t.Fatal(err)
-			}
-			_ = c.Close()
-		}
-		if err := <-errs; err == nil || !gone && !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("gone %v: %v", gone, err)
-		}
-	}
 }
 
 func check(t testing.TB, err error) {
@@ -311,9 +239,6 @@ func TestClient(t *testing.T) {
 				{"GET", "/stream", nil, 200, large, -1},
 				{"HEAD", "/stream", nil, 200, nil, -1},
 				{"GET", "/known", nil, 200, large, int64(len(large))},
-				{"GET", "/piped", nil, 200, large, -1},
-				{"HEAD", "/piped", nil, 200, nil, -1},
-				{"GET", "/piped/known", nil, 200, large, int64(len(large))},
 				{"POST", "/echo", strings.NewReader("small"), 200, []byte("small"), 5},
 				{"POST", "/echo", bytes.NewReader(large), 200, large, int64(len(large))},
 				{"POST", "/echo", io.MultiReader(bytes.NewReader(large)), 200, large, int64(len(large))}, // in chunks
@@ -556,11 +481,9 @@ func TestBroken(t *testing.T) {
 		t.Errorf("afterwards: got %q", got)
 	}
 	// Without chunks the end of the connection is the answer's.
-	for _, path := range []string{"/stream", "/piped"} {
-		got := exchange(t, addr, "GET "+path+" HTTP/1.0\r\n\r\n")
-		if _, body, _ := strings.Cut(got, "\r\n\r\n"); body != string(large) {
-			t.Errorf("HTTP/1.0 %s: %d bytes", path, len(body))
-		}
+	got := exchange(t, addr, "GET /stream HTTP/1.0\r\n\r\n")
+	if _, body, _ := strings.Cut(got, "\r\n\r\n"); body != string(large) {
+		t.Errorf("HTTP/1.0: %d bytes", len(body))
 	}
 }
 

@@ -25,8 +25,7 @@ var traced = regexp.MustCompile(`(?m)^\d+ +(?:<\.\.\. )?(\w+)(?:\(| resumed>).*\
 
 // TestBodiesAreMovedByTheKernel: the engine touches the head of an answer that is a
 // file, and the kernel moves its body: of all the calls that the engine makes for 1 MiB,
-// none but sendfile moves more than a head's worth. Of a stream, which its function
-// gives to a pipe once it is long, the engine touches the beginning.
+// none but sendfile moves more than a head's worth.
 func TestBodiesAreMovedByTheKernel(t *testing.T) {
 	const size = 1 << 20
 	d := daemontest.Serve(t, daemon.Function{Name: "fn"})
@@ -39,18 +38,6 @@ func TestBodiesAreMovedByTheKernel(t *testing.T) {
 		}
 		if moved["sendfile"].sum != size {
 			t.Errorf("sendfile moved %d bytes, want %d:\n%s", moved["sendfile"].sum, size, text)
-		}
-	})
-	t.Run("stream", func(t *testing.T) {
-		const begins = 64 << 10
-		moved, text := traceAnswer(t, d, "/function/fn/stream", size)
-		for call, n := range moved {
-			if call != "splice" && n.sum > begins+8<<10 {
-				t.Errorf("%s moved %d bytes of a stream of %d", call, n.sum, size)
-			}
-		}
-		if moved["splice"].sum != size-begins {
-			t.Errorf("splice moved %d bytes, want %d:\n%s", moved["splice"].sum, size-begins, text)
 		}
 	})
 }

@@ -540,6 +540,9 @@ def forget_channel():
         files = sys.modules.get("_fre.files")
         if files and files.channel:
             files.channel.detach()
+        stream = sys.modules.get("_fre.stream")
+        for end in stream.ends if stream else ():
+            os.close(end)
         os.close(fd)
     except OSError:
         pass

@@ -47,10 +47,10 @@ def finish(call, data, generator, much):
     it by a pipe, where the engine takes one."""
     _fre.give_way()
     out = None
-    if much and call.meta.get("pipes"):
+    if much and os.environ.get("FRE_FILES"):
         try:
             out = Pipe(call)
-        except OSError:  # too many files
+        except OSError:  # too many files or pipes
             pass
     try:
         pieces(call, data, generator, out.send if out else send)
@@ -80,6 +80,7 @@ def pieces(call, data, generator, send):
 
 PIPE = 0x22
 SET_SIZE, SIZE = 1031, 1 << 20  # F_SETPIPE_SZ of fcntl(2), and what any user may ask for
+ends = set()  # descriptors on their way to the engine: a child that is forked now has them too
 
 
 class Pipe:
@@ -92,22 +93,23 @@ class Pipe:
 
         self.total = 0
         end, self.fd = os.pipe()
+        ends.add(end)
         try:
-            try:
-                fcntl(self.fd, SET_SIZE, SIZE)
-            except OSError:  # a user's pipes may have to be smaller
-                pass
+            fcntl(self.fd, SET_SIZE, SIZE)  # a small one is slower than DATA
             if not files.give(PIPE, call, end, b""):
                 raise OSError("too many files are on their way")
         except BaseException:
             os.close(self.fd)
             raise
         finally:
+            ends.discard(end)
             os.close(end)
 
     def send(self, call, data):
         view = memoryview(data).cast("B")
         while view:
+            if call.cancelled:
+                raise _fre.Cancelled("the client has gone")
             try:
                 n = os.write(self.fd, view)
             except BrokenPipeError:
