@@ -27,12 +27,14 @@ type inbox struct {
 
 	pipe    *os.File // the rest of the body; nil: none has come, or nobody wants it
 	raw     syscall.RawConn
-	opened  bool   // it has come
-	piped   uint64 // bytes taken from it
-	most    uint64 // that may be; once ended, it had so many
-	told    bool   // from knows that they were taken
-	reading bool   // somebody is, or waits for it, without the lock
-	woken   bool   // by a deadline, which is to be taken back
+	watch   *os.File // the same pipe, for those who wait long; nil while nobody did
+	opened  bool     // it has come
+	piped   uint64   // bytes taken from it
+	most    uint64   // that may be; once ended, it had so many
+	told    bool     // from knows that they were taken
+	vain    bool     // nothing was there, the last time
+	waiting bool     // somebody does, with watch, without the lock
+	woken   bool     // by a deadline, which is to be taken back
 
 	first    int   // unread bytes of the first frame, which are not granted again
 	window   int   // bytes of DATA that may still come
@@ -42,12 +44,9 @@ type inbox struct {
 	err      error // the rest will never come
 }
 
-// Of a body of which something has come through a pipe, the next so many bytes are waited
-// for for a moment: to be woken up for each piece costs as much as to copy many.
-const (
-	gathered = 256 << 10
-	gather   = 200 * time.Microsecond
-)
+// gather is how long a pipe is left alone that was found empty, before anybody waits for
+// it: to be woken up for each piece costs as much as to copy many.
+const gather = 500 * time.Microsecond
 
 // sender is who sends a body.
 type sender interface {
@@ -139,8 +138,8 @@ func (b *inbox) close(total uint64) error {
 // wakeLocked ends waiting, for the pipe too.
 func (b *inbox) wakeLocked() {
 	b.changed.Broadcast()
-	if b.reading && b.pipe != nil {
-		_ = b.pipe.SetReadDeadline(time.Unix(1, 0))
+	if b.waiting {
+		_ = b.watch.SetReadDeadline(time.Unix(1, 0))
 		b.woken = true
 	}
 }
@@ -167,6 +166,9 @@ func (b *inbox) abort(err error) {
 	if b.pipe != nil {
 		_ = b.pipe.Close()
 		b.pipe = nil
+		if b.watch != nil {
+			_ = b.watch.Close()
+		}
 	}
 	taken := b.takenLocked()
 	b.mu.Unlock()
@@ -237,18 +239,18 @@ func (b *inbox) readPipeLocked(p []byte) (n int, err error) {
 		return 0, cmp.Or(b.err, io.EOF)
 	}
 	p = p[:min(uint64(len(p)), b.most-b.piped)]
-	pipe, over := b.pipe, b.ended || b.err != nil
-	b.reading = true
+	raw, over := b.raw, b.ended || b.err != nil
 	b.mu.Unlock()
-	n, err = readNow(b.raw, p)
-	if errors.Is(err, unix.EAGAIN) && !over {
-		err = b.await()
-	}
+	n, err = readNow(raw, p)
 	b.mu.Lock()
-	b.reading = false
-	if b.woken {
-		_ = pipe.SetReadDeadline(time.Time{})
-		b.woken = false
+	switch empty := errors.Is(err, unix.EAGAIN) && !over; {
+	case !empty:
+		b.vain = false
+	case b.ended || b.err != nil: // by now: what came before that may be there
+		err = nil
+	default:
+		err = b.awaitLocked()
+		b.vain = true
 	}
 	b.piped += uint64(max(n, 0))
 	switch {
@@ -273,12 +275,27 @@ func (b *inbox) readPipeLocked(p []byte) (n int, err error) {
 	return 0, fmt.Errorf("%w: %d bytes came through a pipe, not %d", ErrProtocol, b.piped, b.most)
 }
 
-// await waits until something is in the pipe, and where something was before, until it is
-// much.
-func (b *inbox) await() error {
-	n, err := waitReadable(b.raw)
-	if err == nil && 0 < n && n < gathered && b.piped > 0 {
+// awaitLocked waits for a moment, or where that was in vain, until something is in the
+// pipe. It gives the lock away meanwhile.
+func (b *inbox) awaitLocked() error {
+	if b.vain && b.watch == nil {
+		b.watch = watchPipe(b.pipe)
+	}
+	if !b.vain || b.watch == nil {
+		b.mu.Unlock()
 		time.Sleep(gather) //nolint:forbidigo // no event tells that there is more than there was
+		b.mu.Lock()
+		return nil
+	}
+	watch := b.watch
+	b.waiting = true
+	b.mu.Unlock()
+	err := waitReadable(watch)
+	b.mu.Lock()
+	b.waiting = false
+	if b.woken {
+		_ = watch.SetReadDeadline(time.Time{})
+		b.woken = false
 	}
 	return err
 }

@@ -9,32 +9,48 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// waitReadable waits until something is in a pipe or nobody writes any more, and says
-// how many bytes are there. Errors are those of [syscall.RawConn].
-func waitReadable(pipe syscall.RawConn) (n int, err error) {
-	var ierr error
-	err = pipe.Read(func(fd uintptr) bool {
-		if n, ierr = unix.IoctlGetInt(int(fd), unix.SIOCINQ); ierr != nil || n > 0 {
-			return true
+// watchPipe returns the same pipe for [waitReadable], which the poller watches: it wakes up
+// for each write, whether anybody waits or not. nil where there are too many files.
+func watchPipe(pipe *os.File) *os.File {
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	var watch *os.File
+	_ = raw.Control(func(fd uintptr) {
+		if own, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			watch = os.NewFile(uintptr(own), pipe.Name())
 		}
+	})
+	return watch
+}
+
+// waitReadable waits until something is in a pipe or nobody writes any more. Errors are
+// those of [syscall.RawConn].
+func waitReadable(watch *os.File) error {
+	raw, err := watch.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var perr error
+	err = raw.Read(func(fd uintptr) bool {
 		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		if _, ierr = unix.Poll(p[:], 0); ierr != nil {
-			return !errors.Is(ierr, unix.EINTR)
+		if _, perr = unix.Poll(p[:], 0); perr != nil {
+			return !errors.Is(perr, unix.EINTR)
 		}
 		return p[0].Revents != 0
 	})
-	return n, cmp.Or(err, ierr)
+	return cmp.Or(err, perr)
 }
 
 // reopenPipe opens a pipe anew, of which fd, a function's, is the reading end: the flags
-// of what it returns, O_NONBLOCK among them, are nobody else's. ErrProtocol if fd is no
-// such thing; other errors are the host's.
+// of what it returns, O_NONBLOCK among them, are nobody else's. The poller does not watch
+// it. ErrProtocol if fd is no such thing; other errors are the host's.
 func reopenPipe(fd int) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -54,11 +70,15 @@ func reopenPipe(fd int) (*os.File, error) {
 	if fs.Type != unix.PIPEFS_MAGIC { // a FIFO has no end before somebody has written to it
 		return nil, fmt.Errorf("%w: the answer's pipe is in a file system of type 0x%x", ErrProtocol, fs.Type)
 	}
-	own, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	own, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open the answer's pipe: %w", err)
 	}
-	return os.NewFile(uintptr(own), "answer"), nil
+	pipe := os.NewFile(uintptr(own), "answer")
+	if err := unix.SetNonblock(own, true); err != nil { // only now: the poller watches what is nonblocking
+		return nil, errors.Join(fmt.Errorf("fcntl: %w", err), pipe.Close())
+	}
+	return pipe, nil
 }
 
 // pipeSize is how many bytes of a stream a pipe may hold: what any user may ask for
