@@ -170,7 +170,15 @@ fuzz-smoke: deps-build ## each Fuzz target for FUZZTIME (3s)
 	scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: soak
-soak: deps-build ## a store of 10,000 images with 1,000 files each: 10 million links, a million inodes, 3 GB below TMPDIR
+soak: soak-store soak-engine ## both soaks
+
+.PHONY: soak-engine
+soak-engine: deps-test deps-run build ## as root: an hour of mixed load and misbehaviour on an engine, which is to leak nothing; FRE_SOAK=10m for less
+	FRE_SOAK=$${FRE_SOAK:-1h} FRE_SOAK_TEMPLATES="$${FRE_SOAK_TEMPLATES-python-hello node-hello php-hello ruby-hello java-hello go-hello}" \
+		FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -v -timeout 24h ./test/robustness -run '^TestSoak$$'
+
+.PHONY: soak-store
+soak-store: deps-build ## a store of 10,000 images with 1,000 files each: 10 million links, a million inodes, 3 GB below TMPDIR
 	FRE_TEST_IMAGES=10000 go test -count=1 -v -timeout 4h ./store -run '^TestScale$$'
 
 ##### look

@@ -232,7 +232,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	undo.add(host.Close)
 
 	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newPauses())
 	release, err := debian.HostRelease(cfg.Debian)
 	if err != nil {
 		log.WarnContext(ctx, "templates have to name the release of their base", "error", err)

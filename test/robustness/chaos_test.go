@@ -139,9 +139,9 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// serveChaos runs an engine with the functions of misbehaviours and a neighbour called
-// victim.
-func serveChaos(t *testing.T) *daemon.Daemon {
+// serveChaos runs an engine with the functions of misbehaviours, a neighbour called victim,
+// and more.
+func serveChaos(t *testing.T, more ...daemon.Function) *daemon.Daemon {
 	t.Helper()
 	brief, native := image.Config{}, image.Config{Protocol: image.ProtocolStdio}
 	brief.Resources.Timeout, native.Resources.Timeout = time.Second, 2*time.Second
@@ -151,13 +151,13 @@ func serveChaos(t *testing.T) *daemon.Daemon {
 		c.Resources.CPUMillis = 250
 	}
 	liar.Instances.Max = 1 // so that it is asked about what it has answered
-	return daemontest.Serve(t,
+	return daemontest.Serve(t, append(more,
 		daemon.Function{Name: "victim", Config: image.Config{Instances: image.Instances{Idle: time.Hour}}},
 		daemon.Function{Name: "fn", Config: fn},
 		daemon.Function{Name: "liar", Config: liar},
 		daemon.Function{Name: "brief", Config: brief},
 		daemon.Function{Name: "native", Config: native},
-	)
+	)...)
 }
 
 // misbehave has each exchange tried by a client of its own, again and again, until it is

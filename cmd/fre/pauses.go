@@ -1,0 +1,55 @@
+package main
+
+import (
+	"math"
+	"runtime/metrics"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// pauses tells for how long collections of garbage have stopped the engine: quantiles
+// over all stops since its start, the last of which is the longest.
+type pauses struct{ desc *prometheus.Desc }
+
+func newPauses() pauses {
+	return pauses{prometheus.NewDesc("fre_go_gc_pause_seconds", "Stops of the engine for its collections of garbage.", []string{"quantile"}, nil)}
+}
+
+// Describe makes pauses a [prometheus.Collector].
+func (p pauses) Describe(ch chan<- *prometheus.Desc) { ch <- p.desc }
+
+// Collect is the other half.
+func (p pauses) Collect(ch chan<- prometheus.Metric) {
+	sample := []metrics.Sample{{Name: "/sched/pauses/total/gc:seconds"}}
+	metrics.Read(sample)
+	if sample[0].Value.Kind() != metrics.KindFloat64Histogram {
+		return // a Go without it
+	}
+	h := sample[0].Value.Float64Histogram()
+	for _, q := range []struct {
+		name  string
+		value float64
+	}{{"0.5", 0.5}, {"0.99", 0.99}, {"1", 1}} {
+		ch <- prometheus.MustNewConstMetric(p.desc, prometheus.GaugeValue, quantile(h, q.value), q.name)
+	}
+}
+
+// quantile is the upper bound of the bucket that has the q-th part of what h counts, 0
+// if that is nothing.
+func quantile(h *metrics.Float64Histogram, q float64) float64 {
+	var all, sum uint64
+	for _, n := range h.Counts {
+		all += n
+	}
+	rank := uint64(math.Ceil(q * float64(all)))
+	for i, n := range h.Counts {
+		if sum += n; n == 0 || sum < rank {
+			continue
+		}
+		if upper := h.Buckets[i+1]; !math.IsInf(upper, 1) {
+			return upper
+		}
+		return h.Buckets[i]
+	}
+	return 0
+}

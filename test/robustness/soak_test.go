@@ -1,0 +1,239 @@
+package robustness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/daemon"
+)
+
+const (
+	soakClients = 8
+	soakPace    = 20 * time.Millisecond  // from one exchange of a client's to its next, at least
+	soakSlow    = 500 * time.Millisecond // what goes on for as long as it may, may for this long
+	soakSamples = 10 * time.Second
+)
+
+// soakRoom is what there may be more of what roomy does not count: the pools of what has
+// just been have some, each shell a mount.
+var soakRoom = map[string]int64{"goroutine": 3 * int64(roomy.shells), "mount": int64(roomy.shells)}
+
+// well are exchanges that nothing is wrong with.
+var well = []exchange{
+	whole("/function/fn/stream?1048576", 1<<20),
+	whole("/function/fn/large", 1<<20),
+	whole("/function/fn/file/unsealed?262144", 256<<10),
+	whole("/function/fn/file/named?262144", 256<<10),
+	whole("/function/native/print?100", 100),
+	whole("/function/native/print?2097152", 2<<20),
+	whole("/function/again/stream?65536", 64<<10),
+	echo("victim", 100),
+	echo("again", 100_000),
+	echo("fn", 1_000_000),
+	wholeStream("/function/fn/large", 1<<20),
+}
+
+// echo sends a body and wants it back.
+func echo(name string, size int) exchange {
+	return func(_ context.Context, w *world) error {
+		body := strings.Repeat("x", size)
+		a, err := daemon.Event{Method: http.MethodPost, Body: body}.Call(context.Background(), w.client, w.d.Addr(), name)
+		if err != nil || a.Status != http.StatusOK || string(a.Body) != body {
+			return fmt.Errorf("%s with %d bytes: %+.200v, %w", name, size, a, err)
+		}
+		return nil
+	}
+}
+
+// wholeStream wants an answer of that many bytes over HTTP/2.
+func wholeStream(path string, size int) exchange {
+	return func(_ context.Context, w *world) error {
+		return w.overHTTP2(func(client *http.Client) error {
+			resp, err := client.Get(w.d.URL(path))
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			if n, err := checkBody(resp.Body, 0); err != nil || n != size || resp.StatusCode != http.StatusOK {
+				return fmt.Errorf("%s: %s, %d bytes, %w; want %d", path, resp.Status, n, err, size)
+			}
+			return nil
+		})
+	}
+}
+
+// TestSoak loads an engine with everything that TestChaos knows, beside what is well and
+// functions that are deployed anew, for FRE_SOAK (two seconds if not given). What the
+// engine holds once it is quiet again must be no more than before.
+//
+// FRE_SOAK_TEMPLATES names templates, "python-hello node-hello", which are built and
+// called, too.
+func TestSoak(t *testing.T) {
+	duration := 2 * time.Second
+	if text := os.Getenv("FRE_SOAK"); text != "" {
+		var err error
+		if duration, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := serveChaos(t, daemon.Function{Name: "again", Config: image.Config{Tenant: "chaos", Instances: image.Instances{Idle: time.Second, Max: 4}}})
+	w := newWorld(t, d)
+	tries := append([]exchange{}, well...)
+	for _, m := range misbehaviours {
+		if m.name != "datagrams" {
+			tries = append(tries, m.tries...)
+		}
+	}
+	for name := range strings.FieldsSeq(os.Getenv("FRE_SOAK_TEMPLATES")) {
+		tries = append(tries, w.deployTemplate(t, name))
+	}
+
+	w.measure(t) // starts the victim, which stays
+	had := w.holdings(t)
+	w.load(t, duration/10, tries, nil)
+	w.client.CloseIdleConnections()
+	w.untilQuiet(t, had)
+	quiet, before := w.holdings(t), w.held(t)
+	t.Logf("quiet before: %+v, %v", quiet, before)
+	began := time.Now()
+	exchanges := w.load(t, duration, tries, func() {
+		if _, err := d.CLI(t.Context(), "deploy", "--image", "again:1", "--name", "again"); err != nil {
+			t.Error(err)
+		}
+		t.Logf("%v: %v", time.Since(began).Round(time.Second), w.held(t))
+	})
+	w.client.CloseIdleConnections()
+	w.untilQuiet(t, quiet)
+	after := w.held(t)
+	t.Logf("quiet after %d exchanges in %v: %+v, %v", exchanges, time.Since(began).Round(time.Second), w.holdings(t), after)
+	for kind, room := range soakRoom {
+		if after[kind] > before[kind]+room {
+			t.Errorf("%s: %d, %d before", kind, after[kind], before[kind])
+		}
+	}
+	t.Logf("stops for collections of garbage: p50 %v, p99 %v, longest %v", w.pause(t, "0.5"), w.pause(t, "0.99"), w.pause(t, "1"))
+}
+
+// deployTemplate deploys one of templates/ and returns its case.
+func (w *world) deployTemplate(t *testing.T, name string) exchange {
+	t.Helper()
+	source, err := filepath.Abs(filepath.Join("../../templates", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), name)
+	if err := daemon.CopyTemplate(t.Context(), source, dir); err != nil {
+		t.Fatal(err)
+	}
+	yaml, err := os.OpenFile(filepath.Join(dir, "fret.yaml"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = yaml.WriteString("\ninstances: {idle: 1s, max: 2}\n")
+	if err := errors.Join(err, yaml.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.d.CLI(t.Context(), "deploy", dir, "--name", name); err != nil {
+		t.Fatal(err)
+	}
+	c, err := daemon.LoadCase(dir, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(_ context.Context, w *world) error {
+		a, err := c.Event.Call(context.Background(), w.client, w.d.Addr(), name)
+		if err != nil {
+			return err
+		}
+		return c.Check(a)
+	}
+}
+
+// load has clients try exchanges in random order, and calls now and then what is not nil;
+// it returns how many were tried.
+func (w *world) load(t *testing.T, duration time.Duration, tries []exchange, now func()) (count int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), duration)
+	defer cancel()
+	counts := make([]int, soakClients)
+	var clients sync.WaitGroup
+	for i := range soakClients {
+		seed := uint64(time.Now().UnixNano()) + uint64(i)
+		r := rand.New(rand.NewPCG(seed, 0))
+		clients.Go(func() {
+			tick := time.NewTicker(soakPace)
+			defer tick.Stop()
+			for ctx.Err() == nil {
+				slow, stop := context.WithTimeout(ctx, soakSlow)
+				which := r.IntN(len(tries))
+				if err := tries[which](slow, w); err != nil {
+					t.Errorf("seed %d, exchange %d: %v", seed, which, err)
+				}
+				stop()
+				counts[i]++
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	if now != nil {
+		tick := time.NewTicker(soakSamples)
+		defer tick.Stop()
+		for now(); ctx.Err() == nil; {
+			select {
+			case <-tick.C:
+				now()
+			case <-ctx.Done():
+			}
+		}
+	}
+	clients.Wait()
+	for _, n := range counts {
+		count += n
+	}
+	return count
+}
+
+// held is what the engine's program holds, by kind: counts, and bytes of memory.
+func (w *world) held(t *testing.T) map[string]int64 {
+	t.Helper()
+	out, err := w.d.CLI(t.Context(), "debug", "leaks", "--format", "{{json .}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := map[string]int64{"buffer": 0}
+	for line := range strings.Lines(out) {
+		var h struct {
+			Kind, Name   string
+			Count, Bytes int64
+		}
+		if err := json.Unmarshal([]byte(line), &h); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if h.Kind == "memory" {
+			held[h.Name] = h.Bytes
+			continue
+		}
+		held[h.Kind] += h.Count
+	}
+	return held
+}
+
+// pause is a quantile of the engine's stops for garbage.
+func (w *world) pause(t *testing.T, quantile string) time.Duration {
+	t.Helper()
+	return time.Duration(w.metric(t, fmt.Sprintf("fre_go_gc_pause_seconds{quantile=%q}", quantile)) * float64(time.Second))
+}
