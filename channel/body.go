@@ -29,12 +29,15 @@ type inbox struct {
 	raw     syscall.RawConn
 	watch   *os.File // the same pipe, for those who wait long; nil while nobody did
 	opened  bool     // it has come
-	piped   uint64   // bytes taken from it
+	piped   uint64   // bytes taken from it, or written to the socket
 	most    uint64   // that may be; once ended, it had so many
 	told    bool     // from knows that they were taken
 	vain    bool     // nothing was there, the last time
 	waiting bool     // somebody does, with watch, without the lock
 	woken   bool     // by a deadline, which is to be taken back
+
+	wanted bool // from waits for the client's socket, or to hear that it gets none
+	lent   bool // it has it: what it writes there passes nobody here
 
 	first    int   // unread bytes of the first frame, which are not granted again
 	window   int   // bytes of DATA that may still come
@@ -67,8 +70,8 @@ func (b *inbox) expect(n int) error {
 	switch {
 	case b.ended:
 		return fmt.Errorf("%w: data after the end of a body", ErrProtocol)
-	case b.opened:
-		return fmt.Errorf("%w: data beside a pipe", ErrProtocol)
+	case b.opened, b.lent:
+		return fmt.Errorf("%w: data beside a pipe or a socket", ErrProtocol)
 	}
 	if b.window -= n; b.window < 0 {
 		return fmt.Errorf("%w: data beyond the window", ErrProtocol)
@@ -97,7 +100,7 @@ func (b *inbox) data(p []byte, more bool) {
 func (b *inbox) open(pipe *os.File) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bad := b.ended || b.opened
+	bad := b.ended || b.opened || b.lent
 	b.opened = true
 	if pipe != nil && !bad && b.err == nil {
 		raw, err := pipe.SyscallConn()
@@ -110,7 +113,7 @@ func (b *inbox) open(pipe *os.File) error {
 	}
 	var err error
 	if bad {
-		err = fmt.Errorf("%w: a pipe after the end of a body, or a second one", ErrProtocol)
+		err = fmt.Errorf("%w: a pipe after the end of a body, beside a socket, or a second one", ErrProtocol)
 	}
 	if pipe != nil {
 		_ = pipe.Close()
@@ -224,6 +227,9 @@ func (b *inbox) Read(p []byte) (int, error) {
 			err := b.err
 			b.mu.Unlock()
 			return 0, err
+		case b.wanted:
+			b.mu.Unlock()
+			return 0, ErrSocketWanted
 		case b.ended:
 			b.mu.Unlock()
 			return 0, io.EOF
@@ -329,6 +335,52 @@ func (b *inbox) tookLocked(n int) (grant int) {
 		b.window += grant
 	}
 	return grant
+}
+
+// want has Read return ErrSocketWanted until it is decided who gets the socket.
+func (b *inbox) want() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended || b.opened || b.lent || b.wanted {
+		return fmt.Errorf("%w: a socket wanted after the end of a body, beside a pipe, or twice", ErrProtocol)
+	}
+	b.wanted = true
+	b.changed.Broadcast()
+	return nil
+}
+
+// lend notes that the socket is lent, or not; the error says why nobody wants it any more.
+func (b *inbox) lend(lent bool) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wanted, b.lent = false, lent
+	return b.err
+}
+
+// awaitReturn waits until the socket has been given back, and the body is over: n bytes
+// of it were written there.
+func (b *inbox) awaitReturn() (n int64, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for !b.ended && b.err == nil {
+		b.changed.Wait()
+	}
+	return int64(min(b.piped, math.MaxInt64)), b.err
+}
+
+// isLent says whether giveBack may follow.
+func (b *inbox) isLent() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lent && !b.ended
+}
+
+// giveBack ends a body of which total bytes were written to the socket.
+func (b *inbox) giveBack(total uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended, b.piped = true, total
+	b.changed.Broadcast()
 }
 
 // credit is what the other side's window lets this side send.

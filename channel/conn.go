@@ -12,6 +12,9 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Config is what an engine gives a [Conn]; the zero value will do.
@@ -237,7 +240,7 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 		return f
 	case kindLog:
 		return c.frameLog(h.id, p)
-	case kindResponse, kindData, kindError, kindWindow, kindFD, kindFile, kindPipe:
+	case kindResponse, kindData, kindError, kindWindow, kindFD, kindFile, kindPipe, kindSocket:
 		if !isClosed(c.isReady) {
 			return fmt.Errorf("%w: frame kind 0x%02x before READY", ErrProtocol, uint8(h.kind))
 		}
@@ -262,6 +265,11 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 		given := file
 		file = nil
 		return k.framePipe(h, p, given)
+	case kindSocket:
+		if file != nil {
+			return fmt.Errorf("%w: SOCKET with a file", ErrProtocol)
+		}
+		return k.frameSocket(p)
 	case kindData:
 		if !k.headed {
 			return fmt.Errorf("%w: DATA before RESPONSE", ErrProtocol)
@@ -369,6 +377,13 @@ type Reply struct {
 	// changes any more. It is closed with Body, and by that alone.
 	File   *os.File
 	Offset int64
+
+	// Lend is nil unless the event said Socket. Once Body's Read has returned
+	// ErrSocketWanted, Lend gives the function the client's socket, waits until it is
+	// given back, and returns how many bytes of the body it has written there, each piece
+	// as a chunk (RFC 9112 section 7.1): Body is over then. Where conn is nil the function
+	// hears that it gets none, and Body goes on.
+	Lend func(conn syscall.RawConn) (n int64, err error)
 }
 
 // call is one invocation in flight.
@@ -385,6 +400,7 @@ type call struct {
 	whole    Reply
 	err      error
 	upgrade  bool // the function may answer 101
+	socket   bool // it may ask for the client's socket
 	headed   bool // RESPONSE has come; the reader's alone
 	in       inbox
 	out      credit
@@ -406,7 +422,7 @@ type call struct {
 // Other errors are *[Failure] for an exception in the function,
 // [ErrMetaTooLarge], and what [Conn.Err] returns.
 func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Reply, error) {
-	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, replied: make(chan struct{})}
+	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, socket: m.Socket, replied: make(chan struct{})}
 	k.out.init()
 	m, body, err := c.offer(k, m, body)
 	if err != nil {
@@ -558,6 +574,9 @@ func (k *call) frameResponse(p []byte, more bool) error {
 	}
 	k.in.init(body, more, k)
 	r.Body = replyBody{k}
+	if k.socket {
+		r.Lend = k.lend
+	}
 	if !more {
 		r.Length = int64(len(body))
 		k.conn.finish(k, nil)
@@ -591,6 +610,42 @@ func (k *call) framePipe(h header, p []byte, pipe *os.File) error {
 		k.cancel(errNoPipe)
 	}
 	return err
+}
+
+// frameSocket takes the function's wish for the client's socket or, once it has had that,
+// how many bytes of the body it has written there: the end.
+func (k *call) frameSocket(p []byte) error {
+	switch {
+	case !k.headed || !k.socket:
+		return fmt.Errorf("%w: a socket before RESPONSE, or where there is none to be had", ErrProtocol)
+	case len(p) == 0:
+		return k.in.want()
+	case len(p) != 8 || !k.in.isLent():
+		return fmt.Errorf("%w: %d bytes about a socket, which is not lent", ErrProtocol, len(p))
+	}
+	k.conn.finish(k, nil) // before anybody can see the end: the next event finds the place free
+	k.in.giveBack(binary.LittleEndian.Uint64(p))
+	return nil
+}
+
+// lend is Reply.Lend.
+func (k *call) lend(conn syscall.RawConn) (int64, error) {
+	if err := k.in.lend(conn != nil); err != nil {
+		return 0, err
+	}
+	if conn != nil {
+		err := k.conn.w.sendRaw(k.ctx, kindSocket, k.id, nil, nil, conn)
+		if err == nil {
+			return k.in.awaitReturn()
+		}
+		if !errors.Is(err, unix.ETOOMANYREFS) {
+			return 0, err
+		}
+		if err := k.in.lend(false); err != nil {
+			return 0, err
+		}
+	}
+	return 0, k.conn.w.send(k.ctx, kindSocket, 0, k.id, nil, nil)
 }
 
 // errNoPipe says that the engine could not open an answer's pipe: it has too many files.

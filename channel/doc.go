@@ -35,6 +35,9 @@ var (
 	// ErrClosed means that the channel ended: the other side closed it (a
 	// function that exits does), or [Conn.Close] was called.
 	ErrClosed = errors.New("channel closed")
+	// ErrSocketWanted is why a Reply's body does not go on: the function asks for the
+	// client's socket, and waits for Reply.Lend.
+	ErrSocketWanted = errors.New("the function asks for the client's socket")
 	// ErrMetaTooLarge means that an event's metadata is more than the function
 	// can be told. Nothing was sent.
 	ErrMetaTooLarge = errors.New("headers, path and query are too large")
@@ -91,9 +94,14 @@ type Invocation struct {
 	// function that never said it could gets the event without either.
 	Upgrade string `json:"upgrade,omitempty"`
 
+	// Socket says that the function may write the rest of a long answer to its client's
+	// socket itself: see Reply.Lend. Only functions that are trusted are told so.
+	Socket bool `json:"socket,omitempty"`
+
 	// Finished, if set, is called once per Invoke, whatever that returns: when
 	// the function has sent its last frame for this invocation, cancelled or
-	// not, and what it had sent through a pipe was taken or is not wanted, when the channel has ended, or when the event was never sent. Only
-	// then is the function's slot free. It must not block.
+	// not, and what it had sent through a pipe was taken or is not wanted, when the
+	// channel has ended, or when the event was never sent. Only then is the function's
+	// slot free. It must not block.
 	Finished func() `json:"-"`
 }

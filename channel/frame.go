@@ -34,6 +34,7 @@ const (
 	kindFD       kind = 0x20
 	kindFile     kind = 0x21
 	kindPipe     kind = 0x22
+	kindSocket   kind = 0x23
 )
 
 const (
@@ -49,7 +50,7 @@ type header struct {
 	len   int
 	kind  kind
 	flags uint8
-	fds   int // that go along with it: of FORK, which nobody reads here, FD and PIPE
+	fds   int // that go along with it: of FORK, which nobody reads here, FD, PIPE and SOCKET
 	id    uint64
 }
 
@@ -129,9 +130,9 @@ func (f *frameReader) next() (header, []byte, error) {
 	switch {
 	case n > MaxPayload:
 		return h, nil, fmt.Errorf("%w: frame of %d bytes", ErrProtocol, n)
-	case (h.kind < kindReady || h.kind > kindLoad) && h.kind != kindFD && h.kind != kindFile && h.kind != kindPipe:
+	case (h.kind < kindReady || h.kind > kindLoad) && h.kind != kindFD && h.kind != kindFile && h.kind != kindPipe && h.kind != kindSocket:
 		return h, nil, fmt.Errorf("%w: frame kind 0x%02x", ErrProtocol, uint8(h.kind))
-	case h.fds != 0 && (h.kind != kindFD && h.kind != kindPipe || h.fds != 1), h.fds == 0 && h.kind == kindFD:
+	case h.fds != 0 && (h.kind != kindFD && h.kind != kindPipe && h.kind != kindSocket || h.fds != 1), h.fds == 0 && h.kind == kindFD:
 		return h, nil, fmt.Errorf("%w: %d file descriptors announced in frame kind 0x%02x", ErrProtocol, h.fds, uint8(h.kind))
 	case h.flags&^flagMore != 0,
 		h.more() && h.kind != kindInvoke && h.kind != kindResponse && h.kind != kindData:
@@ -142,7 +143,7 @@ func (f *frameReader) next() (header, []byte, error) {
 		if h.id != 0 {
 			return h, nil, fmt.Errorf("%w: frame kind 0x%02x for invocation %d", ErrProtocol, uint8(h.kind), h.id)
 		}
-	case kindInvoke, kindResponse, kindData, kindError, kindCancel, kindWindow, kindFD, kindFile, kindPipe:
+	case kindInvoke, kindResponse, kindData, kindError, kindCancel, kindWindow, kindFD, kindFile, kindPipe, kindSocket:
 		if h.id == 0 {
 			return h, nil, fmt.Errorf("%w: frame kind 0x%02x without an invocation", ErrProtocol, uint8(h.kind))
 		}

@@ -61,8 +61,13 @@ func (w *frameWriter) sendFile(ctx context.Context, k kind, id uint64, meta, bod
 	if err != nil {
 		return err
 	}
+	return w.sendRaw(ctx, k, id, meta, body, raw)
+}
+
+// sendRaw is sendFile of any open file.
+func (w *frameWriter) sendRaw(ctx context.Context, k kind, id uint64, meta, body []byte, raw syscall.RawConn) error {
 	var sent error
-	err = raw.Control(func(fd uintptr) {
+	err := raw.Control(func(fd uintptr) {
 		sent = w.sendWith(ctx, k, 0, id, meta, body, unix.UnixRights(int(fd)))
 	})
 	return cmp.Or(err, sent)

@@ -22,6 +22,9 @@ func (m *Invocation) append(b []byte) []byte {
 	if m.Upgrade != "" {
 		b = appendString(append(b, `,"upgrade":`...), m.Upgrade)
 	}
+	if m.Socket {
+		b = append(b, `,"socket":true`...)
+	}
 	return append(b, '}')
 }
 

@@ -131,6 +131,7 @@ type served struct {
 	cancel context.CancelFunc
 	in     inbox
 	out    credit
+	lent   chan lent // for 1, if Socket
 }
 
 // grant lets the engine send more of the event's body.
@@ -212,13 +213,21 @@ func (f *function) read() error {
 			f.mu.Unlock()
 			continue
 		}
-		if err := f.frame(h, p); err != nil {
+		var got lent
+		if h.fds > 0 {
+			if got, err = r.lent(); err != nil {
+				return err
+			}
+		}
+		if err := f.frame(h, p, got); err != nil {
 			return err
 		}
 	}
 }
 
-func (f *function) frame(h header, p []byte) error {
+// frame acts on one frame from the engine. It owns what came along with it.
+func (f *function) frame(h header, p []byte, got lent) (err error) {
+	defer func() { got.close() }()
 	if h.kind == kindInvoke {
 		return f.invoke(h, p)
 	}
@@ -226,7 +235,7 @@ func (f *function) frame(h header, p []byte) error {
 	s := f.events[h.id]
 	f.mu.Unlock()
 	switch h.kind {
-	case kindData, kindCancel, kindWindow:
+	case kindData, kindCancel, kindWindow, kindSocket:
 	default:
 		return fmt.Errorf("%w: frame kind 0x%02x from the engine", ErrProtocol, uint8(h.kind))
 	}
@@ -247,6 +256,18 @@ func (f *function) frame(h header, p []byte) error {
 			return err
 		}
 		return s.out.add(n)
+	case kindSocket:
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.events[h.id] == nil {
+			return nil
+		}
+		select {
+		case s.lent <- got: // handle closes what nobody takes
+			got = lent{}
+		default:
+			return fmt.Errorf("%w: SOCKET, which nobody asked for", ErrProtocol)
+		}
 	}
 	return nil
 }
@@ -267,6 +288,9 @@ func (f *function) invoke(h header, p []byte) error {
 		s.ctx, s.cancel = context.WithDeadline(f.ctx, time.UnixMilli(s.DeadlineMS))
 	} else {
 		s.ctx, s.cancel = context.WithCancel(f.ctx)
+	}
+	if s.Socket {
+		s.lent = make(chan lent, 1)
 	}
 	s.out.init()
 	s.in.init(body, h.more(), s)
@@ -321,6 +345,11 @@ func (f *function) handle(s *served) {
 	delete(f.events, s.id)
 	f.stopIfIdleLocked()
 	f.mu.Unlock()
+	select {
+	case got := <-s.lent: // came after the event was given up
+		got.close()
+	default:
+	}
 }
 
 // watch ends waiting for bodies, either way, with the event.
@@ -381,9 +410,16 @@ func (f *function) answer(s *served, a *Answer) error {
 	if err = cmp.Or(err, rerr); err != nil {
 		return err
 	}
-	if f.files && n == len(buf) { // there is much of it
-		if sent, err := f.answerPipe(s, body, buf); sent || err != nil {
-			return err
+	if n == len(buf) { // there is much of it
+		if s.Socket {
+			if sent, err := f.answerSocket(s, body, buf); sent || err != nil {
+				return err
+			}
+		}
+		if f.files {
+			if sent, err := f.answerPipe(s, body, buf); sent || err != nil {
+				return err
+			}
 		}
 	}
 	if s.Length >= 0 {

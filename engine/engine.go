@@ -82,7 +82,8 @@ type Config struct {
 	// and Changed are the engine's to set.
 	Admission admission.Config
 
-	AllowHostNetwork bool // whether templates may ask for the host's network
+	AllowHostNetwork bool     // whether templates may ask for the host's network
+	LendConnections  []string // functions, as TENANT/NAME, that may ask for their clients' connections
 
 	Metrics prometheus.Registerer // nil: not exported
 	UIDBase uint32                // first host id of tenant 1; default 0x10000000

@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +46,7 @@ type function struct {
 	shown atomic.Pointer[Function] // what lists showed last
 
 	tunnels tunnels
+	lends   bool   // it may be lent its clients' connections
 	placed  placed // its part of the engine's places
 
 	mu        sync.Mutex
@@ -105,6 +107,7 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		user: user, work: work,
 		held:      heldAnswers{bytes: int64(max(cfg.Instances.Max, 1)) * cfg.Resources.MemoryBytes},
 		instances: make(map[*instance]struct{}),
+		lends:     cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, cfg.Tenant+"/"+rec.Name),
 		queue:     admission.NewQueue(e.cfg.Queue),
 		warmed:    e.metrics.start.WithLabelValues(rec.Name, string(StartWarm)),
 	}
@@ -171,6 +174,12 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 		Repeats: true,
 		// More CPUs than one would not be seen by a program that looks at its start.
 		Pin: f.config.Resources.CPUMillis <= 1000,
+	}
+	if f.config.Network.LendConnection && !f.lends {
+		return spec, &image.FieldError{
+			Field:   "network.lend_connection",
+			Message: fmt.Sprintf("%s/%s may not be lent connections on this engine: list it under network.lend_connections in its configuration (fre serve --config)", f.config.Tenant, f.name),
+		}
 	}
 	return spec, f.e.setNetwork(&spec, f.config.Network)
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,14 @@ type Request struct {
 	// Response.Body are then the two directions of a tunnel, to which the function's time
 	// limit does not apply. It ends with either, or with the function.
 	Upgrade string
+
+	// Lends says that the caller can lend the client's connection (Response.Lend) to
+	// functions that are trusted with it.
+	Lends bool
 }
+
+// ErrSocketWanted is why a Response's Body does not go on before Response.Lend.
+var ErrSocketWanted = channel.ErrSocketWanted
 
 // Response is a function's answer. The caller must close Body: that ends the
 // event and frees its instance. A Body that ends with an error was broken off
@@ -53,6 +61,12 @@ type Response struct {
 	// changes any more; it is closed with Body. Whoever sends it leaves Body unread.
 	File   *os.File
 	Offset int64
+
+	// Lend is nil unless the function may be lent the client's connection. Once Body's
+	// Read has returned ErrSocketWanted, Lend gives the function the socket and waits until
+	// it has written the rest of the body there, n bytes in chunks (RFC 9112 section 7.1);
+	// Body is at its end then. Where conn is nil the function gets none, and Body goes on.
+	Lend func(conn syscall.RawConn) (n int64, err error)
 
 	Cold  bool          // a sandbox was started, or given its function, for this event
 	Start time.Duration // from the request to a ready instance
@@ -310,11 +324,18 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 		ReadCloser: reply.Body, whole: reply.Length >= 0, file: reply.File != nil, done: ev.finisher(began, end),
 		judge: func(err error) error { return ev.judge(l.in, err, "its answer was whole") },
 	}
-	return &Response{
+	resp := &Response{
 		Instance: l.in.box.id, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: body,
 		Cold: l.kind != StartWarm, Start: l.start, StartKind: l.kind,
 		File: reply.File, Offset: reply.Offset,
-	}, nil
+	}
+	if lend := reply.Lend; lend != nil {
+		resp.Lend = func(conn syscall.RawConn) (int64, error) {
+			n, err := lend(conn)
+			return n, body.noted(err)
+		}
+	}
+	return resp, nil
 }
 
 // judge turns what ended an event into what happened, and logs an exception.
@@ -386,6 +407,9 @@ func (b *replyBody) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, ErrSocketWanted) {
+		return n, err
+	}
 	return n, b.noted(err)
 }
 
@@ -560,6 +584,7 @@ func (ev *event) invocation(r *Request) *channel.Invocation {
 	return &channel.Invocation{
 		Function: ev.f.name, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: deadline.UnixMilli(),
 		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header, Upgrade: r.Upgrade,
+		Socket: r.Lends && ev.f.lends,
 	}
 }
 

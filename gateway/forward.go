@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/httpserver"
@@ -50,6 +51,11 @@ type front interface {
 	Buffer(size int) (httpserver.Buffer, error)
 }
 
+// lender sends the rest of an answer by another process: *httpserver.Exchange.
+type lender interface {
+	Lend(to func(socket syscall.RawConn) (int64, error)) (int64, error)
+}
+
 // request is what forward makes an event of.
 type request struct {
 	*Event
@@ -58,6 +64,7 @@ type request struct {
 	body   *eventBody  // nil: none
 
 	tunnel   *tunnel // unless nil, what becomes of the connection if the function says so
+	lends    lender  // unless nil, the client's connection may be lent to a function that is trusted
 	selects  bool    // conditions and ranges of the header are looked at
 	compress bool    // so is Accept-Encoding
 }
@@ -88,7 +95,7 @@ func (e *brokenError) Unwrap() error { return e.error }
 // [engine.Engine.Invoke], *[http.MaxBytesError] and *[BodyError] as long as nothing is
 // sent, else *brokenError.
 func forward(ctx context.Context, f front, r *request) (*engine.Response, error) {
-	req := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Header: r.header}
+	req := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Header: r.header, Lends: r.lends != nil}
 	if t := r.tunnel; t != nil {
 		req.Upgrade, req.Body, req.Size = t.protocol, t, -1
 	}
@@ -159,10 +166,18 @@ type reply struct {
 	body   io.Reader
 	file   *os.File // unless nil, has the body from offset on
 	offset int64
+
+	// Unless nil, the function may ask for the client's connection: body says no, and
+	// asking is body that says [engine.ErrSocketWanted] instead, until lend was called.
+	lend   func(socket syscall.RawConn) (int64, error)
+	asking io.Reader
 }
 
 func newReply(resp *engine.Response) *reply {
 	a := &reply{status: resp.Status, size: resp.Size, body: resp.Body, file: resp.File, offset: resp.Offset}
+	if resp.Lend != nil {
+		a.lend, a.asking, a.body = resp.Lend, resp.Body, declining{resp.Body, resp.Lend}
+	}
 	a.header = make([][2]string, 0, len(resp.Header)+4)
 	for _, h := range resp.Header {
 		k := textproto.CanonicalMIMEHeaderKey(h[0])
@@ -171,6 +186,20 @@ func newReply(resp *engine.Response) *reply {
 		}
 	}
 	return a
+}
+
+// declining is the body of an answer whose function gets no connection.
+type declining struct {
+	body io.Reader
+	lend func(socket syscall.RawConn) (int64, error)
+}
+
+func (d declining) Read(p []byte) (int, error) {
+	n, err := d.body.Read(p)
+	if errors.Is(err, engine.ErrSocketWanted) {
+		_, err = d.lend(nil)
+	}
+	return n, err
 }
 
 // get is the value of the first field of that canonical name, "" without one.
@@ -278,14 +307,22 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 	if err := f.Begin(a.status, a.size); err != nil {
 		return true, err
 	}
+	body := a.body
+	if a.lend != nil && !bodyless {
+		body = a.asking
+	}
 	for {
-		n, rerr := a.body.Read(buf)
+		n, rerr := body.Read(buf)
 		if n > 0 && !bodyless {
 			if _, err := f.Write(buf[:n]); err != nil {
 				return true, err
 			}
 		}
 		switch {
+		case errors.Is(rerr, engine.ErrSocketWanted):
+			if _, err := r.lends.Lend(a.lend); err != nil {
+				return true, err
+			}
 		case errors.Is(rerr, io.EOF):
 			return true, nil
 		case rerr != nil:

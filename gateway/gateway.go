@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -146,6 +147,9 @@ func (e *exchange) invoke(rest []byte) {
 		},
 		head: string(e.Method) == http.MethodHead, header: e.header(), selects: true, compress: e.g.Compress,
 	}
+	if e.CanLend() {
+		req.lends = e
+	}
 	if b := e.Body; b != nil {
 		req.body = &eventBody{from: b, interrupt: b.Close, size: b.Size(), limit: e.g.MaxBodyBytes}
 	}
@@ -226,6 +230,13 @@ func (e *exchange) Begin(status int, length int64) error {
 func (e *exchange) Write(p []byte) (int, error) {
 	n, err := e.Exchange.Write(p)
 	e.bytes += int64(n)
+	return n, err
+}
+
+// Lend has another process send the rest of the body.
+func (e *exchange) Lend(to func(socket syscall.RawConn) (int64, error)) (int64, error) {
+	n, err := e.Exchange.Lend(to)
+	e.bytes += n
 	return n, err
 }
 

@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -184,6 +185,8 @@ func (c *conn) chunk(p []byte) error {
 	c.out = append(c.out, "\r\n"...)
 	return c.write(c.out, p, crlf)
 }
+
+func (c *conn) lendable() syscall.RawConn { return c.raw }
 
 var (
 	crlf      = []byte("\r\n")

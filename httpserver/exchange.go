@@ -7,15 +7,18 @@ import (
 	"net/http"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Exchange is a request and its answer. It is for one goroutine, until the handler
 // returns.
 //
 // An answer is one of [Exchange.Send], [Exchange.SendFile], [Exchange.Switch], or
-// [Exchange.Begin] followed by any number of [Exchange.Write]; the fields of its head
-// are set before.
+// [Exchange.Begin] followed by any number of [Exchange.Write], and [Exchange.Lend]; the
+// fields of its head are set before.
 // A handler that returns without one answers 500. An answer that is not whole when
 // the handler returns, or after [Exchange.Abort], breaks the connection: there is no
 // other way to say so.
@@ -59,6 +62,8 @@ type transport interface {
 	sendFile(head []byte, f *os.File, offset, length int64) error
 	// chunk sends a part of a body whose length was not said; none is its end.
 	chunk(p []byte) error
+	// lendable is the socket that another process may send chunks to, nil where none can.
+	lendable() syscall.RawConn
 }
 
 // begin makes an exchange of x with that body.
@@ -209,6 +214,32 @@ func (x *Exchange) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// CanLend says whether the rest of an answer whose length is not said can be sent by
+// [Exchange.Lend]: over HTTP/1.1 in the clear, unless it was asked for by HEAD.
+func (x *Exchange) CanLend() bool {
+	return x.Minor == 1 && x.over.lendable() != nil && string(x.Method) != http.MethodHead
+}
+
+// Lend has another process send the rest of an answer that has begun without a length: to
+// gives it the connection's socket, waits until it has written all there, in chunks (RFC
+// 9112 section 7.1) without the last, empty one, and returns how many bytes of body they
+// had. It must write nothing after that. An error of to's ends the connection for that
+// process, too.
+func (x *Exchange) Lend(to func(socket syscall.RawConn) (int64, error)) (n int64, err error) {
+	socket := x.over.lendable()
+	switch {
+	case x.err != nil:
+		return 0, x.err
+	case !x.begun || !x.chunked || x.hollow || socket == nil:
+		return 0, errors.New("httpserver: Lend where it cannot")
+	}
+	n, err = to(socket)
+	if err != nil {
+		_ = socket.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	}
+	return n, x.sent(err)
 }
 
 // Buffer lends memory of [Config.Memory] to a handler that copies, of at least size

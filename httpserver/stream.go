@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -171,6 +172,7 @@ func (st *stream) head(x *Exchange, status int, length int64, bodyless bool) []b
 
 func (st *stream) send(head, body []byte, last bool) error { return st.write(head, body, last) }
 func (st *stream) chunk(p []byte) error                    { return st.write(nil, p, len(p) == 0) }
+func (st *stream) lendable() syscall.RawConn               { return nil }
 
 func (st *stream) sendFile(head []byte, f *os.File, offset, length int64) error {
 	b, err := st.c.s.acquire(copySize)

@@ -83,6 +83,7 @@ func (d *decoder) fields(t *Template) []field {
 	network := []field{
 		{key: "mode", required: true, value: d.networkMode(&t.Network.Mode)},
 		{key: "allow", value: d.destinations(&t.Network.Allow)},
+		{key: "lend_connection", value: d.boolean(&t.Network.LendConnection)},
 	}
 	return []field{
 		{key: "id", required: true, value: d.text(&t.ID, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash")},
@@ -209,6 +210,9 @@ func (d *decoder) relations(t *Template) {
 	}
 	if len(t.Network.Allow) > 0 && t.Network.Mode != NetworkEgress {
 		fail("network.allow", "network.allow is for the mode egress: this network's is %s", t.Network.Mode)
+	}
+	if t.Network.LendConnection && t.Runtime != "go" && (t.Runtime != "native" || in.Isolation != IsolationInstance) {
+		fail("network.lend_connection", `network.lend_connection is for the runtime go, and native with instances.isolation "instance": this template's is %s`, t.Runtime)
 	}
 	size := 0
 	for name, value := range t.Env {

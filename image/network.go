@@ -24,15 +24,19 @@ const (
 )
 
 // Network is what a sandbox can reach. As YAML and JSON it is its mode alone where
-// Allow is empty.
+// nothing else is set.
 type Network struct {
 	Mode  NetworkMode
 	Allow []string // with egress: nothing but these, in [ParseDestination]'s syntax; empty for all that is public
+
+	// LendConnection says that the function is to be lent its clients' connections, for
+	// long answers. They are sockets of the host's network, where the operator allows it.
+	LendConnection bool
 }
 
 // MarshalJSON writes what UnmarshalJSON reads.
 func (n Network) MarshalJSON() ([]byte, error) {
-	if len(n.Allow) == 0 {
+	if len(n.Allow) == 0 && !n.LendConnection {
 		return json.Marshal(n.Mode)
 	}
 	return json.Marshal(networkObject(n))
@@ -48,8 +52,9 @@ func (n *Network) UnmarshalJSON(b []byte) error {
 }
 
 type networkObject struct {
-	Mode  NetworkMode `json:"mode"`
-	Allow []string    `json:"allow"`
+	Mode           NetworkMode `json:"mode"`
+	Allow          []string    `json:"allow,omitempty"`
+	LendConnection bool        `json:"lend_connection,omitempty"`
 }
 
 // Destination is what one entry of an allow-list names. Exactly one of Name and

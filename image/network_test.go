@@ -61,9 +61,10 @@ func TestNetworkJSON(t *testing.T) {
 		`"none"`: {Mode: NetworkNone}, // also of images from before there was more
 		`"host"`: {Mode: NetworkHost},
 		`{"mode":"egress","allow":["a.org","10.0.0.0/8"]}`: {Mode: NetworkEgress, Allow: []string{"a.org", "10.0.0.0/8"}},
+		`{"mode":"none","lend_connection":true}`:           {Mode: NetworkNone, LendConnection: true},
 	} {
-		got := Network{Allow: []string{"left from before"}}
-		if err := json.Unmarshal([]byte(text), &got); err != nil || got.Mode != want.Mode || !slices.Equal(got.Allow, want.Allow) {
+		got := Network{Allow: []string{"left from before"}, LendConnection: true}
+		if err := json.Unmarshal([]byte(text), &got); err != nil || got.Mode != want.Mode || got.LendConnection != want.LendConnection || !slices.Equal(got.Allow, want.Allow) {
 			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
 		}
 		b, err := json.Marshal(want)

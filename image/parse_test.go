@@ -273,6 +273,12 @@ fret.yaml:9:7: network.allow[3]: bad destination "exa mple.org": write a name su
                                  ^`,
 		},
 		{
+			"connection of a runtime that knows none", "id: f\nbase: python\nnetwork: {mode: none, lend_connection: true}\n",
+			`fret.yaml:3:40: network.lend_connection is for the runtime go, and native with instances.isolation "instance": this template's is python
+    network: {mode: none, lend_connection: true}
+                                           ^`,
+		},
+		{
 			"empty allow-list", "id: f\nbase: python\nnetwork: {mode: egress, allow: []}\n",
 			`fret.yaml:3:32: network.allow is empty: name what may be reached, or remove it for all that is public
     network: {mode: egress, allow: []}

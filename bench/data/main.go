@@ -85,8 +85,20 @@ func main() {
 
 // functions that are deployed, by name.
 var functions = map[string]string{
-	"data-go": "bench/functions/data-go", "data-python": "bench/functions/data-python", "noop-native": "templates/native-warm",
+	"data-go": "bench/functions/data-go", lentFunction: "bench/functions/data-go", "data-python": "bench/functions/data-python", "noop-native": "templates/native-warm",
 	"noop-python": "bench/functions/python-noop", "noop-node": "bench/functions/node-noop", "slow": "bench/functions/python-slow",
+}
+
+// lentFunction is trusted: the engine lends it its clients' connections (docs/gateway.md).
+const lentFunction = "data-go-lent"
+
+// startEngine runs the engine with a configuration of the benchmark's own in dir.
+func startEngine(ctx context.Context, o options, dir string) (*daemon.Daemon, error) {
+	config := filepath.Join(dir, "engine.yaml")
+	if err := os.WriteFile(config, []byte("network: {lend_connections: [default/"+lentFunction+"]}\n"), 0o600); err != nil {
+		return nil, err
+	}
+	return daemon.Start(ctx, daemon.Config{Bin: o.bin, State: o.state, Args: append(strings.Fields(o.serve), "--config", config)})
 }
 
 // run deploys the functions where there is a network, and measures where there is
@@ -121,7 +133,7 @@ func run(ctx context.Context, o options) (err error) {
 }
 
 func deploy(ctx context.Context, o options, dir string) (err error) {
-	d, err := daemon.Start(ctx, daemon.Config{Bin: o.bin, State: o.state, Args: strings.Fields(o.serve)})
+	d, err := startEngine(ctx, o, dir)
 	if err != nil {
 		return err
 	}
@@ -134,11 +146,25 @@ func deploy(ctx context.Context, o options, dir string) (err error) {
 		if err := daemon.CopyTemplate(ctx, template, copied); err != nil {
 			return err
 		}
+		if name == lentFunction {
+			if err := appendTo(filepath.Join(copied, "fret.yaml"), "network: {mode: none, lend_connection: true}\n"); err != nil {
+				return err
+			}
+		}
 		if _, err := d.CLI(ctx, "deploy", copied, "--name", name); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func appendTo(name, text string) error {
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }
 
 func stopEngine(d *daemon.Daemon) error {

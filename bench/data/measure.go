@@ -85,6 +85,7 @@ type result struct {
 
 const (
 	freGo, frePython      = "fre, Go", "fre, Python"
+	freLent               = "fre, Go, lent the connection"
 	nginxGo, nginxPython  = "nginx → Go net/http", "nginx → Python http.server"
 	freNative, freNode    = "fre, native", "fre, Node"
 	freFiles, nginxStatic = "httpserver SendFile", "nginx"
@@ -123,8 +124,12 @@ func rows() []row {
 	all = append(all,
 		row{
 			name: "stream 1 MiB", label: "Streams of 1 MiB from a function, 64 KiB at a time, length unsaid", connections: 16,
-			targets: []target{functionOf(freGo, "data-go", "/stream/1048576"), functionOf(frePython, "data-python", "/stream/1048576"), behindNginx(nginxGo, "go", "/stream/1048576", roleFunction)},
+			targets: []target{
+				functionOf(freGo, "data-go", "/stream/1048576"), functionOf(frePython, "data-python", "/stream/1048576"), functionOf(freLent, lentFunction, "/stream/1048576"),
+				behindNginx(nginxGo, "go", "/stream/1048576", roleFunction),
+			},
 			aims: []aim{
+				{of: freLent, to: nginxGo, what: "requests/s", least: 1.8},
 				{of: freGo, to: nginxGo, what: "requests/s", least: 1.8},
 				{of: frePython, to: nginxGo, what: "requests/s", least: 1.8},
 			},

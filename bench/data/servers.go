@@ -65,7 +65,7 @@ func (b *bench) start(ctx context.Context) error {
 		}
 	}
 	return onCPU(b.cpus[0], func() error {
-		d, err := daemon.Start(ctx, daemon.Config{Bin: b.bin, State: b.state, Args: strings.Fields(b.serve)})
+		d, err := startEngine(ctx, b.options, b.dir)
 		if err != nil {
 			return err
 		}

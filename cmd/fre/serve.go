@@ -64,6 +64,7 @@ type serveConfig struct {
 	Shells                       engine.ShellConfig
 	Work                         engine.WorkConfig
 	AllowHostNetwork             bool
+	LendConnections              []string
 	InsecureRegistries           []string // hosts, with their port
 	Signatures                   []signature.RuleConfig
 	Registry                     *registryConfig // nil: none is served
@@ -246,7 +247,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
 		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, BufferLock: cfg.BufferLock, BufferHuge: cfg.BufferHuge, Admission: cfg.Admission,
-		Concurrency: cfg.Concurrency, Queue: cfg.Queue, AllowHostNetwork: cfg.AllowHostNetwork,
+		Concurrency: cfg.Concurrency, Queue: cfg.Queue, AllowHostNetwork: cfg.AllowHostNetwork, LendConnections: cfg.LendConnections,
 		InsecureRegistries: cfg.InsecureRegistries, Signatures: policy, ImageLimits: cfg.ImageLimits,
 	})
 	if err != nil {
@@ -504,7 +505,12 @@ func readConfig(path string, cfg *serveConfig) error {
 	if err := file.Work.read(&cfg.Work); err != nil {
 		return fmt.Errorf("%s: work.%w", path, err)
 	}
-	cfg.AllowHostNetwork = file.Network.AllowHost
+	cfg.AllowHostNetwork, cfg.LendConnections = file.Network.AllowHost, file.Network.LendConnections
+	for i, f := range cfg.LendConnections {
+		if tenant, name, _ := strings.Cut(f, "/"); !image.ValidName(tenant) || !image.ValidName(name) {
+			return fmt.Errorf("%s: network.lend_connections[%d]: %q is no function as TENANT/NAME, such as default/clock", path, i, f)
+		}
+	}
 	if err := file.Network.read(&cfg.Egress); err != nil {
 		return fmt.Errorf("%s: network.%w", path, err)
 	}
@@ -586,7 +592,10 @@ func (w *workConfig) read(cfg *engine.WorkConfig) error {
 type networkConfig struct {
 	AllowHost    bool     `yaml:"allow_host"`
 	AllowPrivate []string `yaml:"allow_private"`
-	Egress       struct {
+
+	LendConnections []string `yaml:"lend_connections"`
+
+	Egress struct {
 		Subnet    string   `yaml:"subnet"`
 		Resolvers []string `yaml:"resolvers"`
 	} `yaml:"egress"`

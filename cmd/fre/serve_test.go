@@ -50,6 +50,7 @@ func TestReadConfig(t *testing.T) {
 		{name: "bad image size", src: "images: {max_size: much}\n", wrong: "images.max_size"},
 		{name: "fewer files than none", src: "images: {max_files: -1}\n", wrong: "images.max_files"},
 		{name: "negative ratio", src: "images: {max_ratio: -1}\n", wrong: "images.max_ratio"},
+		{name: "lent to no function", src: "network: {lend_connections: [clock]}\n", wrong: `network.lend_connections[0]: "clock" is no function as TENANT/NAME`},
 		{name: "bad private range", src: "network: {allow_private: [10.1.2.3/16]}\n", wrong: "network.allow_private[0]"},
 		{name: "bad subnet", src: "network: {egress: {subnet: 10.0.0.0/30}}\n", wrong: "network.egress.subnet"},
 		{name: "no memory for bodies", src: "buffers: {memory: 1MiB}\n", wrong: "buffers.memory"},
@@ -110,6 +111,9 @@ func TestReadConfig(t *testing.T) {
 			}
 			if diff := cmp.Diff(want, cfg.Egress, cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{})); diff != "" || cfg.AllowHostNetwork {
 				t.Errorf("host network %v, egress:\n%s", cfg.AllowHostNetwork, diff)
+			}
+			if diff := cmp.Diff([]string{"media/segments"}, cfg.LendConnections); diff != "" {
+				t.Error(diff)
 			}
 			if cfg.Packages.Pip.Index == "" || cfg.Packages.CACerts == "" || cfg.Packages.Proxy.None == "" {
 				t.Errorf("settings not read: %+v", cfg.Packages)

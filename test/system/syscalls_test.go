@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
 )
@@ -25,10 +26,17 @@ var traced = regexp.MustCompile(`(?m)^\d+ +(?:<\.\.\. )?(\w+)(?:\(| resumed>).*\
 
 // TestBodiesAreMovedByTheKernel: the engine touches the head of an answer that is a
 // file, and the kernel moves its body: of all the calls that the engine makes for 1 MiB,
-// none but sendfile moves more than a head's worth.
+// none but sendfile moves more than a head's worth. Of an answer that a function writes to
+// its client itself, nothing but the first piece comes by.
 func TestBodiesAreMovedByTheKernel(t *testing.T) {
 	const size = 1 << 20
-	d := daemontest.Serve(t, daemon.Function{Name: "fn"})
+	config := filepath.Join(t.TempDir(), "engine.yaml")
+	if err := os.WriteFile(config, []byte("network: {lend_connections: [default/lent]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := daemontest.ServeWith(t, daemon.Config{Args: []string{"--config", config}},
+		daemon.Function{Name: "fn"},
+		daemon.Function{Name: "lent", Config: image.Config{Network: image.Network{Mode: image.NetworkNone, LendConnection: true}}})
 	t.Run("file", func(t *testing.T) {
 		moved, text := traceAnswer(t, d, "/function/fn/large", size)
 		for call, n := range moved {
@@ -38,6 +46,16 @@ func TestBodiesAreMovedByTheKernel(t *testing.T) {
 		}
 		if moved["sendfile"].sum != size {
 			t.Errorf("sendfile moved %d bytes, want %d:\n%s", moved["sendfile"].sum, size, text)
+		}
+	})
+	t.Run("lent", func(t *testing.T) {
+		all, text := traceAnswer(t, d, "/function/lent/stream?1048576", size)
+		sum := 0
+		for _, n := range all {
+			sum += n.sum
+		}
+		if most := 2*(64<<10) + 16<<10; sum > most { // in and out, and what is said of it
+			t.Errorf("the engine moved %d bytes of an answer of %d, at most %d are its part:\n%s", sum, size, most, text)
 		}
 	})
 }

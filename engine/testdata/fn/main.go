@@ -218,6 +218,9 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 	case "/large": // so many bytes as the query says
 		n, err := strconv.Atoi(ev.Query)
 		return &channel.Answer{Status: 200, Body: bytes.NewReader(bytes.Repeat([]byte("x"), n))}, err
+	case "/stream": // so many bytes as the query says, of which nobody knows how many are left
+		n, err := strconv.Atoi(ev.Query)
+		return &channel.Answer{Status: 200, Body: io.MultiReader(bytes.NewReader(bytes.Repeat([]byte("x"), n)))}, err
 	case "/named": // the first event of an instance: FILE by hand (docs/protocol.md)
 		const meta, where = `{"status":200,"headers":[]}`, `{"offset":0,"length":100000,"name":"answer"}`
 		if err := os.WriteFile("/tmp/answer", bytes.Repeat([]byte("x"), 100000), 0o600); err != nil {

@@ -1,0 +1,124 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/engine"
+)
+
+// asking is a body whose function asks for its client's connection after a first piece.
+// Lent it, it writes the rest there; else it goes on here.
+type asking struct {
+	pieces []string // to be read
+	asks   bool
+	lent   *atomic.Int32 // times
+	fails  error
+}
+
+func (a *asking) Read(p []byte) (int, error) {
+	switch {
+	case len(a.pieces) == 1 && a.asks:
+		return 0, engine.ErrSocketWanted
+	case len(a.pieces) == 0:
+		return 0, io.EOF
+	}
+	n := copy(p, a.pieces[0])
+	a.pieces = a.pieces[1:]
+	return n, nil
+}
+
+func (a *asking) Close() error { return nil }
+
+func (a *asking) lend(conn syscall.RawConn) (int64, error) {
+	a.asks = false
+	if conn == nil {
+		return 0, nil
+	}
+	a.lent.Add(1)
+	rest := a.pieces[0]
+	a.pieces = nil
+	var werr error
+	err := conn.Control(func(fd uintptr) {
+		other, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			werr = err
+			return
+		}
+		f := os.NewFile(uintptr(other), "client")
+		_, err = io.WriteString(f, "5\r\n"+rest+"\r\n")
+		werr = errors.Join(err, f.Close())
+	})
+	return int64(len(rest)), errors.Join(err, werr, a.fails)
+}
+
+// TestLend: a function that asks for its client's connection gets it where nothing has to
+// be done with its answer on the way; elsewhere it hears that it does not, and the answer
+// is the same.
+func TestLend(t *testing.T) {
+	var offered atomic.Bool
+	var lent atomic.Int32
+	r := serveFake(t, func(_ context.Context, name string, req *engine.Request) (*engine.Response, error) {
+		offered.Store(req.Lends)
+		body := &asking{pieces: []string{"hello, ", "world"}, asks: req.Lends, lent: &lent}
+		resp := &engine.Response{Status: 200, Size: -1, Body: body, Header: [][2]string{{"content-type", "text/plain"}}}
+		switch name {
+		case "fails":
+			body.fails = errors.New("broken")
+		case "none":
+			resp.Status = 204
+		}
+		if req.Lends {
+			resp.Lend = body.lend
+		}
+		return resp, nil
+	}, compressing)
+	for _, test := range []struct {
+		name, method, line, want string
+		offered                  bool
+		lent                     int32
+	}{
+		{"plain", "GET", "X: y", "hello, world", true, 1},
+		{"closing", "GET", "Connection: close", "hello, world", true, 1},
+		{"head", "HEAD", "X: y", "", false, 0},
+		{"coded", "GET", "Accept-Encoding: gzip", "hello, world", true, 0},
+		{"none", "GET", "X: y", "", true, 0},
+	} {
+		lent.Store(0)
+		a, got := r.ask(test.method, "/function/"+test.name, test.line)
+		if coding := a.Header.Get("Content-Encoding"); coding != "" {
+			got = decoded(t, coding, got)
+		}
+		if got != test.want || offered.Load() != test.offered || lent.Load() != test.lent {
+			t.Errorf("%s: %q, offered %t, lent %d times", test.name, got, offered.Load(), lent.Load())
+		}
+	}
+
+	c := r.dial()
+	defer c.Close()
+	c.send("GET /function/fails HTTP/1.1\r\nHost: a\r\n\r\n")
+	if _, got, err := c.answer("GET"); !errors.Is(err, io.ErrUnexpectedEOF) || !strings.HasSuffix(got, "world") {
+		t.Errorf("fails: %q, %v; want it broken off", got, err)
+	}
+
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr}).Get(r.url + "/function/plain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if got, err := io.ReadAll(resp.Body); err != nil || string(got) != "hello, world" || offered.Load() {
+		t.Errorf("over HTTP/2: %q, %v, offered %t", got, err, offered.Load())
+	}
+}

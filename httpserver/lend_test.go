@@ -1,0 +1,97 @@
+package httpserver_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/httpserver"
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// lending is a handler whose answers, "hello, world", are ended by another process, or so
+// it seems: by another descriptor of the connection's socket.
+func lending(t *testing.T, ends error) httpserver.Handler {
+	t.Helper()
+	return httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		x.Set("X-Can", fmt.Sprint(x.CanLend()))
+		if err := x.Begin(200, -1); err != nil {
+			t.Error(err)
+		}
+		if _, err := x.Write([]byte("hello, ")); err != nil {
+			t.Error(err)
+		}
+		if !x.CanLend() {
+			if _, err := x.Lend(nil); err == nil {
+				t.Error("lent all the same")
+			}
+			_, err := x.Write([]byte("world"))
+			check(t, err)
+			return
+		}
+		n, err := x.Lend(func(socket syscall.RawConn) (int64, error) {
+			var other int
+			var derr error
+			err := socket.Control(func(fd uintptr) { other, derr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+			if err = errors.Join(err, derr); err != nil {
+				return 0, err
+			}
+			f := os.NewFile(uintptr(other), "other")
+			t.Cleanup(func() { _ = f.Close() }) // it does not give its descriptor back
+			_, err = f.WriteString("5\r\nworld\r\n")
+			return 5, errors.Join(err, ends)
+		})
+		if n != 5 || !errors.Is(err, ends) {
+			t.Errorf("lent: %d, %v", n, err)
+		}
+	})
+}
+
+// TestLend: another process ends an answer, and the connection goes on.
+func TestLend(t *testing.T) {
+	fretest.CheckLeaks(t)
+	addr := start(t, httpserver.Config{Handler: lending(t, nil)})
+	c := dial(t, addr)
+	r := bufio.NewReader(c)
+	for _, test := range []struct {
+		request, body, can string
+	}{
+		{"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "hello, world", "true"},
+		{"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", "", "false"},
+		{"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", "hello, world", "true"},
+		{"GET / HTTP/1.0\r\nHost: a\r\n\r\n", "hello, world", "false"},
+	} {
+		if _, err := io.WriteString(c, test.request); err != nil {
+			t.Fatal(err)
+		}
+		method, _, _ := strings.Cut(test.request, " ")
+		resp, err := http.ReadResponse(r, &http.Request{Method: method})
+		if err != nil {
+			t.Fatalf("%q: %v", test.request, err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || string(body) != test.body || resp.Header.Get("X-Can") != test.can {
+			t.Errorf("%q: %q, %v, could lend: %s", test.request, body, err, resp.Header.Get("X-Can"))
+		}
+	}
+}
+
+// TestLendEnds: where a lent answer fails its client learns it, though another process
+// has the connection open still.
+func TestLendEnds(t *testing.T) {
+	fretest.CheckLeaks(t)
+	addr := start(t, httpserver.Config{Handler: lending(t, errors.New("broken"))})
+	got := exchange(t, addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	if !strings.HasSuffix(got, "7\r\nhello, \r\n5\r\nworld\r\n") {
+		t.Errorf("%q; want it broken off", got)
+	}
+}
