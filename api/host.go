@@ -77,8 +77,11 @@ type Status struct {
 
 	Events    EventStatus    `json:"events"`
 	Functions []FunctionLoad `json:"functions"` // the busiest, ten at most
-	Buffers   BufferStatus   `json:"buffers"`
-	Sandboxes SandboxStatus  `json:"sandboxes"`
+	Buffers   BufferStatus   `json:"buffers"`   // that answers wait in
+
+	Connections BufferStatus `json:"connections"` // that connections are read into and copied through
+
+	Sandboxes SandboxStatus `json:"sandboxes"`
 }
 
 // EventStatus counts events of all functions.
@@ -99,7 +102,7 @@ type FunctionLoad struct {
 	Queued    int    `json:"queued"`  // events without
 }
 
-// BufferStatus is the memory that bodies wait in, in bytes.
+// BufferStatus is memory that is lent, in bytes.
 type BufferStatus struct {
 	Bytes   int64 `json:"bytes"`
 	Held    int64 `json:"held"`

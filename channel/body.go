@@ -22,8 +22,11 @@ type inbox struct {
 	mu      sync.Mutex
 	changed sync.Cond // L is &mu
 
-	buf []byte // buf[off:] is unread, and comes before what is in the pipe
-	off int
+	// What is unread: buf[off:], then blocks, then what is in the pipe.
+	buf    []byte
+	off    int
+	blocks []block
+	memory func(size int) (Lent, error) // for blocks; nil: all is in buf
 
 	pipe    *os.File // the rest of the body; nil: none has come, or nobody wants it
 	raw     syscall.RawConn
@@ -57,10 +60,89 @@ type sender interface {
 	taken()      // tells it that what it had sent through a pipe is wanted no more
 }
 
-func (b *inbox) init(first []byte, more bool, from sender) {
+// block is lent memory, of which data[from:to] is unread.
+type block struct {
+	lent     Lent
+	data     []byte
+	from, to int
+}
+
+const (
+	little     = 4 << 10 // a body of no more is in no lent memory
+	leastBlock = 16 << 10
+)
+
+// init begins a body; an error is why there is no memory for it, and what Read returns.
+func (b *inbox) init(first []byte, more bool, from sender, memory func(size int) (Lent, error)) error {
 	b.changed.L = &b.mu
 	b.most = math.MaxUint64
-	b.buf, b.first, b.window, b.ended, b.from = append([]byte(nil), first...), len(first), Window, !more, from
+	b.first, b.window, b.ended, b.from, b.memory = len(first), Window, !more, from, memory
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.putLocked(first)
+}
+
+// putLocked puts p behind what is unread. Where there is no memory for it, all of the body
+// is dropped.
+func (b *inbox) putLocked(p []byte) error {
+	if b.memory == nil || len(b.blocks) == 0 && len(b.buf)-b.off+len(p) <= little {
+		if b.off > 0 && len(b.buf)+len(p) > cap(b.buf) {
+			b.buf = b.buf[:copy(b.buf, b.buf[b.off:])]
+			b.off = 0
+		}
+		b.buf = append(b.buf, p...)
+		return nil
+	}
+	if n := len(b.blocks); n > 0 {
+		last := &b.blocks[n-1]
+		m := copy(last.data[last.to:], p)
+		last.to += m
+		p = p[m:]
+	}
+	for len(p) > 0 {
+		lent, err := b.memory(min(max(len(p), leastBlock), chunk))
+		if err != nil {
+			b.err, b.aborted = cmp.Or(b.err, err), true
+			b.dropLocked()
+			b.changed.Broadcast()
+			return b.err
+		}
+		data := lent.Bytes()
+		n := copy(data, p)
+		b.blocks = append(b.blocks, block{lent: lent, data: data, to: n})
+		p = p[n:]
+	}
+	return nil
+}
+
+// dropLocked gives back what unread bytes are in.
+func (b *inbox) dropLocked() {
+	b.buf, b.off = nil, 0
+	for _, p := range b.blocks {
+		p.lent.Release()
+	}
+	b.blocks = nil
+}
+
+// takeLocked reads what is in memory.
+func (b *inbox) takeLocked(p []byte) (n int) {
+	if b.off < len(b.buf) {
+		n = copy(p, b.buf[b.off:])
+		if b.off += n; b.off == len(b.buf) {
+			b.buf, b.off = b.buf[:0], 0
+		}
+	}
+	for n < len(p) && len(b.blocks) > 0 {
+		first := &b.blocks[0]
+		m := copy(p[n:], first.data[first.from:first.to])
+		n += m
+		if first.from += m; first.from == first.to {
+			first.lent.Release()
+			b.blocks[0] = block{}
+			b.blocks = b.blocks[1:]
+		}
+	}
+	return n
 }
 
 // expect says whether a DATA frame of n bytes may come; data has to follow.
@@ -79,20 +161,19 @@ func (b *inbox) expect(n int) error {
 	return nil
 }
 
-// data takes one DATA frame.
-func (b *inbox) data(p []byte, more bool) {
+// data takes one DATA frame; an error is why there is no memory for it.
+func (b *inbox) data(p []byte, more bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ended = !more
 	if b.err != nil { // nobody reads it
-		return
+		return nil
 	}
-	if b.off > 0 && len(b.buf)+len(p) > cap(b.buf) {
-		b.buf = b.buf[:copy(b.buf, b.buf[b.off:])]
-		b.off = 0
+	if err := b.putLocked(p); err != nil {
+		return err
 	}
-	b.buf = append(b.buf, p...)
 	b.changed.Broadcast()
+	return nil
 }
 
 // open takes the pipe that the rest of the body comes through, and owns it; nil is one
@@ -164,7 +245,7 @@ func (b *inbox) abort(err error) {
 		b.err = err
 	}
 	b.aborted = true
-	b.buf, b.off = nil, 0
+	b.dropLocked()
 	b.changed.Broadcast()
 	if b.pipe != nil {
 		_ = b.pipe.Close()
@@ -203,11 +284,8 @@ func (b *inbox) Read(p []byte) (int, error) {
 			err := b.err
 			b.mu.Unlock()
 			return 0, err
-		case b.off < len(b.buf):
-			n := copy(p, b.buf[b.off:])
-			if b.off += n; b.off == len(b.buf) {
-				b.buf, b.off = b.buf[:0], 0
-			}
+		case b.off < len(b.buf), len(b.blocks) > 0:
+			n := b.takeLocked(p)
 			grant := b.tookLocked(n)
 			b.mu.Unlock()
 			if grant > 0 {

@@ -33,11 +33,22 @@ type Config struct {
 	// closed with the Conn.
 	Files func() (*os.File, error)
 
+	// Memory, if set, lends what an answer's body waits in until its reader has it, all
+	// but a little. It must not block. An error is why Invoke or a Read of the body fails.
+	// Without it that is Go's heap.
+	Memory func(size int) (Lent, error)
+
 	// Hold, if set, is asked whether an answer may keep this from being freed until
 	// its body is closed; release is called then. An error is what Invoke returns.
 	// full says that the function is to have no other event in this one's place
 	// before that, or the end of Invoke's context. It must not block.
 	Hold func(Held) (release func(), full bool, err error)
+}
+
+// Lent is memory that is lent until Release, which is called once.
+type Lent = interface {
+	Bytes() []byte
+	Release()
 }
 
 // Conn is the engine's end of one instance's channel. Its methods may be called
@@ -280,7 +291,9 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 		if !h.more() { // before anybody can see the end: the next event finds the place free
 			c.finish(k, nil)
 		}
-		k.in.data(p, h.more())
+		if err := k.in.data(p, h.more()); err != nil {
+			k.cancel(err) // unless that was all
+		}
 	case kindError:
 		f := &Failure{}
 		if err := unmarshal(p, f); err != nil {
@@ -572,7 +585,14 @@ func (k *call) frameResponse(p []byte, more bool) error {
 	if err != nil {
 		return err
 	}
-	k.in.init(body, more, k)
+	if err := k.in.init(body, more, k, k.conn.cfg.Memory); err != nil {
+		if more {
+			k.cancel(err)
+		} else {
+			k.conn.finish(k, err)
+		}
+		return nil
+	}
 	r.Body = replyBody{k}
 	if k.socket {
 		r.Lend = k.lend

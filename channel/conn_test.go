@@ -18,6 +18,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/buffer"
+	"github.com/fre-engine/fre/internal/fretest"
 )
 
 // pair returns both ends of a socketpair.
@@ -48,6 +51,9 @@ func serve(t testing.TB, cfg Config, handler Handler) *Conn {
 	go func() {
 		served <- Serve(context.Background(), b, Ready{Runtime: "go", Concurrency: 8}, handler)
 	}()
+	if cfg.Memory == nil {
+		cfg.Memory = memory(t)
+	}
 	c := NewConn(a, cfg)
 	t.Cleanup(func() {
 		_ = c.Close()
@@ -65,6 +71,13 @@ func serve(t testing.TB, cfg Config, handler Handler) *Conn {
 		t.Fatal(diff)
 	}
 	return c
+}
+
+// memory lends what has to come back by the test's end.
+func memory(t testing.TB) func(size int) (Lent, error) {
+	t.Helper()
+	pool := fretest.Buffers(t, 64<<20)
+	return func(size int) (Lent, error) { return buffer.Lender{Pool: pool}.Acquire(size, 0) }
 }
 
 func echo(_ context.Context, e *Event) (*Answer, error) {

@@ -73,7 +73,7 @@ func TestPipedAnswers(t *testing.T) {
 func raw(t testing.TB) (*Conn, *net.UnixConn) {
 	t.Helper()
 	a, b := pair(t)
-	c := NewConn(a, Config{})
+	c := NewConn(a, Config{Memory: memory(t)})
 	t.Cleanup(func() { _ = c.Close(); _ = b.Close() })
 	write(t, b, frame(0x01, 0, 0, `{"protocol":1,"concurrency":8}`))
 	if _, err := c.Ready(t.Context()); err != nil {

@@ -247,7 +247,7 @@ func (f *function) frame(h header, p []byte, got lent) (err error) {
 		if err := s.in.expect(len(p)); err != nil {
 			return err
 		}
-		s.in.data(p, h.more())
+		return s.in.data(p, h.more())
 	case kindCancel:
 		s.cancel()
 	case kindWindow:
@@ -293,7 +293,7 @@ func (f *function) invoke(h header, p []byte) error {
 		s.lent = make(chan lent, 1)
 	}
 	s.out.init()
-	s.in.init(body, h.more(), s)
+	_ = s.in.init(body, h.more(), s, nil) // of the heap there is enough
 	s.Body = &s.in
 	f.mu.Lock()
 	if f.events[h.id] != nil {

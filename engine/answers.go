@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"sync"
 
+	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/sandbox"
 )
@@ -67,8 +69,9 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 	// function needs for the next ones.
 	own := &heldAnswers{bytes: f.config.Resources.MemoryBytes / 4}
 	return channel.Config{
-		Log:   f.channelLog(id),
-		Files: openTmp(sb),
+		Log:    f.channelLog(id),
+		Files:  openTmp(sb),
+		Memory: f.lendMemory,
 		Hold: func(what channel.Held) (release func(), full bool, err error) {
 			all, err := f.held.hold(lasting(what, f.config.Resources.MemoryBytes))
 			if err != nil {
@@ -80,6 +83,35 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 			return all, true, nil // it is held, beyond its share
 		},
 	}
+}
+
+// lentMemory is a buffer in which a part of a function's answer waits.
+type lentMemory struct {
+	buffer.Lent
+	f *function
+}
+
+// Release gives the buffer back.
+func (l lentMemory) Release() {
+	l.f.waiting.Add(-int64(len(l.Bytes())))
+	l.Lent.Release()
+}
+
+// lendMemory lends what a function's answers wait in until their clients have taken them.
+// One function gets no more of it than others have left over: alone it has half of the
+// memory, and who comes after it finds some (Choudhury and Hahne, Dynamic queue length
+// thresholds, 1998). ErrOverloaded where it has that, ErrDegraded where there is none.
+func (f *function) lendMemory(size int) (channel.Lent, error) {
+	free, _ := f.e.buffers.Free()
+	if waits := f.waiting.Load(); waits+int64(size) > free && waits > 0 {
+		return nil, fmt.Errorf("%w: its answers that clients have not taken yet hold %d bytes of memory", ErrOverloaded, waits)
+	}
+	lent, err := buffer.Lender{Pool: f.e.buffers}.Acquire(size, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", cmp.Or(f.e.admission.Admit(), ErrDegraded), err)
+	}
+	f.waiting.Add(int64(len(lent.Bytes())))
+	return lentMemory{lent, f}, nil
 }
 
 // lasting is what stays of what an answer holds once its sandbox has ended: with a

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/image"
 )
 
 // TestAnswerInFile: a sandboxed function's answer in a file reaches the engine's
@@ -128,4 +129,68 @@ func TestHeldAnswers(t *testing.T) {
 		release()
 	}
 	take(1, 100)()
+}
+
+// TestAnswersShareMemory: a function whose clients do not take their answers gets no more
+// than half of the memory they wait in; its further answers are refused or break off, and
+// another function's do not notice.
+func TestAnswersShareMemory(t *testing.T) {
+	r := open(t)
+	r.stop()
+	r.start(Config{BufferBytes: 8 << 20})
+	many := func(cfg *image.Config) { cfg.Instances.Concurrency, cfg.Resources.Pids = 64, 128 }
+	r.deploy("greedy", many)
+	r.deploy("other", many)
+	ask := func(name string) (*Response, error) {
+		t.Helper()
+		return r.Invoke(t.Context(), name, &Request{Path: "/morsels", Query: "300000"})
+	}
+	held := func() int64 { return r.buffers.Stats().Held }
+	var untaken []*Response
+	defer func() {
+		for _, resp := range untaken {
+			_ = resp.Body.Close()
+		}
+		eventually(t, "all memory to be given back", func() bool { return held() == 0 })
+	}()
+	for range 64 {
+		resp, err := ask("greedy")
+		if err != nil {
+			if !errors.Is(err, ErrOverloaded) {
+				t.Errorf("refused: %v", err)
+			}
+			continue
+		}
+		untaken = append(untaken, resp)
+	}
+	whole, broken := 0, 0
+	eventually(t, "its answers to wait", func() bool { return held() > 3<<20 })
+	if n := held(); n > 4<<20 {
+		t.Errorf("its answers hold %d bytes of 8 MiB", n)
+	}
+	for range 3 {
+		resp, err := ask("other")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := io.Copy(io.Discard, resp.Body); n != 300_000 || err != nil {
+			t.Errorf("the other's answer: %d bytes, %v", n, err)
+		}
+		if err := resp.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, resp := range untaken {
+		switch n, err := io.Copy(io.Discard, resp.Body); {
+		case err == nil && n == 300_000:
+			whole++
+		case errors.Is(err, ErrOverloaded):
+			broken++
+		default:
+			t.Errorf("%d bytes, %v", n, err)
+		}
+	}
+	if whole < 8 || broken == 0 && len(untaken) == 64 {
+		t.Errorf("of %d answers %d were whole, %d broken off", len(untaken), whole, broken)
+	}
 }

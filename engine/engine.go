@@ -74,7 +74,7 @@ type Config struct {
 	StateDir  string         // logs/ and tenants/ are made below it
 	Log       *slog.Logger
 
-	BufferBytes int64 // of the memory that answers are held in until they are sent; default 64 MiB
+	BufferBytes int64 // of the memory that answers are held in until they are sent; default 256 MiB
 	BufferLock  bool  // as in buffer.Config
 	BufferHuge  bool
 
@@ -161,7 +161,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		return nil, fmt.Errorf("overload: %w", err)
 	}
 	if cfg.BufferBytes == 0 {
-		cfg.BufferBytes = 64 << 20
+		cfg.BufferBytes = 256 << 20
 	}
 	if cfg.LogBytes == 0 {
 		cfg.LogBytes = 8 << 20

@@ -49,6 +49,8 @@ type function struct {
 	lends   bool   // it may be lent its clients' connections
 	placed  placed // its part of the engine's places
 
+	waiting atomic.Int64 // bytes of the engine's buffers that its answers wait in
+
 	mu        sync.Mutex
 	retired   bool
 	instances map[*instance]struct{} // all that count against Instances.Max

@@ -273,7 +273,9 @@ func (e *Engine) startShell(ctx context.Context, spec sandbox.Spec) (*shell, err
 			}
 		},
 		Files: openTmp(func() *sandbox.Sandbox { return sh.sb }),
-		Hold:  func(h channel.Held) (func(), bool, error) { return sh.config.Load().Hold(h) }, // it has had an event
+		// It has had an event.
+		Memory: func(size int) (channel.Lent, error) { return sh.config.Load().Memory(size) },
+		Hold:   func(h channel.Held) (func(), bool, error) { return sh.config.Load().Hold(h) },
 	})
 	var outW, errW *os.File
 	if sh.stdout, outW, err = outputPipe(); err == nil {

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
@@ -98,6 +99,10 @@ type Config struct {
 	// Scratch makes an empty directory for an uploaded template, which the
 	// server removes; default: below os.TempDir.
 	Scratch func() (dir string, err error)
+
+	// Connections is the memory of the gateway's connections, which the status shows;
+	// nil: none.
+	Connections *buffer.Pool
 
 	MaxTarBytes    int64 // of an uploaded template, packed and unpacked; default 512 MiB
 	MaxTarEntries  int   // files and directories in it; default 100,000

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/volume"
 )
@@ -32,16 +33,23 @@ func (s *server) status(w http.ResponseWriter, _ *http.Request) error {
 	if st.Stopping {
 		state = "stopping"
 	}
-	b := st.Buffers
+	var connections buffer.Stats
+	if p := s.cfg.Connections; p != nil {
+		connections = p.Stats()
+	}
 	return reply(w, http.StatusOK, api.Status{
 		Version: s.cfg.Version, Started: st.Started, State: state, Reason: string(st.Reason), Since: st.Since,
 		Events: api.EventStatus{Running: st.Events, Limit: st.MostEvents, Waiting: st.Waiting, Queued: st.Queued, Functions: st.Functions},
 		Functions: list(st.Busiest, func(f engine.FunctionLoad) api.FunctionLoad {
 			return api.FunctionLoad{Name: f.Name, Instances: f.Instances, Busy: f.Busy, Waiting: f.Waiting, Queued: f.Queued}
 		}),
-		Buffers:   api.BufferStatus{Bytes: b.Bytes, Held: b.Held, Peak: b.Peak, High: b.High, Low: b.Low, Pressed: b.Pressed, Waiting: b.Waiting},
+		Buffers: bufferStatusOf(st.Buffers), Connections: bufferStatusOf(connections),
 		Sandboxes: api.SandboxStatus{Live: st.Sandboxes, Bare: st.Shells.Bare, Attached: st.Shells.Attached, Cgroups: st.Cgroups},
 	})
+}
+
+func bufferStatusOf(b buffer.Stats) api.BufferStatus {
+	return api.BufferStatus{Bytes: b.Bytes, Held: b.Held, Peak: b.Peak, High: b.High, Low: b.Low, Pressed: b.Pressed, Waiting: b.Waiting}
 }
 
 func imageUsageOf(i engine.ImageUsage) api.ImageUsage {

@@ -295,7 +295,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	metrics.MustRegister(gateway.Connections(clients))
 	listeners := []net.Listener{control, public}
 	servers := []httpServer{
-		newHTTPServer(server.New(server.Config{Engine: eng, Log: log, Version: version(), Scratch: st.MkdirScratch}), log),
+		newHTTPServer(server.New(server.Config{Engine: eng, Log: log, Version: version(), Scratch: st.MkdirScratch, Connections: memory}), log),
 		clients,
 	}
 	if cfg.DockerSocket != "" {

@@ -128,7 +128,7 @@ func TestReadConfig(t *testing.T) {
 				t.Error(diff)
 			}
 			overload := admission.Config{MinFree: 0.05, SlowWait: 200 * time.Millisecond, Waits: 3, Every: 200 * time.Millisecond, Steps: 4}
-			if diff := cmp.Diff(overload, cfg.Admission); diff != "" || cfg.BufferBytes != 64<<20 || cfg.ConnectionBytes != 64<<20 || cfg.BufferLock || cfg.BufferHuge {
+			if diff := cmp.Diff(overload, cfg.Admission); diff != "" || cfg.BufferBytes != 256<<20 || cfg.ConnectionBytes != 64<<20 || cfg.BufferLock || cfg.BufferHuge {
 				t.Errorf("%d and %d bytes of buffers, locked %v, huge %v, overload:\n%s", cfg.BufferBytes, cfg.ConnectionBytes, cfg.BufferLock, cfg.BufferHuge, diff)
 			}
 			queue := admission.QueueConfig{Length: 1024, Target: 20 * time.Millisecond, Interval: 100 * time.Millisecond}

@@ -21,8 +21,8 @@ func (c *cli) statusCommand() *cobra.Command {
 		Use: "status", Short: "Show how much the engine has to do, and how it does",
 		Long: `Show how the engine does: its state, with the reason and since when; events under
 way, and those that wait for the engine or for an instance of their function; the
-busiest functions; the memory that bodies wait in; sandboxes, and what is ready for
-more.
+busiest functions; the memory that bodies wait in, and that of connections;
+sandboxes, and what is ready for more.
 
 The exit code is 0 where the state is normal, and 6 otherwise: degraded, probing or
 recovering (events that need memory for bodies are refused, all or some; see
@@ -64,12 +64,15 @@ func showStatus(w io.Writer, s api.Status, now time.Time) error {
 	line("Engine", "%s, started %s", s.Version.Version, ago(s.Started, now))
 	e := s.Events
 	line("Events", "%d of at most %d under way, %d wait for the engine, %d for their function", e.Running, e.Limit, e.Waiting, e.Queued)
-	b := s.Buffers
-	pressed := ""
-	if b.Pressed {
-		pressed = ", pressed until there are " + size(b.Low)
+	memory := func(name string, b api.BufferStatus) {
+		pressed := ""
+		if b.Pressed {
+			pressed = ", pressed until there are " + size(b.Low)
+		}
+		line(name, "%s of %s in use, %s at most so far%s", size(b.Held), size(b.Bytes), size(b.Peak), pressed)
 	}
-	line("Buffers", "%s of %s in use, %s at most so far%s", size(b.Held), size(b.Bytes), size(b.Peak), pressed)
+	memory("Buffers", s.Buffers)
+	memory("Connections", s.Connections)
 	x := s.Sandboxes
 	line("Sandboxes", "%d live, of %d functions and others; ready: %d shells, %d attached; %d cgroups", x.Live, e.Functions, x.Bare, x.Attached, x.Cgroups)
 	if err := t.Flush(); err != nil || len(s.Functions) == 0 {

@@ -192,6 +192,11 @@ func stdio() int {
 	return 0
 }
 
+// morsels gives a body little by little.
+type morsels struct{ r io.Reader }
+
+func (m morsels) Read(p []byte) (int, error) { return m.r.Read(p[:min(len(p), 10_000)]) }
+
 func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 	switch ev.Path {
 	case "/fail":
@@ -221,6 +226,9 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 	case "/stream": // so many bytes as the query says, of which nobody knows how many are left
 		n, err := strconv.Atoi(ev.Query)
 		return &channel.Answer{Status: 200, Body: io.MultiReader(bytes.NewReader(bytes.Repeat([]byte("x"), n)))}, err
+	case "/morsels": // as many, by 10,000: no pipe pays for them
+		n, err := strconv.Atoi(ev.Query)
+		return &channel.Answer{Status: 200, Body: morsels{io.MultiReader(bytes.NewReader(bytes.Repeat([]byte("x"), n)))}}, err
 	case "/named": // the first event of an instance: FILE by hand (docs/protocol.md)
 		const meta, where = `{"status":200,"headers":[]}`, `{"offset":0,"length":100000,"name":"answer"}`
 		if err := os.WriteFile("/tmp/answer", bytes.Repeat([]byte("x"), 100000), 0o600); err != nil {

@@ -1,0 +1,154 @@
+package channel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// counted counts what is lent of Go's heap.
+type counted struct {
+	most  int64 // bytes
+	lent  atomic.Int64
+	times atomic.Int64
+}
+
+var errNone = errors.New("there is none")
+
+func (m *counted) lend(size int) (Lent, error) {
+	if m.lent.Add(int64(size)) > m.most {
+		m.lent.Add(-int64(size))
+		return nil, errNone
+	}
+	m.times.Add(1)
+	return &countedLent{m, make([]byte, size)}, nil
+}
+
+type countedLent struct {
+	m    *counted
+	data []byte
+}
+
+func (l *countedLent) Bytes() []byte { return l.data }
+
+func (l *countedLent) Release() {
+	l.m.lent.Add(-int64(len(l.data)))
+	for i := range l.data { // who reads it still sees that
+		l.data[i] = 0xdd
+	}
+}
+
+// TestLentMemory: what an answer waits in is lent but for a little, is given back as it is
+// read, and whoever stops reading gives the rest back.
+func TestLentMemory(t *testing.T) {
+	fretest.CheckLeaks(t)
+	m := &counted{most: 2 << 20}
+	c := serve(t, Config{Memory: m.lend}, func(_ context.Context, e *Event) (*Answer, error) {
+		var size, piece int
+		if _, err := fmt.Sscanf(e.Path, "/%d/%d", &size, &piece); err != nil {
+			return nil, err
+		}
+		if piece == 0 { // whole
+			return &Answer{Body: bytes.NewReader(pattern(size))}, nil
+		}
+		return &Answer{Body: pieces{io.MultiReader(bytes.NewReader(pattern(size))), piece}}, nil
+	})
+	for _, test := range []struct {
+		size, piece int
+		lends       bool
+	}{
+		{0, 0, false},
+		{little, 0, false},
+		{little + 1, 0, true},
+		{chunk - 1, 0, true},
+		{100, 1, false},
+		{300_000, 1000, true},
+		{1 << 20, 12_345, true},
+		{3<<20 + 1, chunk, true},
+	} {
+		for _, stops := range []bool{false, true} {
+			m.times.Store(0)
+			r, err := c.Invoke(t.Context(), &Invocation{Path: fmt.Sprintf("/%d/%d", test.size, test.piece)}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if stops {
+				_, err = io.CopyN(io.Discard, r.Body, int64(rand.IntN(test.size+1)))
+			} else {
+				var got []byte
+				got, err = io.ReadAll(iotest.OneByteReader(io.LimitReader(r.Body, 3)))
+				rest, rerr := io.ReadAll(r.Body)
+				if err = errors.Join(err, rerr); !bytes.Equal(append(got, rest...), pattern(test.size)) {
+					t.Errorf("%+v: not what was sent", test)
+				}
+				if lends := m.times.Load() > 0; lends != test.lends && test.size != 100 {
+					t.Errorf("%+v: lent %t", test, lends)
+				}
+			}
+			if err != nil {
+				t.Errorf("%+v: %v", test, err)
+			}
+			if err := r.Body.Close(); err != nil {
+				t.Error(err)
+			}
+			if n := m.lent.Load(); n != 0 {
+				t.Fatalf("%+v, stops %t: %d bytes are not given back", test, stops, n)
+			}
+		}
+	}
+}
+
+// TestNoMemory: an answer for which there is no memory fails with the reason, at once or
+// where it goes on, and takes its event with it; others do not notice.
+func TestNoMemory(t *testing.T) {
+	fretest.CheckLeaks(t)
+	m := &counted{most: 128 << 10}
+	c := serve(t, Config{Memory: m.lend}, func(_ context.Context, e *Event) (*Answer, error) {
+		switch e.Path {
+		case "/whole":
+			return &Answer{Body: bytes.NewReader(pattern(200_000))}, nil
+		case "/stream": // nobody takes it
+			return &Answer{Body: always{}}, nil
+		}
+		return &Answer{Body: bytes.NewReader(pattern(50_000))}, nil
+	})
+	for range 3 {
+		for _, path := range []string{"/whole", "/stream"} {
+			finished := make(chan struct{})
+			r, err := c.Invoke(t.Context(), &Invocation{Path: path, Finished: func() { close(finished) }}, nil)
+			if err == nil {
+				<-finished // it was told
+				_, err = io.Copy(io.Discard, r.Body)
+				_ = r.Body.Close()
+			}
+			if !errors.Is(err, errNone) {
+				t.Errorf("%s: %v; want the reason", path, err)
+			}
+			select {
+			case <-finished:
+			case <-time.After(10 * time.Second):
+				t.Errorf("%s: its place is not free", path)
+			}
+			if n := m.lent.Load(); n != 0 {
+				t.Errorf("%s: %d bytes are not given back", path, n)
+			}
+			r, err = c.Invoke(t.Context(), &Invocation{}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(r.Body); err != nil || !bytes.Equal(got, pattern(50_000)) {
+				t.Errorf("another: %d bytes, %v", len(got), err)
+			}
+			_ = r.Body.Close()
+		}
+	}
+}
