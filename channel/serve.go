@@ -406,20 +406,20 @@ func (f *function) answer(s *served, a *Answer) error {
 	case n == 0:
 		return rerr
 	}
-	err := f.w.send(s.ctx, kindResponse, flagMore, s.id, meta, buf[:n])
-	if err = cmp.Or(err, rerr); err != nil {
-		return err
-	}
-	if n == len(buf) { // there is much of it
-		if s.Socket {
-			if sent, err := f.answerSocket(s, body, buf); sent || err != nil {
-				return err
-			}
+	much := n == len(buf) && rerr == nil
+	if much && s.Socket {
+		if sent, err := f.answerSocket(s, meta, body, buf); sent || err != nil {
+			return err
 		}
-		if f.files {
-			if sent, err := f.answerPipe(s, body, buf); sent || err != nil {
-				return err
-			}
+	} else {
+		err := f.w.send(s.ctx, kindResponse, flagMore, s.id, meta, buf[:n])
+		if err = cmp.Or(err, rerr); err != nil {
+			return err
+		}
+	}
+	if much && f.files {
+		if sent, err := f.answerPipe(s, body, buf); sent || err != nil {
+			return err
 		}
 	}
 	if s.Length >= 0 {

@@ -7,10 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // lent is what SOCKET brings a function.
@@ -39,10 +43,14 @@ func (f *frameReader) lent() (lent, error) {
 
 var errLostSocket = errors.New("take the client's socket: too many open files")
 
-// answerSocket writes the rest of the answer to the client's socket, each piece as a
-// chunk (RFC 9112 section 7.1). sent is false where it does not get that, and nothing was
-// read of body then.
-func (f *function) answerSocket(s *served, body io.Reader, buf []byte) (sent bool, err error) {
+// answerSocket sends the answer's head and asks for the client's socket, where it writes
+// the body, each piece as a chunk (RFC 9112 section 7.1): buf, which is full, then what is
+// left of body. sent is false where it does not get the socket: buf has gone to the engine
+// then, and body was not read.
+func (f *function) answerSocket(s *served, meta []byte, body io.Reader, buf []byte) (sent bool, err error) {
+	if err := f.w.send(s.ctx, kindResponse, flagMore, s.id, meta, nil); err != nil {
+		return false, err
+	}
 	if err := f.w.send(s.ctx, kindSocket, 0, s.id, nil, nil); err != nil {
 		return false, err
 	}
@@ -56,32 +64,31 @@ func (f *function) answerSocket(s *served, body io.Reader, buf []byte) (sent boo
 	case got.lost:
 		return false, errLostSocket
 	case got.socket == nil:
-		return false, nil
+		if _, err := s.out.take(len(buf)); err != nil { // the window is as large as it was
+			return false, err
+		}
+		return false, f.w.send(s.ctx, kindData, flagMore, s.id, nil, buf)
 	}
-	conn, err := net.FileConn(got.socket) // another descriptor of it
-	got.close()
-	if err != nil {
-		return false, err
-	}
-	total, err := writeChunks(s.ctx, conn, body, buf)
-	if err = cmp.Or(err, conn.Close()); err != nil {
+	defer got.close()
+	total, err := writeChunks(s.ctx, got.socket, body, buf)
+	if err = cmp.Or(err, got.socket.Close()); err != nil {
 		return true, err
 	}
 	return true, f.w.send(s.ctx, kindSocket, 0, s.id, nil, binary.LittleEndian.AppendUint64(nil, total))
 }
 
-// writeChunks copies body to conn by way of buf until ctx ends. It leaves the last chunk,
-// which has nothing in it, to the engine.
-func writeChunks(ctx context.Context, conn net.Conn, body io.Reader, buf []byte) (total uint64, err error) {
-	defer context.AfterFunc(ctx, func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) })()
-	var head [20]byte
-	var parts [3][]byte
-	for {
-		n, rerr := body.Read(buf)
+// writeChunks writes buf and the rest of body to socket, by way of buf, until ctx ends. It
+// leaves the last chunk, which has nothing in it, to the engine.
+func writeChunks(ctx context.Context, socket *os.File, body io.Reader, buf []byte) (total uint64, err error) {
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = socket.SetWriteDeadline(time.Unix(1, 0)) })()
+	c := newChunks(raw)
+	for n, rerr := len(buf), error(nil); ; n, rerr = body.Read(buf) {
 		if n > 0 {
-			parts = [...][]byte{append(strconv.AppendInt(head[:0], int64(n), 16), "\r\n"...), buf[:n], {'\r', '\n'}}
-			chunk := net.Buffers(parts[:])
-			if _, err := chunk.WriteTo(conn); err != nil {
+			if err := c.write(buf[:n]); err != nil {
 				return total, cmp.Or(context.Cause(ctx), err)
 			}
 			total += uint64(n)
@@ -93,4 +100,54 @@ func writeChunks(ctx context.Context, conn net.Conn, body io.Reader, buf []byte)
 			return total, rerr
 		}
 	}
+}
+
+// chunks writes to a socket, by calls of which Go's scheduler is not told (linux.Recv says
+// why).
+type chunks struct {
+	raw syscall.RawConn
+	try func(fd uintptr) bool // tryOn, made once
+
+	head [20]byte
+	all  [3][]byte
+	left [][]byte // of all
+	err  error
+}
+
+func newChunks(raw syscall.RawConn) *chunks {
+	c := &chunks{raw: raw}
+	c.try = c.tryOn
+	return c
+}
+
+// write writes p as a chunk.
+func (c *chunks) write(p []byte) error {
+	c.all = [...][]byte{append(strconv.AppendInt(c.head[:0], int64(len(p)), 16), "\r\n"...), p, []byte("\r\n")}
+	c.left = c.all[:]
+	for len(c.left) > 0 {
+		if err := cmp.Or(c.raw.Write(c.try), c.err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tryOn is called by the poller; false waits until the socket takes something.
+func (c *chunks) tryOn(fd uintptr) (done bool) {
+	n, err := linux.Send(int(fd), c.left, nil, 0)
+	if errors.Is(err, unix.EAGAIN) {
+		return false
+	}
+	if c.err = err; err != nil {
+		c.err = os.NewSyscallError("sendmsg", err)
+	}
+	for len(c.left) > 0 {
+		if n < len(c.left[0]) {
+			c.left[0] = c.left[0][n:]
+			break
+		}
+		n -= len(c.left[0])
+		c.left = c.left[1:]
+	}
+	return true
 }

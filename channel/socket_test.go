@@ -125,8 +125,8 @@ func TestSocket(t *testing.T) {
 						t.Fatal(err)
 					}
 					first.Write(<-rest)
-					if want := int64(size - chunk); n != want {
-						t.Errorf("%d bytes were written, it says; want %d", n, want)
+					if n != size {
+						t.Errorf("%d bytes were written, it says; want %d", n, size)
 					}
 				}
 				if _, err := io.Copy(&first, r.Body); err != nil {

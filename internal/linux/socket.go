@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawBytes is the most that Send and Recv move without telling Go's scheduler.
-const rawBytes = 64 << 10
+// rawBytes is the most that Send and Recv move without telling Go's scheduler: 64 KiB, and
+// what they may be framed by.
+const rawBytes = 64<<10 + 64
 
 // Recv receives into p from a connected socket, and into oob what comes along with it
 // (recvmsg(2), cmsg(3)). It never waits: EAGAIN says that nothing is there. n is 0 at
