@@ -8,9 +8,9 @@
 //
 // What comes from a function is hostile: every malformed frame ends the
 // channel with [ErrProtocol], and what one invocation can make the engine hold
-// is bounded by [MaxPayload] + [Window], which [Config].Memory lends, or one open file,
-// of which [Config].Hold is told. Files are looked at before they are read: file.go says which are taken
-// for immutable, and why.
+// is bounded by [MaxPayload] + [Window], which [Config].Memory lends, or one
+// open file, of which [Config].Hold is told. Files are looked at before they
+// are read: file.go says which are taken for immutable, and why.
 package channel
 
 import (

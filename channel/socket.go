@@ -94,7 +94,7 @@ func writeChunks(ctx context.Context, socket *os.File, body io.Reader, buf []byt
 			total += uint64(n)
 		}
 		switch {
-		case rerr == io.EOF:
+		case rerr == io.EOF: //nolint:errorlint // a Reader's end is io.EOF itself
 			return total, nil
 		case rerr != nil:
 			return total, rerr
