@@ -67,10 +67,8 @@ type block struct {
 	from, to int
 }
 
-const (
-	little     = 4 << 10 // a body of no more is in no lent memory
-	leastBlock = 16 << 10
-)
+// little is how many bytes of a body wait in no lent memory.
+const little = 4 << 10
 
 // init begins a body; an error is why there is no memory for it, and what Read returns.
 func (b *inbox) init(first []byte, more bool, from sender, memory func(size int) (Lent, error)) error {
@@ -100,7 +98,7 @@ func (b *inbox) putLocked(p []byte) error {
 		p = p[m:]
 	}
 	for len(p) > 0 {
-		lent, err := b.memory(min(max(len(p), leastBlock), chunk))
+		lent, err := b.memory(chunk) // of one size, so that what is free is of use to all
 		if err != nil {
 			b.err, b.aborted = cmp.Or(b.err, err), true
 			b.dropLocked()
@@ -453,11 +451,14 @@ func (b *inbox) isLent() bool {
 	return b.lent && !b.ended
 }
 
-// giveBack ends a body of which total bytes were written to the socket.
+// giveBack ends a body of which total bytes were written to the socket, or clientGone.
 func (b *inbox) giveBack(total uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ended, b.piped = true, total
+	if total == clientGone && b.err == nil {
+		b.piped, b.err = 0, ErrClientGone
+	}
 	b.changed.Broadcast()
 }
 

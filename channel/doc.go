@@ -14,7 +14,9 @@
 package channel
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 )
 
@@ -38,6 +40,8 @@ var (
 	// ErrSocketWanted is why a Reply's body does not go on: the function asks for the
 	// client's socket, and waits for Reply.Lend.
 	ErrSocketWanted = errors.New("the function asks for the client's socket")
+	// ErrClientGone is why Reply.Lend ends where the client took no more.
+	ErrClientGone = fmt.Errorf("the client has gone: %w", context.Canceled)
 	// ErrMetaTooLarge means that an event's metadata is more than the function
 	// can be told. Nothing was sent.
 	ErrMetaTooLarge = errors.New("headers, path and query are too large")

@@ -3,6 +3,7 @@ package channel
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -127,6 +128,7 @@ func (m *Invocation) parse(p []byte) error {
 			Path:       in.after(`,"path":`).text(),
 			Query:      in.after(`,"query":`).text(),
 			Headers:    in.after(`,"headers":`).pairs(),
+			Socket:     in.has(`,"socket":true`),
 		}
 		if in.ended() {
 			*m = got
@@ -179,6 +181,15 @@ func (c *cursor) after(what string) *cursor {
 	}
 	c.rest = c.rest[len(what):]
 	return c
+}
+
+// has goes on behind what may come next.
+func (c *cursor) has(what string) bool {
+	if c.lost || !strings.HasPrefix(c.rest, what) {
+		return false
+	}
+	c.rest = c.rest[len(what):]
+	return true
 }
 
 func (c *cursor) next(b byte) bool {

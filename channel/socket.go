@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strconv"
 	"syscall"
@@ -41,6 +42,10 @@ func (f *frameReader) lent() (lent, error) {
 	return lent{socket: os.NewFile(uintptr(fd), "client")}, nil
 }
 
+// clientGone stands in SOCKET for how many bytes were written, where the client took no
+// more.
+const clientGone = math.MaxUint64
+
 var errLostSocket = errors.New("take the client's socket: too many open files")
 
 // answerSocket sends the answer's head and asks for the client's socket, where it writes
@@ -71,6 +76,9 @@ func (f *function) answerSocket(s *served, meta []byte, body io.Reader, buf []by
 	}
 	defer got.close()
 	total, err := writeChunks(s.ctx, got.socket, body, buf)
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.ETIMEDOUT) {
+		total, err = clientGone, nil
+	}
 	if err = cmp.Or(err, got.socket.Close()); err != nil {
 		return true, err
 	}

@@ -151,7 +151,7 @@ func TestSocketEnds(t *testing.T) {
 	}{
 		"fails":      {body: breaking{bytes.NewReader(pattern(2 * chunk)), broken}, told: "broken"},
 		"cancelled":  {body: always{}, happens: func(cancel context.CancelCauseFunc, _ *Conn, _ *net.TCPConn) { cancel(broken) }, want: broken},
-		"client":     {body: always{}, happens: func(_ context.CancelCauseFunc, _ *Conn, client *net.TCPConn) { _ = client.Close() }, told: "connection reset by peer"},
+		"client":     {body: always{}, happens: func(_ context.CancelCauseFunc, _ *Conn, client *net.TCPConn) { _ = client.Close() }, want: ErrClientGone},
 		"no channel": {body: always{}, happens: func(_ context.CancelCauseFunc, c *Conn, _ *net.TCPConn) { c.fail(ErrClosed) }, want: ErrClosed},
 	} {
 		t.Run(name, func(t *testing.T) {

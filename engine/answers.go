@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -98,17 +97,18 @@ func (l lentMemory) Release() {
 }
 
 // lendMemory lends what a function's answers wait in until their clients have taken them.
-// One function gets no more of it than others have left over: alone it has half of the
-// memory, and who comes after it finds some (Choudhury and Hahne, Dynamic queue length
-// thresholds, 1998). ErrOverloaded where it has that, ErrDegraded where there is none.
+// One function gets no more of it than others have left over, but for a tenth that is
+// always left to those who cannot do without: alone it has nearly half of the memory, and
+// who comes after it finds some (Choudhury and Hahne, Dynamic queue length thresholds,
+// 1998). ErrOverloaded where it has that, ErrDegraded where there is none.
 func (f *function) lendMemory(size int) (channel.Lent, error) {
-	free, _ := f.e.buffers.Free()
-	if waits := f.waiting.Load(); waits+int64(size) > free && waits > 0 {
+	free, all := f.e.buffers.Free()
+	if waits := f.waiting.Load(); waits+int64(size) > free-all/10 {
 		return nil, fmt.Errorf("%w: its answers that clients have not taken yet hold %d bytes of memory", ErrOverloaded, waits)
 	}
 	lent, err := buffer.Lender{Pool: f.e.buffers}.Acquire(size, 0)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", cmp.Or(f.e.admission.Admit(), ErrDegraded), err)
+		return nil, fmt.Errorf("%w: %w", ErrDegraded, err)
 	}
 	f.waiting.Add(int64(len(lent.Bytes())))
 	return lentMemory{lent, f}, nil

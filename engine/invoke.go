@@ -321,9 +321,15 @@ func (ev *event) channel(r *Request, began time.Time) (*Response, error) {
 		ev.becomeTunnel()
 	}
 	body := &replyBody{
-		ReadCloser: reply.Body, whole: reply.Length >= 0, file: reply.File != nil, done: ev.finisher(began, end),
+		ReadCloser: reply.Body, whole: reply.Length >= 0, file: reply.File != nil,
 		judge: func(err error) error { return ev.judge(l.in, err, "its answer was whole") },
 	}
+	body.done = ev.finisher(began, func(err error) {
+		if err != nil && reply.File == nil { // its reader may be slow to notice
+			_ = reply.Body.Close()
+		}
+		end(err)
+	})
 	resp := &Response{
 		Instance: l.in.box.id, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: body,
 		Cold: l.kind != StartWarm, Start: l.start, StartKind: l.kind,

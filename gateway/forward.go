@@ -289,7 +289,11 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 	if err != nil {
 		return false, err
 	}
-	defer b.Release()
+	defer func() {
+		if b != nil {
+			b.Release()
+		}
+	}()
 	buf := b.Bytes()
 	if whole {
 		n, err := io.ReadFull(a.body, buf[:a.size])
@@ -320,6 +324,8 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 		}
 		switch {
 		case errors.Is(rerr, engine.ErrSocketWanted):
+			b.Release()
+			b, buf = nil, make([]byte, 4<<10) // for the end, or what comes though nothing could be lent
 			if _, err := r.lends.Lend(a.lend); err != nil {
 				return true, err
 			}

@@ -147,9 +147,6 @@ func (e *exchange) invoke(rest []byte) {
 		},
 		head: string(e.Method) == http.MethodHead, header: e.header(), selects: true, compress: e.g.Compress,
 	}
-	if e.CanLend() {
-		req.lends = e
-	}
 	if b := e.Body; b != nil {
 		req.body = &eventBody{from: b, interrupt: b.Close, size: b.Size(), limit: e.g.MaxBodyBytes}
 	}
@@ -159,6 +156,10 @@ func (e *exchange) invoke(rest []byte) {
 		ctx, quit = context.WithCancelCause(ctx)
 		defer quit(nil)
 		req.tunnel = e.asksForTunnel(quit)
+	}
+	// A proxy's connection is not one client's.
+	if req.tunnel == nil && !e.client.trusted && e.CanLend() {
+		req.lends = e
 	}
 	resp, err := forward(ctx, e, req)
 	if resp != nil {

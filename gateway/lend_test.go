@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -120,5 +121,25 @@ func TestLend(t *testing.T) {
 	defer resp.Body.Close()
 	if got, err := io.ReadAll(resp.Body); err != nil || string(got) != "hello, world" || offered.Load() {
 		t.Errorf("over HTTP/2: %q, %v, offered %t", got, err, offered.Load())
+	}
+}
+
+// TestLendToOne: a connection that is not one client's alone, or becomes another protocol's,
+// is not lent.
+func TestLendToOne(t *testing.T) {
+	var offered atomic.Bool
+	proxied := func(_ context.Context, _ string, req *engine.Request) (*engine.Response, error) {
+		offered.Store(req.Lends)
+		return text(200, "answer"), nil
+	}
+	behind := serveFake(t, proxied, func(c *Config) { c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
+	if _, got := behind.ask("GET", "/function/f"); got != "answer" || offered.Load() {
+		t.Errorf("behind a proxy: %q, offered %t", got, offered.Load())
+	}
+	direct := serveFake(t, proxied, nil)
+	for line, want := range map[string]bool{"X: y": true, "Connection: Upgrade\r\nUpgrade: shout": false} {
+		if _, got := direct.ask("GET", "/function/f", line); got != "answer" || offered.Load() != want {
+			t.Errorf("%q: %q, offered %t", line, got, offered.Load())
+		}
 	}
 }

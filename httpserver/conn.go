@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -47,6 +48,7 @@ type conn struct {
 	sending sending
 	sendFn  func(fd uintptr) bool // sending.write, made once
 	socket  socket
+	lent    bool // another process has had the socket
 	timed   bool // a deadline of writing is set
 
 	x       Exchange
@@ -68,6 +70,9 @@ func newConn(s *Server, nc net.Conn) *conn {
 func (c *conn) serve() {
 	defer c.s.leave(c)
 	defer func() {
+		if c.lent { // somebody may have kept it
+			c.shutdown()
+		}
 		_ = c.nc.Close()
 		c.release() // the handlers have returned
 	}()
@@ -110,6 +115,9 @@ func (c *conn) exchange() (again bool) {
 
 func (c *conn) begin() {
 	c.watcher = nil
+	if cap(c.out) > keptHead {
+		c.out = nil
+	}
 	if c.body = newConnBody(c, &c.x.Head); c.body == nil {
 		c.x.begin(nil)
 		return
@@ -186,7 +194,32 @@ func (c *conn) chunk(p []byte) error {
 	return c.write(c.out, p, crlf)
 }
 
-func (c *conn) lendable() syscall.RawConn { return c.raw }
+func (c *conn) canLend() bool { return c.raw != nil }
+
+// lend has another process send chunks. What it does to the socket's open file is undone:
+// that is the same for both.
+func (c *conn) lend(to func(socket syscall.RawConn) (int64, error)) (n int64, err error) {
+	c.lent = true
+	patience := func(d time.Duration) {
+		_ = c.raw.Control(func(fd uintptr) { // of a Unix socket there is none
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
+		})
+	}
+	patience(c.s.cfg.StallTimeout)
+	n, err = to(c.raw)
+	patience(0)
+	var nonblock error
+	cerr := c.raw.Control(func(fd uintptr) { nonblock = unix.SetNonblock(int(fd), true) })
+	if err = cmp.Or(err, cerr, nonblock); err != nil {
+		c.shutdown()
+	}
+	return n, err
+}
+
+// shutdown ends the connection for all who have its socket.
+func (c *conn) shutdown() {
+	_ = c.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+}
 
 var (
 	crlf      = []byte("\r\n")

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Exchange is a request and its answer. It is for one goroutine, until the handler
@@ -62,14 +60,21 @@ type transport interface {
 	sendFile(head []byte, f *os.File, offset, length int64) error
 	// chunk sends a part of a body whose length was not said; none is its end.
 	chunk(p []byte) error
-	// lendable is the socket that another process may send chunks to, nil where none can.
-	lendable() syscall.RawConn
+	// canLend says whether another process can send chunks; lend has it do so.
+	canLend() bool
+	lend(to func(socket syscall.RawConn) (int64, error)) (int64, error)
 }
+
+// keptHead is the most that is kept of an answer's head's memory for the next, in bytes.
+const keptHead = 16 << 10
 
 // begin makes an exchange of x with that body.
 func (x *Exchange) begin(body *Body) {
 	x.Body = body
 	x.ctx, x.cancel, x.tunnel = nil, nil, nil
+	if cap(x.fields) > keptHead {
+		x.fields = nil
+	}
 	x.fields, x.begun, x.closes, x.chunked, x.hollow, x.missing, x.err = x.fields[:0], false, x.Close, false, false, 0, nil
 }
 
@@ -219,26 +224,22 @@ func (x *Exchange) Write(p []byte) (int, error) {
 // CanLend says whether the rest of an answer whose length is not said can be sent by
 // [Exchange.Lend]: over HTTP/1.1 in the clear, unless it was asked for by HEAD.
 func (x *Exchange) CanLend() bool {
-	return x.Minor == 1 && x.over.lendable() != nil && string(x.Method) != http.MethodHead
+	return x.Minor == 1 && x.over.canLend() && string(x.Method) != http.MethodHead
 }
 
 // Lend has another process send the rest of an answer that has begun without a length: to
 // gives it the connection's socket, waits until it has written all there, in chunks (RFC
 // 9112 section 7.1) without the last, empty one, and returns how many bytes of body they
-// had. It must write nothing after that. An error of to's ends the connection for that
-// process, too.
+// had. It must write nothing after that. A client that takes nothing for
+// [Config.StallTimeout] has gone, and the connection's end is that process's, too.
 func (x *Exchange) Lend(to func(socket syscall.RawConn) (int64, error)) (n int64, err error) {
-	socket := x.over.lendable()
 	switch {
 	case x.err != nil:
 		return 0, x.err
-	case !x.begun || !x.chunked || x.hollow || socket == nil:
+	case !x.begun || !x.chunked || x.hollow || !x.over.canLend():
 		return 0, errors.New("httpserver: Lend where it cannot")
 	}
-	n, err = to(socket)
-	if err != nil {
-		_ = socket.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
-	}
+	n, err = x.over.lend(to)
 	return n, x.sent(err)
 }
 

@@ -37,6 +37,7 @@ func lending(t *testing.T, ends error) httpserver.Handler {
 			check(t, err)
 			return
 		}
+		var lentTo int
 		n, err := x.Lend(func(socket syscall.RawConn) (int64, error) {
 			var other int
 			var derr error
@@ -46,9 +47,20 @@ func lending(t *testing.T, ends error) httpserver.Handler {
 			}
 			f := os.NewFile(uintptr(other), "other")
 			t.Cleanup(func() { _ = f.Close() }) // it does not give its descriptor back
+			if n, err := unix.GetsockoptInt(other, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT); n != 60_000 {
+				t.Errorf("a client may take nothing for %d ms, %v", n, err)
+			}
 			_, err = f.WriteString("5\r\nworld\r\n")
-			return 5, errors.Join(err, ends)
+			lentTo = other
+			return 5, errors.Join(err, unix.SetNonblock(other, false), ends)
 		})
+		flags, ferr := unix.FcntlInt(uintptr(lentTo), unix.F_GETFL, 0)
+		if flags&unix.O_NONBLOCK == 0 || ferr != nil {
+			t.Errorf("the socket is blocking: flags %#x, %v", flags, ferr)
+		}
+		if n, gerr := unix.GetsockoptInt(lentTo, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT); n != 0 {
+			t.Errorf("a client may take nothing for %d ms still, %v", n, gerr)
+		}
 		if n != 5 || !errors.Is(err, ends) {
 			t.Errorf("lent: %d, %v", n, err)
 		}
@@ -85,10 +97,14 @@ func TestLend(t *testing.T) {
 	}
 }
 
-// TestLendEnds: where a lent answer fails its client learns it, though another process
-// has the connection open still.
+// TestLendEnds: where a lent answer fails its client learns it, and where the connection
+// ends, though another process has it open still.
 func TestLendEnds(t *testing.T) {
 	fretest.CheckLeaks(t)
+	whole := exchange(t, start(t, httpserver.Config{Handler: lending(t, nil)}), "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+	if !strings.HasSuffix(whole, "7\r\nhello, \r\n5\r\nworld\r\n0\r\n\r\n") {
+		t.Errorf("%q; want it whole", whole)
+	}
 	addr := start(t, httpserver.Config{Handler: lending(t, errors.New("broken"))})
 	got := exchange(t, addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	if !strings.HasSuffix(got, "7\r\nhello, \r\n5\r\nworld\r\n") {

@@ -172,7 +172,11 @@ func (st *stream) head(x *Exchange, status int, length int64, bodyless bool) []b
 
 func (st *stream) send(head, body []byte, last bool) error { return st.write(head, body, last) }
 func (st *stream) chunk(p []byte) error                    { return st.write(nil, p, len(p) == 0) }
-func (st *stream) lendable() syscall.RawConn               { return nil }
+func (st *stream) canLend() bool                           { return false }
+
+func (st *stream) lend(func(socket syscall.RawConn) (int64, error)) (int64, error) {
+	return 0, errors.New("httpserver: a stream cannot be lent")
+}
 
 func (st *stream) sendFile(head []byte, f *os.File, offset, length int64) error {
 	b, err := st.c.s.acquire(copySize)

@@ -54,7 +54,7 @@ func TestBodiesAreMovedByTheKernel(t *testing.T) {
 		for _, n := range all {
 			sum += n.sum
 		}
-		if most := 16 << 10; sum > most { // what is said of it
+		if most := 16 << 10; sum > most || sum < 200 { // what is said of it, the head among that
 			t.Errorf("the engine moved %d bytes of an answer of %d, at most %d are its part:\n%s", sum, size, most, text)
 		}
 	})
