@@ -643,17 +643,24 @@ func FuzzConn(f *testing.F) {
 	}
 	f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200,"headers":[["a","b"]]}`, "x")) + frame(5, 0, 1, "y")))
 	f.Add([]byte(frame(11, 0, 0, "")))
+	for i := range 6 {
+		f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200}`, strings.Repeat("x", i))) + frame(0x23, 0, 1, "") + frame(5, 0, 1, "y") + frame(0x23, 0, 1, "12345678")))
+	}
 	for i := range 3 {
 		f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200}`, "")) + frame(5, 1, 1, strings.Repeat("x", chunk)) + frame(5, 0, 1, strings.Repeat("x", chunk-i))))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		a, b := pair(t)
-		c := NewConn(a, Config{Parked: len(raw)%2 == 0})
+		m := &counted{most: 128 << 10}
+		c := NewConn(a, Config{Parked: len(raw)%2 == 0, Memory: m.lend})
 		got := make(chan struct{})
 		go func() {
 			defer close(got)
-			if r, err := c.Invoke(context.Background(), &Invocation{}, nil); err == nil {
-				_, _ = io.Copy(io.Discard, r.Body)
+			if r, err := c.Invoke(context.Background(), &Invocation{Socket: len(raw)%3 == 0}, nil); err == nil {
+				if _, err = io.Copy(io.Discard, r.Body); errors.Is(err, ErrSocketWanted) {
+					_, _ = r.Lend(nil)
+					_, _ = io.Copy(io.Discard, r.Body)
+				}
 				_ = r.Body.Close()
 			}
 		}()
@@ -667,6 +674,9 @@ func FuzzConn(f *testing.F) {
 		}
 		_ = c.Close()
 		_ = b.Close()
+		if n := m.lent.Load(); n != 0 {
+			t.Errorf("%d bytes are lent still", n)
+		}
 	})
 }
 

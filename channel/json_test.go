@@ -22,6 +22,7 @@ func TestAppendMatches(t *testing.T) {
 		for _, headers := range [][][2]string{nil, {}, {{s, s}}, {{"a", s}, {s, "b"}, {"", ""}}} {
 			checkInvocation(t, &Invocation{Function: s, ID: s, Tenant: s, DeadlineMS: 1 << 62, Method: s, Path: s, Query: s, Headers: headers, Upgrade: s})
 			checkInvocation(t, &Invocation{Function: "f", DeadlineMS: -1, Headers: headers})
+			checkInvocation(t, &Invocation{Function: "f", Headers: headers, Socket: true})
 			checkResponse(t, -200, headers)
 		}
 	}
@@ -33,7 +34,7 @@ func FuzzAppend(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a, b string, n int64) {
 		headers := [][2]string{{a, b}, {b, a}}
-		checkInvocation(t, &Invocation{Function: a, ID: b, Tenant: a, DeadlineMS: n, Method: b, Path: a, Query: b, Headers: headers, Upgrade: a})
+		checkInvocation(t, &Invocation{Function: a, ID: b, Tenant: a, DeadlineMS: n, Method: b, Path: a, Query: b, Headers: headers, Upgrade: a, Socket: n%2 == 0})
 		checkResponse(t, int(n), headers)
 	})
 }
