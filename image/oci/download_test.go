@@ -181,8 +181,8 @@ func TestGivenUp(t *testing.T) {
 			if _, err := Push(t.Context(), s, img, ref, PushOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			// The large one stops in the middle until the others are there and the pull
-			// is given up.
+			// The large one stops in the middle until the others are there, and most of
+			// what was sent of it; then the pull is given up.
 			ctx, giveUp := context.WithCancel(t.Context())
 			defer giveUp()
 			var first, whole atomic.Int64
@@ -197,7 +197,7 @@ func TestGivenUp(t *testing.T) {
 				return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 					if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
 						rw = &heldAnswer{ResponseWriter: rw, n: &first, hold: func() {
-							for whole.Load() < 2 || cached(o.Cache) < heldAfter/2 {
+							for whole.Load() < 2 || cached(o.Cache) < heldAfter*3/4 {
 								select {
 								case <-time.After(time.Millisecond):
 								case <-t.Context().Done():
