@@ -57,12 +57,13 @@ func appendHeaders(b []byte, headers [][2]string) []byte {
 }
 
 // plain are the bytes that stand for themselves in a string, as json.Marshal writes
-// them and as they are read here.
-var plain = func() (ok [256]bool) {
+// them; itself those that may, as they are read here.
+var plain, itself = func() (written, read [256]bool) {
 	for c := byte(' '); c < utf8.RuneSelf; c++ {
-		ok[c] = c != '"' && c != '\\' && c != '<' && c != '>' && c != '&'
+		read[c] = c != '"' && c != '\\'
+		written[c] = read[c] && c != '<' && c != '>' && c != '&'
 	}
-	return ok
+	return written, read
 }()
 
 // appendString appends s as json.Marshal writes it.
@@ -117,36 +118,37 @@ func appendString(b []byte, s string) []byte {
 
 // parse reads metadata of INVOKE.
 func (m *Invocation) parse(p []byte) error {
-	if len(p) <= MaxMeta {
-		in := cursor{rest: string(p)}
-		got := Invocation{
-			Function:   in.after(`{"function":`).text(),
-			ID:         in.after(`,"id":`).text(),
-			Tenant:     in.after(`,"tenant":`).text(),
-			DeadlineMS: in.after(`,"deadline_ms":`).number(),
-			Method:     in.after(`,"method":`).text(),
-			Path:       in.after(`,"path":`).text(),
-			Query:      in.after(`,"query":`).text(),
-			Headers:    in.after(`,"headers":`).pairs(),
-			Socket:     in.has(`,"socket":true`),
-		}
-		if in.ended() {
-			*m = got
-			return nil
-		}
+	if len(p) <= MaxMeta && m.parseUsual(string(p)) {
+		return nil
 	}
 	return unmarshal(p, m)
 }
 
+// parseUsual is parse, of what [Invocation.append] writes. False: it is something else.
+func (m *Invocation) parseUsual(p string) bool {
+	in := cursor{rest: p}
+	got := Invocation{
+		Function:   in.after(`{"function":`).text(),
+		ID:         in.after(`,"id":`).text(),
+		Tenant:     in.after(`,"tenant":`).text(),
+		DeadlineMS: in.after(`,"deadline_ms":`).number(),
+		Method:     in.after(`,"method":`).text(),
+		Path:       in.after(`,"path":`).text(),
+		Query:      in.after(`,"query":`).text(),
+		Headers:    in.after(`,"headers":`).pairs(),
+		Socket:     in.has(`,"socket":true`),
+	}
+	if !in.ended() {
+		return false
+	}
+	*m = got
+	return true
+}
+
 // parse reads metadata of RESPONSE.
 func (m *responseMeta) parse(p []byte) error {
-	if len(p) <= MaxMeta {
-		in := cursor{rest: string(p)}
-		status, headers := in.after(`{"status":`).number(), in.after(`,"headers":`).pairs()
-		if in.ended() {
-			m.status, m.headers = int(status), headers
-			return nil
-		}
+	if len(p) <= MaxMeta && m.parseUsual(string(p)) {
+		return nil
 	}
 	var slow struct {
 		Status  int        `json:"status"`
@@ -165,9 +167,21 @@ func (m *responseMeta) parse(p []byte) error {
 	return nil
 }
 
+// parseUsual is parse, of what [appendResponse] and the bootstraps write. False: it is
+// something else.
+func (m *responseMeta) parseUsual(p string) bool {
+	in := cursor{rest: p}
+	status, headers := in.after(`{"status":`).number(), in.after(`,"headers":`).pairs()
+	if !in.ended() {
+		return false
+	}
+	m.status, m.headers = int(status), headers
+	return true
+}
+
 // cursor reads JSON as FRE and the bootstraps write it: fields in one order, no space
-// between them, strings of plain bytes. Anything else makes it lost, for good; whether
-// it is right is not for it to say.
+// between them, strings of ASCII. Anything else makes it lost, for good; whether it is
+// right is not for it to say.
 type cursor struct {
 	rest string
 	lost bool
@@ -211,10 +225,65 @@ func (c *cursor) text() string {
 			s := c.rest[:i]
 			c.rest = c.rest[i+1:]
 			return s
-		case !plain[b] && b != '<' && b != '>' && b != '&':
+		case b == '\\':
+			return c.escaped(i)
+		case !itself[b]:
 			c.lost = true
 			return ""
 		}
+	}
+	c.lost = true
+	return ""
+}
+
+// escaped is text of which the first n bytes stand for themselves, and the next does not.
+func (c *cursor) escaped(n int) string {
+	var s strings.Builder
+	s.Grow(n + 64)
+	s.WriteString(c.rest[:n])
+	for c.rest = c.rest[n:]; c.rest != ""; {
+		b := c.rest[0]
+		c.rest = c.rest[1:]
+		switch {
+		case b == '"':
+			return s.String()
+		case itself[b]:
+			s.WriteByte(b)
+			continue
+		case b != '\\' || c.rest == "":
+			c.lost = true
+			return ""
+		}
+		b = c.rest[0]
+		c.rest = c.rest[1:]
+		switch b {
+		case '"', '\\', '/':
+		case 'b':
+			b = '\b'
+		case 'f':
+			b = '\f'
+		case 'n':
+			b = '\n'
+		case 'r':
+			b = '\r'
+		case 't':
+			b = '\t'
+		case 'u':
+			if len(c.rest) < 4 {
+				c.lost = true
+				return ""
+			}
+			r, err := strconv.ParseUint(c.rest[:4], 16, 16)
+			if err != nil || r >= utf8.RuneSelf {
+				c.lost = true
+				return ""
+			}
+			b, c.rest = byte(r), c.rest[4:]
+		default:
+			c.lost = true
+			return ""
+		}
+		s.WriteByte(b)
 	}
 	c.lost = true
 	return ""
