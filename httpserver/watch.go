@@ -13,7 +13,7 @@ import (
 var ErrClientGone = errors.New("the client has gone")
 
 // patience is how long an exchange goes on unwatched: most are over by then.
-const patience = 5 * time.Millisecond
+const patience = 50 * time.Millisecond
 
 // watcher ends an exchange whose client closes the connection.
 type watcher struct {
