@@ -98,7 +98,7 @@ func TestNeighbours(t *testing.T) {
 				}
 			}
 			most := atMost
-			if len(counted.quiet) < enough && !counted.within(atMost, 0) {
+			if n := len(counted.quiet); n == 0 || n < enough && !counted.within(atMost, 0) {
 				counted, most = all, atMostBusy
 			}
 			counted.check(t, most)
