@@ -444,7 +444,11 @@ func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Repl
 	}
 	rest, err := c.start(k, m, body)
 	if err != nil {
-		c.finish(k, err) // the function has not heard of it: no answer will come
+		c.finish(k, err)
+		k.settle(err)
+		if k.reply != nil { // by a function that has guessed the event
+			_ = k.reply.Body.Close()
+		}
 		return nil, err
 	}
 	if rest {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 
@@ -16,9 +17,10 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// frameWriter sends frames whole and in turn, one sendmsg each. A send never
-// waits for the reader of the socket: what the socket's buffer does not take
-// is left to a goroutine, and only the next frame waits for that.
+// frameWriter sends frames whole and in turn, by one sendmsg each or, small ones that come
+// together, for several: a message costs as much as all else that is done for a small
+// event. A send never waits for the reader of the socket: what the socket's buffer does
+// not take is left to a goroutine, and only the next frame waits for that.
 type frameWriter struct {
 	conn *net.UnixConn
 	raw  syscall.RawConn
@@ -28,12 +30,18 @@ type frameWriter struct {
 	wg   *sync.WaitGroup // waits for the goroutines
 
 	// Guarded by turn. The frame in hand, and what became of the attempt to send it.
-	head    []byte    // header and metadata
+	head    []byte    // header and metadata, and small frames whole
 	iov     [2][]byte // head, body
 	rights  []byte
 	sent    int
 	err     error
 	attempt func(fd uintptr) bool // attemptOn, made once
+	skips   int                   // frames that are not to be gathered for
+	skipped int                   // how many were not after the last failure
+
+	mu        sync.Mutex
+	gathering bool // who has the turn waits for frames, which go behind head
+	gathered  int
 }
 
 func newFrameWriter(conn *net.UnixConn, done <-chan struct{}, wg *sync.WaitGroup, fail func(error)) (*frameWriter, error) {
@@ -75,6 +83,18 @@ func (w *frameWriter) sendRaw(ctx context.Context, k kind, id uint64, meta, body
 
 // sendWith is send; rights, if not nil, are those of one file descriptor.
 func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint64, meta, body, rights []byte) error {
+	n := len(body)
+	if meta != nil {
+		n += 4 + len(meta)
+	}
+	h := header{len: n, kind: k, flags: flags, id: id}
+	if rights != nil {
+		h.fds = 1
+	}
+	gathers := (k == kindInvoke || k == kindResponse) && n <= small
+	if gathers && w.join(h, meta, body) {
+		return nil
+	}
 	select {
 	case w.turn <- struct{}{}:
 	default:
@@ -86,22 +106,14 @@ func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint
 			return context.Cause(ctx)
 		}
 	}
-	n := len(body)
-	if meta != nil {
-		n += 4 + len(meta)
-	}
-	h := header{len: n, kind: k, flags: flags, id: id}
-	if rights != nil {
-		h.fds = 1
-	}
-	w.head = h.append(w.head[:0])
-	if meta != nil {
-		w.head = binary.LittleEndian.AppendUint32(w.head, uint32(len(meta)))
-		w.head = append(w.head, meta...)
-	}
-	if len(body) <= 4096 { // cheaper to copy than to point at
+	w.head = w.head[:0]
+	w.put(h, meta)
+	if len(body) <= small { // cheaper to copy than to point at
 		w.head = append(w.head, body...)
 		body = nil
+	}
+	if gathers {
+		w.gather()
 	}
 	sent, err := w.try(body, rights)
 	if err != nil {
@@ -125,6 +137,56 @@ func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint
 		}
 	})
 	return nil
+}
+
+// put puts the begin of a frame behind head.
+func (w *frameWriter) put(h header, meta []byte) {
+	w.head = h.append(w.head)
+	if meta != nil {
+		w.head = binary.LittleEndian.AppendUint32(w.head, uint32(len(meta)))
+		w.head = append(w.head, meta...)
+	}
+}
+
+const (
+	small      = 4 << 10  // bytes: of a frame that is sent with others, and of a body that is copied
+	mostGather = 48 << 10 // bytes of frames that go out together, some 4 KiB more at most
+	mostSkips  = 63
+)
+
+// gather lets the other goroutines that can run do so, and takes along what they send
+// meanwhile. Where nobody does, the next frames are sent as they come: one, and more the
+// more often nobody does.
+func (w *frameWriter) gather() {
+	if w.skips > 0 {
+		w.skips--
+		return
+	}
+	w.mu.Lock()
+	w.gathering, w.gathered = true, 0
+	w.mu.Unlock()
+	runtime.Gosched()
+	w.mu.Lock()
+	w.gathering = false
+	w.mu.Unlock()
+	if w.skipped = min(2*w.skipped+1, mostSkips); w.gathered > 0 {
+		w.skipped = 0
+	}
+	w.skips = w.skipped
+}
+
+// join leaves a frame to whoever gathers; false if nobody does. Where that fails, the
+// channel is over.
+func (w *frameWriter) join(h header, meta, body []byte) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.gathering || len(w.head) > mostGather {
+		return false
+	}
+	w.put(h, meta)
+	w.head = append(w.head, body...)
+	w.gathered++
+	return true
 }
 
 // failed ends the channel, unless the other side has hung up: what it sent
