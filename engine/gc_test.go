@@ -242,8 +242,12 @@ func TestFsck(t *testing.T) {
 			t.Errorf("Fsck after building: %+v, %v, want %+v", got, err, want)
 		}
 	}
-	if _, err := r.Invoke(t.Context(), "live", &Request{}); err != nil {
-		t.Errorf("Invoke: %v", err)
+	resp, err := r.Invoke(t.Context(), "live", &Request{})
+	if err != nil {
+		t.Fatalf("Invoke: %v", err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

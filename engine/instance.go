@@ -295,12 +295,16 @@ func (in *instance) drain() {
 	in.f.dropLocked(in)
 }
 
+// cancelGrace is how long an instance may take to give up a cancelled event
+// before it is killed.
+const cancelGrace = time.Second
+
 // killUnless keeps new events from the instance until the event that was given
 // up ends, and kills the instance when that takes too long.
-func (in *instance) killUnless(finished <-chan struct{}) {
+func (in *instance) killUnless(finished *flag) {
 	f := in.f
 	select {
-	case <-finished:
+	case <-finished.raised():
 		return
 	default:
 	}
@@ -313,7 +317,7 @@ func (in *instance) killUnless(finished <-chan struct{}) {
 		defer t.Stop()
 		gone := false
 		select {
-		case <-finished:
+		case <-finished.raised():
 		case <-t.C:
 			in.box.kill()
 			<-in.box.sb.Done()

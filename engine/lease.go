@@ -38,23 +38,23 @@ type lease struct {
 // acquire leases an instance: a free one, or the next that becomes free or
 // ready. Events that arrive together start only as many instances as they can
 // fill, so that a burst on a cold function does not stampede.
-func (f *function) acquire(ctx context.Context) (*lease, error) {
+func (f *function) acquire(ctx context.Context) (lease, error) {
 	began := time.Now()
 	f.mu.Lock()
 	if f.retired {
 		f.mu.Unlock()
-		return nil, errRetired
+		return lease{}, errRetired
 	}
 	if in := f.takeFreeLocked(); in != nil {
 		f.queue.Clear()
 		f.mu.Unlock()
 		f.warmed.Observe(time.Since(began).Seconds())
-		return &lease{in: in, kind: StartWarm, start: time.Since(began)}, nil
+		return lease{in: in, kind: StartWarm, start: time.Since(began)}, nil
 	}
 	w, err := f.queueLocked(began)
 	if err != nil {
 		f.mu.Unlock()
-		return nil, err
+		return lease{}, err
 	}
 	f.startForWaitersLocked()
 	f.mu.Unlock()
@@ -63,9 +63,9 @@ func (f *function) acquire(ctx context.Context) (*lease, error) {
 	case g := <-w.grant:
 		f.e.metrics.waited.Observe(time.Since(began).Seconds())
 		if g.err != nil {
-			return nil, g.err
+			return lease{}, g.err
 		}
-		l := &lease{in: g.in, kind: StartWarm, start: time.Since(began)}
+		l := lease{in: g.in, kind: StartWarm, start: time.Since(began)}
 		if g.cold {
 			l.kind = g.in.kind
 		}
@@ -77,7 +77,7 @@ func (f *function) acquire(ctx context.Context) (*lease, error) {
 				g.in.release(0)
 			}
 		}
-		return nil, context.Cause(ctx)
+		return lease{}, context.Cause(ctx)
 	}
 }
 

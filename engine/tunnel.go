@@ -1,31 +1,6 @@
 package engine
 
-import (
-	"context"
-	"sync"
-	"time"
-)
-
-// limit has ctx end with ErrTimeout at that time. Where it can be lifted, lift takes
-// the limit away; else lift is nil.
-func limit(ctx context.Context, at time.Time, liftable bool) (limited context.Context, release, lift func()) {
-	if !liftable {
-		limited, release := context.WithDeadlineCause(ctx, at, ErrTimeout)
-		return limited, release, nil
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(time.Until(at), func() { cancel(ErrTimeout) })
-	return limitedContext{ctx, at}, func() { timer.Stop(); cancel(context.Canceled) }, func() { timer.Stop() }
-}
-
-// limitedContext says when it ends, unless that is lifted.
-type limitedContext struct {
-	context.Context
-	at time.Time
-}
-
-// Deadline is when the limit ends the context.
-func (c limitedContext) Deadline() (time.Time, bool) { return c.at, true }
+import "sync"
 
 // tunnels are the events of a function that last until one of their sides ends them.
 type tunnels struct {
@@ -37,7 +12,7 @@ type tunnels struct {
 // becomeTunnel takes the time limit from an event whose function has changed its
 // protocol: from now on it lasts as long as both sides and the deployment.
 func (ev *event) becomeTunnel() {
-	ev.lift()
+	ev.ctx.lift()
 	ev.tunnel.Store(true)
 	ev.leave(0) // what waits for its client for hours must not keep others from theirs
 	t := &ev.f.tunnels

@@ -1,0 +1,253 @@
+package engine
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// stdio runs the event as one process: body on stdin, answer on stdout, the
+// exit status decides.
+func (ev *event) stdio(r *Request) (*Response, error) {
+	f := ev.f
+	m := ev.invocation(r)
+	env, err := m.Environ()
+	if err != nil {
+		return nil, err
+	}
+	spec, err := f.spec(newID())
+	if err != nil {
+		return nil, err
+	}
+	in, err := f.eventSlot(&ev.ctx)
+	if err != nil {
+		return nil, err
+	}
+	ev.since = time.Now()
+	outR, outW, err := outputPipe()
+	if err != nil {
+		f.endEvent(in, 0)
+		return nil, fmt.Errorf("make stdout: %w", err)
+	}
+	feed, err := newFeeder(r)
+	if err != nil {
+		err = cmp.Or(context.Cause(&ev.ctx), err)
+	} else {
+		spec.Stdin, spec.Stdout = feed.child, outW
+		spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], env...)
+		in.box = in.newBox(spec.ID)
+		if err = ev.enter(); err == nil {
+			err = f.start(&ev.ctx, spec, in.box)
+		}
+	}
+	_ = outW.Close()
+	feed.closeChild()
+	if err != nil {
+		_ = outR.Close()
+		feed.close()
+		ev.leave(0)
+		f.endEvent(in, 0)
+		return nil, err
+	}
+	in.kind = in.box.sb.Kind()
+	started := time.Since(ev.began)
+	f.started(in.kind, started)
+	feed.start(ev.cancel)
+	stop := context.AfterFunc(&ev.ctx, in.box.kill) // time is over, or the client gone
+	end := func() {
+		stop()
+		in.box.kill()
+		_ = outR.Close()
+		feed.close()
+		<-in.box.sb.Done()
+		kept := ev.kept()
+		ev.leave(kept)
+		f.endEvent(in, kept)
+	}
+
+	ev.resp = Response{ID: ev.name, Instance: in.box.id, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started, StartKind: in.kind, Body: &ev.body}
+	head, err := readHead(&ev.ctx, f.e.buffers, f.e.admission.Waited, outR)
+	if err == nil && head.whole {
+		err = ev.exited(in.box.sb)
+	}
+	if err != nil {
+		_ = head.Close()
+		ev.cancel(err)
+		end()
+		return nil, err
+	}
+	if head.whole {
+		end() // the program is over, however slowly its answer is read
+		ev.resp.Size = int64(len(head.rest))
+		ev.body = replyBody{ReadCloser: head, ev: ev, whole: true, ended: true}
+		ev.end = func(error) {}
+		return &ev.resp, nil
+	}
+	ev.resp.Size = -1
+	ev.body = replyBody{ReadCloser: &stdioBody{ev: ev, head: head, out: outR, sb: in.box.sb}, ev: ev}
+	ev.end = func(error) {
+		end()
+		_ = head.Close() // its reader may be slow to notice
+	}
+	ev.watch()
+	return &ev.resp, nil
+}
+
+// stdioBody streams a long answer; its end is an error when the program failed.
+type stdioBody struct {
+	ev   *event
+	head *head
+	out  *os.File // what comes after head
+	sb   *sandbox.Sandbox
+}
+
+func (b *stdioBody) Read(p []byte) (int, error) {
+	if n, err := b.head.Read(p); err == nil {
+		return n, nil
+	}
+	n, err := b.out.Read(p)
+	return n, b.ended(err)
+}
+
+// ended is what err, which comes from the pipe, says of the answer.
+func (b *stdioBody) ended(err error) error {
+	switch {
+	case err != nil && b.ev.ctx.Err() != nil: // its end closed the pipe
+		return context.Cause(&b.ev.ctx)
+	case errors.Is(err, io.EOF):
+		if failed := b.ev.exited(b.sb); failed != nil {
+			return failed
+		}
+	}
+	return err
+}
+
+// Close ends a Read that is under way.
+func (b *stdioBody) Close() error { return errors.Join(b.head.Close(), b.out.Close()) }
+
+// exited waits for the program's end and judges it.
+func (ev *event) exited(sb *sandbox.Sandbox) error {
+	<-sb.Done() // ends with ev.ctx at the latest: it kills the sandbox
+	if ev.ctx.Err() != nil {
+		return context.Cause(&ev.ctx)
+	}
+	s := sb.Status()
+	switch {
+	case s.OOMKilled || s.Signal != 0:
+		return &CrashError{Status: s, Reason: crashReason(s, "it answered")}
+	case s.Code != 0:
+		return &FunctionError{Type: "exit", Message: fmt.Sprintf("exit status %d", s.Code)}
+	}
+	return nil
+}
+
+// feeder gives a request body to a program's stdin: a small one ahead of it, any
+// other from a goroutine of its own.
+type feeder struct {
+	child *os.File  // what the program reads; nil where there is no body
+	ours  *os.File  // nil once all is written
+	rest  io.Reader // to be written
+	body  io.Reader
+	done  chan struct{}
+}
+
+// smallBody is what a pipe takes though nobody reads yet (pipe(7)).
+const smallBody = 64 << 10
+
+// newFeeder makes the pipe. It waits for a small body: as long as the client has
+// not sent it, there is nothing to start a program for. closeChild and close are due
+// after an error too.
+func newFeeder(r *Request) (*feeder, error) {
+	f := &feeder{body: r.Body, rest: r.Body}
+	if r.Body == nil || r.Size == 0 {
+		return f, nil
+	}
+	var small []byte
+	if 0 < r.Size && r.Size <= smallBody {
+		small = make([]byte, r.Size)
+		if _, err := io.ReadFull(r.Body, small); err != nil {
+			return f, fmt.Errorf("read body: %w", err)
+		}
+	}
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return f, fmt.Errorf("make stdin: %w", err)
+	}
+	f.child = os.NewFile(uintptr(fds[0]), "stdin")
+	if err := unix.SetNonblock(fds[1], true); err != nil {
+		return f, errors.Join(err, unix.Close(fds[1]))
+	}
+	if small != nil {
+		n, err := unix.Write(fds[1], small)
+		if n == len(small) {
+			return f, unix.Close(fds[1])
+		}
+		if err != nil { // where pipes are kept shorter (pipe-user-pages-hard)
+			n = 0
+		}
+		f.rest = bytes.NewReader(small[n:])
+	}
+	f.ours = os.NewFile(uintptr(fds[1]), "stdin")
+	return f, nil
+}
+
+func (f *feeder) closeChild() {
+	if f.child != nil {
+		_ = f.child.Close()
+	}
+}
+
+// start begins to write what is left. A body that cannot be read to its end fails
+// the event: the program must not take a part for the whole.
+func (f *feeder) start(fail func(error)) {
+	if f.ours == nil {
+		return
+	}
+	f.done = make(chan struct{})
+	go func() {
+		defer close(f.done)
+		src := &faultReader{r: f.rest}
+		_, _ = io.Copy(f.ours, src) // EPIPE: the program does not want more
+		if src.err != nil {
+			fail(fmt.Errorf("read body: %w", src.err))
+		}
+		_ = f.ours.Close()
+	}()
+}
+
+// faultReader remembers why a body could not be read.
+type faultReader struct {
+	r   io.Reader
+	err error
+}
+
+func (r *faultReader) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.err = err
+	}
+	return n, err
+}
+
+// close ends the writing and waits for it.
+func (f *feeder) close() {
+	if f.ours == nil {
+		return
+	}
+	_ = f.ours.Close()
+	if c, ok := f.body.(io.Closer); ok {
+		_ = c.Close()
+	}
+	if f.done != nil {
+		<-f.done
+	}
+}
