@@ -102,7 +102,7 @@ func (f *function) answerPipe(s *served, body io.Reader, buf []byte) (sent bool,
 		_ = r.Close()
 		return false, nil
 	}
-	err = f.w.sendFile(s.ctx, kindPipe, s.id, nil, nil, r)
+	err = f.w.sendFile(&s.ctx, kindPipe, s.id, nil, nil, r)
 	_ = r.Close() // once nobody else has it, a write fails
 	if errors.Is(err, unix.ETOOMANYREFS) {
 		return false, nil
@@ -110,13 +110,13 @@ func (f *function) answerPipe(s *served, body io.Reader, buf []byte) (sent bool,
 	if err != nil {
 		return false, err
 	}
-	defer context.AfterFunc(s.ctx, func() { _ = w.SetWriteDeadline(time.Unix(1, 0)) })()
+	defer context.AfterFunc(&s.ctx, func() { _ = w.SetWriteDeadline(time.Unix(1, 0)) })()
 	var total [8]byte
 	for n := uint64(0); ; {
 		m, rerr := body.Read(buf)
 		if m > 0 {
 			if _, err := w.Write(buf[:m]); err != nil {
-				return true, cmp.Or(context.Cause(s.ctx), err)
+				return true, cmp.Or(context.Cause(&s.ctx), err)
 			}
 			n += uint64(m)
 		}
@@ -124,7 +124,7 @@ func (f *function) answerPipe(s *served, body io.Reader, buf []byte) (sent bool,
 		case rerr == io.EOF:
 			_ = w.Close()
 			binary.LittleEndian.PutUint64(total[:], n)
-			return true, f.w.send(s.ctx, kindPipe, 0, s.id, nil, total[:])
+			return true, f.w.send(&s.ctx, kindPipe, 0, s.id, nil, total[:])
 		case rerr != nil:
 			return true, rerr
 		}

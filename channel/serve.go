@@ -127,11 +127,10 @@ type function struct {
 // served is one invocation being handled.
 type served struct {
 	Event
-	ctx    context.Context
-	cancel context.CancelFunc
-	in     inbox
-	out    credit
-	lent   chan lent // for 1, if Socket
+	ctx  lazyContext
+	in   inbox
+	out  credit
+	lent chan lent // for 1, if Socket
 }
 
 // grant lets the engine send more of the event's body.
@@ -249,7 +248,7 @@ func (f *function) frame(h header, p []byte, got lent) (err error) {
 		}
 		return s.in.data(p, h.more())
 	case kindCancel:
-		s.cancel()
+		s.ctx.cancel()
 	case kindWindow:
 		n, err := window(p)
 		if err != nil {
@@ -284,10 +283,9 @@ func (f *function) invoke(h header, p []byte) error {
 	if err := s.parse(meta); err != nil {
 		return err
 	}
+	s.ctx.parent = f.ctx
 	if s.DeadlineMS > 0 {
-		s.ctx, s.cancel = context.WithDeadline(f.ctx, time.UnixMilli(s.DeadlineMS))
-	} else {
-		s.ctx, s.cancel = context.WithCancel(f.ctx)
+		s.ctx.deadline = time.UnixMilli(s.DeadlineMS)
 	}
 	if s.Socket {
 		s.lent = make(chan lent, 1)
@@ -298,7 +296,7 @@ func (f *function) invoke(h header, p []byte) error {
 	f.mu.Lock()
 	if f.events[h.id] != nil {
 		f.mu.Unlock()
-		s.cancel()
+		s.ctx.cancel()
 		return fmt.Errorf("%w: INVOKE of %d twice", ErrProtocol, h.id)
 	}
 	f.events[h.id] = s
@@ -329,11 +327,11 @@ func (f *function) run(s *served) {
 }
 
 func (f *function) handle(s *served) {
-	defer s.cancel()
+	defer s.ctx.cancel()
 	if s.Length < 0 {
 		defer s.watch()()
 	}
-	a, err := f.handler(s.ctx, &s.Event)
+	a, err := f.handler(&s.ctx, &s.Event)
 	if err == nil {
 		err = f.answer(s, a)
 	}
@@ -354,9 +352,9 @@ func (f *function) handle(s *served) {
 
 // watch ends waiting for bodies, either way, with the event.
 func (s *served) watch() (stop func() bool) {
-	return context.AfterFunc(s.ctx, func() {
-		s.in.abort(context.Cause(s.ctx))
-		s.out.end(context.Cause(s.ctx))
+	return context.AfterFunc(&s.ctx, func() {
+		s.in.abort(context.Cause(&s.ctx))
+		s.out.end(context.Cause(&s.ctx))
 	})
 }
 
@@ -384,10 +382,10 @@ func (f *function) answer(s *served, a *Answer) error {
 	}
 	body := a.Body
 	if body == nil {
-		return f.w.send(s.ctx, kindResponse, 0, s.id, meta, nil)
+		return f.w.send(&s.ctx, kindResponse, 0, s.id, meta, nil)
 	}
 	if f.files {
-		if sent, err := f.answerFile(s.ctx, s.id, meta, a); sent || err != nil {
+		if sent, err := f.answerFile(&s.ctx, s.id, meta, a); sent || err != nil {
 			return err
 		}
 	}
@@ -402,7 +400,7 @@ func (f *function) answer(s *served, a *Answer) error {
 	switch {
 	case a.Status == 101:
 	case rerr == io.EOF: //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
-		return f.w.send(s.ctx, kindResponse, 0, s.id, meta, buf[:n])
+		return f.w.send(&s.ctx, kindResponse, 0, s.id, meta, buf[:n])
 	case n == 0:
 		return rerr
 	}
@@ -412,7 +410,7 @@ func (f *function) answer(s *served, a *Answer) error {
 			return err
 		}
 	} else {
-		err := f.w.send(s.ctx, kindResponse, flagMore, s.id, meta, buf[:n])
+		err := f.w.send(&s.ctx, kindResponse, flagMore, s.id, meta, buf[:n])
 		if err = cmp.Or(err, rerr); err != nil {
 			return err
 		}
@@ -437,7 +435,7 @@ func (f *function) answer(s *served, a *Answer) error {
 			more = 0
 		}
 		if n > 0 || more == 0 {
-			if err := f.w.send(s.ctx, kindData, more, s.id, nil, buf[:n]); err != nil || more == 0 {
+			if err := f.w.send(&s.ctx, kindData, more, s.id, nil, buf[:n]); err != nil || more == 0 {
 				return err
 			}
 		}

@@ -53,17 +53,17 @@ var errLostSocket = errors.New("take the client's socket: too many open files")
 // left of body. sent is false where it does not get the socket: buf has gone to the engine
 // then, and body was not read.
 func (f *function) answerSocket(s *served, meta []byte, body io.Reader, buf []byte) (sent bool, err error) {
-	if err := f.w.send(s.ctx, kindResponse, flagMore, s.id, meta, nil); err != nil {
+	if err := f.w.send(&s.ctx, kindResponse, flagMore, s.id, meta, nil); err != nil {
 		return false, err
 	}
-	if err := f.w.send(s.ctx, kindSocket, 0, s.id, nil, nil); err != nil {
+	if err := f.w.send(&s.ctx, kindSocket, 0, s.id, nil, nil); err != nil {
 		return false, err
 	}
 	var got lent
 	select {
 	case got = <-s.lent:
 	case <-s.ctx.Done():
-		return false, context.Cause(s.ctx)
+		return false, context.Cause(&s.ctx)
 	}
 	switch {
 	case got.lost:
@@ -72,17 +72,17 @@ func (f *function) answerSocket(s *served, meta []byte, body io.Reader, buf []by
 		if _, err := s.out.take(len(buf)); err != nil { // the window is as large as it was
 			return false, err
 		}
-		return false, f.w.send(s.ctx, kindData, flagMore, s.id, nil, buf)
+		return false, f.w.send(&s.ctx, kindData, flagMore, s.id, nil, buf)
 	}
 	defer got.close()
-	total, err := writeChunks(s.ctx, got.socket, body, buf)
+	total, err := writeChunks(&s.ctx, got.socket, body, buf)
 	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.ETIMEDOUT) {
 		total, err = clientGone, nil
 	}
 	if err = cmp.Or(err, got.socket.Close()); err != nil {
 		return true, err
 	}
-	return true, f.w.send(s.ctx, kindSocket, 0, s.id, nil, binary.LittleEndian.AppendUint64(nil, total))
+	return true, f.w.send(&s.ctx, kindSocket, 0, s.id, nil, binary.LittleEndian.AppendUint64(nil, total))
 }
 
 // writeChunks writes buf and the rest of body to socket, by way of buf, until ctx ends. It
