@@ -51,9 +51,12 @@ type conn struct {
 	lent    bool // another process has had the socket
 	timed   bool // a deadline of writing is set
 
+	ctx  context.Context         // of every exchange; nil until somebody asks
+	gone context.CancelCauseFunc // ends it
+
 	x       Exchange
 	body    *connBody // of x; nil without one
-	watcher *watcher  // of x; nil without one
+	watcher watcher   // of x
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
@@ -63,6 +66,7 @@ func newConn(s *Server, nc net.Conn) *conn {
 	c.sendFn = c.sending.write
 	c.socket.init()
 	c.x.over = c
+	c.watcher.c = c
 	return c
 }
 
@@ -75,6 +79,9 @@ func (c *conn) serve() {
 		}
 		_ = c.nc.Close()
 		c.release() // the handlers have returned
+		if c.gone != nil {
+			c.gone(nil)
+		}
 	}()
 	if !c.greet() {
 		return
@@ -114,7 +121,6 @@ func (c *conn) exchange() (again bool) {
 }
 
 func (c *conn) begin() {
-	c.watcher = nil
 	if cap(c.out) > keptHead {
 		c.out = nil
 	}
@@ -137,8 +143,17 @@ func (c *conn) remoteAddr() string {
 
 func (c *conn) secure() bool { return isTLS(c.nc) }
 
-func (c *conn) watch(gone context.CancelCauseFunc) { c.watcher = watch(c, c.body, gone) }
-func (c *conn) unwatch()                           { c.watcher.stop() }
+func (c *conn) unwatch() { c.watcher.stop() }
+
+func (c *conn) context() context.Context {
+	if c.ctx == nil {
+		c.ctx, c.gone = context.WithCancelCause(c.s.ctx)
+	}
+	if c.raw != nil { // of what comes by TLS nothing can be looked at without taking it
+		c.watcher.start()
+	}
+	return c.ctx
+}
 
 // head makes the head in the connection's buffer.
 func (c *conn) head(x *Exchange, status int, length int64, bodyless bool) []byte {

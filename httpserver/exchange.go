@@ -26,7 +26,6 @@ type Exchange struct {
 
 	over   transport
 	ctx    context.Context
-	cancel context.CancelCauseFunc
 	tunnel *Tunnel // nil but after Switch
 
 	fields  []byte // of the answer's head
@@ -46,8 +45,8 @@ type transport interface {
 	remoteAddr() string
 	secure() bool // TLS
 
-	// watch has gone called once the client has gone, until unwatch returns.
-	watch(gone context.CancelCauseFunc)
+	// context ends when the server is closed or, until unwatch, the client has gone.
+	context() context.Context
 	unwatch()
 
 	// head makes the head of an answer with length bytes to come, -1 where nobody knows;
@@ -71,7 +70,7 @@ const keptHead = 16 << 10
 // begin makes an exchange of x with that body.
 func (x *Exchange) begin(body *Body) {
 	x.Body = body
-	x.ctx, x.cancel, x.tunnel = nil, nil, nil
+	x.ctx, x.tunnel = nil, nil
 	if cap(x.fields) > keptHead {
 		x.fields = nil
 	}
@@ -80,20 +79,17 @@ func (x *Exchange) begin(body *Body) {
 
 // end ends what depends on the exchange, and waits for it.
 func (x *Exchange) end() {
-	if x.cancel != nil {
-		x.cancel(context.Canceled)
-	}
 	x.over.unwatch()
 	x.Body.end()
 	x.tunnel.end()
 }
 
-// Context ends when the server is closed, the exchange over, or the client gone,
-// which shows once its body has been read: then its cause is [ErrClientGone].
+// Context ends when the server is closed or the client has gone, which shows once its
+// body has been read: then its cause is [ErrClientGone]. It does not end with the
+// exchange: that of a connection's next one is the same.
 func (x *Exchange) Context() context.Context {
 	if x.ctx == nil {
-		x.ctx, x.cancel = context.WithCancelCause(x.over.server().ctx)
-		x.over.watch(x.cancel)
+		x.ctx = x.over.context()
 	}
 	return x.ctx
 }

@@ -626,7 +626,7 @@ func TestClientGone(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // nothing is to happen
+		time.Sleep(100 * time.Millisecond) //nolint:forbidigo // it is watched, and nothing is to happen
 		entered <- struct{}{}
 		if err := <-ended; err != nil {
 			t.Errorf("got %v", err)

@@ -145,19 +145,25 @@ func (st *stream) protocol() string   { return "HTTP/2" }
 func (st *stream) remoteAddr() string { return st.c.nc.RemoteAddr().String() }
 func (st *stream) secure() bool       { return isTLS(st.c.nc) }
 
-func (st *stream) watch(gone context.CancelCauseFunc) {
+func (st *stream) context() context.Context {
+	ctx, gone := context.WithCancelCause(st.c.s.ctx)
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
 	st.gone = gone
 	if st.err != nil {
 		gone(st.err)
 	}
+	return ctx
 }
 
 func (st *stream) unwatch() {
 	st.c.mu.Lock()
-	defer st.c.mu.Unlock()
+	gone := st.gone
 	st.gone = nil
+	st.c.mu.Unlock()
+	if gone != nil {
+		gone(nil)
+	}
 }
 
 func (st *stream) head(x *Exchange, status int, length int64, bodyless bool) []byte {

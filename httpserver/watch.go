@@ -1,7 +1,6 @@
 package httpserver
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"time"
@@ -15,46 +14,51 @@ var ErrClientGone = errors.New("the client has gone")
 // patience is how long an exchange goes on unwatched: most are over by then.
 const patience = 50 * time.Millisecond
 
-// watcher ends an exchange whose client closes the connection.
+// watcher ends a connection's exchange when the client closes that, once the request's
+// body has been read. A client that sends its next request meanwhile is there.
 type watcher struct {
 	c     *conn
-	timer *time.Timer
+	timer *time.Timer // calls look; made by the first start
 
 	mu      sync.Mutex
-	stopped bool
+	started bool
 	quit    chan struct{} // closed by stop; nil as long as there is no goroutine
 	done    chan struct{} // closed by the goroutine
 }
 
-// watch has gone called once the client has closed the connection, from when on b has
-// been read. A client that sends its next request meanwhile is there.
-func watch(c *conn, b *connBody, gone context.CancelCauseFunc) *watcher {
-	if c.raw == nil {
-		return nil // TLS: what comes cannot be looked at without taking it
+// start has the exchange under way be watched until stop.
+func (w *watcher) start() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.started = true
+	if w.timer == nil {
+		w.timer = time.AfterFunc(patience, w.look)
+	} else {
+		w.timer.Reset(patience)
 	}
-	w := &watcher{c: c}
-	w.timer = time.AfterFunc(patience, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if !w.stopped {
-			w.quit, w.done = make(chan struct{}), make(chan struct{})
-			go w.run(b, gone)
-		}
-	})
-	return w
 }
 
-func (w *watcher) run(b *connBody, gone context.CancelCauseFunc) {
-	defer close(w.done)
+// look begins to watch. It may come late, when the next exchange is watched: early then.
+func (w *watcher) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.started && w.done == nil {
+		w.quit, w.done = make(chan struct{}), make(chan struct{})
+		go w.run(w.c.body, w.quit, w.done)
+	}
+}
+
+func (w *watcher) run(b *connBody, quit <-chan struct{}, done chan<- struct{}) {
+	defer close(done)
 	if whole := b.untilWhole(); whole != nil { // until then whoever reads it notices
 		select {
 		case <-whole:
-		case <-w.quit:
+		case <-quit:
 			return
 		}
 	}
 	w.mu.Lock()
-	look := !w.stopped && w.c.end == w.c.start && w.c.nc.SetReadDeadline(time.Time{}) == nil
+	look := w.started && w.c.end == w.c.start && w.c.nc.SetReadDeadline(time.Time{}) == nil
 	w.mu.Unlock()
 	if !look {
 		return
@@ -66,7 +70,7 @@ func (w *watcher) run(b *connBody, gone context.CancelCauseFunc) {
 		case err == unix.EAGAIN || err == unix.EINTR:
 			return false
 		case err != nil || n == 0:
-			gone(ErrClientGone)
+			w.c.gone(ErrClientGone)
 		}
 		return true
 	})
@@ -74,20 +78,23 @@ func (w *watcher) run(b *connBody, gone context.CancelCauseFunc) {
 
 // stop waits until nothing looks at the connection's input any more.
 func (w *watcher) stop() {
-	if w == nil {
+	w.mu.Lock()
+	if !w.started {
+		w.mu.Unlock()
 		return
 	}
+	w.started = false
 	w.timer.Stop()
-	w.mu.Lock()
-	again := w.stopped
-	w.stopped = true
 	done := w.done
-	if done != nil && !again {
+	if done != nil {
 		close(w.quit)
 		_ = w.c.nc.SetReadDeadline(time.Unix(1, 0)) // fails on a dead connection, which ends the look too
 	}
 	w.mu.Unlock()
 	if done != nil {
 		<-done
+		w.mu.Lock()
+		w.quit, w.done = nil, nil
+		w.mu.Unlock()
 	}
 }
