@@ -129,7 +129,12 @@ func (ev *event) finish(err error) {
 }
 
 func (ev *event) observe(err error) {
-	ev.f.e.metrics.invocation(ev.f.name, time.Since(ev.began), err)
+	took := time.Since(ev.began)
+	if err == nil {
+		ev.f.succeeded.Observe(took.Seconds())
+		return
+	}
+	ev.f.e.metrics.failed(ev.f.name, took, err)
 }
 
 // judge turns what ended an event into what happened, and logs an exception.

@@ -38,7 +38,7 @@ type function struct {
 	held  heldAnswers
 
 	invocations, failures atomic.Uint64
-	warmed                prometheus.Observer
+	warmed, succeeded     prometheus.Observer
 
 	shells    *shellPool // what its instances can start from; nil: nothing
 	furniture *furniture // set with shells
@@ -112,6 +112,7 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		lends:     cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, cfg.Tenant+"/"+rec.Name),
 		queue:     admission.NewQueue(e.cfg.Queue),
 		warmed:    e.metrics.start.WithLabelValues(rec.Name, string(StartWarm)),
+		succeeded: e.metrics.duration.WithLabelValues(rec.Name, outcome(nil)),
 	}
 	if cfg.Forks && f.loopbackOnly() && !spec.Trace {
 		f.forks = newForker(f)

@@ -48,8 +48,9 @@ func (f *function) acquire(ctx context.Context) (lease, error) {
 	if in := f.takeFreeLocked(); in != nil {
 		f.queue.Clear()
 		f.mu.Unlock()
-		f.warmed.Observe(time.Since(began).Seconds())
-		return lease{in: in, kind: StartWarm, start: time.Since(began)}, nil
+		took := time.Since(began)
+		f.warmed.Observe(took.Seconds())
+		return lease{in: in, kind: StartWarm, start: took}, nil
 	}
 	w, err := f.queueLocked(began)
 	if err != nil {

@@ -114,7 +114,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 	return m
 }
 
-func (m *metrics) invocation(function string, took time.Duration, err error) {
+func (m *metrics) failed(function string, took time.Duration, err error) {
 	m.duration.WithLabelValues(function, outcome(err)).Observe(took.Seconds())
 }
 

@@ -62,7 +62,6 @@ func newPlaces(all int, queue admission.QueueConfig) *places {
 // enter takes a place for an event of f; leave gives it back. It waits until ctx ends,
 // and returns its cause. ErrEngineOverloaded, at once, where that would take too long.
 func (p *places) enter(ctx context.Context, f *function) (waited time.Duration, err error) {
-	now := time.Now()
 	p.mu.Lock()
 	s := &f.placed
 	if p.taken < p.all && s.held < p.most { // those who wait have as many as they may
@@ -82,6 +81,7 @@ func (p *places) enter(ctx context.Context, f *function) (waited time.Duration, 
 	if len(p.waiting) == 0 {
 		p.queue.Clear()
 	}
+	now := time.Now()
 	w := &placeWaiter{since: now, granted: make(chan struct{})}
 	if len(s.waiters) == 0 {
 		p.waiting = append(p.waiting, f)

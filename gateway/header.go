@@ -129,13 +129,25 @@ func claimsOrigin(name string) bool {
 func (e *exchange) header() [][2]string {
 	fields := make([][2]string, 0, len(e.Fields)+6)
 	var chain, elements []string
-	proto, host := "http", string(e.Host)
+	size := len(e.Host)
+	for _, f := range e.Fields {
+		size += len(f.Value)
+	}
+	var all strings.Builder // of which the values are parts
+	all.Grow(size)
+	text := func(p []byte) string {
+		n := all.Len()
+		all.Write(p)
+		return all.String()[n:]
+	}
+	host := text(e.Host)
+	proto := "http"
 	if e.Secure() {
 		proto = "https"
 	}
 	own := [2]string{proto, host}
 	for _, f := range e.Fields {
-		name, value := textproto.CanonicalMIMEHeaderKey(string(f.Name)), string(f.Value)
+		name, value := textproto.CanonicalMIMEHeaderKey(string(f.Name)), text(f.Value)
 		switch {
 		case name == "X-Request-Id":
 		case !claimsOrigin(name):
@@ -168,7 +180,7 @@ func (e *exchange) header() [][2]string {
 		element = strings.Join(append(elements, element), ", ")
 	}
 	fields = append(fields, [2]string{forwarded, element})
-	return eventHeader(string(e.Host), fields)
+	return eventHeader(own[1], fields)
 }
 
 // forwardedElement is what the gateway itself has seen (RFC 7239 section 4).
@@ -195,5 +207,5 @@ func requestID(given []byte) string {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:], rand.Uint64())
 	binary.BigEndian.PutUint64(b[8:], rand.Uint64())
-	return hex.EncodeToString(b[:])
+	return string(hex.AppendEncode(make([]byte, 0, 2*len(b)), b[:]))
 }
