@@ -113,6 +113,16 @@ func (b *inbox) putLocked(p []byte) error {
 	return nil
 }
 
+// short is what is unread, where that is in no lent memory: it stays as it is.
+func (b *inbox) short() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.blocks) > 0 {
+		return nil
+	}
+	return b.buf[b.off:]
+}
+
 // dropLocked gives back what unread bytes are in.
 func (b *inbox) dropLocked() {
 	b.buf, b.off = nil, 0

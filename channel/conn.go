@@ -386,6 +386,9 @@ type Reply struct {
 	Length  int64         // of the body, -1 while it is still coming
 	Body    io.ReadCloser // for one goroutine
 
+	// Bytes, if not nil, is all of a short body, too. Nobody changes it any more.
+	Bytes []byte
+
 	// File, if not nil, has the body too: Length bytes from Offset on, which nobody
 	// changes any more. It is closed with Body, and by that alone.
 	File   *os.File
@@ -603,6 +606,7 @@ func (k *call) frameResponse(p []byte, more bool) error {
 	}
 	if !more {
 		r.Length = int64(len(body))
+		r.Bytes = k.in.short()
 		k.conn.finish(k, nil)
 	}
 	if !k.answer(r) { // cancelled before

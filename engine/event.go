@@ -232,7 +232,7 @@ type replyBody struct {
 	io.ReadCloser
 	ev    *event
 	whole bool // all of it is here: a Read does not wait
-	file  bool // it may be taken from Response.File instead
+	apart bool // it may be taken from Response.Bytes or File instead
 	ended bool // the event has, well: nothing that becomes of its answer changes that
 	eof   bool
 	err   error
@@ -264,7 +264,7 @@ func (b *replyBody) noted(err error) error {
 }
 
 func (b *replyBody) Close() error {
-	if !b.eof && b.err == nil && !b.file { // nothing may be left of a short answer
+	if !b.eof && b.err == nil && !b.apart { // nothing may be left of a short answer
 		if b.whole {
 			n, err := b.Read(make([]byte, 1))
 			b.eof = n == 0 && errors.Is(err, io.EOF)

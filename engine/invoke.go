@@ -50,6 +50,9 @@ type Response struct {
 	Header   [][2]string
 	Size     int64 // bytes of Body, -1 while it is still coming
 	Body     io.ReadCloser
+	// Bytes, if not nil, is all of a short body, too, which nobody changes any more. Whoever
+	// sends it leaves Body unread.
+	Bytes []byte
 	// File, if not nil, has the body too: Size bytes from Offset on, which nobody
 	// changes any more; it is closed with Body. Whoever sends it leaves Body unread.
 	File   *os.File
@@ -204,11 +207,11 @@ func (ev *event) channel(r *Request) (*Response, error) {
 		ev.becomeTunnel()
 	}
 	ev.reply = reply
-	ev.body = replyBody{ReadCloser: reply.Body, ev: ev, whole: reply.Length >= 0, file: reply.File != nil}
+	ev.body = replyBody{ReadCloser: reply.Body, ev: ev, whole: reply.Length >= 0, apart: reply.File != nil || reply.Bytes != nil}
 	ev.resp = Response{
 		ID: ev.name, Instance: l.in.box.id, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: &ev.body,
 		Cold: l.kind != StartWarm, Start: l.start, StartKind: l.kind,
-		File: reply.File, Offset: reply.Offset,
+		Bytes: reply.Bytes, File: reply.File, Offset: reply.Offset,
 	}
 	if lend := reply.Lend; lend != nil {
 		ev.resp.Lend = func(conn syscall.RawConn) (int64, error) {

@@ -164,6 +164,7 @@ type reply struct {
 	header [][2]string // canonical names, and nothing that only the engine says
 	size   int64       // of the body in bytes, -1 if unknown
 	body   io.Reader
+	bytes  []byte   // unless nil, all of the body
 	file   *os.File // unless nil, has the body from offset on
 	offset int64
 
@@ -174,7 +175,7 @@ type reply struct {
 }
 
 func newReply(resp *engine.Response) *reply {
-	a := &reply{status: resp.Status, size: resp.Size, body: resp.Body, file: resp.File, offset: resp.Offset}
+	a := &reply{status: resp.Status, size: resp.Size, body: resp.Body, bytes: resp.Bytes, file: resp.File, offset: resp.Offset}
 	if resp.Lend != nil {
 		a.lend, a.asking, a.body = resp.Lend, resp.Body, declining{resp.Body, resp.Lend}
 	}
@@ -279,6 +280,9 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 	case a.file != nil && a.size >= 0:
 		a.setFields(f, r, resp)
 		return true, f.SendFile(a.status, a.file, a.offset, a.size)
+	case a.bytes != nil:
+		a.setFields(f, r, resp)
+		return true, f.Send(a.status, a.bytes)
 	}
 	whole := 0 <= a.size && a.size <= copySize && !bodyless
 	size := copySize

@@ -509,8 +509,37 @@ func TestForwardFile(t *testing.T) {
 	}
 }
 
-// closing is the body of a file's answer, which nobody reads.
+// TestForwardBytes: a short answer is sent from where it is.
+func TestForwardBytes(t *testing.T) {
+	var closed, status atomic.Int64
+	f := fake(func(context.Context, string, *engine.Request) (*engine.Response, error) {
+		return &engine.Response{Status: int(status.Load()), Size: 5, Bytes: []byte("short"), Body: closing{&closed}}, nil
+	})
+	r := serveFake(t, f, nil)
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := Forward(w, r, Event{Engine: f, Log: slog.New(slog.DiscardHandler), Function: "f", Method: r.Method, Path: "/", MaxBodyBytes: 1}); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer h.Close()
+	n := int64(0)
+	for _, url := range []string{r.url + "/function/f", h.URL} {
+		for _, test := range []struct {
+			method, body string
+			status       int
+		}{{http.MethodGet, "short", 200}, {http.MethodHead, "", 200}, {http.MethodPost, "short", 500}, {http.MethodGet, "", 204}, {http.MethodGet, "", 304}} {
+			status.Store(int64(test.status))
+			if status, body := do(t, test.method, url, nil); status != test.status || body != test.body {
+				t.Errorf("%s %s: %d, %q; want %d, %q", test.method, url, status, body, test.status, test.body)
+			}
+			n++
+			eventually(t, "the close of the body", func() bool { return closed.Load() == n })
+		}
+	}
+}
+
+// closing is the body of an answer that is had otherwise: nobody reads it.
 type closing struct{ n *atomic.Int64 }
 
-func (closing) Read([]byte) (int, error) { return 0, errors.New("read of a file's body") }
+func (closing) Read([]byte) (int, error) { return 0, errors.New("read of a body that is had otherwise") }
 func (c closing) Close() error           { c.n.Add(1); return nil }

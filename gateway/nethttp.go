@@ -105,10 +105,11 @@ func (f *netFront) CloseAfter() { f.w.Header().Set("Connection", "close") }
 
 // Send answers with a body that is in memory.
 func (f *netFront) Send(status int, body []byte) error {
-	if err := f.Begin(status, int64(len(body))); err != nil {
+	err := f.Begin(status, int64(len(body)))
+	if err != nil || f.head || status == http.StatusNoContent || status == http.StatusNotModified {
 		return err
 	}
-	_, err := f.Write(body)
+	_, err = f.Write(body)
 	return err
 }
 
