@@ -45,7 +45,7 @@ func (c *lazyContext) cancel() {
 	}
 }
 
-// Deadline is part of [context.Context], as are Done, Err and Value.
+// Deadline is the earlier one of both contexts.
 func (c *lazyContext) Deadline() (time.Time, bool) {
 	if at, ok := c.parent.Deadline(); ok && (c.deadline.IsZero() || at.Before(c.deadline)) {
 		return at, true
@@ -53,8 +53,10 @@ func (c *lazyContext) Deadline() (time.Time, bool) {
 	return c.deadline, !c.deadline.IsZero()
 }
 
+// Done makes the context.
 func (c *lazyContext) Done() <-chan struct{} { return c.make().Done() }
 
+// Err makes the context once it has ended.
 func (c *lazyContext) Err() error {
 	c.mu.Lock()
 	lasts := c.made == nil && !c.over && c.parent.Err() == nil && (c.deadline.IsZero() || time.Now().Before(c.deadline))

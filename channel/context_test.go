@@ -38,7 +38,7 @@ func TestLazyContext(t *testing.T) {
 			ended := make(chan struct{})
 			stop := context.AfterFunc(c, func() { close(ended) })
 			child, cancel := context.WithCancelCause(c)
-			if err, cause, inChild := c.Err(), context.Cause(c), context.Cause(child); err != test.err || cause != test.cause || inChild != test.cause {
+			if err, cause, inChild := c.Err(), context.Cause(c), context.Cause(child); !errors.Is(err, test.err) || !errors.Is(cause, test.cause) || !errors.Is(inChild, test.cause) {
 				t.Errorf("%s, asked for %s: %v because of %v, in a child %v; want %v, %v", name, asked, err, cause, inChild, test.err, test.cause)
 			}
 			if at, ok := c.Deadline(); !at.Equal(test.deadline) || ok == test.deadline.IsZero() {
@@ -68,7 +68,7 @@ func TestLazyContextWaits(t *testing.T) {
 		t.Errorf("ended before its time by %v", err)
 	}
 	<-c.Done()
-	if c.Err() != context.DeadlineExceeded {
+	if !errors.Is(c.Err(), context.DeadlineExceeded) {
 		t.Errorf("ended by %v", c.Err())
 	}
 	limited, end := context.WithDeadline(t.Context(), time.Now().Add(time.Hour))

@@ -118,8 +118,11 @@ func TestUsual(t *testing.T) {
 	m := Invocation{
 		Function: "f", ID: "1a2087968d700002", Tenant: "default", DeadlineMS: 1795438535474, Method: "GET", Path: "/100", Query: "a=1&b=<2>",
 		Headers: [][2]string{
-			{"Host", "127.0.0.1:8080"}, {"Forwarded", `for=127.0.0.1;host="127.0.0.1:8080";proto=http`}, {"If-None-Match", `"etag", W/"weak\\"`},
-			{"Tab", "\t"}, {"X-Request-Id", "57a3dc748bbd3dc8d4e6a3511b497220"},
+			{"Host", "127.0.0.1:8080"},
+			{"Forwarded", `for=127.0.0.1;host="127.0.0.1:8080";proto=http`},
+			{"If-None-Match", `"etag", W/"weak\\"`},
+			{"Tab", "\t"},
+			{"X-Request-Id", "57a3dc748bbd3dc8d4e6a3511b497220"},
 		},
 	}
 	var got Invocation

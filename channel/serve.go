@@ -276,14 +276,13 @@ func (f *function) invoke(h header, p []byte) error {
 	if err != nil {
 		return err
 	}
-	s := &served{Event: Event{Length: int64(len(body)), id: h.id, fun: f}}
+	s := &served{Event: Event{Length: int64(len(body)), id: h.id, fun: f}, ctx: lazyContext{parent: f.ctx}}
 	if h.more() {
 		s.Length = -1
 	}
 	if err := s.parse(meta); err != nil {
 		return err
 	}
-	s.ctx.parent = f.ctx
 	if s.DeadlineMS > 0 {
 		s.ctx.deadline = time.UnixMilli(s.DeadlineMS)
 	}

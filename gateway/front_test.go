@@ -541,5 +541,7 @@ func TestForwardBytes(t *testing.T) {
 // closing is the body of an answer that is had otherwise: nobody reads it.
 type closing struct{ n *atomic.Int64 }
 
-func (closing) Read([]byte) (int, error) { return 0, errors.New("read of a body that is had otherwise") }
-func (c closing) Close() error           { c.n.Add(1); return nil }
+func (closing) Read([]byte) (int, error) {
+	return 0, errors.New("read of a body that is had otherwise")
+}
+func (c closing) Close() error { c.n.Add(1); return nil }
