@@ -113,12 +113,15 @@ func (b *inbox) putLocked(p []byte) error {
 	return nil
 }
 
-// short is what is unread, where that is in no lent memory: it stays as it is.
+// short is what is unread, where that is in no lent memory, else nil: it stays as it is.
 func (b *inbox) short() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.blocks) > 0 {
+	switch {
+	case len(b.blocks) > 0:
 		return nil
+	case b.buf == nil:
+		return []byte{}
 	}
 	return b.buf[b.off:]
 }

@@ -24,7 +24,7 @@ func (c *lazyContext) make() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.made == nil {
-		if c.deadline.IsZero() {
+		if c.deadline.IsZero() || c.over { // cancelled is cancelled, however late that is
 			c.made, c.finish = context.WithCancel(c.parent)
 		} else {
 			c.made, c.finish = context.WithDeadline(c.parent, c.deadline)

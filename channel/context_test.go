@@ -61,6 +61,16 @@ func TestLazyContext(t *testing.T) {
 	}
 }
 
+// TestLazyContextCancelled: a context that was cancelled in time is not late when it is
+// looked at.
+func TestLazyContextCancelled(t *testing.T) {
+	c := &lazyContext{parent: t.Context(), deadline: time.Now().Add(-time.Second)}
+	c.cancel()
+	if !errors.Is(c.Err(), context.Canceled) {
+		t.Errorf("ended by %v", c.Err())
+	}
+}
+
 // TestLazyContextWaits: a deadline that comes while somebody waits is noticed.
 func TestLazyContextWaits(t *testing.T) {
 	c := &lazyContext{parent: t.Context(), deadline: time.Now().Add(20 * time.Millisecond)}

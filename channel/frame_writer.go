@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -49,7 +50,7 @@ func newFrameWriter(conn *net.UnixConn, done <-chan struct{}, wg *sync.WaitGroup
 	if err != nil {
 		return nil, err
 	}
-	w := &frameWriter{conn: conn, raw: raw, turn: make(chan struct{}, 1), done: done, wg: wg, fail: fail}
+	w := &frameWriter{conn: conn, raw: raw, turn: make(chan struct{}, 1), done: done, wg: wg, fail: fail, skips: mostSkips, skipped: mostSkips}
 	w.attempt = w.attemptOn
 	return w, nil
 }
@@ -106,6 +107,9 @@ func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint
 			return context.Cause(ctx)
 		}
 	}
+	if cap(w.head) > 2*mostGather {
+		w.head = nil
+	}
 	w.head = w.head[:0]
 	w.put(h, meta)
 	if len(body) <= small { // cheaper to copy than to point at
@@ -151,12 +155,16 @@ func (w *frameWriter) put(h header, meta []byte) {
 const (
 	small      = 4 << 10  // bytes: of a frame that is sent with others, and of a body that is copied
 	mostGather = 48 << 10 // bytes of frames that go out together, some 4 KiB more at most
-	mostSkips  = 63
+	mostSkips  = 1023
+
+	// quick is how long others may take over each frame that they send meanwhile. Those who
+	// compute for longer are not waited for: the system call costs a tenth of that.
+	quick = 100 * time.Microsecond
 )
 
 // gather lets the other goroutines that can run do so, and takes along what they send
-// meanwhile. Where nobody does, the next frames are sent as they come: one, and more the
-// more often nobody does.
+// meanwhile. Where nobody does, or it takes long, the next frames are sent as they come:
+// one, and more the more often that happens. So are the first.
 func (w *frameWriter) gather() {
 	if w.skips > 0 {
 		w.skips--
@@ -165,18 +173,22 @@ func (w *frameWriter) gather() {
 	w.mu.Lock()
 	w.gathering, w.gathered = true, 0
 	w.mu.Unlock()
+	began := time.Now()
 	runtime.Gosched()
+	took := time.Since(began)
 	w.mu.Lock()
 	w.gathering = false
 	w.mu.Unlock()
-	if w.skipped = min(2*w.skipped+1, mostSkips); w.gathered > 0 {
+	if w.gathered > 0 && took <= time.Duration(w.gathered+1)*quick {
 		w.skipped = 0
+	} else {
+		w.skipped = min(2*w.skipped+1, mostSkips)
 	}
 	w.skips = w.skipped
 }
 
-// join leaves a frame to whoever gathers; false if nobody does. Where that fails, the
-// channel is over.
+// join leaves a frame to whoever gathers; false if nobody does. Where sending it fails, the
+// channel is over, or its other end has hung up: its reader learns of that.
 func (w *frameWriter) join(h header, meta, body []byte) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -3,12 +3,15 @@ package channel
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,6 +48,7 @@ func messages(t *testing.T) (w *frameWriter, received *net.UnixConn) {
 func TestFramesGathered(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	w, received := messages(t)
+	w.skips, w.skipped = 0, 0
 	const senders = 40
 	var wg sync.WaitGroup
 	for i := 1; i < senders; i++ {
@@ -90,7 +94,8 @@ func TestFramesGathered(t *testing.T) {
 	}
 
 	w, received = messages(t)
-	for range 500 {
+	w.skips, w.skipped = 0, 0
+	for range 2 * mostSkips {
 		if err := w.send(context.Background(), kindInvoke, 0, 1, []byte("meta"), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -101,4 +106,93 @@ func TestFramesGathered(t *testing.T) {
 	if w.skipped != mostSkips {
 		t.Errorf("after frames that nobody joined, %d are sent at once; want %d", w.skipped, mostSkips)
 	}
+}
+
+// TestFramesNotGathered: nobody's answer waits for those who compute.
+func TestFramesNotGathered(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	w, received := messages(t)
+	w.skips, w.skipped = 0, 0
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for !stop.Load() { // it computes
+			}
+		})
+	}
+	slow, buf := 0, make([]byte, 1<<10)
+	for range mostSkips {
+		began := time.Now()
+		if err := w.send(context.Background(), kindResponse, 0, 1, []byte("meta"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(began) > 5*time.Millisecond { // less than the scheduler gives each of them
+			slow++
+		}
+		if _, err := received.Read(buf); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	if w.skipped < mostSkips/2 {
+		t.Errorf("after %d frames, of which %d were late, %d are sent at once", mostSkips, slow, w.skipped)
+	}
+}
+
+// TestGatheredEvents: events that go out together are each answered by its own, whatever
+// is large among them, cancelled, or under way when the channel ends.
+func TestGatheredEvents(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	c := serve(t, Config{}, echo)
+	c.w.skips, c.w.skipped = 0, 0
+	var wg sync.WaitGroup
+	for i := range 32 {
+		wg.Go(func() {
+			for n := range 100 {
+				size := (i*100 + n) * 7919 % 100_000
+				if n%10 > 0 {
+					size %= 2 * small
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				if n%7 == 0 {
+					go cancel()
+				}
+				body := pattern(size)
+				r, err := c.Invoke(ctx, &Invocation{Path: "/"}, bytes.NewReader(body))
+				if err == nil {
+					var got []byte
+					if got, err = io.ReadAll(r.Body); err == nil && !bytes.Equal(got, body) {
+						t.Errorf("%d bytes came back of %d, or others", len(got), len(body))
+					}
+					_ = r.Body.Close()
+				}
+				if err != nil && (n%7 > 0 || !errors.Is(err, context.Canceled)) {
+					t.Error(err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	for range 32 {
+		wg.Go(func() {
+			for {
+				r, err := c.Invoke(t.Context(), &Invocation{Path: "/"}, nil)
+				if err != nil {
+					if !errors.Is(err, ErrClosed) {
+						t.Error(err)
+					}
+					return
+				}
+				_ = r.Body.Close()
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond) //nolint:forbidigo // they are at it
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
 }

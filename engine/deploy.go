@@ -145,6 +145,7 @@ func (e *Engine) replaceLocked(name string, f *function) {
 	if f == nil {
 		delete(next, name)
 	} else {
+		f.measure()
 		next[name] = f
 	}
 	e.functions.Store(&next)

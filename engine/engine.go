@@ -239,6 +239,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	for _, rec := range cfg.Store.Functions() {
 		f, err := e.newFunction(rec)
 		if err == nil {
+			f.measure()
 			f.logs, err = e.openLog(rec.Name)
 		}
 		if err != nil {

@@ -56,7 +56,7 @@ func (ev *event) open(ctx context.Context, r *Request) {
 func (ev *event) expire() {
 	ev.ctx.cancel(ErrTimeout)
 	if ev.answered.Load() {
-		ev.finish(ErrTimeout)
+		ev.finish(context.Cause(&ev.ctx))
 	}
 }
 

@@ -111,13 +111,18 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		instances: make(map[*instance]struct{}),
 		lends:     cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, cfg.Tenant+"/"+rec.Name),
 		queue:     admission.NewQueue(e.cfg.Queue),
-		warmed:    e.metrics.start.WithLabelValues(rec.Name, string(StartWarm)),
-		succeeded: e.metrics.duration.WithLabelValues(rec.Name, outcome(nil)),
 	}
 	if cfg.Forks && f.loopbackOnly() && !spec.Trace {
 		f.forks = newForker(f)
 	}
 	return f, nil
+}
+
+// measure begins the function's usual series. Whoever removes a function of its name drops
+// them: it is to be called where nobody does, before the function is called.
+func (f *function) measure() {
+	f.warmed = f.e.metrics.start.WithLabelValues(f.name, string(StartWarm))
+	f.succeeded = f.e.metrics.duration.WithLabelValues(f.name, outcome(nil))
 }
 
 // started notes a start and how long the event waited for it.

@@ -197,6 +197,7 @@ func (ev *event) channel(r *Request) (*Response, error) {
 	}
 	l := &ev.lease
 	reply, err := l.in.conn.Invoke(&ev.ctx, m, r.Body)
+	*m = channel.Invocation{} // the answer may take hours
 	if err != nil {
 		err = ev.judge(err, "it answered")
 		ev.cancel(err)
@@ -219,10 +220,13 @@ func (ev *event) channel(r *Request) (*Response, error) {
 			return n, ev.body.noted(err)
 		}
 	}
-	if reply.Length < 0 || reply.File != nil { // else it holds nothing of the function's any more
+	if reply.Bytes == nil || f.fresh() { // else it holds nothing that others wait for
 		ev.watch()
 	}
 	ev.answered.Store(true)
+	if ev.ctx.Err() != nil { // expire may have come before
+		ev.finish(context.Cause(&ev.ctx))
+	}
 	return &ev.resp, nil
 }
 

@@ -280,7 +280,7 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 	case a.file != nil && a.size >= 0:
 		a.setFields(f, r, resp)
 		return true, f.SendFile(a.status, a.file, a.offset, a.size)
-	case a.bytes != nil:
+	case len(a.bytes) > 0:
 		a.setFields(f, r, resp)
 		return true, f.Send(a.status, a.bytes)
 	}

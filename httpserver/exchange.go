@@ -85,8 +85,9 @@ func (x *Exchange) end() {
 }
 
 // Context ends when the server is closed or the client has gone, which shows once its
-// body has been read: then its cause is [ErrClientGone]. It does not end with the
-// exchange: that of a connection's next one is the same.
+// body has been read: then its cause is [ErrClientGone]. Over HTTP/1.1 it does not end
+// with the exchange, since the connection's next one has the same: what a handler leaves
+// hanging on it stays there.
 func (x *Exchange) Context() context.Context {
 	if x.ctx == nil {
 		x.ctx = x.over.context()
