@@ -8,6 +8,7 @@ import (
 
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/sandbox"
 )
 
@@ -104,10 +105,12 @@ func (l lentMemory) Release() {
 func (f *function) lendMemory(size int) (channel.Lent, error) {
 	free, all := f.e.buffers.Free()
 	if waits := f.waiting.Load(); waits+int64(size) > free-all/10 {
+		f.e.metrics.refuse(reasonAnswers)
 		return nil, fmt.Errorf("%w: its answers that clients have not taken yet hold %d bytes of memory", ErrOverloaded, waits)
 	}
 	lent, err := buffer.Lender{Pool: f.e.buffers}.Acquire(size, 0)
 	if err != nil {
+		f.e.metrics.refuse(admission.Memory)
 		return nil, fmt.Errorf("%w: %w", ErrDegraded, err)
 	}
 	f.waiting.Add(int64(len(lent.Bytes())))

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/image"
 )
@@ -135,7 +137,8 @@ func TestHeldAnswers(t *testing.T) {
 func TestAnswersShareMemory(t *testing.T) {
 	r := open(t)
 	r.stop()
-	r.start(Config{BufferBytes: 8 << 20})
+	reg := prometheus.NewRegistry()
+	r.start(Config{BufferBytes: 8 << 20, Metrics: reg})
 	many := func(cfg *image.Config) { cfg.Instances.Concurrency, cfg.Resources.Pids = 64, 128 }
 	r.deploy("greedy", many)
 	r.deploy("other", many)
@@ -187,6 +190,19 @@ func TestAnswersShareMemory(t *testing.T) {
 		default:
 			t.Errorf("%d bytes, %v", n, err)
 		}
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for _, f := range families {
+		if f.GetName() == "fre_admission_refused_total" {
+			refused = int(f.GetMetric()[0].GetCounter().GetValue())
+		}
+	}
+	if refused != 64-whole {
+		t.Errorf("%d are counted as refused, want %d", refused, 64-whole)
 	}
 	if whole < 8 || broken == 0 && len(untaken) == 64 {
 		t.Errorf("of %d answers %d were whole, %d broken off", len(untaken), whole, broken)

@@ -40,7 +40,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 			Name: "fre_fork_server_failures_total", Help: "Fork servers that did not start, or died.",
 		}, []string{"function"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fre_admission_refused_total", Help: "Events refused: for want of memory for bodies (memory, waits), or as too many wait for their function (queue_length, queue_time) or for the engine (engine).",
+			Name: "fre_admission_refused_total", Help: "Events refused: for want of memory for bodies (memory, waits), as answers of their function hold much of it (answers), or as too many wait for their function (queue_length, queue_time) or for the engine (engine).",
 		}, []string{"reason"}),
 		gcImages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fre_gc_images_total", Help: "Images that garbage collection removed.",
@@ -118,8 +118,11 @@ func (m *metrics) failed(function string, took time.Duration, err error) {
 	m.duration.WithLabelValues(function, outcome(err)).Observe(took.Seconds())
 }
 
-// reasonEngine is that of ErrEngineOverloaded.
-const reasonEngine admission.Reason = "engine"
+// Reasons to refuse an event that package admission does not know.
+const (
+	reasonEngine  admission.Reason = "engine"  // ErrEngineOverloaded
+	reasonAnswers admission.Reason = "answers" // its function's answers hold much memory that clients have not taken
+)
 
 // refuse counts an event that was not taken on.
 func (m *metrics) refuse(why admission.Reason) { m.refused.WithLabelValues(string(why)).Inc() }

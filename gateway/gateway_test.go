@@ -82,6 +82,13 @@ func open(t *testing.T) *rig {
 
 func openWith(t *testing.T, change func(*Config)) *rig {
 	t.Helper()
+	return openServer(t, change, 0)
+}
+
+// openServer is openWith, for connections that may stall for so long and functions named
+// lent, which are trusted with them.
+func openServer(t *testing.T, change func(*Config), stall time.Duration) *rig {
+	t.Helper()
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
 	state, log, reg := t.TempDir(), slog.New(slog.DiscardHandler), prometheus.NewRegistry()
@@ -95,6 +102,7 @@ func openWith(t *testing.T, change func(*Config)) *rig {
 	}
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: &image.Builder{Store: st}, StateDir: state, Log: log, Metrics: reg,
+		LendConnections: []string{"default/lent"},
 	})
 	if err != nil {
 		t.Fatal(errors.Join(err, host.Close(), st.Close()))
@@ -106,7 +114,7 @@ func openWith(t *testing.T, change func(*Config)) *rig {
 	cfg := Config{Engine: eng, Log: log, MaxBodyBytes: maxBody, Metrics: reg}
 	change(&cfg)
 	g := New(cfg)
-	srv := httpserver.New(httpserver.Config{Handler: g, Refuse: g.Refuse})
+	srv := httpserver.New(httpserver.Config{Handler: g, Refuse: g.Refuse, StallTimeout: stall})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	r := &rig{t: t, eng: eng, store: st, addr: l.Addr().String(), url: "http://" + l.Addr().String()}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -11,10 +12,12 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
 )
 
 // asking is a body whose function asks for its client's connection after a first piece.
@@ -141,5 +144,57 @@ func TestLendToOne(t *testing.T) {
 		if _, got := direct.ask("GET", "/function/f", line); got != "answer" || offered.Load() != want {
 			t.Errorf("%q: %q, offered %t", line, got, offered.Load())
 		}
+	}
+}
+
+// TestLendToWhoIsGone: a client that takes nothing, or goes away, while a function has its
+// connection costs the function that event, and its place no longer than that.
+func TestLendToWhoIsGone(t *testing.T) {
+	const stall = 300 * time.Millisecond
+	r := openServer(t, func(*Config) {}, stall)
+	r.deploy("lent", func(c *image.Config) {
+		c.Network.LendConnection = true
+		c.Instances.Max, c.Resources.Timeout = 1, time.Minute
+	})
+	resp, err := r.eng.Invoke(t.Context(), "lent", &engine.Request{Method: http.MethodGet, Path: "/stream", Query: "100000", Lends: true})
+	if err != nil || resp.Lend == nil {
+		t.Fatalf("nothing would be lent: %v", err)
+	}
+	check(t, resp.Body.Close())
+	for name, leave := range map[string]func(c conn){
+		"stalls":    func(conn) {},
+		"closes":    func(c conn) { check(t, c.Close()) },
+		"resets":    func(c conn) { check(t, c.Conn.(*net.TCPConn).SetLinger(0)); check(t, c.Close()) },
+		"is halved": func(c conn) { check(t, c.Conn.(*net.TCPConn).CloseWrite()) },
+	} {
+		c := r.dial()
+		c.send("GET /function/lent/stream?16777216 HTTP/1.1\r\nHost: a\r\n\r\n")
+		line, err := c.ReadString('\n')
+		if err != nil || !strings.Contains(line, "200") {
+			rest, _ := io.ReadAll(io.LimitReader(c.Reader, 2000))
+			t.Fatalf("%s: %q, %v, %s", name, line, err, rest)
+		}
+		leave(c)
+		began := time.Now()
+		if status, body := do(t, http.MethodGet, r.url+"/function/lent/stream?100000", nil); status != 200 || len(body) != 100_000 {
+			t.Errorf("%s: then %d, %d bytes", name, status, len(body))
+		}
+		if took := time.Since(began); took > 30*time.Second { // the function's limit is a minute
+			t.Errorf("%s: its place was free after %v", name, took)
+		}
+		if name == "stalls" {
+			n, err := io.Copy(io.Discard, c.Reader)
+			if err == nil || n >= 16<<20 {
+				t.Errorf("%s: %d bytes, %v; want it broken off", name, n, err)
+			}
+		}
+		_ = c.Close()
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
 	}
 }
