@@ -89,6 +89,7 @@ const (
 	nginxGo, nginxPython  = "nginx → Go net/http", "nginx → Python http.server"
 	freNative, freNode    = "fre, native", "fre, Node"
 	freFiles, nginxStatic = "httpserver SendFile", "nginx"
+	nginxFile             = "nginx, a file of 100 bytes"
 	plainGo, reverseProxy = "net/http, bytes.Buffer", "httputil.ReverseProxy → Go net/http"
 )
 
@@ -177,7 +178,11 @@ func rows() []row {
 	}
 	return append(all, row{
 		name: "warm no-op", label: "A no-op on one connection", connections: 1,
-		targets: []target{functionOf(freNative, "noop-native", ""), functionOf(frePython, "noop-python", ""), functionOf(freNode, "noop-node", "")},
+		targets: []target{
+			functionOf(freNative, "noop-native", ""), functionOf(frePython, "noop-python", ""), functionOf(freNode, "noop-node", ""),
+			// What this machine needs at least: one process that answers by itself, and two.
+			{label: nginxFile, server: nginxServer + ", " + nginxSites[0], path: "/100"}, behindNginx(nginxGo, "go", "/100", roleFunction),
+		},
 		aims: []aim{
 			{of: freNative, what: "p50", most: 60}, {of: frePython, what: "p50", most: 70}, {of: freNode, what: "p50", most: 80},
 		},

@@ -21,7 +21,7 @@ import (
 )
 
 // fileSizes are those of the static files.
-var fileSizes = []int{64 << 10, 512 << 10, 2 << 20}
+var fileSizes = []int{100, 64 << 10, 512 << 10, 2 << 20}
 
 //go:embed function.py
 var functionPy []byte
