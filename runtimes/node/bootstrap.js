@@ -24,6 +24,7 @@ const FULL_WINDOW = 256 << 10;
 const GRANT = 128 << 10; // bytes of a request body taken before the window is opened again
 const FIRST = 256 << 10; // bytes of an answer that go along in RESPONSE
 const NAMED = 0x21; // FILE: the answer is in a file whose name follows
+const SMALL = 4 << 10; // bytes of a frame that is cheaper to copy than to write in parts
 const IN_FILE = 64 << 10; // bytes of an answer from which it is worth a file of its own
 const EXIT_PROTOCOL = 70; // EX_SOFTWARE of sysexits.h
 const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
@@ -61,18 +62,29 @@ class Event {
   json() { return JSON.parse(this.body.toString()); }
 }
 
-// What the engine says about one event. deadline: milliseconds since 1970.
+// What the engine says about one event. deadline: milliseconds since 1970. What few
+// handlers ask for is made for those: it costs more than all the rest of an event.
 class Context {
-  constructor(id, meta, signal) {
-    this.function = meta.function;
-    this.id = meta.id;
-    this.tenant = meta.tenant;
-    this.deadline = meta.deadline_ms;
-    this.signal = signal; // AbortSignal, aborted when the client has gone
-    const log = (level) => (message, ...args) => {
-      send(LOG, 0, id, json({ level, message: cut(format(message, ...args), MAX_META) }));
-    };
-    this.logger = { debug: log('debug'), info: log('info'), warning: log('warning'), warn: log('warning'), error: log('error') };
+  #call;
+  #logger;
+  constructor(call) {
+    this.#call = call;
+    this.function = call.meta.function;
+    this.id = call.meta.id;
+    this.tenant = call.meta.tenant;
+    this.deadline = call.meta.deadline_ms;
+  }
+  // AbortSignal, aborted when the client has gone.
+  get signal() { return this.#call.signal; }
+  get logger() {
+    if (!this.#logger) {
+      const { id } = this.#call;
+      const log = (level) => (message, ...args) => {
+        send(LOG, 0, id, json({ level, message: cut(format(message, ...args), MAX_META) }));
+      };
+      this.#logger = { debug: log('debug'), info: log('info'), warning: log('warning'), warn: log('warning'), error: log('error') };
+    }
+    return this.#logger;
   }
   remaining() { return this.deadline - Date.now(); }
 }
@@ -80,7 +92,8 @@ class Context {
 // --- The channel ------------------------------------------------------------
 
 // Children do not get the descriptor: node marks what it inherits close-on-exec.
-let channel = new net.Socket({ fd: Number(process.env.FRE_CHANNEL || 3), readable: true, writable: true });
+let channelFD = Number(process.env.FRE_CHANNEL || 3);
+let channel = new net.Socket({ fd: channelFD, readable: true, writable: true });
 channel.on('error', () => process.exit(0)); // the engine has gone
 channel.on('end', () => process.exit(0));
 
@@ -91,22 +104,48 @@ function die(why) {
 
 const json = (v) => Buffer.from(JSON.stringify(v));
 
+// Ids are whole numbers below 2**53: the engine counts from 1.
+const readID = (b, at) => b.readUInt32LE(at) + b.readUInt32LE(at + 4) * 0x100000000;
+
+function putHead(b, length, kind, flags, id) {
+  b.writeUInt32LE(length, 0);
+  b[4] = kind;
+  b[5] = flags;
+  b[6] = b[7] = 0;
+  b.writeUInt32LE(id >>> 0, 8);
+  b.writeUInt32LE(Math.floor(id / 0x100000000), 12);
+}
+
 function send(kind, flags, id, ...parts) {
   let size = 0;
   for (const p of parts) size += p.length;
-  const head = Buffer.alloc(16);
-  head.writeUInt32LE(size, 0);
-  head[4] = kind;
-  head[5] = flags;
-  head.writeBigUInt64LE(id, 8);
-  if (size <= 4096) {
-    channel.write(Buffer.concat([head, ...parts], size + 16));
+  if (size <= SMALL) {
+    const b = Buffer.allocUnsafe(16 + size);
+    putHead(b, size, kind, flags, id);
+    let at = 16;
+    for (const p of parts) at += p.copy(b, at);
+    write(b);
     return;
   }
+  const head = Buffer.allocUnsafe(16);
+  putHead(head, size, kind, flags, id);
   channel.cork();
   channel.write(head);
   for (const p of parts) channel.write(p);
   channel.uncork();
+}
+
+// Writes a small frame: at once, as far as the socket takes it and nothing waits before it.
+function write(b) {
+  let n = 0;
+  if (channelFD >= 0 && channel.writableLength === 0) {
+    try {
+      n = fs.writeSync(channelFD, b);
+    } catch (e) {
+      if (e.code !== 'EAGAIN') process.exit(0); // the engine has gone
+    }
+  }
+  if (n < b.length) channel.write(n ? b.subarray(n) : b);
 }
 
 // Shortens text so that its JSON stays below limit bytes.
@@ -115,6 +154,8 @@ function cut(text, limit) {
   while (n * 6 > limit - 64 && Buffer.byteLength(JSON.stringify(text.slice(0, n))) > limit - 64) n >>= 1;
   return n < text.length ? text.slice(0, n) + '...' : text;
 }
+
+const FROM_ENGINE = [INVOKE, DATA, CANCEL, WINDOW, STOP];
 
 // Frames are cut out of what has arrived: pieces holds size bytes.
 let pieces = [], size = 0, need = 16, head = null;
@@ -137,10 +178,10 @@ function arrived(piece) {
       frame(h, got);
       continue;
     }
-    const h = { kind: got[4], flags: got[5], id: got.readBigUInt64LE(8) };
+    const h = { kind: got[4], flags: got[5], id: readID(got, 8) };
     const length = got.readUInt32LE(0);
     if (length > MAX_PAYLOAD) die(`frame of ${length} bytes`);
-    if (![INVOKE, DATA, CANCEL, WINDOW, STOP].includes(h.kind) && !(parked && h.kind === LOAD)) die(`frame kind ${h.kind}`);
+    if (!FROM_ENGINE.includes(h.kind) && !(parked && h.kind === LOAD)) die(`frame kind ${h.kind}`);
     if (parked && h.kind !== LOAD) die('no LOAD');
     if (got[6] || got[7] || h.flags & ~MORE || (h.flags && h.kind !== INVOKE && h.kind !== DATA)) {
       die(`flags or file descriptors of frame kind ${h.kind}`);
@@ -158,15 +199,27 @@ const calls = new Map(); // id -> Call, from INVOKE to the last frame of the ans
 let stopping = false;
 
 class Call {
+  #abort = null; // AbortController, once somebody has asked for its signal
+  #cancelled = false;
   constructor(id, meta, body) {
     this.id = id;
     this.meta = meta;
     this.parts = [body];
     this.taken = 0; // bytes of DATA since the last grant
     this.window = FULL_WINDOW; // bytes of the answer that may be sent
-    this.abort = new AbortController();
     this.wake = null; // resolves the promise of who waits for the window
     this.over = false; // nothing more may be sent
+  }
+  get signal() {
+    if (!this.#abort) {
+      this.#abort = new AbortController();
+      if (this.#cancelled) this.#abort.abort();
+    }
+    return this.#abort.signal;
+  }
+  cancel() {
+    this.#cancelled = true;
+    this.#abort?.abort();
   }
 }
 
@@ -179,7 +232,7 @@ function frame({ kind, flags, id }, payload) {
   }
   if (kind === INVOKE) {
     const n = payload.length < 4 ? Infinity : payload.readUInt32LE(0);
-    if (n > payload.length - 4 || n > MAX_META || id === 0n || calls.has(id)) die('INVOKE');
+    if (n > payload.length - 4 || n > MAX_META || id === 0 || calls.has(id)) die('INVOKE');
     const meta = decode(payload.toString('utf8', 4, 4 + n));
     const call = new Call(id, meta, payload.subarray(4 + n));
     calls.set(id, call);
@@ -205,7 +258,7 @@ function frame({ kind, flags, id }, payload) {
       call.taken = 0;
     }
   } else if (kind === CANCEL) {
-    call.abort.abort();
+    call.cancel();
     fail(call, 'Cancelled', 'the client has gone', '');
   } else {
     if (payload.length !== 4) die('WINDOW');
@@ -431,7 +484,7 @@ async function handle(call) {
   const body = call.parts.length === 1 ? call.parts[0] : Buffer.concat(call.parts);
   call.parts = null;
   try {
-    await respond(call, await handler(new Event(call.meta, body), new Context(call.id, call.meta, call.abort.signal)));
+    await respond(call, await handler(new Event(call.meta, body), new Context(call)));
     if (!call.over) end(call);
   } catch (e) {
     if (!call.over) fail(call, ...describe(e));
@@ -444,7 +497,7 @@ async function handle(call) {
 // state of the process is not to be trusted.
 function crash(e) {
   const d = describe(e);
-  if (!handler) send(FAILED, 0, 0n, failure(...d));
+  if (!handler) send(FAILED, 0, 0, failure(...d));
   for (const call of [...calls.values()]) fail(call, ...d);
   channel.end(() => process.exit(1));
 }
@@ -483,12 +536,12 @@ function start(name) {
   load(root, name).then((f) => {
     handler = f;
     const concurrency = Math.max(1, Number.parseInt(process.env.FRE_CONCURRENCY || '1', 10) || 1);
-    send(READY, 0, 0n, json({ protocol: 1, runtime: `node ${process.versions.node}`, concurrency }));
+    send(READY, 0, 0, json({ protocol: 1, runtime: `node ${process.versions.node}`, concurrency }));
     const early = starting;
     starting = null;
     early.forEach(handle);
   }, (e) => {
-    send(FAILED, 0, 0n, failure(...describe(e)));
+    send(FAILED, 0, 0, failure(...describe(e)));
     channel.end(() => process.exit(1));
   });
 }
@@ -498,45 +551,45 @@ function start(name) {
 // and the garbage of it all is collected.
 async function park() {
   await import('data:text/javascript,'); // the loader of ES modules
-  const real = channel;
+  const real = channel, realFD = channelFD;
   const file = `/tmp/.fre-${process.pid}`;
   const server = net.createServer().listen(file);
   const engine = net.connect(file);
   channel = await new Promise((resolve) => server.once('connection', resolve));
+  channelFD = channel._handle?.fd ?? -1; // -1: by the stream
   channel.on('data', arrived);
   starting = null;
-  for (let i = 1n; i <= WARM_EVENTS; i++) {
+  for (let i = 1; i <= WARM_EVENTS; i++) {
     delete require.cache[require.resolve('./warm.js')];
     handler = await load(__dirname, 'warm.handle');
     engine.write(warmEvent(i));
     await new Promise((resolve) => engine.once('data', resolve));
   }
-  new Context(0n, {}, null).logger.debug('%s', inspect({}));
+  const context = new Context(new Call(0, {}, null));
+  context.logger.debug('%s', inspect(context.signal));
   delete require.cache[require.resolve('./warm.js')];
   engine.destroy();
   channel.destroy();
   await new Promise((resolve) => server.close(resolve));
-  channel = real;
+  [channel, channelFD] = [real, realFD];
   handler = undefined;
   starting = [];
   v8.setFlagsFromString('--expose-gc');
   vm.runInNewContext('gc')();
   v8.setFlagsFromString('--no-expose-gc');
   parked = true;
-  send(PARKED, 0, 0n);
+  send(PARKED, 0, 0);
 }
 
 // After so many the way from LOAD to the handler's first line takes 1.7 ms of CPU,
 // after none 2.6; more gain nothing.
-const WARM_EVENTS = 40n;
+const WARM_EVENTS = 40;
 
 // An INVOKE frame for warm.js.
 function warmEvent(id) {
   const meta = json({ headers: [['a', 'b']], query: 'a=b' });
-  const head = Buffer.alloc(20);
-  head.writeUInt32LE(4 + meta.length + 2, 0);
-  head[4] = INVOKE;
-  head.writeBigUInt64LE(id, 8);
+  const head = Buffer.allocUnsafe(20);
+  putHead(head, 4 + meta.length + 2, INVOKE, 0, id);
   head.writeUInt32LE(meta.length, 16);
   return Buffer.concat([head, meta, Buffer.from('{}')]);
 }
@@ -544,7 +597,7 @@ function warmEvent(id) {
 // Becomes the process of the function that LOAD names.
 function become(id, payload) {
   const { handler: wanted, dir, env } = decode(payload.toString());
-  if (id !== 0n || typeof wanted !== 'string' || typeof dir !== 'string' || env === null || typeof env !== 'object') die('LOAD');
+  if (id !== 0 || typeof wanted !== 'string' || typeof dir !== 'string' || env === null || typeof env !== 'object') die('LOAD');
   parked = false;
   process.chdir(dir);
   for (const n of Object.keys(process.env)) if (!(n in env)) delete process.env[n];
