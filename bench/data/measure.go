@@ -181,7 +181,8 @@ func rows() []row {
 		targets: []target{
 			functionOf(freNative, "noop-native", ""), functionOf(frePython, "noop-python", ""), functionOf(freNode, "noop-node", ""),
 			// What this machine needs at least: one process that answers by itself, and two.
-			{label: nginxFile, server: nginxServer + ", " + nginxSites[0], path: "/100"}, behindNginx(nginxGo, "go", "/100", roleFunction),
+			{label: nginxFile, server: nginxServer + ", " + nginxSites[0], path: "/100"},
+			behindNginx(nginxGo, "go", "/100", roleFunction),
 		},
 		aims: []aim{
 			{of: freNative, what: "p50", most: 60}, {of: frePython, what: "p50", most: 70}, {of: freNode, what: "p50", most: 80},
