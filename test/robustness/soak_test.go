@@ -3,7 +3,6 @@ package robustness
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -13,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/goccy/go-yaml"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
@@ -136,12 +137,25 @@ func (w *world) deployTemplate(t *testing.T, name string) exchange {
 	if err := daemon.CopyTemplate(t.Context(), source, dir); err != nil {
 		t.Fatal(err)
 	}
-	yaml, err := os.OpenFile(filepath.Join(dir, "fret.yaml"), os.O_APPEND|os.O_WRONLY, 0)
+	file := filepath.Join(dir, "fret.yaml")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = yaml.WriteString("\ninstances: {idle: 1s, max: 2}\n")
-	if err := errors.Join(err, yaml.Close()); err != nil {
+	var template map[string]any
+	if err := yaml.Unmarshal(text, &template); err != nil {
+		t.Fatal(err)
+	}
+	instances, _ := template["instances"].(map[string]any)
+	if instances == nil {
+		instances = map[string]any{}
+	}
+	instances["idle"], instances["max"] = "1s", 2
+	template["instances"] = instances
+	if text, err = yaml.Marshal(template); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.d.CLI(t.Context(), "deploy", dir, "--name", name); err != nil {
