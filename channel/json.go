@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,7 +58,7 @@ func appendHeaders(b []byte, headers [][2]string) []byte {
 }
 
 // plain are the bytes that stand for themselves in a string, as json.Marshal writes
-// them; itself those that may, as they are read here.
+// them; itself those that are read so.
 var plain, itself = func() (written, read [256]bool) {
 	for c := byte(' '); c < utf8.RuneSelf; c++ {
 		read[c] = c != '"' && c != '\\'
@@ -180,8 +181,8 @@ func (m *responseMeta) parseUsual(p string) bool {
 }
 
 // cursor reads JSON as FRE and the bootstraps write it: fields in one order, no space
-// between them, strings of ASCII. Anything else makes it lost, for good; whether it is
-// right is not for it to say.
+// between them. Anything else makes it lost, for good; whether it is right is not for it to
+// say. Package encoding/json reads those strings that are not of plain bytes.
 type cursor struct {
 	rest string
 	lost bool
@@ -219,74 +220,33 @@ func (c *cursor) text() string {
 		c.lost = true
 		return ""
 	}
-	for i := range len(c.rest) {
-		switch b := c.rest[i]; {
-		case b == '"':
-			s := c.rest[:i]
-			c.rest = c.rest[i+1:]
-			return s
-		case b == '\\':
-			return c.escaped(i)
-		case !itself[b]:
-			c.lost = true
-			return ""
+	n, usual := 0, true
+	for ; n < len(c.rest) && c.rest[n] != '"'; n++ {
+		if b := c.rest[n]; !itself[b] {
+			usual = false
+			if b == '\\' {
+				n++
+			}
 		}
 	}
-	c.lost = true
-	return ""
+	if n >= len(c.rest) {
+		c.lost = true
+		return ""
+	}
+	s := c.rest[:n]
+	if !usual {
+		s = c.unquote(s)
+	}
+	c.rest = c.rest[n+1:]
+	return s
 }
 
-// escaped is text of which the first n bytes stand for themselves, and the next does not.
-func (c *cursor) escaped(n int) string {
-	var s strings.Builder
-	s.Grow(n + 64)
-	s.WriteString(c.rest[:n])
-	for c.rest = c.rest[n:]; c.rest != ""; {
-		b := c.rest[0]
-		c.rest = c.rest[1:]
-		switch {
-		case b == '"':
-			return s.String()
-		case itself[b]:
-			s.WriteByte(b)
-			continue
-		case b != '\\' || c.rest == "":
-			c.lost = true
-			return ""
-		}
-		b = c.rest[0]
-		c.rest = c.rest[1:]
-		switch b {
-		case '"', '\\', '/':
-		case 'b':
-			b = '\b'
-		case 'f':
-			b = '\f'
-		case 'n':
-			b = '\n'
-		case 'r':
-			b = '\r'
-		case 't':
-			b = '\t'
-		case 'u':
-			if len(c.rest) < 4 {
-				c.lost = true
-				return ""
-			}
-			r, err := strconv.ParseUint(c.rest[:4], 16, 16)
-			if err != nil || r >= utf8.RuneSelf {
-				c.lost = true
-				return ""
-			}
-			b, c.rest = byte(r), c.rest[4:]
-		default:
-			c.lost = true
-			return ""
-		}
-		s.WriteByte(b)
+// unquote is the string that JSON writes so between quotes.
+func (c *cursor) unquote(written string) (s string) {
+	if json.Unmarshal([]byte(`"`+written+`"`), &s) != nil {
+		c.lost = true
 	}
-	c.lost = true
-	return ""
+	return s
 }
 
 // number reads one of up to 18 digits.

@@ -111,9 +111,9 @@ func checkParse(t *testing.T, p []byte) {
 	}
 }
 
-// TestUsual: an event as the gateway writes it is read without encoding/json, which costs
-// as much as all the rest of a small one: with the port in Forwarded's host, with several
-// fields in the query, with an entity tag.
+// TestUsual: an event as the gateway writes it is not left to encoding/json, which costs as
+// much as all the rest of a small one: with the port in Forwarded's host, with several
+// fields in the query, with an entity tag, with other letters than those of ASCII.
 func TestUsual(t *testing.T) {
 	m := Invocation{
 		Function: "f", ID: "1a2087968d700002", Tenant: "default", DeadlineMS: 1795438535474, Method: "GET", Path: "/100", Query: "a=1&b=<2>",
@@ -121,7 +121,7 @@ func TestUsual(t *testing.T) {
 			{"Host", "127.0.0.1:8080"},
 			{"Forwarded", `for=127.0.0.1;host="127.0.0.1:8080";proto=http`},
 			{"If-None-Match", `"etag", W/"weak\\"`},
-			{"Tab", "\t"},
+			{"Tab", "\t"}, {"Title", "höhe \U0001f600"},
 			{"X-Request-Id", "57a3dc748bbd3dc8d4e6a3511b497220"},
 		},
 	}

@@ -35,10 +35,10 @@ type event struct {
 	answered atomic.Bool
 
 	lease  lease
-	since  time.Time   // when it got that
-	over   flag        // it has given that back
-	tunnel atomic.Bool // it is one
-	placed atomic.Bool // it has one of the engine's places
+	since  time.Time     // when it got that
+	over   chan struct{} // closed when it has given that back
+	tunnel atomic.Bool   // it is one
+	placed atomic.Bool   // it has one of the engine's places
 }
 
 // open has the event begin: it ends at its time limit, or with ctx.
@@ -193,35 +193,6 @@ func (l *limited) end(cause error) {
 
 // Deadline is when the limit ends the context, unless it was lifted.
 func (l *limited) Deadline() (time.Time, bool) { return l.at, true }
-
-// flag is raised once. Its zero value is down.
-type flag struct {
-	mu sync.Mutex
-	up bool
-	c  chan struct{} // made for who waits
-}
-
-func (f *flag) raise() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.up = true
-	if f.c != nil {
-		close(f.c)
-	}
-}
-
-// raised is closed once the flag is up.
-func (f *flag) raised() <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.c == nil {
-		f.c = make(chan struct{})
-		if f.up {
-			close(f.c)
-		}
-	}
-	return f.c
-}
 
 // errAbandoned marks a body that its reader closed before the end.
 var errAbandoned = errors.New("answer was not read to its end")

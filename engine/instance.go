@@ -301,10 +301,10 @@ const cancelGrace = time.Second
 
 // killUnless keeps new events from the instance until the event that was given
 // up ends, and kills the instance when that takes too long.
-func (in *instance) killUnless(finished *flag) {
+func (in *instance) killUnless(finished <-chan struct{}) {
 	f := in.f
 	select {
-	case <-finished.raised():
+	case <-finished:
 		return
 	default:
 	}
@@ -317,7 +317,7 @@ func (in *instance) killUnless(finished *flag) {
 		defer t.Stop()
 		gone := false
 		select {
-		case <-finished.raised():
+		case <-finished:
 		case <-t.C:
 			in.box.kill()
 			<-in.box.sb.Done()

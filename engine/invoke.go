@@ -192,6 +192,7 @@ func (ev *event) channel(r *Request) (*Response, error) {
 			ev.lease.in.release(0)
 			return nil, err
 		}
+		ev.over = make(chan struct{})
 		m.Finished = ev.finished
 		ev.end = ev.endLeased
 	}
@@ -268,7 +269,7 @@ func (ev *event) endFresh(err error) {
 func (ev *event) endLeased(err error) {
 	ev.closeBroken(err)
 	if err != nil {
-		ev.lease.in.killUnless(&ev.over)
+		ev.lease.in.killUnless(ev.over)
 	}
 }
 
@@ -281,7 +282,7 @@ func (ev *event) closeBroken(err error) {
 
 // finished frees the instance for its next event: this one has said all.
 func (ev *event) finished() {
-	ev.over.raise()
+	close(ev.over)
 	kept := ev.kept()
 	ev.leave(kept)
 	ev.lease.in.release(kept)
