@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,21 +25,7 @@ import (
 // pair returns both ends of a socketpair.
 func pair(t testing.TB) (a, b *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conns := [2]*net.UnixConn{}
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "pair")
-		c, err := net.FileConn(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = f.Close()
-		conns[i] = c.(*net.UnixConn)
-	}
-	return conns[0], conns[1]
+	return fretest.SocketPair(t, unix.SOCK_STREAM)
 }
 
 // serve connects a Conn to handler and checks that Serve ends well.

@@ -16,26 +16,13 @@ import (
 // child's.
 func forkPair(t testing.TB) (ours, theirs *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conns := make([]*net.UnixConn, 2)
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "channel")
-		c, err := net.FileConn(f)
-		if err := errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
-		conns[i] = c.(*net.UnixConn)
-		t.Cleanup(func() { _ = c.Close() })
-	}
-	if err := ExpectFork(conns[0]); errors.Is(err, unix.ENOPROTOOPT) {
+	ours, theirs = pair(t)
+	if err := ExpectFork(ours); errors.Is(err, unix.ENOPROTOOPT) {
 		t.Skip("the kernel names no sender (Linux 6.5)")
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	return conns[0], conns[1]
+	return ours, theirs
 }
 
 func forkedFrame() []byte { return header{kind: kindForked}.append(nil) }

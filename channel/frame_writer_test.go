@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -14,33 +13,21 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
 )
 
 // messages connects a frameWriter to a socket that keeps apart what is sent apart.
-func messages(t *testing.T) (w *frameWriter, received *net.UnixConn) {
+func messages(t *testing.T) (*frameWriter, *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ends [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "end")
-		c, err := net.FileConn(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = f.Close()
-		ends[i] = c.(*net.UnixConn)
-		t.Cleanup(func() { _ = c.Close() })
-	}
+	sends, received := fretest.SocketPair(t, unix.SOCK_SEQPACKET)
 	done, wg := make(chan struct{}), &sync.WaitGroup{}
 	t.Cleanup(wg.Wait)
-	w, err = newFrameWriter(ends[0], done, wg, func(err error) { t.Errorf("the channel ended: %v", err) })
+	w, err := newFrameWriter(sends, done, wg, func(err error) { t.Errorf("the channel ended: %v", err) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w, ends[1]
+	return w, received
 }
 
 // TestFramesGathered: what goroutines of one thread send goes out together; of one

@@ -65,7 +65,7 @@ func statusOf(err error) (status int, code string) {
 		return http.StatusServiceUnavailable, "busy"
 	case errors.As(err, &unknown):
 		return http.StatusNotFound, "not_found"
-	case errors.Is(err, context.Canceled), errors.Is(err, httpserver.ErrClientGone):
+	case errors.Is(err, context.Canceled):
 		return 499, "client_gone" // nobody reads it; logs and metrics do
 	}
 	return http.StatusInternalServerError, "internal"

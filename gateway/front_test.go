@@ -487,9 +487,10 @@ func TestForwardFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	var closed atomic.Int64
+	var closed, status atomic.Int64
+	status.Store(http.StatusOK)
 	f := fake(func(context.Context, string, *engine.Request) (*engine.Response, error) {
-		return &engine.Response{Status: 200, Size: int64(len(content)), File: file, Offset: 7, Body: closing{&closed}}, nil
+		return &engine.Response{Status: int(status.Load()), Size: int64(len(content)), File: file, Offset: 7, Body: closing{&closed}}, nil
 	})
 	r := serveFake(t, f, nil)
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -505,7 +506,12 @@ func TestForwardFile(t *testing.T) {
 		if status, body := do(t, http.MethodHead, url, nil); status != 200 || body != "" {
 			t.Errorf("HEAD %s: %d, %d bytes", url, status, len(body))
 		}
-		eventually(t, "the close of the bodies", func() bool { return closed.Load() == int64(2*(i+1)) })
+		status.Store(http.StatusNoContent)
+		if status, body := do(t, http.MethodGet, url, nil); status != http.StatusNoContent || body != "" {
+			t.Errorf("no content, %s: %d, %d bytes", url, status, len(body))
+		}
+		status.Store(http.StatusOK)
+		eventually(t, "the close of the bodies", func() bool { return closed.Load() == int64(3*(i+1)) })
 	}
 }
 

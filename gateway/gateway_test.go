@@ -516,6 +516,12 @@ func TestClientGone(t *testing.T) {
 		}
 		eventually(t, "the end of "+line, func() bool { return busy() == 0 })
 	}
+	_, metrics := do(t, http.MethodGet, r.url+"/metrics", nil)
+	for _, function := range []string{"f", "one"} {
+		if !strings.Contains(metrics, `fre_invocation_seconds_count{function="`+function+`",outcome="cancelled"}`) {
+			t.Errorf("no event of %s is counted as cancelled", function)
+		}
+	}
 }
 
 // TestHeaderTooLarge: net/http's own limit answers 431.

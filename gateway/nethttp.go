@@ -26,14 +26,15 @@ const (
 // [engine.Engine.Invoke], *[http.MaxBytesError] and *[BodyError], only while nothing is
 // sent. An answer that breaks off breaks the connection.
 func Forward(w http.ResponseWriter, r *http.Request, ev Event) error {
-	f := &netFront{w: w, control: http.NewResponseController(w), head: r.Method == http.MethodHead}
+	head := r.Method == http.MethodHead
+	f := &netFront{w: w, control: http.NewResponseController(w), hollow: head}
 	fields := make([][2]string, 0, len(r.Header)+1)
 	for name, values := range r.Header {
 		for _, v := range values {
 			fields = append(fields, [2]string{name, v})
 		}
 	}
-	req := &request{Event: &ev, header: eventHeader(r.Host, fields), head: f.head}
+	req := &request{Event: &ev, header: eventHeader(r.Host, fields), head: head}
 	if r.ContentLength != 0 {
 		req.body = &eventBody{
 			from: r.Body, size: r.ContentLength, limit: ev.MaxBodyBytes,
@@ -93,7 +94,7 @@ func (b *eventBody) drain(control *http.ResponseController) bool {
 type netFront struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
-	head    bool
+	hollow  bool // the answer has no body: HEAD, or its status
 	flush   bool // each piece goes out as it comes
 }
 
@@ -105,17 +106,16 @@ func (f *netFront) CloseAfter() { f.w.Header().Set("Connection", "close") }
 
 // Send answers with a body that is in memory.
 func (f *netFront) Send(status int, body []byte) error {
-	err := f.Begin(status, int64(len(body)))
-	if err != nil || f.head || status == http.StatusNoContent || status == http.StatusNotModified {
+	if err := f.Begin(status, int64(len(body))); err != nil || f.hollow {
 		return err
 	}
-	_, err = f.Write(body)
+	_, err := f.Write(body)
 	return err
 }
 
 // SendFile answers with a part of a file, by copying it.
 func (f *netFront) SendFile(status int, file *os.File, offset, length int64) error {
-	if err := f.Begin(status, length); err != nil || f.head {
+	if err := f.Begin(status, length); err != nil || f.hollow {
 		return err
 	}
 	n, err := io.Copy(writerOnly{f}, io.NewSectionReader(file, offset, length))
@@ -134,7 +134,9 @@ func (f *netFront) Begin(status int, length int64) error {
 	if _, ok := h["Content-Type"]; !ok {
 		h["Content-Type"] = nil // the function's silence is not a reason to guess
 	}
-	if length >= 0 && status != http.StatusNoContent && status != http.StatusNotModified {
+	bodyless := status == http.StatusNoContent || status == http.StatusNotModified
+	f.hollow = f.hollow || bodyless
+	if length >= 0 && !bodyless {
 		h.Set("Content-Length", strconv.FormatInt(length, 10))
 	}
 	f.w.WriteHeader(status)

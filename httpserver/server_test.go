@@ -610,7 +610,7 @@ func TestClientGone(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-ended; !errors.Is(err, httpserver.ErrClientGone) {
+		if err := <-ended; !errors.Is(err, httpserver.ErrClientGone) || !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	}

@@ -1,15 +1,17 @@
 package httpserver
 
 import (
-	"errors"
+	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// ErrClientGone is why an exchange ends whose client has closed the connection.
-var ErrClientGone = errors.New("the client has gone")
+// ErrClientGone is why an exchange ends whose client has closed the connection: nobody
+// wants it any more.
+var ErrClientGone = fmt.Errorf("the client has gone: %w", context.Canceled)
 
 // patience is how long an exchange goes on unwatched: most are over by then.
 const patience = 50 * time.Millisecond

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -144,26 +143,9 @@ func TestRefusedFiles(t *testing.T) {
 // More files than two, fewer, or none.
 func TestReceive(t *testing.T) {
 	fretest.CheckLeaks(t)
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var conns [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "conn")
-		c, err := net.FileConn(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = f.Close()
-		conns[i] = c.(*net.UnixConn)
-		t.Cleanup(func() { _ = c.Close() })
-	}
+	theirs, ours := fretest.SocketPair(t, unix.SOCK_STREAM)
 	for _, n := range []int{0, 1, 3, 8, 20, 200} {
 		rights := make([]int, n)
-		for i := range rights {
-			rights[i] = fds[0]
-		}
 		null, err := os.Open(os.DevNull)
 		if err != nil {
 			t.Fatal(err)
@@ -175,16 +157,16 @@ func TestReceive(t *testing.T) {
 		if n > 0 {
 			control = unix.UnixRights(rights...)
 		}
-		if _, _, err := conns[0].WriteMsgUnix([]byte{0}, control, nil); err != nil {
+		if _, _, err := theirs.WriteMsgUnix([]byte{0}, control, nil); err != nil {
 			t.Fatal(err)
 		}
 		_ = null.Close()
-		if _, err := Receive(conns[1]); !errors.Is(err, ErrFiles) {
+		if _, err := Receive(ours); !errors.Is(err, ErrFiles) {
 			t.Errorf("%d files: %v", n, err)
 		}
 	}
-	_ = conns[0].Close()
-	if _, err := Receive(conns[1]); err == nil {
+	_ = theirs.Close()
+	if _, err := Receive(ours); err == nil {
 		t.Error("from one who is gone: no error")
 	}
 }
