@@ -37,12 +37,12 @@ type frameWriter struct {
 	sent    int
 	err     error
 	attempt func(fd uintptr) bool // attemptOn, made once
-	skips   int                   // frames that are not to be gathered for
+	skips   int                   // frames that go out as they come
 	skipped int                   // how many were not after the last failure
 
-	mu        sync.Mutex
-	gathering bool // who has the turn waits for frames, which go behind head
-	gathered  int
+	mu         sync.Mutex
+	coalescing bool // who has the turn waits for frames, which go behind head
+	coalesced  int
 }
 
 func newFrameWriter(conn *net.UnixConn, done <-chan struct{}, wg *sync.WaitGroup, fail func(error)) (*frameWriter, error) {
@@ -92,8 +92,8 @@ func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint
 	if rights != nil {
 		h.fds = 1
 	}
-	gathers := (k == kindInvoke || k == kindResponse) && n <= small
-	if gathers && w.join(h, meta, body) {
+	coalesces := (k == kindInvoke || k == kindResponse) && n <= smallFrame
+	if coalesces && w.join(h, meta, body) {
 		return nil
 	}
 	select {
@@ -107,17 +107,17 @@ func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint
 			return context.Cause(ctx)
 		}
 	}
-	if cap(w.head) > 2*mostGather {
+	if cap(w.head) > 2*mostCoalesced {
 		w.head = nil
 	}
 	w.head = w.head[:0]
 	w.put(h, meta)
-	if len(body) <= small { // cheaper to copy than to point at
+	if len(body) <= smallFrame { // cheaper to copy than to point at
 		w.head = append(w.head, body...)
 		body = nil
 	}
-	if gathers {
-		w.gather()
+	if coalesces {
+		w.coalesce()
 	}
 	sent, err := w.try(body, rights)
 	if err != nil {
@@ -153,33 +153,33 @@ func (w *frameWriter) put(h header, meta []byte) {
 }
 
 const (
-	small      = 4 << 10  // bytes: of a frame that is sent with others, and of a body that is copied
-	mostGather = 48 << 10 // bytes of frames that go out together, some 4 KiB more at most
-	mostSkips  = 1023
+	smallFrame    = 4 << 10  // bytes: of a frame that is sent with others, and of a body that is copied
+	mostCoalesced = 48 << 10 // bytes of frames that go out together, some 4 KiB more at most
+	mostSkips     = 1023
 
-	// quick is how long others may take over each frame that they send meanwhile. Those who
+	// eachTakes is how long others may take over each frame that they send meanwhile. Those who
 	// compute for longer are not waited for: the system call costs a tenth of that.
-	quick = 100 * time.Microsecond
+	eachTakes = 100 * time.Microsecond
 )
 
-// gather lets the other goroutines that can run do so, and takes along what they send
+// coalesce lets the other goroutines that can run do so, and takes along what they send
 // meanwhile. Where nobody does, or it takes long, the next frames are sent as they come:
 // one, and more the more often that happens. So are the first.
-func (w *frameWriter) gather() {
+func (w *frameWriter) coalesce() {
 	if w.skips > 0 {
 		w.skips--
 		return
 	}
 	w.mu.Lock()
-	w.gathering, w.gathered = true, 0
+	w.coalescing, w.coalesced = true, 0
 	w.mu.Unlock()
 	began := time.Now()
 	runtime.Gosched()
 	took := time.Since(began)
 	w.mu.Lock()
-	w.gathering = false
+	w.coalescing = false
 	w.mu.Unlock()
-	if w.gathered > 0 && took <= time.Duration(w.gathered+1)*quick {
+	if w.coalesced > 0 && took <= time.Duration(w.coalesced+1)*eachTakes {
 		w.skipped = 0
 	} else {
 		w.skipped = min(2*w.skipped+1, mostSkips)
@@ -187,17 +187,17 @@ func (w *frameWriter) gather() {
 	w.skips = w.skipped
 }
 
-// join leaves a frame to whoever gathers; false if nobody does. Where sending it fails, the
+// join leaves a frame to whoever coalesces; false if nobody does. Where sending it fails, the
 // channel is over, or its other end has hung up: its reader learns of that.
 func (w *frameWriter) join(h header, meta, body []byte) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.gathering || len(w.head) > mostGather {
+	if !w.coalescing || len(w.head) > mostCoalesced {
 		return false
 	}
 	w.put(h, meta)
 	w.head = append(w.head, body...)
-	w.gathered++
+	w.coalesced++
 	return true
 }
 

@@ -30,9 +30,9 @@ func messages(t *testing.T) (*frameWriter, *net.UnixConn) {
 	return w, received
 }
 
-// TestFramesGathered: what goroutines of one thread send goes out together; of one
+// TestFramesCoalesced: what goroutines of one thread send goes out together; of one
 // goroutine each frame goes out by itself, at once.
-func TestFramesGathered(t *testing.T) {
+func TestFramesCoalesced(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	w, received := messages(t)
 	w.skips, w.skipped = 0, 0
@@ -56,7 +56,7 @@ func TestFramesGathered(t *testing.T) {
 			t.Fatal(err)
 		}
 		sent++
-		if n > mostGather+small+100 {
+		if n > mostCoalesced+smallFrame+100 {
 			t.Errorf("%d bytes went out together", n)
 		}
 		for r := newFrameReader(bytes.NewReader(buf[:n])); ; {
@@ -95,8 +95,8 @@ func TestFramesGathered(t *testing.T) {
 	}
 }
 
-// TestFramesNotGathered: nobody's answer waits for those who compute.
-func TestFramesNotGathered(t *testing.T) {
+// TestFramesNotCoalesced: nobody's answer waits for those who compute.
+func TestFramesNotCoalesced(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	w, received := messages(t)
 	w.skips, w.skipped = 0, 0
@@ -128,9 +128,9 @@ func TestFramesNotGathered(t *testing.T) {
 	}
 }
 
-// TestGatheredEvents: events that go out together are each answered by its own, whatever
+// TestCoalescedEvents: events that go out together are each answered by its own, whatever
 // is large among them, cancelled, or under way when the channel ends.
-func TestGatheredEvents(t *testing.T) {
+func TestCoalescedEvents(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	c := serve(t, Config{}, echo)
 	c.w.skips, c.w.skipped = 0, 0
@@ -140,7 +140,7 @@ func TestGatheredEvents(t *testing.T) {
 			for n := range 100 {
 				size := (i*100 + n) * 7919 % 100_000
 				if n%10 > 0 {
-					size %= 2 * small
+					size %= 2 * smallFrame
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				if n%7 == 0 {

@@ -121,7 +121,8 @@ func TestUsual(t *testing.T) {
 			{"Host", "127.0.0.1:8080"},
 			{"Forwarded", `for=127.0.0.1;host="127.0.0.1:8080";proto=http`},
 			{"If-None-Match", `"etag", W/"weak\\"`},
-			{"Tab", "\t"}, {"Title", "höhe \U0001f600"},
+			{"Tab", "\t"},
+			{"Title", "höhe \U0001f600"},
 			{"X-Request-Id", "57a3dc748bbd3dc8d4e6a3511b497220"},
 		},
 	}
