@@ -3,6 +3,8 @@
 //
 //	node bootstrap.js file.export
 //	node bootstrap.js               parks: the engine names the function later
+//
+// It is one file because each is found, read and compiled at every start.
 'use strict';
 
 const fs = require('fs');
@@ -86,6 +88,7 @@ class Context {
     }
     return this.#logger;
   }
+  set logger(logger) { this.#logger = logger; }
   remaining() { return this.deadline - Date.now(); }
 }
 
