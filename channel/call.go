@@ -369,24 +369,16 @@ func (k *call) answer(r *Reply) bool {
 	return k.reply == r
 }
 
-// frameFile takes an answer whose body is in a file: the one given, or one that
-// the function left in its directory. It owns file.
-func (k *call) frameFile(kind kind, p []byte, file *os.File) (err error) {
-	defer func() {
-		if file != nil {
-			_ = file.Close()
-		}
-	}()
+// frameFile takes an answer whose body is in a file: the one given, one that the function
+// left in its directory, or one that is kept. It owns file.
+func (k *call) frameFile(kind kind, p []byte, file *os.File) error {
 	r, body, err := k.head(p)
-	if err != nil {
-		return err
-	}
 	var m fileMeta
-	if err := unmarshal(body, &m); err != nil {
-		return err
+	if err == nil {
+		m, err = k.conn.fileMeta(kind, body)
 	}
-	if err := m.check(kind); err != nil {
-		return err
+	if err != nil {
+		return closing(file, err)
 	}
 	if kind == kindFile {
 		if file, err = k.conn.open(m.Name); err != nil {
@@ -397,16 +389,16 @@ func (k *call) frameFile(kind kind, p []byte, file *os.File) (err error) {
 			return nil
 		}
 	}
-	in, err := inspect(file, &m, kind == kindFile)
+	f, err := k.conn.answerFile(file, &m, kind == kindFile)
 	if err != nil {
 		return err
 	}
-	b := &fileBody{k: k, file: file, off: m.Offset, left: m.Length}
+	b := &fileBody{k: k, file: f, off: m.Offset, left: m.Length}
 	if k.conn.cfg.Hold != nil {
 		var full bool
-		if b.release, full, err = k.conn.cfg.Hold(in.held); err != nil {
+		if b.release, full, err = k.conn.cfg.Hold(f.held); err != nil {
 			k.conn.finish(k, err)
-			return nil
+			return f.close()
 		}
 		if finished := k.finished; full && finished != nil {
 			k.finished = nil
@@ -414,16 +406,64 @@ func (k *call) frameFile(kind kind, p []byte, file *os.File) (err error) {
 			b.stop = context.AfterFunc(k.ctx, b.finished)
 		}
 	}
-	file = nil
 	r.Body, r.Length = b, m.Length
-	if in.immutable {
-		r.File, r.Offset = b.file, m.Offset
+	if f.immutable {
+		r.File, r.Offset = f.File, m.Offset
 	}
 	k.conn.finish(k, nil)
 	if !k.answer(r) { // cancelled before
-		_ = b.Close()
+		return b.Close()
 	}
 	return nil
+}
+
+// closing closes a file, if it is not nil, that err makes useless.
+func closing(file *os.File, err error) error {
+	if file == nil {
+		return err
+	}
+	return errors.Join(err, file.Close())
+}
+
+// fileMeta reads where an answer's body is.
+func (c *Conn) fileMeta(kind kind, body []byte) (m fileMeta, err error) {
+	if len(body) > 0 && bytes.Equal(body, c.usualFile) {
+		return c.usualFileMeta, nil
+	}
+	if err := unmarshal(body, &m); err != nil {
+		return m, err
+	}
+	if err := m.check(kind); err != nil {
+		return m, err
+	}
+	if kind == kindFD && len(body) <= maxUsual {
+		c.usualFile, c.usualFileMeta = append(c.usualFile[:0], body...), m
+	}
+	return m, nil
+}
+
+// answerFile is the file of an answer, which is one more user of it. It owns file, which is
+// nil for one that is kept. given is what inspect wants to know.
+func (c *Conn) answerFile(file *os.File, m *fileMeta, given bool) (*answerFile, error) {
+	if file == nil {
+		f, err := c.kept.find(m)
+		if err == nil {
+			f.users.Add(1)
+		}
+		return f, err
+	}
+	in, err := inspect(file, m, given)
+	if err != nil {
+		return nil, closing(file, err)
+	}
+	f := &answerFile{File: file, inspected: in}
+	f.users.Store(1)
+	if m.Kept != 0 {
+		if err := c.kept.put(m.Kept, f); err != nil {
+			return nil, errors.Join(err, f.close())
+		}
+	}
+	return f, nil
 }
 
 // open opens a file that the function left for its answer.

@@ -58,8 +58,11 @@ type Conn struct {
 	wg   sync.WaitGroup // reader, senders of bodies, cancellations
 
 	// The reader's: the metadata of the last answer, which the next one's mostly is too.
-	usual     []byte
-	usualMeta responseMeta
+	usual         []byte
+	usualMeta     responseMeta
+	usualFile     []byte // likewise, of FD
+	usualFileMeta fileMeta
+	kept          keptFiles
 
 	mu     sync.Mutex
 	calls  map[uint64]*call
@@ -198,6 +201,7 @@ func (c *Conn) read() error {
 		if c.dir != nil {
 			_ = c.dir.Close()
 		}
+		_ = c.kept.close()
 	}()
 	for {
 		h, p, err := r.next()

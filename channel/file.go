@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,7 +28,12 @@ type fileMeta struct {
 	Offset int64  `json:"offset"`
 	Length int64  `json:"length"`
 	Name   string `json:"name,omitempty"` // of FILE
+	Kept   int    `json:"kept,omitempty"` // of FD: the number that the file has, or had; 0 for none
 }
+
+// KeptFiles is how many sealed files of one function's the engine keeps open at a time,
+// so that the answers they hold can name them: FRE_KEPT_FILES.
+const KeptFiles = 8
 
 // check refuses ranges that no file can have, and names that are no entry of a
 // directory.
@@ -35,6 +41,8 @@ func (m *fileMeta) check(k kind) error {
 	switch {
 	case m.Offset < 0 || m.Length < 0 || m.Offset+m.Length < 0:
 		return fmt.Errorf("%w: a file's %d bytes from %d on", ErrProtocol, m.Length, m.Offset)
+	case m.Kept < 0 || m.Kept > KeptFiles, k == kindFile && m.Kept != 0:
+		return fmt.Errorf("%w: kept as %d in frame kind 0x%02x", ErrProtocol, m.Kept, uint8(k))
 	case k == kindFD && m.Name != "",
 		k == kindFile && (m.Name == "" || len(m.Name) > unix.NAME_MAX || m.Name == "." || m.Name == ".." || strings.ContainsAny(m.Name, "/\x00")):
 		return fmt.Errorf("%w: file name %q in frame kind 0x%02x", ErrProtocol, m.Name, uint8(k))
@@ -63,7 +71,69 @@ var fileSystems = map[int64]bool{
 // inspected is what a file of a function's turned out to be.
 type inspected struct {
 	immutable bool // as long as anybody has it open
+	size      int64
 	held      Held
+}
+
+// has is ErrProtocol unless the file has the bytes of an answer.
+func (in *inspected) has(m *fileMeta) error {
+	if m.Length > in.size-m.Offset { // neither is negative
+		return fmt.Errorf("%w: the answer is %d bytes from %d on of a file of %d", ErrProtocol, m.Length, m.Offset, in.size)
+	}
+	return nil
+}
+
+// answerFile is the file of one answer or, where it is kept, of several.
+type answerFile struct {
+	*os.File
+	inspected
+	users atomic.Int32 // answers, and the channel that keeps it
+}
+
+// close closes the file once its last user has.
+func (f *answerFile) close() error {
+	if f.users.Add(-1) > 0 {
+		return nil
+	}
+	return f.Close()
+}
+
+// keptFiles are the files that a function has given numbers, from 1 on. They are for the
+// goroutine that reads the channel.
+type keptFiles [KeptFiles]*answerFile
+
+// find is the file that an answer names.
+func (k *keptFiles) find(m *fileMeta) (*answerFile, error) {
+	if m.Kept == 0 || k[m.Kept-1] == nil {
+		return nil, fmt.Errorf("%w: an answer in the kept file %d, which there is not", ErrProtocol, m.Kept)
+	}
+	f := k[m.Kept-1]
+	return f, f.has(m)
+}
+
+// put has file stand for a number from now on, instead of the one before.
+func (k *keptFiles) put(number int, file *answerFile) error {
+	if !file.immutable {
+		return fmt.Errorf("%w: the file to be kept as %d could change", ErrProtocol, number)
+	}
+	file.users.Add(1)
+	before := k[number-1]
+	k[number-1] = file
+	if before == nil {
+		return nil
+	}
+	return before.close()
+}
+
+// close gives all of them up.
+func (k *keptFiles) close() (err error) {
+	for _, f := range k {
+		if f != nil {
+			err = errors.Join(err, f.close())
+		}
+	}
+	*k = keptFiles{}
+	return err
 }
 
 // inspect looks at an open file that a function gave as length bytes of its answer
@@ -100,8 +170,9 @@ func inspectFD(fd int, m *fileMeta, given bool) (in inspected, err error) {
 	if !fileSystems[int64(fs.Type)] { //nolint:unconvert // not the same type everywhere
 		return in, fmt.Errorf("%w: the answer's file is in a file system of type 0x%x", ErrProtocol, fs.Type)
 	}
-	if m.Length > st.Size-m.Offset { // neither is negative
-		return in, fmt.Errorf("%w: the answer is %d bytes from %d on of a file of %d", ErrProtocol, m.Length, m.Offset, st.Size)
+	in.size = st.Size
+	if err := in.has(m); err != nil {
+		return in, err
 	}
 	in.held = Held{Dev: st.Dev, Ino: st.Ino}
 	if fs.Type != unix.TMPFS_MAGIC {
@@ -177,7 +248,7 @@ func openFile(dir *os.File, name string) (file *os.File, err error) {
 // fileBody is the body of an answer in a file, for those who want a reader.
 type fileBody struct {
 	k       *call
-	file    *os.File
+	file    *answerFile
 	release func() // of what it holds; nil for none
 
 	finished func()      // frees the function's place; nil where it is free already
@@ -224,7 +295,7 @@ func (b *fileBody) Close() error {
 		return nil
 	}
 	b.closed = true
-	err := b.file.Close()
+	err := b.file.close()
 	if b.release != nil {
 		b.release()
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -238,6 +239,130 @@ func TestFileKept(t *testing.T) {
 	}
 }
 
+// TestKeptFiles: sealed files that are given again are named, not sent; who takes the
+// place of another is not taken for it, whatever goes on meanwhile; nothing stays open.
+func TestKeptFiles(t *testing.T) {
+	fretest.CheckLeaks(t)
+	t.Setenv("FRE_FILES", "/tmp")
+	var bodies [KeptFiles + 3][]byte
+	var files [len(bodies)]*os.File
+	for i := range files {
+		bodies[i] = bytes.Repeat([]byte{byte('a' + i)}, 1000+i)
+		f, err := Seal(bodies[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		files[i] = f
+	}
+	handler := func(_ context.Context, e *Event) (*Answer, error) {
+		i := int(e.Path[0] - 'a')
+		return &Answer{Body: bytes.NewReader(bodies[i]), File: files[i], Length: int64(len(bodies[i])), Sealed: true}, nil
+	}
+	for _, kept := range []string{"", "3", "8", "9999"} {
+		t.Run("FRE_KEPT_FILES="+kept, func(t *testing.T) {
+			fretest.CheckLeaks(t)
+			t.Setenv("FRE_KEPT_FILES", kept)
+			c := serve(t, Config{}, handler)
+			ask := func(i int) *os.File {
+				t.Helper()
+				r, err := c.Invoke(t.Context(), &Invocation{Path: string(rune('a' + i))}, nil)
+				if err != nil {
+					t.Error(err)
+					return nil
+				}
+				if r.File == nil {
+					t.Errorf("file %d is copied", i)
+				}
+				file := r.File
+				if got := readReply(t, r); !bytes.Equal(got, bodies[i]) {
+					t.Errorf("%q in place of file %d", got[:1], i)
+				}
+				return file
+			}
+			seen := map[*os.File]bool{}
+			for range 10 {
+				for i := range 3 {
+					seen[ask(i)] = true
+				}
+			}
+			for i := range 10 {
+				seen[ask(i%2)] = true
+			}
+			if kept != "" && len(seen) != 3 {
+				t.Errorf("%d files were opened for 3", len(seen))
+			}
+			if kept == "" && len(seen) != 40 {
+				t.Errorf("%d files were opened for 40 answers", len(seen))
+			}
+			var wg sync.WaitGroup
+			for w := range 8 {
+				wg.Go(func() {
+					for n := range 200 {
+						ask((n*(w+1) + w) % len(files))
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// TestKeptFileOutlives: an answer in a file that is kept outlives the number, and the
+// channel.
+func TestKeptFileOutlives(t *testing.T) {
+	fretest.CheckLeaks(t)
+	a, b := memfd(t, pattern(1000), answerSeals), memfd(t, pattern(2000), answerSeals)
+	c, theirs, reply := hostile(t, Config{})
+	next := func() *Reply {
+		t.Helper()
+		r, err := reply()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	again := func(frame string, fds ...int) *Reply {
+		t.Helper()
+		got := make(chan *Reply, 1)
+		go func() {
+			r, err := c.Invoke(t.Context(), &Invocation{}, nil)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- r
+		}()
+		f := newFrameReader(theirs)
+		for {
+			h, _, err := f.next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h.kind == kindInvoke && h.id > 1 {
+				break
+			}
+		}
+		sendParts(theirs, part{frame, fds})
+		return <-got
+	}
+	sendParts(theirs, part{filesFrame(0x20, 1, `{"offset":0,"length":1000,"kept":8}`), []int{int(a.Fd())}})
+	first := next()
+	named := filesFrame(0x20, 2, `{"offset":10,"length":990,"kept":8}`)
+	second := again(named[:6] + "\x00" + named[7:])
+	third := again(filesFrame(0x20, 3, `{"offset":0,"length":2000,"kept":8}`), int(b.Fd()))
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	for i, tt := range []struct {
+		r    *Reply
+		want []byte
+	}{{first, pattern(1000)}, {second, pattern(1000)[10:]}, {third, pattern(2000)}} {
+		if got := readReply(t, tt.r); !bytes.Equal(got, tt.want) {
+			t.Errorf("answer %d has %d other bytes", i, len(got))
+		}
+	}
+}
+
 // TestFileRefused: an engine that holds enough takes no more, and says why.
 func TestFileRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
@@ -395,6 +520,9 @@ func TestWrongFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole := filesFrame(0x20, 1, `{"offset":0,"length":1000}`)
+	unkept := filesFrame(0x20, 1, `{"offset":0,"length":1,"kept":1}`)
+	unkept = unkept[:6] + "\x00" + unkept[7:]
+	changing := memfd(t, pattern(1000), 0)
 	log := frame(9, 0, 1, `{"level":"info","message":"x"}`)
 	fd := func(fds ...int) []part { return []part{{whole, fds}} }
 	where := func(json string) []part { return []part{{filesFrame(0x20, 1, json), []int{int(good.Fd())}}} }
@@ -432,6 +560,12 @@ func TestWrongFiles(t *testing.T) {
 		"nothing":                where(``),
 		"a name":                 where(`{"offset":0,"length":1,"name":"x"}`),
 		"FILE without directory": {{filesFrame(0x21, 1, `{"offset":0,"length":1,"name":"x"}`), nil}},
+		"kept as no number":      where(`{"offset":0,"length":1,"kept":-1}`),
+		"kept as too many":       where(`{"offset":0,"length":1,"kept":9}`),
+		"kept, could change":     {{filesFrame(0x20, 1, `{"offset":0,"length":1,"kept":1}`), []int{int(changing.Fd())}}},
+		"not kept":               {{unkept, nil}},
+		"kept, in a FILE":        {{filesFrame(0x21, 1, `{"offset":0,"length":1,"name":"x","kept":1}`), nil}},
+		"kept, twice":            {{filesFrame(0x20, 1, `{"offset":0,"length":1000,"kept":1}`), []int{int(good.Fd())}}, {unkept, nil}},
 		"twice":                  {{whole, []int{int(good.Fd())}}, {whole, []int{int(good.Fd())}}},
 		"another's id":           {{filesFrame(0x20, 2, `{"offset":0,"length":1}`), []int{int(good.Fd())}}},
 	} {
@@ -453,7 +587,7 @@ func TestWrongFiles(t *testing.T) {
 				t.Errorf("got %v, want ErrProtocol", err)
 			}
 			got, rerr := reply()
-			if name == "twice" {
+			if strings.HasSuffix(name, "twice") {
 				readReply(t, got)
 			} else if !errors.Is(rerr, ErrProtocol) {
 				t.Errorf("Invoke: %v, want ErrProtocol", rerr)
@@ -710,6 +844,7 @@ func FuzzFiles(f *testing.F) {
 	f.Add([]byte(whole+whole), uint16(len(whole)), []byte{1, 1})
 	f.Add([]byte(frame(9, 0, 1, `{"level":"info","message":"x"}`)+whole), uint16(40), []byte{1, 1})
 	f.Add([]byte(filesFrame(0x21, 1, `{"offset":0,"length":1,"name":"x"}`)), uint16(3), []byte{3})
+	f.Add([]byte(filesFrame(0x20, 1, `{"offset":0,"length":1,"kept":1}`)), uint16(0), []byte{1})
 	for _, raw := range malformed {
 		f.Add([]byte(raw), uint16(len(raw)/2), []byte{1, 4})
 	}

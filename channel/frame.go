@@ -132,7 +132,7 @@ func (f *frameReader) next() (header, []byte, error) {
 		return h, nil, fmt.Errorf("%w: frame of %d bytes", ErrProtocol, n)
 	case (h.kind < kindReady || h.kind > kindLoad) && h.kind != kindFD && h.kind != kindFile && h.kind != kindPipe && h.kind != kindSocket:
 		return h, nil, fmt.Errorf("%w: frame kind 0x%02x", ErrProtocol, uint8(h.kind))
-	case h.fds != 0 && (h.kind != kindFD && h.kind != kindPipe && h.kind != kindSocket || h.fds != 1), h.fds == 0 && h.kind == kindFD:
+	case h.fds != 0 && (h.kind != kindFD && h.kind != kindPipe && h.kind != kindSocket || h.fds != 1):
 		return h, nil, fmt.Errorf("%w: %d file descriptors announced in frame kind 0x%02x", ErrProtocol, h.fds, uint8(h.kind))
 	case h.flags&^flagMore != 0,
 		h.more() && h.kind != kindInvoke && h.kind != kindResponse && h.kind != kindData:

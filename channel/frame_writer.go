@@ -92,7 +92,7 @@ func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint
 	if rights != nil {
 		h.fds = 1
 	}
-	coalesces := (k == kindInvoke || k == kindResponse) && n <= smallFrame
+	coalesces := (k == kindInvoke || k == kindResponse || k == kindFD && rights == nil) && n <= smallFrame
 	if coalesces && w.join(h, meta, body) {
 		return nil
 	}

@@ -41,6 +41,16 @@ func appendResponse(b []byte, status int, headers [][2]string) []byte {
 	return append(appendHeaders(b, headers), '}')
 }
 
+// append appends what FD has behind its metadata.
+func (m *fileMeta) append(b []byte) []byte {
+	b = strconv.AppendInt(append(b, `{"offset":`...), m.Offset, 10)
+	b = strconv.AppendInt(append(b, `,"length":`...), m.Length, 10)
+	if m.Kept != 0 {
+		b = strconv.AppendInt(append(b, `,"kept":`...), int64(m.Kept), 10)
+	}
+	return append(b, '}')
+}
+
 func appendHeaders(b []byte, headers [][2]string) []byte {
 	if headers == nil {
 		return append(b, `null`...)

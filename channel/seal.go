@@ -1,10 +1,13 @@
 package channel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,6 +24,52 @@ func mostFileBytes() int64 {
 		n = 128 << 20
 	}
 	return n / 32
+}
+
+// mostKeptFiles is how many files the engine keeps open for this function.
+func mostKeptFiles() int {
+	n, err := strconv.Atoi(os.Getenv("FRE_KEPT_FILES"))
+	if err != nil {
+		return 0
+	}
+	return max(0, min(n, KeptFiles))
+}
+
+// sealedFiles are those that the engine keeps open, by their numbers less one.
+type sealedFiles struct {
+	most int
+
+	mu    sync.RWMutex // held while an answer is sent that says a number, which means the same until then
+	files [KeptFiles]*os.File
+	next  int // to get another file
+}
+
+// send sends an answer in a file of Seal's: by its number where it has one, else with a
+// number that it has from then on, which another had before if all are taken.
+func (s *sealedFiles) send(ctx context.Context, w *frameWriter, id uint64, meta []byte, m fileMeta, file *os.File) error {
+	named := func() bool {
+		m.Kept = slices.Index(s.files[:], file) + 1
+		return m.Kept > 0
+	}
+	s.mu.RLock()
+	if named() {
+		defer s.mu.RUnlock()
+		return w.send(ctx, kindFD, 0, id, meta, m.append(nil))
+	}
+	s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if named() { // by now
+		return w.send(ctx, kindFD, 0, id, meta, m.append(nil))
+	}
+	s.files[s.next] = nil
+	m.Kept = s.next + 1
+	err := w.sendFile(ctx, kindFD, id, meta, m.append(nil), file)
+	if err == nil {
+		s.files[s.next] = file
+		s.next = m.Kept % s.most
+	}
+	return err
 }
 
 // Seal returns a file in memory (memfd_create(2)) that holds b, sealed against every

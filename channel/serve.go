@@ -55,6 +55,10 @@ type Answer struct {
 	// stays the handler's: Body may close it.
 	File           *os.File
 	Offset, Length int64
+
+	// Sealed says that File is of [Seal] and will be given again: the engine may keep
+	// it open, and is then told which it is.
+	Sealed bool
 }
 
 // Handler answers one event. ctx ends when the engine cancels it, at the
@@ -108,6 +112,7 @@ type function struct {
 	files   bool // the engine takes bodies in files
 
 	mostBytes int64 // a body of more is not put into a file of its own
+	sealed    sealedFiles
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -146,6 +151,7 @@ func (s *served) taken() {}
 // handlers have returned. It takes ownership of conn.
 func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler) error {
 	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", mostBytes: mostFileBytes(), events: map[uint64]*served{}}
+	f.sealed.most = mostKeptFiles()
 	f.buffers.New = func() any { return new([chunk]byte) }
 	f.metas.New = func() any { return new([]byte) }
 	f.work = make(chan *served)
@@ -469,11 +475,11 @@ func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *An
 			return false, err
 		}
 	}
-	where, err := json.Marshal(m)
-	if err != nil {
-		return false, err
+	if a.Sealed && f.sealed.most > 0 && a.Length <= f.mostBytes {
+		err = f.sealed.send(ctx, f.w, id, meta, m, file)
+	} else {
+		err = f.w.sendFile(ctx, kindFD, id, meta, m.append(nil), file)
 	}
-	err = f.w.sendFile(ctx, kindFD, id, meta, where, file)
 	if a.File != nil && errors.Is(err, unix.ETOOMANYREFS) {
 		return false, nil
 	}

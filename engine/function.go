@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
@@ -153,7 +154,7 @@ func (f *function) publish() {
 // environment is what an instance that speaks the channel gets.
 func (f *function) environment() []string {
 	env := f.config.Env
-	return append(env[:len(env):len(env)], "FRE_CHANNEL=3", "FRE_FILES="+answerFiles, fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
+	return append(env[:len(env):len(env)], "FRE_CHANNEL=3", "FRE_FILES="+answerFiles, fmt.Sprintf("FRE_KEPT_FILES=%d", channel.KeptFiles), fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
 }
 
 // channelLog takes what the handler of one instance logs.

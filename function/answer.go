@@ -65,7 +65,7 @@ func answerOf(value any) (*channel.Answer, error) {
 	a := &channel.Answer{Status: r.Status, Headers: r.Header, Body: body}
 	switch v := r.Body.(type) {
 	case *Sealed:
-		a.File, a.Length = v.file, v.length
+		a.File, a.Length, a.Sealed = v.file, v.length, true
 	case *os.File:
 		if offset, length, ok := restOf(v); ok {
 			a.File, a.Offset, a.Length = v, offset, length
@@ -90,7 +90,9 @@ func Seal(b []byte) (*Sealed, error) {
 	return &Sealed{file, int64(len(b))}, nil
 }
 
-// Close frees the body. Answers that were sent keep it for as long as they need it.
+// Close frees the body. Answers that were sent keep it for as long as they need it, and
+// the engine keeps the last eight that were answers, unless they are longer than a 32nd of
+// the sandbox's memory.
 func (s *Sealed) Close() error { return s.file.Close() }
 
 // restOf is what is left of a regular file to be read.

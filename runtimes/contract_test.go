@@ -1,6 +1,7 @@
 package runtimes_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -806,6 +807,83 @@ func TestFramesAhead(t *testing.T) {
 			}
 			wg.Wait()
 		})
+	}
+}
+
+// TestAnswersTogether: events that come together may be answered together, but neither one
+// that takes long nor the instance's end keeps an answer back.
+func TestAnswersTogether(t *testing.T) {
+	event := func(id byte, body string) string {
+		meta := `{"function":"f","id":"1","tenant":"default","deadline_ms":4102444800000,"method":"GET","path":"/","query":"","headers":[]}`
+		h := rawHeader(3, 4+len(meta)+len(body))
+		h[8] = id
+		return string(binary.LittleEndian.AppendUint32(h, uint32(len(meta)))) + meta + body
+	}
+	for _, l := range languages(t) {
+		if l.name != "python" {
+			continue
+		}
+		for last, frame := range map[string]string{"waits": event(20, "wait"), "STOP": string(rawHeader(0x0a, 0))} {
+			t.Run(l.String()+" "+last, func(t *testing.T) {
+				i := l.startRaw(t, "all.meets", "FRE_CONCURRENCY=4")
+				i.loadRaw(t)
+				r := bufio.NewReader(i.raw)
+				next := func() (kind, id byte) {
+					t.Helper()
+					var h [16]byte
+					if _, err := io.ReadFull(r, h[:]); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := r.Discard(int(binary.LittleEndian.Uint32(h[:]))); err != nil {
+						t.Fatal(err)
+					}
+					return h[4], h[8]
+				}
+				if kind, _ := next(); kind != 1 {
+					t.Fatalf("frame kind 0x%02x in place of READY", kind)
+				}
+				for id := range byte(100) { // until it is known that they are quick
+					if _, err := io.WriteString(i.raw, event(id+100, "quick")); err != nil {
+						t.Fatal(err)
+					}
+					_, _ = next()
+				}
+				// Who waits for another waits for 20 seconds.
+				if err := i.raw.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+					t.Fatal(err)
+				}
+				all := ""
+				for id := range byte(8) {
+					all += event(id+1, "quick")
+				}
+				if _, err := io.WriteString(i.raw, all+frame); err != nil {
+					t.Fatal(err)
+				}
+				answered := map[byte]bool{}
+				for range 8 {
+					kind, id := next()
+					if answered[id] = true; kind != 4 {
+						t.Errorf("frame kind 0x%02x for event %d", kind, id)
+					}
+				}
+				if len(answered) != 8 || answered[20] {
+					t.Errorf("the answers are to %v", answered)
+				}
+				if last == "STOP" {
+					if b, err := io.ReadAll(r); len(b) > 0 || err != nil {
+						t.Errorf("%d bytes more, %v", len(b), err)
+					}
+					return
+				}
+				if _, err := io.WriteString(i.raw, event(21, "wait")); err != nil {
+					t.Fatal(err)
+				}
+				_, one := next()
+				if _, other := next(); one+other != 41 {
+					t.Errorf("the last answers are to %d and %d", one, other)
+				}
+			})
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ MAX_PAYLOAD = 1 << 20
 MAX_META = 256 << 10
 MAX_HEADERS = 256
 FULL_WINDOW = 256 << 10
+SMALL = 4 << 10  # bytes of a frame that is copied, to be sent with others
 READ_AHEAD = 16 << 10  # bytes of frames asked for at once
 GRANT = 128 << 10  # bytes of a request body taken before the window is opened again
 FIRST = 256 << 10  # bytes of an answer that go along in RESPONSE
@@ -174,10 +175,24 @@ class NoLock:
 threaded = False
 sending = NoLock()  # held to send a frame
 condition = None  # makes Call.changed
+held = b""  # frames that wait for the next one
 
 
 def give_way():
     """Has another thread read the channel: this one will take a while."""
+
+
+def may_wait():
+    """Whether a small frame may go out with the next one, or before the channel is read.
+    Whoever asks holds sending."""
+    return False
+
+
+def flush():
+    """Sends the frames that have waited."""
+    with sending:
+        if held:
+            write([held], len(held))
 
 
 def die(why):
@@ -194,6 +209,8 @@ def hung_up():
 
 def read(most):
     """Some bytes of the channel, none at its end."""
+    if held:
+        flush()
     try:
         return os.read(fd, most)
     except ConnectionResetError:
@@ -259,23 +276,41 @@ def send(kind, flags, id, *parts):
     for p in parts:
         size += len(p)
     head = size.to_bytes(4, "little") + bytes((kind, flags, 0, 0)) + id.to_bytes(8, "little")
-    left = size + 16
-    if left <= 4096:
-        parts = [b"".join((head, *parts))]
-    else:
-        parts = [head, *parts]
+    if size <= SMALL:
+        with sending:
+            send_small(b"".join((head, *parts)))
+        return
     with sending:
-        try:
+        write([held, head, *parts], len(held) + 16 + size)
+
+
+def send_small(frame):
+    """Sends a frame, at once or with the next one, for who holds sending."""
+    global held
+    if may_wait():
+        held += frame
+    elif held:
+        write([held + frame], len(held) + len(frame))
+    else:
+        write([frame], len(frame))
+
+
+def write(parts, left):
+    """Writes all of parts, which have left bytes, for who holds sending, and with held
+    among them."""
+    global held
+    held = b""
+    try:
+        n = os.writev(fd, parts)
+        while n < left:
+            left -= n
+            while n >= len(parts[0]):
+                n -= len(parts.pop(0))
+            if n:
+                parts[0] = memoryview(parts[0])[n:]
             n = os.writev(fd, parts)
-            while n < left:
-                left -= n
-                while n >= len(parts[0]):
-                    n -= len(parts.pop(0))
-                if n:
-                    parts[0] = memoryview(parts[0])[n:]
-                n = os.writev(fd, parts)
-        except (BrokenPipeError, ConnectionResetError):
-            hung_up()
+    except (BrokenPipeError, ConnectionResetError):
+        hung_up()
 
 
 def encode(fields):

@@ -13,6 +13,7 @@ ADD_SEALS, SEALS = 1033, 0xF  # F_ADD_SEALS of fcntl(2): no seals more, no shrin
 
 channel = None
 last = None  # the Memfd of the answer before
+kept = None  # the one that the engine keeps open as number 1
 
 
 class Memfd:
@@ -56,7 +57,25 @@ def answer(call, head, meta, body, view):
             return False
         if made.body is not None:
             last = made
-    return send(call, head, meta, made.fd, 0, made.length)
+        return send(call, head, meta, made.fd, 0, made.length)
+    return send_again(call, head, meta, made)
+
+
+def send_again(call, head, meta, made):
+    """Sends an answer that was sent before: the engine keeps its file, as number 1, where
+    it does such things, and is told the number alone from then on."""
+    global kept
+    if not os.environ.get("FRE_KEPT_FILES"):
+        return send(call, head, meta, made.fd, 0, made.length)
+    payload = head + meta + b'{"offset":0,"length":%d,"kept":1}' % made.length
+    with _fre.sending:  # until the frame is sent, the number means the same
+        if kept is made:
+            _fre.send_small(frame_of(FD, call, 0, payload))
+            return True
+        if not pass_on(FD, call, made.fd, payload):
+            return False
+        kept = made
+        return True
 
 
 def of_file(file):
@@ -80,25 +99,36 @@ def send(call, head, meta, fd, offset, length):
     return give(FD, call, fd, head + meta + b'{"offset":%d,"length":%d}' % (offset, length))
 
 
+def frame_of(kind, call, fds, payload):
+    return b"".join((len(payload).to_bytes(4, "little"), bytes((kind, 0, fds, 0)), call.id.to_bytes(8, "little"), payload))
+
+
 def give(kind, call, fd, payload):
     """Sends a frame that a descriptor goes along with; False where the kernel
     carries too many."""
-    global channel
-    frame = b"".join((len(payload).to_bytes(4, "little"), bytes((kind, 0, 1, 0)), call.id.to_bytes(8, "little"), payload))
     with _fre.sending:
-        if channel is None:
-            timeout = getdefaulttimeout()
-            setdefaulttimeout(None)  # the channel's reads are to block, whatever the function wants of others
-            try:
-                channel = socket(fileno=_fre.fd)
-            finally:
-                setdefaulttimeout(timeout)
+        return pass_on(kind, call, fd, payload)
+
+
+def pass_on(kind, call, fd, payload):
+    """give, for who holds _fre.sending. Frames that have waited go first."""
+    global channel
+    if channel is None:
+        timeout = getdefaulttimeout()
+        setdefaulttimeout(None)  # the channel's reads are to block, whatever the function wants of others
         try:
-            sent = channel.sendmsg([frame], [(SOL_SOCKET, SCM_RIGHTS, fd.to_bytes(4, "little"))])
-            while sent < len(frame):
-                sent += os.write(_fre.fd, frame[sent:])
-        except (BrokenPipeError, ConnectionResetError):
-            _fre.hung_up()
-        except OSError:  # ETOOMANYREFS: nothing was sent
-            return False
+            channel = socket(fileno=_fre.fd)
+        finally:
+            setdefaulttimeout(timeout)
+    if _fre.held:
+        _fre.write([_fre.held], len(_fre.held))
+    frame = frame_of(kind, call, 1, payload)
+    try:
+        sent = channel.sendmsg([frame], [(SOL_SOCKET, SCM_RIGHTS, fd.to_bytes(4, "little"))])
+    except (BrokenPipeError, ConnectionResetError):
+        _fre.hung_up()
+    except OSError:  # ETOOMANYREFS: nothing was sent
+        return False
+    if sent < len(frame):
+        _fre.write([frame[sent:]], len(frame) - sent)
     return True

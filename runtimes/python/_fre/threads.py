@@ -8,14 +8,18 @@ less than to wake another thread. Else it gives the turn away first:
     slow    read|handle
                 |read|handle ...
 
-A handler that is expected to be quick and is not loses the turn to the watch.
+A handler that is expected to be quick and is not loses the turn to the watch. The
+answers to quick events that were read together go out together.
 """
 
+from _thread import get_ident
 from time import monotonic_ns
 
 import _fre
 
 QUICK = 100_000  # nanoseconds: a handler that takes less is not worth another thread
+MOST_WAIT = 500_000  # nanoseconds that a frame waits while quick events are handled
+MOST_HELD = 48 << 10  # bytes of frames that wait
 TICK = 0.002  # seconds between two looks of the watch
 QUIET = 50  # looks without an event after which it sleeps
 
@@ -32,6 +36,10 @@ def serve(handler, count):
     wake = SimpleQueue()  # of the watch; True ends it
     begun = 0  # events whose thread has kept the turn
     quick, watched = True, False
+    holder = 0  # the thread that has kept the turn
+    since = 0  # when the first of the frames that wait came
+    passes = failures = 0  # frames that are not to wait, after how many that have waited too long
+    failed = False  # the last did
 
     def timed(event, context):
         nonlocal quick
@@ -47,6 +55,24 @@ def serve(handler, count):
         except IndexError:
             return
         turn.release()
+        _fre.flush()  # nobody with the turn will
+
+    def may_wait():
+        """Where another event has been read, and its thread has the turn still: the answers
+        to quick events cost the engine less together."""
+        nonlocal since, passes, failed, failures
+        ahead = _fre.ahead
+        if not (quick and kept and holder == get_ident() and len(ahead) >= 16 and len(ahead) >= 16 + int.from_bytes(ahead[:4], "little")):
+            return False
+        if passes:
+            passes -= 1
+            return False
+        now = monotonic_ns()
+        if not _fre.held:
+            since = now
+            failed, failures = False, failures if failed else 0
+            return True
+        return now - since < MOST_WAIT and len(_fre.held) < MOST_HELD
 
     def read():
         """The next call; None when no other will come."""
@@ -60,8 +86,8 @@ def serve(handler, count):
         return None
 
     def keep():
-        nonlocal begun, watched
-        begun += 1
+        nonlocal begun, watched, holder
+        begun, holder = begun + 1, get_ident()
         kept.append(begun)
         if not watched:
             watched = True
@@ -89,13 +115,16 @@ def serve(handler, count):
                     mine = True
                 except ValueError:
                     mine = False
+                    _fre.flush()  # if this was to wait just when the turn was taken
                 if _fre.stopping and not _fre.calls:
                     break
+            _fre.flush()  # STOP may have been ahead
             wake.put(True)
         except BaseException as e:  # MemoryError: without this thread nothing might go on
             _fre.die(repr(e))
 
     _fre.sending, _fre.condition, _fre.threaded, _fre.give_way = threading.Lock(), threading.Condition, True, give_way
+    _fre.may_wait = may_wait
     for _ in range(count + 1):
         threading.Thread(target=work, daemon=True).start()
     last = quiet = 0
@@ -109,6 +138,9 @@ def serve(handler, count):
             last, quiet = begun, 0
         elif kept:  # since the last look
             quick = False
+            if _fre.held:
+                failed, failures = True, min(2 * failures + 1, 1023)
+                passes = failures
             give_way()
         else:
             quiet += 1
