@@ -41,8 +41,9 @@ func appendResponse(b []byte, status int, headers [][2]string) []byte {
 	return append(appendHeaders(b, headers), '}')
 }
 
-// append appends what FD has behind its metadata.
-func (m *fileMeta) append(b []byte) []byte {
+// json is what FD has behind its metadata.
+func (m *fileMeta) json() []byte {
+	b := make([]byte, 0, 80)
 	b = strconv.AppendInt(append(b, `{"offset":`...), m.Offset, 10)
 	b = strconv.AppendInt(append(b, `,"length":`...), m.Length, 10)
 	if m.Kept != 0 {

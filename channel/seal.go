@@ -54,17 +54,17 @@ func (s *sealedFiles) send(ctx context.Context, w *frameWriter, id uint64, meta 
 	s.mu.RLock()
 	if named() {
 		defer s.mu.RUnlock()
-		return w.send(ctx, kindFD, 0, id, meta, m.append(nil))
+		return w.send(ctx, kindFD, 0, id, meta, m.json())
 	}
 	s.mu.RUnlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if named() { // by now
-		return w.send(ctx, kindFD, 0, id, meta, m.append(nil))
+		return w.send(ctx, kindFD, 0, id, meta, m.json())
 	}
 	s.files[s.next] = nil
 	m.Kept = s.next + 1
-	err := w.sendFile(ctx, kindFD, id, meta, m.append(nil), file)
+	err := w.sendFile(ctx, kindFD, id, meta, m.json(), file)
 	if err == nil {
 		s.files[s.next] = file
 		s.next = m.Kept % s.most

@@ -478,7 +478,7 @@ func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *An
 	if a.Sealed && f.sealed.most > 0 && a.Length <= f.mostBytes {
 		err = f.sealed.send(ctx, f.w, id, meta, m, file)
 	} else {
-		err = f.w.sendFile(ctx, kindFD, id, meta, m.append(nil), file)
+		err = f.w.sendFile(ctx, kindFD, id, meta, m.json(), file)
 	}
 	if a.File != nil && errors.Is(err, unix.ETOOMANYREFS) {
 		return false, nil

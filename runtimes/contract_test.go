@@ -852,11 +852,11 @@ func TestAnswersTogether(t *testing.T) {
 				if err := i.raw.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 					t.Fatal(err)
 				}
-				all := ""
+				var all strings.Builder
 				for id := range byte(8) {
-					all += event(id+1, "quick")
+					all.WriteString(event(id+1, "quick"))
 				}
-				if _, err := io.WriteString(i.raw, all+frame); err != nil {
+				if _, err := io.WriteString(i.raw, all.String()+frame); err != nil {
 					t.Fatal(err)
 				}
 				answered := map[byte]bool{}
