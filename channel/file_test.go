@@ -159,8 +159,10 @@ func TestFileAnswers(t *testing.T) {
 				offset, length int
 				file           bool
 			}{
-				{"/bytes", 0, fileBytes - 1, false},
-				{"/bytes", 0, fileBytes, true},
+				{"/bytes", 0, chunk, false},
+				{"/bytes", 0, chunk + 1, false},
+				{"/bytes", 0, mostWhole, false},
+				{"/bytes", 0, mostWhole + 1, true},
 				{"/bytes", 5, 2 << 20, true},
 				{"/sealed", 0, len(want), true},
 				{"/sealed", 77, 1000, true},

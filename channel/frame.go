@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,8 +69,12 @@ func (h header) append(b []byte) []byte {
 type frameReader struct {
 	r       *bufio.Reader
 	rights  *rightsReader // what r reads from; nil where files are not expected: the kernel drops them
-	payload []byte
+	payload *[]byte       // of payloads, while the frame that it holds is acted on
 }
+
+// payloads hold frames that are too long for a reader's buffer. A channel that waits has
+// none.
+var payloads = sync.Pool{New: func() any { return new([]byte) }}
 
 func newFrameReader(r io.Reader) *frameReader {
 	rights, _ := r.(*rightsReader)
@@ -116,6 +121,10 @@ func (f *frameReader) next() (header, []byte, error) {
 	if f.rights != nil && f.r.Buffered() == 0 {
 		f.rights.drop()
 	}
+	if f.payload != nil {
+		payloads.Put(f.payload)
+		f.payload = nil
+	}
 	b, err := f.r.Peek(headerSize)
 	if err != nil {
 		if errors.Is(err, io.EOF) && len(b) > 0 {
@@ -155,10 +164,11 @@ func (f *frameReader) next() (header, []byte, error) {
 		_, _ = f.r.Discard(h.len)
 		return h, p, nil
 	}
-	if cap(f.payload) < h.len || cap(f.payload) > 2*chunk && h.len <= chunk {
-		f.payload = make([]byte, max(h.len, chunk))
+	f.payload = payloads.Get().(*[]byte)
+	if cap(*f.payload) < h.len {
+		*f.payload = make([]byte, max(h.len, chunk))
 	}
-	p := f.payload[:h.len]
+	p := (*f.payload)[:h.len]
 	if _, err := io.ReadFull(f.r, p); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF

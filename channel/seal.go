@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileBytes is from which length on a body of known length is put into a memfd for
-// the engine, rather than sent as DATA.
-const fileBytes = 64 << 10
+// mostWhole is up to which length a body of known length goes along in RESPONSE. A longer
+// one is put into a memfd for the engine. To make that takes longer than to copy 256 KiB
+// twice: the kernel accounts for each page (docs/protocol.md).
+const mostWhole = 256 << 10
 
 // mostFileBytes is up to which length: the file takes memory of the function's for
 // as long as a client takes the answer. FRE_MEMORY_BYTES is the sandbox's limit.

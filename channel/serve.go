@@ -122,6 +122,7 @@ type function struct {
 	spare atomic.Int32 // goroutines that wait
 
 	buffers sync.Pool // of *[chunk]byte
+	large   sync.Pool // of *[mostWhole]byte
 	metas   sync.Pool // of *[]byte
 
 	mu       sync.Mutex
@@ -153,6 +154,7 @@ func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler
 	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", mostBytes: mostFileBytes(), events: map[uint64]*served{}}
 	f.sealed.most = mostKeptFiles()
 	f.buffers.New = func() any { return new([chunk]byte) }
+	f.large.New = func() any { return new([mostWhole]byte) }
 	f.metas.New = func() any { return new([]byte) }
 	f.work = make(chan *served)
 	f.ctx, f.cancel = context.WithCancelCause(ctx)
@@ -394,9 +396,16 @@ func (f *function) answer(s *served, a *Answer) error {
 			return err
 		}
 	}
-	b := f.buffers.Get().(*[chunk]byte)
-	defer f.buffers.Put(b)
-	buf := b[:]
+	var buf []byte
+	if l, ok := body.(interface{ Len() int }); ok && chunk < l.Len() && l.Len() <= mostWhole {
+		b := f.large.Get().(*[mostWhole]byte)
+		defer f.large.Put(b)
+		buf = b[:]
+	} else {
+		b := f.buffers.Get().(*[chunk]byte)
+		defer f.buffers.Put(b)
+		buf = b[:]
+	}
 	var n int
 	var rerr error
 	if a.Status != 101 { // which the other side waits for before it says anything
@@ -460,7 +469,7 @@ func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *An
 			Len() int
 			io.WriterTo
 		})
-		if !ok || l.Len() < fileBytes || int64(l.Len()) > f.mostBytes {
+		if !ok || l.Len() <= mostWhole || int64(l.Len()) > f.mostBytes {
 			return false, nil
 		}
 		m = fileMeta{Length: int64(l.Len())}
@@ -490,8 +499,9 @@ func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *An
 // bytes.Reader does, else what its first Read has, so that a stream's answer
 // begins with its first piece. At the body's end err is io.EOF.
 func readFirst(r io.Reader, buf []byte) (n int, err error) {
-	if l, ok := r.(interface{ Len() int }); ok && l.Len() < len(buf) {
-		if n, err = io.ReadFull(r, buf); err == io.ErrUnexpectedEOF { //nolint:errorlint // ReadFull's own
+	if l, ok := r.(interface{ Len() int }); ok && l.Len() <= len(buf) {
+		n, err = io.ReadFull(r, buf)
+		if err == io.ErrUnexpectedEOF || err == nil && l.Len() == 0 { //nolint:errorlint // ReadFull's own
 			err = io.EOF
 		}
 		return n, err

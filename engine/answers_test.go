@@ -30,7 +30,7 @@ func TestAnswerInFile(t *testing.T) {
 		file                  bool
 	}{
 		{"f", "/large", "1000", 1000, false},
-		{"f", "/large", "65536", 65536, true},
+		{"f", "/large", "262145", 256<<10 + 1, true},
 		{"f", "/large", "1048576", 1 << 20, true},
 		{"g", "/named", "", 100000, true},
 	} {

@@ -85,7 +85,7 @@ type result struct {
 
 const (
 	freGo, frePython      = "fre, Go", "fre, Python"
-	freLent               = "fre, Go, lent the connection"
+	freLent, freAnew      = "fre, Go, lent the connection", "fre, Go, a file for each answer"
 	nginxGo, nginxPython  = "nginx → Go net/http", "nginx → Python http.server"
 	freNative, freNode    = "fre, native", "fre, Node"
 	freFiles, nginxStatic = "httpserver SendFile", "nginx"
@@ -111,7 +111,7 @@ func rows() []row {
 		all = append(all, row{
 			name: "function " + b.label, label: "Whole bodies of " + b.label + " from a function", connections: 16,
 			targets: []target{
-				functionOf(freGo, "data-go", path), functionOf(frePython, "data-python", path),
+				functionOf(freGo, "data-go", path), functionOf(freAnew, "data-go", "/anew"+path), functionOf(frePython, "data-python", path),
 				behindNginx(nginxGo, "go", path, roleFunction), behindNginx(nginxPython, "python", path, pythonServer),
 			},
 			aims: []aim{

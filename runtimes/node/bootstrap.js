@@ -27,7 +27,6 @@ const GRANT = 128 << 10; // bytes of a request body taken before the window is o
 const FIRST = 256 << 10; // bytes of an answer that go along in RESPONSE
 const NAMED = 0x21; // FILE: the answer is in a file whose name follows
 const SMALL = 4 << 10; // bytes of a frame that is cheaper to copy than to write in parts
-const IN_FILE = 64 << 10; // bytes of an answer from which it is worth a file of its own
 const EXIT_PROTOCOL = 70; // EX_SOFTWARE of sysexits.h
 const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
 const CONTROL = /[\0-\x08\x0a-\x1f\x7f]/;
@@ -429,7 +428,7 @@ async function respond(call, result) {
   if (meta.length > MAX_META) throw new RangeError(`${meta.length} bytes of headers, at most ${MAX_META}`);
   const n = Buffer.alloc(4);
   n.writeUInt32LE(meta.length);
-  if (!rest && data.length >= IN_FILE && respondInFile(call, n, meta, data)) return;
+  if (!rest && data.length > FIRST && respondInFile(call, n, meta, data)) return;
   if (!rest && data.length <= FIRST) {
     send(RESPONSE, 0, call.id, n, meta, data);
     return;

@@ -135,7 +135,6 @@ const FULL_WINDOW = 256 << 10;
 const GRANT = 128 << 10; // bytes of a request body taken before the window is opened again
 const FIRST = 256 << 10; // bytes of an answer that go along in RESPONSE
 const NAMED = 0x21; // FILE: the answer is in a file whose name follows
-const IN_FILE = 64 << 10; // bytes of an answer from which it is worth a file of its own
 const EXIT_PROTOCOL = 70; // EX_SOFTWARE of sysexits.h
 const PIECE = 64 << 10; // bytes read at once of a stream that is an answer's body
 
@@ -531,7 +530,7 @@ final class Instance
             throw new \ValueError(strlen($meta) . ' bytes of headers, at most ' . MAX_META);
         }
         $head = pack('V', strlen($meta)) . $meta;
-        if ($rest === null && strlen($body) >= IN_FILE && self::respondInFile($call, $head, $body)) {
+        if ($rest === null && strlen($body) > FIRST && self::respondInFile($call, $head, $body)) {
             return;
         }
         if ($rest === null && strlen($body) <= FIRST) {

@@ -22,7 +22,6 @@ module FRE
   GRANT = 128 << 10 # bytes of a request body taken before the window is opened again
   FIRST = 256 << 10 # bytes of an answer that go along in RESPONSE
   NAMED = 0x21 # FILE: the answer is in a file whose name follows
-  IN_FILE = 64 << 10 # bytes of an answer from which it is worth a file of its own
   PIECE = 64 << 10 # bytes read at once of an IO that is an answer's body
   EXIT_PROTOCOL = 70 # EX_SOFTWARE of sysexits.h
   HEADER = "L<CCS<Q<"
@@ -365,7 +364,7 @@ module FRE
       if result.nil?
         answer(call, status || 204, pairs, "", nil, 0)
       elsif (body, type = encode_body(result))
-        return if body.bytesize >= IN_FILE && answer_in_file(call, status || 200, pairs, body, type)
+        return if body.bytesize > FIRST && answer_in_file(call, status || 200, pairs, body, type)
 
         answer(call, status || 200, pairs, body, type, body.bytesize > FIRST ? MORE : 0)
         return if body.bytesize <= FIRST

@@ -25,9 +25,11 @@ var (
 	sealed = map[int]*function.Sealed{} // by length
 )
 
-// Handle answers /N with N bytes, /stream/N with as many in pieces.
+// Handle answers /N with N bytes, which it has sealed before if they are many, /anew/N with
+// bytes that are this answer's alone, /stream/N with as many in pieces.
 func Handle(_ context.Context, e function.Event) (any, error) {
 	path, streamed := strings.CutPrefix(e.Path, "/stream")
+	path, anew := strings.CutPrefix(path, "/anew")
 	n, err := strconv.Atoi(strings.TrimPrefix(path, "/"))
 	if err != nil || n < 0 || n > len(body) {
 		return nil, fmt.Errorf("path %q is no length", e.Path)
@@ -35,7 +37,7 @@ func Handle(_ context.Context, e function.Event) (any, error) {
 	if streamed {
 		return pieces(n), nil
 	}
-	if n < sealable {
+	if anew || n < sealable {
 		return body[:n], nil
 	}
 	mu.Lock()

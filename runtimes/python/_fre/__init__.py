@@ -24,7 +24,7 @@ SMALL = 4 << 10  # bytes of a frame that is copied, to be sent with others
 READ_AHEAD = 16 << 10  # bytes of frames asked for at once
 GRANT = 128 << 10  # bytes of a request body taken before the window is opened again
 FIRST = 256 << 10  # bytes of an answer that go along in RESPONSE
-IN_FILE = 64 << 10  # bytes of an answer from which it is worth a file of its own
+MUCH = 64 << 10  # bytes of an answer that is worth a file if given again, of a stream's first piece that is worth a pipe
 EXIT_PROTOCOL = 70  # EX_SOFTWARE of sysexits.h
 
 TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -470,7 +470,11 @@ def encode_body(body):
     return None, None
 
 
+last = None  # the answer before, if it was long
+
+
 def respond(call, result):
+    global last
     status, headers = None, None
     if isinstance(result, tuple):
         if len(result) != 3:
@@ -511,18 +515,20 @@ def respond(call, result):
             return
         body, _, rest = stream.begin(result)
     view = memoryview(body).cast("B")
-    if rest is None and len(view) >= IN_FILE and os.environ.get("FRE_FILES"):
-        from _fre import files
+    if rest is None and len(view) >= MUCH:
+        if (len(view) > FIRST or result is last) and os.environ.get("FRE_FILES"):
+            from _fre import files
 
-        if files.answer(call, head, meta, result, view):
-            return
+            if files.answer(call, head, meta, result, view):
+                return
+        last = result if type(result) in (bytes, str) else None
     if rest is None and len(view) <= FIRST:
         send(RESPONSE, 0, call.id, head, meta, view)
         return
     from _fre import stream
 
     send(RESPONSE, MORE, call.id, head, meta, view[:FIRST])
-    stream.finish(call, view[FIRST:], rest, len(view) >= IN_FILE)
+    stream.finish(call, view[FIRST:], rest, len(view) >= MUCH)
 
 
 def handle(handler, call):

@@ -43,8 +43,8 @@ def most():
 
 
 def answer(call, head, meta, body, view):
-    """Answers with view, the bytes of body; False where it is not to be in a file.
-    One that is the same object as the last, and cannot change, is in its file already."""
+    """Answers with view, the bytes of body, which is long or the same as the last; False
+    where it is not to be in a file. One that cannot change may be in its file already."""
     global last
     made = last
     if made is None or made.body is not body:
@@ -57,7 +57,8 @@ def answer(call, head, meta, body, view):
             return False
         if made.body is not None:
             last = made
-        return send(call, head, meta, made.fd, 0, made.length)
+        if len(view) > _fre.FIRST:
+            return send(call, head, meta, made.fd, 0, made.length)
     return send_again(call, head, meta, made)
 
 

@@ -23,7 +23,6 @@ import java.util.stream.BaseStream;
 /** What a handler returned, on its way out. */
 final class Answer {
     private static final int FIRST = 256 << 10; // bytes that go along in RESPONSE
-    private static final int IN_FILE = 64 << 10; // bytes from which an answer is worth a file of its own
     private static final int MAX_HEADERS = 256;
     private static final int PIECE = 64 << 10; // read of an InputStream at once
     private static final String OF_TEXT = "text/plain; charset=utf-8", OF_BYTES = "application/octet-stream", OF_JSON = "application/json";
@@ -89,7 +88,7 @@ final class Answer {
             throw new IllegalArgumentException(meta.length + " bytes of headers, at most " + Channel.MAX_META);
         }
         byte[] head = ByteBuffer.allocate(4 + meta.length).order(ByteOrder.LITTLE_ENDIAN).putInt(meta.length).put(meta).array();
-        if (rest == null && first.data.length >= IN_FILE && inFile(call, head, first.data)) {
+        if (rest == null && first.data.length > FIRST && inFile(call, head, first.data)) {
             return;
         }
         boolean all = rest == null && first.data.length <= FIRST;
