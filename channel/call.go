@@ -41,26 +41,26 @@ type Reply struct {
 
 // call is one invocation in flight.
 type call struct {
-	conn     *Conn
-	id       uint64
-	name     string // Invocation.ID
-	ctx      context.Context
-	stop     func() bool   // undoes the watch over ctx
-	finished func()        // Invocation.Finished or nil
-	replied  chan struct{} // closed once reply or err is there
-	once     sync.Once     // closes replied
-	reply    *Reply        // nil, or whole
-	whole    Reply
-	err      error
-	upgrade  bool // the function may answer 101
-	socket   bool // it may ask for the client's socket
-	headed   bool // RESPONSE has come; the reader's alone
-	in       inbox
-	out      credit
+	conn    *Conn
+	id      uint64
+	name    string // Invocation.ID
+	ctx     context.Context
+	stop    func() bool   // undoes the watch over ctx
+	replied chan struct{} // closed once reply or err is there
+	once    sync.Once     // closes replied
+	reply   *Reply        // nil, or whole
+	whole   Reply
+	err     error
+	upgrade bool // the function may answer 101
+	socket  bool // it may ask for the client's socket
+	headed  bool // RESPONSE has come; the reader's alone
+	in      inbox
+	out     credit
 
-	mu    sync.Mutex
-	over  bool // nothing more will come, or nobody wants it: CANCEL is not sent
-	ended bool // nothing more will come
+	mu       sync.Mutex
+	over     bool   // nothing more will come, or nobody wants it: CANCEL is not sent
+	ended    bool   // nothing more will come
+	finished func() // Invocation.Finished, nil for none or where the body has it
 }
 
 // Invoke sends one event and returns the function's answer, whose body may
@@ -375,7 +375,9 @@ func (k *call) frameFile(kind kind, p []byte, file *os.File) error {
 	r, body, err := k.head(p)
 	var m fileMeta
 	if err == nil {
-		m, err = k.conn.fileMeta(kind, body)
+		if err = m.parse(body); err == nil {
+			err = m.check(kind)
+		}
 	}
 	if err != nil {
 		return closing(file, err)
@@ -400,10 +402,8 @@ func (k *call) frameFile(kind kind, p []byte, file *os.File) error {
 			k.conn.finish(k, err)
 			return f.close()
 		}
-		if finished := k.finished; full && finished != nil {
-			k.finished = nil
-			b.finished = sync.OnceFunc(finished)
-			b.stop = context.AfterFunc(k.ctx, b.finished)
+		if full {
+			k.keepPlace(b)
 		}
 	}
 	r.Body, r.Length = b, m.Length
@@ -417,29 +417,30 @@ func (k *call) frameFile(kind kind, p []byte, file *os.File) error {
 	return nil
 }
 
+// keepPlace has the function's place taken until b is closed, or the event over, unless it
+// is free already.
+func (k *call) keepPlace(b *fileBody) {
+	k.mu.Lock()
+	finished := k.finished
+	if k.ended { // who ended it has called that, or is about to
+		finished = nil
+	}
+	if finished != nil {
+		k.finished = nil
+	}
+	k.mu.Unlock()
+	if finished != nil {
+		b.finished = sync.OnceFunc(finished)
+		b.stop = context.AfterFunc(k.ctx, b.finished)
+	}
+}
+
 // closing closes a file, if it is not nil, that err makes useless.
 func closing(file *os.File, err error) error {
 	if file == nil {
 		return err
 	}
 	return errors.Join(err, file.Close())
-}
-
-// fileMeta reads where an answer's body is.
-func (c *Conn) fileMeta(kind kind, body []byte) (m fileMeta, err error) {
-	if len(body) > 0 && bytes.Equal(body, c.usualFile) {
-		return c.usualFileMeta, nil
-	}
-	if err := unmarshal(body, &m); err != nil {
-		return m, err
-	}
-	if err := m.check(kind); err != nil {
-		return m, err
-	}
-	if kind == kindFD && len(body) <= maxUsual {
-		c.usualFile, c.usualFileMeta = append(c.usualFile[:0], body...), m
-	}
-	return m, nil
 }
 
 // answerFile is the file of an answer, which is one more user of it. It owns file, which is
@@ -484,7 +485,7 @@ func (c *Conn) open(name string) (*os.File, error) {
 // finish ends the call: with err nil its answer is whole, else broken off.
 func (k *call) finish(err error) {
 	k.mu.Lock()
-	ended, stop := k.ended, k.stop
+	ended, stop, finished := k.ended, k.stop, k.finished
 	k.over, k.ended = true, true
 	k.mu.Unlock()
 	if ended {
@@ -500,8 +501,8 @@ func (k *call) finish(err error) {
 		k.settle(err)
 	}
 	k.out.end(end)
-	if k.finished != nil {
-		k.finished()
+	if finished != nil {
+		finished()
 	}
 }
 

@@ -58,11 +58,9 @@ type Conn struct {
 	wg   sync.WaitGroup // reader, senders of bodies, cancellations
 
 	// The reader's: the metadata of the last answer, which the next one's mostly is too.
-	usual         []byte
-	usualMeta     responseMeta
-	usualFile     []byte // likewise, of FD
-	usualFileMeta fileMeta
-	kept          keptFiles
+	usual     []byte
+	usualMeta responseMeta
+	kept      keptFiles
 
 	mu     sync.Mutex
 	calls  map[uint64]*call

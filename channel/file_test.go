@@ -365,6 +365,136 @@ func TestKeptFileOutlives(t *testing.T) {
 	}
 }
 
+// TestFinishedOnce: an answer in a file that keeps its function's place frees it once,
+// though the channel ends meanwhile.
+func TestFinishedOnce(t *testing.T) {
+	fretest.CheckLeaks(t)
+	good := memfd(t, pattern(1000), answerSeals)
+	ours, theirs := pair(t)
+	var c *Conn
+	var n atomic.Int32
+	made := make(chan struct{})
+	c = NewConn(ours, Config{Hold: func(Held) (func(), bool, error) {
+		<-made
+		finished := make(chan struct{})
+		go func() {
+			defer close(finished)
+			c.fail(ErrClosed)
+		}()
+		<-finished // its events have ended
+		return func() {}, true, nil
+	}})
+	close(made)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r, err := c.Invoke(context.Background(), &Invocation{Finished: func() { n.Add(1) }}, nil)
+		if err == nil {
+			err = r.Body.Close()
+		} else if errors.Is(err, ErrClosed) {
+			err = nil
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := newFrameReader(theirs).r.Peek(headerSize); err != nil {
+		t.Fatal(err)
+	}
+	sendParts(theirs, part{bytes: frame(1, 0, 0, readyJSON)},
+		part{filesFrame(0x20, 1, `{"offset":0,"length":1000}`), []int{int(good.Fd())}})
+	<-done
+	_ = c.Close()
+	if got := n.Load(); got != 1 {
+		t.Errorf("Finished was called %d times", got)
+	}
+}
+
+// TestFilesInARow: descriptors of frames that follow each other stay with them, wherever
+// the reader's buffer ends.
+func TestFilesInARow(t *testing.T) {
+	fretest.CheckLeaks(t)
+	var files [3]*os.File
+	for i := range files {
+		files[i] = memfd(t, bytes.Repeat([]byte{byte('a' + i)}, 1000), answerSeals)
+	}
+	shell := frame(9, 0, 0, `{"level":"info","message":""}`)
+	whole := len(filesFrame(0x20, 1, `{"offset":0,"length":1000}`))
+	for before := 0; before <= 3*whole+1; before += 7 {
+		blocked, release := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		ours, theirs := pair(t)
+		c := NewConn(ours, Config{Log: func(string, string, string) {
+			once.Do(func() {
+				close(blocked)
+				<-release
+			})
+		}})
+		var wg sync.WaitGroup
+		for range files {
+			wg.Go(func() {
+				r, err := c.Invoke(t.Context(), &Invocation{}, nil)
+				if err != nil {
+					t.Errorf("%d bytes before the buffer's end: %v", before, err)
+					return
+				}
+				if body := readReply(t, r); len(bytes.Trim(body, string(body[:1]))) > 0 {
+					t.Errorf("%d bytes before the buffer's end: bytes of two files", before)
+				}
+			})
+		}
+		f := newFrameReader(theirs)
+		for range files {
+			if _, _, err := f.next(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sendParts(theirs, part{bytes: frame(1, 0, 0, readyJSON) + shell})
+		<-blocked
+		sendParts(theirs, part{bytes: frame(9, 0, 0, `{"level":"info","message":"`+strings.Repeat("x", 16<<10-len(shell)-before)+`"}`)})
+		for i, file := range files {
+			sendParts(theirs, part{filesFrame(0x20, uint64(i+1), `{"offset":0,"length":1000}`), []int{int(file.Fd())}})
+		}
+		close(release)
+		wg.Wait()
+		_ = c.Close()
+		_ = theirs.Close()
+	}
+}
+
+// unsure is a body whose Len is what it has so far.
+type unsure struct{ left, have int }
+
+func (u *unsure) Len() int { return u.have }
+
+func (u *unsure) Read(p []byte) (int, error) {
+	if u.left == 0 {
+		return 0, io.EOF
+	}
+	if u.have == 0 {
+		u.have = min(32<<10, u.left)
+	}
+	n := min(len(p), u.have)
+	u.have -= n
+	u.left -= n
+	return n, nil
+}
+
+// TestUnsureLength: what a body calls its length is not taken for it.
+func TestUnsureLength(t *testing.T) {
+	fretest.CheckLeaks(t)
+	const length = 200 << 10
+	c := serve(t, Config{}, func(context.Context, *Event) (*Answer, error) { return &Answer{Body: &unsure{left: length}}, nil })
+	r, err := c.Invoke(t.Context(), &Invocation{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(r.Body); len(got) != length || err != nil {
+		t.Errorf("%d bytes of %d, %v", len(got), length, err)
+	}
+	_ = r.Body.Close()
+}
+
 // TestFileRefused: an engine that holds enough takes no more, and says why.
 func TestFileRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
@@ -544,7 +674,6 @@ func TestWrongFiles(t *testing.T) {
 		"many":                   fd(append(make([]int, 0, 253), bytesOf(int(good.Fd()), 253)...)...),
 		"one with each part":     {{whole[:20], []int{int(good.Fd())}}, {whole[20:], []int{int(good.Fd())}}},
 		"one too early":          {{log, []int{int(good.Fd())}}, {whole, nil}},
-		"two, one unannounced":   {{log[:5], []int{int(good.Fd())}}, {log[5:] + whole, []int{int(good.Fd())}}},
 		"header says two":        {{whole[:6] + "\x02" + whole[7:], []int{int(good.Fd()), int(good.Fd())}}},
 		"header says none":       {{whole[:6] + "\x00" + whole[7:], []int{int(good.Fd())}}},
 		"header says 257":        {{whole[:6] + "\x01\x01" + whole[8:], []int{int(good.Fd())}}},
@@ -618,11 +747,12 @@ func TestUnannounced(t *testing.T) {
 	good := memfd(t, pattern(1000), answerSeals)
 	log := frame(9, 0, 1, `{"level":"info","message":"x"}`)
 	for name, parts := range map[string][]part{
-		"with LOG":           {{log, []int{-1}}},
-		"with RESPONSE":      {{frame(4, 1, 1, withMeta(`{"status":200,"headers":[]}`, "a")), []int{-1}}, {frame(5, 0, 1, "b"), []int{-1}}},
-		"253 at once":        {{log, bytesOf(-1, 253)}},
-		"in a frame's parts": {{log[:7], []int{-1}}, {log[7:20], []int{-1}}, {log[20:], bytesOf(-1, 3)}},
-		"a long frame":       {{frame(9, 0, 1, `{"level":"info","message":"`+strings.Repeat("x", 100<<10)+`"}`), []int{-1}}},
+		"with LOG":             {{log, []int{-1}}},
+		"with RESPONSE":        {{frame(4, 1, 1, withMeta(`{"status":200,"headers":[]}`, "a")), []int{-1}}, {frame(5, 0, 1, "b"), []int{-1}}},
+		"253 at once":          {{log, bytesOf(-1, 253)}},
+		"in a frame's parts":   {{log[:7], []int{-1}}, {log[7:20], []int{-1}}, {log[20:], bytesOf(-1, 3)}},
+		"just before a file's": {{log[:5], []int{-1}}},
+		"a long frame":         {{frame(9, 0, 1, `{"level":"info","message":"`+strings.Repeat("x", 100<<10)+`"}`), []int{-1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, theirs, reply := hostile(t, Config{})
@@ -638,7 +768,11 @@ func TestUnannounced(t *testing.T) {
 			}
 			sendParts(theirs, parts...)
 			if name != "with RESPONSE" {
-				sendParts(theirs, part{filesFrame(0x20, 1, `{"offset":0,"length":2}`), []int{int(good.Fd())}})
+				rest := ""
+				if name == "just before a file's" {
+					rest = log[5:]
+				}
+				sendParts(theirs, part{rest + filesFrame(0x20, 1, `{"offset":0,"length":2}`), []int{int(good.Fd())}})
 			}
 			got, err := reply()
 			if err != nil {

@@ -69,7 +69,9 @@ func (h header) append(b []byte) []byte {
 type frameReader struct {
 	r       *bufio.Reader
 	rights  *rightsReader // what r reads from; nil where files are not expected: the kernel drops them
-	payload *[]byte       // of payloads, while the frame that it holds is acted on
+	start   int64         // of the frame that next has returned, in bytes of the channel
+	end     int64
+	payload *[]byte // of payloads, while the frame that it holds is acted on
 }
 
 // payloads hold frames that are too long for a reader's buffer. A channel that waits has
@@ -87,7 +89,7 @@ func (f *frameReader) file(k kind) (*os.File, error) {
 	if f.rights == nil {
 		return nil, fmt.Errorf("%w: a file where none is expected", ErrProtocol)
 	}
-	fd, ok := f.rights.take()
+	fd, ok := f.rights.take(f.start, f.end)
 	if !ok {
 		return nil, fmt.Errorf("%w: not the one file descriptor that was announced", ErrProtocol)
 	}
@@ -111,15 +113,15 @@ func (f *frameReader) file(k kind) (*os.File, error) {
 // close closes a file that was not asked for.
 func (f *frameReader) close() {
 	if f.rights != nil {
-		f.rights.drop()
+		f.rights.close()
 	}
 }
 
 // next returns io.EOF only between frames, io.ErrUnexpectedEOF inside one, and
 // ErrProtocol for a header no side may send.
 func (f *frameReader) next() (header, []byte, error) {
-	if f.rights != nil && f.r.Buffered() == 0 {
-		f.rights.drop()
+	if f.rights != nil {
+		f.rights.drop(f.end)
 	}
 	if f.payload != nil {
 		payloads.Put(f.payload)
@@ -136,6 +138,7 @@ func (f *frameReader) next() (header, []byte, error) {
 	h := header{len: int(n), kind: kind(b[4]), flags: b[5], id: binary.LittleEndian.Uint64(b[8:])}
 	h.fds = int(binary.LittleEndian.Uint16(b[6:]))
 	_, _ = f.r.Discard(headerSize) // what Peek returned is there
+	f.start, f.end = f.end, f.end+headerSize+int64(n)
 	switch {
 	case n > MaxPayload:
 		return h, nil, fmt.Errorf("%w: frame of %d bytes", ErrProtocol, n)

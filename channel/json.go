@@ -52,6 +52,23 @@ func (m *fileMeta) json() []byte {
 	return append(b, '}')
 }
 
+// parse reads what FD and FILE have behind their metadata.
+func (m *fileMeta) parse(p []byte) error {
+	in := cursor{rest: string(p)}
+	got := fileMeta{Offset: in.after(`{"offset":`).number(), Length: in.after(`,"length":`).number()}
+	if in.has(`,"name":`) {
+		got.Name = in.text()
+	}
+	if in.has(`,"kept":`) {
+		got.Kept = int(in.number())
+	}
+	if !in.ended() {
+		return unmarshal(p, m)
+	}
+	*m = got
+	return nil
+}
+
 func appendHeaders(b []byte, headers [][2]string) []byte {
 	if headers == nil {
 		return append(b, `null`...)

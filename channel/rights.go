@@ -1,8 +1,10 @@
 package channel
 
 import (
+	"cmp"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"os"
 	"syscall"
@@ -13,8 +15,8 @@ import (
 )
 
 // rightsReader reads the bytes of a channel, and the file descriptors that come
-// along with them (unix(7), SCM_RIGHTS): at most one is held at a time, for the
-// frame that announces one to take. All others are closed, or never installed.
+// along with them (unix(7), SCM_RIGHTS), for the frames that announce one to take. All
+// others are closed, or never installed.
 //
 // One system call is all a read costs (see linux.Recv). The kernel ends a read after the message
 // that brings a descriptor: what is held belongs to a frame of which some byte was
@@ -28,10 +30,21 @@ type rightsReader struct {
 	n   int
 	err error
 
-	held   int  // file descriptor, -1 for none
-	excess bool // more than one came at once, or the kernel could not give it: none is held
-	oob    [rightsSpace]byte
+	total int64 // bytes that were read
+	held  []heldFD
+	oob   [rightsSpace]byte
 }
+
+// heldFD is a file descriptor that came with the channel's bytes from one on and up to
+// another; -1 is more than one, or what the kernel could not give.
+type heldFD struct {
+	fd       int
+	from, to int64
+}
+
+// mostHeld is how many may be held: one for a frame that has not come whole, one for the
+// next, whose beginning was read with the end of that.
+const mostHeld = 2
 
 // rightsSpace is what the kernel may fill: two descriptors, because of alignment.
 // It drops what is more, and says so (MSG_CTRUNC).
@@ -42,7 +55,7 @@ func newRightsReader(conn *net.UnixConn) (*rightsReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rightsReader{raw: raw, held: -1}
+	r := &rightsReader{raw: raw, held: make([]heldFD, 0, mostHeld)}
 	r.recv = r.receive
 	return r, nil
 }
@@ -71,55 +84,69 @@ func (r *rightsReader) receive(fd uintptr) (done bool) {
 	if errors.Is(err, unix.EAGAIN) {
 		return false
 	}
+	from := r.total
+	r.total += int64(max(n, 0))
 	if oobn > 0 || flags&unix.MSG_CTRUNC != 0 {
-		r.arrived(r.oob[:oobn], flags&unix.MSG_CTRUNC != 0)
+		r.arrived(r.oob[:oobn], flags&unix.MSG_CTRUNC != 0, from)
 	}
 	r.n, r.err = n, err
 	return true
 }
 
-// arrived takes what came along with a read: one descriptor is held, of two none.
-func (r *rightsReader) arrived(oob []byte, truncated bool) {
+// arrived takes what came along with the bytes since from.
+func (r *rightsReader) arrived(oob []byte, truncated bool, from int64) {
 	messages, err := unix.ParseSocketControlMessage(oob)
-	r.excess = r.excess || truncated || err != nil
+	var fds []int
 	for _, m := range messages {
 		if m.Header.Level != unix.SOL_SOCKET || m.Header.Type != unix.SCM_RIGHTS {
 			continue
 		}
-		fds, err := unix.ParseUnixRights(&m)
-		r.excess = r.excess || err != nil || len(fds) > 1 || r.held >= 0
+		more, ferr := unix.ParseUnixRights(&m)
+		err = cmp.Or(err, ferr)
+		fds = append(fds, more...)
+	}
+	h := heldFD{fd: -1, from: from, to: r.total}
+	if len(fds) == 1 && !truncated && err == nil && len(r.held) < mostHeld {
+		h.fd = fds[0]
+	} else {
 		for _, fd := range fds {
-			if r.excess {
-				_ = unix.Close(fd)
-			} else {
-				r.held = fd
-			}
+			_ = unix.Close(fd)
 		}
 	}
-	if r.excess {
+	if len(r.held) == mostHeld { // nobody sends so many that are announced
+		h.from = r.held[0].from
 		r.close()
 	}
+	r.held = append(r.held, h)
 }
 
-// take gives the descriptor that came with a frame to its caller; false where none
-// came, or more than one.
-func (r *rightsReader) take() (fd int, ok bool) {
-	fd, ok = r.held, r.held >= 0 && !r.excess
-	if ok {
-		r.held = -1
+// take gives the descriptor that came with a frame, the channel's bytes from start up to
+// end, to its caller; false where none came, or more than one.
+func (r *rightsReader) take(start, end int64) (fd int, ok bool) {
+	r.drop(start)
+	if len(r.held) == 0 || r.held[0].from >= end {
+		return -1, false
 	}
-	return fd, ok
+	fd = r.held[0].fd
+	r.held = append(r.held[:0], r.held[1:]...)
+	if len(r.held) > 0 && r.held[0].to <= end { // a second one
+		r.drop(end)
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		return -1, false
+	}
+	return fd, fd >= 0
 }
 
-// drop closes what no frame has announced: between two frames.
-func (r *rightsReader) drop() {
-	r.close()
-	r.excess = false
-}
-
-func (r *rightsReader) close() {
-	if r.held >= 0 {
-		_ = unix.Close(r.held)
-		r.held = -1
+// drop closes what came before byte start of the channel: no frame has announced it.
+func (r *rightsReader) drop(start int64) {
+	for len(r.held) > 0 && r.held[0].to <= start {
+		if fd := r.held[0].fd; fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		r.held = append(r.held[:0], r.held[1:]...)
 	}
 }
+
+func (r *rightsReader) close() { r.drop(math.MaxInt64) }

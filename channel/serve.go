@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -397,7 +399,7 @@ func (f *function) answer(s *served, a *Answer) error {
 		}
 	}
 	var buf []byte
-	if l, ok := body.(interface{ Len() int }); ok && chunk < l.Len() && l.Len() <= mostWhole {
+	if n := lenOf(body); chunk < n && n <= mostWhole {
 		b := f.large.Get().(*[mostWhole]byte)
 		defer f.large.Put(b)
 		buf = b[:]
@@ -465,14 +467,12 @@ func (f *function) answer(s *served, a *Answer) error {
 func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *Answer) (sent bool, err error) {
 	file, m := a.File, fileMeta{Offset: a.Offset, Length: a.Length}
 	if file == nil {
-		l, ok := a.Body.(interface {
-			Len() int
-			io.WriterTo
-		})
-		if !ok || l.Len() <= mostWhole || int64(l.Len()) > f.mostBytes {
+		l, ok := a.Body.(io.WriterTo)
+		n := lenOf(a.Body)
+		if !ok || n <= mostWhole || int64(n) > f.mostBytes {
 			return false, nil
 		}
-		m = fileMeta{Length: int64(l.Len())}
+		m = fileMeta{Length: int64(n)}
 		if file, err = newMemfd(); err != nil { // no memory, too many files
 			return false, nil // the body goes as it is
 		}
@@ -484,7 +484,7 @@ func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *An
 			return false, err
 		}
 	}
-	if a.Sealed && f.sealed.most > 0 && a.Length <= f.mostBytes {
+	if a.File != nil && a.Sealed && f.sealed.most > 0 && a.Length <= f.mostBytes {
 		err = f.sealed.send(ctx, f.w, id, meta, m, file)
 	} else {
 		err = f.w.sendFile(ctx, kindFD, id, meta, m.json(), file)
@@ -495,16 +495,27 @@ func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *An
 	return err == nil, err
 }
 
-// readFirst reads how a body begins: all of one that knows how short it is, as
-// bytes.Reader does, else what its first Read has, so that a stream's answer
+// lenOf is how many bytes a body has that is known to know that, else -1: what others
+// call Len may be what they have so far.
+func lenOf(body io.Reader) int {
+	switch b := body.(type) {
+	case *bytes.Reader:
+		return b.Len()
+	case *bytes.Buffer:
+		return b.Len()
+	case *strings.Reader:
+		return b.Len()
+	}
+	return -1
+}
+
+// readFirst reads how a body begins: all of one that is known to be
+// short, else what its first Read has, so that a stream's answer
 // begins with its first piece. At the body's end err is io.EOF.
 func readFirst(r io.Reader, buf []byte) (n int, err error) {
-	if l, ok := r.(interface{ Len() int }); ok && l.Len() <= len(buf) {
-		n, err = io.ReadFull(r, buf)
-		if err == io.ErrUnexpectedEOF || err == nil && l.Len() == 0 { //nolint:errorlint // ReadFull's own
-			err = io.EOF
-		}
-		return n, err
+	if l := lenOf(r); 0 <= l && l <= len(buf) {
+		n, err = io.ReadFull(r, buf[:l])
+		return n, cmp.Or(err, io.EOF)
 	}
 	for n == 0 && err == nil {
 		n, err = r.Read(buf)

@@ -35,7 +35,7 @@ func (f *frameReader) lent() (lent, error) {
 	if f.rights == nil {
 		return lent{}, fmt.Errorf("%w: a file where none is expected", ErrProtocol)
 	}
-	fd, ok := f.rights.take()
+	fd, ok := f.rights.take(f.start, f.end)
 	if !ok {
 		return lent{lost: true}, nil
 	}

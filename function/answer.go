@@ -81,7 +81,9 @@ type Sealed struct {
 	length int64
 }
 
-// Seal copies b. What it takes is freed by Close, or once it is garbage.
+// Seal copies b. The engine keeps eight bodies that were answers, until others take their
+// places in turn, but none that is longer than a 32nd of the sandbox's memory: theirs is not
+// freed before.
 func Seal(b []byte) (*Sealed, error) {
 	file, err := channel.Seal(b)
 	if err != nil {
@@ -90,9 +92,7 @@ func Seal(b []byte) (*Sealed, error) {
 	return &Sealed{file, int64(len(b))}, nil
 }
 
-// Close frees the body. Answers that were sent keep it for as long as they need it, and
-// the engine keeps the last eight that were answers, unless they are longer than a 32nd of
-// the sandbox's memory.
+// Close frees the body. Answers that were sent keep it for as long as they need it.
 func (s *Sealed) Close() error { return s.file.Close() }
 
 // restOf is what is left of a regular file to be read.
