@@ -219,6 +219,8 @@ def read(most):
 
 def read_into(view):
     """Fills view from the channel. Returns False at the end of the channel."""
+    if held:
+        flush()
     done = 0
     while done < len(view):
         try:
@@ -276,7 +278,7 @@ def send(kind, flags, id, *parts):
     for p in parts:
         size += len(p)
     head = size.to_bytes(4, "little") + bytes((kind, flags, 0, 0)) + id.to_bytes(8, "little")
-    if size <= SMALL:
+    if size <= SMALL and kind != LOG:
         with sending:
             send_small(b"".join((head, *parts)))
         return
@@ -470,7 +472,7 @@ def encode_body(body):
     return None, None
 
 
-last = None  # the answer before, if it was long
+last = None  # the answer before, if it was long, but not so long that it has been put into a file
 
 
 def respond(call, result):
@@ -521,7 +523,7 @@ def respond(call, result):
 
             if files.answer(call, head, meta, result, view):
                 return
-        last = result if type(result) in (bytes, str) else None
+        last = result if len(view) <= FIRST and type(result) in (bytes, str) else None
     if rest is None and len(view) <= FIRST:
         send(RESPONSE, 0, call.id, head, meta, view)
         return

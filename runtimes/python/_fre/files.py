@@ -46,7 +46,7 @@ def answer(call, head, meta, body, view):
     """Answers with view, the bytes of body, which is long or the same as the last; False
     where it is not to be in a file. One that cannot change may be in its file already."""
     global last
-    made = last
+    made = kept if kept and kept.body is body else last
     if made is None or made.body is not body:
         if len(view) > most():
             return False

@@ -8,8 +8,12 @@ less than to wake another thread. Else it gives the turn away first:
     slow    read|handle
                 |read|handle ...
 
-A handler that is expected to be quick and is not loses the turn to the watch. The
-answers to quick events that were read together go out together.
+A handler that is expected to be quick and is not loses the turn to the watch.
+
+The answers to quick events that were read together go out together. One may have to wait
+for the watch, which is for some milliseconds, or for as long as a handler keeps the
+interpreter's lock; and it is lost if a handler ends the process meanwhile. Both takes a
+handler that was quick just before.
 """
 
 from _thread import get_ident
@@ -37,9 +41,8 @@ def serve(handler, count):
     begun = 0  # events whose thread has kept the turn
     quick, watched = True, False
     holder = 0  # the thread that has kept the turn
-    since = 0  # when the first of the frames that wait came
+    since = 0  # when the first of the frames that wait, or have, came; 0: they waited too long
     passes = failures = 0  # frames that are not to wait, after how many that have waited too long
-    failed = False  # the last did
 
     def timed(event, context):
         nonlocal quick
@@ -50,17 +53,23 @@ def serve(handler, count):
             quick = monotonic_ns() - since < QUICK
 
     def give_way():
+        if take_turn():
+            _fre.flush()  # it may be long until the channel is read
+
+    def take_turn():
+        """Gives the turn away, for the thread that has kept it. Whoever reads next sends
+        what has waited."""
         try:
             kept.pop()
         except IndexError:
-            return
+            return False
         turn.release()
-        _fre.flush()  # nobody with the turn will
+        return True
 
     def may_wait():
         """Where another event has been read, and its thread has the turn still: the answers
         to quick events cost the engine less together."""
-        nonlocal since, passes, failed, failures
+        nonlocal since, passes, failures
         ahead = _fre.ahead
         if not (quick and kept and holder == get_ident() and len(ahead) >= 16 and len(ahead) >= 16 + int.from_bytes(ahead[:4], "little")):
             return False
@@ -69,8 +78,9 @@ def serve(handler, count):
             return False
         now = monotonic_ns()
         if not _fre.held:
+            if since:
+                failures = 0
             since = now
-            failed, failures = False, failures if failed else 0
             return True
         return now - since < MOST_WAIT and len(_fre.held) < MOST_HELD
 
@@ -139,9 +149,9 @@ def serve(handler, count):
         elif kept:  # since the last look
             quick = False
             if _fre.held:
-                failed, failures = True, min(2 * failures + 1, 1023)
+                since, failures = 0, min(2 * failures + 1, 1023)
                 passes = failures
-            give_way()
+            take_turn()
         else:
             quiet += 1
             if quiet == QUIET:
