@@ -17,16 +17,19 @@ type part struct{ first, length int64 }
 const maxParts = 64
 
 // choose has the conditions and ranges of a request (RFC 9110 sections 13 and 14)
-// select what is sent of a body that is a file: all of it, nothing (304, 412, 416), one
-// range, which it makes of a, or the several that it returns. What is no 200 to GET
-// or HEAD is left alone.
+// select what is sent of a body that is a file, or is whole and has a tag or a date: all of
+// it, nothing (304, 412, 416), one range, which it makes of a, or, of a file, the several
+// that it returns. What is no 200 to GET or HEAD is left alone.
 func (a *reply) choose(r *request) (several []part) {
-	if a.file == nil || a.size < 0 || a.status != http.StatusOK || r.Method != http.MethodGet && r.Method != http.MethodHead {
+	if a.size < 0 || a.status != http.StatusOK || r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return nil
+	}
+	if a.file == nil && a.get("Etag") == "" && a.get("Last-Modified") == "" {
 		return nil
 	}
 	switch status := a.precondition(r); status {
 	case http.StatusNotModified:
-		a.status, a.file, a.body, a.size = status, nil, strings.NewReader(""), 0
+		a.replace(status, "")
 		tagged := a.get("Etag") != ""
 		a.remove(func(name string) bool {
 			return strings.HasPrefix(name, "Content-") && name != "Content-Location" || name == "Last-Modified" && tagged
@@ -54,11 +57,53 @@ func (a *reply) choose(r *request) (several []part) {
 	case len(parts) == 1:
 		a.status = http.StatusPartialContent
 		a.set("Content-Range", parts[0].contentRange(a.size))
-		a.offset, a.size = a.offset+parts[0].first, parts[0].length
-	default:
+		a.cut(parts[0])
+	case a.file != nil:
 		return parts
 	}
 	return nil
+}
+
+// cut leaves one part of the body.
+func (a *reply) cut(p part) {
+	switch {
+	case a.file != nil:
+		a.offset += p.first
+	case a.bytes != nil:
+		a.bytes = a.bytes[p.first : p.first+p.length]
+	}
+	if a.file == nil {
+		a.body = &rangeReader{body: a.body, skip: p.first, left: p.length}
+	}
+	a.size = p.length
+}
+
+// rangeReader reads left bytes of a body behind the first skip.
+type rangeReader struct {
+	body       io.Reader
+	skip, left int64
+}
+
+func (r *rangeReader) Read(p []byte) (int, error) {
+	if r.skip > 0 {
+		n, err := io.CopyN(io.Discard, r.body, r.skip)
+		if r.skip -= n; err != nil {
+			return 0, err
+		}
+	}
+	if r.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := r.body.Read(p[:min(int64(len(p)), r.left)])
+	if r.left -= int64(n); err == io.EOF && r.left > 0 { //nolint:errorlint // a Reader's end is io.EOF itself
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// replace has a say something else.
+func (a *reply) replace(status int, body string) {
+	a.status, a.file, a.bytes, a.body, a.size = status, nil, nil, strings.NewReader(body), int64(len(body))
 }
 
 // refuse answers with one of the gateway's errors instead of the body.
@@ -70,8 +115,7 @@ func (a *reply) refuse(status int, code, message string) {
 		a.set("Content-Range", fmt.Sprintf("bytes */%d", a.size))
 	}
 	a.set("Content-Type", "application/json")
-	body := string(errorBody(code, message))
-	a.status, a.file, a.body, a.size = status, nil, strings.NewReader(body), int64(len(body))
+	a.replace(status, string(errorBody(code, message)))
 }
 
 // precondition is the status that the request's conditions ask for, 200 where they

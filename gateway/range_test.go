@@ -60,94 +60,108 @@ func TestConditionsBesidePeer(t *testing.T) {
 		"neither": {},
 	}
 	var says http.Header
+	var kind string
 	r := serveFake(t, func(context.Context, string, *engine.Request) (*engine.Response, error) {
-		resp := &engine.Response{Status: 200, Size: int64(len(content)), File: file, Offset: offset, Body: io.NopCloser(broken{}), Header: [][2]string{{"content-type", "text/x"}}}
+		resp := &engine.Response{Status: 200, Size: int64(len(content)), Body: io.NopCloser(broken{}), Header: [][2]string{{"content-type", "text/x"}}}
+		switch kind {
+		case "file":
+			resp.File, resp.Offset = file, offset
+		case "bytes":
+			resp.Bytes = []byte(content)
+		case "reader":
+			resp.Body = io.NopCloser(strings.NewReader(content))
+		}
 		for name, v := range says {
 			resp.Header = append(resp.Header, [2]string{name, v[0]})
 		}
 		return resp, nil
 	}, nil)
-	for name, of := range validators {
-		says = of
-		for _, lines := range [][]string{
-			{},
-			{`If-None-Match: "v1"`},
-			{`If-None-Match: W/"v1"`},
-			{`If-None-Match: "v2", "v1"`},
-			{`If-None-Match: "v2"`},
-			{"If-None-Match: *"},
-			{`If-None-Match: v1, "v1"`},
-			{"If-Modified-Since: " + earlier},
-			{"If-Modified-Since: " + same},
-			{"If-Modified-Since: " + later},
-			{"If-Modified-Since: yesterday"},
-			{`If-None-Match: "v2"`, "If-Modified-Since: " + later},
-			{`If-None-Match: "v1"`, "If-Modified-Since: " + earlier},
-			{`If-Match: "v1"`},
-			{`If-Match: W/"v1"`},
-			{`If-Match: "v2" , "v1"`},
-			{`If-Match: "v2"`},
-			{"If-Match: *"},
-			{"If-Unmodified-Since: " + earlier},
-			{"If-Unmodified-Since: " + same},
-			{"If-Unmodified-Since: " + later},
-			{"If-Unmodified-Since: soon"},
-			{`If-Match: "v1"`, "If-Unmodified-Since: " + earlier},
-			{`If-Match: "v1"`, `If-None-Match: "v1"`},
-			{"Range: bytes=0-0"},
-			{"Range: bytes=10-"},
-			{"Range: bytes=-5"},
-			{"Range: bytes=-500"},
-			{"Range: bytes=5-500"},
-			{"Range: bytes=35-35"},
-			{"Range: bytes= 1-2 , "},
-			{"Range: bytes=36-"},
-			{"Range: bytes=99-100"},
-			{"Range: bytes=0-1", `If-Range: "v1"`},
-			{"Range: bytes=0-1", `If-Range: W/"v1"`},
-			{"Range: bytes=0-1", `If-Range: "v2"`},
-			{"Range: bytes=0-1", "If-Range: " + same},
-			{"Range: bytes=0-1", "If-Range: " + later},
-			{"Range: bytes=0-1", "If-Range: " + earlier},
-			{"Range: bytes=99-", `If-Range: "v2"`},
-			{"Range: bytes=0-1", `If-None-Match: "v1"`},
-			{"Range: bytes=0-1", `If-Match: "v2"`},
-		} {
-			for _, method := range []string{"GET", "HEAD"} {
-				if method == "HEAD" && strings.Contains(strings.Join(lines, " "), "Range") {
-					continue // net/http answers HEAD with 206, RFC 9110 section 14.2 has only GET
-				}
-				got, body := r.ask(method, "/function/f", lines...)
-				w := httptest.NewRecorder()
-				peer := httptest.NewRequest(method, "/", nil)
-				for _, line := range lines {
-					name, value, _ := strings.Cut(line, ": ")
-					peer.Header.Add(name, value)
-				}
-				w.Header().Set("Content-Type", "text/x")
-				maps.Copy(w.Header(), of)
-				date := modified
-				if of["Last-Modified"] == nil {
-					date = time.Time{}
-				}
-				http.ServeContent(w, peer, "", date, strings.NewReader(content))
-				status, want, wantBody := w.Code, selected(w.Header()), w.Body.String()
-				if status >= 400 { // ours say so in JSON
-					for _, h := range []http.Header{want, got.Header} {
-						for _, name := range []string{"Content-Type", "Content-Length", "Etag", "Last-Modified"} {
-							h.Del(name)
+	for _, kind = range []string{"file", "bytes", "reader"} {
+		for name, of := range validators {
+			if name == "neither" && kind != "file" {
+				continue // TestNoRanges
+			}
+			says = of
+			for _, lines := range [][]string{
+				{},
+				{`If-None-Match: "v1"`},
+				{`If-None-Match: W/"v1"`},
+				{`If-None-Match: "v2", "v1"`},
+				{`If-None-Match: "v2"`},
+				{"If-None-Match: *"},
+				{`If-None-Match: v1, "v1"`},
+				{"If-Modified-Since: " + earlier},
+				{"If-Modified-Since: " + same},
+				{"If-Modified-Since: " + later},
+				{"If-Modified-Since: yesterday"},
+				{`If-None-Match: "v2"`, "If-Modified-Since: " + later},
+				{`If-None-Match: "v1"`, "If-Modified-Since: " + earlier},
+				{`If-Match: "v1"`},
+				{`If-Match: W/"v1"`},
+				{`If-Match: "v2" , "v1"`},
+				{`If-Match: "v2"`},
+				{"If-Match: *"},
+				{"If-Unmodified-Since: " + earlier},
+				{"If-Unmodified-Since: " + same},
+				{"If-Unmodified-Since: " + later},
+				{"If-Unmodified-Since: soon"},
+				{`If-Match: "v1"`, "If-Unmodified-Since: " + earlier},
+				{`If-Match: "v1"`, `If-None-Match: "v1"`},
+				{"Range: bytes=0-0"},
+				{"Range: bytes=10-"},
+				{"Range: bytes=-5"},
+				{"Range: bytes=-500"},
+				{"Range: bytes=5-500"},
+				{"Range: bytes=35-35"},
+				{"Range: bytes= 1-2 , "},
+				{"Range: bytes=36-"},
+				{"Range: bytes=99-100"},
+				{"Range: bytes=0-1", `If-Range: "v1"`},
+				{"Range: bytes=0-1", `If-Range: W/"v1"`},
+				{"Range: bytes=0-1", `If-Range: "v2"`},
+				{"Range: bytes=0-1", "If-Range: " + same},
+				{"Range: bytes=0-1", "If-Range: " + later},
+				{"Range: bytes=0-1", "If-Range: " + earlier},
+				{"Range: bytes=99-", `If-Range: "v2"`},
+				{"Range: bytes=0-1", `If-None-Match: "v1"`},
+				{"Range: bytes=0-1", `If-Match: "v2"`},
+			} {
+				for _, method := range []string{"GET", "HEAD"} {
+					if method == "HEAD" && strings.Contains(strings.Join(lines, " "), "Range") {
+						continue // net/http answers HEAD with 206, RFC 9110 section 14.2 has only GET
+					}
+					got, body := r.ask(method, "/function/f", lines...)
+					w := httptest.NewRecorder()
+					peer := httptest.NewRequest(method, "/", nil)
+					for _, line := range lines {
+						name, value, _ := strings.Cut(line, ": ")
+						peer.Header.Add(name, value)
+					}
+					w.Header().Set("Content-Type", "text/x")
+					maps.Copy(w.Header(), of)
+					date := modified
+					if of["Last-Modified"] == nil {
+						date = time.Time{}
+					}
+					http.ServeContent(w, peer, "", date, strings.NewReader(content))
+					status, want, wantBody := w.Code, selected(w.Header()), w.Body.String()
+					if status >= 400 { // ours say so in JSON
+						for _, h := range []http.Header{want, got.Header} {
+							for _, name := range []string{"Content-Type", "Content-Length", "Etag", "Last-Modified"} {
+								h.Del(name)
+							}
 						}
+						if method == "GET" && !strings.HasPrefix(body, `{"error":{"code":"`) {
+							t.Errorf("%s, %s, %s %q: %q", kind, name, method, lines, body)
+						}
+						body, wantBody = "", ""
 					}
-					if method == "GET" && !strings.HasPrefix(body, `{"error":{"code":"`) {
-						t.Errorf("%s, %s %q: %q", name, method, lines, body)
+					if diff := cmp.Diff(want, selected(got.Header)); got.StatusCode != status || body != wantBody || diff != "" {
+						t.Errorf("%s, %s, %s %q: %d %q, want %d %q\n%s", kind, name, method, lines, got.StatusCode, body, status, wantBody, diff)
 					}
-					body, wantBody = "", ""
-				}
-				if diff := cmp.Diff(want, selected(got.Header)); got.StatusCode != status || body != wantBody || diff != "" {
-					t.Errorf("%s, %s %q: %d %q, want %d %q\n%s", name, method, lines, got.StatusCode, body, status, wantBody, diff)
-				}
-				if got.StatusCode == 200 && got.Header.Get("Accept-Ranges") != "bytes" {
-					t.Errorf("%s, %s %q: Accept-Ranges %q", name, method, lines, got.Header["Accept-Ranges"])
+					if got.StatusCode == 200 && got.Header.Get("Accept-Ranges") != "bytes" {
+						t.Errorf("%s, %s, %s %q: Accept-Ranges %q", kind, name, method, lines, got.Header["Accept-Ranges"])
+					}
 				}
 			}
 		}
@@ -215,12 +229,17 @@ func TestNoRanges(t *testing.T) {
 		status int
 		body   string
 	}{
-		"stream":              {"GET", func() *engine.Response { return text(200, content, [2]string{"Etag", `"v1"`}) }, 200, content},
-		"partial by itself":   {"GET", whole(206, [2]string{"Content-Range", "bytes 0-9/100"}), 206, content},
-		"another status":      {"GET", whole(404), 404, content},
-		"another method":      {"POST", whole(200), 200, content},
-		"HEAD":                {"HEAD", whole(200), 200, ""},
-		"function wants none": {"GET", whole(200, [2]string{"Accept-Ranges", "none"}), 200, content},
+		"stream": {"GET", func() *engine.Response {
+			r := text(200, content, [2]string{"Etag", `"v1"`})
+			r.Size = -1
+			return r
+		}, 200, content},
+		"neither tag nor date": {"GET", func() *engine.Response { return text(200, content) }, 200, content},
+		"partial by itself":    {"GET", whole(206, [2]string{"Content-Range", "bytes 0-9/100"}), 206, content},
+		"another status":       {"GET", whole(404), 404, content},
+		"another method":       {"POST", whole(200), 200, content},
+		"HEAD":                 {"HEAD", whole(200), 200, ""},
+		"function wants none":  {"GET", whole(200, [2]string{"Accept-Ranges", "none"}), 200, content},
 		"empty": {"GET", func() *engine.Response {
 			r := whole(200)()
 			r.Size = 0
