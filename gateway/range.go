@@ -95,7 +95,7 @@ func (r *rangeReader) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	n, err := r.body.Read(p[:min(int64(len(p)), r.left)])
-	if r.left -= int64(n); err == io.EOF && r.left > 0 { //nolint:errorlint // a Reader's end is io.EOF itself
+	if r.left -= int64(n); err == io.EOF && r.left > 0 {
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err
