@@ -31,7 +31,7 @@ type Reply struct {
 	File   *os.File
 	Offset int64
 
-	// Lend is nil unless the event said Socket. Once Body's Read has returned
+	// Lend is nil unless the event said Socket, and for a body of known length. Once Body's Read has returned
 	// ErrSocketWanted, Lend gives the function the client's socket, waits until it is
 	// given back, and returns how many bytes of the body it has written there, each piece
 	// as a chunk (RFC 9112 section 7.1): Body is over then. Where conn is nil the function
@@ -238,10 +238,11 @@ func (k *call) frameResponse(p []byte, more bool) error {
 		return nil
 	}
 	r.Body = replyBody{k}
-	if k.socket {
-		r.Lend = k.lend
-	}
-	if !more {
+	if more {
+		if k.socket {
+			r.Lend = k.lend
+		}
+	} else {
 		r.Length = int64(len(body))
 		r.Bytes = k.in.short()
 		k.conn.finish(k, nil)

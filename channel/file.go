@@ -125,14 +125,13 @@ func (k *keptFiles) put(number int, file *answerFile) error {
 	return before.close()
 }
 
-// close gives all of them up.
+// close gives all of them up, at the channel's end.
 func (k *keptFiles) close() (err error) {
 	for _, f := range k {
 		if f != nil {
 			err = errors.Join(err, f.close())
 		}
 	}
-	*k = keptFiles{}
 	return err
 }
 

@@ -1034,3 +1034,44 @@ func FuzzFiles(f *testing.F) {
 		}
 	})
 }
+
+// TestBusyPages: a body whose file the kernel does not seal now is an answer all the same,
+// which the engine copies.
+func TestBusyPages(t *testing.T) {
+	fretest.CheckLeaks(t)
+	mapped := memfd(t, pattern(1<<20), 0)
+	held, err := unix.Mmap(int(mapped.Fd()), 0, 1<<20, unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Munmap(held); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := seal(mapped); !errors.Is(err, unix.EBUSY) {
+		t.Fatalf("sealed while it can be written: %v", err)
+	}
+	_, theirs, reply := hostile(t, Config{Memory: memory(t)})
+	var frames sync.WaitGroup
+	defer frames.Wait()
+	w, err := newFrameWriter(theirs, t.Context().Done(), &frames, func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &function{w: w, mostBytes: 4 << 20, seal: func(*os.File) error { return seal(mapped) }}
+	meta := appendResponse(nil, 200, nil)
+	if sent, err := f.answerFile(t.Context(), 1, meta, &Answer{Body: bytes.NewReader(pattern(1 << 20))}); !sent || err != nil {
+		t.Fatalf("sent: %v, %v", sent, err)
+	}
+	r, err := reply()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.File != nil {
+		t.Error("the file is sent by the kernel, though it may change")
+	}
+	if got := readReply(t, r); !bytes.Equal(got, pattern(1<<20)) {
+		t.Errorf("%d other bytes", len(got))
+	}
+}

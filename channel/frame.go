@@ -110,7 +110,7 @@ func (f *frameReader) file(k kind) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "answer"), nil
 }
 
-// close closes a file that was not asked for.
+// close closes files that were not asked for.
 func (f *frameReader) close() {
 	if f.rights != nil {
 		f.rights.close()

@@ -127,26 +127,28 @@ func (r *rightsReader) take(start, end int64) (fd int, ok bool) {
 	if len(r.held) == 0 || r.held[0].from >= end {
 		return -1, false
 	}
-	fd = r.held[0].fd
-	r.held = append(r.held[:0], r.held[1:]...)
-	if len(r.held) > 0 && r.held[0].to <= end { // a second one
+	if len(r.held) > 1 && r.held[1].to <= end { // a second one
 		r.drop(end)
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
 		return -1, false
 	}
+	fd = r.shift()
 	return fd, fd >= 0
 }
 
 // drop closes what came before byte start of the channel: no frame has announced it.
 func (r *rightsReader) drop(start int64) {
 	for len(r.held) > 0 && r.held[0].to <= start {
-		if fd := r.held[0].fd; fd >= 0 {
+		if fd := r.shift(); fd >= 0 {
 			_ = unix.Close(fd)
 		}
-		r.held = append(r.held[:0], r.held[1:]...)
 	}
+}
+
+// shift takes the oldest out of what is held.
+func (r *rightsReader) shift() (fd int) {
+	fd = r.held[0].fd
+	r.held = append(r.held[:0], r.held[1:]...)
+	return fd
 }
 
 func (r *rightsReader) close() { r.drop(math.MaxInt64) }

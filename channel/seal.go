@@ -101,15 +101,22 @@ func newMemfd() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "answer"), nil
 }
 
-// seal is all that answerSeals wants, and that nobody adds to it.
+// seal is all that answerSeals wants, and that nobody adds to it. The kernel refuses that as
+// long as somebody else has hold of a page (memfd_wait_for_pins in mm/memfd.c), which on a
+// busy machine may be its own housekeeping: it waits for 150 ms, and we do so three times.
 func seal(file *os.File) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var set error
-	err = raw.Control(func(fd uintptr) {
-		_, set = unix.FcntlInt(fd, unix.F_ADD_SEALS, answerSeals|unix.F_SEAL_SEAL)
-	})
+	for range 3 {
+		err = raw.Control(func(fd uintptr) {
+			_, set = unix.FcntlInt(fd, unix.F_ADD_SEALS, answerSeals|unix.F_SEAL_SEAL)
+		})
+		if err != nil || !errors.Is(set, unix.EBUSY) {
+			break
+		}
+	}
 	return errors.Join(err, os.NewSyscallError("fcntl", set))
 }

@@ -114,6 +114,7 @@ type function struct {
 	files   bool // the engine takes bodies in files
 
 	mostBytes int64 // a body of more is not put into a file of its own
+	seal      func(*os.File) error
 	sealed    sealedFiles
 
 	ctx    context.Context
@@ -153,7 +154,7 @@ func (s *served) taken() {}
 // it), and returns nil after STOP or the engine's end of the channel, once the
 // handlers have returned. It takes ownership of conn.
 func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler) error {
-	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", mostBytes: mostFileBytes(), events: map[uint64]*served{}}
+	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", mostBytes: mostFileBytes(), seal: seal, events: map[uint64]*served{}}
 	f.sealed.most = mostKeptFiles()
 	f.buffers.New = func() any { return new([chunk]byte) }
 	f.large.New = func() any { return new([mostWhole]byte) }
@@ -480,7 +481,8 @@ func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *An
 		if n, err := l.WriteTo(file); err != nil || n != m.Length {
 			return false, cmp.Or(err, io.ErrShortWrite)
 		}
-		if err := seal(file); err != nil {
+		// The body is in there now. One that is not sealed the engine copies.
+		if err := f.seal(file); err != nil && !errors.Is(err, unix.EBUSY) {
 			return false, err
 		}
 	}

@@ -63,6 +63,27 @@ func (b breaking) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// TestNoSocketForWholeBodies: what came whole is not to be sent by the function.
+func TestNoSocketForWholeBodies(t *testing.T) {
+	fretest.CheckLeaks(t)
+	t.Setenv("FRE_FILES", "/tmp")
+	for _, size := range []int{100, chunk, mostWhole, mostWhole + 1} {
+		c := serve(t, Config{}, func(context.Context, *Event) (*Answer, error) {
+			return &Answer{Body: bytes.NewReader(pattern(size))}, nil
+		})
+		r, err := c.Invoke(t.Context(), &Invocation{Socket: true}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Lend != nil {
+			t.Errorf("%d bytes: the function may ask for the socket", size)
+		}
+		if got := readReply(t, r); !bytes.Equal(got, pattern(size)) {
+			t.Errorf("%d other bytes", len(got))
+		}
+	}
+}
+
 // TestSocket: a function that may writes the rest of a long answer to its client's socket,
 // and goes on by way of the engine where it gets none.
 func TestSocket(t *testing.T) {

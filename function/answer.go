@@ -81,9 +81,8 @@ type Sealed struct {
 	length int64
 }
 
-// Seal copies b. The engine keeps eight bodies that were answers, until others take their
-// places in turn, but none that is longer than a 32nd of the sandbox's memory: theirs is not
-// freed before.
+// Seal copies b. The engine keeps up to eight that were answers, none longer than a 32nd of
+// the sandbox's memory: what they take is freed once others have taken their places.
 func Seal(b []byte) (*Sealed, error) {
 	file, err := channel.Seal(b)
 	if err != nil {

@@ -38,6 +38,8 @@ func lending(t *testing.T, ends error) httpserver.Handler {
 			return
 		}
 		var lentTo int
+		var f *os.File
+		defer func() { _ = f.Close() }() // it does not give its descriptor back
 		n, err := x.Lend(func(socket syscall.RawConn) (int64, error) {
 			var other int
 			var derr error
@@ -45,8 +47,7 @@ func lending(t *testing.T, ends error) httpserver.Handler {
 			if err = errors.Join(err, derr); err != nil {
 				return 0, err
 			}
-			f := os.NewFile(uintptr(other), "other")
-			t.Cleanup(func() { _ = f.Close() }) // it does not give its descriptor back
+			f = os.NewFile(uintptr(other), "other")
 			if n, err := unix.GetsockoptInt(other, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT); n != 60_000 {
 				t.Errorf("a client may take nothing for %d ms, %v", n, err)
 			}

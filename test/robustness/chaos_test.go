@@ -51,7 +51,7 @@ var misbehaviours = []struct {
 		readSlowly("/function/fn/file/sealed?4194304", 4<<20),
 		readSlowly("/function/fn/file/unsealed?1048576", 1<<20),
 		readSlowly("/function/fn/file/named?1048576", 1<<20),
-		readSlowly("/function/native/print?2097152", 2<<20),
+		readSlowly("/function/printer/print?2097152", 2<<20),
 		takeNothing("/function/brief/stream?16777216"),
 	}},
 	{"slow writers", []exchange{
@@ -63,7 +63,7 @@ var misbehaviours = []struct {
 	{"clients that vanish", []exchange{
 		vanish("GET /function/fn/stream?8388608 HTTP/1.1\r\nHost: fre\r\n\r\n", "", reset),
 		vanish("GET /function/fn/file/sealed?4194304 HTTP/1.1\r\nHost: fre\r\n\r\n", "", reset),
-		vanish("GET /function/native/print?4194304 HTTP/1.1\r\nHost: fre\r\n\r\n", "", hangUp),
+		vanish("GET /function/printer/print?4194304 HTTP/1.1\r\nHost: fre\r\n\r\n", "", hangUp),
 		vanish("GET /function/fn/stream?8388608 HTTP/1.1\r\nHost: fre\r\n\r\n", "", hangUp),
 		vanish("GET /function/fn/stream?1048576 HTTP/1.1\r\nHost: fre\r\n\r\n", "", halfClose),
 		vanish("POST /function/fn/ HTTP/1.1\r\nHost: fre\r\nContent-Length: 1000000\r\n\r\n", strings.Repeat("x", 300_000), reset),
@@ -73,7 +73,7 @@ var misbehaviours = []struct {
 	{"streams that are reset", []exchange{
 		resetStream("/function/fn/stream?8388608", 0),
 		resetStream("/function/fn/file/sealed?4194304", 0),
-		resetStream("/function/native/print?4194304", 0),
+		resetStream("/function/printer/print?4194304", 0),
 		resetStream("/function/fn/", 100_000),
 	}},
 	{"functions that die", []exchange{
@@ -144,9 +144,10 @@ func TestChaos(t *testing.T) {
 func serveChaos(t *testing.T, more ...daemon.Function) *daemon.Daemon {
 	t.Helper()
 	brief, native := image.Config{}, image.Config{Protocol: image.ProtocolStdio}
+	printer := native // which has the time it takes: the machine may have more to do
 	brief.Resources.Timeout, native.Resources.Timeout = time.Second, 2*time.Second
 	fn, liar := image.Config{}, image.Config{}
-	for _, c := range []*image.Config{&fn, &liar, &brief, &native} {
+	for _, c := range []*image.Config{&fn, &liar, &brief, &native, &printer} {
 		c.Tenant, c.Instances.Max, c.Instances.Idle = "chaos", 4, time.Second
 		c.Resources.CPUMillis = 250
 	}
@@ -157,6 +158,7 @@ func serveChaos(t *testing.T, more ...daemon.Function) *daemon.Daemon {
 		daemon.Function{Name: "liar", Config: liar},
 		daemon.Function{Name: "brief", Config: brief},
 		daemon.Function{Name: "native", Config: native},
+		daemon.Function{Name: "printer", Config: printer},
 	)...)
 }
 

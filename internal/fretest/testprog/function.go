@@ -168,7 +168,12 @@ func sendFile(conn *net.UnixConn, id uint64, kind, content string) error {
 	}
 	defer unix.Close(memfd)
 	if _, err = unix.Write(memfd, []byte(content)); err == nil {
-		_, err = unix.FcntlInt(uintptr(memfd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+		for range 20 { // where the kernel is busy with a page it says EBUSY, after 150 ms
+			_, err = unix.FcntlInt(uintptr(memfd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+			if !errors.Is(err, unix.EBUSY) {
+				break
+			}
+		}
 	}
 	if err != nil {
 		return err

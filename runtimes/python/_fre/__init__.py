@@ -289,10 +289,9 @@ def send(kind, flags, id, *parts):
 def send_small(frame):
     """Sends a frame, at once or with the next one, for who holds sending."""
     global held
+    frame = held + frame
     if may_wait():
-        held += frame
-    elif held:
-        write([held + frame], len(held) + len(frame))
+        held = frame
     else:
         write([frame], len(frame))
 

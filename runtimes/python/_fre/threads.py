@@ -71,7 +71,7 @@ def serve(handler, count):
         to quick events cost the engine less together."""
         nonlocal since, passes, failures
         ahead = _fre.ahead
-        if not (quick and kept and holder == get_ident() and len(ahead) >= 16 and len(ahead) >= 16 + int.from_bytes(ahead[:4], "little")):
+        if not (quick and kept and holder == get_ident() and len(ahead) >= 16 + int.from_bytes(ahead[:4], "little")):
             return False
         if passes:
             passes -= 1
