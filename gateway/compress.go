@@ -12,6 +12,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/httpserver"
 )
 
 const (
@@ -30,83 +31,25 @@ type coder interface {
 	Reset(w io.Writer)
 }
 
-// codings are those that the gateway knows, the preferred one first.
-var codings = []struct {
-	name string
-	pool *sync.Pool // of coder
-}{
-	{"zstd", &sync.Pool{New: func() any {
+// codings are those that the gateway knows, the preferred one first; coders are theirs.
+var codings = []string{"zstd", "gzip"}
+
+var coders = []*sync.Pool{
+	{New: func() any {
 		// RFC 9659: no window above 8 MiB; a small one keeps the encoder small.
 		w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(256<<10), zstd.WithLowerEncoderMem(true))
 		if err != nil { // of these options: never
 			return nil
 		}
 		return coder(w)
-	}}},
-	{"gzip", &sync.Pool{New: func() any {
+	}},
+	{New: func() any {
 		w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
 		if err != nil { // of this level: never
 			return nil
 		}
 		return coder(w)
-	}}},
-}
-
-// acceptedCoding is the index in codings of the one that an Accept-Encoding field likes
-// best (RFC 9110 section 12.5.3), -1 for none.
-func acceptedCoding(field string) int {
-	weights := make([]int, len(codings)) // in thousandths; -1: not named
-	for i := range weights {
-		weights[i] = -1
-	}
-	others := 0
-	for item := range strings.SplitSeq(field, ",") {
-		name, params, _ := strings.Cut(item, ";")
-		name = strings.ToLower(strings.Trim(name, " \t"))
-		q := weight(params)
-		if name == "*" {
-			others = q
-		}
-		for i, c := range codings {
-			if name == c.name || name == "x-gzip" && c.name == "gzip" {
-				weights[i] = q
-			}
-		}
-	}
-	best, most := -1, 0
-	for i, q := range weights {
-		if q < 0 {
-			q = others
-		}
-		if q > most {
-			best, most = i, q
-		}
-	}
-	return best
-}
-
-// weight is a quality value (RFC 9110 section 12.4.2) in thousandths, 1000 without
-// one, 0 for what is none.
-func weight(params string) int {
-	name, value, found := strings.Cut(strings.Trim(params, " \t"), "=")
-	if !found && name == "" {
-		return 1000
-	}
-	whole, fraction, _ := strings.Cut(value, ".")
-	if !strings.EqualFold(name, "q") || whole != "0" && whole != "1" || len(fraction) > 3 {
-		return 0
-	}
-	q := 0
-	for _, c := range []byte((fraction + "000")[:3]) {
-		if c < '0' || c > '9' {
-			return 0
-		}
-		q = q*10 + int(c-'0')
-	}
-	if whole == "1" {
-		return 1000
-	}
-	return q
+	}},
 }
 
 // compressible says whether bodies of that type usually become shorter. Events are
@@ -147,7 +90,7 @@ func (a *reply) coding(r *request) int {
 	if !a.varies() {
 		a.header = append(a.header, [2]string{"Vary", "Accept-Encoding"})
 	}
-	return acceptedCoding(r.field("Accept-Encoding"))
+	return httpserver.AcceptedCoding(r.Field("Accept-Encoding"), codings)
 }
 
 // varies says whether the answer says already that it depends on the coding.
@@ -181,7 +124,7 @@ func (a *reply) encoded(name string) {
 // goes out whole and with its length, any other piece by piece as it comes.
 func (a *reply) sendCompressed(f front, r *request, resp *engine.Response, coding int) (begun bool, err error) {
 	if r.head {
-		a.encoded(codings[coding].name)
+		a.encoded(codings[coding])
 		a.setFields(f, r, resp)
 		return true, f.Begin(a.status, -1)
 	}
@@ -189,13 +132,13 @@ func (a *reply) sendCompressed(f front, r *request, resp *engine.Response, codin
 	if a.file != nil {
 		body = io.NewSectionReader(a.file, a.offset, a.size)
 	}
-	w, ok := codings[coding].pool.Get().(coder)
+	w, ok := coders[coding].Get().(coder)
 	if !ok { // see the pools
 		return false, http.ErrNotSupported
 	}
 	defer func() {
 		w.Reset(nil) // it must keep nothing of this request
-		codings[coding].pool.Put(w)
+		coders[coding].Put(w)
 	}()
 	if length >= 0 {
 		var out bytes.Buffer
@@ -210,7 +153,7 @@ func (a *reply) sendCompressed(f front, r *request, resp *engine.Response, codin
 		if err != nil {
 			return false, err
 		}
-		a.encoded(codings[coding].name)
+		a.encoded(codings[coding])
 		a.setFields(f, r, resp)
 		return true, f.Send(a.status, out.Bytes())
 	}
@@ -220,7 +163,7 @@ func (a *reply) sendCompressed(f front, r *request, resp *engine.Response, codin
 	}
 	defer b.Release()
 	buf := b.Bytes()
-	a.encoded(codings[coding].name)
+	a.encoded(codings[coding])
 	a.setFields(f, r, resp)
 	if err := f.Begin(a.status, -1); err != nil {
 		return true, err

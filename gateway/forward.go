@@ -69,9 +69,9 @@ type request struct {
 	compress bool    // so is Accept-Encoding
 }
 
-// field is the value of the header's field of that canonical name, of several the
+// Field is the value of the header's field of that canonical name, of several the
 // list of all; "" if there is none.
-func (r *request) field(name string) (value string) {
+func (r *request) Field(name string) (value string) {
 	for _, f := range r.header {
 		switch {
 		case f[0] != name:
@@ -252,7 +252,7 @@ const streamSize = 16 << 10
 
 // send answers; begun says that the status is out.
 func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, err error) {
-	var parts []part
+	var parts []httpserver.Range
 	coding, status := -1, a.status
 	if r.compress {
 		coding = a.coding(r)

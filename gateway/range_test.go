@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"maps"
@@ -251,45 +250,4 @@ func TestNoRanges(t *testing.T) {
 			t.Errorf("%s: %d %q %v", name, a.StatusCode, body, a.Header)
 		}
 	}
-}
-
-func FuzzParseRanges(f *testing.F) {
-	for _, s := range []string{"bytes=0-1", "bytes=-5", "bytes=5-", "bytes=0-1,2-3,,-1", "bytes=9223372036854775807-", "bytes=-99999999999999999999", "BYTES=1-1", "bytes=", "=", "bytes=1-0"} {
-		f.Add(s, int64(10))
-	}
-	f.Fuzz(func(t *testing.T, field string, size int64) {
-		if size < 0 || size > 1<<55 {
-			return
-		}
-		parts, ok := parseRanges(field, size)
-		total := int64(0)
-		for _, p := range parts {
-			total += p.length
-			if !ok || p.first < 0 || p.length < 1 || p.first+p.length > size {
-				t.Errorf("%q of %d: %+v, %v", field, size, parts, ok)
-			}
-		}
-		if total > size || len(parts) > maxParts {
-			t.Errorf("%q of %d: %d bytes in %d parts", field, size, total, len(parts))
-		}
-	})
-}
-
-func FuzzMatches(f *testing.F) {
-	f.Add(`"a", W/"b"`, `"a"`)
-	f.Add(`*`, ``)
-	f.Add(`"`, `"`)
-	f.Add(`W/`, `W/""`)
-	f.Fuzz(func(t *testing.T, list, tag string) {
-		if matches(list, tag, strongly) && !matches(list, tag, weakly) {
-			t.Errorf("%q has %q strongly alone", list, tag)
-		}
-		given, rest, ok := cutTag(list)
-		if ok && given+rest != list {
-			t.Errorf("%q: %q %q", list, given, rest)
-		}
-		if bytes.ContainsAny([]byte(given), "\r\n ") {
-			t.Errorf("%q: tag %q", list, given)
-		}
-	})
 }

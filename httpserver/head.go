@@ -296,6 +296,27 @@ func (h *Head) Get(name string) []byte {
 	return nil
 }
 
+// Field is the value of the fields of that name, in any case, joined to a list where there
+// are several; "" where there are none.
+func (h *Head) Field(name string) string {
+	var value []byte
+	joined := false
+	for i := range h.Fields {
+		if len(h.Fields[i].Name) != len(name) || !bytes.EqualFold(h.Fields[i].Name, []byte(name)) {
+			continue
+		}
+		if value == nil {
+			value = h.Fields[i].Value
+			continue
+		}
+		if !joined {
+			value, joined = bytes.Clone(value), true
+		}
+		value = append(append(value, ", "...), h.Fields[i].Value...)
+	}
+	return string(value)
+}
+
 // eachToken calls f for the elements of a list (RFC 9110 section 5.6.1).
 func eachToken(list []byte, f func([]byte)) {
 	for len(list) > 0 {

@@ -1,0 +1,266 @@
+package httpserver
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Range is a part of a body: Length bytes, at least one, from First on.
+type Range struct{ First, Length int64 }
+
+// Fields are those of a request's head. Field returns the value of that canonical name, of
+// several the list of all; "" if there is none.
+type Fields interface{ Field(name string) string }
+
+// Validators are the ETag and the Last-Modified of an answer, which a request's conditions
+// and ranges (RFC 9110 sections 13 and 14) are compared with; empty where it has none.
+type Validators struct{ Tag, Modified string }
+
+// maxParts bounds the ranges of one request; of more, the whole body is sent.
+const maxParts = 64
+
+// Precondition is the status that a request's conditions ask for: 200 where they hold, 304
+// or 412, in the order of RFC 9110 section 13.2.2.
+func (v Validators) Precondition(r Fields) int {
+	modified, dated := parseTime(v.Modified)
+	before := func(name string) (earlier, ok bool) { // the condition is of an earlier time than the answer
+		if !dated {
+			return false, false
+		}
+		t, ok := parseTime(r.Field(name))
+		return t.Before(modified), ok
+	}
+	if match := r.Field("If-Match"); match != "" {
+		if !matches(match, v.Tag, strongly) {
+			return http.StatusPreconditionFailed
+		}
+	} else if earlier, ok := before("If-Unmodified-Since"); ok && earlier {
+		return http.StatusPreconditionFailed
+	}
+	if match := r.Field("If-None-Match"); match != "" {
+		if matches(match, v.Tag, weakly) {
+			return http.StatusNotModified
+		}
+	} else if earlier, ok := before("If-Modified-Since"); ok && !earlier {
+		return http.StatusNotModified
+	}
+	return http.StatusOK
+}
+
+// parseTime reads a date. To find that none is one costs more than the rest of choose.
+func parseTime(s string) (t time.Time, ok bool) {
+	if s == "" {
+		return t, false
+	}
+	t, err := http.ParseTime(s)
+	return t, err == nil
+}
+
+// Ranges are what a GET asks for of a body of size bytes, in its order, at most 64, and
+// together no more than the body; none where all of it is to be sent, since it asks for no
+// range, for one of an older body, or in a way that is to be ignored. ok is false where the
+// body has nothing of what it asks for: 416.
+func (v Validators) Ranges(r Fields, size int64) (parts []Range, ok bool) {
+	ranges := r.Field("Range")
+	if ranges == "" || !v.inRange(r.Field("If-Range")) {
+		return nil, true
+	}
+	parts, ok = parseRanges(ranges, size)
+	return parts, !ok || len(parts) > 0
+}
+
+// inRange says whether If-Range lets a range be sent: there is none, or it names this
+// very answer (RFC 9110 section 13.1.5).
+func (v Validators) inRange(condition string) bool {
+	if condition == "" {
+		return true
+	}
+	if tag, rest, ok := cutTag(condition); ok && rest == "" {
+		return strongly(tag, v.Tag)
+	}
+	t, ok := parseTime(condition)
+	modified, dated := parseTime(v.Modified)
+	// A date is strong only where the answer cannot have changed twice in its second.
+	return ok && dated && t.Equal(modified) && time.Since(modified) > time.Second
+}
+
+// strongly and weakly compare entity tags (RFC 9110 section 8.8.3.2).
+func strongly(a, b string) bool { return a == b && strings.HasPrefix(a, `"`) }
+
+func weakly(a, b string) bool {
+	a, b = strings.TrimPrefix(a, "W/"), strings.TrimPrefix(b, "W/")
+	return strongly(a, b)
+}
+
+// matches says whether tag is in a list of If-Match or If-None-Match, "*" included.
+// What is behind something that is no tag does not count.
+func matches(list, tag string, equal func(a, b string) bool) bool {
+	if list == "*" {
+		return true
+	}
+	for {
+		list = strings.TrimLeft(list, " \t,")
+		given, rest, ok := cutTag(list)
+		if !ok {
+			return false
+		}
+		if equal(given, tag) {
+			return true
+		}
+		list = rest
+	}
+}
+
+// cutTag takes an entity tag from the begin of s.
+func cutTag(s string) (tag, rest string, ok bool) {
+	start := 0
+	if strings.HasPrefix(s, "W/") {
+		start = 2
+	}
+	if len(s) <= start || s[start] != '"' {
+		return "", "", false
+	}
+	for i := start + 1; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '"':
+			return s[:i+1], s[i+1:], true
+		case c < '!' || c == 0x7f:
+			return "", "", false
+		}
+	}
+	return "", "", false
+}
+
+// parseRanges reads a Range field (RFC 9110 section 14.1.2) for a body of size bytes:
+// the parts that it selects, in the order asked for, none where it is not
+// satisfiable. ok is false where the field is to be ignored: it is malformed, of
+// another unit, asks for more ranges than anybody needs, or for more bytes than there
+// are.
+func parseRanges(field string, size int64) (parts []Range, ok bool) {
+	unit, set, found := strings.Cut(field, "=")
+	if !found || !strings.EqualFold(unit, "bytes") || size == 0 {
+		return nil, false
+	}
+	total := int64(0)
+	for spec := range strings.SplitSeq(set, ",") {
+		spec = strings.Trim(spec, " \t")
+		if spec == "" {
+			continue
+		}
+		first, last, found := strings.Cut(spec, "-")
+		if !found || first == "" && last == "" {
+			return nil, false
+		}
+		var p Range
+		if first == "" { // the last so many
+			n, ok := position(last)
+			if !ok {
+				return nil, false
+			}
+			p.Length = min(n, size)
+			p.First = size - p.Length
+		} else {
+			from, ok := position(first)
+			to, ok2 := size-1, true
+			if last != "" {
+				to, ok2 = position(last)
+			}
+			if !ok || !ok2 || last != "" && to < from {
+				return nil, false
+			}
+			p.First, p.Length = from, min(to, size-1)-from+1
+		}
+		if p.Length <= 0 {
+			continue // beyond the end
+		}
+		total += p.Length
+		if parts = append(parts, p); len(parts) > maxParts || total > size {
+			return nil, false
+		}
+	}
+	return parts, strings.Trim(set, " \t,") != ""
+}
+
+// position is 1*DIGIT; what no body is large enough for is as good as 2^59.
+func position(s string) (int64, bool) {
+	if s == "" {
+		return 0, false
+	}
+	n := int64(0)
+	for _, c := range []byte(s) {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = min(n*10+int64(c-'0'), 1<<59)
+	}
+	return n, true
+}
+
+// ContentRange is the field of that name for p of a body of size bytes.
+func (p Range) ContentRange(size int64) string {
+	return "bytes " + strconv.FormatInt(p.First, 10) + "-" + strconv.FormatInt(p.First+p.Length-1, 10) + "/" + strconv.FormatInt(size, 10)
+}
+
+// AcceptedCoding is the index of the one of at most eight codings that an Accept-Encoding
+// field likes best (RFC 9110 section 12.5.3), of those it likes as much the first, -1 for
+// none.
+func AcceptedCoding(field string, codings []string) int {
+	if field == "" {
+		return -1
+	}
+	var known [8]int // weights in thousandths; -1: not named
+	weights := known[:len(codings)]
+	for i := range weights {
+		weights[i] = -1
+	}
+	others := 0
+	for item := range strings.SplitSeq(field, ",") {
+		name, params, _ := strings.Cut(item, ";")
+		name = strings.ToLower(strings.Trim(name, " \t"))
+		q := weight(params)
+		if name == "*" {
+			others = q
+		}
+		for i, c := range codings {
+			if name == c || name == "x-gzip" && c == "gzip" {
+				weights[i] = q
+			}
+		}
+	}
+	best, most := -1, 0
+	for i, q := range weights {
+		if q < 0 {
+			q = others
+		}
+		if q > most {
+			best, most = i, q
+		}
+	}
+	return best
+}
+
+// weight is a quality value (RFC 9110 section 12.4.2) in thousandths, 1000 without
+// one, 0 for what is none.
+func weight(params string) int {
+	name, value, found := strings.Cut(strings.Trim(params, " \t"), "=")
+	if !found && name == "" {
+		return 1000
+	}
+	whole, fraction, _ := strings.Cut(value, ".")
+	if !strings.EqualFold(name, "q") || whole != "0" && whole != "1" || len(fraction) > 3 {
+		return 0
+	}
+	q := 0
+	for _, c := range []byte((fraction + "000")[:3]) {
+		if c < '0' || c > '9' {
+			return 0
+		}
+		q = q*10 + int(c-'0')
+	}
+	if whole == "1" {
+		return 1000
+	}
+	return q
+}
