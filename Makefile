@@ -23,7 +23,7 @@ FUZZTIME ?= 3s
 
 # Long-running suites with a target of their own; `unit` and `race` leave them out,
 # and test/cosign.
-SUITES := ./test/system/... ./test/docker/... ./test/security/... ./test/robustness/...
+SUITES := ./test/system/... ./test/docker/... ./test/security/... ./test/robustness/... ./test/video/...
 
 SHELL_SRC := $(wildcard sandbox/shell/*.c)
 SHELL_BIN := sandbox/shell/bin/fre-shell
@@ -31,6 +31,8 @@ JAVA_SRC  := runtimes/java/native/native.c
 JAVA_LIB  := runtimes/java/native/bin/libfre.so
 HTTP_SRC  := $(wildcard runtimes/httpserver/adapter/*.go channel/*.go) go.mod
 HTTP_BIN  := runtimes/httpserver/bin/fre-http
+VIDEO_SRC := $(wildcard video/transcoder/*.go video/transcode/*.go video/ffmpeg/*.go video/media/*.go function/*.go channel/*.go) go.mod
+VIDEO_BIN := video/service/template/code/transcoder
 LINTER    := .cache/tools/golangci-lint
 REGISTRY  := .cache/tools/registry
 CONFORM   := .cache/tools/conformance
@@ -43,7 +45,7 @@ SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 BUILDS := ^(TestBuild(Python|PythonFiles|Source|Node|NodeScripts|Java|Go|Debian|Foreign[A-Za-z]*|Web[A-Za-z]*|Maven[A-Za-z]*)|TestCodeFrom[A-Za-z]*|TestComposer|TestIndex|TestBasesRun)$$
 
 # Packages under PKG without the suites; suites that exist.
-unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness|cosign)(/|$$)')
+unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness|video|cosign)(/|$$)')
 suite_packages = $$(for s in $(SUITES); do d=$${s%/...}; if [ -d "$$d" ]; then echo "$$s"; fi; done)
 
 .PHONY: help
@@ -53,11 +55,11 @@ help: ## list the targets
 ##### build
 
 .PHONY: build
-build: deps-build shell ## build bin/fre (installs a compiler and Go first if they are missing)
+build: deps-build shell ## build bin/fre and bin/fre-video (installs a compiler and Go first if they are missing)
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.release=$(VERSION)' -o bin/ ./cmd/...
 
 .PHONY: shell
-shell: $(JAVA_LIB) $(HTTP_BIN) ## build what fre carries: the C spawner, the Java bootstrap's library, the adapter of HTTP servers
+shell: $(JAVA_LIB) $(HTTP_BIN) $(VIDEO_BIN) ## build what the programs carry: the C spawner, the Java bootstrap's library, the adapter of HTTP servers, the transcoder
 	@if [ -n "$(SHELL_SRC)" ]; then $(MAKE) $(SHELL_BIN); fi
 
 $(SHELL_BIN): $(SHELL_SRC) $(wildcard sandbox/shell/*.h)
@@ -70,17 +72,23 @@ $(JAVA_LIB): $(JAVA_SRC)
 	$(CC) $(CFLAGS) -shared -fPIC -nostdlib -s -Wall -Wextra -Werror -o $@.tmp $<
 	@mv $@.tmp $@
 
+# With cgo, against the machine's FFmpeg: those of its libraries that the transcoder's
+# image has come from the same release of Debian.
+$(VIDEO_BIN): $(VIDEO_SRC) | deps-build
+	CGO_ENABLED=1 go build -trimpath -buildvcs=false -ldflags '-s -w' -o $@ ./video/transcoder
+	@touch $@
+
 $(HTTP_BIN): $(HTTP_SRC) | deps-build
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -buildid=' -o $@ ./runtimes/httpserver/adapter
 	@touch $@
 
 .PHONY: install
-install: build ## install bin/fre into PREFIX/bin (/usr/local)
-	install -D -m 0755 bin/fre $(DESTDIR)$(PREFIX)/bin/fre
+install: build ## install bin/fre and bin/fre-video into PREFIX/bin (/usr/local)
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin bin/fre bin/fre-video
 
 .PHONY: clean
 clean: ## remove what was built; keeps .cache (downloads, tools)
-	rm -rf bin $(SHELL_BIN) $(JAVA_LIB) $(HTTP_BIN)
+	rm -rf bin $(SHELL_BIN) $(JAVA_LIB) $(HTTP_BIN) $(VIDEO_BIN)
 
 .PHONY: deps
 deps: ## install by apt everything that any target needs

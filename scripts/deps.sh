@@ -163,6 +163,10 @@ for group in "$@"; do
 		need "${CC:-gcc}" gcc
 		command -v "${CC:-gcc}" >/dev/null && need_libc || packages+=(libc6-dev)
 		need /etc/ssl/certs/ca-certificates.crt ca-certificates
+		need pkg-config pkg-config # the transcoder's libraries: FFmpeg's
+		for lib in avformat avcodec avfilter avutil swscale swresample; do
+			pkg-config --exists lib$lib 2>/dev/null || packages+=("lib$lib-dev")
+		done
 		install_packages
 		find_go
 		;;
@@ -188,6 +192,8 @@ for group in "$@"; do
 		need umoci umoci
 		need runc runc
 		need strace strace # what the engine asks of the kernel for an answer
+		need ffmpeg ffmpeg # makes the videos of tests, and plays what is made of them
+		need chromium chromium # looks at the page of fre-video
 		need php php-cli
 		need ruby ruby
 		need javac default-jdk-headless

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/client"
+)
+
+func uploadCommand() *cobra.Command {
+	var wait bool
+	var name string
+	cmd := &cobra.Command{
+		Use:   "upload FILE",
+		Short: "Upload a video; print its asset as JSON",
+		Long: `Upload a video to the service that FRE_VIDEO_URL names (default http://` + defaultListen + `).
+
+The upload goes on by itself where a connection breaks off, over a restart of the service
+too. With --wait the command follows the work, and prints the asset once it is ready.`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := connect()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			f, err := os.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			info, err := f.Stat()
+			if err != nil {
+				return err
+			}
+			if !info.Mode().IsRegular() {
+				return fmt.Errorf("%s is no regular file", args[0])
+			}
+			if name == "" {
+				name = filepath.Base(args[0])
+			}
+			bar := newBar(cmd.ErrOrStderr())
+			defer bar.end()
+			id, err := c.Upload(cmd.Context(), name, f, info.Size(), func(sent int64) { bar.show("upload", sent, info.Size()) })
+			if err != nil {
+				return explain(err)
+			}
+			var a client.Asset
+			if wait {
+				a, err = c.Follow(cmd.Context(), id, func(a client.Asset) {
+					if a.Jobs != nil {
+						bar.show("transcode", int64(a.Jobs.Done), int64(a.Jobs.All))
+					}
+				})
+			} else {
+				a, err = c.Asset(cmd.Context(), id)
+			}
+			bar.end()
+			if err != nil {
+				return explain(err)
+			}
+			if err := printJSON(cmd.OutOrStdout(), a); err != nil {
+				return err
+			}
+			if a.State == asset.Failed {
+				return &failedError{id, a.Error}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the asset is ready or has failed")
+	cmd.Flags().StringVar(&name, "name", "", "what to call it (default the file's name)")
+	return cmd
+}
+
+func lsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Short: "List the assets, the newest first", Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := connect()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			all, err := c.Assets(cmd.Context())
+			if err != nil {
+				return explain(err)
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "ID\tNAME\tSTATE\tSECONDS\tCREATED")
+			for _, a := range all {
+				state := string(a.State)
+				if a.Jobs != nil && a.Jobs.All > 0 {
+					state += fmt.Sprintf(" %d/%d", a.Jobs.Done, a.Jobs.All)
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%.1f\t%s\n", a.ID, a.Name, state, a.Duration, a.Created.Local().Format(time.DateTime))
+			}
+			return w.Flush()
+		},
+	}
+}
+
+func inspectCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "inspect ID", Short: "Print an asset as JSON", Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := connect()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			a, err := c.Asset(cmd.Context(), args[0])
+			if err != nil {
+				return explain(err)
+			}
+			return printJSON(cmd.OutOrStdout(), a)
+		},
+	}
+}
+
+func rmCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm ID...", Short: "Remove assets, and end the work on them", Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := connect()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			var failed []error
+			for _, id := range args {
+				if err := c.Remove(cmd.Context(), id); err != nil {
+					failed = append(failed, explain(err))
+					continue
+				}
+				fmt.Fprintln(cmd.OutOrStdout(), id)
+			}
+			return errors.Join(failed...)
+		},
+	}
+}
+
+func retryCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "retry ID", Short: "Work on an asset again that has failed", Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := connect()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			a, err := c.Retry(cmd.Context(), args[0])
+			if err != nil {
+				return explain(err)
+			}
+			return printJSON(cmd.OutOrStdout(), a)
+		},
+	}
+}
+
+// bar shows progress on one line of a terminal, ten times a second at most; elsewhere nothing.
+type bar struct {
+	w    io.Writer // nil: nowhere
+	last time.Time
+	text string
+}
+
+func newBar(w io.Writer) *bar {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return &bar{w: w}
+	}
+	return &bar{}
+}
+
+// show shows how much of a step is done.
+func (b *bar) show(step string, done, all int64) {
+	if b.w == nil || done < all && time.Since(b.last) < 100*time.Millisecond {
+		return
+	}
+	b.last = time.Now()
+	const width = 30
+	part := width
+	if all > 0 {
+		part = int(width * min(done, all) / all)
+	}
+	text := fmt.Sprintf("%-10s [%s%s] %d%%", step, strings.Repeat("#", part), strings.Repeat(".", width-part), 100*part/width)
+	fmt.Fprintf(b.w, "\r%-*s", len(b.text), text)
+	b.text = text
+}
+
+// end ends the line.
+func (b *bar) end() {
+	if b.w != nil && b.text != "" {
+		fmt.Fprintf(b.w, "\r%-*s\r", len(b.text), "")
+		b.text = ""
+	}
+}

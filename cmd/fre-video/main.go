@@ -1,0 +1,159 @@
+// Command fre-video takes videos in from people whom nobody has to trust, has sandboxes of a
+// FRE engine transcode them, and serves them as HLS and DASH. `fre-video serve` is the
+// service; every other command asks a running one over HTTP.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/video/client"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// The exit codes.
+const (
+	exitError     = 1
+	exitUsage     = 2
+	exitNotFound  = 4
+	exitFailed    = 5
+	exitInterrupt = 130
+)
+
+const exitCodes = `Exit codes of fre-video:
+
+    0  done
+    1  an error; the message says which
+    2  wrong usage: unknown command or flag, missing argument
+    4  not found: no such asset
+    5  the asset has failed
+  130  interrupted (Ctrl-C)
+`
+
+// release is set by the build.
+var release = "unknown"
+
+// usageError is the user's mistake in the command line.
+type usageError struct{ error }
+
+// hintError is an error with the next step.
+type hintError struct {
+	error
+	next string
+}
+
+func (e *hintError) Unwrap() error { return e.error }
+
+// failedError is an asset that has failed.
+type failedError struct{ id, why string }
+
+func (e *failedError) Error() string { return "asset " + e.id + " has failed: " + e.why }
+
+// run is main without the process around it.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	if errors.Is(err, context.Canceled) {
+		fmt.Fprintln(stderr, "fre-video: interrupted")
+		return exitInterrupt
+	}
+	fmt.Fprintln(stderr, "fre-video:", err)
+	var hint *hintError
+	var wire *api.Error
+	var usage usageError
+	var failed *failedError
+	isWire := errors.As(err, &wire)
+	switch {
+	case errors.As(err, &hint):
+		fmt.Fprintln(stderr, "    ", hint.next)
+	case isWire && wire.Next != "":
+		fmt.Fprintln(stderr, "    ", wire.Next)
+	}
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.As(err, &failed):
+		return exitFailed
+	case isWire && wire.Code == api.CodeNotFound:
+		return exitNotFound
+	}
+	return exitError
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "fre-video",
+		Short:         "Video on FRE: upload, transcode in sandboxes, serve as HLS and DASH",
+		Version:       release,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(serveCommand(), uploadCommand(), lsCommand(), inspectCommand(), rmCommand(), retryCommand(),
+		&cobra.Command{Use: "exit-codes", Short: "What fre-video's exit codes mean", Long: exitCodes})
+	return root
+}
+
+// args is a check of the number of arguments, whose error is the user's mistake.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, a []string) error {
+		if err := check(cmd, a); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+}
+
+// connect is a client of the service that the environment names.
+func connect() (*client.Client, error) {
+	at := os.Getenv("FRE_VIDEO_URL")
+	if at == "" {
+		at = "http://" + defaultListen
+	}
+	c, err := client.New(at)
+	if err != nil {
+		return nil, &hintError{fmt.Errorf("FRE_VIDEO_URL: %w", err), "export FRE_VIDEO_URL=http://HOST:PORT of fre-video serve"}
+	}
+	return c, nil
+}
+
+// explain adds the next step to an error of a service that cannot be reached.
+func explain(err error) error {
+	var wire *api.Error
+	if err == nil || errors.As(err, &wire) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	if errors.Is(err, unix.ECONNREFUSED) {
+		return &hintError{err, "is fre-video serve running? FRE_VIDEO_URL says where"}
+	}
+	return err
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/buffer"
+	engine "github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/httpserver"
+	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/origin"
+	"github.com/fre-engine/fre/video/service"
+	"github.com/fre-engine/fre/video/web"
+)
+
+// The defaults of fre-video serve.
+const (
+	defaultListen = "127.0.0.1:8090"
+	defaultState  = "/var/lib/fre-video"
+	signedFor     = 6 * time.Hour
+)
+
+// serveConfig is what fre-video serve is told.
+type serveConfig struct {
+	State, Listen, Engine, Import string
+	KeyFile                       string
+	TLSCert, TLSKey               string
+	LogLevel                      string
+	Service                       service.Config
+	Drain                         time.Duration
+}
+
+// serveCommand is the service. This file alone wires its parts together.
+func serveCommand() *cobra.Command {
+	var cfg serveConfig
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the service: uploads, transcoding on an engine, origin",
+		Long: `Run the video service in the foreground until SIGTERM or SIGINT.
+
+Videos are uploaded to http://LISTEN/v1/uploads/ (tus 1.0) or /v1/assets, transcoded by a
+function that the service deploys on the engine at --engine, and served at
+http://LISTEN/assets/ID/hls/master.m3u8 and /assets/ID/dash/manifest.mpd. What a crash of
+the service or the engine interrupts is gone on with: no finished chunk is made twice.
+/v1/openapi.yaml describes the API.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), cfg) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.State, "state", defaultState, "state `directory`: sources, and what is made of them")
+	f.StringVar(&cfg.Listen, "listen", defaultListen, "`address` of the API and the origin")
+	f.StringVar(&cfg.Engine, "engine", engine.DefaultSocket, "control socket `path` of a FRE engine")
+	f.StringVar(&cfg.Import, "import", "", "`directory` whose files may be made assets by their path")
+	f.StringVar(&cfg.KeyFile, "sign-key", "", "`file` with the key of signed addresses, 32 bytes or more: then nothing is served without a signature")
+	f.StringVar(&cfg.TLSCert, "tls-cert", "", "certificate `file` in PEM")
+	f.StringVar(&cfg.TLSKey, "tls-key", "", "its key `file` in PEM")
+	f.StringVar(&cfg.LogLevel, "log-level", "info", "debug, info, warn or error")
+	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long a graceful stop waits for answers under way")
+	f.StringVar(&cfg.Service.Function, "function", "fre-video-transcoder", "`name` of the transcoder on the engine")
+	f.IntVar(&cfg.Service.Slots, "slots", 0, "jobs at a time (default as many as there are CPUs)")
+	f.IntVar(&cfg.Service.Rungs, "rungs", 4, "renditions of a picture at most")
+	f.StringVar(&cfg.Service.Preset, "preset", "veryfast", "of x264: ultrafast to slow")
+	f.DurationVar(&cfg.Service.MostDuration, "max-duration", 12*time.Hour, "longest video")
+	f.Int64Var(&cfg.Service.MostBytes, "max-bytes", 50<<30, "largest source in `bytes`")
+	f.DurationVar(&cfg.Service.JobTimeout, "job-timeout", 5*time.Minute, "how long a sandbox may work on a chunk")
+	return cmd
+}
+
+// serve runs the service until ctx ends.
+func serve(ctx context.Context, cfg serveConfig) (err error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
+		return usageError{fmt.Errorf("--log-level: %w", err)}
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	var undo []func() error
+	defer func() {
+		for i := len(undo) - 1; i >= 0; i-- {
+			err = errors.Join(err, undo[i]())
+		}
+	}()
+
+	var key []byte
+	if cfg.KeyFile != "" {
+		if key, err = os.ReadFile(cfg.KeyFile); err != nil {
+			return fmt.Errorf("--sign-key: %w", err)
+		}
+		if len(bytes.TrimSpace(key)) < 32 {
+			return &hintError{errors.New("--sign-key: the key has fewer than 32 bytes"), "head -c 32 /dev/urandom | base64 > FILE"}
+		}
+	}
+	var secure *tls.Config
+	if cfg.TLSCert != "" || cfg.TLSKey != "" {
+		cert, err := httpserver.LoadCertificate(cfg.TLSCert, cfg.TLSKey, log)
+		if err != nil {
+			return &hintError{err, "--tls-cert and --tls-key name a certificate and its own key, both PEM"}
+		}
+		secure = &tls.Config{GetCertificate: cert.Get}
+	}
+	library, damaged, err := asset.Open(cfg.State)
+	if err != nil {
+		return &hintError{fmt.Errorf("--state: %w", err), "stop the other fre-video serve, or give another directory"}
+	}
+	undo = append(undo, library.Close)
+	for _, err := range damaged {
+		log.ErrorContext(ctx, "an asset is left out", "error", err)
+	}
+
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	memory, err := buffer.New(buffer.Config{Bytes: 64 << 20})
+	if err != nil {
+		return err
+	}
+	undo = append(undo, memory.Close)
+	front := origin.New(origin.Config{Library: library, Log: log, Prefix: "/assets", Key: key, Metrics: metrics})
+	undo = append(undo, front.Close)
+
+	fre := engine.New(cfg.Engine)
+	undo = append(undo, func() error { fre.Close(); return nil })
+	cfg.Service.Library, cfg.Service.Engine, cfg.Service.Log, cfg.Service.Template = library, fre, log, service.Template
+	videos := service.New(cfg.Service)
+	undo = append(undo, func() error { videos.Close(); return nil })
+	rest, closing, err := videos.Handler(service.HTTPConfig{
+		Uploads: filepath.Join(cfg.State, "uploads"), Import: cfg.Import, Log: log,
+		Address: func(a *asset.Asset) string { return front.Path(a.ID, signedFor) },
+	})
+	if err != nil {
+		return err
+	}
+	undo = append(undo, closing)
+	mux := http.NewServeMux()
+	mux.Handle("/v1/", rest)
+	mux.Handle("/", web.Handler())
+	mux.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
+	others := httpserver.NetHTTP(mux)
+
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return &hintError{err, "give another address with --listen"}
+	}
+	server := httpserver.New(httpserver.Config{
+		Log: log, TLS: secure, Memory: buffer.Lender{Pool: memory},
+		Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+			if front.Handles(x.Path) {
+				front.Serve(x)
+				return
+			}
+			others.Serve(x)
+		}),
+	})
+	scheme := "http"
+	if secure != nil {
+		scheme = "https"
+	}
+	log.InfoContext(ctx, "service ready", "url", scheme+"://"+listener.Addr().String(), "state", cfg.State, "engine", cfg.Engine)
+	stopped := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		log.Info("stopping", "drain", cfg.Drain)
+		videos.Close() // those who follow an asset wait for it
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
+		defer cancel()
+		err := server.Shutdown(drain)
+		if err != nil {
+			err = server.Close()
+		}
+		stopped <- err
+	}()
+	if err := server.Serve(listener); !errors.Is(err, net.ErrClosed) && !errors.Is(err, fs.ErrClosed) {
+		return err
+	}
+	return <-stopped
+}

@@ -1,0 +1,117 @@
+package video_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/fre-engine/fre/internal/daemon"
+)
+
+// browser starts a headless Chromium, and fails the test for what it complains of.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	// As root it has no sandbox of its own; what it loads is ours.
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.NoSandbox, chromedp.Flag("autoplay-policy", "no-user-gesture-required"), chromedp.Flag("disable-dev-shm-usage", true), chromedp.UserDataDir(t.TempDir()))...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
+	t.Cleanup(cancel)
+	chromedp.ListenTarget(ctx, func(ev any) {
+		switch e := ev.(type) {
+		case *runtime.EventExceptionThrown:
+			t.Errorf("the page throws %s", e.ExceptionDetails.Error())
+		case *cdplog.EventEntryAdded:
+			if e.Entry.Level == cdplog.LevelError && !strings.Contains(e.Entry.URL, "favicon") {
+				t.Errorf("the browser says of %s: %s", e.Entry.URL, e.Entry.Text)
+			}
+		}
+	})
+	if err := chromedp.Run(ctx, cdplog.Enable()); err != nil {
+		t.Fatal(err)
+	}
+	return ctx
+}
+
+// evaluate is the value of an expression on the page.
+func evaluate[T any](ctx context.Context, t *testing.T, expression string) (v T) {
+	t.Helper()
+	if err := chromedp.Run(ctx, chromedp.Evaluate(expression, &v)); err != nil {
+		t.Fatalf("%s: %v", expression, err)
+	}
+	return v
+}
+
+// becomes waits until an expression is true on the page.
+func becomes(ctx context.Context, t *testing.T, expression string) {
+	t.Helper()
+	if err := daemon.Until(ctx, func() error {
+		if evaluate[bool](ctx, t, expression) {
+			return nil
+		}
+		return errors.New("not yet")
+	}); err != nil {
+		t.Fatalf("%s: %v; the player is at %s", expression, err, evaluate[string](context.WithoutCancel(ctx), t,
+			`(v => v.currentTime + " of " + v.duration + ", " + document.body.innerText)(document.querySelector("video"))`))
+	}
+}
+
+// page: in a browser, a video is uploaded by the page, its progress is shown, and the
+// player plays it to the end, from another rung and another place too.
+func (w *world) page(t *testing.T) {
+	path := clip(t, filepath.Join(t.TempDir(), "film.mp4"), "-f lavfi -i testsrc2=size=640x360:rate=25:duration=20 -f lavfi -i sine=duration=20 -c:v libx264 -preset ultrafast -c:a aac")
+	ctx := browser(t)
+	if err := chromedp.Run(ctx,
+		chromedp.Navigate(w.url("/")),
+		chromedp.WaitVisible("#none"),
+		chromedp.SetUploadFiles("#file", []string{path}, chromedp.NodeReady),
+		chromedp.WaitVisible(`td.working, td.ready`),
+		chromedp.WaitVisible(`td.ready`),
+		chromedp.Click(`//button[text()="Play"]`),
+	); err != nil {
+		t.Fatal(err)
+	}
+	becomes(ctx, t, `video.currentTime > 0.5 && document.getElementById("buffer").value > 1`)
+	if got := evaluate[int](ctx, t, `hls.levels.length`); got != 2 {
+		t.Errorf("%d levels", got)
+	}
+	for level, height := range []int{240, 360} {
+		if got := evaluate[int](ctx, t, fmt.Sprintf(`hls.levels[%d].height`, level)); got != height {
+			t.Errorf("level %d has %d lines", level, got)
+		}
+		if err := chromedp.Run(ctx, chromedp.SetValue("#level", fmt.Sprint(level)), chromedp.Evaluate(`document.getElementById("level").onchange()`, nil)); err != nil {
+			t.Fatal(err)
+		}
+		becomes(ctx, t, fmt.Sprintf(`video.videoHeight === %d && document.getElementById("playing").textContent === "%dp"`, height, height))
+	}
+	evaluate[float64](ctx, t, `video.currentTime = 16`)
+	becomes(ctx, t, `video.ended`)
+	if end := evaluate[float64](ctx, t, `video.currentTime`); end < 19.9 || end > 20.1 {
+		t.Errorf("the end is at second %v", end)
+	}
+	if !evaluate[bool](ctx, t, `document.getElementById("problem").hidden`) {
+		t.Error(evaluate[string](ctx, t, `document.getElementById("problem").textContent`))
+	}
+	if err := chromedp.Run(ctx, chromedp.Click(`//button[text()="Delete"]`), chromedp.WaitVisible("#none")); err != nil {
+		t.Fatal(err)
+	}
+	a, err := http.Get(w.url("/"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	if !strings.HasPrefix(a.Header.Get("Content-Security-Policy"), "default-src 'self'") {
+		t.Errorf("%v", a.Header)
+	}
+}

@@ -1,0 +1,421 @@
+// Package video_test runs fre-video with an engine, as people do: videos are uploaded by the
+// command line, transcoded in sandboxes, and played by FFmpeg over HTTP.
+package video_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/video/asset"
+)
+
+// world is an engine and a video service.
+type world struct {
+	dir    string
+	engine *daemon.Daemon
+	cmd    *exec.Cmd     // fre-video serve
+	ended  chan struct{} // closed with it
+	addr   string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	w := &world{dir: daemontest.Dir(t)}
+	var err error
+	if w.addr, err = daemon.FreeAddress(); err != nil {
+		t.Fatal(err)
+	}
+	w.startEngine(t)
+	w.startService(t)
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		w.end(t, unix.SIGTERM)
+		daemontest.Stop(t, w.engine)
+	})
+	return w
+}
+
+func (w *world) startEngine(t *testing.T) {
+	t.Helper()
+	w.engine = daemontest.Start(t, daemon.Config{State: filepath.Join(w.dir, "engine"), Socket: filepath.Join(w.dir, "sock"), Log: t.Output()})
+}
+
+// program is bin/fre-video, beside bin/fre.
+func program(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(filepath.Dir(daemontest.Bin(t)), "fre-video")
+}
+
+func (w *world) startService(t *testing.T) {
+	t.Helper()
+	w.cmd = exec.Command(program(t), "serve", "--state", filepath.Join(w.dir, "video"), "--engine", filepath.Join(w.dir, "sock"), "--listen", w.addr, "--preset", "ultrafast", "--import", w.dir)
+	w.cmd.Stderr = t.Output()
+	if err := w.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.ended = make(chan struct{})
+	go func() {
+		_ = w.cmd.Wait() // its status is in ProcessState
+		close(w.ended)
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := daemon.Until(ctx, func() error {
+		select {
+		case <-w.ended:
+			t.Fatal("fre-video serve has ended")
+		default:
+		}
+		a, err := http.Get(w.url("/healthz"))
+		if err == nil {
+			err = a.Body.Close()
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// end ends the service by a signal, and waits for it.
+func (w *world) end(t *testing.T, sig unix.Signal) {
+	t.Helper()
+	if err := w.cmd.Process.Signal(sig); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-w.ended:
+	case <-time.After(time.Minute):
+		t.Error("fre-video serve does not end")
+		_ = w.cmd.Process.Kill()
+		<-w.ended
+	}
+	if state := w.cmd.ProcessState; sig == unix.SIGTERM && !state.Success() {
+		t.Errorf("fre-video serve: %v", state)
+	}
+}
+
+func (w *world) url(path string) string { return "http://" + w.addr + path }
+
+// cli runs a command of fre-video's and returns what it printed, and its exit status.
+func (w *world) cli(t *testing.T, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program(t), args...)
+	cmd.Env = append(os.Environ(), "FRE_VIDEO_URL="+w.url(""))
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// upload uploads a file and waits for what becomes of it.
+func (w *world) upload(t *testing.T, path string) (asset.View, int) {
+	t.Helper()
+	out, errs, status := w.cli(t, "upload", "--wait", path)
+	var a asset.View
+	if err := json.Unmarshal([]byte(out), &a); err != nil {
+		t.Fatalf("upload %s: status %d, %v\n%s%s", path, status, err, out, errs)
+	}
+	return a, status
+}
+
+// clip makes a video by the ffmpeg program.
+func clip(t *testing.T, path, args string) string {
+	t.Helper()
+	cmd := exec.Command("ffmpeg", append(strings.Fields("-v error -nostdin "+args), path)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
+
+// frames are how many pictures of each width ffprobe finds at an address, and packets of
+// sound: each stream as "video 640: 120".
+func frames(t *testing.T, url string) []string {
+	t.Helper()
+	cmd := exec.Command("ffprobe", "-v", "error", "-count_frames", "-show_entries", "stream=codec_type,width,nb_read_frames", "-of", "json", url)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil || errs.Len() > 0 {
+		t.Errorf("ffprobe %s: %v\n%s", url, err, &errs)
+	}
+	var found struct {
+		Streams []struct {
+			Type   string `json:"codec_type"`
+			Width  int    `json:"width"`
+			Frames string `json:"nb_read_frames"`
+		} `json:"streams"`
+	}
+	if err := json.Unmarshal(out, &found); err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, s := range found.Streams {
+		if s.Type == "video" {
+			all = append(all, fmt.Sprintf("%s %d: %s", s.Type, s.Width, s.Frames))
+		} else {
+			all = append(all, s.Type)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// TestVideo is all of it on one engine, whose base environment takes the longest.
+func TestVideo(t *testing.T) {
+	w := newWorld(t)
+	t.Run("uploads", w.uploads)
+	t.Run("page", w.page)
+	t.Run("crash", w.crash)
+}
+
+// uploads: what people upload is served to players; what is no video is told of, and can be
+// looked at and removed.
+func (w *world) uploads(t *testing.T) {
+	in := t.TempDir()
+	const picture, sound = "-f lavfi -i testsrc2=size=640x360:rate=25:duration=10", "-f lavfi -i sine=duration=10"
+	whole := clip(t, filepath.Join(in, "whole.mp4"), picture+" "+sound+" -c:v libx264 -preset ultrafast -bf 2 -c:a aac")
+	for _, tt := range []struct {
+		name, path string
+		want       []string
+	}{
+		{"picture and sound", whole, []string{"audio", "video 426: 250", "video 640: 250"}},
+		{"no sound", clip(t, filepath.Join(in, "silent.mkv"), picture+" -c:v libx264 -preset ultrafast"), []string{"video 426: 250", "video 640: 250"}},
+		{"no picture", clip(t, filepath.Join(in, "sound.ogg"), sound+" -c:a libvorbis"), []string{"audio"}},
+		{"another container and codec, odd in size", clip(t, filepath.Join(in, "odd.webm"), "-f lavfi -i testsrc2=size=640x480:rate=10:duration=5 -vf format=yuv444p,crop=321:243 -c:v libvpx-vp9 -deadline realtime -cpu-used 8"), []string{"video 322: 50"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, status := w.upload(t, tt.path)
+			if status != 0 || a.State != asset.Ready || a.Name != filepath.Base(tt.path) || len(a.Error) > 0 {
+				t.Fatalf("status %d, %+v", status, a.Asset)
+			}
+			for _, at := range []string{a.HLS, a.DASH} {
+				got := frames(t, w.url(at))
+				if at == a.DASH { // FFmpeg's demuxer leaves out what is shown after the last packet's time of decoding
+					for i := range got {
+						got[i] = strings.Replace(got[i], ": 249", ": 250", 1)
+					}
+				}
+				if !slices.Equal(got, tt.want) {
+					t.Errorf("%s: %q, want %q", at, got, tt.want)
+				}
+			}
+			if _, errs, status := w.cli(t, "rm", a.ID); status != 0 {
+				t.Errorf("rm: %d %s", status, errs)
+			}
+			if _, _, status := w.cli(t, "inspect", a.ID); status != 4 {
+				t.Errorf("inspect what is gone: %d", status)
+			}
+		})
+	}
+
+	t.Run("subtitles, tracks of sound, thumbnails", func(t *testing.T) {
+		words := filepath.Join(in, "words.srt")
+		if err := os.WriteFile(words, []byte("1\n00:00:01,000 --> 00:00:03,500\nGood <i>morning</i> & welcome\n\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a, _ := w.upload(t, clip(t, filepath.Join(in, "all.mkv"), picture+" "+sound+" "+sound+" -i "+words+" -map 0 -map 1 -map 2 -map 3 -c:v libx264 -preset ultrafast -c:a aac -c:s srt -metadata:s:a:1 language=deu -metadata:s:s:0 language=eng"))
+		if len(a.Warnings) > 0 || len(a.Of("audio")) != 2 || a.Of("audio")[1].Language != "deu" || len(a.Of("text")) != 1 || a.Thumbnails == nil || a.Thumbnails.Count != 10 || a.Duration != 10 {
+			t.Fatalf("%+v, %+v", a.Asset, a.Thumbnails)
+		}
+		get := func(path string) string {
+			t.Helper()
+			got, err := http.Get(w.url(path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer got.Body.Close()
+			b, err := io.ReadAll(got.Body)
+			if err != nil || got.StatusCode != http.StatusOK {
+				t.Errorf("%s: %s, %v", path, got.Status, err)
+			}
+			return string(b)
+		}
+		base := strings.TrimSuffix(a.HLS, "/hls/master.m3u8")
+		if master := get(a.HLS); !strings.Contains(master, `TYPE=SUBTITLES`) || !strings.Contains(master, `LANGUAGE="deu"`) {
+			t.Error(master)
+		}
+		if text := get(base + "/text/t0.vtt"); !strings.Contains(text, "00:00:01.000 --> 00:00:03.500\nGood <i>morning</i> &amp; welcome\n") {
+			t.Errorf("%q", text)
+		}
+		if cues := get(a.ThumbnailsVTT); strings.Count(cues, "thumbs/0.jpg#xywh=") != 10 {
+			t.Error(cues)
+		}
+		if sheet := get(base + "/thumbs/0.jpg"); !strings.HasPrefix(sheet, "\xff\xd8\xff") {
+			t.Errorf("a sheet begins with %q", sheet[:min(8, len(sheet))])
+		}
+		// FFmpeg's demuxer leaves subtitles out.
+		if got, want := frames(t, w.url(a.HLS)), []string{"audio", "video 426: 250", "video 640: 250"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if _, errs, status := w.cli(t, "rm", a.ID); status != 0 {
+			t.Errorf("rm: %d %s", status, errs)
+		}
+	})
+
+	write := func(name string, b []byte) string {
+		t.Helper()
+		path := filepath.Join(in, name)
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	bytesOf, err := os.ReadFile(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, path, words string }{
+		{"nothing", write("nothing.mp4", nil), "Invalid data"},
+		{"text", write("text.mp4", bytes.Repeat([]byte("no video\n"), 1000)), "Invalid data"},
+		{"without its index", write("torn.mp4", bytesOf[:len(bytesOf)/2]), "Invalid data"},
+		{"a playlist of others' files", write("list.m3u8", []byte("#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n/etc/passwd\n#EXT-X-ENDLIST\n")), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, status := w.upload(t, tt.path)
+			if status != 5 || a.State != asset.Failed || a.Error == "" || !strings.Contains(a.Error, tt.words) {
+				t.Errorf("status %d, %+v", status, a.Asset)
+			}
+			if out, _, status := w.cli(t, "inspect", a.ID); status != 0 || !strings.Contains(out, `"failed"`) {
+				t.Errorf("inspect: %d %s", status, out)
+			}
+			if got, err := http.Get(w.url("/assets/" + a.ID + "/hls/master.m3u8")); err != nil || got.StatusCode != 404 {
+				t.Errorf("served: %v, %v", got, err)
+			} else if err := got.Body.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, errs, status := w.cli(t, "rm", a.ID); status != 0 {
+				t.Errorf("rm: %d %s", status, errs)
+			}
+		})
+	}
+	if left, err := filepath.Glob(filepath.Join(w.dir, "video", "assets", "*")); err != nil || len(left) > 0 {
+		t.Errorf("left on disk: %v, %v", left, err)
+	}
+
+	t.Run("by path", func(t *testing.T) {
+		if err := os.Link(whole, filepath.Join(w.dir, "import.mp4")); err != nil {
+			b, rerr := os.ReadFile(whole)
+			if rerr = errors.Join(rerr, os.WriteFile(filepath.Join(w.dir, "import.mp4"), b, 0o600)); rerr != nil {
+				t.Fatal(err, rerr)
+			}
+		}
+		for path, want := range map[string]int{"import.mp4": 201, "../etc/passwd": 422, "/etc/passwd": 422, "none": 422, "video": 422} {
+			a, err := http.Post(w.url("/v1/assets"), "application/json", strings.NewReader(fmt.Sprintf(`{"path": %q}`, path)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(a.Body)
+			if err = errors.Join(err, a.Body.Close()); err != nil || a.StatusCode != want {
+				t.Errorf("%s: %d %s %v", path, a.StatusCode, b, err)
+			}
+			if a.StatusCode == 201 {
+				if _, errs, status := w.cli(t, "rm", filepath.Base(a.Header.Get("Location"))); status != 0 { // while it is worked on
+					t.Errorf("rm: %d %s", status, errs)
+				}
+			}
+		}
+	})
+}
+
+// crash: after kill -9 of the service and of the engine, work goes on where it was:
+// no chunk that was finished is made again, and what is served is whole.
+func (w *world) crash(t *testing.T) {
+	path := clip(t, filepath.Join(t.TempDir(), "long.mp4"), "-f lavfi -i testsrc2=size=320x180:rate=25:duration=120 -f lavfi -i sine=duration=120 -c:v libx264 -preset ultrafast -c:a aac")
+	out, errs, status := w.cli(t, "upload", path)
+	var a asset.View
+	if err := json.Unmarshal([]byte(out), &a); err != nil || status != 0 {
+		t.Fatalf("upload: status %d, %v, %s", status, err, errs)
+	}
+	dir := filepath.Join(w.dir, "video", "assets", a.ID)
+	finished := func() map[string]time.Time {
+		files, err := filepath.Glob(filepath.Join(dir, "jobs", "chunk-?"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]time.Time{}
+		for _, f := range files {
+			if info, err := os.Stat(f); err == nil {
+				found[f] = info.ModTime()
+			}
+		}
+		return found
+	}
+	until := func(n int) map[string]time.Time {
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+		defer cancel()
+		if err := daemon.Until(ctx, func() error {
+			if f := finished(); len(f) < n {
+				return fmt.Errorf("%d chunks", len(f))
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return finished()
+	}
+	same := func(before map[string]time.Time) {
+		t.Helper()
+		now := finished()
+		for f, made := range before {
+			if at, ok := now[f]; ok && !at.Equal(made) {
+				t.Errorf("%s was made again", f)
+			}
+		}
+	}
+	before := until(1)
+	w.end(t, unix.SIGKILL)
+	w.startService(t)
+	same(before)
+	before = until(2)
+	w.engine.Kill()
+	w.startEngine(t)
+	same(before)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	if err := daemon.Until(ctx, func() error {
+		same(before)
+		out, _, _ := w.cli(t, "inspect", a.ID)
+		if err := json.Unmarshal([]byte(out), &a); err != nil {
+			return err
+		}
+		if a.State == asset.Working {
+			return errors.New("it is still being worked on")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if a.State != asset.Ready {
+		t.Fatalf("%+v", a.Asset)
+	}
+	if got := frames(t, w.url(a.HLS)); !slices.Equal(got, []string{"audio", "video 320: 3000"}) {
+		t.Errorf("%q", got)
+	}
+}

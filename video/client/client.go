@@ -1,0 +1,243 @@
+// Package client speaks to a video service: uploads that go on where they broke off (tus
+// 1.0), and the assets. A failure that the service reports is an *api.Error.
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/video/asset"
+)
+
+// Client is safe for use by several goroutines.
+type Client struct {
+	base string // without a slash at the end
+	http http.Client
+}
+
+// New returns a client of the service at a URL.
+func New(base string) (*Client, error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("%q is no address of a service, such as http://127.0.0.1:8090", base)
+	}
+	return &Client{base: strings.TrimRight(base, "/")}, nil
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Asset is one.
+type Asset = asset.View
+
+// do asks; the caller closes the body. Statuses from 400 on are errors.
+func (c *Client) do(ctx context.Context, method, path string, header http.Header, body io.Reader, length int64) (*http.Response, error) {
+	target := c.base + path
+	if strings.Contains(path, "://") {
+		target = path
+	}
+	r, err := http.NewRequestWithContext(ctx, method, target, body)
+	if err != nil {
+		return nil, err
+	}
+	if header != nil {
+		r.Header = header
+	}
+	if body != nil {
+		r.ContentLength = length
+	}
+	a, err := c.http.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if a.StatusCode < 400 {
+		return a, nil
+	}
+	defer a.Body.Close()
+	b, _ := io.ReadAll(io.LimitReader(a.Body, 64<<10)) // of a message that breaks off, what there is
+	e := api.ErrorBody{}
+	if json.Unmarshal(b, &e) != nil || e.Error == nil {
+		e.Error = &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("%s %s: %s: %s", method, path, a.Status, bytes.TrimSpace(b))}
+	}
+	e.Error.Status = a.StatusCode
+	return nil, e.Error
+}
+
+// ask asks for something in JSON.
+func ask[T any](ctx context.Context, c *Client, method, path string) (T, error) {
+	var v T
+	a, err := c.do(ctx, method, path, nil, nil, 0)
+	if err != nil {
+		return v, err
+	}
+	defer a.Body.Close()
+	err = json.NewDecoder(a.Body).Decode(&v)
+	return v, err
+}
+
+// Assets are all, the newest first.
+func (c *Client) Assets(ctx context.Context) ([]Asset, error) {
+	l, err := ask[struct {
+		Assets []Asset `json:"assets"`
+	}](ctx, c, http.MethodGet, "/v1/assets")
+	return l.Assets, err
+}
+
+// Asset is the one of an id.
+func (c *Client) Asset(ctx context.Context, id string) (Asset, error) {
+	return ask[Asset](ctx, c, http.MethodGet, "/v1/assets/"+url.PathEscape(id))
+}
+
+// Remove takes an asset away.
+func (c *Client) Remove(ctx context.Context, id string) error {
+	a, err := c.do(ctx, http.MethodDelete, "/v1/assets/"+url.PathEscape(id), nil, nil, 0)
+	if err != nil {
+		return err
+	}
+	return a.Body.Close()
+}
+
+// Retry has an asset worked on again that has failed.
+func (c *Client) Retry(ctx context.Context, id string) (Asset, error) {
+	return ask[Asset](ctx, c, http.MethodPost, "/v1/assets/"+url.PathEscape(id)+"/retry")
+}
+
+// ErrRemoved says that an asset was removed while it was followed.
+var ErrRemoved = errors.New("the asset was removed")
+
+// Follow calls each with an asset as it is, and whenever that changes, until it is ready or
+// has failed: then it returns it. It goes on over restarts of the service.
+func (c *Client) Follow(ctx context.Context, id string, each func(Asset)) (Asset, error) {
+	wait := 100 * time.Millisecond
+	for {
+		last, over, err := c.followOnce(ctx, id, each)
+		if over || ctx.Err() != nil {
+			return last, err
+		}
+		var wire *api.Error
+		if errors.As(err, &wire) && wire.Status < 500 {
+			return last, err
+		}
+		select {
+		case <-ctx.Done():
+			return last, context.Cause(ctx)
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, 5*time.Second)
+	}
+}
+
+func (c *Client) followOnce(ctx context.Context, id string, each func(Asset)) (last Asset, over bool, err error) {
+	a, err := c.do(ctx, http.MethodGet, "/v1/assets/"+url.PathEscape(id)+"/events", nil, nil, 0)
+	if err != nil {
+		return last, false, err
+	}
+	defer a.Body.Close()
+	lines := bufio.NewScanner(a.Body)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if line == "event: removed" {
+			return last, true, ErrRemoved
+		}
+		data, ok := strings.CutPrefix(line, "data: ")
+		if !ok {
+			continue
+		}
+		last = Asset{}
+		if err := json.Unmarshal([]byte(data), &last); err != nil {
+			return last, false, err
+		}
+		each(last)
+		if last.State == asset.Ready || last.State == asset.Failed {
+			return last, true, nil
+		}
+	}
+	return last, false, lines.Err()
+}
+
+// Upload uploads size bytes of a video, and returns its asset's id. Where a connection breaks
+// off it goes on behind what has arrived; report is called with how much that is.
+func (c *Client) Upload(ctx context.Context, name string, from io.ReaderAt, size int64, report func(sent int64)) (id string, err error) {
+	tus := func() http.Header { return http.Header{"Tus-Resumable": {"1.0.0"}} }
+	header := tus()
+	header.Set("Upload-Length", strconv.FormatInt(size, 10))
+	header.Set("Upload-Metadata", "filename "+base64.StdEncoding.EncodeToString([]byte(path.Base(name))))
+	a, err := c.do(ctx, http.MethodPost, "/v1/uploads/", header, nil, 0)
+	if err != nil {
+		return "", err
+	}
+	if err := a.Body.Close(); err != nil {
+		return "", err
+	}
+	id = path.Base(a.Header.Get("Location"))
+	target := "/v1/uploads/" + id
+	for at, failures := int64(0), 0; ; {
+		header := tus()
+		header.Set("Content-Type", "application/offset+octet-stream")
+		header.Set("Upload-Offset", strconv.FormatInt(at, 10))
+		sent := &counting{r: io.NewSectionReader(from, at, size-at), at: at, report: report}
+		a, err := c.do(ctx, http.MethodPatch, target, header, sent, size-at)
+		if err == nil {
+			return id, a.Body.Close()
+		}
+		var wire *api.Error
+		if ctx.Err() != nil || errors.As(err, &wire) && wire.Status < 500 && wire.Status != http.StatusConflict && wire.Status != http.StatusLocked {
+			return id, err
+		}
+		for { // where to go on
+			if failures++; failures > 10 {
+				return id, err
+			}
+			select {
+			case <-ctx.Done():
+				return id, context.Cause(ctx)
+			case <-time.After(min(100*time.Millisecond<<failures, 5*time.Second)):
+			}
+			a, err = c.do(ctx, http.MethodHead, target, tus(), nil, 0)
+			if err == nil {
+				break
+			}
+		}
+		if err := a.Body.Close(); err != nil {
+			return id, err
+		}
+		before := at
+		if at, err = strconv.ParseInt(a.Header.Get("Upload-Offset"), 10, 64); err != nil {
+			return id, fmt.Errorf("the service does not say how much it has: %w", err)
+		}
+		if at == size {
+			return id, nil
+		}
+		if at > before {
+			failures = 0
+		}
+	}
+}
+
+// counting reports what is read.
+type counting struct {
+	r      io.Reader
+	at     int64
+	report func(int64)
+}
+
+func (c *counting) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.at += int64(n)
+	c.report(c.at)
+	return n, err
+}

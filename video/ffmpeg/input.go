@@ -1,0 +1,219 @@
+package ffmpeg
+
+/*
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <libavutil/display.h>
+#include <libavutil/pixdesc.h>
+
+static AVStream *stream_at(AVFormatContext *c, int i) { return c->streams[i]; }
+
+// How far a picture is to be turned, in degrees clockwise; 0 where nothing says so.
+enum { eof = AVERROR_EOF };
+
+static double rotation(AVStream *s) {
+	uint8_t *m = av_stream_get_side_data(s, AV_PKT_DATA_DISPLAYMATRIX, NULL);
+	return m ? -av_display_rotation_get((int32_t *)m) : 0;
+}
+*/
+import "C"
+
+import (
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+	"unsafe"
+)
+
+// Kind is what a stream has.
+type Kind string
+
+// The kinds of streams that matter here.
+const (
+	Video    Kind = "video"
+	Audio    Kind = "audio"
+	Subtitle Kind = "subtitle"
+	Other    Kind = "other" // data, attachments
+)
+
+// Stream is one stream of an [Input].
+type Stream struct {
+	Index    int      `json:"index"`
+	Kind     Kind     `json:"kind"`
+	Codec    string   `json:"codec"` // the libraries' name of it, "none" if they know none
+	TimeBase Rational `json:"-"`
+	Start    float64  `json:"start"`    // seconds
+	Duration float64  `json:"duration"` // seconds, 0 if the stream does not say
+	BitRate  int64    `json:"bit_rate,omitempty"`
+	Language string   `json:"language,omitempty"` // as the file has it: eng, de, und
+	Title    string   `json:"title,omitempty"`
+	Default  bool     `json:"default,omitempty"`
+	Cover    bool     `json:"cover,omitempty"` // a picture that belongs to the file, no video
+
+	Width       int      `json:"width,omitempty"` // pixels, before they are turned
+	Height      int      `json:"height,omitempty"`
+	Rotation    int      `json:"rotation,omitempty"` // 90, 180 or 270 degrees clockwise
+	SampleRatio Rational `json:"-"`                  // width to height of a pixel; 0/1 if it is not said
+	FrameRate   Rational `json:"-"`                  // on average
+	PixelFormat string   `json:"pixel_format,omitempty"`
+
+	SampleRate int `json:"sample_rate,omitempty"` // of sound, for each second and channel
+	Channels   int `json:"channels,omitempty"`
+}
+
+// Input is a file that is read.
+type Input struct {
+	c       *C.AVFormatContext
+	streams []Stream
+}
+
+// Formats are the containers that [Open] reads: none that names other files, or is a
+// script. Protocols but that of files are refused.
+const Formats = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,ogg,wav,mp3,aac,flac,asf,aiff,amr,ac3,eac3,gxf,mxf,h264,hevc,m4v,mpegvideo,ivf,obu,nut,rm,dv,gif,srt,webvtt,ass"
+
+// MostStreams of a file; what has more is refused, or the rest is left out. Finding out what
+// is in one of H.264 takes 2 MB.
+const MostStreams = 128
+
+// mostFound is how many pixels a picture may have that is decoded to find out what is in a
+// stream: 16384 × 8640.
+const mostFound = "141557760"
+
+// Open opens a file and finds out what is in it. An *Error where that is no file of
+// [Formats], or too broken.
+func Open(path string) (*Input, error) {
+	install()
+	forget()
+	options := dictionary(map[string]string{"protocol_whitelist": "file", "format_whitelist": Formats, "max_streams": strconv.Itoa(MostStreams)})
+	defer C.av_dict_free(&options)
+	name := C.CString("file:" + path) // so that no name is taken for an address
+	defer C.free(unsafe.Pointer(name))
+	in := &Input{}
+	if err := failed("open the file", C.avformat_open_input(&in.c, name, nil, &options)); err != nil {
+		if e := (*Error)(nil); errors.As(err, &e) {
+			e.Log = strings.ReplaceAll(e.Log, "Format not on whitelist '"+Formats+"'", "files of this format are not read")
+		}
+		return nil, endIsError("open the file", err)
+	}
+	live.inputs.Add(1)
+	each := make([]*C.AVDictionary, in.c.nb_streams)
+	for i := range each {
+		each[i] = dictionary(map[string]string{"max_pixels": mostFound})
+		defer C.av_dict_free(&each[i])
+	}
+	if err := failed("look at the file's streams", C.avformat_find_stream_info(in.c, unsafe.SliceData(each))); err != nil {
+		in.Close()
+		return nil, endIsError("look at the file's streams", err)
+	}
+	for i := range int(in.c.nb_streams) {
+		in.streams = append(in.streams, in.stream(i))
+	}
+	return in, nil
+}
+
+// endIsError is for calls where the end of a file is a failure as others are.
+func endIsError(op string, err error) error {
+	if e := (*Error)(nil); errors.As(err, &e) {
+		return err
+	}
+	return &Error{Op: op, Code: int(C.eof), Log: err.Error()}
+}
+
+func (in *Input) stream(i int) Stream {
+	st := C.stream_at(in.c, C.int(i))
+	p := st.codecpar
+	s := Stream{
+		Index: i, Kind: Other, Codec: C.GoString(C.avcodec_get_name(p.codec_id)), TimeBase: rational(st.time_base), BitRate: int64(p.bit_rate),
+		Language: tag(st.metadata, "language"), Title: tag(st.metadata, "title"),
+		Default: st.disposition&C.AV_DISPOSITION_DEFAULT != 0, Cover: st.disposition&C.AV_DISPOSITION_ATTACHED_PIC != 0,
+	}
+	if st.start_time != C.AV_NOPTS_VALUE {
+		s.Start = float64(st.start_time) * s.TimeBase.Float()
+	}
+	if st.duration != C.AV_NOPTS_VALUE {
+		s.Duration = float64(st.duration) * s.TimeBase.Float()
+	}
+	switch p.codec_type {
+	case C.AVMEDIA_TYPE_VIDEO:
+		s.Kind, s.Width, s.Height = Video, int(p.width), int(p.height)
+		s.SampleRatio = rational(C.av_guess_sample_aspect_ratio(in.c, st, nil))
+		s.FrameRate = rational(C.av_guess_frame_rate(in.c, st, nil))
+		if r := C.double(C.rotation(st)); !math.IsNaN(float64(r)) {
+			s.Rotation = ((int(math.Round(float64(r)/90))*90)%360 + 360) % 360
+		}
+		if name := C.av_get_pix_fmt_name(int32(p.format)); name != nil {
+			s.PixelFormat = C.GoString(name)
+		}
+	case C.AVMEDIA_TYPE_AUDIO:
+		s.Kind, s.SampleRate, s.Channels = Audio, int(p.sample_rate), int(p.ch_layout.nb_channels)
+	case C.AVMEDIA_TYPE_SUBTITLE:
+		s.Kind = Subtitle
+	}
+	return s
+}
+
+func tag(d *C.AVDictionary, name string) string {
+	key := C.CString(name)
+	defer C.free(unsafe.Pointer(key))
+	if e := C.av_dict_get(d, key, nil, 0); e != nil {
+		return C.GoString(e.value)
+	}
+	return ""
+}
+
+// Streams are the file's streams, by index.
+func (in *Input) Streams() []Stream { return in.streams }
+
+// Format is the libraries' name of the container, which may be several: mov,mp4,m4a,…
+func (in *Input) Format() string { return C.GoString(in.c.iformat.name) }
+
+// Duration in seconds as the container has it, or as its streams do; 0 if nothing says so.
+func (in *Input) Duration() float64 {
+	if in.c.duration == C.AV_NOPTS_VALUE {
+		return 0
+	}
+	return float64(in.c.duration) / C.AV_TIME_BASE
+}
+
+// BitRate of all of it, in bits each second; 0 if it is not known.
+func (in *Input) BitRate() int64 { return int64(in.c.bit_rate) }
+
+// Only has the reader drop the packets of all other streams.
+func (in *Input) Only(streams ...int) {
+	for i := range in.streams {
+		C.stream_at(in.c, C.int(i)).discard = C.AVDISCARD_ALL
+	}
+	for _, i := range streams {
+		C.stream_at(in.c, C.int(i)).discard = C.AVDISCARD_DEFAULT
+	}
+}
+
+// Seek goes to the last place not after t seconds where a stream's decoder can begin.
+func (in *Input) Seek(stream int, t float64) error {
+	base := in.streams[stream].TimeBase
+	at := int64(math.Floor(t / base.Float()))
+	return failed("seek", C.av_seek_frame(in.c, C.int(stream), C.int64_t(at), C.AVSEEK_FLAG_BACKWARD))
+}
+
+// Read reads the next packet of any stream into p. io.EOF at the end.
+func (in *Input) Read(p *Packet) error {
+	p.Unref()
+	if err := failed("read", C.av_read_frame(in.c, p.c)); err != nil {
+		return err
+	}
+	p.filled()
+	return nil
+}
+
+// Fault says that the file could not be read: not that what is in it is broken.
+func (in *Input) Fault() bool { return in.c.pb != nil && in.c.pb.error < 0 && in.c.pb.error != C.eof }
+
+// Close closes the file.
+func (in *Input) Close() {
+	if in.c == nil {
+		return
+	}
+	C.avformat_close_input(&in.c)
+	live.inputs.Add(-1)
+}

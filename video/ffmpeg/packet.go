@@ -1,0 +1,296 @@
+package ffmpeg
+
+/*
+#include <libavcodec/avcodec.h>
+#include <libavutil/frame.h>
+#include <libavutil/channel_layout.h>
+#include <libavutil/imgutils.h>
+#include <libavutil/pixdesc.h>
+#include <libavutil/samplefmt.h>
+
+static int alone(AVBufferRef *b) { return b && av_buffer_is_writable(b); }
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// poison is what [Check] leaves where nobody may look any more.
+const poison = 0xdb
+
+// Packet is encoded data of one stream: a frame, or some of an audio stream's samples.
+type Packet struct {
+	c    *C.AVPacket
+	full bool
+}
+
+// NewPacket makes a packet that holds nothing yet.
+func NewPacket() *Packet {
+	live.packets.Add(1)
+	return &Packet{c: must(C.av_packet_alloc())}
+}
+
+// must is for allocations of a few bytes, which Go does not survive either.
+func must[T any](p *T) *T {
+	if p == nil {
+		panic("ffmpeg: out of memory")
+	}
+	return p
+}
+
+// filled says that the packet holds data from now on.
+func (p *Packet) filled() {
+	if !p.full {
+		live.data.Add(1)
+	}
+	p.full = true
+}
+
+// Data is the packet's bytes, valid until Unref. It panics if the packet holds none.
+func (p *Packet) Data() []byte {
+	if !p.full {
+		panic("ffmpeg: use of a packet after Unref")
+	}
+	return unsafe.Slice((*byte)(p.c.data), int(p.c.size))
+}
+
+// Stream is the index of the packet's stream in its [Input].
+func (p *Packet) Stream() int { return int(p.c.stream_index) }
+
+// PTS and DTS are when the packet is shown and decoded, in its stream's or encoder's time
+// base; either may be [NoTime].
+func (p *Packet) PTS() int64 { return int64(p.c.pts) }
+
+// DTS: see [Packet.PTS].
+func (p *Packet) DTS() int64 { return int64(p.c.dts) }
+
+// Duration is 0 where it is not known.
+func (p *Packet) Duration() int64 { return int64(p.c.duration) }
+
+// Key says that decoding can begin here.
+func (p *Packet) Key() bool { return p.c.flags&C.AV_PKT_FLAG_KEY != 0 }
+
+// Settings are those of a cue of WebVTT, "" for none.
+func (p *Packet) Settings() string {
+	var size C.size_t
+	b := C.av_packet_get_side_data(p.c, C.AV_PKT_DATA_WEBVTT_SETTINGS, &size)
+	if b == nil {
+		return ""
+	}
+	return string(unsafe.Slice((*byte)(b), size))
+}
+
+// Unref gives up what the packet holds, which may be nothing.
+func (p *Packet) Unref() {
+	if !p.full {
+		return
+	}
+	if Check && C.alone(p.c.buf) != 0 {
+		fill(unsafe.Pointer(p.c.buf.data), int(p.c.buf.size))
+	}
+	C.av_packet_unref(p.c)
+	p.full = false
+	live.data.Add(-1)
+}
+
+// Close releases the packet. It may be called again.
+func (p *Packet) Close() {
+	if p.c == nil {
+		return
+	}
+	p.Unref()
+	C.av_packet_free(&p.c)
+	live.packets.Add(-1)
+}
+
+func fill(p unsafe.Pointer, n int) {
+	b := unsafe.Slice((*byte)(p), n)
+	for i := range b {
+		b[i] = poison
+	}
+}
+
+// Frame is a decoded picture, or some of an audio stream's samples.
+type Frame struct {
+	c    *C.AVFrame
+	full bool
+}
+
+// NewFrame makes a frame that holds nothing yet.
+func NewFrame() *Frame {
+	live.frames.Add(1)
+	return &Frame{c: must(C.av_frame_alloc())}
+}
+
+// NewPicture makes a frame that holds a picture of a size in pixels, of a pixel format such
+// as yuv420p; what is in it is not defined.
+func NewPicture(width, height int, format string) (*Frame, error) {
+	f := NewFrame()
+	name := C.CString(format)
+	defer C.free(unsafe.Pointer(name))
+	f.c.width, f.c.height, f.c.format = C.int(width), C.int(height), C.int(C.av_get_pix_fmt(name))
+	if err := failed(fmt.Sprintf("make a picture of %d × %d", width, height), C.av_frame_get_buffer(f.c, 0)); err != nil {
+		f.Close()
+		return nil, err
+	}
+	f.filled()
+	return f, nil
+}
+
+func (f *Frame) filled() {
+	if !f.full {
+		live.data.Add(1)
+	}
+	f.full = true
+}
+
+// moved says that what the frame held is another's now.
+func (f *Frame) moved() {
+	if f.full {
+		f.full = false
+		live.data.Add(-1)
+	}
+}
+
+// NewSilence makes a frame of n samples of silence, of the sort that another frame has.
+func NewSilence(like *Frame, n int) (*Frame, error) {
+	f := NewFrame()
+	f.c.format, f.c.sample_rate, f.c.nb_samples = like.c.format, like.c.sample_rate, C.int(n)
+	code := C.av_channel_layout_copy(&f.c.ch_layout, &like.c.ch_layout)
+	if code >= 0 {
+		code = C.av_frame_get_buffer(f.c, 0)
+	}
+	if code >= 0 {
+		code = C.av_samples_set_silence(f.c.extended_data, 0, f.c.nb_samples, f.c.ch_layout.nb_channels, int32(f.c.format))
+	}
+	if err := failed(fmt.Sprintf("make %d samples of silence", n), code); err != nil {
+		f.Close()
+		return nil, err
+	}
+	f.filled()
+	return f, nil
+}
+
+// Take has the frame hold what from held, which holds nothing then.
+func (f *Frame) Take(from *Frame) {
+	f.Unref()
+	C.av_frame_move_ref(f.c, from.c)
+	if from.full {
+		from.moved()
+		f.filled()
+	}
+}
+
+// Plane is one plane of a picture, all its lines with what is between them, or one of
+// sound, which is one channel's samples or all of them. Valid until Unref; it panics if the
+// frame holds nothing or has no such plane.
+func (f *Frame) Plane(i int) []byte {
+	if !f.full {
+		panic("ffmpeg: use of a frame after Unref")
+	}
+	if i < 0 || i >= len(f.c.data) || f.c.data[i] == nil {
+		panic(fmt.Sprintf("ffmpeg: plane %d of a frame that has none", i))
+	}
+	size := int(f.c.linesize[0])
+	if f.c.width > 0 {
+		var sizes [4]C.size_t
+		var lines [4]C.ptrdiff_t
+		for j := range lines {
+			lines[j] = C.ptrdiff_t(f.c.linesize[j])
+		}
+		if C.av_image_fill_plane_sizes(&sizes[0], int32(f.c.format), f.c.height, &lines[0]) < 0 {
+			panic("ffmpeg: a frame of unknown layout")
+		}
+		size = int(sizes[i])
+	}
+	return unsafe.Slice((*byte)(f.c.data[i]), size)
+}
+
+// Stride is how many bytes a plane's lines are apart.
+func (f *Frame) Stride(i int) int { return int(f.c.linesize[i]) }
+
+// Width of a picture in pixels.
+func (f *Frame) Width() int { return int(f.c.width) }
+
+// Height of a picture in pixels.
+func (f *Frame) Height() int { return int(f.c.height) }
+
+// Samples for each channel of a frame of sound.
+func (f *Frame) Samples() int { return int(f.c.nb_samples) }
+
+// PTS is when the frame is shown, as well as the decoder knows; [NoTime] if it does not.
+func (f *Frame) PTS() int64 {
+	if f.c.pts != C.AV_NOPTS_VALUE {
+		return int64(f.c.pts)
+	}
+	return int64(f.c.best_effort_timestamp)
+}
+
+// Guessed says that PTS is a guess, from when packets are decoded.
+func (f *Frame) Guessed() bool { return f.c.pts == C.AV_NOPTS_VALUE }
+
+// Duration for which the frame is shown, 0 if nothing says so.
+func (f *Frame) Duration() int64 { return int64(f.c.pkt_duration) }
+
+// SetPTS says when the frame is shown.
+func (f *Frame) SetPTS(t int64) { f.c.pts = C.int64_t(t) }
+
+// ForceKey has an encoder begin anew with this frame, or leaves it the choice.
+func (f *Frame) ForceKey(key bool) {
+	f.c.pict_type = C.AV_PICTURE_TYPE_NONE
+	if key {
+		f.c.pict_type = C.AV_PICTURE_TYPE_I
+	}
+}
+
+// Unref gives up what the frame holds, which may be nothing.
+func (f *Frame) Unref() {
+	if !f.full {
+		return
+	}
+	if Check {
+		for _, b := range f.c.buf {
+			if C.alone(b) != 0 {
+				fill(unsafe.Pointer(b.data), int(b.size))
+			}
+		}
+	}
+	C.av_frame_unref(f.c)
+	f.full = false
+	live.data.Add(-1)
+}
+
+// Close releases the frame. It may be called again.
+func (f *Frame) Close() {
+	if f.c == nil {
+		return
+	}
+	f.Unref()
+	C.av_frame_free(&f.c)
+	live.frames.Add(-1)
+}
+
+// Format is the libraries' number of the pixel or sample format.
+func (f *Frame) Format() int { return int(f.c.format) }
+
+// SampleRatio is the width of a pixel to its height; 0/1 if nothing says so.
+func (f *Frame) SampleRatio() Rational { return rational(f.c.sample_aspect_ratio) }
+
+// SampleRate of sound, in samples each second.
+func (f *Frame) SampleRate() int { return int(f.c.sample_rate) }
+
+// SampleFormat is the libraries' name of how samples are written.
+func (f *Frame) SampleFormat() string { return C.GoString(C.av_get_sample_fmt_name(int32(f.c.format))) }
+
+// Layout is the libraries' name of the channels: stereo, 5.1; the usual one of their number
+// where the source does not say.
+func (f *Frame) Layout() string {
+	if f.c.ch_layout.order == C.AV_CHANNEL_ORDER_UNSPEC {
+		C.av_channel_layout_default(&f.c.ch_layout, f.c.ch_layout.nb_channels)
+	}
+	var name [4096]C.char
+	C.av_channel_layout_describe(&f.c.ch_layout, &name[0], C.size_t(len(name)))
+	return C.GoString(&name[0])
+}

@@ -1,0 +1,30 @@
+package media
+
+// Source is what a probe finds in a file.
+type Source struct {
+	Format   string   `json:"format"`             // the container, as FFmpeg names it
+	Duration float64  `json:"duration"`           // seconds
+	Offset   float64  `json:"offset"`             // when it begins, in its own time
+	BitRate  int64    `json:"bit_rate,omitempty"` // bits each second
+	Streams  []Stream `json:"streams"`
+}
+
+// Stream is one of a [Source].
+type Stream struct {
+	Index    int     `json:"index"`
+	Kind     string  `json:"kind"` // video, audio, subtitle, other
+	Codec    string  `json:"codec"`
+	Duration float64 `json:"duration,omitempty"` // seconds
+	BitRate  int64   `json:"bit_rate,omitempty"`
+	Language string  `json:"language,omitempty"`
+	Title    string  `json:"title,omitempty"`
+	Default  bool    `json:"default,omitempty"`
+
+	Width     int      `json:"width,omitempty"` // pixels as shown: turned upright, and square
+	Height    int      `json:"height,omitempty"`
+	Rotation  int      `json:"rotation,omitempty"` // degrees clockwise that it was turned
+	FrameRate Fraction `json:"frame_rate,omitzero"`
+
+	SampleRate int `json:"sample_rate,omitempty"`
+	Channels   int `json:"channels,omitempty"`
+}

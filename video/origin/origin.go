@@ -1,0 +1,303 @@
+// Package origin serves what the video service has made: playlists and manifests out of
+// memory, segments from the page cache by the kernel.
+//
+//	PREFIX/ID/hls/master.m3u8 · hls/RENDITION.m3u8 · hls/RENDITION-keys.m3u8
+//	PREFIX/ID/dash/manifest.mpd
+//	PREFIX/ID/cmaf/RENDITION/init.mp4 · cmaf/RENDITION/NUMBER.m4s · cmaf/RENDITION.mp4
+//	PREFIX/ID/text/RENDITION.vtt · thumbnails.vtt · thumbs/NUMBER.jpg
+//
+// Where a key is given all of it is below PREFIX/ID/@EXPIRES-SIGNATURE/ instead: relative
+// addresses in playlists keep the signature.
+package origin
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/httpserver"
+	"github.com/fre-engine/fre/video/asset"
+)
+
+// Config of an Origin.
+type Config struct {
+	Library *asset.Library // required
+	Log     *slog.Logger   // required
+	Prefix  string         // required: /assets
+	Key     []byte         // of signatures; nil: whoever asks is answered
+	Metrics prometheus.Registerer
+	Now     func() time.Time // default time.Now
+}
+
+// packings is what texts are kept packed by.
+var packings = []string{"gzip"}
+
+// mostShelves is how many assets have their playlists in memory and their files open.
+const mostShelves = 256
+
+// Origin answers requests for assets. Its methods may be called from several goroutines.
+type Origin struct {
+	cfg    Config
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	answers *prometheus.CounterVec
+	sent    prometheus.Counter
+
+	mu      sync.Mutex
+	shelves map[string]*shelf
+	uses    uint64
+}
+
+// New returns an origin, until Close.
+func New(cfg Config) *Origin {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	o := &Origin{
+		cfg: cfg, cancel: cancel, done: make(chan struct{}), shelves: map[string]*shelf{},
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_video_answers_total", Help: "Answers of the origin, by what was asked for and the status."}, []string{"kind", "status"}),
+		sent:    prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_video_sent_bytes_total", Help: "Bytes of bodies that the origin has answered with."}),
+	}
+	if cfg.Metrics != nil {
+		cfg.Metrics.MustRegister(o.answers, o.sent)
+	}
+	go o.follow(ctx)
+	return o
+}
+
+// Close closes the files. Nothing is served any more.
+func (o *Origin) Close() error {
+	o.cancel()
+	<-o.done
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for id, s := range o.shelves {
+		s.close()
+		delete(o.shelves, id)
+	}
+	return nil
+}
+
+// follow closes the files of assets that are gone or have been made anew, so that their
+// room on the disk is free.
+func (o *Origin) follow(ctx context.Context) {
+	defer close(o.done)
+	for {
+		_, changed := o.cfg.Library.List()
+		o.mu.Lock()
+		for id, s := range o.shelves {
+			if a := o.cfg.Library.Get(id); a == nil || a.Made != s.asset.Made {
+				s.close()
+				delete(o.shelves, id)
+			}
+		}
+		o.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Path is below what address an asset is served: where a key is given, for as long as valid.
+func (o *Origin) Path(id string, valid time.Duration) string {
+	path := o.cfg.Prefix + "/" + id
+	if o.cfg.Key == nil {
+		return path
+	}
+	expires := strconv.FormatInt(o.cfg.Now().Add(valid).Unix(), 10)
+	return path + "/@" + expires + "-" + o.sign(id, expires)
+}
+
+// sign is the signature of an address of an asset's.
+func (o *Origin) sign(id, expires string) string {
+	h := hmac.New(sha256.New, o.cfg.Key)
+	_, _ = h.Write([]byte(id + "\n" + expires)) // never fails
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:18])
+}
+
+// checkSignature cuts @EXPIRES-SIGNATURE/ from the begin of a path below an asset's.
+func (o *Origin) checkSignature(id string, path []byte) (rest []byte, problem string) {
+	signed, rest, ok := bytes.Cut(path, []byte{'/'})
+	expires, signature, found := strings.Cut(string(signed), "-")
+	expires, at := strings.CutPrefix(expires, "@")
+	if !ok || !found || !at {
+		return nil, "the address is not signed"
+	}
+	if !hmac.Equal([]byte(signature), []byte(o.sign(id, expires))) {
+		return nil, "the address's signature is wrong"
+	}
+	if t, err := strconv.ParseInt(expires, 10, 64); err != nil || !o.cfg.Now().Before(time.Unix(t, 0)) {
+		return nil, "the address has expired"
+	}
+	return rest, ""
+}
+
+// Handles says whether a path is below the origin's prefix.
+func (o *Origin) Handles(path []byte) bool {
+	return len(path) > len(o.cfg.Prefix) && string(path[:len(o.cfg.Prefix)]) == o.cfg.Prefix && path[len(o.cfg.Prefix)] == '/'
+}
+
+// Serve answers a request.
+func (o *Origin) Serve(x *httpserver.Exchange) {
+	x.Set("Access-Control-Allow-Origin", "*")
+	switch string(x.Method) {
+	case http.MethodGet, http.MethodHead:
+	case http.MethodOptions:
+		x.Set("Access-Control-Allow-Methods", "GET, HEAD, OPTIONS")
+		x.Set("Access-Control-Allow-Headers", "Range, If-None-Match, If-Range, If-Modified-Since")
+		x.Set("Access-Control-Max-Age", "86400")
+		x.Set("Allow", "GET, HEAD, OPTIONS")
+		o.count("options", http.StatusNoContent)
+		_ = x.Send(http.StatusNoContent, nil) // fails with the connection, as all answers here
+		return
+	default:
+		x.Set("Allow", "GET, HEAD, OPTIONS")
+		o.refuse(x, http.StatusMethodNotAllowed, api.CodeMethod, "GET, HEAD or OPTIONS")
+		return
+	}
+	var id, path []byte
+	if o.Handles(x.Path) {
+		id, path, _ = bytes.Cut(x.Path[len(o.cfg.Prefix)+1:], []byte{'/'})
+	}
+	s, err := o.shelf(id)
+	if err == nil && s == nil {
+		o.refuse(x, http.StatusNotFound, api.CodeNotFound, "there is no asset here that is ready")
+		return
+	}
+	if err == nil {
+		defer s.release()
+		if o.cfg.Key != nil {
+			var problem string
+			if path, problem = o.checkSignature(s.asset.ID, path); problem != "" {
+				o.refuse(x, http.StatusForbidden, api.CodeForbidden, problem)
+				return
+			}
+		}
+		var it item
+		var ok bool
+		if it, ok, err = s.find(path); ok {
+			o.send(x, &it)
+			return
+		}
+	}
+	if err != nil {
+		o.cfg.Log.Error("an asset cannot be served", "asset", string(id), "path", string(path), "error", err)
+		o.refuse(x, http.StatusInternalServerError, api.CodeInternal, "the asset cannot be read")
+		return
+	}
+	o.refuse(x, http.StatusNotFound, api.CodeNotFound, "the asset has nothing of that name")
+}
+
+// shelf is that of an asset, nil where none is ready. The caller releases it.
+func (o *Origin) shelf(id []byte) (*shelf, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.uses++
+	if s := o.shelves[string(id)]; s != nil && s.acquire() {
+		s.used = o.uses
+		return s, nil
+	}
+	a := o.cfg.Library.Get(string(id))
+	if a == nil || a.State != asset.Ready {
+		return nil, nil
+	}
+	name := a.ID
+	s, err := newShelf(a, func(elem ...string) string { return o.cfg.Library.Path(name, elem...) })
+	if err != nil {
+		return nil, err
+	}
+	if len(o.shelves) >= mostShelves {
+		oldest := ""
+		for id, s := range o.shelves {
+			if oldest == "" || s.used < o.shelves[oldest].used {
+				oldest = id
+			}
+		}
+		o.shelves[oldest].close()
+		delete(o.shelves, oldest)
+	}
+	s.used = o.uses
+	s.acquire()
+	o.shelves[a.ID] = s
+	return s, nil
+}
+
+// send answers with an item, as the request's conditions and ranges choose.
+func (o *Origin) send(x *httpserver.Exchange, it *item) {
+	body, tag := it.plain, it.tag
+	if it.packed != nil {
+		x.Set("Vary", "Accept-Encoding")
+		if httpserver.AcceptedCoding(x.Field("Accept-Encoding"), packings) == 0 {
+			body, tag = it.packed, it.tag[:len(it.tag)-1]+`-gz"`
+			it.size = int64(len(body))
+			x.Set("Content-Encoding", "gzip")
+		}
+	}
+	x.Set("Etag", tag)
+	x.Set("Cache-Control", it.keep)
+	x.Set("Access-Control-Expose-Headers", "Content-Length, Content-Range, Date, Etag")
+	of := httpserver.Validators{Tag: tag}
+	status := of.Precondition(&x.Head)
+	switch status {
+	case http.StatusNotModified:
+		o.count("unchanged", status)
+		_ = x.Send(status, nil)
+		return
+	case http.StatusPreconditionFailed:
+		o.refuse(x, status, "precondition_failed", "what the request is conditional on does not hold")
+		return
+	}
+	x.Set("Content-Type", it.kind)
+	x.Set("Accept-Ranges", "bytes")
+	offset, size := int64(0), it.size
+	if string(x.Method) == http.MethodGet {
+		parts, ok := of.Ranges(&x.Head, it.size)
+		if !ok {
+			x.Set("Content-Range", "bytes */"+strconv.FormatInt(it.size, 10))
+			o.count("range", http.StatusRequestedRangeNotSatisfiable)
+			_ = x.Send(http.StatusRequestedRangeNotSatisfiable, nil)
+			return
+		}
+		if len(parts) == 1 { // several are answered with everything, as is allowed
+			status, offset, size = http.StatusPartialContent, parts[0].First, parts[0].Length
+			x.Set("Content-Range", parts[0].ContentRange(it.size))
+		}
+	}
+	o.sent.Add(float64(size))
+	if it.file != nil {
+		o.count("file", status)
+		_ = x.SendFile(status, it.file, it.offset+offset, size)
+		return
+	}
+	o.count("text", status)
+	_ = x.Send(status, body[offset:offset+size])
+}
+
+func (o *Origin) count(kind string, status int) {
+	o.answers.WithLabelValues(kind, strconv.Itoa(status)).Inc()
+}
+
+// refuse answers with an error, in the one shape that they have.
+func (o *Origin) refuse(x *httpserver.Exchange, status int, code api.Code, message string) {
+	o.count("refused", status)
+	b, _ := json.Marshal(api.ErrorBody{Error: &api.Error{Code: code, Message: message}}) // of strings
+	x.Set("Content-Type", "application/json")
+	x.Set("Cache-Control", "no-store")
+	_ = x.Send(status, append(b, '\n'))
+}

@@ -1,0 +1,98 @@
+package playlist
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/Eyevinn/dash-mpd/mpd"
+
+	"github.com/fre-engine/fre/video/asset"
+)
+
+// DASH is the manifest of an asset.
+func DASH(a *asset.Asset) ([]byte, error) {
+	m := mpd.NewMPD(mpd.STATIC_TYPE)
+	m.Profiles = "urn:mpeg:dash:profile:isoff-live:2011"
+	m.MediaPresentationDuration = seconds(a.Duration)
+	longest := 0.0
+	for _, r := range a.Renditions {
+		if r.Kind != "text" {
+			longest = max(longest, r.Longest())
+		}
+	}
+	m.MinBufferTime = seconds(max(longest, 1))
+	period := mpd.NewPeriod()
+	period.Id = "0"
+	start := mpd.Duration(0)
+	period.Start = &start
+	m.AppendPeriod(period)
+	if pictures := a.Of("video"); len(pictures) > 0 {
+		set := mpd.NewAdaptationSetWithParams("video", "video/mp4", true, 1)
+		set.SegmentTemplate = template(pictures[0]) // their frames, so their segments, are aligned
+		for _, r := range pictures {
+			_, peak := r.Rates()
+			set.AppendRepresentation(mpd.NewVideoRepresentation(r.Name, r.Codec, "", fmt.Sprintf("%d/%d", r.FrameRate.Num, max(r.FrameRate.Den, 1)), int(peak), r.Width, r.Height))
+		}
+		period.AppendAdaptationSet(set)
+	}
+	for i, r := range a.Of("audio") {
+		set := mpd.NewAdaptationSetWithParams("audio", "audio/mp4", true, 1)
+		set.Lang = r.Language
+		role := "alternate"
+		if i == 0 {
+			role = "main"
+		}
+		set.Roles = append(set.Roles, mpd.NewRole(role))
+		set.SegmentTemplate = template(r)
+		_, peak := r.Rates()
+		rep := mpd.NewAudioRepresentation(r.Name, r.Codec, "", int(peak), r.SampleRate)
+		rep.AudioChannelConfigurations = append(rep.AudioChannelConfigurations,
+			mpd.NewDescriptor("urn:mpeg:dash:23003:3:audio_channel_configuration:2011", fmt.Sprint(r.Channels), ""))
+		set.AppendRepresentation(rep)
+		period.AppendAdaptationSet(set)
+	}
+	for _, r := range a.Of("text") {
+		set := mpd.NewAdaptationSetWithParams("text", "text/vtt", false, 1)
+		set.Lang = r.Language
+		set.Roles = append(set.Roles, mpd.NewRole("subtitle"))
+		rep := &mpd.RepresentationType{Id: r.Name, Bandwidth: 1000}
+		rep.BaseURLs = append(rep.BaseURLs, mpd.NewBaseURL("../text/"+r.Name+".vtt"))
+		set.AppendRepresentation(rep)
+		period.AppendAdaptationSet(set)
+	}
+	var b bytes.Buffer
+	if _, err := m.Write(&b, "  ", true); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// template says where a rendition's segments are, and how long each takes.
+func template(r *asset.Rendition) *mpd.SegmentTemplateType {
+	t := mpd.NewSegmentTemplate()
+	t.SetTimescale(uint32(r.TimeScale))
+	t.Initialization = "../cmaf/$RepresentationID$/init.mp4"
+	t.Media = "../cmaf/$RepresentationID$/$Number$.m4s"
+	t.StartNumber = new(uint32(1))
+	t.SegmentTimeline = mpd.NewSegmentTimeline()
+	var last *mpd.S
+	for i, s := range r.Segments {
+		switch {
+		case last != nil && last.D == uint64(s.Duration):
+			last.R++
+		default:
+			last = &mpd.S{D: uint64(s.Duration)}
+			if i == 0 {
+				last.T = new(uint64(0))
+			}
+			t.SegmentTimeline.S = append(t.SegmentTimeline.S, last)
+		}
+	}
+	return t
+}
+
+func seconds(s float64) *mpd.Duration {
+	d := mpd.Duration(s * float64(time.Second))
+	return &d
+}

@@ -1,0 +1,143 @@
+// Package playlist writes what players read of an asset first: HLS playlists (RFC 8216bis)
+// and DASH manifests (ISO/IEC 23009-1). Both name the same segments:
+//
+//	../cmaf/RENDITION/init.mp4
+//	../cmaf/RENDITION/NUMBER.m4s    from 1 on
+//	../text/RENDITION.vtt           of kind text
+//	thumbs/NUMBER.jpg               of [Thumbnails], from 0 on
+package playlist
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/Eyevinn/hls-m3u8/m3u8"
+
+	"github.com/fre-engine/fre/video/asset"
+)
+
+// The names of the groups of renditions of sound and of text.
+const (
+	sound = "audio"
+	words = "text"
+)
+
+// Master is the playlist of all renditions, which are at RENDITION.m3u8.
+func Master(a *asset.Asset) []byte {
+	p := m3u8.NewMasterPlaylist()
+	p.SetIndependentSegments(true)
+	var tracks []*m3u8.Alternative
+	var loudest int64
+	codec := ""
+	for i, r := range a.Of("audio") {
+		_, peak := r.Rates()
+		loudest, codec = max(loudest, peak), r.Codec
+		tracks = append(tracks, &m3u8.Alternative{
+			Type: "AUDIO", GroupId: sound, URI: r.Name + ".m3u8", Language: r.Language, Name: trackName(r, i), Default: i == 0, Autoselect: true,
+			Channels: &m3u8.Channels{Amount: r.Channels},
+		})
+	}
+	texts := a.Of("text")
+	for i, r := range texts {
+		tracks = append(tracks, &m3u8.Alternative{
+			Type: "SUBTITLES", GroupId: words, URI: r.Name + ".m3u8", Language: r.Language, Name: trackName(r, i), Default: r.Default, Autoselect: true,
+		})
+	}
+	pictures := a.Of("video")
+	for _, r := range pictures {
+		average, peak := r.Rates()
+		v := m3u8.VariantParams{
+			Bandwidth: uint32(peak + loudest), AverageBandwidth: uint32(average + loudest), Codecs: r.Codec,
+			Resolution: fmt.Sprintf("%dx%d", r.Width, r.Height), FrameRate: float64(r.FrameRate.Num) / float64(max(r.FrameRate.Den, 1)),
+		}
+		v.Alternatives = tracks
+		if codec != "" {
+			v.Codecs, v.Audio = r.Codec+","+codec, sound
+		}
+		if len(texts) > 0 {
+			v.Subtitles = words
+		}
+		p.Append(r.Name+".m3u8", nil, v)
+	}
+	for _, r := range pictures {
+		p.Append(r.Name+"-keys.m3u8", nil, m3u8.VariantParams{
+			Bandwidth: uint32(keyRate(r)), Codecs: r.Codec, Resolution: fmt.Sprintf("%dx%d", r.Width, r.Height), Iframe: true,
+		})
+	}
+	if len(pictures) == 0 { // sound alone
+		for _, r := range a.Of("audio") {
+			average, peak := r.Rates()
+			p.Append(r.Name+".m3u8", nil, m3u8.VariantParams{Bandwidth: uint32(peak), AverageBandwidth: uint32(average), Codecs: r.Codec})
+		}
+	}
+	return p.Encode().Bytes()
+}
+
+func trackName(r *asset.Rendition, i int) string {
+	switch {
+	case r.Title != "":
+		return strings.Map(func(c rune) rune {
+			if c < ' ' || c == '"' {
+				return -1
+			}
+			return c
+		}, r.Title)
+	case r.Language != "" && r.Language != "und":
+		return r.Language
+	}
+	return fmt.Sprintf("Track %d", i+1)
+}
+
+// Media is the playlist of a rendition's segments.
+func Media(r *asset.Rendition) ([]byte, error) {
+	if r.Kind == "text" {
+		return segments(r, func(p *m3u8.MediaPlaylist, _ int, s asset.Segment) error {
+			return p.Append(fmt.Sprintf("../text/%s.vtt", r.Name), r.Seconds(s), "")
+		})
+	}
+	return segments(r, func(p *m3u8.MediaPlaylist, n int, s asset.Segment) error {
+		return p.Append(fmt.Sprintf("../cmaf/%s/%d.m4s", r.Name, n), r.Seconds(s), "")
+	})
+}
+
+// Keys is the playlist of a rendition's first pictures of each segment, for those who wind.
+func Keys(r *asset.Rendition) ([]byte, error) {
+	return segments(r, func(p *m3u8.MediaPlaylist, n int, s asset.Segment) error {
+		p.SetIframeOnly()
+		return p.AppendSegment(&m3u8.MediaSegment{URI: fmt.Sprintf("../cmaf/%s/%d.m4s", r.Name, n), Duration: r.Seconds(s), Limit: s.Key})
+	})
+}
+
+func segments(r *asset.Rendition, add func(*m3u8.MediaPlaylist, int, asset.Segment) error) ([]byte, error) {
+	p, err := m3u8.NewMediaPlaylist(0, uint(max(1, len(r.Segments))))
+	if err != nil {
+		return nil, err
+	}
+	p.MediaType = m3u8.VOD
+	p.SetIndependentSegments(true)
+	p.SetVersion(7)
+	if r.Init > 0 {
+		p.SetDefaultMap(fmt.Sprintf("../cmaf/%s/init.mp4", r.Name), 0, 0)
+	}
+	for i, s := range r.Segments {
+		if err := add(p, i+1, s); err != nil {
+			return nil, err
+		}
+	}
+	p.Close()
+	return p.Encode().Bytes(), nil
+}
+
+// keyRate is the bits each second of a rendition's first pictures.
+func keyRate(r *asset.Rendition) int64 {
+	var bytes int64
+	var seconds float64
+	for _, s := range r.Segments {
+		bytes += s.Key
+		seconds += r.Seconds(s)
+	}
+	if seconds == 0 {
+		return 0
+	}
+	return int64(float64(8*bytes) / seconds)
+}

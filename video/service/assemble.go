@@ -1,0 +1,152 @@
+package service
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/Eyevinn/mp4ff/mp4"
+
+	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/media"
+)
+
+// part is some of a rendition, as the function has made it: in a file of keep's, from byte at
+// behind its head on.
+type part struct {
+	file string
+	at   int64
+	made media.Made
+}
+
+// assemble writes a rendition's file out of its parts in turn, and fills in what it is made
+// of. All parts have the same initialisation segment.
+func (w *work) assemble(r *asset.Rendition, parts []part) (err error) {
+	path := w.library.Path(w.id, r.Name+".mp4")
+	to, err := os.Create(path + ".new")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if to != nil {
+			err = errors.Join(err, to.Close(), os.Remove(path+".new"))
+		}
+	}()
+	var init []byte
+	var read fragmentReader
+	for _, p := range parts {
+		if err := func() error {
+			from, err := os.Open(p.file)
+			if err != nil {
+				return err
+			}
+			defer from.Close()
+			behind, err := kept(p.file, &struct{}{})
+			if err != nil {
+				return err
+			}
+			at := behind + p.at
+			own := make([]byte, p.made.Init)
+			if _, err := from.ReadAt(own, at); err != nil {
+				return err
+			}
+			switch {
+			case init == nil:
+				init, r.Init = own, int64(len(own))
+				if err := read.init(r, own); err != nil {
+					return err
+				}
+				if _, err := to.Write(own); err != nil {
+					return err
+				}
+			case !bytes.Equal(init, own):
+				return errors.New("its parts are encoded in different ways")
+			}
+			at += int64(p.made.Init)
+			size := int64(0)
+			for _, n := range p.made.Segments {
+				s, err := read.fragment(from, at+size, int64(n))
+				if err != nil {
+					return fmt.Errorf("segment %d: %w", len(r.Segments)+1, err)
+				}
+				if len(r.Segments) > 0 {
+					last := r.Segments[len(r.Segments)-1]
+					s.Offset = last.Offset + last.Size
+				} else {
+					s.Offset = r.Init
+				}
+				r.Segments = append(r.Segments, s)
+				size += int64(n)
+			}
+			if _, err := from.Seek(at, io.SeekStart); err != nil {
+				return err
+			}
+			_, err = io.CopyN(to, from, size) // by the kernel
+			return err
+		}(); err != nil {
+			return fmt.Errorf("assemble %s: %w", r.Name, err)
+		}
+	}
+	if err := to.Close(); err != nil {
+		return err
+	}
+	to = nil
+	r.BitRate, _ = r.Rates()
+	return asset.Commit(path+".new", path)
+}
+
+// fragmentReader reads what a rendition is made of.
+type fragmentReader struct {
+	trex *mp4.TrexBox
+}
+
+// init reads an initialisation segment.
+func (f *fragmentReader) init(r *asset.Rendition, b []byte) error {
+	file, err := mp4.DecodeFile(bytes.NewReader(b))
+	if err != nil {
+		return err
+	}
+	if file.Init == nil || file.Init.Moov == nil || len(file.Init.Moov.Traks) != 1 || file.Init.Moov.Mvex == nil || file.Init.Moov.Mvex.Trex == nil {
+		return errors.New("no initialisation segment of one track")
+	}
+	f.trex = file.Init.Moov.Mvex.Trex
+	track := file.Init.Moov.Trak
+	r.TimeScale = int(track.Mdia.Mdhd.Timescale)
+	stsd := track.Mdia.Minf.Stbl.Stsd
+	switch {
+	case stsd.AvcX != nil:
+		c := stsd.AvcX.AvcC
+		r.Codec = fmt.Sprintf("avc1.%02x%02x%02x", c.AVCProfileIndication, c.ProfileCompatibility, c.AVCLevelIndication)
+	case stsd.Mp4a != nil:
+		r.Codec = "mp4a.40.2"
+	default:
+		return errors.New("a codec that is not known")
+	}
+	return nil
+}
+
+// fragment reads how long the fragment of size bytes at takes, and where its first sample
+// ends.
+func (f *fragmentReader) fragment(from io.ReaderAt, at, size int64) (s asset.Segment, err error) {
+	box, err := mp4.DecodeBox(0, io.NewSectionReader(from, at, size))
+	if err != nil {
+		return s, err
+	}
+	moof, ok := box.(*mp4.MoofBox)
+	if !ok || moof.Traf == nil || moof.Traf.Trun == nil || len(moof.Traf.Trun.Samples) == 0 {
+		return s, errors.New("no fragment")
+	}
+	trun := moof.Traf.Trun
+	trun.AddSampleDefaultValues(moof.Traf.Tfhd, f.trex)
+	for _, sample := range trun.Samples {
+		s.Duration += int64(sample.Dur)
+	}
+	s.Size = size
+	s.Key = int64(trun.DataOffset) + int64(trun.Samples[0].Size)
+	if s.Key > size || s.Duration <= 0 {
+		return s, errors.New("a fragment that breaks off")
+	}
+	return s, nil
+}

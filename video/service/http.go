@@ -1,0 +1,287 @@
+package service
+
+import (
+	_ "embed" // openapi.yaml
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/video/asset"
+)
+
+//go:embed openapi.yaml
+var openAPI []byte
+
+// Addresses says below what address an asset is served.
+type Addresses func(a *asset.Asset) string
+
+func (h *rest) view(a *asset.Asset) asset.View {
+	shown := *a
+	shown.Renditions = nil
+	for _, r := range a.Renditions {
+		r := *r
+		r.Segments = nil
+		shown.Renditions = append(shown.Renditions, &r)
+	}
+	v := asset.View{Asset: &shown}
+	if a.State == asset.Ready {
+		base := h.address(a)
+		v.HLS, v.DASH = base+"/hls/master.m3u8", base+"/dash/manifest.mpd"
+		if a.Thumbnails != nil {
+			v.ThumbnailsVTT = base + "/thumbnails.vtt"
+		}
+	}
+	return v
+}
+
+// rest is the API, openapi.yaml, over HTTP.
+type rest struct {
+	*Service
+	imports *os.Root // nil: nothing
+	address Addresses
+	log     *slog.Logger
+}
+
+// HTTPConfig of the API.
+type HTTPConfig struct {
+	Uploads string    // required: directory for what tus keeps of uploads
+	Import  string    // directory whose files may be made assets by their path; "": none
+	Address Addresses // required
+	Log     *slog.Logger
+}
+
+// Handler is the service's API for a server of net/http, and what closes it.
+func (s *Service) Handler(cfg HTTPConfig) (_ http.Handler, closing func() error, err error) {
+	h := &rest{Service: s, address: cfg.Address, log: cfg.Log}
+	closing = func() error { return nil }
+	if cfg.Import != "" {
+		if h.imports, err = os.OpenRoot(cfg.Import); err != nil {
+			return nil, nil, err
+		}
+		closing = h.imports.Close
+	}
+	uploads, err := s.uploads(cfg.Uploads, cfg.Log)
+	if err != nil {
+		return nil, nil, errors.Join(err, closing())
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/v1/uploads/", http.StripPrefix("/v1/uploads/", uploads))
+	mux.Handle("/v1/uploads", http.StripPrefix("/v1/uploads", uploads))
+	for pattern, serve := range h.routes() {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if err := serve(w, r); err != nil {
+				h.fail(w, r, err)
+			}
+		})
+	}
+	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
+		h.fail(w, r, &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: "there is no " + r.Method + " " + r.URL.Path, Next: "see /v1/openapi.yaml"})
+	})
+	return mux, closing, nil
+}
+
+// routes are all but those of tus.
+func (h *rest) routes() map[string]func(http.ResponseWriter, *http.Request) error {
+	return map[string]func(http.ResponseWriter, *http.Request) error{
+		"GET /v1/assets": h.list, "POST /v1/assets": h.create, "GET /v1/assets/{id}": h.get, "DELETE /v1/assets/{id}": h.remove,
+		"POST /v1/assets/{id}/retry": h.retry, "GET /v1/assets/{id}/events": h.events, "GET /v1/openapi.yaml": h.describe,
+	}
+}
+
+func (h *rest) describe(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, err := w.Write(openAPI)
+	return h.broken(err)
+}
+
+// fail answers with an error.
+func (h *rest) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var wire *api.Error
+	switch {
+	case errors.As(err, &wire):
+	case errors.Is(err, fs.ErrNotExist):
+		wire = &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: err.Error(), Next: "GET /v1/assets lists what there is"}
+	case errors.Is(err, ErrState):
+		wire = &api.Error{Status: http.StatusConflict, Code: api.CodeInUse, Message: err.Error()}
+	case errors.Is(err, ErrTooLarge):
+		wire = &api.Error{Status: http.StatusRequestEntityTooLarge, Code: api.CodeTooLarge, Message: err.Error()}
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		wire = &api.Error{Status: http.StatusInsufficientStorage, Code: api.CodeInsufficientDisk, Message: err.Error(), Next: "delete assets, or make room on the disk of --state"}
+	default:
+		if r.Context().Err() == nil {
+			h.log.Error("a request has failed", "method", r.Method, "path", r.URL.Path, "error", err)
+		}
+		wire = &api.Error{Status: http.StatusInternalServerError, Code: api.CodeInternal, Message: err.Error()}
+	}
+	answer(w, wire.Status, api.ErrorBody{Error: wire})
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // fails with the connection
+}
+
+func (h *rest) list(w http.ResponseWriter, _ *http.Request) error {
+	all, _ := h.library.List()
+	views := make([]asset.View, 0, len(all))
+	for _, a := range all {
+		views = append(views, h.view(a))
+	}
+	answer(w, http.StatusOK, map[string]any{"assets": views})
+	return nil
+}
+
+func (h *rest) find(r *http.Request) (*asset.Asset, error) {
+	a := h.library.Get(r.PathValue("id"))
+	if a == nil {
+		return nil, fmt.Errorf("asset %q: %w", r.PathValue("id"), fs.ErrNotExist)
+	}
+	return a, nil
+}
+
+func (h *rest) get(w http.ResponseWriter, r *http.Request) error {
+	a, err := h.find(r)
+	if err == nil {
+		answer(w, http.StatusOK, h.view(a))
+	}
+	return err
+}
+
+// create makes an asset of the body, or of a file by its path.
+func (h *rest) create(w http.ResponseWriter, r *http.Request) error {
+	var a *asset.Asset
+	var err error
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") {
+		var q struct {
+			Path string `json:"path"`
+			Name string `json:"name"`
+		}
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&q); err != nil || q.Path == "" {
+			return &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: "the body is no JSON with a path", Next: "send a video as the body with another Content-Type, or {\"path\": …} of a file below --import"}
+		}
+		if a, err = h.importFile(r, q.Path, q.Name); err != nil {
+			return err
+		}
+	} else if a, err = h.Add(r.Context(), fileName(r.URL.Query().Get("name")), r.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Location", "/v1/assets/"+a.ID)
+	answer(w, http.StatusCreated, h.view(a))
+	return nil
+}
+
+func (h *rest) importFile(r *http.Request, name, title string) (*asset.Asset, error) {
+	if h.imports == nil {
+		return nil, &api.Error{Status: http.StatusForbidden, Code: api.CodeForbidden, Message: "this service imports no files", Next: "fre-video serve --import DIR allows those of a directory"}
+	}
+	f, err := h.imports.Open(name)
+	if err != nil {
+		return nil, &api.Error{Status: http.StatusUnprocessableEntity, Code: api.CodeBadRequest, Message: "import: " + err.Error(), Next: "paths are relative to the directory of --import"}
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, &api.Error{Status: http.StatusUnprocessableEntity, Code: api.CodeBadRequest, Message: name + " is no regular file"}
+	}
+	if title == "" {
+		title = path.Base(name)
+	}
+	return h.Add(r.Context(), fileName(title), f)
+}
+
+// fileName is a name of somebody's as it is shown: of a path the last part, and no more than
+// a line of 200 characters.
+func fileName(s string) string {
+	s = s[strings.LastIndexAny(s, `/\`)+1:]
+	s = strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f || c == '\uFFFD' {
+			return -1
+		}
+		return c
+	}, strings.ToValidUTF8(s, ""))
+	if r := []rune(s); len(r) > 200 {
+		s = string(r[:200])
+	}
+	if s == "" {
+		s = "video"
+	}
+	return s
+}
+
+func (h *rest) remove(w http.ResponseWriter, r *http.Request) error {
+	if err := h.Remove(r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (h *rest) retry(w http.ResponseWriter, r *http.Request) error {
+	a, err := h.Retry(r.PathValue("id"))
+	if err == nil {
+		answer(w, http.StatusAccepted, h.view(a))
+	}
+	return err
+}
+
+// events follows an asset as server-sent events, from what it is now until it is ready, has
+// failed, or is gone.
+func (h *rest) events(w http.ResponseWriter, r *http.Request) error {
+	a, err := h.find(r)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	control := http.NewResponseController(w)
+	var before *asset.Asset
+	for {
+		_, changed := h.library.List()
+		a = h.library.Get(a.ID)
+		if a == nil {
+			_, err := fmt.Fprint(w, "event: removed\ndata: {}\n\n")
+			return h.broken(err)
+		}
+		if a != before {
+			before = a
+			b, err := json.Marshal(h.view(a))
+			if err == nil {
+				_, err = fmt.Fprintf(w, "data: %s\n\n", b)
+			}
+			if err == nil {
+				err = control.Flush()
+			}
+			if err != nil {
+				return h.broken(err)
+			}
+		}
+		if a.State == asset.Ready || a.State == asset.Failed {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return nil
+		case <-h.ctx.Done():
+			return nil
+		}
+	}
+}
+
+// broken is for an answer that has begun: there is nobody to tell.
+func (h *rest) broken(err error) error {
+	if err != nil {
+		h.log.Debug("a client has gone", "error", err)
+	}
+	return nil
+}

@@ -1,0 +1,276 @@
+// Package service is the video service: it takes videos in, has a function in sandboxes work
+// on them, and keeps what is made. It is a customer of an engine, as others are.
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/video/asset"
+)
+
+// What an asset's directory has beside what is served.
+const (
+	sourceFile = "source"
+	jobsDir    = "jobs"
+)
+
+// Config of a Service.
+type Config struct {
+	Library *asset.Library // required
+	Engine  *client.Client // required
+	Log     *slog.Logger   // required
+
+	Function string                 // name of the transcoder on the engine; default fre-video-transcoder
+	Template func(dir string) error // required: writes the transcoder's template directory
+
+	Slots        int           // jobs at a time; default: as many as there are CPUs
+	Rungs        int           // at most of a ladder; default 4
+	Preset       string        // of x264; default veryfast
+	MostDuration time.Duration // of a video; default 12 hours
+	MostBytes    int64         // of a source; default 50 GiB
+	JobTimeout   time.Duration // of a job, which is done three times at most; default 5 minutes
+}
+
+// Service works on assets. Its methods may be called from several goroutines.
+type Service struct {
+	cfg      Config
+	library  *asset.Library
+	function *function
+	slots    chan struct{}
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	group  sync.WaitGroup
+
+	mu      sync.Mutex
+	working map[string]*worker // by asset
+	closed  bool
+}
+
+// worker is an asset that is being worked on.
+type worker struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+}
+
+var (
+	// ErrState is that something cannot be done with an asset in the state it is in.
+	ErrState = errors.New("not in this state of the asset")
+	// ErrTooLarge is a source with more bytes than allowed.
+	ErrTooLarge = errors.New("the source is larger than allowed")
+
+	errClosing = errors.New("the service is stopping")
+	errRemoved = errors.New("the asset was removed")
+)
+
+// New starts a service, which goes on with what another has left undone.
+func New(cfg Config) *Service {
+	if cfg.Function == "" {
+		cfg.Function = "fre-video-transcoder"
+	}
+	if cfg.Slots == 0 {
+		cfg.Slots = runtime.NumCPU()
+	}
+	if cfg.Rungs == 0 {
+		cfg.Rungs = 4
+	}
+	if cfg.MostDuration == 0 {
+		cfg.MostDuration = 12 * time.Hour
+	}
+	if cfg.MostBytes == 0 {
+		cfg.MostBytes = 50 << 30
+	}
+	if cfg.JobTimeout == 0 {
+		cfg.JobTimeout = 5 * time.Minute
+	}
+	s := &Service{
+		cfg: cfg, library: cfg.Library, slots: make(chan struct{}, cfg.Slots), working: map[string]*worker{},
+		function: &function{engine: cfg.Engine, name: cfg.Function, files: cfg.Template, log: cfg.Log},
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	all, _ := s.library.List()
+	for _, a := range all {
+		if a.State == asset.Working {
+			s.start(a.ID)
+		}
+	}
+	s.group.Go(func() { s.reconcile() })
+	return s
+}
+
+// Close ends what is under way, which the next service goes on with, and waits for it.
+func (s *Service) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel(errClosing)
+	s.group.Wait()
+}
+
+// reconcile deploys the function, and takes sources from it that nobody works on.
+func (s *Service) reconcile() {
+	log := s.cfg.Log
+	var names []string
+	err := try(s.ctx, log, func() (err error) {
+		names, err = s.function.sources(s.ctx)
+		return err
+	})
+	for _, name := range names {
+		if a := s.library.Get(name); a == nil || a.State != asset.Working {
+			if err := s.function.take(s.ctx, name); err != nil {
+				log.Warn("take a source back", "source", name, "error", err)
+			}
+		}
+	}
+	if err != nil && s.ctx.Err() == nil {
+		log.Error("the transcoder is not ready", "error", err)
+	}
+}
+
+// Add takes a video in that r has, and has it worked on. name is what its owner calls it.
+func (s *Service) Add(ctx context.Context, name string, r io.Reader) (*asset.Asset, error) {
+	a := &asset.Asset{ID: asset.NewID(), Name: name, Created: time.Now().UTC(), State: asset.Uploading}
+	if err := s.library.Create(a); err != nil {
+		return nil, err
+	}
+	err := func() error {
+		f, err := os.Create(s.SourcePath(a.ID))
+		if err != nil {
+			return err
+		}
+		n, err := io.Copy(f, io.LimitReader(r, s.cfg.MostBytes+1))
+		if err == nil && n > s.cfg.MostBytes {
+			err = fmt.Errorf("%w: %d bytes at most", ErrTooLarge, s.cfg.MostBytes)
+		}
+		return errors.Join(err, f.Close())
+	}()
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		a, err = s.Uploaded(a.ID)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.library.Remove(a.ID))
+	}
+	return a, nil
+}
+
+// Expect makes an asset of a video that is being uploaded to [Service.SourcePath]; Uploaded
+// follows, or Remove.
+func (s *Service) Expect(id, name string, size int64) error {
+	return s.library.Create(&asset.Asset{ID: id, Name: name, Created: time.Now().UTC(), State: asset.Uploading, Size: size})
+}
+
+// SourcePath is where an asset's source is, or is uploaded to.
+func (s *Service) SourcePath(id string) string { return s.library.Path(id, sourceFile) }
+
+// Uploaded has an asset worked on whose source is there.
+func (s *Service) Uploaded(id string) (*asset.Asset, error) {
+	f, err := os.Open(s.SourcePath(id))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.begin(id, func(a *asset.Asset) { a.Size = info.Size() }, asset.Uploading)
+}
+
+// Retry works on an asset again that has failed.
+func (s *Service) Retry(id string) (*asset.Asset, error) {
+	return s.begin(id, func(a *asset.Asset) { a.Error, a.Plan, a.Source = "", nil, nil }, asset.Failed)
+}
+
+func (s *Service) begin(id string, change func(*asset.Asset), from asset.State) (*asset.Asset, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a := s.library.Get(id); a != nil && a.State != from {
+		return nil, fmt.Errorf("%w: asset %s is %s, not %s", ErrState, id, a.State, from)
+	}
+	a, err := s.library.Update(id, func(a *asset.Asset) {
+		change(a)
+		a.State = asset.Working
+	})
+	if err == nil {
+		s.startLocked(id)
+	}
+	return a, err
+}
+
+// Remove ends the work on an asset and takes it away. The error is fs.ErrNotExist where there
+// is none.
+func (s *Service) Remove(id string) error {
+	s.mu.Lock()
+	w := s.working[id]
+	s.mu.Unlock()
+	if w != nil {
+		w.cancel(errRemoved)
+		<-w.done
+	}
+	return s.library.Remove(id)
+}
+
+func (s *Service) start(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.startLocked(id)
+}
+
+func (s *Service) startLocked(id string) {
+	if s.closed {
+		return
+	}
+	before := s.working[id] // it has failed, and tidies up
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	own := &worker{cancel: cancel, done: make(chan struct{})}
+	s.working[id] = own
+	s.group.Go(func() {
+		defer close(own.done)
+		defer cancel(nil)
+		if before != nil {
+			<-before.done
+		}
+		s.workOn(ctx, id)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.working[id] == own {
+			delete(s.working, id)
+		}
+	})
+}
+
+// workOn works on an asset until it is ready or has failed, or ctx ends.
+func (s *Service) workOn(ctx context.Context, id string) {
+	w := &work{Service: s, id: id, log: s.cfg.Log.With("asset", id)}
+	began := time.Now()
+	err := w.run(ctx)
+	switch {
+	case errors.Is(context.Cause(ctx), errClosing): // to be gone on with
+		return
+	case ctx.Err() != nil || errors.Is(err, fs.ErrNotExist) && s.library.Get(id) == nil: // removed
+	case err == nil:
+		w.log.InfoContext(ctx, "an asset is ready", "seconds", time.Since(began).Seconds())
+	default:
+		w.log.WarnContext(ctx, "an asset has failed", "error", err)
+		if _, err := s.library.Update(id, func(a *asset.Asset) { a.State, a.Error, a.Jobs = asset.Failed, err.Error(), nil }); err != nil {
+			w.log.ErrorContext(ctx, "write down that an asset has failed", "error", err)
+		}
+	}
+	w.tidy(ctx)
+}

@@ -1,0 +1,149 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/tus/tusd/v2/pkg/filestore"
+	"github.com/tus/tusd/v2/pkg/handler"
+	"github.com/tus/tusd/v2/pkg/memorylocker"
+	expslog "golang.org/x/exp/slog"
+
+	"github.com/fre-engine/fre/video/asset"
+)
+
+// abandoned is after how long without a byte an upload is given up.
+const abandoned = 24 * time.Hour
+
+// uploads takes videos in by the tus protocol 1.0 (creation, creation-with-upload,
+// termination, concatenation apart), which goes on where a connection broke off. An upload
+// has the id of its asset, and its bytes are where the asset's source is to be; dir has a
+// file of what tus knows of each.
+func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := s.abandon(dir, log); err != nil {
+		return nil, err
+	}
+	composer := handler.NewStoreComposer()
+	store := filestore.New(dir)
+	composer.UseCore(store)
+	composer.UseTerminater(store)
+	composer.UseLengthDeferrer(store)
+	memorylocker.New().UseIn(composer)
+	h, err := handler.NewUnroutedHandler(handler.Config{
+		StoreComposer: composer, BasePath: "/v1/uploads/", MaxSize: s.cfg.MostBytes, DisableDownload: true, DisableConcatenation: true,
+		Logger: expslog.New(expslog.NewTextHandler(io.Discard, nil)),
+		PreUploadCreateCallback: func(e handler.HookEvent) (handler.HTTPResponse, handler.FileInfoChanges, error) {
+			id := asset.NewID()
+			if err := s.Expect(id, fileName(e.Upload.MetaData["filename"]), e.Upload.Size); err != nil {
+				return handler.HTTPResponse{}, handler.FileInfoChanges{}, err
+			}
+			return handler.HTTPResponse{}, handler.FileInfoChanges{ID: id, Storage: map[string]string{filestore.StorageKeyPath: s.SourcePath(id)}}, nil
+		},
+		PreFinishResponseCallback: func(e handler.HookEvent) (handler.HTTPResponse, error) {
+			_, err := s.Uploaded(e.Upload.ID)
+			return handler.HTTPResponse{}, err
+		},
+		PreUploadTerminateCallback: func(e handler.HookEvent) (handler.HTTPResponse, error) {
+			if a := s.library.Get(e.Upload.ID); a != nil && a.State != asset.Uploading {
+				return handler.HTTPResponse{}, handler.NewError("ERR_UPLOAD_FINISHED", "the upload is an asset now: delete that", http.StatusConflict)
+			}
+			return handler.HTTPResponse{}, nil
+		},
+		NotifyTerminatedUploads: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("uploads: %w", err)
+	}
+	s.group.Go(func() {
+		for {
+			select {
+			case e := <-h.TerminatedUploads:
+				if err := s.Remove(e.Upload.ID); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					log.Error("remove what was not uploaded", "asset", e.Upload.ID, "error", err)
+				}
+			case <-s.ctx.Done():
+				return
+			}
+		}
+	})
+	return h.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The handler's own router cannot say 405 with the methods that there are.
+		switch {
+		case r.Method == http.MethodPost && r.URL.Path == "":
+			h.PostFile(w, r)
+		case r.URL.Path == "":
+			w.Header().Set("Allow", "POST, OPTIONS")
+			http.Error(w, "POST creates an upload", http.StatusMethodNotAllowed)
+		case r.Method == http.MethodHead:
+			h.HeadFile(w, r)
+		case r.Method == http.MethodPatch:
+			h.PatchFile(w, r)
+		case r.Method == http.MethodDelete:
+			h.DelFile(w, r)
+		default:
+			w.Header().Set("Allow", "HEAD, PATCH, DELETE, OPTIONS")
+			http.Error(w, "HEAD, PATCH or DELETE an upload", http.StatusMethodNotAllowed)
+		}
+	})), nil
+}
+
+// abandon takes away uploads that nobody will go on with, and what tus keeps of those that
+// are assets or are gone; one whose last byte came just before a crash is worked on.
+func (s *Service) abandon(dir string, log *slog.Logger) error {
+	infos, err := filepath.Glob(filepath.Join(dir, "*.info"))
+	if err != nil {
+		return err
+	}
+	store := filestore.New(dir)
+	alive := map[string]bool{}
+	for _, info := range infos {
+		id := filepath.Base(info[:len(info)-len(".info")])
+		if a := s.library.Get(id); a == nil || a.State != asset.Uploading {
+			if a == nil {
+				if err := os.Remove(info); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		upload, err := store.GetUpload(context.Background(), id)
+		if err != nil {
+			log.Warn("an upload is given up", "asset", id, "error", err)
+			continue
+		}
+		known, err := upload.GetInfo(context.Background())
+		if err != nil {
+			return err
+		}
+		file, err := os.Stat(s.SourcePath(id))
+		if err != nil || time.Since(file.ModTime()) > abandoned {
+			continue
+		}
+		alive[id] = true
+		if !known.SizeIsDeferred && known.Offset == known.Size {
+			if _, err := s.Uploaded(id); err != nil {
+				return err
+			}
+		}
+	}
+	all, _ := s.library.List()
+	for _, a := range all {
+		if a.State == asset.Uploading && !alive[a.ID] {
+			if err := s.library.Remove(a.ID); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

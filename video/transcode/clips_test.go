@@ -1,0 +1,122 @@
+package transcode_test
+
+import (
+	"bytes"
+	"fmt"
+	"image"
+	"image/color"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fre-engine/fre/video/ffmpeg"
+)
+
+func TestMain(m *testing.M) {
+	ffmpeg.Check = true
+	if os.Getenv(childVariable) != "" {
+		children()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// checkLeaks fails the test for what it has not released.
+func checkLeaks(t *testing.T) {
+	t.Helper()
+	before := ffmpeg.Live()
+	t.Cleanup(func() {
+		if after := ffmpeg.Live(); after != before {
+			t.Errorf("live before %+v, after %+v", before, after)
+		}
+	})
+}
+
+// clip makes a file by the ffmpeg program.
+func clip(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	cmd := exec.Command("ffmpeg", append(append([]string{"-v", "error", "-nostdin"}, args...), path)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+	return path
+}
+
+// The size of pictures that show their number, in pixels, and its bits: columns and rows.
+const (
+	codedWidth, codedHeight = 160, 96
+	codedColumns, codedRows = 4, 3
+)
+
+// coded makes a file of n frames each of which shows its number, by the ffmpeg program,
+// which is told how by args: they come behind the input.
+func coded(t testing.TB, name, rate string, n int, args string) string {
+	t.Helper()
+	var raw bytes.Buffer
+	for frame := range n {
+		for y := range codedHeight {
+			for x := range codedWidth {
+				bit := y*codedRows/codedHeight*codedColumns + x*codedColumns/codedWidth
+				raw.WriteByte(byte(40 + 180*(frame>>bit&1)))
+			}
+		}
+	}
+	path := filepath.Join(t.TempDir(), name)
+	cmd := exec.Command("ffmpeg", append(strings.Fields("-v error -f rawvideo -pix_fmt gray -s 160x96 -r "+rate+" -i - -pix_fmt yuv420p "+args), path)...)
+	cmd.Stdin = &raw
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+	return path
+}
+
+// number is the one that a picture shows; -1 where it shows none clearly.
+func number(p image.Image) int {
+	n, r := 0, p.Bounds()
+	for bit := range codedColumns * codedRows {
+		x := r.Min.X + (2*(bit%codedColumns)+1)*r.Dx()/(2*codedColumns)
+		y := r.Min.Y + (2*(bit/codedColumns)+1)*r.Dy()/(2*codedRows)
+		switch v := color.GrayModel.Convert(p.At(x, y)).(color.Gray).Y; {
+		case v > 170:
+			n |= 1 << bit
+		case v > 90:
+			return -1
+		}
+	}
+	return n
+}
+
+// numbers are those that the pictures of a file show, decoded by the ffmpeg program, with
+// args before its output; the pictures are scaled to the size of coded ones.
+func numbers(t testing.TB, path string, args ...string) []int {
+	t.Helper()
+	cmd := exec.Command("ffmpeg", append(append([]string{"-v", "error", "-nostdin", "-i", path}, args...),
+		"-vf", "scale=160:96", "-vsync", "passthrough", "-f", "rawvideo", "-pix_fmt", "gray", "-")...)
+	var failed strings.Builder
+	cmd.Stderr = &failed
+	out, err := cmd.Output()
+	if err != nil || len(out)%(codedWidth*codedHeight) != 0 {
+		t.Fatalf("%s: %v, %d bytes\n%s", cmd, err, len(out), &failed)
+	}
+	var all []int
+	for ; len(out) > 0; out = out[codedWidth*codedHeight:] {
+		all = append(all, number(&image.Gray{Pix: out[:codedWidth*codedHeight], Stride: codedWidth, Rect: image.Rect(0, 0, codedWidth, codedHeight)}))
+	}
+	return all
+}
+
+// lying makes 20 coded pictures that a player is to turn clockwise, as the ffmpeg program
+// does.
+func lying(t testing.TB, degrees int) string {
+	t.Helper()
+	turned := map[int]string{90: "transpose=cclock", 180: "hflip,vflip", 270: "transpose=clock"}[degrees]
+	path := coded(t, "lying.mp4", "10", 20, "-c:v libx264 -preset ultrafast -g 1 -vf "+turned)
+	path = clip(t, "in.mp4", "-i", path, "-c", "copy", "-metadata:s:v:0", fmt.Sprintf("rotate=%d", 360-degrees))
+	if got := numbers(t, path); len(got) != 20 || got[13] != 13 {
+		t.Fatalf("the program turns to %v", got)
+	}
+	return path
+}

@@ -1,0 +1,317 @@
+package transcode
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// payload is the text of a cue as WebVTT has it, being written: whatever comes in, it has
+// no empty line, its tags are known ones and closed, and what else looks like one is escaped.
+type payload struct {
+	b    strings.Builder
+	open []string // tags, outermost first, by their names
+	size int      // bytes of text and tags
+	any  bool     // there is something to be seen
+}
+
+// String is all of it.
+func (p *payload) String() string {
+	if !p.any {
+		return ""
+	}
+	for len(p.open) > 0 {
+		p.close(p.open[len(p.open)-1])
+	}
+	var lines []string
+	for line := range strings.Lines(p.b.String()) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// text writes text in which nothing has a meaning.
+func (p *payload) text(s string) {
+	for _, r := range s {
+		if p.size += utf8.RuneLen(r); p.size > mostCue {
+			return
+		}
+		p.any = p.any || r > ' ' && r != '\u00a0' && r != '\ufeff'
+		switch {
+		case r == '&':
+			p.b.WriteString("&amp;")
+		case r == '<':
+			p.b.WriteString("&lt;")
+		case r == '>':
+			p.b.WriteString("&gt;")
+		case r == '\r' || r == '\f' || r == '\u0085' || r == '\u2028' || r == '\u2029':
+			p.b.WriteByte('\n')
+		case r == '\n' || r == '\t' || r >= ' ' && r != 0x7f && r != '\ufeff':
+			p.b.WriteRune(r)
+		}
+	}
+}
+
+// begin opens a tag: its name, and behind that its classes and annotation. One that is open
+// stays so, and there are few at once.
+func (p *payload) begin(name, rest string) {
+	if p.size >= mostCue || len(p.open) >= 8 || slices.Contains(p.open, name) {
+		return
+	}
+	p.size += 2 + len(name) + len(rest)
+	p.b.WriteString("<" + name + rest + ">")
+	p.open = append(p.open, name)
+}
+
+// close closes a tag, and opens those within it anew.
+func (p *payload) close(name string) {
+	i := slices.Index(p.open, name)
+	if i < 0 {
+		return
+	}
+	inner := slices.Clone(p.open[i+1:])
+	for _, name := range slices.Backward(p.open[i:]) {
+		p.b.WriteString("</" + name + ">")
+	}
+	p.open = p.open[:i]
+	for _, name := range inner {
+		if name == "b" || name == "i" || name == "u" { // others are nothing without what followed the name
+			p.begin(name, "")
+		}
+	}
+}
+
+// set opens or closes a tag without anything behind its name.
+func (p *payload) set(name string, on bool) {
+	if on {
+		p.begin(name, "")
+	} else {
+		p.close(name)
+	}
+}
+
+// html writes the text of SubRip, which has some of HTML's tags, or of WebVTT.
+func (p *payload) html(b []byte, vtt bool) {
+	s := utf8Of(b)
+	for s != "" {
+		i := strings.IndexAny(s, "<{&")
+		if i < 0 {
+			p.text(s)
+			return
+		}
+		p.text(s[:i])
+		s = s[i:]
+		n := 0
+		switch {
+		case s[0] == '&':
+			n = p.entity(s)
+		case s[0] == '<':
+			n = p.tag(s, vtt)
+		case !vtt && strings.HasPrefix(s, `{\`): // as in ASS: where the text is
+			n = within(s, '}') + 1
+		}
+		if n == 0 {
+			p.text(s[:1])
+			n = 1
+		}
+		s = s[n:]
+	}
+}
+
+// entity writes the character that s begins with the name of; 0 if it does not.
+func (p *payload) entity(s string) int {
+	for _, e := range [][2]string{{"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}, {"&nbsp;", "\u00a0"}, {"&lrm;", "\u200e"}, {"&rlm;", "\u200f"}, {"&quot;", `"`}} {
+		if strings.HasPrefix(s, e[0]) {
+			p.text(e[1])
+			return len(e[0])
+		}
+	}
+	return 0
+}
+
+// tag writes the tag that s begins with, or leaves it out, and says how long it is; 0 if it
+// is none.
+func (p *payload) tag(s string, vtt bool) int {
+	end := within(s, '>')
+	if end < 0 {
+		return 0
+	}
+	inner, closing := strings.CutPrefix(s[1:end], "/")
+	letter := func(r rune) bool { return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') }
+	i := strings.IndexFunc(inner, letter)
+	if i < 0 {
+		i = len(inner)
+	}
+	name, rest := strings.ToLower(inner[:i]), inner[i:]
+	if name != "" && rest != "" && !strings.ContainsRune(". \t\n", rune(rest[0])) {
+		return 0
+	}
+	switch {
+	case name == "b" || name == "i" || name == "u" || vtt && (name == "ruby" || name == "rt"):
+		p.set(name, !closing)
+	case vtt && (name == "v" || name == "lang" || name == "c"):
+		if closing {
+			p.close(name)
+			break
+		}
+		classes, annotation, _ := strings.Cut(strings.NewReplacer("\n", " ", "\t", " ").Replace(rest), " ")
+		p.begin(name, only(classes, ".-_0123456789")+spaced(only(annotation, " .-_,'0123456789")))
+	case name == "br":
+		p.text("\n")
+	case vtt && name == "" && rest != "" && strings.Trim(rest, "0123456789:.") == "": // a time within the cue
+	case name == "font" || name == "s" || name == "strike" || name == "span":
+	default:
+		return 0
+	}
+	return end + 1
+}
+
+// only keeps the letters of s, whatever the script, and some other characters.
+func only(s, other string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= 0xc0 && r < 0x2000 || r >= 0x3040 && r < 0xfe00 || strings.ContainsRune(other, r) {
+			return r
+		}
+		return -1
+	}, s)
+}
+
+// within is where c is in the beginning of s: what is far has nothing to do with it.
+func within(s string, c byte) int { return strings.IndexByte(s[:min(len(s), 512)], c) }
+
+func spaced(s string) string {
+	if s = strings.TrimSpace(s); s == "" {
+		return ""
+	}
+	return " " + s
+}
+
+// ass writes an event of ASS: eight fields, then text with what is in braces for what it
+// looks like.
+func (p *payload) ass(b []byte) {
+	fields := bytes.SplitN(b, []byte(","), 9)
+	s := utf8Of(fields[len(fields)-1])
+	drawing := false // what follows are no letters but a shape
+	for s != "" {
+		i := strings.IndexAny(s, `{\`)
+		if i < 0 {
+			i = len(s)
+		}
+		if !drawing {
+			p.text(s[:i])
+		}
+		s = s[i:]
+		switch end := within(s, '}'); {
+		case s == "":
+		case s[0] == '{' && end > 0:
+			for _, o := range strings.Split(s[1:end], `\`)[1:] {
+				p.override(o, &drawing)
+			}
+			s = s[end+1:]
+		case len(s) > 1 && s[0] == '\\' && strings.ContainsRune("Nnh", rune(s[1])):
+			if !drawing {
+				p.text(map[byte]string{'N': "\n", 'n': " ", 'h': "\u00a0"}[s[1]])
+			}
+			s = s[2:]
+		default:
+			if !drawing {
+				p.text(s[:1])
+			}
+			s = s[1:]
+		}
+	}
+}
+
+// override is one of those in a pair of braces, without its backslash: i1, b700, p0.
+func (p *payload) override(o string, drawing *bool) {
+	if o == "" {
+		return
+	}
+	name, value := o[:1], o[1:]
+	if strings.Trim(value, "0123456789") != "" {
+		return // another that begins with this letter, such as bord2
+	}
+	on := strings.Trim(value, "0") != ""
+	switch name {
+	case "b", "i", "u":
+		p.set(name, on)
+	case "p":
+		*drawing = on
+	case "r":
+		for _, name := range []string{"b", "i", "u"} {
+			p.close(name)
+		}
+	}
+}
+
+// timed writes a sample of 3GPP timed text (TS 26.245):
+//
+//	u16 n | n bytes, UTF-8 or with a mark UTF-16 | boxes
+//
+// of which styl has, for ranges of characters, how they look:
+//
+//	u32 size | styl | u16 n | n × (u16 first | u16 end | u16 font | u8 flags | u8 size | u32 colour)
+func (p *payload) timed(b []byte) {
+	if len(b) < 2 {
+		return
+	}
+	n := min(int(binary.BigEndian.Uint16(b)), len(b)-2)
+	text, boxes := []rune(utf8Of(b[2:2+n])), b[2+n:]
+	looks := make([]byte, len(text)+1) // 1 bold, 2 italic, 4 underlined
+	for len(boxes) >= 8 {
+		size := int(binary.BigEndian.Uint32(boxes))
+		if size < 8 || size > len(boxes) {
+			break
+		}
+		if box := boxes[8:size]; string(boxes[4:8]) == "styl" && len(box) >= 2 {
+			for e := box[2:]; len(e) >= 12; e = e[12:] {
+				first, end := int(binary.BigEndian.Uint16(e)), int(binary.BigEndian.Uint16(e[2:]))
+				for i := first; i < min(end, len(text)); i++ {
+					looks[i] = e[6]
+				}
+			}
+		}
+		boxes = boxes[size:]
+	}
+	from := 0
+	for i := range looks {
+		if i < len(text) && looks[i] == looks[from] {
+			continue
+		}
+		for bit, name := range []string{"b", "i", "u"} {
+			p.set(name, looks[from]>>bit&1 != 0)
+		}
+		p.text(string(text[from:i]))
+		from = i
+	}
+}
+
+// windows1252 is what it has for the bytes from 0x80 to 0x9f.
+const windows1252 = "€\u0081‚ƒ„…†‡ˆ‰Š‹Œ\u008dŽ\u008f\u0090‘’“”•–—˜™š›œ\u009džŸ"
+
+// utf8Of is text in UTF-8, of text in that, in UTF-16 with a mark, or else in Windows-1252.
+func utf8Of(b []byte) string {
+	if order := map[string]binary.ByteOrder{"\xfe\xff": binary.BigEndian, "\xff\xfe": binary.LittleEndian}[string(b[:min(len(b), 2)])]; order != nil {
+		var units []uint16
+		for b = b[2:]; len(b) >= 2; b = b[2:] {
+			units = append(units, order.Uint16(b))
+		}
+		return string(utf16.Decode(units))
+	}
+	if utf8.Valid(b) {
+		return string(b)
+	}
+	high := []rune(windows1252)
+	out := make([]rune, len(b))
+	for i, c := range b {
+		if out[i] = rune(c); c >= 0x80 && c < 0xa0 {
+			out[i] = high[c-0x80]
+		}
+	}
+	return string(out)
+}

@@ -1,0 +1,220 @@
+// Command transcoder is the function that works on videos for fre-video, in a sandbox. It
+// keeps sources in its tenant's /work and answers with what it has made of them:
+//
+//	PUT    /sources/NAME?offset=N&size=ALL   writes the body there; answers {"size": bytes that are there}
+//	GET    /sources/NAME                     {"size": bytes}, once all have come, else 404
+//	GET    /sources/                         names of all, in a list
+//	DELETE /sources/NAME
+//	POST   /probe {"source": NAME}  media.Source
+//	POST   /chunk media.Chunk       media.Chunked and the rungs' bytes
+//	POST   /sound media.Sound       media.Made and its bytes
+//	POST   /thumbs media.Thumbs     media.Sheets and the sheets
+//	POST   /text media.Text         WebVTT
+//
+// It is linked with FFmpeg's libraries as Debian has them, so all of it is under the GPL.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/fre-engine/fre/function"
+	"github.com/fre-engine/fre/video/media"
+	"github.com/fre-engine/fre/video/transcode"
+)
+
+// sources is where they are.
+const sources = "/work/sources"
+
+func main() { function.Handle(handle) }
+
+func handle(_ context.Context, e function.Event) (any, error) {
+	path, _, _ := strings.Cut(e.Path, "?")
+	if name, ok := strings.CutPrefix(path, "/sources/"); ok {
+		return file(e, name)
+	}
+	switch e.Method + " " + path {
+	case "POST /probe":
+		var q struct {
+			Source string `json:"source"`
+		}
+		return asked(e, &q, &q.Source, func(path string) (any, error) { return transcode.Probe(path) })
+	case "POST /chunk":
+		var q media.Chunk
+		return asked(e, &q, &q.Source, func(path string) (any, error) {
+			head, bodies, err := transcode.Chunk(path, q)
+			if err != nil {
+				return nil, err
+			}
+			return answer(head, bodies)
+		})
+	case "POST /sound":
+		var q media.Sound
+		return asked(e, &q, &q.Source, func(path string) (any, error) {
+			head, body, err := transcode.Sound(path, q)
+			if err != nil {
+				return nil, err
+			}
+			return answer(head, [][]byte{body})
+		})
+	case "POST /thumbs":
+		var q media.Thumbs
+		return asked(e, &q, &q.Source, func(path string) (any, error) {
+			head, sheets, err := transcode.Thumbs(path, q)
+			if err != nil {
+				return nil, err
+			}
+			return answer(head, sheets)
+		})
+	case "POST /text":
+		var q media.Text
+		return asked(e, &q, &q.Source, func(path string) (any, error) {
+			text, err := transcode.Text(path, q)
+			if err != nil {
+				return nil, err
+			}
+			return function.Response{Header: function.Header{{"content-type", "text/vtt; charset=utf-8"}}, Body: text}, nil
+		})
+	}
+	return function.Response{Status: 404, Body: "there is no " + e.Method + " " + path}, nil
+}
+
+// asked reads a question about a source and answers it; what the libraries refuse is 422.
+func asked(e function.Event, question any, name *string, do func(path string) (any, error)) (any, error) {
+	if err := e.JSON(question); err != nil {
+		return refused(400, err)
+	}
+	path, err := source(*name)
+	if err != nil {
+		return refused(400, err)
+	}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return refused(404, fmt.Errorf("there is no source %s", *name))
+	}
+	a, err := do(path)
+	if err != nil {
+		return refused(422, err)
+	}
+	return a, nil
+}
+
+// refused answers with what is wrong; paths in it are the names of sources.
+func refused(status int, err error) (any, error) {
+	return function.Response{Status: status, Body: strings.ReplaceAll(err.Error(), sources+"/", "")}, nil
+}
+
+// answer is a head in JSON, a line feed, and the bytes that it tells of.
+func answer(head any, bodies [][]byte) (any, error) {
+	b, err := json.Marshal(head)
+	if err != nil {
+		return nil, err
+	}
+	all := []io.Reader{bytes.NewReader(append(b, '\n'))}
+	for _, body := range bodies {
+		all = append(all, bytes.NewReader(body))
+	}
+	return io.MultiReader(all...), nil
+}
+
+// source is the path of a source. Names are letters, digits, and - _ . within.
+func source(name string) (string, error) {
+	bad := func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '-' && r != '_' && r != '.'
+	}
+	if name == "" || len(name) > 128 || name[0] == '.' || strings.ContainsFunc(name, bad) {
+		return "", fmt.Errorf("source %q is no name of one", name)
+	}
+	return filepath.Join(sources, name), nil
+}
+
+func file(e function.Event, name string) (any, error) {
+	if e.Method == "GET" && name == "" {
+		return list()
+	}
+	path, err := source(name)
+	if err != nil {
+		return refused(400, err)
+	}
+	switch e.Method {
+	case "GET":
+		info, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return refused(404, fmt.Errorf("there is no source %s", name))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return size(info.Size()), nil
+	case "DELETE":
+		for _, p := range []string{path + partial, path} {
+			if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+		}
+		return nil, nil
+	case "PUT":
+		offset, err := strconv.ParseInt(e.Query().Get("offset"), 10, 64)
+		all, err2 := strconv.ParseInt(e.Query().Get("size"), 10, 64)
+		if err != nil || err2 != nil || offset < 0 || all < offset {
+			return refused(400, fmt.Errorf("offset %q and size %q are not numbers of bytes", e.Query().Get("offset"), e.Query().Get("size")))
+		}
+		n, err := write(path, offset, all, e.Body)
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			return function.Response{Status: 507, Body: "there is no room for the source: " + err.Error()}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		return size(n), nil
+	}
+	return function.Response{Status: 405, Body: "GET, PUT or DELETE"}, nil
+}
+
+func size(n int64) any { return map[string]int64{"size": n} }
+
+// list are the names of the sources, of those too that are not whole.
+func list() (any, error) {
+	entries, err := os.ReadDir(sources)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	names := []string{}
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), partial))
+	}
+	return names, nil
+}
+
+// partial ends the name of a source that is not whole.
+const partial = ".part"
+
+// write writes a part of a source of all bytes, and returns where the part ends. With the
+// last one the source gets its name, once it is on the disk.
+func write(path string, offset, all int64, body io.Reader) (end int64, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return 0, err
+	}
+	f, err := os.OpenFile(path+partial, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	n, err := io.Copy(io.NewOffsetWriter(f, offset), io.LimitReader(body, all-offset))
+	if end = offset + n; err != nil || end < all {
+		return end, err
+	}
+	if err := errors.Join(f.Truncate(all), f.Sync()); err != nil {
+		return 0, err
+	}
+	return end, os.Rename(path+partial, path)
+}
