@@ -139,6 +139,15 @@ func NewPicture(width, height int, format string) (*Frame, error) {
 	return f, nil
 }
 
+// Blacken makes a picture black.
+func (f *Frame) Blacken() error {
+	var lines [4]C.ptrdiff_t
+	for i := range lines {
+		lines[i] = C.ptrdiff_t(f.c.linesize[i])
+	}
+	return failed("make a picture black", C.av_image_fill_black(&f.c.data[0], &lines[0], int32(f.c.format), C.AVCOL_RANGE_UNSPECIFIED, f.c.width, f.c.height))
+}
+
 func (f *Frame) filled() {
 	if !f.full {
 		live.data.Add(1)

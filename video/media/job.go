@@ -26,6 +26,10 @@ type Chunk struct {
 	Preset string  `json:"preset,omitempty"` // of x264; veryfast if it is not given
 
 	Threads int `json:"threads,omitempty"` // 0: as many as there are CPUs
+
+	// Blank asks for black pictures in place of the source's, which is not opened: To is
+	// where they end.
+	Blank bool `json:"blank,omitempty"`
 }
 
 // Chunked is the head of the answer to [Chunk]: JSON and a line feed, behind which each

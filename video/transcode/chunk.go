@@ -22,6 +22,9 @@ import (
 // MostFrames of a chunk: what is made of it is in memory.
 const MostFrames = 20_000
 
+// pixelFormat is that of what is made.
+const pixelFormat = "yuv420p"
+
 // timeScale is the units of a second in which the fragments' times are: those of MPEG-TS.
 const timeScale = 90000
 
@@ -30,7 +33,7 @@ const timeScale = 90000
 // chunks can follow each other. Rungs' bytes are in memory until they are given out.
 func Chunk(path string, c media.Chunk) (*media.Chunked, [][]byte, error) {
 	if c.Grid.Rate.Num < 1 || c.Grid.Rate.Den < 1 || c.Grid.Segment < 1 || c.From < 0 || c.From%c.Grid.Segment != 0 || len(c.Rungs) == 0 ||
-		c.To >= 0 && (c.To <= c.From || c.To-c.From > MostFrames) {
+		c.To >= 0 && (c.To <= c.From || c.To-c.From > MostFrames) || c.To < 0 && c.Blank {
 		return nil, nil, fmt.Errorf("frames %d to %d of a grid of %+v in %d rungs", c.From, c.To, c.Grid, len(c.Rungs))
 	}
 	for _, r := range c.Rungs {
@@ -38,17 +41,21 @@ func Chunk(path string, c media.Chunk) (*media.Chunked, [][]byte, error) {
 			return nil, nil, fmt.Errorf("a rung of %d × %d pixels", r.Width, r.Height)
 		}
 	}
-	r, err := open(path, c.Stream, ffmpeg.Video, c.Offset)
-	if err != nil {
-		return nil, nil, err
+	e := &encoding{c: c}
+	work := e.blank
+	if !c.Blank {
+		r, err := open(path, c.Stream, ffmpeg.Video, c.Offset)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer r.close()
+		e.reading, work = r, e.run
 	}
-	defer r.close()
-	e := &encoding{c: c, reading: r}
 	defer e.close()
 	if err := e.open(); err != nil {
 		return nil, nil, err
 	}
-	if err := e.run(); err != nil {
+	if err := work(); err != nil {
 		return nil, nil, err
 	}
 	head := &media.Chunked{Frames: e.rungs[0].frames}
@@ -62,10 +69,10 @@ func Chunk(path string, c media.Chunk) (*media.Chunked, [][]byte, error) {
 
 // encoding is a chunk being made.
 type encoding struct {
-	c media.Chunk
-	*reading
-	graph *ffmpeg.Graph // nil until the first frame says what comes
-	rungs []*rung
+	c        media.Chunk
+	*reading               // nil for what is blank
+	graph    *ffmpeg.Graph // nil until the first frame says what comes
+	rungs    []*rung
 }
 
 // rung is one rendition of it.
@@ -98,7 +105,7 @@ func (e *encoding) open() error {
 		bits := strconv.FormatInt(want.BitRate, 10)
 		encoder, err := ffmpeg.NewEncoder(ffmpeg.EncoderOptions{
 			Codec: "libx264", TimeBase: ffmpeg.Rational{Num: rate.Den, Den: rate.Num}, FrameRate: rate, Threads: e.c.Threads,
-			Width: want.Width, Height: want.Height, PixelFormat: "yuv420p", SampleRatio: ffmpeg.Rational{Num: 1, Den: 1},
+			Width: want.Width, Height: want.Height, PixelFormat: pixelFormat, SampleRatio: ffmpeg.Rational{Num: 1, Den: 1},
 			Options: map[string]string{
 				"preset": preset, "profile": "high", "crf": "21", "maxrate": bits, "bufsize": strconv.FormatInt(2*want.BitRate, 10),
 				"g": strconv.Itoa(e.c.Grid.Segment), "keyint_min": strconv.Itoa(e.c.Grid.Segment), "sc_threshold": "0", "forced-idr": "1",
@@ -123,7 +130,7 @@ func (e *encoding) filters(f *ffmpeg.Frame) error {
 	var split, scaled strings.Builder
 	for i, r := range e.c.Rungs {
 		fmt.Fprintf(&split, "[s%d]", i)
-		fmt.Fprintf(&scaled, ";[s%d]scale=%d:%d:flags=bicubic,format=yuv420p,setsar=1,buffersink", i, r.Width, r.Height)
+		fmt.Fprintf(&scaled, ";[s%d]scale=%d:%d:flags=bicubic,format=%s,setsar=1,buffersink", i, r.Width, r.Height, pixelFormat)
 	}
 	var err error
 	e.graph, err = ffmpeg.NewGraph(fmt.Sprintf("%s,fps=fps=%d/%d:start_time=%.9f:round=near,split=%d%s%s",
@@ -158,16 +165,30 @@ func (e *encoding) run() error {
 		return err
 	}
 	for _, r := range e.rungs {
-		if r.frames == 0 {
-			continue
-		}
-		if err := r.encoder.Send(nil); err != nil {
+		if err := e.finish(r); err != nil {
 			return err
 		}
-		if err := e.packets(r); err != nil {
+	}
+	return nil
+}
+
+// blank encodes black pictures.
+func (e *encoding) blank() error {
+	for i, r := range e.rungs {
+		black, err := ffmpeg.NewPicture(e.c.Rungs[i].Width, e.c.Rungs[i].Height, pixelFormat)
+		if err != nil {
 			return err
 		}
-		if err := r.cut(); err != nil {
+		defer black.Close()
+		if err := black.Blacken(); err != nil {
+			return err
+		}
+		for r.frames < e.c.To-e.c.From {
+			if err := e.give(r, black); err != nil {
+				return err
+			}
+		}
+		if err := e.finish(r); err != nil {
 			return err
 		}
 	}
@@ -204,21 +225,40 @@ func (e *encoding) pull() error {
 			if err != nil {
 				return err
 			}
-			if r.frames == MostFrames {
-				return fmt.Errorf("the chunk has more than %d frames", MostFrames)
-			}
-			r.frame.SetPTS(int64(e.c.From + r.frames))
-			r.frame.ForceKey(r.frames%e.c.Grid.Segment == 0)
-			r.frames++
-			if err := r.encoder.Send(r.frame); err != nil {
-				return err
-			}
-			if err := e.packets(r); err != nil {
+			if err := e.give(r, r.frame); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// give encodes a rung's next picture.
+func (e *encoding) give(r *rung, f *ffmpeg.Frame) error {
+	if r.frames == MostFrames {
+		return fmt.Errorf("the chunk has more than %d frames", MostFrames)
+	}
+	f.SetPTS(int64(e.c.From + r.frames))
+	f.ForceKey(r.frames%e.c.Grid.Segment == 0)
+	r.frames++
+	if err := r.encoder.Send(f); err != nil {
+		return err
+	}
+	return e.packets(r)
+}
+
+// finish takes what an encoder holds back.
+func (e *encoding) finish(r *rung) error {
+	if r.frames == 0 {
+		return nil
+	}
+	if err := r.encoder.Send(nil); err != nil {
+		return err
+	}
+	if err := e.packets(r); err != nil {
+		return err
+	}
+	return r.cut()
 }
 
 // packets takes what an encoder has made.
