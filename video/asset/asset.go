@@ -61,6 +61,11 @@ type Plan struct {
 	Thumbs  float64 `json:"thumbs"`  // seconds from one thumbnail to the next; 0: none
 }
 
+// Seconds is when a frame of the grid is shown.
+func (p *Plan) Seconds(frame int) float64 {
+	return float64(frame) * float64(p.Grid.Rate.Den) / float64(p.Grid.Rate.Num)
+}
+
 // Jobs is how far the work on an asset is.
 type Jobs struct {
 	Step string `json:"step"` // what is being done

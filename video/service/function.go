@@ -40,6 +40,26 @@ type refusedError struct{ words string }
 
 func (e *refusedError) Error() string { return e.words }
 
+// brokenError is that the function has crashed over a source, or has not answered in time: it
+// may do better another time.
+type brokenError struct{ words string }
+
+func (e *brokenError) Error() string { return e.words }
+
+// lost are the words of a function that has refused a job, crashed or hung: the source is to
+// blame, not the engine, nor a disk. "" for other errors.
+func lost(err error) string {
+	var refused *refusedError
+	var broken *brokenError
+	switch {
+	case errors.As(err, &refused):
+		return refused.words
+	case errors.As(err, &broken):
+		return broken.words
+	}
+	return ""
+}
+
 // awayError is an engine that cannot be asked now, through no fault of what was asked.
 type awayError struct{ error }
 
@@ -98,6 +118,9 @@ func (f *function) ask(ctx context.Context, e client.Event) (io.ReadCloser, erro
 			f.mu.Unlock()
 			return nil, &awayError{err}
 		}
+		if wire != nil && (wire.Code == api.CodeCrash || wire.Code == api.CodeFunction || wire.Code == api.CodeTimeout) {
+			return nil, &brokenError{wire.Message}
+		}
 		return nil, away(err)
 	}
 	if r.StatusCode == http.StatusOK || r.StatusCode == http.StatusNoContent {
@@ -114,7 +137,11 @@ func (f *function) ask(ctx context.Context, e client.Event) (io.ReadCloser, erro
 	case http.StatusInsufficientStorage:
 		return nil, &awayError{errors.New(words)}
 	}
-	return nil, fmt.Errorf("the transcoder answered %s: %s", r.Status, words)
+	var told api.ErrorBody
+	if json.Unmarshal(b, &told) == nil && told.Error != nil {
+		words = told.Error.Message
+	}
+	return nil, &brokenError{fmt.Sprintf("the transcoder answered %s: %s", r.Status, words)}
 }
 
 // askJSON asks with question as JSON. head, unless nil, is what the answer begins with, up to a
@@ -138,7 +165,7 @@ func (f *function) askJSON(ctx context.Context, path string, question, head any)
 	}
 	if err != nil {
 		_ = body.Close()
-		return nil, fmt.Errorf("the transcoder's answer to %s: %w", path, err)
+		return nil, &brokenError{fmt.Sprintf("the transcoder's answer to %s: %v", path, err)}
 	}
 	return struct {
 		io.Reader

@@ -73,9 +73,19 @@ func (w *work) job(ctx context.Context, path string, question, head any, take fu
 }
 
 func (w *work) jobInSlot(ctx context.Context, path string, question, head any, take func(rest io.Reader) error) error {
-	return try(ctx, w.log.With("job", path), func() error {
+	return try(ctx, w.log.With("job", path), func() (err error) {
+		outside := ctx
 		ctx, cancel := context.WithTimeout(ctx, w.cfg.JobTimeout)
 		defer cancel()
+		defer func() {
+			switch {
+			case err == nil || outside.Err() != nil:
+			case ctx.Err() != nil:
+				err = &brokenError{fmt.Sprintf("the transcoder has not answered within %v", w.cfg.JobTimeout)}
+			case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+				err = &brokenError{"the transcoder's answer breaks off"}
+			}
+		}()
 		rest, err := w.function.askJSON(ctx, path, question, head)
 		if errors.Is(err, os.ErrNotExist) { // the function has lost its /work
 			if err := w.function.give(ctx, w.id, w.library.Path(w.id, sourceFile)); err != nil {
@@ -186,7 +196,7 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 
 	var renditions []*asset.Rendition
 	group, ctx := errgroup.WithContext(ctx)
-	var chunks []media.Chunked
+	var chunks []chunked
 	if p.Video >= 0 {
 		group.Go(func() (err error) {
 			chunks, err = w.chunks(ctx, a, estimate)
@@ -279,88 +289,6 @@ func bytesOf(m *media.Made) int64 {
 	return n
 }
 
-// chunks makes the video, chunk after chunk in as many slots as are free, until the source
-// ends, and returns the heads of the answers.
-func (w *work) chunks(ctx context.Context, a *asset.Asset, estimate int) ([]media.Chunked, error) {
-	var mu sync.Mutex
-	heads := map[int]media.Chunked{}
-	ended := false // a chunk was not full
-	group, running := errgroup.WithContext(ctx)
-	for n := 0; ; n++ {
-		if n >= estimate { // nobody knows whether there is more: one at a time
-			if err := group.Wait(); err != nil {
-				return nil, err
-			}
-			group, running = errgroup.WithContext(ctx)
-		}
-		mu.Lock()
-		over := ended
-		mu.Unlock()
-		if over {
-			break
-		}
-		select {
-		case w.slots <- struct{}{}:
-		case <-running.Done():
-			if err := group.Wait(); err != nil {
-				return nil, err
-			}
-			return nil, context.Cause(ctx)
-		}
-		group.Go(func() error {
-			defer func() { <-w.slots }()
-			head, err := w.chunk(running, a, n)
-			if err != nil {
-				return err
-			}
-			w.step()
-			mu.Lock()
-			defer mu.Unlock()
-			heads[n] = *head
-			ended = ended || head.Frames < a.Plan.Chunk
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	var whole []media.Chunked
-	for n := 0; ; n++ {
-		head := heads[n]
-		if head.Frames > 0 {
-			whole = append(whole, head)
-		}
-		if head.Frames < a.Plan.Chunk {
-			return whole, nil
-		}
-	}
-}
-
-// chunk makes one, unless it is there.
-func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*media.Chunked, error) {
-	path := w.jobFile("chunk", n)
-	head := &media.Chunked{}
-	if _, err := kept(path, head); err == nil {
-		return head, nil
-	}
-	p := a.Plan
-	q := media.Chunk{Source: w.id, Stream: p.Video, Grid: p.Grid, From: n * p.Chunk, To: (n + 1) * p.Chunk, Offset: a.Source.Offset, Rungs: p.Rungs, Preset: w.cfg.Preset}
-	err := w.jobInSlot(ctx, "/chunk", q, head, func(rest io.Reader) error {
-		if head.Frames > 0 && len(head.Rungs) != len(p.Rungs) {
-			return fmt.Errorf("%d rungs of %d", len(head.Rungs), len(p.Rungs))
-		}
-		size := int64(0)
-		for i := range head.Rungs {
-			size += bytesOf(&head.Rungs[i])
-		}
-		return keep(path, head, rest, size)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("from second %.0f on: %w", float64(q.From)*float64(p.Grid.Rate.Den)/float64(p.Grid.Rate.Num), err)
-	}
-	return head, nil
-}
-
 // sound makes a track, unless it is there. One that cannot be decoded is left out, if there
 // is something else.
 func (w *work) sound(ctx context.Context, a *asset.Asset, i, stream int) (*media.Made, error) {
@@ -370,9 +298,8 @@ func (w *work) sound(ctx context.Context, a *asset.Asset, i, stream int) (*media
 		err := w.job(ctx, "/sound", media.Sound{Source: w.id, Stream: stream, Segment: a.Plan.Segment, Offset: a.Source.Offset}, made, func(rest io.Reader) error {
 			return keep(path, made, rest, bytesOf(made))
 		})
-		var refused *refusedError
-		if errors.As(err, &refused) && (a.Plan.Video >= 0 || len(a.Plan.Audio) > 1) {
-			w.warn("the sound of stream %d is left out: %s", stream, refused.words)
+		if words := lost(err); words != "" && (a.Plan.Video >= 0 || len(a.Plan.Audio) > 1) {
+			w.warn("the sound of stream %d is left out: %s", stream, words)
 			made, err = nil, nil
 		}
 		if err != nil {

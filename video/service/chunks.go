@@ -1,0 +1,153 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/media"
+)
+
+// chunked is what has been made of a chunk, as its file says it.
+type chunked struct {
+	media.Chunked
+	Lost string `json:"lost,omitempty"` // why the source's pictures could not be had: black ones are there instead
+}
+
+func (c *chunked) black() bool { return c.Lost != "" && c.Frames > 0 }
+
+// chunks makes the video, chunk after chunk in as many slots as are free, until the source
+// ends, and returns the heads of the answers. It is an error if more than half are black.
+func (w *work) chunks(ctx context.Context, a *asset.Asset, estimate int) ([]chunked, error) {
+	var mu sync.Mutex
+	heads := map[int]chunked{}
+	ended := false // a chunk was not full
+	black := 0
+	group, running := errgroup.WithContext(ctx)
+	for n := 0; ; n++ {
+		if n >= estimate { // nobody knows whether there is more: one at a time
+			if err := group.Wait(); err != nil {
+				return nil, err
+			}
+			group, running = errgroup.WithContext(ctx)
+		}
+		mu.Lock()
+		over := ended
+		mu.Unlock()
+		if over {
+			break
+		}
+		select {
+		case w.slots <- struct{}{}:
+		case <-running.Done():
+			if err := group.Wait(); err != nil {
+				return nil, err
+			}
+			return nil, context.Cause(ctx)
+		}
+		group.Go(func() error {
+			defer func() { <-w.slots }()
+			head, err := w.chunk(running, a, n)
+			if err != nil {
+				return err
+			}
+			w.step()
+			mu.Lock()
+			defer mu.Unlock()
+			heads[n] = *head
+			ended = ended || head.Frames < a.Plan.Chunk
+			if head.black() {
+				black++
+			}
+			if 2*black > max(estimate, len(heads)) {
+				return mostlyBlack(black, head.Lost)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	var whole []chunked
+	black, words := 0, ""
+	for n := 0; ; n++ {
+		head := heads[n]
+		if head.Frames > 0 {
+			whole = append(whole, head)
+		}
+		if head.black() {
+			black++
+		}
+		if head.Lost != "" {
+			words = head.Lost
+			w.blackened(a.Plan, n, head)
+		}
+		if head.Frames < a.Plan.Chunk {
+			break
+		}
+	}
+	if 2*black > len(whole) {
+		return nil, mostlyBlack(black, words)
+	}
+	return whole, nil
+}
+
+func mostlyBlack(n int, words string) error {
+	return fmt.Errorf("%d of its parts, more than half, could not be decoded, the last of them: %s", n, words)
+}
+
+// blackened warns of chunk n, which is black, or would have been at the source's end.
+func (w *work) blackened(p *asset.Plan, n int, head chunked) {
+	from := p.Seconds(n * p.Chunk)
+	if head.Frames == 0 {
+		w.warn("from second %.0f on nothing could be decoded: %s", from, head.Lost)
+		return
+	}
+	w.warn("seconds %.0f to %.0f could not be decoded: black instead: %s", from, p.Seconds(n*p.Chunk+head.Frames), head.Lost)
+}
+
+// chunk makes one, unless it is there. What no try makes of the source is made black, as far
+// as the source says that it goes; but not the first chunk, for nothing says then that
+// anything can be decoded.
+func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*chunked, error) {
+	path := w.jobFile("chunk", n)
+	head := &chunked{}
+	if _, err := kept(path, head); err == nil {
+		return head, nil
+	}
+	p := a.Plan
+	q := media.Chunk{Source: w.id, Stream: p.Video, Grid: p.Grid, From: n * p.Chunk, To: (n + 1) * p.Chunk, Offset: a.Source.Offset, Rungs: p.Rungs, Preset: w.cfg.Preset}
+	ask := func() error {
+		return w.jobInSlot(ctx, "/chunk", q, &head.Chunked, func(rest io.Reader) error {
+			if head.Frames > 0 && len(head.Rungs) != len(p.Rungs) {
+				return fmt.Errorf("%d rungs of %d", len(head.Rungs), len(p.Rungs))
+			}
+			size := int64(0)
+			for i := range head.Rungs {
+				size += bytesOf(&head.Rungs[i])
+			}
+			return keep(path, head, rest, size)
+		})
+	}
+	err := ask()
+	if words := lost(err); words != "" && n > 0 {
+		w.log.WarnContext(ctx, "a chunk is made black", "chunk", n, "error", err)
+		*head = chunked{Lost: words}
+		q.Blank, q.To = true, min(q.To, int(math.Round(a.Source.Duration/p.Seconds(1))))
+		if q.To <= q.From {
+			err = keep(path, head, strings.NewReader(""), 0)
+		} else {
+			err = ask()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("from second %.0f on: %w", p.Seconds(q.From), err)
+	}
+	return head, nil
+}
