@@ -134,6 +134,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	fre := engine.New(cfg.Engine)
 	undo = append(undo, func() error { fre.Close(); return nil })
 	cfg.Service.Library, cfg.Service.Engine, cfg.Service.Log, cfg.Service.Template = library, fre, log, service.Template
+	cfg.Service.Lock = filepath.Join(cfg.State, "fret.lock")
 	videos := service.New(cfg.Service)
 	undo = append(undo, func() error { videos.Close(); return nil })
 	rest, closing, err := videos.Handler(service.HTTPConfig{

@@ -65,9 +65,9 @@ func program(t *testing.T) string {
 	return filepath.Join(filepath.Dir(daemontest.Bin(t)), "fre-video")
 }
 
-func (w *world) startService(t *testing.T) {
+func (w *world) startService(t *testing.T, args ...string) {
 	t.Helper()
-	w.cmd = exec.Command(program(t), "serve", "--state", filepath.Join(w.dir, "video"), "--engine", filepath.Join(w.dir, "sock"), "--listen", w.addr, "--preset", "ultrafast", "--import", w.dir)
+	w.cmd = exec.Command(program(t), append([]string{"serve", "--state", filepath.Join(w.dir, "video"), "--engine", filepath.Join(w.dir, "sock"), "--listen", w.addr, "--preset", "ultrafast", "--import", w.dir}, args...)...)
 	w.cmd.Stderr = t.Output()
 	if err := w.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -192,6 +192,7 @@ func TestVideo(t *testing.T) {
 	t.Run("uploads", w.uploads)
 	t.Run("page", w.page)
 	t.Run("crash", w.crash)
+	t.Run("flaky", w.flaky)
 }
 
 // uploads: what people upload is served to players; what is no video is told of, and can be

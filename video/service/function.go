@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -28,6 +29,7 @@ type function struct {
 	engine *client.Client
 	name   string
 	files  func(dir string) error // writes the template directory
+	lock   string                 // file that keeps what was resolved for it; "": none
 	log    *slog.Logger
 
 	mu       sync.Mutex
@@ -80,14 +82,66 @@ func (f *function) deploy(ctx context.Context) error {
 	if err := f.files(dir); err != nil {
 		return err
 	}
-	f.log.InfoContext(ctx, "deploying the transcoder", "function", f.name)
-	built, err := f.engine.DeployDir(ctx, dir, api.DeployRequest{Name: f.name, Replace: true}, nil, func(api.Event) {})
+	locked, err := f.locked(dir)
+	if err != nil {
+		return err
+	}
+	f.log.InfoContext(ctx, "deploying the transcoder", "function", f.name, "locked", locked)
+	deploy := func() (*client.Built, error) {
+		return f.engine.DeployDir(ctx, dir, api.DeployRequest{Name: f.name, Replace: true}, nil, func(api.Event) {})
+	}
+	built, err := deploy()
+	var wire *api.Error
+	if locked && errors.As(err, &wire) && (wire.Code == api.CodePackage || wire.Code == api.CodeTemplate) {
+		f.log.WarnContext(ctx, "the transcoder's packages are resolved anew: what is locked cannot be had", "lock", f.lock, "error", err)
+		if err := os.Remove(filepath.Join(dir, api.LockFile)); err != nil {
+			return err
+		}
+		built, err = deploy()
+	}
 	if err != nil {
 		return fmt.Errorf("deploy the transcoder: %w", away(err))
+	}
+	if err := f.keepLock(built.Lock); err != nil {
+		f.log.WarnContext(ctx, "what was resolved for the transcoder is not kept", "error", err)
 	}
 	f.log.InfoContext(ctx, "the transcoder is deployed", "function", f.name, "image", built.Image.Digest)
 	f.deployed = true
 	return nil
+}
+
+// locked puts the lock beside the template, if one is kept.
+func (f *function) locked(dir string) (bool, error) {
+	if f.lock == "" {
+		return false, nil
+	}
+	b, err := os.ReadFile(f.lock)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, os.WriteFile(filepath.Join(dir, api.LockFile), b, 0o600)
+}
+
+// keepLock keeps a lock that is not kept yet.
+func (f *function) keepLock(text []byte) error {
+	if f.lock == "" || len(text) == 0 {
+		return nil
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, text, "", "  "); err != nil {
+		return err
+	}
+	b.WriteByte('\n')
+	if before, err := os.ReadFile(f.lock); err == nil && bytes.Equal(before, b.Bytes()) {
+		return nil
+	}
+	if err := os.WriteFile(f.lock+".new", b.Bytes(), 0o600); err != nil {
+		return err
+	}
+	return asset.Commit(f.lock+".new", f.lock)
 }
 
 // away tells errors of the engine's state from others.

@@ -32,6 +32,7 @@ type Config struct {
 
 	Function string                 // name of the transcoder on the engine; default fre-video-transcoder
 	Template func(dir string) error // required: writes the transcoder's template directory
+	Lock     string                 // file that keeps what was resolved for the transcoder; default: each service resolves anew
 
 	Slots        int           // jobs at a time; default: as many as there are CPUs
 	Rungs        int           // at most of a ladder; default 4
@@ -95,7 +96,7 @@ func New(cfg Config) *Service {
 	}
 	s := &Service{
 		cfg: cfg, library: cfg.Library, slots: make(chan struct{}, cfg.Slots), working: map[string]*worker{},
-		function: &function{engine: cfg.Engine, name: cfg.Function, files: cfg.Template, log: cfg.Log},
+		function: &function{engine: cfg.Engine, name: cfg.Function, files: cfg.Template, lock: cfg.Lock, log: cfg.Log},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	all, _ := s.library.List()
