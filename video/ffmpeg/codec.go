@@ -163,6 +163,9 @@ func (e *Encoder) Header() []byte {
 	return unsafe.Slice((*byte)(e.c.extradata), int(e.c.extradata_size))
 }
 
+// Size of the pictures in pixels.
+func (e *Encoder) Size() (width, height int) { return int(e.c.width), int(e.c.height) }
+
 // FrameSize is how many samples each frame of sound is to have; 0 for any number.
 func (e *Encoder) FrameSize() int { return int(e.c.frame_size) }
 

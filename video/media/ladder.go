@@ -12,7 +12,39 @@ type Rung struct {
 	Name    string `json:"name"` // such as 720p
 	Width   int    `json:"width"`
 	Height  int    `json:"height"`
-	BitRate int64  `json:"bit_rate"` // bits each second: what it may have for long
+	BitRate int64  `json:"bit_rate"`        // bits each second: what it may have for long
+	Codec   string `json:"codec,omitempty"` // of [Codecs]; H264 if it is not given
+}
+
+// What pictures are encoded in.
+const (
+	H264 = "h264" // everything plays it
+	HEVC = "hevc" // what Apple makes, and many televisions
+	AV1  = "av1"  // browsers; newer devices
+)
+
+// Codecs are all of them.
+var Codecs = []string{H264, HEVC, AV1}
+
+// sparing is how many of H.264's bits a codec takes for pictures that look the same.
+var sparing = map[string]float64{H264: 1, HEVC: 0.7, AV1: 0.6}
+
+// smallest is the least side of a picture that every codec takes.
+const smallest = 64
+
+// In are the rungs of a ladder in a codec, with the bits that it takes; as they are if it is
+// none of [Codecs], or the smallest rung is too small for some.
+func In(codec string, rungs []Rung) []Rung {
+	last := rungs[len(rungs)-1]
+	if sparing[codec] == 0 || min(last.Width, last.Height) < smallest {
+		codec = H264
+	}
+	var in []Rung
+	for _, r := range rungs {
+		r.Codec, r.BitRate = codec, int64(float64(r.BitRate)*sparing[codec])
+		in = append(in, r)
+	}
+	return in
 }
 
 // heights of the usual rungs in pixels, by the shorter side, and the bit rates that they

@@ -4,15 +4,12 @@
 package transcode
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"strconv"
 	"strings"
 
-	"github.com/Eyevinn/mp4ff/avc"
 	"github.com/Eyevinn/mp4ff/mp4"
 
 	"github.com/fre-engine/fre/video/ffmpeg"
@@ -77,6 +74,7 @@ type encoding struct {
 
 // rung is one rendition of it.
 type rung struct {
+	codec   *codec
 	encoder *ffmpeg.Encoder
 	packet  *ffmpeg.Packet
 	frame   *ffmpeg.Frame
@@ -98,24 +96,20 @@ func (e *encoding) close() {
 func (e *encoding) open() error {
 	rate := ffmpeg.Rational{Num: e.c.Grid.Rate.Num, Den: e.c.Grid.Rate.Den}
 	for _, want := range e.c.Rungs {
-		preset := e.c.Preset
-		if preset == "" {
-			preset = "veryfast"
+		codec, err := codecOf(want.Codec)
+		if err != nil {
+			return err
 		}
-		bits := strconv.FormatInt(want.BitRate, 10)
 		encoder, err := ffmpeg.NewEncoder(ffmpeg.EncoderOptions{
-			Codec: "libx264", TimeBase: ffmpeg.Rational{Num: rate.Den, Den: rate.Num}, FrameRate: rate, Threads: e.c.Threads,
+			Codec: codec.encoder, TimeBase: ffmpeg.Rational{Num: rate.Den, Den: rate.Num}, FrameRate: rate, Threads: e.c.Threads,
 			Width: want.Width, Height: want.Height, PixelFormat: pixelFormat, SampleRatio: ffmpeg.Rational{Num: 1, Den: 1},
-			Options: map[string]string{
-				"preset": preset, "profile": "high", "crf": "21", "maxrate": bits, "bufsize": strconv.FormatInt(2*want.BitRate, 10),
-				"g": strconv.Itoa(e.c.Grid.Segment), "keyint_min": strconv.Itoa(e.c.Grid.Segment), "sc_threshold": "0", "forced-idr": "1",
-			},
+			Options: encoderOptions(codec, e.c, want),
 		})
 		if err != nil {
 			return err
 		}
 		e.rungs = append(e.rungs, &rung{
-			encoder: encoder, packet: ffmpeg.NewPacket(), frame: ffmpeg.NewFrame(),
+			codec: codec, encoder: encoder, packet: ffmpeg.NewPacket(), frame: ffmpeg.NewFrame(),
 			fragments: fragments{number: e.c.From / e.c.Grid.Segment},
 		})
 	}
@@ -287,7 +281,7 @@ func (e *encoding) packets(r *rung) error {
 		if r.packet.Key() {
 			flags = mp4.SyncSampleFlags
 		}
-		data := avc.ConvertByteStreamToNaluSample(bytes.Clone(r.packet.Data()))
+		data := r.codec.sample(r.packet.Data())
 		r.open = append(r.open, mp4.FullSample{
 			Sample:     mp4.NewSample(flags, uint32(to-from), uint32(len(data)), int32(e.time(int(r.packet.PTS()))-from)),
 			DecodeTime: uint64(from), Data: data,
@@ -304,16 +298,7 @@ func (e *encoding) time(frame int) int64 {
 func (e *encoding) describe(r *rung) error {
 	init := mp4.CreateEmptyInit()
 	track := init.AddEmptyTrack(timeScale, "video", "und")
-	var sps, pps [][]byte
-	for _, unit := range avc.ExtractNalusFromByteStream(r.encoder.Header()) {
-		switch avc.GetNaluType(unit[0]) {
-		case avc.NALU_SPS:
-			sps = append(sps, unit)
-		case avc.NALU_PPS:
-			pps = append(pps, unit)
-		}
-	}
-	if err := track.SetAVCDescriptor("avc1", sps, pps, true); err != nil {
+	if err := r.codec.describe(track, r, r.encoder.Header()); err != nil {
 		return fmt.Errorf("describe the video: %w", err)
 	}
 	return r.begin(init)

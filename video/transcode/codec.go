@@ -1,0 +1,190 @@
+package transcode
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/Eyevinn/mp4ff/av1"
+	"github.com/Eyevinn/mp4ff/avc"
+	"github.com/Eyevinn/mp4ff/bits"
+	"github.com/Eyevinn/mp4ff/hevc"
+	"github.com/Eyevinn/mp4ff/mp4"
+
+	"github.com/fre-engine/fre/video/media"
+)
+
+// codec is one that pictures are encoded in.
+type codec struct {
+	encoder  string                                            // the libraries' name
+	options  func(preset string) map[string]string             // beside those that are common
+	describe func(track *mp4.TrakBox, r *rung, h []byte) error // makes the sample entry of the encoder's header
+	sample   func(packet []byte) []byte                        // as a file has it; it does not keep packet
+}
+
+func codecOf(name string) (*codec, error) {
+	switch name {
+	case "", media.H264:
+		return &codec{"libx264", x264, describeAVC, units}, nil
+	case media.HEVC:
+		return &codec{"libx265", x265, describeHEVC, units}, nil
+	case media.AV1:
+		return &codec{"libsvtav1", svtAV1, describeAV1, withoutDelimiter}, nil
+	}
+	return nil, fmt.Errorf("pictures are not encoded in %q", name)
+}
+
+// encoderOptions are those of a rung: constant quality, no more bits than the rung may have,
+// key frames where segments begin, and references to nothing before them.
+func encoderOptions(k *codec, c media.Chunk, r media.Rung) map[string]string {
+	preset := c.Preset
+	if preset == "" {
+		preset = "veryfast"
+	}
+	o := k.options(preset)
+	o["g"] = strconv.Itoa(c.Grid.Segment)
+	if k.encoder != "libsvtav1" { // it has no limit beside a constant quality
+		o["maxrate"], o["bufsize"] = strconv.FormatInt(r.BitRate, 10), strconv.FormatInt(2*r.BitRate, 10)
+		o["keyint_min"], o["forced-idr"] = o["g"], "1"
+	}
+	return o
+}
+
+func x264(preset string) map[string]string {
+	return map[string]string{"preset": preset, "profile": "high", "crf": "21", "sc_threshold": "0"}
+}
+
+func x265(preset string) map[string]string {
+	return map[string]string{"preset": preset, "profile": "main", "crf": "24", "x265-params": "scenecut=0:open-gop=0:info=0:log-level=error"}
+}
+
+// svtAV1 names the presets of x264 by the numbers of SVT-AV1's that are nearly as fast.
+func svtAV1(preset string) map[string]string {
+	number, ok := map[string]string{"ultrafast": "12", "superfast": "11", "veryfast": "10", "faster": "9", "fast": "8", "medium": "7", "slow": "6"}[preset]
+	if !ok {
+		number = "10"
+	}
+	return map[string]string{"preset": number, "crf": "32"}
+}
+
+// units are a sample of H.264 or HEVC (ISO/IEC 14496-15, 4.3.3): NAL units behind their
+// lengths, in place of start codes.
+func units(packet []byte) []byte { return avc.ConvertByteStreamToNaluSample(bytes.Clone(packet)) }
+
+func describeAVC(track *mp4.TrakBox, _ *rung, header []byte) error {
+	var sps, pps [][]byte
+	for _, unit := range avc.ExtractNalusFromByteStream(header) {
+		switch avc.GetNaluType(unit[0]) {
+		case avc.NALU_SPS:
+			sps = append(sps, unit)
+		case avc.NALU_PPS:
+			pps = append(pps, unit)
+		}
+	}
+	if len(sps) == 0 || len(pps) == 0 {
+		return errNoHeader
+	}
+	return track.SetAVCDescriptor("avc1", sps, pps, true)
+}
+
+var errNoHeader = errors.New("the encoder says nothing of what it makes")
+
+func describeHEVC(track *mp4.TrakBox, _ *rung, header []byte) error {
+	var vps, sps, pps [][]byte
+	for _, unit := range avc.ExtractNalusFromByteStream(header) {
+		switch hevc.GetNaluType(unit[0]) {
+		case hevc.NALU_VPS:
+			vps = append(vps, unit)
+		case hevc.NALU_SPS:
+			sps = append(sps, unit)
+		case hevc.NALU_PPS:
+			pps = append(pps, unit)
+		}
+	}
+	if len(vps) == 0 || len(sps) == 0 || len(pps) == 0 {
+		return errNoHeader
+	}
+	return track.SetHEVCDescriptor("hvc1", vps, sps, pps, nil, true)
+}
+
+// The types of open bitstream units (AV1 Bitstream & Decoding Process, 6.2.2).
+const (
+	sequenceHeader    = 1
+	temporalDelimiter = 2
+)
+
+// unit takes the first open bitstream unit off b (5.3): its type, its content, and all of it.
+// A type of 0 says that there is none.
+func unit(b []byte) (kind byte, content, whole, rest []byte) {
+	if len(b) < 2 || b[0]&2 == 0 { // it has to say its size
+		return 0, nil, nil, nil
+	}
+	head := 1 + int(b[0]>>2&1) // with an extension
+	size := 0
+	for shift := 0; ; shift += 7 {
+		if head >= len(b) || shift > 28 {
+			return 0, nil, nil, nil
+		}
+		size |= int(b[head]&0x7f) << shift
+		head++
+		if b[head-1] < 0x80 {
+			break
+		}
+	}
+	if size > len(b)-head {
+		return 0, nil, nil, nil
+	}
+	return b[0] >> 3 & 15, b[head : head+size], b[:head+size], b[head+size:]
+}
+
+// withoutDelimiter is a sample of AV1 (AV1 Codec ISO Media File Format Binding, 2.4): a
+// temporal unit without the delimiter before it.
+func withoutDelimiter(packet []byte) []byte {
+	if kind, _, _, rest := unit(packet); kind == temporalDelimiter {
+		packet = rest
+	}
+	return bytes.Clone(packet)
+}
+
+// describeAV1 writes an av01 sample entry (ibid., 2.2 and 2.3). What is made has 8 bits in
+// 4:2:0 (profile 0).
+func describeAV1(track *mp4.TrakBox, r *rung, header []byte) error {
+	for rest := header; ; {
+		var kind byte
+		var content, whole []byte
+		if kind, content, whole, rest = unit(rest); kind == 0 {
+			return errNoHeader
+		}
+		if kind != sequenceHeader {
+			continue
+		}
+		level, tier, err := levelOf(content)
+		if err != nil {
+			return err
+		}
+		w, h := r.encoder.Size()
+		track.Tkhd.Width, track.Tkhd.Height = mp4.Fixed32(w<<16), mp4.Fixed32(h<<16)
+		config := &mp4.Av1CBox{CodecConfRec: av1.CodecConfRec{
+			Version: 1, SeqLevelIdx0: level, SeqTier0: tier, ChromaSubsamplingX: 1, ChromaSubsamplingY: 1, ConfigOBUs: bytes.Clone(whole),
+		}}
+		track.Mdia.Minf.Stbl.Stsd.AddChild(mp4.CreateVisualSampleEntryBox("av01", uint16(w), uint16(h), config))
+		return nil
+	}
+}
+
+// levelOf are seq_level_idx and seq_tier of the first operating point in a sequence header
+// (AV1, 5.5.1), of one without the times of a decoder's model.
+func levelOf(header []byte) (level, tier byte, err error) {
+	b := bits.NewReader(bytes.NewReader(header))
+	profile, _, reduced := b.Read(3), b.Read(1), b.Read(1)
+	if profile != 0 || reduced != 0 || b.Read(1) != 0 {
+		return 0, 0, errors.New("a sequence header of AV1 of another kind than the encoder writes")
+	}
+	b.Read(1 + 5 + 12) // initial_display_delay, operating points, what the first of them has
+	level = byte(b.Read(5))
+	if level > 7 {
+		tier = byte(b.Read(1))
+	}
+	return level, tier, b.AccError()
+}
