@@ -15,11 +15,12 @@ import (
 
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/client"
+	"github.com/fre-engine/fre/video/media"
 )
 
 func uploadCommand() *cobra.Command {
 	var wait bool
-	var name string
+	var name, codec string
 	cmd := &cobra.Command{
 		Use:   "upload FILE",
 		Short: "Upload a video; print its asset as JSON",
@@ -29,6 +30,9 @@ The upload goes on by itself where a connection breaks off, over a restart of th
 too. With --wait the command follows the work, and prints the asset once it is ready.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := media.ParseCodec(codec); err != nil {
+				return usageError{fmt.Errorf("--codec: %w", err)}
+			}
 			c, err := connect()
 			if err != nil {
 				return err
@@ -51,7 +55,7 @@ too. With --wait the command follows the work, and prints the asset once it is r
 			}
 			bar := newBar(cmd.ErrOrStderr())
 			defer bar.end()
-			id, err := c.Upload(cmd.Context(), name, f, info.Size(), func(sent int64) { bar.show("upload", sent, info.Size()) })
+			id, err := c.Upload(cmd.Context(), client.Video{Name: name, Codec: codec, Data: f, Size: info.Size()}, func(sent int64) { bar.show("upload", sent, info.Size()) })
 			if err != nil {
 				return explain(err)
 			}
@@ -79,6 +83,7 @@ too. With --wait the command follows the work, and prints the asset once it is r
 		},
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the asset is ready or has failed")
+	cmd.Flags().StringVar(&codec, "codec", "", "h264, hevc or av1 (default the service's choice)")
 	cmd.Flags().StringVar(&name, "name", "", "what to call it (default the file's name)")
 	return cmd
 }

@@ -23,6 +23,7 @@ import (
 	engine "github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/media"
 	"github.com/fre-engine/fre/video/origin"
 	"github.com/fre-engine/fre/video/service"
 	"github.com/fre-engine/fre/video/web"
@@ -74,7 +75,8 @@ the service or the engine interrupts is gone on with: no finished chunk is made 
 	f.StringVar(&cfg.Service.Function, "function", "fre-video-transcoder", "`name` of the transcoder on the engine")
 	f.IntVar(&cfg.Service.Slots, "slots", 0, "jobs at a time (default as many as there are CPUs)")
 	f.IntVar(&cfg.Service.Rungs, "rungs", 4, "renditions of a picture at most")
-	f.StringVar(&cfg.Service.Preset, "preset", "veryfast", "of x264: ultrafast to slow")
+	f.StringVar(&cfg.Service.Codec, "codec", media.H264, "what pictures are encoded in: h264, hevc or av1, unless an upload says it")
+	f.StringVar(&cfg.Service.Preset, "preset", "veryfast", "of x264 and x265: ultrafast to slow; SVT-AV1's are as fast")
 	f.DurationVar(&cfg.Service.MostDuration, "max-duration", 12*time.Hour, "longest video")
 	f.Int64Var(&cfg.Service.MostBytes, "max-bytes", 50<<30, "largest source in `bytes`")
 	f.DurationVar(&cfg.Service.JobTimeout, "job-timeout", 5*time.Minute, "how long a sandbox may work on a chunk")
@@ -86,6 +88,9 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
 		return usageError{fmt.Errorf("--log-level: %w", err)}
+	}
+	if _, err := media.ParseCodec(cfg.Service.Codec); err != nil {
+		return usageError{fmt.Errorf("--codec: %w", err)}
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	var undo []func() error

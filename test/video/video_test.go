@@ -133,9 +133,9 @@ func (w *world) cli(t *testing.T, args ...string) (stdout, stderr string, status
 }
 
 // upload uploads a file and waits for what becomes of it.
-func (w *world) upload(t *testing.T, path string) (asset.View, int) {
+func (w *world) upload(t *testing.T, path string, args ...string) (asset.View, int) {
 	t.Helper()
-	out, errs, status := w.cli(t, "upload", "--wait", path)
+	out, errs, status := w.cli(t, append([]string{"upload", "--wait", path}, args...)...)
 	var a asset.View
 	if err := json.Unmarshal([]byte(out), &a); err != nil {
 		t.Fatalf("upload %s: status %d, %v\n%s%s", path, status, err, out, errs)
@@ -191,6 +191,7 @@ func TestVideo(t *testing.T) {
 	w := newWorld(t)
 	t.Run("uploads", w.uploads)
 	t.Run("page", w.page)
+	t.Run("codecs", w.codecs)
 	t.Run("crash", w.crash)
 	t.Run("flaky", w.flaky)
 }
@@ -342,6 +343,44 @@ func (w *world) uploads(t *testing.T) {
 			}
 		}
 	})
+}
+
+// codecs: an upload says in which codec it is wanted; ffmpeg plays every rung of it, whole and
+// without a word, and playlists name it.
+func (w *world) codecs(t *testing.T) {
+	path := clip(t, filepath.Join(t.TempDir(), "in.mp4"), "-f lavfi -i testsrc2=size=640x360:rate=25:duration=30 -f lavfi -i sine=duration=30 -c:v libx264 -preset ultrafast -c:a aac")
+	for codec, want := range map[string]string{"hevc": "hvc1.1.6.L63.90,mp4a.40.2", "av1": "av01.0.01M.08,mp4a.40.2"} {
+		a, status := w.upload(t, path, "--codec", codec)
+		if status != 0 || a.Codec != codec || a.Plan == nil || a.Plan.Rungs[0].Codec != codec {
+			t.Fatalf("%s: status %d, %+v", codec, status, a.Asset)
+		}
+		for _, at := range []string{a.HLS, a.DASH} {
+			got := frames(t, w.url(at))
+			for i := range got {
+				got[i] = strings.Replace(got[i], ": 749", ": 750", 1)
+			}
+			if !slices.Equal(got, []string{"audio", "video 426: 750", "video 640: 750"}) {
+				t.Errorf("%s: %q", at, got)
+			}
+			b, err := http.Get(w.url(at))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(b.Body)
+			if err = errors.Join(err, b.Body.Close()); err != nil || !strings.Contains(string(text), want[:9]) || at == a.HLS && !strings.Contains(string(text), want) {
+				t.Errorf("%v, %s", err, text)
+			}
+		}
+		if out, err := exec.Command("ffmpeg", "-v", "warning", "-nostdin", "-i", w.url(a.HLS), "-map", "0:v", "-map", "0:a", "-f", "null", "-").CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v\n%s", codec, err, out)
+		}
+		if _, errs, status := w.cli(t, "rm", a.ID); status != 0 {
+			t.Errorf("rm: %d %s", status, errs)
+		}
+	}
+	if _, errs, status := w.cli(t, "upload", path, "--codec", "vp6"); status != 2 || !strings.Contains(errs, "h264, hevc, av1") {
+		t.Errorf("%d %s", status, errs)
+	}
 }
 
 // crash: after kill -9 of the service and of the engine, work goes on where it was:

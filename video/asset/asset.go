@@ -26,6 +26,7 @@ type Asset struct {
 	Created  time.Time `json:"created"`
 	State    State     `json:"state"`
 	Size     int64     `json:"size"`               // of the source in bytes, of an upload when it is whole
+	Codec    string    `json:"codec,omitempty"`    // of media.Codecs, in which its owner wants it; "": the service's choice
 	Error    string    `json:"error,omitempty"`    // why it failed: the decoder's words
 	Warnings []string  `json:"warnings,omitempty"` // what of the source is not in what was made
 	Jobs     *Jobs     `json:"jobs,omitempty"`     // while it is worked on

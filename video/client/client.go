@@ -169,13 +169,25 @@ func (c *Client) followOnce(ctx context.Context, id string, each func(Asset)) (l
 	return last, false, lines.Err()
 }
 
-// Upload uploads size bytes of a video, and returns its asset's id. Where a connection breaks
-// off it goes on behind what has arrived; report is called with how much that is.
-func (c *Client) Upload(ctx context.Context, name string, from io.ReaderAt, size int64, report func(sent int64)) (id string, err error) {
+// Video is what is uploaded.
+type Video struct {
+	Name  string
+	Codec string // of media.Codecs; "": the service's choice
+	Data  io.ReaderAt
+	Size  int64 // bytes of Data
+}
+
+// Upload uploads a video, and returns its asset's id. Where a connection breaks off it goes on
+// behind what has arrived; report is called with how many bytes that is.
+func (c *Client) Upload(ctx context.Context, v Video, report func(sent int64)) (id string, err error) {
 	tus := func() http.Header { return http.Header{"Tus-Resumable": {"1.0.0"}} }
 	header := tus()
-	header.Set("Upload-Length", strconv.FormatInt(size, 10))
-	header.Set("Upload-Metadata", "filename "+base64.StdEncoding.EncodeToString([]byte(path.Base(name))))
+	header.Set("Upload-Length", strconv.FormatInt(v.Size, 10))
+	metadata := "filename " + base64.StdEncoding.EncodeToString([]byte(path.Base(v.Name)))
+	if v.Codec != "" {
+		metadata += ",codec " + base64.StdEncoding.EncodeToString([]byte(v.Codec))
+	}
+	header.Set("Upload-Metadata", metadata)
 	a, err := c.do(ctx, http.MethodPost, "/v1/uploads/", header, nil, 0)
 	if err != nil {
 		return "", err
@@ -189,8 +201,8 @@ func (c *Client) Upload(ctx context.Context, name string, from io.ReaderAt, size
 		header := tus()
 		header.Set("Content-Type", "application/offset+octet-stream")
 		header.Set("Upload-Offset", strconv.FormatInt(at, 10))
-		sent := &counting{r: io.NewSectionReader(from, at, size-at), at: at, report: report}
-		a, err := c.do(ctx, http.MethodPatch, target, header, sent, size-at)
+		sent := &counting{r: io.NewSectionReader(v.Data, at, v.Size-at), at: at, report: report}
+		a, err := c.do(ctx, http.MethodPatch, target, header, sent, v.Size-at)
 		if err == nil {
 			return id, a.Body.Close()
 		}
@@ -219,7 +231,7 @@ func (c *Client) Upload(ctx context.Context, name string, from io.ReaderAt, size
 		if at, err = strconv.ParseInt(a.Header.Get("Upload-Offset"), 10, 64); err != nil {
 			return id, fmt.Errorf("the service does not say how much it has: %w", err)
 		}
-		if at == size {
+		if at == v.Size {
 			return id, nil
 		}
 		if at > before {

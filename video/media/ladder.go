@@ -5,6 +5,8 @@ package media
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 )
 
 // Rung is one rendition of a ladder.
@@ -31,6 +33,14 @@ var sparing = map[string]float64{H264: 1, HEVC: 0.7, AV1: 0.6}
 
 // smallest is the least side of a picture that every codec takes.
 const smallest = 64
+
+// ParseCodec is one of [Codecs] by its name, "" that of "".
+func ParseCodec(s string) (string, error) {
+	if s != "" && !slices.Contains(Codecs, s) {
+		return "", fmt.Errorf("codec %q: %s", s, strings.Join(Codecs, ", "))
+	}
+	return s, nil
+}
 
 // In are the rungs of a ladder in a codec, with the bits that it takes; as they are if it is
 // none of [Codecs], or the smallest rung is too small for some.

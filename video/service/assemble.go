@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/Eyevinn/mp4ff/hevc"
 	"github.com/Eyevinn/mp4ff/mp4"
 
 	"github.com/fre-engine/fre/video/asset"
@@ -119,12 +120,31 @@ func (f *fragmentReader) init(r *asset.Rendition, b []byte) error {
 	case stsd.AvcX != nil:
 		c := stsd.AvcX.AvcC
 		r.Codec = fmt.Sprintf("avc1.%02x%02x%02x", c.AVCProfileIndication, c.ProfileCompatibility, c.AVCLevelIndication)
+	case stsd.HvcX != nil && stsd.HvcX.HvcC != nil:
+		r.Codec = hevcString(stsd.HvcX.HvcC)
+	case stsd.Av01 != nil && stsd.Av01.Av1C != nil:
+		r.Codec = av1String(stsd.Av01.Av1C)
 	case stsd.Mp4a != nil:
 		r.Codec = "mp4a.40.2"
 	default:
 		return errors.New("a codec that is not known")
 	}
 	return nil
+}
+
+// hevcString is the codecs parameter of HEVC (ISO/IEC 14496-15, E.3), such as hvc1.1.6.L93.90.
+func hevcString(c *mp4.HvcCBox) string {
+	return hevc.CodecString("hvc1", &hevc.SPS{ProfileTierLevel: hevc.ProfileTierLevel{
+		GeneralProfileSpace: c.GeneralProfileSpace, GeneralTierFlag: c.GeneralTierFlag, GeneralProfileIDC: c.GeneralProfileIDC,
+		GeneralProfileCompatibilityFlags: c.GeneralProfileCompatibilityFlags, GeneralConstraintIndicatorFlags: c.GeneralConstraintIndicatorFlags,
+		GeneralLevelIDC: c.GeneralLevelIDC,
+	}})
+}
+
+// av1String is the codecs parameter of AV1 with 8 or 10 bits (AV1 Codec ISO Media File Format
+// Binding, 5), such as av01.0.04M.08.
+func av1String(c *mp4.Av1CBox) string {
+	return fmt.Sprintf("av01.%d.%02d%c.%02d", c.SeqProfile, c.SeqLevelIdx0, "MH"[c.SeqTier0&1], 8+2*c.HighBitdepth)
 }
 
 // fragment reads how long the fragment of size bytes at takes, and where its first sample

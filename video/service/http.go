@@ -16,6 +16,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/media"
 )
 
 //go:embed openapi.yaml
@@ -161,27 +162,46 @@ func (h *rest) get(w http.ResponseWriter, r *http.Request) error {
 // create makes an asset of the body, or of a file by its path.
 func (h *rest) create(w http.ResponseWriter, r *http.Request) error {
 	var a *asset.Asset
-	var err error
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") {
 		var q struct {
-			Path string `json:"path"`
-			Name string `json:"name"`
+			Path  string `json:"path"`
+			Name  string `json:"name"`
+			Codec string `json:"codec"`
 		}
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&q); err != nil || q.Path == "" {
 			return &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: "the body is no JSON with a path", Next: "send a video as the body with another Content-Type, or {\"path\": …} of a file below --import"}
 		}
-		if a, err = h.importFile(r, q.Path, q.Name); err != nil {
+		codec, err := parseCodec(q.Codec)
+		if err != nil {
 			return err
 		}
-	} else if a, err = h.Add(r.Context(), fileName(r.URL.Query().Get("name")), r.Body); err != nil {
-		return err
+		if a, err = h.importFile(r, q.Path, q.Name, codec); err != nil {
+			return err
+		}
+	} else {
+		codec, err := parseCodec(r.URL.Query().Get("codec"))
+		if err != nil {
+			return err
+		}
+		if a, err = h.Add(r.Context(), fileName(r.URL.Query().Get("name")), codec, r.Body); err != nil {
+			return err
+		}
 	}
 	w.Header().Set("Location", "/v1/assets/"+a.ID)
 	answer(w, http.StatusCreated, h.view(a))
 	return nil
 }
 
-func (h *rest) importFile(r *http.Request, name, title string) (*asset.Asset, error) {
+// parseCodec is media.ParseCodec with an error for a client.
+func parseCodec(s string) (string, error) {
+	codec, err := media.ParseCodec(s)
+	if err != nil {
+		return "", &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: err.Error()}
+	}
+	return codec, nil
+}
+
+func (h *rest) importFile(r *http.Request, name, title, codec string) (*asset.Asset, error) {
 	if h.imports == nil {
 		return nil, &api.Error{Status: http.StatusForbidden, Code: api.CodeForbidden, Message: "this service imports no files", Next: "fre-video serve --import DIR allows those of a directory"}
 	}
@@ -196,7 +216,7 @@ func (h *rest) importFile(r *http.Request, name, title string) (*asset.Asset, er
 	if title == "" {
 		title = path.Base(name)
 	}
-	return h.Add(r.Context(), fileName(title), f)
+	return h.Add(r.Context(), fileName(title), codec, f)
 }
 
 // fileName is a name of somebody's as it is shown: of a path the last part, and no more than

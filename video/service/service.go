@@ -36,7 +36,8 @@ type Config struct {
 
 	Slots        int           // jobs at a time; default: as many as there are CPUs
 	Rungs        int           // at most of a ladder; default 4
-	Preset       string        // of x264; default veryfast
+	Preset       string        // of x264, others' are as fast as they can be; default veryfast
+	Codec        string        // of media.Codecs, of assets that name none; default H.264
 	MostDuration time.Duration // of a video; default 12 hours
 	MostBytes    int64         // of a source; default 50 GiB
 	JobTimeout   time.Duration // of a job, which is done three times at most; default 5 minutes
@@ -138,9 +139,10 @@ func (s *Service) reconcile() {
 	}
 }
 
-// Add takes a video in that r has, and has it worked on. name is what its owner calls it.
-func (s *Service) Add(ctx context.Context, name string, r io.Reader) (*asset.Asset, error) {
-	a := &asset.Asset{ID: asset.NewID(), Name: name, Created: time.Now().UTC(), State: asset.Uploading}
+// Add takes a video in that r has, and has it worked on. name is what its owner calls it, codec
+// the one that it is wanted in, "" for the service's choice.
+func (s *Service) Add(ctx context.Context, name, codec string, r io.Reader) (*asset.Asset, error) {
+	a := &asset.Asset{ID: asset.NewID(), Name: name, Codec: codec, Created: time.Now().UTC(), State: asset.Uploading}
 	if err := s.library.Create(a); err != nil {
 		return nil, err
 	}
@@ -169,8 +171,8 @@ func (s *Service) Add(ctx context.Context, name string, r io.Reader) (*asset.Ass
 
 // Expect makes an asset of a video that is being uploaded to [Service.SourcePath]; Uploaded
 // follows, or Remove.
-func (s *Service) Expect(id, name string, size int64) error {
-	return s.library.Create(&asset.Asset{ID: id, Name: name, Created: time.Now().UTC(), State: asset.Uploading, Size: size})
+func (s *Service) Expect(id, name, codec string, size int64) error {
+	return s.library.Create(&asset.Asset{ID: id, Name: name, Codec: codec, Created: time.Now().UTC(), State: asset.Uploading, Size: size})
 }
 
 // SourcePath is where an asset's source is, or is uploaded to.

@@ -18,6 +18,7 @@ import (
 	expslog "golang.org/x/exp/slog"
 
 	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/media"
 )
 
 // abandoned is after how long without a byte an upload is given up.
@@ -44,8 +45,12 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 		StoreComposer: composer, BasePath: "/v1/uploads/", MaxSize: s.cfg.MostBytes, DisableDownload: true, DisableConcatenation: true,
 		Logger: expslog.New(expslog.NewTextHandler(io.Discard, nil)),
 		PreUploadCreateCallback: func(e handler.HookEvent) (handler.HTTPResponse, handler.FileInfoChanges, error) {
+			codec, err := media.ParseCodec(e.Upload.MetaData["codec"])
+			if err != nil {
+				return handler.HTTPResponse{}, handler.FileInfoChanges{}, handler.NewError("ERR_CODEC", err.Error(), http.StatusBadRequest)
+			}
 			id := asset.NewID()
-			if err := s.Expect(id, fileName(e.Upload.MetaData["filename"]), e.Upload.Size); err != nil {
+			if err := s.Expect(id, fileName(e.Upload.MetaData["filename"]), codec, e.Upload.Size); err != nil {
 				return handler.HTTPResponse{}, handler.FileInfoChanges{}, err
 			}
 			return handler.HTTPResponse{}, handler.FileInfoChanges{ID: id, Storage: map[string]string{filestore.StorageKeyPath: s.SourcePath(id)}}, nil

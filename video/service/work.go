@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ func (w *work) run(ctx context.Context) error {
 		if err := w.job(ctx, "/probe", map[string]string{"source": w.id}, &source, nil); err != nil {
 			return err
 		}
-		plan, err := w.plan(&source)
+		plan, err := w.plan(&source, cmp.Or(a.Codec, w.cfg.Codec, media.H264))
 		if err != nil {
 			return err
 		}
@@ -114,8 +115,8 @@ const (
 	thumbsSide     = 10 // columns and rows of a sheet
 )
 
-// plan decides what is made of a source.
-func (w *work) plan(s *media.Source) (*asset.Plan, error) {
+// plan decides what is made of a source, its pictures in a codec.
+func (w *work) plan(s *media.Source, codec string) (*asset.Plan, error) {
 	if limit := w.cfg.MostDuration.Seconds(); s.Duration > limit {
 		return nil, fmt.Errorf("it takes %.0f seconds, more than the %.0f that are allowed", s.Duration, limit)
 	}
@@ -146,7 +147,7 @@ func (w *work) plan(s *media.Source) (*asset.Plan, error) {
 		rate := float64(p.Grid.Rate.Num) / float64(p.Grid.Rate.Den)
 		p.Grid.Segment = max(1, int(math.Round(segmentSeconds*rate)))
 		p.Chunk = p.Grid.Segment * chunkSegments
-		p.Rungs = media.Ladder(picture.Width, picture.Height, rate, w.cfg.Rungs)
+		p.Rungs = media.In(codec, media.Ladder(picture.Width, picture.Height, rate, w.cfg.Rungs))
 		p.Thumbs = max(1, math.Round(s.Duration/120))
 	}
 	return p, nil
