@@ -20,7 +20,7 @@ import (
 
 func uploadCommand() *cobra.Command {
 	var wait bool
-	var name, codec string
+	var name, codec, protect string
 	cmd := &cobra.Command{
 		Use:   "upload FILE",
 		Short: "Upload a video; print its asset as JSON",
@@ -32,6 +32,10 @@ too. With --wait the command follows the work, and prints the asset once it is r
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := media.ParseCodec(codec); err != nil {
 				return usageError{fmt.Errorf("--codec: %w", err)}
+			}
+			protection, err := asset.ParseProtection(protect)
+			if err != nil {
+				return usageError{fmt.Errorf("--protect: %w", err)}
 			}
 			c, err := connect()
 			if err != nil {
@@ -55,7 +59,8 @@ too. With --wait the command follows the work, and prints the asset once it is r
 			}
 			bar := newBar(cmd.ErrOrStderr())
 			defer bar.end()
-			id, err := c.Upload(cmd.Context(), client.Video{Name: name, Codec: codec, Data: f, Size: info.Size()}, func(sent int64) { bar.show("upload", sent, info.Size()) })
+			video := client.Video{Name: name, Codec: codec, Protection: protection, Data: f, Size: info.Size()}
+			id, err := c.Upload(cmd.Context(), video, func(sent int64) { bar.show("upload", sent, info.Size()) })
 			if err != nil {
 				return explain(err)
 			}
@@ -85,6 +90,7 @@ too. With --wait the command follows the work, and prints the asset once it is r
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the asset is ready or has failed")
 	cmd.Flags().StringVar(&codec, "codec", "", "h264, hevc or av1 (default the service's choice)")
 	cmd.Flags().StringVar(&name, "name", "", "what to call it (default the file's name)")
+	cmd.Flags().StringVar(&protect, "protect", "none", "how segments are encrypted: aes-128 (HLS alone) or cbcs (HLS by SAMPLE-AES, DASH by Clear Key)")
 	return cmd
 }
 

@@ -31,6 +31,9 @@ type Asset struct {
 	Warnings []string  `json:"warnings,omitempty"` // what of the source is not in what was made
 	Jobs     *Jobs     `json:"jobs,omitempty"`     // while it is worked on
 
+	Protection Protection `json:"protection,omitempty"`
+	Secret     *Secret    `json:"secret,omitempty"` // where it is protected; never in a View
+
 	Source     *media.Source `json:"source,omitempty"`
 	Plan       *Plan         `json:"plan,omitempty"`     // what is made of it, once that is known
 	Made       string        `json:"made,omitempty"`     // names what was made of it: another time, another name
@@ -39,12 +42,14 @@ type Asset struct {
 	Thumbnails *Thumbnails   `json:"thumbnails,omitempty"`
 }
 
-// View is an asset as the service's API shows it: without the places of its segments, and
-// with the addresses of its playlists once there are any.
+// View is an asset as the service's API shows it: without its secret and the places of its
+// segments, and with the addresses of its playlists once there are any.
 type View struct {
 	*Asset
 	HLS           string `json:"hls,omitempty"`
-	DASH          string `json:"dash,omitempty"`
+	HLSTS         string `json:"hls_ts,omitempty"`  // with segments in MPEG-TS
+	DASH          string `json:"dash,omitempty"`    // none where Protection is AES128
+	License       string `json:"license,omitempty"` // of CBCS, for players that have Clear Key
 	ThumbnailsVTT string `json:"thumbnails_vtt,omitempty"`
 }
 

@@ -171,10 +171,11 @@ func (c *Client) followOnce(ctx context.Context, id string, each func(Asset)) (l
 
 // Video is what is uploaded.
 type Video struct {
-	Name  string
-	Codec string // of media.Codecs; "": the service's choice
-	Data  io.ReaderAt
-	Size  int64 // bytes of Data
+	Name       string
+	Codec      string // of media.Codecs; "": the service's choice
+	Protection asset.Protection
+	Data       io.ReaderAt
+	Size       int64 // bytes of Data
 }
 
 // Upload uploads a video, and returns its asset's id. Where a connection breaks off it goes on
@@ -186,6 +187,9 @@ func (c *Client) Upload(ctx context.Context, v Video, report func(sent int64)) (
 	metadata := "filename " + base64.StdEncoding.EncodeToString([]byte(path.Base(v.Name)))
 	if v.Codec != "" {
 		metadata += ",codec " + base64.StdEncoding.EncodeToString([]byte(v.Codec))
+	}
+	if v.Protection != asset.Clear {
+		metadata += ",protection " + base64.StdEncoding.EncodeToString([]byte(v.Protection))
 	}
 	header.Set("Upload-Metadata", metadata)
 	a, err := c.do(ctx, http.MethodPost, "/v1/uploads/", header, nil, 0)

@@ -4,6 +4,8 @@
 //	PREFIX/ID/hls/master.m3u8 · hls/RENDITION.m3u8 · hls/RENDITION-keys.m3u8
 //	PREFIX/ID/dash/manifest.mpd
 //	PREFIX/ID/cmaf/RENDITION/init.mp4 · cmaf/RENDITION/NUMBER.m4s · cmaf/RENDITION.mp4
+//	PREFIX/ID/ts/master.m3u8 · ts/RENDITION.m3u8 · ts/RENDITION/NUMBER.ts
+//	PREFIX/ID/key · license
 //	PREFIX/ID/text/RENDITION.vtt · thumbnails.vtt · thumbs/NUMBER.jpg
 //
 // Where a key is given all of it is below PREFIX/ID/@EXPIRES-SIGNATURE/ instead: relative
@@ -17,8 +19,10 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,6 +43,10 @@ type Config struct {
 	Key     []byte         // of signatures; nil: whoever asks is answered
 	Metrics prometheus.Registerer
 	Now     func() time.Time // default time.Now
+
+	// CacheBytes is the memory for segments that are made when they are asked for: in MPEG-TS,
+	// or encrypted. Default 256 MiB.
+	CacheBytes int64
 }
 
 // packings is what texts are kept packed by.
@@ -50,6 +58,7 @@ const mostShelves = 256
 // Origin answers requests for assets. Its methods may be called from several goroutines.
 type Origin struct {
 	cfg    Config
+	cache  *cache
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -66,9 +75,12 @@ func New(cfg Config) *Origin {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.CacheBytes == 0 {
+		cfg.CacheBytes = 256 << 20
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	o := &Origin{
-		cfg: cfg, cancel: cancel, done: make(chan struct{}), shelves: map[string]*shelf{},
+		cfg: cfg, cache: newCache(cfg.CacheBytes, runtime.GOMAXPROCS(0)), cancel: cancel, done: make(chan struct{}), shelves: map[string]*shelf{},
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_video_answers_total", Help: "Answers of the origin, by what was asked for and the status."}, []string{"kind", "status"}),
 		sent:    prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_video_sent_bytes_total", Help: "Bytes of bodies that the origin has answered with."}),
 	}
@@ -89,6 +101,7 @@ func (o *Origin) Close() error {
 		s.close()
 		delete(o.shelves, id)
 	}
+	o.cache.drop(nil)
 	return nil
 }
 
@@ -103,6 +116,7 @@ func (o *Origin) follow(ctx context.Context) {
 			if a := o.cfg.Library.Get(id); a == nil || a.Made != s.asset.Made {
 				s.close()
 				delete(o.shelves, id)
+				o.cache.drop(func(tag string) bool { return strings.HasPrefix(tag, `"`+s.asset.Made+"-") })
 			}
 		}
 		o.mu.Unlock()
@@ -157,18 +171,17 @@ func (o *Origin) Handles(path []byte) bool {
 func (o *Origin) Serve(x *httpserver.Exchange) {
 	x.Set("Access-Control-Allow-Origin", "*")
 	switch string(x.Method) {
-	case http.MethodGet, http.MethodHead:
+	case http.MethodGet, http.MethodHead, http.MethodPost:
 	case http.MethodOptions:
-		x.Set("Access-Control-Allow-Methods", "GET, HEAD, OPTIONS")
-		x.Set("Access-Control-Allow-Headers", "Range, If-None-Match, If-Range, If-Modified-Since")
+		x.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS")
+		x.Set("Access-Control-Allow-Headers", "Content-Type, Range, If-None-Match, If-Range, If-Modified-Since")
 		x.Set("Access-Control-Max-Age", "86400")
 		x.Set("Allow", "GET, HEAD, OPTIONS")
 		o.count("options", http.StatusNoContent)
 		_ = x.Send(http.StatusNoContent, nil) // fails with the connection, as all answers here
 		return
 	default:
-		x.Set("Allow", "GET, HEAD, OPTIONS")
-		o.refuse(x, http.StatusMethodNotAllowed, api.CodeMethod, "GET, HEAD or OPTIONS")
+		o.refuseMethod(x)
 		return
 	}
 	var id, path []byte
@@ -189,12 +202,26 @@ func (o *Origin) Serve(x *httpserver.Exchange) {
 				return
 			}
 		}
+		if string(x.Method) == http.MethodPost {
+			if string(path) != "license" || s.asset.Protection != asset.CBCS {
+				o.refuseMethod(x)
+				return
+			}
+			o.license(x, s)
+			return
+		}
 		var it item
 		var ok bool
 		if it, ok, err = s.find(path); ok {
-			o.send(x, &it)
-			return
+			if err = o.send(x, &it); err == nil {
+				return
+			}
 		}
+	}
+	if errors.Is(err, errBusy) {
+		x.Set("Retry-After", "1")
+		o.refuse(x, http.StatusServiceUnavailable, api.CodeOverloaded, "too many segments are being made: ask again in a second")
+		return
 	}
 	if err != nil {
 		o.cfg.Log.Error("an asset cannot be served", "asset", string(id), "path", string(path), "error", err)
@@ -238,8 +265,9 @@ func (o *Origin) shelf(id []byte) (*shelf, error) {
 	return s, nil
 }
 
-// send answers with an item, as the request's conditions and ranges choose.
-func (o *Origin) send(x *httpserver.Exchange, it *item) {
+// send answers with an item, as the request's conditions and ranges choose. An error is one
+// that comes before the answer.
+func (o *Origin) send(x *httpserver.Exchange, it *item) error {
 	body, tag := it.plain, it.tag
 	if it.packed != nil {
 		x.Set("Vary", "Accept-Encoding")
@@ -249,19 +277,27 @@ func (o *Origin) send(x *httpserver.Exchange, it *item) {
 			x.Set("Content-Encoding", "gzip")
 		}
 	}
+	of := httpserver.Validators{Tag: tag}
+	status := of.Precondition(&x.Head)
+	if status == http.StatusPreconditionFailed {
+		o.refuse(x, status, "precondition_failed", "what the request is conditional on does not hold")
+		return nil
+	}
+	if it.by != nil && status != http.StatusNotModified {
+		m, err := o.cache.get(tag, it.by)
+		if err != nil {
+			return err
+		}
+		defer o.cache.release(m)
+		it.file, it.size = m.file, m.size
+	}
 	x.Set("Etag", tag)
 	x.Set("Cache-Control", it.keep)
 	x.Set("Access-Control-Expose-Headers", "Content-Length, Content-Range, Date, Etag")
-	of := httpserver.Validators{Tag: tag}
-	status := of.Precondition(&x.Head)
-	switch status {
-	case http.StatusNotModified:
+	if status == http.StatusNotModified {
 		o.count("unchanged", status)
 		_ = x.Send(status, nil)
-		return
-	case http.StatusPreconditionFailed:
-		o.refuse(x, status, "precondition_failed", "what the request is conditional on does not hold")
-		return
+		return nil
 	}
 	x.Set("Content-Type", it.kind)
 	x.Set("Accept-Ranges", "bytes")
@@ -272,7 +308,7 @@ func (o *Origin) send(x *httpserver.Exchange, it *item) {
 			x.Set("Content-Range", "bytes */"+strconv.FormatInt(it.size, 10))
 			o.count("range", http.StatusRequestedRangeNotSatisfiable)
 			_ = x.Send(http.StatusRequestedRangeNotSatisfiable, nil)
-			return
+			return nil
 		}
 		if len(parts) == 1 { // several are answered with everything, as is allowed
 			status, offset, size = http.StatusPartialContent, parts[0].First, parts[0].Length
@@ -281,12 +317,26 @@ func (o *Origin) send(x *httpserver.Exchange, it *item) {
 	}
 	o.sent.Add(float64(size))
 	if it.file != nil {
-		o.count("file", status)
+		o.count(it.counted(), status)
 		_ = x.SendFile(status, it.file, it.offset+offset, size)
-		return
+		return nil
 	}
 	o.count("text", status)
 	_ = x.Send(status, body[offset:offset+size])
+	return nil
+}
+
+// counted is what an item of a file is called in the count of answers.
+func (it *item) counted() string {
+	if it.by != nil {
+		return "made"
+	}
+	return "file"
+}
+
+func (o *Origin) refuseMethod(x *httpserver.Exchange) {
+	x.Set("Allow", "GET, HEAD, OPTIONS")
+	o.refuse(x, http.StatusMethodNotAllowed, api.CodeMethod, "GET, HEAD or OPTIONS")
 }
 
 func (o *Origin) count(kind string, status int) {

@@ -11,10 +11,11 @@ import (
 	"sync"
 
 	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/packager"
 	"github.com/fre-engine/fre/video/playlist"
 )
 
-// item is something that is served: bytes in memory, or some of a file.
+// item is something that is served: bytes in memory, some of a file, or what is made first.
 type item struct {
 	kind   string // media type
 	keep   string // Cache-Control
@@ -24,6 +25,7 @@ type item struct {
 	file   *os.File
 	offset int64
 	size   int64
+	by     maker // nil: it is there
 }
 
 // The values of Cache-Control: what has a name of its own never changes, playlists may once
@@ -31,6 +33,7 @@ type item struct {
 const (
 	forever = "public, max-age=31536000, immutable"
 	awhile  = "public, max-age=10, stale-while-revalidate=30"
+	never   = "no-store"
 )
 
 // shelf is what is served of an asset: its playlists, and its files while they are open.
@@ -53,7 +56,13 @@ type row struct {
 	tags []string // of the segments
 	init string   // tag
 	kind string
+
+	mu   sync.Mutex
+	read *packager.Track // nil before it was asked for
 }
+
+// folders are where the playlists of each form of segments are.
+var folders = map[string]playlist.Form{"hls": playlist.MP4, "ts": playlist.TS}
 
 // newShelf makes the playlists of an asset that is ready.
 func newShelf(a *asset.Asset, path func(elem ...string) string) (*shelf, error) {
@@ -66,12 +75,22 @@ func newShelf(a *asset.Asset, path func(elem ...string) string) (*shelf, error) 
 		return nil
 	}
 	const m3u8 = "application/vnd.apple.mpegurl"
-	if err := add("hls/master.m3u8", m3u8, playlist.Master(a), nil); err != nil {
-		return nil, err
+	for folder, form := range folders {
+		if err := add(folder+"/master.m3u8", m3u8, playlist.Master(a, form), nil); err != nil {
+			return nil, err
+		}
+		for _, r := range a.Renditions {
+			b, err := playlist.Media(a, r, form)
+			if err := add(folder+"/"+r.Name+".m3u8", m3u8, b, err); err != nil {
+				return nil, err
+			}
+		}
 	}
-	manifest, err := playlist.DASH(a)
-	if err := add("dash/manifest.mpd", "application/dash+xml", manifest, err); err != nil {
-		return nil, err
+	if a.Protection != asset.AES128 {
+		manifest, err := playlist.DASH(a)
+		if err := add("dash/manifest.mpd", "application/dash+xml", manifest, err); err != nil {
+			return nil, err
+		}
 	}
 	if a.Thumbnails != nil {
 		if err := add("thumbnails.vtt", "text/vtt; charset=utf-8", playlist.Thumbnails(a), nil); err != nil {
@@ -79,11 +98,7 @@ func newShelf(a *asset.Asset, path func(elem ...string) string) (*shelf, error) 
 		}
 	}
 	for _, r := range a.Renditions {
-		b, err := playlist.Media(r)
-		if err := add("hls/"+r.Name+".m3u8", m3u8, b, err); err != nil {
-			return nil, err
-		}
-		if r.Kind == "video" {
+		if r.Kind == "video" && playlist.HasKeys(a, playlist.MP4) {
 			b, err := playlist.Keys(r)
 			if err := add("hls/"+r.Name+"-keys.m3u8", m3u8, b, err); err != nil {
 				return nil, err
@@ -120,11 +135,22 @@ func (s *shelf) find(path []byte) (it item, ok bool, err error) {
 	}
 	folder, rest, found := bytes.Cut(path, []byte{'/'})
 	if !found {
+		if string(path) == "key" && s.asset.Protection != asset.Clear {
+			return s.key(), true, nil
+		}
 		return item{}, false, nil
 	}
 	switch string(folder) {
 	case "cmaf":
 		return s.media(rest)
+	case "ts":
+		name, segment, _ := bytes.Cut(rest, []byte{'/'})
+		r := s.rows[string(name)]
+		n, ok := r.segment(segment, ".ts")
+		if !ok {
+			return item{}, false, nil
+		}
+		return s.packed(r, n, playlist.TS), true, nil
 	case "text":
 		name, ok := bytes.CutSuffix(rest, []byte(".vtt"))
 		r := s.rows[string(name)]
@@ -144,13 +170,14 @@ func (s *shelf) find(path []byte) (it item, ok bool, err error) {
 	return item{}, false, nil
 }
 
-// media is a segment, cmaf/NAME/N.m4s or init.mp4, or the whole file, cmaf/NAME.mp4.
+// media is a segment, cmaf/NAME/N.m4s or init.mp4, or the whole file, cmaf/NAME.mp4, of an
+// asset that is not protected.
 func (s *shelf) media(path []byte) (it item, ok bool, err error) {
 	name, segment, within := bytes.Cut(path, []byte{'/'})
 	if !within {
 		base, ok := bytes.CutSuffix(path, []byte(".mp4"))
 		r := s.rows[string(base)]
-		if !ok || r == nil || r.of.Kind == "text" {
+		if !ok || r == nil || r.of.Kind == "text" || s.asset.Protection != asset.Clear {
 			return item{}, false, nil
 		}
 		return s.whole(r.of.Name+".mp4", r.kind)
@@ -159,20 +186,41 @@ func (s *shelf) media(path []byte) (it item, ok bool, err error) {
 	if r == nil || r.of.Kind == "text" {
 		return item{}, false, nil
 	}
-	it = item{kind: r.kind, keep: forever}
-	if string(segment) == "init.mp4" {
-		it.tag, it.size = r.init, r.of.Init
-	} else {
-		digits, ok := bytes.CutSuffix(segment, []byte(".m4s"))
-		n, valid := number(digits)
-		if !ok || !valid || n < 1 || n > len(r.of.Segments) {
-			return item{}, false, nil
-		}
-		of := &r.of.Segments[n-1]
-		it.tag, it.offset, it.size = r.tags[n-1], of.Offset, of.Size
+	n, isSegment := r.segment(segment, ".m4s")
+	if isSegment && s.asset.Protection != asset.Clear {
+		return s.packed(r, n, playlist.MP4), true, nil
 	}
-	it.file, err = s.open(r.of.Name + ".mp4")
+	if !isSegment && string(segment) != "init.mp4" {
+		return item{}, false, nil
+	}
+	f, err := s.open(r.of.Name + ".mp4")
+	if err != nil {
+		return item{}, false, err
+	}
+	switch {
+	case isSegment:
+		of := &r.of.Segments[n-1]
+		it = item{kind: r.kind, keep: forever, tag: r.tags[n-1], file: f, offset: of.Offset, size: of.Size}
+	case s.asset.Protection == asset.CBCS:
+		it, err = s.protectedInit(r, f)
+	default:
+		it = item{kind: r.kind, keep: forever, tag: r.init, file: f, size: r.of.Init}
+	}
 	return it, err == nil, err
+}
+
+// segment is the number of a segment, from 1 on, by its address's last part; ok is false
+// where the row, which may be nil, has none of that name.
+func (r *row) segment(name []byte, suffix string) (n int, ok bool) {
+	if r == nil || r.of.Kind == "text" {
+		return 0, false
+	}
+	digits, ok := bytes.CutSuffix(name, []byte(suffix))
+	if !ok {
+		return 0, false
+	}
+	n, ok = number(digits)
+	return n, ok && n >= 1 && n <= len(r.of.Segments)
 }
 
 // number is a number as it is written in addresses: digits, no more than nine, and no zero

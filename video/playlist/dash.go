@@ -29,6 +29,7 @@ func DASH(a *asset.Asset) ([]byte, error) {
 	m.AppendPeriod(period)
 	if pictures := a.Of("video"); len(pictures) > 0 {
 		set := mpd.NewAdaptationSetWithParams("video", "video/mp4", true, 1)
+		set.ContentProtections = protections(a)
 		set.SegmentTemplate = template(pictures[0]) // their frames, so their segments, are aligned
 		for _, r := range pictures {
 			_, peak := r.Rates()
@@ -44,6 +45,7 @@ func DASH(a *asset.Asset) ([]byte, error) {
 			role = "main"
 		}
 		set.Roles = append(set.Roles, mpd.NewRole(role))
+		set.ContentProtections = protections(a)
 		set.SegmentTemplate = template(r)
 		_, peak := r.Rates()
 		rep := mpd.NewAudioRepresentation(r.Name, r.Codec, "", int(peak), r.SampleRate)
@@ -95,4 +97,18 @@ func template(r *asset.Rendition) *mpd.SegmentTemplateType {
 func seconds(s float64) *mpd.Duration {
 	d := mpd.Duration(s * float64(time.Second))
 	return &d
+}
+
+// protections say how the samples of an adaptation set are encrypted (ISO/IEC 23001-7 section
+// 11.2), and where those who have Clear Key ask for their license (DASH-IF IOP 5.0 part 6).
+func protections(a *asset.Asset) []*mpd.ContentProtectionType {
+	if a.Protection != asset.CBCS {
+		return nil
+	}
+	k := a.Secret.KeyID.String()
+	common := &mpd.ContentProtectionType{DefaultKID: k[:8] + "-" + k[8:12] + "-" + k[12:16] + "-" + k[16:20] + "-" + k[20:]}
+	common.SchemeIdUri, common.Value = "urn:mpeg:dash:mp4protection:2011", "cbcs"
+	clearKey := &mpd.ContentProtectionType{LaURL: &mpd.LaURLType{LicenseType: "EME-1.0", Value: "../license"}}
+	clearKey.SchemeIdUri, clearKey.Value = "urn:uuid:e2719d58-a985-b3c9-781a-b030af78d30e", "ClearKey1.0"
+	return []*mpd.ContentProtectionType{common, clearKey}
 }

@@ -3,11 +3,15 @@
 //
 //	../cmaf/RENDITION/init.mp4
 //	../cmaf/RENDITION/NUMBER.m4s    from 1 on
+//	../ts/RENDITION/NUMBER.ts       the same in MPEG-TS, for HLS
 //	../text/RENDITION.vtt           of kind text
+//	../key ../license               of assets that are protected
 //	thumbs/NUMBER.jpg               of [Thumbnails], from 0 on
 package playlist
 
 import (
+	"encoding/base64"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -22,8 +26,17 @@ const (
 	words = "text"
 )
 
+// Form is what segments are in.
+type Form int
+
+// The forms of segments.
+const (
+	MP4 Form = iota
+	TS
+)
+
 // Master is the playlist of all renditions, which are at RENDITION.m3u8.
-func Master(a *asset.Asset) []byte {
+func Master(a *asset.Asset, form Form) []byte {
 	p := m3u8.NewMasterPlaylist()
 	p.SetIndependentSegments(true)
 	var tracks []*m3u8.Alternative
@@ -60,6 +73,9 @@ func Master(a *asset.Asset) []byte {
 		p.Append(r.Name+".m3u8", nil, v)
 	}
 	for _, r := range pictures {
+		if !HasKeys(a, form) {
+			break
+		}
 		p.Append(r.Name+"-keys.m3u8", nil, m3u8.VariantParams{
 			Bandwidth: uint32(keyRate(r)), Codecs: r.Codec, Resolution: fmt.Sprintf("%dx%d", r.Width, r.Height), Iframe: true,
 		})
@@ -89,26 +105,61 @@ func trackName(r *asset.Rendition, i int) string {
 }
 
 // Media is the playlist of a rendition's segments.
-func Media(r *asset.Rendition) ([]byte, error) {
+func Media(a *asset.Asset, r *asset.Rendition, form Form) ([]byte, error) {
 	if r.Kind == "text" {
-		return segments(r, func(p *m3u8.MediaPlaylist, _ int, s asset.Segment) error {
+		return segments(r, "", func(p *m3u8.MediaPlaylist, _ int, s asset.Segment) error {
 			return p.Append(fmt.Sprintf("../text/%s.vtt", r.Name), r.Seconds(s), "")
 		})
 	}
-	return segments(r, func(p *m3u8.MediaPlaylist, n int, s asset.Segment) error {
-		return p.Append(fmt.Sprintf("../cmaf/%s/%d.m4s", r.Name, n), r.Seconds(s), "")
+	head, address := initialization(r), "../cmaf/%s/%d.m4s"
+	if form == TS {
+		head, address = "", "../ts/%s/%d.ts"
+	}
+	return segments(r, head, func(p *m3u8.MediaPlaylist, n int, s asset.Segment) error {
+		err := p.Append(fmt.Sprintf(address, r.Name, n), r.Seconds(s), "")
+		if n == 1 && err == nil {
+			err = protect(p, a, form)
+		}
+		return err
 	})
 }
 
+// protect says how the segments from the last one on are encrypted. What came before, the
+// initialisation segment, is not.
+func protect(p *m3u8.MediaPlaylist, a *asset.Asset, form Form) error {
+	switch a.Protection {
+	case asset.AES128: // IVs are the segments' numbers
+		return p.SetKey("AES-128", "../key", "", "", "")
+	case asset.CBCS:
+		iv := "0x" + a.Secret.IV.String()
+		err := p.SetKey("SAMPLE-AES", "../key", iv, "identity", "1")
+		if form == MP4 {
+			// For players that have no other way to decrypt than the browser's.
+			err = errors.Join(err, p.SetKey("SAMPLE-AES", "data:text/plain;base64,"+base64.StdEncoding.EncodeToString(a.Secret.KeyID[:]), iv, "org.w3.clearkey", "1"))
+		}
+		return err
+	}
+	return nil
+}
+
+// HasKeys says whether there are playlists of the first pictures: they are ranges of the
+// segments as they are stored.
+func HasKeys(a *asset.Asset, form Form) bool { return form == MP4 && a.Protection == asset.Clear }
+
 // Keys is the playlist of a rendition's first pictures of each segment, for those who wind.
 func Keys(r *asset.Rendition) ([]byte, error) {
-	return segments(r, func(p *m3u8.MediaPlaylist, n int, s asset.Segment) error {
+	return segments(r, initialization(r), func(p *m3u8.MediaPlaylist, n int, s asset.Segment) error {
 		p.SetIframeOnly()
 		return p.AppendSegment(&m3u8.MediaSegment{URI: fmt.Sprintf("../cmaf/%s/%d.m4s", r.Name, n), Duration: r.Seconds(s), Limit: s.Key})
 	})
 }
 
-func segments(r *asset.Rendition, add func(*m3u8.MediaPlaylist, int, asset.Segment) error) ([]byte, error) {
+// initialization is where a rendition's initialisation segment is.
+func initialization(r *asset.Rendition) string { return fmt.Sprintf("../cmaf/%s/init.mp4", r.Name) }
+
+// segments is a playlist of all segments, which add adds; head is where their initialisation
+// is, "" where they have none.
+func segments(r *asset.Rendition, head string, add func(*m3u8.MediaPlaylist, int, asset.Segment) error) ([]byte, error) {
 	p, err := m3u8.NewMediaPlaylist(0, uint(max(1, len(r.Segments))))
 	if err != nil {
 		return nil, err
@@ -116,8 +167,8 @@ func segments(r *asset.Rendition, add func(*m3u8.MediaPlaylist, int, asset.Segme
 	p.MediaType = m3u8.VOD
 	p.SetIndependentSegments(true)
 	p.SetVersion(7)
-	if r.Init > 0 {
-		p.SetDefaultMap(fmt.Sprintf("../cmaf/%s/init.mp4", r.Name), 0, 0)
+	if head != "" {
+		p.SetDefaultMap(head, 0, 0)
 	}
 	for i, s := range r.Segments {
 		if err := add(p, i+1, s); err != nil {

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	_ "embed" // openapi.yaml
 	"encoding/json"
 	"errors"
@@ -27,7 +28,7 @@ type Addresses func(a *asset.Asset) string
 
 func (h *rest) view(a *asset.Asset) asset.View {
 	shown := *a
-	shown.Renditions = nil
+	shown.Renditions, shown.Secret = nil, nil
 	for _, r := range a.Renditions {
 		r := *r
 		r.Segments = nil
@@ -36,7 +37,13 @@ func (h *rest) view(a *asset.Asset) asset.View {
 	v := asset.View{Asset: &shown}
 	if a.State == asset.Ready {
 		base := h.address(a)
-		v.HLS, v.DASH = base+"/hls/master.m3u8", base+"/dash/manifest.mpd"
+		v.HLS, v.HLSTS = base+"/hls/master.m3u8", base+"/ts/master.m3u8"
+		if a.Protection != asset.AES128 {
+			v.DASH = base + "/dash/manifest.mpd"
+		}
+		if a.Protection == asset.CBCS {
+			v.License = base + "/license"
+		}
 		if a.Thumbnails != nil {
 			v.ThumbnailsVTT = base + "/thumbnails.vtt"
 		}
@@ -164,26 +171,28 @@ func (h *rest) create(w http.ResponseWriter, r *http.Request) error {
 	var a *asset.Asset
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") {
 		var q struct {
-			Path  string `json:"path"`
-			Name  string `json:"name"`
-			Codec string `json:"codec"`
+			Path       string `json:"path"`
+			Name       string `json:"name"`
+			Codec      string `json:"codec"`
+			Protection string `json:"protection"`
 		}
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&q); err != nil || q.Path == "" {
 			return &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: "the body is no JSON with a path", Next: "send a video as the body with another Content-Type, or {\"path\": …} of a file below --import"}
 		}
-		codec, err := parseCodec(q.Codec)
+		order, err := parseOrder(cmp.Or(q.Name, path.Base(q.Path)), q.Codec, q.Protection)
 		if err != nil {
 			return err
 		}
-		if a, err = h.importFile(r, q.Path, q.Name, codec); err != nil {
+		if a, err = h.importFile(r, q.Path, order); err != nil {
 			return err
 		}
 	} else {
-		codec, err := parseCodec(r.URL.Query().Get("codec"))
+		q := r.URL.Query()
+		order, err := parseOrder(q.Get("name"), q.Get("codec"), q.Get("protection"))
 		if err != nil {
 			return err
 		}
-		if a, err = h.Add(r.Context(), fileName(r.URL.Query().Get("name")), codec, r.Body); err != nil {
+		if a, err = h.Add(r.Context(), order, r.Body); err != nil {
 			return err
 		}
 	}
@@ -192,16 +201,19 @@ func (h *rest) create(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// parseCodec is media.ParseCodec with an error for a client.
-func parseCodec(s string) (string, error) {
-	codec, err := media.ParseCodec(s)
-	if err != nil {
-		return "", &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: err.Error()}
+// parseOrder reads an order, with errors for a client.
+func parseOrder(name, codec, protection string) (o Order, err error) {
+	o.Name = fileName(name)
+	if o.Codec, err = media.ParseCodec(codec); err == nil {
+		o.Protection, err = asset.ParseProtection(protection)
 	}
-	return codec, nil
+	if err != nil {
+		return o, &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: err.Error()}
+	}
+	return o, nil
 }
 
-func (h *rest) importFile(r *http.Request, name, title, codec string) (*asset.Asset, error) {
+func (h *rest) importFile(r *http.Request, name string, order Order) (*asset.Asset, error) {
 	if h.imports == nil {
 		return nil, &api.Error{Status: http.StatusForbidden, Code: api.CodeForbidden, Message: "this service imports no files", Next: "fre-video serve --import DIR allows those of a directory"}
 	}
@@ -213,10 +225,7 @@ func (h *rest) importFile(r *http.Request, name, title, codec string) (*asset.As
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return nil, &api.Error{Status: http.StatusUnprocessableEntity, Code: api.CodeBadRequest, Message: name + " is no regular file"}
 	}
-	if title == "" {
-		title = path.Base(name)
-	}
-	return h.Add(r.Context(), fileName(title), codec, f)
+	return h.Add(r.Context(), order, f)
 }
 
 // fileName is a name of somebody's as it is shown: of a path the last part, and no more than

@@ -139,10 +139,24 @@ func (s *Service) reconcile() {
 	}
 }
 
-// Add takes a video in that r has, and has it worked on. name is what its owner calls it, codec
-// the one that it is wanted in, "" for the service's choice.
-func (s *Service) Add(ctx context.Context, name, codec string, r io.Reader) (*asset.Asset, error) {
-	a := &asset.Asset{ID: asset.NewID(), Name: name, Codec: codec, Created: time.Now().UTC(), State: asset.Uploading}
+// Order is what whoever brings a video wants to have made of it.
+type Order struct {
+	Name       string // what its owner calls it
+	Codec      string // of media.Codecs; "": the service's choice
+	Protection asset.Protection
+}
+
+func (o Order) asset(id string) *asset.Asset {
+	a := &asset.Asset{ID: id, Name: o.Name, Codec: o.Codec, Protection: o.Protection, Created: time.Now().UTC(), State: asset.Uploading}
+	if o.Protection != asset.Clear {
+		a.Secret = asset.NewSecret()
+	}
+	return a
+}
+
+// Add takes a video in that r has, and has it worked on.
+func (s *Service) Add(ctx context.Context, order Order, r io.Reader) (*asset.Asset, error) {
+	a := order.asset(asset.NewID())
 	if err := s.library.Create(a); err != nil {
 		return nil, err
 	}
@@ -171,8 +185,10 @@ func (s *Service) Add(ctx context.Context, name, codec string, r io.Reader) (*as
 
 // Expect makes an asset of a video that is being uploaded to [Service.SourcePath]; Uploaded
 // follows, or Remove.
-func (s *Service) Expect(id, name, codec string, size int64) error {
-	return s.library.Create(&asset.Asset{ID: id, Name: name, Codec: codec, Created: time.Now().UTC(), State: asset.Uploading, Size: size})
+func (s *Service) Expect(id string, order Order, size int64) error {
+	a := order.asset(id)
+	a.Size = size
+	return s.library.Create(a)
 }
 
 // SourcePath is where an asset's source is, or is uploaded to.

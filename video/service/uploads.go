@@ -18,7 +18,6 @@ import (
 	expslog "golang.org/x/exp/slog"
 
 	"github.com/fre-engine/fre/video/asset"
-	"github.com/fre-engine/fre/video/media"
 )
 
 // abandoned is after how long without a byte an upload is given up.
@@ -45,12 +44,13 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 		StoreComposer: composer, BasePath: "/v1/uploads/", MaxSize: s.cfg.MostBytes, DisableDownload: true, DisableConcatenation: true,
 		Logger: expslog.New(expslog.NewTextHandler(io.Discard, nil)),
 		PreUploadCreateCallback: func(e handler.HookEvent) (handler.HTTPResponse, handler.FileInfoChanges, error) {
-			codec, err := media.ParseCodec(e.Upload.MetaData["codec"])
+			m := e.Upload.MetaData
+			order, err := parseOrder(m["filename"], m["codec"], m["protection"])
 			if err != nil {
-				return handler.HTTPResponse{}, handler.FileInfoChanges{}, handler.NewError("ERR_CODEC", err.Error(), http.StatusBadRequest)
+				return handler.HTTPResponse{}, handler.FileInfoChanges{}, handler.NewError("ERR_METADATA", err.Error(), http.StatusBadRequest)
 			}
 			id := asset.NewID()
-			if err := s.Expect(id, fileName(e.Upload.MetaData["filename"]), codec, e.Upload.Size); err != nil {
+			if err := s.Expect(id, order, e.Upload.Size); err != nil {
 				return handler.HTTPResponse{}, handler.FileInfoChanges{}, err
 			}
 			return handler.HTTPResponse{}, handler.FileInfoChanges{ID: id, Storage: map[string]string{filestore.StorageKeyPath: s.SourcePath(id)}}, nil

@@ -1,0 +1,238 @@
+package origin
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/engine/admission"
+)
+
+// errBusy says that too many wait already for segments to be made.
+var errBusy = errors.New("too many segments are being made")
+
+// cache has segments made when they are asked for, each by one at a time, and keeps them in
+// files in memory, of which the kernel sends: those that were asked for last, as far as they
+// have room. Its methods may be called from several goroutines.
+type cache struct {
+	most   int64 // bytes
+	makers *makers
+
+	mu     sync.Mutex
+	made   map[string]*made
+	recent list.List // of *made that are whole, the one asked for last in front
+	bytes  int64     // of those
+}
+
+// made is a segment that has been made, or is being so.
+type made struct {
+	tag   string
+	ready chan struct{} // closed once the following are set
+	file  *os.File
+	size  int64
+	err   error
+
+	// Below the cache's lock.
+	place *list.Element // nil: it is not kept
+	users int           // who wait for it or send of it
+}
+
+func newCache(most int64, places int) *cache {
+	return &cache{most: most, makers: newMakers(places, admission.QueueConfig{Target: 200 * time.Millisecond, Interval: time.Second}), made: map[string]*made{}}
+}
+
+// maker makes a segment.
+type maker interface {
+	// open reads what it is made of, and returns how many bytes it has at most; close
+	// follows, whatever open returns.
+	open() (most int64, err error)
+	append(dst []byte) ([]byte, error)
+	close() error
+}
+
+// get is what has the entity tag, which by makes if it is not there. The caller releases it,
+// unless there is an error: errBusy, or by's.
+func (c *cache) get(tag string, by maker) (*made, error) {
+	c.mu.Lock()
+	m := c.made[tag]
+	if m != nil {
+		m.users++
+		if m.place != nil {
+			c.recent.MoveToFront(m.place)
+		}
+		c.mu.Unlock()
+		<-m.ready
+	} else {
+		m = newMade(tag)
+		c.made[tag] = m
+		c.mu.Unlock()
+		if m.err = c.makers.enter(); m.err == nil {
+			began := time.Now()
+			m.file, m.size, m.err = makeFile(by)
+			c.makers.leave(time.Since(began))
+		}
+		c.keep(m)
+		close(m.ready)
+	}
+	if m.err != nil {
+		c.release(m)
+		return nil, m.err
+	}
+	return m, nil
+}
+
+func newMade(tag string) *made { return &made{tag: tag, ready: make(chan struct{}), users: 1} }
+
+// keep gives what has been made its room, which others lose.
+func (c *cache) keep(m *made) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m.err != nil || m.size > c.most {
+		delete(c.made, m.tag)
+		return
+	}
+	m.place = c.recent.PushFront(m)
+	c.bytes += m.size
+	for c.bytes > c.most {
+		c.dropLocked(c.recent.Back().Value.(*made)) // the list has nothing else
+	}
+}
+
+// dropLocked forgets what is kept. Who sends of it goes on.
+func (c *cache) dropLocked(m *made) {
+	delete(c.made, m.tag)
+	c.recent.Remove(m.place)
+	m.place = nil
+	c.bytes -= m.size
+	if m.users == 0 {
+		_ = m.file.Close() // memory
+	}
+}
+
+// release ends a use.
+func (c *cache) release(m *made) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m.users--; m.users == 0 && m.place == nil && m.file != nil {
+		_ = m.file.Close() // memory
+	}
+}
+
+// drop forgets those whose tags gone says are of no use any more; nil says so of all.
+func (c *cache) drop(gone func(tag string) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for e := c.recent.Front(); e != nil; {
+		m := e.Value.(*made)
+		e = e.Next()
+		if gone == nil || gone(m.tag) {
+			c.dropLocked(m)
+		}
+	}
+}
+
+// makeFile is a file in memory with what by makes.
+func makeFile(by maker) (_ *os.File, length int64, err error) {
+	// What it is made of is mapped: a disk that fails is a fault of memory.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			fault, ok := p.(interface{ Addr() uintptr })
+			if !ok {
+				panic(p)
+			}
+			err = fmt.Errorf("a segment's file cannot be read, or is shorter than it was: %v", fault)
+		}
+	}()
+	defer func() { err = errors.Join(err, by.close()) }()
+	most, err := by.open()
+	if err != nil {
+		return nil, 0, err
+	}
+	fd, err := unix.MemfdCreate("segment", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, 0, os.NewSyscallError("memfd_create", err)
+	}
+	file := os.NewFile(uintptr(fd), "segment")
+	n, err := fill(file, most, by)
+	if err != nil {
+		return nil, 0, errors.Join(err, file.Close())
+	}
+	return file, n, nil
+}
+
+// fill has by write into a file, and returns how many bytes that has then.
+func fill(file *os.File, most int64, by maker) (n int64, err error) {
+	if err := file.Truncate(most); err != nil {
+		return 0, err
+	}
+	dst, err := unix.Mmap(int(file.Fd()), 0, int(most), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
+		return 0, os.NewSyscallError("mmap", err)
+	}
+	defer func() { err = errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(dst))) }()
+	b, err := by.append(dst[:0])
+	if err != nil {
+		return 0, err
+	}
+	if n = int64(len(b)); n > most || n == 0 || &b[0] != &dst[0] {
+		return 0, fmt.Errorf("a segment of %d bytes was to have %d at most", n, most)
+	}
+	return n, file.Truncate(n)
+}
+
+// makers are places for those who make segments, and those who wait for one.
+type makers struct {
+	mu      sync.Mutex
+	places  int
+	busy    int
+	waiting []chan struct{} // the first in front; closed by who gives a place
+	queue   admission.Queue
+}
+
+func newMakers(places int, cfg admission.QueueConfig) *makers {
+	return &makers{places: places, queue: admission.NewQueue(cfg)}
+}
+
+// enter takes a place, and waits for one. The error is errBusy.
+func (m *makers) enter() error {
+	m.mu.Lock()
+	if m.busy < m.places {
+		m.busy++
+		m.queue.Clear()
+		m.mu.Unlock()
+		return nil
+	}
+	if m.queue.Full(len(m.waiting), m.places) != "" {
+		m.mu.Unlock()
+		return errBusy
+	}
+	turn := make(chan struct{})
+	m.waiting = append(m.waiting, turn)
+	m.mu.Unlock()
+	began := time.Now()
+	<-turn
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.queue.Served(time.Now(), time.Since(began))
+	return nil
+}
+
+// leave gives a place back that was kept for so long.
+func (m *makers) leave(kept time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.queue.Kept(kept)
+	if len(m.waiting) == 0 {
+		m.busy--
+		return
+	}
+	close(m.waiting[0])
+	m.waiting = append(m.waiting[:0], m.waiting[1:]...)
+}

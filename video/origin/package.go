@@ -1,0 +1,197 @@
+package origin
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/httpserver"
+	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/packager"
+	"github.com/fre-engine/fre/video/playlist"
+)
+
+// packing makes of a stored segment one that is in another container or encrypted.
+type packing struct {
+	shelf *shelf
+	row   *row
+	n     int // from 1 on
+	form  playlist.Form
+
+	pages    []byte // mapped; the segment is some of them
+	segment  []byte
+	fragment *packager.Fragment // of fragments; nil: the segment is encrypted as it is
+}
+
+// fragments are those that nobody uses.
+var fragments = sync.Pool{New: func() any { return new(packager.Fragment) }}
+
+// packed is the item of a segment that is made when it is asked for.
+func (s *shelf) packed(r *row, n int, form playlist.Form) item {
+	it := item{kind: r.kind, keep: forever, tag: r.tags[n-1], by: &packing{shelf: s, row: r, n: n, form: form}}
+	if form == playlist.TS {
+		it.kind = "video/mp2t"
+		it.tag = it.tag[:len(it.tag)-1] + `-ts"`
+	}
+	return it
+}
+
+// protection is that of an asset under CBCS.
+func protection(a *asset.Asset) *packager.Protection {
+	return &packager.Protection{Key: a.Secret.Key, KeyID: a.Secret.KeyID, IV: a.Secret.IV}
+}
+
+// sampleAES is what the samples of a transport stream are encrypted by, nil if they are not.
+func sampleAES(a *asset.Asset) *packager.SampleAES {
+	if a.Protection != asset.CBCS {
+		return nil
+	}
+	return &packager.SampleAES{Key: a.Secret.Key, IV: a.Secret.IV}
+}
+
+// open is maker's: it maps the segment.
+func (p *packing) open() (most int64, err error) {
+	f, err := p.shelf.open(p.row.of.Name + ".mp4")
+	if err != nil {
+		return 0, err
+	}
+	of := &p.row.of.Segments[p.n-1]
+	into := of.Offset % int64(os.Getpagesize())
+	p.pages, err = unix.Mmap(int(f.Fd()), of.Offset-into, int(of.Size+into), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
+		return 0, os.NewSyscallError("mmap", err)
+	}
+	p.segment = p.pages[into:]
+	if p.form == playlist.MP4 && p.shelf.asset.Protection == asset.AES128 {
+		return packager.AES128Size(of.Size), nil
+	}
+	track, err := p.row.track(f)
+	if err != nil {
+		return 0, err
+	}
+	p.fragment = fragments.Get().(*packager.Fragment) // the pool has nothing else
+	if err := p.fragment.Read(track, p.segment); err != nil {
+		return 0, err
+	}
+	if p.form == playlist.MP4 {
+		return p.fragment.CBCSSize(), nil
+	}
+	most = p.fragment.TSSize(sampleAES(p.shelf.asset))
+	if p.shelf.asset.Protection == asset.AES128 {
+		most = packager.AES128Size(most)
+	}
+	return most, nil
+}
+
+// append is maker's.
+func (p *packing) append(dst []byte) (b []byte, err error) {
+	a := p.shelf.asset
+	switch {
+	case p.fragment == nil:
+		b = p.segment
+	case p.form == playlist.TS:
+		b, err = p.fragment.AppendTS(dst, sampleAES(a))
+	default:
+		return p.fragment.AppendCBCS(dst, protection(a))
+	}
+	if err != nil || a.Protection != asset.AES128 {
+		return b, err
+	}
+	var iv [16]byte // without one in the playlist, the segment's number there (RFC 8216bis section 5.2)
+	binary.BigEndian.PutUint64(iv[8:], uint64(p.n-1))
+	return packager.AppendAES128(dst, b, (*[16]byte)(&a.Secret.Key), &iv), nil
+}
+
+// close is maker's.
+func (p *packing) close() error {
+	if p.pages == nil {
+		return nil
+	}
+	err := unix.Munmap(p.pages)
+	if p.fragment != nil {
+		fragments.Put(p.fragment)
+	}
+	p.pages, p.segment, p.fragment = nil, nil, nil
+	return os.NewSyscallError("munmap", err)
+}
+
+// track is what the row's initialisation segment, in f, says.
+func (r *row) track(f *os.File) (*packager.Track, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.read != nil {
+		return r.read, nil
+	}
+	b, err := r.initialization(f)
+	if err == nil {
+		r.read, err = packager.ReadTrack(b)
+	}
+	return r.read, err
+}
+
+func (r *row) initialization(f *os.File) ([]byte, error) {
+	b := make([]byte, r.of.Init)
+	_, err := f.ReadAt(b, 0)
+	return b, err
+}
+
+// protectedInit is the initialisation segment of a row whose samples are encrypted.
+func (s *shelf) protectedInit(r *row, f *os.File) (item, error) {
+	b, err := r.initialization(f)
+	if err == nil {
+		b, err = packager.AppendCBCSInit(nil, b, protection(s.asset))
+	}
+	return item{kind: r.kind, keep: forever, tag: r.init, plain: b, size: int64(len(b))}, err
+}
+
+// key is the item of the key of an asset that is protected.
+func (s *shelf) key() item {
+	return item{kind: "application/octet-stream", keep: never, tag: `"` + s.asset.Made + `-key"`, plain: s.asset.Secret.Key[:], size: 16}
+}
+
+// mostLicense is how long a request for a license may be, in bytes.
+const mostLicense = 64 << 10
+
+// license answers a request for a license (W3C Encrypted Media Extensions, section 9.1.3).
+func (o *Origin) license(x *httpserver.Exchange, s *shelf) {
+	var q struct {
+		IDs []string `json:"kids"`
+	}
+	b, err := io.ReadAll(io.LimitReader(x.Body, mostLicense+1))
+	if err != nil {
+		x.Abort()
+		return
+	}
+	if err := json.Unmarshal(b, &q); err != nil || len(b) > mostLicense {
+		o.refuse(x, http.StatusBadRequest, api.CodeBadRequest, `the body is no request for a license: {"kids": [...], "type": "temporary"}`)
+		return
+	}
+	type key struct {
+		Type string `json:"kty"`
+		ID   string `json:"kid"`
+		Key  string `json:"k"`
+	}
+	license := struct {
+		Keys []key  `json:"keys"`
+		Type string `json:"type"`
+	}{Keys: []key{}, Type: "temporary"}
+	own := base64.RawURLEncoding.EncodeToString(s.asset.Secret.KeyID[:])
+	for _, id := range q.IDs {
+		if id == own {
+			license.Keys = append(license.Keys, key{Type: "oct", ID: own, Key: base64.RawURLEncoding.EncodeToString(s.asset.Secret.Key[:])})
+			break
+		}
+	}
+	b, _ = json.Marshal(license) // of strings
+	x.Set("Content-Type", "application/json")
+	x.Set("Cache-Control", never)
+	o.count("license", http.StatusOK)
+	_ = x.Send(http.StatusOK, b)
+}
