@@ -132,10 +132,10 @@ func (w *world) cli(t *testing.T, args ...string) (stdout, stderr string, status
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// upload uploads a file and waits for what becomes of it.
-func (w *world) upload(t *testing.T, path string, args ...string) (asset.View, int) {
+// upload uploads a file, with flags of the command, and waits for what becomes of it.
+func (w *world) upload(t *testing.T, path string, flags ...string) (asset.View, int) {
 	t.Helper()
-	out, errs, status := w.cli(t, append([]string{"upload", "--wait", path}, args...)...)
+	out, errs, status := w.cli(t, append([]string{"upload", "--wait", path}, flags...)...)
 	var a asset.View
 	if err := json.Unmarshal([]byte(out), &a); err != nil {
 		t.Fatalf("upload %s: status %d, %v\n%s%s", path, status, err, out, errs)
@@ -216,7 +216,7 @@ func (w *world) uploads(t *testing.T) {
 			if status != 0 || a.State != asset.Ready || a.Name != filepath.Base(tt.path) || len(a.Error) > 0 {
 				t.Fatalf("status %d, %+v", status, a.Asset)
 			}
-			for _, at := range []string{a.HLS, a.DASH} {
+			for _, at := range []string{a.HLS, a.HLSTS, a.DASH} {
 				got := frames(t, w.url(at))
 				if at == a.DASH { // FFmpeg's demuxer leaves out what is shown after the last packet's time of decoding
 					for i := range got {
@@ -279,6 +279,34 @@ func (w *world) uploads(t *testing.T) {
 			t.Errorf("rm: %d %s", status, errs)
 		}
 	})
+
+	for _, tt := range []struct {
+		protection string
+		played     func(a asset.View) []string // by FFmpeg, which knows no Clear Key
+	}{
+		{"aes-128", func(a asset.View) []string { return []string{a.HLS, a.HLSTS} }},
+		{"cbcs", func(a asset.View) []string { return []string{a.HLS, a.HLSTS} }},
+	} {
+		t.Run(tt.protection, func(t *testing.T) {
+			a, status := w.upload(t, whole, "--protect", tt.protection)
+			if status != 0 || string(a.Protection) != tt.protection || a.Secret != nil || (a.DASH == "") != (tt.protection == "aes-128") {
+				t.Fatalf("status %d, %+v", status, a)
+			}
+			for _, at := range tt.played(a) {
+				if got, want := frames(t, w.url(at)), []string{"audio", "video 426: 250", "video 640: 250"}; !slices.Equal(got, want) {
+					t.Errorf("%s: %q, want %q", at, got, want)
+				}
+			}
+			if got, err := http.Get(w.url(strings.TrimSuffix(a.HLS, "/hls/master.m3u8") + "/cmaf/" + a.Renditions[0].Name + ".mp4")); err != nil || got.StatusCode != 404 {
+				t.Errorf("the file as it is stored: %v, %v", got, err)
+			} else if err := got.Body.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, errs, status := w.cli(t, "rm", a.ID); status != 0 {
+				t.Errorf("rm: %d %s", status, errs)
+			}
+		})
+	}
 
 	write := func(name string, b []byte) string {
 		t.Helper()

@@ -138,7 +138,13 @@ func (c *cache) drop(gone func(tag string) bool) {
 }
 
 // makeFile is a file in memory with what by makes.
-func makeFile(by maker) (_ *os.File, length int64, err error) {
+func makeFile(by maker) (file *os.File, length int64, err error) {
+	defer func() {
+		if err != nil && file != nil {
+			err = errors.Join(err, file.Close())
+			file = nil
+		}
+	}()
 	// What it is made of is mapped: a disk that fails is a fault of memory.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -159,12 +165,9 @@ func makeFile(by maker) (_ *os.File, length int64, err error) {
 	if err != nil {
 		return nil, 0, os.NewSyscallError("memfd_create", err)
 	}
-	file := os.NewFile(uintptr(fd), "segment")
-	n, err := fill(file, most, by)
-	if err != nil {
-		return nil, 0, errors.Join(err, file.Close())
-	}
-	return file, n, nil
+	file = os.NewFile(uintptr(fd), "segment")
+	length, err = fill(file, most, by)
+	return file, length, err
 }
 
 // fill has by write into a file, and returns how many bytes that has then.

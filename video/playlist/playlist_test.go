@@ -74,11 +74,11 @@ func TestPlay(t *testing.T) {
 		}
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(b) })
 	}
-	text("/hls/master.m3u8", playlist.Master(a), nil)
+	text("/hls/master.m3u8", playlist.Master(a, playlist.MP4), nil)
 	manifest, err := playlist.DASH(a)
 	text("/dash/manifest.mpd", manifest, err)
 	for _, r := range a.Renditions {
-		b, err := playlist.Media(r)
+		b, err := playlist.Media(a, r, playlist.MP4)
 		text("/hls/"+r.Name+".m3u8", b, err)
 		if r.Kind == "video" {
 			b, err = playlist.Keys(r)
@@ -115,5 +115,5 @@ func TestPlay(t *testing.T) {
 		}
 		t.Logf("%s:\n%s", path, out)
 	}
-	t.Logf("%s\n%s", playlist.Master(a), manifest)
+	t.Logf("%s\n%s", playlist.Master(a, playlist.MP4), manifest)
 }
