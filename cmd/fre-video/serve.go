@@ -40,6 +40,7 @@ const (
 type serveConfig struct {
 	State, Listen, Engine, Import string
 	KeyFile                       string
+	CacheBytes                    int64
 	TLSCert, TLSKey               string
 	LogLevel                      string
 	Service                       service.Config
@@ -68,6 +69,7 @@ the service or the engine interrupts is gone on with: no finished chunk is made 
 	f.StringVar(&cfg.Engine, "engine", engine.DefaultSocket, "control socket `path` of a FRE engine")
 	f.StringVar(&cfg.Import, "import", "", "`directory` whose files may be made assets by their path")
 	f.StringVar(&cfg.KeyFile, "sign-key", "", "`file` with the key of signed addresses, 32 bytes or more: then nothing is served without a signature")
+	f.Int64Var(&cfg.CacheBytes, "cache-bytes", 256<<20, "memory in `bytes` for segments that are made when they are asked for: MPEG-TS, encrypted ones")
 	f.StringVar(&cfg.TLSCert, "tls-cert", "", "certificate `file` in PEM")
 	f.StringVar(&cfg.TLSKey, "tls-key", "", "its key `file` in PEM")
 	f.StringVar(&cfg.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -117,6 +119,9 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		}
 		secure = &tls.Config{GetCertificate: cert.Get}
 	}
+	if cfg.CacheBytes < 1 {
+		return usageError{errors.New("--cache-bytes: at least 1")}
+	}
 	library, damaged, err := asset.Open(cfg.State)
 	if err != nil {
 		return &hintError{fmt.Errorf("--state: %w", err), "stop the other fre-video serve, or give another directory"}
@@ -133,7 +138,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		return err
 	}
 	undo = append(undo, memory.Close)
-	front := origin.New(origin.Config{Library: library, Log: log, Prefix: "/assets", Key: key, Metrics: metrics})
+	front := origin.New(origin.Config{Library: library, Log: log, Prefix: "/assets", Key: key, Metrics: metrics, CacheBytes: cfg.CacheBytes})
 	undo = append(undo, front.Close)
 
 	fre := engine.New(cfg.Engine)

@@ -192,6 +192,7 @@ func TestVideo(t *testing.T) {
 	t.Run("uploads", w.uploads)
 	t.Run("page", w.page)
 	t.Run("codecs", w.codecs)
+	t.Run("players", w.players)
 	t.Run("crash", w.crash)
 	t.Run("flaky", w.flaky)
 }
