@@ -1,0 +1,179 @@
+package origin_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/videotest"
+)
+
+// real is an asset that can be played, and its files.
+type real struct {
+	asset.Asset
+	files map[string][]byte
+}
+
+func newReal(t *testing.T) real {
+	t.Helper()
+	a, files := videotest.Asset(t)
+	return real{*a, files}
+}
+
+// addReal adds another of it.
+func (w *world) addReal(t *testing.T, of real, protection asset.Protection) *asset.Asset {
+	t.Helper()
+	a := &of.Asset
+	a.ID, a.State, a.Made, a.Protection = asset.NewID(), asset.Ready, asset.NewID(), protection
+	if protection != asset.Clear {
+		a.Secret = asset.NewSecret()
+	}
+	if err := w.library.Create(a); err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range of.files {
+		if err := os.WriteFile(w.library.Path(a.ID, name+".mp4"), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a
+}
+
+// sums are what FFmpeg decodes of an address: a hash of the pictures of each rung, and of the
+// sound.
+func sums(t *testing.T, url string) string {
+	t.Helper()
+	cmd := exec.Command("ffmpeg", "-v", "warning", "-nostdin", "-i", url, "-map", "0:v", "-map", "0:a", "-f", "streamhash", "-hash", "md5", "-")
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil || errs.Len() > 0 {
+		t.Errorf("%s: %v\n%s", url, err, &errs)
+	}
+	return string(out)
+}
+
+// TestPackaged: in every container and under every protection there are the same pictures
+// and the same sound.
+func TestPackaged(t *testing.T) {
+	w, film := newWorld(t, nil), newReal(t)
+	clear := sums(t, w.base+"/assets/"+w.addReal(t, film, asset.Clear).ID+"/hls/master.m3u8")
+	if strings.Count(clear, ",v,") != 2 || strings.Count(clear, ",a,") != 2 {
+		t.Fatal(clear)
+	}
+	for _, protection := range []asset.Protection{asset.Clear, asset.AES128, asset.CBCS} {
+		a := w.addReal(t, film, protection)
+		for _, form := range []string{"hls", "ts"} {
+			if got := sums(t, w.base+"/assets/"+a.ID+"/"+form+"/master.m3u8"); got != clear {
+				t.Errorf("%s %q:\n%swant\n%s", form, protection, got, clear)
+			}
+		}
+	}
+}
+
+// TestPackagedRanges: what is made when it is asked for has a tag, ranges and a length as
+// what is stored has, and is the same whoever asks.
+func TestPackagedRanges(t *testing.T) {
+	w, film := newWorld(t, nil), newReal(t)
+	for _, protection := range []asset.Protection{asset.Clear, asset.AES128, asset.CBCS} {
+		a := w.addReal(t, film, protection)
+		base := "/assets/" + a.ID
+		for _, path := range []string{base + "/ts/v360p/1.ts", base + "/ts/a0/4.ts", base + "/cmaf/v360p/2.m4s", base + "/cmaf/v360p/init.mp4"} {
+			r, whole := w.ask(t, http.MethodGet, path)
+			if r.StatusCode != http.StatusOK || r.Header.Get("Etag") == "" || r.ContentLength != int64(len(whole)) || !strings.Contains(r.Header.Get("Cache-Control"), "immutable") {
+				t.Fatalf("%s: %s %v", path, r.Status, r.Header)
+			}
+			if r, b := w.ask(t, http.MethodHead, path); r.StatusCode != http.StatusOK || r.ContentLength != int64(len(whole)) || len(b) > 0 {
+				t.Errorf("HEAD %s: %s, %d bytes", path, r.Status, r.ContentLength)
+			}
+			if r, b := w.ask(t, http.MethodGet, path, "Range: bytes=100-199"); r.StatusCode != http.StatusPartialContent || string(b) != string(whole[100:200]) {
+				t.Errorf("a range of %s: %s, %d bytes", path, r.Status, len(b))
+			}
+			if r, _ := w.ask(t, http.MethodGet, path, "If-None-Match: "+r.Header.Get("Etag")); r.StatusCode != http.StatusNotModified {
+				t.Errorf("%s unchanged: %s", path, r.Status)
+			}
+		}
+		for _, path := range []string{"/ts/v360p/0.ts", "/ts/v360p/5.ts", "/ts/v360p/01.ts", "/ts/v360p/1.m4s", "/ts/none/1.ts", "/ts/v360p/", "/cmaf/v360p/1.ts"} {
+			if r, _ := w.ask(t, http.MethodGet, base+path); r.StatusCode != http.StatusNotFound {
+				t.Errorf("%s: %s", path, r.Status)
+			}
+		}
+	}
+}
+
+// TestProtected: nothing of a protected asset's media is served as it is stored, and its key
+// is given to those who ask for it by its own address.
+func TestProtected(t *testing.T) {
+	w, film := newWorld(t, nil), newReal(t)
+	clear := w.addReal(t, film, asset.Clear)
+	if r, _ := w.ask(t, http.MethodGet, "/assets/"+clear.ID+"/key"); r.StatusCode != http.StatusNotFound {
+		t.Errorf("the key of what is not protected: %s", r.Status)
+	}
+	for _, protection := range []asset.Protection{asset.AES128, asset.CBCS} {
+		a := w.addReal(t, film, protection)
+		base := "/assets/" + a.ID
+		for _, path := range []string{"/cmaf/v360p.mp4", "/hls/v360p-keys.m3u8"} {
+			if r, _ := w.ask(t, http.MethodGet, base+path); r.StatusCode != http.StatusNotFound {
+				t.Errorf("%s: %s", path, r.Status)
+			}
+		}
+		stored, err := os.ReadFile(w.library.Path(a.ID, "v360p.mp4"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := a.Rendition("v360p").Segments[0]
+		part := stored[s.Offset+s.Size/2 : s.Offset+s.Size/2+400] // a block in ten is encrypted
+		for _, path := range []string{"/cmaf/v360p/1.m4s", "/ts/v360p/1.ts"} {
+			if r, b := w.ask(t, http.MethodGet, base+path); r.StatusCode != http.StatusOK || strings.Contains(string(b), string(part)) {
+				t.Errorf("%s: %s, as it is stored", path, r.Status)
+			}
+		}
+		if r, b := w.ask(t, http.MethodGet, base+"/key"); r.StatusCode != http.StatusOK || string(b) != string(a.Secret.Key[:]) || r.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("key: %s %v", r.Status, r.Header)
+		}
+		if protection == asset.AES128 {
+			if r, _ := w.ask(t, http.MethodGet, base+"/dash/manifest.mpd"); r.StatusCode != http.StatusNotFound {
+				t.Errorf("DASH: %s", r.Status)
+			}
+			continue
+		}
+		id := base64.RawURLEncoding.EncodeToString(a.Secret.KeyID[:])
+		for body, want := range map[string]string{
+			fmt.Sprintf(`{"kids":["AAAA",%q],"type":"temporary"}`, id): base64.RawURLEncoding.EncodeToString(a.Secret.Key[:]),
+			`{"kids":["AAAA"]}`: "", `{"kids":`: "refused", strings.Repeat(" ", 70_000) + `{}`: "refused",
+		} {
+			got, err := w.client.Post(w.base+base+"/license", "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var license struct {
+				Keys []struct{ Kid, K string }
+			}
+			err = json.NewDecoder(got.Body).Decode(&license)
+			if cerr := got.Body.Close(); err != nil || cerr != nil {
+				t.Errorf("%.60s: %v, %v", body, err, cerr)
+			}
+			key := ""
+			if len(license.Keys) == 1 && license.Keys[0].Kid == id {
+				key = license.Keys[0].K
+			}
+			if got.StatusCode != http.StatusOK {
+				key = "refused"
+			}
+			if key != want {
+				t.Errorf("%.60s: %s, key %q, want %q", body, got.Status, key, want)
+			}
+		}
+		if got, err := w.client.Post(w.base+base+"/key", "text/plain", nil); err != nil || got.StatusCode != http.StatusMethodNotAllowed {
+			t.Errorf("POST elsewhere: %v, %v", got, err)
+		} else if err := got.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+// Package videotest makes assets for tests, by the transcoder's own code.
+package videotest
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/media"
+	"github.com/fre-engine/fre/video/transcode"
+)
+
+// Asset is an asset of eight seconds in two rungs with two tracks of sound, which is in no
+// library, and its renditions' files by their names.
+func Asset(t testing.TB) (*asset.Asset, map[string][]byte) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "in.mp4")
+	cmd := exec.Command("ffmpeg", strings.Fields("-v error -nostdin -f lavfi -i testsrc2=size=640x360:rate=25:duration=8 -f lavfi -i sine=duration=8 -f lavfi -i sine=f=880:duration=8 -map 0 -map 1 -map 2 -c:v libx264 -c:a aac -metadata:s:a:1 language=deu "+path)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	files := map[string][]byte{}
+	a := &asset.Asset{Duration: 8}
+	grid := media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: 50}
+	segments := func(made *media.Made, duration func(n int) int64) []asset.Segment {
+		var all []asset.Segment
+		at := int64(made.Init)
+		for n, size := range made.Segments {
+			all = append(all, asset.Segment{Offset: at, Size: int64(size), Duration: duration(n), Key: int64(size) / 4})
+			at += int64(size)
+		}
+		return all
+	}
+	rungs := []media.Rung{{Name: "360p", Width: 640, Height: 360, BitRate: 800_000}, {Name: "180p", Width: 320, Height: 180, BitRate: 300_000}}
+	head, bodies, err := transcode.Chunk(path, media.Chunk{Grid: grid, To: -1, Rungs: rungs, Preset: "ultrafast"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range rungs {
+		name := "v" + r.Name
+		files[name] = bodies[i]
+		a.Renditions = append(a.Renditions, &asset.Rendition{
+			Name: name, Kind: "video", Codec: "avc1.64001e", Width: r.Width, Height: r.Height, FrameRate: grid.Rate,
+			TimeScale: 90000, Init: int64(head.Rungs[i].Init), Segments: segments(&head.Rungs[i], func(int) int64 { return 180000 }),
+		})
+	}
+	for i, language := range []string{"und", "deu"} {
+		made, body, err := transcode.Sound(path, media.Sound{Stream: i + 1, Segment: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprint("a", i)
+		files[name] = body
+		a.Renditions = append(a.Renditions, &asset.Rendition{
+			Name: name, Kind: "audio", Codec: "mp4a.40.2", SampleRate: 48000, Channels: 2, Language: language,
+			TimeScale: 48000, Init: int64(made.Init), Segments: segments(made, func(n int) int64 { return 96256 }),
+		})
+	}
+	return a, files
+}
