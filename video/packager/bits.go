@@ -1,0 +1,83 @@
+package packager
+
+import "math/bits"
+
+// bitReader reads a raw byte sequence payload out of a NAL unit: it steps over the bytes
+// that prevent the emulation of start codes (ISO/IEC 14496-10 section 7.4.1). Behind the end
+// it reads zeros and says so.
+type bitReader struct {
+	unit  []byte
+	at    int  // the next byte
+	bit   uint // of the bits of last that have not been read
+	last  byte
+	zeros int  // bytes just read
+	plain bool // nothing is stepped over
+	ended bool
+}
+
+func (r *bitReader) fill() {
+	if r.at >= len(r.unit) {
+		r.last, r.bit, r.ended = 0, 8, true
+		return
+	}
+	b := r.unit[r.at]
+	r.at++
+	if r.zeros >= 2 && b == 3 && !r.plain {
+		r.zeros = 0
+		r.fill()
+		return
+	}
+	if b == 0 {
+		r.zeros++
+	} else {
+		r.zeros = 0
+	}
+	r.last, r.bit = b, 8
+}
+
+// u reads n bits, 32 at most.
+func (r *bitReader) u(n uint) (v uint32) {
+	for n > 0 {
+		if r.bit == 0 {
+			r.fill()
+		}
+		take := min(n, r.bit)
+		r.bit -= take
+		v = v<<take | uint32(r.last>>r.bit)&(1<<take-1)
+		n -= take
+	}
+	return v
+}
+
+func (r *bitReader) flag() bool { return r.u(1) == 1 }
+
+// ue reads an Exp-Golomb code (section 9.1).
+func (r *bitReader) ue() uint32 {
+	n := uint(0)
+	for !r.flag() {
+		if n++; n == 32 || r.ended {
+			r.ended = true
+			return 0
+		}
+	}
+	return uint32(uint64(1)<<n - 1 + uint64(r.u(n)))
+}
+
+func (r *bitReader) se() int32 {
+	v := r.ue()
+	if v&1 == 1 {
+		return int32(v/2 + 1)
+	}
+	return -int32(v / 2)
+}
+
+// bytesRead are those of the unit in which something has been read.
+func (r *bitReader) bytesRead() int { return r.at }
+
+// bitsFor is how many bits the numbers below n have: Ceil(Log2(n)).
+func bitsFor(n uint32) uint {
+	if n <= 1 {
+		return 0
+	}
+	return uint(bits.Len32(n - 1))
+}

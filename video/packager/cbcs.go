@@ -1,0 +1,297 @@
+package packager
+
+// Protection is the key of a track under the cbcs scheme (ISO/IEC 23001-7 section 10.4), its
+// name, and the initialisation vector of all samples.
+type Protection struct {
+	Key, KeyID, IV [16]byte
+}
+
+// w3cCommon is the system of which a key's name alone is said ("cenc" Initialization Data
+// Format, W3C).
+var w3cCommon = [16]byte{0x10, 0x77, 0xef, 0xec, 0xc0, 0xb2, 0x4d, 0x02, 0xac, 0xe3, 0x3c, 0x1e, 0x52, 0xe2, 0xfb, 0x4b}
+
+// openBox begins a box, whose size closeBox fills in.
+func openBox(dst []byte, kind fourCC) ([]byte, int) {
+	return big.AppendUint32(append(dst, 0, 0, 0, 0), uint32(kind)), len(dst)
+}
+
+func closeBox(dst []byte, at int) { big.PutUint32(dst[at:], uint32(len(dst)-at)) }
+
+// AppendCBCSInit appends an initialisation segment that says how the track is encrypted. Its
+// only system is that of the W3C, by which players ask for the key by its name ("Clear Key").
+func AppendCBCSInit(dst, init []byte, p *Protection) ([]byte, error) {
+	t, err := ReadTrack(init)
+	if err != nil {
+		return dst, err
+	}
+	if t.Codec == HEVC {
+		return dst, broken("there is no cbcs for HEVC here")
+	}
+	begin := len(dst)
+	if dst, err = appendProtected(dst, init, t, p); err != nil {
+		return dst[:begin], err
+	}
+	return dst, nil
+}
+
+// appendProtected appends boxes, of which those that the sample entry is in are rewritten.
+func appendProtected(dst, b []byte, t *Track, p *Protection) ([]byte, error) {
+	at := within(b)
+	for at.next() {
+		switch at.kind {
+		case boxMoov, boxTrak, boxMdia, boxMinf, boxStbl, boxStsd:
+		default:
+			dst = append(dst, b[at.at:at.end]...)
+			continue
+		}
+		in, entry := at.body, 0
+		var box int
+		dst, box = openBox(dst, at.kind)
+		var err error
+		if at.kind == boxStsd {
+			entry = 8
+			dst = append(dst, in[:entry]...)
+			dst, err = appendEntry(dst, in[entry:], t, p)
+		} else {
+			dst, err = appendProtected(dst, in, t, p)
+		}
+		if err != nil {
+			return dst, err
+		}
+		if at.kind == boxMoov {
+			var pssh int
+			dst, pssh = openBox(dst, boxPssh)
+			dst = append(dst, 1, 0, 0, 0)
+			dst = append(dst, w3cCommon[:]...)
+			dst = append(dst, 0, 0, 0, 1)
+			dst = append(dst, p.KeyID[:]...)
+			dst = append(dst, 0, 0, 0, 0)
+			closeBox(dst, pssh)
+		}
+		closeBox(dst, box)
+	}
+	return dst, at.err
+}
+
+// appendEntry appends a sample entry as an encrypted one (ISO/IEC 14496-12 section 8.12,
+// ISO/IEC 23001-7 section 8.2).
+func appendEntry(dst, b []byte, t *Track, p *Protection) ([]byte, error) {
+	at := within(b)
+	if !at.next() {
+		return dst, broken("no sample entry")
+	}
+	kind, crypted := boxEncv, byte(0x19) // of ten blocks one, nine not
+	if t.Codec == AAC {
+		kind, crypted = boxEnca, 0
+	}
+	dst, entry := openBox(dst, kind)
+	dst = append(dst, at.body...)
+	dst, sinf := openBox(dst, boxSinf)
+	dst, frma := openBox(dst, boxFrma)
+	dst = big.AppendUint32(dst, uint32(at.kind))
+	closeBox(dst, frma)
+	dst, schm := openBox(dst, boxSchm)
+	dst = append(dst, 0, 0, 0, 0, 'c', 'b', 'c', 's', 0, 1, 0, 0)
+	closeBox(dst, schm)
+	dst, schi := openBox(dst, boxSchi)
+	dst, tenc := openBox(dst, boxTenc)
+	dst = append(dst, 1, 0, 0, 0, 0, crypted, 1, 0) // version 1; protected, no vectors of samples
+	dst = append(dst, p.KeyID[:]...)
+	dst = append(dst, block)
+	dst = append(dst, p.IV[:]...)
+	closeBox(dst, tenc)
+	closeBox(dst, schi)
+	closeBox(dst, sinf)
+	closeBox(dst, entry)
+	return dst, nil
+}
+
+// CBCSSize is at most how many bytes AppendCBCS appends.
+func (f *Fragment) CBCSSize() int64 {
+	n := int64(len(f.segment))
+	if f.track.Codec == AAC {
+		return n
+	}
+	for i := range f.samples {
+		s := &f.samples[i]
+		// its entry in saiz and senc, one subsample for each NAL unit and 65,535 bytes
+		n += 1 + 2 + 6*int64(s.units+2+(s.end-s.at)>>16)
+	}
+	return n + int64(len(f.parts))*(16+17+20)
+}
+
+// AppendCBCS appends the segment encrypted under cbcs: of video one block in ten behind each
+// slice's header, of sound all whole blocks of a sample. A segment index (sidx) is left out.
+// The aim is that of Read; HEVC cannot be encrypted.
+func (f *Fragment) AppendCBCS(dst []byte, p *Protection) ([]byte, error) {
+	if f.track.Codec == HEVC {
+		return dst, broken("there is no cbcs for HEVC here")
+	}
+	if err := f.chain.open(&p.Key, &p.IV); err != nil {
+		return dst, err
+	}
+	begin, part := len(dst), 0
+	at := within(f.segment)
+	for at.next() {
+		var err error
+		switch at.kind {
+		case boxSidx:
+		case boxMoof:
+			dst, err = f.appendMoof(dst, &f.parts[part])
+		case boxMdat:
+			dst, err = f.appendMdat(dst, &f.parts[part], at.at)
+			part++
+		default:
+			dst = append(dst, f.segment[at.at:at.end]...)
+		}
+		if err != nil {
+			return dst[:begin], err
+		}
+	}
+	return dst, at.err
+}
+
+// ranges calls what for the encrypted ranges of a sample of video, in turn, with the clear
+// bytes before each; for a clear end with a range of none.
+func (f *Fragment) ranges(s *sample, what func(clear, encrypted int) error) error {
+	clear := 0
+	for rest := f.segment[s.at:s.end]; len(rest) > 0; {
+		unit, after, err := f.track.unit(rest)
+		if err != nil {
+			return err
+		}
+		rest = after
+		clear += f.track.lengthSize
+		head := len(unit)
+		if kind := unit[0] & 31; kind == avcSlice || kind == avcIDR {
+			if head, err = avcSliceHeader(unit, f.track.pictures); err != nil {
+				return err
+			}
+		} else if kind > avcSlice && kind < avcIDR {
+			return broken("data partitions")
+		}
+		clear += head
+		if len(unit)-head < block {
+			clear += len(unit) - head
+			continue
+		}
+		if err := what(clear, len(unit)-head); err != nil {
+			return err
+		}
+		clear = 0
+	}
+	if clear > 0 {
+		return what(clear, 0)
+	}
+	return nil
+}
+
+// auxiliary makes the auxiliary information of a part's samples, each with its size (at most
+// 255 bytes) before it.
+func (f *Fragment) auxiliary(p *part) error {
+	f.clear = f.clear[:0]
+	for i := p.from; i < p.to; i++ {
+		at := len(f.clear)
+		f.clear = append(f.clear, 0, 0, 0)
+		count := 0
+		err := f.ranges(&f.samples[i], func(clear, encrypted int) error {
+			for ; clear > 0xffff; clear -= 0xffff {
+				f.clear = append(f.clear, 0xff, 0xff, 0, 0, 0, 0)
+				count++
+			}
+			f.clear = append(f.clear, byte(clear>>8), byte(clear))
+			f.clear = big.AppendUint32(f.clear, uint32(encrypted))
+			count++
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		n := len(f.clear) - at - 1
+		if n > 255 {
+			return broken("a sample of %d ranges", count)
+		}
+		f.clear[at] = byte(n)
+		f.clear[at+1], f.clear[at+2] = byte(count>>8), byte(count)
+	}
+	return nil
+}
+
+// appendMoof appends a part's moof with what says how its samples are encrypted (ISO/IEC
+// 23001-7 section 7.2, ISO/IEC 14496-12 section 8.7.8). Sound needs none: of each sample all
+// whole blocks are.
+func (f *Fragment) appendMoof(dst []byte, p *part) ([]byte, error) {
+	if f.track.Codec == AAC {
+		return append(dst, f.segment[p.moof:p.moofEnd]...), nil
+	}
+	if err := f.auxiliary(p); err != nil {
+		return dst, err
+	}
+	count := p.to - p.from
+	dst, moof := openBox(dst, boxMoof)
+	out := within(f.segment[p.moof:p.moofEnd])
+	out.next()
+	in := within(out.body)
+	growth := 0
+	for in.next() {
+		if in.kind != boxTraf {
+			dst = append(dst, out.body[in.at:in.end]...)
+			continue
+		}
+		var traf, saiz, saio, senc int
+		dst, traf = openBox(dst, boxTraf)
+		inside := len(dst)
+		dst = append(dst, in.body...)
+		dst, saiz = openBox(dst, boxSaiz)
+		dst = append(dst, 0, 0, 0, 0, 0)
+		dst = big.AppendUint32(dst, uint32(count))
+		for b := f.clear; len(b) > 0; b = b[1+int(b[0]):] {
+			dst = append(dst, b[0])
+		}
+		closeBox(dst, saiz)
+		dst, saio = openBox(dst, boxSaio)
+		dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 1)
+		dst = big.AppendUint32(dst, uint32(len(dst)+4+16-moof)) // to the first entry of senc
+		closeBox(dst, saio)
+		dst, senc = openBox(dst, boxSenc)
+		dst = append(dst, 0, 0, 0, 2) // with subsamples
+		dst = big.AppendUint32(dst, uint32(count))
+		for b := f.clear; len(b) > 0; b = b[1+int(b[0]):] {
+			dst = append(dst, b[1:1+int(b[0])]...)
+		}
+		closeBox(dst, senc)
+		closeBox(dst, traf)
+		growth = len(dst) - moof + (len(out.body) - in.end) - (p.moofEnd - p.moof)
+		runs := within(dst[inside : inside+len(in.body)])
+		for runs.next() {
+			if runs.kind == boxTrun && big.Uint32(runs.body)&trunOffset != 0 {
+				big.PutUint32(runs.body[8:], big.Uint32(runs.body[8:])+uint32(growth))
+			}
+		}
+	}
+	closeBox(dst, moof)
+	return dst, nil
+}
+
+// appendMdat appends a part's mdat, which begins at a byte of the segment, with its samples
+// encrypted.
+func (f *Fragment) appendMdat(dst []byte, p *part, at int) ([]byte, error) {
+	base := len(dst) - at
+	dst = append(dst, f.segment[at:p.mdatEnd]...)
+	for i := p.from; i < p.to; i++ {
+		s := &f.samples[i]
+		b := dst[base+s.at : base+s.end]
+		if f.track.Codec == AAC {
+			f.chain.all(b)
+			continue
+		}
+		if err := f.ranges(s, func(clear, encrypted int) error {
+			f.chain.tenth(b[clear:clear+encrypted], block-1)
+			b = b[clear+encrypted:]
+			return nil
+		}); err != nil {
+			return dst, err
+		}
+	}
+	return dst, nil
+}

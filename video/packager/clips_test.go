@@ -1,0 +1,162 @@
+package packager_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fre-engine/fre/video/media"
+	"github.com/fre-engine/fre/video/packager"
+	"github.com/fre-engine/fre/video/transcode"
+)
+
+// film is a rendition: an initialisation segment and its segments.
+type film struct {
+	name     string
+	init     []byte
+	segments [][]byte
+}
+
+// whole is all of it.
+func (f *film) whole() []byte { return append(bytes.Clone(f.init), bytes.Join(f.segments, nil)...) }
+
+// run runs a program, which is to say nothing, and gives out what it writes.
+func run(t testing.TB, name string, args ...string) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil || said.Len() > 0 {
+		t.Fatalf("%s: %v\n%s", cmd, err, &said)
+	}
+	return out
+}
+
+// write makes a file in a directory.
+func write(t testing.TB, dir, name string, b []byte) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// source makes a file of seconds of picture and sound.
+func source(t testing.TB, rate string, seconds int, args string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "source.mkv")
+	d := strconv.Itoa(seconds)
+	run(t, "ffmpeg", append(strings.Fields("-v error -nostdin -f lavfi -i testsrc2=size=320x180:rate="+rate+":duration="+d+
+		" -f lavfi -i sine=frequency=440:beep_factor=4:sample_rate=48000:duration="+d+" "+args), path)...)
+	return path
+}
+
+// made are the bytes of a rendition as the transcoder makes them.
+func (f *film) add(made *media.Made, b []byte) {
+	if f.init == nil {
+		f.init = b[:made.Init]
+	}
+	at := made.Init
+	for _, n := range made.Segments {
+		f.segments = append(f.segments, b[at:at+n])
+		at += n
+	}
+}
+
+// picture and sound are renditions as the service has them.
+func picture(t testing.TB, rate media.Fraction, seconds int) *film {
+	t.Helper()
+	path := source(t, fmt.Sprintf("%d/%d", rate.Num, rate.Den), seconds, "-c:v libx264 -preset ultrafast -c:a pcm_s16le")
+	f := &film{name: "picture"}
+	frames := seconds * rate.Num / rate.Den
+	segment := 2 * rate.Num / rate.Den
+	for from := 0; from < frames; from += 2 * segment {
+		head, bodies, err := transcode.Chunk(path, media.Chunk{Grid: media.Grid{Rate: rate, Segment: segment}, From: from, To: from + 2*segment,
+			Rungs: []media.Rung{{Width: 320, Height: 180, BitRate: 1_000_000}}, Threads: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if head.Frames > 0 {
+			f.add(&head.Rungs[0], bodies[0])
+		}
+	}
+	return f
+}
+
+func sound(t testing.TB, seconds int) *film {
+	t.Helper()
+	path := source(t, "10", seconds, "-c:v libx264 -preset ultrafast -c:a pcm_s16le")
+	made, b, err := transcode.Sound(path, media.Sound{Stream: 1, Segment: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &film{name: "sound"}
+	f.add(made, b)
+	return f
+}
+
+// foreign is a rendition that ffmpeg has packaged as DASH: styp and sidx before each segment,
+// times that an edit list moves.
+func foreign(t testing.TB, name, codec string) *film {
+	t.Helper()
+	dir := t.TempDir()
+	input := "-f lavfi -i testsrc2=size=320x180:rate=30000/1001:duration=5"
+	if codec == "aac" {
+		input = "-f lavfi -i sine=sample_rate=44100:duration=5 -ac 1"
+	}
+	run(t, "ffmpeg", append(strings.Fields("-v error -nostdin "+input+" -c "+codec+
+		" -f dash -seg_duration 2 -init_seg_name init.mp4 -media_seg_name $Number%03d$.m4s"), filepath.Join(dir, "x.mpd"))...)
+	return opened(t, name, filepath.Join(dir, "init.mp4"), filepath.Join(dir, "0*.m4s"))
+}
+
+func opened(t testing.TB, name, init, pattern string) *film {
+	t.Helper()
+	f := &film{name: name}
+	var err error
+	if f.init, err = os.ReadFile(init); err != nil {
+		t.Fatal(err)
+	}
+	paths, err := filepath.Glob(pattern)
+	if err != nil || len(paths) < 2 {
+		t.Fatal(err, paths)
+	}
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.segments = append(f.segments, b)
+	}
+	return f
+}
+
+// films are renditions of all kinds.
+func films(t testing.TB) []*film {
+	t.Helper()
+	all := []*film{
+		picture(t, media.Fraction{Num: 25, Den: 1}, 7), sound(t, 7),
+		picture(t, media.Fraction{Num: 24000, Den: 1001}, 5),
+		foreign(t, "x264", "libx264"), foreign(t, "x265", "libx265 -x265-params log-level=none -tag:v hvc1"), foreign(t, "mono", "aac"),
+		foreign(t, "slices", "libx264 -aud 1 -x264-params slices=4:weightp=2:weightb=1:ref=5:bframes=5:b-pyramid=2"),
+		foreign(t, "cavlc", "libx264 -profile:v baseline"),
+	}
+	all[2].name = "film"
+	return all
+}
+
+// track reads what a film is of.
+func (f *film) track(t testing.TB) *packager.Track {
+	t.Helper()
+	track, err := packager.ReadTrack(f.init)
+	if err != nil {
+		t.Fatalf("%s: %v", f.name, err)
+	}
+	return track
+}

@@ -1,0 +1,348 @@
+package packager
+
+// mostSamples of a segment.
+const mostSamples = 1 << 16
+
+// Fragment is a segment that has been read: views into its bytes, which must stay as they
+// are until it has been packaged. The zero value is ready; one that is read into again, such
+// as from a pool, allocates nothing. It is for one goroutine at a time.
+type Fragment struct {
+	track    *Track
+	segment  []byte
+	samples  []sample
+	parts    []part
+	sequence uint32 // of the first part
+	longest  uint32 // duration of a sample
+
+	chain chain  // the cipher that was used last
+	plain []byte // what is to be encrypted, and ...
+	built []byte // ... the elementary stream of a sample that is not so in the segment
+	clear []byte // the auxiliary information of cbcs
+}
+
+// part is a moof with its mdat.
+type part struct {
+	moof, moofEnd int // in the segment
+	mdat, mdatEnd int // the body
+	from, to      int // samples
+}
+
+// sample is one of a segment.
+type sample struct {
+	at, end int    // in the segment
+	time    int64  // of decoding, in units, before the edit list
+	offset  int64  // of its composition
+	length  uint32 // in units
+	key     bool
+	sets    bool // it has parameter sets
+	skip    int  // bytes of an access unit delimiter
+	units   int  // NAL units behind that
+}
+
+// Read reads a segment of a track: one or more pairs of moof and mdat, with other boxes
+// between them or none.
+func (f *Fragment) Read(t *Track, segment []byte) error {
+	f.track, f.segment, f.samples, f.parts, f.longest = t, segment, f.samples[:0], f.parts[:0], 0
+	waits := false // for its mdat
+	at := within(segment)
+	for at.next() {
+		switch at.kind {
+		case boxSidx:
+			if waits {
+				return broken("a segment index before an mdat")
+			}
+		case boxMoof:
+			if waits {
+				return broken("a moof without its mdat")
+			}
+			waits = true
+			f.parts = append(f.parts, part{moof: at.at, moofEnd: at.end, from: len(f.samples)})
+			if err := f.readMoof(at.body, at.at); err != nil {
+				return err
+			}
+		case boxMdat:
+			if !waits {
+				return broken("an mdat without a moof")
+			}
+			waits = false
+			p := &f.parts[len(f.parts)-1]
+			p.mdat, p.mdatEnd, p.to = at.end-len(at.body), at.end, len(f.samples)
+			end := p.mdat
+			for i := p.from; i < p.to; i++ {
+				s := &f.samples[i]
+				if s.at < end || s.end > p.mdatEnd {
+					return broken("a sample at %d to %d, outside of its mdat or of order", s.at, s.end)
+				}
+				end = s.end
+				if t.Codec != AAC {
+					if err := f.readUnits(s); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	if at.err != nil {
+		return at.err
+	}
+	if waits || len(f.samples) == 0 {
+		return broken("no segment")
+	}
+	return nil
+}
+
+// readMoof reads a movie fragment of one track that begins at a byte of the segment.
+func (f *Fragment) readMoof(b []byte, at int) error {
+	trafs := 0
+	in := within(b)
+	for in.next() {
+		switch in.kind {
+		case boxMfhd:
+			_, _, body, err := in.full(4)
+			if err != nil {
+				return err
+			}
+			if len(f.parts) == 1 {
+				f.sequence = big.Uint32(body)
+			}
+		case boxTraf:
+			if trafs++; trafs > 1 {
+				return broken("more than one track")
+			}
+			if err := f.readTraf(in.body, at); err != nil {
+				return err
+			}
+		}
+	}
+	return in.err
+}
+
+// run is how the samples of a track's fragment go on.
+type run struct {
+	moof                  int   // where it begins
+	at                    int64 // the next sample in the segment
+	placed                bool  // that is known
+	time                  int64
+	duration, size, flags uint32 // where nothing else is said
+}
+
+func (f *Fragment) readTraf(b []byte, moof int) error {
+	r := run{moof: moof, duration: f.track.duration, size: f.track.size, flags: f.track.sampled}
+	headed, timed := false, false
+	in := within(b)
+	for in.next() {
+		switch in.kind {
+		case boxTfhd:
+			_, flags, body, err := in.full(4)
+			if err != nil {
+				return err
+			}
+			if flags&0x01 != 0 {
+				return broken("data from a place in the file on")
+			}
+			body = body[4:]
+			take := func(flag uint32, to *uint32) {
+				if flags&flag != 0 && err == nil {
+					if len(body) < 4 {
+						err = broken("a box tfhd that breaks off")
+						return
+					}
+					*to, body = big.Uint32(body), body[4:]
+				}
+			}
+			var description uint32
+			take(0x02, &description)
+			take(0x08, &r.duration)
+			take(0x10, &r.size)
+			take(0x20, &r.flags)
+			if err != nil {
+				return err
+			}
+			headed = true
+		case boxTfdt:
+			version, _, body, err := in.full(4)
+			if err != nil {
+				return err
+			}
+			time := uint64(big.Uint32(body))
+			if version == 1 {
+				if len(body) < 8 {
+					return broken("a box tfdt that breaks off")
+				}
+				time = big.Uint64(body)
+			}
+			if time > mostTime {
+				return broken("a segment at %d", time)
+			}
+			r.time, timed = int64(time), true
+		case boxTrun:
+			if !headed || !timed {
+				return broken("samples without tfhd or tfdt")
+			}
+			version, flags, body, err := in.full(4)
+			if err != nil {
+				return err
+			}
+			if err := f.readTrun(&r, version, flags, body); err != nil {
+				return err
+			}
+		case boxSenc, boxSaiz, boxSaio:
+			return broken("it is encrypted")
+		}
+	}
+	return in.err
+}
+
+// Flags of a trun (ISO/IEC 14496-12 section 8.8.8.1).
+const (
+	trunOffset     = 0x001
+	trunFirstFlags = 0x004
+	trunDuration   = 0x100
+	trunSize       = 0x200
+	trunFlags      = 0x400
+	trunTime       = 0x800
+
+	nonSync = 0x10000 // sample_is_non_sync_sample
+)
+
+func (f *Fragment) readTrun(r *run, version byte, flags uint32, b []byte) error {
+	count := int64(big.Uint32(b))
+	b = b[4:]
+	if flags&trunOffset != 0 {
+		if len(b) < 4 {
+			return broken("a box trun that breaks off")
+		}
+		r.at, r.placed = int64(r.moof)+int64(int32(big.Uint32(b))), true
+		b = b[4:]
+	}
+	if !r.placed {
+		return broken("samples without a place")
+	}
+	first, hasFirst := uint32(0), flags&trunFirstFlags != 0
+	if hasFirst {
+		if len(b) < 4 {
+			return broken("a box trun that breaks off")
+		}
+		first, b = big.Uint32(b), b[4:]
+	}
+	each := int64(0)
+	for _, flag := range [...]uint32{trunDuration, trunSize, trunFlags, trunTime} {
+		if flags&flag != 0 {
+			each += 4
+		}
+	}
+	if count > mostSamples-int64(len(f.samples)) || count*each > int64(len(b)) {
+		return broken("%d samples", count)
+	}
+	for i := range count {
+		s := sample{time: r.time, length: r.duration}
+		size, flag := r.size, r.flags
+		if flags&trunDuration != 0 {
+			s.length, b = big.Uint32(b), b[4:]
+		}
+		if flags&trunSize != 0 {
+			size, b = big.Uint32(b), b[4:]
+		}
+		if flags&trunFlags != 0 {
+			flag, b = big.Uint32(b), b[4:]
+		}
+		if i == 0 && hasFirst {
+			flag = first
+		}
+		if flags&trunTime != 0 {
+			if s.offset = int64(big.Uint32(b)); version > 0 {
+				s.offset = int64(int32(s.offset))
+			}
+			b = b[4:]
+		}
+		end := r.at + int64(size)
+		if r.at < 0 || size == 0 || end > int64(len(f.segment)) {
+			return broken("a sample of %d bytes at %d", size, r.at)
+		}
+		s.at, s.end, s.key = int(r.at), int(end), flag&nonSync == 0
+		r.at = end
+		r.time += int64(s.length)
+		f.longest = max(f.longest, s.length)
+		f.samples = append(f.samples, s)
+	}
+	return nil
+}
+
+// readUnits sees which NAL units a sample has.
+func (f *Fragment) readUnits(s *sample) error {
+	t := f.track
+	for rest := f.segment[s.at:s.end]; len(rest) > 0; {
+		unit, after, err := t.unit(rest)
+		if err != nil {
+			return err
+		}
+		kind := unit[0] & 31
+		delimiter, set, key := kind == avcAUD, kind == avcSetS, kind == avcIDR
+		if t.Codec == HEVC {
+			kind = unit[0] >> 1 & 63
+			delimiter, set, key = kind == hevcAUD, kind == hevcSetS, kind >= hevcFirstIRAP && kind <= hevcLastIRAP
+		}
+		if delimiter && s.units == 0 && s.skip == 0 {
+			s.skip = len(rest) - len(after)
+		} else {
+			s.units++
+		}
+		s.sets, s.key = s.sets || set, s.key || key
+		rest = after
+	}
+	if s.units == 0 {
+		return broken("a sample without a picture")
+	}
+	return nil
+}
+
+// unit takes a NAL unit off b, which begins with its length.
+func (t *Track) unit(b []byte) (unit, rest []byte, err error) {
+	if len(b) < t.lengthSize {
+		return nil, nil, broken("a NAL unit that breaks off")
+	}
+	n := uint32(0)
+	for _, c := range b[:t.lengthSize] {
+		n = n<<8 | uint32(c)
+	}
+	b = b[t.lengthSize:]
+	if n == 0 || uint64(n) > uint64(len(b)) {
+		return nil, nil, broken("a NAL unit of %d bytes where there are %d", n, len(b))
+	}
+	return b[:n], b[n:], nil
+}
+
+// lead is what comes before a sample in its elementary stream.
+func (f *Fragment) lead(s *sample) []byte {
+	if s.key && !s.sets {
+		return f.track.sets
+	}
+	return f.track.delimiter
+}
+
+// picture is how many bytes a sample of video has in its elementary stream.
+func (f *Fragment) picture(s *sample) int {
+	return len(f.lead(s)) + s.end - s.at - s.skip + s.units*(len(start)-f.track.lengthSize)
+}
+
+// ticks are a time in units of the track as one of 90,000 each second.
+func (t *Track) ticks(time int64) int64 {
+	scale := int64(t.TimeScale)
+	whole, rest := time/scale, time%scale
+	if rest < 0 {
+		whole, rest = whole-1, rest+scale
+	}
+	return whole*90000 + (rest*90000+scale/2)/scale
+}
+
+// times are when a sample is decoded and when it is shown, in units of 1/90,000 s from Zero
+// on. Where composition offsets are negative, as those of CMAF may be, decoding is earlier by
+// as many frames as the codec says that it can be.
+func (f *Fragment) times(s *sample) (decoded, shown int64) {
+	t := f.track
+	shown = t.ticks(s.time + s.offset + t.delay - t.shift)
+	if t.Codec == AAC {
+		return shown, shown
+	}
+	return min(shown, t.ticks(s.time+t.delay-max(t.shift, int64(t.reorder)*int64(f.longest)))), shown
+}

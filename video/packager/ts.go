@@ -1,0 +1,412 @@
+package packager
+
+import "bytes"
+
+// Zero is the time stamp in transport streams, in units of 1/90,000 s, of what is presented
+// at zero: X-TIMESTAMP-MAP of subtitles says it too (RFC 8216 section 3.5).
+const Zero = 10 * 90000
+
+// SampleAES is the key of a transport stream's samples, and the initialisation vector with
+// which each of them begins ("MPEG-2 Stream Encryption Format for HTTP Live Streaming").
+type SampleAES struct {
+	Key, IV [16]byte
+}
+
+// A transport stream's packets, by their identifiers.
+const (
+	packet  = 188
+	header  = 4
+	payload = packet - header
+	clock   = 8 // bytes of an adaptation field that has a clock reference
+
+	pidMap   = 0x1000
+	pidMedia = 0x100
+)
+
+// clockLead is how much earlier than a sample is to be decoded the clock reference says that
+// it has arrived, in units of 1/90,000 s.
+const clockLead = 63000
+
+// Bytes of the header of a packet of the elementary stream: with a time stamp, with two.
+const (
+	onePES = 14
+	twoPES = 19
+)
+
+// mostPES and mostWait are how many bytes of sound are put into one packet of the elementary
+// stream, and for how many units of 1/90,000 s: it has the clock reference, of which there is
+// to be one each 100 ms (ISO/IEC 13818-1 section 2.7.2).
+const (
+	mostPES  = 16 * payload
+	mostWait = 9000
+)
+
+// TSSize is how many bytes AppendTS appends: exactly for a clear stream, where e is nil;
+// at most for an encrypted one.
+func (f *Fragment) TSSize(e *SampleAES) int64 {
+	packets := int64(0)
+	for from := 0; from < len(f.samples); {
+		to, size, head := f.group(from)
+		if e != nil && f.track.Codec != AAC {
+			size += size / 2 // at most: one byte behind each two
+		}
+		n := packetsOf(head + size)
+		packets += int64(n)
+		if to == len(f.samples) {
+			packets += int64(spare(packets, n, size))
+			if e != nil {
+				packets += 15
+			}
+		}
+		from = to
+	}
+	return (2 + packets) * packet
+}
+
+// packetsOf are how many packets have so many bytes of the elementary stream's packet: the
+// first of them has a clock reference.
+func packetsOf(n int) int { return 1 + max(0, n-(payload-clock)+payload-1)/payload }
+
+// spare are by how many packets more the last of the elementary stream's packets, which has n
+// of all, can be spread so that all are a multiple of 16: as the continuity counter has four
+// bits, that of the next segment can begin with 0. Each has a byte of it at least.
+func spare(all int64, n, size int) int { return min(int(-all&15), max(0, size+1-n)) }
+
+// group are the samples that go into one packet of the elementary stream, from one on: the
+// one behind them, their bytes in it, and those of its header.
+func (f *Fragment) group(from int) (to, size, head int) {
+	s := &f.samples[from]
+	if f.track.Codec != AAC {
+		head = onePES
+		if decoded, shown := f.times(s); decoded != shown {
+			head = twoPES
+		}
+		return from + 1, f.picture(s), head
+	}
+	begin := f.track.ticks(s.time)
+	for to = from; to < len(f.samples); to++ {
+		s := &f.samples[to]
+		n := len(f.track.adts) + s.end - s.at
+		if to > from && (size+n > mostPES || f.track.ticks(s.time+int64(s.length))-begin > mostWait) {
+			break
+		}
+		size += n
+	}
+	return to, size, onePES
+}
+
+// AppendTS appends the segment as an MPEG transport stream (ISO/IEC 13818-1, RFC 8216
+// section 3.2) of one program with one elementary stream. It is encrypted by e unless that
+// is nil; HEVC cannot be.
+//
+// What is presented at zero, edit list applied, has the time stamp Zero in all renditions.
+// Continuity counters go on over segments whose sequence numbers follow each other, whoever
+// makes them.
+func (f *Fragment) AppendTS(dst []byte, e *SampleAES) ([]byte, error) {
+	t := f.track
+	if e != nil {
+		if t.Codec == HEVC {
+			return dst, broken("there is no SAMPLE-AES for HEVC")
+		}
+		if err := f.chain.open(&e.Key, &e.IV); err != nil {
+			return dst, err
+		}
+	}
+	begin := len(dst)
+	dst = grow(dst, int(f.TSSize(e)))
+	w := &stream{b: dst[begin:]}
+	f.tables(w, e != nil)
+	for from := 0; from < len(f.samples); {
+		to, size, _ := f.group(from)
+		s := &f.samples[from]
+		p := elementary{key: s.key, id: 0xe0}
+		p.decoded, p.shown = f.times(s)
+		switch {
+		case t.Codec == AAC:
+			p.id = 0xc0
+			var err error
+			if p.body, err = f.sound(from, to, e != nil); err != nil {
+				return dst[:begin], err
+			}
+		case e != nil || t.lengthSize != len(start):
+			p.lead, p.body = f.lead(s), f.pictureOf(s, e != nil)
+		default:
+			p.lead, p.body, p.lengths = f.lead(s), f.segment[s.at+s.skip:s.end], true
+		}
+		size = len(p.lead) + len(p.body)
+		head := p.header(size)
+		n := packetsOf(head + size)
+		if to == len(f.samples) {
+			n += spare(w.packets+int64(n), n, size)
+		}
+		w.write(&p, n)
+		from = to
+	}
+	return dst[:begin+w.at], nil
+}
+
+// pictureOf is what a sample of video is in its elementary stream, behind its lead. It is
+// good until the next one is asked for.
+func (f *Fragment) pictureOf(s *sample, encrypted bool) []byte {
+	f.built = f.built[:0]
+	for rest := f.segment[s.at+s.skip : s.end]; len(rest) > 0; {
+		unit, after, err := f.track.unit(rest)
+		if err != nil {
+			break // Read has seen them all
+		}
+		rest = after
+		f.built = append(f.built, start...)
+		if kind := unit[0] & 31; !encrypted || kind != avcSlice && kind != avcIDR || len(unit) <= 48 {
+			f.built = append(f.built, unit...)
+			continue
+		}
+		f.plain = append(f.plain[:0], unit...)
+		f.chain.tenth(f.plain[32:], block)
+		f.built = appendGuarded(f.built, f.plain)
+	}
+	return f.built
+}
+
+// appendGuarded appends bytes with others between them that prevent the emulation of start
+// codes (ISO/IEC 14496-10 section 7.4.1).
+func appendGuarded(dst, b []byte) []byte {
+	for {
+		i := bytes.Index(b, start[:2])
+		if i < 0 || i+2 == len(b) {
+			return append(dst, b...)
+		}
+		dst = append(dst, b[:i+2]...)
+		if b = b[i+2:]; b[0] <= 3 {
+			dst = append(dst, 3)
+		}
+	}
+}
+
+// sound is what some samples are in the elementary stream: frames with headers (ISO/IEC
+// 14496-3 section 1.A.2). It is good until the next is asked for.
+func (f *Fragment) sound(from, to int, encrypted bool) ([]byte, error) {
+	f.built = f.built[:0]
+	for _, s := range f.samples[from:to] {
+		n := len(f.track.adts) + s.end - s.at
+		if n > 1<<13-1 {
+			return nil, broken("a frame of %d bytes of sound", n)
+		}
+		head := f.track.adts
+		head[3] |= byte(n >> 11)
+		head[4] = byte(n >> 3)
+		head[5] |= byte(n << 5)
+		f.built = append(f.built, head[:]...)
+		at := len(f.built)
+		f.built = append(f.built, f.segment[s.at:s.end]...)
+		if frame := f.built[at:]; encrypted && len(frame) >= 32 {
+			f.chain.all(frame[16:])
+		}
+	}
+	return f.built, nil
+}
+
+// tables writes the program association and the program map (ISO/IEC 13818-1 sections 2.4.4.3
+// and 2.4.4.8).
+func (f *Fragment) tables(w *stream, encrypted bool) {
+	counter := byte(f.sequence-1) & 15
+	w.section(0, counter, []byte{
+		0x00, 0xb0, 13, 0, 1, 0xc1, 0, 0, // table, length, stream, version, sections
+		0, 1, 0xe0 | pidMap>>8, pidMap & 255,
+	})
+	var room [payload]byte
+	b := append(room[:0],
+		0x02, 0xb0, 0, 0, 1, 0xc1, 0, 0,
+		0xe0|pidMedia>>8, pidMedia&255, 0xf0, 0, // the clock's packets, no descriptors
+	)
+	kind := [...]byte{H264: 0x1b, HEVC: 0x24, AAC: 0x0f}[f.track.Codec]
+	if encrypted {
+		kind = [...]byte{H264: 0xdb, AAC: 0xcf}[f.track.Codec]
+	}
+	b = append(b, kind, 0xe0|pidMedia>>8, pidMedia&255, 0xf0, 0)
+	at := len(b)
+	switch {
+	case f.track.Codec == HEVC:
+		b = append(b, 5, 4, 'H', 'E', 'V', 'C')
+	case encrypted && f.track.Codec == H264:
+		b = append(b, 15, 4, 'z', 'a', 'v', 'c')
+	case encrypted:
+		config := f.track.config
+		b = append(b, 15, 4, 'a', 'a', 'c', 'd', 5, byte(4+8+len(config)), 'a', 'p', 'a', 'd')
+		// The set-up of the sound: its kind, priming, version, configuration.
+		b = append(b, f.track.setUp()...)
+		b = append(b, 0, 0, 1, byte(len(config)))
+		b = append(b, config...)
+	}
+	b[at-1] = byte(len(b) - at)
+	b[2] = byte(len(b) - 3 + 4)
+	w.section(pidMap, counter, b)
+}
+
+// setUp is the kind of the sound in SAMPLE-AES.
+func (t *Track) setUp() string {
+	switch t.config[0] >> 3 {
+	case 5:
+		return "zach"
+	case 29:
+		return "zacp"
+	}
+	return "zaac"
+}
+
+// elementary is a packet of the elementary stream (ISO/IEC 13818-1 section 2.4.3.6).
+type elementary struct {
+	id             byte
+	key            bool
+	decoded, shown int64
+	lead, body     []byte
+	lengths        bool // in body, of four bytes, which are to be start codes
+	head           [twoPES]byte
+}
+
+// header makes the header of what has size bytes, and gives out how many it has.
+func (p *elementary) header(size int) int {
+	n := onePES
+	flags := byte(0x80)
+	stamp := func(at int, mark byte, time int64) {
+		v := uint64(time + Zero)
+		p.head[at] = mark<<4 | byte(v>>29)&0x0e | 1
+		p.head[at+1] = byte(v >> 22)
+		p.head[at+2] = byte(v>>14) | 1
+		p.head[at+3] = byte(v >> 7)
+		p.head[at+4] = byte(v<<1) | 1
+	}
+	if p.decoded == p.shown {
+		stamp(9, 2, p.shown)
+	} else {
+		n, flags = twoPES, 0xc0
+		stamp(9, 3, p.shown)
+		stamp(14, 1, p.decoded)
+	}
+	length := size + n - 6
+	if length > 0xffff {
+		length = 0 // which pictures need not say
+	}
+	copy(p.head[:], []byte{0, 0, 1, p.id, byte(length >> 8), byte(length), 0x84, flags, byte(n - 9)})
+	return n
+}
+
+// stream is a transport stream being written, into bytes that are enough.
+type stream struct {
+	b       []byte
+	at      int
+	packets int64 // of the elementary stream
+}
+
+// section writes a section, whose check is not there yet, into one packet.
+func (w *stream) section(pid int, counter byte, b []byte) {
+	p := w.b[w.at : w.at+packet]
+	w.at += packet
+	n := copy(p, []byte{0x47, 0x40 | byte(pid>>8), byte(pid), 0x10 | counter, 0})
+	n += copy(p[n:], b)
+	big.PutUint32(p[n:], check(b))
+	for i := n + 4; i < packet; i++ {
+		p[i] = 0xff
+	}
+}
+
+// check is the CRC of a section (ISO/IEC 13818-1 annex A).
+func check(b []byte) uint32 {
+	crc := ^uint32(0)
+	for _, c := range b {
+		crc ^= uint32(c) << 24
+		for range 8 {
+			if crc&(1<<31) != 0 {
+				crc = crc<<1 ^ 0x04c11db7
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return crc
+}
+
+// write writes a packet of the elementary stream as n packets.
+func (w *stream) write(p *elementary, n int) {
+	head := p.head[:9+int(p.head[8])]
+	c := copying{head: head, lead: p.lead, body: p.body, next: len(p.body)}
+	if p.lengths {
+		c.next = 0
+	}
+	left := len(head) + len(p.lead) + len(p.body)
+	for i := 0; i < n; i++ {
+		b := (*[packet]byte)(w.b[w.at:])
+		w.at += packet
+		b[0], b[1], b[2] = 0x47, pidMedia>>8, pidMedia&255
+		counter := byte(w.packets) & 15
+		w.packets++
+		size := min(payload, left-(n-1-i)) // each of those that follow has a byte at least
+		if i > 0 && size == payload {
+			b[3] = 0x10 | counter
+			left -= payload
+			c.to(b[header:])
+			continue
+		}
+		b[3] = 0x30 | counter
+		field := header
+		if i == 0 {
+			size = min(size, payload-clock)
+			b[1] |= 0x40
+			flags := byte(0x10)
+			if p.key {
+				flags |= 0x40
+			}
+			reference := uint64(p.decoded + Zero - clockLead)
+			b[5] = flags
+			big.PutUint32(b[6:], uint32(reference>>1))
+			b[10], b[11] = byte(reference<<7)|0x7e, 0
+			field += clock
+		} else if payload-size > 1 {
+			b[5] = 0
+			field += 2
+		} else {
+			field++
+		}
+		b[4] = byte(payload - size - 1)
+		for i := field; i < packet-size; i++ {
+			b[i] = 0xff
+		}
+		left -= size
+		c.to(b[packet-size:])
+	}
+}
+
+// copying copies the pieces of a packet of the elementary stream one after the other.
+type copying struct {
+	head, lead, body []byte
+	at               int // of body, the next byte
+	next             int // of body, the next length that is to be a start code
+}
+
+// to fills b, for which there are bytes enough.
+func (c *copying) to(b []byte) {
+	for len(c.head) > 0 && len(b) > 0 {
+		n := copy(b, c.head)
+		b, c.head = b[n:], c.head[n:]
+		if len(c.head) == 0 {
+			c.head, c.lead = c.lead, nil
+		}
+	}
+	from := c.at
+	if len(b) == payload {
+		*(*[payload]byte)(b) = *(*[payload]byte)(c.body[from:])
+	} else {
+		copy(b, c.body[from:])
+	}
+	c.at += len(b)
+	for c.next < c.at && c.next < len(c.body) {
+		for i, v := range start {
+			if at := c.next + i; at >= from && at < c.at {
+				b[at-from] = v
+			}
+		}
+		if c.next+len(start) > c.at {
+			break // the rest of it comes in the next packet
+		}
+		c.next += len(start) + int(big.Uint32(c.body[c.next:]))
+	}
+}
