@@ -55,7 +55,7 @@ func take(t testing.TB) holdings {
 	t.Helper()
 	return holdings{
 		fds:        openFiles(t),
-		mounts:     mounts(t),
+		mounts:     slices.DeleteFunc(mounts(t), func(m string) bool { return ofAnother(m, t.Name()) }),
 		cgroups:    cgroups(),
 		children:   children(t),
 		goroutines: goroutines(),
@@ -135,6 +135,15 @@ func mounts(t testing.TB) []string {
 		}
 	}
 	return points
+}
+
+// ofAnother says whether a mount is below the temporary directory of another test than the
+// one of that name: tests of other packages run at the same time.
+func ofAnother(mount, test string) bool {
+	_, point, _ := strings.Cut(mount, " on ")
+	dir, ok := strings.CutPrefix(point, filepath.Clean(os.TempDir())+"/Test")
+	own, _, _ := strings.Cut(test, "/")
+	return ok && !strings.HasPrefix("Test"+dir, own)
 }
 
 // cgroups lists the groups that lie right below a hierarchy's root or the

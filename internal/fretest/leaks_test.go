@@ -53,3 +53,16 @@ func TestMinus(t *testing.T) {
 		}
 	}
 }
+
+// TestOfAnother: what tests of other packages have mounted is no leak, whatever else is.
+func TestOfAnother(t *testing.T) {
+	t.Setenv("TMPDIR", "/tmp")
+	for mount, want := range map[string]bool{
+		"7 on /tmp/TestDisk123/001": true, "7 on /tmp/TestOwn123/001": false, "7 on /tmp/TestOwnsize=1m123/001": false,
+		"7 on /tmp/fre-1": false, "7 on /mnt": false, "7 on /run/TestDisk": false,
+	} {
+		if got := ofAnother(mount, "TestOwn/size=1m"); got != want {
+			t.Errorf("%s: %v", mount, got)
+		}
+	}
+}
