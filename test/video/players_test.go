@@ -24,7 +24,7 @@ func (w *world) modules(t *testing.T) string {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	found, err := filepath.Glob(filepath.Join(w.dir, "engine", "images", "*", "rootfs", "node_modules", "shaka-player"))
+	found, err := filepath.Glob(filepath.Join(w.dir, "engine", "store", "images", "*", "rootfs", "node_modules", "shaka-player"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("%q, %v", found, err)
 	}

@@ -132,11 +132,13 @@ func protect(p *m3u8.MediaPlaylist, a *asset.Asset, form Form) error {
 		return p.SetKey("AES-128", "../key", "", "", "")
 	case asset.CBCS:
 		iv := "0x" + a.Secret.IV.String()
-		err := p.SetKey("SAMPLE-AES", "../key", iv, "identity", "1")
+		var err error
 		if form == MP4 {
-			// For players that have no other way to decrypt than the browser's.
-			err = errors.Join(err, p.SetKey("SAMPLE-AES", "data:text/plain;base64,"+base64.StdEncoding.EncodeToString(a.Secret.KeyID[:]), iv, "org.w3.clearkey", "1"))
+			// For players that have no other way to decrypt than the browser's. It comes first:
+			// some take the last key, whatever its format.
+			err = p.SetKey("SAMPLE-AES", "data:text/plain;base64,"+base64.StdEncoding.EncodeToString(a.Secret.KeyID[:]), iv, "org.w3.clearkey", "1")
 		}
+		err = errors.Join(err, p.SetKey("SAMPLE-AES", "../key", iv, "identity", "1"))
 		return err
 	}
 	return nil
