@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/Eyevinn/mp4ff/mp4"
+
 	"github.com/fre-engine/fre/video/media"
 	"github.com/fre-engine/fre/video/packager"
 	"github.com/fre-engine/fre/video/transcode"
@@ -112,7 +114,7 @@ func foreign(t testing.TB, name, codec string) *film {
 		input = "-f lavfi -i sine=sample_rate=44100:duration=5 -ac 1"
 	}
 	run(t, "ffmpeg", append(strings.Fields("-v error -nostdin "+input+" -c "+codec+
-		" -f dash -seg_duration 2 -init_seg_name init.mp4 -media_seg_name $Number%03d$.m4s"), filepath.Join(dir, "x.mpd"))...)
+		" -g 60 -f dash -seg_duration 2 -init_seg_name init.mp4 -media_seg_name $Number%03d$.m4s"), filepath.Join(dir, "x.mpd"))...)
 	return opened(t, name, filepath.Join(dir, "init.mp4"), filepath.Join(dir, "0*.m4s"))
 }
 
@@ -143,11 +145,41 @@ func films(t testing.TB) []*film {
 	all := []*film{
 		picture(t, media.Fraction{Num: 25, Den: 1}, 7), sound(t, 7),
 		picture(t, media.Fraction{Num: 24000, Den: 1001}, 5),
-		foreign(t, "x264", "libx264"), foreign(t, "x265", "libx265 -x265-params log-level=none -tag:v hvc1"), foreign(t, "mono", "aac"),
+		foreign(t, "x264", "libx264"), foreign(t, "x265", "libx265 -x265-params log-level=none:open-gop=0 -tag:v hvc1"), foreign(t, "mono", "aac"),
 		foreign(t, "slices", "libx264 -aud 1 -x264-params slices=4:weightp=2:weightb=1:ref=5:bframes=5:b-pyramid=2"),
 		foreign(t, "cavlc", "libx264 -profile:v baseline"),
 	}
 	all[2].name = "film"
+	return all
+}
+
+// times are when each sample is presented, in seconds, as mp4ff reads it: that is another
+// parser, and FFmpeg's puts all times off by the lowest composition offset.
+func (f *film) times(t testing.TB) (all []float64) {
+	t.Helper()
+	file, err := mp4.DecodeFile(bytes.NewReader(f.whole()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	track := file.Init.Moov.Trak
+	shift := int64(0)
+	if track.Edts != nil {
+		for _, e := range track.Edts.Elst[0].Entries {
+			shift = e.MediaTime
+		}
+	}
+	for _, s := range file.Segments {
+		for _, fragment := range s.Fragments {
+			samples, err := fragment.GetFullSamples(file.Init.Moov.Mvex.Trex)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, sample := range samples {
+				time := int64(sample.DecodeTime) + int64(sample.CompositionTimeOffset) - shift
+				all = append(all, float64(time)/float64(track.Mdia.Mdhd.Timescale))
+			}
+		}
+	}
 	return all
 }
 

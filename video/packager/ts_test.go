@@ -56,7 +56,7 @@ func packets(t testing.TB, path string, args ...string) []frame {
 // decoded is the hash of each frame that ffmpeg decodes, which is to say nothing.
 func decoded(t testing.TB, args ...string) []string {
 	t.Helper()
-	out := run(t, "ffmpeg", append(append([]string{"-v", "warning", "-nostdin"}, args...), "-vsync", "passthrough", "-f", "framemd5", "-")...)
+	out := run(t, "ffmpeg", append(append([]string{"-v", "warning", "-nostdin"}, args...), "-fps_mode", "passthrough", "-f", "framemd5", "-")...)
 	var all []string
 	for line := range strings.Lines(string(out)) {
 		if !strings.HasPrefix(line, "#") {
@@ -101,13 +101,13 @@ func TestTS(t *testing.T) {
 			same(t, "all segments", decoded(t, "-i", ts), want)
 			counters(t, bytes.Join(streams, nil))
 
-			from, to := packets(t, path), packets(t, ts)
-			if len(from) != len(to) {
+			times, from, to := f.times(t), packets(t, path), packets(t, ts)
+			if len(from) != len(to) || len(times) != len(to) {
 				t.Fatalf("%d packets, want %d", len(to), len(from))
 			}
 			before := math.Inf(-1)
 			for i := range to {
-				was, is, at := number(t, from[i].Time), number(t, to[i].Time), number(t, to[i].Decoded)
+				was, is, at := times[i], number(t, to[i].Time), number(t, to[i].Decoded)
 				if math.Abs(is-was-10) > 1.5/90000 {
 					t.Errorf("packet %d is presented at %v, was at %v", i, is, was)
 				}

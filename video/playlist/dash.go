@@ -100,7 +100,8 @@ func seconds(s float64) *mpd.Duration {
 }
 
 // protections say how the samples of an adaptation set are encrypted (ISO/IEC 23001-7 section
-// 11.2), and where those who have Clear Key ask for their license (DASH-IF IOP 5.0 part 6).
+// 11.2), and that Clear Key will do (DASH-IF IOP 5.0 part 6). Where its license is they do
+// not say: players differ over addresses that are relative.
 func protections(a *asset.Asset) []*mpd.ContentProtectionType {
 	if a.Protection != asset.CBCS {
 		return nil
@@ -108,7 +109,7 @@ func protections(a *asset.Asset) []*mpd.ContentProtectionType {
 	k := a.Secret.KeyID.String()
 	common := &mpd.ContentProtectionType{DefaultKID: k[:8] + "-" + k[8:12] + "-" + k[12:16] + "-" + k[16:20] + "-" + k[20:]}
 	common.SchemeIdUri, common.Value = "urn:mpeg:dash:mp4protection:2011", "cbcs"
-	clearKey := &mpd.ContentProtectionType{LaURL: &mpd.LaURLType{LicenseType: "EME-1.0", Value: "../license"}}
+	clearKey := &mpd.ContentProtectionType{}
 	clearKey.SchemeIdUri, clearKey.Value = "urn:uuid:e2719d58-a985-b3c9-781a-b030af78d30e", "ClearKey1.0"
 	return []*mpd.ContentProtectionType{common, clearKey}
 }

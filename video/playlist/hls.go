@@ -10,8 +10,6 @@
 package playlist
 
 import (
-	"encoding/base64"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -118,7 +116,7 @@ func Media(a *asset.Asset, r *asset.Rendition, form Form) ([]byte, error) {
 	return segments(r, head, func(p *m3u8.MediaPlaylist, n int, s asset.Segment) error {
 		err := p.Append(fmt.Sprintf(address, r.Name, n), r.Seconds(s), "")
 		if n == 1 && err == nil {
-			err = protect(p, a, form)
+			err = protect(p, a)
 		}
 		return err
 	})
@@ -126,20 +124,12 @@ func Media(a *asset.Asset, r *asset.Rendition, form Form) ([]byte, error) {
 
 // protect says how the segments from the last one on are encrypted. What came before, the
 // initialisation segment, is not.
-func protect(p *m3u8.MediaPlaylist, a *asset.Asset, form Form) error {
+func protect(p *m3u8.MediaPlaylist, a *asset.Asset) error {
 	switch a.Protection {
 	case asset.AES128: // IVs are the segments' numbers
 		return p.SetKey("AES-128", "../key", "", "", "")
 	case asset.CBCS:
-		iv := "0x" + a.Secret.IV.String()
-		var err error
-		if form == MP4 {
-			// For players that have no other way to decrypt than the browser's. It comes first:
-			// some take the last key, whatever its format.
-			err = p.SetKey("SAMPLE-AES", "data:text/plain;base64,"+base64.StdEncoding.EncodeToString(a.Secret.KeyID[:]), iv, "org.w3.clearkey", "1")
-		}
-		err = errors.Join(err, p.SetKey("SAMPLE-AES", "../key", iv, "identity", "1"))
-		return err
+		return p.SetKey("SAMPLE-AES", "../key", "0x"+a.Secret.IV.String(), "identity", "1")
 	}
 	return nil
 }
