@@ -3,6 +3,7 @@
 package asset
 
 import (
+	"strings"
 	"time"
 
 	"github.com/fre-engine/fre/video/media"
@@ -170,6 +171,16 @@ func (a *Asset) Of(kind string) []*Rendition {
 		}
 	}
 	return of
+}
+
+// InTS says whether segments can be had in MPEG-TS: H.264 and AAC, as HLS has them there.
+func (a *Asset) InTS() bool {
+	for _, r := range a.Of("video") {
+		if !strings.HasPrefix(r.Codec, "avc") {
+			return false
+		}
+	}
+	return true
 }
 
 // Rendition is that of a name, nil if there is none.

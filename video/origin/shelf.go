@@ -76,6 +76,9 @@ func newShelf(a *asset.Asset, path func(elem ...string) string) (*shelf, error) 
 	}
 	const m3u8 = "application/vnd.apple.mpegurl"
 	for folder, form := range folders {
+		if form == playlist.TS && !a.InTS() {
+			continue
+		}
 		if err := add(folder+"/master.m3u8", m3u8, playlist.Master(a, form), nil); err != nil {
 			return nil, err
 		}
@@ -147,7 +150,7 @@ func (s *shelf) find(path []byte) (it item, ok bool, err error) {
 		name, segment, _ := bytes.Cut(rest, []byte{'/'})
 		r := s.rows[string(name)]
 		n, ok := r.segment(segment, ".ts")
-		if !ok {
+		if !ok || !s.asset.InTS() {
 			return item{}, false, nil
 		}
 		return s.packed(r, n, playlist.TS), true, nil

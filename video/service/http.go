@@ -37,7 +37,10 @@ func (h *rest) view(a *asset.Asset) asset.View {
 	v := asset.View{Asset: &shown}
 	if a.State == asset.Ready {
 		base := h.address(a)
-		v.HLS, v.HLSTS = base+"/hls/master.m3u8", base+"/ts/master.m3u8"
+		v.HLS = base + "/hls/master.m3u8"
+		if a.InTS() {
+			v.HLSTS = base + "/ts/master.m3u8"
+		}
 		if a.Protection != asset.AES128 {
 			v.DASH = base + "/dash/manifest.mpd"
 		}
