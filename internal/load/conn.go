@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 	"time"
 )
 
@@ -16,8 +17,9 @@ const readSize = 256 << 10
 
 // answer is what is kept of one.
 type answer struct {
-	status int
-	bytes  int64 // of the body, chunks' framing left out
+	status     int
+	bytes      int64         // of the body, chunks' framing left out
+	retryAfter time.Duration // Retry-After; 0: none
 }
 
 // session is a connection that is made anew when the server has ended it. It is
@@ -30,7 +32,7 @@ type session struct {
 // call sends the plan's request and drains the answer. The end of ctx ends it.
 func (s *session) call(ctx context.Context) (answer, error) {
 	if s.conn == nil {
-		c, err := s.plan.dial(ctx)
+		c, err := s.plan.dial(ctx, readSize)
 		if err != nil {
 			return answer{}, fmt.Errorf("connect: %w", err)
 		}
@@ -56,17 +58,31 @@ type conn struct {
 	stop func() bool // the end of the run no longer closes it
 	buf  []byte
 	r, w int // buf[r:w] was read from net and is not used yet
+
+	first time.Time     // when something of the answer under way had come
+	text  *bytes.Buffer // takes the body; nil: it is thrown away
+	pace  *pace         // nil: as fast as it comes
+	drop  *drop         // nil: what is thrown away is read into buf
 }
 
-func (p *plan) dial(ctx context.Context) (*conn, error) {
-	d := net.Dialer{Timeout: p.Timeout}
+// remote is where connections go, and how.
+type remote struct {
+	network, address string
+	tls              *tls.Config // nil for http
+	timeout          time.Duration
+	control          func(network, address string, c syscall.RawConn) error // before it connects; may be nil
+}
+
+// dial returns a connection with a buffer of size bytes.
+func (p *remote) dial(ctx context.Context, size int) (*conn, error) {
+	d := net.Dialer{Timeout: p.timeout, Control: p.control}
 	c, err := d.DialContext(ctx, p.network, p.address)
 	if err != nil {
 		return nil, reason(err)
 	}
 	if p.tls != nil {
 		t := tls.Client(c, p.tls)
-		hello, cancel := context.WithTimeout(ctx, p.Timeout)
+		hello, cancel := context.WithTimeout(ctx, p.timeout)
 		defer cancel()
 		if err := t.HandshakeContext(hello); err != nil {
 			_ = c.Close() // it has not been used
@@ -76,7 +92,7 @@ func (p *plan) dial(ctx context.Context) (*conn, error) {
 	}
 	// Closing is for good, unlike a deadline, which the next request would move.
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
-	return &conn{net: c, stop: stop, buf: make([]byte, readSize)}, nil
+	return &conn{net: c, stop: stop, buf: make([]byte, size)}, nil
 }
 
 func (c *conn) close() {
@@ -98,12 +114,14 @@ func reason(err error) error {
 var (
 	errEnded   = errors.New("the connection ended before the answer")
 	errBroken  = errors.New("the connection ended within the answer")
-	errTooLong = fmt.Errorf("no end of the answer's header, or of a line, within %d KiB", readSize>>10)
+	errTooLong = errors.New("no end of the answer's header, or of a line, within the buffer")
+	errText    = fmt.Errorf("a text of more than %d MiB", maxText>>20)
 )
 
 // do sends a request and drains its answer, interim ones before it included. keep
 // says whether the connection can be used again.
 func (c *conn) do(request []byte, isHead bool, timeout time.Duration) (a answer, keep bool, err error) {
+	c.first = time.Time{}
 	if err := c.net.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return a, false, reason(err)
 	}
@@ -128,7 +146,7 @@ func (c *conn) do(request []byte, isHead bool, timeout time.Duration) (a answer,
 			break
 		}
 		if h.status >= 200 || h.status == 101 {
-			a.status = h.status
+			a.status, a.retryAfter = h.status, h.retryAfter
 			a.bytes, err = c.body(h, isHead)
 			keep = h.keep && c.r == c.w
 			break
@@ -160,7 +178,17 @@ func (c *conn) fill() error {
 		c.w = copy(c.buf, c.buf[c.r:c.w])
 		c.r = 0
 	}
-	n, err := c.net.Read(c.buf[c.w:])
+	room := c.buf[c.w:]
+	if c.pace != nil {
+		room = room[:c.pace.wait(len(room))]
+	}
+	n, err := c.net.Read(room)
+	if c.pace != nil {
+		c.pace.came(n)
+	}
+	if c.first.IsZero() {
+		c.first = time.Now()
+	}
 	c.w += n
 	if n > 0 || err == nil {
 		return nil
@@ -210,26 +238,49 @@ func (c *conn) body(h head, isHead bool) (int64, error) {
 	case h.length >= 0:
 		return h.length, c.drain(h.length)
 	}
-	n := int64(c.w - c.r)
-	for {
-		c.r, c.w = 0, 0
+	for n := int64(0); ; {
+		n += int64(c.w - c.r)
+		if err := c.use(c.w - c.r); err != nil {
+			return n, err
+		}
 		if err := c.fill(); err != nil {
 			if errors.Is(err, io.EOF) {
 				return n, nil
 			}
 			return n, err
 		}
-		n += int64(c.w)
 	}
 }
 
-// drain drops n bytes.
+// use takes n bytes of the body out of the buffer.
+func (c *conn) use(n int) error {
+	if c.text != nil {
+		if c.text.Len()+n > maxText {
+			return errText
+		}
+		_, _ = c.text.Write(c.buf[c.r : c.r+n]) // it takes everything
+	}
+	c.r += n
+	return nil
+}
+
+// drain takes n bytes of the body.
 func (c *conn) drain(n int64) error {
 	for {
 		have := min(n, int64(c.w-c.r))
-		c.r += int(have)
+		if err := c.use(int(have)); err != nil {
+			return err
+		}
 		if n -= have; n == 0 {
 			return nil
+		}
+		if c.drop != nil && c.text == nil {
+			gone, err := c.drop.some(n, c.pace)
+			if err != nil {
+				return within(err)
+			}
+			n -= gone
+			continue
 		}
 		if err := c.fill(); err != nil {
 			return within(err)

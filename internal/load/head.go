@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
+	"time"
 )
 
 // errAnswer is wrapped by what is no HTTP/1.1 answer.
@@ -16,12 +18,15 @@ type head struct {
 	length  int64 // Content-Length; -1: none
 	chunked bool
 	keep    bool // the connection stays after it
+
+	retryAfter time.Duration // 0: the server says nothing of it
 }
 
 var (
 	nameLength     = []byte("content-length")
 	nameCoding     = []byte("transfer-encoding")
 	nameConnection = []byte("connection")
+	nameRetryAfter = []byte("retry-after")
 	codingChunked  = []byte("chunked")
 	optionClose    = []byte("close")
 	optionKeep     = []byte("keep-alive")
@@ -69,6 +74,8 @@ func parseHead(text []byte) (head, error) {
 			case hasToken(value, optionKeep):
 				h.keep = true
 			}
+		case bytes.EqualFold(name, nameRetryAfter):
+			h.retryAfter = retryAfter(value)
 		}
 	}
 	if coded { // and the length says nothing then
@@ -81,6 +88,19 @@ func parseHead(text []byte) (head, error) {
 		h.keep = false
 	}
 	return h, nil
+}
+
+// retryAfter reads seconds or a date (RFC 9110, 10.2.3). What is neither, or has passed, is 0,
+// and an hour the most.
+func retryAfter(value []byte) time.Duration {
+	if n, ok := decimal(value); ok {
+		return time.Duration(min(n, 3600)) * time.Second
+	}
+	t, err := http.ParseTime(string(value))
+	if err != nil {
+		return 0
+	}
+	return min(max(time.Until(t), 0), time.Hour)
 }
 
 // decimal is the value of digits, and of nothing else.

@@ -63,10 +63,9 @@ type Config struct {
 // plan is a Config that was checked.
 type plan struct {
 	Config
-	network, address string
-	tls              *tls.Config // nil for http
-	request          []byte
-	url              *url.URL
+	remote
+	request []byte
+	url     *url.URL
 }
 
 func (c Config) plan() (*plan, error) {
@@ -107,20 +106,7 @@ func (c Config) plan() (*plan, error) {
 	if p.Rate*p.Duration.Seconds() > 0 && p.Rate*p.Duration.Seconds() < 1 {
 		return bad("%v requests a second for %v is no request", p.Rate, p.Duration)
 	}
-	p.network, p.address = "tcp", u.Host
-	if u.Port() == "" {
-		p.address = net.JoinHostPort(u.Hostname(), u.Scheme) // a service's name is a port
-	}
-	if u.Scheme == "https" {
-		p.tls = c.TLS.Clone()
-		if p.tls == nil {
-			p.tls = &tls.Config{}
-		}
-		if p.tls.ServerName == "" {
-			p.tls.ServerName = u.Hostname()
-		}
-		p.tls.NextProtos = []string{"http/1.1"}
-	}
+	p.remote = newRemote(u, c.TLS, p.Timeout)
 	if c.Unix != "" {
 		p.network, p.address = "unix", c.Unix
 	}
@@ -129,6 +115,25 @@ func (c Config) plan() (*plan, error) {
 	}
 	p.request = append(p.request, c.Body...)
 	return p, nil
+}
+
+// newRemote is a URL's server.
+func newRemote(u *url.URL, config *tls.Config, timeout time.Duration) remote {
+	r := remote{network: "tcp", address: u.Host, timeout: timeout}
+	if u.Port() == "" {
+		r.address = net.JoinHostPort(u.Hostname(), u.Scheme) // a service's name is a port
+	}
+	if u.Scheme == "https" {
+		r.tls = config.Clone()
+		if r.tls == nil {
+			r.tls = &tls.Config{}
+		}
+		if r.tls.ServerName == "" {
+			r.tls.ServerName = u.Hostname()
+		}
+		r.tls.NextProtos = []string{"http/1.1"}
+	}
+	return r
 }
 
 // framing are the headers that say where a message ends, which is not the
@@ -187,7 +192,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 		return nil, err
 	}
 	// Whoever names a wrong port wants to be told so, not to get a report of errors.
-	first, err := p.dial(ctx)
+	first, err := p.dial(ctx, readSize)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", p.address, err)
 	}
@@ -220,7 +225,7 @@ func closed(ctx context.Context, p *plan, rec *recorder, first *conn) {
 				measured = !sent.Before(rec.start)
 				a, err := c.call(ctx)
 				if err != nil && ctx.Err() != nil {
-					s.unfinished(sent)
+					s.unfinished(sent, time.Now())
 					return
 				}
 				s.add(outcome{due: sent, sent: sent, end: time.Now(), answer: a, err: err})

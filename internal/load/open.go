@@ -29,7 +29,7 @@ func open(ctx context.Context, p *plan, rec *recorder, first *conn) {
 		due := pace.due(r.Seq)
 		switch {
 		case r.Headers.Get(headerCanceled) != "":
-			shard.unfinished(due)
+			shard.unfinished(due, time.Now())
 		case r.Code == 0:
 			shard.add(outcome{due: due, sent: r.Timestamp, end: r.End(), err: errors.New(r.Error)})
 		default:

@@ -96,18 +96,56 @@ func (s *shard) add(o outcome) {
 	record(s.service, o.end.Sub(o.sent))
 }
 
-// unfinished notes a request that the end of the run has cut off.
-func (s *shard) unfinished(due time.Time) {
+// unfinished notes a request that the end of the run has cut off at now.
+func (s *shard) unfinished(due, now time.Time) {
 	if due.Before(s.rec.start) {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.broken++
-	s.waited = max(s.waited, time.Since(due))
+	s.waited = max(s.waited, now.Sub(due))
 }
 
-func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, slowest, digits) }
+// Recorder sums up the requests of a closed loop that another package runs: viewers that
+// call by Clients. Its methods may be called from several goroutines.
+type Recorder struct{ rec *recorder }
+
+// NewRecorder is for calls to url by a number of clients, in a run that begins now and is to
+// take duration.
+func NewRecorder(url string, clients int, began time.Time, duration time.Duration) *Recorder {
+	p := &plan{Config: Config{URL: url, Method: "GET", Connections: clients, Duration: duration}}
+	r := newRecorder(p)
+	r.began, r.start, r.end = began, began, began.Add(duration)
+	return &Recorder{r}
+}
+
+// Add counts a call of a client, from its sending to the last of its answer, or to err.
+func (r *Recorder) Add(client int, sent, end time.Time, a Answer, err error) {
+	r.rec.shard(client).add(outcome{due: sent, sent: sent, end: end, answer: answer{status: a.Status, bytes: a.Bytes}, err: err})
+}
+
+// Unfinished notes a call that the end of the run has cut off at now.
+func (r *Recorder) Unfinished(client int, sent, now time.Time) {
+	r.rec.shard(client).unfinished(sent, now)
+}
+
+// Report sums up what was added, once nothing is any more. The run has ended at stopped.
+func (r *Recorder) Report(stopped time.Time, interrupted bool) *Report {
+	r.rec.stopped = stopped
+	return r.rec.report(interrupted)
+}
+
+// NewHistogram is for durations in nanoseconds up to ten minutes, with the given number of
+// significant digits.
+func NewHistogram(digits int) *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, slowest, digits)
+}
+
+// Record counts a duration.
+func Record(h *hdrhistogram.Histogram, d time.Duration) { record(h, d) }
+
+func newHistogram() *hdrhistogram.Histogram { return NewHistogram(digits) }
 
 func record(h *hdrhistogram.Histogram, d time.Duration) {
 	// In these bounds there is no error.
