@@ -111,7 +111,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(serveCommand(), uploadCommand(), lsCommand(), inspectCommand(), rmCommand(), retryCommand(),
+	root.AddCommand(serveCommand(), uploadCommand(), lsCommand(), inspectCommand(), rmCommand(), retryCommand(), benchCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What fre-video's exit codes mean", Long: exitCodes})
 	return root
 }

@@ -145,7 +145,7 @@ func (r *Report) Text(w io.Writer) error {
 	m := &r.Metrics
 	var b strings.Builder
 	if r.Loop == "open" {
-		fmt.Fprintf(&b, "Open loop: %s requests/s to %s %s, at most %d at once; latencies from when each was due.\n", short(r.Rate), r.Method, r.URL, r.Connections)
+		fmt.Fprintf(&b, "Open loop: %s requests/s to %s %s, at most %d at once; latencies from when each was due.\n", Short(r.Rate), r.Method, r.URL, r.Connections)
 	} else {
 		fmt.Fprintf(&b, "Closed loop: %d connections to %s %s; what waits while the server stalls is not sent, so not measured (--rate does).\n", r.Connections, r.Method, r.URL)
 	}
@@ -153,19 +153,19 @@ func (r *Report) Text(w io.Writer) error {
 		fmt.Fprintf(&b, "Interrupted after %v.\n", r.Measured.Round(time.Millisecond))
 	}
 	t := tabwriter.NewWriter(&b, 0, 4, 3, ' ', 0)
-	_, _ = fmt.Fprintf(t, "requests\t%d\tin %v\t%s/s\n", m.Requests, r.Measured.Round(time.Millisecond), short(m.Rate))
+	_, _ = fmt.Fprintf(t, "requests\t%d\tin %v\t%s/s\n", m.Requests, r.Measured.Round(time.Millisecond), Short(m.Rate))
 	if r.Unfinished > 0 {
 		_, _ = fmt.Fprintf(t, "cut off\t%d\tdue since up to %v\n", r.Unfinished, r.Waited.Round(time.Millisecond))
 	}
-	_, _ = fmt.Fprintf(t, "answered\t%.2f %%\twith 200 to 399\t%s/s\n", 100*m.Success, short(m.Throughput))
+	_, _ = fmt.Fprintf(t, "answered\t%.2f %%\twith 200 to 399\t%s/s\n", 100*m.Success, Short(m.Throughput))
 	perSecond := 0.0
 	if s := r.Measured.Seconds(); s > 0 {
 		perSecond = float64(m.BytesIn.Total) / s / 1e6
 	}
-	_, _ = fmt.Fprintf(t, "bodies\t%d bytes\t%s each\t%s MB/s\n", m.BytesIn.Total, short(m.BytesIn.Mean), short(perSecond))
+	_, _ = fmt.Fprintf(t, "bodies\t%d bytes\t%s each\t%s MB/s\n", m.BytesIn.Total, Short(m.BytesIn.Mean), Short(perSecond))
 	for _, code := range slices.Sorted(maps.Keys(r.ByStatus)) {
 		if st := r.ByStatus[code]; code != "0" {
-			_, _ = fmt.Fprintf(t, "status %s\t%d\tp50 %v\tp99 %v\n", code, st.Count, round(st.P50), round(st.P99))
+			_, _ = fmt.Fprintf(t, "status %s\t%d\tp50 %v\tp99 %v\n", code, st.Count, Round(st.P50), Round(st.P99))
 		}
 	}
 	_ = t.Flush() // into memory
@@ -180,13 +180,13 @@ func (r *Report) Text(w io.Writer) error {
 		}
 		_, _ = fmt.Fprintln(t)
 		for _, p := range r.Percentiles {
-			name := "p" + short(p.Percent)
+			name := "p" + Short(p.Percent)
 			if p.Percent == 100 {
 				name = "slowest"
 			}
-			_, _ = fmt.Fprintf(t, "%s\t%v", name, round(p.Latency))
+			_, _ = fmt.Fprintf(t, "%s\t%v", name, Round(p.Latency))
 			if r.Loop == "open" {
-				_, _ = fmt.Fprintf(t, "\t%v", round(p.Service))
+				_, _ = fmt.Fprintf(t, "\t%v", Round(p.Service))
 			}
 			_, _ = fmt.Fprintln(t)
 		}
@@ -196,8 +196,8 @@ func (r *Report) Text(w io.Writer) error {
 	return err
 }
 
-// round keeps the three digits that the histograms have.
-func round(d time.Duration) time.Duration {
+// Round keeps the three digits that the histograms have.
+func Round(d time.Duration) time.Duration {
 	unit := time.Duration(1)
 	for d/unit >= 1000 {
 		unit *= 10
@@ -205,8 +205,8 @@ func round(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// short writes a number with as many digits as it is worth.
-func short(v float64) string {
+// Short writes a number with as many digits as it is worth.
+func Short(v float64) string {
 	if math.Abs(v) >= 1000 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
 	}
@@ -259,7 +259,7 @@ func (r *Report) title() string {
 		target = u.Path
 	}
 	if r.Loop == "open" {
-		return fmt.Sprintf("%s %s, %s requests/s", r.Method, target, short(r.Rate))
+		return fmt.Sprintf("%s %s, %s requests/s", r.Method, target, Short(r.Rate))
 	}
 	return fmt.Sprintf("%s %s, %d connections", r.Method, target, r.Connections)
 }

@@ -158,6 +158,18 @@ func (f Bars) SVG() []byte {
 	return d.end(legend, false)
 }
 
+// Column has pictures of this package one below the other in one.
+func Column(pictures ...[]byte) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" role="img">`+"\n", width, height*float64(len(pictures)))
+	for i, p := range pictures {
+		inner, _ := bytes.CutPrefix(p, []byte("<svg "))
+		fmt.Fprintf(&b, `<svg y="%g" width="%g" height="%g" %s`, height*float64(i), width, height, inner)
+	}
+	b.WriteString("</svg>\n")
+	return b.Bytes()
+}
+
 // scale maps an axis's values to pixels.
 type scale struct {
 	log      bool

@@ -1,0 +1,216 @@
+package viewers
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/fre-engine/fre/internal/load"
+)
+
+// Report is what the viewers of a run have lived through. Times in its JSON are in
+// nanoseconds, bit rates in bits a second.
+type Report struct {
+	URLs        []string      `json:"urls"`
+	Viewers     int           `json:"viewers"`
+	Weak        int           `json:"weak"` // of them on a weak network
+	WeakMin     float64       `json:"weak_min,omitempty"`
+	WeakMax     float64       `json:"weak_max,omitempty"`
+	Rate        float64       `json:"rate,omitempty"` // asked for; 0: as the playlists say
+	Seed        uint64        `json:"seed"`
+	Began       time.Time     `json:"began"`
+	Duration    time.Duration `json:"duration"` // from the first viewer's coming
+	Interrupted bool          `json:"interrupted"`
+
+	Sessions     int           `json:"sessions"`
+	GivenUp      int           `json:"given_up"` // sessions that ended by an error
+	StartUp      Times         `json:"start_up"` // from a session's first request until it plays
+	Seeks        Times         `json:"seeks"`    // from each until it plays again
+	Played       time.Duration `json:"played"`   // by all together
+	Rebuffering  Rebuffering   `json:"rebuffering"`
+	SwitchesUp   int           `json:"switches_up"`
+	SwitchesDown int           `json:"switches_down"`
+	Rungs        []Rung        `json:"rungs"`         // the slowest first
+	MeanBitRate  float64       `json:"mean_bit_rate"` // of what was loaded, by the time it plays
+
+	SegmentTimes Times             `json:"segment_times"` // from a request to the last byte
+	FirstByte    Times             `json:"first_byte"`    // from any request to the first byte
+	Errors       map[string]uint64 `json:"errors"`        // how many of each kind
+	RetryAfters  uint64            `json:"retry_afters"`  // answers that had Retry-After
+	Requests     *load.Report      `json:"requests"`      // of all kinds, as fre bench http reports them
+	CPU          time.Duration     `json:"cpu"`           // that this process has taken for it all
+
+	TimeLine []Step `json:"time_line"`
+}
+
+// Times sums up a number of durations.
+type Times struct {
+	Count int64         `json:"count"`
+	P50   time.Duration `json:"p50"`
+	P90   time.Duration `json:"p90"`
+	P95   time.Duration `json:"p95"`
+	P99   time.Duration `json:"p99"`
+	Max   time.Duration `json:"max"`
+}
+
+// Rebuffering is when the picture stood still because nothing was there to play. Waiting for the
+// begin, and after a seek, is not.
+type Rebuffering struct {
+	Viewers int           `json:"viewers"` // to whom it happened
+	Share   float64       `json:"share"`   // of those who have seen something
+	Count   int           `json:"count"`
+	Time    time.Duration `json:"time"`  // of all together
+	Ratio   float64       `json:"ratio"` // of the time of playing and rebuffering
+}
+
+// Rung is a variant of the playlists, and how much of what was loaded is of it.
+type Rung struct {
+	Name      string  `json:"name,omitempty"` // its resolution
+	Bandwidth int64   `json:"bandwidth"`
+	Share     float64 `json:"share"` // by the time it plays
+}
+
+// Step is a part of the run, all of which are equally long.
+type Step struct {
+	At          time.Duration `json:"at"`           // its begin
+	Viewers     float64       `json:"viewers"`      // that were there, on average
+	Rebuffering float64       `json:"rebuffering"`  // viewers of whom the picture stood still, on average
+	Requests    float64       `json:"requests"`     // each second
+	Errors      float64       `json:"errors"`       // each second
+	BitsSent    float64       `json:"bits"`         // of bodies, each second
+	BitRate     float64       `json:"bit_rate"`     // of the segments that were loaded; 0: none was
+	P50         time.Duration `json:"segments_p50"` // of loading a segment; 0: none was
+	P99         time.Duration `json:"segments_p99"`
+}
+
+// report sums up, once no viewer is there any more.
+func (s *stats) report(interrupted bool) *Report {
+	c, r := s.config, &s.counts
+	stopped := min(s.clock.now(), c.Duration)
+	r.URLs, r.Viewers, r.Rate, r.Seed = c.URLs, c.Viewers, c.Rate, c.Seed
+	if r.Weak = int(float64(c.Viewers)*c.WeakShare + 1e-9); r.Weak > 0 {
+		r.WeakMin, r.WeakMax = c.WeakMin, c.WeakMax
+	}
+	r.Began, r.Duration, r.Interrupted = s.clock.began.UTC(), stopped, interrupted
+	r.StartUp, r.Seeks, r.SegmentTimes, r.FirstByte = times(s.startUps), times(s.seeks), times(s.segments), times(s.firstBytes)
+	seen := 0
+	for i := range s.started {
+		if s.started[i] {
+			seen++
+		}
+		if s.stalled[i] {
+			r.Rebuffering.Viewers++
+		}
+	}
+	r.Rebuffering.Share = share(float64(r.Rebuffering.Viewers), float64(seen))
+	r.Rebuffering.Ratio = share(float64(r.Rebuffering.Time), float64(r.Rebuffering.Time+r.Played))
+	r.MeanBitRate = share(s.bits, s.plays.Seconds())
+	r.Rungs = []Rung{}
+	for rung, d := range s.rungs {
+		rung.Share = share(float64(d), float64(s.plays))
+		r.Rungs = append(r.Rungs, rung)
+	}
+	slices.SortFunc(r.Rungs, func(a, b Rung) int {
+		return cmp.Or(cmp.Compare(a.Bandwidth, b.Bandwidth), strings.Compare(a.Name, b.Name))
+	})
+	r.Requests = s.rec.Report(s.clock.time(stopped), interrupted)
+	r.CPU = processTime() - s.cpu
+	r.TimeLine = []Step{}
+	for i := range s.bins {
+		b, at := &s.bins[i], time.Duration(i)*s.width
+		width := (min(stopped, at+s.width) - at).Seconds()
+		if width <= 0 {
+			break
+		}
+		step := Step{
+			At: at, Viewers: b.there.Seconds() / width, Rebuffering: b.stalled.Seconds() / width, Requests: float64(b.requests) / width,
+			Errors: float64(b.errors) / width, BitsSent: float64(8*b.bytes) / width, BitRate: share(b.bits, b.picture.Seconds()),
+		}
+		if b.latency != nil {
+			step.P50, step.P99 = time.Duration(b.latency.ValueAtPercentile(50)), time.Duration(b.latency.ValueAtPercentile(99))
+		}
+		r.TimeLine = append(r.TimeLine, step)
+	}
+	return r
+}
+
+// share is a part of all; 0 of nothing.
+func share(part, all float64) float64 {
+	if all == 0 {
+		return 0
+	}
+	return part / all
+}
+
+func times(h *hdrhistogram.Histogram) Times {
+	if h.TotalCount() == 0 {
+		return Times{}
+	}
+	at := func(q float64) time.Duration { return time.Duration(h.ValueAtPercentile(q)) }
+	return Times{Count: h.TotalCount(), P50: at(50), P90: at(90), P95: at(95), P99: at(99), Max: time.Duration(h.Max())}
+}
+
+// WriteJSON writes the report for programs, on one line.
+func (r *Report) WriteJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
+
+// WriteText writes the report for people.
+func (r *Report) WriteText(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d viewers of %s", r.Viewers, strings.Join(r.URLs, ", "))
+	if r.Weak > 0 {
+		fmt.Fprintf(&b, ", %d of them on weak networks of %s to %s", r.Weak, bitRate(r.WeakMin), bitRate(r.WeakMax))
+	}
+	if r.Rate > 0 {
+		fmt.Fprintf(&b, ", each at %s", bitRate(r.Rate))
+	}
+	b.WriteString("\n")
+	if r.Interrupted {
+		fmt.Fprintf(&b, "Interrupted after %v.\n", r.Duration.Round(time.Millisecond))
+	}
+	t := tabwriter.NewWriter(&b, 0, 4, 3, ' ', 0)
+	line := func(name, format string, args ...any) {
+		_, _ = fmt.Fprintf(t, name+"\t"+format+"\n", args...) // into memory
+	}
+	spread := func(d Times) string {
+		return fmt.Sprintf("p50 %v\tp90 %v\tp95 %v\tp99 %v\tmax %v", load.Round(d.P50), load.Round(d.P90), load.Round(d.P95), load.Round(d.P99), load.Round(d.Max))
+	}
+	line("sessions", "%d in %v, %d of which began to play, %d were given up", r.Sessions, r.Duration.Round(time.Millisecond), r.StartUp.Count, r.GivenUp)
+	line("rebuffering", "%d viewers (%s %%), %d times, %v in all: %s %% of the time", r.Rebuffering.Viewers, load.Short(100*r.Rebuffering.Share),
+		r.Rebuffering.Count, r.Rebuffering.Time.Round(time.Millisecond), load.Short(100*r.Rebuffering.Ratio))
+	line("bit rate", "%s on average; %d switches up, %d down", bitRate(r.MeanBitRate), r.SwitchesUp, r.SwitchesDown)
+	for _, rung := range r.Rungs {
+		line("", "%s %% %s %s", load.Short(100*rung.Share), bitRate(float64(rung.Bandwidth)), rung.Name)
+	}
+	m := &r.Requests.Metrics
+	seconds := r.Duration.Seconds()
+	line("requests", "%d, %s/s; bodies of %d bytes, %s", m.Requests, load.Short(share(float64(m.Requests), seconds)), m.BytesIn.Total, bitRate(share(8*float64(m.BytesIn.Total), seconds)))
+	for _, text := range slices.Sorted(maps.Keys(r.Errors)) {
+		line("error", "%d × %s", r.Errors[text], text)
+	}
+	if r.RetryAfters > 0 {
+		line("Retry-After", "in %d answers", r.RetryAfters)
+	}
+	line("own CPU", "%v, %s of one", r.CPU.Round(time.Millisecond), load.Short(share(r.CPU.Seconds(), seconds)))
+	_ = t.Flush()
+	b.WriteString("\n")
+	line("start-up", "%s", spread(r.StartUp))
+	if r.Seeks.Count > 0 {
+		line("seeks", "%s", spread(r.Seeks))
+	}
+	line("first byte", "%s", spread(r.FirstByte))
+	line("segments", "%s", spread(r.SegmentTimes))
+	_ = t.Flush()
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// bitRate writes one for people.
+func bitRate(v float64) string { return load.Short(v/1e6) + " Mbit/s" }
