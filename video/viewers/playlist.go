@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -73,12 +74,29 @@ const (
 	longestMedia   = 1000 * time.Hour
 )
 
-// decode reads the text of a playlist.
-func decode(text []byte) (m3u8.Playlist, error) {
+// mapRange is the range of an initialisation segment. It is in quotes (RFC 8216, 4.3.2.5), which
+// the decoder does not expect, nor that its offset may be missing.
+var mapRange = regexp.MustCompile(`(?m)^(#EXT-X-MAP:.*\bBYTERANGE=)"(\d+)(@\d+)?"`)
+
+// decode reads the text of a playlist. The decoder panics at some that are broken.
+func decode(text []byte) (p m3u8.Playlist, err error) {
+	defer func() {
+		if problem := recover(); problem != nil {
+			p, err = nil, fmt.Errorf("%w: %v", errPlaylist, problem)
+		}
+	}()
 	if !bytes.HasPrefix(text, []byte("#EXTM3U")) {
 		return nil, fmt.Errorf("%w: it begins with %.20q, not with #EXTM3U", errPlaylist, text)
 	}
-	p, _, err := m3u8.DecodeFrom(bytes.NewReader(text), false)
+	text = mapRange.ReplaceAllFunc(text, func(line []byte) []byte {
+		found := mapRange.FindSubmatch(line)
+		offset := found[3]
+		if len(offset) == 0 {
+			offset = []byte("@0")
+		}
+		return slices.Concat(found[1], found[2], offset)
+	})
+	p, _, err = m3u8.DecodeFrom(bytes.NewReader(text), false)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errPlaylist, err)
 	}
@@ -180,6 +198,12 @@ func parseMedia(base *url.URL, text []byte) (*media, error) {
 		next := segment{part: part{offset: s.Offset, size: s.Limit}, start: m.total, duration: time.Duration(s.Duration * float64(time.Second)), head: head}
 		if next.address, err = resolve(base, s.URI); err != nil {
 			return nil, err
+		}
+		if n := len(m.segments); n > 0 && next.size > 0 && next.offset == 0 && m.segments[n-1].address == next.address {
+			// No offset: it follows on the one before (RFC 8216, 4.3.2.2).
+			if next.offset = m.segments[n-1].offset + m.segments[n-1].size; next.offset < 0 {
+				return nil, fmt.Errorf("%w: ranges of %.60q that have no end", errPlaylist, s.URI)
+			}
 		}
 		m.segments = append(m.segments, next)
 		if m.total += next.duration; m.total > longestMedia {

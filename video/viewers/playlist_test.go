@@ -25,12 +25,13 @@ http://other/low.m3u8
 const mediaText = `#EXTM3U
 #EXT-X-VERSION:7
 #EXT-X-TARGETDURATION:4
-#EXT-X-MAP:URI="../one/init.mp4",BYTERANGE="700@0"
+#EXT-X-MAP:URI="../one/init.mp4",BYTERANGE="700"
 #EXTINF:4.0,
 #EXT-X-BYTERANGE:1000@700
 ../one/all.mp4
 #EXTINF:2.5,
-../one/2.m4s
+#EXT-X-BYTERANGE:50
+../one/all.mp4
 #EXT-X-MAP:URI="../two/init.mp4"
 #EXTINF:3,
 ../two/1.m4s
@@ -60,7 +61,7 @@ func TestMedia(t *testing.T) {
 	one, two := part{at("/a/one/init.mp4"), 0, 700}, part{at("/a/two/init.mp4"), 0, 0}
 	want := []segment{
 		{part{at("/a/one/all.mp4"), 700, 1000}, 0, 4 * time.Second, one},
-		{part{at("/a/one/2.m4s"), 0, 0}, 4 * time.Second, 2500 * time.Millisecond, one},
+		{part{at("/a/one/all.mp4"), 1700, 50}, 4 * time.Second, 2500 * time.Millisecond, one},
 		{part{at("/a/two/1.m4s"), 0, 0}, 6500 * time.Millisecond, 3 * time.Second, two},
 	}
 	if diff := cmp.Diff(want, got.segments, cmp.AllowUnexported(segment{}, part{}, address{})); diff != "" {
@@ -126,6 +127,7 @@ func TestIntake(t *testing.T) {
 func FuzzPlaylist(f *testing.F) {
 	f.Add([]byte(masterText))
 	f.Add([]byte(mediaText))
+	f.Add([]byte("#EXTM3U\n#EXT-X-MEDIA:0")) // the decoder panics
 	f.Add([]byte("#EXTM3U\n#EXTINF:\n\n#EXT-X-BYTERANGE:9223372036854775807@9223372036854775807\nx y\n#EXT-X-ENDLIST"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		check := func(a address) {

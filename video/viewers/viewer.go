@@ -256,7 +256,7 @@ func (v *viewer) readMaster(ctx context.Context, a address) (*master, error) {
 	return p.master, nil
 }
 
-// readMedia reads a media playlist, unless the session has it.
+// readMedia reads a media playlist, once in a session.
 func (v *viewer) readMedia(ctx context.Context, a address) (*media, error) {
 	if m := v.lists[a]; m != nil {
 		return m, nil
@@ -265,9 +265,7 @@ func (v *viewer) readMedia(ctx context.Context, a address) (*media, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.lists != nil {
-		v.lists[a] = p.media
-	}
+	v.lists[a] = p.media
 	return p.media, nil
 }
 

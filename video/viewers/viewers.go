@@ -196,7 +196,7 @@ func (r *run) check(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	v := newViewer(r, newStats(&r.Config, r.clock), 0)
-	v.rate, v.retries = 0, 0
+	v.rate, v.retries, v.lists = 0, 0, map[address]*media{}
 	defer v.close()
 	for _, from := range r.from {
 		m, err := v.readMaster(ctx, from)
