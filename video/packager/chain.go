@@ -93,15 +93,15 @@ func AppendAES128(dst, plain []byte, key, iv *[16]byte) []byte {
 	}
 	mode := cipher.NewCBCEncrypter(b, iv[:])
 	whole := len(plain) &^ (block - 1)
-	var last [block]byte
-	pad := byte(block - copy(last[:], plain[whole:]))
-	for i := block - int(pad); i < block; i++ {
-		last[i] = pad
-	}
 	at := len(dst)
 	dst = grow(dst, whole+block)
+	last := dst[at+whole:]
+	n := copy(last, plain[whole:])
+	for i := n; i < block; i++ {
+		last[i] = byte(block - n)
+	}
 	mode.CryptBlocks(dst[at:at+whole], plain[:whole])
-	mode.CryptBlocks(dst[at+whole:], last[:])
+	mode.CryptBlocks(last, last)
 	return dst
 }
 

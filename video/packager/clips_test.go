@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/Eyevinn/mp4ff/mp4"
@@ -60,7 +61,7 @@ func source(t testing.TB, rate string, seconds int, args string) string {
 	return path
 }
 
-// made are the bytes of a rendition as the transcoder makes them.
+// add adds the bytes of a rendition as the transcoder makes them.
 func (f *film) add(made *media.Made, b []byte) {
 	if f.init == nil {
 		f.init = b[:made.Init]
@@ -139,18 +140,40 @@ func opened(t testing.TB, name, init, pattern string) *film {
 	return f
 }
 
-// films are renditions of all kinds.
+// films are renditions of all kinds, which are made once.
 func films(t testing.TB) []*film {
 	t.Helper()
-	all := []*film{
-		picture(t, media.Fraction{Num: 25, Den: 1}, 7), sound(t, 7),
-		picture(t, media.Fraction{Num: 24000, Den: 1001}, 5),
-		foreign(t, "x264", "libx264"), foreign(t, "x265", "libx265 -x265-params log-level=none:open-gop=0 -tag:v hvc1"), foreign(t, "mono", "aac"),
-		foreign(t, "slices", "libx264 -aud 1 -x264-params slices=4:weightp=2:weightb=1:ref=5:bframes=5:b-pyramid=2"),
-		foreign(t, "cavlc", "libx264 -profile:v baseline"),
+	made.Do(func() {
+		made.all = []*film{
+			picture(t, media.Fraction{Num: 25, Den: 1}, 7), sound(t, 7),
+			picture(t, media.Fraction{Num: 24000, Den: 1001}, 5),
+			foreign(t, "x264", "libx264"), foreign(t, "x265", "libx265 -x265-params log-level=none:open-gop=0 -tag:v hvc1"), foreign(t, "mono", "aac"),
+			foreign(t, "slices", "libx264 -aud 1 -x264-params slices=4:weightp=2:weightb=1:ref=5:bframes=5:b-pyramid=2"),
+			foreign(t, "cavlc", "libx264 -profile:v baseline -b:v 4M"), foreign(t, "interlaced", "libx264 -flags +ildct+ilme -x264-params tff=1:ref=4:nal-hrd=vbr -b:v 1M -maxrate 2M -bufsize 2M"),
+		}
+		made.all[2].name = "film"
+	})
+	if len(made.all) == 0 {
+		t.Fatal("there are no films")
 	}
-	all[2].name = "film"
-	return all
+	return made.all
+}
+
+var made struct {
+	sync.Once
+	all []*film
+}
+
+// named is the one of films with a name.
+func named(t testing.TB, name string) *film {
+	t.Helper()
+	for _, f := range films(t) {
+		if f.name == name {
+			return f
+		}
+	}
+	t.Fatalf("no film %s", name)
+	return nil
 }
 
 // times are when each sample is presented, in seconds, as mp4ff reads it: that is another
@@ -168,16 +191,14 @@ func (f *film) times(t testing.TB) (all []float64) {
 			shift = e.MediaTime
 		}
 	}
-	for _, s := range file.Segments {
-		for _, fragment := range s.Fragments {
-			samples, err := fragment.GetFullSamples(file.Init.Moov.Mvex.Trex)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, sample := range samples {
-				time := int64(sample.DecodeTime) + int64(sample.CompositionTimeOffset) - shift
-				all = append(all, float64(time)/float64(track.Mdia.Mdhd.Timescale))
-			}
+	for _, fragment := range fragments(file) {
+		samples, err := fragment.GetFullSamples(file.Init.Moov.Mvex.Trex)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, sample := range samples {
+			time := int64(sample.DecodeTime) + int64(sample.CompositionTimeOffset) - shift
+			all = append(all, float64(time)/float64(track.Mdia.Mdhd.Timescale))
 		}
 	}
 	return all
@@ -191,4 +212,31 @@ func (f *film) track(t testing.TB) *packager.Track {
 		t.Fatalf("%s: %v", f.name, err)
 	}
 	return track
+}
+
+// short is a segment with its first sample alone, for fuzzing.
+func short(t testing.TB, f *film) []byte {
+	t.Helper()
+	file, err := mp4.DecodeFile(bytes.NewReader(f.whole()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := fragments(file)
+	last := all[len(all)-1]
+	samples, err := last.GetFullSamples(file.Init.Moov.Mvex.Trex)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fragment, err := mp4.CreateFragment(1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range samples[max(0, len(samples)-3):] {
+		fragment.AddFullSample(s)
+	}
+	var b bytes.Buffer
+	if err := fragment.Encode(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }

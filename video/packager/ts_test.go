@@ -197,7 +197,7 @@ var hls = []string{"-allowed_extensions", "ALL", "-protocol_whitelist", "file,cr
 
 // TestAES128: OpenSSL decrypts to the transport stream, and FFmpeg plays it.
 func TestAES128(t *testing.T) {
-	for _, f := range []*film{foreign(t, "picture", "libx264"), sound(t, 5)} {
+	for _, f := range []*film{named(t, "x264"), named(t, "sound")} {
 		dir := t.TempDir()
 		_, want := f.original(t, dir)
 		var encrypted [][]byte
@@ -225,6 +225,37 @@ func TestAES128(t *testing.T) {
 		cmd.Stdin = bytes.NewReader(b)
 		if got, err := cmd.Output(); err != nil || !bytes.Equal(got, plain) || int64(len(b)) != packager.AES128Size(int64(n)) {
 			t.Errorf("%d bytes: %v, %x", n, err, got)
+		}
+	}
+}
+
+// TestAllocations: with buffers that are large enough nothing is allocated, whatever there is
+// of samples.
+func TestAllocations(t *testing.T) {
+	e, p := &packager.SampleAES{Key: key, IV: iv}, &packager.Protection{Key: key, IV: iv}
+	for _, f := range []*film{named(t, "picture"), named(t, "sound"), named(t, "slices")} {
+		track := f.track(t)
+		var fragment packager.Fragment
+		to := make([]byte, 0, 4*len(f.segments[0]))
+		for name, what := range map[string]func() ([]byte, error){
+			"TS":         func() ([]byte, error) { return fragment.AppendTS(to, nil) },
+			"SAMPLE-AES": func() ([]byte, error) { return fragment.AppendTS(to, e) },
+			"cbcs":       func() ([]byte, error) { return fragment.AppendCBCS(to, p) },
+		} {
+			if n := testing.AllocsPerRun(10, func() {
+				if err := fragment.Read(track, f.segments[0]); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := what(); err != nil {
+					t.Fatal(err)
+				}
+			}); n > 0 {
+				t.Errorf("%s of %s: %v allocations", name, f.name, n)
+			}
+		}
+		// The cipher, which is not kept.
+		if n := testing.AllocsPerRun(10, func() { packager.AppendAES128(to, f.segments[0], &key, &iv) }); n > 2 {
+			t.Errorf("AES-128: %v allocations", n)
 		}
 	}
 }
