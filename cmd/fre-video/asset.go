@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,18 +43,11 @@ too. With --wait the command follows the work, and prints the asset once it is r
 				return err
 			}
 			defer c.Close()
-			f, err := os.Open(args[0])
+			f, info, err := openVideo(args[0])
 			if err != nil {
 				return err
 			}
 			defer f.Close()
-			info, err := f.Stat()
-			if err != nil {
-				return err
-			}
-			if !info.Mode().IsRegular() {
-				return fmt.Errorf("%s is no regular file", args[0])
-			}
 			if name == "" {
 				name = filepath.Base(args[0])
 			}
@@ -62,7 +56,7 @@ too. With --wait the command follows the work, and prints the asset once it is r
 			video := client.Video{Name: name, Codec: codec, Protection: protection, Data: f, Size: info.Size()}
 			id, err := c.Upload(cmd.Context(), video, func(sent int64) { bar.show("upload", sent, info.Size()) })
 			if err != nil {
-				return explain(err)
+				return explain(cmd.Context(), err)
 			}
 			var a client.Asset
 			if wait {
@@ -76,7 +70,7 @@ too. With --wait the command follows the work, and prints the asset once it is r
 			}
 			bar.end()
 			if err != nil {
-				return explain(err)
+				return explain(cmd.Context(), err)
 			}
 			if err := printJSON(cmd.OutOrStdout(), a); err != nil {
 				return err
@@ -94,10 +88,34 @@ too. With --wait the command follows the work, and prints the asset once it is r
 	return cmd
 }
 
+// openVideo opens a file that is to be uploaded.
+func openVideo(path string) (*os.File, fs.FileInfo, error) {
+	const next = "give the path of a video"
+	info, err := os.Stat(path) // a pipe would not open before it has a writer
+	if err != nil {
+		return nil, nil, &hintError{err, next}
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, &hintError{fmt.Errorf("%s is no regular file", path), next}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, &hintError{err, next}
+	}
+	if info, err = f.Stat(); err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return f, info, nil
+}
+
 func lsCommand() *cobra.Command {
-	return &cobra.Command{
+	var format string
+	cmd := &cobra.Command{
 		Use: "ls", Short: "List the assets, the newest first", Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if format != "table" && format != "json" {
+				return usageError{fmt.Errorf("--format %q is neither table nor json", format)}
+			}
 			c, err := connect()
 			if err != nil {
 				return err
@@ -105,7 +123,10 @@ func lsCommand() *cobra.Command {
 			defer c.Close()
 			all, err := c.Assets(cmd.Context())
 			if err != nil {
-				return explain(err)
+				return explain(cmd.Context(), err)
+			}
+			if format == "json" {
+				return printJSON(cmd.OutOrStdout(), all)
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "ID\tNAME\tSTATE\tSECONDS\tCREATED")
@@ -119,6 +140,8 @@ func lsCommand() *cobra.Command {
 			return w.Flush()
 		},
 	}
+	cmd.Flags().StringVar(&format, "format", "table", "table or json")
+	return cmd
 }
 
 func inspectCommand() *cobra.Command {
@@ -132,7 +155,7 @@ func inspectCommand() *cobra.Command {
 			defer c.Close()
 			a, err := c.Asset(cmd.Context(), args[0])
 			if err != nil {
-				return explain(err)
+				return explain(cmd.Context(), err)
 			}
 			return printJSON(cmd.OutOrStdout(), a)
 		},
@@ -151,7 +174,7 @@ func rmCommand() *cobra.Command {
 			var failed []error
 			for _, id := range args {
 				if err := c.Remove(cmd.Context(), id); err != nil {
-					failed = append(failed, explain(err))
+					failed = append(failed, explain(cmd.Context(), err))
 					continue
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), id)
@@ -172,7 +195,7 @@ func retryCommand() *cobra.Command {
 			defer c.Close()
 			a, err := c.Retry(cmd.Context(), args[0])
 			if err != nil {
-				return explain(err)
+				return explain(cmd.Context(), err)
 			}
 			return printJSON(cmd.OutOrStdout(), a)
 		},

@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/signal"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -27,6 +29,7 @@ func main() {
 const (
 	exitError     = 1
 	exitUsage     = 2
+	exitNoService = 3
 	exitNotFound  = 4
 	exitFailed    = 5
 	exitInterrupt = 130
@@ -37,6 +40,7 @@ const exitCodes = `Exit codes of fre-video:
     0  done
     1  an error; the message says which
     2  wrong usage: unknown command or flag, missing argument
+    3  the service is not reachable
     4  not found: no such asset
     5  the asset has failed
   130  interrupted (Ctrl-C)
@@ -48,6 +52,8 @@ var release = "unknown"
 // usageError is the user's mistake in the command line.
 type usageError struct{ error }
 
+func (e usageError) Unwrap() error { return e.error }
+
 // hintError is an error with the next step.
 type hintError struct {
 	error
@@ -55,6 +61,9 @@ type hintError struct {
 }
 
 func (e *hintError) Unwrap() error { return e.error }
+
+// errUnreachable says that FRE_VIDEO_URL leads to no service.
+var errUnreachable = errors.New("the service is not reachable")
 
 // failedError is an asset that has failed.
 type failedError struct{ id, why string }
@@ -74,12 +83,15 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	if errors.Is(err, context.Canceled) {
+	var hint *hintError
+	if ctx.Err() != nil {
 		fmt.Fprintln(stderr, "fre-video: interrupted")
+		if errors.As(err, &hint) {
+			fmt.Fprintln(stderr, "    ", hint.next)
+		}
 		return exitInterrupt
 	}
 	fmt.Fprintln(stderr, "fre-video:", err)
-	var hint *hintError
 	var wire *api.Error
 	var usage usageError
 	var failed *failedError
@@ -95,6 +107,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitUsage
 	case errors.As(err, &failed):
 		return exitFailed
+	case errors.Is(err, errUnreachable):
+		return exitNoService
 	case isWire && wire.Code == api.CodeNotFound:
 		return exitNotFound
 	}
@@ -108,8 +122,23 @@ func newRoot() *cobra.Command {
 		Version:       release,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Args:          cobra.ArbitraryArgs,
+
+		SuggestionsMinimumDistance: 2,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			message := fmt.Sprintf("unknown command %q", args[0])
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				message += ": did you mean " + strings.Join(near, " or ") + "?"
+			}
+			return usageError{&hintError{errors.New(message), "fre-video --help lists the commands"}}
+		},
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError{&hintError{err, cmd.CommandPath() + " --help lists the flags"}}
+	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(serveCommand(), uploadCommand(), lsCommand(), inspectCommand(), rmCommand(), retryCommand(), benchCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What fre-video's exit codes mean", Long: exitCodes})
@@ -120,7 +149,7 @@ func newRoot() *cobra.Command {
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, a []string) error {
 		if err := check(cmd, a); err != nil {
-			return usageError{err}
+			return usageError{fmt.Errorf("%w\nusage: %s", err, cmd.UseLine())}
 		}
 		return nil
 	}
@@ -134,19 +163,21 @@ func connect() (*client.Client, error) {
 	}
 	c, err := client.New(at)
 	if err != nil {
-		return nil, &hintError{fmt.Errorf("FRE_VIDEO_URL: %w", err), "export FRE_VIDEO_URL=http://HOST:PORT of fre-video serve"}
+		return nil, usageError{&hintError{fmt.Errorf("FRE_VIDEO_URL: %w", err), "export FRE_VIDEO_URL=http://HOST:PORT of fre-video serve"}}
 	}
 	return c, nil
 }
 
-// explain adds the next step to an error of a service that cannot be reached.
-func explain(err error) error {
-	var wire *api.Error
-	if err == nil || errors.As(err, &wire) || errors.Is(err, context.Canceled) {
-		return err
-	}
-	if errors.Is(err, unix.ECONNREFUSED) {
-		return &hintError{err, "is fre-video serve running? FRE_VIDEO_URL says where"}
+// explain adds the next step to an error of a service that cannot be reached, or is none.
+func explain(ctx context.Context, err error) error {
+	var failed *url.Error
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &failed):
+		return &hintError{fmt.Errorf("%w: %w", errUnreachable, failed.Err), "is fre-video serve running? FRE_VIDEO_URL says where: " + failed.URL}
+	case errors.Is(err, client.ErrNoService):
+		return &hintError{err, "does FRE_VIDEO_URL name the address of fre-video serve, without a path?"}
 	}
 	return err
 }

@@ -85,16 +85,32 @@ the service or the engine interrupts is gone on with: no finished chunk is made 
 	return cmd
 }
 
+// check says what is wrong with numbers that no service can work by.
+func (c *serveConfig) check() error {
+	for flag, n := range map[string]int64{
+		"slots": int64(c.Service.Slots), "rungs": int64(c.Service.Rungs), "max-bytes": c.Service.MostBytes,
+		"max-duration": int64(c.Service.MostDuration), "job-timeout": int64(c.Service.JobTimeout), "drain": int64(c.Drain), "cache-bytes": c.CacheBytes,
+	} {
+		if n < 0 {
+			return fmt.Errorf("--%s is negative", flag)
+		}
+	}
+	return nil
+}
+
 // serve runs the service until ctx ends.
 func serve(ctx context.Context, cfg serveConfig) (err error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
-		return usageError{fmt.Errorf("--log-level: %w", err)}
+		return usageError{&hintError{fmt.Errorf("--log-level: %w", err), "give debug, info, warn or error"}}
 	}
 	if _, err := media.ParseCodec(cfg.Service.Codec); err != nil {
 		return usageError{fmt.Errorf("--codec: %w", err)}
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	if err := cfg.check(); err != nil {
+		return usageError{err}
+	}
 	var undo []func() error
 	defer func() {
 		for i := len(undo) - 1; i >= 0; i-- {
@@ -105,10 +121,10 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	var key []byte
 	if cfg.KeyFile != "" {
 		if key, err = os.ReadFile(cfg.KeyFile); err != nil {
-			return fmt.Errorf("--sign-key: %w", err)
+			return &hintError{fmt.Errorf("--sign-key: %w", err), "head -c 32 /dev/urandom | base64 > FILE makes one"}
 		}
 		if len(bytes.TrimSpace(key)) < 32 {
-			return &hintError{errors.New("--sign-key: the key has fewer than 32 bytes"), "head -c 32 /dev/urandom | base64 > FILE"}
+			return &hintError{errors.New("--sign-key: the key has fewer than 32 bytes"), "head -c 32 /dev/urandom | base64 > FILE makes one"}
 		}
 	}
 	var secure *tls.Config
@@ -119,17 +135,27 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		}
 		secure = &tls.Config{GetCertificate: cert.Get}
 	}
-	if cfg.CacheBytes < 1 {
-		return usageError{errors.New("--cache-bytes: at least 1")}
+	if cfg.State, err = filepath.Abs(cfg.State); err != nil {
+		return fmt.Errorf("--state: %w", err)
 	}
 	library, damaged, err := asset.Open(cfg.State)
 	if err != nil {
-		return &hintError{fmt.Errorf("--state: %w", err), "stop the other fre-video serve, or give another directory"}
+		next := "give a directory that may be written to"
+		if errors.Is(err, asset.ErrInUse) {
+			next = "stop the other fre-video serve, or give another directory"
+		}
+		return &hintError{fmt.Errorf("--state: %w", err), next}
 	}
 	undo = append(undo, library.Close)
 	for _, err := range damaged {
 		log.ErrorContext(ctx, "an asset is left out", "error", err)
 	}
+
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return &hintError{fmt.Errorf("--listen: %w", err), "give another address, such as 127.0.0.1:8091"}
+	}
+	undo = append(undo, func() error { _ = listener.Close(); return nil }) // the server closes it, too
 
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -152,7 +178,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		Address: func(a *asset.Asset) string { return front.Path(a.ID, signedFor) },
 	})
 	if err != nil {
-		return err
+		return &hintError{fmt.Errorf("--import or --state: %w", err), "give directories that there are, and that may be read"}
 	}
 	undo = append(undo, closing)
 	mux := http.NewServeMux()
@@ -162,10 +188,6 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
 	others := httpserver.NetHTTP(mux)
 
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
-	if err != nil {
-		return &hintError{err, "give another address with --listen"}
-	}
 	server := httpserver.New(httpserver.Config{
 		Log: log, TLS: secure, Memory: buffer.Lender{Pool: memory},
 		Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {

@@ -35,6 +35,9 @@ type Library struct {
 	changed chan struct{}     // closed by the next change
 }
 
+// ErrInUse says that another process has the library.
+var ErrInUse = errors.New("another process has it")
+
 // NewID is the name of a new asset: 16 letters and digits that nobody can guess.
 func NewID() string { return strings.ToLower(rand.Text()[:16]) }
 
@@ -63,7 +66,7 @@ func Open(dir string) (l *Library, damaged []error, err error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("another process has %s", dir)
+			err = fmt.Errorf("%s: %w", dir, ErrInUse)
 		}
 		return nil, nil, err
 	}
@@ -157,7 +160,10 @@ func (l *Library) Create(a *Asset) error {
 	if err := os.Mkdir(l.Path(a.ID), 0o700); err != nil {
 		return err
 	}
-	return l.saveLocked(a)
+	if err := l.saveLocked(a); err != nil {
+		return errors.Join(err, l.discard(a.ID))
+	}
+	return nil
 }
 
 // Update has change change a copy of an asset, which takes its place once it is on disk.
@@ -222,7 +228,7 @@ func (l *Library) saveLocked(a *Asset) error {
 	}
 	path := l.Path(a.ID, "asset.json")
 	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-		return err
+		return errors.Join(err, os.Remove(path+".new"))
 	}
 	if err := Commit(path+".new", path); err != nil {
 		return err

@@ -4,7 +4,6 @@ package client
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -70,7 +69,11 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 	b, _ := io.ReadAll(io.LimitReader(a.Body, 64<<10)) // of a message that breaks off, what there is
 	e := api.ErrorBody{}
 	if json.Unmarshal(b, &e) != nil || e.Error == nil {
-		e.Error = &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("%s %s: %s: %s", method, path, a.Status, bytes.TrimSpace(b))}
+		e.Error = &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("%s %s: %s", method, path, a.Status), Status: a.StatusCode}
+		if method == http.MethodHead { // has no body
+			return nil, e.Error
+		}
+		return nil, fmt.Errorf("%w: %w", ErrNoService, e.Error)
 	}
 	e.Error.Status = a.StatusCode
 	return nil, e.Error
@@ -84,9 +87,14 @@ func ask[T any](ctx context.Context, c *Client, method, path string) (T, error) 
 		return v, err
 	}
 	defer a.Body.Close()
-	err = json.NewDecoder(a.Body).Decode(&v)
+	if err = json.NewDecoder(a.Body).Decode(&v); err != nil {
+		err = fmt.Errorf("%w: %s %s: %w", ErrNoService, method, path, err)
+	}
 	return v, err
 }
+
+// ErrNoService says that what answered is no video service.
+var ErrNoService = errors.New("the answer is not that of a video service")
 
 // Assets are all, the newest first.
 func (c *Client) Assets(ctx context.Context) ([]Asset, error) {

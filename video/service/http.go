@@ -76,7 +76,7 @@ func (s *Service) Handler(cfg HTTPConfig) (_ http.Handler, closing func() error,
 	closing = func() error { return nil }
 	if cfg.Import != "" {
 		if h.imports, err = os.OpenRoot(cfg.Import); err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("imports: %w", err)
 		}
 		closing = h.imports.Close
 	}
@@ -116,25 +116,36 @@ func (h *rest) describe(w http.ResponseWriter, _ *http.Request) error {
 
 // fail answers with an error.
 func (h *rest) fail(w http.ResponseWriter, r *http.Request, err error) {
-	var wire *api.Error
-	switch {
-	case errors.As(err, &wire):
-	case errors.Is(err, fs.ErrNotExist):
-		wire = &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: err.Error(), Next: "GET /v1/assets lists what there is"}
-	case errors.Is(err, ErrState):
-		wire = &api.Error{Status: http.StatusConflict, Code: api.CodeInUse, Message: err.Error()}
-	case errors.Is(err, ErrTooLarge):
-		wire = &api.Error{Status: http.StatusRequestEntityTooLarge, Code: api.CodeTooLarge, Message: err.Error()}
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		wire = &api.Error{Status: http.StatusInsufficientStorage, Code: api.CodeInsufficientDisk, Message: err.Error(), Next: "delete assets, or make room on the disk of --state"}
-	default:
-		if r.Context().Err() == nil {
-			h.log.Error("a request has failed", "method", r.Method, "path", r.URL.Path, "error", err)
-		}
-		wire = &api.Error{Status: http.StatusInternalServerError, Code: api.CodeInternal, Message: err.Error()}
+	wire := wireError(err)
+	if wire.Code == api.CodeInternal && r.Context().Err() == nil {
+		h.log.Error("a request has failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	answer(w, wire.Status, api.ErrorBody{Error: wire})
 }
+
+// wireError is an error as it is told.
+func wireError(err error) *api.Error {
+	var wire *api.Error
+	switch {
+	case errors.As(err, &wire):
+		return wire
+	case errors.Is(err, fs.ErrNotExist):
+		return &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: err.Error(), Next: "fre-video ls, or GET /v1/assets, lists what there is"}
+	case errors.Is(err, ErrState):
+		return &api.Error{Status: http.StatusConflict, Code: api.CodeInUse, Message: err.Error(), Next: "fre-video inspect, or GET /v1/assets/ID, tells how far it is"}
+	case errors.Is(err, ErrTooLarge):
+		return &api.Error{Status: http.StatusRequestEntityTooLarge, Code: api.CodeTooLarge, Message: err.Error(), Next: tooLargeNext}
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return &api.Error{Status: http.StatusInsufficientStorage, Code: api.CodeInsufficientDisk, Message: err.Error(), Next: noSpaceNext}
+	}
+	return &api.Error{Status: http.StatusInternalServerError, Code: api.CodeInternal, Message: err.Error()}
+}
+
+// The next steps of those who meet a limit.
+const (
+	tooLargeNext = "fre-video serve --max-bytes allows more"
+	noSpaceNext  = "delete assets, or make room on the disk of --state; an upload goes on where it was"
+)
 
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")

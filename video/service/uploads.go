@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/tus/tusd/v2/pkg/memorylocker"
 	expslog "golang.org/x/exp/slog"
 
+	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/video/asset"
 )
 
@@ -35,7 +37,7 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 		return nil, err
 	}
 	composer := handler.NewStoreComposer()
-	store := filestore.New(dir)
+	store := &uploadStore{FileStore: filestore.New(dir), most: s.cfg.MostBytes, discard: func(id string) error { return s.discard(dir, id) }}
 	composer.UseCore(store)
 	composer.UseTerminater(store)
 	composer.UseLengthDeferrer(store)
@@ -50,14 +52,16 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 				return handler.HTTPResponse{}, handler.FileInfoChanges{}, handler.NewError("ERR_METADATA", err.Error(), http.StatusBadRequest)
 			}
 			id := asset.NewID()
+			if err := room(dir, e.Upload.Size); err != nil {
+				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)
+			}
 			if err := s.Expect(id, order, e.Upload.Size); err != nil {
-				return handler.HTTPResponse{}, handler.FileInfoChanges{}, err
+				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)
 			}
 			return handler.HTTPResponse{}, handler.FileInfoChanges{ID: id, Storage: map[string]string{filestore.StorageKeyPath: s.SourcePath(id)}}, nil
 		},
 		PreFinishResponseCallback: func(e handler.HookEvent) (handler.HTTPResponse, error) {
-			_, err := s.Uploaded(e.Upload.ID)
-			return handler.HTTPResponse{}, err
+			return handler.HTTPResponse{}, tusError(s.uploaded(e.Upload.ID))
 		},
 		PreUploadTerminateCallback: func(e handler.HookEvent) (handler.HTTPResponse, error) {
 			if a := s.library.Get(e.Upload.ID); a != nil && a.State != asset.Uploading {
@@ -71,8 +75,12 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 		return nil, fmt.Errorf("uploads: %w", err)
 	}
 	s.group.Go(func() {
+		tick := time.NewTicker(time.Hour)
+		defer tick.Stop()
 		for {
 			select {
+			case now := <-tick.C:
+				s.expire(dir, log, now)
 			case e := <-h.TerminatedUploads:
 				if err := s.Remove(e.Upload.ID); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					log.Error("remove what was not uploaded", "asset", e.Upload.ID, "error", err)
@@ -82,7 +90,14 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 			}
 		}
 	})
-	return h.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	routes := h.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead || r.Method == http.MethodPatch {
+			if err := s.finish(r.Context(), store, path.Base(r.URL.Path)); err != nil {
+				wire := wireError(err)
+				answer(w, wire.Status, api.ErrorBody{Error: wire})
+				return
+			}
+		}
 		// The handler's own router cannot say 405 with the methods that there are.
 		switch {
 		case r.Method == http.MethodPost && r.URL.Path == "":
@@ -100,7 +115,67 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 			w.Header().Set("Allow", "HEAD, PATCH, DELETE, OPTIONS")
 			http.Error(w, "HEAD, PATCH or DELETE an upload", http.StatusMethodNotAllowed)
 		}
-	})), nil
+	}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { routes.ServeHTTP(&tusErrors{ResponseWriter: w}, r) }), nil
+}
+
+// finish has an upload worked on whose last byte has come, and whose end could not be written
+// down then: the disk was full. Of others it knows nothing.
+func (s *Service) finish(ctx context.Context, store *uploadStore, id string) error {
+	if a := s.library.Get(id); a == nil || a.State != asset.Uploading {
+		return nil
+	}
+	upload, err := store.GetUpload(ctx, id)
+	if err != nil {
+		return nil //nolint:nilerr // the handler tells of it
+	}
+	info, err := upload.GetInfo(ctx)
+	if err != nil || info.SizeIsDeferred || info.Offset != info.Size {
+		return err
+	}
+	return s.uploaded(id)
+}
+
+// uploaded is Uploaded, once.
+func (s *Service) uploaded(id string) error {
+	_, err := s.Uploaded(id)
+	if errors.Is(err, ErrState) {
+		return nil
+	}
+	return err
+}
+
+// discard takes an upload away, and what tus knows of it.
+func (s *Service) discard(dir, id string) error {
+	err := s.Remove(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if gone := os.Remove(filepath.Join(dir, id+".info")); !errors.Is(gone, fs.ErrNotExist) {
+		err = errors.Join(err, gone)
+	}
+	return err
+}
+
+// expire takes away uploads of which nothing has come for too long.
+func (s *Service) expire(dir string, log *slog.Logger, now time.Time) {
+	all, _ := s.library.List()
+	for _, a := range all {
+		if a.State != asset.Uploading {
+			continue
+		}
+		last := a.Created
+		if file, err := os.Stat(s.SourcePath(a.ID)); err == nil && file.ModTime().After(last) {
+			last = file.ModTime()
+		}
+		if now.Sub(last) <= abandoned {
+			continue
+		}
+		log.Info("an upload is given up", "asset", a.ID, "name", a.Name)
+		if err := s.discard(dir, a.ID); err != nil {
+			log.Error("give an upload up", "asset", a.ID, "error", err)
+		}
+	}
 }
 
 // abandon takes away uploads that nobody will go on with, and what tus keeps of those that

@@ -1,0 +1,168 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/tus/tusd/v2/pkg/filestore"
+	"github.com/tus/tusd/v2/pkg/handler"
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/api"
+)
+
+// uploadStore keeps uploads in files. Beyond filestore it takes no more bytes than were
+// announced or are allowed, whatever lengths a request claims, tells of a full disk as such,
+// and leaves nothing of an upload that could not be begun.
+type uploadStore struct {
+	filestore.FileStore
+	most    int64 // bytes of an upload
+	discard func(id string) error
+}
+
+// upload is one of an uploadStore's.
+type upload struct {
+	handler.Upload
+	most int64
+}
+
+// NewUpload begins one.
+func (s *uploadStore) NewUpload(ctx context.Context, info handler.FileInfo) (handler.Upload, error) {
+	u, err := s.FileStore.NewUpload(ctx, info)
+	if err != nil {
+		return nil, tusError(errors.Join(err, s.discard(info.ID)))
+	}
+	return &upload{u, s.most}, nil
+}
+
+// GetUpload is one that was begun.
+func (s *uploadStore) GetUpload(ctx context.Context, id string) (handler.Upload, error) {
+	u, err := s.FileStore.GetUpload(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return &upload{u, s.most}, nil
+}
+
+// AsTerminatableUpload is for handler.TerminaterDataStore.
+func (s *uploadStore) AsTerminatableUpload(u handler.Upload) handler.TerminatableUpload {
+	return s.FileStore.AsTerminatableUpload(inner(u))
+}
+
+// AsLengthDeclarableUpload is for handler.LengthDeferrerDataStore.
+func (s *uploadStore) AsLengthDeclarableUpload(u handler.Upload) handler.LengthDeclarableUpload {
+	return s.FileStore.AsLengthDeclarableUpload(inner(u))
+}
+
+func inner(u handler.Upload) handler.Upload {
+	if own, ok := u.(*upload); ok {
+		return own.Upload
+	}
+	return u
+}
+
+// WriteChunk appends what src has.
+func (u *upload) WriteChunk(ctx context.Context, offset int64, src io.Reader) (int64, error) {
+	info, err := u.GetInfo(ctx)
+	if err != nil {
+		return 0, err
+	}
+	most := u.most
+	if !info.SizeIsDeferred {
+		most = min(most, info.Size)
+	}
+	n, err := u.Upload.WriteChunk(ctx, offset, io.LimitReader(src, most-offset))
+	if err != nil {
+		return n, tusError(err)
+	}
+	if offset+n == most {
+		if more, _ := io.ReadFull(src, make([]byte, 1)); more > 0 {
+			return n, handler.ErrSizeExceeded
+		}
+	}
+	return n, nil
+}
+
+// room says whether a file of so many bytes has room on the disk of dir.
+func room(dir string, size int64) error {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
+		return fmt.Errorf("statfs %s: %w", dir, err)
+	}
+	if free := int64(disk.Bavail) * disk.Bsize; size > free {
+		return fmt.Errorf("%w: %d bytes are to come, %d are free", unix.ENOSPC, size, free)
+	}
+	return nil
+}
+
+// tusError is an error as tus's handler tells it.
+func tusError(err error) error {
+	if err == nil {
+		return nil
+	}
+	var known handler.Error
+	if errors.As(err, &known) {
+		return known
+	}
+	wire := wireError(err)
+	return handler.NewError(string(wire.Code), wire.Message, wire.Status)
+}
+
+// tusErrors makes of the errors of tus's handler, CODE: WORDS, those that the rest of the API has.
+type tusErrors struct {
+	http.ResponseWriter
+	status int // of an error; 0: it is none
+}
+
+// Unwrap is for http.ResponseController.
+func (w *tusErrors) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader notes whether this is an error.
+func (w *tusErrors) WriteHeader(status int) {
+	if h := w.Header(); status >= http.StatusBadRequest && h.Get("Content-Type") != "application/json" {
+		w.status = status
+		h.Set("Content-Type", "application/json")
+		h.Del("Content-Length")
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *tusErrors) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		return w.ResponseWriter.Write(p)
+	}
+	words := bytes.TrimSpace(p)
+	if _, rest, ok := bytes.Cut(words, []byte(": ")); ok {
+		words = rest
+	}
+	e := &api.Error{Code: api.CodeBadRequest, Message: string(words)}
+	switch w.status {
+	case http.StatusNotFound, http.StatusGone:
+		e.Code, e.Next = api.CodeNotFound, "begin the upload anew"
+	case http.StatusMethodNotAllowed:
+		e.Code = api.CodeMethod
+	case http.StatusConflict, http.StatusLocked:
+		e.Code, e.Next = api.CodeInUse, "ask by HEAD how much there is, and go on from there"
+	case http.StatusRequestEntityTooLarge:
+		e.Code, e.Next = api.CodeTooLarge, tooLargeNext
+	case http.StatusInsufficientStorage:
+		e.Code, e.Next = api.CodeInsufficientDisk, noSpaceNext
+	default:
+		if w.status >= http.StatusInternalServerError {
+			e.Code = api.CodeInternal
+		}
+	}
+	b, err := json.Marshal(api.ErrorBody{Error: e})
+	if err != nil {
+		return 0, err
+	}
+	if _, err := w.ResponseWriter.Write(append(b, '\n')); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
