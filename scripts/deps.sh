@@ -188,6 +188,8 @@ for group in "$@"; do
 			need docker docker.io
 		fi
 		need /usr/lib/python3/dist-packages/docker python3-docker
+		need /usr/lib/python3/dist-packages/tusclient python3-tuspy # another client of uploads
+		need /usr/lib/python3/dist-packages/m3u8 python3-m3u8       # another reader of playlists
 		need skopeo skopeo # other clients of registries, and who runs what they fetch
 		need umoci umoci
 		need runc runc

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +29,8 @@ func uploadCommand() *cobra.Command {
 		Long: `Upload a video to the service that FRE_VIDEO_URL names (default http://` + defaultListen + `).
 
 The upload goes on by itself where a connection breaks off, over a restart of the service
-too. With --wait the command follows the work, and prints the asset once it is ready.`,
+too; where the command was ended, the same command goes on, for a day. With --wait the
+command follows the work, and prints the asset once it is ready.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := media.ParseCodec(codec); err != nil {
@@ -54,8 +56,9 @@ too. With --wait the command follows the work, and prints the asset once it is r
 			bar := newBar(cmd.ErrOrStderr())
 			defer bar.end()
 			video := client.Video{Name: name, Codec: codec, Protection: protection, Data: f, Size: info.Size()}
-			id, err := c.Upload(cmd.Context(), video, func(sent int64) { bar.show("upload", sent, info.Size()) })
+			id, err := uploadOnce(cmd.Context(), c, args[0], video, info.ModTime(), func(sent int64) { bar.show("upload", sent, info.Size()) })
 			if err != nil {
+				bar.end()
 				return explain(cmd.Context(), err)
 			}
 			var a client.Asset
@@ -69,6 +72,9 @@ too. With --wait the command follows the work, and prints the asset once it is r
 				a, err = c.Asset(cmd.Context(), id)
 			}
 			bar.end()
+			if cmd.Context().Err() != nil {
+				return &hintError{context.Cause(cmd.Context()), "the service works on: fre-video inspect " + id}
+			}
 			if err != nil {
 				return explain(cmd.Context(), err)
 			}

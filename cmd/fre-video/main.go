@@ -170,12 +170,19 @@ func connect() (*client.Client, error) {
 
 // explain adds the next step to an error of a service that cannot be reached, or is none.
 func explain(ctx context.Context, err error) error {
+	var wire *api.Error
 	var failed *url.Error
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil: // of a hint only what is meant for that
+		var hint *hintError
+		if errors.As(err, &hint) {
+			return hint
+		}
 		return context.Cause(ctx)
 	case errors.As(err, &failed):
 		return &hintError{fmt.Errorf("%w: %w", errUnreachable, failed.Err), "is fre-video serve running? FRE_VIDEO_URL says where: " + failed.URL}
+	case errors.As(err, &wire) && wire.Code == api.CodeInsufficientDisk:
+		return &hintError{err, "the service's disk is full: once there is room, the same command goes on"}
 	case errors.Is(err, client.ErrNoService):
 		return &hintError{err, "does FRE_VIDEO_URL name the address of fre-video serve, without a path?"}
 	}

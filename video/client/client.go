@@ -186,10 +186,16 @@ type Video struct {
 	Size       int64 // bytes of Data
 }
 
-// Upload uploads a video, and returns its asset's id. Where a connection breaks off it goes on
-// behind what has arrived; report is called with how many bytes that is.
+// Upload uploads a video, and returns its asset's id: Begin and Continue in one.
 func (c *Client) Upload(ctx context.Context, v Video, report func(sent int64)) (id string, err error) {
-	tus := func() http.Header { return http.Header{"Tus-Resumable": {"1.0.0"}} }
+	if id, err = c.Begin(ctx, v); err != nil {
+		return "", err
+	}
+	return id, c.Continue(ctx, id, v, report)
+}
+
+// Begin begins an upload, of which no byte is sent, and returns its asset's id.
+func (c *Client) Begin(ctx context.Context, v Video) (id string, err error) {
 	header := tus()
 	header.Set("Upload-Length", strconv.FormatInt(v.Size, 10))
 	metadata := "filename " + base64.StdEncoding.EncodeToString([]byte(path.Base(v.Name)))
@@ -204,52 +210,93 @@ func (c *Client) Upload(ctx context.Context, v Video, report func(sent int64)) (
 	if err != nil {
 		return "", err
 	}
+	id = path.Base(a.Header.Get("Location"))
 	if err := a.Body.Close(); err != nil {
 		return "", err
 	}
-	id = path.Base(a.Header.Get("Location"))
+	if !asset.ValidID(id) {
+		return "", fmt.Errorf("%w: the upload is at %q", ErrNoService, a.Header.Get("Location"))
+	}
+	return id, nil
+}
+
+// Continue uploads what of a video has not arrived, of an upload that was begun by this
+// client or by another. Where a connection breaks off it goes on behind what has arrived;
+// report is called with how many bytes that is. The error is [ErrGone] where the service does
+// not have that upload any more, or it is one of another size.
+func (c *Client) Continue(ctx context.Context, id string, v Video, report func(sent int64)) error {
 	target := "/v1/uploads/" + id
-	for at, failures := int64(0), 0; ; {
-		header := tus()
-		header.Set("Content-Type", "application/offset+octet-stream")
-		header.Set("Upload-Offset", strconv.FormatInt(at, 10))
-		sent := &counting{r: io.NewSectionReader(v.Data, at, v.Size-at), at: at, report: report}
-		a, err := c.do(ctx, http.MethodPatch, target, header, sent, v.Size-at)
+	for before, failures := int64(0), 0; ; {
+		at, err := c.received(ctx, target, v.Size)
 		if err == nil {
-			return id, a.Body.Close()
-		}
-		var wire *api.Error
-		if ctx.Err() != nil || errors.As(err, &wire) && wire.Status < 500 && wire.Status != http.StatusConflict && wire.Status != http.StatusLocked {
-			return id, err
-		}
-		for { // where to go on
-			if failures++; failures > 10 {
-				return id, err
+			report(at)
+			if at == v.Size {
+				return nil
 			}
-			select {
-			case <-ctx.Done():
-				return id, context.Cause(ctx)
-			case <-time.After(min(100*time.Millisecond<<failures, 5*time.Second)):
+			if at > before {
+				before, failures = at, 0
 			}
-			a, err = c.do(ctx, http.MethodHead, target, tus(), nil, 0)
-			if err == nil {
-				break
+			header := tus()
+			header.Set("Content-Type", "application/offset+octet-stream")
+			header.Set("Upload-Offset", strconv.FormatInt(at, 10))
+			sent := &counting{r: io.NewSectionReader(v.Data, at, v.Size-at), at: at, report: report}
+			var a *http.Response
+			if a, err = c.do(ctx, http.MethodPatch, target, header, sent, v.Size-at); err == nil {
+				return a.Body.Close()
 			}
 		}
-		if err := a.Body.Close(); err != nil {
-			return id, err
+		if failures++; failures > 10 || ctx.Err() != nil || !passing(err) {
+			return err
 		}
-		before := at
-		if at, err = strconv.ParseInt(a.Header.Get("Upload-Offset"), 10, 64); err != nil {
-			return id, fmt.Errorf("the service does not say how much it has: %w", err)
-		}
-		if at == v.Size {
-			return id, nil
-		}
-		if at > before {
-			failures = 0
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(min(100*time.Millisecond<<failures, 5*time.Second)):
 		}
 	}
+}
+
+// ErrGone says that there is no such upload to go on with.
+var ErrGone = errors.New("the upload is gone")
+
+func tus() http.Header { return http.Header{"Tus-Resumable": {"1.0.0"}} }
+
+// received is how much of an upload of size bytes has arrived.
+func (c *Client) received(ctx context.Context, target string, size int64) (int64, error) {
+	a, err := c.do(ctx, http.MethodHead, target, tus(), nil, 0)
+	var wire *api.Error
+	if errors.As(err, &wire) && (wire.Status == http.StatusNotFound || wire.Status == http.StatusGone) {
+		return 0, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if err := a.Body.Close(); err != nil {
+		return 0, err
+	}
+	if length := a.Header.Get("Upload-Length"); length != strconv.FormatInt(size, 10) {
+		return 0, fmt.Errorf("%w: it has %q bytes, not %d", ErrGone, length, size)
+	}
+	at, err := strconv.ParseInt(a.Header.Get("Upload-Offset"), 10, 64)
+	if err != nil || at < 0 || at > size {
+		return 0, fmt.Errorf("%w: it has %q of %d bytes", ErrNoService, a.Header.Get("Upload-Offset"), size)
+	}
+	return at, nil
+}
+
+// passing says whether an error may be gone the next time: the service or the network was
+// away, or another request is still at the same upload.
+func passing(err error) bool {
+	var wire *api.Error
+	switch {
+	case errors.Is(err, ErrGone):
+		return false
+	case !errors.As(err, &wire):
+		return true
+	case wire.Status == http.StatusConflict || wire.Status == http.StatusLocked:
+		return true
+	}
+	return wire.Status >= http.StatusInternalServerError && wire.Status != http.StatusInsufficientStorage
 }
 
 // counting reports what is read.

@@ -49,7 +49,7 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 			m := e.Upload.MetaData
 			order, err := parseOrder(m["filename"], m["codec"], m["protection"])
 			if err != nil {
-				return handler.HTTPResponse{}, handler.FileInfoChanges{}, handler.NewError("ERR_METADATA", err.Error(), http.StatusBadRequest)
+				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)
 			}
 			id := asset.NewID()
 			if err := room(dir, e.Upload.Size); err != nil {
