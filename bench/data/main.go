@@ -33,6 +33,7 @@ import (
 
 	"github.com/fre-engine/fre/bench/internal/host"
 	"github.com/fre-engine/fre/bench/internal/report"
+	"github.com/fre-engine/fre/bench/internal/testbed"
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
@@ -175,14 +176,14 @@ func stopEngine(d *daemon.Daemon) error {
 
 // inside is run in the namespace.
 func inside(ctx context.Context, o options) (err error) {
-	if err := prepareNetwork(); err != nil {
+	if err := testbed.PrepareNetwork(); err != nil {
 		return err
 	}
-	cpus, err := twoCPUs()
+	cpus, err := testbed.TwoCPUs()
 	if err != nil {
 		return err
 	}
-	b := &bench{options: o, cpus: cpus, dir: o.inside}
+	b := &bench{options: o, cpus: cpus, dir: o.inside, client: testbed.Client{Bin: o.bin, CPU: cpus[1], WarmUp: o.warmUp, Slice: o.slice}}
 	defer func() { err = errors.Join(err, b.close()) }()
 	r := &result{Slice: o.slice, Rounds: o.rounds, CPUs: cpus}
 	if r.Host, err = host.Describe(ctx, map[string][]string{
@@ -190,7 +191,7 @@ func inside(ctx context.Context, o options) (err error) {
 	}); err != nil {
 		return err
 	}
-	r.Host.Programs["nginx"] = nginxVersion(ctx)
+	r.Host.Programs["nginx"] = testbed.NginxVersion(ctx)
 	if err := b.start(ctx); err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/testbed"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/load"
 )
@@ -31,40 +31,7 @@ type row struct {
 	connections int
 	rate        bool // at half of what the slowest can do, open loop
 	targets     []target
-	aims        []aim
-}
-
-// aim is a ratio of two targets, or a bound on one, that issue 6 has set itself.
-type aim struct {
-	of, to string // labels; to "": a bound
-	what   string // "requests/s", "p99", "CPU s/GB", "p50", "allocations"
-	least  float64
-	most   float64 // the one that is not 0 counts
-}
-
-// turn is what a server did when it was its turn.
-type turn struct {
-	PerSecond float64       `json:"requests_per_second"`
-	P50       time.Duration `json:"p50_ns"`
-	P99       time.Duration `json:"p99_ns"`
-	CPUPerGB  float64       `json:"cpu_seconds_per_gb"`     // of the server itself
-	AllPerGB  float64       `json:"all_cpu_seconds_per_gb"` // with the functions behind it
-	Mallocs   float64       `json:"mallocs_per_request"`    // of the server; -1: not known
-	Report    *load.Report  `json:"report,omitempty"`
-}
-
-type cell struct {
-	Label string `json:"label"`
-	Turns []turn `json:"turns"`
-}
-
-type rowResult struct {
-	Name        string  `json:"name"`
-	Label       string  `json:"label"`
-	Connections int     `json:"connections"`
-	Rate        float64 `json:"rate,omitempty"`
-	Cells       []*cell `json:"cells"`
-	aims        []aim
+	aims        []testbed.Aim
 }
 
 type overload struct {
@@ -73,14 +40,14 @@ type overload struct {
 }
 
 type result struct {
-	Host     host.Info     `json:"host"`
-	CPUs     [2]int        `json:"cpus"` // servers, client
-	Slice    time.Duration `json:"slice"`
-	Rounds   int           `json:"rounds"`
-	Skipped  []string      `json:"skipped"`
-	Rows     []*rowResult  `json:"rows"`
-	HTTP2    *rowResult    `json:"http2,omitempty"`
-	Overload []overload    `json:"overload"`
+	Host     host.Info      `json:"host"`
+	CPUs     [2]int         `json:"cpus"` // servers, client
+	Slice    time.Duration  `json:"slice"`
+	Rounds   int            `json:"rounds"`
+	Skipped  []string       `json:"skipped"`
+	Rows     []*testbed.Row `json:"rows"`
+	HTTP2    *testbed.Row   `json:"http2,omitempty"`
+	Overload []overload     `json:"overload"`
 }
 
 const (
@@ -114,11 +81,11 @@ func rows() []row {
 				functionOf(freGo, "data-go", path), functionOf(freAnew, "data-go", "/anew"+path), functionOf(frePython, "data-python", path),
 				behindNginx(nginxGo, "go", path, roleFunction), behindNginx(nginxPython, "python", path, pythonServer),
 			},
-			aims: []aim{
-				{of: freGo, to: nginxGo, what: "requests/s", least: b.least},
-				{of: frePython, to: nginxPython, what: "requests/s", least: b.least},
-				{of: frePython, to: nginxGo, what: "requests/s", least: b.least},
-				{of: freGo, to: nginxGo, what: "CPU s/GB", most: 1.05},
+			aims: []testbed.Aim{
+				{Of: freGo, To: nginxGo, What: "requests/s", Least: b.least},
+				{Of: frePython, To: nginxPython, What: "requests/s", Least: b.least},
+				{Of: frePython, To: nginxGo, What: "requests/s", Least: b.least},
+				{Of: freGo, To: nginxGo, What: "CPU s/GB", Most: 1.05},
 			},
 		})
 	}
@@ -129,10 +96,10 @@ func rows() []row {
 				functionOf(freGo, "data-go", "/stream/1048576"), functionOf(frePython, "data-python", "/stream/1048576"), functionOf(freLent, lentFunction, "/stream/1048576"),
 				behindNginx(nginxGo, "go", "/stream/1048576", roleFunction),
 			},
-			aims: []aim{
-				{of: freLent, to: nginxGo, what: "requests/s", least: 1.8},
-				{of: freGo, to: nginxGo, what: "requests/s", least: 1.8},
-				{of: frePython, to: nginxGo, what: "requests/s", least: 1.8},
+			aims: []testbed.Aim{
+				{Of: freLent, To: nginxGo, What: "requests/s", Least: 1.8},
+				{Of: freGo, To: nginxGo, What: "requests/s", Least: 1.8},
+				{Of: frePython, To: nginxGo, What: "requests/s", Least: 1.8},
 			},
 		},
 		row{
@@ -141,15 +108,15 @@ func rows() []row {
 				functionOf(freGo, "data-go", "/100"), functionOf(frePython, "data-python", "/100"), behindNginx(nginxGo, "go", "/100", roleFunction),
 				{label: reverseProxy, server: roleProxy, path: "/100", behind: []string{roleFunction}},
 			},
-			aims: []aim{
-				{of: freGo, to: nginxGo, what: "requests/s", least: 1.25},
-				{of: freGo, to: reverseProxy, what: "requests/s", least: 4},
+			aims: []testbed.Aim{
+				{Of: freGo, To: nginxGo, What: "requests/s", Least: 1.25},
+				{Of: freGo, To: reverseProxy, What: "requests/s", Least: 4},
 			},
 		},
 		row{
 			name: "function 64 KiB, same load", label: "Whole bodies of 64 KiB from a function at half of what the slowest can do (open loop)", connections: 256, rate: true,
 			targets: []target{functionOf(freGo, "data-go", "/65536"), behindNginx(nginxGo, "go", "/65536", roleFunction)},
-			aims:    []aim{{of: freGo, to: nginxGo, what: "p99", most: 1}},
+			aims:    []testbed.Aim{{Of: freGo, To: nginxGo, What: "p99", Most: 1}},
 		},
 	)
 	for _, b := range []struct {
@@ -166,13 +133,13 @@ func rows() []row {
 				{label: nginxStatic, server: nginxServer + ", " + nginxSites[1], path: path},
 				{label: plainGo, server: rolePlain, path: path},
 			},
-			aims: []aim{
-				{of: freFiles, to: nginxStatic, what: "requests/s", least: b.least},
-				{of: freFiles, to: plainGo, what: "requests/s", least: 6},
-				{of: freFiles, to: plainGo, what: "p99", most: 0.2},
-				{of: freFiles, to: nginxStatic, what: "p99", most: 1},
-				{of: freFiles, to: nginxStatic, what: "CPU s/GB", most: 1.05},
-				{of: freFiles, what: "allocations", most: 0.5},
+			aims: []testbed.Aim{
+				{Of: freFiles, To: nginxStatic, What: "requests/s", Least: b.least},
+				{Of: freFiles, To: plainGo, What: "requests/s", Least: 6},
+				{Of: freFiles, To: plainGo, What: "p99", Most: 0.2},
+				{Of: freFiles, To: nginxStatic, What: "p99", Most: 1},
+				{Of: freFiles, To: nginxStatic, What: "CPU s/GB", Most: 1.05},
+				{Of: freFiles, What: "allocations", Most: 0.5},
 			},
 		})
 	}
@@ -184,8 +151,8 @@ func rows() []row {
 			{label: nginxFile, server: nginxServer + ", " + nginxSites[0], path: "/100"},
 			behindNginx(nginxGo, "go", "/100", roleFunction),
 		},
-		aims: []aim{
-			{of: freNative, what: "p50", most: 60}, {of: frePython, what: "p50", most: 70}, {of: freNode, what: "p50", most: 80},
+		aims: []testbed.Aim{
+			{Of: freNative, What: "p50", Most: 60}, {Of: frePython, What: "p50", Most: 70}, {Of: freNode, What: "p50", Most: 80},
 		},
 	})
 }
@@ -220,8 +187,17 @@ func (b *bench) measure(ctx context.Context, r *result) error {
 	return nil
 }
 
-func (b *bench) row(ctx context.Context, w row) (*rowResult, error) {
-	res := &rowResult{Name: w.name, Label: w.label, Connections: w.connections, aims: w.aims}
+// turn calls a target, closed loop where rate is 0.
+func (b *bench) turn(ctx context.Context, t target, connections int, rate float64) (testbed.Turn, error) {
+	var behind []*testbed.Server
+	for _, name := range t.behind {
+		behind = append(behind, b.servers[name])
+	}
+	return b.client.Turn(ctx, b.servers[t.server], t.path, connections, rate, behind...)
+}
+
+func (b *bench) row(ctx context.Context, w row) (*testbed.Row, error) {
+	res := &testbed.Row{Name: w.name, Label: w.label, Connections: w.connections, Aims: w.aims}
 	if w.rate {
 		res.Rate = math.Inf(1)
 		for _, t := range w.targets {
@@ -233,9 +209,9 @@ func (b *bench) row(ctx context.Context, w row) (*rowResult, error) {
 			res.Rate = min(res.Rate, one.PerSecond/2, 5000)
 		}
 	}
-	cells := make([]*cell, len(w.targets))
+	cells := make([]*testbed.Cell, len(w.targets))
 	for i, t := range w.targets {
-		cells[i] = &cell{Label: t.label}
+		cells[i] = &testbed.Cell{Label: t.label}
 	}
 	for range b.rounds {
 		for i, t := range w.targets {
@@ -246,117 +222,8 @@ func (b *bench) row(ctx context.Context, w row) (*rowResult, error) {
 			cells[i].Turns = append(cells[i].Turns, one)
 		}
 	}
-	res.Cells = better(cells)
+	res.Cells = testbed.Better(cells)
 	return res, nil
-}
-
-// better keeps, of cells with one label, that with the most requests: nginx has
-// one with tcp_nopush and one without.
-func better(cells []*cell) []*cell {
-	var kept []*cell
-	for _, c := range cells {
-		i := slices.IndexFunc(kept, func(k *cell) bool { return k.Label == c.Label })
-		switch {
-		case i < 0:
-			kept = append(kept, c)
-		case c.median(perSecond) > kept[i].median(perSecond):
-			kept[i] = c
-		}
-	}
-	return kept
-}
-
-// turn calls a target, closed loop where rate is 0.
-func (b *bench) turn(ctx context.Context, t target, connections int, rate float64) (turn, error) {
-	s := b.servers[t.server]
-	behind := []int{}
-	for _, name := range t.behind {
-		behind = append(behind, b.servers[name].pid)
-	}
-	// Of the engine, its own program alone is the server; sandboxes are its children.
-	own := []int{s.pid}
-	if t.server == engineServer {
-		for _, pid := range tree(s.pid) {
-			if pid != s.pid {
-				behind = append(behind, pid)
-			}
-		}
-	} else {
-		own = tree(s.pid)
-	}
-	type reading struct {
-		own, all time.Duration
-		mallocs  uint64
-	}
-	read := func() (r reading, err error) {
-		if r.own, err = cpuTime(own...); err != nil {
-			return r, err
-		}
-		others, err := cpuTime(behind...)
-		if err != nil {
-			return r, err
-		}
-		r.all = r.own + others
-		if s.mallocs != nil {
-			r.mallocs, err = s.mallocs(ctx)
-		}
-		return r, err
-	}
-	// What is counted around the run has no warm-up in it, so that is a run of its own.
-	if b.warmUp > 0 {
-		if _, err := b.call(ctx, s.addr, t.path, connections, rate, b.warmUp); err != nil {
-			return turn{}, err
-		}
-	}
-	before, err := read()
-	if err != nil {
-		return turn{}, err
-	}
-	report, err := b.call(ctx, s.addr, t.path, connections, rate, b.slice)
-	if err != nil {
-		return turn{}, err
-	}
-	after, err := read()
-	if err != nil {
-		return turn{}, err
-	}
-	m := &report.Metrics
-	if m.Success != 1 {
-		return turn{}, fmt.Errorf("%s: not all were answered: %v %v", t.path, m.StatusCodes, report.ErrorCounts)
-	}
-	gb := float64(m.BytesIn.Total) / 1e9
-	one := turn{PerSecond: m.Rate, P50: m.Latencies.P50, P99: m.Latencies.P99, Mallocs: -1, Report: report}
-	if gb > 0 {
-		one.CPUPerGB, one.AllPerGB = (after.own-before.own).Seconds()/gb, (after.all-before.all).Seconds()/gb
-	}
-	if s.mallocs != nil {
-		one.Mallocs = float64(after.mallocs-before.mallocs) / float64(m.Requests)
-	}
-	return one, nil
-}
-
-// call has the client call, on its own CPU.
-func (b *bench) call(ctx context.Context, addr, path string, connections int, rate float64, length time.Duration) (*load.Report, error) {
-	args := []string{
-		"bench", "http", "http://" + addr + path, "--format", "json", "--connections", strconv.Itoa(connections), "--duration", length.String(),
-	}
-	if rate > 0 {
-		args = append(args, "--rate", strconv.FormatFloat(rate, 'f', 3, 64))
-	}
-	var out string
-	err := onCPU(b.cpus[1], func() (err error) {
-		out, err = daemon.Command(ctx, b.bin, args...)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	var r load.Report
-	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		return nil, err
-	}
-	r.HDR = "" // as long as all the rest; the percentiles stay
-	return &r, ctx.Err()
 }
 
 var (
@@ -376,14 +243,14 @@ func parseH2load(out string) (float64, error) {
 
 // http2 has h2load call whoever speaks h2c.
 func (b *bench) http2(ctx context.Context, r *result) error {
-	h2load := look("h2load")
+	h2load := testbed.Look("h2load")
 	if h2load == "" {
 		r.Skipped = append(r.Skipped, "no h2load here: scripts/deps.sh bench")
 		return nil
 	}
 	const path = "/65536"
 	call := func(addr string, args ...string) (rate float64, err error) {
-		err = onCPU(b.cpus[1], func() error {
+		err = testbed.OnCPU(b.cpus[1], func() error {
 			out, err := daemon.Command(ctx, h2load, append(args, "http://"+addr+path)...)
 			if err == nil {
 				rate, err = parseH2load(out)
@@ -392,8 +259,8 @@ func (b *bench) http2(ctx context.Context, r *result) error {
 		})
 		return rate, err
 	}
-	res := &rowResult{Name: "http2 64 KiB", Label: "HTTP/2 without TLS, static bodies of 64 KiB, 4 connections with 4 streams each (h2load)", Connections: 4, aims: []aim{
-		{of: freFiles, to: h2oServer, what: "requests/s", least: 1.1}, {of: freFiles, to: nginxStatic, what: "requests/s", least: 1.35},
+	res := &testbed.Row{Name: "http2 64 KiB", Label: "HTTP/2 without TLS, static bodies of 64 KiB, 4 connections with 4 streams each (h2load)", Connections: 4, Aims: []testbed.Aim{
+		{Of: freFiles, To: h2oServer, What: "requests/s", Least: 1.1}, {Of: freFiles, To: nginxStatic, What: "requests/s", Least: 1.35},
 	}}
 	addrs := map[string]string{}
 	for _, t := range []target{{label: freFiles, server: roleFiles}, {label: nginxStatic, server: nginxServer + ", " + h2Site}, {label: h2oServer, server: h2oServer}} {
@@ -401,12 +268,12 @@ func (b *bench) http2(ctx context.Context, r *result) error {
 		if s == nil {
 			continue
 		}
-		if _, err := call(s.addr, "-n", "1"); err != nil {
+		if _, err := call(s.Addr, "-n", "1"); err != nil {
 			r.Skipped = append(r.Skipped, t.label+" does not speak HTTP/2 here")
 			continue
 		}
-		addrs[t.label] = s.addr
-		res.Cells = append(res.Cells, &cell{Label: t.label})
+		addrs[t.label] = s.Addr
+		res.Cells = append(res.Cells, &testbed.Cell{Label: t.label})
 	}
 	seconds := strconv.Itoa(max(1, int(b.slice.Seconds())))
 	for range b.rounds {
@@ -415,7 +282,7 @@ func (b *bench) http2(ctx context.Context, r *result) error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.Label, err)
 			}
-			c.Turns = append(c.Turns, turn{PerSecond: rate, Mallocs: -1})
+			c.Turns = append(c.Turns, testbed.Turn{PerSecond: rate, Mallocs: -1})
 		}
 	}
 	r.HTTP2 = res
@@ -424,12 +291,12 @@ func (b *bench) http2(ctx context.Context, r *result) error {
 
 // overload calls a function three times as often as it can answer.
 func (b *bench) overload(ctx context.Context) (overload, error) {
-	addr, path := b.servers[engineServer].addr, "/function/slow"
-	quiet, err := b.call(ctx, addr, path, 4, 0, max(b.slice, 100*time.Millisecond))
+	addr, path := b.servers[engineServer].Addr, "/function/slow"
+	quiet, err := b.client.Call(ctx, addr, path, 4, 0, max(b.slice, 100*time.Millisecond))
 	if err != nil {
 		return overload{}, err
 	}
 	o := overload{Capacity: quiet.Metrics.Throughput}
-	o.Busy, err = b.call(ctx, addr, path, 4000, 3*max(o.Capacity, 1), max(b.slice, 100*time.Millisecond))
+	o.Busy, err = b.client.Call(ctx, addr, path, 4000, 3*max(o.Capacity, 1), max(b.slice, 100*time.Millisecond))
 	return o, err
 }

@@ -9,111 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fre-engine/fre/bench/internal/testbed"
 	"github.com/fre-engine/fre/internal/plot"
 )
-
-// What a turn is looked at for.
-func perSecond(t turn) float64 { return t.PerSecond }
-func p50(t turn) float64       { return float64(t.P50.Nanoseconds()) / 1e3 } // µs
-func p99(t turn) float64       { return float64(t.P99.Nanoseconds()) / 1e3 }
-func perGB(t turn) float64     { return t.CPUPerGB }
-func allPerGB(t turn) float64  { return t.AllPerGB }
-func mallocs(t turn) float64   { return t.Mallocs }
-
-var measures = map[string]func(turn) float64{"requests/s": perSecond, "p50": p50, "p99": p99, "CPU s/GB": perGB, "allocations": mallocs}
-
-// median is that of the turns.
-func (c *cell) median(of func(turn) float64) float64 { return median(c.values(of)) }
-
-func (c *cell) values(of func(turn) float64) []float64 {
-	values := make([]float64, 0, len(c.Turns))
-	for _, t := range c.Turns {
-		values = append(values, of(t))
-	}
-	return values
-}
-
-func median(values []float64) float64 {
-	if len(values) == 0 {
-		return math.NaN()
-	}
-	slices.Sort(values)
-	n := len(values)
-	return (values[(n-1)/2] + values[n/2]) / 2
-}
-
-func (r *rowResult) cell(label string) *cell {
-	i := slices.IndexFunc(r.Cells, func(c *cell) bool { return c.Label == label })
-	if i < 0 {
-		return nil
-	}
-	return r.Cells[i]
-}
-
-// judged is an aim beside what came of it.
-type judged struct {
-	aim
-	got float64
-}
-
-// judge leaves out aims whose servers were not there.
-func (r *rowResult) judge() []judged {
-	var all []judged
-	for _, a := range r.aims {
-		of := r.cell(a.of)
-		if of == nil {
-			continue
-		}
-		got := of.median(measures[a.what])
-		if a.what == "allocations" && got < 0 {
-			continue
-		}
-		if a.to != "" {
-			to := r.cell(a.to)
-			if to == nil {
-				continue
-			}
-			got /= to.median(measures[a.what])
-		}
-		all = append(all, judged{a, got})
-	}
-	return all
-}
-
-func (j judged) met() bool { return j.least > 0 && j.got >= j.least || j.most > 0 && j.got <= j.most }
-
-func (j judged) String() string {
-	what, goal := j.what+" of "+j.of, fmt.Sprintf("≥ %g ×", j.least)
-	if j.to != "" {
-		what += " ÷ " + j.to
-	}
-	switch {
-	case j.most > 0 && j.to != "":
-		goal = fmt.Sprintf("≤ %g ×", j.most)
-	case j.what == "allocations":
-		goal = "0"
-	case j.most > 0:
-		goal = fmt.Sprintf("≤ %g µs", j.most)
-	}
-	verdict := "missed"
-	if j.met() {
-		verdict = "met"
-	}
-	return fmt.Sprintf("| %s | %s | %s | %s |", what, digits(j.got), goal, verdict)
-}
-
-// digits writes as many as are worth it.
-func digits(v float64) string {
-	switch {
-	case math.IsNaN(v):
-		return ""
-	case math.Abs(v) >= 100:
-		return fmt.Sprintf("%.0f", v)
-	case math.Abs(v) >= 10:
-		return fmt.Sprintf("%.1f", v)
-	}
-	return fmt.Sprintf("%.2f", v)
-}
 
 // markdown is the tables people read.
 func (r *result) markdown() string {
@@ -131,15 +29,15 @@ func (r *result) markdown() string {
 	for _, row := range r.all() {
 		p("\n## %s\n", row.Label)
 		if row.Rate > 0 {
-			p("%s requests/s.\n", digits(row.Rate))
+			p("%s requests/s.\n", testbed.Digits(row.Rate))
 		} else {
 			p("%d connections, closed loop.\n", row.Connections)
 		}
 		p("| server | requests/s | p50 | p99 | CPU s/GB | with functions | allocations |\n|---|---:|---:|---:|---:|---:|---:|")
 		for _, c := range row.Cells {
-			p("| %s |%s|", c.Label, row.numbers(c))
+			p("| %s |%s|", c.Label, numbers(c))
 		}
-		if all := row.judge(); len(all) > 0 {
+		if all := row.Judge(); len(all) > 0 {
 			p("\n| | | aim | |\n|---|---:|---:|---|")
 			for _, j := range all {
 				p("%s", j)
@@ -151,7 +49,7 @@ func (r *result) markdown() string {
 }
 
 // all rows, HTTP/2's last.
-func (r *result) all() []*rowResult {
+func (r *result) all() []*testbed.Row {
 	if r.HTTP2 == nil || len(r.HTTP2.Cells) == 0 {
 		return r.Rows
 	}
@@ -160,17 +58,17 @@ func (r *result) all() []*rowResult {
 
 // numbers are the cell's columns; h2load tells requests alone, and CPU for each
 // gigabyte of small answers says nothing.
-func (r *rowResult) numbers(c *cell) string {
-	columns := []string{digits(c.median(perSecond))}
-	for _, of := range []func(turn) float64{p50, p99, perGB, allPerGB} {
-		v := c.median(of)
-		if v <= 0 || v > 100 && (digits(v) == digits(c.median(perGB)) || digits(v) == digits(c.median(allPerGB))) {
+func numbers(c *testbed.Cell) string {
+	columns := []string{testbed.Digits(c.Median("requests/s"))}
+	for _, what := range []string{"p50", "p99", "CPU s/GB", "with functions"} {
+		v := c.Median(what)
+		if v <= 0 || v > 100 && (testbed.Digits(v) == testbed.Digits(c.Median("CPU s/GB")) || testbed.Digits(v) == testbed.Digits(c.Median("with functions"))) {
 			v = math.NaN()
 		}
-		columns = append(columns, digits(v))
+		columns = append(columns, testbed.Digits(v))
 	}
-	if m := c.median(mallocs); m >= 0 {
-		columns = append(columns, digits(m))
+	if m := c.Median("allocations"); m >= 0 {
+		columns = append(columns, testbed.Digits(m))
 	} else {
 		columns = append(columns, "")
 	}
@@ -204,10 +102,10 @@ func (r *result) overloads(p func(string, ...any)) {
 		}
 		return "missed"
 	}
-	p("| goodput ÷ capacity | %s | ≥ 0.9 | %s |", digits(median(goodput)), verdict(median(goodput) >= 0.9))
-	p("| p99 of accepted work | %s µs | ≤ 200000 µs | %s |", digits(median(accepted)), verdict(median(accepted) <= 200_000))
+	p("| goodput ÷ capacity | %s | ≥ 0.9 | %s |", testbed.Digits(testbed.Median(goodput)), verdict(testbed.Median(goodput) >= 0.9))
+	p("| p99 of accepted work | %s µs | ≤ 200000 µs | %s |", testbed.Digits(testbed.Median(accepted)), verdict(testbed.Median(accepted) <= 200_000))
 	if len(refused) > 0 {
-		p("| p99 of being refused | %s µs | ≤ 1000 µs | %s |", digits(median(refused)), verdict(median(refused) <= 1000))
+		p("| p99 of being refused | %s µs | ≤ 1000 µs | %s |", testbed.Digits(testbed.Median(refused)), verdict(testbed.Median(refused) <= 1000))
 	}
 }
 
@@ -237,9 +135,9 @@ func (r *result) figures(dir string) (string, error) {
 			f.Y.Label = "p99 (µs)"
 		}
 		for i, c := range row.Cells {
-			v := c.median(perSecond)
+			v := c.Median("requests/s")
 			if f.Y.Label != "requests/s" {
-				v = c.median(p99)
+				v = c.Median("p99")
 			}
 			f.Series = append(f.Series, plot.Series{Name: c.Label, Color: plot.Color(i), Values: []float64{v}})
 		}

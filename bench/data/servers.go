@@ -1,22 +1,18 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"text/template"
 
+	"github.com/fre-engine/fre/bench/internal/testbed"
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
@@ -30,19 +26,11 @@ var functionPy []byte
 type bench struct {
 	options
 	cpus    [2]int // servers, client
+	client  testbed.Client
 	dir     string
 	engine  *daemon.Daemon
-	servers map[string]*server
+	servers map[string]*testbed.Server
 	skipped []string
-}
-
-// server is one to be measured.
-type server struct {
-	addr    string
-	pid     int
-	cmd     *exec.Cmd // nil for the engine
-	stop    func() error
-	mallocs func(context.Context) (uint64, error) // nil: not known
 }
 
 // names of servers.
@@ -55,7 +43,7 @@ const (
 
 // start starts everything, on the servers' CPU. What is not installed is skipped.
 func (b *bench) start(ctx context.Context) error {
-	b.servers = map[string]*server{}
+	b.servers = map[string]*testbed.Server{}
 	if err := os.Mkdir(filesDir(b.dir), 0o755); err != nil {
 		return err
 	}
@@ -64,31 +52,32 @@ func (b *bench) start(ctx context.Context) error {
 			return err
 		}
 	}
-	return onCPU(b.cpus[0], func() error {
+	return testbed.OnCPU(b.cpus[0], func() error {
 		d, err := startEngine(ctx, b.options, b.dir)
 		if err != nil {
 			return err
 		}
 		b.engine = d
-		b.servers[engineServer] = &server{addr: d.Addr(), pid: d.PID(), mallocs: func(ctx context.Context) (uint64, error) { return goMallocs(ctx, d.URL("/metrics")) }}
+		b.servers[engineServer] = &testbed.Server{Addr: d.Addr(), PID: d.PID(), Alone: true, Heap: func(ctx context.Context) (testbed.Heap, error) { return testbed.GoHeap(ctx, d.URL("/metrics")) }}
 		self, err := os.Executable()
 		if err != nil {
 			return err
 		}
 		for _, role := range []string{roleFunction, roleProxy, roleFiles, rolePlain} {
-			s, err := start(self, "-inside", b.dir, "-role", role)
+			s, err := testbed.Serve(self, "-inside", b.dir, "-role", role)
 			if err != nil {
 				return err
 			}
 			b.servers[role] = s
 		}
 		files := b.servers[roleFiles]
-		files.mallocs = func(ctx context.Context) (uint64, error) {
-			text, err := get(ctx, "http://"+files.addr+mallocsPath)
+		files.Heap = func(ctx context.Context) (testbed.Heap, error) {
+			text, err := testbed.Get(ctx, "http://"+files.Addr+mallocsPath)
 			if err != nil {
-				return 0, err
+				return testbed.Heap{}, err
 			}
-			return strconv.ParseUint(text, 10, 64)
+			n, err := strconv.ParseUint(text, 10, 64)
+			return testbed.Heap{Mallocs: n}, err
 		}
 		if err := b.startPython(); err != nil {
 			return err
@@ -100,33 +89,8 @@ func (b *bench) start(ctx context.Context) error {
 	})
 }
 
-// start runs a server that prints its address, and serves until its standard
-// input ends.
-func start(name string, args ...string) (*server, error) {
-	cmd := exec.Command(name, args...)
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	s := &server{pid: cmd.Process.Pid, cmd: cmd, stop: func() error { return errors.Join(stdin.Close(), cmd.Wait()) }}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: its address: %w", strings.Join(args, " "), err), s.stop())
-	}
-	s.addr = strings.TrimSpace(line)
-	return s, nil
-}
-
 func (b *bench) startPython() error {
-	python := look("python3")
+	python := testbed.Look("python3")
 	if python == "" {
 		b.skipped = append(b.skipped, "no python3 here: the function in Python has no peer")
 		return nil
@@ -135,7 +99,7 @@ func (b *bench) startPython() error {
 	if err := os.WriteFile(script, functionPy, 0o644); err != nil {
 		return err
 	}
-	s, err := start(python, "-S", "-E", script, pythonSocket(b.dir))
+	s, err := testbed.Serve(python, "-S", "-E", script, pythonSocket(b.dir))
 	if err != nil {
 		return err
 	}
@@ -186,7 +150,7 @@ http {
 const h2Site = "static, HTTP/2"
 
 func (b *bench) startNginx(ctx context.Context) error {
-	nginx := look("nginx")
+	nginx := testbed.Look("nginx")
 	if nginx == "" {
 		b.skipped = append(b.skipped, "no nginx here: scripts/deps.sh bench")
 		return nil
@@ -210,19 +174,19 @@ func (b *bench) startNginx(ctx context.Context) error {
 	if err := os.WriteFile(path, []byte(conf.String()), 0o644); err != nil {
 		return err
 	}
-	s, err := b.spawn(ctx, addrs[len(addrs)-1], nginx, "-e", "stderr", "-c", path)
+	s, err := testbed.Spawn(ctx, addrs[len(addrs)-1], nginx, "-e", "stderr", "-c", path)
 	if err != nil {
 		return err
 	}
 	b.servers[nginxServer] = s
 	for i, site := range sites {
-		b.servers[nginxServer+", "+site] = &server{addr: addrs[i], pid: s.pid}
+		b.servers[nginxServer+", "+site] = &testbed.Server{Addr: addrs[i], PID: s.PID}
 	}
 	return nil
 }
 
 func (b *bench) startH2O(ctx context.Context) error {
-	h2o := look("h2o")
+	h2o := testbed.Look("h2o")
 	if h2o == "" {
 		b.skipped = append(b.skipped, "no h2o here: scripts/deps.sh bench")
 		return nil
@@ -240,7 +204,7 @@ func (b *bench) startH2O(ctx context.Context) error {
 	if err := os.WriteFile(path, []byte(conf), 0o644); err != nil {
 		return err
 	}
-	s, err := b.spawn(ctx, addr, h2o, "-c", path)
+	s, err := testbed.Spawn(ctx, addr, h2o, "-c", path)
 	if err != nil {
 		return err
 	}
@@ -248,105 +212,15 @@ func (b *bench) startH2O(ctx context.Context) error {
 	return nil
 }
 
-// look finds a program, in no user's PATH maybe; "" if it is not there.
-func look(name string) string {
-	for _, path := range []string{name, "/usr/sbin/" + name} {
-		if found, err := exec.LookPath(path); err == nil {
-			return found
-		}
-	}
-	return ""
-}
-
-func nginxVersion(ctx context.Context) string {
-	nginx := look("nginx")
-	if nginx == "" {
-		return "none"
-	}
-	out, err := exec.CommandContext(ctx, nginx, "-v").CombinedOutput() // on standard error
-	if err != nil {
-		return err.Error()
-	}
-	return strings.TrimSpace(string(out))
-}
-
-// spawn runs a server that ends with SIGTERM, and waits until it accepts.
-func (b *bench) spawn(ctx context.Context, addr, name string, args ...string) (*server, error) {
-	cmd := exec.Command(name, args...)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	s := &server{addr: addr, pid: cmd.Process.Pid, cmd: cmd, stop: func() error {
-		_ = cmd.Process.Signal(os.Interrupt) // a fast end; it may have ended
-		<-ended
-		return nil
-	}}
-	err := daemon.Until(ctx, func() error {
-		c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-		if err == nil {
-			return c.Close()
-		}
-		if _, gone := os.Stat(fmt.Sprintf("/proc/%d/root", cmd.Process.Pid)); errors.Is(gone, fs.ErrNotExist) {
-			return fmt.Errorf("%s ended: %s", name, stderr.String())
-		}
-		return err
-	})
-	if err != nil {
-		return nil, errors.Join(err, s.stop())
-	}
-	return s, nil
-}
-
 func (b *bench) close() error {
 	var errs []error
 	for _, s := range b.servers {
-		if s.stop != nil {
-			errs = append(errs, s.stop())
+		if s.Stop != nil {
+			errs = append(errs, s.Stop())
 		}
 	}
 	if b.engine != nil {
 		errs = append(errs, stopEngine(b.engine))
 	}
 	return errors.Join(errs...)
-}
-
-func get(ctx context.Context, url string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("GET %s: %s", url, resp.Status)
-	}
-	return string(text), err
-}
-
-// goMallocs reads a Go program's metrics.
-func goMallocs(ctx context.Context, url string) (uint64, error) {
-	text, err := get(ctx, url)
-	if err != nil {
-		return 0, err
-	}
-	return metric(text, "go_memstats_mallocs_total")
-}
-
-// metric finds a metric without labels in Prometheus' text.
-func metric(text, name string) (uint64, error) {
-	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			f, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			return uint64(f), err
-		}
-	}
-	return 0, fmt.Errorf("no %s among the metrics", name)
 }

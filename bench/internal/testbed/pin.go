@@ -1,4 +1,4 @@
-package main
+package testbed
 
 import (
 	"errors"
@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepareNetwork makes the new namespace's loopback usable.
-func prepareNetwork() error {
+// PrepareNetwork makes the new namespace's loopback usable.
+func PrepareNetwork() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("loopback: %w", err)
@@ -28,9 +28,9 @@ func prepareNetwork() error {
 	return os.WriteFile("/proc/sys/net/ipv4/tcp_congestion_control", []byte("reno"), 0)
 }
 
-// twoCPUs are those of the servers and of the client; they are one where there is
+// TwoCPUs are those of the servers and of the client; they are one where there is
 // no more.
-func twoCPUs() ([2]int, error) {
+func TwoCPUs() ([2]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return [2]int{}, fmt.Errorf("sched_getaffinity: %w", err)
@@ -44,8 +44,8 @@ func twoCPUs() ([2]int, error) {
 	return [2]int{cpus[0], cpus[len(cpus)-1]}, nil
 }
 
-// onCPU has what start starts keep to one CPU: a child has its thread's.
-func onCPU(cpu int, start func() error) error {
+// OnCPU has what start starts keep to one CPU: a child has its thread's.
+func OnCPU(cpu int, start func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var before, one unix.CPUSet
@@ -59,25 +59,25 @@ func onCPU(cpu int, start func() error) error {
 	return errors.Join(start(), unix.SchedSetaffinity(0, &before))
 }
 
-// tree is a process and all below it.
-func tree(pid int) []int {
+// Tree is a process and all below it.
+func Tree(pid int) []int {
 	all := []int{pid}
 	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is right
 	for _, file := range children {
 		text, _ := os.ReadFile(file) // a thread that has ended has none
 		for field := range strings.FieldsSeq(string(text)) {
 			if child, err := strconv.Atoi(field); err == nil {
-				all = append(all, tree(child)...)
+				all = append(all, Tree(child)...)
 			}
 		}
 	}
 	return all
 }
 
-// cpuTime is what the processes' threads have computed: the first number of
+// CPUTime is what the processes' threads have computed: the first number of
 // /proc/PID/task/TID/schedstat (proc(5)), in nanoseconds. Threads that have ended
 // are not in it.
-func cpuTime(pids ...int) (time.Duration, error) {
+func CPUTime(pids ...int) (time.Duration, error) {
 	var sum time.Duration
 	for _, pid := range pids {
 		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))

@@ -1,0 +1,138 @@
+package testbed
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/load"
+)
+
+// Turn is what a server did when it was its turn.
+type Turn struct {
+	PerSecond float64       `json:"requests_per_second"`
+	P50       time.Duration `json:"p50_ns"`
+	P99       time.Duration `json:"p99_ns"`
+	CPUPerGB  float64       `json:"cpu_seconds_per_gb"`     // of the server itself
+	AllPerGB  float64       `json:"all_cpu_seconds_per_gb"` // with the functions behind it
+	Mallocs   float64       `json:"mallocs_per_request"`    // of the server; -1: not known
+	Allocated float64       `json:"allocated_bytes_per_second,omitempty"`
+	Pauses    float64       `json:"gc_pauses_per_second,omitempty"`
+	Pause     time.Duration `json:"gc_pause_ns,omitempty"`         // on average
+	Longest   time.Duration `json:"gc_longest_pause_ns,omitempty"` // of the last ones
+	Report    *load.Report  `json:"report,omitempty"`
+}
+
+// Client is fre bench http on a CPU of its own.
+type Client struct {
+	Bin    string // the fre program
+	CPU    int
+	WarmUp time.Duration // before each turn, not measured
+	Slice  time.Duration // of each turn
+}
+
+// Turn calls a server, in a closed loop where rate is 0. Others work behind it. All requests
+// must be answered.
+func (c Client) Turn(ctx context.Context, s *Server, path string, connections int, rate float64, others ...*Server) (Turn, error) {
+	behind := []int{}
+	for _, o := range others {
+		behind = append(behind, o.PID)
+	}
+	own := []int{s.PID}
+	if s.Alone {
+		for _, pid := range Tree(s.PID) {
+			if pid != s.PID {
+				behind = append(behind, pid)
+			}
+		}
+	} else {
+		own = Tree(s.PID)
+	}
+	type reading struct {
+		own, all time.Duration
+		heap     Heap
+	}
+	read := func() (r reading, err error) {
+		if r.own, err = CPUTime(own...); err != nil {
+			return r, err
+		}
+		others, err := CPUTime(behind...)
+		if err != nil {
+			return r, err
+		}
+		r.all = r.own + others
+		if s.Heap != nil {
+			r.heap, err = s.Heap(ctx)
+		}
+		return r, err
+	}
+	// What is counted around the run has no warm-up in it, so that is a run of its own.
+	if c.WarmUp > 0 {
+		if _, err := c.Call(ctx, s.Addr, path, connections, rate, c.WarmUp); err != nil {
+			return Turn{}, err
+		}
+	}
+	before, err := read()
+	if err != nil {
+		return Turn{}, err
+	}
+	report, err := c.Call(ctx, s.Addr, path, connections, rate, c.Slice)
+	if err != nil {
+		return Turn{}, err
+	}
+	after, err := read()
+	if err != nil {
+		return Turn{}, err
+	}
+	m := &report.Metrics
+	if m.Success != 1 {
+		return Turn{}, fmt.Errorf("%s: not all were answered: %v %v", path, m.StatusCodes, report.ErrorCounts)
+	}
+	gb := float64(m.BytesIn.Total) / 1e9
+	one := Turn{PerSecond: m.Rate, P50: m.Latencies.P50, P99: m.Latencies.P99, Mallocs: -1, Report: report}
+	if gb > 0 {
+		one.CPUPerGB, one.AllPerGB = (after.own-before.own).Seconds()/gb, (after.all-before.all).Seconds()/gb
+	}
+	if s.Heap != nil {
+		one.Mallocs = float64(after.heap.Mallocs-before.heap.Mallocs) / float64(m.Requests)
+		one.heap(before.heap, after.heap, report.Measured)
+	}
+	return one, nil
+}
+
+// heap tells of what was allocated and collected from one reading to the next.
+func (t *Turn) heap(before, after Heap, length time.Duration) {
+	t.Allocated = float64(after.Bytes-before.Bytes) / length.Seconds()
+	if n := after.Pauses - before.Pauses; n > 0 {
+		t.Pauses = float64(n) / length.Seconds()
+		t.Pause = time.Duration((after.Paused - before.Paused) / float64(n) * 1e9)
+		t.Longest = time.Duration(after.Longest * 1e9)
+	}
+}
+
+// Call calls a server for a while, and returns the client's report.
+func (c Client) Call(ctx context.Context, addr, path string, connections int, rate float64, length time.Duration) (*load.Report, error) {
+	args := []string{
+		"bench", "http", "http://" + addr + path, "--format", "json", "--connections", strconv.Itoa(connections), "--duration", length.String(),
+	}
+	if rate > 0 {
+		args = append(args, "--rate", strconv.FormatFloat(rate, 'f', 3, 64))
+	}
+	var out string
+	err := OnCPU(c.CPU, func() (err error) {
+		out, err = daemon.Command(ctx, c.Bin, args...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var r load.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		return nil, err
+	}
+	r.HDR = "" // as long as all the rest; the percentiles stay
+	return &r, ctx.Err()
+}
