@@ -46,7 +46,7 @@ type conn struct {
 	vector  [3][]byte
 	buffers net.Buffers // of vector
 	sending sending
-	sendFn  func(fd uintptr) bool // sending.write, made once
+	sendFn  func(fd uintptr) bool // sendSome, made once
 	socket  socket
 	lent    bool // another process has had the socket
 	timed   bool // a deadline of writing is set
@@ -63,7 +63,7 @@ func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{fresh: true, client: s.clientOf(nc)}
 	c.open(s, nc)
 	c.place.vacate(time.Now())
-	c.sendFn = c.sending.write
+	c.sendFn = c.sendSome
 	c.socket.init()
 	c.x.over = c
 	c.watcher.c = c
@@ -359,11 +359,8 @@ func (c *conn) write(parts ...[]byte) error {
 		}
 		return c.s.writeCopied(c.nc, parts...)
 	}
-	if c.timed { // it may have passed
-		if err := c.nc.SetWriteDeadline(time.Time{}); err != nil {
-			return err
-		}
-		c.timed = false
+	if err := c.unstall(); err != nil {
+		return err
 	}
 	defer clear(c.vector[:])
 	for left := c.vector[:copy(c.vector[:], parts)]; len(left) > 0; {
@@ -405,6 +402,15 @@ func (c *conn) stallAfter(d time.Duration) error {
 	return c.nc.SetWriteDeadline(time.Now().Add(d))
 }
 
+// unstall takes the time to stall back: it may have passed.
+func (c *conn) unstall() error {
+	if !c.timed {
+		return nil
+	}
+	c.timed = false
+	return c.nc.SetWriteDeadline(time.Time{})
+}
+
 // writeCopied sends them in as few pieces as it can: TLS makes records of each.
 func (s *Server) writeCopied(nc net.Conn, parts ...[]byte) error {
 	b, err := s.acquire(copySize)
@@ -439,7 +445,8 @@ type sending struct {
 	file   int
 	offset int64
 	left   int64
-	moved  bool // something went out in this call
+	moved  bool // something went out since the time to stall began
+	room   [1]unix.PollFd
 	err    error
 }
 
@@ -448,31 +455,32 @@ func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 	if c.raw == nil {
 		return c.copyFile(head, f, offset, length)
 	}
-	c.sending = sending{head: head, file: int(f.Fd()), offset: offset, left: length}
+	if err := c.unstall(); err != nil {
+		return err
+	}
+	s := &c.sending
+	*s = sending{head: head, file: int(f.Fd()), offset: offset, left: length, moved: true}
 	defer runtime.KeepAlive(f)
-	for len(c.sending.head) > 0 || c.sending.left > 0 {
-		if err := c.stallAfter(c.s.cfg.StallTimeout); err != nil {
-			return err
-		}
-		before := c.sending.left
-		c.sending.moved = false
+	for len(s.head) > 0 || s.left > 0 {
+		before := s.left
 		if err := c.raw.Write(c.sendFn); err != nil {
 			return err
 		}
-		if c.sending.err != nil {
-			return c.sending.err
+		if s.err != nil {
+			return s.err
 		}
-		if before-c.sending.left >= quantum {
+		if before-s.left >= quantum {
 			runtime.Gosched()
 		}
 	}
 	return nil
 }
 
-// write is called by the poller whenever the socket takes something; false waits for
-// that. Each call that moves something returns, so that the time to stall begins
-// anew.
-func (s *sending) write(fd uintptr) (done bool) {
+// sendSome is called by the poller whenever the socket takes something; false waits for
+// that. It sends a quantum at most, and asks the kernel as seldom as it can: what sendfile(2)
+// leaves over when the socket is full is not tried again before there is room.
+func (c *conn) sendSome(fd uintptr) (done bool) {
+	s := &c.sending
 	for len(s.head) > 0 {
 		flags := unix.MSG_NOSIGNAL
 		if s.left > 0 {
@@ -483,17 +491,18 @@ func (s *sending) write(fd uintptr) (done bool) {
 			continue
 		}
 		if err != nil {
-			return s.stopped("sendmsg", err)
+			return c.stopped("sendmsg", err)
 		}
 		s.head, s.moved = s.head[n:], true
 	}
 	for sent := int64(0); s.left > 0 && sent < quantum; {
-		n, err := unix.Sendfile(int(fd), s.file, &s.offset, int(min(s.left, quantum-sent)))
+		want := min(s.left, quantum-sent)
+		n, err := unix.Sendfile(int(fd), s.file, &s.offset, int(want))
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return s.stopped("sendfile", err)
+			return c.stopped("sendfile", err)
 		}
 		if n == 0 { // it has become shorter
 			s.err = io.ErrUnexpectedEOF
@@ -502,16 +511,38 @@ func (s *sending) write(fd uintptr) (done bool) {
 		s.left -= int64(n)
 		sent += int64(n)
 		s.moved = true
+		if int64(n) < want && !s.hasRoom(fd) {
+			return c.wait()
+		}
 	}
 	return true
 }
 
-func (s *sending) stopped(call string, err error) (done bool) {
+// hasRoom says whether a socket takes something. Less than was asked for does not say that it
+// is full: a signal ends sendfile(2) early too (Linux 4.3), and a socket that is not full has
+// no event to be waited for. To ask costs less than to send in vain, which looks up pages, and
+// has the kernel tell of the room when there is some (tcp_poll sets SOCK_NOSPACE).
+func (s *sending) hasRoom(fd uintptr) bool {
+	s.room[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT} //nolint:gosec // descriptors are that small
+	n, err := unix.Poll(s.room[:], 0)
+	return n > 0 || err != nil
+}
+
+func (c *conn) stopped(call string, err error) (done bool) {
 	if errors.Is(err, unix.EAGAIN) {
-		return s.moved
+		return c.wait()
 	}
-	s.err = os.NewSyscallError(call, err)
+	c.sending.err = os.NewSyscallError(call, err)
 	return true
+}
+
+// wait has the poller wait. The time to stall begins anew when something went out.
+func (c *conn) wait() (done bool) {
+	if c.sending.moved {
+		c.sending.moved = false
+		c.sending.err = c.stallAfter(c.s.cfg.StallTimeout)
+	}
+	return c.sending.err != nil
 }
 
 // copyFile is sendFile where the bytes have to pass by here: TLS encrypts them.
