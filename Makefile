@@ -198,7 +198,7 @@ demo: deps-run build ## as root: build, deploy and call functions of templates/,
 .PHONY: bench-smoke
 bench-smoke: deps-test build ## each benchmark once, quickly, to see that it runs
 	go test -run '^$$' -bench . -benchtime 1x $(unit_packages)
-	for b in start warm data event list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
+	for b in start warm data video event list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
 
 .PHONY: bench-start
 bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
@@ -211,6 +211,10 @@ bench-warm: deps-bench build ## warm calls of no-op handlers: p50, p99, requests
 .PHONY: bench-data
 bench-data: deps-bench build ## the data path beside nginx, httputil.ReverseProxy and net/http; writes docs/benchmarks/data.md
 	go run ./bench/data -summary docs/benchmarks/data.md $(BENCHFLAGS)
+
+.PHONY: bench-video
+bench-video: deps-bench build ## the video origin beside nginx, nginx-vod-module (FRE_BENCH_NGINX_VOD) and the plain ways of net/http; writes docs/benchmarks/video.md
+	go run ./bench/video -summary docs/benchmarks/video.md $(BENCHFLAGS)
 
 .PHONY: bench-event
 bench-event: deps-bench build ## fresh sandboxes per event: first line of a handler, events/s, memory of what is kept ready
@@ -237,6 +241,7 @@ bench-docs: deps-bench build ## on a quiet machine, some twenty minutes: all of 
 	go run ./bench/start -summary docs/benchmarks/start.md $(BENCHFLAGS)
 	go run ./bench/event -summary docs/benchmarks/event.md $(BENCHFLAGS)
 	go run ./bench/data -summary docs/benchmarks/data.md $(BENCHFLAGS)
+	go run ./bench/video -summary docs/benchmarks/video.md $(BENCHFLAGS)
 	go run ./bench/list -summary docs/benchmarks/list.md $(BENCHFLAGS)
 	go run ./bench/image -summary docs/benchmarks/image.md $(BENCHFLAGS)
 	go run ./bench/build -summary docs/benchmarks/build.md $(BENCHFLAGS)

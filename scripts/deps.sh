@@ -216,6 +216,7 @@ for group in "$@"; do
 		need npm npm
 		need mvn maven
 		need /usr/sbin/nginx nginx-light # peers of the data path; the service, where apt starts it, is not used
+		need ffmpeg ffmpeg # makes the film of the video origin
 		need h2load nghttp2-client
 		need h2o h2o
 		;;

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/media"
+)
+
+// The assets, and what is below the directory of a run:
+//
+//	DIR/state          of fre-video
+//	DIR/files          nginx's: each size of segment, each playlist
+//	DIR/media/film.mp4 nginx-vod-module's, the film's picture as an ordinary MP4
+const (
+	sizesAsset = "sizesofsegments0" // segments of each size, zeros
+	filmAsset  = "filmofsomeminute" // a picture in 720 lines, a megabyte each four seconds
+
+	filmRendition  = "v720p"
+	segmentsOfSize = 4
+	segmentSeconds = 4
+)
+
+// segmentSizes are those of stored segments.
+var segmentSizes = []struct {
+	bytes int
+	label string
+}{{64 << 10, "64 KiB"}, {512 << 10, "512 KiB"}, {2 << 20, "2 MiB"}}
+
+func stateDir(dir string) string { return filepath.Join(dir, "state") }
+func filesDir(dir string) string { return filepath.Join(dir, "files") }
+func mediaDir(dir string) string { return filepath.Join(dir, "media") }
+
+// makeLibrary fills the service's library.
+func makeLibrary(ctx context.Context, dir string, quick bool) (err error) {
+	for _, sub := range []string{filesDir(dir), mediaDir(dir)} {
+		if err := os.Mkdir(sub, 0o755); err != nil {
+			return err
+		}
+	}
+	library, damaged, err := asset.Open(stateDir(dir))
+	if err != nil {
+		return errors.Join(append(damaged, err)...)
+	}
+	defer func() { err = errors.Join(err, library.Close()) }()
+	if err := addSizes(dir, library); err != nil {
+		return err
+	}
+	return addFilm(ctx, dir, library, quick)
+}
+
+func addSizes(dir string, library *asset.Library) error {
+	a := &asset.Asset{ID: sizesAsset, Name: "sizes", Created: time.Now(), State: asset.Ready, Made: sizesAsset, Duration: segmentsOfSize * segmentSeconds}
+	const initial = 700
+	for _, s := range segmentSizes {
+		r := &asset.Rendition{
+			Name: "v" + strconv.Itoa(s.bytes), Kind: "video", Codec: "avc1.64001f", Width: 1280, Height: 720,
+			FrameRate: media.Fraction{Num: 25, Den: 1}, TimeScale: 90000, Init: initial,
+		}
+		for n := range segmentsOfSize {
+			r.Segments = append(r.Segments, asset.Segment{
+				Offset: int64(initial + n*s.bytes), Size: int64(s.bytes), Duration: segmentSeconds * 90000, Key: int64(s.bytes / 4),
+			})
+		}
+		a.Renditions = append(a.Renditions, r)
+		if err := os.WriteFile(filepath.Join(filesDir(dir), strconv.Itoa(s.bytes)), make([]byte, s.bytes), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := library.Create(a); err != nil {
+		return err
+	}
+	for i, s := range segmentSizes {
+		file := make([]byte, initial+segmentsOfSize*s.bytes)
+		if err := os.WriteFile(library.Path(a.ID, a.Renditions[i].Name+".mp4"), file, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addFilm makes a film of noise, whose segments have a megabyte each.
+func addFilm(ctx context.Context, dir string, library *asset.Library, quick bool) error {
+	seconds, size := 120, "1280x720"
+	if quick {
+		seconds, size = 8, "320x180"
+	}
+	film := filepath.Join(mediaDir(dir), "film.mp4")
+	encode := fmt.Sprintf("-f lavfi -i testsrc2=size=%s:rate=25:duration=%d,noise=alls=30:allf=t -c:v libx264 -preset ultrafast -profile:v high -pix_fmt yuv420p "+
+		"-b:v 2M -maxrate 2M -bufsize 2M -g %d -keyint_min %[3]d -sc_threshold 0 -video_track_timescale 90000 -movflags +faststart", size, seconds, 25*segmentSeconds)
+	if err := ffmpeg(ctx, append(strings.Fields(encode), film)...); err != nil {
+		return err
+	}
+	width, height, _ := strings.Cut(size, "x")
+	r := &asset.Rendition{Name: filmRendition, Kind: "video", Codec: "avc1.64001f", BitRate: 2_000_000, FrameRate: media.Fraction{Num: 25, Den: 1}, TimeScale: 90000}
+	r.Width, _ = strconv.Atoi(width) // both are numbers, just above
+	r.Height, _ = strconv.Atoi(height)
+	fragmented := filepath.Join(dir, "film.mp4")
+	if err := ffmpeg(ctx, "-i", film, "-c", "copy", "-video_track_timescale", "90000", "-movflags", "+frag_keyframe+empty_moov+default_base_moof+skip_trailer", fragmented); err != nil {
+		return err
+	}
+	file, err := os.ReadFile(fragmented)
+	if err != nil {
+		return err
+	}
+	if err := places(r, file); err != nil {
+		return fmt.Errorf("%s: %w", fragmented, err)
+	}
+	a := &asset.Asset{ID: filmAsset, Name: "film", Created: time.Now(), State: asset.Ready, Made: filmAsset, Duration: float64(seconds), Renditions: []*asset.Rendition{r}}
+	if err := library.Create(a); err != nil {
+		return err
+	}
+	return os.WriteFile(library.Path(a.ID, r.Name+".mp4"), file, 0o600)
+}
+
+// places notes where the segments of a fragmented MP4 are: moof and mdat each, behind ftyp and
+// moov (ISO/IEC 14496-12, 4.2).
+func places(r *asset.Rendition, file []byte) error {
+	for at := 0; at < len(file); {
+		if len(file)-at < 8 {
+			return errors.New("a box without a head")
+		}
+		size := int(binary.BigEndian.Uint32(file[at:]))
+		if size < 8 || size > len(file)-at {
+			return fmt.Errorf("a box of %d bytes at %d of %d", size, at, len(file))
+		}
+		switch kind := string(file[at+4 : at+8]); kind {
+		case "ftyp", "moov":
+			r.Init += int64(size)
+		case "moof":
+			r.Segments = append(r.Segments, asset.Segment{Offset: int64(at), Size: int64(size), Duration: segmentSeconds * 90000})
+		case "mdat":
+			if len(r.Segments) == 0 {
+				return errors.New("mdat before moof")
+			}
+			s := &r.Segments[len(r.Segments)-1]
+			s.Size += int64(size)
+			s.Key = s.Size / 4
+		default:
+			return fmt.Errorf("box %q", kind)
+		}
+		at += size
+	}
+	if len(r.Segments) == 0 || r.Segments[0].Offset != r.Init {
+		return errors.New("no segments behind the initialisation")
+	}
+	return nil
+}
+
+func ffmpeg(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, "ffmpeg", append([]string{"-nostdin", "-loglevel", "error", "-y"}, args...)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("ffmpeg %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fre-engine/fre/bench/internal/testbed"
+)
+
+// target is a server's answer to be had.
+type target struct {
+	label  string
+	server string
+	path   string
+}
+
+// row is one comparison. The first target is fre-video's.
+type row struct {
+	name, label string
+	connections int
+	rate        bool // at half of what the slowest can do, open loop
+	targets     []target
+	aims        []testbed.Aim
+}
+
+const (
+	freVideo, freBefore = "fre-video", "fre-video before"
+	nginxFiles          = "nginx"
+	nginxVOD            = "nginx-vod"
+	plainBuffer         = "plain: net/http, bytes.Buffer"
+	plainPooled         = "plain, with a pool of buffers"
+	plainSendFile       = "plain, with sendfile"
+)
+
+// pair is FRE's address of something beside nginx-vod-module's of the same.
+type pair struct {
+	name, label string
+	fre, vod    string
+	file        string // nginx's, "" if it has none
+	least       float64
+}
+
+// pairs are playlists, and segments that are packaged just in time, by nginx-vod-module at
+// least: segment 2 of the film, and its playlists.
+func pairs() []pair {
+	at := "/assets/" + filmAsset
+	segment := func(kind, suffix string) string { return at + "/" + kind + "/" + filmRendition + "/2" + suffix }
+	return []pair{
+		{"playlist master", "The master playlist", playlists["master.m3u8"], "/ts/film.mp4/master.m3u8", "master.m3u8", 1},
+		{"playlist media", "A media playlist", playlists["media.m3u8"], "/fmp4/film.mp4/index-v1.m3u8", "media.m3u8", 1},
+		{"playlist manifest", "The DASH manifest", playlists["manifest"], "/dash/film.mp4/manifest.mpd", "manifest", 1},
+		{"jit fMP4", "A segment of 1 MB as fMP4: nginx-vod packages it for each request, fre-video has it stored so", segment("cmaf", ".m4s"), "/fmp4/film.mp4/seg-2-v1.m4s", "", 5},
+		{"jit TS", "A segment of 1 MB as MPEG-TS, packaged just in time", segment("ts", ".ts"), "/ts/film.mp4/seg-2-v1.ts", "", 1},
+	}
+}
+
+func rows() []row {
+	segment := func(bytes int) string { return "/assets/" + sizesAsset + "/cmaf/v" + strconv.Itoa(bytes) + "/2.m4s" }
+	ofNginx := func(path string) []target {
+		return []target{{nginxFiles, nginxOn, path}, {nginxFiles, nginxOff, path}}
+	}
+	var all []row
+	for i, s := range segmentSizes {
+		path := segment(s.bytes)
+		all = append(all, row{
+			name: "segment " + s.label, label: "Stored segments of " + s.label, connections: 16,
+			targets: append([]target{{freVideo, videoServer, path}, {freBefore, beforeServer, path}}, ofNginx("/"+strconv.Itoa(s.bytes))...),
+			aims: []testbed.Aim{
+				{Of: freVideo, To: nginxFiles, What: "requests/s", Least: []float64{1.2, 1, 1.05}[i]},
+				{Of: freVideo, To: freBefore, What: "requests/s", Least: 1},
+				{Of: freVideo, To: freBefore, What: "CPU s/GB", Most: 1},
+			},
+		})
+	}
+	ofPlain := func(path string) []target {
+		return []target{{freVideo, videoServer, path}, {plainBuffer, rolePlain, path}, {plainPooled, rolePooled, path}, {plainSendFile, roleSendFile, path}}
+	}
+	for _, s := range segmentSizes {
+		all = append(all, row{
+			name: "plain " + s.label, label: "The plain build: stored segments of " + s.label, connections: 16, targets: ofPlain(segment(s.bytes)),
+			aims: []testbed.Aim{
+				{Of: freVideo, To: plainBuffer, What: "requests/s", Least: 6},
+				{Of: freVideo, To: plainBuffer, What: "p99", Most: 0.2},
+				{Of: freVideo, To: plainBuffer, What: "MB/s allocated", Most: 1. / 40},
+			},
+		})
+	}
+	all = append(all, row{
+		name: "plain, same load", label: "The plain build: stored segments of 512 KiB, as many each second of each (open loop)", connections: 256, rate: true,
+		targets: ofPlain(segment(512 << 10)),
+		aims: []testbed.Aim{
+			{Of: freVideo, To: plainBuffer, What: "p99", Most: 0.2},
+			{Of: freVideo, To: plainBuffer, What: "MB/s allocated", Most: 1. / 40},
+		},
+	})
+	for _, p := range pairs() {
+		w := row{
+			name: p.name, label: p.label, connections: 16, targets: []target{{freVideo, videoServer, p.fre}, {nginxVOD, vodServer, p.vod}},
+			aims: []testbed.Aim{{Of: freVideo, To: nginxVOD, What: "requests/s", Least: p.least}},
+		}
+		if p.file != "" {
+			w.targets = append(w.targets, ofNginx("/"+p.file)...)
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// measure goes through the rows, each with its targets in turns. A target that is not there,
+// and a row of which fewer than two are, are left out.
+func (b *bench) measure(ctx context.Context, r *result) error {
+	for _, w := range rows() {
+		if !strings.Contains(w.name, b.only) {
+			continue
+		}
+		w.targets = slices.DeleteFunc(w.targets, func(t target) bool { return b.servers[t.server] == nil })
+		w.targets = slices.DeleteFunc(w.targets, func(t target) bool {
+			_, err := testbed.Get(ctx, "http://"+b.servers[t.server].Addr+t.path)
+			if err != nil {
+				b.skipped = append(b.skipped, fmt.Sprintf("%s has no %s (%s)", t.label, w.name, t.path))
+			}
+			return err != nil
+		})
+		if len(w.targets) < 2 {
+			continue
+		}
+		res, err := b.row(ctx, w)
+		if err != nil {
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
+		r.Rows = append(r.Rows, res)
+	}
+	return ctx.Err()
+}
+
+func (b *bench) row(ctx context.Context, w row) (*testbed.Row, error) {
+	res := &testbed.Row{Name: w.name, Label: w.label, Connections: w.connections, Aims: w.aims}
+	if w.rate {
+		res.Rate = math.Inf(1)
+		for _, t := range w.targets {
+			one, err := b.client.Turn(ctx, b.servers[t.server], t.path, 16, 0)
+			if err != nil {
+				return nil, err
+			}
+			res.Rate = min(res.Rate, one.PerSecond/2)
+		}
+	}
+	cells := make([]*testbed.Cell, len(w.targets))
+	for i, t := range w.targets {
+		cells[i] = &testbed.Cell{Label: t.label}
+	}
+	for range b.rounds {
+		for i, t := range w.targets {
+			one, err := b.client.Turn(ctx, b.servers[t.server], t.path, w.connections, res.Rate)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", t.label, err)
+			}
+			cells[i].Turns = append(cells[i].Turns, one)
+		}
+	}
+	res.Cells = testbed.Better(cells)
+	return res, nil
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/bench/internal/report"
+	"github.com/fre-engine/fre/bench/internal/testbed"
+	"github.com/fre-engine/fre/video/asset"
+)
+
+// TestRows: aims name targets and measures that there are; names of rows are one row's each,
+// for join goes by them.
+func TestRows(t *testing.T) {
+	names := map[string]bool{}
+	for _, w := range rows() {
+		if names[w.name] {
+			t.Errorf("two rows %q", w.name)
+		}
+		names[w.name] = true
+		labels := map[string]bool{"": true}
+		for _, target := range w.targets {
+			labels[target.label] = true
+		}
+		for _, a := range w.aims {
+			if !labels[a.Of] || !labels[a.To] || testbed.Measures[a.What] == nil || (a.Least > 0) == (a.Most > 0) {
+				t.Errorf("%s: aim %+v", w.name, a)
+			}
+		}
+	}
+	for _, what := range columns {
+		if testbed.Measures[what] == nil {
+			t.Errorf("column %q", what)
+		}
+	}
+}
+
+func box(kind string, size int) []byte {
+	b := make([]byte, size)
+	binary.BigEndian.PutUint32(b, uint32(size))
+	copy(b[4:], kind)
+	return b
+}
+
+func TestPlaces(t *testing.T) {
+	file := func(boxes ...[]byte) (all []byte) {
+		for _, b := range boxes {
+			all = append(all, b...)
+		}
+		return all
+	}
+	r := &asset.Rendition{}
+	if err := places(r, file(box("ftyp", 20), box("moov", 100), box("moof", 50), box("mdat", 1000), box("moof", 60), box("mdat", 2000))); err != nil {
+		t.Fatal(err)
+	}
+	if r.Init != 120 || len(r.Segments) != 2 || r.Segments[0].Offset != 120 || r.Segments[0].Size != 1050 || r.Segments[1].Offset != 1170 || r.Segments[1].Size != 2060 {
+		t.Errorf("%+v", r)
+	}
+	for name, bad := range map[string][]byte{
+		"nothing": nil, "no segment": box("moov", 8), "cut": box("moof", 40)[:30], "mdat first": file(box("moov", 8), box("mdat", 8)),
+		"another box": file(box("moof", 8), box("free", 8)), "a head of three bytes": file(box("moov", 8), []byte{0, 0, 0}), "no size": make([]byte, 16),
+	} {
+		if err := places(&asset.Rendition{}, bad); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// TestJoin: of a row that two runs have the later counts, and it has its aims.
+func TestJoin(t *testing.T) {
+	dir := t.TempDir()
+	write := func(file string, rate float64, names ...string) string {
+		r := &result{Rounds: 1}
+		for _, name := range names {
+			r.Rows = append(r.Rows, &testbed.Row{Name: name, Label: name, Connections: 16, Cells: []*testbed.Cell{
+				{Label: freVideo, Turns: []testbed.Turn{{PerSecond: rate, P99: time.Millisecond, Mallocs: -1}}},
+				{Label: nginxFiles, Turns: []testbed.Turn{{PerSecond: 100, Mallocs: -1}}},
+			}})
+		}
+		path := filepath.Join(dir, file)
+		if err := report.JSON(path, r); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	r, err := join([]string{write("a", 50, "segment 64 KiB", "segment 2 MiB"), write("b", 150, "segment 64 KiB")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := r.markdown()
+	for _, want := range []string{"| fre-video | 150 | 1000 |", "| requests/s of fre-video ÷ nginx | 1.50 | ≥ 1.2 × | met |", "| requests/s of fre-video ÷ nginx | 0.50 | ≥ 1.05 × | missed |"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in:\n%s", want, text)
+		}
+	}
+	if _, err := join([]string{filepath.Join(dir, "none")}); !os.IsNotExist(err) {
+		t.Error(err)
+	}
+}
