@@ -41,9 +41,11 @@ func TestRemoveImage(t *testing.T) {
 	if _, err := r.RemoveImage(ctx, string(img.Digest), RemoveOptions{Force: true}); !errors.Is(err, store.ErrInUse) {
 		t.Errorf("RemoveImage of a function's: %v, want ErrInUse", err)
 	}
+	r.mustCall("app", "/echo", "hello", "hello")
 	if err := r.RemoveFunction(ctx, "app"); err != nil {
 		t.Fatal(err)
 	}
+	// What is left of the function is on its way out, and waited for.
 	remove(string(img.Digest), RemoveOptions{Force: true}, []string{"app:1", "other:2"}, true)
 	// What registries call it goes with the last name from there.
 	img = r.putSized("app", "1", 1, nil)

@@ -91,8 +91,25 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 	if len(goes) < len(all) {
 		return Removed{Image: img, Untagged: goes}, e.cfg.Store.Untag(ctx, goes...)
 	}
+	e.awaitStopping(ctx, img.Digest)
 	err = e.whileUnused(ref, img.Digest, func() error { return e.cfg.Store.RemoveImage(ctx, img.Digest) })
 	return Removed{Image: img, Untagged: all, Deleted: true}, err
+}
+
+// awaitStopping waits for the sandboxes of an image that are about to end, as those of a
+// function are that has just been removed.
+func (e *Engine) awaitStopping(ctx context.Context, d store.Digest) {
+	ctx, cancel := context.WithTimeout(ctx, 2*stopGrace)
+	defer cancel()
+	for _, b := range e.boxes.all() {
+		if s := b.state(); b.digest == d && (s == StateStopping || s == StateExited) {
+			select {
+			case <-b.gone:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
 }
 
 // namesWith are the names of an image that go with one of them.
