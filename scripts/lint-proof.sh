@@ -90,6 +90,8 @@ video/service/a.go           video/ffmpeg           refused
 video/service/a.go           engine                 refused
 video/client/a.go            video/asset            allowed
 video/client/a.go            video/service          refused
+video/viewers/a.go           internal/load          allowed
+video/viewers/a.go           video/origin           refused
 cmd/fre-video/a.go           video/service          allowed
 cmd/fre-video/b.go           engine                 refused
 other/a.go                   internal/daemon        refused

@@ -16,7 +16,7 @@ import (
 
 // Times of a viewer, some of which hls.js has too.
 const (
-	pauseMost = 100 * time.Millisecond // by chance, before a segment
+	pauseMost = 100 * time.Millisecond // by chance, more than the buffer asks for
 	backOff   = time.Second            // after the first error; twice as much after each more
 	backOffTo = 8 * time.Second        // and not more; also before another session, when one was given up
 )
@@ -202,9 +202,6 @@ func (v *viewer) load(ctx context.Context, m *master, t *track) error {
 	what := wanted{part: s.part, kind: soundSegment, duration: s.duration}
 	if isPicture {
 		what.kind, what.bandwidth = pictureSegment, rung.bandwidth
-	}
-	if p.state == playing && t.ahead > v.Start && !v.clock.sleep(ctx, time.Duration(v.rand.Int64N(int64(pauseMost)))) {
-		return ctx.Err()
 	}
 	if s.head != (part{}) && !v.heads[s.head] {
 		if _, err := v.fetch(ctx, wanted{part: s.head, kind: initialisation}, nil); err != nil {
