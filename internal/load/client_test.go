@@ -188,7 +188,7 @@ func TestClientErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Close() // nothing listens there now
+	_ = l.Close() // nothing listens there now
 	c := newClient(t, ClientConfig{URL: "http://" + l.Addr().String()})
 	if _, err := c.Do(t.Context(), ask(c, "/"), nil); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Error(err)

@@ -98,3 +98,21 @@ func TestTicks(t *testing.T) {
 		})
 	}
 }
+
+// TestColumn is well-formed, with each picture whole and below the one before.
+func TestColumn(t *testing.T) {
+	one := Lines{Title: "One", Lines: []Line{{Name: "a", Points: []Point{{1, 2}, {2, 3}}}}}.SVG()
+	var doc struct {
+		ViewBox string `xml:"viewBox,attr"`
+		SVG     []struct {
+			Y     float64 `xml:"y,attr"`
+			Title string  `xml:"title"`
+		} `xml:"svg"`
+	}
+	if err := xml.Unmarshal(Column(one, Lines{Title: "Two"}.SVG()), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc.ViewBox != "0 0 760 840" || len(doc.SVG) != 2 || doc.SVG[0].Title != "One" || doc.SVG[1].Title != "Two" || doc.SVG[1].Y != 420 {
+		t.Errorf("%+v", doc)
+	}
+}

@@ -515,7 +515,7 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Close() // nothing listens there now
+	_ = l.Close() // nothing listens there now
 	for name, c := range map[string]struct {
 		config Config
 		is     error
