@@ -14,15 +14,20 @@
 //
 //	go run ./bench/video -nginx-vod /path/ngx_http_vod_module.so
 //
+// The transcoder is measured before that, on all CPUs, in a sandbox of an engine, beside the
+// ffmpeg program on the host; its image is built from the network.
+//
 // It prints Markdown tables and keeps every turn's report as JSON. -join makes one page of
 // several such, where not everything was measured in one run.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -41,6 +46,7 @@ import (
 type options struct {
 	fre, video, before string
 	nginxVOD           string
+	state              string
 	slice, warmUp      time.Duration
 	rounds             int
 	only, join         string
@@ -58,6 +64,7 @@ func main() {
 	flag.StringVar(&o.video, "video", "bin/fre-video", "the fre-video program")
 	flag.StringVar(&o.before, "before", "", "another build of fre-video, to be measured beside it")
 	flag.StringVar(&o.nginxVOD, "nginx-vod", os.Getenv("FRE_BENCH_NGINX_VOD"), "nginx-vod-module, built for this nginx (default: FRE_BENCH_NGINX_VOD)")
+	flag.StringVar(&o.state, "state", "", "state directory of the engine that transcodes, which keeps the transcoder's image for the next run (default: one of this run's own)")
 	flag.DurationVar(&o.slice, "slice", 2*time.Second, "how long a server is called before it is the next one's turn")
 	flag.DurationVar(&o.warmUp, "warm-up", 300*time.Millisecond, "before each turn, not measured")
 	flag.IntVar(&o.rounds, "rounds", 5, "turns of each server")
@@ -107,6 +114,16 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	// A quick run is to need no network.
+	if o.only == "transcode" || o.only == "" && !o.quick {
+		t, err := transcode(ctx, o, dir)
+		if err != nil {
+			return fmt.Errorf("transcode: %w", err)
+		}
+		if err := report.JSON(transcodedFile(dir), t); err != nil {
+			return err
+		}
+	}
 	if err := makeLibrary(ctx, dir, o.quick); err != nil {
 		return err
 	}
@@ -137,6 +154,15 @@ func inside(ctx context.Context, o options) (err error) {
 		return err
 	}
 	r.Host.Programs["nginx"] = testbed.NginxVersion(ctx)
+	text, err := os.ReadFile(transcodedFile(o.inside))
+	switch {
+	case err == nil:
+		if err := json.Unmarshal(text, &r.Transcoding); err != nil {
+			return err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
 	if err := b.start(ctx); err != nil {
 		return err
 	}
@@ -152,6 +178,9 @@ func inside(ctx context.Context, o options) (err error) {
 	fmt.Printf("%s\nRaw result: %s\n", tables, path)
 	return report.Page(o.summary, title, "video", tables)
 }
+
+// transcodedFile is what was measured before, outside of the namespace.
+func transcodedFile(dir string) string { return filepath.Join(dir, "transcoding.json") }
 
 const title = "The video origin"
 

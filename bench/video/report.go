@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -19,12 +20,15 @@ type result struct {
 	Rounds  int            `json:"rounds"`
 	Skipped []string       `json:"skipped"`
 	Rows    []*testbed.Row `json:"rows"`
+
+	Transcoding *transcoding `json:"transcoding,omitempty"`
 }
 
 // join is what several runs have measured, in the order of rows; of a row that is in several
 // the last counts.
 func join(paths []string) (*result, error) {
 	var r *result
+	var transcoded *transcoding
 	measured := map[string]*testbed.Row{}
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
@@ -35,11 +39,12 @@ func join(paths []string) (*result, error) {
 		if err := json.Unmarshal(text, r); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
+		transcoded = cmp.Or(r.Transcoding, transcoded)
 		for _, row := range r.Rows {
 			measured[row.Name] = row
 		}
 	}
-	r.Rows, r.Skipped = nil, nil
+	r.Rows, r.Skipped, r.Transcoding = nil, nil, transcoded
 	for _, w := range rows() {
 		if row := measured[w.name]; row != nil {
 			row.Aims = w.aims
@@ -89,6 +94,9 @@ func (r *result) markdown() string {
 				p("%s", j)
 			}
 		}
+	}
+	if r.Transcoding != nil {
+		r.Transcoding.markdown(p)
 	}
 	return b.String()
 }

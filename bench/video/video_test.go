@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,5 +100,25 @@ func TestJoin(t *testing.T) {
 	}
 	if _, err := join([]string{filepath.Join(dir, "none")}); !os.IsNotExist(err) {
 		t.Error(err)
+	}
+}
+
+func TestTranscoding(t *testing.T) {
+	var b strings.Builder
+	tr := &transcoding{
+		Seconds: 30, Sandbox: []time.Duration{2e9, 4e9, 3e9}, FFmpeg: []time.Duration{3e9, 3e9, 1e9},
+		Rungs: []rungQuality{{Name: "720p", SandboxPSNR: 40.05, FFmpegPSNR: 40}, {Name: "480p", SandboxPSNR: 38, FFmpegPSNR: 38.25}},
+	}
+	tr.markdown(func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) })
+	for _, want := range []string{"| speed in the sandbox ÷ ffmpeg on the host | 1.00 | ≥ 0.95 × | met |", "| PSNR apart, at most | 0.25 dB | ≤ 0.1 dB | missed |"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in:\n%s", want, &b)
+		}
+	}
+	if got, err := parsePSNR("x\n[Parsed_psnr_1 @ 0x5] PSNR y:36.1 u:40.2 v:41.0 average:37.256421 min:35.1 max:40.0\n"); err != nil || got != 37.256421 {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := parsePSNR(""); err == nil {
+		t.Error("no error without a PSNR")
 	}
 }

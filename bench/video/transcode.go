@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/bench/internal/testbed"
+	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/video/media"
+	"github.com/fre-engine/fre/video/service"
+)
+
+// transcoding is the ladder of one source, made by the transcoder in a sandbox and by the
+// ffmpeg program on the host.
+type transcoding struct {
+	Seconds float64         `json:"seconds"` // of the source
+	Sandbox []time.Duration `json:"sandbox_ns"`
+	FFmpeg  []time.Duration `json:"ffmpeg_ns"`
+	Rungs   []rungQuality   `json:"rungs"`
+}
+
+// rungQuality is what came of a rung: bytes, and the peak signal-to-noise ratio against the
+// source scaled to the same size, in dB.
+type rungQuality struct {
+	Name         string  `json:"name"`
+	SandboxBytes int64   `json:"sandbox_bytes"`
+	FFmpegBytes  int64   `json:"ffmpeg_bytes"`
+	SandboxPSNR  float64 `json:"sandbox_psnr"`
+	FFmpegPSNR   float64 `json:"ffmpeg_psnr"`
+}
+
+const (
+	transcoderName = "fre-video-transcoder"
+	sourceName     = "film"
+	sourceSeconds  = 30
+	segmentFrames  = 100
+	preset         = "veryfast"
+)
+
+// transcode measures with an engine of its own, where there is a network to build the
+// transcoder's image from. The two take turns.
+func transcode(ctx context.Context, o options, dir string) (t *transcoding, err error) {
+	if o.state == "" {
+		o.state = filepath.Join(dir, "engine")
+	}
+	source := filepath.Join(dir, "source.mp4")
+	if err := ffmpeg(ctx, append(strings.Fields(fmt.Sprintf("-f lavfi -i testsrc2=size=1280x720:rate=25:duration=%d,noise=alls=12:allf=t -c:v libx264 -preset veryfast -crf 16 -pix_fmt yuv420p", sourceSeconds)), source)...); err != nil {
+		return nil, err
+	}
+	d, err := daemon.Start(ctx, daemon.Config{Bin: o.fre, State: o.state})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		err = errors.Join(err, d.Stop(stopping))
+	}()
+	engine := client.New(d.Socket())
+	defer engine.Close()
+	if err := deployTranscoder(ctx, engine, filepath.Join(dir, "template")); err != nil {
+		return nil, err
+	}
+	if err := giveSource(ctx, engine, source); err != nil {
+		return nil, err
+	}
+	rungs := media.Ladder(1280, 720, 25, 4)
+	t = &transcoding{Seconds: sourceSeconds}
+	for i := range o.rounds + 1 { // the first starts the sandbox, and is not measured
+		began := time.Now()
+		if err := inSandbox(ctx, engine, dir, rungs); err != nil {
+			return nil, err
+		}
+		sandboxed := time.Since(began)
+		began = time.Now()
+		if err := onHost(ctx, dir, source, rungs); err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			t.Sandbox, t.FFmpeg = append(t.Sandbox, sandboxed), append(t.FFmpeg, time.Since(began))
+		}
+	}
+	for _, r := range rungs {
+		q := rungQuality{Name: r.Name}
+		for _, of := range []struct {
+			file  string
+			bytes *int64
+			psnr  *float64
+		}{{sandboxFile(dir, r), &q.SandboxBytes, &q.SandboxPSNR}, {hostFile(dir, r), &q.FFmpegBytes, &q.FFmpegPSNR}} {
+			info, err := os.Stat(of.file)
+			if err != nil {
+				return nil, err
+			}
+			*of.bytes = info.Size()
+			if *of.psnr, err = psnr(ctx, of.file, source, r); err != nil {
+				return nil, err
+			}
+		}
+		t.Rungs = append(t.Rungs, q)
+	}
+	return t, nil
+}
+
+func sandboxFile(dir string, r media.Rung) string {
+	return filepath.Join(dir, "sandbox-"+r.Name+".mp4")
+}
+func hostFile(dir string, r media.Rung) string { return filepath.Join(dir, "host-"+r.Name+".mp4") }
+
+func deployTranscoder(ctx context.Context, engine *client.Client, dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	if err := service.Template(dir); err != nil {
+		return err
+	}
+	_, err := engine.DeployDir(ctx, dir, api.DeployRequest{Name: transcoderName, Replace: true}, nil, func(api.Event) {})
+	return err
+}
+
+// ask has the transcoder answer, which must be a 200; the caller closes its body.
+func ask(ctx context.Context, engine *client.Client, e client.Event) (io.ReadCloser, error) {
+	r, err := engine.Invoke(ctx, transcoderName, e)
+	if err != nil {
+		return nil, err
+	}
+	if r.StatusCode != http.StatusOK {
+		words, _ := io.ReadAll(io.LimitReader(r.Body, 4<<10)) // of a message that breaks off, what there is
+		return nil, errors.Join(fmt.Errorf("%s: %s: %s", e.Path, r.Status, words), r.Body.Close())
+	}
+	return r.Body, nil
+}
+
+func giveSource(ctx context.Context, engine *client.Client, path string) error {
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	const piece = 32 << 20
+	for at := 0; at < len(source); at += piece {
+		body, err := ask(ctx, engine, client.Event{
+			Method: http.MethodPut, Path: "/sources/" + sourceName, Query: url.Values{"offset": {strconv.Itoa(at)}, "size": {strconv.Itoa(len(source))}}.Encode(),
+			Body: bytes.NewReader(source[at:min(at+piece, len(source))]),
+		})
+		if err != nil {
+			return err
+		}
+		if err := body.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inSandbox has the transcoder make all rungs of the source, and writes them.
+func inSandbox(ctx context.Context, engine *client.Client, dir string, rungs []media.Rung) (err error) {
+	question, err := json.Marshal(media.Chunk{Source: sourceName, Grid: media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: segmentFrames}, To: -1, Rungs: rungs, Preset: preset})
+	if err != nil {
+		return err
+	}
+	body, err := ask(ctx, engine, client.Event{Method: http.MethodPost, Path: "/chunk", Body: bytes.NewReader(question)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, body.Close()) }()
+	r := bufio.NewReaderSize(body, 256<<10)
+	line, err := r.ReadBytes('\n')
+	if err != nil {
+		return err
+	}
+	var head media.Chunked
+	if err := json.Unmarshal(line, &head); err != nil {
+		return err
+	}
+	if head.Frames != 25*sourceSeconds || len(head.Rungs) != len(rungs) {
+		return fmt.Errorf("%d frames in %d rungs", head.Frames, len(head.Rungs))
+	}
+	for i, made := range head.Rungs {
+		size := int64(made.Init)
+		for _, n := range made.Segments {
+			size += int64(n)
+		}
+		f, err := os.Create(sandboxFile(dir, rungs[i]))
+		if err != nil {
+			return err
+		}
+		_, err = io.CopyN(f, r, size)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// onHost has the ffmpeg program make the same, with the settings of package transcode.
+func onHost(ctx context.Context, dir, source string, rungs []media.Rung) error {
+	filter := fmt.Sprintf("[0:v]fps=fps=25/1:round=near,split=%d", len(rungs))
+	for i := range rungs {
+		filter += fmt.Sprintf("[s%d]", i)
+	}
+	for i, r := range rungs {
+		filter += fmt.Sprintf(";[s%d]scale=%d:%d:flags=bicubic,format=yuv420p,setsar=1[o%d]", i, r.Width, r.Height, i)
+	}
+	args := []string{"-i", source, "-filter_complex", filter}
+	for i, r := range rungs {
+		args = append(args, strings.Fields(fmt.Sprintf("-map [o%d] -c:v libx264 -preset %s -profile:v high -crf 21 -maxrate %d -bufsize %d -g %d -keyint_min %[5]d -sc_threshold 0 -forced-idr 1 -movflags +frag_keyframe+empty_moov+default_base_moof",
+			i, preset, r.BitRate, 2*r.BitRate, segmentFrames))...)
+		args = append(args, hostFile(dir, r))
+	}
+	return ffmpeg(ctx, args...)
+}
+
+var psnrAverage = regexp.MustCompile(`PSNR .*average:([0-9.]+|inf)`)
+
+// psnr compares a rung with the source in the rung's size.
+func psnr(ctx context.Context, file, source string, r media.Rung) (float64, error) {
+	out, err := exec.CommandContext(ctx, "ffmpeg", "-nostdin", "-i", file, "-i", source,
+		"-lavfi", fmt.Sprintf("[1:v]scale=%d:%d:flags=bicubic[s];[0:v][s]psnr", r.Width, r.Height), "-f", "null", "-").CombinedOutput()
+	if err != nil {
+		return 0, fmt.Errorf("psnr of %s: %w: %s", file, err, out)
+	}
+	return parsePSNR(string(out))
+}
+
+func parsePSNR(out string) (float64, error) {
+	m := psnrAverage.FindStringSubmatch(out)
+	if m == nil {
+		return 0, errors.New("ffmpeg tells no PSNR")
+	}
+	return strconv.ParseFloat(m[1], 64)
+}
+
+// speed is how often as fast as the program on the host the sandbox is.
+func (t *transcoding) speed() float64 {
+	seconds := func(of []time.Duration) float64 {
+		var values []float64
+		for _, d := range of {
+			values = append(values, d.Seconds())
+		}
+		return testbed.Median(values)
+	}
+	return seconds(t.FFmpeg) / seconds(t.Sandbox)
+}
+
+// markdown is its part of the page.
+func (t *transcoding) markdown(p func(string, ...any)) {
+	p("\n## Transcoding\n")
+	p("%g seconds of 720p in %d rungs, x264 %s, by the transcoder in a sandbox and by the ffmpeg program on the host with the same settings, in turns (%d each), on all CPUs. PSNR against the source in the rung's size.\n", t.Seconds, len(t.Rungs), preset, len(t.Sandbox))
+	p("| rung | bytes, sandbox | bytes, ffmpeg | PSNR, sandbox | PSNR, ffmpeg |\n|---|---:|---:|---:|---:|")
+	apart := 0.
+	for _, r := range t.Rungs {
+		p("| %s | %d | %d | %.2f dB | %.2f dB |", r.Name, r.SandboxBytes, r.FFmpegBytes, r.SandboxPSNR, r.FFmpegPSNR)
+		apart = max(apart, math.Abs(r.SandboxPSNR-r.FFmpegPSNR))
+	}
+	verdict := map[bool]string{true: "met", false: "missed"}
+	p("\n| | | aim | |\n|---|---:|---:|---|")
+	p("| speed in the sandbox ÷ ffmpeg on the host | %s | ≥ 0.95 × | %s |", testbed.Digits(t.speed()), verdict[t.speed() >= 0.95])
+	p("| PSNR apart, at most | %.2f dB | ≤ 0.1 dB | %s |", apart, verdict[apart <= 0.1])
+}
