@@ -48,7 +48,7 @@ type options struct {
 	nginxVOD           string
 	state              string
 	slice, warmUp      time.Duration
-	rounds             int
+	rounds, viewers    int
 	only, join         string
 	results, summary   string
 	quick              bool
@@ -68,6 +68,7 @@ func main() {
 	flag.DurationVar(&o.slice, "slice", 2*time.Second, "how long a server is called before it is the next one's turn")
 	flag.DurationVar(&o.warmUp, "warm-up", 300*time.Millisecond, "before each turn, not measured")
 	flag.IntVar(&o.rounds, "rounds", 5, "turns of each server")
+	flag.IntVar(&o.viewers, "viewers", 500, "viewers that watch at a time")
 	flag.StringVar(&o.only, "only", "", "only the rows whose name has this in it")
 	flag.StringVar(&o.join, "join", "", "measure nothing, but make the page of these raw results, separated by commas; a later row counts instead of an earlier one")
 	flag.StringVar(&o.results, "results", "bench/results", "directory for the raw result")
@@ -77,7 +78,7 @@ func main() {
 	flag.StringVar(&o.role, "role", "", "internal: serve as this, to the end of standard input")
 	flag.Parse()
 	if o.quick {
-		o.slice, o.warmUp, o.rounds = 50*time.Millisecond, 20*time.Millisecond, 1
+		o.slice, o.warmUp, o.rounds, o.viewers = 50*time.Millisecond, 20*time.Millisecond, 1, 10
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()

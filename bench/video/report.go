@@ -21,6 +21,7 @@ type result struct {
 	Skipped []string       `json:"skipped"`
 	Rows    []*testbed.Row `json:"rows"`
 
+	Audience    *audience    `json:"audience,omitempty"`
 	Transcoding *transcoding `json:"transcoding,omitempty"`
 }
 
@@ -29,6 +30,7 @@ type result struct {
 func join(paths []string) (*result, error) {
 	var r *result
 	var transcoded *transcoding
+	var watched *audience
 	measured := map[string]*testbed.Row{}
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
@@ -39,12 +41,12 @@ func join(paths []string) (*result, error) {
 		if err := json.Unmarshal(text, r); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		transcoded = cmp.Or(r.Transcoding, transcoded)
+		transcoded, watched = cmp.Or(r.Transcoding, transcoded), cmp.Or(r.Audience, watched)
 		for _, row := range r.Rows {
 			measured[row.Name] = row
 		}
 	}
-	r.Rows, r.Skipped, r.Transcoding = nil, nil, transcoded
+	r.Rows, r.Skipped, r.Transcoding, r.Audience = nil, nil, transcoded, watched
 	for _, w := range rows() {
 		if row := measured[w.name]; row != nil {
 			row.Aims = w.aims
@@ -94,6 +96,9 @@ func (r *result) markdown() string {
 				p("%s", j)
 			}
 		}
+	}
+	if r.Audience != nil {
+		r.Audience.markdown(p)
 	}
 	if r.Transcoding != nil {
 		r.Transcoding.markdown(p)

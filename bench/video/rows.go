@@ -134,6 +134,12 @@ func (b *bench) measure(ctx context.Context, r *result) error {
 		}
 		r.Rows = append(r.Rows, res)
 	}
+	if strings.Contains("viewers", b.only) {
+		var err error
+		if r.Audience, err = b.audience(ctx); err != nil {
+			return fmt.Errorf("viewers: %w", err)
+		}
+	}
 	return ctx.Err()
 }
 

@@ -122,3 +122,17 @@ func TestTranscoding(t *testing.T) {
 		t.Error("no error without a PSNR")
 	}
 }
+
+func TestAudience(t *testing.T) {
+	var b strings.Builder
+	a := &audience{Viewers: 10, Turns: map[string][]attention{
+		videoServer: {{Played: 100 * time.Second, CPU: time.Second, Rebufferings: 1}, {Played: 100 * time.Second, CPU: 2 * time.Second}, {Played: 100 * time.Second, CPU: time.Second}},
+		nginxOn:     {{Played: 200 * time.Second, CPU: time.Second}},
+	}}
+	a.markdown(func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) })
+	for _, want := range []string{"| fre-video | 100 | 1 | 0 |", "| nginx | 200 | 0 | 0 |", "| 0.50 | ≥ 0.95 × | missed |"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in:\n%s", want, &b)
+		}
+	}
+}
