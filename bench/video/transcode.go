@@ -49,7 +49,7 @@ type rungQuality struct {
 const (
 	transcoderName = "fre-video-transcoder"
 	sourceName     = "film"
-	sourceSeconds  = 30
+	sourceSeconds  = 20
 	segmentFrames  = 100
 	preset         = "veryfast"
 )
@@ -61,7 +61,7 @@ func transcode(ctx context.Context, o options, dir string) (t *transcoding, err 
 		o.state = filepath.Join(dir, "engine")
 	}
 	source := filepath.Join(dir, "source.mp4")
-	if err := ffmpeg(ctx, append(strings.Fields(fmt.Sprintf("-f lavfi -i testsrc2=size=1280x720:rate=25:duration=%d,noise=alls=12:allf=t -c:v libx264 -preset veryfast -crf 16 -pix_fmt yuv420p", sourceSeconds)), source)...); err != nil {
+	if err := ffmpeg(ctx, append(strings.Fields(fmt.Sprintf("-f lavfi -i testsrc2=size=1280x720:rate=25:duration=%d,noise=alls=4:allf=t -c:v libx264 -preset veryfast -crf 20 -pix_fmt yuv420p", sourceSeconds)), source)...); err != nil {
 		return nil, err
 	}
 	d, err := daemon.Start(ctx, daemon.Config{Bin: o.fre, State: o.state})
