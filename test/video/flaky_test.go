@@ -22,7 +22,7 @@ func (w *world) flaky(t *testing.T) {
 	const film = "-f lavfi -i testsrc2=size=320x180:rate=10 -c:v libx264 -preset ultrafast -g 20 -f mpegts "
 	before := clip(t, filepath.Join(in, "before.ts"), film+"-t 30")
 	after := clip(t, filepath.Join(in, "after.ts"), film+"-t 64 -output_ts_offset 38")
-	bomb := clip(t, filepath.Join(in, "bomb.ts"), "-f lavfi -i color=size=8192x4320:rate=10:duration=2,format=yuv444p -c:v libx264 -preset ultrafast -refs 16 -bf 0 -g 100 -output_ts_offset 30")
+	bomb := clip(t, filepath.Join(in, "bomb.ts"), "-f lavfi -i color=size=8192x4320:rate=10:duration=3,format=yuv444p -c:v libx264 -preset ultrafast -refs 16 -bf 0 -g 100 -output_ts_offset 30")
 	few, err := os.ReadFile(clip(t, filepath.Join(in, "few.h264"), "-f lavfi -i color=size=4096x2160:rate=10:duration=2 -c:v libx264 -preset ultrafast -g 100"))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(in, "many.h264"), bytes.Repeat(few, 400), 0o600)

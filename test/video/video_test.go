@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -385,8 +386,10 @@ func (w *world) codecs(t *testing.T) {
 		}
 		for _, at := range []string{a.HLS, a.DASH} {
 			got := frames(t, w.url(at))
-			for i := range got {
-				got[i] = strings.Replace(got[i], ": 749", ": 750", 1)
+			for i := range got { // see uploads
+				if at == a.DASH {
+					got[i] = regexp.MustCompile(": 74[5-9]$").ReplaceAllString(got[i], ": 750")
+				}
 			}
 			if !slices.Equal(got, []string{"audio", "video 426: 750", "video 640: 750"}) {
 				t.Errorf("%s: %q", at, got)

@@ -112,7 +112,7 @@ func (w *work) blackened(p *asset.Plan, n int, head chunked) {
 	w.warn("seconds %.0f to %.0f could not be decoded: black instead: %s", from, p.Seconds(n*p.Chunk+head.Frames), head.Lost)
 }
 
-// chunk makes one, unless it is there. What no try makes of the source is made black, as far
+// chunk makes one, unless it is there, on the one core that a sandbox has. What no try makes of the source is made black, as far
 // as the source says that it goes; but not the first chunk, for nothing says then that
 // anything can be decoded.
 func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*chunked, error) {
@@ -122,7 +122,7 @@ func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*chunked, erro
 		return head, nil
 	}
 	p := a.Plan
-	q := media.Chunk{Source: w.id, Stream: p.Video, Grid: p.Grid, From: n * p.Chunk, To: (n + 1) * p.Chunk, Offset: a.Source.Offset, Rungs: p.Rungs, Preset: w.cfg.Preset}
+	q := media.Chunk{Source: w.id, Stream: p.Video, Grid: p.Grid, From: n * p.Chunk, To: (n + 1) * p.Chunk, Offset: a.Source.Offset, Rungs: p.Rungs, Preset: w.cfg.Preset, Threads: 1}
 	ask := func() error {
 		return w.jobInSlot(ctx, "/chunk", q, &head.Chunked, func(rest io.Reader) error {
 			if head.Frames > 0 && len(head.Rungs) != len(p.Rungs) {

@@ -1,0 +1,101 @@
+package transcode_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/video/media"
+	"github.com/fre-engine/fre/video/transcode"
+)
+
+// quality is the PSNR of a film's picture to its source's, in dB.
+func quality(b *testing.B, path, source string) float64 {
+	b.Helper()
+	out, err := exec.Command("ffmpeg", "-v", "info", "-nostdin", "-i", path, "-i", source, "-lavfi", "psnr", "-f", "null", "-").CombinedOutput()
+	_, after, ok := strings.Cut(string(out), "average:")
+	if err != nil || !ok {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	db, err := strconv.ParseFloat(strings.Fields(after)[0], 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return db
+}
+
+// processor is how long processors have worked for this process.
+func processor(b *testing.B) time.Duration {
+	b.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkLadder transcodes a film into a ladder of four, in turns by the ffmpeg program
+// with the same settings and by chunks one after the other, on one core each. It reports how
+// fast the chunks are to the program, by the time that processors work, and PSNR and bytes of the first rung of either.
+func BenchmarkLadder(b *testing.B) {
+	const seconds, rate = 16, 25
+	source := clip(b, "in.mp4", strings.Fields(fmt.Sprintf("-f lavfi -i testsrc2=size=1280x720:rate=%d:duration=%d -vf noise=alls=12:allf=t -c:v libx264 -preset veryfast -crf 16 -g 125 -bf 2", rate, seconds))...)
+	rungs := media.Ladder(1280, 720, rate, 4)
+	dir := b.TempDir()
+	args := strings.Fields("-v error -nostdin -y -threads 1 -filter_complex_threads 1 -i " + source + " -filter_complex")
+	filters := fmt.Sprintf("fps=%d,split=%d", rate, len(rungs))
+	for i := range rungs {
+		filters += fmt.Sprintf("[s%d]", i)
+	}
+	var outs []string
+	for i, r := range rungs {
+		filters += fmt.Sprintf(";[s%d]scale=%d:%d:flags=bicubic,format=yuv420p,setsar=1[o%[1]d]", i, r.Width, r.Height)
+		outs = append(outs, strings.Fields(fmt.Sprintf("-map [o%d] -c:v libx264 -threads 1 -preset veryfast -profile:v high -crf 21 -maxrate %d -bufsize %d -g 100 -keyint_min 100 -sc_threshold 0 -forced-idr 1 -an %s",
+			i, r.BitRate, 2*r.BitRate, filepath.Join(dir, fmt.Sprintf("p%d.mp4", i))))...)
+	}
+	args = append(append(args, filters), outs...)
+	c := media.Chunk{Grid: media.Grid{Rate: media.Fraction{Num: rate, Den: 1}, Segment: 100}, Rungs: rungs, Preset: "veryfast", Threads: 1}
+	var program, chunks time.Duration // of processors
+	for b.Loop() {
+		cmd := exec.Command("ffmpeg", args...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.Fatalf("%v\n%s", err, out)
+		}
+		program += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+		began := processor(b)
+		var film []byte
+		for from := 0; from < seconds*rate; from += 200 {
+			c.From, c.To = from, from+200
+			head, bodies, err := transcode.Chunk(source, c)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if from > 0 {
+				bodies[0] = bodies[0][head.Rungs[0].Init:]
+			}
+			film = append(film, bodies[0]...)
+		}
+		chunks += processor(b) - began
+		if err := os.WriteFile(filepath.Join(dir, "c0.mp4"), film, 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(program)/float64(chunks), "×ffmpeg")
+	b.ReportMetric(0, "ns/op")
+	for _, name := range []string{"p0", "c0"} {
+		path := filepath.Join(dir, name+".mp4")
+		info, err := os.Stat(path)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(quality(b, path, source), name+"-dB")
+		b.ReportMetric(float64(info.Size())/1e6, name+"-MB")
+	}
+}
