@@ -1,0 +1,98 @@
+package transcode_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fre-engine/fre/video/media"
+	"github.com/fre-engine/fre/video/transcode"
+)
+
+// TestOdd: clips that are not as most are become films that are: upright, of square pixels, 8
+// bits, on the grid from 0 on, as long as the source.
+func TestOdd(t *testing.T) {
+	checkLeaks(t)
+	const picture, sound = "-f lavfi -i testsrc2=size=320x180:rate=25:duration=3 ", "-f lavfi -i sine=duration=3 "
+	for _, tt := range []struct {
+		name, args    string
+		width, height int // of the source as it is shown
+		stream        int
+		frames        int
+	}{
+		{"odd.mkv", "-f lavfi -i testsrc2=size=400x300:rate=25:duration=3 -vf format=yuv444p,crop=321:243 -c:v ffv1", 321, 243, 0, 75},
+		{"wide pixels.mp4", picture + quick + "-vf setsar=4/3", 427, 180, 0, 75},
+		{"high pixels.mkv", picture + quick + "-vf setsar=1/2", 160, 180, 0, 75},
+		{"ten bits.mkv", picture + "-c:v libx265 -preset ultrafast -pix_fmt yuv420p10le -x265-params log-level=none", 320, 180, 0, 75},
+		{"HDR.mkv", picture + "-c:v libx265 -preset ultrafast -pix_fmt yuv420p10le -color_primaries bt2020 -color_trc smpte2084 -colorspace bt2020nc -x265-params log-level=none:hdr10=1:repeat-headers=1", 320, 180, 0, 75},
+		{"interlaced.ts", picture + "-vf tinterlace=interleave_top,fieldorder=tff -r 25 -c:v mpeg2video -flags +ildct+ilme -q:v 4", 320, 180, 0, 75},
+		{"late.ts", picture + quick + "-output_ts_offset 5000", 320, 180, 0, 75},
+		{"late.mkv", picture + quick + "-output_ts_offset 7.3", 320, 180, 0, 75},
+		{"changing rate.mkv", picture + quick + "-vf select='not(between(mod(n\\,10)\\,3\\,8))' -vsync vfr", 320, 180, 0, 75},
+		{"two tracks.mkv", picture + "-f lavfi -i testsrc=size=160x120:rate=25:duration=3 -map 0 -map 1 " + quick, 160, 120, 1, 75},
+		{"sound first.mkv", sound + picture + "-map 0 -map 1 -c:a flac " + quick, 320, 180, 1, 75},
+		{"grey.mkv", picture + "-c:v ffv1 -pix_fmt gray", 320, 180, 0, 75},
+		{"palette.gif", picture + "-vf scale=160:90", 160, 90, 0, 75},
+		{"long.mp4", "-f lavfi -i testsrc2=size=64x36:rate=10:duration=90 " + quick, 64, 36, 0, 900},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := clip(t, tt.name, strings.Fields(tt.args)...)
+			s, err := transcode.Probe(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			of := s.Streams[tt.stream]
+			if of.Kind != "video" || of.Width != tt.width || of.Height != tt.height {
+				t.Fatalf("%+v", of)
+			}
+			grid := media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: 25}
+			if tt.frames == 900 {
+				grid = media.Grid{Rate: media.Fraction{Num: 10, Den: 1}, Segment: 40}
+			}
+			rung := media.Ladder(of.Width, of.Height, 25, 1)[0]
+			out := film(t, path, media.Chunk{Stream: tt.stream, Grid: grid, Offset: s.Offset, Rungs: []media.Rung{rung}, Preset: "ultrafast", Threads: 1}, 2*grid.Segment)
+			b, err := exec.Command("ffprobe", "-v", "error", "-count_frames", "-show_entries", "stream=width,height,pix_fmt,sample_aspect_ratio,nb_read_frames:stream_side_data=rotation", "-of", "json", out).CombinedOutput()
+			var found struct {
+				Streams []struct {
+					Width, Height int
+					Pixels        string           `json:"pix_fmt"`
+					Ratio         string           `json:"sample_aspect_ratio"`
+					Frames        string           `json:"nb_read_frames"`
+					Side          []map[string]any `json:"side_data_list"`
+				} `json:"streams"`
+			}
+			if err != nil || json.Unmarshal(b, &found) != nil || len(found.Streams) != 1 {
+				t.Fatalf("%v\n%s", err, b)
+			}
+			f := found.Streams[0]
+			var n int
+			_, _ = fmt.Sscan(f.Frames, &n)
+			if f.Width != rung.Width || f.Height != rung.Height || f.Pixels != "yuv420p" || f.Ratio != "1:1" || len(f.Side) != 0 || math.Abs(float64(n-tt.frames)) > 2 {
+				t.Errorf("%+v, want %d frames of %d × %d", f, tt.frames, rung.Width, rung.Height)
+			}
+		})
+	}
+}
+
+// TestOddLying: pictures that a player is to turn are turned, and none is lost.
+func TestOddLying(t *testing.T) {
+	checkLeaks(t)
+	for _, degrees := range []int{90, 180, 270} {
+		path := lying(t, degrees)
+		out := film(t, path, media.Chunk{
+			Grid:  media.Grid{Rate: media.Fraction{Num: 10, Den: 1}, Segment: 10},
+			Rungs: []media.Rung{{Width: codedWidth, Height: codedHeight, BitRate: 1_000_000}}, Preset: "ultrafast", Threads: 1,
+		}, 10)
+		var want []int
+		for n := range 20 {
+			want = append(want, n)
+		}
+		if got := numbers(t, out); !slices.Equal(got, want) {
+			t.Errorf("%d degrees: %v", degrees, got)
+		}
+	}
+}
