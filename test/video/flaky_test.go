@@ -37,8 +37,8 @@ func (w *world) flaky(t *testing.T) {
 		parts []string
 		words string
 	}{
-		{"out of memory", nil, []string{before, bomb, after}, "memory"},
-		{"out of time", []string{"--job-timeout", "10s"}, []string{before, swamp, after}, "within 10s"},
+		{"out of memory", []string{"--slots", "2"}, []string{before, bomb, after}, "memory"},
+		{"out of time", []string{"--slots", "2", "--job-timeout", "10s"}, []string{before, swamp, after}, "within 10s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w.end(t, unix.SIGTERM)

@@ -107,7 +107,8 @@ func (w *work) jobInSlot(ctx context.Context, path string, question, head any, t
 // The sizes of what is made.
 const (
 	segmentSeconds = 4
-	chunkSegments  = 6
+	mostChunk      = 6  // segments
+	leastChunk     = 2  // segments: each chunk may decode some seconds before it for nothing
 	mostAudio      = 8  // tracks
 	mostText       = 16 // tracks
 	mostTextBytes  = 16 << 20
@@ -146,11 +147,21 @@ func (w *work) plan(s *media.Source, codec string) (*asset.Plan, error) {
 		p.Grid.Rate = frameRate(picture.FrameRate)
 		rate := float64(p.Grid.Rate.Num) / float64(p.Grid.Rate.Den)
 		p.Grid.Segment = max(1, int(math.Round(segmentSeconds*rate)))
-		p.Chunk = p.Grid.Segment * chunkSegments
+		p.Chunk = p.Grid.Segment * chunkSize(s.Duration, w.cfg.Slots)
 		p.Rungs = media.In(codec, media.Ladder(picture.Width, picture.Height, rate, w.cfg.Rungs))
 		p.Thumbs = max(1, math.Round(s.Duration/120))
 	}
 	return p, nil
+}
+
+// chunkSize is how many segments a chunk of a video of so many seconds has: as many as there
+// may be, but no more than keep all slots at work. Of a duration of 0 nothing is known.
+func chunkSize(seconds float64, slots int) int {
+	segments := int(math.Ceil(seconds / segmentSeconds))
+	if segments == 0 {
+		return mostChunk
+	}
+	return min(max((segments+slots-1)/slots, leastChunk), mostChunk)
 }
 
 // frameRate is the one that a source's is made into: its own, where it is no more than 60,
