@@ -8,6 +8,7 @@ require (
 	github.com/Eyevinn/mp4ff v0.53.0
 	github.com/HdrHistogram/hdrhistogram-go v1.1.2
 	github.com/ProtonMail/go-crypto v1.3.0
+	github.com/abema/go-mp4 v1.5.0
 	github.com/chromedp/cdproto v0.0.0-20250724212937-08a3db8b4327
 	github.com/chromedp/chromedp v0.14.2
 	github.com/cilium/ebpf v0.22.0

@@ -24,6 +24,7 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/fretest/stream"
 	"github.com/fre-engine/fre/video/asset"
 )
 
@@ -229,6 +230,7 @@ func (w *world) uploads(t *testing.T) {
 					t.Errorf("%s: %q, want %q", at, got, tt.want)
 				}
 			}
+			stream.Check(t, w.url(strings.TrimSuffix(a.HLS, "/hls/master.m3u8")))
 			if _, errs, status := w.cli(t, "rm", a.ID); status != 0 {
 				t.Errorf("rm: %d %s", status, errs)
 			}
@@ -273,6 +275,7 @@ func (w *world) uploads(t *testing.T) {
 		if sheet := get(base + "/thumbs/0.jpg"); !strings.HasPrefix(sheet, "\xff\xd8\xff") {
 			t.Errorf("a sheet begins with %q", sheet[:min(8, len(sheet))])
 		}
+		stream.Check(t, w.url(base))
 		// FFmpeg's demuxer leaves subtitles out.
 		if got, want := frames(t, w.url(a.HLS)), []string{"audio", "video 426: 250", "video 640: 250"}; !slices.Equal(got, want) {
 			t.Errorf("%q, want %q", got, want)
@@ -487,6 +490,7 @@ func (w *world) crash(t *testing.T) {
 	if a.State != asset.Ready {
 		t.Fatalf("%+v", a.Asset)
 	}
+	stream.Check(t, w.url(strings.TrimSuffix(a.HLS, "/hls/master.m3u8")))
 	if got := frames(t, w.url(a.HLS)); !slices.Equal(got, []string{"audio", "video 320: 3000"}) {
 		t.Errorf("%q", got)
 	}

@@ -39,7 +39,7 @@ func DASH(a *asset.Asset) ([]byte, error) {
 	}
 	for i, r := range a.Of("audio") {
 		set := mpd.NewAdaptationSetWithParams("audio", "audio/mp4", true, 1)
-		set.Lang = r.Language
+		set.Lang = language(r)
 		role := "alternate"
 		if i == 0 {
 			role = "main"
@@ -56,7 +56,7 @@ func DASH(a *asset.Asset) ([]byte, error) {
 	}
 	for _, r := range a.Of("text") {
 		set := mpd.NewAdaptationSetWithParams("text", "text/vtt", false, 1)
-		set.Lang = r.Language
+		set.Lang = language(r)
 		set.Roles = append(set.Roles, mpd.NewRole("subtitle"))
 		rep := &mpd.RepresentationType{Id: r.Name, Bandwidth: 1000}
 		rep.BaseURLs = append(rep.BaseURLs, mpd.NewBaseURL("../text/"+r.Name+".vtt"))

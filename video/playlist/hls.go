@@ -11,7 +11,10 @@ package playlist
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/Eyevinn/hls-m3u8/m3u8"
 
@@ -40,18 +43,21 @@ func Master(a *asset.Asset, form Form) []byte {
 	var tracks []*m3u8.Alternative
 	var loudest int64
 	codec := ""
+	taken := map[string]bool{}
 	for i, r := range a.Of("audio") {
 		_, peak := r.Rates()
 		loudest, codec = max(loudest, peak), r.Codec
 		tracks = append(tracks, &m3u8.Alternative{
-			Type: "AUDIO", GroupId: sound, URI: r.Name + ".m3u8", Language: r.Language, Name: trackName(r, i), Default: i == 0, Autoselect: true,
+			Type: "AUDIO", GroupId: sound, URI: r.Name + ".m3u8", Language: language(r), Name: trackName(r, i, taken), Default: i == 0, Autoselect: true,
 			Channels: &m3u8.Channels{Amount: r.Channels},
 		})
 	}
 	texts := a.Of("text")
+	clear(taken)
+	chosen := slices.IndexFunc(texts, func(r *asset.Rendition) bool { return r.Default }) // one at most
 	for i, r := range texts {
 		tracks = append(tracks, &m3u8.Alternative{
-			Type: "SUBTITLES", GroupId: words, URI: r.Name + ".m3u8", Language: r.Language, Name: trackName(r, i), Default: r.Default, Autoselect: true,
+			Type: "SUBTITLES", GroupId: words, URI: r.Name + ".m3u8", Language: language(r), Name: trackName(r, i, taken), Default: i == chosen, Autoselect: true,
 		})
 	}
 	pictures := a.Of("video")
@@ -87,19 +93,41 @@ func Master(a *asset.Asset, form Form) []byte {
 	return p.Encode().Bytes()
 }
 
-func trackName(r *asset.Rendition, i int) string {
-	switch {
-	case r.Title != "":
-		return strings.Map(func(c rune) rune {
-			if c < ' ' || c == '"' {
-				return -1
-			}
-			return c
-		}, r.Title)
-	case r.Language != "" && r.Language != "und":
+// trackName is what a track is called: a quoted string (RFC 8216bis section 4.2) that no other
+// of its group has. taken are those of the group so far.
+func trackName(r *asset.Rendition, i int, taken map[string]bool) string {
+	base := strings.TrimSpace(strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) || c == '"' || c == unicode.ReplacementChar {
+			return -1
+		}
+		return c
+	}, strings.ToValidUTF8(r.Title, "")))
+	if base == "" {
+		base = language(r)
+	}
+	if base == "" || base == unknown {
+		base = fmt.Sprintf("Track %d", i+1)
+	}
+	name := base
+	for n := 2; taken[name]; n++ {
+		name = fmt.Sprintf("%s (%d)", base, n)
+	}
+	taken[name] = true
+	return name
+}
+
+// unknown is the language of what has another, or none that can be told (ISO 639-2).
+const unknown = "und"
+
+var languageTag = regexp.MustCompile(`^[a-zA-Z]{1,8}(-[a-zA-Z0-9]{1,8}){0,4}$`)
+
+// language is the language tag of a track (RFC 5646, as xs:language has it), "" where the
+// source says none. Sources may say anything.
+func language(r *asset.Rendition) string {
+	if r.Language == "" || languageTag.MatchString(r.Language) {
 		return r.Language
 	}
-	return fmt.Sprintf("Track %d", i+1)
+	return unknown
 }
 
 // Media is the playlist of a rendition's segments.

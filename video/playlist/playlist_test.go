@@ -1,6 +1,7 @@
 package playlist_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -8,11 +9,16 @@ import (
 	"strings"
 	"testing"
 
+
+	"github.com/fre-engine/fre/internal/fretest/stream"
+	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/media"
 	"github.com/fre-engine/fre/video/playlist"
 	"github.com/fre-engine/fre/video/videotest"
 )
 
-// TestPlay: what the playlists lead to is played whole by FFmpeg, by HLS and by DASH.
+// TestPlay: what the playlists lead to is played whole by FFmpeg, by HLS and by DASH, and is
+// as the standards have it to readers that share no code with what writes it.
 func TestPlay(t *testing.T) {
 	a, files := videotest.Asset(t)
 	mux := http.NewServeMux()
@@ -63,5 +69,42 @@ func TestPlay(t *testing.T) {
 		}
 		t.Logf("%s:\n%s", path, out)
 	}
-	t.Logf("%s\n%s", playlist.Master(a, playlist.MP4), manifest)
+	stream.Check(t, server.URL)
+}
+
+// TestHostileTracks: whatever a source calls its tracks, playlists and manifests are well
+// formed, and lead nowhere else.
+func TestHostileTracks(t *testing.T) {
+	names := []string{
+		"", "und", "deu", "deu", "en-GB", "not a language", `x",URI="http://example.org/`, "a\nhttp://example.org/", "\"", "<&>", "\xff\xfe", strings.Repeat("l", 300), "\u2028", "Track 1", "Track 2",
+	}
+	segments := []asset.Segment{{Offset: 700, Size: 1000, Duration: 96000}, {Offset: 1700, Size: 900, Duration: 90000}}
+	a := &asset.Asset{Duration: 3.875}
+	for i, name := range names {
+		for j, title := range []string{"", name, "same"} {
+			a.Renditions = append(a.Renditions,
+				&asset.Rendition{Name: fmt.Sprintf("a%d-%d", i, j), Kind: "audio", Codec: "mp4a.40.2", SampleRate: 48000, Channels: 2, Language: name, Title: title, Default: true, TimeScale: 48000, Init: 700, Segments: segments},
+				&asset.Rendition{Name: fmt.Sprintf("t%d-%d", i, j), Kind: "text", Language: name, Title: title, Default: true, TimeScale: 1000, Segments: []asset.Segment{{Size: 10, Duration: 3875}}})
+		}
+	}
+	for _, picture := range []bool{false, true} {
+		if picture {
+			a.Renditions = append(a.Renditions, &asset.Rendition{
+				Name: "v180p", Kind: "video", Codec: "avc1.64001e", Width: 320, Height: 180, FrameRate: media.Fraction{Num: 30000, Den: 1001}, TimeScale: 90000, Init: 700,
+				Segments: []asset.Segment{{Offset: 700, Size: 1000, Duration: 180180, Key: 600}, {Offset: 1700, Size: 900, Duration: 168168, Key: 600}},
+			})
+		}
+		master := playlist.Master(a, playlist.MP4)
+		stream.CheckMaster(t, master)
+		for line := range strings.Lines(string(master)) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#EXT") && a.Rendition(strings.TrimSuffix(line, ".m3u8")) == nil {
+				t.Errorf("the master playlist leads to %q", line)
+			}
+		}
+		manifest, err := playlist.DASH(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream.CheckManifest(t, manifest)
+	}
 }

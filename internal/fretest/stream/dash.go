@@ -1,0 +1,321 @@
+package stream
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// element is one of an XML document.
+type element struct {
+	XMLName  xml.Name
+	Attrs    []xml.Attr `xml:",any,attr"`
+	Children []*element `xml:",any"`
+	Text     string     `xml:",chardata"`
+}
+
+func (e *element) attr(name string) string {
+	for _, a := range e.Attrs {
+		if a.Name.Space == "" && a.Name.Local == name {
+			return a.Value
+		}
+	}
+	return ""
+}
+
+func (e *element) all(name string) (found []*element) {
+	for _, c := range e.Children {
+		if c.XMLName.Local == name {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// rule is what an element may have: the attributes with what their values match, and the
+// children in their order. A name that ends with ! is required, one with + may come often,
+// one with * too or not at all; a child that has neither comes once at most.
+type rule struct {
+	attrs    map[string]*regexp.Regexp
+	children []string
+}
+
+const space = "urn:mpeg:dash:schema:mpd:2011"
+
+var (
+	languagePattern = regexp.MustCompile(`^[a-zA-Z]{1,8}(-[a-zA-Z0-9]{1,8})*$`) // xs:language
+	anything        = regexp.MustCompile(`(?s)^.*$`)
+	something       = regexp.MustCompile(`(?s)^.+$`)
+	unsigned        = regexp.MustCompile(`^[0-9]{1,19}$`)
+	positive        = regexp.MustCompile(`^[1-9][0-9]*$`)
+	truth           = regexp.MustCompile(`^(true|false)$`)
+	duration        = regexp.MustCompile(`^PT(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?$`)
+	token           = regexp.MustCompile(`^\S+$`)
+
+	descriptor = rule{attrs: map[string]*regexp.Regexp{"schemeIdUri!": token, "value": anything, "id": anything}}
+
+	// What representations and adaptation sets have in common.
+	commonAttrs = map[string]*regexp.Regexp{
+		"profiles": token, "width": unsigned, "height": unsigned, "sar": regexp.MustCompile(`^[0-9]+:[0-9]+$`), "frameRate": regexp.MustCompile(`^[0-9]+(/[1-9][0-9]*)?$`),
+		"audioSamplingRate": regexp.MustCompile(`^[0-9]+( [0-9]+)?$`), "mimeType": regexp.MustCompile(`^[a-z]+/[a-z0-9.+-]+$`), "codecs": regexp.MustCompile(`^[a-zA-Z0-9.]+$`),
+		"startWithSAP": regexp.MustCompile(`^[0-6]$`), "maxPlayoutRate": something, "codingDependency": truth, "scanType": something,
+	}
+	commonChildren = []string{
+		"FramePacking*", "AudioChannelConfiguration*", "ContentProtection*", "OutputProtection", "EssentialProperty*", "SupplementalProperty*",
+		"InbandEventStream*", "Switching*", "RandomAccess*", "GroupLabel*", "Label*", "ProducerReferenceTime*", "ContentPopularityRate*", "Resync*",
+	}
+	// rules are those of ISO/IEC 23009-1 (5th edition, clause 5) for the elements that
+	// manifests here have; the order of children is the schema's.
+	rules = map[string]rule{
+		"MPD": {
+			attrs:    map[string]*regexp.Regexp{"profiles!": something, "type": regexp.MustCompile(`^static$`), "mediaPresentationDuration!": duration, "minBufferTime!": duration, "xmlns": anything, "id": anything},
+			children: []string{"ProgramInformation*", "BaseURL*", "Location*", "PatchLocation*", "ServiceDescription*", "InitializationSet*", "InitializationGroup*", "InitializationPresentation*", "ContentProtection*", "Period+"},
+		},
+		"Period": {
+			attrs: map[string]*regexp.Regexp{"id": something, "start": duration, "duration": duration},
+			children: []string{
+				"BaseURL*", "SegmentBase", "SegmentList", "SegmentTemplate", "AssetIdentifier", "EventStream*", "ServiceDescription*",
+				"ContentProtection*", "AdaptationSet*", "Subset*", "SupplementalProperty*", "EmptyAdaptationSet*", "GroupLabel*", "Preselection*",
+			},
+		},
+		"AdaptationSet": {
+			attrs: merge(commonAttrs, map[string]*regexp.Regexp{
+				"id": unsigned, "group": unsigned, "lang": languagePattern, "contentType": regexp.MustCompile(`^(video|audio|text|image|application)$`),
+				"par": regexp.MustCompile(`^[0-9]+:[0-9]+$`), "segmentAlignment": truth, "subsegmentAlignment": truth, "bitstreamSwitching": truth,
+			}),
+			children: append(slices.Clone(commonChildren), "Accessibility*", "Role*", "Rating*", "Viewpoint*", "ContentComponent*", "BaseURL*", "SegmentBase", "SegmentList", "SegmentTemplate", "Representation+"),
+		},
+		"Representation": {
+			attrs: merge(commonAttrs, map[string]*regexp.Regexp{
+				"id!": token, "bandwidth!": positive, "qualityRanking": unsigned, "dependencyId": something,
+			}),
+			children: append(slices.Clone(commonChildren), "BaseURL*", "ExtendedBandwidth*", "SubRepresentation*", "SegmentBase", "SegmentList", "SegmentTemplate"),
+		},
+		"SegmentTemplate": {
+			attrs: map[string]*regexp.Regexp{
+				"media": something, "initialization": something, "index": something, "startNumber": unsigned, "endNumber": unsigned, "timescale": positive,
+				"duration": positive, "presentationTimeOffset": unsigned,
+			},
+			children: []string{"Initialization", "RepresentationIndex", "SegmentTimeline", "BitstreamSwitching"},
+		},
+		"SegmentTimeline": {children: []string{"S+"}},
+		"S":               {attrs: map[string]*regexp.Regexp{"t": unsigned, "n": unsigned, "d!": positive, "r": regexp.MustCompile(`^(-1|[0-9]+)$`), "k": positive}},
+		"BaseURL":         {attrs: map[string]*regexp.Regexp{"serviceLocation": anything}},
+
+		"AudioChannelConfiguration": descriptor, "ContentProtection": descriptor, "EssentialProperty": descriptor, "SupplementalProperty": descriptor,
+		"Role": descriptor, "Accessibility": descriptor, "Viewpoint": descriptor, "Rating": descriptor,
+	}
+)
+
+func merge(a, b map[string]*regexp.Regexp) map[string]*regexp.Regexp {
+	all := map[string]*regexp.Regexp{}
+	for _, m := range []map[string]*regexp.Regexp{a, b} {
+		for name, pattern := range m {
+			all[name] = pattern
+		}
+	}
+	return all
+}
+
+// follow checks an element, and those below it, by the rules. Attributes and children of other
+// namespaces are allowed anywhere, as by the schema.
+func (e *element) follow(at string) (wrong []string) {
+	r, known := rules[e.XMLName.Local]
+	at += "/" + e.XMLName.Local
+	if !known || e.XMLName.Space != space {
+		return []string{at + ": no element that is known of " + e.XMLName.Space}
+	}
+	for _, a := range e.Attrs {
+		if a.Name.Space != "" {
+			continue
+		}
+		pattern := r.attrs[a.Name.Local]
+		if pattern == nil {
+			pattern = r.attrs[a.Name.Local+"!"]
+		}
+		if pattern == nil || !pattern.MatchString(a.Value) {
+			wrong = append(wrong, fmt.Sprintf("%s: attribute %s=%q", at, a.Name.Local, a.Value))
+		}
+	}
+	for name := range r.attrs {
+		if required, is := strings.CutSuffix(name, "!"); is && e.attr(required) == "" {
+			wrong = append(wrong, at+": no attribute "+required)
+		}
+	}
+	place := 0
+	count := map[string]int{}
+	for _, c := range e.Children {
+		if c.XMLName.Space != space {
+			continue
+		}
+		name := c.XMLName.Local
+		i := slices.IndexFunc(r.children, func(s string) bool { return strings.TrimRight(s, "*+") == name })
+		count[name]++
+		switch {
+		case i < 0:
+			wrong = append(wrong, at+": child "+name)
+			continue
+		case i < place:
+			wrong = append(wrong, at+": child "+name+" comes too late")
+		case count[name] > 1 && !strings.HasSuffix(r.children[i], "*") && !strings.HasSuffix(r.children[i], "+"):
+			wrong = append(wrong, at+": child "+name+" comes twice")
+		}
+		place = max(place, i)
+		wrong = append(wrong, c.follow(at)...)
+	}
+	for _, name := range r.children {
+		if required, is := strings.CutSuffix(name, "+"); is && count[required] == 0 {
+			wrong = append(wrong, at+": no child "+required)
+		}
+	}
+	return wrong
+}
+
+// parseManifest checks a static manifest of one period by the rules, and by what the standard
+// says of values that belong together.
+func parseManifest(text []byte) (root *element, wrong []string) {
+	d := xml.NewDecoder(bytes.NewReader(text))
+	root = &element{}
+	if err := d.Decode(root); err != nil {
+		return nil, []string{err.Error()}
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		wrong = append(wrong, "something follows the manifest")
+	}
+	wrong = append(wrong, root.follow("")...)
+	if len(wrong) > 0 {
+		return root, wrong
+	}
+	if len(root.all("Period")) != 1 {
+		return root, []string{"not one period"}
+	}
+	ids := map[string]bool{}
+	for _, set := range root.all("Period")[0].all("AdaptationSet") {
+		for _, r := range set.all("Representation") {
+			id := r.attr("id")
+			if ids[id] {
+				wrong = append(wrong, "two representations "+id)
+			}
+			ids[id] = true
+			if set.attr("mimeType") == "" && r.attr("mimeType") == "" {
+				wrong = append(wrong, id+" has no mimeType")
+			}
+			templates := append(set.all("SegmentTemplate"), r.all("SegmentTemplate")...)
+			if len(templates) == 0 {
+				if len(r.all("BaseURL")) != 1 {
+					wrong = append(wrong, id+" has neither template nor address")
+				}
+				continue
+			}
+			template := templates[len(templates)-1]
+			if media := template.attr("media"); !strings.Contains(media, "$Number$") && !strings.Contains(media, "$Time$") || strings.Contains(template.attr("initialization"), "$Number") {
+				wrong = append(wrong, id+": its template "+media)
+			}
+			if (len(template.all("SegmentTimeline")) == 0) == (template.attr("duration") == "") {
+				wrong = append(wrong, id+" has not one of timeline and duration")
+			}
+			if set.attr("segmentAlignment") != "true" && len(set.all("Representation")) > 1 {
+				wrong = append(wrong, id+" is not aligned")
+			}
+		}
+	}
+	return root, wrong
+}
+
+// CheckManifest checks a manifest alone.
+func CheckManifest(t testing.TB, text []byte) {
+	t.Helper()
+	if _, wrong := parseManifest(text); len(wrong) > 0 {
+		t.Errorf("%s\n%s", strings.Join(wrong, "\n"), text)
+	}
+}
+
+// seconds are those of an xs:duration.
+func seconds(s string) float64 {
+	m := duration.FindStringSubmatch(s)
+	if m == nil {
+		return math.NaN()
+	}
+	total := 0.0
+	for i, unit := range []float64{3600, 60, 1} {
+		if m[i+1] != "" {
+			n, _ := strconv.ParseFloat(m[i+1], 64) // of digits
+			total += unit * n
+		}
+	}
+	return total
+}
+
+// checkDASH checks the manifest, and that it leads to the segments of the tracks given.
+func checkDASH(t testing.TB, base string, tracks map[string]*track) {
+	t.Helper()
+	text := get(t, base+"/dash/manifest.mpd")
+	root, wrong := parseManifest(text)
+	if len(wrong) > 0 {
+		t.Errorf("%s\n%s", strings.Join(wrong, "\n"), text)
+		return
+	}
+	long := seconds(root.attr("mediaPresentationDuration"))
+	found := 0
+	for _, set := range root.all("Period")[0].all("AdaptationSet") {
+		for _, r := range set.all("Representation") {
+			templates := append(set.all("SegmentTemplate"), r.all("SegmentTemplate")...)
+			if len(templates) == 0 {
+				get(t, base+"/dash/"+strings.TrimSpace(r.all("BaseURL")[0].Text))
+				continue
+			}
+			found++
+			template := templates[len(templates)-1]
+			address := strings.NewReplacer("$RepresentationID$", r.attr("id"))
+			init := address.Replace(template.attr("initialization"))
+			tr := tracks[path.Dir(init)]
+			if tr == nil {
+				t.Errorf("%s: HLS knows no %s", r.attr("id"), init)
+				continue
+			}
+			if again := newTrack(t, init, get(t, base+"/dash/"+init)); again.scale != tr.scale || template.attr("timescale") != fmt.Sprint(tr.scale) {
+				t.Errorf("%s: timescale %s, that of its segments is %d", r.attr("id"), template.attr("timescale"), tr.scale)
+			}
+			var durations []uint64
+			for _, s := range template.all("SegmentTimeline")[0].all("S") {
+				d, _ := strconv.ParseUint(s.attr("d"), 10, 64) // of digits
+				repeat, _ := strconv.Atoi(s.attr("r"))
+				for range repeat + 1 {
+					durations = append(durations, d)
+				}
+			}
+			if len(durations) != len(tr.segments) {
+				t.Errorf("%s: %d segments, %d in HLS", r.attr("id"), len(durations), len(tr.segments))
+				continue
+			}
+			first, _ := strconv.Atoi(template.attr("startNumber"))
+			for i, s := range tr.segments {
+				if durations[i] != s.duration {
+					t.Errorf("%s: segment %d takes %d, its samples %d", r.attr("id"), i+1, durations[i], s.duration)
+				}
+				media := strings.ReplaceAll(address.Replace(template.attr("media")), "$Number$", strconv.Itoa(first+i))
+				if b := get(t, base+"/dash/"+media); len(b) != s.size {
+					t.Errorf("%s: segment %d has %d bytes, %d in HLS", r.attr("id"), i+1, len(b), s.size)
+				}
+			}
+			if whole := float64(tr.end) / float64(tr.scale); math.Abs(whole-long) > 0.5 {
+				t.Errorf("%s takes %.3f s of the presentation's %.3f", r.attr("id"), whole, long)
+			}
+			if bandwidth, _ := strconv.ParseFloat(r.attr("bandwidth"), 64); bandwidth < math.Floor(tr.peak()) {
+				t.Errorf("%s: a segment takes %.0f bits a second, more than the %.0f that are announced", r.attr("id"), tr.peak(), bandwidth)
+			}
+		}
+	}
+	if found != len(tracks) {
+		t.Errorf("%d representations, %d tracks in HLS", found, len(tracks))
+	}
+}

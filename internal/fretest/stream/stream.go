@@ -1,0 +1,224 @@
+// Package stream checks what an origin serves of a video by readers that share no code with
+// what writes it: playlists by Python's m3u8 (python3-m3u8), the boxes of segments by
+// abema/go-mp4, and DASH manifests by a grammar of its own.
+package stream
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os/exec"
+	"path"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Check checks everything that BASE/hls/master.m3u8 and BASE/dash/manifest.mpd lead to. The
+// asset is not encrypted.
+func Check(t testing.TB, base string) {
+	t.Helper()
+	tracks := checkHLS(t, base)
+	checkDASH(t, base, tracks)
+}
+
+// get fetches an address.
+func get(t testing.TB, url string) []byte {
+	t.Helper()
+	a, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	b, err := io.ReadAll(a.Body)
+	if err != nil || a.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", url, a.Status, err)
+	}
+	return b
+}
+
+// playlist is what Python's m3u8 reads.
+type playlist struct {
+	Version     json.Number `json:"version"`
+	Independent bool        `json:"is_independent_segments"`
+	Ended       bool        `json:"is_endlist"`
+	KeysOnly    bool        `json:"is_i_frames_only"`
+	Kind        string      `json:"playlist_type"`
+	Target      float64     `json:"targetduration"`
+	Segments    []struct {
+		URI      string  `json:"uri"`
+		Duration float64 `json:"duration"`
+		Range    string  `json:"byterange"`
+		Init     struct {
+			URI string `json:"uri"`
+		} `json:"init_section"`
+	} `json:"segments"`
+	Playlists []struct {
+		URI  string  `json:"uri"`
+		Info variant `json:"stream_info"`
+	} `json:"playlists"`
+	Keys []struct {
+		URI  string  `json:"uri"`
+		Info variant `json:"iframe_stream_info"`
+	} `json:"iframe_playlists"`
+	Media []struct {
+		Kind     string `json:"type"`
+		Group    string `json:"group_id"`
+		Name     string `json:"name"`
+		Language string `json:"language"`
+		Default  string `json:"default"`
+		URI      string `json:"uri"`
+	} `json:"media"`
+}
+
+// variant is how a playlist is told of in the master playlist.
+type variant struct {
+	Bandwidth  int64  `json:"bandwidth"`
+	Average    int64  `json:"average_bandwidth"`
+	Codecs     string `json:"codecs"`
+	Resolution string `json:"resolution"`
+	Audio      string `json:"audio"`
+	Subtitles  string `json:"subtitles"`
+}
+
+// parse parses a playlist.
+func parse(t testing.TB, text []byte) *playlist {
+	t.Helper()
+	cmd := exec.Command("/usr/bin/python3", "-c", "import sys,json,m3u8; print(json.dumps(m3u8.loads(sys.stdin.buffer.read().decode()).data, default=str))")
+	cmd.Stdin = bytes.NewReader(text)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("m3u8: %v\n%s\n%s", err, &errs, text)
+	}
+	p := &playlist{}
+	if err := json.Unmarshal(out, p); err != nil {
+		t.Fatalf("m3u8: %v\n%s", err, out)
+	}
+	return p
+}
+
+// CheckMaster checks a master playlist alone (RFC 8216bis section 4.4.6).
+func CheckMaster(t testing.TB, text []byte) {
+	t.Helper()
+	checkMaster(t, text)
+}
+
+func checkMaster(t testing.TB, text []byte) *playlist {
+	t.Helper()
+	p := parse(t, text)
+	groups := map[string]map[string]bool{} // names
+	defaults := map[string]int{}
+	for _, m := range p.Media {
+		group := m.Kind + " " + m.Group
+		if groups[group] == nil {
+			groups[group] = map[string]bool{}
+		}
+		if m.Name == "" || groups[group][m.Name] {
+			t.Errorf("group %s: the name %q is empty, or of two", group, m.Name)
+		}
+		groups[group][m.Name] = true
+		if m.Default == "YES" {
+			defaults[group]++
+		}
+		if m.Language != "" && !languagePattern.MatchString(m.Language) {
+			t.Errorf("group %s: language %q", group, m.Language)
+		}
+		if m.URI == "" || strings.Contains(m.URI, ":") {
+			t.Errorf("group %s: address %q", group, m.URI)
+		}
+	}
+	for group, n := range defaults {
+		if n > 1 {
+			t.Errorf("group %s: %d are the default", group, n)
+		}
+	}
+	if len(p.Playlists) == 0 {
+		t.Error("no playlists")
+	}
+	for _, v := range p.Playlists {
+		if v.Info.Bandwidth <= 0 || v.Info.Average > v.Info.Bandwidth || v.Info.Codecs == "" {
+			t.Errorf("%s: %+v", v.URI, v.Info)
+		}
+		for kind, group := range map[string]string{"AUDIO ": v.Info.Audio, "SUBTITLES ": v.Info.Subtitles} {
+			if group != "" && groups[kind+group] == nil {
+				t.Errorf("%s: there is no group %s%s", v.URI, kind, group)
+			}
+		}
+	}
+	return p
+}
+
+// checkHLS checks the playlists, and the segments they lead to; it returns those by address.
+func checkHLS(t testing.TB, base string) map[string]*track {
+	t.Helper()
+	master := checkMaster(t, get(t, base+"/hls/master.m3u8"))
+	tracks := map[string]*track{}
+	for _, v := range master.Playlists {
+		tr := checkMedia(t, base+"/hls/", v.URI)
+		tracks[tr.folder] = tr
+		if peak := tr.peak(); v.Info.Bandwidth < int64(peak) {
+			t.Errorf("%s: a segment takes %.0f bits a second, more than the %d that are announced", v.URI, peak, v.Info.Bandwidth)
+		}
+	}
+	for _, m := range master.Media {
+		if m.Kind == "AUDIO" {
+			tr := checkMedia(t, base+"/hls/", m.URI)
+			tracks[tr.folder] = tr
+		} else if p := parse(t, get(t, base+"/hls/"+m.URI)); len(p.Segments) == 0 || !p.Ended || !bytes.HasPrefix(get(t, base+"/hls/"+p.Segments[0].URI), []byte("WEBVTT")) {
+			t.Errorf("%s: %+v", m.URI, p)
+		}
+	}
+	for _, k := range master.Keys {
+		checkKeys(t, base+"/hls/", k.URI, tracks)
+	}
+	return tracks
+}
+
+// checkMedia checks a rendition's playlist (RFC 8216bis sections 4.4.3, 4.4.4) and segments.
+func checkMedia(t testing.TB, base, name string) *track {
+	t.Helper()
+	p := parse(t, get(t, base+name))
+	version, _ := strconv.Atoi(p.Version.String())
+	if !p.Ended || !p.Independent || p.Kind != "vod" || version < 6 || len(p.Segments) == 0 {
+		t.Fatalf("%s: %+v", name, p)
+	}
+	tr := newTrack(t, name, get(t, base+p.Segments[0].Init.URI))
+	tr.folder = path.Dir(p.Segments[0].Init.URI)
+	for i, s := range p.Segments {
+		if s.Init.URI != p.Segments[0].Init.URI {
+			t.Errorf("%s: segment %d has another initialisation", name, i+1)
+		}
+		if math.Round(s.Duration) > p.Target {
+			t.Errorf("%s: segment %d takes %v s, more than the target %v", name, i+1, s.Duration, p.Target)
+		}
+		before := tr.end
+		tr.add(t, get(t, base+s.URI))
+		if took := float64(tr.end-before) / float64(tr.scale); math.Abs(took-s.Duration) > 0.001 {
+			t.Errorf("%s: segment %d takes %v s, and %v in its playlist", name, i+1, took, s.Duration)
+		}
+	}
+	return tr
+}
+
+// checkKeys checks a playlist of key frames: each range ends with the first sample.
+func checkKeys(t testing.TB, base, name string, tracks map[string]*track) {
+	t.Helper()
+	p := parse(t, get(t, base+name))
+	if !p.KeysOnly || !p.Ended || len(p.Segments) == 0 {
+		t.Fatalf("%s: %+v", name, p)
+	}
+	tr := tracks[path.Dir(p.Segments[0].URI)]
+	if tr == nil || len(tr.segments) != len(p.Segments) {
+		t.Fatalf("%s: not as many as in %+v", name, p.Segments)
+	}
+	for i, s := range p.Segments {
+		if want := fmt.Sprintf("%d@0", tr.segments[i].first); s.Range != want {
+			t.Errorf("%s: segment %d: range %s, and the first sample is %s", name, i+1, s.Range, want)
+		}
+	}
+}
