@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
@@ -436,45 +435,6 @@ func TestAccessLog(t *testing.T) {
 type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("broken") }
-
-// stuck is a file that takes nothing until it is let go.
-type stuck struct {
-	entered chan struct{} // closed by the first Write
-	release chan struct{}
-	once    sync.Once
-	bytes.Buffer
-}
-
-func (s *stuck) Write(p []byte) (int, error) {
-	s.once.Do(func() { close(s.entered) })
-	<-s.release
-	return s.Buffer.Write(p)
-}
-
-// A log that cannot be written to blocks no request: what does not fit is counted,
-// and told where it is missing.
-func TestAccessLogLost(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	w := &stuck{entered: make(chan struct{}), release: make(chan struct{})}
-	l := newAccessLog(w, slog.New(slog.DiscardHandler), reg, 4)
-	l.add(access{ID: "first"})
-	<-w.entered // its writer waits with an empty queue
-	for i := range 10 {
-		l.add(access{ID: fmt.Sprint(i)})
-	}
-	if all, err := reg.Gather(); err != nil || len(all) != 1 || all[0].GetName() != "fre_access_log_lost_total" || all[0].GetMetric()[0].GetCounter().GetValue() != 6 {
-		t.Errorf("%v, %v, want 6 lost", all, err)
-	}
-	close(w.release)
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
-	l.add(access{ID: "late"}) // is lost, and no fault
-	text := w.String()
-	if strings.Count(text, "request_id") != 5 || !strings.Contains(text, `"lost":6}`) || strings.Contains(text, "late") {
-		t.Errorf("log:\n%s", text)
-	}
-}
 
 // Forward does behind net/http what the gateway does before its own server.
 func TestForwardFile(t *testing.T) {

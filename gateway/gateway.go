@@ -251,7 +251,7 @@ func (e *exchange) log() {
 	if e.g.AccessLog == nil {
 		return
 	}
-	e.g.AccessLog.add(access{
+	e.g.AccessLog.Add(access{
 		Time: e.begun, ID: e.id, Client: e.client.text, Method: string(e.Method), Path: string(e.Path), Status: e.status,
 		Bytes: e.bytes, Micros: time.Since(e.begun).Microseconds(), Function: e.function, Invocation: e.invocation, Cold: e.cold, Error: e.code,
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/fre-engine/fre/buffer"
 	engine "github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/httpserver"
+	"github.com/fre-engine/fre/httpserver/accesslog"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/media"
 	"github.com/fre-engine/fre/video/origin"
@@ -41,6 +42,7 @@ type serveConfig struct {
 	State, Listen, Engine, Import string
 	KeyFile                       string
 	CacheBytes                    int64
+	AccessLog                     string // file, "-" for stdout, "" for none
 	TLSCert, TLSKey               string
 	LogLevel                      string
 	Service                       service.Config
@@ -70,6 +72,7 @@ the service or the engine interrupts is gone on with: no finished chunk is made 
 	f.StringVar(&cfg.Import, "import", "", "`directory` whose files may be made assets by their path")
 	f.StringVar(&cfg.KeyFile, "sign-key", "", "`file` with the key of signed addresses, 32 bytes or more: then nothing is served without a signature")
 	f.Int64Var(&cfg.CacheBytes, "cache-bytes", 256<<20, "memory in `bytes` for segments that are made when they are asked for: MPEG-TS, encrypted ones")
+	f.StringVar(&cfg.AccessLog, "access-log", "", "`file` for a line of JSON about each answer of the origin, - for standard output")
 	f.StringVar(&cfg.TLSCert, "tls-cert", "", "certificate `file` in PEM")
 	f.StringVar(&cfg.TLSKey, "tls-key", "", "its key `file` in PEM")
 	f.StringVar(&cfg.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -83,6 +86,29 @@ the service or the engine interrupts is gone on with: no finished chunk is made 
 	f.Int64Var(&cfg.Service.MostBytes, "max-bytes", 50<<30, "largest source in `bytes`")
 	f.DurationVar(&cfg.Service.JobTimeout, "job-timeout", 5*time.Minute, "how long a sandbox may work on a chunk")
 	return cmd
+}
+
+// openAccessLog opens what --access-log names; nil is none. done closes both.
+func openAccessLog(path string, log *slog.Logger, metrics prometheus.Registerer) (l *origin.AccessLog, done func() error, err error) {
+	file := os.Stdout
+	switch path {
+	case "":
+		return nil, func() error { return nil }, nil
+	case "-":
+	default:
+		// Whoever rotates it copies and truncates it.
+		if file, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640); err != nil {
+			return nil, nil, &hintError{fmt.Errorf("--access-log: %w", err), "give a file that may be written to, or - for standard output"}
+		}
+	}
+	l = accesslog.New[origin.Access](file, log, metrics)
+	return l, func() error {
+		err := l.Close()
+		if file != os.Stdout {
+			err = errors.Join(err, file.Close())
+		}
+		return err
+	}, nil
 }
 
 // check says what is wrong with numbers that no service can work by.
@@ -164,7 +190,12 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		return err
 	}
 	undo = append(undo, memory.Close)
-	front := origin.New(origin.Config{Library: library, Log: log, Prefix: "/assets", Key: key, Metrics: metrics, CacheBytes: cfg.CacheBytes})
+	accessLog, closeLog, err := openAccessLog(cfg.AccessLog, log, metrics)
+	if err != nil {
+		return err
+	}
+	undo = append(undo, closeLog)
+	front := origin.New(origin.Config{Library: library, Log: log, Prefix: "/assets", Key: key, Metrics: metrics, CacheBytes: cfg.CacheBytes, AccessLog: accessLog})
 	undo = append(undo, front.Close)
 
 	fre := engine.New(cfg.Engine)

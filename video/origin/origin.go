@@ -44,6 +44,8 @@ type Config struct {
 	Metrics prometheus.Registerer
 	Now     func() time.Time // default time.Now
 
+	AccessLog *AccessLog // nil: none; stays the caller's
+
 	// CacheBytes is the memory for segments that are made when they are asked for: in MPEG-TS,
 	// or encrypted. Default 256 MiB.
 	CacheBytes int64
@@ -85,7 +87,7 @@ func New(cfg Config) *Origin {
 		sent:    prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_video_sent_bytes_total", Help: "Bytes of bodies that the origin has answered with."}),
 	}
 	if cfg.Metrics != nil {
-		cfg.Metrics.MustRegister(o.answers, o.sent)
+		cfg.Metrics.MustRegister(o.answers, o.sent, uses{o})
 	}
 	go o.follow(ctx)
 	return o
@@ -168,7 +170,13 @@ func (o *Origin) Handles(path []byte) bool {
 }
 
 // Serve answers a request.
-func (o *Origin) Serve(x *httpserver.Exchange) {
+func (o *Origin) Serve(on *httpserver.Exchange) {
+	x := &exchange{Exchange: on}
+	var begun time.Time
+	if o.cfg.AccessLog != nil {
+		begun = time.Now()
+	}
+	defer o.note(x, begun)
 	x.Set("Access-Control-Allow-Origin", "*")
 	switch string(x.Method) {
 	case http.MethodGet, http.MethodHead, http.MethodPost:
@@ -188,6 +196,10 @@ func (o *Origin) Serve(x *httpserver.Exchange) {
 	if o.Handles(x.Path) {
 		id, path, _ = bytes.Cut(x.Path[len(o.cfg.Prefix)+1:], []byte{'/'})
 	}
+	x.id = id
+	if o.cfg.Key == nil {
+		x.path = path
+	}
 	s, err := o.shelf(id)
 	if err == nil && s == nil {
 		o.refuse(x, http.StatusNotFound, api.CodeNotFound, "there is no asset here that is ready")
@@ -195,12 +207,14 @@ func (o *Origin) Serve(x *httpserver.Exchange) {
 	}
 	if err == nil {
 		defer s.release()
+		x.shelf = s
 		if o.cfg.Key != nil {
 			var problem string
 			if path, problem = o.checkSignature(s.asset.ID, path); problem != "" {
 				o.refuse(x, http.StatusForbidden, api.CodeForbidden, problem)
 				return
 			}
+			x.path = path
 		}
 		if string(x.Method) == http.MethodPost {
 			if string(path) != "license" || s.asset.Protection != asset.CBCS {
@@ -267,7 +281,7 @@ func (o *Origin) shelf(id []byte) (*shelf, error) {
 
 // send answers with an item, as the request's conditions and ranges choose. An error is one
 // that comes before the answer.
-func (o *Origin) send(x *httpserver.Exchange, it *item) error {
+func (o *Origin) send(x *exchange, it *item) error {
 	body, tag := it.plain, it.tag
 	if it.packed != nil {
 		x.Set("Vary", "Accept-Encoding")
@@ -315,7 +329,6 @@ func (o *Origin) send(x *httpserver.Exchange, it *item) error {
 			x.Set("Content-Range", parts[0].ContentRange(it.size))
 		}
 	}
-	o.sent.Add(float64(size))
 	if it.file != nil {
 		o.count(it.counted(), status)
 		_ = x.SendFile(status, it.file, it.offset+offset, size)
@@ -334,7 +347,7 @@ func (it *item) counted() string {
 	return "file"
 }
 
-func (o *Origin) refuseMethod(x *httpserver.Exchange) {
+func (o *Origin) refuseMethod(x *exchange) {
 	x.Set("Allow", "GET, HEAD, OPTIONS")
 	o.refuse(x, http.StatusMethodNotAllowed, api.CodeMethod, "GET, HEAD or OPTIONS")
 }
@@ -344,7 +357,7 @@ func (o *Origin) count(kind string, status int) {
 }
 
 // refuse answers with an error, in the one shape that they have.
-func (o *Origin) refuse(x *httpserver.Exchange, status int, code api.Code, message string) {
+func (o *Origin) refuse(x *exchange, status int, code api.Code, message string) {
 	o.count("refused", status)
 	b, _ := json.Marshal(api.ErrorBody{Error: &api.Error{Code: code, Message: message}}) // of strings
 	x.Set("Content-Type", "application/json")

@@ -31,7 +31,7 @@ type world struct {
 	client  *http.Client
 }
 
-func newWorld(t *testing.T, key []byte) *world {
+func newWorld(t testing.TB, key []byte, more ...func(*origin.Config)) *world {
 	t.Helper()
 	fretest.CheckLeaks(t)
 	w := &world{client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
@@ -41,7 +41,11 @@ func newWorld(t *testing.T, key []byte) *world {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	w.origin = origin.New(origin.Config{Library: w.library, Log: log, Prefix: "/assets", Key: key, Now: func() time.Time { return time.Unix(w.now.Load(), 0) }})
+	cfg := origin.Config{Library: w.library, Log: log, Prefix: "/assets", Key: key, Now: func() time.Time { return time.Unix(w.now.Load(), 0) }}
+	for _, change := range more {
+		change(&cfg)
+	}
+	w.origin = origin.New(cfg)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +70,7 @@ func newWorld(t *testing.T, key []byte) *world {
 func content(name string) []byte { return bytes.Repeat([]byte(name+"\n"), 30_000/len(name)) }
 
 // add adds an asset that is ready: a picture in two rungs, sound, text, thumbnails.
-func (w *world) add(t *testing.T) *asset.Asset {
+func (w *world) add(t testing.TB) *asset.Asset {
 	t.Helper()
 	a := &asset.Asset{ID: asset.NewID(), State: asset.Ready, Made: asset.NewID(), Duration: 6}
 	for _, name := range []string{"v720p", "v360p", "a0"} {
@@ -96,7 +100,7 @@ func (w *world) add(t *testing.T) *asset.Asset {
 	return a
 }
 
-func (w *world) ask(t *testing.T, method, path string, fields ...string) (*reply, []byte) {
+func (w *world) ask(t testing.TB, method, path string, fields ...string) (*reply, []byte) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, w.base+path, nil)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/packager"
 	"github.com/fre-engine/fre/video/playlist"
@@ -160,7 +159,7 @@ func (s *shelf) key() item {
 const mostLicense = 64 << 10
 
 // license answers a request for a license (W3C Encrypted Media Extensions, section 9.1.3).
-func (o *Origin) license(x *httpserver.Exchange, s *shelf) {
+func (o *Origin) license(x *exchange, s *shelf) {
 	var q struct {
 		IDs []string `json:"kids"`
 	}

@@ -38,6 +38,7 @@ const (
 
 // shelf is what is served of an asset: its playlists, and its files while they are open.
 type shelf struct {
+	use
 	asset *asset.Asset
 	texts map[string]*item // by path below the asset's
 	rows  map[string]*row  // by rendition

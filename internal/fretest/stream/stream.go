@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/url"
 	"os/exec"
 	"path"
 	"strconv"
@@ -25,17 +26,22 @@ func Check(t testing.TB, base string) {
 	checkDASH(t, base, tracks)
 }
 
-// get fetches an address.
-func get(t testing.TB, url string) []byte {
+// get fetches an address, whose path may go up.
+func get(t testing.TB, address string) []byte {
 	t.Helper()
-	a, err := http.Get(url)
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = path.Clean(u.Path)
+	a, err := http.Get(u.String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer a.Body.Close()
 	b, err := io.ReadAll(a.Body)
 	if err != nil || a.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s, %v", url, a.Status, err)
+		t.Fatalf("%s: %s, %v", u, a.Status, err)
 	}
 	return b
 }

@@ -1,0 +1,123 @@
+// Package accesslog writes a line of JSON for each request, off the requests' way.
+package accesslog
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// waiting is how many requests may wait to be written.
+const waiting = 8192
+
+// lostLine says in the log's place how many lines are missing there.
+type lostLine struct {
+	Time time.Time `json:"time"`
+	Lost uint64    `json:"lost"`
+}
+
+// Log writes a line for each request, an R, on a goroutine of its own: no request waits for
+// it. What comes while too many wait is counted, and told in the log. Whoever rotates its file
+// copies and truncates it.
+type Log[R any] struct {
+	to   io.Writer
+	log  *slog.Logger
+	done chan struct{}
+	lost atomic.Uint64 // not told yet
+	all  prometheus.Counter
+
+	mu     sync.RWMutex // read by senders
+	closed bool
+	queue  chan R
+}
+
+// New writes to w, which stays the caller's. reg, unless nil, counts what is lost.
+func New[R any](w io.Writer, log *slog.Logger, reg prometheus.Registerer) *Log[R] {
+	return newLog[R](w, log, reg, waiting)
+}
+
+func newLog[R any](w io.Writer, log *slog.Logger, reg prometheus.Registerer, queue int) *Log[R] {
+	l := &Log[R]{
+		to: w, log: log, done: make(chan struct{}), queue: make(chan R, queue),
+		all: prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_access_log_lost_total", Help: "Requests that the access log does not tell of."}),
+	}
+	if reg != nil {
+		reg.MustRegister(l.all)
+	}
+	go l.write()
+	return l
+}
+
+// Add tells of a request, which is not to change any more.
+func (l *Log[R]) Add(r R) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if !l.closed {
+		select {
+		case l.queue <- r:
+			return
+		default:
+		}
+	}
+	l.lost.Add(1)
+	l.all.Inc()
+}
+
+// write tells of what comes, and hands it on whenever nothing more is there.
+func (l *Log[R]) write() {
+	defer close(l.done)
+	w := bufio.NewWriterSize(l.to, 64<<10)
+	lines := json.NewEncoder(w)
+	lines.SetEscapeHTML(false)
+	failing := false
+	note := func(v any) {
+		if err := lines.Encode(v); err != nil {
+			l.all.Inc()
+			if !failing {
+				l.log.Warn("access log cannot be written: requests go on without", "error", err)
+			}
+			failing = true
+			w.Reset(l.to)
+		}
+	}
+	for r := range l.queue {
+		note(r)
+		if n := l.lost.Swap(0); n > 0 {
+			note(lostLine{time.Now(), n})
+		}
+		if len(l.queue) > 0 {
+			continue
+		}
+		if err := w.Flush(); err != nil {
+			if !failing {
+				l.log.Warn("access log cannot be written: requests go on without", "error", err)
+			}
+			failing = true
+			w.Reset(l.to)
+		} else {
+			failing = false
+		}
+	}
+}
+
+// Close writes what waits. Where that does not end within a second it is given up.
+func (l *Log[R]) Close() error {
+	l.mu.Lock()
+	closed := l.closed
+	if l.closed = true; !closed {
+		close(l.queue)
+	}
+	l.mu.Unlock()
+	select {
+	case <-l.done:
+	case <-time.After(time.Second):
+		l.log.Warn("access log cannot be written: its last lines are lost")
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package origin
+
+import (
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fre-engine/fre/httpserver"
+	"github.com/fre-engine/fre/httpserver/accesslog"
+)
+
+// Access is an answer as the access log tells of it, a line of JSON.
+type Access struct {
+	Time    time.Time `json:"time"` // when the origin began with it
+	Asset   string    `json:"asset,omitempty"`
+	Client  string    `json:"client,omitempty"` // address
+	Method  string    `json:"method"`
+	Path    string    `json:"path"` // below the asset's; without the signature, by which who reads the log could have it too
+	Range   string    `json:"range,omitempty"`
+	Status  int       `json:"status"`
+	Bytes   int64     `json:"bytes"` // of the answer's body, 0 where it broke off
+	Micros  int64     `json:"micros"`
+	Session string    `json:"session,omitempty"` // the player's, by CMCD
+}
+
+// AccessLog writes a line for each answer.
+type AccessLog = accesslog.Log[Access]
+
+// exchange is one with what is told of it afterwards.
+type exchange struct {
+	*httpserver.Exchange
+	status int
+	bytes  int64
+	id     []byte // of the asset, as the address has it
+	path   []byte // below the asset's
+	shelf  *shelf // nil where there is none
+}
+
+// Send answers with a body that is in memory.
+func (x *exchange) Send(status int, body []byte) error {
+	err := x.Exchange.Send(status, body)
+	x.sent(status, int64(len(body)), err)
+	return err
+}
+
+// SendFile answers with a part of a file.
+func (x *exchange) SendFile(status int, f *os.File, offset, length int64) error {
+	err := x.Exchange.SendFile(status, f, offset, length)
+	x.sent(status, length, err)
+	return err
+}
+
+func (x *exchange) sent(status int, n int64, err error) {
+	x.status = status
+	if err == nil && string(x.Method) != http.MethodHead && status != http.StatusNoContent && status != http.StatusNotModified {
+		x.bytes = n
+	}
+}
+
+// note counts an answer, and tells of it in the access log. begun is the zero time where there
+// is none.
+func (o *Origin) note(x *exchange, begun time.Time) {
+	o.sent.Add(float64(x.bytes))
+	if x.shelf != nil {
+		x.shelf.answers.Add(1)
+		x.shelf.bytes.Add(x.bytes)
+	}
+	if o.cfg.AccessLog == nil {
+		return
+	}
+	client, _, _ := net.SplitHostPort(x.RemoteAddr()) // of a Unix socket: ""
+	a := Access{
+		Time: begun, Client: client, Method: string(x.Method), Path: string(x.path), Range: x.Field("Range"),
+		Status: x.status, Bytes: x.bytes, Micros: time.Since(begun).Microseconds(), Session: session(&x.Head),
+	}
+	if x.shelf != nil {
+		a.Asset = x.shelf.asset.ID
+	} else if len(x.id) <= 64 {
+		a.Asset = string(x.id)
+	}
+	o.cfg.AccessLog.Add(a)
+}
+
+// session is the id that a player has given to what it plays: the key sid of CTA-5004 (CMCD)
+// in the field CMCD-Session, or in the query's CMCD. "" where there is none.
+func session(h *httpserver.Head) string {
+	text := h.Field("Cmcd-Session")
+	if text == "" && len(h.Query) > 0 {
+		for pair := range strings.SplitSeq(string(h.Query), "&") {
+			if value, ok := strings.CutPrefix(pair, "CMCD="); ok {
+				text, _ = url.QueryUnescape(value) // of one that is malformed: ""
+				break
+			}
+		}
+	}
+	return sessionID(text)
+}
+
+// sessionID is the string of the key sid in a list of CMCD's: at most 64 printable characters.
+func sessionID(list string) string {
+	for list != "" {
+		at := strings.Index(list, `sid="`)
+		if at < 0 {
+			return ""
+		}
+		begins := at == 0 || list[at-1] == ',' || list[at-1] == ' '
+		value, rest, closed := strings.Cut(list[at+len(`sid="`):], `"`)
+		if begins {
+			if !closed || len(value) > 64 || strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' }) {
+				return ""
+			}
+			return value
+		}
+		list = rest
+	}
+	return ""
+}
+
+// use is how much of an asset was asked for since its playlists were opened.
+type use struct {
+	answers atomic.Int64
+	bytes   atomic.Int64
+}
+
+var (
+	assetAnswers = prometheus.NewDesc("fre_video_asset_answers_total", "Answers with an asset since its playlists are open; gone once they are closed.", []string{"asset"}, nil)
+	assetBytes   = prometheus.NewDesc("fre_video_asset_sent_bytes_total", "Bytes of bodies of these answers.", []string{"asset"}, nil)
+)
+
+// uses are metrics of the assets whose playlists are open: mostShelves at most.
+type uses struct{ o *Origin }
+
+// Describe is for prometheus.Collector.
+func (uses) Describe(ch chan<- *prometheus.Desc) {
+	ch <- assetAnswers
+	ch <- assetBytes
+}
+
+// Collect is for prometheus.Collector.
+func (u uses) Collect(ch chan<- prometheus.Metric) {
+	u.o.mu.Lock()
+	defer u.o.mu.Unlock()
+	for id, s := range u.o.shelves {
+		ch <- prometheus.MustNewConstMetric(assetAnswers, prometheus.CounterValue, float64(s.answers.Load()), id)
+		ch <- prometheus.MustNewConstMetric(assetBytes, prometheus.CounterValue, float64(s.bytes.Load()), id)
+	}
+}
