@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-
 	"github.com/fre-engine/fre/internal/fretest/stream"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/media"
