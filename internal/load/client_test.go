@@ -188,7 +188,9 @@ func TestClientErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = l.Close() // nothing listens there now
+	if err := l.Close(); err != nil { // nothing listens there now
+		t.Fatal(err)
+	}
 	c := newClient(t, ClientConfig{URL: "http://" + l.Addr().String()})
 	if _, err := c.Do(t.Context(), ask(c, "/"), nil); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Error(err)

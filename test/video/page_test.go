@@ -21,7 +21,7 @@ import (
 // browser starts a headless Chromium, and fails the test for what it complains of.
 func browser(t *testing.T) context.Context {
 	t.Helper()
-	profile, err := os.MkdirTemp("", "chromium-")
+	profile, err := os.MkdirTemp("", "chromium-") //nolint:usetesting // it is removed when Chromium lets it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,6 +67,7 @@ func (w *world) players(t *testing.T) {
 
 // play plays an asset of 20 seconds in two rungs on a page of its own.
 func (w *world) play(t *testing.T, page, library, at, license string) {
+	t.Helper()
 	ctx := browser(t)
 	if license != "" {
 		license = w.url(license)

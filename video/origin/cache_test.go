@@ -11,11 +11,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
@@ -153,14 +153,13 @@ func TestCacheBusy(t *testing.T) {
 	}
 	for i := range 3 {
 		ask(i)
-		for deadline := time.Now().Add(time.Minute); ; {
-			if busy, waiting := state(); busy == 1 && waiting == i {
-				break
+		if err := daemon.Until(t.Context(), func() error {
+			if busy, waiting := state(); busy != 1 || waiting != i {
+				return fmt.Errorf("%d busy, %d wait", busy, waiting)
 			}
-			if time.Now().After(deadline) {
-				t.Fatal("they do not wait")
-			}
-			time.Sleep(time.Millisecond)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if _, err := c.get("more", &fake{letter: 'a', size: 100, made: &n, closed: &closed}); !errors.Is(err, errBusy) {

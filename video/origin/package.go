@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -182,11 +183,8 @@ func (o *Origin) license(x *exchange, s *shelf) {
 		Type string `json:"type"`
 	}{Keys: []key{}, Type: "temporary"}
 	own := base64.RawURLEncoding.EncodeToString(s.asset.Secret.KeyID[:])
-	for _, id := range q.IDs {
-		if id == own {
-			license.Keys = append(license.Keys, key{Type: "oct", ID: own, Key: base64.RawURLEncoding.EncodeToString(s.asset.Secret.Key[:])})
-			break
-		}
+	if slices.Contains(q.IDs, own) {
+		license.Keys = append(license.Keys, key{Type: "oct", ID: own, Key: base64.RawURLEncoding.EncodeToString(s.asset.Secret.Key[:])})
 	}
 	b, _ = json.Marshal(license) // of strings
 	x.Set("Content-Type", "application/json")

@@ -14,20 +14,20 @@ import (
 	"github.com/fre-engine/fre/video/videotest"
 )
 
-// real is an asset that can be played, and its files.
-type real struct {
+// film is an asset that can be played, and its files.
+type film struct {
 	asset.Asset
 	files map[string][]byte
 }
 
-func newReal(t *testing.T) real {
+func newFilm(t *testing.T) film {
 	t.Helper()
 	a, files := videotest.Asset(t)
-	return real{*a, files}
+	return film{*a, files}
 }
 
-// addReal adds another of it.
-func (w *world) addReal(t *testing.T, of real, protection asset.Protection) *asset.Asset {
+// addFilm adds another of it.
+func (w *world) addFilm(t *testing.T, of film, protection asset.Protection) *asset.Asset {
 	t.Helper()
 	a := &of.Asset
 	a.ID, a.State, a.Made, a.Protection = asset.NewID(), asset.Ready, asset.NewID(), protection
@@ -62,16 +62,16 @@ func sums(t *testing.T, url string) string {
 // TestPackaged: in every container and under every protection there are the same pictures
 // and the same sound.
 func TestPackaged(t *testing.T) {
-	w, film := newWorld(t, nil), newReal(t)
-	clear := sums(t, w.base+"/assets/"+w.addReal(t, film, asset.Clear).ID+"/hls/master.m3u8")
-	if strings.Count(clear, ",v,") != 2 || strings.Count(clear, ",a,") != 2 {
-		t.Fatal(clear)
+	w, of := newWorld(t, nil), newFilm(t)
+	want := sums(t, w.base+"/assets/"+w.addFilm(t, of, asset.Clear).ID+"/hls/master.m3u8")
+	if strings.Count(want, ",v,") != 2 || strings.Count(want, ",a,") != 2 {
+		t.Fatal(want)
 	}
 	for _, protection := range []asset.Protection{asset.Clear, asset.AES128, asset.CBCS} {
-		a := w.addReal(t, film, protection)
+		a := w.addFilm(t, of, protection)
 		for _, form := range []string{"hls", "ts"} {
-			if got := sums(t, w.base+"/assets/"+a.ID+"/"+form+"/master.m3u8"); got != clear {
-				t.Errorf("%s %q:\n%swant\n%s", form, protection, got, clear)
+			if got := sums(t, w.base+"/assets/"+a.ID+"/"+form+"/master.m3u8"); got != want {
+				t.Errorf("%s %q:\n%swant\n%s", form, protection, got, want)
 			}
 		}
 	}
@@ -80,9 +80,9 @@ func TestPackaged(t *testing.T) {
 // TestPackagedRanges: what is made when it is asked for has a tag, ranges and a length as
 // what is stored has, and is the same whoever asks.
 func TestPackagedRanges(t *testing.T) {
-	w, film := newWorld(t, nil), newReal(t)
+	w, of := newWorld(t, nil), newFilm(t)
 	for _, protection := range []asset.Protection{asset.Clear, asset.AES128, asset.CBCS} {
-		a := w.addReal(t, film, protection)
+		a := w.addFilm(t, of, protection)
 		base := "/assets/" + a.ID
 		for _, path := range []string{base + "/ts/v360p/1.ts", base + "/ts/a0/4.ts", base + "/cmaf/v360p/2.m4s", base + "/cmaf/v360p/init.mp4"} {
 			r, whole := w.ask(t, http.MethodGet, path)
@@ -110,13 +110,13 @@ func TestPackagedRanges(t *testing.T) {
 // TestProtected: nothing of a protected asset's media is served as it is stored, and its key
 // is given to those who ask for it by its own address.
 func TestProtected(t *testing.T) {
-	w, film := newWorld(t, nil), newReal(t)
-	clear := w.addReal(t, film, asset.Clear)
-	if r, _ := w.ask(t, http.MethodGet, "/assets/"+clear.ID+"/key"); r.StatusCode != http.StatusNotFound {
+	w, of := newWorld(t, nil), newFilm(t)
+	open := w.addFilm(t, of, asset.Clear)
+	if r, _ := w.ask(t, http.MethodGet, "/assets/"+open.ID+"/key"); r.StatusCode != http.StatusNotFound {
 		t.Errorf("the key of what is not protected: %s", r.Status)
 	}
 	for _, protection := range []asset.Protection{asset.AES128, asset.CBCS} {
-		a := w.addReal(t, film, protection)
+		a := w.addFilm(t, of, protection)
 		base := "/assets/" + a.ID
 		for _, path := range []string{"/cmaf/v360p.mp4", "/hls/v360p-keys.m3u8"} {
 			if r, _ := w.ask(t, http.MethodGet, base+path); r.StatusCode != http.StatusNotFound {

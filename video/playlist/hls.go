@@ -154,6 +154,7 @@ func Media(a *asset.Asset, r *asset.Rendition, form Form) ([]byte, error) {
 // initialisation segment, is not.
 func protect(p *m3u8.MediaPlaylist, a *asset.Asset) error {
 	switch a.Protection {
+	case asset.Clear:
 	case asset.AES128: // IVs are the segments' numbers
 		return p.SetKey("AES-128", "../key", "", "", "")
 	case asset.CBCS:

@@ -21,7 +21,7 @@ import (
 func Asset(tb testing.TB) (*asset.Asset, map[string][]byte) {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "in.mp4")
-	cmd := exec.Command("ffmpeg", strings.Fields("-v error -nostdin -f lavfi -i testsrc2=size=640x360:rate=25:duration=8 -f lavfi -i sine=duration=8 -f lavfi -i sine=f=880:duration=8 -map 0 -map 1 -map 2 -c:v libx264 -c:a aac -metadata:s:a:1 language=deu "+path)...)
+	cmd := exec.CommandContext(tb.Context(), "ffmpeg", strings.Fields("-v error -nostdin -f lavfi -i testsrc2=size=640x360:rate=25:duration=8 -f lavfi -i sine=duration=8 -f lavfi -i sine=f=880:duration=8 -map 0 -map 1 -map 2 -c:v libx264 -c:a aac -metadata:s:a:1 language=deu "+path)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tb.Fatalf("%v\n%s", err, out)
 	}

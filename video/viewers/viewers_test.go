@@ -515,7 +515,9 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = l.Close() // nothing listens there now
+	if err := l.Close(); err != nil { // nothing listens there now
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		config Config
 		is     error
