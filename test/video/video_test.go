@@ -159,7 +159,13 @@ func clip(t *testing.T, path, args string) string {
 // sound: each stream as "video 640: 120".
 func frames(t *testing.T, url string) []string {
 	t.Helper()
-	cmd := exec.Command("ffprobe", "-v", "error", "-count_frames", "-show_entries", "stream=codec_type,width,nb_read_frames", "-of", "json", url)
+	return framesAt(t, "error", url)
+}
+
+// framesAt is frames; the test fails for what ffprobe says at that level.
+func framesAt(t *testing.T, level, url string) []string {
+	t.Helper()
+	cmd := exec.Command("ffprobe", "-v", level, "-count_frames", "-show_entries", "stream=codec_type,width,nb_read_frames", "-of", "json", url)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -285,20 +291,19 @@ func (w *world) uploads(t *testing.T) {
 		}
 	})
 
-	for _, tt := range []struct {
-		protection string
-		played     func(a asset.View) []string // by FFmpeg, which knows no Clear Key
-	}{
-		{"aes-128", func(a asset.View) []string { return []string{a.HLS, a.HLSTS} }},
-		{"cbcs", func(a asset.View) []string { return []string{a.HLS, a.HLSTS} }},
-	} {
-		t.Run(tt.protection, func(t *testing.T) {
-			a, status := w.upload(t, whole, "--protect", tt.protection)
-			if status != 0 || string(a.Protection) != tt.protection || a.Secret != nil || (a.DASH == "") != (tt.protection == "aes-128") {
+	for _, protection := range []string{"aes-128", "cbcs"} {
+		t.Run(protection, func(t *testing.T) {
+			a, status := w.upload(t, whole, "--protect", protection)
+			if status != 0 || string(a.Protection) != protection || a.Secret != nil || (a.DASH == "") != (protection == "aes-128") {
 				t.Fatalf("status %d, %+v", status, a)
 			}
-			for _, at := range tt.played(a) {
-				if got, want := frames(t, w.url(at)), []string{"audio", "video 426: 250", "video 640: 250"}; !slices.Equal(got, want) {
+			// DASH with Clear Key is played in TestVideo/players.
+			for _, at := range []string{a.HLS, a.HLSTS} {
+				level := "error"
+				if protection == "cbcs" && at == a.HLSTS { // it complains of sound that it has not decrypted yet
+					level = "fatal"
+				}
+				if got, want := framesAt(t, level, w.url(at)), []string{"audio", "video 426: 250", "video 640: 250"}; !slices.Equal(got, want) {
 					t.Errorf("%s: %q, want %q", at, got, want)
 				}
 			}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -45,33 +47,54 @@ func (w *world) addFilm(t *testing.T, of film, protection asset.Protection) *ass
 	return a
 }
 
-// sums are what FFmpeg decodes of an address: a hash of the pictures of each rung, and of the
-// sound.
-func sums(t *testing.T, url string) string {
+// decoded are hashes of what FFmpeg decodes of an address, picture by picture of each rung and
+// packet by packet of sound. It fails the test for what FFmpeg says at that level.
+func decoded(t *testing.T, level, url string) (streams [4][]string) {
 	t.Helper()
-	cmd := exec.Command("ffmpeg", "-v", "warning", "-nostdin", "-i", url, "-map", "0:v", "-map", "0:a", "-f", "streamhash", "-hash", "md5", "-")
+	cmd := exec.CommandContext(t.Context(), "ffmpeg", "-v", level, "-nostdin", "-i", url, "-map", "0:v", "-map", "0:a", "-f", "framehash", "-hash", "md5", "-")
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil || errs.Len() > 0 {
 		t.Errorf("%s: %v\n%s", url, err, &errs)
 	}
-	return string(out)
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(line, ",")
+		n, err := strconv.Atoi(strings.TrimSpace(f[0]))
+		if err != nil { // a comment
+			continue
+		}
+		streams[n] = append(streams[n], strings.TrimSpace(f[len(f)-1]))
+	}
+	return streams
 }
 
 // TestPackaged: in every container and under every protection there are the same pictures
 // and the same sound.
 func TestPackaged(t *testing.T) {
 	w, of := newWorld(t, nil), newFilm(t)
-	want := sums(t, w.base+"/assets/"+w.addFilm(t, of, asset.Clear).ID+"/hls/master.m3u8")
-	if strings.Count(want, ",v,") != 2 || strings.Count(want, ",a,") != 2 {
-		t.Fatal(want)
+	want := decoded(t, "warning", w.base+"/assets/"+w.addFilm(t, of, asset.Clear).ID+"/hls/master.m3u8")
+	if len(want[0]) != 200 || len(want[1]) != 200 || len(want[2]) == 0 || len(want[3]) == 0 {
+		t.Fatalf("%d and %d pictures", len(want[0]), len(want[1]))
 	}
 	for _, protection := range []asset.Protection{asset.Clear, asset.AES128, asset.CBCS} {
 		a := w.addFilm(t, of, protection)
 		for _, form := range []string{"hls", "ts"} {
-			if got := sums(t, w.base+"/assets/"+a.ID+"/"+form+"/master.m3u8"); got != want {
-				t.Errorf("%s %q:\n%swant\n%s", form, protection, got, want)
+			// When FFmpeg opens SAMPLE-AES it looks at some sound that it has not decrypted, and
+			// complains; and it does not decrypt the last picture (libavformat/hls.c of 5.1).
+			level, last := "warning", 0
+			if protection == asset.CBCS && form == "ts" {
+				level, last = "fatal", 1
+			}
+			got := decoded(t, level, w.base+"/assets/"+a.ID+"/"+form+"/master.m3u8")
+			for i := range want {
+				n := len(want[i])
+				if i < 2 {
+					n -= last
+				}
+				if len(got[i]) < n || !slices.Equal(got[i][:n], want[i][:n]) {
+					t.Errorf("%s %q, stream %d: %d frames, or others than the %d that there are", form, protection, i, len(got[i]), len(want[i]))
+				}
 			}
 		}
 	}
