@@ -14,8 +14,10 @@ import (
 func heavy(b *testing.B) (*packager.Track, []byte) {
 	b.Helper()
 	path := source(b, "25", 4, "-vf scale=1280:720,noise=alls=8:allf=t -c:v libx264 -preset ultrafast -c:a pcm_s16le")
-	head, bodies, err := transcode.Chunk(path, media.Chunk{Grid: media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: 100}, To: 100,
-		Rungs: []media.Rung{{Width: 1280, Height: 720, BitRate: 2_100_000}}, Preset: "ultrafast"})
+	head, bodies, err := transcode.Chunk(path, media.Chunk{
+		Grid: media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: 100}, To: 100,
+		Rungs: []media.Rung{{Width: 1280, Height: 720, BitRate: 2_100_000}}, Preset: "ultrafast",
+	})
 	if err != nil {
 		b.Fatal(err)
 	}

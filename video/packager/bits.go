@@ -1,7 +1,5 @@
 package packager
 
-import "math/bits"
-
 // bitReader reads a raw byte sequence payload out of a NAL unit: it steps over the bytes
 // that prevent the emulation of start codes (ISO/IEC 14496-10 section 7.4.1). Behind the end
 // it reads zeros and says so.
@@ -73,11 +71,3 @@ func (r *bitReader) se() int32 {
 
 // bytesRead are those of the unit in which something has been read.
 func (r *bitReader) bytesRead() int { return r.at }
-
-// bitsFor is how many bits the numbers below n have: Ceil(Log2(n)).
-func bitsFor(n uint32) uint {
-	if n <= 1 {
-		return 0
-	}
-	return uint(bits.Len32(n - 1))
-}

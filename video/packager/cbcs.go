@@ -11,8 +11,8 @@ type Protection struct {
 var w3cCommon = [16]byte{0x10, 0x77, 0xef, 0xec, 0xc0, 0xb2, 0x4d, 0x02, 0xac, 0xe3, 0x3c, 0x1e, 0x52, 0xe2, 0xfb, 0x4b}
 
 // openBox begins a box, whose size closeBox fills in.
-func openBox(dst []byte, kind fourCC) ([]byte, int) {
-	return big.AppendUint32(append(dst, 0, 0, 0, 0), uint32(kind)), len(dst)
+func openBox(dst []byte, kind uint32) ([]byte, int) {
+	return big.AppendUint32(append(dst, 0, 0, 0, 0), kind), len(dst)
 }
 
 func closeBox(dst []byte, at int) { big.PutUint32(dst[at:], uint32(len(dst)-at)) }
@@ -28,32 +28,34 @@ func AppendCBCSInit(dst, init []byte, p *Protection) ([]byte, error) {
 		return dst, broken("there is no cbcs for HEVC here")
 	}
 	begin := len(dst)
-	if dst, err = appendProtected(dst, init, t, p); err != nil {
+	if dst, err = appendProtected(dst, init, 0, t, p); err != nil {
 		return dst[:begin], err
 	}
 	return dst, nil
 }
 
-// appendProtected appends boxes, of which those that the sample entry is in are rewritten.
-func appendProtected(dst, b []byte, t *Track, p *Protection) ([]byte, error) {
+// toEntry are the boxes, each in the one before, that the sample entry is in.
+var toEntry = [...]uint32{boxMoov, boxTrak, boxMdia, boxMinf, boxStbl, boxStsd}
+
+// appendProtected appends boxes, so deep in toEntry, of which the next of those is rewritten.
+func appendProtected(dst, b []byte, depth int, t *Track, p *Protection) ([]byte, error) {
 	at := within(b)
 	for at.next() {
-		switch at.kind {
-		case boxMoov, boxTrak, boxMdia, boxMinf, boxStbl, boxStsd:
-		default:
+		if at.kind != toEntry[depth] {
 			dst = append(dst, b[at.at:at.end]...)
 			continue
 		}
-		in, entry := at.body, 0
 		var box int
 		dst, box = openBox(dst, at.kind)
 		var err error
 		if at.kind == boxStsd {
-			entry = 8
-			dst = append(dst, in[:entry]...)
-			dst, err = appendEntry(dst, in[entry:], t, p)
+			if len(at.body) < 8 {
+				return dst, broken("a box stsd that breaks off")
+			}
+			dst = append(dst, at.body[:8]...) // version, flags and how many entries
+			dst, err = appendEntry(dst, at.body[8:], t, p)
 		} else {
-			dst, err = appendProtected(dst, in, t, p)
+			dst, err = appendProtected(dst, at.body, depth+1, t, p)
 		}
 		if err != nil {
 			return dst, err
@@ -88,7 +90,7 @@ func appendEntry(dst, b []byte, t *Track, p *Protection) ([]byte, error) {
 	dst = append(dst, at.body...)
 	dst, sinf := openBox(dst, boxSinf)
 	dst, frma := openBox(dst, boxFrma)
-	dst = big.AppendUint32(dst, uint32(at.kind))
+	dst = big.AppendUint32(dst, at.kind)
 	closeBox(dst, frma)
 	dst, schm := openBox(dst, boxSchm)
 	dst = append(dst, 0, 0, 0, 0, 'c', 'b', 'c', 's', 0, 1, 0, 0)
@@ -151,15 +153,15 @@ func (f *Fragment) AppendCBCS(dst []byte, p *Protection) ([]byte, error) {
 
 // ranges calls what for the encrypted ranges of a sample of video, in turn, with the clear
 // bytes before each; for a clear end with a range of none.
-func (f *Fragment) ranges(s *sample, what func(clear, encrypted int) error) error {
-	clear := 0
+func (f *Fragment) ranges(s *sample, what func(before, encrypted int) error) error {
+	before := 0
 	for rest := f.segment[s.at:s.end]; len(rest) > 0; {
 		unit, after, err := f.track.unit(rest)
 		if err != nil {
 			return err
 		}
 		rest = after
-		clear += f.track.lengthSize
+		before += f.track.lengthSize
 		head := len(unit)
 		if kind := unit[0] & 31; kind == avcSlice || kind == avcIDR {
 			if head, err = avcSliceHeader(unit, f.track.pictures); err != nil {
@@ -168,49 +170,49 @@ func (f *Fragment) ranges(s *sample, what func(clear, encrypted int) error) erro
 		} else if kind > avcSlice && kind < avcIDR {
 			return broken("data partitions")
 		}
-		clear += head
+		before += head
 		if len(unit)-head < block {
-			clear += len(unit) - head
+			before += len(unit) - head
 			continue
 		}
-		if err := what(clear, len(unit)-head); err != nil {
+		if err := what(before, len(unit)-head); err != nil {
 			return err
 		}
-		clear = 0
+		before = 0
 	}
-	if clear > 0 {
-		return what(clear, 0)
+	if before > 0 {
+		return what(before, 0)
 	}
 	return nil
 }
 
-// auxiliary makes the auxiliary information of a part's samples, each with its size (at most
+// describe makes the auxiliary information of a part's samples, each with its size (at most
 // 255 bytes) before it.
-func (f *Fragment) auxiliary(p *part) error {
-	f.clear = f.clear[:0]
+func (f *Fragment) describe(p *part) error {
+	f.auxiliary = f.auxiliary[:0]
 	for i := p.from; i < p.to; i++ {
-		at := len(f.clear)
-		f.clear = append(f.clear, 0, 0, 0)
+		at := len(f.auxiliary)
+		f.auxiliary = append(f.auxiliary, 0, 0, 0)
 		count := 0
-		err := f.ranges(&f.samples[i], func(clear, encrypted int) error {
-			for ; clear > 0xffff; clear -= 0xffff {
-				f.clear = append(f.clear, 0xff, 0xff, 0, 0, 0, 0)
+		err := f.ranges(&f.samples[i], func(before, encrypted int) error {
+			for ; before > 0xffff; before -= 0xffff {
+				f.auxiliary = append(f.auxiliary, 0xff, 0xff, 0, 0, 0, 0)
 				count++
 			}
-			f.clear = append(f.clear, byte(clear>>8), byte(clear))
-			f.clear = big.AppendUint32(f.clear, uint32(encrypted))
+			f.auxiliary = append(f.auxiliary, byte(before>>8), byte(before))
+			f.auxiliary = big.AppendUint32(f.auxiliary, uint32(encrypted))
 			count++
 			return nil
 		})
 		if err != nil {
 			return err
 		}
-		n := len(f.clear) - at - 1
+		n := len(f.auxiliary) - at - 1
 		if n > 255 {
 			return broken("a sample of %d ranges", count)
 		}
-		f.clear[at] = byte(n)
-		f.clear[at+1], f.clear[at+2] = byte(count>>8), byte(count)
+		f.auxiliary[at] = byte(n)
+		f.auxiliary[at+1], f.auxiliary[at+2] = byte(count>>8), byte(count)
 	}
 	return nil
 }
@@ -222,7 +224,7 @@ func (f *Fragment) appendMoof(dst []byte, p *part) ([]byte, error) {
 	if f.track.Codec == AAC {
 		return append(dst, f.segment[p.moof:p.moofEnd]...), nil
 	}
-	if err := f.auxiliary(p); err != nil {
+	if err := f.describe(p); err != nil {
 		return dst, err
 	}
 	count := p.to - p.from
@@ -230,7 +232,6 @@ func (f *Fragment) appendMoof(dst []byte, p *part) ([]byte, error) {
 	out := within(f.segment[p.moof:p.moofEnd])
 	out.next()
 	in := within(out.body)
-	growth := 0
 	for in.next() {
 		if in.kind != boxTraf {
 			dst = append(dst, out.body[in.at:in.end]...)
@@ -243,7 +244,7 @@ func (f *Fragment) appendMoof(dst []byte, p *part) ([]byte, error) {
 		dst, saiz = openBox(dst, boxSaiz)
 		dst = append(dst, 0, 0, 0, 0, 0)
 		dst = big.AppendUint32(dst, uint32(count))
-		for b := f.clear; len(b) > 0; b = b[1+int(b[0]):] {
+		for b := f.auxiliary; len(b) > 0; b = b[1+int(b[0]):] {
 			dst = append(dst, b[0])
 		}
 		closeBox(dst, saiz)
@@ -254,12 +255,12 @@ func (f *Fragment) appendMoof(dst []byte, p *part) ([]byte, error) {
 		dst, senc = openBox(dst, boxSenc)
 		dst = append(dst, 0, 0, 0, 2) // with subsamples
 		dst = big.AppendUint32(dst, uint32(count))
-		for b := f.clear; len(b) > 0; b = b[1+int(b[0]):] {
+		for b := f.auxiliary; len(b) > 0; b = b[1+int(b[0]):] {
 			dst = append(dst, b[1:1+int(b[0])]...)
 		}
 		closeBox(dst, senc)
 		closeBox(dst, traf)
-		growth = len(dst) - moof + (len(out.body) - in.end) - (p.moofEnd - p.moof)
+		growth := len(dst) - moof + (len(out.body) - in.end) - (p.moofEnd - p.moof)
 		runs := within(dst[inside : inside+len(in.body)])
 		for runs.next() {
 			if runs.kind == boxTrun && big.Uint32(runs.body)&trunOffset != 0 {
@@ -283,9 +284,9 @@ func (f *Fragment) appendMdat(dst []byte, p *part, at int) ([]byte, error) {
 			f.chain.all(b)
 			continue
 		}
-		if err := f.ranges(s, func(clear, encrypted int) error {
-			f.chain.tenth(b[clear:clear+encrypted], block-1)
-			b = b[clear+encrypted:]
+		if err := f.ranges(s, func(before, encrypted int) error {
+			f.chain.tenth(b[before:before+encrypted], block-1)
+			b = b[before+encrypted:]
 			return nil
 		}); err != nil {
 			return dst, err

@@ -81,8 +81,10 @@ func picture(t testing.TB, rate media.Fraction, seconds int) *film {
 	frames := seconds * rate.Num / rate.Den
 	segment := 2 * rate.Num / rate.Den
 	for from := 0; from < frames; from += 2 * segment {
-		head, bodies, err := transcode.Chunk(path, media.Chunk{Grid: media.Grid{Rate: rate, Segment: segment}, From: from, To: from + 2*segment,
-			Rungs: []media.Rung{{Width: 320, Height: 180, BitRate: 1_000_000}}, Threads: 1})
+		head, bodies, err := transcode.Chunk(path, media.Chunk{
+			Grid: media.Grid{Rate: rate, Segment: segment}, From: from, To: from + 2*segment,
+			Rungs: []media.Rung{{Width: 320, Height: 180, BitRate: 1_000_000}}, Threads: 1,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,10 +20,10 @@ func TestSampleAES(t *testing.T) {
 	all := []*film{named(t, "picture"), named(t, "cavlc"), named(t, "sound"), named(t, "mono")}
 	for _, f := range all {
 		_, want := f.original(t, dir)
-		clear, encrypted := f.streams(t, nil), f.streams(t, e)
-		for i := range clear {
-			if d := len(encrypted[i]) - len(clear[i]); d < 0 || d > 64*188 {
-				t.Errorf("%s, segment %d: %d bytes encrypted, %d clear", f.name, i, len(encrypted[i]), len(clear[i]))
+		plain, encrypted := f.streams(t, nil), f.streams(t, e)
+		for i := range plain {
+			if d := len(encrypted[i]) - len(plain[i]); d < 0 || d > 64*188 {
+				t.Errorf("%s, segment %d: %d bytes encrypted, %d clear", f.name, i, len(encrypted[i]), len(plain[i]))
 			}
 		}
 		counters(t, bytes.Join(encrypted, nil))
@@ -62,18 +62,18 @@ func TestSampleAES(t *testing.T) {
 // TestSampleAESUnits: what Apple describes decrypts all NAL units.
 func TestSampleAESUnits(t *testing.T) {
 	for _, f := range []*film{named(t, "picture"), named(t, "slices"), named(t, "cavlc")} {
-		clear, encrypted := f.streams(t, nil), f.streams(t, &packager.SampleAES{Key: key, IV: iv})
-		for i := range clear {
-			decrypted(t, elementary(encrypted[i]), elementary(clear[i]))
+		plain, encrypted := f.streams(t, nil), f.streams(t, &packager.SampleAES{Key: key, IV: iv})
+		for i := range plain {
+			decrypted(t, elementary(encrypted[i]), elementary(plain[i]))
 		}
 	}
 }
 
 // decrypted fails the test where an elementary stream, decrypted, is not as another is, and
 // gives out how many bytes in it prevent start codes.
-func decrypted(t *testing.T, encrypted, clear []byte) (guards int) {
+func decrypted(t *testing.T, encrypted, plain []byte) (guards int) {
 	t.Helper()
-	got, want := splitUnits(encrypted), splitUnits(clear)
+	got, want := splitUnits(encrypted), splitUnits(plain)
 	if len(got) != len(want) {
 		t.Fatalf("%d NAL units, want %d", len(got), len(want))
 	}
@@ -117,7 +117,7 @@ func TestSampleAESGuards(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := &packager.SampleAES{Key: key, IV: iv}
-	clear, err := fragment.AppendTS(nil, nil)
+	plain, err := fragment.AppendTS(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestSampleAESGuards(t *testing.T) {
 	if int64(len(encrypted)) > size {
 		t.Errorf("%d bytes, at most %d said", len(encrypted), size)
 	}
-	guards := decrypted(t, elementary(encrypted), elementary(clear))
+	guards := decrypted(t, elementary(encrypted), elementary(plain))
 	if guards < 100 {
 		t.Errorf("%d bytes prevent start codes", guards)
 	}
@@ -193,7 +193,7 @@ func TestCBCS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			clear, err := mp4.DecodeFile(bytes.NewReader(f.whole()))
+			plain, err := mp4.DecodeFile(bytes.NewReader(f.whole()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -203,7 +203,7 @@ func TestCBCS(t *testing.T) {
 				if err := mp4.DecryptFragment(fragment, how, key[:]); err != nil {
 					t.Fatalf("segment %d: %v", i, err)
 				}
-				was := fragments(clear)[i].Mdat.Data
+				was := fragments(plain)[i].Mdat.Data
 				if !bytes.Equal(fragment.Mdat.Data, was) {
 					t.Errorf("segment %d: mp4ff decrypts to other bytes", i)
 				}

@@ -14,10 +14,10 @@ type Fragment struct {
 	sequence uint32 // of the first part
 	longest  uint32 // duration of a sample
 
-	chain chain  // the cipher that was used last
-	plain []byte // what is to be encrypted, and ...
-	built []byte // ... the elementary stream of a sample that is not so in the segment
-	clear []byte // the auxiliary information of cbcs
+	chain     chain  // the cipher that was used last
+	plain     []byte // a NAL unit that is to be encrypted
+	built     []byte // the elementary stream of samples, where it is not so in the segment
+	auxiliary []byte // information of cbcs
 }
 
 // part is a moof with its mdat.

@@ -25,9 +25,9 @@ var ErrInput = errors.New("it cannot be packaged")
 type Codec uint8
 
 const (
-	H264 Codec = iota + 1
-	HEVC
-	AAC
+	H264 Codec = iota + 1 // ISO/IEC 14496-10
+	HEVC                  // ISO/IEC 23008-2
+	AAC                   // ISO/IEC 14496-3
 )
 
 // Track is what an initialisation segment says of its one track. It is not changed by its
@@ -103,7 +103,7 @@ func timeScale(b *boxes) (uint32, error) {
 		return units(body, 8), err
 	}
 	if len(body) < 20 {
-		return 0, broken("a box %s that breaks off", b.kind)
+		return 0, broken("a box %s that breaks off", name(b.kind))
 	}
 	return units(body, 16), nil
 }
@@ -202,7 +202,7 @@ func (t *Track) readEntry(b []byte) error {
 	case boxMp4a:
 		t.Codec, before, config = AAC, audioEntry, boxEsds
 	default:
-		return broken("samples of the kind %s", at.kind)
+		return broken("samples of the kind %s", name(at.kind))
 	}
 	if len(at.body) < before {
 		return broken("a sample entry of %d bytes", len(at.body))
@@ -224,7 +224,7 @@ func (t *Track) readEntry(b []byte) error {
 			return t.readEsds(in.body)
 		}
 	}
-	return broken("a sample entry without %s", config)
+	return broken("a sample entry without %s", name(config))
 }
 
 // start begins each NAL unit in a stream of bytes.

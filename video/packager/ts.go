@@ -115,7 +115,7 @@ func (f *Fragment) AppendTS(dst []byte, e *SampleAES) ([]byte, error) {
 	w := &stream{b: dst[begin:]}
 	f.tables(w, e != nil)
 	for from := 0; from < len(f.samples); {
-		to, size, _ := f.group(from)
+		to, _, _ := f.group(from)
 		s := &f.samples[from]
 		p := elementary{key: s.key, id: 0xe0}
 		p.decoded, p.shown = f.times(s)
@@ -131,7 +131,7 @@ func (f *Fragment) AppendTS(dst []byte, e *SampleAES) ([]byte, error) {
 		default:
 			p.lead, p.body, p.lengths = f.lead(s), f.segment[s.at+s.skip:s.end], true
 		}
-		size = len(p.lead) + len(p.body)
+		size := len(p.lead) + len(p.body)
 		head := p.header(size)
 		n := packetsOf(head + size)
 		if to == len(f.samples) {
@@ -356,7 +356,7 @@ func (w *stream) write(p *elementary, n int) {
 		c.next = 0
 	}
 	left := len(head) + len(p.lead) + len(p.body)
-	for i := 0; i < n; i++ {
+	for i := range n {
 		b := (*[packet]byte)(w.b[w.at:])
 		w.at += packet
 		b[0], b[1], b[2] = 0x47, pidMedia>>8, pidMedia&255

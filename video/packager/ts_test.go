@@ -131,6 +131,34 @@ func TestTS(t *testing.T) {
 	}
 }
 
+// TestParts: a segment of several fragments, as those that are live have, is packaged whole.
+func TestParts(t *testing.T) {
+	for _, f := range []*film{named(t, "picture"), named(t, "sound"), named(t, "x264")} {
+		dir := t.TempDir()
+		_, want := f.original(t, dir)
+		joined := &film{name: f.name, init: f.init, segments: [][]byte{bytes.Join(f.segments, nil)}}
+		ts := joined.streams(t, nil)[0]
+		counters(t, ts)
+		same(t, f.name, decoded(t, "-i", write(t, dir, "joined.ts", ts)), want)
+
+		p := &packager.Protection{Key: key, IV: iv}
+		init, err := packager.AppendCBCSInit(nil, f.init, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fragment packager.Fragment
+		if err := fragment.Read(f.track(t), joined.segments[0]); err != nil {
+			t.Fatal(err)
+		}
+		b, err := fragment.AppendCBCS(init, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := write(t, dir, "joined.mp4", b)
+		same(t, f.name, decoded(t, "-fflags", "+ignidx", "-ignore_editlist", "1", "-decryption_key", hexKey, "-i", path), want)
+	}
+}
+
 func number(t testing.TB, s string) float64 {
 	t.Helper()
 	v, err := strconv.ParseFloat(s, 64)
@@ -180,16 +208,18 @@ const (
 func list(t testing.TB, dir, name, method string, segments [][]byte) string {
 	t.Helper()
 	write(t, dir, "key", key[:])
-	all := "#EXTM3U\n#EXT-X-VERSION:5\n#EXT-X-TARGETDURATION:4\n#EXT-X-PLAYLIST-TYPE:VOD\n"
+	var all strings.Builder
+	all.WriteString("#EXTM3U\n#EXT-X-VERSION:5\n#EXT-X-TARGETDURATION:4\n#EXT-X-PLAYLIST-TYPE:VOD\n")
 	if method != "" {
-		all += "#EXT-X-KEY:METHOD=" + method + ",URI=\"key\",IV=0x" + hexIV + "\n"
+		all.WriteString("#EXT-X-KEY:METHOD=" + method + ",URI=\"key\",IV=0x" + hexIV + "\n")
 	}
 	for i, s := range segments {
 		file := name + strconv.Itoa(i) + ".ts"
 		write(t, dir, file, s)
-		all += "#EXTINF:2,\n" + file + "\n"
+		all.WriteString("#EXTINF:2,\n" + file + "\n")
 	}
-	return write(t, dir, name+".m3u8", []byte(all+"#EXT-X-ENDLIST\n"))
+	all.WriteString("#EXT-X-ENDLIST\n")
+	return write(t, dir, name+".m3u8", []byte(all.String()))
 }
 
 // hls are the options with which ffmpeg plays playlists in files.
