@@ -190,12 +190,14 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		return err
 	}
 	undo = append(undo, memory.Close)
+	pressure := origin.WatchMemory(memory.Free, log, metrics)
+	undo = append(undo, pressure.Close)
 	accessLog, closeLog, err := openAccessLog(cfg.AccessLog, log, metrics)
 	if err != nil {
 		return err
 	}
 	undo = append(undo, closeLog)
-	front := origin.New(origin.Config{Library: library, Log: log, Prefix: "/assets", Key: key, Metrics: metrics, CacheBytes: cfg.CacheBytes, AccessLog: accessLog})
+	front := origin.New(origin.Config{Library: library, Log: log, Prefix: "/assets", Key: key, Metrics: metrics, CacheBytes: cfg.CacheBytes, AccessLog: accessLog, Admission: pressure})
 	undo = append(undo, front.Close)
 
 	fre := engine.New(cfg.Engine)
@@ -207,6 +209,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	rest, closing, err := videos.Handler(service.HTTPConfig{
 		Uploads: filepath.Join(cfg.State, "uploads"), Import: cfg.Import, Log: log,
 		Address: func(a *asset.Asset) string { return front.Path(a.ID, signedFor) },
+		Admit:   pressure.Admit, Pressure: pressure.Status,
 	})
 	if err != nil {
 		return &hintError{fmt.Errorf("--import or --state: %w", err), "give directories that there are, and that may be read"}

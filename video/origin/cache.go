@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -11,17 +12,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine/admission"
 )
 
 // errBusy says that too many wait already for segments to be made.
-var errBusy = errors.New("too many segments are being made")
+var errBusy = &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeOverloaded, Message: "too many segments are being made", Next: "ask again in 1 s"}
 
 // cache has segments made when they are asked for, each by one at a time, and keeps them in
 // files in memory, of which the kernel sends: those that were asked for last, as far as they
 // have room. Its methods may be called from several goroutines.
 type cache struct {
-	most   int64 // bytes
+	most   int64        // bytes
+	admit  func() error // whether there is memory for another
 	makers *makers
 
 	mu     sync.Mutex
@@ -43,8 +46,8 @@ type made struct {
 	users int           // who wait for it or send of it
 }
 
-func newCache(most int64, places int) *cache {
-	return &cache{most: most, makers: newMakers(places, admission.QueueConfig{Target: 200 * time.Millisecond, Interval: time.Second}), made: map[string]*made{}}
+func newCache(most int64, places int, admit func() error) *cache {
+	return &cache{most: most, admit: admit, makers: newMakers(places, admission.QueueConfig{Target: 200 * time.Millisecond, Interval: time.Second}), made: map[string]*made{}}
 }
 
 // maker makes a segment.
@@ -57,7 +60,7 @@ type maker interface {
 }
 
 // get is what has the entity tag, which by makes if it is not there. The caller releases it,
-// unless there is an error: errBusy, or by's.
+// unless there is an error: errBusy, admit's, or by's.
 func (c *cache) get(tag string, by maker) (*made, error) {
 	c.mu.Lock()
 	m := c.made[tag]
@@ -72,7 +75,10 @@ func (c *cache) get(tag string, by maker) (*made, error) {
 		m = newMade(tag)
 		c.made[tag] = m
 		c.mu.Unlock()
-		if m.err = c.makers.enter(); m.err == nil {
+		if m.err = c.admit(); m.err == nil {
+			m.err = c.makers.enter()
+		}
+		if m.err == nil {
 			began := time.Now()
 			m.file, m.size, m.err = makeFile(by)
 			c.makers.leave(time.Since(began))

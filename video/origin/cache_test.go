@@ -50,7 +50,7 @@ func (f *fake) close() error {
 // can be sent to its end when others have taken its place.
 func TestCache(t *testing.T) {
 	fretest.CheckLeaks(t)
-	c := newCache(1000, 2)
+	c := newCache(1000, 2, func() error { return nil })
 	var n, closed atomic.Int64
 	get := func(letter byte, size int) *made {
 		t.Helper()
@@ -131,7 +131,7 @@ func TestCache(t *testing.T) {
 // TestCacheBusy: who cannot be served soon is refused at once, and the others are.
 func TestCacheBusy(t *testing.T) {
 	fretest.CheckLeaks(t)
-	c := newCache(1<<20, 1)
+	c := newCache(1<<20, 1, func() error { return nil })
 	c.makers = newMakers(1, admission.QueueConfig{Length: 2})
 	var n, closed atomic.Int64
 	wait := make(chan struct{})
@@ -210,7 +210,7 @@ func TestCacheFault(t *testing.T) {
 	if _, err := io.CopyN(f, strings.NewReader(strings.Repeat("x", 1<<20)), 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	c := newCache(1<<20, 1)
+	c := newCache(1<<20, 1, func() error { return nil })
 	if _, err := c.get("a", &cut{f: f}); err == nil || !strings.Contains(err.Error(), "shorter than it was") {
 		t.Errorf("%v", err)
 	}

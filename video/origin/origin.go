@@ -45,6 +45,7 @@ type Config struct {
 	Now     func() time.Time // default time.Now
 
 	AccessLog *AccessLog // nil: none; stays the caller's
+	Admission *Admission // of what needs memory or work; nil: all of it; stays the caller's
 
 	// CacheBytes is the memory for segments that are made when they are asked for: in MPEG-TS,
 	// or encrypted. Default 256 MiB.
@@ -82,7 +83,7 @@ func New(cfg Config) *Origin {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	o := &Origin{
-		cfg: cfg, cache: newCache(cfg.CacheBytes, runtime.GOMAXPROCS(0)), cancel: cancel, done: make(chan struct{}), shelves: map[string]*shelf{},
+		cfg: cfg, cache: newCache(cfg.CacheBytes, runtime.GOMAXPROCS(0), cfg.Admission.Admit), cancel: cancel, done: make(chan struct{}), shelves: map[string]*shelf{},
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_video_answers_total", Help: "Answers of the origin, by what was asked for and the status."}, []string{"kind", "status"}),
 		sent:    prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_video_sent_bytes_total", Help: "Bytes of bodies that the origin has answered with."}),
 	}
@@ -232,9 +233,9 @@ func (o *Origin) Serve(on *httpserver.Exchange) {
 			}
 		}
 	}
-	if errors.Is(err, errBusy) {
-		x.Set("Retry-After", "1")
-		o.refuse(x, http.StatusServiceUnavailable, api.CodeOverloaded, "too many segments are being made: ask again in a second")
+	var refused *api.Error
+	if errors.As(err, &refused) {
+		o.refuseWork(x, refused)
 		return
 	}
 	if err != nil {
@@ -245,7 +246,8 @@ func (o *Origin) Serve(on *httpserver.Exchange) {
 	o.refuse(x, http.StatusNotFound, api.CodeNotFound, "the asset has nothing of that name")
 }
 
-// shelf is that of an asset, nil where none is ready. The caller releases it.
+// shelf is that of an asset, nil where none is ready. The caller releases it. The error is an
+// *api.Error where there is no memory for one now.
 func (o *Origin) shelf(id []byte) (*shelf, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -257,6 +259,9 @@ func (o *Origin) shelf(id []byte) (*shelf, error) {
 	a := o.cfg.Library.Get(string(id))
 	if a == nil || a.State != asset.Ready {
 		return nil, nil
+	}
+	if err := o.cfg.Admission.Admit(); err != nil {
+		return nil, err
 	}
 	name := a.ID
 	s, err := newShelf(a, func(elem ...string) string { return o.cfg.Library.Path(name, elem...) })

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -60,6 +61,9 @@ type rest struct {
 	imports *os.Root // nil: nothing
 	address Addresses
 	log     *slog.Logger
+
+	pressure func() (state, reason string, since time.Time)
+	started  time.Time
 }
 
 // HTTPConfig of the API.
@@ -68,11 +72,17 @@ type HTTPConfig struct {
 	Import  string    // directory whose files may be made assets by their path; "": none
 	Address Addresses // required
 	Log     *slog.Logger
+
+	Admit    func() error                                   // whether a large body is taken now, else an *api.Error of status 503; nil: any
+	Pressure func() (state, reason string, since time.Time) // by which Admit decides; nil: it is normal
 }
+
+// cheapBody is the largest body that counts as needing no memory, as in the gateway.
+const cheapBody = 64 << 10
 
 // Handler is the service's API for a server of net/http, and what closes it.
 func (s *Service) Handler(cfg HTTPConfig) (_ http.Handler, closing func() error, err error) {
-	h := &rest{Service: s, address: cfg.Address, log: cfg.Log}
+	h := &rest{Service: s, address: cfg.Address, log: cfg.Log, pressure: cfg.Pressure, started: time.Now().UTC()}
 	closing = func() error { return nil }
 	if cfg.Import != "" {
 		if h.imports, err = os.OpenRoot(cfg.Import); err != nil {
@@ -97,7 +107,18 @@ func (s *Service) Handler(cfg HTTPConfig) (_ http.Handler, closing func() error,
 	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: "there is no " + r.Method + " " + r.URL.Path, Next: "see /v1/openapi.yaml"})
 	})
-	return mux, closing, nil
+	if cfg.Admit == nil {
+		return mux, closing, nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength < 0 || r.ContentLength > cheapBody {
+			if err := cfg.Admit(); err != nil {
+				h.fail(w, r, err)
+				return
+			}
+		}
+		mux.ServeHTTP(w, r)
+	}), closing, nil
 }
 
 // routes are all but those of tus.
@@ -105,7 +126,30 @@ func (h *rest) routes() map[string]func(http.ResponseWriter, *http.Request) erro
 	return map[string]func(http.ResponseWriter, *http.Request) error{
 		"GET /v1/assets": h.list, "POST /v1/assets": h.create, "GET /v1/assets/{id}": h.get, "DELETE /v1/assets/{id}": h.remove,
 		"POST /v1/assets/{id}/retry": h.retry, "GET /v1/assets/{id}/events": h.events, "GET /v1/openapi.yaml": h.describe,
+		"GET /v1/status": h.status,
 	}
+}
+
+// Status is how a service does.
+type Status struct {
+	Started time.Time           `json:"started"`
+	State   string              `json:"state"`            // normal, degraded, probing, recovering
+	Reason  string              `json:"reason,omitempty"` // unless it is normal: memory, waits
+	Since   time.Time           `json:"since"`            // when the state came
+	Assets  map[asset.State]int `json:"assets"`           // how many there are of each state
+}
+
+func (h *rest) status(w http.ResponseWriter, _ *http.Request) error {
+	s := Status{Started: h.started, State: "normal", Since: h.started, Assets: map[asset.State]int{}}
+	if h.pressure != nil {
+		s.State, s.Reason, s.Since = h.pressure()
+	}
+	all, _ := h.library.List()
+	for _, a := range all {
+		s.Assets[a.State]++
+	}
+	answer(w, http.StatusOK, s)
+	return nil
 }
 
 func (h *rest) describe(w http.ResponseWriter, _ *http.Request) error {
@@ -150,6 +194,9 @@ const (
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(v) // fails with the connection
 }

@@ -1,15 +1,23 @@
 package service
 
 import (
+	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/video/asset"
 )
 
 // TestOpenAPI: the description names the routes that there are.
@@ -73,5 +81,65 @@ func TestNoRoute(t *testing.T) {
 	h.fail(w, httptest.NewRequest(http.MethodGet, "/v1/x", nil), os.ErrNotExist)
 	if w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), `"code":"not_found"`) || w.Header().Get("Content-Type") != "application/json" {
 		t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
+	}
+}
+
+// TestRefusedBodies: while memory is short large bodies are refused, and when to ask again is
+// told; everything else goes on, and the status says so.
+func TestRefusedBodies(t *testing.T) {
+	library, _, err := asset.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine := client.New(filepath.Join(t.TempDir(), "none.sock"))
+	s := New(Config{Library: library, Engine: engine, Log: slog.New(slog.DiscardHandler), Template: Template})
+	var short atomic.Bool
+	h, closing, err := s.Handler(HTTPConfig{
+		Uploads: t.TempDir(), Log: slog.New(slog.DiscardHandler), Address: func(*asset.Asset) string { return "" },
+		Admit: func() error {
+			if short.Load() {
+				return &api.Error{Status: http.StatusServiceUnavailable, Code: "degraded", Message: "short"}
+			}
+			return nil
+		},
+		Pressure: func() (string, string, time.Time) { return "degraded", "memory", time.Unix(1, 0) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		s.Close()
+		engine.Close()
+		if err := errors.Join(closing(), library.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	ask := func(method, path string, size int, fields ...string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(method, path, strings.NewReader(strings.Repeat("x", size)))
+		r.Header.Set("Tus-Resumable", "1.0.0")
+		r.Header.Set("Content-Type", "application/offset+octet-stream")
+		for i := 0; i < len(fields); i += 2 {
+			r.Header.Set(fields[i], fields[i+1])
+		}
+		h.ServeHTTP(w, r)
+		return w
+	}
+	at := ask("POST", "/v1/uploads/", 0, "Upload-Length", "100000").Header().Get("Location")
+	short.Store(true)
+	for _, w := range []*httptest.ResponseRecorder{ask("POST", "/v1/assets", 100_000), ask("PATCH", at, 100_000, "Upload-Offset", "0")} {
+		if w.Code != 503 || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), `"code":"degraded"`) {
+			t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
+		}
+	}
+	if w := ask("PATCH", at, 1000, "Upload-Offset", "0"); w.Code != 204 {
+		t.Errorf("a small piece: %d %s", w.Code, w.Body)
+	}
+	if w := ask("GET", "/v1/status", 0); w.Code != 200 || !strings.Contains(w.Body.String(), `"state":"degraded","reason":"memory"`) || !strings.Contains(w.Body.String(), `"assets":{"uploading":1}`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	short.Store(false)
+	if w := ask("PATCH", at, 99_000, "Upload-Offset", "1000"); w.Code != 204 {
+		t.Errorf("there is memory again: %d %s", w.Code, w.Body)
 	}
 }
