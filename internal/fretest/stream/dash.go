@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"path"
 	"regexp"
@@ -117,12 +118,8 @@ var (
 )
 
 func merge(a, b map[string]*regexp.Regexp) map[string]*regexp.Regexp {
-	all := map[string]*regexp.Regexp{}
-	for _, m := range []map[string]*regexp.Regexp{a, b} {
-		for name, pattern := range m {
-			all[name] = pattern
-		}
-	}
+	all := maps.Clone(a)
+	maps.Copy(all, b)
 	return all
 }
 
