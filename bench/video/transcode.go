@@ -15,9 +15,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/bench/internal/testbed"
@@ -50,7 +53,7 @@ const (
 	transcoderName = "fre-video-transcoder"
 	sourceName     = "film"
 	sourceSeconds  = 20
-	segmentFrames  = 100
+	segmentFrames  = 50
 	preset         = "veryfast"
 )
 
@@ -83,9 +86,9 @@ func transcode(ctx context.Context, o options, dir string) (t *transcoding, err 
 	}
 	rungs := media.Ladder(1280, 720, 25, 4)
 	t = &transcoding{Seconds: sourceSeconds}
-	for i := range o.rounds + 1 { // the first starts the sandbox, and is not measured
+	for i := range o.rounds + 1 { // the first starts the sandboxes, and is not measured
 		began := time.Now()
-		if err := inSandbox(ctx, engine, dir, rungs); err != nil {
+		if err := inSandboxes(ctx, engine, dir, rungs); err != nil {
 			return nil, err
 		}
 		sandboxed := time.Since(began)
@@ -168,44 +171,72 @@ func giveSource(ctx context.Context, engine *client.Client, path string) error {
 	return nil
 }
 
-// inSandbox has the transcoder make all rungs of the source, and writes them.
-func inSandbox(ctx context.Context, engine *client.Client, dir string, rungs []media.Rung) (err error) {
-	question, err := json.Marshal(media.Chunk{Source: sourceName, Grid: media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: segmentFrames}, To: -1, Rungs: rungs, Preset: preset})
-	if err != nil {
+// inSandboxes has the transcoder make all rungs of the source and writes them: a sandbox has
+// one CPU, so there are as many chunks at a time as CPUs, as in the service.
+func inSandboxes(ctx context.Context, engine *client.Client, dir string, rungs []media.Rung) error {
+	const segments = 25 * sourceSeconds / segmentFrames
+	jobs := min(runtime.NumCPU(), segments)
+	chunks := make([][][]byte, jobs) // of each, its rungs
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range jobs {
+		group.Go(func() (err error) {
+			chunks[i], err = chunk(ctx, engine, i*segments/jobs*segmentFrames, (i+1)*segments/jobs*segmentFrames, rungs)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
 		return err
+	}
+	for i, r := range rungs {
+		var whole []byte
+		for _, c := range chunks {
+			whole = append(whole, c[i]...)
+		}
+		if err := os.WriteFile(sandboxFile(dir, r), whole, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chunk is the rungs of some frames: the first chunk with the initialisation segments.
+func chunk(ctx context.Context, engine *client.Client, from, to int, rungs []media.Rung) (made [][]byte, err error) {
+	question, err := json.Marshal(media.Chunk{Source: sourceName, Grid: media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: segmentFrames}, From: from, To: to, Rungs: rungs, Preset: preset})
+	if err != nil {
+		return nil, err
 	}
 	body, err := ask(ctx, engine, client.Event{Method: http.MethodPost, Path: "/chunk", Body: bytes.NewReader(question)})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, body.Close()) }()
 	r := bufio.NewReaderSize(body, 256<<10)
 	line, err := r.ReadBytes('\n')
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var head media.Chunked
 	if err := json.Unmarshal(line, &head); err != nil {
-		return err
+		return nil, err
 	}
-	if head.Frames != 25*sourceSeconds || len(head.Rungs) != len(rungs) {
-		return fmt.Errorf("%d frames in %d rungs", head.Frames, len(head.Rungs))
+	if head.Frames != to-from || len(head.Rungs) != len(rungs) {
+		return nil, fmt.Errorf("%d frames of %d to %d in %d rungs", head.Frames, from, to, len(head.Rungs))
 	}
-	for i, made := range head.Rungs {
-		size := int64(made.Init)
-		for _, n := range made.Segments {
-			size += int64(n)
+	for _, m := range head.Rungs {
+		size := m.Init
+		for _, n := range m.Segments {
+			size += n
 		}
-		f, err := os.Create(sandboxFile(dir, rungs[i]))
-		if err != nil {
-			return err
+		b := make([]byte, size)
+		if _, err := io.ReadFull(r, b); err != nil {
+			return nil, err
 		}
-		_, err = io.CopyN(f, r, size)
-		if err := errors.Join(err, f.Close()); err != nil {
-			return err
+		if from > 0 {
+			b = b[m.Init:]
 		}
+		made = append(made, b)
 	}
-	return nil
+	return made, nil
 }
 
 // onHost has the ffmpeg program make the same, with the settings of package transcode.
@@ -261,7 +292,7 @@ func (t *transcoding) speed() float64 {
 // markdown is its part of the page.
 func (t *transcoding) markdown(p func(string, ...any)) {
 	p("\n## Transcoding\n")
-	p("%g seconds of 720p in %d rungs, x264 %s, by the transcoder in a sandbox and by the ffmpeg program on the host with the same settings, in turns (%d each), on all CPUs. PSNR against the source in the rung's size.\n", t.Seconds, len(t.Rungs), preset, len(t.Sandbox))
+	p("%g seconds of 720p in %d rungs, x264 %s, by the transcoder, one sandbox for each CPU, and by the ffmpeg program on the host with the same settings, in turns (%d each). PSNR against the source in the rung's size.\n", t.Seconds, len(t.Rungs), preset, len(t.Sandbox))
 	p("| rung | bytes, sandbox | bytes, ffmpeg | PSNR, sandbox | PSNR, ffmpeg |\n|---|---:|---:|---:|---:|")
 	apart := 0.
 	for _, r := range t.Rungs {
@@ -270,6 +301,6 @@ func (t *transcoding) markdown(p func(string, ...any)) {
 	}
 	verdict := map[bool]string{true: "met", false: "missed"}
 	p("\n| | | aim | |\n|---|---:|---:|---|")
-	p("| speed in the sandbox ÷ ffmpeg on the host | %s | ≥ 0.95 × | %s |", testbed.Digits(t.speed()), verdict[t.speed() >= 0.95])
+	p("| speed in sandboxes ÷ ffmpeg on the host | %s | ≥ 0.95 × | %s |", testbed.Digits(t.speed()), verdict[t.speed() >= 0.95])
 	p("| PSNR apart, at most | %.2f dB | ≤ 0.1 dB | %s |", apart, verdict[apart <= 0.1])
 }

@@ -110,7 +110,7 @@ func TestTranscoding(t *testing.T) {
 		Rungs: []rungQuality{{Name: "720p", SandboxPSNR: 40.05, FFmpegPSNR: 40}, {Name: "480p", SandboxPSNR: 38, FFmpegPSNR: 38.25}},
 	}
 	tr.markdown(func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) })
-	for _, want := range []string{"| speed in the sandbox ÷ ffmpeg on the host | 1.00 | ≥ 0.95 × | met |", "| PSNR apart, at most | 0.25 dB | ≤ 0.1 dB | missed |"} {
+	for _, want := range []string{"| speed in sandboxes ÷ ffmpeg on the host | 1.00 | ≥ 0.95 × | met |", "| PSNR apart, at most | 0.25 dB | ≤ 0.1 dB | missed |"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in:\n%s", want, &b)
 		}
