@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,44 +46,16 @@ command follows the work, and prints the asset once it is ready.`,
 				return err
 			}
 			defer c.Close()
-			f, info, err := openVideo(args[0])
+			video := client.Video{Name: name, Codec: codec, Protection: protection}
+			a, err := upload(cmd, c, args[0], video, wait)
 			if err != nil {
 				return err
-			}
-			defer f.Close()
-			if name == "" {
-				name = filepath.Base(args[0])
-			}
-			bar := newBar(cmd.ErrOrStderr())
-			defer bar.end()
-			video := client.Video{Name: name, Codec: codec, Protection: protection, Data: f, Size: info.Size()}
-			id, err := uploadOnce(cmd.Context(), c, args[0], video, info.ModTime(), func(sent int64) { bar.show("upload", sent, info.Size()) })
-			if err != nil {
-				bar.end()
-				return explain(cmd.Context(), err)
-			}
-			var a client.Asset
-			if wait {
-				a, err = c.Follow(cmd.Context(), id, func(a client.Asset) {
-					if a.Jobs != nil {
-						bar.show("transcode", int64(a.Jobs.Done), int64(a.Jobs.All))
-					}
-				})
-			} else {
-				a, err = c.Asset(cmd.Context(), id)
-			}
-			bar.end()
-			if cmd.Context().Err() != nil {
-				return &hintError{context.Cause(cmd.Context()), "the service works on: fre-video inspect " + id}
-			}
-			if err != nil {
-				return explain(cmd.Context(), err)
 			}
 			if err := printJSON(cmd.OutOrStdout(), a); err != nil {
 				return err
 			}
 			if a.State == asset.Failed {
-				return &failedError{id, a.Error}
+				return &failedError{a.ID, a.Error}
 			}
 			return nil
 		},
@@ -112,6 +85,38 @@ func openVideo(path string) (*os.File, fs.FileInfo, error) {
 		return nil, nil, errors.Join(err, f.Close())
 	}
 	return f, info, nil
+}
+
+// upload uploads a file, and waits for what becomes of it where it is to. Of video the data and
+// the size are the file's; the name is, where there is none.
+func upload(cmd *cobra.Command, c *client.Client, path string, video client.Video, wait bool) (a client.Asset, err error) {
+	f, info, err := openVideo(path)
+	if err != nil {
+		return a, err
+	}
+	defer f.Close()
+	video.Name, video.Data, video.Size = cmp.Or(video.Name, filepath.Base(path)), f, info.Size()
+	bar := newBar(cmd.ErrOrStderr())
+	defer bar.end()
+	id, err := uploadOnce(cmd.Context(), c, path, video, info.ModTime(), func(sent int64) { bar.show("upload", sent, info.Size()) })
+	if err != nil {
+		bar.end()
+		return a, explain(cmd.Context(), err)
+	}
+	if wait {
+		a, err = c.Follow(cmd.Context(), id, func(a client.Asset) {
+			if a.Jobs != nil {
+				bar.show("transcode", int64(a.Jobs.Done), int64(a.Jobs.All))
+			}
+		})
+	} else {
+		a, err = c.Asset(cmd.Context(), id)
+	}
+	bar.end()
+	if cmd.Context().Err() != nil {
+		return a, &hintError{context.Cause(cmd.Context()), "the service works on: fre-video inspect " + id}
+	}
+	return a, explain(cmd.Context(), err)
 }
 
 func lsCommand() *cobra.Command {

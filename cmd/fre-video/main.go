@@ -41,7 +41,7 @@ const exitCodes = `Exit codes of fre-video:
     1  an error; the message says which
     2  wrong usage: unknown command or flag, missing argument
     3  the service is not reachable
-    4  not found: no such asset
+    4  not found: no such asset or live stream
     5  the asset has failed
   130  interrupted (Ctrl-C)
 `
@@ -140,7 +140,7 @@ func newRoot() *cobra.Command {
 		return usageError{&hintError{err, cmd.CommandPath() + " --help lists the flags"}}
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(serveCommand(), uploadCommand(), lsCommand(), inspectCommand(), rmCommand(), retryCommand(), benchCommand(),
+	root.AddCommand(serveCommand(), uploadCommand(), lsCommand(), inspectCommand(), rmCommand(), retryCommand(), liveCommand(), benchCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What fre-video's exit codes mean", Long: exitCodes})
 	return root
 }

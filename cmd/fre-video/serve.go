@@ -24,6 +24,7 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/httpserver/accesslog"
 	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/live"
 	"github.com/fre-engine/fre/video/media"
 	"github.com/fre-engine/fre/video/origin"
 	"github.com/fre-engine/fre/video/service"
@@ -35,11 +36,13 @@ const (
 	defaultListen = "127.0.0.1:8090"
 	defaultState  = "/var/lib/fre-video"
 	signedFor     = 6 * time.Hour
+	livePrefix    = "/live"
 )
 
 // serveConfig is what fre-video serve is told.
 type serveConfig struct {
 	State, Listen, Engine, Import string
+	RTMP, SRT                     string
 	KeyFile                       string
 	CacheBytes                    int64
 	AccessLog                     string // file, "-" for stdout, "" for none
@@ -69,6 +72,8 @@ the service or the engine interrupts is gone on with: no finished chunk is made 
 	f.StringVar(&cfg.State, "state", defaultState, "state `directory`: sources, and what is made of them")
 	f.StringVar(&cfg.Listen, "listen", defaultListen, "`address` of the API and the origin")
 	f.StringVar(&cfg.Engine, "engine", engine.DefaultSocket, "control socket `path` of a FRE engine")
+	f.StringVar(&cfg.RTMP, "rtmp", "", "`address` where live streams are published to by RTMP, such as :1935 (default nowhere)")
+	f.StringVar(&cfg.SRT, "srt", "", "`address` where they are published to by SRT, such as :9710 (default nowhere)")
 	f.StringVar(&cfg.Import, "import", "", "`directory` whose files may be made assets by their path")
 	f.StringVar(&cfg.KeyFile, "sign-key", "", "`file` with the key of signed addresses, 32 bytes or more: then nothing is served without a signature")
 	f.Int64Var(&cfg.CacheBytes, "cache-bytes", 256<<20, "memory in `bytes` for segments that are made when they are asked for: MPEG-TS, encrypted ones")
@@ -200,6 +205,18 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	front := origin.New(origin.Config{Library: library, Log: log, Prefix: "/assets", Key: key, Metrics: metrics, CacheBytes: cfg.CacheBytes, AccessLog: accessLog, Admission: pressure})
 	undo = append(undo, front.Close)
 
+	streams, err := live.Open(live.Config{
+		Dir: filepath.Join(cfg.State, "live"), Library: library, Log: log, Prefix: livePrefix, Metrics: metrics,
+		Check: func(name string, path []byte) ([]byte, string) { return front.Check(livePrefix, name, path) },
+	})
+	if err != nil {
+		return fmt.Errorf("--state: %w", err)
+	}
+	undo = append(undo, streams.Close)
+	if err := publishers(ctx, &cfg, streams, log); err != nil {
+		return err
+	}
+
 	fre := engine.New(cfg.Engine)
 	undo = append(undo, func() error { fre.Close(); return nil })
 	cfg.Service.Library, cfg.Service.Engine, cfg.Service.Log, cfg.Service.Template = library, fre, log, service.Template
@@ -210,6 +227,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		Uploads: filepath.Join(cfg.State, "uploads"), Import: cfg.Import, Log: log,
 		Address: func(a *asset.Asset) string { return front.Path(a.ID, signedFor) },
 		Admit:   pressure.Admit, Pressure: pressure.Status,
+		Live: streams, LiveAddress: func(name string) string { return front.Address(livePrefix, name, signedFor) },
 	})
 	if err != nil {
 		return &hintError{fmt.Errorf("--import or --state: %w", err), "give directories that there are, and that may be read"}
@@ -225,11 +243,14 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	server := httpserver.New(httpserver.Config{
 		Log: log, TLS: secure, Memory: buffer.Lender{Pool: memory},
 		Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
-			if front.Handles(x.Path) {
+			switch {
+			case front.Handles(x.Path):
 				front.Serve(x)
-				return
+			case streams.Handles(x.Path):
+				streams.Serve(x)
+			default:
+				others.Serve(x)
 			}
-			others.Serve(x)
 		}),
 	})
 	scheme := "http"
@@ -242,6 +263,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		<-ctx.Done()
 		log.Info("stopping", "drain", cfg.Drain)
 		videos.Close() // those who follow an asset wait for it
+		streams.Stop() // as those do who wait for a live stream to go on
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
 		defer cancel()
 		err := server.Shutdown(drain)
@@ -254,4 +276,28 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		return err
 	}
 	return <-stopped
+}
+
+// publishers has the streams listen for those who publish. They end with the streams.
+func publishers(ctx context.Context, cfg *serveConfig, streams *live.Server, log *slog.Logger) error {
+	if cfg.RTMP != "" {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.RTMP)
+		if err != nil {
+			return &hintError{err, "give another address with --rtmp"}
+		}
+		log.InfoContext(ctx, "publishers are listened for", "rtmp", l.Addr().String())
+		streams.Go(func() {
+			if err := streams.ServeRTMP(l); err != nil {
+				log.Error("publishers are no longer listened for", "error", err)
+			}
+		})
+	}
+	if cfg.SRT != "" {
+		at, err := streams.ListenSRT(cfg.SRT)
+		if err != nil {
+			return &hintError{err, "give another address with --srt"}
+		}
+		log.InfoContext(ctx, "publishers are listened for", "srt", at.String())
+	}
+	return nil
 }

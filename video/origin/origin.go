@@ -133,7 +133,11 @@ func (o *Origin) follow(ctx context.Context) {
 
 // Path is below what address an asset is served: where a key is given, for as long as valid.
 func (o *Origin) Path(id string, valid time.Duration) string {
-	path := o.cfg.Prefix + "/" + id
+	return o.address(o.cfg.Prefix+"/"+id, id, valid)
+}
+
+// address is a path with a signature of what it leads to.
+func (o *Origin) address(path, id string, valid time.Duration) string {
 	if o.cfg.Key == nil {
 		return path
 	}

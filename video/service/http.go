@@ -18,6 +18,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/live"
 	"github.com/fre-engine/fre/video/media"
 )
 
@@ -60,6 +61,8 @@ type rest struct {
 	*Service
 	imports *os.Root // nil: nothing
 	address Addresses
+	live    *live.Server
+	onAir   func(name string) string
 	log     *slog.Logger
 
 	pressure func() (state, reason string, since time.Time)
@@ -71,7 +74,10 @@ type HTTPConfig struct {
 	Uploads string    // required: directory for what tus keeps of uploads
 	Import  string    // directory whose files may be made assets by their path; "": none
 	Address Addresses // required
-	Log     *slog.Logger
+
+	Live        *live.Server             // required
+	LiveAddress func(name string) string // required: below what address a live stream is served
+	Log         *slog.Logger
 
 	Admit    func() error                                   // whether a large body is taken now, else an *api.Error of status 503; nil: any
 	Pressure func() (state, reason string, since time.Time) // by which Admit decides; nil: it is normal
@@ -82,7 +88,7 @@ const cheapBody = 64 << 10
 
 // Handler is the service's API for a server of net/http, and what closes it.
 func (s *Service) Handler(cfg HTTPConfig) (_ http.Handler, closing func() error, err error) {
-	h := &rest{Service: s, address: cfg.Address, log: cfg.Log, pressure: cfg.Pressure, started: time.Now().UTC()}
+	h := &rest{Service: s, address: cfg.Address, live: cfg.Live, onAir: cfg.LiveAddress, log: cfg.Log, pressure: cfg.Pressure, started: time.Now().UTC()}
 	closing = func() error { return nil }
 	if cfg.Import != "" {
 		if h.imports, err = os.OpenRoot(cfg.Import); err != nil {
@@ -127,6 +133,7 @@ func (h *rest) routes() map[string]func(http.ResponseWriter, *http.Request) erro
 		"GET /v1/assets": h.list, "POST /v1/assets": h.create, "GET /v1/assets/{id}": h.get, "DELETE /v1/assets/{id}": h.remove,
 		"POST /v1/assets/{id}/retry": h.retry, "GET /v1/assets/{id}/events": h.events, "GET /v1/openapi.yaml": h.describe,
 		"GET /v1/status": h.status,
+		"GET /v1/live":   h.streams, "POST /v1/live": h.begin, "GET /v1/live/{name}": h.stream, "DELETE /v1/live/{name}": h.end,
 	}
 }
 
@@ -174,7 +181,11 @@ func wireError(err error) *api.Error {
 	case errors.As(err, &wire):
 		return wire
 	case errors.Is(err, fs.ErrNotExist):
-		return &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: err.Error(), Next: "fre-video ls, or GET /v1/assets, lists what there is"}
+		return &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: err.Error(), Next: "fre-video ls and live ls, or GET /v1/assets and /v1/live, list what there is"}
+	case errors.Is(err, live.ErrSpec):
+		return &api.Error{Status: http.StatusUnprocessableEntity, Code: api.CodeBadRequest, Message: err.Error()}
+	case errors.Is(err, live.ErrTaken):
+		return &api.Error{Status: http.StatusConflict, Code: api.CodeNameTaken, Message: err.Error(), Next: "give another name, or end that one"}
 	case errors.Is(err, ErrState):
 		return &api.Error{Status: http.StatusConflict, Code: api.CodeInUse, Message: err.Error(), Next: "fre-video inspect, or GET /v1/assets/ID, tells how far it is"}
 	case errors.Is(err, ErrTooLarge):

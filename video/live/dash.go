@@ -1,0 +1,136 @@
+package live
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/Eyevinn/dash-mpd/mpd"
+)
+
+// manifestLocked is the stream as DASH has it (ISO/IEC 23009-1), a period for each epoch that
+// has segments in the window; nil before there is a segment. Segments are named once they are
+// whole.
+func (s *Stream) manifestLocked() ([]byte, error) {
+	var last time.Duration
+	for _, r := range s.rows {
+		if n := len(r.segments); n > 0 {
+			last = max(last, r.segments[n-1].end())
+		}
+	}
+	if s.current == nil || last == 0 {
+		return nil, nil
+	}
+	m := mpd.NewMPD(mpd.DYNAMIC_TYPE)
+	m.Profiles = "urn:mpeg:dash:profile:isoff-live:2011"
+	m.AvailabilityStartTime = mpd.DateTime(stamp(s.began))
+	m.PublishTime = mpd.DateTime(stamp(s.now()))
+	m.MinimumUpdatePeriod = duration(segmentTarget)
+	m.MinBufferTime = duration(segmentTarget)
+	m.TimeShiftBufferDepth = duration(s.window)
+	m.SuggestedPresentationDelay = duration(3 * segmentTarget)
+	m.MaxSegmentDuration = duration(segmentMost)
+	m.UTCTimings = append(m.UTCTimings, mpd.NewDescriptor("urn:mpeg:dash:utc:http-iso:2014", "../time", ""))
+
+	// The epochs in the window, each with its tracks' segments.
+	var epochs []*epoch
+	of := map[*epoch]map[string][]*segment{}
+	for _, r := range s.rows {
+		for _, g := range r.segments[r.listed:] {
+			if of[g.epoch] == nil {
+				of[g.epoch] = map[string][]*segment{}
+				epochs = append(epochs, g.epoch)
+			}
+			of[g.epoch][g.track.Name] = append(of[g.epoch][g.track.Name], g)
+		}
+	}
+	slices.SortFunc(epochs, func(a, b *epoch) int { return a.Number - b.Number })
+	for i, e := range epochs {
+		p := mpd.NewPeriod()
+		p.Id = fmt.Sprint(e.Number)
+		p.Start = duration(e.Start)
+		var end time.Duration
+		for _, all := range of[e] {
+			end = max(end, all[len(all)-1].end())
+		}
+		if i < len(epochs)-1 && end-e.Start >= time.Second { // dash-mpd cannot write shorter ones
+			p.Duration = duration(end - e.Start)
+		}
+		m.AppendPeriod(p)
+		pictures := mpd.NewAdaptationSetWithParams("video", "video/mp4", true, 1)
+		sounds := 0
+		for n := range e.Tracks {
+			t := &e.Tracks[n]
+			all := of[e][t.Name]
+			if len(all) == 0 {
+				continue
+			}
+			_, peak := s.ratesLocked(t)
+			if t.Kind == "video" {
+				rate := ""
+				if t.FrameRate > 0 {
+					rate = fmt.Sprintf("%d/1000", int(1000*t.FrameRate+.5))
+				}
+				rep := mpd.NewVideoRepresentation(t.Name, t.Codec, "", rate, int(peak), t.Width, t.Height)
+				rep.SegmentTemplate = s.template(e, all)
+				pictures.AppendRepresentation(rep)
+				continue
+			}
+			set := mpd.NewAdaptationSetWithParams("audio", "audio/mp4", true, 1)
+			set.Lang = t.Language
+			role := "alternate"
+			if sounds == 0 {
+				role = "main"
+			}
+			sounds++
+			set.Roles = append(set.Roles, mpd.NewRole(role))
+			rep := mpd.NewAudioRepresentation(t.Name, t.Codec, "", int(peak), t.SampleRate)
+			rep.AudioChannelConfigurations = append(rep.AudioChannelConfigurations,
+				mpd.NewDescriptor("urn:mpeg:dash:23003:3:audio_channel_configuration:2011", fmt.Sprint(max(t.Channels, 1)), ""))
+			rep.SegmentTemplate = s.template(e, all)
+			set.AppendRepresentation(rep)
+			p.AppendAdaptationSet(set)
+		}
+		if len(pictures.Representations) > 0 {
+			p.AppendAdaptationSet(pictures)
+		}
+	}
+	var b bytes.Buffer
+	if _, err := m.Write(&b, "  ", true); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// template says where a track's segments of an epoch are.
+func (s *Stream) template(e *epoch, all []*segment) *mpd.SegmentTemplateType {
+	track := all[0].track
+	t := mpd.NewSegmentTemplate()
+	t.SetTimescale(uint32(track.TimeScale))
+	t.Initialization = s.initPath(all[0])
+	t.Media = fmt.Sprintf("../media/%s/%s/$Number$.m4s", s.id, track.Name)
+	t.PresentationTimeOffset = new(uint64(inUnits(e.Start, track.TimeScale)))
+	t.StartNumber = new(uint32(all[0].number))
+	t.SegmentTimeline = mpd.NewSegmentTimeline()
+	var last *mpd.S
+	at := int64(-1)
+	for _, g := range all {
+		if last != nil && last.D == uint64(g.duration) && at == g.start {
+			last.R++
+		} else {
+			last = &mpd.S{D: uint64(g.duration)}
+			if at != g.start {
+				last.T = new(uint64(g.start))
+			}
+			t.SegmentTimeline.S = append(t.SegmentTimeline.S, last)
+		}
+		at = g.start + g.duration
+	}
+	return t
+}
+
+func duration(d time.Duration) *mpd.Duration {
+	v := mpd.Duration(d)
+	return &v
+}

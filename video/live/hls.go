@@ -1,0 +1,221 @@
+package live
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// soundGroup is the group that tracks of sound are in.
+const soundGroup = "audio"
+
+// skipFrom is how far from the end of a playlist segments may be left out of a delta update:
+// six target durations (RFC 8216bis section 4.4.3.8).
+const skipFrom = 6 * segmentMost
+
+// masterLocked is the playlist of the current epoch's tracks, which are at TRACK.m3u8; nil
+// before they have playlists.
+func (s *Stream) masterLocked() []byte {
+	if s.current == nil {
+		return nil
+	}
+	for i := range s.current.Tracks {
+		if len(s.rows[s.current.Tracks[i].Name].segments) == 0 {
+			return nil
+		}
+	}
+	var b bytes.Buffer
+	b.WriteString("#EXTM3U\n#EXT-X-VERSION:9\n")
+	var pictures, sounds []*Track
+	for i := range s.current.Tracks {
+		if t := &s.current.Tracks[i]; t.Kind == "video" {
+			pictures = append(pictures, t)
+		} else {
+			sounds = append(sounds, t)
+		}
+	}
+	slices.SortStableFunc(pictures, func(a, b *Track) int { return b.Height - a.Height })
+	var loudest int64
+	codec := ""
+	if len(pictures) > 0 {
+		for i, t := range sounds {
+			_, peak := s.ratesLocked(t)
+			loudest, codec = max(loudest, peak), t.Codec
+			name, language := fmt.Sprintf("Track %d", i+1), ""
+			if t.Language != "" && t.Language != "und" {
+				name, language = t.Language, fmt.Sprintf(",LANGUAGE=%q", t.Language)
+			}
+			first := "NO"
+			if i == 0 {
+				first = "YES"
+			}
+			fmt.Fprintf(&b, "#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID=%q,NAME=%q%s,DEFAULT=%s,AUTOSELECT=YES,CHANNELS=\"%d\",URI=\"%s.m3u8\"\n", soundGroup, name, language, first, max(t.Channels, 1), t.Name)
+		}
+	} else {
+		pictures = sounds
+	}
+	for _, t := range pictures {
+		average, peak := s.ratesLocked(t)
+		codecs := t.Codec
+		if codec != "" {
+			codecs += "," + codec
+		}
+		fmt.Fprintf(&b, "#EXT-X-STREAM-INF:BANDWIDTH=%d,AVERAGE-BANDWIDTH=%d,CODECS=%q", peak+loudest, average+loudest, codecs)
+		if t.Width > 0 {
+			fmt.Fprintf(&b, ",RESOLUTION=%dx%d", t.Width, t.Height)
+		}
+		if t.FrameRate > 0 {
+			fmt.Fprintf(&b, ",FRAME-RATE=%.3f", t.FrameRate)
+		}
+		if codec != "" {
+			fmt.Fprintf(&b, ",AUDIO=%q", soundGroup)
+		}
+		fmt.Fprintf(&b, "\n%s.m3u8\n", t.Name)
+	}
+	return b.Bytes()
+}
+
+// ratesLocked are a track's bits each second, on average and of the segment that has most.
+func (s *Stream) ratesLocked(t *Track) (average, peak int64) {
+	var bits int64
+	var seconds float64
+	for _, of := range s.rows[t.Name].segments {
+		if of.epoch == s.current && of.seconds() > .5 {
+			bits += 8 * of.size
+			seconds += of.seconds()
+			peak = max(peak, int64(float64(8*of.size)/of.seconds()))
+		}
+	}
+	if seconds == 0 {
+		average = t.BitRate
+		if average == 0 {
+			average = map[string]int64{"video": 2_000_000, "audio": 128_000}[t.Kind]
+		}
+		return average, average
+	}
+	return int64(float64(bits) / seconds), peak
+}
+
+// mediaLocked is the playlist of a track's segments; nil before one is whole. skip
+// leaves out those that the client has from before (a delta update).
+func (s *Stream) mediaLocked(name string, skip bool) []byte {
+	r := s.rows[name]
+	if r == nil || len(r.segments) == 0 {
+		return nil
+	}
+	all := slices.Clone(r.segments[r.listed:])
+	if r.open != nil && len(r.open.parts) > 0 {
+		all = append(all, r.open)
+	}
+	var b bytes.Buffer
+	independent := true
+	for _, of := range all {
+		independent = independent && of.independent
+	}
+	fmt.Fprintf(&b, "#EXTM3U\n#EXT-X-VERSION:9\n#EXT-X-TARGETDURATION:%d\n", int(segmentMost.Seconds()))
+	fmt.Fprintf(&b, "#EXT-X-SERVER-CONTROL:CAN-BLOCK-RELOAD=YES,PART-HOLD-BACK=%.3f,CAN-SKIP-UNTIL=%.1f,HOLD-BACK=%.1f\n",
+		3*partTarget.Seconds(), skipFrom.Seconds(), 3*segmentMost.Seconds())
+	fmt.Fprintf(&b, "#EXT-X-PART-INF:PART-TARGET=%.3f\n#EXT-X-MEDIA-SEQUENCE:%d\n#EXT-X-DISCONTINUITY-SEQUENCE:%d\n", partTarget.Seconds(), all[0].number, all[0].epoch.Number)
+	if independent {
+		b.WriteString("#EXT-X-INDEPENDENT-SEGMENTS\n")
+	}
+	end := all[len(all)-1].end()
+	from := 0
+	if skip {
+		for from < len(all) && end-all[from].end() > skipFrom {
+			from++
+		}
+		if from > 0 {
+			fmt.Fprintf(&b, "#EXT-X-SKIP:SKIPPED-SEGMENTS=%d\n", from)
+		}
+	}
+	for i := from; i < len(all); i++ {
+		of := all[i]
+		if i > 0 {
+			for range of.epoch.Number - all[i-1].epoch.Number { // one for each, though some have nothing of this track
+				b.WriteString("#EXT-X-DISCONTINUITY\n")
+			}
+		}
+		if i == from || of.epoch != all[i-1].epoch {
+			fmt.Fprintf(&b, "#EXT-X-MAP:URI=\"%s\"\n", s.initPath(of))
+		}
+		fmt.Fprintf(&b, "#EXT-X-PROGRAM-DATE-TIME:%s\n", stamp(s.began.Add(of.begin())))
+		if end-of.end() <= partsListed {
+			for n, p := range of.parts {
+				fmt.Fprintf(&b, "#EXT-X-PART:DURATION=%.5f,URI=\"%s\"", units(p.duration, of.track.TimeScale).Seconds(), s.partPath(of.track.Name, of.number, n))
+				if p.independent {
+					b.WriteString(",INDEPENDENT=YES")
+				}
+				b.WriteByte('\n')
+			}
+		}
+		if of != r.open {
+			fmt.Fprintf(&b, "#EXTINF:%.5f,\n%s\n", of.seconds(), s.segmentPath(of))
+		}
+	}
+	// The part that comes next, whenever that is: where nothing comes after a segment, hls.js 1.7
+	// takes the segment for one that is being made, and fails when that has another discontinuity.
+	number, n := r.latest()
+	if r.open == nil || len(r.open.parts) == 0 {
+		number, n = number+1, -1
+	}
+	fmt.Fprintf(&b, "#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"%s\"\n", s.partPath(name, number, n+1))
+	if s.flowing {
+		for i := range s.current.Tracks {
+			other := s.current.Tracks[i].Name
+			if other == name {
+				continue
+			}
+			if number, n := s.rows[other].latest(); number >= 0 {
+				fmt.Fprintf(&b, "#EXT-X-RENDITION-REPORT:URI=\"%s.m3u8\",LAST-MSN=%d,LAST-PART=%d\n", other, number, max(n, 0))
+			}
+		}
+	}
+	return b.Bytes()
+}
+
+// latest is the number of the segment that the last part is of, and that of the part; -1
+// where there is none.
+func (r *row) latest() (number int64, part int) {
+	if r.open != nil && len(r.open.parts) > 0 {
+		return r.open.number, len(r.open.parts) - 1
+	}
+	if n := len(r.segments); n > 0 {
+		return r.segments[n-1].number, len(r.segments[n-1].parts) - 1
+	}
+	return -1, -1
+}
+
+// reached says whether a playlist has a segment, or where part is not negative that part of
+// it. A part beyond a segment's last is the first of the next one (RFC 8216bis section
+// 6.2.5.2).
+func (r *row) reached(number int64, part int) bool {
+	for _, of := range r.segments {
+		if of.number == number && part >= len(of.parts) && part >= 0 && of == r.segments[len(r.segments)-1] {
+			return r.open != nil && len(r.open.parts) > 0
+		}
+	}
+	if n := len(r.segments); n > 0 && r.segments[n-1].number >= number {
+		return true
+	}
+	return part >= 0 && r.open != nil && r.open.number == number && len(r.open.parts) > part
+}
+
+// The addresses in playlists, from hls/ and dash/ on.
+func (s *Stream) initPath(of *segment) string {
+	return fmt.Sprintf("../media/%s/%s/init-%d.mp4", s.id, of.track.Name, of.epoch.Number)
+}
+
+func (s *Stream) segmentPath(of *segment) string {
+	return fmt.Sprintf("../media/%s/%s/%d.m4s", s.id, of.track.Name, of.number)
+}
+
+func (s *Stream) partPath(track string, number int64, part int) string {
+	return fmt.Sprintf("../media/%s/%s/%d.%d.m4s", s.id, track, number, part)
+}
+
+// stamp is a time as RFC 3339 and XML have it.
+func stamp(t time.Time) string {
+	return t.UTC().Format("2006-01-02T15:04:05.000Z")
+}

@@ -1,0 +1,246 @@
+package live
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/Eyevinn/mp4ff/avc"
+	"github.com/Eyevinn/mp4ff/mp4"
+
+	"github.com/fre-engine/fre/video/asset"
+)
+
+// clockRate is the units of a second in which publishers' times are here, those of MPEG-TS.
+const clockRate = 90000
+
+// The limits of what a publisher's clock may do.
+const (
+	mostAhead  = time.Second     // of the clock: who sends faster than it is to be shown has to wait
+	mostBehind = 5 * time.Second // then what comes is of a new epoch, and so it is where the clock jumps
+)
+
+// mostQueued bytes wait until it is known which tracks there are.
+const mostQueued = 16 << 20
+
+// errCodec is that a publisher sends what cannot be passed on.
+var errCodec = errors.New("only H.264 and AAC can be published")
+
+// intake makes samples of what a publisher sends, H.264 and AAC, which are not decoded. One
+// goroutine uses it.
+type intake struct {
+	*Stream
+	ctx context.Context // of the publisher
+
+	pictures, sounds *Track // as they are now; nil: not described
+	size             int    // bytes of NAL units' lengths
+	begun            bool   // an epoch with these tracks
+	queue            []queued
+	bytes            int // in it
+
+	last  [2]int64 // times of decoding, by index of tracks
+	sound struct { // the clock of sound, by its samples
+		zero, count int64
+	}
+}
+
+// queued is a sample that waits for the epoch to begin.
+type queued struct {
+	sound bool
+	Sample
+}
+
+// describePictures takes the parameter sets. Others than before begin a new epoch.
+func (in *intake) describePictures(sps, pps [][]byte) error {
+	if len(sps) == 0 || len(pps) == 0 || len(sps[0]) < 4 || len(pps[0]) < 1 {
+		return fmt.Errorf("%w: H.264 without parameter sets", errCodec)
+	}
+	init := mp4.CreateEmptyInit()
+	track := init.AddEmptyTrack(clockRate, "video", "und")
+	if err := track.SetAVCDescriptor("avc1", sps, pps, true); err != nil {
+		return fmt.Errorf("%w: H.264: %w", errCodec, err)
+	}
+	t := &Track{TimeScale: clockRate, LiveTrack: asset.LiveTrack{Name: "v0", Kind: "video", Codec: fmt.Sprintf("avc1.%02x%02x%02x", sps[0][1], sps[0][2], sps[0][3])}}
+	if of, err := avc.ParseSPSNALUnit(sps[0], true); err == nil {
+		t.Width, t.Height = int(of.Width), int(of.Height)
+		if v := of.VUI; v != nil && v.NumUnitsInTick > 0 && v.TimeScale > 0 && v.FixedFrameRateFlag {
+			t.FrameRate = float64(v.TimeScale) / float64(2*v.NumUnitsInTick)
+		}
+	}
+	return in.describe(&in.pictures, t, init)
+}
+
+// describeSound takes an AudioSpecificConfig (ISO/IEC 14496-3) and what it says.
+func (in *intake) describeSound(config []byte, object, rate, channels int) error {
+	if object < 1 || object > 4 || rate < 7000 || rate > 96000 || channels < 1 || channels > 8 {
+		return fmt.Errorf("%w: AAC of type %d, %d channels, %d samples each second", errCodec, object, channels, rate)
+	}
+	init := mp4.CreateEmptyInit()
+	track := init.AddEmptyTrack(uint32(rate), "audio", "und")
+	track.Mdia.Minf.Stbl.Stsd.AddChild(mp4.CreateAudioSampleEntryBox("mp4a", uint16(channels), 16, uint16(min(rate, 65535)), mp4.CreateEsdsBox(config)))
+	return in.describe(&in.sounds, &Track{TimeScale: int64(rate), LiveTrack: asset.LiveTrack{Name: "a0", Kind: "audio", Codec: fmt.Sprintf("mp4a.40.%d", object), SampleRate: rate, Channels: channels}}, init)
+}
+
+func (in *intake) describe(to **Track, t *Track, init *mp4.InitSegment) error {
+	var b bytes.Buffer
+	if err := init.Encode(&b); err != nil {
+		return err
+	}
+	t.Init = b.Bytes()
+	if *to != nil && bytes.Equal((*to).Init, t.Init) {
+		return nil
+	}
+	*to = t
+	if in.begun {
+		return in.begin()
+	}
+	return nil
+}
+
+// begin begins an epoch with the tracks that there are.
+func (in *intake) begin() error {
+	var tracks []Track
+	if in.pictures != nil {
+		tracks = append(tracks, *in.pictures)
+	}
+	if in.sounds != nil {
+		tracks = append(tracks, *in.sounds)
+	}
+	in.begun, in.last, in.sound.count = true, [2]int64{-1, -1}, 0
+	if err := in.Begin(tracks); err != nil {
+		return err
+	}
+	waiting := in.queue
+	in.queue, in.bytes = nil, 0
+	for _, q := range waiting {
+		if err := in.put(q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// picture takes an access unit: NAL units, each behind its length in in.size bytes.
+func (in *intake) picture(decode, offset int64, unit []byte) error {
+	data, key, err := nalUnits(unit, in.size)
+	if err != nil || in.pictures == nil || len(data) == 0 {
+		return err
+	}
+	return in.put(queued{Sample: Sample{Decode: decode, Offset: offset, Key: key, Data: data}})
+}
+
+// aac takes an access unit of sound.
+func (in *intake) aac(decode int64, unit []byte) error {
+	if in.sounds == nil || len(unit) == 0 {
+		return nil
+	}
+	return in.put(queued{true, Sample{Decode: decode, Key: true, Data: bytes.Clone(unit)}})
+}
+
+// put has a sample written, when it is time.
+func (in *intake) put(q queued) error {
+	if !in.begun {
+		if in.bytes += len(q.Data) + 64; in.bytes > mostQueued {
+			return fmt.Errorf("%w: %d before its tracks are known", errBacklog, mostQueued)
+		}
+		in.queue = append(in.queue, q)
+		// Both tracks are there, or the other does not come.
+		if in.pictures != nil && in.sounds != nil || q.Decode-in.queue[0].Decode > clockRate {
+			return in.begin()
+		}
+		return nil
+	}
+	index, scale := 0, int64(clockRate)
+	if q.sound {
+		scale = in.sounds.TimeScale
+		if in.pictures != nil {
+			index = 1
+		}
+	} else if in.pictures == nil {
+		return nil
+	}
+	before := in.last[index]
+	in.last[index] = q.Decode
+	if before >= 0 {
+		if d := units(q.Decode-before, clockRate); d < -mostAhead || d > mostBehind {
+			return in.again(q)
+		}
+	}
+	if q.sound {
+		q.Decode = in.soundTime(q.Decode)
+	}
+	d, ok := in.ahead(index, q.Decode)
+	if ok && d < -mostBehind {
+		return in.again(q)
+	}
+	for ok && d > mostAhead {
+		if err := sleep(in.ctx, d-mostAhead); err != nil {
+			return err
+		}
+		d, ok = in.ahead(index, q.Decode)
+	}
+	q.Offset = q.Offset * scale / clockRate
+	return in.Write(index, q.Sample)
+}
+
+// again begins a new epoch for a clock that has jumped.
+func (in *intake) again(q queued) error {
+	if err := in.begin(); err != nil {
+		return err
+	}
+	if q.sound && in.pictures != nil {
+		return nil // it waits for the next key frame
+	}
+	if !q.sound && !q.Key {
+		return nil
+	}
+	return in.put(q)
+}
+
+// soundTime is a time of decoding in samples: those of RTMP are milliseconds, in which a
+// frame's 1024 samples are not a whole number. It follows the publisher's where they part.
+func (in *intake) soundTime(decode int64) int64 {
+	rate := in.sounds.TimeScale
+	at := decode*rate/clockRate + decode*rate%clockRate/clockRate
+	next := in.sound.zero + 1024*in.sound.count
+	if in.sound.count == 0 || at-next > rate/20 || next-at > rate/20 {
+		in.sound.zero, in.sound.count, next = at, 0, at
+	}
+	in.sound.count++
+	return next
+}
+
+// nalUnits copies NAL units behind lengths of size bytes (ISO/IEC 14496-15), with lengths of
+// four bytes. Empty ones are left out. key says that one is of an IDR picture.
+func nalUnits(unit []byte, size int) (to []byte, key bool, err error) {
+	if size < 1 || size > 4 {
+		return nil, false, fmt.Errorf("%w: lengths of %d bytes", errCodec, size)
+	}
+	to = make([]byte, 0, len(unit)+16)
+	for len(unit) > 0 {
+		if len(unit) < size {
+			return nil, false, fmt.Errorf("%w: an access unit that breaks off", errCodec)
+		}
+		n := 0
+		for _, b := range unit[:size] {
+			n = n<<8 | int(b)
+		}
+		unit = unit[size:]
+		if n > len(unit) {
+			return nil, false, fmt.Errorf("%w: an access unit that breaks off", errCodec)
+		}
+		if n > 0 {
+			key = key || unit[0]&0x1f == avcIDR
+			to = binary.BigEndian.AppendUint32(to, uint32(n))
+			to = append(to, unit[:n]...)
+		}
+		unit = unit[n:]
+	}
+	return to, key, nil
+}
+
+// avcIDR is the type of a NAL unit of an IDR picture (ISO/IEC 14496-10 table 7-1).
+const avcIDR = 5

@@ -1,0 +1,199 @@
+package live
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/Eyevinn/mp4ff/mp4"
+
+	"github.com/fre-engine/fre/video/asset"
+)
+
+// loop plays an asset until ctx ends.
+func (v *Server) loop(ctx context.Context, c *channel) {
+	wait := time.Second
+	for ctx.Err() == nil {
+		began := v.cfg.Now()
+		release, err := c.claim("", func() {})
+		if err != nil {
+			return
+		}
+		err = v.play(ctx, c)
+		if ctx.Err() != nil {
+			release(nil)
+			return
+		}
+		release(err)
+		v.cfg.Log.Warn("a loop was interrupted", "stream", c.Name, "asset", c.Loop, "error", err)
+		if v.cfg.Now().Sub(began) > time.Minute {
+			wait = time.Second
+		}
+		if sleep(ctx, wait) != nil {
+			return
+		}
+		wait = min(2*wait, 30*time.Second)
+	}
+}
+
+// sleep waits for a time, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// reel is a track of an asset that is played.
+type reel struct {
+	of      *asset.Rendition
+	file    *os.File
+	trex    *mp4.TrexBox
+	next    int   // segment
+	round   int64 // times that it has been played whole
+	samples []Sample
+}
+
+// play plays an asset in real time, again and again: all of its pictures, whose key frames
+// are at the same times, and its sound. It returns when ctx ends, or the asset cannot be read.
+func (v *Server) play(ctx context.Context, c *channel) (err error) {
+	a := v.cfg.Library.Get(c.Loop)
+	if a == nil || a.State != asset.Ready {
+		return fmt.Errorf("asset %s is not there, or not ready", c.Loop)
+	}
+	var reels []*reel
+	defer func() {
+		for _, r := range reels {
+			err = errors.Join(err, r.file.Close())
+		}
+	}()
+	var tracks []Track
+	length := 0.0 // of a round, in seconds: that of the picture
+	for _, of := range a.Renditions {
+		if of.Kind == "text" || len(of.Segments) == 0 {
+			continue
+		}
+		r := &reel{of: of}
+		if r.file, err = os.Open(v.cfg.Library.Path(a.ID, of.Name+".mp4")); err != nil {
+			return err
+		}
+		reels = append(reels, r)
+		init := make([]byte, of.Init)
+		if _, err := r.file.ReadAt(init, 0); err != nil {
+			return fmt.Errorf("%s: %w", filepath.Base(r.file.Name()), err)
+		}
+		if r.trex, err = trackOf(init); err != nil {
+			return err
+		}
+		t := Track{TimeScale: int64(of.TimeScale), Init: init, LiveTrack: asset.LiveTrack{
+			Name: of.Name, Kind: of.Kind, Codec: of.Codec, BitRate: of.BitRate, Width: of.Width, Height: of.Height, SampleRate: of.SampleRate, Channels: of.Channels, Language: of.Language,
+		}}
+		if of.FrameRate.Den > 0 {
+			t.FrameRate = float64(of.FrameRate.Num) / float64(of.FrameRate.Den)
+		}
+		tracks = append(tracks, t)
+		if of.Kind == "video" || len(a.Of("video")) == 0 {
+			length = max(length, of.Total())
+		}
+	}
+	if err := c.Begin(tracks); err != nil {
+		return err
+	}
+	zero := v.cfg.Now()
+	for {
+		// The sample that is to be decoded next, of all tracks; of two at once that of the track before.
+		first := -1
+		var at time.Duration
+		for i, r := range reels {
+			if err := r.fill(length); err != nil {
+				return fmt.Errorf("%s of asset %s: %w", r.of.Name, a.ID, err)
+			}
+			if t := units(r.samples[0].Decode, int64(r.of.TimeScale)); first < 0 || t < at {
+				first, at = i, t
+			}
+		}
+		if wait := zero.Add(at).Sub(v.cfg.Now()); wait > 5*time.Millisecond {
+			if err := sleep(ctx, wait); err != nil {
+				return err
+			}
+		} else if wait < -5*time.Second { // the machine was asleep
+			return errors.New("the clock has jumped")
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if v.cfg.Library.Get(a.ID) == nil {
+			return fmt.Errorf("asset %s was removed", a.ID)
+		}
+		r := reels[first]
+		if err := c.Write(first, r.samples[0]); err != nil {
+			return err
+		}
+		r.samples = r.samples[1:]
+	}
+}
+
+// origin is where this round begins on the loop's clock.
+func (r *reel) origin(length float64) int64 {
+	return int64(math.Round(float64(r.round) * length * float64(r.of.TimeScale)))
+}
+
+// trackOf reads an initialisation segment.
+func trackOf(init []byte) (*mp4.TrexBox, error) {
+	f, err := mp4.DecodeFile(bytes.NewReader(init))
+	if err != nil {
+		return nil, err
+	}
+	if f.Init == nil || f.Init.Moov == nil || f.Init.Moov.Mvex == nil || f.Init.Moov.Mvex.Trex == nil || f.Init.Moov.Mvex.Trex.TrackID != 1 {
+		return nil, errors.New("no initialisation segment of one track")
+	}
+	return f.Init.Moov.Mvex.Trex, nil
+}
+
+// fill reads the next segment, if all samples of the last one have been taken. What is behind
+// the round's length in seconds is left out.
+func (r *reel) fill(length float64) error {
+	for tries := 0; len(r.samples) == 0; tries++ {
+		if tries > len(r.of.Segments) {
+			return errors.New("no segment has samples")
+		}
+		if r.next == len(r.of.Segments) {
+			r.next = 0
+			r.round++
+		}
+		of := &r.of.Segments[r.next]
+		r.next++
+		f, err := mp4.DecodeFile(io.NewSectionReader(r.file, of.Offset, of.Size))
+		if err != nil {
+			return err
+		}
+		limit := int64(length * float64(r.of.TimeScale))
+		for _, s := range f.Segments {
+			for _, fragment := range s.Fragments {
+				samples, err := fragment.GetFullSamples(r.trex)
+				if err != nil {
+					return err
+				}
+				for _, s := range samples {
+					if int64(s.DecodeTime) >= limit {
+						continue
+					}
+					r.samples = append(r.samples, Sample{
+						Decode: int64(s.DecodeTime) + r.origin(length), Offset: int64(s.CompositionTimeOffset), Key: mp4.IsSyncSampleFlags(s.Flags), Data: s.Data,
+					})
+				}
+			}
+		}
+	}
+	return nil
+}

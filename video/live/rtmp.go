@@ -1,0 +1,290 @@
+package live
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/abema/go-mp4"
+	"github.com/bluenviron/gortmplib"
+	"github.com/bluenviron/gortmplib/pkg/amf0"
+	"github.com/bluenviron/gortmplib/pkg/message"
+)
+
+// The limits of publishers.
+const (
+	mostPublishers = 256              // connections at a time
+	timeToPublish  = 10 * time.Second // from the connection to the key
+	timeToSend     = 10 * time.Second // from one byte to the next
+	mostGreeting   = 256 << 10        // bytes before the key
+	mostPartial    = 24 << 20         // bytes of messages that are not whole
+	leastChunk     = 128              // bytes, RTMP 1.0's default
+)
+
+var (
+	errKey      = errors.New("there is no such stream to publish to, or the key is wrong")
+	errReplaced = errors.New("another publisher has come, or the stream has ended")
+	errGone     = errors.New("the publisher has closed the connection")
+)
+
+// ServeRTMP takes in what is published to rtmp://HOST:PORT/live/NAME?key=KEY, until the
+// listener or the server is closed. H.264 and AAC are passed on as they are.
+func (v *Server) ServeRTMP(l net.Listener) error {
+	v.listening("rtmp", l.Addr())
+	stop := context.AfterFunc(v.ctx, func() { _ = l.Close() }) // ends Accept
+	defer stop()
+	places := make(chan struct{}, mostPublishers)
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if v.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			v.cfg.Log.Warn("accept a publisher", "error", err)
+			if sleep(v.ctx, 100*time.Millisecond) != nil {
+				return nil
+			}
+			continue
+		}
+		select {
+		case places <- struct{}{}:
+		default:
+			_ = conn.Close() // there are too many
+			continue
+		}
+		if !v.Go(func() {
+			defer func() { <-places }()
+			v.publishRTMP(conn)
+		}) {
+			return conn.Close()
+		}
+	}
+}
+
+// Go has a goroutine do something that Close waits for, unless the server is closed.
+func (v *Server) Go(do func()) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return false
+	}
+	v.group.Go(do)
+	return true
+}
+
+// wire is a publisher's connection, with limits.
+type wire struct {
+	net.Conn
+	until time.Time // the greeting is to be over; zero: it is
+	left  int       // bytes until then
+	read  int64
+}
+
+func (w *wire) Read(p []byte) (int, error) {
+	deadline := w.until
+	if deadline.IsZero() {
+		deadline = time.Now().Add(timeToSend)
+	}
+	if err := w.SetDeadline(deadline); err != nil {
+		return 0, err
+	}
+	if !w.until.IsZero() {
+		if w.left <= 0 {
+			return 0, errors.New("too much before the key")
+		}
+		p = p[:min(len(p), w.left)]
+	}
+	n, err := w.Conn.Read(p)
+	w.left -= n
+	w.read += int64(n)
+	return n, err
+}
+
+// publishRTMP serves a publisher's connection.
+func (v *Server) publishRTMP(conn net.Conn) {
+	ctx, cancel := context.WithCancel(v.ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends what is under way
+	defer stop()
+	log := v.cfg.Log.With("publisher", conn.RemoteAddr().String())
+	err := guard(func() error {
+		w := &wire{Conn: conn, until: time.Now().Add(timeToPublish), left: mostGreeting}
+		c, peer, err := v.greet(w)
+		if err != nil {
+			return err
+		}
+		w.until = time.Time{}
+		log = log.With("stream", c.Name)
+		release, err := c.claim(conn.RemoteAddr().String(), cancel)
+		if err != nil {
+			return err
+		}
+		log.Info("a publisher has come")
+		err = guard(func() error { return receive(peer, &w.read, &intake{Stream: c.Stream, ctx: ctx}) })
+		if ctx.Err() != nil {
+			err = errReplaced
+		}
+		release(err)
+		return err
+	})
+	log.Info("a publisher has gone", "why", err)
+}
+
+// guard makes an error of a panic: what a publisher sends is parsed by others' code, too.
+func guard(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("what was sent cannot be parsed: %v", p)
+		}
+	}()
+	return do()
+}
+
+// greet is a publisher's connection until its key has been found right.
+func (v *Server) greet(w *wire) (*channel, *gortmplib.ServerConn, error) {
+	peer := &gortmplib.ServerConn{RW: w}
+	if err := peer.Initialize(); err != nil {
+		return nil, nil, err
+	}
+	if err := peer.Accept(); err != nil {
+		return nil, nil, err
+	}
+	if !peer.Publish {
+		return nil, nil, errors.New("nothing is played by RTMP")
+	}
+	name, ok := strings.CutPrefix(strings.TrimRight(peer.URL.Path, "/"), "/live/")
+	c, err := v.admit(name, peer.URL.Query().Get("key"))
+	if !ok || err != nil {
+		// The library has told it to begin already.
+		return nil, nil, errors.Join(errKey, peer.Write(&message.CommandAMF0{
+			ChunkStreamID: 5, MessageStreamID: 0x1000000, Name: "onStatus",
+			Arguments: []any{nil, amf0.Object{{Key: "level", Value: "error"}, {Key: "code", Value: "NetStream.Publish.BadName"}, {Key: "description", Value: errKey.Error()}}},
+		}))
+	}
+	return c, peer, nil
+}
+
+// admit is the stream that a key is of.
+func (v *Server) admit(name, key string) (*channel, error) {
+	c := v.channel(name)
+	if c == nil || c.Key == "" || subtle.ConstantTimeCompare([]byte(c.Key), []byte(key)) != 1 {
+		return nil, errKey
+	}
+	return c, nil
+}
+
+// receive takes what a publisher sends until the connection ends, of which so many bytes have
+// been read.
+func receive(peer interface {
+	Read() (message.Message, error)
+}, read *int64, in *intake) error {
+	partial := int64(0)
+	for {
+		before := *read
+		m, err := peer.Read()
+		if errors.Is(err, io.EOF) {
+			return errGone
+		}
+		if err != nil {
+			return err
+		}
+		// Chunks of messages that are not whole stay in memory: those who send many of them have
+		// nothing to publish. What a message takes on the wire is not known exactly.
+		partial += *read - before
+		payload := 0
+		switch m := m.(type) {
+		case *message.SetChunkSize:
+			if m.Value < leastChunk {
+				return fmt.Errorf("chunks of %d bytes", m.Value)
+			}
+		case *message.Video:
+			payload = len(m.AU)
+			err = in.rtmpVideo(m)
+		case *message.Audio:
+			payload = len(m.AU)
+			err = in.rtmpAudio(m)
+		case *message.VideoExSequenceStart, *message.VideoExCodedFrames, *message.VideoExFramesX, *message.VideoExMultitrack, *message.AudioExSequenceStart, *message.AudioExCodedFrames, *message.AudioExMultitrack:
+			err = errCodec
+		case *message.CommandAMF0:
+			if m.Name == "deleteStream" || m.Name == "FCUnpublish" || m.Name == "closeStream" {
+				return nil
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if partial = max(0, partial-int64(payload+payload/4+64)); partial > mostPartial {
+			return fmt.Errorf("%d bytes of messages that do not end", partial)
+		}
+	}
+}
+
+// milliseconds of RTMP, in units of clockRate.
+func milliseconds(d time.Duration) int64 { return int64(d/time.Millisecond) * (clockRate / 1000) }
+
+func (in *intake) rtmpVideo(m *message.Video) error {
+	if m.Codec != message.CodecH264 {
+		return errCodec
+	}
+	switch m.Type {
+	case message.VideoTypeConfig:
+		if m.AVCConfig == nil {
+			return errCodec
+		}
+		in.size = int(m.AVCConfig.LengthSizeMinusOne) + 1
+		return in.describePictures(parameterSets(m.AVCConfig.SequenceParameterSets), parameterSets(m.AVCConfig.PictureParameterSets))
+	case message.VideoTypeAU:
+		offset := milliseconds(m.PTSDelta)
+		if offset >= milliseconds(1<<23*time.Millisecond) { // 24 bits with a sign
+			offset -= milliseconds(1 << 24 * time.Millisecond)
+		}
+		if in.pictures == nil {
+			return nil
+		}
+		return in.picture(milliseconds(m.DTS), offset, m.AU)
+	case message.VideoTypeEOS:
+	}
+	return nil
+}
+
+func parameterSets(all []mp4.AVCParameterSet) [][]byte {
+	var sets [][]byte
+	for _, s := range all {
+		sets = append(sets, s.NALUnit)
+	}
+	return sets
+}
+
+func (in *intake) rtmpAudio(m *message.Audio) error {
+	if m.Codec != message.CodecMPEG4Audio {
+		return errCodec
+	}
+	if m.AACType == message.AudioAACTypeConfig {
+		if m.AACConfig == nil {
+			return nil
+		}
+		config, err := m.AACConfig.Marshal()
+		if err != nil {
+			return fmt.Errorf("%w: AAC: %w", errCodec, err)
+		}
+		return in.describeSound(config, int(m.AACConfig.Type), m.AACConfig.SampleRate, channelsOf(m.AACConfig.ChannelConfig))
+	}
+	return in.aac(milliseconds(m.DTS), m.AU)
+}
+
+// channelsOf is how many channels a configuration has (ISO/IEC 14496-3 table 1.19); 0 where
+// that is not said there.
+func channelsOf(config uint8) int {
+	switch {
+	case config == 7:
+		return 8
+	case config <= 6:
+		return int(config)
+	}
+	return 0
+}

@@ -1,0 +1,427 @@
+package live
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/httpserver"
+)
+
+// The media types and values of Cache-Control.
+const (
+	typeHLS  = "application/vnd.apple.mpegurl"
+	typeDASH = "application/dash+xml"
+
+	keepMedia  = "public, max-age=3600, immutable" // addresses of media are never used again
+	keepAsked  = "public, max-age=10"              // what a request has waited for does not change
+	keepMoment = "public, max-age=1"
+)
+
+// text is a playlist of a version.
+type text struct {
+	version       uint64
+	plain, packed []byte // packed by gzip
+}
+
+// playlist is one of a stream's as it is now, nil where there is none: master, manifest, or
+// that of a track. skip is for a delta update.
+func (s *Stream) playlist(name string, skip bool) (*text, error) {
+	key := name
+	if skip {
+		key += "?"
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.texts[key]; t != nil && t.version == s.version {
+		return t, nil
+	}
+	var plain []byte
+	var err error
+	switch name {
+	case "master":
+		plain = s.masterLocked()
+	case "manifest":
+		plain, err = s.manifestLocked()
+	default:
+		plain = s.mediaLocked(name, skip)
+	}
+	if plain == nil || err != nil {
+		return nil, err
+	}
+	t := &text{version: s.version, plain: plain}
+	var packed bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&packed, gzip.BestSpeed) // the level is one that there is
+	_, _ = z.Write(plain)                                // to memory
+	_ = z.Close()
+	t.packed = packed.Bytes()
+	s.texts[key] = t
+	return t, nil
+}
+
+// answer is what a stream has at a path below its own.
+type answer struct {
+	kind, keep string
+	text       *text
+	body       []byte
+	file       *os.File // closed by who sends it
+	size       int64
+	status     int // of a refusal
+	problem    string
+}
+
+func refusal(status int, problem string) answer { return answer{status: status, problem: problem} }
+
+var nothing = refusal(http.StatusNotFound, "the stream has nothing of that name")
+
+// find is what there is at a path, of hls/, dash/, media/ and time. It may wait, until ctx
+// ends.
+func (s *Stream) find(ctx func() context.Context, path, query string) (answer, error) {
+	folder, rest, _ := strings.Cut(path, "/")
+	switch {
+	case path == "time":
+		return answer{kind: "text/plain; charset=utf-8", keep: "no-store", body: []byte(stamp(s.now()))}, nil
+	case path == "dash/manifest.mpd":
+		return s.text("manifest", typeDASH, keepMoment, false)
+	case path == "hls/master.m3u8":
+		return s.text("master", typeHLS, keepMoment, false)
+	case folder == "hls":
+		name, ok := strings.CutSuffix(rest, ".m3u8")
+		if !ok || name == "master" || name == "manifest" {
+			return nothing, nil
+		}
+		return s.media(ctx, name, query)
+	case folder == "media":
+		return s.bytes(ctx, rest)
+	}
+	return nothing, nil
+}
+
+func (s *Stream) text(name, kind, keep string, skip bool) (answer, error) {
+	t, err := s.playlist(name, skip)
+	if err != nil || t == nil {
+		return refusal(http.StatusNotFound, "the stream has not begun"), err
+	}
+	return answer{kind: kind, keep: keep, text: t}, nil
+}
+
+// media is a track's playlist, once it has what the request asks for (RFC 8216bis section
+// 6.2.5).
+func (s *Stream) media(ctx func() context.Context, name, query string) (answer, error) {
+	skip, number, part, keep := false, int64(-1), -1, keepMoment
+	if query != "" {
+		q, err := url.ParseQuery(query)
+		if err != nil {
+			return refusal(http.StatusBadRequest, "the query cannot be read"), nil
+		}
+		skip = q.Get("_HLS_skip") == "YES" || q.Get("_HLS_skip") == "v2"
+		if v := q.Get("_HLS_msn"); v != "" {
+			if number, err = strconv.ParseInt(v, 10, 64); err != nil || number < 0 {
+				return refusal(http.StatusBadRequest, "_HLS_msn is no number"), nil
+			}
+		}
+		if v := q.Get("_HLS_part"); v != "" {
+			if part, err = strconv.Atoi(v); err != nil || part < 0 || number < 0 {
+				return refusal(http.StatusBadRequest, "_HLS_part is no number, or _HLS_msn is missing"), nil
+			}
+		}
+	}
+	if number >= 0 {
+		keep = keepAsked
+		far := false
+		reached, flowing := s.wait(ctx, func() bool {
+			r := s.rows[name]
+			if r == nil {
+				return true
+			}
+			latest, _ := r.latest()
+			far = number > latest+2
+			return far || r.reached(number, part)
+		})
+		switch {
+		case far:
+			return refusal(http.StatusBadRequest, "_HLS_msn is too far ahead"), nil
+		case !reached && flowing:
+			return refusal(http.StatusServiceUnavailable, "the stream does not go on"), nil
+		case !reached:
+			keep = "no-store"
+		}
+	}
+	return s.text(name, typeHLS, keep, skip)
+}
+
+// wait waits until a condition holds, which is asked with mu held: for three target
+// durations, or where no input feeds the stream for one.
+func (s *Stream) wait(ctx func() context.Context, condition func() bool) (reached, flowing bool) {
+	var timeout <-chan time.Time
+	began := s.now()
+	for {
+		s.mu.Lock()
+		flowing = s.flowing
+		reached = condition()
+		changed, closed := s.changed, s.closed
+		s.mu.Unlock()
+		most := segmentMost
+		if flowing {
+			most = 3 * segmentMost
+		}
+		if reached || closed || s.now().Sub(began) >= most {
+			return reached, flowing
+		}
+		if timeout == nil {
+			t := time.NewTicker(segmentMost / 4)
+			defer t.Stop()
+			timeout = t.C
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+		case <-ctx().Done():
+			return false, flowing
+		}
+	}
+}
+
+// bytes are an initialisation segment, ID/TRACK/init-EPOCH.mp4, a segment, NUMBER.m4s, or a
+// part, NUMBER.PART.m4s, which is waited for where it comes next.
+func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) {
+	id, rest, _ := strings.Cut(path, "/")
+	track, name, _ := strings.Cut(rest, "/")
+	if id != s.id {
+		return nothing, nil
+	}
+	if v, ok := strings.CutPrefix(name, "init-"); ok {
+		return s.init(track, strings.TrimSuffix(v, ".mp4")), nil
+	}
+	base, ok := strings.CutSuffix(name, ".m4s")
+	digits, digit, isPart := strings.Cut(base, ".")
+	number, err := strconv.ParseInt(digits, 10, 64)
+	part := 0
+	if err == nil && isPart {
+		part, err = strconv.Atoi(digit)
+	}
+	if err != nil || !ok || number < 0 || part < 0 {
+		return nothing, nil
+	}
+	var of *segment
+	var body []byte
+	var kind string
+	var offset, size int64
+	find := func() bool {
+		r := s.rows[track]
+		if r == nil {
+			return true
+		}
+		if of = r.segment(number); of != nil {
+			kind = of.track.Kind + "/mp4"
+			size = of.size
+			if !isPart {
+				return true
+			}
+			if part < len(of.parts) {
+				p := &of.parts[part]
+				body, offset, size = p.body, p.offset, p.size
+				return true
+			}
+			of = nil
+		}
+		if !isPart {
+			return true
+		}
+		if r.open != nil { // of the one that is being made, the next
+			if number == r.open.number && part < len(r.open.parts) {
+				of = r.open
+				body, kind = of.parts[part].body, of.track.Kind+"/mp4"
+				size = int64(len(body))
+				return true
+			}
+			return number != r.open.number || part != len(r.open.parts)
+		}
+		return number != r.next || part != 0
+	}
+	if isPart {
+		s.wait(ctx, find)
+	} else {
+		s.mu.Lock()
+		find()
+		s.mu.Unlock()
+	}
+	if of == nil {
+		return nothing, nil
+	}
+	a := answer{kind: kind, keep: keepMedia, body: body, size: size}
+	if body == nil {
+		f, err := os.Open(s.disk.path(track, number))
+		if os.IsNotExist(err) {
+			return nothing, nil // it has gone out of the window
+		}
+		if err != nil {
+			return a, err
+		}
+		if isPart {
+			defer f.Close()
+			a.body = make([]byte, size)
+			_, err := f.ReadAt(a.body, offset)
+			return a, err
+		}
+		a.file = f
+	}
+	return a, nil
+}
+
+// segment is the finished one of a number, nil where there is none.
+func (r *row) segment(number int64) *segment {
+	if len(r.segments) == 0 {
+		return nil
+	}
+	i := number - r.segments[0].number
+	if i < 0 || i >= int64(len(r.segments)) {
+		return nil
+	}
+	return r.segments[i]
+}
+
+// init is the initialisation segment of a track in an epoch.
+func (s *Stream) init(track, epoch string) answer {
+	number, err := strconv.Atoi(epoch)
+	if err != nil {
+		return nothing
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var t *Track
+	if s.current != nil && s.current.Number == number {
+		t = s.current.track(track)
+	} else if r := s.rows[track]; r != nil {
+		for _, of := range r.segments {
+			if of.epoch.Number == number {
+				t = of.track
+			}
+		}
+	}
+	if t == nil {
+		return nothing
+	}
+	return answer{kind: t.Kind + "/mp4", keep: keepMedia, body: t.Init}
+}
+
+// Handles says whether a path is below the server's prefix.
+func (v *Server) Handles(path []byte) bool {
+	return len(path) > len(v.cfg.Prefix) && string(path[:len(v.cfg.Prefix)]) == v.cfg.Prefix && path[len(v.cfg.Prefix)] == '/'
+}
+
+// Serve answers a request of a viewer's. It may wait for what the request asks for.
+func (v *Server) Serve(x *httpserver.Exchange) {
+	x.Set("Access-Control-Allow-Origin", "*")
+	switch string(x.Method) {
+	case http.MethodGet, http.MethodHead:
+	case http.MethodOptions:
+		x.Set("Access-Control-Allow-Methods", "GET, HEAD, OPTIONS")
+		x.Set("Access-Control-Allow-Headers", "Range")
+		x.Set("Access-Control-Max-Age", "86400")
+		x.Set("Allow", "GET, HEAD, OPTIONS")
+		_ = x.Send(http.StatusNoContent, nil) // fails with the connection, as all answers here
+		return
+	default:
+		x.Set("Allow", "GET, HEAD, OPTIONS")
+		v.refuse(x, http.StatusMethodNotAllowed, "GET, HEAD or OPTIONS")
+		return
+	}
+	var name, path []byte
+	if v.Handles(x.Path) {
+		name, path, _ = bytes.Cut(x.Path[len(v.cfg.Prefix)+1:], []byte{'/'})
+	}
+	s := v.stream(string(name))
+	if s == nil {
+		v.refuse(x, http.StatusNotFound, "there is no stream of that name")
+		return
+	}
+	if v.cfg.Check != nil {
+		var problem string
+		if path, problem = v.cfg.Check(s.name, path); problem != "" {
+			v.refuse(x, http.StatusForbidden, problem)
+			return
+		}
+	}
+	a, err := s.find(x.Context, string(path), string(x.Query))
+	if err != nil {
+		v.cfg.Log.Error("a live stream cannot be served", "stream", s.name, "path", string(path), "error", err)
+		a = refusal(http.StatusInternalServerError, "the stream cannot be read")
+	}
+	if a.problem != "" {
+		v.refuse(x, a.status, a.problem)
+		return
+	}
+	v.send(x, &a)
+}
+
+// send answers with what there is, or the range of it that is asked for.
+func (v *Server) send(x *httpserver.Exchange, a *answer) {
+	x.Set("Cache-Control", a.keep)
+	x.Set("Content-Type", a.kind)
+	x.Set("Access-Control-Expose-Headers", "Content-Length, Content-Range, Date")
+	if a.text != nil {
+		a.body = a.text.plain
+		x.Set("Vary", "Accept-Encoding")
+		if httpserver.AcceptedCoding(x.Field("Accept-Encoding"), []string{"gzip"}) == 0 {
+			a.body = a.text.packed
+			x.Set("Content-Encoding", "gzip")
+		}
+		v.count("playlist", http.StatusOK, len(a.body))
+		_ = x.Send(http.StatusOK, a.body)
+		return
+	}
+	if a.file != nil {
+		defer a.file.Close()
+	} else {
+		a.size = int64(len(a.body))
+	}
+	status, offset, size := http.StatusOK, int64(0), a.size
+	if string(x.Method) == http.MethodGet && a.keep == keepMedia {
+		x.Set("Accept-Ranges", "bytes")
+		of := httpserver.Validators{}
+		parts, ok := of.Ranges(&x.Head, a.size)
+		if !ok {
+			x.Set("Content-Range", "bytes */"+strconv.FormatInt(a.size, 10))
+			v.count("media", http.StatusRequestedRangeNotSatisfiable, 0)
+			_ = x.Send(http.StatusRequestedRangeNotSatisfiable, nil)
+			return
+		}
+		if len(parts) == 1 { // several are answered with everything, as is allowed
+			status, offset, size = http.StatusPartialContent, parts[0].First, parts[0].Length
+			x.Set("Content-Range", parts[0].ContentRange(a.size))
+		}
+	}
+	v.count("media", status, int(size))
+	if a.file != nil {
+		_ = x.SendFile(status, a.file, offset, size)
+		return
+	}
+	_ = x.Send(status, a.body[offset:offset+size])
+}
+
+func (v *Server) count(kind string, status, bytes int) {
+	v.answers.WithLabelValues(kind, strconv.Itoa(status)).Inc()
+	v.sent.Add(float64(bytes))
+}
+
+// refuse answers with an error, in the one shape that they have.
+func (v *Server) refuse(x *httpserver.Exchange, status int, message string) {
+	v.count("refused", status, 0)
+	code := map[int]api.Code{http.StatusNotFound: api.CodeNotFound, http.StatusForbidden: api.CodeForbidden, http.StatusMethodNotAllowed: api.CodeMethod, http.StatusBadRequest: api.CodeBadRequest}[status]
+	if code == "" {
+		code = api.CodeInternal
+	}
+	b, _ := json.Marshal(api.ErrorBody{Error: &api.Error{Code: code, Message: message}}) // of strings
+	x.Set("Content-Type", "application/json")
+	x.Set("Cache-Control", "no-store")
+	_ = x.Send(status, append(b, '\n'))
+}

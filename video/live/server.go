@@ -1,0 +1,397 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fre-engine/fre/video/asset"
+)
+
+// Config of a Server.
+type Config struct {
+	Dir     string         // required: STATE/live
+	Library *asset.Library // required: of the assets that loops play
+	Log     *slog.Logger   // required
+	Prefix  string         // required: /live
+	Metrics prometheus.Registerer
+
+	// Check takes the signature from a path below a stream's; nil: whoever asks is answered.
+	Check func(name string, path []byte) (rest []byte, problem string)
+	Now   func() time.Time // default time.Now
+}
+
+// The errors of the API; fs.ErrNotExist where there is no such stream.
+var (
+	ErrSpec  = errors.New("no such stream can be made")
+	ErrTaken = errors.New("there is a stream of that name")
+)
+
+// record is DIR/NAME/stream.json.
+type record struct {
+	asset.LiveSpec
+	ID      string    `json:"id"`
+	Key     string    `json:"key,omitempty"`
+	Created time.Time `json:"created"`
+}
+
+// channel is a stream and its input.
+type channel struct {
+	*Stream
+	record
+	cancel context.CancelFunc // of a loop
+	done   chan struct{}      // closed when the loop has ended
+
+	input     sync.Mutex // held by whoever feeds the stream
+	mu        sync.Mutex
+	publisher string
+	interrupt func() // ends who feeds it; nil: nobody does
+	problem   string
+	gone      bool
+}
+
+// Server has the live streams. Its methods may be called from several goroutines.
+type Server struct {
+	cfg     Config
+	answers *prometheus.CounterVec
+	sent    prometheus.Counter
+
+	group  sync.WaitGroup
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu       sync.Mutex
+	channels map[string]*channel
+	ports    map[string]string // by protocol, where publishers are listened for
+	closed   bool
+}
+
+// Open opens the streams in a directory, and has them go on. One that cannot be read is left
+// as it is, and told of.
+func Open(cfg Config) (*Server, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	v := &Server{
+		cfg: cfg, channels: map[string]*channel{}, ports: map[string]string{},
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_video_live_answers_total", Help: "Answers to viewers of live streams, by what was asked for and the status."}, []string{"kind", "status"}),
+		sent:    prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_video_live_sent_bytes_total", Help: "Bytes of bodies that viewers of live streams were answered with."}),
+	}
+	if cfg.Metrics != nil {
+		cfg.Metrics.MustRegister(v.answers, v.sent)
+	}
+	v.ctx, v.cancel = context.WithCancel(context.Background())
+	entries, err := os.ReadDir(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		path := filepath.Join(cfg.Dir, e.Name())
+		if strings.HasPrefix(e.Name(), ".") { // it was on its way in or out
+			if err := os.RemoveAll(path); err != nil {
+				return nil, errors.Join(err, v.Close())
+			}
+			continue
+		}
+		var r record
+		b, err := os.ReadFile(filepath.Join(path, "stream.json"))
+		if err == nil {
+			err = json.Unmarshal(b, &r)
+		}
+		if err == nil {
+			_, err = v.open(r)
+		}
+		if err != nil {
+			cfg.Log.Error("a live stream is left out", "stream", e.Name(), "error", err)
+		}
+	}
+	return v, nil
+}
+
+// Stop ends all inputs, and answers viewers who wait for what does not come any more.
+func (v *Server) Stop() {
+	v.mu.Lock()
+	v.closed = true
+	all := maps.Clone(v.channels)
+	v.mu.Unlock()
+	v.cancel()
+	for _, c := range all {
+		c.stop()
+	}
+}
+
+// Close stops the server. The next one goes on with the streams.
+func (v *Server) Close() error {
+	v.Stop()
+	v.mu.Lock()
+	all := v.channels
+	v.channels = map[string]*channel{}
+	v.mu.Unlock()
+	var err error
+	for _, c := range all {
+		err = errors.Join(err, c.end())
+	}
+	v.group.Wait()
+	return err
+}
+
+// open opens a stream whose directory is there, and begins its loop.
+func (v *Server) open(r record) (*channel, error) {
+	d := &disk{dir: filepath.Join(v.cfg.Dir, r.Name)}
+	current, rows, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	c := &channel{record: r, Stream: &Stream{
+		name: r.Name, id: r.ID, began: r.Created.Add(-time.Second), // dash-mpd cannot write times within the first second
+		window: time.Duration(r.Window * float64(time.Second)), disk: d, now: v.cfg.Now,
+		rows: rows, current: current, changed: make(chan struct{}), texts: map[string]*text{},
+	}}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return nil, errors.Join(errClosed, d.close())
+	}
+	v.channels[r.Name] = c
+	if r.Loop != "" {
+		ctx, cancel := context.WithCancel(v.ctx)
+		c.cancel, c.done = cancel, make(chan struct{})
+		v.group.Go(func() {
+			defer close(c.done)
+			v.loop(ctx, c)
+		})
+	}
+	return c, nil
+}
+
+// stop ends a stream's input.
+func (c *channel) stop() {
+	if c.cancel != nil {
+		c.cancel()
+		<-c.done
+	}
+	c.mu.Lock()
+	c.gone = true
+	interrupt := c.interrupt
+	c.mu.Unlock()
+	if interrupt != nil {
+		interrupt()
+	}
+	c.input.Lock() // it has ended
+	defer c.input.Unlock()
+	c.wake()
+}
+
+// end stops a stream, and closes its files.
+func (c *channel) end() error {
+	c.stop()
+	return c.disk.close()
+}
+
+// claim makes somebody the one who feeds the stream; who did before is interrupted. The
+// caller calls release with what has ended it.
+func (c *channel) claim(publisher string, interrupt func()) (release func(error), err error) {
+	for {
+		c.mu.Lock()
+		before, gone := c.interrupt, c.gone
+		c.mu.Unlock()
+		if gone {
+			return nil, errClosed
+		}
+		if before != nil {
+			before()
+		}
+		c.input.Lock()
+		c.mu.Lock()
+		if c.gone {
+			c.mu.Unlock()
+			c.input.Unlock()
+			return nil, errClosed
+		}
+		c.publisher, c.interrupt, c.problem = publisher, interrupt, ""
+		c.mu.Unlock()
+		return func(err error) {
+			c.End()
+			c.mu.Lock()
+			c.publisher, c.interrupt = "", nil
+			if err != nil {
+				c.problem = err.Error()
+			}
+			c.mu.Unlock()
+			c.input.Unlock()
+		}, nil
+	}
+}
+
+// validName says whether a stream or a track can have a name.
+func validName(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && (c != '-' || i == 0) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 63
+}
+
+// Create makes a stream, and begins it. The errors are ErrSpec and ErrTaken.
+func (v *Server) Create(spec asset.LiveSpec) (asset.Live, error) {
+	if spec.Window == 0 {
+		spec.Window = 300
+	}
+	switch {
+	case !validName(spec.Name):
+		return asset.Live{}, fmt.Errorf("%w: the name %q is not of lower-case letters, digits and hyphens, 63 at most", ErrSpec, spec.Name)
+	case !(spec.Window >= leastWindow.Seconds() && spec.Window <= 12*3600):
+		return asset.Live{}, fmt.Errorf("%w: a window of %g seconds; 30 to 43200 can be", ErrSpec, spec.Window)
+	}
+	if spec.Loop != "" {
+		if a := v.cfg.Library.Get(spec.Loop); a == nil || a.State != asset.Ready {
+			return asset.Live{}, fmt.Errorf("%w: there is no asset %q that is ready", ErrSpec, spec.Loop)
+		}
+	}
+	r := record{LiveSpec: spec, ID: strings.ToLower(rand.Text()[:8]), Created: v.cfg.Now().UTC().Truncate(time.Millisecond)}
+	if spec.Loop == "" {
+		r.Key = strings.ToLower(rand.Text())
+	}
+	b, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return asset.Live{}, err
+	}
+	aside := filepath.Join(v.cfg.Dir, "."+r.ID)
+	if err := os.Mkdir(aside, 0o700); err != nil {
+		return asset.Live{}, err
+	}
+	path := filepath.Join(aside, "stream.json")
+	if err = os.WriteFile(path+".new", b, 0o600); err == nil {
+		err = asset.Commit(path+".new", path)
+	}
+	if err == nil {
+		v.mu.Lock()
+		if v.channels[spec.Name] != nil {
+			err = fmt.Errorf("%w: %s", ErrTaken, spec.Name)
+		} else if err = os.Rename(aside, filepath.Join(v.cfg.Dir, spec.Name)); errors.Is(err, fs.ErrExist) {
+			err = fmt.Errorf("%w: %s", ErrTaken, spec.Name)
+		}
+		v.mu.Unlock()
+	}
+	if err != nil {
+		return asset.Live{}, errors.Join(err, os.RemoveAll(aside))
+	}
+	c, err := v.open(r)
+	if err != nil {
+		return asset.Live{}, err
+	}
+	return v.view(c), nil
+}
+
+// Remove ends a stream and removes what there is of it.
+func (v *Server) Remove(name string) error {
+	v.mu.Lock()
+	c := v.channels[name]
+	delete(v.channels, name)
+	v.mu.Unlock()
+	if c == nil {
+		return fmt.Errorf("live stream %q: %w", name, fs.ErrNotExist)
+	}
+	err := c.end()
+	aside := filepath.Join(v.cfg.Dir, "."+c.ID)
+	if err := os.Rename(filepath.Join(v.cfg.Dir, name), aside); err != nil {
+		return err
+	}
+	return errors.Join(err, os.RemoveAll(aside))
+}
+
+// Get is a stream.
+func (v *Server) Get(name string) (asset.Live, error) {
+	c := v.channel(name)
+	if c == nil {
+		return asset.Live{}, fmt.Errorf("live stream %q: %w", name, fs.ErrNotExist)
+	}
+	return v.view(c), nil
+}
+
+// List are all streams, by name.
+func (v *Server) List() []asset.Live {
+	v.mu.Lock()
+	all := make([]*channel, 0, len(v.channels))
+	for _, c := range v.channels {
+		all = append(all, c)
+	}
+	v.mu.Unlock()
+	views := make([]asset.Live, 0, len(all))
+	for _, c := range all {
+		views = append(views, v.view(c))
+	}
+	slices.SortFunc(views, func(a, b asset.Live) int { return cmp.Compare(a.Name, b.Name) })
+	return views
+}
+
+func (v *Server) channel(name string) *channel {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.channels[name]
+}
+
+func (v *Server) stream(name string) *Stream {
+	if c := v.channel(name); c != nil {
+		return c.Stream
+	}
+	return nil
+}
+
+// view leaves the addresses of playlists to who knows about signatures.
+func (v *Server) view(c *channel) asset.Live {
+	w := asset.Live{LiveSpec: c.LiveSpec, Key: c.Key, Created: c.Created, State: asset.Waiting}
+	v.mu.Lock()
+	rtmp, srt := v.ports["rtmp"], v.ports["srt"]
+	v.mu.Unlock()
+	if c.Key != "" && rtmp != "" {
+		w.RTMP = ":" + rtmp + "/live/" + c.Name + "?key=" + c.Key
+	}
+	if c.Key != "" && srt != "" {
+		w.SRT = ":" + srt + "?streamid=" + c.Name + ":" + c.Key
+	}
+	c.mu.Lock()
+	w.Error, w.Publisher = c.problem, c.publisher
+	c.mu.Unlock()
+	c.Stream.mu.Lock()
+	defer c.Stream.mu.Unlock()
+	if c.flowing {
+		w.State = asset.OnAir
+	}
+	if c.current != nil {
+		for _, t := range c.current.Tracks {
+			w.Tracks = append(w.Tracks, t.LiveTrack)
+		}
+	}
+	return w
+}
+
+// listening notes where publishers are listened for.
+func (v *Server) listening(protocol string, at net.Addr) {
+	_, port, err := net.SplitHostPort(at.String())
+	if err != nil {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ports[protocol] = port
+}

@@ -1,0 +1,195 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/bluenviron/mediacommon/v2/pkg/codecs/h264"
+	"github.com/bluenviron/mediacommon/v2/pkg/formats/mpegts"
+	"github.com/bluenviron/mediacommon/v2/pkg/formats/mpegts/codecs"
+	srt "github.com/datarhei/gosrt"
+)
+
+// ListenSRT takes in what is published to srt://HOST:PORT?streamid=NAME:KEY, as MPEG-TS, until
+// the server is closed. H.264 and AAC are passed on as they are.
+func (v *Server) ListenSRT(address string) (net.Addr, error) {
+	config := srt.DefaultConfig()
+	config.ConnectionTimeout = timeToPublish
+	config.PeerIdleTimeout = timeToSend
+	l, err := srt.Listen("srt", address, config)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(v.ctx, l.Close) // ends Accept2
+	places := make(chan struct{}, mostPublishers)
+	if !v.Go(func() {
+		defer l.Close()
+		defer stop()
+		for {
+			asked, err := l.Accept2()
+			if err != nil {
+				if v.ctx.Err() == nil {
+					v.cfg.Log.Error("publishers are no longer listened for", "error", err)
+				}
+				return
+			}
+			name, key, _ := strings.Cut(asked.StreamId(), ":")
+			c, err := v.admit(name, key)
+			if err != nil || asked.IsEncrypted() {
+				v.cfg.Log.Info("a publisher has gone", "publisher", asked.RemoteAddr().String(), "why", errKey)
+				asked.Reject(srt.REJX_UNAUTHORIZED)
+				continue
+			}
+			select {
+			case places <- struct{}{}:
+			default:
+				asked.Reject(srt.REJX_OVERLOAD)
+				continue
+			}
+			if !v.Go(func() {
+				defer func() { <-places }()
+				v.publishSRT(asked, c)
+			}) {
+				asked.Reject(srt.REJ_CLOSE)
+				return
+			}
+		}
+	}) {
+		l.Close()
+		return nil, errClosed
+	}
+	v.listening("srt", l.Addr())
+	return l.Addr(), nil
+}
+
+// publishSRT serves a publisher's connection.
+func (v *Server) publishSRT(asked srt.ConnRequest, c *channel) {
+	ctx, cancel := context.WithCancel(v.ctx)
+	defer cancel()
+	conn, err := asked.Accept()
+	if err != nil {
+		v.cfg.Log.Info("a publisher has gone", "publisher", asked.RemoteAddr().String(), "why", err)
+		return
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends what is under way
+	defer stop()
+	log := v.cfg.Log.With("publisher", conn.RemoteAddr().String(), "stream", c.Name)
+	release, err := c.claim(conn.RemoteAddr().String(), cancel)
+	if err == nil {
+		log.Info("a publisher has come")
+		err = guard(func() error { return receiveTS(conn, &intake{Stream: c.Stream, ctx: ctx}) })
+		if ctx.Err() != nil {
+			err = errReplaced
+		}
+		release(err)
+	}
+	log.Info("a publisher has gone", "why", err)
+}
+
+// metered counts what is read of a publisher's, and ends where much of it makes no access unit.
+type metered struct {
+	io.Reader
+	partial int
+}
+
+func (m *metered) Read(p []byte) (int, error) {
+	n, err := m.Reader.Read(p)
+	if m.partial += n; m.partial > mostPartial {
+		return 0, fmt.Errorf("%d bytes that make no access unit", m.partial)
+	}
+	return n, err
+}
+
+// taken says that so many bytes have made one. What it took on the wire is not known exactly.
+func (m *metered) taken(n int) { m.partial = max(0, m.partial-n-n/4-1024) }
+
+// receiveTS takes what a publisher sends as MPEG-TS until the connection ends.
+func receiveTS(from io.Reader, in *intake) error {
+	m := &metered{Reader: from}
+	r := &mpegts.Reader{R: m}
+	if err := r.Initialize(); err != nil {
+		return err
+	}
+	pictures, sounds := 0, 0
+	for _, t := range r.Tracks() {
+		switch codec := t.Codec.(type) {
+		case *codecs.H264:
+			pictures++
+			var clock mpegts.TimeDecoder
+			clock.Initialize()
+			r.OnDataH264(t, func(pts, dts int64, units [][]byte) error { return in.tsPicture(m, clock.Decode(dts), pts-dts, units) })
+		case *codecs.MPEG4Audio:
+			sounds++
+			config, err := codec.Config.Marshal()
+			if err != nil {
+				return fmt.Errorf("%w: AAC: %w", errCodec, err)
+			}
+			if err := in.describeSound(config, int(codec.Config.Type), codec.Config.SampleRate, channelsOf(codec.Config.ChannelConfig)); err != nil {
+				return err
+			}
+			var clock mpegts.TimeDecoder
+			clock.Initialize()
+			r.OnDataMPEG4Audio(t, func(pts int64, units [][]byte) error {
+				at := clock.Decode(pts)
+				for n, unit := range units {
+					m.taken(len(unit))
+					if err := in.aac(at+int64(n)*1024*clockRate/int64(codec.Config.SampleRate), unit); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		default:
+			return errCodec
+		}
+	}
+	if pictures > 1 || sounds > 1 {
+		return fmt.Errorf("%w: one track of each", errCodec)
+	}
+	for {
+		if err := r.Read(); err != nil {
+			if errors.Is(err, io.EOF) {
+				return errGone
+			}
+			return err
+		}
+	}
+}
+
+// tsPicture takes an access unit, which has parameter sets before key frames.
+func (in *intake) tsPicture(m *metered, decode, offset int64, units [][]byte) error {
+	var sps, pps [][]byte
+	var unit []byte
+	for _, u := range units {
+		m.taken(len(u))
+		if len(u) == 0 {
+			continue
+		}
+		switch h264.NALUType(u[0] & 0x1f) {
+		case h264.NALUTypeSPS:
+			sps = append(sps, u)
+		case h264.NALUTypePPS:
+			pps = append(pps, u)
+		default:
+			unit = append(unit, byte(len(u)>>24), byte(len(u)>>16), byte(len(u)>>8), byte(len(u)))
+			unit = append(unit, u...)
+		}
+	}
+	if len(sps) > 0 && len(pps) > 0 {
+		in.size = 4
+		if err := in.describePictures(sps[:1], pps[:1]); err != nil {
+			return err
+		}
+	}
+	if in.pictures == nil {
+		return nil
+	}
+	// The difference of two times of 33 bits.
+	offset = (offset + 1<<32) & (1<<33 - 1)
+	return in.picture(decode, offset-1<<32, unit)
+}
