@@ -263,8 +263,12 @@ func (v *Server) Create(spec asset.LiveSpec) (asset.Live, error) {
 		return asset.Live{}, fmt.Errorf("%w: a window of %g seconds; 30 to 43200 can be", ErrSpec, spec.Window)
 	}
 	if spec.Loop != "" {
-		if a := v.cfg.Library.Get(spec.Loop); a == nil || a.State != asset.Ready {
+		a := v.cfg.Library.Get(spec.Loop)
+		if a == nil || a.State != asset.Ready {
 			return asset.Live{}, fmt.Errorf("%w: there is no asset %q that is ready", ErrSpec, spec.Loop)
+		}
+		if a.Protection != asset.Clear {
+			return asset.Live{}, fmt.Errorf("%w: asset %s is protected, and live streams are not", ErrSpec, spec.Loop)
 		}
 	}
 	r := record{LiveSpec: spec, ID: strings.ToLower(rand.Text()[:8]), Created: v.cfg.Now().UTC().Truncate(time.Millisecond)}

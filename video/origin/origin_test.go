@@ -174,6 +174,9 @@ func TestSegments(t *testing.T) {
 		}
 		check("cmaf/"+r.Name+".mp4", file, forever)
 	}
+	if got, b := w.ask(t, "GET", at+"ts/t0.vtt"); got.StatusCode != 200 || !strings.HasPrefix(string(b), "t0.vtt\nX-TIMESTAMP-MAP=MPEGTS:900000,LOCAL:00:00:00.000\nt0.vtt\n") {
+		t.Errorf("text beside MPEG-TS: %s %.80q", got.Status, b)
+	}
 	for path, want := range map[string]string{"text/t0.vtt": "t0.vtt", "thumbs/0.jpg": "sheet0.jpg", "thumbs/1.jpg": "sheet1.jpg"} {
 		if got, body := w.ask(t, "GET", at+path); got.StatusCode != 200 || !bytes.Equal(body, content(want)) {
 			t.Errorf("%s: %d", path, got.StatusCode)

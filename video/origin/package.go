@@ -1,9 +1,11 @@
 package origin
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -41,6 +43,23 @@ func (s *shelf) packed(r *row, n int, form playlist.Form) item {
 		it.tag = it.tag[:len(it.tag)-1] + `-ts"`
 	}
 	return it
+}
+
+// textInTS is text, NAME.vtt, that says what its times are in the time stamps of MPEG-TS (RFC
+// 8216bis section 3.1.4).
+func (s *shelf) textInTS(name []byte) (it item, ok bool, err error) {
+	base, ok := bytes.CutSuffix(name, []byte(".vtt"))
+	r := s.rows[string(base)]
+	if !ok || r == nil || r.of.Kind != "text" {
+		return item{}, false, nil
+	}
+	b, err := os.ReadFile(s.path(r.of.Name + ".vtt"))
+	if err != nil {
+		return item{}, false, err
+	}
+	head, cues, _ := bytes.Cut(b, []byte{'\n'})
+	b = fmt.Appendf(nil, "%s\nX-TIMESTAMP-MAP=MPEGTS:%d,LOCAL:00:00:00.000\n%s", head, packager.Zero, cues)
+	return item{kind: "text/vtt; charset=utf-8", keep: forever, tag: `"` + s.asset.Made + "-" + r.of.Name + `-ts.vtt"`, plain: b, size: int64(len(b))}, true, nil
 }
 
 // protection is that of an asset under CBCS.

@@ -148,7 +148,10 @@ func (s *shelf) find(path []byte) (it item, ok bool, err error) {
 	case "cmaf":
 		return s.media(rest)
 	case "ts":
-		name, segment, _ := bytes.Cut(rest, []byte{'/'})
+		name, segment, within := bytes.Cut(rest, []byte{'/'})
+		if !within {
+			return s.textInTS(name)
+		}
 		r := s.rows[string(name)]
 		n, ok := r.segment(segment, ".ts")
 		if !ok || !s.asset.InTS() {

@@ -5,6 +5,7 @@
 //	../cmaf/RENDITION/NUMBER.m4s    from 1 on
 //	../ts/RENDITION/NUMBER.ts       the same in MPEG-TS, for HLS
 //	../text/RENDITION.vtt           of kind text
+//	../ts/RENDITION.vtt             the same beside MPEG-TS
 //	../key ../license               of assets that are protected
 //	thumbs/NUMBER.jpg               of [Thumbnails], from 0 on
 package playlist
@@ -133,8 +134,12 @@ func language(r *asset.Rendition) string {
 // Media is the playlist of a rendition's segments.
 func Media(a *asset.Asset, r *asset.Rendition, form Form) ([]byte, error) {
 	if r.Kind == "text" {
+		folder := "text"
+		if form == TS { // it has other time stamps
+			folder = "ts"
+		}
 		return segments(r, "", func(p *m3u8.MediaPlaylist, _ int, s asset.Segment) error {
-			return p.Append(fmt.Sprintf("../text/%s.vtt", r.Name), r.Seconds(s), "")
+			return p.Append(fmt.Sprintf("../%s/%s.vtt", folder, r.Name), r.Seconds(s), "")
 		})
 	}
 	head, address := initialization(r), "../cmaf/%s/%d.m4s"

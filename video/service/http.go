@@ -251,7 +251,7 @@ func (h *rest) create(w http.ResponseWriter, r *http.Request) error {
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&q); err != nil || q.Path == "" {
 			return &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: "the body is no JSON with a path", Next: "send a video as the body with another Content-Type, or {\"path\": …} of a file below --import"}
 		}
-		order, err := parseOrder(cmp.Or(q.Name, path.Base(q.Path)), q.Codec, q.Protection)
+		order, err := h.parseOrder(cmp.Or(q.Name, path.Base(q.Path)), q.Codec, q.Protection)
 		if err != nil {
 			return err
 		}
@@ -260,7 +260,7 @@ func (h *rest) create(w http.ResponseWriter, r *http.Request) error {
 		}
 	} else {
 		q := r.URL.Query()
-		order, err := parseOrder(q.Get("name"), q.Get("codec"), q.Get("protection"))
+		order, err := h.parseOrder(q.Get("name"), q.Get("codec"), q.Get("protection"))
 		if err != nil {
 			return err
 		}
@@ -274,10 +274,13 @@ func (h *rest) create(w http.ResponseWriter, r *http.Request) error {
 }
 
 // parseOrder reads an order, with errors for a client.
-func parseOrder(name, codec, protection string) (o Order, err error) {
+func (s *Service) parseOrder(name, codec, protection string) (o Order, err error) {
 	o.Name = fileName(name)
 	if o.Codec, err = media.ParseCodec(codec); err == nil {
 		o.Protection, err = asset.ParseProtection(protection)
+	}
+	if made := cmp.Or(o.Codec, s.cfg.Codec, media.H264); err == nil && o.Protection == asset.CBCS && made != media.H264 {
+		err = fmt.Errorf("protection %s is for h264, not for %s: take aes-128, or h264", o.Protection, made)
 	}
 	if err != nil {
 		return o, &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: err.Error()}

@@ -47,7 +47,7 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 		Logger: expslog.New(expslog.NewTextHandler(io.Discard, nil)),
 		PreUploadCreateCallback: func(e handler.HookEvent) (handler.HTTPResponse, handler.FileInfoChanges, error) {
 			m := e.Upload.MetaData
-			order, err := parseOrder(m["filename"], m["codec"], m["protection"])
+			order, err := s.parseOrder(m["filename"], m["codec"], m["protection"])
 			if err != nil {
 				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)
 			}
