@@ -112,9 +112,9 @@ func (w *work) blackened(p *asset.Plan, n int, head chunked) {
 	w.warn("seconds %.0f to %.0f could not be decoded: black instead: %s", from, p.Seconds(n*p.Chunk+head.Frames), head.Lost)
 }
 
-// chunk makes one, unless it is there, on the one core that a sandbox has. What no try makes of
-// the source is made black, as far as the source says that it goes; but not the first chunk, for nothing says then that
-// anything can be decoded.
+// chunk makes one, unless it is there. A sandbox has one core, and so one thread. What no try
+// makes of the source is made black, as far as the source says that it goes; but not the first
+// chunk, for nothing says then that anything can be decoded.
 func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*chunked, error) {
 	path := w.jobFile("chunk", n)
 	head := &chunked{}
