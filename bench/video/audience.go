@@ -65,8 +65,8 @@ func (b *bench) audience(ctx context.Context) (*audience, error) {
 		return nil, nil
 	}
 	if _, err := daemon.Command(ctx, b.video, "bench", "--help"); err != nil {
-		b.skipped = append(b.skipped, "this fre-video has no viewers")
-		return nil, nil
+		b.skipped = append(b.skipped, "this fre-video has no viewers: "+err.Error())
+		return nil, ctx.Err()
 	}
 	if err := b.layFilm(ctx); err != nil {
 		return nil, err

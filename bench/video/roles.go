@@ -66,6 +66,7 @@ type plain struct {
 	send  func(w http.ResponseWriter, f *os.File, size int64) error // from the file's offset on
 }
 
+// ServeHTTP answers for one segment.
 func (p *plain) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, path, _ := strings.Cut(r.URL.Path, "/cmaf/")
 	name, segment, _ := strings.Cut(path, "/")

@@ -241,13 +241,12 @@ func chunk(ctx context.Context, engine *client.Client, from, to int, rungs []med
 
 // onHost has the ffmpeg program make the same, with the settings of package transcode.
 func onHost(ctx context.Context, dir, source string, rungs []media.Rung) error {
-	filter := fmt.Sprintf("[0:v]fps=fps=25/1:round=near,split=%d", len(rungs))
-	for i := range rungs {
-		filter += fmt.Sprintf("[s%d]", i)
-	}
+	var split, scaled strings.Builder
 	for i, r := range rungs {
-		filter += fmt.Sprintf(";[s%d]scale=%d:%d:flags=bicubic,format=yuv420p,setsar=1[o%d]", i, r.Width, r.Height, i)
+		fmt.Fprintf(&split, "[s%d]", i)
+		fmt.Fprintf(&scaled, ";[s%d]scale=%d:%d:flags=bicubic,format=yuv420p,setsar=1[o%d]", i, r.Width, r.Height, i)
 	}
+	filter := fmt.Sprintf("[0:v]fps=fps=25/1:round=near,split=%d%s%s", len(rungs), &split, &scaled)
 	args := []string{"-i", source, "-filter_complex", filter}
 	for i, r := range rungs {
 		args = append(args, strings.Fields(fmt.Sprintf("-map [o%d] -c:v libx264 -preset %s -profile:v high -crf 21 -maxrate %d -bufsize %d -g %d -keyint_min %[5]d -sc_threshold 0 -forced-idr 1 -movflags +frag_keyframe+empty_moov+default_base_moof",

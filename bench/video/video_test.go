@@ -2,8 +2,9 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -98,7 +99,7 @@ func TestJoin(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, text)
 		}
 	}
-	if _, err := join([]string{filepath.Join(dir, "none")}); !os.IsNotExist(err) {
+	if _, err := join([]string{filepath.Join(dir, "none")}); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 }
