@@ -147,7 +147,7 @@ func (w *world) segments(t *testing.T, name, track string, n int) {
 }
 
 // publish has the ffmpeg program publish a test picture and a tone until it is stopped.
-func publish(t *testing.T, to string, args string) (stop func()) {
+func publish(t *testing.T, to, args string) (stop func()) {
 	t.Helper()
 	cmd := exec.Command("ffmpeg", append(strings.Fields("-v error -nostdin -re -f lavfi -i testsrc2=size=320x180:rate=25 -re -f lavfi -i sine=sample_rate=48000 -c:v libx264 -preset ultrafast -tune zerolatency -g 25 -pix_fmt yuv420p -c:a aac "+args), to)...)
 	cmd.Stderr = t.Output()

@@ -31,7 +31,7 @@ func (v *Server) loop(ctx context.Context, c *channel) {
 			return
 		}
 		release(err)
-		v.cfg.Log.Warn("a loop was interrupted", "stream", c.Name, "asset", c.Loop, "error", err)
+		v.cfg.Log.WarnContext(ctx, "a loop was interrupted", "stream", c.Name, "asset", c.Loop, "error", err)
 		if v.cfg.Now().Sub(began) > time.Minute {
 			wait = time.Second
 		}

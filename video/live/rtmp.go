@@ -182,7 +182,8 @@ func (v *Server) admit(name, key string) (*channel, error) {
 // been read.
 func receive(peer interface {
 	Read() (message.Message, error)
-}, read *int64, in *intake) error {
+}, read *int64, in *intake,
+) error {
 	partial := int64(0)
 	for {
 		before := *read

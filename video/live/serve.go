@@ -5,6 +5,8 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -120,17 +122,17 @@ func (s *Stream) media(ctx func() context.Context, name, query string) (answer, 
 	if query != "" {
 		q, err := url.ParseQuery(query)
 		if err != nil {
-			return refusal(http.StatusBadRequest, "the query cannot be read"), nil
+			return refusal(http.StatusBadRequest, "the query cannot be read"), nil //nolint:nilerr // it is the answer
 		}
 		skip = q.Get("_HLS_skip") == "YES" || q.Get("_HLS_skip") == "v2"
 		if v := q.Get("_HLS_msn"); v != "" {
 			if number, err = strconv.ParseInt(v, 10, 64); err != nil || number < 0 {
-				return refusal(http.StatusBadRequest, "_HLS_msn is no number"), nil
+				return refusal(http.StatusBadRequest, "_HLS_msn is no number"), nil //nolint:nilerr // it is the answer
 			}
 		}
 		if v := q.Get("_HLS_part"); v != "" {
 			if part, err = strconv.Atoi(v); err != nil || part < 0 || number < 0 {
-				return refusal(http.StatusBadRequest, "_HLS_part is no number, or _HLS_msn is missing"), nil
+				return refusal(http.StatusBadRequest, "_HLS_part is no number, or _HLS_msn is missing"), nil //nolint:nilerr // it is the answer
 			}
 		}
 	}
@@ -260,7 +262,7 @@ func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) 
 	a := answer{kind: kind, keep: keepMedia, body: body, size: size}
 	if body == nil {
 		f, err := os.Open(s.disk.path(track, number))
-		if os.IsNotExist(err) {
+		if errors.Is(err, fs.ErrNotExist) {
 			return nothing, nil // it has gone out of the window
 		}
 		if err != nil {

@@ -209,36 +209,33 @@ func (c *channel) end() error {
 // claim makes somebody the one who feeds the stream; who did before is interrupted. The
 // caller calls release with what has ended it.
 func (c *channel) claim(publisher string, interrupt func()) (release func(error), err error) {
-	for {
-		c.mu.Lock()
-		before, gone := c.interrupt, c.gone
-		c.mu.Unlock()
-		if gone {
-			return nil, errClosed
-		}
-		if before != nil {
-			before()
-		}
-		c.input.Lock()
-		c.mu.Lock()
-		if c.gone {
-			c.mu.Unlock()
-			c.input.Unlock()
-			return nil, errClosed
-		}
-		c.publisher, c.interrupt, c.problem = publisher, interrupt, ""
-		c.mu.Unlock()
-		return func(err error) {
-			c.End()
-			c.mu.Lock()
-			c.publisher, c.interrupt = "", nil
-			if err != nil {
-				c.problem = err.Error()
-			}
-			c.mu.Unlock()
-			c.input.Unlock()
-		}, nil
+	c.mu.Lock()
+	before, gone := c.interrupt, c.gone
+	c.mu.Unlock()
+	if gone {
+		return nil, errClosed
 	}
+	if before != nil {
+		before()
+	}
+	c.input.Lock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone {
+		c.input.Unlock()
+		return nil, errClosed
+	}
+	c.publisher, c.interrupt, c.problem = publisher, interrupt, ""
+	return func(err error) {
+		c.End()
+		c.mu.Lock()
+		c.publisher, c.interrupt = "", nil
+		if err != nil {
+			c.problem = err.Error()
+		}
+		c.mu.Unlock()
+		c.input.Unlock()
+	}, nil
 }
 
 // validName says whether a stream or a track can have a name.

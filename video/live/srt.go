@@ -129,7 +129,7 @@ func receiveTS(from io.Reader, in *intake) error {
 			if err != nil {
 				return fmt.Errorf("%w: AAC: %w", errCodec, err)
 			}
-			if err := in.describeSound(config, int(codec.Config.Type), codec.Config.SampleRate, channelsOf(codec.Config.ChannelConfig)); err != nil {
+			if err := in.describeSound(config, int(codec.Type), codec.SampleRate, channelsOf(codec.ChannelConfig)); err != nil {
 				return err
 			}
 			var clock mpegts.TimeDecoder
@@ -138,7 +138,7 @@ func receiveTS(from io.Reader, in *intake) error {
 				at := clock.Decode(pts)
 				for n, unit := range units {
 					m.taken(len(unit))
-					if err := in.aac(at+int64(n)*1024*clockRate/int64(codec.Config.SampleRate), unit); err != nil {
+					if err := in.aac(at+int64(n)*1024*clockRate/int64(codec.SampleRate), unit); err != nil {
 						return err
 					}
 				}
@@ -170,10 +170,10 @@ func (in *intake) tsPicture(m *metered, decode, offset int64, units [][]byte) er
 		if len(u) == 0 {
 			continue
 		}
-		switch h264.NALUType(u[0] & 0x1f) {
-		case h264.NALUTypeSPS:
+		switch kind := h264.NALUType(u[0] & 0x1f); {
+		case kind == h264.NALUTypeSPS:
 			sps = append(sps, u)
-		case h264.NALUTypePPS:
+		case kind == h264.NALUTypePPS:
 			pps = append(pps, u)
 		default:
 			unit = append(unit, byte(len(u)>>24), byte(len(u)>>16), byte(len(u)>>8), byte(len(u)))

@@ -446,7 +446,7 @@ func FuzzPublish(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(published(f))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		dir, err := os.MkdirTemp("/dev/shm", "fre-live-") // in memory: streams are synced
+		dir, err := os.MkdirTemp("/dev/shm", "fre-live-") //nolint:usetesting // in memory: streams are synced
 		if err != nil {
 			t.Fatal(err)
 		}
