@@ -35,11 +35,11 @@ func liveStartCommand() *cobra.Command {
 
 With --loop it plays an asset over and over, in all its renditions; a file is uploaded
 first, and transcoded. Without, it waits for a publisher, who sends H.264 and AAC by RTMP
-to where "rtmp" of what is printed says, behind rtmp://HOST:
+to where "rtmp" of what is printed says, behind rtmp://HOST, or by SRT, behind srt://HOST:
 
     ffmpeg -re -i FILE -c:v libx264 -g 50 -c:a aac -f flv 'rtmp://HOST:1935/live/NAME?key=KEY'
 
-The service listens for publishers where serve --rtmp says. A key frame each second or two
+The service listens for publishers where serve --rtmp and --srt say. A key frame each second or two
 makes for short segments. A stream goes on over restarts of the service.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -440,46 +441,64 @@ func TestLongPictures(t *testing.T) {
 	}
 }
 
-// FuzzPublish: nothing that a publisher with the right key sends makes the intake crash, or
-// segments that a reader of MP4 does not take.
+// fuzzed has an intake take something, and reads what has been made of it.
+func fuzzed(t *testing.T, receive func(in *intake) error) {
+	dir, err := os.MkdirTemp("/dev/shm", "fre-live-") //nolint:usetesting // in memory: streams are synced
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	s, _ := newStream(t, dir, time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // whoever sends too fast is not waited for
+	_ = guard(func() error { return receive(&intake{Stream: s, ctx: ctx}) })
+	s.End()
+	files, err := filepath.Glob(filepath.Join(dir, "*.m4s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := mp4.DecodeFile(bytes.NewReader(b)); err != nil {
+			t.Errorf("%s: %v", filepath.Base(name), err)
+		}
+	}
+	for _, path := range []string{"hls/master.m3u8", "hls/v0.m3u8", "hls/a0.m3u8", "dash/manifest.mpd"} {
+		get(t, s, path, "")
+	}
+}
+
+// FuzzPublish: nothing that a publisher with the right key sends by RTMP makes the intake
+// crash, or segments that a reader of MP4 does not take.
 func FuzzPublish(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(published(f))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		dir, err := os.MkdirTemp("/dev/shm", "fre-live-") //nolint:usetesting // in memory: streams are synced
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := os.RemoveAll(dir); err != nil {
-				t.Error(err)
-			}
+		fuzzed(t, func(in *intake) error {
+			counted := bytecounter.NewReader(bytes.NewReader(b))
+			read := int64(0)
+			return receive(message.NewReader(counted, counted, func(uint32) error { return nil }), &read, in)
 		})
-		s, _ := newStream(t, dir, time.Minute)
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // whoever sends too fast is not waited for
-		counted := bytecounter.NewReader(bytes.NewReader(b))
-		read := int64(0)
-		_ = guard(func() error {
-			return receive(message.NewReader(counted, counted, func(uint32) error { return nil }), &read, &intake{Stream: s, ctx: ctx})
-		})
-		s.End()
-		files, err := filepath.Glob(filepath.Join(dir, "*.m4s"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range files {
-			b, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := mp4.DecodeFile(bytes.NewReader(b)); err != nil {
-				t.Errorf("%s: %v", filepath.Base(name), err)
-			}
-		}
-		for _, path := range []string{"hls/master.m3u8", "hls/v0.m3u8", "hls/a0.m3u8", "dash/manifest.mpd"} {
-			get(t, s, path, "")
-		}
+	})
+}
+
+// FuzzTS is FuzzPublish for MPEG-TS, as it comes by SRT.
+func FuzzTS(f *testing.F) {
+	f.Add([]byte{})
+	out, err := exec.Command("ffmpeg", strings.Fields("-v error -nostdin -f lavfi -i testsrc2=size=16x16:rate=25:duration=0.4 -f lavfi -i sine=duration=0.4 -c:v libx264 -g 3 -c:a aac -f mpegts -")...).Output()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(out)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		fuzzed(t, func(in *intake) error { return receiveTS(bytes.NewReader(b), in) })
 	})
 }
 
