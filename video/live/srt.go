@@ -125,7 +125,7 @@ func receiveTS(from io.Reader, in *intake) error {
 			r.OnDataH264(t, func(pts, dts int64, units [][]byte) error { return in.tsPicture(m, clock.Decode(dts), pts-dts, units) })
 		case *codecs.MPEG4Audio:
 			sounds++
-			config, err := codec.Config.Marshal()
+			config, err := codec.Marshal()
 			if err != nil {
 				return fmt.Errorf("%w: AAC: %w", errCodec, err)
 			}
@@ -170,10 +170,10 @@ func (in *intake) tsPicture(m *metered, decode, offset int64, units [][]byte) er
 		if len(u) == 0 {
 			continue
 		}
-		switch kind := h264.NALUType(u[0] & 0x1f); {
-		case kind == h264.NALUTypeSPS:
+		switch h264.NALUType(u[0] & 0x1f) { //nolint:exhaustive // the others are the picture
+		case h264.NALUTypeSPS:
 			sps = append(sps, u)
-		case kind == h264.NALUTypePPS:
+		case h264.NALUTypePPS:
 			pps = append(pps, u)
 		default:
 			unit = append(unit, byte(len(u)>>24), byte(len(u)>>16), byte(len(u)>>8), byte(len(u)))

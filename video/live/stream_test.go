@@ -443,6 +443,7 @@ func TestLongPictures(t *testing.T) {
 
 // fuzzed has an intake take something, and reads what has been made of it.
 func fuzzed(t *testing.T, receive func(in *intake) error) {
+	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "fre-live-") //nolint:usetesting // in memory: streams are synced
 	if err != nil {
 		t.Fatal(err)
