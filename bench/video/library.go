@@ -24,6 +24,8 @@ import (
 const (
 	sizesAsset = "sizesofsegments0" // segments of each size, zeros
 	filmAsset  = "filmofsomeminute" // a picture in 720 lines, a megabyte each four seconds
+	filmAES128 = "filmunderaes1280" // the same, protected
+	filmCBCS   = "filmundercbcs000"
 
 	filmRendition  = "v720p"
 	segmentsOfSize = 4
@@ -115,11 +117,19 @@ func addFilm(ctx context.Context, dir string, library *asset.Library, quick bool
 	if err := places(r, file); err != nil {
 		return fmt.Errorf("%s: %w", fragmented, err)
 	}
-	a := &asset.Asset{ID: filmAsset, Name: "film", Created: time.Now(), State: asset.Ready, Made: filmAsset, Duration: float64(seconds), Renditions: []*asset.Rendition{r}}
-	if err := library.Create(a); err != nil {
-		return err
+	for id, protection := range map[string]asset.Protection{filmAsset: asset.Clear, filmAES128: asset.AES128, filmCBCS: asset.CBCS} {
+		a := &asset.Asset{
+			ID: id, Name: "film", Created: time.Now(), State: asset.Ready, Made: id, Duration: float64(seconds), Renditions: []*asset.Rendition{r},
+			Protection: protection, Secret: asset.NewSecret(),
+		}
+		if err := library.Create(a); err != nil {
+			return err
+		}
+		if err := os.WriteFile(library.Path(a.ID, r.Name+".mp4"), file, 0o600); err != nil {
+			return err
+		}
 	}
-	return os.WriteFile(library.Path(a.ID, r.Name+".mp4"), file, 0o600)
+	return nil
 }
 
 // places notes where the segments of a fragmented MP4 are: moof and mdat each, behind ftyp and

@@ -34,6 +34,7 @@ const (
 	plainBuffer         = "plain: net/http, bytes.Buffer"
 	plainPooled         = "plain, with a pool of buffers"
 	plainSendFile       = "plain, with sendfile"
+	freCached           = "fre-video, once cached"
 )
 
 // pair is FRE's address of something beside nginx-vod-module's of the same.
@@ -42,19 +43,35 @@ type pair struct {
 	fre, vod    string
 	file        string // nginx's, "" if it has none
 	least       float64
+	cached      float64 // the same once it is cached; 0: nothing is made, so nothing is
 }
 
 // pairs are playlists, and segments that are packaged just in time, by nginx-vod-module at
 // least: segment 2 of the film, and its playlists.
 func pairs() []pair {
-	at := "/assets/" + filmAsset
-	segment := func(kind, suffix string) string { return at + "/" + kind + "/" + filmRendition + "/2" + suffix }
+	segment := func(film, kind, suffix string) string {
+		return "/assets/" + film + "/" + kind + "/" + filmRendition + "/2" + suffix
+	}
 	return []pair{
-		{"playlist master", "The master playlist", playlists["master.m3u8"], "/ts/film.mp4/master.m3u8", "master.m3u8", 1},
-		{"playlist media", "A media playlist", playlists["media.m3u8"], "/fmp4/film.mp4/index-v1.m3u8", "media.m3u8", 1},
-		{"playlist manifest", "The DASH manifest", playlists["manifest"], "/dash/film.mp4/manifest.mpd", "manifest", 1},
-		{"jit fMP4", "A segment of 1 MB as fMP4: nginx-vod packages it for each request, fre-video has it stored so", segment("cmaf", ".m4s"), "/fmp4/film.mp4/seg-2-v1.m4s", "", 5},
-		{"jit TS", "A segment of 1 MB as MPEG-TS, packaged just in time", segment("ts", ".ts"), "/ts/film.mp4/seg-2-v1.ts", "", 1},
+		{name: "playlist master", label: "The master playlist", fre: playlists["master.m3u8"], vod: "/ts/film.mp4/master.m3u8", file: "master.m3u8", least: 1},
+		{name: "playlist media", label: "A media playlist", fre: playlists["media.m3u8"], vod: "/fmp4/film.mp4/index-v1.m3u8", file: "media.m3u8", least: 1},
+		{name: "playlist manifest", label: "The DASH manifest", fre: playlists["manifest"], vod: "/dash/film.mp4/manifest.mpd", file: "manifest", least: 1},
+		{
+			name: "jit fMP4", label: "A segment of 1 MB as fMP4: nginx-vod packages it for each request, fre-video has it stored so",
+			fre: segment(filmAsset, "cmaf", ".m4s"), vod: "/fmp4/film.mp4/seg-2-v1.m4s", least: 5,
+		},
+		{
+			name: "jit cbcs", label: "A segment of 1 MB as fMP4, encrypted by cbcs, packaged for each request",
+			fre: segment(filmCBCS, "cmaf", ".m4s"), vod: "/cbcs/film.mp4/seg-2-v1.m4s", least: 5, cached: 8,
+		},
+		{
+			name: "jit TS", label: "A segment of 1 MB as MPEG-TS, packaged for each request",
+			fre: segment(filmAsset, "ts", ".ts"), vod: "/ts/film.mp4/seg-2-v1.ts", least: 1, cached: 1,
+		},
+		{
+			name: "jit AES-128", label: "A segment of 1 MB as MPEG-TS, encrypted by AES-128, packaged for each request",
+			fre: segment(filmAES128, "ts", ".ts"), vod: "/aes/film.mp4/seg-2-v1.ts", least: 1, cached: 1,
+		},
 	}
 }
 
@@ -101,6 +118,11 @@ func rows() []row {
 		w := row{
 			name: p.name, label: p.label, connections: 16, targets: []target{{freVideo, videoServer, p.fre}, {nginxVOD, vodServer, p.vod}},
 			aims: []testbed.Aim{{Of: freVideo, To: nginxVOD, What: "requests/s", Least: p.least}},
+		}
+		if p.cached > 0 {
+			w.targets[0].server = coldServer
+			w.targets = append(w.targets, target{freCached, videoServer, p.fre})
+			w.aims = append(w.aims, testbed.Aim{Of: freCached, To: nginxVOD, What: "requests/s", Least: p.cached})
 		}
 		if p.file != "" {
 			w.targets = append(w.targets, ofNginx("/"+p.file)...)

@@ -29,6 +29,7 @@ type bench struct {
 // names of servers.
 const (
 	videoServer  = "fre-video"
+	coldServer   = "fre-video that keeps nothing it makes"
 	beforeServer = "before"
 	nginxOn      = "nginx, nopush on"
 	nginxOff     = "nginx, nopush off"
@@ -42,8 +43,11 @@ func (b *bench) start(ctx context.Context) error {
 		if err := b.startVideo(ctx, videoServer, b.video, stateDir(b.dir)); err != nil {
 			return err
 		}
+		if err := b.startOnCopy(ctx, coldServer, b.video, "cold", "--cache-bytes", "1"); err != nil {
+			return err
+		}
 		if b.before != "" {
-			if err := b.startBefore(ctx); err != nil {
+			if err := b.startOnCopy(ctx, beforeServer, b.before, "before"); err != nil {
 				return err
 			}
 		}
@@ -71,12 +75,13 @@ func heapOf(s *testbed.Server) func(context.Context) (testbed.Heap, error) {
 }
 
 // startVideo starts fre-video, whose engine is never asked for anything.
-func (b *bench) startVideo(ctx context.Context, name, program, state string) error {
+func (b *bench) startVideo(ctx context.Context, name, program, state string, flags ...string) error {
 	addr, err := daemon.FreeAddress()
 	if err != nil {
 		return err
 	}
-	s, err := testbed.Spawn(ctx, addr, program, "serve", "--state", state, "--listen", addr, "--engine", filepath.Join(b.dir, "no-engine.sock"), "--log-level", "error")
+	flags = append([]string{"serve", "--state", state, "--listen", addr, "--engine", filepath.Join(b.dir, "no-engine.sock"), "--log-level", "error"}, flags...)
+	s, err := testbed.Spawn(ctx, addr, program, flags...)
 	if err != nil {
 		return err
 	}
@@ -86,13 +91,13 @@ func (b *bench) startVideo(ctx context.Context, name, program, state string) err
 	return nil
 }
 
-// startBefore starts the other build, on a copy of the state.
-func (b *bench) startBefore(ctx context.Context) error {
-	state := filepath.Join(b.dir, "before")
+// startOnCopy starts another fre-video, on a copy of the state.
+func (b *bench) startOnCopy(ctx context.Context, name, program, dir string, flags ...string) error {
+	state := filepath.Join(b.dir, dir)
 	if err := os.CopyFS(state, os.DirFS(stateDir(b.dir))); err != nil {
 		return err
 	}
-	return b.startVideo(ctx, beforeServer, b.before, state)
+	return b.startVideo(ctx, name, program, state, flags...)
 }
 
 // readAsset reads what the library has written of an asset, as others than its owner may.
