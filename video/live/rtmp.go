@@ -107,6 +107,7 @@ func (w *wire) Read(p []byte) (int, error) {
 
 // publishRTMP serves a publisher's connection.
 func (v *Server) publishRTMP(conn net.Conn) {
+	defer conn.Close()
 	ctx, cancel := context.WithCancel(v.ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends what is under way

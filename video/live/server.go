@@ -227,6 +227,7 @@ func (c *channel) claim(publisher string, interrupt func()) (release func(error)
 	}
 	c.publisher, c.interrupt, c.problem = publisher, interrupt, ""
 	return func(err error) {
+		defer c.input.Unlock()
 		c.End()
 		c.mu.Lock()
 		c.publisher, c.interrupt = "", nil
@@ -234,7 +235,6 @@ func (c *channel) claim(publisher string, interrupt func()) (release func(error)
 			c.problem = err.Error()
 		}
 		c.mu.Unlock()
-		c.input.Unlock()
 	}, nil
 }
 

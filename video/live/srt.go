@@ -30,7 +30,18 @@ func (v *Server) ListenSRT(address string) (net.Addr, error) {
 		defer l.Close()
 		defer stop()
 		for {
-			asked, err := l.Accept2()
+			// The library parses what anybody may have sent before it knows the sender.
+			var asked srt.ConnRequest
+			parsed := false
+			err := guard(func() (err error) {
+				asked, err = l.Accept2()
+				parsed = true
+				return err
+			})
+			if !parsed {
+				v.cfg.Log.Info("a publisher has gone", "why", err)
+				continue
+			}
 			if err != nil {
 				if v.ctx.Err() == nil {
 					v.cfg.Log.Error("publishers are no longer listened for", "error", err)
@@ -116,12 +127,12 @@ func receiveTS(from io.Reader, in *intake) error {
 		return err
 	}
 	pictures, sounds := 0, 0
+	var clock mpegts.TimeDecoder // one for all: what lies between them stays
+	clock.Initialize()
 	for _, t := range r.Tracks() {
 		switch codec := t.Codec.(type) {
 		case *codecs.H264:
 			pictures++
-			var clock mpegts.TimeDecoder
-			clock.Initialize()
 			r.OnDataH264(t, func(pts, dts int64, units [][]byte) error { return in.tsPicture(m, clock.Decode(dts), pts-dts, units) })
 		case *codecs.MPEG4Audio:
 			sounds++
@@ -132,8 +143,6 @@ func receiveTS(from io.Reader, in *intake) error {
 			if err := in.describeSound(config, int(codec.Type), codec.SampleRate, channelsOf(codec.ChannelConfig)); err != nil {
 				return err
 			}
-			var clock mpegts.TimeDecoder
-			clock.Initialize()
 			r.OnDataMPEG4Audio(t, func(pts int64, units [][]byte) error {
 				at := clock.Decode(pts)
 				for n, unit := range units {

@@ -154,12 +154,12 @@ func makeFile(by maker) (file *os.File, length int64, err error) {
 	// What it is made of is mapped: a disk that fails is a fault of memory.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
-		if p := recover(); p != nil {
-			fault, ok := p.(interface{ Addr() uintptr })
-			if !ok {
-				panic(p)
-			}
-			err = fmt.Errorf("a segment's file cannot be read, or is shorter than it was: %v", fault)
+		switch p := recover().(type) {
+		case nil:
+		case interface{ Addr() uintptr }:
+			err = fmt.Errorf("a segment's file cannot be read, or is shorter than it was: %v", p)
+		default: // others wait for what is made, and for the place
+			err = fmt.Errorf("a segment cannot be made: %v\n%s", p, debug.Stack())
 		}
 	}()
 	defer func() { err = errors.Join(err, by.close()) }()

@@ -218,3 +218,23 @@ func TestCacheFault(t *testing.T) {
 		t.Errorf("%d kept, %d busy", len(c.made), c.makers.busy)
 	}
 }
+
+// panics cannot make what it is asked for.
+type panics struct{ *fake }
+
+func (panics) append([]byte) ([]byte, error) { panic("out of range") }
+
+// TestCachePanic: a segment that cannot be made so fails who asks, each time, and nobody else.
+func TestCachePanic(t *testing.T) {
+	fretest.CheckLeaks(t)
+	c := newCache(1<<20, 1, func() error { return nil })
+	var n, closed atomic.Int64
+	for range 3 {
+		if _, err := c.get("a", panics{&fake{size: 10, made: &n, closed: &closed}}); err == nil || !strings.Contains(err.Error(), "out of range") {
+			t.Errorf("%v", err)
+		}
+	}
+	if len(c.made) != 0 || c.makers.busy != 0 || closed.Load() != 3 {
+		t.Errorf("%d kept, %d busy, %d closed", len(c.made), c.makers.busy, closed.Load())
+	}
+}

@@ -187,7 +187,7 @@ func (o *Origin) Serve(on *httpserver.Exchange) {
 	case http.MethodGet, http.MethodHead, http.MethodPost:
 	case http.MethodOptions:
 		x.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS")
-		x.Set("Access-Control-Allow-Headers", "Content-Type, Range, If-None-Match, If-Range, If-Modified-Since")
+		x.Set("Access-Control-Allow-Headers", "Content-Type, Range, If-None-Match, If-Range, If-Modified-Since, CMCD-Request, CMCD-Object, CMCD-Status, CMCD-Session")
 		x.Set("Access-Control-Max-Age", "86400")
 		x.Set("Allow", "GET, HEAD, OPTIONS")
 		o.count("options", http.StatusNoContent)
@@ -243,7 +243,7 @@ func (o *Origin) Serve(on *httpserver.Exchange) {
 		return
 	}
 	if err != nil {
-		o.cfg.Log.Error("an asset cannot be served", "asset", string(id), "path", string(path), "error", err)
+		o.cfg.Log.Error("an asset cannot be served", "asset", string(id), "path", string(x.path), "error", err)
 		o.refuse(x, http.StatusInternalServerError, api.CodeInternal, "the asset cannot be read")
 		return
 	}
@@ -292,12 +292,13 @@ func (o *Origin) shelf(id []byte) (*shelf, error) {
 // that comes before the answer.
 func (o *Origin) send(x *exchange, it *item) error {
 	body, tag := it.plain, it.tag
+	coded := false
 	if it.packed != nil {
 		x.Set("Vary", "Accept-Encoding")
 		if httpserver.AcceptedCoding(x.Field("Accept-Encoding"), packings) == 0 {
 			body, tag = it.packed, it.tag[:len(it.tag)-1]+`-gz"`
 			it.size = int64(len(body))
-			x.Set("Content-Encoding", "gzip")
+			coded = true
 		}
 	}
 	of := httpserver.Validators{Tag: tag}
@@ -314,21 +315,13 @@ func (o *Origin) send(x *exchange, it *item) error {
 		defer o.cache.release(m)
 		it.file, it.size = m.file, m.size
 	}
-	x.Set("Etag", tag)
-	x.Set("Cache-Control", it.keep)
 	x.Set("Access-Control-Expose-Headers", "Content-Length, Content-Range, Date, Etag")
-	if status == http.StatusNotModified {
-		o.count("unchanged", status)
-		_ = x.Send(status, nil)
-		return nil
-	}
-	x.Set("Content-Type", it.kind)
-	x.Set("Accept-Ranges", "bytes")
 	offset, size := int64(0), it.size
-	if string(x.Method) == http.MethodGet {
+	if status != http.StatusNotModified && string(x.Method) == http.MethodGet {
 		parts, ok := of.Ranges(&x.Head, it.size)
 		if !ok {
 			x.Set("Content-Range", "bytes */"+strconv.FormatInt(it.size, 10))
+			x.Set("Cache-Control", never)
 			o.count("range", http.StatusRequestedRangeNotSatisfiable)
 			_ = x.Send(http.StatusRequestedRangeNotSatisfiable, nil)
 			return nil
@@ -338,6 +331,18 @@ func (o *Origin) send(x *exchange, it *item) error {
 			x.Set("Content-Range", parts[0].ContentRange(it.size))
 		}
 	}
+	x.Set("Etag", tag)
+	x.Set("Cache-Control", it.keep)
+	if status == http.StatusNotModified {
+		o.count("unchanged", status)
+		_ = x.Send(status, nil)
+		return nil
+	}
+	if coded {
+		x.Set("Content-Encoding", "gzip")
+	}
+	x.Set("Content-Type", it.kind)
+	x.Set("Accept-Ranges", "bytes")
 	if it.file != nil {
 		o.count(it.counted(), status)
 		_ = x.SendFile(status, it.file, it.offset+offset, size)
