@@ -37,6 +37,10 @@ type ClientConfig struct {
 	TLS     *tls.Config   // for https; default: the system's certificates
 	Timeout time.Duration // of one request, from its sending; default 30 s
 
+	// Dial makes connections, of TCP as a rule; default: a net.Dialer's. By others
+	// a weak network is one that is read slowly, and no more.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
 	// Rate is what a weak network lets through to the client, in bits a second; 0: as much as
 	// comes. The receiver does it: it reads no faster, advertises a window of 64 KiB at most
 	// and segments of 1200 bytes (SO_RCVBUF and TCP_MAXSEG, set before it connects), so that
@@ -80,6 +84,7 @@ func NewClient(c ClientConfig) (*Client, error) {
 		c.Timeout = 30 * time.Second
 	}
 	r := newRemote(u, c.TLS, c.Timeout)
+	r.by = c.Dial
 	if c.Rate > 0 {
 		r.control = narrow
 	}

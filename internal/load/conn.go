@@ -71,12 +71,17 @@ type remote struct {
 	tls              *tls.Config // nil for http
 	timeout          time.Duration
 	control          func(network, address string, c syscall.RawConn) error // before it connects; may be nil
+
+	by func(ctx context.Context, network, address string) (net.Conn, error) // nil: a net.Dialer
 }
 
 // dial returns a connection with a buffer of size bytes.
 func (p *remote) dial(ctx context.Context, size int) (*conn, error) {
-	d := net.Dialer{Timeout: p.timeout, Control: p.control}
-	c, err := d.DialContext(ctx, p.network, p.address)
+	by := p.by
+	if by == nil {
+		by = (&net.Dialer{Timeout: p.timeout, Control: p.control}).DialContext
+	}
+	c, err := by(ctx, p.network, p.address)
 	if err != nil {
 		return nil, reason(err)
 	}

@@ -58,7 +58,7 @@ func logBetween(r *rand.Rand, low, high float64) float64 {
 // live has one session after another, until ctx ends.
 func (v *viewer) live(ctx context.Context) {
 	defer v.close()
-	if !v.clock.sleep(ctx, v.comes) {
+	if !sleep(ctx, v.comes) {
 		return
 	}
 	came := v.clock.now()
@@ -67,7 +67,7 @@ func (v *viewer) live(ctx context.Context) {
 		var given *givenUpError
 		if err := v.session(ctx); errors.As(err, &given) {
 			v.stats.gaveUp()
-			v.clock.sleep(ctx, v.around(backOffTo))
+			sleep(ctx, v.around(backOffTo))
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (v *viewer) session(ctx context.Context) error {
 		if v.seekAt > 0 {
 			wait = min(wait, v.seekAt-v.player.now)
 		}
-		if !v.clock.sleep(ctx, max(wait, 0)+time.Millisecond) {
+		if !sleep(ctx, max(wait, 0)+time.Millisecond) {
 			return ctx.Err()
 		}
 	}
@@ -310,7 +310,7 @@ func (v *viewer) fetch(ctx context.Context, what wanted, text *bytes.Buffer) (fe
 	if c == nil {
 		var err error
 		if c, err = load.NewClient(load.ClientConfig{
-			URL: what.server, TLS: v.TLS, Timeout: time.Duration(float64(v.Timeout) / v.Speed), Rate: v.rate * v.Speed,
+			URL: what.server, TLS: v.TLS, Timeout: v.Timeout, Rate: v.rate, Dial: v.Dial,
 		}); err != nil {
 			return fetched{}, &givenUpError{err}
 		}
@@ -351,7 +351,7 @@ func (v *viewer) fetch(ctx context.Context, what wanted, text *bytes.Buffer) (fe
 		if a.RetryAfter > 0 {
 			wait = a.RetryAfter + v.around(backOff)
 		}
-		if !v.clock.sleep(ctx, wait) {
+		if !sleep(ctx, wait) {
 			return fetched{}, ctx.Err()
 		}
 	}

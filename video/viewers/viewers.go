@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"sync"
 	"time"
@@ -58,9 +59,8 @@ type Config struct {
 	TLS  *tls.Config // for https; default: the system's certificates
 	Seed uint64      // of all that is by chance
 
-	// Speed has the viewers' clock run this many times as fast; default 1. All times and rates, in
-	// here and in the Report, are by that clock.
-	Speed float64
+	// Dial makes connections; default: a net.Dialer's.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // filled is c with its defaults.
@@ -75,9 +75,6 @@ func (c Config) filled() (Config, error) {
 	}
 	if c.Viewers == 0 {
 		c.Viewers = 1
-	}
-	if c.Speed == 0 {
-		c.Speed = 1
 	}
 	if c.Retries == 0 {
 		c.Retries = 6
@@ -110,31 +107,24 @@ func (c Config) filled() (Config, error) {
 		return bad("%v seeks a minute", c.Seeks)
 	case c.BufferMin < c.Start || c.BufferMax < c.BufferMin:
 		return bad("%v to %v loaded ahead, and playing with %v", c.BufferMin, c.BufferMax, c.Start)
-	case !(c.Speed > 0 && c.Speed <= 1000):
-		return bad("a speed of %v", c.Speed)
 	}
 	return c, nil
 }
 
-// clock is the viewers'.
-type clock struct {
-	began time.Time
-	speed float64
-}
+// clock is a run's.
+type clock struct{ began time.Time }
 
 // at is how long the run had lasted at t.
-func (c clock) at(t time.Time) time.Duration {
-	return time.Duration(float64(t.Sub(c.began)) * c.speed)
-}
+func (c clock) at(t time.Time) time.Duration { return t.Sub(c.began) }
 
-func (c clock) now() time.Duration { return c.at(time.Now()) }
+func (c clock) now() time.Duration { return time.Since(c.began) }
 
-// time is when the run has lasted d, in a world that is as fast as the viewers.
+// time is when the run has lasted d.
 func (c clock) time(d time.Duration) time.Time { return c.began.Add(d) }
 
 // sleep waits; it is false when ctx ended.
-func (c clock) sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(time.Duration(float64(d) / c.speed))
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
@@ -161,7 +151,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &run{Config: c, clock: clock{time.Now(), c.Speed}}
+	r := &run{Config: c, clock: clock{time.Now()}}
 	for _, text := range c.URLs {
 		u, err := url.Parse(text)
 		if err != nil {
@@ -180,7 +170,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 
 	r.clock.began = time.Now()
 	s := newStats(&r.Config, r.clock)
-	timed, cancel := context.WithTimeout(ctx, time.Duration(float64(c.Duration)/c.Speed))
+	timed, cancel := context.WithTimeout(ctx, c.Duration)
 	defer cancel()
 	var wait sync.WaitGroup
 	for i := range c.Viewers {
