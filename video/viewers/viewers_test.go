@@ -6,13 +6,11 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,149 +25,6 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/origin"
 )
-
-// rates are the rungs' of what a studio shows, in bits a second; the sound has soundRate.
-var rates = []int{500_000, 1_000_000, 4_000_000}
-
-const soundRate = 64_000
-
-// studio is a server of a video with 30 segments of two seconds. Before it answers it asks
-// its director. Clients reach it by pipes, so that a test in a bubble of synctest has time
-// pass when everybody waits: how busy the machine is makes no difference.
-type studio struct {
-	segments int
-	direct   func(w http.ResponseWriter, r *http.Request) (send func([]byte), handled bool)
-	server   http.Server
-	dialed   chan net.Conn
-
-	mu    sync.Mutex
-	asked []asked
-}
-
-// Accept returns a connection's other end.
-func (s *studio) Accept() (net.Conn, error) {
-	c, ok := <-s.dialed
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	return c, nil
-}
-
-func (s *studio) Close() error   { return nil }
-func (s *studio) Addr() net.Addr { return &net.TCPAddr{} }
-
-func (s *studio) dial(context.Context, string, string) (net.Conn, error) {
-	near, far := net.Pipe()
-	s.dialed <- far
-	return near, nil
-}
-
-// inStudio is a test in a bubble, with a studio for as long as it runs.
-func inStudio(t *testing.T, test func(*testing.T, *studio)) {
-	t.Helper()
-	fretest.CheckLeaks(t)
-	synctest.Test(t, func(t *testing.T) {
-		s := &studio{segments: 30, dialed: make(chan net.Conn)}
-		s.server.Handler = http.HandlerFunc(s.answer)
-		served := make(chan error, 1)
-		go func() { served <- s.server.Serve(s) }()
-		test(t, s)
-		close(s.dialed)
-		if err := <-served; !errors.Is(err, net.ErrClosed) {
-			t.Error(err)
-		}
-		if err := s.server.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// asked is a request, of one of the sessions.
-type asked struct{ session, path string }
-
-var sessionID = regexp.MustCompile(`(?:^|,)sid="([0-9a-f-]{36})"(?:,|$)`)
-
-func (s *studio) answer(w http.ResponseWriter, r *http.Request) {
-	one := asked{path: r.URL.Path}
-	if id := sessionID.FindStringSubmatch(r.Header.Get("CMCD-Session")); id != nil {
-		one.session = id[1]
-	}
-	s.mu.Lock()
-	s.asked = append(s.asked, one)
-	s.mu.Unlock()
-	send := func(b []byte) { _, _ = w.Write(b) }
-	if s.direct != nil {
-		by, handled := s.direct(w, r)
-		if handled {
-			return
-		}
-		if by != nil {
-			send = by
-		}
-	}
-	track, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	rate := soundRate
-	if n, err := strconv.Atoi(track); err == nil && n < len(rates) {
-		rate = rates[n]
-	}
-	var b bytes.Buffer
-	switch {
-	case track == "master.m3u8":
-		b.WriteString("#EXTM3U\n#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID=\"s\",NAME=\"x\",DEFAULT=YES,URI=\"sound/list.m3u8\"\n")
-		for i := range rates {
-			fmt.Fprintf(&b, "#EXT-X-STREAM-INF:BANDWIDTH=%d,AUDIO=\"s\",RESOLUTION=%dx9\n%d/list.m3u8\n", rates[i]+soundRate, i, i)
-		}
-	case name == "list.m3u8":
-		b.WriteString("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MAP:URI=\"init.mp4\"\n")
-		for i := range s.segments {
-			fmt.Fprintf(&b, "#EXTINF:2,\n%d.m4s\n", i)
-		}
-		b.WriteString("#EXT-X-ENDLIST\n")
-	case name == "init.mp4":
-		b.Write(make([]byte, 700))
-	case strings.HasSuffix(name, ".m4s"):
-		b.Write(make([]byte, rate*2/8))
-	default:
-		http.NotFound(w, r)
-		return
-	}
-	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
-	send(b.Bytes())
-}
-
-// paths are those that were asked for, of a session or all, in order.
-func (s *studio) paths() []asked {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]asked(nil), s.asked...)
-}
-
-// slowly sends at a number of bits a second .
-func slowly(w http.ResponseWriter, r *http.Request, rate float64) func([]byte) {
-	return func(b []byte) {
-		began := time.Now()
-		for sent := 0; sent < len(b); {
-			n := min(8<<10, len(b)-sent)
-			if _, err := w.Write(b[sent : sent+n]); err != nil {
-				return
-			}
-			w.(http.Flusher).Flush()
-			sent += n
-			due := began.Add(time.Duration(float64(8*sent) / rate * float64(time.Second)))
-			select {
-			case <-time.After(time.Until(due)):
-			case <-r.Context().Done():
-				return
-			}
-		}
-	}
-}
-
-func (s *studio) run(t *testing.T, c Config) *Report {
-	t.Helper()
-	c.URLs, c.Dial = []string{"http://studio/master.m3u8"}, s.dial
-	return play(t, c)
-}
 
 func play(t *testing.T, c Config) *Report {
 	t.Helper()
@@ -187,403 +42,425 @@ func play(t *testing.T, c Config) *Report {
 
 // TestFast: a server that is fast has everybody at the last rung, and nobody waits. Each viewer
 // loads in order what a player needs, over one connection.
-func TestFast(t *testing.T) { inStudio(t, testFast) }
-
-func testFast(t *testing.T, s *studio) {
-	r := s.run(t, Config{Viewers: 4, Duration: 40 * time.Second, Ramp: 2 * time.Second})
-	if len(r.Errors) > 0 || r.Rebuffering.Count > 0 || r.GivenUp > 0 || r.Sessions != 4 || r.StartUp.Count != 4 || r.SwitchesUp < 4 {
-		t.Errorf("%+v", r)
-	}
-	if n := len(r.Rungs); n < 2 || r.Rungs[0].Bandwidth != 564_000 || r.Rungs[n-1].Bandwidth != 4_064_000 || r.Rungs[n-1].Share < 0.5 || r.Rungs[n-1].Name != "2x9" {
-		t.Errorf("rungs %+v", r.Rungs)
-	}
-	if r.MeanBitRate < 2e6 || r.MeanBitRate > 4.3e6 {
-		t.Errorf("a mean bit rate of %v", r.MeanBitRate)
-	}
-	// Who has come within 2 s and has waited for little has played about 38 s.
-	if most := 4 * r.Duration; r.Played > most || r.Played < most/2 {
-		t.Errorf("%v were played, of %v", r.Played, most)
-	}
-	sessions := map[string][]string{}
-	for _, a := range s.paths() {
-		sessions[a.session] = append(sessions[a.session], a.path)
-	}
-	if len(sessions) != 5 { // one has no session: whether the playlists are there at all
-		t.Errorf("%d sessions", len(sessions))
-	}
-	for id, paths := range sessions {
-		if id == "" {
-			continue
+func TestFast(t *testing.T) {
+	fretest.CheckLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStudio(t)
+		r := s.run(t, Config{Viewers: 4, Duration: 40 * time.Second, Ramp: 2 * time.Second})
+		if len(r.Errors) > 0 || r.Rebuffering.Count > 0 || r.GivenUp > 0 || r.Sessions != 4 || r.StartUp.Count != 4 || r.SwitchesUp < 4 {
+			t.Errorf("%+v", r)
 		}
-		if paths[0] != "/master.m3u8" || paths[1] != "/0/list.m3u8" || paths[2] != "/0/init.mp4" || paths[3] != "/0/0.m4s" || paths[4] != "/sound/list.m3u8" {
-			t.Errorf("%s begins with %v", id, paths[:5])
+		if n := len(r.Rungs); n < 2 || r.Rungs[0].Bandwidth != 564_000 || r.Rungs[n-1].Bandwidth != 4_064_000 || r.Rungs[n-1].Share < 0.5 || r.Rungs[n-1].Name != "2x9" {
+			t.Errorf("rungs %+v", r.Rungs)
 		}
-		next := map[bool]int{}
-		for _, p := range paths {
-			track, name, _ := strings.Cut(p[1:], "/")
-			if name, ok := strings.CutSuffix(name, ".m4s"); ok {
-				if n, _ := strconv.Atoi(name); n != next[track == "sound"] {
-					t.Errorf("%s: %s, where segment %d is next", id, p, next[track == "sound"])
+		if r.MeanBitRate < 2e6 || r.MeanBitRate > 4.3e6 {
+			t.Errorf("a mean bit rate of %v", r.MeanBitRate)
+		}
+		// Who has come within 2 s and has waited for little has played about 38 s.
+		if most := 4 * r.Duration; r.Played > most || r.Played < most/2 {
+			t.Errorf("%v were played, of %v", r.Played, most)
+		}
+		sessions := map[string][]string{}
+		for _, a := range s.paths() {
+			sessions[a.session] = append(sessions[a.session], a.path)
+		}
+		if len(sessions) != 5 { // one has no session: whether the playlists are there at all
+			t.Errorf("%d sessions", len(sessions))
+		}
+		for id, paths := range sessions {
+			if id == "" {
+				continue
+			}
+			if paths[0] != "/master.m3u8" || paths[1] != "/0/list.m3u8" || paths[2] != "/0/init.mp4" || paths[3] != "/0/0.m4s" || paths[4] != "/sound/list.m3u8" {
+				t.Errorf("%s begins with %v", id, paths[:5])
+			}
+			next := map[bool]int{}
+			for _, p := range paths {
+				track, name, _ := strings.Cut(p[1:], "/")
+				if name, ok := strings.CutSuffix(name, ".m4s"); ok {
+					if n, _ := strconv.Atoi(name); n != next[track == "sound"] {
+						t.Errorf("%s: %s, where segment %d is next", id, p, next[track == "sound"])
+					}
+					next[track == "sound"]++
 				}
-				next[track == "sound"]++
 			}
 		}
-	}
-	served := uint64(len(s.paths()))
-	if n := r.Requests.Metrics.Requests + r.Requests.Unfinished; n+5 != served { // 5: as above
-		t.Errorf("%d requests reported, %d served", n, served)
-	}
+		served := uint64(len(s.paths()))
+		if n := r.Requests.Metrics.Requests + r.Requests.Unfinished; n+5 != served { // 5: as above
+			t.Errorf("%d requests reported, %d served", n, served)
+		}
+	})
 }
 
 // TestAgain: who has seen all begins anew.
-func TestAgain(t *testing.T) { inStudio(t, testAgain) }
-
-func testAgain(t *testing.T, s *studio) {
-	s.segments = 3
-	r := s.run(t, Config{Duration: 40 * time.Second})
-	// Six seconds are played, seven at most pass with it, but on a busy machine.
-	if r.Sessions < 3 || len(r.Errors) > 0 || r.StartUp.Count < int64(r.Sessions)-1 {
-		t.Errorf("%+v", r)
-	}
-	if most := time.Duration(r.Sessions) * 6 * time.Second; r.Played > most || r.Played < most-12*time.Second {
-		t.Errorf("%v were played in %d sessions of 6 s", r.Played, r.Sessions)
-	}
+func TestAgain(t *testing.T) {
+	fretest.CheckLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStudio(t)
+		s.segments = 3
+		r := s.run(t, Config{Duration: 40 * time.Second})
+		// Six seconds are played, seven at most pass with it, but on a busy machine.
+		if r.Sessions < 3 || len(r.Errors) > 0 || r.StartUp.Count < int64(r.Sessions)-1 {
+			t.Errorf("%+v", r)
+		}
+		if most := time.Duration(r.Sessions) * 6 * time.Second; r.Played > most || r.Played < most-12*time.Second {
+			t.Errorf("%v were played in %d sessions of 6 s", r.Played, r.Sessions)
+		}
+	})
 }
 
 // TestSlow: a server that becomes slow sends viewers down to the first rung; where that is still too
 // much for it they stall.
-func TestSlow(t *testing.T) { inStudio(t, testSlow) }
-
-func testSlow(t *testing.T, s *studio) {
-	s.direct = func(w http.ResponseWriter, r *http.Request) (func([]byte), bool) {
-		name := strings.TrimSuffix(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:], ".m4s")
-		if n, err := strconv.Atoi(name); err == nil && n >= 10 {
-			return slowly(w, r, 300_000), false
+func TestSlow(t *testing.T) {
+	fretest.CheckLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStudio(t)
+		s.direct = func(w http.ResponseWriter, r *http.Request) (func([]byte), bool) {
+			name := strings.TrimSuffix(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:], ".m4s")
+			if n, err := strconv.Atoi(name); err == nil && n >= 10 {
+				return slowly(w, r, 300_000), false
+			}
+			return nil, false
 		}
-		return nil, false
-	}
-	r := s.run(t, Config{Duration: 70 * time.Second, BufferMin: 6 * time.Second, BufferMax: 6 * time.Second})
-	if r.SwitchesUp == 0 || r.SwitchesDown == 0 || r.Rebuffering.Viewers != 1 || r.Rebuffering.Share != 1 || len(r.Errors) > 0 {
-		t.Errorf("%+v", r)
-	}
-	last := ""
-	for _, a := range s.paths() {
-		if strings.HasSuffix(a.path, ".m4s") && !strings.HasPrefix(a.path, "/sound") {
-			last = a.path
+		r := s.run(t, Config{Duration: 70 * time.Second, BufferMin: 6 * time.Second, BufferMax: 6 * time.Second})
+		if r.SwitchesUp == 0 || r.SwitchesDown == 0 || r.Rebuffering.Viewers != 1 || r.Rebuffering.Share != 1 || len(r.Errors) > 0 {
+			t.Errorf("%+v", r)
 		}
-	}
-	if !strings.HasPrefix(last, "/0/") {
-		t.Errorf("the last segment is %s", last)
-	}
-	// A run's time is waiting for the begin, playing, and standing.
-	if sum := r.Played + r.Rebuffering.Time + r.StartUp.Max; sum > r.Duration+time.Second || sum < r.Duration-5*time.Second {
-		t.Errorf("%v of playing, %v of stalls, %v of start-up are not %v", r.Played, r.Rebuffering.Time, r.StartUp.Max, r.Duration)
-	}
-	inSteps := 0.0
-	for _, step := range r.TimeLine {
-		inSteps += step.Rebuffering // of a second each
-	}
-	if inSteps < r.Rebuffering.Time.Seconds()-1 || inSteps > r.Rebuffering.Time.Seconds()+1 {
-		t.Errorf("%v s of stalls over time, %v in all", inSteps, r.Rebuffering.Time)
-	}
+		last := ""
+		for _, a := range s.paths() {
+			if strings.HasSuffix(a.path, ".m4s") && !strings.HasPrefix(a.path, "/sound") {
+				last = a.path
+			}
+		}
+		if !strings.HasPrefix(last, "/0/") {
+			t.Errorf("the last segment is %s", last)
+		}
+		// A run's time is waiting for the begin, playing, and standing.
+		if sum := r.Played + r.Rebuffering.Time + r.StartUp.Max; sum > r.Duration+time.Second || sum < r.Duration-5*time.Second {
+			t.Errorf("%v of playing, %v of stalls, %v of start-up are not %v", r.Played, r.Rebuffering.Time, r.StartUp.Max, r.Duration)
+		}
+		inSteps := 0.0
+		for _, step := range r.TimeLine {
+			inSteps += step.Rebuffering // of a second each
+		}
+		if inSteps < r.Rebuffering.Time.Seconds()-1 || inSteps > r.Rebuffering.Time.Seconds()+1 {
+			t.Errorf("%v s of stalls over time, %v in all", inSteps, r.Rebuffering.Time)
+		}
+	})
 }
 
 // TestHeld holds one answer back for longer than the buffer lasts: what is counted as a stall is
 // the time behind the buffer's end.
-func TestHeld(t *testing.T) { inStudio(t, testHeld) }
-
-func testHeld(t *testing.T, s *studio) {
-	const ahead = 8 * time.Second
-	var held time.Duration //
-	s.direct = func(_ http.ResponseWriter, r *http.Request) (func([]byte), bool) {
-		if strings.HasSuffix(r.URL.Path, "/12.m4s") && !strings.HasPrefix(r.URL.Path, "/sound") {
-			began := time.Now()
-			select {
-			case <-time.After(40 * time.Second):
-			case <-r.Context().Done():
+func TestHeld(t *testing.T) {
+	fretest.CheckLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStudio(t)
+		const ahead = 8 * time.Second
+		var held time.Duration //
+		s.direct = func(_ http.ResponseWriter, r *http.Request) (func([]byte), bool) {
+			if strings.HasSuffix(r.URL.Path, "/12.m4s") && !strings.HasPrefix(r.URL.Path, "/sound") {
+				began := time.Now()
+				select {
+				case <-time.After(40 * time.Second):
+				case <-r.Context().Done():
+				}
+				held = time.Since(began)
 			}
-			held = time.Since(began)
+			return nil, false
 		}
-		return nil, false
-	}
-	r := s.run(t, Config{Duration: 90 * time.Second, BufferMin: ahead, BufferMax: ahead})
-	if got, least := r.Rebuffering.Time, held-ahead-2*time.Second; r.Rebuffering.Count != 1 || got < least || got > held || held != 40*time.Second {
-		t.Errorf("%d stalls, %v in all; a segment was held back for %v", r.Rebuffering.Count, got, held)
-	}
-	if r.Rebuffering.Ratio <= 0.2 || r.Rebuffering.Ratio > 0.8 {
-		t.Errorf("%v of the time", r.Rebuffering.Ratio)
-	}
+		r := s.run(t, Config{Duration: 90 * time.Second, BufferMin: ahead, BufferMax: ahead})
+		if got, least := r.Rebuffering.Time, held-ahead-2*time.Second; r.Rebuffering.Count != 1 || got < least || got > held || held != 40*time.Second {
+			t.Errorf("%d stalls, %v in all; a segment was held back for %v", r.Rebuffering.Count, got, held)
+		}
+		if r.Rebuffering.Ratio <= 0.2 || r.Rebuffering.Ratio > 0.8 {
+			t.Errorf("%v of the time", r.Rebuffering.Ratio)
+		}
+	})
 }
 
 // TestErrors: what fails is tried again, later each time, not before Retry-After, and given
 // up at last.
-func TestErrors(t *testing.T) { inStudio(t, testErrors) }
-
-func testErrors(t *testing.T, s *studio) {
-	var mu sync.Mutex
-	times := map[string][]time.Time{} // of asking, by path
-	s.direct = func(w http.ResponseWriter, r *http.Request) (func([]byte), bool) {
+func TestErrors(t *testing.T) {
+	fretest.CheckLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStudio(t)
+		var mu sync.Mutex
+		times := map[string][]time.Time{} // of asking, by path
+		s.direct = func(w http.ResponseWriter, r *http.Request) (func([]byte), bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			times[r.URL.Path] = append(times[r.URL.Path], time.Now())
+			n := len(times[r.URL.Path])
+			switch r.URL.Path {
+			case "/sound/0.m4s":
+				if n == 1 {
+					w.Header().Set("Retry-After", "5")
+					w.WriteHeader(503)
+					return nil, true
+				}
+			case "/sound/1.m4s":
+				if n <= 3 {
+					w.WriteHeader(500)
+					return nil, true
+				}
+			case "/sound/2.m4s":
+				if n == 1 { // the connection breaks off
+					w.Header().Set("Content-Length", "100000")
+					_, _ = w.Write(make([]byte, 100))
+					w.(http.Flusher).Flush()
+					panic(http.ErrAbortHandler)
+				}
+			case "/sound/3.m4s":
+				w.WriteHeader(404)
+				return nil, true
+			}
+			return nil, false
+		}
+		r := s.run(t, Config{Duration: 70 * time.Second, Retries: 3})
+		for text, least := range map[string]uint64{"status 500": 3, "status 503": 1, "status 404": 1, "the connection ended within the answer": 1} {
+			if r.Errors[text] < least {
+				t.Errorf("%d × %q, want %d", r.Errors[text], text, least)
+			}
+		}
+		if r.GivenUp == 0 || r.RetryAfters != 1 || int(r.Errors["status 404"]) != r.GivenUp {
+			t.Errorf("%+v", r)
+		}
 		mu.Lock()
 		defer mu.Unlock()
-		times[r.URL.Path] = append(times[r.URL.Path], time.Now())
-		n := len(times[r.URL.Path])
-		switch r.URL.Path {
-		case "/sound/0.m4s":
-			if n == 1 {
-				w.Header().Set("Retry-After", "5")
-				w.WriteHeader(503)
-				return nil, true
+		pauses := func(path string) (p []time.Duration) {
+			for i := 1; i < len(times[path]); i++ {
+				p = append(p, times[path][i].Sub(times[path][i-1]))
 			}
-		case "/sound/1.m4s":
-			if n <= 3 {
-				w.WriteHeader(500)
-				return nil, true
-			}
-		case "/sound/2.m4s":
-			if n == 1 { // the connection breaks off
-				w.Header().Set("Content-Length", "100000")
-				_, _ = w.Write(make([]byte, 100))
-				w.(http.Flusher).Flush()
-				panic(http.ErrAbortHandler)
-			}
-		case "/sound/3.m4s":
-			w.WriteHeader(404)
-			return nil, true
+			return p
 		}
-		return nil, false
-	}
-	r := s.run(t, Config{Duration: 70 * time.Second, Retries: 3})
-	for text, least := range map[string]uint64{"status 500": 3, "status 503": 1, "status 404": 1, "the connection ended within the answer": 1} {
-		if r.Errors[text] < least {
-			t.Errorf("%d × %q, want %d", r.Errors[text], text, least)
+		if p := pauses("/sound/0.m4s"); p[0] < 5*time.Second {
+			t.Errorf("asked again after %v, against Retry-After", p[0])
 		}
-	}
-	if r.GivenUp == 0 || r.RetryAfters != 1 || int(r.Errors["status 404"]) != r.GivenUp {
-		t.Errorf("%+v", r)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	pauses := func(path string) (p []time.Duration) {
-		for i := 1; i < len(times[path]); i++ {
-			p = append(p, times[path][i].Sub(times[path][i-1]))
-		}
-		return p
-	}
-	if p := pauses("/sound/0.m4s"); p[0] < 5*time.Second {
-		t.Errorf("asked again after %v, against Retry-After", p[0])
-	}
-	if p := pauses("/sound/1.m4s"); p[0] < backOff/2 || p[1] < backOff || p[2] < 2*backOff {
-		t.Errorf("asked again after %v", p)
-	}
-	for _, p := range pauses("/sound/3.m4s") { // by another session, after a rest
-		if p < backOffTo/2 {
+		if p := pauses("/sound/1.m4s"); p[0] < backOff/2 || p[1] < backOff || p[2] < 2*backOff {
 			t.Errorf("asked again after %v", p)
 		}
-	}
+		for _, p := range pauses("/sound/3.m4s") { // by another session, after a rest
+			if p < backOffTo/2 {
+				t.Errorf("asked again after %v", p)
+			}
+		}
+	})
 }
 
 // TestGivenUp: errors without end are given up after so many tries.
-func TestGivenUp(t *testing.T) { inStudio(t, testGivenUp) }
-
-func testGivenUp(t *testing.T, s *studio) {
-	s.direct = func(w http.ResponseWriter, r *http.Request) (func([]byte), bool) {
-		if strings.HasSuffix(r.URL.Path, "/2.m4s") {
-			w.WriteHeader(502)
-			return nil, true
+func TestGivenUp(t *testing.T) {
+	fretest.CheckLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStudio(t)
+		s.direct = func(w http.ResponseWriter, r *http.Request) (func([]byte), bool) {
+			if strings.HasSuffix(r.URL.Path, "/2.m4s") {
+				w.WriteHeader(502)
+				return nil, true
+			}
+			return nil, false
 		}
-		return nil, false
-	}
-	r := s.run(t, Config{Duration: 40 * time.Second, Retries: 2})
-	tries := map[string]int{}
-	for _, a := range s.paths() {
-		if strings.HasSuffix(a.path, "/2.m4s") {
-			tries[a.session]++
+		r := s.run(t, Config{Duration: 40 * time.Second, Retries: 2})
+		tries := map[string]int{}
+		for _, a := range s.paths() {
+			if strings.HasSuffix(a.path, "/2.m4s") {
+				tries[a.session]++
+			}
 		}
-	}
-	whole := 0
-	for id, n := range tries {
-		if n > 3 {
-			t.Errorf("session %s tries %d times", id, n)
+		whole := 0
+		for id, n := range tries {
+			if n > 3 {
+				t.Errorf("session %s tries %d times", id, n)
+			}
+			if n == 3 {
+				whole++
+			}
 		}
-		if n == 3 {
-			whole++
+		if r.GivenUp == 0 || r.GivenUp > whole || r.Sessions < r.GivenUp {
+			t.Errorf("%d of %d sessions were given up, %d had tried three times", r.GivenUp, r.Sessions, whole)
 		}
-	}
-	if r.GivenUp == 0 || r.GivenUp > whole || r.Sessions < r.GivenUp {
-		t.Errorf("%d of %d sessions were given up, %d had tried three times", r.GivenUp, r.Sessions, whole)
-	}
+	})
 }
 
 // TestWeakViewers: who is on a weak network gets what that lets through, and stays on a rung
 // below it.
-func TestWeakViewers(t *testing.T) { inStudio(t, testWeakViewers) }
-
-func testWeakViewers(t *testing.T, s *studio) {
-	r := s.run(t, Config{Viewers: 4, WeakShare: 0.5, WeakMin: 1.4e6, WeakMax: 1.4e6, Duration: 40 * time.Second})
-	if r.Weak != 2 || len(r.Errors) > 0 {
-		t.Errorf("%+v", r)
-	}
-	best := map[string]int{}
-	for _, a := range s.paths() {
-		if n := int(a.path[1] - '0'); a.session != "" && strings.HasSuffix(a.path, ".m4s") && n >= 0 && n < 3 {
-			best[a.session] = max(best[a.session], n)
+func TestWeakViewers(t *testing.T) {
+	fretest.CheckLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStudio(t)
+		r := s.run(t, Config{Viewers: 4, WeakShare: 0.5, WeakMin: 1.4e6, WeakMax: 1.4e6, Duration: 40 * time.Second})
+		if r.Weak != 2 || len(r.Errors) > 0 {
+			t.Errorf("%+v", r)
 		}
-	}
-	weak := 0
-	for _, n := range best {
-		if n < 2 {
-			weak++
+		best := map[string]int{}
+		for _, a := range s.paths() {
+			if n := int(a.path[1] - '0'); a.session != "" && strings.HasSuffix(a.path, ".m4s") && n >= 0 && n < 3 {
+				best[a.session] = max(best[a.session], n)
+			}
 		}
-	}
-	if weak != 2 || len(best) != 4 {
-		t.Errorf("the best rungs of the sessions are %v, want two below the last", best)
-	}
-	if slowest, least := r.SegmentTimes.Max, time.Duration(float64(rates[0]*2)/1.4e6*float64(time.Second)); slowest < least*9/10 {
-		t.Errorf("the slowest segment took %v, the smallest takes %v", slowest, least)
-	}
+		weak := 0
+		for _, n := range best {
+			if n < 2 {
+				weak++
+			}
+		}
+		if weak != 2 || len(best) != 4 {
+			t.Errorf("the best rungs of the sessions are %v, want two below the last", best)
+		}
+		if slowest, least := r.SegmentTimes.Max, time.Duration(float64(rates[0]*2)/1.4e6*float64(time.Second)); slowest < least*9/10 {
+			t.Errorf("the slowest segment took %v, the smallest takes %v", slowest, least)
+		}
+	})
 }
 
 // TestConstant: viewers at a constant bit rate load that much, whatever the rung has.
-func TestConstant(t *testing.T) { inStudio(t, testConstant) }
-
-func testConstant(t *testing.T, s *studio) {
-	const rate = 2e6
-	r := s.run(t, Config{Viewers: 3, Rate: rate, Duration: 30 * time.Second, BufferMin: 4 * time.Second, BufferMax: 4 * time.Second})
-	if len(r.Errors) > 0 || r.SwitchesUp+r.SwitchesDown > 0 || len(r.Rungs) != 1 || r.Rungs[0].Bandwidth != 1_064_000 {
-		t.Errorf("%+v", r)
-	}
-	if r.MeanBitRate < rate*0.99 || r.MeanBitRate > rate*1.01 {
-		t.Errorf("a mean bit rate of %v", r.MeanBitRate)
-	}
-	// Each has loaded what it has played, and not more ahead than its buffer and a segment.
-	loaded := float64(8*r.Requests.Metrics.BytesIn.Total) / rate
-	if ahead := loaded - r.Played.Seconds(); ahead < 0 || ahead > 3*(4+2)+1 {
-		t.Errorf("%v s were loaded, %v played", loaded, r.Played)
-	}
-	for _, a := range s.paths() {
-		if strings.HasPrefix(a.path, "/sound/") {
-			t.Errorf("%s was loaded", a.path)
+func TestConstant(t *testing.T) {
+	fretest.CheckLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStudio(t)
+		const rate = 2e6
+		r := s.run(t, Config{Viewers: 3, Rate: rate, Duration: 30 * time.Second, BufferMin: 4 * time.Second, BufferMax: 4 * time.Second})
+		if len(r.Errors) > 0 || r.SwitchesUp+r.SwitchesDown > 0 || len(r.Rungs) != 1 || r.Rungs[0].Bandwidth != 1_064_000 {
+			t.Errorf("%+v", r)
 		}
-	}
+		if r.MeanBitRate < rate*0.99 || r.MeanBitRate > rate*1.01 {
+			t.Errorf("a mean bit rate of %v", r.MeanBitRate)
+		}
+		// Each has loaded what it has played, and not more ahead than its buffer and a segment.
+		loaded := float64(8*r.Requests.Metrics.BytesIn.Total) / rate
+		if ahead := loaded - r.Played.Seconds(); ahead < 0 || ahead > 3*(4+2)+1 {
+			t.Errorf("%v s were loaded, %v played", loaded, r.Played)
+		}
+		for _, a := range s.paths() {
+			if strings.HasPrefix(a.path, "/sound/") {
+				t.Errorf("%s was loaded", a.path)
+			}
+		}
+	})
 }
 
 // TestSeeks: viewers go elsewhere, and go on from there.
-func TestSeeks(t *testing.T) { inStudio(t, testSeeks) }
-
-func testSeeks(t *testing.T, s *studio) {
-	r := s.run(t, Config{Viewers: 4, Seeks: 20, Seed: 7, Duration: 40 * time.Second})
-	if r.Seeks.Count < 10 || len(r.Errors) > 0 {
-		t.Errorf("%+v", r)
-	}
-	jumps := 0
-	last := map[string]int{}
-	for _, a := range s.paths() {
-		track, name, _ := strings.Cut(a.path[1:], "/")
-		if name, ok := strings.CutSuffix(name, ".m4s"); ok && track != "sound" {
-			n, _ := strconv.Atoi(name)
-			if before, ok := last[a.session]; ok && n != before+1 {
-				jumps++
-			}
-			last[a.session] = n
+func TestSeeks(t *testing.T) {
+	fretest.CheckLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStudio(t)
+		r := s.run(t, Config{Viewers: 4, Seeks: 20, Seed: 7, Duration: 40 * time.Second})
+		if r.Seeks.Count < 10 || len(r.Errors) > 0 {
+			t.Errorf("%+v", r)
 		}
-	}
-	if int64(jumps) < r.Seeks.Count/2 { // some lead to the segment that was next
-		t.Errorf("%d jumps, %d seeks", jumps, r.Seeks.Count)
-	}
+		jumps := 0
+		last := map[string]int{}
+		for _, a := range s.paths() {
+			track, name, _ := strings.Cut(a.path[1:], "/")
+			if name, ok := strings.CutSuffix(name, ".m4s"); ok && track != "sound" {
+				n, _ := strconv.Atoi(name)
+				if before, ok := last[a.session]; ok && n != before+1 {
+					jumps++
+				}
+				last[a.session] = n
+			}
+		}
+		if int64(jumps) < r.Seeks.Count/2 { // some lead to the segment that was next
+			t.Errorf("%d jumps, %d seeks", jumps, r.Seeks.Count)
+		}
+	})
 }
 
 // TestCanceled: the report of a run that was ended early is of what was until then.
-func TestCanceled(t *testing.T) { inStudio(t, testCanceled) }
-
-func testCanceled(t *testing.T, s *studio) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	s.direct = func(_ http.ResponseWriter, r *http.Request) (func([]byte), bool) {
-		if strings.HasSuffix(r.URL.Path, "/5.m4s") {
-			cancel()
-			<-r.Context().Done() // it is never answered
+func TestCanceled(t *testing.T) {
+	fretest.CheckLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStudio(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s.direct = func(_ http.ResponseWriter, r *http.Request) (func([]byte), bool) {
+			if strings.HasSuffix(r.URL.Path, "/5.m4s") {
+				cancel()
+				<-r.Context().Done() // it is never answered
+			}
+			return nil, false
 		}
-		return nil, false
-	}
-	r, err := Run(ctx, Config{URLs: []string{"http://studio/master.m3u8"}, Dial: s.dial, Viewers: 3, Duration: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !r.Interrupted || r.Requests.Metrics.Requests < 10 || r.Requests.Unfinished == 0 || len(r.Errors) > 0 || r.Duration >= time.Hour {
-		t.Errorf("%+v", r)
-	}
-}
-
-// TestReport writes it for people, programs and pages.
-func TestReport(t *testing.T) { inStudio(t, testReport) }
-
-func testReport(t *testing.T, s *studio) {
-	r := s.run(t, Config{Viewers: 2, WeakShare: 0.5, Duration: 20 * time.Second, Seeks: 5})
-	var text, raw, svg bytes.Buffer
-	if err := errors.Join(r.WriteText(&text), r.WriteJSON(&raw), r.WriteSVG(&svg)); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"2 viewers of http://", "1 of them on weak networks of 1 Mbit/s to 20 Mbit/s", "sessions", "rebuffering", "0.564 Mbit/s 0x9", "start-up", "first byte", "p99", "own CPU"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("%q is not in\n%s", want, text.String())
-		}
-	}
-	var back Report
-	if err := json.Unmarshal(raw.Bytes(), &back); err != nil || back.Viewers != 2 || back.StartUp != r.StartUp || len(back.TimeLine) != 20 || back.Requests.Metrics.Requests != r.Requests.Metrics.Requests {
-		t.Errorf("%v, %s", err, raw.Bytes())
-	}
-	d := xml.NewDecoder(&svg)
-	for {
-		_, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
+		r, err := Run(ctx, Config{URLs: []string{"http://studio/master.m3u8"}, Dial: s.dial, Viewers: 3, Duration: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
+		if !r.Interrupted || r.Requests.Metrics.Requests < 10 || r.Requests.Unfinished == 0 || len(r.Errors) > 0 || r.Duration >= time.Hour {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestReport writes it for people, programs and pages.
+func TestReport(t *testing.T) {
+	fretest.CheckLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStudio(t)
+		r := s.run(t, Config{Viewers: 2, WeakShare: 0.5, Duration: 20 * time.Second, Seeks: 5})
+		var text, raw, svg bytes.Buffer
+		if err := errors.Join(r.WriteText(&text), r.WriteJSON(&raw), r.WriteSVG(&svg)); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"2 viewers of http://", "1 of them on weak networks of 1 Mbit/s to 20 Mbit/s", "sessions", "rebuffering", "0.564 Mbit/s 0x9", "start-up", "first byte", "p99", "own CPU"} {
+			if !strings.Contains(text.String(), want) {
+				t.Errorf("%q is not in\n%s", want, text.String())
+			}
+		}
+		var back Report
+		if err := json.Unmarshal(raw.Bytes(), &back); err != nil || back.Viewers != 2 || back.StartUp != r.StartUp || len(back.TimeLine) != 20 || back.Requests.Metrics.Requests != r.Requests.Metrics.Requests {
+			t.Errorf("%v, %s", err, raw.Bytes())
+		}
+		d := xml.NewDecoder(&svg)
+		for {
+			_, err := d.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }
 
 // TestRefused: what cannot be played is said at once.
-func TestRefused(t *testing.T) { inStudio(t, testRefused) }
-
-func testRefused(t *testing.T, s *studio) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil { // nothing listens there now
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		config Config
-		is     error
-		says   string
-	}{
-		"nothing listens": {Config{URLs: []string{"http://" + l.Addr().String() + "/master.m3u8"}}, unix.ECONNREFUSED, "connection refused"},
-		"not there":       {Config{URLs: []string{"http://studio/none.m3u8"}}, nil, "/none.m3u8: status 404"},
-		"no playlist":     {Config{URLs: []string{"http://studio/0/init.mp4"}}, errPlaylist, "not with #EXTM3U"},
-		"no master":       {Config{URLs: []string{"http://studio/0/list.m3u8"}}, errPlaylist, "/0/list.m3u8: not a playlist that can be played: a media playlist, where"},
-		"no URL":          {Config{}, ErrConfig, "no URL"},
-		"half a URL":      {Config{URLs: []string{"localhost:8090/x"}}, ErrConfig, "give a whole one"},
-		"no address":      {Config{URLs: []string{"http://%zz"}}, ErrConfig, "%zz"},
-		"viewers":         {Config{URLs: []string{"http://studio"}, Viewers: -1}, ErrConfig, "-1 viewers"},
-		"duration":        {Config{URLs: []string{"http://studio"}, Duration: -1}, ErrConfig, "negative"},
-		"ramp":            {Config{URLs: []string{"http://studio"}, Duration: time.Second, Ramp: time.Minute}, ErrConfig, "come within 1m0s"},
-		"share":           {Config{URLs: []string{"http://studio"}, WeakShare: 1.5}, ErrConfig, "1.5"},
-		"weak":            {Config{URLs: []string{"http://studio"}, WeakMin: 2e6, WeakMax: 1e6}, ErrConfig, "weak network"},
-		"rate":            {Config{URLs: []string{"http://studio"}, Rate: -4}, ErrConfig, "-4 bits"},
-		"seeks":           {Config{URLs: []string{"http://studio"}, Seeks: 1e9}, ErrConfig, "seeks"},
-		"buffer":          {Config{URLs: []string{"http://studio"}, BufferMin: time.Second, BufferMax: time.Second}, ErrConfig, "loaded ahead"},
-	} {
-		if len(c.config.URLs) > 0 && strings.HasPrefix(c.config.URLs[0], "http://studio") {
-			c.config.Dial = s.dial
+func TestRefused(t *testing.T) {
+	fretest.CheckLeaks(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStudio(t)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
 		}
-		_, err := Run(t.Context(), c.config)
-		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v", name, err)
+		_ = l.Close() // nothing listens there now
+		for name, c := range map[string]struct {
+			config Config
+			is     error
+			says   string
+		}{
+			"nothing listens": {Config{URLs: []string{"http://" + l.Addr().String() + "/master.m3u8"}}, unix.ECONNREFUSED, "connection refused"},
+			"not there":       {Config{URLs: []string{"http://studio/none.m3u8"}}, nil, "/none.m3u8: status 404"},
+			"no playlist":     {Config{URLs: []string{"http://studio/0/init.mp4"}}, errPlaylist, "not with #EXTM3U"},
+			"no master":       {Config{URLs: []string{"http://studio/0/list.m3u8"}}, errPlaylist, "/0/list.m3u8: not a playlist that can be played: a media playlist, where"},
+			"no URL":          {Config{}, ErrConfig, "no URL"},
+			"half a URL":      {Config{URLs: []string{"localhost:8090/x"}}, ErrConfig, "give a whole one"},
+			"no address":      {Config{URLs: []string{"http://%zz"}}, ErrConfig, "%zz"},
+			"viewers":         {Config{URLs: []string{"http://studio"}, Viewers: -1}, ErrConfig, "-1 viewers"},
+			"duration":        {Config{URLs: []string{"http://studio"}, Duration: -1}, ErrConfig, "negative"},
+			"ramp":            {Config{URLs: []string{"http://studio"}, Duration: time.Second, Ramp: time.Minute}, ErrConfig, "come within 1m0s"},
+			"share":           {Config{URLs: []string{"http://studio"}, WeakShare: 1.5}, ErrConfig, "1.5"},
+			"weak":            {Config{URLs: []string{"http://studio"}, WeakMin: 2e6, WeakMax: 1e6}, ErrConfig, "weak network"},
+			"rate":            {Config{URLs: []string{"http://studio"}, Rate: -4}, ErrConfig, "-4 bits"},
+			"seeks":           {Config{URLs: []string{"http://studio"}, Seeks: 1e9}, ErrConfig, "seeks"},
+			"buffer":          {Config{URLs: []string{"http://studio"}, BufferMin: time.Second, BufferMax: time.Second}, ErrConfig, "loaded ahead"},
+		} {
+			if len(c.config.URLs) > 0 && strings.HasPrefix(c.config.URLs[0], "http://studio") {
+				c.config.Dial = s.dial
+			}
+			_, err := Run(t.Context(), c.config)
+			if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
-	}
+	})
 }
 
 // TestOrigin plays an asset of the service's own origin.
