@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,12 +24,27 @@ import (
 )
 
 // clock is a time that a test sets.
-type clock struct{ time.Time }
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *clock) set(at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = at
+}
 
 // newStream is a stream of a picture and sound in a directory, and its clock.
 func newStream(t testing.TB, dir string, window time.Duration) (*Stream, *clock) {
 	t.Helper()
-	c := &clock{time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	c := &clock{at: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	return openStream(t, dir, window, c), c
 }
 
@@ -39,7 +55,7 @@ func openStream(t testing.TB, dir string, window time.Duration, c *clock) *Strea
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Stream{name: "x", id: "id", began: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), window: window, disk: d, now: func() time.Time { return c.Time }, rows: rows, current: current, changed: make(chan struct{}), texts: map[string]*text{}}
+	s := &Stream{name: "x", id: "id", began: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), window: window, disk: d, now: c.now, rows: rows, current: current, changed: make(chan struct{}), texts: map[string]*text{}}
 	t.Cleanup(func() {
 		s.End()
 		if err := s.disk.close(); err != nil && !t.Failed() {
@@ -57,10 +73,10 @@ var testTracks = []Track{
 // feedSeconds writes some seconds of 25 pictures a second, a key frame each second, and sound.
 func feedSeconds(t testing.TB, s *Stream, c *clock, from, seconds int) {
 	t.Helper()
-	began := c.Time
+	began := c.now()
 	sound := int64(from) * 48000
 	for n := from * 25; n < (from+seconds)*25; n++ {
-		c.Time = began.Add(time.Duration(n-from*25) * time.Second / 25)
+		c.set(began.Add(time.Duration(n-from*25) * time.Second / 25))
 		if err := s.Write(0, Sample{Decode: int64(n) * 3600, Key: n%25 == 0, Data: []byte{0, 0, 0, 1, byte(n)}}); err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +86,7 @@ func feedSeconds(t testing.TB, s *Stream, c *clock, from, seconds int) {
 			}
 		}
 	}
-	c.Time = began.Add(time.Duration(seconds) * time.Second)
+	c.set(began.Add(time.Duration(seconds) * time.Second))
 }
 
 func get(t testing.TB, s *Stream, path, query string) answer {
@@ -381,7 +397,7 @@ func TestCrash(t *testing.T) {
 	if err != nil || f.Close() != nil {
 		t.Fatal(err)
 	}
-	c.Time = c.Add(10 * time.Second)
+	c.set(c.now().Add(10 * time.Second))
 	s = openStream(t, again, time.Minute, c)
 	if got := mediaBytes(t, s, fmt.Sprintf("media/id/v0/%d.m4s", number)); !bytes.HasPrefix(got, published) || len(got) < (part+1)*len(published)/2 {
 		t.Errorf("%d bytes of the segment that was open", len(got))

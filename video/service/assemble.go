@@ -49,6 +49,9 @@ func (w *work) assemble(r *asset.Rendition, parts []part) (err error) {
 				return err
 			}
 			at := behind + p.at
+			if p.made.Init < 1 || p.made.Init > 1<<20 {
+				return fmt.Errorf("an initialisation segment of %d bytes", p.made.Init)
+			}
 			own := make([]byte, p.made.Init)
 			if _, err := from.ReadAt(own, at); err != nil {
 				return err

@@ -51,7 +51,7 @@ func (w *work) chunks(ctx context.Context, a *asset.Asset, estimate int) ([]chun
 			}
 			return nil, context.Cause(ctx)
 		}
-		group.Go(func() error {
+		group.Go(contained(func() error {
 			defer func() { <-w.slots }()
 			head, err := w.chunk(running, a, n)
 			if err != nil {
@@ -69,7 +69,7 @@ func (w *work) chunks(ctx context.Context, a *asset.Asset, estimate int) ([]chun
 				return mostlyBlack(black, head.Lost)
 			}
 			return nil
-		})
+		}))
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err

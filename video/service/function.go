@@ -213,7 +213,7 @@ func (f *function) askJSON(ctx context.Context, path string, question, head any)
 		return body, nil
 	}
 	r := bufio.NewReaderSize(body, 64<<10)
-	line, err := r.ReadBytes('\n')
+	line, err := readLine(r)
 	if err == nil || errors.Is(err, io.EOF) && len(line) > 0 {
 		err = json.Unmarshal(line, head)
 	}
@@ -225,6 +225,23 @@ func (f *function) askJSON(ctx context.Context, path string, question, head any)
 		io.Reader
 		io.Closer
 	}{r, body}, nil
+}
+
+// mostHead is how long the head of an answer may be, in bytes.
+const mostHead = 16 << 20
+
+// readLine reads to the line feed, which is with it, or to the end.
+func readLine(r *bufio.Reader) (line []byte, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > mostHead:
+			return nil, fmt.Errorf("its head has more than %d bytes", mostHead)
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return line, err
+		}
+	}
 }
 
 // pieceBytes is how much of a source is given to the function at a time.

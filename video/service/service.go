@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -274,11 +275,24 @@ func (s *Service) startLocked(id string) {
 	})
 }
 
+// contained makes an error of a panic: what sandboxes answer is taken apart here, and whoever
+// has one in hand may answer anything.
+func contained(do func() error) func() error {
+	return func() (err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("what was made cannot be used: %v\n%s", p, debug.Stack())
+			}
+		}()
+		return do()
+	}
+}
+
 // workOn works on an asset until it is ready or has failed, or ctx ends.
 func (s *Service) workOn(ctx context.Context, id string) {
 	w := &work{Service: s, id: id, log: s.cfg.Log.With("asset", id)}
 	began := time.Now()
-	err := w.run(ctx)
+	err := contained(func() error { return w.run(ctx) })()
 	switch {
 	case errors.Is(context.Cause(ctx), errClosing): // to be gone on with
 		return

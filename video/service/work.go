@@ -210,31 +210,31 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var chunks []chunked
 	if p.Video >= 0 {
-		group.Go(func() (err error) {
+		group.Go(contained(func() (err error) {
 			chunks, err = w.chunks(ctx, a, estimate)
 			return err
-		})
+		}))
 	}
 	sounds := make([]*media.Made, len(p.Audio))
 	for i, stream := range p.Audio {
-		group.Go(func() (err error) {
+		group.Go(contained(func() (err error) {
 			sounds[i], err = w.sound(ctx, a, i, stream)
 			return err
-		})
+		}))
 	}
 	texts := make([]*asset.Rendition, len(p.Text))
 	for i, stream := range p.Text {
-		group.Go(func() (err error) {
+		group.Go(contained(func() (err error) {
 			texts[i], err = w.text(ctx, a, i, stream)
 			return err
-		})
+		}))
 	}
 	var sheets *asset.Thumbnails
 	if p.Thumbs > 0 {
-		group.Go(func() (err error) {
+		group.Go(contained(func() (err error) {
 			sheets, err = w.thumbs(ctx, a)
 			return err
-		})
+		}))
 	}
 	if err := group.Wait(); err != nil {
 		return err
@@ -377,6 +377,9 @@ func (w *work) thumbs(ctx context.Context, a *asset.Asset) (*asset.Thumbnails, e
 		return nil
 	})
 	w.step()
+	if err == nil && (made.Count < 1 || made.Count > len(made.Sheets)*q.Columns*q.Rows || made.Width < 1 || made.Height < 1 || !(made.Interval > 0)) {
+		err = fmt.Errorf("%d pictures of %d × %d in %d sheets", made.Count, made.Width, made.Height, len(made.Sheets))
+	}
 	if err != nil {
 		return nil, w.leaveOut(ctx, "the thumbnails", err)
 	}
