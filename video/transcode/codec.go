@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/Eyevinn/mp4ff/av1"
 	"github.com/Eyevinn/mp4ff/avc"
@@ -18,6 +19,7 @@ import (
 // codec is one that pictures are encoded in.
 type codec struct {
 	encoder  string                                            // the libraries' name
+	own      string                                            // the option for the encoder's own; "": it has no limit beside a constant quality
 	options  func(preset string) map[string]string             // beside those that are common
 	describe func(track *mp4.TrakBox, r *rung, h []byte) error // makes the sample entry of the encoder's header
 	sample   func(packet []byte) []byte                        // as a file has it; it does not keep packet
@@ -26,17 +28,21 @@ type codec struct {
 func codecOf(name string) (*codec, error) {
 	switch name {
 	case "", media.H264:
-		return &codec{"libx264", x264, describeAVC, units}, nil
+		return &codec{"libx264", "x264-params", x264, describeAVC, units}, nil
 	case media.HEVC:
-		return &codec{"libx265", x265, describeHEVC, units}, nil
+		return &codec{"libx265", "x265-params", x265, describeHEVC, units}, nil
 	case media.AV1:
-		return &codec{"libsvtav1", svtAV1, describeAV1, withoutDelimiter}, nil
+		return &codec{"libsvtav1", "", svtAV1, describeAV1, withoutDelimiter}, nil
 	}
 	return nil, fmt.Errorf("pictures are not encoded in %q", name)
 }
 
 // encoderOptions are those of a rung: constant quality, no more bits than the rung may have,
 // key frames where segments begin, and references to nothing before them.
+//
+// What a rung may have is what a decoder's buffer takes that holds two seconds of it. Where
+// that is a limit, encoders leave the buffer half full, so later chunks begin so: with nine
+// tenths, as a film does, each would have bits that the one before has had.
 func encoderOptions(k *codec, c media.Chunk, r media.Rung) map[string]string {
 	preset := c.Preset
 	if preset == "" {
@@ -44,9 +50,12 @@ func encoderOptions(k *codec, c media.Chunk, r media.Rung) map[string]string {
 	}
 	o := k.options(preset)
 	o["g"] = strconv.Itoa(c.Grid.Segment)
-	if k.encoder != "libsvtav1" { // it has no limit beside a constant quality
+	if k.own != "" {
 		o["maxrate"], o["bufsize"] = strconv.FormatInt(r.BitRate, 10), strconv.FormatInt(2*r.BitRate, 10)
 		o["keyint_min"], o["forced-idr"] = o["g"], "1"
+		if c.From > 0 {
+			o[k.own] = strings.TrimPrefix(o[k.own]+":vbv-init=0.5", ":")
+		}
 	}
 	return o
 }
