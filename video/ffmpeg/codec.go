@@ -60,6 +60,9 @@ func NewDecoder(in *Input, stream int, o DecoderOptions) (*Decoder, error) {
 	return d, nil
 }
 
+// Skip has the decoder leave out others from the next packet on.
+func (d *Decoder) Skip(s Skip) { d.c.skip_frame = int32(s) }
+
 // Send gives the decoder a packet, which stays the caller's; nil for the end. ErrAgain: its
 // frames have to be taken before.
 func (d *Decoder) Send(p *Packet) error {

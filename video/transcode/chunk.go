@@ -138,6 +138,7 @@ func (e *encoding) run() error {
 	step := float64(rate.Den) / float64(rate.Num)
 	e.step = e.units(step)
 	if e.c.From > 0 {
+		e.wanted = e.units(float64(e.c.From)*step + e.offset)
 		if err := e.seek((float64(e.c.From) + .5) * step); err != nil { // frames are rounded to the nearest of the grid
 			return err
 		}

@@ -27,11 +27,14 @@ type reading struct {
 	step   int64 // how long a frame takes that does not say it, in the stream's units
 	end    int64 // of the last frame decoded, in the same
 	late   bool  // the container does not say when frames are shown, only when decoded
+
+	wanted int64 // when the first frame is shown that anybody sees, in the same; NoTime for all
+	before int64 // the last up to then that a packet has come of
 }
 
 // open opens a file to read one of its streams, which has to be of a kind and no cover.
 func open(path string, stream int, kind ffmpeg.Kind, offset float64) (*reading, error) {
-	r := &reading{path: path, offset: offset, packet: ffmpeg.NewPacket()}
+	r := &reading{path: path, offset: offset, packet: ffmpeg.NewPacket(), wanted: ffmpeg.NoTime, before: ffmpeg.NoTime}
 	in, err := ffmpeg.Open(path)
 	if err != nil {
 		r.packet.Close()
@@ -122,7 +125,7 @@ func (r *reading) seek(t float64) error {
 	if err != nil {
 		return err
 	}
-	again.step = r.step
+	again.step, again.wanted = r.step, r.wanted
 	r.close()
 	*r = *again
 	return nil
@@ -172,6 +175,9 @@ func (r *reading) decode(o ffmpeg.DecoderOptions, enough func() bool, take func(
 			}
 		}
 		r.held = false
+		if next != nil {
+			decoder.Skip(max(o.Skip, r.skip(next.PTS())))
+		}
 		if err := decoder.Send(next); err != nil && !errors.Is(err, io.EOF) {
 			broken = err
 			continue
@@ -201,6 +207,22 @@ func (r *reading) decode(o ffmpeg.DecoderOptions, enough func() bool, take func(
 		return broken
 	}
 	return nil
+}
+
+// skip is what need not be decoded of a packet shown at t: a frame that no other needs, if
+// one has come before it that takes its place before anybody sees either. Where one packet
+// does not say its time, those of others are not relied on.
+func (r *reading) skip(t int64) ffmpeg.Skip {
+	switch {
+	case t == ffmpeg.NoTime:
+		r.wanted = ffmpeg.NoTime
+	case r.wanted == ffmpeg.NoTime:
+	case t < r.before:
+		return ffmpeg.SkipNonRef
+	case t <= r.wanted:
+		r.before = t
+	}
+	return ffmpeg.SkipNone
 }
 
 // time gives a frame its time, and says when it ends; false where that cannot be. Where a
