@@ -99,7 +99,7 @@ func addFilm(ctx context.Context, dir string, library *asset.Library, quick bool
 	film := filepath.Join(mediaDir(dir), "film.mp4")
 	encode := fmt.Sprintf("-f lavfi -i testsrc2=size=%s:rate=25:duration=%d,noise=alls=30:allf=t -c:v libx264 -preset ultrafast -profile:v high -pix_fmt yuv420p "+
 		"-b:v 2M -maxrate 2M -bufsize 2M -g %d -keyint_min %[3]d -sc_threshold 0 -video_track_timescale 90000 -movflags +faststart", size, seconds, 25*segmentSeconds)
-	if err := ffmpeg(ctx, append(strings.Fields(encode), film)...); err != nil {
+	if _, err := ffmpeg(ctx, append(strings.Fields(encode), film)...); err != nil {
 		return err
 	}
 	width, height, _ := strings.Cut(size, "x")
@@ -107,7 +107,7 @@ func addFilm(ctx context.Context, dir string, library *asset.Library, quick bool
 	r.Width, _ = strconv.Atoi(width) // both are numbers, just above
 	r.Height, _ = strconv.Atoi(height)
 	fragmented := filepath.Join(dir, "film.mp4")
-	if err := ffmpeg(ctx, "-i", film, "-c", "copy", "-video_track_timescale", "90000", "-movflags", "+frag_keyframe+empty_moov+default_base_moof+skip_trailer", fragmented); err != nil {
+	if _, err := ffmpeg(ctx, "-i", film, "-c", "copy", "-video_track_timescale", "90000", "-movflags", "+frag_keyframe+empty_moov+default_base_moof+skip_trailer", fragmented); err != nil {
 		return err
 	}
 	file, err := os.ReadFile(fragmented)
@@ -166,10 +166,11 @@ func places(r *asset.Rendition, file []byte) error {
 	return nil
 }
 
-func ffmpeg(ctx context.Context, args ...string) error {
-	out, err := exec.CommandContext(ctx, "ffmpeg", append([]string{"-nostdin", "-loglevel", "error", "-y"}, args...)...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("ffmpeg %s: %w: %s", strings.Join(args, " "), err, out)
+// ffmpeg runs the program, and says how long CPUs worked for it.
+func ffmpeg(ctx context.Context, args ...string) (cpu time.Duration, err error) {
+	cmd := exec.CommandContext(ctx, "ffmpeg", append([]string{"-nostdin", "-loglevel", "error", "-y"}, args...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("ffmpeg %s: %w: %s", strings.Join(args, " "), err, out)
 	}
-	return nil
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 }
