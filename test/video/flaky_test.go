@@ -57,7 +57,7 @@ func (w *world) flaky(t *testing.T) {
 			}
 			a, status := w.upload(t, path)
 			black := slices.ContainsFunc(a.Warnings, func(s string) bool {
-				return strings.HasPrefix(s, "seconds 24 to 48 could not be decoded: black instead: ") && strings.Contains(s, tt.words)
+				return strings.HasPrefix(s, "seconds 20 to 40 could not be decoded: black instead: ") && strings.Contains(s, tt.words)
 			})
 			if status != 0 || a.State != asset.Ready || !black {
 				t.Fatalf("status %d, %s, %q, warnings %q", status, a.State, a.Error, a.Warnings)
@@ -66,7 +66,7 @@ func (w *world) flaky(t *testing.T) {
 				t.Errorf("%q", got)
 			}
 			out, err := exec.Command("ffmpeg", "-v", "info", "-nostdin", "-i", w.url(a.HLS), "-vf", "blackdetect=d=1", "-f", "null", "-").CombinedOutput()
-			if err != nil || !strings.Contains(string(out), "black_start:24 black_end:48 ") {
+			if err != nil || !strings.Contains(string(out), "black_start:20 black_end:40 ") {
 				t.Errorf("%v\n%s", err, out)
 			}
 			if _, errs, status := w.cli(t, "rm", a.ID); status != 0 {

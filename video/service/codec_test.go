@@ -14,12 +14,12 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// TestChunkSize: short videos keep all slots at work, in chunks that are not too small.
+// TestChunkSize: videos keep all slots at work, to their end, in chunks that are not too small.
 func TestChunkSize(t *testing.T) {
 	for _, tt := range []struct {
 		seconds     float64
 		slots, want int
-	}{{0, 4, 6}, {1, 4, 2}, {24, 1, 6}, {24, 2, 3}, {24, 16, 2}, {30, 2, 4}, {48, 2, 6}, {3600, 16, 6}} {
+	}{{0, 4, 6}, {1, 4, 2}, {24, 1, 6}, {24, 2, 3}, {24, 16, 2}, {30, 2, 4}, {48, 2, 6}, {60, 2, 4}, {102, 2, 5}, {3600, 16, 6}} {
 		if got := chunkSize(tt.seconds, tt.slots); got != tt.want {
 			t.Errorf("%v seconds in %d slots: %d segments, want %d", tt.seconds, tt.slots, got, tt.want)
 		}

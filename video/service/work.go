@@ -155,13 +155,15 @@ func (w *work) plan(s *media.Source, codec string) (*asset.Plan, error) {
 }
 
 // chunkSize is how many segments a chunk of a video of so many seconds has: as many as there
-// may be, but no more than keep all slots at work. Of a duration of 0 nothing is known.
+// may be, but no more than keep all slots at work, to the end: each makes as many chunks as
+// the others. Of a duration of 0 nothing is known.
 func chunkSize(seconds float64, slots int) int {
 	segments := int(math.Ceil(seconds / segmentSeconds))
 	if segments == 0 {
 		return mostChunk
 	}
-	return min(max((segments+slots-1)/slots, leastChunk), mostChunk)
+	each := (segments + slots*mostChunk - 1) / (slots * mostChunk) // chunks of a slot
+	return max((segments+slots*each-1)/(slots*each), leastChunk)
 }
 
 // frameRate is the one that a source's is made into: its own, where it is no more than 60,
