@@ -13,19 +13,13 @@ import (
 // has segments in the window; nil before there is a segment. Segments are named once they are
 // whole.
 func (s *Stream) manifestLocked() ([]byte, error) {
-	var last time.Duration
-	for _, r := range s.rows {
-		if n := len(r.segments); n > 0 {
-			last = max(last, r.segments[n-1].end())
-		}
-	}
-	if s.current == nil || last == 0 {
+	if s.current == nil || s.endLocked() == 0 {
 		return nil, nil
 	}
 	m := mpd.NewMPD(mpd.DYNAMIC_TYPE)
 	m.Profiles = "urn:mpeg:dash:profile:isoff-live:2011"
 	m.AvailabilityStartTime = mpd.DateTime(stamp(s.began))
-	m.PublishTime = mpd.DateTime(stamp(s.now()))
+	m.PublishTime = mpd.DateTime(stamp(s.began.Add(s.clock())))
 	m.MinimumUpdatePeriod = duration(segmentTarget)
 	m.MinBufferTime = duration(segmentTarget)
 	m.TimeShiftBufferDepth = duration(s.window)
@@ -59,7 +53,7 @@ func (s *Stream) manifestLocked() ([]byte, error) {
 		}
 		m.AppendPeriod(p)
 		pictures := mpd.NewAdaptationSetWithParams("video", "video/mp4", true, 1)
-		sounds := 0
+		sounds, keys := 0, true
 		for n := range e.Tracks {
 			t := &e.Tracks[n]
 			all := of[e][t.Name]
@@ -75,6 +69,9 @@ func (s *Stream) manifestLocked() ([]byte, error) {
 				rep := mpd.NewVideoRepresentation(t.Name, t.Codec, "", rate, int(peak), t.Width, t.Height)
 				rep.SegmentTemplate = s.template(e, all)
 				pictures.AppendRepresentation(rep)
+				for _, g := range all {
+					keys = keys && g.independent
+				}
 				continue
 			}
 			set := mpd.NewAdaptationSetWithParams("audio", "audio/mp4", true, 1)
@@ -91,6 +88,9 @@ func (s *Stream) manifestLocked() ([]byte, error) {
 			rep.SegmentTemplate = s.template(e, all)
 			set.AppendRepresentation(rep)
 			p.AppendAdaptationSet(set)
+		}
+		if !keys { // not all of its segments begin with a key frame
+			pictures.StartWithSAP = 0
 		}
 		if len(pictures.Representations) > 0 {
 			p.AppendAdaptationSet(pictures)

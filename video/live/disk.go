@@ -3,14 +3,18 @@ package live
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/Eyevinn/mp4ff/mp4"
 
@@ -20,23 +24,29 @@ import (
 // disk is a stream's directory.
 //
 //	DIR/stream.json       what was asked for, a record
-//	DIR/log               a line of JSON for each epoch and each finished segment, an entry
+//	DIR/log               a line of JSON for each epoch and each finished segment, an entry;
+//	                      first of all the numbers that are not to be used again
 //	DIR/TRACK-NUMBER.m4s  a segment, its parts one after another
 //
-// A segment is finished once its line is there. Of one that a crash has cut short the whole
-// parts count: some viewer may have them.
+// A segment is finished once its line is there. Of one that a crash has cut short, and of one
+// whose line is lost, the whole parts count: some viewer may have them.
 type disk struct {
 	dir   string
 	lines *os.File
+	torn  bool                // a line may have been written in part
 	count int                 // of lines
 	files map[string]*os.File // segments being written, by track
 }
 
 // entry is a line of the log.
 type entry struct {
-	Epoch *epoch `json:"epoch,omitempty"`
+	Epochs int    `json:"epochs,omitempty"` // number of the next
+	Least  int64  `json:"least,omitempty"`  // number that a new track's segments begin with
+	Epoch  *epoch `json:"epoch,omitempty"`
 
-	Track       string `json:"t,omitempty"` // of a segment
+	Track       string `json:"t,omitempty"`
+	Next        int64  `json:"next,omitempty"`  // of a track: number of the next segment
+	First       int64  `json:"first,omitempty"` // likewise, of the first in playlists
 	Number      int64  `json:"n,omitempty"`
 	Of          int    `json:"of,omitempty"` // epoch
 	Start       int64  `json:"s,omitempty"`
@@ -84,9 +94,14 @@ func (d *disk) finish(s *segment) error {
 // log appends a line.
 func (d *disk) log(e entry) error {
 	b, err := json.Marshal(e)
-	if err == nil {
-		_, err = d.lines.Write(append(b, '\n'))
+	if err != nil {
+		return err
 	}
+	if d.torn { // what is there of it spoils no other
+		b = append([]byte{'\n'}, b...)
+	}
+	_, err = d.lines.Write(append(b, '\n'))
+	d.torn = err != nil
 	d.count++
 	return err
 }
@@ -95,13 +110,15 @@ func (d *disk) log(e entry) error {
 func (d *disk) remove(gone []*segment) error {
 	var err error
 	for _, s := range gone {
-		err = errors.Join(err, os.Remove(d.path(s.track.Name, s.number)))
+		if e := os.Remove(d.path(s.track.Name, s.number)); !errors.Is(e, os.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
 	}
 	return err
 }
 
 // rewrite makes the log anew, of what is still there.
-func (d *disk) rewrite(current *epoch, rows map[string]*row) error {
+func (d *disk) rewrite(l *left) error {
 	path := filepath.Join(d.dir, "log")
 	f, err := os.Create(path + ".new")
 	if err != nil {
@@ -115,7 +132,18 @@ func (d *disk) rewrite(current *epoch, rows map[string]*row) error {
 		count++
 		err = errors.Join(err, lines.Encode(e))
 	}
-	for _, r := range rows {
+	add(entry{Epochs: l.epochs, Least: l.least})
+	for name, r := range l.rows {
+		if r.next > 0 {
+			e := entry{Track: name, Next: r.next, First: r.next}
+			if r.listed < len(r.segments) {
+				e.First = r.segments[r.listed].number
+			}
+			if r.open != nil {
+				e.Next = r.open.number // which may come to nothing
+			}
+			add(e)
+		}
 		for _, s := range r.segments {
 			if !known[s.epoch.Number] {
 				known[s.epoch.Number] = true
@@ -124,8 +152,8 @@ func (d *disk) rewrite(current *epoch, rows map[string]*row) error {
 			add(s.entry())
 		}
 	}
-	if current != nil && !known[current.Number] {
-		add(entry{Epoch: current})
+	if l.current != nil && !known[l.current.Number] {
+		add(entry{Epoch: l.current})
 	}
 	if err = errors.Join(err, w.Flush(), f.Close()); err != nil {
 		return err
@@ -140,7 +168,7 @@ func (d *disk) rewrite(current *epoch, rows map[string]*row) error {
 	if d.lines != nil {
 		_ = d.lines.Close() // its place is taken
 	}
-	d.lines, d.count = to, count
+	d.lines, d.count, d.torn = to, count, false
 	return nil
 }
 
@@ -153,125 +181,275 @@ func (d *disk) close() error {
 	return errors.Join(err, d.lines.Close())
 }
 
-// open reads what a directory has of a stream.
-func (d *disk) open() (current *epoch, rows map[string]*row, err error) {
-	d.files, rows = map[string]*os.File{}, map[string]*row{}
-	b, err := os.ReadFile(filepath.Join(d.dir, "log"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, nil, err
+// left is what a directory has of a stream.
+type left struct {
+	current *epoch // the last
+	epochs  int    // number of the next
+	least   int64  // that a new track's segments begin with
+	rows    map[string]*row
+	lost    bool // there is no log, what has been in it is not known
+}
+
+// Limits of what a log is believed.
+const (
+	mostNumber  = 1 << 48
+	mostEpoch   = 1 << 31
+	mostApart   = 1 << 16 // epochs between a segment and the next
+	mostSeconds = 1 << 31 // of a time
+)
+
+// shelf is what open finds of a track.
+type shelf struct {
+	entries     map[int64]entry
+	files       map[int64]int64 // sizes
+	next, first int64
+}
+
+// open reads what a directory has of a stream. What cannot be read is left out; numbers that
+// may have been used before are not used again. The stream has been there for some time.
+func (d *disk) open(age time.Duration) (*left, error) {
+	d.files = map[string]*os.File{}
+	epochs, shelves, l, err := d.read()
+	if err != nil {
+		return nil, err
 	}
-	epochs := map[int]*epoch{}
-	rowOf := func(track string) *row {
-		if rows[track] == nil {
-			rows[track] = &row{}
-		}
-		return rows[track]
-	}
-	for line := range bytes.Lines(b) {
-		var e entry
-		if json.Unmarshal(line, &e) != nil {
-			break // what a crash has torn: nothing comes behind it
-		}
-		if e.Epoch != nil {
-			epochs[e.Epoch.Number] = e.Epoch
-			if current == nil || e.Epoch.Number > current.Number {
-				current = e.Epoch
-			}
-			continue
-		}
-		of := epochs[e.Of]
-		if of == nil || of.track(e.Track) == nil {
-			continue
-		}
-		r := rowOf(e.Track)
-		r.next = max(r.next, e.Number+1)
-		info, err := os.Stat(d.path(e.Track, e.Number))
-		if err != nil || info.Size() < e.Size {
-			r.segments = nil // what comes before a gap is not listed
-			continue
-		}
-		r.segments = append(r.segments, &segment{number: e.Number, epoch: of, track: of.track(e.Track), start: e.Start, duration: e.Duration, size: e.Size, independent: e.Independent})
-	}
-	if current != nil {
-		for i := range current.Tracks {
-			t := &current.Tracks[i]
-			if s := d.recover(current, t, rowOf(t.Name).next); s != nil {
-				r := rowOf(t.Name)
-				r.segments = append(r.segments, s)
-				r.next++
-			}
-		}
-	}
-	keep := map[string]bool{}
-	for _, r := range rows {
-		for _, s := range r.segments {
-			keep[filepath.Base(d.path(s.track.Name, s.number))] = true
-		}
+	if l.lost { // no second has begun more than a segment of each track, and an epoch, on average
+		l.least = int64(max(age, 0) / time.Second)
+		l.epochs = int(l.least)
 	}
 	entries, err := os.ReadDir(d.dir)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	for _, e := range entries {
+		base, ok := strings.CutSuffix(e.Name(), ".m4s")
+		i := strings.LastIndexByte(base, '-')
+		if !ok || i < 1 {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil {
+			return nil, err
+		}
+		if n, err := strconv.ParseInt(base[i+1:], 10, 64); err == nil && n >= 0 && n < mostNumber {
+			shelves.of(base[:i]).files[n] = info.Size()
+		}
+	}
+	keep := map[string]bool{}
+	for name, of := range shelves {
+		of.next = max(of.next, l.least)
+		r := d.row(epochs, name, of)
+		l.rows[name] = r
+		for _, s := range r.segments {
+			keep[filepath.Base(d.path(name, s.number))] = true
+		}
 	}
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".m4s") && !keep[e.Name()] {
 			if err := os.Remove(filepath.Join(d.dir, e.Name())); err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 		}
 	}
-	return current, rows, d.rewrite(current, rows)
+	return l, d.rewrite(l)
 }
 
-// recover is the segment of a number that was being written when the process ended; nil if
-// there is none of it.
-func (d *disk) recover(of *epoch, t *Track, number int64) *segment {
-	f, err := os.OpenFile(d.path(t.Name, number), os.O_RDWR, 0)
-	if err != nil {
+type shelves map[string]*shelf
+
+func (all shelves) of(track string) *shelf {
+	if all[track] == nil {
+		all[track] = &shelf{entries: map[int64]entry{}, files: map[int64]int64{}}
+	}
+	return all[track]
+}
+
+// read reads the log.
+func (d *disk) read() (map[int]*epoch, shelves, *left, error) {
+	epochs, all, l := map[int]*epoch{}, shelves{}, &left{rows: map[string]*row{}}
+	b, err := os.ReadFile(filepath.Join(d.dir, "log"))
+	if l.lost = errors.Is(err, os.ErrNotExist); err != nil && !l.lost {
+		return nil, nil, nil, err
+	}
+	for line := range bytes.Lines(b) {
+		e, ok := parse(line)
+		if !ok {
+			continue
+		}
+		if of := e.Epoch; of != nil {
+			if of.Number < 0 || of.Number >= mostEpoch || of.Start < 0 || of.Start > mostSeconds*time.Second || of.check() != nil {
+				continue
+			}
+			epochs[of.Number] = of
+			if l.current == nil || of.Number >= l.current.Number {
+				l.current = of
+			}
+			l.epochs = max(l.epochs, of.Number+1)
+			continue
+		}
+		if e.Epochs > 0 && e.Epochs <= mostEpoch {
+			l.epochs = max(l.epochs, e.Epochs)
+		}
+		if e.Least > 0 && e.Least < mostNumber {
+			l.least = max(l.least, e.Least)
+		}
+		if e.Track == "" || e.Number < 0 || e.Number >= mostNumber || e.Of < 0 || e.Of >= mostEpoch {
+			continue
+		}
+		of := all.of(e.Track)
+		if e.Next > 0 {
+			if e.Next <= mostNumber {
+				of.next, of.first = max(of.next, e.Next), max(of.first, min(e.First, e.Next))
+			}
+			continue
+		}
+		l.epochs = max(l.epochs, e.Of+1)
+		of.next = max(of.next, e.Number+1)
+		of.entries[e.Number] = e
+	}
+	return epochs, all, l, nil
+}
+
+// parse reads a line of the log. One may begin with what is left of another, which was torn.
+func parse(line []byte) (e entry, ok bool) {
+	for {
+		if json.Unmarshal(line, &e) == nil {
+			return e, true
+		}
+		e = entry{}
+		i := bytes.Index(line[min(1, len(line)):], []byte(`{"`))
+		if i < 0 {
+			return e, false
+		}
+		line = line[i+1:]
+	}
+}
+
+// row is what there is of a track: its last segments with numbers one after another.
+func (d *disk) row(epochs map[int]*epoch, name string, of *shelf) *row {
+	r := &row{next: of.next}
+	numbers := slices.Sorted(maps.Keys(of.files))
+	for _, n := range numbers {
+		var s *segment
+		if e, ok := of.entries[n]; ok && epochs[e.Of] != nil {
+			s = e.segment(epochs[e.Of], of.files[n])
+		} else {
+			s = d.recover(epochs, name, n)
+		}
+		if s == nil {
+			continue
+		}
+		if !r.follows(s) {
+			r.segments = nil // what comes before a gap is not listed
+		}
+		r.segments = append(r.segments, s)
+		r.next = max(r.next, n+1)
+	}
+	if n := len(r.segments); n > 0 && r.segments[n-1].number+1 < r.next {
+		r.segments = nil
+	}
+	for r.listed < len(r.segments) && r.segments[r.listed].number < of.first {
+		r.listed++
+	}
+	return r
+}
+
+// follows says whether a segment goes on where a row's last one ends.
+func (r *row) follows(s *segment) bool {
+	if len(r.segments) == 0 {
+		return true
+	}
+	last := r.segments[len(r.segments)-1]
+	epochs := s.epoch.Number - last.epoch.Number
+	return s.number == last.number+1 && epochs >= 0 && epochs <= mostApart && s.begin() >= last.end()-time.Millisecond
+}
+
+// segment is that of an entry, whose file has so many bytes; nil if it is not whole.
+func (e *entry) segment(of *epoch, size int64) *segment {
+	t := of.track(e.Track)
+	if t == nil || e.Size < 1 || size < e.Size {
 		return nil
 	}
-	defer f.Close()
-	s := &segment{number: number, epoch: of, track: t}
-	for {
-		moof, size, err := readFragment(f, s.size)
-		if err != nil {
-			break
-		}
-		traf := moof.Traf
-		if s.size == 0 {
-			s.start = int64(traf.Tfdt.BaseMediaDecodeTime())
-			flags, _ := traf.Trun.FirstSampleFlags()
-			s.independent = mp4.IsSyncSampleFlags(flags) || mp4.IsSyncSampleFlags(traf.Trun.Samples[0].Flags)
-		}
-		s.duration += int64(traf.Trun.Duration(traf.Tfhd.DefaultSampleDuration))
-		s.size += size
-	}
-	if s.duration == 0 || f.Truncate(s.size) != nil {
+	s := &segment{number: e.Number, epoch: of, track: t, start: e.Start, duration: e.Duration, size: e.Size, independent: e.Independent}
+	if !s.sane() {
 		return nil
 	}
 	return s
 }
 
+// sane says whether a segment's times are such as a stream has.
+func (s *segment) sane() bool {
+	return s.start >= 0 && s.start/s.track.TimeScale < mostSeconds && s.duration > 0 && s.duration/s.track.TimeScale < mostSeconds
+}
+
+// recover is the segment of a number without an entry: it was being written when the process
+// ended, or its line is lost. It is nil if there is none of it.
+func (d *disk) recover(epochs map[int]*epoch, name string, number int64) *segment {
+	f, err := os.OpenFile(d.path(name, number), os.O_RDWR, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	s := &segment{number: number}
+	for {
+		traf, size, err := readFragment(f, s.size)
+		if err != nil {
+			break
+		}
+		if s.epoch == nil {
+			s.start = int64(traf.Tfdt.BaseMediaDecodeTime())
+			flags, _ := traf.Trun.FirstSampleFlags()
+			s.independent = mp4.IsSyncSampleFlags(flags) || mp4.IsSyncSampleFlags(traf.Trun.Samples[0].Flags)
+			if !s.place(epochs, name) {
+				return nil
+			}
+		}
+		s.duration += int64(traf.Trun.Duration(traf.Tfhd.DefaultSampleDuration))
+		s.size += size
+	}
+	if s.epoch == nil || !s.sane() || f.Truncate(s.size) != nil {
+		return nil
+	}
+	return s
+}
+
+// place finds the epoch that a segment is of by its start: the last one that begins no later.
+func (s *segment) place(epochs map[int]*epoch, name string) bool {
+	for _, of := range epochs {
+		t := of.track(name)
+		if t == nil || s.epoch != nil && s.epoch.Number > of.Number {
+			continue
+		}
+		if s.start >= 0 && s.start/t.TimeScale < mostSeconds && units(s.start, t.TimeScale) >= of.Start-time.Millisecond {
+			s.epoch, s.track = of, t
+		}
+	}
+	return s.epoch != nil
+}
+
 // readFragment reads the moof at an offset, and how long it is with its mdat.
-func readFragment(f *os.File, at int64) (*mp4.MoofBox, int64, error) {
+func readFragment(f *os.File, at int64) (*mp4.TrafBox, int64, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, 0, err
 	}
-	section := io.NewSectionReader(f, at, info.Size()-at)
-	box, err := mp4.DecodeBox(0, section)
+	var sizes [2]int64 // of boxes that are there as a whole, whatever they say
+	for i, kind := range []string{"moof", "mdat"} {
+		var head [8]byte
+		if _, err := f.ReadAt(head[:], at+sizes[0]); err != nil {
+			return nil, 0, err
+		}
+		sizes[i] = int64(binary.BigEndian.Uint32(head[:]))
+		if string(head[4:]) != kind || sizes[i] < 8 || at+sizes[0]+sizes[1] > info.Size() {
+			return nil, 0, fmt.Errorf("no fragment at byte %d", at)
+		}
+	}
+	box, err := mp4.DecodeBox(0, io.NewSectionReader(f, at, sizes[0]))
 	if err != nil {
 		return nil, 0, err
 	}
 	moof, ok := box.(*mp4.MoofBox)
-	if !ok || moof.Traf == nil || moof.Traf.Tfdt == nil || moof.Traf.Trun == nil || len(moof.Traf.Trun.Samples) == 0 {
+	if !ok || moof.Traf == nil || moof.Traf.Tfhd == nil || moof.Traf.Tfdt == nil || moof.Traf.Trun == nil || len(moof.Traf.Trun.Samples) == 0 {
 		return nil, 0, fmt.Errorf("no fragment at byte %d", at)
 	}
-	data, err := mp4.DecodeBox(moof.Size(), section)
-	if err != nil {
-		return nil, 0, err
-	}
-	if data.Type() != "mdat" {
-		return nil, 0, fmt.Errorf("a fragment without data at byte %d", at)
-	}
-	return moof, int64(moof.Size() + data.Size()), nil
+	return moof.Traf, sizes[0] + sizes[1], nil
 }

@@ -21,7 +21,7 @@ func (s *Stream) masterLocked() []byte {
 		return nil
 	}
 	for i := range s.current.Tracks {
-		if len(s.rows[s.current.Tracks[i].Name].segments) == 0 {
+		if r := s.rows[s.current.Tracks[i].Name]; r == nil || r.listed == len(r.segments) {
 			return nil
 		}
 	}
@@ -101,7 +101,7 @@ func (s *Stream) ratesLocked(t *Track) (average, peak int64) {
 // leaves out those that the client has from before (a delta update).
 func (s *Stream) mediaLocked(name string, skip bool) []byte {
 	r := s.rows[name]
-	if r == nil || len(r.segments) == 0 {
+	if r == nil || r.listed == len(r.segments) {
 		return nil
 	}
 	all := slices.Clone(r.segments[r.listed:])
@@ -109,18 +109,23 @@ func (s *Stream) mediaLocked(name string, skip bool) []byte {
 		all = append(all, r.open)
 	}
 	var b bytes.Buffer
-	independent := true
+	independent, target := true, partTarget
+	end := all[len(all)-1].end()
 	for _, of := range all {
 		independent = independent && of.independent
+		for n := range of.parts {
+			if end-of.end() <= partsListed { // a part of one picture may take longer than it should
+				target = max(target, units(of.parts[n].duration, of.track.TimeScale))
+			}
+		}
 	}
 	fmt.Fprintf(&b, "#EXTM3U\n#EXT-X-VERSION:9\n#EXT-X-TARGETDURATION:%d\n", int(segmentMost.Seconds()))
 	fmt.Fprintf(&b, "#EXT-X-SERVER-CONTROL:CAN-BLOCK-RELOAD=YES,PART-HOLD-BACK=%.3f,CAN-SKIP-UNTIL=%.1f,HOLD-BACK=%.1f\n",
-		3*partTarget.Seconds(), skipFrom.Seconds(), 3*segmentMost.Seconds())
-	fmt.Fprintf(&b, "#EXT-X-PART-INF:PART-TARGET=%.3f\n#EXT-X-MEDIA-SEQUENCE:%d\n#EXT-X-DISCONTINUITY-SEQUENCE:%d\n", partTarget.Seconds(), all[0].number, all[0].epoch.Number)
+		3*target.Seconds(), skipFrom.Seconds(), 3*segmentMost.Seconds())
+	fmt.Fprintf(&b, "#EXT-X-PART-INF:PART-TARGET=%.3f\n#EXT-X-MEDIA-SEQUENCE:%d\n#EXT-X-DISCONTINUITY-SEQUENCE:%d\n", target.Seconds(), all[0].number, all[0].epoch.Number)
 	if independent {
 		b.WriteString("#EXT-X-INDEPENDENT-SEGMENTS\n")
 	}
-	end := all[len(all)-1].end()
 	from := 0
 	if skip {
 		for from < len(all) && end-all[from].end() > skipFrom {
@@ -167,7 +172,8 @@ func (s *Stream) mediaLocked(name string, skip bool) []byte {
 			if other == name {
 				continue
 			}
-			if number, n := s.rows[other].latest(); number >= 0 {
+			if r := s.rows[other]; r.listed < len(r.segments) {
+				number, n := r.latest()
 				fmt.Fprintf(&b, "#EXT-X-RENDITION-REPORT:URI=\"%s.m3u8\",LAST-MSN=%d,LAST-PART=%d\n", other, number, max(n, 0))
 			}
 		}
@@ -184,22 +190,37 @@ func (r *row) latest() (number int64, part int) {
 	if n := len(r.segments); n > 0 {
 		return r.segments[n-1].number, len(r.segments[n-1].parts) - 1
 	}
-	return -1, -1
+	return r.next - 1, -1
+}
+
+// partsAhead is how many parts ahead of the last one a client may ask for (Advance Part Limit,
+// RFC 8216bis section 6.2.5.2).
+const partsAhead = int(3 * time.Second / partTarget)
+
+// far says whether a segment, or where part is not negative a part of it, is farther ahead than
+// a client may ask for.
+func (r *row) far(number int64, part int) bool {
+	latest, last := r.latest()
+	most := latest + 2
+	if r.open == nil || len(r.open.parts) == 0 { // the last segment is whole: its next part is of the one behind it
+		latest, last = latest+1, -1
+	}
+	if number > latest {
+		last = -1
+	}
+	return number > most || number >= latest && part > last+partsAhead
 }
 
 // reached says whether a playlist has a segment, or where part is not negative that part of
 // it. A part beyond a segment's last is the first of the next one (RFC 8216bis section
 // 6.2.5.2).
 func (r *row) reached(number int64, part int) bool {
-	for _, of := range r.segments {
-		if of.number == number && part >= len(of.parts) && part >= 0 && of == r.segments[len(r.segments)-1] {
-			return r.open != nil && len(r.open.parts) > 0
-		}
-	}
+	open := r.open != nil && len(r.open.parts) > 0
 	if n := len(r.segments); n > 0 && r.segments[n-1].number >= number {
-		return true
+		last := r.segments[n-1]
+		return number < last.number || part < len(last.parts) || part < 0 || open
 	}
-	return part >= 0 && r.open != nil && r.open.number == number && len(r.open.parts) > part
+	return part >= 0 && open && r.open.number == number && len(r.open.parts) > part
 }
 
 // The addresses in playlists, from hls/ and dash/ on.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/Eyevinn/mp4ff/avc"
@@ -26,6 +27,12 @@ const (
 // mostQueued bytes wait until it is known which tracks there are.
 const mostQueued = 16 << 20
 
+// mostTime is what a publisher's clock may say, twelve years: what is computed with it does not
+// overflow.
+const mostTime = 1 << 45
+
+var errTime = errors.New("the publisher's clock is too far from zero")
+
 // errCodec is that a publisher sends what cannot be passed on.
 var errCodec = errors.New("only H.264 and AAC can be published")
 
@@ -41,6 +48,8 @@ type intake struct {
 	queue            []queued
 	bytes            int // in it
 
+	timed bool     // time is that of the last message, in milliseconds
+	time  int64    // of RTMP
 	last  [2]int64 // times of decoding, by index of tracks
 	sound struct { // the clock of sound, by its samples
 		zero, count int64
@@ -109,7 +118,7 @@ func (in *intake) begin() error {
 	if in.sounds != nil {
 		tracks = append(tracks, *in.sounds)
 	}
-	in.begun, in.last, in.sound.count = true, [2]int64{-1, -1}, 0
+	in.begun, in.last, in.sound.count = true, [2]int64{math.MinInt64, math.MinInt64}, 0
 	if err := in.Begin(tracks); err != nil {
 		return err
 	}
@@ -142,6 +151,9 @@ func (in *intake) aac(decode int64, unit []byte) error {
 
 // put has a sample written, when it is time.
 func (in *intake) put(q queued) error {
+	if q.Decode > mostTime || q.Decode < -mostTime {
+		return errTime
+	}
 	if !in.begun {
 		if in.bytes += len(q.Data) + 64; in.bytes > mostQueued {
 			return fmt.Errorf("%w: %d before its tracks are known", errBacklog, mostQueued)
@@ -164,7 +176,7 @@ func (in *intake) put(q queued) error {
 	}
 	before := in.last[index]
 	in.last[index] = q.Decode
-	if before >= 0 {
+	if before != math.MinInt64 {
 		if d := units(q.Decode-before, clockRate); d < -mostAhead || d > mostBehind {
 			return in.again(q)
 		}
@@ -204,7 +216,7 @@ func (in *intake) again(q queued) error {
 // frame's 1024 samples are not a whole number. It follows the publisher's where they part.
 func (in *intake) soundTime(decode int64) int64 {
 	rate := in.sounds.TimeScale
-	at := decode*rate/clockRate + decode*rate%clockRate/clockRate
+	at := decode * rate / clockRate
 	next := in.sound.zero + 1024*in.sound.count
 	if in.sound.count == 0 || at-next > rate/20 || next-at > rate/20 {
 		in.sound.zero, in.sound.count, next = at, 0, at

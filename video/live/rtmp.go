@@ -229,6 +229,16 @@ func receive(peer interface {
 // milliseconds of RTMP, in units of clockRate.
 func milliseconds(d time.Duration) int64 { return int64(d/time.Millisecond) * (clockRate / 1000) }
 
+// unwrap is a time of RTMP, of 32 bits of milliseconds, which begin anew every 50 days.
+func (in *intake) unwrap(d time.Duration) int64 {
+	ms := uint32(d / time.Millisecond)
+	if !in.timed {
+		in.timed, in.time = true, int64(ms)
+	}
+	in.time += int64(int32(ms - uint32(in.time))) // the nearest
+	return in.time * (clockRate / 1000)
+}
+
 func (in *intake) rtmpVideo(m *message.Video) error {
 	if m.Codec != message.CodecH264 {
 		return errCodec
@@ -248,7 +258,7 @@ func (in *intake) rtmpVideo(m *message.Video) error {
 		if in.pictures == nil {
 			return nil
 		}
-		return in.picture(milliseconds(m.DTS), offset, m.AU)
+		return in.picture(in.unwrap(m.DTS), offset, m.AU)
 	case message.VideoTypeEOS:
 	}
 	return nil
@@ -276,7 +286,7 @@ func (in *intake) rtmpAudio(m *message.Audio) error {
 		}
 		return in.describeSound(config, int(m.AACConfig.Type), m.AACConfig.SampleRate, channelsOf(m.AACConfig.ChannelConfig))
 	}
-	return in.aac(milliseconds(m.DTS), m.AU)
+	return in.aac(in.unwrap(m.DTS), m.AU)
 }
 
 // channelsOf is how many channels a configuration has (ISO/IEC 14496-3 table 1.19); 0 where

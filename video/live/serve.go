@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -74,7 +75,8 @@ type answer struct {
 	kind, keep string
 	text       *text
 	body       []byte
-	file       *os.File // closed by who sends it
+	file       *os.File // closed by who sends it; the body is size bytes from offset on
+	offset     int64
 	size       int64
 	status     int // of a refusal
 	problem    string
@@ -90,7 +92,7 @@ func (s *Stream) find(ctx func() context.Context, path, query string) (answer, e
 	folder, rest, _ := strings.Cut(path, "/")
 	switch {
 	case path == "time":
-		return answer{kind: "text/plain; charset=utf-8", keep: "no-store", body: []byte(stamp(s.now()))}, nil
+		return answer{kind: "text/plain; charset=utf-8", keep: "no-store", body: []byte(stamp(s.began.Add(s.clock())))}, nil
 	case path == "dash/manifest.mpd":
 		return s.text("manifest", typeDASH, keepMoment, false)
 	case path == "hls/master.m3u8":
@@ -139,18 +141,19 @@ func (s *Stream) media(ctx func() context.Context, name, query string) (answer, 
 	if number >= 0 {
 		keep = keepAsked
 		far := false
-		reached, flowing := s.wait(ctx, func() bool {
+		reached, flowing, err := s.wait(ctx, func() bool {
 			r := s.rows[name]
 			if r == nil {
 				return true
 			}
-			latest, _ := r.latest()
-			far = number > latest+2
+			far = r.far(number, part)
 			return far || r.reached(number, part)
 		})
 		switch {
+		case err != nil:
+			return refusal(http.StatusServiceUnavailable, err.Error()), nil
 		case far:
-			return refusal(http.StatusBadRequest, "_HLS_msn is too far ahead"), nil
+			return refusal(http.StatusBadRequest, "_HLS_msn or _HLS_part is too far ahead"), nil
 		case !reached && flowing:
 			return refusal(http.StatusServiceUnavailable, "the stream does not go on"), nil
 		case !reached:
@@ -160,34 +163,53 @@ func (s *Stream) media(ctx func() context.Context, name, query string) (answer, 
 	return s.text(name, typeHLS, keep, skip)
 }
 
+// mostWaiting are the requests that wait for a stream, of which each costs a goroutine.
+const mostWaiting = 20_000
+
+var errWaiting = errors.New("too many requests wait for the stream")
+
 // wait waits until a condition holds, which is asked with mu held: for three target
 // durations, or where no input feeds the stream for one.
-func (s *Stream) wait(ctx func() context.Context, condition func() bool) (reached, flowing bool) {
-	var timeout <-chan time.Time
-	began := s.now()
+func (s *Stream) wait(ctx func() context.Context, condition func() bool) (reached, flowing bool, err error) {
+	var timer *time.Timer
+	began := time.Now()
 	for {
-		s.mu.Lock()
-		flowing = s.flowing
-		reached = condition()
-		changed, closed := s.changed, s.closed
-		s.mu.Unlock()
 		most := segmentMost
+		s.mu.Lock()
+		flowing, reached = s.flowing, condition()
 		if flowing {
 			most = 3 * segmentMost
 		}
-		if reached || closed || s.now().Sub(began) >= most {
-			return reached, flowing
+		left := most - time.Since(began)
+		changed, over := s.changed, reached || s.closed || left <= 0
+		switch {
+		case over && timer != nil:
+			s.waiting--
+		case !over && timer == nil:
+			if s.waiting >= mostWaiting {
+				s.mu.Unlock()
+				return false, flowing, errWaiting
+			}
+			s.waiting++
 		}
-		if timeout == nil {
-			t := time.NewTicker(segmentMost / 4)
-			defer t.Stop()
-			timeout = t.C
+		s.mu.Unlock()
+		if over {
+			return reached, flowing, nil
+		}
+		if timer == nil {
+			timer = time.NewTimer(left)
+			defer timer.Stop()
+		} else {
+			timer.Reset(left)
 		}
 		select {
 		case <-changed:
-		case <-timeout:
+		case <-timer.C:
 		case <-ctx().Done():
-			return false, flowing
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.waiting--
+			return false, flowing, nil
 		}
 	}
 }
@@ -211,7 +233,7 @@ func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) 
 		part, err = strconv.Atoi(digit)
 	}
 	if err != nil || !ok || number < 0 || part < 0 {
-		return nothing, nil
+		return nothing, nil //nolint:nilerr // it is the answer
 	}
 	var of *segment
 	var body []byte
@@ -241,8 +263,8 @@ func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) 
 		if r.open != nil { // of the one that is being made, the next
 			if number == r.open.number && part < len(r.open.parts) {
 				of = r.open
-				body, kind = of.parts[part].body, of.track.Kind+"/mp4"
-				size = int64(len(body))
+				p := &of.parts[part]
+				body, kind, offset, size = p.body, of.track.Kind+"/mp4", p.offset, p.size
 				return true
 			}
 			return number != r.open.number || part != len(r.open.parts)
@@ -250,7 +272,9 @@ func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) 
 		return number != r.next || part != 0
 	}
 	if isPart {
-		s.wait(ctx, find)
+		if _, _, err := s.wait(ctx, find); err != nil {
+			return refusal(http.StatusServiceUnavailable, err.Error()), nil
+		}
 	} else {
 		s.mu.Lock()
 		find()
@@ -259,19 +283,13 @@ func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) 
 	if of == nil {
 		return nothing, nil
 	}
-	a := answer{kind: kind, keep: keepMedia, body: body, size: size}
+	a := answer{kind: kind, keep: keepMedia, body: body, offset: offset, size: size}
 	if body == nil {
 		f, err := os.Open(s.disk.path(track, number))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nothing, nil // it has gone out of the window
 		}
 		if err != nil {
-			return a, err
-		}
-		if isPart {
-			defer f.Close()
-			a.body = make([]byte, size)
-			_, err := f.ReadAt(a.body, offset)
 			return a, err
 		}
 		a.file = f
@@ -303,10 +321,9 @@ func (s *Stream) init(track, epoch string) answer {
 	if s.current != nil && s.current.Number == number {
 		t = s.current.track(track)
 	} else if r := s.rows[track]; r != nil {
-		for _, of := range r.segments {
-			if of.epoch.Number == number {
-				t = of.track
-			}
+		i, ok := slices.BinarySearchFunc(r.segments, number, func(of *segment, n int) int { return of.epoch.Number - n })
+		if ok {
+			t = r.segments[i].track
 		}
 	}
 	if t == nil {
@@ -404,7 +421,7 @@ func (v *Server) send(x *httpserver.Exchange, a *answer) {
 	}
 	v.count("media", status, int(size))
 	if a.file != nil {
-		_ = x.SendFile(status, a.file, offset, size)
+		_ = x.SendFile(status, a.file, a.offset+offset, size)
 		return
 	}
 	_ = x.Send(status, a.body[offset:offset+size])
@@ -418,7 +435,7 @@ func (v *Server) count(kind string, status, bytes int) {
 // refuse answers with an error, in the one shape that they have.
 func (v *Server) refuse(x *httpserver.Exchange, status int, message string) {
 	v.count("refused", status, 0)
-	code := map[int]api.Code{http.StatusNotFound: api.CodeNotFound, http.StatusForbidden: api.CodeForbidden, http.StatusMethodNotAllowed: api.CodeMethod, http.StatusBadRequest: api.CodeBadRequest}[status]
+	code := map[int]api.Code{http.StatusNotFound: api.CodeNotFound, http.StatusForbidden: api.CodeForbidden, http.StatusMethodNotAllowed: api.CodeMethod, http.StatusBadRequest: api.CodeBadRequest, http.StatusServiceUnavailable: api.CodeOverloaded}[status]
 	if code == "" {
 		code = api.CodeInternal
 	}

@@ -156,15 +156,14 @@ func (v *Server) Close() error {
 // open opens a stream whose directory is there, and begins its loop.
 func (v *Server) open(r record) (*channel, error) {
 	d := &disk{dir: filepath.Join(v.cfg.Dir, r.Name)}
-	current, rows, err := d.open()
+	now := v.cfg.Now()
+	tick := func() time.Duration { return v.cfg.Now().Sub(now) } // by the monotonic clock
+	began := r.Created.Add(-time.Second)                         // dash-mpd cannot write times within the first second
+	s, err := resume(d, r.Name, r.ID, began, time.Duration(r.Window*float64(time.Second)), now, tick)
 	if err != nil {
 		return nil, err
 	}
-	c := &channel{record: r, Stream: &Stream{
-		name: r.Name, id: r.ID, began: r.Created.Add(-time.Second), // dash-mpd cannot write times within the first second
-		window: time.Duration(r.Window * float64(time.Second)), disk: d, now: v.cfg.Now,
-		rows: rows, current: current, changed: make(chan struct{}), texts: map[string]*text{},
-	}}
+	c := &channel{record: r, Stream: s}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.closed {
@@ -281,7 +280,10 @@ func (v *Server) Create(spec asset.LiveSpec) (asset.Live, error) {
 		return asset.Live{}, err
 	}
 	path := filepath.Join(aside, "stream.json")
-	if err = os.WriteFile(path+".new", b, 0o600); err == nil {
+	if err = os.WriteFile(filepath.Join(aside, "log"), nil, 0o600); err == nil {
+		err = os.WriteFile(path+".new", b, 0o600)
+	}
+	if err == nil {
 		err = asset.Commit(path+".new", path)
 	}
 	if err == nil {

@@ -28,9 +28,11 @@ const (
 
 // Limits of what an input may send.
 const (
-	mostSample = 8 << 20 // bytes
-	mostPart   = 32 << 20
-	mostTracks = 16
+	mostSample  = 8 << 20 // bytes
+	mostPart    = 16 << 20
+	mostSegment = 64 << 20
+	mostHeld    = 32 << 20 // of a track's parts in memory
+	mostTracks  = 16
 )
 
 // Track is one track of a live input.
@@ -55,9 +57,13 @@ type Stream struct {
 	began  time.Time     // zero of its clock
 	window time.Duration // that viewers may go back
 	disk   *disk
-	now    func() time.Time
+	zero   time.Duration        // of tick, on the stream's clock
+	tick   func() time.Duration // a clock that nobody sets
 
-	feed feed // of the goroutine that feeds it
+	feed   feed // of the goroutine that feeds it, as all up to mu
+	pace   pace
+	epochs int   // number of the next
+	least  int64 // number that a new track's segments begin with
 
 	mu      sync.Mutex
 	rows    map[string]*row // by track
@@ -66,15 +72,34 @@ type Stream struct {
 	version uint64          // of all that playlists say
 	changed chan struct{}   // closed by the next version
 	closed  bool
+	waiting int              // requests
 	texts   map[string]*text // playlists of a version, by name
 }
 
-// epoch is a stretch of the stream out of one input.
-type epoch struct {
-	Number int           `json:"epoch"`
-	Start  time.Duration `json:"start"` // on the stream's clock
-	Tracks []Track       `json:"tracks"`
+// resume is the stream of a directory that is opened, as it was left. The machine's clock may
+// be set while the stream goes on, and between two runs of the service: it is asked once, and
+// the stream's never goes back.
+func resume(d *disk, name, id string, began time.Time, window time.Duration, now time.Time, tick func() time.Duration) (*Stream, error) {
+	l, err := d.open(now.Sub(began))
+	if err != nil {
+		return nil, err
+	}
+	s := &Stream{
+		name: name, id: id, began: began, window: window, disk: d, tick: tick, epochs: l.epochs, least: l.least,
+		rows: l.rows, current: l.current, changed: make(chan struct{}), texts: map[string]*text{},
+	}
+	s.zero = max(now.Sub(began), s.endLocked()) - tick()
+	s.unlistLocked()
+	for _, r := range s.rows {
+		for _, of := range r.segments[:r.listed] {
+			of.unlisted = s.clock()
+		}
+	}
+	return s, nil
 }
+
+// clock is the stream's own.
+func (s *Stream) clock() time.Duration { return s.zero + s.tick() }
 
 // row are the segments of a track, through all epochs.
 type row struct {
@@ -94,7 +119,7 @@ type segment struct {
 	size        int64
 	independent bool // it begins with a key frame
 	parts       []part
-	unlisted    time.Time // when it left the playlists
+	unlisted    time.Duration // when it left the playlists
 }
 
 // part is a fragment (moof, mdat).
@@ -103,16 +128,6 @@ type part struct {
 	duration     int64
 	independent  bool
 	body         []byte // nil once it is no longer listed
-}
-
-// track is that of a name, nil if there is none.
-func (e *epoch) track(name string) *Track {
-	for i := range e.Tracks {
-		if e.Tracks[i].Name == name {
-			return &e.Tracks[i]
-		}
-	}
-	return nil
 }
 
 func (s *segment) begin() time.Duration { return units(s.start, s.track.TimeScale) }
@@ -159,15 +174,9 @@ type making struct {
 
 // Begin begins an epoch of an input with these tracks, which are not changed afterwards.
 func (s *Stream) Begin(tracks []Track) error {
-	if len(tracks) == 0 || len(tracks) > mostTracks {
-		return fmt.Errorf("%w: %d of them", errTracks, len(tracks))
-	}
-	names := map[string]bool{}
-	for _, t := range tracks {
-		if names[t.Name] || t.TimeScale < 1 || t.TimeScale > math.MaxUint32 || t.Kind != "video" && t.Kind != "audio" {
-			return fmt.Errorf("%w: %q, %s, %d units a second", errTracks, t.Name, t.Kind, t.TimeScale)
-		}
-		names[t.Name] = true
+	e := &epoch{Tracks: tracks, Number: s.epochs}
+	if err := e.check(); err != nil {
+		return err
 	}
 	s.End()
 	s.mu.Lock()
@@ -175,16 +184,15 @@ func (s *Stream) Begin(tracks []Track) error {
 	if s.closed {
 		return errClosed
 	}
-	e := &epoch{Tracks: tracks}
 	if s.current != nil {
-		e.Number = s.current.Number + 1
+		e.share(s.current)
 	}
 	s.feed = feed{epoch: e}
 	for i := range tracks {
 		t := &tracks[i]
 		r := s.rows[t.Name]
 		if r == nil {
-			r = &row{}
+			r = &row{next: s.least}
 			s.rows[t.Name] = r
 		}
 		m := &making{Track: t, row: r}
@@ -254,14 +262,16 @@ func (s *Stream) Write(track int, sample Sample) error {
 // start has the epoch start now, at a time of the input's clock.
 func (s *Stream) start(at time.Duration) error {
 	f := &s.feed
+	now := s.clock()
+	if err := s.pace.take(now); err != nil {
+		return err
+	}
 	f.begun, f.zero = true, at
-	f.epoch.Start = s.now().Sub(s.began).Truncate(time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range s.rows { // the clock of the machine may have been put back
-		if n := len(r.segments); n > 0 {
-			f.epoch.Start = max(f.epoch.Start, (r.segments[n-1].end() + time.Millisecond).Truncate(time.Millisecond))
-		}
+	f.epoch.Start = now.Truncate(time.Millisecond)
+	if end := s.endLocked(); end > 0 { // the last input may have been ahead
+		f.epoch.Start = max(f.epoch.Start, (end + time.Millisecond).Truncate(time.Millisecond))
 	}
 	for _, m := range f.tracks {
 		m.zero = inUnits(f.epoch.Start, m.TimeScale) - inUnits(at, m.TimeScale)
@@ -270,7 +280,18 @@ func (s *Stream) start(at time.Duration) error {
 		return err
 	}
 	s.current, s.flowing = f.epoch, true
+	s.epochs++
 	return nil
+}
+
+// endLocked is where the last of the finished segments ends, of all tracks.
+func (s *Stream) endLocked() (end time.Duration) {
+	for _, r := range s.rows {
+		if n := len(r.segments); n > 0 {
+			end = max(end, r.segments[n-1].end())
+		}
+	}
+	return end
 }
 
 // take puts the pending sample into the fragment that is being made. Where it does not fit
@@ -306,6 +327,7 @@ func (s *Stream) flush(m *making) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m.row.open.add(p)
+	m.row.trim()
 	s.wakeLocked()
 	return nil
 }
@@ -322,6 +344,9 @@ func (s *Stream) part(m *making) (*part, error) {
 		return nil, err
 	}
 	p.size = int64(len(p.body))
+	if open.size+p.size > mostSegment {
+		return nil, fmt.Errorf("%w: a segment of %d", errBacklog, mostSegment)
+	}
 	return p, s.disk.write(m.Name, open.number, p.offset, p.body)
 }
 
@@ -349,7 +374,8 @@ func (s *Stream) finish(m *making) error {
 	s.mu.Lock()
 	m.row.segments = append(m.row.segments, &whole)
 	m.row.open = nil
-	gone := s.pruneLocked(m.row)
+	gone := s.pruneLocked()
+	m.row.trim()
 	s.wakeLocked()
 	all := 0
 	for _, r := range s.rows {
@@ -359,39 +385,70 @@ func (s *Stream) finish(m *making) error {
 	if err := s.disk.remove(gone); err != nil || s.disk.count < 4*all+1000 {
 		return err
 	}
-	return s.disk.rewrite(s.feed.epoch, s.rows) // nobody else changes them
+	return s.disk.rewrite(&left{current: s.current, epochs: s.epochs, least: s.least, rows: s.rows}) // nobody else changes them
 }
 
-// pruneLocked takes from the playlists what is before the window, and returns what nobody
-// is to ask for any more: a segment stays as long again as a playlist may have had it (RFC
-// 8216 section 6.2.2).
-func (s *Stream) pruneLocked(r *row) (gone []*segment) {
-	now := s.now()
-	end := r.segments[len(r.segments)-1].end()
-	for r.listed < len(r.segments)-1 && end-r.segments[r.listed].end() >= s.window {
-		r.segments[r.listed].unlisted = now
-		r.listed++
-	}
-	keep := 0
-	for keep < r.listed && now.Sub(r.segments[keep].unlisted) > s.window+segmentMost {
-		keep++
-	}
-	gone = append(gone, r.segments[:keep]...)
-	r.segments = append([]*segment(nil), r.segments[keep:]...)
-	r.listed -= keep
-	for i := len(r.segments) - 1; i >= 0; i-- { // parts that are no longer listed are in the file
-		of := r.segments[i]
-		if end-of.end() <= partsListed {
-			continue
+// unlistLocked takes from the playlists what is before the window. The tracks of the epoch
+// keep their last segment, those that the stream has no more keep nothing.
+func (s *Stream) unlistLocked() {
+	now, end := s.clock(), s.endLocked()
+	for name, r := range s.rows {
+		least := 0
+		if s.current != nil && s.current.track(name) != nil {
+			least = 1
 		}
-		if len(of.parts) == 0 || of.parts[0].body == nil {
-			break
+		for r.listed < len(r.segments)-least && end-r.segments[r.listed].end() >= s.window {
+			r.segments[r.listed].unlisted = now
+			r.listed++
 		}
-		for n := range of.parts {
-			of.parts[n].body = nil
+	}
+}
+
+// pruneLocked returns what nobody is to ask for any more: a segment stays as long again as a
+// playlist may have had it (RFC 8216 section 6.2.2).
+func (s *Stream) pruneLocked() (gone []*segment) {
+	s.unlistLocked()
+	now := s.clock()
+	for _, r := range s.rows {
+		keep := 0
+		for keep < r.listed && now-r.segments[keep].unlisted > s.window+segmentMost {
+			keep++
+		}
+		if keep > 0 {
+			gone = append(gone, r.segments[:keep]...)
+			r.segments = append([]*segment(nil), r.segments[keep:]...)
+			r.listed -= keep
 		}
 	}
 	return gone
+}
+
+// trim lets go of the parts in memory that are no longer listed, and of those before the last
+// mostHeld bytes: the files have them.
+func (r *row) trim() {
+	held, end := int64(0), time.Duration(0)
+	of := r.open
+	for i := len(r.segments); ; {
+		if of != nil {
+			if len(of.parts) == 0 && of != r.open {
+				return // it was made before the service began
+			}
+			end = max(end, of.end())
+			for n := len(of.parts) - 1; n >= 0; n-- {
+				p := &of.parts[n]
+				if p.body == nil {
+					return // nor has one before it
+				}
+				if held += p.size; held > mostHeld || end-of.end() > partsListed {
+					p.body = nil
+				}
+			}
+		}
+		if i--; i < 0 {
+			return
+		}
+		of = r.segments[i]
+	}
 }
 
 // End ends the epoch, if there is one: what has come of it is a segment, however short.
@@ -406,6 +463,9 @@ func (s *Stream) End() {
 	s.feed = feed{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.flowing {
+		return
+	}
 	for _, r := range s.rows {
 		switch { // it could not be finished, as the disk failed
 		case r.open == nil:
@@ -434,7 +494,7 @@ func (s *Stream) ahead(track int, decode int64) (d time.Duration, ok bool) {
 		return 0, false
 	}
 	m := s.feed.tracks[track]
-	return units(decode+m.zero, m.TimeScale) - s.now().Sub(s.began), true
+	return units(decode+m.zero, m.TimeScale) - s.clock(), true
 }
 
 // wake has nobody wait for a stream any more that is fed by nobody.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,10 +24,12 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// clock is a time that a test sets.
+// clock is a time that a test sets, and that the wall's clock shows, but for what that is put
+// forward or back.
 type clock struct {
-	mu sync.Mutex
-	at time.Time
+	mu   sync.Mutex
+	at   time.Time
+	step time.Duration
 }
 
 func (c *clock) now() time.Time {
@@ -34,6 +37,10 @@ func (c *clock) now() time.Time {
 	defer c.mu.Unlock()
 	return c.at
 }
+
+func (c *clock) wall() time.Time { return c.now().Add(c.step) }
+
+func (c *clock) tick() time.Duration { return c.now().Sub(time.Unix(1, 0)) }
 
 func (c *clock) set(at time.Time) {
 	c.mu.Lock()
@@ -45,17 +52,18 @@ func (c *clock) set(at time.Time) {
 func newStream(t testing.TB, dir string, window time.Duration) (*Stream, *clock) {
 	t.Helper()
 	c := &clock{at: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	if err := os.WriteFile(filepath.Join(dir, "log"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	return openStream(t, dir, window, c), c
 }
 
 func openStream(t testing.TB, dir string, window time.Duration, c *clock) *Stream {
 	t.Helper()
-	d := &disk{dir: dir}
-	current, rows, err := d.open()
+	s, err := resume(&disk{dir: dir}, "x", "id", time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), window, c.wall(), c.tick)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Stream{name: "x", id: "id", began: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), window: window, disk: d, now: c.now, rows: rows, current: current, changed: make(chan struct{}), texts: map[string]*text{}}
 	t.Cleanup(func() {
 		s.End()
 		if err := s.disk.close(); err != nil && !t.Failed() {
@@ -73,6 +81,12 @@ var testTracks = []Track{
 // feedSeconds writes some seconds of 25 pictures a second, a key frame each second, and sound.
 func feedSeconds(t testing.TB, s *Stream, c *clock, from, seconds int) {
 	t.Helper()
+	feedTracks(t, s, c, from, seconds, 2)
+}
+
+// feedTracks leaves the sound out where there is one track.
+func feedTracks(t testing.TB, s *Stream, c *clock, from, seconds, tracks int) {
+	t.Helper()
 	began := c.now()
 	sound := int64(from) * 48000
 	for n := from * 25; n < (from+seconds)*25; n++ {
@@ -80,7 +94,7 @@ func feedSeconds(t testing.TB, s *Stream, c *clock, from, seconds int) {
 		if err := s.Write(0, Sample{Decode: int64(n) * 3600, Key: n%25 == 0, Data: []byte{0, 0, 0, 1, byte(n)}}); err != nil {
 			t.Fatal(err)
 		}
-		for ; sound < int64(n+1)*48000/25; sound += 1024 {
+		for ; tracks > 1 && sound < int64(n+1)*48000/25; sound += 1024 {
 			if err := s.Write(1, Sample{Decode: sound, Key: true, Data: []byte{1, 2, 3}}); err != nil {
 				t.Fatal(err)
 			}
@@ -109,7 +123,7 @@ func mediaBytes(t testing.TB, s *Stream, path string) []byte {
 		return a.body
 	}
 	defer a.file.Close()
-	b, err := io.ReadAll(a.file)
+	b, err := io.ReadAll(io.NewSectionReader(a.file, a.offset, a.size))
 	if err != nil || int64(len(b)) != a.size {
 		t.Fatalf("%s: %d bytes, want %d, %v", path, len(b), a.size, err)
 	}
@@ -215,6 +229,21 @@ func TestPlaylists(t *testing.T) {
 	}
 }
 
+// dates are those of a playlist's segments.
+func dates(t *testing.T, text []byte) (all []time.Time) {
+	t.Helper()
+	for line := range strings.Lines(string(text)) {
+		if date, ok := strings.CutPrefix(strings.TrimSpace(line), "#EXT-X-PROGRAM-DATE-TIME:"); ok {
+			at, err := time.Parse(time.RFC3339, date)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
 // applied is a playlist made of an older one (here the same) and a delta update.
 func applied(t *testing.T, old, delta string) string {
 	t.Helper()
@@ -305,10 +334,16 @@ func TestBlocking(t *testing.T) {
 		"_HLS_part=1":                        http.StatusBadRequest,
 		"_HLS_msn=x":                         http.StatusBadRequest,
 		"_HLS_msn=-1":                        http.StatusBadRequest,
-		fmt.Sprintf("_HLS_msn=%d&_HLS_part=-2", number):         http.StatusBadRequest,
-		fmt.Sprintf("_HLS_msn=%d&_HLS_part=%d", number, part):   0,
-		fmt.Sprintf("_HLS_msn=%d&_HLS_part=%d", number-1, 1000): 0, // the first of the next segment
-		"_HLS_msn=0": 0,
+		fmt.Sprintf("_HLS_msn=%d&_HLS_part=-2", number):                         http.StatusBadRequest,
+		fmt.Sprintf("_HLS_msn=%d&_HLS_part=%d", number, part):                   0,
+		fmt.Sprintf("_HLS_msn=%d&_HLS_part=%d", number-1, 1000):                 0,                     // the first of the next segment
+		fmt.Sprintf("_HLS_msn=%d&_HLS_part=%d", number, part+7):                 http.StatusBadRequest, // the limit is 3 s of parts
+		fmt.Sprintf("_HLS_msn=%d&_HLS_part=%d", number+1, 6):                    http.StatusBadRequest,
+		fmt.Sprintf("_HLS_msn=%d", int64(math.MaxInt64)):                        http.StatusBadRequest,
+		fmt.Sprintf("_HLS_msn=%d&_HLS_part=%d", number, int64(math.MaxInt64)):   http.StatusBadRequest,
+		fmt.Sprintf("_HLS_msn=%d&_HLS_part=%d", number+1, int64(math.MaxInt64)): http.StatusBadRequest,
+		"_HLS_msn=9223372036854775808":                                          http.StatusBadRequest,
+		"_HLS_msn=0":                                                            0,
 	} {
 		if a := get(t, s, "hls/v0.m3u8", query); a.status != want {
 			t.Errorf("%s: %d %s, want %d", query, a.status, a.problem, want)
@@ -408,16 +443,7 @@ func TestCrash(t *testing.T) {
 	feedSeconds(t, s, c, 100, 5)
 	text := get(t, s, "hls/v0.m3u8", "").text.plain
 	all := rules(t, s, text).GetAllSegments()
-	var dates []time.Time
-	for line := range strings.Lines(string(text)) {
-		if date, ok := strings.CutPrefix(strings.TrimSpace(line), "#EXT-X-PROGRAM-DATE-TIME:"); ok {
-			at, err := time.Parse(time.RFC3339, date)
-			if err != nil {
-				t.Fatal(err)
-			}
-			dates = append(dates, at)
-		}
-	}
+	dates := dates(t, text)
 	discontinuities := 0
 	for i, g := range all {
 		if g.SeqId != uint64(i) {
