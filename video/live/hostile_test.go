@@ -322,3 +322,33 @@ func TestWaits(t *testing.T) {
 		}
 	})
 }
+
+// TestStuckClock: a publisher whose clock stands still, or goes to and fro, makes no more of the
+// stream than there is time for.
+func TestStuckClock(t *testing.T) {
+	for name, at := range map[string]func(n int64) int64{
+		"stands still": func(int64) int64 { return 0 },
+		"to and fro":   func(n int64) int64 { return n % 2 * clockRate * 9 / 10 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := newStream(t, t.TempDir(), time.Minute)
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel() // who is too fast is not waited for
+			in := &intake{Stream: s, ctx: ctx, pictures: &testTracks[0]}
+			if err := in.begin(); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			for n := int64(0); n < 100_000 && err == nil; n++ {
+				err = in.put(queued{Sample: Sample{Decode: at(n), Key: true, Data: []byte{0, 0, 0, 1, 5}}})
+			}
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("the publisher is not slowed down: %v", err)
+			}
+			s.End()
+			if r := s.rows["v0"]; r.next > 1 || s.endLocked() > s.clock()+2*time.Second {
+				t.Errorf("%d segments, up to %v at %v", r.next, s.endLocked(), s.clock())
+			}
+		})
+	}
+}

@@ -211,6 +211,7 @@ func (s *Stream) Write(track int, sample Sample) error {
 	if len(sample.Data) > mostSample {
 		return fmt.Errorf("%w: a sample of %d bytes", errBacklog, len(sample.Data))
 	}
+	sample.Decode = m.after(sample.Decode)
 	at := units(sample.Decode, m.TimeScale)
 	if !s.feed.begun {
 		if m != s.feed.leader || !sample.Key {
@@ -228,7 +229,7 @@ func (s *Stream) Write(track int, sample Sample) error {
 		return nil
 	}
 	duration := sample.Decode - m.pending.Decode
-	if duration < 1 || units(duration, m.TimeScale) > longestSample {
+	if units(duration, m.TimeScale) > longestSample {
 		duration = max(m.last, 1)
 	}
 	if err := s.take(m, duration); err != nil {
@@ -257,6 +258,15 @@ func (s *Stream) Write(track int, sample Sample) error {
 	}
 	m.pending = &sample
 	return err
+}
+
+// after is a time of decoding that is behind the last one: a clock that stands still, or goes
+// back for less than an epoch, makes no more of a stream than its samples' least durations.
+func (m *making) after(decode int64) int64 {
+	if m.pending != nil {
+		return max(decode, m.pending.Decode+1)
+	}
+	return decode
 }
 
 // start has the epoch start now, at a time of the input's clock.
@@ -494,7 +504,7 @@ func (s *Stream) ahead(track int, decode int64) (d time.Duration, ok bool) {
 		return 0, false
 	}
 	m := s.feed.tracks[track]
-	return units(decode+m.zero, m.TimeScale) - s.clock(), true
+	return units(m.after(decode)+m.zero, m.TimeScale) - s.clock(), true
 }
 
 // wake has nobody wait for a stream any more that is fed by nobody.
