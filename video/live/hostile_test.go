@@ -352,3 +352,13 @@ func TestStuckClock(t *testing.T) {
 		})
 	}
 }
+
+// TestCountsInSPS: a parameter set that counts more than it has is refused, and takes no memory.
+func TestCountsInSPS(t *testing.T) {
+	s, _ := newStream(t, t.TempDir(), time.Minute)
+	in := &intake{Stream: s, ctx: t.Context()}
+	sps := []byte("gB\xc0\x0c\xd9AA\x9f\x83\b\x10\x00\x00\x03\x00\x10\x00\x00\x03\x03 \xf1B\x99`") // of a hypothetical decoder's buffers
+	if err := in.describePictures([][]byte{sps}, [][]byte{{0x68, 0xcb, 0x83, 0xcb, 0x20}}); !errors.Is(err, errCodec) {
+		t.Error(err)
+	}
+}

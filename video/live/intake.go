@@ -9,8 +9,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/Eyevinn/mp4ff/avc"
 	"github.com/Eyevinn/mp4ff/mp4"
+	"github.com/bluenviron/mediacommon/v2/pkg/codecs/h264"
 
 	"github.com/fre-engine/fre/video/asset"
 )
@@ -67,17 +67,21 @@ func (in *intake) describePictures(sps, pps [][]byte) error {
 	if len(sps) == 0 || len(pps) == 0 || len(sps[0]) < 4 || len(pps[0]) < 1 {
 		return fmt.Errorf("%w: H.264 without parameter sets", errCodec)
 	}
+	// mp4ff takes counts in a parameter set at their word, and so gigabytes of memory for what is
+	// not there: one that this parser refuses does not get there.
+	var of h264.SPS
+	if err := of.Unmarshal(sps[0]); err != nil {
+		return fmt.Errorf("%w: H.264: %w", errCodec, err)
+	}
 	init := mp4.CreateEmptyInit()
 	track := init.AddEmptyTrack(clockRate, "video", "und")
 	if err := track.SetAVCDescriptor("avc1", sps, pps, true); err != nil {
 		return fmt.Errorf("%w: H.264: %w", errCodec, err)
 	}
 	t := &Track{TimeScale: clockRate, LiveTrack: asset.LiveTrack{Name: "v0", Kind: "video", Codec: fmt.Sprintf("avc1.%02x%02x%02x", sps[0][1], sps[0][2], sps[0][3])}}
-	if of, err := avc.ParseSPSNALUnit(sps[0], true); err == nil {
-		t.Width, t.Height = int(of.Width), int(of.Height)
-		if v := of.VUI; v != nil && v.NumUnitsInTick > 0 && v.TimeScale > 0 && v.FixedFrameRateFlag {
-			t.FrameRate = float64(v.TimeScale) / float64(2*v.NumUnitsInTick)
-		}
+	t.Width, t.Height = of.Width(), of.Height()
+	if v := of.VUI; v != nil && v.TimingInfo != nil && v.TimingInfo.NumUnitsInTick > 0 && v.TimingInfo.FixedFrameRateFlag {
+		t.FrameRate = float64(v.TimingInfo.TimeScale) / float64(2*uint64(v.TimingInfo.NumUnitsInTick))
 	}
 	return in.describe(&in.pictures, t, init)
 }
