@@ -104,7 +104,14 @@ func upload(cmd *cobra.Command, c *client.Client, path string, video client.Vide
 		return a, explain(cmd.Context(), err)
 	}
 	if wait {
+		waits := ""
 		a, err = c.Follow(cmd.Context(), id, func(a client.Asset) {
+			if a.Jobs != nil && a.Jobs.Waits != waits {
+				if waits = a.Jobs.Waits; waits != "" {
+					bar.end()
+					fmt.Fprintln(cmd.ErrOrStderr(), "fre-video: "+waits)
+				}
+			}
 			if a.Jobs != nil {
 				bar.show("transcode", int64(a.Jobs.Done), int64(a.Jobs.All))
 			}
@@ -143,6 +150,9 @@ func lsCommand() *cobra.Command {
 			fmt.Fprintln(w, "ID\tNAME\tSTATE\tSECONDS\tCREATED")
 			for _, a := range all {
 				state := string(a.State)
+				if a.Jobs != nil && a.Jobs.Waits != "" {
+					state += " (waits)"
+				}
 				if a.Jobs != nil && a.Jobs.All > 0 {
 					state += fmt.Sprintf(" %d/%d", a.Jobs.Done, a.Jobs.All)
 				}

@@ -62,10 +62,18 @@ type Plan struct {
 	Rungs []media.Rung `json:"rungs,omitempty"`
 	Chunk int          `json:"chunk,omitempty"` // frames that one sandbox makes at a time, whole segments
 
+	Preset string  `json:"preset,omitempty"` // of the encoder
+	Most   float64 `json:"most"`             // seconds: what comes later is left out
+
 	Audio   []int   `json:"audio,omitempty"` // indices of streams
 	Text    []int   `json:"text,omitempty"`
 	Segment float64 `json:"segment"` // seconds
 	Thumbs  float64 `json:"thumbs"`  // seconds from one thumbnail to the next; 0: none
+}
+
+// Frames is how many of the grid there are at most.
+func (p *Plan) Frames() int {
+	return max(1, int(p.Most*float64(p.Grid.Rate.Num)/float64(p.Grid.Rate.Den)))
 }
 
 // Seconds is when a frame of the grid is shown.
@@ -75,9 +83,9 @@ func (p *Plan) Seconds(frame int) float64 {
 
 // Jobs is how far the work on an asset is.
 type Jobs struct {
-	Step string `json:"step"` // what is being done
-	Done int    `json:"done"`
-	All  int    `json:"all"` // of the same step; 0 where that is not known
+	Done  int    `json:"done"`
+	All   int    `json:"all"`             // 0 where that is not known
+	Waits string `json:"waits,omitempty"` // what for, and what to do, where it does not go on
 }
 
 // Thumbnails are small pictures of an asset, one each Interval seconds, in sheets of

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,9 +29,19 @@ type Library struct {
 	dir  string
 	lock *os.File
 
+	remove func(dir string) error // os.RemoveAll, but in tests
+
+	// mu is held for moments, never over work of the disk: whoever reads does not wait for it.
 	mu      sync.Mutex
-	assets  map[string]*Asset // none of them is changed: others take their places
-	changed chan struct{}     // closed by the next change
+	assets  map[string]*entry
+	changed chan struct{} // closed by the next change
+}
+
+// entry is an asset in the library. Who changes the asset holds writing, which comes before
+// Library.mu, until the change is on disk.
+type entry struct {
+	writing sync.Mutex
+	asset   *Asset // guarded by Library.mu; it is not changed: others take its place
 }
 
 // ErrInUse says that another process has the library.
@@ -70,7 +79,7 @@ func Open(dir string) (l *Library, damaged []error, err error) {
 		}
 		return nil, nil, err
 	}
-	l = &Library{dir: dir, lock: lock, assets: map[string]*Asset{}, changed: make(chan struct{})}
+	l = &Library{dir: dir, lock: lock, remove: os.RemoveAll, assets: map[string]*entry{}, changed: make(chan struct{})}
 	damaged, err = l.read()
 	if err != nil {
 		return nil, nil, errors.Join(err, lock.Close())
@@ -95,7 +104,11 @@ func (l *Library) read() (damaged []error, err error) {
 		}
 		b, err := os.ReadFile(l.Path(id, "asset.json"))
 		if errors.Is(err, fs.ErrNotExist) { // the process ended before it was there
-			if err := l.discard(id); err != nil {
+			aside, err := l.setAside(id)
+			if err == nil {
+				err = l.remove(aside)
+			}
+			if err != nil {
 				return nil, err
 			}
 			continue
@@ -111,7 +124,7 @@ func (l *Library) read() (damaged []error, err error) {
 			damaged = append(damaged, fmt.Errorf("read %s: %w", l.Path(id, "asset.json"), err))
 			continue
 		}
-		l.assets[id] = a
+		l.assets[id] = &entry{asset: a}
 	}
 	return damaged, nil
 }
@@ -137,17 +150,31 @@ func (l *Library) Path(id string, elem ...string) string {
 func (l *Library) Get(id string) *Asset {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.assets[id]
+	if e := l.assets[id]; e != nil {
+		return e.asset
+	}
+	return nil
 }
 
-// List are all of them, the newest first, and what is closed by the next change of one.
-func (l *Library) List() ([]*Asset, <-chan struct{}) {
+// List are all of them, the newest first.
+func (l *Library) List() []*Asset {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := slices.SortedFunc(maps.Values(l.assets), func(a, b *Asset) int {
+	all := make([]*Asset, 0, len(l.assets))
+	for _, e := range l.assets {
+		all = append(all, e.asset)
+	}
+	l.mu.Unlock()
+	slices.SortFunc(all, func(a, b *Asset) int {
 		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
 	})
-	return all, l.changed
+	return all
+}
+
+// Changed is closed by the next change of an asset: take it first, then look.
+func (l *Library) Changed() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed
 }
 
 // Create adds an asset.
@@ -155,71 +182,106 @@ func (l *Library) Create(a *Asset) error {
 	if !ValidID(a.ID) {
 		return fmt.Errorf("asset id %q: 16 lower-case letters and digits", a.ID)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if err := os.Mkdir(l.Path(a.ID), 0o700); err != nil {
 		return err
 	}
-	if err := l.saveLocked(a); err != nil {
-		return errors.Join(err, l.discard(a.ID))
+	err := l.save(a)
+	if err == nil {
+		err = syncDir(filepath.Join(l.dir, "assets"))
 	}
+	if err != nil {
+		return errors.Join(err, l.remove(l.Path(a.ID)))
+	}
+	l.put(a.ID, &entry{asset: a})
 	return nil
 }
 
-// Update has change change a copy of an asset, which takes its place once it is on disk.
-// The error is fs.ErrNotExist where there is none.
-func (l *Library) Update(id string, change func(a *Asset)) (*Asset, error) {
+// acquire locks an asset for a change, which release ends. The error is fs.ErrNotExist where
+// there is none.
+func (l *Library) acquire(id string) (e *entry, release func(), err error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	before := l.assets[id]
-	if before == nil {
-		return nil, fmt.Errorf("asset %s: %w", id, fs.ErrNotExist)
+	e = l.assets[id]
+	l.mu.Unlock()
+	if e != nil {
+		e.writing.Lock()
+		l.mu.Lock()
+		there := l.assets[id] == e
+		l.mu.Unlock()
+		if there {
+			return e, e.writing.Unlock, nil
+		}
+		e.writing.Unlock() // it was removed meanwhile
 	}
-	a := *before
-	change(&a)
-	return &a, l.saveLocked(&a)
+	return nil, nil, fmt.Errorf("asset %s: %w", id, fs.ErrNotExist)
+}
+
+// Update has change change a copy of an asset, which takes its place once it is on disk,
+// unless change returns an error. The error is fs.ErrNotExist where there is none.
+func (l *Library) Update(id string, change func(a *Asset) error) (*Asset, error) {
+	e, release, err := l.acquire(id)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	a := *e.asset
+	if err := change(&a); err != nil {
+		return nil, err
+	}
+	if err := l.save(&a); err != nil {
+		return nil, err
+	}
+	l.replace(e, &a)
+	return &a, nil
 }
 
 // Progress is Update for Asset.Jobs, which is not kept over a restart.
 func (l *Library) Progress(id string, jobs *Jobs) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if before := l.assets[id]; before != nil {
-		a := *before
-		a.Jobs = jobs
-		l.putLocked(&a)
+	e, release, err := l.acquire(id)
+	if err != nil {
+		return // it was removed
 	}
+	defer release()
+	a := *e.asset
+	a.Jobs = jobs
+	l.replace(e, &a)
 }
 
-// Remove takes an asset away, and all of its files. The error is fs.ErrNotExist where there
-// is none.
+// Remove takes an asset away, at once for whoever looks for it, and then all of its files. The
+// error is fs.ErrNotExist where there is none. Files that cannot be removed are so when the
+// library is opened the next time.
 func (l *Library) Remove(id string) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.assets[id] == nil {
-		return fmt.Errorf("asset %s: %w", id, fs.ErrNotExist)
-	}
-	if err := l.discard(id); err != nil {
+	aside, err := l.take(id)
+	if err != nil {
 		return err
 	}
-	delete(l.assets, id)
-	l.wakeLocked()
-	return nil
+	return l.remove(aside)
 }
 
-// discard removes an asset's directory: at once for whoever looks for it.
-func (l *Library) discard(id string) error {
-	aside := filepath.Join(l.dir, "removed", id)
+// take takes an asset out of the library, and says where its files are now.
+func (l *Library) take(id string) (aside string, err error) {
+	e, release, err := l.acquire(id)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	l.put(id, nil)
+	if aside, err = l.setAside(id); err != nil {
+		l.put(id, e)
+	}
+	return aside, err
+}
+
+// setAside moves an asset's directory to where it is removed after a crash too.
+func (l *Library) setAside(id string) (aside string, err error) {
+	aside = filepath.Join(l.dir, "removed", id)
 	if err := os.Rename(l.Path(id), aside); err != nil {
-		return err
+		return "", err
 	}
-	if err := syncDir(filepath.Join(l.dir, "assets")); err != nil {
-		return err
-	}
-	return os.RemoveAll(aside)
+	return aside, syncDir(filepath.Join(l.dir, "assets"))
 }
 
-func (l *Library) saveLocked(a *Asset) error {
+// save writes an asset down.
+func (l *Library) save(a *Asset) error {
 	kept := *a
 	kept.Jobs = nil
 	b, err := json.MarshalIndent(&kept, "", " ")
@@ -230,18 +292,25 @@ func (l *Library) saveLocked(a *Asset) error {
 	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
 		return errors.Join(err, os.Remove(path+".new"))
 	}
-	if err := Commit(path+".new", path); err != nil {
-		return err
-	}
-	if err := syncDir(filepath.Join(l.dir, "assets")); err != nil {
-		return err
-	}
-	l.putLocked(a)
-	return nil
+	return Commit(path+".new", path)
 }
 
-func (l *Library) putLocked(a *Asset) {
-	l.assets[a.ID] = a
+// put makes e the entry of an id; nil for none.
+func (l *Library) put(id string, e *entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e == nil {
+		delete(l.assets, id)
+	} else {
+		l.assets[id] = e
+	}
+	l.wakeLocked()
+}
+
+func (l *Library) replace(e *entry, a *Asset) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.asset = a
 	l.wakeLocked()
 }
 
@@ -251,8 +320,14 @@ func (l *Library) wakeLocked() {
 }
 
 // Commit gives a file that has been written its name: after a crash there is all of it below
-// that name, or what was there before.
-func Commit(from, to string) error {
+// that name, or what was there before. Where that cannot be, the file is removed: the disk may
+// be full.
+func Commit(from, to string) (err error) {
+	defer func() {
+		if err != nil {
+			_ = os.Remove(from) // err says more
+		}
+	}()
 	f, err := os.Open(from)
 	if err != nil {
 		return err

@@ -457,7 +457,7 @@ func made(t *testing.T, library *asset.Library) string {
 		t.Fatal(err)
 	}
 	add(&asset.Rendition{Name: "a0", Kind: "audio", Codec: "mp4a.40.2", SampleRate: 48000, Channels: 2}, body, *sound)
-	if _, err := library.Update(a.ID, func(to *asset.Asset) { *to = *a }); err != nil {
+	if _, err := library.Update(a.ID, func(to *asset.Asset) error { *to = *a; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return a.ID

@@ -46,6 +46,12 @@ type Made struct {
 	Segments []int `json:"segments"` // bytes of each
 }
 
+// Probe asks what is in a source, which is answered by a [Source].
+type Probe struct {
+	Source string  `json:"source"` // file name below /work
+	Most   float64 `json:"most"`   // seconds: a longer duration is not believed before it is looked at
+}
+
 // Sound asks for a track of sound, all of it. The answer is a [Made] and its bytes, as that
 // to [Chunk] is.
 type Sound struct {
@@ -54,6 +60,7 @@ type Sound struct {
 	Segment float64 `json:"segment"`            // seconds of each, nearly
 	Offset  float64 `json:"offset"`             // when the source begins, in its own time
 	BitRate int64   `json:"bit_rate,omitempty"` // 128,000 if it is not given
+	Most    float64 `json:"most,omitempty"`     // seconds: what comes later is left out; 0 for all
 }
 
 // Thumbs asks for small pictures of a video, one each Interval seconds from 0 on, on sheets.
@@ -67,6 +74,7 @@ type Thumbs struct {
 	Width    int     `json:"width"`    // of each in pixels; it keeps its shape
 	Columns  int     `json:"columns"`  // of a sheet
 	Rows     int     `json:"rows"`
+	Most     float64 `json:"most,omitempty"` // seconds: of what comes later there are none; 0 for all
 }
 
 // Sheets is the head of the answer to [Thumbs].

@@ -113,16 +113,20 @@ func (o *Origin) Close() error {
 func (o *Origin) follow(ctx context.Context) {
 	defer close(o.done)
 	for {
-		_, changed := o.cfg.Library.List()
+		changed := o.cfg.Library.Changed()
+		var gone []*shelf
 		o.mu.Lock()
 		for id, s := range o.shelves {
 			if a := o.cfg.Library.Get(id); a == nil || a.Made != s.asset.Made {
-				s.close()
+				gone = append(gone, s)
 				delete(o.shelves, id)
 				o.cache.drop(func(tag string) bool { return strings.HasPrefix(tag, `"`+s.asset.Made+"-") })
 			}
 		}
 		o.mu.Unlock()
+		for _, s := range gone { // a removed file goes with its last descriptor: that takes its time
+			s.close()
+		}
 		select {
 		case <-changed:
 		case <-ctx.Done():

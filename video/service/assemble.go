@@ -22,19 +22,38 @@ type part struct {
 	made media.Made
 }
 
-// assemble writes a rendition's file out of its parts in turn, and fills in what it is made
-// of. All parts have the same initialisation segment.
-func (w *work) assemble(r *asset.Rendition, parts []part) (err error) {
-	path := w.library.Path(w.id, r.Name+".mp4")
-	to, err := os.Create(path + ".new")
+// publish writes a file of the asset's: size bytes of a job's, from at behind its head on.
+func (w *work) publish(name, job string, at, size int64) error {
+	from, err := os.Open(job)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if to != nil {
-			err = errors.Join(err, to.Close(), os.Remove(path+".new"))
-		}
-	}()
+	defer from.Close()
+	behind, err := kept(job, &struct{}{})
+	if err != nil {
+		return err
+	}
+	if _, err := from.Seek(behind+at, io.SeekStart); err != nil {
+		return err
+	}
+	return write(w.library.Path(w.id, name), func(to *os.File) error {
+		_, err := io.CopyN(to, from, size) // by the kernel
+		return err
+	})
+}
+
+// assemble writes a rendition's file out of its parts in turn, and fills in what it is made
+// of. All parts have the same initialisation segment.
+func (w *work) assemble(r *asset.Rendition, parts []part) error {
+	err := write(w.library.Path(w.id, r.Name+".mp4"), func(to *os.File) error { return join(to, r, parts) })
+	if err != nil {
+		return fmt.Errorf("assemble %s: %w", r.Name, err)
+	}
+	r.BitRate, _ = r.Rates()
+	return nil
+}
+
+func join(to *os.File, r *asset.Rendition, parts []part) error {
 	var init []byte
 	var read fragmentReader
 	for _, p := range parts {
@@ -90,15 +109,10 @@ func (w *work) assemble(r *asset.Rendition, parts []part) (err error) {
 			_, err = io.CopyN(to, from, size) // by the kernel
 			return err
 		}(); err != nil {
-			return fmt.Errorf("assemble %s: %w", r.Name, err)
+			return err
 		}
 	}
-	if err := to.Close(); err != nil {
-		return err
-	}
-	to = nil
-	r.BitRate, _ = r.Rates()
-	return asset.Commit(path+".new", path)
+	return nil
 }
 
 // fragmentReader reads what a rendition is made of.

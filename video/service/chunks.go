@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -28,6 +27,7 @@ func (w *work) chunks(ctx context.Context, a *asset.Asset, estimate int) ([]chun
 	var mu sync.Mutex
 	heads := map[int]chunked{}
 	ended := false // a chunk was not full
+	parts := (a.Plan.Frames() + a.Plan.Chunk - 1) / a.Plan.Chunk
 	black := 0
 	group, running := errgroup.WithContext(ctx)
 	for n := 0; ; n++ {
@@ -40,7 +40,7 @@ func (w *work) chunks(ctx context.Context, a *asset.Asset, estimate int) ([]chun
 		mu.Lock()
 		over := ended
 		mu.Unlock()
-		if over {
+		if over || n == parts {
 			break
 		}
 		select {
@@ -51,7 +51,7 @@ func (w *work) chunks(ctx context.Context, a *asset.Asset, estimate int) ([]chun
 			}
 			return nil, context.Cause(ctx)
 		}
-		group.Go(contained(func() error {
+		group.Go(contained(w.log, func() error {
 			defer func() { <-w.slots }()
 			head, err := w.chunk(running, a, n)
 			if err != nil {
@@ -122,11 +122,11 @@ func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*chunked, erro
 		return head, nil
 	}
 	p := a.Plan
-	q := media.Chunk{Source: w.id, Stream: p.Video, Grid: p.Grid, From: n * p.Chunk, To: (n + 1) * p.Chunk, Offset: a.Source.Offset, Rungs: p.Rungs, Preset: w.cfg.Preset, Threads: 1}
+	q := media.Chunk{Source: w.id, Stream: p.Video, Grid: p.Grid, From: n * p.Chunk, To: min((n+1)*p.Chunk, p.Frames()), Offset: a.Source.Offset, Rungs: p.Rungs, Preset: p.Preset, Threads: 1}
 	ask := func() error {
 		return w.jobInSlot(ctx, "/chunk", q, &head.Chunked, func(rest io.Reader) error {
-			if head.Frames > 0 && len(head.Rungs) != len(p.Rungs) {
-				return fmt.Errorf("%d rungs of %d", len(head.Rungs), len(p.Rungs))
+			if head.Frames < 0 || head.Frames > q.To-q.From || head.Frames > 0 && len(head.Rungs) != len(p.Rungs) {
+				return &brokenError{fmt.Sprintf("%d frames in %d rungs, of %d in %d", head.Frames, len(head.Rungs), q.To-q.From, len(p.Rungs))}
 			}
 			size := int64(0)
 			for i := range head.Rungs {
@@ -141,7 +141,7 @@ func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*chunked, erro
 		*head = chunked{Lost: words}
 		q.Blank, q.To = true, min(q.To, int(math.Round(a.Source.Duration/p.Seconds(1))))
 		if q.To <= q.From {
-			err = keep(path, head, strings.NewReader(""), 0)
+			err = keep(path, head, nil, 0)
 		} else {
 			err = ask()
 		}

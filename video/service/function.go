@@ -303,25 +303,38 @@ func (f *function) sources(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
+// mostAnswer is how many bytes may follow the head of an answer: a sandbox has it in memory.
+const mostAnswer = 2 << 30
+
 // keep writes an answer's head and the size bytes that follow it to a file, which is whole or
 // not there: the head as a line of JSON.
 func keep(path string, head any, rest io.Reader, size int64) (err error) {
+	if size < 0 || size > mostAnswer {
+		return &brokenError{fmt.Sprintf("the transcoder announces %d bytes", size)}
+	}
 	line, err := json.Marshal(head)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+	return write(path, func(f *os.File) error {
+		_, err := f.Write(append(line, '\n'))
+		if err == nil && size > 0 {
+			_, err = io.CopyN(f, rest, size)
+		}
+		return err
+	})
+}
+
+// write has a file written that is whole or not there.
+func write(path string, fill func(*os.File) error) error {
 	f, err := os.Create(path + ".new")
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(line, '\n'))
-	if err == nil {
-		_, err = io.CopyN(f, rest, size)
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err = errors.Join(fill(f), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(path+".new"))
 	}
 	return asset.Commit(path+".new", path)
@@ -342,8 +355,8 @@ func kept(path string, head any) (rest int64, err error) {
 	return int64(len(line)), json.Unmarshal(line, head)
 }
 
-// try tries until it is done, is refused, or has failed three times by itself. For an engine
-// that is away it waits.
+// try tries until it is done, is refused, finds the disk full, or has failed three times by
+// itself. For an engine that is away it waits.
 func try(ctx context.Context, log *slog.Logger, do func() error) error {
 	const most = 3
 	wait := 100 * time.Millisecond
@@ -352,7 +365,7 @@ func try(ctx context.Context, log *slog.Logger, do func() error) error {
 		var refused *refusedError
 		var gone *awayError
 		switch {
-		case err == nil || errors.As(err, &refused):
+		case err == nil || errors.As(err, &refused) || noRoom(err):
 			return err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)

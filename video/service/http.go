@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/live"
@@ -151,7 +149,7 @@ func (h *rest) status(w http.ResponseWriter, _ *http.Request) error {
 	if h.pressure != nil {
 		s.State, s.Reason, s.Since = h.pressure()
 	}
-	all, _ := h.library.List()
+	all := h.library.List()
 	for _, a := range all {
 		s.Assets[a.State]++
 	}
@@ -190,7 +188,7 @@ func wireError(err error) *api.Error {
 		return &api.Error{Status: http.StatusConflict, Code: api.CodeInUse, Message: err.Error(), Next: "fre-video inspect, or GET /v1/assets/ID, tells how far it is"}
 	case errors.Is(err, ErrTooLarge):
 		return &api.Error{Status: http.StatusRequestEntityTooLarge, Code: api.CodeTooLarge, Message: err.Error(), Next: tooLargeNext}
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+	case noRoom(err):
 		return &api.Error{Status: http.StatusInsufficientStorage, Code: api.CodeInsufficientDisk, Message: err.Error(), Next: noSpaceNext}
 	}
 	return &api.Error{Status: http.StatusInternalServerError, Code: api.CodeInternal, Message: err.Error()}
@@ -213,7 +211,7 @@ func answer(w http.ResponseWriter, status int, v any) {
 }
 
 func (h *rest) list(w http.ResponseWriter, _ *http.Request) error {
-	all, _ := h.library.List()
+	all := h.library.List()
 	views := make([]asset.View, 0, len(all))
 	for _, a := range all {
 		views = append(views, h.view(a))
@@ -350,7 +348,7 @@ func (h *rest) events(w http.ResponseWriter, r *http.Request) error {
 	control := http.NewResponseController(w)
 	var before *asset.Asset
 	for {
-		_, changed := h.library.List()
+		changed := h.library.Changed()
 		a = h.library.Get(a.ID)
 		if a == nil {
 			_, err := fmt.Fprint(w, "event: removed\ndata: {}\n\n")

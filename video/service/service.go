@@ -10,10 +10,14 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/video/asset"
@@ -55,9 +59,10 @@ type Service struct {
 	cancel context.CancelCauseFunc
 	group  sync.WaitGroup
 
-	mu      sync.Mutex
-	working map[string]*worker // by asset
-	closed  bool
+	mu       sync.Mutex
+	working  map[string]*worker // by asset
+	removing map[string]int     // by asset: how often, now; nobody begins to work on those
+	closed   bool
 }
 
 // worker is an asset that is being worked on.
@@ -97,14 +102,17 @@ func New(cfg Config) *Service {
 		cfg.JobTimeout = 5 * time.Minute
 	}
 	s := &Service{
-		cfg: cfg, library: cfg.Library, slots: make(chan struct{}, cfg.Slots), working: map[string]*worker{},
+		cfg: cfg, library: cfg.Library, slots: make(chan struct{}, cfg.Slots), working: map[string]*worker{}, removing: map[string]int{},
 		function: &function{engine: cfg.Engine, name: cfg.Function, files: cfg.Template, lock: cfg.Lock, log: cfg.Log},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	all, _ := s.library.List()
-	for _, a := range all {
-		if a.State == asset.Working {
+	for _, a := range s.library.List() {
+		switch a.State {
+		case asset.Uploading:
+		case asset.Working:
 			s.start(a.ID)
+		case asset.Ready, asset.Failed:
+			s.sweep(a)
 		}
 	}
 	s.group.Go(func() { s.reconcile() })
@@ -218,17 +226,16 @@ func (s *Service) Retry(id string) (*asset.Asset, error) {
 }
 
 func (s *Service) begin(id string, change func(*asset.Asset), from asset.State) (*asset.Asset, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if a := s.library.Get(id); a != nil && a.State != from {
-		return nil, fmt.Errorf("%w: asset %s is %s, not %s", ErrState, id, a.State, from)
-	}
-	a, err := s.library.Update(id, func(a *asset.Asset) {
+	a, err := s.library.Update(id, func(a *asset.Asset) error {
+		if a.State != from {
+			return fmt.Errorf("%w: asset %s is %s, not %s", ErrState, id, a.State, from)
+		}
 		change(a)
 		a.State = asset.Working
+		return nil
 	})
 	if err == nil {
-		s.startLocked(id)
+		s.start(id)
 	}
 	return a, err
 }
@@ -237,15 +244,26 @@ func (s *Service) begin(id string, change func(*asset.Asset), from asset.State) 
 // is none.
 func (s *Service) Remove(id string) error {
 	s.mu.Lock()
+	s.removing[id]++
 	w := s.working[id]
 	s.mu.Unlock()
 	if w != nil {
 		w.cancel(errRemoved)
 		<-w.done
 	}
-	return s.library.Remove(id)
+	err := s.library.Remove(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.removing[id]--; s.removing[id] == 0 {
+		delete(s.removing, id)
+	}
+	if a := s.library.Get(id); a != nil && a.State == asset.Working && s.working[id] == nil {
+		s.startLocked(id) // it could not be removed
+	}
+	return err
 }
 
+// start has an asset worked on whose state says so. Who removes it meanwhile goes first.
 func (s *Service) start(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +271,7 @@ func (s *Service) start(id string) {
 }
 
 func (s *Service) startLocked(id string) {
-	if s.closed {
+	if s.closed || s.removing[id] > 0 || s.library.Get(id) == nil {
 		return
 	}
 	before := s.working[id] // it has failed, and tidies up
@@ -277,33 +295,102 @@ func (s *Service) startLocked(id string) {
 
 // contained makes an error of a panic: what sandboxes answer is taken apart here, and whoever
 // has one in hand may answer anything.
-func contained(do func() error) func() error {
+func contained(log *slog.Logger, do func() error) func() error {
 	return func() (err error) {
 		defer func() {
 			if p := recover(); p != nil {
-				err = fmt.Errorf("what was made cannot be used: %v\n%s", p, debug.Stack())
+				log.Error("what was made cannot be used", "panic", p, "stack", string(debug.Stack()))
+				err = fmt.Errorf("what was made cannot be used: %v", p)
 			}
 		}()
 		return do()
 	}
 }
 
-// workOn works on an asset until it is ready or has failed, or ctx ends.
+// workOn works on an asset until it is ready or has failed, or ctx ends. A full disk it waits
+// for.
 func (s *Service) workOn(ctx context.Context, id string) {
-	w := &work{Service: s, id: id, log: s.cfg.Log.With("asset", id)}
+	log := s.cfg.Log.With("asset", id)
 	began := time.Now()
-	err := contained(func() error { return w.run(ctx) })()
+	err := s.patiently(ctx, id, noRoom, contained(log, func() error { return (&work{Service: s, id: id, log: log}).run(ctx) }))
 	switch {
 	case errors.Is(context.Cause(ctx), errClosing): // to be gone on with
 		return
 	case ctx.Err() != nil || errors.Is(err, fs.ErrNotExist) && s.library.Get(id) == nil: // removed
 	case err == nil:
-		w.log.InfoContext(ctx, "an asset is ready", "seconds", time.Since(began).Seconds())
+		log.InfoContext(ctx, "an asset is ready", "seconds", time.Since(began).Seconds())
 	default:
-		w.log.WarnContext(ctx, "an asset has failed", "error", err)
-		if _, err := s.library.Update(id, func(a *asset.Asset) { a.State, a.Error, a.Jobs = asset.Failed, err.Error(), nil }); err != nil {
-			w.log.ErrorContext(ctx, "write down that an asset has failed", "error", err)
+		log.WarnContext(ctx, "an asset has failed", "error", err)
+		if err := s.patiently(ctx, id, func(err error) bool { return !errors.Is(err, fs.ErrNotExist) }, func() error {
+			_, unkept := s.library.Update(id, func(a *asset.Asset) error {
+				a.State, a.Error, a.Jobs = asset.Failed, err.Error(), nil
+				return nil
+			})
+			return unkept
+		}); err != nil {
+			return // to be found out again
 		}
 	}
-	w.tidy(ctx)
+	if a := s.library.Get(id); a != nil {
+		s.sweep(a)
+	}
+	s.giveBack(ctx, id)
+}
+
+// giveBack has the function forget an asset's source.
+func (s *Service) giveBack(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if err := s.function.take(ctx, id); err != nil {
+		s.cfg.Log.WarnContext(ctx, "the engine keeps a source until the next start", "asset", id, "error", err)
+	}
+}
+
+// patiently does what is to be done for an asset, and again, later each time, for as long as
+// its error is one that passes; the asset says what it waits for.
+func (s *Service) patiently(ctx context.Context, id string, passes func(error) bool, do func() error) error {
+	const most = 30 * time.Second
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, most) {
+		err := do()
+		if err == nil || ctx.Err() != nil || !passes(err) {
+			return err
+		}
+		s.cfg.Log.WarnContext(ctx, "an asset waits", "asset", id, "error", err)
+		waits := err.Error()
+		if noRoom(err) {
+			waits = "there is no room on the disk: free some, or remove assets, and it goes on: " + waits
+		}
+		s.library.Progress(id, &asset.Jobs{Waits: waits})
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// noRoom says that a disk is full, or a quota used up.
+func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// sweep removes what an asset's directory has that nobody needs any more: beside an asset that
+// is ready what only the work needed, else all but the source.
+func (s *Service) sweep(a *asset.Asset) {
+	dir := s.library.Path(a.ID)
+	names := []string{jobsDir}
+	var err error
+	if a.State != asset.Ready {
+		var entries []os.DirEntry
+		entries, err = os.ReadDir(dir)
+		for _, e := range entries {
+			if e.Name() != sourceFile && !strings.HasPrefix(e.Name(), "asset.json") {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	for _, name := range names {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, name)))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.cfg.Log.Error("remove what is left of the work", "asset", a.ID, "error", err)
+	}
 }

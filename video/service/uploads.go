@@ -159,7 +159,7 @@ func (s *Service) discard(dir, id string) error {
 
 // expire takes away uploads of which nothing has come for too long.
 func (s *Service) expire(dir string, log *slog.Logger, now time.Time) {
-	all, _ := s.library.List()
+	all := s.library.List()
 	for _, a := range all {
 		if a.State != asset.Uploading {
 			continue
@@ -212,12 +212,12 @@ func (s *Service) abandon(dir string, log *slog.Logger) error {
 		}
 		alive[id] = true
 		if !known.SizeIsDeferred && known.Offset == known.Size {
-			if _, err := s.Uploaded(id); err != nil {
-				return err
+			if err := s.uploaded(id); err != nil { // it is gone on with when its client asks
+				log.Warn("an upload is not worked on yet", "asset", id, "error", err)
 			}
 		}
 	}
-	all, _ := s.library.List()
+	all := s.library.List()
 	for _, a := range all {
 		if a.State == asset.Uploading && !alive[a.ID] {
 			if err := s.library.Remove(a.ID); err != nil {

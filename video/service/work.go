@@ -1,6 +1,7 @@
 package service
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -24,8 +24,10 @@ import (
 // comes after a crash goes on behind it:
 //
 //	source → function's /work → Source, Plan (asset.json)
-//	       → jobs/chunk-N, jobs/audio-N, NAME.vtt, sheetN.jpg
-//	       → NAME.mp4 → Ready (asset.json); jobs/ and the function's copy go
+//	       → jobs/chunk-N, jobs/audio-N, jobs/text-N, jobs/thumbs-0
+//	       → NAME.mp4, NAME.vtt, sheetN.jpg → Ready (asset.json); jobs/ and the function's copy go
+//
+// What is in jobs/ is of the plan in asset.json: it goes before there is another.
 type work struct {
 	*Service
 	id  string
@@ -45,16 +47,20 @@ func (w *work) run(ctx context.Context) error {
 	if a == nil {
 		return fs.ErrNotExist
 	}
-	if a.Plan == nil {
+	if a.Plan == nil || a.Plan.Most == 0 { // none, or one of a version before
+		w.sweep(a)
 		var source media.Source
-		if err := w.job(ctx, "/probe", map[string]string{"source": w.id}, &source, nil); err != nil {
+		if err := w.job(ctx, "/probe", media.Probe{Source: w.id, Most: w.cfg.MostDuration.Seconds()}, &source, nil); err != nil {
 			return err
 		}
 		plan, err := w.plan(&source, cmp.Or(a.Codec, w.cfg.Codec, media.H264))
 		if err != nil {
 			return err
 		}
-		if a, err = w.library.Update(w.id, func(a *asset.Asset) { a.Source, a.Plan = &source, plan }); err != nil {
+		if a, err = w.library.Update(w.id, func(a *asset.Asset) error {
+			a.Source, a.Plan = &source, plan
+			return nil
+		}); err != nil {
 			return err
 		}
 	}
@@ -119,9 +125,9 @@ const (
 // plan decides what is made of a source, its pictures in a codec.
 func (w *work) plan(s *media.Source, codec string) (*asset.Plan, error) {
 	if limit := w.cfg.MostDuration.Seconds(); s.Duration > limit {
-		return nil, fmt.Errorf("it takes %.0f seconds, more than the %.0f that are allowed", s.Duration, limit)
+		return nil, fmt.Errorf("it takes %.0f seconds, more than the %.0f that are allowed: fre-video serve --max-duration allows more", s.Duration, limit)
 	}
-	p := &asset.Plan{Video: -1, Segment: segmentSeconds}
+	p := &asset.Plan{Video: -1, Segment: segmentSeconds, Most: w.cfg.MostDuration.Seconds(), Preset: w.cfg.Preset}
 	var picture *media.Stream
 	for i, stream := range s.Streams {
 		switch stream.Kind {
@@ -199,7 +205,7 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	estimate := 0 // chunks
 	if p.Video >= 0 {
 		rate = float64(p.Grid.Rate.Num) / float64(p.Grid.Rate.Den)
-		estimate = max(1, int(math.Ceil(a.Source.Duration*rate/float64(p.Chunk))))
+		estimate = max(1, int(math.Ceil(min(a.Source.Duration, p.Most)*rate/float64(p.Chunk))))
 	}
 	thumbs := 0
 	if p.Thumbs > 0 {
@@ -212,28 +218,28 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var chunks []chunked
 	if p.Video >= 0 {
-		group.Go(contained(func() (err error) {
+		group.Go(contained(w.log, func() (err error) {
 			chunks, err = w.chunks(ctx, a, estimate)
 			return err
 		}))
 	}
-	sounds := make([]*media.Made, len(p.Audio))
+	sounds := make([]*sounded, len(p.Audio))
 	for i, stream := range p.Audio {
-		group.Go(contained(func() (err error) {
+		group.Go(contained(w.log, func() (err error) {
 			sounds[i], err = w.sound(ctx, a, i, stream)
 			return err
 		}))
 	}
-	texts := make([]*asset.Rendition, len(p.Text))
+	texts := make([]*texted, len(p.Text))
 	for i, stream := range p.Text {
-		group.Go(contained(func() (err error) {
+		group.Go(contained(w.log, func() (err error) {
 			texts[i], err = w.text(ctx, a, i, stream)
 			return err
 		}))
 	}
-	var sheets *asset.Thumbnails
+	var sheets *drawn
 	if p.Thumbs > 0 {
-		group.Go(contained(func() (err error) {
+		group.Go(contained(w.log, func() (err error) {
 			sheets, err = w.thumbs(ctx, a)
 			return err
 		}))
@@ -242,10 +248,6 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 		return err
 	}
 
-	frames := 0
-	for _, c := range chunks {
-		frames += c.Frames
-	}
 	for i, rung := range p.Rungs {
 		r := &asset.Rendition{Name: "v" + rung.Name, Kind: "video", Width: rung.Width, Height: rung.Height, FrameRate: p.Grid.Rate}
 		var parts []part
@@ -262,12 +264,13 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 		renditions = append(renditions, r)
 	}
 	for i, made := range sounds {
-		if made == nil {
+		if made.Lost != "" {
+			w.warn("the sound of stream %d is left out: %s", p.Audio[i], made.Lost)
 			continue
 		}
 		stream := a.Source.Streams[p.Audio[i]]
 		r := &asset.Rendition{Name: fmt.Sprintf("a%d", i), Kind: "audio", SampleRate: 48000, Channels: 2, Language: stream.Language, Title: stream.Title, Default: stream.Default}
-		if err := w.assemble(r, []part{{w.jobFile("audio", i), 0, *made}}); err != nil {
+		if err := w.assemble(r, []part{{w.jobFile("audio", i), 0, made.Made}}); err != nil {
 			return err
 		}
 		renditions = append(renditions, r)
@@ -276,18 +279,56 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 		return errors.New("nothing of it could be decoded")
 	}
 	duration := renditions[0].Total()
-	for _, r := range texts {
-		if r != nil {
-			r.Segments[0].Duration = int64(math.Ceil(1000 * duration))
-			renditions = append(renditions, r)
-		}
+	last := 0.1 // seconds
+	if p.Video >= 0 {
+		last = p.Seconds(1)
 	}
-	_, err := w.library.Update(w.id, func(a *asset.Asset) {
+	if duration > p.Most-last {
+		w.warn("what comes after second %.0f is left out: fre-video serve --max-duration allows more", p.Most)
+	}
+	for i, made := range texts {
+		if made.Lost != "" {
+			w.warn("the subtitles of stream %d are left out: %s", p.Text[i], made.Lost)
+			continue
+		}
+		stream := a.Source.Streams[p.Text[i]]
+		r := &asset.Rendition{
+			Name: fmt.Sprintf("t%d", i), Kind: "text", Codec: "wvtt", Language: stream.Language, Title: stream.Title, Default: stream.Default,
+			TimeScale: 1000, Segments: []asset.Segment{{Size: made.Size, Duration: int64(math.Ceil(1000 * duration))}},
+		}
+		if err := w.publish(r.Name+".vtt", w.jobFile("text", i), 0, made.Size); err != nil {
+			return err
+		}
+		renditions = append(renditions, r)
+	}
+	thumbnails, err := w.sheets(sheets)
+	if err != nil {
+		return err
+	}
+	_, err = w.library.Update(w.id, func(a *asset.Asset) error {
 		a.State, a.Error, a.Jobs, a.Warnings = asset.Ready, "", nil, w.warnings
-		a.Made, a.Duration, a.Renditions, a.Thumbnails = asset.NewID(), duration, renditions, sheets
+		a.Made, a.Duration, a.Renditions, a.Thumbnails = asset.NewID(), duration, renditions, thumbnails
+		return nil
 	})
 	return err
 }
+
+// The heads of what is kept of sound, subtitles and thumbnails: what was made, or why nothing
+// could be.
+type (
+	sounded struct {
+		media.Made
+		Lost string `json:"lost,omitempty"`
+	}
+	texted struct {
+		Size int64  `json:"size"`
+		Lost string `json:"lost,omitempty"`
+	}
+	drawn struct {
+		media.Sheets
+		Lost string `json:"lost,omitempty"`
+	}
+)
 
 // jobFile is where the answer to a job is kept until all are done.
 func (w *work) jobFile(kind string, n int) string {
@@ -305,16 +346,15 @@ func bytesOf(m *media.Made) int64 {
 
 // sound makes a track, unless it is there. One that cannot be decoded is left out, if there
 // is something else.
-func (w *work) sound(ctx context.Context, a *asset.Asset, i, stream int) (*media.Made, error) {
-	path := w.jobFile("audio", i)
-	made := &media.Made{}
-	if _, err := kept(path, made); err != nil {
-		err := w.job(ctx, "/sound", media.Sound{Source: w.id, Stream: stream, Segment: a.Plan.Segment, Offset: a.Source.Offset}, made, func(rest io.Reader) error {
-			return keep(path, made, rest, bytesOf(made))
-		})
+func (w *work) sound(ctx context.Context, a *asset.Asset, i, stream int) (*sounded, error) {
+	file := w.jobFile("audio", i)
+	made := &sounded{}
+	if _, err := kept(file, made); err != nil {
+		q := media.Sound{Source: w.id, Stream: stream, Segment: a.Plan.Segment, Offset: a.Source.Offset, Most: a.Plan.Most}
+		err := w.job(ctx, "/sound", q, &made.Made, func(rest io.Reader) error { return keep(file, made, rest, bytesOf(&made.Made)) })
 		if words := lost(err); words != "" && (a.Plan.Video >= 0 || len(a.Plan.Audio) > 1) {
-			w.warn("the sound of stream %d is left out: %s", stream, words)
-			made, err = nil, nil
+			*made = sounded{Lost: words}
+			err = keep(file, made, nil, 0)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the sound of stream %d: %w", stream, err)
@@ -324,87 +364,77 @@ func (w *work) sound(ctx context.Context, a *asset.Asset, i, stream int) (*media
 	return made, nil
 }
 
-// text makes a track of subtitles; one that cannot be is left out.
-func (w *work) text(ctx context.Context, a *asset.Asset, i, stream int) (*asset.Rendition, error) {
-	name := fmt.Sprintf("t%d", i)
-	path := w.library.Path(w.id, name+".vtt")
-	err := w.job(ctx, "/text", media.Text{Source: w.id, Stream: stream, Offset: a.Source.Offset}, nil, func(rest io.Reader) error {
-		f, err := os.Create(path + ".new")
-		if err != nil {
-			return err
-		}
-		n, err := io.Copy(f, io.LimitReader(rest, mostTextBytes+1))
-		if n > mostTextBytes {
-			err = fmt.Errorf("more than %d bytes of text", mostTextBytes)
-		}
-		if err := errors.Join(err, f.Close()); err != nil {
-			return err
-		}
-		return asset.Commit(path+".new", path)
-	})
-	w.step()
-	if err != nil {
-		return nil, w.leaveOut(ctx, fmt.Sprintf("the subtitles of stream %d", stream), err)
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	of := a.Source.Streams[stream]
-	return &asset.Rendition{
-		Name: name, Kind: "text", Codec: "wvtt", Language: of.Language, Title: of.Title, Default: of.Default,
-		TimeScale: 1000, Segments: []asset.Segment{{Size: info.Size()}},
-	}, nil
-}
-
-// thumbs makes the sheets of thumbnails; an asset can do without.
-func (w *work) thumbs(ctx context.Context, a *asset.Asset) (*asset.Thumbnails, error) {
-	q := media.Thumbs{Source: w.id, Stream: a.Plan.Video, Offset: a.Source.Offset, Interval: a.Plan.Thumbs, Width: thumbsWidth, Columns: thumbsSide, Rows: thumbsSide}
-	var made media.Sheets
-	err := w.job(ctx, "/thumbs", q, &made, func(rest io.Reader) error {
-		for i, size := range made.Sheets {
-			path := w.library.Path(w.id, fmt.Sprintf("sheet%d.jpg", i))
-			f, err := os.Create(path + ".new")
+// text makes a track of subtitles, unless it is there; one that cannot be made is left out.
+func (w *work) text(ctx context.Context, a *asset.Asset, i, stream int) (*texted, error) {
+	file := w.jobFile("text", i)
+	made := &texted{}
+	if _, err := kept(file, made); err != nil {
+		err := w.job(ctx, "/text", media.Text{Source: w.id, Stream: stream, Offset: a.Source.Offset}, nil, func(rest io.Reader) error {
+			b, err := io.ReadAll(io.LimitReader(rest, mostTextBytes+1))
+			if len(b) > mostTextBytes {
+				err = &refusedError{fmt.Sprintf("more than %d bytes of text", mostTextBytes)}
+			}
 			if err != nil {
 				return err
 			}
-			_, err = io.CopyN(f, rest, int64(size))
-			if err := errors.Join(err, f.Close()); err != nil {
-				return err
-			}
-			if err := asset.Commit(path+".new", path); err != nil {
-				return err
-			}
+			made.Size = int64(len(b))
+			return keep(file, made, bytes.NewReader(b), made.Size)
+		})
+		if words := lost(err); words != "" {
+			*made = texted{Lost: words}
+			err = keep(file, made, nil, 0)
 		}
-		return nil
-	})
+		if err != nil {
+			return nil, fmt.Errorf("the subtitles of stream %d: %w", stream, err)
+		}
+	}
 	w.step()
-	if err == nil && (made.Count < 1 || made.Count > len(made.Sheets)*q.Columns*q.Rows || made.Width < 1 || made.Height < 1 || !(made.Interval > 0)) {
-		err = fmt.Errorf("%d pictures of %d × %d in %d sheets", made.Count, made.Width, made.Height, len(made.Sheets))
-	}
-	if err != nil {
-		return nil, w.leaveOut(ctx, "the thumbnails", err)
-	}
-	return &asset.Thumbnails{Width: made.Width, Height: made.Height, Columns: q.Columns, Rows: q.Rows, Count: made.Count, Interval: made.Interval}, nil
+	return made, nil
 }
 
-// leaveOut warns of what an asset can do without, unless the work has ended.
-func (w *work) leaveOut(ctx context.Context, what string, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+// thumbs makes the sheets of thumbnails, unless they are there; an asset can do without.
+func (w *work) thumbs(ctx context.Context, a *asset.Asset) (*drawn, error) {
+	file := w.jobFile("thumbs", 0)
+	made := &drawn{}
+	if _, err := kept(file, made); err != nil {
+		q := media.Thumbs{Source: w.id, Stream: a.Plan.Video, Offset: a.Source.Offset, Interval: a.Plan.Thumbs, Width: thumbsWidth, Columns: thumbsSide, Rows: thumbsSide, Most: a.Plan.Most}
+		err := w.job(ctx, "/thumbs", q, &made.Sheets, func(rest io.Reader) error {
+			if made.Count < 1 || made.Count > len(made.Sheets.Sheets)*thumbsSide*thumbsSide || made.Width < 1 || made.Height < 1 || !(made.Interval > 0) {
+				return &refusedError{fmt.Sprintf("%d pictures of %d × %d in %d sheets", made.Count, made.Width, made.Height, len(made.Sheets.Sheets))}
+			}
+			size := int64(0)
+			for _, n := range made.Sheets.Sheets {
+				size += int64(n)
+			}
+			return keep(file, made, rest, size)
+		})
+		if words := lost(err); words != "" {
+			*made = drawn{Lost: words}
+			err = keep(file, made, nil, 0)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the thumbnails: %w", err)
+		}
 	}
-	w.warn("%s are left out: %v", what, err)
-	return nil
+	w.step()
+	return made, nil
 }
 
-// tidy removes what only the work needed.
-func (w *work) tidy(ctx context.Context) {
-	if err := os.RemoveAll(w.library.Path(w.id, jobsDir)); err != nil {
-		w.log.ErrorContext(ctx, "remove the jobs' files", "error", err)
+// sheets writes the files of the thumbnails that were made; nil if none were.
+func (w *work) sheets(made *drawn) (*asset.Thumbnails, error) {
+	if made == nil {
+		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
-	if err := w.function.take(ctx, w.id); err != nil {
-		w.log.WarnContext(ctx, "the engine keeps a source until the next start", "error", err)
+	if made.Lost != "" {
+		w.warn("the thumbnails are left out: %s", made.Lost)
+		return nil, nil
 	}
+	at := int64(0)
+	for i, n := range made.Sheets.Sheets {
+		if err := w.publish(fmt.Sprintf("sheet%d.jpg", i), w.jobFile("thumbs", 0), at, int64(n)); err != nil {
+			return nil, err
+		}
+		at += int64(n)
+	}
+	return &asset.Thumbnails{Width: made.Width, Height: made.Height, Columns: thumbsSide, Rows: thumbsSide, Count: made.Count, Interval: made.Interval}, nil
 }

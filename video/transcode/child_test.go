@@ -60,7 +60,7 @@ func work(path string) *report {
 		return err == nil
 	}
 	var err error
-	r.Source, err = transcode.Probe(path)
+	r.Source, err = transcode.Probe(path, 0)
 	did("probe", err)
 	first := map[string]int{}
 	offset := 0.0

@@ -23,18 +23,19 @@ type reading struct {
 	stream ffmpeg.Stream
 	offset float64 // when the source begins, in seconds of its own time
 	packet *ffmpeg.Packet
-	held   bool  // the packet is still to be decoded
-	step   int64 // how long a frame takes that does not say it, in the stream's units
-	end    int64 // of the last frame decoded, in the same
-	late   bool  // the container does not say when frames are shown, only when decoded
+	held   bool    // the packet is still to be decoded
+	step   int64   // how long a frame takes that does not say it, in the stream's units
+	end    int64   // of the last frame decoded, in the same
+	most   float64 // seconds: later times are not believed
+	late   bool    // the container does not say when frames are shown, only when decoded
 
-	wanted int64 // when the first frame is shown that anybody sees, in the same; NoTime for all
+	wanted int64 // when the first frame is shown that anybody sees, in the stream's units; NoTime for all
 	before int64 // the last up to then that a packet has come of
 }
 
 // open opens a file to read one of its streams, which has to be of a kind and no cover.
 func open(path string, stream int, kind ffmpeg.Kind, offset float64) (*reading, error) {
-	r := &reading{path: path, offset: offset, packet: ffmpeg.NewPacket(), wanted: ffmpeg.NoTime, before: ffmpeg.NoTime}
+	r := &reading{path: path, offset: offset, most: MostSeconds, packet: ffmpeg.NewPacket(), wanted: ffmpeg.NoTime, before: ffmpeg.NoTime}
 	in, err := ffmpeg.Open(path)
 	if err != nil {
 		r.packet.Close()
@@ -62,6 +63,13 @@ func (r *reading) close() {
 // seconds since the source's beginning.
 func (r *reading) seconds(t int64) float64 {
 	return float64(t)*r.stream.TimeBase.Float() - r.offset
+}
+
+// upTo has what comes after so many seconds left out; 0 is as if it were not said.
+func (r *reading) upTo(most float64) {
+	if most > 0 {
+		r.most = min(most, MostSeconds)
+	}
 }
 
 // units are those of the stream's time.
@@ -125,7 +133,7 @@ func (r *reading) seek(t float64) error {
 	if err != nil {
 		return err
 	}
-	again.step, again.wanted = r.step, r.wanted
+	again.step, again.most, again.wanted = r.step, r.most, r.wanted
 	r.close()
 	*r = *again
 	return nil
@@ -236,7 +244,7 @@ func (r *reading) time(f *ffmpeg.Frame, held int) bool {
 	case r.late:
 		t -= int64(held) * max(f.Duration(), 1)
 	}
-	if r.seconds(t) > MostSeconds {
+	if r.seconds(t) > r.most {
 		return false
 	}
 	f.SetPTS(t)

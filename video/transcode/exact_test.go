@@ -79,7 +79,7 @@ func TestFrames(t *testing.T) {
 				rate, name = media.Fraction{Num: 30000, Den: 1001}, "30000/1001"
 			}
 			path := coded(t, tt.name, name, frames, tt.args)
-			s, err := transcode.Probe(path)
+			s, err := transcode.Probe(path, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

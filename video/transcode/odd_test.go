@@ -41,7 +41,7 @@ func TestOdd(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := clip(t, tt.name, strings.Fields(tt.args)...)
-			s, err := transcode.Probe(path)
+			s, err := transcode.Probe(path, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

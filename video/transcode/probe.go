@@ -1,7 +1,10 @@
 package transcode
 
 import (
+	"errors"
+	"io"
 	"math"
+	"slices"
 
 	"github.com/fre-engine/fre/video/ffmpeg"
 	"github.com/fre-engine/fre/video/media"
@@ -9,8 +12,9 @@ import (
 
 // Probe says what is in a file. Pictures that belong to a file, such as covers, are of kind
 // other. Durations that cannot be, negative or longer than [MostSeconds], are 0, as those are
-// that nobody has said.
-func Probe(path string) (*media.Source, error) {
+// that nobody has said. That of the file is only more than most seconds, unless that is 0,
+// where something is there so late: containers say what they like.
+func Probe(path string, most float64) (*media.Source, error) {
 	in, err := ffmpeg.Open(path)
 	if err != nil {
 		return nil, err
@@ -46,7 +50,47 @@ func Probe(path string) (*media.Source, error) {
 	case picture-s.Offset <= priming:
 		s.Offset = picture
 	}
+	if long := in.Duration(); most > 0 && long > most {
+		if s.Duration, err = longer(path, s, most); err != nil {
+			return nil, err
+		}
+	}
 	return s, nil
+}
+
+// longer is how long a source is that claims more than most seconds: at the most what the
+// packets say that come then, of the picture or else of the sound.
+func longer(path string, s *media.Source, most float64) (float64, error) {
+	kind := ffmpeg.Audio
+	n := slices.IndexFunc(s.Streams, func(s media.Stream) bool { return s.Kind == string(ffmpeg.Video) })
+	if n >= 0 {
+		kind = ffmpeg.Video
+	} else if n = slices.IndexFunc(s.Streams, func(s media.Stream) bool { return s.Kind == string(ffmpeg.Audio) }); n < 0 {
+		return 0, nil
+	}
+	r, err := open(path, s.Streams[n].Index, kind, s.Offset)
+	if err != nil {
+		return 0, err
+	}
+	defer r.close()
+	if err := r.seek(most); err != nil {
+		return 0, err
+	}
+	for end := 0.0; ; r.held = false {
+		if !r.held {
+			if err := r.next(); errors.Is(err, io.EOF) {
+				return end, nil
+			} else if err != nil {
+				return 0, err
+			}
+		}
+		if at, ok := r.at(); ok {
+			if at > most && at <= MostSeconds {
+				return max(at, believed(s.Duration)), nil
+			}
+			end = max(end, min(at+float64(max(r.packet.Duration(), r.step))*r.stream.TimeBase.Float(), most))
+		}
+	}
 }
 
 // priming is how much earlier than the picture sound may begin, in seconds, and nothing be

@@ -32,6 +32,7 @@ func Sound(path string, s media.Sound) (*media.Made, []byte, error) {
 		return nil, nil, err
 	}
 	defer r.close()
+	r.upTo(s.Most)
 	e := &sounding{s: s, reading: r, encoded: ffmpeg.NewPacket(), frame: ffmpeg.NewFrame()}
 	defer e.close()
 	if err := e.run(); err != nil {
@@ -101,7 +102,7 @@ func (e *sounding) run() (err error) {
 	if err := e.describe(); err != nil {
 		return err
 	}
-	if err := e.decode(ffmpeg.DecoderOptions{Threads: 1}, func() bool { return false }, e.filter); err != nil {
+	if err := e.decode(ffmpeg.DecoderOptions{Threads: 1}, func() bool { return e.graph != nil && e.seconds(e.next) >= e.most }, e.filter); err != nil {
 		return err
 	}
 	if e.graph == nil {

@@ -147,7 +147,7 @@ end
 `},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			source, err := transcode.Probe(tt.path)
+			source, err := transcode.Probe(tt.path, 0)
 			if err != nil || source.Streams[tt.ask.Stream].Kind != "subtitle" || tt.ask.Stream == 1 && source.Streams[1].Language != "pol" {
 				t.Fatalf("%+v, %v", source, err)
 			}

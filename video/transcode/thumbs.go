@@ -79,6 +79,7 @@ func (s *survey) run(path string, t media.Thumbs) error {
 		return err
 	}
 	defer r.close()
+	r.upTo(t.Most)
 	s.stream = r.stream
 	second := r.stream.TimeBase.Float()
 	for n := 0; ; n++ {
@@ -91,10 +92,10 @@ func (s *survey) run(path string, t media.Thumbs) error {
 		if !ok {
 			at = s.end
 		}
-		if at > MostSeconds {
+		if at > r.most {
 			continue
 		}
-		s.end = max(s.end, at+min(float64(max(r.packet.Duration(), r.step))*second, MostSeconds))
+		s.end = max(s.end, min(at+float64(max(r.packet.Duration(), r.step))*second, r.most))
 		if r.packet.Key() {
 			s.keys = append(s.keys, key{at, n})
 		}

@@ -75,7 +75,7 @@ func TestThumbs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			path := coded(t, tt.name, tt.rate, tt.frames, tt.args)
 			if tt.name == "transport.ts" {
-				s, err := transcode.Probe(path)
+				s, err := transcode.Probe(path, 0)
 				if err != nil || s.Offset <= 0 {
 					t.Fatalf("%+v, %v", s, err)
 				}
@@ -106,7 +106,7 @@ func TestThumbsUpright(t *testing.T) {
 	for _, degrees := range []int{90, 180, 270} {
 		t.Run(fmt.Sprint(degrees), func(t *testing.T) {
 			path := lying(t, degrees)
-			s, err := transcode.Probe(path)
+			s, err := transcode.Probe(path, 0)
 			if err != nil || s.Streams[0].Rotation != degrees || s.Streams[0].Width != codedWidth || s.Streams[0].Height != codedHeight {
 				t.Fatalf("%+v, %v", s, err)
 			}

@@ -5,7 +5,7 @@
 //	GET    /sources/NAME                     {"size": bytes}, once all have come, else 404
 //	GET    /sources/                         names of all, in a list
 //	DELETE /sources/NAME
-//	POST   /probe {"source": NAME}  media.Source
+//	POST   /probe media.Probe       media.Source
 //	POST   /chunk media.Chunk       media.Chunked and the rungs' bytes
 //	POST   /sound media.Sound       media.Made and its bytes
 //	POST   /thumbs media.Thumbs     media.Sheets and the sheets
@@ -45,10 +45,8 @@ func handle(_ context.Context, e function.Event) (any, error) {
 	}
 	switch e.Method + " " + path {
 	case "POST /probe":
-		var q struct {
-			Source string `json:"source"`
-		}
-		return asked(e, &q, &q.Source, func(path string) (any, error) { return transcode.Probe(path) })
+		var q media.Probe
+		return asked(e, &q, &q.Source, func(path string) (any, error) { return transcode.Probe(path, q.Most) })
 	case "POST /chunk":
 		var q media.Chunk
 		return asked(e, &q, &q.Source, func(path string) (any, error) {

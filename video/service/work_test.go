@@ -1,0 +1,354 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/media"
+)
+
+// TestRetryAnotherPlan: an asset that has failed is made anew by what the service is told now;
+// nothing is taken of what was made by another plan, though a crash has left it there.
+func TestRetryAnotherPlan(t *testing.T) {
+	w := newWorld(t, t.TempDir(), Config{})
+	second := make(chan struct{})
+	w.engine.meets(func(ctx context.Context, job string) error {
+		if job == "/chunk 12" {
+			close(second)
+			<-ctx.Done()
+		}
+		return nil
+	})
+	id := w.add(t, film(t, "in.mp4", "640x360", "20"))
+	<-second
+	w.until(t, id, func(*asset.Asset) bool { _, err := os.Stat(w.library.Path(id, jobsDir, "chunk-0")); return err == nil })
+	w.close(t)
+	w.engine.meets(nil)
+
+	// It has failed, and the service was killed before anything was removed.
+	path := filepath.Join(w.state, "assets", id, "asset.json")
+	b, err := os.ReadFile(path)
+	var a asset.Asset
+	if err := errors.Join(err, json.Unmarshal(b, &a)); err != nil || a.State != asset.Working || len(a.Plan.Rungs) != 2 {
+		t.Fatalf("%v, %+v", err, a)
+	}
+	a.State, a.Error = asset.Failed, "for a reason"
+	if b, err = json.Marshal(&a); err == nil {
+		err = os.WriteFile(path, b, 0o600)
+	}
+	old := filepath.Join(t.TempDir(), "jobs")
+	if err := errors.Join(err, os.CopyFS(old, os.DirFS(filepath.Join(filepath.Dir(path), jobsDir)))); err != nil {
+		t.Fatal(err)
+	}
+	w.cfg.Codec, w.cfg.Rungs = media.HEVC, 1
+	w.open(t)
+	if got := w.left(t, id); got != "asset.json source" {
+		t.Errorf("left of an asset that has failed: %s", got)
+	}
+	if err := os.CopyFS(w.library.Path(id, jobsDir), os.DirFS(old)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Retry(id); err != nil {
+		t.Fatal(err)
+	}
+	made := w.done(t, id)
+	if made.State != asset.Ready || made.Duration != 20 || len(made.Of("video")) != 1 || !strings.HasPrefix(made.Of("video")[0].Codec, "hvc1") {
+		t.Fatalf("%+v", made)
+	}
+	if n := w.engine.times("/chunk 0"); n != 2 {
+		t.Errorf("the first chunk was made %d times, want once by each plan", n)
+	}
+
+	// A service that is killed once an asset is ready leaves what only the work needed.
+	w.close(t)
+	if err := os.CopyFS(filepath.Join(filepath.Dir(path), jobsDir), os.DirFS(old)); err != nil {
+		t.Fatal(err)
+	}
+	w.open(t)
+	if got := w.left(t, id); got != "a0.mp4 asset.json sheet0.jpg source v360p.mp4" {
+		t.Errorf("left of an asset that is ready: %s", got)
+	}
+}
+
+// left are the names in an asset's directory.
+func (w *world) left(t *testing.T, id string) string {
+	t.Helper()
+	entries, err := os.ReadDir(w.library.Path(id))
+	if err != nil {
+		t.Error(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
+}
+
+// TestRemoveBesideRetry: nobody works on an asset once it is removed, though somebody has
+// another try made of it at the same time.
+func TestRemoveBesideRetry(t *testing.T) {
+	fretest.CheckLeaks(t)
+	w := newWorld(t, t.TempDir(), Config{})
+	source := filepath.Join(t.TempDir(), "in.mp4")
+	if err := os.WriteFile(source, []byte("no video"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gone := func(id string) {
+		t.Helper()
+		w.mu.Lock()
+		working, removing := len(w.working), len(w.removing)
+		w.mu.Unlock()
+		if working > 0 || removing > 0 || w.library.Get(id) != nil {
+			t.Errorf("%d are worked on, %d being removed; it is %+v", working, removing, w.library.Get(id))
+		}
+		for _, dir := range []string{w.library.Path(id), filepath.Join(w.engine.sources, id)} {
+			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s: %v", dir, err)
+			}
+		}
+	}
+
+	// The retry comes while the removal waits for the work that has failed to be tidied up.
+	tidies, goOn := make(chan struct{}), make(chan struct{})
+	w.engine.meets(func(_ context.Context, job string) error {
+		if job == "DELETE" {
+			close(tidies)
+			<-goOn
+		}
+		return nil
+	})
+	id := w.add(t, source)
+	<-tidies
+	w.engine.meets(nil)
+	removed := make(chan error)
+	go func() { removed <- w.Remove(id) }()
+	w.mu.Lock()
+	for w.removing[id] == 0 {
+		w.mu.Unlock()
+		w.mu.Lock()
+	}
+	w.mu.Unlock()
+	if _, err := w.Retry(id); err != nil {
+		t.Errorf("retry: %v", err)
+	}
+	close(goOn)
+	if err := <-removed; err != nil {
+		t.Error(err)
+	}
+	gone(id)
+	if n := w.engine.times("/probe"); n != 1 {
+		t.Errorf("it was worked on %d times", n)
+	}
+
+	for range 30 { // however they meet
+		id := w.add(t, source)
+		w.done(t, id)
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				if _, err := w.Retry(id); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrState) {
+					t.Errorf("retry: %v", err)
+				}
+			})
+			all.Go(func() {
+				if err := w.Remove(id); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("remove: %v", err)
+				}
+			})
+		}
+		all.Wait()
+		gone(id)
+	}
+}
+
+// TestRemoveFails: an asset that cannot be removed is worked on as before.
+func TestRemoveFails(t *testing.T) {
+	w := newWorld(t, t.TempDir(), Config{})
+	begun := make(chan struct{}, 1)
+	w.engine.meets(func(ctx context.Context, job string) error {
+		if job == "/probe" {
+			select {
+			case begun <- struct{}{}:
+				<-ctx.Done() // until its work is ended
+			default:
+			}
+		}
+		return nil
+	})
+	id := w.add(t, film(t, "in.mp4", "64x64", "2"))
+	for w.engine.times("/probe") == 0 {
+		w.until(t, id, func(*asset.Asset) bool { return true })
+	}
+	aside := filepath.Join(w.state, "removed")
+	if err := errors.Join(os.Remove(aside), os.WriteFile(aside, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Remove(id); err == nil {
+		t.Error("it was removed")
+	}
+	if err := errors.Join(os.Remove(aside), os.Mkdir(aside, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if a := w.done(t, id); a.State != asset.Ready {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestDiskFull: an asset whose work finds the disk full says that it waits, and goes on by
+// itself once there is room; nothing that was finished is made again. The same where it cannot
+// be written down that an asset has failed.
+func TestDiskFull(t *testing.T) {
+	fretest.RequireRoot(t)
+	disk := t.TempDir()
+	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=24m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	w := newWorld(t, filepath.Join(disk, "state"), Config{Slots: 1})
+	filler := filepath.Join(disk, "filler")
+	fill := func(free int64) error {
+		var s unix.Statfs_t
+		if err := unix.Statfs(disk, &s); err != nil {
+			return err
+		}
+		return os.WriteFile(filler, make([]byte, int64(s.Bavail)*s.Bsize-free), 0o600)
+	}
+	words := filepath.Join(t.TempDir(), "words.srt")
+	junk := filepath.Join(t.TempDir(), "junk.mp4")
+	if err := errors.Join(os.WriteFile(words, []byte("1\n00:00:01,000 --> 00:00:03,500\nGood morning\n\n"), 0o600), os.WriteFile(junk, []byte("no video"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	whole := clip(t, "in.mkv", "-f lavfi -i testsrc2=size=160x120:rate=10:duration=60 -f lavfi -i sine=duration=60 -i "+words+" -map 0 -map 1 -map 2 -c:v libx264 -preset ultrafast -g 20 -c:a aac -c:s srt")
+	jobs := []string{"/probe", "/chunk 0", "/chunk 24", "/chunk 48", "/sound", "/text", "/thumbs"}
+	for _, tt := range []struct {
+		at, source string
+		free       int64 // bytes
+		state      asset.State
+	}{
+		{"/probe", whole, 0, asset.Ready},
+		{"/chunk 0", whole, 0, asset.Ready},
+		{"/chunk 24", whole, 4096, asset.Ready},
+		{"/sound", whole, 0, asset.Ready},
+		{"/text", whole, 0, asset.Ready},
+		{"/thumbs", whole, 0, asset.Ready},
+		{"the last", whole, 300_000, asset.Ready},
+		{"/probe", junk, 0, asset.Failed},
+	} {
+		t.Run(tt.at+" of "+filepath.Base(tt.source), func(t *testing.T) {
+			w.engine.mu.Lock()
+			clear(w.engine.asked)
+			w.engine.mu.Unlock()
+			filled := ""
+			w.engine.meets(func(_ context.Context, job string) error {
+				w.engine.mu.Lock()
+				last := len(w.engine.asked) == len(jobs)+1 // and PUT
+				w.engine.mu.Unlock()
+				if filled != "" || job != tt.at && (tt.at != "the last" || !last) {
+					return nil
+				}
+				filled = job
+				return fill(tt.free)
+			})
+			id := w.add(t, tt.source)
+			w.until(t, id, func(a *asset.Asset) bool {
+				return a.Jobs != nil && strings.Contains(a.Jobs.Waits, "no room on the disk")
+			})
+			if err := os.Remove(filler); err != nil {
+				t.Fatal(err)
+			}
+			a := w.done(t, id)
+			if a.State != tt.state || a.State == asset.Ready && (len(a.Warnings) > 0 || a.Duration != 60 || len(a.Of("text")) != 1 || a.Thumbnails == nil) || a.State == asset.Failed && !strings.Contains(a.Error, "Invalid data") {
+				t.Errorf("%+v", a)
+			}
+			w.engine.mu.Lock()
+			asked := maps.Clone(w.engine.asked)
+			w.engine.mu.Unlock()
+			for _, job := range jobs {
+				if n := asked[job]; n > 1 && job != filled || a.State == asset.Ready && n == 0 {
+					t.Errorf("%s was done %d times, the disk was full at %s", job, n, filled)
+				}
+			}
+			if err := w.Remove(id); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// claim has a file of Matroska's claim another duration.
+func claim(t *testing.T, path string, seconds float64) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(b, []byte{0x44, 0x89, 0x88}) // Duration, of 8 bytes, in milliseconds
+	if at < 0 {
+		t.Fatal("it claims nothing")
+	}
+	binary.BigEndian.PutUint64(b[at+3:], math.Float64bits(1000*seconds))
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestLongest: the longest video is that by what is in it, whatever it claims: one that claims
+// more and has it is refused, one that claims less is cut, and told of.
+func TestLongest(t *testing.T) {
+	w := newWorld(t, t.TempDir(), Config{MostDuration: 20e9})
+	sound := clip(t, "sound.mka", "-f lavfi -i sine=duration=40 -c:a aac")
+	for _, tt := range []struct {
+		name, path string
+		seconds    float64 // claimed
+		state      asset.State
+		duration   float64
+		words      string // of the error or the warning
+	}{
+		{"claims less", film(t, "less.mkv", "64x64", "40"), 5, asset.Ready, 20, "what comes after second 20 is left out: fre-video serve --max-duration"},
+		{"claims more", film(t, "more.mkv", "64x64", "10"), 1000, asset.Ready, 10, ""},
+		{"claims more than anybody has", film(t, "most.mkv", "64x64", "10"), 1e9, asset.Ready, 10, ""},
+		{"is longer", film(t, "longer.mkv", "64x64", "40"), 1000, asset.Failed, 0, "more than the 20 that are allowed: fre-video serve --max-duration"},
+		{"is longer and says so", film(t, "true.mkv", "64x64", "40"), 40, asset.Failed, 0, "it takes 40 seconds"},
+		{"sound claims less", sound, 5, asset.Ready, 20, "what comes after second 20 is left out"},
+		{"sound is longer", sound, 1000, asset.Failed, 0, "more than the 20 that are allowed"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := w.done(t, w.add(t, claim(t, tt.path, tt.seconds)))
+			said := a.Error + strings.Join(a.Warnings, "; ")
+			if a.State != tt.state || math.Abs(a.Duration-tt.duration) > 0.1 || !strings.Contains(said, tt.words) || tt.words == "" && said != "" {
+				t.Errorf("%s, %v seconds, %q", a.State, a.Duration, said)
+			}
+			if a.Thumbnails != nil && float64(a.Thumbnails.Count)*a.Thumbnails.Interval > tt.duration+a.Thumbnails.Interval {
+				t.Errorf("%+v", a.Thumbnails)
+			}
+			for _, r := range a.Renditions {
+				if r.Total() > tt.duration+0.1 {
+					t.Errorf("%s has %v seconds", r.Name, r.Total())
+				}
+			}
+		})
+	}
+	if n := w.engine.times("/chunk 24"); n > 0 {
+		t.Errorf("what comes later was asked for %d times", n)
+	}
+}
