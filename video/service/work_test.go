@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -351,4 +352,58 @@ func TestLongest(t *testing.T) {
 	if n := w.engine.times("/chunk 24"); n > 0 {
 		t.Errorf("what comes later was asked for %d times", n)
 	}
+}
+
+// TestKilledAnywhere: from what kill -9 leaves at each step an asset becomes ready, no job that
+// was finished is done again, and nothing stays that only the work needed.
+func TestKilledAnywhere(t *testing.T) {
+	w := newWorld(t, t.TempDir(), Config{Slots: 1})
+	var mu sync.Mutex
+	left := map[string]string{} // directories, by the step
+	w.engine.meets(func(_ context.Context, job string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if left[job] != "" {
+			return nil
+		}
+		left[job] = t.TempDir()
+		return os.CopyFS(filepath.Join(left[job], "assets"), os.DirFS(filepath.Join(w.state, "assets")))
+	})
+	id := w.add(t, film(t, "in.mp4", "160x120", "60"))
+	if a := w.done(t, id); a.State != asset.Ready {
+		t.Fatalf("%+v", a)
+	}
+	w.close(t) // it has tidied up
+	w.engine.meets(nil)
+	files := map[string]string{"/chunk 0": "chunk-0", "/chunk 24": "chunk-1", "/chunk 48": "chunk-2", "/sound": "audio-0", "/thumbs": "thumbs-0"}
+	steps := slices.Sorted(maps.Keys(left))
+	if len(steps) != len(files)+3 { // PUT, /probe, DELETE
+		t.Errorf("steps %q", steps)
+	}
+	for _, step := range steps {
+		w.engine.mu.Lock()
+		clear(w.engine.asked)
+		w.engine.mu.Unlock()
+		w.state = left[step]
+		finished := map[string]bool{}
+		for job, file := range files {
+			_, err := os.Stat(filepath.Join(w.state, "assets", id, jobsDir, file))
+			finished[job] = err == nil || step == "DELETE"
+		}
+		w.open(t)
+		a := w.done(t, id)
+		if a.State != asset.Ready || a.Duration != 60 || len(a.Warnings) > 0 {
+			t.Errorf("killed at %s: %+v", step, a)
+		}
+		w.close(t)
+		for job := range files {
+			if n := w.engine.times(job); finished[job] != (n == 0) || n > 1 {
+				t.Errorf("killed at %s: %s was done %d times more; it was finished: %t", step, job, n, finished[job])
+			}
+		}
+		if got := w.left(t, id); got != "a0.mp4 asset.json sheet0.jpg source v120p.mp4" {
+			t.Errorf("killed at %s: %s", step, got)
+		}
+	}
+	w.open(t)
 }
