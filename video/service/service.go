@@ -314,11 +314,11 @@ func (s *Service) workOn(ctx context.Context, id string) {
 	began := time.Now()
 	err := s.patiently(ctx, id, noRoom, contained(log, func() error { return (&work{Service: s, id: id, log: log}).run(ctx) }))
 	switch {
+	case err == nil:
+		log.InfoContext(ctx, "an asset is ready", "seconds", time.Since(began).Seconds())
 	case errors.Is(context.Cause(ctx), errClosing): // to be gone on with
 		return
 	case ctx.Err() != nil || errors.Is(err, fs.ErrNotExist) && s.library.Get(id) == nil: // removed
-	case err == nil:
-		log.InfoContext(ctx, "an asset is ready", "seconds", time.Since(began).Seconds())
 	default:
 		log.WarnContext(ctx, "an asset has failed", "error", err)
 		if err := s.patiently(ctx, id, func(err error) bool { return !errors.Is(err, fs.ErrNotExist) }, func() error {

@@ -277,7 +277,7 @@ func TestDiskFull(t *testing.T) {
 				t.Fatal(err)
 			}
 			a := w.done(t, id)
-			if a.State != tt.state || a.State == asset.Ready && (len(a.Warnings) > 0 || a.Duration != 60 || len(a.Of("text")) != 1 || a.Thumbnails == nil) || a.State == asset.Failed && !strings.Contains(a.Error, "Invalid data") {
+			if a.State != tt.state || a.State == asset.Ready && (len(a.Warnings) > 0 || a.Duration != 58 || len(a.Of("text")) != 1 || a.Thumbnails == nil) || a.State == asset.Failed && !strings.Contains(a.Error, "Invalid data") {
 				t.Errorf("%+v", a)
 			}
 			w.engine.mu.Lock()
@@ -369,13 +369,13 @@ func TestKilledAnywhere(t *testing.T) {
 		left[job] = t.TempDir()
 		return os.CopyFS(filepath.Join(left[job], "assets"), os.DirFS(filepath.Join(w.state, "assets")))
 	})
-	id := w.add(t, film(t, "in.mp4", "160x120", "60"))
+	id := w.add(t, film(t, "in.mp4", "160x120", "58"))
 	if a := w.done(t, id); a.State != asset.Ready {
 		t.Fatalf("%+v", a)
 	}
 	w.close(t) // it has tidied up
 	w.engine.meets(nil)
-	files := map[string]string{"/chunk 0": "chunk-0", "/chunk 24": "chunk-1", "/chunk 48": "chunk-2", "/sound": "audio-0", "/thumbs": "thumbs-0"}
+	files := map[string]string{"/chunk 0": "chunk-0", "/chunk 20": "chunk-1", "/chunk 40": "chunk-2", "/sound": "audio-0", "/thumbs": "thumbs-0"}
 	steps := slices.Sorted(maps.Keys(left))
 	if len(steps) != len(files)+3 { // PUT, /probe, DELETE
 		t.Errorf("steps %q", steps)
@@ -392,7 +392,7 @@ func TestKilledAnywhere(t *testing.T) {
 		}
 		w.open(t)
 		a := w.done(t, id)
-		if a.State != asset.Ready || a.Duration != 60 || len(a.Warnings) > 0 {
+		if a.State != asset.Ready || a.Duration != 58 || len(a.Warnings) > 0 {
 			t.Errorf("killed at %s: %+v", step, a)
 		}
 		w.close(t)

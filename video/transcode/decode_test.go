@@ -24,7 +24,7 @@ func TestSkip(t *testing.T) {
 			if out, err := exec.Command("ffmpeg", args...).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			s, err := Probe(path)
+			s, err := Probe(path, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
