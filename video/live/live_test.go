@@ -410,6 +410,25 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestStrangers: as many as may connect do, and say nothing; who has a key is let in nevertheless.
+func TestStrangers(t *testing.T) {
+	fretest.CheckLeaks(t)
+	w := start(t, t.TempDir())
+	view, err := w.Create(asset.LiveSpec{Name: "studio"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range live.MostPublishers {
+		conn, err := net.Dial("tcp", w.rtmp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	publish(t, w.publishAt(view), "-f flv") // accepted behind them
+	w.segments(t, "studio", "v0", 1)
+}
+
 // made puts an asset into a library: four seconds in two rungs, with sound.
 func made(t *testing.T, library *asset.Library) string {
 	t.Helper()

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/abema/go-mp4"
@@ -39,6 +41,7 @@ func (v *Server) ServeRTMP(l net.Listener) error {
 	stop := context.AfterFunc(v.ctx, func() { _ = l.Close() }) // ends Accept
 	defer stop()
 	places := make(chan struct{}, mostPublishers)
+	strangers := &lobby{}
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -54,16 +57,54 @@ func (v *Server) ServeRTMP(l net.Listener) error {
 		select {
 		case places <- struct{}{}:
 		default:
-			_ = conn.Close() // there are too many
-			continue
+			if !strangers.giveWay() {
+				_ = conn.Close() // there are too many publishers
+				continue
+			}
+			places <- struct{}{} // of the one that has given way
 		}
+		strangers.enter(conn)
 		if !v.Go(func() {
 			defer func() { <-places }()
-			v.publishRTMP(conn)
+			defer strangers.leave(conn)
+			v.publishRTMP(conn, strangers)
 		}) {
 			return conn.Close()
 		}
 	}
+}
+
+// lobby has the connections whose key is not known yet. Where there is no place the oldest
+// gives way, so that those who only connect keep nobody out who has one.
+type lobby struct {
+	mu      sync.Mutex
+	waiting []net.Conn // the oldest first
+}
+
+func (l *lobby) enter(c net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = append(l.waiting, c)
+}
+
+func (l *lobby) leave(c net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.waiting, c); i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+	}
+}
+
+// giveWay ends the oldest, if there is one.
+func (l *lobby) giveWay() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 {
+		return false
+	}
+	_ = l.waiting[0].Close() // no news in its error
+	l.waiting = slices.Delete(l.waiting, 0, 1)
+	return true
 }
 
 // Go has a goroutine do something that Close waits for, unless the server is closed.
@@ -105,8 +146,8 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// publishRTMP serves a publisher's connection.
-func (v *Server) publishRTMP(conn net.Conn) {
+// publishRTMP serves a publisher's connection, which leaves the strangers with its key.
+func (v *Server) publishRTMP(conn net.Conn, strangers *lobby) {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(v.ctx)
 	defer cancel()
@@ -119,6 +160,7 @@ func (v *Server) publishRTMP(conn net.Conn) {
 		if err != nil {
 			return err
 		}
+		strangers.leave(conn)
 		w.until = time.Time{}
 		log = log.With("stream", c.Name)
 		release, err := c.claim(conn.RemoteAddr().String(), cancel)
