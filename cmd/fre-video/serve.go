@@ -76,7 +76,7 @@ the service or the engine interrupts is gone on with: no finished chunk is made 
 	f.StringVar(&cfg.SRT, "srt", "", "`address` where they are published to by SRT, such as :9710 (default nowhere)")
 	f.StringVar(&cfg.Import, "import", "", "`directory` whose files may be made assets by their path")
 	f.StringVar(&cfg.KeyFile, "sign-key", "", "`file` with the key of signed addresses, 32 bytes or more: then nothing is served without a signature")
-	f.Int64Var(&cfg.CacheBytes, "cache-bytes", 256<<20, "memory in `bytes` for segments that are made when they are asked for: MPEG-TS, encrypted ones")
+	f.Int64Var(&cfg.CacheBytes, "cache-bytes", 256<<20, "memory in `bytes` for segments that are made when they are asked for, and for what is sent of them: MPEG-TS, encrypted ones")
 	f.StringVar(&cfg.AccessLog, "access-log", "", "`file` for a line of JSON about each answer of the origin, - for standard output")
 	f.StringVar(&cfg.TLSCert, "tls-cert", "", "certificate `file` in PEM")
 	f.StringVar(&cfg.TLSKey, "tls-key", "", "its key `file` in PEM")

@@ -19,18 +19,24 @@ import (
 // errBusy says that too many wait already for segments to be made.
 var errBusy = &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeOverloaded, Message: "too many segments are being made", Next: "ask again in 1 s"}
 
+// errFull says that what is made and sent already takes all the memory there is for it.
+var errFull = &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeOverloaded, Message: "the segments that are being sent leave no memory for another", Next: "ask again in 1 s"}
+
 // cache has segments made when they are asked for, each by one at a time, and keeps them in
 // files in memory, of which the kernel sends: those that were asked for last, as far as they
-// have room. Its methods may be called from several goroutines.
+// have room. All that are there have no more than that together: what nobody is sent any more
+// makes room for others, and what is being sent does not, kept or not, so that others are
+// refused. One that is larger is made alone. What a socket has taken is the socket's. Its
+// methods may be called from several goroutines.
 type cache struct {
 	most   int64        // bytes
 	admit  func() error // whether there is memory for another
 	makers *makers
 
-	mu     sync.Mutex
-	made   map[string]*made
-	recent list.List // of *made that are whole, the one asked for last in front
-	bytes  int64     // of those
+	mu    sync.Mutex
+	made  map[string]*made // those that are kept, and those being made
+	idle  list.List        // of *made that are kept and nobody uses, the one used last in front
+	bytes int64            // of the pages of all, those that are not kept included
 }
 
 // made is a segment that has been made, or is being so.
@@ -42,7 +48,8 @@ type made struct {
 	err   error
 
 	// Below the cache's lock.
-	place *list.Element // nil: it is not kept
+	bytes int64         // of its pages
+	place *list.Element // nil: it is used, or not kept
 	users int           // who wait for it or send of it
 }
 
@@ -60,19 +67,20 @@ type maker interface {
 }
 
 // get is what has the entity tag, which by makes if it is not there. The caller releases it,
-// unless there is an error: errBusy, admit's, or by's.
+// unless there is an error: errBusy, errFull, admit's, or by's.
 func (c *cache) get(tag string, by maker) (*made, error) {
 	c.mu.Lock()
 	m := c.made[tag]
 	if m != nil {
 		m.users++
 		if m.place != nil {
-			c.recent.MoveToFront(m.place)
+			c.idle.Remove(m.place)
+			m.place = nil
 		}
 		c.mu.Unlock()
 		<-m.ready
 	} else {
-		m = newMade(tag)
+		m = &made{tag: tag, ready: make(chan struct{}), users: 1}
 		c.made[tag] = m
 		c.mu.Unlock()
 		if m.err = c.admit(); m.err == nil {
@@ -80,10 +88,10 @@ func (c *cache) get(tag string, by maker) (*made, error) {
 		}
 		if m.err == nil {
 			began := time.Now()
-			m.file, m.size, m.err = makeFile(by)
+			m.file, m.size, m.err = c.makeFile(m, by)
 			c.makers.leave(time.Since(began))
 		}
-		c.keep(m)
+		c.settle(m)
 		close(m.ready)
 	}
 	if m.err != nil {
@@ -93,40 +101,75 @@ func (c *cache) get(tag string, by maker) (*made, error) {
 	return m, nil
 }
 
-func newMade(tag string) *made { return &made{tag: tag, ready: make(chan struct{}), users: 1} }
+// pages is how many bytes of memory a file of so many takes.
+func pages(bytes int64) int64 {
+	page := int64(os.Getpagesize())
+	return (bytes + page - 1) / page * page
+}
 
-// keep gives what has been made its room, which others lose.
-func (c *cache) keep(m *made) {
+// reserve takes memory for what is being made, which others lose. The error is errFull.
+func (c *cache) reserve(m *made, bytes int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m.err != nil || m.size > c.most {
-		delete(c.made, m.tag)
-		return
+	n := pages(bytes)
+	for c.bytes > 0 && c.bytes+n > c.most {
+		last := c.idle.Back()
+		if last == nil {
+			return errFull
+		}
+		c.forgetLocked(last.Value.(*made)) // the list has nothing else
 	}
-	m.place = c.recent.PushFront(m)
-	c.bytes += m.size
-	for c.bytes > c.most {
-		c.dropLocked(c.recent.Back().Value.(*made)) // the list has nothing else
+	c.bytes += n
+	m.bytes = n
+	return nil
+}
+
+// settle gives back what was reserved and is not needed, and keeps what has been made and has
+// room.
+func (c *cache) settle(m *made) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	taken := int64(0)
+	if m.err == nil {
+		taken = pages(m.size)
+	}
+	c.bytes += taken - m.bytes
+	m.bytes = taken
+	if m.err != nil || m.bytes > c.most {
+		c.forgetLocked(m)
 	}
 }
 
-// dropLocked forgets what is kept. Who sends of it goes on.
-func (c *cache) dropLocked(m *made) {
-	delete(c.made, m.tag)
-	c.recent.Remove(m.place)
-	m.place = nil
-	c.bytes -= m.size
-	if m.users == 0 {
+// forgetLocked keeps something no longer. Who sends of it goes on.
+func (c *cache) forgetLocked(m *made) {
+	if c.made[m.tag] == m {
+		delete(c.made, m.tag)
+	}
+	if m.place != nil {
+		c.idle.Remove(m.place)
+		m.place = nil
+		c.closeLocked(m)
+	}
+}
+
+// closeLocked gives the memory back.
+func (c *cache) closeLocked(m *made) {
+	if m.file != nil {
 		_ = m.file.Close() // memory
 	}
+	c.bytes -= m.bytes
 }
 
 // release ends a use.
 func (c *cache) release(m *made) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m.users--; m.users == 0 && m.place == nil && m.file != nil {
-		_ = m.file.Close() // memory
+	switch m.users--; {
+	case m.users > 0:
+	case c.made[m.tag] == m:
+		m.place = c.idle.PushFront(m)
+	default:
+		c.closeLocked(m)
 	}
 }
 
@@ -134,17 +177,15 @@ func (c *cache) release(m *made) {
 func (c *cache) drop(gone func(tag string) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for e := c.recent.Front(); e != nil; {
-		m := e.Value.(*made)
-		e = e.Next()
-		if gone == nil || gone(m.tag) {
-			c.dropLocked(m)
+	for tag, m := range c.made {
+		if gone == nil || gone(tag) {
+			c.forgetLocked(m)
 		}
 	}
 }
 
 // makeFile is a file in memory with what by makes.
-func makeFile(by maker) (file *os.File, length int64, err error) {
+func (c *cache) makeFile(m *made, by maker) (file *os.File, length int64, err error) {
 	defer func() {
 		if err != nil && file != nil {
 			err = errors.Join(err, file.Close())
@@ -164,6 +205,9 @@ func makeFile(by maker) (file *os.File, length int64, err error) {
 	}()
 	defer func() { err = errors.Join(err, by.close()) }()
 	most, err := by.open()
+	if err == nil {
+		err = c.reserve(m, most)
+	}
 	if err != nil {
 		return nil, 0, err
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -50,7 +51,8 @@ func (f *fake) close() error {
 // can be sent to its end when others have taken its place.
 func TestCache(t *testing.T) {
 	fretest.CheckLeaks(t)
-	c := newCache(1000, 2, func() error { return nil })
+	page := os.Getpagesize()
+	c := newCache(int64(2*page), 2, func() error { return nil })
 	var n, closed atomic.Int64
 	get := func(letter byte, size int) *made {
 		t.Helper()
@@ -64,30 +66,34 @@ func TestCache(t *testing.T) {
 		}
 		return m
 	}
+	open := func(m *made) bool {
+		_, err := m.file.Stat()
+		return !errors.Is(err, os.ErrClosed)
+	}
 	first := get('a', 400)
 	c.release(get('a', 400))
 	c.release(get('b', 400))
 	if n.Load() != 2 {
 		t.Errorf("%d made, not 2", n.Load())
 	}
-	c.release(get('b', 400)) // before a now
-	c.release(get('c', 400)) // in the place of a
-	if _, err := first.file.Stat(); err != nil {
-		t.Errorf("what is being sent is closed: %v", err)
+	c.release(get('b', 400))
+	c.release(get('c', 400)) // in the place of b: a is being sent
+	if !open(first) {
+		t.Error("what is being sent is closed")
 	}
 	c.release(first)
-	if _, err := first.file.Stat(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("what nobody has any more is open: %v", err)
-	}
-	c.release(get('b', 400))
+	c.release(get('a', 400))
 	if n.Load() != 3 {
 		t.Errorf("%d made, not 3", n.Load())
 	}
-	c.release(get('a', 400))
-	large := get('l', 2000) // more than there is room
+	c.release(get('b', 400)) // in the place of c
+	large := get('l', 3*page)
+	if c.bytes != int64(3*page) {
+		t.Errorf("%d bytes with one that is larger than all the room", c.bytes)
+	}
 	c.release(large)
-	if _, err := large.file.Stat(); !errors.Is(err, os.ErrClosed) || n.Load() != 5 || c.bytes != 800 || len(c.made) != 2 {
-		t.Errorf("%v, %d made, %d bytes, %d kept", err, n.Load(), c.bytes, len(c.made))
+	if open(large) || n.Load() != 5 || c.bytes != 0 || len(c.made) != 0 {
+		t.Errorf("open %v, %d made, %d bytes, %d kept", open(large), n.Load(), c.bytes, len(c.made))
 	}
 
 	broken := errors.New("broken")
@@ -119,13 +125,86 @@ func TestCache(t *testing.T) {
 		t.Errorf("%d made, not 6", n.Load())
 	}
 	c.drop(func(tag string) bool { return tag == "z" })
-	if c.bytes != 800 {
+	if c.bytes != 0 {
 		t.Errorf("%d bytes are kept", c.bytes)
 	}
+	c.release(get('a', 400))
 	c.drop(nil)
 	if c.bytes != 0 || len(c.made) != 0 {
 		t.Errorf("%d bytes, %d are kept", c.bytes, len(c.made))
 	}
+}
+
+// TestCacheBound: all that is there has no more memory than it may, in pages as the kernel
+// counts them: what is kept, what is being sent, and what is sent though it is kept no longer.
+// What has no room is refused until there is some.
+func TestCacheBound(t *testing.T) {
+	fretest.CheckLeaks(t)
+	page := int64(os.Getpagesize())
+	c := newCache(4*page, 2, func() error { return nil })
+	var n, closed atomic.Int64
+	var all []*made
+	get := func(name string, size int) (*made, error) {
+		m, err := c.get(name, &fake{letter: 'a', size: size, made: &n, closed: &closed})
+		if err == nil {
+			all = append(all, m)
+		}
+		return m, err
+	}
+	must := func(name string, size int) *made {
+		t.Helper()
+		m, err := get(name, size)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		return m
+	}
+	check := func(files int) {
+		t.Helper()
+		open, memory := 0, int64(0)
+		seen := map[*made]bool{}
+		for _, m := range all {
+			if info, err := m.file.Stat(); err == nil && !seen[m] {
+				seen[m] = true
+				open++
+				memory += info.Sys().(*syscall.Stat_t).Blocks * 512
+			}
+		}
+		if open != files || memory != c.bytes || memory > c.most {
+			t.Errorf("%d files, not %d, with %d bytes; %d are counted, of %d", open, files, memory, c.bytes, c.most)
+		}
+	}
+	for i := range 9 { // a few bytes take a page
+		c.release(must(fmt.Sprint(i), 10))
+	}
+	check(4)
+	readers := []*made{must("8", 10), must("7", 10), must("slow", int(page))} // it may take two pages until it is made
+	check(3)
+	if _, err := get("more", int(page)); !errors.Is(err, errFull) {
+		t.Errorf("without room: %v", err)
+	}
+	c.release(must("fits", 10))
+	check(4)
+	c.drop(nil)
+	check(3) // they are sent to their end
+	if m := must("slow", 10); m == readers[2] {
+		t.Error("what was dropped is handed out")
+	} else {
+		readers = append(readers, m)
+	}
+	check(4)
+	if _, err := get("more", 10); !errors.Is(err, errFull) {
+		t.Errorf("without room: %v", err)
+	}
+	c.release(readers[0])
+	check(3)
+	c.release(must("more", 10))
+	check(4)
+	for _, m := range readers[1:] {
+		c.release(m)
+	}
+	c.drop(nil)
+	check(0)
 }
 
 // TestCacheBusy: who cannot be served soon is refused at once, and the others are.

@@ -48,7 +48,7 @@ type Config struct {
 	Admission *Admission // of what needs memory or work; nil: all of it; stays the caller's
 
 	// CacheBytes is the memory for segments that are made when they are asked for: in MPEG-TS,
-	// or encrypted. Default 256 MiB.
+	// or encrypted. Those that are being sent are among them. Default 256 MiB.
 	CacheBytes int64
 }
 

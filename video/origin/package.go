@@ -47,20 +47,52 @@ func (s *shelf) packed(r *row, n int, form playlist.Form) item {
 
 // textInTS is text, NAME.vtt, that says what its times are in the time stamps of MPEG-TS (RFC
 // 8216bis section 3.1.4).
-func (s *shelf) textInTS(name []byte) (it item, ok bool, err error) {
+func (s *shelf) textInTS(name []byte) (it item, ok bool) {
 	base, ok := bytes.CutSuffix(name, []byte(".vtt"))
 	r := s.rows[string(base)]
 	if !ok || r == nil || r.of.Kind != "text" {
-		return item{}, false, nil
+		return item{}, false
 	}
-	b, err := os.ReadFile(s.path(r.of.Name + ".vtt"))
-	if err != nil {
-		return item{}, false, err
-	}
-	head, cues, _ := bytes.Cut(b, []byte{'\n'})
-	b = fmt.Appendf(nil, "%s\nX-TIMESTAMP-MAP=MPEGTS:%d,LOCAL:00:00:00.000\n%s", head, packager.Zero, cues)
-	return item{kind: "text/vtt; charset=utf-8", keep: forever, tag: `"` + s.asset.Made + "-" + r.of.Name + `-ts.vtt"`, plain: b, size: int64(len(b))}, true, nil
+	return item{kind: "text/vtt; charset=utf-8", keep: forever, tag: `"` + s.asset.Made + "-" + r.of.Name + `-ts.vtt"`, by: &stamping{shelf: s, row: r}}, true
 }
+
+// stamping makes text of a stored one that says what its times are in MPEG-TS.
+type stamping struct {
+	shelf *shelf
+	row   *row
+	file  *os.File
+	size  int64
+}
+
+// timeStamps follow a text's first line.
+var timeStamps = fmt.Sprintf("X-TIMESTAMP-MAP=MPEGTS:%d,LOCAL:00:00:00.000\n", packager.Zero)
+
+// open is maker's.
+func (t *stamping) open() (most int64, err error) {
+	if t.file, err = t.shelf.open(t.row.of.Name + ".vtt"); err != nil {
+		return 0, err
+	}
+	info, err := t.file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	t.size = info.Size()
+	return t.size + int64(len("\n")+len(timeStamps)), nil
+}
+
+// append is maker's.
+func (t *stamping) append(dst []byte) ([]byte, error) {
+	text := make([]byte, t.size)
+	if _, err := t.file.ReadAt(text, 0); err != nil {
+		return nil, err
+	}
+	head, cues, _ := bytes.Cut(text, []byte{'\n'})
+	dst = append(append(dst, head...), '\n')
+	return append(append(dst, timeStamps...), cues...), nil
+}
+
+// close is maker's: the file is the shelf's.
+func (t *stamping) close() error { return nil }
 
 // protection is that of an asset under CBCS.
 func protection(a *asset.Asset) *packager.Protection {

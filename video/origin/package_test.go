@@ -100,6 +100,28 @@ func TestPackaged(t *testing.T) {
 	}
 }
 
+// TestTextInTS: text beside MPEG-TS says what its times are in, and is made once.
+func TestTextInTS(t *testing.T) {
+	w := newWorld(t, nil)
+	a := w.add(t)
+	path, file := "/assets/"+a.ID+"/ts/t0.vtt", w.library.Path(a.ID, "t0.vtt")
+	for _, c := range []struct{ name, text, want string }{
+		{"cues", "WEBVTT - a film\n\n00:01.000 --> 00:02.000\nHello\n", "WEBVTT - a film\nX-TIMESTAMP-MAP=MPEGTS:900000,LOCAL:00:00:00.000\n\n00:01.000 --> 00:02.000\nHello\n"},
+		{"made once", "WEBVTT\n\nothers", "WEBVTT - a film\nX-TIMESTAMP-MAP=MPEGTS:900000,LOCAL:00:00:00.000\n\n00:01.000 --> 00:02.000\nHello\n"},
+	} {
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, b := w.ask(t, http.MethodGet, path)
+		if r.StatusCode != http.StatusOK || string(b) != c.want || r.ContentLength != int64(len(c.want)) || r.Header.Get("Content-Type") != "text/vtt; charset=utf-8" {
+			t.Errorf("%s: %s %v\n%s\nwant:\n%s", c.name, r.Status, r.Header, b, c.want)
+		}
+	}
+	if r, b := w.ask(t, http.MethodGet, path, "Range: bytes=0-5"); r.StatusCode != http.StatusPartialContent || string(b) != "WEBVTT" {
+		t.Errorf("a range: %s, %q", r.Status, b)
+	}
+}
+
 // TestPackagedRanges: what is made when it is asked for has a tag, ranges and a length as
 // what is stored has, and is the same whoever asks.
 func TestPackagedRanges(t *testing.T) {

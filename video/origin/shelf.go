@@ -150,7 +150,8 @@ func (s *shelf) find(path []byte) (it item, ok bool, err error) {
 	case "ts":
 		name, segment, within := bytes.Cut(rest, []byte{'/'})
 		if !within {
-			return s.textInTS(name)
+			it, ok := s.textInTS(name)
+			return it, ok, nil
 		}
 		r := s.rows[string(name)]
 		n, ok := r.segment(segment, ".ts")
