@@ -68,9 +68,12 @@ func addSizes(dir string, library *asset.Library) error {
 			Name: "v" + strconv.Itoa(s.bytes), Kind: "video", Codec: "avc1.64001f", Width: 1280, Height: 720,
 			FrameRate: media.Fraction{Num: 25, Den: 1}, TimeScale: 90000, Init: initial,
 		}
-		for n := range segmentsOfSize {
+		end := int64(initial)
+		for range segmentsOfSize {
+			at := asset.Place(end, int64(s.bytes))
+			end = at + int64(s.bytes)
 			r.Segments = append(r.Segments, asset.Segment{
-				Offset: int64(initial + n*s.bytes), Size: int64(s.bytes), Duration: segmentSeconds * 90000, Key: int64(s.bytes / 4),
+				Offset: at, Size: int64(s.bytes), Duration: segmentSeconds * 90000, Key: int64(s.bytes / 4),
 			})
 		}
 		a.Renditions = append(a.Renditions, r)
@@ -81,9 +84,9 @@ func addSizes(dir string, library *asset.Library) error {
 	if err := library.Create(a); err != nil {
 		return err
 	}
-	for i, s := range segmentSizes {
-		file := make([]byte, initial+segmentsOfSize*s.bytes)
-		if err := os.WriteFile(library.Path(a.ID, a.Renditions[i].Name+".mp4"), file, 0o600); err != nil {
+	for _, r := range a.Renditions {
+		last := r.Segments[len(r.Segments)-1]
+		if err := os.WriteFile(library.Path(a.ID, r.Name+".mp4"), make([]byte, last.Offset+last.Size), 0o600); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,8 @@
 package asset
 
 import (
+	"encoding/binary"
+	"os"
 	"strings"
 	"time"
 
@@ -129,6 +131,39 @@ type Segment struct {
 	Size     int64 `json:"size"`
 	Duration int64 `json:"duration"`
 	Key      int64 `json:"key,omitempty"` // bytes from Offset to the end of the first picture
+}
+
+// pipePages is how many pages sendfile(2) moves at a time (PIPE_DEF_BUFFERS of fs/splice.c).
+const pipePages = 16
+
+// Place is where a segment of size bytes is to begin in a rendition's file that ends at end:
+// there, or at a page's begin where the kernel sends it in a turn less then, as it does 64 KiB,
+// which lie in 17 pages else. What is between has room for the head of a box.
+func Place(end, size int64) int64 {
+	page := int64(os.Getpagesize())
+	turns := func(at int64) int64 {
+		pages := (at+size-1)/page - at/page + 1
+		return (pages + pipePages - 1) / pipePages
+	}
+	at := (end + page - 1) / page * page
+	if at-end < boxHead {
+		at += page
+	}
+	if end%page == 0 || turns(at) == turns(end) {
+		return end
+	}
+	return at
+}
+
+// boxHead is how long the head of a box is that has nothing else (ISO/IEC 14496-12, 4.2).
+const boxHead = 8
+
+// AppendFree appends a box of so many bytes, at least 8, that means nothing (ISO/IEC 14496-12,
+// 8.1.2): what Place leaves out.
+func AppendFree(dst []byte, size int64) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, uint32(size)) //nolint:gosec // a page and a head at most
+	dst = append(dst, "free"...)
+	return append(dst, make([]byte, size-boxHead)...)
 }
 
 // Seconds is how long a segment takes.

@@ -55,6 +55,7 @@ func (w *work) assemble(r *asset.Rendition, parts []part) error {
 
 func join(to *os.File, r *asset.Rendition, parts []part) error {
 	var init []byte
+	var end int64 // of what is written
 	var read fragmentReader
 	for _, p := range parts {
 		if err := func() error {
@@ -84,30 +85,32 @@ func join(to *os.File, r *asset.Rendition, parts []part) error {
 				if _, err := to.Write(own); err != nil {
 					return err
 				}
+				end = r.Init
 			case !bytes.Equal(init, own):
 				return errors.New("its parts are encoded in different ways")
 			}
 			at += int64(p.made.Init)
-			size := int64(0)
 			for _, n := range p.made.Segments {
-				s, err := read.fragment(from, at+size, int64(n))
+				s, err := read.fragment(from, at, int64(n))
 				if err != nil {
 					return fmt.Errorf("segment %d: %w", len(r.Segments)+1, err)
 				}
-				if len(r.Segments) > 0 {
-					last := r.Segments[len(r.Segments)-1]
-					s.Offset = last.Offset + last.Size
-				} else {
-					s.Offset = r.Init
+				if s.Offset = asset.Place(end, s.Size); s.Offset > end {
+					if _, err := to.Write(asset.AppendFree(nil, s.Offset-end)); err != nil {
+						return err
+					}
+				}
+				if _, err := from.Seek(at, io.SeekStart); err != nil {
+					return err
+				}
+				if _, err := io.CopyN(to, from, s.Size); err != nil { // by the kernel
+					return err
 				}
 				r.Segments = append(r.Segments, s)
-				size += int64(n)
+				at += s.Size
+				end = s.Offset + s.Size
 			}
-			if _, err := from.Seek(at, io.SeekStart); err != nil {
-				return err
-			}
-			_, err = io.CopyN(to, from, size) // by the kernel
-			return err
+			return nil
 		}(); err != nil {
 			return err
 		}
