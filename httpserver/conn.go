@@ -18,12 +18,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 const (
 	// quantum is how much of a body goes out at once, in bytes: a write that never
 	// blocks would starve the other connections of the same thread.
 	quantum = 512 << 10
+
+	// smallBody is how long a body may be that is copied behind its head, in bytes.
+	smallBody = 4 << 10
 
 	// fileQuantum is the same of a file, which is not copied: as much as nginx sends at once
 	// (sendfile_max_chunk). Less costs a thread's switch for each piece, since the runtime
@@ -202,6 +207,11 @@ func (c *conn) send(head, body []byte, _ bool) error {
 	case len(head) == 0:
 		return c.write(body)
 	}
+	// Where no more of the request comes, what comes is read into has room: for one part the
+	// kernel has less to read than for two.
+	if room := c.in[c.end:]; c.raw != nil && c.body == nil && len(body) <= smallBody && len(head)+len(body) <= len(room) {
+		return c.write(room[:copy(room, head)+copy(room[len(head):], body)])
+	}
 	return c.write(head, body)
 }
 
@@ -296,6 +306,11 @@ func (c *conn) next() bool {
 		}
 		if begins && (c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.HeadTimeout)) != nil || c.place.lost()) {
 			return false
+		}
+		if c.start == c.end && !c.fresh {
+			// Others have their turn first: by then the next request may be there, without a
+			// read in vain, a wait for the poller and memory given back and taken again.
+			runtime.Gosched()
 		}
 		n, err := c.fill()
 		if begins = n > 0 && c.idle.Load(); begins {
@@ -487,16 +502,15 @@ func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 func (c *conn) sendSome(fd uintptr) (done bool) {
 	s := &c.sending
 	for len(s.head) > 0 {
-		flags := unix.MSG_NOSIGNAL
+		flags := 0
 		if s.left > 0 {
-			flags |= unix.MSG_MORE // the file follows in the same segment
+			flags = unix.MSG_MORE // the file follows in the same segment
 		}
-		n, err := unix.SendmsgN(int(fd), s.head, nil, nil, flags)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
+		c.vector[0] = s.head
+		n, err := linux.Send(int(fd), c.vector[:1], nil, flags)
+		c.vector[0] = nil
 		if err != nil {
-			return c.stopped("sendmsg", err)
+			return c.stopped("sendto", err)
 		}
 		s.head, s.moved = s.head[n:], true
 	}

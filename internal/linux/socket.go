@@ -13,7 +13,7 @@ const rawBytes = 64<<10 + 64
 
 // Recv receives into p from a connected socket, and into oob what comes along with it
 // (recvmsg(2), cmsg(3)). It never waits: EAGAIN says that nothing is there. n is 0 at
-// the end of the stream, got the flags that the kernel returns.
+// the end of the stream, got the flags that the kernel returns, 0 without oob.
 //
 // Up to 64 KiB it is a raw system call, of which Go's scheduler is not told: where the
 // kernel runs the other process in the middle of an ordinary one, which is what a
@@ -25,6 +25,18 @@ func Recv(fd int, p, oob []byte, flags int) (n, oobn, got int, err error) {
 	flags |= unix.MSG_DONTWAIT
 	if len(p) > rawBytes {
 		return recvOrdinary(fd, p, oob, flags)
+	}
+	if len(oob) == 0 { // what recvmsg(2) reads of the message's head costs as much as a small message
+		for {
+			r, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(flags), 0, 0)
+			if errno == 0 {
+				received(p[:r])
+				return int(r), 0, 0, nil
+			}
+			if errno != unix.EINTR {
+				return 0, 0, 0, errno
+			}
+		}
 	}
 	iov := unix.Iovec{Base: unsafe.SliceData(p)}
 	iov.SetLen(len(p))
@@ -74,6 +86,18 @@ func Send(fd int, parts [][]byte, oob []byte, flags int) (n int, err error) {
 			n, err := unix.SendmsgBuffers(fd, parts, oob, nil, flags)
 			if !errors.Is(err, unix.EINTR) {
 				return max(n, 0), err
+			}
+		}
+	}
+	if len(parts) == 1 && len(oob) == 0 {
+		for {
+			p := parts[0]
+			r, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(flags), 0, 0)
+			if errno == 0 {
+				return int(r), nil
+			}
+			if errno != unix.EINTR {
+				return 0, errno
 			}
 		}
 	}
