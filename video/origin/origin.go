@@ -66,6 +66,7 @@ type Origin struct {
 	done   chan struct{}
 
 	answers *prometheus.CounterVec
+	whole   map[string]prometheus.Counter // answers of status 200, by kind
 	sent    prometheus.Counter
 
 	mu      sync.Mutex
@@ -89,6 +90,10 @@ func New(cfg Config) *Origin {
 	}
 	if cfg.Metrics != nil {
 		cfg.Metrics.MustRegister(o.answers, o.sent, uses{o})
+	}
+	o.whole = map[string]prometheus.Counter{}
+	for _, kind := range []string{"file", "made", "text"} {
+		o.whole[kind] = o.answers.WithLabelValues(kind, "200")
 	}
 	go o.follow(ctx)
 	return o
@@ -371,6 +376,10 @@ func (o *Origin) refuseMethod(x *exchange) {
 }
 
 func (o *Origin) count(kind string, status int) {
+	if c := o.whole[kind]; c != nil && status == http.StatusOK {
+		c.Inc()
+		return
+	}
 	o.answers.WithLabelValues(kind, strconv.Itoa(status)).Inc()
 }
 
