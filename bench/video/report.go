@@ -47,7 +47,7 @@ func join(paths []string) (*result, error) {
 		}
 	}
 	r.Rows, r.Skipped, r.Transcoding, r.Audience = nil, nil, transcoded, watched
-	for _, w := range rows() {
+	for _, w := range rows(1) {
 		if row := measured[w.name]; row != nil {
 			row.Aims = w.aims
 			r.Rows = append(r.Rows, row)
@@ -57,7 +57,7 @@ func join(paths []string) (*result, error) {
 }
 
 // columns of the tables.
-var columns = []string{"requests/s", "p50", "p99", "CPU s/GB", "MB/s allocated", "GC pauses/s", "GC pause", "longest GC pause"}
+var columns = []string{"requests/s", "p50", "p99", "CPU s/GB", "CPU µs/request", "MB/s allocated", "GC pauses/s", "GC pause", "longest GC pause"}
 
 // markdown is the tables people read.
 func (r *result) markdown() string {
@@ -106,9 +106,13 @@ func (r *result) markdown() string {
 	return b.String()
 }
 
-// empty says that no server of a row has anything in a column; CPU for each gigabyte of
-// playlists says nothing.
+// empty says that no server of a row has anything in a column. Of playlists CPU for each request
+// is told, of segments for each gigabyte.
 func empty(row *testbed.Row, what string) bool {
-	return what == "CPU s/GB" && strings.HasPrefix(row.Name, "playlist") ||
+	unsaid := "CPU µs/request"
+	if strings.HasPrefix(row.Name, "playlist") {
+		unsaid = "CPU s/GB"
+	}
+	return what == unsaid ||
 		!slices.ContainsFunc(row.Cells, func(c *testbed.Cell) bool { return c.Median(what) > 0 })
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"text/template"
 
@@ -22,14 +23,20 @@ type bench struct {
 	client  testbed.Client
 	dir     string
 	servers map[string]*testbed.Server
-	stops   []func() error
-	skipped []string
+
+	segments int // of the film
+	stops    []func() error
+	skipped  []string
 }
+
+// coldBytes have room for the segments that all connections are sent, and for few besides: by
+// the time that the film has been asked for once, what was made of its begin is gone.
+const coldBytes = 22 << 20
 
 // names of servers.
 const (
 	videoServer  = "fre-video"
-	coldServer   = "fre-video that keeps nothing it makes"
+	coldServer   = "fre-video that has no room for the film"
 	beforeServer = "before"
 	nginxOn      = "nginx, nopush on"
 	nginxOff     = "nginx, nopush off"
@@ -39,11 +46,16 @@ const (
 // start starts everything, on the servers' CPU. What is not installed is skipped.
 func (b *bench) start(ctx context.Context) error {
 	b.servers = map[string]*testbed.Server{}
+	film, err := readAsset(b.dir, filmAsset)
+	if err != nil {
+		return err
+	}
+	b.segments = len(film.Rendition(filmRendition).Segments)
 	return testbed.OnCPU(b.cpus[0], func() error {
 		if err := b.startVideo(ctx, videoServer, b.video, stateDir(b.dir)); err != nil {
 			return err
 		}
-		if err := b.startOnCopy(ctx, coldServer, b.video, "cold", "--cache-bytes", "1"); err != nil {
+		if err := b.startOnCopy(ctx, coldServer, b.video, "cold", "--cache-bytes", strconv.Itoa(coldBytes)); err != nil {
 			return err
 		}
 		if b.before != "" {

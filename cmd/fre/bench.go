@@ -30,7 +30,7 @@ func benchHTTPCommand() *cobra.Command {
 	var rate, data, format, svg string
 	var insecure bool
 	cmd := &cobra.Command{
-		Use: "http URL", Short: "Load an HTTP server and report its latencies",
+		Use: "http URL...", Short: "Load an HTTP server and report its latencies",
 		Long: `Load an HTTP/1.1 server, such as a function behind the engine, and report how
 many requests it answered and how long each took.
 
@@ -46,15 +46,17 @@ and each latency counts from when its request was due, also where it was sent
 later because every connection was taken. Beside it stands the time from sending:
 where the two differ, clients waited before they were served.
 
+Several URLs, which are of one server, are asked for in turn.
+
 Requests that fail are counted by error, and are in the percentiles. Ctrl-C ends
 the run with a report of what was measured until then. No engine is needed.`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if format != "text" && format != "json" {
 				return usageError{fmt.Errorf("--format: %q is neither text nor json", format)}
 			}
 			var err error
-			c.URL = args[0]
+			c.URL, c.More = args[0], args[1:]
 			if c.Header, err = parseHeaders(headers); err != nil {
 				return usageError{err}
 			}

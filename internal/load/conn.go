@@ -38,7 +38,7 @@ func (s *session) call(ctx context.Context) (answer, error) {
 		}
 		s.conn = c
 	}
-	a, keep, err := s.conn.do(s.plan.request, s.plan.Method == "HEAD", s.plan.Timeout)
+	a, keep, err := s.conn.do(s.plan.request(), s.plan.Method == "HEAD", s.plan.Timeout)
 	if err != nil || !keep {
 		s.close()
 	}

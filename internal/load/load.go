@@ -28,6 +28,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -38,8 +39,9 @@ var ErrConfig = errors.New("cannot be asked for")
 
 // Config says what to call, how, and for how long.
 type Config struct {
-	URL    string // required: http or https
-	Method string // default: GET, POST with a body
+	URL    string   // required: http or https
+	More   []string // further ones of the same server, asked for in turn with URL
+	Method string   // default: GET, POST with a body
 	Header http.Header
 	Body   []byte
 
@@ -64,8 +66,17 @@ type Config struct {
 type plan struct {
 	Config
 	remote
-	request []byte
-	url     *url.URL
+	requests [][]byte
+	turn     atomic.Uint64
+	url      *url.URL
+}
+
+// request is the one whose turn it is.
+func (p *plan) request() []byte {
+	if len(p.requests) == 1 {
+		return p.requests[0]
+	}
+	return p.requests[(p.turn.Add(1)-1)%uint64(len(p.requests))]
 }
 
 func (c Config) plan() (*plan, error) {
@@ -110,10 +121,20 @@ func (c Config) plan() (*plan, error) {
 	if c.Unix != "" {
 		p.network, p.address = "unix", c.Unix
 	}
-	if p.request, err = p.head(); err != nil {
-		return bad("%w", err)
+	for _, text := range append([]string{c.URL}, c.More...) {
+		of, err := url.Parse(text)
+		if err == nil && (of.Scheme != u.Scheme || of.Host != u.Host) {
+			err = fmt.Errorf("URL %q: all are to be of one server, %s://%s", text, u.Scheme, u.Host)
+		}
+		if err != nil {
+			return bad("%w", err)
+		}
+		request, err := p.head(of.RequestURI())
+		if err != nil {
+			return bad("%w", err)
+		}
+		p.requests = append(p.requests, append(request, c.Body...))
 	}
-	p.request = append(p.request, c.Body...)
 	return p, nil
 }
 
@@ -140,8 +161,8 @@ func newRemote(u *url.URL, config *tls.Config, timeout time.Duration) remote {
 // caller's to say.
 var framing = []string{"Connection", "Content-Length", "Transfer-Encoding", "Expect", "Upgrade"}
 
-// head is the request up to its body (RFC 9112, 2 and 3).
-func (p *plan) head() ([]byte, error) {
+// head is the request for a target up to its body (RFC 9112, 2 and 3).
+func (p *plan) head(target string) ([]byte, error) {
 	if !httpguts.ValidHeaderFieldName(p.Method) { // both are tokens
 		return nil, fmt.Errorf("method %q", p.Method)
 	}
@@ -153,7 +174,7 @@ func (p *plan) head() ([]byte, error) {
 		host = h
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: %s\r\n", p.Method, p.url.RequestURI(), host)
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: %s\r\n", p.Method, target, host)
 	if p.Header.Get("User-Agent") == "" {
 		b.WriteString("User-Agent: fre-bench\r\n")
 	}

@@ -314,6 +314,7 @@ func TestConfig(t *testing.T) {
 		{"rate", "a rate of -1", Config{URL: "http://h/", Rate: -1}},
 		{"no request", "is no request", Config{URL: "http://h/", Rate: 0.1, Duration: time.Second}},
 		{"negative", "nothing may be negative", Config{URL: "http://h/", Connections: -1}},
+		{"two servers", "all are to be of one server", Config{URL: "http://h/", More: []string{"http://i/"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Run(t.Context(), c.config)
@@ -330,8 +331,28 @@ func TestRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "POST /a?b HTTP/1.1\r\nHost: h:8080\r\nUser-Agent: fre-bench\r\nA: 1\r\nB: 2\r\nB: 3\r\nContent-Length: 2\r\n\r\nxy"
-	if diff := cmp.Diff(want, string(p.request)); diff != "" {
+	if diff := cmp.Diff(want, string(p.request())); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
+	}
+}
+
+// TestTurns: of several URLs each has its turn, as often as the others.
+func TestTurns(t *testing.T) {
+	var mu sync.Mutex
+	asked := map[string]int{}
+	s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked[r.URL.Path]++
+	})
+	r, err := Run(t.Context(), Config{URL: s.URL + "/a", More: []string{s.URL + "/b", s.URL + "/c"}, Connections: 3, Duration: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if n := int(r.Metrics.Requests) / 3; r.Metrics.Success != 1 || len(asked) != 3 || min(asked["/a"], asked["/b"], asked["/c"]) < n-3 {
+		t.Errorf("%v, of %d requests", asked, r.Metrics.Requests)
 	}
 }
 

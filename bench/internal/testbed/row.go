@@ -36,6 +36,7 @@ func p50(t Turn) float64       { return float64(t.P50.Nanoseconds()) / 1e3 } // 
 func p99(t Turn) float64       { return float64(t.P99.Nanoseconds()) / 1e3 }
 func perGB(t Turn) float64     { return t.CPUPerGB }
 func allPerGB(t Turn) float64  { return t.AllPerGB }
+func each(t Turn) float64      { return t.CPUEach * 1e6 } // µs
 func mallocs(t Turn) float64   { return t.Mallocs }
 func allocated(t Turn) float64 { return t.Allocated / 1e6 }
 func pauses(t Turn) float64    { return t.Pauses }
@@ -44,7 +45,7 @@ func longest(t Turn) float64   { return float64(t.Longest.Nanoseconds()) / 1e3 }
 
 // Measures are what aims are of, by name. Times are in µs.
 var Measures = map[string]func(Turn) float64{
-	"requests/s": perSecond, "p50": p50, "p99": p99, "CPU s/GB": perGB, "with functions": allPerGB, "allocations": mallocs,
+	"requests/s": perSecond, "p50": p50, "p99": p99, "CPU s/GB": perGB, "with functions": allPerGB, "CPU µs/request": each, "allocations": mallocs,
 	"MB/s allocated": allocated, "GC pauses/s": pauses, "GC pause": pause, "longest GC pause": longest,
 }
 

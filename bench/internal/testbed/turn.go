@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fre-engine/fre/internal/daemon"
@@ -18,7 +19,8 @@ type Turn struct {
 	P99       time.Duration `json:"p99_ns"`
 	CPUPerGB  float64       `json:"cpu_seconds_per_gb"`     // of the server itself
 	AllPerGB  float64       `json:"all_cpu_seconds_per_gb"` // with the functions behind it
-	Mallocs   float64       `json:"mallocs_per_request"`    // of the server; -1: not known
+	CPUEach   float64       `json:"cpu_seconds_per_request,omitempty"`
+	Mallocs   float64       `json:"mallocs_per_request"` // of the server; -1: not known
 	Allocated float64       `json:"allocated_bytes_per_second,omitempty"`
 	Pauses    float64       `json:"gc_pauses_per_second,omitempty"`
 	Pause     time.Duration `json:"gc_pause_ns,omitempty"`         // on average
@@ -96,6 +98,7 @@ func (c Client) Turn(ctx context.Context, s *Server, path string, connections in
 	if gb > 0 {
 		one.CPUPerGB, one.AllPerGB = (after.own-before.own).Seconds()/gb, (after.all-before.all).Seconds()/gb
 	}
+	one.CPUEach = (after.own - before.own).Seconds() / float64(m.Requests)
 	if s.Heap != nil {
 		one.Mallocs = float64(after.heap.Mallocs-before.heap.Mallocs) / float64(m.Requests)
 		one.heap(before.heap, after.heap, report.Measured)
@@ -113,13 +116,17 @@ func (t *Turn) heap(before, after Heap, length time.Duration) {
 	}
 }
 
-// Call calls a server for a while, and returns the client's report.
+// Call calls a server for a while, and returns the client's report. Several paths, with blanks
+// between them, are asked for in turn.
 func (c Client) Call(ctx context.Context, addr, path string, connections int, rate float64, length time.Duration) (*load.Report, error) {
 	args := []string{
-		"bench", "http", "http://" + addr + path, "--format", "json", "--connections", strconv.Itoa(connections), "--duration", length.String(),
+		"bench", "http", "--format", "json", "--connections", strconv.Itoa(connections), "--duration", length.String(),
 	}
 	if rate > 0 {
 		args = append(args, "--rate", strconv.FormatFloat(rate, 'f', 3, 64))
+	}
+	for one := range strings.FieldsSeq(path) {
+		args = append(args, "http://"+addr+one)
 	}
 	var out string
 	err := OnCPU(c.CPU, func() (err error) {
