@@ -74,7 +74,9 @@ func becomes(ctx context.Context, t *testing.T, expression string) {
 		}
 		return errors.New("not yet")
 	}); err != nil {
-		t.Fatalf("%s: %v; the player is at %s", expression, err, evaluate[string](context.WithoutCancel(ctx), t,
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // it may answer nothing any more
+		defer cancel()
+		t.Fatalf("%s: %v; the player is at %s", expression, err, evaluate[string](ctx, t,
 			`(v => v.currentTime + " of " + v.duration + ", " + document.body.innerText)(document.querySelector("video"))`))
 	}
 }
