@@ -358,6 +358,7 @@ func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json
 		Base: t.Base, Runtime: t.Runtime, Handler: t.Handler, Args: args, Env: under(of.env, env),
 		Protocol: ProtocolChannel, Tenant: t.Tenant,
 		Instances: t.Instances, Resources: t.Resources, Network: t.Network, LeftOut: of.left, Keep: t.Keep,
+		Secrets: t.Secrets, Access: t.Access, CORS: t.CORS,
 	}
 	if _, ok := runtime.(ForkServer); ok && t.Instances.Fork == ForkAuto && t.Network.Mode == NetworkNone {
 		c.Forks = true
