@@ -58,6 +58,7 @@ var (
 	ErrDegraded   = admission.ErrRefused // an *admission.RefusedError says why
 	ErrClosed     = errors.New("engine is stopping")
 	ErrNotReady   = errors.New("image is not a function")
+	ErrForeign    = errors.New("the function is another tenant's")
 
 	// ErrEventTooLarge: the headers, path and query are more than a function
 	// can be told.

@@ -20,8 +20,10 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 		e.cache.mu.RLock()
 		defer e.cache.mu.RUnlock()
 		began := time.Now()
-		if err := e.checkImages(templateTenant(dir)); err != nil {
-			return err
+		if t, err := image.TemplateIn(dir); err == nil { // else Build says why
+			if err := e.checkImages(t.Tenant); err != nil {
+				return err
+			}
 		}
 		img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
 		if err == nil {

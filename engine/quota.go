@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"sync"
 	"time"
 
@@ -131,7 +129,7 @@ func (e *Engine) TenantUse(tenant string) Use {
 	out := Use{Instances: u.instances, MemoryBytes: u.memory, CPUMillis: u.cpu}
 	u.mu.Unlock()
 	for _, img := range e.cfg.Store.Images() {
-		if imageTenant(img) == tenant {
+		if ImageTenant(img) == tenant {
 			out.Images++
 			out.ImageBytes += img.Size
 		}
@@ -141,9 +139,7 @@ func (e *Engine) TenantUse(tenant string) Use {
 
 // ImageTenant is whose function an image is of; "" for those of none, such as base
 // environments and containers' images.
-func (e *Engine) ImageTenant(img *store.Image) string { return imageTenant(img) }
-
-func imageTenant(img *store.Image) string {
+func ImageTenant(img *store.Image) string {
 	c, err := image.ConfigOf(img)
 	if err != nil || c.Protocol == image.ProtocolNone || c.Protocol == "" {
 		return ""
@@ -170,31 +166,12 @@ func (e *Engine) checkImages(tenant string) error {
 // keepWithin removes an image that was built since, where with it the tenant has more
 // bytes than it may.
 func (e *Engine) keepWithin(ctx context.Context, img *store.Image, since time.Time) error {
-	tenant := imageTenant(img)
+	tenant := ImageTenant(img)
 	q := e.quotas(tenant)
 	if q.ImageBytes == 0 || img.Created.Before(since.Add(-time.Second)) || e.TenantUse(tenant).ImageBytes <= q.ImageBytes {
 		return nil
 	}
 	return errors.Join(&QuotaError{tenant, "bytes of images", q.ImageBytes}, e.cfg.Store.RemoveImage(ctx, img.Digest))
-}
-
-// templateTenant reads whose a template is; "" where it cannot be read, which Build says
-// better.
-func templateTenant(dir *os.Root) string {
-	f, err := dir.Open(image.TemplateFile)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	src, err := io.ReadAll(io.LimitReader(f, 1<<20))
-	if err != nil {
-		return ""
-	}
-	t, err := image.ParseTemplate(image.TemplateFile, src)
-	if err != nil {
-		return ""
-	}
-	return t.Tenant
 }
 
 // SecretError says that a template names a secret that its tenant does not have. It is an

@@ -40,6 +40,9 @@ func ParseBytes(s string) (int64, error) {
 }
 
 // parseCPU reads "500m" (thousandths of a core), "1.5" or "2" (cores).
+// ParseCPU reads an amount of CPU, as templates have it, in thousandths of one.
+func ParseCPU(s string) (int64, error) { return parseCPU(s) }
+
 func parseCPU(s string) (int64, error) {
 	m := cpuPattern.FindStringSubmatch(s)
 	if m == nil {
