@@ -22,6 +22,7 @@ import (
 
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/fretest"
 )
 
 // resolveAll answers every question for an address with 127.0.0.1, until the test ends.
@@ -81,11 +82,11 @@ func pebble(t *testing.T, dir string, port int, certFile, keyFile string, truste
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), "../../.cache/tools/pebble", "-config", file, "-dnsserver", resolveAll(t))
+	cmd := exec.CommandContext(t.Context(), fretest.Tool(t, "pebble"), "-config", file, "-dnsserver", resolveAll(t))
 	cmd.Env = append(os.Environ(), "PEBBLE_VA_NOSLEEP=1", "PEBBLE_WFE_NONCEREJECT=0")
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
-		t.Fatalf("%v: run make .cache/tools/pebble", err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
