@@ -214,6 +214,10 @@ bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
 bench-warm: deps-bench build ## warm calls of no-op handlers: p50, p99, requests/s
 	go run ./bench/warm $(BENCHFLAGS)
 
+.PHONY: bench-tenants
+bench-tenants: deps-bench build ## a tenant's latency beside one that sends ten times its quota
+	go run ./bench/tenants $(BENCHFLAGS)
+
 .PHONY: bench-data
 bench-data: deps-bench build ## the data path beside nginx, httputil.ReverseProxy and net/http; writes docs/benchmarks/data.md
 	go run ./bench/data -summary docs/benchmarks/data.md $(BENCHFLAGS)
