@@ -51,8 +51,15 @@ func TestSecrets(t *testing.T) {
 func TestSecretRefused(t *testing.T) {
 	a := open(t, Config{})
 	for _, c := range []struct{ tenant, name, value string }{
-		{"acme", "", "x"}, {"acme", "..", "x"}, {"acme", "a/b", "x"}, {"acme", ".hidden", "x"}, {"acme", strings.Repeat("a", 64), "x"}, {"acme", "a\x00", "x"},
-		{"..", "key", "x"}, {"", "key", "x"}, {AllTenants, "key", "x"},
+		{"acme", "", "x"},
+		{"acme", "..", "x"},
+		{"acme", "a/b", "x"},
+		{"acme", ".hidden", "x"},
+		{"acme", strings.Repeat("a", 64), "x"},
+		{"acme", "a\x00", "x"},
+		{"..", "key", "x"},
+		{"", "key", "x"},
+		{AllTenants, "key", "x"},
 	} {
 		if err := a.PutSecret(c.tenant, c.name, []byte(c.value), Create); !errors.Is(err, ErrName) {
 			t.Errorf("%q of %q: %v, want ErrName", c.name, c.tenant, err)

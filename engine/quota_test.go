@@ -115,7 +115,10 @@ func TestQuotaCounts(t *testing.T) {
 	if err := r.RemoveFunction(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "nothing to be counted", func() bool { u := r.TenantUse("acme"); return u.Instances == 0 && u.MemoryBytes == 0 && u.CPUMillis == 0 })
+	eventually(t, "nothing to be counted", func() bool {
+		u := r.TenantUse("acme")
+		return u.Instances == 0 && u.MemoryBytes == 0 && u.CPUMillis == 0
+	})
 }
 
 // TestSecretsDelivered: by a runtime shell, by a start from nothing, and to a program of

@@ -296,6 +296,7 @@ type statusWriter struct {
 	status int
 }
 
+// WriteHeader is part of http.ResponseWriter.
 func (w *statusWriter) WriteHeader(status int) {
 	if w.status == 0 || w.status < 200 {
 		w.status = status
@@ -303,6 +304,7 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
+// Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // challenge adds what a refusal's header has to say (RFC 6750 section 3, RFC 9110 section

@@ -227,7 +227,7 @@ func TestAuditLog(t *testing.T) {
 	}
 	wantStatus(t, "with too little", reader.RemoveFunction(ctx, "a"), 403)
 	wantStatus(t, "of what is not there", admin.RemoveSecret(ctx, "acme", "nothing"), 404)
-	_, err := r.with("fre_0000000000000000_"+strings.Repeat("A", 43)).Functions(ctx)
+	_, err := r.with("fre_0000000000000000_" + strings.Repeat("A", 43)).Functions(ctx)
 	wantStatus(t, "made up", err, 401)
 	if err := admin.RemoveFunction(ctx, "a"); err != nil {
 		t.Fatal(err)

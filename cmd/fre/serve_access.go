@@ -174,7 +174,7 @@ func listenAPI(address string, secure *tls.Config) (net.Listener, error) {
 			"give --tls-cert and --tls-key, or tls.acme in the configuration; without TLS it can listen on an address such as 127.0.0.1:8443",
 		}
 	}
-	l, err := net.Listen("tcp", address) //nolint:noctx // at the start, where nothing is to be waited for
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, &hintError{err, "give another address with --api-listen"}
 	}
