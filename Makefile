@@ -38,6 +38,7 @@ REGISTRY  := .cache/tools/registry
 CONFORM   := .cache/tools/conformance
 H2SPEC    := .cache/tools/h2spec
 COSIGN    := .cache/tools/cosign
+PEBBLE    := .cache/tools/pebble
 SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 
 # Tests that build base environments and packages from the network: minutes
@@ -137,6 +138,11 @@ $(H2SPEC): tools/h2spec/go.mod tools/h2spec/go.sum | deps-build
 	CGO_ENABLED=0 go build -modfile=tools/h2spec/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/summerwind/h2spec/cmd/h2spec
 	@touch $@
 
+# The ACME server that the gateway's certificates are tested with.
+$(PEBBLE): tools/pebble/go.mod tools/pebble/go.sum | deps-build
+	CGO_ENABLED=0 go build -modfile=tools/pebble/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/letsencrypt/pebble/v2/cmd/pebble
+	@touch $@
+
 # The peer of image/signature.
 $(COSIGN): tools/cosign/go.mod tools/cosign/go.sum | deps-build
 	CGO_ENABLED=0 go build -modfile=tools/cosign/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/sigstore/cosign/v3/cmd/cosign
@@ -155,7 +161,7 @@ race: deps-test shell $(REGISTRY) $(CONFORM) $(H2SPEC) ## the same under the rac
 	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; go test -race -timeout 15m -skip '$(BUILDS)' $(unit_packages)
 
 .PHONY: test-root
-test-root: deps-test deps-run build $(REGISTRY) ## system, docker, security and robustness suites: the whole path, as root
+test-root: deps-test deps-run build $(REGISTRY) $(PEBBLE) ## system, docker, security and robustness suites: the whole path, as root
 	suites="$(suite_packages)"; if [ -z "$$suites" ]; then echo "no suite below test/ yet"; exit 0; fi; \
 	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -p 1 -timeout 20m $$suites; \
 	state=$$(mktemp -d /var/tmp/fre-builds.XXXXXX); trap 'rm -rf "$$state"' EXIT; \
@@ -207,6 +213,10 @@ bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
 .PHONY: bench-warm
 bench-warm: deps-bench build ## warm calls of no-op handlers: p50, p99, requests/s
 	go run ./bench/warm $(BENCHFLAGS)
+
+.PHONY: bench-tenants
+bench-tenants: deps-bench build ## a tenant's latency beside one that sends ten times its quota
+	go run ./bench/tenants $(BENCHFLAGS)
 
 .PHONY: bench-data
 bench-data: deps-bench build ## the data path beside nginx, httputil.ReverseProxy and net/http; writes docs/benchmarks/data.md

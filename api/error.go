@@ -25,6 +25,10 @@ type Code string
 // The codes. The status beside each is what the server sends.
 const (
 	CodeBadRequest       Code = "bad_request"        // 400: malformed JSON, tar, parameter
+	CodeUnauthorized     Code = "unauthorized"       // 401: a token is needed, or it does not hold
+	CodeExists           Code = "exists"             // 409: a tenant, token or secret of that name
+	CodeQuota            Code = "quota"              // 429: the tenant has as much as it may
+	CodeSlowDown         Code = "slow_down"          // 429: too many failures of authentication
 	CodeForbidden        Code = "forbidden"          // 403: neither root nor in the engine's group; a registry wants a login
 	CodeNotFound         Code = "not_found"          // 404: no such function, image, sandbox, route
 	CodeMethod           Code = "method_not_allowed" // 405

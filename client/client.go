@@ -6,6 +6,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"time"
@@ -28,8 +30,10 @@ var ErrUnreachable = errors.New("engine not reachable: is `fre serve` running?")
 
 // Client is safe for use by several goroutines.
 type Client struct {
-	socket string
-	http   *http.Client
+	base  string // URL without a path
+	token string // "" for none
+	http  *http.Client
+	dial  func(ctx context.Context) (net.Conn, error)
 }
 
 // New returns a client of the engine at socket; "" means DefaultSocket. It
@@ -38,7 +42,7 @@ func New(socket string) *Client {
 	if socket == "" {
 		socket = DefaultSocket
 	}
-	c := &Client{socket: socket}
+	c := &Client{base: "http://fre", dial: dialer("unix", socket)}
 	c.http = &http.Client{Transport: &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
 		DisableCompression: true, // the socket is local
@@ -46,16 +50,77 @@ func New(socket string) *Client {
 	return c
 }
 
+// Remote is an engine's control API on another host (fre serve --api-listen).
+type Remote struct {
+	Host  string      // https://HOST:PORT; http on loopback alone, so that no token is sent in the clear
+	Token string      // "" for none, which the engine refuses
+	TLS   *tls.Config // nil: the host's authorities (SSL_CERT_FILE and SSL_CERT_DIR name others)
+}
+
+// NewRemote returns a client of an engine elsewhere.
+func NewRemote(r Remote) (*Client, error) {
+	u, err := url.Parse(r.Host)
+	if err != nil || u.Host == "" || u.Path != "" && u.Path != "/" || u.User != nil || u.RawQuery != "" || u.Scheme != "https" && u.Scheme != "http" {
+		return nil, fmt.Errorf("%q is no engine's URL: write https://HOST:PORT", r.Host)
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return nil, fmt.Errorf("%q would send the token in the clear: write https://", r.Host)
+	}
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	plain := dialer("tcp", net.JoinHostPort(u.Hostname(), port))
+	c := &Client{base: u.Scheme + "://" + u.Host, token: r.Token, dial: plain}
+	if u.Scheme == "https" {
+		secure := &tls.Config{}
+		if r.TLS != nil {
+			secure = r.TLS.Clone()
+		}
+		if secure.ServerName == "" {
+			secure.ServerName = u.Hostname()
+		}
+		// Commands that take the connection over need HTTP/1.1.
+		secure.NextProtos = []string{"http/1.1"}
+		c.dial = func(ctx context.Context) (net.Conn, error) {
+			raw, err := plain(ctx)
+			if err != nil {
+				return nil, err
+			}
+			conn := tls.Client(raw, secure)
+			if err := conn.HandshakeContext(ctx); err != nil {
+				return nil, errors.Join(fmt.Errorf("TLS with %s: %w", u.Host, err), raw.Close())
+			}
+			return conn, nil
+		}
+	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) }
+	c.http = &http.Client{
+		Transport:     &http.Transport{DialContext: dial, DialTLSContext: dial},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // whom else the token would go to
+	}
+	return c, nil
+}
+
 // Close drops idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-func (c *Client) dial(ctx context.Context) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", c.socket)
-	if err != nil && ctx.Err() == nil {
-		return nil, fmt.Errorf("%w (%w)", ErrUnreachable, err)
+func dialer(network, address string) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, network, address)
+		if err != nil && ctx.Err() == nil {
+			return nil, fmt.Errorf("%w (%w)", ErrUnreachable, err)
+		}
+		return conn, err
 	}
-	return conn, err
+}
+
+// authorize shows the token.
+func (c *Client) authorize(r *http.Request) {
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	}
 }
 
 // Version asks which program answers.
@@ -411,7 +476,7 @@ func (c *Client) send(ctx context.Context, method, path string, q url.Values, he
 }
 
 func (c *Client) request(ctx context.Context, method, path string, q url.Values, body io.Reader) (*http.Request, error) {
-	target := "http://fre" + path
+	target := c.base + path
 	if len(q) > 0 {
 		target += "?" + q.Encode()
 	}
@@ -420,6 +485,7 @@ func (c *Client) request(ctx context.Context, method, path string, q url.Values,
 
 // do strips what net/http adds to errors: a URL nobody typed.
 func (c *Client) do(req *http.Request) (*http.Response, error) {
+	c.authorize(req)
 	resp, err := c.http.Do(req)
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {

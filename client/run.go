@@ -69,7 +69,7 @@ func (c *Client) stream(ctx context.Context, path string, body []byte, s RunIO, 
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	in, err := upgrade(ctx, conn, path, body)
+	in, err := c.upgrade(ctx, conn, path, body)
 	if err != nil {
 		return api.Exit{}, orCause(ctx, err)
 	}
@@ -106,8 +106,8 @@ func (c *Client) stream(ctx context.Context, path string, body []byte, s RunIO, 
 }
 
 // upgrade asks for the stream of frames and returns what reads it.
-func upgrade(ctx context.Context, conn net.Conn, path string, body []byte) (*bufio.Reader, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://fre"+path, bytes.NewReader(body))
+func (c *Client) upgrade(ctx context.Context, conn net.Conn, path string, body []byte) (*bufio.Reader, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -116,6 +116,7 @@ func upgrade(ctx context.Context, conn net.Conn, path string, body []byte) (*buf
 	}
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", api.UpgradeProtocol)
+	c.authorize(req)
 	if err := req.Write(conn); err != nil {
 		return nil, fmt.Errorf("ask for a stream: %w", err)
 	}

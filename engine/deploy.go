@@ -39,6 +39,10 @@ type Function struct {
 type DeployOptions struct {
 	Replace bool // take over the name of a function that came from another template
 
+	// Within, unless it is "", is the tenant that the function, and one that it takes the
+	// place of, must belong to: else ErrForeign and ErrNameTaken.
+	Within string
+
 	// Temporary: a function for a while, of a name that no other has. Nothing of it
 	// outlasts it, or the engine: it has a /work of its own, empty at first, and
 	// its sandboxes are no tenant's.
@@ -88,6 +92,9 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if err != nil {
 		return nil, err
 	}
+	if o.Within != "" && f.config.Tenant != o.Within {
+		return nil, fmt.Errorf("deploy %s of tenant %s: %w", name, f.config.Tenant, ErrForeign)
+	}
 	if o.Trace {
 		if f.opens, err = sandbox.NewOpens(); err != nil {
 			return nil, fmt.Errorf("deploy %s: %w", name, err)
@@ -104,13 +111,18 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if err := e.checkLimits(f.config.Resources); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, err)
 	}
+	secrets, err := f.secrets()
+	if err != nil {
+		return nil, fmt.Errorf("deploy %s: %w", name, err)
+	}
+	wipe(secrets)
 
 	if !o.Temporary {
 		e.deployMu.Lock()
 		defer e.deployMu.Unlock()
 	}
 	old := (*e.functions.Load())[name]
-	if old != nil && (old.temporary || old.template != img.Name && !o.Replace) {
+	if old != nil && (old.temporary || old.template != img.Name && !o.Replace || o.Within != "" && old.config.Tenant != o.Within) {
 		return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.template)
 	}
 	if old != nil {

@@ -58,6 +58,7 @@ var (
 	ErrDegraded   = admission.ErrRefused // an *admission.RefusedError says why
 	ErrClosed     = errors.New("engine is stopping")
 	ErrNotReady   = errors.New("image is not a function")
+	ErrForeign    = errors.New("the function is another tenant's")
 
 	// ErrEventTooLarge: the headers, path and query are more than a function
 	// can be told.
@@ -100,7 +101,11 @@ type Config struct {
 	Signatures         signature.Policy // what has to be signed to be pulled
 
 	Work WorkConfig // what tenants may keep in /work; default: no limit
-	GC   GCConfig
+
+	Quotas  func(tenant string) Quotas                // asked at each start and build; nil: none
+	Secrets func(tenant, name string) ([]byte, error) // a value for the engine to wipe; fs.ErrNotExist; nil: there are none
+
+	GC GCConfig
 
 	// ForkPercent bounds the memory limits of all fork servers together, in percent
 	// of the host's memory; default 25, below 0: no fork servers.
@@ -129,6 +134,7 @@ type Engine struct {
 	scratches *pool.Pool[*volume.Volume] // layers of containers that have not run; nil where they take no time
 
 	cache cache
+	uses  sync.Map // *tenantUse by tenant
 
 	tenantMu sync.Mutex // held over the disk while a tenant's directory is made
 	works    map[string]*volume.Volume

@@ -47,6 +47,7 @@ type function struct {
 	shown atomic.Pointer[Function] // what lists showed last
 
 	tunnels tunnels
+	use     *tenantUse
 	lends   bool   // it may be lent its clients' connections
 	placed  placed // its part of the engine's places
 
@@ -112,8 +113,13 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		instances: make(map[*instance]struct{}),
 		lends:     cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, cfg.Tenant+"/"+rec.Name),
 		queue:     admission.NewQueue(e.cfg.Queue),
+		use:       e.usage(cfg.Tenant),
 	}
-	if cfg.Forks && f.loopbackOnly() && !spec.Trace {
+	if spec.Temporary {
+		f.use = e.usage(temporaryName)
+	}
+	// A fork server would go on with the secrets that it has read.
+	if cfg.Forks && f.loopbackOnly() && !spec.Trace && len(cfg.Secrets) == 0 {
 		f.forks = newForker(f)
 	}
 	return f, nil
@@ -245,6 +251,7 @@ func (f *function) retire() {
 		in.draining = true
 		if in.state == StateIdle {
 			idle = append(idle, in)
+			f.releaseLocked(in)
 		}
 	}
 	f.free = nil
@@ -271,7 +278,7 @@ func (f *function) warm() {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for !f.retired && len(f.instances) < f.config.Instances.Min {
+	for !f.retired && len(f.instances) < f.config.Instances.Min && f.reserveLocked() == nil {
 		f.startLocked()
 	}
 }

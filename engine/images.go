@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
@@ -18,7 +19,16 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 	err = e.while(ctx, func(ctx context.Context) error {
 		e.cache.mu.RLock()
 		defer e.cache.mu.RUnlock()
+		began := time.Now()
+		if t, err := image.TemplateIn(dir); err == nil { // else Build says why
+			if err := e.checkImages(t.Tenant); err != nil {
+				return err
+			}
+		}
 		img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
+		if err == nil {
+			err = e.keepWithin(ctx, img, began)
+		}
 		return err
 	})
 	return img, lock, err

@@ -49,6 +49,7 @@ type instance struct {
 	served    bool      // has ended an event
 	listed    bool      // in f.free
 	hung      int       // events given up that the function has not ended yet: no new lease meanwhile
+	reserved  bool      // counted in f.use
 	draining  bool      // no new lease; stop when inflight reaches 0
 	idleSince time.Time // valid while state is idle
 	idle      *time.Timer
@@ -66,7 +67,7 @@ func (in *instance) run() {
 	f.queue.Clear()
 	if err != nil {
 		in.state = StateExited
-		delete(f.instances, in)
+		f.removeLocked(in)
 		f.failed++
 		failed := f.failed
 		// The events this start was for learn why; the others get another try.
@@ -126,7 +127,7 @@ func (in *instance) run() {
 	in.draining = true
 	in.idle.Stop()
 	f.dropLocked(in)
-	delete(f.instances, in)
+	f.removeLocked(in)
 	if !f.retired {
 		f.startForWaitersLocked()
 	}
@@ -141,9 +142,15 @@ func (in *instance) boot(ctx context.Context) error {
 	if f.forks.lend(ctx, in) {
 		return nil
 	}
-	found, err := in.bootShell(ctx)
+	secrets, err := f.secrets()
+	if err != nil {
+		f.logFailure("", "", &FunctionError{Message: err.Error()})
+		return err
+	}
+	defer wipe(secrets)
+	found, err := in.bootShell(ctx, secrets)
 	if !found {
-		if err := in.bootSandbox(ctx); err != nil {
+		if err := in.bootSandbox(ctx, secrets); err != nil {
 			return err
 		}
 	}
@@ -167,11 +174,12 @@ func (in *instance) boot(ctx context.Context) error {
 }
 
 // bootSandbox starts the interpreter for the instance, in a sandbox of its own.
-func (in *instance) bootSandbox(ctx context.Context) error {
+func (in *instance) bootSandbox(ctx context.Context, secrets []sandbox.Secret) error {
 	spec, err := in.f.spec(newID())
 	if err != nil {
 		return err
 	}
+	spec.Secrets = secrets
 	ours, theirs, err := socketpair()
 	if err != nil {
 		return err

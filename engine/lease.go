@@ -151,13 +151,17 @@ func (f *function) startForWaitersLocked() {
 	c := f.config.Instances.Concurrency
 	need := (len(f.waiters)+c-1)/c - f.starting
 	for ; need > 0 && len(f.instances) < f.config.Instances.Max; need-- {
+		if err := f.reserveLocked(); err != nil {
+			f.refuseLocked(err)
+			return
+		}
 		f.startLocked()
 	}
 }
 
-// startLocked begins the start of one instance in the background.
+// startLocked begins the start of one instance, reserved, in the background.
 func (f *function) startLocked() {
-	in := &instance{f: f, state: StateStarting}
+	in := &instance{f: f, state: StateStarting, reserved: true}
 	f.instances[in] = struct{}{}
 	f.starting++
 	f.e.spawn(func() { in.run() })
@@ -197,15 +201,23 @@ func (f *function) dropLocked(in *instance) {
 func (f *function) eventSlot(ctx context.Context) (*instance, error) {
 	now := time.Now()
 	f.mu.Lock()
-	switch {
-	case f.retired:
+	if f.retired {
 		f.mu.Unlock()
 		return nil, errRetired
-	case len(f.instances) < f.config.Instances.Max:
-		f.queue.Clear()
-		in := f.newEventLocked()
-		f.mu.Unlock()
-		return in, nil
+	}
+	if len(f.instances) < f.config.Instances.Max {
+		err := f.reserveLocked()
+		if err == nil {
+			f.queue.Clear()
+			in := f.newEventLocked()
+			f.mu.Unlock()
+			return in, nil
+		}
+		if len(f.instances) == 0 { // there is none whose end it could wait for
+			f.mu.Unlock()
+			f.e.metrics.refuse(reasonQuota)
+			return nil, err
+		}
 	}
 	w, err := f.queueLocked(now)
 	f.mu.Unlock()
@@ -226,8 +238,9 @@ func (f *function) eventSlot(ctx context.Context) (*instance, error) {
 	}
 }
 
+// newEventLocked counts one that was reserved.
 func (f *function) newEventLocked() *instance {
-	in := &instance{f: f, state: StateBusy, inflight: 1}
+	in := &instance{f: f, state: StateBusy, inflight: 1, reserved: true}
 	f.instances[in] = struct{}{}
 	f.busy++
 	return in
@@ -241,12 +254,16 @@ func (f *function) endEvent(in *instance, kept time.Duration) {
 	if _, ok := f.instances[in]; !ok {
 		return
 	}
-	delete(f.instances, in)
+	f.removeLocked(in)
 	f.busy--
 	if kept > 0 {
 		f.queue.Kept(kept)
 	}
 	if len(f.waiters) > 0 && !f.retired {
+		if err := f.reserveLocked(); err != nil {
+			f.refuseLocked(err)
+			return
+		}
 		w := f.nextLocked()
 		w.grant <- grant{in: f.newEventLocked()}
 	}

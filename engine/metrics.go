@@ -120,6 +120,7 @@ func (m *metrics) failed(function string, took time.Duration, err error) {
 
 // Reasons to refuse an event that package admission does not know.
 const (
+	reasonQuota   admission.Reason = "quota"   // *QuotaError
 	reasonEngine  admission.Reason = "engine"  // ErrEngineOverloaded
 	reasonAnswers admission.Reason = "answers" // its function's answers hold much memory that clients have not taken
 )
@@ -150,7 +151,10 @@ func outcome(err error) string {
 	}
 	var failure *FunctionError
 	var crash *CrashError
+	var quota *QuotaError
 	switch {
+	case errors.As(err, &quota):
+		return "quota"
 	case errors.Is(err, ErrTimeout):
 		return "timeout"
 	case errors.Is(err, ErrOverloaded), errors.Is(err, ErrEngineOverloaded):

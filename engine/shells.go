@@ -429,14 +429,14 @@ func (f *function) newFurniture() *furniture {
 
 // bootShell makes the instance of a runtime shell, up to LOAD. It reports whether
 // there was one: if not, nothing has happened.
-func (in *instance) bootShell(ctx context.Context) (bool, error) {
+func (in *instance) bootShell(ctx context.Context, secrets []sandbox.Secret) (bool, error) {
 	f := in.f
 	if f.shells == nil {
 		return false, nil
 	}
 	for sh := f.shells.take(f); sh != nil; sh = f.shells.take(f) {
 		err := sh.sb.Furnish(sandbox.Furnishing{
-			Work: f.work, Mounts: f.furniture.mount, Hostname: f.name, Limits: limitsOf(f.config.Resources),
+			Work: f.work, Mounts: f.furniture.mount, Secrets: secrets, Hostname: f.name, Limits: limitsOf(f.config.Resources),
 		})
 		switch {
 		case err == nil:

@@ -28,6 +28,11 @@ func (ev *event) stdio(r *Request) (*Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	if spec.Secrets, err = f.secrets(); err != nil {
+		f.logFailure("", ev.name, &FunctionError{Message: err.Error()})
+		return nil, err
+	}
+	defer wipe(spec.Secrets)
 	in, err := f.eventSlot(&ev.ctx)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,7 +83,7 @@ func (e *Engine) tenant(name string) (sandbox.User, string, error) {
 	if err := os.MkdirAll(filepath.Dir(work), 0o700); err != nil {
 		return user, "", fmt.Errorf("make /work of tenant %s: %w", name, err)
 	}
-	v, err := e.volumes.Attach(work, volume.Limits{Bytes: e.cfg.Work.of(name)})
+	v, err := e.volumes.Attach(work, volume.Limits{Bytes: cmp.Or(e.quotas(name).WorkBytes, e.cfg.Work.of(name))})
 	if err != nil {
 		return user, "", fmt.Errorf("/work of tenant %s: %w", name, err)
 	}

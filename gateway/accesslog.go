@@ -10,9 +10,9 @@ import (
 	"github.com/fre-engine/fre/httpserver/accesslog"
 )
 
-// access is a request as the access log tells of it, a line of JSON. The query is
+// accessLine is a request as the access log tells of it, a line of JSON. The query is
 // left out: it may hold what only the function should know.
-type access struct {
+type accessLine struct {
 	Time       time.Time `json:"time"` // when the head was read
 	ID         string    `json:"request_id"`
 	Client     string    `json:"client,omitempty"` // address
@@ -28,10 +28,10 @@ type access struct {
 }
 
 // AccessLog writes a line for each request.
-type AccessLog = accesslog.Log[access]
+type AccessLog = accesslog.Log[accessLine]
 
 // NewAccessLog writes to w, which stays the caller's. reg, unless nil, counts what is
 // lost.
 func NewAccessLog(w io.Writer, log *slog.Logger, reg prometheus.Registerer) *AccessLog {
-	return accesslog.New[access](w, log, reg)
+	return accesslog.New[accessLine](w, log, reg)
 }

@@ -18,7 +18,7 @@ func (e *exchange) failWith(err error) {
 		e.g.Log.Error("invoke", "function", e.function, "request", e.id, "error", err)
 		message = "the function could not be run; the engine's log says why"
 	}
-	if status == http.StatusServiceUnavailable {
+	if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		e.Set("Retry-After", "1")
 	}
 	e.fail(status, code, message)
@@ -39,8 +39,11 @@ func statusOf(err error) (status int, code string) {
 		tooLarge *http.MaxBytesError
 		body     *BodyError
 		unknown  *engine.UnknownError
+		quota    *engine.QuotaError
 	)
 	switch {
+	case errors.As(err, &quota):
+		return http.StatusTooManyRequests, "quota"
 	case errors.As(err, &function):
 		return http.StatusInternalServerError, "function_error"
 	case errors.As(err, &crash):

@@ -67,6 +67,7 @@ type request struct {
 	lends    lender  // unless nil, the client's connection may be lent to a function that is trusted
 	selects  bool    // conditions and ranges of the header are looked at
 	compress bool    // so is Accept-Encoding
+	cors     bool    // what the function says of other origins is not passed on
 }
 
 // Field is the value of the header's field of that canonical name, of several the
@@ -229,7 +230,9 @@ func (a *reply) setFields(f front, r *request, resp *engine.Response) {
 		f.CloseAfter()
 	}
 	for _, h := range a.header {
-		f.Set(h[0], h[1])
+		if !r.cors || !strings.HasPrefix(h[0], "Access-Control-") {
+			f.Set(h[0], h[1])
+		}
 	}
 	f.Set("X-Fre-Id", resp.ID)
 	f.Set("X-Fre-Instance", resp.Instance)

@@ -297,7 +297,7 @@ func TestClientOf(t *testing.T) {
 			if err := accessLog.Close(); err != nil {
 				t.Error(err)
 			}
-			var line access
+			var line accessLine
 			if err := json.Unmarshal(log.Bytes(), &line); err != nil || line.Client != tt.want {
 				t.Errorf("%s: client %q, want %q; %v", log.Bytes(), line.Client, tt.want, err)
 			}
@@ -367,7 +367,7 @@ func TestRefused(t *testing.T) {
 	lines := bufio.NewScanner(&log)
 	n := 0
 	for ; lines.Scan(); n++ {
-		var line access
+		var line accessLine
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil || line.Status/100 < 4 || line.Error == "" || line.Client != "127.0.0.1" || line.Bytes == 0 {
 			t.Errorf("%s: %v", lines.Bytes(), err)
 		}
@@ -408,9 +408,9 @@ func TestAccessLog(t *testing.T) {
 	if err := accessLog.Close(); err != nil {
 		t.Error(err)
 	}
-	var got []access
+	var got []accessLine
 	for line := range bytes.Lines(log.Bytes()) {
-		var a access
+		var a accessLine
 		if err := json.Unmarshal(line, &a); err != nil || a.Time.IsZero() || a.Micros < 0 || bytes.Contains(line, []byte("secret")) {
 			t.Errorf("%s: %v", line, err)
 		}
@@ -420,7 +420,7 @@ func TestAccessLog(t *testing.T) {
 		a.Time, a.Micros = time.Time{}, 0
 		got = append(got, a)
 	}
-	want := []access{
+	want := []accessLine{
 		{ID: "one", Client: "127.0.0.1", Method: "GET", Path: "/function/cold/a", Status: 201, Bytes: 100 << 10, Function: "cold", Invocation: "000a", Cold: true},
 		{ID: "two", Client: "127.0.0.1", Method: "HEAD", Path: "/function/cold/", Status: 201, Function: "cold", Invocation: "000a", Cold: true},
 		{ID: "three", Client: "127.0.0.1", Method: "POST", Path: "/function/breaks", Status: 200, Bytes: 3, Function: "breaks", Invocation: "000b", Error: "broken_off"},

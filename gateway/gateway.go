@@ -49,6 +49,7 @@ type Config struct {
 	TrustedProxies []netip.Prefix      // whose X-Forwarded-* and Forwarded fields hold
 	AccessLog      *AccessLog          // nil: none; stays the caller's
 	TunnelIdle     time.Duration       // how long a connection that has left HTTP may carry nothing; default DefaultTunnelIdle
+	Guard          *Guard              // who may call what, and how often; nil: everybody may, always
 	Compress       bool                // answers are compressed where clients ask for it and it is worth it
 }
 
@@ -87,7 +88,7 @@ func (g *Gateway) Serve(x *httpserver.Exchange) {
 		e.health()
 	case string(path) == "/metrics" && g.metrics != nil:
 		if e.reads() {
-			e.serveHTTP(g.metrics)
+			e.metered()
 		}
 	default:
 		e.fail(http.StatusNotFound, "not_found", "no such path: functions are at /function/NAME")
@@ -118,6 +119,8 @@ type exchange struct {
 	client client
 	begun  time.Time
 	id     string // of the request
+	secret bool   // its Authorization field is for the gateway, and not for the function
+	cors   bool   // the gateway says for which origins the answer is
 
 	// For the access log.
 	function   string
@@ -140,12 +143,15 @@ func (e *exchange) invoke(rest []byte) {
 		e.fail(http.StatusBadRequest, "bad_path", err.Error())
 		return
 	}
+	if !e.admitted(name) {
+		return
+	}
 	req := &request{
 		Event: &Event{
 			Engine: e.g.Engine, Log: e.g.Log, Function: name, Method: string(e.Method),
 			Path: string(path), Query: string(e.Query), MaxBodyBytes: e.g.MaxBodyBytes,
 		},
-		head: string(e.Method) == http.MethodHead, header: e.header(), selects: true, compress: e.g.Compress,
+		head: string(e.Method) == http.MethodHead, header: e.header(), selects: true, compress: e.g.Compress, cors: e.cors,
 	}
 	if b := e.Body; b != nil {
 		req.body = &eventBody{from: b, interrupt: b.Close, size: b.Size(), limit: e.g.MaxBodyBytes}
@@ -251,7 +257,7 @@ func (e *exchange) log() {
 	if e.g.AccessLog == nil {
 		return
 	}
-	e.g.AccessLog.Add(access{
+	e.g.AccessLog.Add(accessLine{
 		Time: e.begun, ID: e.id, Client: e.client.text, Method: string(e.Method), Path: string(e.Path), Status: e.status,
 		Bytes: e.bytes, Micros: time.Since(e.begun).Microseconds(), Function: e.function, Invocation: e.invocation, Cold: e.cold, Error: e.code,
 	})

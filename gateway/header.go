@@ -150,6 +150,7 @@ func (e *exchange) header() [][2]string {
 		name, value := textproto.CanonicalMIMEHeaderKey(string(f.Name)), text(f.Value)
 		switch {
 		case name == "X-Request-Id":
+		case name == "Authorization" && e.secret: // a function must not learn its callers' tokens
 		case !claimsOrigin(name):
 			fields = append(fields, [2]string{name, value})
 		case !e.client.trusted:

@@ -61,6 +61,15 @@ type Archive interface {
 	Unpack(ctx context.Context, pkgs []debian.Package, w debian.Writer, keep func(path string) bool, report func(name string, done, total int64)) error
 }
 
+// TemplateIn reads the template in dir, unchecked against what there is to build with.
+func TemplateIn(dir *os.Root) (*Template, error) {
+	src, err := readSmall(dir, TemplateFile, maxTemplateBytes)
+	if err != nil {
+		return nil, err
+	}
+	return ParseTemplate(TemplateFile, src)
+}
+
 // Build makes the image of the template in dir, which holds fret.yaml and
 // perhaps fret.lock. Parts the store has already are not made again. dir is
 // only read: the caller writes the lock that comes back with [WriteLock].
@@ -358,6 +367,7 @@ func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json
 		Base: t.Base, Runtime: t.Runtime, Handler: t.Handler, Args: args, Env: under(of.env, env),
 		Protocol: ProtocolChannel, Tenant: t.Tenant,
 		Instances: t.Instances, Resources: t.Resources, Network: t.Network, LeftOut: of.left, Keep: t.Keep,
+		Secrets: t.Secrets, Access: t.Access, CORS: t.CORS,
 	}
 	if _, ok := runtime.(ForkServer); ok && t.Instances.Fork == ForkAuto && t.Network.Mode == NetworkNone {
 		c.Forks = true

@@ -74,6 +74,9 @@ func (c *Config) Check() error {
 	case len(c.Network.Allow) > maxAllow || len(c.Network.Allow) > 0 && c.Network.Mode != NetworkEgress:
 		return fmt.Errorf("network.allow has %d entries for the mode %s", len(c.Network.Allow), c.Network.Mode)
 	}
+	if err := c.checkAccess(); err != nil {
+		return err
+	}
 	for _, s := range c.Network.Allow {
 		if _, err := ParseDestination(s); err != nil {
 			return fmt.Errorf("network.allow: %w", err)

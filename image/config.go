@@ -35,6 +35,10 @@ type Config struct {
 	// Keep are the template's path globs of what stays whatever is left out.
 	Keep []string `json:"keep,omitempty"`
 
+	Secrets []string `json:"secrets,omitempty"` // names; their values are never in an image
+	Access  Access   `json:"access,omitempty"`
+	CORS    *CORS    `json:"cors,omitempty"`
+
 	// Packages are the Debian packages of a base environment: name → version.
 	Packages map[string]string `json:"packages,omitempty"`
 

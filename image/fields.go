@@ -85,6 +85,7 @@ func (d *decoder) fields(t *Template) []field {
 		{key: "allow", value: d.destinations(&t.Network.Allow)},
 		{key: "lend_connection", value: d.boolean(&t.Network.LendConnection)},
 	}
+	cors := &CORS{}
 	return []field{
 		{key: "id", required: true, value: d.text(&t.ID, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash")},
 		{key: "version", value: d.text(&t.Version, versionPattern, "letters, digits and . _ + -, at most 128")},
@@ -132,6 +133,9 @@ func (d *decoder) fields(t *Template) []field {
 			{key: "timeout", value: measure(d, &res.Timeout, parseDuration, time.Duration.String, minTimeout, maxTimeout)},
 		}},
 		{key: "network", value: d.network(&t.Network, network), below: network},
+		{key: "secrets", value: d.strings(&t.Secrets, secretNamed)},
+		{key: "access", value: d.access(&t.Access)},
+		{key: "cors", value: d.cors(t, cors), below: d.corsFields(cors)},
 	}
 }
 
@@ -214,6 +218,7 @@ func (d *decoder) relations(t *Template) {
 	if t.Network.LendConnection && t.Runtime != "go" && (t.Runtime != "native" || in.Isolation != IsolationInstance) {
 		fail("network.lend_connection", `network.lend_connection is for the runtime go, and native with instances.isolation "instance": this template's is %s`, t.Runtime)
 	}
+	d.accessRelations(t, fail)
 	size := 0
 	for name, value := range t.Env {
 		size += len(name) + len(value) + 2

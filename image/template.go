@@ -29,6 +29,10 @@ type Template struct {
 	Network   Network // default none
 	HTTP      HTTP    // of the runtime http
 
+	Secrets []string // of the tenant's, that instances find in /run/secrets; sorted
+	Access  Access   // who may call it by the gateway; "" (default): as the engine's configuration says
+	CORS    *CORS    // nil: as the engine's configuration says
+
 	source *source // for errors that point into the file; nil when made by hand
 }
 

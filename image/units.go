@@ -39,7 +39,10 @@ func ParseBytes(s string) (int64, error) {
 	return n, nil
 }
 
-// parseCPU reads "500m" (thousandths of a core), "1.5" or "2" (cores).
+// ParseCPU reads an amount of CPU as templates have it, "500m" (thousandths of a core),
+// "1.5" or "2" (cores), in thousandths of a core.
+func ParseCPU(s string) (int64, error) { return parseCPU(s) }
+
 func parseCPU(s string) (int64, error) {
 	m := cpuPattern.FindStringSubmatch(s)
 	if m == nil {

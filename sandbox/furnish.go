@@ -15,7 +15,8 @@ import (
 type Furnishing struct {
 	Work     string  // host directory mounted read-write at /work, mapped; "" for none
 	Mounts   []Mount // further binds; their mount points exist in the root
-	Hostname string  // "fre" if empty
+	Secrets  []Secret
+	Hostname string // "fre" if empty
 	Limits   Limits
 }
 
@@ -32,6 +33,9 @@ func (s *Sandbox) Furnish(f Furnishing) error {
 	spec.setDefaults()
 	if len(spec.Hostname) > 64 {
 		return fmt.Errorf("furnish sandbox %s: host name %q is longer than 64 bytes: %w", s.id, spec.Hostname, unix.EINVAL)
+	}
+	if err := checkSecrets(f.Secrets); err != nil {
+		return fmt.Errorf("furnish sandbox %s: %w", s.id, err)
 	}
 	mounts := f.Mounts
 	if f.Work != "" {
@@ -60,6 +64,13 @@ func (s *Sandbox) Furnish(f Furnishing) error {
 		if err != nil {
 			return fmt.Errorf("furnish sandbox %s: %w", s.id, err)
 		}
+	}
+	if len(f.Secrets) > 0 {
+		fd, err := newSecrets(f.Secrets, s.base+s.user.UID, s.base+s.user.GID)
+		if err != nil {
+			return fmt.Errorf("furnish sandbox %s: %w", s.id, err)
+		}
+		mounts, trees = append(mounts[:len(mounts):len(mounts)], Mount{Target: secretsTarget}), append(trees, fd)
 	}
 	if err := s.relimitLocked(spec.Limits); err != nil {
 		return fmt.Errorf("furnish sandbox %s: %w", s.id, err)

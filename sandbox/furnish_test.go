@@ -56,10 +56,16 @@ func parkOn(t testing.TB, h *Host, root string) *parked {
 		wait(t, s)
 	})
 	_, _ = inR.Close(), outW.Close()
-	if err := outR.SetReadDeadline(time.Now().Add(within)); err != nil {
+	return newOrders(t, s, inW, outR, root)
+}
+
+// newOrders speaks to a program that takes orders.
+func newOrders(t testing.TB, s *Sandbox, in, out *os.File, root string) *parked {
+	t.Helper()
+	if err := out.SetReadDeadline(time.Now().Add(within)); err != nil {
 		t.Fatal(err)
 	}
-	p := &parked{s, t, inW, bufio.NewReader(outR), root}
+	p := &parked{s, t, in, bufio.NewReader(out), root}
 	p.answer()
 	return p
 }

@@ -274,6 +274,8 @@ func (spec *Spec) check() error {
 		return bad(fmt.Sprintf("asks for %d forks", spec.Forks))
 	case spec.Forks > 0 && spec.Scratch != nil:
 		return bad("is a fork server with a writable root")
+	case len(spec.Secrets) > 0 && (spec.Forks > 0 || spec.Scratch != nil):
+		return bad("has secrets, and forks or a writable root")
 	case spec.Forks > 0 && spec.User.Own:
 		return bad("is a fork server without a tenant")
 	case spec.Forks > 0 && spec.Network != NetworkNone:
@@ -290,6 +292,9 @@ func (spec *Spec) check() error {
 		if err := checkTarget(m.Target); err != nil {
 			return err
 		}
+	}
+	if err := checkSecrets(spec.Secrets); err != nil {
+		return err
 	}
 	if spec.Scratch != nil {
 		if err := spec.Scratch.check(); err != nil {

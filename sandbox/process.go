@@ -30,6 +30,7 @@ type Sandbox struct {
 	args0   string      // likewise
 	userns  *os.File    // its own; nil where it is the tenant's
 	base    uint32      // first host id of its own range; 0 where it is the tenant's
+	user    User        // who its processes are
 	limits  Limits      // in force, guarded by mu once it has started
 	server  *forkServer // of a fork server
 	parent  *Sandbox    // of a fork: its server

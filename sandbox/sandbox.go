@@ -38,6 +38,7 @@ type Spec struct {
 	Groups   []uint32 // supplementary groups, MaxGroups at most
 	Work     string   // host directory mounted at /work; "" for none
 	Mounts   []Mount  // further binds
+	Secrets  []Secret // files in /run/secrets, in memory; the sandbox takes no attached shell then
 	Limits   Limits
 	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts, Groups, Capabilities, a WorkOwner, WorkReadOnly, a Scratch or a TTY
 	Pin      bool           // begin on one CPU and keep to it for a little while, which starts faster

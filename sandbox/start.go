@@ -196,7 +196,7 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	if err != nil {
 		return err
 	}
-	s.limits = spec.Limits
+	s.limits, s.user = spec.Limits, spec.User
 	m.header.FDUserns = m.fd(int(user.Fd()))
 	m.header.UID, m.header.GID = spec.User.UID, spec.User.GID
 	m.header.NGroups = uint16(copy(m.header.Groups[:], spec.Groups))
@@ -266,6 +266,15 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 		}
 		m.trees = append(m.trees, fd)
 		m.fd(fd)
+	}
+	if len(spec.Secrets) > 0 {
+		fd, err := newSecrets(spec.Secrets, base+spec.User.UID, base+spec.User.GID)
+		if err != nil {
+			return err
+		}
+		m.trees = append(m.trees, fd)
+		m.fd(fd)
+		s.mounts = append(s.mounts, Mount{Target: secretsTarget})
 	}
 	for _, mount := range s.mounts {
 		m.targets = append(m.targets, mount.Target)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"mime"
 	"net/http"
 	"os"
@@ -71,7 +72,9 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		if req.Temporary {
 			w.Header().Set("Connection", "close") // see whileAsked
 		}
-		img, err = s.engine.Image(req.Image)
+		if img, err = s.engine.Image(req.Image); err == nil && !identityOf(r).Of(engine.ImageTenant(img)) {
+			err = fmt.Errorf("image %q: %w", req.Image, fs.ErrNotExist)
+		}
 	} else {
 		if err := wantTar(r); err != nil {
 			return err
@@ -98,7 +101,14 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 	if req.Name == "" {
 		req.Name = img.Name
 	}
-	f, err := s.engine.Deploy(r.Context(), req.Name, img, engine.DeployOptions{Replace: req.Replace, Temporary: req.Temporary, Trace: req.Trace})
+	noteOn(r, req.Name)
+	o := engine.DeployOptions{Replace: req.Replace, Temporary: req.Temporary, Trace: req.Trace}
+	if id := identityOf(r); !id.All() {
+		if o.Within = id.Tenant; o.Temporary {
+			return s.end(out, r, notOfTenant("a temporary function counts against nobody's quotas"))
+		}
+	}
+	f, err := s.engine.Deploy(r.Context(), req.Name, img, o)
 	if err != nil {
 		return s.end(out, r, err)
 	}
@@ -166,6 +176,9 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 	// To its end: net/http would read on after the handler, and panics when it comes
 	// to the end at the moment at which it waits for the next request.
 	_, _ = io.Copy(io.Discard, body)
+	if err := s.mayBuild(r, dir); err != nil {
+		return nil, nil, err
+	}
 	return s.engine.Build(engine.WithLogins(image.WithOptions(r.Context(), o), logins), dir, out.report)
 }
 
@@ -203,6 +216,7 @@ func (s *server) end(out *lines, r *http.Request, err error) error {
 	if e.Code == api.CodeInternal {
 		s.log.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
+	noteFailure(r, e)
 	out.send(api.BuildLine{Error: e})
 	return nil
 }

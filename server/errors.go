@@ -60,7 +60,18 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		start    *sandbox.StartError
 		limit    *sandbox.LimitError
 	)
+	if status, code, next, ok := accessStatus(err); ok {
+		return status, code, next
+	}
+	var quota *engine.QuotaError
+	var secret *engine.SecretError
 	switch {
+	case errors.As(err, &quota):
+		return http.StatusTooManyRequests, api.CodeQuota, "free some of it, or ask who runs the engine for more (fre tenant usage shows it)"
+	case errors.As(err, &secret):
+		return http.StatusUnprocessableEntity, api.CodeTemplate, fmt.Sprintf("make it, then deploy again: fre secret create %s --tenant %s < FILE", secret.Name, secret.Tenant)
+	case errors.Is(err, engine.ErrForeign):
+		return http.StatusForbidden, api.CodeForbidden, "write the token's tenant into fret.yaml"
 	case errors.As(err, &tooLarge):
 		return http.StatusRequestEntityTooLarge, api.CodeTooLarge, fmt.Sprintf("send at most %d bytes", tooLarge.Limit)
 	case errors.As(err, &template):

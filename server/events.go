@@ -27,8 +27,9 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		return nil //nolint:nilerr // the client has gone
 	}
+	id := identityOf(r)
 	err = s.engine.Events(r.Context(), o, func(c store.Change) error {
-		if !wanted(q["kind"], string(c.Kind)) || !wanted(q["action"], string(c.Action)) {
+		if !id.Of(c.Attributes["tenant"]) || !wanted(q["kind"], string(c.Kind)) || !wanted(q["action"], string(c.Action)) {
 			return nil
 		}
 		return writeLine(w, api.ChangeEntry{Change: changeOf(c)})

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
@@ -14,6 +15,12 @@ import (
 // images answers GET /v1/images?since=.
 func (s *server) images(w http.ResponseWriter, r *http.Request) error {
 	images, generation := s.engine.ImageList()
+	if id := identityOf(r); !id.All() {
+		if r.URL.Query().Has("since") {
+			return &api.Error{Code: api.CodeForbidden, Status: http.StatusForbidden, Message: "changes of images are for tokens of all tenants", Next: "read the list without since"}
+		}
+		return reply(w, http.StatusOK, list(only(images, id, engine.ImageTenant), imageOf))
+	}
 	if r.URL.RawQuery != "" {
 		if v := r.URL.Query().Get("since"); v != "" {
 			since, err := strconv.ParseUint(v, 10, 64)

@@ -13,7 +13,7 @@ import (
 func (s *server) invoke(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	ev := gateway.Event{
-		Engine: s.engine, Log: s.log, Function: r.PathValue("name"), MaxBodyBytes: s.cfg.MaxInvokeBytes,
+		Engine: s.cfg.Invoker, Log: s.log, Function: r.PathValue("name"), MaxBodyBytes: s.cfg.MaxInvokeBytes,
 		Method: q.Get("method"), Path: q.Get("path"), Query: q.Get("query"),
 	}
 	if ev.Method == "" {

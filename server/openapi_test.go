@@ -133,6 +133,15 @@ func TestOpenAPI(t *testing.T) {
 		api.RunRequest{},
 		api.TemplateInfo{},
 		api.TraceStep{},
+		api.Quotas{},
+		api.Tenant{},
+		api.TenantRequest{},
+		api.Identity{},
+		api.Token{},
+		api.TokenRequest{},
+		api.TokenRotation{},
+		api.NewToken{},
+		api.Secret{},
 		api.Error{},
 		api.ErrorBody{},
 	} {
@@ -176,7 +185,7 @@ func schemaOf(typ reflect.Type) schema {
 		if name == "-" {
 			continue
 		}
-		if options != "omitempty" {
+		if options != "omitempty" && options != "omitzero" {
 			s.Required = append(s.Required, name)
 		}
 		s.Properties[name] = valueSchema(field.Type)

@@ -27,9 +27,13 @@ func (s *server) sandboxes(w http.ResponseWriter, r *http.Request) error {
 			return badRequest("%s: %v", key, err)
 		}
 	}
-	boxes := s.engine.Sandboxes(all)
+	boxes, cache := s.engine.Sandboxes(all), s.sandboxList[all]
+	if id := identityOf(r); !id.All() {
+		boxes = only(boxes, id, sandboxTenant)
+		cache = &listing.Cache[engine.Sandbox]{Row: appendSandbox}
+	}
 	if !size && !stats {
-		body, err := s.sandboxList[all].Of(boxes)
+		body, err := cache.Of(boxes)
 		if err != nil {
 			return err
 		}
@@ -38,7 +42,7 @@ func (s *server) sandboxes(w http.ResponseWriter, r *http.Request) error {
 	}
 	// What is measured is put into the rows, which are encoded already.
 	measured := append(make([]byte, 0, 512*(len(boxes)+1)), '[')
-	err := s.sandboxList[all].Rows(boxes, func(i int, row []byte) error {
+	err := cache.Rows(boxes, func(i int, row []byte) error {
 		if i > 0 {
 			measured = append(measured, ',')
 		}

@@ -19,9 +19,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
@@ -55,6 +57,8 @@ type Engine interface {
 	Deploy(ctx context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error)
 	Slim(ctx context.Context, function string, o image.SlimOptions) (*image.Slimmed, error)
 	Functions() []*engine.Function
+	TenantUse(tenant string) engine.Use
+	DiskUsage() (*engine.DiskUsage, error)
 	Function(name string) (*engine.Function, error)
 	RemoveFunction(ctx context.Context, name string) error
 	Closed() <-chan struct{}
@@ -84,7 +88,6 @@ type Engine interface {
 	Events(ctx context.Context, o engine.EventOptions, emit func(store.Change) error) error
 
 	Checks(o engine.CheckOptions) ([]engine.Check, error)
-	DiskUsage() (*engine.DiskUsage, error)
 	Holdings() (engine.Holdings, error)
 	Status() (engine.Status, error)
 }
@@ -99,6 +102,14 @@ type Config struct {
 	// Scratch makes an empty directory for an uploaded template, which the
 	// server removes; default: below os.TempDir.
 	Scratch func() (dir string, err error)
+
+	// Access knows tenants, tokens and secrets; nil: there are none, and no audit log.
+	// With Remote, every request has to show a token; else who gets through to the
+	// server is root.
+	Access *access.Access
+	Remote bool
+
+	Invoker gateway.Invoker // what events go to; default Engine
 
 	// Connections is the memory of the gateway's connections, which the status shows;
 	// nil: none.
@@ -180,6 +191,21 @@ func (s *server) routes() []route {
 		{"GET", "/v1/events", s.events},
 		{"POST", "/v1/system/gc", s.gc},
 		{"POST", "/v1/system/fsck", s.fsck},
+
+		{"GET", "/v1/whoami", s.whoami},
+		{"GET", "/v1/tenants", s.tenants},
+		{"POST", "/v1/tenants", s.createTenant},
+		{"GET", "/v1/tenants/{tenant}", s.tenant},
+		{"DELETE", "/v1/tenants/{tenant}", s.removeTenant},
+		{"POST", "/v1/tenants/{tenant}/quotas", s.setQuotas},
+		{"GET", "/v1/tenants/{tenant}/secrets", s.secrets},
+		{"POST", "/v1/tenants/{tenant}/secrets/{secret}", s.putSecret},
+		{"DELETE", "/v1/tenants/{tenant}/secrets/{secret}", s.removeSecret},
+		{"POST", "/v1/secrets/rotate-key", s.rotateKey},
+		{"GET", "/v1/tokens", s.tokens},
+		{"POST", "/v1/tokens", s.createToken},
+		{"POST", "/v1/tokens/{id}/rotate", s.rotateToken},
+		{"DELETE", "/v1/tokens/{id}", s.removeToken},
 	}
 }
 
@@ -187,6 +213,9 @@ func (s *server) routes() []route {
 func New(cfg Config) http.Handler {
 	if cfg.Scratch == nil {
 		cfg.Scratch = func() (string, error) { return os.MkdirTemp("", "fre-upload-") }
+	}
+	if cfg.Invoker == nil {
+		cfg.Invoker = cfg.Engine
 	}
 	if cfg.MaxTarBytes == 0 {
 		cfg.MaxTarBytes = 512 << 20
@@ -203,13 +232,18 @@ func New(cfg Config) http.Handler {
 	s.imageList.Row = func(buf []byte, img *store.Image) ([]byte, error) { return appendJSON(buf, imageOf(img)) }
 	mux := http.NewServeMux()
 	for _, rt := range s.routes() {
+		handle := s.guarded(rt)
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
-			if err := rt.handle(w, r); err != nil {
+			if err := handle(w, r); err != nil {
 				s.fail(w, r, err)
 			}
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if _, err := s.identify(r); err != nil { // what routes there are is not for everybody
+			s.fail(w, r, err)
+			return
+		}
 		s.fail(w, r, unknownRoute(mux, r))
 	})
 	return mux
@@ -301,6 +335,9 @@ func (s *server) removeImage(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) functions(w http.ResponseWriter, r *http.Request) error {
+	if id := identityOf(r); !id.All() {
+		return reply(w, http.StatusOK, list(only(s.engine.Functions(), id, functionTenant), functionOf))
+	}
 	body, err := s.functionList.Of(s.engine.Functions())
 	if err != nil {
 		return err
@@ -357,6 +394,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if e.Code == api.CodeInternal {
 		s.log.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
+	challenge(w, err)
 	_ = reply(w, e.Status, api.ErrorBody{Error: e})
 }
 

@@ -121,6 +121,8 @@ func explain(err error) (message, next string) {
 		if next == "" && wire.Code == api.CodeNotFound {
 			next = "fre functions, fre images and fre ps list what is there"
 		}
+	case errors.Is(err, client.ErrUnreachable) && os.Getenv("FRE_HOST") != "":
+		next = "compare FRE_HOST with what its fre serve --api-listen says"
 	case errors.Is(err, client.ErrUnreachable):
 		next = "start it as root: fre serve; or name its socket: --socket PATH or FRE_SOCKET"
 	case errors.As(err, &usage):
@@ -156,9 +158,39 @@ func exitCode(err error) int {
 // cli is what the commands share.
 type cli struct {
 	socket string
+	remote *client.Remote // nil: the engine is at socket
 }
 
-func (c *cli) client() *client.Client { return client.New(c.socket) }
+func (c *cli) client() *client.Client {
+	if c.remote != nil {
+		if cl, err := client.NewRemote(*c.remote); err == nil { // else findHost has said so
+			return cl
+		}
+	}
+	return client.New(c.socket)
+}
+
+// findHost reads which engine is meant, unless a flag names a socket: FRE_HOST, with the
+// token of FRE_TOKEN or of the file that FRE_TOKEN_FILE names.
+func (c *cli) findHost(cmd *cobra.Command) error {
+	host := os.Getenv("FRE_HOST")
+	if host == "" || cmd.Flags().Changed("socket") {
+		return nil
+	}
+	r := client.Remote{Host: host, Token: os.Getenv("FRE_TOKEN")}
+	if file := os.Getenv("FRE_TOKEN_FILE"); file != "" && r.Token == "" {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("FRE_TOKEN_FILE: %w", err)
+		}
+		r.Token = strings.TrimSpace(string(raw))
+	}
+	if _, err := client.NewRemote(r); err != nil {
+		return usageError{fmt.Errorf("FRE_HOST: %w", err)}
+	}
+	c.remote = &r
+	return nil
+}
 
 func defaultSocket() string {
 	if v := os.Getenv("FRE_SOCKET"); v != "" {
@@ -181,8 +213,9 @@ func newRoot() *cobra.Command {
   fre deploy hello              build it and put it behind a name
   fre invoke hello -d '{"a":1}' call it
 `,
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.findHost(cmd) },
 	})
 	root.PersistentFlags().StringVar(&c.socket, "socket", defaultSocket(), "control socket of the engine (FRE_SOCKET)")
 	root.PersistentFlags().Lookup("socket").DefValue = client.DefaultSocket
@@ -190,7 +223,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		serveCommand(), c.newCommand(), c.templateCommand(), c.buildCommand(),
 		c.imagesCommand(), c.imageCommand(), c.pullCommand(), c.pushCommand(), registryCommand(), c.deployCommand(), c.testCommand(), c.devCommand(), c.functionsCommand(), c.functionCommand(),
-		c.keyCommand(),
+		c.keyCommand(), c.tenantCommand(), c.tokenCommand(), c.secretCommand(),
 		c.invokeCommand(), c.runCommand(), c.createCommand(), c.startCommand(), c.attachCommand(), c.renameCommand(), c.rmCommand(), c.containerCommand(), c.psCommand(), c.topCommand(), c.statsCommand(), c.inspectCommand(), c.logsCommand(), c.eventsCommand(), c.stopCommand(), c.killCommand(), c.waitCommand(),
 		c.versionCommand(), c.statusCommand(), c.doctorCommand(), c.systemCommand(), c.debugCommand(), c.traceCommand(), benchCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre", Long: exitCodes},

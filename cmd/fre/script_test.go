@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/server"
@@ -91,8 +92,16 @@ func listen(socket string) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	dir, err := os.MkdirTemp("", "fre-access-")
+	if err != nil {
+		return nil, err
+	}
+	records, err := access.Open(access.Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
 	s := &http.Server{Handler: server.New(server.Config{
-		Engine: servertest.New(), Log: slog.New(slog.DiscardHandler), Version: api.Version{Version: "v9.9.9", Go: "go1", OS: "linux", Arch: "any"},
+		Access: records, Engine: servertest.New(), Log: slog.New(slog.DiscardHandler), Version: api.Version{Version: "v9.9.9", Go: "go1", OS: "linux", Arch: "any"},
 	})}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
@@ -103,6 +112,9 @@ func listen(socket string) (stop func(), err error) {
 			panic(fmt.Sprintf("server hangs: %v", err))
 		}
 		<-done
+		if err := errors.Join(records.Close(), os.RemoveAll(dir)); err != nil {
+			panic(err)
+		}
 	}, nil
 }
 

@@ -74,6 +74,9 @@ type serveConfig struct {
 	Admission                    admission.Config
 	Concurrency                  int
 	Queue                        admission.QueueConfig
+	APIListen                    string // "": no remote control API
+	Access                       accessSettings
+	ACME                         *acmeConfig // nil: none
 }
 
 // defaultState is the state directory unless --state names another.
@@ -127,6 +130,7 @@ docs/configuration.md).`,
 	f.StringVar(&cfg.AccessLog, "access-log", "", "`file` for a line of JSON about each request, - for standard output")
 	f.StringVar(&cfg.TLSCert, "tls-cert", "", "`file` with the gateway's certificate and those that lead to its authority, PEM; read anew when it changes")
 	f.StringVar(&cfg.TLSKey, "tls-key", "", "`file` with the certificate's key, PEM")
+	f.StringVar(&cfg.APIListen, "api-listen", "", "`address` of the control API for other hosts, by tokens (fre token); beyond loopback with TLS only")
 	return cmd
 }
 
@@ -185,6 +189,12 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if err != nil {
 		return err
 	}
+	if cfg.ACME != nil {
+		if secure != nil {
+			return &hintError{errors.New("--tls-cert and tls.acme exclude each other"), "leave one out"}
+		}
+		secure = cfg.ACME.tls(cfg.State)
+	}
 	// From here on the process is another: same arguments, same pid, in a mount
 	// namespace of its own.
 	if err := sandbox.Isolate(); err != nil {
@@ -211,6 +221,11 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		return err
 	}
 	undo.add(st.Close)
+	records, err := cfg.Access.open(cfg.State, log)
+	if err != nil {
+		return err
+	}
+	undo.add(records.Close)
 	settings, err := image.HostSettings(image.ThisHost(), cfg.Packages)
 	if err != nil {
 		return err
@@ -246,6 +261,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, BufferLock: cfg.BufferLock, BufferHuge: cfg.BufferHuge, Admission: cfg.Admission,
 		Concurrency: cfg.Concurrency, Queue: cfg.Queue, AllowHostNetwork: cfg.AllowHostNetwork, LendConnections: cfg.LendConnections,
 		InsecureRegistries: cfg.InsecureRegistries, Signatures: policy, ImageLimits: cfg.ImageLimits,
+		Quotas: quotasOf(records), Secrets: records.Secret,
 	})
 	if err != nil {
 		return err
@@ -279,8 +295,10 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	undo.add(memory.Close)
 	prometheus.WrapRegistererWith(prometheus.Labels{"pool": "connections"}, metrics).MustRegister(memory)
+	guard := &cfg.Access.guard
+	guard.Front = eng.Front
 	front := gateway.New(gateway.Config{
-		Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
+		Guard: guard, Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
 	})
 	clients := httpserver.New(httpserver.Config{
 		Handler: front, Refuse: front.Refuse, Log: log, TLS: secure, Memory: buffer.Lender{Pool: memory},
@@ -290,10 +308,24 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		},
 	})
 	metrics.MustRegister(gateway.Connections(clients))
+	api := server.Config{
+		Engine: eng, Log: log, Version: version(), Scratch: st.MkdirScratch, Connections: memory, Access: records, Invoker: gateway.Counted(eng, guard),
+	}
 	listeners := []net.Listener{control, public}
 	servers := []httpServer{
-		newHTTPServer(server.New(server.Config{Engine: eng, Log: log, Version: version(), Scratch: st.MkdirScratch, Connections: memory}), log),
+		newHTTPServer(server.New(api), log),
 		clients,
+	}
+	if cfg.APIListen != "" {
+		l, err := listenAPI(cfg.APIListen, secure)
+		if err != nil {
+			_ = errors.Join(control.Close(), public.Close())
+			return err
+		}
+		api.Remote = true
+		listeners = append(listeners, l)
+		servers = append(servers, newHTTPServer(server.New(api), log))
+		log.InfoContext(ctx, "control API ready", "address", l.Addr().String(), "tls", secure != nil)
 	}
 	if cfg.DockerSocket != "" {
 		l, err := server.Listen(cfg.DockerSocket, cfg.Group)
@@ -433,7 +465,7 @@ func openAccessLog(path string, log *slog.Logger, metrics prometheus.Registerer)
 func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: gateway.MaxHeaderBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ConnContext: server.ConnContext, MaxHeaderBytes: gateway.MaxHeaderBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }
 

@@ -54,6 +54,11 @@ func readConfig(path string, cfg *serveConfig) error {
 
 		Buffers  buffersConfig  `yaml:"buffers"`
 		Overload overloadConfig `yaml:"overload"`
+
+		Access accessConfig `yaml:"access"`
+		TLS    struct {
+			ACME *acmeConfig `yaml:"acme"`
+		} `yaml:"tls"`
 	}
 	if err := yaml.UnmarshalWithOptions(src, &file, yaml.Strict()); err != nil {
 		return fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
@@ -103,6 +108,13 @@ func readConfig(path string, cfg *serveConfig) error {
 	if err := file.GC.read(&cfg.GC); err != nil {
 		return fmt.Errorf("%s: gc.%w", path, err)
 	}
+	if err := file.Access.read(&cfg.Access); err != nil {
+		return fmt.Errorf("%s: access.%w", path, err)
+	}
+	if err := file.TLS.ACME.check(); err != nil {
+		return fmt.Errorf("%s: tls.acme.%w", path, err)
+	}
+	cfg.ACME = file.TLS.ACME
 	return nil
 }
 
@@ -368,3 +380,6 @@ func readShells(cfg *engine.ShellConfig, ready, most *int, memory string) error 
 
 // parseBytes reads a size as templates have it.
 func parseBytes(s string) (int64, error) { return image.ParseBytes(s) }
+
+// parseCPU likewise, in thousandths of one.
+func parseCPU(s string) (int64, error) { return image.ParseCPU(s) }

@@ -179,6 +179,9 @@ func (e *Engine) Status() (engine.Status, error) {
 	return s, err
 }
 
+// TenantUse is nothing.
+func (e *Engine) TenantUse(string) engine.Use { return engine.Use{} }
+
 // DiskUsage has every image unique, in blocks of 4 KiB, and one tenant.
 func (e *Engine) DiskUsage() (*engine.DiskUsage, error) {
 	e.mu.Lock()

@@ -107,8 +107,8 @@ printf 'root:x:0:\nnogroup:x:65534:\n' >"$disk/etc/group"
 printf '127.0.0.1 localhost\n' >"$disk/etc/hosts"
 [ ! -d bin ] || cp -a bin/. "$disk/fre/bin/"
 if [[ " ${packages[*]} " == *" engine "* ]]; then
-	make .cache/tools/registry
-	cp .cache/tools/registry "$disk/fre/bin/"
+	make .cache/tools/registry .cache/tools/pebble
+	cp .cache/tools/registry .cache/tools/pebble "$disk/fre/bin/"
 fi
 CGO_ENABLED=0 go build -trimpath -o "$disk/fre/bin/testprog" ./internal/fretest/testprog
 CGO_ENABLED=0 go build -trimpath -o "$disk/fre/bin/fn" ./engine/testdata/fn

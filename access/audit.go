@@ -1,0 +1,166 @@
+package access
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Result says how an action ended.
+type Result string
+
+// The results.
+const (
+	Done    Result = "done"
+	Failed  Result = "failed"
+	Refused Result = "refused" // it was not allowed
+)
+
+// Entry is a line of the audit log.
+type Entry struct {
+	Time   time.Time  `json:"time"`
+	Who    string     `json:"who,omitempty"`    // "" where nobody knows
+	Tenant string     `json:"tenant,omitempty"` // whose that is
+	Client netip.Addr `json:"client,omitzero"`  // where it came from, over TCP
+	Action string     `json:"action"`           // "POST /v1/functions", "authenticate"
+	On     string     `json:"on,omitempty"`     // what it was done to
+	Result Result     `json:"result"`
+	Status int        `json:"status,omitempty"` // of the answer
+	Reason string     `json:"reason,omitempty"` // why it was refused, or failed
+	Missed int        `json:"missed,omitempty"` // entries before this one that could not be written
+}
+
+// audit appends lines to a file of mode 0600 and rotates it.
+type audit struct {
+	path  string
+	limit int64
+	files int
+
+	mu     sync.Mutex
+	f      *os.File
+	size   int64
+	missed int
+	closed bool
+}
+
+func openAudit(path string, limit int64, files int) (*audit, error) {
+	if limit == 0 {
+		limit = 16 << 20
+	}
+	if files == 0 {
+		files = 8
+	}
+	a := &audit{path: path, limit: limit, files: files}
+	if err := a.open(); err != nil {
+		return nil, fmt.Errorf("open audit log: %w", err)
+	}
+	return a, nil
+}
+
+func (a *audit) open() error {
+	f, err := os.OpenFile(a.path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	size, err := f.Seek(0, io.SeekEnd)
+	if err == nil && size > 0 {
+		last := make([]byte, 1)
+		if _, err = f.ReadAt(last, size-1); err == nil && last[0] != '\n' {
+			// A crash has torn the last line: what follows is a line of its own.
+			_, err = f.Write([]byte{'\n'})
+			size++
+		}
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	a.f, a.size = f, size
+	return nil
+}
+
+// Record writes down what was done. Actions are on the disk when it returns; refusals,
+// which anybody can cause, when the kernel sees fit. What cannot be written is counted, in
+// the next entry that can, and in the engine's log.
+func (a *Access) Record(e Entry) {
+	if e.Time.IsZero() {
+		e.Time = a.cfg.Now().UTC().Truncate(time.Millisecond)
+	}
+	if err := a.audit.append(e); err != nil {
+		a.cfg.Log.Error("audit log not written", "action", e.Action, "on", e.On, "who", e.Who, "error", err)
+	}
+}
+
+func (a *audit) append(e Entry) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e.Missed = a.missed
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	line = append(line, '\n')
+	if a.closed {
+		return os.ErrClosed
+	}
+	if a.f == nil {
+		err = a.open()
+	} else if a.size > 0 && a.size+int64(len(line)) > a.limit {
+		err = a.rotateLocked()
+	}
+	var n int
+	if err == nil {
+		n, err = a.f.Write(line)
+		a.size += int64(n)
+	}
+	if err == nil && e.Result != Refused {
+		err = unix.Fdatasync(int(a.f.Fd()))
+	}
+	if err != nil {
+		a.missed++
+		if n > 0 && n < len(line) { // a full disk: the rest of the line must not be the next one's begin
+			err = errors.Join(err, a.f.Truncate(a.size-int64(n)))
+			a.size -= int64(n)
+		}
+		return err
+	}
+	a.missed = 0
+	return nil
+}
+
+// rotateLocked moves each file one on; the last one goes.
+func (a *audit) rotateLocked() error {
+	err := a.f.Close()
+	a.f = nil
+	name := func(i int) string {
+		if i == 0 {
+			return a.path
+		}
+		return fmt.Sprintf("%s.%d", a.path, i)
+	}
+	for i := a.files; i > 0; i-- {
+		err = errors.Join(err, ignoreMissing(os.Rename(name(i-1), name(i))))
+	}
+	if err != nil {
+		return err
+	}
+	return a.open()
+}
+
+func (a *audit) close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	if a.f == nil {
+		return nil
+	}
+	f := a.f
+	a.f = nil
+	return f.Close()
+}

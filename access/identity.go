@@ -1,0 +1,69 @@
+package access
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Scope is one thing a token may be good for.
+type Scope string
+
+// The scopes. Admin includes the others, Deploy includes Read.
+const (
+	Deploy Scope = "deploy" // build, deploy and remove functions, write secrets
+	Invoke Scope = "invoke" // call functions
+	Read   Scope = "read"   // lists, logs, metrics; names of secrets, never their values
+	Admin  Scope = "admin"  // tokens; of all tenants: tenants, quotas, and the engine itself
+)
+
+// Scopes lists them all.
+func Scopes() []Scope { return []Scope{Deploy, Invoke, Read, Admin} }
+
+// AllTenants is what an identity has for a tenant that may act for any.
+const AllTenants = "*"
+
+// Identity is somebody who was let in.
+type Identity struct {
+	Who    string  // for the audit log: "root", "token ci (5f2c…)", "oidc SUBJECT at ISSUER"
+	Tenant string  // AllTenants for all
+	Scopes []Scope //
+}
+
+// Root is who may do everything: whoever may use the control socket.
+func Root(who string) Identity {
+	return Identity{Who: who, Tenant: AllTenants, Scopes: []Scope{Admin}}
+}
+
+// All says whether it is bound to no tenant.
+func (i Identity) All() bool { return i.Tenant == AllTenants }
+
+// Of says whether what belongs to a tenant is there for it.
+func (i Identity) Of(tenant string) bool { return i.All() || i.Tenant == tenant }
+
+// Has says whether it has the scope.
+func (i Identity) Has(s Scope) bool {
+	return slices.Contains(i.Scopes, s) || slices.Contains(i.Scopes, Admin) || s == Read && slices.Contains(i.Scopes, Deploy)
+}
+
+// Need returns ErrForbidden, with what is missing, unless it has the scope.
+func (i Identity) Need(s Scope) error {
+	if i.Has(s) {
+		return nil
+	}
+	return fmt.Errorf("%w: it takes the scope %s", ErrForbidden, s)
+}
+
+// ParseScopes reads a list of scopes, separated by commas or spaces.
+func ParseScopes(list string) ([]Scope, error) {
+	var out []Scope
+	for _, s := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' }) {
+		if !slices.Contains(Scopes(), Scope(s)) {
+			return nil, fmt.Errorf("scope %q is %w: deploy, invoke, read or admin", s, ErrName)
+		}
+		if !slices.Contains(out, Scope(s)) {
+			out = append(out, Scope(s))
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,361 @@
+package access
+
+import (
+	"bytes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+
+	"golang.org/x/crypto/chacha20poly1305"
+)
+
+// A sealed secret on disk:
+//
+//	"FRE-SECRET-1\n"  magic
+//	8 bytes           id of the key
+//	24 bytes          nonce, random
+//	…                 the value, encrypted; 16 bytes of tag
+//
+// by XChaCha20-Poly1305, whose nonces are long enough to be drawn at random. Tenant and
+// name are authenticated with it, so that a file that is moved to another's place opens
+// for nobody.
+const (
+	sealMagic = "FRE-SECRET-1\n"
+	sealHead  = len(sealMagic) + keyIDSize
+	keyIDSize = 8
+)
+
+// Limits of secrets.
+const (
+	MaxSecretBytes = 64 << 10
+	MaxSecrets     = 1000 // of a tenant
+)
+
+// Secret is what lists show of one: never its value.
+type Secret struct {
+	Name    string
+	Updated time.Time
+	Bytes   int64 // of the value
+}
+
+var secretName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+func checkSecret(tenant, name string) error {
+	if err := checkTenant(tenant); err != nil {
+		return err
+	}
+	if !secretName.MatchString(name) {
+		return fmt.Errorf("%q is %w of a secret: letters, digits and . _ -, at most 63, beginning with a letter or digit", name, ErrName)
+	}
+	return nil
+}
+
+// PutMode says what is to be there.
+type PutMode int
+
+// The modes.
+const (
+	Create PutMode = iota // nothing of that name: else ErrExists
+	Update                // something of that name: else fs.ErrNotExist
+)
+
+// PutSecret seals a value.
+func (a *Access) PutSecret(tenant, name string, value []byte, mode PutMode) error {
+	if err := checkSecret(tenant, name); err != nil {
+		return err
+	}
+	if len(value) == 0 || len(value) > MaxSecretBytes {
+		return fmt.Errorf("%d bytes are %w: from 1 to %d", len(value), ErrSecret, MaxSecretBytes)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	path := a.secretPath(tenant, name)
+	_, err := os.Lstat(path)
+	switch {
+	case mode == Create && err == nil:
+		return fmt.Errorf("secret %s of tenant %s %w", name, tenant, ErrExists)
+	case mode == Update && err != nil:
+		return fmt.Errorf("secret %q of tenant %s: %w", name, tenant, err)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	dir := filepath.Dir(path)
+	if mode == Create {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		all, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		if len(all) >= MaxSecrets {
+			return fmt.Errorf("tenant %s has %d already: %w", tenant, len(all), ErrSecret)
+		}
+	}
+	if err := errors.Join(writeWhole(path, a.keys.seal(tenant, name, value)), syncDir(filepath.Dir(dir))); err != nil {
+		return fmt.Errorf("write secret %s: %w", name, err)
+	}
+	return nil
+}
+
+// Secret opens one, for the caller to wipe; fs.ErrNotExist.
+func (a *Access) Secret(tenant, name string) ([]byte, error) {
+	if err := checkSecret(tenant, name); err != nil {
+		return nil, err
+	}
+	for {
+		a.mu.Lock()
+		keys := a.keys
+		a.mu.Unlock()
+		sealed, err := os.ReadFile(a.secretPath(tenant, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("secret %q of tenant %s: %w", name, tenant, fs.ErrNotExist)
+		}
+		if err != nil {
+			return nil, err
+		}
+		value, err := keys.open(tenant, name, sealed)
+		if errors.Is(err, errKey) {
+			a.mu.Lock()
+			changed := !bytes.Equal(a.keys[0].id[:], keys[0].id[:])
+			a.mu.Unlock()
+			if changed {
+				continue // the keys were rotated in between
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("secret %s of tenant %s: %w", name, tenant, err)
+		}
+		return value, nil
+	}
+}
+
+// Secrets lists a tenant's, by name.
+func (a *Access) Secrets(tenant string) ([]Secret, error) {
+	if err := checkTenant(tenant); err != nil {
+		return nil, err
+	}
+	all, err := os.ReadDir(filepath.Join(a.cfg.Dir, "secrets", tenant))
+	if err != nil {
+		return nil, ignoreMissing(err)
+	}
+	var out []Secret
+	for _, e := range all {
+		info, err := e.Info()
+		if err != nil || !secretName.MatchString(e.Name()) { // gone meanwhile, or what a crash has left
+			continue
+		}
+		out = append(out, Secret{Name: e.Name(), Updated: info.ModTime().UTC(), Bytes: info.Size() - sealedSize})
+	}
+	return out, nil
+}
+
+// sealedSize is what sealing adds.
+const sealedSize = int64(sealHead + chacha20poly1305.NonceSizeX + chacha20poly1305.Overhead)
+
+// RemoveSecret removes one; fs.ErrNotExist.
+func (a *Access) RemoveSecret(tenant, name string) error {
+	if err := checkSecret(tenant, name); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	path := a.secretPath(tenant, name)
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("secret %q of tenant %s: %w", name, tenant, err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func (a *Access) secretPath(tenant, name string) string {
+	return filepath.Join(a.cfg.Dir, "secrets", tenant, name)
+}
+
+// RotateKey seals all secrets with a new key and forgets the old one. A crash on the way
+// leaves both, and the next Open goes on.
+func (a *Access) RotateKey() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	keys := append(keyring{newKey()}, a.keys...)
+	if err := writeWhole(a.cfg.KeyFile, keys.encode()); err != nil {
+		return fmt.Errorf("write keys: %w", err)
+	}
+	a.keys = keys
+	return a.finishRotationLocked()
+}
+
+func (a *Access) finishRotation() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.finishRotationLocked()
+}
+
+func (a *Access) finishRotationLocked() error {
+	if len(a.keys) == 1 {
+		return nil
+	}
+	root := filepath.Join(a.cfg.Dir, "secrets")
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !secretName.MatchString(d.Name()) {
+			return err
+		}
+		sealed, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if len(sealed) > sealHead && bytes.Equal(sealed[len(sealMagic):sealHead], a.keys[0].id[:]) {
+			return nil
+		}
+		tenant := filepath.Base(filepath.Dir(path))
+		value, err := a.keys.open(tenant, d.Name(), sealed)
+		if err != nil {
+			return fmt.Errorf("secret %s of tenant %s: %w", d.Name(), tenant, err)
+		}
+		defer clear(value)
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if err := writeWhole(path, a.keys.seal(tenant, d.Name(), value)); err != nil {
+			return err
+		}
+		return os.Chtimes(path, time.Time{}, info.ModTime()) // its value is as old as before
+	})
+	if err != nil {
+		return fmt.Errorf("rotate key: %w", err)
+	}
+	keys := a.keys[:1:1]
+	if err := writeWhole(a.cfg.KeyFile, keys.encode()); err != nil {
+		return fmt.Errorf("write keys: %w", err)
+	}
+	a.keys = keys
+	return nil
+}
+
+// key seals secrets.
+type key struct {
+	id     [keyIDSize]byte
+	secret [chacha20poly1305.KeySize]byte
+}
+
+// keyring is the keys at hand: the first seals, all of them open. Nobody changes one.
+type keyring []key
+
+func newKey() (k key) {
+	_, _ = rand.Read(k.id[:]) // never fails (crypto/rand)
+	_, _ = rand.Read(k.secret[:])
+	return k
+}
+
+// errKey says that what a secret is sealed with is not there.
+var errKey = errors.New("the key it is sealed with is not in the key file")
+
+func (r keyring) encode() []byte {
+	var b bytes.Buffer
+	b.WriteString("# Keys that FRE seals secrets with: the first for new ones. Keep a copy apart from the secrets.\n")
+	for _, k := range r {
+		fmt.Fprintf(&b, "%x %x\n", k.id, k.secret)
+	}
+	return b.Bytes()
+}
+
+// openKeys reads a key file; one that is not there is made.
+func openKeys(path string) (keyring, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		r := keyring{newKey()}
+		if err := writeWhole(path, r.encode()); err != nil {
+			return nil, fmt.Errorf("make key file: %w", err)
+		}
+		return r, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("key file %s may be read by others (mode %04o): make it 0600", path, info.Mode().Perm())
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r, err := parseKeys(raw)
+	if err != nil {
+		return nil, fmt.Errorf("key file %s: %w", path, err)
+	}
+	return r, nil
+}
+
+func parseKeys(raw []byte) (keyring, error) {
+	var r keyring
+	n := 0
+	for line := range bytes.Lines(raw) {
+		n++
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		id, secret, _ := bytes.Cut(line, []byte{' '})
+		var k key
+		if hex.DecodedLen(len(id)) != len(k.id) || hex.DecodedLen(len(secret)) != len(k.secret) {
+			return nil, fmt.Errorf("line %d is no key", n)
+		}
+		_, err := hex.Decode(k.id[:], id)
+		if _, err2 := hex.Decode(k.secret[:], secret); err != nil || err2 != nil {
+			return nil, fmt.Errorf("line %d is no key", n)
+		}
+		if slices.ContainsFunc(r, func(other key) bool { return other.id == k.id }) {
+			return nil, fmt.Errorf("line %d has the id of another", n)
+		}
+		r = append(r, k)
+	}
+	if len(r) == 0 {
+		return nil, errors.New("there is no key in it")
+	}
+	return r, nil
+}
+
+func (k *key) cipher() cipher.AEAD {
+	c, err := chacha20poly1305.NewX(k.secret[:])
+	if err != nil { // of a wrong size: never
+		panic(err)
+	}
+	return c
+}
+
+func aad(tenant, name string) []byte { return []byte("fre secret\x00" + tenant + "\x00" + name) }
+
+func (r keyring) seal(tenant, name string, value []byte) []byte {
+	out := make([]byte, 0, int(sealedSize)+len(value))
+	out = append(append(out, sealMagic...), r[0].id[:]...)
+	var nonce [chacha20poly1305.NonceSizeX]byte
+	_, _ = rand.Read(nonce[:]) // never fails
+	out = append(out, nonce[:]...)
+	return r[0].cipher().Seal(out, nonce[:], value, aad(tenant, name))
+}
+
+func (r keyring) open(tenant, name string, sealed []byte) ([]byte, error) {
+	rest, ok := bytes.CutPrefix(sealed, []byte(sealMagic))
+	if !ok || int64(len(sealed)) < sealedSize {
+		return nil, fmt.Errorf("its file is damaged: %w", ErrSecret)
+	}
+	i := slices.IndexFunc(r, func(k key) bool { return bytes.Equal(k.id[:], rest[:keyIDSize]) })
+	if i < 0 {
+		return nil, errKey
+	}
+	rest = rest[keyIDSize:]
+	nonce, rest := rest[:chacha20poly1305.NonceSizeX], rest[chacha20poly1305.NonceSizeX:]
+	value, err := r[i].cipher().Open(nil, nonce, rest, aad(tenant, name))
+	if err != nil {
+		return nil, fmt.Errorf("its file was changed: %w", ErrSecret)
+	}
+	return value, nil
+}

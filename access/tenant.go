@@ -1,0 +1,145 @@
+package access
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Quotas bound what a tenant has at one time. 0 is no bound.
+type Quotas struct {
+	Instances       int64 `json:"instances,omitempty"`         // sandboxes of its functions
+	MemoryBytes     int64 `json:"memory_bytes,omitempty"`      // their memory limits together
+	CPUMillis       int64 `json:"cpu_millis,omitempty"`        // their CPU limits together
+	Images          int64 `json:"images,omitempty"`            // its functions' images
+	ImageBytes      int64 `json:"image_bytes,omitempty"`       // their files, those they share counted for each
+	WorkBytes       int64 `json:"work_bytes,omitempty"`        // in /work, from the engine's next start on
+	EventsPerSecond int64 `json:"events_per_second,omitempty"` // by the gateway and the control API
+}
+
+// EventBurst is how many seconds' events may come at once.
+const EventBurst = 2
+
+func (q Quotas) check() error {
+	for name, n := range map[string]int64{
+		"instances": q.Instances, "memory": q.MemoryBytes, "cpu": q.CPUMillis, "images": q.Images, "image-bytes": q.ImageBytes, "work": q.WorkBytes, "events": q.EventsPerSecond,
+	} {
+		if n < 0 {
+			return fmt.Errorf("quota %s: %d is negative: %w", name, n, ErrName)
+		}
+	}
+	if q.EventsPerSecond > 1e6 {
+		return fmt.Errorf("quota events: %d each second are more than can be counted: %w", q.EventsPerSecond, ErrName)
+	}
+	return nil
+}
+
+// Tenant is what is known of one beside its functions. Nobody changes it.
+type Tenant struct {
+	Name    string    `json:"name"`
+	Created time.Time `json:"created"`
+	Quotas  Quotas    `json:"quotas"`
+
+	events *bucket // kept over changes
+}
+
+// Tenants lists those with a record, by name.
+func (a *Access) Tenants() []*Tenant {
+	return slices.SortedFunc(maps.Values(a.state.Load().Tenants), func(x, y *Tenant) int { return cmp.Compare(x.Name, y.Name) })
+}
+
+// Tenant finds one; fs.ErrNotExist.
+func (a *Access) Tenant(name string) (*Tenant, error) {
+	if t := a.state.Load().Tenants[name]; t != nil {
+		return t, nil
+	}
+	return nil, fmt.Errorf("tenant %q: %w", name, fs.ErrNotExist)
+}
+
+// CreateTenant makes a record; ErrExists.
+func (a *Access) CreateTenant(name string, q Quotas) (*Tenant, error) {
+	if err := errors.Join(checkTenant(name), q.check()); err != nil {
+		return nil, err
+	}
+	t := &Tenant{Name: name, Created: a.now(), Quotas: q, events: new(bucket)}
+	return t, a.change(func(s *state) error {
+		if s.Tenants[name] != nil {
+			return fmt.Errorf("tenant %s %w", name, ErrExists)
+		}
+		s.Tenants[name] = t
+		return nil
+	})
+}
+
+// SetQuotas replaces a tenant's, making its record if there is none. They hold from the
+// next event, start or build on; what is there stays.
+func (a *Access) SetQuotas(name string, q Quotas) (*Tenant, error) {
+	if err := errors.Join(checkTenant(name), q.check()); err != nil {
+		return nil, err
+	}
+	t := &Tenant{Name: name, Created: a.now(), Quotas: q, events: new(bucket)}
+	return t, a.change(func(s *state) error {
+		if old := s.Tenants[name]; old != nil {
+			t.Created, t.events = old.Created, old.events
+		}
+		s.Tenants[name] = t
+		return nil
+	})
+}
+
+// RemoveTenant removes its record, its tokens and its secrets; fs.ErrNotExist.
+func (a *Access) RemoveTenant(name string) error {
+	if err := checkTenant(name); err != nil {
+		return err
+	}
+	found := false
+	err := a.change(func(s *state) error {
+		found = s.Tenants[name] != nil
+		delete(s.Tenants, name)
+		for id, t := range s.Tokens {
+			if t.Tenant == name {
+				found = true
+				delete(s.Tokens, id)
+			}
+		}
+		return nil
+	})
+	dir := filepath.Join(a.cfg.Dir, "secrets", name)
+	if _, statErr := os.Lstat(dir); statErr == nil {
+		found = true
+	}
+	if err = errors.Join(err, os.RemoveAll(dir)); err == nil && !found {
+		return fmt.Errorf("tenant %q: %w", name, fs.ErrNotExist)
+	}
+	return err
+}
+
+// Quotas are those of a tenant; none where there is no record. Cheap.
+func (a *Access) Quotas(tenant string) Quotas {
+	if t := a.state.Load().Tenants[tenant]; t != nil {
+		return t.Quotas
+	}
+	return Quotas{}
+}
+
+// Event counts an event for a tenant: a *SlowDownError where it has had as many as it
+// may. It allocates nothing unless it refuses.
+func (a *Access) Event(tenant string) error {
+	t := a.state.Load().Tenants[tenant]
+	if t == nil || t.Quotas.EventsPerSecond == 0 {
+		return nil
+	}
+	each := time.Second / time.Duration(t.Quotas.EventsPerSecond)
+	if wait := t.events.take(time.Since(a.begun), each, EventBurst*time.Second); wait > 0 {
+		return &SlowDownError{What: "events of tenant " + tenant, After: wait}
+	}
+	return nil
+}
+
+func (a *Access) now() time.Time { return a.cfg.Now().UTC().Truncate(time.Second) }

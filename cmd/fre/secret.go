@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+)
+
+func (c *cli) secretCommand() *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use: "secret", Short: "Work with tenants' secrets",
+		Long: `Secrets are sealed on disk. A function whose template names one (secrets: [NAME])
+finds it in the file /run/secrets/NAME, which is in memory. The value comes from
+standard input or a file, never from the command line, where every user of the host
+would see it. (docs/tenants.md)`,
+	})
+	cmd.AddCommand(c.secretList(), c.secretPut(false), c.secretPut(true), c.secretRemove(), c.secretRotate())
+	return cmd
+}
+
+func tenantFlag(cmd *cobra.Command, tenant *string) {
+	cmd.Flags().StringVar(tenant, "tenant", "default", "`tenant` whose secret it is")
+}
+
+func (c *cli) secretList() *cobra.Command {
+	var l listing
+	var tenant string
+	cmd := &cobra.Command{
+		Use: "ls", Short: "List secrets, without their values", Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl := c.client()
+			defer cl.Close()
+			all, err := cl.Secrets(cmd.Context(), tenant)
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			return show(cmd.OutOrStdout(), l, all, func(s api.Secret) string { return s.Name }, []column[api.Secret]{
+				{"NAME", func(s api.Secret) string { return s.Name }},
+				{"BYTES", func(s api.Secret) string { return count(s.Bytes) }},
+				{"UPDATED", func(s api.Secret) string { return ago(s.Updated, now) }},
+			})
+		},
+	}
+	tenantFlag(cmd, &tenant)
+	l.flags(cmd, "names")
+	return cmd
+}
+
+// maxSecret is more than the engine takes: it says how much that is.
+const maxSecret = 1 << 20
+
+func (c *cli) secretPut(update bool) *cobra.Command {
+	var tenant, file string
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "Store a secret, from standard input or a file", Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			in := cmd.InOrStdin()
+			if file != "" {
+				f, err := os.Open(file)
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				in = f
+			} else if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+				return usageError{errors.New("standard input is a terminal, which would show the value: give --from-file FILE, or < FILE")}
+			}
+			value, err := io.ReadAll(io.LimitReader(in, maxSecret))
+			if err != nil {
+				return fmt.Errorf("read value: %w", err)
+			}
+			defer clear(value)
+			cl := c.client()
+			defer cl.Close()
+			if err := cl.PutSecret(cmd.Context(), tenant, names[0], value, client.PutOptions{Update: update}); err != nil {
+				return err
+			}
+			if update {
+				fmt.Fprintf(cmd.ErrOrStderr(), "instances that start from now on have it; those that run keep the one before: fre stop, or deploy again\n")
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), names[0])
+			return nil
+		},
+	}
+	if update {
+		cmd.Use, cmd.Short = "update NAME", "Replace a secret's value; instances that start from then on have it"
+	}
+	tenantFlag(cmd, &tenant)
+	cmd.Flags().StringVar(&file, "from-file", "", "`file` with the value, every byte of it (default: standard input)")
+	return cmd
+}
+
+func (c *cli) secretRemove() *cobra.Command {
+	var tenant string
+	cmd := &cobra.Command{
+		Use: "rm NAME...", Short: "Remove secrets that no function names", Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			return each(names, func(name string) error {
+				err := cl.RemoveSecret(cmd.Context(), tenant, name)
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), name)
+				}
+				return err
+			})
+		},
+	}
+	tenantFlag(cmd, &tenant)
+	return cmd
+}
+
+func (c *cli) secretRotate() *cobra.Command {
+	return &cobra.Command{
+		Use: "rotate-key", Short: "Seal all secrets with a new key, and forget the old one", Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl := c.client()
+			defer cl.Close()
+			return cl.RotateKey(cmd.Context())
+		},
+	}
+}

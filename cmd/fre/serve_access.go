@@ -1,0 +1,190 @@
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/crypto/acme"
+	"golang.org/x/crypto/acme/autocert"
+
+	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/gateway"
+	"github.com/fre-engine/fre/image"
+)
+
+// accessConfig is the configuration file's access.
+type accessConfig struct {
+	Invoke    string `yaml:"invoke"`
+	AllowOpen bool   `yaml:"allow_open"`
+	KeyFile   string `yaml:"key_file"`
+
+	Clients struct {
+		Rate  float64 `yaml:"rate"`
+		Burst int     `yaml:"burst"`
+	} `yaml:"clients"`
+
+	CORS *struct {
+		Origins     []string `yaml:"origins"`
+		Methods     []string `yaml:"methods"`
+		Headers     []string `yaml:"headers"`
+		Credentials bool     `yaml:"credentials"`
+		MaxAge      string   `yaml:"max_age"`
+	} `yaml:"cors"`
+
+	Audit struct {
+		MaxSize string `yaml:"max_size"`
+		Files   int    `yaml:"files"`
+	} `yaml:"audit"`
+
+	OIDC []struct {
+		Issuer      string         `yaml:"issuer"`
+		Audience    string         `yaml:"audience"`
+		Tenant      string         `yaml:"tenant"`
+		TenantClaim string         `yaml:"tenant_claim"`
+		Scopes      []access.Scope `yaml:"scopes"`
+		ScopesClaim string         `yaml:"scopes_claim"`
+	} `yaml:"oidc"`
+}
+
+// accessSettings is what serve makes of it.
+type accessSettings struct {
+	records access.Config
+	guard   gateway.Guard
+	clients access.Rate // Each 0: no limit
+}
+
+func (c *accessConfig) read(s *accessSettings) error {
+	switch c.Invoke {
+	case "", "open":
+	case "token":
+		s.guard.Token = true
+	default:
+		return fmt.Errorf("invoke: %q is neither token nor open", c.Invoke)
+	}
+	s.guard.AllowOpen = c.AllowOpen
+	if c.KeyFile != "" && !filepath.IsAbs(c.KeyFile) {
+		return fmt.Errorf("key_file: %q is not an absolute path", c.KeyFile)
+	}
+	s.records.KeyFile = c.KeyFile
+	if r := c.Clients; r.Rate != 0 || r.Burst != 0 {
+		if r.Rate <= 0 || r.Rate > 1e6 || r.Burst < 0 {
+			return fmt.Errorf("clients: a rate of %g with a burst of %d: give requests each second, and how many may come at once", r.Rate, r.Burst)
+		}
+		if r.Burst == 0 {
+			r.Burst = max(1, int(2*r.Rate))
+		}
+		s.clients = access.Rate{Each: time.Duration(float64(time.Second) / r.Rate), Burst: r.Burst}
+	}
+	if o := c.CORS; o != nil {
+		s.guard.CORS = &engine.CORS{Origins: o.Origins, Methods: o.Methods, Headers: o.Headers, Credentials: o.Credentials}
+		if o.MaxAge != "" {
+			var err error
+			if s.guard.CORS.MaxAge, err = time.ParseDuration(o.MaxAge); err != nil {
+				return fmt.Errorf("cors.max_age: %q is no duration such as 5m", o.MaxAge)
+			}
+		}
+		if err := s.guard.CORS.Check(); err != nil {
+			return err
+		}
+	}
+	if c.Audit.MaxSize != "" {
+		n, err := image.ParseBytes(c.Audit.MaxSize)
+		if err != nil || n < 64<<10 {
+			return fmt.Errorf("audit.max_size: %q is no size of 64KiB or more", c.Audit.MaxSize)
+		}
+		s.records.AuditBytes = n
+	}
+	if c.Audit.Files < 0 {
+		return fmt.Errorf("audit.files: %d is negative", c.Audit.Files)
+	}
+	s.records.AuditFiles = c.Audit.Files
+	for _, o := range c.OIDC {
+		s.records.OIDC = append(s.records.OIDC, access.OIDC(o))
+	}
+	return nil
+}
+
+// open opens the records below the state directory and completes the guard.
+func (s *accessSettings) open(state string, log *slog.Logger) (*access.Access, error) {
+	s.records.Dir, s.records.Log = filepath.Join(state, "access"), log
+	a, err := access.Open(s.records)
+	if err != nil {
+		return nil, fmt.Errorf("access: %w", err)
+	}
+	s.guard.Access = a
+	if s.clients.Each > 0 {
+		s.guard.Clients = access.NewAddresses(s.clients)
+	}
+	return a, nil
+}
+
+// quotasOf is what the engine asks.
+func quotasOf(a *access.Access) func(string) engine.Quotas {
+	return func(tenant string) engine.Quotas {
+		q := a.Quotas(tenant)
+		return engine.Quotas{
+			Instances: q.Instances, MemoryBytes: q.MemoryBytes, CPUMillis: q.CPUMillis, Images: q.Images, ImageBytes: q.ImageBytes, WorkBytes: q.WorkBytes,
+		}
+	}
+}
+
+// acmeConfig is the configuration file's tls.acme.
+type acmeConfig struct {
+	Hosts     []string `yaml:"hosts"`
+	Email     string   `yaml:"email"`
+	Directory string   `yaml:"directory"`
+}
+
+func (c *acmeConfig) check() error {
+	if c == nil {
+		return nil
+	}
+	if len(c.Hosts) == 0 {
+		return errors.New("hosts: name those that certificates are for")
+	}
+	return nil
+}
+
+// tls gets certificates by ACME (RFC 8555) when they are asked for first, and anew before
+// they end. The authority looks at the host's port 443 (tls-alpn-01, RFC 8737): nothing
+// else has to listen.
+func (c *acmeConfig) tls(state string) *tls.Config {
+	m := &autocert.Manager{
+		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(filepath.Join(state, "acme")), HostPolicy: autocert.HostWhitelist(c.Hosts...), Email: c.Email,
+	}
+	if c.Directory != "" {
+		m.Client = &acme.Client{DirectoryURL: c.Directory}
+	}
+	return &tls.Config{GetCertificate: m.GetCertificate, NextProtos: []string{"h2", "http/1.1", acme.ALPNProto}, MinVersion: tls.VersionTLS12}
+}
+
+// listenAPI opens the remote control API's address: beyond loopback it takes TLS.
+func listenAPI(address string, secure *tls.Config) (net.Listener, error) {
+	at, err := netip.ParseAddrPort(address)
+	if secure == nil && (err != nil || !at.Addr().IsLoopback()) {
+		return nil, &hintError{
+			fmt.Errorf("--api-listen %s: tokens would be sent in the clear", address),
+			"give --tls-cert and --tls-key, or tls.acme in the configuration; without TLS it can listen on an address such as 127.0.0.1:8443",
+		}
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, &hintError{err, "give another address with --api-listen"}
+	}
+	if secure == nil {
+		return l, nil
+	}
+	secure = secure.Clone()
+	secure.NextProtos = []string{"http/1.1"} // fre run takes the connection over
+	if secure.GetCertificate != nil {
+		secure.NextProtos = append(secure.NextProtos, acme.ALPNProto)
+	}
+	return tls.NewListener(l, secure), nil
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fre-engine/fre/api"
+)
+
+func (c *cli) tenantCommand() *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use: "tenant", Short: "Work with tenants and their quotas",
+		Long: `Tenants own functions, /work, tokens and secrets. A template names its tenant; one
+that none has named before needs no record, and has no quotas. (docs/tenants.md)`,
+	})
+	cmd.AddCommand(c.tenantList(), c.tenantCreate(), c.tenantQuota(), c.tenantUsage(), c.tenantRemove())
+	return cmd
+}
+
+// quotaFlags change quotas: what is not given stays.
+type quotaFlags struct {
+	instances, images, events     int64
+	cpu, memory, imageBytes, work string
+}
+
+func (q *quotaFlags) add(f *pflag.FlagSet) {
+	f.Int64Var(&q.instances, "instances", 0, "sandboxes of its functions at once, idle ones too; 0 for no bound, as for the others")
+	f.StringVar(&q.memory, "memory", "", "their memory limits together, such as 2GiB")
+	f.StringVar(&q.cpu, "cpu", "", "their CPU limits together, such as 1500m or 4")
+	f.Int64Var(&q.images, "images", 0, "images of its functions")
+	f.StringVar(&q.imageBytes, "image-bytes", "", "their files together, such as 10GiB")
+	f.StringVar(&q.work, "work", "", "bytes in /work, such as 1GiB; from the engine's next start on where it is in use")
+	f.Int64Var(&q.events, "events", 0, "events each second")
+}
+
+// apply puts what was given into quotas.
+func (q *quotaFlags) apply(f *pflag.FlagSet, to *api.Quotas) error {
+	for name, number := range map[string][2]*int64{"instances": {&q.instances, &to.Instances}, "images": {&q.images, &to.Images}, "events": {&q.events, &to.EventsPerSecond}} {
+		if f.Changed(name) {
+			*number[1] = *number[0]
+		}
+	}
+	for _, s := range []struct {
+		name, text string
+		parse      func(string) (int64, error)
+		to         *int64
+	}{
+		{"memory", q.memory, parseBytes, &to.MemoryBytes},
+		{"cpu", q.cpu, parseCPU, &to.CPUMillis},
+		{"image-bytes", q.imageBytes, parseBytes, &to.ImageBytes},
+		{"work", q.work, parseBytes, &to.WorkBytes},
+	} {
+		if !f.Changed(s.name) {
+			continue
+		}
+		n, err := s.parse(s.text)
+		if err != nil {
+			return usageError{fmt.Errorf("--%s: %w", s.name, err)}
+		}
+		*s.to = n
+	}
+	return nil
+}
+
+func (c *cli) tenantList() *cobra.Command {
+	var l listing
+	cmd := &cobra.Command{
+		Use: "ls", Short: "List tenants with what they have", Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl := c.client()
+			defer cl.Close()
+			all, err := cl.Tenants(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return show(cmd.OutOrStdout(), l, all, func(t api.Tenant) string { return t.Name }, tenantColumns)
+		},
+	}
+	l.flags(cmd, "names")
+	return cmd
+}
+
+// of shows how much there is of what there may be.
+func of(n, most int64, text func(int64) string) string {
+	if most == 0 {
+		return text(n)
+	}
+	return text(n) + "/" + text(most)
+}
+
+func count(n int64) string { return strconv.FormatInt(n, 10) }
+
+func cpus(millis int64) string { return strconv.FormatFloat(float64(millis)/1000, 'g', -1, 64) }
+
+var tenantColumns = []column[api.Tenant]{
+	{"NAME", func(t api.Tenant) string { return t.Name }},
+	{"FUNCTIONS", func(t api.Tenant) string { return count(t.Functions) }},
+	{"INSTANCES", func(t api.Tenant) string { return of(t.Instances, t.Quotas.Instances, count) }},
+	{"MEMORY", func(t api.Tenant) string { return of(t.MemoryBytes, t.Quotas.MemoryBytes, size) }},
+	{"CPU", func(t api.Tenant) string { return of(t.CPUMillis, t.Quotas.CPUMillis, cpus) }},
+	{"IMAGES", func(t api.Tenant) string { return of(t.Images, t.Quotas.Images, count) }},
+	{"IMAGE BYTES", func(t api.Tenant) string { return of(t.ImageBytes, t.Quotas.ImageBytes, size) }},
+	{"WORK", func(t api.Tenant) string { return of(t.WorkBytes, t.Quotas.WorkBytes, size) }},
+	{"EVENTS/S", func(t api.Tenant) string {
+		if t.Quotas.EventsPerSecond == 0 {
+			return "-"
+		}
+		return count(t.Quotas.EventsPerSecond)
+	}},
+}
+
+func (c *cli) tenantCreate() *cobra.Command {
+	var q quotaFlags
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "Make a tenant's record, with quotas", Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			r := api.TenantRequest{Name: names[0]}
+			if err := q.apply(cmd.Flags(), &r.Quotas); err != nil {
+				return err
+			}
+			cl := c.client()
+			defer cl.Close()
+			t, err := cl.CreateTenant(cmd.Context(), r)
+			if err == nil {
+				fmt.Fprintln(cmd.OutOrStdout(), t.Name)
+			}
+			return err
+		},
+	}
+	q.add(cmd.Flags())
+	return cmd
+}
+
+func (c *cli) tenantQuota() *cobra.Command {
+	var q quotaFlags
+	cmd := &cobra.Command{
+		Use: "quota NAME", Short: "Change a tenant's quotas; those not given stay", Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			t, err := cl.Tenant(cmd.Context(), names[0])
+			if err != nil {
+				return err
+			}
+			if err := q.apply(cmd.Flags(), &t.Quotas); err != nil {
+				return err
+			}
+			if t, err = cl.SetQuotas(cmd.Context(), names[0], t.Quotas); err != nil {
+				return err
+			}
+			return show(cmd.OutOrStdout(), listing{}, []api.Tenant{t}, nil, tenantColumns)
+		},
+	}
+	q.add(cmd.Flags())
+	return cmd
+}
+
+func (c *cli) tenantUsage() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use: "usage NAME...", Short: "Show quotas and what there is of them", Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			var found []api.Tenant
+			err := each(names, func(name string) error {
+				t, err := cl.Tenant(cmd.Context(), name)
+				if err == nil {
+					found = append(found, t)
+				}
+				return err
+			})
+			if showErr := inspect(cmd.OutOrStdout(), format, found); err == nil {
+				err = showErr
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "", "`template` for each, as for fre tenant ls")
+	return cmd
+}
+
+func (c *cli) tenantRemove() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm NAME...", Short: "Remove tenants without functions: record, tokens and secrets; /work stays", Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			return each(names, func(name string) error {
+				err := cl.RemoveTenant(cmd.Context(), name)
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), name)
+				}
+				return err
+			})
+		},
+	}
+}

@@ -1,0 +1,199 @@
+package engine
+
+import (
+	"errors"
+	"io/fs"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+)
+
+// quotaRig has an engine whose tenant acme has these quotas, which may change.
+func quotaRig(t *testing.T, q Quotas) (*rig, *atomic.Pointer[Quotas]) {
+	t.Helper()
+	r := open(t)
+	r.stop()
+	var now atomic.Pointer[Quotas]
+	now.Store(&q)
+	r.start(Config{Quotas: func(tenant string) Quotas {
+		if tenant != "acme" {
+			return Quotas{}
+		}
+		return *now.Load()
+	}})
+	return r, &now
+}
+
+func ofAcme(c *image.Config) { c.Tenant = "acme" }
+
+// TestQuotaInstances: a tenant that has its instances gets no more, whichever functions
+// they are of; another tenant does.
+func TestQuotaInstances(t *testing.T) {
+	for name, c := range map[string]struct {
+		q    Quotas
+		what string
+	}{
+		"instances": {Quotas{Instances: 2}, "instances"},
+		"memory":    {Quotas{MemoryBytes: 2*64<<20 + 1}, "bytes of memory"},
+		"cpu":       {Quotas{CPUMillis: 2500}, "thousandths of a CPU"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := quotaRig(t, c.q)
+			for _, f := range []string{"a", "b", "c"} {
+				r.deploy(f, ofAcme)
+			}
+			r.deploy("other", nil)
+			r.mustCall("a", "/", "x", "x")
+			r.mustCall("b", "/", "x", "x")
+			_, _, err := r.call(t.Context(), "c", "/", "x")
+			var full *QuotaError
+			if !errors.As(err, &full) || full.Tenant != "acme" || full.What != c.what {
+				t.Fatalf("a third instance: %v, want a QuotaError of %s", err, c.what)
+			}
+			r.mustCall("a", "/", "warm", "warm") // what is there goes on
+			r.mustCall("other", "/", "x", "x")
+			if use := r.TenantUse("acme"); use.Instances != 2 || use.MemoryBytes != 128<<20 || use.CPUMillis != 2000 || use.Images != 3 {
+				t.Errorf("TenantUse = %+v, want 2 instances of 64 MiB and a CPU each, and 3 images", use)
+			}
+			if err := r.RemoveFunction(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			r.mustCall("c", "/", "x", "x")
+		})
+	}
+}
+
+// TestQuotaQueues: a function that has an instance waits for it, instead of being
+// refused, and so do events that have a sandbox each.
+func TestQuotaQueues(t *testing.T) {
+	for _, isolation := range []image.Isolation{image.IsolationInstance, image.IsolationEvent} {
+		r, _ := quotaRig(t, Quotas{Instances: 1})
+		r.deploy("a", func(c *image.Config) { c.Tenant, c.Instances.Isolation = "acme", isolation })
+		var wg sync.WaitGroup
+		for range 6 {
+			wg.Go(func() {
+				if _, _, err := r.call(t.Context(), "a", "/slow", "x"); err != nil {
+					t.Errorf("%s: %v", isolation, err)
+				}
+			})
+		}
+		wg.Wait()
+		if isolation == image.IsolationEvent {
+			eventually(t, "nothing to be counted", func() bool { return r.TenantUse("acme").Instances == 0 })
+		}
+	}
+}
+
+// TestQuotaCounts: however instances end, nothing stays counted.
+func TestQuotaCounts(t *testing.T) {
+	r, now := quotaRig(t, Quotas{Instances: 3})
+	r.deploy("a", ofAcme)
+	r.deploy("s", func(c *image.Config) { stdio(c); c.Tenant = "acme" })
+	r.deploy("bad", func(c *image.Config) { c.Tenant, c.Args = "acme", []string{"/nowhere"} })
+	for _, path := range []string{"/exit", "/garbage", "/fail"} {
+		if _, _, err := r.call(t.Context(), "a", path, "x"); err == nil {
+			t.Errorf("%s has answered", path)
+		}
+	}
+	for range 5 {
+		if _, _, err := r.call(t.Context(), "bad", "/", "x"); err == nil {
+			t.Error("a program that is not there has answered")
+		}
+		_, _, _ = r.call(t.Context(), "s", "/", "x")
+	}
+	r.mustCall("a", "/", "x", "x")
+	eventually(t, "one instance to be counted", func() bool { return r.TenantUse("acme").Instances == 1 })
+	// A replaced function's idle instances leave their room to its next ones.
+	now.Store(&Quotas{Instances: 1})
+	for range 5 {
+		r.deploy("a", func(c *image.Config) { c.Tenant, c.Instances.Idle = "acme", c.Instances.Idle+time.Second })
+		r.mustCall("a", "/", "x", "x")
+	}
+	if err := r.RemoveFunction(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "nothing to be counted", func() bool {
+		u := r.TenantUse("acme")
+		return u.Instances == 0 && u.MemoryBytes == 0 && u.CPUMillis == 0
+	})
+}
+
+// TestSecretsDelivered: by a runtime shell, by a start from nothing, and to a program of
+// one event; an update reaches the next instance, and one that has gone is said.
+func TestSecretsDelivered(t *testing.T) {
+	r := open(t)
+	r.stop()
+	var mu sync.Mutex
+	values := map[string]string{"acme/key": "one", "other/key": "of another"}
+	var given [][]byte
+	r.start(Config{Secrets: func(tenant, name string) ([]byte, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		v, ok := values[tenant+"/"+name]
+		if !ok {
+			return nil, fs.ErrNotExist
+		}
+		b := []byte(v)
+		given = append(given, b)
+		return b, nil
+	}})
+	set := func(v string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if values["acme/key"] = v; v == "" {
+			delete(values, "acme/key")
+		}
+	}
+	secret := func(c *image.Config) {
+		c.Tenant, c.Secrets, c.Instances.Isolation = "acme", []string{"key"}, image.IsolationEvent
+	}
+	r.deployInterpreted("shell", "1", secret)
+	r.deploy("direct", secret)
+	r.deploy("without", func(c *image.Config) { c.Tenant = "acme" })
+	r.parked("shell", 2)
+	for _, f := range []string{"shell", "direct"} {
+		got, resp, err := r.look(f, "file=/run/secrets/key")
+		if err != nil || got != "one" {
+			t.Errorf("%s: %q, %v, want one", f, got, err)
+			continue
+		}
+		if f == "shell" && resp.StartKind != StartRuntime {
+			t.Errorf("the start was %s, want %s", resp.StartKind, StartRuntime)
+		}
+	}
+	if got, _, err := r.look("without", "file=/run/secrets/key"); err == nil {
+		t.Errorf("a function that names no secret reads %q", got)
+	}
+	set("two")
+	for _, f := range []string{"shell", "direct"} {
+		if got, _, err := r.look(f, "file=/run/secrets/key"); err != nil || got != "two" {
+			t.Errorf("%s after the update: %q, %v, want two", f, got, err)
+		}
+	}
+	mu.Lock()
+	for _, b := range given {
+		for _, c := range b {
+			if c != 0 {
+				t.Errorf("a value was left in the engine's memory: %q", b)
+				break
+			}
+		}
+	}
+	mu.Unlock()
+	set("")
+	var missing *SecretError
+	for _, f := range []string{"shell", "direct"} {
+		if _, _, err := r.look(f, "file=/run/secrets/key"); !errors.As(err, &missing) || missing.Name != "key" {
+			t.Errorf("%s without it: %v, want a SecretError", f, err)
+		}
+	}
+	if _, err := r.Deploy(t.Context(), "late", r.image("late", secret), DeployOptions{}); !errors.As(err, &missing) {
+		t.Errorf("deployed without it: %v, want a SecretError", err)
+	}
+	if _, err := r.Function("late"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the refused function is there: %v", err)
+	}
+}

@@ -1,0 +1,230 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/engine"
+)
+
+// Guard decides what becomes an event. Access and Front are required.
+type Guard struct {
+	Access *access.Access
+	Front  func(function string) (engine.Front, bool)
+
+	Token     bool             // events take a token with the scope invoke, unless a template says open
+	AllowOpen bool             // templates may say open where Token is set
+	CORS      *engine.CORS     // of functions whose template has none; nil: none
+	Clients   access.Addresses // what may come from one address
+}
+
+const (
+	accessToken = "token"
+	accessOpen  = "open"
+)
+
+// admitted says whether the request may become an event of the function's, and answers it
+// where not. What it costs an open gateway is a look at the function and its tenant's
+// quota, which allocates nothing.
+func (e *exchange) admitted(name string) bool {
+	g := e.g.Guard
+	if g == nil {
+		return true
+	}
+	addr, _ := netip.ParseAddr(e.client.text) // invalid for a Unix socket, which is not limited
+	if wait := g.Clients.Take(addr); wait > 0 {
+		e.slowDown("slow_down", "too many requests from this address", wait)
+		return false
+	}
+	front, known := g.Front(name)
+	if cors := front.CORS; cors != nil || g.CORS != nil {
+		if cors == nil {
+			cors = g.CORS
+		}
+		if !e.crossOrigin(cors) {
+			return false
+		}
+	}
+	token := g.Token
+	switch string(front.Access) {
+	case accessToken:
+		token = true
+	case accessOpen:
+		token = token && !g.AllowOpen
+	}
+	if token {
+		id, ok := e.shown(addr, access.Invoke)
+		if !ok {
+			return false
+		}
+		if known && !id.Of(front.Tenant) {
+			e.failWith(&engine.UnknownError{Function: name})
+			return false
+		}
+	}
+	if !known {
+		return true // Invoke says so
+	}
+	var slow *access.SlowDownError
+	if err := g.Access.Event(front.Tenant); errors.As(err, &slow) {
+		e.slowDown("quota", slow.Error(), slow.After)
+		return false
+	}
+	return true
+}
+
+// shown looks at the token that came with the request, and answers what has none that
+// will do.
+func (e *exchange) shown(addr netip.Addr, scope access.Scope) (access.Identity, bool) {
+	e.secret = true
+	a := e.g.Guard.Access
+	id, err := a.Authenticate(e.Context(), string(e.Get("authorization")), addr)
+	var slow *access.SlowDownError
+	switch {
+	case err == nil:
+	case errors.As(err, &slow):
+		e.slowDown("slow_down", slow.Error(), slow.After)
+		return id, false
+	case errors.Is(err, access.ErrUnavailable):
+		e.Set("Retry-After", "1")
+		e.fail(http.StatusServiceUnavailable, "token_unchecked", err.Error())
+		return id, false
+	case errors.Is(err, access.ErrNoToken):
+		e.Set("WWW-Authenticate", `Bearer realm="fre"`)
+		e.fail(http.StatusUnauthorized, "unauthorized", err.Error())
+		return id, false
+	default:
+		e.Set("WWW-Authenticate", `Bearer realm="fre", error="invalid_token"`)
+		e.fail(http.StatusUnauthorized, "unauthorized", err.Error())
+		return id, false
+	}
+	if err := id.Need(scope); err != nil {
+		a.Record(access.Entry{Who: id.Who, Tenant: id.Tenant, Client: addr, Action: string(scope), On: e.function, Result: access.Refused, Reason: err.Error()})
+		e.Set("WWW-Authenticate", `Bearer realm="fre", error="insufficient_scope", scope="`+string(scope)+`"`)
+		e.fail(http.StatusForbidden, "forbidden", err.Error())
+		return id, false
+	}
+	return id, true
+}
+
+func (e *exchange) slowDown(code, message string, wait time.Duration) {
+	e.Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(wait.Seconds())))))
+	e.fail(http.StatusTooManyRequests, code, message)
+}
+
+// crossOrigin says for whom a browser is to have the answer, and answers a preflight
+// request itself: then it is false (https://fetch.spec.whatwg.org/#http-cors-protocol).
+func (e *exchange) crossOrigin(c *engine.CORS) bool {
+	e.cors = true
+	all := len(c.Origins) == 1 && c.Origins[0] == "*"
+	if !all {
+		e.Set("Vary", "Origin")
+	}
+	origin := string(e.Get("origin"))
+	if origin == "" {
+		return true
+	}
+	preflight := string(e.Method) == http.MethodOptions && len(e.Get("access-control-request-method")) > 0
+	if allowed := all || slices.Contains(c.Origins, strings.ToLower(origin)); allowed {
+		if all {
+			origin = "*"
+		}
+		e.Set("Access-Control-Allow-Origin", origin)
+		if c.Credentials {
+			e.Set("Access-Control-Allow-Credentials", "true")
+		}
+		if preflight {
+			methods := c.Methods
+			if len(methods) == 0 {
+				methods = []string{"GET", "HEAD", "POST"}
+			}
+			e.Set("Access-Control-Allow-Methods", strings.Join(methods, ", "))
+			if len(c.Headers) > 0 {
+				e.Set("Access-Control-Allow-Headers", strings.Join(c.Headers, ", "))
+			}
+			age := c.MaxAge
+			if age == 0 {
+				age = 5 * time.Minute
+			}
+			e.Set("Access-Control-Max-Age", strconv.Itoa(int(age.Seconds())))
+		} else {
+			e.Set("Access-Control-Expose-Headers", "X-Request-Id, X-Fre-Id")
+		}
+	}
+	if preflight {
+		_ = e.Send(http.StatusNoContent, nil) // fails with the connection, which ends
+	}
+	return !preflight
+}
+
+// metered serves the metrics: where events take a token, to those who may read, and of
+// one tenant's functions to a token of that tenant.
+func (e *exchange) metered() {
+	g := e.g.Guard
+	if g == nil || !g.Token {
+		e.serveHTTP(e.g.metrics)
+		return
+	}
+	addr, _ := netip.ParseAddr(e.client.text)
+	id, ok := e.shown(addr, access.Read)
+	switch {
+	case !ok:
+	case id.All():
+		e.serveHTTP(e.g.metrics)
+	default:
+		e.serveHTTP(promhttp.HandlerFor(ofTenant{e.g.Metrics, func(function string) bool {
+			front, known := g.Front(function)
+			return known && front.Tenant == id.Tenant
+		}}, promhttp.HandlerOpts{}))
+	}
+}
+
+// ofTenant gathers what has a function's label of the tenant's.
+type ofTenant struct {
+	prometheus.Gatherer
+	has func(function string) bool
+}
+
+// Gather is part of prometheus.Gatherer.
+func (t ofTenant) Gather() ([]*dto.MetricFamily, error) {
+	all, err := t.Gatherer.Gather()
+	for _, family := range all {
+		family.Metric = slices.DeleteFunc(family.Metric, func(m *dto.Metric) bool {
+			return !slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetName() == "function" && t.has(l.GetValue()) })
+		})
+	}
+	return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool { return len(f.Metric) == 0 }), err
+}
+
+// eventInvoker counts events that come by the control API against their tenant's quota,
+// as the gateway does with its own.
+type eventInvoker struct {
+	Invoker
+	guard *Guard
+}
+
+// Counted returns an Invoker that counts events against tenants' quotas: an
+// *access.SlowDownError refuses one.
+func Counted(to Invoker, g *Guard) Invoker { return eventInvoker{to, g} }
+
+// Invoke is part of Invoker.
+func (i eventInvoker) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
+	if front, known := i.guard.Front(name); known {
+		if err := i.guard.Access.Event(front.Tenant); err != nil {
+			return nil, err
+		}
+	}
+	return i.Invoker.Invoke(ctx, name, r)
+}

@@ -1,0 +1,156 @@
+package image
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// Access says who may call a function by the gateway.
+type Access string
+
+// The values of Access.
+const (
+	AccessToken Access = "token" // whoever has a token with the scope invoke, of the function's tenant
+	AccessOpen  Access = "open"  // everybody, where the engine's configuration lets templates say so
+)
+
+// CORS says to which web pages of other origins browsers give a function's answers
+// (https://fetch.spec.whatwg.org/#http-cors-protocol).
+type CORS struct {
+	Origins     []string      `json:"origins"`               // "https://app.example", or "*" alone for all
+	Methods     []string      `json:"methods,omitempty"`     // default GET, HEAD, POST
+	Headers     []string      `json:"headers,omitempty"`     // that requests may have beyond those that need no leave
+	Credentials bool          `json:"credentials,omitempty"` // cookies and the like go along; not with "*"
+	MaxAge      time.Duration `json:"max_age_ns,omitempty"`  // for how long a browser remembers; default 5m
+}
+
+const (
+	maxSecrets = 16
+	maxCORS    = 64 // entries of one list
+	maxCORSAge = 24 * time.Hour
+)
+
+var (
+	secretPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+	originPattern = regexp.MustCompile(`^(\*|https?://[a-z0-9.:\[\]-]{1,253})$`)
+	tokenPattern  = regexp.MustCompile(`^[A-Za-z0-9!#$%&'*+.^_|~-]{1,64}$`)
+)
+
+func secretNamed(s string) error {
+	if !secretPattern.MatchString(s) {
+		return fmt.Errorf("bad secret %q: write a name as fre secret ls shows it: letters, digits and . _ -, at most 63", s)
+	}
+	return nil
+}
+
+func corsOrigin(s string) error {
+	if u, err := url.Parse(s); !originPattern.MatchString(s) || s != "*" && (err != nil || u.Hostname() == "") {
+		return fmt.Errorf("bad origin %q: write https://HOST, with a port where it is not the scheme's own and without a path, or *", s)
+	}
+	return nil
+}
+
+func corsToken(s string) error {
+	if !tokenPattern.MatchString(s) {
+		return fmt.Errorf("bad entry %q: a method such as PUT, or a header field's name", s)
+	}
+	return nil
+}
+
+// access reads token or open.
+func (d *decoder) access(dst *Access) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		s, ok := d.str(n, path)
+		if !ok {
+			return
+		}
+		switch a := Access(s); a {
+		case AccessToken, AccessOpen:
+			*dst = a
+		default:
+			d.errorf(n, `%s must be "token" or "open", not %q`, path, s)
+		}
+	}
+}
+
+func (d *decoder) corsFields(c *CORS) []field {
+	return []field{
+		{key: "origins", required: true, value: d.strings(&c.Origins, corsOrigin)},
+		{key: "methods", value: d.strings(&c.Methods, corsToken)},
+		{key: "headers", value: d.strings(&c.Headers, corsToken)},
+		{key: "credentials", value: d.boolean(&c.Credentials)},
+		{key: "max_age", value: measure(d, &c.MaxAge, parseDuration, time.Duration.String, 0, maxCORSAge)},
+	}
+}
+
+func (d *decoder) cors(t *Template, c *CORS) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		t.CORS = c
+		d.field(n, path, field{below: d.corsFields(c)})
+	}
+}
+
+func (d *decoder) accessRelations(t *Template, fail func(path, format string, args ...any)) {
+	slices.Sort(t.Secrets)
+	c := Config{Secrets: t.Secrets, Access: t.Access, CORS: t.CORS}
+	if err := c.checkAccess(); err != nil {
+		path, _, _ := strings.Cut(err.Error(), " ")
+		fail(strings.TrimSuffix(path, ":"), "%v", err)
+	}
+}
+
+// checkAccess checks what images say, too; its errors begin with the field's name.
+func (c *Config) checkAccess() error {
+	if len(c.Secrets) > maxSecrets {
+		return fmt.Errorf("secrets has %d entries: the limit is %d", len(c.Secrets), maxSecrets)
+	}
+	for i, s := range c.Secrets {
+		if err := secretNamed(s); err != nil {
+			return fmt.Errorf("secrets: %w", err)
+		}
+		if i > 0 && s == c.Secrets[i-1] {
+			return fmt.Errorf("secrets names %s twice", s)
+		}
+	}
+	if c.Access != "" && c.Access != AccessToken && c.Access != AccessOpen {
+		return fmt.Errorf("access %q is unknown", c.Access)
+	}
+	if c.CORS == nil {
+		return nil
+	}
+	return c.CORS.Check()
+}
+
+// Check says what is wrong with it, beginning with the field's name.
+func (c *CORS) Check() error {
+	if len(c.Origins) == 0 {
+		return fmt.Errorf("cors.origins names none")
+	}
+	if slices.Contains(c.Origins, "*") && (len(c.Origins) > 1 || c.Credentials) {
+		return fmt.Errorf("cors.origins has * beside other origins, or with credentials: no browser takes that")
+	}
+	for _, f := range []struct {
+		name string
+		list []string
+		item func(string) error
+	}{{"origins", c.Origins, corsOrigin}, {"methods", c.Methods, corsToken}, {"headers", c.Headers, corsToken}} {
+		if len(f.list) > maxCORS {
+			return fmt.Errorf("cors.%s has %d entries: the limit is %d", f.name, len(f.list), maxCORS)
+		}
+		for _, s := range f.list {
+			if err := f.item(s); err != nil {
+				return fmt.Errorf("cors.%s: %w", f.name, err)
+			}
+		}
+	}
+	if c.MaxAge < 0 || c.MaxAge > maxCORSAge {
+		return fmt.Errorf("cors.max_age is %s: it must be up to %s", c.MaxAge, maxCORSAge)
+	}
+	return nil
+}

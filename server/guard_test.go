@@ -1,0 +1,299 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/server"
+	"github.com/fre-engine/fre/server/servertest"
+)
+
+// remote is the control API over TLS, with a function a of tenant acme and b of other.
+type remote struct {
+	*httptest.Server
+	t      *testing.T
+	access *access.Access
+	audit  string
+}
+
+func serveRemote(t *testing.T) *remote {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "access")
+	a, err := access.Open(access.Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scratch := t.TempDir()
+	s := httptest.NewUnstartedServer(server.New(server.Config{
+		Engine: servertest.New(), Log: slog.New(slog.DiscardHandler), Access: a, Remote: true,
+		Scratch: func() (string, error) { return os.MkdirTemp(scratch, "") }, //nolint:usetesting // the server removes it
+	}))
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	s.StartTLS()
+	t.Cleanup(func() {
+		s.Close()
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	r := &remote{s, t, a, filepath.Join(dir, "audit.ndjson")}
+	root := r.client(access.AllTenants, access.Admin)
+	for name, tenant := range map[string]string{"a": "acme", "b": "other"} {
+		r.deploy(root, name, tenant)
+	}
+	return r
+}
+
+func (r *remote) token(tenant string, scopes ...access.Scope) string {
+	r.t.Helper()
+	_, text, err := r.access.CreateToken(access.TokenOptions{Name: "test", Tenant: tenant, Scopes: scopes})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return text
+}
+
+func (r *remote) client(tenant string, scopes ...access.Scope) *client.Client {
+	r.t.Helper()
+	return r.with(r.token(tenant, scopes...))
+}
+
+func (r *remote) with(token string) *client.Client {
+	r.t.Helper()
+	c, err := client.NewRemote(client.Remote{Host: r.URL, Token: token, TLS: r.Client().Transport.(*http.Transport).TLSClientConfig})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(c.Close)
+	return c
+}
+
+func (r *remote) deploy(c *client.Client, name, tenant string) {
+	r.t.Helper()
+	if err := deployOf(r.t, c, name, tenant); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func deployOf(t *testing.T, c *client.Client, name, tenant string) error {
+	t.Helper()
+	dir := templateDir(t, map[string]string{"fret.yaml": "id: " + name + "\nbase: python\nhandler: main.handle\ntenant: " + tenant + "\n", "main.py": name + tenant})
+	_, err := c.DeployDir(t.Context(), dir, api.DeployRequest{}, nil, func(api.Event) {})
+	return err
+}
+
+func wantStatus(t *testing.T, what string, err error, status int) {
+	t.Helper()
+	var e *api.Error
+	if status == 0 && err == nil {
+		return
+	}
+	if !errors.As(err, &e) || e.Status != status {
+		t.Errorf("%s: %v, want the status %d", what, err, status)
+	}
+}
+
+// TestEveryRouteIsGuarded asks every route of the API without a token, and with one that
+// is good for nothing of it.
+func TestEveryRouteIsGuarded(t *testing.T) {
+	r := serveRemote(t)
+	spec, err := os.ReadFile("../api/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parameter := regexp.MustCompile(`\{[a-z]+\}`)
+	var path string
+	asked := 0
+	invoke := r.token("acme", access.Invoke)
+	for line := range strings.Lines(string(spec)) {
+		switch trimmed := strings.TrimSuffix(strings.TrimSpace(line), ":"); {
+		case strings.HasPrefix(line, "  /v1/"):
+			path = parameter.ReplaceAllString(trimmed, "a")
+		case path != "" && slices.Contains([]string{"get", "post", "delete"}, trimmed) && strings.HasPrefix(line, "    "+trimmed):
+			asked++
+			for _, token := range []string{"", invoke} {
+				req, err := http.NewRequestWithContext(t.Context(), strings.ToUpper(trimmed), r.URL+path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := []int{401}
+				if token != "" {
+					req.Header.Set("Authorization", "Bearer "+token)
+					want = []int{403}
+					if slices.Contains([]string{"get /v1/version", "get /v1/whoami", "get /v1/template/schema", "post /v1/template/check", "post /v1/functions/a/invoke"}, trimmed+" "+path) {
+						want = []int{200, 400, 422}
+					}
+				}
+				resp, err := r.Client().Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = resp.Body.Close()
+				if !slices.Contains(want, resp.StatusCode) {
+					t.Errorf("%s %s with token %q: %d, want %v", trimmed, path, token, resp.StatusCode, want)
+				}
+				if challenge := resp.Header.Get("WWW-Authenticate"); (resp.StatusCode == 401 || resp.StatusCode == 403) && !strings.HasPrefix(challenge, "Bearer ") {
+					t.Errorf("%s %s: WWW-Authenticate %q", trimmed, path, challenge)
+				}
+			}
+		case strings.HasPrefix(line, "components:"):
+			path = ""
+		}
+	}
+	if asked < 60 {
+		t.Errorf("%d routes were asked: the description was not read", asked)
+	}
+}
+
+// TestTenantSeesItsOwn: to a tenant's token what is another's is not there.
+func TestTenantSeesItsOwn(t *testing.T) {
+	r := serveRemote(t)
+	c, ctx := r.client("acme", access.Admin), t.Context()
+	functions, err := c.Functions(ctx)
+	if err != nil || len(functions) != 1 || functions[0].Name != "a" {
+		t.Errorf("functions = %+v, %v, want a", functions, err)
+	}
+	images, err := c.Images(ctx)
+	if err != nil || len(images) != 1 || images[0].Names[0] != "a:latest" {
+		t.Errorf("images = %+v, %v, want a:latest", images, err)
+	}
+	boxes, err := c.Sandboxes(ctx, client.SandboxOptions{All: true})
+	if err != nil || len(boxes) != 1 || boxes[0].Function != "a" {
+		t.Errorf("sandboxes = %+v, %v, want a's", boxes, err)
+	}
+	others, err := r.client("other", access.Read).Sandboxes(ctx, client.SandboxOptions{All: true})
+	if err != nil || len(others) != 1 {
+		t.Fatalf("the other's sandboxes = %+v, %v", others, err)
+	}
+	tenants, err := c.Tenants(ctx)
+	if err != nil || len(tenants) != 1 || tenants[0].Name != "acme" {
+		t.Errorf("tenants = %+v, %v, want acme", tenants, err)
+	}
+	_, err = c.Function(ctx, "b")
+	wantStatus(t, "another's function", err, 404)
+	wantStatus(t, "its logs", c.Logs(ctx, "b", client.LogOptions{}, nil), 404)
+	wantStatus(t, "its removal", c.RemoveFunction(ctx, "b"), 404)
+	_, err = c.Image(ctx, "b")
+	wantStatus(t, "its image", err, 404)
+	_, err = c.RemoveImage(ctx, "b", client.RemoveOptions{})
+	wantStatus(t, "its image's removal", err, 404)
+	wantStatus(t, "its sandbox's end", c.Kill(ctx, others[0].ID), 404)
+	_, err = c.Secrets(ctx, "other")
+	wantStatus(t, "its secrets", err, 404)
+	wantStatus(t, "a secret in its place", c.PutSecret(ctx, "other", "key", []byte("x"), client.PutOptions{}), 404)
+	_, err = c.CreateToken(ctx, api.TokenRequest{Name: "x", Tenant: "other", Scopes: []string{"read"}})
+	wantStatus(t, "a token of it", err, 403)
+	_, err = c.CreateToken(ctx, api.TokenRequest{Name: "x", Tenant: access.AllTenants, Scopes: []string{"read"}})
+	wantStatus(t, "a token of all", err, 403)
+	if tokens, err := c.Tokens(ctx); err != nil || slices.ContainsFunc(tokens, func(t api.Token) bool { return t.Tenant != "acme" }) {
+		t.Errorf("tokens = %+v, %v, want acme's alone", tokens, err)
+	}
+	_, err = c.SetQuotas(ctx, "acme", api.Quotas{})
+	wantStatus(t, "its own quotas", err, 403)
+	_, err = c.Status(ctx)
+	wantStatus(t, "the engine's status", err, 403)
+
+	// Nor does it deploy as another, in another's place or over another's image.
+	wantStatus(t, "a template of another tenant", deployOf(t, c, "new", "other"), 403)
+	wantStatus(t, "another's name", deployOf(t, c, "b", "acme"), 409)
+	_, err = c.Deploy(ctx, api.DeployRequest{Image: "b", Name: "mine"})
+	wantStatus(t, "another's image", err, 404)
+	_, err = c.Deploy(ctx, api.DeployRequest{Image: "a", Name: "b", Replace: true})
+	wantStatus(t, "another's name, by force", err, 409)
+	wantStatus(t, "its own template", deployOf(t, c, "a", "acme"), 0)
+}
+
+// TestAuditLog: who has done what, and what was refused to whom; no values.
+func TestAuditLog(t *testing.T) {
+	r := serveRemote(t)
+	admin, reader := r.client("acme", access.Admin), r.client("acme", access.Read)
+	ctx := t.Context()
+	const value = "sk_live_never-in-a-log"
+	if err := admin.PutSecret(ctx, "acme", "key", []byte(value), client.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wantStatus(t, "with too little", reader.RemoveFunction(ctx, "a"), 403)
+	wantStatus(t, "of what is not there", admin.RemoveSecret(ctx, "acme", "nothing"), 404)
+	_, err := r.with("fre_0000000000000000_" + strings.Repeat("A", 43)).Functions(ctx)
+	wantStatus(t, "made up", err, 401)
+	if err := admin.RemoveFunction(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(r.audit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(raw), value) {
+		t.Errorf("the audit log holds a secret:\n%s", raw)
+	}
+	var got []string
+	for line := range strings.Lines(string(raw)) {
+		var e access.Entry
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Client.String() != "127.0.0.1" {
+			t.Errorf("from %v: %s", e.Client, line)
+		}
+		if e.Result != access.Refused && e.Who == "" {
+			t.Errorf("nobody did it: %s", line)
+		}
+		got = append(got, strings.Join([]string{e.Action, e.On, string(e.Result)}, " "))
+	}
+	for _, want := range []string{
+		"POST /v1/functions a done", "POST /v1/functions b done", "POST /v1/tenants/{tenant}/secrets/{secret} key done",
+		"DELETE /v1/functions/{name} a refused", "DELETE /v1/tenants/{tenant}/secrets/{secret} nothing failed", "authenticate  refused", "DELETE /v1/functions/{name} a done",
+	} {
+		if !slices.Contains(got, want) {
+			t.Errorf("%q is not in the audit log:\n%s", want, strings.Join(got, "\n"))
+		}
+	}
+}
+
+// TestTenantsAndTokens manages both over the API.
+func TestTenantsAndTokens(t *testing.T) {
+	r := serveRemote(t)
+	c, ctx := r.client(access.AllTenants, access.Admin), t.Context()
+	if _, err := c.CreateTenant(ctx, api.TenantRequest{Name: "new", Quotas: api.Quotas{Instances: 2}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.CreateTenant(ctx, api.TenantRequest{Name: "new"})
+	wantStatus(t, "a tenant twice", err, 409)
+	got, err := c.Tenant(ctx, "new")
+	if err != nil || got.Quotas.Instances != 2 {
+		t.Errorf("tenant = %+v, %v", got, err)
+	}
+	wantStatus(t, "a tenant with functions", c.RemoveTenant(ctx, "acme"), 409)
+	wantStatus(t, "one without", c.RemoveTenant(ctx, "new"), 0)
+	wantStatus(t, "one that is not there", c.RemoveTenant(ctx, "new"), 404)
+	made, err := c.CreateToken(ctx, api.TokenRequest{Name: "ci", Tenant: "acme", Scopes: []string{"read"}, LifeSeconds: 3600})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := c.RotateToken(ctx, made.Token.ID, api.TokenRotation{GraceSeconds: 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.with(made.Text).Whoami(ctx)
+	wantStatus(t, "the old token, without grace", err, 401)
+	if id, err := r.with(next.Text).Whoami(ctx); err != nil || id.Tenant != "acme" {
+		t.Errorf("the new token: %+v, %v", id, err)
+	}
+	wantStatus(t, "no scope", func() error {
+		_, err := c.CreateToken(context.WithoutCancel(ctx), api.TokenRequest{Name: "x", Tenant: "acme", Scopes: []string{"all"}})
+		return err
+	}(), 400)
+}

@@ -1,0 +1,359 @@
+package server
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/api"
+)
+
+// records is what knows tenants, where there is such a thing.
+func (s *server) records() (*access.Access, error) {
+	if s.cfg.Access == nil {
+		return nil, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "this engine keeps no records of tenants"}
+	}
+	return s.cfg.Access, nil
+}
+
+// whoami answers GET /v1/whoami.
+func (s *server) whoami(w http.ResponseWriter, r *http.Request) error {
+	id := identityOf(r)
+	return reply(w, http.StatusOK, api.Identity{Who: id.Who, Tenant: id.Tenant, Scopes: list(id.Scopes, func(s access.Scope) string { return string(s) })})
+}
+
+// tenantsOf is what is known of tenants: of those with a record, and those that have
+// something.
+func (s *server) tenantsOf(a *access.Access) ([]api.Tenant, error) {
+	all := map[string]*api.Tenant{}
+	get := func(name string) *api.Tenant {
+		t := all[name]
+		if t == nil {
+			t = &api.Tenant{Name: name}
+			all[name] = t
+		}
+		return t
+	}
+	for _, t := range a.Tenants() {
+		shown := get(t.Name)
+		shown.Created, shown.Quotas = t.Created, api.Quotas(t.Quotas)
+	}
+	for _, f := range s.engine.Functions() {
+		get(functionTenant(f)).Functions++
+	}
+	disk, err := s.engine.DiskUsage()
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range disk.Tenants {
+		if u.Name[0] != '_' { // the engine's own
+			get(u.Name).WorkBytes = u.Bytes
+		}
+	}
+	out := make([]api.Tenant, 0, len(all))
+	for _, t := range all {
+		use := s.engine.TenantUse(t.Name)
+		t.Instances, t.MemoryBytes, t.CPUMillis, t.Images, t.ImageBytes = use.Instances, use.MemoryBytes, use.CPUMillis, use.Images, use.ImageBytes
+		out = append(out, *t)
+	}
+	slices.SortFunc(out, func(x, y api.Tenant) int { return cmp.Compare(x.Name, y.Name) })
+	return out, nil
+}
+
+// tenants answers GET /v1/tenants.
+func (s *server) tenants(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	all, err := s.tenantsOf(a)
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, list(only(all, identityOf(r), func(t api.Tenant) string { return t.Name }), func(t api.Tenant) api.Tenant { return t }))
+}
+
+// tenant answers GET /v1/tenants/{tenant}.
+func (s *server) tenant(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	t, err := s.oneTenant(a, r.PathValue("tenant"))
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, t)
+}
+
+func (s *server) oneTenant(a *access.Access, name string) (api.Tenant, error) {
+	all, err := s.tenantsOf(a)
+	if err != nil {
+		return api.Tenant{}, err
+	}
+	i := slices.IndexFunc(all, func(t api.Tenant) bool { return t.Name == name })
+	if i < 0 {
+		return api.Tenant{}, fmt.Errorf("tenant %q: %w", name, fs.ErrNotExist)
+	}
+	return all[i], nil
+}
+
+// createTenant answers POST /v1/tenants.
+func (s *server) createTenant(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	var req api.TenantRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	noteOn(r, req.Name)
+	if _, err := a.CreateTenant(req.Name, access.Quotas(req.Quotas)); err != nil {
+		return err
+	}
+	t, err := s.oneTenant(a, req.Name)
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusCreated, t)
+}
+
+// setQuotas answers POST /v1/tenants/{tenant}/quotas.
+func (s *server) setQuotas(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	var q api.Quotas
+	if err := decode(w, r, &q); err != nil {
+		return err
+	}
+	if _, err := a.SetQuotas(r.PathValue("tenant"), access.Quotas(q)); err != nil {
+		return err
+	}
+	t, err := s.oneTenant(a, r.PathValue("tenant"))
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, t)
+}
+
+// removeTenant answers DELETE /v1/tenants/{tenant}.
+func (s *server) removeTenant(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	name := r.PathValue("tenant")
+	for _, f := range s.engine.Functions() {
+		if functionTenant(f) == name {
+			return &api.Error{Code: api.CodeInUse, Status: http.StatusConflict, Message: fmt.Sprintf("tenant %s has the function %s", name, f.Name), Next: "remove its functions first (fre function rm)"}
+		}
+	}
+	if err := a.RemoveTenant(name); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// tokens answers GET /v1/tokens.
+func (s *server) tokens(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, list(a.Tokens(identityOf(r).Tenant), tokenOf))
+}
+
+func tokenOf(t access.Token) api.Token {
+	return api.Token{
+		ID: t.ID, Name: t.Name, Tenant: t.Tenant, Scopes: list(t.Scopes, func(s access.Scope) string { return string(s) }),
+		Created: t.Created, Expires: t.Expires, LastUsed: t.LastUsed, Replaced: t.Replaced,
+	}
+}
+
+// maxSeconds keeps a duration in seconds from overflowing.
+const maxSeconds = 100 * 365 * 24 * 3600
+
+func seconds(field string, n int64) (time.Duration, error) {
+	if n < 0 || n > maxSeconds {
+		return 0, badRequest("%s: %d is not from 0 to a hundred years", field, n)
+	}
+	return time.Duration(n) * time.Second, nil
+}
+
+// createToken answers POST /v1/tokens. An identity that is bound to a tenant makes tokens
+// of that alone.
+func (s *server) createToken(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	var req api.TokenRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	noteOn(r, req.Name)
+	if !identityOf(r).Of(req.Tenant) {
+		return &scopeError{notOfTenant("the token would be of another tenant"), access.Admin}
+	}
+	life, err := seconds("life_seconds", req.LifeSeconds)
+	if err != nil {
+		return err
+	}
+	t, text, err := a.CreateToken(access.TokenOptions{
+		Name: req.Name, Tenant: req.Tenant, Scopes: list(req.Scopes, func(s string) access.Scope { return access.Scope(s) }), Life: life,
+	})
+	if err != nil {
+		return err
+	}
+	noteOn(r, t.ID)
+	return newToken(w, t, text)
+}
+
+func newToken(w http.ResponseWriter, t access.Token, text string) error {
+	w.Header().Set("Cache-Control", "no-store")
+	return reply(w, http.StatusCreated, api.NewToken{Token: tokenOf(t), Text: text})
+}
+
+// rotateToken answers POST /v1/tokens/{id}/rotate.
+func (s *server) rotateToken(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	var req api.TokenRotation
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	grace, err := seconds("grace_seconds", req.GraceSeconds)
+	if err != nil {
+		return err
+	}
+	t, text, err := a.RotateToken(r.PathValue("id"), grace)
+	if err != nil {
+		return err
+	}
+	return newToken(w, t, text)
+}
+
+// removeToken answers DELETE /v1/tokens/{id}.
+func (s *server) removeToken(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	if err := a.RemoveToken(r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// secrets answers GET /v1/tenants/{tenant}/secrets.
+func (s *server) secrets(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	all, err := a.Secrets(r.PathValue("tenant"))
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, list(all, func(s access.Secret) api.Secret { return api.Secret{Name: s.Name, Bytes: s.Bytes, Updated: s.Updated} }))
+}
+
+// putSecret answers POST /v1/tenants/{tenant}/secrets/{secret}?update=, whose body is the
+// value.
+func (s *server) putSecret(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	update, err := queryBool(r.URL.Query().Get("update"))
+	if err != nil {
+		return badRequest("update: %v", err)
+	}
+	if t := mediaType(r); t != "application/octet-stream" {
+		return badRequest("Content-Type is %q: send the value as application/octet-stream", t)
+	}
+	value, err := io.ReadAll(http.MaxBytesReader(w, r.Body, access.MaxSecretBytes))
+	defer clear(value)
+	if err != nil {
+		return fmt.Errorf("read value: %w", err)
+	}
+	mode, status := access.Create, http.StatusCreated
+	if update {
+		mode, status = access.Update, http.StatusNoContent
+	}
+	if err := a.PutSecret(r.PathValue("tenant"), r.PathValue("secret"), value, mode); err != nil {
+		return err
+	}
+	w.WriteHeader(status)
+	return nil
+}
+
+// removeSecret answers DELETE /v1/tenants/{tenant}/secrets/{secret}: not while a function
+// names it.
+func (s *server) removeSecret(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	tenant, name := r.PathValue("tenant"), r.PathValue("secret")
+	for _, f := range s.engine.Functions() {
+		if functionTenant(f) == tenant && slices.Contains(f.Config.Secrets, name) {
+			return &api.Error{Code: api.CodeInUse, Status: http.StatusConflict, Message: fmt.Sprintf("the function %s reads the secret %s", f.Name, name), Next: "deploy it without the secret, or remove it, first"}
+		}
+	}
+	if err := a.RemoveSecret(tenant, name); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// rotateKey answers POST /v1/secrets/rotate-key.
+func (s *server) rotateKey(w http.ResponseWriter, _ *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	if err := a.RotateKey(); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// accessStatus maps what package access returns; ok says that it was one of those.
+func accessStatus(err error) (status int, code api.Code, next string, ok bool) {
+	var slow *access.SlowDownError
+	switch {
+	case errors.Is(err, access.ErrNoToken):
+		return http.StatusUnauthorized, api.CodeUnauthorized, "give one: FRE_TOKEN, or FRE_TOKEN_FILE; fre token create makes it", true
+	case errors.Is(err, access.ErrExpired):
+		return http.StatusUnauthorized, api.CodeUnauthorized, "rotate it before its end (fre token rotate), or make another", true
+	case errors.Is(err, access.ErrToken):
+		return http.StatusUnauthorized, api.CodeUnauthorized, "compare it with fre token ls on the engine's host", true
+	case errors.Is(err, access.ErrForbidden):
+		return http.StatusForbidden, api.CodeForbidden, "ask who runs the engine for a token with that scope", true
+	case errors.As(err, &slow):
+		return http.StatusTooManyRequests, api.CodeSlowDown, "wait for as long as Retry-After says", true
+	case errors.Is(err, access.ErrUnavailable):
+		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again in a moment, or use a token of FRE's own", true
+	case errors.Is(err, access.ErrExists):
+		return http.StatusConflict, api.CodeExists, "", true
+	case errors.Is(err, access.ErrName), errors.Is(err, access.ErrSecret):
+		return http.StatusBadRequest, api.CodeBadRequest, "", true
+	}
+	return 0, "", "", false
+}
