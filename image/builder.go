@@ -359,6 +359,9 @@ func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json
 		Protocol: ProtocolChannel, Tenant: t.Tenant,
 		Instances: t.Instances, Resources: t.Resources, Network: t.Network, LeftOut: of.left, Keep: t.Keep,
 	}
+	if t.Events != DefaultEvents() {
+		c.Events = &t.Events
+	}
 	if _, ok := runtime.(ForkServer); ok && t.Instances.Fork == ForkAuto && t.Network.Mode == NetworkNone {
 		c.Forks = true
 	}

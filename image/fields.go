@@ -132,10 +132,12 @@ func (d *decoder) fields(t *Template) []field {
 			{key: "timeout", value: measure(d, &res.Timeout, parseDuration, time.Duration.String, minTimeout, maxTimeout)},
 		}},
 		{key: "network", value: d.network(&t.Network, network), below: network},
+		{key: "events", below: d.eventFields(&t.Events)},
 	}
 }
 
 func (t *Template) setDefaults() {
+	t.Events = DefaultEvents()
 	t.Slim = true
 	t.Version, t.Tenant, t.Network.Mode, t.Code.Path = "latest", DefaultTenant, NetworkNone, "."
 	t.Instances = Instances{Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute}

@@ -28,6 +28,7 @@ type Template struct {
 	Resources Resources
 	Network   Network // default none
 	HTTP      HTTP    // of the runtime http
+	Events    Events
 
 	source *source // for errors that point into the file; nil when made by hand
 }
