@@ -99,7 +99,7 @@ func quick() image.Events {
 
 func testConfig(t *testing.T, e Engine) Config {
 	t.Helper()
-	return Config{Engine: e, Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), MinFreeBytes: 1}
+	return Config{Engine: e, Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), MinFreeBytes: 1}
 }
 
 // open closes what it opens with the test.
@@ -211,7 +211,8 @@ func TestEventOnce(t *testing.T) {
 	})
 	cfg := testConfig(t, e)
 	s := open(t, cfg)
-	// At once, with others of that function between them.
+	ended := watchEnds(t, s)
+	// All at once.
 	var all sync.WaitGroup
 	var fresh int
 	var same string
@@ -235,6 +236,7 @@ func TestEventOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
+	<-ended
 	ends(t, s, "count", "y", Options{})
 	mu.Lock()
 	if fresh != 1 || ran != 2 {

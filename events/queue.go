@@ -246,7 +246,11 @@ func (s *Service) scan() {
 	defer tick.Stop()
 	for {
 		if s.nc.Status() == nats.CONNECTED {
-			ctx, cancel := context.WithTimeout(s.live, commitTimeout)
+			limit := commitTimeout
+			if first {
+				limit = 10 * time.Minute // it may be a queue's whole length
+			}
+			ctx, cancel := context.WithTimeout(s.live, limit)
 			err := s.scanStreams(ctx, first)
 			if err == nil && first && len(s.cfg.Callbacks.Secret) > 0 {
 				err = s.startCallbacks(ctx) // of those that an engine before this one has left
@@ -269,7 +273,7 @@ func (s *Service) scan() {
 }
 
 func (s *Service) scanStreams(ctx context.Context, whole bool) error {
-	names := s.js.StreamNames(ctx, jetstream.WithStreamListSubject("fre.events.>"))
+	names := s.js.StreamNames(ctx)
 	for name := range names.Name() {
 		tenant, ours := strings.CutPrefix(name, streamQueue)
 		if !ours {
@@ -325,23 +329,25 @@ func (s *Service) functionOf(tenant, token string) string {
 	return name
 }
 
-// takeUp reads the events of a stream into the index.
+// takeUp reads the events of a stream into the index, one by one: a work queue has no
+// consumers beside those it is worked off by.
 func (s *Service) takeUp(ctx context.Context, stream jetstream.Stream) error {
-	info := stream.CachedInfo()
-	if info.State.Msgs == 0 {
-		return nil
-	}
-	return each(ctx, s.js, stream.CachedInfo().Config.Name, 0, "", func(msg jetstream.Msg) bool {
-		m, err := decode(msg.Subject(), nats.Header(msg.Headers()), nil)
-		if err != nil {
-			return true
+	last := stream.CachedInfo().State.LastSeq
+	for seq := stream.CachedInfo().State.FirstSeq; seq <= last; seq++ {
+		raw, err := stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject("fre.events.>"))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil
 		}
-		if meta, err := msg.Metadata(); err == nil {
-			m.seq = meta.Sequence.Stream
+		if err != nil {
+			return err
+		}
+		seq = raw.Sequence
+		if m, err := decode(raw.Subject, raw.Header, raw.Data); err == nil {
+			m.seq = seq
 			s.index.found(m.Entry)
 		}
-		return true
-	})
+	}
+	return nil
 }
 
 // sweepBodies removes large bodies whose events are not there any more.
