@@ -60,6 +60,9 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		start    *sandbox.StartError
 		limit    *sandbox.LimitError
 	)
+	if status, code, next, ok := eventsStatus(err); ok {
+		return status, code, next
+	}
 	switch {
 	case errors.As(err, &tooLarge):
 		return http.StatusRequestEntityTooLarge, api.CodeTooLarge, fmt.Sprintf("send at most %d bytes", tooLarge.Limit)

@@ -22,6 +22,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
@@ -99,6 +100,9 @@ type Config struct {
 	// Scratch makes an empty directory for an uploaded template, which the
 	// server removes; default: below os.TempDir.
 	Scratch func() (dir string, err error)
+
+	// Events are the asynchronous ones; nil: there are none.
+	Events *events.Service
 
 	// Connections is the memory of the gateway's connections, which the status shows;
 	// nil: none.
@@ -178,6 +182,10 @@ func (s *server) routes() []route {
 		{"POST", "/v1/debug/syscalls", s.syscalls},
 		{"GET", "/v1/debug/leaks", s.leaks},
 		{"GET", "/v1/events", s.events},
+		{"GET", "/v1/events/queue", s.queue},
+		{"GET", "/v1/events/queue/{id}", s.queuedEvent},
+		{"POST", "/v1/events/queue/{id}/replay", s.replayEvent},
+		{"GET", "/v1/events/tail", s.tailEvents},
 		{"POST", "/v1/system/gc", s.gc},
 		{"POST", "/v1/system/fsck", s.fsck},
 	}

@@ -28,6 +28,8 @@ import (
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/events/trigger"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/image"
@@ -74,6 +76,9 @@ type serveConfig struct {
 	Admission                    admission.Config
 	Concurrency                  int
 	Queue                        admission.QueueConfig
+	Events                       events.Config
+	EventsOff                    bool
+	EventSecrets                 string // directory, "" for none
 }
 
 // defaultState is the state directory unless --state names another.
@@ -98,8 +103,8 @@ which the engine does not start, "shells" says how many interpreters are kept
 running ahead of their functions, "work" how much tenants may keep, "network"
 what functions may reach beside the public internet, "registry" whether images are
 served to others, "gc" which of them go by themselves, "buffers" and "overload" how much memory answers
-may wait in, how many events run and wait at once, and what happens to others (see
-docs/configuration.md).`,
+may wait in, how many events run and wait at once, and what happens to others, "events"
+where those that run later are kept (see docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
@@ -279,8 +284,12 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	undo.add(memory.Close)
 	prometheus.WrapRegistererWith(prometheus.Labels{"pool": "connections"}, metrics).MustRegister(memory)
+	queue, triggers := openEvents(ctx, &cfg, eng, log, metrics)
+	if queue != nil {
+		undo.add(func() error { return queue.Close(context.WithoutCancel(ctx)) })
+	}
 	front := gateway.New(gateway.Config{
-		Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
+		Events: triggers, Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
 	})
 	clients := httpserver.New(httpserver.Config{
 		Handler: front, Refuse: front.Refuse, Log: log, TLS: secure, Memory: buffer.Lender{Pool: memory},
@@ -292,7 +301,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	metrics.MustRegister(gateway.Connections(clients))
 	listeners := []net.Listener{control, public}
 	servers := []httpServer{
-		newHTTPServer(server.New(server.Config{Engine: eng, Log: log, Version: version(), Scratch: st.MkdirScratch, Connections: memory}), log),
+		newHTTPServer(server.New(server.Config{Engine: eng, Events: queue, Log: log, Version: version(), Scratch: st.MkdirScratch, Connections: memory}), log),
 		clients,
 	}
 	if cfg.DockerSocket != "" {
@@ -354,7 +363,17 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		defer cancel()
 		// The engine first: it refuses new events, ends followed logs, and what
 		// is in flight still has its connection.
-		all := []error{eng.Close(drain)}
+		// Queued events stop with it: those under way end, the others are the next one's.
+		var all []error
+		queued := make(chan error, 1)
+		go func() {
+			if queue == nil {
+				queued <- nil
+				return
+			}
+			queued <- queue.Close(drain)
+		}()
+		all = append(all, eng.Close(drain), <-queued)
 		for _, s := range servers {
 			if s.Shutdown(drain) != nil {
 				all = append(all, s.Close())
@@ -363,6 +382,24 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		return errors.Join(all...)
 	})
 	return group.Wait()
+}
+
+// openEvents opens the queue of asynchronous events. Without one the engine answers what is
+// not asynchronous, and refuses the rest.
+func openEvents(ctx context.Context, cfg *serveConfig, eng *engine.Engine, log *slog.Logger, metrics prometheus.Registerer) (*events.Service, gateway.Events) {
+	if cfg.EventsOff {
+		return nil, trigger.Down{Err: errors.New("events are off in the engine's configuration")}
+	}
+	cfg.Events.Engine, cfg.Events.Log, cfg.Events.Metrics, cfg.Events.Dir = eng, log, metrics, filepath.Join(cfg.State, "events")
+	queue, err := events.Open(cfg.Events)
+	if err != nil {
+		log.ErrorContext(ctx, "events are refused: their queue does not open", "error", err)
+		return nil, trigger.Down{Err: errors.New("the queue of events did not open; the engine's log says why")}
+	}
+	if addr := queue.Addr(); addr != "" {
+		log.InfoContext(ctx, "NATS ready", "address", addr)
+	}
+	return queue, trigger.New(trigger.Config{Engine: eng, Events: queue, Log: log})
 }
 
 // httpServer is what serve needs of *http.Server and *httpserver.Server.

@@ -51,6 +51,7 @@ func readConfig(path string, cfg *serveConfig) error {
 		Images imagesConfig `yaml:"images"`
 		Work   workConfig   `yaml:"work"`
 		GC     gcConfig     `yaml:"gc"`
+		Events eventsConfig `yaml:"events"`
 
 		Buffers  buffersConfig  `yaml:"buffers"`
 		Overload overloadConfig `yaml:"overload"`
@@ -102,6 +103,9 @@ func readConfig(path string, cfg *serveConfig) error {
 	}
 	if err := file.GC.read(&cfg.GC); err != nil {
 		return fmt.Errorf("%s: gc.%w", path, err)
+	}
+	if err := file.Events.read(cfg); err != nil {
+		return fmt.Errorf("%s: events.%w", path, err)
 	}
 	return nil
 }
