@@ -63,3 +63,8 @@ func (c *Client) TailEvents(ctx context.Context, f QueueFilter, emit func(api.Qu
 		return false, nil
 	})
 }
+
+// Triggers lists what makes events for functions beside requests.
+func (c *Client) Triggers(ctx context.Context) ([]api.Trigger, error) {
+	return get[[]api.Trigger](ctx, c, "/v1/triggers", nil)
+}

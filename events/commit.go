@@ -16,10 +16,10 @@ import (
 
 // A write is acknowledged once it is on disk. One for each message would be a fsync each;
 // so what arrives while a commit is under way is the next one. Few messages go one by one,
-// many as one batch (JetStream's atomic publish), which has a fixed price: about four syncs
-// and as many files.
+// many as one batch (JetStream's atomic publish), which has a fixed price: about four syncs,
+// a directory and its files, two milliseconds of CPU, where a message alone takes 55 µs.
 const (
-	batchFrom = 8
+	batchFrom = 32
 	batchMost = 512
 	batchSize = 4 << 20 // bytes of bodies
 )

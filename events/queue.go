@@ -125,9 +125,10 @@ func (q *queue) consumer(ctx context.Context) error {
 	return err
 }
 
-// ackWait is after how long without a word from whoever has an event it is another's.
+// ackWait is after how long without a word from whoever has an event it is another's: the
+// longer ones say so on the way (Service.keep).
 func ackWait(timeout time.Duration) time.Duration {
-	return min(max(timeout+timeout/2, 2*time.Second), time.Minute)
+	return min(max(timeout+timeout/2, 2*time.Second), 15*time.Second)
 }
 
 // pull gets events as far as there is room, and says how many came. Where there are none it

@@ -359,6 +359,7 @@ func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json
 		Protocol: ProtocolChannel, Tenant: t.Tenant,
 		Instances: t.Instances, Resources: t.Resources, Network: t.Network, LeftOut: of.left, Keep: t.Keep,
 	}
+	c.Triggers = t.Triggers
 	if t.Events != DefaultEvents() {
 		c.Events = &t.Events
 	}

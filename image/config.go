@@ -24,7 +24,8 @@ type Config struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 	Shell     *Shell            `json:"shell,omitempty"` // nil: the interpreter starts with the function
 
-	Events *Events `json:"events,omitempty"` // nil: DefaultEvents
+	Events   *Events   `json:"events,omitempty"` // nil: DefaultEvents
+	Triggers []Trigger `json:"triggers,omitempty"`
 
 	// Container is set in ordinary images, which came from a registry or an
 	// archive: Protocol is none.

@@ -23,8 +23,6 @@ const (
 	minBackoff, maxBackoff = 10 * time.Millisecond, time.Hour
 	maxQueue               = 1_000_000
 	maxResults             = 7 * 24 * time.Hour
-	minResults             = time.Second
-	maxTriggers            = 64
 	maxTolerance           = 24 * time.Hour
 	minTolerance           = time.Second
 )

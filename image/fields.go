@@ -133,6 +133,7 @@ func (d *decoder) fields(t *Template) []field {
 		}},
 		{key: "network", value: d.network(&t.Network, network), below: network},
 		{key: "events", below: d.eventFields(&t.Events)},
+		{key: "triggers", value: d.triggers(&t.Triggers), below: d.triggerFields(&Trigger{})},
 	}
 }
 

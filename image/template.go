@@ -29,6 +29,7 @@ type Template struct {
 	Network   Network // default none
 	HTTP      HTTP    // of the runtime http
 	Events    Events
+	Triggers  []Trigger
 
 	source *source // for errors that point into the file; nil when made by hand
 }

@@ -186,6 +186,7 @@ func (s *server) routes() []route {
 		{"GET", "/v1/events/queue/{id}", s.queuedEvent},
 		{"POST", "/v1/events/queue/{id}/replay", s.replayEvent},
 		{"GET", "/v1/events/tail", s.tailEvents},
+		{"GET", "/v1/triggers", s.triggers},
 		{"POST", "/v1/system/gc", s.gc},
 		{"POST", "/v1/system/fsck", s.fsck},
 	}

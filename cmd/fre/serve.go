@@ -17,6 +17,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"time"
+	_ "time/tzdata" // schedules name time zones, which the host may lack
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -284,12 +285,14 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	undo.add(memory.Close)
 	prometheus.WrapRegistererWith(prometheus.Labels{"pool": "connections"}, metrics).MustRegister(memory)
-	queue, triggers := openEvents(ctx, &cfg, eng, log, metrics)
+	queue, triggers, down := openEvents(ctx, &cfg, eng, log, metrics)
+	var takesEvents gateway.Events = trigger.Down{Err: down}
 	if queue != nil {
+		takesEvents = triggers
 		undo.add(func() error { return queue.Close(context.WithoutCancel(ctx)) })
 	}
 	front := gateway.New(gateway.Config{
-		Events: triggers, Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
+		Events: takesEvents, Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
 	})
 	clients := httpserver.New(httpserver.Config{
 		Handler: front, Refuse: front.Refuse, Log: log, TLS: secure, Memory: buffer.Lender{Pool: memory},
@@ -349,6 +352,12 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	for i, l := range listeners {
 		group.Go(func() error { return ignoreClosed(servers[i].Serve(l)) })
 	}
+	if triggers != nil {
+		group.Go(func() error {
+			triggers.Cron(ctx, queue)
+			return nil
+		})
+	}
 	group.Go(func() error {
 		// What loading ten thousand images left is two thirds of the heap, and no
 		// collection is due before it has grown by four times.
@@ -386,20 +395,24 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 
 // openEvents opens the queue of asynchronous events. Without one the engine answers what is
 // not asynchronous, and refuses the rest.
-func openEvents(ctx context.Context, cfg *serveConfig, eng *engine.Engine, log *slog.Logger, metrics prometheus.Registerer) (*events.Service, gateway.Events) {
+func openEvents(ctx context.Context, cfg *serveConfig, eng *engine.Engine, log *slog.Logger, metrics prometheus.Registerer) (*events.Service, *trigger.Set, error) {
 	if cfg.EventsOff {
-		return nil, trigger.Down{Err: errors.New("events are off in the engine's configuration")}
+		return nil, nil, errors.New("events are off in the engine's configuration")
 	}
 	cfg.Events.Engine, cfg.Events.Log, cfg.Events.Metrics, cfg.Events.Dir = eng, log, metrics, filepath.Join(cfg.State, "events")
 	queue, err := events.Open(cfg.Events)
 	if err != nil {
 		log.ErrorContext(ctx, "events are refused: their queue does not open", "error", err)
-		return nil, trigger.Down{Err: errors.New("the queue of events did not open; the engine's log says why")}
+		return nil, nil, errors.New("the queue of events did not open; the engine's log says why")
 	}
 	if addr := queue.Addr(); addr != "" {
 		log.InfoContext(ctx, "NATS ready", "address", addr)
 	}
-	return queue, trigger.New(trigger.Config{Engine: eng, Events: queue, Log: log})
+	set := trigger.Config{Engine: eng, Events: queue, Log: log, Changed: func() uint64 { return eng.Changes().Generation() }}
+	if cfg.EventSecrets != "" {
+		set.Secrets = trigger.Dir(cfg.EventSecrets)
+	}
+	return queue, trigger.New(set), nil
 }
 
 // httpServer is what serve needs of *http.Server and *httpserver.Server.

@@ -5,9 +5,9 @@ package trigger
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
@@ -20,9 +20,17 @@ type Publisher interface {
 
 // Config wires a Set. Engine, Events and Log are required.
 type Config struct {
-	Engine Engine
-	Events Publisher
-	Log    *slog.Logger
+	Engine  Engine
+	Events  Publisher
+	Log     *slog.Logger
+	Secrets Secrets          // nil: there are none, and what needs one is refused
+	Changed func() uint64    // another number each time that functions have changed; nil: each time
+	Now     func() time.Time // default time.Now
+}
+
+// Secrets are the tenants' secrets; fs.ErrNotExist where there is none of that name.
+type Secrets interface {
+	Secret(tenant, name string) ([]byte, error)
 }
 
 // Engine is what triggers need of *engine.Engine.
@@ -35,7 +43,12 @@ type Engine interface {
 type Set struct{ cfg Config }
 
 // New returns a set.
-func New(cfg Config) *Set { return &Set{cfg: cfg} }
+func New(cfg Config) *Set {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Set{cfg: cfg}
+}
 
 // Publish takes on an event that came by HTTP. Its key is what the client calls it by:
 // X-Fre-Event-Id, Idempotency-Key, or a CloudEvent's source and id.
@@ -89,9 +102,4 @@ func (d Down) Publish(context.Context, string, *engine.Request) (string, error) 
 // Hook refuses.
 func (d Down) Hook(context.Context, string, string, *engine.Request) ([]string, string, error) {
 	return nil, "", d.refusal()
-}
-
-// Hook hands a request to the function's trigger of that name.
-func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Request) (ids []string, ignored string, err error) {
-	return nil, "", &events.RefusedError{Err: fmt.Errorf("function %s has no trigger %q that is asked by HTTP", function, trigger), Status: 404, Code: "not_found"}
 }
