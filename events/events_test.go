@@ -90,6 +90,9 @@ func (e *functions) deploy(name string, set image.Events, handle func(r *engine.
 	}
 }
 
+// within is how long what has to happen may take.
+const within = time.Minute
+
 // quick are events' settings for tests that do not wait.
 func quick() image.Events {
 	e := image.DefaultEvents()

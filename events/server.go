@@ -8,7 +8,9 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
@@ -22,8 +24,8 @@ const maxPayload = 1 << 20
 // inline is the largest body in bytes that travels in a message.
 const inline = 512 << 10
 
-// embedded is the server in the process. When its disk was full, which ends JetStream
-// for good, it starts another on the same files once there is room.
+// embedded is the server in the process. A disk that was full ends JetStream, or the stream
+// that was written to, for good; so it starts another on the same files once there is room.
 type embedded struct {
 	opts    natsserver.Options
 	log     *slog.Logger
@@ -32,6 +34,8 @@ type embedded struct {
 
 	mu sync.Mutex
 	ns *natsserver.Server
+
+	broken atomic.Bool // it has said that a stream is not written to any more
 
 	stop chan struct{}
 	done chan struct{}
@@ -74,7 +78,7 @@ func (e *embedded) start() (*natsserver.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("NATS server: %w", err)
 	}
-	ns.SetLoggerV2(serverLog{e.log}, false, false, false)
+	ns.SetLoggerV2(serverLog{e.log, &e.broken}, false, false, false)
 	ns.Start()
 	if !ns.ReadyForConnections(30*time.Second) || !ns.JetStreamEnabled() {
 		ns.Shutdown()
@@ -105,6 +109,9 @@ func (e *embedded) addr() net.Addr {
 	return e.ns.Addr()
 }
 
+// roomAgain is what has to be free, in bytes, before it is tried again.
+const roomAgain = 8 << 20
+
 // watch replaces a server that has given up its storage.
 func (e *embedded) watch() {
 	defer close(e.done)
@@ -119,7 +126,8 @@ func (e *embedded) watch() {
 		e.mu.Lock()
 		ns := e.ns
 		e.mu.Unlock()
-		if ns != nil && ns.JetStreamEnabled() || freeBytes(e.dir) < e.minFree {
+		well := ns != nil && ns.JetStreamEnabled() && !e.broken.Load()
+		if well || freeBytes(e.dir) < max(e.minFree, roomAgain) {
 			continue
 		}
 		if ns != nil {
@@ -129,6 +137,7 @@ func (e *embedded) watch() {
 			ns.Shutdown()
 			ns.WaitForShutdown()
 		}
+		e.broken.Store(false)
 		ns, err := e.start()
 		if err != nil {
 			e.log.Error("events: start again after the disk was full", "error", err)
@@ -160,7 +169,14 @@ func freeBytes(dir string) int64 {
 }
 
 // serverLog is the server's log in the engine's: its notices are details here.
-type serverLog struct{ log *slog.Logger }
+type serverLog struct {
+	log    *slog.Logger
+	broken *atomic.Bool
+}
+
+// critical is how the server says that a stream has failed for good (stream.setWriteErr);
+// it says so in no other way. TestDiskFull sees when that changes.
+const critical = "critical write error"
 
 func (l serverLog) at(level slog.Level, format string, v []any) {
 	if l.log.Enabled(context.Background(), level) {
@@ -178,7 +194,12 @@ func (l serverLog) Warnf(format string, v ...any) { l.at(slog.LevelWarn, format,
 func (l serverLog) Fatalf(format string, v ...any) { l.at(slog.LevelError, format, v) }
 
 // Errorf is the server's.
-func (l serverLog) Errorf(format string, v ...any) { l.at(slog.LevelError, format, v) }
+func (l serverLog) Errorf(format string, v ...any) {
+	if strings.Contains(strings.ToLower(format), critical) {
+		l.broken.Store(true)
+	}
+	l.at(slog.LevelError, format, v)
+}
 
 // Debugf is the server's.
 func (l serverLog) Debugf(format string, v ...any) { l.at(slog.LevelDebug, format, v) }

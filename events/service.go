@@ -312,6 +312,9 @@ func (s *Service) ready() error {
 	if s.nc.Status() != nats.CONNECTED {
 		return refuse(ErrUnavailable, "NATS is not reached")
 	}
+	if s.embedded != nil && s.embedded.broken.Load() {
+		return refuse(ErrStorage, "JetStream found the disk full, and starts again when there is room")
+	}
 	if freeBytes(s.cfg.Dir) < s.cfg.MinFreeBytes {
 		return refuse(ErrStorage, "less than %d bytes are free", s.cfg.MinFreeBytes)
 	}
