@@ -19,7 +19,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -194,7 +193,7 @@ func (s *Service) send(cons jetstream.Consumer, client *http.Client) {
 
 // sendOne tries once; what fails comes again.
 func (s *Service) sendOne(client *http.Client, msg jetstream.Msg) {
-	order, err := decode(msg.Subject(), nats.Header(msg.Headers()), nil)
+	order, err := decode(msg.Subject(), msg.Headers(), nil)
 	meta, merr := msg.Metadata()
 	if err = errors.Join(err, merr); err != nil {
 		s.cfg.Log.Error("events: callback not understood", "subject", msg.Subject(), "error", err)
@@ -247,8 +246,13 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 	}
 	now := strconv.FormatInt(time.Now().Unix(), 10)
 	for _, f := range [][2]string{
-		{"User-Agent", "fre"}, {"X-Call-Id", m.ID}, {"X-Function-Name", m.Function}, {"X-Function-Status", strconv.Itoa(m.Status)},
-		{"X-Fre-Event-State", string(m.State)}, {"X-Fre-Timestamp", now}, {"X-Fre-Signature-256", "sha256=" + callbackSignature(s.cfg.Callbacks.Secret, now, m.ID, sent)},
+		{"User-Agent", "fre"},
+		{"X-Call-Id", m.ID},
+		{"X-Function-Name", m.Function},
+		{"X-Function-Status", strconv.Itoa(m.Status)},
+		{"X-Fre-Event-State", string(m.State)},
+		{"X-Fre-Timestamp", now},
+		{"X-Fre-Signature-256", "sha256=" + callbackSignature(s.cfg.Callbacks.Secret, now, m.ID, sent)},
 	} {
 		r.Header.Set(f[0], f[1])
 	}

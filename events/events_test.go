@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -264,10 +265,8 @@ func TestEventRetries(t *testing.T) {
 	set := quick()
 	set.Retries = 2
 	e.deploy("flaky", set, func(r *engine.Request, _ []byte) (int, []byte, error) {
-		for _, h := range r.Header {
-			if h == [2]string{"X-Fre-Event-Attempt", "3"} {
-				return 200, []byte("at last"), nil
-			}
+		if slices.Contains(r.Header, [2]string{"X-Fre-Event-Attempt", "3"}) {
+			return 200, []byte("at last"), nil
 		}
 		return 503, nil, nil
 	})
@@ -349,7 +348,7 @@ func TestEventRefused(t *testing.T) {
 		_, err := s.Publish(t.Context(), f, request(strings.Repeat("x", size)), o)
 		return err
 	}
-	check := func(what string, err error, want error, status int, retry bool) {
+	check := func(what string, err, want error, status int, retry bool) {
 		t.Helper()
 		var refused *RefusedError
 		if !errors.Is(err, want) || !errors.As(err, &refused) || refused.Status != status || (refused.RetryAfter > 0) != retry {

@@ -54,7 +54,7 @@ func (s *Service) List(ctx context.Context, f Filter) ([]Entry, error) {
 			function = token(f.Function, f.Tenant)
 		}
 		err := each(ctx, s.js, from.stream, limit, "fre."+from.prefix+"."+tenant+"."+function+".*", func(msg jetstream.Msg) bool {
-			if m, err := decode(msg.Subject(), nats.Header(msg.Headers()), nil); err == nil && f.wants(&m.Entry) {
+			if m, err := decode(msg.Subject(), msg.Headers(), nil); err == nil && f.wants(&m.Entry) {
 				if meta, err := msg.Metadata(); err == nil {
 					m.Changed = meta.Timestamp.UTC()
 				}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,10 +31,8 @@ func natsCommand(t *testing.T, server string, args ...string) (string, error) {
 func TestNATSCommand(t *testing.T) {
 	e := &functions{}
 	e.deploy("f", quick(), func(r *engine.Request, body []byte) (int, []byte, error) {
-		for _, h := range r.Header {
-			if h == [2]string{"X-Kind", "test"} {
-				return 200, append([]byte("of nats: "), body...), nil
-			}
+		if slices.Contains(r.Header, [2]string{"X-Kind", "test"}) {
+			return 200, append([]byte("of nats: "), body...), nil
 		}
 		return 200, body, nil
 	})

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
@@ -47,7 +46,7 @@ func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
 		s.cfg.Log.Error("events: message without metadata", "subject", msg.Subject(), "error", err)
 		return
 	}
-	m, err := decode(msg.Subject(), nats.Header(msg.Headers()), msg.Data())
+	m, err := decode(msg.Subject(), msg.Headers(), msg.Data())
 	if err != nil {
 		m = s.foreign(q, msg, meta)
 	}

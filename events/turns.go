@@ -102,12 +102,7 @@ func (t *turns) grantLocked() {
 		}
 		w := t.waiting[next][0]
 		t.waiting[next] = t.waiting[next][1:]
-		n := 1
-		if waiters == 1 { // nobody else wants them
-			n = min(t.free, w.most)
-		} else {
-			n = min(t.free, w.most, max(1, t.free/waiters))
-		}
+		n := min(t.free, w.most, max(1, t.free/waiters)) // all, where nobody else waits
 		t.free -= n
 		t.passed[next] += float64(n) / float64(weights[next])
 		w.got <- n

@@ -15,18 +15,18 @@ import (
 // takesEvents takes on events of function f.
 type takesEvents struct{ got *engine.Request }
 
-type refusedEvent struct{}
+type fullError struct{}
 
-func (refusedEvent) Error() string { return "the queue is full" }
+func (fullError) Error() string { return "the queue is full" }
 
-func (refusedEvent) Refusal() (int, string, time.Duration) {
+func (fullError) Refusal() (int, string, time.Duration) {
 	return http.StatusTooManyRequests, "queue_full", 1500 * time.Millisecond
 }
 
 func (e *takesEvents) Publish(_ context.Context, function string, r *engine.Request) (string, error) {
 	switch function {
 	case "full":
-		return "", refusedEvent{}
+		return "", fullError{}
 	case "f":
 	default:
 		return "", &engine.UnknownError{Function: function}

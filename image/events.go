@@ -3,6 +3,7 @@ package image
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
@@ -66,16 +67,10 @@ func (d *decoder) oneOf(dst *string, words ...string) func(ast.Node, string) {
 }
 
 func oneOfWords(words []string) string {
-	out := ""
+	quoted := make([]string, len(words))
 	for i, w := range words {
-		switch {
-		case i == 0:
-		case i == len(words)-1:
-			out += " or "
-		default:
-			out += ", "
-		}
-		out += fmt.Sprintf("%q", w)
+		quoted[i] = fmt.Sprintf("%q", w)
 	}
-	return out
+	last := len(quoted) - 1
+	return strings.Join(quoted[:last], ", ") + " or " + quoted[last]
 }

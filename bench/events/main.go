@@ -99,7 +99,8 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	r := &result{Series: []*series{
-		{Name: "closed loop", Connections: 16}, {Name: "closed loop", Connections: 64},
+		{Name: "closed loop", Connections: 16},
+		{Name: "closed loop", Connections: 64},
 		{Name: fmt.Sprintf("open loop, %.0f/s", o.rate), Connections: 256, Rate: o.rate},
 	}}
 	if r.Host, err = host.Describe(ctx, map[string][]string{"fre": e.Version()}); err != nil {

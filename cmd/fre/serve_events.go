@@ -93,8 +93,11 @@ func (e *eventsConfig) read(cfg *serveConfig) error {
 		field, value string
 		to           *int64
 	}{
-		{"max_event", e.MaxEvent, &to.MaxEvent}, {"queue_bytes", e.QueueBytes, &to.QueueBytes}, {"body_bytes", e.BodyBytes, &to.BodyBytes},
-		{"store_bytes", e.StoreBytes, &to.StoreBytes}, {"min_free", e.MinFree, &to.MinFreeBytes},
+		{"max_event", e.MaxEvent, &to.MaxEvent},
+		{"queue_bytes", e.QueueBytes, &to.QueueBytes},
+		{"body_bytes", e.BodyBytes, &to.BodyBytes},
+		{"store_bytes", e.StoreBytes, &to.StoreBytes},
+		{"min_free", e.MinFree, &to.MinFreeBytes},
 	} {
 		if n.value == "" {
 			continue

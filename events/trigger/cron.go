@@ -53,7 +53,7 @@ func (s *Set) Cron(ctx context.Context, marks Marks) {
 		}
 		for _, c := range all {
 			if err := s.due(ctx, marks, c); err != nil && ctx.Err() == nil {
-				s.cfg.Log.Warn("cron: tried again", "function", c.function, "trigger", c.trigger, "error", err)
+				s.cfg.Log.WarnContext(ctx, "cron: tried again", "function", c.function, "trigger", c.trigger, "error", err)
 			}
 		}
 		select {

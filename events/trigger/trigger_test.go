@@ -240,7 +240,9 @@ func TestWebhookFilters(t *testing.T) {
 		got  int
 		want int
 	}{
-		{"no such trigger", status("f", "x", hook("")), 404}, {"GET", status("f", "h", get), 405}, {"a large body", status("f", "h", large), 413},
+		{"no such trigger", status("f", "x", hook("")), 404},
+		{"GET", status("f", "h", get), 405},
+		{"a large body", status("f", "h", large), 413},
 		{"a secret that is not there", status("f", "missing", hook("", "X-Hub-Signature-256", "sha256="+mac(""))), 503},
 	} {
 		if c.got != c.want {
@@ -339,8 +341,13 @@ func FuzzSignature(f *testing.F) {
 	f.Fuzz(func(t *testing.T, signature, given, at, body string) {
 		w := &image.Webhook{Signature: signature, Secret: "s", Timestamp: "X-Time", Tolerance: time.Minute}
 		header := [][2]string{
-			{"X-Hub-Signature-256", given}, {"X-Gitlab-Token", given}, {"X-Gitee-Token", given}, {"X-Gitee-Timestamp", at},
-			{"Stripe-Signature", given}, {"X-Signature-256", given}, {"X-Time", at},
+			{"X-Hub-Signature-256", given},
+			{"X-Gitlab-Token", given},
+			{"X-Gitee-Token", given},
+			{"X-Gitee-Timestamp", at},
+			{"Stripe-Signature", given},
+			{"X-Signature-256", given},
+			{"X-Time", at},
 		}
 		key := make([]byte, 32) // that no input knows: the fuzzer sees none of it
 		copy(key, secret)
