@@ -37,6 +37,7 @@ LINTER    := .cache/tools/golangci-lint
 REGISTRY  := .cache/tools/registry
 CONFORM   := .cache/tools/conformance
 H2SPEC    := .cache/tools/h2spec
+NATS      := .cache/tools/nats
 COSIGN    := .cache/tools/cosign
 PEBBLE    := .cache/tools/pebble
 SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
@@ -143,6 +144,11 @@ $(PEBBLE): tools/pebble/go.mod tools/pebble/go.sum | deps-build
 	CGO_ENABLED=0 go build -modfile=tools/pebble/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/letsencrypt/pebble/v2/cmd/pebble
 	@touch $@
 
+# The command line that events' streams are read with.
+$(NATS): tools/nats/go.mod tools/nats/go.sum | deps-build
+	CGO_ENABLED=0 go build -modfile=tools/nats/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/nats-io/natscli/nats
+	@touch $@
+
 # The peer of image/signature.
 $(COSIGN): tools/cosign/go.mod tools/cosign/go.sum | deps-build
 	CGO_ENABLED=0 go build -modfile=tools/cosign/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/sigstore/cosign/v3/cmd/cosign
@@ -153,11 +159,11 @@ docs: deps-build ## check links, targets and tests that the documents name
 	go test -count=1 ./test/docs/...
 
 .PHONY: unit
-unit: deps-build shell $(REGISTRY) $(CONFORM) $(H2SPEC) ## go test without the long suites; what needs root is skipped without it
+unit: deps-build shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## go test without the long suites; what needs root is skipped without it
 	go test $(unit_packages)
 
 .PHONY: race
-race: deps-test shell $(REGISTRY) $(CONFORM) $(H2SPEC) ## the same under the race detector; as root nothing may be skipped
+race: deps-test shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## the same under the race detector; as root nothing may be skipped
 	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; go test -race -timeout 15m -skip '$(BUILDS)' $(unit_packages)
 
 .PHONY: test-root
@@ -204,7 +210,7 @@ demo: deps-run build ## as root: build, deploy and call functions of templates/,
 .PHONY: bench-smoke
 bench-smoke: deps-test build ## each benchmark once, quickly, to see that it runs
 	go test -run '^$$' -bench . -benchtime 1x $(unit_packages)
-	for b in start warm data video event list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
+	for b in start warm data video event events list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
 
 .PHONY: bench-start
 bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
@@ -229,6 +235,10 @@ bench-video: deps-bench build ## the video origin beside nginx, nginx-vod-module
 .PHONY: bench-event
 bench-event: deps-bench build ## fresh sandboxes per event: first line of a handler, events/s, memory of what is kept ready
 	go run ./bench/event $(BENCHFLAGS)
+
+.PHONY: bench-events
+bench-events: deps-bench build ## asynchronous events: events/s to a warm no-op, how long an acknowledgement takes
+	go run ./bench/events $(BENCHFLAGS)
 
 .PHONY: bench-paper
 bench-paper: deps-bench build ## the figures of the paper, beside docker, runc and bare processes; writes docs/benchmarks/paper.md

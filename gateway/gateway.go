@@ -2,6 +2,8 @@
 // event, the function's answer becomes the response. It asks only the engine.
 //
 //	/function/NAME[/path]  any method: invoke
+//	/async-function/NAME[/path]     POST: take on an event that runs later
+//	/hooks/FUNCTION/TRIGGER[/path]  a trigger of the function's template
 //	/healthz               200 while the engine accepts events
 //	/metrics               Prometheus text
 //
@@ -50,6 +52,7 @@ type Config struct {
 	AccessLog      *AccessLog          // nil: none; stays the caller's
 	TunnelIdle     time.Duration       // how long a connection that has left HTTP may carry nothing; default DefaultTunnelIdle
 	Guard          *Guard              // who may call what, and how often; nil: everybody may, always
+	Events         Events              // nil: neither asynchronous events nor hooks
 	Compress       bool                // answers are compressed where clients ask for it and it is worth it
 }
 
@@ -84,6 +87,10 @@ func (g *Gateway) Serve(x *httpserver.Exchange) {
 	switch path := x.Path; {
 	case bytes.HasPrefix(path, functionPrefix):
 		e.invoke(path[len(functionPrefix):])
+	case bytes.HasPrefix(path, asyncPrefix) && g.Events != nil:
+		e.async(path[len(asyncPrefix):])
+	case bytes.HasPrefix(path, hooksPrefix) && g.Events != nil:
+		e.hook(path[len(hooksPrefix):])
 	case string(path) == "/healthz":
 		e.health()
 	case string(path) == "/metrics" && g.metrics != nil:

@@ -369,6 +369,10 @@ func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json
 		Instances: t.Instances, Resources: t.Resources, Network: t.Network, LeftOut: of.left, Keep: t.Keep,
 		Secrets: t.Secrets, Access: t.Access, CORS: t.CORS,
 	}
+	c.Triggers = t.Triggers
+	if t.Events != DefaultEvents() {
+		c.Events = &t.Events
+	}
 	if _, ok := runtime.(ForkServer); ok && t.Instances.Fork == ForkAuto && t.Network.Mode == NetworkNone {
 		c.Forks = true
 	}

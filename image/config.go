@@ -24,6 +24,9 @@ type Config struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 	Shell     *Shell            `json:"shell,omitempty"` // nil: the interpreter starts with the function
 
+	Events   *Events   `json:"events,omitempty"` // nil: DefaultEvents
+	Triggers []Trigger `json:"triggers,omitempty"`
+
 	// Container is set in ordinary images, which came from a registry or an
 	// archive: Protocol is none.
 	Container *Container `json:"container,omitempty"`

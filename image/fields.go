@@ -136,10 +136,13 @@ func (d *decoder) fields(t *Template) []field {
 		{key: "secrets", value: d.strings(&t.Secrets, secretNamed)},
 		{key: "access", value: d.access(&t.Access)},
 		{key: "cors", value: d.cors(t, cors), below: d.corsFields(cors)},
+		{key: "events", below: d.eventFields(&t.Events)},
+		{key: "triggers", value: d.triggers(&t.Triggers), below: d.triggerFields(&Trigger{})},
 	}
 }
 
 func (t *Template) setDefaults() {
+	t.Events = DefaultEvents()
 	t.Slim = true
 	t.Version, t.Tenant, t.Network.Mode, t.Code.Path = "latest", DefaultTenant, NetworkNone, "."
 	t.Instances = Instances{Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute}

@@ -15,7 +15,7 @@ var ignoreSource = cmpopts.IgnoreUnexported(Template{})
 func TestParseTemplateDefaults(t *testing.T) {
 	base := func(change func(*Template)) *Template {
 		t := &Template{
-			ID: "f", Version: "latest", Slim: true, Code: Code{Path: "."}, Tenant: "default", Network: Network{Mode: NetworkNone},
+			ID: "f", Version: "latest", Slim: true, Code: Code{Path: "."}, Tenant: "default", Network: Network{Mode: NetworkNone}, Events: DefaultEvents(),
 			Instances: Instances{Isolation: IsolationInstance, Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
 			Resources: Resources{
 				MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64,
@@ -81,6 +81,7 @@ network: {mode: egress, allow: [example.org, "*.example.org", 198.51.100.0/24, "
 			Instances: Instances{Isolation: IsolationInstance, Fork: ForkNever, Concurrency: 8, Min: 1, Max: 2, Idle: 90 * time.Second},
 			Resources: Resources{MemoryBytes: 64e6, CPUMillis: 500, Pids: 16, TmpBytes: 65536, Files: 256, Timeout: 90 * time.Minute},
 			Network:   Network{Mode: NetworkEgress, Allow: []string{"example.org", "*.example.org", "198.51.100.0/24", "2001:db8::/32", "API.example.com:443"}},
+			Events:    DefaultEvents(),
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -127,6 +127,35 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "resources: {cpu: '0.25', memory: 100KB}\n", false}, // below 4 MiB: see outOfSchema
 		{head + "resources: {cpu: 2}\n", true},
 
+		{head + "events: {retries: 0, backoff: 10ms, priority: low, max_queue: 1, results: 0s}\n", true},
+		{head + "events: {retries: 101}\n", false},
+		{head + "events: {priority: urgent}\n", false},
+		{head + "events: {max_queue: 0}\n", false},
+		{head + "events: {results: 1}\n", false},
+		{head + "triggers: []\n", true},
+		{head + "triggers: [{name: a, webhook: {signature: github, secret: s, paths: ['/a/*'], headers: ['X-GitHub-Event: push']}}]\n", true},
+		{head + "triggers: [{name: a, webhook: {signature: none}}, {name: b, cloudevents: {types: ['a.*'], sources: [], token: t}}]\n", true},
+		{head + "triggers: [{name: a, webhook: {signature: hmac, secret: s, header: X-Sig, timestamp: X-Time, tolerance: 1m}}]\n", true},
+		{head + "triggers: [{name: a, cron: {schedule: '*/5 * * * mon-fri', zone: Europe/Berlin, missed: once, path: /x, body: '{}'}}]\n", true},
+		{head + "triggers: [{name: a, cron: {schedule: '@daily'}}]\n", true},
+		{head + "triggers: [{name: a, cron: {schedule: '@every 1s'}}]\n", false},
+		{head + "triggers: [{name: a, cron: {schedule: '* * * *'}}]\n", false},
+		{head + "triggers: [{name: a, cron: {schedule: '61 * * * *'}}]\n", false}, // see outOfSchema
+		{head + "triggers: [{name: a, cron: {schedule: '0 0 31 2 *'}}]\n", false}, // likewise
+		{head + "triggers: [{name: a, cron: {schedule: '@daily', zone: Mars/Olympus}}]\n", false},
+		{head + "triggers: [{name: a, cron: {schedule: '@daily', missed: twice}}]\n", false},
+		{head + "triggers: [{name: a}]\n", false},
+		{head + "triggers: [{webhook: {signature: none}}]\n", false},
+		{head + "triggers: [{name: a, webhook: {signature: github}}]\n", false},
+		{head + "triggers: [{name: a, webhook: {signature: none, secret: s}}]\n", false},
+		{head + "triggers: [{name: a, webhook: {signature: md5, secret: s}}]\n", false},
+		{head + "triggers: [{name: a, webhook: {signature: none, headers: [X]}}]\n", false},
+		{head + "triggers: [{name: a, webhook: {signature: none, paths: ['[']}}]\n", false}, // likewise
+		{head + "triggers: [{name: a, webhook: {signature: none}, cloudevents: {}}]\n", false},
+		{head + "triggers: [{name: a, webhook: {signature: none}}, {name: a, cloudevents: {}}]\n", false}, // likewise
+		{head + "triggers: {name: a}\n", false},
+		{head + "triggers: [a]\n", false},
+
 		{"base: python\n", false},
 		{"id: f\n", false},
 		{"[]\n", false},
@@ -287,24 +316,34 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 }
 
 // outOfSchema are faults a JSON Schema cannot express: the range of a number
-// with a unit, or of one that depends on another, or an address's bits.
+// with a unit, or of one that depends on another, an address's bits, what a schedule or
+// a pattern means, or a name that comes twice.
 var outOfSchema = map[string]bool{
-	"id: f\nbase: python\ncode: {git: {url: 'https://token@example.org/a/b.git'}}\n": true,
-	"id: f\nbase: python\nresources: {pids: 8}\n":                                    true,
-	"id: f\nbase: python\nresources: {cpu: '0.25', memory: 100KB}\n":                 true,
-	"id: f\nbase: python\nnetwork: {mode: egress, allow: [10.0.0.1/8]}\n":            true,
+	"id: f\nbase: python\ntriggers: [{name: a, cron: {schedule: '61 * * * *'}}]\n":                         true,
+	"id: f\nbase: python\ntriggers: [{name: a, cron: {schedule: '0 0 31 2 *'}}]\n":                         true,
+	"id: f\nbase: python\ntriggers: [{name: a, cron: {schedule: '@daily', zone: Mars/Olympus}}]\n":         true,
+	"id: f\nbase: python\ntriggers: [{name: a, webhook: {signature: none, paths: ['[']}}]\n":               true,
+	"id: f\nbase: python\ntriggers: [{name: a, webhook: {signature: none}}, {name: a, cloudevents: {}}]\n": true,
+	"id: f\nbase: python\ncode: {git: {url: 'https://token@example.org/a/b.git'}}\n":                       true,
+	"id: f\nbase: python\nresources: {pids: 8}\n":                                                          true,
+	"id: f\nbase: python\nresources: {cpu: '0.25', memory: 100KB}\n":                                       true,
+	"id: f\nbase: python\nnetwork: {mode: egress, allow: [10.0.0.1/8]}\n":                                  true,
 }
 
 // The keys of the schema are those of the parser's table.
 func TestSchemaKeys(t *testing.T) {
 	var doc struct {
 		Properties map[string]json.RawMessage
+		Items      json.RawMessage
 	}
 	var schemaKeys func(raw json.RawMessage, path string) []string
 	schemaKeys = func(raw json.RawMessage, path string) []string {
-		doc.Properties = nil
+		doc.Properties, doc.Items = nil, nil
 		if err := json.Unmarshal(raw, &doc); err != nil {
 			t.Fatal(err)
+		}
+		if doc.Items != nil {
+			return schemaKeys(doc.Items, path)
 		}
 		properties := doc.Properties
 		var keys []string

@@ -28,6 +28,8 @@ type Template struct {
 	Resources Resources
 	Network   Network // default none
 	HTTP      HTTP    // of the runtime http
+	Events    Events
+	Triggers  []Trigger
 
 	Secrets []string // of the tenant's, that instances find in /run/secrets; sorted
 	Access  Access   // who may call it by the gateway; "" (default): as the engine's configuration says

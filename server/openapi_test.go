@@ -74,6 +74,10 @@ func TestOpenAPI(t *testing.T) {
 		api.Status{},
 		api.EventStatus{},
 		api.FunctionLoad{},
+		api.QueuedEvent{},
+		api.QueuedEventDetails{},
+		api.QueuedEventLine{},
+		api.Trigger{},
 		api.BufferStatus{},
 		api.SandboxStatus{},
 		api.Image{},
@@ -205,7 +209,9 @@ func valueSchema(typ reflect.Type) schema {
 		return schema{Type: "string", Format: "date-time"}
 	case typ.Kind() == reflect.Pointer:
 		return valueSchema(typ.Elem())
-	case typ.Kind() == reflect.Slice:
+	case typ == reflect.TypeFor[[]byte]():
+		return schema{Type: "string", Format: "byte"}
+	case typ.Kind() == reflect.Slice || typ.Kind() == reflect.Array:
 		items := valueSchema(typ.Elem())
 		return schema{Type: "array", Items: &items}
 	case typ.Kind() == reflect.Map:

@@ -23,6 +23,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
@@ -110,6 +111,8 @@ type Config struct {
 	Remote bool
 
 	Invoker gateway.Invoker // what events go to; default Engine
+	// Events are the asynchronous ones; nil: there are none.
+	Events *events.Service
 
 	// Connections is the memory of the gateway's connections, which the status shows;
 	// nil: none.
@@ -189,6 +192,11 @@ func (s *server) routes() []route {
 		{"POST", "/v1/debug/syscalls", s.syscalls},
 		{"GET", "/v1/debug/leaks", s.leaks},
 		{"GET", "/v1/events", s.events},
+		{"GET", "/v1/events/queue", s.queue},
+		{"GET", "/v1/events/queue/{id}", s.queuedEvent},
+		{"POST", "/v1/events/queue/{id}/replay", s.replayEvent},
+		{"GET", "/v1/events/tail", s.tailEvents},
+		{"GET", "/v1/triggers", s.triggers},
 		{"POST", "/v1/system/gc", s.gc},
 		{"POST", "/v1/system/fsck", s.fsck},
 

@@ -47,6 +47,11 @@ func (c *cli) eventsCommand() *cobra.Command {
 			})
 		}),
 	}
+	cmd.Long = `Print what changes in the lists of images, functions and sandboxes.
+
+Its subcommands are about asynchronous events, those that came by /async-function or
+a trigger: what waits, what failed for good, what became of one.`
+	cmd.AddCommand(c.queueCommands()...)
 	f := cmd.Flags()
 	f.StringVar(&since, "since", "", "begin with those after this generation, or `TIME` (2026-01-31, RFC 3339) or duration ago (10m); default: from now on")
 	f.BoolVar(&once, "no-follow", false, "end after those that are remembered")

@@ -17,6 +17,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"time"
+	_ "time/tzdata" // schedules name time zones, which the host may lack
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -28,6 +29,8 @@ import (
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/events/trigger"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/image"
@@ -77,6 +80,9 @@ type serveConfig struct {
 	APIListen                    string // "": no remote control API
 	Access                       accessSettings
 	ACME                         *acmeConfig // nil: none
+	Events                       events.Config
+	EventsOff                    bool
+	EventSecrets                 string // directory, "" for none
 }
 
 // defaultState is the state directory unless --state names another.
@@ -101,8 +107,8 @@ which the engine does not start, "shells" says how many interpreters are kept
 running ahead of their functions, "work" how much tenants may keep, "network"
 what functions may reach beside the public internet, "registry" whether images are
 served to others, "gc" which of them go by themselves, "buffers" and "overload" how much memory answers
-may wait in, how many events run and wait at once, and what happens to others (see
-docs/configuration.md).`,
+may wait in, how many events run and wait at once, and what happens to others, "events"
+where those that run later are kept (see docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
@@ -297,8 +303,14 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	prometheus.WrapRegistererWith(prometheus.Labels{"pool": "connections"}, metrics).MustRegister(memory)
 	guard := &cfg.Access.guard
 	guard.Front = eng.Front
+	queue, triggers, down := openEvents(ctx, &cfg, eng, log, metrics)
+	var takesEvents gateway.Events = trigger.Down{Err: down}
+	if queue != nil {
+		takesEvents = triggers
+		undo.add(func() error { return queue.Close(context.WithoutCancel(ctx)) })
+	}
 	front := gateway.New(gateway.Config{
-		Guard: guard, Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
+		Guard: guard, Events: takesEvents, Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
 	})
 	clients := httpserver.New(httpserver.Config{
 		Handler: front, Refuse: front.Refuse, Log: log, TLS: secure, Memory: buffer.Lender{Pool: memory},
@@ -309,7 +321,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	})
 	metrics.MustRegister(gateway.Connections(clients))
 	api := server.Config{
-		Engine: eng, Log: log, Version: version(), Scratch: st.MkdirScratch, Connections: memory, Access: records, Invoker: gateway.Counted(eng, guard),
+		Engine: eng, Events: queue, Log: log, Version: version(), Scratch: st.MkdirScratch, Connections: memory, Access: records, Invoker: gateway.Counted(eng, guard),
 	}
 	listeners := []net.Listener{control, public}
 	servers := []httpServer{
@@ -372,6 +384,12 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	for i, l := range listeners {
 		group.Go(func() error { return ignoreClosed(servers[i].Serve(l)) })
 	}
+	if triggers != nil {
+		group.Go(func() error {
+			triggers.Cron(ctx, queue)
+			return nil
+		})
+	}
 	group.Go(func() error {
 		// What loading ten thousand images left is two thirds of the heap, and no
 		// collection is due before it has grown by four times.
@@ -386,7 +404,17 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		defer cancel()
 		// The engine first: it refuses new events, ends followed logs, and what
 		// is in flight still has its connection.
-		all := []error{eng.Close(drain)}
+		// Queued events stop with it: those under way end, the others are the next one's.
+		var all []error
+		queued := make(chan error, 1)
+		go func() {
+			if queue == nil {
+				queued <- nil
+				return
+			}
+			queued <- queue.Close(drain)
+		}()
+		all = append(all, eng.Close(drain), <-queued)
 		for _, s := range servers {
 			if s.Shutdown(drain) != nil {
 				all = append(all, s.Close())
@@ -395,6 +423,28 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		return errors.Join(all...)
 	})
 	return group.Wait()
+}
+
+// openEvents opens the queue of asynchronous events. Without one the engine answers what is
+// not asynchronous, and refuses the rest.
+func openEvents(ctx context.Context, cfg *serveConfig, eng *engine.Engine, log *slog.Logger, metrics prometheus.Registerer) (*events.Service, *trigger.Set, error) {
+	if cfg.EventsOff {
+		return nil, nil, errors.New("events are off in the engine's configuration")
+	}
+	cfg.Events.Engine, cfg.Events.Log, cfg.Events.Metrics, cfg.Events.Dir = eng, log, metrics, filepath.Join(cfg.State, "events")
+	queue, err := events.Open(cfg.Events)
+	if err != nil {
+		log.ErrorContext(ctx, "events are refused: their queue does not open", "error", err)
+		return nil, nil, errors.New("the queue of events did not open; the engine's log says why")
+	}
+	if addr := queue.Addr(); addr != "" {
+		log.InfoContext(ctx, "NATS ready", "address", addr)
+	}
+	set := trigger.Config{Engine: eng, Events: queue, Log: log, Changed: func() uint64 { return eng.Changes().Generation() }}
+	if cfg.EventSecrets != "" {
+		set.Secrets = trigger.Dir(cfg.EventSecrets)
+	}
+	return queue, trigger.New(set), nil
 }
 
 // httpServer is what serve needs of *http.Server and *httpserver.Server.

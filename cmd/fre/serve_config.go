@@ -51,6 +51,7 @@ func readConfig(path string, cfg *serveConfig) error {
 		Images imagesConfig `yaml:"images"`
 		Work   workConfig   `yaml:"work"`
 		GC     gcConfig     `yaml:"gc"`
+		Events eventsConfig `yaml:"events"`
 
 		Buffers  buffersConfig  `yaml:"buffers"`
 		Overload overloadConfig `yaml:"overload"`
@@ -115,6 +116,9 @@ func readConfig(path string, cfg *serveConfig) error {
 		return fmt.Errorf("%s: tls.acme.%w", path, err)
 	}
 	cfg.ACME = file.TLS.ACME
+	if err := file.Events.read(cfg); err != nil {
+		return fmt.Errorf("%s: events.%w", path, err)
+	}
 	return nil
 }
 

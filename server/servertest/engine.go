@@ -119,7 +119,7 @@ func (e *Engine) add(img *store.Image, t *image.Template, sum []byte) *store.Ima
 	img.Built = img.Name + ":" + img.Version
 	img.Names = []string{img.Built}
 	img.Parts = []store.Part{{Kind: "base", Name: t.Base, Tree: img.Digest}}
-	config := image.Config{Base: t.Base, Handler: t.Handler, Args: []string{"/opt/fre/main"}, Protocol: image.ProtocolChannel, Tenant: t.Tenant}
+	config := image.Config{Base: t.Base, Handler: t.Handler, Args: []string{"/opt/fre/main"}, Protocol: image.ProtocolChannel, Tenant: t.Tenant, Triggers: t.Triggers}
 	if t.Handler == "" {
 		config.Protocol = image.ProtocolNone
 	}

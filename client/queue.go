@@ -1,0 +1,70 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/fre-engine/fre/api"
+)
+
+// QueueFilter says which asynchronous events are meant. The zero value: those that have not
+// ended, and dead letters.
+type QueueFilter struct {
+	Function, Tenant string
+	States           []string
+	Limit            int // of Queue; 0: the engine's
+}
+
+func (f QueueFilter) query() url.Values {
+	q := url.Values{"state": f.States}
+	for name, v := range map[string]string{"function": f.Function, "tenant": f.Tenant} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	if f.Limit > 0 {
+		q.Set("limit", strconv.Itoa(f.Limit))
+	}
+	return q
+}
+
+// Queue lists asynchronous events, the newest first.
+func (c *Client) Queue(ctx context.Context, f QueueFilter) ([]api.QueuedEvent, error) {
+	return get[[]api.QueuedEvent](ctx, c, "/v1/events/queue", f.query())
+}
+
+// QueuedEvent is one of them, with its result once it has one.
+func (c *Client) QueuedEvent(ctx context.Context, id string) (api.QueuedEventDetails, error) {
+	return get[api.QueuedEventDetails](ctx, c, "/v1/events/queue/"+url.PathEscape(id), nil)
+}
+
+// ReplayEvent puts a dead letter into its queue again.
+func (c *Client) ReplayEvent(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodPost, "/v1/events/queue/"+url.PathEscape(id)+"/replay", nil, "", nil, nil)
+}
+
+// TailEvents calls emit with every asynchronous event whose state changes, until ctx ends or
+// emit fails.
+func (c *Client) TailEvents(ctx context.Context, f QueueFilter, emit func(api.QueuedEvent) error) error {
+	resp, err := c.send(ctx, http.MethodGet, "/v1/events/tail", f.query(), nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return readLines(ctx, resp.Body, "events", endsWell, func(line api.QueuedEventLine) (bool, error) {
+		switch {
+		case line.Error != nil:
+			return true, line.Error
+		case line.Event != nil:
+			return false, emit(*line.Event)
+		}
+		return false, nil
+	})
+}
+
+// Triggers lists what makes events for functions beside requests.
+func (c *Client) Triggers(ctx context.Context) ([]api.Trigger, error) {
+	return get[[]api.Trigger](ctx, c, "/v1/triggers", nil)
+}

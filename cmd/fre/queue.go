@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+)
+
+// queueCommands are those of fre events that are about asynchronous events.
+func (c *cli) queueCommands() []*cobra.Command {
+	return []*cobra.Command{c.queueListCommand(), c.queueShowCommand(), c.queueReplayCommand(), c.queueTailCommand()}
+}
+
+func queueFlags(cmd *cobra.Command, f *client.QueueFilter) {
+	cmd.Flags().StringVar(&f.Function, "function", "", "only events of this function")
+	cmd.Flags().StringVar(&f.Tenant, "tenant", "", "only events of this tenant")
+	cmd.Flags().StringSliceVar(&f.States, "state", nil, "only these: queued, running, waiting, done, dead")
+}
+
+func (c *cli) queueListCommand() *cobra.Command {
+	var f client.QueueFilter
+	var l listing
+	cmd := &cobra.Command{
+		Use: "ls", Short: "List asynchronous events that have not ended, and dead letters", Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl := c.client()
+			defer cl.Close()
+			all, err := cl.Queue(cmd.Context(), f)
+			if err != nil {
+				return err
+			}
+			return show(cmd.OutOrStdout(), l, all, func(e api.QueuedEvent) string { return e.ID }, []column[api.QueuedEvent]{
+				{"ID", func(e api.QueuedEvent) string { return e.ID }},
+				{"FUNCTION", func(e api.QueuedEvent) string { return e.Function }},
+				{"STATE", func(e api.QueuedEvent) string { return e.State }},
+				{"PRIORITY", func(e api.QueuedEvent) string { return e.Priority }},
+				{"ATTEMPTS", func(e api.QueuedEvent) string { return strconv.Itoa(e.Attempts) }},
+				{"ACCEPTED", func(e api.QueuedEvent) string { return e.Accepted.Format(time.RFC3339) }},
+				{"ERROR", func(e api.QueuedEvent) string { return e.Error }},
+			})
+		},
+	}
+	queueFlags(cmd, &f)
+	cmd.Flags().IntVar(&f.Limit, "limit", 1000, "the newest so many")
+	l.flags(cmd, "ids")
+	return cmd
+}
+
+func (c *cli) queueShowCommand() *cobra.Command {
+	var format string
+	var body bool
+	cmd := &cobra.Command{
+		Use: "show ID", Short: "Show an asynchronous event, and its result once it is done", Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			cl := c.client()
+			defer cl.Close()
+			e, err := cl.QueuedEvent(cmd.Context(), a[0])
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			switch {
+			case body:
+				_, err := out.Write(e.Body)
+				return err
+			case format != "":
+				return formatEach(out, format, []api.QueuedEventDetails{e})
+			}
+			line := func(name, value string) {
+				if value != "" {
+					fmt.Fprintf(out, "%-10s %s\n", name, printable(value))
+				}
+			}
+			line("id", e.ID)
+			line("function", e.Function)
+			line("state", e.State)
+			line("source", e.Source)
+			line("priority", e.Priority)
+			line("accepted", e.Accepted.Format(time.RFC3339Nano))
+			line("changed", e.Changed.Format(time.RFC3339Nano))
+			line("attempts", strconv.Itoa(e.Attempts))
+			if e.Status != 0 {
+				line("status", strconv.Itoa(e.Status))
+			}
+			line("error", e.Error)
+			line("callback", e.Callback)
+			what := "event"
+			if e.Result {
+				what = "result"
+			}
+			line(what, fmt.Sprintf("%d bytes: fre events show --body %s", e.Size, e.ID))
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&body, "body", false, "print the body alone: the result's once the event is done, the event's before; a megabyte at most")
+	cmd.Flags().StringVar(&format, "format", "", "`template` for it, as for fre images")
+	return cmd
+}
+
+func (c *cli) queueReplayCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "replay ID...", Short: "Put dead letters into their queue again", Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			cl := c.client()
+			defer cl.Close()
+			var errs []error
+			for _, id := range ids {
+				if err := cl.ReplayEvent(cmd.Context(), id); err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", id, err))
+					continue
+				}
+				fmt.Fprintln(cmd.OutOrStdout(), id)
+			}
+			return errors.Join(errs...)
+		},
+	}
+}
+
+func (c *cli) queueTailCommand() *cobra.Command {
+	var f client.QueueFilter
+	var format string
+	cmd := &cobra.Command{
+		Use: "tail", Short: "Print asynchronous events as their states change", Args: args(cobra.NoArgs),
+		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+			cl := c.client()
+			defer cl.Close()
+			out := cmd.OutOrStdout()
+			return cl.TailEvents(cmd.Context(), f, func(e api.QueuedEvent) error {
+				if format != "" {
+					return formatEach(out, format, []api.QueuedEvent{e})
+				}
+				line := fmt.Sprintf("%s %s %s %s", e.Changed.Format(time.RFC3339Nano), e.ID, e.Function, e.State)
+				if e.Error != "" {
+					line += " " + e.Error
+				}
+				_, err := fmt.Fprintln(out, printable(line))
+				return err
+			})
+		}),
+	}
+	queueFlags(cmd, &f)
+	cmd.Flags().StringVar(&format, "format", "", "`template` for each line, as for fre images")
+	return cmd
+}

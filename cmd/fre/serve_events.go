@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/image"
+)
+
+// eventsConfig is the configuration file's events.
+type eventsConfig struct {
+	Off          bool   `yaml:"off"`
+	NATS         string `yaml:"nats"`
+	Credentials  string `yaml:"credentials"`
+	Replicas     *int   `yaml:"replicas"`
+	Listen       string `yaml:"listen"`
+	User         string `yaml:"user"`
+	PasswordFile string `yaml:"password_file"`
+
+	Concurrency *int   `yaml:"concurrency"`
+	MaxEvent    string `yaml:"max_event"`
+	MaxQueue    *int   `yaml:"max_queue"`
+	MaxResults  *int   `yaml:"max_results"`
+	QueueBytes  string `yaml:"queue_bytes"`
+	BodyBytes   string `yaml:"body_bytes"`
+	StoreBytes  string `yaml:"store_bytes"`
+	MinFree     string `yaml:"min_free"`
+	KeepDead    string `yaml:"keep_dead"`
+
+	Callbacks struct {
+		Hosts      []string `yaml:"hosts"`
+		Networks   []string `yaml:"networks"`
+		SecretFile string   `yaml:"secret_file"`
+	} `yaml:"callbacks"`
+	Secrets string `yaml:"secrets"` // directory TENANT/NAME
+}
+
+// read takes over what is given; the rest keeps its default.
+func (e *eventsConfig) read(cfg *serveConfig) error {
+	to := &cfg.Events
+	cfg.EventsOff, cfg.EventSecrets = e.Off, e.Secrets
+	to.URL, to.Credentials, to.Listen, to.User = e.NATS, e.Credentials, e.Listen, e.User
+	switch {
+	case e.Credentials != "" && e.NATS == "":
+		return errors.New("credentials: they are for nats, which names no cluster")
+	case e.Replicas != nil && e.NATS == "":
+		return errors.New("replicas: they are for nats, which names no cluster")
+	case e.Listen != "" && e.NATS != "":
+		return errors.New("listen: with nats there is no server in the engine that could")
+	case e.Listen != "" && (e.User == "" || e.PasswordFile == ""):
+		return errors.New("listen: user and password_file are needed too")
+	case e.Listen == "" && (e.User != "" || e.PasswordFile != ""):
+		return errors.New("user: it is for listen, which says nowhere")
+	}
+	if e.Listen != "" {
+		if _, _, err := net.SplitHostPort(e.Listen); err != nil {
+			return fmt.Errorf("listen: %q is no HOST:PORT", e.Listen)
+		}
+		password, err := readSecret(e.PasswordFile)
+		if err != nil {
+			return fmt.Errorf("password_file: %w", err)
+		}
+		to.Password = string(password)
+	}
+	for _, n := range []struct {
+		field string
+		value *int
+		most  int
+		set   func(int)
+	}{
+		{"replicas", e.Replicas, 5, func(n int) { to.Replicas = n }},
+		{"concurrency", e.Concurrency, 100_000, func(n int) { to.Concurrency = n }},
+		{"max_queue", e.MaxQueue, 100_000_000, func(n int) { to.MaxQueue = int64(n) }},
+		{"max_results", e.MaxResults, 100_000_000, func(n int) { to.MaxResults = int64(n) }},
+	} {
+		if n.value == nil {
+			continue
+		}
+		if *n.value < 1 || *n.value > n.most {
+			return fmt.Errorf("%s: %d is not between 1 and %d", n.field, *n.value, n.most)
+		}
+		n.set(*n.value)
+	}
+	for _, n := range []struct {
+		field, value string
+		to           *int64
+	}{
+		{"max_event", e.MaxEvent, &to.MaxEvent},
+		{"queue_bytes", e.QueueBytes, &to.QueueBytes},
+		{"body_bytes", e.BodyBytes, &to.BodyBytes},
+		{"store_bytes", e.StoreBytes, &to.StoreBytes},
+		{"min_free", e.MinFree, &to.MinFreeBytes},
+	} {
+		if n.value == "" {
+			continue
+		}
+		size, err := image.ParseBytes(n.value)
+		if err != nil || size < 1<<10 {
+			return fmt.Errorf("%s: %q is no size of 1KiB or more", n.field, n.value)
+		}
+		*n.to = size
+	}
+	if e.KeepDead != "" {
+		d, err := time.ParseDuration(e.KeepDead)
+		if err != nil || d < time.Minute {
+			return fmt.Errorf("keep_dead: %q is no duration of a minute or more, such as 168h", e.KeepDead)
+		}
+		to.KeepDead = d
+	}
+	return e.readCallbacks(&to.Callbacks)
+}
+
+func (e *eventsConfig) readCallbacks(to *events.Callbacks) error {
+	c := &e.Callbacks
+	for i, h := range c.Hosts {
+		name := strings.TrimPrefix(h, "*.")
+		if name == "" || strings.ContainsAny(name, "/:* ") || h != strings.ToLower(h) {
+			return fmt.Errorf(`callbacks.hosts[%d]: %q is no name such as "hooks.example.org" or "*.example.org"`, i, h)
+		}
+	}
+	to.Hosts = slices.Clone(c.Hosts)
+	for i, s := range c.Networks {
+		p, err := netip.ParsePrefix(s)
+		if err != nil || p != p.Masked() {
+			return fmt.Errorf("callbacks.networks[%d]: %q is not a range such as 10.1.0.0/16", i, s)
+		}
+		to.Networks = append(to.Networks, p)
+	}
+	if len(to.Hosts)+len(to.Networks) == 0 && c.SecretFile == "" {
+		return nil
+	}
+	var err error
+	if to.Secret, err = readSecret(c.SecretFile); err != nil {
+		return fmt.Errorf("callbacks.secret_file: %w", err)
+	}
+	if len(to.Secret) < 16 {
+		return errors.New("callbacks.secret_file: it holds less than 16 bytes")
+	}
+	return nil
+}
+
+// readSecret reads a file, without the newline that ends it.
+func readSecret(path string) ([]byte, error) {
+	if path == "" {
+		return nil, errors.New("no file is named")
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if b = bytes.TrimRight(b, "\r\n"); len(b) == 0 {
+		return nil, fmt.Errorf("%s is empty", path)
+	}
+	return b, nil
+}

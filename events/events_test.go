@@ -1,0 +1,512 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+)
+
+// functions is an engine whose functions are Go's.
+type functions struct {
+	mu   sync.Mutex
+	room int
+	all  map[string]*goFunction
+}
+
+type goFunction struct {
+	config image.Config
+	handle func(r *engine.Request, body []byte) (int, []byte, error)
+}
+
+func (e *functions) Function(name string) (*engine.Function, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f := e.all[name]
+	if f == nil {
+		return nil, &engine.UnknownError{Function: name}
+	}
+	return &engine.Function{Name: name, Config: f.config}, nil
+}
+
+func (e *functions) Room(name string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.all[name] == nil {
+		return 0
+	}
+	return e.room
+}
+
+func (e *functions) setRoom(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.room = n
+}
+
+func (e *functions) Invoke(_ context.Context, name string, r *engine.Request) (*engine.Response, error) {
+	e.mu.Lock()
+	f := e.all[name]
+	e.mu.Unlock()
+	if f == nil {
+		return nil, &engine.UnknownError{Function: name}
+	}
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+	}
+	status, answer, err := f.handle(r, body)
+	if err != nil {
+		return nil, err
+	}
+	return &engine.Response{Status: status, Header: [][2]string{{"Content-Type", "text/plain"}}, Size: int64(len(answer)), Body: io.NopCloser(bytes.NewReader(answer))}, nil
+}
+
+// deploy adds a function of tenant default, with the template's events.
+func (e *functions) deploy(name string, set image.Events, handle func(r *engine.Request, body []byte) (int, []byte, error)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.all == nil {
+		e.all = map[string]*goFunction{}
+	}
+	e.all[name] = &goFunction{
+		config: image.Config{Tenant: image.DefaultTenant, Events: &set, Resources: image.Resources{Timeout: 2 * time.Second}},
+		handle: handle,
+	}
+}
+
+// within is how long what has to happen may take.
+const within = time.Minute
+
+// quick are events' settings for tests that do not wait.
+func quick() image.Events {
+	e := image.DefaultEvents()
+	e.Backoff = 10 * time.Millisecond
+	return e
+}
+
+func testConfig(t *testing.T, e Engine) Config {
+	t.Helper()
+	return Config{Engine: e, Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), MinFreeBytes: 1}
+}
+
+// open closes what it opens with the test.
+func open(t *testing.T, cfg Config) *Service {
+	t.Helper()
+	s, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func request(body string) *engine.Request {
+	return &engine.Request{Method: http.MethodPost, Path: "/a", Query: "q=1", Header: [][2]string{{"Content-Type", "text/plain"}}, Body: strings.NewReader(body), Size: int64(len(body))}
+}
+
+// ends publishes an event and waits for its end.
+func ends(t *testing.T, s *Service, function, body string, o Options) *Details {
+	t.Helper()
+	ended := watchEnds(t, s)
+	r, err := s.Publish(t.Context(), function, request(body), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for e := range ended {
+		if e.ID == r.ID {
+			break
+		}
+	}
+	d, err := s.Find(t.Context(), r.ID)
+	if err != nil {
+		t.Fatalf("event %s: %v", r.ID, err)
+	}
+	return d
+}
+
+// watchEnds are the events that end from now on.
+func watchEnds(t *testing.T, s *Service) <-chan Entry {
+	t.Helper()
+	all := make(chan Entry, 1<<16)
+	t.Cleanup(s.index.watch(all))
+	ended := make(chan Entry, 1<<16)
+	done := make(chan struct{})
+	t.Cleanup(func() { close(done) })
+	go func() {
+		for {
+			select {
+			case e := <-all:
+				if e.State == StateDone || e.State == StateDead {
+					ended <- e
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return ended
+}
+
+func text(t *testing.T, d *Details) string {
+	t.Helper()
+	r, err := d.Body()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestEventRuns(t *testing.T) {
+	e := &functions{room: 8}
+	var seen *engine.Request
+	e.deploy("echo", quick(), func(r *engine.Request, body []byte) (int, []byte, error) {
+		seen = r
+		return 201, append([]byte("got "), body...), nil
+	})
+	s := open(t, testConfig(t, e))
+	d := ends(t, s, "echo", "hello", Options{})
+	if d.State != StateDone || d.Status != 201 || d.Attempts != 1 || text(t, d) != "got hello" || !d.Result {
+		t.Errorf("event is %+v with %q, want it done with 201 and its answer", d.Entry, text(t, d))
+	}
+	want := [][2]string{{"Content-Type", "text/plain"}, {"X-Call-Id", d.ID}, {"X-Fre-Event-Attempt", "1"}, {"X-Fre-Event-Source", "http"}}
+	if diff := cmp.Diff(want, seen.Header); diff != "" || seen.Path != "/a" || seen.Query != "q=1" || seen.Method != http.MethodPost {
+		t.Errorf("the function saw %+v; headers -want +got:\n%s", seen, diff)
+	}
+	if _, err := s.Publish(t.Context(), "nobody", request(""), Options{}); !errors.As(err, new(*engine.UnknownError)) {
+		t.Errorf("event for no function: %v", err)
+	}
+}
+
+func TestEventOnce(t *testing.T) {
+	e := &functions{room: 8}
+	var mu sync.Mutex
+	ran := 0
+	e.deploy("count", quick(), func(*engine.Request, []byte) (int, []byte, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		ran++
+		return 200, nil, nil
+	})
+	cfg := testConfig(t, e)
+	s := open(t, cfg)
+	ended := watchEnds(t, s)
+	// All at once.
+	var all sync.WaitGroup
+	var fresh int
+	var same string
+	for range 20 {
+		all.Go(func() {
+			r, err := s.Publish(t.Context(), "count", request("x"), Options{Key: "k"})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+			}
+			if !r.Duplicate {
+				fresh++
+			}
+			if same == "" {
+				same = r.ID
+			}
+			if r.ID != same {
+				t.Errorf("one key is events %s and %s", same, r.ID)
+			}
+		})
+	}
+	all.Wait()
+	<-ended
+	ends(t, s, "count", "y", Options{})
+	mu.Lock()
+	if fresh != 1 || ran != 2 {
+		t.Errorf("%d of 20 with one key were new, the function ran %d times; want 1, and 2 with another's", fresh, ran)
+	}
+	mu.Unlock()
+	// After its end, and for another process.
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, cfg)
+	if r, err := s.Publish(t.Context(), "count", request("x"), Options{Key: "k"}); err != nil || !r.Duplicate || r.ID != same {
+		t.Errorf("the same key after a restart: %+v, %v", r, err)
+	}
+	if r, err := s.Publish(t.Context(), "count", request("x"), Options{Key: "other"}); err != nil || r.Duplicate {
+		t.Errorf("another key: %+v, %v", r, err)
+	}
+}
+
+func TestEventRetries(t *testing.T) {
+	e := &functions{room: 8}
+	set := quick()
+	set.Retries = 2
+	e.deploy("flaky", set, func(r *engine.Request, _ []byte) (int, []byte, error) {
+		if slices.Contains(r.Header, [2]string{"X-Fre-Event-Attempt", "3"}) {
+			return 200, []byte("at last"), nil
+		}
+		return 503, nil, nil
+	})
+	e.deploy("poison", set, func(*engine.Request, []byte) (int, []byte, error) {
+		return 0, nil, &engine.CrashError{Reason: "was killed"}
+	})
+	e.deploy("no", set, func(*engine.Request, []byte) (int, []byte, error) { return 404, []byte("none"), nil })
+	s := open(t, testConfig(t, e))
+	if d := ends(t, s, "flaky", "", Options{}); d.State != StateDone || d.Attempts != 3 || text(t, d) != "at last" {
+		t.Errorf("an event that fails twice: %+v", d.Entry)
+	}
+	if d := ends(t, s, "no", "", Options{}); d.State != StateDone || d.Attempts != 1 || d.Status != 404 {
+		t.Errorf("an answer of the client's fault is an answer: %+v", d.Entry)
+	}
+	dead := ends(t, s, "poison", "bad", Options{})
+	if dead.State != StateDead || dead.Attempts != 3 || dead.Error != "function was killed" || text(t, dead) != "bad" {
+		t.Errorf("an event that always fails: %+v", dead.Entry)
+	}
+	list, err := s.List(t.Context(), Filter{States: []State{StateDead}})
+	if err != nil || len(list) != 1 || list[0].ID != dead.ID {
+		t.Fatalf("dead letters: %+v, %v", list, err)
+	}
+
+	// Mended, it is replayed.
+	e.deploy("poison", set, func(_ *engine.Request, body []byte) (int, []byte, error) { return 200, body, nil })
+	ended := watchEnds(t, s)
+	if err := s.Replay(t.Context(), dead.ID); err != nil {
+		t.Fatal(err)
+	}
+	if again := <-ended; again.ID != dead.ID || again.State != StateDone || again.Attempts != 1 {
+		t.Errorf("replayed: %+v", again)
+	}
+	if d, err := s.Find(t.Context(), dead.ID); err != nil || text(t, d) != "bad" || !d.Result {
+		t.Errorf("the replayed event's result: %+v, %v", d, err)
+	}
+	if err := s.Replay(t.Context(), dead.ID); !errors.Is(err, ErrNotDead) {
+		t.Errorf("replay of what is done: %v", err)
+	}
+	if err := s.Replay(t.Context(), strings.Repeat("0", 32)); !errors.Is(err, ErrNotFound) {
+		t.Errorf("replay of nothing: %v", err)
+	}
+}
+
+// A function that has no room, or always fails, is not in the way of another.
+func TestQueuesApart(t *testing.T) {
+	e := &functions{room: 4}
+	block := make(chan struct{})
+	set := quick()
+	set.Retries = 100
+	e.deploy("stuck", set, func(*engine.Request, []byte) (int, []byte, error) { <-block; return 200, nil, nil })
+	e.deploy("poison", set, func(*engine.Request, []byte) (int, []byte, error) { return 500, nil, nil })
+	e.deploy("fine", set, func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	s := open(t, testConfig(t, e))
+	defer close(block)
+	for i := range 8 {
+		for _, f := range []string{"stuck", "poison"} {
+			if _, err := s.Publish(t.Context(), f, request(fmt.Sprint(i)), Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 5 {
+		if d := ends(t, s, "fine", "", Options{}); d.State != StateDone {
+			t.Errorf("event beside others that fail: %+v", d.Entry)
+		}
+	}
+}
+
+func TestEventRefused(t *testing.T) {
+	e := &functions{} // no room: all of them wait
+	set := quick()
+	set.MaxQueue = 2
+	e.deploy("f", set, func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	e.deploy("g", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	cfg := testConfig(t, e)
+	cfg.MaxEvent, cfg.MaxQueue = 1<<20, 4
+	s := open(t, cfg)
+	publish := func(f string, size int, o Options) error {
+		_, err := s.Publish(t.Context(), f, request(strings.Repeat("x", size)), o)
+		return err
+	}
+	check := func(what string, err, want error, status int, retry bool) {
+		t.Helper()
+		var refused *RefusedError
+		if !errors.Is(err, want) || !errors.As(err, &refused) || refused.Status != status || (refused.RetryAfter > 0) != retry {
+			t.Errorf("%s: %v, want %v with %d", what, err, want, status)
+		}
+	}
+	for range 2 {
+		if err := publish("f", 1, Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("a third of the template's two", publish("f", 1, Options{}), ErrFull, 429, true)
+	for range 2 {
+		if err := publish("g", 1, Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("a fifth of the tenant's four", publish("g", 1, Options{}), ErrFull, 429, true)
+	check("too large", publish("g", 1<<20+1, Options{}), ErrTooLarge, 413, false)
+	unsized := request(strings.Repeat("x", 1<<20+1))
+	unsized.Size = -1
+	_, err := s.Publish(t.Context(), "g", unsized, Options{})
+	check("too large, of unknown size", err, ErrTooLarge, 413, false)
+	long := request("")
+	long.Header = [][2]string{{"X", strings.Repeat("x", maxHeader)}}
+	_, err = s.Publish(t.Context(), "g", long, Options{})
+	check("long headers", err, ErrTooLarge, 413, false)
+	check("unknown priority", publish("g", 1, Options{Priority: "urgent"}), ErrBadEvent, 400, false)
+	check("a callback nobody allows", publish("g", 1, Options{Callback: "http://127.0.0.1/"}), ErrCallback, 403, false)
+	s.cfg.MinFreeBytes = 1 << 60
+	check("no space", publish("g", 1, Options{}), ErrStorage, 503, true)
+	if used := s.bodies.used.Load(); used != 0 {
+		t.Errorf("bodies of refused events take %d bytes", used)
+	}
+	if n := s.index.size(); n != 4 {
+		t.Errorf("%d events are pending, want 4", n)
+	}
+}
+
+func TestEventOutlivesService(t *testing.T) {
+	e := &functions{}
+	var mu sync.Mutex
+	got := map[string]int{}
+	e.deploy("f", quick(), func(_ *engine.Request, body []byte) (int, []byte, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		got[string(body)]++
+		return 200, nil, nil
+	})
+	cfg := testConfig(t, e)
+	s := open(t, cfg)
+	large := strings.Repeat("l", inline+1)
+	for _, body := range []string{"a", "b", large} {
+		if _, err := s.Publish(t.Context(), "f", request(body), Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if used := s.bodies.used.Load(); used != int64(len(large)) {
+		t.Errorf("bodies take %d bytes, want those of the large one, %d", used, len(large))
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, cfg)
+	ended := watchEnds(t, s)
+	e.setRoom(8)
+	for range 3 {
+		<-ended
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if diff := cmp.Diff(map[string]int{"a": 1, "b": 1, large: 1}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if used := s.bodies.used.Load(); used != 0 {
+		t.Errorf("bodies take %d bytes when all has ended", used)
+	}
+}
+
+// Many publishers at once go by batches; each event is there once, under a number of its own.
+func TestPublishTogether(t *testing.T) {
+	e := &functions{room: 16}
+	var mu sync.Mutex
+	got := map[string]int{}
+	e.deploy("f", quick(), func(_ *engine.Request, body []byte) (int, []byte, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		got[string(body)]++
+		return 200, nil, nil
+	})
+	s := open(t, testConfig(t, e))
+	ended := watchEnds(t, s)
+	const n = 2000
+	var all sync.WaitGroup
+	next := make(chan int, n)
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	for range 64 {
+		all.Go(func() {
+			for i := range next {
+				if _, err := s.Publish(t.Context(), "f", request(fmt.Sprint(i)), Options{}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for range n {
+		<-ended
+	}
+	if len(got) != n || s.index.size() != 0 {
+		t.Errorf("%d of %d events ran, %d are pending", len(got), n, s.index.size())
+	}
+	for body, times := range got {
+		if times != 1 {
+			t.Errorf("event %s ran %d times", body, times)
+		}
+	}
+}
+
+func TestTurns(t *testing.T) {
+	turns := newTurns(1)
+	if n, err := turns.acquire(t.Context(), Normal, 5); n != 1 || err != nil {
+		t.Fatalf("the one turn: %d, %v", n, err)
+	}
+	clear(turns.passed)
+	// All want more than there is.
+	order := make(chan Priority, 1000)
+	for _, p := range priorities {
+		for range 100 {
+			w := &turnWaiter{most: 1, got: make(chan int, 1)}
+			turns.waiting[p] = append(turns.waiting[p], w)
+			go func() {
+				<-w.got
+				order <- p
+			}()
+		}
+	}
+	had := map[Priority]int{}
+	for range 84 {
+		turns.release(1)
+		had[<-order]++
+	}
+	if diff := cmp.Diff(map[Priority]int{High: 64, Normal: 16, Low: 4}, had); diff != "" {
+		t.Errorf("84 turns are shared -want +got:\n%s", diff)
+	}
+	for range 216 {
+		turns.release(1)
+		had[<-order]++
+	}
+	if diff := cmp.Diff(map[Priority]int{High: 100, Normal: 100, Low: 100}, had); diff != "" {
+		t.Errorf("in the end -want +got:\n%s", diff)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := turns.acquire(ctx, High, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("nothing is free: %v", err)
+	}
+}

@@ -1,0 +1,336 @@
+package events
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+)
+
+// Filter says which events List and Watch are about. The zero value: those that have not
+// ended, and dead letters.
+type Filter struct {
+	Function string
+	Tenant   string
+	States   []State
+	Limit    int // of List; default 1000, the newest
+}
+
+func (f *Filter) wants(e *Entry) bool {
+	return (f.Function == "" || f.Function == e.Function) && (f.Tenant == "" || f.Tenant == e.Tenant) && f.wantsState(e.State)
+}
+
+func (f *Filter) wantsState(s State) bool {
+	if len(f.States) == 0 {
+		return s != StateDone
+	}
+	return slices.Contains(f.States, s)
+}
+
+// List are the events of a filter, the newest first.
+func (s *Service) List(ctx context.Context, f Filter) ([]Entry, error) {
+	limit := cmp.Or(f.Limit, 1000)
+	out := s.index.all(f.wants)
+	for _, from := range []struct {
+		state          State
+		stream, prefix string
+	}{{StateDead, streamDead, "dead"}, {StateDone, streamResults, "results"}} {
+		if !f.wantsState(from.state) {
+			continue
+		}
+		tenant, function := "*", "*"
+		if f.Tenant != "" {
+			tenant = f.Tenant
+		}
+		if f.Function != "" {
+			function = token(f.Function, f.Tenant)
+		}
+		err := each(ctx, s.js, from.stream, limit, "fre."+from.prefix+"."+tenant+"."+function+".*", func(msg jetstream.Msg) bool {
+			if m, err := decode(msg.Subject(), msg.Headers(), nil); err == nil && f.wants(&m.Entry) {
+				if meta, err := msg.Metadata(); err == nil {
+					m.Changed = meta.Timestamp.UTC()
+				}
+				out = append(out, m.Entry)
+			}
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(out, func(a, b Entry) int {
+		return cmp.Or(b.Accepted.Compare(a.Accepted), strings.Compare(a.ID, b.ID))
+	})
+	return out[:min(limit, len(out))], nil
+}
+
+// each reads the headers of a stream's messages: the last most, or all for 0. A stream that
+// is not there yet has none.
+func each(ctx context.Context, js jetstream.JetStream, stream string, most int, subject string, visit func(jetstream.Msg) bool) error {
+	st, err := js.Stream(ctx, stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fault(err)
+	}
+	state := st.CachedInfo().State
+	if state.Msgs == 0 {
+		return nil
+	}
+	start := state.FirstSeq
+	if most > 0 && subject == "" && state.LastSeq > uint64(most) {
+		start = max(start, state.LastSeq-uint64(most)+1)
+	}
+	cfg := jetstream.OrderedConsumerConfig{HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: start}
+	if subject != "" {
+		cfg.FilterSubjects = []string{subject}
+	}
+	cons, err := st.OrderedConsumer(ctx, cfg)
+	if err != nil {
+		return fault(err)
+	}
+	left := cons.CachedInfo().NumPending
+	for left > 0 {
+		batch, err := cons.FetchNoWait(int(min(left, 500)))
+		if err != nil {
+			return fault(err)
+		}
+		n := 0
+		for msg := range batch.Messages() {
+			n++
+			if !visit(msg) {
+				return nil
+			}
+		}
+		if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
+			return fault(err)
+		}
+		if n == 0 {
+			return ctx.Err() // some were removed meanwhile
+		}
+		left -= min(left, uint64(n))
+	}
+	return nil
+}
+
+// Details are an event, and what is kept of it.
+type Details struct {
+	Entry
+	Method, Path, Query string
+	Header              [][2]string // of the event
+	Callback            string
+
+	ResultHeader [][2]string
+	Result       bool // whether Body is the result, rather than the event itself
+	body         []byte
+	file         string
+	bodies       *bodies
+}
+
+// Body opens the result's body, of an event without one its own. The caller closes it.
+func (d *Details) Body() (io.ReadCloser, error) {
+	if d.file != "" {
+		return d.bodies.open(d.file)
+	}
+	return io.NopCloser(bytes.NewReader(d.body)), nil
+}
+
+// Find is one event; ErrNotFound where nothing of that id is known any more.
+func (s *Service) Find(ctx context.Context, id string) (*Details, error) {
+	if !validID(id) {
+		return nil, ErrNotFound
+	}
+	if e, ok := s.index.find(id); ok && e.seq > 0 {
+		stream, err := s.js.Stream(ctx, streamQueue+e.Tenant)
+		if err != nil {
+			return nil, fault(err)
+		}
+		raw, err := stream.GetMsg(ctx, e.seq)
+		if err == nil {
+			m, err := decode(raw.Subject, raw.Header, raw.Data)
+			if err != nil {
+				return nil, err
+			}
+			e.Size = m.Size
+			return s.details(e, m), nil
+		}
+		if !errors.Is(err, jetstream.ErrMsgNotFound) { // else it has ended meanwhile
+			return nil, fault(err)
+		}
+	}
+	m, err := s.endOf(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	d := s.details(m.Entry, m)
+	if m.State == StateDone {
+		d.Header, d.ResultHeader, d.Result = nil, m.fields, true
+	}
+	return d, nil
+}
+
+func (s *Service) details(e Entry, m *message) *Details {
+	return &Details{
+		Entry: e, Method: m.method, Path: m.path, Query: m.query, Header: m.fields, Callback: m.callback,
+		body: m.body, file: m.file, bodies: s.bodies,
+	}
+}
+
+// endOf is what has become of an event that has ended: its dead letter before its result.
+func (s *Service) endOf(ctx context.Context, id string) (*message, error) {
+	m, err := s.end1(ctx, streamDead, "fre.dead.*.*."+id)
+	if errors.Is(err, ErrNotFound) {
+		m, err = s.end1(ctx, streamResults, "fre.results.*.*."+id)
+	}
+	return m, err
+}
+
+// end1 reads the one message of a subject.
+func (s *Service) end1(ctx context.Context, stream, subject string) (*message, error) {
+	st, err := s.js.Stream(ctx, stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, ErrNotFound
+	}
+	if err != nil {
+		return nil, fault(err)
+	}
+	raw, err := st.GetLastMsgForSubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, ErrNotFound
+	}
+	if err != nil {
+		return nil, fault(err)
+	}
+	m, err := decode(raw.Subject, raw.Header, raw.Data)
+	if err != nil {
+		return nil, err
+	}
+	m.Changed, m.seq = raw.Time.UTC(), raw.Sequence
+	return m, nil
+}
+
+// Replay puts a dead letter into its queue again, with all of its attempts before it.
+func (s *Service) Replay(ctx context.Context, id string) error {
+	if !validID(id) {
+		return ErrNotFound
+	}
+	if _, ok := s.index.find(id); ok {
+		return ErrNotDead
+	}
+	m, err := s.end1(ctx, streamDead, "fre.dead.*.*."+id)
+	if errors.Is(err, ErrNotFound) {
+		if _, err := s.end1(ctx, streamResults, "fre.results.*.*."+id); err == nil {
+			return ErrNotDead
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := s.cfg.Engine.Function(m.Function); err != nil {
+		return err
+	}
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.tasks.Done()
+	stream, err := s.stream(ctx, m.Tenant)
+	if err != nil {
+		return err
+	}
+	dead := m.seq
+	m.State, m.Status, m.Attempts, m.Error = StateQueued, 0, 0, ""
+	out, err := m.encode(queueSubject(m.Tenant, m.Priority, m.Function))
+	if err != nil {
+		return err
+	}
+	// Another message than the one before, of which the server may know the id still.
+	out.Header[nats.MsgIdHdr] = []string{id + "." + nuid.Next()}
+	if err := s.forget(ctx, streamResults, endSubject("results", m.Tenant, m.Function, id)); err != nil {
+		return err
+	}
+	if !s.index.add(m.Entry, 0) {
+		return ErrNotDead
+	}
+	seq, _, err := stream.put(out)
+	if err != nil {
+		s.index.drop(id)
+		return fault(err)
+	}
+	s.index.written(id, seq, m.Size)
+	s.queue(m.Entry)
+	st, err := s.js.Stream(ctx, streamDead)
+	if err == nil {
+		err = st.DeleteMsg(ctx, dead)
+	}
+	if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+		return fmt.Errorf("replayed, but its dead letter stays: %w", fault(err))
+	}
+	return nil
+}
+
+// forget removes the messages of a subject.
+func (s *Service) forget(ctx context.Context, stream, subject string) error {
+	st, err := s.js.Stream(ctx, stream)
+	if err == nil {
+		err = st.Purge(ctx, jetstream.WithPurgeSubject(subject))
+	}
+	return fault(err)
+}
+
+// Watch calls emit with every event that changes its state, until ctx ends, emit fails or the
+// service is closed. Whoever is slower than what happens misses some.
+func (s *Service) Watch(ctx context.Context, f Filter, emit func(Entry) error) error {
+	if len(f.States) == 0 {
+		f.States = []State{StateQueued, StateRunning, StateWaiting, StateDone, StateDead}
+	}
+	c := make(chan Entry, 1024)
+	defer s.index.watch(c)()
+	for {
+		select {
+		case e := <-c:
+			if f.wants(&e) {
+				if err := emit(e); err != nil {
+					return err
+				}
+			}
+		case <-ctx.Done():
+			return nil
+		case <-s.live.Done():
+			return nil
+		}
+	}
+}
+
+// Status is the service in numbers.
+type Status struct {
+	Connected bool
+	Pending   int   // events that have not ended
+	BodyBytes int64 // large bodies
+	FreeBytes int64 // on disk
+}
+
+// Status says how the service is.
+func (s *Service) Status() Status {
+	return Status{Connected: s.nc.Status() == nats.CONNECTED, Pending: s.index.size(), BodyBytes: s.bodies.used.Load(), FreeBytes: freeBytes(s.cfg.Dir)}
+}
+
+// bytesReader is bytes.NewReader, for those that join it with others.
+func bytesReader(b []byte) io.Reader { return bytes.NewReader(b) }
+
+// diskFault is an error of a body's file.
+func diskFault(err error) error {
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		return err
+	}
+	return refuse(ErrStorage, "%v", err)
+}

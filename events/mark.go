@@ -1,0 +1,54 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// bucketMarks keeps times by name.
+const bucketMarks = "FRE_MARKS"
+
+func (s *Service) marks(ctx context.Context) (jetstream.KeyValue, error) {
+	kv, err := s.js.KeyValue(ctx, bucketMarks)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		kv, err = s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: bucketMarks, Description: "FRE: until when schedules were seen to", Replicas: s.cfg.Replicas})
+	}
+	return kv, fault(err)
+}
+
+// Mark is the time that was kept under a name, zero if none was.
+func (s *Service) Mark(ctx context.Context, name string) (time.Time, error) {
+	kv, err := s.marks(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	e, err := kv.Get(ctx, markKey(name))
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, fault(err)
+	}
+	t, err := time.Parse(time.RFC3339Nano, string(e.Value()))
+	if err != nil {
+		return t, fmt.Errorf("mark %s: %w", name, err)
+	}
+	return t, nil
+}
+
+// SetMark keeps a time under a name, on disk.
+func (s *Service) SetMark(ctx context.Context, name string, t time.Time) error {
+	kv, err := s.marks(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = kv.Put(ctx, markKey(name), []byte(t.UTC().Format(time.RFC3339Nano)))
+	return fault(err)
+}
+
+func markKey(name string) string { return strings.NewReplacer("@", "=", "/", ".").Replace(name) }

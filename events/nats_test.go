@@ -1,0 +1,130 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// natsCommand runs the nats command line.
+func natsCommand(t *testing.T, server string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), fretest.Tool(t, "nats"), append([]string{"--server", server, "--no-context"}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+func TestNATSCommand(t *testing.T) {
+	e := &functions{}
+	e.deploy("f", quick(), func(r *engine.Request, body []byte) (int, []byte, error) {
+		if slices.Contains(r.Header, [2]string{"X-Kind", "test"}) {
+			return 200, append([]byte("of nats: "), body...), nil
+		}
+		return 200, body, nil
+	})
+	cfg := testConfig(t, e)
+	cfg.Listen, cfg.User, cfg.Password = "127.0.0.1:0", "operator", "password"
+	s := open(t, cfg)
+	r, err := s.Publish(t.Context(), "f", request("hello nats"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := "nats://operator:password@" + s.Addr()
+	if out, err := natsCommand(t, server, "stream", "ls", "--names"); err != nil || !strings.Contains(out, "FRE_EVENTS_default") {
+		t.Errorf("nats stream ls: %s, %v", out, err)
+	}
+	if out, err := natsCommand(t, server, "stream", "get", "FRE_EVENTS_default", "1"); err != nil || !strings.Contains(out, "hello nats") || !strings.Contains(out, r.ID) || !strings.Contains(out, "fre.events.default.normal.f") {
+		t.Errorf("nats stream get: %s, %v", out, err)
+	}
+	for _, other := range []string{"nats://" + s.Addr(), "nats://operator:wrong@" + s.Addr()} {
+		if out, err := natsCommand(t, other, "stream", "ls"); err == nil {
+			t.Errorf("%s may list streams: %s", other, out)
+		}
+	}
+	// What it publishes is an event, found without anyone here having published.
+	ended := watchEnds(t, s)
+	if out, err := natsCommand(t, server, "pub", "--jetstream", "-H", "X-Kind: test", "fre.events.default.high.f", "by hand"); err != nil {
+		t.Fatalf("nats pub: %s, %v", out, err)
+	}
+	e.setRoom(4)
+	for range 2 {
+		if got := <-ended; got.State != StateDone {
+			t.Errorf("event of %s: %+v", got.Source, got)
+		} else if d, err := s.Find(t.Context(), got.ID); err != nil {
+			t.Error(err)
+		} else if got.Source == "nats" && text(t, d) != "of nats: by hand" || got.Source != "nats" && text(t, d) != "hello nats" {
+			t.Errorf("event of %s: %q", got.Source, text(t, d))
+		}
+	}
+}
+
+// A disk that is full ends JetStream; once there is room it goes on with what it had.
+func TestDiskFull(t *testing.T) {
+	fretest.RequireRoot(t)
+	e := &functions{}
+	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	cfg := testConfig(t, e)
+	if err := unix.Mount("tmpfs", cfg.Dir, "tmpfs", 0, "size=24m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(cfg.Dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	s := open(t, cfg)
+	acknowledged := map[string]bool{}
+	var refused *RefusedError
+	for body := strings.Repeat("x", 256<<10); ; {
+		r, err := s.Publish(t.Context(), "f", request(body), Options{})
+		if err != nil {
+			if !errors.As(err, &refused) || refused.Status != 503 || refused.RetryAfter == 0 {
+				t.Fatalf("a full disk: %v", err)
+			}
+			break
+		}
+		acknowledged[r.ID] = true
+		if len(acknowledged) > 100 {
+			t.Fatal("25 MiB fit in 24")
+		}
+	}
+	if err := unix.Mount("", cfg.Dir, "", unix.MS_REMOUNT, "size=96m"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	err := daemon.Until(ctx, func() error {
+		r, err := s.Publish(ctx, "f", request("again"), Options{})
+		if err == nil {
+			acknowledged[r.ID] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("with room again: %v", err)
+	}
+	ended := watchEnds(t, s)
+	e.setRoom(8)
+	for range acknowledged {
+		select {
+		case got := <-ended:
+			delete(acknowledged, got.ID)
+		case <-ctx.Done():
+			t.Fatalf("%d events that were acknowledged did not run", len(acknowledged))
+		}
+	}
+}

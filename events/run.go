@@ -1,0 +1,264 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+)
+
+// longestBackoff is where doubling ends.
+const longestBackoff = 10 * time.Minute
+
+// outcome is what became of one attempt.
+type outcome struct {
+	status int
+	fields [][2]string
+	body   []byte
+	file   string // has the body instead
+	size   int64
+	err    error // why it counts as failed
+}
+
+// handle runs one event to the end of an attempt, with the caller's turn or one of its own.
+func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
+	stop := s.keep(msg, q.wait)
+	defer stop()
+	if !turn {
+		if _, err := s.turns.acquire(s.live, q.key.priority, 1); err != nil {
+			_ = msg.Nak() // fails with the connection: then it comes again by itself
+			return
+		}
+	}
+	defer s.turns.release(1)
+	meta, err := msg.Metadata()
+	if err != nil {
+		s.cfg.Log.Error("events: message without metadata", "subject", msg.Subject(), "error", err)
+		return
+	}
+	m, err := decode(msg.Subject(), msg.Headers(), msg.Data())
+	if err != nil {
+		m = s.foreign(q, msg, meta)
+	}
+	m.seq, m.Attempts, m.Priority, m.Function = meta.Sequence.Stream, int(meta.NumDelivered), q.key.priority, q.key.function
+	if m.Attempts > 1 && s.ended(m) { // whoever ran it died before it could say so
+		s.index.drop(m.ID)
+		_ = msg.Ack() // likewise
+		return
+	}
+	m.State = StateRunning
+	s.index.change(m.Entry)
+	settings, _, err := s.settings(m.Function)
+	var o outcome
+	if err != nil {
+		o.err = err
+	} else {
+		o = s.attempt(m)
+	}
+	m.Status, m.Error = o.status, ""
+	if o.err != nil {
+		m.Error = oneLine(o.err.Error())
+	}
+	s.settle(m, msg, &settings, o)
+}
+
+// keep tells the server that the event is being worked on, for as long as stop was not called.
+func (s *Service) keep(msg jetstream.Msg, wait time.Duration) (stop func()) {
+	var t *time.Timer
+	t = time.AfterFunc(wait/3, func() {
+		_ = msg.InProgress() // fails with the connection
+		t.Reset(wait / 3)
+	})
+	return func() { t.Stop() }
+}
+
+// foreign makes an event of a message that somebody else has put into the queue.
+func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetadata) *message {
+	key := meta.Stream + "/" + strconv.FormatUint(meta.Sequence.Stream, 10) + "/" + meta.Timestamp.String()
+	m := &message{
+		Entry: Entry{
+			ID: eventID(q.key.function, key), Function: q.key.function, Tenant: q.key.tenant, Priority: q.key.priority, Source: "nats",
+			Accepted: meta.Timestamp.UTC(), Size: int64(len(msg.Data())),
+		},
+		method: http.MethodPost, path: "/", body: msg.Data(),
+	}
+	for name, values := range msg.Headers() {
+		for _, v := range values {
+			m.fields = append(m.fields, [2]string{http.CanonicalHeaderKey(name), v})
+		}
+	}
+	return m
+}
+
+// ended says whether the event has a result already.
+func (s *Service) ended(m *message) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.live), commitTimeout)
+	defer cancel()
+	_, err := s.end1(ctx, streamResults, endSubject("results", m.Tenant, m.Function, m.ID))
+	return err == nil
+}
+
+// attempt has the function handle the event. An engine without room is waited for: that is
+// no attempt of the event's.
+func (s *Service) attempt(m *message) outcome {
+	wait := 10 * time.Millisecond
+	for {
+		o := s.invoke(m)
+		busy := errors.Is(o.err, engine.ErrOverloaded) || errors.Is(o.err, engine.ErrEngineOverloaded) || errors.Is(o.err, engine.ErrDegraded)
+		if !busy || !sleep(s.live, wait/2+rand.N(wait)) {
+			return o
+		}
+		wait = min(2*wait, time.Second)
+	}
+}
+
+func (s *Service) invoke(m *message) (o outcome) {
+	r := m.request()
+	r.Header = append(r.Header[:len(r.Header):len(r.Header)],
+		[2]string{"X-Call-Id", m.ID}, [2]string{"X-Fre-Event-Attempt", strconv.Itoa(m.Attempts)}, [2]string{"X-Fre-Event-Source", m.Source})
+	if m.file != "" {
+		f, err := s.bodies.open(m.file)
+		if err != nil {
+			return outcome{err: fmt.Errorf("its body: %w", err)}
+		}
+		defer f.Close()
+		r.Body, r.Size = f, m.Size
+	} else if len(m.body) > 0 {
+		r.Body, r.Size = bytes.NewReader(m.body), int64(len(m.body))
+	}
+	s.metrics.waited.Observe(time.Since(m.Accepted).Seconds())
+	// Its own time limit ends it, and the engine's end.
+	resp, err := s.cfg.Engine.Invoke(context.WithoutCancel(s.live), m.Function, r)
+	if err != nil {
+		return outcome{err: err}
+	}
+	defer func() { o.err = errors.Join(o.err, resp.Body.Close()) }()
+	o.status, o.fields = resp.Status, resp.Header
+	if resp.Status >= 500 || resp.Status == http.StatusTooManyRequests {
+		o.err = fmt.Errorf("the function answered %d", resp.Status)
+	}
+	if resp.Bytes != nil {
+		o.body, o.size = bytes.Clone(resp.Bytes), int64(len(resp.Bytes))
+		return o
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, inline+1))
+	if err == nil && len(body) > inline {
+		if s.embedded == nil {
+			return outcome{status: resp.Status, err: refuse(ErrTooLarge, "its answer has more than %d bytes", inline)}
+		}
+		o.file = m.ID + ".result"
+		o.size, err = s.bodies.keep(o.file, io.MultiReader(bytes.NewReader(body), resp.Body), s.cfg.MaxEvent)
+	} else {
+		o.body, o.size = body, int64(len(body))
+	}
+	if err != nil {
+		return outcome{status: resp.Status, err: fmt.Errorf("its answer: %w", err)}
+	}
+	return o
+}
+
+// settle ends the attempt: with a result, another attempt later, or a dead letter. The event
+// leaves its queue last.
+func (s *Service) settle(m *message, msg jetstream.Msg, settings *image.Events, o outcome) {
+	var unknown *engine.UnknownError
+	gone := errors.As(o.err, &unknown)
+	switch {
+	case errors.Is(o.err, engine.ErrClosed):
+		m.State = StateWaiting
+		s.index.change(m.Entry)
+		_ = msg.Nak() // whoever comes next has it
+		return
+	case o.err == nil:
+		m.State = StateDone
+	case !gone && m.Attempts <= settings.Retries:
+		s.later(m, msg, backoff(settings.Backoff, m.Attempts))
+		s.metrics.attempts.WithLabelValues("retried").Inc()
+		return
+	default:
+		m.State = StateDead
+		if err := s.bury(m); err != nil {
+			s.cfg.Log.Error("events: dead letter not written", "id", m.ID, "function", m.Function, "error", err)
+			s.later(m, msg, longestBackoff/10)
+			return
+		}
+	}
+	if err := s.conclude(m, settings, o); err != nil {
+		s.cfg.Log.Error("events: result not written", "id", m.ID, "function", m.Function, "error", err)
+		s.later(m, msg, retryStream)
+		return
+	}
+	if err := msg.Ack(); err != nil { // it comes again, and its result is found
+		s.cfg.Log.Debug("events: acknowledge", "id", m.ID, "error", err)
+	}
+	if m.State == StateDone {
+		s.bodies.remove(m.file)
+	}
+	s.metrics.attempts.WithLabelValues(string(m.State)).Inc()
+	s.index.change(m.Entry)
+}
+
+// later has the event come again.
+func (s *Service) later(m *message, msg jetstream.Msg, after time.Duration) {
+	m.State = StateWaiting
+	s.index.change(m.Entry)
+	_ = msg.NakWithDelay(after) // fails with the connection: then it comes again after AckWait
+}
+
+// backoff is the wait after so many attempts, spread by a quarter either way.
+func backoff(first time.Duration, attempts int) time.Duration {
+	d := first << min(attempts-1, 30)
+	if d <= 0 || d > longestBackoff {
+		d = longestBackoff
+	}
+	return d - d/4 + rand.N(d/2+1)
+}
+
+// bury writes a dead letter: the event as it was, and why it is dead.
+func (s *Service) bury(m *message) error {
+	out, err := m.encode(endSubject("dead", m.Tenant, m.Function, m.ID))
+	if err != nil {
+		return err
+	}
+	_, _, err = s.dead.put(out)
+	return err
+}
+
+// conclude keeps the result for as long as the template says, and sees to the callback.
+func (s *Service) conclude(m *message, settings *image.Events, o outcome) error {
+	kept := settings.Results
+	if kept == 0 && m.callback == "" {
+		s.bodies.remove(o.file)
+		return nil
+	}
+	kept = max(kept, time.Second)
+	if m.callback != "" {
+		kept = max(kept, time.Hour) // it is sent from there
+	}
+	result := *m
+	result.fields, result.body, result.file, result.Size = o.fields, o.body, o.file, o.size
+	out, err := result.encode(endSubject("results", m.Tenant, m.Function, m.ID))
+	if err != nil {
+		return err
+	}
+	if headerSize(out) > maxHeader {
+		delete(out.Header, headFields)
+	}
+	out.Header["Nats-TTL"] = []string{strconv.FormatInt(int64(kept/time.Second), 10) + "s"}
+	if _, _, err = s.results.put(out); err != nil {
+		return err
+	}
+	if m.callback != "" {
+		return s.order(&result)
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"golang.org/x/sys/unix"
+)
+
+// maxPayload is the largest message in bytes; NATS's own default.
+const maxPayload = 1 << 20
+
+// inline is the largest body in bytes that travels in a message.
+const inline = 512 << 10
+
+// embedded is the server in the process. A disk that was full ends JetStream, or the stream
+// that was written to, for good; so it starts another on the same files once there is room.
+type embedded struct {
+	opts    natsserver.Options
+	log     *slog.Logger
+	dir     string
+	minFree int64
+
+	mu sync.Mutex
+	ns *natsserver.Server
+
+	broken atomic.Bool // it has said that a stream is not written to any more
+
+	stop chan struct{}
+	done chan struct{}
+}
+
+func startEmbedded(cfg *Config) (*embedded, error) {
+	e := &embedded{log: cfg.Log, dir: cfg.Dir, minFree: cfg.MinFreeBytes, stop: make(chan struct{}), done: make(chan struct{})}
+	e.opts = natsserver.Options{
+		ServerName: "fre", JetStream: true, StoreDir: filepath.Join(cfg.Dir, "nats"), DontListen: cfg.Listen == "",
+		// What a publisher was told is on disk: the machine may die as well.
+		SyncAlways: true, NoSigs: true, MaxPayload: maxPayload, DisableJetStreamBanner: true,
+		JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: cfg.StoreBytes,
+	}
+	if cfg.Listen != "" {
+		host, port, err := net.SplitHostPort(cfg.Listen)
+		if err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
+		}
+		if e.opts.Port, err = strconv.Atoi(port); err != nil {
+			return nil, fmt.Errorf("listen: port %q is not a number", port)
+		}
+		e.opts.Host = host
+		if e.opts.Port == 0 {
+			e.opts.Port = natsserver.RANDOM_PORT
+		}
+		e.opts.Users = []*natsserver.User{{Username: cfg.User, Password: cfg.Password}}
+	}
+	ns, err := e.start()
+	if err != nil {
+		return nil, err
+	}
+	e.ns = ns
+	go e.watch()
+	return e, nil
+}
+
+func (e *embedded) start() (*natsserver.Server, error) {
+	opts := e.opts
+	ns, err := natsserver.NewServer(&opts)
+	if err != nil {
+		return nil, fmt.Errorf("NATS server: %w", err)
+	}
+	ns.SetLoggerV2(serverLog{e.log, &e.broken}, false, false, false)
+	ns.Start()
+	if !ns.ReadyForConnections(30*time.Second) || !ns.JetStreamEnabled() {
+		ns.Shutdown()
+		ns.WaitForShutdown()
+		return nil, fmt.Errorf("NATS server: JetStream does not start in %s; the engine's log says why", opts.StoreDir)
+	}
+	return ns, nil
+}
+
+// InProcessConn is how [nats.InProcessServer] connects, anew too.
+func (e *embedded) InProcessConn() (net.Conn, error) {
+	e.mu.Lock()
+	ns := e.ns
+	e.mu.Unlock()
+	if ns == nil {
+		return nil, nats.ErrNoServers
+	}
+	return ns.InProcessConn()
+}
+
+// addr is where it listens, nil for nowhere.
+func (e *embedded) addr() net.Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ns == nil || e.opts.DontListen {
+		return nil
+	}
+	return e.ns.Addr()
+}
+
+// roomAgain is what has to be free, in bytes, before it is tried again.
+const roomAgain = 8 << 20
+
+// watch replaces a server that has given up its storage.
+func (e *embedded) watch() {
+	defer close(e.done)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-e.stop:
+			return
+		}
+		e.mu.Lock()
+		ns := e.ns
+		e.mu.Unlock()
+		well := ns != nil && ns.JetStreamEnabled() && !e.broken.Load()
+		if well || freeBytes(e.dir) < max(e.minFree, roomAgain) {
+			continue
+		}
+		if ns != nil {
+			e.mu.Lock()
+			e.ns = nil
+			e.mu.Unlock()
+			ns.Shutdown()
+			ns.WaitForShutdown()
+		}
+		e.broken.Store(false)
+		ns, err := e.start()
+		if err != nil {
+			e.log.Error("events: start again after the disk was full", "error", err)
+			continue
+		}
+		e.mu.Lock()
+		e.ns = ns
+		e.mu.Unlock()
+		e.log.Info("events: there is room on disk again")
+	}
+}
+
+func (e *embedded) close() {
+	close(e.stop)
+	<-e.done
+	if e.ns != nil {
+		e.ns.Shutdown()
+		e.ns.WaitForShutdown()
+	}
+}
+
+// freeBytes is what an ordinary user finds free below dir; 0 where nobody can tell.
+func freeBytes(dir string) int64 {
+	var s unix.Statfs_t
+	if unix.Statfs(dir, &s) != nil {
+		return 0
+	}
+	return int64(s.Bavail) * s.Bsize
+}
+
+// serverLog is the server's log in the engine's: its notices are details here.
+type serverLog struct {
+	log    *slog.Logger
+	broken *atomic.Bool
+}
+
+// critical is how the server says that a stream has failed for good (stream.setWriteErr);
+// it says so in no other way. TestDiskFull sees when that changes.
+const critical = "critical write error"
+
+func (l serverLog) at(level slog.Level, format string, v []any) {
+	if l.log.Enabled(context.Background(), level) {
+		l.log.Log(context.Background(), level, "nats", "message", fmt.Sprintf(format, v...))
+	}
+}
+
+// Noticef is the server's.
+func (l serverLog) Noticef(format string, v ...any) { l.at(slog.LevelDebug, format, v) }
+
+// Warnf is the server's.
+func (l serverLog) Warnf(format string, v ...any) { l.at(slog.LevelWarn, format, v) }
+
+// Fatalf is the server's.
+func (l serverLog) Fatalf(format string, v ...any) { l.at(slog.LevelError, format, v) }
+
+// Errorf is the server's.
+func (l serverLog) Errorf(format string, v ...any) {
+	if strings.Contains(strings.ToLower(format), critical) {
+		l.broken.Store(true)
+	}
+	l.at(slog.LevelError, format, v)
+}
+
+// Debugf is the server's.
+func (l serverLog) Debugf(format string, v ...any) { l.at(slog.LevelDebug, format, v) }
+
+// Tracef is the server's.
+func (l serverLog) Tracef(format string, v ...any) { l.at(slog.LevelDebug, format, v) }
+
+// connect reaches the server in the process, or the cluster. The latter need not be there:
+// the connection is made when it is.
+func connect(cfg *Config, e *embedded) (*nats.Conn, error) {
+	opts := []nats.Option{
+		nats.Name("fre"), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond), nats.RetryOnFailedConnect(true),
+		nats.ReconnectBufSize(-1), // what cannot be sent fails at once
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				cfg.Log.Warn("events: connection to NATS lost", "error", err)
+			}
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			cfg.Log.Debug("events: NATS", "error", err)
+		}),
+	}
+	if e != nil {
+		opts = append(opts, nats.InProcessServer(e), nats.UserInfo(cfg.User, cfg.Password))
+		return nats.Connect("", opts...)
+	}
+	if cfg.Credentials != "" {
+		opts = append(opts, nats.UserCredentials(cfg.Credentials))
+	}
+	nc, err := nats.Connect(cfg.URL, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", cfg.URL, err)
+	}
+	return nc, nil
+}
+
+// down says whether err means that NATS cannot be asked now.
+func down(err error) bool {
+	for _, known := range []error{
+		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrConnectionClosed, nats.ErrDisconnected, nats.ErrReconnectBufExceeded, nats.ErrNoServers,
+		context.DeadlineExceeded,
+	} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,384 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+)
+
+// The streams that hold what has ended. Those of queues are named after their tenants.
+const (
+	streamResults = "FRE_RESULTS"
+	streamDead    = "FRE_DEAD"
+	streamQueue   = "FRE_EVENTS_" // and the tenant
+)
+
+// longestResult is how long results are kept whose template says more.
+const longestResult = 7 * 24 * time.Hour
+
+// Service takes events on and runs them. It is safe for concurrent use.
+type Service struct {
+	cfg      Config
+	embedded *embedded // nil: the server is elsewhere
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	bodies   *bodies
+	turns    *turns
+	index    *index
+	metrics  *metrics
+
+	results, dead, orders *committer
+
+	tasks sync.WaitGroup  // everything that runs on
+	live  context.Context // until Close
+	end   context.CancelFunc
+
+	mu      sync.Mutex
+	closed  bool
+	streams map[string]*committer // by tenant: those that are known to be there
+	ends    bool                  // so are results and dead letters
+	sending bool                  // callbacks are being sent
+	queues  map[queueKey]*queue
+}
+
+// Open starts the server, or connects to the one that is named, and goes on with what an
+// engine before this one has left.
+func Open(cfg Config) (_ *Service, err error) {
+	def := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&cfg.StoreBytes, 8<<30)
+	def(&cfg.MinFreeBytes, 64<<20)
+	def(&cfg.MaxEvent, 64<<20)
+	def(&cfg.MaxQueue, 100_000)
+	def(&cfg.QueueBytes, 1<<30)
+	def(&cfg.BodyBytes, 4<<30)
+	def(&cfg.MaxResults, 100_000)
+	if cfg.Concurrency == 0 {
+		cfg.Concurrency = 32 * runtime.GOMAXPROCS(0)
+	}
+	if cfg.Replicas == 0 {
+		cfg.Replicas = 1
+	}
+	if cfg.KeepDead == 0 {
+		cfg.KeepDead = 7 * 24 * time.Hour
+	}
+	if err := cfg.Callbacks.check(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make %s: %w", cfg.Dir, err)
+	}
+	s := &Service{cfg: cfg, turns: newTurns(cfg.Concurrency), index: newIndex(), streams: map[string]*committer{}, queues: map[queueKey]*queue{}}
+	s.live, s.end = context.WithCancel(context.Background())
+	if s.bodies, err = openBodies(filepath.Join(cfg.Dir, "bodies"), cfg.BodyBytes); err != nil {
+		return nil, err
+	}
+	if cfg.URL == "" {
+		if s.embedded, err = startEmbedded(&cfg); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		if err != nil && s.embedded != nil {
+			s.embedded.close()
+		}
+	}()
+	if s.nc, err = connect(&cfg, s.embedded); err != nil {
+		return nil, err
+	}
+	if s.js, err = jetstream.New(s.nc, jetstream.WithPublishAsyncMaxPending(4096), jetstream.WithPublishAsyncTimeout(commitTimeout)); err != nil {
+		s.nc.Close()
+		return nil, err
+	}
+	s.results, s.dead, s.orders = &committer{s: s}, &committer{s: s}, &committer{s: s}
+	s.metrics = newMetrics(s, cfg.Metrics)
+	s.tasks.Go(s.scan)
+	return s, nil
+}
+
+// Addr is where the server in the process listens, "" for nowhere.
+func (s *Service) Addr() string {
+	if s.embedded == nil {
+		return ""
+	}
+	if a := s.embedded.addr(); a != nil {
+		return a.String()
+	}
+	return ""
+}
+
+// Close lets what is under way end until ctx does, and stops the server. What has not ended
+// is run again by whoever opens next.
+func (s *Service) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	s.end()
+	done := make(chan struct{})
+	go func() {
+		s.tasks.Wait()
+		close(done)
+	}()
+	var err error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	_ = s.nc.FlushWithContext(ctx) // the last acknowledgements; what they were of is else run again
+	s.nc.Close()
+	<-done
+	if s.embedded != nil {
+		s.embedded.close()
+	}
+	return err
+}
+
+// Publish takes an event for a function on: its caller may forget it once Publish returns.
+// Errors are *[engine.UnknownError], *[RefusedError] and what the body's Read returned.
+func (s *Service) Publish(ctx context.Context, function string, r *engine.Request, o Options) (Receipt, error) {
+	began := time.Now()
+	receipt, err := s.publish(ctx, function, r, o)
+	s.metrics.accepted(time.Since(began), receipt, err)
+	return receipt, err
+}
+
+func (s *Service) publish(ctx context.Context, function string, r *engine.Request, o Options) (Receipt, error) {
+	f, err := s.cfg.Engine.Function(function)
+	if err != nil {
+		return Receipt{}, err
+	}
+	settings := f.Config.EventSettings()
+	if o.Priority == "" {
+		o.Priority = Priority(settings.Priority)
+	}
+	if weights[o.Priority] == 0 {
+		return Receipt{}, refuse(ErrBadEvent, "priority %q is none of high, normal, low", o.Priority)
+	}
+	if o.Source == "" {
+		o.Source = "http"
+	}
+	if o.Callback != "" {
+		if err := s.cfg.Callbacks.allow(o.Callback); err != nil {
+			return Receipt{}, refuse(ErrCallback, "%v", err)
+		}
+	}
+	if err := s.begin(); err != nil {
+		return Receipt{}, err
+	}
+	defer s.tasks.Done()
+	m := &message{
+		Entry: Entry{
+			ID: eventID(f.Name, o.Key), Function: f.Name, Tenant: f.Config.Tenant, Priority: o.Priority, State: StateQueued, Source: o.Source,
+			Accepted: time.Now().UTC().Truncate(time.Microsecond),
+		},
+		method: r.Method, path: r.Path, query: r.Query, fields: r.Header, callback: o.Callback,
+	}
+	stream, err := s.stream(ctx, m.Tenant)
+	if err != nil {
+		return Receipt{}, err
+	}
+	if o.Key != "" {
+		if was, err := s.known(ctx, m); was || err != nil {
+			return Receipt{m.ID, was}, err
+		}
+	}
+	if !s.index.add(m.Entry, settings.MaxQueue) {
+		if _, ok := s.index.find(m.ID); ok { // another call has brought it meanwhile
+			return Receipt{m.ID, true}, nil
+		}
+		return Receipt{}, refuse(ErrFull, "%d events of %s wait: the template's events.max_queue", settings.MaxQueue, f.Name)
+	}
+	duplicate, err := s.write(stream, m, r)
+	if err != nil {
+		s.index.drop(m.ID)
+		s.bodies.remove(m.file)
+		return Receipt{}, err
+	}
+	s.queue(m.Entry)
+	return Receipt{m.ID, duplicate}, nil
+}
+
+// write puts an event into its queue.
+func (s *Service) write(stream *committer, m *message, r *engine.Request) (duplicate bool, err error) {
+	if err := s.readBody(m, r); err != nil {
+		return false, err
+	}
+	msg, err := m.encode(queueSubject(m.Tenant, m.Priority, m.Function))
+	if err != nil {
+		return false, err
+	}
+	if size := headerSize(msg); size > maxHeader {
+		return false, refuse(ErrTooLarge, "its headers take %d bytes, the limit is %d", size, maxHeader)
+	}
+	msg.Header[nats.MsgIdHdr] = []string{m.ID}
+	seq, duplicate, err := stream.put(msg)
+	if err != nil {
+		return false, fault(err)
+	}
+	s.index.written(m.ID, seq, m.Size)
+	return duplicate, nil
+}
+
+// maxHeader bounds what an event has beside its body, in bytes.
+const maxHeader = 128 << 10
+
+func headerSize(m *nats.Msg) (n int) {
+	for name, values := range m.Header {
+		n += len(name) + len(values[0])
+	}
+	return n
+}
+
+// readBody reads the body into m, or into a file.
+func (s *Service) readBody(m *message, r *engine.Request) error {
+	if r.Body == nil {
+		return nil
+	}
+	if r.Size > s.cfg.MaxEvent {
+		return refuse(ErrTooLarge, "the limit is %d bytes", s.cfg.MaxEvent)
+	}
+	most := min(int64(inline), s.cfg.MaxEvent)
+	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
+	if err != nil {
+		return err
+	}
+	m.body, m.Size = body, int64(len(body))
+	switch {
+	case m.Size <= most:
+		return nil
+	case most == s.cfg.MaxEvent:
+		return refuse(ErrTooLarge, "the limit is %d bytes", s.cfg.MaxEvent)
+	case s.embedded == nil: // other nodes have no part of this one's files
+		return refuse(ErrTooLarge, "the limit is %d bytes where NATS is a cluster of its own", inline)
+	}
+	m.body, m.file = nil, m.ID+".event"
+	m.Size, err = s.bodies.keep(m.file, io.MultiReader(bytesReader(body), r.Body), s.cfg.MaxEvent)
+	if err != nil {
+		return diskFault(err)
+	}
+	return nil
+}
+
+// known says whether the event is under way, or done and still remembered.
+func (s *Service) known(ctx context.Context, m *message) (bool, error) {
+	if _, ok := s.index.find(m.ID); ok {
+		return true, nil
+	}
+	_, err := s.end1(ctx, streamResults, endSubject("results", m.Tenant, m.Function, m.ID))
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, ErrNotFound):
+		return false, nil
+	}
+	return false, err
+}
+
+// begin counts an event among the tasks, or says why none can be taken on now.
+func (s *Service) begin() error {
+	if err := s.ready(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return refuse(ErrUnavailable, "the engine is stopping")
+	}
+	s.tasks.Add(1)
+	return nil
+}
+
+func (s *Service) ready() error {
+	if s.nc.Status() != nats.CONNECTED {
+		return refuse(ErrUnavailable, "NATS is not reached")
+	}
+	if s.embedded != nil && s.embedded.broken.Load() {
+		return refuse(ErrStorage, "JetStream found the disk full, and starts again when there is room")
+	}
+	if freeBytes(s.cfg.Dir) < s.cfg.MinFreeBytes {
+		return refuse(ErrStorage, "less than %d bytes are free", s.cfg.MinFreeBytes)
+	}
+	return nil
+}
+
+// stream is the writer of a tenant's queue, which is made where there is none.
+func (s *Service) stream(ctx context.Context, tenant string) (*committer, error) {
+	s.mu.Lock()
+	c := s.streams[tenant]
+	s.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	if err := s.ensureEnds(ctx); err != nil {
+		return nil, err
+	}
+	_, err := s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: streamQueue + tenant, Subjects: []string{"fre.events." + tenant + ".>"}, Description: "FRE: events of tenant " + tenant + " that wait",
+		Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, Replicas: s.cfg.Replicas,
+		MaxMsgs: s.cfg.MaxQueue, MaxBytes: s.cfg.QueueBytes, Duplicates: 2 * time.Minute, AllowAtomicPublish: true, AllowDirect: true,
+	})
+	if err != nil {
+		return nil, fault(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.streams[tenant] == nil {
+		s.streams[tenant] = &committer{s: s}
+	}
+	return s.streams[tenant], nil
+}
+
+// ensureEnds makes the streams of what has ended.
+func (s *Service) ensureEnds(ctx context.Context) error {
+	s.mu.Lock()
+	there := s.ends
+	s.mu.Unlock()
+	if there {
+		return nil
+	}
+	for _, cfg := range []jetstream.StreamConfig{
+		{Name: streamResults, Subjects: []string{"fre.results.*.*.*"}, Description: "FRE: results of events", MaxAge: longestResult, AllowMsgTTL: true},
+		{Name: streamDead, Subjects: []string{"fre.dead.*.*.*"}, Description: "FRE: events that are tried no more", MaxAge: s.cfg.KeepDead},
+	} {
+		cfg.Retention, cfg.Storage, cfg.Discard, cfg.Replicas = jetstream.LimitsPolicy, jetstream.FileStorage, jetstream.DiscardOld, s.cfg.Replicas
+		cfg.MaxMsgs, cfg.MaxBytes, cfg.MaxMsgsPerSubject, cfg.AllowDirect, cfg.AllowAtomicPublish = s.cfg.MaxResults, s.cfg.QueueBytes, 1, true, true
+		if _, err := s.js.CreateOrUpdateStream(ctx, cfg); err != nil {
+			return fault(err)
+		}
+	}
+	s.mu.Lock()
+	s.ends = true
+	s.mu.Unlock()
+	return nil
+}
+
+// settings are the function's as it is deployed now.
+func (s *Service) settings(function string) (image.Events, time.Duration, error) {
+	f, err := s.cfg.Engine.Function(function)
+	if err != nil {
+		return image.Events{}, 0, err
+	}
+	return f.Config.EventSettings(), f.Config.Resources.Timeout, nil
+}

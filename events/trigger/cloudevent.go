@@ -1,0 +1,212 @@
+package trigger
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// cloudEvent is one, as its function gets it: in binary mode (CloudEvents HTTP protocol
+// binding 1.0.2, section 3.1).
+type cloudEvent struct {
+	id, source, typ string
+	header          [][2]string // Ce-*, and Content-Type
+	body            []byte
+}
+
+// maxBatch bounds the events of one request.
+const maxBatch = 1000
+
+var attributeName = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
+
+// parseCloudEvents reads a request in binary, structured or batch mode.
+func parseCloudEvents(header [][2]string, body []byte) ([]cloudEvent, error) {
+	contentType := field(header, "Content-Type")
+	media, _, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		media = ""
+	}
+	switch {
+	case media == "application/cloudevents-batch+json":
+		var raw []json.RawMessage
+		if err := strictJSON(body, &raw); err != nil {
+			return nil, fmt.Errorf("batch: %w", err)
+		}
+		if len(raw) > maxBatch {
+			return nil, fmt.Errorf("batch: %d events, the limit is %d", len(raw), maxBatch)
+		}
+		all := make([]cloudEvent, 0, len(raw))
+		for i, r := range raw {
+			e, err := structured(r)
+			if err != nil {
+				return nil, fmt.Errorf("batch[%d]: %w", i, err)
+			}
+			all = append(all, e)
+		}
+		return all, nil
+	case media == "application/cloudevents+json":
+		e, err := structured(body)
+		return []cloudEvent{e}, err
+	case strings.HasPrefix(media, "application/cloudevents"):
+		return nil, fmt.Errorf("content type %q is not supported: send application/cloudevents+json", media)
+	}
+	return binaryMode(header, contentType, body)
+}
+
+func binaryMode(header [][2]string, contentType string, body []byte) ([]cloudEvent, error) {
+	e := cloudEvent{id: field(header, "Ce-Id"), source: field(header, "Ce-Source"), typ: field(header, "Ce-Type"), body: body}
+	for _, f := range header {
+		name, ours := strings.CutPrefix(strings.ToLower(f[0]), "ce-")
+		if !ours {
+			continue
+		}
+		if !attributeName.MatchString(name) {
+			return nil, fmt.Errorf("attribute %q: lower-case letters and digits", name)
+		}
+		e.header = append(e.header, [2]string{http.CanonicalHeaderKey(f[0]), f[1]})
+	}
+	if contentType != "" {
+		e.header = append(e.header, [2]string{"Content-Type", contentType})
+	}
+	return []cloudEvent{e}, e.check(field(header, "Ce-Specversion"))
+}
+
+func (e *cloudEvent) check(version string) error {
+	switch {
+	case version == "":
+		return errors.New("it is no CloudEvent: specversion is missing")
+	case version != "1.0":
+		return fmt.Errorf("specversion is %q: only 1.0 is known", version)
+	case e.id == "":
+		return errors.New("id is missing")
+	case e.source == "":
+		return errors.New("source is missing")
+	case e.typ == "":
+		return errors.New("type is missing")
+	}
+	return nil
+}
+
+// structured reads the JSON format (CloudEvents JSON event format 1.0.2).
+func structured(text []byte) (cloudEvent, error) {
+	var e cloudEvent
+	var all map[string]json.RawMessage
+	if err := strictJSON(text, &all); err != nil {
+		return e, err
+	}
+	attributes := map[string]string{}
+	for name, raw := range all {
+		if name == "data" || name == "data_base64" || string(raw) == "null" {
+			continue
+		}
+		if !attributeName.MatchString(name) {
+			return e, fmt.Errorf("attribute %q: lower-case letters and digits", name)
+		}
+		value, err := attribute(raw)
+		if err != nil {
+			return e, fmt.Errorf("attribute %s: %w", name, err)
+		}
+		attributes[name] = value
+	}
+	e.id, e.source, e.typ = attributes["id"], attributes["source"], attributes["type"]
+	if err := e.check(attributes["specversion"]); err != nil {
+		return e, err
+	}
+	contentType := attributes["datacontenttype"]
+	if err := e.data(all["data"], all["data_base64"], &contentType); err != nil {
+		return e, err
+	}
+	delete(attributes, "datacontenttype")
+	for name, value := range attributes {
+		e.header = append(e.header, [2]string{"Ce-" + strings.ToUpper(name[:1]) + name[1:], percent(value)})
+	}
+	slices.SortFunc(e.header, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
+	if contentType != "" {
+		e.header = append(e.header, [2]string{"Content-Type", percent(contentType)})
+	}
+	return e, nil
+}
+
+func (e *cloudEvent) data(data, encoded json.RawMessage, contentType *string) (err error) {
+	switch {
+	case data != nil && encoded != nil:
+		return errors.New("data and data_base64 exclude each other")
+	case encoded != nil:
+		var s string
+		if err := json.Unmarshal(encoded, &s); err != nil {
+			return fmt.Errorf("data_base64: %w", err)
+		}
+		if e.body, err = base64.StdEncoding.DecodeString(s); err != nil {
+			return fmt.Errorf("data_base64: %w", err)
+		}
+	case data == nil:
+	case isJSON(*contentType):
+		e.body = data
+		if *contentType == "" {
+			*contentType = "application/json"
+		}
+	default:
+		var s string
+		if json.Unmarshal(data, &s) == nil {
+			e.body = []byte(s)
+		} else {
+			e.body = data
+		}
+	}
+	return nil
+}
+
+func isJSON(contentType string) bool {
+	media, _, err := mime.ParseMediaType(contentType)
+	return contentType == "" || err == nil && (media == "application/json" || media == "text/json" || strings.HasSuffix(media, "+json"))
+}
+
+// attribute is a value as text: a string, a boolean or a whole number.
+func attribute(raw json.RawMessage) (string, error) {
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		return s, nil
+	}
+	var b bool
+	if json.Unmarshal(raw, &b) == nil {
+		return string(raw), nil
+	}
+	var n int32
+	if json.Unmarshal(raw, &n) == nil {
+		return string(raw), nil
+	}
+	return "", errors.New("neither text, a boolean nor a whole number of 32 bits")
+}
+
+// percent writes a value as headers hold it (section 3.1.3.2 of the binding).
+func percent(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c >= 0x7f || c == '"' || c == '%' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// strictJSON reads one value and nothing behind it.
+func strictJSON(text []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one value")
+	}
+	return nil
+}

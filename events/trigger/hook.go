@@ -1,0 +1,143 @@
+package trigger
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/image"
+)
+
+// maxHook is the largest body of a hook in bytes: all of it is needed to tell its signature.
+// GitHub sends no more.
+const maxHook = 25 << 20
+
+// Hook hands a request to the function's trigger of that name. ids are the events that were
+// made of it; without one, ignored says why.
+func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Request) (ids []string, ignored string, err error) {
+	f, err := s.cfg.Engine.Function(function)
+	if err != nil {
+		return nil, "", err
+	}
+	i := slices.IndexFunc(f.Config.Triggers, func(t image.Trigger) bool { return t.Name == trigger && t.Cron == nil })
+	switch {
+	case i < 0:
+		return nil, "", refused(http.StatusNotFound, "not_found", fmt.Errorf("function %s has no trigger %q that is asked by HTTP", function, trigger))
+	case r.Method != http.MethodPost:
+		return nil, "", refused(http.StatusMethodNotAllowed, "method_not_allowed", errors.New("a hook takes POST"))
+	}
+	t := &f.Config.Triggers[i]
+	body, err := readBody(r)
+	if err != nil {
+		return nil, "", err
+	}
+	if t.CloudEvents != nil {
+		return s.cloudEvents(ctx, f, t, r, body)
+	}
+	w := t.Webhook
+	var secret []byte
+	if w.Secret != "" {
+		if secret, err = s.secret(f, t, w.Secret); err != nil {
+			return nil, "", err
+		}
+	}
+	key, err := verify(w, secret, r.Header, body, s.cfg.Now())
+	if err != nil {
+		return nil, "", refused(http.StatusUnauthorized, "bad_signature", err)
+	}
+	if why := wanted(w, r.Path, r.Header); why != "" {
+		return nil, why, nil
+	}
+	if key != "" {
+		key = "webhook\x00" + t.Name + "\x00" + key
+	}
+	ev := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Header: withoutSecrets(r.Header), Body: bytes.NewReader(body), Size: int64(len(body))}
+	receipt, err := s.cfg.Events.Publish(ctx, function, ev, events.Options{Key: key, Source: "webhook/" + t.Name})
+	if err != nil {
+		return nil, "", err
+	}
+	return []string{receipt.ID}, "", nil
+}
+
+// cloudEvents takes on those of a request that the trigger is about. What was taken on
+// before one of them is refused, is known when the sender tries again.
+func (s *Set) cloudEvents(ctx context.Context, f *engine.Function, t *image.Trigger, r *engine.Request, body []byte) (ids []string, ignored string, err error) {
+	c := t.CloudEvents
+	if c.Token != "" {
+		secret, err := s.secret(f, t, c.Token)
+		if err != nil {
+			return nil, "", err
+		}
+		if !same([]byte(field(r.Header, "Authorization")), append([]byte("Bearer "), secret...)) {
+			return nil, "", refused(http.StatusUnauthorized, "bad_token", errors.New("the bearer token is missing or wrong"))
+		}
+	}
+	all, err := parseCloudEvents(r.Header, body)
+	if err != nil {
+		return nil, "", refused(http.StatusBadRequest, "bad_event", err)
+	}
+	for _, e := range all {
+		if len(c.Types) > 0 && !matches(c.Types, e.typ) || len(c.Sources) > 0 && !matches(c.Sources, e.source) {
+			ignored = fmt.Sprintf("type %s of %s is none of the trigger's", e.typ, e.source)
+			continue
+		}
+		ev := &engine.Request{Method: http.MethodPost, Path: r.Path, Query: r.Query, Header: e.header, Body: bytes.NewReader(e.body), Size: int64(len(e.body))}
+		receipt, err := s.cfg.Events.Publish(ctx, f.Name, ev, events.Options{Key: cloudEventKey(e.source, e.id), Source: "cloudevents/" + t.Name})
+		if err != nil {
+			return ids, "", err
+		}
+		ids = append(ids, receipt.ID)
+	}
+	return ids, ignored, nil
+}
+
+func (s *Set) secret(f *engine.Function, t *image.Trigger, name string) ([]byte, error) {
+	err := errors.New("no secrets are configured")
+	if s.cfg.Secrets != nil {
+		var secret []byte
+		if secret, err = s.cfg.Secrets.Secret(f.Config.Tenant, name); err == nil && len(secret) > 0 {
+			return secret, nil
+		}
+	}
+	s.cfg.Log.Warn("trigger without its secret", "function", f.Name, "trigger", t.Name, "secret", name, "error", err)
+	return nil, refused(http.StatusServiceUnavailable, "no_secret", fmt.Errorf("the secret of trigger %s is not there", t.Name))
+}
+
+func readBody(r *engine.Request) ([]byte, error) {
+	if r.Body == nil {
+		return nil, nil
+	}
+	var body []byte
+	var err error
+	if r.Size <= maxHook {
+		body, err = io.ReadAll(io.LimitReader(r.Body, maxHook+1))
+	}
+	if err == nil && (r.Size > maxHook || len(body) > maxHook) {
+		err = refused(http.StatusRequestEntityTooLarge, "body_too_large", fmt.Errorf("a hook's body has at most %d bytes", maxHook))
+	}
+	return body, err
+}
+
+func refused(status int, code string, err error) error {
+	return &events.RefusedError{Err: err, Status: status, Code: code}
+}
+
+// Dir are secrets in files: DIR/TENANT/NAME, of which the newline at the end is no part.
+type Dir string
+
+// Secret reads one. The names come from templates, which hold no others than names.
+func (d Dir) Secret(tenant, name string) ([]byte, error) {
+	if !image.ValidName(tenant) || !image.ValidName(name) {
+		return nil, fmt.Errorf("secret %q of tenant %q: bad name", name, tenant)
+	}
+	b, err := os.ReadFile(filepath.Join(string(d), tenant, name))
+	return bytes.TrimRight(b, "\r\n"), err
+}

@@ -1,0 +1,430 @@
+package trigger
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/image"
+)
+
+// world is an engine with functions, and what was published to it.
+type world struct {
+	mu        sync.Mutex
+	functions map[string]image.Config
+	published []published
+	known     map[string]bool
+	fails     error
+	marks     map[string]time.Time
+}
+
+type published struct {
+	Function, Source, Path, Body string
+	Header                       [][2]string
+	key                          string
+}
+
+func (w *world) Functions() []*engine.Function {
+	var all []*engine.Function
+	for name, c := range w.functions {
+		all = append(all, &engine.Function{Name: name, Config: c})
+	}
+	return all
+}
+
+func (w *world) Function(name string) (*engine.Function, error) {
+	c, ok := w.functions[name]
+	if !ok {
+		return nil, &engine.UnknownError{Function: name}
+	}
+	return &engine.Function{Name: name, Config: c}, nil
+}
+
+func (w *world) Publish(_ context.Context, function string, r *engine.Request, o events.Options) (events.Receipt, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fails != nil {
+		return events.Receipt{}, w.fails
+	}
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return events.Receipt{}, err
+		}
+	}
+	if o.Key != "" && w.known[o.Key] {
+		return events.Receipt{ID: o.Key, Duplicate: true}, nil
+	}
+	if w.known == nil {
+		w.known = map[string]bool{}
+	}
+	w.known[o.Key] = true
+	w.published = append(w.published, published{function, o.Source, r.Path, string(body), r.Header, o.Key})
+	return events.Receipt{ID: fmt.Sprint(len(w.published))}, nil
+}
+
+func (w *world) Mark(_ context.Context, name string) (time.Time, error) { return w.marks[name], nil }
+
+func (w *world) SetMark(_ context.Context, name string, t time.Time) error {
+	if w.marks == nil {
+		w.marks = map[string]time.Time{}
+	}
+	w.marks[name] = t
+	return nil
+}
+
+const secret = "a secret of the tests"
+
+func newSet(t *testing.T, w *world, now time.Time, triggers ...image.Trigger) *Set {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "default"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "default", "s"), []byte(secret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.functions = map[string]image.Config{"f": {Tenant: "default", Triggers: triggers}}
+	return New(Config{Engine: w, Events: w, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Secrets: Dir(dir), Now: func() time.Time { return now }})
+}
+
+func hook(body string, header ...string) *engine.Request {
+	r := &engine.Request{Method: "POST", Path: "/", Body: strings.NewReader(body), Size: int64(len(body))}
+	for i := 0; i < len(header); i += 2 {
+		r.Header = append(r.Header, [2]string{header[i], header[i+1]})
+	}
+	return r
+}
+
+func mac(parts ...string) string {
+	var all [][]byte
+	for _, p := range parts {
+		all = append(all, []byte(p))
+	}
+	return hex.EncodeToString(sum([]byte(secret), all...))
+}
+
+func TestWebhookSignatures(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	at := func(d time.Duration) string { return strconv.FormatInt(now.Add(d).Unix(), 10) }
+	ms := func(d time.Duration) string { return strconv.FormatInt(now.Add(d).UnixMilli(), 10) }
+	gitee := func(at string) string {
+		return base64.StdEncoding.EncodeToString(sum([]byte(secret), []byte(at+"\n"+secret)))
+	}
+	stripe := func(at string) string { return "t=" + at + ",v1=00,v1=" + mac(at, ".", "body") + ",v0=x" }
+	const body = "body"
+	for _, c := range []struct {
+		name, signature, timestamp string
+		header                     []string
+		want                       int // status of the refusal, 0 for none
+	}{
+		{"github", "github", "", []string{"X-Hub-Signature-256", "sha256=" + mac(body)}, 0},
+		{"github, of another body", "github", "", []string{"X-Hub-Signature-256", "sha256=" + mac("Body")}, 401},
+		{"github, none", "github", "", nil, 401},
+		{"github, empty", "github", "", []string{"X-Hub-Signature-256", "sha256="}, 401},
+		{"github, the old one", "github", "", []string{"X-Hub-Signature", "sha1=" + mac(body)}, 401},
+		{"gitlab", "gitlab", "", []string{"X-Gitlab-Token", secret}, 0},
+		{"gitlab, the beginning", "gitlab", "", []string{"X-Gitlab-Token", secret[:4]}, 401},
+		{"gitlab, none", "gitlab", "", nil, 401},
+		{"gitee", "gitee", "", []string{"X-Gitee-Timestamp", ms(0), "X-Gitee-Token", gitee(ms(0))}, 0},
+		{"gitee, password", "gitee", "", []string{"X-Gitee-Token", secret}, 0},
+		{"gitee, of another time", "gitee", "", []string{"X-Gitee-Timestamp", ms(time.Second), "X-Gitee-Token", gitee(ms(0))}, 401},
+		{"gitee, old", "gitee", "", []string{"X-Gitee-Timestamp", ms(-time.Hour), "X-Gitee-Token", gitee(ms(-time.Hour))}, 401},
+		{"stripe", "stripe", "", []string{"Stripe-Signature", stripe(at(-time.Minute))}, 0},
+		{"stripe, old", "stripe", "", []string{"Stripe-Signature", stripe(at(-6 * time.Minute))}, 401},
+		{"stripe, of the future", "stripe", "", []string{"Stripe-Signature", stripe(at(6 * time.Minute))}, 401},
+		{"stripe, another time than was signed", "stripe", "", []string{"Stripe-Signature", strings.Replace(stripe(at(-6*time.Minute)), "t="+at(-6*time.Minute), "t="+at(0), 1)}, 401},
+		{"stripe, no time", "stripe", "", []string{"Stripe-Signature", "v1=" + mac(".", body)}, 401},
+		{"hmac", "hmac", "", []string{"X-Signature-256", mac(body)}, 0},
+		{"hmac, base64", "hmac", "", []string{"X-Signature-256", "sha256=" + base64.StdEncoding.EncodeToString(sum([]byte(secret), []byte(body)))}, 0},
+		{"hmac, wrong", "hmac", "", []string{"X-Signature-256", mac("x")}, 401},
+		{"hmac with a time", "hmac", "X-Time", []string{"X-Time", at(0), "X-Signature-256", mac(at(0), ".", body)}, 0},
+		{"hmac with a time, old", "hmac", "X-Time", []string{"X-Time", at(-time.Hour), "X-Signature-256", mac(at(-time.Hour), ".", body)}, 401},
+		{"hmac with a time, far beyond", "hmac", "X-Time", []string{"X-Time", "9223372036854775807", "X-Signature-256", mac(body)}, 401},
+		{"hmac without the time", "hmac", "X-Time", []string{"X-Signature-256", mac(body)}, 401},
+		{"none", "none", "", nil, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := &world{}
+			webhook := &image.Webhook{Signature: c.signature, Secret: "s", Timestamp: c.timestamp, Tolerance: 5 * time.Minute}
+			if c.signature == "none" {
+				webhook.Secret = ""
+			}
+			s := newSet(t, w, now, image.Trigger{Name: "h", Webhook: webhook})
+			ids, _, err := s.Hook(t.Context(), "f", "h", hook(body, c.header...))
+			status := 0
+			var refused *events.RefusedError
+			if errors.As(err, &refused) {
+				status = refused.Status
+			}
+			if status != c.want || (len(ids) == 1) != (c.want == 0) || len(w.published) != len(ids) {
+				t.Fatalf("%d (%v) and events %v, want %d", status, err, ids, c.want)
+			}
+			if c.want != 0 {
+				if strings.Contains(err.Error(), secret) {
+					t.Errorf("the secret is told: %v", err)
+				}
+				return
+			}
+			for _, h := range w.published[0].Header {
+				if h[1] == secret {
+					t.Errorf("the function is told the secret in %s", h[0])
+				}
+			}
+			// Sent again, it is the same event, whatever else the sender says.
+			if c.signature != "gitlab" && c.signature != "none" {
+				header := append([]string{"X-Github-Delivery", "another"}, c.header...)
+				if _, _, err := s.Hook(t.Context(), "f", "h", hook(body, header...)); err != nil || len(w.published) != 1 {
+					t.Errorf("the same again: %d events, %v", len(w.published), err)
+				}
+			}
+		})
+	}
+}
+
+func TestWebhookFilters(t *testing.T) {
+	w := &world{}
+	s := newSet(t, w, time.Now(), image.Trigger{Name: "h", Webhook: &image.Webhook{
+		Signature: "none", Paths: []string{"/a/*"}, Headers: []string{"X-GitHub-Event: push", "X-GitHub-Event: pull_*", "X-Kind: ?"},
+	}}, image.Trigger{Name: "missing", Webhook: &image.Webhook{Signature: "github", Secret: "nothing"}})
+	for _, c := range []struct {
+		path   string
+		header []string
+		taken  bool
+	}{
+		{"/a/b", []string{"X-Github-Event", "push", "X-Kind", "x"}, true},
+		{"/a/b", []string{"x-github-event", "pull_request", "X-Kind", "x"}, true},
+		{"/a", []string{"X-Github-Event", "push", "X-Kind", "x"}, false},
+		{"/a/b", []string{"X-Github-Event", "star", "X-Kind", "x"}, false},
+		{"/a/b", []string{"X-Github-Event", "push"}, false},
+	} {
+		r := hook("", c.header...)
+		r.Path = c.path
+		ids, ignored, err := s.Hook(t.Context(), "f", "h", r)
+		if err != nil || (len(ids) == 1) != c.taken || (ignored == "") != c.taken {
+			t.Errorf("%s %v: events %v, ignored %q, %v; want taken %v", c.path, c.header, ids, ignored, err, c.taken)
+		}
+	}
+	status := func(function, trigger string, r *engine.Request) int {
+		_, _, err := s.Hook(t.Context(), function, trigger, r)
+		var refused *events.RefusedError
+		if errors.As(err, &refused) {
+			return refused.Status
+		}
+		return 0
+	}
+	get := hook("")
+	get.Method = "GET"
+	large := hook("")
+	large.Size = maxHook + 1
+	for _, c := range []struct {
+		what string
+		got  int
+		want int
+	}{
+		{"no such trigger", status("f", "x", hook("")), 404},
+		{"GET", status("f", "h", get), 405},
+		{"a large body", status("f", "h", large), 413},
+		{"a secret that is not there", status("f", "missing", hook("", "X-Hub-Signature-256", "sha256="+mac(""))), 503},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %d, want %d", c.what, c.got, c.want)
+		}
+	}
+	if _, _, err := s.Hook(t.Context(), "g", "h", hook("")); !errors.As(err, new(*engine.UnknownError)) {
+		t.Errorf("no such function: %v", err)
+	}
+}
+
+func TestCloudEvents(t *testing.T) {
+	const structured = `{"specversion":"1.0","id":"1","source":"/s","type":"com.example.a","subject":"ü \"x","ext":7,"datacontenttype":"application/json","data":{"a":1}}`
+	header := [][2]string{{"Ce-Ext", "7"}, {"Ce-Id", "1"}, {"Ce-Source", "/s"}, {"Ce-Specversion", "1.0"}, {"Ce-Subject", "%C3%BC%20%22x"}, {"Ce-Type", "com.example.a"}, {"Content-Type", "application/json"}}
+	w := &world{}
+	s := newSet(t, w, time.Now(), image.Trigger{Name: "c", CloudEvents: &image.CloudEvents{Types: []string{"com.example.*"}, Token: "s"}})
+	post := func(body string, header ...string) ([]string, string, error) {
+		return s.Hook(t.Context(), "f", "c", hook(body, append(header, "Authorization", "Bearer "+secret)...))
+	}
+	if _, _, err := post(structured, "Content-Type", "application/cloudevents+json; charset=utf-8"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(published{"f", "cloudevents/c", "/", `{"a":1}`, header, "ce\x00/s\x001"}, w.published[0], cmp.AllowUnexported(published{})); diff != "" {
+		t.Errorf("structured -want +got:\n%s", diff)
+	}
+	// The same in binary mode is the same event.
+	if _, _, err := post(`{"a":1}`, "ce-specversion", "1.0", "ce-id", "1", "ce-source", "/s", "ce-type", "com.example.a", "Content-Type", "application/json"); err != nil || len(w.published) != 1 {
+		t.Errorf("the same event in binary mode: %d events, %v", len(w.published), err)
+	}
+	batch := `[{"specversion":"1.0","id":"2","source":"/s","type":"com.example.a","data":"text","datacontenttype":"text/plain"},
+		{"specversion":"1.0","id":"3","source":"/s","type":"com.example.b","data_base64":"AAE="},
+		{"specversion":"1.0","id":"4","source":"/s","type":"org.example.b"}]`
+	ids, ignored, err := post(batch, "Content-Type", "application/cloudevents-batch+json")
+	if err != nil || len(ids) != 2 || ignored == "" || w.published[1].Body != "text" || w.published[2].Body != "\x00\x01" {
+		t.Errorf("batch: %v, ignored %q, %v: %+v", ids, ignored, err, w.published)
+	}
+	for name, c := range map[string]struct {
+		body   string
+		header []string
+	}{
+		"no CloudEvent":   {"{}", []string{"Content-Type", "application/json"}},
+		"another version": {"", []string{"Ce-Specversion", "0.3", "Ce-Id", "1", "Ce-Source", "s", "Ce-Type", "t"}},
+		"no id":           {`{"specversion":"1.0","source":"s","type":"t"}`, []string{"Content-Type", "application/cloudevents+json"}},
+		"two bodies":      {`{"specversion":"1.0","id":"1","source":"s","type":"t","data":1,"data_base64":""}`, []string{"Content-Type", "application/cloudevents+json"}},
+		"bad base64":      {`{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"?"}`, []string{"Content-Type", "application/cloudevents+json"}},
+		"bad attribute":   {`{"specversion":"1.0","id":"1","source":"s","type":"t","a-b":"x"}`, []string{"Content-Type", "application/cloudevents+json"}},
+		"nested":          {`{"specversion":"1.0","id":"1","source":"s","type":"t","ab":{}}`, []string{"Content-Type", "application/cloudevents+json"}},
+		"broken":          {`{"specversion":`, []string{"Content-Type", "application/cloudevents+json"}},
+		"two values":      {structured + structured, []string{"Content-Type", "application/cloudevents+json"}},
+		"no list":         {structured, []string{"Content-Type", "application/cloudevents-batch+json"}},
+		"one of a batch":  {`[` + structured + `,{}]`, []string{"Content-Type", "application/cloudevents-batch+json"}},
+		"avro":            {"x", []string{"Content-Type", "application/cloudevents+avro"}},
+	} {
+		before := len(w.published)
+		_, _, err := post(c.body, c.header...)
+		var refused *events.RefusedError
+		if !errors.As(err, &refused) || refused.Status != 400 || len(w.published) != before {
+			t.Errorf("%s: %v and %d events, want 400 and none", name, err, len(w.published)-before)
+		}
+	}
+	_, _, err = s.Hook(t.Context(), "f", "c", hook(structured, "Content-Type", "application/cloudevents+json"))
+	if refused := new(*events.RefusedError); !errors.As(err, refused) || (*refused).Status != 401 {
+		t.Errorf("without a token: %v", err)
+	}
+}
+
+func FuzzCloudEvents(f *testing.F) {
+	f.Add("application/cloudevents+json", "", `{"specversion":"1.0","id":"1","source":"s","type":"t","data":{"a":1}}`)
+	f.Add("application/cloudevents-batch+json", "", `[{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"AA=="}]`)
+	f.Add("text/plain", "1.0", "x")
+	f.Fuzz(func(t *testing.T, contentType, version, body string) {
+		header := [][2]string{{"Content-Type", contentType}, {"Ce-Specversion", version}, {"Ce-Id", body}, {"Ce-Source", "s"}, {"Ce-Type", "t"}}
+		all, err := parseCloudEvents(header, []byte(body))
+		if err != nil {
+			return
+		}
+		for _, e := range all {
+			if e.id == "" || e.source == "" || e.typ == "" {
+				t.Errorf("an event without id, source or type: %+v", e)
+			}
+			if strings.HasPrefix(contentType, "application/cloudevents") {
+				for _, h := range e.header {
+					if strings.ContainsAny(h[0]+h[1], "\r\n\x00") {
+						t.Errorf("a field that splits the header: %q", h)
+					}
+				}
+			}
+		}
+	})
+}
+
+func FuzzSignature(f *testing.F) {
+	f.Add("stripe", "t=1,v1=00", "1", "body")
+	f.Add("gitee", "token", "1700000000000", "body")
+	f.Add("hmac", "sha256=00", "1700000000", "body")
+	f.Fuzz(func(t *testing.T, signature, given, at, body string) {
+		w := &image.Webhook{Signature: signature, Secret: "s", Timestamp: "X-Time", Tolerance: time.Minute}
+		header := [][2]string{
+			{"X-Hub-Signature-256", given},
+			{"X-Gitlab-Token", given},
+			{"X-Gitee-Token", given},
+			{"X-Gitee-Timestamp", at},
+			{"Stripe-Signature", given},
+			{"X-Signature-256", given},
+			{"X-Time", at},
+		}
+		key := make([]byte, 32) // that no input knows: the fuzzer sees none of it
+		copy(key, secret)
+		if _, err := verify(w, key, header, []byte(body), time.Now()); err == nil && slices.Contains([]string{"github", "gitlab", "gitee", "stripe", "hmac"}, signature) {
+			t.Errorf("%s: %q is taken for a signature of %q", signature, given, body)
+		}
+	})
+}
+
+func TestCron(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		cron := &image.Cron{Schedule: "*/10 * * * *", Zone: "UTC", Missed: "skip", Path: "/tick", Body: "b"}
+		once := &image.Cron{Schedule: "0 * * * *", Zone: "UTC", Missed: "once", Path: "/"}
+		s := newSet(t, w, time.Time{}, image.Trigger{Name: "ten", Cron: cron}, image.Trigger{Name: "hour", Cron: once})
+		s.cfg.Now = time.Now // of the bubble: midnight
+		run := func(for_ time.Duration) (times []string) {
+			before := len(w.published)
+			ctx, cancel := context.WithTimeout(t.Context(), for_)
+			defer cancel()
+			s.Cron(ctx, w)
+			for _, p := range w.published[before:] {
+				times = append(times, p.Source+" "+p.Header[0][1][11:16])
+			}
+			return times
+		}
+		if diff := cmp.Diff([]string{"cron/ten 00:10", "cron/ten 00:20", "cron/ten 00:30"}, run(35*time.Minute)); diff != "" {
+			t.Errorf("35 minutes -want +got:\n%s", diff)
+		}
+		if p := w.published[0]; p.Path != "/tick" || p.Body != "b" || p.Function != "f" {
+			t.Errorf("the event is %+v", p)
+		}
+		// No engine for two hours: what skips has missed it, the other makes up for the last.
+		time.Sleep(2 * time.Hour) //nolint:forbidigo // of the bubble
+		if diff := cmp.Diff([]string{"cron/hour 02:00"}, run(time.Minute)); diff != "" {
+			t.Errorf("after two hours without an engine -want +got:\n%s", diff)
+		}
+		// An engine that died between an event and its mark makes no second one.
+		for mark := range w.marks {
+			w.marks[mark] = w.marks[mark].Add(-time.Hour)
+		}
+		if got := run(time.Minute); len(got) != 0 {
+			t.Errorf("made anew: %v", got)
+		}
+		// A full queue is tried again, and the event is not lost.
+		w.fails = errors.New("full")
+		run(6 * time.Minute) // 02:40 is in there
+		w.fails = nil
+		if diff := cmp.Diff([]string{"cron/ten 02:50"}, run(9*time.Minute)); diff != "" {
+			t.Errorf("after a queue that was full for longer than a minute -want +got:\n%s", diff)
+		}
+	})
+}
+
+func TestCronZones(t *testing.T) {
+	berlin := &image.Cron{Schedule: "30 2 * * *", Zone: "Europe/Berlin"}
+	for from, want := range map[string]string{
+		"2026-01-10T00:00:00Z": "2026-01-10T01:30:00Z",
+		"2026-07-10T00:00:00Z": "2026-07-10T00:30:00Z",
+		"2026-03-29T00:00:00Z": "2026-03-30T00:30:00Z", // that day has no 02:30
+	} {
+		at, err := time.Parse(time.RFC3339, from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, err := berlin.Next(at)
+		if err != nil || next.UTC().Format(time.RFC3339) != want {
+			t.Errorf("after %s: %v, %v; want %s", from, next.UTC(), err, want)
+		}
+	}
+	// A year without an engine is looked through in no time, and the last is found.
+	minutes := &image.Cron{Schedule: "* * * * *", Zone: "UTC"}
+	now := time.Date(2026, 5, 1, 12, 0, 30, 0, time.UTC)
+	if at, err := latest(minutes, now.AddDate(-1, 0, 0), now); err != nil || !at.Equal(now.Truncate(time.Minute)) {
+		t.Errorf("the last minute before %v: %v, %v", now, at, err)
+	}
+	if at, err := latest(berlin, now.Add(-time.Hour), now); err != nil || !at.IsZero() {
+		t.Errorf("nothing is due: %v, %v", at, err)
+	}
+}

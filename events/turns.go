@@ -1,0 +1,110 @@
+package events
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// weights are the turns of each priority while all of them want some.
+var weights = map[Priority]int{High: 16, Normal: 4, Low: 1}
+
+// priorities, the most urgent first.
+var priorities = []Priority{High, Normal, Low}
+
+// turns bound the events that are under way, and share what there is by weight: of those
+// who wait, the priority that has had the least for its weight is next, its oldest first.
+// Nobody waits for ever, and what one does not want is the others'.
+type turns struct {
+	mu      sync.Mutex
+	free    int
+	waiting map[Priority][]*turnWaiter
+	passed  map[Priority]float64 // turns had, by weight; forgotten while nobody waits
+}
+
+// turnWaiter is told by its channel how many it got.
+type turnWaiter struct {
+	most int
+	got  chan int
+}
+
+func newTurns(n int) *turns {
+	return &turns{free: n, waiting: map[Priority][]*turnWaiter{}, passed: map[Priority]float64{}}
+}
+
+// acquire waits for a turn and takes up to most that are free then. It returns how many:
+// at least one, or ctx's cause.
+func (t *turns) acquire(ctx context.Context, p Priority, most int) (int, error) {
+	t.mu.Lock()
+	w := &turnWaiter{most: most, got: make(chan int, 1)}
+	if len(t.waiting[p]) == 0 {
+		t.joinLocked(p)
+	}
+	t.waiting[p] = append(t.waiting[p], w)
+	t.grantLocked()
+	t.mu.Unlock()
+	select {
+	case n := <-w.got:
+		return n, nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	i := slices.Index(t.waiting[p], w)
+	if i >= 0 {
+		t.waiting[p] = slices.Delete(t.waiting[p], i, i+1)
+	}
+	t.mu.Unlock()
+	if i < 0 { // granted meanwhile
+		t.release(<-w.got)
+	}
+	return 0, context.Cause(ctx)
+}
+
+// joinLocked has p begin level with those that wait: it has saved up nothing meanwhile.
+func (t *turns) joinLocked(p Priority) {
+	first := true
+	least := 0.0
+	for other, waiters := range t.waiting {
+		if len(waiters) > 0 && (first || t.passed[other] < least) {
+			first, least = false, t.passed[other]
+		}
+	}
+	t.passed[p] = max(t.passed[p], least)
+}
+
+// release gives n turns back.
+func (t *turns) release(n int) {
+	if n == 0 {
+		return
+	}
+	t.mu.Lock()
+	t.free += n
+	t.grantLocked()
+	t.mu.Unlock()
+}
+
+func (t *turns) grantLocked() {
+	for t.free > 0 {
+		var next Priority
+		waiters := 0
+		for _, p := range priorities {
+			if len(t.waiting[p]) == 0 {
+				continue
+			}
+			waiters += len(t.waiting[p])
+			if next == "" || t.passed[p] < t.passed[next] {
+				next = p
+			}
+		}
+		if next == "" {
+			clear(t.passed)
+			return
+		}
+		w := t.waiting[next][0]
+		t.waiting[next] = t.waiting[next][1:]
+		n := min(t.free, w.most, max(1, t.free/waiters)) // all, where nobody else waits
+		t.free -= n
+		t.passed[next] += float64(n) / float64(weights[next])
+		w.got <- n
+	}
+}

@@ -1,0 +1,144 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/fre-engine/fre/engine"
+)
+
+// Events takes on what runs later: package events, and its triggers.
+type Events interface {
+	// Publish takes an event on: once it returns, the event is on disk, under that id.
+	Publish(ctx context.Context, function string, r *engine.Request) (id string, err error)
+	// Hook hands a request to the function's trigger of that name, which judges it; ids are
+	// the events that were made of it, ignored says why there are none.
+	Hook(ctx context.Context, function, trigger string, r *engine.Request) (ids []string, ignored string, err error)
+}
+
+// refusal is an error of Events that says itself what HTTP makes of it.
+type refusal interface {
+	error
+	Refusal() (status int, code string, retryAfter time.Duration)
+}
+
+var (
+	asyncPrefix = []byte("/async-function/")
+	hooksPrefix = []byte("/hooks/")
+)
+
+// accepted is the answer's body.
+type accepted struct {
+	ID  string   `json:"id,omitempty"`
+	IDs []string `json:"ids,omitempty"`
+	// Ignored says why a hook's request became no event.
+	Ignored string `json:"ignored,omitempty"`
+}
+
+// event is the request as the engine takes it; rest is what follows the function's name.
+func (e *exchange) event(path []byte) (*engine.Request, func()) {
+	r := &engine.Request{Method: string(e.Method), Path: string(path), Query: string(e.Query), Header: e.header()}
+	if e.Body == nil {
+		return r, func() {}
+	}
+	b := &eventBody{from: e.Body, interrupt: e.Body.Close, size: e.Body.Size(), limit: e.g.MaxBodyBytes}
+	r.Body, r.Size = io.Reader(b), b.size
+	return r, func() {
+		if !b.ended() {
+			e.CloseAfter()
+		}
+	}
+}
+
+// async takes an event on, as OpenFaaS's gateways do: 202, and the id in X-Call-Id.
+func (e *exchange) async(rest []byte) {
+	escaped, path, _ := bytes.Cut(rest, slash)
+	name, err := url.PathUnescape(string(escaped))
+	if err == nil {
+		e.function = name
+		path, err = eventPath(path)
+	}
+	switch {
+	case err != nil:
+		e.fail(http.StatusBadRequest, "bad_path", err.Error())
+		return
+	case string(e.Method) != http.MethodPost:
+		e.Set("Allow", "POST")
+		e.fail(http.StatusMethodNotAllowed, "method_not_allowed", "an asynchronous event is a POST")
+		return
+	}
+	r, done := e.event(path)
+	id, err := e.g.Events.Publish(e.Context(), name, r)
+	done()
+	if err != nil {
+		e.refuse(err)
+		return
+	}
+	e.invocation = id
+	e.Set("X-Call-Id", id)
+	e.accept(accepted{ID: id})
+}
+
+// hook has a trigger judge a request: /hooks/FUNCTION/TRIGGER[/path].
+func (e *exchange) hook(rest []byte) {
+	escaped, rest, _ := bytes.Cut(rest, slash)
+	trigger, path, _ := bytes.Cut(rest, slash)
+	name, err := url.PathUnescape(string(escaped))
+	if err == nil {
+		e.function = name
+		path, err = eventPath(path)
+	}
+	if err != nil {
+		e.fail(http.StatusBadRequest, "bad_path", err.Error())
+		return
+	}
+	r, done := e.event(path)
+	ids, ignored, err := e.g.Events.Hook(e.Context(), name, string(trigger), r)
+	done()
+	if err != nil {
+		e.refuse(err)
+		return
+	}
+	a := accepted{Ignored: ignored}
+	switch len(ids) {
+	case 0:
+	case 1:
+		a.ID = ids[0]
+		e.Set("X-Call-Id", a.ID)
+	default:
+		a.IDs = ids
+	}
+	e.accept(a)
+}
+
+func (e *exchange) accept(a accepted) {
+	body, err := json.Marshal(a)
+	if err != nil { // of strings: never
+		e.failWith(err)
+		return
+	}
+	e.Set("Content-Type", "application/json")
+	_ = e.Send(http.StatusAccepted, append(body, '\n')) // fails with the connection, which ends
+}
+
+// refuse answers an event that was not taken on.
+func (e *exchange) refuse(err error) {
+	var r refusal
+	if !errors.As(err, &r) {
+		e.failWith(err)
+		return
+	}
+	status, code, after := r.Refusal()
+	if after > 0 {
+		e.Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
+	}
+	e.fail(status, code, err.Error())
+}

@@ -1,0 +1,231 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"net/textproto"
+	"path"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/robfig/cron/v3"
+)
+
+// Trigger makes events of what happens. Exactly one of its kinds is set.
+type Trigger struct {
+	Name        string       `json:"name"` // unique in the template
+	Webhook     *Webhook     `json:"webhook,omitempty"`
+	Cron        *Cron        `json:"cron,omitempty"`
+	CloudEvents *CloudEvents `json:"cloudevents,omitempty"`
+}
+
+// Kind is what a trigger is called by in lists.
+func (t *Trigger) Kind() string {
+	switch {
+	case t.Webhook != nil:
+		return "webhook"
+	case t.Cron != nil:
+		return "cron"
+	}
+	return "cloudevents"
+}
+
+// Webhook takes requests to /hooks/FUNCTION/NAME that are signed.
+type Webhook struct {
+	Signature string        `json:"signature"`           // "github", "gitlab", "gitee", "stripe", "hmac" or "none"
+	Secret    string        `json:"secret,omitempty"`    // name of the tenant's; required but with none
+	Header    string        `json:"header,omitempty"`    // of hmac: which field has the signature; default X-Signature-256
+	Timestamp string        `json:"timestamp,omitempty"` // of hmac: which field has the time in seconds that is signed before the body, with a dot between; "" for none
+	Tolerance time.Duration `json:"tolerance_ns"`        // how far a signed time may be from now; default 5m
+	Paths     []string      `json:"paths,omitempty"`     // globs of what follows the name in the path; empty for all
+	Headers   []string      `json:"headers,omitempty"`   // "Name: glob", of which each name must match by one; others are ignored
+}
+
+// Cron makes an event at times of day.
+type Cron struct {
+	Schedule string `json:"schedule"`       // five fields, or @hourly, @daily, @weekly, @monthly, @yearly
+	Zone     string `json:"zone"`           // of the time zone database; default UTC
+	Missed   string `json:"missed"`         // of times when no engine ran: "skip" (default), or "once" for the last of them
+	Path     string `json:"path"`           // of the event; default /
+	Body     string `json:"body,omitempty"` // likewise
+}
+
+// CloudEvents takes CloudEvents by HTTP at /hooks/FUNCTION/NAME.
+type CloudEvents struct {
+	Token   string   `json:"token,omitempty"`   // name of the tenant's secret that a bearer token must be; "" for none
+	Types   []string `json:"types,omitempty"`   // globs, empty for all; others are ignored
+	Sources []string `json:"sources,omitempty"` // likewise
+}
+
+const maxTriggers = 64
+
+var (
+	fieldNamePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,62}$`)
+	headerPattern    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,62}: [^\x00-\x1f]{1,200}$`)
+	globPattern      = regexp.MustCompile(`^[!-~]{1,200}$`)
+	schedulePattern  = regexp.MustCompile(`^(@(hourly|daily|weekly|monthly|yearly)|[0-9A-Za-z*?/,-]+( +[0-9A-Za-z*?/,-]+){4})$`)
+	zonePattern      = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_+/-]{0,63}$`)
+	bodyPattern      = regexp.MustCompile(`^[^\x00]{0,1000}$`)
+)
+
+// Next is the schedule's first time after t.
+func (c *Cron) Next(t time.Time) (time.Time, error) {
+	s, err := ParseSchedule(c.Schedule, c.Zone)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return s.Next(t), nil
+}
+
+// ParseSchedule reads a schedule in a time zone.
+func ParseSchedule(schedule, zone string) (cron.Schedule, error) {
+	if !schedulePattern.MatchString(schedule) {
+		return nil, errors.New(`write five fields (minute hour day month weekday) such as "30 4 * * 1-5", or @daily`)
+	}
+	location, err := time.LoadLocation(zone)
+	if err != nil || zone == "Local" {
+		return nil, fmt.Errorf("time zone %q is not known", zone)
+	}
+	s, err := cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor).Parse(schedule)
+	if err != nil {
+		return nil, err
+	}
+	if spec, ok := s.(*cron.SpecSchedule); ok {
+		spec.Location = location
+	}
+	if s.Next(time.Now()).IsZero() {
+		return nil, errors.New("there is no such time")
+	}
+	return s, nil
+}
+
+// triggerFields is the table of one trigger's keys.
+func (d *decoder) triggerFields(t *Trigger) []field {
+	w, c, e := &Webhook{Tolerance: 5 * time.Minute}, &Cron{Zone: "UTC", Missed: "skip", Path: "/"}, &CloudEvents{}
+	glob := requirement(globPattern, "write a pattern of characters that are no spaces, such as com.example.*")
+	webhook := []field{
+		{key: "signature", required: true, value: d.oneOf(&w.Signature, "github", "gitlab", "gitee", "stripe", "hmac", "none")},
+		{key: "secret", value: d.text(&w.Secret, namePattern, "the name of a secret of the tenant's")},
+		{key: "header", value: d.text(&w.Header, fieldNamePattern, "the name of a header field")},
+		{key: "timestamp", value: d.text(&w.Timestamp, fieldNamePattern, "the name of a header field")},
+		{key: "tolerance", value: measure(d, &w.Tolerance, parseDuration, time.Duration.String, minTolerance, maxTolerance)},
+		{key: "paths", value: d.strings(&w.Paths, glob)},
+		{key: "headers", value: d.strings(&w.Headers, requirement(headerPattern, `write a field and a pattern of its value, such as "X-GitHub-Event: push"`))},
+	}
+	times := []field{
+		{key: "schedule", required: true, value: d.text(&c.Schedule, schedulePattern, `five fields (minute hour day month weekday) such as "30 4 * * 1-5", or @daily`)},
+		{key: "zone", value: d.text(&c.Zone, zonePattern, "a time zone such as Europe/Berlin")},
+		{key: "missed", value: d.oneOf(&c.Missed, "skip", "once")},
+		{key: "path", value: d.text(&c.Path, readyPattern, "the path of an event, such as /nightly")},
+		{key: "body", value: d.text(&c.Body, bodyPattern, "text of at most 1,000 characters")},
+	}
+	cloud := []field{
+		{key: "token", value: d.text(&e.Token, namePattern, "the name of a secret of the tenant's")},
+		{key: "types", value: d.strings(&e.Types, glob)},
+		{key: "sources", value: d.strings(&e.Sources, glob)},
+	}
+	kind := func(set func(), below []field) func(ast.Node, string) {
+		return func(n ast.Node, path string) {
+			set()
+			d.field(n, path, field{below: below})
+		}
+	}
+	return []field{
+		{key: "name", required: true, value: d.text(&t.Name, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash")},
+		{key: "webhook", value: kind(func() { t.Webhook = w }, webhook), below: webhook},
+		{key: "cron", value: kind(func() { t.Cron = c }, times), below: times},
+		{key: "cloudevents", value: kind(func() { t.CloudEvents = e }, cloud), below: cloud},
+	}
+}
+
+// triggers reads the list.
+func (d *decoder) triggers(dst *[]Trigger) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		list, ok := n.(*ast.SequenceNode)
+		switch {
+		case !ok:
+			d.errorf(n, "%s must be a list, not %s", path, describe(n))
+			return
+		case len(list.Values) > maxTriggers:
+			d.errorf(n, "%s has %d entries: the limit is %d", path, len(list.Values), maxTriggers)
+			return
+		}
+		names := map[string]bool{}
+		for i, v := range list.Values {
+			at := fmt.Sprintf("%s[%d]", path, i)
+			d.at[at] = nodePosition(v)
+			m, ok := v.(ast.MapNode)
+			if !ok {
+				d.errorf(v, "%s must be a mapping with keys such as name, webhook, cron, not %s", at, describe(v))
+				continue
+			}
+			before := len(d.errs)
+			var t Trigger
+			d.mapping(m, at, d.triggerFields(&t))
+			if len(d.errs) > before {
+				continue
+			}
+			if names[t.Name] {
+				d.errorf(v, "%s: a second trigger of the name %q", at, t.Name)
+			}
+			names[t.Name] = true
+			if err := t.check(); err != nil {
+				d.errorf(v, "%s: %s", at, err)
+				continue
+			}
+			*dst = append(*dst, t)
+		}
+	}
+}
+
+// check looks at what no single key shows.
+func (t *Trigger) check() error {
+	kinds := 0
+	for _, there := range []bool{t.Webhook != nil, t.Cron != nil, t.CloudEvents != nil} {
+		if there {
+			kinds++
+		}
+	}
+	if kinds != 1 {
+		return errors.New("a trigger has one of webhook, cron and cloudevents")
+	}
+	if w := t.Webhook; w != nil {
+		switch {
+		case w.Signature != "none" && w.Secret == "":
+			return fmt.Errorf("the signature %s needs a secret", w.Signature)
+		case w.Signature == "none" && w.Secret != "":
+			return errors.New(`the signature "none" uses no secret`)
+		case w.Signature != "hmac" && (w.Header != "" || w.Timestamp != ""):
+			return errors.New("header and timestamp are for the signature hmac")
+		}
+		for _, h := range w.Headers {
+			_, glob, _ := strings.Cut(h, ": ")
+			if _, err := path.Match(glob, ""); err != nil {
+				return fmt.Errorf("bad pattern %q: %w", glob, err)
+			}
+		}
+		return checkGlobs(w.Paths)
+	}
+	if c := t.Cron; c != nil {
+		_, err := ParseSchedule(c.Schedule, c.Zone)
+		return err
+	}
+	return errors.Join(checkGlobs(t.CloudEvents.Types), checkGlobs(t.CloudEvents.Sources))
+}
+
+func checkGlobs(globs []string) error {
+	for _, g := range globs {
+		if _, err := path.Match(g, ""); err != nil {
+			return fmt.Errorf("bad pattern %q: %w", g, err)
+		}
+	}
+	return nil
+}
+
+// FieldFilter is a filter of [Webhook.Headers]: a field's canonical name and a glob.
+func FieldFilter(s string) (name, glob string) {
+	name, glob, _ = strings.Cut(s, ": ")
+	return textproto.CanonicalMIMEHeaderKey(name), glob
+}

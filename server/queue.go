@@ -1,0 +1,148 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/events"
+)
+
+// shownBody is how much of a body is shown, in bytes.
+const shownBody = 1 << 20
+
+// queueService are the asynchronous events, or why there are none.
+func (s *server) queueService() (*events.Service, error) {
+	if s.cfg.Events == nil {
+		return nil, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "this engine keeps no events: its queue did not start, or is off", Next: "see the engine's log, and events in its configuration"}
+	}
+	return s.cfg.Events, nil
+}
+
+// queueFilter reads ?function=&tenant=&state=&limit=.
+func queueFilter(q url.Values) (events.Filter, error) {
+	f := events.Filter{Function: q.Get("function"), Tenant: q.Get("tenant")}
+	for _, v := range q["state"] {
+		state := events.State(v)
+		if !slices.Contains([]events.State{events.StateQueued, events.StateRunning, events.StateWaiting, events.StateDone, events.StateDead}, state) {
+			return f, badRequest("state: %q is none of queued, running, waiting, done, dead", v)
+		}
+		f.States = append(f.States, state)
+	}
+	if v := q.Get("limit"); v != "" {
+		var err error
+		if f.Limit, err = strconv.Atoi(v); err != nil || f.Limit < 1 || f.Limit > 100_000 {
+			return f, badRequest("limit: %q is no number from 1 to 100000", v)
+		}
+	}
+	return f, nil
+}
+
+// queue answers GET /v1/events/queue.
+func (s *server) queue(w http.ResponseWriter, r *http.Request) error {
+	ev, err := s.queueService()
+	if err != nil {
+		return err
+	}
+	f, err := queueFilter(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	all, err := ev.List(r.Context(), f)
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, list(all, queuedEventOf))
+}
+
+// queuedEvent answers GET /v1/events/queue/{id}.
+func (s *server) queuedEvent(w http.ResponseWriter, r *http.Request) error {
+	ev, err := s.queueService()
+	if err != nil {
+		return err
+	}
+	d, err := ev.Find(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	out := api.QueuedEventDetails{QueuedEvent: queuedEventOf(d.Entry), Method: d.Method, Path: d.Path, Query: d.Query, Callback: d.Callback, Header: d.Header, Result: d.Result}
+	if d.Result {
+		out.Header = d.ResultHeader
+	}
+	body, err := d.Body()
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if out.Body, err = io.ReadAll(io.LimitReader(body, shownBody+1)); err != nil {
+		return err
+	}
+	if len(out.Body) > shownBody {
+		out.Body, out.BodyRest = out.Body[:shownBody], true
+	}
+	return reply(w, http.StatusOK, out)
+}
+
+// replayEvent answers POST /v1/events/queue/{id}/replay.
+func (s *server) replayEvent(w http.ResponseWriter, r *http.Request) error {
+	ev, err := s.queueService()
+	if err != nil {
+		return err
+	}
+	if err := ev.Replay(r.Context(), r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// tailEvents answers GET /v1/events/tail.
+func (s *server) tailEvents(w http.ResponseWriter, r *http.Request) error {
+	ev, err := s.queueService()
+	if err != nil {
+		return err
+	}
+	f, err := queueFilter(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		return nil //nolint:nilerr // the client has gone
+	}
+	err = ev.Watch(r.Context(), f, func(e events.Entry) error {
+		shown := queuedEventOf(e)
+		return writeLine(w, api.QueuedEventLine{Event: &shown})
+	})
+	if err != nil && r.Context().Err() == nil {
+		_ = writeLine(w, api.QueuedEventLine{Error: errorOf(err)}) // best effort: the stream is broken already
+	}
+	return nil
+}
+
+func queuedEventOf(e events.Entry) api.QueuedEvent {
+	return api.QueuedEvent{
+		ID: e.ID, Function: e.Function, Tenant: e.Tenant, Priority: string(e.Priority), State: string(e.State), Source: e.Source,
+		Accepted: e.Accepted, Changed: e.Changed, Attempts: e.Attempts, Status: e.Status, Error: e.Error, Size: e.Size,
+	}
+}
+
+// eventsStatus maps the errors of package events; ok says that err is one.
+func eventsStatus(err error) (status int, code api.Code, next string, ok bool) {
+	switch {
+	case errors.Is(err, events.ErrNotFound):
+		return http.StatusNotFound, api.CodeNotFound, "results are kept for as long as the template says (events.results), dead letters for a week", true
+	case errors.Is(err, events.ErrNotDead):
+		return http.StatusConflict, api.CodeInUse, "list those that can be: fre events ls --state dead", true
+	case errors.Is(err, events.ErrStorage):
+		return http.StatusInsufficientStorage, api.CodeInsufficientDisk, "free space in the engine's state directory", true
+	case errors.Is(err, events.ErrUnavailable), errors.Is(err, events.ErrFull):
+		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again in a moment; the engine's log says more", true
+	}
+	return 0, "", "", false
+}

@@ -1,0 +1,40 @@
+package server
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+)
+
+// triggers answers GET /v1/triggers.
+func (s *server) triggers(w http.ResponseWriter, _ *http.Request) error {
+	all := []api.Trigger{}
+	now := time.Now()
+	for _, f := range s.engine.Functions() {
+		for i := range f.Config.Triggers {
+			all = append(all, triggerOf(f, &f.Config.Triggers[i], now))
+		}
+	}
+	return reply(w, http.StatusOK, all)
+}
+
+func triggerOf(f *engine.Function, t *image.Trigger, now time.Time) api.Trigger {
+	out := api.Trigger{Function: f.Name, Tenant: f.Config.Tenant, Name: t.Name, Kind: t.Kind()}
+	hook := "/hooks/" + f.Name + "/" + t.Name
+	switch {
+	case t.Cron != nil:
+		out.Detail = t.Cron.Schedule + " " + t.Cron.Zone
+		if next, err := t.Cron.Next(now); err == nil {
+			next = next.UTC()
+			out.Next = &next
+		}
+	case t.Webhook != nil:
+		out.Detail = hook + " " + t.Webhook.Signature
+	default:
+		out.Detail = hook
+	}
+	return out
+}
