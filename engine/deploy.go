@@ -111,11 +111,9 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if err := e.checkLimits(f.config.Resources); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, err)
 	}
-	secrets, err := f.secrets()
-	if err != nil {
+	if err := f.checkSecrets(); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, err)
 	}
-	wipe(secrets)
 
 	if !o.Temporary {
 		e.deployMu.Lock()

@@ -188,14 +188,7 @@ func (e *SecretError) Unwrap() error { return fs.ErrNotExist }
 func (f *function) secrets() ([]sandbox.Secret, error) {
 	var out []sandbox.Secret
 	for _, name := range f.config.Secrets {
-		var value []byte
-		var err error = &SecretError{f.config.Tenant, name}
-		if f.e.cfg.Secrets != nil {
-			value, err = f.e.cfg.Secrets(f.config.Tenant, name)
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			err = &SecretError{f.config.Tenant, name}
-		}
+		value, err := f.secret(name)
 		if err != nil {
 			wipe(out)
 			return nil, err
@@ -203,6 +196,30 @@ func (f *function) secrets() ([]sandbox.Secret, error) {
 		out = append(out, sandbox.Secret{Name: name, Value: value})
 	}
 	return out, nil
+}
+
+// secret is one of the tenant's; an *[SecretError] where there is none.
+func (f *function) secret(name string) (value []byte, err error) {
+	err = fs.ErrNotExist
+	if f.e.cfg.Secrets != nil {
+		value, err = f.e.cfg.Secrets(f.config.Tenant, name)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = &SecretError{f.config.Tenant, name}
+	}
+	return value, err
+}
+
+// checkSecrets says which is missing of those that function and triggers need.
+func (f *function) checkSecrets() error {
+	for _, name := range f.config.SecretNames() {
+		value, err := f.secret(name)
+		if err != nil {
+			return err
+		}
+		clear(value)
+	}
+	return nil
 }
 
 // wipe forgets values.

@@ -75,6 +75,9 @@ func (e *exchange) async(rest []byte) {
 		e.fail(http.StatusMethodNotAllowed, "method_not_allowed", "an asynchronous event is a POST")
 		return
 	}
+	if !e.admitted(name) {
+		return
+	}
 	r, done := e.event(path)
 	id, err := e.g.Events.Publish(e.Context(), name, r)
 	done()
@@ -98,6 +101,9 @@ func (e *exchange) hook(rest []byte) {
 	}
 	if err != nil {
 		e.fail(http.StatusBadRequest, "bad_path", err.Error())
+		return
+	}
+	if !e.hookAdmitted(name) {
 		return
 	}
 	r, done := e.event(path)

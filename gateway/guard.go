@@ -43,9 +43,7 @@ func (e *exchange) admitted(name string) bool {
 	if g == nil {
 		return true
 	}
-	addr, _ := netip.ParseAddr(e.client.text) // invalid for a Unix socket, which is not limited
-	if wait := g.Clients.Take(addr); wait > 0 {
-		e.slowDown("slow_down", "too many requests from this address", wait)
+	if !e.paced() {
 		return false
 	}
 	front, known := g.Front(name)
@@ -65,7 +63,7 @@ func (e *exchange) admitted(name string) bool {
 		token = token && !g.AllowOpen
 	}
 	if token {
-		id, ok := e.shown(addr, access.Invoke)
+		id, ok := e.shown(access.Invoke)
 		if !ok {
 			return false
 		}
@@ -74,11 +72,42 @@ func (e *exchange) admitted(name string) bool {
 			return false
 		}
 	}
-	if !known {
-		return true // Invoke says so
+	return !known || e.withinQuota(front.Tenant) // Invoke says what is not known
+}
+
+// hookAdmitted is admitted for what a trigger is to judge, which takes no token but what
+// the trigger asks for.
+func (e *exchange) hookAdmitted(name string) bool {
+	g := e.g.Guard
+	if g == nil {
+		return true
 	}
+	if !e.paced() {
+		return false
+	}
+	front, known := g.Front(name)
+	return !known || e.withinQuota(front.Tenant)
+}
+
+// paced says whether the client's address has not sent too much, and answers it otherwise.
+func (e *exchange) paced() bool {
+	wait := e.g.Guard.Clients.Take(e.address())
+	if wait > 0 {
+		e.slowDown("slow_down", "too many requests from this address", wait)
+	}
+	return wait <= 0
+}
+
+// address is the client's, invalid for a Unix socket, which is not limited.
+func (e *exchange) address() netip.Addr {
+	addr, _ := netip.ParseAddr(e.client.text)
+	return addr
+}
+
+// withinQuota counts an event of a tenant's, and answers what is one too many.
+func (e *exchange) withinQuota(tenant string) bool {
 	var slow *access.SlowDownError
-	if err := g.Access.Event(front.Tenant); errors.As(err, &slow) {
+	if err := e.g.Guard.Access.Event(tenant); errors.As(err, &slow) {
 		e.slowDown("quota", slow.Error(), slow.After)
 		return false
 	}
@@ -87,7 +116,8 @@ func (e *exchange) admitted(name string) bool {
 
 // shown looks at the token that came with the request, and answers what has none that
 // will do.
-func (e *exchange) shown(addr netip.Addr, scope access.Scope) (access.Identity, bool) {
+func (e *exchange) shown(scope access.Scope) (access.Identity, bool) {
+	addr := e.address()
 	e.secret = true
 	a := e.g.Guard.Access
 	id, err := a.Authenticate(e.Context(), string(e.Get("authorization")), addr)
@@ -177,8 +207,7 @@ func (e *exchange) metered() {
 		e.serveHTTP(e.g.metrics)
 		return
 	}
-	addr, _ := netip.ParseAddr(e.client.text)
-	id, ok := e.shown(addr, access.Read)
+	id, ok := e.shown(access.Read)
 	switch {
 	case !ok:
 	case id.All():

@@ -6,6 +6,7 @@ import (
 	"net/textproto"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +31,29 @@ func (t *Trigger) Kind() string {
 		return "cron"
 	}
 	return "cloudevents"
+}
+
+// secret is the name of what the trigger is checked by, "" for none.
+func (t *Trigger) secret() string {
+	switch {
+	case t.Webhook != nil:
+		return t.Webhook.Secret
+	case t.CloudEvents != nil:
+		return t.CloudEvents.Token
+	}
+	return ""
+}
+
+// SecretNames are the tenant's secrets that have to be there for the function: those that
+// it reads, and those that its triggers are checked by.
+func (c *Config) SecretNames() []string {
+	names := slices.Clone(c.Secrets)
+	for i := range c.Triggers {
+		if name := c.Triggers[i].secret(); name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Webhook takes requests to /hooks/FUNCTION/NAME that are signed.

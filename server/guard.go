@@ -63,7 +63,12 @@ var needs = map[string]need{
 	"POST /v1/sandboxes/{id}/stop":     {scope: access.Deploy, of: ofSandbox},
 	"POST /v1/sandboxes/{id}/kill":     {scope: access.Deploy, of: ofSandbox},
 
-	"GET /v1/events": {scope: access.Read},
+	"GET /v1/events":                    {scope: access.Read},
+	"GET /v1/events/queue":              {scope: access.Read},
+	"GET /v1/events/queue/{id}":         {scope: access.Read, of: ofEvent},
+	"POST /v1/events/queue/{id}/replay": {scope: access.Deploy, of: ofEvent},
+	"GET /v1/events/tail":               {scope: access.Read},
+	"GET /v1/triggers":                  {scope: access.Read},
 
 	"GET /v1/tenants":                              {scope: access.Read},
 	"GET /v1/tenants/{tenant}":                     {scope: access.Read, of: ofTenant},
@@ -123,6 +128,18 @@ func ofSandbox(s *server, r *http.Request) (string, error) {
 		return "", fmt.Errorf("sandbox %s: %w", id, fs.ErrNotExist)
 	}
 	return tenant, nil
+}
+
+func ofEvent(s *server, r *http.Request) (string, error) {
+	ev, err := s.queueService()
+	if err != nil {
+		return "", err
+	}
+	d, err := ev.Find(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return "", err
+	}
+	return d.Tenant, nil
 }
 
 func ofTenant(_ *server, r *http.Request) (string, error) { return r.PathValue("tenant"), nil }

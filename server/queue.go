@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 
@@ -23,9 +22,16 @@ func (s *server) queueService() (*events.Service, error) {
 	return s.cfg.Events, nil
 }
 
-// queueFilter reads ?function=&tenant=&state=&limit=.
-func queueFilter(q url.Values) (events.Filter, error) {
+// queueFilter reads ?function=&tenant=&state=&limit=. A tenant's token is shown its own.
+func queueFilter(r *http.Request) (events.Filter, error) {
+	q := r.URL.Query()
 	f := events.Filter{Function: q.Get("function"), Tenant: q.Get("tenant")}
+	if id := identityOf(r); !id.All() {
+		if f.Tenant != "" && !id.Of(f.Tenant) {
+			return f, notOfTenant("tenant " + f.Tenant)
+		}
+		f.Tenant = id.Tenant
+	}
 	for _, v := range q["state"] {
 		state := events.State(v)
 		if !slices.Contains([]events.State{events.StateQueued, events.StateRunning, events.StateWaiting, events.StateDone, events.StateDead}, state) {
@@ -48,7 +54,7 @@ func (s *server) queue(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f, err := queueFilter(r.URL.Query())
+	f, err := queueFilter(r)
 	if err != nil {
 		return err
 	}
@@ -106,7 +112,7 @@ func (s *server) tailEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f, err := queueFilter(r.URL.Query())
+	f, err := queueFilter(r)
 	if err != nil {
 		return err
 	}

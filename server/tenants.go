@@ -310,7 +310,7 @@ func (s *server) removeSecret(w http.ResponseWriter, r *http.Request) error {
 	}
 	tenant, name := r.PathValue("tenant"), r.PathValue("secret")
 	for _, f := range s.engine.Functions() {
-		if functionTenant(f) == tenant && slices.Contains(f.Config.Secrets, name) {
+		if functionTenant(f) == tenant && slices.Contains(f.Config.SecretNames(), name) {
 			return &api.Error{Code: api.CodeInUse, Status: http.StatusConflict, Message: fmt.Sprintf("the function %s reads the secret %s", f.Name, name), Next: "deploy it without the secret, or remove it, first"}
 		}
 	}

@@ -10,10 +10,10 @@ import (
 )
 
 // triggers answers GET /v1/triggers.
-func (s *server) triggers(w http.ResponseWriter, _ *http.Request) error {
+func (s *server) triggers(w http.ResponseWriter, r *http.Request) error {
 	all := []api.Trigger{}
 	now := time.Now()
-	for _, f := range s.engine.Functions() {
+	for _, f := range only(s.engine.Functions(), identityOf(r), functionTenant) {
 		for i := range f.Config.Triggers {
 			all = append(all, triggerOf(f, &f.Config.Triggers[i], now))
 		}

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
@@ -82,7 +83,6 @@ type serveConfig struct {
 	ACME                         *acmeConfig // nil: none
 	Events                       events.Config
 	EventsOff                    bool
-	EventSecrets                 string // directory, "" for none
 }
 
 // defaultState is the state directory unless --state names another.
@@ -303,7 +303,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	prometheus.WrapRegistererWith(prometheus.Labels{"pool": "connections"}, metrics).MustRegister(memory)
 	guard := &cfg.Access.guard
 	guard.Front = eng.Front
-	queue, triggers, down := openEvents(ctx, &cfg, eng, log, metrics)
+	queue, triggers, down := openEvents(ctx, &cfg, records, eng, log, metrics)
 	var takesEvents gateway.Events = trigger.Down{Err: down}
 	if queue != nil {
 		takesEvents = triggers
@@ -427,7 +427,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 
 // openEvents opens the queue of asynchronous events. Without one the engine answers what is
 // not asynchronous, and refuses the rest.
-func openEvents(ctx context.Context, cfg *serveConfig, eng *engine.Engine, log *slog.Logger, metrics prometheus.Registerer) (*events.Service, *trigger.Set, error) {
+func openEvents(ctx context.Context, cfg *serveConfig, records *access.Access, eng *engine.Engine, log *slog.Logger, metrics prometheus.Registerer) (*events.Service, *trigger.Set, error) {
 	if cfg.EventsOff {
 		return nil, nil, errors.New("events are off in the engine's configuration")
 	}
@@ -440,10 +440,7 @@ func openEvents(ctx context.Context, cfg *serveConfig, eng *engine.Engine, log *
 	if addr := queue.Addr(); addr != "" {
 		log.InfoContext(ctx, "NATS ready", "address", addr)
 	}
-	set := trigger.Config{Engine: eng, Events: queue, Log: log, Changed: func() uint64 { return eng.Changes().Generation() }}
-	if cfg.EventSecrets != "" {
-		set.Secrets = trigger.Dir(cfg.EventSecrets)
-	}
+	set := trigger.Config{Engine: eng, Events: queue, Secrets: records, Log: log, Changed: func() uint64 { return eng.Changes().Generation() }}
 	return queue, trigger.New(set), nil
 }
 

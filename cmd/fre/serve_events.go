@@ -40,13 +40,12 @@ type eventsConfig struct {
 		Networks   []string `yaml:"networks"`
 		SecretFile string   `yaml:"secret_file"`
 	} `yaml:"callbacks"`
-	Secrets string `yaml:"secrets"` // directory TENANT/NAME
 }
 
 // read takes over what is given; the rest keeps its default.
 func (e *eventsConfig) read(cfg *serveConfig) error {
 	to := &cfg.Events
-	cfg.EventsOff, cfg.EventSecrets = e.Off, e.Secrets
+	cfg.EventsOff = e.Off
 	to.URL, to.Credentials, to.Listen, to.User = e.NATS, e.Credentials, e.Listen, e.User
 	switch {
 	case e.Credentials != "" && e.NATS == "":

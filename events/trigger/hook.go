@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/fre-engine/fre/engine"
@@ -103,7 +101,8 @@ func (s *Set) secret(f *engine.Function, t *image.Trigger, name string) ([]byte,
 	err := errors.New("no secrets are configured")
 	if s.cfg.Secrets != nil {
 		var secret []byte
-		if secret, err = s.cfg.Secrets.Secret(f.Config.Tenant, name); err == nil && len(secret) > 0 {
+		secret, err = s.cfg.Secrets.Secret(f.Config.Tenant, name)
+		if secret = bytes.TrimRight(secret, "\r\n"); err == nil && len(secret) > 0 { // a file's last line may end
 			return secret, nil
 		}
 	}
@@ -128,16 +127,4 @@ func readBody(r *engine.Request) ([]byte, error) {
 
 func refused(status int, code string, err error) error {
 	return &events.RefusedError{Err: err, Status: status, Code: code}
-}
-
-// Dir are secrets in files: DIR/TENANT/NAME, of which the newline at the end is no part.
-type Dir string
-
-// Secret reads one. The names come from templates, which hold no others than names.
-func (d Dir) Secret(tenant, name string) ([]byte, error) {
-	if !image.ValidName(tenant) || !image.ValidName(name) {
-		return nil, fmt.Errorf("secret %q of tenant %q: bad name", name, tenant)
-	}
-	b, err := os.ReadFile(filepath.Join(string(d), tenant, name))
-	return bytes.TrimRight(b, "\r\n"), err
 }

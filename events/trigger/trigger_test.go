@@ -7,9 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -93,17 +92,21 @@ func (w *world) SetMark(_ context.Context, name string, t time.Time) error {
 
 const secret = "a secret of the tests"
 
+// kept are secrets by TENANT/NAME.
+type kept map[string]string
+
+func (k kept) Secret(tenant, name string) ([]byte, error) {
+	value, ok := k[tenant+"/"+name]
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	return []byte(value), nil
+}
+
 func newSet(t *testing.T, w *world, now time.Time, triggers ...image.Trigger) *Set {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "default"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "default", "s"), []byte(secret+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	w.functions = map[string]image.Config{"f": {Tenant: "default", Triggers: triggers}}
-	return New(Config{Engine: w, Events: w, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Secrets: Dir(dir), Now: func() time.Time { return now }})
+	return New(Config{Engine: w, Events: w, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Secrets: kept{"default/s": secret + "\n"}, Now: func() time.Time { return now }})
 }
 
 func hook(body string, header ...string) *engine.Request {
