@@ -7,7 +7,7 @@ import (
 
 // Function is a deployed name.
 type Function struct {
-	Name        string    `json:"name"`
+	Name        string    `json:"name"`      // qualified: NAME in the tenant "default", NAME.TENANT in any other
 	Image       string    `json:"image"`     // digest
 	ImageRef    string    `json:"image_ref"` // "name:version"
 	Base        string    `json:"base"`
@@ -41,7 +41,7 @@ type Shells struct {
 // there.
 type DeployRequest struct {
 	Image   string `json:"image"`             // name, name:version, digest or a prefix of it
-	Name    string `json:"name,omitempty"`    // the image's name if empty
+	Name    string `json:"name,omitempty"`    // the image's name if empty; NAME.TENANT deploys it in another tenant than the image's
 	Replace bool   `json:"replace,omitempty"` // take the name over from another template's function
 
 	Locked  bool `json:"locked,omitempty"`  // of a template: resolve nothing that its lock does not answer

@@ -18,7 +18,7 @@ import (
 
 // Function is what lists and inspections show of a deployed function.
 type Function struct {
-	Name        string
+	Name        string // qualified
 	Image       store.Digest
 	ImageRef    string // "name:version"
 	Config      image.Config
@@ -49,10 +49,11 @@ type DeployOptions struct {
 	Trace bool
 }
 
-// Deploy puts the image's function behind name. The same template's function
-// of that name is replaced without losing an event: what is in flight ends on
-// the old instances. ErrNameTaken when another template has the name, or a
-// temporary function.
+// Deploy puts the image's function behind name, by default the image's. A name
+// without a tenant gets the image's own (image.QualifiedName); one with a tenant
+// deploys the image in that. The same template's function of the qualified name is
+// replaced without losing an event: what is in flight ends on the old instances.
+// ErrNameTaken when another template has the name, or a temporary function.
 func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o DeployOptions) (_ *Function, err error) {
 	if err := e.begin(); err != nil {
 		return nil, err
@@ -61,10 +62,11 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if name == "" {
 		name = img.Name
 	}
-	if !image.ValidName(name) {
-		return nil, fmt.Errorf("deploy: %w", &image.FieldError{Field: "name", Message: fmt.Sprintf("%q is not a function name: lower-case letters, digits and dashes, 63 at most", name)})
+	name, tenant, err := NameOf(name, img)
+	if err != nil {
+		return nil, fmt.Errorf("deploy: %w", err)
 	}
-	spec, err := json.Marshal(functionSpec{img.Name, img.Version, o.Temporary, o.Trace})
+	spec, err := json.Marshal(functionSpec{Template: img.Name, Version: img.Version, Tenant: tenant, Temporary: o.Temporary, Trace: o.Trace})
 	if err != nil {
 		return nil, err
 	}
@@ -134,8 +136,12 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	return f.describe(), nil
 }
 
+func (e *Engine) logDir(function string) string {
+	return filepath.Join(e.cfg.StateDir, "logs", function)
+}
+
 func (e *Engine) openLog(function string) (*functionLog, error) {
-	return openLog(filepath.Join(e.cfg.StateDir, "logs", function), function, e.cfg.LogBytes, e.cfg.LogFiles)
+	return openLog(e.logDir(function), function, e.cfg.LogBytes, e.cfg.LogFiles)
 }
 
 // replaceLocked publishes, with deployMu held, a new map of functions with name
@@ -172,11 +178,16 @@ func (e *Engine) Function(name string) (*Function, error) {
 }
 
 func (e *Engine) lookup(name string) (*function, error) {
-	f := (*e.functions.Load())[name]
-	if f == nil {
-		return nil, &UnknownError{Function: name}
+	all := *e.functions.Load()
+	if f := all[name]; f != nil {
+		return f, nil
 	}
-	return f, nil
+	if plain, tenant, err := image.SplitName(name); err == nil { // maybe NAME.default
+		if f := all[image.QualifiedName(plain, tenant)]; f != nil {
+			return f, nil
+		}
+	}
+	return nil, &UnknownError{Function: name}
 }
 
 // RemoveFunction forgets a function, ends its instances and deletes its logs.
@@ -190,6 +201,7 @@ func (e *Engine) RemoveFunction(ctx context.Context, name string) error {
 	defer e.deployMu.Unlock()
 	f, err := e.lookup(name)
 	if err == nil {
+		name = f.name
 		err = e.cfg.Store.RemoveFunction(ctx, name)
 	}
 	if err != nil {

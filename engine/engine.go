@@ -236,6 +236,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	functions := make(map[string]*function)
 	e.functions.Store(&functions)
 	e.forgetTemporary()
+	e.qualifyNames()
 	for _, rec := range cfg.Store.Functions() {
 		f, err := e.newFunction(rec)
 		if err == nil {

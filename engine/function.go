@@ -21,11 +21,12 @@ import (
 // serve it. A redeploy makes a new one and retires the old.
 type function struct {
 	e        *Engine
-	name     string
+	name     string // qualified: NAME.TENANT, except in the tenant "default"
+	plain    string // NAME, which is all that the function itself is told
 	template string // id of the template it came from
 	version  string
 	image    *store.Image
-	config   image.Config
+	config   image.Config // Tenant is the function's, whatever the image says
 	deployed time.Time
 
 	temporary bool // see DeployOptions
@@ -69,6 +70,7 @@ type function struct {
 type functionSpec struct {
 	Template  string `json:"template"`
 	Version   string `json:"version"`
+	Tenant    string `json:"tenant"`              // "" in records of before, whose name was not qualified: see qualifyNames
 	Temporary bool   `json:"temporary,omitempty"` // see DeployOptions
 	Trace     bool   `json:"trace,omitempty"`     // likewise
 }
@@ -94,6 +96,14 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 	if err := json.Unmarshal(rec.Spec, &spec); err != nil {
 		return nil, fmt.Errorf("record of function %s: %w", rec.Name, err)
 	}
+	plain, tenant, err := image.SplitName(rec.Name)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Tenant == "" && cfg.Tenant != tenant {
+		return nil, fmt.Errorf("%s of tenant %s has no name of its own: deploy it again", rec.Name, cfg.Tenant) // qualifyNames could not give it one
+	}
+	cfg.Tenant = tenant
 	cfg.Env = withLimits(cfg.Env, cfg.Resources)
 	var user sandbox.User
 	var work string
@@ -106,11 +116,11 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		return nil, err
 	}
 	f := &function{
-		e: e, name: rec.Name, template: spec.Template, version: spec.Version, image: img, config: cfg, deployed: rec.Deployed, temporary: spec.Temporary,
+		e: e, name: rec.Name, plain: plain, template: spec.Template, version: spec.Version, image: img, config: cfg, deployed: rec.Deployed, temporary: spec.Temporary,
 		user: user, work: work,
 		held:      heldAnswers{bytes: int64(max(cfg.Instances.Max, 1)) * cfg.Resources.MemoryBytes},
 		instances: make(map[*instance]struct{}),
-		lends:     cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, cfg.Tenant+"/"+rec.Name),
+		lends:     cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, tenant+"/"+plain),
 		queue:     admission.NewQueue(e.cfg.Queue),
 	}
 	if cfg.Forks && f.loopbackOnly() && !spec.Trace {
@@ -173,7 +183,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 		Args:     f.config.Args,
 		Env:      f.config.Env,
 		Dir:      "/function",
-		Hostname: f.name,
+		Hostname: f.plain,
 		User:     f.user,
 		Limits:   limitsOf(f.config.Resources),
 
@@ -187,7 +197,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 	if f.config.Network.LendConnection && !f.lends {
 		return spec, &image.FieldError{
 			Field:   "network.lend_connection",
-			Message: fmt.Sprintf("%s/%s may not be lent connections on this engine: list it under network.lend_connections in its configuration (fre serve --config)", f.config.Tenant, f.name),
+			Message: fmt.Sprintf("%s/%s may not be lent connections on this engine: list it under network.lend_connections in its configuration (fre serve --config)", f.config.Tenant, f.plain),
 		}
 	}
 	return spec, f.e.setNetwork(&spec, f.config.Network)

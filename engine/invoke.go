@@ -291,7 +291,7 @@ func (ev *event) finished() {
 // invocation is what an event says about itself.
 func (ev *event) invocation(r *Request) channel.Invocation {
 	return channel.Invocation{
-		Function: ev.f.name, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: ev.ctx.at.UnixMilli(),
+		Function: ev.f.plain, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: ev.ctx.at.UnixMilli(),
 		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header, Upgrade: r.Upgrade,
 		Socket: r.Lends && ev.f.lends,
 	}

@@ -436,7 +436,7 @@ func (in *instance) bootShell(ctx context.Context) (bool, error) {
 	}
 	for sh := f.shells.take(f); sh != nil; sh = f.shells.take(f) {
 		err := sh.sb.Furnish(sandbox.Furnishing{
-			Work: f.work, Mounts: f.furniture.mount, Hostname: f.name, Limits: limitsOf(f.config.Resources),
+			Work: f.work, Mounts: f.furniture.mount, Hostname: f.plain, Limits: limitsOf(f.config.Resources),
 		})
 		switch {
 		case err == nil:

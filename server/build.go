@@ -103,7 +103,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		return s.end(out, r, err)
 	}
 	if req.Temporary {
-		defer s.whileAsked(r, req.Name)
+		defer s.whileAsked(r, f.Name)
 	}
 	line := built(img, lock)
 	function := functionOf(f)

@@ -256,6 +256,44 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
+func TestRenameFunction(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	img := putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "a"}))
+	for _, name := range []string{"a", "b"} {
+		if err := s.PutFunction(t.Context(), Function{Name: name, Image: img.Digest, Deployed: testTime, Spec: []byte(`"` + name + `"`)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.RenameFunction(t.Context(), "a", "b"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("to a name that is taken: %v, want ErrExist", err)
+	}
+	if err := s.RenameFunction(t.Context(), "c", "d"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of none: %v, want ErrNotExist", err)
+	}
+	if err := s.RenameFunction(t.Context(), "a", "z.t"); err != nil {
+		t.Fatal(err)
+	}
+	want := []*Function{
+		{Name: "b", Image: img.Digest, Spec: []byte(`"b"`), Deployed: testTime},
+		{Name: "z.t", Image: img.Digest, Spec: []byte(`"a"`), Deployed: testTime},
+	}
+	for _, what := range []string{"at once", "from the database", "from the index"} {
+		if diff := cmp.Diff(want, s.Functions()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if what == "from the database" {
+			if err := os.Remove(filepath.Join(dir, dbName)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s = openStore(t, dir)
+	}
+}
+
 func TestTenantIDsAreUnique(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	var g errgroup.Group

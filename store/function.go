@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -92,6 +93,33 @@ func (s *Store) Function(name string) (*Function, error) {
 		return f, nil
 	}
 	return nil, fmt.Errorf("function %q: %w", name, fs.ErrNotExist)
+}
+
+// RenameFunction gives a function another name, which none has. Errors:
+// fs.ErrNotExist, fs.ErrExist.
+func (s *Store) RenameFunction(ctx context.Context, from, to string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := checkName("function name", to); err != nil {
+		return err
+	}
+	err := s.update(true, func(t *tx) error {
+		f := t.next.functions[from]
+		switch {
+		case f == nil:
+			return fs.ErrNotExist
+		case t.next.functions[to] != nil:
+			return fmt.Errorf("%q: %w", to, fs.ErrExist)
+		}
+		renamed := *f
+		renamed.Name = to
+		return errors.Join(t.removeFunction(from), t.putFunction(&renamed))
+	})
+	if err != nil {
+		return fmt.Errorf("rename function %q: %w", from, err)
+	}
+	return nil
 }
 
 // RemoveFunction forgets a function; its image stays. Errors: fs.ErrNotExist.

@@ -63,8 +63,10 @@ func (c *cli) deployCommand() *cobra.Command {
 		Use:   "deploy DIR | --image IMAGE",
 		Short: "Build a template and put its function behind a name",
 		Long: `Build the template in DIR as fre build does and put its function behind a
-name, by default the template's id. A function of the same template is replaced
-without losing an event; one of another template only with --replace.`,
+name, by default the template's id. In the tenant that the template names the
+function is NAME.TENANT, everywhere: two tenants may have one of the same name.
+--name NAME.TENANT deploys it in another. A function of the same template is
+replaced without losing an event; one of another template only with --replace.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
 			if (len(dirs) == 0) == (req.Image == "") {

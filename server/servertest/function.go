@@ -23,10 +23,15 @@ import (
 
 // Deploy makes a function with one idle sandbox and one log line.
 func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error) {
+	name, tenant, err := engine.NameOf(name, img)
+	if err != nil {
+		return nil, err
+	}
 	f := &engine.Function{Name: name, Image: img.Digest, ImageRef: img.Name + ":" + img.Version, Deployed: Epoch, Instances: 1}
 	if err := json.Unmarshal(img.Config, &f.Config); err != nil {
 		return nil, err
 	}
+	f.Config.Tenant = tenant
 	if len(img.Names) == 0 {
 		f.ImageRef = img.Built
 	}
