@@ -256,6 +256,58 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
+// TestFunctionImages: what a function may go back to stays with its record, over a restart
+// and a database that is made anew; an image that is lost is left out.
+func TestFunctionImages(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	var images []Digest
+	for _, text := range []string{"a", "b", "c"} {
+		images = append(images, putImage(t, s, text, "1", putTree(t, s, map[string]string{"file": text})).Digest)
+	}
+	if err := s.PutFunction(t.Context(), Function{Name: "f", Image: images[0], Images: []Digest{emptyDigest}}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("with an image that is not there: %v, want ErrNotExist", err)
+	}
+	if err := s.PutFunction(t.Context(), Function{Name: "f", Image: images[0], Images: slices.Concat(images, images), Deployed: testTime}); err != nil {
+		t.Fatal(err)
+	}
+	want := slices.Sorted(slices.Values(images[1:]))
+	again := func() {
+		t.Helper()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openStore(t, dir)
+	}
+	check := func(what string) {
+		t.Helper()
+		f, err := s.Function("f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, f.Images); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	check("at once")
+	again()
+	check("from the database")
+	if err := errors.Join(s.Close(), os.Remove(filepath.Join(dir, dbName))); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, dir)
+	check("from the index")
+	lost := want[0]
+	if err := os.RemoveAll(filepath.Join(dir, "images", lost.hex())); err != nil {
+		t.Fatal(err)
+	}
+	want = want[1:]
+	again()
+	check("with one lost")
+	again()
+	check("with one lost, from the database")
+}
+
 func TestRenameFunction(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir)

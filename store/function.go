@@ -53,7 +53,7 @@ func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
 }
 
 // PutFunction creates or replaces the function of that name; Deployed is now
-// unless it is given. Errors: fs.ErrNotExist if there is no such image.
+// unless it is given. Errors: fs.ErrNotExist if one of its images is not there.
 func (s *Store) PutFunction(ctx context.Context, f Function) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -72,9 +72,12 @@ func (s *Store) PutFunction(ctx context.Context, f Function) error {
 		f.Deployed = time.Now()
 	}
 	f.Deployed = f.Deployed.UTC().Round(0)
+	f.Images = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(f.Images))), func(d Digest) bool { return d == f.Image })
 	err := s.update(true, func(t *tx) error {
-		if t.next.byDigest[f.Image] == nil {
-			return fmt.Errorf("image %s: %w", f.Image, fs.ErrNotExist)
+		for _, d := range append([]Digest{f.Image}, f.Images...) {
+			if t.next.byDigest[d] == nil {
+				return fmt.Errorf("image %s: %w", d, fs.ErrNotExist)
+			}
 		}
 		return t.putFunction(&f)
 	})
@@ -82,6 +85,16 @@ func (s *Store) PutFunction(ctx context.Context, f Function) error {
 		return fmt.Errorf("function %s: %w", f.Name, err)
 	}
 	return nil
+}
+
+// uses says whether the image stays for the function.
+func (f *Function) uses(d Digest) bool { return f.Image == d || slices.Contains(f.Images, d) }
+
+// without is the function without an image that it might have gone back to.
+func (f *Function) without(d Digest) *Function {
+	rest := *f
+	rest.Images = slices.DeleteFunc(slices.Clone(f.Images), func(other Digest) bool { return other == d })
+	return &rest
 }
 
 // Functions returns all functions by name, without touching the disk.
