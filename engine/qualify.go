@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -45,9 +44,12 @@ func (e *Engine) qualifyNames() {
 }
 
 func (e *Engine) qualifyName(rec *store.Function) error {
-	var spec functionSpec
+	spec, err := specOf(rec)
+	if err != nil || spec.Tenant != "" {
+		return err
+	}
 	img, err := e.cfg.Store.Image(string(rec.Image))
-	if err != nil || json.Unmarshal(rec.Spec, &spec) != nil || spec.Tenant != "" {
+	if err != nil {
 		return err
 	}
 	cfg, err := image.ConfigOf(img)
