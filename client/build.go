@@ -75,7 +75,7 @@ func (c *Client) Base(ctx context.Context, name string, report func(api.Event)) 
 // DeployDir builds the template directory dir, as one whose logins those are, and
 // deploys it. Of the request, Image is ignored.
 func (c *Client) DeployDir(ctx context.Context, dir string, r api.DeployRequest, logins Logins, report func(api.Event)) (*Built, error) {
-	q := url.Values{"replace": {strconv.FormatBool(r.Replace)}}
+	q := url.Values{"replace": {strconv.FormatBool(r.Replace)}, "no_traffic": {strconv.FormatBool(r.NoTraffic)}}
 	if r.Name != "" {
 		q.Set("name", r.Name)
 	}

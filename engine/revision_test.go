@@ -276,7 +276,9 @@ func TestRevisionsKept(t *testing.T) {
 func TestRevisionDrains(t *testing.T) {
 	r := open(t)
 	idle := func(mark string) func(*image.Config) {
-		return func(c *image.Config) { c.Env, c.Instances.Idle, c.Instances.Min = []string{"MARK=" + mark}, time.Second, 1 }
+		return func(c *image.Config) {
+			c.Env, c.Instances.Idle, c.Instances.Min = []string{"MARK=" + mark}, time.Second, 1
+		}
 	}
 	r.deploy("f", idle("one"))
 	_, first := r.mark("f")

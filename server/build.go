@@ -81,6 +81,9 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		if req.Replace, err = queryBool(q.Get("replace")); err != nil {
 			return badRequest("replace: %v", err)
 		}
+		if req.NoTraffic, err = queryBool(q.Get("no_traffic")); err != nil {
+			return badRequest("no_traffic: %v", err)
+		}
 		if req.Temporary, err = queryBool(q.Get("temporary")); err != nil {
 			return badRequest("temporary: %v", err)
 		}
@@ -98,7 +101,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 	if req.Name == "" {
 		req.Name = img.Name
 	}
-	f, err := s.engine.Deploy(r.Context(), req.Name, img, engine.DeployOptions{Replace: req.Replace, Temporary: req.Temporary, Trace: req.Trace})
+	f, err := s.engine.Deploy(r.Context(), req.Name, img, engine.DeployOptions{Replace: req.Replace, NoTraffic: req.NoTraffic, Temporary: req.Temporary, Trace: req.Trace})
 	if err != nil {
 		return s.end(out, r, err)
 	}

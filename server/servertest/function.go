@@ -52,6 +52,7 @@ func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engi
 		ID: fmt.Sprintf("%x", sum[:8]), Function: name, Image: f.ImageRef, Tenant: f.Config.Tenant,
 		Command: "/opt/fre/main", State: "idle", PID: 4242, Created: Epoch, Defences: []string{"seccomp", "capabilities"},
 	})
+	e.reviseLocked(f, img, o)
 	e.noteLocked(store.ChangeFunction, store.ActionDeploy, name, name)
 	e.logLocked(name, "deployed")
 	return f, nil
@@ -109,6 +110,7 @@ func (e *Engine) Functions() []*engine.Function {
 
 // Function describes one.
 func (e *Engine) Function(name string) (*engine.Function, error) {
+	name, _, _ = strings.Cut(name, "@")
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f := e.functions[name]
@@ -130,6 +132,7 @@ func (e *Engine) RemoveFunction(_ context.Context, name string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.functions, name)
+	delete(e.revisions, name)
 	e.noteLocked(store.ChangeFunction, store.ActionRemove, name, name)
 	e.endLocked(name)
 	return nil
@@ -146,6 +149,7 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *engine.Request) (*e
 	e.mu.Lock()
 	e.calls++
 	id := "inv" + strconv.Itoa(e.calls)
+	name, _, _ = strings.Cut(name, "@")
 	e.functions[name].Invocations++
 	e.logLocked(name, r.Method+" "+r.Path)
 	e.mu.Unlock()
