@@ -7,12 +7,14 @@ import (
 
 // Function is a deployed name.
 type Function struct {
-	Name        string    `json:"name"`
+	Name        string    `json:"name"`      // qualified: NAME in the tenant "default", NAME.TENANT in any other
 	Image       string    `json:"image"`     // digest
 	ImageRef    string    `json:"image_ref"` // "name:version"
 	Base        string    `json:"base"`
 	Tenant      string    `json:"tenant"`
 	Deployed    time.Time `json:"deployed"`
+	Revision    int       `json:"revision"`       // that most events go to: image, tenant and deployed are its
+	Latest      int       `json:"latest"`         // the newest revision
 	Instances   int       `json:"instances"`      // live sandboxes
 	Busy        int       `json:"busy"`           // events being handled
 	Queued      int       `json:"queued"`         // events waiting for an instance
@@ -41,8 +43,10 @@ type Shells struct {
 // there.
 type DeployRequest struct {
 	Image   string `json:"image"`             // name, name:version, digest or a prefix of it
-	Name    string `json:"name,omitempty"`    // the image's name if empty
+	Name    string `json:"name,omitempty"`    // the image's name if empty; NAME.TENANT deploys it in another tenant than the image's
 	Replace bool   `json:"replace,omitempty"` // take the name over from another template's function
+
+	NoTraffic bool `json:"no_traffic,omitempty"` // events go on to go where they do, unless they ask for the new revision
 
 	Locked  bool `json:"locked,omitempty"`  // of a template: resolve nothing that its lock does not answer
 	Offline bool `json:"offline,omitempty"` // of a template: use no network

@@ -126,7 +126,7 @@ type Change struct {
 	Generation uint64            `json:"generation"` // counts the changes of everything; never comes twice
 	Time       time.Time         `json:"time"`
 	Kind       string            `json:"kind"`           // "image", "function", "sandbox"
-	Action     string            `json:"action"`         // "create", "tag", "untag", "delete"; "deploy", "remove"; "start", "exit"; of containers also "create", "rename", "delete"
+	Action     string            `json:"action"`         // "create", "tag", "untag", "delete"; "deploy", "route", "remove"; "start", "exit"; of containers also "create", "rename", "delete"
 	ID         string            `json:"id"`             // an image's digest, a function's name, a sandbox's id
 	Name       string            `json:"name,omitempty"` // "name:version" of an image, a function's name
 	Attributes map[string]string `json:"attributes,omitempty"`

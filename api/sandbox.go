@@ -6,6 +6,7 @@ import "time"
 type Sandbox struct {
 	ID       string     `json:"id"`
 	Function string     `json:"function,omitempty"` // empty for runs, build steps and containers
+	Revision int        `json:"revision,omitempty"` // of the function
 	Name     string     `json:"name,omitempty"`     // of a container
 	Image    string     `json:"image,omitempty"`
 	Tenant   string     `json:"tenant,omitempty"`
@@ -135,6 +136,7 @@ type TraceStep struct {
 type LogLine struct {
 	Time       time.Time `json:"time"`
 	Function   string    `json:"function"`
+	Revision   int       `json:"revision,omitempty"` // of the function
 	Sandbox    string    `json:"sandbox"`
 	Invocation string    `json:"invocation,omitempty"`
 	Stream     string    `json:"stream"` // "stdout", "stderr", "log"

@@ -75,7 +75,7 @@ func (c *Client) Base(ctx context.Context, name string, report func(api.Event)) 
 // DeployDir builds the template directory dir, as one whose logins those are, and
 // deploys it. Of the request, Image is ignored.
 func (c *Client) DeployDir(ctx context.Context, dir string, r api.DeployRequest, logins Logins, report func(api.Event)) (*Built, error) {
-	q := url.Values{"replace": {strconv.FormatBool(r.Replace)}}
+	q := url.Values{"replace": {strconv.FormatBool(r.Replace)}, "no_traffic": {strconv.FormatBool(r.NoTraffic)}}
 	if r.Name != "" {
 		q.Set("name", r.Name)
 	}
@@ -84,7 +84,7 @@ func (c *Client) DeployDir(ctx context.Context, dir string, r api.DeployRequest,
 
 // Temporary is a function for a while.
 type Temporary struct {
-	Name  string // that no other function has
+	Name  string // that no other function has; Built.Function.Name is qualified
 	Dir   string // the template's directory, which is built; or
 	Image string // an image that is there
 	Trace bool   // note what it opens, for [Client.Slim]
@@ -104,6 +104,9 @@ func (c *Client) DeployTemporary(ctx context.Context, t Temporary, report func(a
 			built, err := readBuild(ctx, body, report)
 			if err != nil {
 				return err
+			}
+			if built.Function == nil {
+				return errors.New("engine did not say what it deployed")
 			}
 			ready <- built
 			_, _ = io.Copy(io.Discard, body) // until hangUp, or the engine's end
@@ -127,7 +130,7 @@ func (c *Client) DeployTemporary(ctx context.Context, t Temporary, report func(a
 		return nil, nil, err
 	}
 	return built, func() error {
-		err := c.RemoveFunction(context.WithoutCancel(ctx), t.Name)
+		err := c.RemoveFunction(context.WithoutCancel(ctx), built.Function.Name)
 		hangUp()
 		<-ended
 		var gone *api.Error

@@ -141,7 +141,7 @@ func (c *container) start(ctx context.Context) (err error) {
 			if out.stderr {
 				stream = "stderr"
 			}
-			c.log.copyLines(out, rec.ID, stream)
+			c.log.copyLines(out, LogLine{Sandbox: rec.ID, Stream: stream})
 		})
 	}
 	e.spawn(func() {

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,7 +17,7 @@ import (
 
 // Function is what lists and inspections show of a deployed function.
 type Function struct {
-	Name        string
+	Name        string // qualified
 	Image       store.Digest
 	ImageRef    string // "name:version"
 	Config      image.Config
@@ -29,6 +28,9 @@ type Function struct {
 	Fork        string // whether its instances are forked, or why not: "on", "waiting", "off: …"; "" where its runtime cannot
 	Invocations uint64
 	Failures    uint64
+	Revision    int         // that most events go to: Image, Config and Deployed are its
+	Latest      int         // the newest that was deployed
+	Traffic     Traffic     // nobody changes it
 	Defences    []string    // in force around its sandboxes (sandbox.Host.Defences)
 	Shells      *ShellStats // what its instances can start from; nil: nothing
 
@@ -39,9 +41,11 @@ type Function struct {
 type DeployOptions struct {
 	Replace bool // take over the name of a function that came from another template
 
-	// Within, unless it is "", is the tenant that the function, and one that it takes the
-	// place of, must belong to: else ErrForeign and ErrNameTaken.
+	// Within, unless it is "", is the tenant that the function and its image must belong
+	// to: else ErrForeign.
 	Within string
+	NoTraffic bool   // events go on to go where they do, unless they ask for the new revision
+	By        string // who deploys, for the record
 
 	// Temporary: a function for a while, of a name that no other has. Nothing of it
 	// outlasts it, or the engine: it has a /work of its own, empty at first, and
@@ -53,10 +57,12 @@ type DeployOptions struct {
 	Trace bool
 }
 
-// Deploy puts the image's function behind name. The same template's function
-// of that name is replaced without losing an event: what is in flight ends on
-// the old instances. ErrNameTaken when another template has the name, or a
-// temporary function.
+// Deploy puts the image's function behind name, by default the image's. A name
+// without a tenant gets the image's own (image.QualifiedName); one with a tenant
+// deploys the image in that. The same template's function of the qualified name is
+// followed by a new revision without losing an event: what is in flight ends on the old
+// instances. All events go to the new one, and a split is over, unless o says otherwise.
+// ErrNameTaken when another template has the name, or a temporary function.
 func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o DeployOptions) (_ *Function, err error) {
 	if err := e.begin(); err != nil {
 		return nil, err
@@ -65,35 +71,51 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if name == "" {
 		name = img.Name
 	}
-	if !image.ValidName(name) {
-		return nil, fmt.Errorf("deploy: %w", &image.FieldError{Field: "name", Message: fmt.Sprintf("%q is not a function name: lower-case letters, digits and dashes, 63 at most", name)})
-	}
-	spec, err := json.Marshal(functionSpec{img.Name, img.Version, o.Temporary, o.Trace})
+	name, tenant, err := NameOf(name, img)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("deploy: %w", err)
+	}
+	if o.Within != "" && (tenant != o.Within || ImageTenant(img) != o.Within) {
+		return nil, fmt.Errorf("deploy %s of tenant %s: %w", name, tenant, ErrForeign)
 	}
 	if o.Trace && !o.Temporary {
 		return nil, fmt.Errorf("deploy: %w", &image.FieldError{Field: "trace", Message: "only a temporary function's files are traced"})
 	}
-	if o.Temporary { // before newFunction makes what is the name's alone
-		e.deployMu.Lock()
-		defer e.deployMu.Unlock()
-		if old := (*e.functions.Load())[name]; old != nil {
-			return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.template)
+	if !o.Temporary {
+		if _, _, err := e.tenant(tenant); err != nil { // it may take a while to make: not under the lock
+			return nil, err
 		}
+	}
+	e.deployMu.Lock()
+	defer e.deployMu.Unlock()
+	old := (*e.functions.Load())[name]
+	if old != nil && (o.Temporary || old.spec.Temporary || old.main.template != img.Name && !o.Replace) {
+		return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.main.template)
+	}
+	if o.Temporary { // newRevision makes what is the name's alone
 		defer func() {
 			if err != nil {
 				err = errors.Join(err, e.removeTemporary(name))
 			}
 		}()
 	}
-	rec := store.Function{Name: name, Image: img.Digest, Spec: spec, Deployed: time.Now().UTC().Truncate(time.Millisecond)}
-	f, err := e.newFunction(&rec)
+	spec := &functionSpec{Tenant: tenant, Temporary: o.Temporary, Trace: o.Trace}
+	if old != nil {
+		spec = old.spec.clone()
+		spec.Tenant = tenant // records of before may lack it
+	}
+	spec.Last++
+	r := Revision{
+		Number: spec.Last, Image: img.Digest, Template: img.Name, Version: img.Version, Config: configDigest(img),
+		Deployed: time.Now().UTC().Truncate(time.Millisecond), By: o.By,
+	}
+	spec.Revisions = append(spec.Revisions, r)
+	if old == nil || !o.NoTraffic {
+		spec.Traffic = allTo(r.Number)
+	}
+	f, err := e.newRevision(name, spec, &r)
 	if err != nil {
 		return nil, err
-	}
-	if o.Within != "" && f.config.Tenant != o.Within {
-		return nil, fmt.Errorf("deploy %s of tenant %s: %w", name, f.config.Tenant, ErrForeign)
 	}
 	if o.Trace {
 		if f.opens, err = sandbox.NewOpens(); err != nil {
@@ -114,51 +136,66 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if err := f.checkSecrets(); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, err)
 	}
-
-	if !o.Temporary {
-		e.deployMu.Lock()
-		defer e.deployMu.Unlock()
-	}
-	old := (*e.functions.Load())[name]
-	if old != nil && (old.temporary || old.template != img.Name && !o.Replace || o.Within != "" && old.config.Tenant != o.Within) {
-		return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.template)
-	}
 	if old != nil {
-		f.logs = old.logs // one log over all deployments of a name
+		f.logs = old.logs // one log over all revisions of a name
 	} else if f.logs, err = e.openLog(name); err != nil {
 		return nil, err
 	}
-	if err := e.cfg.Store.PutFunction(ctx, rec); err != nil {
+	d, err := e.applyLocked(ctx, old, name, spec, f)
+	if err != nil {
 		if old == nil {
 			f.logs.Close()
 		}
 		return nil, err
 	}
-	f.publish()
-	e.replaceLocked(name, f)
 	e.Changes().Add(f.changed(store.ActionDeploy))
-	if old != nil {
-		old.retire()
+	return d.describe(), nil
+}
+
+// load makes the deployment of a record; revisions whose image is lost go without
+// events, as long as there is another.
+func (e *Engine) load(rec *store.Function) (*deployment, error) {
+	spec, err := specOf(rec)
+	if err != nil {
+		return nil, err
 	}
-	f.warm()
-	return f.describe(), nil
+	live := map[int]*function{}
+	var lost error
+	for i := range spec.Revisions {
+		r := &spec.Revisions[i]
+		if !spec.serves(r.Number) {
+			continue
+		}
+		f, err := e.newRevision(rec.Name, spec, r)
+		if err != nil {
+			lost = errors.Join(lost, fmt.Errorf("revision %d: %w", r.Number, err))
+			continue
+		}
+		live[r.Number] = f
+	}
+	d, err := newDeployment(rec.Name, spec, live, nil)
+	if err != nil {
+		return nil, errors.Join(err, lost)
+	}
+	if d.logs, err = e.openLog(rec.Name); err != nil {
+		return nil, err
+	}
+	for _, f := range live {
+		f.measure()
+		f.logs = d.logs
+	}
+	if lost != nil {
+		e.log.Error("function has lost revisions", "function", rec.Name, "error", lost)
+	}
+	return d, nil
+}
+
+func (e *Engine) logDir(function string) string {
+	return filepath.Join(e.cfg.StateDir, "logs", function)
 }
 
 func (e *Engine) openLog(function string) (*functionLog, error) {
-	return openLog(filepath.Join(e.cfg.StateDir, "logs", function), function, e.cfg.LogBytes, e.cfg.LogFiles)
-}
-
-// replaceLocked publishes, with deployMu held, a new map of functions with name
-// set to f, or removed where f is nil.
-func (e *Engine) replaceLocked(name string, f *function) {
-	next := maps.Clone(*e.functions.Load())
-	if f == nil {
-		delete(next, name)
-	} else {
-		f.measure()
-		next[name] = f
-	}
-	e.functions.Store(&next)
+	return openLog(e.logDir(function), function, e.cfg.LogBytes, e.cfg.LogFiles)
 }
 
 // Functions lists the deployed functions by name. The same pointer stands for the
@@ -174,19 +211,11 @@ func (e *Engine) Functions() []*Function {
 
 // Function describes one; fs.ErrNotExist when there is none of that name.
 func (e *Engine) Function(name string) (*Function, error) {
-	f, err := e.lookup(name)
+	d, err := e.find(name)
 	if err != nil {
 		return nil, err
 	}
-	return f.describe(), nil
-}
-
-func (e *Engine) lookup(name string) (*function, error) {
-	f := (*e.functions.Load())[name]
-	if f == nil {
-		return nil, &UnknownError{Function: name}
-	}
-	return f, nil
+	return d.describe(), nil
 }
 
 // RemoveFunction forgets a function, ends its instances and deletes its logs.
@@ -198,21 +227,24 @@ func (e *Engine) RemoveFunction(ctx context.Context, name string) error {
 	defer e.flight.Done()
 	e.deployMu.Lock()
 	defer e.deployMu.Unlock()
-	f, err := e.lookup(name)
+	d, err := e.find(name)
 	if err == nil {
+		name = d.name
 		err = e.cfg.Store.RemoveFunction(ctx, name)
 	}
 	if err != nil {
 		return err
 	}
-	e.replaceLocked(name, nil)
-	e.Changes().Add(f.changed(store.ActionRemove))
-	f.retire()
-	f.logs.Close()
-	e.metrics.forget(name)
-	err = os.RemoveAll(f.logs.dir)
-	if f.temporary {
+	e.publishLocked(name, nil)
+	e.Changes().Add(d.main.changed(store.ActionRemove))
+	for _, f := range d.live {
+		f.retire()
+	}
+	d.logs.Close()
+	e.metrics.forget(name, 0)
+	err = os.RemoveAll(d.logs.dir)
+	if d.spec.Temporary {
 		err = errors.Join(err, e.removeTemporary(name))
 	}
-	return errors.Join(err, f.endTrace())
+	return errors.Join(err, d.main.endTrace())
 }

@@ -41,11 +41,14 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// UnknownError says that there is no function of that name. It is an
-// fs.ErrNotExist, which the start of an instance may return as well.
-type UnknownError struct{ Function string }
+// UnknownError says that there is no function of that name, or no such revision of it.
+// It is an fs.ErrNotExist, which the start of an instance may return as well.
+type UnknownError struct{ Function, Revision string }
 
 func (e *UnknownError) Error() string {
+	if e.Revision != "" {
+		return fmt.Sprintf("function %q has no revision %q: fre function revisions %s lists those that are kept", e.Function, e.Revision, e.Function)
+	}
 	return fmt.Sprintf("function %q: %v", e.Function, fs.ErrNotExist)
 }
 func (e *UnknownError) Unwrap() error { return fs.ErrNotExist }
@@ -89,6 +92,8 @@ type Config struct {
 	Metrics prometheus.Registerer // nil: not exported
 	UIDBase uint32                // first host id of tenant 1; default 0x10000000
 	Shells  ShellConfig
+
+	Revisions int // that are kept of a function beside those that have events or an alias; default 5, below 0: none
 
 	Concurrency int                   // events under way at once, of all functions; default 256 for each CPU
 	Queue       admission.QueueConfig // of those that wait, for one function each and for the engine
@@ -142,7 +147,7 @@ type Engine struct {
 	gcMu sync.Mutex // one garbage collection at a time; before all others
 
 	deployMu  sync.Mutex
-	functions atomic.Pointer[map[string]*function] // replaced whole under deployMu
+	functions atomic.Pointer[map[string]*deployment] // by qualified name; replaced whole under deployMu
 
 	mu      sync.Mutex
 	closing bool
@@ -162,6 +167,12 @@ func Open(cfg Config) (_ *Engine, err error) {
 	}
 	if cfg.Concurrency == 0 {
 		cfg.Concurrency = defaultPlaces()
+	}
+	switch {
+	case cfg.Revisions == 0:
+		cfg.Revisions = defaultRevisions
+	case cfg.Revisions < 0:
+		cfg.Revisions = 0
 	}
 	if err := cfg.Queue.Check(); err != nil {
 		return nil, fmt.Errorf("overload: %w", err)
@@ -239,23 +250,20 @@ func Open(cfg Config) (_ *Engine, err error) {
 		cfg.Builder.Images = buildImages{e}
 	}
 
-	functions := make(map[string]*function)
+	functions := make(map[string]*deployment)
 	e.functions.Store(&functions)
 	e.forgetTemporary()
+	e.qualifyNames()
 	for _, rec := range cfg.Store.Functions() {
-		f, err := e.newFunction(rec)
-		if err == nil {
-			f.measure()
-			f.logs, err = e.openLog(rec.Name)
-		}
+		d, err := e.load(rec)
 		if err != nil {
 			// One damaged record must not keep the others from answering.
 			e.log.Error("function not loaded", "function", rec.Name, "error", err)
 			continue
 		}
-		functions[rec.Name] = f
+		functions[rec.Name] = d
 	}
-	for _, f := range functions {
+	e.each(func(f *function) {
 		// Makes the way out, if it needs one, before its first event does.
 		if _, err := f.spec(""); err != nil {
 			e.log.Error("function cannot start", "function", f.name, "error", err)
@@ -266,7 +274,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		}
 		f.publish()
 		f.warm()
-	}
+	})
 	e.spawn(e.shells.prune)
 	e.spawn(e.attachWorks)
 	e.spawn(e.watchAdmission)
@@ -288,9 +296,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	close(e.closed)
 	e.mu.Unlock()
 
-	for _, f := range *e.functions.Load() {
-		f.tunnels.end()
-	}
+	e.each(func(f *function) { f.tunnels.end() })
 	drained := make(chan struct{})
 	go func() { e.flight.Wait(); close(drained) }()
 	var err error
@@ -300,11 +306,7 @@ func (e *Engine) Close(ctx context.Context) error {
 		err = fmt.Errorf("drain: %w", context.Cause(ctx))
 	}
 	e.abort()
-	retireAll := func() {
-		for _, f := range *e.functions.Load() {
-			f.retire()
-		}
-	}
+	retireAll := func() { e.each((*function).retire) }
 	retireAll()
 	e.boxes.close()
 	<-drained   // without its sandbox every invocation ends
@@ -312,9 +314,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.shells.closeTools()
 	e.workers.Wait()
 	close(e.ended)
-	for _, f := range *e.functions.Load() {
-		f.logs.Close()
-		err = errors.Join(err, f.endTrace())
+	for _, d := range *e.functions.Load() {
+		d.logs.Close()
+		err = errors.Join(err, d.main.endTrace())
 	}
 	for _, c := range e.containers.all() {
 		c.log.Close()

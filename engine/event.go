@@ -134,7 +134,7 @@ func (ev *event) observe(err error) {
 		ev.f.succeeded.Observe(took.Seconds())
 		return
 	}
-	ev.f.e.metrics.failed(ev.f.name, took, err)
+	ev.f.e.metrics.failed(ev.f, took, err)
 }
 
 // judge turns what ended an event into what happened, and logs an exception.
@@ -156,7 +156,7 @@ func (ev *event) judge(err error, before string) error {
 
 // logFailure keeps what the function's owner needs to know of an exception.
 func (f *function) logFailure(sandbox, invocation string, e *FunctionError) {
-	f.logs.append(LogLine{Time: time.Now(), Sandbox: sandbox, Invocation: invocation, Stream: "log", Level: "error", Text: strings.TrimRight(e.Error()+"\n"+e.Stack, "\n")})
+	f.note(LogLine{Sandbox: sandbox, Invocation: invocation, Level: "error", Text: strings.TrimRight(e.Error()+"\n"+e.Stack, "\n")})
 }
 
 // invocationName is the number in 16 hexadecimal digits.

@@ -58,7 +58,7 @@ func (e *Engine) Events(ctx context.Context, o EventOptions, emit func(store.Cha
 // changed notes a function's deployment or removal.
 func (f *function) changed(a store.ChangeAction) store.Change {
 	return store.Change{Kind: store.ChangeFunction, Action: a, ID: f.name, Name: f.name, Attributes: map[string]string{
-		"image": f.ref(), "digest": string(f.image.Digest), "tenant": f.config.Tenant,
+		"image": f.ref(), "digest": string(f.image.Digest), "tenant": f.config.Tenant, "revision": f.number(),
 	}}
 }
 

@@ -79,7 +79,7 @@ func TestEvents(t *testing.T) {
 	next(1)
 	sandboxAttributes := map[string]string{"function": "f", "image": "f:1", "tenant": "default"}
 	killed := map[string]string{"function": "f", "image": "f:1", "tenant": "default", "exit_code": "-1", "signal": "9"}
-	functionAttributes := map[string]string{"image": "f:1", "digest": string(f.Image), "tenant": "default"}
+	functionAttributes := map[string]string{"image": "f:1", "digest": string(f.Image), "tenant": "default", "revision": "1"}
 	want := []store.Change{
 		{Kind: store.ChangeImage, Action: store.ActionCreate, ID: string(img.Digest)},
 		{Kind: store.ChangeImage, Action: store.ActionTag, ID: string(img.Digest), Name: "f:1"},

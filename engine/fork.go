@@ -40,7 +40,7 @@ type forker struct {
 	starting bool
 	failures int // in a row
 	retry    time.Time
-	closed   bool // the function is retired
+	closed   bool // the function rests, or is retired
 }
 
 // newForker says why where the host cannot have fork servers.
@@ -93,7 +93,7 @@ func (k *forker) refuse(why string) {
 	k.mu.Lock()
 	k.off = why
 	k.mu.Unlock()
-	k.f.logs.append(LogLine{Time: time.Now(), Stream: "log", Level: "info", Text: "instances are not forked: " + why})
+	k.f.note(LogLine{Level: "info", Text: "instances are not forked: " + why})
 }
 
 // start starts the fork server and stays until that has ended.
@@ -126,7 +126,9 @@ func (k *forker) start() {
 		err = s.watch(k)
 	}
 	k.mu.Lock()
-	k.server = nil
+	if k.server == s {
+		k.server = nil
+	}
 	if time.Since(began) > time.Minute {
 		k.failures = 0
 	}
@@ -137,7 +139,7 @@ func (k *forker) start() {
 	k.mu.Unlock()
 	if err != nil {
 		if !errors.Is(err, errNoRoom) && declined == nil {
-			f.e.metrics.forkServers.WithLabelValues(f.name).Inc()
+			f.e.metrics.forkServers.WithLabelValues(f.name, f.number()).Inc()
 		}
 		f.e.log.Debug("fork server ended", "function", f.name, "error", err)
 	}
@@ -155,6 +157,16 @@ func (k *forker) close() {
 	if s != nil {
 		s.close()
 	}
+}
+
+// open is the end of close: there may be a fork server again.
+func (k *forker) open() {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.closed = false
 }
 
 // lend makes in an instance that was forked: before, or now. false if there is
@@ -401,7 +413,7 @@ func (s *forkServer) ask(ctx context.Context, id string, leave *sandbox.Fork) (_
 	if err := channel.ExpectFork(ours); err != nil {
 		return nil, -1, err
 	}
-	outputs, err := s.f.logs.pipes("stdout", "stderr")
+	outputs, err := s.f.pipes("stdout", "stderr")
 	if err != nil {
 		return nil, -1, err
 	}

@@ -1,9 +1,9 @@
 package engine
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,15 +17,17 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// function is one deployment: immutable configuration and the instances that
-// serve it. A redeploy makes a new one and retires the old.
+// function is one revision of a function: immutable configuration and the instances
+// that serve it. A redeploy makes a new one; the old rests, and is retired.
 type function struct {
 	e        *Engine
-	name     string
+	name     string // qualified: NAME.TENANT, except in the tenant "default"
+	plain    string // NAME, which is all that the function itself is told
+	revision int    // its number
 	template string // id of the template it came from
 	version  string
 	image    *store.Image
-	config   image.Config
+	config   image.Config // Tenant is the function's, whatever the image says
 	deployed time.Time
 
 	temporary bool // see DeployOptions
@@ -55,6 +57,10 @@ type function struct {
 
 	mu        sync.Mutex
 	retired   bool
+	resting   bool                   // events go to other revisions, unless they ask for this one
+	restedAt  time.Time              // since when
+	restCount uint64                 // invocations when rested looked last
+	restTimer *time.Timer            // calls rested
 	instances map[*instance]struct{} // all that count against Instances.Max
 	free      []*instance            // ready, with room for another event; the last is the most recently used
 	waiters   []*waiter              // events without an instance, oldest first
@@ -65,22 +71,13 @@ type function struct {
 	rewarming bool                   // a call of warm is on its way
 }
 
-// functionSpec is store.Function.Spec: an image loses its name to the next
-// build, a function keeps where it came from.
-type functionSpec struct {
-	Template  string `json:"template"`
-	Version   string `json:"version"`
-	Temporary bool   `json:"temporary,omitempty"` // see DeployOptions
-	Trace     bool   `json:"trace,omitempty"`     // likewise
-}
-
 // ref is what people call the function's image.
 func (f *function) ref() string { return f.template + ":" + f.version }
 
-// newFunction checks a record against the registry; it starts nothing and
-// leaves logs to the caller.
-func (e *Engine) newFunction(rec *store.Function) (*function, error) {
-	img, err := e.cfg.Store.Image(string(rec.Image))
+// newRevision checks a revision against the registry; it starts nothing and leaves
+// logs to the caller. fs.ErrNotExist: its image is gone.
+func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*function, error) {
+	img, err := e.cfg.Store.Image(string(r.Image))
 	if err != nil {
 		return nil, err
 	}
@@ -89,17 +86,21 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		return nil, err
 	}
 	if cfg.Protocol == image.ProtocolNone || len(cfg.Args) == 0 {
-		return nil, fmt.Errorf("%s: %w", rec.Name, ErrNotReady)
+		return nil, fmt.Errorf("%s: %w", name, ErrNotReady)
 	}
-	var spec functionSpec
-	if err := json.Unmarshal(rec.Spec, &spec); err != nil {
-		return nil, fmt.Errorf("record of function %s: %w", rec.Name, err)
+	plain, tenant, err := image.SplitName(name)
+	if err != nil {
+		return nil, err
 	}
+	if spec.Tenant == "" && cfg.Tenant != tenant {
+		return nil, fmt.Errorf("%s of tenant %s has no name of its own: deploy it again", name, cfg.Tenant) // qualifyNames could not give it one
+	}
+	cfg.Tenant = tenant
 	cfg.Env = withLimits(cfg.Env, cfg.Resources)
 	var user sandbox.User
 	var work string
 	if spec.Temporary {
-		user, work, err = e.temporaryTenant(rec.Name)
+		user, work, err = e.temporaryTenant(name)
 	} else {
 		user, work, err = e.tenant(cfg.Tenant)
 	}
@@ -107,11 +108,11 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 		return nil, err
 	}
 	f := &function{
-		e: e, name: rec.Name, template: spec.Template, version: spec.Version, image: img, config: cfg, deployed: rec.Deployed, temporary: spec.Temporary,
+		e: e, name: name, plain: plain, revision: r.Number, template: r.Template, version: r.Version, image: img, config: cfg, deployed: r.Deployed, temporary: spec.Temporary,
 		user: user, work: work,
 		held:      heldAnswers{bytes: int64(max(cfg.Instances.Max, 1)) * cfg.Resources.MemoryBytes},
 		instances: make(map[*instance]struct{}),
-		lends:     cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, cfg.Tenant+"/"+rec.Name),
+		lends:     cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, tenant+"/"+plain),
 		queue:     admission.NewQueue(e.cfg.Queue),
 		use:       e.usage(cfg.Tenant),
 	}
@@ -125,16 +126,19 @@ func (e *Engine) newFunction(rec *store.Function) (*function, error) {
 	return f, nil
 }
 
+// number is its revision, as metrics and answers tell it.
+func (f *function) number() string { return strconv.Itoa(f.revision) }
+
 // measure begins the function's usual series. Whoever removes a function of its name drops
 // them: it is to be called where nobody does, before the function is called.
 func (f *function) measure() {
-	f.warmed = f.e.metrics.start.WithLabelValues(f.name, string(StartWarm))
-	f.succeeded = f.e.metrics.duration.WithLabelValues(f.name, outcome(nil))
+	f.warmed = f.e.metrics.start.WithLabelValues(f.name, string(StartWarm), f.number())
+	f.succeeded = f.e.metrics.duration.WithLabelValues(f.name, outcome(nil), f.number())
 }
 
 // started notes a start and how long the event waited for it.
 func (f *function) started(kind sandbox.StartKind, took time.Duration) {
-	f.e.metrics.start.WithLabelValues(f.name, string(kind)).Observe(took.Seconds())
+	f.e.metrics.start.WithLabelValues(f.name, string(kind), f.number()).Observe(took.Seconds())
 }
 
 // loopbackOnly says whether the function has no network but its own loopback.
@@ -163,10 +167,16 @@ func (f *function) environment() []string {
 	return append(env[:len(env):len(env)], "FRE_CHANNEL=3", "FRE_FILES="+answerFiles, fmt.Sprintf("FRE_KEPT_FILES=%d", channel.KeptFiles), fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
 }
 
+// note writes a line of the engine's or of the handler's logger to the log.
+func (f *function) note(line LogLine) {
+	line.Time, line.Stream, line.Revision = time.Now(), "log", f.revision
+	f.logs.append(line)
+}
+
 // channelLog takes what the handler of one instance logs.
 func (f *function) channelLog(sandbox string) func(invocation, level, message string) {
 	return func(invocation, level, message string) {
-		f.logs.append(LogLine{Time: time.Now(), Sandbox: sandbox, Invocation: invocation, Stream: "log", Level: level, Text: message})
+		f.note(LogLine{Sandbox: sandbox, Invocation: invocation, Level: level, Text: message})
 	}
 }
 
@@ -179,7 +189,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 		Args:     f.config.Args,
 		Env:      f.config.Env,
 		Dir:      "/function",
-		Hostname: f.name,
+		Hostname: f.plain,
 		User:     f.user,
 		Limits:   limitsOf(f.config.Resources),
 
@@ -193,40 +203,24 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 	if f.config.Network.LendConnection && !f.lends {
 		return spec, &image.FieldError{
 			Field:   "network.lend_connection",
-			Message: fmt.Sprintf("%s/%s may not be lent connections on this engine: list it under network.lend_connections in its configuration (fre serve --config)", f.config.Tenant, f.name),
+			Message: fmt.Sprintf("%s/%s may not be lent connections on this engine: list it under network.lend_connections in its configuration (fre serve --config)", f.config.Tenant, f.plain),
 		}
 	}
 	return spec, f.e.setNetwork(&spec, f.config.Network)
 }
 
-// describe returns what lists show now: the same pointer as long as that is the
-// same.
-func (f *function) describe() *Function {
+// count is what lists show of the revision that changes.
+func (f *function) count() counters {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var shells *ShellStats
-	if f.shells != nil {
-		shells = f.shells.stats()
-	}
 	now := counters{
 		instances: len(f.instances), busy: f.busy, queued: len(f.waiters), fork: f.forks.describe(),
 		invocations: f.invocations.Load(), failures: f.failures.Load(),
 	}
-	if shells != nil {
-		now.shells = *shells
+	if f.shells != nil {
+		now.shells = *f.shells.stats()
 	}
-	if last := f.shown.Load(); last != nil && last.counters == now {
-		return last
-	}
-	shown := &Function{
-		Name: f.name, Image: f.image.Digest, ImageRef: f.ref(),
-		Config: f.config, Deployed: f.deployed,
-		Instances: now.instances, Busy: now.busy, Queued: now.queued, Fork: now.fork,
-		Invocations: now.invocations, Failures: now.failures,
-		Defences: f.e.cfg.Sandboxes.Defences(), Shells: shells, counters: now,
-	}
-	f.shown.Store(shown)
-	return shown
+	return now
 }
 
 // counters are what changes of a function while it is deployed.
@@ -244,6 +238,9 @@ func (f *function) retire() {
 	f.mu.Lock()
 	first := !f.retired
 	f.retired = true
+	if f.restTimer != nil {
+		f.restTimer.Stop()
+	}
 	waiters := f.waiters
 	f.waiters = nil
 	idle := make([]*instance, 0, len(f.instances))
@@ -278,7 +275,7 @@ func (f *function) warm() {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for !f.retired && len(f.instances) < f.config.Instances.Min && f.reserveLocked() == nil {
+	for !f.retired && !f.resting && len(f.instances) < f.config.Instances.Min && f.reserveLocked() == nil {
 		f.startLocked()
 	}
 }
@@ -291,7 +288,7 @@ func (f *function) rewarm(failures int) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.config.Instances.Min == 0 || f.retired || f.rewarming {
+	if f.config.Instances.Min == 0 || f.retired || f.resting || f.rewarming {
 		return
 	}
 	f.rewarming = true

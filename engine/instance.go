@@ -204,7 +204,7 @@ func (f *function) start(ctx context.Context, spec sandbox.Spec, b *box) error {
 	if spec.Stdout != nil {
 		streams = streams[:1]
 	}
-	outputs, err := f.logs.pipes(streams...)
+	outputs, err := f.pipes(streams...)
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (in *instance) newBox(id string) *box {
 // newBox describes a sandbox of the function's to lists; ask as in box.
 func (f *function) newBox(id string, state func() State, ask func() error) *box {
 	return &box{
-		id: id, function: f.name, image: f.ref(), digest: f.image.Digest, limits: limitsOf(f.config.Resources),
+		id: id, function: f.name, revision: f.revision, image: f.ref(), digest: f.image.Digest, limits: limitsOf(f.config.Resources),
 		tenant: f.config.Tenant, command: f.config.Args, state: state, ask: ask,
 	}
 }
@@ -351,7 +351,11 @@ func (in *instance) idled() {
 	limit := f.config.Instances.Idle
 	rest := limit
 	if in.state == StateIdle {
-		rest = limit - time.Since(in.idleSince)
+		since := in.idleSince
+		if f.resting && f.restedAt.After(since) { // for a while it may have its events back
+			since, limit = f.restedAt, f.restFor()
+		}
+		rest = limit - time.Since(since)
 	}
 	if in.state == StateExited || in.draining {
 		f.mu.Unlock()
@@ -363,7 +367,11 @@ func (in *instance) idled() {
 			staying++
 		}
 	}
-	if rest > 0 || staying <= f.config.Instances.Min {
+	least := f.config.Instances.Min
+	if f.resting {
+		least = 0
+	}
+	if rest > 0 || staying <= least {
 		in.idle.Reset(max(rest, time.Second))
 		f.mu.Unlock()
 		return

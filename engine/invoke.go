@@ -46,6 +46,7 @@ var ErrSocketWanted = channel.ErrSocketWanted
 type Response struct {
 	ID       string // of the invocation, also in the logs
 	Instance string // of the sandbox
+	Revision string // which answered; "" where the function has one for all events, and none was asked for
 	Status   int
 	Header   [][2]string
 	Size     int64 // bytes of Body, -1 while it is still coming
@@ -106,7 +107,8 @@ func crashReason(s sandbox.ExitStatus, before string) string {
 	}
 }
 
-// Invoke hands an event to the function and returns its answer. Errors:
+// Invoke hands an event to the function, or to one revision of it (NAME@REVISION, by
+// number, alias or "latest"), and returns its answer. Errors:
 // *UnknownError, ErrTimeout, ErrOverloaded, ErrDegraded, ErrClosed, ErrEventTooLarge,
 // *FunctionError, *CrashError, *sandbox.StartError, what the body's Read
 // returned, and the cause of ctx when it ends first.
@@ -115,15 +117,15 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response
 		return nil, err
 	}
 	for {
-		f, err := e.lookup(name)
+		f, told, err := e.route(name, r)
 		if err != nil {
 			e.flight.Done()
 			return nil, err
 		}
 		resp, err := f.invoke(ctx, r)
 		if errors.Is(err, errRetired) {
-			if next, err := e.lookup(name); err != nil || next != f {
-				continue // redeployed while it waited: nothing was read or sent yet
+			if next, _, err := e.route(name, r); err != nil || !next.isRetired() {
+				continue // its events go elsewhere by now: nothing was read or sent yet
 			}
 		}
 		if err != nil {
@@ -134,6 +136,9 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response
 			e.flight.Done()
 			f.failures.Add(1)
 			return nil, err
+		}
+		if told {
+			resp.Revision = f.number()
 		}
 		return resp, nil
 	}
@@ -291,7 +296,7 @@ func (ev *event) finished() {
 // invocation is what an event says about itself.
 func (ev *event) invocation(r *Request) channel.Invocation {
 	return channel.Invocation{
-		Function: ev.f.name, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: ev.ctx.at.UnixMilli(),
+		Function: ev.f.plain, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: ev.ctx.at.UnixMilli(),
 		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header, Upgrade: r.Upgrade,
 		Socket: r.Lends && ev.f.lends,
 	}

@@ -23,6 +23,7 @@ import (
 type LogLine struct {
 	Time       time.Time `json:"time"`
 	Function   string    `json:"function,omitempty"`
+	Revision   int       `json:"revision,omitempty"`
 	Sandbox    string    `json:"sandbox"`
 	Invocation string    `json:"invocation,omitempty"`
 	Stream     string    `json:"stream"`          // "stdout", "stderr", "log" (context.logger and the engine)
@@ -33,11 +34,12 @@ type LogLine struct {
 
 // LogOptions select what Logs emits.
 type LogOptions struct {
-	Tail    int       // that many last lines; -1 for all
-	Since   time.Time // zero for all
-	Until   time.Time // zero for all; following ends with the first line after it
-	Sandbox string    // only lines of that one; "" for all
-	Follow  bool      // go on with new lines until ctx ends
+	Tail     int       // that many last lines; -1 for all
+	Since    time.Time // zero for all
+	Until    time.Time // zero for all; following ends with the first line after it
+	Sandbox  string    // only lines of that one; "" for all
+	Revision int       // only lines of that one; 0 for all
+	Follow   bool      // go on with new lines until ctx ends
 }
 
 // ends says whether a line is after all that is asked for.
@@ -46,7 +48,7 @@ func (o *LogOptions) ends(line *LogLine) bool {
 }
 
 func (o *LogOptions) selects(line *LogLine) bool {
-	return !line.Time.Before(o.Since) && (o.Sandbox == "" || line.Sandbox == o.Sandbox)
+	return !line.Time.Before(o.Since) && (o.Sandbox == "" || line.Sandbox == o.Sandbox) && (o.Revision == 0 || line.Revision == o.Revision)
 }
 
 const (
@@ -257,8 +259,9 @@ func (l *functionLog) rotateLocked() {
 
 // output is one stream of a sandbox that goes to its function's log.
 type output struct {
-	stream string
-	r, w   *os.File
+	stream   string
+	r, w     *os.File
+	revision int // of the function's
 }
 
 // pipes makes the outputs of a sandbox that is about to start; settle ends what
@@ -272,9 +275,18 @@ func (l *functionLog) pipes(streams ...string) ([]output, error) {
 			l.settle(nil, outputs, "", err)
 			return nil, err
 		}
-		outputs = append(outputs, output{stream, r, w})
+		outputs = append(outputs, output{stream: stream, r: r, w: w})
 	}
 	return outputs, nil
+}
+
+// pipes makes the outputs of one of the function's sandboxes.
+func (f *function) pipes(streams ...string) ([]output, error) {
+	outputs, err := f.logs.pipes(streams...)
+	for i := range outputs {
+		outputs[i].revision = f.revision
+	}
+	return outputs, err
 }
 
 // settle follows the outputs of a sandbox that has started, and closes those of
@@ -286,18 +298,18 @@ func (l *functionLog) settle(e *Engine, outputs []output, sandbox string, err er
 		if err != nil {
 			_ = o.r.Close()
 		} else {
-			l.follow(e, o.r, sandbox, o.stream)
+			l.follow(e, o, sandbox)
 		}
 	}
 }
 
 // follow writes the lines of a pipe to the log until every holder of its other
-// end has closed it. It owns r.
-func (l *functionLog) follow(e *Engine, r *os.File, sandbox, stream string) {
+// end has closed it. It owns o.r.
+func (l *functionLog) follow(e *Engine, o output, sandbox string) {
 	e.spawn(func() {
-		defer r.Close()
-		if prints(r) {
-			l.copyLines(r, sandbox, stream)
+		defer o.r.Close()
+		if prints(o.r) {
+			l.copyLines(o.r, LogLine{Revision: o.revision, Sandbox: sandbox, Stream: o.stream})
 		}
 	})
 }
@@ -332,16 +344,15 @@ func outputPipe() (r, w *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
-func (l *functionLog) copyLines(r io.Reader, sandbox, stream string) {
+func (l *functionLog) copyLines(r io.Reader, of LogLine) {
 	br := bufio.NewReaderSize(r, maxLogLine)
 	var batch []LogLine
 	for {
 		text, err := br.ReadSlice('\n')
 		if len(text) > 0 {
-			batch = append(batch, LogLine{
-				Time: time.Now(), Sandbox: sandbox, Stream: stream, Text: strings.ToValidUTF8(strings.TrimRight(string(text), "\r\n"), "\uFFFD"),
-				Partial: text[len(text)-1] != '\n',
-			})
+			of.Time, of.Text = time.Now(), strings.ToValidUTF8(strings.TrimRight(string(text), "\r\n"), "\uFFFD")
+			of.Partial = text[len(text)-1] != '\n'
+			batch = append(batch, of)
 		}
 		ended := err != nil && !errors.Is(err, bufio.ErrBufferFull)
 		if len(batch) > 0 && (ended || br.Buffered() == 0 || len(batch) == 64) {
@@ -407,19 +418,23 @@ func (l *functionLog) drop(text []byte) bool {
 	return true
 }
 
-// Logs emits the log lines of a function, or else of a container, oldest first,
+// Logs emits the log lines of a function, of one revision (NAME@REVISION), or else of a container, oldest first,
 // from one goroutine. It returns when they are out, or with Follow when ctx ends
 // (nil), the container does, or the function is removed or the engine stops (nil);
 // an error of emit ends it too.
 func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(LogLine) error) error {
-	f, err := e.lookup(name)
+	qualified, revision, asked := strings.Cut(name, "@")
+	d, err := e.find(qualified)
+	if err == nil && asked {
+		o.Revision, err = d.spec.resolve(d.name, revision)
+	}
 	if err != nil {
 		if c, other := e.containers.find(name); other == nil {
 			return c.log.read(ctx, e.closed, o, emit)
 		}
 		return err
 	}
-	return f.logs.read(ctx, e.closed, o, emit)
+	return d.logs.read(ctx, e.closed, o, emit)
 }
 
 func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptions, emit func(LogLine) error) error {

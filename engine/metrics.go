@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,10 +14,10 @@ import (
 
 // metrics are the engine's own counters, in Prometheus base units.
 type metrics struct {
-	start    *prometheus.HistogramVec // function, kind
-	duration *prometheus.HistogramVec // function, outcome
+	start    *prometheus.HistogramVec // function, kind, revision
+	duration *prometheus.HistogramVec // function, outcome, revision
 
-	forkServers *prometheus.CounterVec // function
+	forkServers *prometheus.CounterVec // function, revision
 	refused     *prometheus.CounterVec // reason
 
 	waited, waitedForPlace prometheus.Observer
@@ -31,14 +32,14 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "fre_instance_start_seconds", Help: "From an event's arrival to an instance ready for it.",
 			Buckets: prometheus.ExponentialBuckets(1e-5, 4, 11),
-		}, []string{"function", "kind"}),
+		}, []string{"function", "kind", "revision"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "fre_invocation_seconds", Help: "From an event's arrival to the end of its answer.",
 			Buckets: prometheus.ExponentialBuckets(1e-4, 4, 10),
-		}, []string{"function", "outcome"}),
+		}, []string{"function", "outcome", "revision"}),
 		forkServers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fre_fork_server_failures_total", Help: "Fork servers that did not start, or died.",
-		}, []string{"function"}),
+		}, []string{"function", "revision"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fre_admission_refused_total", Help: "Events refused: for want of memory for bodies (memory, waits), as answers of their function hold much of it (answers), or as too many wait for their function (queue_length, queue_time) or for the engine (engine).",
 		}, []string{"reason"}),
@@ -84,11 +85,11 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		}
 		reg.MustRegister(waits,
 			queued("function", func() (n int) {
-				for _, f := range *e.functions.Load() {
+				e.each(func(f *function) {
 					f.mu.Lock()
 					n += len(f.waiters)
 					f.mu.Unlock()
-				}
+				})
 				return n
 			}),
 			queued("engine", func() int { _, n := e.places.count(); return n }),
@@ -114,8 +115,8 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 	return m
 }
 
-func (m *metrics) failed(function string, took time.Duration, err error) {
-	m.duration.WithLabelValues(function, outcome(err)).Observe(took.Seconds())
+func (m *metrics) failed(f *function, took time.Duration, err error) {
+	m.duration.WithLabelValues(f.name, outcome(err), f.number()).Observe(took.Seconds())
 }
 
 // Reasons to refuse an event that package admission does not know.
@@ -137,11 +138,15 @@ func (m *metrics) collected(r *GCReport) {
 	m.gcSeconds.Observe(r.Took.Seconds())
 }
 
-// forget drops the series of a removed function.
-func (m *metrics) forget(function string) {
-	m.start.DeletePartialMatch(prometheus.Labels{"function": function})
-	m.duration.DeletePartialMatch(prometheus.Labels{"function": function})
-	m.forkServers.DeletePartialMatch(prometheus.Labels{"function": function})
+// forget drops the series of a removed function, or of one revision of it.
+func (m *metrics) forget(function string, revision int) {
+	of := prometheus.Labels{"function": function}
+	if revision != 0 {
+		of["revision"] = strconv.Itoa(revision)
+	}
+	m.start.DeletePartialMatch(of)
+	m.duration.DeletePartialMatch(of)
+	m.forkServers.DeletePartialMatch(of)
 }
 
 // outcome is the label of how an event ended.

@@ -25,6 +25,7 @@ import (
 type Sandbox struct {
 	ID       string
 	Function string       // "" for runs, build steps and containers
+	Revision int          // of it
 	Name     string       // of a container
 	Image    string       // "name:version"
 	Digest   store.Digest // of the image; "" for build steps
@@ -49,6 +50,7 @@ type Sandbox struct {
 type box struct {
 	id, function, image, tenant string
 	digest                      store.Digest
+	revision                    int // of the function
 	limits                      sandbox.Limits
 	command                     []string
 	created                     time.Time
@@ -129,7 +131,7 @@ type registry struct {
 func (r *registry) addLocked(b *box) {
 	r.live[b.id] = b
 	s := &Sandbox{
-		ID: b.id, Function: b.function, Name: b.name, Image: b.image, Digest: b.digest, Tenant: b.tenant, Limits: b.limits, Command: strings.Join(b.command, " "),
+		ID: b.id, Function: b.function, Revision: b.revision, Name: b.name, Image: b.image, Digest: b.digest, Tenant: b.tenant, Limits: b.limits, Command: strings.Join(b.command, " "),
 		State: StateStarting, Created: b.created, Defences: b.defences, box: b,
 	}
 	if b.container != nil {

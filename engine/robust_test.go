@@ -384,7 +384,7 @@ func TestLogPace(t *testing.T) {
 		copied := make(chan struct{})
 		go func() {
 			defer close(copied)
-			l.copyLines(r, "s", "stdout")
+			l.copyLines(r, LogLine{Sandbox: "s", Stream: "stdout"})
 		}()
 		write := func(text string) {
 			t.Helper()

@@ -436,7 +436,7 @@ func (in *instance) bootShell(ctx context.Context, secrets []sandbox.Secret) (bo
 	}
 	for sh := f.shells.take(f); sh != nil; sh = f.shells.take(f) {
 		err := sh.sb.Furnish(sandbox.Furnishing{
-			Work: f.work, Mounts: f.furniture.mount, Secrets: secrets, Hostname: f.name, Limits: limitsOf(f.config.Resources),
+			Work: f.work, Mounts: f.furniture.mount, Secrets: secrets, Hostname: f.plain, Limits: limitsOf(f.config.Resources),
 		})
 		switch {
 		case err == nil:
@@ -458,8 +458,8 @@ func (in *instance) become(ctx context.Context, sh *shell) error {
 	f := in.f
 	cfg := f.channelConfig(sh.id, func() *sandbox.Sandbox { return sh.sb })
 	sh.config.Store(&cfg)
-	f.logs.follow(f.e, sh.stdout, sh.id, "stdout")
-	f.logs.follow(f.e, sh.stderr, sh.id, "stderr")
+	f.logs.follow(f.e, output{stream: "stdout", r: sh.stdout, revision: f.revision}, sh.id)
+	f.logs.follow(f.e, output{stream: "stderr", r: sh.stderr, revision: f.revision}, sh.id)
 	in.conn, in.kind = sh.conn, StartRuntime
 	in.box = in.newBox(sh.id)
 	f.e.boxes.adopt(f.e, in.box, sh.sb)

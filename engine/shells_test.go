@@ -229,13 +229,13 @@ func TestShellsAreShared(t *testing.T) {
 	fresh := func(c *image.Config) { c.Instances.Isolation = image.IsolationEvent }
 	r.deployInterpreted("a", "1", fresh)
 	r.deployInterpreted("b", "1", func(c *image.Config) { fresh(c); c.Tenant = "other" })
-	r.parked("b", 2)
+	r.parked("b.other", 2)
 	if n := r.roots(); n != 1 {
 		t.Errorf("%d roots for one base", n)
 	}
 	seen := map[string]bool{}
 	for range 4 {
-		for _, name := range []string{"a", "b"} {
+		for _, name := range []string{"a", "b.other"} {
 			r.parked(name, 2)
 			resp := r.mustCall(name, "/look?", "", "")
 			if resp.StartKind != StartRuntime || seen[resp.Instance] {
@@ -248,10 +248,10 @@ func TestShellsAreShared(t *testing.T) {
 	if err != nil || a != "a" {
 		t.Errorf("a's code is %q, %v", a, err)
 	}
-	if b, _, err := r.look("b", "file=name"); err != nil || b != "b" {
+	if b, _, err := r.look("b.other", "file=name"); err != nil || b != "b" {
 		t.Errorf("b's code is %q, %v", b, err)
 	}
-	if _, _, err := r.look("b", "file=/work/mine"); err == nil {
+	if _, _, err := r.look("b.other", "file=/work/mine"); err == nil {
 		t.Error("another tenant's file was read")
 	}
 }

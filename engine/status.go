@@ -52,8 +52,8 @@ func (e *Engine) Status() (Status, error) {
 	}
 	s.State, s.Reason, s.Since = e.admission.Since()
 	s.Events, s.Waiting = e.places.count()
-	for _, f := range *e.functions.Load() {
-		s.Functions++
+	s.Functions = len(*e.functions.Load())
+	e.each(func(f *function) {
 		f.mu.Lock()
 		load := FunctionLoad{Name: f.name, Instances: len(f.instances), Busy: f.busy, Queued: len(f.waiters)}
 		f.mu.Unlock()
@@ -62,7 +62,7 @@ func (e *Engine) Status() (Status, error) {
 		if load.Busy+load.Queued > 0 {
 			s.Busiest = append(s.Busiest, load)
 		}
-	}
+	})
 	slices.SortFunc(s.Busiest, func(a, b FunctionLoad) int {
 		return cmp.Or(cmp.Compare(b.Busy+b.Queued, a.Busy+a.Queued), cmp.Compare(a.Name, b.Name))
 	})

@@ -55,7 +55,7 @@ func (e *Engine) forgetTemporary() {
 		if json.Unmarshal(rec.Spec, &spec) != nil || !spec.Temporary {
 			continue
 		}
-		err := errors.Join(e.cfg.Store.RemoveFunction(context.Background(), rec.Name), os.RemoveAll(filepath.Join(e.cfg.StateDir, "logs", rec.Name)))
+		err := errors.Join(e.cfg.Store.RemoveFunction(context.Background(), rec.Name), os.RemoveAll(e.logDir(rec.Name)))
 		if err != nil {
 			e.log.Error("temporary function not removed", "function", rec.Name, "error", err)
 		}

@@ -1,12 +1,16 @@
 package engine
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // tunnels are the events of a function that last until one of their sides ends them.
 type tunnels struct {
 	mu    sync.Mutex
 	all   map[*event]struct{}
-	ended bool // there are to be no more
+	ended bool      // there are to be no more
+	cutAt time.Time // nor of events that began before
 }
 
 // becomeTunnel takes the time limit from an event whose function has changed its
@@ -18,7 +22,7 @@ func (ev *event) becomeTunnel() {
 	t := &ev.f.tunnels
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ended {
+	if t.ended || ev.began.Before(t.cutAt) {
 		ev.cancel(ErrClosed)
 		return
 	}
@@ -38,6 +42,14 @@ func (t *tunnels) remove(ev *event) {
 func (t *tunnels) end() {
 	t.mu.Lock()
 	t.ended = true
+	t.mu.Unlock()
+	t.cut()
+}
+
+// cut ends those there are, and what becomes one of an event that is under way.
+func (t *tunnels) cut() {
+	t.mu.Lock()
+	t.cutAt = time.Now()
 	all := t.all
 	t.all = nil
 	t.mu.Unlock()

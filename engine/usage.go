@@ -91,6 +91,11 @@ func (e *Engine) DiskUsage() (*DiskUsage, error) {
 func (e *Engine) imageUsers() map[store.Digest]string {
 	users := make(map[store.Digest]string)
 	for _, f := range e.cfg.Store.Functions() {
+		for _, d := range f.Images {
+			users[d] = "a revision that function " + f.Name + " may go back to (fre function revisions " + f.Name + ")"
+		}
+	}
+	for _, f := range e.cfg.Store.Functions() {
 		users[f.Image] = "function " + f.Name
 	}
 	for _, b := range e.boxes.all() {

@@ -57,8 +57,8 @@ func TestWorkLimit(t *testing.T) {
 		t.Errorf("10 MiB in one file before there was a limit: %+v", a)
 	}
 	fill("a", "more", "16", false)
-	fill("b", "more", "32", true)
-	fill("b", "too much", "32", false)
+	fill("b.other", "more", "32", true)
+	fill("b.other", "too much", "32", false)
 	u = usage()
 	if a := u["default"]; a.Bytes > 16<<20 || a.Bytes < 15<<20 || a.AsOf.IsZero() {
 		t.Errorf("full: %+v", a)

@@ -68,6 +68,8 @@ func statusOf(err error) (status int, code string) {
 		return http.StatusServiceUnavailable, "busy"
 	case errors.As(err, &unknown):
 		return http.StatusNotFound, "not_found"
+	case errors.Is(err, engine.ErrImageGone):
+		return http.StatusNotFound, "image_gone"
 	case errors.Is(err, context.Canceled):
 		return 499, "client_gone" // nobody reads it; logs and metrics do
 	}

@@ -236,6 +236,9 @@ func (a *reply) setFields(f front, r *request, resp *engine.Response) {
 	}
 	f.Set("X-Fre-Id", resp.ID)
 	f.Set("X-Fre-Instance", resp.Instance)
+	if resp.Revision != "" {
+		f.Set("X-Fre-Revision", resp.Revision)
+	}
 	cold := "0"
 	if resp.Cold {
 		cold = "1"

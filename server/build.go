@@ -84,6 +84,9 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		if req.Replace, err = queryBool(q.Get("replace")); err != nil {
 			return badRequest("replace: %v", err)
 		}
+		if req.NoTraffic, err = queryBool(q.Get("no_traffic")); err != nil {
+			return badRequest("no_traffic: %v", err)
+		}
 		if req.Temporary, err = queryBool(q.Get("temporary")); err != nil {
 			return badRequest("temporary: %v", err)
 		}
@@ -102,7 +105,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		req.Name = img.Name
 	}
 	noteOn(r, req.Name)
-	o := engine.DeployOptions{Replace: req.Replace, Temporary: req.Temporary, Trace: req.Trace}
+	o := engine.DeployOptions{Replace: req.Replace, NoTraffic: req.NoTraffic, By: identityOf(r).Who, Temporary: req.Temporary, Trace: req.Trace}
 	if id := identityOf(r); !id.All() {
 		if o.Within = id.Tenant; o.Temporary {
 			return s.end(out, r, notOfTenant("a temporary function counts against nobody's quotas"))
@@ -113,7 +116,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		return s.end(out, r, err)
 	}
 	if req.Temporary {
-		defer s.whileAsked(r, req.Name)
+		defer s.whileAsked(r, f.Name)
 	}
 	line := built(img, lock)
 	function := functionOf(f)

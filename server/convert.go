@@ -41,7 +41,7 @@ func functionOf(f *engine.Function) api.Function {
 	return api.Function{
 		Name: f.Name, Image: string(f.Image), ImageRef: f.ImageRef, Base: f.Config.Base, Tenant: f.Config.Tenant,
 		Deployed: f.Deployed.UTC(), Instances: f.Instances, Busy: f.Busy, Queued: f.Queued, Fork: f.Fork,
-		Invocations: f.Invocations, Failures: f.Failures,
+		Invocations: f.Invocations, Failures: f.Failures, Revision: f.Revision, Latest: f.Latest,
 	}
 }
 
@@ -51,7 +51,7 @@ func eventOf(e image.Event) *api.Event {
 
 func sandboxOf(b *engine.Sandbox) api.Sandbox {
 	out := api.Sandbox{
-		ID: b.ID, Function: b.Function, Name: b.Name, Image: b.Image, Tenant: b.Tenant, Command: b.Command,
+		ID: b.ID, Function: b.Function, Revision: b.Revision, Name: b.Name, Image: b.Image, Tenant: b.Tenant, Command: b.Command,
 		State: string(b.State), PID: b.PID, Created: b.Created.UTC(), Defences: b.Defences,
 	}
 	if !b.Ended.IsZero() {
@@ -74,7 +74,7 @@ func statsOf(s sandbox.Stats) *api.Stats {
 }
 
 func logLineOf(l engine.LogLine) *api.LogLine {
-	return &api.LogLine{Time: l.Time, Function: l.Function, Sandbox: l.Sandbox, Invocation: l.Invocation, Stream: l.Stream, Level: l.Level, Text: l.Text}
+	return &api.LogLine{Time: l.Time, Function: l.Function, Revision: l.Revision, Sandbox: l.Sandbox, Invocation: l.Invocation, Stream: l.Stream, Level: l.Level, Text: l.Text}
 }
 
 // Checks converts what the engine's package found out for whoever shows it without

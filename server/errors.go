@@ -94,6 +94,12 @@ func statusOf(err error) (status int, code api.Code, next string) {
 
 	case errors.Is(err, engine.ErrNameTaken):
 		return http.StatusConflict, api.CodeNameTaken, "choose another name (--name) or replace it (--replace)"
+	case errors.Is(err, engine.ErrTraffic):
+		return http.StatusBadRequest, api.CodeBadRequest, ""
+	case errors.Is(err, engine.ErrNoRevision), errors.Is(err, engine.ErrImageGone):
+		return http.StatusConflict, api.CodeBadRequest, "" // they say it themselves
+	case errors.Is(err, engine.ErrRevisionUsed):
+		return http.StatusConflict, api.CodeInUse, ""
 	case errors.Is(err, engine.ErrNotReady):
 		return http.StatusUnprocessableEntity, api.CodeNotFunction, "deploy an image that was built from a template"
 	case errors.Is(err, engine.ErrNotTraced):

@@ -57,6 +57,12 @@ var needs = map[string]need{
 	"POST /v1/functions/{name}/invoke": {scope: access.Invoke, of: ofFunction},
 	"GET /v1/functions/{name}/logs":    {scope: access.Read, of: ofFunction},
 
+	"GET /v1/functions/{name}/revisions":               {scope: access.Read, of: ofFunction},
+	"DELETE /v1/functions/{name}/revisions/{revision}": {scope: access.Deploy, of: ofFunction},
+	"POST /v1/functions/{name}/split":                  {scope: access.Deploy, of: ofFunction},
+	"POST /v1/functions/{name}/rollback":               {scope: access.Deploy, of: ofFunction},
+	"POST /v1/functions/{name}/aliases":                {scope: access.Deploy, of: ofFunction},
+
 	"GET /v1/sandboxes":                {scope: access.Read},
 	"GET /v1/sandboxes/{id}/processes": {scope: access.Read, of: ofSandbox},
 	"POST /v1/sandboxes/{id}/wait":     {scope: access.Read, of: ofSandbox},

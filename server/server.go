@@ -62,6 +62,13 @@ type Engine interface {
 	DiskUsage() (*engine.DiskUsage, error)
 	Function(name string) (*engine.Function, error)
 	RemoveFunction(ctx context.Context, name string) error
+
+	Revisions(name string) (*engine.Revisions, error)
+	SetTraffic(ctx context.Context, name string, o engine.Split) (*engine.Revisions, error)
+	Rollback(ctx context.Context, name, to string) (*engine.Revisions, error)
+	SetAliases(ctx context.Context, name string, set map[string]string, remove []string) (*engine.Revisions, error)
+	RemoveRevision(ctx context.Context, name, revision string) error
+
 	Closed() <-chan struct{}
 	Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error)
 	Logs(ctx context.Context, name string, o engine.LogOptions, emit func(engine.LogLine) error) error
@@ -175,6 +182,11 @@ func (s *server) routes() []route {
 		{"POST", "/v1/functions/{name}/invoke", s.invoke},
 		{"GET", "/v1/functions/{name}/logs", s.logs},
 		{"POST", "/v1/functions/{name}/slim", s.slim},
+		{"GET", "/v1/functions/{name}/revisions", s.revisions},
+		{"DELETE", "/v1/functions/{name}/revisions/{revision}", s.removeRevision},
+		{"POST", "/v1/functions/{name}/split", s.split},
+		{"POST", "/v1/functions/{name}/rollback", s.rollback},
+		{"POST", "/v1/functions/{name}/aliases", s.aliases},
 		{"GET", "/v1/sandboxes", s.sandboxes},
 		{"POST", "/v1/sandboxes/{id}/stop", s.stop},
 		{"POST", "/v1/sandboxes/{id}/kill", s.kill},

@@ -29,8 +29,8 @@ const (
 // ChangeAction says what happened to it.
 type ChangeAction string
 
-// The actions; create, delete, tag and untag are an image's, deploy and remove
-// a function's, start and exit a sandbox's, and of a container create, rename and
+// The actions; create, delete, tag and untag are an image's, deploy, route (its
+// events go elsewhere, or an alias does) and remove a function's, start and exit a sandbox's, and of a container create, rename and
 // delete.
 const (
 	ActionCreate ChangeAction = "create"
@@ -39,6 +39,7 @@ const (
 	ActionUntag  ChangeAction = "untag"
 	ActionDeploy ChangeAction = "deploy"
 	ActionRemove ChangeAction = "remove"
+	ActionRoute  ChangeAction = "route"
 	ActionStart  ChangeAction = "start"
 	ActionExit   ChangeAction = "exit"
 	ActionRename ChangeAction = "rename"

@@ -92,6 +92,14 @@ CREATE INDEX remotes_image ON remotes (image);
 CREATE TABLE foreign_images (
 	image TEXT PRIMARY KEY REFERENCES images ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
+`, `
+-- What a function may go back to, beside the image that it has.
+CREATE TABLE function_images (
+	function TEXT NOT NULL REFERENCES functions ON DELETE CASCADE,
+	image    TEXT NOT NULL REFERENCES images,
+	PRIMARY KEY (function, image)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX function_images_image ON function_images (image);
 `}
 
 // sizedSince is the first version of the database that knows what images take.

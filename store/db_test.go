@@ -256,6 +256,96 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
+// TestFunctionImages: what a function may go back to stays with its record, over a restart
+// and a database that is made anew; an image that is lost is left out.
+func TestFunctionImages(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	var images []Digest
+	for _, text := range []string{"a", "b", "c"} {
+		images = append(images, putImage(t, s, text, "1", putTree(t, s, map[string]string{"file": text})).Digest)
+	}
+	if err := s.PutFunction(t.Context(), Function{Name: "f", Image: images[0], Images: []Digest{emptyDigest}}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("with an image that is not there: %v, want ErrNotExist", err)
+	}
+	if err := s.PutFunction(t.Context(), Function{Name: "f", Image: images[0], Images: slices.Concat(images, images), Deployed: testTime}); err != nil {
+		t.Fatal(err)
+	}
+	want := slices.Sorted(slices.Values(images[1:]))
+	again := func() {
+		t.Helper()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openStore(t, dir)
+	}
+	check := func(what string) {
+		t.Helper()
+		f, err := s.Function("f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, f.Images); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	check("at once")
+	again()
+	check("from the database")
+	if err := errors.Join(s.Close(), os.Remove(filepath.Join(dir, dbName))); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, dir)
+	check("from the index")
+	lost := want[0]
+	if err := os.RemoveAll(filepath.Join(dir, "images", lost.hex())); err != nil {
+		t.Fatal(err)
+	}
+	want = want[1:]
+	again()
+	check("with one lost")
+	again()
+	check("with one lost, from the database")
+}
+
+func TestRenameFunction(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	img := putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "a"}))
+	for _, name := range []string{"a", "b"} {
+		if err := s.PutFunction(t.Context(), Function{Name: name, Image: img.Digest, Deployed: testTime, Spec: []byte(`"` + name + `"`)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.RenameFunction(t.Context(), "a", "b"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("to a name that is taken: %v, want ErrExist", err)
+	}
+	if err := s.RenameFunction(t.Context(), "c", "d"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of none: %v, want ErrNotExist", err)
+	}
+	if err := s.RenameFunction(t.Context(), "a", "z.t"); err != nil {
+		t.Fatal(err)
+	}
+	want := []*Function{
+		{Name: "b", Image: img.Digest, Spec: []byte(`"b"`), Deployed: testTime},
+		{Name: "z.t", Image: img.Digest, Spec: []byte(`"a"`), Deployed: testTime},
+	}
+	for _, what := range []string{"at once", "from the database", "from the index"} {
+		if diff := cmp.Diff(want, s.Functions()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if what == "from the database" {
+			if err := os.Remove(filepath.Join(dir, dbName)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s = openStore(t, dir)
+	}
+}
+
 func TestTenantIDsAreUnique(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	var g errgroup.Group

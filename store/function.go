@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -52,7 +53,7 @@ func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
 }
 
 // PutFunction creates or replaces the function of that name; Deployed is now
-// unless it is given. Errors: fs.ErrNotExist if there is no such image.
+// unless it is given. Errors: fs.ErrNotExist if one of its images is not there.
 func (s *Store) PutFunction(ctx context.Context, f Function) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -71,9 +72,12 @@ func (s *Store) PutFunction(ctx context.Context, f Function) error {
 		f.Deployed = time.Now()
 	}
 	f.Deployed = f.Deployed.UTC().Round(0)
+	f.Images = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(f.Images))), func(d Digest) bool { return d == f.Image })
 	err := s.update(true, func(t *tx) error {
-		if t.next.byDigest[f.Image] == nil {
-			return fmt.Errorf("image %s: %w", f.Image, fs.ErrNotExist)
+		for _, d := range append([]Digest{f.Image}, f.Images...) {
+			if t.next.byDigest[d] == nil {
+				return fmt.Errorf("image %s: %w", d, fs.ErrNotExist)
+			}
 		}
 		return t.putFunction(&f)
 	})
@@ -81,6 +85,16 @@ func (s *Store) PutFunction(ctx context.Context, f Function) error {
 		return fmt.Errorf("function %s: %w", f.Name, err)
 	}
 	return nil
+}
+
+// uses says whether the image stays for the function.
+func (f *Function) uses(d Digest) bool { return f.Image == d || slices.Contains(f.Images, d) }
+
+// without is the function without an image that it might have gone back to.
+func (f *Function) without(d Digest) *Function {
+	rest := *f
+	rest.Images = slices.DeleteFunc(slices.Clone(f.Images), func(other Digest) bool { return other == d })
+	return &rest
 }
 
 // Functions returns all functions by name, without touching the disk.
@@ -92,6 +106,33 @@ func (s *Store) Function(name string) (*Function, error) {
 		return f, nil
 	}
 	return nil, fmt.Errorf("function %q: %w", name, fs.ErrNotExist)
+}
+
+// RenameFunction gives a function another name, which none has. Errors:
+// fs.ErrNotExist, fs.ErrExist.
+func (s *Store) RenameFunction(ctx context.Context, from, to string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := checkName("function name", to); err != nil {
+		return err
+	}
+	err := s.update(true, func(t *tx) error {
+		f := t.next.functions[from]
+		switch {
+		case f == nil:
+			return fs.ErrNotExist
+		case t.next.functions[to] != nil:
+			return fmt.Errorf("%q: %w", to, fs.ErrExist)
+		}
+		renamed := *f
+		renamed.Name = to
+		return errors.Join(t.removeFunction(from), t.putFunction(&renamed))
+	})
+	if err != nil {
+		return fmt.Errorf("rename function %q: %w", from, err)
+	}
+	return nil
 }
 
 // RemoveFunction forgets a function; its image stays. Errors: fs.ErrNotExist.

@@ -578,7 +578,7 @@ func (s *Store) removeImage(d Digest, may func(*Image) error) error {
 		}
 	}
 	for _, f := range snap.functionList {
-		if f.Image == d {
+		if f.uses(d) {
 			return fmt.Errorf("%w by function %s", ErrInUse, f.Name)
 		}
 	}

@@ -260,6 +260,13 @@ func TestRemoveImage(t *testing.T) {
 	if err := s.RemoveImage(t.Context(), gone.Digest); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "function f") {
 		t.Errorf("RemoveImage: %v, want ErrInUse naming f", err)
 	}
+	// Not even where another has taken its place, and the function may go back to it.
+	if err := s.PutFunction(t.Context(), Function{Name: "f", Image: keep.Digest, Images: []Digest{gone.Digest}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RemoveImage(t.Context(), gone.Digest); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "function f") {
+		t.Errorf("RemoveImage of one to go back to: %v, want ErrInUse naming f", err)
+	}
 	if err := s.RemoveFunction(t.Context(), "f"); err != nil {
 		t.Fatal(err)
 	}

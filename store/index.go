@@ -291,6 +291,12 @@ func (s *Store) rebuild(t *tx) error {
 			s.log.Error("function has lost its image: dropped", "function", f.Name, "image", f.Image)
 			continue
 		}
+		for _, d := range f.Images {
+			if t.next.byDigest[d] == nil {
+				s.log.Error("function has lost an image that it might have gone back to", "function", f.Name, "image", d)
+				f = f.without(d)
+			}
+		}
 		if err := t.putFunction(f); err != nil {
 			return err
 		}

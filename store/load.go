@@ -124,7 +124,7 @@ func (s *Store) readParts(n *snapshot) error {
 }
 
 func (s *Store) readFunctions(n *snapshot) error {
-	return s.each(`SELECT name, image, spec, deployed FROM functions ORDER BY name`, func(scan scanFunc) error {
+	err := s.each(`SELECT name, image, spec, deployed FROM functions ORDER BY name`, func(scan scanFunc) error {
 		var f Function
 		var spec string
 		var deployed int64
@@ -137,6 +137,22 @@ func (s *Store) readFunctions(n *snapshot) error {
 		f.Spec, f.Deployed = json.RawMessage(spec), time.Unix(0, deployed).UTC()
 		n.functions[f.Name] = &f
 		n.functionList = append(n.functionList, &f)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return s.each(`SELECT function, image FROM function_images ORDER BY 1, 2`, func(scan scanFunc) error {
+		var name string
+		var d Digest
+		if err := scan(&name, &d); err != nil {
+			return err
+		}
+		f := n.functions[name]
+		if f == nil || n.byDigest[d] == nil {
+			return noImage("function "+name, d)
+		}
+		f.Images = append(f.Images, d)
 		return nil
 	})
 }

@@ -113,6 +113,7 @@ type Image struct {
 type Function struct {
 	Name     string          `json:"name"`
 	Image    Digest          `json:"image"`
+	Images   []Digest        `json:"images,omitempty"` // others that stay for it, sorted
 	Spec     json.RawMessage `json:"spec"`
 	Deployed time.Time       `json:"deployed"`
 }

@@ -286,14 +286,20 @@ func (t *tx) removeImage(d Digest) error {
 	return nil
 }
 
-// dropImage removes an image that is gone with the functions that need it.
+// dropImage removes an image that is gone with the functions that have it; those that
+// may go back to it go on without.
 func (t *tx) dropImage(d Digest) error {
 	if _, err := t.sql.Exec(`DELETE FROM functions WHERE image = ?`, d); err != nil {
 		return err
 	}
 	for _, f := range t.next.functionList {
-		if f.Image == d {
+		switch {
+		case f.Image == d:
 			t.showFunction(f.Name, nil)
+		case f.uses(d):
+			if err := t.putFunction(f.without(d)); err != nil {
+				return err
+			}
 		}
 	}
 	return t.removeImage(d)
@@ -319,6 +325,14 @@ func (t *tx) putFunction(f *Function) error {
 	_, err := t.sql.Exec(`INSERT INTO functions VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE
 		SET image = excluded.image, spec = excluded.spec, deployed = excluded.deployed`,
 		f.Name, f.Image, string(f.Spec), f.Deployed.UnixNano())
+	if err == nil {
+		_, err = t.sql.Exec(`DELETE FROM function_images WHERE function = ?`, f.Name)
+	}
+	for _, d := range f.Images {
+		if err == nil {
+			_, err = t.sql.Exec(`INSERT INTO function_images VALUES (?, ?)`, f.Name, d)
+		}
+	}
 	t.showFunction(f.Name, f)
 	return err
 }

@@ -42,6 +42,12 @@ const (
 // an expectation.
 const Placeholder = "{{function}}"
 
+// told is the name that a function is told it has, without its tenant.
+func told(function string) string {
+	name, _, _ := strings.Cut(function, ".")
+	return name
+}
+
 // Case is one test.
 type Case struct {
 	Name   string // NAME of its files, "event" for test/event.json
@@ -218,7 +224,7 @@ func ParseEvent(text []byte) (Event, error) {
 // strictly.
 func ParseExpect(text []byte, function string) (Expect, error) {
 	var e Expect
-	err := decode(bytes.ReplaceAll(text, []byte(Placeholder), []byte(function)), &e)
+	err := decode(bytes.ReplaceAll(text, []byte(Placeholder), []byte(told(function))), &e)
 	if err != nil {
 		return e, err
 	}

@@ -75,7 +75,7 @@ func run(ctx context.Context, c *client.Client, function string, t *Case) (Resul
 	return Result{
 		Name: t.Name, Passed: wrong == nil, Millis: float64(a.Took.Microseconds()) / 1000, Status: a.Status,
 		Start: a.Header.Get(api.StartKindHeader), Invocation: a.Header.Get(api.InvocationHeader), Differences: wrong,
-		Answer: sha256.Sum256(fmt.Appendf(nil, "%d\n%s", a.Status, canonical(bytes.ReplaceAll(a.Body, []byte(function), []byte(Placeholder))))),
+		Answer: sha256.Sum256(fmt.Appendf(nil, "%d\n%s", a.Status, canonical(bytes.ReplaceAll(a.Body, []byte(told(function)), []byte(Placeholder))))),
 	}, nil
 }
 

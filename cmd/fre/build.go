@@ -63,8 +63,10 @@ func (c *cli) deployCommand() *cobra.Command {
 		Use:   "deploy DIR | --image IMAGE",
 		Short: "Build a template and put its function behind a name",
 		Long: `Build the template in DIR as fre build does and put its function behind a
-name, by default the template's id. A function of the same template is replaced
-without losing an event; one of another template only with --replace.`,
+name, by default the template's id. In the tenant that the template names the
+function is NAME.TENANT, everywhere: two tenants may have one of the same name.
+--name NAME.TENANT deploys it in another. A function of the same template is
+replaced without losing an event; one of another template only with --replace.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
 			if (len(dirs) == 0) == (req.Image == "") {
@@ -88,7 +90,7 @@ without losing an event; one of another template only with --replace.`,
 				if built.Function == nil {
 					return errors.New("engine did not say what it deployed")
 				}
-				report.done(built, built.Function.Name, fmt.Sprintf("deployed %s from %s", built.Function.Name, built.Function.ImageRef))
+				report.done(built, built.Function.Name, deployed(built))
 				return nil
 			})
 		}),
@@ -96,11 +98,25 @@ without losing an event; one of another template only with --replace.`,
 	f := cmd.Flags()
 	f.StringVar(&req.Name, "name", "", "name of the function; default: the template's id")
 	f.StringVar(&req.Image, "image", "", "deploy this image, which is already there, instead of a template")
+	f.BoolVar(&req.NoTraffic, "no-traffic", false, "events go on to go where they do, unless they ask for the new revision: NAME@latest")
 	f.BoolVar(&req.Replace, "replace", false, "take the name over from a function of another template")
 	buildFlags(cmd, &req.Locked, &req.Offline)
 	p.flags(cmd, "the function's name")
 	_ = cmd.RegisterFlagCompletionFunc("image", c.completeImages) // fails only for a flag that is not there
 	return cmd
+}
+
+// deployed says what came of a deployment.
+func deployed(built *client.Built) string {
+	f := built.Function
+	out := fmt.Sprintf("deployed %s from %s", f.Name, f.ImageRef)
+	if f.Latest > 1 {
+		out += fmt.Sprintf(", revision %d", f.Latest)
+	}
+	if f.Latest != f.Revision {
+		out = fmt.Sprintf("deployed %s@latest, revision %d: most events go to revision %d still", f.Name, f.Latest, f.Revision)
+	}
+	return out
 }
 
 // buildFlags are what a build may not do.

@@ -17,7 +17,7 @@ func (c *cli) functionsCommand() *cobra.Command {
 
 func (c *cli) functionCommand() *cobra.Command {
 	cmd := group(&cobra.Command{Use: "function", Short: "Work with deployed functions"})
-	cmd.AddCommand(c.functionList("ls", "List functions"), c.functionRemove(), c.functionInspect())
+	cmd.AddCommand(c.functionList("ls", "List functions"), c.functionRemove(), c.functionInspect(), c.functionRevisions(), c.functionSplit(), c.functionRollback(), c.functionAlias())
 	return cmd
 }
 
@@ -36,6 +36,7 @@ func (c *cli) functionList(use, short string) *cobra.Command {
 			return show(cmd.OutOrStdout(), l, functions, func(f api.Function) string { return f.Name }, []column[api.Function]{
 				{"NAME", func(f api.Function) string { return f.Name }},
 				{"IMAGE", func(f api.Function) string { return f.ImageRef }},
+				{"REVISION", func(f api.Function) string { return strconv.Itoa(f.Revision) }},
 				{"BASE", func(f api.Function) string { return f.Base }},
 				{"INSTANCES", func(f api.Function) string { return strconv.Itoa(f.Instances) }},
 				{"BUSY", func(f api.Function) string { return strconv.Itoa(f.Busy) }},

@@ -76,7 +76,7 @@ type serveConfig struct {
 	BufferLock, BufferHuge       bool
 	MaxConnections, MaxPerClient int
 	Admission                    admission.Config
-	Concurrency                  int
+	Concurrency, Revisions       int
 	Queue                        admission.QueueConfig
 	APIListen                    string // "": no remote control API
 	Access                       accessSettings
@@ -265,7 +265,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
 		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, BufferLock: cfg.BufferLock, BufferHuge: cfg.BufferHuge, Admission: cfg.Admission,
-		Concurrency: cfg.Concurrency, Queue: cfg.Queue, AllowHostNetwork: cfg.AllowHostNetwork, LendConnections: cfg.LendConnections,
+		Revisions: cfg.Revisions, Concurrency: cfg.Concurrency, Queue: cfg.Queue, AllowHostNetwork: cfg.AllowHostNetwork, LendConnections: cfg.LendConnections,
 		InsecureRegistries: cfg.InsecureRegistries, Signatures: policy, ImageLimits: cfg.ImageLimits,
 		Quotas: quotasOf(records), Secrets: records.Secret,
 	})

@@ -53,6 +53,8 @@ func readConfig(path string, cfg *serveConfig) error {
 		GC     gcConfig     `yaml:"gc"`
 		Events eventsConfig `yaml:"events"`
 
+		Revisions *int `yaml:"revisions"`
+
 		Buffers  buffersConfig  `yaml:"buffers"`
 		Overload overloadConfig `yaml:"overload"`
 
@@ -66,6 +68,14 @@ func readConfig(path string, cfg *serveConfig) error {
 	}
 	cfg.Packages = file.Packages.SettingsOverride
 	cfg.Require = file.Require
+	if n := file.Revisions; n != nil {
+		if *n < 0 || *n > 1000 {
+			return fmt.Errorf("%s: revisions: %d is not from 0 to 1000", path, *n)
+		}
+		if cfg.Revisions = *n; *n == 0 {
+			cfg.Revisions = -1
+		}
+	}
 	for i, d := range file.Packages.Debian {
 		if d.URI == "" || d.Suite == "" || len(d.Components) == 0 || d.Keyring == "" {
 			return fmt.Errorf("%s: packages.debian[%d]: uri, suite, components and keyring are all needed", path, i)

@@ -42,6 +42,7 @@ func TestReadConfig(t *testing.T) {
 		{name: "negative shells", src: "shells: {max: -1}\n", wrong: "shells.max"},
 		{name: "fewer shells than ready", src: "shells: {ready: 3, max: 2}\n", wrong: "shells.ready"},
 		{name: "work of what size", src: "work: {limit: much}\n", wrong: "work.limit"},
+		{name: "revisions below none", src: "revisions: -1\n", wrong: "revisions: -1 is not from 0"},
 		{name: "no work", src: "work: {tenants: {a: 1KiB}}\n", wrong: "work.tenants.a"},
 		{name: "no keyring", src: "packages: {debian: [{uri: http://a, suite: b, components: [c]}]}\n", wrong: "keyring"},
 		{name: "insecure registry is a URL", src: "registry: {insecure: ['http://host']}\n", wrong: "registry.insecure[0]"},

@@ -136,14 +136,14 @@ func (s *slimFlags) traced(ctx context.Context, cl *client.Client, report *progr
 	}
 	report.end()
 	for i := range runs {
-		if runs[i], err = functest.Run(ctx, cl, t.Name, cases, failures(report)); err != nil {
+		if runs[i], err = functest.Run(ctx, cl, built.Function.Name, cases, failures(report)); err != nil {
 			return nil, runs, slimmed, err
 		}
 		if n := runs[i].Failed; n > 0 {
 			return nil, runs, slimmed, &hintError{fmt.Errorf("%d of %d tests fail before anything is left out", n, len(cases)), "fre test " + t.Dir + " says the same: correct them, or choose others (--run)"}
 		}
 	}
-	slimmed, err = cl.Slim(ctx, t.Name, api.SlimRequest{Keep: s.keep, DryRun: s.dryRun})
+	slimmed, err = cl.Slim(ctx, built.Function.Name, api.SlimRequest{Keep: s.keep, DryRun: s.dryRun})
 	return built, runs, slimmed, err
 }
 
@@ -154,12 +154,12 @@ func (s *slimFlags) verify(ctx context.Context, cl *client.Client, report *progr
 	if err != nil {
 		return err
 	}
-	_, end, err := cl.DeployTemporary(ctx, client.Temporary{Name: name, Image: digest}, report.event)
+	built, end, err := cl.DeployTemporary(ctx, client.Temporary{Name: name, Image: digest}, report.event)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	after, err := functest.Run(ctx, cl, name, cases, failures(report))
+	after, err := functest.Run(ctx, cl, built.Function.Name, cases, failures(report))
 	if err != nil {
 		return err
 	}

@@ -141,7 +141,7 @@ func (t *testFlags) runTemporary(ctx context.Context, cl *client.Client, report 
 	if err := writeLock(dir, built.Lock); err != nil {
 		return nil, err
 	}
-	return t.runOn(ctx, cl, report, dir, name)
+	return t.runOn(ctx, cl, report, dir, built.Function.Name)
 }
 
 // runOn runs the tests of dir on a function that is there.

@@ -36,6 +36,7 @@ type Engine struct {
 	mu         sync.Mutex
 	images     []*store.Image // newest first
 	functions  map[string]*engine.Function
+	revisions  map[string]*engine.Revisions
 	sandboxes  []*engine.Sandbox
 	containers []*engine.Container
 	logs       map[string][]engine.LogLine
@@ -47,7 +48,7 @@ type Engine struct {
 
 // New returns an engine with nothing in it.
 func New() *Engine {
-	return &Engine{functions: map[string]*engine.Function{}, logs: map[string][]engine.LogLine{}, more: make(chan struct{}), changes: store.NewChanges(1000)}
+	return &Engine{functions: map[string]*engine.Function{}, revisions: map[string]*engine.Revisions{}, logs: map[string][]engine.LogLine{}, more: make(chan struct{}), changes: store.NewChanges(1000)}
 }
 
 // Build makes an image whose digest is that of the directory's files. A

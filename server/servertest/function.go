@@ -23,10 +23,15 @@ import (
 
 // Deploy makes a function with one idle sandbox and one log line.
 func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error) {
+	name, tenant, err := engine.NameOf(name, img)
+	if err != nil {
+		return nil, err
+	}
 	f := &engine.Function{Name: name, Image: img.Digest, ImageRef: img.Name + ":" + img.Version, Deployed: Epoch, Instances: 1}
 	if err := json.Unmarshal(img.Config, &f.Config); err != nil {
 		return nil, err
 	}
+	f.Config.Tenant = tenant
 	if len(img.Names) == 0 {
 		f.ImageRef = img.Built
 	}
@@ -50,6 +55,7 @@ func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engi
 		ID: fmt.Sprintf("%x", sum[:8]), Function: name, Image: f.ImageRef, Tenant: f.Config.Tenant,
 		Command: "/opt/fre/main", State: "idle", PID: 4242, Created: Epoch, Defences: []string{"seccomp", "capabilities"},
 	})
+	e.reviseLocked(f, img, o)
 	e.noteLocked(store.ChangeFunction, store.ActionDeploy, name, name)
 	e.logLocked(name, "deployed")
 	return f, nil
@@ -107,6 +113,7 @@ func (e *Engine) Functions() []*engine.Function {
 
 // Function describes one.
 func (e *Engine) Function(name string) (*engine.Function, error) {
+	name, _, _ = strings.Cut(name, "@")
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f := e.functions[name]
@@ -128,6 +135,7 @@ func (e *Engine) RemoveFunction(_ context.Context, name string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.functions, name)
+	delete(e.revisions, name)
 	e.noteLocked(store.ChangeFunction, store.ActionRemove, name, name)
 	e.endLocked(name)
 	return nil
@@ -144,6 +152,7 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *engine.Request) (*e
 	e.mu.Lock()
 	e.calls++
 	id := "inv" + strconv.Itoa(e.calls)
+	name, _, _ = strings.Cut(name, "@")
 	e.functions[name].Invocations++
 	e.logLocked(name, r.Method+" "+r.Path)
 	e.mu.Unlock()

@@ -47,60 +47,60 @@ var misbehaviours = []struct {
 	tries []exchange
 }{
 	{"slow readers", []exchange{
-		readSlowly("/function/fn/stream?4194304", 4<<20), // PIPE
-		readSlowly("/function/fn/file/sealed?4194304", 4<<20),
-		readSlowly("/function/fn/file/unsealed?1048576", 1<<20),
-		readSlowly("/function/fn/file/named?1048576", 1<<20),
-		readSlowly("/function/printer/print?2097152", 2<<20),
-		takeNothing("/function/brief/stream?16777216"),
+		readSlowly("/function/fn.chaos/stream?4194304", 4<<20), // PIPE
+		readSlowly("/function/fn.chaos/file/sealed?4194304", 4<<20),
+		readSlowly("/function/fn.chaos/file/unsealed?1048576", 1<<20),
+		readSlowly("/function/fn.chaos/file/named?1048576", 1<<20),
+		readSlowly("/function/printer.chaos/print?2097152", 2<<20),
+		takeNothing("/function/brief.chaos/stream?16777216"),
 	}},
 	{"slow writers", []exchange{
-		writeSlowly("/function/fn/"),
-		refusedSlowly("POST /function/brief/ HTTP/1.1\r\nHost: fre\r\nContent-Length: 100000\r\n\r\n", "x", http.StatusGatewayTimeout),
-		refusedSlowly("POST /function/native/copy HTTP/1.1\r\nHost: fre\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n", http.StatusGatewayTimeout),
-		refusedSlowly("", "GET /function/fn/ HTTP/1.1\r\nHost: fre\r\nX-Long: "+strings.Repeat("x", 1000), http.StatusRequestTimeout),
+		writeSlowly("/function/fn.chaos/"),
+		refusedSlowly("POST /function/brief.chaos/ HTTP/1.1\r\nHost: fre\r\nContent-Length: 100000\r\n\r\n", "x", http.StatusGatewayTimeout),
+		refusedSlowly("POST /function/native.chaos/copy HTTP/1.1\r\nHost: fre\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n", http.StatusGatewayTimeout),
+		refusedSlowly("", "GET /function/fn.chaos/ HTTP/1.1\r\nHost: fre\r\nX-Long: "+strings.Repeat("x", 1000), http.StatusRequestTimeout),
 	}},
 	{"clients that vanish", []exchange{
-		vanish("GET /function/fn/stream?8388608 HTTP/1.1\r\nHost: fre\r\n\r\n", "", reset),
-		vanish("GET /function/fn/file/sealed?4194304 HTTP/1.1\r\nHost: fre\r\n\r\n", "", reset),
-		vanish("GET /function/printer/print?4194304 HTTP/1.1\r\nHost: fre\r\n\r\n", "", hangUp),
-		vanish("GET /function/fn/stream?8388608 HTTP/1.1\r\nHost: fre\r\n\r\n", "", hangUp),
-		vanish("GET /function/fn/stream?1048576 HTTP/1.1\r\nHost: fre\r\n\r\n", "", halfClose),
-		vanish("POST /function/fn/ HTTP/1.1\r\nHost: fre\r\nContent-Length: 1000000\r\n\r\n", strings.Repeat("x", 300_000), reset),
-		vanish("POST /function/fn/ HTTP/1.1\r\nHost: fre\r\nContent-Length: 1000000\r\n\r\n", strings.Repeat("x", 300_000), hangUp),
-		vanish("POST /function/native/copy HTTP/1.1\r\nHost: fre\r\nContent-Length: 1000000\r\n\r\n", strings.Repeat("x", 300_000), halfClose),
+		vanish("GET /function/fn.chaos/stream?8388608 HTTP/1.1\r\nHost: fre\r\n\r\n", "", reset),
+		vanish("GET /function/fn.chaos/file/sealed?4194304 HTTP/1.1\r\nHost: fre\r\n\r\n", "", reset),
+		vanish("GET /function/printer.chaos/print?4194304 HTTP/1.1\r\nHost: fre\r\n\r\n", "", hangUp),
+		vanish("GET /function/fn.chaos/stream?8388608 HTTP/1.1\r\nHost: fre\r\n\r\n", "", hangUp),
+		vanish("GET /function/fn.chaos/stream?1048576 HTTP/1.1\r\nHost: fre\r\n\r\n", "", halfClose),
+		vanish("POST /function/fn.chaos/ HTTP/1.1\r\nHost: fre\r\nContent-Length: 1000000\r\n\r\n", strings.Repeat("x", 300_000), reset),
+		vanish("POST /function/fn.chaos/ HTTP/1.1\r\nHost: fre\r\nContent-Length: 1000000\r\n\r\n", strings.Repeat("x", 300_000), hangUp),
+		vanish("POST /function/native.chaos/copy HTTP/1.1\r\nHost: fre\r\nContent-Length: 1000000\r\n\r\n", strings.Repeat("x", 300_000), halfClose),
 	}},
 	{"streams that are reset", []exchange{
-		resetStream("/function/fn/stream?8388608", 0),
-		resetStream("/function/fn/file/sealed?4194304", 0),
-		resetStream("/function/printer/print?4194304", 0),
-		resetStream("/function/fn/", 100_000),
+		resetStream("/function/fn.chaos/stream?8388608", 0),
+		resetStream("/function/fn.chaos/file/sealed?4194304", 0),
+		resetStream("/function/printer.chaos/print?4194304", 0),
+		resetStream("/function/fn.chaos/", 100_000),
 	}},
 	{"functions that die", []exchange{
-		broken("/function/fn/end/exit?300000"),
-		broken("/function/fn/end/crash?1000000"),
-		broken("/function/fn/end/memory?300000"),
-		broken("/function/fn/end/frame?300000"),
-		broken("/function/fn/end/error?300000"),
-		broken("/function/brief/end/hang?300000"),
-		brokenStream("/function/fn/end/exit?300000"),
-		brokenStream("/function/brief/end/hang?300000"),
+		broken("/function/fn.chaos/end/exit?300000"),
+		broken("/function/fn.chaos/end/crash?1000000"),
+		broken("/function/fn.chaos/end/memory?300000"),
+		broken("/function/fn.chaos/end/frame?300000"),
+		broken("/function/fn.chaos/end/error?300000"),
+		broken("/function/brief.chaos/end/hang?300000"),
+		brokenStream("/function/fn.chaos/end/exit?300000"),
+		brokenStream("/function/brief.chaos/end/hang?300000"),
 	}},
 	{"functions that lie", []exchange{
-		whole("/function/fn/lie/7?1024", 1024),
-		whole("/function/fn/lie/99999?1024", 1024),
-		whole("/function/fn/lie/7?131072", 128<<10), // in a file
-		status("/function/fn/file/longer", http.StatusBadGateway),
-		status("/function/fn/file/overflow", http.StatusBadGateway),
+		whole("/function/fn.chaos/lie/7?1024", 1024),
+		whole("/function/fn.chaos/lie/99999?1024", 1024),
+		whole("/function/fn.chaos/lie/7?131072", 128<<10), // in a file
+		status("/function/fn.chaos/file/longer", http.StatusBadGateway),
+		status("/function/fn.chaos/file/overflow", http.StatusBadGateway),
 		truncated,
 	}},
 	{"files that are none", []exchange{
-		status("/function/fn/file/pipe", http.StatusBadGateway),
-		status("/function/fn/file/socket", http.StatusBadGateway),
-		status("/function/fn/file/directory", http.StatusBadGateway),
-		status("/function/fn/file/device", http.StatusBadGateway),
-		status("/function/fn/file/fifo", http.StatusBadGateway),
-		status("/function/fn/file/two", http.StatusBadGateway),
+		status("/function/fn.chaos/file/pipe", http.StatusBadGateway),
+		status("/function/fn.chaos/file/socket", http.StatusBadGateway),
+		status("/function/fn.chaos/file/directory", http.StatusBadGateway),
+		status("/function/fn.chaos/file/device", http.StatusBadGateway),
+		status("/function/fn.chaos/file/fifo", http.StatusBadGateway),
+		status("/function/fn.chaos/file/two", http.StatusBadGateway),
 	}},
 	{"datagrams", []exchange{flood}},
 }
@@ -541,12 +541,12 @@ func status(path string, want int) exchange {
 // truncated wants an answer to break off whose file becomes empty while the client takes
 // it.
 func truncated(_ context.Context, w *world) error {
-	resp, err := w.get("/function/liar/file/truncated?8388608", true) // more than sockets hold
+	resp, err := w.get("/function/liar.chaos/file/truncated?8388608", true) // more than sockets hold
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	done, err := w.get("/function/liar/truncate", false)
+	done, err := w.get("/function/liar.chaos/truncate", false)
 	if err != nil {
 		return err
 	}

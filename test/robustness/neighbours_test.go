@@ -83,7 +83,7 @@ func TestNeighbours(t *testing.T) {
 			var counted, all series
 			before, busyBefore := w.measureQuiet(t)
 			for range rounds {
-				stop := w.attack(t, "attacker-"+strconv.Itoa(i), a.path, quiet.processes+a.processes)
+				stop := w.attack(t, "attacker-"+strconv.Itoa(i)+".attacker", a.path, quiet.processes+a.processes)
 				during := w.measure(t)
 				stop()
 				w.untilQuiet(t, quiet)

@@ -32,7 +32,7 @@ func TestOverload(t *testing.T) {
 		daemon.Function{Name: "victim", Config: image.Config{Instances: image.Instances{Idle: time.Hour}}},
 		daemon.Function{Name: "slow", Config: image.Config{Protocol: image.ProtocolStdio, Tenant: "other", Instances: image.Instances{Max: 2}}},
 	))
-	slow := load.Config{URL: w.d.URL("/function/slow/pause?20ms"), Connections: 2, Duration: time.Second, WarmUp: 200 * time.Millisecond}
+	slow := load.Config{URL: w.d.URL("/function/slow.other/pause?20ms"), Connections: 2, Duration: time.Second, WarmUp: 200 * time.Millisecond}
 	alone := func() (perSecond float64) {
 		r, err := load.Run(t.Context(), slow)
 		if err != nil || r.Metrics.Success != 1 {
@@ -93,7 +93,7 @@ func TestOverload(t *testing.T) {
 func (w *world) untilRefused(t *testing.T, done <-chan struct{}) {
 	t.Helper()
 	for {
-		status, header, text := w.fetch(t, "/function/slow/pause?20ms")
+		status, header, text := w.fetch(t, "/function/slow.other/pause?20ms")
 		if status == http.StatusOK {
 			select {
 			case <-done:

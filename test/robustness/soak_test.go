@@ -32,17 +32,17 @@ var soakRoom = map[string]int64{"goroutine": 3 * int64(roomy.shells), "mount": i
 
 // well are exchanges that nothing is wrong with.
 var well = []exchange{
-	whole("/function/fn/stream?1048576", 1<<20),
-	whole("/function/fn/large", 1<<20),
-	whole("/function/fn/file/unsealed?262144", 256<<10),
-	whole("/function/fn/file/named?262144", 256<<10),
-	whole("/function/printer/print?100", 100),
-	whole("/function/printer/print?2097152", 2<<20),
-	whole("/function/again/stream?65536", 64<<10),
+	whole("/function/fn.chaos/stream?1048576", 1<<20),
+	whole("/function/fn.chaos/large", 1<<20),
+	whole("/function/fn.chaos/file/unsealed?262144", 256<<10),
+	whole("/function/fn.chaos/file/named?262144", 256<<10),
+	whole("/function/printer.chaos/print?100", 100),
+	whole("/function/printer.chaos/print?2097152", 2<<20),
+	whole("/function/again.chaos/stream?65536", 64<<10),
 	echo("victim", 100),
-	echo("again", 100_000),
-	echo("fn", 1_000_000),
-	wholeStream("/function/fn/large", 1<<20),
+	echo("again.chaos", 100_000),
+	echo("fn.chaos", 1_000_000),
+	wholeStream("/function/fn.chaos/large", 1<<20),
 }
 
 // echo sends a body and wants it back.

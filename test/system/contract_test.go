@@ -129,11 +129,11 @@ func (w *world) testContract(t *testing.T) {
 
 // testTenants: /work is the tenant's, and nobody else's.
 func (w *world) testTenants(t *testing.T) {
-	w.ok(t, "red-one", "/write", "red's note")
-	if got := string(w.ok(t, "red-two", "/read", "").Body); got != "red's note" {
+	w.ok(t, "red-one.red", "/write", "red's note")
+	if got := string(w.ok(t, "red-two.red", "/read", "").Body); got != "red's note" {
 		t.Errorf("another function of the tenant reads %q, want what the first wrote", got)
 	}
-	a, err := w.call(t.Context(), "blue", "/read", "")
+	a, err := w.call(t.Context(), "blue.blue", "/read", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func (w *world) logged(function string, texts ...string) func() error {
 func (w *world) testLogs(t *testing.T) {
 	w.ok(t, "probe", "/log", "hear me")
 	until(t, w.logged("probe", "to stdout hear me", "to stderr hear me", "to the logger hear me"))
-	out := w.cli(t, "logs", "blue")
+	out := w.cli(t, "logs", "blue.blue")
 	if strings.Contains(out, "hear me") {
 		t.Errorf("another function's log holds the line:\n%s", out)
 	}
@@ -172,8 +172,8 @@ func (w *world) testCLI(t *testing.T) {
 	t.Run("functions", func(t *testing.T) {
 		names := strings.Fields(w.cli(t, "functions", "-q"))
 		for _, f := range functions {
-			if !slices.Contains(names, f.name) {
-				t.Errorf("fre functions -q: no %s in %q", f.name, names)
+			if !slices.Contains(names, f.qualified()) {
+				t.Errorf("fre functions -q: no %s in %q", f.qualified(), names)
 			}
 		}
 	})

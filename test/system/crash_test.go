@@ -39,7 +39,7 @@ func (w *world) testCrash(t *testing.T) {
 		acknowledged[name] = true
 	}
 	for _, f := range functions {
-		if !acknowledged[f.name] {
+		if !acknowledged[f.qualified()] {
 			t.Errorf("%s is not there after the engine was stopped and started", f.name)
 		}
 	}

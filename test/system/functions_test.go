@@ -32,6 +32,15 @@ var functions = []function{
 	{"shell-flood", "shell", "base: native\nhandler: shell.sh\nresources: {memory: 32MiB, pids: 16, timeout: 120s}\n"},
 }
 
+// qualified is the name that the function is deployed under.
+func (f function) qualified() string {
+	if _, rest, ok := strings.Cut(f.yaml, "tenant: "); ok {
+		tenant, _, _ := strings.Cut(rest, "\n")
+		return f.name + "." + tenant
+	}
+	return f.name
+}
+
 // write makes the template's directory below dir and returns it.
 func (f function) write(t testing.TB, dir string) string {
 	t.Helper()

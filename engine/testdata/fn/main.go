@@ -254,6 +254,8 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 				return nil, err
 			}
 		}
+	case "/invocation":
+		return &channel.Answer{Status: 200, Body: strings.NewReader(ev.Function + " " + ev.Tenant)}, nil
 	case "/pid":
 		host, err := os.Hostname()
 		return &channel.Answer{Status: 200, Body: strings.NewReader(fmt.Sprint(host, os.Getpid()))}, err

@@ -1,0 +1,38 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/fre-engine/fre/api"
+)
+
+func revisionsPath(function string) string {
+	return "/v1/functions/" + url.PathEscape(function) + "/revisions"
+}
+
+// Revisions lists a function's revisions, the newest first.
+func (c *Client) Revisions(ctx context.Context, function string) (api.Revisions, error) {
+	return get[api.Revisions](ctx, c, revisionsPath(function), nil)
+}
+
+// RemoveRevision forgets a revision that has neither events nor an alias.
+func (c *Client) RemoveRevision(ctx context.Context, function, revision string) error {
+	return c.call(ctx, http.MethodDelete, revisionsPath(function)+"/"+url.PathEscape(revision), nil, "", nil, nil)
+}
+
+// Split splits a function's events among its revisions.
+func (c *Client) Split(ctx context.Context, function string, r api.SplitRequest) (api.Revisions, error) {
+	return post[api.Revisions](ctx, c, "/v1/functions/"+url.PathEscape(function)+"/split", r)
+}
+
+// Rollback gives all of a function's events to an earlier revision.
+func (c *Client) Rollback(ctx context.Context, function string, r api.RollbackRequest) (api.Revisions, error) {
+	return post[api.Revisions](ctx, c, "/v1/functions/"+url.PathEscape(function)+"/rollback", r)
+}
+
+// SetAliases gives revisions names, and takes names away.
+func (c *Client) SetAliases(ctx context.Context, function string, r api.AliasRequest) (api.Revisions, error) {
+	return post[api.Revisions](ctx, c, "/v1/functions/"+url.PathEscape(function)+"/aliases", r)
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+)
+
+func (c *cli) functionRevisions() *cobra.Command {
+	var l listing
+	var remove []string
+	cmd := &cobra.Command{
+		Use: "revisions NAME", Short: "List a function's revisions, and who gets its events",
+		Long: `List the revisions of a function that are kept, the newest first, with how many of
+a hundred events go to each. NAME@REVISION, by number, by alias or NAME@latest, is
+one of them alone wherever a function is called or its log read (docs/revisions.md).`,
+		Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			cl := c.client()
+			defer cl.Close()
+			if len(remove) > 0 {
+				return each(remove, func(revision string) error {
+					err := cl.RemoveRevision(cmd.Context(), names[0], revision)
+					if err == nil {
+						fmt.Fprintln(cmd.OutOrStdout(), revision)
+					}
+					return err
+				})
+			}
+			r, err := cl.Revisions(cmd.Context(), names[0])
+			if err != nil {
+				return err
+			}
+			return showRevisions(cmd.OutOrStdout(), l, &r)
+		},
+	}
+	l.flags(cmd, "numbers")
+	cmd.Flags().StringArrayVar(&remove, "rm", nil, "forget this `REVISION`, which has neither events nor an alias; may be repeated")
+	return cmd
+}
+
+func showRevisions(w io.Writer, l listing, r *api.Revisions) error {
+	now := time.Now()
+	return show(w, l, r.Revisions, func(v api.Revision) string { return strconv.Itoa(v.Number) }, []column[api.Revision]{
+		{"REVISION", func(v api.Revision) string { return strconv.Itoa(v.Number) }},
+		{"IMAGE", func(v api.Revision) string { return v.ImageRef }},
+		{"IMAGE ID", func(v api.Revision) string { return l.shortID(v.Image) }},
+		{"EVENTS", func(v api.Revision) string {
+			out := strconv.Itoa(v.Percent) + "%"
+			for _, h := range r.Headers {
+				if h.Revision == strconv.Itoa(v.Number) {
+					out += " " + h.Name + "=" + h.Value
+				}
+			}
+			return out
+		}},
+		{"ALIASES", func(v api.Revision) string { return strings.Join(v.Aliases, ",") }},
+		{"INSTANCES", func(v api.Revision) string { return strconv.Itoa(v.Instances) }},
+		{"STATE", func(v api.Revision) string {
+			switch {
+			case v.ImageGone:
+				return "image gone"
+			case v.Resting:
+				return "resting"
+			case v.Percent > 0 || len(v.Aliases) > 0 || slices.ContainsFunc(r.Headers, func(h api.HeaderRoute) bool { return h.Revision == strconv.Itoa(v.Number) }):
+				return "serving"
+			}
+			return "kept"
+		}},
+		{"DEPLOYED", func(v api.Revision) string { return ago(v.Deployed, now) }},
+	})
+}
+
+func (c *cli) functionSplit() *cobra.Command {
+	var req api.SplitRequest
+	var headers []string
+	cmd := &cobra.Command{
+		Use: "split NAME [REVISION=PERCENT...]", Short: "Split a function's events among its revisions",
+		Long: `Split the events of a function among its revisions by weights that add up to 100,
+and send those with a header to one: fre function split hello 3=90 4=10 --header
+X-Canary=1:4. Without weights those in force stay; the headers given are all that
+there are. The next fre deploy gives all events to the new revision, unless it is
+told --no-traffic.`,
+		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			for _, word := range words[1:] {
+				revision, text, ok := strings.Cut(word, "=")
+				percent, err := strconv.Atoi(strings.TrimSuffix(text, "%"))
+				if !ok || err != nil {
+					return usageError{fmt.Errorf("%q is not REVISION=PERCENT, such as 4=10", word)}
+				}
+				req.Weights = append(req.Weights, api.Weight{Revision: revision, Percent: percent})
+			}
+			for _, h := range headers {
+				name, rest, ok := strings.Cut(h, "=")
+				i := strings.LastIndexByte(rest, ':')
+				if !ok || i < 0 {
+					return usageError{fmt.Errorf("--header: %q is not NAME=VALUE:REVISION, such as X-Canary=1:4", h)}
+				}
+				req.Headers = append(req.Headers, api.HeaderRoute{Name: name, Value: rest[:i], Revision: rest[i+1:]})
+			}
+			cl := c.client()
+			defer cl.Close()
+			r, err := cl.Split(cmd.Context(), words[0], req)
+			if err != nil {
+				return err
+			}
+			return showRevisions(cmd.OutOrStdout(), listing{}, &r)
+		},
+	}
+	cmd.Flags().StringArrayVar(&headers, "header", nil, "`NAME=VALUE:REVISION`: events with this header go there; may be repeated")
+	cmd.Flags().StringVar(&req.Sticky, "sticky", "", "`header:NAME or cookie:NAME`: events of one value go to one revision")
+	return cmd
+}
+
+func (c *cli) functionRollback() *cobra.Command {
+	return &cobra.Command{
+		Use: "rollback NAME [REVISION]", Short: "Give all events back to an earlier revision",
+		Long: `Give all of a function's events to the revision before those that have them now, or
+to the one named. Where its instances are still warm, no event waits for a start.`,
+		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: c.completeFunctions,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			var req api.RollbackRequest
+			if len(words) > 1 {
+				req.Revision = words[1]
+			}
+			cl := c.client()
+			defer cl.Close()
+			r, err := cl.Rollback(cmd.Context(), words[0], req)
+			if err != nil {
+				return err
+			}
+			for _, v := range r.Revisions {
+				if v.Percent == 100 {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s is at revision %d, %s\n", r.Function, v.Number, v.ImageRef)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func (c *cli) functionAlias() *cobra.Command {
+	var req api.AliasRequest
+	cmd := &cobra.Command{
+		Use: "alias NAME [ALIAS=REVISION...]", Short: "Give revisions names: fre invoke NAME@ALIAS",
+		Long: `Give revisions of a function names that are called as NAME@ALIAS, and take names
+away. A revision with an alias is kept, however many follow it.`,
+		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			req.Set = map[string]string{}
+			for _, word := range words[1:] {
+				alias, revision, ok := strings.Cut(word, "=")
+				if !ok {
+					return usageError{fmt.Errorf("%q is not ALIAS=REVISION, such as stable=3", word)}
+				}
+				req.Set[alias] = revision
+			}
+			cl := c.client()
+			defer cl.Close()
+			r, err := cl.SetAliases(cmd.Context(), words[0], req)
+			if err != nil {
+				return err
+			}
+			return showRevisions(cmd.OutOrStdout(), listing{}, &r)
+		},
+	}
+	cmd.Flags().StringArrayVar(&req.Remove, "rm", nil, "take this `ALIAS` away; may be repeated")
+	return cmd
+}

@@ -1,0 +1,328 @@
+package engine
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// The errors of revisions that callers tell apart, with *UnknownError for a revision
+// that is not kept. Their texts name the next step.
+var (
+	ErrTraffic      = errors.New("traffic cannot be split so")
+	ErrNoRevision   = errors.New("there is no revision to go back to")
+	ErrRevisionUsed = errors.New("revision is in use")
+	ErrImageGone    = errors.New("image of the revision is gone")
+)
+
+// defaultRevisions is how many revisions without events of their own are kept.
+const defaultRevisions = 5
+
+// latest names the newest revision; no alias can be called so.
+const latest = "latest"
+
+// Revision is one deployment of a function.
+type Revision struct {
+	Number   int          `json:"number"` // 1, 2, …: never used again
+	Image    store.Digest `json:"image"`
+	Template string       `json:"template"`
+	Version  string       `json:"version"`
+	Config   store.Digest `json:"config,omitempty"` // of what its image says about running it: all of the template that is in force
+	Deployed time.Time    `json:"deployed"`
+	By       string       `json:"by,omitempty"` // who deployed it
+}
+
+// Weight is how many of a hundred events go to a revision.
+type Weight struct {
+	Revision int `json:"revision"`
+	Percent  int `json:"percent"`
+}
+
+// HeaderRoute sends events with this header to a revision.
+type HeaderRoute struct {
+	Name     string `json:"name"`
+	Value    string `json:"value"`
+	Revision int    `json:"revision"`
+}
+
+// Traffic says which revisions a function's events go to that ask for none.
+type Traffic struct {
+	Weights []Weight      `json:"weights"`           // 100 together, the newest first
+	Headers []HeaderRoute `json:"headers,omitempty"` // before Weights; the first that fits
+
+	// Sticky is "header:NAME" or "cookie:NAME": events of one value go to one revision,
+	// for as long as the weights stay.
+	Sticky string `json:"sticky,omitempty"`
+}
+
+// functionSpec is store.Function.Spec. Template and Version are those of the main
+// revision: an image loses its name to the next build, a function keeps where it came
+// from.
+type functionSpec struct {
+	Template  string `json:"template"`
+	Version   string `json:"version"`
+	Tenant    string `json:"tenant"`              // "" in records of before, whose name was not qualified: see qualifyNames
+	Temporary bool   `json:"temporary,omitempty"` // see DeployOptions
+	Trace     bool   `json:"trace,omitempty"`     // likewise
+
+	// Records of before have none of these: they have one revision.
+	Revisions []Revision     `json:"revisions,omitempty"` // that are kept, the oldest first
+	Last      int            `json:"last,omitempty"`      // the newest number that ever was
+	Traffic   Traffic        `json:"traffic,omitzero"`
+	Aliases   map[string]int `json:"aliases,omitempty"`
+}
+
+// specOf decodes a record.
+func specOf(rec *store.Function) (*functionSpec, error) {
+	s := new(functionSpec)
+	if err := json.Unmarshal(rec.Spec, s); err != nil {
+		return nil, fmt.Errorf("record of function %s: %w", rec.Name, err)
+	}
+	if len(s.Revisions) == 0 {
+		s.Revisions = []Revision{{Number: 1, Image: rec.Image, Template: s.Template, Version: s.Version, Deployed: rec.Deployed}}
+		s.Last, s.Traffic = 1, allTo(1)
+	}
+	return s, nil
+}
+
+func (s *functionSpec) clone() *functionSpec {
+	c := *s
+	c.Revisions, c.Aliases = slices.Clone(s.Revisions), maps.Clone(s.Aliases)
+	return &c
+}
+
+// record is what the store keeps.
+func (s *functionSpec) record(name string) (*store.Function, error) {
+	main := s.revision(s.main())
+	s.Template, s.Version = main.Template, main.Version
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	rec := &store.Function{Name: name, Image: main.Image, Spec: raw, Deployed: main.Deployed}
+	for _, r := range s.Revisions {
+		rec.Images = append(rec.Images, r.Image)
+	}
+	return rec, nil
+}
+
+func allTo(revision int) Traffic { return Traffic{Weights: []Weight{{revision, 100}}} }
+
+// main is the revision that most events go to, the newest of several.
+func (s *functionSpec) main() int {
+	return slices.MaxFunc(s.Traffic.Weights, func(a, b Weight) int {
+		return cmp.Or(cmp.Compare(a.Percent, b.Percent), cmp.Compare(a.Revision, b.Revision))
+	}).Revision
+}
+
+// revision finds one that is kept, nil if it is not.
+func (s *functionSpec) revision(number int) *Revision {
+	for i := range s.Revisions {
+		if s.Revisions[i].Number == number {
+			return &s.Revisions[i]
+		}
+	}
+	return nil
+}
+
+// serves says whether events go to the revision by themselves, or to an alias of it.
+func (s *functionSpec) serves(number int) bool {
+	return slices.ContainsFunc(s.Traffic.Weights, func(w Weight) bool { return w.Revision == number }) ||
+		slices.ContainsFunc(s.Traffic.Headers, func(h HeaderRoute) bool { return h.Revision == number }) ||
+		slices.Contains(slices.Collect(maps.Values(s.Aliases)), number)
+}
+
+// resolve finds the revision that a number, an alias or "latest" names.
+func (s *functionSpec) resolve(name, what string) (int, error) {
+	number, ok := s.Aliases[what]
+	if !ok {
+		number, _ = strconv.Atoi(what)
+	}
+	if what == latest {
+		number = s.Last
+	}
+	if s.revision(number) == nil || strconv.Itoa(number) != what && !ok && what != latest {
+		return 0, &UnknownError{Function: name, Revision: what}
+	}
+	return number, nil
+}
+
+// prune forgets the oldest revisions beyond keep of those that serve nothing, but for
+// the newest of all.
+func (s *functionSpec) prune(keep int) {
+	idle := 0
+	for i := len(s.Revisions) - 1; i >= 0; i-- {
+		if n := s.Revisions[i].Number; s.serves(n) || n == s.Last {
+			continue
+		}
+		if idle++; idle > keep {
+			s.Revisions = slices.Delete(s.Revisions, i, i+1)
+		}
+	}
+}
+
+// configDigest is Revision.Config.
+func configDigest(img *store.Image) store.Digest {
+	return store.Digest(fmt.Sprintf("sha256:%x", sha256.Sum256(img.Config)))
+}
+
+// deployment is a function with its revisions. Nobody changes it: another takes its
+// place in Engine.functions.
+type deployment struct {
+	name string
+	only *function // that all events go to which ask for no revision; nil while traffic is split
+	main *function
+	spec *functionSpec
+	live map[int]*function // by number: those that serve, and those that rest
+	logs *functionLog
+
+	weights []weighed // of the split
+	total   int
+	shown   atomic.Pointer[Function] // what lists showed last
+}
+
+type weighed struct {
+	*function
+	percent int
+}
+
+func newDeployment(name string, spec *functionSpec, live map[int]*function, logs *functionLog) (*deployment, error) {
+	d := &deployment{name: name, spec: spec, live: live, logs: logs}
+	for _, w := range spec.Traffic.Weights {
+		if f := live[w.Revision]; f != nil { // else its image is lost, and the others take its part
+			d.weights = append(d.weights, weighed{f, w.Percent})
+			d.total += w.Percent
+		}
+	}
+	if d.main = live[spec.main()]; d.main == nil {
+		if len(d.weights) == 0 {
+			return nil, fmt.Errorf("function %s: none of its revisions can be run: %w", name, fs.ErrNotExist)
+		}
+		d.main = d.weights[0].function
+	}
+	if len(d.weights) == 1 && len(spec.Traffic.Headers) == 0 {
+		d.only = d.weights[0].function
+	}
+	return d, nil
+}
+
+// pick chooses the revision of an event by the split.
+func (d *deployment) pick(r *Request) *function {
+	for _, h := range d.spec.Traffic.Headers {
+		if f := d.live[h.Revision]; f != nil && slices.ContainsFunc(r.Header, func(f [2]string) bool {
+			return strings.EqualFold(f[0], h.Name) && f[1] == h.Value
+		}) {
+			return f
+		}
+	}
+	if len(d.weights) == 0 { // headers alone: see newDeployment
+		return d.main
+	}
+	n := -1
+	if value := stickyValue(d.spec.Traffic.Sticky, r.Header); value != "" {
+		h := uint32(2166136261) // FNV-1a: the same in every engine
+		for i := range len(value) {
+			h = (h ^ uint32(value[i])) * 16777619
+		}
+		n = int(h % uint32(d.total))
+	}
+	if n < 0 {
+		n = rand.IntN(d.total)
+	}
+	for _, w := range d.weights {
+		if n -= w.percent; n < 0 {
+			return w.function
+		}
+	}
+	return d.main
+}
+
+// stickyValue is the value that Traffic.Sticky names, "" without one.
+func stickyValue(sticky string, header [][2]string) string {
+	kind, name, _ := strings.Cut(sticky, ":")
+	for _, f := range header {
+		switch {
+		case kind == "header" && strings.EqualFold(f[0], name):
+			return f[1]
+		case kind == "cookie" && strings.EqualFold(f[0], "Cookie"):
+			for pair := range strings.SplitSeq(f[1], ";") {
+				if key, value, _ := strings.Cut(strings.TrimSpace(pair), "="); key == name {
+					return value
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// find is the deployment of a qualified name.
+func (e *Engine) find(name string) (*deployment, error) {
+	all := *e.functions.Load()
+	if d := all[name]; d != nil {
+		return d, nil
+	}
+	if plain, tenant, err := image.SplitName(name); err == nil { // maybe NAME.default
+		if d := all[image.QualifiedName(plain, tenant)]; d != nil {
+			return d, nil
+		}
+	}
+	return nil, &UnknownError{Function: name}
+}
+
+// route chooses the revision that an event goes to: by the traffic of NAME, or the one
+// that NAME@REVISION asks for. told says that the caller is to learn which.
+func (e *Engine) route(name string, r *Request) (f *function, told bool, err error) {
+	if d := (*e.functions.Load())[name]; d != nil && d.only != nil {
+		return d.only, false, nil
+	}
+	qualified, revision, asked := strings.Cut(name, "@")
+	d, err := e.find(qualified)
+	switch {
+	case err != nil:
+		return nil, false, err
+	case !asked && d.only != nil:
+		return d.only, false, nil
+	case !asked:
+		return d.pick(r), true, nil
+	}
+	number, err := d.spec.resolve(d.name, revision)
+	if err != nil {
+		return nil, false, err
+	}
+	if f := d.live[number]; f != nil {
+		return f, true, nil
+	}
+	f, err = e.revive(d.name, number)
+	return f, true, err
+}
+
+// lookup is the main revision of a function.
+func (e *Engine) lookup(name string) (*function, error) {
+	d, err := e.find(name)
+	if err != nil {
+		return nil, err
+	}
+	return d.main, nil
+}
+
+// each calls fn with every revision that is live.
+func (e *Engine) each(fn func(*function)) {
+	for _, d := range *e.functions.Load() {
+		for _, f := range d.live {
+			fn(f)
+		}
+	}
+}

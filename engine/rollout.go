@@ -1,0 +1,479 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// RevisionState is what lists show of a revision.
+type RevisionState struct {
+	Revision
+	Percent   int      // of the events that ask for no revision
+	Aliases   []string // sorted
+	Instances int      // live sandboxes
+	Resting   bool     // it has lost its events and keeps its instances for a while
+	ImageGone bool
+}
+
+// Revisions are those of a function that are kept, the newest first.
+type Revisions struct {
+	Function  string
+	Traffic   Traffic
+	Revisions []RevisionState
+}
+
+// Revisions shows a function's revisions. Errors: *UnknownError.
+func (e *Engine) Revisions(name string) (*Revisions, error) {
+	d, err := e.find(name)
+	if err != nil {
+		return nil, err
+	}
+	return e.revisionsOf(d), nil
+}
+
+func (e *Engine) revisionsOf(d *deployment) *Revisions {
+	out := &Revisions{Function: d.name, Traffic: d.spec.Traffic}
+	for _, r := range slices.Backward(d.spec.Revisions) {
+		s := RevisionState{Revision: r, Aliases: []string{}}
+		for _, w := range d.spec.Traffic.Weights {
+			if w.Revision == r.Number {
+				s.Percent = w.Percent
+			}
+		}
+		for _, alias := range slices.Sorted(maps.Keys(d.spec.Aliases)) {
+			if d.spec.Aliases[alias] == r.Number {
+				s.Aliases = append(s.Aliases, alias)
+			}
+		}
+		_, err := e.cfg.Store.Image(string(r.Image))
+		s.ImageGone = errors.Is(err, fs.ErrNotExist)
+		if f := d.live[r.Number]; f != nil {
+			f.mu.Lock()
+			s.Instances, s.Resting = len(f.instances), f.resting
+			f.mu.Unlock()
+		}
+		out.Revisions = append(out.Revisions, s)
+	}
+	return out
+}
+
+// Target is a revision as people name it: a number, an alias, or "latest".
+type Target struct {
+	Revision string
+	Percent  int // of a weight
+
+	Header, Value string // of a header's route
+}
+
+// Split is what SetTraffic puts in force. Without weights those in force stay, and
+// headers are all that there are to be.
+type Split struct {
+	Weights []Target
+	Headers []Target
+	Sticky  string // as of Traffic
+}
+
+// SetTraffic splits a function's events. Errors: *UnknownError, ErrTraffic, ErrImageGone.
+func (e *Engine) SetTraffic(ctx context.Context, name string, o Split) (*Revisions, error) {
+	return e.change(ctx, name, func(name string, s *functionSpec) error {
+		traffic := Traffic{Weights: s.Traffic.Weights, Sticky: o.Sticky}
+		bad := func(format string, args ...any) error {
+			return fmt.Errorf("split %s: %w: %s", name, ErrTraffic, fmt.Sprintf(format, args...))
+		}
+		if kind, of, _ := strings.Cut(o.Sticky, ":"); o.Sticky != "" && (kind != "header" && kind != "cookie" || !isToken(of)) {
+			return bad("sticky is %q: write header:NAME or cookie:NAME", o.Sticky)
+		}
+		if len(o.Weights) > 0 {
+			traffic.Weights = nil
+		}
+		sum := 0
+		for _, t := range o.Weights {
+			n, err := s.resolve(name, t.Revision)
+			switch {
+			case err != nil:
+				return err
+			case t.Percent < 0 || t.Percent > 100:
+				return bad("revision %s has %d of 100: give it 0 to 100", t.Revision, t.Percent)
+			case slices.ContainsFunc(traffic.Weights, func(w Weight) bool { return w.Revision == n }):
+				return bad("revision %d is there twice: name each once", n)
+			}
+			if sum += t.Percent; t.Percent > 0 {
+				traffic.Weights = append(traffic.Weights, Weight{n, t.Percent})
+			}
+		}
+		if len(o.Weights) > 0 && sum != 100 {
+			return bad("the weights add up to %d: make them 100, such as 3=90 4=10", sum)
+		}
+		slices.SortFunc(traffic.Weights, func(a, b Weight) int { return cmp.Compare(b.Revision, a.Revision) })
+		for _, t := range o.Headers {
+			n, err := s.resolve(name, t.Revision)
+			if err != nil {
+				return err
+			}
+			if !isToken(t.Header) {
+				return bad("%q is no header's name: write NAME=VALUE:REVISION", t.Header)
+			}
+			traffic.Headers = append(traffic.Headers, HeaderRoute{t.Header, t.Value, n})
+		}
+		s.Traffic = traffic
+		return nil
+	})
+}
+
+// isToken says whether s can name a header or a cookie (RFC 9110 section 5.6.2).
+func isToken(s string) bool {
+	return s != "" && strings.IndexFunc(s, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+	}) < 0
+}
+
+// Rollback gives all of a function's events to an earlier revision: the one named, or
+// else the newest that is kept before those that have events now. Errors: *UnknownError,
+// ErrNoRevision, ErrImageGone.
+func (e *Engine) Rollback(ctx context.Context, name, to string) (*Revisions, error) {
+	return e.change(ctx, name, func(name string, s *functionSpec) error {
+		if to != "" {
+			n, err := s.resolve(name, to)
+			s.Traffic = allTo(n)
+			return err
+		}
+		newest := s.Traffic.Weights[0].Revision
+		for _, r := range slices.Backward(s.Revisions) {
+			if r.Number < newest {
+				s.Traffic = allTo(r.Number)
+				return nil
+			}
+		}
+		return fmt.Errorf("roll %s back: %w before revision %d: name another, fre function revisions %s lists those that are kept", name, ErrNoRevision, newest, name)
+	})
+}
+
+// SetAliases gives revisions names, and takes names away. Errors: *UnknownError, also of
+// an alias to be taken away, *image.FieldError, ErrImageGone.
+func (e *Engine) SetAliases(ctx context.Context, name string, set map[string]string, remove []string) (*Revisions, error) {
+	return e.change(ctx, name, func(name string, s *functionSpec) error {
+		aliases := map[string]int{}
+		maps.Copy(aliases, s.Aliases)
+		for _, alias := range remove {
+			if _, ok := aliases[alias]; !ok {
+				return &UnknownError{Function: name, Revision: alias}
+			}
+			delete(aliases, alias)
+		}
+		for alias, to := range set {
+			if !image.ValidName(alias) || alias == latest || strings.Trim(alias, "0123456789") == "" {
+				return &image.FieldError{Field: "alias", Message: fmt.Sprintf("%q names no revision: lower-case letters, digits and dashes, not digits alone, and not %q", alias, latest)}
+			}
+			n, err := s.resolve(name, to)
+			if err != nil {
+				return err
+			}
+			aliases[alias] = n
+		}
+		s.Aliases = aliases
+		return nil
+	})
+}
+
+// RemoveRevision forgets a revision, so that its image can go. Errors: *UnknownError,
+// ErrRevisionUsed while it has events or an alias, or is the newest.
+func (e *Engine) RemoveRevision(ctx context.Context, name, revision string) error {
+	_, err := e.change(ctx, name, func(name string, s *functionSpec) error {
+		n, err := s.resolve(name, revision)
+		if err != nil {
+			return err
+		}
+		if s.serves(n) {
+			return fmt.Errorf("forget revision %d of %s: %w: send its events elsewhere first (fre function split, rollback) and take its aliases away", n, name, ErrRevisionUsed)
+		}
+		s.Revisions = slices.DeleteFunc(s.Revisions, func(r Revision) bool { return r.Number == n })
+		return nil
+	})
+	return err
+}
+
+// change has a copy of a function's state changed, writes it and puts it in force.
+func (e *Engine) change(ctx context.Context, name string, change func(name string, s *functionSpec) error) (*Revisions, error) {
+	if err := e.begin(); err != nil {
+		return nil, err
+	}
+	defer e.flight.Done()
+	e.deployMu.Lock()
+	defer e.deployMu.Unlock()
+	old, err := e.find(name)
+	if err != nil {
+		return nil, err
+	}
+	spec := old.spec.clone()
+	if err := change(old.name, spec); err != nil {
+		return nil, err
+	}
+	d, err := e.applyLocked(ctx, old, old.name, spec, nil)
+	if err != nil {
+		return nil, err
+	}
+	e.Changes().Add(d.main.changed(store.ActionRoute))
+	return e.revisionsOf(d), nil
+}
+
+// applyLocked writes what is to become of a function's revisions and puts it in force,
+// with deployMu held. old is nil for a new function; made, unless nil, is the newest
+// revision. Those that lose their events finish what they have and rest, so that to go
+// back to them takes no start; those that rested before go.
+func (e *Engine) applyLocked(ctx context.Context, old *deployment, name string, spec *functionSpec, made *function) (*deployment, error) {
+	spec.prune(e.cfg.Revisions)
+	var logs *functionLog
+	var was map[int]*function
+	if old != nil {
+		was, logs = old.live, old.logs
+	} else {
+		logs = made.logs
+	}
+	live := map[int]*function{}
+	var added []*function
+	for i := range spec.Revisions {
+		r := &spec.Revisions[i]
+		f, serves := was[r.Number], spec.serves(r.Number)
+		switch {
+		case f != nil && !serves && f.rests(), f == nil && !serves:
+			continue
+		case f == nil && made != nil && made.revision == r.Number:
+			f, added = made, append(added, made)
+		case f == nil:
+			var err error
+			if f, err = e.newRevision(name, spec, r); err != nil {
+				if errors.Is(err, fs.ErrNotExist) {
+					err = fmt.Errorf("revision %d of %s: %w: deploy it anew", r.Number, name, ErrImageGone)
+				}
+				return nil, err
+			}
+			f.logs, added = logs, append(added, f)
+		}
+		live[r.Number] = f
+	}
+	d, err := newDeployment(name, spec, live, logs)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := spec.record(name)
+	if err != nil {
+		return nil, err
+	}
+	rec.Images = slices.DeleteFunc(rec.Images, func(img store.Digest) bool {
+		_, err := e.cfg.Store.Image(string(img))
+		return err != nil
+	})
+	if err := e.cfg.Store.PutFunction(ctx, *rec); err != nil {
+		return nil, err
+	}
+	for _, f := range added {
+		f.publish()
+		f.measure()
+	}
+	e.publishLocked(name, d)
+	for number, f := range live {
+		if spec.serves(number) {
+			f.wake()
+		} else {
+			f.rest()
+		}
+	}
+	for number, f := range was {
+		if live[number] == nil {
+			f.retire()
+		}
+	}
+	if old != nil {
+		for _, r := range old.spec.Revisions {
+			if spec.revision(r.Number) == nil {
+				e.metrics.forget(name, r.Number)
+			}
+		}
+	}
+	return d, nil
+}
+
+// publishLocked publishes, with deployMu held, a new map of functions with name set to
+// d, or removed where d is nil.
+func (e *Engine) publishLocked(name string, d *deployment) {
+	next := maps.Clone(*e.functions.Load())
+	if d == nil {
+		delete(next, name)
+	} else {
+		next[name] = d
+	}
+	e.functions.Store(&next)
+}
+
+// withLiveLocked publishes d with one revision more that is live, or, where f is nil,
+// one fewer.
+func (e *Engine) withLiveLocked(d *deployment, number int, f *function) error {
+	live := maps.Clone(d.live)
+	delete(live, number)
+	if f != nil {
+		live[number] = f
+	}
+	next, err := newDeployment(d.name, d.spec, live, d.logs)
+	if err == nil {
+		e.publishLocked(d.name, next)
+	}
+	return err
+}
+
+// revive has a revision that serves nothing take the event that asks for it by its name.
+func (e *Engine) revive(name string, number int) (*function, error) {
+	e.deployMu.Lock()
+	defer e.deployMu.Unlock()
+	d, err := e.find(name)
+	if err != nil {
+		return nil, err
+	}
+	r := d.spec.revision(number)
+	if r == nil {
+		return nil, &UnknownError{Function: name, Revision: fmt.Sprint(number)}
+	}
+	if f := d.live[number]; f != nil {
+		return f, nil
+	}
+	f, err := e.newRevision(d.name, d.spec, r)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("revision %d of %s: %w: deploy it anew", number, name, ErrImageGone)
+		}
+		return nil, err
+	}
+	f.logs = d.logs
+	f.publish()
+	f.measure()
+	f.rest()
+	return f, e.withLiveLocked(d, number, f)
+}
+
+// restMost bounds how long a revision rests.
+const restMost = 5 * time.Minute
+
+func (f *function) restFor() time.Duration {
+	return min(max(f.config.Instances.Idle, time.Second), restMost)
+}
+
+// rest keeps a revision that events no longer go to by themselves: its instances serve
+// who asks for it, and all of its events should it have them back, until they have been
+// idle for long enough. What waits for an instance goes to the function's next revision,
+// and tunnels end.
+func (f *function) rest() {
+	f.mu.Lock()
+	if f.retired || f.resting {
+		f.mu.Unlock()
+		return
+	}
+	f.resting, f.restedAt, f.restCount = true, time.Now(), f.invocations.Load()
+	waiters := f.waiters
+	f.waiters = nil
+	f.restTimer = time.AfterFunc(f.restFor(), f.rested)
+	f.mu.Unlock()
+	for _, w := range waiters {
+		w.grant <- grant{err: errRetired}
+	}
+	f.tunnels.cut()
+	f.forks.close()
+}
+
+func (f *function) rests() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.resting
+}
+
+// wake is the end of rest; it keeps the template's minimum warm.
+func (f *function) wake() {
+	f.mu.Lock()
+	rested := f.resting && !f.retired
+	if rested {
+		f.resting = false
+		f.restTimer.Stop()
+	}
+	f.mu.Unlock()
+	if rested {
+		f.forks.open()
+	}
+	f.warm()
+}
+
+// rested retires a revision that nobody has asked for since it was looked at last.
+func (f *function) rested() {
+	if f.e.begin() != nil {
+		return
+	}
+	defer f.e.flight.Done()
+	f.mu.Lock()
+	if f.retired || !f.resting {
+		f.mu.Unlock()
+		return
+	}
+	if n := f.invocations.Load(); len(f.instances)+len(f.waiters) > 0 || n != f.restCount {
+		f.restCount = n
+		f.restTimer.Reset(f.restFor())
+		f.mu.Unlock()
+		return
+	}
+	f.mu.Unlock()
+	f.e.deployMu.Lock()
+	defer f.e.deployMu.Unlock()
+	d := (*f.e.functions.Load())[f.name]
+	if d == nil || d.live[f.revision] != f || !f.rests() {
+		return
+	}
+	if err := f.e.withLiveLocked(d, f.revision, nil); err != nil {
+		f.e.log.Error("revision not retired", "function", f.name, "revision", f.revision, "error", err)
+		return
+	}
+	f.retire()
+}
+
+func (f *function) isRetired() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.retired
+}
+
+// describe returns what lists show now: the same pointer as long as that is the same.
+func (d *deployment) describe() *Function {
+	now := d.main.count()
+	for _, f := range d.live {
+		if f == d.main {
+			continue
+		}
+		c := f.count()
+		now.instances, now.busy, now.queued = now.instances+c.instances, now.busy+c.busy, now.queued+c.queued
+		if d.spec.serves(f.revision) {
+			now.invocations, now.failures = now.invocations+c.invocations, now.failures+c.failures
+		}
+	}
+	if last := d.shown.Load(); last != nil && last.counters == now {
+		return last
+	}
+	f := d.main
+	shown := &Function{
+		Name: d.name, Image: f.image.Digest, ImageRef: f.ref(),
+		Config: f.config, Deployed: f.deployed, Revision: f.revision, Latest: d.spec.Last, Traffic: d.spec.Traffic,
+		Instances: now.instances, Busy: now.busy, Queued: now.queued, Fork: now.fork,
+		Invocations: now.invocations, Failures: now.failures,
+		Defences: f.e.cfg.Sandboxes.Defences(), counters: now,
+	}
+	if f.shells != nil {
+		shells := now.shells
+		shown.Shells = &shells
+	}
+	d.shown.Store(shown)
+	return shown
+}
