@@ -143,6 +143,14 @@ func (s *Service) order(result *message) error {
 
 // startCallbacks begins to send what is ordered.
 func (s *Service) startCallbacks(ctx context.Context) error {
+	s.making.Lock()
+	defer s.making.Unlock()
+	s.mu.Lock()
+	sending := s.sending
+	s.mu.Unlock()
+	if sending {
+		return nil
+	}
 	_, err := s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: streamCallbacks, Subjects: []string{"fre.callbacks.*.*.*"}, Description: "FRE: results that are to be sent", Retention: jetstream.WorkQueuePolicy,
 		Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, Replicas: s.cfg.Replicas, MaxMsgs: s.cfg.MaxQueue, AllowAtomicPublish: true,

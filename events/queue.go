@@ -117,6 +117,8 @@ func (q *queue) consumer(ctx context.Context) error {
 		return err
 	}
 	q.wait = ackWait(timeout)
+	q.s.making.Lock()
+	defer q.s.making.Unlock()
 	q.cons, err = q.s.js.CreateOrUpdateConsumer(ctx, streamQueue+q.key.tenant, jetstream.ConsumerConfig{
 		Durable: token(q.key.function, q.key.tenant) + "-" + string(q.key.priority), FilterSubject: q.key.subject(),
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: q.wait, MaxDeliver: -1, MaxAckPending: -1, MaxWaiting: 512,

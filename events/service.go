@@ -45,7 +45,11 @@ type Service struct {
 	live  context.Context // until Close
 	end   context.CancelFunc
 
-	mu      sync.Mutex
+	// making is held while a stream or a consumer is made: many publishers find that there
+	// is none, and the server's own parts race where a stream is updated beside that.
+	making sync.Mutex
+
+	mu      sync.Mutex // may be taken with making held
 	closed  bool
 	streams map[string]*committer // by tenant: those that are known to be there
 	ends    bool                  // so are results and dead letters
@@ -323,10 +327,12 @@ func (s *Service) ready() error {
 
 // stream is the writer of a tenant's queue, which is made where there is none.
 func (s *Service) stream(ctx context.Context, tenant string) (*committer, error) {
-	s.mu.Lock()
-	c := s.streams[tenant]
-	s.mu.Unlock()
-	if c != nil {
+	if c := s.knownStream(tenant); c != nil {
+		return c, nil
+	}
+	s.making.Lock()
+	defer s.making.Unlock()
+	if c := s.knownStream(tenant); c != nil {
 		return c, nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
@@ -344,10 +350,14 @@ func (s *Service) stream(ctx context.Context, tenant string) (*committer, error)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.streams[tenant] == nil {
-		s.streams[tenant] = &committer{s: s}
-	}
+	s.streams[tenant] = &committer{s: s}
 	return s.streams[tenant], nil
+}
+
+func (s *Service) knownStream(tenant string) *committer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streams[tenant]
 }
 
 // ensureEnds makes the streams of what has ended.
