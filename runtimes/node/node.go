@@ -33,6 +33,8 @@ var (
 	bootstrap []byte
 	//go:embed limits.js
 	limits []byte
+	//go:embed lambda.js
+	lambda []byte
 	//go:embed warm.js
 	warm []byte
 )
@@ -48,7 +50,7 @@ func (Runtime) Bases() []string { return []string{"node"} }
 
 // Bootstrap returns the program that loads the handler, and what it requires.
 func (Runtime) Bootstrap() map[string][]byte {
-	return map[string][]byte{"bootstrap.js": bootstrap, "limits.js": limits, "warm.js": warm}
+	return map[string][]byte{"bootstrap.js": bootstrap, "lambda.js": lambda, "limits.js": limits, "warm.js": warm}
 }
 
 // handlerPattern is file.export, the file without its extension.
