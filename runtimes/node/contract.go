@@ -18,11 +18,11 @@ func (r Runtime) Contract(c image.Contract) image.Runtime {
 	case image.ContractLambda:
 		return lambdaRuntime{r}
 	case image.ContractFramework:
-		return server(r, "@google-cloud/functions-framework", "functions-framework", func(file, export string) []string {
+		return server(r, "@google-cloud/functions-framework", "build/src/main.js", func(file, export string) []string {
 			return []string{"--port=$PORT", "--source=" + file, "--target=" + export}
 		})
 	case image.ContractKnative:
-		return server(r, "faas-js-runtime", "faas-js-runtime", func(file, _ string) []string { return []string{file} })
+		return server(r, "faas-js-runtime", "bin/cli.js", func(file, _ string) []string { return []string{"--port=$PORT", file} })
 	}
 	return nil
 }
@@ -48,10 +48,7 @@ func server(r Runtime, pkg, program string, arguments func(file, export string) 
 				"the contract %s needs the package that serves it: add %s to packages.npm", t.Contract, pkg)}
 		}
 		dot := strings.LastIndexByte(t.Handler, '.')
-		env = []string{"NODE_ENV=production"}
-		if _, ok := t.Env["NODE_OPTIONS"]; !ok {
-			env = append(env, fmt.Sprintf("NODE_OPTIONS=--max-old-space-size=%d", heapMiB(t.Resources.MemoryBytes)))
-		}
-		return append([]string{program}, arguments("/function/"+t.Handler[:dot]+".js", t.Handler[dot+1:])...), env, nil
+		args := append([]string{"node"}, options(t)...)
+		return append(append(args, "/node_modules/"+pkg+"/"+program), arguments("/function/"+t.Handler[:dot]+".js", t.Handler[dot+1:])...), []string{"NODE_ENV=production"}, nil
 	}}
 }

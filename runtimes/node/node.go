@@ -72,11 +72,15 @@ func (Runtime) Interpreter() image.Interpreter {
 }
 
 func command(t *image.Template) []string {
-	args := []string{"/usr/bin/node"}
-	if !heapSize.MatchString(t.Env["NODE_OPTIONS"]) {
-		args = append(args, fmt.Sprintf("--max-old-space-size=%d", heapMiB(t.Resources.MemoryBytes)))
+	return append(append([]string{"/usr/bin/node"}, options(t)...), "/opt/fre/bootstrap.js")
+}
+
+// options are node's.
+func options(t *image.Template) []string {
+	if heapSize.MatchString(t.Env["NODE_OPTIONS"]) {
+		return nil
 	}
-	return append(args, "/opt/fre/bootstrap.js")
+	return []string{fmt.Sprintf("--max-old-space-size=%d", heapMiB(t.Resources.MemoryBytes))}
 }
 
 func environment() []string {
