@@ -22,22 +22,33 @@ const awslambda = {
   },
 };
 
+// What of the environment a context says; reading that is slow.
+let version, memory, group, streamName;
+
 // docs.aws.amazon.com/lambda/latest/dg/nodejs-context.html
 class Context {
+  #callback;
+  #asked = false;
   constructor(event, context) {
     this.callbackWaitsForEmptyEventLoop = true;
     this.functionName = context.function;
-    this.functionVersion = process.env.AWS_LAMBDA_FUNCTION_VERSION;
+    this.functionVersion = version;
     this.invokedFunctionArn = `arn:aws:lambda:us-east-1:000000000000:function:${context.function}`;
-    this.memoryLimitInMB = process.env.AWS_LAMBDA_FUNCTION_MEMORY_SIZE;
+    this.memoryLimitInMB = memory;
     this.awsRequestId = context.id;
-    this.logGroupName = process.env.AWS_LAMBDA_LOG_GROUP_NAME;
-    this.logStreamName = process.env.AWS_LAMBDA_LOG_STREAM_NAME;
+    this.logGroupName = group;
+    this.logStreamName = streamName;
     this.tenantId = context.tenant;
+    this.getRemainingTimeInMillis = () => Math.max(0, context.remaining());
     const said = event.headers['x-amz-client-context'];
     this.clientContext = said ? clientContext(said) : undefined;
-    this.getRemainingTimeInMillis = () => Math.max(0, context.remaining());
   }
+  get done() { this.#asked = true; return this.#callback; }
+  get fail() { const { done } = this; return (error) => done(error ?? new Error('the handler failed')); }
+  get succeed() { const { done } = this; return (result) => done(null, result); }
+  // Whether the handler has asked for a way to answer later.
+  static asked(context) { return context.#asked; }
+  static answerBy(context, callback) { context.#callback = callback; }
 }
 
 function clientContext(said) {
@@ -52,8 +63,9 @@ function clientContext(said) {
 function wrap(handler) {
   const whole = process.env.FRE_LAMBDA_EVENT === 'http';
   delete process.env.FRE_LAMBDA_EVENT;
+  ({ AWS_LAMBDA_FUNCTION_VERSION: version, AWS_LAMBDA_FUNCTION_MEMORY_SIZE: memory, AWS_LAMBDA_LOG_GROUP_NAME: group, AWS_LAMBDA_LOG_STREAM_NAME: streamName } = process.env);
   const answer = whole ? httpAnswer : (result) => [200, JSON_TYPE, encode(result)];
-  return (event, context) => {
+  return async (event, context) => {
     let given;
     if (whole) {
       given = httpEvent(event, context);
@@ -65,22 +77,27 @@ function wrap(handler) {
       }
     }
     const of = new Context(event, context);
-    return handler[STREAMS] ? stream(handler, given, of) : call(handler, given, of).then(answer);
+    return handler[STREAMS] ? stream(handler, given, of) : answer(await call(handler, given, of));
   };
 }
 
 // Calls a handler, which says by a promise, a callback or the context what it returns.
 function call(handler, given, context) {
-  return new Promise((resolve, reject) => {
-    const callback = (error, result) => (error !== undefined && error !== null ? reject(error) : resolve(result));
-    let asked = handler.length > 2;
-    for (const [name, f] of [['done', callback], ['fail', reject], ['succeed', resolve]]) {
-      Object.defineProperty(context, name, { configurable: true, get() { asked = true; return f; } });
-    }
-    const result = handler(given, context, callback);
-    if (typeof result?.then === 'function') result.then(resolve, reject);
-    else if (!asked) resolve(null); // nobody else will: what it returned at once does not count
-  });
+  let settle;
+  let waits;
+  const callback = (error, result) => {
+    waits ??= new Promise((resolve, reject) => { settle = [resolve, reject]; });
+    if (error !== undefined && error !== null) settle[1](error);
+    else settle[0](result);
+  };
+  Context.answerBy(context, callback);
+  const result = handler(given, context, callback);
+  if (typeof result?.then === 'function') return result;
+  if (handler.length > 2 || Context.asked(context)) {
+    waits ??= new Promise((resolve, reject) => { settle = [resolve, reject]; });
+    return waits;
+  }
+  return waits ?? null; // nobody else will answer: what it returned at once does not count
 }
 
 function encode(result) {
