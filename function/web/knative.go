@@ -64,7 +64,7 @@ func health(w http.ResponseWriter, r *http.Request, well func(context.Context) (
 		w.WriteHeader(http.StatusInternalServerError)
 	}
 	if err != nil {
-		fmt.Fprintln(w, err)
+		_, _ = fmt.Fprintln(w, err)
 	}
 }
 

@@ -247,12 +247,12 @@ func (s *script) head(a *channel.Answer) error {
 
 func (s *script) Read(p []byte) (int, error) {
 	n, err := s.out.Read(p)
-	s.whole = err == io.EOF //nolint:errorlint // a Reader's end is io.EOF itself
+	s.whole = err == io.EOF
 	return n, err
 }
 
 // Close waits for the program's end, and makes it where the answer is not whole.
-func (s *script) Close() error {
+func (s *script) Close() error { //nolint:unparam // it is an io.Closer
 	s.once.Do(func() {
 		if !s.whole {
 			s.signal(syscall.SIGKILL)

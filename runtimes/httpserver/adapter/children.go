@@ -55,7 +55,7 @@ func (c *children) reap() {
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, nil)
-		if err == unix.EINTR { //nolint:errorlint // an errno
+		if err == unix.EINTR {
 			continue
 		}
 		if err != nil || pid == 0 {

@@ -332,7 +332,7 @@ type streamed struct {
 
 func (s *streamed) Read(p []byte) (int, error) {
 	n, err := s.r.Body.Read(p)
-	if err == io.EOF { //nolint:errorlint // a Reader's end is io.EOF itself
+	if err == io.EOF {
 		if t := s.r.Trailer.Get("Lambda-Runtime-Function-Error-Type"); t != "" {
 			body, _ := base64.StdEncoding.DecodeString(s.r.Trailer.Get("Lambda-Runtime-Function-Error-Body"))
 			return n, failureIn(t, body)

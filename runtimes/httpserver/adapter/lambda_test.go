@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"strings"
@@ -25,9 +26,7 @@ func client(mode string) {
 		if err != nil {
 			panic(err)
 		}
-		for name, values := range header {
-			r.Header[name] = values
-		}
+		maps.Copy(r.Header, header)
 		if t := header["X-Trailer"]; t != nil {
 			r.Trailer = http.Header{"Lambda-Runtime-Function-Error-Type": {"Late"}, "Lambda-Runtime-Function-Error-Body": t}
 		}

@@ -142,7 +142,7 @@ func environment() []string {
 // failure says how the server ended, and what it wrote last. It is called after
 // exited.
 func (s *server) failure() *channel.Failure {
-	return &channel.Failure{Type: "ServerExited", Message: "the server ended with " + s.child.end(), Stack: s.words.String()}
+	return &channel.Failure{Type: "ServerExited", Message: "the server ended with " + s.end(), Stack: s.words.String()}
 }
 
 // end says how a process that has exited did.
