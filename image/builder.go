@@ -118,7 +118,7 @@ func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (
 
 func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *Lock, report func(Event)) (*store.Image, *Lock, error) {
 	defer b.Store.Hold()()
-	runtime, err := b.runtime(t.Runtime)
+	runtime, err := b.runtime(t.Runtime, t.Contract)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -376,8 +376,11 @@ func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json
 	if _, ok := runtime.(ForkServer); ok && t.Instances.Fork == ForkAuto && t.Network.Mode == NetworkNone {
 		c.Forks = true
 	}
-	if t.Runtime == "native" && t.Instances.Isolation == IsolationEvent {
-		c.Protocol = ProtocolStdio // kept warm, a program speaks the channel's protocol itself
+	if t.Contract != ContractFRE {
+		c.Contract = t.Contract
+	}
+	if t.Contract == ContractStdio {
+		c.Protocol = ProtocolStdio
 	}
 	// The engine visits the namespaces of a runtime shell: no program that others
 	// made may have run in there.
@@ -421,13 +424,17 @@ func mergeEnv(runtime []string, template map[string]string) []string {
 	return out
 }
 
-func (b *Builder) runtime(name string) (Runtime, error) {
+// runtime finds the one of that name for functions of a contract, "" for fre.
+func (b *Builder) runtime(name string, contract Contract) (Runtime, error) {
 	for _, r := range b.Runtimes {
-		if r.Name() == name {
-			return r, nil
+		if r.Name() != name {
+			continue
+		}
+		if of := ofContract(r, contract); of != nil {
+			return of, nil
 		}
 	}
-	return nil, fmt.Errorf("unknown runtime %q", name)
+	return nil, fmt.Errorf("unknown runtime %q for the contract %q", name, contract)
 }
 
 func (b *Builder) base(name string) (*Base, error) {

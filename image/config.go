@@ -11,7 +11,8 @@ import (
 // template that matters after the build, as JSON in store.Manifest.Config.
 type Config struct {
 	Base      string            `json:"base"`
-	Runtime   string            `json:"runtime,omitempty"` // "" in images that are no function's
+	Runtime   string            `json:"runtime,omitempty"`  // "" in images that are no function's
+	Contract  Contract          `json:"contract,omitempty"` // "" for fre
 	Handler   string            `json:"handler,omitempty"`
 	Args      []string          `json:"args"`          // of the first process
 	Env       []string          `json:"env,omitempty"` // KEY=value, runtime's then template's

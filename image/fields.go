@@ -91,6 +91,7 @@ func (d *decoder) fields(t *Template) []field {
 		{key: "version", value: d.text(&t.Version, versionPattern, "letters, digits and . _ + -, at most 128")},
 		{key: "base", value: d.base(&t.Base)},
 		{key: "runtime", value: d.text(&t.Runtime, namePattern, `the name of a runtime such as "python"`)},
+		{key: "contract", value: d.contract(&t.Contract)},
 		{key: "packages", below: []field{
 			{key: "pip", value: d.requests(&t.Packages.Pip, requirement(pipPattern, `write a requirement such as "lxml==5.3.0"; options, URLs and paths are not supported yet`))},
 			{key: "npm", value: d.requests(&t.Packages.NPM, requirement(npmPattern, `write a package such as "left-pad@1.3.0"; URLs, paths and aliases are not supported yet`))},
@@ -114,6 +115,7 @@ func (d *decoder) fields(t *Template) []field {
 			{key: "port", value: integer(d, &t.HTTP.Port, 1, 65535)},
 			{key: "ready", value: d.text(&t.HTTP.Ready, readyPattern, "the path of a request, such as /health")},
 		}},
+		{key: "lambda", below: []field{{key: "event", value: d.lambdaEvent(&t.Lambda.Event)}}},
 		{key: "env", value: d.env(&t.Env)},
 		{key: "tenant", value: d.text(&t.Tenant, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash")},
 		{key: "instances", below: []field{
@@ -163,20 +165,9 @@ func (t *Template) setDependentDefaults() {
 		// A runtime has up to a thread for each event and some of its own.
 		t.Resources.Pids = max(64, 2*int64(t.Instances.Concurrency))
 	}
-	if t.Runtime == "" && !t.ForeignBase() {
-		t.Runtime = baseName(t.Base)
-	}
-	if t.Instances.Isolation == "" {
-		t.Instances.Isolation = IsolationInstance
-		if t.Runtime == "native" {
-			t.Instances.Isolation = IsolationEvent
-		}
-	}
+	t.setContract()
 	if t.Runtime == "http" {
 		t.HTTP.Listen, t.HTTP.Port = cmp.Or(t.HTTP.Listen, ListenPort), cmp.Or(t.HTTP.Port, 8080)
-	}
-	if t.Handler == "" {
-		t.Handler = defaultHandlers[t.Runtime]
 	}
 }
 
@@ -218,10 +209,11 @@ func (d *decoder) relations(t *Template) {
 	if len(t.Network.Allow) > 0 && t.Network.Mode != NetworkEgress {
 		fail("network.allow", "network.allow is for the mode egress: this network's is %s", t.Network.Mode)
 	}
-	if t.Network.LendConnection && t.Runtime != "go" && (t.Runtime != "native" || in.Isolation != IsolationInstance) {
+	if t.Network.LendConnection && (t.Contract != ContractFRE || t.Runtime != "go" && t.Runtime != "native") {
 		fail("network.lend_connection", `network.lend_connection is for the runtime go, and native with instances.isolation "instance": this template's is %s`, t.Runtime)
 	}
 	d.accessRelations(t, fail)
+	d.contractRelations(t, fail)
 	size := 0
 	for name, value := range t.Env {
 		size += len(name) + len(value) + 2
@@ -269,7 +261,7 @@ func (t *Template) checkRuntime(bases []Base, runtimes []Runtime) (Runtime, erro
 		t.Base = runtimes[i].Bases()[0]
 	}
 	if i >= 0 && t.ForeignBase() {
-		return runtimes[i], nil
+		return t.checkContract(runtimes[i], runtimes)
 	}
 	if !slices.ContainsFunc(bases, func(b Base) bool { return b.Name == baseName(t.Base) }) {
 		names := make([]string, len(bases))
@@ -285,7 +277,7 @@ func (t *Template) checkRuntime(bases []Base, runtimes []Runtime) (Runtime, erro
 	if of := runtimes[i].Bases(); !slices.Contains(of, baseName(t.Base)) && !slices.Contains(of, AnyBase) {
 		return nil, &FieldError{"base", fmt.Sprintf("the runtime %s needs the base %s: this template's base is %s", t.Runtime, strings.Join(of, " or "), t.Base)}
 	}
-	return runtimes[i], nil
+	return t.checkContract(runtimes[i], runtimes)
 }
 
 // fault gives a [FieldError] in err its place in the template; other errors

@@ -26,8 +26,13 @@ import (
 func (c *codeTree) checkHandler(t *Template, rootfs string) error {
 	at := strings.LastIndexByte(t.Handler, '.')
 	switch {
+	case t.Runtime == "native" && (t.Contract == ContractCGI || t.Contract == ContractLambda):
+		return nil // a command line
 	case t.Runtime == "native":
 		return c.checkProgram(t, rootfs)
+	case t.Runtime == "java" && (t.Contract == ContractLambda || t.Contract == ContractFramework):
+		class, _, _ := strings.Cut(t.Handler, "::")
+		return c.checkClass(t, class)
 	case at < 0:
 		return nil
 	case t.Runtime == "python" && t.Packages.Pip.None(): // else the module may be a package's
@@ -44,15 +49,15 @@ func (c *codeTree) checkHandler(t *Template, rootfs string) error {
 		}
 		return c.checkFile(t.Handler, path.Clean(file)+".rb")
 	case t.Runtime == "java":
-		return c.checkClass(t)
+		return c.checkClass(t, t.Handler[:at])
 	}
 	return nil
 }
 
 // checkClass wants the handler's class among the classes of the code or in its jars,
 // where no package may have it, and every jar to be one.
-func (c *codeTree) checkClass(t *Template) error {
-	class := strings.ReplaceAll(t.Handler[:strings.LastIndexByte(t.Handler, '.')], ".", "/") + ".class"
+func (c *codeTree) checkClass(t *Template, class string) error {
+	class = strings.ReplaceAll(class, ".", "/") + ".class"
 	_, found := c.entries[class]
 	for _, name := range slices.Sorted(maps.Keys(c.entries)) {
 		dir := path.Dir(name)

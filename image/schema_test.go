@@ -23,12 +23,21 @@ func (n named) Name() string               { return string(n) }
 func (n named) Bases() []string            { return []string{string(n)} }
 func (named) Bootstrap() map[string][]byte { return nil }
 
+// testContracts are those of the runtimes with that name.
+var testContracts = map[string][]Contract{
+	"python": {ContractFRE, ContractLambda, ContractASGI, ContractWSGI, ContractFramework, ContractKnative},
+	"node":   {ContractFRE, ContractLambda, ContractFramework, ContractKnative},
+	"go":     {ContractFRE, ContractLambda, ContractKnative},
+	"native": {ContractFRE, ContractStdio, ContractCGI, ContractLambda},
+	"http":   {ContractHTTP},
+}
+
 func (named) Command(*Template) (args, env []string, err error) { return nil, nil, nil }
 
 func (named) Shell(*Template, []string) *Shell { return nil }
 
 var (
-	testRuntimes = []Runtime{named("python"), named("node"), named("php"), named("ruby"), anywhere{"native"}, anywhere{"http"}, anywhere{"go"}}
+	testRuntimes = []Runtime{several{named("python")}, several{named("node")}, named("php"), named("ruby"), anywhere{"native"}, anywhere{"http"}, anywhere{"go"}}
 	testBases    = []Base{{Name: "python"}, {Name: "node"}, {Name: "php"}, {Name: "ruby"}, {Name: "native"}}
 	testSites    = []Site{emptySite{"pip", "python"}, emptySite{"npm", "node"}, emptySite{"composer", "php"}}
 )
@@ -37,6 +46,18 @@ var (
 type anywhere struct{ named }
 
 func (a anywhere) Bases() []string { return append(a.named.Bases(), AnyBase) }
+
+func (a anywhere) Contract(c Contract) Runtime { return several{a}.Contract(c) }
+
+// several is a runtime with the contracts of testContracts.
+type several struct{ Runtime }
+
+func (s several) Contract(c Contract) Runtime {
+	if slices.Contains(testContracts[s.Name()], c) {
+		return s.Runtime
+	}
+	return nil
+}
 
 // emptySite is a package site without packages.
 type emptySite struct{ name, base string }
@@ -217,6 +238,42 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "keep: usr/share\n", false},
 		{head + "libs: [../libxml2.so]\n", false},
 		{head + "packages: {gem: []}\n", false},
+		{head + "contract: fre\n", true},
+		{head + "contract: lambda\n", true},
+		{head + "contract: lambda\nlambda: {event: http}\ninstances: {concurrency: 4}\n", true},
+		{head + "contract: lambda\nlambda: {event: all}\n", false},
+		{head + "contract: lambda\nlambda: http\n", false},
+		{head + "contract: lamda\n", false},
+		{head + "contract: [lambda]\n", false},
+		{head + "lambda: {event: http}\n", false},
+		{head + "contract: asgi\nhandler: main:app\n", true},
+		{head + "contract: wsgi\nlambda: {event: http}\n", false},
+		{head + "contract: functions-framework\npackages: {pip: [functions-framework]}\n", true},
+		{head + "contract: knative\n", true},
+		{head + "contract: http\nhandler: python3 main.py\nhttp: {ready: /}\n", true},
+		{head + "contract: http\n", false},
+		{head + "contract: http\nruntime: python\nhandler: python3 main.py\n", false},
+		{head + "contract: http\nruntime: http\nhandler: python3 main.py\n", true},
+		{head + "contract: cgi\nhandler: hello.py\ninstances: {concurrency: 4}\n", true},
+		{head + "contract: cgi\n", false},
+		{head + "contract: cgi\nruntime: python\nhandler: a\n", false},
+		{head + "contract: stdio\nhandler: a\n", true},
+		{head + "contract: stdio\nhandler: a\ninstances: {isolation: instance}\n", false},
+		{head + "runtime: native\ncontract: lambda\nhandler: python3 -m awslambdaric main.handler\n", true},
+		{head + "runtime: native\ncontract: lambda\nhandler: a\ninstances: {concurrency: 2}\n", false},
+		{head + "runtime: native\ncontract: fre\nhandler: a\ninstances: {concurrency: 2}\n", true},
+		{head + "runtime: native\ncontract: fre\nhandler: a\ninstances: {isolation: event}\n", false},
+		{head + "runtime: http\ncontract: fre\nhandler: a\n", false},
+		{"id: f\nbase: node\ncontract: lambda\n", true},
+		{"id: f\nbase: node\ncontract: asgi\n", false},
+		{"id: f\nbase: node\ncontract: knative\n", true},
+		{"id: f\nbase: php\ncontract: lambda\n", false},
+		{"id: f\nbase: native\nruntime: go\ncontract: lambda\n", true},
+		{"id: f\nbase: native\nruntime: go\ncontract: wsgi\n", false},
+		{"id: f\nbase: native\nruntime: go\ncontract: knative\nnetwork: {mode: none, lend_connection: true}\n", false},
+		{"id: f\nbase: oci:debian\ncontract: cgi\nhandler: a\n", true},
+		{"id: f\nbase: oci:python\ncontract: asgi\n", true},
+		{"id: f\nbase: oci:python\ncontract: lambda\n", false},
 		{head + "packages:\n", false},
 		{"id: f\nbase: node\npackages: {npm: ['a@file:../b']}\n", false},
 		{"id: f\nbase: node\npackages: {npm: ['user/repo']}\n", false},

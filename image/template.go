@@ -16,6 +16,7 @@ type Template struct {
 	Version   string            // "0.1.0"; default "latest"
 	Base      string            // "python", "node", "python:trixie" (see [ParseBase]); "" until [Template.Check] where the runtime says it
 	Runtime   string            // "python", "go", "http"; default the base's own
+	Contract  Contract          // default fre; http and stdio where the runtime and isolation say so
 	Packages  Packages          //
 	Slim      bool              // whether files that programs rarely read are left out of FRE's bases; default true
 	Keep      []string          // path globs of what stays nevertheless (see [BaseSpec])
@@ -28,6 +29,7 @@ type Template struct {
 	Resources Resources
 	Network   Network // default none
 	HTTP      HTTP    // of the runtime http
+	Lambda    Lambda  // of the contract lambda
 	Events    Events
 	Triggers  []Trigger
 

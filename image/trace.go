@@ -97,7 +97,7 @@ func (b *Builder) slim(ctx context.Context, img *store.Image, o SlimOptions) (*S
 		return nil, fmt.Errorf("it is a slimmed image and %w again: slim the one it was made of, %s", ErrSlimmed, of)
 	}
 	globs := slices.Concat(alwaysKept, config.Keep, o.Keep)
-	if runtime, err := b.runtime(config.Runtime); err == nil {
+	if runtime, err := b.runtime(config.Runtime, config.Contract); err == nil {
 		if r, ok := runtime.(Traced); ok {
 			globs = append(globs, r.Untraced()...)
 		}

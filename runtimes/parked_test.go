@@ -103,7 +103,7 @@ def handle(event, context):
 		}
 		want := "True _fre"
 		for _, name := range names {
-			if l.parked && name != "fork" || l.forked && name != "park" {
+			if contract := strings.Contains(" asgi awslambda contracts wsgi ", " "+name+" "); l.parked && name != "fork" && name != "asgi" && name != "wsgi" || l.forked && name != "park" && !contract {
 				want += " _fre." + name
 			}
 		}

@@ -153,7 +153,7 @@ func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir
 	if module == fre.ModulePath || strings.HasPrefix(module, fre.ModulePath+"/function") {
 		return "", "", &image.FieldError{Field: "code.path", Message: "go.mod: the module " + module + " is FRE's own: name it otherwise"}
 	}
-	if dir, err = wrap(root, module, t.Handler); err != nil {
+	if dir, err = wrap(root, module, t.Handler, t.Contract); err != nil {
 		return "", "", err
 	}
 	if vendored, err := root.ReadFile("vendor/modules.txt"); err == nil && strings.Contains(string(vendored), "# "+fre.ModulePath+" ") {

@@ -8,11 +8,13 @@
 package golang
 
 import (
+	"context"
 	"fmt"
 	"path"
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/httpserver"
 	"github.com/fre-engine/fre/runtimes/install"
 )
 
@@ -72,6 +74,38 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 		"FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)),
 	}
 	return []string{path.Join("/function", program(t))}, env, nil
+}
+
+// Contract links functions of Knative's with what serves them, and has the adapter
+// before a program that asks Lambda's Runtime API for events.
+func (r Runtime) Contract(c image.Contract) image.Runtime {
+	switch c {
+	case image.ContractFRE, image.ContractKnative:
+		return r
+	case image.ContractLambda:
+		return lambda{httpserver.Adapted{Runtime: r, Contract: c, Words: func(t *image.Template) (words, env []string, err error) {
+			words, _, err = r.Command(t)
+			return words, nil, err
+		}}, r}
+	}
+	return nil
+}
+
+// lambda is the runtime for programs with a runtime interface client of Lambda's in
+// them. It implements image.CodeBuilder.
+type lambda struct {
+	httpserver.Adapted
+	golang Runtime
+}
+
+// Builds is as for any function.
+func (l lambda) Builds(t *image.Template, files []string) (string, bool) {
+	return l.golang.Builds(t, files)
+}
+
+// BuildCode is as for any function.
+func (l lambda) BuildCode(ctx context.Context, s *image.Step, t *image.Template, lock *image.Lock, source string) (string, error) {
+	return l.golang.BuildCode(ctx, s, t, lock, source)
 }
 
 // program is where the function's program stands in its code: a name that source

@@ -31,7 +31,7 @@ const generatedDir = "fre_generated_main"
 //
 // The compiler checks types: here only the shape is looked at that says how the
 // handler is called.
-func wrap(root *os.Root, module, handler string) (dir string, err error) {
+func wrap(root *os.Root, module, handler string, contract image.Contract) (dir string, err error) {
 	dir, name, err := parseHandler(handler)
 	if err != nil {
 		return "", err
@@ -58,7 +58,20 @@ func wrap(root *os.Root, module, handler string) (dir string, err error) {
 	if pkg.name == "main" && pkg.decls["main"] != "" {
 		return dir, nil
 	}
+	if contract == image.ContractLambda {
+		return fail("the contract lambda needs a program: package %s has no func main that calls lambda.Start", pkg.name)
+	}
 	call := pkg.decls[name]
+	if contract == image.ContractKnative {
+		if call == "" && name == "Handle" && pkg.decls["New"] == shapeMake {
+			name, call = "New", shapeMake
+		}
+		if call == shapeMake {
+			call = shapeInstance
+		}
+	} else if call == shapeContext {
+		call = shapeUnknown
+	}
 	switch {
 	case call == "":
 		return fail("package %s has no function or variable %s (found: %s)", pkg.name, name, strings.Join(pkg.exported(), ", "))
@@ -89,11 +102,13 @@ func wrap(root *os.Root, module, handler string) (dir string, err error) {
 
 // What a declaration looks like: how the handler is called.
 const (
-	shapeHandle  = "handle"  // func(_, _) (_, _)
-	shapeServe   = "serve"   // func(_, _)
-	shapeMake    = "make"    // func() _
-	shapeValue   = "value"   // a variable: an http.Handler
-	shapeUnknown = "unknown" // no handler
+	shapeHandle   = "handle"   // func(_, _) (_, _)
+	shapeServe    = "serve"    // func(_, _)
+	shapeMake     = "make"     // func() _
+	shapeValue    = "value"    // a variable: an http.Handler
+	shapeContext  = "context"  // func(_, _, _), of Knative's
+	shapeInstance = "instance" // func() _, which makes one of Knative's
+	shapeUnknown  = "unknown"  // no handler
 )
 
 // mainTemplate has no line comments that point elsewhere: a fault of types is told
@@ -120,6 +135,10 @@ func main() {
 		return {{.Handler}}
 {{- else if eq .Call "serve"}}
 		return web.Handler(http.HandlerFunc({{.Handler}}))
+{{- else if eq .Call "instance"}}
+		return web.Knative({{.Handler}}())
+{{- else if eq .Call "context"}}
+		return web.KnativeContext({{.Handler}})
 {{- else if eq .Call "make"}}
 		return web.Handler({{.Handler}}())
 {{- else}}
@@ -222,6 +241,8 @@ func (p *goPackage) add(d ast.Decl) {
 			p.decls[d.Name.Name] = shapeHandle
 		case in == 2 && out == 0:
 			p.decls[d.Name.Name] = shapeServe
+		case in == 3 && out == 0:
+			p.decls[d.Name.Name] = shapeContext
 		case in == 0 && out == 1:
 			p.decls[d.Name.Name] = shapeMake
 		default:

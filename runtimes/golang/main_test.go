@@ -38,7 +38,7 @@ func FuzzWrap(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer root.Close()
-		at, err := wrap(root, "function/x", handler)
+		at, err := wrap(root, "function/x", handler, image.ContractFRE)
 		var field *image.FieldError
 		if err != nil && !errors.As(err, &field) {
 			t.Fatalf("%q, %q: %v", code, handler, err)
@@ -69,7 +69,7 @@ func TestWrapLinks(t *testing.T) {
 	}
 	defer root.Close()
 	for _, handler := range []string{"Handle", "d.Handle"} {
-		if at, err := wrap(root, "function/x", handler); err == nil || strings.Contains(err.Error(), "secret") {
+		if at, err := wrap(root, "function/x", handler, image.ContractFRE); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: built at %q, %v", handler, at, err)
 		}
 	}

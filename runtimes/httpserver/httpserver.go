@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/fre-engine/fre/image"
 )
@@ -48,31 +47,21 @@ func (Runtime) Shell(*image.Template, []string) *image.Shell { return nil }
 // first.
 const searchPath = "/function/node_modules/.bin:/node_modules/.bin:/opt/python/bin:/usr/local/bin:/usr/bin:/bin"
 
+// Contract is http alone.
+func (r Runtime) Contract(c image.Contract) image.Runtime {
+	if c == image.ContractHTTP {
+		return r
+	}
+	return nil
+}
+
 // Command runs the adapter with the server's command line.
-func (r Runtime) Command(t *image.Template) (args, env []string, err error) {
-	if r.Bootstrap() == nil {
-		return nil, nil, errNotBuilt
-	}
-	words, err := split(t.Handler)
-	if err == nil && len(words) == 0 {
-		err = errors.New("it is empty")
-	}
+func (Runtime) Command(t *image.Template) (args, env []string, err error) {
+	words, err := HandlerWords(t, "node server.js")
 	if err != nil {
-		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
-			`handler %q is no command line: %s; write one such as "node server.js"`, t.Handler, err)}
+		return nil, nil, err
 	}
-	port := t.HTTP.Port
-	if t.Network.Mode == image.NetworkHost { // the port is the host's, and another instance may have it
-		port = 0
-	}
-	env = []string{
-		"PATH=" + searchPath, "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8",
-		"FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)),
-		"FRE_HTTP_LISTEN=" + string(t.HTTP.Listen), fmt.Sprintf("FRE_HTTP_PORT=%d", port), "FRE_HTTP_READY=" + t.HTTP.Ready,
-		// Before the engine's patience is over, which has less to say.
-		"FRE_HTTP_TIMEOUT=" + max(t.Resources.Timeout-t.Resources.Timeout/10, time.Millisecond).String(),
-	}
-	return append([]string{"/opt/fre/http"}, words...), env, nil
+	return command(t, image.ContractHTTP, words)
 }
 
 // split takes a command line apart as a shell does: words between blanks; '…' as it

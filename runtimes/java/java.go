@@ -50,8 +50,13 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 // command starts a JVM that goes by the sandbox's limits, not the host's, and has
 // the classes of its start in an archive that all sandboxes share.
 func command(t *image.Template) []string {
+	args := append([]string{"/" + home + "/bin/java", "-XX:SharedArchiveFile=/opt/fre/" + archive}, options(t)...)
+	return append(args, "-jar", "/opt/fre/fre.jar")
+}
+
+// options are the JVM's.
+func options(t *image.Template) []string {
 	args := []string{
-		"/" + home + "/bin/java", "-XX:SharedArchiveFile=/opt/fre/" + archive,
 		"-XX:-UsePerfData", "-XX:-UseContainerSupport", "-XX:+UseSerialGC",
 		fmt.Sprintf("-XX:ActiveProcessorCount=%d", max(1, (t.Resources.CPUMillis+999)/1000)),
 		"-Duser.dir=/function", // a parked one is elsewhere when it reads that
@@ -62,7 +67,7 @@ func command(t *image.Template) []string {
 	if !heapSize.MatchString(t.Env["JAVA_TOOL_OPTIONS"]) && !heapSize.MatchString(t.Env["JDK_JAVA_OPTIONS"]) {
 		args = append(args, fmt.Sprintf("-Xmx%dm", heapMiB(t.Resources.MemoryBytes)))
 	}
-	return append(args, "-jar", "/opt/fre/fre.jar")
+	return args
 }
 
 func environment(t *image.Template) []string {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/httpserver"
 )
 
 // Runtime is the runtime "native". It implements image.Runtime.
@@ -26,6 +27,21 @@ func (Runtime) Bootstrap() map[string][]byte { return nil }
 // Shell is none: there is no interpreter to start ahead.
 func (Runtime) Shell(*image.Template, []string) *image.Shell { return nil }
 
+// Contract is fre's and stdio's own; what speaks Lambda's Runtime API or is a CGI
+// program has the adapter before it.
+func (r Runtime) Contract(c image.Contract) image.Runtime {
+	switch c {
+	case image.ContractFRE, image.ContractStdio:
+		return r
+	case image.ContractLambda, image.ContractCGI:
+		return httpserver.Adapted{Runtime: r, Contract: c, Words: func(t *image.Template) (words, env []string, err error) {
+			words, err = httpserver.HandlerWords(t, "python3 main.py")
+			return words, nil, err
+		}}
+	}
+	return nil
+}
+
 // Command runs the handler, a path in the function's code.
 func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 	p := path.Clean(t.Handler)
@@ -34,7 +50,7 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 			"handler %q is not a relative path of a program in the code: write bin/clock for the program clock in the directory bin", t.Handler)}
 	}
 	env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8"}
-	if t.Instances.Isolation == image.IsolationInstance {
+	if t.Contract != image.ContractStdio && t.Instances.Isolation == image.IsolationInstance {
 		env = append(env, "FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)))
 	}
 	return []string{path.Join("/function", p)}, env, nil

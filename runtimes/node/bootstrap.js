@@ -535,8 +535,15 @@ async function load(root, name) {
 function start(name) {
   const root = process.env.FRE_FUNCTION_DIR || '/function';
   process.argv.splice(1, 2, path.join(root, name));
+  let wrap = (f) => f;
+  if (process.env.FRE_CONTRACT === 'lambda') {
+    delete process.env.FRE_CONTRACT;
+    const lambda = require('./lambda.js');
+    globalThis.awslambda = lambda.awslambda;
+    ({ wrap } = lambda);
+  }
   load(root, name).then((f) => {
-    handler = f;
+    handler = wrap(f);
     const concurrency = Math.max(1, Number.parseInt(process.env.FRE_CONCURRENCY || '1', 10) || 1);
     send(READY, 0, 0, json({ protocol: 1, runtime: `node ${process.versions.node}`, concurrency }));
     const early = starting;
@@ -567,6 +574,7 @@ async function park() {
     engine.write(warmEvent(i));
     await new Promise((resolve) => engine.once('data', resolve));
   }
+  require('./lambda.js');
   const context = new Context(new Call(0, {}, null));
   context.logger.debug('%s', inspect(context.signal));
   delete require.cache[require.resolve('./warm.js')];

@@ -33,6 +33,8 @@ var (
 	bootstrap []byte
 	//go:embed limits.js
 	limits []byte
+	//go:embed lambda.js
+	lambda []byte
 	//go:embed warm.js
 	warm []byte
 )
@@ -48,7 +50,7 @@ func (Runtime) Bases() []string { return []string{"node"} }
 
 // Bootstrap returns the program that loads the handler, and what it requires.
 func (Runtime) Bootstrap() map[string][]byte {
-	return map[string][]byte{"bootstrap.js": bootstrap, "limits.js": limits, "warm.js": warm}
+	return map[string][]byte{"bootstrap.js": bootstrap, "lambda.js": lambda, "limits.js": limits, "warm.js": warm}
 }
 
 // handlerPattern is file.export, the file without its extension.
@@ -70,11 +72,15 @@ func (Runtime) Interpreter() image.Interpreter {
 }
 
 func command(t *image.Template) []string {
-	args := []string{"/usr/bin/node"}
-	if !heapSize.MatchString(t.Env["NODE_OPTIONS"]) {
-		args = append(args, fmt.Sprintf("--max-old-space-size=%d", heapMiB(t.Resources.MemoryBytes)))
+	return append(append([]string{"/usr/bin/node"}, options(t)...), "/opt/fre/bootstrap.js")
+}
+
+// options are node's.
+func options(t *image.Template) []string {
+	if heapSize.MatchString(t.Env["NODE_OPTIONS"]) {
+		return nil
 	}
-	return append(args, "/opt/fre/bootstrap.js")
+	return []string{fmt.Sprintf("--max-old-space-size=%d", heapMiB(t.Resources.MemoryBytes))}
 }
 
 func environment() []string {

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/awslambda"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
 )
@@ -86,6 +87,38 @@ func (Runtime) Interpreter() image.Interpreter {
 		Name: "python3", Least: "3.9",
 		Version: []string{"-c", "import json, select, sys, threading, traceback; print('Python', sys.version.split()[0])"}, Before: "Python ",
 	}
+}
+
+// Contract has the bootstrap call handlers that were written for something else.
+func (r Runtime) Contract(c image.Contract) image.Runtime {
+	switch c {
+	case image.ContractFRE:
+		return r
+	case image.ContractLambda, image.ContractASGI, image.ContractWSGI, image.ContractFramework, image.ContractKnative:
+		return contracted{r, c}
+	}
+	return nil
+}
+
+// contracted is the runtime for functions of another contract (_fre/contracts.py).
+type contracted struct {
+	Runtime
+	contract image.Contract
+}
+
+// Command says which.
+func (c contracted) Command(t *image.Template) (args, env []string, err error) {
+	args, env, err = c.Runtime.Command(t)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.contract == image.ContractLambda {
+		return args, append(env, awslambda.Environment(t)...), nil
+	}
+	if c.contract == image.ContractFramework && t.Packages.Pip.None() {
+		return nil, nil, &image.FieldError{Field: "packages.pip", Message: "the contract functions-framework needs the framework itself: add functions-framework to packages.pip"}
+	}
+	return args, append(env, "FRE_CONTRACT="+string(c.contract)), nil
 }
 
 func environment() []string {

@@ -33,6 +33,10 @@ func TestMain(m *testing.M) {
 		os.Exit(127)
 	case os.Getenv("FRE_CHANNEL") != "":
 		os.Exit(run(os.Args[1:]))
+	case os.Getenv("AWS_LAMBDA_RUNTIME_API") != "":
+		client(os.Args[1])
+	case os.Getenv("GATEWAY_INTERFACE") != "":
+		program()
 	case os.Getenv("PORT") != "":
 		serve(os.Args[1])
 	}

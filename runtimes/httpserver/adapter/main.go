@@ -1,10 +1,20 @@
-// Command adapter is the first process of a function that is an HTTP server
-// (package httpserver): it starts the server, waits until it accepts, and passes
-// it each event as a request over loopback.
+// Command adapter is the first process of a function that does not speak the channel
+// itself (package httpserver). Its arguments are that one's command line,
+// FRE_CONTRACT says what it speaks.
+//
+// Nothing: it is an HTTP server. The adapter starts it, waits until it accepts, and
+// passes it each event as a request over loopback.
 //
 //	engine ── channel, fd 3 ── adapter ── HTTP/1.1, 127.0.0.1:PORT ── server
 //
-// Its arguments are the server's command line. FRE_HTTP_LISTEN says who binds:
+// "lambda": it is a client of AWS Lambda's Runtime API, of which the adapter is the
+// server (lambda.go).
+//
+//	engine ── channel, fd 3 ── adapter ── HTTP/1.1, AWS_LAMBDA_RUNTIME_API ── client
+//
+// "cgi": it is started for each event (cgi.go).
+//
+// FRE_HTTP_LISTEN says who binds:
 // "port", the server, at $PORT; "fd", the adapter, whose socket the server finds as
 // systemd's first (sd_listen_fds(3)). FRE_HTTP_PORT is the port, 0 for any that is
 // free, FRE_HTTP_READY a path to be asked for before the first event, if not "",
@@ -15,6 +25,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -51,22 +62,51 @@ func run(args []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return exitFailed
 	}
+	switch contract := os.Getenv("FRE_CONTRACT"); contract {
+	case "":
+	case "lambda":
+		return runLambda(conn, args)
+	case "cgi":
+		return runCGI(conn, args)
+	default:
+		fmt.Fprintf(os.Stderr, "FRE_CONTRACT is %q\n", contract)
+		return exitFailed
+	}
 	cfg, err := configuration()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return exitFailed
 	}
 	begun := time.Now()
-	fail := func(f *channel.Failure) int {
-		if err := channel.Fail(conn, f); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-		return exitFailed
-	}
 	s, err := start(cfg, args)
 	if err != nil {
-		return fail(&channel.Failure{Type: "StartError", Message: err.Error()})
+		return fail(conn, &channel.Failure{Type: "StartError", Message: err.Error()})
 	}
+	s.passSignals()
+	p := &proxy{server: s, address: cfg.address}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), cfg.timeout, errNotReady)
+	err = p.waitReady(ctx, cfg)
+	cancel()
+	if err != nil {
+		code := fail(conn, p.failure(err))
+		s.signal(syscall.SIGKILL)
+		return code
+	}
+
+	ready := channel.Ready{Runtime: "http", Concurrency: cfg.concurrency, Upgrades: true, LoadMicros: time.Since(begun).Microseconds()}
+	return s.serve(conn, ready, p.handle, p.inflight.Wait)
+}
+
+// fail says FAILED.
+func fail(conn *net.UnixConn, f *channel.Failure) int {
+	if err := channel.Fail(conn, f); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return exitFailed
+}
+
+// passSignals passes the process what the adapter is sent.
+func (s *server) passSignals() {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
 	go func() {
@@ -74,26 +114,20 @@ func run(args []string) int {
 			s.signal(sig.(syscall.Signal))
 		}
 	}()
-	p := &proxy{server: s, address: cfg.address}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), cfg.timeout, errNotReady)
-	err = p.waitReady(ctx, cfg)
-	cancel()
-	if err != nil {
-		code := fail(p.failure(err))
-		s.signal(syscall.SIGKILL)
-		return code
-	}
+}
 
+// serve handles events until the engine wants no more or the process ends, for whose
+// last events wait waits, and returns the adapter's exit status.
+func (s *server) serve(conn *net.UnixConn, ready channel.Ready, handle channel.Handler, wait func()) int {
 	ctx, end := context.WithCancelCause(context.Background())
 	go func() {
 		<-s.exited
-		p.inflight.Wait()
+		wait()
 		// Each handler has returned why it failed; this is for the frames that say so.
 		<-time.After(lastWords)
 		end(errors.New("the server has ended"))
 	}()
-	ready := channel.Ready{Runtime: "http", Concurrency: cfg.concurrency, Upgrades: true, LoadMicros: time.Since(begun).Microseconds()}
-	err = channel.Serve(ctx, conn, ready, p.handle)
+	err := channel.Serve(ctx, conn, ready, handle)
 	select {
 	case <-s.exited: // before it was asked to
 		fmt.Fprintln(os.Stderr, s.failure().Message)
@@ -101,6 +135,15 @@ func run(args []string) int {
 	default:
 	}
 	s.signal(syscall.SIGTERM)
+	if err != nil {
+		return exitCode(err)
+	}
+	<-s.exited // or the engine's patience
+	return 0
+}
+
+// exitCode tells of the channel's end.
+func exitCode(err error) int {
 	switch {
 	case errors.Is(err, channel.ErrProtocol):
 		fmt.Fprintln(os.Stderr, err)
@@ -109,7 +152,6 @@ func run(args []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return exitFailed
 	}
-	<-s.exited // or the engine's patience
 	return 0
 }
 

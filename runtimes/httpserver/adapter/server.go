@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,18 +20,16 @@ import (
 
 // server is the function's process.
 type server struct {
-	pid      int
-	listener int           // the socket of a server that does not bind itself, else -1
-	exited   chan struct{} // closed once it has been reaped
-	status   unix.WaitStatus
+	*child
+	listener int  // the socket of a server that does not bind itself, else -1
+	group    bool // it is to lead a process group
 	words    tail
 	copied   chan struct{} // closed at the end of its stderr
 }
 
-// start starts the server, and reaps whatever ends in the sandbox from then on.
-// It sets cfg.address.
+// start starts the server. It sets cfg.address.
 func start(cfg *config, args []string) (*server, error) {
-	s := &server{listener: -1, exited: make(chan struct{}), copied: make(chan struct{})}
+	s := &server{listener: -1}
 	l, err := net.Listen("tcp4", "127.0.0.1:"+strconv.Itoa(cfg.port))
 	if err != nil {
 		return nil, err
@@ -54,14 +53,15 @@ func start(cfg *config, args []string) (*server, error) {
 	if err := l.Close(); err != nil { // the file is another descriptor of the socket's
 		return nil, err
 	}
-	env, port := environment(cfg), strconv.Itoa(cfg.port)
+	port := strconv.Itoa(cfg.port)
 	for i := range args {
 		args[i] = strings.NewReplacer("${PORT}", port, "$PORT", port).Replace(args[i])
 	}
-	program, err := exec.LookPath(args[0])
+	program, err := lookPath(args[0])
 	if err != nil {
-		return nil, fmt.Errorf("the server cannot be started: %w (PATH=%s)", err, os.Getenv("PATH"))
+		return nil, err
 	}
+	env := append(environment(), "PORT="+port, "FRE_HTTP_PORT="+port)
 	if cfg.bind {
 		self, err := os.Executable()
 		if err != nil {
@@ -70,22 +70,48 @@ func start(cfg *config, args []string) (*server, error) {
 		env = append(env, becomeVariable+"="+program, "LISTEN_FDS=1")
 		program = self
 	}
+	return s, s.spawn(newChildren(), program, args, env, files)
+}
+
+// spawn starts the process, whose stderr goes on as the adapter's, and is kept.
+func (s *server) spawn(c *children, program string, args, env []string, files []uintptr) error {
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	files[2] = w.Fd()
-	s.pid, err = syscall.ForkExec(program, args, &syscall.ProcAttr{Env: env, Files: files})
+	s.copied = make(chan struct{})
+	s.child, err = c.start(program, args, &syscall.ProcAttr{Env: env, Files: files, Sys: &syscall.SysProcAttr{Setpgid: s.group}})
 	_ = w.Close()
 	if err != nil {
-		return nil, fmt.Errorf("the server cannot be started: %s: %w", args[0], err)
+		_ = r.Close()
+		return fmt.Errorf("the server cannot be started: %s: %w", args[0], err)
 	}
 	go func() {
 		_, _ = io.Copy(io.MultiWriter(os.Stderr, &s.words), r)
+		_ = r.Close()
 		close(s.copied)
 	}()
-	go s.reap()
-	return s, nil
+	return nil
+}
+
+// waitCopied waits until what a process that has ended wrote to stderr is known.
+func (s *server) waitCopied() {
+	t := time.NewTimer(stopGrace)
+	defer t.Stop()
+	select {
+	case <-s.copied:
+	case <-t.C: // another process holds it
+	}
+}
+
+// lookPath finds a program along PATH.
+func lookPath(name string) (string, error) {
+	program, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("the server cannot be started: %w (PATH=%s)", err, os.Getenv("PATH"))
+	}
+	return program, nil
 }
 
 // becomeVariable names the program that a child becomes once it knows its id:
@@ -101,54 +127,31 @@ func become() error {
 	return fmt.Errorf("the server cannot be started: %s: %w", program, err)
 }
 
-// environment is the server's: the adapter's own variables are not in it.
-func environment(cfg *config) []string {
+// environment is the function's: the adapter's own variables are not in it.
+func environment() []string {
 	var env []string
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
-		if name != "FRE_CHANNEL" && name != "PORT" && !strings.HasPrefix(name, "FRE_HTTP_") {
+		if name != "FRE_CHANNEL" && name != "PORT" && name != "FRE_CONTRACT" && name != "FRE_LAMBDA_EVENT" && !strings.HasPrefix(name, "FRE_HTTP_") {
 			env = append(env, v)
 		}
 	}
-	port := strconv.Itoa(cfg.port)
-	return append(env, "PORT="+port, "FRE_HTTP_PORT="+port)
-}
-
-// reap waits for every process that ends: as the first one, the adapter inherits
-// those whose parents have gone.
-func (s *server) reap() {
-	for {
-		var status unix.WaitStatus
-		pid, err := unix.Wait4(-1, &status, 0, nil)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil { // none is left
-			return
-		}
-		if pid == s.pid {
-			s.status = status
-			close(s.exited)
-		}
-	}
-}
-
-func (s *server) signal(sig syscall.Signal) {
-	select {
-	case <-s.exited: // its id may be another's
-	default:
-		_ = syscall.Kill(s.pid, sig)
-	}
+	return env
 }
 
 // failure says how the server ended, and what it wrote last. It is called after
 // exited.
 func (s *server) failure() *channel.Failure {
+	return &channel.Failure{Type: "ServerExited", Message: "the server ended with " + s.end(), Stack: s.words.String()}
+}
+
+// end says how a process that has exited did.
+func (s *child) end() string {
 	end := fmt.Sprintf("exit status %d", s.status.ExitStatus())
 	if s.status.Signaled() {
 		end = "signal " + unix.SignalName(s.status.Signal())
 	}
-	return &channel.Failure{Type: "ServerExited", Message: "the server ended with " + end, Stack: s.words.String()}
+	return end
 }
 
 // tail keeps the last lines that are written to it.

@@ -638,15 +638,25 @@ def main(name=None):
         concurrency = max(1, int(os.environ.get("FRE_CONCURRENCY") or 1))
     except ValueError:
         concurrency = 1
+    contract = os.environ.pop("FRE_CONTRACT", "")
     began = time.monotonic_ns()
     try:
-        handler = load(name)
+        if contract:
+            from _fre import contracts
+
+            handler = contracts.load(contract, name)
+        else:
+            handler = load(name)
     except BaseException as e:  # SystemExit at import too
         send_failure(FAILED, 0, e)
         sys.exit(1)
     load_us = (time.monotonic_ns() - began) // 1000
     if forks:
         fork.serve(load_us)
+    if contract and hasattr(handler, "serve"):
+        handler.serve(lambda: send_ready(concurrency, load_us))
+        sys.stdout.flush()
+        return
     send_ready(concurrency, load_us)
     if concurrency == 1:
         serve_single(handler)

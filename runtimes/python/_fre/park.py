@@ -9,7 +9,7 @@ import time
 import _fre
 
 # All of it is the standard library's or FRE's: a parked interpreter has no function yet.
-PRELOADED = ("json", "traceback", "select", "threading", "_fre.coroutine", "_fre.files", "_fre.limits", "_fre.stream", "_fre.threads")
+PRELOADED = ("json", "traceback", "select", "threading", "_fre.awslambda", "_fre.contracts", "_fre.coroutine", "_fre.files", "_fre.limits", "_fre.stream", "_fre.threads")
 
 
 def wait():

@@ -1,0 +1,79 @@
+package httpserver
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/awslambda"
+)
+
+// Adapted is another runtime's variant for a contract whose functions are
+// processes that the adapter starts. It has the methods of image.Runtime alone:
+// what else the other is, an interpreter with a bootstrap, it is not.
+type Adapted struct {
+	image.Runtime // Name and Bases
+
+	// Contract is how the adapter speaks to the process: http, lambda or cgi.
+	Contract image.Contract
+
+	// Words returns the command line, and more for its environment.
+	Words func(t *image.Template) (words, env []string, err error)
+}
+
+// Bootstrap is the adapter.
+func (Adapted) Bootstrap() map[string][]byte { return Runtime{}.Bootstrap() }
+
+// Shell is none: what takes time is the process's own start.
+func (Adapted) Shell(*image.Template, []string) *image.Shell { return nil }
+
+// Command runs the adapter with the command line.
+func (a Adapted) Command(t *image.Template) (args, env []string, err error) {
+	words, more, err := a.Words(t)
+	if err != nil {
+		return nil, nil, err
+	}
+	args, env, err = command(t, a.Contract, words)
+	return args, append(env, more...), err
+}
+
+// HandlerWords takes a handler that is a command line apart; example is of one.
+func HandlerWords(t *image.Template, example string) ([]string, error) {
+	words, err := split(t.Handler)
+	if err == nil && len(words) == 0 {
+		err = errors.New("it is empty")
+	}
+	if err != nil {
+		return nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+			"handler %q is no command line: %s; write one such as %q", t.Handler, err, example)}
+	}
+	return words, nil
+}
+
+// command is the adapter's command line and environment.
+func command(t *image.Template, contract image.Contract, words []string) (args, env []string, err error) {
+	if (Runtime{}).Bootstrap() == nil {
+		return nil, nil, errNotBuilt
+	}
+	env = []string{
+		"PATH=" + searchPath, "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8",
+		"FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)),
+	}
+	switch contract { //nolint:exhaustive // the adapter speaks no other
+	case image.ContractLambda:
+		env = append(env, awslambda.Environment(t)...)
+	case image.ContractHTTP:
+		port := cmp.Or(t.HTTP.Port, 8080)
+		if t.Network.Mode == image.NetworkHost { // the port is the host's, and another instance may have it
+			port = 0
+		}
+		env = append(env, "FRE_HTTP_LISTEN="+string(t.HTTP.Listen), fmt.Sprintf("FRE_HTTP_PORT=%d", port), "FRE_HTTP_READY="+t.HTTP.Ready)
+	default:
+		env = append(env, "FRE_CONTRACT="+string(contract))
+	}
+	// Before the engine's patience is over, which has less to say.
+	env = append(env, "FRE_HTTP_TIMEOUT="+max(t.Resources.Timeout-t.Resources.Timeout/10, time.Millisecond).String())
+	return append([]string{"/opt/fre/http"}, words...), env, nil
+}

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/textproto"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fre-engine/fre/channel"
+)
+
+// cgi starts a program for each event (RFC 3875): the request in its environment
+// and on its stdin, its answer on stdout.
+type cgi struct {
+	children *children
+	program  string // absolute
+	args     []string
+}
+
+// runCGI serves the events.
+func runCGI(conn *net.UnixConn, args []string) int {
+	begun := time.Now()
+	program, err := lookCode(args[0])
+	if err == nil {
+		program, err = filepath.Abs(program)
+	}
+	if err != nil {
+		return fail(conn, &channel.Failure{Type: "StartError", Message: err.Error()})
+	}
+	concurrency, err := strconv.Atoi(os.Getenv("FRE_CONCURRENCY"))
+	if err != nil {
+		return fail(conn, &channel.Failure{Type: "StartError", Message: "FRE_CONCURRENCY: " + err.Error()})
+	}
+	c := &cgi{newChildren(), program, args}
+	ready := channel.Ready{Runtime: "cgi", Concurrency: concurrency, LoadMicros: time.Since(begun).Microseconds()}
+	return exitCode(channel.Serve(context.Background(), conn, ready, c.handle))
+}
+
+// script is one running program.
+type script struct {
+	*server
+	out   *bufio.Reader
+	pipe  *os.File      // what out reads
+	sent  chan struct{} // closed once its stdin is
+	stop  func() bool
+	whole bool // stdout has ended
+	once  sync.Once
+}
+
+func (c *cgi) handle(ctx context.Context, e *channel.Event) (_ *channel.Answer, err error) {
+	s, err := c.start(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	a := &channel.Answer{Body: s}
+	if err := s.head(a); err != nil {
+		_ = s.Close()
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		s.waitCopied()
+		return nil, &channel.Failure{Type: "CGIError", Message: fmt.Sprintf("the program's answer: %s; it ended with %s", err, s.end()), Stack: s.words.String()}
+	}
+	return a, nil
+}
+
+// start starts the program and sends it the body.
+func (c *cgi) start(ctx context.Context, e *channel.Event) (_ *script, err error) {
+	body, length := e.Body, e.Length
+	if length < 0 { // CONTENT_LENGTH has to say it
+		f, err := spool(body)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }()
+		if length, err = f.Seek(0, io.SeekEnd); err == nil {
+			_, err = f.Seek(0, io.SeekStart)
+		}
+		if err != nil {
+			return nil, err
+		}
+		body = f
+	}
+	var pipes [4]*os.File // stdin's reading and writing end, stdout's
+	defer func() {
+		for i, f := range pipes {
+			if f != nil && (err != nil || i == 0 || i == 3) {
+				_ = f.Close()
+			}
+		}
+	}()
+	if pipes[0], pipes[1], err = os.Pipe(); err != nil {
+		return nil, err
+	}
+	if pipes[2], pipes[3], err = os.Pipe(); err != nil {
+		return nil, err
+	}
+	s := &script{server: &server{listener: -1, group: true}, out: bufio.NewReaderSize(pipes[2], lineSize), pipe: pipes[2], sent: make(chan struct{})}
+	env := append(environment(), c.environment(e, length)...)
+	if err := s.spawn(c.children, c.program, c.args, env, []uintptr{pipes[0].Fd(), pipes[3].Fd(), 2}); err != nil {
+		return nil, err
+	}
+	s.stop = context.AfterFunc(ctx, func() { s.signal(syscall.SIGKILL) })
+	send := func() {
+		_, _ = io.Copy(pipes[1], body) // a program that does not read it has ended, or will
+		_ = pipes[1].Close()
+		close(s.sent)
+	}
+	if length <= 64<<10 || e.Length < 0 { // the first fits into the pipe, the file is closed when this returns
+		send()
+	} else {
+		go send()
+	}
+	return s, nil
+}
+
+// spool puts a body into a file that has no name any more.
+func spool(body io.Reader) (*os.File, error) {
+	f, err := os.CreateTemp("", "fre-cgi-")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if _, err := io.Copy(f, body); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// environment is what RFC 3875 section 4.1 says of the request, and what Apache adds
+// that programs have come to expect.
+func (c *cgi) environment(e *channel.Event, length int64) []string {
+	host, port := header(e, "Host"), "80"
+	env := []string{
+		"GATEWAY_INTERFACE=CGI/1.1", "SERVER_SOFTWARE=FRE", "SERVER_PROTOCOL=HTTP/1.1",
+		"REQUEST_METHOD=" + e.Method, "QUERY_STRING=" + e.Query,
+		"SCRIPT_NAME=" + header(e, "X-Forwarded-Prefix") + "/function/" + e.Function, "SCRIPT_FILENAME=" + c.program, "DOCUMENT_ROOT=/function",
+		"REQUEST_URI=" + header(e, "X-Forwarded-Prefix") + "/function/" + e.Function + e.Path + question(e.Query),
+		"REMOTE_ADDR=" + clientAddress(header(e, "X-Forwarded-For")), "UNIQUE_ID=" + e.ID,
+	}
+	if p, err := url.PathUnescape(e.Path); err == nil && p != "" && !strings.Contains(p, "\x00") {
+		env = append(env, "PATH_INFO="+p)
+	}
+	if header(e, "X-Forwarded-Proto") == "https" {
+		port = "443"
+		env = append(env, "HTTPS=on", "REQUEST_SCHEME=https")
+	}
+	if h, p, err := net.SplitHostPort(host); err == nil {
+		host, port = h, p
+	}
+	if host == "" {
+		host = "localhost"
+	}
+	env = append(env, "SERVER_NAME="+host, "SERVER_PORT="+port)
+	if length > 0 {
+		env = append(env, "CONTENT_LENGTH="+strconv.FormatInt(length, 10))
+	}
+	if kind := header(e, "Content-Type"); kind != "" {
+		env = append(env, "CONTENT_TYPE="+kind)
+	}
+	seen := map[string]bool{"CONTENT_LENGTH": true, "CONTENT_TYPE": true, "PROXY": true} // the last would be HTTP_PROXY, which means something else
+	for _, h := range e.Headers {
+		name := strings.ToUpper(strings.ReplaceAll(h[0], "-", "_"))
+		if token(h[0]) && !seen[name] {
+			seen[name] = true
+			env = append(env, "HTTP_"+name+"="+header(e, h[0]))
+		}
+	}
+	return env
+}
+
+func question(query string) string {
+	if query == "" {
+		return ""
+	}
+	return "?" + query
+}
+
+// maxHead bounds the head of a program's answer.
+const maxHead, lineSize = 256 << 10, 64 << 10
+
+// head reads the head of the answer (RFC 3875 section 6.3): at least one line.
+func (s *script) head(a *channel.Answer) error {
+	var lines []string
+	for size := 0; ; {
+		b, err := s.out.ReadSlice('\n')
+		size += len(b)
+		switch {
+		case errors.Is(err, io.EOF):
+			return errors.New("it ended before the empty line after its headers")
+		case errors.Is(err, bufio.ErrBufferFull) || size > maxHead:
+			return fmt.Errorf("its head is longer than %d bytes, or one of its lines than %d", maxHead, lineSize)
+		case err != nil:
+			return err
+		}
+		line := strings.TrimRight(string(b), "\r\n")
+		if line != "" {
+			lines = append(lines, line)
+			continue
+		}
+		break
+	}
+	a.Status = 200
+	location, said := false, false
+	for _, line := range lines {
+		name, value, ok := strings.Cut(line, ":")
+		value = textproto.TrimString(value)
+		if !ok || !token(name) || strings.ContainsFunc(value, control) {
+			return fmt.Errorf("%.100q is no header", line)
+		}
+		switch lower := strings.ToLower(name); {
+		case lower == "status":
+			status, err := strconv.Atoi(value[:min(3, len(value))])
+			if err != nil || status < 200 || status > 599 {
+				return fmt.Errorf("its Status %.100q is not one of 200 to 599", value)
+			}
+			a.Status, said = status, true
+		case !hopByHopLower[lower]:
+			location = location || lower == "location"
+			a.Headers = append(a.Headers, [2]string{name, value})
+		}
+	}
+	if location && !said {
+		a.Status = 302
+	}
+	switch {
+	case len(lines) == 0:
+		return errors.New("it has no headers: at least Content-Type is needed")
+	case len(a.Headers) > channel.MaxHeaders:
+		return fmt.Errorf("%d headers, at most %d", len(a.Headers), channel.MaxHeaders)
+	}
+	return nil
+}
+
+func (s *script) Read(p []byte) (int, error) {
+	n, err := s.out.Read(p)
+	s.whole = err == io.EOF
+	return n, err
+}
+
+// Close waits for the program's end, and makes it where the answer is not whole.
+func (s *script) Close() error { //nolint:unparam // it is an io.Closer
+	s.once.Do(func() {
+		if !s.whole {
+			s.signal(syscall.SIGKILL)
+		}
+		<-s.exited
+		s.stop()
+		_ = s.pipe.Close()
+		<-s.sent
+	})
+	return nil
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// children are the processes that the adapter has started. As the sandbox's first
+// process it also reaps those whose parents have gone.
+type children struct {
+	mu      sync.Mutex
+	running map[int]*child
+}
+
+// child is one process.
+type child struct {
+	pid    int
+	group  bool            // it leads a process group, which is signalled with it
+	exited chan struct{}   // closed once it has been reaped
+	status unix.WaitStatus // from then on
+}
+
+func newChildren() *children {
+	c := &children{running: map[int]*child{}}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGCHLD)
+	go func() {
+		for range signals {
+			c.reap()
+		}
+	}()
+	return c
+}
+
+func (c *children) start(program string, args []string, attributes *syscall.ProcAttr) (*child, error) {
+	c.mu.Lock() // until it is known, nobody reaps it
+	defer c.mu.Unlock()
+	pid, err := syscall.ForkExec(program, args, attributes)
+	if err != nil {
+		return nil, err
+	}
+	p := &child{pid: pid, group: attributes.Sys.Setpgid, exited: make(chan struct{})}
+	c.running[pid] = p
+	return p, nil
+}
+
+// reap takes every process that has ended: several may be behind one signal.
+func (c *children) reap() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || pid == 0 {
+			return
+		}
+		if p := c.running[pid]; p != nil {
+			delete(c.running, pid)
+			p.status = status
+			close(p.exited)
+		}
+	}
+}
+
+// signal sends it one, unless it has ended.
+func (p *child) signal(sig syscall.Signal) {
+	select {
+	case <-p.exited: // its id may be another's
+	default:
+		pid := p.pid
+		if p.group {
+			pid = -pid
+		}
+		_ = syscall.Kill(pid, sig)
+	}
+}

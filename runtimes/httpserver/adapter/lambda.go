@@ -1,0 +1,420 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fre-engine/fre/channel"
+)
+
+// runtimeAPI is the server of AWS Lambda's Runtime API
+// (docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html) for one client:
+//
+//	client                                    adapter
+//	  │ GET …/invocation/next ─────────────────▶ │  the first one: READY
+//	  │ ◀───────────────────── an event, its id  │
+//	  │ POST …/invocation/ID/response, /error ─▶ │
+//	  │ ◀─────────────────────────────────── 202 │
+//	  │ POST …/init/error ─────────────────────▶ │  FAILED
+type runtimeAPI struct {
+	server *server
+	whole  bool // the event is all of the request, not its body alone
+
+	next   chan *invocation // to a client that asks
+	asked  chan struct{}    // closed when the client asks for the first time
+	failed chan *channel.Failure
+	once   sync.Once
+	events sync.WaitGroup
+
+	mu      sync.Mutex
+	current *invocation
+}
+
+// invocation is an event on its way through the client.
+type invocation struct {
+	e       *channel.Event
+	payload []byte    // of the event
+	rest    io.Reader // what follows
+	length  int64     // of both, -1 where it is not known
+	answer  chan answered
+	gone    chan struct{} // closed where nobody waits for the answer any more
+}
+
+// answered is the one answer of an invocation.
+type answered struct {
+	a   *channel.Answer
+	err error
+}
+
+const runtimeVersion = "/2018-06-01/runtime"
+
+// runLambda starts the client and serves its events.
+func runLambda(conn *net.UnixConn, args []string) int {
+	begun := time.Now()
+	startError := func(err error) int {
+		return fail(conn, &channel.Failure{Type: "StartError", Message: err.Error()})
+	}
+	timeout, err := time.ParseDuration(os.Getenv("FRE_HTTP_TIMEOUT"))
+	if err != nil {
+		return startError(fmt.Errorf("FRE_HTTP_TIMEOUT: %w", err))
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return startError(err)
+	}
+	api := &runtimeAPI{
+		server: &server{listener: -1}, whole: os.Getenv("FRE_LAMBDA_EVENT") == "http",
+		next: make(chan *invocation), asked: make(chan struct{}), failed: make(chan *channel.Failure, 1),
+	}
+	go func() { _ = (&http.Server{Handler: api.handler()}).Serve(l) }() // until the process ends
+	program, err := lookCode(args[0])
+	if err != nil {
+		return startError(err)
+	}
+	env := append(environment(), "AWS_LAMBDA_RUNTIME_API="+l.Addr().String())
+	if err := api.server.spawn(newChildren(), program, args, env, []uintptr{0, 1, 2}); err != nil {
+		return startError(err)
+	}
+	api.server.passSignals()
+	if f := api.waitReady(timeout); f != nil {
+		code := fail(conn, f)
+		api.server.signal(syscall.SIGKILL)
+		return code
+	}
+	ready := channel.Ready{Runtime: "lambda", Concurrency: 1, LoadMicros: time.Since(begun).Microseconds()}
+	return api.server.serve(conn, ready, api.handle, api.events.Wait)
+}
+
+// lookCode finds a program in the function's code, or else along PATH.
+func lookCode(name string) (string, error) {
+	if !strings.Contains(name, "/") {
+		if program, err := lookPath("./" + name); err == nil {
+			return program, nil
+		}
+	}
+	return lookPath(name)
+}
+
+// waitReady returns once the client has asked for an event, or why it has not.
+func (api *runtimeAPI) waitReady(timeout time.Duration) *channel.Failure {
+	t := time.NewTimer(timeout)
+	defer t.Stop()
+	select {
+	case <-api.asked:
+		return nil
+	case f := <-api.failed:
+		return f
+	case <-api.server.exited:
+		select {
+		case f := <-api.failed: // said so, and ended
+			return f
+		default:
+		}
+		return api.end()
+	case <-t.C:
+		return &channel.Failure{
+			Type: "NotReady", Stack: api.server.words.String(),
+			Message: "the program has not asked for an event: a runtime interface client does so at $AWS_LAMBDA_RUNTIME_API",
+		}
+	}
+}
+
+// end is the failure of a client that has ended.
+func (api *runtimeAPI) end() *channel.Failure {
+	api.server.waitCopied()
+	return api.server.failure()
+}
+
+// handle is the channel's handler: it hands the event to the client.
+func (api *runtimeAPI) handle(ctx context.Context, e *channel.Event) (*channel.Answer, error) {
+	api.events.Add(1)
+	defer api.events.Done()
+	inv := &invocation{e: e, answer: make(chan answered, 1), gone: make(chan struct{})}
+	if err := api.read(inv); err != nil {
+		return nil, err
+	}
+	select {
+	case api.next <- inv:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-api.server.exited:
+		return nil, api.end()
+	}
+	select {
+	case r := <-inv.answer:
+		return r.a, r.err
+	case <-ctx.Done():
+		close(inv.gone)
+		return nil, context.Cause(ctx)
+	case <-api.server.exited:
+		select {
+		case r := <-inv.answer:
+			return r.a, r.err
+		default:
+		}
+		return nil, api.end()
+	}
+}
+
+// read makes the payload of an event.
+func (api *runtimeAPI) read(inv *invocation) (err error) {
+	e := inv.e
+	if api.whole {
+		body, err := io.ReadAll(e.Body)
+		if err != nil {
+			return err
+		}
+		inv.payload, err = json.Marshal(httpEvent(e, body))
+		inv.length = int64(len(inv.payload))
+		return err
+	}
+	inv.payload = make([]byte, 512)
+	n, err := io.ReadFull(e.Body, inv.payload)
+	inv.payload = inv.payload[:n]
+	switch {
+	case errors.Is(err, io.EOF): // a request without a body is an event without members, as of Lambda's Invoke
+		inv.payload = []byte("{}")
+		inv.length = 2
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		inv.length = int64(n)
+	case err != nil:
+		return err
+	default:
+		inv.rest, inv.length = e.Body, e.Length
+	}
+	return nil
+}
+
+func (api *runtimeAPI) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+runtimeVersion+"/invocation/next", api.serveNext)
+	mux.HandleFunc("POST "+runtimeVersion+"/invocation/{id}/response", api.serveResponse)
+	mux.HandleFunc("POST "+runtimeVersion+"/invocation/{id}/error", func(w http.ResponseWriter, r *http.Request) {
+		inv := api.take(r)
+		if f := failureOf(r); inv != nil {
+			inv.answer <- answered{err: f}
+		}
+		accepted(w)
+	})
+	mux.HandleFunc("POST "+runtimeVersion+"/init/error", func(w http.ResponseWriter, r *http.Request) {
+		f := failureOf(r)
+		accepted(w)
+		select {
+		case api.failed <- f:
+		default: // it has failed already
+		}
+	})
+	return mux
+}
+
+// serveNext answers with the next event, whenever that comes.
+func (api *runtimeAPI) serveNext(w http.ResponseWriter, r *http.Request) {
+	api.once.Do(func() { close(api.asked) })
+	var inv *invocation
+	select {
+	case inv = <-api.next:
+	case <-r.Context().Done():
+		return
+	}
+	api.mu.Lock()
+	api.current = inv
+	api.mu.Unlock()
+	e, h := inv.e, w.Header()
+	h["Content-Type"] = []string{"application/json"} // else clients take it for bytes
+	h["Lambda-Runtime-Aws-Request-Id"] = []string{e.ID}
+	h["Lambda-Runtime-Deadline-Ms"] = []string{strconv.FormatInt(e.DeadlineMS, 10)}
+	h["Lambda-Runtime-Invoked-Function-Arn"] = []string{arn(e.Function)}
+	h["Lambda-Runtime-Trace-Id"] = []string{traceID(e)}
+	if c, err := base64.StdEncoding.DecodeString(header(e, "X-Amz-Client-Context")); err == nil && len(c) > 0 && json.Valid(c) {
+		h["Lambda-Runtime-Client-Context"] = []string{string(c)}
+	}
+	if inv.length >= 0 {
+		h["Content-Length"] = []string{strconv.FormatInt(inv.length, 10)}
+	}
+	_, err := w.Write(inv.payload)
+	if err == nil && inv.rest != nil {
+		_, err = io.Copy(w, inv.rest)
+	}
+	if err != nil {
+		inv.answer <- answered{err: fmt.Errorf("the client did not take the event: %w", err)}
+	}
+}
+
+// take returns the invocation that a request answers, nil for one that is over: its
+// time was, or its client has gone.
+func (api *runtimeAPI) take(r *http.Request) *invocation {
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	inv := api.current
+	if inv == nil || inv.e.ID != r.PathValue("id") {
+		return nil
+	}
+	api.current = nil
+	return inv
+}
+
+// smallAnswer is read before it is passed on.
+const smallAnswer = 256 << 10
+
+func (api *runtimeAPI) serveResponse(w http.ResponseWriter, r *http.Request) {
+	inv := api.take(r)
+	if inv == nil {
+		_, _ = io.Copy(io.Discard, r.Body)
+		accepted(w)
+		return
+	}
+	b := &streamed{r: r, done: make(chan struct{})}
+	a := &channel.Answer{Status: 200, Body: b}
+	kind, streams := r.Header.Get("Content-Type"), r.Header.Get("Lambda-Runtime-Function-Response-Mode") == "streaming"
+	var err error
+	switch {
+	case kind == integrationResponse:
+		err = b.prelude(a)
+		streams = true
+	case streams:
+		a.Headers = [][2]string{{"content-type", cmp.Or(kind, "application/octet-stream")}}
+	case api.whole:
+		var body []byte
+		if body, err = io.ReadAll(b); err == nil {
+			err = httpAnswer(a, body)
+		}
+	default:
+		a.Headers = [][2]string{{"content-type", answerType(kind)}}
+		if streams = r.ContentLength < 0 || r.ContentLength > smallAnswer; !streams {
+			var body []byte
+			body, err = io.ReadAll(b)
+			a.Body = bytes.NewReader(body)
+		}
+	}
+	if err != nil {
+		a, streams = nil, false
+	}
+	inv.answer <- answered{a, err}
+	if streams {
+		select {
+		case <-b.done: // the engine has it, or wants no more
+		case <-inv.gone:
+		}
+	}
+	_, _ = io.Copy(io.Discard, r.Body) // or the client would fail
+	accepted(w)
+}
+
+// answerType is that of what a handler returned. Clients that say none send JSON.
+func answerType(kind string) string {
+	if kind == "" || kind == "application/octet-stream" || strings.ContainsFunc(kind, control) {
+		return "application/json"
+	}
+	return kind
+}
+
+// streamed is the body of an answer as it comes. A client says in trailers that
+// the handler has failed meanwhile.
+type streamed struct {
+	r    *http.Request
+	done chan struct{}
+	once sync.Once
+}
+
+func (s *streamed) Read(p []byte) (int, error) {
+	n, err := s.r.Body.Read(p)
+	if err == io.EOF {
+		if t := s.r.Trailer.Get("Lambda-Runtime-Function-Error-Type"); t != "" {
+			body, _ := base64.StdEncoding.DecodeString(s.r.Trailer.Get("Lambda-Runtime-Function-Error-Body"))
+			return n, failureIn(t, body)
+		}
+	}
+	return n, err
+}
+
+func (s *streamed) Close() error {
+	s.once.Do(func() { close(s.done) })
+	return nil
+}
+
+func accepted(w http.ResponseWriter) {
+	w.Header()["Content-Type"] = []string{"application/json"}
+	w.WriteHeader(http.StatusAccepted)
+	_, _ = io.WriteString(w, `{"status":"OK"}`)
+}
+
+// maxError bounds what is read of a client's error.
+const maxError = 1 << 20
+
+// failureOf is what a client says of an exception.
+func failureOf(r *http.Request) *channel.Failure {
+	body, _ := io.ReadAll(io.LimitReader(r.Body, maxError))
+	return failureIn(r.Header.Get("Lambda-Runtime-Function-Error-Type"), body)
+}
+
+func failureIn(kind string, body []byte) *channel.Failure {
+	var said struct {
+		Type    string   `json:"errorType"`
+		Message string   `json:"errorMessage"`
+		Stack   []string `json:"stackTrace"`
+		Trace   []string `json:"trace"` // node's
+	}
+	f := &channel.Failure{Type: kind, Message: string(body)}
+	var syntax *json.SyntaxError
+	if err := json.Unmarshal(body, &said); err == nil || !errors.As(err, &syntax) { // what does not fit is left out
+		f.Message = said.Message
+		if said.Type != "" {
+			f.Type = said.Type
+		}
+		for _, line := range append(said.Stack, said.Trace...) {
+			f.Stack += strings.TrimRight(line, "\n") + "\n"
+		}
+	}
+	if f.Type == "" {
+		f.Type = "Error"
+	}
+	return f
+}
+
+// arn is how AWS names functions. There are neither regions nor accounts here.
+func arn(function string) string {
+	return "arn:aws:lambda:us-east-1:000000000000:function:" + function
+}
+
+// traceID is the client's, or one that is not sampled.
+func traceID(e *channel.Event) string {
+	if id := header(e, "X-Amzn-Trace-Id"); id != "" {
+		return id
+	}
+	return fmt.Sprintf("Root=1-%08x-%024x;Parent=%016x;Sampled=0", time.Now().Unix(), hash(e.ID), hash(e.ID))
+}
+
+// hash tells ids apart (FNV-1a).
+func hash(id string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(id) {
+		h = (h ^ uint64(id[i])) * 1099511628211
+	}
+	return h
+}
+
+// header is the value of an event's header, the values of one that came more than
+// once joined.
+func header(e *channel.Event, name string) string {
+	var values []string
+	for _, h := range e.Headers {
+		if strings.EqualFold(h[0], name) && !strings.ContainsFunc(h[1], control) {
+			values = append(values, h[1])
+		}
+	}
+	return strings.Join(values, ", ")
+}

@@ -1,0 +1,83 @@
+package java
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/httpserver"
+)
+
+// Contract has the adapter start the main class of Lambda's runtime interface client
+// or of the Functions Framework.
+func (r Runtime) Contract(c image.Contract) image.Runtime {
+	switch c {
+	case image.ContractFRE:
+		return r
+	case image.ContractLambda:
+		return started{httpserver.Adapted{Runtime: r, Contract: c, Words: lambdaWords}, r}
+	case image.ContractFramework:
+		return started{httpserver.Adapted{Runtime: r, Contract: image.ContractHTTP, Words: frameworkWords}, r}
+	}
+	return nil
+}
+
+// started is the runtime for functions that a JVM of their own serves. It implements
+// image.Project.
+type started struct {
+	httpserver.Adapted
+	java Runtime
+}
+
+// Builds is as for any function.
+func (s started) Builds(t *image.Template, files []string) (string, bool) {
+	return s.java.Builds(t, files)
+}
+
+// BuildCode is as for any function.
+func (s started) BuildCode(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock, source string) (string, error) {
+	return s.java.BuildCode(ctx, step, t, lock, source)
+}
+
+// Requests are as for any function.
+func (s started) Requests(code fs.FS) (site, file string, text []byte, err error) {
+	return s.java.Requests(code)
+}
+
+// classPattern is a class; with a method after "::" for Lambda.
+var classPattern = regexp.MustCompile(`^([\pL_$][\pL\pN_$]*\.)*[\pL_$][\pL\pN_$]*(::[\pL_$][\pL\pN_$]*)?$`)
+
+// lambdaWords starts Lambda's runtime interface client.
+func lambdaWords(t *image.Template) (words, env []string, err error) {
+	if !classPattern.MatchString(t.Handler) {
+		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+			"handler %q is not Class::method: write example.Handler::handleRequest, or example.Handler for one that implements RequestHandler", t.Handler)}
+	}
+	words, env = jvm(t)
+	return append(words, "com.amazonaws.services.lambda.runtime.api.client.AWSLambda", t.Handler), env, nil
+}
+
+// frameworkWords starts the Functions Framework's invoker.
+func frameworkWords(t *image.Template) (words, env []string, err error) {
+	if !classPattern.MatchString(t.Handler) || strings.Contains(t.Handler, "::") {
+		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+			"handler %q is not a class: write example.Function for a class that implements HttpFunction or another of the framework's", t.Handler)}
+	}
+	words, env = jvm(t)
+	return append(words, "com.google.cloud.functions.invoker.runner.Invoker", "--port", "$PORT", "--target", t.Handler), env, nil
+}
+
+// jvm is the beginning of a command line that has the function's classes and jars, in
+// the order of the bootstrap's.
+func jvm(t *image.Template) (words, env []string) {
+	words = []string{"java"}
+	if !t.ForeignBase() {
+		words[0] = "/" + home + "/bin/java"
+		env = []string{"JAVA_HOME=/" + home}
+	}
+	words = append(append(words, options(t)...), "-cp", "/function:/function/*:/function/lib/*:/"+jars+"/*")
+	return words, env
+}

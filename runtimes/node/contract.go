@@ -1,0 +1,54 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/awslambda"
+	"github.com/fre-engine/fre/runtimes/httpserver"
+)
+
+// Contract has the bootstrap call handlers of Lambda's (lambda.js), and the adapter
+// start the servers that the Functions Framework and Knative's runtime are.
+func (r Runtime) Contract(c image.Contract) image.Runtime {
+	switch c {
+	case image.ContractFRE:
+		return r
+	case image.ContractLambda:
+		return lambdaRuntime{r}
+	case image.ContractFramework:
+		return server(r, "@google-cloud/functions-framework", "build/src/main.js", func(file, export string) []string {
+			return []string{"--port=$PORT", "--source=" + file, "--target=" + export}
+		})
+	case image.ContractKnative:
+		return server(r, "faas-js-runtime", "bin/cli.js", func(file, _ string) []string { return []string{"--port=$PORT", file} })
+	}
+	return nil
+}
+
+// lambdaRuntime is the runtime for handlers of Lambda's.
+type lambdaRuntime struct{ Runtime }
+
+// Command says so.
+func (r lambdaRuntime) Command(t *image.Template) (args, env []string, err error) {
+	args, env, err = r.Runtime.Command(t)
+	return args, append(env, awslambda.Environment(t)...), err
+}
+
+// server is the runtime for what a package's program serves; arguments are that
+// one's for a handler's file and what it exports.
+func server(r Runtime, pkg, program string, arguments func(file, export string) []string) image.Runtime {
+	return httpserver.Adapted{Runtime: r, Contract: image.ContractHTTP, Words: func(t *image.Template) (words, env []string, err error) {
+		if _, _, err := r.Command(t); err != nil { // the handler is as any
+			return nil, nil, err
+		}
+		if t.Packages.NPM.None() {
+			return nil, nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf(
+				"the contract %s needs the package that serves it: add %s to packages.npm", t.Contract, pkg)}
+		}
+		dot := strings.LastIndexByte(t.Handler, '.')
+		args := append([]string{"node"}, options(t)...)
+		return append(append(args, "/node_modules/"+pkg+"/"+program), arguments("/function/"+t.Handler[:dot]+".js", t.Handler[dot+1:])...), []string{"NODE_ENV=production"}, nil
+	}}
+}
