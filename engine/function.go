@@ -46,8 +46,6 @@ type function struct {
 	shells    *shellPool // what its instances can start from; nil: nothing
 	furniture *furniture // set with shells
 
-	shown atomic.Pointer[Function] // what lists showed last
-
 	tunnels tunnels
 	lends   bool   // it may be lent its clients' connections
 	placed  placed // its part of the engine's places
