@@ -12,7 +12,7 @@
 // Engine.tenantMu, shells.disk, Engine.mu, shells.mu, function.mu, functionLog.mu.
 // Under places.mu none of them is taken.
 // Only cache.mu, the first three and functionLog.mu are held over the disk, and no
-// event waits for those.
+// event waits for those, but for deployMu one that asks for a revision at rest.
 package engine
 
 import (

@@ -46,8 +46,6 @@ type function struct {
 	shells    *shellPool // what its instances can start from; nil: nothing
 	furniture *furniture // set with shells
 
-	shown atomic.Pointer[Function] // what lists showed last
-
 	tunnels tunnels
 	use     *tenantUse
 	lends   bool   // it may be lent its clients' connections

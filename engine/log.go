@@ -418,7 +418,8 @@ func (l *functionLog) drop(text []byte) bool {
 	return true
 }
 
-// Logs emits the log lines of a function, of one revision (NAME@REVISION), or else of a container, oldest first,
+// Logs emits the log lines of a function, of one revision (NAME@REVISION), or else of a
+// container, oldest first,
 // from one goroutine. It returns when they are out, or with Follow when ctx ends
 // (nil), the container does, or the function is removed or the engine stops (nil);
 // an error of emit ends it too.

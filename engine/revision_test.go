@@ -167,8 +167,11 @@ func TestSplit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, bad := range []Split{
-		{Weights: []Target{{Revision: "1", Percent: 90}}}, {Weights: []Target{{Revision: "1", Percent: 60}, {Revision: "stable", Percent: 40}}},
-		{Weights: []Target{{Revision: "1", Percent: 101}, {Revision: "2", Percent: -1}}}, {Sticky: "user"}, {Sticky: "cookie:"},
+		{Weights: []Target{{Revision: "1", Percent: 90}}},
+		{Weights: []Target{{Revision: "1", Percent: 60}, {Revision: "stable", Percent: 40}}},
+		{Weights: []Target{{Revision: "1", Percent: 101}, {Revision: "2", Percent: -1}}},
+		{Sticky: "user"},
+		{Sticky: "cookie:"},
 		{Headers: []Target{{Header: "a b", Value: "1", Revision: "1"}}},
 	} {
 		if _, err := r.SetTraffic(t.Context(), "f", bad); !errors.Is(err, ErrTraffic) {

@@ -133,7 +133,8 @@ func (e *Engine) SetTraffic(ctx context.Context, name string, o Split) (*Revisio
 // isToken says whether s can name a header or a cookie (RFC 9110 section 5.6.2).
 func isToken(s string) bool {
 	return s != "" && strings.IndexFunc(s, func(r rune) bool {
-		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
+		return !letter && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 	}) < 0
 }
 

@@ -29,9 +29,9 @@ const (
 // ChangeAction says what happened to it.
 type ChangeAction string
 
-// The actions; create, delete, tag and untag are an image's, deploy, route (its
-// events go elsewhere, or an alias does) and remove a function's, start and exit a sandbox's, and of a container create, rename and
-// delete.
+// The actions; create, delete, tag and untag are an image's, deploy, route (its events go
+// elsewhere, or an alias does) and remove a function's, start and exit a sandbox's, and of
+// a container create, rename and delete.
 const (
 	ActionCreate ChangeAction = "create"
 	ActionDelete ChangeAction = "delete"

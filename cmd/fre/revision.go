@@ -53,13 +53,13 @@ func showRevisions(w io.Writer, l listing, r *api.Revisions) error {
 		{"IMAGE", func(v api.Revision) string { return v.ImageRef }},
 		{"IMAGE ID", func(v api.Revision) string { return l.shortID(v.Image) }},
 		{"EVENTS", func(v api.Revision) string {
-			out := strconv.Itoa(v.Percent) + "%"
+			out := []string{strconv.Itoa(v.Percent) + "%"}
 			for _, h := range r.Headers {
 				if h.Revision == strconv.Itoa(v.Number) {
-					out += " " + h.Name + "=" + h.Value
+					out = append(out, h.Name+"="+h.Value)
 				}
 			}
-			return out
+			return strings.Join(out, " ")
 		}},
 		{"ALIASES", func(v api.Revision) string { return strings.Join(v.Aliases, ",") }},
 		{"INSTANCES", func(v api.Revision) string { return strconv.Itoa(v.Instances) }},
