@@ -43,7 +43,7 @@ type DeployOptions struct {
 
 	// Within, unless it is "", is the tenant that the function and its image must belong
 	// to: else ErrForeign.
-	Within string
+	Within    string
 	NoTraffic bool   // events go on to go where they do, unless they ask for the new revision
 	By        string // who deploys, for the record
 

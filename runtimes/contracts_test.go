@@ -127,6 +127,7 @@ exports.stream = awslambda.streamifyResponse(async (event, stream) => {
 func TestLambdaHandlers(t *testing.T) {
 	for name, source := range lambdaHandlers {
 		contracted(t, name, source, "handler", []string{"FRE_CONTRACT=lambda", "FRE_LAMBDA_EVENT=body"}, func(t *testing.T, l language, i *instance) {
+			t.Helper()
 			in := channel.Invocation{Function: "f", ID: "id-1", DeadlineMS: 4102444800000, Method: "POST", Path: "/", Headers: [][2]string{{"X-Amz-Client-Context", "eyJjdXN0b20iOjd9"}}}
 			a, err := call(t, i, &in, `{"a": "ü"}`)
 			if err != nil {
@@ -154,6 +155,7 @@ func TestLambdaHandlers(t *testing.T) {
 			}
 		})
 		contracted(t, name, source, "http", []string{"FRE_CONTRACT=lambda", "FRE_LAMBDA_EVENT=http"}, func(t *testing.T, _ language, i *instance) {
+			t.Helper()
 			in := channel.Invocation{Function: "f", ID: "id-1", Method: "PUT", Path: "/a%20b", Query: "x=1&y=a%20b&x=2", Headers: [][2]string{
 				{"Host", "shop.example.org"}, {"X-B", "1"}, {"x-b", "2"}, {"Cookie", "k=v; l=w"}, {"Content-Type", "application/x-www-form-urlencoded"}, {"X-Forwarded-For", "10.0.0.1, 192.0.2.7"}, {"User-Agent", "u"},
 			}}
@@ -179,6 +181,7 @@ func TestLambdaHandlers(t *testing.T) {
 		})
 	}
 	contracted(t, "node", lambdaHandlers["node"], "stream", []string{"FRE_CONTRACT=lambda", "FRE_LAMBDA_EVENT=body"}, func(t *testing.T, _ language, i *instance) {
+		t.Helper()
 		a, err := i.invoke(t.Context(), "{}")
 		if diff := cmp.Diff(answer{202, [][2]string{{"content-type", "text/x"}}, "one two"}, a); err != nil || diff != "" {
 			t.Errorf("%v\n%s", err, diff)
@@ -241,6 +244,7 @@ async def app(scope, receive, send):
         await send({"type": "http.response.body", "body": text.encode()})
 `
 	contracted(t, "python", source, "app", []string{"FRE_CONTRACT=asgi", "FRE_CONCURRENCY=4"}, func(t *testing.T, _ language, i *instance) {
+		t.Helper()
 		head := [][2]string{{"content-type", "text/x"}}
 		in := channel.Invocation{ID: "1", Method: "POST", Path: "/%C3%BC%20b", Query: "a=%20", Headers: [][2]string{{"X-Forwarded-For", "192.0.2.7"}}}
 		got, err := call(t, i, &in, "body")
@@ -290,6 +294,7 @@ async def app(scope, receive, send):
     await send({"type": "lifespan.startup.failed", "message": "no database"})
 `
 	contracted(t, "python", source, "app", []string{"FRE_CONTRACT=asgi"}, func(t *testing.T, _ language, i *instance) {
+		t.Helper()
 		var failed *channel.Failure
 		if _, err := i.Ready(t.Context()); !errors.As(err, &failed) || failed.Message != "the application did not start: no database" {
 			t.Errorf("%v", err)
@@ -317,6 +322,7 @@ def app(environ, start_response):
     return [("%s %s %s %s %s %s" % (environ["REQUEST_METHOD"], path.encode("latin-1").decode(), environ["QUERY_STRING"], environ["CONTENT_LENGTH"], environ["HTTP_X_B"], "HTTP_PROXY" in environ)).encode() + body]
 `
 	contracted(t, "python", source, "app", []string{"FRE_CONTRACT=wsgi"}, func(t *testing.T, _ language, i *instance) {
+		t.Helper()
 		head := [][2]string{{"Content-Type", "text/x"}}
 		in := channel.Invocation{ID: "1", Method: "PUT", Path: "/%C3%BC", Query: "a=b", Headers: [][2]string{{"X-B", "1"}, {"Proxy", "evil"}}}
 		for path, want := range map[string]answer{
