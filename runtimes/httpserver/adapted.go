@@ -61,7 +61,7 @@ func command(t *image.Template, contract image.Contract, words []string) (args, 
 		"PATH=" + searchPath, "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8",
 		"FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)),
 	}
-	switch contract { //nolint:exhaustive // the adapter speaks no other
+	switch contract {
 	case image.ContractLambda:
 		env = append(env, awslambda.Environment(t)...)
 	case image.ContractHTTP:
