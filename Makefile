@@ -210,7 +210,7 @@ demo: deps-run build ## as root: build, deploy and call functions of templates/,
 .PHONY: bench-smoke
 bench-smoke: deps-test build ## each benchmark once, quickly, to see that it runs
 	go test -run '^$$' -bench . -benchtime 1x $(unit_packages)
-	for b in start warm data video event events list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
+	for b in start warm data video event events tenants list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
 
 .PHONY: bench-start
 bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
