@@ -241,15 +241,7 @@ func (f *function) retire() {
 	}
 	waiters := f.waiters
 	f.waiters = nil
-	idle := make([]*instance, 0, len(f.instances))
-	for in := range f.instances {
-		in.draining = true
-		if in.state == StateIdle {
-			idle = append(idle, in)
-			f.releaseLocked(in)
-		}
-	}
-	f.free = nil
+	idle := f.drainLocked()
 	f.mu.Unlock()
 	if first && f.shells != nil {
 		f.shells.leave()
@@ -262,6 +254,20 @@ func (f *function) retire() {
 		in.stop()
 	}
 	f.forks.close()
+}
+
+// drainLocked has no instance take another event. The caller stops those that are idle,
+// which count against no quota any more.
+func (f *function) drainLocked() (idle []*instance) {
+	for in := range f.instances {
+		in.draining = true
+		if in.state == StateIdle {
+			idle = append(idle, in)
+			f.releaseLocked(in)
+		}
+	}
+	f.free = nil
+	return idle
 }
 
 // warm starts instances until the template's minimum is there. A start that

@@ -62,6 +62,12 @@ func (e *Engine) quotas(tenant string) Quotas {
 	return e.cfg.Quotas(tenant)
 }
 
+// bounded says whether the function's instances count against a quota.
+func (f *function) bounded() bool {
+	q := f.e.quotas(f.config.Tenant)
+	return !f.temporary && (q.Instances > 0 || q.MemoryBytes > 0 || q.CPUMillis > 0)
+}
+
 // reserveLocked counts one more instance against the tenant's quotas, f.mu held, unless
 // that is too many: a *QuotaError. Temporary functions are nobody's.
 func (f *function) reserveLocked() error {

@@ -46,22 +46,22 @@ func TestQuotaInstances(t *testing.T) {
 				r.deploy(f, ofAcme)
 			}
 			r.deploy("other", nil)
-			r.mustCall("a", "/", "x", "x")
-			r.mustCall("b", "/", "x", "x")
-			_, _, err := r.call(t.Context(), "c", "/", "x")
+			r.mustCall("a.acme", "/", "x", "x")
+			r.mustCall("b.acme", "/", "x", "x")
+			_, _, err := r.call(t.Context(), "c.acme", "/", "x")
 			var full *QuotaError
 			if !errors.As(err, &full) || full.Tenant != "acme" || full.What != c.what {
 				t.Fatalf("a third instance: %v, want a QuotaError of %s", err, c.what)
 			}
-			r.mustCall("a", "/", "warm", "warm") // what is there goes on
+			r.mustCall("a.acme", "/", "warm", "warm") // what is there goes on
 			r.mustCall("other", "/", "x", "x")
 			if use := r.TenantUse("acme"); use.Instances != 2 || use.MemoryBytes != 128<<20 || use.CPUMillis != 2000 || use.Images != 3 {
 				t.Errorf("TenantUse = %+v, want 2 instances of 64 MiB and a CPU each, and 3 images", use)
 			}
-			if err := r.RemoveFunction(t.Context(), "a"); err != nil {
+			if err := r.RemoveFunction(t.Context(), "a.acme"); err != nil {
 				t.Fatal(err)
 			}
-			r.mustCall("c", "/", "x", "x")
+			r.mustCall("c.acme", "/", "x", "x")
 		})
 	}
 }
@@ -75,7 +75,7 @@ func TestQuotaQueues(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 6 {
 			wg.Go(func() {
-				if _, _, err := r.call(t.Context(), "a", "/slow", "x"); err != nil {
+				if _, _, err := r.call(t.Context(), "a.acme", "/slow", "x"); err != nil {
 					t.Errorf("%s: %v", isolation, err)
 				}
 			})
@@ -94,25 +94,25 @@ func TestQuotaCounts(t *testing.T) {
 	r.deploy("s", func(c *image.Config) { stdio(c); c.Tenant = "acme" })
 	r.deploy("bad", func(c *image.Config) { c.Tenant, c.Args = "acme", []string{"/nowhere"} })
 	for _, path := range []string{"/exit", "/garbage", "/fail"} {
-		if _, _, err := r.call(t.Context(), "a", path, "x"); err == nil {
+		if _, _, err := r.call(t.Context(), "a.acme", path, "x"); err == nil {
 			t.Errorf("%s has answered", path)
 		}
 	}
 	for range 5 {
-		if _, _, err := r.call(t.Context(), "bad", "/", "x"); err == nil {
+		if _, _, err := r.call(t.Context(), "bad.acme", "/", "x"); err == nil {
 			t.Error("a program that is not there has answered")
 		}
-		_, _, _ = r.call(t.Context(), "s", "/", "x")
+		_, _, _ = r.call(t.Context(), "s.acme", "/", "x")
 	}
-	r.mustCall("a", "/", "x", "x")
+	r.mustCall("a.acme", "/", "x", "x")
 	eventually(t, "one instance to be counted", func() bool { return r.TenantUse("acme").Instances == 1 })
 	// A replaced function's idle instances leave their room to its next ones.
 	now.Store(&Quotas{Instances: 1})
 	for range 5 {
 		r.deploy("a", func(c *image.Config) { c.Tenant, c.Instances.Idle = "acme", c.Instances.Idle+time.Second })
-		r.mustCall("a", "/", "x", "x")
+		r.mustCall("a.acme", "/", "x", "x")
 	}
-	if err := r.RemoveFunction(t.Context(), "a"); err != nil {
+	if err := r.RemoveFunction(t.Context(), "a.acme"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "nothing to be counted", func() bool {
@@ -153,22 +153,22 @@ func TestSecretsDelivered(t *testing.T) {
 	r.deployInterpreted("shell", "1", secret)
 	r.deploy("direct", secret)
 	r.deploy("without", func(c *image.Config) { c.Tenant = "acme" })
-	r.parked("shell", 2)
-	for _, f := range []string{"shell", "direct"} {
+	r.parked("shell.acme", 2)
+	for _, f := range []string{"shell.acme", "direct.acme"} {
 		got, resp, err := r.look(f, "file=/run/secrets/key")
 		if err != nil || got != "one" {
 			t.Errorf("%s: %q, %v, want one", f, got, err)
 			continue
 		}
-		if f == "shell" && resp.StartKind != StartRuntime {
+		if f == "shell.acme" && resp.StartKind != StartRuntime {
 			t.Errorf("the start was %s, want %s", resp.StartKind, StartRuntime)
 		}
 	}
-	if got, _, err := r.look("without", "file=/run/secrets/key"); err == nil {
+	if got, _, err := r.look("without.acme", "file=/run/secrets/key"); err == nil {
 		t.Errorf("a function that names no secret reads %q", got)
 	}
 	set("two")
-	for _, f := range []string{"shell", "direct"} {
+	for _, f := range []string{"shell.acme", "direct.acme"} {
 		if got, _, err := r.look(f, "file=/run/secrets/key"); err != nil || got != "two" {
 			t.Errorf("%s after the update: %q, %v, want two", f, got, err)
 		}
@@ -185,7 +185,7 @@ func TestSecretsDelivered(t *testing.T) {
 	mu.Unlock()
 	set("")
 	var missing *SecretError
-	for _, f := range []string{"shell", "direct"} {
+	for _, f := range []string{"shell.acme", "direct.acme"} {
 		if _, _, err := r.look(f, "file=/run/secrets/key"); !errors.As(err, &missing) || missing.Name != "key" {
 			t.Errorf("%s without it: %v, want a SecretError", f, err)
 		}

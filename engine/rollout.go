@@ -370,7 +370,8 @@ func (f *function) restFor() time.Duration {
 // rest keeps a revision that events no longer go to by themselves: its instances serve
 // who asks for it, and all of its events should it have them back, until they have been
 // idle for long enough. What waits for an instance goes to the function's next revision,
-// and tunnels end.
+// and tunnels end. Where the tenant has a quota of them, instances leave their room to the
+// next revision's instead.
 func (f *function) rest() {
 	f.mu.Lock()
 	if f.retired || f.resting {
@@ -380,10 +381,17 @@ func (f *function) rest() {
 	f.resting, f.restedAt, f.restCount = true, time.Now(), f.invocations.Load()
 	waiters := f.waiters
 	f.waiters = nil
+	var idle []*instance
+	if f.bounded() {
+		idle = f.drainLocked()
+	}
 	f.restTimer = time.AfterFunc(f.restFor(), f.rested)
 	f.mu.Unlock()
 	for _, w := range waiters {
 		w.grant <- grant{err: errRetired}
+	}
+	for _, in := range idle {
+		in.stop()
 	}
 	f.tunnels.cut()
 	f.forks.close()

@@ -518,7 +518,7 @@ func TestClientGone(t *testing.T) {
 	}
 	_, metrics := do(t, http.MethodGet, r.url+"/metrics", nil)
 	for _, function := range []string{"f", "one"} {
-		if !strings.Contains(metrics, `fre_invocation_seconds_count{function="`+function+`",outcome="cancelled"}`) {
+		if !strings.Contains(metrics, `fre_invocation_seconds_count{function="`+function+`",outcome="cancelled",revision="1"}`) {
 			t.Errorf("no event of %s is counted as cancelled", function)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/fre-engine/fre/server/servertest"
 )
 
-// remote is the control API over TLS, with a function a of tenant acme and b of other.
+// remote is the control API over TLS, with a function a.acme and a b.other.
 type remote struct {
 	*httptest.Server
 	t      *testing.T
@@ -121,7 +121,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	for line := range strings.Lines(string(spec)) {
 		switch trimmed := strings.TrimSuffix(strings.TrimSpace(line), ":"); {
 		case strings.HasPrefix(line, "  /v1/"):
-			path = parameter.ReplaceAllString(trimmed, "a")
+			path = parameter.ReplaceAllString(strings.Replace(trimmed, "{name}", "a.acme", 1), "a")
 		case path != "" && slices.Contains([]string{"get", "post", "delete"}, trimmed) && strings.HasPrefix(line, "    "+trimmed):
 			asked++
 			for _, token := range []string{"", invoke} {
@@ -133,7 +133,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 				if token != "" {
 					req.Header.Set("Authorization", "Bearer "+token)
 					want = []int{403}
-					if slices.Contains([]string{"get /v1/version", "get /v1/whoami", "get /v1/template/schema", "post /v1/template/check", "post /v1/functions/a/invoke"}, trimmed+" "+path) {
+					if slices.Contains([]string{"get /v1/version", "get /v1/whoami", "get /v1/template/schema", "post /v1/template/check", "post /v1/functions/a.acme/invoke"}, trimmed+" "+path) {
 						want = []int{200, 400, 422}
 					}
 				}
@@ -163,16 +163,16 @@ func TestTenantSeesItsOwn(t *testing.T) {
 	r := serveRemote(t)
 	c, ctx := r.client("acme", access.Admin), t.Context()
 	functions, err := c.Functions(ctx)
-	if err != nil || len(functions) != 1 || functions[0].Name != "a" {
-		t.Errorf("functions = %+v, %v, want a", functions, err)
+	if err != nil || len(functions) != 1 || functions[0].Name != "a.acme" {
+		t.Errorf("functions = %+v, %v, want a.acme", functions, err)
 	}
 	images, err := c.Images(ctx)
 	if err != nil || len(images) != 1 || images[0].Names[0] != "a:latest" {
 		t.Errorf("images = %+v, %v, want a:latest", images, err)
 	}
 	boxes, err := c.Sandboxes(ctx, client.SandboxOptions{All: true})
-	if err != nil || len(boxes) != 1 || boxes[0].Function != "a" {
-		t.Errorf("sandboxes = %+v, %v, want a's", boxes, err)
+	if err != nil || len(boxes) != 1 || boxes[0].Function != "a.acme" {
+		t.Errorf("sandboxes = %+v, %v, want a.acme's", boxes, err)
 	}
 	others, err := r.client("other", access.Read).Sandboxes(ctx, client.SandboxOptions{All: true})
 	if err != nil || len(others) != 1 {
@@ -182,10 +182,10 @@ func TestTenantSeesItsOwn(t *testing.T) {
 	if err != nil || len(tenants) != 1 || tenants[0].Name != "acme" {
 		t.Errorf("tenants = %+v, %v, want acme", tenants, err)
 	}
-	_, err = c.Function(ctx, "b")
+	_, err = c.Function(ctx, "b.other")
 	wantStatus(t, "another's function", err, 404)
-	wantStatus(t, "its logs", c.Logs(ctx, "b", client.LogOptions{}, nil), 404)
-	wantStatus(t, "its removal", c.RemoveFunction(ctx, "b"), 404)
+	wantStatus(t, "its logs", c.Logs(ctx, "b.other", client.LogOptions{}, nil), 404)
+	wantStatus(t, "its removal", c.RemoveFunction(ctx, "b.other"), 404)
 	_, err = c.Image(ctx, "b")
 	wantStatus(t, "its image", err, 404)
 	_, err = c.RemoveImage(ctx, "b", client.RemoveOptions{})
@@ -211,8 +211,8 @@ func TestTenantSeesItsOwn(t *testing.T) {
 	wantStatus(t, "another's name", deployOf(t, c, "b", "acme"), 409)
 	_, err = c.Deploy(ctx, api.DeployRequest{Image: "b", Name: "mine"})
 	wantStatus(t, "another's image", err, 404)
-	_, err = c.Deploy(ctx, api.DeployRequest{Image: "a", Name: "b", Replace: true})
-	wantStatus(t, "another's name, by force", err, 409)
+	_, err = c.Deploy(ctx, api.DeployRequest{Image: "a", Name: "b.other", Replace: true})
+	wantStatus(t, "another's name, by force", err, 403)
 	wantStatus(t, "its own template", deployOf(t, c, "a", "acme"), 0)
 }
 
@@ -225,11 +225,11 @@ func TestAuditLog(t *testing.T) {
 	if err := admin.PutSecret(ctx, "acme", "key", []byte(value), client.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	wantStatus(t, "with too little", reader.RemoveFunction(ctx, "a"), 403)
+	wantStatus(t, "with too little", reader.RemoveFunction(ctx, "a.acme"), 403)
 	wantStatus(t, "of what is not there", admin.RemoveSecret(ctx, "acme", "nothing"), 404)
 	_, err := r.with("fre_0000000000000000_" + strings.Repeat("A", 43)).Functions(ctx)
 	wantStatus(t, "made up", err, 401)
-	if err := admin.RemoveFunction(ctx, "a"); err != nil {
+	if err := admin.RemoveFunction(ctx, "a.acme"); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(r.audit)
@@ -255,7 +255,7 @@ func TestAuditLog(t *testing.T) {
 	}
 	for _, want := range []string{
 		"POST /v1/functions a done", "POST /v1/functions b done", "POST /v1/tenants/{tenant}/secrets/{secret} key done",
-		"DELETE /v1/functions/{name} a refused", "DELETE /v1/tenants/{tenant}/secrets/{secret} nothing failed", "authenticate  refused", "DELETE /v1/functions/{name} a done",
+		"DELETE /v1/functions/{name} a.acme refused", "DELETE /v1/tenants/{tenant}/secrets/{secret} nothing failed", "authenticate  refused", "DELETE /v1/functions/{name} a.acme done",
 	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("%q is not in the audit log:\n%s", want, strings.Join(got, "\n"))

@@ -45,8 +45,8 @@ func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engi
 			return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, engine.ErrNameTaken, template)
 		}
 	}
-	if old := e.functions[name]; o.Within != "" && (f.Config.Tenant != o.Within || old != nil && old.Config.Tenant != o.Within) {
-		return nil, fmt.Errorf("deploy %s: %w", name, engine.ErrNameTaken)
+	if o.Within != "" && (tenant != o.Within || engine.ImageTenant(img) != o.Within) {
+		return nil, fmt.Errorf("deploy %s of tenant %s: %w", name, tenant, engine.ErrForeign)
 	}
 	e.endLocked(name)
 	e.functions[name] = f
