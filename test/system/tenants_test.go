@@ -182,21 +182,21 @@ func TestTenants(t *testing.T) {
 		}
 		return r.curl("/function/"+name, args...)
 	}
-	if status, answer := call(acme, "pay", "cat /run/secrets/stripe-key; env"); status != "200" || strings.Count(answer, value) != 1 || strings.Contains(answer, acme) {
+	if status, answer := call(acme, "pay.acme", "cat /run/secrets/stripe-key; env"); status != "200" || strings.Count(answer, value) != 1 || strings.Contains(answer, acme) {
 		t.Errorf("the function: %s %s, want the secret once, and not the token", status, answer)
 	}
-	if out := r.mustAs(acme, "", "invoke", "pay", "-d", "echo by the API"); out != "by the API" {
+	if out := r.mustAs(acme, "", "invoke", "pay.acme", "-d", "echo by the API"); out != "by the API" {
 		t.Errorf("fre invoke from elsewhere: %q", out)
 	}
 	r.mustAs(acme, "sk_new", "secret", "update", "stripe-key", "--tenant", "acme")
-	if _, answer := call(acme, "pay", "cat /run/secrets/stripe-key"); !strings.HasSuffix(answer, "sk_new") {
+	if _, answer := call(acme, "pay.acme", "cat /run/secrets/stripe-key"); !strings.HasSuffix(answer, "sk_new") {
 		t.Errorf("after the update: %s", answer)
 	}
 	_, err = r.as(acme, "", "secret", "rm", "stripe-key", "--tenant", "acme")
-	r.refused("a secret in use", "the function pay reads the secret", err)
+	r.refused("a secret in use", "the function pay.acme reads the secret", err)
 
 	// The value is nowhere but there.
-	for _, args := range [][]string{{"function", "inspect", "pay"}, {"image", "inspect", "pay"}, {"logs", "pay"}, {"inspect", "pay"}, {"secret", "ls", "--tenant", "acme"}} {
+	for _, args := range [][]string{{"function", "inspect", "pay.acme"}, {"image", "inspect", "pay"}, {"logs", "pay.acme"}, {"inspect", "pay"}, {"secret", "ls", "--tenant", "acme"}} {
 		if out, err := r.CLI(t.Context(), args...); err == nil && (strings.Contains(out, value) || strings.Contains(out, "sk_new")) {
 			t.Errorf("fre %s shows the secret:\n%s", strings.Join(args, " "), out)
 		}
@@ -216,18 +216,18 @@ func TestTenants(t *testing.T) {
 		"cat /proc/1/root/run/secrets/*":        "No such file",
 		"ls -a /run; cat /run/../run/secrets/*": "No such file",
 	} {
-		if _, answer := call(acme, "pay", "echo kept > /work/of-acme"); strings.Contains(answer, "rror") {
+		if _, answer := call(acme, "pay.acme", "echo kept > /work/of-acme"); strings.Contains(answer, "rror") {
 			t.Fatal(answer)
 		}
-		status, answer := call(other, "spy", script)
+		status, answer := call(other, "spy.other", script)
 		if status == "404" || strings.Contains(answer, "sk_new") || strings.Contains(answer, "kept") || !strings.Contains(answer, want) {
 			t.Errorf("%s: %s %s, want %q", script, status, answer, want)
 		}
 	}
-	if status, _ := call(other, "pay", "true"); status != "404" {
+	if status, _ := call(other, "pay.acme", "true"); status != "404" {
 		t.Errorf("another tenant's function: %s, want 404", status)
 	}
-	for _, args := range [][]string{{"logs", "pay"}, {"function", "inspect", "pay"}, {"function", "rm", "pay"}, {"image", "rm", "pay"}, {"secret", "ls", "--tenant", "acme"}} {
+	for _, args := range [][]string{{"logs", "pay.acme"}, {"function", "inspect", "pay.acme"}, {"function", "rm", "pay.acme"}, {"image", "rm", "pay"}, {"secret", "ls", "--tenant", "acme"}} {
 		_, err := r.as(other, "", args...)
 		r.refused(strings.Join(args, " "), "exit status 4", err)
 	}
@@ -236,7 +236,7 @@ func TestTenants(t *testing.T) {
 			t.Errorf("fre %s as another tenant:\n%s", strings.Join(args, " "), out)
 		}
 	}
-	if _, metrics := r.curl("/metrics", "-H", "Authorization: Bearer "+other); !strings.Contains(metrics, `function="spy"`) || strings.Contains(metrics, `function="pay"`) {
+	if _, metrics := r.curl("/metrics", "-H", "Authorization: Bearer "+other); !strings.Contains(metrics, `function="spy.other"`) || strings.Contains(metrics, `function="pay.acme"`) {
 		t.Errorf("the other's metrics:\n%s", metrics)
 	}
 
@@ -246,7 +246,7 @@ func TestTenants(t *testing.T) {
 		"made up": {"fre_0000000000000000_" + strings.Repeat("A", 43), "401", "invalid_token"},
 		"to read": {r.root("token", "create", "x", "--tenant", "acme", "--scopes", "read"), "403", `scope="invoke"`},
 	} {
-		if status, answer := call(c.token, "pay", "true"); status != c.status || !strings.Contains(strings.ToLower(answer), "www-authenticate") || !strings.Contains(answer, c.challenge) {
+		if status, answer := call(c.token, "pay.acme", "true"); status != c.status || !strings.Contains(strings.ToLower(answer), "www-authenticate") || !strings.Contains(answer, c.challenge) {
 			t.Errorf("%s: %s %s, want %s, %s", name, status, answer, c.status, c.challenge)
 		}
 	}
@@ -258,19 +258,19 @@ func TestTenants(t *testing.T) {
 	next := r.root("token", "rotate", id, "--grace", "0s")
 	_, err = r.as(acme, "", "functions")
 	r.refused("the old token", "expired", err)
-	if out := r.mustAs(next, "", "functions", "-q"); out != "pay" {
+	if out := r.mustAs(next, "", "functions", "-q"); out != "pay.acme" {
 		t.Errorf("the new token lists %q", out)
 	}
 
 	// A quota of one instance, which one event after the other can have.
 	r.root("tenant", "quota", "other", "--instances", "1")
-	if status, _ := call(other, "spy", "true"); status != "200" {
+	if status, _ := call(other, "spy.other", "true"); status != "200" {
 		t.Errorf("within the quota: %s", status)
 	}
 	r.root("tenant", "quota", "acme", "--events", "1")
 	limited := 0
 	for range 8 {
-		if status, answer := call(next, "pay", "true"); status == "429" && strings.Contains(strings.ToLower(answer), "retry-after: ") {
+		if status, answer := call(next, "pay.acme", "true"); status == "429" && strings.Contains(strings.ToLower(answer), "retry-after: ") {
 			limited++
 		}
 	}
@@ -293,7 +293,7 @@ func TestTenants(t *testing.T) {
 	if out, err := again.CLI(t.Context(), "token", "ls", "-q"); err != nil || !strings.Contains(out, strings.Split(next, "_")[1]) {
 		t.Errorf("after kill -9: tokens %q, %v", out, err)
 	}
-	if out, err := again.CLI(t.Context(), "invoke", "pay", "-d", "cat /run/secrets/stripe-key"); err != nil || out != "sk_new" {
+	if out, err := again.CLI(t.Context(), "invoke", "pay.acme", "-d", "cat /run/secrets/stripe-key"); err != nil || out != "sk_new" {
 		t.Errorf("after kill -9: the secret is %q, %v", out, err)
 	}
 }
