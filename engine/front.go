@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/fre-engine/fre/image"
+import (
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+)
 
 // CORS is what templates say of other origins.
 type CORS = image.CORS
@@ -12,8 +16,10 @@ type Front struct {
 	CORS   *CORS        // likewise nil
 }
 
-// Front finds a function's; false where there is no such function.
+// Front finds a function's; false where there is no such function. Whoever asks for one
+// of its revisions (NAME@REVISION) meets what the main one says.
 func (e *Engine) Front(name string) (Front, bool) {
+	name, _, _ = strings.Cut(name, "@")
 	f, err := e.lookup(name)
 	if err != nil {
 		return Front{}, false

@@ -67,12 +67,18 @@ func (e *exchange) admitted(name string) bool {
 		if !ok {
 			return false
 		}
-		if known && !id.Of(front.Tenant) {
-			e.failWith(&engine.UnknownError{Function: name})
-			return false
-		}
+		known = known && id.Of(front.Tenant)
 	}
-	return !known || e.withinQuota(front.Tenant) // Invoke says what is not known
+	return e.known(name, known) && e.withinQuota(front.Tenant)
+}
+
+// known answers what is for no function. The engine would say so too: here nothing gets
+// past that the guard has not looked at.
+func (e *exchange) known(name string, known bool) bool {
+	if !known {
+		e.failWith(&engine.UnknownError{Function: name})
+	}
+	return known
 }
 
 // hookAdmitted is admitted for what a trigger is to judge, which takes no token but what
@@ -86,7 +92,7 @@ func (e *exchange) hookAdmitted(name string) bool {
 		return false
 	}
 	front, known := g.Front(name)
-	return !known || e.withinQuota(front.Tenant)
+	return e.known(name, known) && e.withinQuota(front.Tenant)
 }
 
 // paced says whether the client's address has not sent too much, and answers it otherwise.
@@ -250,10 +256,12 @@ func Counted(to Invoker, g *Guard) Invoker { return eventInvoker{to, g} }
 
 // Invoke is part of Invoker.
 func (i eventInvoker) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
-	if front, known := i.guard.Front(name); known {
-		if err := i.guard.Access.Event(front.Tenant); err != nil {
-			return nil, err
-		}
+	front, known := i.guard.Front(name)
+	if !known {
+		return nil, &engine.UnknownError{Function: name}
+	}
+	if err := i.guard.Access.Event(front.Tenant); err != nil {
+		return nil, err
 	}
 	return i.Invoker.Invoke(ctx, name, r)
 }

@@ -101,7 +101,8 @@ func functionTenant(f *engine.Function) string { return f.Config.Tenant }
 func sandboxTenant(b *engine.Sandbox) string { return b.Tenant }
 
 func ofFunction(s *server, r *http.Request) (string, error) {
-	f, err := s.engine.Function(r.PathValue("name"))
+	name, _, _ := strings.Cut(r.PathValue("name"), "@") // the function of NAME@REVISION
+	f, err := s.engine.Function(name)
 	if err != nil {
 		return "", err
 	}

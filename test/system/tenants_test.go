@@ -224,8 +224,16 @@ func TestTenants(t *testing.T) {
 			t.Errorf("%s: %s %s, want %q", script, status, answer, want)
 		}
 	}
-	if status, _ := call(other, "pay.acme", "true"); status != "404" {
-		t.Errorf("another tenant's function: %s, want 404", status)
+	for _, name := range []string{"pay.acme", "pay.acme@1", "pay.acme@latest", "pay.acme%40latest"} {
+		if status, _ := call(other, name, "true"); status != "404" {
+			t.Errorf("another tenant's function %s: %s, want 404", name, status)
+		}
+		if status, _ := call("", name, "true"); status != "401" {
+			t.Errorf("%s without a token: %s, want 401", name, status)
+		}
+		if status, _ := call(acme, name, "true"); status != "200" {
+			t.Errorf("its own function %s: %s, want 200", name, status)
+		}
 	}
 	for _, args := range [][]string{{"logs", "pay.acme"}, {"function", "inspect", "pay.acme"}, {"function", "rm", "pay.acme"}, {"image", "rm", "pay"}, {"secret", "ls", "--tenant", "acme"}} {
 		_, err := r.as(other, "", args...)
