@@ -277,7 +277,7 @@ func TestDiskFull(t *testing.T) {
 				t.Fatal(err)
 			}
 			a := w.done(t, id)
-			if a.State != tt.state || a.State == asset.Ready && (len(a.Warnings) > 0 || a.Duration != 58 || len(a.Of("text")) != 1 || a.Thumbnails == nil) || a.State == asset.Failed && !strings.Contains(a.Error, "Invalid data") {
+			if a.State != tt.state || a.State == asset.Ready && (len(a.Warnings) > 0 || a.Duration != 60 || len(a.Of("text")) != 1 || a.Thumbnails == nil) || a.State == asset.Failed && !strings.Contains(a.Error, "Invalid data") {
 				t.Errorf("%+v", a)
 			}
 			w.engine.mu.Lock()
