@@ -170,7 +170,8 @@ func TestACME(t *testing.T) {
 		t.Errorf("the directory of keys: %v, %v, want mode 0700", info, err)
 	}
 	d.Kill()
-	daemontest.Start(t, cfg)
+	again := daemontest.Start(t, cfg)
+	defer daemontest.Stop(t, again)
 	if got, err := serial(gateway, "fre.example"); err != nil || got != first {
 		t.Errorf("after another start the certificate is %s, %v, want the one before, %s", got, err, first)
 	}

@@ -298,6 +298,7 @@ func TestTenants(t *testing.T) {
 	}
 	r.Kill()
 	again := daemontest.Start(t, daemon.Config{State: r.State(), Args: []string{"--api-listen", r.api}})
+	defer daemontest.Stop(t, again)
 	if out, err := again.CLI(t.Context(), "token", "ls", "-q"); err != nil || !strings.Contains(out, strings.Split(next, "_")[1]) {
 		t.Errorf("after kill -9: tokens %q, %v", out, err)
 	}
