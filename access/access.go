@@ -40,6 +40,7 @@ var (
 	ErrExpired     = fmt.Errorf("%w: it has expired", ErrToken)
 	ErrForbidden   = errors.New("the token does not allow this")
 	ErrName        = errors.New("not a name")
+	ErrInvalid     = errors.New("not possible")
 	ErrExists      = errors.New("exists already")
 	ErrUnavailable = errors.New("tokens of this kind cannot be checked now")
 	ErrSecret      = errors.New("not a secret's value")

@@ -31,11 +31,11 @@ func (q Quotas) check() error {
 		"instances": q.Instances, "memory": q.MemoryBytes, "cpu": q.CPUMillis, "images": q.Images, "image-bytes": q.ImageBytes, "work": q.WorkBytes, "events": q.EventsPerSecond,
 	} {
 		if n < 0 {
-			return fmt.Errorf("quota %s: %d is negative: %w", name, n, ErrName)
+			return fmt.Errorf("quota %s: %d is %w: 0 is no bound", name, n, ErrInvalid)
 		}
 	}
 	if q.EventsPerSecond > 1e6 {
-		return fmt.Errorf("quota events: %d each second are more than can be counted: %w", q.EventsPerSecond, ErrName)
+		return fmt.Errorf("quota events: %d each second is %w: 1000000 at most", q.EventsPerSecond, ErrInvalid)
 	}
 	return nil
 }

@@ -79,9 +79,9 @@ func (o TokenOptions) check() error {
 	case o.Name == "" || len(o.Name) > 128 || strings.ContainsFunc(o.Name, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return fmt.Errorf("%q is %w of a token: say in a few words who has it", o.Name, ErrName)
 	case len(o.Scopes) == 0:
-		return fmt.Errorf("a token without scopes is good for nothing: %w", ErrName)
+		return fmt.Errorf("a token without scopes is %w: it is good for nothing", ErrInvalid)
 	case o.Life < 0:
-		return fmt.Errorf("a life of %s is %w", o.Life, ErrName)
+		return fmt.Errorf("a life of %s is %w", o.Life, ErrInvalid)
 	}
 	for _, s := range o.Scopes {
 		if !slices.Contains(Scopes(), s) {
@@ -125,7 +125,7 @@ func (a *Access) newToken(o TokenOptions) (*record, string) {
 // given. The old one holds for the grace yet. fs.ErrNotExist.
 func (a *Access) RotateToken(id string, grace time.Duration) (Token, string, error) {
 	if grace < 0 {
-		return Token{}, "", fmt.Errorf("a grace of %s is %w", grace, ErrName)
+		return Token{}, "", fmt.Errorf("a grace of %s is %w", grace, ErrInvalid)
 	}
 	var t *record
 	var text string

@@ -352,7 +352,7 @@ func accessStatus(err error) (status int, code api.Code, next string, ok bool) {
 		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again in a moment, or use a token of FRE's own", true
 	case errors.Is(err, access.ErrExists):
 		return http.StatusConflict, api.CodeExists, "", true
-	case errors.Is(err, access.ErrName), errors.Is(err, access.ErrSecret):
+	case errors.Is(err, access.ErrName), errors.Is(err, access.ErrInvalid), errors.Is(err, access.ErrSecret):
 		return http.StatusBadRequest, api.CodeBadRequest, "", true
 	}
 	return 0, "", "", false
