@@ -189,6 +189,7 @@ type deployment struct {
 	live map[int]*function // by number: those that serve, and those that rest
 	logs *functionLog
 
+	front   Front     // of events that ask for no revision
 	weights []weighed // of the split
 	total   int
 	shown   atomic.Pointer[Function] // what lists showed last
@@ -215,6 +216,15 @@ func newDeployment(name string, spec *functionSpec, live map[int]*function, logs
 	}
 	if len(d.weights) == 1 && len(spec.Traffic.Headers) == 0 {
 		d.only = d.weights[0].function
+	}
+	d.front = d.main.front()
+	for _, w := range d.weights {
+		d.front.Access = strictest(d.front.Access, w.config.Access)
+	}
+	for _, h := range spec.Traffic.Headers {
+		if f := live[h.Revision]; f != nil {
+			d.front.Access = strictest(d.front.Access, f.config.Access)
+		}
 	}
 	return d, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -380,5 +381,47 @@ func TestRouteAllocates(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
+	}
+}
+
+// TestFront: who may call is said by the revision that is asked for, live or not, and by the
+// strictest of those that events may go to.
+func TestFront(t *testing.T) {
+	r := open(t)
+	for i, access := range []image.Access{AccessOpen, "", AccessToken, AccessOpen} {
+		img := r.image("f", func(c *image.Config) { c.Access, c.Tenant, c.Env = access, "acme", append(c.Env, "N="+strconv.Itoa(i)) })
+		if _, err := r.Deploy(t.Context(), "f", img, DeployOptions{NoTraffic: i == 2}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(when string, want map[string]image.Access) {
+		t.Helper()
+		for name, access := range want {
+			if front, ok := r.Front(name); !ok || front.Tenant != "acme" || front.Access != access {
+				t.Errorf("%s, %s: %+v, %v; want %q of acme", when, name, front, ok, access)
+			}
+		}
+	}
+	all := map[string]image.Access{"f.acme": AccessOpen, "f.acme@1": AccessOpen, "f.acme@2": "", "f.acme@3": AccessToken, "f.acme@latest": AccessOpen}
+	check("deployed", all)
+	for _, name := range []string{"f", "f@1", "f.acme@9", "f.acme@", "g"} {
+		if front, ok := r.Front(name); ok {
+			t.Errorf("%s: %+v, want none", name, front)
+		}
+	}
+	for _, split := range []struct {
+		to   Split
+		want image.Access
+	}{
+		{Split{Weights: []Target{{Revision: "4", Percent: 90}, {Revision: "2", Percent: 10}}}, ""},
+		{Split{Weights: []Target{{Revision: "4", Percent: 90}, {Revision: "3", Percent: 10}}}, AccessToken},
+		{Split{Weights: []Target{{Revision: "4", Percent: 100}}, Headers: []Target{{Revision: "3", Header: "X-Canary", Value: "1"}}}, AccessToken},
+		{Split{Weights: []Target{{Revision: "4", Percent: 100}}}, AccessOpen},
+	} {
+		if _, err := r.SetTraffic(t.Context(), "f.acme", split.to); err != nil {
+			t.Fatal(err)
+		}
+		all["f.acme"] = split.want
+		check(fmt.Sprintf("%+v", split.to), all)
 	}
 }
