@@ -6,12 +6,18 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/httpserver"
 )
 
 // failWith answers an event that has no response.
 func (e *exchange) failWith(err error) {
+	var slow *access.SlowDownError
+	if errors.As(err, &slow) { // of a tenant's events
+		e.slowDown("quota", slow.Error(), slow.After)
+		return
+	}
 	status, code := statusOf(err)
 	message := err.Error()
 	if code == "internal" { // the engine's own trouble is for its operator

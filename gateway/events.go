@@ -1,14 +1,12 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"math"
 	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 
@@ -60,22 +58,13 @@ func (e *exchange) event(path []byte) (*engine.Request, func()) {
 
 // async takes an event on, as OpenFaaS's gateways do: 202, and the id in X-Call-Id.
 func (e *exchange) async(rest []byte) {
-	escaped, path, _ := bytes.Cut(rest, slash)
-	name, err := url.PathUnescape(string(escaped))
-	if err == nil {
-		e.function = name
-		path, err = eventPath(path)
-	}
-	switch {
-	case err != nil:
-		e.fail(http.StatusBadRequest, "bad_path", err.Error())
+	name, path, ok := e.addressed(rest)
+	if !ok || !e.admitted(name) { // a preflight request is no POST
 		return
-	case string(e.Method) != http.MethodPost:
+	}
+	if string(e.Method) != http.MethodPost {
 		e.Set("Allow", "POST")
 		e.fail(http.StatusMethodNotAllowed, "method_not_allowed", "an asynchronous event is a POST")
-		return
-	}
-	if !e.admitted(name) {
 		return
 	}
 	r, done := e.event(path)
@@ -92,22 +81,13 @@ func (e *exchange) async(rest []byte) {
 
 // hook has a trigger judge a request: /hooks/FUNCTION/TRIGGER[/path].
 func (e *exchange) hook(rest []byte) {
-	escaped, rest, _ := bytes.Cut(rest, slash)
-	trigger, path, _ := bytes.Cut(rest, slash)
-	name, err := url.PathUnescape(string(escaped))
-	if err == nil {
-		e.function = name
-		path, err = eventPath(path)
-	}
-	if err != nil {
-		e.fail(http.StatusBadRequest, "bad_path", err.Error())
-		return
-	}
-	if !e.hookAdmitted(name) {
+	var trigger string
+	name, path, ok := e.addressed(rest, &trigger)
+	if !ok || !e.paced() { // the trigger says who may, and what counts is what it takes on
 		return
 	}
 	r, done := e.event(path)
-	ids, ignored, err := e.g.Events.Hook(e.Context(), name, string(trigger), r)
+	ids, ignored, err := e.g.Events.Hook(e.Context(), name, trigger, r)
 	done()
 	if err != nil {
 		e.refuse(err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/engine"
 )
 
@@ -48,6 +49,8 @@ func (e *takesEvents) Hook(_ context.Context, function, trigger string, _ *engin
 		return []string{"1", "2"}, "", nil
 	case "other":
 		return nil, "not for me", nil
+	case "much":
+		return nil, "", &access.SlowDownError{What: "events", After: 1500 * time.Millisecond}
 	}
 	return nil, "", errors.New("no trigger " + trigger + " of " + function)
 }

@@ -138,9 +138,15 @@ type exchange struct {
 	bytes      int64
 }
 
-// invoke makes an event of the request; rest is what follows /function/.
-func (e *exchange) invoke(rest []byte) {
+// addressed is the function that a path names, and what follows between it and the event's
+// own path: hops parts, each up to a slash. It answers a path that cannot be.
+func (e *exchange) addressed(rest []byte, hops ...*string) (name string, path []byte, ok bool) {
 	escaped, path, _ := bytes.Cut(rest, slash)
+	for _, hop := range hops {
+		var part []byte
+		part, path, _ = bytes.Cut(path, slash)
+		*hop = string(part)
+	}
 	name, err := url.PathUnescape(string(escaped))
 	if err == nil {
 		e.function = name
@@ -148,9 +154,14 @@ func (e *exchange) invoke(rest []byte) {
 	}
 	if err != nil {
 		e.fail(http.StatusBadRequest, "bad_path", err.Error())
-		return
 	}
-	if !e.admitted(name) {
+	return name, path, err == nil
+}
+
+// invoke makes an event of the request; rest is what follows /function/.
+func (e *exchange) invoke(rest []byte) {
+	name, path, ok := e.addressed(rest)
+	if !ok || !e.admitted(name) {
 		return
 	}
 	req := &request{

@@ -30,11 +30,6 @@ type Guard struct {
 	Clients   access.Addresses // what may come from one address
 }
 
-const (
-	accessToken = "token"
-	accessOpen  = "open"
-)
-
 // admitted says whether the request may become an event of the function's, and answers it
 // where not. What it costs an open gateway is a look at the function and its tenant's
 // quota, which allocates nothing.
@@ -56,10 +51,10 @@ func (e *exchange) admitted(name string) bool {
 		}
 	}
 	token := g.Token
-	switch string(front.Access) {
-	case accessToken:
+	switch front.Access {
+	case engine.AccessToken:
 		token = true
-	case accessOpen:
+	case engine.AccessOpen:
 		token = token && !g.AllowOpen
 	}
 	if token {
@@ -69,34 +64,22 @@ func (e *exchange) admitted(name string) bool {
 		}
 		known = known && id.Of(front.Tenant)
 	}
-	return e.known(name, known) && e.withinQuota(front.Tenant)
-}
-
-// known answers what is for no function. The engine would say so too: here nothing gets
-// past that the guard has not looked at.
-func (e *exchange) known(name string, known bool) bool {
-	if !known {
+	if !known { // the engine would say so too: here nothing gets past that was not looked at
 		e.failWith(&engine.UnknownError{Function: name})
-	}
-	return known
-}
-
-// hookAdmitted is admitted for what a trigger is to judge, which takes no token but what
-// the trigger asks for.
-func (e *exchange) hookAdmitted(name string) bool {
-	g := e.g.Guard
-	if g == nil {
-		return true
-	}
-	if !e.paced() {
 		return false
 	}
-	front, known := g.Front(name)
-	return e.known(name, known) && e.withinQuota(front.Tenant)
+	if err := g.Access.Event(front.Tenant); err != nil {
+		e.failWith(err)
+		return false
+	}
+	return true
 }
 
 // paced says whether the client's address has not sent too much, and answers it otherwise.
 func (e *exchange) paced() bool {
+	if e.g.Guard == nil {
+		return true
+	}
 	wait := e.g.Guard.Clients.Take(e.address())
 	if wait > 0 {
 		e.slowDown("slow_down", "too many requests from this address", wait)
@@ -108,16 +91,6 @@ func (e *exchange) paced() bool {
 func (e *exchange) address() netip.Addr {
 	addr, _ := netip.ParseAddr(e.client.text)
 	return addr
-}
-
-// withinQuota counts an event of a tenant's, and answers what is one too many.
-func (e *exchange) withinQuota(tenant string) bool {
-	var slow *access.SlowDownError
-	if err := e.g.Guard.Access.Event(tenant); errors.As(err, &slow) {
-		e.slowDown("quota", slow.Error(), slow.After)
-		return false
-	}
-	return true
 }
 
 // shown looks at the token that came with the request, and answers what has none that

@@ -100,7 +100,7 @@ func (g *guardRig) get(method, path string, header map[string]string) (answered,
 }
 
 func TestInvokeByToken(t *testing.T) {
-	g := guarded(t, map[string]engine.Front{"open": {Tenant: "acme", Access: accessOpen}}, func(c *Config) { c.Guard.Token = true })
+	g := guarded(t, map[string]engine.Front{"open": {Tenant: "acme", Access: engine.AccessOpen}}, func(c *Config) { c.Guard.Token = true })
 	acme, reader, all := g.token("acme", access.Invoke), g.token("acme", access.Read), g.token(access.AllTenants, access.Invoke)
 	for _, c := range []struct {
 		name, path, token string
@@ -134,14 +134,14 @@ func TestInvokeByToken(t *testing.T) {
 // TestTemplateAccess: a template asks for a token where the engine does not, and says open
 // where it may. A function's own Authorization is its own then.
 func TestTemplateAccess(t *testing.T) {
-	g := guarded(t, map[string]engine.Front{"closed": {Tenant: "acme", Access: accessToken}}, nil)
+	g := guarded(t, map[string]engine.Front{"closed": {Tenant: "acme", Access: engine.AccessToken}}, nil)
 	if resp, _ := g.get("GET", "/function/closed", nil); resp.StatusCode != 401 {
 		t.Errorf("closed without a token: %d, want 401", resp.StatusCode)
 	}
 	if resp, body := g.get("GET", "/function/a", map[string]string{"Authorization": "Basic Zm9vOmJhcg=="}); resp.StatusCode != 200 || body != "Basic Zm9vOmJhcg==" {
 		t.Errorf("open: %d %q, want what the client sent", resp.StatusCode, body)
 	}
-	open := guarded(t, map[string]engine.Front{"open": {Tenant: "acme", Access: accessOpen}}, func(c *Config) { c.Guard.Token, c.Guard.AllowOpen = true, true })
+	open := guarded(t, map[string]engine.Front{"open": {Tenant: "acme", Access: engine.AccessOpen}}, func(c *Config) { c.Guard.Token, c.Guard.AllowOpen = true, true })
 	if resp, _ := open.get("GET", "/function/open", nil); resp.StatusCode != 200 {
 		t.Errorf("a template's open, which the engine allows: %d, want 200", resp.StatusCode)
 	}
@@ -260,6 +260,44 @@ func TestMetricsOfTenant(t *testing.T) {
 			if strings.Contains(body, s) {
 				t.Errorf("%s is in\n%s", s, body)
 			}
+		}
+	}
+}
+
+// TestEventsGuarded: what runs later takes the token that it would take now, and a quota's
+// place; a hook takes what its trigger says, which counts what it takes on.
+func TestEventsGuarded(t *testing.T) {
+	g := guarded(t, map[string]engine.Front{"f": {Tenant: "acme"}}, func(c *Config) {
+		c.Events, c.Guard.Token = &takesEvents{got: make(chan engine.Request, 8)}, true
+		c.Guard.CORS = &engine.CORS{Origins: []string{"*"}, Methods: []string{"POST"}}
+	})
+	if _, err := g.access.SetQuotas("acme", access.Quotas{EventsPerSecond: 1}); err != nil { // two at once
+		t.Fatal(err)
+	}
+	own, others := "Bearer "+g.token("acme", access.Invoke), "Bearer "+g.token("other", access.Invoke)
+	for _, c := range []struct {
+		method, path, token string
+		want                int
+	}{
+		{"POST", "/async-function/f", "", 401},
+		{"POST", "/async-function/f", others, 404},
+		{"POST", "/async-function/f", own, 202},
+		{"POST", "/async-function/f", own, 202},
+		{"POST", "/async-function/f", own, 429},
+		{"OPTIONS", "/async-function/f", "", 204},
+		{"POST", "/hooks/f/one", "", 202},
+		{"POST", "/hooks/f/much", "", 429},
+	} {
+		header := map[string]string{}
+		if c.token != "" {
+			header["Authorization"] = c.token
+		}
+		if c.method == "OPTIONS" {
+			header["Origin"], header["Access-Control-Request-Method"] = "https://app.example", "POST"
+		}
+		resp, body := g.get(c.method, c.path, header)
+		if resp.StatusCode != c.want || c.want == 429 && resp.Header.Get("Retry-After") == "" {
+			t.Errorf("%s %s with %.12q: %d %s, want %d", c.method, c.path, c.token, resp.StatusCode, body, c.want)
 		}
 	}
 }

@@ -440,7 +440,7 @@ func openEvents(ctx context.Context, cfg *serveConfig, records *access.Access, e
 	if addr := queue.Addr(); addr != "" {
 		log.InfoContext(ctx, "NATS ready", "address", addr)
 	}
-	set := trigger.Config{Engine: eng, Events: queue, Secrets: records, Log: log, Changed: func() uint64 { return eng.Changes().Generation() }}
+	set := trigger.Config{Engine: eng, Events: queue, Admit: records.Event, Secrets: records, Log: log, Changed: func() uint64 { return eng.Changes().Generation() }}
 	return queue, trigger.New(set), nil
 }
 

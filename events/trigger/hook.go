@@ -58,7 +58,7 @@ func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Requ
 		key = "webhook\x00" + t.Name + "\x00" + key
 	}
 	ev := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Header: withoutSecrets(r.Header), Body: bytes.NewReader(body), Size: int64(len(body))}
-	receipt, err := s.cfg.Events.Publish(ctx, function, ev, events.Options{Key: key, Source: "webhook/" + t.Name})
+	receipt, err := s.takeOn(ctx, f, ev, events.Options{Key: key, Source: "webhook/" + t.Name})
 	if err != nil {
 		return nil, "", err
 	}
@@ -88,13 +88,24 @@ func (s *Set) cloudEvents(ctx context.Context, f *engine.Function, t *image.Trig
 			continue
 		}
 		ev := &engine.Request{Method: http.MethodPost, Path: r.Path, Query: r.Query, Header: e.header, Body: bytes.NewReader(e.body), Size: int64(len(e.body))}
-		receipt, err := s.cfg.Events.Publish(ctx, f.Name, ev, events.Options{Key: cloudEventKey(e.source, e.id), Source: "cloudevents/" + t.Name})
+		receipt, err := s.takeOn(ctx, f, ev, events.Options{Key: cloudEventKey(e.source, e.id), Source: "cloudevents/" + t.Name})
 		if err != nil {
 			return ids, "", err
 		}
 		ids = append(ids, receipt.ID)
 	}
 	return ids, ignored, nil
+}
+
+// takeOn publishes what a trigger has found right, within its tenant's quota: what anybody
+// may send counts for nothing before that.
+func (s *Set) takeOn(ctx context.Context, f *engine.Function, ev *engine.Request, o events.Options) (events.Receipt, error) {
+	if s.cfg.Admit != nil {
+		if err := s.cfg.Admit(f.Config.Tenant); err != nil {
+			return events.Receipt{}, err
+		}
+	}
+	return s.cfg.Events.Publish(ctx, f.Name, ev, o)
 }
 
 func (s *Set) secret(f *engine.Function, t *image.Trigger, name string) ([]byte, error) {

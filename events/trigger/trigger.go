@@ -23,9 +23,10 @@ type Config struct {
 	Engine  Engine
 	Events  Publisher
 	Log     *slog.Logger
-	Secrets Secrets          // nil: there are none, and what needs one is refused
-	Changed func() uint64    // another number each time that functions have changed; nil: each time
-	Now     func() time.Time // default time.Now
+	Admit   func(tenant string) error // counts an event of the tenant's; its error refuses it; nil: none is refused
+	Secrets Secrets                   // nil: there are none, and what needs one is refused
+	Changed func() uint64             // another number each time that functions have changed; nil: each time
+	Now     func() time.Time          // default time.Now
 }
 
 // Secrets are the tenants' secrets; fs.ErrNotExist where there is none of that name.

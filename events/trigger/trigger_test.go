@@ -431,3 +431,26 @@ func TestCronZones(t *testing.T) {
 		t.Errorf("nothing is due: %v, %v", at, err)
 	}
 }
+
+// TestQuota: only what a trigger takes on counts against its tenant's quota.
+func TestQuota(t *testing.T) {
+	w := &world{}
+	s := newSet(t, w, time.Now(), image.Trigger{Name: "h", Webhook: &image.Webhook{Signature: "github", Secret: "s"}})
+	full, counted := errors.New("too many"), 0
+	s.cfg.Admit = func(tenant string) error {
+		if counted++; counted > 1 {
+			return full
+		}
+		return nil
+	}
+	for _, c := range []struct {
+		mac     string
+		want    error // nil: whatever refuses it
+		counted int
+	}{{mac("another"), nil, 0}, {mac("body"), nil, 1}, {mac("another"), nil, 1}, {mac("body"), full, 2}} {
+		_, _, err := s.Hook(t.Context(), "f", "h", hook("body", "X-Hub-Signature-256", "sha256="+c.mac))
+		if c.want != nil && !errors.Is(err, c.want) || counted != c.counted {
+			t.Errorf("%.8s…: %v and %d counted, want %v and %d", c.mac, err, counted, c.want, c.counted)
+		}
+	}
+}
