@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Handler answers requests.
@@ -221,4 +223,14 @@ func (s *Server) end(each func(*conn)) {
 	for c := range s.conns {
 		each(c)
 	}
+}
+
+// isTemporary are the errors of accept(2) after which the next may succeed.
+func isTemporary(err error) bool {
+	for _, e := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EPROTO, unix.EINTR} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }

@@ -1,0 +1,150 @@
+package httpserver
+
+import (
+	"errors"
+	"io"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
+)
+
+// fileQuantum is how much of a file goes out at once, in bytes. It is not copied: as much as
+// nginx sends at once (sendfile_max_chunk). Less costs a thread's switch for each piece, since
+// the runtime takes a processor from a system call that takes this long.
+const fileQuantum = 2 << 20
+
+// sending is what the kernel sends of a file, after a head.
+type sending struct {
+	head   []byte
+	file   int
+	offset int64
+	left   int64
+	moved  bool // something went out since the time to stall began
+	room   [1]unix.PollFd
+	err    error
+}
+
+// sendFile has the kernel send them. The file's own offset does not move.
+func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
+	if c.raw == nil {
+		return c.copyFile(head, f, offset, length)
+	}
+	if err := c.unstall(); err != nil {
+		return err
+	}
+	s := &c.sending
+	*s = sending{head: head, file: int(f.Fd()), offset: offset, left: length, moved: true}
+	defer runtime.KeepAlive(f)
+	for len(s.head) > 0 || s.left > 0 {
+		before := s.left
+		if err := c.raw.Write(c.sendFn); err != nil {
+			return err
+		}
+		if s.err != nil {
+			return s.err
+		}
+		if before-s.left >= fileQuantum {
+			runtime.Gosched()
+		}
+	}
+	return nil
+}
+
+// sendSome is called by the poller whenever the socket takes something; false waits for
+// that. It sends a fileQuantum at most, and asks the kernel as seldom as it can: what sendfile(2)
+// leaves over when the socket is full is not tried again before there is room.
+func (c *conn) sendSome(fd uintptr) (done bool) {
+	s := &c.sending
+	for len(s.head) > 0 {
+		flags := 0
+		if s.left > 0 {
+			flags = unix.MSG_MORE // the file follows in the same segment
+		}
+		c.vector[0] = s.head
+		n, err := linux.Send(int(fd), c.vector[:1], nil, flags)
+		c.vector[0] = nil
+		if err != nil {
+			return c.stopped("sendto", err)
+		}
+		s.head, s.moved = s.head[n:], true
+	}
+	for sent := int64(0); s.left > 0 && sent < fileQuantum; {
+		want := min(s.left, fileQuantum-sent)
+		n, err := unix.Sendfile(int(fd), s.file, &s.offset, int(want))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return c.stopped("sendfile", err)
+		}
+		if n == 0 { // it has become shorter
+			s.err = io.ErrUnexpectedEOF
+			return true
+		}
+		s.left -= int64(n)
+		sent += int64(n)
+		s.moved = true
+		if int64(n) < want && !s.hasRoom(fd) {
+			return c.wait()
+		}
+	}
+	return true
+}
+
+// hasRoom says whether a socket takes something. Less than was asked for does not say that it
+// is full: a signal ends sendfile(2) early too (Linux 4.3), and a socket that is not full has
+// no event to be waited for. To ask costs less than to send in vain, which looks up pages, and
+// has the kernel tell of the room when there is some (tcp_poll sets SOCK_NOSPACE).
+func (s *sending) hasRoom(fd uintptr) bool {
+	s.room[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT} //nolint:gosec // descriptors are that small
+	n, err := unix.Poll(s.room[:], 0)
+	return n > 0 || err != nil
+}
+
+func (c *conn) stopped(call string, err error) (done bool) {
+	if errors.Is(err, unix.EAGAIN) {
+		return c.wait()
+	}
+	c.sending.err = os.NewSyscallError(call, err)
+	return true
+}
+
+// wait has the poller wait. The time to stall begins anew when something went out.
+func (c *conn) wait() (done bool) {
+	if c.sending.moved {
+		c.sending.moved = false
+		c.sending.err = c.stallAfter(c.s.cfg.StallTimeout)
+	}
+	return c.sending.err != nil
+}
+
+// copyFile is sendFile where the bytes have to pass by here: TLS encrypts them.
+func (c *conn) copyFile(head []byte, f *os.File, offset, length int64) error {
+	b, err := c.s.acquire(copySize)
+	if err != nil {
+		return err
+	}
+	defer b.Release()
+	buf := b.Bytes()[:copySize]
+	if err := c.write(head); err != nil {
+		return err
+	}
+	for length > 0 {
+		n, err := f.ReadAt(buf[:min(length, int64(len(buf)))], offset)
+		if n == 0 {
+			if err == nil || errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		if err := c.write(buf[:n]); err != nil {
+			return err
+		}
+		offset += int64(n)
+		length -= int64(n)
+	}
+	return nil
+}
