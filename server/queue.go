@@ -48,13 +48,19 @@ func queueFilter(r *http.Request) (events.Filter, error) {
 	return f, nil
 }
 
-// queue answers GET /v1/events/queue.
-func (s *server) queue(w http.ResponseWriter, r *http.Request) error {
+// queued are the asynchronous events, and which of them a request asks for.
+func (s *server) queued(r *http.Request) (*events.Service, events.Filter, error) {
 	ev, err := s.queueService()
 	if err != nil {
-		return err
+		return nil, events.Filter{}, err
 	}
 	f, err := queueFilter(r)
+	return ev, f, err
+}
+
+// queue answers GET /v1/events/queue.
+func (s *server) queue(w http.ResponseWriter, r *http.Request) error {
+	ev, f, err := s.queued(r)
 	if err != nil {
 		return err
 	}
@@ -108,11 +114,7 @@ func (s *server) replayEvent(w http.ResponseWriter, r *http.Request) error {
 
 // tailEvents answers GET /v1/events/tail.
 func (s *server) tailEvents(w http.ResponseWriter, r *http.Request) error {
-	ev, err := s.queueService()
-	if err != nil {
-		return err
-	}
-	f, err := queueFilter(r)
+	ev, f, err := s.queued(r)
 	if err != nil {
 		return err
 	}
