@@ -108,7 +108,9 @@ running ahead of their functions, "work" how much tenants may keep, "network"
 what functions may reach beside the public internet, "registry" whether images are
 served to others, "gc" which of them go by themselves, "buffers" and "overload" how much memory answers
 may wait in, how many events run and wait at once, and what happens to others, "events"
-where those that run later are kept (see docs/configuration.md).`,
+where those that run later are kept, "access" and "tls" who may call and where
+certificates come from, "revisions" how many of a function are kept (see
+docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
