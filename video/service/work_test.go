@@ -259,9 +259,13 @@ func TestDiskFull(t *testing.T) {
 			clear(w.engine.asked)
 			w.engine.mu.Unlock()
 			filled := ""
+			again := map[string]bool{} // what was begun while the disk was full
 			w.engine.meets(func(_ context.Context, job string) error {
 				w.engine.mu.Lock()
 				last := len(w.engine.asked) == len(jobs)+1 // and PUT
+				if _, err := os.Stat(filler); err == nil {
+					again[job] = true
+				}
 				w.engine.mu.Unlock()
 				if filled != "" || job != tt.at && (tt.at != "the last" || !last) {
 					return nil
@@ -281,10 +285,10 @@ func TestDiskFull(t *testing.T) {
 				t.Errorf("%+v", a)
 			}
 			w.engine.mu.Lock()
-			asked := maps.Clone(w.engine.asked)
+			asked, again := maps.Clone(w.engine.asked), maps.Clone(again)
 			w.engine.mu.Unlock()
 			for _, job := range jobs {
-				if n := asked[job]; n > 1 && job != filled || a.State == asset.Ready && n == 0 {
+				if n := asked[job]; n > 1 && job != filled && !again[job] || a.State == asset.Ready && n == 0 {
 					t.Errorf("%s was done %d times, the disk was full at %s", job, n, filled)
 				}
 			}
