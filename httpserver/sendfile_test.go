@@ -127,3 +127,58 @@ func TestSendFileInterrupted(t *testing.T) {
 		}
 	}
 }
+
+// accepted tells of each connection that it accepts.
+type accepted struct {
+	net.Listener
+	conns chan *net.TCPConn
+}
+
+func (l *accepted) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.conns <- c.(*net.TCPConn)
+	}
+	return c, err
+}
+
+// TestSendFileCorked: of a long file only whole segments leave, but not longer than to its end.
+func TestSendFileCorked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	content := bytes.Repeat([]byte("whole segments, "), 1<<20)
+	check(t, os.WriteFile(path, content, 0o600))
+	f, err := os.Open(path)
+	check(t, err)
+	t.Cleanup(func() { check(t, f.Close()) })
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	l := &accepted{tcp, make(chan *net.TCPConn, 1)}
+	ended := make(chan error, 1)
+	addr := startOn(t, l, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) { ended <- x.SendFile(200, f, 0, int64(len(content))) })})
+	c := dial(t, addr)
+	raw, err := (<-l.conns).SyscallConn()
+	check(t, err)
+	corked := func() (on bool) {
+		t.Helper()
+		check(t, raw.Control(func(fd uintptr) {
+			v, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK)
+			check(t, err)
+			on = v != 0
+		}))
+		return on
+	}
+	r := bufio.NewReader(c)
+	for range 2 {
+		body := getFile(t, c, r)
+		if !corked() {
+			t.Error("a long file's is not corked while it is being sent")
+		}
+		got, err := io.ReadAll(body)
+		if err := errors.Join(err, <-ended); err != nil || !bytes.Equal(got, content) {
+			t.Fatalf("%d bytes, %v", len(got), err)
+		}
+		if corked() {
+			t.Error("it stays corked")
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -185,6 +186,7 @@ func (b *bench) row(ctx context.Context, w row) (*testbed.Row, error) {
 			}
 			res.Rate = min(res.Rate, one.PerSecond/2)
 		}
+		res.Rate = max(res.Rate, math.Ceil(1/min(b.slice, cmp.Or(b.warmUp, b.slice)).Seconds())) // a request at least, however slow they are
 	}
 	cells := make([]*testbed.Cell, len(w.targets))
 	for i, t := range w.targets {
