@@ -229,6 +229,9 @@ func (a *Access) finishRotationLocked() error {
 		}
 		return os.Chtimes(path, time.Time{}, info.ModTime()) // its value is as old as before
 	})
+	if err == nil {
+		err = a.resealKeysLocked()
+	}
 	if err != nil {
 		return fmt.Errorf("rotate key: %w", err)
 	}

@@ -38,12 +38,15 @@ type Token struct {
 	Expires  time.Time `json:"expires,omitzero"`   // zero: never
 	LastUsed time.Time `json:"last_used,omitzero"` // to the minute; zero: not yet
 	Replaced string    `json:"replaced,omitempty"` // id of the token that has come in its place
+
+	AccessKey string `json:"access_key,omitempty"` // id of its access key, if it has one
 }
 
 // record is what access.json holds of a token.
 type record struct {
 	Token
-	Hash string `json:"hash"` // SHA-256 of the secret, hexadecimal
+	Hash    string `json:"hash"`              // SHA-256 of the secret, hexadecimal
+	Signing []byte `json:"signing,omitempty"` // the access key's secret, sealed
 
 	used *atomic.Int64 // Unix seconds; kept over changes
 }
@@ -67,6 +70,8 @@ type TokenOptions struct {
 	Tenant string // AllTenants for all
 	Scopes []Scope
 	Life   time.Duration // 0: it does not expire
+
+	AccessKey bool // it has an access key, too: see [AccessKey]
 }
 
 func (o TokenOptions) check() error {
@@ -78,6 +83,8 @@ func (o TokenOptions) check() error {
 	switch {
 	case o.Name == "" || len(o.Name) > 128 || strings.ContainsFunc(o.Name, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return fmt.Errorf("%q is %w of a token: say in a few words who has it", o.Name, ErrName)
+	case o.AccessKey && o.Tenant == AllTenants:
+		return fmt.Errorf("an access key for all tenants is %w: requests that are signed name no tenant", ErrInvalid)
 	case len(o.Scopes) == 0:
 		return fmt.Errorf("a token without scopes is %w: it is good for nothing", ErrInvalid)
 	case o.Life < 0:
@@ -98,6 +105,9 @@ func (a *Access) CreateToken(o TokenOptions) (Token, string, error) {
 	}
 	t, text := a.newToken(o)
 	err := a.change(func(s *state) error {
+		if o.AccessKey {
+			a.giveKeyLocked(t, text)
+		}
 		s.Tokens[t.ID] = t
 		return nil
 	})
@@ -142,6 +152,9 @@ func (a *Access) RotateToken(id string, grace time.Duration) (Token, string, err
 			o.Life = old.Expires.Sub(old.Created)
 		}
 		t, text = a.newToken(o)
+		if old.Signing != nil {
+			a.giveKeyLocked(t, text)
+		}
 		leaving := *old
 		leaving.Replaced = t.ID
 		if end := a.now().Add(grace); old.Expires.IsZero() || end.Before(old.Expires) {
@@ -209,15 +222,21 @@ func (a *Access) Authenticate(ctx context.Context, authorization string, client 
 	if err == nil || errors.Is(err, ErrUnavailable) {
 		return id, err
 	}
+	return Identity{}, a.failed(id, client, err)
+}
+
+// failed counts a failure of authentication and writes it down. It is err, or a
+// *SlowDownError where there were too many.
+func (a *Access) failed(id Identity, client netip.Addr, err error) error {
 	var slow *SlowDownError
 	if errors.As(err, &slow) {
-		return Identity{}, err
+		return err
 	}
 	if wait := a.failures.Take(client); wait > 0 {
-		return Identity{}, &SlowDownError{What: "failures of authentication", After: wait}
+		return &SlowDownError{What: "failures of authentication", After: wait}
 	}
 	a.Record(Entry{Who: id.Who, Tenant: id.Tenant, Client: client, Action: "authenticate", Result: Refused, Reason: err.Error()})
-	return Identity{}, err
+	return err
 }
 
 // bearer is the token in an Authorization field.
@@ -264,7 +283,12 @@ func (a *Access) identify(ctx context.Context, token string, client netip.Addr) 
 	if t == nil || !same {
 		return Identity{}, ErrToken
 	}
-	id := Identity{Who: fmt.Sprintf("token %s (%s)", t.Name, t.ID), Tenant: t.Tenant, Scopes: t.Scopes}
+	return a.holds(t)
+}
+
+// holds is who has shown a token, unless it has expired.
+func (a *Access) holds(t *record) (Identity, error) {
+	id := t.identity()
 	now := a.cfg.Now()
 	if !t.Expires.IsZero() && !now.Before(t.Expires) {
 		return id, ErrExpired
@@ -273,6 +297,10 @@ func (a *Access) identify(ctx context.Context, token string, client netip.Addr) 
 		a.touch(t, now)
 	}
 	return id, nil
+}
+
+func (t *record) identity() Identity {
+	return Identity{Who: fmt.Sprintf("token %s (%s)", t.Name, t.ID), Tenant: t.Tenant, Scopes: t.Scopes}
 }
 
 // noHash is that of no token.

@@ -50,6 +50,8 @@ type Token struct {
 	Expires  time.Time `json:"expires,omitzero"`   // none: never
 	LastUsed time.Time `json:"last_used,omitzero"` // to the minute
 	Replaced string    `json:"replaced,omitempty"` // id of the token in its place
+
+	AccessKey string `json:"access_key,omitempty"` // id of its access key, if it has one
 }
 
 // TokenRequest makes a token.
@@ -58,6 +60,7 @@ type TokenRequest struct {
 	Tenant      string   `json:"tenant"` // "*" for all
 	Scopes      []string `json:"scopes"` // deploy, invoke, read, admin
 	LifeSeconds int64    `json:"life_seconds,omitempty"`
+	AccessKey   bool     `json:"access_key,omitempty"` // it can sign requests to Lambda's API, too
 }
 
 // TokenRotation puts a token in another's place.
@@ -69,6 +72,8 @@ type TokenRotation struct {
 type NewToken struct {
 	Token Token  `json:"token"`
 	Text  string `json:"text"`
+
+	SecretAccessKey string `json:"secret_access_key,omitempty"` // what Token.AccessKey signs with
 }
 
 // Secret is a secret without its value.

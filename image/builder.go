@@ -133,7 +133,7 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *
 		Base:    LockedBase{Name: t.Base, Digest: base.digest, Packages: base.debs},
 		Git:     locked.GitFor(t),
 	}
-	of := buildOf{dir: dir, t: t, base: base.image, debs: base.debs, release: base.release, env: base.env, left: base.left, lock: lock, report: report}
+	of := buildOf{dir: dir, t: t, base: base.image, debs: base.debs, release: base.release, env: base.env, left: base.left, lock: lock, labels: OptionsOf(ctx).Labels, report: report}
 	if t.ForeignBase() { // before anything is made for it
 		if of.program, err = b.interpret(ctx, &of, runtime); err != nil {
 			return nil, nil, err
@@ -233,6 +233,7 @@ type buildOf struct {
 	program string            // that runs the function, in a base that FRE did not make
 	left    *LeftOut          // of the base
 	lock    *Lock             // that of this build
+	labels  map[string]string // of the image
 	report  func(Event)
 }
 
@@ -367,7 +368,7 @@ func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json
 		Base: t.Base, Runtime: t.Runtime, Handler: t.Handler, Args: args, Env: under(of.env, env),
 		Protocol: ProtocolChannel, Tenant: t.Tenant,
 		Instances: t.Instances, Resources: t.Resources, Network: t.Network, LeftOut: of.left, Keep: t.Keep,
-		Secrets: t.Secrets, Access: t.Access, CORS: t.CORS,
+		Secrets: t.Secrets, Access: t.Access, CORS: t.CORS, Labels: of.labels,
 	}
 	c.Triggers = t.Triggers
 	if t.Events != DefaultEvents() {

@@ -38,7 +38,7 @@ func (b *Builder) code(ctx context.Context, of *buildOf, runtime Runtime) (store
 			part.Tree, err = b.runBuild(ctx, of, source)
 			return err
 		}
-		if builder, ok := runtime.(CodeBuilder); ok {
+		if builder, ok := runtime.(CodeBuilder); ok && !OptionsOf(ctx).AsIs {
 			if built, err := b.built(ctx, of, source, builder); err != nil || built.Tree != "" {
 				part.Tree = built.Tree
 				return err

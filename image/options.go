@@ -11,10 +11,13 @@ import (
 	"strings"
 )
 
-// BuildOptions say what a build may not do.
+// BuildOptions say what a build may not do, and what its image is to say.
 type BuildOptions struct {
 	Locked  bool // it fails by a [*LockError] rather than resolve anything anew
 	Offline bool // it fails by an [ErrOffline] rather than use a network
+	AsIs    bool // the code's files are all of it: none asks for packages, none is built from source
+
+	Labels map[string]string // of the image's Config
 }
 
 type optionsKey struct{}

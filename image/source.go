@@ -202,7 +202,7 @@ func writeEntry(s *store.Store, w *sourceWriter, e *store.Entry) error {
 // itself. A build that may resolve nothing fetches no code for that.
 func (b *Builder) projectRequests(ctx context.Context, of *buildOf, runtime Runtime) error {
 	p, ok := runtime.(Project)
-	if !ok || of.t.Code.Build != nil || OptionsOf(ctx).Locked && of.t.Code.Git != nil && of.lock.Git == nil {
+	if !ok || of.t.Code.Build != nil || OptionsOf(ctx).AsIs || OptionsOf(ctx).Locked && of.t.Code.Git != nil && of.lock.Git == nil {
 		return nil
 	}
 	return b.withSource(ctx, of, func(top *os.Root) error {

@@ -177,6 +177,7 @@ func tokenOf(t access.Token) api.Token {
 	return api.Token{
 		ID: t.ID, Name: t.Name, Tenant: t.Tenant, Scopes: list(t.Scopes, func(s access.Scope) string { return string(s) }),
 		Created: t.Created, Expires: t.Expires, LastUsed: t.LastUsed, Replaced: t.Replaced,
+		AccessKey: t.AccessKey,
 	}
 }
 
@@ -211,6 +212,7 @@ func (s *server) createToken(w http.ResponseWriter, r *http.Request) error {
 	}
 	t, text, err := a.CreateToken(access.TokenOptions{
 		Name: req.Name, Tenant: req.Tenant, Scopes: list(req.Scopes, func(s string) access.Scope { return access.Scope(s) }), Life: life,
+		AccessKey: req.AccessKey,
 	})
 	if err != nil {
 		return err
@@ -221,7 +223,11 @@ func (s *server) createToken(w http.ResponseWriter, r *http.Request) error {
 
 func newToken(w http.ResponseWriter, t access.Token, text string) error {
 	w.Header().Set("Cache-Control", "no-store")
-	return reply(w, http.StatusCreated, api.NewToken{Token: tokenOf(t), Text: text})
+	out := api.NewToken{Token: tokenOf(t), Text: text}
+	if t.AccessKey != "" {
+		_, out.SecretAccessKey = access.AccessKey(text)
+	}
+	return reply(w, http.StatusCreated, out)
 }
 
 // rotateToken answers POST /v1/tokens/{id}/rotate.

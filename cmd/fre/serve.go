@@ -83,6 +83,7 @@ type serveConfig struct {
 	ACME                         *acmeConfig // nil: none
 	Events                       events.Config
 	EventsOff                    bool
+	Lambda                       *lambdaConfig // nil: its API is not served
 }
 
 // defaultState is the state directory unless --state names another.
@@ -109,8 +110,8 @@ what functions may reach beside the public internet, "registry" whether images a
 served to others, "gc" which of them go by themselves, "buffers" and "overload" how much memory answers
 may wait in, how many events run and wait at once, and what happens to others, "events"
 where those that run later are kept, "access" and "tls" who may call and where
-certificates come from, "revisions" how many of a function are kept (see
-docs/configuration.md).`,
+certificates come from, "revisions" how many of a function are kept, "lambda" where AWS Lambda's API is
+served (see docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
@@ -340,6 +341,17 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		listeners = append(listeners, l)
 		servers = append(servers, newHTTPServer(server.New(api), log))
 		log.InfoContext(ctx, "control API ready", "address", l.Addr().String(), "tls", secure != nil)
+	}
+	if cfg.Lambda != nil {
+		l, s, err := cfg.Lambda.open(secure, eng, st, guard, takesEvents, log)
+		if err != nil {
+			for _, l := range listeners {
+				_ = l.Close()
+			}
+			return err
+		}
+		listeners, servers = append(listeners, l), append(servers, s)
+		log.InfoContext(ctx, "Lambda API ready", "address", l.Addr().String(), "tls", secure != nil)
 	}
 	if cfg.DockerSocket != "" {
 		l, err := server.Listen(cfg.DockerSocket, cfg.Group)

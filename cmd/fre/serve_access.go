@@ -181,10 +181,15 @@ func listenAPI(address string, secure *tls.Config) (net.Listener, error) {
 	if secure == nil {
 		return l, nil
 	}
+	return tls.NewListener(l, onlyHTTP1(secure)), nil // fre run takes the connection over
+}
+
+// onlyHTTP1 is for servers whose connections net/http does not make TLS of itself.
+func onlyHTTP1(secure *tls.Config) *tls.Config {
 	secure = secure.Clone()
-	secure.NextProtos = []string{"http/1.1"} // fre run takes the connection over
+	secure.NextProtos = []string{"http/1.1"}
 	if secure.GetCertificate != nil {
 		secure.NextProtos = append(secure.NextProtos, acme.ALPNProto)
 	}
-	return tls.NewListener(l, secure), nil
+	return secure
 }

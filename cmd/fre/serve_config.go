@@ -58,6 +58,8 @@ func readConfig(path string, cfg *serveConfig) error {
 		Buffers  buffersConfig  `yaml:"buffers"`
 		Overload overloadConfig `yaml:"overload"`
 
+		Lambda *lambdaConfig `yaml:"lambda"`
+
 		Access accessConfig `yaml:"access"`
 		TLS    struct {
 			ACME *acmeConfig `yaml:"acme"`
@@ -126,6 +128,10 @@ func readConfig(path string, cfg *serveConfig) error {
 		return fmt.Errorf("%s: tls.acme.%w", path, err)
 	}
 	cfg.ACME = file.TLS.ACME
+	if err := file.Lambda.check(); err != nil {
+		return fmt.Errorf("%s: lambda.%w", path, err)
+	}
+	cfg.Lambda = file.Lambda
 	if err := file.Events.read(cfg); err != nil {
 		return fmt.Errorf("%s: events.%w", path, err)
 	}

@@ -94,6 +94,7 @@ func (c *cli) tokenCreate() *cobra.Command {
 	f.BoolVar(&all, "all-tenants", false, "it stands for every tenant; with --scopes admin for the engine itself")
 	f.StringSliceVar(&scopes, "scopes", []string{"read"}, "what it is good for: deploy, invoke, read, admin")
 	f.DurationVar(&life, "expires", 90*24*time.Hour, "for how long it holds; 0 for ever")
+	f.BoolVar(&r.AccessKey, "access-key", false, "it has an access key too, for AWS's SDKs (docs/lambda.md): two lines follow the text")
 	return cmd
 }
 
@@ -104,7 +105,11 @@ func printToken(cmd *cobra.Command, t api.NewToken) error {
 		end = "expires " + t.Token.Expires.Format(time.RFC3339)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "token %s of tenant %s for %s, %s; it is not shown again\n", t.Token.ID, t.Token.Tenant, strings.Join(t.Token.Scopes, ", "), end)
-	_, err := fmt.Fprintln(cmd.OutOrStdout(), t.Text)
+	text := t.Text + "\n"
+	if t.SecretAccessKey != "" {
+		text += "AWS_ACCESS_KEY_ID=" + t.Token.AccessKey + "\nAWS_SECRET_ACCESS_KEY=" + t.SecretAccessKey + "\n"
+	}
+	_, err := fmt.Fprint(cmd.OutOrStdout(), text)
 	return err
 }
 

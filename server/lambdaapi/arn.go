@@ -1,0 +1,127 @@
+package lambdaapi
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+)
+
+// Account is the number of the account that a tenant is to AWS's clients: twelve digits,
+// zeros for the tenant "default", a hash of the name for any other.
+func Account(tenant string) string {
+	if tenant == image.DefaultTenant {
+		return "000000000000"
+	}
+	sum := sha256.Sum256([]byte("fre account " + tenant))
+	return fmt.Sprintf("%012d", 1+binary.BigEndian.Uint64(sum[:8])%999_999_999_999)
+}
+
+func (s *server) arn(tenant, function string) string {
+	return "arn:aws:lambda:" + s.Region + ":" + Account(tenant) + ":function:" + function
+}
+
+// reference is what a request calls a function: NAME, or an ARN, whole or in part.
+type reference struct {
+	region, account string // "" where it says nothing
+	name, qualifier string
+}
+
+var (
+	accountPattern   = regexp.MustCompile(`^[0-9]{12}$`)
+	regionPattern    = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+	qualifierPattern = regexp.MustCompile(`^(\$LATEST|[A-Za-z0-9_-]{1,128})$`)
+)
+
+// parseReference reads
+//
+//	arn:PARTITION:lambda:REGION:ACCOUNT:function:NAME[:QUALIFIER]
+//	ACCOUNT:function:NAME[:QUALIFIER]
+//	function:NAME[:QUALIFIER]
+//	NAME[:QUALIFIER]
+func parseReference(text string) (reference, error) {
+	var r reference
+	bad := func() (reference, error) {
+		return reference{}, invalid("%q is no function: write its name, or arn:aws:lambda:REGION:ACCOUNT:function:NAME", clip(text))
+	}
+	if len(text) > 256 {
+		return bad()
+	}
+	parts := strings.Split(text, ":")
+	if parts[0] == "arn" {
+		if len(parts) < 7 || !strings.HasPrefix(parts[1], "aws") || parts[2] != "lambda" || !regionPattern.MatchString(parts[3]) || !accountPattern.MatchString(parts[4]) || parts[5] != "function" {
+			return bad()
+		}
+		r.region = parts[3]
+		parts = parts[4:]
+	}
+	if len(parts) > 2 && parts[1] == "function" {
+		if r.account = parts[0]; !accountPattern.MatchString(r.account) {
+			return bad()
+		}
+		parts = parts[2:]
+	} else if len(parts) > 1 && parts[0] == "function" {
+		parts = parts[1:]
+	}
+	switch r.name = parts[0]; len(parts) {
+	case 1:
+	case 2:
+		if r.qualifier = parts[1]; !qualifierPattern.MatchString(r.qualifier) {
+			return bad()
+		}
+	default:
+		return bad()
+	}
+	if !image.ValidName(r.name) {
+		return reference{}, invalid("function name %q: FRE's names have lower-case letters, digits and dashes, at most 63, and do not begin with a dash", clip(r.name))
+	}
+	return r, nil
+}
+
+// function reads which function the request is about. What belongs to another account, or
+// another region, is not there.
+func (s *server) function(c *call) (reference, error) {
+	ref, err := parseReference(c.r.PathValue("function"))
+	if err != nil {
+		return ref, err
+	}
+	c.on = image.QualifiedName(ref.name, c.tenant)
+	if q := c.r.URL.Query().Get("Qualifier"); q != "" {
+		if ref.qualifier != "" && ref.qualifier != q {
+			return ref, invalid("The derived qualifier from the function name does not match the specified qualifier.")
+		}
+		if !qualifierPattern.MatchString(q) {
+			return ref, invalid("qualifier %q is neither a version, an alias nor $LATEST", clip(q))
+		}
+		ref.qualifier = q
+	}
+	if ref.account != "" && ref.account != Account(c.tenant) || ref.region != "" && ref.region != s.Region {
+		return ref, notFound("Function not found: %s", c.r.PathValue("function"))
+	}
+	return ref, nil
+}
+
+func notFound(format string, args ...any) error {
+	return refuse(http.StatusNotFound, "ResourceNotFoundException", format, args...)
+}
+
+// clip shortens what a client sent.
+func clip(s string) string { return s[:min(len(s), 80)] }
+
+// requestID is a random UUID (RFC 9562).
+func requestID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return uuid(b[:])
+}
+
+// uuid writes 16 bytes as one.
+func uuid(b []byte) string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:16])
+}

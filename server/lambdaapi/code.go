@@ -1,0 +1,395 @@
+package lambdaapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/unpack"
+)
+
+// Limits of code, as AWS has them.
+const (
+	maxZip      = 50 << 20
+	maxUnzipped = 250 << 20
+	maxFiles    = 100_000
+)
+
+// codeDir is where a function's code lies in the directory of its template.
+const codeDir = "code"
+
+var architecture = map[string]string{"amd64": "x86_64", "arm64": "arm64"}[runtime.GOARCH]
+
+// change is what CreateFunction and UpdateFunctionConfiguration ask for; nil and ""
+// leave what is there.
+type change struct {
+	Runtime      string
+	Handler      string
+	Role         string
+	Description  *string
+	Timeout      *int
+	MemorySize   *int
+	Environment  *environment
+	RevisionId   string //nolint:revive,staticcheck // AWS's name
+	FunctionName string // in the path
+
+	// What says what is the case anyway, or has no meaning here.
+	TracingConfig    any
+	Tags             any
+	LoggingConfig    any
+	SnapStart        *struct{ ApplyOn string }
+	EphemeralStorage any
+
+	// What would have to be done, and is not.
+	Layers           []string
+	VpcConfig        *struct{ SubnetIds, SecurityGroupIds []string } //nolint:revive // AWS's name
+	DeadLetterConfig *struct{ TargetArn string }
+}
+
+// bundle is a request's code.
+type bundle struct {
+	ZipFile                             []byte
+	S3Bucket, S3Key, S3ObjectVersion    string
+	ImageUri, SourceKMSKeyArn           string //nolint:revive,staticcheck // AWS's names
+	Architectures                       []string
+	Publish, DryRun                     bool
+	RevisionId, FunctionName, PublishTo string //nolint:revive,staticcheck // likewise
+}
+
+func (b *bundle) check() error {
+	switch {
+	case b.S3Bucket != "" || b.S3Key != "" || b.ImageUri != "" || b.SourceKMSKeyArn != "" || b.PublishTo != "":
+		return invalid("code comes as ZipFile alone: FRE reads no S3 bucket and no image of ECR")
+	case len(b.ZipFile) == 0:
+		return invalid("ZipFile is missing")
+	case len(b.ZipFile) > maxZip:
+		return refuse(http.StatusRequestEntityTooLarge, "RequestTooLargeException", "ZipFile has %d bytes, at most %d", len(b.ZipFile), maxZip)
+	case len(b.Architectures) > 1 || len(b.Architectures) == 1 && b.Architectures[0] != architecture:
+		return invalid("Architectures: this engine runs %s", architecture)
+	}
+	return nil
+}
+
+var variablePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]+$`)
+
+// apply makes the change to settings.
+func (o *change) apply(s *settings) error {
+	switch {
+	case len(o.Layers) > 0:
+		return invalid("Layers are not supported: put their files into the ZipFile")
+	case o.VpcConfig != nil && len(o.VpcConfig.SubnetIds)+len(o.VpcConfig.SecurityGroupIds) > 0:
+		return invalid("VpcConfig is not supported: functions have no network but loopback")
+	case o.DeadLetterConfig != nil && o.DeadLetterConfig.TargetArn != "":
+		return invalid("DeadLetterConfig is not supported: fre events ls --state dead shows dead letters")
+	case o.SnapStart != nil && o.SnapStart.ApplyOn != "None" && o.SnapStart.ApplyOn != "":
+		return invalid("SnapStart is not supported")
+	}
+	for value, to := range map[*string]*string{&o.Runtime: &s.Runtime, &o.Handler: &s.Handler, &o.Role: &s.Role} {
+		if *value != "" {
+			*to = *value
+		}
+	}
+	if o.Description != nil {
+		s.Description = *o.Description
+	}
+	for _, n := range []struct {
+		name        string
+		value       *int
+		least, most int
+		to          *int
+	}{{"Timeout", o.Timeout, 1, 900, &s.Timeout}, {"MemorySize", o.MemorySize, 128, 10240, &s.MemorySize}} {
+		if n.value == nil {
+			continue
+		}
+		if *n.value < n.least || *n.value > n.most {
+			return invalid("%s is %d: from %d to %d", n.name, *n.value, n.least, n.most)
+		}
+		*n.to = *n.value
+	}
+	if o.Environment != nil {
+		size := 0
+		for name, value := range o.Environment.Variables {
+			if !variablePattern.MatchString(name) || strings.HasPrefix(name, "AWS_") || strings.HasPrefix(name, "FRE_") || name == "_HANDLER" || name == "LAMBDA_TASK_ROOT" || name == "LAMBDA_RUNTIME_DIR" {
+				return invalid("the environment variable %q is reserved, or no name of one", clip(name))
+			}
+			size += len(name) + len(value)
+		}
+		if size > 4096 {
+			return invalid("the environment has %d bytes, at most 4096", size)
+		}
+		s.Environment = o.Environment.Variables
+	}
+	if len(s.Description) > 256 || len(s.Handler) > 128 || len(s.Role) > 256 {
+		return invalid("Description and Role have at most 256 characters, Handler 128")
+	}
+	_, _, err := s.base()
+	return err
+}
+
+func (s *server) createFunction(c *call) error {
+	var req struct {
+		change
+		Code        bundle
+		Publish     bool
+		PackageType string
+
+		Architectures []string
+	}
+	if err := c.decode(&req); err != nil {
+		return err
+	}
+	ref, err := parseReference(req.FunctionName)
+	if err != nil {
+		return err
+	}
+	c.r.SetPathValue("function", req.FunctionName)
+	if ref, err = s.function(c); err != nil {
+		return err
+	}
+	if ref.qualifier != "" {
+		return invalid("FunctionName has a qualifier: a function that is new has no versions")
+	}
+	if req.PackageType != "" && req.PackageType != "Zip" {
+		return invalid("PackageType %q is not supported: Zip is", clip(req.PackageType))
+	}
+	req.Code.Architectures = req.Architectures
+	if err := req.Code.check(); err != nil {
+		return err
+	}
+	set := settings{Timeout: 3, MemorySize: 128}
+	if err := req.apply(&set); err != nil {
+		return err
+	}
+	if set.Handler == "" {
+		return invalid("Handler is missing")
+	}
+	defer s.lock(c.on)()
+	if _, err := s.Engine.Function(c.on); err == nil {
+		return refuse(http.StatusConflict, "ResourceConflictException", "Function already exist: %s", ref.name)
+	}
+	return s.deploy(c, ref, &set, req.Code.ZipFile, req.Publish, http.StatusCreated)
+}
+
+func (s *server) updateCode(c *call) error {
+	var req bundle
+	if err := c.decode(&req); err != nil {
+		return err
+	}
+	if err := req.check(); err != nil {
+		return err
+	}
+	ref, set, _, done, err := s.changed(c, req.RevisionId)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if req.DryRun {
+		return s.getConfiguration(c)
+	}
+	return s.deploy(c, ref, set, req.ZipFile, req.Publish, http.StatusOK)
+}
+
+func (s *server) updateConfiguration(c *call) error {
+	var req change
+	if err := c.decode(&req); err != nil {
+		return err
+	}
+	ref, set, r, done, err := s.changed(c, req.RevisionId)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := req.apply(set); err != nil {
+		return err
+	}
+	return s.redeploy(c, ref, set, r)
+}
+
+// redeploy deploys the code of a revision with other settings.
+func (s *server) redeploy(c *call, ref reference, set *settings, r *engine.Revision) error {
+	r, err := s.again(c, ref, set, r)
+	if err != nil {
+		return err
+	}
+	out, err := s.describe(c.tenant, ref.name, latest, r)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, out)
+}
+
+// again is redeploy without an answer.
+func (s *server) again(c *call, ref reference, set *settings, r *engine.Revision) (*engine.Revision, error) {
+	return s.build(c, ref, set, func(dir string) error {
+		return os.CopyFS(filepath.Join(dir, codeDir), os.DirFS(filepath.Join(s.Rootfs(r.Image), "function")))
+	})
+}
+
+// changed finds what is to be changed, a function of this API's, and keeps others from it
+// until done. id, unless "", is the revision that the client has seen.
+func (s *server) changed(c *call, id string) (ref reference, set *settings, r *engine.Revision, done func(), err error) {
+	if ref, err = s.function(c); err != nil {
+		return ref, nil, nil, nil, err
+	}
+	if ref.qualifier != "" && ref.qualifier != latest {
+		return ref, nil, nil, nil, invalid("versions and aliases do not change: leave the qualifier away")
+	}
+	unlock := s.lock(c.on)
+	defer func() {
+		if err != nil {
+			unlock()
+		}
+	}()
+	all, err := s.revisions(c, ref)
+	if err != nil {
+		return ref, nil, nil, nil, err
+	}
+	r = &all.Revisions[0].Revision
+	if id != "" && id != revisionID(c.on, r) {
+		return ref, nil, nil, nil, refuse(http.StatusPreconditionFailed, "PreconditionFailedException", "The Revision Id provided does not match the latest Revision Id. Call the GetFunction/GetAlias API to retrieve the latest Revision Id")
+	}
+	img, err := s.Engine.Image(string(r.Image))
+	if err != nil {
+		return ref, nil, nil, nil, err
+	}
+	config, err := image.ConfigOf(img)
+	if err != nil {
+		return ref, nil, nil, nil, err
+	}
+	was, ok := settingsOf(&config)
+	if !ok {
+		return ref, nil, nil, nil, refuse(http.StatusConflict, "ResourceConflictException", "%s was deployed from a template: change that, and use fre deploy", ref.name)
+	}
+	return ref, &was, r, unlock, nil
+}
+
+// deploy builds and deploys code, and answers.
+func (s *server) deploy(c *call, ref reference, set *settings, zip []byte, publish bool, status int) error {
+	sum := sha256.Sum256(zip)
+	set.CodeSize, set.CodeSha256 = int64(len(zip)), base64.StdEncoding.EncodeToString(sum[:])
+	r, err := s.build(c, ref, set, func(dir string) error {
+		err := unzip(dir, zip)
+		zip = nil
+		c.release()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	version := latest
+	if publish {
+		if version, err = s.publish(c, r); err != nil {
+			return err
+		}
+	}
+	out, err := s.describe(c.tenant, ref.name, version, r)
+	if err != nil {
+		return err
+	}
+	return c.reply(status, out)
+}
+
+// unzip writes an archive, which is hostile until shown otherwise, to a function's code.
+func unzip(dir string, zip []byte) error {
+	file := filepath.Join(dir, "code.zip")
+	if err := os.WriteFile(file, zip, 0o600); err != nil {
+		return err
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := os.Mkdir(filepath.Join(dir, codeDir), 0o755); err != nil {
+		return err
+	}
+	to, err := os.OpenRoot(filepath.Join(dir, codeDir))
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	magic := make([]byte, 2)
+	if _, err := f.ReadAt(magic, 0); err != nil || string(magic) != "PK" { // a tar is none to AWS
+		return invalid("Could not unzip uploaded file. Please check your file, then try to upload again.")
+	}
+	err = unpack.File(to, f, unpack.Limits{Bytes: maxUnzipped, Entries: maxFiles})
+	switch {
+	case errors.Is(err, unpack.ErrLimit):
+		return invalid("Unzipped size must be smaller than %d bytes, of at most %d files: %v", maxUnzipped, maxFiles, err)
+	case errors.Is(err, unpack.ErrArchive):
+		return invalid("Could not unzip uploaded file: %v", err)
+	}
+	return err
+}
+
+// build makes an image of the settings and the code that fill writes, and deploys it: it
+// has all events that ask for no version. A client that goes away does not end it, or a
+// base environment that takes longer to make than a client waits would never be made.
+func (s *server) build(c *call, ref reference, set *settings, fill func(dir string) error) (*engine.Revision, error) {
+	said, err := json.Marshal(set)
+	if err != nil {
+		return nil, err
+	}
+	template, err := set.template(ref.name, c.tenant)
+	if err != nil {
+		return nil, err
+	}
+	path, err := s.Scratch()
+	if err != nil {
+		return nil, fmt.Errorf("make scratch directory: %w", err)
+	}
+	ctx := context.WithoutCancel(c.r.Context())
+	defer func() {
+		if err := os.RemoveAll(path); err != nil {
+			s.Log.WarnContext(ctx, "upload not removed", "path", path, "error", err)
+		}
+	}()
+	if err := fill(path); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(path, image.TemplateFile), template, 0o600); err != nil {
+		return nil, err
+	}
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	o := image.BuildOptions{AsIs: true, Labels: map[string]string{label: string(said)}}
+	img, _, err := s.Engine.Build(image.WithOptions(ctx, o), dir, nil)
+	if err != nil {
+		return nil, codeError(err)
+	}
+	if _, err := s.Engine.Deploy(ctx, c.on, img, engine.DeployOptions{By: c.id.Who, Within: c.tenant}); err != nil {
+		return nil, err
+	}
+	all, err := s.Engine.Revisions(c.on)
+	if err != nil {
+		return nil, err
+	}
+	return &all.Revisions[0].Revision, nil
+}
+
+// codeError tells of the code what a build tells of a template.
+func codeError(err error) error {
+	if _, ok := errors.AsType[*image.TemplateError](err); ok {
+		_, message, _ := strings.Cut(err.Error(), ": ")
+		return invalid("the function cannot be built: %s", message)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return invalid("the function cannot be built: %v", err)
+	}
+	return err
+}

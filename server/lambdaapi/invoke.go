@@ -1,0 +1,338 @@
+package lambdaapi
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fre-engine/fre/engine"
+)
+
+// target finds what an event goes to: NAME, whose traffic decides, or one revision of it.
+func (s *server) target(c *call) (name, version string, err error) {
+	ref, err := s.function(c)
+	if err != nil {
+		return "", "", err
+	}
+	all, err := s.revisions(c, ref)
+	if err != nil {
+		return "", "", err
+	}
+	switch a := findAlias(all, ref.qualifier); {
+	case ref.qualifier == "":
+		return c.on, latest, nil
+	case a != nil:
+		version = strconv.Itoa(a.pick())
+	default:
+		var ok bool
+		var r *engine.Revision
+		if r, version, ok = qualified(all, ref.qualifier); !ok {
+			return "", "", notFound("Function not found: %s:%s", s.arn(c.tenant, ref.name), ref.qualifier)
+		}
+		if version == latest {
+			return c.on + "@" + strconv.Itoa(r.Number), latest, nil
+		}
+	}
+	return c.on + "@" + version, version, nil
+}
+
+// event makes one of the request.
+func (c *call) event() (*engine.Request, error) {
+	body := c.body
+	if len(body) == 0 {
+		body = []byte("{}")
+	} else if !json.Valid(body) {
+		return nil, refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json: the payload is no JSON")
+	}
+	r := &engine.Request{
+		Method: http.MethodPost, Path: "/", Header: [][2]string{{"Content-Type", "application/json"}},
+		Body: strings.NewReader(string(body)), Size: int64(len(body)),
+	}
+	for _, name := range []string{"X-Amz-Client-Context", "X-Amzn-Trace-Id"} {
+		if v := c.r.Header.Get(name); v != "" {
+			if len(v) > 3583 {
+				return nil, invalid("%s has %d bytes, at most 3583", name, len(v))
+			}
+			r.Header = append(r.Header, [2]string{name, v})
+		}
+	}
+	return r, nil
+}
+
+func (s *server) invoke(c *call) error {
+	name, version, err := s.target(c)
+	if err != nil {
+		return err
+	}
+	r, err := c.event()
+	if err != nil {
+		return err
+	}
+	switch kind := c.r.Header.Get("X-Amz-Invocation-Type"); kind {
+	case "", "RequestResponse":
+	case "Event":
+		return s.later(c, name, r)
+	case "DryRun":
+		c.send(http.StatusNoContent, nil)
+		return nil
+	default:
+		return invalid("invocation type %q is none of RequestResponse, Event and DryRun", clip(kind))
+	}
+	var log *tail
+	if c.r.Header.Get("X-Amz-Log-Type") == "Tail" {
+		log = s.follow(c)
+		defer log.stop()
+	}
+	begun := time.Now()
+	resp, fault, err := s.run(c, name, r)
+	if err != nil {
+		return err
+	}
+	var payload []byte
+	if resp != nil {
+		payload, fault = answer(resp, fault)
+	}
+	h := c.w.Header()
+	h.Set("X-Amz-Executed-Version", version)
+	if fault != nil {
+		h.Set("X-Amz-Function-Error", "Unhandled")
+		if fault.payload != nil {
+			payload = fault.payload
+		} else if payload, err = json.Marshal(fault); err != nil {
+			return err
+		}
+	}
+	if log != nil {
+		h.Set("X-Amz-Log-Result", log.result(resp, h.Get("X-Amzn-Requestid"), version, time.Since(begun)))
+	}
+	h.Set("Content-Type", "application/json")
+	c.send(http.StatusOK, payload)
+	return nil
+}
+
+// later takes on an event that runs when there is room for it.
+func (s *server) later(c *call, name string, r *engine.Request) error {
+	if r.Size > maxAsync {
+		return refuse(http.StatusRequestEntityTooLarge, "RequestTooLargeException", "%d byte payload is too large for the Event invocation type (limit %d bytes)", r.Size, maxAsync)
+	}
+	if err := s.Guard.Access.Event(c.tenant); err != nil {
+		return err
+	}
+	id, err := s.Events.Publish(c.r.Context(), name, r)
+	if err != nil {
+		return err
+	}
+	c.w.Header().Set("X-Amzn-Requestid", id)
+	c.send(http.StatusAccepted, nil)
+	return nil
+}
+
+// fault is a function's failure, as the payload says it.
+type fault struct {
+	Message string `json:"errorMessage"`
+	Type    string `json:"errorType,omitempty"`
+	Request string `json:"requestId,omitempty"`
+
+	payload []byte // unless nil, what the function says itself
+}
+
+// run has the function run. A failure of its own is no error: it is the answer.
+func (s *server) run(c *call, name string, r *engine.Request) (*engine.Response, *fault, error) {
+	resp, err := s.invoker.Invoke(c.r.Context(), name, r)
+	if err == nil {
+		c.w.Header().Set("X-Amzn-Requestid", resp.ID)
+		return resp, nil, nil
+	}
+	f := faultOf(err, c.w.Header().Get("X-Amzn-Requestid"))
+	if f == nil {
+		return nil, nil, err
+	}
+	return nil, f, nil
+}
+
+// faultOf is the fault that an error is, nil where it is none of the function's.
+func faultOf(err error, request string) *fault {
+	var failed *engine.FunctionError
+	var crash *engine.CrashError
+	switch {
+	case errors.As(err, &failed):
+		return &fault{Message: failed.Message, Type: failed.Type, Request: request}
+	case errors.Is(err, engine.ErrTimeout):
+		return &fault{Message: "RequestId: " + request + " Error: Task timed out", Type: "Sandbox.Timedout"}
+	case errors.As(err, &crash):
+		return &fault{Message: "RequestId: " + request + " Error: " + crash.Error(), Type: "Runtime.ExitError"}
+	}
+	return nil
+}
+
+// answer reads what a function has returned.
+func answer(resp *engine.Response, f *fault) ([]byte, *fault) {
+	defer func() { _ = resp.Body.Close() }()
+	payload, err := io.ReadAll(io.LimitReader(resp.Body, maxInvoke+1))
+	switch {
+	case err != nil:
+		if f = faultOf(err, resp.ID); f == nil {
+			f = &fault{Message: err.Error(), Type: "Runtime.TruncatedResponse", Request: resp.ID}
+		}
+	case len(payload) > maxInvoke:
+		f = &fault{Message: fmt.Sprintf("Response payload size exceeded maximum allowed payload size (%d bytes).", maxInvoke), Type: "Function.ResponseSizeTooLarge", Request: resp.ID}
+	case resp.Status >= http.StatusBadRequest: // of a function that is no handler of Lambda's
+		f = &fault{payload: payload}
+	}
+	return payload, f
+}
+
+// invokeStream sends what the function sends as it comes, as messages of the event stream.
+func (s *server) invokeStream(c *call) error {
+	name, version, err := s.target(c)
+	if err != nil {
+		return err
+	}
+	if kind := c.r.Header.Get("X-Amz-Invocation-Type"); kind != "" && kind != "RequestResponse" {
+		return invalid("invocation type %q: a stream is a RequestResponse", clip(kind))
+	}
+	r, err := c.event()
+	if err != nil {
+		return err
+	}
+	var log *tail
+	if c.r.Header.Get("X-Amz-Log-Type") == "Tail" {
+		log = s.follow(c)
+		defer log.stop()
+	}
+	begun := time.Now()
+	resp, fault, err := s.run(c, name, r)
+	if err != nil {
+		return err
+	}
+	h := c.w.Header()
+	h.Set("Content-Type", eventStream)
+	h.Set("X-Amz-Executed-Version", version)
+	c.send(http.StatusOK, nil)
+	control := http.NewResponseController(c.w)
+	send := func(kind, contentType string, payload []byte) error {
+		_ = control.SetWriteDeadline(time.Now().Add(patience))
+		_, err := c.w.Write(message([][2]string{{":message-type", "event"}, {":event-type", kind}, {":content-type", contentType}}, payload))
+		if err == nil {
+			err = control.Flush()
+		}
+		return err
+	}
+	if resp != nil {
+		defer func() { _ = resp.Body.Close() }()
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := resp.Body.Read(buf)
+			if n > 0 {
+				if send("PayloadChunk", "application/octet-stream", buf[:n]) != nil {
+					return nil //nolint:nilerr // the client has gone: closing the body tells the function
+				}
+			}
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				fault = faultOf(err, resp.ID)
+				if fault == nil {
+					fault = faultOf(&engine.FunctionError{Type: "Runtime.TruncatedResponse", Message: err.Error()}, resp.ID)
+				}
+				break
+			}
+		}
+	}
+	end := map[string]string{}
+	if fault != nil {
+		details, err := json.Marshal(fault)
+		if err != nil {
+			return err
+		}
+		end["ErrorCode"], end["ErrorDetails"] = "Unhandled", string(details)
+	}
+	if log != nil {
+		end["LogResult"] = log.result(resp, h.Get("X-Amzn-Requestid"), version, time.Since(begun))
+	}
+	body, err := json.Marshal(end)
+	if err != nil {
+		return err
+	}
+	_ = send("InvokeComplete", "application/json", body) // fails with the connection, which ends
+	return nil
+}
+
+// --- LogResult -----------------------------------------------------------------
+
+const (
+	tailBytes = 4 << 10
+	// settling is how long lines may take from the function's pipes to its log.
+	settling = 50 * time.Millisecond
+)
+
+// tail collects the lines that a function logs while an event runs.
+type tail struct {
+	stop func()
+
+	mu    sync.Mutex
+	lines []engine.LogLine // the last maxTail
+}
+
+const maxTail = 1000
+
+// follow begins to collect. Whoever may invoke is shown what the event printed, as AWS
+// shows it.
+func (s *server) follow(c *call) *tail {
+	ctx, cancel := context.WithCancel(c.r.Context())
+	t := &tail{}
+	done, since := make(chan struct{}), time.Now()
+	go func() {
+		defer close(done)
+		_ = s.Engine.Logs(ctx, c.on, engine.LogOptions{Follow: true, Tail: -1, Since: since}, func(line engine.LogLine) error {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			if len(t.lines) == maxTail {
+				t.lines = t.lines[1:]
+			}
+			t.lines = append(t.lines, line)
+			return nil
+		})
+	}()
+	t.stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+	return t
+}
+
+// result is the end of what there is of the event, in base64: lines of its own and those
+// that its instance printed meanwhile, which belong to it where there is one event at a
+// time.
+func (t *tail) result(resp *engine.Response, id, version string, took time.Duration) string {
+	<-time.After(settling)
+	t.stop()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	instance := ""
+	if resp != nil {
+		instance = resp.Instance
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "START RequestId: %s Version: %s\n", id, version)
+	for _, l := range t.lines {
+		if l.Invocation == id || l.Invocation == "" && l.Sandbox == instance && instance != "" {
+			b.WriteString(l.Text)
+			if !l.Partial {
+				b.WriteByte('\n')
+			}
+		}
+	}
+	fmt.Fprintf(&b, "END RequestId: %s\nREPORT RequestId: %s\tDuration: %.2f ms\n", id, id, float64(took.Microseconds())/1000)
+	text := b.String()
+	return base64.StdEncoding.EncodeToString([]byte(text[max(0, len(text)-tailBytes):]))
+}

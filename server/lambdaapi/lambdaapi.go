@@ -1,0 +1,433 @@
+// Package lambdaapi answers AWS Lambda's API (docs.aws.amazon.com/lambda/latest/api) out
+// of the engine: Invoke, and what makes and changes functions, so that boto3 and the other
+// SDKs work as they are with another endpoint_url (docs/lambda.md). Like package server it
+// translates and decides nothing itself.
+//
+// An account is a tenant, a published version a revision that is kept by an alias of the
+// engine's (see version.go), and what AWS says of a function beside what FRE does is a
+// label of its image (see function.go). Requests are signed by a token's access key (see
+// sigv4.go).
+package lambdaapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/gateway"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// Events takes on what runs later.
+type Events interface {
+	Publish(ctx context.Context, function string, r *engine.Request) (id string, err error)
+}
+
+// Config wires the API. All is required but Unsigned.
+type Config struct {
+	Engine  *engine.Engine
+	Guard   *gateway.Guard // tokens, tenants' events, addresses' rates
+	Events  Events
+	Rootfs  func(store.Digest) string      // where an image's files are
+	Scratch func() (dir string, err error) // makes a directory, which the caller removes
+	Log     *slog.Logger
+
+	Region string // that requests are signed for
+
+	// Unsigned, unless "", is the tenant that requests without any signature act for.
+	Unsigned string
+
+	Now func() time.Time // default time.Now
+}
+
+// Limits of requests' bodies, in bytes (docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html).
+const (
+	maxInvoke  = 6 << 20
+	maxAsync   = 1 << 20
+	maxRequest = 1 << 20    // of those that hold no code
+	maxCode    = 70_167_211 // of those that do, in base64
+)
+
+type server struct {
+	Config
+	invoker gateway.Invoker
+	seed    maphash.Seed
+	locks   [64]sync.Mutex // by function: one change at a time
+	codes   chan struct{}  // held by the one request whose code is in memory
+}
+
+// route is one line of the API.
+type route struct {
+	action, method, path string
+	scope                access.Scope
+	max                  int64
+	handle               func(*server, *call) error
+}
+
+const functions = "/2015-03-31/functions"
+
+var routes = []route{
+	{"Invoke", "POST", functions + "/{function}/invocations", access.Invoke, maxInvoke, (*server).invoke},
+	{"InvokeWithResponseStream", "POST", "/2021-11-15/functions/{function}/response-streaming-invocations", access.Invoke, maxInvoke, (*server).invokeStream},
+
+	{"CreateFunction", "POST", functions, access.Deploy, maxCode, (*server).createFunction},
+	{"UpdateFunctionCode", "PUT", functions + "/{function}/code", access.Deploy, maxCode, (*server).updateCode},
+	{"UpdateFunctionConfiguration", "PUT", functions + "/{function}/configuration", access.Deploy, maxRequest, (*server).updateConfiguration},
+	{"GetFunction", "GET", functions + "/{function}", access.Read, maxRequest, (*server).getFunction},
+	{"GetFunctionConfiguration", "GET", functions + "/{function}/configuration", access.Read, maxRequest, (*server).getConfiguration},
+	{"ListFunctions", "GET", functions, access.Read, maxRequest, (*server).listFunctions},
+	{"DeleteFunction", "DELETE", functions + "/{function}", access.Deploy, maxRequest, (*server).deleteFunction},
+
+	{"PublishVersion", "POST", functions + "/{function}/versions", access.Deploy, maxRequest, (*server).publishVersion},
+	{"ListVersionsByFunction", "GET", functions + "/{function}/versions", access.Read, maxRequest, (*server).listVersions},
+	{"CreateAlias", "POST", functions + "/{function}/aliases", access.Deploy, maxRequest, (*server).createAlias},
+	{"ListAliases", "GET", functions + "/{function}/aliases", access.Read, maxRequest, (*server).listAliases},
+	{"GetAlias", "GET", functions + "/{function}/aliases/{alias}", access.Read, maxRequest, (*server).getAlias},
+	{"UpdateAlias", "PUT", functions + "/{function}/aliases/{alias}", access.Deploy, maxRequest, (*server).updateAlias},
+	{"DeleteAlias", "DELETE", functions + "/{function}/aliases/{alias}", access.Deploy, maxRequest, (*server).deleteAlias},
+
+	{"PutFunctionConcurrency", "PUT", "/2017-10-31/functions/{function}/concurrency", access.Deploy, maxRequest, (*server).putConcurrency},
+	{"GetFunctionConcurrency", "GET", "/2019-09-30/functions/{function}/concurrency", access.Read, maxRequest, (*server).getConcurrency},
+	{"DeleteFunctionConcurrency", "DELETE", "/2017-10-31/functions/{function}/concurrency", access.Deploy, maxRequest, (*server).deleteConcurrency},
+
+	{"GetAccountSettings", "GET", "/2016-08-19/account-settings", access.Read, maxRequest, (*server).accountSettings},
+}
+
+// New returns the handler of the API.
+func New(cfg Config) http.Handler {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	s := &server{Config: cfg, invoker: gateway.Counted(cfg.Engine, cfg.Guard), seed: maphash.MakeSeed(), codes: make(chan struct{}, 1)}
+	mux := http.NewServeMux()
+	for _, rt := range routes {
+		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.serve(rt, w, r) })
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.serve(route{action: "unsupported", max: maxRequest, handle: (*server).unsupported}, w, r)
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") { // as boto3 asks for lists
+			c := *r.URL
+			c.Path, c.RawPath = strings.TrimSuffix(p, "/"), strings.TrimSuffix(c.RawPath, "/")
+			r2 := *r // RequestURI stays: it is what is signed
+			r2.URL = &c
+			r = &r2
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// call is one request whose sender is known.
+type call struct {
+	w      http.ResponseWriter
+	r      *http.Request
+	id     access.Identity
+	client netip.Addr
+	tenant string
+	body   []byte
+	// release forgets a body that holds code: another may come then.
+	release func()
+	on      string // the function, for the audit log
+	status  int    // of the answer, 0 while there is none
+}
+
+func (s *server) serve(rt route, w http.ResponseWriter, r *http.Request) {
+	c := &call{w: w, r: r, client: clientOf(r), release: func() {}}
+	defer func() { c.release() }()
+	w.Header().Set("X-Amzn-Requestid", requestID())
+	err := s.admit(rt, c)
+	if err == nil {
+		err = rt.handle(s, c)
+		if rt.scope == access.Deploy {
+			s.audit(rt, c, err)
+		}
+	}
+	if err != nil {
+		s.fail(rt, c, err)
+	}
+}
+
+// admit reads the request and says whether its sender may ask for this.
+func (s *server) admit(rt route, c *call) error {
+	if wait := s.Guard.Clients.Take(c.client); wait > 0 {
+		return &access.SlowDownError{What: "requests from this address", After: wait}
+	}
+	var signed *signature
+	if fields := c.r.Header.Values("Authorization"); len(fields) > 0 || s.Unsigned == "" {
+		var err error
+		if signed, err = parseSignature(c.r, s.Region, s.Now()); err != nil {
+			return err
+		}
+		if err := s.Guard.Access.KnownAccessKey(signed.key, c.client); err != nil {
+			return err
+		}
+	} else if !byProgram(c.r) {
+		return refuse(http.StatusForbidden, "AccessDeniedException", "unsigned requests are for programs on this machine: this one came from a web page, or for another host")
+	}
+	if err := s.read(rt, c); err != nil {
+		return err
+	}
+	if signed == nil {
+		c.id = access.Identity{Who: "unsigned", Tenant: s.Unsigned, Scopes: []access.Scope{access.Deploy, access.Invoke}}
+	} else {
+		text, err := signed.text(c.r, c.body)
+		if err != nil {
+			return err
+		}
+		c.id, err = s.Guard.Access.AuthenticateSigned(signed.key, c.client, func(secret []byte) bool { return signed.verify(secret, text) })
+		if err != nil {
+			return err
+		}
+	}
+	c.tenant = c.id.Tenant
+	if rt.scope == "" {
+		return nil
+	}
+	err := c.id.Need(rt.scope)
+	if err != nil {
+		s.Guard.Access.Record(access.Entry{
+			Who: c.id.Who, Tenant: c.tenant, Client: c.client, Action: "lambda " + rt.action, On: c.r.PathValue("function"), Result: access.Refused, Reason: err.Error(),
+		})
+	}
+	return err
+}
+
+// byProgram says that no web page has had a browser send a request that nothing signs:
+// pages of whatever origin can reach loopback.
+func byProgram(r *http.Request) bool {
+	if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
+		return false
+	}
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// patience is how long a request's body may take to come.
+const patience = time.Minute
+
+// read reads the request's body; one that holds code waits until no other is in memory.
+func (s *server) read(rt route, c *call) error {
+	if rt.max == maxCode {
+		select {
+		case s.codes <- struct{}{}:
+		case <-c.r.Context().Done():
+			return context.Cause(c.r.Context())
+		}
+		c.release = sync.OnceFunc(func() {
+			c.body = nil
+			<-s.codes
+		})
+	}
+	err := http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(patience))
+	if err == nil {
+		c.body, err = io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, rt.max))
+	}
+	if err == nil {
+		err = http.NewResponseController(c.w).SetReadDeadline(time.Time{})
+	}
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return refuse(http.StatusRequestEntityTooLarge, "RequestTooLargeException", "Request must be smaller than %d bytes for the %s operation", rt.max, rt.action)
+	}
+	return refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not read request body: %v", err)
+}
+
+func clientOf(r *http.Request) netip.Addr {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return at.Addr().Unmap()
+}
+
+// lock has changes of one function come one after the other.
+func (s *server) lock(function string) (unlock func()) {
+	mu := &s.locks[maphash.String(s.seed, function)%uint64(len(s.locks))]
+	mu.Lock()
+	return mu.Unlock
+}
+
+func (s *server) audit(rt route, c *call, err error) {
+	e := access.Entry{Who: c.id.Who, Tenant: c.tenant, Client: c.client, Action: "lambda " + rt.action, On: c.on, Result: access.Done, Status: c.status}
+	if err != nil {
+		f := errorOf(err)
+		e.Result, e.Status, e.Reason = access.Failed, f.status, f.message
+	}
+	s.Guard.Access.Record(e)
+}
+
+func (s *server) unsupported(c *call) error {
+	return refuse(http.StatusBadRequest, "UnsupportedOperationException", "%s %s is not in the part of Lambda's API that FRE answers: docs/lambda.md lists it", c.r.Method, c.r.URL.Path)
+}
+
+// reply sends v as JSON.
+func (c *call) reply(status int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	c.w.Header().Set("Content-Type", "application/json")
+	c.send(status, body)
+	return nil
+}
+
+func (c *call) send(status int, body []byte) {
+	c.status = status
+	c.w.WriteHeader(status)
+	if len(body) > 0 {
+		_, _ = c.w.Write(body) // fails with the connection, which ends
+	}
+}
+
+// decode reads the body strictly, so that nothing that is asked for is left out in
+// silence. What has no meaning here, and does no harm where it is left out, is in the
+// types' ignored fields.
+func (c *call) decode(v any) error {
+	if len(c.body) == 0 {
+		c.body = []byte("{}")
+	}
+	d := json.NewDecoder(strings.NewReader(string(c.body)))
+	d.DisallowUnknownFields()
+	err := d.Decode(v)
+	if err == nil && d.More() {
+		err = errors.New("more than one value")
+	}
+	if err == nil {
+		return nil
+	}
+	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return refuse(http.StatusBadRequest, "InvalidParameterValueException", "%s is not supported: docs/lambda.md says what is", field)
+	}
+	if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return refuse(http.StatusBadRequest, "InvalidParameterValueException", "%s cannot be a %s", kind.Field, kind.Value)
+	}
+	return refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json: %v", err)
+}
+
+// failure is an error as AWS has them.
+type failure struct {
+	status  int
+	kind    string
+	message string
+	after   time.Duration // of Retry-After, 0 for none
+}
+
+func (f *failure) Error() string { return f.message }
+
+func refuse(status int, kind, format string, args ...any) error {
+	return &failure{status: status, kind: kind, message: fmt.Sprintf(format, args...)}
+}
+
+func invalid(format string, args ...any) error {
+	return refuse(http.StatusBadRequest, "InvalidParameterValueException", format, args...)
+}
+
+// errorOf maps what the parts return to Lambda's errors.
+func errorOf(err error) *failure {
+	var (
+		own      *failure
+		slow     *access.SlowDownError
+		quota    *engine.QuotaError
+		secret   *engine.SecretError
+		field    *image.FieldError
+		template *image.TemplateError
+		pkg      *image.PackageError
+		unknown  *engine.UnknownError
+		refused  interface {
+			error
+			Refusal() (status int, code string, retryAfter time.Duration)
+		}
+	)
+	f := &failure{message: err.Error()}
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &slow):
+		f.status, f.kind, f.after = http.StatusTooManyRequests, "TooManyRequestsException", slow.After
+	case errors.Is(err, access.ErrSignature):
+		f.status, f.kind = http.StatusForbidden, "InvalidSignatureException"
+		f.message = "The request signature we calculated does not match the signature you provided. Check your secret access key and signing method."
+	case errors.Is(err, access.ErrExpired):
+		f.status, f.kind = http.StatusForbidden, "ExpiredTokenException"
+	case errors.Is(err, access.ErrToken):
+		f.status, f.kind = http.StatusForbidden, "UnrecognizedClientException"
+		f.message = "The security token included in the request is invalid: fre token create --access-key makes one"
+	case errors.Is(err, access.ErrForbidden), errors.Is(err, engine.ErrForeign):
+		f.status, f.kind = http.StatusForbidden, "AccessDeniedException"
+	case errors.As(err, &quota):
+		f.status, f.kind, f.after = http.StatusTooManyRequests, "TooManyRequestsException", time.Second
+	case errors.As(err, &refused):
+		var code string
+		f.status, code, f.after = refused.Refusal()
+		switch f.status {
+		case http.StatusRequestEntityTooLarge:
+			f.kind = "RequestTooLargeException"
+		case http.StatusTooManyRequests:
+			f.kind = "TooManyRequestsException"
+		default:
+			f.status, f.kind = http.StatusServiceUnavailable, "ServiceException"
+		}
+		f.message = code + ": " + f.message
+	case errors.As(err, &unknown):
+		f.status, f.kind = http.StatusNotFound, "ResourceNotFoundException"
+	case errors.Is(err, engine.ErrNameTaken):
+		f.status, f.kind = http.StatusConflict, "ResourceConflictException"
+	case errors.As(err, &field), errors.As(err, &template), errors.As(err, &secret), errors.Is(err, engine.ErrNotReady), errors.As(err, &pkg) && !pkg.Cause.OfSite():
+		f.status, f.kind = http.StatusBadRequest, "InvalidParameterValueException"
+	case errors.Is(err, engine.ErrRevisionUsed), errors.Is(err, engine.ErrImageGone):
+		f.status, f.kind = http.StatusConflict, "ResourceConflictException"
+	case errors.Is(err, engine.ErrEventTooLarge):
+		f.status, f.kind = http.StatusRequestEntityTooLarge, "RequestTooLargeException"
+	case errors.Is(err, engine.ErrOverloaded), errors.Is(err, engine.ErrEngineOverloaded), errors.Is(err, engine.ErrDegraded):
+		f.status, f.kind, f.after = http.StatusTooManyRequests, "TooManyRequestsException", time.Second
+	case errors.Is(err, engine.ErrClosed), errors.Is(err, access.ErrUnavailable):
+		f.status, f.kind, f.after = http.StatusServiceUnavailable, "ServiceException", time.Second
+	case errors.Is(err, context.Canceled):
+		f.status, f.kind = 499, "RequestAbortedException" // nobody reads it
+	default:
+		f.status, f.kind = http.StatusInternalServerError, "ServiceException"
+	}
+	return f
+}
+
+// fail sends an error in the shape that SDKs read (restJson1's x-amzn-ErrorType; members
+// of the model's errors are called message in some, Message in others).
+func (s *server) fail(rt route, c *call, err error) {
+	f := errorOf(err)
+	message := f.message
+	if f.status == http.StatusInternalServerError { // the engine's own trouble is for its operator
+		s.Log.ErrorContext(c.r.Context(), "lambda request failed", "action", rt.action, "function", c.on, "error", err)
+		message = "the request failed; the engine's log says why"
+	}
+	if f.after > 0 {
+		c.w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(f.after.Seconds())))))
+	}
+	c.w.Header().Set("X-Amzn-Errortype", f.kind)
+	kind := "User"
+	if f.status >= 500 {
+		kind = "Service"
+	}
+	_ = c.reply(f.status, map[string]string{"Type": kind, "message": message, "Message": message}) // of strings: never fails
+}

@@ -1,0 +1,281 @@
+package lambdaapi
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/gateway"
+	"github.com/fre-engine/fre/image"
+)
+
+func TestReference(t *testing.T) {
+	for text, want := range map[string]reference{
+		"greet":                       {name: "greet"},
+		"greet:7":                     {name: "greet", qualifier: "7"},
+		"greet:$LATEST":               {name: "greet", qualifier: "$LATEST"},
+		"function:greet":              {name: "greet"},
+		"function:greet:live":         {name: "greet", qualifier: "live"},
+		"123456789012:function:greet": {account: "123456789012", name: "greet"},
+		"arn:aws:lambda:eu-central-1:123456789012:function:greet:live": {region: "eu-central-1", account: "123456789012", name: "greet", qualifier: "live"},
+	} {
+		got, err := parseReference(text)
+		if err != nil || got != want {
+			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{
+		"", ":", "greet:", "Greet", "a_b", "../x", "greet:a:b", "arn:aws:s3:::bucket", "arn:aws:lambda:r:12:function:greet", "arn:aws:lambda:r:123456789012:layer:greet",
+		"12:function:greet", "greet:a b", "a.b", strings.Repeat("a", 64), strings.Repeat("a", 10_000),
+	} {
+		if got, err := parseReference(text); err == nil {
+			t.Errorf("%q: %+v, want it refused", clip(text), got)
+		}
+	}
+}
+
+func FuzzReference(f *testing.F) {
+	f.Add("arn:aws:lambda:eu-central-1:123456789012:function:greet:live")
+	f.Add("123456789012:function:greet:$LATEST")
+	f.Add("::::::::")
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := parseReference(text)
+		if err != nil {
+			if f := errorOf(err); f.status != http.StatusBadRequest || len(f.message) > 400 {
+				t.Errorf("%q: %d %s", text, f.status, f.message)
+			}
+			return
+		}
+		if !image.ValidName(r.name) || r.qualifier != "" && !qualifierPattern.MatchString(r.qualifier) {
+			t.Errorf("%q: %+v", text, r)
+		}
+		whole := "arn:aws:lambda:us-east-1:" + Account(image.DefaultTenant) + ":function:" + r.name
+		if again, err := parseReference(whole); err != nil || again.name != r.name {
+			t.Errorf("%q, then %q: %+v, %v", text, whole, again, err)
+		}
+	})
+}
+
+// TestAccount: each tenant has a number of its own, always the same.
+func TestAccount(t *testing.T) {
+	if got := Account(image.DefaultTenant); got != "000000000000" {
+		t.Errorf("the tenant default: %s", got)
+	}
+	seen := map[string]bool{Account(image.DefaultTenant): true}
+	for i := range 1000 {
+		a := Account(fmt.Sprint("tenant-", i))
+		if !accountPattern.MatchString(a) || seen[a] || a != Account(fmt.Sprint("tenant-", i)) {
+			t.Errorf("tenant-%d: %s", i, a)
+		}
+		seen[a] = true
+	}
+}
+
+// TestMessage reads an event stream's message by its description.
+func TestMessage(t *testing.T) {
+	headers := [][2]string{{":event-type", "PayloadChunk"}, {"x", ""}}
+	b := message(headers, []byte("payload"))
+	total, head := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
+	if int(total) != len(b) || binary.BigEndian.Uint32(b[8:]) != crc32.ChecksumIEEE(b[:8]) || binary.BigEndian.Uint32(b[total-4:]) != crc32.ChecksumIEEE(b[:total-4]) {
+		t.Fatalf("%d bytes say %d, or their checksums are wrong: %x", len(b), total, b)
+	}
+	var got [][2]string
+	for rest := b[12 : 12+head]; len(rest) > 0; {
+		n := int(rest[0])
+		name, v := string(rest[1:1+n]), rest[1+n:]
+		if v[0] != 7 {
+			t.Fatalf("header %s is of type %d", name, v[0])
+		}
+		m := int(binary.BigEndian.Uint16(v[1:]))
+		got, rest = append(got, [2]string{name, string(v[3 : 3+m])}), v[3+m:]
+	}
+	if diff := cmp.Diff(headers, got); diff != "" || string(b[12+head:total-4]) != "payload" {
+		t.Errorf("headers (-want +got):\n%s\npayload %q", diff, b[12+head:total-4])
+	}
+}
+
+// TestTemplate: whatever a variable holds, the template that is made of it says the same.
+func TestTemplate(t *testing.T) {
+	value := "a ☃ \"q\" 'q' \\ \n\t # : {} - \u2028 é $X"
+	set := settings{Runtime: "python3.13", Handler: "a.b", Timeout: 7, MemorySize: 256, Concurrency: 3, Environment: map[string]string{"COLOR": value}}
+	text, err := set.template("greet", "acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := image.ParseTemplate(image.TemplateFile, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.ID != "greet" || got.Tenant != "acme" || got.Handler != "a.b" || got.Env["COLOR"] != value || got.Resources.Timeout != 7*time.Second || got.Resources.MemoryBytes != 256<<20 || got.Instances.Max != 3 {
+		t.Errorf("got %+v", got)
+	}
+	for runtime, want := range map[string]string{"nodejs22.x": "node", "java21": "java", "provided.al2023": "native", "provided.al2": "native", "python3.9": "python"} {
+		set.Runtime = runtime
+		if base, _, err := set.base(); base != want || err != nil {
+			t.Errorf("%s: %s, %v, want %s", runtime, base, err, want)
+		}
+	}
+}
+
+// TestErrors: what the parts return has AWS's name and status.
+func TestErrors(t *testing.T) {
+	for _, e := range []struct {
+		err    error
+		status int
+		kind   string
+	}{
+		{&engine.UnknownError{Function: "x"}, 404, "ResourceNotFoundException"},
+		{fmt.Errorf("deploy: %w", engine.ErrNameTaken), 409, "ResourceConflictException"},
+		{&engine.QuotaError{}, 429, "TooManyRequestsException"},
+		{engine.ErrOverloaded, 429, "TooManyRequestsException"},
+		{&access.SlowDownError{After: time.Second}, 429, "TooManyRequestsException"},
+		{access.ErrSignature, 403, "InvalidSignatureException"},
+		{access.ErrExpired, 403, "ExpiredTokenException"},
+		{access.ErrToken, 403, "UnrecognizedClientException"},
+		{access.ErrForbidden, 403, "AccessDeniedException"},
+		{&image.FieldError{}, 400, "InvalidParameterValueException"},
+		{engine.ErrClosed, 503, "ServiceException"},
+		{errors.New("anything"), 500, "ServiceException"},
+		{fs.ErrPermission, 500, "ServiceException"},
+	} {
+		if f := errorOf(e.err); f.status != e.status || f.kind != e.kind {
+			t.Errorf("%v: %d %s, want %d %s", e.err, f.status, f.kind, e.status, e.kind)
+		}
+	}
+}
+
+// TestAliases: an alias's weight is a name of the engine's, and comes back.
+func TestAliases(t *testing.T) {
+	all := &engine.Revisions{Revisions: []engine.RevisionState{
+		{Revision: engine.Revision{Number: 5}, Aliases: []string{"weight-2500-live", "weight-0100-gone"}},
+		{Revision: engine.Revision{Number: 4}, Aliases: []string{"live", "version-4"}},
+	}}
+	list := aliasesOf(all)
+	if len(list) != 1 || *list[0] != (alias{name: "live", version: 4, other: 5, weight: 2500}) || list[0].kept() != "weight-2500-live" {
+		t.Fatalf("got %+v", list)
+	}
+	seen := map[int]bool{}
+	for range 1000 { // one in 10^124 sees one alone
+		seen[list[0].pick()] = true
+	}
+	if !seen[4] || !seen[5] {
+		t.Errorf("picked %v", seen)
+	}
+	for q, want := range map[string]int{"": 5, "$LATEST": 5, "4": 4, "04": 4, "live": 4, "5": 0, "x": 0, "-4": 0} {
+		r, _, ok := qualified(all, q)
+		if ok != (want > 0) || ok && r.Number != want {
+			t.Errorf("%q: %+v, want %d", q, r, want)
+		}
+	}
+}
+
+// TestPaged walks through a list, also where its marker's row has gone.
+func TestPaged(t *testing.T) {
+	ask := func(query string, all ...string) ([]string, string, error) {
+		r := httptest.NewRequest(http.MethodGet, "/?"+query, http.NoBody)
+		return paged(&call{r: r}, all, func(s string) string { return s }, 50)
+	}
+	page, next, err := ask("MaxItems=2", "c", "a", "b")
+	if err != nil || !slices.Equal(page, []string{"a", "b"}) || next == "" {
+		t.Fatalf("first page: %q, %q, %v", page, next, err)
+	}
+	if page, end, err := ask("Marker="+next, "c", "a"); err != nil || !slices.Equal(page, []string{"c"}) || end != "" {
+		t.Errorf("the rest, without its marker's row: %q, %q, %v", page, end, err)
+	}
+	for _, bad := range []string{"MaxItems=0", "MaxItems=x", "MaxItems=10001", "Marker=***"} {
+		if _, _, err := ask(bad, "a"); err == nil {
+			t.Errorf("%s was taken", bad)
+		}
+	}
+}
+
+// nothing is a function that no request reaches.
+type nothing struct{ Events }
+
+func (nothing) Publish(context.Context, string, *engine.Request) (string, error) {
+	return "", errors.New("not to be called")
+}
+
+// newTest is the API without an engine, for what is refused before.
+func newTest(t *testing.T, unsigned string) (http.Handler, *access.Access) {
+	t.Helper()
+	a, err := access.Open(access.Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	guard := &gateway.Guard{Access: a, Front: func(string) (engine.Front, bool) { return engine.Front{}, false }}
+	return New(Config{Guard: guard, Events: nothing{}, Log: slog.New(slog.DiscardHandler), Region: "us-east-1", Unsigned: unsigned}), a
+}
+
+// TestRefused: what is not signed, or not for this tenant's key, reaches no handler.
+func TestRefused(t *testing.T) {
+	closed, a := newTest(t, "")
+	token, text, err := a.CreateToken(access.TokenOptions{Name: "t", Tenant: "acme", Scopes: []access.Scope{access.Invoke}, AccessKey: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, secret := access.AccessKey(text)
+	if id != token.AccessKey {
+		t.Fatalf("access key %s, the token says %s", id, token.AccessKey)
+	}
+	local, _ := newTest(t, "acme")
+	signed := func(r *http.Request, key, secret string) {
+		r.Header.Set("X-Amz-Date", time.Now().UTC().Format(dateTime))
+		sign(t, r, key, secret, []string{"host", "x-amz-date"}, nil)
+	}
+	for _, c := range []struct {
+		name string
+		h    http.Handler
+		edit func(r *http.Request)
+		want string
+	}{
+		{"unsigned", closed, func(*http.Request) {}, "MissingAuthenticationTokenException"},
+		{"a token", closed, func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+text) }, "IncompleteSignatureException"},
+		{"scope", closed, func(r *http.Request) { signed(r, id, secret) }, "AccessDeniedException"},
+		{"secret", closed, func(r *http.Request) { signed(r, id, secret+"x") }, "InvalidSignatureException"},
+		{"key", closed, func(r *http.Request) { signed(r, "FREA0000000000000000", secret) }, "UnrecognizedClientException"},
+		{"key in small letters", closed, func(r *http.Request) { signed(r, strings.ToLower(id), secret) }, "UnrecognizedClientException"},
+		{"a page's", local, func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") }, "AccessDeniedException"},
+		{"a page's that has rebound its name", local, func(r *http.Request) { r.Host = "evil.example:9001" }, "AccessDeniedException"},
+		{"unknown", local, func(r *http.Request) { r.URL.Path = "/2015-03-31/layers"; r.Host = "127.0.0.1:9001" }, "UnsupportedOperationException"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := httptest.NewRequest(http.MethodDelete, functions+"/greet", http.NoBody)
+			r.Host = "127.0.0.1:9001"
+			c.edit(r)
+			w := httptest.NewRecorder()
+			c.h.ServeHTTP(deadlines{w}, r)
+			var body struct {
+				Message string `json:"message"`
+			}
+			if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil || body.Message == "" || w.Header().Get("X-Amzn-Errortype") != c.want {
+				t.Errorf("got %d %v %s, want %s", w.Code, w.Header(), w.Body, c.want)
+			}
+		})
+	}
+}
+
+// deadlines is a recorder that has a connection's.
+type deadlines struct{ *httptest.ResponseRecorder }
+
+func (deadlines) SetReadDeadline(time.Time) error { return nil }

@@ -1,0 +1,223 @@
+package lambdaapi
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Signature Version 4 (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html):
+//
+//	Authorization: AWS4-HMAC-SHA256 Credential=KEY/20261124/REGION/lambda/aws4_request,
+//	    SignedHeaders=host;x-amz-date, Signature=64 hexadecimal digits
+//
+// What is signed says method, path, query, the headers named and the body's hash, so that
+// none can be changed; the time, so that whoever listens can send a request again for
+// maxSkew alone: the API's protocol has no more against that, which is what TLS is for.
+
+const (
+	algorithm = "AWS4-HMAC-SHA256"
+	maxSkew   = 5 * time.Minute
+	dateTime  = "20060102T150405Z"
+)
+
+// signature is what a request says of how it was signed.
+type signature struct {
+	key     string // id of the access key
+	date    string // of dateTime
+	scope   string // DAY/REGION/lambda/aws4_request
+	headers []string
+	sum     [sha256.Size]byte
+}
+
+// parseSignature reads a request's header, before its body.
+func parseSignature(r *http.Request, region string, now time.Time) (*signature, error) {
+	incomplete := func(format string, args ...any) (*signature, error) {
+		return nil, refuse(http.StatusForbidden, "IncompleteSignatureException", format, args...)
+	}
+	fields := r.Header.Values("Authorization")
+	if len(fields) == 0 {
+		return nil, refuse(http.StatusForbidden, "MissingAuthenticationTokenException", "Missing Authentication Token: sign the request with a token's access key (fre token create --access-key)")
+	}
+	if len(fields) > 1 {
+		return incomplete("the Authorization header is there more than once")
+	}
+	s, err := parseAuthorization(fields[0])
+	if err != nil {
+		return nil, err
+	}
+	if r.Header.Get("X-Amz-Security-Token") != "" {
+		return nil, refuse(http.StatusForbidden, "UnrecognizedClientException", "The security token included in the request is invalid: access keys of FRE have none")
+	}
+	if !slices.Contains(s.headers, "host") {
+		return incomplete("the header host is not signed")
+	}
+	for name := range r.Header {
+		if name = strings.ToLower(name); strings.HasPrefix(name, "x-amz-") && !slices.Contains(s.headers, name) {
+			return incomplete("the header %s is not signed", name)
+		}
+	}
+	s.date = r.Header.Get("X-Amz-Date")
+	at, err := time.Parse(dateTime, s.date)
+	if err != nil {
+		return incomplete("X-Amz-Date is %q, which is no time such as %s", clip(s.date), dateTime)
+	}
+	if _, scope, _ := strings.Cut(s.scope, "/"); s.scope[:8] != s.date[:8] || scope != region+"/lambda/aws4_request" {
+		return nil, refuse(http.StatusForbidden, "InvalidSignatureException", "Credential should be scoped to %s/%s/lambda/aws4_request, not %s", s.date[:8], region, clip(s.scope))
+	}
+	if skew := now.Sub(at); skew > maxSkew || skew < -maxSkew {
+		return nil, refuse(http.StatusForbidden, "InvalidSignatureException", "Signature expired: %s is more than %s from the engine's clock, %s", s.date, maxSkew, now.UTC().Format(dateTime))
+	}
+	return s, nil
+}
+
+// parseAuthorization reads the field alone. The scope it returns is of four parts, the
+// first of eight digits.
+func parseAuthorization(field string) (*signature, error) {
+	bad := func(what string) (*signature, error) {
+		return nil, refuse(http.StatusForbidden, "IncompleteSignatureException", "the Authorization header has no %s: FRE takes AWS Signature Version 4 (%s)", what, algorithm)
+	}
+	if len(field) > 4096 {
+		return bad("reasonable length")
+	}
+	rest, ok := strings.CutPrefix(field, algorithm)
+	if !ok || rest == "" || rest[0] != ' ' {
+		return bad(algorithm)
+	}
+	parts := map[string]string{}
+	for part := range strings.SplitSeq(rest, ",") {
+		name, value, ok := strings.Cut(strings.Trim(part, " "), "=")
+		if _, twice := parts[name]; !ok || twice || value == "" {
+			return bad("pairs of a name and a value, each once")
+		}
+		parts[name] = value
+	}
+	if len(parts) != 3 {
+		return bad("Credential, SignedHeaders and Signature, and nothing else")
+	}
+	s := &signature{}
+	if s.key, s.scope, ok = strings.Cut(parts["Credential"], "/"); !ok || s.key == "" || strings.Count(s.scope, "/") != 3 {
+		return bad("Credential=KEY/DAY/REGION/lambda/aws4_request")
+	}
+	day, _, _ := strings.Cut(s.scope, "/")
+	if _, err := strconv.ParseUint(day, 10, 32); err != nil || len(day) != 8 {
+		return bad("day in its Credential")
+	}
+	s.headers = strings.Split(parts["SignedHeaders"], ";")
+	for i, h := range s.headers {
+		if h == "" || h != strings.ToLower(h) || i > 0 && s.headers[i-1] >= h {
+			return bad("SignedHeaders in small letters and in order")
+		}
+	}
+	sum := parts["Signature"]
+	if n, err := hex.Decode(s.sum[:min(len(s.sum), hex.DecodedLen(len(sum)))], []byte(sum[:min(len(sum), 2*len(s.sum))])); err != nil || n != len(s.sum) || len(sum) != 2*len(s.sum) {
+		return bad("Signature of 64 hexadecimal digits")
+	}
+	return s, nil
+}
+
+// text is what was signed. A body whose hash the header says has that hash.
+func (s *signature) text(r *http.Request, body []byte) ([]byte, error) {
+	hash := sha256.Sum256(body)
+	payload := hex.EncodeToString(hash[:])
+	if said := r.Header.Get("X-Amz-Content-Sha256"); said != "" && said != payload {
+		return nil, refuse(http.StatusForbidden, "InvalidSignatureException", "X-Amz-Content-Sha256 is not the hash of the body, which FRE asks for where it is said at all")
+	}
+	raw, query, _ := strings.Cut(r.RequestURI, "?")
+	var b bytes.Buffer
+	b.WriteString(r.Method + "\n" + canonicalPath(raw) + "\n" + canonicalQuery(query) + "\n")
+	for _, h := range s.headers {
+		b.WriteString(h + ":" + canonicalHeader(r, h) + "\n")
+	}
+	b.WriteString("\n" + strings.Join(s.headers, ";") + "\n" + payload)
+	request := sha256.Sum256(b.Bytes())
+	return []byte(algorithm + "\n" + s.date + "\n" + s.scope + "\n" + hex.EncodeToString(request[:])), nil
+}
+
+// verify says whether the text was signed by the secret.
+func (s *signature) verify(secret, text []byte) bool {
+	key := append([]byte("AWS4"), secret...)
+	defer clear(key)
+	sum := mac(key, s.scope[:8])
+	for part := range strings.SplitSeq(s.scope[9:], "/") {
+		sum = mac(sum, part)
+	}
+	return hmac.Equal(mac(sum, string(text)), s.sum[:])
+}
+
+func mac(key []byte, text string) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(text))
+	return h.Sum(nil)
+}
+
+// canonicalPath encodes a path as it was sent once more, as all services but S3 have it.
+func canonicalPath(raw string) string {
+	if raw == "" {
+		return "/"
+	}
+	return escape(raw, "/~")
+}
+
+// canonicalQuery sorts the parameters.
+func canonicalQuery(raw string) string {
+	if raw == "" {
+		return ""
+	}
+	var pairs [][2]string
+	for part := range strings.SplitSeq(raw, "&") {
+		name, value, _ := strings.Cut(part, "=")
+		pairs = append(pairs, [2]string{reescape(name), reescape(value)})
+	}
+	slices.SortFunc(pairs, func(a, b [2]string) int { return slices.Compare(a[:], b[:]) })
+	out := make([]string, len(pairs))
+	for i, p := range pairs {
+		out[i] = p[0] + "=" + p[1]
+	}
+	return strings.Join(out, "&")
+}
+
+// reescape encodes what a query encodes in whatever way.
+func reescape(s string) string {
+	if u, err := url.PathUnescape(s); err == nil {
+		s = u
+	}
+	return escape(s, "~")
+}
+
+// escape encodes all but RFC 3986's unreserved characters and those of keep.
+func escape(s, keep string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._", c) >= 0, strings.IndexByte(keep, c) >= 0:
+			b.WriteByte(c)
+		default:
+			const digits = "0123456789ABCDEF"
+			b.Write([]byte{'%', digits[c>>4], digits[c&15]})
+		}
+	}
+	return b.String()
+}
+
+// canonicalHeader is the value of a header as it is signed.
+func canonicalHeader(r *http.Request, name string) string {
+	switch name { // which net/http takes out
+	case "host":
+		return r.Host
+	case "content-length":
+		return strconv.FormatInt(r.ContentLength, 10)
+	}
+	values := slices.Clone(r.Header.Values(name))
+	for i, v := range values {
+		values[i] = strings.Join(strings.Fields(v), " ")
+	}
+	return strings.Join(values, ",")
+}
