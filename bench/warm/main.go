@@ -1,6 +1,7 @@
 // Command warm measures calls of functions whose instance is already running:
-// latency and requests per second of a no-op Python handler and of a native
-// one, on few and on many connections.
+// latency and requests per second of a no-op Python handler, of a native and of a
+// Node one, on few and on many connections; and of handlers of the contract lambda
+// beside them, on one.
 //
 //	go run ./bench/warm        # as root, from the project's root directory
 //
@@ -112,9 +113,10 @@ func startFloor() (addr string, stop func() error, err error) {
 
 // target is something to call.
 type target struct {
-	Name string `json:"name"`
-	addr string
-	path string
+	Name   string `json:"name"`
+	Beside string `json:"beside,omitempty"` // of a contract's handler: the name of fre's own
+	addr   string
+	path   string
 }
 
 // series is what was measured of one target on a number of connections.
@@ -143,25 +145,33 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 
-	targets := []target{{"net/http alone", floor, "/"}}
-	for _, f := range []struct{ name, template, function string }{
-		{"fre, python no-op", "bench/functions/python-noop", "bench-python-noop"},
-		{"fre, native no-op", "templates/native-warm", "bench-native-warm"},
+	targets := []target{{Name: "net/http alone", addr: floor, path: "/"}}
+	const python, node = "fre, python no-op", "fre, node no-op"
+	for _, f := range []struct{ name, beside, template, function string }{
+		{python, "", "bench/functions/python-noop", "bench-python-noop"},
+		{"fre, native no-op", "", "templates/native-warm", "bench-native-warm"},
+		{node, "", "bench/functions/node-noop", "bench-node-noop"},
+		{"lambda, python handler", python, "bench/functions/python-lambda", "bench-python-lambda"},
+		{"lambda, node handler", node, "bench/functions/node-lambda", "bench-node-lambda"},
+		{"lambda, awslambdaric", python, "bench/functions/python-awslambdaric", "bench-python-awslambdaric"},
 	} {
 		if _, err := e.Deploy(ctx, f.template, f.function); err != nil {
 			return err
 		}
-		targets = append(targets, target{f.name, e.Addr(), "/function/" + f.function})
+		targets = append(targets, target{Name: f.name, Beside: f.beside, addr: e.Addr(), path: "/function/" + f.function})
 	}
 
 	r := &result{}
 	if r.Host, err = host.Describe(ctx, map[string][]string{"fre": e.Version()}); err != nil {
 		return err
 	}
-	for _, connections := range []int{2, 64} {
-		all := make([]*series, len(targets))
-		for i, t := range targets {
-			all[i] = &series{target: t, Connections: connections}
+	for _, connections := range []int{1, 2, 64} {
+		var all []*series
+		for _, t := range targets {
+			if t.Beside != "" && connections > 1 { // one event at a time is the contract's
+				continue
+			}
+			all = append(all, &series{target: t, Connections: connections})
 			// A turn that does not count: it starts the instances.
 			if _, err := load.Call(ctx, t.addr, t.path, connections, o.slice/10); err != nil {
 				return fmt.Errorf("%s: %w", t.Name, err)
@@ -195,16 +205,22 @@ func (r *result) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", r.Host.Markdown())
 	b.WriteString("Closed loop: each connection sends its next request when the last is answered. The client runs on the same machine. *net/http alone* is the floor: no function, no sandbox. Latencies in microseconds.\n\n")
-	b.WriteString("| connections | target | requests/s | p50 | p99 | slowest | requests/s ÷ floor |\n")
-	b.WriteString("|---:|---|---:|---:|---:|---:|---:|\n")
+	b.WriteString("| connections | target | requests/s | p50 | p99 | slowest | requests/s ÷ floor | p50 ÷ fre's own |\n")
+	b.WriteString("|---:|---|---:|---:|---:|---:|---:|---:|\n")
 	floor := map[int]float64{}
 	for _, s := range r.Series {
 		rate := mean(s.PerSecond)
 		if _, ok := floor[s.Connections]; !ok {
 			floor[s.Connections] = rate
 		}
-		fmt.Fprintf(&b, "| %d | %s | %.0f | %d | %d | %d | %.2f |\n", s.Connections, s.Name, rate,
-			s.Summary.P50.Microseconds(), s.Summary.P99.Microseconds(), s.Summary.Slowest.Microseconds(), rate/floor[s.Connections])
+		ratio := ""
+		for _, own := range r.Series {
+			if own.Name == s.Beside && own.Connections == s.Connections {
+				ratio = fmt.Sprintf("%.2f", float64(s.Summary.P50)/float64(own.Summary.P50))
+			}
+		}
+		fmt.Fprintf(&b, "| %d | %s | %.0f | %d | %d | %d | %.2f | %s |\n", s.Connections, s.Name, rate,
+			s.Summary.P50.Microseconds(), s.Summary.P99.Microseconds(), s.Summary.Slowest.Microseconds(), rate/floor[s.Connections], ratio)
 	}
 	return b.String()
 }

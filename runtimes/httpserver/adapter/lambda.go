@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -80,7 +79,9 @@ func runLambda(conn *net.UnixConn, args []string) int {
 		server: &server{listener: -1}, whole: os.Getenv("FRE_LAMBDA_EVENT") == "http",
 		next: make(chan *invocation), asked: make(chan struct{}), failed: make(chan *channel.Failure, 1),
 	}
-	go func() { _ = (&http.Server{Handler: api.handler()}).Serve(l) }() // until the process ends
+	unusual := &handedOver{Listener: l, conns: make(chan net.Conn)}
+	go api.accept(l, unusual)                                                 // until the process ends
+	go func() { _ = (&http.Server{Handler: api.handler()}).Serve(unusual) }() // likewise
 	program, err := lookCode(args[0])
 	if err != nil {
 		return startError(err)
@@ -233,17 +234,9 @@ func (api *runtimeAPI) serveNext(w http.ResponseWriter, r *http.Request) {
 	api.mu.Lock()
 	api.current = inv
 	api.mu.Unlock()
-	e, h := inv.e, w.Header()
-	h["Content-Type"] = []string{"application/json"} // else clients take it for bytes
-	h["Lambda-Runtime-Aws-Request-Id"] = []string{e.ID}
-	h["Lambda-Runtime-Deadline-Ms"] = []string{strconv.FormatInt(e.DeadlineMS, 10)}
-	h["Lambda-Runtime-Invoked-Function-Arn"] = []string{arn(e.Function)}
-	h["Lambda-Runtime-Trace-Id"] = []string{traceID(e)}
-	if c, err := base64.StdEncoding.DecodeString(header(e, "X-Amz-Client-Context")); err == nil && len(c) > 0 && json.Valid(c) {
-		h["Lambda-Runtime-Client-Context"] = []string{string(c)}
-	}
-	if inv.length >= 0 {
-		h["Content-Length"] = []string{strconv.FormatInt(inv.length, 10)}
+	h := w.Header()
+	for _, f := range inv.fields() {
+		h[f[0]] = []string{f[1]}
 	}
 	_, err := w.Write(inv.payload)
 	if err == nil && inv.rest != nil {
@@ -256,11 +249,13 @@ func (api *runtimeAPI) serveNext(w http.ResponseWriter, r *http.Request) {
 
 // take returns the invocation that a request answers, nil for one that is over: its
 // time was, or its client has gone.
-func (api *runtimeAPI) take(r *http.Request) *invocation {
+func (api *runtimeAPI) take(r *http.Request) *invocation { return api.takeID(r.PathValue("id")) }
+
+func (api *runtimeAPI) takeID(id string) *invocation {
 	api.mu.Lock()
 	defer api.mu.Unlock()
 	inv := api.current
-	if inv == nil || inv.e.ID != r.PathValue("id") {
+	if inv == nil || inv.e.ID != id {
 		return nil
 	}
 	api.current = nil

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httputil"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/channel"
+)
+
+// Clients ask twice for each event, by requests that are all alike. A connection's loop
+// answers those itself, in one goroutine and with one write each: net/http has a second
+// one that reads ahead, and makes a request, a context and two maps of headers. What is
+// not alike it leaves to net/http, with all that follows on the connection.
+const (
+	headBytes = 16 << 10
+	endOfHead = "\r\n\r\n"
+)
+
+// accept serves the connections of a client until the process ends.
+func (api *runtimeAPI) accept(l net.Listener, unusual *handedOver) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			r := bufio.NewReaderSize(c, headBytes)
+			if api.serveConn(c.(*net.TCPConn), r) {
+				_ = c.Close()
+				return
+			}
+			unusual.conns <- &readAhead{c, r}
+		}()
+	}
+}
+
+// serveConn answers usual requests. It is done once the connection has ended; it is not
+// where the next request, of which nothing is read, is for somebody else.
+func (api *runtimeAPI) serveConn(c *net.TCPConn, r *bufio.Reader) (done bool) {
+	var out []byte
+	for {
+		head, err := peekHead(r)
+		if err != nil {
+			return r.Buffered() == 0 // at its end, or one that is too long
+		}
+		q, ok := usual(head)
+		if !ok {
+			return false
+		}
+		var inv *invocation
+		switch {
+		case q.next:
+			_, _ = r.Discard(len(head)) // it is there
+			api.once.Do(func() { close(api.asked) })
+			inv = <-api.next
+			if r.Buffered() == 0 && hungUp(c) {
+				go api.giveBack(inv)
+				return true
+			}
+			api.mu.Lock()
+			api.current = inv
+			api.mu.Unlock()
+			if out, err = inv.send(c, out[:0]); err != nil {
+				inv.answer <- answered{err: fmt.Errorf("the client did not take the event: %w", err)}
+				return true
+			}
+			continue
+		case q.length > smallAnswer:
+			return false
+		}
+		_, _ = r.Discard(len(head))
+		body := make([]byte, q.length)
+		if _, err := io.ReadFull(r, body); err != nil {
+			return true // as nothing was answered, the process's end says what became of the event
+		}
+		if inv = api.takeID(q.id); inv != nil {
+			inv.answer <- q.answer(body, api.whole)
+			runtime.Gosched() // the engine has it before the client asks for more
+		}
+		if _, err := c.Write(acceptedAnswer); err != nil {
+			return true
+		}
+	}
+}
+
+var acceptedAnswer = []byte("HTTP/1.1 202 Accepted\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n" + `{"status":"OK"}`)
+
+// peekHead waits for the head of a request, with its empty line.
+func peekHead(r *bufio.Reader) ([]byte, error) {
+	for n := 1; ; {
+		p, err := r.Peek(n)
+		if err != nil {
+			return nil, err
+		}
+		p, _ = r.Peek(r.Buffered())
+		if i := bytes.Index(p, []byte(endOfHead)); i >= 0 {
+			return p[:i+len(endOfHead)], nil
+		}
+		n = len(p) + 1
+	}
+}
+
+// usualRequest is what the loop has to know of one.
+type usualRequest struct {
+	next   bool   // for an event; else an answer
+	id     string // of the event that is answered
+	failed bool   // the answer is an error
+	kind   string // of its body, or of the error
+	length int
+}
+
+// usual reads a head; false where it is anything but one of the requests that clients
+// send all the time.
+func usual(head []byte) (q usualRequest, ok bool) {
+	line, rest, _ := bytes.Cut(head, []byte("\r\n"))
+	method, line, _ := bytes.Cut(line, []byte(" "))
+	path, version, _ := bytes.Cut(line, []byte(" "))
+	if string(version) != "HTTP/1.1" {
+		return q, false
+	}
+	path, ok = bytes.CutPrefix(path, []byte(runtimeVersion+"/invocation/"))
+	switch {
+	case !ok:
+		return q, false
+	case string(method) == "GET" && string(path) == "next":
+		q.next = true
+	case string(method) == "POST":
+		id, what, _ := bytes.Cut(path, []byte("/"))
+		if string(what) != "response" && string(what) != "error" || bytes.IndexByte(id, '%') >= 0 {
+			return q, false
+		}
+		q.id, q.failed, q.length = string(id), string(what) == "error", -1
+	default:
+		return q, false
+	}
+	errorType, sized := "", false
+	for len(rest) > 2 {
+		line, rest, _ = bytes.Cut(rest, []byte("\r\n"))
+		name, value, colon := bytes.Cut(line, []byte(":"))
+		if !colon || len(name) == 0 || bytes.ContainsAny(name, " \t") {
+			return q, false
+		}
+		value = bytes.Trim(value, " \t")
+		switch string(bytes.ToLower(name)) {
+		case "transfer-encoding", "expect", "upgrade", "trailer", "lambda-runtime-function-response-mode":
+			return q, false
+		case "connection":
+			if !strings.EqualFold(string(value), "keep-alive") {
+				return q, false
+			}
+		case "content-length":
+			n, err := strconv.ParseUint(string(value), 10, 31)
+			if err != nil || sized {
+				return q, false
+			}
+			q.length, sized = int(n), true
+		case "content-type":
+			if q.kind = string(value); q.kind == integrationResponse {
+				return q, false
+			}
+		case "lambda-runtime-function-error-type":
+			errorType = string(value)
+		}
+	}
+	if q.failed {
+		q.kind = errorType
+	}
+	return q, q.next && q.length == 0 || !q.next && q.length >= 0
+}
+
+// answer is what an answer's body says.
+func (q *usualRequest) answer(body []byte, whole bool) answered {
+	switch {
+	case q.failed:
+		return answered{err: failureIn(q.kind, body[:min(len(body), maxError)])}
+	case whole:
+		a := &channel.Answer{Status: 200}
+		if err := httpAnswer(a, body); err != nil {
+			return answered{err: err}
+		}
+		return answered{a: a}
+	}
+	return answered{a: &channel.Answer{Status: 200, Headers: [][2]string{{"content-type", answerType(q.kind)}}, Body: bytes.NewReader(body)}}
+}
+
+// fields are what /next says of an event beside its payload.
+func (inv *invocation) fields() [][2]string {
+	e := inv.e
+	out := [][2]string{
+		{"Content-Type", "application/json"}, // else clients take it for bytes
+		{"Lambda-Runtime-Aws-Request-Id", e.ID},
+		{"Lambda-Runtime-Deadline-Ms", strconv.FormatInt(e.DeadlineMS, 10)},
+		{"Lambda-Runtime-Invoked-Function-Arn", arn(e.Function)},
+		{"Lambda-Runtime-Trace-Id", traceID(e)},
+	}
+	if c, err := base64.StdEncoding.DecodeString(header(e, "X-Amz-Client-Context")); err == nil && len(c) > 0 {
+		var line bytes.Buffer
+		if json.Compact(&line, c) == nil {
+			out = append(out, [2]string{"Lambda-Runtime-Client-Context", line.String()})
+		}
+	}
+	if inv.length >= 0 {
+		out = append(out, [2]string{"Content-Length", strconv.FormatInt(inv.length, 10)})
+	}
+	return out
+}
+
+// send answers /next, by one write where the payload is short. It returns buf, grown.
+func (inv *invocation) send(w io.Writer, buf []byte) ([]byte, error) {
+	buf = append(buf, "HTTP/1.1 200 OK\r\n"...)
+	for _, f := range inv.fields() {
+		buf = append(append(append(append(buf, f[0]...), ": "...), f[1]...), "\r\n"...)
+	}
+	if inv.length < 0 {
+		buf = append(buf, "Transfer-Encoding: chunked\r\n"...)
+	}
+	buf = append(buf, "\r\n"...)
+	if inv.length >= 0 {
+		_, err := w.Write(append(buf, inv.payload...))
+		if err == nil && inv.rest != nil {
+			_, err = io.Copy(w, inv.rest)
+		}
+		return buf, err
+	}
+	if _, err := w.Write(buf); err != nil {
+		return buf, err
+	}
+	chunks := httputil.NewChunkedWriter(w)
+	_, err := io.Copy(chunks, io.MultiReader(bytes.NewReader(inv.payload), inv.rest))
+	if err == nil {
+		err = chunks.Close()
+	}
+	if err == nil {
+		_, err = io.WriteString(w, "\r\n")
+	}
+	return buf, err
+}
+
+// hungUp says that the client has closed the connection while it waited for an event.
+func hungUp(c *net.TCPConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) {
+		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		gone = n == 0 && err == nil || err != nil && err != unix.EAGAIN //nolint:errorlint // an errno
+	})
+	return gone || err != nil
+}
+
+// giveBack waits until the client asks for an event on another connection.
+func (api *runtimeAPI) giveBack(inv *invocation) {
+	select {
+	case api.next <- inv:
+	case <-inv.gone:
+	case <-api.server.exited:
+	}
+}
+
+// handedOver is the listener of net/http's server.
+type handedOver struct {
+	net.Listener
+	conns chan net.Conn
+}
+
+// Accept waits for a connection with an unusual request.
+func (l *handedOver) Accept() (net.Conn, error) { return <-l.conns, nil }
+
+// readAhead is a connection of which something was read.
+type readAhead struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// Read reads that first.
+func (c *readAhead) Read(p []byte) (int, error) { return c.r.Read(p) }
