@@ -42,7 +42,7 @@ type change struct {
 	Timeout      *int
 	MemorySize   *int
 	Environment  *environment
-	RevisionId   string //nolint:revive,staticcheck // AWS's name
+	RevisionId   string //nolint:revive // AWS's name
 	FunctionName string // in the path
 
 	// What says what is the case anyway, or has no meaning here.
@@ -62,10 +62,10 @@ type change struct {
 type bundle struct {
 	ZipFile                             []byte
 	S3Bucket, S3Key, S3ObjectVersion    string
-	ImageUri, SourceKMSKeyArn           string //nolint:revive,staticcheck // AWS's names
+	ImageUri, SourceKMSKeyArn           string //nolint:revive // AWS's names
 	Architectures                       []string
 	Publish, DryRun                     bool
-	RevisionId, FunctionName, PublishTo string //nolint:revive,staticcheck // likewise
+	RevisionId, FunctionName, PublishTo string //nolint:revive // likewise
 }
 
 func (b *bundle) check() error {
@@ -150,12 +150,9 @@ func (s *server) createFunction(c *call) error {
 	if err := c.decode(&req); err != nil {
 		return err
 	}
-	ref, err := parseReference(req.FunctionName)
+	c.r.SetPathValue("function", req.FunctionName) // elsewhere it is in the path
+	ref, err := s.function(c)
 	if err != nil {
-		return err
-	}
-	c.r.SetPathValue("function", req.FunctionName)
-	if ref, err = s.function(c); err != nil {
 		return err
 	}
 	if ref.qualifier != "" {

@@ -71,7 +71,7 @@ type configuration struct {
 	Version          string
 	Environment      *environment `json:",omitempty"`
 	TracingConfig    map[string]string
-	RevisionId       string //nolint:revive,staticcheck // AWS's name
+	RevisionId       string //nolint:revive // AWS's name
 	State            string
 	LastUpdateStatus string
 	PackageType      string

@@ -233,7 +233,7 @@ func (s *server) invokeStream(c *call) error {
 			n, err := resp.Body.Read(buf)
 			if n > 0 {
 				if send("PayloadChunk", "application/octet-stream", buf[:n]) != nil {
-					return nil //nolint:nilerr // the client has gone: closing the body tells the function
+					return nil // the client has gone: closing the body tells the function
 				}
 			}
 			if errors.Is(err, io.EOF) {

@@ -55,7 +55,8 @@ type Config struct {
 	Now func() time.Time // default time.Now
 }
 
-// Limits of requests' bodies, in bytes (docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html).
+// Limits of requests' bodies, in bytes
+// (docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html).
 const (
 	maxInvoke  = 6 << 20
 	maxAsync   = 1 << 20

@@ -81,44 +81,44 @@ func parseSignature(r *http.Request, region string, now time.Time) (*signature, 
 // parseAuthorization reads the field alone. The scope it returns is of four parts, the
 // first of eight digits.
 func parseAuthorization(field string) (*signature, error) {
-	bad := func(what string) (*signature, error) {
-		return nil, refuse(http.StatusForbidden, "IncompleteSignatureException", "the Authorization header has no %s: FRE takes AWS Signature Version 4 (%s)", what, algorithm)
+	bad := func(what string) error {
+		return refuse(http.StatusForbidden, "IncompleteSignatureException", "the Authorization header has no %s: FRE takes AWS Signature Version 4 (%s)", what, algorithm)
 	}
 	if len(field) > 4096 {
-		return bad("reasonable length")
+		return nil, bad("reasonable length")
 	}
 	rest, ok := strings.CutPrefix(field, algorithm)
 	if !ok || rest == "" || rest[0] != ' ' {
-		return bad(algorithm)
+		return nil, bad(algorithm)
 	}
 	parts := map[string]string{}
 	for part := range strings.SplitSeq(rest, ",") {
 		name, value, ok := strings.Cut(strings.Trim(part, " "), "=")
 		if _, twice := parts[name]; !ok || twice || value == "" {
-			return bad("pairs of a name and a value, each once")
+			return nil, bad("pairs of a name and a value, each once")
 		}
 		parts[name] = value
 	}
 	if len(parts) != 3 {
-		return bad("Credential, SignedHeaders and Signature, and nothing else")
+		return nil, bad("Credential, SignedHeaders and Signature, and nothing else")
 	}
 	s := &signature{}
 	if s.key, s.scope, ok = strings.Cut(parts["Credential"], "/"); !ok || s.key == "" || strings.Count(s.scope, "/") != 3 {
-		return bad("Credential=KEY/DAY/REGION/lambda/aws4_request")
+		return nil, bad("Credential=KEY/DAY/REGION/lambda/aws4_request")
 	}
 	day, _, _ := strings.Cut(s.scope, "/")
 	if _, err := strconv.ParseUint(day, 10, 32); err != nil || len(day) != 8 {
-		return bad("day in its Credential")
+		return nil, bad("day in its Credential")
 	}
 	s.headers = strings.Split(parts["SignedHeaders"], ";")
 	for i, h := range s.headers {
 		if h == "" || h != strings.ToLower(h) || i > 0 && s.headers[i-1] >= h {
-			return bad("SignedHeaders in small letters and in order")
+			return nil, bad("SignedHeaders in small letters and in order")
 		}
 	}
 	sum := parts["Signature"]
 	if n, err := hex.Decode(s.sum[:min(len(s.sum), hex.DecodedLen(len(sum)))], []byte(sum[:min(len(sum), 2*len(s.sum))])); err != nil || n != len(s.sum) || len(sum) != 2*len(s.sum) {
-		return bad("Signature of 64 hexadecimal digits")
+		return nil, bad("Signature of 64 hexadecimal digits")
 	}
 	return s, nil
 }

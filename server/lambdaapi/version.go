@@ -57,7 +57,7 @@ func (s *server) publish(c *call, r *engine.Revision) (version string, err error
 
 func (s *server) publishVersion(c *call) error {
 	var req struct {
-		CodeSha256, RevisionId string //nolint:revive,staticcheck // AWS's names
+		CodeSha256, RevisionId string //nolint:revive // AWS's names
 		Description            *string
 		FunctionName           string // in the path
 	}
@@ -206,12 +206,12 @@ func (a *alias) pick() int {
 
 // aliasConfiguration is AWS's.
 type aliasConfiguration struct {
-	AliasArn        string //nolint:revive // AWS's name
+	AliasArn        string
 	Name            string
 	FunctionVersion string
 	Description     string
 	RoutingConfig   *routing `json:",omitempty"`
-	RevisionId      string   //nolint:revive,staticcheck // AWS's name
+	RevisionId      string   //nolint:revive // AWS's name
 }
 
 type routing struct{ AdditionalVersionWeights map[string]float64 }
@@ -235,7 +235,7 @@ type aliasChange struct {
 	FunctionVersion string
 	Description     *string // not kept
 	RoutingConfig   *routing
-	RevisionId      string //nolint:revive,staticcheck // AWS's name
+	RevisionId      string //nolint:revive // AWS's name
 	FunctionName    string // in the path
 }
 

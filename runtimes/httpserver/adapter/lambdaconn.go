@@ -99,11 +99,10 @@ var acceptedAnswer = []byte("HTTP/1.1 202 Accepted\r\nContent-Type: application/
 // peekHead waits for the head of a request, with its empty line.
 func peekHead(r *bufio.Reader) ([]byte, error) {
 	for n := 1; ; {
-		p, err := r.Peek(n)
-		if err != nil {
+		if _, err := r.Peek(n); err != nil {
 			return nil, err
 		}
-		p, _ = r.Peek(r.Buffered())
+		p, _ := r.Peek(r.Buffered()) // what is buffered is there
 		if i := bytes.Index(p, []byte(endOfHead)); i >= 0 {
 			return p[:i+len(endOfHead)], nil
 		}
@@ -256,7 +255,7 @@ func hungUp(c *net.TCPConn) bool {
 	gone := false
 	err = raw.Control(func(fd uintptr) {
 		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		gone = n == 0 && err == nil || err != nil && err != unix.EAGAIN //nolint:errorlint // an errno
+		gone = n == 0 && err == nil || err != nil && err != unix.EAGAIN
 	})
 	return gone || err != nil
 }

@@ -69,7 +69,16 @@ func (c *rawClient) send(text string) {
 	}
 }
 
-func (c *rawClient) read() (*http.Response, string) {
+// got is an answer that was read.
+type got struct {
+	status int
+	length int64 // that its head says, -1 for none
+	id     string
+	kind   string
+	body   string
+}
+
+func (c *rawClient) read() got {
 	c.t.Helper()
 	resp, err := http.ReadResponse(c.r, nil)
 	if err != nil {
@@ -80,7 +89,7 @@ func (c *rawClient) read() (*http.Response, string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return resp, string(body)
+	return got{resp.StatusCode, resp.ContentLength, resp.Header.Get("Lambda-Runtime-Aws-Request-Id"), resp.Header.Get("Content-Type"), string(body)}
 }
 
 const askNext = "GET " + runtimeVersion + "/invocation/next HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -103,8 +112,8 @@ func TestUsualAndUnusual(t *testing.T) {
 		done := event(t.Context(), api, id, `{"n":1}`)
 		c.send(askNext[:7])
 		c.send(askNext[7:])
-		if resp, body := c.read(); resp.Header.Get("Lambda-Runtime-Aws-Request-Id") != id || resp.Header.Get("Content-Type") != "application/json" || body != `{"n":1}` {
-			t.Fatalf("event %s: %v %q", id, resp.Header, body)
+		if e := c.read(); e.id != id || e.kind != "application/json" || e.body != `{"n":1}` {
+			t.Fatalf("event %s: %+v", id, e)
 		}
 		sent := make(chan struct{})
 		go func() {
@@ -122,8 +131,8 @@ func TestUsualAndUnusual(t *testing.T) {
 		if closer, ok := got.a.Body.(io.Closer); ok {
 			_ = closer.Close()
 		}
-		if resp, body := c.read(); resp.StatusCode != http.StatusAccepted || body != `{"status":"OK"}` {
-			t.Errorf("after %s: %s %q", id, resp.Status, body)
+		if a := c.read(); a.status != http.StatusAccepted || a.body != `{"status":"OK"}` {
+			t.Errorf("after %s: %+v", id, a)
 		}
 		<-sent
 	}
@@ -141,8 +150,8 @@ func TestLargeEvents(t *testing.T) {
 			done <- answered{a, err}
 		}()
 		c.send(askNext)
-		if resp, body := c.read(); body != text || resp.ContentLength != length {
-			t.Errorf("%d bytes, of %d, want %d of %d", len(body), resp.ContentLength, len(text), length)
+		if e := c.read(); e.body != text || e.length != length {
+			t.Errorf("%d bytes, of %d, want %d of %d", len(e.body), e.length, len(text), length)
 		}
 		c.send("POST " + runtimeVersion + "/invocation/big/error HTTP/1.1\r\nLambda-Runtime-Function-Error-Type: Late\r\nContent-Length: 24\r\n\r\n" + `{"errorMessage":"tired"}`)
 		var f *channel.Failure
@@ -166,8 +175,8 @@ func TestClientHangsUp(t *testing.T) {
 	done := event(t.Context(), api, "a", "{}")
 	second := dial(t, address)
 	second.send(askNext)
-	if resp, _ := second.read(); resp.Header.Get("Lambda-Runtime-Aws-Request-Id") != "a" {
-		t.Fatalf("got %v", resp.Header)
+	if e := second.read(); e.id != "a" {
+		t.Fatalf("got %+v", e)
 	}
 	second.send("POST " + runtimeVersion + "/invocation/a/response HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
 	if got := <-done; got.err != nil {
