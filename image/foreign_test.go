@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -200,7 +201,11 @@ func TestBaseArchive(t *testing.T) {
 	build := func(archive string) error {
 		dir := t.TempDir()
 		for name, text := range map[string]string{"fret.yaml": "id: f\nbase: archive:base.tar\nruntime: python\n", "main.py": "", ".freignore": "*.tar\n", "base.tar": archive} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			file := filepath.Join(dir, name)
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				return err
+			}
+			if err := os.Chtimes(file, time.Time{}, time.Unix(1, 0)); err != nil {
 				return err
 			}
 		}
