@@ -79,7 +79,8 @@ def lambda_handler(event, context):
 
 
 def code(answer="one"):
-    return packed({"lambda_function.py": CODE % {"answer": answer}, "lib/data.txt": "data"})
+    # As with AWS, a list of packages in the zip asks for none.
+    return packed({"lambda_function.py": CODE % {"answer": answer}, "requirements.txt": "no-such-distribution-of-fre==1\n"})
 
 
 def invoke(c, **args):
