@@ -395,6 +395,10 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 			triggers.NATS(ctx, queue, cfg.Events.Subjects.Allow)
 			return nil
 		})
+		group.Go(func() error {
+			triggers.Files(ctx, filepath.Join(cfg.State, "events", "files"), eng.Work)
+			return nil
+		})
 	}
 	group.Go(func() error {
 		// What loading ten thousand images left is two thirds of the heap, and no

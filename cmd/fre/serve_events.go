@@ -128,6 +128,9 @@ func (cfg *serveConfig) checkTriggers(tenant string, all []image.Trigger) error 
 	for i := range all {
 		m := all[i].NATS
 		if m == nil {
+			if all[i].Files != nil && cfg.EventsOff {
+				return &image.FieldError{Field: fmt.Sprintf("triggers[%d].files", i), Message: "events are off in the engine's configuration"}
+			}
 			continue
 		}
 		err := cfg.Events.Subjects.Allow(tenant, m.Subject)

@@ -53,7 +53,7 @@ type running struct {
 
 // follow runs what each trigger of a kind needs, until ctx ends: run for as long as it is
 // deployed, gone once it is not any more.
-func (s *Set) follow(ctx context.Context, pick func(*engine.Function, *image.Trigger) *wire, run func(context.Context, *wire), gone func(context.Context, *wire)) {
+func (s *Set) follow(ctx context.Context, pick func(*engine.Function, *image.Trigger) *wire, run, gone func(context.Context, *wire)) {
 	all := map[string]*running{}
 	defer func() {
 		for _, r := range all {

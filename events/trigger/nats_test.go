@@ -29,6 +29,7 @@ type noEngine struct{}
 func (noEngine) Invoke(context.Context, string, *engine.Request) (*engine.Response, error) {
 	return nil, errors.New("not in this test")
 }
+
 func (noEngine) Function(name string) (*engine.Function, error) {
 	return nil, &engine.UnknownError{Function: name}
 }
@@ -191,6 +192,8 @@ func TestNATSStream(t *testing.T) {
 	// A function that goes takes its consumer along, an engine that goes does not.
 	until(t, consumers(1))
 	runNATS(t, set, bus, allow)
+	publish("orders.new", "6", nil)
+	until(t, w.has("1", "2", "3", "4", "5", "6"))
 	w.mu.Lock()
 	clear(w.functions)
 	w.mu.Unlock()
