@@ -7,7 +7,7 @@ type Trigger struct {
 	Function string     `json:"function"`
 	Tenant   string     `json:"tenant"`
 	Name     string     `json:"name"`
-	Kind     string     `json:"kind"`           // webhook, cron, cloudevents
-	Detail   string     `json:"detail"`         // of a hook its path and signature, of cron its schedule and time zone
+	Kind     string     `json:"kind"`           // webhook, cron, cloudevents, nats, files
+	Detail   string     `json:"detail"`         // of a hook its path and signature, of cron its schedule and time zone, of nats subject and stream, of files their pattern
 	Next     *time.Time `json:"next,omitempty"` // when cron makes its next event
 }

@@ -136,6 +136,11 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if err := f.checkSecrets(); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, err)
 	}
+	if e.cfg.Triggers != nil {
+		if err := e.cfg.Triggers(tenant, f.config.Triggers); err != nil {
+			return nil, fmt.Errorf("deploy %s: %w", name, err)
+		}
+	}
 	if old != nil {
 		f.logs = old.logs // one log over all revisions of a name
 	} else if f.logs, err = e.openLog(name); err != nil {

@@ -110,6 +110,9 @@ type Config struct {
 	Quotas  func(tenant string) Quotas                // asked at each start and build; nil: none
 	Secrets func(tenant, name string) ([]byte, error) // a value for the engine to wipe; fs.ErrNotExist; nil: there are none
 
+	// Triggers says whether a tenant's function may have such triggers; nil: any.
+	Triggers func(tenant string, all []image.Trigger) error
+
 	GC GCConfig
 
 	// ForkPercent bounds the memory limits of all fork servers together, in percent

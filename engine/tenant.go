@@ -94,6 +94,12 @@ func (e *Engine) tenant(name string) (sandbox.User, string, error) {
 	return user, v.Dir(), nil
 }
 
+// Work is the directory that a tenant's sandboxes see as /work, made if it is not there.
+func (e *Engine) Work(tenant string) (string, error) {
+	_, dir, err := e.tenant(tenant)
+	return dir, err
+}
+
 func (e *Engine) workPath(tenant string) string {
 	return filepath.Join(e.cfg.StateDir, "tenants", tenant, "work")
 }

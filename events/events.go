@@ -50,6 +50,7 @@ type Config struct {
 	MaxResults   int64         // results and dead letters that are kept at most, of each; default 100,000
 	KeepDead     time.Duration // how long dead letters are kept; default 7 days
 	Callbacks    Callbacks
+	Subjects     Subjects // that tenants' triggers may be told of
 }
 
 // Callbacks says where results may be sent. The zero value: nowhere.

@@ -174,6 +174,18 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "triggers: [{name: a, webhook: {signature: none, paths: ['[']}}]\n", false}, // likewise
 		{head + "triggers: [{name: a, webhook: {signature: none}, cloudevents: {}}]\n", false},
 		{head + "triggers: [{name: a, webhook: {signature: none}}, {name: a, cloudevents: {}}]\n", false}, // likewise
+		{head + "triggers: [{name: a, nats: {subject: 'orders.>', queue: q}}, {name: b, nats: {subject: 'a.*.c', stream: ORDERS}}]\n", true},
+		{head + "triggers: [{name: a, nats: {subject: '>'}}]\n", false},
+		{head + "triggers: [{name: a, nats: {subject: '*.a'}}]\n", false},
+		{head + "triggers: [{name: a, nats: {subject: '$JS.API.>'}}]\n", false},
+		{head + "triggers: [{name: a, nats: {subject: 'a..b'}}]\n", false},
+		{head + "triggers: [{name: a, nats: {subject: a, stream: S, queue: q}}]\n", false},
+		{head + "triggers: [{name: a, nats: {}}]\n", false},
+		{head + "triggers: [{name: a, files: {path: 'inbox/**/*.csv'}}]\n", true},
+		{head + "triggers: [{name: a, files: {path: /inbox/x}}]\n", false},
+		{head + "triggers: [{name: a, files: {path: '../x'}}]\n", false}, // see outOfSchema
+		{head + "triggers: [{name: a, files: {path: 'a/['}}]\n", false},  // likewise
+		{head + "triggers: [{name: a, files: {}}]\n", false},
 		{head + "triggers: {name: a}\n", false},
 		{head + "triggers: [a]\n", false},
 
@@ -376,6 +388,8 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 // with a unit, or of one that depends on another, an address's bits, what a schedule or
 // a pattern means, or a name that comes twice.
 var outOfSchema = map[string]bool{
+	"id: f\nbase: python\ntriggers: [{name: a, files: {path: '../x'}}]\n":                                  true,
+	"id: f\nbase: python\ntriggers: [{name: a, files: {path: 'a/['}}]\n":                                   true,
 	"id: f\nbase: python\ntriggers: [{name: a, cron: {schedule: '61 * * * *'}}]\n":                         true,
 	"id: f\nbase: python\ntriggers: [{name: a, cron: {schedule: '0 0 31 2 *'}}]\n":                         true,
 	"id: f\nbase: python\ntriggers: [{name: a, cron: {schedule: '@daily', zone: Mars/Olympus}}]\n":         true,

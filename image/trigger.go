@@ -12,6 +12,8 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/robfig/cron/v3"
+
+	"github.com/fre-engine/fre/internal/glob"
 )
 
 // Trigger makes events of what happens. Exactly one of its kinds is set.
@@ -20,6 +22,8 @@ type Trigger struct {
 	Webhook     *Webhook     `json:"webhook,omitempty"`
 	Cron        *Cron        `json:"cron,omitempty"`
 	CloudEvents *CloudEvents `json:"cloudevents,omitempty"`
+	NATS        *NATS        `json:"nats,omitempty"`
+	Files       *Files       `json:"files,omitempty"`
 }
 
 // Kind is what a trigger is called by in lists.
@@ -29,6 +33,10 @@ func (t *Trigger) Kind() string {
 		return "webhook"
 	case t.Cron != nil:
 		return "cron"
+	case t.NATS != nil:
+		return "nats"
+	case t.Files != nil:
+		return "files"
 	}
 	return "cloudevents"
 }
@@ -83,7 +91,22 @@ type CloudEvents struct {
 	Sources []string `json:"sources,omitempty"` // likewise
 }
 
+// NATS takes what others publish to subjects.
+type NATS struct {
+	Subject string `json:"subject"`          // may end in >, and have * for tokens but for the first
+	Stream  string `json:"stream,omitempty"` // that has them: each message once at least; "" for messages as they pass
+	Queue   string `json:"queue,omitempty"`  // without a stream: whose members share the messages; default one of the trigger's own
+}
+
+// Files takes files that are put into /work.
+type Files struct {
+	Path string `json:"path"` // glob below /work, ** for any number of directories
+}
+
 const maxTriggers = 64
+
+// maxFilesPath is a pattern's longest length in bytes.
+const maxFilesPath = 512
 
 var (
 	fieldNamePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,62}$`)
@@ -91,6 +114,9 @@ var (
 	globPattern      = regexp.MustCompile(`^[!-~]{1,200}$`)
 	schedulePattern  = regexp.MustCompile(`^(@(hourly|daily|weekly|monthly|yearly)|[0-9A-Za-z*?/,-]+( +[0-9A-Za-z*?/,-]+){4})$`)
 	zonePattern      = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_+/-]{0,63}$`)
+	subjectPattern   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}(\.([A-Za-z0-9_-]{1,63}|\*)){0,15}(\.>)?$`)
+	streamPattern    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+	filesPattern     = regexp.MustCompile(`^[^/\x00-\x1f\x7f]+(/[^/\x00-\x1f\x7f]+)*$`)
 	bodyPattern      = regexp.MustCompile(`^[^\x00]{0,1000}$`)
 )
 
@@ -128,6 +154,7 @@ func ParseSchedule(schedule, zone string) (cron.Schedule, error) {
 // triggerFields is the table of one trigger's keys.
 func (d *decoder) triggerFields(t *Trigger) []field {
 	w, c, e := &Webhook{Tolerance: 5 * time.Minute}, &Cron{Zone: "UTC", Missed: "skip", Path: "/"}, &CloudEvents{}
+	m, f := &NATS{}, &Files{}
 	glob := requirement(globPattern, "write a pattern of characters that are no spaces, such as com.example.*")
 	webhook := []field{
 		{key: "signature", required: true, value: d.oneOf(&w.Signature, "github", "gitlab", "gitee", "stripe", "hmac", "none")},
@@ -150,6 +177,14 @@ func (d *decoder) triggerFields(t *Trigger) []field {
 		{key: "types", value: d.strings(&e.Types, glob)},
 		{key: "sources", value: d.strings(&e.Sources, glob)},
 	}
+	messages := []field{
+		{key: "subject", required: true, value: d.text(&m.Subject, subjectPattern, "a subject such as orders.> or orders.*.new, whose first token is no wildcard")},
+		{key: "stream", value: d.text(&m.Stream, streamPattern, "the name of a stream, such as ORDERS")},
+		{key: "queue", value: d.text(&m.Queue, streamPattern, "the name of a queue group")},
+	}
+	files := []field{
+		{key: "path", required: true, value: d.text(&f.Path, filesPattern, "a pattern of paths below /work such as inbox/*.csv")},
+	}
 	kind := func(set func(), below []field) func(ast.Node, string) {
 		return func(n ast.Node, path string) {
 			set()
@@ -161,6 +196,8 @@ func (d *decoder) triggerFields(t *Trigger) []field {
 		{key: "webhook", value: kind(func() { t.Webhook = w }, webhook), below: webhook},
 		{key: "cron", value: kind(func() { t.Cron = c }, times), below: times},
 		{key: "cloudevents", value: kind(func() { t.CloudEvents = e }, cloud), below: cloud},
+		{key: "nats", value: kind(func() { t.NATS = m }, messages), below: messages},
+		{key: "files", value: kind(func() { t.Files = f }, files), below: files},
 	}
 }
 
@@ -207,13 +244,13 @@ func (d *decoder) triggers(dst *[]Trigger) func(ast.Node, string) {
 // check looks at what no single key shows.
 func (t *Trigger) check() error {
 	kinds := 0
-	for _, there := range []bool{t.Webhook != nil, t.Cron != nil, t.CloudEvents != nil} {
+	for _, there := range []bool{t.Webhook != nil, t.Cron != nil, t.CloudEvents != nil, t.NATS != nil, t.Files != nil} {
 		if there {
 			kinds++
 		}
 	}
 	if kinds != 1 {
-		return errors.New("a trigger has one of webhook, cron and cloudevents")
+		return errors.New("a trigger has one of webhook, cron, cloudevents, nats and files")
 	}
 	if w := t.Webhook; w != nil {
 		switch {
@@ -234,6 +271,22 @@ func (t *Trigger) check() error {
 	}
 	if c := t.Cron; c != nil {
 		_, err := ParseSchedule(c.Schedule, c.Zone)
+		return err
+	}
+	if n := t.NATS; n != nil {
+		if n.Stream != "" && n.Queue != "" {
+			return errors.New("a stream's messages are shared without a queue")
+		}
+		return nil
+	}
+	if f := t.Files; f != nil {
+		if len(f.Path) > maxFilesPath {
+			return fmt.Errorf("the pattern of files has more than %d bytes", maxFilesPath)
+		}
+		if slices.ContainsFunc(strings.Split(f.Path, "/"), func(s string) bool { return s == "." || s == ".." }) {
+			return fmt.Errorf("bad pattern %q: it has to stay below /work", f.Path)
+		}
+		_, err := glob.Parse(f.Path)
 		return err
 	}
 	return errors.Join(checkGlobs(t.CloudEvents.Types), checkGlobs(t.CloudEvents.Sources))

@@ -33,6 +33,13 @@ func triggerOf(f *engine.Function, t *image.Trigger, now time.Time) api.Trigger 
 		}
 	case t.Webhook != nil:
 		out.Detail = hook + " " + t.Webhook.Signature
+	case t.NATS != nil:
+		out.Detail = t.NATS.Subject
+		if t.NATS.Stream != "" {
+			out.Detail += " of " + t.NATS.Stream
+		}
+	case t.Files != nil:
+		out.Detail = "/work/" + t.Files.Path
 	default:
 		out.Detail = hook
 	}

@@ -270,7 +270,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, BufferLock: cfg.BufferLock, BufferHuge: cfg.BufferHuge, Admission: cfg.Admission,
 		Revisions: cfg.Revisions, Concurrency: cfg.Concurrency, Queue: cfg.Queue, AllowHostNetwork: cfg.AllowHostNetwork, LendConnections: cfg.LendConnections,
 		InsecureRegistries: cfg.InsecureRegistries, Signatures: policy, ImageLimits: cfg.ImageLimits,
-		Quotas: quotasOf(records), Secrets: records.Secret,
+		Quotas: quotasOf(records), Secrets: records.Secret, Triggers: cfg.checkTriggers,
 	})
 	if err != nil {
 		return err
@@ -401,6 +401,14 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if triggers != nil {
 		group.Go(func() error {
 			triggers.Cron(ctx, queue)
+			return nil
+		})
+		group.Go(func() error {
+			triggers.NATS(ctx, queue, cfg.Events.Subjects.Allow)
+			return nil
+		})
+		group.Go(func() error {
+			triggers.Files(ctx, filepath.Join(cfg.State, "events", "files"), eng.Work)
 			return nil
 		})
 	}

@@ -25,15 +25,17 @@ type eventsConfig struct {
 	User         string `yaml:"user"`
 	PasswordFile string `yaml:"password_file"`
 
-	Concurrency *int   `yaml:"concurrency"`
-	MaxEvent    string `yaml:"max_event"`
-	MaxQueue    *int   `yaml:"max_queue"`
-	MaxResults  *int   `yaml:"max_results"`
-	QueueBytes  string `yaml:"queue_bytes"`
-	BodyBytes   string `yaml:"body_bytes"`
-	StoreBytes  string `yaml:"store_bytes"`
-	MinFree     string `yaml:"min_free"`
-	KeepDead    string `yaml:"keep_dead"`
+	Concurrency *int            `yaml:"concurrency"`
+	MaxEvent    string          `yaml:"max_event"`
+	MaxQueue    *int            `yaml:"max_queue"`
+	MaxResults  *int            `yaml:"max_results"`
+	QueueBytes  string          `yaml:"queue_bytes"`
+	BodyBytes   string          `yaml:"body_bytes"`
+	Subjects    events.Subjects `yaml:"subjects"`
+
+	StoreBytes string `yaml:"store_bytes"`
+	MinFree    string `yaml:"min_free"`
+	KeepDead   string `yaml:"keep_dead"`
 
 	Callbacks struct {
 		Hosts      []string `yaml:"hosts"`
@@ -114,7 +116,36 @@ func (e *eventsConfig) read(cfg *serveConfig) error {
 		}
 		to.KeepDead = d
 	}
+	if err := e.Subjects.Check(); err != nil {
+		return fmt.Errorf("subjects.%w", err)
+	}
+	to.Subjects = e.Subjects
 	return e.readCallbacks(&to.Callbacks)
+}
+
+// checkTriggers refuses triggers that nothing would ever come by.
+func (cfg *serveConfig) checkTriggers(tenant string, all []image.Trigger) error {
+	for i := range all {
+		m := all[i].NATS
+		if m == nil {
+			if all[i].Files != nil && cfg.EventsOff {
+				return &image.FieldError{Field: fmt.Sprintf("triggers[%d].files", i), Message: "events are off in the engine's configuration"}
+			}
+			continue
+		}
+		err := cfg.Events.Subjects.Allow(tenant, m.Subject)
+		switch {
+		case err != nil:
+		case cfg.EventsOff:
+			err = errors.New("events are off in the engine's configuration")
+		case cfg.Events.URL == "" && cfg.Events.Listen == "":
+			err = events.ErrNoOutside
+		}
+		if err != nil {
+			return &image.FieldError{Field: fmt.Sprintf("triggers[%d].nats", i), Message: err.Error()}
+		}
+	}
+	return nil
 }
 
 func (e *eventsConfig) readCallbacks(to *events.Callbacks) error {

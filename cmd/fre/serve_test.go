@@ -67,6 +67,7 @@ func TestReadConfig(t *testing.T) {
 		{name: "a queue of none", src: "events: {max_queue: 0}\n", wrong: "events.max_queue"},
 		{name: "an event of what size", src: "events: {max_event: big}\n", wrong: "events.max_event"},
 		{name: "dead letters for how long", src: "events: {keep_dead: 1s}\n", wrong: "events.keep_dead"},
+		{name: "a subject of the server's", src: "events: {subjects: {acme: ['$JS.>']}}\n", wrong: "events.subjects.acme"},
 		{name: "callbacks without a secret", src: "events: {callbacks: {hosts: [a.org]}}\n", wrong: "events.callbacks.secret_file"},
 		{name: "callbacks to a URL", src: "events: {callbacks: {hosts: ['https://a.org']}}\n", wrong: "events.callbacks.hosts[0]"},
 		{name: "callbacks to a bad range", src: "events: {callbacks: {networks: [10.0.0.1/8]}}\n", wrong: "events.callbacks.networks[0]"},

@@ -41,6 +41,8 @@ type published struct {
 }
 
 func (w *world) Functions() []*engine.Function {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	var all []*engine.Function
 	for name, c := range w.functions {
 		all = append(all, &engine.Function{Name: name, Config: c})
@@ -49,7 +51,9 @@ func (w *world) Functions() []*engine.Function {
 }
 
 func (w *world) Function(name string) (*engine.Function, error) {
+	w.mu.Lock()
 	c, ok := w.functions[name]
+	w.mu.Unlock()
 	if !ok {
 		return nil, &engine.UnknownError{Function: name}
 	}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/image"
+)
+
+// A deployment is refused whose messages would never come.
+func TestCheckTriggers(t *testing.T) {
+	reached := events.Config{Listen: "127.0.0.1:4222", Subjects: events.Subjects{"acme": {"orders.>"}}}
+	for _, c := range []struct {
+		name, tenant, subject, wrong string
+		cfg                          serveConfig
+	}{
+		{"its own", "acme", "fre.in.acme.x", "", serveConfig{Events: reached}},
+		{"configured", "acme", "orders.new", "", serveConfig{Events: reached}},
+		{"of a cluster", "acme", "fre.in.acme.x", "", serveConfig{Events: events.Config{URL: "nats://a"}}},
+		{"another's", "default", "orders.new", "triggers[1].nats: tenant default may not", serveConfig{Events: reached}},
+		{"nobody publishes", "acme", "fre.in.acme.x", "triggers[1].nats: nobody reaches", serveConfig{}},
+		{"events are off", "acme", "fre.in.acme.x", "triggers[1].nats: events are off", serveConfig{Events: reached, EventsOff: true}},
+	} {
+		all := []image.Trigger{{Name: "a", Webhook: &image.Webhook{}}, {Name: "b", NATS: &image.NATS{Subject: c.subject}}}
+		err := c.cfg.checkTriggers(c.tenant, all)
+		if c.wrong == "" && err != nil || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.wrong)
+		}
+	}
+}

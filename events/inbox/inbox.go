@@ -1,0 +1,469 @@
+// Package inbox finds files that are put into a directory, each once and when it is complete.
+// Whoever writes there is hostile: nothing is followed out of the directory, no symbolic link
+// at all (openat2, RESOLVE_BENEATH), and what is there at a time is bounded.
+//
+// inotify(7) only says where to look. What counts is what is found there: a regular file that
+// nobody has open for writing (a read lease is refused otherwise, fcntl(2) F_SETLEASE). So an
+// event too many, or a queue that has run over, does no harm; the latter has everything
+// looked through.
+//
+// A file is what its path, inode, size and time of modification say. Which have been offered
+// is kept on disk, so that after a restart those are found that came meanwhile.
+package inbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/glob"
+)
+
+// Config says what is looked for. All of it is required.
+type Config struct {
+	Dir     string // of the files
+	Pattern string // of paths below Dir, as glob.Parse takes it
+	Record  string // file that remembers what was offered; made if it is not there
+	Log     *slog.Logger
+}
+
+// File is one that is complete.
+type File struct {
+	Path     string // below the directory; any bytes but zero
+	Size     int64
+	Modified time.Time
+	Key      string // the same for the same file as it is
+}
+
+const (
+	// maxDirs bounds the directories that are watched, maxDepth how deep they may lie.
+	maxDirs, maxDepth = 1024, 32
+	// maxLater bounds the paths that are remembered to be looked at again; with more,
+	// everything is looked through.
+	maxLater = 4096
+	// later is when a file is looked at again that is being written, or was refused; and how
+	// long to wait before everything is looked through again.
+	later = time.Second
+	// unwatched is how often everything is looked through where not all can be watched.
+	unwatched = 10 * time.Second
+	// offering is how many files are offered at once.
+	offering = 16
+)
+
+const (
+	interest = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_CREATE | unix.IN_MOVED_FROM | unix.IN_ONLYDIR | unix.IN_EXCL_UNLINK
+	resolve  = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV
+)
+
+// watcher is one inbox that is looked after.
+type watcher struct {
+	cfg     Config
+	pattern glob.Pattern
+	root    int
+	offer   func(context.Context, *File) error
+	record  *record
+
+	notify *os.File // inotify
+	watch  int      // its descriptor
+	dirs   map[int]string
+	known  map[string]int // the other way round
+
+	later map[string]bool // paths to look at again
+	whole bool            // everything is to be looked through
+	some  bool            // not every directory is watched
+}
+
+// Watch offers the files that match until ctx ends; those first that are there. What is
+// refused by an error is offered again.
+func Watch(ctx context.Context, cfg Config, offer func(context.Context, *File) error) (err error) {
+	pattern, err := glob.Parse(cfg.Pattern)
+	if err != nil {
+		return err
+	}
+	root, err := unix.Open(cfg.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", cfg.Dir, err)
+	}
+	w := &watcher{cfg: cfg, pattern: pattern, root: root, offer: offer, later: map[string]bool{}}
+	defer func() { err = errors.Join(err, w.close()) }()
+	if w.record, err = openRecord(cfg.Record); err != nil {
+		return err
+	}
+	if err := w.renew(); err != nil {
+		return err
+	}
+	buf := make([]byte, 64<<10)
+	for ctx.Err() == nil {
+		looked := time.Now()
+		if w.whole {
+			if err := w.lookThrough(ctx); err != nil {
+				return err
+			}
+		} else if err := w.look(ctx, w.takeLater()); err != nil {
+			return err
+		}
+		if err := w.wait(ctx, buf, looked); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *watcher) close() error {
+	err := unix.Close(w.root)
+	if w.notify != nil {
+		err = errors.Join(err, w.notify.Close())
+	}
+	if w.record != nil {
+		err = errors.Join(err, w.record.f.Close())
+	}
+	return err
+}
+
+// renew begins to watch anew: watches follow their directories, whose paths have changed.
+func (w *watcher) renew() error {
+	if w.notify != nil {
+		_ = w.notify.Close() // nothing was written
+		w.notify = nil
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("inotify: %w", err)
+	}
+	w.notify, w.watch = os.NewFile(uintptr(fd), "inotify"), fd
+	w.dirs, w.known, w.whole, w.some = map[int]string{}, map[string]int{}, true, false
+	return nil
+}
+
+// wait returns when there is something to look at.
+func (w *watcher) wait(ctx context.Context, buf []byte, looked time.Time) error {
+	var until time.Time // zero: for ever
+	switch {
+	case w.whole || len(w.later) > 0:
+		until = looked.Add(later)
+	case w.some:
+		until = looked.Add(unwatched)
+	}
+	if err := w.notify.SetReadDeadline(until); err != nil {
+		return err
+	}
+	notify := w.notify
+	stop := context.AfterFunc(ctx, func() { _ = notify.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	n, err := w.notify.Read(buf)
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		w.whole = w.whole || w.some && len(w.later) == 0
+		return nil
+	case err != nil:
+		return fmt.Errorf("inotify: %w", err)
+	}
+	moved := w.events(buf[:n])
+	if moved {
+		return w.renew()
+	}
+	if w.whole { // no more often than that, whoever makes it necessary
+		select {
+		case <-time.After(time.Until(looked.Add(later))):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// events takes note of what inotify says. moved: a directory has another path now.
+func (w *watcher) events(all []byte) (moved bool) {
+	for _, e := range parseEvents(all) {
+		dir, ok := w.dirs[e.watch]
+		switch {
+		case e.mask&unix.IN_Q_OVERFLOW != 0:
+			w.whole = true
+		case !ok:
+		case e.mask&unix.IN_IGNORED != 0:
+			delete(w.dirs, e.watch)
+			w.forget(dir, e.watch)
+		case e.mask&unix.IN_ISDIR != 0 && e.mask&unix.IN_MOVED_FROM != 0:
+			_, known := w.known[join(dir, e.name)]
+			moved = moved || known
+		case e.mask&unix.IN_MOVED_FROM != 0:
+		default:
+			w.again(join(dir, e.name))
+		}
+	}
+	return moved
+}
+
+// again has a path looked at.
+func (w *watcher) again(p string) {
+	if len(w.later) >= maxLater {
+		w.whole = true
+		return
+	}
+	w.later[p] = true
+}
+
+func (w *watcher) takeLater() []string {
+	all := make([]string, 0, len(w.later))
+	for p := range w.later {
+		all = append(all, p)
+	}
+	clear(w.later)
+	return all
+}
+
+// lookThrough looks at all there is, and forgets what is not there any more.
+func (w *watcher) lookThrough(ctx context.Context) error {
+	clear(w.later)
+	w.whole = false
+	if err := w.renewIfPartial(); err != nil {
+		return err
+	}
+	present := map[string]bool{}
+	refused := false
+	complete, err := w.walk(ctx, "", present, &refused)
+	if err != nil || !complete || refused {
+		return err
+	}
+	return w.record.keep(present)
+}
+
+// renewIfPartial lets directories that are there now have the watches of those that were.
+func (w *watcher) renewIfPartial() error {
+	if !w.some {
+		return nil
+	}
+	err := w.renew()
+	w.whole = false
+	return err
+}
+
+// look is for paths that something has happened to.
+func (w *watcher) look(ctx context.Context, paths []string) error {
+	var files []string
+	for _, p := range paths {
+		var st unix.Stat_t
+		fd, err := w.open(p, unix.O_PATH)
+		if err != nil {
+			continue // it is gone, or a link
+		}
+		err = unix.Fstat(fd, &st)
+		_ = unix.Close(fd) // nothing was written
+		switch {
+		case err != nil:
+		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+			refused := false
+			if _, err := w.walk(ctx, p, map[string]bool{}, &refused); err != nil {
+				return err
+			}
+		default:
+			files = append(files, p)
+		}
+	}
+	_, err := w.offerAll(ctx, files, nil)
+	return err
+}
+
+// walk watches a directory and those below it that can have files of the pattern, and offers
+// what is there. complete: nothing was left out.
+func (w *watcher) walk(ctx context.Context, dir string, present map[string]bool, refused *bool) (complete bool, err error) {
+	complete = true
+	todo := []string{dir}
+	for len(todo) > 0 && ctx.Err() == nil {
+		dir, todo = todo[len(todo)-1], todo[:len(todo)-1]
+		if !w.reaches(dir) {
+			continue
+		}
+		if !w.add(dir) {
+			complete, w.some = false, true
+			continue
+		}
+		fd, err := w.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
+		if err != nil {
+			continue // gone meanwhile
+		}
+		f := os.NewFile(uintptr(fd), dir)
+		for {
+			entries, err := f.ReadDir(256)
+			var files []string
+			for _, e := range entries {
+				switch p := join(dir, e.Name()); {
+				case e.IsDir():
+					if len(todo) > maxDirs {
+						complete, w.some = false, true
+					} else {
+						todo = append(todo, p)
+					}
+				case e.Type().IsRegular():
+					files = append(files, p)
+				}
+			}
+			r, offered := w.offerAll(ctx, files, present)
+			*refused = *refused || r
+			if offered != nil {
+				return false, errors.Join(offered, f.Close())
+			}
+			if err != nil {
+				complete = complete && errors.Is(err, io.EOF)
+				break
+			}
+		}
+		_ = f.Close() // nothing was written
+	}
+	return complete && ctx.Err() == nil, nil
+}
+
+// reaches says whether files below a directory can match.
+func (w *watcher) reaches(dir string) bool {
+	if dir == "" {
+		return true
+	}
+	segments := strings.Split(dir, "/")
+	if len(segments) > maxDepth {
+		return false
+	}
+	for i, s := range segments {
+		switch {
+		case w.pattern[i] == "**":
+			return true
+		case i >= len(w.pattern)-1, !w.pattern[i : i+1].Match([]string{s}):
+			return false
+		}
+	}
+	return true
+}
+
+// add watches a directory; false: no more can be.
+func (w *watcher) add(dir string) bool {
+	if _, known := w.known[dir]; !known && len(w.dirs) >= maxDirs {
+		return false
+	}
+	fd, err := w.open(dir, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return true // gone, or a link: nothing to watch
+	}
+	defer unix.Close(fd)
+	// The descriptor, not the path again: that may be a link by now.
+	wd, err := unix.InotifyAddWatch(w.watch, fmt.Sprintf("/proc/self/fd/%d", fd), interest)
+	if err != nil {
+		return false
+	}
+	if old, ok := w.dirs[wd]; ok { // it may have moved
+		w.forget(old, wd)
+	}
+	w.dirs[wd], w.known[dir] = dir, wd
+	return true
+}
+
+// forget drops a path unless another directory has it by now.
+func (w *watcher) forget(dir string, wd int) {
+	if w.known[dir] == wd {
+		delete(w.known, dir)
+	}
+}
+
+func (w *watcher) open(p string, flags uint64) (int, error) {
+	if p == "" {
+		p = "."
+	}
+	for {
+		fd, err := unix.Openat2(w.root, p, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: resolve})
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) { // EAGAIN: a rename beside it
+			return fd, err
+		}
+	}
+}
+
+// offerAll offers those of the paths that match, are complete and were not offered. present
+// gets the keys of those that are there; nil: nobody asks. refused: one was.
+func (w *watcher) offerAll(ctx context.Context, paths []string, present map[string]bool) (refused bool, err error) {
+	var mu sync.Mutex // guards what follows, present, w.later and w.whole
+	var offered []string
+	work := make(chan *File)
+	var all sync.WaitGroup
+	for range min(offering, len(paths)) {
+		all.Go(func() {
+			for f := range work {
+				mu.Lock()
+				no := refused
+				mu.Unlock()
+				if !no {
+					no = w.offer(ctx, f) != nil
+				}
+				mu.Lock()
+				if no {
+					refused = true
+					w.again(f.Path)
+				} else {
+					offered = append(offered, f.Key)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, p := range paths {
+		if ctx.Err() != nil || !w.pattern.Match(strings.Split(p, "/")) {
+			continue
+		}
+		f, busy := w.complete(p)
+		mu.Lock()
+		switch {
+		case busy:
+			w.again(p)
+		case f != nil && present != nil:
+			present[f.Key] = true
+		}
+		mu.Unlock()
+		if f != nil && !w.record.has(f.Key) {
+			work <- f
+		}
+	}
+	close(work)
+	all.Wait()
+	return refused, w.record.add(offered)
+}
+
+// complete is the file at a path, nil where there is none or it is busy: somebody writes it.
+func (w *watcher) complete(p string) (_ *File, busy bool) {
+	fd, err := w.open(p, unix.O_PATH) // opening anything else may do something
+	if err != nil {
+		return nil, false
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, false
+	}
+	in, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, false
+	}
+	defer unix.Close(in)
+	if _, err := unix.FcntlInt(uintptr(in), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
+		return nil, true
+	}
+	err = unix.Fstat(in, &st) // as it is while nobody writes
+	if _, unlock := unix.FcntlInt(uintptr(in), unix.F_SETLEASE, unix.F_UNLCK); err != nil || unlock != nil {
+		return nil, true
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%d\x00%d", p, st.Ino, st.Size, st.Mtim.Nano()))
+	return &File{Path: p, Size: st.Size, Modified: time.Unix(st.Mtim.Unix()).UTC(), Key: hex.EncodeToString(sum[:keySize])}, false
+}
+
+func join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}

@@ -1,0 +1,328 @@
+package inbox
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/daemon"
+)
+
+const within = time.Minute
+
+// box is an inbox, and what was offered of it.
+type box struct {
+	t      *testing.T
+	cfg    Config
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu    sync.Mutex
+	found []*File
+	fails error
+}
+
+func open(t *testing.T, pattern string) *box {
+	t.Helper()
+	b := &box{t: t, cfg: Config{Dir: t.TempDir(), Pattern: pattern, Record: filepath.Join(t.TempDir(), "r", "record"), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}}
+	b.start()
+	t.Cleanup(b.stop)
+	return b
+}
+
+func (b *box) start() {
+	ctx, cancel := context.WithCancel(b.t.Context())
+	b.cancel, b.done = cancel, make(chan struct{})
+	go func() {
+		defer close(b.done)
+		if err := Watch(ctx, b.cfg, b.offer); err != nil {
+			b.t.Error(err)
+		}
+	}()
+}
+
+func (b *box) stop() {
+	b.cancel()
+	<-b.done
+}
+
+func (b *box) offer(_ context.Context, f *File) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fails == nil {
+		b.found = append(b.found, f)
+	}
+	return b.fails
+}
+
+func (b *box) fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fails = err
+}
+
+func (b *box) paths() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []string
+	for _, f := range b.found {
+		all = append(all, f.Path)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// wants waits until just those were offered.
+func (b *box) wants(paths ...string) {
+	b.t.Helper()
+	slices.Sort(paths)
+	ctx, cancel := context.WithTimeout(b.t.Context(), within)
+	defer cancel()
+	err := daemon.Until(ctx, func() error {
+		if got := b.paths(); !slices.Equal(got, paths) {
+			return fmt.Errorf("offered %q, want %q", got, paths)
+		}
+		return nil
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *box) path(name string) string { return filepath.Join(b.cfg.Dir, name) }
+
+func (b *box) mkdir(names ...string) {
+	b.t.Helper()
+	for _, name := range names {
+		if err := os.MkdirAll(b.path(name), 0o755); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+func (b *box) write(name, text string) {
+	b.t.Helper()
+	if err := os.WriteFile(b.path(name), []byte(text), 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *box) rename(from, to string) {
+	b.t.Helper()
+	if err := os.Rename(b.path(from), b.path(to)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// A file is offered once it is complete, however it comes: written and closed, renamed or
+// linked into place, with its directory; again when it has changed, not when it only moved
+// away and back.
+func TestComplete(t *testing.T) {
+	b := open(t, "inbox/*.csv")
+	b.mkdir("inbox")
+	f, err := os.Create(b.path("inbox/a.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("half"); err != nil {
+		t.Fatal(err)
+	}
+	b.write("inbox/b.csv", "whole")
+	b.write("inbox/c.txt", "another kind")
+	b.wants("inbox/b.csv") // and not a.csv, which was there before
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.wants("inbox/a.csv", "inbox/b.csv")
+	b.write("c.part", "renamed")
+	b.rename("c.part", "inbox/c.csv")
+	b.wants("inbox/a.csv", "inbox/b.csv", "inbox/c.csv")
+	b.write("d.part", "linked")
+	if err := os.Link(b.path("d.part"), b.path("inbox/d.csv")); err != nil {
+		t.Fatal(err)
+	}
+	b.wants("inbox/a.csv", "inbox/b.csv", "inbox/c.csv", "inbox/d.csv")
+	b.rename("inbox/d.csv", "d.away")
+	b.rename("d.away", "inbox/d.csv")
+	b.write("inbox/a.csv", "changed")
+	b.wants("inbox/a.csv", "inbox/a.csv", "inbox/b.csv", "inbox/c.csv", "inbox/d.csv")
+	for _, f := range b.found {
+		if f.Path == "inbox/c.csv" && (f.Size != 7 || time.Since(f.Modified) > time.Hour) {
+			t.Errorf("file %+v", f)
+		}
+	}
+}
+
+// What came while nobody watched is found, once, and what was offered before is not again.
+func TestRestart(t *testing.T) {
+	b := open(t, "**/x")
+	b.mkdir("a/b")
+	b.write("x", "1")
+	b.write("a/b/x", "2")
+	b.wants("a/b/x", "x")
+	b.stop()
+	b.mkdir("c")
+	b.write("c/x", "3")
+	record, err := os.OpenFile(b.cfg.Record, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := record.WriteString("torn by a cra"); err != nil {
+		t.Fatal(err)
+	}
+	if err := record.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.wants("a/b/x", "c/x", "x")
+}
+
+// What is refused is offered again.
+func TestRefused(t *testing.T) {
+	b := open(t, "*")
+	b.fail(errors.New("full"))
+	for i := range 100 {
+		b.write(fmt.Sprint(i), "x")
+	}
+	b.fail(nil)
+	var all []string
+	for i := range 100 {
+		all = append(all, fmt.Sprint(i))
+	}
+	b.wants(all...)
+}
+
+// Nothing is followed out of the directory, and what is no file is none; names are any bytes.
+func TestHostile(t *testing.T) {
+	b := open(t, "**")
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "secret"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.mkdir("real", "moved")
+	for from, to := range map[string]string{"link": filepath.Join(outside, "secret"), "dirlink": outside, "inside": "real", "up": "..", "self": "."} {
+		if err := os.Symlink(to, b.path(from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mkfifo(b.path("fifo"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.write("real/line\nbreak", "x")
+	b.write("real/\xff\xfe", "x")
+	b.wants("real/line\nbreak", "real/\xff\xfe")
+	// A directory that was watched becomes a link.
+	b.rename("moved", "moved2")
+	if err := os.Symlink(outside, b.path("moved")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(outside, "later"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.write("moved2/y", "x")
+	b.wants("moved2/y", "real/line\nbreak", "real/\xff\xfe")
+	// Directories that come and go quickly, while a file comes in one of their names.
+	for range 200 {
+		b.mkdir("quick/deep")
+		if err := os.RemoveAll(b.path("quick")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.mkdir("quick/deep")
+	b.write("quick/deep/z", "x")
+	b.wants("moved2/y", "quick/deep/z", "real/line\nbreak", "real/\xff\xfe")
+}
+
+// Thousands of files, and directories more than are watched: each file comes, once.
+func TestMany(t *testing.T) {
+	b := open(t, "**/*")
+	var want []string
+	for i := range 5000 {
+		want = append(want, fmt.Sprintf("f%d", i))
+		b.write(want[i], "x")
+	}
+	for i := range maxDirs + 100 {
+		dir := fmt.Sprintf("d%d", i)
+		b.mkdir(dir)
+		if i%20 == 0 {
+			want = append(want, dir+"/f")
+			b.write(dir+"/f", "x")
+		}
+	}
+	b.wants(want...)
+}
+
+// A queue that has run over has everything looked through.
+func TestOverflow(t *testing.T) {
+	w := &watcher{later: map[string]bool{}, dirs: map[int]string{1: "a"}, known: map[string]int{"a": 1}}
+	w.events(encode(-1, unix.IN_Q_OVERFLOW, ""))
+	if !w.whole {
+		t.Error("an overflow is nothing")
+	}
+	w.whole = false
+	for i := range maxLater + 1 {
+		w.events(encode(1, unix.IN_CLOSE_WRITE, fmt.Sprint(i)))
+	}
+	if !w.whole || len(w.later) != maxLater {
+		t.Errorf("%d paths to look at, whole %v", len(w.later), w.whole)
+	}
+}
+
+func encode(watch int32, mask uint32, name string) []byte {
+	b := binary.NativeEndian.AppendUint32(nil, uint32(watch))
+	b = binary.NativeEndian.AppendUint32(b, mask)
+	b = binary.NativeEndian.AppendUint32(b, 0)
+	b = binary.NativeEndian.AppendUint32(b, uint32(len(name)))
+	return append(b, name...)
+}
+
+func TestReaches(t *testing.T) {
+	for _, c := range []struct {
+		pattern, dir string
+		want         bool
+	}{
+		{"inbox/*.csv", "", true},
+		{"inbox/*.csv", "inbox", true},
+		{"inbox/*.csv", "outbox", false},
+		{"inbox/*.csv", "inbox/a", false},
+		{"a/*/c", "a/b", true},
+		{"a/*/c", "a/b/c", false},
+		{"**/x", "a/b/c", true},
+		{"a/**/x", "a/b/c", true},
+		{"a/**/x", "b", false},
+		{"**", strings.Repeat("d/", maxDepth) + "d", false},
+	} {
+		w := &watcher{pattern: strings.Split(c.pattern, "/")}
+		if got := w.reaches(c.dir); got != c.want {
+			t.Errorf("%s reaches %q: %v", c.pattern, c.dir, got)
+		}
+	}
+}
+
+func FuzzEvents(f *testing.F) {
+	f.Add(encode(1, unix.IN_CLOSE_WRITE, "a\x00\x00\x00"))
+	f.Add(append(encode(-1, unix.IN_Q_OVERFLOW, ""), 1, 2, 3))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n := 0
+		for _, e := range parseEvents(b) {
+			n += unix.SizeofInotifyEvent + len(e.name)
+			if strings.ContainsRune(e.name, 0) {
+				t.Errorf("name %q", e.name)
+			}
+		}
+		if n > len(b) {
+			t.Errorf("%d bytes of events in %d", n, len(b))
+		}
+	})
+}

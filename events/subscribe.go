@@ -1,0 +1,218 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Subscription says which messages of others' are wanted.
+type Subscription struct {
+	Subject string
+	Stream  string // that has them: each comes until it was handled; "" for messages as they pass
+	Name    string // of the consumer that is kept, or of the queue group; nobody else's
+}
+
+// Message is one that somebody has published.
+type Message struct {
+	Subject string
+	Header  [][2]string
+	Body    []byte
+	Key     string // the same for the same message, "" where nobody can tell
+}
+
+const (
+	// handling is how many messages of a subscription are handled at once.
+	handling = 64
+	// pendingMessages and pendingBytes bound what waits in memory, without a stream. What is
+	// more is lost.
+	pendingMessages, pendingBytes = 8192, 32 << 20
+	// handleAgain is when a message comes again that could not be handled.
+	handleAgain = time.Second
+	// handleWait is how long handling may take: longer than Publish waits for a commit.
+	handleWait = 30 * time.Second
+	// forgetConsumer is how long a consumer is kept that nobody asks: an engine that is off
+	// for longer misses what came meanwhile.
+	forgetConsumer = 30 * 24 * time.Hour
+)
+
+// Subscribe has messages handled until ctx ends, or NATS says why it cannot be. With a stream
+// a message is over once handle has returned nil, or an error that trying again does not
+// mend (*RefusedError without RetryAfter). Without one it is offered until then as well, as
+// long as this process lives; lost is told how many were more than fit into memory.
+func (s *Service) Subscribe(ctx context.Context, sub Subscription, handle func(context.Context, *Message) error, lost func(int)) error {
+	if s.nc.Status() != nats.CONNECTED {
+		return refuse(ErrUnavailable, "NATS is not reached")
+	}
+	if sub.Stream == "" {
+		return s.listen(ctx, sub, handle, lost)
+	}
+	return s.consume(ctx, sub, handle)
+}
+
+// Unsubscribe forgets what is kept of a subscription.
+func (s *Service) Unsubscribe(ctx context.Context, sub Subscription) error {
+	if sub.Stream == "" {
+		return nil
+	}
+	err := s.js.DeleteConsumer(ctx, sub.Stream, sub.Name)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	return fault(err)
+}
+
+// listen takes messages as they pass.
+func (s *Service) listen(ctx context.Context, sub Subscription, handle func(context.Context, *Message) error, lost func(int)) error {
+	msgs := make(chan *nats.Msg, handling)
+	in, err := s.nc.QueueSubscribeSync(sub.Subject, sub.Name)
+	if err != nil {
+		return fault(err)
+	}
+	defer func() { _ = in.Unsubscribe() }() // fails with the connection
+	if err := in.SetPendingLimits(pendingMessages, pendingBytes); err != nil {
+		return fault(err)
+	}
+	var workers sync.WaitGroup
+	for range handling {
+		workers.Go(func() {
+			for msg := range msgs {
+				m := messageOf(msg.Subject, msg.Header, msg.Data)
+				for !over(handle(ctx, m)) && sleep(ctx, handleAgain) {
+				}
+			}
+		})
+	}
+	defer workers.Wait()
+	defer close(msgs)
+	told := 0
+	for {
+		msg, err := in.NextMsgWithContext(ctx)
+		if errors.Is(err, nats.ErrSlowConsumer) {
+			if n, dropped := in.Dropped(); dropped == nil && n > told {
+				lost(n - told)
+				told = n
+			}
+			continue
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fault(err)
+		}
+		select {
+		case msgs <- msg:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// consume takes messages from a stream.
+func (s *Service) consume(ctx context.Context, sub Subscription, handle func(context.Context, *Message) error) error {
+	if strings.HasPrefix(sub.Stream, "FRE_") || strings.HasPrefix(sub.Stream, "KV_") || strings.HasPrefix(sub.Stream, "OBJ_") {
+		return fmt.Errorf("%w: stream %s is not one of others' messages", ErrBadEvent, sub.Stream)
+	}
+	short, cancel := context.WithTimeout(ctx, commitTimeout)
+	cons, err := s.js.CreateOrUpdateConsumer(short, sub.Stream, jetstream.ConsumerConfig{
+		Durable: sub.Name, FilterSubject: sub.Subject, Description: "FRE: a function's trigger",
+		DeliverPolicy: jetstream.DeliverNewPolicy, AckPolicy: jetstream.AckExplicitPolicy, AckWait: handleWait, MaxDeliver: -1,
+		MaxAckPending: 2 * handling, InactiveThreshold: forgetConsumer,
+	})
+	cancel()
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("stream %s: %w", sub.Stream, ErrNotFound)
+	}
+	if err != nil {
+		return fault(err)
+	}
+	all, err := cons.Messages(jetstream.PullMaxMessages(handling))
+	if err != nil {
+		return fault(err)
+	}
+	stop := context.AfterFunc(ctx, all.Stop)
+	defer stop()
+	defer all.Stop()
+	turn := make(chan struct{}, handling)
+	var under sync.WaitGroup
+	defer under.Wait()
+	for {
+		msg, err := all.Next()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fault(err)
+		}
+		turn <- struct{}{}
+		under.Go(func() {
+			defer func() { <-turn }()
+			consumeOne(ctx, msg, handle)
+		})
+	}
+}
+
+func consumeOne(ctx context.Context, msg jetstream.Msg, handle func(context.Context, *Message) error) {
+	m := messageOf(msg.Subject(), msg.Headers(), msg.Data())
+	meta, err := msg.Metadata()
+	if err == nil && m.Key == "" {
+		m.Key = meta.Stream + "\x00" + strconv.FormatUint(meta.Sequence.Stream, 10) + "\x00" + strconv.FormatInt(meta.Timestamp.UnixNano(), 10)
+	}
+	var refused *RefusedError
+	switch err := handle(ctx, m); {
+	case err == nil:
+		_ = msg.Ack() // what is not acknowledged comes again, and is known by its key
+	case over(err):
+		_ = msg.TermWithReason(oneLine(err.Error())) // likewise
+	case errors.As(err, &refused) && refused.RetryAfter > 0:
+		_ = msg.NakWithDelay(refused.RetryAfter) // likewise
+	default:
+		_ = msg.NakWithDelay(handleAgain) // likewise
+	}
+}
+
+// over says whether a message was handled, or never will be.
+func over(err error) bool {
+	var refused *RefusedError
+	return err == nil || errors.As(err, &refused) && refused.RetryAfter == 0
+}
+
+// messageOf takes of a message's header what a function's can have. Names that say what the
+// engine says are left out.
+func messageOf(subject string, h nats.Header, body []byte) *Message {
+	m := &Message{Subject: subject, Body: body}
+	for name, values := range h {
+		if !validField(name) {
+			continue
+		}
+		for _, v := range values {
+			m.Header = append(m.Header, [2]string{name, oneLine(v)})
+		}
+	}
+	if id := h.Get(nats.MsgIdHdr); id != "" {
+		m.Key = id
+	}
+	return m
+}
+
+// validField says whether a field's name is one of HTTP's (RFC 9110 section 5.1), and not
+// the engine's.
+func validField(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	lower := strings.ToLower(name)
+	return name != "" && !strings.HasPrefix(lower, "x-fre-") && !strings.HasPrefix(lower, "fre-") && lower != "x-call-id" && lower != "content-length" && lower != "transfer-encoding"
+}

@@ -1,0 +1,106 @@
+package trigger
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+	"unicode/utf8"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/events/inbox"
+	"github.com/fre-engine/fre/image"
+)
+
+// dropped is the body of a file's event.
+type dropped struct {
+	Path     string    `json:"path"`                  // in the sandbox; what is no UTF-8 is replaced
+	Bytes    string    `json:"path_base64,omitempty"` // then: the path as it is
+	Size     int64     `json:"size"`
+	Modified time.Time `json:"modified"`
+}
+
+// Files makes events of files that are put into tenants' /work, until ctx ends. Which were
+// made is remembered below dir.
+func (s *Set) Files(ctx context.Context, dir string, work func(tenant string) (string, error)) {
+	record := func(w *wire) string {
+		sum := sha256.Sum256([]byte(w.function + "\x00" + w.trigger))
+		return filepath.Join(dir, hex.EncodeToString(sum[:16]))
+	}
+	pick := func(f *engine.Function, t *image.Trigger) *wire {
+		if t.Files == nil {
+			return nil
+		}
+		return &wire{function: f.Name, trigger: t.Name, tenant: f.Config.Tenant, files: t.Files}
+	}
+	run := func(ctx context.Context, w *wire) {
+		said := ""
+		for ctx.Err() == nil {
+			below, err := work(w.tenant)
+			if err == nil {
+				cfg := inbox.Config{Dir: below, Pattern: w.files.Path, Record: record(w), Log: s.cfg.Log}
+				err = inbox.Watch(ctx, cfg, func(ctx context.Context, f *inbox.File) error { return s.file(ctx, w, f) })
+			}
+			if err != nil && ctx.Err() == nil && err.Error() != said { // not each second anew
+				said = err.Error()
+				s.cfg.Log.WarnContext(ctx, "files in /work make no events", "function", w.function, "trigger", w.trigger, "error", err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(followEvery):
+			}
+		}
+	}
+	gone := func(ctx context.Context, w *wire) {
+		if err := os.Remove(record(w)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			s.cfg.Log.WarnContext(ctx, "record of files not removed", "function", w.function, "trigger", w.trigger, "error", err)
+		}
+	}
+	s.follow(ctx, pick, run, gone)
+}
+
+// file makes an event of one, a CloudEvent in binary mode. nil as well where it never will be
+// one: the log says so.
+func (s *Set) file(ctx context.Context, w *wire, f *inbox.File) error {
+	fn, err := s.cfg.Engine.Function(w.function)
+	if err != nil {
+		return err
+	}
+	d := dropped{Path: "/work/" + f.Path, Size: f.Size, Modified: f.Modified}
+	if !utf8.ValidString(f.Path) {
+		d.Bytes = base64.StdEncoding.EncodeToString([]byte(d.Path))
+	}
+	body, err := json.Marshal(&d)
+	if err != nil {
+		return err
+	}
+	r := &engine.Request{
+		Method: http.MethodPost, Path: "/", Body: bytes.NewReader(body), Size: int64(len(body)),
+		Header: [][2]string{
+			{"Content-Type", "application/json"},
+			{"Ce-Specversion", "1.0"},
+			{"Ce-Type", "dev.fre.file.complete"},
+			{"Ce-Source", "/work"},
+			{"Ce-Id", f.Key},
+			{"Ce-Time", f.Modified.Format(time.RFC3339Nano)},
+			{"Ce-Subject", (&url.URL{Path: d.Path}).EscapedPath()},
+		},
+	}
+	_, err = s.takeOn(ctx, fn, r, events.Options{Key: "files\x00" + w.trigger + "\x00" + f.Key, Source: "files/" + w.trigger})
+	var refused *events.RefusedError
+	if errors.As(err, &refused) && refused.RetryAfter == 0 {
+		s.cfg.Log.WarnContext(ctx, "file is no event", "function", w.function, "trigger", w.trigger, "path", d.Path, "error", err)
+		return nil
+	}
+	return err
+}

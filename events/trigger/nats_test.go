@@ -1,0 +1,287 @@
+package trigger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/daemon"
+)
+
+// within is how long what has to happen may take.
+const within = time.Minute
+
+// noEngine has no functions of its own: what is published is the world's.
+type noEngine struct{}
+
+func (noEngine) Invoke(context.Context, string, *engine.Request) (*engine.Response, error) {
+	return nil, errors.New("not in this test")
+}
+
+func (noEngine) Function(name string) (*engine.Function, error) {
+	return nil, &engine.UnknownError{Function: name}
+}
+func (noEngine) Room(string) int { return 0 }
+
+// openBus is a NATS server that others reach, and one of them.
+func openBus(t *testing.T, dir string) (*events.Service, *nats.Conn) {
+	t.Helper()
+	bus, err := events.Open(events.Config{
+		Engine: noEngine{}, Dir: dir, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), MinFreeBytes: 1,
+		Listen: "127.0.0.1:0", User: "operator", Password: "password",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := bus.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	nc, err := nats.Connect("nats://operator:password@" + bus.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return bus, nc
+}
+
+// until waits for what must happen.
+func until(t *testing.T, what func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	if err := daemon.Until(ctx, what); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) bodies() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []string
+	for _, p := range w.published {
+		all = append(all, p.Body)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (w *world) has(bodies ...string) func() error {
+	return func() error {
+		if got := w.bodies(); !slices.Equal(got, bodies) {
+			return fmt.Errorf("events: %q, want %q", got, bodies)
+		}
+		return nil
+	}
+}
+
+// fail has the world refuse what is published; nil: not any more.
+func (w *world) fail(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fails = err
+}
+
+// runNATS has a set take messages until stop is called.
+func runNATS(t *testing.T, set *Set, bus Bus, allow events.Subjects) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		set.NATS(ctx, bus, allow.Allow)
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// Messages of a stream are events once at least: they wait for a queue that takes nothing,
+// and for an engine that is away; the same message is one event.
+func TestNATSStream(t *testing.T) {
+	bus, nc := openBus(t, t.TempDir())
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	orders, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}, Duplicates: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{}
+	allow := events.Subjects{"default": {"orders.>"}}
+	set := newSet(t, w, time.Now(), image.Trigger{Name: "n", NATS: &image.NATS{Subject: "orders.*", Stream: "ORDERS"}})
+	stop := runNATS(t, set, bus, allow)
+	consumers := func(n int) func() error {
+		return func() error {
+			info, err := orders.Info(ctx)
+			if err == nil && info.State.Consumers != n {
+				err = fmt.Errorf("%d consumers, want %d", info.State.Consumers, n)
+			}
+			return err
+		}
+	}
+	until(t, consumers(1))
+	publish := func(subject, body string, header nats.Header) {
+		t.Helper()
+		if _, err := js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: []byte(body), Header: header}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("orders.new", "1", nats.Header{"Nats-Msg-Id": {"one"}, "X-Kind": {"k"}, "X-Fre-Nats-Subject": {"forged"}})
+	publish("orders.new.deep", "not this", nil)
+	until(t, w.has("1"))
+	header := w.published[0].Header
+	if !slices.Contains(header, [2]string{"X-Kind", "k"}) || !slices.Contains(header, [2]string{"X-Fre-Nats-Subject", "orders.new"}) {
+		t.Errorf("header of the event: %q", header)
+	}
+	for _, f := range header {
+		if f[1] == "forged" {
+			t.Errorf("a field that nobody may set: %q", f)
+		}
+	}
+	w.fail(&events.RefusedError{Err: events.ErrFull, Status: 429, RetryAfter: 10 * time.Millisecond})
+	publish("orders.new", "2", nil)
+	stop()
+	publish("orders.new", "3", nil) // while no engine is there
+	w.fail(nil)
+	stop = runNATS(t, set, bus, allow)
+	until(t, w.has("1", "2", "3"))
+	// After the stream's own window: the event's id tells them.
+	until(t, func() error {
+		ack, err := js.PublishMsg(ctx, &nats.Msg{Subject: "orders.new", Data: []byte("again"), Header: nats.Header{"Nats-Msg-Id": {"one"}}})
+		if err == nil && ack.Duplicate {
+			err = errors.New("the stream still knows it")
+		}
+		return err
+	})
+	publish("orders.new", "4", nil)
+	until(t, w.has("1", "2", "3", "4"))
+	// What is refused for good is in nobody's way.
+	w.fail(&events.RefusedError{Err: events.ErrTooLarge, Status: 413})
+	publish("orders.new", "poison", nil)
+	until(t, func() error {
+		for name := range orders.ListConsumers(ctx).Info() {
+			if name.NumAckPending+int(name.NumPending) > 0 {
+				return fmt.Errorf("%d messages are not over", name.NumAckPending+int(name.NumPending))
+			}
+		}
+		return nil
+	})
+	w.fail(nil)
+	publish("orders.new", "5", nil)
+	until(t, w.has("1", "2", "3", "4", "5"))
+	stop()
+	// A function that goes takes its consumer along, an engine that goes does not.
+	until(t, consumers(1))
+	runNATS(t, set, bus, allow)
+	publish("orders.new", "6", nil)
+	until(t, w.has("1", "2", "3", "4", "5", "6"))
+	w.mu.Lock()
+	clear(w.functions)
+	w.mu.Unlock()
+	until(t, consumers(0))
+}
+
+// Without a stream messages are taken as they pass, by one of a queue's members.
+func TestNATSCore(t *testing.T) {
+	bus, nc := openBus(t, t.TempDir())
+	w := &world{}
+	set := newSet(t, w, time.Now(), image.Trigger{Name: "n", NATS: &image.NATS{Subject: "fre.in.default.>"}})
+	runNATS(t, set, bus, nil)
+	other := New(set.cfg) // another node
+	runNATS(t, other, bus, nil)
+	until(t, func() error { // from when on they listen, nobody tells
+		if err := nc.Publish("fre.in.default.x", []byte("0")); err != nil {
+			return err
+		}
+		if len(w.bodies()) == 0 {
+			return errors.New("nobody listens")
+		}
+		return nil
+	})
+	w.fail(&events.RefusedError{Err: events.ErrFull, Status: 429, RetryAfter: time.Second})
+	for _, body := range []string{"1", "2"} {
+		if err := nc.Publish("fre.in.default.x", []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := nc.Publish("fre.in.other.x", []byte("another tenant's")); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	w.fail(nil) // what waited is taken now
+	until(t, func() error {
+		all := slices.DeleteFunc(w.bodies(), func(s string) bool { return s == "0" })
+		if !slices.Equal(all, []string{"1", "2"}) {
+			return fmt.Errorf("events: %q", all)
+		}
+		return nil
+	})
+}
+
+// refusals collects what a log says.
+type refusals struct {
+	io.Writer
+	found chan string
+}
+
+func (r refusals) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), "are not taken") {
+		select {
+		case r.found <- string(p):
+		default:
+		}
+	}
+	return len(p), nil
+}
+
+// A subject that the tenant may not be told of, a stream that is not there and the engine's
+// own streams are none's events, and the log says so once.
+func TestNATSRefused(t *testing.T) {
+	bus, _ := openBus(t, t.TempDir())
+	for name, c := range map[string]struct {
+		nats image.NATS
+		says string
+	}{
+		"another tenant's": {image.NATS{Subject: "fre.in.other.>"}, "may not be told"},
+		"the engine's own": {image.NATS{Subject: "fre.results.>"}, "may not be told"},
+		"no stream":        {image.NATS{Subject: "fre.in.default.x", Stream: "NONE"}, "stream NONE"},
+		"FRE's stream":     {image.NATS{Subject: "fre.in.default.x", Stream: "FRE_RESULTS"}, "FRE_RESULTS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{}
+			set := newSet(t, w, time.Now(), image.Trigger{Name: "n", NATS: &c.nats})
+			log := refusals{found: make(chan string, 8)}
+			set.cfg.Log = slog.New(slog.NewTextHandler(log, nil))
+			runNATS(t, set, bus, nil)
+			select {
+			case said := <-log.found:
+				if !strings.Contains(said, c.says) {
+					t.Errorf("the log says %s, want %q", said, c.says)
+				}
+			case <-time.After(within):
+				t.Error("nothing is said")
+			}
+		})
+	}
+}
