@@ -110,6 +110,9 @@ type Config struct {
 	Quotas  func(tenant string) Quotas                // asked at each start and build; nil: none
 	Secrets func(tenant, name string) ([]byte, error) // a value for the engine to wipe; fs.ErrNotExist; nil: there are none
 
+	Calls  func(tenant string) error // asked before each event that a function makes by a call; nil: none is refused
+	Called func(*CallRecord)         // told of each; nil: nobody is. It must not block
+
 	GC GCConfig
 
 	// ForkPercent bounds the memory limits of all fork servers together, in percent

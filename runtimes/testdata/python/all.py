@@ -224,3 +224,37 @@ def surroundings(event, context):
         "hour": time.localtime(0).tm_hour,
         "child": subprocess.run(["/usr/bin/env"], capture_output=True, text=True).stdout,
     }
+
+
+def calls(event, context):
+    """What another function says to the body; its code where there is no answer."""
+    try:
+        a = context.call(event.path[1:], event.body, method="PUT", path="/p?q=1", headers={"x-a": "1"})
+    except Exception as e:
+        return "%s %s" % (type(e).__name__, getattr(e, "code", e))
+    return a.status, {"x-b": a.headers["X-B"]}, a.body
+
+
+async def acalls(event, context):
+    import asyncio
+
+    answers = await asyncio.gather(*(context.acall("f", event.body + b"%d" % i) for i in range(3)))
+    return b" ".join(a.body for a in answers)
+
+
+def calls_left(event, context):
+    """Answers while a thread of its still calls."""
+    import threading
+
+    from _fre import calling
+
+    def run():
+        try:
+            context.call("waits")
+        except Exception:
+            pass
+
+    threading.Thread(target=run, daemon=True).start()
+    while not calling.under_way:
+        pass
+    return "left"
