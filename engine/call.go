@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/textproto"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -71,7 +71,8 @@ type lineage struct {
 	from *lineage // nil: it came from outside
 	f    *function
 
-	once  sync.Once
+	once  sync.Once     // begin
+	root  *lineage      // of the event from outside
 	place chan struct{} // has room for the one called event that runs in the caller's place
 	depth int           // of called events
 
@@ -84,9 +85,9 @@ type lineageKey struct{}
 // begin makes ready for a first call.
 func (l *lineage) begin() {
 	l.once.Do(func() {
-		l.place = make(chan struct{}, 1)
+		l.place, l.root = make(chan struct{}, 1), l
 		if l.from != nil {
-			l.depth = l.from.depth + 1
+			l.root, l.depth = l.from.root, l.from.depth+1
 		}
 	})
 }
@@ -101,11 +102,8 @@ func (l *lineage) chain(to string) string {
 	return strings.Join(names, " → ")
 }
 
-// count counts a call beneath the event from outside.
+// count counts a call beneath the event from outside, whose lineage it is.
 func (l *lineage) count() bool {
-	for l.from != nil {
-		l = l.from
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.made++
@@ -203,39 +201,140 @@ var errForbidden = errors.New("a function calls those of its own tenant alone")
 // errBadName: a function names what can be none.
 var errBadName = errors.New("not the name of a function, NAME or NAME@REVISION")
 
-func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (*Response, error) {
-	e, tenant := ev.f.e, ev.f.config.Tenant
-	name, revision, asked := strings.Cut(c.Function, "@")
-	plain, other, err := image.SplitName(name)
-	if err != nil || asked && revision == "" {
+// mostSteps is how many functions a call may name, one behind the other.
+const mostSteps = 16
+
+// call has one function handle the event or, where NAME|NAME names several, each the answer of
+// the one before, as it comes: the first that does not succeed has the last word.
+func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (resp *Response, err error) {
+	steps := strings.SplitN(c.Function, "|", mostSteps+1)
+	if len(steps) > mostSteps {
 		return nil, errBadName
 	}
+	targets := make([]string, len(steps))
+	for i, step := range steps { // all of them, before any is run
+		if targets[i], err = ev.target(step, rec); err != nil {
+			return nil, err
+		}
+	}
+	r := &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[0], c.Headers), Body: c.Body, Size: c.Length}
+	ev.calls.begin()
+	for i, target := range targets {
+		at := ctx
+		var body *stepBody
+		if i < len(targets)-1 {
+			body = &stepBody{}
+			at, body.cancel = context.WithCancelCause(ctx)
+		}
+		before := r.Body
+		resp, err = ev.step(at, target, r, i > 0)
+		if err != nil {
+			if b, ok := before.(io.Closer); ok {
+				_ = b.Close() // where nobody has taken it
+			}
+			if body != nil {
+				body.cancel(err)
+			}
+			return nil, err
+		}
+		if body == nil {
+			break
+		}
+		if resp.Status < 200 || resp.Status > 299 {
+			break // body.cancel is for ctx, which ends with the call
+		}
+		body.from = resp.Body
+		r = &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[i+1], resp.Header), Body: body, Size: resp.Size}
+	}
+	return resp, nil
+}
+
+// stepBody is an answer that is another function's request. Close ends a Read under way, and
+// the event whose answer it is.
+type stepBody struct {
+	cancel context.CancelCauseFunc // of that event
+
+	mu   sync.Mutex
+	from io.ReadCloser
+	err  error // of all Reads to come
+}
+
+func (b *stepBody) Read(p []byte) (n int, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err != nil {
+		return 0, b.err
+	}
+	n, err = b.from.Read(p)
+	if err != nil {
+		b.endLocked(err)
+	}
+	return n, err
+}
+
+// Close may come while a Read is under way, which cancel ends.
+func (b *stepBody) Close() error {
+	if !b.mu.TryLock() {
+		b.cancel(errAbandoned)
+		b.mu.Lock()
+	}
+	defer b.mu.Unlock()
+	if b.err == nil {
+		b.endLocked(errAbandoned)
+	}
+	return nil
+}
+
+func (b *stepBody) endLocked(err error) {
+	b.err = err
+	_ = b.from.Close() // its news is in err
+	b.cancel(errAbandoned)
+}
+
+// target is the qualified name, with its revision, of what a caller names.
+func (ev *event) target(named string, rec *CallRecord) (string, error) {
+	tenant := ev.f.config.Tenant
+	name, revision, asked := strings.Cut(named, "@")
+	plain, other, err := image.SplitName(name)
+	if err != nil || asked && revision == "" {
+		return "", errBadName
+	}
 	if plain != name && other != tenant {
-		return nil, errForbidden
+		return "", errForbidden
 	}
 	name = image.QualifiedName(plain, tenant)
-	if _, err := e.find(name); err != nil {
-		return nil, err
+	if _, err := ev.f.e.find(name); err != nil {
+		return "", err
 	}
-	rec.qualified = name
+	if rec.qualified == "" {
+		rec.qualified = name
+	}
 	if asked {
 		name += "@" + revision
 	}
+	return name, nil
+}
+
+// step is one event of a call. further says that it takes the answer of another, which may
+// still have the caller's place: both run in that.
+func (ev *event) step(ctx context.Context, target string, r *Request, further bool) (*Response, error) {
 	l := &ev.calls
-	l.begin()
+	plain, _, _ := strings.Cut(target, ".")
 	switch {
 	case l.depth+1 >= mostDepth:
 		return nil, &LoopError{l.chain(plain), fmt.Sprintf("%d functions wait for each other, no more may", mostDepth)}
-	case !l.count():
+	case !l.root.count():
 		return nil, &LoopError{l.chain(plain), fmt.Sprintf("%d calls have followed from one event, no more may", mostCallsBeneath)}
 	}
-	if e.cfg.Calls != nil {
-		if err := e.cfg.Calls(tenant); err != nil {
+	if guard := ev.f.e.cfg.Calls; guard != nil {
+		if err := guard(ev.f.config.Tenant); err != nil {
 			return nil, &guardError{err}
 		}
 	}
-	r := &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(c), Body: c.Body, Size: c.Length}
-	return e.Invoke(context.WithValue(ctx, lineageKey{}, l), name, r)
+	if further {
+		l = &lineage{from: l.from, f: l.f, root: l.root, depth: l.depth, place: make(chan struct{}, 1)}
+	}
+	return ev.f.e.Invoke(context.WithValue(ctx, lineageKey{}, l), target, r)
 }
 
 // guardError is Config.Calls' refusal.
@@ -253,19 +352,16 @@ var notPassed = map[string]bool{
 var traces = []string{"X-Request-Id", "Traceparent", "Tracestate"}
 
 // calledHeader is what the called function is told.
-func (ev *event) calledHeader(c *channel.Called) [][2]string {
-	header := make([][2]string, 0, len(c.Headers)+5)
-	for _, h := range c.Headers {
+func (ev *event) calledHeader(function string, fields [][2]string) [][2]string {
+	header := make([][2]string, 0, len(fields)+4)
+	for _, h := range fields {
 		if name := textproto.CanonicalMIMEHeaderKey(h[0]); !notPassed[name] {
 			header = append(header, [2]string{name, h[1]})
 		}
 	}
 	if field(header, "Host") == "" {
-		name, _, _ := strings.Cut(c.Function, "@")
+		name, _, _ := strings.Cut(function, "@")
 		header = slices.Insert(header, 0, [2]string{"Host", name})
-	}
-	if c.Body != nil && c.Length >= 0 {
-		header = append(header, [2]string{"Content-Length", strconv.FormatInt(c.Length, 10)})
 	}
 	for _, name := range traces {
 		if value := field(ev.header, name); value != "" && field(header, name) == "" {

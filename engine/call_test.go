@@ -112,8 +112,8 @@ func TestCallLoops(t *testing.T) {
 	deep := strings.Repeat("/call/wide", mostDepth-1)
 	r.mustCall("wide", deep+"/", "down", "down")
 	for path, want := range map[string]string{
-		"one /call/one/":       "loop: one → one: one takes 1 events at once",
-		"one /call/g/call/one": "loop: one → g → one: one takes 1 events at once",
+		"one /call/one/":               "loop: one → one: one takes 1 events at once",
+		"one /call/g/call/one":         "loop: one → g → one: one takes 1 events at once",
 		"wide " + deep + "/call/wide/": "loop: " + strings.Repeat("wide → ", mostDepth) + "wide: 16 functions wait for each other",
 	} {
 		name, path, _ := strings.Cut(path, " ")
@@ -122,6 +122,37 @@ func TestCallLoops(t *testing.T) {
 			t.Errorf("%s %s: %q, %v; want %q", name, path, got, err, want)
 		}
 	}
+}
+
+// TestCallPipeline: each function has the answer of the one before, as it comes, and the first
+// that does not succeed has the last word.
+func TestCallPipeline(t *testing.T) {
+	r := calls(t, Config{Concurrency: 1})
+	body := strings.Repeat("z", 3<<20)
+	if got, _, err := r.call(t.Context(), "f", "/call/g|f|g@latest/", body); err != nil || got != body {
+		t.Errorf("%d bytes came back of %d, %v", len(got), len(body), err)
+	}
+	resp, err := r.Invoke(t.Context(), "f", &Request{Method: "GET", Path: "/call/g|g/stream", Query: "3000000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(io.Discard, resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil || n != 3_000_000 {
+		t.Errorf("a stream behind another: %d bytes, %v", n, err)
+	}
+	for path, want := range map[string]string{
+		"/call/g|nobody/": "not_found: f → g|nobody: ",
+		"/call/g|/":       "bad_call: f → g|: ",
+		"/call/g|f/fail":  "function_error: f → g|f: ",
+		"/call/" + strings.Repeat("g|", 16) + "g/x": "bad_call: ",
+		"/call/f|g/call/nobody/":                    "not_found: f → f → nobody: ", // the answer of f, 502
+	} {
+		got, resp, err := r.call(t.Context(), "f", path, "x")
+		if err != nil || resp.Status != 502 || !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, %v; want it to begin with %q", path, got, err, want)
+		}
+	}
+	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
 }
 
 // TestCallsWithoutPlaces: events that have all of the engine's places, and call others, do
