@@ -273,7 +273,7 @@ type exactly struct {
 func (e *exactly) Read(p []byte) (int, error) {
 	n, err := e.r.Read(p)
 	e.left -= int64(n)
-	if err == io.EOF && e.left > 0 { //nolint:errorlint // a Reader's end is io.EOF itself
+	if err == io.EOF && e.left > 0 {
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err

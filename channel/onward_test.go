@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/internal/fretest"
 )
@@ -66,8 +67,7 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// A long body of known length comes in a file that nobody can change, and one that becomes
-// shorter breaks the call off.
+// A long body of known length comes in a file.
 func TestCallFile(t *testing.T) {
 	t.Setenv("FRE_FILES", "/tmp")
 	want := pattern(2 << 20)
@@ -293,6 +293,58 @@ func TestCallMalformed(t *testing.T) {
 				t.Errorf("%v, want %v", err, ErrProtocol)
 			}
 		})
+	}
+}
+
+// A body in a file that becomes shorter breaks the call off, and the file is closed.
+func TestCallFileShrinks(t *testing.T) {
+	file, err := newMemfd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := file.Write(pattern(1000)); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error, 1)
+	_, b := byHand(t, callerFunc(func(_ context.Context, c *Called) (*Answer, error) {
+		if err := file.Truncate(500); err != nil {
+			return nil, err
+		}
+		_, err := io.ReadAll(c.Body)
+		read <- err
+		return nil, err
+	}))
+	p := append(callPayload(1, Called{Function: "f", Method: "GET", Path: "/"}), (&fileMeta{Length: 1000}).json()...)
+	h := header{len: len(p), kind: kindCallFile, fds: 1, id: FirstCall}
+	if _, _, err := b.WriteMsgUnix(append(h.append(nil), p...), unix.UnixRights(int(file.Fd())), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-read; !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("read: %v, want %v", err, io.ErrUnexpectedEOF)
+	}
+	if h, _, err := newFrameReader(b).next(); err != nil || h.kind != kindError || h.id != FirstCall {
+		t.Errorf("told %+v, %v; want ERROR", h, err)
+	}
+}
+
+// A call of an event that is over is refused, with the rest of its body, and the channel goes
+// on.
+func TestCallAfterEvent(t *testing.T) {
+	c, b := byHand(t, callerFunc(func(context.Context, *Called) (*Answer, error) {
+		t.Error("called")
+		return &Answer{Status: 200}, nil
+	}))
+	answer := append([]byte{byte(len(`{"status":200,"headers":[]}`)), 0, 0, 0}, `{"status":200,"headers":[]}`...)
+	say(t, b, kindResponse, 0, 1, answer)
+	say(t, b, kindCall, flagMore, FirstCall, callPayload(1, Called{Function: "f", Method: "GET", Path: "/"}))
+	say(t, b, kindData, 0, FirstCall, pattern(10))
+	h, p, err := newFrameReader(b).next()
+	if err != nil || h.kind != kindError || h.id != FirstCall || !bytes.Contains(p, []byte("cancelled")) {
+		t.Errorf("told %+v %s, %v; want ERROR", h, p, err)
+	}
+	if err := c.Err(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -173,21 +173,22 @@ func (ev *event) Call(ctx context.Context, c *channel.Called) (*channel.Answer, 
 	rec := &CallRecord{At: time.Now(), From: from.name, Function: named, Method: c.Method, Path: c.Path[:min(len(c.Path), 4<<10)], RequestID: field(ev.header, "X-Request-Id")}
 	resp, err := ev.call(ctx, c, rec)
 	rec.Took = time.Since(rec.At)
+	how := "ok"
 	if err != nil {
 		code := callCode(err)
-		rec.Error = code
+		rec.Error, how = code, code
 		err = &CallError{Code: code, Chain: ev.calls.chain(named), Err: err}
 	} else {
 		rec.Status, rec.Invocation, rec.Cold, rec.Bytes = resp.Status, resp.ID, resp.Cold, resp.Size
 	}
-	e.metrics.calls.WithLabelValues(rec.qualified, from.name, outcome(err)).Inc()
+	e.metrics.calls.WithLabelValues(rec.qualified, from.name, how).Inc()
 	if e.cfg.Called != nil {
 		e.cfg.Called(rec)
 	}
 	if err != nil {
 		message := err.Error()
 		if rec.Error == "internal" { // the engine's own trouble is for its operator
-			e.log.Error("call", "function", named, "from", from.name, "error", err)
+			e.log.ErrorContext(ctx, "call", "function", named, "from", from.name, "error", err)
 			message = "the function could not be run; the engine's log says why"
 		}
 		return nil, &channel.Failure{Type: rec.Error, Message: message}

@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 			Name: "fre_admission_refused_total", Help: "Events refused: for want of memory for bodies (memory, waits), as answers of their function hold much of it (answers), or as too many wait for their function (queue_length, queue_time) or for the engine (engine).",
 		}, []string{"reason"}),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fre_calls_total", Help: "Events that a function made by a call: of which function (none where there is no such), from which, and how they ended.",
+			Name: "fre_calls_total", Help: "Events that a function made by a call: of which function (none where there is no such), from which, and ok or the code of why there is no answer (docs/calls.md).",
 		}, []string{"function", "from", "outcome"}),
 		gcImages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fre_gc_images_total", Help: "Images that garbage collection removed.",

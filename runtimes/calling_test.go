@@ -68,6 +68,7 @@ func callFrom(t *testing.T, i *instance, caller channel.Caller, path, body strin
 func TestCallsFromHandlers(t *testing.T) {
 	big := string(bytes.Repeat([]byte("0123456789abcdef"), 8<<20/16))
 	calling(t, func(t *testing.T, l language, concurrency string) {
+		t.Helper()
 		for _, files := range []string{"FRE_FILES=", "FRE_FILES=/tmp"} {
 			i := l.start(t, "all.calls", "FRE_CONCURRENCY="+concurrency, "FRE_CALLS=32", "FRE_MEMORY_BYTES=1000000000", files)
 			for _, size := range []int{1, 1000, 70_000, 256<<10 + 1, 600_000, 8 << 20} {
@@ -87,6 +88,7 @@ func TestCallsFromHandlers(t *testing.T) {
 // Without an engine that takes calls none are made.
 func TestCallsWithoutEngine(t *testing.T) {
 	calling(t, func(t *testing.T, l language, concurrency string) {
+		t.Helper()
 		i := l.start(t, "all.calls", "FRE_CONCURRENCY="+concurrency)
 		if got, err := callFrom(t, i, nil, "/other", "x"); err != nil || got.Body != "CallError not_possible" {
 			t.Errorf("%q, %v", got.Body, err)
@@ -96,6 +98,7 @@ func TestCallsWithoutEngine(t *testing.T) {
 
 func TestCallsAtOnceFromHandlers(t *testing.T) {
 	calling(t, func(t *testing.T, l language, concurrency string) {
+		t.Helper()
 		i := l.start(t, "all.acalls", "FRE_CONCURRENCY="+concurrency, "FRE_CALLS=32")
 		for range 20 {
 			if got, err := callFrom(t, i, otherFunctions{t: t}, "/", "x"); err != nil || got.Body != "x0 x1 x2" {
@@ -109,6 +112,7 @@ func TestCallsAtOnceFromHandlers(t *testing.T) {
 // none behind: the next event finds the channel in order.
 func TestCallsGivenUp(t *testing.T) {
 	calling(t, func(t *testing.T, l language, concurrency string) {
+		t.Helper()
 		i := l.start(t, "all.calls", "FRE_CONCURRENCY="+concurrency, "FRE_CALLS=32")
 		for range 2 {
 			ctx, cancel := context.WithCancel(t.Context())

@@ -175,6 +175,9 @@ class CallError(Exception):
         self.code = code
 
 
+Context.CallError = CallError
+
+
 # --- The channel -----------------------------------------------------------
 
 

@@ -230,8 +230,8 @@ def calls(event, context):
     """What another function says to the body; its code where there is no answer."""
     try:
         a = context.call(event.path[1:], event.body, method="PUT", path="/p?q=1", headers={"x-a": "1"})
-    except Exception as e:
-        return "%s %s" % (type(e).__name__, getattr(e, "code", e))
+    except context.CallError as e:
+        return "%s %s" % (type(e).__name__, e.code)
     return a.status, {"x-b": a.headers["X-B"]}, a.body
 
 
