@@ -35,6 +35,11 @@ func (w *world) testCalls(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %q", path, got, err, want)
 		}
 	}
+	w.cli(t, "tenant", "create", "slow", "--events", "1") // two at once
+	answer, err := w.call(t.Context(), "calls-slow.slow", strings.Repeat("/calls-slow", 12)+"/end", "")
+	if err != nil || !strings.Contains(string(answer.Body), "CallError quota: ") {
+		t.Errorf("a dozen calls of a tenant with one event a second: %+v, %v", answer, err)
+	}
 	metrics, err := w.client.Get("http://" + w.d.Addr() + "/metrics")
 	if err != nil {
 		t.Fatal(err)
