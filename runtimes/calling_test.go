@@ -138,3 +138,20 @@ func TestCallsGivenUp(t *testing.T) {
 		}
 	})
 }
+
+// A stream and calls of the handler's threads share the channel.
+func TestCallsBesideStream(t *testing.T) {
+	want := strings.Repeat("z", 64*65536)
+	calling(t, func(t *testing.T, l language, concurrency string) {
+		t.Helper()
+		if l.name != "python" { // in the others whoever waits does not read
+			return
+		}
+		i := l.start(t, "all.calls_stream", "FRE_CONCURRENCY="+concurrency, "FRE_CALLS=32")
+		for range 3 {
+			if got, err := callFrom(t, i, otherFunctions{t: t}, "/", ""); err != nil || got.Body != want {
+				t.Errorf("%d bytes of %d, %v", len(got.Body), len(want), err)
+			}
+		}
+	})
+}

@@ -12,6 +12,7 @@ import os
 import sys
 from _json import encode_basestring_ascii as quote
 from _json import make_scanner
+from _thread import RLock, allocate_lock
 import time
 
 READY, FAILED, INVOKE, RESPONSE, DATA, ERROR, CANCEL, WINDOW, LOG, STOP, PARKED, LOAD = range(1, 13)
@@ -151,15 +152,15 @@ class Context:
         """Has another function of the tenant, NAME or NAME@REVISION, handle an event.
         Returns its answer: status, headers, body (bytes), text, json(). Raises
         CallError, whose code says why there is none."""
-        from _fre import calling
+        import _fre.calling
 
-        return calling.call(self._id, name, body, method, path, headers)
+        return _fre.calling.call(self._id, name, body, method, path, headers)
 
     async def acall(self, name, body=b"", *, method="POST", path="/", headers=None):
         """call, for coroutines."""
-        from _fre import calling
+        import _fre.calling
 
-        return await calling.acall(self._id, name, body, method, path, headers)
+        return await _fre.calling.acall(self._id, name, body, method, path, headers)
 
 
 class Cancelled(Exception):
@@ -191,18 +192,12 @@ scan = make_scanner(Syntax)
 fd = int(os.environ.get("FRE_CHANNEL", "3"))
 
 
-class NoLock:
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *_):
-        pass
-
-
 # With FRE_CONCURRENCY > 1 several threads work: threads.serve sets these.
 threaded = False
-sending = NoLock()  # held to send a frame
+sending = RLock()  # held to send a frame, which a signal's handler may interrupt with another
 condition = None  # makes Call.changed
+reading = allocate_lock()  # held to read the channel while an event is handled, where the only thread may not be alone
+calling = None  # the module, once it has been imported whole
 held = b""  # frames that wait for the next one
 
 
@@ -418,7 +413,7 @@ def take_frame(frame):
     global stopping
     kind, flags, id, payload = frame
     if id >= FIRST_CALL:
-        sys.modules["_fre.calling"].take(kind, flags, id, payload)
+        calling.take(kind, flags, id, payload)
         return None
     if kind == INVOKE:
         n = int.from_bytes(payload[:4], "little")
@@ -444,8 +439,8 @@ def take_frame(frame):
                 call.taken = 0
         elif kind == CANCEL:
             wake(call, 0, True)
-            if "_fre.calling" in sys.modules:
-                sys.modules["_fre.calling"].cancelled(id)
+            if calling:
+                calling.cancelled(id)
         else:
             if len(payload) != 4:
                 die("WINDOW")
@@ -586,8 +581,8 @@ def handle(handler, call):
             e.args = ("the handler called sys.exit(%s)" % (e.code if e.code is not None else ""),)
         send_failure(ERROR, call.id, e)
     calls.pop(call.id, None)
-    if "_fre.calling" in sys.modules:
-        sys.modules["_fre.calling"].settle(call.id)
+    if calling:
+        calling.settle(call.id)
     try:
         sys.stdout.flush()
         sys.stderr.flush()

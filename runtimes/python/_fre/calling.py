@@ -16,10 +16,6 @@ changed = threading.Condition()  # guards what is below
 under_way = {}  # number -> Sent
 number = _fre.FIRST_CALL - 1
 issuing = threading.Lock()  # before changed and _fre.sending: numbers are sent in their order
-reading = False  # somebody who waits reads the channel
-
-if not _fre.threaded:
-    _fre.sending = threading.Lock()  # a handler may have threads that call
 
 
 class Answer:
@@ -111,7 +107,6 @@ def settle(event):
 
 def wait(done):
     """Waits until done()."""
-    global reading
     if _fre.threaded:
         with changed:
             while not done():
@@ -119,10 +114,9 @@ def wait(done):
         return
     with changed:
         while not done():
-            if reading:
+            if not _fre.reading.acquire(False):
                 changed.wait()
                 continue
-            reading = True
             changed.release()
             try:
                 frame = _fre.read_frame()
@@ -133,8 +127,14 @@ def wait(done):
                     _fre.waiting.append(other)
             finally:
                 changed.acquire()
-                reading = False
+                _fre.reading.release()
                 changed.notify_all()
+
+
+def wake():
+    """Has those who wait look again: somebody else has read a frame."""
+    with changed:
+        changed.notify_all()
 
 
 def call(event, name, body, method, path, headers):

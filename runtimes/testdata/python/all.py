@@ -246,15 +246,32 @@ def calls_left(event, context):
     """Answers while a thread of its still calls."""
     import threading
 
-    from _fre import calling
+    import _fre.calling
 
     def run():
         try:
             context.call("waits")
-        except Exception:
+        except context.CallError:
             pass
 
     threading.Thread(target=run, daemon=True).start()
-    while not calling.under_way:
+    while not _fre.calling.under_way:
         pass
     return "left"
+
+
+def calls_stream(event, context):
+    """A long stream, while threads of its call."""
+    import threading
+
+    def run():
+        for _ in range(50):
+            try:
+                context.call("f", b"x" * 100_000)
+            except context.CallError:  # the event is over
+                return
+
+    for _ in range(3):
+        threading.Thread(target=run, daemon=True).start()
+    for _ in range(64):
+        yield b"z" * 65536
