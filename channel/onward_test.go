@@ -134,9 +134,9 @@ func TestCallRefused(t *testing.T) {
 
 // A call ends with the event that made it, however that ends.
 func TestCallEndsWithEvent(t *testing.T) {
+	fretest.CheckLeaks(t)
 	for _, how := range []string{"answered", "cancelled", "the instance ends"} {
 		t.Run(how, func(t *testing.T) {
-			fretest.CheckLeaks(t)
 			called, ended := make(chan struct{}), make(chan error, 1)
 			caller := callerFunc(func(ctx context.Context, _ *Called) (*Answer, error) {
 				close(called)
@@ -298,6 +298,7 @@ func TestCallMalformed(t *testing.T) {
 
 // A body in a file that becomes shorter breaks the call off, and the file is closed.
 func TestCallFileShrinks(t *testing.T) {
+	fretest.CheckLeaks(t)
 	file, err := newMemfd()
 	if err != nil {
 		t.Fatal(err)
