@@ -210,7 +210,7 @@ demo: deps-run build ## as root: build, deploy and call functions of templates/,
 .PHONY: bench-smoke
 bench-smoke: deps-test build ## each benchmark once, quickly, to see that it runs
 	go test -run '^$$' -bench . -benchtime 1x $(unit_packages)
-	for b in start warm data video event events tenants list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
+	for b in start warm data video event events calls tenants list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
 
 .PHONY: bench-start
 bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
@@ -239,6 +239,10 @@ bench-event: deps-bench build ## fresh sandboxes per event: first line of a hand
 .PHONY: bench-events
 bench-events: deps-bench build ## asynchronous events: events/s to a warm no-op, how long an acknowledgement takes
 	go run ./bench/events $(BENCHFLAGS)
+
+.PHONY: bench-calls
+bench-calls: deps-bench build ## a function's call of another one, beside the same by the gateway
+	go run ./bench/calls $(BENCHFLAGS)
 
 .PHONY: bench-paper
 bench-paper: deps-bench build ## the figures of the paper, beside docker, runc and bare processes; writes docs/benchmarks/paper.md

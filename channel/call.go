@@ -56,6 +56,8 @@ type call struct {
 	headed  bool // RESPONSE has come; the reader's alone
 	in      inbox
 	out     credit
+	caller  Caller
+	onward  onwards
 
 	mu       sync.Mutex
 	over     bool   // nothing more will come, or nobody wants it: CANCEL is not sent
@@ -75,7 +77,7 @@ type call struct {
 // Other errors are *[Failure] for an exception in the function,
 // [ErrMetaTooLarge], and what [Conn.Err] returns.
 func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Reply, error) {
-	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, socket: m.Socket, replied: make(chan struct{})}
+	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, socket: m.Socket, caller: m.Caller, replied: make(chan struct{})}
 	k.out.init()
 	m, body, err := c.offer(k, m, body)
 	if err != nil {
@@ -495,6 +497,7 @@ func (k *call) finish(err error) {
 	if stop != nil {
 		stop()
 	}
+	k.onward.end()
 	end := err
 	if end == nil {
 		end = errOver
@@ -532,6 +535,7 @@ func (k *call) cancel(err error) {
 		return
 	}
 	k.settle(err)
+	k.onward.end()
 	if k.reply != nil {
 		k.in.abort(err)
 	}

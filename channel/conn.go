@@ -62,10 +62,12 @@ type Conn struct {
 	usualMeta responseMeta
 	kept      keptFiles
 
-	mu     sync.Mutex
-	calls  map[uint64]*call
-	lastID uint64
-	err    error // why the channel is over
+	mu       sync.Mutex
+	calls    map[uint64]*call
+	lastID   uint64
+	onwards  map[uint64]*onward // calls of the function's
+	lastCall uint64
+	err      error // why the channel is over
 
 	isReady chan struct{} // closed by READY
 	ready   Ready         // valid after isReady
@@ -78,7 +80,7 @@ type Conn struct {
 func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 	c := &Conn{
 		conn: conn, cfg: cfg, log: cfg.Log, done: make(chan struct{}),
-		calls: map[uint64]*call{}, isReady: make(chan struct{}),
+		calls: map[uint64]*call{}, onwards: map[uint64]*onward{}, isReady: make(chan struct{}),
 	}
 	if cfg.Parked {
 		c.isParked = make(chan struct{})
@@ -225,7 +227,7 @@ func (c *Conn) read() error {
 	}
 }
 
-// frame acts on one frame from the function. It owns file, which is that of FD or PIPE.
+// frame acts on one frame from the function. It owns file, which is that of FD, PIPE or CALLFILE.
 func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 	defer func() {
 		if file != nil {
@@ -248,12 +250,21 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 		return f
 	case kindLog:
 		return c.frameLog(h.id, p)
-	case kindResponse, kindData, kindError, kindWindow, kindFD, kindFile, kindPipe, kindSocket:
+	case kindResponse, kindData, kindError, kindWindow, kindFD, kindFile, kindPipe, kindSocket, kindCall, kindCallFile:
 		if !isClosed(c.isReady) {
 			return fmt.Errorf("%w: frame kind 0x%02x before READY", ErrProtocol, uint8(h.kind))
 		}
-	case kindInvoke, kindCancel, kindStop, kindLoad:
+	case kindCancel:
+		if h.id < FirstCall {
+			return fmt.Errorf("%w: CANCEL of an event by its function", ErrProtocol)
+		}
+	case kindInvoke, kindStop, kindLoad:
 		return fmt.Errorf("%w: frame kind 0x%02x from a function", ErrProtocol, uint8(h.kind))
+	}
+	if h.id >= FirstCall {
+		given := file
+		file = nil
+		return c.frameOnward(h, p, given)
 	}
 
 	c.mu.Lock()

@@ -28,6 +28,9 @@ const (
 	Window     = 256 << 10 // DATA that may be under way per invocation and direction before a grant
 	inlineBody = 32 << 10  // a request body up to this goes along in INVOKE
 	chunk      = 64 << 10  // DATA payload this end sends, and grants at once
+
+	FirstCall = 1 << 48 // number of the first call that a function can make: all below are events'
+	MostCalls = 32      // calls under way at once for one event
 )
 
 var (
@@ -101,6 +104,9 @@ type Invocation struct {
 	// Socket says that the function may write the rest of a long answer to its client's
 	// socket itself: see Reply.Lend. Only functions that are trusted are told so.
 	Socket bool `json:"socket,omitempty"`
+
+	// Caller, if set, takes the calls that the function makes while it handles this event.
+	Caller Caller `json:"-"`
 
 	// Finished, if set, is called once per Invoke, whatever that returns: when
 	// the function has sent its last frame for this invocation, cancelled or

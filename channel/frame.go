@@ -36,6 +36,8 @@ const (
 	kindFile     kind = 0x21
 	kindPipe     kind = 0x22
 	kindSocket   kind = 0x23
+	kindCall     kind = 0x30
+	kindCallFile kind = 0x31
 )
 
 const (
@@ -51,7 +53,7 @@ type header struct {
 	len   int
 	kind  kind
 	flags uint8
-	fds   int // that go along with it: of FORK, which nobody reads here, FD, PIPE and SOCKET
+	fds   int // that go along with it: of FORK, which nobody reads here, FD, PIPE, SOCKET and CALLFILE
 	id    uint64
 }
 
@@ -142,12 +144,13 @@ func (f *frameReader) next() (header, []byte, error) {
 	switch {
 	case n > MaxPayload:
 		return h, nil, fmt.Errorf("%w: frame of %d bytes", ErrProtocol, n)
-	case (h.kind < kindReady || h.kind > kindLoad) && h.kind != kindFD && h.kind != kindFile && h.kind != kindPipe && h.kind != kindSocket:
+	case (h.kind < kindReady || h.kind > kindLoad) && h.kind != kindFD && h.kind != kindFile && h.kind != kindPipe && h.kind != kindSocket &&
+		h.kind != kindCall && h.kind != kindCallFile:
 		return h, nil, fmt.Errorf("%w: frame kind 0x%02x", ErrProtocol, uint8(h.kind))
-	case h.fds != 0 && (h.kind != kindFD && h.kind != kindPipe && h.kind != kindSocket || h.fds != 1):
+	case h.fds != 0 && (h.kind != kindFD && h.kind != kindPipe && h.kind != kindSocket && h.kind != kindCallFile || h.fds != 1):
 		return h, nil, fmt.Errorf("%w: %d file descriptors announced in frame kind 0x%02x", ErrProtocol, h.fds, uint8(h.kind))
 	case h.flags&^flagMore != 0,
-		h.more() && h.kind != kindInvoke && h.kind != kindResponse && h.kind != kindData:
+		h.more() && h.kind != kindInvoke && h.kind != kindResponse && h.kind != kindData && h.kind != kindCall:
 		return h, nil, fmt.Errorf("%w: flags 0x%02x in frame kind 0x%02x", ErrProtocol, h.flags, uint8(h.kind))
 	}
 	switch h.kind {
@@ -158,6 +161,10 @@ func (f *frameReader) next() (header, []byte, error) {
 	case kindInvoke, kindResponse, kindData, kindError, kindCancel, kindWindow, kindFD, kindFile, kindPipe, kindSocket:
 		if h.id == 0 {
 			return h, nil, fmt.Errorf("%w: frame kind 0x%02x without an invocation", ErrProtocol, uint8(h.kind))
+		}
+	case kindCall, kindCallFile:
+		if h.id < FirstCall {
+			return h, nil, fmt.Errorf("%w: frame kind 0x%02x with the number %d", ErrProtocol, uint8(h.kind), h.id)
 		}
 	case kindLog: // about either
 	}

@@ -30,6 +30,59 @@ func (m *Invocation) append(b []byte) []byte {
 	return append(b, '}')
 }
 
+// append appends the metadata of CALL.
+func (m *onwardMeta) append(b []byte) []byte {
+	b = strconv.AppendUint(append(b, `{"of":`...), m.of, 10)
+	b = appendString(append(b, `,"function":`...), m.Function)
+	b = appendString(append(b, `,"method":`...), m.Method)
+	b = appendString(append(b, `,"path":`...), m.Path)
+	b = appendString(append(b, `,"query":`...), m.Query)
+	b = append(b, `,"headers":`...)
+	if m.Headers == nil {
+		return append(b, `[]}`...)
+	}
+	return append(appendHeaders(b, m.Headers), '}')
+}
+
+// parse reads metadata of CALL.
+func (m *onwardMeta) parse(p []byte) error {
+	if len(p) <= MaxMeta {
+		in := cursor{rest: string(p)}
+		of := in.after(`{"of":`).number()
+		got := Called{
+			Function: in.after(`,"function":`).text(),
+			Method:   in.after(`,"method":`).text(),
+			Path:     in.after(`,"path":`).text(),
+			Query:    in.after(`,"query":`).text(),
+			Headers:  in.after(`,"headers":`).pairs(),
+		}
+		if in.ended() {
+			m.of, m.Called = uint64(of), got
+			return nil
+		}
+	}
+	var slow struct {
+		Of       uint64     `json:"of"`
+		Function string     `json:"function"`
+		Method   string     `json:"method"`
+		Path     string     `json:"path"`
+		Query    string     `json:"query"`
+		Headers  [][]string `json:"headers"`
+	}
+	if err := unmarshal(p, &slow); err != nil {
+		return err
+	}
+	m.of = slow.Of
+	m.Called = Called{Function: slow.Function, Method: slow.Method, Path: slow.Path, Query: slow.Query}
+	for _, h := range slow.Headers {
+		if len(h) != 2 {
+			return badHeader(h)
+		}
+		m.Headers = append(m.Headers, [2]string(h))
+	}
+	return nil
+}
+
 // appendResponse appends the metadata of RESPONSE as json.Marshal writes it, headers
 // never as null.
 func appendResponse(b []byte, status int, headers [][2]string) []byte {

@@ -121,6 +121,8 @@ type function struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // handlers, rests of frames
 
+	issuing sync.Mutex // before mu: held while a call's first frame is sent
+
 	work  chan *served // to a goroutine that has handled an event and waits for another
 	spare atomic.Int32 // goroutines that wait
 
@@ -130,7 +132,9 @@ type function struct {
 
 	mu       sync.Mutex
 	events   map[uint64]*served
-	stopping bool // STOP has come
+	stopping bool               // STOP has come
+	issued   map[uint64]*issued // calls under way
+	lastCall uint64
 }
 
 // served is one invocation being handled.
@@ -154,7 +158,7 @@ func (s *served) taken() {}
 // it), and returns nil after STOP or the engine's end of the channel, once the
 // handlers have returned. It takes ownership of conn.
 func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler) error {
-	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", mostBytes: mostFileBytes(), seal: seal, events: map[uint64]*served{}}
+	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", mostBytes: mostFileBytes(), seal: seal, events: map[uint64]*served{}, issued: map[uint64]*issued{}, lastCall: FirstCall - 1}
 	f.sealed.most = mostKeptFiles()
 	f.buffers.New = func() any { return new([chunk]byte) }
 	f.large.New = func() any { return new([mostWhole]byte) }
@@ -238,6 +242,9 @@ func (f *function) read() error {
 // frame acts on one frame from the engine. It owns what came along with it.
 func (f *function) frame(h header, p []byte, got lent) (err error) {
 	defer func() { got.close() }()
+	if h.id >= FirstCall {
+		return f.frameIssued(h, p)
+	}
 	if h.kind == kindInvoke {
 		return f.invoke(h, p)
 	}

@@ -112,6 +112,8 @@ type Config struct {
 
 	// Triggers says whether a tenant's function may have such triggers; nil: any.
 	Triggers func(tenant string, all []image.Trigger) error
+	Calls  func(tenant string) error // asked before each event that a function makes by a call; nil: none is refused
+	Called func(*CallRecord)         // told of each; nil: nobody is. It must not block
 
 	GC GCConfig
 

@@ -22,6 +22,10 @@ type event struct {
 	name  string
 	began time.Time
 
+	calls    lineage     // what the functions that this event calls are told of it
+	header   [][2]string // of the request
+	borrowed atomic.Bool // its place is its caller's
+
 	ctx      limited
 	body     replyBody
 	resp     Response
@@ -81,7 +85,15 @@ func (ev *event) abandon(cause error) {
 
 // enter takes one of the engine's places, which leave gives back.
 func (ev *event) enter() error {
-	waited, err := ev.f.e.places.enter(&ev.ctx, ev.f)
+	if ev.calls.from != nil {
+		return ev.enterCalled()
+	}
+	return ev.enterPlace(&ev.ctx)
+}
+
+// enterPlace is enter for an event that nobody lends a place.
+func (ev *event) enterPlace(ctx context.Context) error {
+	waited, err := ev.f.e.places.enter(ctx, ev.f)
 	if waited > 0 {
 		ev.f.e.metrics.waitedForPlace.Observe(waited.Seconds())
 	}
@@ -94,6 +106,9 @@ func (ev *event) enter() error {
 
 // leave gives the event's place back, if it has one still; kept as of places.leave.
 func (ev *event) leave(kept time.Duration) {
+	if ev.borrowed.Swap(false) {
+		<-ev.calls.from.place
+	}
 	if ev.placed.Swap(false) {
 		ev.f.e.places.leave(ev.f, kept)
 	}

@@ -162,7 +162,7 @@ func (f *function) publish() {
 // environment is what an instance that speaks the channel gets.
 func (f *function) environment() []string {
 	env := f.config.Env
-	return append(env[:len(env):len(env)], "FRE_CHANNEL=3", "FRE_FILES="+answerFiles, fmt.Sprintf("FRE_KEPT_FILES=%d", channel.KeptFiles), fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
+	return append(env[:len(env):len(env)], "FRE_CHANNEL=3", "FRE_FILES="+answerFiles, fmt.Sprintf("FRE_KEPT_FILES=%d", channel.KeptFiles), fmt.Sprintf("FRE_CALLS=%d", channel.MostCalls), fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
 }
 
 // note writes a line of the engine's or of the handler's logger to the log.

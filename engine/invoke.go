@@ -145,7 +145,13 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response
 }
 
 func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
-	ev := &event{f: f, began: time.Now()}
+	ev := &event{f: f, began: time.Now(), header: r.Header, calls: lineage{f: f}}
+	if from, ok := ctx.Value(lineageKey{}).(*lineage); ok {
+		if err := f.reachable(from); err != nil {
+			return nil, err
+		}
+		ev.calls.from = from
+	}
 	if r.Upgrade != "" && f.config.Protocol == image.ProtocolStdio { // it knows no other protocol
 		plain := *r
 		plain.Upgrade, plain.Body, plain.Size = "", nil, 0
@@ -182,6 +188,7 @@ func (ev *event) channel(r *Request) (*Response, error) {
 	f := ev.f
 	m := &ev.meta
 	*m = ev.invocation(r)
+	m.Caller = ev
 	if f.fresh() {
 		if err := ev.boot(); err != nil {
 			return nil, err

@@ -19,6 +19,7 @@ type metrics struct {
 
 	forkServers *prometheus.CounterVec // function, revision
 	refused     *prometheus.CounterVec // reason
+	calls       *prometheus.CounterVec // function, from, outcome
 
 	waited, waitedForPlace prometheus.Observer
 
@@ -43,6 +44,9 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fre_admission_refused_total", Help: "Events refused: for want of memory for bodies (memory, waits), as answers of their function hold much of it (answers), or as too many wait for their function (queue_length, queue_time) or for the engine (engine).",
 		}, []string{"reason"}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fre_calls_total", Help: "Events that a function made by a call: of which function (none where there is no such), from which, and ok or the code of why there is no answer (docs/calls.md).",
+		}, []string{"function", "from", "outcome"}),
 		gcImages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fre_gc_images_total", Help: "Images that garbage collection removed.",
 		}, []string{"rule"}),
@@ -97,7 +101,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 				n, _ := e.places.count()
 				return float64(n)
 			}))
-		reg.MustRegister(m.refused, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells,
+		reg.MustRegister(m.refused, m.calls, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells,
 			parked(sandbox.StartShell, func(s sandbox.ShellStats) float64 { return float64(s.Bare) }),
 			parked(sandbox.StartAttached, func(s sandbox.ShellStats) float64 { return float64(s.Attached) }),
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_shells_died_total", Help: "Shells that ended while they waited."}, func() float64 {

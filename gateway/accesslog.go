@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/httpserver/accesslog"
 )
 
@@ -22,6 +23,7 @@ type accessLine struct {
 	Bytes      int64     `json:"bytes"` // of the answer's body, as far as it was sent
 	Micros     int64     `json:"micros"`
 	Function   string    `json:"function,omitempty"`
+	From       string    `json:"from,omitempty"` // the function that called it
 	Invocation string    `json:"invocation,omitempty"`
 	Cold       bool      `json:"cold"`
 	Error      string    `json:"error,omitempty"` // code of what went wrong
@@ -34,4 +36,12 @@ type AccessLog = accesslog.Log[accessLine]
 // lost.
 func NewAccessLog(w io.Writer, log *slog.Logger, reg prometheus.Registerer) *AccessLog {
 	return accesslog.New[accessLine](w, log, reg)
+}
+
+// LogCall writes a line for a call that a function made of another one.
+func LogCall(l *AccessLog, c *engine.CallRecord) {
+	l.Add(accessLine{
+		Time: c.At, ID: c.RequestID, Method: c.Method, Path: c.Path, Status: c.Status, Bytes: max(c.Bytes, 0), Micros: c.Took.Microseconds(),
+		Function: c.Function, From: c.From, Invocation: c.Invocation, Cold: c.Cold, Error: c.Error,
+	})
 }

@@ -405,6 +405,9 @@ func TestAccessLog(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	LogCall(accessLog, &engine.CallRecord{
+		At: time.Now(), RequestID: "one", From: "cold", Function: "warm", Method: "POST", Path: "/", Status: 200, Bytes: -1, Invocation: "000c",
+	})
 	if err := accessLog.Close(); err != nil {
 		t.Error(err)
 	}
@@ -426,6 +429,7 @@ func TestAccessLog(t *testing.T) {
 		{ID: "three", Client: "127.0.0.1", Method: "POST", Path: "/function/breaks", Status: 200, Bytes: 3, Function: "breaks", Invocation: "000b", Error: "broken_off"},
 		{ID: "four", Client: "127.0.0.1", Method: "GET", Path: "/function/busy", Status: 503, Bytes: 1, Function: "busy", Error: "overloaded"},
 		{ID: "five", Client: "127.0.0.1", Method: "GET", Path: "/nowhere", Status: 404, Bytes: 1, Error: "not_found"},
+		{ID: "one", Method: "POST", Path: "/", Status: 200, Function: "warm", From: "cold", Invocation: "000c"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -76,6 +76,41 @@ var goHandlers = map[string]function.Handler{
 		}
 		return r, err
 	},
+	"calls": func(ctx context.Context, e function.Event) (any, error) {
+		body, err := e.Bytes()
+		if err != nil {
+			return nil, err
+		}
+		r, err := function.Call(ctx, e.Path[1:], body, function.CallOptions{Method: "PUT", Path: "/p?q=1", Header: function.Header{{"x-a", "1"}}})
+		if refused := (*function.CallError)(nil); errors.As(err, &refused) {
+			return "CallError " + refused.Code, nil
+		} else if err != nil {
+			return nil, err
+		}
+		return function.Response{Status: r.Status, Header: function.Header{{"x-b", r.Header.Get("x-b")}}, Body: r.Body}, nil
+	},
+	"acalls": func(ctx context.Context, e function.Event) (any, error) {
+		body, err := e.Bytes()
+		if err != nil {
+			return nil, err
+		}
+		var wg sync.WaitGroup
+		var answers [3]string
+		for i := range answers {
+			wg.Go(func() {
+				if r, err := function.Call(ctx, "f", fmt.Sprintf("%s%d", body, i), function.CallOptions{}); err == nil {
+					b, _ := r.Bytes()
+					answers[i] = string(b)
+				}
+			})
+		}
+		wg.Wait()
+		return strings.Join(answers[:], " "), nil
+	},
+	"calls_left": func(ctx context.Context, _ function.Event) (any, error) {
+		go func() { _, _ = function.Call(ctx, "waits", nil, function.CallOptions{}) }()
+		return "left", nil
+	},
 	"pipe": func(_ context.Context, e function.Event) (any, error) { return e.Body, nil },
 	"describe": func(ctx context.Context, e function.Event) (any, error) {
 		text, err := e.Bytes()

@@ -265,12 +265,21 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 			return debian.Open(debian.Config{Release: release, Sources: cfg.Debian, Cache: filepath.Join(cfg.State, "cache", "debian"), Log: log})
 		},
 	}
+	accessLog, closeLog, err := openAccessLog(cfg.AccessLog, log, metrics)
+	if err != nil {
+		return err
+	}
+	undo.add(closeLog)
+	var called func(*engine.CallRecord)
+	if accessLog != nil {
+		called = func(c *engine.CallRecord) { gateway.LogCall(accessLog, c) }
+	}
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
 		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, BufferLock: cfg.BufferLock, BufferHuge: cfg.BufferHuge, Admission: cfg.Admission,
 		Revisions: cfg.Revisions, Concurrency: cfg.Concurrency, Queue: cfg.Queue, AllowHostNetwork: cfg.AllowHostNetwork, LendConnections: cfg.LendConnections,
 		InsecureRegistries: cfg.InsecureRegistries, Signatures: policy, ImageLimits: cfg.ImageLimits,
-		Quotas: quotasOf(records), Secrets: records.Secret, Triggers: cfg.checkTriggers,
+		Quotas: quotasOf(records), Secrets: records.Secret, Triggers: cfg.checkTriggers, Calls: records.Event, Called: called,
 	})
 	if err != nil {
 		return err
@@ -291,12 +300,6 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		_ = control.Close()
 		return &hintError{err, "give another address with --listen"}
 	}
-	accessLog, closeLog, err := openAccessLog(cfg.AccessLog, log, metrics)
-	if err != nil {
-		_ = errors.Join(control.Close(), public.Close())
-		return err
-	}
-	undo.add(closeLog)
 	memory, err := buffer.New(buffer.Config{Bytes: cmp.Or(cfg.ConnectionBytes, 64<<20), Lock: cfg.BufferLock, Huge: cfg.BufferHuge})
 	if err != nil {
 		_ = errors.Join(control.Close(), public.Close())

@@ -25,6 +25,8 @@ const MAX_HEADERS = 256;
 const FULL_WINDOW = 256 << 10;
 const GRANT = 128 << 10; // bytes of a request body taken before the window is opened again
 const FIRST = 256 << 10; // bytes of an answer that go along in RESPONSE
+const CALL = 0x30;
+const FIRST_CALL = 2 ** 48; // the number of the first call that a function makes: those below are events'
 const NAMED = 0x21; // FILE: the answer is in a file whose name follows
 const SMALL = 4 << 10; // bytes of a frame that is cheaper to copy than to write in parts
 const EXIT_PROTOCOL = 70; // EX_SOFTWARE of sysexits.h
@@ -45,11 +47,7 @@ class Event {
     this.path = meta.path || '';
     this.rawQuery = meta.query || '';
     this.rawHeaders = meta.headers || [];
-    this.headers = Object.create(null);
-    for (const [name, value] of this.rawHeaders) {
-      const n = name.toLowerCase();
-      this.headers[n] = n in this.headers ? `${this.headers[n]}, ${value}` : value;
-    }
+    this.headers = byName(this.rawHeaders);
     this.body = body;
   }
   get query() {
@@ -89,6 +87,46 @@ class Context {
   }
   set logger(logger) { this.#logger = logger; }
   remaining() { return this.deadline - Date.now(); }
+
+  // Has another function of the tenant, NAME or NAME@REVISION, handle an event. Gives its
+  // answer: status, headers, rawHeaders, body (Buffer), text, json(). Throws a CallError,
+  // whose code says why there is none. body: string, Buffer or object.
+  call(name, body, options) {
+    const answer = callOther(this.#call, name, body, options);
+    answer.catch(() => {}); // one that nobody waits for ends with its event, and is nobody's error
+    return answer;
+  }
+}
+
+// Why a call of another function has no answer: code is a word for programs (docs/calls.md).
+class CallError extends Error {
+  constructor(code, message) {
+    super(`${code}: ${message}`);
+    this.name = 'CallError';
+    this.code = code;
+  }
+}
+
+// What a called function has answered.
+class CallAnswer {
+  constructor(meta, body) {
+    this.status = meta.status;
+    this.rawHeaders = meta.headers || [];
+    this.headers = byName(this.rawHeaders);
+    this.body = body;
+  }
+  get text() { return this.body.toString(); }
+  json() { return JSON.parse(this.body.toString()); }
+}
+
+// Values by lower-case name, of a name that came more than once joined with ", ".
+function byName(pairs) {
+  const headers = Object.create(null);
+  for (const [name, value] of pairs) {
+    const n = name.toLowerCase();
+    headers[n] = n in headers ? `${headers[n]}, ${value}` : value;
+  }
+  return headers;
 }
 
 // --- The channel ------------------------------------------------------------
@@ -183,9 +221,10 @@ function arrived(piece) {
     const h = { kind: got[4], flags: got[5], id: readID(got, 8) };
     const length = got.readUInt32LE(0);
     if (length > MAX_PAYLOAD) die(`frame of ${length} bytes`);
-    if (!FROM_ENGINE.includes(h.kind) && !(parked && h.kind === LOAD)) die(`frame kind ${h.kind}`);
+    const answers = h.id >= FIRST_CALL && (h.kind === RESPONSE || h.kind === ERROR);
+    if (!FROM_ENGINE.includes(h.kind) && !(parked && h.kind === LOAD) && !answers) die(`frame kind ${h.kind}`);
     if (parked && h.kind !== LOAD) die('no LOAD');
-    if (got[6] || got[7] || h.flags & ~MORE || (h.flags && h.kind !== INVOKE && h.kind !== DATA)) {
+    if (got[6] || got[7] || h.flags & ~MORE || (h.flags && h.kind !== INVOKE && h.kind !== DATA && h.kind !== RESPONSE)) {
       die(`flags or file descriptors of frame kind ${h.kind}`);
     }
     if (length === 0) {
@@ -228,6 +267,10 @@ class Call {
 let parked = false; // waiting for LOAD
 
 function frame({ kind, flags, id }, payload) {
+  if (id >= FIRST_CALL) {
+    frameSent(kind, flags, id, payload);
+    return;
+  }
   if (kind === LOAD) {
     become(id, payload);
     return;
@@ -291,6 +334,9 @@ function end(call) {
   call.over = true;
   calls.delete(call.id);
   call.wake?.();
+  for (const sent of sents.values()) {
+    if (sent.event === call) giveUp(sent, new CallError('cancelled', 'the event that called is over'));
+  }
   stopIfIdle();
 }
 
@@ -342,6 +388,96 @@ async function sendData(call, data) {
     at += n;
   }
   return true;
+}
+
+// --- Calls of other functions -------------------------------------------------
+
+const sents = new Map(); // number -> Sent, from CALL to the last frame of the answer
+let lastSent = FIRST_CALL - 1;
+
+class Sent {
+  constructor(id, event, resolve, reject) {
+    this.id = id;
+    this.event = event; // the Call that it belongs to
+    this.resolve = resolve;
+    this.reject = reject;
+    this.meta = null;
+    this.parts = [];
+    this.taken = 0; // bytes of DATA since the last grant
+    this.window = FULL_WINDOW; // bytes of the body that may be sent
+    this.wake = null; // as Call's
+    this.over = false;
+  }
+}
+
+function frameSent(kind, flags, id, payload) {
+  const sent = sents.get(id);
+  if (!sent) return; // given up
+  if (kind === RESPONSE) {
+    const n = payload.length < 4 ? Infinity : payload.readUInt32LE(0);
+    if (n > payload.length - 4) die('RESPONSE');
+    sent.meta = decode(payload.toString('utf8', 4, 4 + n));
+    sent.parts.push(payload.subarray(4 + n));
+  } else if (kind === DATA) {
+    sent.parts.push(payload);
+    sent.taken += payload.length;
+    if (flags && sent.taken >= GRANT) {
+      const b = Buffer.alloc(4);
+      b.writeUInt32LE(sent.taken);
+      send(WINDOW, 0, id, b);
+      sent.taken = 0;
+    }
+  } else if (kind === ERROR) {
+    const { type, message } = decode(payload.toString());
+    close(sent);
+    sent.reject(new CallError(type, message));
+    return;
+  } else if (kind === WINDOW && payload.length === 4) {
+    sent.window += payload.readUInt32LE(0);
+    sent.wake?.();
+    return;
+  } else {
+    die(`frame kind ${kind} about a call`);
+  }
+  if (flags) return;
+  close(sent);
+  sent.resolve(new CallAnswer(sent.meta, Buffer.concat(sent.parts)));
+}
+
+function close(sent) {
+  sent.over = true;
+  sents.delete(sent.id);
+  sent.wake?.();
+}
+
+function giveUp(sent, error) {
+  close(sent);
+  send(CANCEL, 0, sent.id);
+  sent.reject(error);
+}
+
+async function callOther(event, name, body, { method = 'POST', path: target = '/', headers } = {}) {
+  if (!process.env.FRE_CALLS) throw new CallError('not_possible', 'this engine takes no calls');
+  if (event.over) throw new CallError('cancelled', 'the event that called is over');
+  const [data, type] = encodeBody(body);
+  const pairs = encodeHeaders(headers);
+  if (data.length && !pairs.some(([n]) => n.toLowerCase() === 'content-type')) pairs.push(['content-type', type]);
+  const mark = target.indexOf('?');
+  const [where, query] = mark < 0 ? [target, ''] : [target.slice(0, mark), target.slice(mark + 1)];
+  if (!TOKEN.test(method) || !where.startsWith('/') || CONTROL.test(target)) {
+    throw new TypeError(`method ${inspect(method)} or path ${inspect(target)} cannot stand in a request`);
+  }
+  const meta = json({ of: event.id, function: String(name), method, path: where, query, headers: pairs });
+  if (meta.length > MAX_META) throw new RangeError(`${meta.length} bytes of headers, at most ${MAX_META}`);
+  const n = Buffer.alloc(4);
+  n.writeUInt32LE(meta.length);
+  let sent;
+  const answer = new Promise((resolve, reject) => { sent = new Sent(++lastSent, event, resolve, reject); });
+  sents.set(sent.id, sent);
+  const more = data.length > FIRST;
+  send(CALL, more ? MORE : 0, sent.id, n, meta, data.subarray(0, FIRST));
+  if (more) sendData(sent, data.subarray(FIRST)).then((wanted) => { if (wanted) send(DATA, 0, sent.id); });
+  return answer;
 }
 
 // --- Answers ----------------------------------------------------------------

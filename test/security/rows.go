@@ -19,6 +19,7 @@ var Rows = []Row{
 	{"an image or volume that brings its own /proc (CVE-2019-16884)", []string{"test/security.TestImageProc"}},
 	{"mount a cgroup file system for its release_agent (CVE-2022-0492); mount anything", []string{"test/security.TestMounts"}},
 	{"mounts that spread to or from the host and neighbours", []string{"test/security.TestSharedMounts"}},
+	{"floods of calls, garbage about them, answers left unread, calls of oneself without end, calls of another tenant's functions", []string{"engine.TestCallsHostile", "engine.TestCallLoops", "engine.TestCalls", "channel.TestCallFlood", "channel.TestCallMalformed"}},
 	{"set the host's kernel or read it through /proc and /sys", []string{"test/security.TestProc", "test/security.TestContainerSees"}},
 	{"capabilities, root's ids, priorities, the clock", []string{"test/security.TestPrivileges"}},
 	{"the root of an ordinary image: its capabilities and its writable root", []string{"test/security.TestContainerRoot", "sandbox.TestContainerPrivileges", "sandbox.TestContainerCapabilities", "sandbox.TestScratch"}},

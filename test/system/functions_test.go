@@ -28,6 +28,10 @@ var functions = []function{
 	{"unloadable", "chaos", "base: python\nhandler: unloadable.handle\n"},
 	{"flood", "chaos", "base: python\nresources: {timeout: 120s}\n"},
 	{"sockets", "sockets", "base: node\nruntime: http\nhandler: node server.js\npackages: {npm: [ws@8.18.0]}\ninstances: {concurrency: 16, max: 1}\n"},
+	{"calls", "calls", "base: python\nhandler: main.handle\n"},
+	{"calls-async", "calls", "base: python\nhandler: main.handle_async\ninstances: {concurrency: 4}\n"},
+	{"calls-slow", "calls", "base: python\nhandler: main.handle\ntenant: slow\ninstances: {concurrency: 32}\n"},
+	{"calls-node", "calls-node", "base: node\nhandler: main.handle\ninstances: {isolation: event}\n"},
 	{"shell", "shell", "base: native\nhandler: shell.sh\nresources: {memory: 32MiB, pids: 16, timeout: 5s}\n"},
 	{"shell-flood", "shell", "base: native\nhandler: shell.sh\nresources: {memory: 32MiB, pids: 16, timeout: 120s}\n"},
 }

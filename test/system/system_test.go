@@ -28,6 +28,7 @@ func TestSystem(t *testing.T) {
 		t.Run("sockets", w.testSockets)
 		t.Run("shells", w.testShells)
 		t.Run("instances", w.testInstances)
+		t.Run("calls", w.testCalls)
 		t.Run("tenants", w.testTenants)
 		t.Run("logs", w.testLogs)
 		t.Run("bad", w.testBad)

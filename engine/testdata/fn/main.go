@@ -198,7 +198,34 @@ type morsels struct{ r io.Reader }
 func (m morsels) Read(p []byte) (int, error) { return m.r.Read(p[:min(len(p), 10_000)]) }
 
 func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
+	if rest, ok := strings.CutPrefix(ev.Path, "/call/"); ok { // NAME/path: what another function says to that
+		name, path, _ := strings.Cut(rest, "/")
+		r, err := ev.Call(ctx, &channel.Called{Function: name, Method: ev.Method, Path: "/" + path, Query: ev.Query, Body: ev.Body})
+		if refused := (*channel.Failure)(nil); errors.As(err, &refused) {
+			return &channel.Answer{Status: 502, Body: strings.NewReader(refused.Error())}, nil
+		} else if err != nil {
+			return nil, err
+		}
+		return &channel.Answer{Status: r.Status, Headers: r.Headers, Body: r.Body}, nil
+	}
 	switch ev.Path {
+	case "/call": // a flood of calls by hand, of which nobody hears the end
+		meta := fmt.Sprintf(`{"of":%s,"function":"g","method":"GET","path":"/large","query":"1000000","headers":[]}`, ev.Query)
+		for id := uint64(channel.FirstCall); ; id++ {
+			p := append(binary.LittleEndian.AppendUint32(nil, uint32(len(meta))), meta...)
+			head := append(binary.LittleEndian.AppendUint32(nil, uint32(len(p))), 0x30, 0, 0, 0)
+			if _, err := conn.Write(append(binary.LittleEndian.AppendUint64(head, id), p...)); err != nil {
+				return nil, err
+			}
+		}
+	case "/headers": // the event's own, one a line
+		var b strings.Builder
+		for _, h := range ev.Headers {
+			fmt.Fprintf(&b, "%s: %s\n", h[0], h[1])
+		}
+		return &channel.Answer{Status: 200, Body: strings.NewReader(b.String())}, nil
+	case "/deadline": // how many milliseconds are left
+		return &channel.Answer{Status: 200, Body: strings.NewReader(strconv.FormatInt(ev.DeadlineMS-time.Now().UnixMilli(), 10))}, nil
 	case "/fail":
 		return nil, errors.New("went wrong")
 	case "/hang": // gives up when it is told to

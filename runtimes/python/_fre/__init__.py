@@ -12,6 +12,7 @@ import os
 import sys
 from _json import encode_basestring_ascii as quote
 from _json import make_scanner
+from _thread import RLock, allocate_lock
 import time
 
 READY, FAILED, INVOKE, RESPONSE, DATA, ERROR, CANCEL, WINDOW, LOG, STOP, PARKED, LOAD = range(1, 13)
@@ -25,6 +26,7 @@ READ_AHEAD = 16 << 10  # bytes of frames asked for at once
 GRANT = 128 << 10  # bytes of a request body taken before the window is opened again
 FIRST = 256 << 10  # bytes of an answer that go along in RESPONSE
 MUCH = 64 << 10  # bytes of an answer that is worth a file if given again, of a stream's first piece that is worth a pipe
+FIRST_CALL = 1 << 48  # the number of the first call that a function makes: those below are events'
 EXIT_PROTOCOL = 70  # EX_SOFTWARE of sysexits.h
 
 TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -132,9 +134,10 @@ class Logger:
 class Context:
     """What the engine says about one event. deadline: seconds since 1970."""
 
-    __slots__ = ("function", "id", "tenant", "deadline", "logger")
+    __slots__ = ("function", "id", "tenant", "deadline", "logger", "_id")
 
     def __init__(self, id, meta):
+        self._id = id
         self.function = meta.get("function", "")
         self.id = meta.get("id", "")
         self.tenant = meta.get("tenant", "")
@@ -145,9 +148,35 @@ class Context:
         """Seconds until the deadline."""
         return self.deadline - time.time()
 
+    def call(self, name, body=b"", *, method="POST", path="/", headers=None):
+        """Has another function of the tenant, NAME or NAME@REVISION, handle an event.
+        Returns its answer: status, headers, body (bytes), text, json(). Raises
+        CallError, whose code says why there is none."""
+        import _fre.calling
+
+        return _fre.calling.call(self._id, name, body, method, path, headers)
+
+    async def acall(self, name, body=b"", *, method="POST", path="/", headers=None):
+        """call, for coroutines."""
+        import _fre.calling
+
+        return await _fre.calling.acall(self._id, name, body, method, path, headers)
+
 
 class Cancelled(Exception):
     pass
+
+
+class CallError(Exception):
+    """Why a call of another function has no answer: code is a word for programs
+    (docs/calls.md)."""
+
+    def __init__(self, code, message):
+        Exception.__init__(self, "%s: %s" % (code, message))
+        self.code = code
+
+
+Context.CallError = CallError
 
 
 # --- The channel -----------------------------------------------------------
@@ -163,18 +192,12 @@ scan = make_scanner(Syntax)
 fd = int(os.environ.get("FRE_CHANNEL", "3"))
 
 
-class NoLock:
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *_):
-        pass
-
-
 # With FRE_CONCURRENCY > 1 several threads work: threads.serve sets these.
 threaded = False
-sending = NoLock()  # held to send a frame
+sending = RLock()  # held to send a frame, which a signal's handler may interrupt with another
 condition = None  # makes Call.changed
+reading = allocate_lock()  # held to read the channel while an event is handled, where the only thread may not be alone
+calling = None  # the module, once it has been imported whole
 held = b""  # frames that wait for the next one
 
 
@@ -255,9 +278,9 @@ def read_frame():
     kind, flags = data[4], data[5]
     if size > MAX_PAYLOAD:
         die("frame of %d bytes" % size)
-    if kind not in (INVOKE, DATA, CANCEL, WINDOW, STOP) and not (parked and kind == LOAD):
+    if kind not in (INVOKE, DATA, CANCEL, WINDOW, STOP) and not (parked and kind == LOAD) and not (kind in (RESPONSE, ERROR) and data[14]):
         die("frame kind 0x%02x" % kind)
-    if data[6] or data[7] or flags & ~MORE or flags and kind not in (INVOKE, DATA):
+    if data[6] or data[7] or flags & ~MORE or flags and kind not in (INVOKE, DATA, RESPONSE):
         die("flags or file descriptors of frame kind 0x%02x" % kind)
     id = int.from_bytes(data[8:16], "little")
     end = 16 + size
@@ -389,6 +412,9 @@ def take_frame(frame):
     """Acts on one frame; returns the call whose request is now whole, or None."""
     global stopping
     kind, flags, id, payload = frame
+    if id >= FIRST_CALL:
+        calling.take(kind, flags, id, payload)
+        return None
     if kind == INVOKE:
         n = int.from_bytes(payload[:4], "little")
         if len(payload) < 4 or n > len(payload) - 4 or n > MAX_META or id in calls or id == 0:
@@ -413,6 +439,8 @@ def take_frame(frame):
                 call.taken = 0
         elif kind == CANCEL:
             wake(call, 0, True)
+            if calling:
+                calling.cancelled(id)
         else:
             if len(payload) != 4:
                 die("WINDOW")
@@ -553,6 +581,8 @@ def handle(handler, call):
             e.args = ("the handler called sys.exit(%s)" % (e.code if e.code is not None else ""),)
         send_failure(ERROR, call.id, e)
     calls.pop(call.id, None)
+    if calling:
+        calling.settle(call.id)
     try:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -147,9 +147,15 @@ def wait_window(call):
     poll = select.poll()
     poll.register(_fre.fd, select.POLLIN)
     while not call.cancelled and (call.window <= 0 or _fre.ahead or poll.poll(0)):
-        frame = _fre.read_frame()
-        if frame is None:
-            _fre.hung_up()
-        other = _fre.take_frame(frame)
+        if _fre.calling:  # a thread of the handler's may read, to hear of its call
+            _fre.calling.wait(lambda: call.cancelled or call.window > 0)
+            return
+        with _fre.reading:
+            frame = _fre.read_frame()
+            if frame is None:
+                _fre.hung_up()
+            other = _fre.take_frame(frame)
         if other:
             _fre.waiting.append(other)
+        if _fre.calling:  # by now
+            _fre.calling.wake()

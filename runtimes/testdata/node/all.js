@@ -96,3 +96,23 @@ exports.surroundings = async () => ({
   hour: new Date(0).getHours(),
   child: execFileSync('/usr/bin/env').toString(),
 });
+
+// What another function says to the body; its code where there is no answer.
+exports.calls = async (event, context) => {
+  try {
+    const a = await context.call(event.path.slice(1), event.body, { method: 'PUT', path: '/p?q=1', headers: { 'x-a': '1' } });
+    return [a.status, { 'x-b': a.headers['x-b'] }, a.body];
+  } catch (e) {
+    return `${e.name} ${e.code ?? e.message}`;
+  }
+};
+
+exports.acalls = async (event, context) => {
+  const answers = await Promise.all([0, 1, 2].map((i) => context.call('f', `${event.text}${i}`)));
+  return Buffer.concat(answers.flatMap((a, i) => (i ? [Buffer.from(' '), a.body] : [a.body])));
+};
+
+exports.calls_left = async (event, context) => {
+  context.call('waits').catch(() => {});
+  return 'left';
+};

@@ -224,3 +224,54 @@ def surroundings(event, context):
         "hour": time.localtime(0).tm_hour,
         "child": subprocess.run(["/usr/bin/env"], capture_output=True, text=True).stdout,
     }
+
+
+def calls(event, context):
+    """What another function says to the body; its code where there is no answer."""
+    try:
+        a = context.call(event.path[1:], event.body, method="PUT", path="/p?q=1", headers={"x-a": "1"})
+    except context.CallError as e:
+        return "%s %s" % (type(e).__name__, e.code)
+    return a.status, {"x-b": a.headers["X-B"]}, a.body
+
+
+async def acalls(event, context):
+    import asyncio
+
+    answers = await asyncio.gather(*(context.acall("f", event.body + b"%d" % i) for i in range(3)))
+    return b" ".join(a.body for a in answers)
+
+
+def calls_left(event, context):
+    """Answers while a thread of its still calls."""
+    import threading
+
+    import _fre.calling
+
+    def run():
+        try:
+            context.call("waits")
+        except context.CallError:
+            pass
+
+    threading.Thread(target=run, daemon=True).start()
+    while not _fre.calling.under_way:
+        pass
+    return "left"
+
+
+def calls_stream(event, context):
+    """A long stream, while threads of its call."""
+    import threading
+
+    def run():
+        for _ in range(50):
+            try:
+                context.call("f", b"x" * 100_000)
+            except context.CallError:  # the event is over
+                return
+
+    for _ in range(3):
+        threading.Thread(target=run, daemon=True).start()
+    for _ in range(64):
+        yield b"z" * 65536

@@ -1,0 +1,281 @@
+package channel
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+)
+
+// issued is one call of this function's under way.
+type issued struct {
+	f       *function
+	id      uint64
+	s       *served // the event
+	replied chan struct{}
+	once    sync.Once // closes replied
+	reply   *Reply
+	err     error
+	stop    func() bool // undoes the watch over the contexts
+	in      inbox
+	out     credit
+}
+
+// grant lets the engine send more of the answer's body.
+func (k *issued) grant(n int) { k.f.w.grant(k.f.ctx, k.id, n) }
+
+// taken is for bodies in pipes, which these are not.
+func (k *issued) taken() {}
+
+// Call has another function of the tenant handle an event, in this one's time: it ends with
+// ctx and with this event. The answer's Body must be closed. An error is a *[Failure] where the
+// call was refused or its function failed, whose Type says which. A body that is still coming
+// is read by a goroutine that ends with the call, once the Read it is in returns.
+func (e *Event) Call(ctx context.Context, c *Called) (*Reply, error) {
+	f := e.fun
+	f.mu.Lock()
+	s := f.events[e.id]
+	if s == nil {
+		f.mu.Unlock()
+		return nil, errCallerOver
+	}
+	f.mu.Unlock()
+	k := &issued{f: f, s: s, replied: make(chan struct{})}
+	k.out.init()
+	if err := k.send(ctx, c); err != nil {
+		k.end()
+		return nil, err
+	}
+	stopped := context.AfterFunc(&s.ctx, func() { k.cancel(context.Cause(&s.ctx)) })
+	stop := context.AfterFunc(ctx, func() { k.cancel(context.Cause(ctx)) })
+	k.stop = func() bool { stopped(); return stop() }
+	<-k.replied
+	if k.err != nil {
+		k.stop()
+		return nil, k.err
+	}
+	return k.reply, nil
+}
+
+// send sends CALL or CALLFILE.
+func (k *issued) send(ctx context.Context, c *Called) error {
+	m := onwardMeta{of: k.s.id, Called: *c}
+	if err := m.check(); err != nil {
+		return &Failure{Type: "bad_call", Message: err.Error()}
+	}
+	meta := m.append(nil)
+	if len(meta) > MaxMeta {
+		return &Failure{Type: "bad_call", Message: fmt.Sprintf("%d bytes of metadata, at most %d", len(meta), MaxMeta)}
+	}
+	f := k.f
+	if sent, err := k.sendFile(ctx, meta, c.Body); sent || err != nil {
+		return err
+	}
+	var first []byte
+	rest := false
+	if c.Body != nil {
+		size := chunk
+		if n := lenOf(c.Body); n >= 0 {
+			size = min(n, mostWhole) + 1
+		}
+		first = make([]byte, size)
+		n, err := io.ReadFull(c.Body, first)
+		if err != nil && err != io.EOF && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return fmt.Errorf("read body: %w", err)
+		}
+		first, rest = first[:n], err == nil
+	}
+	flags := uint8(0)
+	if rest {
+		flags = flagMore
+	}
+	if err := k.begin(func() error { return f.w.send(ctx, kindCall, flags, k.id, meta, first) }); err != nil {
+		return err
+	}
+	if rest {
+		body := c.Body
+		f.wg.Go(func() { k.sendBody(body) })
+	}
+	return nil
+}
+
+// begin gives the call a number and sends its first frame: numbers are sent in their order.
+func (k *issued) begin(send func() error) error {
+	f := k.f
+	f.issuing.Lock()
+	defer f.issuing.Unlock()
+	f.mu.Lock()
+	over := f.events[k.s.id] == nil
+	if !over {
+		f.lastCall++
+		k.id = f.lastCall
+		f.issued[k.id] = k
+	}
+	f.mu.Unlock()
+	if over {
+		return errCallerOver
+	}
+	return send()
+}
+
+// sendFile sends a long body in a file; sent is false where that is not to be had, and nothing
+// was read of it then.
+func (k *issued) sendFile(ctx context.Context, meta []byte, body io.Reader) (sent bool, err error) {
+	var file *os.File
+	var m fileMeta
+	n := lenOf(body)
+	from, ok := body.(io.WriterTo)
+	if !ok || n <= mostWhole || int64(n) > k.f.mostBytes {
+		return false, nil
+	}
+	if file, err = newMemfd(); err != nil { // no memory, too many files
+		return false, nil
+	}
+	defer func() { _ = file.Close() }()
+	if m.Length, err = from.WriteTo(file); err != nil || m.Length != int64(n) {
+		return false, cmp.Or(err, io.ErrShortWrite)
+	}
+	err = k.begin(func() error { return k.f.w.sendFile(ctx, kindCallFile, k.id, meta, m.json(), file) })
+	return err == nil, err
+}
+
+func (k *issued) sendBody(body io.Reader) {
+	buf := make([]byte, chunk)
+	for {
+		n, err := k.out.take(chunk)
+		if err != nil {
+			return // the call is over
+		}
+		got, rerr := body.Read(buf[:n])
+		_ = k.out.add(n - got) // what was taken before fits
+		more := uint8(flagMore)
+		switch {
+		case rerr == io.EOF:
+			more = 0
+		case rerr != nil:
+			k.cancel(fmt.Errorf("read body: %w", rerr))
+			return
+		case got == 0:
+			continue
+		}
+		if k.f.w.send(k.f.ctx, kindData, more, k.id, nil, buf[:got]) != nil || more == 0 {
+			return
+		}
+	}
+}
+
+// frameIssued acts on a frame about a call of this function's.
+func (f *function) frameIssued(h header, p []byte) error {
+	f.mu.Lock()
+	k, last := f.issued[h.id], f.lastCall
+	f.mu.Unlock()
+	switch h.kind {
+	case kindResponse, kindData, kindError, kindWindow:
+	default:
+		return fmt.Errorf("%w: frame kind 0x%02x about a call", ErrProtocol, uint8(h.kind))
+	}
+	if h.id > last {
+		return fmt.Errorf("%w: call %d, which was never made", ErrProtocol, h.id)
+	}
+	if k == nil { // given up
+		return nil
+	}
+	switch h.kind {
+	case kindResponse:
+		return k.frameResponse(p, h.more())
+	case kindData:
+		if err := k.in.expect(len(p)); err != nil {
+			return err
+		}
+		if !h.more() {
+			k.end()
+		}
+		return k.in.data(p, h.more())
+	case kindError:
+		failure := &Failure{}
+		if err := unmarshal(p, failure); err != nil {
+			return err
+		}
+		k.end()
+		k.fail(failure)
+	default:
+		n, err := window(p)
+		if err != nil {
+			return err
+		}
+		return k.out.add(n)
+	}
+	return nil
+}
+
+func (k *issued) frameResponse(p []byte, more bool) error {
+	meta, body, err := split(p)
+	if err != nil {
+		return err
+	}
+	var m responseMeta
+	if err := m.parse(meta); err != nil {
+		return err
+	}
+	_ = k.in.init(body, more, k, nil) // of the heap there is enough
+	r := &Reply{Status: m.status, Headers: m.headers, Length: -1, Body: issuedBody{k}}
+	if !more {
+		r.Length = int64(len(body))
+		k.end()
+	}
+	k.once.Do(func() {
+		k.reply = r
+		close(k.replied)
+	})
+	return nil
+}
+
+// end takes the call out of those under way.
+func (k *issued) end() {
+	k.f.mu.Lock()
+	delete(k.f.issued, k.id)
+	k.f.mu.Unlock()
+	k.out.end(errOver)
+}
+
+// fail makes Call, or a Read of the answer's body, return err.
+func (k *issued) fail(err error) {
+	first := false
+	k.once.Do(func() {
+		first = true
+		k.err = err
+		close(k.replied)
+	})
+	if !first && k.err == nil {
+		k.in.fail(err)
+	}
+}
+
+// cancel gives the call up, and tells the engine unless it is over.
+func (k *issued) cancel(err error) {
+	k.f.mu.Lock()
+	_, open := k.f.issued[k.id]
+	delete(k.f.issued, k.id)
+	k.f.mu.Unlock()
+	if !open {
+		return
+	}
+	k.out.end(err)
+	k.fail(err)
+	_ = k.f.w.send(k.f.ctx, kindCancel, 0, k.id, nil, nil) // fails with the channel alone
+}
+
+// issuedBody is the body of a call's answer: Close before its end gives the call up.
+type issuedBody struct{ k *issued }
+
+func (b issuedBody) Read(p []byte) (int, error) { return b.k.in.Read(p) }
+
+func (b issuedBody) Close() error {
+	b.k.cancel(errClosedBody)
+	b.k.stop()
+	b.k.in.abort(errClosedBody)
+	return nil
+}

@@ -1,0 +1,421 @@
+package channel
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// callerFunc is a Caller.
+type callerFunc func(ctx context.Context, c *Called) (*Answer, error)
+
+// Call is part of Caller.
+func (f callerFunc) Call(ctx context.Context, c *Called) (*Answer, error) { return f(ctx, c) }
+
+// forwards answers an event with what another function answers to it.
+func forwards(ctx context.Context, e *Event) (*Answer, error) {
+	r, err := e.Call(ctx, &Called{Function: "other", Method: e.Method, Path: e.Path, Query: e.Query, Headers: e.Headers, Body: e.Body})
+	if err != nil {
+		return nil, err
+	}
+	return &Answer{Status: r.Status, Headers: r.Headers, Body: r.Body}, nil
+}
+
+// echoes answers a call with its body.
+var echoes = callerFunc(func(_ context.Context, c *Called) (*Answer, error) {
+	return &Answer{Status: 203, Headers: c.Headers, Body: c.Body, Length: -1}, nil
+})
+
+func TestCall(t *testing.T) {
+	var told Called
+	c := serve(t, Config{}, forwards)
+	for _, size := range []int{0, 1, inlineBody + 1, chunk, Window + chunk + 1, 8 << 20} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			want := pattern(size)
+			headers := [][2]string{{"x-a", "ü"}}
+			caller := callerFunc(func(ctx context.Context, called *Called) (*Answer, error) {
+				told = *called
+				return echoes(ctx, called)
+			})
+			r, err := c.Invoke(t.Context(), &Invocation{Caller: caller, Method: "PUT", Path: "/p", Query: "q=1", Headers: headers}, bytes.NewReader(want))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(r.Body)
+			if err != nil || !bytes.Equal(got, want) || r.Status != 203 {
+				t.Errorf("%d bytes, status %d, %v; want the %d sent, 203", len(got), r.Status, err, size)
+			}
+			_ = r.Body.Close()
+			told.Body, told.Length = nil, 0
+			if diff := cmp.Diff(Called{Function: "other", Method: "PUT", Path: "/p", Query: "q=1", Headers: headers}, told); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// A long body of known length comes in a file.
+func TestCallFile(t *testing.T) {
+	t.Setenv("FRE_FILES", "/tmp")
+	want := pattern(2 << 20)
+	c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
+		r, err := e.Call(ctx, &Called{Function: "f", Method: "POST", Path: "/", Body: bytes.NewReader(want)})
+		if err != nil {
+			return nil, err
+		}
+		return &Answer{Body: r.Body}, nil
+	})
+	length := make(chan int64, 1)
+	r, err := c.Invoke(t.Context(), &Invocation{Caller: callerFunc(func(ctx context.Context, called *Called) (*Answer, error) {
+		length <- called.Length
+		return echoes(ctx, called)
+	})}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if got, err := io.ReadAll(r.Body); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if n := <-length; n != int64(len(want)) {
+		t.Errorf("length %d: it did not come in a file", n)
+	}
+}
+
+// What a refused call is told, and that its event goes on.
+func TestCallRefused(t *testing.T) {
+	refusal := &Failure{Type: "not_found", Message: "no function other"}
+	for name, at := range map[string]struct {
+		caller Caller
+		called Called
+		want   string
+	}{
+		"by the engine": {callerFunc(func(context.Context, *Called) (*Answer, error) { return nil, refusal }), Called{Method: "GET", Path: "/"}, "not_found"},
+		"otherwise":     {callerFunc(func(context.Context, *Called) (*Answer, error) { return nil, io.ErrNoProgress }), Called{Method: "GET", Path: "/"}, "internal"},
+		"no caller":     {nil, Called{Method: "GET", Path: "/"}, "not_possible"},
+		"method":        {echoes, Called{Method: "G T", Path: "/"}, "bad_call"},
+		"path":          {echoes, Called{Method: "GET", Path: "x"}, "bad_call"},
+		"header":        {echoes, Called{Method: "GET", Path: "/", Headers: [][2]string{{"a", "b\nc"}}}, "bad_call"},
+		"much metadata": {echoes, Called{Method: "GET", Path: "/" + strings.Repeat("a", MaxMeta)}, "bad_call"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
+				_, err := e.Call(ctx, &at.called)
+				var f *Failure
+				if !errors.As(err, &f) {
+					return nil, err
+				}
+				return &Answer{Body: strings.NewReader(f.Type)}, nil
+			})
+			r, err := c.Invoke(t.Context(), &Invocation{Caller: at.caller}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Body.Close()
+			if got, _ := io.ReadAll(r.Body); string(got) != at.want {
+				t.Errorf("told %q, want %q", got, at.want)
+			}
+		})
+	}
+}
+
+// A call ends with the event that made it, however that ends.
+func TestCallEndsWithEvent(t *testing.T) {
+	fretest.CheckLeaks(t)
+	for _, how := range []string{"answered", "cancelled", "the instance ends"} {
+		t.Run(how, func(t *testing.T) {
+			called, ended := make(chan struct{}), make(chan error, 1)
+			caller := callerFunc(func(ctx context.Context, _ *Called) (*Answer, error) {
+				close(called)
+				<-ctx.Done()
+				ended <- context.Cause(ctx)
+				return nil, context.Cause(ctx)
+			})
+			c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
+				go func() { _, _ = e.Call(context.Background(), &Called{Function: "f", Method: "GET", Path: "/"}) }()
+				<-called
+				if how != "answered" {
+					<-ctx.Done()
+				}
+				return nil, nil
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() {
+				<-called
+				switch how {
+				case "cancelled":
+					cancel()
+				case "the instance ends":
+					_ = c.Close()
+				}
+			}()
+			r, err := c.Invoke(ctx, &Invocation{Caller: caller}, nil)
+			if err == nil {
+				_ = r.Body.Close()
+			}
+			if err := <-ended; err == nil {
+				t.Error("the call ended without a reason")
+			}
+		})
+	}
+}
+
+// No event has more than MostCalls under way, and one that has ended makes room.
+func TestCallsAtOnce(t *testing.T) {
+	var mu sync.Mutex
+	under, most := 0, 0
+	gate := make(chan struct{})
+	caller := callerFunc(func(ctx context.Context, _ *Called) (*Answer, error) {
+		mu.Lock()
+		under++
+		most = max(most, under)
+		mu.Unlock()
+		<-gate
+		mu.Lock()
+		under--
+		mu.Unlock()
+		return &Answer{Status: 200}, nil
+	})
+	c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
+		outcomes := make(chan string, MostCalls+1)
+		for range MostCalls + 1 {
+			go func() {
+				_, err := e.Call(ctx, &Called{Function: "f", Method: "GET", Path: "/"})
+				var f *Failure
+				switch {
+				case errors.As(err, &f):
+					outcomes <- f.Type
+				case err == nil:
+					outcomes <- "ok"
+				default:
+					outcomes <- err.Error()
+				}
+			}()
+		}
+		all := []string{<-outcomes} // refused while the others wait
+		close(gate)
+		for range MostCalls {
+			all = append(all, <-outcomes)
+		}
+		if r, err := e.Call(ctx, &Called{Function: "f", Method: "GET", Path: "/"}); err != nil || r.Status != 200 {
+			return nil, fmt.Errorf("afterwards: %w", err)
+		}
+		return &Answer{Body: strings.NewReader(strings.Join(all, " "))}, nil
+	})
+	r, err := c.Invoke(t.Context(), &Invocation{Caller: caller}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	got, _ := io.ReadAll(r.Body)
+	if want := "too_many_calls" + strings.Repeat(" ok", MostCalls); string(got) != want || most != MostCalls {
+		t.Errorf("%s, %d at once; want %s, %d", got, most, want, MostCalls)
+	}
+}
+
+// byHand speaks for a function by hand: ready has been said, and event 1 is under way.
+func byHand(t *testing.T, caller Caller) (c *Conn, conn *net.UnixConn) {
+	t.Helper()
+	a, b := pair(t)
+	c = NewConn(a, Config{Memory: memory(t)})
+	t.Cleanup(func() { _ = c.Close() })
+	p, _ := json.Marshal(Ready{Protocol: 1})
+	say(t, b, kindReady, 0, 0, p)
+	go func() { _, _ = c.Invoke(t.Context(), &Invocation{Caller: caller}, nil) }()
+	if h, _, err := newFrameReader(b).next(); err != nil || h.kind != kindInvoke {
+		t.Fatal(h, err)
+	}
+	return c, b
+}
+
+func say(t *testing.T, b net.Conn, k kind, flags uint8, id uint64, p []byte) {
+	t.Helper()
+	if _, err := b.Write(append(header{len: len(p), kind: k, flags: flags, id: id}.append(nil), p...)); err != nil {
+		t.Logf("write: %v", err) // the engine has hung up
+	}
+}
+
+func callPayload(of uint64, c Called) []byte {
+	meta := (&onwardMeta{of: of, Called: c}).append(nil)
+	return append([]byte{byte(len(meta)), byte(len(meta) >> 8), byte(len(meta) >> 16), 0}, meta...)
+}
+
+func TestCallMalformed(t *testing.T) {
+	good := callPayload(1, Called{Function: "f", Method: "GET", Path: "/"})
+	type frame struct {
+		kind  kind
+		flags uint8
+		id    uint64
+		p     []byte
+	}
+	first := frame{kindCall, flagMore, FirstCall, good}
+	for name, frames := range map[string][]frame{
+		"number of an event":    {{kindCall, 0, 1, good}},
+		"number twice":          {first, {kindCall, 0, FirstCall, good}},
+		"number goes back":      {{kindCall, 0, FirstCall + 9, good}, {kindCall, 0, FirstCall + 8, good}},
+		"of no event":           {{kindCall, 0, FirstCall, callPayload(7, Called{Method: "GET", Path: "/"})}},
+		"no JSON":               {{kindCall, 0, FirstCall, []byte{1, 0, 0, 0, '{'}}},
+		"method":                {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "", Path: "/"})}},
+		"path":                  {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/a\r\nb"})}},
+		"headers":               {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/", Headers: slices.Repeat([][2]string{{"a", "b"}}, MaxHeaders+1)})}},
+		"no file":               {{kindCallFile, 0, FirstCall, good}},
+		"data beyond window":    {first, {kindData, flagMore, FirstCall, make([]byte, Window+1)}},
+		"data after the end":    {first, {kindData, 0, FirstCall, nil}, {kindData, 0, FirstCall, nil}},
+		"data of no call":       {{kindData, 0, FirstCall + 1, nil}},
+		"answer of a call":      {first, {kindResponse, 0, FirstCall, good}},
+		"window of three bytes": {first, {kindWindow, 0, FirstCall, []byte{1, 2, 3}}},
+		"cancel of an event":    {{kindCancel, 0, 1, nil}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, b := byHand(t, callerFunc(func(ctx context.Context, _ *Called) (*Answer, error) {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			}))
+			for _, f := range frames {
+				say(t, b, f.kind, f.flags, f.id, f.p)
+			}
+			<-c.Done()
+			if err := c.Err(); !errors.Is(err, ErrProtocol) {
+				t.Errorf("%v, want %v", err, ErrProtocol)
+			}
+		})
+	}
+}
+
+// A body in a file that becomes shorter breaks the call off, and the file is closed.
+func TestCallFileShrinks(t *testing.T) {
+	fretest.CheckLeaks(t)
+	file, err := newMemfd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := file.Write(pattern(1000)); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error, 1)
+	_, b := byHand(t, callerFunc(func(_ context.Context, c *Called) (*Answer, error) {
+		if err := file.Truncate(500); err != nil {
+			return nil, err
+		}
+		_, err := io.ReadAll(c.Body)
+		read <- err
+		return nil, err
+	}))
+	p := append(callPayload(1, Called{Function: "f", Method: "GET", Path: "/"}), (&fileMeta{Length: 1000}).json()...)
+	h := header{len: len(p), kind: kindCallFile, fds: 1, id: FirstCall}
+	if _, _, err := b.WriteMsgUnix(append(h.append(nil), p...), unix.UnixRights(int(file.Fd())), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-read; !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("read: %v, want %v", err, io.ErrUnexpectedEOF)
+	}
+	if h, _, err := newFrameReader(b).next(); err != nil || h.kind != kindError || h.id != FirstCall {
+		t.Errorf("told %+v, %v; want ERROR", h, err)
+	}
+}
+
+// A call of an event that is over is refused, with the rest of its body, and the channel goes
+// on.
+func TestCallAfterEvent(t *testing.T) {
+	c, b := byHand(t, callerFunc(func(context.Context, *Called) (*Answer, error) {
+		t.Error("called")
+		return &Answer{Status: 200}, nil
+	}))
+	answer := append([]byte{byte(len(`{"status":200,"headers":[]}`)), 0, 0, 0}, `{"status":200,"headers":[]}`...)
+	say(t, b, kindResponse, 0, 1, answer)
+	say(t, b, kindCall, flagMore, FirstCall, callPayload(1, Called{Function: "f", Method: "GET", Path: "/"}))
+	say(t, b, kindData, 0, FirstCall, pattern(10))
+	h, p, err := newFrameReader(b).next()
+	if err != nil || h.kind != kindError || h.id != FirstCall || !bytes.Contains(p, []byte("cancelled")) {
+		t.Errorf("told %+v %s, %v; want ERROR", h, p, err)
+	}
+	if err := c.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Who floods the engine with calls and listens to nothing is cut off.
+func TestCallFlood(t *testing.T) {
+	c, b := byHand(t, callerFunc(func(ctx context.Context, _ *Called) (*Answer, error) {
+		return &Answer{Status: 200, Body: strings.NewReader(strings.Repeat("x", chunk)), Length: chunk}, nil
+	}))
+	p := callPayload(1, Called{Function: "f", Method: "GET", Path: "/"})
+	for id := uint64(FirstCall); ; id++ {
+		if _, err := b.Write(append(header{len: len(p), kind: kindCall, id: id}.append(nil), p...)); err != nil {
+			break
+		}
+	}
+	<-c.Done()
+	if err := c.Err(); !errors.Is(err, ErrProtocol) {
+		t.Errorf("%v, want %v", err, ErrProtocol)
+	}
+}
+
+// FuzzCall has a function say anything about calls: the engine's end neither panics nor
+// keeps a goroutine.
+func FuzzCall(f *testing.F) {
+	good := callPayload(1, Called{Function: "f", Method: "GET", Path: "/", Headers: [][2]string{{"a", "b"}}})
+	f.Add(header{len: len(good), kind: kindCall, id: FirstCall}.append(nil), good)
+	f.Add(append(append(header{len: len(good), kind: kindCall, flags: flagMore, id: FirstCall}.append(nil), good...), header{kind: kindData, id: FirstCall}.append(nil)...), []byte{})
+	f.Add(append(append(header{len: len(good), kind: kindCall, id: FirstCall}.append(nil), good...), header{kind: kindCancel, id: FirstCall}.append(nil)...), []byte{})
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		ours, theirs := pair(t)
+		c := NewConn(ours, Config{})
+		p, _ := json.Marshal(Ready{Protocol: 1})
+		_, _ = theirs.Write(append(header{len: len(p), kind: kindReady}.append(nil), p...))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if r, err := c.Invoke(t.Context(), &Invocation{Caller: echoes}, nil); err == nil {
+				_ = r.Body.Close()
+			}
+		}()
+		if _, _, err := newFrameReader(theirs).next(); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = io.Copy(io.Discard, theirs) }()
+		_, _ = theirs.Write(a)
+		_, _ = theirs.Write(b)
+		_ = theirs.CloseWrite()
+		<-done
+		_ = c.Close()
+		_ = theirs.Close()
+	})
+}
+
+// FuzzCallMeta compares both ways to read CALL's metadata.
+func FuzzCallMeta(f *testing.F) {
+	f.Add([]byte(`{"of":1,"function":"f","method":"GET","path":"/","query":"","headers":[["a","b"]]}`))
+	f.Add([]byte(`{"of":-1}`))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		var m onwardMeta
+		if m.parse(p) != nil || m.check() != nil {
+			return
+		}
+		var again onwardMeta
+		if err := again.parse(m.append(nil)); err != nil {
+			t.Fatalf("%q, written again: %v", p, err)
+		}
+		if len(m.Headers) == 0 {
+			m.Headers, again.Headers = nil, nil
+		}
+		if diff := cmp.Diff(m, again, cmp.AllowUnexported(onwardMeta{})); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

@@ -1,0 +1,249 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+)
+
+// calls is an engine with the functions f and g, and other of another tenant.
+func calls(t *testing.T, cfg Config) *rig {
+	t.Helper()
+	r := open(t)
+	r.stop()
+	r.start(cfg)
+	r.deploy("f", nil)
+	r.deploy("g", nil)
+	r.deploy("other.red", func(c *image.Config) { c.Tenant = "red" })
+	return r
+}
+
+// TestCalls: a function has another one handle an event, whose answer it passes on.
+func TestCalls(t *testing.T) {
+	var mu sync.Mutex
+	var records []CallRecord
+	r := calls(t, Config{Called: func(c *CallRecord) {
+		mu.Lock()
+		defer mu.Unlock()
+		records = append(records, *c)
+	}})
+	for _, size := range []int{0, 1, 100_000, 8 << 20} {
+		body := strings.Repeat("z", size)
+		if got, _, err := r.call(t.Context(), "f", "/call/g/", body); err != nil || got != body {
+			t.Errorf("%d bytes through g: %d came back, %v", size, len(got), err)
+		}
+	}
+	r.deploy("fresh", func(c *image.Config) { c.Instances.Isolation = image.IsolationEvent })
+	r.deploy("program", stdio)
+	for _, chain := range []string{"/call/fresh/", "/call/g/call/fresh/call/g/", "/call/program/", "/call/g@latest/", "/call/f/"} {
+		r.mustCall("f", chain, "through", "through")
+	}
+	for path, want := range map[string]string{
+		"/call/nobody/":    "not_found: f → nobody: ",
+		"/call/other.red/": "forbidden: f → other.red: ",
+		"/call/G!/":        "bad_call: f → G!: ",
+		"/call/g@/":        "bad_call: f → g@: ",
+		"/call/g@77/":      "not_found: f → g@77: ",
+		"/call/g/fail":     "function_error: f → g: ",
+		"/call/g/exit":     "function_crashed: f → g: ",
+	} {
+		got, resp, err := r.call(t.Context(), "f", path, "")
+		if err != nil || resp.Status != 502 || !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, %v; want it to begin with %q", path, got, err, want)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if c := records[0]; c.From != "f" || c.Function != "g" || c.Status != 200 || c.Error != "" || c.Invocation == "" {
+		t.Errorf("told of the first call: %+v", c)
+	}
+	if !slices.ContainsFunc(records, func(c CallRecord) bool { return c.Function == "nobody" && c.Error == "not_found" }) {
+		t.Errorf("not told of the call of nobody")
+	}
+}
+
+// TestCallsCarry: what belongs to the event from outside goes along: its time, its trace.
+func TestCallsCarry(t *testing.T) {
+	r := calls(t, Config{})
+	r.deploy("brief", func(c *image.Config) { c.Resources.Timeout = 3 * time.Second })
+	for path, most := range map[string]int{"/call/brief/deadline": 3000, "/call/g/deadline": 10_000} {
+		got, _, err := r.call(t.Context(), "f", path, "")
+		if left, aerr := strconv.Atoi(got); err != nil || aerr != nil || left > most {
+			t.Errorf("%s: %q, %v; want at most %d ms", path, got, err, most)
+		}
+	}
+	got, _, err := r.call(t.Context(), "brief", "/call/g/deadline", "")
+	if left, aerr := strconv.Atoi(got); err != nil || aerr != nil || left > 3000 {
+		t.Errorf("a call of brief's: %q, %v; want at most 3000 ms", got, err)
+	}
+	resp, err := r.Invoke(t.Context(), "f", &Request{Method: "GET", Path: "/call/g/headers", Header: [][2]string{
+		{"X-Request-Id", "one"}, {"Traceparent", "00-a-b-01"}, {"Authorization", "secret"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	all, _ := io.ReadAll(resp.Body)
+	for _, want := range []string{"Host: g\n", "X-Request-Id: one\n", "Traceparent: 00-a-b-01\n"} {
+		if !bytes.Contains(all, []byte(want)) {
+			t.Errorf("g was not told %q but %q", want, all)
+		}
+	}
+	if bytes.Contains(all, []byte("secret")) {
+		t.Errorf("g was told what f's client said: %q", all)
+	}
+}
+
+// TestCallLoops: calls without end are refused, and those that wait for themselves.
+func TestCallLoops(t *testing.T) {
+	r := calls(t, Config{})
+	r.deploy("one", func(c *image.Config) { c.Instances.Max = 1 })
+	r.deploy("wide", func(c *image.Config) { c.Instances.Concurrency = 32 })
+	deep := strings.Repeat("/call/wide", mostDepth-1)
+	r.mustCall("wide", deep+"/", "down", "down")
+	for path, want := range map[string]string{
+		"one /call/one/":               "loop: one → one: one takes 1 events at once",
+		"one /call/g/call/one":         "loop: one → g → one: one takes 1 events at once",
+		"wide " + deep + "/call/wide/": "loop: " + strings.Repeat("wide → ", mostDepth) + "wide: 16 functions wait for each other",
+	} {
+		name, path, _ := strings.Cut(path, " ")
+		got, _, err := r.call(t.Context(), name, path, "")
+		if err != nil || !strings.HasPrefix(got, want) {
+			t.Errorf("%s %s: %q, %v; want %q", name, path, got, err, want)
+		}
+	}
+}
+
+// TestCallPipeline: each function has the answer of the one before, as it comes, and the first
+// that does not succeed has the last word.
+func TestCallPipeline(t *testing.T) {
+	r := calls(t, Config{Concurrency: 1})
+	body := strings.Repeat("z", 3<<20)
+	if got, _, err := r.call(t.Context(), "f", "/call/g|f|g@latest/", body); err != nil || got != body {
+		t.Errorf("%d bytes came back of %d, %v", len(got), len(body), err)
+	}
+	resp, err := r.Invoke(t.Context(), "f", &Request{Method: "GET", Path: "/call/g|g/stream", Query: "3000000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(io.Discard, resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil || n != 3_000_000 {
+		t.Errorf("a stream behind another: %d bytes, %v", n, err)
+	}
+	for path, want := range map[string]string{
+		"/call/g|nobody/": "not_found: f → g|nobody: ",
+		"/call/g|/":       "bad_call: f → g|: ",
+		"/call/g|f/fail":  "function_error: f → g|f: ",
+		"/call/" + strings.Repeat("g|", 16) + "g/x": "bad_call: ",
+		"/call/f|g/call/nobody/":                    "not_found: f → f → nobody: ", // the answer of f, 502
+	} {
+		got, resp, err := r.call(t.Context(), "f", path, "x")
+		if err != nil || resp.Status != 502 || !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, %v; want it to begin with %q", path, got, err, want)
+		}
+	}
+	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
+}
+
+// TestCallsWithoutPlaces: events that have all of the engine's places, and call others, do
+// not wait for each other.
+func TestCallsWithoutPlaces(t *testing.T) {
+	r := calls(t, Config{Concurrency: 2})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { r.mustCall("f", "/call/g/call/g/", "through", "through") })
+	}
+	wg.Wait()
+	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
+}
+
+// TestCallsAreGuarded: each call asks for its tenant's quota.
+func TestCallsAreGuarded(t *testing.T) {
+	var asked []string
+	r := calls(t, Config{Calls: func(tenant string) error {
+		asked = append(asked, tenant)
+		if len(asked) > 1 {
+			return errors.New("too many events")
+		}
+		return nil
+	}})
+	r.mustCall("f", "/call/g/", "x", "x")
+	r.mustCall("f", "/call/g/", "x", "quota: f → g: too many events")
+	if want := []string{"default", "default"}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, want %q", asked, want)
+	}
+}
+
+// TestCallsEnd: a call ends with the event that made it, and its time.
+func TestCallsEnd(t *testing.T) {
+	r := calls(t, Config{})
+	r.deploy("brief", func(c *image.Config) { c.Resources.Timeout = time.Second })
+	got, _, err := r.call(t.Context(), "f", "/call/brief/hang", "")
+	if want := "timeout: f → brief: "; err != nil || !strings.HasPrefix(got, want) {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	if _, _, err := r.call(t.Context(), "brief", "/call/g/hang", ""); !errors.Is(err, ErrTimeout) {
+		t.Errorf("a caller whose time was over: %v, want %v", err, ErrTimeout)
+	}
+	idle := func() bool {
+		return !slices.ContainsFunc(r.Sandboxes(false), func(s *Sandbox) bool { return s.State == StateBusy })
+	}
+	eventually(t, "g to be idle once brief's time is over", idle)
+
+	for _, how := range []string{"client gone", "killed"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _, _ = r.call(ctx, "f", "/call/g/hang", "")
+		}()
+		eventually(t, "g to be busy", func() bool {
+			return slices.ContainsFunc(r.Sandboxes(false), func(s *Sandbox) bool { return s.Function == "g" && s.State == StateBusy })
+		})
+		if how == "killed" {
+			for _, s := range r.Sandboxes(false) {
+				if s.Function == "f" && s.State == StateBusy {
+					if err := r.Kill(s.ID); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		} else {
+			cancel()
+		}
+		<-done
+		cancel()
+		eventually(t, "g to be idle: "+how, idle)
+	}
+}
+
+// TestCallsHostile: a function that floods the engine with calls, and hears no answer, is
+// ended, and takes little of the engine's memory.
+func TestCallsHostile(t *testing.T) {
+	r := calls(t, Config{})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var crash *CrashError
+	resp, err := r.Invoke(t.Context(), "f", &Request{Method: "GET", Path: "/call", Query: "1"})
+	if err == nil {
+		_ = resp.Body.Close()
+	}
+	if !errors.As(err, &crash) || !strings.Contains(crash.Reason, "malformed frame") {
+		t.Errorf("%v, want a crash for a malformed frame", err)
+	}
+	runtime.ReadMemStats(&after)
+	if more := int64(after.HeapInuse) - int64(before.HeapInuse); more > 64<<20 {
+		t.Errorf("the engine's heap grew by %d bytes", more)
+	}
+	r.mustCall("f", "/call/g/", "goes on", "goes on")
+}

@@ -1,0 +1,90 @@
+package function
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/fre-engine/fre/channel"
+)
+
+// CallOptions is how [Call] is told what is not usual: the zero value is POST / with no fields.
+type CallOptions struct {
+	Method string // "" is POST
+	Path   string // with its query string, as in a URL; "" is /
+	Header Header
+}
+
+// CallError is why a call has no answer: the function called was refused to this one, or
+// failed. Code is a word for programs: not_found, forbidden, loop, timeout, quota, overloaded,
+// function_error and the others that docs/calls.md lists.
+type CallError struct{ Code, Message string }
+
+func (e *CallError) Error() string { return e.Code + ": " + e.Message }
+
+// Result is a called function's answer.
+type Result struct {
+	Status int
+	Header Header
+	Body   io.ReadCloser // to be closed: before its end, that gives the call up
+}
+
+// Bytes reads the body to its end, and closes it.
+func (r *Result) Bytes() ([]byte, error) {
+	b, err := io.ReadAll(r.Body)
+	return b, errors.Join(err, r.Body.Close())
+}
+
+// JSON decodes the body, one JSON value, into v, and closes it.
+func (r *Result) JSON(v any) error {
+	b, err := r.Bytes()
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("the answer's body: %w", err)
+	}
+	return nil
+}
+
+// Call has another function of the tenant, NAME or NAME@REVISION, handle an event, and returns
+// its answer, whatever its status. ctx is a handler's, or was made from it: the call ends with
+// it. body is nil, a string, []byte, or an io.Reader, which is sent as it comes and read until
+// the call is over. Errors of the function called, and of the engine, are *[CallError].
+func Call(ctx context.Context, name string, body any, options CallOptions) (*Result, error) {
+	e, ok := ctx.Value(eventKey{}).(*channel.Event)
+	if !ok {
+		return nil, &CallError{"bad_call", "the context is not a handler's"}
+	}
+	c := &channel.Called{Function: name, Method: options.Method, Path: "/", Headers: options.Header}
+	if c.Method == "" {
+		c.Method = "POST"
+	}
+	if options.Path != "" {
+		c.Path, c.Query, _ = strings.Cut(options.Path, "?")
+	}
+	switch b := body.(type) {
+	case nil:
+	case string:
+		c.Body = strings.NewReader(b)
+	case []byte:
+		c.Body = bytes.NewReader(b)
+	case io.Reader:
+		c.Body = b
+	default:
+		return nil, &CallError{"bad_call", fmt.Sprintf("a body is nil, a string, []byte or an io.Reader, not a %T", body)}
+	}
+	r, err := e.Call(ctx, c)
+	if err != nil {
+		var f *channel.Failure
+		if errors.As(err, &f) {
+			return nil, &CallError{f.Type, f.Message}
+		}
+		return nil, err
+	}
+	return &Result{Status: r.Status, Header: r.Headers, Body: r.Body}, nil
+}

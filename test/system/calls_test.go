@@ -1,0 +1,64 @@
+package system_test
+
+import (
+	"io"
+	"strings"
+	"testing"
+)
+
+// testCalls: functions call functions, in every language that can, and nothing else.
+func (w *world) testCalls(t *testing.T) {
+	for _, chain := range []string{"calls", "calls-node", "calls-async"} {
+		for _, size := range []int{5, 70_000, 3 << 20} {
+			body := strings.Repeat("z", size)
+			for _, last := range []string{"calls-node", "calls-async"} {
+				if got := w.ok(t, chain, "/"+last+"/end", body); string(got.Body) != body || got.Header.Get("X-Via") != chain {
+					t.Errorf("%s → %s: %d bytes came back of %d", chain, last, len(got.Body), size)
+				}
+			}
+		}
+	}
+	body := strings.Repeat("z", 3<<20)
+	if got := w.ok(t, "calls", "/calls-node|calls-async|calls-node/end", body); string(got.Body) != body {
+		t.Errorf("one behind the other: %d bytes came back of %d", len(got.Body), len(body))
+	}
+	if got := w.ok(t, "calls", "/calls-node/calls-async/calls/calls-node/end", "deep"); string(got.Body) != "deep" {
+		t.Errorf("one inside the other: %q", got.Body)
+	}
+	for path, want := range map[string]string{
+		"/nobody/":      "CallError not_found: calls → nobody: ",
+		"/red-one.red/": "CallError forbidden: calls → red-one.red: ",
+		"/red-one/":     "CallError not_found: calls → red-one: ",
+	} {
+		got, err := w.call(t.Context(), "calls", path, "")
+		if err != nil || got.Status != 502 || !strings.HasPrefix(string(got.Body), want) {
+			t.Errorf("%s: %+v, %v; want %q", path, got, err, want)
+		}
+	}
+	w.cli(t, "tenant", "create", "slow", "--events", "1") // two at once
+	answer, err := w.call(t.Context(), "calls-slow.slow", strings.Repeat("/calls-slow", 12)+"/end", "")
+	if err != nil || !strings.Contains(string(answer.Body), "CallError quota: ") {
+		t.Errorf("a dozen calls of a tenant with one event a second: %+v, %v", answer, err)
+	}
+	metrics, err := w.client.Get("http://" + w.d.Addr() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer metrics.Body.Close()
+	text, err := io.ReadAll(metrics.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`fre_calls_total{from="calls",function="calls-node",outcome="ok"} `,
+		`fre_calls_total{from="calls",function="",outcome="not_found"} `,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+	got := w.ok(t, "calls", "/calls/end", "x")
+	if id, _, _ := strings.Cut(string(got.Body), " "); id == "" || id != got.Header.Get("X-Request-Id") {
+		t.Errorf("the request %q was %q to the function called", got.Header.Get("X-Request-Id"), id)
+	}
+}
