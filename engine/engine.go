@@ -124,6 +124,7 @@ type Engine struct {
 	metrics    *metrics
 	boxes      registry
 	containers containers
+	agents     agents
 	shells     *shells
 	buffers    *buffer.Pool
 	admission  *admission.Controller
@@ -250,6 +251,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		cfg.Builder.Images = buildImages{e}
 	}
 
+	e.agents.byID = make(map[string]*agent)
 	functions := make(map[string]*deployment)
 	e.functions.Store(&functions)
 	e.forgetTemporary()
@@ -321,6 +323,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	for _, c := range e.containers.all() {
 		c.log.Close()
 	}
+	e.closeAgents()
 	if e.scratches != nil {
 		e.scratches.Close()
 	}
