@@ -112,8 +112,8 @@ type Config struct {
 
 	// Triggers says whether a tenant's function may have such triggers; nil: any.
 	Triggers func(tenant string, all []image.Trigger) error
-	Calls  func(tenant string) error // asked before each event that a function makes by a call; nil: none is refused
-	Called func(*CallRecord)         // told of each; nil: nobody is. It must not block
+	Calls    func(tenant string) error // asked before each event that a function makes by a call; nil: none is refused
+	Called   func(*CallRecord)         // told of each; nil: nobody is. It must not block
 
 	GC GCConfig
 
@@ -129,6 +129,7 @@ type Engine struct {
 	metrics    *metrics
 	boxes      registry
 	containers containers
+	agents     agents
 	shells     *shells
 	buffers    *buffer.Pool
 	admission  *admission.Controller
@@ -255,6 +256,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		cfg.Builder.Images = buildImages{e}
 	}
 
+	e.agents.byID = make(map[string]*agent)
 	functions := make(map[string]*deployment)
 	e.functions.Store(&functions)
 	e.forgetTemporary()
@@ -326,6 +328,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	for _, c := range e.containers.all() {
 		c.log.Close()
 	}
+	e.closeAgents()
 	if e.scratches != nil {
 		e.scratches.Close()
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -36,6 +37,7 @@ type function struct {
 
 	user  sandbox.User
 	work  string       // host directory of the tenant's /work
+	dir   string       // where its program begins; "" for /function
 	logs  *functionLog // set before the function is published; kept over redeployments
 	forks *forker      // nil where the runtime or the template has none
 	held  heldAnswers
@@ -186,7 +188,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 		Rootfs:   f.e.cfg.Store.Rootfs(f.image.Digest),
 		Args:     f.config.Args,
 		Env:      f.config.Env,
-		Dir:      "/function",
+		Dir:      cmp.Or(f.dir, "/function"),
 		Hostname: f.plain,
 		User:     f.user,
 		Limits:   limitsOf(f.config.Resources),

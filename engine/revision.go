@@ -328,11 +328,14 @@ func (e *Engine) lookup(name string) (*function, error) {
 	return d.main, nil
 }
 
-// each calls fn with every revision that is live.
+// each calls fn with every revision that is live, and with the programs of agents.
 func (e *Engine) each(fn func(*function)) {
 	for _, d := range *e.functions.Load() {
 		for _, f := range d.live {
 			fn(f)
 		}
+	}
+	for _, a := range e.agents.all() {
+		fn(a.f)
 	}
 }

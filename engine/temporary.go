@@ -23,22 +23,28 @@ func (e *Engine) temporaryTenant(function string) (sandbox.User, string, error) 
 	if err != nil {
 		return user, "", err
 	}
-	work := e.workPath(filepath.Join(temporaryName, function))
-	if err := os.MkdirAll(filepath.Dir(work), 0o700); err != nil {
-		return user, "", fmt.Errorf("make /work of %s: %w", function, err)
-	}
-	v, err := e.volumes.Attach(work, volume.Limits{Bytes: e.cfg.Work.of(temporaryName)})
-	if err != nil {
-		return user, "", fmt.Errorf("/work of %s: %w", function, err)
-	}
 	id := int(user.HostBase + functionUID)
 	if e.mapErr == nil {
 		id = functionUID
 	}
-	if err := own(v.Dir(), id); err != nil {
-		return user, "", fmt.Errorf("own /work of %s: %w", function, err)
+	work, err := e.temporaryWork(function, e.cfg.Work.of(temporaryName), id)
+	return user, work, err
+}
+
+// temporaryWork makes a /work that is nobody else's.
+func (e *Engine) temporaryWork(name string, bytes int64, owner int) (string, error) {
+	work := e.workPath(filepath.Join(temporaryName, name))
+	if err := os.MkdirAll(filepath.Dir(work), 0o700); err != nil {
+		return "", fmt.Errorf("make /work of %s: %w", name, err)
 	}
-	return user, v.Dir(), nil
+	v, err := e.volumes.Attach(work, volume.Limits{Bytes: bytes})
+	if err != nil {
+		return "", fmt.Errorf("/work of %s: %w", name, err)
+	}
+	if err := own(v.Dir(), owner); err != nil {
+		return "", fmt.Errorf("own /work of %s: %w", name, err)
+	}
+	return v.Dir(), nil
 }
 
 // removeTemporary removes the /work of a temporary function.

@@ -98,6 +98,9 @@ func (e *Engine) imageUsers() map[store.Digest]string {
 	for _, f := range e.cfg.Store.Functions() {
 		users[f.Image] = "function " + f.Name
 	}
+	for _, a := range e.agents.all() {
+		users[a.shown.Digest] = "agent's sandbox " + a.shown.ID
+	}
 	for _, b := range e.boxes.all() {
 		users[b.digest] = "sandbox " + b.id
 	}

@@ -198,6 +198,7 @@ for group in "$@"; do
 		need chromium chromium # looks at the page of fre-video
 		need php php-cli
 		need ruby ruby
+		need /usr/share/doc/python3-pip python3-pip # fetches an MCP client nobody here wrote
 		need javac default-jdk-headless
 		;;
 	v2)

@@ -73,6 +73,10 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		return http.StatusTooManyRequests, api.CodeQuota, "free some of it, or ask who runs the engine for more (fre tenant usage shows it)"
 	case errors.As(err, &secret):
 		return http.StatusUnprocessableEntity, api.CodeTemplate, fmt.Sprintf("make it, then deploy again: fre secret create %s --tenant %s < FILE", secret.Name, secret.Tenant)
+	case errors.Is(err, engine.ErrNoAgent):
+		return http.StatusNotFound, api.CodeNotFound, "it may have expired: fre agent ls shows those that are there, fre agent create makes one"
+	case errors.Is(err, engine.ErrSnapshotLimit):
+		return http.StatusRequestEntityTooLarge, api.CodeTooLarge, "remove from /work what need not be kept"
 	case errors.Is(err, engine.ErrForeign):
 		return http.StatusForbidden, api.CodeForbidden, "write the token's tenant into fret.yaml"
 	case errors.As(err, &tooLarge):

@@ -121,6 +121,9 @@ type Config struct {
 	// Events are the asynchronous ones; nil: there are none.
 	Events *events.Service
 
+	// Agents is the engine that has sandboxes for agents; nil: there are none.
+	Agents *engine.Engine
+
 	// Connections is the memory of the gateway's connections, which the status shows;
 	// nil: none.
 	Connections *buffer.Pool
@@ -200,6 +203,19 @@ func (s *server) routes() []route {
 		{"POST", "/v1/containers/{ref}/start", s.startContainer},
 		{"POST", "/v1/containers/{ref}/attach", s.attach},
 		{"POST", "/v1/containers/{ref}/rename", s.renameContainer},
+		{"GET", "/v1/agents", s.listAgents},
+		{"POST", "/v1/agents", s.createAgent},
+		{"GET", "/v1/agents/{id}", s.agent},
+		{"DELETE", "/v1/agents/{id}", s.removeAgent},
+		{"POST", "/v1/agents/{id}/exec", s.agentEvent("/exec")},
+		{"GET", "/v1/agents/{id}/files", s.agentEvent("/files")},
+		{"PUT", "/v1/agents/{id}/files", s.agentEvent("/files")},
+		{"DELETE", "/v1/agents/{id}/files", s.agentEvent("/files")},
+		{"GET", "/v1/agents/{id}/list", s.agentEvent("/list")},
+		{"POST", "/v1/agents/{id}/mkdir", s.agentEvent("/mkdir")},
+		{"POST", "/v1/agents/{id}/snapshots", s.snapshotAgent},
+		{"GET", "/v1/snapshots", s.snapshots},
+		{"DELETE", "/v1/snapshots/{ref}", s.removeSnapshot},
 		{"GET", "/v1/debug/profiles/{kind}", s.profile},
 		{"POST", "/v1/debug/syscalls", s.syscalls},
 		{"GET", "/v1/debug/leaks", s.leaks},
@@ -273,7 +289,7 @@ func New(cfg Config) http.Handler {
 // shape, which ServeMux's answers lack.
 func unknownRoute(mux *http.ServeMux, r *http.Request) error {
 	var allowed []string
-	for _, method := range []string{"GET", "POST", "DELETE"} {
+	for _, method := range []string{"GET", "POST", "PUT", "DELETE"} {
 		other := r.Clone(r.Context())
 		other.Method = method
 		if _, pattern := mux.Handler(other); pattern != "/" {

@@ -26,16 +26,17 @@ func main() {
 
 // The exit codes; `fre help exit-codes` explains them.
 const (
-	exitError       = 1
-	exitUsage       = 2
-	exitUnreachable = 3
-	exitNotFound    = 4
-	exitFunction    = 5
-	exitNotNormal   = 6
-	exitRunEngine   = 125
-	exitRunNotExec  = 126
-	exitRunNotFound = 127
-	exitInterrupt   = 130
+	exitError        = 1
+	exitUsage        = 2
+	exitUnreachable  = 3
+	exitNotFound     = 4
+	exitFunction     = 5
+	exitNotNormal    = 6
+	exitAgentTimeout = 124
+	exitRunEngine    = 125
+	exitRunNotExec   = 126
+	exitRunNotFound  = 127
+	exitInterrupt    = 130
 )
 
 const exitCodes = `Exit codes of fre:
@@ -49,8 +50,10 @@ const exitCodes = `Exit codes of fre:
     6  fre status: the engine is not in its normal state
   130  interrupted (Ctrl-C)
 
-fre run exits with the command's own status (128 + n when signal n ended it), or:
+fre run and fre agent exec exit with the command's own status (128 + n when signal
+n ended it), or:
 
+  124  fre agent exec: the command took too long
   125  the engine could not run it
   126  the command cannot be executed
   127  the command was not found in the image
@@ -223,6 +226,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		serveCommand(), c.newCommand(), c.templateCommand(), c.buildCommand(),
 		c.imagesCommand(), c.imageCommand(), c.pullCommand(), c.pushCommand(), registryCommand(), c.deployCommand(), c.testCommand(), c.devCommand(), c.functionsCommand(), c.functionCommand(),
+		c.agentCommand(), c.mcpCommand(),
 		c.keyCommand(), c.tenantCommand(), c.tokenCommand(), c.secretCommand(),
 		c.invokeCommand(), c.runCommand(), c.createCommand(), c.startCommand(), c.attachCommand(), c.renameCommand(), c.rmCommand(), c.containerCommand(), c.psCommand(), c.topCommand(), c.statsCommand(), c.inspectCommand(), c.logsCommand(), c.eventsCommand(), c.triggersCommand(), c.stopCommand(), c.killCommand(), c.waitCommand(),
 		c.versionCommand(), c.statusCommand(), c.doctorCommand(), c.systemCommand(), c.debugCommand(), c.traceCommand(), benchCommand(),

@@ -327,7 +327,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	})
 	metrics.MustRegister(gateway.Connections(clients))
 	api := server.Config{
-		Engine: eng, Events: queue, Log: log, Version: version(), Scratch: st.MkdirScratch, Connections: memory, Access: records, Invoker: gateway.Counted(eng, guard),
+		Engine: eng, Events: queue, Log: log, Version: version(), Scratch: st.MkdirScratch, Connections: memory, Access: records, Invoker: gateway.Counted(eng, guard), Agents: eng,
 	}
 	listeners := []net.Listener{control, public}
 	servers := []httpServer{

@@ -14,6 +14,8 @@
 //
 // "cgi": it is started for each event (cgi.go).
 //
+// "agent": there is none, but the commands that events bring (agent.go).
+//
 // FRE_HTTP_LISTEN says who binds:
 // "port", the server, at $PORT; "fd", the adapter, whose socket the server finds as
 // systemd's first (sd_listen_fds(3)). FRE_HTTP_PORT is the port, 0 for any that is
@@ -68,6 +70,8 @@ func run(args []string) int {
 		return runLambda(conn, args)
 	case "cgi":
 		return runCGI(conn, args)
+	case "agent":
+		return runAgent(conn)
 	default:
 		fmt.Fprintf(os.Stderr, "FRE_CONTRACT is %q\n", contract)
 		return exitFailed

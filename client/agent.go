@@ -1,0 +1,137 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/fre-engine/fre/api"
+)
+
+// CreateAgent makes a sandbox for an agent, which runs when this returns.
+func (c *Client) CreateAgent(ctx context.Context, r api.AgentRequest) (api.Agent, error) {
+	return post[api.Agent](ctx, c, "/v1/agents", r)
+}
+
+// Agents lists the sandboxes for agents, the oldest first.
+func (c *Client) Agents(ctx context.Context) ([]api.Agent, error) {
+	return get[[]api.Agent](ctx, c, "/v1/agents", nil)
+}
+
+func agentPath(id, what string) string { return "/v1/agents/" + url.PathEscape(id) + what }
+
+// Agent describes one.
+func (c *Client) Agent(ctx context.Context, id string) (api.Agent, error) {
+	return get[api.Agent](ctx, c, agentPath(id, ""), nil)
+}
+
+// RemoveAgent kills what runs in a sandbox and removes it with its /work.
+func (c *Client) RemoveAgent(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, agentPath(id, ""), nil, "", nil, nil)
+}
+
+// ExecAgent runs a command in a sandbox and calls emit for each piece of its output, as
+// it comes. A nil stdin is empty. The end of ctx kills the command, as does emit's error,
+// which is returned.
+func (c *Client) ExecAgent(ctx context.Context, id string, r api.AgentExec, stdin io.Reader, emit func(api.AgentOutput) error) (api.AgentExit, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	line, err := json.Marshal(r)
+	if err != nil {
+		return api.AgentExit{}, err
+	}
+	body := io.Reader(bytes.NewReader(append(line, '\n')))
+	if stdin != nil {
+		body = io.MultiReader(body, stdin)
+	}
+	resp, err := c.send(ctx, http.MethodPost, agentPath(id, "/exec"), nil, http.Header{"Content-Type": {"application/json"}}, body)
+	if err != nil {
+		return api.AgentExit{}, err
+	}
+	defer resp.Body.Close()
+	var exit api.AgentExit
+	err = readLines(ctx, resp.Body, "command", endsShort, func(o api.AgentOutput) (bool, error) {
+		if o.Exit != nil {
+			exit = *o.Exit
+			return true, nil
+		}
+		return false, emit(o)
+	})
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = &api.Error{
+			Code: api.CodeCrash, Status: http.StatusBadGateway, Message: "the sandbox ended under the command: out of memory or processes, or removed",
+			Next: "what is in /work is still there unless it was removed: run the next command, or make a sandbox with more memory",
+		}
+	}
+	return exit, err
+}
+
+// AgentRange is a part of a file; the zero value is all of it.
+type AgentRange struct {
+	Offset int64
+	Length int64 // 0: to the end
+}
+
+// ReadAgentFile returns a file's content, which the caller closes.
+func (c *Client) ReadAgentFile(ctx context.Context, id, path string, part AgentRange) (io.ReadCloser, error) {
+	q := url.Values{"path": {path}}
+	if part.Offset > 0 {
+		q.Set("offset", strconv.FormatInt(part.Offset, 10))
+	}
+	if part.Length > 0 {
+		q.Set("length", strconv.FormatInt(part.Length, 10))
+	}
+	resp, err := c.send(ctx, http.MethodGet, agentPath(id, "/files"), q, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// WriteAgentFile makes or replaces a file, with the directories above it. mode is
+// octal, "" for 644.
+func (c *Client) WriteAgentFile(ctx context.Context, id, path, mode string, content io.Reader) error {
+	q := url.Values{"path": {path}}
+	if mode != "" {
+		q.Set("mode", mode)
+	}
+	return c.call(ctx, http.MethodPut, agentPath(id, "/files"), q, "application/octet-stream", content, nil)
+}
+
+// RemoveAgentFile removes a file, an empty directory, or with recursive all of one.
+func (c *Client) RemoveAgentFile(ctx context.Context, id, path string, recursive bool) error {
+	q := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
+	return c.call(ctx, http.MethodDelete, agentPath(id, "/files"), q, "", nil, nil)
+}
+
+// ListAgentFiles tells what is at a path, "" for /work.
+func (c *Client) ListAgentFiles(ctx context.Context, id, path string) (api.AgentFiles, error) {
+	return get[api.AgentFiles](ctx, c, agentPath(id, "/list"), url.Values{"path": {path}})
+}
+
+// MakeAgentDir makes a directory and those above it.
+func (c *Client) MakeAgentDir(ctx context.Context, id, path string) error {
+	return c.call(ctx, http.MethodPost, agentPath(id, "/mkdir"), url.Values{"path": {path}}, "", nil, nil)
+}
+
+// SnapshotAgent keeps what is in a sandbox's /work.
+func (c *Client) SnapshotAgent(ctx context.Context, id string) (api.Snapshot, error) {
+	var out api.Snapshot
+	err := c.call(ctx, http.MethodPost, agentPath(id, "/snapshots"), nil, "", nil, &out)
+	return out, err
+}
+
+// Snapshots lists those that are kept, the newest first.
+func (c *Client) Snapshots(ctx context.Context) ([]api.Snapshot, error) {
+	return get[[]api.Snapshot](ctx, c, "/v1/snapshots", nil)
+}
+
+// RemoveSnapshot removes one, by its name or digest.
+func (c *Client) RemoveSnapshot(ctx context.Context, ref string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/snapshots/"+url.PathEscape(ref), nil, "", nil, nil)
+}

@@ -1,0 +1,381 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+)
+
+func (c *cli) mcpCommand() *cobra.Command {
+	var o agentFlags
+	cmd := &cobra.Command{
+		Use: "mcp", Short: "Give a language model sandboxes, by the Model Context Protocol",
+		Long: `Serve the Model Context Protocol on standard input and output: tools that make
+sandboxes, run commands and code in them, and write, read and list files. The
+flags are those of the sandbox that is made where a tool names none, and of those
+that are made without saying more. What this made goes when it ends.
+
+  claude mcp add fre -- fre mcp
+  claude mcp add fre -- fre mcp --network egress --allow pypi.org:443
+`,
+		Args: args(cobra.NoArgs),
+		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+			cl := c.client()
+			defer cl.Close()
+			m := &mcpServer{client: cl, usual: o.request(), made: map[string]bool{}}
+			defer m.close(context.WithoutCancel(cmd.Context()))
+			transport := &mcp.IOTransport{Reader: io.NopCloser(cmd.InOrStdin()), Writer: nopCloser{cmd.OutOrStdout()}}
+			err := m.server().Run(cmd.Context(), transport)
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}),
+	}
+	o.flags(cmd)
+	return cmd
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
+
+// mcpServer is one client's session.
+type mcpServer struct {
+	client *client.Client
+	usual  api.AgentRequest
+
+	mu      sync.Mutex // held while the default one is made
+	current string     // the sandbox that is used where none is named; "" before the first use
+	made    map[string]bool
+}
+
+// close removes what the session has made.
+func (m *mcpServer) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id := range m.made {
+		_ = m.client.RemoveAgent(ctx, id) // else its time is over soon
+	}
+}
+
+// The tools' arguments. The jsonschema tags are what a model reads.
+type (
+	mcpCreate struct {
+		Image       string   `json:"image,omitempty" jsonschema:"what it is made of: python, node, java, php, ruby, native, or an image of the engine's; default python"`
+		Snapshot    string   `json:"snapshot,omitempty" jsonschema:"name of a snapshot that /work is to begin with"`
+		Memory      string   `json:"memory,omitempty" jsonschema:"limit, such as 512MiB"`
+		Network     string   `json:"network,omitempty" jsonschema:"none or egress"`
+		Allow       []string `json:"allow,omitempty" jsonschema:"with egress: the only destinations, such as pypi.org:443"`
+		IdleSeconds int64    `json:"idle_seconds,omitempty" jsonschema:"it is removed that long after its last use; default 900"`
+	}
+	mcpSandbox struct {
+		Sandbox string `json:"sandbox,omitempty" jsonschema:"id of the sandbox; default: this session's own, made at its first use"`
+	}
+	mcpExec struct {
+		mcpSandbox
+		Command string            `json:"command" jsonschema:"a line for /bin/sh"`
+		Dir     string            `json:"dir,omitempty" jsonschema:"working directory; default /work"`
+		Env     map[string]string `json:"env,omitempty" jsonschema:"further environment variables"`
+		Stdin   string            `json:"stdin,omitempty" jsonschema:"what the command reads"`
+		Timeout int64             `json:"timeout_seconds,omitempty" jsonschema:"the command is killed after that; default 600, at most 3600"`
+	}
+	mcpCode struct {
+		mcpSandbox
+		Language string `json:"language" jsonschema:"python, node or sh; the sandbox's image must have it"`
+		Code     string `json:"code" jsonschema:"the program, which starts in /work"`
+		Timeout  int64  `json:"timeout_seconds,omitempty" jsonschema:"it is killed after that; default 600, at most 3600"`
+	}
+	mcpWrite struct {
+		mcpSandbox
+		Path    string `json:"path" jsonschema:"absolute, or relative to /work"`
+		Content string `json:"content" jsonschema:"all of the file"`
+		Base64  bool   `json:"base64,omitempty" jsonschema:"content is base64 of the file's bytes"`
+		Mode    string `json:"mode,omitempty" jsonschema:"octal; default 644"`
+	}
+	mcpRead struct {
+		mcpSandbox
+		Path   string `json:"path" jsonschema:"absolute, or relative to /work"`
+		Offset int64  `json:"offset,omitempty" jsonschema:"first byte"`
+		Length int64  `json:"length,omitempty" jsonschema:"at most so many bytes; at most and by default 65536"`
+	}
+	mcpList struct {
+		mcpSandbox
+		Path string `json:"path,omitempty" jsonschema:"absolute, or relative to /work; default /work"`
+	}
+)
+
+// The tools' answers.
+type (
+	mcpRan struct {
+		Stdout   string `json:"stdout"`
+		Stderr   string `json:"stderr"`
+		ExitCode int    `json:"exit_code"`
+		TimedOut bool   `json:"timed_out,omitempty"`
+		Sandbox  string `json:"sandbox"`
+	}
+	mcpContent struct {
+		Content   string `json:"content"`
+		Base64    bool   `json:"base64,omitempty"`
+		Truncated bool   `json:"truncated,omitempty"`
+		Next      string `json:"next,omitempty"`
+	}
+	mcpDone struct {
+		Done    string `json:"done"`
+		Sandbox string `json:"sandbox"`
+	}
+)
+
+func (m *mcpServer) server() *mcp.Server {
+	s := mcp.NewServer(&mcp.Implementation{Name: "fre", Title: "FRE sandboxes", Version: version().Version}, &mcp.ServerOptions{
+		Instructions: "Run untrusted commands and code in sandboxes that start in milliseconds. Files are in /work, which is kept between calls; the rest of the root is read-only. There is no network unless it was asked for. Background processes run on; sandboxes are removed when idle, and with this session.",
+	})
+	add(s, "create_sandbox", "Make a further sandbox, of another image or with other limits, and return its id. One for every tool is made by itself.", m.create)
+	add(s, "exec", "Run a shell command in a sandbox and return its output and exit code.", m.exec)
+	add(s, "run_code", "Run a program in a sandbox and return its output and exit code.", m.runCode)
+	add(s, "write_file", "Make or replace a file in a sandbox, with the directories above it.", m.write)
+	add(s, "read_file", "Read a file in a sandbox, or a part of it.", m.read)
+	add(s, "list_files", "List a directory in a sandbox.", m.list)
+	add(s, "snapshot", "Keep what is in a sandbox's /work; create_sandbox can begin with it, also in a later session.", m.snapshot)
+	add(s, "remove_sandbox", "Kill what runs in a sandbox and remove it with its files.", m.remove)
+	return s
+}
+
+// add registers a tool. What fails is its answer, with the next step, so that a model
+// can take it.
+func add[In, Out any](s *mcp.Server, name, description string, handle func(context.Context, In) (Out, error)) {
+	mcp.AddTool(s, &mcp.Tool{Name: name, Description: description}, func(ctx context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, any, error) {
+		out, err := handle(ctx, in)
+		if err == nil {
+			return nil, out, nil
+		}
+		message, next := explain(err)
+		failure := map[string]string{"error": message}
+		text := message
+		if next != "" {
+			failure["next"] = next
+			text += "\nnext: " + next
+		}
+		var wire *api.Error
+		if errors.As(err, &wire) {
+			failure["code"] = string(wire.Code)
+		}
+		return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: failure}, nil, nil
+	})
+}
+
+func (m *mcpServer) create(ctx context.Context, in mcpCreate) (api.Agent, error) {
+	r := m.usual
+	for _, f := range []struct {
+		to   *string
+		from string
+	}{{&r.Image, in.Image}, {&r.Snapshot, in.Snapshot}, {&r.Memory, in.Memory}} {
+		if f.from != "" {
+			*f.to = f.from
+		}
+	}
+	if in.Network != "" {
+		r.Network, r.Allow = in.Network, in.Allow
+	}
+	if in.IdleSeconds != 0 {
+		r.IdleSeconds = in.IdleSeconds
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.makeLocked(ctx, r)
+}
+
+func (m *mcpServer) makeLocked(ctx context.Context, r api.AgentRequest) (api.Agent, error) {
+	a, err := m.client.CreateAgent(ctx, r)
+	if err == nil {
+		m.made[a.ID] = true
+	}
+	return a, err
+}
+
+// in does something in the sandbox that is named, or in the session's own, which is made
+// where there is none yet, or none any more.
+func (m *mcpServer) in(ctx context.Context, named mcpSandbox, do func(id string) error) error {
+	if named.Sandbox != "" {
+		return do(named.Sandbox)
+	}
+	id, fresh, err := m.own(ctx, "")
+	if err != nil {
+		return err
+	}
+	err = do(id)
+	if _, found := m.client.Agent(ctx, id); fresh || !isNotFound(err) || !isNotFound(found) {
+		return err
+	}
+	if id, _, err = m.own(ctx, id); err != nil { // it has expired
+		return err
+	}
+	return do(id)
+}
+
+// own is the session's sandbox, another than gone.
+func (m *mcpServer) own(ctx context.Context, gone string) (id string, fresh bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.current != "" && m.current != gone {
+		return m.current, false, nil
+	}
+	delete(m.made, gone)
+	a, err := m.makeLocked(ctx, m.usual)
+	if err == nil {
+		m.current = a.ID
+	}
+	return a.ID, true, err
+}
+
+func isNotFound(err error) bool {
+	var wire *api.Error
+	return errors.As(err, &wire) && wire.Code == api.CodeNotFound
+}
+
+func (m *mcpServer) exec(ctx context.Context, in mcpExec) (mcpRan, error) {
+	return m.run(ctx, in.mcpSandbox, api.AgentExec{Shell: in.Command, Dir: in.Dir, Env: in.Env, TimeoutMS: in.Timeout * 1000}, in.Stdin)
+}
+
+func (m *mcpServer) runCode(ctx context.Context, in mcpCode) (mcpRan, error) {
+	args, ok := map[string][]string{"python": {"python3", "-"}, "node": {"node", "-"}, "sh": {"/bin/sh", "-s"}}[in.Language]
+	if !ok {
+		return mcpRan{}, &hintError{fmt.Errorf("no language is called %q", in.Language), "use python, node or sh, or write_file and exec"}
+	}
+	return m.run(ctx, in.mcpSandbox, api.AgentExec{Args: args, TimeoutMS: in.Timeout * 1000}, in.Code)
+}
+
+func (m *mcpServer) run(ctx context.Context, named mcpSandbox, r api.AgentExec, stdin string) (out mcpRan, err error) {
+	err = m.in(ctx, named, func(id string) error {
+		var stdout, stderr clipped
+		exit, err := m.client.ExecAgent(ctx, id, r, strings.NewReader(stdin), func(o api.AgentOutput) error {
+			stdout.add(o.Stdout + string(o.StdoutBase64))
+			stderr.add(o.Stderr + string(o.StderrBase64))
+			return nil
+		})
+		out = mcpRan{stdout.String(), stderr.String(), exit.Code, exit.TimedOut, id}
+		return err
+	})
+	return out, err
+}
+
+const (
+	clipHead  = 48 << 10
+	clipTail  = 16 << 10
+	readBytes = 64 << 10
+)
+
+// clipped keeps the beginning and the end of output.
+type clipped struct {
+	head, tail []byte
+	lost       int
+}
+
+func (c *clipped) add(s string) {
+	n := min(len(s), clipHead-len(c.head))
+	c.head = append(c.head, s[:n]...)
+	c.tail = append(c.tail, s[n:]...)
+	if over := len(c.tail) - clipTail; over > 0 {
+		c.tail = append(c.tail[:0], c.tail[over:]...)
+		c.lost += over
+	}
+}
+
+func (c *clipped) String() string {
+	if c.lost == 0 {
+		return strings.ToValidUTF8(string(c.head)+string(c.tail), "\ufffd")
+	}
+	mark := fmt.Sprintf("\n[%d bytes are left out here: write the output to a file, and read_file parts of it]\n", c.lost)
+	return strings.ToValidUTF8(string(c.head), "\ufffd") + mark + strings.ToValidUTF8(string(c.tail), "\ufffd")
+}
+
+func (m *mcpServer) write(ctx context.Context, in mcpWrite) (out mcpDone, err error) {
+	content := in.Content
+	if in.Base64 {
+		raw, err := base64.StdEncoding.DecodeString(content)
+		if err != nil {
+			return out, &hintError{fmt.Errorf("content is no base64: %w", err), "send the text itself, with base64 false"}
+		}
+		content = string(raw)
+	}
+	err = m.in(ctx, in.mcpSandbox, func(id string) error {
+		out = mcpDone{fmt.Sprintf("%d bytes written to %s", len(content), in.Path), id}
+		return m.client.WriteAgentFile(ctx, id, in.Path, in.Mode, strings.NewReader(content))
+	})
+	return out, err
+}
+
+func (m *mcpServer) read(ctx context.Context, in mcpRead) (out mcpContent, err error) {
+	length := in.Length
+	if length <= 0 || length > readBytes {
+		length = readBytes
+	}
+	err = m.in(ctx, in.mcpSandbox, func(id string) error {
+		body, err := m.client.ReadAgentFile(ctx, id, in.Path, client.AgentRange{Offset: in.Offset, Length: length + 1})
+		if err != nil {
+			return err
+		}
+		defer body.Close()
+		raw, err := io.ReadAll(body)
+		if out.Truncated = int64(len(raw)) > length; out.Truncated {
+			raw = raw[:length]
+			out.Next = fmt.Sprintf("read_file with offset %d", in.Offset+length)
+		}
+		out.Content = string(raw)
+		if !utf8.Valid(raw) {
+			out.Content, out.Base64 = base64.StdEncoding.EncodeToString(raw), true
+		}
+		return err
+	})
+	return out, err
+}
+
+func (m *mcpServer) list(ctx context.Context, in mcpList) (out api.AgentFiles, err error) {
+	err = m.in(ctx, in.mcpSandbox, func(id string) error {
+		out, err = m.client.ListAgentFiles(ctx, id, in.Path)
+		return err
+	})
+	return out, err
+}
+
+func (m *mcpServer) snapshot(ctx context.Context, in mcpSandbox) (out api.Snapshot, err error) {
+	err = m.in(ctx, in, func(id string) error {
+		out, err = m.client.SnapshotAgent(ctx, id)
+		return err
+	})
+	return out, err
+}
+
+func (m *mcpServer) remove(ctx context.Context, in mcpSandbox) (mcpDone, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	id := in.Sandbox
+	if id == "" {
+		id = m.current
+	}
+	if id == "" {
+		return mcpDone{}, &hintError{errors.New("there is no sandbox yet"), "nothing is to be done: the next tool makes one"}
+	}
+	if err := m.client.RemoveAgent(ctx, id); err != nil {
+		return mcpDone{}, err
+	}
+	delete(m.made, id)
+	if m.current == id {
+		m.current = ""
+	}
+	return mcpDone{"removed", id}, nil
+}

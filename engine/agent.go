@@ -1,0 +1,494 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/volume"
+)
+
+// An agent's sandbox is a function of one instance that nobody deploys and no event finds
+// by its name: FRE's own program in an image of somebody's choice, with a /work of its
+// own. Commands and files are events (runtimes/httpserver/adapter/agent.go), so that all
+// that holds for functions holds here, without a second way in:
+//
+//	create ─▶ event, event, … ─▶ removed, idle for too long, too old, or the engine ended
+//
+// What was in /work outlasts it as a snapshot, an image like others.
+
+// ErrNoAgent is an fs.ErrNotExist.
+var ErrNoAgent = fmt.Errorf("no such agent's sandbox: %w", fs.ErrNotExist)
+
+// What an agent's sandbox has where nothing is said, and at most.
+const (
+	agentMemory      = 512 << 20
+	agentLeastMemory = 32 << 20
+	agentCPU         = 1000
+	agentPids        = 256
+	agentTmp         = 64 << 20
+	agentFiles       = 1024
+	agentIdle        = 15 * time.Minute
+	agentAge         = 8 * time.Hour
+	agentMostAge     = 7 * 24 * time.Hour
+	agentEvents      = 32 // at once; the program has its own limit of commands
+	agentEventTime   = time.Hour + time.Minute
+	agentsOfTenant   = 128
+)
+
+// AgentOptions say what a sandbox is made of. The zero value is one of the tenant
+// "default" on Python's base.
+type AgentOptions struct {
+	Tenant   string
+	Image    string // a base's name, or an image; "python" if empty
+	Snapshot string // an image of SnapshotAgent, whose files /work begins with
+
+	MemoryBytes, CPUMillis, WorkBytes int64
+	Network                           image.Network
+	Idle                              time.Duration // since it was used last
+	Age                               time.Duration // since it was made
+	By                                string        // who made it, for the record
+}
+
+// Agent is what lists show of one. It is the caller's.
+type Agent struct {
+	ID        string
+	Tenant    string
+	Image     string // as it was asked for
+	Digest    store.Digest
+	Snapshot  store.Digest // "" for none
+	Network   image.Network
+	Created   time.Time
+	Used      time.Time
+	Expires   time.Time // if it is not used until then
+	By        string
+	Busy      int // events under way
+	Running   bool
+	Resources image.Resources
+	WorkBytes int64 // limit of /work; 0: none
+}
+
+// agents are all there are.
+type agents struct {
+	mu   sync.Mutex
+	byID map[string]*agent
+}
+
+type agent struct {
+	f     *function
+	shown Agent // that never changes
+
+	idle, age time.Duration
+
+	mu    sync.Mutex
+	used  time.Time
+	busy  int
+	ended bool
+	timer *time.Timer
+}
+
+func (o *AgentOptions) complete() error {
+	o.Tenant, o.Image = cmp.Or(o.Tenant, image.DefaultTenant), cmp.Or(o.Image, "python")
+	o.MemoryBytes, o.CPUMillis = cmp.Or(o.MemoryBytes, agentMemory), cmp.Or(o.CPUMillis, agentCPU)
+	o.Idle, o.Age = cmp.Or(o.Idle, agentIdle), cmp.Or(o.Age, agentAge)
+	bad := func(field, format string, args ...any) error {
+		return fmt.Errorf("agent's sandbox: %w", &image.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+	}
+	switch {
+	case !image.ValidName(o.Tenant):
+		return bad("tenant", "%q is not a tenant's name", o.Tenant)
+	case o.MemoryBytes < agentLeastMemory:
+		return bad("memory_bytes", "it takes %d at least", agentLeastMemory)
+	case o.CPUMillis < 1:
+		return bad("cpu_millis", "%d is no part of a CPU", o.CPUMillis)
+	case o.WorkBytes < 0 || o.WorkBytes > 0 && o.WorkBytes < volume.MinBytes:
+		return bad("work_bytes", "a limit is %d at least", int64(volume.MinBytes))
+	case o.Idle < time.Second || o.Idle > agentMostAge:
+		return bad("idle", "%s is not within 1s and %s", o.Idle, agentMostAge)
+	case o.Age < time.Second || o.Age > agentMostAge:
+		return bad("age", "%s is not within 1s and %s", o.Age, agentMostAge)
+	case o.Network.Mode == image.NetworkHost, o.Network.LendConnection:
+		return bad("network", "an agent's sandbox has none, or egress")
+	}
+	return nil
+}
+
+// CreateAgent makes a sandbox and returns once it runs. Errors: *image.FieldError,
+// *QuotaError, fs.ErrNotExist for an image or a snapshot, and those of Invoke.
+func (e *Engine) CreateAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
+	if err := e.begin(); err != nil {
+		return nil, err
+	}
+	defer e.flight.Done()
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	defer e.cfg.Store.Hold()()
+	img, err := e.agentImage(ctx, &o)
+	if err != nil {
+		return nil, err
+	}
+	var snapshot *store.Image
+	if o.Snapshot != "" {
+		if snapshot, err = e.Snapshot(o.Snapshot); err == nil {
+			if of, _ := image.IsSnapshot(snapshot); of != o.Tenant || !e.cfg.Store.Use(snapshot.Digest) {
+				err = fmt.Errorf("snapshot %s: %w", o.Snapshot, fs.ErrNotExist)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	a, err := e.enterAgent(&o, img, snapshot)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.startAgent(ctx, a, snapshot); err != nil {
+		return nil, errors.Join(err, e.endAgent(a))
+	}
+	a.mu.Lock()
+	a.timer = time.AfterFunc(min(a.idle, a.age), func() { e.expireAgent(a) })
+	a.mu.Unlock()
+	return a.describe(), nil
+}
+
+// agentImage is the image asked for with the agent's program in it.
+func (e *Engine) agentImage(ctx context.Context, o *AgentOptions) (*store.Image, error) {
+	b := e.cfg.Builder
+	base := slices.ContainsFunc(b.Bases, func(b image.Base) bool { return b.Name == o.Image })
+	var of *store.Image
+	var err error
+	if base {
+		of, err = e.Base(ctx, o.Image, func(image.Event) {})
+	} else if of, err = e.cfg.Store.Image(o.Image); err == nil {
+		if tenant := ImageTenant(of); tenant != "" && tenant != o.Tenant {
+			err = fmt.Errorf("image %s: %w", o.Image, fs.ErrNotExist)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	img, err := b.Agent(ctx, of)
+	if err == nil && !e.cfg.Store.Use(img.Digest) {
+		err = fmt.Errorf("image %s is being removed: %w", o.Image, fs.ErrNotExist)
+	}
+	return img, err
+}
+
+// enterAgent takes a place for a sandbox, and its share of the tenant's quota of bytes.
+func (e *Engine) enterAgent(o *AgentOptions, img, snapshot *store.Image) (*agent, error) {
+	random := make([]byte, 8)
+	_, _ = rand.Read(random) // it never fails
+	now := time.Now()
+	a := &agent{idle: o.Idle, age: o.Age, used: now, shown: Agent{
+		ID: "agent-" + hex.EncodeToString(random), Tenant: o.Tenant, Image: o.Image, Digest: img.Digest, Network: o.Network, Created: now.UTC(), By: o.By,
+		Resources: image.Resources{MemoryBytes: o.MemoryBytes, CPUMillis: o.CPUMillis, Pids: agentPids, TmpBytes: agentTmp, Files: agentFiles, Timeout: agentEventTime},
+		WorkBytes: cmp.Or(o.WorkBytes, e.cfg.Work.of(o.Tenant)),
+	}}
+	if snapshot != nil {
+		a.shown.Snapshot = snapshot.Digest
+	}
+	e.agents.mu.Lock()
+	defer e.agents.mu.Unlock()
+	var count, taken int64
+	for _, other := range e.agents.byID {
+		if other.shown.Tenant == o.Tenant {
+			count++
+			taken += other.shown.WorkBytes
+		}
+	}
+	if count >= agentsOfTenant {
+		return nil, &QuotaError{o.Tenant, "agents' sandboxes", agentsOfTenant}
+	}
+	if most := e.quotas(o.Tenant).WorkBytes; most > 0 {
+		if o.WorkBytes == 0 { // so that there can be several
+			a.shown.WorkBytes = max(most/4, volume.MinBytes)
+		}
+		if taken+a.shown.WorkBytes > most {
+			return nil, &QuotaError{o.Tenant, "bytes in /work of agents' sandboxes", most}
+		}
+	}
+	if a.shown.WorkBytes > 0 {
+		if err := e.volumes.CanLimit(); err != nil {
+			return nil, fmt.Errorf("agent's sandbox: %w", &image.FieldError{Field: "work_bytes", Message: err.Error()})
+		}
+	}
+	e.agents.byID[a.shown.ID] = a
+	return a, nil
+}
+
+// startAgent makes what an entered sandbox has on disk, and starts it.
+func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image) error {
+	s := &a.shown
+	img, err := e.cfg.Store.Image(string(s.Digest))
+	if err != nil {
+		return err
+	}
+	env, err := image.AgentEnv(img)
+	if err != nil {
+		return err
+	}
+	if err := e.checkLimits(s.Resources); err != nil {
+		return fmt.Errorf("agent's sandbox: %w", err)
+	}
+	user, err := e.user(s.Tenant)
+	if err != nil {
+		return err
+	}
+	id := int(user.HostBase + functionUID)
+	if e.mapErr == nil {
+		id = functionUID
+	}
+	work, err := e.temporaryWork(s.ID, s.WorkBytes, id)
+	if err != nil {
+		return err
+	}
+	if snapshot != nil {
+		if err := e.restore(ctx, work, snapshot, id); err != nil {
+			return err
+		}
+	}
+	f := &function{
+		e: e, name: image.QualifiedName(s.ID, s.Tenant), plain: s.ID, revision: 1, template: img.Name, version: img.Version, image: img, deployed: s.Created,
+		config: image.Config{
+			Base: s.Image, Args: image.AgentCommand(), Env: withLimits(env, s.Resources), Protocol: image.ProtocolChannel, Tenant: s.Tenant,
+			Instances: image.Instances{Isolation: image.IsolationInstance, Concurrency: agentEvents, Max: 1, Idle: 2 * agentMostAge},
+			Resources: s.Resources, Network: s.Network,
+		},
+		dir: "/work", user: user, work: work,
+		held:      heldAnswers{bytes: s.Resources.MemoryBytes},
+		instances: make(map[*instance]struct{}),
+		queue:     admission.NewQueue(e.cfg.Queue),
+		use:       e.usage(s.Tenant),
+	}
+	if _, err := f.spec(""); err != nil {
+		return fmt.Errorf("agent's sandbox: %w", err)
+	}
+	logs := filepath.Join(filepath.Dir(e.workPath(filepath.Join(temporaryName, s.ID))), "log")
+	if f.logs, err = openLog(logs, f.name, e.cfg.LogBytes, 1); err != nil {
+		return err
+	}
+	f.measure()
+	e.agents.mu.Lock()
+	a.f = f
+	e.agents.mu.Unlock()
+	resp, err := e.InvokeAgent(ctx, s.ID, &Request{Method: "GET", Path: "/ready"})
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return errors.Join(err, resp.Body.Close())
+}
+
+// endAgent removes a sandbox and all that is its own. It may be called several times.
+func (e *Engine) endAgent(a *agent) error {
+	a.mu.Lock()
+	first := !a.ended
+	a.ended = true
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+	a.mu.Unlock()
+	if !first {
+		return nil
+	}
+	if f := a.f; f != nil {
+		f.retire()
+		for _, b := range e.boxes.all() {
+			if b.function == f.name {
+				b.kill()
+				<-b.gone
+			}
+		}
+		f.logs.Close()
+		e.metrics.forget(f.name, 0)
+	}
+	err := e.removeTemporary(a.shown.ID)
+	e.agents.mu.Lock()
+	delete(e.agents.byID, a.shown.ID) // last: its bytes are taken until then
+	e.agents.mu.Unlock()
+	return err
+}
+
+// expireAgent ends a sandbox whose time is over, or looks again later.
+func (e *Engine) expireAgent(a *agent) {
+	if e.begin() != nil {
+		return
+	}
+	defer e.flight.Done()
+	a.mu.Lock()
+	left := time.Until(a.expiresLocked())
+	if left > 0 && !a.ended {
+		a.timer.Reset(left)
+	}
+	a.mu.Unlock()
+	if left > 0 {
+		return
+	}
+	if err := e.endAgent(a); err != nil {
+		e.log.Error("agent's sandbox not removed", "sandbox", a.shown.ID, "error", err)
+	}
+}
+
+// expiresLocked is when it ends if nothing more happens. What is under way is use.
+func (a *agent) expiresLocked() time.Time {
+	used := a.used
+	if a.busy > 0 {
+		used = time.Now()
+	}
+	idle, old := used.Add(a.idle), a.shown.Created.Add(a.age)
+	if old.Before(idle) {
+		return old
+	}
+	return idle
+}
+
+func (a *agent) describe() *Agent {
+	out := a.shown
+	a.mu.Lock()
+	out.Used, out.Expires, out.Busy = a.used.UTC(), a.expiresLocked().UTC(), a.busy
+	a.mu.Unlock()
+	if a.f != nil {
+		out.Running = a.f.count().instances > 0
+	}
+	return &out
+}
+
+// find returns one that is started.
+func (t *agents) find(id string) (*agent, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := t.byID[id]
+	if a == nil || a.f == nil {
+		return nil, fmt.Errorf("%q: %w", id, ErrNoAgent)
+	}
+	return a, nil
+}
+
+func (t *agents) all() []*agent {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []*agent
+	for _, a := range t.byID {
+		if a.f != nil {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// Agents lists the agents' sandboxes, the oldest first.
+func (e *Engine) Agents() []*Agent {
+	var out []*Agent
+	for _, a := range e.agents.all() {
+		out = append(out, a.describe())
+	}
+	slices.SortFunc(out, func(a, b *Agent) int {
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID))
+	})
+	return out
+}
+
+// Agent describes one; ErrNoAgent where there is none of that id.
+func (e *Engine) Agent(id string) (*Agent, error) {
+	a, err := e.agents.find(id)
+	if err != nil {
+		return nil, err
+	}
+	return a.describe(), nil
+}
+
+// RemoveAgent kills what runs in a sandbox and removes it with its /work.
+func (e *Engine) RemoveAgent(id string) error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	defer e.flight.Done()
+	a, err := e.agents.find(id)
+	if err != nil {
+		return err
+	}
+	return e.endAgent(a)
+}
+
+// InvokeAgent hands an event to a sandbox's program: Invoke for what has no public name.
+func (e *Engine) InvokeAgent(ctx context.Context, id string, r *Request) (*Response, error) {
+	if err := e.begin(); err != nil {
+		return nil, err
+	}
+	a, err := e.agents.find(id)
+	if err == nil && !a.enter() {
+		err = fmt.Errorf("%q: %w", id, ErrNoAgent)
+	}
+	if err != nil {
+		e.flight.Done()
+		return nil, err
+	}
+	resp, err := a.f.invoke(ctx, r)
+	if err != nil {
+		if a.leave() || errors.Is(err, errRetired) { // removed meanwhile
+			err = fmt.Errorf("%q: %w", id, ErrNoAgent)
+		}
+		e.flight.Done()
+		return nil, err
+	}
+	resp.Body = &agentBody{ReadCloser: resp.Body, a: a}
+	return resp, nil
+}
+
+// agentBody is an answer whose end is the end of a use.
+type agentBody struct {
+	io.ReadCloser
+	a    *agent
+	once sync.Once
+}
+
+func (b *agentBody) Close() error {
+	b.once.Do(func() { b.a.leave() })
+	return b.ReadCloser.Close()
+}
+
+func (a *agent) enter() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended {
+		return false
+	}
+	a.busy++
+	return true
+}
+
+// leave is the end of what enter began, and says whether the sandbox has ended, too.
+func (a *agent) leave() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.busy--
+	a.used = time.Now()
+	return a.ended
+}
+
+// closeAgents closes what is left at the engine's end; the next one's start removes the
+// rest, as after a crash.
+func (e *Engine) closeAgents() {
+	for _, a := range e.agents.all() {
+		a.f.logs.Close()
+		a.mu.Lock()
+		if a.timer != nil {
+			a.timer.Stop()
+		}
+		a.mu.Unlock()
+	}
+}

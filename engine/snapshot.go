@@ -1,0 +1,277 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// What a snapshot may hold: it is read while hostile programs may still write there.
+const (
+	snapshotDepth   = 100
+	snapshotEntries = 100_000
+	snapshotBytes   = 4 << 30
+)
+
+// ErrSnapshotLimit says that /work holds more than a snapshot can.
+var ErrSnapshotLimit = fmt.Errorf("/work holds more than a snapshot takes (%d files and directories, %d deep, %d GiB)", snapshotEntries, snapshotDepth, snapshotBytes>>30)
+
+// SnapshotAgent keeps what is in a sandbox's /work as an image of its tenant: files that
+// any other image has take no room. Sockets, fifos and what cannot be read any more are
+// left out. What is written meanwhile may be in it or not.
+func (e *Engine) SnapshotAgent(ctx context.Context, id string) (img *store.Image, err error) {
+	err = e.while(ctx, func(ctx context.Context) error {
+		a, err := e.agents.find(id)
+		if err != nil {
+			return err
+		}
+		if !a.enter() {
+			return fmt.Errorf("%q: %w", id, ErrNoAgent)
+		}
+		defer a.leave()
+		if err := e.checkImages(a.shown.Tenant); err != nil {
+			return err
+		}
+		defer e.cfg.Store.Hold()()
+		began := time.Now()
+		tree, err := e.snapshotTree(ctx, a.f.work)
+		if err != nil {
+			return fmt.Errorf("snapshot of %s: %w", id, err)
+		}
+		m, err := image.SnapshotManifest(a.shown.Tenant, tree)
+		if err != nil {
+			return err
+		}
+		if img, err = e.cfg.Store.PutImage(ctx, m); err != nil {
+			return err
+		}
+		return e.keepWithin(ctx, img, began)
+	})
+	return img, err
+}
+
+// Snapshot finds a snapshot by its image's name or digest.
+func (e *Engine) Snapshot(ref string) (*store.Image, error) {
+	img, err := e.cfg.Store.Image(ref)
+	if err == nil {
+		if _, ok := image.IsSnapshot(img); !ok {
+			err = fmt.Errorf("image %s is no snapshot: %w", ref, fs.ErrNotExist)
+		}
+	}
+	return img, err
+}
+
+// Snapshots lists all, the newest first.
+func (e *Engine) Snapshots() []*store.Image {
+	var out []*store.Image
+	for _, img := range e.cfg.Store.Images() {
+		if _, ok := image.IsSnapshot(img); ok {
+			out = append(out, img)
+		}
+	}
+	return out
+}
+
+// snapshotting is one snapshot being taken.
+type snapshotting struct {
+	ctx     context.Context
+	w       *store.Writer
+	entries int
+	bytes   int64
+}
+
+func (e *Engine) snapshotTree(ctx context.Context, work string) (store.Digest, error) {
+	w, err := e.cfg.Store.Create()
+	if err != nil {
+		return "", err
+	}
+	defer w.Abort()
+	root, err := os.OpenRoot(work)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	s := &snapshotting{ctx: ctx, w: w}
+	if err := s.dir(root, "", 0); err != nil {
+		return "", err
+	}
+	return w.Commit(ctx)
+}
+
+// dir goes down by one Root per level: whatever becomes of the names meanwhile, none
+// leads out of /work.
+func (s *snapshotting) dir(root *os.Root, at string, depth int) error {
+	if depth > snapshotDepth {
+		return ErrSnapshotLimit
+	}
+	d, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for {
+		list, err := d.ReadDir(512)
+		for _, e := range list {
+			if err := s.entry(root, e.Name(), path.Join(at, e.Name()), depth); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+func (s *snapshotting) entry(root *os.Root, name, at string, depth int) error {
+	if err := s.ctx.Err(); err != nil {
+		return context.Cause(s.ctx)
+	}
+	if at == "lost+found" { // of the file system, not of the sandbox
+		return nil
+	}
+	if s.entries++; s.entries > snapshotEntries {
+		return ErrSnapshotLimit
+	}
+	info, err := root.Lstat(name)
+	if err != nil {
+		return orGone(err)
+	}
+	switch {
+	case info.IsDir():
+		sub, err := root.OpenRoot(name)
+		if err != nil {
+			return orGone(err)
+		}
+		defer sub.Close()
+		if err := s.w.Directory(at, info.Mode().Perm(), info.ModTime()); err != nil {
+			return err
+		}
+		return s.dir(sub, at, depth+1)
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := root.Readlink(name)
+		if err != nil {
+			return orGone(err)
+		}
+		return s.w.Symlink(at, target, info.ModTime())
+	case info.Mode().IsRegular():
+		// Should a fifo or a link have taken its place: no waiting, no following.
+		f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return orGone(err)
+		}
+		defer f.Close()
+		if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		return s.w.File(at, info.Mode().Perm(), info.ModTime(), s.counted(f))
+	}
+	return nil
+}
+
+// orGone is nil where what was listed is not there, or something else, by now.
+func orGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENXIO) {
+		return nil
+	}
+	return err
+}
+
+// counted ends what is read with ErrSnapshotLimit.
+func (s *snapshotting) counted(r io.Reader) io.Reader { return countedReader{s, r} }
+
+type countedReader struct {
+	s *snapshotting
+	r io.Reader
+}
+
+func (c countedReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	if c.s.bytes += int64(n); c.s.bytes > snapshotBytes {
+		return n, ErrSnapshotLimit
+	}
+	if cause := c.s.ctx.Err(); cause != nil {
+		return n, cause
+	}
+	return n, err
+}
+
+// restore copies a snapshot into an empty /work that no sandbox has yet.
+func (e *Engine) restore(ctx context.Context, work string, img *store.Image, owner int) error {
+	from, err := os.OpenRoot(filepath.Join(e.cfg.Store.Rootfs(img.Digest), "work"))
+	if errors.Is(err, fs.ErrNotExist) { // of an empty /work
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := os.OpenRoot(work)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	err = fs.WalkDir(from.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil || p == "." {
+			return err
+		}
+		return restoreEntry(from, to, p, d, owner)
+	})
+	if err != nil {
+		return fmt.Errorf("restore snapshot %s: %w", img.Digest, err)
+	}
+	return nil
+}
+
+func restoreEntry(from, to *os.Root, p string, d fs.DirEntry, owner int) error {
+	info, err := d.Info()
+	if err != nil {
+		return err
+	}
+	switch {
+	case info.IsDir():
+		err = to.Mkdir(p, 0o700)
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := from.Readlink(p)
+		if err == nil {
+			err = to.Symlink(target, p)
+		}
+		return errors.Join(err, to.Lchown(p, owner, owner))
+	default:
+		err = copyFile(from, to, p)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(to.Lchown(p, owner, owner), to.Chmod(p, info.Mode().Perm()), to.Chtimes(p, info.ModTime(), info.ModTime()))
+}
+
+func copyFile(from, to *os.Root, p string) (err error) {
+	in, err := from.Open(p)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := to.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}

@@ -1,0 +1,92 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fre-engine/fre/store"
+)
+
+// Agent makes the image of AI agents' sandboxes over another: with the adapter in it,
+// which runs commands there. It costs a directory of links, once. Lists hide it; it goes
+// when nothing has used it for long, and is made again. Its configuration is the other's,
+// but for the command, which is [AgentCommand].
+func (b *Builder) Agent(ctx context.Context, of *store.Image) (*store.Image, error) {
+	defer b.Store.Hold()()
+	cfg, err := ConfigOf(of)
+	if err != nil {
+		return nil, err
+	}
+	runtime, err := b.runtime("http", ContractHTTP)
+	if err != nil {
+		return nil, err
+	}
+	files := runtime.Bootstrap()
+	if len(files) == 0 {
+		return nil, errors.New("the adapter was not built into this program: run make build")
+	}
+	part, err := b.bootstrap(ctx, nil, runtime, files)
+	if err != nil {
+		return nil, fmt.Errorf("agent's image of %s: %w", of.Digest, err)
+	}
+	parts := of.Parts
+	if !slices.Contains(parts, part) {
+		parts = append(slices.Clip(parts), part)
+	}
+	hash := fmt.Sprintf("%x", sha256.Sum256([]byte(string(of.Digest)+" "+string(part.Tree))))
+	config, err := json.Marshal(Config{
+		Base: cfg.Base, Args: AgentCommand(), Env: cfg.Env, Protocol: ProtocolNone,
+		Labels: map[string]string{LabelKind: KindTools, LabelSpec: hash},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b.Store.PutImage(ctx, store.Manifest{Name: "agent", Version: hash[:16], Parts: parts, Config: config})
+}
+
+// AgentCommand is the program of an image that [Builder.Agent] made.
+func AgentCommand() []string { return []string{"/opt/fre/http"} }
+
+// AgentEnv is the environment of that program, and but for its own variables of the
+// commands it runs.
+func AgentEnv(img *store.Image) ([]string, error) {
+	cfg, err := ConfigOf(img)
+	if err != nil {
+		return nil, err
+	}
+	env := withPath([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, searchPath(cfg.Env))
+	env = append(env, "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8")
+	return append(under(cfg.Env, env), "FRE_CONTRACT=agent"), nil
+}
+
+// Snapshots are images of one part, what was in an agent's /work.
+const (
+	ProtocolSnapshot Protocol = "snapshot"
+	snapshotPart              = "work"
+)
+
+// SnapshotManifest is that of an agent's /work, which counts among its tenant's images.
+func SnapshotManifest(tenant string, tree store.Digest) (store.Manifest, error) {
+	config, err := json.Marshal(Config{Protocol: ProtocolSnapshot, Tenant: tenant})
+	if err != nil {
+		return store.Manifest{}, err
+	}
+	version := string(tree)
+	if len(version) > 19 {
+		version = version[7:19] // of its hexadecimal digits
+	}
+	return store.Manifest{
+		Name: QualifiedName("snapshot", tenant), Version: version, Config: config,
+		Parts: []store.Part{{Kind: snapshotPart, Name: "work", Tree: tree, Prefix: "work"}},
+	}, nil
+}
+
+// IsSnapshot says whether an image is a snapshot, and whose.
+func IsSnapshot(img *store.Image) (tenant string, ok bool) {
+	cfg, err := ConfigOf(img)
+	return cfg.Tenant, err == nil && cfg.Protocol == ProtocolSnapshot
+}

@@ -1,0 +1,201 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/gateway"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// agents is where they are, unless this server has none.
+func (s *server) agents() (*engine.Engine, error) {
+	if s.cfg.Agents == nil {
+		return nil, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "this engine has no sandboxes for agents"}
+	}
+	return s.cfg.Agents, nil
+}
+
+func ofAgent(s *server, r *http.Request) (string, error) {
+	e, err := s.agents()
+	if err != nil {
+		return "", err
+	}
+	a, err := e.Agent(r.PathValue("id"))
+	if err != nil {
+		return "", err
+	}
+	return a.Tenant, nil
+}
+
+func ofSnapshot(s *server, r *http.Request) (string, error) {
+	e, err := s.agents()
+	if err != nil {
+		return "", err
+	}
+	img, err := e.Snapshot(r.PathValue("ref"))
+	if err != nil {
+		return "", err
+	}
+	return engine.ImageTenant(img), nil
+}
+
+// createAgent answers POST /v1/agents once the sandbox runs.
+func (s *server) createAgent(w http.ResponseWriter, r *http.Request) error {
+	e, err := s.agents()
+	if err != nil {
+		return err
+	}
+	var req api.AgentRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	id := identityOf(r)
+	if !id.All() {
+		if req.Tenant != "" && req.Tenant != id.Tenant {
+			return notOfTenant("the sandbox is to be tenant " + req.Tenant + "'s")
+		}
+		req.Tenant = id.Tenant
+	}
+	o := engine.AgentOptions{
+		Tenant: req.Tenant, Image: req.Image, Snapshot: req.Snapshot, CPUMillis: req.CPUMillis, By: id.Who,
+		Network: image.Network{Mode: image.NetworkMode(req.Network), Allow: req.Allow},
+		Idle:    time.Duration(req.IdleSeconds) * time.Second, Age: time.Duration(req.AgeSeconds) * time.Second,
+	}
+	for _, of := range []struct {
+		field, text string
+		to          *int64
+	}{{"memory", req.Memory, &o.MemoryBytes}, {"work", req.Work, &o.WorkBytes}} {
+		if of.text == "" {
+			continue
+		}
+		if *of.to, err = image.ParseBytes(of.text); err != nil {
+			return badRequest("%s: %v", of.field, err)
+		}
+	}
+	a, err := e.CreateAgent(r.Context(), o)
+	if err != nil {
+		return err
+	}
+	noteOn(r, a.ID)
+	return reply(w, http.StatusCreated, agentOf(a))
+}
+
+func (s *server) listAgents(w http.ResponseWriter, r *http.Request) error {
+	e, err := s.agents()
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, list(only(e.Agents(), identityOf(r), func(a *engine.Agent) string { return a.Tenant }), agentOf))
+}
+
+func (s *server) agent(w http.ResponseWriter, r *http.Request) error {
+	e, err := s.agents()
+	if err != nil {
+		return err
+	}
+	a, err := e.Agent(r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, agentOf(a))
+}
+
+func (s *server) removeAgent(w http.ResponseWriter, r *http.Request) error {
+	e, err := s.agents()
+	if err != nil {
+		return err
+	}
+	if err := e.RemoveAgent(r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// agentInvoker is a gateway.Invoker whose functions are agents' sandboxes.
+type agentInvoker struct{ e *engine.Engine }
+
+func (i agentInvoker) Invoke(ctx context.Context, id string, r *engine.Request) (*engine.Response, error) {
+	return i.e.InvokeAgent(ctx, id, r)
+}
+
+// agentEvent hands a request to the sandbox's own program, which answers in the API's
+// shapes: see runtimes/httpserver/adapter/agent.go.
+func (s *server) agentEvent(path string) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		e, err := s.agents()
+		if err != nil {
+			return err
+		}
+		a, err := e.Agent(r.PathValue("id"))
+		if err != nil {
+			return err
+		}
+		if s.cfg.Access != nil { // it counts among the tenant's events
+			if err := s.cfg.Access.Event(a.Tenant); err != nil {
+				return err
+			}
+		}
+		return gateway.Forward(w, r, gateway.Event{
+			Engine: agentInvoker{e}, Log: s.log, Function: a.ID, MaxBodyBytes: s.cfg.MaxInvokeBytes,
+			Method: r.Method, Path: path, Query: r.URL.RawQuery,
+		})
+	}
+}
+
+func (s *server) snapshotAgent(w http.ResponseWriter, r *http.Request) error {
+	e, err := s.agents()
+	if err != nil {
+		return err
+	}
+	img, err := e.SnapshotAgent(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusCreated, snapshotOf(img))
+}
+
+func (s *server) snapshots(w http.ResponseWriter, r *http.Request) error {
+	e, err := s.agents()
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, list(only(e.Snapshots(), identityOf(r), engine.ImageTenant), snapshotOf))
+}
+
+func (s *server) removeSnapshot(w http.ResponseWriter, r *http.Request) error {
+	e, err := s.agents()
+	if err != nil {
+		return err
+	}
+	img, err := e.Snapshot(r.PathValue("ref"))
+	if err != nil {
+		return err
+	}
+	if _, err := e.RemoveImage(r.Context(), string(img.Digest), engine.RemoveOptions{Force: true}); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func agentOf(a *engine.Agent) api.Agent {
+	network := string(a.Network.Mode)
+	if network == "" {
+		network = string(image.NetworkNone)
+	}
+	return api.Agent{
+		ID: a.ID, Tenant: a.Tenant, Image: a.Image, Snapshot: string(a.Snapshot), Network: network, Allow: a.Network.Allow,
+		MemoryBytes: a.Resources.MemoryBytes, CPUMillis: a.Resources.CPUMillis, WorkBytes: a.WorkBytes,
+		Created: a.Created, Used: a.Used, Expires: a.Expires, By: a.By, Busy: a.Busy, Running: a.Running,
+	}
+}
+
+func snapshotOf(img *store.Image) api.Snapshot {
+	return api.Snapshot{Name: img.Built, Digest: string(img.Digest), Tenant: engine.ImageTenant(img), Created: img.Created, Bytes: img.Size, Files: img.Files}
+}

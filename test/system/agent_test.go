@@ -1,0 +1,303 @@
+package system
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// agentRig is an engine and what agents do in it.
+type agentRig struct {
+	*tenantsRig
+	c *client.Client
+}
+
+func startAgents(t *testing.T) *agentRig {
+	t.Helper()
+	fretest.RequireRoot(t)
+	r := &agentRig{tenantsRig: startTenants(t, "")}
+	r.c = client.New(r.Socket())
+	t.Cleanup(r.c.Close)
+	return r
+}
+
+func (r *agentRig) create(req api.AgentRequest) string {
+	r.t.Helper()
+	req.Image = "native"
+	a, err := r.c.CreateAgent(r.t.Context(), req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return a.ID
+}
+
+// sh runs a line in a sandbox.
+func (r *agentRig) sh(ctx context.Context, id, line string, timeout time.Duration) (string, api.AgentExit, error) {
+	var out bytes.Buffer
+	exit, err := r.c.ExecAgent(ctx, id, api.AgentExec{Shell: line, TimeoutMS: timeout.Milliseconds()}, nil, func(o api.AgentOutput) error {
+		if out.Len() < 1<<20 {
+			out.WriteString(o.Stdout + string(o.StdoutBase64) + o.Stderr + string(o.StderrBase64))
+		}
+		return nil
+	})
+	return out.String(), exit, err
+}
+
+func (r *agentRig) want(id, line, want string) {
+	r.t.Helper()
+	if out, exit, err := r.sh(r.t.Context(), id, line, 0); err != nil || exit.Code != 0 || strings.TrimSpace(out) != want {
+		r.t.Errorf("%s: %q %+v %v, want %q", line, out, exit, err, want)
+	}
+}
+
+// nothingOf waits until nothing of a sandbox is left.
+func (r *agentRig) nothingOf(id string) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	defer cancel()
+	err := daemon.Until(ctx, func() error {
+		if _, err := os.Stat(filepath.Join(r.State(), "tenants", "_temporary", id)); err == nil {
+			return fmt.Errorf("the directory of %s is there", id)
+		}
+		if all, err := r.c.Agents(ctx); err != nil || strings.Contains(fmt.Sprint(all), id) {
+			return fmt.Errorf("%s is listed: %v", id, err)
+		}
+		return nil
+	})
+	if err != nil {
+		r.t.Error(err)
+	}
+}
+
+// TestAgents is what agents do with their sandboxes, and what hostile ones try.
+func TestAgents(t *testing.T) {
+	r := startAgents(t)
+	defer func() { daemontest.Stop(t, r.Daemon) }()
+	ctx := t.Context()
+
+	t.Run("hostile", func(t *testing.T) {
+		id := r.create(api.AgentRequest{Work: "16MiB", Memory: "128MiB"})
+		if _, exit, err := r.sh(ctx, id, "sleep 600 & sleep 600", time.Second); err != nil || !exit.TimedOut {
+			t.Errorf("a command without end: %+v %v", exit, err)
+		}
+		if out, exit, err := r.sh(ctx, id, `f() { f | f & }; f 2>/dev/null; sleep 600`, 2*time.Second); err == nil && exit.Code == 0 { // the shell may give up by itself
+			t.Errorf("a fork bomb: %s %+v %v", out, exit, err)
+		}
+		r.want(id, "echo alive", "alive")
+		if out, exit, err := r.sh(ctx, id, "a=x; while :; do a=$a$a; done", time.Minute); err == nil && exit.Code == 0 {
+			t.Errorf("all memory: %s %+v %v", out, exit, err)
+		}
+		r.want(id, "echo alive", "alive")
+		if out, exit, err := r.sh(ctx, id, "cat /dev/zero > full", time.Minute); err != nil || exit.Code == 0 || !strings.Contains(out, "No space") && !strings.Contains(out, "quota") {
+			t.Errorf("a full /work: %s %+v %v", out, exit, err)
+		}
+		if err := r.c.WriteAgentFile(ctx, id, "more", "", bytes.NewReader(make([]byte, 1<<20))); err == nil || !strings.Contains(fmt.Sprint(err), "space") && !strings.Contains(fmt.Sprint(err), "quota") {
+			t.Errorf("a file too many: %v", err)
+		}
+		if err := r.c.RemoveAgentFile(ctx, id, "full", false); err != nil {
+			t.Error(err)
+		}
+		if _, exit, err := r.sh(ctx, id, "head -c 64M /dev/zero", 0); err != nil || exit.Code != 0 {
+			t.Errorf("much output: %+v %v", exit, err)
+		}
+		// Paths lead nowhere but into the sandbox, whose /etc/passwd is the image's.
+		r.want(id, "ln -s / root; ln -s /etc/passwd link; ln -s "+r.State()+" state", "")
+		for _, path := range []string{"link", "root/etc/passwd", "../etc/passwd", "../../../../etc/passwd", "/proc/1/root/etc/passwd"} {
+			body, err := r.c.ReadAgentFile(ctx, id, path, client.AgentRange{})
+			if err != nil {
+				t.Errorf("%s: %v", path, err)
+				continue
+			}
+			text, _ := io.ReadAll(body)
+			_ = body.Close()
+			if own, _ := os.ReadFile("/etc/passwd"); bytes.Equal(text, own) || !bytes.Contains(text, []byte("fre:")) {
+				t.Errorf("%s is not the image's: %s", path, text)
+			}
+		}
+		for _, path := range []string{"state/store/fre.db", "/etc/shadow", r.State(), "root" + r.State()} {
+			if body, err := r.c.ReadAgentFile(ctx, id, path, client.AgentRange{}); err == nil {
+				_ = body.Close()
+				t.Errorf("%s can be read", path)
+			}
+		}
+		for _, path := range []string{"/etc/x", "/opt/fre/http", "/x"} {
+			if err := r.c.WriteAgentFile(ctx, id, path, "", strings.NewReader("x")); err == nil {
+				t.Errorf("%s can be written", path)
+			}
+		}
+		// No event reaches it by its name: not by the gateway, not by the API of functions.
+		if status, _ := r.curl("/function/"+id+"/exec", "-d", `{"shell":"id"}`); status != "404" {
+			t.Errorf("through the gateway: %s, want 404", status)
+		}
+		if _, err := r.c.Invoke(ctx, id, client.Event{Path: "/exec"}); err == nil {
+			t.Error("it can be invoked as a function")
+		}
+		// A client that leaves has its command killed.
+		leave, cancel := context.WithCancel(ctx)
+		_, err := r.c.ExecAgent(leave, id, api.AgentExec{Shell: "echo $$ > pid; echo begun; exec sleep 600"}, nil, func(api.AgentOutput) error { cancel(); return nil })
+		if err == nil {
+			t.Error("a command whose client has left ended well")
+		}
+		r.want(id, "while kill -0 $(cat pid) 2>/dev/null; do :; done; echo gone", "gone")
+		if err := r.c.RemoveAgent(ctx, id); err != nil {
+			t.Error(err)
+		}
+		r.nothingOf(id)
+	})
+
+	t.Run("snapshot", func(t *testing.T) {
+		id := r.create(api.AgentRequest{})
+		r.want(id, "mkdir -p d/e; echo one > d/e/f; ln -s e d/l; mkfifo p; echo '#!/bin/sh' > run; chmod 700 run", "")
+		s, err := r.c.SnapshotAgent(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := r.c.SnapshotAgent(ctx, id); err != nil || again.Digest != s.Digest {
+			t.Errorf("the same again: %+v %v, want %s", again, err, s.Digest)
+		}
+		r.want(id, "rm -r d p; i=0; while [ $i -lt 120 ]; do mkdir d; cd d; i=$((i+1)); done", "")
+		if _, err := r.c.SnapshotAgent(ctx, id); err == nil || !strings.Contains(err.Error(), "more than a snapshot takes") {
+			t.Errorf("a deep tree: %v", err)
+		}
+		other := r.create(api.AgentRequest{Snapshot: s.Name})
+		r.want(other, "cat d/l/f; readlink d/l; ls -l run | cut -c1-10; find . | sort | tr '\\n' ' '; echo more >> d/e/f", "one\ne\n-rwx------\n. ./d ./d/e ./d/e/f ./d/l ./run")
+		third := r.create(api.AgentRequest{Snapshot: s.Digest})
+		r.want(third, "cat d/e/f", "one") // what others write is not the snapshot's
+		if _, err := r.c.CreateAgent(ctx, api.AgentRequest{Image: "native", Snapshot: s.Name, Tenant: "other"}); err == nil {
+			t.Error("another tenant can have the snapshot")
+		}
+		if err := r.c.RemoveSnapshot(ctx, s.Name); err != nil {
+			t.Error(err)
+		}
+		if all, err := r.c.Snapshots(ctx); err != nil || len(all) != 0 {
+			t.Errorf("snapshots: %v %v", all, err)
+		}
+	})
+
+	t.Run("time", func(t *testing.T) {
+		idle, old := r.create(api.AgentRequest{IdleSeconds: 1}), r.create(api.AgentRequest{AgeSeconds: 1})
+		r.nothingOf(idle)
+		r.nothingOf(old)
+		if _, _, err := r.sh(ctx, idle, "true", 0); err == nil || !strings.Contains(fmt.Sprint(err), "no such agent's sandbox") {
+			t.Errorf("one that has expired: %v", err)
+		}
+		for _, bad := range []api.AgentRequest{{IdleSeconds: -1}, {AgeSeconds: 1 << 30}, {Memory: "1MiB"}, {Network: "host"}, {Network: "egress", Allow: []string{"a b"}}, {Tenant: "A"}, {Image: "nothing"}, {Snapshot: "native"}} {
+			if a, err := r.c.CreateAgent(ctx, bad); err == nil {
+				t.Errorf("%+v made %+v", bad, a)
+			}
+		}
+	})
+
+	t.Run("tenants", r.testAgentTenants)
+	t.Run("mcp", r.testMCP)
+
+	// Nothing of what runs outlasts the engine, however it ends.
+	left := r.create(api.AgentRequest{Work: "16MiB"})
+	r.want(left, "echo kept > x; sleep 600 >/dev/null 2>&1 &", "")
+	family := daemon.Descendants(r.PID())
+	r.Daemon.Kill()
+	for _, p := range family {
+		if err := daemon.Until(ctx, func() error {
+			if p.Alive() {
+				return fmt.Errorf("%s is alive", p)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	r.Daemon = daemontest.Start(t, daemon.Config{State: r.State(), Log: &r.log})
+	r.c = client.New(r.Socket())
+	t.Cleanup(r.c.Close)
+	r.nothingOf(left)
+}
+
+// testAgentTenants: a token has its own tenant's sandboxes, within its scopes and quotas.
+func (r *agentRig) testAgentTenants(t *testing.T) {
+	r.root("tenant", "create", "agents", "--instances", "1", "--work", "64MiB")
+	token := func(tenant, scopes string) string {
+		return r.root("token", "create", tenant+"-"+strings.ReplaceAll(scopes, ",", "-"), "--tenant", tenant, "--scopes", scopes)
+	}
+	all, reader, other := token("agents", "deploy,invoke,read"), token("agents", "read"), token("others", "admin")
+	id := r.mustAs(all, "", "agent", "create", "--image", "native")
+	if out := r.mustAs(all, "", "agent", "exec", id, "--", "sh", "-c", "echo $((6*7)); exit 0"); out != "42" {
+		t.Errorf("exec: %q", out)
+	}
+	if out := r.mustAs(all, "in", "agent", "exec", "-i", id, "--", "cat"); out != "in" {
+		t.Errorf("stdin: %q", out)
+	}
+	_, err := r.as(all, "", "agent", "exec", id, "--", "sh", "-c", "exit 7")
+	r.refused("the exit code", "exit status 7", err)
+	_, err = r.as(all, "", "agent", "exec", "--timeout", "1s", id, "--", "sleep", "600")
+	r.refused("the time limit", "exit status 124", err)
+	_, err = r.as(all, "", "agent", "exec", id, "--", "nothing")
+	r.refused("a program that is not there", "exit status 127", err)
+	_, err = r.as(all, "", "agent", "create", "--image", "native")
+	r.refused("beyond the quota of instances", "quota of instances (1)", err)
+	_, err = r.as(all, "", "agent", "create", "--image", "native", "--work", "60MiB")
+	r.refused("beyond the quota of bytes", "bytes in /work of agents' sandboxes", err)
+	_, err = r.as(all, "", "agent", "create", "--tenant", "others")
+	r.refused("for another tenant", "exit status 1", err)
+	r.mustAs(all, "text", "agent", "cp", "-", id+":d/x")
+	if out := r.mustAs(all, "", "agent", "cp", id+":d/x", "-"); out != "text" {
+		t.Errorf("cp: %q", out)
+	}
+	for _, args := range [][]string{{"agent", "exec", id, "true"}, {"agent", "cp", id + ":d/x", "-"}, {"agent", "rm", id}, {"agent", "snapshot", id}, {"agent", "create"}} {
+		_, err := r.as(reader, "", args...)
+		r.refused(strings.Join(args, " ")+" with the scope read", "scope", err)
+		if args[1] == "create" {
+			continue
+		}
+		_, err = r.as(other, "", args...)
+		r.refused(strings.Join(args, " ")+" of another tenant", "exit status", err)
+	}
+	if out := r.mustAs(reader, "", "agent", "ls", "-q"); out != id {
+		t.Errorf("its list: %q", out)
+	}
+	if out := r.mustAs(other, "", "agent", "ls", "-q"); out != "" {
+		t.Errorf("another's list: %q", out)
+	}
+	r.mustAs(all, "", "agent", "rm", id)
+	r.nothingOf(id)
+	audit, err := os.ReadFile(filepath.Join(r.State(), "access", "audit.ndjson"))
+	if err != nil || !strings.Contains(string(audit), `"POST /v1/agents/{id}/exec"`) || strings.Contains(string(audit), "6*7") {
+		t.Errorf("the audit log: %v", err)
+	}
+}
+
+// testMCP has a client of others use fre mcp.
+func (r *agentRig) testMCP(t *testing.T) {
+	dir := daemontest.Dir(t)
+	python := "/usr/bin/python3"
+	install := exec.CommandContext(t.Context(), python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", "--target", dir, "mcp==1.12.4", "pydantic==2.11.7")
+	install.Env = append(os.Environ(), "PIP_ROOT_USER_ACTION=ignore")
+	if out, err := install.CombinedOutput(); err != nil {
+		t.Fatalf("pip: %v\n%s", err, out)
+	}
+	before, err := r.c.Agents(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), python, "testdata/agentclient.py", daemontest.Bin(t), "mcp", "--image", "native")
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+dir, "PYTHONDONTWRITEBYTECODE=1", "FRE_SOCKET="+r.Socket())
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "ok\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	after, err := r.c.Agents(t.Context())
+	if err != nil || len(after) != len(before) { // the session's end has removed what it made
+		t.Errorf("sandboxes after the session: %d %v, want the %d of before", len(after), err, len(before))
+	}
+}
