@@ -50,6 +50,10 @@ type Config struct {
 	MaxResults   int64         // results and dead letters that are kept at most, of each; default 100,000
 	KeepDead     time.Duration // how long dead letters are kept; default 7 days
 	Callbacks    Callbacks
+
+	// Elsewhere says of a function that Engine does not have whether other nodes of the
+	// same URL do: its events are theirs then, and not dead. nil: there are no others.
+	Elsewhere func(function string) bool
 }
 
 // Callbacks says where results may be sent. The zero value: nowhere.
