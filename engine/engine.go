@@ -110,6 +110,8 @@ type Config struct {
 	Quotas  func(tenant string) Quotas                // asked at each start and build; nil: none
 	Secrets func(tenant, name string) ([]byte, error) // a value for the engine to wipe; fs.ErrNotExist; nil: there are none
 
+	Table Table // told of what is deployed before it is; nil: nobody is
+
 	GC GCConfig
 
 	// ForkPercent bounds the memory limits of all fork servers together, in percent
