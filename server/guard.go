@@ -69,6 +69,10 @@ var needs = map[string]need{
 	"POST /v1/sandboxes/{id}/stop":     {scope: access.Deploy, of: ofSandbox},
 	"POST /v1/sandboxes/{id}/kill":     {scope: access.Deploy, of: ofSandbox},
 
+	"GET /v1/nodes":                 {scope: access.Read, all: true},
+	"POST /v1/nodes/{name}/drain":   {scope: access.Admin, all: true},
+	"POST /v1/nodes/{name}/undrain": {scope: access.Admin, all: true},
+
 	"GET /v1/events":                    {scope: access.Read},
 	"GET /v1/events/queue":              {scope: access.Read},
 	"GET /v1/events/queue/{id}":         {scope: access.Read, of: ofEvent},
