@@ -341,8 +341,15 @@ func (n *node) kill() {
 }
 
 // cut takes the node's cable out, and mend puts it in again.
-func (n *node) cut(t *testing.T)  { run(t, "ip", "link", "set", n.cable, "down") }
-func (n *node) mend(t *testing.T) { run(t, "ip", "link", "set", n.cable, "up") }
+func (n *node) cut(t *testing.T) {
+	t.Helper()
+	run(t, "ip", "link", "set", n.cable, "down")
+}
+
+func (n *node) mend(t *testing.T) {
+	t.Helper()
+	run(t, "ip", "link", "set", n.cable, "up")
+}
 
 // done waits until events have ended, all well, and says how many attempts they took.
 func (n *node) done(t *testing.T, ids map[string]bool) (attempts int) {
