@@ -23,7 +23,7 @@ FUZZTIME ?= 3s
 
 # Long-running suites with a target of their own; `unit` and `race` leave them out,
 # and test/cosign.
-SUITES := ./test/system/... ./test/docker/... ./test/security/... ./test/robustness/... ./test/video/...
+SUITES := ./test/system/... ./test/docker/... ./test/security/... ./test/robustness/... ./test/cluster/... ./test/video/...
 
 SHELL_SRC := $(wildcard sandbox/shell/*.c)
 SHELL_BIN := sandbox/shell/bin/fre-shell

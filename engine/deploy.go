@@ -86,6 +86,11 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 			return nil, err
 		}
 	}
+	if e.cfg.Table != nil && !o.Temporary {
+		if err := e.cfg.Table.Prepare(ctx, img); err != nil {
+			return nil, fmt.Errorf("deploy %s: %w", name, err)
+		}
+	}
 	e.deployMu.Lock()
 	defer e.deployMu.Unlock()
 	old := (*e.functions.Load())[name]
@@ -226,6 +231,15 @@ func (e *Engine) Function(name string) (*Function, error) {
 // RemoveFunction forgets a function, ends its instances and deletes its logs.
 // Its image and its tenant's /work stay.
 func (e *Engine) RemoveFunction(ctx context.Context, name string) error {
+	return e.remove(ctx, name, func(d *deployment) error {
+		if e.cfg.Table == nil || d.spec.Temporary {
+			return nil
+		}
+		return e.cfg.Table.Commit(ctx, &Record{Name: d.name, Removed: true})
+	})
+}
+
+func (e *Engine) remove(ctx context.Context, name string, first func(*deployment) error) error {
 	if err := e.begin(); err != nil {
 		return err
 	}
@@ -235,6 +249,9 @@ func (e *Engine) RemoveFunction(ctx context.Context, name string) error {
 	d, err := e.find(name)
 	if err == nil {
 		name = d.name
+		err = first(d)
+	}
+	if err == nil {
 		err = e.cfg.Store.RemoveFunction(ctx, name)
 	}
 	if err != nil {

@@ -114,6 +114,7 @@ type Config struct {
 	Triggers func(tenant string, all []image.Trigger) error
 	Calls    func(tenant string) error // asked before each event that a function makes by a call; nil: none is refused
 	Called   func(*CallRecord)         // told of each; nil: nobody is. It must not block
+	Table    Table                     // told of what is deployed before it is; nil: nobody is
 
 	GC GCConfig
 

@@ -47,6 +47,7 @@ type Response struct {
 	ID       string // of the invocation, also in the logs
 	Instance string // of the sandbox
 	Revision string // which answered; "" where the function has one for all events, and none was asked for
+	Node     string // which answered; "" for this one
 	Status   int
 	Header   [][2]string
 	Size     int64 // bytes of Body, -1 while it is still coming

@@ -83,6 +83,8 @@ type functionSpec struct {
 	Last      int            `json:"last,omitempty"`      // the newest number that ever was
 	Traffic   Traffic        `json:"traffic,omitzero"`
 	Aliases   map[string]int `json:"aliases,omitempty"`
+
+	known bool // it is what Config.Table says
 }
 
 // specOf decodes a record.
@@ -100,7 +102,7 @@ func specOf(rec *store.Function) (*functionSpec, error) {
 
 func (s *functionSpec) clone() *functionSpec {
 	c := *s
-	c.Revisions, c.Aliases = slices.Clone(s.Revisions), maps.Clone(s.Aliases)
+	c.Revisions, c.Aliases, c.known = slices.Clone(s.Revisions), maps.Clone(s.Aliases), false
 	return &c
 }
 

@@ -274,6 +274,9 @@ func (e *Engine) applyLocked(ctx context.Context, old *deployment, name string, 
 		_, err := e.cfg.Store.Image(string(img))
 		return err != nil
 	})
+	if err := e.commitLocked(ctx, d); err != nil {
+		return nil, err
+	}
 	if err := e.cfg.Store.PutFunction(ctx, *rec); err != nil {
 		return nil, err
 	}

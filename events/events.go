@@ -51,6 +51,10 @@ type Config struct {
 	KeepDead     time.Duration // how long dead letters are kept; default 7 days
 	Callbacks    Callbacks
 	Subjects     Subjects // that tenants' triggers may be told of
+
+	// Elsewhere says of a function that Engine does not have whether other nodes of the
+	// same URL do: its events are theirs then, and not dead. nil: there are no others.
+	Elsewhere func(function string) bool
 }
 
 // Callbacks says where results may be sent. The zero value: nowhere.

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,10 +14,20 @@ type index struct {
 	count    map[string]int // by function
 	watchers map[chan Entry]struct{}
 	ended    map[string]struct{} // while what was there is taken up: what has ended meanwhile
+
+	share  func(Entry)          // tells other nodes; nil: there are none. It does not wait
+	last   []string             // the last that have ended here or elsewhere, a ring
+	place  int                  // in last
+	recent map[string]uint64    // what last holds: where in their queues they were
+	asked  map[string]time.Time // when an event's stream was asked for it (doubtful)
 }
 
+// rememberEnds is how many events are known to have ended. Other nodes' words come in any
+// order: what has ended may be said to wait after that.
+const rememberEnds = 16384
+
 func newIndex() *index {
-	return &index{entries: map[string]*Entry{}, count: map[string]int{}, watchers: map[chan Entry]struct{}{}, ended: map[string]struct{}{}}
+	return &index{entries: map[string]*Entry{}, count: map[string]int{}, watchers: map[chan Entry]struct{}{}, ended: map[string]struct{}{}, recent: map[string]uint64{}, asked: map[string]time.Time{}}
 }
 
 // found takes up an event that was there before the process, unless it has ended meanwhile.
@@ -36,6 +47,13 @@ func (x *index) foundAll() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.ended = nil
+}
+
+// findAgain begins it anew: others may have brought some meanwhile.
+func (x *index) findAgain() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ended = map[string]struct{}{}
 }
 
 // add takes up an event unless it is there, or most of its function's are; 0 is no limit.
@@ -58,6 +76,13 @@ func (x *index) written(id string, seq uint64, size int64) {
 	defer x.mu.Unlock()
 	if e := x.entries[id]; e != nil {
 		e.seq, e.Size = seq, size
+		x.shareLocked(*e)
+	}
+}
+
+func (x *index) shareLocked(e Entry) {
+	if x.share != nil {
+		x.share(e)
 	}
 }
 
@@ -69,10 +94,7 @@ func (x *index) change(e Entry) {
 	old := x.entries[e.ID]
 	switch {
 	case e.State == StateDone || e.State == StateDead:
-		x.dropLocked(e.ID)
-		if x.ended != nil {
-			x.ended[e.ID] = struct{}{}
-		}
+		x.endLocked(e)
 	case old != nil:
 		*old = e
 	default:
@@ -80,6 +102,67 @@ func (x *index) change(e Entry) {
 		x.count[e.Function]++
 	}
 	x.tellLocked(e)
+	x.shareLocked(e)
+}
+
+// endLocked takes an event out, and remembers that it was there.
+func (x *index) endLocked(e Entry) {
+	x.dropLocked(e.ID)
+	if x.ended != nil {
+		x.ended[e.ID] = struct{}{}
+	}
+	if x.share == nil {
+		return
+	}
+	if x.last == nil {
+		x.last = make([]string, rememberEnds)
+	}
+	if _, ok := x.recent[e.ID]; !ok {
+		delete(x.recent, x.last[x.place])
+		x.last[x.place] = e.ID
+		x.place = (x.place + 1) % len(x.last)
+	}
+	x.recent[e.ID] = max(x.recent[e.ID], e.seq)
+}
+
+// heard takes note of what another node says, and says whether the event waits.
+func (x *index) heard(e Entry) (waits bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	old := x.entries[e.ID]
+	switch seq, ended := x.recent[e.ID]; {
+	case e.State == StateDone || e.State == StateDead:
+		x.endLocked(e)
+	case ended && e.seq <= seq:
+		return false // said before it ended; one that is replayed is further on in its queue
+	case old != nil:
+		if e.State != StateQueued || e.seq > old.seq {
+			*old = e
+		}
+	default:
+		x.entries[e.ID] = &e
+		x.count[e.Function]++
+	}
+	x.tellLocked(e)
+	return e.State == StateQueued || e.State == StateWaiting
+}
+
+// doubtful are those that nothing was heard of since before, the longest unasked first.
+func (x *index) doubtful(before time.Time, most int) []Entry {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var out []Entry
+	for id, e := range x.entries {
+		if e.seq > 0 && e.Changed.Before(before) && x.asked[id].Before(before) {
+			out = append(out, *e)
+		}
+	}
+	slices.SortFunc(out, func(a, b Entry) int { return x.asked[a.ID].Compare(x.asked[b.ID]) })
+	out = out[:min(most, len(out))]
+	for i := range out {
+		x.asked[out[i].ID] = time.Now()
+	}
+	return out
 }
 
 func (x *index) drop(id string) {
@@ -94,6 +177,7 @@ func (x *index) dropLocked(id string) {
 		return
 	}
 	delete(x.entries, id)
+	delete(x.asked, id)
 	if x.count[e.Function]--; x.count[e.Function] == 0 {
 		delete(x.count, e.Function)
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -90,7 +91,7 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, most int, 
 	if most > 0 && subject == "" && state.LastSeq > uint64(most) {
 		start = max(start, state.LastSeq-uint64(most)+1)
 	}
-	cfg := jetstream.OrderedConsumerConfig{HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: start}
+	cfg := jetstream.OrderedConsumerConfig{HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: start, InactiveThreshold: 10 * time.Second}
 	if subject != "" {
 		cfg.FilterSubjects = []string{subject}
 	}
@@ -98,6 +99,9 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, most int, 
 	if err != nil {
 		return fault(err)
 	}
+	defer func() { // else one for each list stays for a while, and there is a limit
+		_ = st.DeleteConsumer(context.WithoutCancel(ctx), cons.CachedInfo().Name) // what it leaves goes by InactiveThreshold
+	}()
 	left := cons.CachedInfo().NumPending
 	for left > 0 {
 		batch, err := cons.FetchNoWait(int(min(left, 500)))

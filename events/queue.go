@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/fre-engine/fre/image"
 )
 
 // queueKey is one consumer: what waits for a function at a priority.
@@ -65,6 +67,13 @@ func (q *queue) run() {
 	var last time.Time
 	for ctx.Err() == nil {
 		if q.cons == nil {
+			if q.s.elsewhere(q.key.function) { // its time limit, which the consumer goes by, is not known here
+				if q.flying == 0 && q.leave() {
+					return
+				}
+				sleep(ctx, retryStream)
+				continue
+			}
 			if err := q.consumer(ctx); err != nil {
 				q.s.cfg.Log.Warn("events: consumer", "function", q.key.function, "error", err)
 				if !sleep(ctx, retryStream) {
@@ -138,8 +147,12 @@ func ackWait(timeout time.Duration) time.Duration {
 func (q *queue) pull(ctx context.Context) (int, error) {
 	q.count()
 	most, err := q.room(ctx)
-	if err != nil {
+	switch {
+	case err != nil:
 		return 0, nil //nolint:nilerr // the service is closed
+	case most == 0: // it is another node's
+		sleep(ctx, retryStream)
+		return 0, nil
 	}
 	turns, err := q.s.turns.acquire(ctx, q.key.priority, most)
 	if err != nil {
@@ -173,7 +186,9 @@ func (q *queue) room(ctx context.Context) (int, error) {
 	for {
 		free := min(q.s.cfg.Engine.Room(q.key.function), q.s.cfg.Concurrency-q.flying)
 		if _, err := q.s.cfg.Engine.Function(q.key.function); err != nil {
-			free = 1 // to learn that it is gone
+			if free = 1; q.s.elsewhere(q.key.function) { // else to learn that it is gone
+				return 0, nil
+			}
 		}
 		enough := gathered || free >= (free+q.flying+3)/4
 		if free > 0 && enough {
@@ -206,7 +221,7 @@ func (q *queue) fetch(ctx context.Context, n int, wait time.Duration) (int, erro
 	if wait == 0 {
 		batch, err = q.cons.FetchNoWait(n)
 	} else {
-		short, cancel := context.WithTimeout(ctx, wait)
+		short, cancel := q.whileRoom(ctx, wait)
 		defer cancel()
 		batch, err = q.cons.Fetch(n, jetstream.FetchContext(short))
 	}
@@ -249,6 +264,10 @@ func (s *Service) scan() {
 	defer tick.Stop()
 	for {
 		if s.nc.Status() == nats.CONNECTED {
+			if s.again.Swap(false) && !first {
+				first = true
+				s.index.findAgain()
+			}
 			limit := commitTimeout
 			if first {
 				limit = 10 * time.Minute // it may be a queue's whole length
@@ -257,6 +276,9 @@ func (s *Service) scan() {
 			err := s.scanStreams(ctx, first)
 			if err == nil && first && len(s.cfg.Callbacks.Secret) > 0 {
 				err = s.startCallbacks(ctx) // of those that an engine before this one has left
+			}
+			if err == nil && s.embedded == nil {
+				err = s.reconcile(ctx, time.Now())
 			}
 			if rounds++; rounds%sweepEvery == 0 {
 				s.sweepBodies()
@@ -299,7 +321,7 @@ func (s *Service) scanStreams(ctx context.Context, whole bool) error {
 			return err
 		}
 		for subject := range info.State.Subjects {
-			if e, ok := s.keyOf(subject); ok {
+			if e, ok := keyOf(subject); ok {
 				s.queue(e)
 			}
 		}
@@ -313,23 +335,17 @@ func (s *Service) scanStreams(ctx context.Context, whole bool) error {
 }
 
 // keyOf is what a subject of a queue says.
-func (s *Service) keyOf(subject string) (Entry, bool) {
+func keyOf(subject string) (Entry, bool) {
 	parts := strings.Split(subject, ".")
 	if len(parts) != 5 || weights[Priority(parts[3])] == 0 {
 		return Entry{}, false
 	}
-	return Entry{Tenant: parts[2], Priority: Priority(parts[3]), Function: s.functionOf(parts[2], parts[4])}, true
+	return Entry{Tenant: parts[2], Priority: Priority(parts[3]), Function: functionOf(parts[2], parts[4])}, true
 }
 
 // functionOf is the function that a token of a tenant's subjects stands for.
-func (s *Service) functionOf(tenant, token string) string {
-	name := strings.ReplaceAll(token, "_", ".")
-	if qualified := name + "." + tenant; tenant != "default" {
-		if _, err := s.cfg.Engine.Function(qualified); err == nil {
-			return qualified
-		}
-	}
-	return name
+func functionOf(tenant, token string) string {
+	return image.QualifiedName(strings.ReplaceAll(token, "_", "."), tenant)
 }
 
 // takeUp reads the events of a stream into the index, one by one: a work queue has no

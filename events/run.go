@@ -32,7 +32,7 @@ type outcome struct {
 
 // handle runs one event to the end of an attempt, with the caller's turn or one of its own.
 func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
-	stop := s.keep(msg, q.wait)
+	stop := s.keep(msg, q.keepEvery())
 	defer stop()
 	if !turn {
 		if _, err := s.turns.acquire(s.live, q.key.priority, 1); err != nil {
@@ -73,13 +73,22 @@ func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
 }
 
 // keep tells the server that the event is being worked on, for as long as stop was not called.
-func (s *Service) keep(msg jetstream.Msg, wait time.Duration) (stop func()) {
+func (s *Service) keep(msg jetstream.Msg, every time.Duration) (stop func()) {
 	var t *time.Timer
-	t = time.AfterFunc(wait/3, func() {
+	t = time.AfterFunc(every, func() {
 		_ = msg.InProgress() // fails with the connection
-		t.Reset(wait / 3)
+		t.Reset(every)
 	})
 	return func() { t.Stop() }
+}
+
+// keepEvery is how often. Another node may have made the consumer's AckWait as short as any,
+// by a later revision of the function.
+func (q *queue) keepEvery() time.Duration {
+	if q.s.embedded == nil {
+		return ackWait(0) / 3
+	}
+	return q.wait / 3
 }
 
 // foreign makes an event of a message that somebody else has put into the queue.

@@ -229,12 +229,19 @@ func connect(cfg *Config, e *embedded) (*nats.Conn, error) {
 	if cfg.Credentials != "" {
 		opts = append(opts, nats.UserCredentials(cfg.Credentials))
 	}
+	// A network that is cut says nothing: two pings without an answer do.
+	opts = append(opts, nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2))
 	nc, err := nats.Connect(cfg.URL, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", cfg.URL, err)
 	}
 	return nc, nil
 }
+
+const pingEvery = 2 * time.Second
+
+// Dial makes another connection to the cluster of a configuration, as Open does.
+func Dial(cfg *Config) (*nats.Conn, error) { return connect(cfg, nil) }
 
 // down says whether err means that NATS cannot be asked now.
 func down(err error) bool {

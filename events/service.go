@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -38,6 +39,8 @@ type Service struct {
 	turns    *turns
 	index    *index
 	metrics  *metrics
+	origin   string      // of what other nodes are told
+	again    atomic.Bool // the connection was lost: streams may hold what nobody has told of
 
 	results, dead, orders *committer
 
@@ -111,6 +114,13 @@ func Open(cfg Config) (_ *Service, err error) {
 	}
 	s.results, s.dead, s.orders = &committer{s: s}, &committer{s: s}, &committer{s: s}
 	s.metrics = newMetrics(s, cfg.Metrics)
+	if s.embedded == nil {
+		s.nc.SetReconnectHandler(func(*nats.Conn) { s.again.Store(true) })
+		if err := s.share(); err != nil {
+			s.nc.Close()
+			return nil, err
+		}
+	}
 	s.tasks.Go(s.scan)
 	return s, nil
 }
@@ -168,7 +178,10 @@ func (s *Service) Publish(ctx context.Context, function string, r *engine.Reques
 
 func (s *Service) publish(ctx context.Context, function string, r *engine.Request, o Options) (Receipt, error) {
 	f, err := s.cfg.Engine.Function(function)
-	if err != nil {
+	switch {
+	case err != nil && s.elsewhere(function):
+		return Receipt{}, refuse(ErrUnavailable, "%s is on its way to this node", function)
+	case err != nil:
 		return Receipt{}, err
 	}
 	settings := f.Config.EventSettings()

@@ -239,6 +239,9 @@ func (a *reply) setFields(f front, r *request, resp *engine.Response) {
 	if resp.Revision != "" {
 		f.Set("X-Fre-Revision", resp.Revision)
 	}
+	if resp.Node != "" {
+		f.Set("X-Fre-Node", resp.Node)
+	}
 	cold := "0"
 	if resp.Cold {
 		cold = "1"

@@ -66,6 +66,9 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	if status, code, next, ok := eventsStatus(err); ok {
 		return status, code, next
 	}
+	if status, code, next, ok := clusterStatus(err); ok {
+		return status, code, next
+	}
 	var quota *engine.QuotaError
 	var secret *engine.SecretError
 	switch {

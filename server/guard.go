@@ -82,6 +82,9 @@ var needs = map[string]need{
 	"POST /v1/agents/{id}/snapshots": {scope: access.Deploy, of: ofAgent},
 	"GET /v1/snapshots":              {scope: access.Read},
 	"DELETE /v1/snapshots/{ref}":     {scope: access.Deploy, of: ofSnapshot},
+	"GET /v1/nodes":                  {scope: access.Read, all: true},
+	"POST /v1/nodes/{name}/drain":    {scope: access.Admin, all: true},
+	"POST /v1/nodes/{name}/undrain":  {scope: access.Admin, all: true},
 
 	"GET /v1/events":                    {scope: access.Read},
 	"GET /v1/events/queue":              {scope: access.Read},

@@ -78,6 +78,7 @@ func TestOpenAPI(t *testing.T) {
 		api.QueuedEventDetails{},
 		api.QueuedEventLine{},
 		api.Trigger{},
+		api.Node{},
 		api.BufferStatus{},
 		api.SandboxStatus{},
 		api.Image{},

@@ -120,6 +120,7 @@ type Config struct {
 	Invoker gateway.Invoker // what events go to; default Engine
 	// Events are the asynchronous ones; nil: there are none.
 	Events *events.Service
+	Nodes  Nodes // that the engine works with; nil: it is alone
 
 	// Agents is the engine that has sandboxes for agents; nil: there are none.
 	Agents *engine.Engine
@@ -220,6 +221,9 @@ func (s *server) routes() []route {
 		{"POST", "/v1/debug/syscalls", s.syscalls},
 		{"GET", "/v1/debug/leaks", s.leaks},
 		{"GET", "/v1/events", s.events},
+		{"GET", "/v1/nodes", s.nodes},
+		{"POST", "/v1/nodes/{name}/drain", s.drainNode},
+		{"POST", "/v1/nodes/{name}/undrain", s.undrainNode},
 		{"GET", "/v1/events/queue", s.queue},
 		{"GET", "/v1/events/queue/{id}", s.queuedEvent},
 		{"POST", "/v1/events/queue/{id}/replay", s.replayEvent},

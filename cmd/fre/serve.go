@@ -84,6 +84,7 @@ type serveConfig struct {
 	Events                       events.Config
 	EventsOff                    bool
 	Lambda                       *lambdaConfig // nil: its API is not served
+	Cluster                      clusterConfig
 }
 
 // defaultState is the state directory unless --state names another.
@@ -109,7 +110,7 @@ running ahead of their functions, "work" how much tenants may keep, "network"
 what functions may reach beside the public internet, "registry" whether images are
 served to others, "gc" which of them go by themselves, "buffers" and "overload" how much memory answers
 may wait in, how many events run and wait at once, and what happens to others, "events"
-where those that run later are kept, "access" and "tls" who may call and where
+where those that run later are kept, "cluster" which other nodes it works with, "access" and "tls" who may call and where
 certificates come from, "revisions" how many of a function are kept, "lambda" where AWS Lambda's API is
 served (see docs/configuration.md).`,
 		Args: cobra.NoArgs,
@@ -274,14 +275,21 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if accessLog != nil {
 		called = func(c *engine.CallRecord) { gateway.LogCall(accessLog, c) }
 	}
+	node, table, err := cfg.Cluster.open(&cfg, log, metrics)
+	if err != nil {
+		return err
+	}
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
 		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, BufferLock: cfg.BufferLock, BufferHuge: cfg.BufferHuge, Admission: cfg.Admission,
 		Revisions: cfg.Revisions, Concurrency: cfg.Concurrency, Queue: cfg.Queue, AllowHostNetwork: cfg.AllowHostNetwork, LendConnections: cfg.LendConnections,
 		InsecureRegistries: cfg.InsecureRegistries, Signatures: policy, ImageLimits: cfg.ImageLimits,
-		Quotas: quotasOf(records), Secrets: records.Secret, Triggers: cfg.checkTriggers, Calls: records.Event, Called: called,
+		Quotas: quotasOf(records), Secrets: records.Secret, Triggers: cfg.checkTriggers, Calls: records.Event, Called: called, Table: table,
 	})
 	if err != nil {
+		if node != nil {
+			err = errors.Join(err, node.Close(ctx))
+		}
 		return err
 	}
 	undo.add(func() error {
@@ -309,6 +317,16 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	prometheus.WrapRegistererWith(prometheus.Labels{"pool": "connections"}, metrics).MustRegister(memory)
 	guard := &cfg.Access.guard
 	guard.Front = eng.Front
+	var invoker gateway.Engine = eng
+	if node != nil {
+		undo.add(func() error { return node.Close(context.WithoutCancel(ctx)) })
+		if err := joinCluster(ctx, node, eng); err != nil {
+			_ = errors.Join(control.Close(), public.Close())
+			return err
+		}
+		invoker, guard.Front = node, node.Front
+		cfg.Events.Engine, cfg.Events.Elsewhere = node.Local(), node.Elsewhere
+	}
 	queue, triggers, down := openEvents(ctx, &cfg, records, eng, log, metrics)
 	var takesEvents gateway.Events = trigger.Down{Err: down}
 	if queue != nil {
@@ -316,7 +334,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		undo.add(func() error { return queue.Close(context.WithoutCancel(ctx)) })
 	}
 	front := gateway.New(gateway.Config{
-		Guard: guard, Events: takesEvents, Engine: eng, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
+		Guard: guard, Events: takesEvents, Engine: invoker, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
 	})
 	clients := httpserver.New(httpserver.Config{
 		Handler: front, Refuse: front.Refuse, Log: log, TLS: secure, Memory: buffer.Lender{Pool: memory},
@@ -327,7 +345,10 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	})
 	metrics.MustRegister(gateway.Connections(clients))
 	api := server.Config{
-		Engine: eng, Events: queue, Log: log, Version: version(), Scratch: st.MkdirScratch, Connections: memory, Access: records, Invoker: gateway.Counted(eng, guard), Agents: eng,
+		Engine: eng, Events: queue, Log: log, Version: version(), Scratch: st.MkdirScratch, Connections: memory, Access: records, Invoker: gateway.Counted(invoker, guard), Agents: eng,
+	}
+	if node != nil {
+		api.Nodes = node
 	}
 	listeners := []net.Listener{control, public}
 	servers := []httpServer{
@@ -439,6 +460,9 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 			}
 			queued <- queue.Close(drain)
 		}()
+		if node != nil { // what others have asked for ends here
+			all = append(all, node.Close(drain))
+		}
 		all = append(all, eng.Close(drain), <-queued)
 		for _, s := range servers {
 			if s.Shutdown(drain) != nil {
@@ -456,7 +480,10 @@ func openEvents(ctx context.Context, cfg *serveConfig, records *access.Access, e
 	if cfg.EventsOff {
 		return nil, nil, errors.New("events are off in the engine's configuration")
 	}
-	cfg.Events.Engine, cfg.Events.Log, cfg.Events.Metrics, cfg.Events.Dir = eng, log, metrics, filepath.Join(cfg.State, "events")
+	if cfg.Events.Engine == nil {
+		cfg.Events.Engine = eng
+	}
+	cfg.Events.Log, cfg.Events.Metrics, cfg.Events.Dir = log, metrics, filepath.Join(cfg.State, "events")
 	queue, err := events.Open(cfg.Events)
 	if err != nil {
 		log.ErrorContext(ctx, "events are refused: their queue does not open", "error", err)

@@ -53,6 +53,8 @@ func readConfig(path string, cfg *serveConfig) error {
 		GC     gcConfig     `yaml:"gc"`
 		Events eventsConfig `yaml:"events"`
 
+		Cluster clusterConfig `yaml:"cluster"`
+
 		Revisions *int `yaml:"revisions"`
 
 		Buffers  buffersConfig  `yaml:"buffers"`
@@ -135,6 +137,10 @@ func readConfig(path string, cfg *serveConfig) error {
 	if err := file.Events.read(cfg); err != nil {
 		return fmt.Errorf("%s: events.%w", path, err)
 	}
+	if err := file.Cluster.check(cfg); err != nil {
+		return fmt.Errorf("%s: cluster.%w", path, err)
+	}
+	cfg.Cluster = file.Cluster
 	return nil
 }
 

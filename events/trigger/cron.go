@@ -106,6 +106,13 @@ func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
 	if err != nil || at.IsZero() {
 		return err
 	}
+	// Another node may have seen to it, whose clock need not be this one's.
+	if last, err := marks.Mark(ctx, c.mark); err != nil || !last.Before(at) {
+		if err == nil {
+			c.last = last
+		}
+		return err
+	}
 	if now.Sub(at) < cronLate || c.cron.Missed == "once" {
 		body := []byte(c.cron.Body)
 		r := &engine.Request{

@@ -409,6 +409,41 @@ func TestCron(t *testing.T) {
 	})
 }
 
+// Of several nodes one makes a time's event, though the clock of another is late by more than
+// events are known by their key.
+func TestCronNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		ten := image.Trigger{Name: "ten", Cron: &image.Cron{Schedule: "*/10 * * * *", Zone: "UTC", Missed: "once", Path: "/"}}
+		ctx, cancel := context.WithTimeout(t.Context(), 65*time.Minute)
+		defer cancel()
+		var all sync.WaitGroup
+		for _, late := range []time.Duration{0, 5 * time.Minute} {
+			s := newSet(t, w, time.Time{}, ten)
+			s.cfg.Now = func() time.Time { return time.Now().Add(-late) }
+			s.cfg.Events = forgetful{w}
+			all.Go(func() { s.Cron(ctx, w) })
+		}
+		all.Wait()
+		times := map[string]int{}
+		for _, p := range w.published {
+			times[p.Header[0][1][11:16]]++
+		}
+		delete(times, "00:00") // the hour's begin, if the late one comes first
+		if diff := cmp.Diff(map[string]int{"00:10": 1, "00:20": 1, "00:30": 1, "00:40": 1, "00:50": 1, "01:00": 1}, times); diff != "" {
+			t.Errorf("an hour's events -want +got:\n%s", diff)
+		}
+	})
+}
+
+// forgetful knows no event by its key.
+type forgetful struct{ *world }
+
+func (f forgetful) Publish(ctx context.Context, function string, r *engine.Request, o events.Options) (events.Receipt, error) {
+	o.Key = ""
+	return f.world.Publish(ctx, function, r, o)
+}
+
 func TestCronZones(t *testing.T) {
 	berlin := &image.Cron{Schedule: "30 2 * * *", Zone: "Europe/Berlin"}
 	for from, want := range map[string]string{

@@ -269,6 +269,12 @@ func run(command string, args []string) error {
 		return churn(args[0])
 	case "hoard":
 		return hoard()
+	case "wait": // for a duration
+		d, err := time.ParseDuration(args[0])
+		if err != nil {
+			return err
+		}
+		time.Sleep(d)
 	case "sleep":
 		fmt.Println("ready")
 		forever()

@@ -1,0 +1,435 @@
+package cluster
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/fre-engine/fre/engine"
+)
+
+func subject(node, what string) string { return "fre.node." + node + "." + what }
+
+const (
+	// inline is the largest body of a request that is forwarded, in bytes. What is larger,
+	// or of unknown size, runs where it came.
+	inline = 512 << 10
+	// askMost is how many nodes are asked for one request.
+	askMost = 3
+	// acceptPatience is how long a node that is not lost may take to say whether it runs a
+	// request. After that nobody knows, and nobody else is asked.
+	acceptPatience = 10 * time.Second
+	// stalled is how long a node keeps an answer that nobody reads on.
+	stalled = time.Minute
+	// takeMost bounds the requests of others that a node runs at a time.
+	takeMost = 4096
+)
+
+// Invoke runs an event here where there is room for it, else at another node that has some;
+// where none has, it waits here as it would without them. Errors: those of engine.Invoke.
+func (n *Node) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
+	function, _, _ := strings.Cut(name, "@")
+	_, err := n.engine.Function(function)
+	here := err == nil
+	if here && n.engine.Room(function) > 0 && !n.isDraining() {
+		resp, err := n.engine.Invoke(ctx, name, r)
+		if err == nil || !busy(err) {
+			return resp, err
+		}
+		if other, ok, forwardErr := n.forward(ctx, name, r); ok {
+			return other, forwardErr
+		}
+		return nil, err
+	}
+	if !here {
+		e := n.entry(function)
+		if e == nil {
+			return n.engine.Invoke(ctx, name, r) // whose error says that there is none
+		}
+		e.wake() // its image is pulled on this first use, if that has failed before
+	}
+	if resp, ok, err := n.forward(ctx, name, r); ok {
+		return resp, err
+	}
+	if !here {
+		return nil, fmt.Errorf("%w: %s is on its way to this node, and no other has room", engine.ErrOverloaded, name)
+	}
+	return n.engine.Invoke(ctx, name, r)
+}
+
+// forward asks other nodes; ok is false where none runs the event, and r is as it was then.
+func (n *Node) forward(ctx context.Context, name string, r *engine.Request) (resp *engine.Response, ok bool, err error) {
+	if r.Upgrade != "" || r.Body != nil && (r.Size < 0 || r.Size > inline) || n.partitioned() {
+		return nil, false, nil
+	}
+	function, _, _ := strings.Cut(name, "@")
+	nodes := n.candidates(function)
+	if len(nodes) == 0 {
+		return nil, false, nil
+	}
+	var body []byte
+	if r.Body != nil {
+		if body, err = io.ReadAll(io.LimitReader(r.Body, inline+1)); err != nil {
+			return nil, true, err
+		}
+		r.Body, r.Size = again{bytes.NewReader(body), r.Body}, int64(len(body))
+	}
+	a := ask{Protocol: n.cfg.protocol, Function: name, Method: r.Method, Path: r.Path, Query: r.Query, Header: r.Header, Body: r.Body != nil}
+	for _, m := range nodes {
+		resp, err := n.ask(ctx, m, a, body)
+		switch {
+		case errors.Is(err, errFull), errors.Is(err, engine.ErrEventTooLarge), err != nil && busy(err):
+			continue
+		case err != nil:
+			n.metrics.forwarded.WithLabelValues("failed").Inc()
+		default:
+			n.metrics.forwarded.WithLabelValues("answered").Inc()
+		}
+		return resp, true, err
+	}
+	n.metrics.forwarded.WithLabelValues("refused").Inc()
+	return nil, false, nil
+}
+
+// again is a body that was read, for whoever reads it next.
+type again struct {
+	io.Reader
+	from io.Reader
+}
+
+// Close closes what it was read from, if that can be.
+func (a again) Close() error {
+	if c, ok := a.from.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+// candidates are the nodes to ask for a function, the best first: those with an instance
+// that is free, then those with the fewest events under way.
+func (n *Node) candidates(function string) []*member {
+	n.mu.Lock()
+	var out []*member
+	for name, m := range n.view {
+		if name != n.cfg.Name && !m.gone && m.State == StateReady && time.Since(m.seen) < n.cfg.TTL {
+			c := *m
+			out = append(out, &c)
+		}
+	}
+	n.mu.Unlock()
+	cold := func(m *member) int {
+		if slices.Contains(m.Warm, function) {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(out, func(a, b *member) int {
+		return cmp.Or(cmp.Compare(cold(a), cold(b)), cmp.Compare(a.Busy, b.Busy), cmp.Compare(b.Memory, a.Memory), cmp.Compare(a.Name, b.Name))
+	})
+	return out[:min(askMost, len(out))]
+}
+
+// errFull is a node that has not begun.
+var errFull = errors.New("the node has no room")
+
+// ask has one node run an event. errFull: it has not.
+func (n *Node) ask(ctx context.Context, m *member, a ask, body []byte) (*engine.Response, error) {
+	a.ID = rand.Text()
+	f := &foreign{n: n, ctx: ctx, member: m, control: subject(m.Name, "control."+a.ID), inbox: make(chan *nats.Msg, 4*window)}
+	msg, err := encode(subject(m.Name, "invoke"), n.cfg.Conn.NewInbox(), a, body)
+	if err != nil {
+		return nil, err
+	}
+	if f.sub, err = n.cfg.Conn.ChanSubscribe(msg.Reply, f.inbox); err != nil {
+		return nil, errFull
+	}
+	if err := n.cfg.Conn.PublishMsg(msg); err != nil {
+		return nil, errors.Join(errFull, f.Close()) // it has not left
+	}
+	patience := time.NewTimer(acceptPatience)
+	defer patience.Stop()
+	accepted := patience.C
+	for {
+		msg, err := f.next(accepted)
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" { // nobody listens there
+			return nil, errors.Join(errFull, f.Close())
+		}
+		var h reply
+		if err := decodeHead(msg, &h); err != nil {
+			return nil, errors.Join(fmt.Errorf("node %s: %w", m.Name, err), f.Close())
+		}
+		switch h.Kind {
+		case kindAccepted:
+			accepted = nil
+		case kindFull:
+			f.over = true
+			return nil, errors.Join(errFull, f.Close())
+		case kindFailed:
+			f.over = true
+			return nil, errors.Join(h.Fault.err(m.Name), f.Close())
+		case kindHead:
+			return f.response(&h, msg.Data), nil
+		case kindChunk, kindEnd:
+			return nil, errors.Join(fmt.Errorf("node %s answers without a head", m.Name), f.Close())
+		}
+	}
+}
+
+// foreign is an answer that comes from another node: its body.
+type foreign struct {
+	n       *Node
+	ctx     context.Context
+	member  *member
+	control string
+	sub     *nats.Subscription
+	inbox   chan *nats.Msg
+	rest    []byte // that came and was not read
+	over    bool   // the other node has said all
+	err     error  // of the answer, once rest is read
+
+	once sync.Once
+}
+
+// next waits for a message.
+func (f *foreign) next(patience <-chan time.Time) (*nats.Msg, error) {
+	select {
+	case msg := <-f.inbox:
+		return msg, nil
+	default:
+	}
+	select {
+	case msg := <-f.inbox:
+		return msg, nil
+	case <-f.ctx.Done():
+		return nil, context.Cause(f.ctx)
+	case <-patience:
+		return nil, &engine.CrashError{Reason: "was given to node " + f.member.Name + ", which does not say whether it has begun"}
+	case <-f.member.lost:
+		return nil, &engine.CrashError{Reason: "was lost with node " + f.member.Name}
+	case <-f.n.live.Done():
+		return nil, engine.ErrClosed
+	}
+}
+
+func (f *foreign) response(h *reply, body []byte) *engine.Response {
+	resp := &engine.Response{
+		ID: h.ID, Instance: h.Instance, Revision: h.Revision, Node: f.member.Name, Status: h.Status, Header: h.Header, Size: h.Size, Body: f, Cold: h.Cold,
+	}
+	f.rest = body
+	if h.Whole {
+		f.over, f.err = true, io.EOF
+		resp.Size = int64(len(body))
+		if body == nil {
+			body = []byte{}
+		}
+		resp.Bytes = body
+	} else {
+		f.more()
+	}
+	return resp
+}
+
+func (f *foreign) more() { f.say(controlMore) }
+
+func (f *foreign) say(what string) {
+	_ = f.n.cfg.Conn.Publish(f.control, []byte(what)) // fails with the connection
+}
+
+// Read is the answer's.
+func (f *foreign) Read(p []byte) (int, error) {
+	for len(f.rest) == 0 {
+		if f.err != nil {
+			return 0, f.err
+		}
+		msg, err := f.next(nil)
+		var h reply
+		if err == nil {
+			err = decodeHead(msg, &h)
+		}
+		switch {
+		case err != nil:
+			f.err = err
+		case h.Kind == kindChunk:
+			f.rest = msg.Data
+			f.more()
+		case h.Kind == kindEnd:
+			f.over, f.err = true, io.EOF
+		case h.Kind == kindFailed:
+			f.over, f.err = true, h.Fault.err(f.member.Name)
+		default:
+			f.err = fmt.Errorf("node %s: %q in an answer", f.member.Name, h.Kind)
+		}
+	}
+	k := copy(p, f.rest)
+	f.rest = f.rest[k:]
+	return k, nil
+}
+
+// Close ends the event, if it has not.
+func (f *foreign) Close() error {
+	f.once.Do(func() {
+		_ = f.sub.Unsubscribe() // fails with the connection
+		if !f.over {
+			f.say(controlStop)
+		}
+	})
+	return nil
+}
+
+// job is a request of another node's that runs here.
+type job struct {
+	stop context.CancelCauseFunc
+	more chan struct{}
+}
+
+// errStopped is a client of another node's that has gone.
+var errStopped = fmt.Errorf("the asking node has stopped it: %w", context.Canceled)
+
+// control is what the asking node says later.
+func (n *Node) control(msg *nats.Msg) {
+	id := msg.Subject[strings.LastIndexByte(msg.Subject, '.')+1:]
+	v, ok := n.jobs.Load(id)
+	if !ok {
+		return
+	}
+	j := v.(*job)
+	switch string(msg.Data) {
+	case controlMore:
+		select {
+		case j.more <- struct{}{}:
+		default: // more than was sent
+		}
+	case controlStop:
+		j.stop(errStopped)
+	}
+}
+
+// take answers a request of another node's.
+func (n *Node) take(msg *nats.Msg) {
+	var a ask
+	err := decodeHead(msg, &a)
+	function, _, _ := strings.Cut(a.Function, "@")
+	switch {
+	case msg.Reply == "":
+		return
+	case err != nil || a.ID == "" || strings.ContainsAny(a.ID, ".*> ") || a.Protocol < n.cfg.protocol-1 || a.Protocol > n.cfg.protocol+1:
+		n.answer(msg.Reply, reply{Kind: kindFailed, Fault: &fault{Kind: "other", Message: fmt.Sprintf("the request is not understood (protocol %d)", a.Protocol)}}, nil)
+		return
+	case n.partitioned(), n.isDraining(), n.engine.Stopping(), n.engine.Room(function) <= 0, !n.borrow():
+		n.answer(msg.Reply, reply{Kind: kindFull}, nil)
+		return
+	}
+	ctx, stop := context.WithCancelCause(n.live)
+	j := &job{stop: stop, more: make(chan struct{}, window)}
+	n.jobs.Store(a.ID, j)
+	n.tasks.Go(func() {
+		defer stop(nil)
+		defer n.giveBack()
+		defer n.jobs.Delete(a.ID)
+		n.answer(msg.Reply, reply{Kind: kindAccepted}, nil)
+		n.run(ctx, j, &a, msg)
+	})
+}
+
+func (n *Node) borrow() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.foreign >= takeMost || n.closing {
+		return false
+	}
+	n.foreign++
+	n.metrics.taken.Inc()
+	return true
+}
+
+func (n *Node) giveBack() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.foreign--
+}
+
+func (n *Node) answer(to string, r reply, body []byte) {
+	msg, err := encode(to, "", r, body)
+	if err != nil {
+		msg, err = encode(to, "", reply{Kind: kindFailed, Fault: faultOf(err)}, nil)
+	}
+	if err == nil {
+		err = n.cfg.Conn.PublishMsg(msg)
+	}
+	if err != nil {
+		n.cfg.Log.Debug("cluster: answer another node", "error", err)
+	}
+}
+
+// run runs it, and sends the answer on.
+func (n *Node) run(ctx context.Context, j *job, a *ask, msg *nats.Msg) {
+	r := &engine.Request{Method: a.Method, Path: a.Path, Query: a.Query, Header: a.Header}
+	if a.Body {
+		r.Body, r.Size = bytes.NewReader(msg.Data), int64(len(msg.Data))
+	}
+	resp, err := n.engine.Invoke(ctx, a.Function, r)
+	if err != nil {
+		n.answer(msg.Reply, reply{Kind: kindFailed, Fault: faultOf(err)}, nil)
+		return
+	}
+	defer resp.Body.Close() //nolint:errcheck // what there was to say is said
+	head := reply{Kind: kindHead, ID: resp.ID, Instance: resp.Instance, Revision: resp.Revision, Status: resp.Status, Header: resp.Header, Size: resp.Size, Cold: resp.Cold}
+	if resp.Bytes != nil && len(resp.Bytes) <= chunkSize {
+		head.Whole = true
+		n.answer(msg.Reply, head, resp.Bytes)
+		return
+	}
+	n.answer(msg.Reply, head, nil)
+	buf := make([]byte, chunkSize)
+	for sent := 1; ; { // the head is answered by more, too
+		k, err := resp.Body.Read(buf)
+		if k > 0 {
+			if !n.room(ctx, j, &sent) {
+				return
+			}
+			n.answer(msg.Reply, reply{Kind: kindChunk}, buf[:k])
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			n.answer(msg.Reply, reply{Kind: kindEnd}, nil)
+			return
+		case err != nil:
+			n.answer(msg.Reply, reply{Kind: kindFailed, Fault: faultOf(err)}, nil)
+			return
+		}
+	}
+}
+
+// room waits until another message may be sent, and counts it.
+func (n *Node) room(ctx context.Context, j *job, sent *int) bool {
+	until := time.Now().Add(stalled)
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for *sent >= window {
+		select {
+		case <-j.more:
+			*sent--
+		case now := <-look.C:
+			if now.After(until) || n.cfg.Conn.IsClosed() {
+				return false
+			}
+		case <-ctx.Done():
+			return false
+		}
+	}
+	*sent++
+	return true
+}

@@ -1,0 +1,369 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/store"
+)
+
+const (
+	keyFunction = "function."
+	keyDrain    = "drain."
+
+	maxRecord = 512 << 10 // bytes of one
+)
+
+// row is what the table holds of a function.
+type row struct {
+	Protocol int
+	Node     string // that wrote it
+	Record   engine.Record
+	Remotes  map[store.Digest]store.Digest // what the registry calls the record's images
+}
+
+// entry is a row as this node has read it.
+type entry struct {
+	record   engine.Record
+	remotes  map[store.Digest]store.Digest
+	revision uint64 // in the table
+	applied  bool   // it is in force here
+	working  bool   // somebody is at it
+	kick     chan struct{}
+	err      error // why it is not in force yet
+}
+
+// entry is that of a function that is in the table and not removed, else nil.
+func (n *Node) entry(name string) *entry {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if e := n.entries[name]; e != nil && !e.record.Removed {
+		return e
+	}
+	return nil
+}
+
+// lacking are the functions that are not in force here as the table has them.
+func (n *Node) lacking() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(n.entries)) {
+		if !n.entries[name].applied && len(out) < warmMost {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// reference is what an image is called at the registry while it is pushed: its digest is
+// its tag, and one repository holds all, so that parts are there once.
+func (n *Node) reference(digest store.Digest) string {
+	return n.cfg.Registry + ":" + strings.ReplaceAll(string(digest), ":", "-")
+}
+
+// Prepare is of engine.Table: it brings the image to the registry.
+func (n *Node) Prepare(ctx context.Context, img *store.Image) error {
+	if err := n.reachable(); err != nil {
+		return err
+	}
+	_, err := n.push(ctx, img.Digest)
+	return err
+}
+
+// known is what the registry calls an image, as far as this node has seen.
+func (n *Node) known(digest store.Digest) (store.Digest, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if remote, ok := n.pushed[digest]; ok {
+		return remote, true
+	}
+	for _, e := range n.entries {
+		if remote, ok := e.remotes[digest]; ok {
+			return remote, true
+		}
+	}
+	return "", false
+}
+
+// push sends what the registry lacks of an image.
+func (n *Node) push(ctx context.Context, digest store.Digest) (store.Digest, error) {
+	remote, err := n.engine.Push(ctx, string(digest), n.reference(digest), nil, oci.PushOptions{NoSBOM: true}, nil)
+	if err != nil {
+		return "", fmt.Errorf("bring the image to the other nodes: %w", err)
+	}
+	n.mu.Lock()
+	n.pushed[digest] = remote.Digest
+	n.mu.Unlock()
+	return remote.Digest, nil
+}
+
+// Commit is of engine.Table: it writes the record, unless another node has written it since
+// this one has seen it. Errors: ErrPartitioned, ErrConflict, ErrNameTaken.
+func (n *Node) Commit(ctx context.Context, r *engine.Record) error { return n.commit(ctx, r, false) }
+
+// commit is Commit; a first record is refused where there is any.
+func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
+	if err := n.reachable(); err != nil {
+		return fmt.Errorf("%s: %w", r.Name, err)
+	}
+	select {
+	case <-n.caught:
+	default:
+		return fmt.Errorf("%s: %w: the table of functions is being read", r.Name, ErrPartitioned)
+	}
+	w := row{Protocol: n.cfg.protocol, Node: n.cfg.Name, Record: *r, Remotes: map[store.Digest]store.Digest{}}
+	for i, digest := range r.Images {
+		remote, ok := n.known(digest)
+		var err error
+		if !ok {
+			remote, err = n.push(ctx, digest)
+		}
+		if err != nil && i < r.Serving { // the others are for a rollback
+			return err
+		}
+		if err == nil {
+			w.Remotes[digest] = remote
+		}
+	}
+	raw, err := json.Marshal(w)
+	if err != nil {
+		return err
+	}
+	if len(raw) > maxRecord {
+		return fmt.Errorf("%s: its revisions take %d bytes, the table's rows have %d: forget some (fre function revisions --rm)", r.Name, len(raw), maxRecord)
+	}
+	var revision uint64
+	n.mu.Lock()
+	old := n.entries[r.Name]
+	if old != nil && !first {
+		revision = old.revision
+	}
+	waits := old != nil && !old.applied
+	n.mu.Unlock()
+	if waits {
+		return fmt.Errorf("%s: %w, and this node is not that far: try again", r.Name, ErrConflict)
+	}
+	revision, err = n.table.Update(ctx, keyFunction+r.Name, raw, revision)
+	switch {
+	case wrongRevision(err):
+		return fmt.Errorf("%s: %w: look at it and try again", r.Name, ErrConflict)
+	case err != nil:
+		return fmt.Errorf("%s: %w: %w", r.Name, ErrPartitioned, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.entries[r.Name]
+	if now == nil {
+		now = &entry{kick: make(chan struct{}, 1)}
+		n.entries[r.Name] = now
+	}
+	if now.revision <= revision { // else another has written it since
+		now.record, now.remotes, now.revision, now.applied = *r, w.Remotes, revision, true
+	}
+	return nil
+}
+
+// follow reads the table, puts what it says in force, and then brings what is here alone.
+func (n *Node) follow() {
+	n.watch(func() jetstream.KeyValue { return n.table }, n.read, func() {
+		n.mu.Lock()
+		first := true
+		select {
+		case <-n.caught:
+			first = false
+		default:
+			close(n.caught)
+		}
+		n.mu.Unlock()
+		if first {
+			n.tasks.Go(n.contribute)
+		}
+	})
+}
+
+// read takes an entry of the table.
+func (n *Node) read(e jetstream.KeyValueEntry) {
+	if node, ok := strings.CutPrefix(e.Key(), keyDrain); ok {
+		if node == n.cfg.Name {
+			n.mu.Lock()
+			n.draining = e.Operation() == jetstream.KeyValuePut
+			n.mu.Unlock()
+			n.cfg.Log.Info("cluster: drain", "node", node, "draining", e.Operation() == jetstream.KeyValuePut)
+		}
+		return
+	}
+	name, ok := strings.CutPrefix(e.Key(), keyFunction)
+	if !ok {
+		return
+	}
+	w := row{Record: engine.Record{Name: name, Removed: true}} // where somebody has deleted the key by hand
+	if e.Operation() == jetstream.KeyValuePut {
+		var err error
+		if w, err = decodeRow(name, e.Value(), n.cfg.protocol); err != nil {
+			n.cfg.Log.Error("cluster: what the table says is not understood", "function", name, "error", err)
+			return
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.entries[name]
+	if now == nil {
+		now = &entry{kick: make(chan struct{}, 1)}
+		n.entries[name] = now
+	}
+	// What this node has written itself is looked at as well: it may not have got to its own
+	// store.
+	if now.revision < e.Revision() {
+		now.record, now.remotes, now.revision, now.applied = w.Record, w.Remotes, e.Revision(), false
+	}
+	if now.working {
+		now.wake()
+		return
+	}
+	now.working = true
+	n.tasks.Go(func() { n.work(now) })
+}
+
+// decodeRow reads what another node wrote.
+func decodeRow(name string, raw []byte, protocol int) (row, error) {
+	var w row
+	if err := json.Unmarshal(raw, &w); err != nil {
+		return w, err
+	}
+	if w.Record.Name != name {
+		return w, fmt.Errorf("it is of %q", w.Record.Name)
+	}
+	if w.Protocol < 1 || w.Protocol > protocol+1 {
+		return w, fmt.Errorf("%w: node %s wrote it in protocol %d, this one speaks %d", ErrSkew, w.Node, w.Protocol, protocol)
+	}
+	if w.Record.Serving < 0 || w.Record.Serving > len(w.Record.Images) {
+		return w, errors.New("its images are not counted right")
+	}
+	for _, d := range w.Remotes {
+		if !validDigest(d) {
+			return w, fmt.Errorf("%q is no digest", d)
+		}
+	}
+	return w, nil
+}
+
+func validDigest(d store.Digest) bool {
+	hex, ok := strings.CutPrefix(string(d), "sha256:")
+	return ok && len(hex) == 64 && strings.Trim(hex, "0123456789abcdef") == ""
+}
+
+// wake has whoever works at an entry begin at once again.
+func (e *entry) wake() {
+	select {
+	case e.kick <- struct{}{}:
+	default:
+	}
+}
+
+// The pause before an entry is tried again.
+const (
+	firstPause = 200 * time.Millisecond
+	lastPause  = 30 * time.Second
+)
+
+// work puts an entry in force, however often it has to be tried.
+func (n *Node) work(e *entry) {
+	pause := firstPause
+	for {
+		n.mu.Lock()
+		record, remotes, revision := e.record, e.remotes, e.revision
+		n.mu.Unlock()
+		err := n.apply(&record, remotes)
+		n.mu.Lock()
+		if same := e.revision == revision; same {
+			e.applied, e.err = err == nil, err
+			if err == nil || n.live.Err() != nil {
+				e.working = false
+				n.mu.Unlock()
+				return
+			}
+		} else {
+			pause = firstPause
+		}
+		n.mu.Unlock()
+		if err == nil { // there is a newer one
+			continue
+		}
+		n.cfg.Log.Warn("cluster: function not in force here", "function", record.Name, "error", err, "next_try", pause)
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-e.kick:
+		case <-n.live.Done():
+		}
+		t.Stop()
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// apply pulls what is missing and puts the record in force.
+func (n *Node) apply(r *engine.Record, remotes map[store.Digest]store.Digest) error {
+	if r.Removed {
+		return n.engine.Withdraw(n.live, r.Name)
+	}
+	for i, digest := range r.Images {
+		if err := n.pull(digest, remotes[digest]); err != nil {
+			if i < r.Serving {
+				return err
+			}
+			n.cfg.Log.Warn("cluster: image of a revision without events not pulled", "function", r.Name, "image", digest, "error", err)
+		}
+	}
+	return n.engine.Apply(n.live, r)
+}
+
+func (n *Node) pull(digest, remote store.Digest) error {
+	_, err := n.engine.Image(string(digest))
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if remote == "" {
+		return fmt.Errorf("image %s: nobody has brought it to the registry", digest)
+	}
+	img, _, err := n.engine.Pull(n.live, n.cfg.Registry+"@"+string(remote), "", nil, nil)
+	if err != nil {
+		return err
+	}
+	if img.Digest != digest {
+		return fmt.Errorf("the registry has %s where the table says %s", img.Digest, digest)
+	}
+	return nil
+}
+
+// contribute writes down what was deployed here before the node was one. What the table
+// has, or has removed, is not.
+func (n *Node) contribute() {
+	records, err := n.engine.Records()
+	if err != nil {
+		n.cfg.Log.Error("cluster: functions of before", "error", err)
+		return
+	}
+	for _, r := range records {
+		n.mu.Lock()
+		known := n.entries[r.Name] != nil
+		n.mu.Unlock()
+		if known {
+			continue
+		}
+		if err := n.commit(n.live, r, true); err != nil && n.live.Err() == nil {
+			n.cfg.Log.Warn("cluster: a function of before is this node's alone: deploy it again", "function", r.Name, "error", err)
+		}
+	}
+}

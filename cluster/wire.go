@@ -1,0 +1,161 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/fre-engine/fre/engine"
+)
+
+// A request that is forwarded is one message, so that nothing of its body is lost when
+// another node has to be asked; an answer is as many as it takes:
+//
+//	asking                                     running
+//	  ── fre.node.NAME.invoke: ask, body ──►
+//	  ◄── full │ accepted ──
+//	  ◄── head, bytes ── … chunk, bytes ── end │ failed, fault
+//	  ── fre.node.NAME.control.ID: more ──►    for each message with bytes that was read
+//	  ── stop ──►                              at any time
+//
+// At most window messages with bytes are on their way. The asking node's guard has looked at
+// the request, and whoever runs it never forwards it again.
+const (
+	headWhat = "Fre-What" // JSON: an ask or a reply
+
+	window    = 16
+	chunkSize = 128 << 10
+
+	// headRoom is what a message has beside its body, at most, in bytes.
+	headRoom = 96 << 10
+)
+
+// ask is a request.
+type ask struct {
+	Protocol int
+	ID       string
+	Function string
+	Method   string
+	Path     string      `json:",omitempty"`
+	Query    string      `json:",omitempty"`
+	Header   [][2]string `json:",omitempty"`
+	Body     bool        `json:",omitempty"` // there is one
+}
+
+// kind says what a reply is.
+type kind string
+
+const (
+	kindFull     kind = "full" // nothing was run
+	kindAccepted kind = "accepted"
+	kindHead     kind = "head"
+	kindChunk    kind = "chunk"
+	kindEnd      kind = "end"
+	kindFailed   kind = "failed"
+)
+
+// reply is one message of an answer.
+type reply struct {
+	Kind kind
+
+	// Of a head.
+	ID, Instance, Revision string      `json:",omitempty"`
+	Status                 int         `json:",omitempty"`
+	Header                 [][2]string `json:",omitempty"`
+	Size                   int64       `json:",omitempty"`
+	Cold                   bool        `json:",omitempty"`
+	Whole                  bool        `json:",omitempty"` // the message has all of the body, and ends the answer
+
+	Fault *fault `json:",omitempty"` // of what has failed
+}
+
+// What the asking node sends on.
+const (
+	controlMore = "more"
+	controlStop = "stop"
+)
+
+func encode(to, replyTo string, head any, body []byte) (*nats.Msg, error) {
+	raw, err := json.Marshal(head)
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) > headRoom {
+		return nil, fmt.Errorf("%w: its head takes %d bytes, other nodes take %d", engine.ErrEventTooLarge, len(raw), headRoom)
+	}
+	return &nats.Msg{Subject: to, Reply: replyTo, Header: nats.Header{headWhat: []string{string(raw)}}, Data: body}, nil
+}
+
+// decodeHead reads what encode wrote.
+func decodeHead(m *nats.Msg, head any) error {
+	raw := m.Header.Get(headWhat)
+	if raw == "" {
+		return errors.New("a message without " + headWhat)
+	}
+	return json.Unmarshal([]byte(raw), head)
+}
+
+// fault is an error of the engine's on its way to another node.
+type fault struct {
+	Kind    string
+	Message string `json:",omitempty"`
+	Type    string `json:",omitempty"`
+	Tenant  string `json:",omitempty"`
+	Limit   int64  `json:",omitempty"`
+}
+
+// faults are the errors that are told by their kind alone.
+var faults = map[string]error{
+	"timeout": engine.ErrTimeout, "overloaded": engine.ErrOverloaded, "engine_overloaded": engine.ErrEngineOverloaded, "degraded": engine.ErrDegraded,
+	"closed": engine.ErrClosed, "too_large": engine.ErrEventTooLarge, "image_gone": engine.ErrImageGone,
+}
+
+func faultOf(err error) *fault {
+	var function *engine.FunctionError
+	var crash *engine.CrashError
+	var unknown *engine.UnknownError
+	var quota *engine.QuotaError
+	switch {
+	case errors.As(err, &quota):
+		return &fault{Kind: "quota", Tenant: quota.Tenant, Message: quota.What, Limit: quota.Limit}
+	case errors.As(err, &function):
+		return &fault{Kind: "function", Type: function.Type, Message: function.Message}
+	case errors.As(err, &crash):
+		return &fault{Kind: "crash", Message: crash.Reason}
+	case errors.As(err, &unknown):
+		return &fault{Kind: "unknown", Message: unknown.Function, Type: unknown.Revision}
+	}
+	for name, known := range faults {
+		if errors.Is(err, known) {
+			return &fault{Kind: name}
+		}
+	}
+	return &fault{Kind: "other", Message: err.Error()}
+}
+
+// err is the error that it was made of, as far as callers tell errors apart.
+func (f *fault) err(node string) error {
+	switch {
+	case f == nil:
+		return fmt.Errorf("node %s has failed", node)
+	case f.Kind == "quota":
+		return &engine.QuotaError{Tenant: f.Tenant, What: f.Message, Limit: f.Limit}
+	case f.Kind == "function":
+		return &engine.FunctionError{Type: f.Type, Message: f.Message}
+	case f.Kind == "crash":
+		return &engine.CrashError{Reason: f.Message}
+	case f.Kind == "unknown":
+		return &engine.UnknownError{Function: f.Message, Revision: f.Type}
+	case faults[f.Kind] != nil:
+		return faults[f.Kind]
+	}
+	return fmt.Errorf("node %s: %s", node, f.Message)
+}
+
+// busy says whether the engine has refused to begin, so that another may be asked.
+func busy(err error) bool {
+	var quota *engine.QuotaError
+	return errors.Is(err, engine.ErrOverloaded) || errors.Is(err, engine.ErrEngineOverloaded) || errors.Is(err, engine.ErrDegraded) || errors.As(err, &quota)
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fre-engine/fre/cluster"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/image/oci"
+)
+
+// clusterConfig is the configuration file's cluster. The zero value: the engine is alone.
+type clusterConfig struct {
+	Node     string `yaml:"node"`
+	Registry string `yaml:"registry"`
+	Address  string `yaml:"address"`
+}
+
+func (c *clusterConfig) check(cfg *serveConfig) error {
+	switch {
+	case *c == clusterConfig{}:
+		return nil
+	case !cluster.ValidName(c.Node):
+		return fmt.Errorf("node: %q is no name: lower-case letters, digits and dashes, 63 at most", c.Node)
+	case !strings.Contains(c.Registry, "/"):
+		return fmt.Errorf("registry: %q is not HOST:PORT/REPOSITORY, such as registry.example.org/fre", c.Registry)
+	case cfg.Events.URL == "" || cfg.EventsOff:
+		return errors.New("node: nodes meet at a NATS cluster: name it by events.nats")
+	}
+	if _, err := oci.Host(c.Registry + ":tag"); err != nil {
+		return fmt.Errorf("registry: %w", err)
+	}
+	return nil
+}
+
+// open makes the node, nil where the engine is alone, and what deployments are told by.
+func (c *clusterConfig) open(cfg *serveConfig, log *slog.Logger, metrics prometheus.Registerer) (*cluster.Node, engine.Table, error) {
+	if c.Node == "" {
+		return nil, nil, nil
+	}
+	dial := cfg.Events
+	dial.Log = log
+	conn, err := events.Dial(&dial)
+	if err != nil {
+		return nil, nil, err
+	}
+	address := c.Address
+	if address == "" {
+		address = cfg.Listen
+	}
+	n, err := cluster.New(cluster.Config{
+		Name: c.Node, Registry: c.Registry, Dir: filepath.Join(cfg.State, "cluster"), Conn: conn, Log: log,
+		Version: version().Version, Address: address, Replicas: cfg.Events.Replicas, Metrics: metrics,
+	})
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return n, n, nil
+}
+
+// joinCluster has the node be one of several.
+func joinCluster(ctx context.Context, n *cluster.Node, eng *engine.Engine) error {
+	err := n.Join(ctx, eng)
+	switch {
+	case errors.Is(err, cluster.ErrNameTaken):
+		return &hintError{err, "fre nodes on another node lists them"}
+	case errors.Is(err, cluster.ErrSkew):
+		return &hintError{err, "fre nodes on another node lists their versions"}
+	}
+	return err
+}

@@ -1,0 +1,223 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// Table is where what is deployed is written down for other nodes before it is in force
+// here: what cannot be written is not done. Temporary functions are nobody else's.
+type Table interface {
+	// Prepare brings an image to where others get it from. It may take a while, and holds
+	// up nothing.
+	Prepare(ctx context.Context, img *store.Image) error
+	// Commit writes a function's record. It is called one at a time, while no other
+	// deployment can begin, and must not ask the engine for any.
+	Commit(ctx context.Context, r *Record) error
+}
+
+// Record is a function with its revisions as nodes tell each other.
+type Record struct {
+	Name    string          // qualified
+	Removed bool            // there is none any more; the rest but Name is zero then
+	Spec    json.RawMessage // revisions, split and aliases, for [Engine.Apply] alone
+	Images  []store.Digest  // of the revisions; those that have events come first
+	Serving int             // how many of Images have events or an alias: the others may be lacking
+	Front   Front
+}
+
+// recordOf is what others are told of a deployment.
+func recordOf(d *deployment) (*Record, error) {
+	raw, err := json.Marshal(d.spec)
+	if err != nil {
+		return nil, err
+	}
+	r := &Record{Name: d.name, Spec: raw, Front: d.front}
+	for _, serving := range []bool{true, false} {
+		for _, rev := range d.spec.Revisions {
+			if d.spec.serves(rev.Number) == serving && !slices.Contains(r.Images, rev.Image) {
+				r.Images = append(r.Images, rev.Image)
+			}
+		}
+		if serving {
+			r.Serving = len(r.Images)
+		}
+	}
+	return r, nil
+}
+
+// Records are those of all functions but the temporary ones.
+func (e *Engine) Records() ([]*Record, error) {
+	var all []*Record
+	m := *e.functions.Load()
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		if m[name].spec.Temporary {
+			continue
+		}
+		r, err := recordOf(m[name])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// commitLocked has a deployment written down before it is in force.
+func (e *Engine) commitLocked(ctx context.Context, d *deployment) error {
+	if e.cfg.Table == nil || d.spec.Temporary || d.spec.known {
+		return nil
+	}
+	r, err := recordOf(d)
+	if err != nil {
+		return err
+	}
+	return e.cfg.Table.Commit(ctx, r)
+}
+
+// Apply puts in force what another node has deployed, with the same revision numbers. The
+// images of revisions that have events must be in the store. What is in force already
+// stays as it is; a function of before that shares no history gives way. Errors: those of
+// Deploy, *[image.FieldError] for a record that makes no sense.
+func (e *Engine) Apply(ctx context.Context, r *Record) error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	defer e.flight.Done()
+	spec, err := checkRecord(r)
+	if err != nil {
+		return fmt.Errorf("apply %s: %w", r.Name, err)
+	}
+	spec.known = true
+	if _, _, err := e.tenant(spec.Tenant); err != nil {
+		return err
+	}
+	e.deployMu.Lock()
+	defer e.deployMu.Unlock()
+	was := (*e.functions.Load())[r.Name]
+	if was != nil && was.spec.Temporary {
+		return fmt.Errorf("apply %s: %w by a temporary function", r.Name, ErrNameTaken)
+	}
+	old := &deployment{name: r.Name, spec: spec, live: map[int]*function{}}
+	var strangers []*function // of the same number, but others' revisions
+	if was != nil {
+		if now, err := recordOf(was); err == nil && bytes.Equal(now.Spec, r.Spec) {
+			return nil
+		}
+		old.spec, old.logs = was.spec, was.logs
+		for number, f := range was.live {
+			if a, b := was.spec.revision(number), spec.revision(number); b == nil || a != nil && a.Image == b.Image && a.Deployed.Equal(b.Deployed) {
+				old.live[number] = f
+			} else {
+				strangers = append(strangers, f)
+			}
+		}
+	}
+	for i := range spec.Revisions {
+		rev := &spec.Revisions[i]
+		if !spec.serves(rev.Number) || old.live[rev.Number] != nil {
+			continue
+		}
+		if err := e.checkRevision(r.Name, spec, rev); err != nil {
+			return fmt.Errorf("apply %s: revision %d: %w", r.Name, rev.Number, err)
+		}
+	}
+	if old.logs == nil {
+		if old.logs, err = e.openLog(r.Name); err != nil {
+			return err
+		}
+	}
+	d, err := e.applyLocked(ctx, old, r.Name, spec, nil)
+	if err != nil {
+		if was == nil {
+			old.logs.Close()
+		}
+		return err
+	}
+	for _, f := range strangers {
+		f.retire()
+	}
+	e.Changes().Add(d.main.changed(store.ActionDeploy))
+	return nil
+}
+
+// checkRevision says whether this host can run a revision that another has taken.
+func (e *Engine) checkRevision(name string, spec *functionSpec, rev *Revision) error {
+	f, err := e.newRevision(name, spec, rev)
+	if err == nil {
+		_, err = f.spec("")
+	}
+	if err == nil {
+		err = e.checkLimits(f.config.Resources)
+	}
+	if err == nil {
+		err = f.checkSecrets()
+	}
+	return err
+}
+
+// checkRecord decodes what another node has written.
+func checkRecord(r *Record) (*functionSpec, error) {
+	bad := func(message string) error { return &image.FieldError{Field: "record", Message: message} }
+	name, tenant, err := image.SplitName(r.Name)
+	if err != nil {
+		return nil, err
+	}
+	if !image.ValidName(name) || !image.ValidName(tenant) || image.QualifiedName(name, tenant) != r.Name {
+		return nil, bad("its name is not qualified")
+	}
+	spec := new(functionSpec)
+	d := json.NewDecoder(bytes.NewReader(r.Spec))
+	d.DisallowUnknownFields()
+	if err := d.Decode(spec); err != nil {
+		return nil, bad(err.Error())
+	}
+	if spec.Tenant != tenant || spec.Temporary || spec.Trace {
+		return nil, bad("it is of another tenant, or temporary")
+	}
+	last := 0
+	for _, rev := range spec.Revisions {
+		if rev.Number <= last || rev.Number > spec.Last || rev.Deployed.After(time.Now().AddDate(100, 0, 0)) {
+			return nil, bad(fmt.Sprintf("revision %d is out of order", rev.Number))
+		}
+		last = rev.Number
+	}
+	sum := 0
+	for _, w := range spec.Traffic.Weights {
+		if w.Percent < 1 || spec.revision(w.Revision) == nil {
+			return nil, bad(fmt.Sprintf("weight of revision %d", w.Revision))
+		}
+		sum += w.Percent
+	}
+	if sum != 100 {
+		return nil, bad("its weights are not 100 together")
+	}
+	for _, h := range spec.Traffic.Headers {
+		if spec.revision(h.Revision) == nil {
+			return nil, bad(fmt.Sprintf("header of revision %d", h.Revision))
+		}
+	}
+	for alias, number := range spec.Aliases {
+		if spec.revision(number) == nil || !image.ValidName(alias) {
+			return nil, bad(fmt.Sprintf("alias %q of revision %d", alias, number))
+		}
+	}
+	return spec, nil
+}
+
+// Withdraw removes a function that another node has removed. One that is not there, or a
+// temporary one, is none.
+func (e *Engine) Withdraw(ctx context.Context, name string) error {
+	if d := (*e.functions.Load())[name]; d == nil || d.spec.Temporary {
+		return nil
+	}
+	return e.remove(ctx, name, func(*deployment) error { return nil })
+}

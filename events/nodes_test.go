@@ -1,0 +1,195 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/daemon"
+)
+
+// cluster opens a server, and returns what configures nodes that share it.
+func cluster(t *testing.T) func(e Engine) Config {
+	t.Helper()
+	cfg := testConfig(t, &functions{})
+	cfg.Listen, cfg.User, cfg.Password = "127.0.0.1:0", "operator", "password"
+	url := "nats://operator:password@" + open(t, cfg).Addr()
+	return func(e Engine) Config {
+		cfg := testConfig(t, e)
+		cfg.URL = url
+		return cfg
+	}
+}
+
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	err := daemon.Until(ctx, func() error {
+		if !is() {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// Several nodes share the events: those that have room and the function run them, all know
+// of all, and of their ends.
+func TestNodes(t *testing.T) {
+	node := cluster(t)
+	var mu sync.Mutex
+	ran := map[string]int{}
+	engines := map[string]*functions{}
+	services := map[string]*Service{}
+	for _, name := range []string{"a", "b", "c"} {
+		e := &functions{room: 8}
+		engines[name] = e
+		if name != "c" {
+			e.deploy("f", quick(), func(_ *engine.Request, body []byte) (int, []byte, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				ran[name]++
+				return 200, body, nil
+			})
+		}
+		cfg := node(e)
+		cfg.Elsewhere = func(function string) bool { return function == "f" }
+		services[name] = open(t, cfg)
+	}
+	a, b, c := services["a"], services["b"], services["c"]
+	all := func(n int, from *Service) map[string]int {
+		t.Helper()
+		ended := watchEnds(t, from) // of events that other nodes run, too
+		for range n {
+			if _, err := a.Publish(t.Context(), "f", request("x"), Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range n {
+			select {
+			case e := <-ended:
+				if e.State != StateDone {
+					t.Fatalf("event %+v", e)
+				}
+			case <-time.After(within):
+				t.Fatal("not all events have ended")
+			}
+		}
+		for name, s := range services {
+			until(t, name+" knows that all have ended", func() bool { return s.index.size() == 0 })
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		was := ran
+		ran = map[string]int{}
+		return was
+	}
+	if got := all(50, c); got["a"]+got["b"] != 50 {
+		t.Errorf("50 events ran %v times", got)
+	}
+	// Full: its request for an event that may come is taken back, and it receives none.
+	engines["a"].setRoom(0)
+	until(t, "one node waits for events", func() bool {
+		info := consumerOf(t, b)
+		return info.NumWaiting == 1
+	})
+	if got := all(50, a); got["b"] != 50 {
+		t.Errorf("50 events with node a full ran %v times", got)
+	}
+	// What one node has taken on is so at all.
+	engines["b"].setRoom(0)
+	r, err := a.Publish(t.Context(), "f", request("x"), Options{Key: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "b has heard of it", func() bool { _, ok := b.index.find(r.ID); return ok })
+	if again, err := b.Publish(t.Context(), "f", request("x"), Options{Key: "k"}); err != nil || !again.Duplicate || again.ID != r.ID {
+		t.Errorf("the same event at another node: %+v, %v", again, err)
+	}
+	var refused *RefusedError
+	if _, err := c.Publish(t.Context(), "f", request("x"), Options{}); !errors.As(err, &refused) || refused.Status != 503 {
+		t.Errorf("a node that does not have the function yet: %v", err)
+	}
+	var unknown *engine.UnknownError
+	if _, err := c.Publish(t.Context(), "g", request("x"), Options{}); !errors.As(err, &unknown) {
+		t.Errorf("a function that nobody has: %v", err)
+	}
+	if _, err := a.Publish(t.Context(), "f", request(strings.Repeat("x", inline+1)), Options{}); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("a body that other nodes would not have: %v", err)
+	}
+	engines["b"].setRoom(8)
+	until(t, "it has run", func() bool { return a.index.size() == 0 })
+}
+
+// consumerOf is the one of f's queue.
+func consumerOf(t *testing.T, s *Service) *jetstream.ConsumerInfo {
+	t.Helper()
+	stream, err := s.js.Stream(t.Context(), streamQueue+image.DefaultTenant)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := stream.ListConsumers(t.Context())
+	var found *jetstream.ConsumerInfo
+	for info := range list.Info() {
+		found = info
+	}
+	if err := list.Err(); err != nil || found == nil {
+		t.Fatalf("consumers: %v, %v", found, err)
+	}
+	return found
+}
+
+// What other nodes say comes in any order, and some is lost: no event stays for it.
+func TestNodesForget(t *testing.T) {
+	node := cluster(t)
+	e := &functions{}
+	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	s := open(t, node(e))
+	said := func(state State, seq uint64) Entry {
+		return Entry{ID: eventID("f", "k"), Function: "f", Tenant: image.DefaultTenant, Priority: Normal, State: state, seq: seq, Accepted: time.Now(), Changed: time.Now()}
+	}
+	known := func() bool { _, ok := s.index.find(eventID("f", "k")); return ok }
+	s.index.heard(said(StateDone, 5))
+	if s.index.heard(said(StateQueued, 5)); known() {
+		t.Error("what has ended waits")
+	}
+	if waits := s.index.heard(said(StateQueued, 6)); !waits || !known() {
+		t.Error("what is replayed does not")
+	}
+	r, err := s.Publish(t.Context(), "f", request("stays"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.reconcile(t.Context(), time.Now()); err != nil || !known() {
+		t.Errorf("what was said just now is forgotten (%v)", err)
+	}
+	if err := s.reconcile(t.Context(), time.Now().Add(time.Hour)); err != nil || known() {
+		t.Errorf("what is in no queue is remembered (%v)", err)
+	}
+	if _, ok := s.index.find(r.ID); !ok {
+		t.Error("what is in its queue is forgotten")
+	}
+	s.hear([]byte(`{"ID":"x"}`)) // of whoever may write
+	if s.index.size() != 1 {
+		t.Errorf("%d events, want 1", s.index.size())
+	}
+}
+
+// The events of a function that is gone are nobody else's of that name.
+func TestTenantOfQueue(t *testing.T) {
+	for subject, want := range map[string]string{"fre.events.default.high.f": "f", "fre.events.acme.low.f": "f.acme"} {
+		if e, ok := keyOf(subject); !ok || e.Function != want {
+			t.Errorf("%s: %+v, want %s", subject, e, want)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/cluster"
+)
+
+// Nodes is what the server needs of *cluster.Node.
+type Nodes interface {
+	Nodes() []cluster.Member
+	Drain(ctx context.Context, node string) error
+	Undrain(ctx context.Context, node string) error
+}
+
+// among are the nodes, or why there are none.
+func (s *server) among() (Nodes, error) {
+	if s.cfg.Nodes == nil {
+		return nil, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "this engine is alone", Next: "name it and its registry in its configuration (cluster)"}
+	}
+	return s.cfg.Nodes, nil
+}
+
+// nodes answers GET /v1/nodes.
+func (s *server) nodes(w http.ResponseWriter, _ *http.Request) error {
+	n, err := s.among()
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, list(n.Nodes(), nodeOf))
+}
+
+func nodeOf(m cluster.Member) api.Node {
+	same := func(s string) string { return s }
+	return api.Node{
+		Name: m.Name, Self: m.Self, State: string(m.State), Version: m.Version, Protocol: m.Protocol, Address: m.Address, Memory: m.Memory,
+		Instances: m.Instances, Busy: m.Busy, Warm: list(m.Warm, same), Lacking: list(m.Lacking, same), SeenMS: m.Seen.Milliseconds(),
+	}
+}
+
+// drainNode answers POST /v1/nodes/{node}/drain.
+func (s *server) drainNode(w http.ResponseWriter, r *http.Request) error {
+	return s.changeNode(w, r, Nodes.Drain)
+}
+
+// undrainNode answers POST /v1/nodes/{node}/undrain.
+func (s *server) undrainNode(w http.ResponseWriter, r *http.Request) error {
+	return s.changeNode(w, r, Nodes.Undrain)
+}
+
+func (s *server) changeNode(w http.ResponseWriter, r *http.Request, change func(Nodes, context.Context, string) error) error {
+	n, err := s.among()
+	if err != nil {
+		return err
+	}
+	if err := change(n, r.Context(), r.PathValue("name")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// clusterStatus maps the errors of package cluster; ok says that err is one.
+func clusterStatus(err error) (status int, code api.Code, next string, ok bool) {
+	switch {
+	case errors.Is(err, cluster.ErrPartitioned):
+		return http.StatusServiceUnavailable, api.CodePartitioned, "deploy at a node that reaches the others (fre nodes), or see to this one's network; what it has is served meanwhile", true
+	case errors.Is(err, cluster.ErrConflict):
+		return http.StatusConflict, api.CodeConflict, "", true
+	case errors.Is(err, cluster.ErrNameTaken):
+		return http.StatusConflict, api.CodeNameTaken, "give each node a name of its own (cluster.node)", true
+	case errors.Is(err, cluster.ErrNoNode):
+		return http.StatusNotFound, api.CodeNotFound, "fre nodes lists them", true
+	}
+	return 0, "", "", false
+}

@@ -1,0 +1,384 @@
+// Package cluster_test runs three engines, each in a network namespace of its own, with a
+// NATS cluster of three servers and a registry beside them, on one machine.
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	natsserver "github.com/nats-io/nats-server/v2/server"
+
+	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/registry"
+)
+
+// within is how long what has to happen may take.
+const within = time.Minute
+
+// deadline is the time limit of the functions.
+const deadline = 20 * time.Second
+
+// world is what the nodes share, and the nodes.
+type world struct {
+	t        *testing.T
+	dir      string
+	bridge   string
+	subnet   string // first three numbers of the addresses
+	servers  []*natsserver.Server
+	registry string
+	client   *http.Client
+	nodes    []*node
+}
+
+type node struct {
+	*daemon.Daemon
+	w      *world
+	name   string
+	netns  string
+	cable  string // the bridge's end of it
+	config daemon.Config
+	api    *client.Client
+}
+
+func run(t testing.TB, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", strings.Join(args, " "), err, out)
+	}
+}
+
+// undo runs a command when the test ends.
+func undo(t testing.TB, args ...string) {
+	t.Helper()
+	t.Cleanup(func() {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", strings.Join(args, " "), err, out)
+		}
+	})
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	id := os.Getpid()
+	w := &world{
+		t: t, dir: daemontest.Dir(t), bridge: fmt.Sprintf("frb%d", id), subnet: fmt.Sprintf("10.%d.%d", 200+id>>8%50, id%256),
+		client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
+	}
+	t.Cleanup(w.client.CloseIdleConnections)
+	run(t, "ip", "link", "add", w.bridge, "type", "bridge")
+	undo(t, "ip", "link", "del", w.bridge)
+	run(t, "ip", "addr", "add", w.subnet+".1/24", "dev", w.bridge)
+	run(t, "ip", "link", "set", w.bridge, "up")
+	w.startNATS(t)
+	w.startRegistry(t)
+	return w
+}
+
+// startNATS runs three servers that are one cluster.
+func (w *world) startNATS(t *testing.T) {
+	t.Helper()
+	// JetStream is one over several servers only where each knows of others' routes before.
+	var routes []*url.URL
+	for range 3 {
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", w.subnet+".1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		routes = append(routes, &url.URL{Scheme: "nats", Host: l.Addr().String()})
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, route := range routes {
+		port, err := strconv.Atoi(route.Port())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := natsserver.NewServer(&natsserver.Options{
+			ServerName: fmt.Sprintf("s%d", i), Host: w.subnet + ".1", Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: filepath.Join(w.dir, "nats", fmt.Sprint(i)), NoSigs: true, NoLog: true,
+			Cluster: natsserver.ClusterOpts{Name: "fre", Host: w.subnet + ".1", Port: port}, Routes: routes,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		t.Cleanup(func() {
+			s.Shutdown()
+			s.WaitForShutdown()
+		})
+		w.servers = append(w.servers, s)
+	}
+	w.until(t, "NATS has a leader", func() error {
+		for _, s := range w.servers {
+			if !s.ReadyForConnections(time.Second) {
+				return fmt.Errorf("%s takes no connections", s.Name())
+			}
+		}
+		if !slices.ContainsFunc(w.servers, (*natsserver.Server).JetStreamIsLeader) {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+}
+
+func (w *world) startRegistry(t *testing.T) {
+	t.Helper()
+	r, err := registry.Open(registry.Config{Dir: filepath.Join(w.dir, "registry"), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", w.subnet+".1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: r, ReadHeaderTimeout: within}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		<-done
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.registry = l.Addr().String()
+}
+
+func (w *world) until(t *testing.T, what string, is func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	if err := daemon.Until(ctx, is); err != nil {
+		t.Fatalf("it does not come: %s: %v", what, err)
+	}
+}
+
+// functions are those of the tests: fn answers with what it gets, slow takes /sleep?SECONDS.
+func functions(t *testing.T) []daemon.Function {
+	t.Helper()
+	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
+	config := image.Config{
+		Args: []string{"/function/program", "function"}, Instances: image.Instances{Max: 2}, Resources: image.Resources{Timeout: deadline},
+		Events: &image.Events{Retries: 100, Backoff: 10 * time.Millisecond, Priority: "normal", MaxQueue: 100_000, Results: time.Hour},
+	}
+	slow := config
+	slow.Protocol = image.ProtocolStdio
+	return []daemon.Function{{Name: "fn", Program: program, Config: config}, {Name: "slow", Program: program, Config: slow}}
+}
+
+// add makes a node, with a network namespace of its own, and starts it.
+func (w *world) add(t *testing.T, name string, images ...daemon.Function) *node {
+	t.Helper()
+	number := len(w.nodes) + 2
+	n := &node{w: w, name: name, netns: fmt.Sprintf("%s-%d", w.bridge, number), cable: fmt.Sprintf("%sv%d", w.bridge, number)}
+	address := fmt.Sprintf("%s.%d", w.subnet, number)
+	run(t, "ip", "netns", "add", n.netns)
+	undo(t, "ip", "netns", "del", n.netns)
+	run(t, "ip", "link", "add", n.cable, "type", "veth", "peer", "name", "eth0", "netns", n.netns)
+	run(t, "ip", "link", "set", n.cable, "master", w.bridge, "up")
+	run(t, "ip", "-n", n.netns, "addr", "add", address+"/24", "dev", "eth0")
+	run(t, "ip", "-n", n.netns, "link", "set", "eth0", "up")
+	run(t, "ip", "-n", n.netns, "link", "set", "lo", "up")
+	dir := filepath.Join(w.dir, fmt.Sprint(number))
+	state := filepath.Join(dir, "state")
+	if err := os.MkdirAll(state, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if len(images) > 0 {
+		if err := daemon.PutImages(t.Context(), state, images...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Not ip netns exec, which hides the cgroups.
+	wrapper := filepath.Join(dir, "fre")
+	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=/run/netns/%s %s \"$@\"\n", n.netns, daemontest.Bin(t))
+	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var urls []string
+	for _, s := range w.servers {
+		urls = append(urls, s.ClientURL())
+	}
+	config := filepath.Join(dir, "config.yaml")
+	text := fmt.Sprintf("events: {nats: %q, replicas: 3}\ncluster: {node: %s, registry: %s/fre}\nregistry: {insecure: [%q]}\n", strings.Join(urls, ","), name, w.registry, w.registry)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.config = daemon.Config{
+		Bin: wrapper, State: state, Socket: filepath.Join(dir, "fre.sock"), Listen: address + ":8080", Args: []string{"--config", config, "--pool", "4", "--shells", "0"}, Log: t.Output(),
+	}
+	n.start()
+	w.nodes = append(w.nodes, n)
+	return n
+}
+
+// start starts a node, until the end of the world.
+func (n *node) start() {
+	t := n.w.t
+	t.Helper()
+	n.Daemon = daemontest.Start(t, n.config)
+	d := n.Daemon
+	n.api = client.New(d.Socket())
+	t.Cleanup(func() {
+		n.api.Close()
+		select {
+		case <-d.Done(): // the test has ended it
+		default:
+			daemontest.Stop(t, d)
+		}
+	})
+}
+
+// sees waits until the node sees others in these states, as NAME=STATE.
+func (n *node) sees(t *testing.T, states ...string) {
+	t.Helper()
+	n.w.until(t, n.name+" sees "+strings.Join(states, " "), func() error {
+		all, err := n.api.Nodes(t.Context())
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, m := range all {
+			got = append(got, m.Name+"="+m.State)
+		}
+		if !slices.Equal(got, states) {
+			return fmt.Errorf("it sees %v", got)
+		}
+		return nil
+	})
+}
+
+// has waits until the node lacks nothing of what is deployed, and has a function's revision.
+func (n *node) has(t *testing.T, function string, revision int) {
+	t.Helper()
+	n.w.until(t, fmt.Sprintf("%s has revision %d of %s", n.name, revision, function), func() error {
+		f, err := n.api.Function(t.Context(), function)
+		if err != nil {
+			return err
+		}
+		if f.Revision != revision {
+			return fmt.Errorf("it has revision %d", f.Revision)
+		}
+		return nil
+	})
+}
+
+func (n *node) cli(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := n.CLI(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// call sends an event to a function and returns the answer.
+func (n *node) call(t *testing.T, path, body string) (status int, answer string, header http.Header) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, n.URL(path), strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := n.w.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b), resp.Header
+}
+
+// publish takes an asynchronous event on; "" where the node is gone or refuses.
+func (n *node) publish(ctx context.Context, path, body string) string {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, n.URL("/async-function/"+path), strings.NewReader(body))
+	if err != nil {
+		return ""
+	}
+	resp, err := n.w.client.Do(req)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	var accepted struct{ ID string }
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusAccepted || json.NewDecoder(bytes.NewReader(b)).Decode(&accepted) != nil {
+		return ""
+	}
+	return accepted.ID
+}
+
+// kill ends a node as the loss of its machine does.
+func (n *node) kill() {
+	n.Kill()
+	n.w.client.CloseIdleConnections()
+}
+
+// cut takes the node's cable out, and mend puts it in again.
+func (n *node) cut(t *testing.T) {
+	t.Helper()
+	run(t, "ip", "link", "set", n.cable, "down")
+}
+
+func (n *node) mend(t *testing.T) {
+	t.Helper()
+	run(t, "ip", "link", "set", n.cable, "up")
+}
+
+// done waits until events have ended, all well, and says how many attempts they took.
+func (n *node) done(t *testing.T, ids map[string]bool) (attempts int) {
+	t.Helper()
+	left := map[string]bool{}
+	for id := range ids {
+		left[id] = true
+	}
+	look := time.NewTicker(300 * time.Millisecond) // it is a list of a thousand each time
+	defer look.Stop()
+	n.w.until(t, "all events have run", func() error {
+		<-look.C
+		all, err := n.api.Queue(t.Context(), client.QueueFilter{States: []string{"done", "dead"}, Limit: 100_000})
+		if err != nil {
+			return err
+		}
+		for _, e := range all {
+			if e.State == "dead" {
+				t.Fatalf("event %s is dead: %s", e.ID, e.Error)
+			}
+			if left[e.ID] {
+				attempts += e.Attempts
+				delete(left, e.ID)
+			}
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("%d of %d have not", len(left), len(ids))
+		}
+		return nil
+	})
+	return attempts
+}
