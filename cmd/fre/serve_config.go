@@ -59,6 +59,7 @@ func readConfig(path string, cfg *serveConfig) error {
 		Overload overloadConfig `yaml:"overload"`
 
 		Lambda *lambdaConfig `yaml:"lambda"`
+		OpenFaaS *openfaasConfig `yaml:"openfaas"`
 
 		Access accessConfig `yaml:"access"`
 		TLS    struct {
@@ -134,6 +135,9 @@ func readConfig(path string, cfg *serveConfig) error {
 	cfg.Lambda = file.Lambda
 	if err := file.Events.read(cfg); err != nil {
 		return fmt.Errorf("%s: events.%w", path, err)
+	}
+	if cfg.OpenFaaS, err = file.OpenFaaS.read(); err != nil {
+		return fmt.Errorf("%s: openfaas.%w", path, err)
 	}
 	return nil
 }
