@@ -26,9 +26,9 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/unpack"
 	"github.com/fre-engine/fre/server"
-	"github.com/fre-engine/fre/store"
 )
 
 // What a build's archive holds: its configuration, and the context below a directory.
@@ -225,7 +225,7 @@ func readBuildConfig(in *os.Root) (*buildConfig, error) {
 	if err := d.Decode(cfg); err != nil {
 		return nil, badRequest("%s: %v", configFile, err)
 	}
-	if _, err := store.ParseReference(cfg.Image); err != nil {
+	if _, err := oci.Host(cfg.Image); err != nil {
 		return nil, badRequest("%s: image: %v", configFile, err)
 	}
 	if image.ReservedName(familiar(cfg.Image)) {
