@@ -49,6 +49,8 @@ func (h *handler) createNamespace(w http.ResponseWriter, r *request) error {
 	if err := decode(w, r, &n); err != nil {
 		return err
 	}
+	delete(n.Annotations, "openfaas") // faas-cli's own mark of its namespaces
+	delete(n.Labels, "openfaas")
 	if r.on = n.Name; len(n.Labels)+len(n.Annotations) > 0 {
 		return badRequest("a tenant has neither labels nor annotations: leave them out")
 	}

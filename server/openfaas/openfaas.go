@@ -14,6 +14,7 @@
 package openfaas
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -242,7 +243,7 @@ func notFound(format string, args ...any) error {
 
 // info answers as a gateway does, which tells of its provider.
 func (h *handler) info(w http.ResponseWriter, _ *request) error {
-	v := &types.VersionInfo{Release: h.Version.Version, SHA: h.Version.Commit}
+	v := &types.VersionInfo{Release: h.Version.Version, SHA: cmp.Or(h.Version.Commit, h.Version.Version)}
 	return reply(w, http.StatusOK, struct {
 		Provider types.ProviderInfo `json:"provider"`
 		Version  *types.VersionInfo `json:"version"`

@@ -181,7 +181,7 @@ func TestOpenFaaS(t *testing.T) {
 		Provider types.ProviderInfo `json:"provider"`
 		Arch     string             `json:"arch"`
 	}](t, f.want(200, "GET", "/system/info", f.token, ""))
-	if info.Provider.Name != "fre" || info.Provider.Version == nil || info.Arch == "" {
+	if info.Provider.Name != "fre" || info.Provider.Version == nil || info.Provider.Version.SHA == "" || info.Arch == "" {
 		t.Errorf("info: %+v", info)
 	}
 	labels, annotations := map[string]string{"team": "a"}, map[string]string{"note": "with \"quotes\" and\nlines"}
@@ -316,7 +316,7 @@ func (f *faas) checkLogs() {
 func TestOpenFaaSTenants(t *testing.T) {
 	f := startFaaS(t)
 	f.importImage("functions/echo:1")
-	f.want(201, "POST", "/system/namespace/", f.token, `{"name":"acme"}`)
+	f.want(201, "POST", "/system/namespace/", f.token, `{"name":"acme","annotations":{"openfaas":"1"}}`)
 	f.want(409, "POST", "/system/namespace/", f.token, `{"name":"acme"}`)
 	f.want(400, "POST", "/system/namespace/", f.token, `{"name":"other","labels":{"a":"b"}}`)
 	acme := f.root("token", "create", "acme", "--tenant", "acme", "--scopes", "deploy,invoke")
