@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"strconv"
@@ -36,7 +37,7 @@ func (h *handler) list(w http.ResponseWriter, r *request) error {
 		}
 		out = append(out, s)
 	}
-	return reply(w, http.StatusOK, out)
+	return reply(w, out)
 }
 
 // describe answers GET /system/function/{name}?usage=1.
@@ -53,7 +54,7 @@ func (h *handler) describe(w http.ResponseWriter, r *request) error {
 	if usage, _ := strconv.ParseBool(q.Get("usage")); usage {
 		s.Usage = h.usage(f)
 	}
-	return reply(w, http.StatusOK, s)
+	return reply(w, s)
 }
 
 // usage is what the function's sandboxes take together: memory now, and of CPUs the
@@ -88,9 +89,7 @@ func (h *handler) statusOf(f *engine.Function) (types.FunctionStatus, error) {
 	}
 	labels, annotations := map[string]string{"faas_function": plain}, map[string]string{}
 	if d.Labels != nil {
-		for k, v := range *d.Labels {
-			labels[k] = v
-		}
+		maps.Copy(labels, *d.Labels)
 	}
 	if d.Annotations != nil {
 		annotations = *d.Annotations

@@ -31,7 +31,7 @@ func (h *handler) tenants(r *request) []string {
 
 // namespaces answers GET /system/namespaces.
 func (h *handler) namespaces(w http.ResponseWriter, r *request) error {
-	return reply(w, http.StatusOK, h.tenants(r))
+	return reply(w, h.tenants(r))
 }
 
 // namespace answers GET /system/namespace/{name}.
@@ -40,7 +40,7 @@ func (h *handler) namespace(w http.ResponseWriter, r *request) error {
 	if !slices.Contains(h.tenants(r), name) {
 		return notFound("there is no namespace %q", name)
 	}
-	return reply(w, http.StatusOK, types.FunctionNamespace{Name: name})
+	return reply(w, types.FunctionNamespace{Name: name})
 }
 
 // createNamespace answers POST /system/namespace/: a tenant without quotas.

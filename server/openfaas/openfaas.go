@@ -6,9 +6,9 @@
 //	/system/…  takes a token, as bearer or as basic authentication's password
 //	/build     takes a build context with an HMAC of it, by a secret of its tenant's
 //
-// A namespace is a tenant, openfaas-fn the default one. A deployment is a revision like any other, of an image made of
-// the one it names: the same files, configured otherwise. What was asked for is kept in a
-// label of that image, so that it can be told back.
+// A namespace is a tenant, openfaas-fn the default one. A deployment is a revision like any
+// other, of an image made of the one it names: the same files, configured otherwise. What
+// was asked for is kept in a label of that image, so that it can be told back.
 //
 // Of OpenFaaS, only the types of its provider's SDK are used here.
 package openfaas
@@ -222,13 +222,12 @@ func decode(w http.ResponseWriter, r *request, to any) error {
 	return badRequest("the request is not what OpenFaaS's API has: %s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
-func reply(w http.ResponseWriter, status int, v any) error {
+func reply(w http.ResponseWriter, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode answer: %w", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
 	_, _ = w.Write(b) // fails with the connection
 	return nil
 }
@@ -244,7 +243,7 @@ func notFound(format string, args ...any) error {
 // info answers as a gateway does, which tells of its provider.
 func (h *handler) info(w http.ResponseWriter, _ *request) error {
 	v := &types.VersionInfo{Release: h.Version.Version, SHA: cmp.Or(h.Version.Commit, h.Version.Version)}
-	return reply(w, http.StatusOK, struct {
+	return reply(w, struct {
 		Provider types.ProviderInfo `json:"provider"`
 		Version  *types.VersionInfo `json:"version"`
 		Arch     string             `json:"arch"`

@@ -199,7 +199,7 @@ func FuzzBuildContext(f *testing.F) {
 		}
 		defer top.Close()
 		if own, err := ownTemplate(top); err == nil && own != nil {
-			own.Close()
+			_ = own.Close()
 			return
 		}
 		spec, err := languageTemplate(top)

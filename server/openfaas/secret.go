@@ -25,7 +25,7 @@ func (h *handler) secrets(w http.ResponseWriter, r *request) error {
 	for i, s := range all {
 		out[i] = types.Secret{Name: s.Name, Namespace: namespaceOf(tenant)}
 	}
-	return reply(w, http.StatusOK, out)
+	return reply(w, out)
 }
 
 // secretOf reads a request about one, and whose it is.
