@@ -91,6 +91,7 @@ func TestFaasCLI(t *testing.T) {
 	payload := c.write("payload.txt", builderSecret)
 	config := c.write("fre.yaml", fmt.Sprintf("openfaas: {builders: [{secret_file: %s}]}\n", payload))
 	d := daemontest.Start(t, daemon.Config{State: filepath.Join(dir, "state"), Args: []string{"--config", config}})
+	t.Cleanup(func() { daemontest.Stop(t, d) })
 	c.gateway = d.URL("")
 	root := func(args ...string) string {
 		t.Helper()

@@ -54,6 +54,7 @@ events: {callbacks: {networks: [127.0.0.0/8], secret_file: %[1]s/callback}}
 		}
 	}
 	f.Daemon = daemontest.Start(t, daemon.Config{State: filepath.Join(f.dir, "state"), Args: []string{"--config", filepath.Join(f.dir, "fre.yaml")}})
+	t.Cleanup(func() { daemontest.Stop(t, f.Daemon) })
 	f.token = f.root("token", "create", "op", "--all-tenants", "--scopes", "admin")
 	return f
 }
