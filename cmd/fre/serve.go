@@ -84,7 +84,7 @@ type serveConfig struct {
 	ACME                         *acmeConfig // nil: none
 	Events                       events.Config
 	EventsOff                    bool
-	Lambda                       *lambdaConfig // nil: its API is not served
+	Lambda                       *lambdaConfig    // nil: its API is not served
 	OpenFaaS                     *openfaas.Config // nil: its clients are not answered
 }
 

@@ -58,7 +58,7 @@ func readConfig(path string, cfg *serveConfig) error {
 		Buffers  buffersConfig  `yaml:"buffers"`
 		Overload overloadConfig `yaml:"overload"`
 
-		Lambda *lambdaConfig `yaml:"lambda"`
+		Lambda   *lambdaConfig   `yaml:"lambda"`
 		OpenFaaS *openfaasConfig `yaml:"openfaas"`
 
 		Access accessConfig `yaml:"access"`
