@@ -4,6 +4,7 @@
 //	/function/NAME[/path]  any method: invoke
 //	/async-function/NAME[/path]     POST: take on an event that runs later
 //	/hooks/FUNCTION/TRIGGER[/path]  a trigger of the function's template
+//	/system/…, /build      OpenFaaS's clients (package server/openfaas)
 //	/healthz               200 while the engine accepts events
 //	/metrics               Prometheus text
 //
@@ -19,6 +20,8 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -54,6 +57,7 @@ type Config struct {
 	Guard          *Guard              // who may call what, and how often; nil: everybody may, always
 	Events         Events              // nil: neither asynchronous events nor hooks
 	Compress       bool                // answers are compressed where clients ask for it and it is worth it
+	OpenFaaS       http.Handler        // answers /system/ and /build, and guards them itself; nil: nothing is there
 }
 
 // Gateway is the handler of the data path, and of what its server refuses.
@@ -91,6 +95,8 @@ func (g *Gateway) Serve(x *httpserver.Exchange) {
 		e.async(path[len(asyncPrefix):])
 	case bytes.HasPrefix(path, hooksPrefix) && g.Events != nil:
 		e.hook(path[len(hooksPrefix):])
+	case g.OpenFaaS != nil && (bytes.HasPrefix(path, systemPrefix) || string(path) == "/build"):
+		e.openFaaS()
 	case string(path) == "/healthz":
 		e.health()
 	case string(path) == "/metrics" && g.metrics != nil:
@@ -102,7 +108,10 @@ func (g *Gateway) Serve(x *httpserver.Exchange) {
 	}
 }
 
-var functionPrefix = []byte("/function/")
+var (
+	functionPrefix = []byte("/function/")
+	systemPrefix   = []byte("/system/")
+)
 
 // Refuse makes the answer to a request that the server refuses.
 func (g *Gateway) Refuse(x *httpserver.Exchange, refused *httpserver.RequestError) (contentType string, body []byte) {
@@ -149,6 +158,9 @@ func (e *exchange) addressed(rest []byte, hops ...*string) (name string, path []
 	}
 	name, err := url.PathUnescape(string(escaped))
 	if err == nil {
+		if e.g.OpenFaaS != nil {
+			name = strings.TrimSuffix(name, "."+OpenFaaSNamespace)
+		}
 		e.function = name
 		path, err = eventPath(path)
 	}
@@ -163,6 +175,10 @@ func (e *exchange) invoke(rest []byte) {
 	name, path, ok := e.addressed(rest)
 	if !ok || !e.admitted(name) {
 		return
+	}
+	if e.g.OpenFaaS != nil { // as its gateways name an event and tell its time
+		e.Set("X-Call-Id", e.id)
+		e.Set("X-Start-Time", strconv.FormatInt(e.begun.UnixNano(), 10))
 	}
 	req := &request{
 		Event: &Event{

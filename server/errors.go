@@ -191,3 +191,10 @@ func startStatus(err *sandbox.StartError) (status int, code api.Code, next strin
 func tooLargeError(message string) error {
 	return &api.Error{Code: api.CodeTooLarge, Status: http.StatusRequestEntityTooLarge, Message: message, Next: "leave out of the template's directory what the function does not need"}
 }
+
+// ErrorOf is an error of the parts as the API's clients see it, for adapters of other
+// protocols.
+func ErrorOf(err error) *api.Error { return errorOf(err) }
+
+// Challenge adds to an answer's header what a refusal has to say.
+func Challenge(w http.ResponseWriter, err error) { challenge(w, err) }

@@ -43,6 +43,7 @@ import (
 	"github.com/fre-engine/fre/sandbox/egress"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/docker"
+	"github.com/fre-engine/fre/server/openfaas"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -83,7 +84,8 @@ type serveConfig struct {
 	ACME                         *acmeConfig // nil: none
 	Events                       events.Config
 	EventsOff                    bool
-	Lambda                       *lambdaConfig // nil: its API is not served
+	Lambda                       *lambdaConfig    // nil: its API is not served
+	OpenFaaS                     *openfaas.Config // nil: its clients are not answered
 	Cluster                      clusterConfig
 }
 
@@ -112,7 +114,7 @@ served to others, "gc" which of them go by themselves, "buffers" and "overload" 
 may wait in, how many events run and wait at once, and what happens to others, "events"
 where those that run later are kept, "cluster" which other nodes it works with, "access" and "tls" who may call and where
 certificates come from, "revisions" how many of a function are kept, "lambda" where AWS Lambda's API is
-served (see docs/configuration.md).`,
+served, "openfaas" whether OpenFaaS's clients are answered (see docs/configuration.md).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
@@ -333,8 +335,14 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		takesEvents = triggers
 		undo.add(func() error { return queue.Close(context.WithoutCancel(ctx)) })
 	}
+	faas, err := openOpenFaaS(cfg.OpenFaaS, public.Addr(), secure != nil, eng, records, st.MkdirScratch, log)
+	if err != nil {
+		_ = errors.Join(control.Close(), public.Close())
+		return err
+	}
 	front := gateway.New(gateway.Config{
-		Guard: guard, Events: takesEvents, Engine: invoker, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
+		OpenFaaS: faas,
+		Guard:    guard, Events: takesEvents, Engine: invoker, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
 	})
 	clients := httpserver.New(httpserver.Config{
 		Handler: front, Refuse: front.Refuse, Log: log, TLS: secure, Memory: buffer.Lender{Pool: memory},

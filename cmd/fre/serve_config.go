@@ -60,7 +60,8 @@ func readConfig(path string, cfg *serveConfig) error {
 		Buffers  buffersConfig  `yaml:"buffers"`
 		Overload overloadConfig `yaml:"overload"`
 
-		Lambda *lambdaConfig `yaml:"lambda"`
+		Lambda   *lambdaConfig   `yaml:"lambda"`
+		OpenFaaS *openfaasConfig `yaml:"openfaas"`
 
 		Access accessConfig `yaml:"access"`
 		TLS    struct {
@@ -141,6 +142,9 @@ func readConfig(path string, cfg *serveConfig) error {
 		return fmt.Errorf("%s: cluster.%w", path, err)
 	}
 	cfg.Cluster = file.Cluster
+	if cfg.OpenFaaS, err = file.OpenFaaS.read(); err != nil {
+		return fmt.Errorf("%s: openfaas.%w", path, err)
+	}
 	return nil
 }
 

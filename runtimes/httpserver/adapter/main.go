@@ -181,6 +181,11 @@ func configuration() (*config, error) {
 	if c.concurrency, err = strconv.Atoi(os.Getenv("FRE_CONCURRENCY")); err != nil {
 		return c, fmt.Errorf("FRE_CONCURRENCY: %w", err)
 	}
+	if dir := os.Getenv("FRE_HTTP_DIR"); dir != "" { // of an ordinary image, instead of /function
+		if err := os.Chdir(dir); err != nil {
+			return c, fmt.Errorf("FRE_HTTP_DIR: %w", err)
+		}
+	}
 	c.port, c.bind, c.ready = int(port), os.Getenv("FRE_HTTP_LISTEN") == "fd", os.Getenv("FRE_HTTP_READY")
 	return c, nil
 }

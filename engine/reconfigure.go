@@ -1,0 +1,33 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// Reconfigure makes of a function's image one that is run otherwise, which counts against
+// its tenant's quota ([image.Builder.Reconfigure]). Errors: those of the builder,
+// *[QuotaError], ErrNotReady.
+func (e *Engine) Reconfigure(ctx context.Context, img *store.Image, name string, links map[string]string, edit func(*image.Config) error) (out *store.Image, err error) {
+	err = e.while(ctx, func(ctx context.Context) error {
+		began := time.Now()
+		out, err = e.cfg.Builder.Reconfigure(ctx, img, name, links, func(c *image.Config) error {
+			if c.Protocol == image.ProtocolNone || len(c.Args) == 0 {
+				return fmt.Errorf("%s: %w", name, ErrNotReady)
+			}
+			if err := edit(c); err != nil {
+				return err
+			}
+			return e.checkImages(c.Tenant)
+		})
+		if err == nil {
+			err = e.keepWithin(ctx, out, began)
+		}
+		return err
+	})
+	return out, err
+}

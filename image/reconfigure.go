@@ -1,0 +1,60 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/fre-engine/fre/store"
+)
+
+// Reconfigure makes of a function's image one of the same files that is run otherwise: as
+// edit changes its configuration. Its manifest calls it name; the registry has no name for
+// it, so that it takes over nobody's. links are further symbolic links in its root, path →
+// target. Contents are shared with the image it was made of. Errors: those of edit,
+// store.ErrConflict where the image has something else at a link's path.
+func (b *Builder) Reconfigure(ctx context.Context, img *store.Image, name string, links map[string]string, edit func(*Config) error) (*store.Image, error) {
+	defer b.Store.Hold()()
+	c, err := ConfigOf(img)
+	if err != nil {
+		return nil, err
+	}
+	env := slices.Clone(c.Env)
+	if err := edit(&c); err != nil {
+		return nil, err
+	}
+	if !slices.Equal(env, c.Env) { // which of them an interpreter reads at its start its runtime knows
+		c.Shell = nil
+	}
+	parts := slices.Clone(img.Parts)
+	if len(links) > 0 {
+		tree, err := b.linksTree(ctx, links)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, store.Part{Kind: "links", Name: name, Tree: tree})
+	}
+	raw, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	return b.Store.TakeImage(ctx, store.Manifest{Name: name, Version: "latest", Parts: parts, Config: raw}, img.Foreign)
+}
+
+func (b *Builder) linksTree(ctx context.Context, links map[string]string) (store.Digest, error) {
+	w, err := b.Store.Create()
+	if err != nil {
+		return "", err
+	}
+	defer w.Abort()
+	for _, path := range slices.Sorted(maps.Keys(links)) {
+		if err := w.Symlink(path, links[path], systemTime); err != nil {
+			return "", err
+		}
+	}
+	return w.Commit(ctx)
+}
+
+// MergeEnv sets variables over those of a configuration's environment.
+func MergeEnv(env []string, over map[string]string) []string { return mergeEnv(env, over) }

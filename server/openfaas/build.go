@@ -1,0 +1,459 @@
+package openfaas
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/image/unpack"
+	"github.com/fre-engine/fre/server"
+)
+
+// What a build's archive holds: its configuration, and the context below a directory.
+const (
+	configFile    = "com.openfaas.docker.config"
+	sealedFile    = "com.openfaas.secrets"
+	contextDir    = "context"
+	functionDir   = "function" // of the handler in a context
+	maxConfigFile = 64 << 10
+)
+
+// buildConfig is configFile.
+type buildConfig struct {
+	Image     string            `json:"image"`
+	BuildArgs map[string]string `json:"buildArgs"`
+	Platforms []string          `json:"platforms"`
+	SkipPush  bool              `json:"skipPush"` // nothing is pushed in any case
+}
+
+// buildResult is an answer, or a line of one.
+type buildResult struct {
+	Log    []string `json:"log"`
+	Image  string   `json:"image"`
+	Status string   `json:"status"`
+	Error  string   `json:"error,omitempty"`
+}
+
+// The values of buildResult.Status.
+const (
+	buildRuns      = "in_progress"
+	buildSucceeded = "success"
+	buildFailed    = "failed"
+)
+
+// build answers POST /build: a tar and, in X-Build-Signature, its HMAC, which says whose it
+// is. The archive is on disk before anything of it is looked at.
+func (h *handler) build(w http.ResponseWriter, r *http.Request) {
+	entry := access.Entry{Client: clientOf(r), Action: "POST /build", Result: access.Refused}
+	defer func() { h.Access.Record(entry) }()
+	refuse := func(err error) {
+		entry.Reason = err.Error()
+		entry.Status = h.fail(w, r, err)
+	}
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", "POST")
+		refuse(&api.Error{Code: api.CodeMethod, Status: http.StatusMethodNotAllowed, Message: "a build is a POST"})
+		return
+	}
+	if len(h.Builders) == 0 {
+		refuse(&api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "remote builds are off", Next: "name openfaas.builders in the engine's configuration"})
+		return
+	}
+	select {
+	case h.building <- struct{}{}:
+		defer func() { <-h.building }()
+	default:
+		w.Header().Set("Retry-After", "5")
+		refuse(&api.Error{Code: api.CodeOverloaded, Status: http.StatusTooManyRequests, Message: "other builds are under way", Next: "try again in a moment"})
+		return
+	}
+	signature, err := signatureOf(r.Header.Get("X-Build-Signature"))
+	if err != nil {
+		refuse(err)
+		return
+	}
+	dir, path, err := h.scratch()
+	if err != nil {
+		refuse(err)
+		return
+	}
+	defer func() {
+		_ = dir.Close()
+		if err := os.RemoveAll(path); err != nil {
+			h.Log.WarnContext(context.WithoutCancel(r.Context()), "build context not removed", "path", path, "error", err)
+		}
+	}()
+	tenant, err := h.receive(w, r, dir, signature)
+	if err != nil {
+		refuse(err)
+		return
+	}
+	entry.Tenant, entry.Who = tenant, "builder of "+tenant
+	cfg, err := h.unpack(dir)
+	if err != nil {
+		refuse(err)
+		return
+	}
+	entry.On = cfg.Image
+	out := &buildOutput{w: w, streams: strings.Contains(r.Header.Get("Accept"), "application/x-ndjson")}
+	err = h.buildContext(r.Context(), dir, cfg, tenant, out.report)
+	entry.Result, entry.Status = access.Done, http.StatusOK
+	if err != nil {
+		entry.Result, entry.Reason = access.Failed, err.Error()
+	}
+	out.end(cfg.Image, err)
+}
+
+// signatureOf reads X-Build-Signature: "sha256=" and an HMAC-SHA256 in hexadecimal digits.
+func signatureOf(field string) ([]byte, error) {
+	digits, ok := strings.CutPrefix(field, "sha256=")
+	mac, err := hex.DecodeString(digits)
+	if !ok || err != nil || len(mac) != sha256.Size {
+		return nil, errSignature("X-Build-Signature is missing, or is not sha256= with the body's HMAC-SHA256 in hexadecimal digits")
+	}
+	return mac, nil
+}
+
+func errSignature(message string) error {
+	return &api.Error{Code: api.CodeUnauthorized, Status: http.StatusUnauthorized, Message: message, Next: "sign with the file that openfaas.builders names (faas-cli … --payload-secret FILE)"}
+}
+
+func (h *handler) scratch() (*os.Root, string, error) {
+	path, err := h.Scratch()
+	if err != nil {
+		return nil, "", fmt.Errorf("make scratch directory: %w", err)
+	}
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, "", errors.Join(err, os.RemoveAll(path))
+	}
+	return dir, path, nil
+}
+
+// archiveFile is the request's body while it is looked at.
+const archiveFile = "request.tar"
+
+// receive writes the body down and says whose signature it has.
+func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, signature []byte) (tenant string, err error) {
+	limit := h.MaxContextBytes + maxContextEntries*1024
+	if r.ContentLength > limit {
+		return "", &http.MaxBytesError{Limit: limit}
+	}
+	f, err := dir.Create(archiveFile)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	macs := make([]hash.Hash, len(h.Builders))
+	to := []io.Writer{f}
+	for i, b := range h.Builders {
+		macs[i] = hmac.New(sha256.New, b.Secret)
+		to = append(to, macs[i])
+	}
+	if _, err := io.Copy(io.MultiWriter(to...), http.MaxBytesReader(w, r.Body, limit)); err != nil {
+		return "", fmt.Errorf("read build context: %w", err)
+	}
+	for i, b := range h.Builders { // all of them: it takes the same time whose it is
+		if hmac.Equal(macs[i].Sum(nil), signature) {
+			tenant = b.Tenant
+		}
+	}
+	if tenant == "" {
+		return "", errSignature("the build's signature is not one of this engine's builders")
+	}
+	return tenant, nil
+}
+
+// unpack takes the archive apart, in the directory where it lies, and reads what it says of
+// itself.
+func (h *handler) unpack(dir *os.Root) (*buildConfig, error) {
+	f, err := dir.Open(archiveFile)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := dir.Mkdir("in", 0o755); err != nil {
+		return nil, err
+	}
+	in, err := dir.OpenRoot("in")
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	err = unpack.Tar(in, f, unpack.Limits{Bytes: h.MaxContextBytes, Entries: maxContextEntries})
+	switch {
+	case errors.Is(err, unpack.ErrLimit):
+		return nil, &api.Error{Code: api.CodeTooLarge, Status: http.StatusRequestEntityTooLarge, Message: err.Error(), Next: "leave out of the function's directory what it does not need"}
+	case errors.Is(err, unpack.ErrArchive):
+		return nil, badRequest("the build context: %v", err)
+	case err != nil:
+		return nil, err
+	}
+	return readBuildConfig(in)
+}
+
+func readBuildConfig(in *os.Root) (*buildConfig, error) {
+	raw, err := readSmall(in, configFile, maxConfigFile)
+	if err != nil {
+		return nil, badRequest("the archive has no %s of a reasonable size", configFile)
+	}
+	cfg := new(buildConfig)
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(cfg); err != nil {
+		return nil, badRequest("%s: %v", configFile, err)
+	}
+	if _, err := oci.Host(cfg.Image); err != nil {
+		return nil, badRequest("%s: image: %v", configFile, err)
+	}
+	if image.ReservedName(familiar(cfg.Image)) {
+		return nil, badRequest("%s: image: %s is a name of FRE's own", configFile, cfg.Image)
+	}
+	for name, value := range cfg.BuildArgs {
+		if value != "" {
+			return nil, badRequest("build argument %s: they are for a Dockerfile, which FRE does not run: leave it out, and name packages in fret.yaml", name)
+		}
+	}
+	here := "linux/" + runtime.GOARCH
+	if p := slices.DeleteFunc(slices.Clone(cfg.Platforms), func(s string) bool { return s == "" }); len(p) > 0 && !slices.Equal(p, []string{here}) {
+		return nil, badRequest("platforms %s: this engine builds for %s alone (faas-cli … --platforms %s)", strings.Join(p, ", "), here, here)
+	}
+	if _, err := in.Lstat(sealedFile); err == nil {
+		return nil, badRequest("build secrets are for a Dockerfile, which FRE does not run: leave them out")
+	}
+	return cfg, nil
+}
+
+// readSmall reads a regular file that is no larger.
+func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
+	info, err := dir.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return nil, fmt.Errorf("%s: not a file of at most %d bytes", name, most)
+	}
+	return dir.ReadFile(name)
+}
+
+// buildContext makes an image of what was unpacked and gives it the name that was asked for.
+func (h *handler) buildContext(ctx context.Context, dir *os.Root, cfg *buildConfig, tenant string, report func(image.Event)) error {
+	if err := h.mayName(familiar(cfg.Image), tenant); err != nil {
+		return err
+	}
+	top, err := dir.OpenRoot("in/" + contextDir)
+	if err != nil {
+		return badRequest("the archive has no directory %s", contextDir)
+	}
+	defer top.Close()
+	if own, err := ownTemplate(top); err != nil {
+		return err
+	} else if own != nil {
+		defer own.Close()
+		return h.buildOwn(ctx, own, cfg, tenant, report)
+	}
+	spec, err := languageTemplate(top)
+	if err != nil {
+		return err
+	}
+	id, err := madeName()
+	if err != nil {
+		return err
+	}
+	spec["id"], spec["tenant"] = id, tenant
+	if err := writeTemplate(top, spec); err != nil {
+		return err
+	}
+	img, _, err := h.Engine.Build(ctx, top, report)
+	if err != nil {
+		return err
+	}
+	_, err = h.Engine.TagImage(ctx, string(img.Digest), familiar(cfg.Image))
+	return errors.Join(err, h.untag(ctx, img))
+}
+
+// buildOwn builds a directory with a fret.yaml, as fre build does.
+func (h *handler) buildOwn(ctx context.Context, dir *os.Root, cfg *buildConfig, tenant string, report func(image.Event)) error {
+	t, err := image.TemplateIn(dir)
+	if err != nil {
+		return err
+	}
+	if t.Tenant != tenant {
+		return badRequest("the template is of tenant %s, the builder's secret of %s: write into fret.yaml: tenant: %s", t.Tenant, tenant, tenant)
+	}
+	if err := h.mayName(t.ID+":"+t.Version, tenant); err != nil {
+		return err
+	}
+	img, _, err := h.Engine.Build(ctx, dir, report)
+	if err != nil {
+		return err
+	}
+	_, err = h.Engine.TagImage(ctx, string(img.Digest), familiar(cfg.Image))
+	return err
+}
+
+// mayName refuses an image's name that is another tenant's.
+func (h *handler) mayName(name, tenant string) error {
+	img, err := h.Engine.Image(name)
+	if err == nil && engine.ImageTenant(img) != tenant {
+		return &api.Error{Code: api.CodeNameTaken, Status: http.StatusConflict, Message: fmt.Sprintf("the image's name %s is taken", name), Next: "choose another for the function's image"}
+	}
+	return nil
+}
+
+// ownTemplate is the directory of a build context that holds a fret.yaml: its top, or that of
+// the handler; nil for none.
+func ownTemplate(top *os.Root) (*os.Root, error) {
+	for _, where := range []string{".", functionDir} {
+		switch _, err := top.Lstat(path.Join(where, image.TemplateFile)); {
+		case err == nil:
+			return top.OpenRoot(where)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, badRequest("%v", err)
+		}
+	}
+	return nil, nil
+}
+
+// languageTemplate is what a language's template of OpenFaaS comes to.
+func languageTemplate(top *os.Root) (map[string]any, error) {
+	text, err := readSmall(top, "template.yml", maxConfigFile)
+	if err != nil {
+		return nil, errLanguage("a directory without template.yml")
+	}
+	var language struct {
+		Language string `yaml:"language"`
+	}
+	if err := yaml.Unmarshal(text, &language); err != nil {
+		return nil, badRequest("template.yml: %s", yaml.FormatError(err, false, false))
+	}
+	switch language.Language {
+	case "python3-http", "python3-http-debian", "python3-flask", "python3-flask-debian":
+		return pythonTemplate(top)
+	}
+	return nil, errLanguage(fmt.Sprintf("the template %q", language.Language))
+}
+
+func errLanguage(what string) error {
+	return badRequest("FRE runs no Dockerfile, and does not know how to build %s: put a fret.yaml beside the handler (fre new), take python3-http or python3-flask, or build the image elsewhere and deploy it by its name", what)
+}
+
+// pythonTemplate is OpenFaaS's python3-http and python3-flask: their own index.py serves the
+// handler on port 5000, and FRE has the watchdog's place.
+func pythonTemplate(top *os.Root) (map[string]any, error) {
+	if _, err := top.Stat("index.py"); err != nil {
+		return nil, badRequest("the template has no index.py")
+	}
+	var requirements []byte
+	for _, name := range []string{"requirements.txt", functionDir + "/requirements.txt"} {
+		if _, err := top.Stat(name); err == nil {
+			requirements = fmt.Appendf(requirements, "-r %s\n", name)
+		}
+	}
+	spec := map[string]any{
+		"base": "python", "runtime": "http", "handler": "python3 index.py", "http": map[string]any{"port": 5000},
+		"instances": map[string]any{"concurrency": defaultConcurrency}, "resources": map[string]any{"pids": 256},
+	}
+	if requirements != nil {
+		const file = "fre-requirements.txt"
+		if err := top.WriteFile(file, requirements, 0o644); err != nil {
+			return nil, err
+		}
+		spec["packages"] = map[string]any{"pip": file}
+	}
+	return spec, nil
+}
+
+// buildOutput tells how a build goes: line by line, or all of it at its end.
+type buildOutput struct {
+	w       http.ResponseWriter
+	streams bool
+
+	mu    sync.Mutex // report may come from another goroutine
+	log   []string
+	last  string // line: one that comes again says nothing
+	begun bool
+}
+
+// maxBuildLog is how many lines an answer has that comes at the end.
+const maxBuildLog = 1000
+
+func (o *buildOutput) report(e image.Event) {
+	if e.End || e.Total > 0 && e.Done > 0 { // progress is for bars
+		return
+	}
+	line := strings.TrimSpace(strings.Join([]string{e.Step, e.Name, e.Message}, " "))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if line == o.last {
+		return
+	}
+	o.last = line
+	if !o.streams {
+		if len(o.log) < maxBuildLog {
+			o.log = append(o.log, line)
+		}
+		return
+	}
+	o.sendLocked(buildResult{Log: []string{line}, Status: buildRuns})
+}
+
+// end says how it ended. The status is 200 in any case: what went wrong stands in the body,
+// where clients look for it.
+func (o *buildOutput) end(image string, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r := buildResult{Log: o.log, Image: image, Status: buildSucceeded}
+	if err != nil {
+		e := server.ErrorOf(err)
+		r.Status, r.Error = buildFailed, e.Message
+		if e.Next != "" {
+			r.Error += "; " + e.Next
+		}
+	}
+	o.sendLocked(r)
+}
+
+func (o *buildOutput) sendLocked(r buildResult) {
+	if !o.begun {
+		o.begun = true
+		kind := "application/json"
+		if o.streams {
+			kind = "application/x-ndjson"
+		}
+		o.w.Header().Set("Content-Type", kind)
+	}
+	if r.Log == nil {
+		r.Log = []string{}
+	}
+	b, err := json.Marshal(r)
+	if err != nil { // of strings: never
+		return
+	}
+	_, _ = o.w.Write(append(b, '\n')) // fails with the connection
+	if o.streams {
+		_ = http.NewResponseController(o.w).Flush()
+	}
+}

@@ -1,0 +1,258 @@
+package openfaas
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/openfaas/faas-provider/types"
+
+	"github.com/fre-engine/fre/image"
+)
+
+// deploymentLabel keeps, in the image's configuration, what was asked for.
+const deploymentLabel = "fre.openfaas.deployment"
+
+// Labels of a deployment that mean something.
+const (
+	labelMin  = "com.openfaas.scale.min"
+	labelMax  = "com.openfaas.scale.max"
+	labelZero = "com.openfaas.scale.zero"
+	labelIdle = "com.openfaas.scale.zero-duration"
+)
+
+// annotationNetwork says which network a function has: none (default) or egress.
+const annotationNetwork = "fre.network"
+
+const (
+	defaultConcurrency = 8                // of ordinary images: replicas of OpenFaaS take many events at once
+	defaultTimeout     = 30 * time.Second // of an event; the watchdog's exec_timeout says otherwise
+)
+
+// deployment is a request to deploy with what it means here.
+type deployment struct {
+	types.FunctionDeployment
+	tenant string
+	wanted *image.Template // only what a deployment says is taken from it
+}
+
+// newDeployment checks a request. What cannot be done is refused with what to do instead;
+// the rules are those of templates, by the same reader.
+func newDeployment(d types.FunctionDeployment, tenant string) (*deployment, error) {
+	switch {
+	case !image.ValidName(d.Service):
+		return nil, badRequest("%q is not a name of a function: lower-case letters, digits and dashes, at most 63", d.Service)
+	case d.Image == "":
+		return nil, badRequest("the deployment names no image")
+	case len(d.Constraints) > 0:
+		return nil, badRequest("constraints choose among nodes, which FRE does not: leave them out")
+	}
+	for name, r := range map[string]*types.FunctionResources{"limits": d.Limits, "requests": d.Requests} {
+		if r == nil {
+			continue
+		}
+		if r.NvidiaGPU != "" || r.AmdGPU != "" || r.IntelGPU != "" {
+			return nil, badRequest("%s: functions have no GPUs: leave them out", name)
+		}
+		if err := checkResources(r); err != nil {
+			return nil, badRequest("%s: %v", name, err)
+		}
+	}
+	out := &deployment{FunctionDeployment: d, tenant: tenant}
+	spec, err := out.template()
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(spec) // JSON is YAML
+	if err != nil {
+		return nil, fmt.Errorf("deployment of %s: %w", d.Service, err)
+	}
+	if out.wanted, err = image.ParseTemplate("deployment", text); err != nil {
+		return nil, templateFault(err)
+	}
+	return out, nil
+}
+
+// templateFault tells of a fault in a deployment's terms: it has no lines.
+func templateFault(err error) error {
+	var fault *image.TemplateError
+	if errors.As(err, &fault) {
+		return badRequest("%s", fault.Message)
+	}
+	return err
+}
+
+func checkResources(r *types.FunctionResources) error {
+	if r.Memory != "" {
+		if _, err := image.ParseBytes(r.Memory); err != nil {
+			return err
+		}
+	}
+	if r.CPU != "" {
+		if _, err := image.ParseCPU(r.CPU); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// label is the value of one of the labels, "" without it.
+func (d *deployment) label(name string) string { return valueIn(d.Labels, name) }
+
+func valueIn(m *map[string]string, name string) string {
+	if m == nil {
+		return ""
+	}
+	return (*m)[name]
+}
+
+// number reads a label or variable that is one.
+func number(name, value string, to map[string]any, key string) error {
+	if value == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 0 {
+		return badRequest("%s: %q is not a number", name, value)
+	}
+	to[key] = n
+	return nil
+}
+
+// template is what a deployment says, as a template of an HTTP server.
+func (d *deployment) template() (map[string]any, error) {
+	instances := map[string]any{"min": 1, "concurrency": defaultConcurrency}
+	resources := map[string]any{"pids": 256, "timeout": defaultTimeout.String()}
+	network := "none"
+	if zero := d.label(labelZero); zero != "" {
+		on, err := strconv.ParseBool(zero)
+		if err != nil {
+			return nil, badRequest("%s: %q is neither true nor false", labelZero, zero)
+		}
+		if on {
+			instances["min"] = 0
+		}
+	}
+	if idle := d.label(labelIdle); idle != "" {
+		instances["idle"] = idle
+	}
+	env := map[string]string{}
+	maps.Copy(env, d.EnvVars)
+	if d.EnvProcess != "" {
+		env["fprocess"] = d.EnvProcess
+	}
+	for _, err := range []error{
+		number(labelMin, d.label(labelMin), instances, "min"), number(labelMax, d.label(labelMax), instances, "max"),
+		number("max_inflight", env["max_inflight"], instances, "concurrency"),
+	} {
+		if err != nil {
+			return nil, err
+		}
+	}
+	if instances["concurrency"] == 0 { // as the watchdog has it: no limit
+		instances["concurrency"] = defaultConcurrency
+	}
+	if s := env["exec_timeout"]; s != "" {
+		seconds, err := strconv.Atoi(s)
+		timeout := time.Duration(seconds) * time.Second
+		if err != nil {
+			timeout, err = time.ParseDuration(s)
+		}
+		if err != nil || timeout <= 0 {
+			return nil, badRequest("exec_timeout: %q is not a duration such as 30s", s)
+		}
+		resources["timeout"] = max(timeout, defaultTimeout).String() // the watchdog's own is the shorter
+	}
+	if l := d.Limits; l != nil {
+		if l.Memory != "" {
+			resources["memory"] = l.Memory
+		}
+		if l.CPU != "" {
+			resources["cpu"] = l.CPU
+		}
+	}
+	if n := valueIn(d.Annotations, annotationNetwork); n != "" {
+		if n != string(image.NetworkNone) && n != string(image.NetworkEgress) {
+			return nil, badRequest("annotation %s: %q is neither none nor egress", annotationNetwork, n)
+		}
+		network = n
+	}
+	spec := map[string]any{
+		"id": d.Service, "tenant": d.tenant, "base": "native", "runtime": "http", "handler": "server",
+		"env": env, "instances": instances, "resources": resources, "network": network,
+	}
+	if len(d.Secrets) > 0 {
+		spec["secrets"] = d.Secrets
+	}
+	return spec, nil
+}
+
+// configure sets what the deployment says. Of an image that is a function already, what
+// the deployment does not say stays as its template has it.
+func (d *deployment) configure(c *image.Config, function bool) error {
+	t := d.wanted
+	c.Tenant = d.tenant
+	c.Env = image.MergeEnv(c.Env, t.Env)
+	c.Secrets = t.Secrets
+	if !function {
+		c.Instances, c.Resources, c.Network = t.Instances, t.Resources, t.Network
+	} else {
+		if d.Limits != nil && d.Limits.Memory != "" {
+			c.Resources.MemoryBytes = t.Resources.MemoryBytes
+		}
+		if d.Limits != nil && d.Limits.CPU != "" {
+			c.Resources.CPUMillis = t.Resources.CPUMillis
+		}
+		if valueIn(d.Annotations, annotationNetwork) != "" {
+			c.Network = t.Network
+		}
+		d.scaled(c)
+	}
+	raw, err := json.Marshal(d.FunctionDeployment)
+	if err != nil {
+		return fmt.Errorf("deployment of %s: %w", d.Service, err)
+	}
+	labels := map[string]string{}
+	maps.Copy(labels, c.Labels)
+	labels[deploymentLabel] = string(raw)
+	c.Labels = labels
+	return nil
+}
+
+// scaled sets the bounds of a function's own image. One replica is kept, as with OpenFaaS,
+// unless a label or its template says otherwise.
+func (d *deployment) scaled(c *image.Config) {
+	t := d.wanted
+	if c.Instances.Isolation == image.IsolationEvent { // a fresh sandbox for each: none is kept
+		return
+	}
+	if d.label(labelMax) != "" {
+		c.Instances.Max = t.Instances.Max
+	}
+	if c.Instances.Min == 0 || d.label(labelMin) != "" || d.label(labelZero) != "" {
+		c.Instances.Min = min(t.Instances.Min, c.Instances.Max)
+	}
+	if d.label(labelIdle) != "" {
+		c.Instances.Idle = t.Instances.Idle
+	}
+}
+
+// deploymentOf is what was asked for, or what a function that was deployed otherwise would
+// have been asked for as.
+func deploymentOf(c *image.Config, name, ref string) (types.FunctionDeployment, error) {
+	var d types.FunctionDeployment
+	if raw := c.Labels[deploymentLabel]; raw != "" {
+		if err := json.Unmarshal([]byte(raw), &d); err != nil {
+			return d, fmt.Errorf("label %s of %s: %w", deploymentLabel, name, err)
+		}
+		return d, nil
+	}
+	return types.FunctionDeployment{
+		Service: name, Image: ref, Secrets: slices.Clone(c.Secrets),
+		Limits: &types.FunctionResources{Memory: strconv.FormatInt(c.Resources.MemoryBytes, 10), CPU: fmt.Sprintf("%dm", c.Resources.CPUMillis)},
+	}, nil
+}

@@ -1,0 +1,289 @@
+package openfaas
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/openfaas/faas-provider/types"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
+)
+
+// list answers GET /system/functions.
+func (h *handler) list(w http.ResponseWriter, r *request) error {
+	tenant, err := r.tenant(r.URL.Query().Get("namespace"))
+	if err != nil {
+		return err
+	}
+	out := []types.FunctionStatus{}
+	for _, f := range h.Engine.Functions() {
+		if f.Config.Tenant != tenant {
+			continue
+		}
+		s, err := h.statusOf(f)
+		if err != nil {
+			return err
+		}
+		out = append(out, s)
+	}
+	return reply(w, out)
+}
+
+// describe answers GET /system/function/{name}?usage=1.
+func (h *handler) describe(w http.ResponseWriter, r *request) error {
+	q := r.URL.Query()
+	f, err := h.function(r, r.PathValue("name"), q.Get("namespace"))
+	if err != nil {
+		return err
+	}
+	s, err := h.statusOf(f)
+	if err != nil {
+		return err
+	}
+	if usage, _ := strconv.ParseBool(q.Get("usage")); usage {
+		s.Usage = h.usage(f)
+	}
+	return reply(w, s)
+}
+
+// usage is what the function's sandboxes take together: memory now, and of CPUs the
+// thousandths that each has had since its start.
+func (h *handler) usage(f *engine.Function) *types.FunctionUsage {
+	var u types.FunctionUsage
+	for _, b := range h.Engine.Sandboxes(false) {
+		if b.Function != f.Name {
+			continue
+		}
+		s, err := h.Engine.Stats(b.ID)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		u.TotalMemoryBytes += float64(s.MemoryBytes)
+		if age := time.Since(b.Created); age > 0 {
+			u.CPU += 1000 * s.CPU.Seconds() / age.Seconds()
+		}
+	}
+	return &u
+}
+
+// statusOf is a function as OpenFaaS lists it: what it was asked for as, and what it has now.
+func (h *handler) statusOf(f *engine.Function) (types.FunctionStatus, error) {
+	plain, tenant, err := image.SplitName(f.Name)
+	if err != nil {
+		return types.FunctionStatus{}, err
+	}
+	d, err := deploymentOf(&f.Config, plain, f.ImageRef)
+	if err != nil {
+		return types.FunctionStatus{}, err
+	}
+	labels, annotations := map[string]string{"faas_function": plain}, map[string]string{}
+	if d.Labels != nil {
+		maps.Copy(labels, *d.Labels)
+	}
+	if d.Annotations != nil {
+		annotations = *d.Annotations
+	}
+	s := types.FunctionStatus{
+		Name: plain, Namespace: namespaceOf(tenant), Image: d.Image, EnvProcess: d.EnvProcess, EnvVars: d.EnvVars, Secrets: d.Secrets, Labels: &labels, Annotations: &annotations,
+		Limits: d.Limits, Requests: d.Requests, ReadOnlyRootFilesystem: d.ReadOnlyRootFilesystem,
+		InvocationCount: float64(f.Invocations), Replicas: uint64(f.Config.Instances.Min), CreatedAt: f.Deployed,
+	}
+	if f.Config.Instances.Isolation == image.IsolationEvent { // each event has a sandbox of its own
+		s.Replicas, s.AvailableReplicas = 1, 1
+		return s, nil
+	}
+	revisions, err := h.Engine.Revisions(f.Name)
+	if err != nil {
+		return s, err
+	}
+	for _, v := range revisions.Revisions {
+		if !v.Resting {
+			s.AvailableReplicas += uint64(v.Instances)
+		}
+	}
+	return s, nil
+}
+
+// deploy answers POST and PUT /system/functions: PUT is for a function that is there.
+func (h *handler) deploy(w http.ResponseWriter, r *request) error {
+	var req types.FunctionDeployment
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	r.on = req.Service
+	tenant, err := r.tenant(req.Namespace)
+	if err != nil {
+		return err
+	}
+	d, err := newDeployment(req, tenant)
+	if err != nil {
+		return err
+	}
+	name := image.QualifiedName(d.Service, tenant)
+	if r.Method == http.MethodPut {
+		if _, err := h.Engine.Function(name); err != nil {
+			return err
+		}
+	}
+	img, made, err := h.imageFor(r, d)
+	if err != nil {
+		return err
+	}
+	if made != nil {
+		defer h.drop(r.Context(), made.Digest)
+	}
+	var links map[string]string
+	if len(d.Secrets) > 0 { // where OpenFaaS has them
+		links = map[string]string{"var/openfaas/secrets": "/run/secrets"}
+	}
+	img, err = h.Engine.Reconfigure(r.Context(), img, d.Service, links, func(c *image.Config) error { return d.configure(c, made == nil) })
+	if err != nil {
+		return err
+	}
+	if err := h.deployImage(r, name, tenant, img); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+// deployImage makes an image the function's next revision; one that is refused goes again.
+func (h *handler) deployImage(r *request, name, tenant string, img *store.Image) error {
+	_, err := h.Engine.Deploy(r.Context(), name, img, engine.DeployOptions{Replace: true, Within: tenant, By: r.id.Who})
+	if err != nil {
+		h.drop(r.Context(), img.Digest)
+	}
+	return err
+}
+
+// drop removes an image that this package has made and nobody uses.
+func (h *handler) drop(ctx context.Context, digest store.Digest) {
+	ctx = context.WithoutCancel(ctx)
+	if _, err := h.Engine.RemoveImage(ctx, string(digest), engine.RemoveOptions{}); err != nil && !errors.Is(err, store.ErrInUse) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, engine.ErrSeveralNames) {
+		h.Log.WarnContext(ctx, "image not removed", "image", digest, "error", err)
+	}
+}
+
+// remove answers DELETE /system/functions.
+func (h *handler) remove(w http.ResponseWriter, r *request) error {
+	var req types.DeleteFunctionRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	namespace := req.Namespace
+	if namespace == "" {
+		namespace = r.URL.Query().Get("namespace")
+	}
+	f, err := h.function(r, req.FunctionName, namespace)
+	if err != nil {
+		return err
+	}
+	revisions, err := h.Engine.Revisions(f.Name)
+	if err != nil {
+		return err
+	}
+	if err := h.Engine.RemoveFunction(r.Context(), f.Name); err != nil {
+		return err
+	}
+	for _, v := range revisions.Revisions { // those that have no name were made by deploy and scale
+		if img, err := h.Engine.Image(string(v.Image)); err == nil && len(img.Names) == 0 {
+			h.drop(r.Context(), img.Digest)
+		}
+	}
+	w.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+// scale answers POST /system/scale-function/{name}: that many instances are kept. It is a
+// revision of the same image, so that no event is lost; what was kept idle of the former goes.
+func (h *handler) scale(w http.ResponseWriter, r *request) error {
+	var req types.ScaleServiceRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
+	}
+	if req.ServiceName != "" && req.ServiceName != r.PathValue("name") {
+		return badRequest("the path says %s, the request %s", r.PathValue("name"), req.ServiceName)
+	}
+	namespace := req.Namespace
+	if namespace == "" {
+		namespace = r.URL.Query().Get("namespace")
+	}
+	f, err := h.function(r, r.PathValue("name"), namespace)
+	if err != nil {
+		return err
+	}
+	in := f.Config.Instances
+	switch {
+	case len(f.Traffic.Weights) != 1 || len(f.Traffic.Headers) > 0:
+		return &api.Error{Code: api.CodeInUse, Status: http.StatusConflict, Message: "the events of " + f.Name + " are split among revisions", Next: "end the split first (fre function split)"}
+	case in.Isolation == image.IsolationEvent:
+		return badRequest("%s has a fresh sandbox for each event: there are no replicas to keep", f.Name)
+	case req.Replicas > uint64(in.Max):
+		return badRequest("%d replicas are more than the %d that the function may have; deploy it with the label %s", req.Replicas, in.Max, labelMax)
+	}
+	img, err := h.Engine.Image(string(f.Image))
+	if err != nil {
+		return err
+	}
+	plain, tenant, err := image.SplitName(f.Name)
+	if err != nil {
+		return err
+	}
+	img, err = h.Engine.Reconfigure(r.Context(), img, plain, nil, func(c *image.Config) error {
+		c.Tenant, c.Instances.Min = tenant, int(req.Replicas)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := h.deployImage(r, f.Name, tenant, img); err != nil {
+		return err
+	}
+	// The former is the same function: nobody goes back to it, and its instances are not to rest.
+	err = h.Engine.RemoveRevision(r.Context(), f.Name, strconv.Itoa(f.Revision))
+	var unknown *engine.UnknownError
+	if err != nil && !errors.Is(err, engine.ErrRevisionUsed) && !errors.As(err, &unknown) {
+		return err
+	}
+	w.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+// buildIn has the engine build what is in a directory of its own that fill fills.
+func (h *handler) buildIn(ctx context.Context, fill func(dir *os.Root) error, report func(image.Event)) (_ *store.Image, err error) {
+	path, err := h.Scratch()
+	if err != nil {
+		return nil, fmt.Errorf("make scratch directory: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(path)) }()
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	if err := fill(dir); err != nil {
+		return nil, err
+	}
+	img, _, err := h.Engine.Build(ctx, dir, report)
+	return img, err
+}
+
+// writeTemplate writes a template, whose JSON is YAML.
+func writeTemplate(dir *os.Root, spec map[string]any) error {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("template: %w", err)
+	}
+	return dir.WriteFile(image.TemplateFile, text, 0o644)
+}

@@ -1,0 +1,114 @@
+package openfaas
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/store"
+)
+
+// variableDirectory tells the adapter the directory of an ordinary image's program, which
+// does not see it.
+const variableDirectory = "FRE_HTTP_DIR="
+
+// imageFor finds the image that a deployment names, here or at its registry, and says
+// whether it is a function's. Of an ordinary one a function's is made that has no name: its
+// entry point as an HTTP server on port 8080. made is that one, to be dropped once it has
+// been used.
+func (h *handler) imageFor(r *request, d *deployment) (img, made *store.Image, err error) {
+	ref := familiar(d.Image)
+	if img, err = h.Engine.Image(ref); errors.Is(err, fs.ErrNotExist) {
+		img, _, err = h.Engine.Pull(r.Context(), d.Image, "", nil, nil)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := image.ConfigOf(img)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.Protocol != image.ProtocolNone {
+		if !r.id.Of(c.Tenant) {
+			return nil, nil, notFound("there is no image %s of tenant %s", d.Image, d.tenant)
+		}
+		return img, nil, nil
+	}
+	made, err = h.serverOf(r.Context(), d, ref, &c)
+	return made, made, err
+}
+
+// serverOf makes a function's image of an ordinary one.
+func (h *handler) serverOf(ctx context.Context, d *deployment, ref string, c *image.Config) (*store.Image, error) {
+	own := c.AsContainer()
+	command := slices.Concat(own.Entrypoint, own.Cmd)
+	if c.Container == nil || len(command) == 0 {
+		return nil, badRequest("the image %s has no command: it takes an ENTRYPOINT or CMD that serves HTTP on port 8080", d.Image)
+	}
+	id, err := madeName()
+	if err != nil {
+		return nil, err
+	}
+	spec, err := d.template()
+	if err != nil {
+		return nil, err
+	}
+	spec["id"], spec["base"], spec["handler"] = id, "oci:"+ref, commandLine(command)
+	delete(spec, "secrets") // they are checked when it is deployed
+	img, err := h.buildIn(ctx, func(dir *os.Root) error { return writeTemplate(dir, spec) }, nil)
+	if err != nil {
+		return nil, err
+	}
+	out, err := h.Engine.Reconfigure(ctx, img, d.Service, nil, func(c *image.Config) error {
+		c.Env = append(slices.Clip(c.Env), variableDirectory+cmp.Or(own.WorkingDir, "/"))
+		return nil
+	})
+	if untag := h.untag(ctx, img); untag != nil {
+		err = errors.Join(err, untag)
+	}
+	return out, err
+}
+
+// untag takes the made-up name of a build away, and with it the image where it has no other.
+func (h *handler) untag(ctx context.Context, img *store.Image) error {
+	_, err := h.Engine.RemoveImage(context.WithoutCancel(ctx), img.Name+":"+img.Version, engine.RemoveOptions{})
+	return err
+}
+
+// familiar is a reference as the store has it: without the registry that is meant by none.
+func familiar(ref string) string {
+	r, err := store.ParseReference(ref)
+	if err != nil {
+		return ref // Pull says what is wrong with it
+	}
+	r.Name = oci.Familiar(r.Name)
+	return r.String()
+}
+
+// madeName is a template's id that nobody else has.
+func madeName() (string, error) {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return "", fmt.Errorf("make up a name: %w", err)
+	}
+	return "openfaas-" + hex.EncodeToString(b[:]), nil
+}
+
+// commandLine writes words so that the runtime http reads them again.
+func commandLine(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+	}
+	return strings.Join(quoted, " ")
+}

@@ -1,0 +1,66 @@
+package openfaas
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/openfaas/faas-provider/logs"
+
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
+)
+
+// logs answers GET /system/logs?name=&namespace=&instance=&tail=&since=&follow= with a line
+// of JSON for each of the function's.
+func (h *handler) logs(w http.ResponseWriter, r *request) error {
+	q := r.URL.Query()
+	o := engine.LogOptions{Tail: -1, Sandbox: q.Get("instance")}
+	if s := q.Get("tail"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			return badRequest("tail: %q is not a number", s)
+		}
+		if n > 0 { // none, and what is less, is all of them
+			o.Tail = n
+		}
+	}
+	if s := q.Get("since"); s != "" {
+		var err error
+		if o.Since, err = time.Parse(time.RFC3339, s); err != nil {
+			return badRequest("since: %q is not a time such as 2026-01-02T15:04:05Z", s)
+		}
+	}
+	if s := q.Get("follow"); s != "" {
+		var err error
+		if o.Follow, err = strconv.ParseBool(s); err != nil {
+			return badRequest("follow: %q is neither true nor false", s)
+		}
+	}
+	f, err := h.function(r, q.Get("name"), q.Get("namespace"))
+	if err != nil {
+		return err
+	}
+	plain, tenant, err := image.SplitName(f.Name)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	control := http.NewResponseController(w)
+	if o.Follow { // so that the client knows that there is one
+		if err := control.Flush(); err != nil {
+			return nil //nolint:nilerr // the client has gone
+		}
+	}
+	e := json.NewEncoder(w)
+	_ = h.Engine.Logs(r.Context(), f.Name, o, func(line engine.LogLine) error { // the status is out: a broken log ends there
+		err := e.Encode(logs.Message{Name: plain, Namespace: namespaceOf(tenant), Instance: line.Sandbox, Timestamp: line.Time, Text: line.Text})
+		if err != nil || !o.Follow {
+			return err
+		}
+		return control.Flush()
+	})
+	return nil
+}

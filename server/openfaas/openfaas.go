@@ -1,0 +1,251 @@
+// Package openfaas answers OpenFaaS's clients, faas-cli before all, on the gateway's
+// listener: functions, scaling, secrets, logs, namespaces and remote builds
+// (docs/openfaas.md). Calls of functions are the gateway's own: /function/ and
+// /async-function/ are the same in both.
+//
+//	/system/…  takes a token, as bearer or as basic authentication's password
+//	/build     takes a build context with an HMAC of it, by a secret of its tenant's
+//
+// A namespace is a tenant, openfaas-fn the default one. A deployment is a revision like any
+// other, of an image made of the one it names: the same files, configured otherwise. What
+// was asked for is kept in a label of that image, so that it can be told back.
+//
+// Of OpenFaaS, only the types of its provider's SDK are used here.
+package openfaas
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"runtime"
+	"strings"
+
+	"github.com/openfaas/faas-provider/types"
+
+	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/gateway"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/server"
+)
+
+// Config wires the handler. All but Builders is required.
+type Config struct {
+	Engine   *engine.Engine
+	Access   *access.Access
+	Log      *slog.Logger
+	Version  api.Version
+	Scratch  func() (string, error) // makes a directory on the store's file system
+	Builders []Builder              // whose build contexts are taken; none: no remote builds
+
+	MaxContextBytes int64 // of a build context, packed and unpacked; default 256 MiB
+}
+
+// Builder is who may build for a tenant: whoever has the secret.
+type Builder struct {
+	Tenant string
+	Secret []byte
+}
+
+// maxRequest bounds the JSON of requests; a secret is at most 64 KiB, base64 or escaped.
+const maxRequest = 1 << 20
+
+// maxContextEntries bounds files and directories of a build context.
+const maxContextEntries = 50_000
+
+type handler struct {
+	Config
+	building chan struct{} // a token for each build under way
+}
+
+// New returns the handler of /system/ and /build.
+func New(cfg Config) http.Handler {
+	if cfg.MaxContextBytes == 0 {
+		cfg.MaxContextBytes = 256 << 20
+	}
+	h := &handler{Config: cfg, building: make(chan struct{}, 4)}
+	mux := http.NewServeMux()
+	for _, r := range []struct {
+		pattern string
+		scope   access.Scope
+		handle  func(w http.ResponseWriter, r *request) error
+	}{
+		{"GET /system/info", access.Read, h.info},
+		{"GET /system/functions", access.Read, h.list},
+		{"POST /system/functions", access.Deploy, h.deploy},
+		{"PUT /system/functions", access.Deploy, h.deploy},
+		{"DELETE /system/functions", access.Deploy, h.remove},
+		{"GET /system/function/{name}", access.Read, h.describe},
+		{"POST /system/scale-function/{name}", access.Deploy, h.scale},
+		{"GET /system/secrets", access.Read, h.secrets},
+		{"POST /system/secrets", access.Deploy, h.putSecret},
+		{"PUT /system/secrets", access.Deploy, h.putSecret},
+		{"DELETE /system/secrets", access.Deploy, h.removeSecret},
+		{"GET /system/logs", access.Read, h.logs},
+		{"GET /system/namespaces", access.Read, h.namespaces},
+		{"GET /system/namespace/{name}", access.Read, h.namespace},
+		{"POST /system/namespace/{$}", access.Admin, h.createNamespace},
+		{"DELETE /system/namespace/{name}", access.Admin, h.removeNamespace},
+	} {
+		mux.HandleFunc(r.pattern, h.guarded(r.pattern, r.scope, r.handle))
+	}
+	mux.HandleFunc("/system/", h.guarded("/system/", access.Read, func(_ http.ResponseWriter, r *request) error {
+		return &api.Error{Status: http.StatusNotImplemented, Message: r.Method + " " + r.URL.Path + " is not part of FRE", Next: "docs/openfaas.md lists what is"}
+	}))
+	mux.HandleFunc("/build", h.build)
+	return mux
+}
+
+// request is one that somebody was let in with.
+type request struct {
+	*http.Request
+	id access.Identity
+	on string // what it is about, for the audit log
+}
+
+// guarded lets in who has shown a token with the scope, and writes down what it did.
+func (h *handler) guarded(name string, scope access.Scope, handle func(http.ResponseWriter, *request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, hr *http.Request) {
+		client := clientOf(hr)
+		id, err := h.Access.Authenticate(hr.Context(), hr.Header.Get("Authorization"), client)
+		if err != nil {
+			h.fail(w, hr, err)
+			return
+		}
+		r := &request{Request: hr, id: id}
+		entry := access.Entry{Who: id.Who, Tenant: id.Tenant, Client: client, Action: name, Result: access.Refused}
+		if err = id.Need(scope); err == nil {
+			entry.Result = access.Done
+			err = handle(w, r)
+		}
+		if err != nil {
+			entry.Status = h.fail(w, hr, err)
+			entry.Reason = err.Error()
+			if entry.Result == access.Done {
+				entry.Result = access.Failed
+			}
+		}
+		if entry.On = r.on; hr.Method != http.MethodGet || entry.Result == access.Refused {
+			h.Access.Record(entry)
+		}
+	}
+}
+
+// clientOf is the address that a request comes from.
+func clientOf(r *http.Request) netip.Addr {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return at.Addr().Unmap()
+}
+
+// fail answers as OpenFaaS's clients show it to people: a line of text, and the next step.
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) (status int) {
+	e := server.ErrorOf(err)
+	if e.Status == http.StatusInternalServerError {
+		h.Log.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	server.Challenge(w, err)
+	if e.Status == http.StatusUnauthorized { // by what faas-cli login keeps
+		w.Header().Set("WWW-Authenticate", `Basic realm="fre"`)
+	}
+	text := e.Message
+	if e.Next != "" {
+		text += "; " + e.Next
+	}
+	http.Error(w, text, e.Status)
+	return e.Status
+}
+
+// tenant is the one that a namespace names; "" is the token's own, or the default. What
+// belongs to others is not there.
+func (r *request) tenant(namespace string) (string, error) {
+	switch {
+	case namespace == gateway.OpenFaaSNamespace, namespace == "" && r.id.All():
+		namespace = image.DefaultTenant
+	case namespace == "":
+		namespace = r.id.Tenant
+	}
+	if !image.ValidName(namespace) {
+		return "", badRequest("%q is not a namespace: a tenant's name is lower-case letters, digits and dashes", namespace)
+	}
+	if !r.id.Of(namespace) {
+		return "", notFound("there is no namespace %q for this token", namespace)
+	}
+	return namespace, nil
+}
+
+// namespaceOf is what clients are told of a tenant.
+func namespaceOf(tenant string) string {
+	if tenant == image.DefaultTenant {
+		return gateway.OpenFaaSNamespace
+	}
+	return tenant
+}
+
+// function finds one of a namespace.
+func (h *handler) function(r *request, name, namespace string) (*engine.Function, error) {
+	tenant, err := r.tenant(namespace)
+	if err != nil {
+		return nil, err
+	}
+	r.on = name
+	if !image.ValidName(name) {
+		return nil, notFound("there is no function %q", name)
+	}
+	return h.Engine.Function(image.QualifiedName(name, tenant))
+}
+
+// decode reads a request's JSON, strictly: a field that is ignored in silence is worse than none.
+func decode(w http.ResponseWriter, r *request, to any) error {
+	body := http.MaxBytesReader(w, r.Body, maxRequest)
+	d := json.NewDecoder(body)
+	d.DisallowUnknownFields()
+	err := d.Decode(to)
+	if err == nil {
+		if _, err = d.Token(); errors.Is(err, io.EOF) {
+			return nil
+		}
+		err = errors.New("it goes on after its end")
+	}
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return err
+	}
+	return badRequest("the request is not what OpenFaaS's API has: %s", strings.TrimPrefix(err.Error(), "json: "))
+}
+
+func reply(w http.ResponseWriter, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(b) // fails with the connection
+	return nil
+}
+
+func badRequest(format string, args ...any) error {
+	return &api.Error{Code: api.CodeBadRequest, Status: http.StatusBadRequest, Message: fmt.Sprintf(format, args...)}
+}
+
+func notFound(format string, args ...any) error {
+	return &api.Error{Code: api.CodeNotFound, Status: http.StatusNotFound, Message: fmt.Sprintf(format, args...)}
+}
+
+// info answers as a gateway does, which tells of its provider.
+func (h *handler) info(w http.ResponseWriter, _ *request) error {
+	v := &types.VersionInfo{Release: h.Version.Version, SHA: cmp.Or(h.Version.Commit, h.Version.Version)}
+	return reply(w, struct {
+		Provider types.ProviderInfo `json:"provider"`
+		Version  *types.VersionInfo `json:"version"`
+		Arch     string             `json:"arch"`
+	}{types.ProviderInfo{Name: "fre", Version: v, Orchestration: "fre"}, v, runtime.GOARCH})
+}

@@ -1,0 +1,238 @@
+package openfaas
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/openfaas/faas-provider/types"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/image"
+)
+
+// What a deployment says comes to what a template would say.
+func TestDeployment(t *testing.T) {
+	for name, tt := range map[string]struct {
+		d         types.FunctionDeployment
+		instances image.Instances
+		timeout   time.Duration
+		network   image.NetworkMode
+		memory    int64
+	}{
+		"as it is": {instances: image.Instances{Min: 1, Max: 64, Concurrency: 8}},
+		"labels": {
+			d:         types.FunctionDeployment{Labels: &map[string]string{labelMin: "2", labelMax: "5", labelIdle: "10m"}},
+			instances: image.Instances{Min: 2, Max: 5, Concurrency: 8, Idle: 10 * time.Minute},
+		},
+		"to zero": {d: types.FunctionDeployment{Labels: &map[string]string{labelZero: "true"}}, instances: image.Instances{Max: 64, Concurrency: 8}},
+		"watchdog": {
+			d:         types.FunctionDeployment{EnvVars: map[string]string{"exec_timeout": "2m", "max_inflight": "3"}},
+			instances: image.Instances{Min: 1, Max: 64, Concurrency: 3}, timeout: 2 * time.Minute,
+		},
+		"seconds": {d: types.FunctionDeployment{EnvVars: map[string]string{"exec_timeout": "5", "max_inflight": "0"}}, instances: image.Instances{Min: 1, Max: 64, Concurrency: 8}},
+		"limits and network": {
+			d:         types.FunctionDeployment{Limits: &types.FunctionResources{Memory: "40Mi", CPU: "0.5"}, Annotations: &map[string]string{annotationNetwork: "egress"}},
+			instances: image.Instances{Min: 1, Max: 64, Concurrency: 8}, network: image.NetworkEgress, memory: 40 << 20,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.d.Service, tt.d.Image = "f", "i"
+			d, err := newDeployment(tt.d, "acme")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := image.Config{Env: []string{"A=b"}}
+			if err := d.configure(&c, false); err != nil {
+				t.Fatal(err)
+			}
+			got := image.Instances{Min: c.Instances.Min, Max: c.Instances.Max, Concurrency: c.Instances.Concurrency}
+			if tt.instances.Idle != 0 {
+				got.Idle = c.Instances.Idle
+			}
+			if diff := cmp.Diff(tt.instances, got); diff != "" {
+				t.Error(diff)
+			}
+			if want := max(tt.timeout, defaultTimeout); c.Resources.Timeout != want {
+				t.Errorf("timeout %s, want %s", c.Resources.Timeout, want)
+			}
+			if tt.network == "" {
+				tt.network = image.NetworkNone
+			}
+			if c.Network.Mode != tt.network || c.Tenant != "acme" || tt.memory != 0 && (c.Resources.MemoryBytes != tt.memory || c.Resources.CPUMillis != 500) {
+				t.Errorf("%+v", c)
+			}
+			back, err := deploymentOf(&c, "f", "")
+			if diff := cmp.Diff(d.FunctionDeployment, back); diff != "" || err != nil {
+				t.Errorf("told back: %v %s", err, diff)
+			}
+		})
+	}
+}
+
+// An image that is a function already keeps what its template says and the deployment does not.
+func TestDeploymentOfFunction(t *testing.T) {
+	own := image.Config{
+		Env: []string{"A=b", "B=c"}, Resources: image.Resources{MemoryBytes: 1 << 28, CPUMillis: 2000, Timeout: time.Second},
+		Instances: image.Instances{Isolation: image.IsolationInstance, Max: 3, Idle: time.Second, Concurrency: 1}, Network: image.Network{Mode: image.NetworkEgress},
+	}
+	d, err := newDeployment(types.FunctionDeployment{Service: "f", Image: "i", EnvVars: map[string]string{"B": "d"}, Limits: &types.FunctionResources{CPU: "1"}}, "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := own
+	if err := d.configure(&c, true); err != nil {
+		t.Fatal(err)
+	}
+	want := own
+	want.Tenant, want.Env, want.Labels, want.Resources.CPUMillis, want.Instances.Min = "default", []string{"A=b", "B=d"}, c.Labels, 1000, 1
+	if diff := cmp.Diff(want, c); diff != "" {
+		t.Error(diff)
+	}
+	own.Instances.Isolation = image.IsolationEvent
+	c = own
+	if err := d.configure(&c, true); err != nil || c.Instances != own.Instances {
+		t.Errorf("a sandbox for each event: %v %+v", err, c.Instances)
+	}
+}
+
+func statusOfError(err error) int {
+	var e *api.Error
+	if errors.As(err, &e) {
+		return e.Status
+	}
+	return 0
+}
+
+// Whatever comes as a deployment is refused as such, or comes to a configuration that is
+// within templates' bounds and told back.
+func FuzzDeployment(f *testing.F) {
+	for _, seed := range []string{
+		`{"service":"echo","image":"a/b:1","envProcess":"cat","envVars":{"A":"b"},"labels":{"com.openfaas.scale.min":"2"},"limits":{"memory":"5Mi","cpu":"100m"},"secrets":["a"]}`,
+		`{"service":"echo","image":"a","labels":null,"annotations":{"fre.network":"egress"},"requests":{"memory":"1"}}`, `{"service":"x","image":"y"} {}`, `{"service":1}`, `[`, "",
+		`{"service":"a","image":"b","envVars":{"exec_timeout":"9999999999h","max_inflight":"-1"}}`, `{"service":"a","image":"b","envVars":{"A":"<&\u2028\u0000"}}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var req types.FunctionDeployment
+		r := &request{Request: httptest.NewRequest(http.MethodPost, "/system/functions", strings.NewReader(text))}
+		if err := decode(httptest.NewRecorder(), r, &req); err != nil {
+			if s := statusOfError(err); s != http.StatusBadRequest {
+				t.Errorf("%q: %v", text, err)
+			}
+			return
+		}
+		d, err := newDeployment(req, "acme")
+		if err != nil {
+			if s := statusOfError(err); s != http.StatusBadRequest {
+				t.Errorf("%q: %v", text, err)
+			}
+			return
+		}
+		var c image.Config
+		if err := d.configure(&c, false); err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range req.EnvVars {
+			if req.EnvProcess == "" && !strings.Contains("\n"+strings.Join(c.Env, "\n")+"\n", "\n"+name+"="+strings.TrimSuffix(value, "\n")) && !strings.ContainsRune(value, '\uFFFD') {
+				t.Errorf("variable %q=%q is not among %q", name, value, c.Env)
+			}
+		}
+		if c.Instances.Min > c.Instances.Max || c.Resources.Timeout < defaultTimeout || c.Tenant != "acme" {
+			t.Errorf("%q: %+v", text, c)
+		}
+		if _, err := deploymentOf(&c, "", ""); err != nil {
+			t.Errorf("told back: %v", err)
+		}
+	})
+}
+
+// Whatever comes as a build context is refused as such, or says what is to be built.
+func FuzzBuildContext(f *testing.F) {
+	archive := func(files ...string) []byte {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for i := 0; i < len(files); i += 2 {
+			if err := errors.Join(w.WriteHeader(&tar.Header{Name: files[i], Mode: 0o644, Size: int64(len(files[i+1]))}), func() error { _, err := w.Write([]byte(files[i+1])); return err }()); err != nil {
+				f.Fatal(err)
+			}
+		}
+		return b.Bytes()
+	}
+	f.Add(archive(configFile, `{"image":"a/b:1","platforms":["linux/amd64"]}`, "context/fret.yaml", "id: a\nbase: native\n"))
+	f.Add(archive(configFile, `{"image":"a"}`, "context/template.yml", "language: python3-http\n", "context/index.py", "", "context/requirements.txt", "flask\n"))
+	f.Add(archive("../x", ""))
+	f.Add([]byte("no archive"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		path := t.TempDir()
+		dir, err := os.OpenRoot(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		if err := dir.WriteFile(archiveFile, raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		h := &handler{Config: Config{MaxContextBytes: 1 << 20}}
+		cfg, err := h.unpack(dir)
+		if err != nil {
+			if s := statusOfError(err); s != http.StatusBadRequest && s != http.StatusRequestEntityTooLarge {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		if cfg.Image == "" {
+			t.Error("an image without a name")
+		}
+		top, err := dir.OpenRoot("in/" + contextDir)
+		if err != nil {
+			return
+		}
+		defer top.Close()
+		if own, err := ownTemplate(top); err == nil && own != nil {
+			_ = own.Close()
+			return
+		}
+		spec, err := languageTemplate(top)
+		if err != nil {
+			return
+		}
+		spec["id"] = "x"
+		text, err := json.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := image.ParseTemplate("fret.yaml", text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	})
+}
+
+// FuzzSignature has a signature be 32 bytes or refused.
+func FuzzSignature(f *testing.F) {
+	f.Add("sha256=" + strings.Repeat("ab", 32))
+	f.Add("sha1=00")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, field string) {
+		mac, err := signatureOf(field)
+		if (err == nil) != (len(mac) == 32) || err != nil && statusOfError(err) != http.StatusUnauthorized {
+			t.Errorf("%q: %x %v", field, mac, err)
+		}
+	})
+}
+
+// A command line is read back as the words it was made of.
+func TestCommandLine(t *testing.T) {
+	if got, want := commandLine([]string{"./a b", "it's", "", `\"$PORT`}), `'./a b' 'it'\''s' '' '\"$PORT'`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

@@ -1,0 +1,459 @@
+package system_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/openfaas/faas-provider/logs"
+	"github.com/openfaas/faas-provider/types"
+
+	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+const (
+	faasSecret  = "a secret of builders"
+	callbackKey = "a secret of callbacks"
+)
+
+// faas is an engine that answers OpenFaaS's clients.
+type faas struct {
+	*daemon.Daemon
+	t     *testing.T
+	dir   string
+	token string // of all tenants
+}
+
+func startFaaS(t *testing.T) *faas {
+	t.Helper()
+	fretest.RequireRoot(t)
+	f := &faas{t: t, dir: daemontest.Dir(t)}
+	config := fmt.Sprintf(`
+openfaas: {builders: [{secret_file: %[1]s/builder}, {tenant: acme, secret_file: %[1]s/acme}], max_context: 1MiB}
+events: {callbacks: {networks: [127.0.0.0/8], secret_file: %[1]s/callback}}
+`, f.dir)
+	for name, content := range map[string]string{"builder": faasSecret, "acme": faasSecret + " of acme", "callback": callbackKey, "fre.yaml": config} {
+		if err := os.WriteFile(filepath.Join(f.dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Daemon = daemontest.Start(t, daemon.Config{State: filepath.Join(f.dir, "state"), Args: []string{"--config", filepath.Join(f.dir, "fre.yaml")}})
+	t.Cleanup(func() { daemontest.Stop(t, f.Daemon) })
+	f.token = f.root("token", "create", "op", "--all-tenants", "--scopes", "admin")
+	return f
+}
+
+func (f *faas) root(args ...string) string {
+	f.t.Helper()
+	out, err := f.CLI(f.t.Context(), args...)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return strings.TrimSpace(out)
+}
+
+// importImage makes an ordinary image whose entry point is testdata/watchdog.
+func (f *faas) importImage(name string) {
+	f.t.Helper()
+	program := filepath.Join(f.dir, "watchdog")
+	cmd := exec.CommandContext(f.t.Context(), "go", "build", "-trimpath", "-o", program, "testdata/watchdog/main.go")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		f.t.Fatalf("go build: %v\n%s", err, out)
+	}
+	binary, err := os.ReadFile(program)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	archive := filepath.Join(f.dir, "root.tar")
+	if err := os.WriteFile(archive, tarOf(f.t, map[string]string{"home/app/fwatchdog": string(binary)}), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	f.root("image", "import", archive, name, "-c", "WORKDIR /home/app", "-c", `ENTRYPOINT ["./fwatchdog", "it's"]`, "-c", "ENV of_image=here")
+}
+
+func tarOf(t *testing.T, files map[string]string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(files[name]))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(files[name])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// faasCall is a request of a client, and the answer.
+func (f *faas) call(method, path, password, body string, header ...string) (int, string, http.Header) {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(f.t.Context(), method, f.URL(path), strings.NewReader(body))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if password != "" {
+		r.SetBasicAuth("admin", password)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text), resp.Header
+}
+
+// want is call for what is to have a status; it returns the body.
+func (f *faas) want(status int, method, path, password, body string, header ...string) string {
+	f.t.Helper()
+	got, text, _ := f.call(method, path, password, body, header...)
+	if got != status {
+		f.t.Fatalf("%s %s %s: %d %s, want %d", method, path, body, got, text, status)
+	}
+	return text
+}
+
+func (f *faas) json(v any) string {
+	f.t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return string(b)
+}
+
+func decodeAs[T any](t *testing.T, text string) (v T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return v
+}
+
+// replicas waits until that many are there.
+func (f *faas) replicas(name string, wanted, available uint64) {
+	f.t.Helper()
+	var s types.FunctionStatus
+	err := daemon.Until(f.t.Context(), func() error {
+		s = decodeAs[types.FunctionStatus](f.t, f.want(200, "GET", "/system/function/"+name, f.token, ""))
+		if s.Replicas != wanted || s.AvailableReplicas != available {
+			return fmt.Errorf("%d replicas of %d, want %d of %d", s.AvailableReplicas, s.Replicas, available, wanted)
+		}
+		return nil
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// TestOpenFaaS goes through all that OpenFaaS's clients ask for, with its own types.
+func TestOpenFaaS(t *testing.T) {
+	f := startFaaS(t)
+	f.importImage("functions/echo:1")
+	info := decodeAs[struct {
+		Provider types.ProviderInfo `json:"provider"`
+		Arch     string             `json:"arch"`
+	}](t, f.want(200, "GET", "/system/info", f.token, ""))
+	if info.Provider.Name != "fre" || info.Provider.Version == nil || info.Provider.Version.SHA == "" || info.Arch == "" {
+		t.Errorf("info: %+v", info)
+	}
+	labels, annotations := map[string]string{"team": "a"}, map[string]string{"note": "with \"quotes\" and\nlines"}
+	d := types.FunctionDeployment{
+		Service: "echo", Image: "docker.io/functions/echo:1", EnvProcess: "cat", EnvVars: map[string]string{"greeting": "1.10", "of_image": "changed"}, Labels: &labels, Annotations: &annotations,
+		Limits: &types.FunctionResources{Memory: "64Mi", CPU: "500m"}, Requests: &types.FunctionResources{Memory: "16Mi"}, Secrets: []string{"key"}, ReadOnlyRootFilesystem: true,
+	}
+	f.want(404, "PUT", "/system/functions", f.token, f.json(d))
+	f.want(422, "POST", "/system/functions", f.token, f.json(d)) // there is no secret yet
+	f.want(202, "POST", "/system/secrets", f.token, f.json(types.Secret{Name: "key", Value: "first"}))
+	f.want(409, "POST", "/system/secrets", f.token, f.json(types.Secret{Name: "key", Value: "again"}))
+	f.want(202, "PUT", "/system/secrets", f.token, f.json(types.Secret{Name: "key", RawValue: []byte("v\x00lue")}))
+	f.want(404, "PUT", "/system/secrets", f.token, f.json(types.Secret{Name: "other", Value: "x"}))
+	f.want(202, "POST", "/system/functions", f.token, f.json(d))
+	f.want(202, "PUT", "/system/functions", f.token, f.json(d))
+
+	var s types.FunctionStatus
+	for path, all := range map[string]bool{"/system/functions": true, "/system/functions?namespace=openfaas-fn": true, "/system/functions?namespace=default": true, "/system/function/echo?usage=1": false} {
+		text := f.want(200, "GET", path, f.token, "")
+		if all {
+			list := decodeAs[[]types.FunctionStatus](t, text)
+			if len(list) != 1 {
+				t.Fatalf("%s: %s", path, text)
+			}
+			s = list[0]
+		} else {
+			s = decodeAs[types.FunctionStatus](t, text)
+		}
+		if s.Name != "echo" || s.Image != d.Image || s.Namespace != "openfaas-fn" || s.EnvProcess != "cat" || s.EnvVars["greeting"] != "1.10" || (*s.Labels)["team"] != "a" ||
+			(*s.Labels)["faas_function"] != "echo" || (*s.Annotations)["note"] != annotations["note"] || s.Limits == nil || *s.Limits != *d.Limits || *s.Requests != *d.Requests ||
+			!slices.Equal(s.Secrets, d.Secrets) || !s.ReadOnlyRootFilesystem || s.CreatedAt.IsZero() {
+			t.Errorf("%s: %s", path, text)
+		}
+	}
+	f.replicas("echo", 1, 1)
+	if s = decodeAs[types.FunctionStatus](t, f.want(200, "GET", "/system/function/echo?usage=1", f.token, "")); s.Usage == nil || s.Usage.TotalMemoryBytes <= 0 {
+		t.Errorf("usage: %+v", s.Usage)
+	}
+
+	for path, want := range map[string]string{
+		"/function/echo": "body", "/function/echo.openfaas-fn/": "body", "/function/echo.default": "body", "/function/echo/env/greeting": "1.10", "/function/echo/env/fprocess": "cat",
+		"/function/echo/env/of_image": "changed", "/function/echo/file/run/secrets/key": "v\x00lue", "/function/echo/file/var/openfaas/secrets/key": "v\x00lue",
+	} {
+		status, got, header := f.call("POST", path, "", "body")
+		if status != 200 || got != want || header.Get("X-Call-Id") == "" || header.Get("X-Start-Time") == "" {
+			t.Errorf("%s: %d %q %v, want %q", path, status, got, header, want)
+		}
+	}
+	f.want(404, "GET", "/function/nobody", "", "")
+
+	f.want(400, "POST", "/system/scale-function/echo", f.token, f.json(types.ScaleServiceRequest{ServiceName: "echo", Replicas: 1000}))
+	f.want(202, "POST", "/system/scale-function/echo", f.token, f.json(types.ScaleServiceRequest{ServiceName: "echo", Replicas: 3}))
+	f.replicas("echo", 3, 3)
+	f.want(202, "POST", "/system/scale-function/echo", f.token, f.json(types.ScaleServiceRequest{ServiceName: "echo"}))
+	f.replicas("echo", 0, 0)
+	if got := f.want(200, "POST", "/function/echo", "", "from none"); got != "from none" {
+		t.Errorf("from no replica: %q", got)
+	}
+	f.want(404, "POST", "/system/scale-function/nobody", f.token, f.json(types.ScaleServiceRequest{Replicas: 1}))
+
+	called := make(chan *http.Request, 1)
+	callback := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		called <- r
+	}))
+	defer callback.Close()
+	status, text, header := f.call("POST", "/async-function/echo.openfaas-fn", "", "later", "X-Callback-Url", callback.URL)
+	if status != 202 || header.Get("X-Call-Id") == "" {
+		t.Fatalf("async: %d %s", status, text)
+	}
+	select {
+	case r := <-called:
+		body, _ := io.ReadAll(r.Body)
+		if r.Header.Get("X-Call-Id") != header.Get("X-Call-Id") || r.Header.Get("X-Function-Status") != "200" || string(body) != "later" {
+			t.Errorf("callback: %v %q", r.Header, body)
+		}
+	case <-t.Context().Done():
+		t.Fatal("no callback came")
+	}
+	f.checkLogs()
+
+	f.want(409, "DELETE", "/system/secrets", f.token, f.json(types.Secret{Name: "key"}))
+	f.want(202, "DELETE", "/system/functions", f.token, f.json(types.DeleteFunctionRequest{FunctionName: "echo"}))
+	f.want(404, "DELETE", "/system/functions", f.token, f.json(types.DeleteFunctionRequest{FunctionName: "echo"}))
+	f.want(202, "DELETE", "/system/secrets", f.token, f.json(types.Secret{Name: "key"}))
+	f.want(404, "DELETE", "/system/secrets", f.token, f.json(types.Secret{Name: "key"}))
+	if got := f.want(200, "GET", "/system/secrets", f.token, ""); got != "[]" {
+		t.Errorf("secrets: %s", got)
+	}
+	f.want(501, "POST", "/system/alert", f.token, "{}")
+}
+
+// checkLogs reads what the function has printed, and follows it.
+func (f *faas) checkLogs() {
+	t := f.t
+	t.Helper()
+	text := f.want(200, "GET", "/system/logs?name=echo&follow=0&since=2020-01-02T15:04:05Z", f.token, "")
+	if first := decodeAs[logs.Message](t, strings.SplitN(text, "\n", 2)[0]); first.Name != "echo" || first.Namespace != "openfaas-fn" || first.Instance == "" || first.Text != "watchdog in [it's] /home/app" {
+		t.Errorf("logs: %s", text)
+	}
+	if last := f.want(200, "GET", "/system/logs?name=echo&tail=1", f.token, ""); strings.Count(last, "\n") != 1 || !strings.HasSuffix(text, last) {
+		t.Errorf("its last line: %s of %s", last, text)
+	}
+	for _, q := range []string{"tail=x", "since=now", "follow=maybe"} {
+		f.want(400, "GET", "/system/logs?name=echo&"+q, f.token, "")
+	}
+	f.want(404, "GET", "/system/logs?name=nobody", f.token, "")
+	r, err := http.NewRequestWithContext(t.Context(), "GET", f.URL("/system/logs?name=echo&follow=1&tail=1"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.SetBasicAuth("admin", f.token)
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	f.want(200, "POST", "/function/echo", "", "seventeen letters")
+	for d := json.NewDecoder(resp.Body); ; {
+		var m logs.Message
+		if err := d.Decode(&m); err != nil {
+			t.Fatal(err)
+		}
+		if m.Text == "answered 17 bytes" {
+			return
+		}
+	}
+}
+
+// TestOpenFaaSTenants has namespaces keep tenants apart, and scopes hold.
+func TestOpenFaaSTenants(t *testing.T) {
+	f := startFaaS(t)
+	f.importImage("functions/echo:1")
+	f.want(201, "POST", "/system/namespace/", f.token, `{"name":"acme","annotations":{"openfaas":"1"}}`)
+	f.want(409, "POST", "/system/namespace/", f.token, `{"name":"acme"}`)
+	f.want(400, "POST", "/system/namespace/", f.token, `{"name":"other","labels":{"a":"b"}}`)
+	acme := f.root("token", "create", "acme", "--tenant", "acme", "--scopes", "deploy,invoke")
+	reader := f.root("token", "create", "reader", "--tenant", "acme", "--scopes", "read")
+	for token, want := range map[string]string{f.token: `["acme","openfaas-fn"]`, acme: `["acme"]`} {
+		if got := f.want(200, "GET", "/system/namespaces", token, ""); got != want {
+			t.Errorf("namespaces: %s, want %s", got, want)
+		}
+	}
+	deployment := f.json(types.FunctionDeployment{Service: "echo", Image: "functions/echo:1"})
+	f.want(401, "GET", "/system/functions", "", "")
+	status, _, header := f.call("GET", "/system/functions", "wrong", "")
+	if status != 401 || !strings.HasPrefix(header.Get("WWW-Authenticate"), "Basic") {
+		t.Errorf("wrong password: %d %v", status, header)
+	}
+	f.want(403, "POST", "/system/functions", reader, deployment)
+	f.want(403, "POST", "/system/namespace/", acme, `{"name":"mine"}`)
+	f.want(202, "POST", "/system/functions", acme, deployment)
+	f.want(202, "POST", "/system/functions", f.token, deployment)
+	f.want(200, "GET", "/system/function/echo", reader, "")
+	f.want(404, "GET", "/system/function/echo?namespace=default", acme, "")
+	f.want(404, "GET", "/system/secrets?namespace=default", acme, "")
+	f.want(404, "POST", "/system/functions", acme, f.json(types.FunctionDeployment{Service: "echo", Image: "functions/echo:1", Namespace: "openfaas-fn"}))
+	f.want(404, "DELETE", "/system/functions", acme, f.json(types.DeleteFunctionRequest{FunctionName: "echo", Namespace: "default"}))
+	if got := f.want(200, "POST", "/function/echo.acme", "", "acme's"); got != "acme's" {
+		t.Errorf("acme's: %q", got)
+	}
+	if got := f.root("function", "ls", "--format", "{{.Name}}"); got != "echo\necho.acme" {
+		t.Errorf("functions: %q", got)
+	}
+	f.want(409, "DELETE", "/system/namespace/acme", f.token, "")
+	f.want(202, "DELETE", "/system/functions", acme, f.json(types.DeleteFunctionRequest{FunctionName: "echo"}))
+	f.want(202, "DELETE", "/system/namespace/acme", f.token, "")
+
+	for name, d := range map[string]types.FunctionDeployment{
+		"constraints": {Constraints: []string{"node == a"}}, "gpu": {Limits: &types.FunctionResources{NvidiaGPU: "1"}}, "memory": {Limits: &types.FunctionResources{Memory: "lots"}},
+		"variable": {EnvVars: map[string]string{"FRE_CHANNEL": "4"}}, "name": {Service: "No Name"}, "label": {Labels: &map[string]string{"com.openfaas.scale.min": "some"}},
+	} {
+		if d.Image = "functions/echo:1"; d.Service == "" {
+			d.Service = "bad"
+		}
+		if status, text, _ := f.call("POST", "/system/functions", f.token, f.json(d)); status != 400 {
+			t.Errorf("%s: %d %s, want 400", name, status, text)
+		}
+	}
+	f.want(400, "POST", "/system/functions", f.token, `{"service":"bad","image":"functions/echo:1","unheard":1}`)
+	f.want(413, "POST", "/system/functions", f.token, `{"service":"`+strings.Repeat("x", 2<<20)+`"}`)
+}
+
+// buildContext is a signed request to build.
+func (f *faas) build(secret string, files map[string]string, header ...string) (int, string) {
+	f.t.Helper()
+	body := tarOf(f.t, files)
+	mac := hmac.New(sha256.New, []byte(secret))
+	_, _ = mac.Write(body)
+	status, text, _ := f.call("POST", "/build", "", string(body), append([]string{"X-Build-Signature", "sha256=" + hex.EncodeToString(mac.Sum(nil))}, header...)...)
+	return status, text
+}
+
+// TestOpenFaaSBuild has the remote builder make functions of build contexts.
+func TestOpenFaaSBuild(t *testing.T) {
+	f := startFaaS(t)
+	config := func(image string) string { return f.json(map[string]any{"image": image, "platforms": []string{""}}) }
+	const name = "com.openfaas.docker.config"
+	shell := "id: shout\nbase: native\nhandler: run.sh\n"
+	own := map[string]string{name: config("registry.example/shout:1"), "context/fret.yaml": shell, "context/run.sh": "#!/bin/sh\nread line; echo \"$line!\"\n"}
+	status, text := f.build(faasSecret, own, "Accept", "application/x-ndjson")
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	type result struct{ Image, Status, Error string }
+	if last := decodeAs[result](t, lines[len(lines)-1]); status != 200 || len(lines) < 2 || last.Status != "success" || last.Image != "registry.example/shout:1" {
+		t.Fatalf("build: %d %s", status, text)
+	}
+	f.want(202, "POST", "/system/functions", f.token, f.json(types.FunctionDeployment{Service: "shout", Image: "registry.example/shout:1"}))
+	if got := f.want(200, "POST", "/function/shout", "", "hey\n"); got != "hey!\n" {
+		t.Errorf("what was built: %q", got)
+	}
+	f.replicas("shout", 1, 1) // of a function that has a sandbox for each event
+	f.want(400, "POST", "/system/scale-function/shout", f.token, f.json(types.ScaleServiceRequest{Replicas: 2}))
+
+	// Of OpenFaaS's python template: FRE has the watchdog's place before its index.py.
+	python := map[string]string{
+		name: config("py:1"), "context/template.yml": "language: python3-http\nfprocess: python index.py\n", "context/function/handler.py": "def handle(body):\n    return body.upper()\n",
+		"context/index.py": `
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from function import handler
+class Serve(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        body = handler.handle(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+HTTPServer(("0.0.0.0", 5000), Serve).serve_forever()
+`,
+	}
+	if status, text := f.build(faasSecret, python); status != 200 || decodeAs[result](t, text).Status != "success" {
+		t.Fatalf("python3-http: %d %s", status, text)
+	}
+	f.want(202, "POST", "/system/functions", f.token, f.json(types.FunctionDeployment{Service: "py", Image: "py:1", EnvProcess: "python index.py"}))
+	if got := f.want(200, "POST", "/function/py", "", "loud"); got != "LOUD" {
+		t.Errorf("python3-http: %q", got)
+	}
+
+	with := func(changes map[string]string) map[string]string {
+		out := maps.Clone(own)
+		maps.Copy(out, changes)
+		return out
+	}
+	for what, files := range map[string]map[string]string{
+		"is taken":         with(nil), // by acme's
+		"no com.openfaas":  {"context/fret.yaml": shell},
+		"build argument":   with(map[string]string{name: `{"image":"x","buildArgs":{"A":"b"}}`}),
+		"platforms":        with(map[string]string{name: `{"image":"x","platforms":["linux/riscv64"]}`}),
+		"build secrets":    with(map[string]string{"com.openfaas.secrets": "sealed"}),
+		"image:":           with(map[string]string{name: `{"image":"UPPER case"}`}),
+		"bad archive":      {"../out": "x"},
+		"runs no Docker":   {name: config("x"), "context/Dockerfile": "FROM scratch", "context/template.yml": "language: cobol\n"},
+		"no directory con": {name: config("x")},
+		"not known":        with(map[string]string{name: config("x"), "context/fret.yaml": "id: x\nbase: native\nhandler: x\ncontract: smoke\n"}),
+		"of tenant other":  with(map[string]string{name: config("x"), "context/fret.yaml": shell + "tenant: other\n"}),
+	} {
+		secret := faasSecret
+		if what == "is taken" {
+			secret += " of acme"
+		}
+		status, text := f.build(secret, files)
+		if !strings.Contains(text, what) || status == 200 && decodeAs[result](t, text).Status != "failed" {
+			t.Errorf("%s: %d %s", what, status, text)
+		}
+	}
+	if status, text := f.build("somebody else's", own); status != 401 {
+		t.Errorf("wrong signature: %d %s", status, text)
+	}
+	f.want(401, "POST", "/build", f.token, "no signature")
+	if status, text := f.build(faasSecret, map[string]string{"context/large": strings.Repeat("0", 2<<20)}); status != 413 {
+		t.Errorf("large context: %d %s", status, text)
+	}
+}
