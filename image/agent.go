@@ -63,11 +63,10 @@ func AgentEnv(img *store.Image) ([]string, error) {
 	return append(under(cfg.Env, env), "FRE_CONTRACT=agent"), nil
 }
 
-// Snapshots are images of one part, what was in an agent's /work.
-const (
-	ProtocolSnapshot Protocol = "snapshot"
-	snapshotPart              = "work"
-)
+// ProtocolSnapshot is of images of one part, snapshotPart: what was in an agent's /work.
+const ProtocolSnapshot Protocol = "snapshot"
+
+const snapshotPart = "work"
 
 // SnapshotManifest is that of an agent's /work, which counts among its tenant's images.
 func SnapshotManifest(tenant string, tree store.Digest) (store.Manifest, error) {

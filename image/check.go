@@ -39,6 +39,8 @@ func (c *Config) Check() error {
 	case ProtocolNone:
 		return nil // no function: nothing of what follows is looked at
 	case ProtocolChannel, ProtocolStdio:
+	case ProtocolSnapshot:
+		return errors.New("it is a snapshot of an agent's /work, and no function: fre agent create takes it")
 	default:
 		return fmt.Errorf("protocol %q is unknown: a newer FRE made it", c.Protocol)
 	}

@@ -120,6 +120,7 @@ func (s *server) removeAgent(w http.ResponseWriter, r *http.Request) error {
 // agentInvoker is a gateway.Invoker whose functions are agents' sandboxes.
 type agentInvoker struct{ e *engine.Engine }
 
+// Invoke has the sandbox of that id answer.
 func (i agentInvoker) Invoke(ctx context.Context, id string, r *engine.Request) (*engine.Response, error) {
 	return i.e.InvokeAgent(ctx, id, r)
 }

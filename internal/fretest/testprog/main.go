@@ -274,7 +274,7 @@ func run(command string, args []string) error {
 		if err != nil {
 			return err
 		}
-		time.Sleep(d)
+		<-time.After(d)
 	case "sleep":
 		fmt.Println("ready")
 		forever()

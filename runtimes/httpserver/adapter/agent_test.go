@@ -24,6 +24,7 @@ import (
 var reaper = sync.OnceValue(newChildren)
 
 func testAgent(t *testing.T) *agent {
+	t.Helper()
 	return newAgent(reaper(), t.TempDir())
 }
 
