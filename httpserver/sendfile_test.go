@@ -182,3 +182,30 @@ func TestSendFileCorked(t *testing.T) {
 		}
 	}
 }
+
+// TestSendFileFromDisk: what the kernel has to read first comes as well.
+func TestSendFileFromDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	content := bytes.Repeat([]byte("not in memory, "), 1<<18)
+	check(t, os.WriteFile(path, content, 0o600))
+	f, err := os.Open(path)
+	check(t, err)
+	t.Cleanup(func() { check(t, f.Close()) })
+	check(t, f.Sync())
+	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		// Some of it, so that it is met in the middle; a tmpfs keeps it all.
+		if err := unix.Fadvise(int(f.Fd()), 1<<20, 0, unix.FADV_DONTNEED); err != nil {
+			t.Error(err)
+		}
+		if err := x.SendFile(200, f, 0, int64(len(content))); err != nil {
+			t.Error(err)
+		}
+	})})
+	c := dial(t, addr)
+	r := bufio.NewReader(c)
+	for range 3 {
+		if got, err := io.ReadAll(getFile(t, c, r)); err != nil || !bytes.Equal(got, content) {
+			t.Fatalf("%d bytes of %d, %v", len(got), len(content), err)
+		}
+	}
+}

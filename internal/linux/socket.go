@@ -120,6 +120,17 @@ func Send(fd int, parts [][]byte, oob []byte, flags int) (n int, err error) {
 	}
 }
 
+// SendFile is sendfile(2) as a raw system call, of which Go's scheduler is not told: for a
+// socket that does not block, and bytes that the kernel has in memory. offset moves by what was
+// sent; EAGAIN and EINTR are the caller's.
+func SendFile(to, file int, offset *int64, n int) (int, error) {
+	r, _, errno := unix.RawSyscall6(unix.SYS_SENDFILE, uintptr(to), uintptr(file), uintptr(unsafe.Pointer(offset)), uintptr(n), 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(r), nil
+}
+
 func setControl(m *unix.Msghdr, oob []byte) {
 	if len(oob) > 0 {
 		m.Control = unsafe.SliceData(oob)
