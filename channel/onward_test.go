@@ -178,12 +178,13 @@ func TestCallEndsWithEvent(t *testing.T) {
 func TestCallsAtOnce(t *testing.T) {
 	var mu sync.Mutex
 	under, most := 0, 0
-	gate := make(chan struct{})
+	gate, begun := make(chan struct{}), make(chan struct{}, MostCalls+1)
 	caller := callerFunc(func(ctx context.Context, _ *Called) (*Answer, error) {
 		mu.Lock()
 		under++
 		most = max(most, under)
 		mu.Unlock()
+		begun <- struct{}{}
 		<-gate
 		mu.Lock()
 		under--
@@ -207,6 +208,9 @@ func TestCallsAtOnce(t *testing.T) {
 			}()
 		}
 		all := []string{<-outcomes} // refused while the others wait
+		for range MostCalls {
+			<-begun
+		}
 		close(gate)
 		for range MostCalls {
 			all = append(all, <-outcomes)

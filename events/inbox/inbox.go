@@ -275,53 +275,50 @@ func (w *watcher) look(ctx context.Context, paths []string) error {
 	return err
 }
 
-// walk watches a directory and those below it that can have files of the pattern, and offers
-// what is there. complete: nothing was left out.
+// walk watches a directory and those below it that can have files of the pattern, as far as may
+// be watched, and offers what is there. complete: nothing was left out.
 func (w *watcher) walk(ctx context.Context, dir string, present map[string]bool, refused *bool) (complete bool, err error) {
-	complete = true
-	todo := []string{dir}
-	for len(todo) > 0 && ctx.Err() == nil {
-		dir, todo = todo[len(todo)-1], todo[:len(todo)-1]
-		if !w.reaches(dir) {
-			continue
-		}
-		if !w.add(dir) {
-			complete, w.some = false, true
-			continue
-		}
-		fd, err := w.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
-		if err != nil {
-			continue // gone meanwhile
-		}
-		f := os.NewFile(uintptr(fd), dir)
-		for {
-			entries, err := f.ReadDir(256)
-			var files []string
-			for _, e := range entries {
-				switch p := join(dir, e.Name()); {
-				case e.IsDir():
-					if len(todo) > maxDirs {
-						complete, w.some = false, true
-					} else {
-						todo = append(todo, p)
-					}
-				case e.Type().IsRegular():
-					files = append(files, p)
-				}
-			}
-			r, offered := w.offerAll(ctx, files, present)
-			*refused = *refused || r
-			if offered != nil {
-				return false, errors.Join(offered, f.Close())
-			}
-			if err != nil {
-				complete = complete && errors.Is(err, io.EOF)
-				break
-			}
-		}
-		_ = f.Close() // nothing was written
+	if !w.reaches(dir) {
+		return true, nil
 	}
-	return complete && ctx.Err() == nil, nil
+	if !w.add(dir) {
+		w.some = true
+	}
+	fd, err := w.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return true, nil // gone meanwhile
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	defer f.Close() // nothing was written
+	complete = true
+	for ctx.Err() == nil {
+		entries, read := f.ReadDir(256)
+		var files, dirs []string
+		for _, e := range entries {
+			switch p := join(dir, e.Name()); {
+			case e.IsDir():
+				dirs = append(dirs, p)
+			case e.Type().IsRegular():
+				files = append(files, p)
+			}
+		}
+		r, err := w.offerAll(ctx, files, present)
+		*refused = *refused || r
+		if err != nil {
+			return false, err
+		}
+		for _, p := range dirs {
+			all, err := w.walk(ctx, p, present, refused)
+			if err != nil {
+				return false, err
+			}
+			complete = complete && all
+		}
+		if read != nil {
+			return complete && errors.Is(read, io.EOF), nil
+		}
+	}
+	return false, nil
 }
 
 // reaches says whether files below a directory can match.

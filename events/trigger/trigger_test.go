@@ -84,9 +84,15 @@ func (w *world) Publish(_ context.Context, function string, r *engine.Request, o
 	return events.Receipt{ID: fmt.Sprint(len(w.published))}, nil
 }
 
-func (w *world) Mark(_ context.Context, name string) (time.Time, error) { return w.marks[name], nil }
+func (w *world) Mark(_ context.Context, name string) (time.Time, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.marks[name], nil
+}
 
 func (w *world) SetMark(_ context.Context, name string, t time.Time) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.marks == nil {
 		w.marks = map[string]time.Time{}
 	}
@@ -417,11 +423,15 @@ func TestCronNodes(t *testing.T) {
 		ten := image.Trigger{Name: "ten", Cron: &image.Cron{Schedule: "*/10 * * * *", Zone: "UTC", Missed: "once", Path: "/"}}
 		ctx, cancel := context.WithTimeout(t.Context(), 65*time.Minute)
 		defer cancel()
-		var all sync.WaitGroup
+		var nodes []*Set
 		for _, late := range []time.Duration{0, 5 * time.Minute} {
 			s := newSet(t, w, time.Time{}, ten)
 			s.cfg.Now = func() time.Time { return time.Now().Add(-late) }
 			s.cfg.Events = forgetful{w}
+			nodes = append(nodes, s)
+		}
+		var all sync.WaitGroup
+		for _, s := range nodes {
 			all.Go(func() { s.Cron(ctx, w) })
 		}
 		all.Wait()
