@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,11 +44,14 @@ type audit struct {
 	limit int64
 	files int
 
-	mu     sync.Mutex
-	f      *os.File
-	size   int64
-	missed int
-	closed bool
+	reading chan struct{} // full while somebody reads
+
+	mu      sync.Mutex
+	f       *os.File
+	size    int64
+	missed  int
+	closed  bool
+	watches map[*auditWatch]struct{}
 }
 
 func openAudit(path string, limit int64, files int) (*audit, error) {
@@ -57,7 +61,7 @@ func openAudit(path string, limit int64, files int) (*audit, error) {
 	if files == 0 {
 		files = 8
 	}
-	a := &audit{path: path, limit: limit, files: files}
+	a := &audit{path: path, limit: limit, files: files, reading: make(chan struct{}, 1), watches: map[*auditWatch]struct{}{}}
 	if err := a.open(); err != nil {
 		return nil, fmt.Errorf("open audit log: %w", err)
 	}
@@ -100,6 +104,7 @@ func (a *Access) Record(e Entry) {
 func (a *audit) append(e Entry) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	e.On, e.Reason = shortened(e.On), shortened(e.Reason)
 	e.Missed = a.missed
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -131,21 +136,33 @@ func (a *audit) append(e Entry) error {
 		return err
 	}
 	a.missed = 0
+	a.publishLocked(e)
 	return nil
+}
+
+// shortened keeps what clients choose from filling the log.
+func shortened(s string) string {
+	const most = 1 << 10
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// name is the path of the file that is i rotations old.
+func (a *audit) name(i int) string {
+	if i == 0 {
+		return a.path
+	}
+	return fmt.Sprintf("%s.%d", a.path, i)
 }
 
 // rotateLocked moves each file one on; the last one goes.
 func (a *audit) rotateLocked() error {
 	err := a.f.Close()
 	a.f = nil
-	name := func(i int) string {
-		if i == 0 {
-			return a.path
-		}
-		return fmt.Sprintf("%s.%d", a.path, i)
-	}
 	for i := a.files; i > 0; i-- {
-		err = errors.Join(err, ignoreMissing(os.Rename(name(i-1), name(i))))
+		err = errors.Join(err, ignoreMissing(os.Rename(a.name(i-1), a.name(i))))
 	}
 	if err != nil {
 		return err
@@ -157,6 +174,9 @@ func (a *audit) close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
+	for w := range a.watches {
+		a.endLocked(w, nil)
+	}
 	if a.f == nil {
 		return nil
 	}
