@@ -393,7 +393,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		}
 		undo.add(func() error { return ignoreMissing(os.Remove(cfg.DockerSocket)) })
 		listeners = append(listeners, l)
-		servers = append(servers, newHTTPServer(docker.New(docker.Config{Engine: eng, Log: log, Version: version()}), log))
+		servers = append(servers, newHTTPServer(docker.New(docker.Config{Engine: eng, Log: log, Version: version(), Access: records}), log))
 	}
 	if c := cfg.Registry; c != nil {
 		c.Dir = cmp.Or(c.Dir, filepath.Join(cfg.State, "registry"))

@@ -266,7 +266,7 @@ func environment(given []string) (set, unset []string, err error) {
 	for i, v := range given {
 		name, _, _ := strings.Cut(v, "=")
 		if name == "" {
-			return nil, nil, badRequest("Env: %q has no name before the =", v)
+			return nil, nil, badRequest("Env: a variable has no name before the =")
 		}
 		last[name] = i
 	}

@@ -24,6 +24,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/server/listing"
@@ -36,11 +37,13 @@ const (
 	maxVersion = 50
 )
 
-// Config wires the server. All is required.
+// Config wires the server. All but Access is required.
 type Config struct {
 	Engine  *engine.Engine
 	Log     *slog.Logger
 	Version api.Version
+
+	Access *access.Access // whose audit log tells of what clients do; nil: none does
 }
 
 type server struct {
@@ -116,8 +119,9 @@ func New(cfg Config) http.Handler {
 	s.images.init()
 	mux := http.NewServeMux()
 	for _, rt := range s.routes() {
+		handle := s.audited(rt)
 		mux.HandleFunc(strings.TrimSpace(rt.method+" "+rt.path), func(w http.ResponseWriter, r *http.Request) {
-			if err := rt.handle(w, r); err != nil {
+			if err := handle(w, r); err != nil {
 				s.fail(w, r, err)
 			}
 		})

@@ -84,6 +84,9 @@ func (p *progressOut) fail(err error) error {
 	if !p.begun {
 		return err
 	}
+	if w, ok := p.w.(*watchedWriter); ok {
+		w.failure = err
+	}
 	_, message := statusOf(err)
 	p.send(progress{Error: message, ErrorDetail: &errorDetail{message}})
 	return nil
@@ -213,7 +216,7 @@ func fullDuplex(w http.ResponseWriter) error {
 
 func (s *server) imageImport(w http.ResponseWriter, r *http.Request, source string) error {
 	if source != "-" {
-		return leftOut("import from "+source, "fetch it, then docker import - NAME < FILE")
+		return leftOut("import from URLs", "fetch it, then docker import - NAME < FILE")
 	}
 	if err := fullDuplex(w); err != nil {
 		return err

@@ -84,7 +84,7 @@ func (w *world) testTravel(t *testing.T) {
 		{words("push localhost:1/team/app:2"), 1, `.*`, `(?i)localhost:1`},
 		{words("push nothing:1"), 1, `.*`, `An image does not exist locally with the tag: nothing`},
 		{words("pull -a app"), 1, ``, `FRE has no pull of all tags`},
-		{words("import http://localhost:1/x.tar x"), 1, ``, `FRE has no import from http`},
+		{words("import http://localhost:1/x.tar x"), 1, ``, `FRE has no import from URLs`},
 	})
 	for _, bad := range []string{"no archive at all", ""} {
 		if r := w.dockerWith(t, bad, "load"); r.code != 1 || r.stderr == "" {
