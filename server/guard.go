@@ -103,6 +103,8 @@ var needs = map[string]need{
 	"POST /v1/tokens":             {scope: access.Admin},
 	"POST /v1/tokens/{id}/rotate": {scope: access.Admin, of: ofToken},
 	"DELETE /v1/tokens/{id}":      {scope: access.Admin, of: ofToken},
+
+	"GET /v1/audit": {scope: access.Admin},
 }
 
 // unaudited are routes that change nothing, or carry events, whose number says more than

@@ -78,6 +78,8 @@ func TestOpenAPI(t *testing.T) {
 		api.QueuedEventDetails{},
 		api.QueuedEventLine{},
 		api.Trigger{},
+		api.AuditEntry{},
+		api.AuditLine{},
 		api.Node{},
 		api.BufferStatus{},
 		api.SandboxStatus{},

@@ -232,6 +232,7 @@ func (s *server) routes() []route {
 		{"POST", "/v1/system/gc", s.gc},
 		{"POST", "/v1/system/fsck", s.fsck},
 
+		{"GET", "/v1/audit", s.auditLog},
 		{"GET", "/v1/whoami", s.whoami},
 		{"GET", "/v1/tenants", s.tenants},
 		{"POST", "/v1/tenants", s.createTenant},

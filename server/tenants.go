@@ -356,6 +356,8 @@ func accessStatus(err error) (status int, code api.Code, next string, ok bool) {
 		return http.StatusTooManyRequests, api.CodeSlowDown, "wait for as long as Retry-After says", true
 	case errors.Is(err, access.ErrUnavailable):
 		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again in a moment, or use a token of FRE's own", true
+	case errors.Is(err, access.ErrBehind):
+		return http.StatusGone, api.CodeGone, "ask again, for those since the last one", true
 	case errors.Is(err, access.ErrExists):
 		return http.StatusConflict, api.CodeExists, "", true
 	case errors.Is(err, access.ErrName), errors.Is(err, access.ErrInvalid), errors.Is(err, access.ErrSecret):

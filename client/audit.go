@@ -1,0 +1,46 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/fre-engine/fre/api"
+)
+
+// AuditOptions select entries of the audit log.
+type AuditOptions struct {
+	Since   time.Time // zero: from the oldest on
+	Tail    int       // the last ones at most; 10,000 are the most there is to ask for
+	Tenant  string    // only of whoever is this tenant's; "": all
+	Actions []string  // only those with one of these in their action; nil: all
+	Follow  bool      // new ones too, until ctx ends
+}
+
+// Audit calls emit for entries of the audit log, oldest first. It returns emit's error, and
+// an *api.Error with api.CodeGone where a follower has been too slow.
+func (c *Client) Audit(ctx context.Context, o AuditOptions, emit func(api.AuditEntry) error) error {
+	q := url.Values{"tail": {strconv.Itoa(o.Tail)}, "follow": {strconv.FormatBool(o.Follow)}, "action": o.Actions}
+	if !o.Since.IsZero() {
+		q.Set("since", o.Since.UTC().Format(time.RFC3339Nano))
+	}
+	if o.Tenant != "" {
+		q.Set("tenant", o.Tenant)
+	}
+	resp, err := c.send(ctx, http.MethodGet, "/v1/audit", q, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return readLines(ctx, resp.Body, "audit log", endsWell, func(line api.AuditLine) (bool, error) {
+		switch {
+		case line.Error != nil:
+			return true, line.Error
+		case line.Entry != nil:
+			return false, emit(*line.Entry)
+		}
+		return false, nil
+	})
+}

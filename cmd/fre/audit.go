@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/client"
+)
+
+func (c *cli) auditCommand() *cobra.Command {
+	var o client.AuditOptions
+	var since, format string
+	cmd := &cobra.Command{
+		Use: "audit", Short: "Print the audit log of control actions, the oldest first", Args: args(cobra.NoArgs),
+		Long: `Print the audit log of control actions, the oldest first: when, as whom, from where,
+what, on what, with which result. It takes the scope admin; a tenant's token is shown
+what its tenant's have done. (docs/tenants.md)`,
+		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+			if since != "" {
+				var err error
+				if o.Since, err = flagTime("--since", since, time.Now()); err != nil {
+					return err
+				}
+			}
+			cl := c.client()
+			defer cl.Close()
+			out := cmd.OutOrStdout()
+			return cl.Audit(cmd.Context(), o, func(e api.AuditEntry) error {
+				if format != "" {
+					return formatEach(out, format, []api.AuditEntry{e})
+				}
+				_, err := fmt.Fprintln(out, auditText(e))
+				return err
+			})
+		}),
+	}
+	f := cmd.Flags()
+	f.StringVar(&since, "since", "", "only since this `TIME` (2026-01-31, RFC 3339) or duration ago (10m)")
+	f.IntVarP(&o.Tail, "tail", "n", 1000, "only the last `ENTRIES`, up to 10000")
+	f.StringVar(&o.Tenant, "tenant", "", "only what this tenant's tokens have done; * for root and tokens of all tenants")
+	f.StringSliceVar(&o.Actions, "action", nil, "only actions with this in their name, such as DELETE, secrets, docker, authenticate")
+	f.BoolVarP(&o.Follow, "follow", "f", false, "go on with new entries until Ctrl-C")
+	f.StringVar(&format, "format", "", "`template` for each entry, as for fre images")
+	return cmd
+}
+
+// auditText is an entry for people.
+func auditText(e api.AuditEntry) string {
+	var line strings.Builder
+	fmt.Fprintf(&line, "%s %s %s", e.Time.Format(time.RFC3339Nano), e.Result, e.Action)
+	for _, f := range []struct{ name, value string }{{"on", e.On}, {"who", e.Who}, {"tenant", e.Tenant}, {"from", e.Client}, {"reason", e.Reason}} {
+		if f.value != "" {
+			fmt.Fprintf(&line, " %s=%q", f.name, f.value)
+		}
+	}
+	if e.Missed > 0 {
+		fmt.Fprintf(&line, " (%d before it could not be written)", e.Missed)
+	}
+	return printable(line.String())
+}

@@ -1,0 +1,77 @@
+package server
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/api"
+)
+
+// auditLog answers GET /v1/audit?since=&tail=&tenant=&action=&follow=.
+func (s *server) auditLog(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.records()
+	if err != nil {
+		return err
+	}
+	o, err := auditOptions(r)
+	if err != nil {
+		return err
+	}
+	o.Done = s.engine.Closed()
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		return nil //nolint:nilerr // the client has gone
+	}
+	err = a.Audit(r.Context(), o, func(e access.Entry) error {
+		return writeLine(w, api.AuditLine{Entry: auditEntryOf(e)})
+	})
+	if err != nil && r.Context().Err() == nil {
+		_ = writeLine(w, api.AuditLine{Error: errorOf(err)}) // best effort: the stream is broken already
+	}
+	return nil
+}
+
+// auditOptions are what a request asks for. A tenant's token is shown what its tenant's
+// have done.
+func auditOptions(r *http.Request) (access.AuditOptions, error) {
+	q := r.URL.Query()
+	o := access.AuditOptions{Tail: 1000}
+	var err error
+	if o.Follow, err = queryBool(q.Get("follow")); err != nil {
+		return o, badRequest("follow: %v", err)
+	}
+	if v := q.Get("tail"); v != "" {
+		if o.Tail, err = strconv.Atoi(v); err != nil || o.Tail < 0 || o.Tail > access.MaxAuditTail {
+			return o, badRequest("tail: %q is no number of entries from 0 to %d", v, access.MaxAuditTail)
+		}
+	}
+	if v := q.Get("since"); v != "" {
+		if o.Since, err = time.Parse(time.RFC3339Nano, v); err != nil {
+			return o, badRequest("since: %q is not an RFC 3339 time", v)
+		}
+	}
+	id, tenant, actions := identityOf(r), q.Get("tenant"), q["action"]
+	if tenant != "" && !id.Of(tenant) {
+		return o, notOfTenant("tenant " + tenant)
+	}
+	o.Keep = func(e access.Entry) bool {
+		return id.Of(e.Tenant) && (tenant == "" || e.Tenant == tenant) &&
+			(len(actions) == 0 || slices.ContainsFunc(actions, func(part string) bool { return strings.Contains(e.Action, part) }))
+	}
+	return o, nil
+}
+
+func auditEntryOf(e access.Entry) *api.AuditEntry {
+	out := &api.AuditEntry{
+		Time: e.Time, Who: e.Who, Tenant: e.Tenant, Action: e.Action, On: e.On, Result: string(e.Result), Status: e.Status, Reason: e.Reason, Missed: e.Missed,
+	}
+	if e.Client.IsValid() {
+		out.Client = e.Client.String()
+	}
+	return out
+}
