@@ -155,8 +155,9 @@ $(COSIGN): tools/cosign/go.mod tools/cosign/go.sum | deps-build
 	@touch $@
 
 .PHONY: docs
-docs: deps-build ## check links, targets and tests that the documents name
+docs: deps-build ## check links, targets and tests that the documents name, and the examples of docs/deploy
 	go test -count=1 ./test/docs/...
+	cd tools/deploy && go test -count=1 ./...
 
 .PHONY: unit
 unit: deps-build shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## go test without the long suites; what needs root is skipped without it
