@@ -289,7 +289,7 @@ func (w *watcher) walk(ctx context.Context, dir string, present map[string]bool,
 		return true, nil // gone meanwhile
 	}
 	f := os.NewFile(uintptr(fd), dir)
-	defer f.Close() // nothing was written
+	defer func() { _ = f.Close() }() // nothing was written
 	complete = true
 	for ctx.Err() == nil {
 		entries, read := f.ReadDir(256)
