@@ -108,6 +108,7 @@ func TestNodes(t *testing.T) {
 	}
 	// What one node has taken on is so at all.
 	engines["b"].setRoom(0)
+	until(t, "no node waits for events", func() bool { return consumerOf(t, b).NumWaiting == 0 })
 	r, err := a.Publish(t.Context(), "f", request("x"), Options{Key: "k"})
 	if err != nil {
 		t.Fatal(err)
