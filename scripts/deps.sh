@@ -193,6 +193,7 @@ for group in "$@"; do
 		need skopeo skopeo # other clients of registries, and who runs what they fetch
 		need umoci umoci
 		need runc runc
+		need ip iproute2 # puts nodes into network namespaces
 		need strace strace # what the engine asks of the kernel for an answer
 		need ffmpeg ffmpeg # makes the videos of tests, and plays what is made of them
 		need chromium chromium # looks at the page of fre-video
