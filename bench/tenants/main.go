@@ -141,11 +141,11 @@ func (s *situation) measure(ctx context.Context, d *daemon.Daemon, o options) er
 	noisy := make(chan noise, 1)
 	if s.noise {
 		go func() {
-			r, err := load.Run(ctx, load.Config{URL: d.URL("/function/noisy"), Rate: 10 * o.quota, Duration: o.turn, WarmUp: o.turn / 10})
+			r, err := load.Run(ctx, load.Config{URL: d.URL("/function/noisy.noisy"), Rate: 10 * o.quota, Duration: o.turn, WarmUp: o.turn / 10})
 			noisy <- noise{r, err}
 		}()
 	}
-	quiet, err := load.Run(ctx, load.Config{URL: d.URL("/function/quiet"), Rate: o.rate, Duration: o.turn, WarmUp: o.turn / 10})
+	quiet, err := load.Run(ctx, load.Config{URL: d.URL("/function/quiet.quiet"), Rate: o.rate, Duration: o.turn, WarmUp: o.turn / 10})
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,11 @@ func (s *situation) measure(ctx context.Context, d *daemon.Daemon, o options) er
 		s.Others = append(s.Others, n.report.ByStatus["429"].Count)
 	}
 	s.P50, s.P99 = append(s.P50, int64(quiet.Metrics.Latencies.P50)), append(s.P99, int64(quiet.Metrics.Latencies.P99))
-	s.Failed += quiet.Metrics.Requests - quiet.ByStatus["200"].Count
+	failed := quiet.Metrics.Requests - quiet.ByStatus["200"].Count
+	if !s.noise && failed > 0 {
+		return fmt.Errorf("%d of %d events failed: the figures would be of something else", failed, quiet.Metrics.Requests)
+	}
+	s.Failed += failed
 	return nil
 }
 
