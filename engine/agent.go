@@ -160,7 +160,7 @@ func (e *Engine) CreateAgent(ctx context.Context, o AgentOptions) (*Agent, error
 		return nil, errors.Join(err, e.endAgent(a))
 	}
 	a.mu.Lock()
-	a.timer = time.AfterFunc(min(a.idle, a.age), func() { e.expireAgent(a) })
+	a.used, a.timer = time.Now(), time.AfterFunc(min(a.idle, a.age), func() { e.expireAgent(a) })
 	a.mu.Unlock()
 	return a.describe(), nil
 }
@@ -285,12 +285,15 @@ func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image
 	e.agents.mu.Lock()
 	a.f = f
 	e.agents.mu.Unlock()
-	resp, err := e.InvokeAgent(ctx, s.ID, &Request{Method: "GET", Path: "/ready"})
+	l, err := f.lease(ctx)
+	if errors.Is(err, errRetired) { // removed meanwhile
+		return fmt.Errorf("%q: %w", s.ID, ErrNoAgent)
+	}
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(io.Discard, resp.Body)
-	return errors.Join(err, resp.Body.Close())
+	l.in.release(0)
+	return nil
 }
 
 // endAgent removes a sandbox and all that is its own. It may be called several times.
@@ -457,8 +460,9 @@ type agentBody struct {
 }
 
 func (b *agentBody) Close() error {
+	err := b.ReadCloser.Close()
 	b.once.Do(func() { b.a.leave() })
-	return b.ReadCloser.Close()
+	return err
 }
 
 func (a *agent) enter() bool {
@@ -477,6 +481,9 @@ func (a *agent) leave() bool {
 	defer a.mu.Unlock()
 	a.busy--
 	a.used = time.Now()
+	if a.ended {
+		a.f.e.metrics.forget(a.f.name, 0) // what endAgent broke off was counted after it
+	}
 	return a.ended
 }
 

@@ -91,6 +91,9 @@ func TestAgents(t *testing.T) {
 
 	t.Run("hostile", func(t *testing.T) {
 		id := r.create(api.AgentRequest{Work: "16MiB", Memory: "128MiB"})
+		if _, text := r.curl("/metrics"); !strings.Contains(text, `fre_invocation_seconds_count{function="`+id+`",outcome="ok",revision="1"} 0`) {
+			t.Error("to make one counts as an event of it")
+		}
 		if _, exit, err := r.sh(ctx, id, "sleep 600 & sleep 600", time.Second); err != nil || !exit.TimedOut {
 			t.Errorf("a command without end: %+v %v", exit, err)
 		}
@@ -154,10 +157,19 @@ func TestAgents(t *testing.T) {
 			t.Error("a command whose client has left ended well")
 		}
 		r.want(id, "while kill -0 $(cat pid) 2>/dev/null; do :; done; echo gone", "gone")
-		if err := r.c.RemoveAgent(ctx, id); err != nil {
-			t.Error(err)
+		_, err = r.c.ExecAgent(ctx, id, api.AgentExec{Shell: "echo begun; exec sleep 600"}, nil, func(api.AgentOutput) error { return r.c.RemoveAgent(ctx, id) })
+		if err == nil {
+			t.Error("a command whose sandbox was removed ended well")
 		}
 		r.nothingOf(id)
+		if err := daemon.Until(ctx, func() error {
+			if _, text := r.curl("/metrics"); strings.Contains(text, id) {
+				return fmt.Errorf("the metrics have %s", id)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
 	})
 
 	t.Run("snapshot", func(t *testing.T) {

@@ -86,8 +86,6 @@ func (a *agent) route(ctx context.Context, e *channel.Event) (*channel.Answer, e
 		return nil, refuse("query: %v", err)
 	}
 	switch e.Method + " " + e.Path {
-	case "GET /ready":
-		return &channel.Answer{Status: 204}, nil
 	case "GET /files":
 		return a.read(q)
 	case "PUT /files":
