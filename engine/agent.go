@@ -262,7 +262,7 @@ func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image
 		}
 	}
 	f := &function{
-		e: e, name: image.QualifiedName(s.ID, s.Tenant), plain: s.ID, revision: 1, template: img.Name, version: img.Version, image: img, deployed: s.Created,
+		e: e, name: image.QualifiedName(s.ID, s.Tenant), plain: s.ID, revision: 1, template: img.Name, version: img.Version, image: img, deployed: s.Created, agent: true,
 		config: image.Config{
 			Base: s.Image, Args: image.AgentCommand(), Env: withLimits(env, s.Resources), Protocol: image.ProtocolChannel, Tenant: s.Tenant,
 			Instances: image.Instances{Isolation: image.IsolationInstance, Concurrency: agentEvents, Max: 1, Idle: 2 * agentMostAge},

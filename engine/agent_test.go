@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,5 +25,19 @@ func TestAgentMetricsEnd(t *testing.T) {
 	e.metrics.duration.Collect(series)
 	if len(series) != 0 {
 		t.Errorf("%d series are left", len(series))
+	}
+}
+
+// TestAgentCalls: what runs in an agent's sandbox can call no function, whatever it says on
+// the channel.
+func TestAgentCalls(t *testing.T) {
+	r := calls(t, Config{})
+	d, err := r.find("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.main.agent = true
+	if got, resp, err := r.call(t.Context(), "f", "/call/g/", ""); err != nil || resp.Status != 502 || !strings.HasPrefix(got, "not_possible: ") {
+		t.Errorf("%q %v, want not_possible", got, err)
 	}
 }

@@ -32,6 +32,7 @@ type function struct {
 	deployed time.Time
 
 	temporary bool // see DeployOptions
+	agent     bool // it is an agent's sandbox: whatever runs there can call no function
 
 	opens *sandbox.Opens // what it opens in its root; nil: nobody asks. Set before the function is published
 

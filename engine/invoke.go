@@ -189,7 +189,9 @@ func (ev *event) channel(r *Request) (*Response, error) {
 	f := ev.f
 	m := &ev.meta
 	*m = ev.invocation(r)
-	m.Caller = ev
+	if !f.agent {
+		m.Caller = ev
+	}
 	if f.fresh() {
 		if err := ev.boot(); err != nil {
 			return nil, err
