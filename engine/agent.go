@@ -221,6 +221,9 @@ func (e *Engine) enterAgent(o *AgentOptions, img, snapshot *store.Image) (*agent
 			return nil, &QuotaError{o.Tenant, "bytes in /work of agents' sandboxes", most}
 		}
 	}
+	if snapshot != nil && a.shown.WorkBytes > 0 && snapshot.Size > a.shown.WorkBytes { // restore is held to no quota
+		return nil, fmt.Errorf("agent's sandbox: %w", &image.FieldError{Field: "work_bytes", Message: fmt.Sprintf("the snapshot's files have %d bytes, and /work has a limit of %d", snapshot.Size, a.shown.WorkBytes)})
+	}
 	if a.shown.WorkBytes > 0 {
 		if err := e.volumes.CanLimit(); err != nil {
 			return nil, fmt.Errorf("agent's sandbox: %w", &image.FieldError{Field: "work_bytes", Message: err.Error()})

@@ -1,11 +1,34 @@
 package engine
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/store"
 )
+
+// TestAgentSnapshotFits: what restores a snapshot is root, whom a quota of the file system
+// does not hold.
+func TestAgentSnapshotFits(t *testing.T) {
+	for name, c := range map[string]struct {
+		limit int64
+		fits  bool
+	}{"smaller": {16<<20 - 1, false}, "none": {0, true}} {
+		e := &Engine{agents: agents{byID: map[string]*agent{}}}
+		_, err := e.enterAgent(&AgentOptions{Tenant: "acme", WorkBytes: c.limit}, &store.Image{}, &store.Image{Size: 16 << 20})
+		var field *image.FieldError
+		if fits := err == nil; fits != c.fits || !fits && (!errors.As(err, &field) || field.Field != "work_bytes") {
+			t.Errorf("limit %s: %v", name, err)
+		}
+		if taken := len(e.agents.byID) > 0; taken != c.fits {
+			t.Errorf("limit %s: it has a place: %v", name, taken)
+		}
+	}
+}
 
 // TestAgentMetricsEnd: of a sandbox that was removed under a command no series stay.
 func TestAgentMetricsEnd(t *testing.T) {
