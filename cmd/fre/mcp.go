@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,7 +27,8 @@ func (c *cli) mcpCommand() *cobra.Command {
 		Long: `Serve the Model Context Protocol on standard input and output: tools that make
 sandboxes, run commands and code in them, and write, read and list files. The
 flags are those of the sandbox that is made where a tool names none, and of those
-that are made without saying more. What this made goes when it ends.
+that are made without saying more; none gets more network than they give. What
+this made goes when it ends.
 
   claude mcp add fre -- fre mcp
   claude mcp add fre -- fre mcp --network egress --allow pypi.org:443
@@ -79,8 +82,8 @@ type (
 		Image       string   `json:"image,omitempty" jsonschema:"what it is made of: python, node, java, php, ruby, native, or an image of the engine's; default python"`
 		Snapshot    string   `json:"snapshot,omitempty" jsonschema:"name of a snapshot that /work is to begin with"`
 		Memory      string   `json:"memory,omitempty" jsonschema:"limit, such as 512MiB"`
-		Network     string   `json:"network,omitempty" jsonschema:"none or egress"`
-		Allow       []string `json:"allow,omitempty" jsonschema:"with egress: the only destinations, such as pypi.org:443"`
+		Network     string   `json:"network,omitempty" jsonschema:"none, or egress where the session has it; default: the session's"`
+		Allow       []string `json:"allow,omitempty" jsonschema:"with egress: the only destinations, such as pypi.org:443; no others than the session's"`
 		IdleSeconds int64    `json:"idle_seconds,omitempty" jsonschema:"it is removed that long after its last use; default 900"`
 	}
 	mcpSandbox struct {
@@ -142,7 +145,7 @@ type (
 
 func (m *mcpServer) server() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "fre", Title: "FRE sandboxes", Version: version().Version}, &mcp.ServerOptions{
-		Instructions: "Run untrusted commands and code in sandboxes that start in milliseconds. Files are in /work, which is kept between calls; the rest of the root is read-only. There is no network unless it was asked for. Background processes run on; sandboxes are removed when idle, and with this session.",
+		Instructions: "Run untrusted commands and code in sandboxes that start in milliseconds. Files are in /work, which is kept between calls; the rest of the root is read-only. There is no network unless the session was given one. Background processes run on; sandboxes are removed when idle, and with this session.",
 	})
 	add(s, "create_sandbox", "Make a further sandbox, of another image or with other limits, and return its id. One for every tool is made by itself.", m.create)
 	add(s, "exec", "Run a shell command in a sandbox and return its output and exit code.", m.exec)
@@ -179,6 +182,18 @@ func add[In, Out any](s *mcp.Server, name, description string, handle func(conte
 }
 
 func (m *mcpServer) create(ctx context.Context, in mcpCreate) (api.Agent, error) {
+	r, err := m.request(in)
+	if err != nil {
+		return api.Agent{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.makeLocked(ctx, r)
+}
+
+// request is a sandbox as a model asks for it. What that may reach the flags say: a model
+// does what it has read somewhere.
+func (m *mcpServer) request(in mcpCreate) (api.AgentRequest, error) {
 	r := m.usual
 	for _, f := range []struct {
 		to   *string
@@ -188,15 +203,25 @@ func (m *mcpServer) create(ctx context.Context, in mcpCreate) (api.Agent, error)
 			*f.to = f.from
 		}
 	}
-	if in.Network != "" {
-		r.Network, r.Allow = in.Network, in.Allow
-	}
 	if in.IdleSeconds != 0 {
 		r.IdleSeconds = in.IdleSeconds
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.makeLocked(ctx, r)
+	switch {
+	case in.Network == "" && len(in.Allow) == 0:
+	case in.Network == "none":
+		r.Network, r.Allow = in.Network, in.Allow
+	case r.Network != "egress", len(r.Allow) > 0 && slices.ContainsFunc(in.Allow, func(to string) bool { return !slices.Contains(r.Allow, to) }):
+		return r, &hintError{
+			fmt.Errorf("this session's sandboxes have the network %s, and may have less", strings.TrimSpace(cmp.Or(r.Network, "none")+" "+strings.Join(r.Allow, " "))),
+			"ask the person for more: fre mcp --network egress --allow DESTINATION",
+		}
+	default:
+		r.Network = cmp.Or(in.Network, r.Network)
+		if len(in.Allow) > 0 {
+			r.Allow = in.Allow
+		}
+	}
+	return r, nil
 }
 
 func (m *mcpServer) makeLocked(ctx context.Context, r api.AgentRequest) (api.Agent, error) {
