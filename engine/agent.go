@@ -173,10 +173,8 @@ func (e *Engine) agentImage(ctx context.Context, o *AgentOptions) (*store.Image,
 	var err error
 	if base {
 		of, err = e.Base(ctx, o.Image, func(image.Event) {})
-	} else if of, err = e.cfg.Store.Image(o.Image); err == nil {
-		if tenant := ImageTenant(of); tenant != "" && tenant != o.Tenant {
-			err = fmt.Errorf("image %s: %w", o.Image, fs.ErrNotExist)
-		}
+	} else if of, err = e.cfg.Store.Image(o.Image); err == nil && !agentMayHave(of, o.Tenant) {
+		err = fmt.Errorf("image %s: %w", o.Image, fs.ErrNotExist)
 	}
 	if err != nil {
 		return nil, err
@@ -186,6 +184,14 @@ func (e *Engine) agentImage(ctx context.Context, o *AgentOptions) (*store.Image,
 		err = fmt.Errorf("image %s is being removed: %w", o.Image, fs.ErrNotExist)
 	}
 	return img, err
+}
+
+// agentMayHave says whether an image is the tenant's or nobody's. What the engine keeps for
+// itself names no tenant, and may hold one's files: agents' own images do.
+func agentMayHave(img *store.Image, tenant string) bool {
+	cfg, err := image.ConfigOf(img)
+	of := ImageTenant(img)
+	return err == nil && cfg.Labels[image.LabelKind] != image.KindTools && (of == "" || of == tenant)
 }
 
 // enterAgent takes a place for a sandbox, and its share of the tenant's quota of bytes.

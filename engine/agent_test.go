@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -26,6 +27,30 @@ func TestAgentSnapshotFits(t *testing.T) {
 		}
 		if taken := len(e.agents.byID) > 0; taken != c.fits {
 			t.Errorf("limit %s: it has a place: %v", name, taken)
+		}
+	}
+}
+
+// TestAgentImages: no tenant has another's files, not by an image that the engine made of
+// them for itself either.
+func TestAgentImages(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg  image.Config
+		want bool
+	}{
+		"its own":                   {image.Config{Protocol: image.ProtocolChannel, Tenant: "acme"}, true},
+		"another's":                 {image.Config{Protocol: image.ProtocolChannel, Tenant: "other"}, false},
+		"another's snapshot":        {image.Config{Protocol: image.ProtocolSnapshot, Tenant: "other"}, false},
+		"a base":                    {image.Config{Protocol: image.ProtocolNone, Labels: map[string]string{image.LabelKind: image.KindBase}}, true},
+		"a container's":             {image.Config{Protocol: image.ProtocolNone}, true},
+		"another agent's, or tools": {image.Config{Protocol: image.ProtocolNone, Labels: map[string]string{image.LabelKind: image.KindTools}}, false},
+	} {
+		config, err := json.Marshal(c.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := agentMayHave(&store.Image{Manifest: store.Manifest{Config: config}}, "acme"); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func (b *Builder) Agent(ctx context.Context, of *store.Image) (*store.Image, err
 	if err != nil {
 		return nil, err
 	}
-	return b.Store.PutImage(ctx, store.Manifest{Name: "agent", Version: hash[:16], Parts: parts, Config: config})
+	return b.Store.PutImage(ctx, store.Manifest{Name: toolsPrefix + "agent", Version: hash[:16], Parts: parts, Config: config})
 }
 
 // AgentCommand is the program of an image that [Builder.Agent] made.

@@ -265,6 +265,8 @@ func (r *agentRig) testAgentTenants(t *testing.T) {
 	r.refused("beyond the quota of bytes", "bytes in /work of agents' sandboxes", err)
 	_, err = r.as(all, "", "agent", "create", "--tenant", "others")
 	r.refused("for another tenant", "exit status 1", err)
+	_, err = r.as(other, "", "agent", "create", "--image", "tools/agent")
+	r.refused("of another sandbox's image, which may be of that tenant's files", "image tools/agent: ", err)
 	r.mustAs(all, "text", "agent", "cp", "-", id+":d/x")
 	if out := r.mustAs(all, "", "agent", "cp", id+":d/x", "-"); out != "text" {
 		t.Errorf("cp: %q", out)
