@@ -39,6 +39,8 @@ func TestMain(m *testing.M) {
 		program()
 	case os.Getenv("PORT") != "":
 		serve(os.Args[1])
+	case os.Getenv("LEAVES_GROUP") != "":
+		leaveGroup()
 	}
 	os.Exit(m.Run())
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -129,6 +130,25 @@ func alive(t *testing.T, file string) (pid int) {
 	return pid
 }
 
+// leaveGroup goes to the process group of a child's, and waits to be killed. The child ends
+// with it.
+func leaveGroup() {
+	cmd := exec.CommandContext(context.Background(), "cat")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	_, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err == nil {
+		err = syscall.Setpgid(0, cmd.Process.Pid)
+	}
+	if err == nil {
+		err = cmd.Wait()
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
 // TestAgentKills: at the time limit and when the client goes, the process group ends.
 func TestAgentKills(t *testing.T) {
 	a := testAgent(t)
@@ -162,6 +182,14 @@ func TestAgentKills(t *testing.T) {
 		t.Errorf("at the limit: %+v", got.exit)
 	}
 	gone("timeout")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = execAgent(t, a, `{"args":["`+self+`"],"env":{"LEAVES_GROUP":"yes"},"timeout_ms":1000}`, "")
+	if !got.exit.TimedOut || got.exit.Signal != "SIGKILL" {
+		t.Errorf("one that has left its group, at the limit: %+v", got.exit)
+	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	got1, err := a.handle(ctx, &channel.Event{Invocation: channel.Invocation{Method: "POST", Path: "/exec"}, Body: strings.NewReader(`{"shell":"sleep 600 & echo $! > client; echo ready; wait"}`)})

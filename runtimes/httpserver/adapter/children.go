@@ -74,10 +74,9 @@ func (p *child) signal(sig syscall.Signal) {
 	select {
 	case <-p.exited: // its id may be another's
 	default:
-		pid := p.pid
 		if p.group {
-			pid = -pid
+			_ = syscall.Kill(-p.pid, sig)
 		}
-		_ = syscall.Kill(pid, sig)
+		_ = syscall.Kill(p.pid, sig) // which may have gone to another group
 	}
 }
