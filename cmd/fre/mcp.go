@@ -242,8 +242,10 @@ func (m *mcpServer) in(ctx context.Context, named mcpSandbox, do func(id string)
 	if err != nil {
 		return err
 	}
-	err = do(id)
-	if _, found := m.client.Agent(ctx, id); fresh || !isNotFound(err) || !isNotFound(found) {
+	if err = do(id); fresh || !isNotFound(err) {
+		return err
+	}
+	if _, found := m.client.Agent(ctx, id); !isNotFound(found) { // it is a file that is not there
 		return err
 	}
 	if id, _, err = m.own(ctx, id); err != nil { // it has expired
