@@ -97,7 +97,7 @@ func (k *issued) send(ctx context.Context, c *Called) error {
 	}
 	if rest {
 		body := c.Body
-		f.wg.Go(func() { k.sendBody(body) })
+		f.wg.Go(func() { k.out.send(f.ctx, f.w, k.id, body, k.cancel) })
 	}
 	return nil
 }
@@ -140,31 +140,6 @@ func (k *issued) sendFile(ctx context.Context, meta []byte, body io.Reader) (sen
 	}
 	err = k.begin(func() error { return k.f.w.sendFile(ctx, kindCallFile, k.id, meta, m.json(), file) })
 	return err == nil, err
-}
-
-func (k *issued) sendBody(body io.Reader) {
-	buf := make([]byte, chunk)
-	for {
-		n, err := k.out.take(chunk)
-		if err != nil {
-			return // the call is over
-		}
-		got, rerr := body.Read(buf[:n])
-		_ = k.out.add(n - got) // what was taken before fits
-		more := uint8(flagMore)
-		switch {
-		case rerr == io.EOF:
-			more = 0
-		case rerr != nil:
-			k.cancel(fmt.Errorf("read body: %w", rerr))
-			return
-		case got == 0:
-			continue
-		}
-		if k.f.w.send(k.f.ctx, kindData, more, k.id, nil, buf[:got]) != nil || more == 0 {
-			return
-		}
-	}
 }
 
 // frameIssued acts on a frame about a call of this function's.
