@@ -41,7 +41,7 @@ func (m *onwardMeta) check() error {
 	switch {
 	case !token(m.Method):
 		return fmt.Errorf("%w: a call's method %q", ErrProtocol, m.Method)
-	case !strings.HasPrefix(m.Path, "/") || !fieldValue(m.Path) || !fieldValue(m.Query):
+	case !strings.HasPrefix(m.Path, "/") || !visible(m.Path) || !visible(m.Query):
 		return fmt.Errorf("%w: a call's path %q?%q", ErrProtocol, m.Path, m.Query)
 	case len(m.Headers) > MaxHeaders:
 		return fmt.Errorf("%w: %d headers", ErrProtocol, len(m.Headers))

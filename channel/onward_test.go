@@ -108,6 +108,8 @@ func TestCallRefused(t *testing.T) {
 		"no caller":     {nil, Called{Method: "GET", Path: "/"}, "not_possible"},
 		"method":        {echoes, Called{Method: "G T", Path: "/"}, "bad_call"},
 		"path":          {echoes, Called{Method: "GET", Path: "x"}, "bad_call"},
+		"path's space":  {echoes, Called{Method: "GET", Path: "/a HTTP/1.0"}, "bad_call"},
+		"query's tab":   {echoes, Called{Method: "GET", Path: "/", Query: "a\tb"}, "bad_call"},
 		"header":        {echoes, Called{Method: "GET", Path: "/", Headers: [][2]string{{"a", "b\nc"}}}, "bad_call"},
 		"much metadata": {echoes, Called{Method: "GET", Path: "/" + strings.Repeat("a", MaxMeta)}, "bad_call"},
 	} {
@@ -275,6 +277,7 @@ func TestCallMalformed(t *testing.T) {
 		"no JSON":               {{kindCall, 0, FirstCall, []byte{1, 0, 0, 0, '{'}}},
 		"method":                {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "", Path: "/"})}},
 		"path":                  {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/a\r\nb"})}},
+		"path's space":          {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/a b"})}},
 		"headers":               {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/", Headers: slices.Repeat([][2]string{{"a", "b"}}, MaxHeaders+1)})}},
 		"no file":               {{kindCallFile, 0, FirstCall, good}},
 		"data beyond window":    {first, {kindData, flagMore, FirstCall, make([]byte, Window+1)}},
