@@ -36,13 +36,15 @@ func (k *issued) taken() {}
 // is read by a goroutine that ends with the call, once the Read it is in returns.
 func (e *Event) Call(ctx context.Context, c *Called) (*Reply, error) {
 	f := e.fun
+	if !f.calls {
+		return nil, errNoEngine
+	}
 	f.mu.Lock()
 	s := f.events[e.id]
+	f.mu.Unlock()
 	if s == nil {
-		f.mu.Unlock()
 		return nil, errCallerOver
 	}
-	f.mu.Unlock()
 	k := &issued{f: f, s: s, replied: make(chan struct{})}
 	k.out.init()
 	if err := k.send(ctx, c); err != nil {

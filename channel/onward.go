@@ -60,6 +60,7 @@ var (
 	errGivenUp    = &Failure{Type: "cancelled", Message: "the caller has given the call up"}
 	errManyCalls  = &Failure{Type: "too_many_calls", Message: fmt.Sprintf("%d calls of this event are under way", MostCalls)}
 	errNoCalls    = &Failure{Type: "not_possible", Message: "this event can call no function"}
+	errNoEngine   = &Failure{Type: "not_possible", Message: "this engine takes no calls"}
 )
 
 // mostRefused is how many refused calls may wait for the function to hear of it: who makes

@@ -33,7 +33,8 @@ func (o otherFunctions) Call(ctx context.Context, c *channel.Called) (*channel.A
 	case "f":
 		return &channel.Answer{Status: 200, Body: c.Body}, nil
 	}
-	if c.Method != "PUT" || c.Path != "/p" || c.Query != "q=1" || !slices.Contains(c.Headers, [2]string{"x-a", "1"}) {
+	if c.Method != "PUT" || c.Path != "/p" || c.Query != "q=1" || !slices.Contains(c.Headers, [2]string{"x-a", "1"}) ||
+		!slices.Contains(c.Headers, [2]string{"content-type", "application/octet-stream"}) {
 		o.t.Errorf("called by %+v", c)
 	}
 	return &channel.Answer{Status: 207, Headers: [][2]string{{"X-B", "2"}}, Body: io.MultiReader(c.Body)}, nil
