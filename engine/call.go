@@ -245,7 +245,7 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 			break // body.cancel is for ctx, which ends with the call
 		}
 		body.from = resp.Body
-		r = &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[i+1], resp.Header), Body: body, Size: resp.Size}
+		r = &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[i+1], ofBody(resp.Header)), Body: body, Size: resp.Size}
 	}
 	return resp, nil
 }
@@ -370,6 +370,13 @@ func (ev *event) calledHeader(function string, fields [][2]string) [][2]string {
 		}
 	}
 	return header
+}
+
+// ofBody are the fields of an answer that say what its body is.
+func ofBody(fields [][2]string) [][2]string {
+	return slices.DeleteFunc(slices.Clone(fields), func(h [2]string) bool {
+		return !strings.HasPrefix(textproto.CanonicalMIMEHeaderKey(h[0]), "Content-")
+	})
 }
 
 // field is the value of the first field of that canonical name, "" without one.
