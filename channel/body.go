@@ -2,6 +2,7 @@ package channel
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -511,6 +512,35 @@ func (c *credit) add(n int) error {
 	}
 	c.changed.Broadcast()
 	return nil
+}
+
+// send sends what follows the first part of a request's body, until nobody wants more; broken
+// is told why the body has no end.
+func (c *credit) send(ctx context.Context, w *frameWriter, id uint64, body io.Reader, broken func(error)) {
+	buf := make([]byte, chunk)
+	for {
+		n, err := c.take(chunk)
+		if err != nil {
+			return // the invocation is over
+		}
+		got, rerr := body.Read(buf[:n])
+		_ = c.add(n - got) // what was taken before fits
+		more := uint8(flagMore)
+		switch {
+		case rerr == io.EOF:
+			more = 0
+		case rerr != nil:
+			if !c.over() {
+				broken(fmt.Errorf("read body: %w", rerr))
+			}
+			return
+		case got == 0:
+			continue
+		}
+		if w.send(ctx, kindData, more, id, nil, buf[:got]) != nil || more == 0 {
+			return
+		}
+	}
 }
 
 // over tells whether nothing may be sent any more.

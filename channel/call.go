@@ -94,7 +94,7 @@ func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Repl
 		return nil, err
 	}
 	if rest {
-		c.spawn(func() { k.sendBody(body) })
+		c.spawn(func() { k.out.send(ctx, c.w, k.id, body, k.cancel) })
 	}
 	select {
 	case <-k.replied:
@@ -197,34 +197,6 @@ type scratch struct {
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
-
-// sendBody sends what follows the first part of a request body.
-func (k *call) sendBody(body io.Reader) {
-	buf := make([]byte, chunk)
-	for {
-		n, err := k.out.take(chunk)
-		if err != nil {
-			return // the invocation is over
-		}
-		got, rerr := body.Read(buf[:n])
-		_ = k.out.add(n - got) // what was taken before fits
-		more := uint8(flagMore)
-		switch {
-		case rerr == io.EOF:
-			more = 0
-		case rerr != nil:
-			if !k.out.over() {
-				k.cancel(fmt.Errorf("read body: %w", rerr))
-			}
-			return
-		case got == 0:
-			continue
-		}
-		if k.conn.w.send(k.ctx, kindData, more, k.id, nil, buf[:got]) != nil || more == 0 {
-			return
-		}
-	}
-}
 
 func (k *call) frameResponse(p []byte, more bool) error {
 	r, body, err := k.head(p)

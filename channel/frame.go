@@ -257,6 +257,16 @@ func token(s string) bool {
 	return s != ""
 }
 
+// visible refuses what could end a request's target: RFC 9112 section 3.
+func visible(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
 // fieldValue refuses what could end a header field: RFC 9110 section 5.5.
 func fieldValue(s string) bool {
 	for i := range len(s) {

@@ -36,13 +36,15 @@ func (k *issued) taken() {}
 // is read by a goroutine that ends with the call, once the Read it is in returns.
 func (e *Event) Call(ctx context.Context, c *Called) (*Reply, error) {
 	f := e.fun
+	if !f.calls {
+		return nil, errNoEngine
+	}
 	f.mu.Lock()
 	s := f.events[e.id]
+	f.mu.Unlock()
 	if s == nil {
-		f.mu.Unlock()
 		return nil, errCallerOver
 	}
-	f.mu.Unlock()
 	k := &issued{f: f, s: s, replied: make(chan struct{})}
 	k.out.init()
 	if err := k.send(ctx, c); err != nil {
@@ -97,7 +99,7 @@ func (k *issued) send(ctx context.Context, c *Called) error {
 	}
 	if rest {
 		body := c.Body
-		f.wg.Go(func() { k.sendBody(body) })
+		f.wg.Go(func() { k.out.send(f.ctx, f.w, k.id, body, k.cancel) })
 	}
 	return nil
 }
@@ -140,31 +142,6 @@ func (k *issued) sendFile(ctx context.Context, meta []byte, body io.Reader) (sen
 	}
 	err = k.begin(func() error { return k.f.w.sendFile(ctx, kindCallFile, k.id, meta, m.json(), file) })
 	return err == nil, err
-}
-
-func (k *issued) sendBody(body io.Reader) {
-	buf := make([]byte, chunk)
-	for {
-		n, err := k.out.take(chunk)
-		if err != nil {
-			return // the call is over
-		}
-		got, rerr := body.Read(buf[:n])
-		_ = k.out.add(n - got) // what was taken before fits
-		more := uint8(flagMore)
-		switch {
-		case rerr == io.EOF:
-			more = 0
-		case rerr != nil:
-			k.cancel(fmt.Errorf("read body: %w", rerr))
-			return
-		case got == 0:
-			continue
-		}
-		if k.f.w.send(k.f.ctx, kindData, more, k.id, nil, buf[:got]) != nil || more == 0 {
-			return
-		}
-	}
 }
 
 // frameIssued acts on a frame about a call of this function's.

@@ -41,7 +41,7 @@ func (m *onwardMeta) check() error {
 	switch {
 	case !token(m.Method):
 		return fmt.Errorf("%w: a call's method %q", ErrProtocol, m.Method)
-	case !strings.HasPrefix(m.Path, "/") || !fieldValue(m.Path) || !fieldValue(m.Query):
+	case !strings.HasPrefix(m.Path, "/") || !visible(m.Path) || !visible(m.Query):
 		return fmt.Errorf("%w: a call's path %q?%q", ErrProtocol, m.Path, m.Query)
 	case len(m.Headers) > MaxHeaders:
 		return fmt.Errorf("%w: %d headers", ErrProtocol, len(m.Headers))
@@ -60,6 +60,7 @@ var (
 	errGivenUp    = &Failure{Type: "cancelled", Message: "the caller has given the call up"}
 	errManyCalls  = &Failure{Type: "too_many_calls", Message: fmt.Sprintf("%d calls of this event are under way", MostCalls)}
 	errNoCalls    = &Failure{Type: "not_possible", Message: "this event can call no function"}
+	errNoEngine   = &Failure{Type: "not_possible", Message: "this engine takes no calls"}
 )
 
 // mostRefused is how many refused calls may wait for the function to hear of it: who makes

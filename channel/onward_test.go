@@ -40,6 +40,7 @@ var echoes = callerFunc(func(_ context.Context, c *Called) (*Answer, error) {
 })
 
 func TestCall(t *testing.T) {
+	t.Setenv("FRE_CALLS", "32")
 	var told Called
 	c := serve(t, Config{}, forwards)
 	for _, size := range []int{0, 1, inlineBody + 1, chunk, Window + chunk + 1, 8 << 20} {
@@ -69,6 +70,7 @@ func TestCall(t *testing.T) {
 
 // A long body of known length comes in a file.
 func TestCallFile(t *testing.T) {
+	t.Setenv("FRE_CALLS", "32")
 	t.Setenv("FRE_FILES", "/tmp")
 	want := pattern(2 << 20)
 	c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
@@ -97,6 +99,7 @@ func TestCallFile(t *testing.T) {
 
 // What a refused call is told, and that its event goes on.
 func TestCallRefused(t *testing.T) {
+	t.Setenv("FRE_CALLS", "32")
 	refusal := &Failure{Type: "not_found", Message: "no function other"}
 	for name, at := range map[string]struct {
 		caller Caller
@@ -108,6 +111,8 @@ func TestCallRefused(t *testing.T) {
 		"no caller":     {nil, Called{Method: "GET", Path: "/"}, "not_possible"},
 		"method":        {echoes, Called{Method: "G T", Path: "/"}, "bad_call"},
 		"path":          {echoes, Called{Method: "GET", Path: "x"}, "bad_call"},
+		"path's space":  {echoes, Called{Method: "GET", Path: "/a HTTP/1.0"}, "bad_call"},
+		"query's tab":   {echoes, Called{Method: "GET", Path: "/", Query: "a\tb"}, "bad_call"},
 		"header":        {echoes, Called{Method: "GET", Path: "/", Headers: [][2]string{{"a", "b\nc"}}}, "bad_call"},
 		"much metadata": {echoes, Called{Method: "GET", Path: "/" + strings.Repeat("a", MaxMeta)}, "bad_call"},
 	} {
@@ -132,8 +137,22 @@ func TestCallRefused(t *testing.T) {
 	}
 }
 
+// An engine that takes no calls is sent none: to one that knows nothing of them, CALL is malformed.
+func TestCallWithoutEngine(t *testing.T) {
+	c := serve(t, Config{}, forwards)
+	_, err := c.Invoke(t.Context(), &Invocation{Caller: callerFunc(func(context.Context, *Called) (*Answer, error) {
+		t.Error("called")
+		return nil, nil
+	}), Method: "GET", Path: "/"}, nil)
+	var f *Failure
+	if !errors.As(err, &f) || f.Type != "not_possible" {
+		t.Errorf("%v, want not_possible", err)
+	}
+}
+
 // A call ends with the event that made it, however that ends.
 func TestCallEndsWithEvent(t *testing.T) {
+	t.Setenv("FRE_CALLS", "32")
 	fretest.CheckLeaks(t)
 	for _, how := range []string{"answered", "cancelled", "the instance ends"} {
 		t.Run(how, func(t *testing.T) {
@@ -176,6 +195,7 @@ func TestCallEndsWithEvent(t *testing.T) {
 
 // No event has more than MostCalls under way, and one that has ended makes room.
 func TestCallsAtOnce(t *testing.T) {
+	t.Setenv("FRE_CALLS", "32")
 	var mu sync.Mutex
 	under, most := 0, 0
 	gate, begun := make(chan struct{}), make(chan struct{}, MostCalls+1)
@@ -275,6 +295,7 @@ func TestCallMalformed(t *testing.T) {
 		"no JSON":               {{kindCall, 0, FirstCall, []byte{1, 0, 0, 0, '{'}}},
 		"method":                {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "", Path: "/"})}},
 		"path":                  {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/a\r\nb"})}},
+		"path's space":          {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/a b"})}},
 		"headers":               {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/", Headers: slices.Repeat([][2]string{{"a", "b"}}, MaxHeaders+1)})}},
 		"no file":               {{kindCallFile, 0, FirstCall, good}},
 		"data beyond window":    {first, {kindData, flagMore, FirstCall, make([]byte, Window+1)}},

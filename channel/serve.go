@@ -121,6 +121,7 @@ type function struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // handlers, rests of frames
 
+	calls   bool       // the engine takes calls
 	issuing sync.Mutex // before mu: held while a call's first frame is sent
 
 	work  chan *served // to a goroutine that has handled an event and waits for another
@@ -158,7 +159,7 @@ func (s *served) taken() {}
 // it), and returns nil after STOP or the engine's end of the channel, once the
 // handlers have returned. It takes ownership of conn.
 func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler) error {
-	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", mostBytes: mostFileBytes(), seal: seal, events: map[uint64]*served{}, issued: map[uint64]*issued{}, lastCall: FirstCall - 1}
+	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", calls: os.Getenv("FRE_CALLS") != "", mostBytes: mostFileBytes(), seal: seal, events: map[uint64]*served{}, issued: map[uint64]*issued{}, lastCall: FirstCall - 1}
 	f.sealed.most = mostKeptFiles()
 	f.buffers.New = func() any { return new([chunk]byte) }
 	f.large.New = func() any { return new([mostWhole]byte) }

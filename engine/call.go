@@ -30,8 +30,8 @@ type LoopError struct {
 
 func (e *LoopError) Error() string { return e.Chain + ": " + e.Why }
 
-// CallError is why a function's call has no answer. Code is that of the gateway's errors
-// where that has such, else "loop", "forbidden" or "bad_call".
+// CallError is why a function's call has no answer. Code is its [ErrorCode], else "loop",
+// "forbidden", "bad_call", "cancelled" or "internal".
 type CallError struct {
 	Code  string
 	Chain string // the functions that wait, "a → b"
@@ -245,7 +245,7 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 			break // body.cancel is for ctx, which ends with the call
 		}
 		body.from = resp.Body
-		r = &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[i+1], resp.Header), Body: body, Size: resp.Size}
+		r = &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[i+1], ofBody(resp.Header)), Body: body, Size: resp.Size}
 	}
 	return resp, nil
 }
@@ -372,6 +372,13 @@ func (ev *event) calledHeader(function string, fields [][2]string) [][2]string {
 	return header
 }
 
+// ofBody are the fields of an answer that say what its body is.
+func ofBody(fields [][2]string) [][2]string {
+	return slices.DeleteFunc(slices.Clone(fields), func(h [2]string) bool {
+		return !strings.HasPrefix(textproto.CanonicalMIMEHeaderKey(h[0]), "Content-")
+	})
+}
+
 // field is the value of the first field of that canonical name, "" without one.
 func field(header [][2]string, name string) string {
 	for _, h := range header {
@@ -384,14 +391,8 @@ func field(header [][2]string, name string) string {
 
 // callCode says in a word why a call has no answer.
 func callCode(err error) string {
-	var (
-		loop     *LoopError
-		guard    *guardError
-		quota    *QuotaError
-		function *FunctionError
-		crash    *CrashError
-		unknown  *UnknownError
-	)
+	var loop *LoopError
+	var guard *guardError
 	switch {
 	case errors.As(err, &loop):
 		return "loop"
@@ -399,7 +400,33 @@ func callCode(err error) string {
 		return "forbidden"
 	case errors.Is(err, errBadName):
 		return "bad_call"
-	case errors.As(err, &guard), errors.As(err, &quota):
+	case errors.As(err, &guard):
+		return "quota"
+	}
+	if code := ErrorCode(err); code != "" {
+		return code
+	}
+	var failure *channel.Failure // of the call itself: its caller gave it up
+	if errors.As(err, &failure) {
+		return failure.Type
+	}
+	if errors.Is(err, context.Canceled) {
+		return "cancelled"
+	}
+	return "internal"
+}
+
+// ErrorCode says in a word, to whoever sent it, why an event has no answer; "" where that is
+// the engine's own trouble, or the sender's.
+func ErrorCode(err error) string {
+	var (
+		quota    *QuotaError
+		function *FunctionError
+		crash    *CrashError
+		unknown  *UnknownError
+	)
+	switch {
+	case errors.As(err, &quota):
 		return "quota"
 	case errors.As(err, &function):
 		return "function_error"
@@ -422,12 +449,5 @@ func callCode(err error) string {
 	case errors.Is(err, ErrImageGone):
 		return "image_gone"
 	}
-	var failure *channel.Failure // of the call itself: its caller gave it up
-	if errors.As(err, &failure) {
-		return failure.Type
-	}
-	if errors.Is(err, context.Canceled) {
-		return "cancelled"
-	}
-	return "internal"
+	return ""
 }

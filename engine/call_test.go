@@ -155,6 +155,19 @@ func TestCallPipeline(t *testing.T) {
 	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
 }
 
+// TestCallPipelineFields: of an answer's fields the next function is told those of its body,
+// neither what is for a client nor what would make it another's request.
+func TestCallPipelineFields(t *testing.T) {
+	ev := &event{header: [][2]string{{"X-Request-Id", "one"}}}
+	got := ev.calledHeader("g@1", ofBody([][2]string{
+		{"content-type", "text/plain"}, {"Set-Cookie", "secret"}, {"Content-Encoding", "gzip"}, {"Content-Length", "5"}, {"Host", "other"}, {"X-Request-Id", "two"},
+	}))
+	want := [][2]string{{"Host", "g"}, {"Content-Type", "text/plain"}, {"Content-Encoding", "gzip"}, {"X-Request-Id", "one"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
+	}
+}
+
 // TestCallsWithoutPlaces: events that have all of the engine's places, and call others, do
 // not wait for each other.
 func TestCallsWithoutPlaces(t *testing.T) {

@@ -53,9 +53,7 @@ func answerOf(value any) (*channel.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if contentType != "" && len(r.Header.Values("content-type")) == 0 {
-		r.Header = append(r.Header[:len(r.Header):len(r.Header)], [2]string{"content-type", contentType})
-	}
+	r.Header = withType(r.Header, contentType)
 	if err := check(r); err != nil {
 		if c, ok := body.(io.Closer); ok {
 			_ = c.Close()
@@ -72,6 +70,14 @@ func answerOf(value any) (*channel.Answer, error) {
 		}
 	}
 	return a, nil
+}
+
+// withType is h with the body's own type, where it says none.
+func withType(h Header, contentType string) Header {
+	if contentType != "" && len(h.Values("content-type")) == 0 {
+		h = append(h[:len(h):len(h)], [2]string{"content-type", contentType})
+	}
+	return h
 }
 
 // Sealed is a body in memory that nobody can change, to be returned as often as one

@@ -1,12 +1,12 @@
 package function
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 
 	"github.com/fre-engine/fre/channel"
@@ -53,31 +53,30 @@ func (r *Result) JSON(v any) error {
 
 // Call has another function of the tenant, NAME or NAME@REVISION, handle an event, and returns
 // its answer, whatever its status. ctx is a handler's, or was made from it: the call ends with
-// it. body is nil, a string, []byte, or an io.Reader, which is sent as it comes and read until
-// the call is over. Errors of the function called, and of the engine, are *[CallError].
+// it. body is what a [Handler] may return, but no Response and no iterator; an io.Reader is sent
+// as it comes and read until the call is over. Errors of the function called, and of the engine,
+// are *[CallError].
 func Call(ctx context.Context, name string, body any, options CallOptions) (*Result, error) {
 	e, ok := ctx.Value(eventKey{}).(*channel.Event)
 	if !ok {
 		return nil, &CallError{"bad_call", "the context is not a handler's"}
 	}
-	c := &channel.Called{Function: name, Method: options.Method, Path: "/", Headers: options.Header}
+	c := &channel.Called{Function: name, Method: options.Method, Path: "/"}
 	if c.Method == "" {
 		c.Method = "POST"
 	}
 	if options.Path != "" {
 		c.Path, c.Query, _ = strings.Cut(options.Path, "?")
 	}
-	switch b := body.(type) {
-	case nil:
-	case string:
-		c.Body = strings.NewReader(b)
-	case []byte:
-		c.Body = bytes.NewReader(b)
-	case io.Reader:
-		c.Body = b
-	default:
-		return nil, &CallError{"bad_call", fmt.Sprintf("a body is nil, a string, []byte or an io.Reader, not a %T", body)}
+	if body != nil && reflect.TypeOf(body).Kind() == reflect.Func { // which nobody would end
+		return nil, &CallError{"bad_call", "an iterator is no body of a call"}
 	}
+	var contentType string
+	var err error
+	if c.Body, contentType, err = bodyOf(body); err != nil {
+		return nil, &CallError{"bad_call", "no body of a call: " + err.Error()}
+	}
+	c.Headers = withType(options.Header, contentType)
 	r, err := e.Call(ctx, c)
 	if err != nil {
 		var f *channel.Failure

@@ -37,45 +37,30 @@ func (e *exchange) fail(status int, code, message string) {
 	_ = e.Send(status, errorBody(code, message)) // fails with the connection, which ends
 }
 
-// statusOf maps the engine's errors to HTTP.
+// statuses are those of the engine's codes.
+var statuses = map[string]int{
+	"quota": http.StatusTooManyRequests, "function_error": http.StatusInternalServerError, "function_crashed": http.StatusBadGateway,
+	"timeout": http.StatusGatewayTimeout, "header_too_large": http.StatusRequestHeaderFieldsTooLarge,
+	"overloaded": http.StatusServiceUnavailable, "engine_overloaded": http.StatusServiceUnavailable, "degraded": http.StatusServiceUnavailable,
+	"stopping": http.StatusServiceUnavailable, "not_found": http.StatusNotFound, "image_gone": http.StatusNotFound,
+}
+
+// statusOf maps the engine's errors, and those of a request's body, to HTTP.
 func statusOf(err error) (status int, code string) {
-	var (
-		function *engine.FunctionError
-		crash    *engine.CrashError
-		tooLarge *http.MaxBytesError
-		body     *BodyError
-		unknown  *engine.UnknownError
-		quota    *engine.QuotaError
-	)
+	if code = engine.ErrorCode(err); code != "" {
+		return statuses[code], code
+	}
+	var tooLarge *http.MaxBytesError
+	var body *BodyError
 	switch {
-	case errors.As(err, &quota):
-		return http.StatusTooManyRequests, "quota"
-	case errors.As(err, &function):
-		return http.StatusInternalServerError, "function_error"
-	case errors.As(err, &crash):
-		return http.StatusBadGateway, "function_crashed"
 	case errors.As(err, &tooLarge):
 		return http.StatusRequestEntityTooLarge, "body_too_large"
-	case errors.Is(err, engine.ErrTimeout):
-		return http.StatusGatewayTimeout, "timeout"
 	case errors.As(err, &body):
 		return http.StatusBadRequest, "bad_body"
-	case errors.Is(err, engine.ErrEventTooLarge):
-		return http.StatusRequestHeaderFieldsTooLarge, "header_too_large"
-	case errors.Is(err, engine.ErrOverloaded):
-		return http.StatusServiceUnavailable, "overloaded"
-	case errors.Is(err, engine.ErrEngineOverloaded):
-		return http.StatusServiceUnavailable, "engine_overloaded"
-	case errors.Is(err, engine.ErrDegraded):
-		return http.StatusServiceUnavailable, "degraded"
-	case errors.Is(err, engine.ErrClosed), errors.Is(err, httpserver.ErrClosed):
-		return http.StatusServiceUnavailable, "stopping"
+	case errors.Is(err, httpserver.ErrClosed):
+		return statuses["stopping"], "stopping"
 	case errors.Is(err, httpserver.ErrNoMemory):
 		return http.StatusServiceUnavailable, "busy"
-	case errors.As(err, &unknown):
-		return http.StatusNotFound, "not_found"
-	case errors.Is(err, engine.ErrImageGone):
-		return http.StatusNotFound, "image_gone"
 	case errors.Is(err, context.Canceled):
 		return 499, "client_gone" // nobody reads it; logs and metrics do
 	}

@@ -33,7 +33,8 @@ func (o otherFunctions) Call(ctx context.Context, c *channel.Called) (*channel.A
 	case "f":
 		return &channel.Answer{Status: 200, Body: c.Body}, nil
 	}
-	if c.Method != "PUT" || c.Path != "/p" || c.Query != "q=1" || !slices.Contains(c.Headers, [2]string{"x-a", "1"}) {
+	if c.Method != "PUT" || c.Path != "/p" || c.Query != "q=1" || !slices.Contains(c.Headers, [2]string{"x-a", "1"}) ||
+		!slices.Contains(c.Headers, [2]string{"content-type", "application/octet-stream"}) {
 		o.t.Errorf("called by %+v", c)
 	}
 	return &channel.Answer{Status: 207, Headers: [][2]string{{"X-B", "2"}}, Body: io.MultiReader(c.Body)}, nil
@@ -56,7 +57,8 @@ func callFrom(t *testing.T, i *instance, caller channel.Caller, path, body strin
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	r, err := i.Invoke(ctx, &channel.Invocation{ID: "1", Method: "POST", Path: path, Caller: caller}, strings.NewReader(body))
+	path, query, _ := strings.Cut(path, "?")
+	r, err := i.Invoke(ctx, &channel.Invocation{ID: "1", Method: "POST", Path: path, Query: query, Caller: caller}, strings.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}
@@ -80,6 +82,10 @@ func TestCallsFromHandlers(t *testing.T) {
 			got, err := callFrom(t, i, otherFunctions{t: t}, "/fails", "x")
 			if err != nil || got.Body != "CallError function_error" {
 				t.Errorf("of what failed: %q, %v", got.Body, err)
+			}
+			got, err = callFrom(t, i, otherFunctions{t: t}, "/f?/a b", "x") // a path that no request can have
+			if err != nil || !strings.Contains(got.Body, "cannot stand in a request") && got.Body != "CallError bad_call" {
+				t.Errorf("to a path with a space: %q, %v", got.Body, err)
 			}
 		}
 	})

@@ -2,6 +2,7 @@ package runtimes_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,7 +82,7 @@ var goHandlers = map[string]function.Handler{
 		if err != nil {
 			return nil, err
 		}
-		r, err := function.Call(ctx, e.Path[1:], body, function.CallOptions{Method: "PUT", Path: "/p?q=1", Header: function.Header{{"x-a", "1"}}})
+		r, err := function.Call(ctx, e.Path[1:], body, function.CallOptions{Method: "PUT", Path: cmp.Or(e.RawQuery, "/p?q=1"), Header: function.Header{{"x-a", "1"}}})
 		if refused := (*function.CallError)(nil); errors.As(err, &refused) {
 			return "CallError " + refused.Code, nil
 		} else if err != nil {

@@ -106,17 +106,7 @@ func run(ctx context.Context, o options) (err error) {
 			s.Inside, s.Gateway = append(s.Inside, inside), append(s.Gateway, gateway)
 		}
 	}
-	page := r.markdown()
-	fmt.Print(page)
-	path, err := report.Raw(o.results, "calls", r.Host.Time, r)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("\nRaw result: %s\n", path)
-	if o.summary != "" {
-		return report.Page(o.summary, "Calls between functions", "calls", page)
-	}
-	return nil
+	return report.Publish(o.results, o.summary, "Calls between functions", "calls", r.Host.Time, r, r.markdown())
 }
 
 // post sends an event by the gateway, and returns the answer, which has to be a good one.

@@ -176,7 +176,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err := r.measureThroughput(ctx, e, o); err != nil {
 		return fmt.Errorf("throughput: %w", err)
 	}
-	return r.report(o)
+	return report.Publish(o.results, o.summary, "Fresh sandboxes", "event", r.Host.Time, r, r.markdown())
 }
 
 func (r *result) measureLines(ctx context.Context, e *engine.Engine, o options) (err error) {
@@ -275,15 +275,4 @@ func (r *result) measureThroughput(ctx context.Context, e *engine.Engine, o opti
 		r.Throughput = append(r.Throughput, all...)
 	}
 	return nil
-}
-
-func (r *result) report(o options) error {
-	text := r.markdown()
-	fmt.Print(text)
-	path, err := report.Raw(o.results, "event", r.Host.Time, r)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("\nRaw result: %s\n", path)
-	return report.Page(o.summary, "Fresh sandboxes", "event", text)
 }

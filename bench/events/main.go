@@ -119,17 +119,7 @@ func run(ctx context.Context, o options) (err error) {
 			s.Turns = append(s.Turns, t)
 		}
 	}
-	page := r.markdown()
-	fmt.Print(page)
-	path, err := report.Raw(o.results, "events", r.Host.Time, r)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("\nRaw result: %s\n", path)
-	if o.summary != "" {
-		return report.Page(o.summary, "Asynchronous events", "events", page)
-	}
-	return nil
+	return report.Publish(o.results, o.summary, "Asynchronous events", "events", r.Host.Time, r, r.markdown())
 }
 
 // measure publishes for a while and waits until all of it has run.

@@ -131,12 +131,6 @@ func run(ctx context.Context, o options, needDocker bool) (err error) {
 			return err
 		}
 	}
-	tables := b.markdown()
-	fmt.Print(tables)
-	path, err := report.Raw(o.results, "list", b.Host.Time, b.result)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("\nEvery sample: %s\n", path)
-	return errors.Join(report.Page(o.summary, "Lists", "list", tables), b.failed())
+	err = report.Publish(o.results, o.summary, "Lists", "list", b.Host.Time, b.result, b.markdown())
+	return errors.Join(err, b.failed())
 }

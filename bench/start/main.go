@@ -145,7 +145,7 @@ func run(ctx context.Context, o options) (err error) {
 		}
 		r.Series = append(r.Series, series...)
 	}
-	return r.report(o)
+	return report.Publish(o.results, o.summary, "Cold starts", "start", r.Host.Time, r, r.markdown())
 }
 
 // entries says how much is asked of each peer, in the table's order.
@@ -173,17 +173,6 @@ func (o options) entries(peers map[string]peer.Peer) []peer.Entry {
 		}
 	}
 	return open
-}
-
-func (r *result) report(o options) error {
-	table := r.markdown()
-	fmt.Print(table)
-	path, err := report.Raw(o.results, "start", r.Host.Time, r)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("\nEvery sample: %s\n", path)
-	return report.Page(o.summary, "Cold starts", "start", table)
 }
 
 func parseSizes(list string) ([]int, error) {

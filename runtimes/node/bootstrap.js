@@ -464,7 +464,7 @@ async function callOther(event, name, body, { method = 'POST', path: target = '/
   if (data.length && !pairs.some(([n]) => n.toLowerCase() === 'content-type')) pairs.push(['content-type', type]);
   const mark = target.indexOf('?');
   const [where, query] = mark < 0 ? [target, ''] : [target.slice(0, mark), target.slice(mark + 1)];
-  if (!TOKEN.test(method) || !where.startsWith('/') || CONTROL.test(target)) {
+  if (!TOKEN.test(method) || !where.startsWith('/') || /[\0- \x7f]/.test(target)) {
     throw new TypeError(`method ${inspect(method)} or path ${inspect(target)} cannot stand in a request`);
   }
   const meta = json({ of: event.id, function: String(name), method, path: where, query, headers: pairs });

@@ -36,6 +36,17 @@ func Page(path, title, benchmark, tables string) error {
 	return write(path, []byte(head+tables))
 }
 
+// Publish prints the tables of a benchmark, and writes its result as [Raw] and [Page] do.
+func Publish(dir, page, title, benchmark string, at time.Time, result any, tables string) error {
+	fmt.Print(tables)
+	path, err := Raw(dir, benchmark, at, result)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nRaw result: %s\n", path)
+	return Page(page, title, benchmark, tables)
+}
+
 func write(path string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

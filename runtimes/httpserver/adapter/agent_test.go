@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -167,7 +168,11 @@ func TestAgentKills(t *testing.T) {
 			return
 		}
 		defer unix.Close(fd)
-		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30_000); err != nil {
+		err = unix.EINTR
+		for errors.Is(err, unix.EINTR) { // by SIGCHLD, or the runtime's signals
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30_000)
+		}
+		if err != nil {
 			t.Error(err)
 		}
 		if syscall.Kill(pid, 0) == nil {

@@ -96,7 +96,8 @@ func (api *runtimeAPI) serveConn(c *net.TCPConn, r *bufio.Reader) (done bool) {
 
 var acceptedAnswer = []byte("HTTP/1.1 202 Accepted\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n" + `{"status":"OK"}`)
 
-// peekHead waits for the head of a request, with its empty line.
+// peekHead waits for the head of a request, with its empty line; one that is not usual may be
+// there in part.
 func peekHead(r *bufio.Reader) ([]byte, error) {
 	for n := 1; ; {
 		if _, err := r.Peek(n); err != nil {
@@ -106,8 +107,16 @@ func peekHead(r *bufio.Reader) ([]byte, error) {
 		if i := bytes.Index(p, []byte(endOfHead)); i >= 0 {
 			return p[:i+len(endOfHead)], nil
 		}
+		if bareLine(p) {
+			return p, nil
+		}
 		n = len(p) + 1
 	}
+}
+
+// bareLine says that lines end without a carriage return, at which net/http ends them, too.
+func bareLine(head []byte) bool {
+	return bytes.Count(head, []byte("\n")) != bytes.Count(head, []byte("\r\n"))
 }
 
 // usualRequest is what the loop has to know of one.
@@ -125,7 +134,7 @@ func usual(head []byte) (q usualRequest, ok bool) {
 	line, rest, _ := bytes.Cut(head, []byte("\r\n"))
 	method, line, _ := bytes.Cut(line, []byte(" "))
 	path, version, _ := bytes.Cut(line, []byte(" "))
-	if string(version) != "HTTP/1.1" {
+	if string(version) != "HTTP/1.1" || bareLine(head) {
 		return q, false
 	}
 	path, ok = bytes.CutPrefix(path, []byte(runtimeVersion+"/invocation/"))

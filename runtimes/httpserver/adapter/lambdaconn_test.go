@@ -184,11 +184,29 @@ func TestClientHangsUp(t *testing.T) {
 	}
 }
 
+// TestBareLineFeeds: heads whose lines end as net/http takes them, too, are left to that.
+func TestBareLineFeeds(t *testing.T) {
+	api, address := startAPI(t)
+	for _, end := range []string{"\n\n", "\n\r\n"} {
+		done := event(t.Context(), api, "a", "{}")
+		c := dial(t, address)
+		c.send("GET " + runtimeVersion + "/invocation/next HTTP/1.1\nHost: x" + end)
+		if e := c.read(); e.id != "a" {
+			t.Fatalf("got %+v", e)
+		}
+		c.send("POST " + runtimeVersion + "/invocation/a/response HTTP/1.1\nHost: x\nContent-Length: 2" + end + "{}")
+		if got := <-done; got.err != nil {
+			t.Error(got.err)
+		}
+	}
+}
+
 // FuzzUsual: what the loop answers itself is what net/http takes it for.
 func FuzzUsual(f *testing.F) {
 	f.Add([]byte(askNext))
 	f.Add([]byte("POST " + runtimeVersion + "/invocation/8476a536/response HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n"))
 	f.Add([]byte("POST " + runtimeVersion + "/invocation/8476a536/error HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n"))
+	f.Add([]byte("GET " + runtimeVersion + "/invocation/next HTTP/1.1\r\nHost: x\nTransfer-Encoding: chunked\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, head []byte) {
 		if !bytes.HasSuffix(head, []byte(endOfHead)) || bytes.Index(head, []byte(endOfHead)) != len(head)-len(endOfHead) {
 			return

@@ -16,6 +16,7 @@ changed = threading.Condition()  # guards what is below
 under_way = {}  # number -> Sent
 number = _fre.FIRST_CALL - 1
 issuing = threading.Lock()  # before changed and _fre.sending: numbers are sent in their order
+GAPS = _fre.CONTROL | {" ", "\t"}  # what could end a request's target
 
 
 class Answer:
@@ -149,7 +150,7 @@ def call(event, name, body, method, path, headers):
     headers = _fre.encode_headers(headers)
     if len(plain) and not any(n.lower() == "content-type" for n, _ in headers):
         headers.append(("content-type", kind))
-    if not method or not _fre.TOKEN.issuperset(method) or not path.startswith("/") or not _fre.CONTROL.isdisjoint(path + query):
+    if not method or not _fre.TOKEN.issuperset(method) or not path.startswith("/") or not GAPS.isdisjoint(path + query):
         raise ValueError("method %r or path %r cannot stand in a request" % (method, path))
     meta = '{"of":%d,"function":%s,"method":%s,"path":%s,"query":%s,"headers":[%s]}' % (
         event,

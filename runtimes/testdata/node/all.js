@@ -100,7 +100,7 @@ exports.surroundings = async () => ({
 // What another function says to the body; its code where there is no answer.
 exports.calls = async (event, context) => {
   try {
-    const a = await context.call(event.path.slice(1), event.body, { method: 'PUT', path: '/p?q=1', headers: { 'x-a': '1' } });
+    const a = await context.call(event.path.slice(1), event.body, { method: 'PUT', path: event.rawQuery || '/p?q=1', headers: { 'x-a': '1' } });
     return [a.status, { 'x-b': a.headers['x-b'] }, a.body];
   } catch (e) {
     return `${e.name} ${e.code ?? e.message}`;

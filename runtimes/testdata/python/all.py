@@ -228,10 +228,13 @@ def surroundings(event, context):
 
 def calls(event, context):
     """What another function says to the body; its code where there is no answer."""
+    path = event.raw_query or "/p?q=1"
     try:
-        a = context.call(event.path[1:], event.body, method="PUT", path="/p?q=1", headers={"x-a": "1"})
+        a = context.call(event.path[1:], event.body, method="PUT", path=path, headers={"x-a": "1"})
     except context.CallError as e:
         return "%s %s" % (type(e).__name__, e.code)
+    except ValueError as e:
+        return str(e)
     return a.status, {"x-b": a.headers["X-B"]}, a.body
 
 
