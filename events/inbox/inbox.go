@@ -88,6 +88,7 @@ type watcher struct {
 	due   time.Time
 	some  bool      // not every directory is watched
 	next  time.Time // when everything is looked through then
+	said  bool      // that of a file nobody can tell whether it is complete
 }
 
 // Watch offers the files that match until ctx ends; those first that are there. What is
@@ -413,11 +414,15 @@ func (w *watcher) offerAll(ctx context.Context, paths []string, present map[stri
 		if ctx.Err() != nil || !w.pattern.Match(strings.Split(p, "/")) {
 			continue
 		}
-		f, busy := w.complete(p)
+		f, err := w.complete(p)
 		mu.Lock()
 		switch {
-		case busy:
+		case err != nil:
 			w.note(w.later, p)
+			if !errors.Is(err, unix.EAGAIN) && !w.said {
+				w.said = true
+				w.cfg.Log.WarnContext(ctx, "file not offered: nobody can tell whether it is complete", "path", p, "error", err)
+			}
 		case f != nil && present != nil:
 			present[f.Key] = true
 		}
@@ -431,31 +436,33 @@ func (w *watcher) offerAll(ctx context.Context, paths []string, present map[stri
 	return refused, w.record.add(offered)
 }
 
-// complete is the file at a path, nil where there is none or it is busy: somebody writes it.
-func (w *watcher) complete(p string) (_ *File, busy bool) {
+// complete is the file at a path, nil where there is none. The error is EAGAIN where somebody
+// writes it; another one says that nobody can tell, EACCES that the engine lacks CAP_LEASE.
+func (w *watcher) complete(p string) (*File, error) {
 	fd, err := w.open(p, unix.O_PATH) // opening anything else may do something
 	if err != nil {
-		return nil, false
+		return nil, nil
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, false
+		return nil, nil
 	}
 	in, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, false
+		return nil, nil
 	}
 	defer unix.Close(in)
 	if _, err := unix.FcntlInt(uintptr(in), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
-		return nil, true
+		return nil, fmt.Errorf("lease: %w", err)
 	}
 	err = unix.Fstat(in, &st) // as it is while nobody writes
-	if _, unlock := unix.FcntlInt(uintptr(in), unix.F_SETLEASE, unix.F_UNLCK); err != nil || unlock != nil {
-		return nil, true
+	_, unlock := unix.FcntlInt(uintptr(in), unix.F_SETLEASE, unix.F_UNLCK)
+	if err := errors.Join(err, unlock); err != nil {
+		return nil, err
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%d\x00%d", p, st.Ino, st.Size, st.Mtim.Nano()))
-	return &File{Path: p, Size: st.Size, Modified: time.Unix(st.Mtim.Unix()).UTC(), Key: hex.EncodeToString(sum[:keySize])}, false
+	return &File{Path: p, Size: st.Size, Modified: time.Unix(st.Mtim.Unix()).UTC(), Key: hex.EncodeToString(sum[:keySize])}, nil
 }
 
 func join(dir, name string) string {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -197,6 +198,46 @@ func TestComplete(t *testing.T) {
 		}
 	}
 }
+
+// A file of another's takes CAP_LEASE: where the engine lacks it, the log says so.
+func TestNoLease(t *testing.T) {
+	cfg := Config{Dir: "/etc", Pattern: "passwd", Record: filepath.Join(t.TempDir(), "record")} // root's
+	if os.Getuid() == 0 {
+		cfg.Dir = t.TempDir()
+		file := filepath.Join(cfg.Dir, cfg.Pattern)
+		if err := errors.Join(os.WriteFile(file, nil, 0o644), os.Chown(file, 65534, 65534)); err != nil {
+			t.Fatal(err)
+		}
+		runtime.LockOSThread() // the thread ends with the test
+		h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		if err := unix.Capget(&h, &caps[0]); err != nil {
+			t.Fatal(err)
+		}
+		caps[0].Effective &^= 1 << unix.CAP_LEASE
+		if err := unix.Capset(&h, &caps[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	var said strings.Builder
+	cfg.Log = slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		defer cancel()
+		return said.Write(p)
+	}), nil))
+	err := Watch(ctx, cfg, func(_ context.Context, f *File) error {
+		t.Errorf("offered %q", f.Path)
+		return nil
+	})
+	if err != nil || !strings.Contains(said.String(), "lease: "+unix.EACCES.Error()) {
+		t.Errorf("the log says %q, %v", said.String(), err)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // What came while nobody watched is found, once, and what was offered before is not again.
 func TestRestart(t *testing.T) {
