@@ -131,7 +131,7 @@ func (e *eventsConfig) read(cfg *serveConfig) error {
 	return e.readCallbacks(&to.Callbacks)
 }
 
-// checkTriggers refuses triggers that nothing would ever come by.
+// checkTriggers refuses triggers that nothing would ever come by, or what is another's.
 func (cfg *serveConfig) checkTriggers(tenant string, all []image.Trigger) error {
 	for i := range all {
 		m := all[i].NATS
@@ -148,6 +148,8 @@ func (cfg *serveConfig) checkTriggers(tenant string, all []image.Trigger) error 
 			err = errors.New("events are off in the engine's configuration")
 		case cfg.Events.URL == "" && cfg.Events.Listen == "":
 			err = events.ErrNoOutside
+		case strings.HasPrefix(m.Queue, "fre-"): // it could be another tenant's trigger's
+			err = fmt.Errorf("queue %s: a name that begins with fre- is a trigger's own", m.Queue)
 		}
 		if err != nil {
 			return &image.FieldError{Field: fmt.Sprintf("triggers[%d].nats", i), Message: err.Error()}
