@@ -469,6 +469,10 @@ func TestRegistryDown(t *testing.T) {
 	if got := read(t, resp, err); got != "a:x" {
 		t.Errorf("a function that is not here yet: %q", got)
 	}
+	w.until("b says what it is that keeps it from changing f", func() bool {
+		err := b.Commit(t.Context(), &engine.Record{Name: "f", Removed: true})
+		return errors.Is(err, ErrConflict) && strings.Contains(err.Error(), oci.ErrRegistry.Error())
+	})
 	if err := a.deploy(t.Context(), "g", "1", digestOf("3")); !errors.Is(err, oci.ErrRegistry) {
 		t.Errorf("a deployment without a registry: %v", err)
 	}

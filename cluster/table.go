@@ -151,8 +151,15 @@ func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
 		revision = old.revision
 	}
 	waits := old != nil && !old.applied
-	n.mu.Unlock()
+	var why error
 	if waits {
+		why = old.err
+	}
+	n.mu.Unlock()
+	switch {
+	case why != nil:
+		return fmt.Errorf("%s: %w, which this node could not put in force (%v): try again at another node, or when it has (fre nodes)", r.Name, ErrConflict, why) //nolint:errorlint // it is no fault of this change
+	case waits:
 		return fmt.Errorf("%s: %w, and this node is not that far: try again", r.Name, ErrConflict)
 	}
 	revision, err = n.table.Update(ctx, keyFunction+r.Name, raw, revision)
@@ -226,7 +233,7 @@ func (n *Node) read(e jetstream.KeyValueEntry) {
 	// What this node has written itself is looked at as well: it may not have got to its own
 	// store.
 	if now.revision < e.Revision() {
-		now.record, now.remotes, now.revision, now.applied = w.Record, w.Remotes, e.Revision(), false
+		now.record, now.remotes, now.revision, now.applied, now.err = w.Record, w.Remotes, e.Revision(), false, nil
 	}
 	if now.working {
 		now.wake()

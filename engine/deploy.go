@@ -62,6 +62,8 @@ type DeployOptions struct {
 // deploys the image in that. The same template's function of the qualified name is
 // followed by a new revision without losing an event: what is in flight ends on the old
 // instances. All events go to the new one, and a split is over, unless o says otherwise.
+// An image that was deployed behind the name before is of that template, whatever it is
+// called here: what another node has deployed has no name.
 // ErrNameTaken when another template has the name, or a temporary function.
 func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o DeployOptions) (_ *Function, err error) {
 	if err := e.begin(); err != nil {
@@ -94,7 +96,13 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	e.deployMu.Lock()
 	defer e.deployMu.Unlock()
 	old := (*e.functions.Load())[name]
-	if old != nil && (o.Temporary || old.spec.Temporary || old.main.template != img.Name && !o.Replace) {
+	template, version := img.Name, img.Version
+	if old != nil && old.main.template != template {
+		if r := old.spec.deployedAs(img.Digest, old.main.template); r != nil {
+			template, version = r.Template, r.Version
+		}
+	}
+	if old != nil && (o.Temporary || old.spec.Temporary || old.main.template != template && !o.Replace) {
 		return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.main.template)
 	}
 	if o.Temporary { // newRevision makes what is the name's alone
@@ -111,7 +119,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	}
 	spec.Last++
 	r := Revision{
-		Number: spec.Last, Image: img.Digest, Template: img.Name, Version: img.Version, Config: configDigest(img),
+		Number: spec.Last, Image: img.Digest, Template: template, Version: version, Config: configDigest(img),
 		Deployed: time.Now().UTC().Truncate(time.Millisecond), By: o.By,
 	}
 	spec.Revisions = append(spec.Revisions, r)

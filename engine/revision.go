@@ -140,6 +140,16 @@ func (s *functionSpec) revision(number int) *Revision {
 	return nil
 }
 
+// deployedAs finds the last that an image was deployed as of a template, nil if it was not.
+func (s *functionSpec) deployedAs(img store.Digest, template string) *Revision {
+	for i := range slices.Backward(s.Revisions) {
+		if r := &s.Revisions[i]; r.Image == img && r.Template == template {
+			return r
+		}
+	}
+	return nil
+}
+
 // serves says whether events go to the revision by themselves, or to an alias of it.
 func (s *functionSpec) serves(number int) bool {
 	return slices.ContainsFunc(s.Traffic.Weights, func(w Weight) bool { return w.Revision == number }) ||

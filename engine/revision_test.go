@@ -45,6 +45,39 @@ func (r *rig) mark(name string, header ...[2]string) (mark string, resp *Respons
 	return string(b), resp
 }
 
+// An image that has lost its name, or never had one here, is of the template that it was
+// deployed as; one that was not deployed is of none.
+func TestDeployWithoutName(t *testing.T) {
+	r := open(t)
+	r.revise("one", DeployOptions{})
+	first, err := r.Function("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.revise("two", DeployOptions{}) // whose image takes the name over
+	img, err := r.Image(string(first.Image))
+	if err != nil || len(img.Names) != 0 {
+		t.Fatalf("image %+v, %v", img, err)
+	}
+	f, err := r.Deploy(t.Context(), "f", img, DeployOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := r.mark("f"); got != "one" || f.ImageRef != first.ImageRef || f.Revision != 3 {
+		t.Errorf("%q answers, of %s, revision %d; want one, %s, 3", got, f.ImageRef, f.Revision, first.ImageRef)
+	}
+	stranger := r.image("stranger", nil)
+	if err := r.store.Untag(t.Context(), stranger.Names...); err != nil {
+		t.Fatal(err)
+	}
+	if stranger, err = r.Image(string(stranger.Digest)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Deploy(t.Context(), "f", stranger, DeployOptions{}); !errors.Is(err, ErrNameTaken) {
+		t.Errorf("an image of nobody knows what: %v, want ErrNameTaken", err)
+	}
+}
+
 func (r *rig) numbers() (kept []int) {
 	r.t.Helper()
 	revs, err := r.Revisions("f")

@@ -28,12 +28,9 @@ type change struct {
 	Seq uint64
 }
 
-// origin tells this process's changes from others'.
-func origin() string { return rand.Text() }
-
 // share has the other nodes told of this one's changes, and this one hear theirs.
 func (s *Service) share() error {
-	s.origin = origin()
+	s.origin = rand.Text()
 	s.index.share = func(e Entry) {
 		if raw, err := json.Marshal(change{e, e.seq}); err == nil {
 			_ = s.nc.Publish(stateSubject+s.origin, raw) // fails with the connection: reconcile is for that

@@ -39,7 +39,7 @@ type Service struct {
 	turns    *turns
 	index    *index
 	metrics  *metrics
-	origin   string      // of what other nodes are told
+	origin   string      // tells this process's changes from other nodes'
 	again    atomic.Bool // the connection was lost: streams may hold what nobody has told of
 
 	results, dead, orders *committer

@@ -41,12 +41,12 @@ func nodeOf(m cluster.Member) api.Node {
 	}
 }
 
-// drainNode answers POST /v1/nodes/{node}/drain.
+// drainNode answers POST /v1/nodes/{name}/drain.
 func (s *server) drainNode(w http.ResponseWriter, r *http.Request) error {
 	return s.changeNode(w, r, Nodes.Drain)
 }
 
-// undrainNode answers POST /v1/nodes/{node}/undrain.
+// undrainNode answers POST /v1/nodes/{name}/undrain.
 func (s *server) undrainNode(w http.ResponseWriter, r *http.Request) error {
 	return s.changeNode(w, r, Nodes.Undrain)
 }

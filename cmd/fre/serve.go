@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,7 +24,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
@@ -281,6 +279,9 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if err != nil {
 		return err
 	}
+	if node != nil {
+		undo.add(func() error { return node.Close(context.WithoutCancel(ctx)) })
+	}
 	eng, err := engine.Open(engine.Config{
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
 		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, BufferLock: cfg.BufferLock, BufferHuge: cfg.BufferHuge, Admission: cfg.Admission,
@@ -289,9 +290,6 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		Quotas: quotasOf(records), Secrets: records.Secret, Triggers: cfg.checkTriggers, Calls: records.Event, Called: called, Table: table,
 	})
 	if err != nil {
-		if node != nil {
-			err = errors.Join(err, node.Close(ctx))
-		}
 		return err
 	}
 	undo.add(func() error {
@@ -305,14 +303,14 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		return err
 	}
 	undo.add(func() error { return ignoreMissing(os.Remove(cfg.Socket)) })
+	undo.addListener(control)
 	public, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
-		_ = control.Close()
 		return &hintError{err, "give another address with --listen"}
 	}
+	undo.addListener(public)
 	memory, err := buffer.New(buffer.Config{Bytes: cmp.Or(cfg.ConnectionBytes, 64<<20), Lock: cfg.BufferLock, Huge: cfg.BufferHuge})
 	if err != nil {
-		_ = errors.Join(control.Close(), public.Close())
 		return err
 	}
 	undo.add(memory.Close)
@@ -321,9 +319,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	guard.Front = eng.Front
 	var invoker gateway.Engine = eng
 	if node != nil {
-		undo.add(func() error { return node.Close(context.WithoutCancel(ctx)) })
 		if err := joinCluster(ctx, node, eng); err != nil {
-			_ = errors.Join(control.Close(), public.Close())
 			return err
 		}
 		invoker, guard.Front = node, node.Front
@@ -337,7 +333,6 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	faas, err := openOpenFaaS(cfg.OpenFaaS, public.Addr(), secure != nil, eng, records, st.MkdirScratch, log)
 	if err != nil {
-		_ = errors.Join(control.Close(), public.Close())
 		return err
 	}
 	front := gateway.New(gateway.Config{
@@ -366,9 +361,9 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if cfg.APIListen != "" {
 		l, err := listenAPI(cfg.APIListen, secure)
 		if err != nil {
-			_ = errors.Join(control.Close(), public.Close())
 			return err
 		}
+		undo.addListener(l)
 		api.Remote = true
 		listeners = append(listeners, l)
 		servers = append(servers, newHTTPServer(server.New(api), log))
@@ -377,21 +372,19 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if cfg.Lambda != nil {
 		l, s, err := cfg.Lambda.open(secure, eng, st, guard, takesEvents, log)
 		if err != nil {
-			for _, l := range listeners {
-				_ = l.Close()
-			}
 			return err
 		}
+		undo.addListener(l)
 		listeners, servers = append(listeners, l), append(servers, s)
 		log.InfoContext(ctx, "Lambda API ready", "address", l.Addr().String(), "tls", secure != nil)
 	}
 	if cfg.DockerSocket != "" {
 		l, err := server.Listen(cfg.DockerSocket, cfg.Group)
 		if err != nil {
-			_ = errors.Join(control.Close(), public.Close())
 			return &hintError{err, "give another path with --docker-socket, or none"}
 		}
 		undo.add(func() error { return ignoreMissing(os.Remove(cfg.DockerSocket)) })
+		undo.addListener(l)
 		listeners = append(listeners, l)
 		servers = append(servers, newHTTPServer(docker.New(docker.Config{Engine: eng, Log: log, Version: version(), Access: records}), log))
 	}
@@ -399,12 +392,10 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		c.Dir = cmp.Or(c.Dir, filepath.Join(cfg.State, "registry"))
 		r, l, err := c.open(ctx, log, metrics)
 		if err != nil {
-			for _, l := range listeners {
-				_ = l.Close()
-			}
 			return fmt.Errorf("%s: registry.serve: %w", cfg.ConfigFile, err)
 		}
 		undo.add(r.Close)
+		undo.addListener(l)
 		collecting, stop := context.WithCancel(ctx)
 		done := make(chan struct{})
 		go func() {
@@ -482,67 +473,11 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	return group.Wait()
 }
 
-// openEvents opens the queue of asynchronous events. Without one the engine answers what is
-// not asynchronous, and refuses the rest.
-func openEvents(ctx context.Context, cfg *serveConfig, records *access.Access, eng *engine.Engine, log *slog.Logger, metrics prometheus.Registerer) (*events.Service, *trigger.Set, error) {
-	if cfg.EventsOff {
-		return nil, nil, errors.New("events are off in the engine's configuration")
-	}
-	if cfg.Events.Engine == nil {
-		cfg.Events.Engine = eng
-	}
-	cfg.Events.Log, cfg.Events.Metrics, cfg.Events.Dir = log, metrics, filepath.Join(cfg.State, "events")
-	queue, err := events.Open(cfg.Events)
-	if err != nil {
-		log.ErrorContext(ctx, "events are refused: their queue does not open", "error", err)
-		return nil, nil, errors.New("the queue of events did not open; the engine's log says why")
-	}
-	if addr := queue.Addr(); addr != "" {
-		log.InfoContext(ctx, "NATS ready", "address", addr)
-	}
-	set := trigger.Config{Engine: eng, Events: queue, Admit: records.Event, Secrets: records, Log: log, Changed: func() uint64 { return eng.Changes().Generation() }}
-	return queue, trigger.New(set), nil
-}
-
 // httpServer is what serve needs of *http.Server and *httpserver.Server.
 type httpServer interface {
 	Serve(l net.Listener) error
 	Shutdown(ctx context.Context) error
 	Close() error
-}
-
-// readProxies reads what --trusted-proxies says: ranges, or addresses alone.
-func readProxies(ranges []string) ([]netip.Prefix, error) {
-	var all []netip.Prefix
-	for _, s := range ranges {
-		p, err := netip.ParsePrefix(s)
-		if err != nil {
-			var a netip.Addr
-			if a, err = netip.ParseAddr(s); err == nil {
-				p = netip.PrefixFrom(a, a.BitLen())
-			}
-		}
-		if err != nil || p != p.Masked() || p.Addr().Zone() != "" {
-			return nil, &hintError{fmt.Errorf("--trusted-proxies: %q is not a range such as 10.1.0.0/16, nor an address", s), "name those of your own proxies alone: what they say of clients is believed"}
-		}
-		all = append(all, p)
-	}
-	return all, nil
-}
-
-// gatewayTLS is what --tls-cert and --tls-key say; nil for nothing.
-func gatewayTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
-	switch {
-	case certFile == "" && keyFile == "":
-		return nil, nil
-	case certFile == "" || keyFile == "":
-		return nil, &hintError{errors.New("--tls-cert and --tls-key belong together"), "give both, or none for a gateway in the clear"}
-	}
-	cert, err := httpserver.LoadCertificate(certFile, keyFile, log)
-	if err != nil {
-		return nil, &hintError{err, "give a certificate and its own key, both PEM"}
-	}
-	return &tls.Config{GetCertificate: cert.Get}, nil
 }
 
 // openAccessLog opens what --access-log names; nil is none. done closes both.
@@ -602,6 +537,11 @@ func doctorLocal(state string, costs bool) ([]api.Check, error) {
 type cleanup []func() error
 
 func (c *cleanup) add(f func() error) { *c = append(*c, f) }
+
+// addListener closes one that nobody came to serve.
+func (c *cleanup) addListener(l net.Listener) {
+	c.add(func() error { return ignoreClosed(l.Close()) })
+}
 
 func (c *cleanup) run(err *error) {
 	for i := len(*c) - 1; i >= 0; i-- {

@@ -16,6 +16,7 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/gateway"
+	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/image"
 )
 
@@ -163,6 +164,40 @@ func (c *acmeConfig) tls(state string) *tls.Config {
 		m.Client = &acme.Client{DirectoryURL: c.Directory}
 	}
 	return &tls.Config{GetCertificate: m.GetCertificate, NextProtos: []string{"h2", "http/1.1", acme.ALPNProto}, MinVersion: tls.VersionTLS12}
+}
+
+// readProxies reads what --trusted-proxies says: ranges, or addresses alone.
+func readProxies(ranges []string) ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for _, s := range ranges {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			var a netip.Addr
+			if a, err = netip.ParseAddr(s); err == nil {
+				p = netip.PrefixFrom(a, a.BitLen())
+			}
+		}
+		if err != nil || p != p.Masked() || p.Addr().Zone() != "" {
+			return nil, &hintError{fmt.Errorf("--trusted-proxies: %q is not a range such as 10.1.0.0/16, nor an address", s), "name those of your own proxies alone: what they say of clients is believed"}
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// gatewayTLS is what --tls-cert and --tls-key say; nil for nothing.
+func gatewayTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
+	switch {
+	case certFile == "" && keyFile == "":
+		return nil, nil
+	case certFile == "" || keyFile == "":
+		return nil, &hintError{errors.New("--tls-cert and --tls-key belong together"), "give both, or none for a gateway in the clear"}
+	}
+	cert, err := httpserver.LoadCertificate(certFile, keyFile, log)
+	if err != nil {
+		return nil, &hintError{err, "give a certificate and its own key, both PEM"}
+	}
+	return &tls.Config{GetCertificate: cert.Get}, nil
 }
 
 // listenAPI opens the remote control API's address: beyond loopback it takes TLS.

@@ -2,16 +2,24 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/events/trigger"
 	"github.com/fre-engine/fre/image"
 )
 
@@ -123,7 +131,7 @@ func (e *eventsConfig) read(cfg *serveConfig) error {
 	return e.readCallbacks(&to.Callbacks)
 }
 
-// checkTriggers refuses triggers that nothing would ever come by.
+// checkTriggers refuses triggers that nothing would ever come by, or what is another's.
 func (cfg *serveConfig) checkTriggers(tenant string, all []image.Trigger) error {
 	for i := range all {
 		m := all[i].NATS
@@ -140,6 +148,8 @@ func (cfg *serveConfig) checkTriggers(tenant string, all []image.Trigger) error 
 			err = errors.New("events are off in the engine's configuration")
 		case cfg.Events.URL == "" && cfg.Events.Listen == "":
 			err = events.ErrNoOutside
+		case strings.HasPrefix(m.Queue, "fre-"): // it could be another tenant's trigger's
+			err = fmt.Errorf("queue %s: a name that begins with fre- is a trigger's own", m.Queue)
 		}
 		if err != nil {
 			return &image.FieldError{Field: fmt.Sprintf("triggers[%d].nats", i), Message: err.Error()}
@@ -190,4 +200,26 @@ func readSecret(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s is empty", path)
 	}
 	return b, nil
+}
+
+// openEvents opens the queue of asynchronous events. Without one the engine answers what is
+// not asynchronous, and refuses the rest.
+func openEvents(ctx context.Context, cfg *serveConfig, records *access.Access, eng *engine.Engine, log *slog.Logger, metrics prometheus.Registerer) (*events.Service, *trigger.Set, error) {
+	if cfg.EventsOff {
+		return nil, nil, errors.New("events are off in the engine's configuration")
+	}
+	if cfg.Events.Engine == nil {
+		cfg.Events.Engine = eng
+	}
+	cfg.Events.Log, cfg.Events.Metrics, cfg.Events.Dir = log, metrics, filepath.Join(cfg.State, "events")
+	queue, err := events.Open(cfg.Events)
+	if err != nil {
+		log.ErrorContext(ctx, "events are refused: their queue does not open", "error", err)
+		return nil, nil, errors.New("the queue of events did not open; the engine's log says why")
+	}
+	if addr := queue.Addr(); addr != "" {
+		log.InfoContext(ctx, "NATS ready", "address", addr)
+	}
+	set := trigger.Config{Engine: eng, Events: queue, Admit: records.Event, Secrets: records, Log: log, Changed: func() uint64 { return eng.Changes().Generation() }}
+	return queue, trigger.New(set), nil
 }

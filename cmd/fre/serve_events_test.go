@@ -12,17 +12,19 @@ import (
 func TestCheckTriggers(t *testing.T) {
 	reached := events.Config{Listen: "127.0.0.1:4222", Subjects: events.Subjects{"acme": {"orders.>"}}}
 	for _, c := range []struct {
-		name, tenant, subject, wrong string
-		cfg                          serveConfig
+		name, tenant, subject, queue, wrong string
+		cfg                                 serveConfig
 	}{
-		{"its own", "acme", "fre.in.acme.x", "", serveConfig{Events: reached}},
-		{"configured", "acme", "orders.new", "", serveConfig{Events: reached}},
-		{"of a cluster", "acme", "fre.in.acme.x", "", serveConfig{Events: events.Config{URL: "nats://a"}}},
-		{"another's", "default", "orders.new", "triggers[1].nats: tenant default may not", serveConfig{Events: reached}},
-		{"nobody publishes", "acme", "fre.in.acme.x", "triggers[1].nats: nobody reaches", serveConfig{}},
-		{"events are off", "acme", "fre.in.acme.x", "triggers[1].nats: events are off", serveConfig{Events: reached, EventsOff: true}},
+		{"its own", "acme", "fre.in.acme.x", "", "", serveConfig{Events: reached}},
+		{"configured", "acme", "orders.new", "", "", serveConfig{Events: reached}},
+		{"of a cluster", "acme", "fre.in.acme.x", "", "", serveConfig{Events: events.Config{URL: "nats://a"}}},
+		{"another's", "default", "orders.new", "", "triggers[1].nats: tenant default may not", serveConfig{Events: reached}},
+		{"nobody publishes", "acme", "fre.in.acme.x", "", "triggers[1].nats: nobody reaches", serveConfig{}},
+		{"events are off", "acme", "fre.in.acme.x", "", "triggers[1].nats: events are off", serveConfig{Events: reached, EventsOff: true}},
+		{"shared", "acme", "orders.new", "workers", "", serveConfig{Events: reached}},
+		{"another trigger's queue", "acme", "orders.new", "fre-b-0123456789abcdef", "triggers[1].nats: queue fre-b-0123456789abcdef", serveConfig{Events: reached}},
 	} {
-		all := []image.Trigger{{Name: "a", Webhook: &image.Webhook{}}, {Name: "b", NATS: &image.NATS{Subject: c.subject}}}
+		all := []image.Trigger{{Name: "a", Webhook: &image.Webhook{}}, {Name: "b", NATS: &image.NATS{Subject: c.subject, Queue: c.queue}}}
 		err := c.cfg.checkTriggers(c.tenant, all)
 		if c.wrong == "" && err != nil || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.wrong)

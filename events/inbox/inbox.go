@@ -19,7 +19,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,13 +50,15 @@ type File struct {
 const (
 	// maxDirs bounds the directories that are watched, maxDepth how deep they may lie.
 	maxDirs, maxDepth = 1024, 32
-	// maxLater bounds the paths that are remembered to be looked at again; with more,
-	// everything is looked through.
-	maxLater = 4096
-	// later is when a file is looked at again that is being written, or was refused; and how
-	// long to wait before everything is looked through again.
+	// maxPaths bounds the paths that are remembered to be looked at; with more, everything is
+	// looked through.
+	maxPaths = 4096
+	// later is when a file is looked at again that is being written, or was refused, and when
+	// everything is: not sooner, whatever is written there, nor before as much time has passed
+	// as it took.
 	later = time.Second
-	// unwatched is how often everything is looked through where not all can be watched.
+	// unwatched is how long after that everything is looked through again where not all can
+	// be watched.
 	unwatched = 10 * time.Second
 	// offering is how many files are offered at once.
 	offering = 16
@@ -78,9 +82,13 @@ type watcher struct {
 	dirs   map[int]string
 	known  map[string]int // the other way round
 
-	later map[string]bool // paths to look at again
-	whole bool            // everything is to be looked through
-	some  bool            // not every directory is watched
+	fresh map[string]bool // paths that something has happened to
+	later map[string]bool // paths to look at again when it is due
+	whole bool            // everything is to be looked through, when it is due
+	due   time.Time
+	some  bool      // not every directory is watched
+	next  time.Time // when everything is looked through then
+	said  bool      // that of a file nobody can tell whether it is complete
 }
 
 // Watch offers the files that match until ctx ends; those first that are there. What is
@@ -94,7 +102,7 @@ func Watch(ctx context.Context, cfg Config, offer func(context.Context, *File) e
 	if err != nil {
 		return fmt.Errorf("open %s: %w", cfg.Dir, err)
 	}
-	w := &watcher{cfg: cfg, pattern: pattern, root: root, offer: offer, later: map[string]bool{}}
+	w := &watcher{cfg: cfg, pattern: pattern, root: root, offer: offer, fresh: map[string]bool{}, later: map[string]bool{}}
 	defer func() { err = errors.Join(err, w.close()) }()
 	if w.record, err = openRecord(cfg.Record); err != nil {
 		return err
@@ -104,15 +112,10 @@ func Watch(ctx context.Context, cfg Config, offer func(context.Context, *File) e
 	}
 	buf := make([]byte, 64<<10)
 	for ctx.Err() == nil {
-		looked := time.Now()
-		if w.whole {
-			if err := w.lookThrough(ctx); err != nil {
-				return err
-			}
-		} else if err := w.look(ctx, w.takeLater()); err != nil {
+		if err := w.turn(ctx); err != nil {
 			return err
 		}
-		if err := w.wait(ctx, buf, looked); err != nil {
+		if err := w.wait(ctx, buf); err != nil {
 			return err
 		}
 	}
@@ -138,21 +141,39 @@ func (w *watcher) renew() error {
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return fmt.Errorf("inotify: %w", err)
+		return fmt.Errorf("inotify: %w (fs.inotify.max_user_instances is root's for all of the host)", err)
 	}
 	w.notify, w.watch = os.NewFile(uintptr(fd), "inotify"), fd
 	w.dirs, w.known, w.whole, w.some = map[int]string{}, map[string]int{}, true, false
 	return nil
 }
 
+// turn looks at what something has happened to, and at what is due.
+func (w *watcher) turn(ctx context.Context) error {
+	began := time.Now()
+	w.whole = w.whole || w.some && began.After(w.next)
+	paths := take(w.fresh)
+	if began.Before(w.due) {
+		return w.look(ctx, paths)
+	}
+	defer func() {
+		now := time.Now()
+		w.due = now.Add(max(later, now.Sub(began)))
+	}()
+	if w.whole {
+		return w.lookThrough(ctx)
+	}
+	return w.look(ctx, append(paths, take(w.later)...))
+}
+
 // wait returns when there is something to look at.
-func (w *watcher) wait(ctx context.Context, buf []byte, looked time.Time) error {
+func (w *watcher) wait(ctx context.Context, buf []byte) error {
 	var until time.Time // zero: for ever
 	switch {
 	case w.whole || len(w.later) > 0:
-		until = looked.Add(later)
+		until = w.due
 	case w.some:
-		until = looked.Add(unwatched)
+		until = w.next
 	}
 	if err := w.notify.SetReadDeadline(until); err != nil {
 		return err
@@ -165,20 +186,12 @@ func (w *watcher) wait(ctx context.Context, buf []byte, looked time.Time) error 
 	case ctx.Err() != nil:
 		return nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		w.whole = w.whole || w.some && len(w.later) == 0
 		return nil
 	case err != nil:
 		return fmt.Errorf("inotify: %w", err)
 	}
-	moved := w.events(buf[:n])
-	if moved {
+	if moved := w.events(buf[:n]); moved {
 		return w.renew()
-	}
-	if w.whole { // no more often than that, whoever makes it necessary
-		select {
-		case <-time.After(time.Until(looked.Add(later))):
-		case <-ctx.Done():
-		}
 	}
 	return nil
 }
@@ -199,54 +212,42 @@ func (w *watcher) events(all []byte) (moved bool) {
 			moved = moved || known
 		case e.mask&unix.IN_MOVED_FROM != 0:
 		default:
-			w.again(join(dir, e.name))
+			w.note(w.fresh, join(dir, e.name))
 		}
 	}
 	return moved
 }
 
-// again has a path looked at.
-func (w *watcher) again(p string) {
-	if len(w.later) >= maxLater {
+// note has a path looked at, one of fresh or later.
+func (w *watcher) note(paths map[string]bool, p string) {
+	if len(paths) >= maxPaths {
 		w.whole = true
 		return
 	}
-	w.later[p] = true
+	paths[p] = true
 }
 
-func (w *watcher) takeLater() []string {
-	all := make([]string, 0, len(w.later))
-	for p := range w.later {
-		all = append(all, p)
-	}
-	clear(w.later)
-	return all
+func take(paths map[string]bool) []string {
+	defer clear(paths)
+	return slices.Collect(maps.Keys(paths))
 }
 
 // lookThrough looks at all there is, and forgets what is not there any more.
 func (w *watcher) lookThrough(ctx context.Context) error {
 	clear(w.later)
-	w.whole = false
-	if err := w.renewIfPartial(); err != nil {
-		return err
+	if w.some { // directories that are there now get the watches of those that were
+		if err := w.renew(); err != nil {
+			return err
+		}
 	}
+	w.whole = false
 	present := map[string]bool{}
-	refused := false
-	complete, err := w.walk(ctx, "", present, &refused)
-	if err != nil || !complete || refused {
+	complete, err := w.walk(ctx, "", present)
+	w.next = time.Now().Add(unwatched)
+	if err != nil || !complete {
 		return err
 	}
 	return w.record.keep(present)
-}
-
-// renewIfPartial lets directories that are there now have the watches of those that were.
-func (w *watcher) renewIfPartial() error {
-	if !w.some {
-		return nil
-	}
-	err := w.renew()
-	w.whole = false
-	return err
 }
 
 // look is for paths that something has happened to.
@@ -263,8 +264,7 @@ func (w *watcher) look(ctx context.Context, paths []string) error {
 		switch {
 		case err != nil:
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-			refused := false
-			if _, err := w.walk(ctx, p, map[string]bool{}, &refused); err != nil {
+			if _, err := w.walk(ctx, p, nil); err != nil {
 				return err
 			}
 		default:
@@ -276,8 +276,9 @@ func (w *watcher) look(ctx context.Context, paths []string) error {
 }
 
 // walk watches a directory and those below it that can have files of the pattern, as far as may
-// be watched, and offers what is there. complete: nothing was left out.
-func (w *watcher) walk(ctx context.Context, dir string, present map[string]bool, refused *bool) (complete bool, err error) {
+// be watched, and offers what is there, as offerAll does. complete: nothing was left out or
+// refused. It takes a descriptor for each level, maxDepth and one more at most.
+func (w *watcher) walk(ctx context.Context, dir string, present map[string]bool) (complete bool, err error) {
 	if !w.reaches(dir) {
 		return true, nil
 	}
@@ -302,13 +303,13 @@ func (w *watcher) walk(ctx context.Context, dir string, present map[string]bool,
 				files = append(files, p)
 			}
 		}
-		r, err := w.offerAll(ctx, files, present)
-		*refused = *refused || r
+		refused, err := w.offerAll(ctx, files, present)
 		if err != nil {
 			return false, err
 		}
+		complete = complete && !refused
 		for _, p := range dirs {
-			all, err := w.walk(ctx, p, present, refused)
+			all, err := w.walk(ctx, p, present)
 			if err != nil {
 				return false, err
 			}
@@ -401,7 +402,7 @@ func (w *watcher) offerAll(ctx context.Context, paths []string, present map[stri
 				mu.Lock()
 				if no {
 					refused = true
-					w.again(f.Path)
+					w.note(w.later, f.Path)
 				} else {
 					offered = append(offered, f.Key)
 				}
@@ -413,11 +414,15 @@ func (w *watcher) offerAll(ctx context.Context, paths []string, present map[stri
 		if ctx.Err() != nil || !w.pattern.Match(strings.Split(p, "/")) {
 			continue
 		}
-		f, busy := w.complete(p)
+		f, err := w.complete(p)
 		mu.Lock()
 		switch {
-		case busy:
-			w.again(p)
+		case err != nil:
+			w.note(w.later, p)
+			if !errors.Is(err, unix.EAGAIN) && !w.said {
+				w.said = true
+				w.cfg.Log.WarnContext(ctx, "file not offered: nobody can tell whether it is complete", "path", p, "error", err)
+			}
 		case f != nil && present != nil:
 			present[f.Key] = true
 		}
@@ -431,31 +436,33 @@ func (w *watcher) offerAll(ctx context.Context, paths []string, present map[stri
 	return refused, w.record.add(offered)
 }
 
-// complete is the file at a path, nil where there is none or it is busy: somebody writes it.
-func (w *watcher) complete(p string) (_ *File, busy bool) {
+// complete is the file at a path, nil where there is none. The error is EAGAIN where somebody
+// writes it; another one says that nobody can tell, EACCES that the engine lacks CAP_LEASE.
+func (w *watcher) complete(p string) (*File, error) {
 	fd, err := w.open(p, unix.O_PATH) // opening anything else may do something
 	if err != nil {
-		return nil, false
+		return nil, nil
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, false
+		return nil, nil
 	}
 	in, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, false
+		return nil, nil
 	}
 	defer unix.Close(in)
 	if _, err := unix.FcntlInt(uintptr(in), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
-		return nil, true
+		return nil, fmt.Errorf("lease: %w", err)
 	}
 	err = unix.Fstat(in, &st) // as it is while nobody writes
-	if _, unlock := unix.FcntlInt(uintptr(in), unix.F_SETLEASE, unix.F_UNLCK); err != nil || unlock != nil {
-		return nil, true
+	_, unlock := unix.FcntlInt(uintptr(in), unix.F_SETLEASE, unix.F_UNLCK)
+	if err := errors.Join(err, unlock); err != nil {
+		return nil, err
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%d\x00%d", p, st.Ino, st.Size, st.Mtim.Nano()))
-	return &File{Path: p, Size: st.Size, Modified: time.Unix(st.Mtim.Unix()).UTC(), Key: hex.EncodeToString(sum[:keySize])}, false
+	return &File{Path: p, Size: st.Size, Modified: time.Unix(st.Mtim.Unix()).UTC(), Key: hex.EncodeToString(sum[:keySize])}, nil
 }
 
 func join(dir, name string) string {

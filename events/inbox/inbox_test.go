@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -29,8 +31,10 @@ type box struct {
 	done   chan struct{}
 
 	mu    sync.Mutex
+	asked int // offers, refused ones too
 	found []*File
 	fails error
+	holds chan struct{} // offers wait until it is closed; nil: they do not
 }
 
 func open(t *testing.T, pattern string) *box {
@@ -57,7 +61,17 @@ func (b *box) stop() {
 	<-b.done
 }
 
-func (b *box) offer(_ context.Context, f *File) error {
+func (b *box) offer(ctx context.Context, f *File) error {
+	b.mu.Lock()
+	b.asked++
+	holds := b.holds
+	b.mu.Unlock()
+	if holds != nil {
+		select {
+		case <-holds:
+		case <-ctx.Done():
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fails == nil {
@@ -87,17 +101,38 @@ func (b *box) paths() []string {
 func (b *box) wants(paths ...string) {
 	b.t.Helper()
 	slices.Sort(paths)
-	ctx, cancel := context.WithTimeout(b.t.Context(), within)
-	defer cancel()
-	err := daemon.Until(ctx, func() error {
+	b.until(func() error {
 		if got := b.paths(); !slices.Equal(got, paths) {
 			return fmt.Errorf("offered %q, want %q", got, paths)
 		}
 		return nil
 	})
-	if err != nil {
+}
+
+func (b *box) until(what func() error) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), within)
+	defer cancel()
+	if err := daemon.Until(ctx, what); err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+func (b *box) offers() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.asked
+}
+
+// untilAsked waits until something was offered.
+func (b *box) untilAsked() {
+	b.t.Helper()
+	b.until(func() error {
+		if b.offers() == 0 {
+			return errors.New("nothing was offered")
+		}
+		return nil
+	})
 }
 
 func (b *box) path(name string) string { return filepath.Join(b.cfg.Dir, name) }
@@ -164,6 +199,46 @@ func TestComplete(t *testing.T) {
 	}
 }
 
+// A file of another's takes CAP_LEASE: where the engine lacks it, the log says so.
+func TestNoLease(t *testing.T) {
+	cfg := Config{Dir: "/etc", Pattern: "passwd", Record: filepath.Join(t.TempDir(), "record")} // root's
+	if os.Getuid() == 0 {
+		cfg.Dir = t.TempDir()
+		file := filepath.Join(cfg.Dir, cfg.Pattern)
+		if err := errors.Join(os.WriteFile(file, nil, 0o644), os.Chown(file, 65534, 65534)); err != nil {
+			t.Fatal(err)
+		}
+		runtime.LockOSThread() // the thread ends with the test
+		h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		if err := unix.Capget(&h, &caps[0]); err != nil {
+			t.Fatal(err)
+		}
+		caps[0].Effective &^= 1 << unix.CAP_LEASE
+		if err := unix.Capset(&h, &caps[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	var said strings.Builder
+	cfg.Log = slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		defer cancel()
+		return said.Write(p)
+	}), nil))
+	err := Watch(ctx, cfg, func(_ context.Context, f *File) error {
+		t.Errorf("offered %q", f.Path)
+		return nil
+	})
+	if err != nil || !strings.Contains(said.String(), "lease: "+unix.EACCES.Error()) {
+		t.Errorf("the log says %q, %v", said.String(), err)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
 // What came while nobody watched is found, once, and what was offered before is not again.
 func TestRestart(t *testing.T) {
 	b := open(t, "**/x")
@@ -195,12 +270,35 @@ func TestRefused(t *testing.T) {
 	for i := range 100 {
 		b.write(fmt.Sprint(i), "x")
 	}
+	b.untilAsked()
 	b.fail(nil)
 	var all []string
 	for i := range 100 {
 		all = append(all, fmt.Sprint(i))
 	}
 	b.wants(all...)
+}
+
+// Whoever writes there has neither what is refused nor everything looked at again before it
+// is due.
+func TestDue(t *testing.T) {
+	b := open(t, "*/x")
+	b.mkdir("a", "moves")
+	b.fail(errors.New("full"))
+	began := time.Now()
+	b.write("a/x", "x")
+	b.untilAsked()
+	for range 2000 {
+		b.write("a/y", "x")
+		b.rename("moves", "moved")
+		b.rename("moved", "moves")
+	}
+	offers := b.offers()
+	if most := int(time.Since(began)/later) + 4; offers > most { // its own events are two or three
+		t.Errorf("offered %d times in %v, want at most %d", offers, time.Since(began), most)
+	}
+	b.fail(nil)
+	b.wants("a/x")
 }
 
 // Nothing is followed out of the directory, and what is no file is none; names are any bytes.
@@ -246,6 +344,7 @@ func TestHostile(t *testing.T) {
 
 // Thousands of files, and directories more than are watched: each file comes, once.
 func TestMany(t *testing.T) {
+	t.Parallel()
 	b := open(t, "**/*")
 	var want []string
 	for i := range 5000 {
@@ -263,19 +362,69 @@ func TestMany(t *testing.T) {
 	b.wants(want...)
 }
 
-// A queue that has run over has everything looked through.
-func TestOverflow(t *testing.T) {
-	w := &watcher{later: map[string]bool{}, dirs: map[int]string{1: "a"}, known: map[string]int{"a": 1}}
-	w.events(encode(-1, unix.IN_Q_OVERFLOW, ""))
-	if !w.whole {
-		t.Error("an overflow is nothing")
+// Where not all can be watched, all is looked through, whatever happens where it is.
+func TestUnwatched(t *testing.T) {
+	t.Parallel()
+	b := open(t, "**/x")
+	var want []string
+	for i := range maxDirs + 100 {
+		dir := fmt.Sprintf("d%d", i)
+		b.mkdir(dir)
+		want = append(want, dir+"/x")
 	}
-	w.whole = false
-	for i := range maxLater + 1 {
+	b.write(want[0], "x")
+	b.wants(want[0])
+	ctx, cancel := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	defer cancel()
+	busy.Go(func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ctx.Err() == nil; i++ {
+			if err := os.WriteFile(b.path(fmt.Sprintf("busy%d", i%2)), nil, 0o644); err != nil {
+				t.Error(err)
+			}
+			<-tick.C
+		}
+	})
+	for _, p := range want[1:] {
+		b.write(p, "x")
+	}
+	b.wants(want...)
+}
+
+// A queue that has run over, the kernel's or what it is read into, has everything looked
+// through.
+func TestOverflow(t *testing.T) {
+	b := open(t, "*.csv")
+	holds := make(chan struct{})
+	b.mu.Lock()
+	b.holds = holds
+	b.mu.Unlock()
+	b.write("first.csv", "x")
+	b.untilAsked() // and nobody reads from the queue
+	raw, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	most, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range most + 1 {
+		b.write(fmt.Sprint(i%2), "") // the same again at once would be one event
+	}
+	b.write("last.csv", "x")
+	close(holds)
+	b.wants("first.csv", "last.csv")
+
+	w := &watcher{fresh: map[string]bool{}, dirs: map[int]string{1: "a"}, known: map[string]int{"a": 1}}
+	for i := range maxPaths + 1 {
 		w.events(encode(1, unix.IN_CLOSE_WRITE, fmt.Sprint(i)))
 	}
-	if !w.whole || len(w.later) != maxLater {
-		t.Errorf("%d paths to look at, whole %v", len(w.later), w.whole)
+	if !w.whole || len(w.fresh) != maxPaths {
+		t.Errorf("%d paths to look at, whole %v", len(w.fresh), w.whole)
 	}
 }
 

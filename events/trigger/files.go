@@ -48,7 +48,7 @@ func (s *Set) Files(ctx context.Context, dir string, work func(tenant string) (s
 		for ctx.Err() == nil {
 			below, err := work(w.tenant)
 			if err == nil {
-				cfg := inbox.Config{Dir: below, Pattern: w.files.Path, Record: record(w), Log: s.cfg.Log}
+				cfg := inbox.Config{Dir: below, Pattern: w.files.Path, Record: record(w), Log: s.cfg.Log.With("function", w.function, "trigger", w.trigger)}
 				err = inbox.Watch(ctx, cfg, func(ctx context.Context, f *inbox.File) error { return s.file(ctx, w, f) })
 			}
 			if err != nil && ctx.Err() == nil && err.Error() != said { // not each second anew

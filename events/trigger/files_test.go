@@ -75,6 +75,7 @@ func TestFiles(t *testing.T) {
 	}
 	w.fail(&events.RefusedError{Err: events.ErrFull, Status: 429, RetryAfter: time.Second})
 	drop("waits")
+	until(t, w.hasRefused(1))
 	stop()
 	drop("meanwhile")
 	w.fail(nil)

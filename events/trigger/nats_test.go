@@ -92,7 +92,19 @@ func (w *world) has(bodies ...string) func() error {
 func (w *world) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.fails = err
+	w.fails, w.refused = err, 0
+}
+
+// hasRefused is nil once the world has refused n times since it began to.
+func (w *world) hasRefused(n int) func() error {
+	return func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.refused < n {
+			return fmt.Errorf("%d were refused, want %d", w.refused, n)
+		}
+		return nil
+	}
 }
 
 // runNATS has a set take messages until stop is called.
@@ -159,6 +171,7 @@ func TestNATSStream(t *testing.T) {
 	}
 	w.fail(&events.RefusedError{Err: events.ErrFull, Status: 429, RetryAfter: 10 * time.Millisecond})
 	publish("orders.new", "2", nil)
+	until(t, w.hasRefused(1))
 	stop()
 	publish("orders.new", "3", nil) // while no engine is there
 	w.fail(nil)
@@ -177,6 +190,7 @@ func TestNATSStream(t *testing.T) {
 	// What is refused for good is in nobody's way.
 	w.fail(&events.RefusedError{Err: events.ErrTooLarge, Status: 413})
 	publish("orders.new", "poison", nil)
+	until(t, w.hasRefused(1))
 	until(t, func() error {
 		for name := range orders.ListConsumers(ctx).Info() {
 			if name.NumAckPending+int(name.NumPending) > 0 {
@@ -229,6 +243,7 @@ func TestNATSCore(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
+	until(t, w.hasRefused(2))
 	w.fail(nil) // what waited is taken now
 	until(t, func() error {
 		all := slices.DeleteFunc(w.bodies(), func(s string) bool { return s == "0" })

@@ -31,6 +31,7 @@ type world struct {
 	published []published
 	known     map[string]bool
 	fails     error
+	refused   int // what was, by fails
 	marks     map[string]time.Time
 }
 
@@ -64,6 +65,7 @@ func (w *world) Publish(_ context.Context, function string, r *engine.Request, o
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.fails != nil {
+		w.refused++
 		return events.Receipt{}, w.fails
 	}
 	var body []byte

@@ -177,7 +177,7 @@ func (w *world) until(t *testing.T, what string, is func() error) {
 	}
 }
 
-// functions are those of the tests: fn answers with what it gets, slow takes /sleep?SECONDS.
+// functions are those of the tests: fn answers with what it gets, slow takes /wait?DURATION.
 func functions(t *testing.T) []daemon.Function {
 	t.Helper()
 	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
