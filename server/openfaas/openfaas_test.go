@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/openfaas/faas-provider/types"
 
+	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/image"
 )
@@ -228,6 +231,57 @@ func FuzzSignature(f *testing.F) {
 			t.Errorf("%q: %x %v", field, mac, err)
 		}
 	})
+}
+
+// Whoever has no builder's secret is held up after some failures, before a body is read, and
+// does not fill the audit log.
+func TestBuildGuessed(t *testing.T) {
+	dir := t.TempDir()
+	a, err := access.Open(access.Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	scratch := t.TempDir()
+	h := New(Config{Access: a, Log: slog.New(slog.DiscardHandler), Scratch: func() (string, error) { return os.MkdirTemp(scratch, "") }, Builders: []Builder{{"acme", []byte("a secret of acme's builder")}}})
+	post := func(method, signature string) (status, unread int, header http.Header) {
+		body := strings.NewReader("a context")
+		r := httptest.NewRequest(method, "/build", body)
+		r.Header.Set("X-Build-Signature", signature)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code, body.Len(), w.Header()
+	}
+	wrong := "sha256=" + strings.Repeat("0", 64)
+	for range 50 {
+		for method, want := range map[string]int{http.MethodGet: 405, http.MethodPost: 401} {
+			if status, unread, _ := post(method, ""); status != want || unread == 0 {
+				t.Fatalf("%s without a signature: %d, %d bytes unread, want %d and all", method, status, unread, want)
+			}
+		}
+	}
+	failures := 0
+	for ; failures < 50; failures++ {
+		status, unread, header := post(http.MethodPost, wrong)
+		if status == 429 && unread > 0 && header.Get("Retry-After") != "" {
+			break
+		}
+		if status != 401 && status != 429 || unread > 0 {
+			t.Fatalf("failure %d: %d, %d bytes unread, want 401", failures, status, unread)
+		}
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, "audit.ndjson"))
+	lines := strings.Count(string(raw), "\n")
+	if err != nil || failures == 50 || lines == 0 || lines > failures || strings.Count(string(raw), `"result":"refused"`) != lines {
+		t.Errorf("after %d failures the audit log has %d lines, %v:\n%s", failures, lines, err, raw)
+	}
+	if left, err := os.ReadDir(scratch); err != nil || len(left) > 0 {
+		t.Errorf("contexts are left: %v, %v", left, err)
+	}
 }
 
 // A command line is read back as the words it was made of.
