@@ -150,7 +150,7 @@ type call struct {
 }
 
 func (s *server) serve(rt route, w http.ResponseWriter, r *http.Request) {
-	c := &call{w: w, r: r, client: clientOf(r), release: func() {}}
+	c := &call{w: w, r: r, client: access.ClientOf(r), release: func() {}}
 	defer func() { c.release() }()
 	w.Header().Set("X-Amzn-Requestid", requestID())
 	err := s.admit(rt, c)
@@ -254,14 +254,6 @@ func (s *server) read(rt route, c *call) error {
 		return refuse(http.StatusRequestEntityTooLarge, "RequestTooLargeException", "Request must be smaller than %d bytes for the %s operation", rt.max, rt.action)
 	}
 	return refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not read request body: %v", err)
-}
-
-func clientOf(r *http.Request) netip.Addr {
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return at.Addr().Unmap()
 }
 
 // lock has changes of one function come one after the other.

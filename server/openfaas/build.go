@@ -67,7 +67,7 @@ const (
 // is. The archive is on disk before anything of it is looked at. What is signed by a builder
 // is in the audit log, and a wrong signature as any failure of authentication.
 func (h *handler) build(w http.ResponseWriter, r *http.Request) {
-	client := clientOf(r)
+	client := access.ClientOf(r)
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", "POST")
 		h.fail(w, r, &api.Error{Code: api.CodeMethod, Status: http.StatusMethodNotAllowed, Message: "a build is a POST"})
@@ -182,7 +182,7 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, 
 		}
 	}
 	if tenant == "" {
-		return "", h.Access.Failed(access.Identity{}, clientOf(r), errSignature("the build's signature is not one of this engine's builders"))
+		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), errSignature("the build's signature is not one of this engine's builders"))
 	}
 	return tenant, nil
 }

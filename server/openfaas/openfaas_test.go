@@ -233,19 +233,48 @@ func FuzzSignature(f *testing.F) {
 	})
 }
 
-// Whoever has no builder's secret is held up after some failures, before a body is read, and
-// does not fill the audit log.
-func TestBuildGuessed(t *testing.T) {
+// openAccess has records of the test's own, and says where their audit log is.
+func openAccess(t *testing.T) (a *access.Access, audit string) {
+	t.Helper()
 	dir := t.TempDir()
 	a, err := access.Open(access.Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := a.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return a, filepath.Join(dir, "audit.ndjson")
+}
+
+// What a token may not do is in the audit log as refused, whoever finds it out.
+func TestRefusedIsAudited(t *testing.T) {
+	a, audit := openAccess(t)
+	h := New(Config{Access: a, Log: slog.New(slog.DiscardHandler)})
+	for _, scope := range []access.Scope{access.Invoke, access.Admin} { // which lacks all tenants
+		_, token, err := a.CreateToken(access.TokenOptions{Name: "t", Tenant: "acme", Scopes: []access.Scope{scope}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodPost, "/system/namespace/", strings.NewReader(`{"name":"new"}`))
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		raw, err := os.ReadFile(audit)
+		lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+		var e access.Entry
+		if err := errors.Join(err, json.Unmarshal([]byte(lines[len(lines)-1]), &e)); err != nil || w.Code != 403 || e.Result != access.Refused || e.Status != 403 || e.Tenant != "acme" {
+			t.Errorf("%s: %d %s, in the audit log %+v, %v", scope, w.Code, w.Body, e, err)
+		}
+	}
+}
+
+// Whoever has no builder's secret is held up after some failures, before a body is read, and
+// does not fill the audit log.
+func TestBuildGuessed(t *testing.T) {
+	a, audit := openAccess(t)
 	scratch := t.TempDir()
 	h := New(Config{Access: a, Log: slog.New(slog.DiscardHandler), Scratch: func() (string, error) { return os.MkdirTemp(scratch, "") }, Builders: []Builder{{"acme", []byte("a secret of acme's builder")}}})
 	post := func(method, signature string) (status, unread int, header http.Header) {
@@ -274,7 +303,7 @@ func TestBuildGuessed(t *testing.T) {
 			t.Fatalf("failure %d: %d, %d bytes unread, want 401", failures, status, unread)
 		}
 	}
-	raw, err := os.ReadFile(filepath.Join(dir, "audit.ndjson"))
+	raw, err := os.ReadFile(audit)
 	lines := strings.Count(string(raw), "\n")
 	if err != nil || failures == 50 || lines == 0 || lines > failures || strings.Count(string(raw), `"result":"refused"`) != lines {
 		t.Errorf("after %d failures the audit log has %d lines, %v:\n%s", failures, lines, err, raw)
