@@ -1,6 +1,8 @@
 package lambdaapi
 
 import (
+	"archive/zip"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -12,6 +14,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -244,6 +248,42 @@ func TestRun(t *testing.T) {
 		}
 		if f == nil && (e.fault != "" || !errors.Is(err, e.err)) || f != nil && (f.Type != e.fault || err != nil) {
 			t.Errorf("%v: %+v and %v, want a fault of type %q", e.err, f, err, e.fault)
+		}
+	}
+}
+
+// TestUpload: once code is unpacked, or refused, its place in memory is another's, whatever
+// the request waits for then; its directory goes with it.
+func TestUpload(t *testing.T) {
+	var archive bytes.Buffer
+	z := zip.NewWriter(&archive)
+	f, err := z.Create("main.py")
+	if err == nil {
+		_, err = f.Write([]byte("code"))
+	}
+	if err := errors.Join(err, z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	scratch := t.TempDir()
+	s := &server{Config: Config{Scratch: func() (string, error) { return os.MkdirTemp(scratch, "") }, Log: slog.New(slog.DiscardHandler)}, codes: make(chan struct{}, 1)}
+	for text, good := range map[string]bool{archive.String(): true, "no zip": false, "": false} {
+		s.codes <- struct{}{}
+		c := &call{r: httptest.NewRequest(http.MethodPost, "/", http.NoBody), release: func() { <-s.codes }}
+		var set settings
+		dir, remove, err := s.upload(c, &set, &bundle{ZipFile: []byte(text)})
+		if len(s.codes) != 0 || (err == nil) != good || set.CodeSize != int64(len(text)) || set.CodeSha256 == "" {
+			t.Fatalf("%.8q: %d in memory, %v, %+v", text, len(s.codes), err, set)
+		}
+		if good {
+			if code, err := os.ReadFile(filepath.Join(dir, codeDir, "main.py")); err != nil || string(code) != "code" {
+				t.Errorf("unpacked: %q, %v", code, err)
+			}
+			remove()
+		} else if errorOf(err).status != http.StatusBadRequest {
+			t.Errorf("%.8q: %v", text, err)
+		}
+		if left, err := os.ReadDir(scratch); err != nil || len(left) > 0 {
+			t.Errorf("%.8q: left %v, %v", text, left, err)
 		}
 	}
 }
