@@ -65,8 +65,8 @@ func authenticate(t *testing.T, a *Access, token string) (Identity, error) {
 }
 
 func TestTokenLife(t *testing.T) {
-	clock := newClock()
-	a := open(t, Config{Now: clock.now})
+	clock, dir := newClock(), t.TempDir()
+	a := open(t, Config{Dir: dir, Now: clock.now})
 	shown, text, err := a.CreateToken(TokenOptions{Name: "ci", Tenant: "acme", Scopes: []Scope{Deploy, Invoke}, Life: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -89,6 +89,10 @@ func TestTokenLife(t *testing.T) {
 	clock.add(time.Second)
 	if _, err := authenticate(t, a, text); !errors.Is(err, ErrExpired) || !errors.Is(err, ErrToken) {
 		t.Errorf("at its end: %v, want ErrExpired", err)
+	}
+	entries := readAudit(t, filepath.Join(dir, "audit.ndjson"))
+	if len(entries) != 1 || entries[0].Who != want.Who || entries[0].Tenant != "acme" || entries[0].Result != Refused || entries[0].Client != client {
+		t.Errorf("in the audit log: %+v, want whose token has expired", entries)
 	}
 	if err := a.RemoveToken(shown.ID); err != nil {
 		t.Fatal(err)

@@ -42,11 +42,11 @@ func (a *Access) giveKeyLocked(t *record, text string) {
 // KnownAccessKey says whether an access key is worth reading a request's body for. An
 // address that has failed too often has a *SlowDownError.
 func (a *Access) KnownAccessKey(id string, client netip.Addr) error {
-	if wait := a.failures.Left(client); wait > 0 {
-		return &SlowDownError{What: "failures of authentication", After: wait}
+	if err := a.Slowed(client); err != nil {
+		return err
 	}
 	if t, _ := a.signer(id); t == nil {
-		return a.failed(Identity{}, client, ErrToken)
+		return a.Failed(Identity{}, client, ErrToken)
 	}
 	return nil
 }
@@ -71,7 +71,7 @@ func (a *Access) signer(id string) (*record, keyring) {
 func (a *Access) AuthenticateSigned(id string, client netip.Addr, verify func(secret []byte) bool) (Identity, error) {
 	t, keys := a.signer(id)
 	if t == nil {
-		return Identity{}, a.failed(Identity{}, client, ErrToken)
+		return Identity{}, a.Failed(Identity{}, client, ErrToken)
 	}
 	secret, err := keys.open("", t.ID, t.Signing)
 	if err != nil {
@@ -79,11 +79,11 @@ func (a *Access) AuthenticateSigned(id string, client netip.Addr, verify func(se
 	}
 	defer clear(secret)
 	if !verify(secret) {
-		return Identity{}, a.failed(t.identity(), client, ErrSignature)
+		return Identity{}, a.Failed(t.identity(), client, ErrSignature)
 	}
 	who, err := a.holds(t)
 	if err != nil {
-		return Identity{}, a.failed(who, client, err)
+		return Identity{}, a.Failed(who, client, err)
 	}
 	return who, nil
 }

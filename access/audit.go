@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/netip"
 	"os"
 	"strings"
@@ -36,6 +37,15 @@ type Entry struct {
 	Status int        `json:"status,omitempty"` // of the answer
 	Reason string     `json:"reason,omitempty"` // why it was refused, or failed
 	Missed int        `json:"missed,omitempty"` // entries before this one that could not be written
+}
+
+// ClientOf is the address that a request comes from, the zero one over a Unix socket.
+func ClientOf(r *http.Request) netip.Addr {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return at.Addr().Unmap()
 }
 
 // audit appends lines to a file of mode 0600 and rotates it.

@@ -222,12 +222,12 @@ func (a *Access) Authenticate(ctx context.Context, authorization string, client 
 	if err == nil || errors.Is(err, ErrUnavailable) {
 		return id, err
 	}
-	return Identity{}, a.failed(id, client, err)
+	return Identity{}, a.Failed(id, client, err)
 }
 
-// failed counts a failure of authentication and writes it down. It is err, or a
-// *SlowDownError where there were too many.
-func (a *Access) failed(id Identity, client netip.Addr, err error) error {
+// Failed counts a failure of authentication, also one that somebody else has found, and
+// writes it down. It is err, or a *SlowDownError where there were too many.
+func (a *Access) Failed(id Identity, client netip.Addr, err error) error {
 	var slow *SlowDownError
 	if errors.As(err, &slow) {
 		return err
@@ -237,6 +237,15 @@ func (a *Access) failed(id Identity, client netip.Addr, err error) error {
 	}
 	a.Record(Entry{Who: id.Who, Tenant: id.Tenant, Client: client, Action: "authenticate", Result: Refused, Reason: err.Error()})
 	return err
+}
+
+// Slowed is a *SlowDownError for an address that has failed too often. It is for what costs
+// more to look at than a hash: it holds up what is right, too.
+func (a *Access) Slowed(client netip.Addr) error {
+	if wait := a.failures.Left(client); wait > 0 {
+		return &SlowDownError{What: "failures of authentication", After: wait}
+	}
+	return nil
 }
 
 // bearer is the token in an Authorization field.
@@ -262,8 +271,8 @@ func (a *Access) identify(ctx context.Context, token string, client netip.Addr) 
 	rest, ours := strings.CutPrefix(token, tokenPrefix)
 	if !ours {
 		// A signature costs more than a hash, and an unknown key a request to the issuer.
-		if wait := a.failures.Left(client); wait > 0 {
-			return Identity{}, &SlowDownError{What: "failures of authentication", After: wait}
+		if err := a.Slowed(client); err != nil {
+			return Identity{}, err
 		}
 		return a.identifyOIDC(ctx, token)
 	}

@@ -121,6 +121,36 @@ func TestQuotaCounts(t *testing.T) {
 	})
 }
 
+// TestCheckSecrets: a secret that the tenant does not have is found, whatever names it;
+// another tenant's is not there.
+func TestCheckSecrets(t *testing.T) {
+	e := &Engine{cfg: Config{Secrets: func(tenant, name string) ([]byte, error) {
+		if tenant == "acme" && name == "there" {
+			return []byte("value"), nil
+		}
+		return nil, fs.ErrNotExist
+	}}}
+	for _, c := range []struct {
+		name, tenant, missing string
+		secrets               []string
+		trigger               image.Trigger
+	}{
+		{"none", "acme", "", nil, image.Trigger{}},
+		{"what is there", "acme", "", []string{"there"}, image.Trigger{Webhook: &image.Webhook{Secret: "there"}}},
+		{"of the function", "acme", "gone", []string{"there", "gone"}, image.Trigger{}},
+		{"of another tenant", "other", "there", []string{"there"}, image.Trigger{}},
+		{"of a webhook", "acme", "hook", nil, image.Trigger{Webhook: &image.Webhook{Secret: "hook"}}},
+		{"of CloudEvents", "acme", "token", nil, image.Trigger{CloudEvents: &image.CloudEvents{Token: "token"}}},
+	} {
+		f := &function{e: e, config: image.Config{Tenant: c.tenant, Secrets: c.secrets, Triggers: []image.Trigger{c.trigger}}}
+		err := f.checkSecrets()
+		var missing *SecretError
+		if c.missing == "" && err != nil || c.missing != "" && (!errors.As(err, &missing) || *missing != SecretError{c.tenant, c.missing}) {
+			t.Errorf("%s: %v, want %q to be missing", c.name, err, c.missing)
+		}
+	}
+}
+
 // TestSecretsDelivered: by a runtime shell, by a start from nothing, and to a program of
 // one event; an update reaches the next instance, and one that has gone is said.
 func TestSecretsDelivered(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fre-engine/fre/access"
@@ -128,6 +129,14 @@ func TestInvokeByToken(t *testing.T) {
 		if c.status == 200 && body != "none" {
 			t.Errorf("%s: the function was told %q", c.name, body)
 		}
+	}
+	var refused []string
+	err := g.access.Audit(t.Context(), access.AuditOptions{Tail: access.MaxAuditTail}, func(e access.Entry) error {
+		refused = append(refused, strings.Join([]string{e.Action, e.Tenant, e.On, string(e.Result)}, " "))
+		return nil
+	})
+	if diff := cmp.Diff([]string{"authenticate   refused", "invoke acme a refused"}, refused); diff != "" || err != nil {
+		t.Errorf("the audit log, %v, -want +got:\n%s", err, diff)
 	}
 }
 

@@ -12,8 +12,9 @@ import (
 // Reconfigure makes of a function's image one of the same files that is run otherwise: as
 // edit changes its configuration. Its manifest calls it name; the registry has no name for
 // it, so that it takes over nobody's. links are further symbolic links in its root, path →
-// target. Contents are shared with the image it was made of. Errors: those of edit,
-// store.ErrConflict where the image has something else at a link's path.
+// target, in the place of what files the image has there. Contents are shared with the
+// image it was made of. Errors: those of edit, store.ErrConflict where the image has a
+// directory at a link's path.
 func (b *Builder) Reconfigure(ctx context.Context, img *store.Image, name string, links map[string]string, edit func(*Config) error) (*store.Image, error) {
 	defer b.Store.Hold()()
 	c, err := ConfigOf(img)

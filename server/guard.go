@@ -8,7 +8,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -220,16 +219,7 @@ func (s *server) identify(r *http.Request) (access.Identity, error) {
 		}
 		return access.Root(who), nil
 	}
-	return s.cfg.Access.Authenticate(r.Context(), r.Header.Get("Authorization"), clientOf(r))
-}
-
-// clientOf is the address that a request comes from, the zero one over a Unix socket.
-func clientOf(r *http.Request) netip.Addr {
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return at.Addr().Unmap()
+	return s.cfg.Access.Authenticate(r.Context(), r.Header.Get("Authorization"), access.ClientOf(r))
 }
 
 // guarded is a route's handler for whoever may use it, written down in the audit log.
@@ -260,7 +250,7 @@ func (s *server) guarded(rt route) func(http.ResponseWriter, *http.Request) erro
 		if err := s.permit(n, id, r); err != nil {
 			if s.cfg.Access != nil {
 				s.cfg.Access.Record(access.Entry{
-					Who: id.Who, Tenant: id.Tenant, Client: clientOf(r), Action: name, On: a.on, Result: access.Refused, Reason: err.Error(),
+					Who: id.Who, Tenant: id.Tenant, Client: access.ClientOf(r), Action: name, On: a.on, Result: access.Refused, Reason: err.Error(),
 				})
 			}
 			return err
@@ -316,7 +306,7 @@ func (e *scopeError) Unwrap() error { return e.error }
 
 // audit writes down an action that was permitted.
 func (s *server) audit(name string, a *asked, r *http.Request, status int, err error) {
-	entry := access.Entry{Who: a.id.Who, Tenant: a.id.Tenant, Client: clientOf(r), Action: name, On: a.on, Result: access.Done, Status: status}
+	entry := access.Entry{Who: a.id.Who, Tenant: a.id.Tenant, Client: access.ClientOf(r), Action: name, On: a.on, Result: access.Done, Status: status}
 	failure := a.failure
 	if err != nil {
 		failure = errorOf(err)

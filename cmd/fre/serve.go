@@ -370,7 +370,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		log.InfoContext(ctx, "control API ready", "address", l.Addr().String(), "tls", secure != nil)
 	}
 	if cfg.Lambda != nil {
-		l, s, err := cfg.Lambda.open(secure, eng, st, guard, takesEvents, log)
+		l, s, err := cfg.Lambda.open(secure, eng, api.Invoker, st, guard, takesEvents, log)
 		if err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ func loopback(address string) bool {
 }
 
 // open makes the listener, which takes TLS beyond loopback, and its server.
-func (c *lambdaConfig) open(secure *tls.Config, eng *engine.Engine, st *store.Store, guard *gateway.Guard, events lambdaapi.Events, log *slog.Logger) (net.Listener, *http.Server, error) {
+func (c *lambdaConfig) open(secure *tls.Config, eng *engine.Engine, invoker gateway.Invoker, st *store.Store, guard *gateway.Guard, events lambdaapi.Events, log *slog.Logger) (net.Listener, *http.Server, error) {
 	if secure == nil && !loopback(c.Listen) {
 		return nil, nil, &hintError{fmt.Errorf("lambda.listen: %s: code would be sent in the clear", c.Listen), "give --tls-cert and --tls-key, or tls.acme; without TLS it can listen on an address such as 127.0.0.1:9001"}
 	}
@@ -72,6 +72,6 @@ func (c *lambdaConfig) open(secure *tls.Config, eng *engine.Engine, st *store.St
 		l = tls.NewListener(l, onlyHTTP1(secure))
 	}
 	return l, newHTTPServer(lambdaapi.New(lambdaapi.Config{
-		Engine: eng, Guard: guard, Events: events, Rootfs: st.Rootfs, Scratch: st.MkdirScratch, Log: log, Region: c.Region, Unsigned: c.Unsigned,
+		Engine: eng, Invoker: invoker, Guard: guard, Events: events, Rootfs: st.Rootfs, Scratch: st.MkdirScratch, Log: log, Region: c.Region, Unsigned: c.Unsigned,
 	}), log), nil
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -215,6 +216,32 @@ func TestWebhookSignatures(t *testing.T) {
 	}
 }
 
+// TestWebhookSentAgain: where nothing that is signed tells one delivery from the next, the
+// sender's id does.
+func TestWebhookSentAgain(t *testing.T) {
+	for signature, header := range map[string][]string{"gitlab": {"X-Gitlab-Token", secret}, "none": nil} {
+		for _, id := range []string{"Idempotency-Key", "X-Gitlab-Event-UUID"} {
+			if signature == "none" && id != "Idempotency-Key" {
+				continue
+			}
+			w := &world{}
+			webhook := &image.Webhook{Signature: signature}
+			if header != nil {
+				webhook.Secret = "s"
+			}
+			s := newSet(t, w, time.Now(), image.Trigger{Name: "h", Webhook: webhook})
+			for _, value := range []string{"1", "1", "2", "1"} {
+				if _, _, err := s.Hook(t.Context(), "f", "h", hook("body", slices.Concat(header, []string{id, value})...)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if len(w.published) != 2 {
+				t.Errorf("%s with %s 1, 1, 2, 1: %d events, want 2", signature, id, len(w.published))
+			}
+		}
+	}
+}
+
 func TestWebhookFilters(t *testing.T) {
 	w := &world{}
 	s := newSet(t, w, time.Now(), image.Trigger{Name: "h", Webhook: &image.Webhook{
@@ -413,6 +440,51 @@ func TestCron(t *testing.T) {
 		w.fails = nil
 		if diff := cmp.Diff([]string{"cron/ten 02:50"}, run(9*time.Minute)); diff != "" {
 			t.Errorf("after a queue that was full for longer than a minute -want +got:\n%s", diff)
+		}
+	})
+}
+
+// TestCronClockJumps: a clock that is set forward makes up for what it has jumped over as for
+// what was missed; one that is set back makes no event twice.
+func TestCronClockJumps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		ten := image.Trigger{Name: "ten", Cron: &image.Cron{Schedule: "*/10 * * * *", Zone: "UTC", Missed: "skip", Path: "/"}}
+		hour := image.Trigger{Name: "hour", Cron: &image.Cron{Schedule: "0 * * * *", Zone: "UTC", Missed: "once", Path: "/"}}
+		s := newSet(t, w, time.Time{}, ten, hour)
+		var off atomic.Int64
+		s.cfg.Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
+		ctx, cancel := context.WithCancel(t.Context())
+		var cron sync.WaitGroup
+		cron.Go(func() { s.Cron(ctx, w) })
+		defer cron.Wait()
+		defer cancel()
+		for _, step := range []struct {
+			what      string
+			jump, run time.Duration
+			want      []string
+		}{
+			{"as it should be", 0, 15 * time.Minute, []string{"cron/ten 00:10"}},
+			{"set forward to 03:15", 3 * time.Hour, time.Minute, []string{"cron/hour 03:00"}},
+			{"then", 0, 5 * time.Minute, []string{"cron/ten 03:20"}},
+			{"set back to 02:51", -30 * time.Minute, 28 * time.Minute, nil},
+			{"until it is where it was", 0, 12 * time.Minute, []string{"cron/ten 03:30"}},
+		} {
+			w.mu.Lock()
+			before := len(w.published)
+			w.mu.Unlock()
+			off.Add(int64(step.jump))
+			time.Sleep(step.run) //nolint:forbidigo // of the bubble
+			synctest.Wait()
+			var got []string
+			w.mu.Lock()
+			for _, p := range w.published[before:] {
+				got = append(got, p.Source+" "+p.Header[0][1][11:16])
+			}
+			w.mu.Unlock()
+			if diff := cmp.Diff(step.want, got); diff != "" {
+				t.Errorf("%s -want +got:\n%s", step.what, diff)
+			}
 		}
 	})
 }

@@ -172,11 +172,16 @@ func (s *server) createFunction(c *call) error {
 	if set.Handler == "" {
 		return invalid("Handler is missing")
 	}
+	dir, done, err := s.upload(c, &set, &req.Code)
+	if err != nil {
+		return err
+	}
+	defer done()
 	defer s.lock(c.on)()
 	if _, err := s.Engine.Function(c.on); err == nil {
 		return refuse(http.StatusConflict, "ResourceConflictException", "Function already exist: %s", ref.name)
 	}
-	return s.deploy(c, ref, &set, req.Code.ZipFile, req.Publish, http.StatusCreated)
+	return s.deploy(c, ref, &set, dir, req.Publish, http.StatusCreated)
 }
 
 func (s *server) updateCode(c *call) error {
@@ -187,6 +192,12 @@ func (s *server) updateCode(c *call) error {
 	if err := req.check(); err != nil {
 		return err
 	}
+	var code settings
+	dir, remove, err := s.upload(c, &code, &req)
+	if err != nil {
+		return err
+	}
+	defer remove()
 	ref, set, _, done, err := s.changed(c, req.RevisionId)
 	if err != nil {
 		return err
@@ -195,7 +206,8 @@ func (s *server) updateCode(c *call) error {
 	if req.DryRun {
 		return s.getConfiguration(c)
 	}
-	return s.deploy(c, ref, set, req.ZipFile, req.Publish, http.StatusOK)
+	set.CodeSize, set.CodeSha256 = code.CodeSize, code.CodeSha256
+	return s.deploy(c, ref, set, dir, req.Publish, http.StatusOK)
 }
 
 func (s *server) updateConfiguration(c *call) error {
@@ -229,9 +241,15 @@ func (s *server) redeploy(c *call, ref reference, set *settings, r *engine.Revis
 
 // again is redeploy without an answer.
 func (s *server) again(c *call, ref reference, set *settings, r *engine.Revision) (*engine.Revision, error) {
-	return s.build(c, ref, set, func(dir string) error {
-		return os.CopyFS(filepath.Join(dir, codeDir), os.DirFS(filepath.Join(s.Rootfs(r.Image), "function")))
-	})
+	dir, remove, err := s.scratch(c)
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	if err := os.CopyFS(filepath.Join(dir, codeDir), os.DirFS(filepath.Join(s.Rootfs(r.Image), "function"))); err != nil {
+		return nil, err
+	}
+	return s.build(c, ref, set, dir)
 }
 
 // changed finds what is to be changed, a function of this API's, and keeps others from it
@@ -272,16 +290,39 @@ func (s *server) changed(c *call, id string) (ref reference, set *settings, r *e
 	return ref, &was, r, unlock, nil
 }
 
-// deploy builds and deploys code, and answers.
-func (s *server) deploy(c *call, ref reference, set *settings, zip []byte, publish bool, status int) error {
-	sum := sha256.Sum256(zip)
-	set.CodeSize, set.CodeSha256 = int64(len(zip)), base64.StdEncoding.EncodeToString(sum[:])
-	r, err := s.build(c, ref, set, func(dir string) error {
-		err := unzip(dir, zip)
-		zip = nil
-		c.release()
-		return err
-	})
+// upload unpacks a request's code into a template's directory, which lasts until remove. The
+// code is in memory no more then, and others may send theirs, whatever this one waits for.
+func (s *server) upload(c *call, set *settings, code *bundle) (dir string, remove func(), err error) {
+	sum := sha256.Sum256(code.ZipFile)
+	set.CodeSize, set.CodeSha256 = int64(len(code.ZipFile)), base64.StdEncoding.EncodeToString(sum[:])
+	if dir, remove, err = s.scratch(c); err != nil {
+		return "", nil, err
+	}
+	err = unzip(dir, code.ZipFile)
+	code.ZipFile = nil
+	c.release()
+	if err != nil {
+		remove()
+		return "", nil, err
+	}
+	return dir, remove, nil
+}
+
+// scratch makes a directory for a template.
+func (s *server) scratch(c *call) (dir string, remove func(), err error) {
+	if dir, err = s.Scratch(); err != nil {
+		return "", nil, fmt.Errorf("make scratch directory: %w", err)
+	}
+	return dir, func() {
+		if err := os.RemoveAll(dir); err != nil {
+			s.Log.WarnContext(context.WithoutCancel(c.r.Context()), "upload not removed", "path", dir, "error", err)
+		}
+	}, nil
+}
+
+// deploy builds and deploys the code in a template's directory, and answers.
+func (s *server) deploy(c *call, ref reference, set *settings, dir string, publish bool, status int) error {
+	r, err := s.build(c, ref, set, dir)
 	if err != nil {
 		return err
 	}
@@ -331,29 +372,16 @@ func unzip(dir string, zip []byte) error {
 	return err
 }
 
-// build makes an image of the settings and the code that fill writes, and deploys it: it
-// has all events that ask for no version. A client that goes away does not end it, or a
-// base environment that takes longer to make than a client waits would never be made.
-func (s *server) build(c *call, ref reference, set *settings, fill func(dir string) error) (*engine.Revision, error) {
+// build makes an image of the settings and the code in path, and deploys it: it has all
+// events that ask for no version. A client that goes away does not end it, or a base
+// environment that takes longer to make than a client waits would never be made.
+func (s *server) build(c *call, ref reference, set *settings, path string) (*engine.Revision, error) {
 	said, err := json.Marshal(set)
 	if err != nil {
 		return nil, err
 	}
 	template, err := set.template(ref.name, c.tenant)
 	if err != nil {
-		return nil, err
-	}
-	path, err := s.Scratch()
-	if err != nil {
-		return nil, fmt.Errorf("make scratch directory: %w", err)
-	}
-	ctx := context.WithoutCancel(c.r.Context())
-	defer func() {
-		if err := os.RemoveAll(path); err != nil {
-			s.Log.WarnContext(ctx, "upload not removed", "path", path, "error", err)
-		}
-	}()
-	if err := fill(path); err != nil {
 		return nil, err
 	}
 	if err := os.WriteFile(filepath.Join(path, image.TemplateFile), template, 0o600); err != nil {
@@ -364,6 +392,7 @@ func (s *server) build(c *call, ref reference, set *settings, fill func(dir stri
 		return nil, err
 	}
 	defer dir.Close()
+	ctx := context.WithoutCancel(c.r.Context())
 	o := image.BuildOptions{AsIs: true, Labels: map[string]string{label: string(said)}}
 	img, _, err := s.Engine.Build(image.WithOptions(ctx, o), dir, nil)
 	if err != nil {

@@ -1,6 +1,7 @@
 package lambdaapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -54,7 +55,7 @@ func (c *call) event() (*engine.Request, error) {
 	}
 	r := &engine.Request{
 		Method: http.MethodPost, Path: "/", Header: [][2]string{{"Content-Type", "application/json"}},
-		Body: strings.NewReader(string(body)), Size: int64(len(body)),
+		Body: bytes.NewReader(body), Size: int64(len(body)),
 	}
 	for _, name := range []string{"X-Amz-Client-Context", "X-Amzn-Trace-Id"} {
 		if v := c.r.Header.Get(name); v != "" {
@@ -146,7 +147,7 @@ type fault struct {
 
 // run has the function run. A failure of its own is no error: it is the answer.
 func (s *server) run(c *call, name string, r *engine.Request) (*engine.Response, *fault, error) {
-	resp, err := s.invoker.Invoke(c.r.Context(), name, r)
+	resp, err := s.Invoker.Invoke(c.r.Context(), name, r)
 	if err == nil {
 		c.w.Header().Set("X-Amzn-Requestid", resp.ID)
 		return resp, nil, nil

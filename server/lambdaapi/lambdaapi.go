@@ -10,6 +10,7 @@
 package lambdaapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,7 +42,8 @@ type Events interface {
 // Config wires the API. All is required but Unsigned.
 type Config struct {
 	Engine  *engine.Engine
-	Guard   *gateway.Guard // tokens, tenants' events, addresses' rates
+	Invoker gateway.Invoker // takes events, which it counts against tenants' quotas
+	Guard   *gateway.Guard  // tokens, tenants' events, addresses' rates
 	Events  Events
 	Rootfs  func(store.Digest) string      // where an image's files are
 	Scratch func() (dir string, err error) // makes a directory, which the caller removes
@@ -66,10 +68,9 @@ const (
 
 type server struct {
 	Config
-	invoker gateway.Invoker
-	seed    maphash.Seed
-	locks   [64]sync.Mutex // by function: one change at a time
-	codes   chan struct{}  // held by the one request whose code is in memory
+	seed  maphash.Seed
+	locks [64]sync.Mutex // by function: one change at a time
+	codes chan struct{}  // held by the one request whose code is in memory
 }
 
 // route is one line of the API.
@@ -114,7 +115,7 @@ func New(cfg Config) http.Handler {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	s := &server{Config: cfg, invoker: gateway.Counted(cfg.Engine, cfg.Guard), seed: maphash.MakeSeed(), codes: make(chan struct{}, 1)}
+	s := &server{Config: cfg, seed: maphash.MakeSeed(), codes: make(chan struct{}, 1)}
 	mux := http.NewServeMux()
 	for _, rt := range routes {
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.serve(rt, w, r) })
@@ -149,7 +150,7 @@ type call struct {
 }
 
 func (s *server) serve(rt route, w http.ResponseWriter, r *http.Request) {
-	c := &call{w: w, r: r, client: clientOf(r), release: func() {}}
+	c := &call{w: w, r: r, client: access.ClientOf(r), release: func() {}}
 	defer func() { c.release() }()
 	w.Header().Set("X-Amzn-Requestid", requestID())
 	err := s.admit(rt, c)
@@ -255,14 +256,6 @@ func (s *server) read(rt route, c *call) error {
 	return refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not read request body: %v", err)
 }
 
-func clientOf(r *http.Request) netip.Addr {
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return at.Addr().Unmap()
-}
-
 // lock has changes of one function come one after the other.
 func (s *server) lock(function string) (unlock func()) {
 	mu := &s.locks[maphash.String(s.seed, function)%uint64(len(s.locks))]
@@ -309,7 +302,7 @@ func (c *call) decode(v any) error {
 	if len(c.body) == 0 {
 		c.body = []byte("{}")
 	}
-	d := json.NewDecoder(strings.NewReader(string(c.body)))
+	d := json.NewDecoder(bytes.NewReader(c.body))
 	d.DisallowUnknownFields()
 	err := d.Decode(v)
 	if err == nil && d.More() {

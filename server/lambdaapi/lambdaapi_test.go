@@ -1,16 +1,21 @@
 package lambdaapi
 
 import (
+	"archive/zip"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -200,6 +205,91 @@ func TestPaged(t *testing.T) {
 	for _, bad := range []string{"MaxItems=0", "MaxItems=x", "MaxItems=10001", "Marker=***"} {
 		if _, _, err := ask(bad, "a"); err == nil {
 			t.Errorf("%s was taken", bad)
+		}
+	}
+}
+
+// invokes is an invoker of the events' paths.
+type invokes func(name string, r *engine.Request) (*engine.Response, error)
+
+func (f invokes) Invoke(_ context.Context, name string, r *engine.Request) (*engine.Response, error) {
+	return f(name, r)
+}
+
+// TestRun: an event goes to whoever takes them, as in clusters another node may; what the
+// function did wrong is its answer, all else an error.
+func TestRun(t *testing.T) {
+	busy := &access.SlowDownError{What: "events", After: time.Second}
+	for _, e := range []struct {
+		err   error
+		fault string // its type, "" for none
+	}{
+		{nil, ""},
+		{busy, ""},
+		{engine.ErrOverloaded, ""},
+		{&engine.FunctionError{Type: "ValueError", Message: "no"}, "ValueError"},
+		{fmt.Errorf("invoke: %w", engine.ErrTimeout), "Sandbox.Timedout"},
+		{&engine.CrashError{Reason: "was killed"}, "Runtime.ExitError"},
+	} {
+		var got string
+		s := &server{Config: Config{Invoker: invokes(func(name string, r *engine.Request) (*engine.Response, error) {
+			body, err := io.ReadAll(r.Body)
+			if got = name + " " + string(body); e.err != nil || err != nil {
+				return nil, errors.Join(e.err, err)
+			}
+			return &engine.Response{ID: "1"}, nil
+		})}}
+		c := &call{w: httptest.NewRecorder(), r: httptest.NewRequest(http.MethodPost, "/", http.NoBody), body: []byte(`{"a":1}`)}
+		r, err := c.event()
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, f, err := s.run(c, "greet.acme@2", r)
+		if got != `greet.acme@2 {"a":1}` || (resp != nil) != (e.err == nil) {
+			t.Errorf("%v: the event was %q, the answer %+v", e.err, got, resp)
+		}
+		if f == nil && (e.fault != "" || !errors.Is(err, e.err)) || f != nil && (f.Type != e.fault || err != nil) {
+			t.Errorf("%v: %+v and %v, want a fault of type %q", e.err, f, err, e.fault)
+		}
+	}
+}
+
+// TestUpload: once code is unpacked, or refused, its place in memory is another's, whatever
+// the request waits for then; its directory goes with it.
+func TestUpload(t *testing.T) {
+	var archive bytes.Buffer
+	z := zip.NewWriter(&archive)
+	f, err := z.Create("main.py")
+	if err == nil {
+		_, err = f.Write([]byte("code"))
+	}
+	if err := errors.Join(err, z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var scratch string
+	s := &server{codes: make(chan struct{}, 1)}
+	s.Log, s.Scratch = slog.New(slog.DiscardHandler), func() (string, error) {
+		scratch = t.TempDir()
+		return scratch, nil
+	}
+	for text, good := range map[string]bool{archive.String(): true, "no zip": false, "": false} {
+		s.codes <- struct{}{}
+		c := &call{r: httptest.NewRequest(http.MethodPost, "/", http.NoBody), release: func() { <-s.codes }}
+		var set settings
+		dir, remove, err := s.upload(c, &set, &bundle{ZipFile: []byte(text)})
+		if len(s.codes) != 0 || (err == nil) != good || set.CodeSize != int64(len(text)) || set.CodeSha256 == "" {
+			t.Fatalf("%.8q: %d in memory, %v, %+v", text, len(s.codes), err, set)
+		}
+		if good {
+			if code, err := os.ReadFile(filepath.Join(dir, codeDir, "main.py")); err != nil || string(code) != "code" {
+				t.Errorf("unpacked: %q, %v", code, err)
+			}
+			remove()
+		} else if errorOf(err).status != http.StatusBadRequest {
+			t.Errorf("%.8q: %v", text, err)
+		}
+		if _, err := os.Stat(scratch); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%.8q: its directory is left: %v", text, err)
 		}
 	}
 }

@@ -64,21 +64,25 @@ const (
 )
 
 // build answers POST /build: a tar and, in X-Build-Signature, its HMAC, which says whose it
-// is. The archive is on disk before anything of it is looked at.
+// is. The archive is on disk before anything of it is looked at. What is signed by a builder
+// is in the audit log, and a wrong signature as any failure of authentication.
 func (h *handler) build(w http.ResponseWriter, r *http.Request) {
-	entry := access.Entry{Client: clientOf(r), Action: "POST /build", Result: access.Refused}
-	defer func() { h.Access.Record(entry) }()
-	refuse := func(err error) {
-		entry.Reason = err.Error()
-		entry.Status = h.fail(w, r, err)
-	}
+	client := access.ClientOf(r)
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", "POST")
-		refuse(&api.Error{Code: api.CodeMethod, Status: http.StatusMethodNotAllowed, Message: "a build is a POST"})
+		h.fail(w, r, &api.Error{Code: api.CodeMethod, Status: http.StatusMethodNotAllowed, Message: "a build is a POST"})
 		return
 	}
 	if len(h.Builders) == 0 {
-		refuse(&api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "remote builds are off", Next: "name openfaas.builders in the engine's configuration"})
+		h.fail(w, r, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "remote builds are off", Next: "name openfaas.builders in the engine's configuration"})
+		return
+	}
+	signature, err := signatureOf(r.Header.Get("X-Build-Signature"))
+	if err == nil {
+		err = h.Access.Slowed(client)
+	}
+	if err != nil {
+		h.fail(w, r, err)
 		return
 	}
 	select {
@@ -86,17 +90,12 @@ func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 		defer func() { <-h.building }()
 	default:
 		w.Header().Set("Retry-After", "5")
-		refuse(&api.Error{Code: api.CodeOverloaded, Status: http.StatusTooManyRequests, Message: "other builds are under way", Next: "try again in a moment"})
-		return
-	}
-	signature, err := signatureOf(r.Header.Get("X-Build-Signature"))
-	if err != nil {
-		refuse(err)
+		h.fail(w, r, &api.Error{Code: api.CodeOverloaded, Status: http.StatusTooManyRequests, Message: "other builds are under way", Next: "try again in a moment"})
 		return
 	}
 	dir, path, err := h.scratch()
 	if err != nil {
-		refuse(err)
+		h.fail(w, r, err)
 		return
 	}
 	defer func() {
@@ -107,21 +106,23 @@ func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 	}()
 	tenant, err := h.receive(w, r, dir, signature)
 	if err != nil {
-		refuse(err)
+		h.fail(w, r, err)
 		return
 	}
-	entry.Tenant, entry.Who = tenant, "builder of "+tenant
+	entry := access.Entry{Who: "builder of " + tenant, Tenant: tenant, Client: client, Action: "POST /build", Result: access.Failed}
+	defer func() { h.Access.Record(entry) }()
 	cfg, err := h.unpack(dir)
 	if err != nil {
-		refuse(err)
+		entry.Status, entry.Reason = h.fail(w, r, err), err.Error()
 		return
 	}
 	entry.On = cfg.Image
 	out := &buildOutput{w: w, streams: strings.Contains(r.Header.Get("Accept"), "application/x-ndjson")}
 	err = h.buildContext(r.Context(), dir, cfg, tenant, out.report)
-	entry.Result, entry.Status = access.Done, http.StatusOK
-	if err != nil {
-		entry.Result, entry.Reason = access.Failed, err.Error()
+	if entry.Status = http.StatusOK; err != nil {
+		entry.Reason = err.Error()
+	} else {
+		entry.Result = access.Done
 	}
 	out.end(cfg.Image, err)
 }
@@ -181,7 +182,7 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, 
 		}
 	}
 	if tenant == "" {
-		return "", errSignature("the build's signature is not one of this engine's builders")
+		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), errSignature("the build's signature is not one of this engine's builders"))
 	}
 	return tenant, nil
 }

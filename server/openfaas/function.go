@@ -167,10 +167,15 @@ func (h *handler) deployImage(r *request, name, tenant string, img *store.Image)
 	return err
 }
 
-// drop removes an image that this package has made and nobody uses.
+// drop removes an image that has no name, as those have that this package makes, and that
+// nobody uses.
 func (h *handler) drop(ctx context.Context, digest store.Digest) {
+	img, err := h.Engine.Image(string(digest))
+	if err != nil || len(img.Names) > 0 {
+		return
+	}
 	ctx = context.WithoutCancel(ctx)
-	if _, err := h.Engine.RemoveImage(ctx, string(digest), engine.RemoveOptions{}); err != nil && !errors.Is(err, store.ErrInUse) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, engine.ErrSeveralNames) {
+	if _, err := h.Engine.RemoveImage(ctx, string(digest), engine.RemoveOptions{}); err != nil && !errors.Is(err, store.ErrInUse) && !errors.Is(err, fs.ErrNotExist) {
 		h.Log.WarnContext(ctx, "image not removed", "image", digest, "error", err)
 	}
 }
@@ -196,10 +201,8 @@ func (h *handler) remove(w http.ResponseWriter, r *request) error {
 	if err := h.Engine.RemoveFunction(r.Context(), f.Name); err != nil {
 		return err
 	}
-	for _, v := range revisions.Revisions { // those that have no name were made by deploy and scale
-		if img, err := h.Engine.Image(string(v.Image)); err == nil && len(img.Names) == 0 {
-			h.drop(r.Context(), img.Digest)
-		}
+	for _, v := range revisions.Revisions {
+		h.drop(r.Context(), v.Image)
 	}
 	w.WriteHeader(http.StatusAccepted)
 	return nil
@@ -256,6 +259,7 @@ func (h *handler) scale(w http.ResponseWriter, r *request) error {
 	if err != nil && !errors.Is(err, engine.ErrRevisionUsed) && !errors.As(err, &unknown) {
 		return err
 	}
+	h.drop(r.Context(), f.Image)
 	w.WriteHeader(http.StatusAccepted)
 	return nil
 }

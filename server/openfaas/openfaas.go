@@ -21,7 +21,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"runtime"
 	"strings"
 
@@ -112,38 +111,27 @@ type request struct {
 // guarded lets in who has shown a token with the scope, and writes down what it did.
 func (h *handler) guarded(name string, scope access.Scope, handle func(http.ResponseWriter, *request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, hr *http.Request) {
-		client := clientOf(hr)
+		client := access.ClientOf(hr)
 		id, err := h.Access.Authenticate(hr.Context(), hr.Header.Get("Authorization"), client)
 		if err != nil {
 			h.fail(w, hr, err)
 			return
 		}
 		r := &request{Request: hr, id: id}
-		entry := access.Entry{Who: id.Who, Tenant: id.Tenant, Client: client, Action: name, Result: access.Refused}
+		entry := access.Entry{Who: id.Who, Tenant: id.Tenant, Client: client, Action: name, Result: access.Done}
 		if err = id.Need(scope); err == nil {
-			entry.Result = access.Done
 			err = handle(w, r)
 		}
 		if err != nil {
-			entry.Status = h.fail(w, hr, err)
-			entry.Reason = err.Error()
-			if entry.Result == access.Done {
-				entry.Result = access.Failed
+			entry.Result, entry.Status, entry.Reason = access.Failed, h.fail(w, hr, err), err.Error()
+			if entry.Status == http.StatusForbidden {
+				entry.Result = access.Refused
 			}
 		}
 		if entry.On = r.on; hr.Method != http.MethodGet || entry.Result == access.Refused {
 			h.Access.Record(entry)
 		}
 	}
-}
-
-// clientOf is the address that a request comes from.
-func clientOf(r *http.Request) netip.Addr {
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return at.Addr().Unmap()
 }
 
 // fail answers as OpenFaaS's clients show it to people: a line of text, and the next step.

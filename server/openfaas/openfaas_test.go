@@ -5,9 +5,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io/fs"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/openfaas/faas-provider/types"
 
+	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/image"
 )
@@ -228,6 +232,91 @@ func FuzzSignature(f *testing.F) {
 			t.Errorf("%q: %x %v", field, mac, err)
 		}
 	})
+}
+
+// openAccess has records of the test's own, and says where their audit log is.
+func openAccess(t *testing.T) (a *access.Access, audit string) {
+	t.Helper()
+	dir := t.TempDir()
+	a, err := access.Open(access.Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return a, filepath.Join(dir, "audit.ndjson")
+}
+
+// What a token may not do is in the audit log as refused, whoever finds it out.
+func TestRefusedIsAudited(t *testing.T) {
+	a, audit := openAccess(t)
+	h := New(Config{Access: a, Log: slog.New(slog.DiscardHandler)})
+	for _, scope := range []access.Scope{access.Invoke, access.Admin} { // which lacks all tenants
+		_, token, err := a.CreateToken(access.TokenOptions{Name: "t", Tenant: "acme", Scopes: []access.Scope{scope}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodPost, "/system/namespace/", strings.NewReader(`{"name":"new"}`))
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		raw, err := os.ReadFile(audit)
+		lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+		var e access.Entry
+		if err := errors.Join(err, json.Unmarshal([]byte(lines[len(lines)-1]), &e)); err != nil || w.Code != 403 || e.Result != access.Refused || e.Status != 403 || e.Tenant != "acme" {
+			t.Errorf("%s: %d %s, in the audit log %+v, %v", scope, w.Code, w.Body, e, err)
+		}
+	}
+}
+
+// Whoever has no builder's secret is held up after some failures, before a body is read, and
+// does not fill the audit log.
+func TestBuildGuessed(t *testing.T) {
+	a, audit := openAccess(t)
+	var scratch []string
+	h := New(Config{Access: a, Log: slog.New(slog.DiscardHandler), Scratch: func() (string, error) {
+		scratch = append(scratch, t.TempDir())
+		return scratch[len(scratch)-1], nil
+	}, Builders: []Builder{{"acme", []byte("a secret of acme's builder")}}})
+	post := func(method, signature string) (status, unread int, header http.Header) {
+		body := strings.NewReader("a context")
+		r := httptest.NewRequest(method, "/build", body)
+		r.Header.Set("X-Build-Signature", signature)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code, body.Len(), w.Header()
+	}
+	wrong := "sha256=" + strings.Repeat("0", 64)
+	for range 50 {
+		for method, want := range map[string]int{http.MethodGet: 405, http.MethodPost: 401} {
+			if status, unread, _ := post(method, ""); status != want || unread == 0 {
+				t.Fatalf("%s without a signature: %d, %d bytes unread, want %d and all", method, status, unread, want)
+			}
+		}
+	}
+	failures := 0
+	for ; failures < 50; failures++ {
+		status, unread, header := post(http.MethodPost, wrong)
+		if status == 429 && unread > 0 && header.Get("Retry-After") != "" {
+			break
+		}
+		if status != 401 && status != 429 || unread > 0 {
+			t.Fatalf("failure %d: %d, %d bytes unread, want 401", failures, status, unread)
+		}
+	}
+	raw, err := os.ReadFile(audit)
+	lines := strings.Count(string(raw), "\n")
+	if err != nil || failures == 50 || lines == 0 || lines > failures || strings.Count(string(raw), `"result":"refused"`) != lines {
+		t.Errorf("after %d failures the audit log has %d lines, %v:\n%s", failures, lines, err, raw)
+	}
+	for _, dir := range scratch {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a context is left: %v", err)
+		}
+	}
 }
 
 // A command line is read back as the words it was made of.

@@ -234,7 +234,11 @@ func TestOpenFaaS(t *testing.T) {
 	f.want(404, "GET", "/function/nobody", "", "")
 
 	f.want(400, "POST", "/system/scale-function/echo", f.token, f.json(types.ScaleServiceRequest{ServiceName: "echo", Replicas: 1000}))
+	images := len(strings.Split(f.root("images", "-q"), "\n"))
 	f.want(202, "POST", "/system/scale-function/echo", f.token, f.json(types.ScaleServiceRequest{ServiceName: "echo", Replicas: 3}))
+	if got := len(strings.Split(f.root("images", "-q"), "\n")); got != images {
+		t.Errorf("%d images after scaling, of %d: what had other bounds is kept", got, images)
+	}
 	f.replicas("echo", 3, 3)
 	f.want(202, "POST", "/system/scale-function/echo", f.token, f.json(types.ScaleServiceRequest{ServiceName: "echo"}))
 	f.replicas("echo", 0, 0)
