@@ -34,6 +34,7 @@ type sending struct {
 	offset  int64
 	left    int64
 	moved   bool // something went out since the time to stall began
+	queued  int  // what the socket held then, in bytes
 	watched bool // by the runtime: see sendPiece
 	corked  bool // only whole segments leave (TCP_CORK)
 	room    [1]unix.PollFd
@@ -56,6 +57,9 @@ func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 	for len(s.head) > 0 || s.left > 0 {
 		before := s.left
 		if err := c.raw.Write(c.sendFn); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) && c.takes() {
+				continue
+			}
 			return err
 		}
 		if s.err != nil {
@@ -85,7 +89,7 @@ func (c *conn) sendSome(fd uintptr) (done bool) {
 		n, err := linux.Send(int(fd), c.vector[:1], nil, flags)
 		c.vector[0] = nil
 		if err != nil {
-			return c.stopped("sendto", err)
+			return c.stopped(fd, "sendto", err)
 		}
 		s.head, s.moved = s.head[n:], true
 	}
@@ -96,7 +100,7 @@ func (c *conn) sendSome(fd uintptr) (done bool) {
 			continue
 		}
 		if err != nil {
-			return c.stopped("sendfile", err)
+			return c.stopped(fd, "sendfile", err)
 		}
 		if n == 0 { // it has become shorter
 			s.err = io.ErrUnexpectedEOF
@@ -106,12 +110,12 @@ func (c *conn) sendSome(fd uintptr) (done bool) {
 		sent += int64(n)
 		s.moved = true
 		if int64(n) < want && !s.hasRoom(fd) {
-			return c.wait()
+			return c.wait(fd)
 		}
 	}
 	if s.left == 0 && s.corked {
 		if err := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, 0); err != nil {
-			return c.stopped("setsockopt", err)
+			return c.stopped(fd, "setsockopt", err)
 		}
 	}
 	return true
@@ -151,21 +155,41 @@ func (s *sending) hasRoom(fd uintptr) bool {
 	return n > 0 || err != nil
 }
 
-func (c *conn) stopped(call string, err error) (done bool) {
+func (c *conn) stopped(fd uintptr, call string, err error) (done bool) {
 	if errors.Is(err, unix.EAGAIN) {
-		return c.wait()
+		return c.wait(fd)
 	}
 	c.sending.err = os.NewSyscallError(call, err)
 	return true
 }
 
 // wait has the poller wait. The time to stall begins anew when something went out.
-func (c *conn) wait() (done bool) {
-	if c.sending.moved {
-		c.sending.moved = false
-		c.sending.err = c.stallAfter(c.s.cfg.StallTimeout)
+func (c *conn) wait(fd uintptr) (done bool) {
+	s := &c.sending
+	if s.moved {
+		s.moved = false
+		if s.queued, s.err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); s.err == nil {
+			s.err = c.stallAfter(c.s.cfg.StallTimeout)
+		}
 	}
-	return c.sending.err != nil
+	return s.err != nil
+}
+
+// takes says whether the client has taken something since the time to stall began, which begins
+// anew then. The kernel has a socket take more only when a third of what it holds has gone: that
+// is a megabyte and more, for which a slow client may need longer.
+func (c *conn) takes() bool {
+	s := &c.sending
+	queued := s.queued
+	if err := c.raw.Control(func(fd uintptr) {
+		if n, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil {
+			queued = n
+		}
+	}); err != nil || queued >= s.queued {
+		return false
+	}
+	s.queued = queued
+	return c.stallAfter(c.s.cfg.StallTimeout) == nil
 }
 
 // copyFile is sendFile where the bytes have to pass by here: TLS encrypts them.

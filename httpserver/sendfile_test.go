@@ -86,6 +86,28 @@ func TestSendFileStalls(t *testing.T) {
 	}
 }
 
+// TestSendFileSlow: a client that takes less while the server waits than what the kernel has a
+// socket take more after is not given up.
+func TestSendFileSlow(t *testing.T) {
+	const stall = time.Second
+	addr, content, ended := fileServer(t, httpserver.Config{StallTimeout: stall})
+	c := dial(t, addr)
+	check(t, c.(*net.TCPConn).SetReadBuffer(64<<10)) // so that the kernel tells of each piece that is taken
+	body := getFile(t, c, bufio.NewReader(c))
+	tick := time.NewTicker(stall / 8)
+	defer tick.Stop()
+	var got bytes.Buffer
+	for began := time.Now(); time.Since(began) < stall*5/2; <-tick.C {
+		if _, err := io.CopyN(&got, body, 64<<10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := got.ReadFrom(body); err != nil || !bytes.Equal(got.Bytes(), content) {
+		t.Errorf("%d bytes of %d, %v", got.Len(), len(content), err)
+	}
+	check(t, <-ended)
+}
+
 // TestSendFileInterrupted: signals end sendfile(2) early, as the runtime's do; the socket is
 // not full then, and no event would go on with the answer.
 func TestSendFileInterrupted(t *testing.T) {
