@@ -24,6 +24,8 @@ import (
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
@@ -77,6 +79,34 @@ func undo(t testing.TB, args ...string) {
 	})
 }
 
+// keepNamed has the directory of named network namespaces be as it was when the test ends: the
+// first ip netns add mounts it, and nothing unmounts it.
+func keepNamed(t *testing.T) {
+	t.Helper()
+	const dir = "/run/netns"
+	mounts := func() bool {
+		b, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(b), " "+dir+" ")
+	}
+	_, err := os.Stat(dir)
+	was, existed := mounts(), err == nil
+	t.Cleanup(func() {
+		if !was && mounts() {
+			if err := unix.Unmount(dir, 0); err != nil {
+				t.Error(err)
+			}
+		}
+		if !existed {
+			if err := os.Remove(dir); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	fretest.RequireRoot(t)
@@ -87,6 +117,7 @@ func newWorld(t *testing.T) *world {
 		client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
 	}
 	t.Cleanup(w.client.CloseIdleConnections)
+	keepNamed(t)
 	run(t, "ip", "link", "add", w.bridge, "type", "bridge")
 	undo(t, "ip", "link", "del", w.bridge)
 	run(t, "ip", "addr", "add", w.subnet+".1/24", "dev", w.bridge)
