@@ -211,10 +211,15 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 	switch ev.Path {
 	case "/call": // a flood of calls by hand, of which nobody hears the end
 		meta := fmt.Sprintf(`{"of":%s,"function":"g","method":"GET","path":"/large","query":"1000000","headers":[]}`, ev.Query)
+		own, err := conn.File() // the channel's package knows of no such calls, and ends with the first answer
+		if err != nil {
+			return nil, err
+		}
+		defer own.Close()
 		for id := uint64(channel.FirstCall); ; id++ {
 			p := append(binary.LittleEndian.AppendUint32(nil, uint32(len(meta))), meta...)
 			head := append(binary.LittleEndian.AppendUint32(nil, uint32(len(p))), 0x30, 0, 0, 0)
-			if _, err := conn.Write(append(binary.LittleEndian.AppendUint64(head, id), p...)); err != nil {
+			if _, err := own.Write(append(binary.LittleEndian.AppendUint64(head, id), p...)); err != nil {
 				return nil, err
 			}
 		}
