@@ -38,8 +38,6 @@ func browser(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
-	t.Cleanup(cancel)
 	chromedp.ListenTarget(ctx, func(ev any) {
 		switch e := ev.(type) {
 		case *runtime.EventExceptionThrown:
@@ -50,9 +48,11 @@ func browser(t *testing.T) context.Context {
 			}
 		}
 	})
-	if err := chromedp.Run(ctx, cdplog.Enable()); err != nil {
+	if err := chromedp.Run(ctx, cdplog.Enable()); err != nil { // the browser ends with this context, so that one says what a page was at
 		t.Fatal(err)
 	}
+	ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
+	t.Cleanup(cancel)
 	return ctx
 }
 
@@ -77,7 +77,10 @@ func becomes(ctx context.Context, t *testing.T, expression string) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // it may answer nothing any more
 		defer cancel()
 		t.Fatalf("%s: %v; the player is at %s", expression, err, evaluate[string](ctx, t,
-			`(v => v.currentTime + " of " + v.duration + ", " + document.body.innerText)(document.querySelector("video"))`))
+			`(v => [v.currentTime + " of " + v.duration, v.videoHeight + " lines", "state " + v.readyState, v.paused ? "paused" : "playing", v.seeking ? "seeking" : "",
+				"has " + Array.from(v.buffered, (_, i) => v.buffered.start(i) + " to " + v.buffered.end(i)), document.body.innerText,
+				performance.getEntriesByType("resource").slice(-8).map(e => [e.name, e.startTime, e.duration, e.transferSize, e.responseStatus].join(" ")).join("\n"), performance.now(),
+			].join(", "))(document.querySelector("video"))`))
 	}
 }
 

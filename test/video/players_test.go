@@ -82,7 +82,7 @@ func (w *world) play(t *testing.T, page, library, at, license string) {
 		becomes(ctx, t, fmt.Sprintf(`problem !== "" || video.videoHeight === %d`, height))
 	}
 	evaluate[float64](ctx, t, `video.currentTime = 16`)
-	becomes(ctx, t, `problem !== "" || video.ended`)
+	becomes(ctx, t, `problem !== "" || over`)
 	if problem := evaluate[string](ctx, t, `problem`); problem != "" {
 		t.Fatalf("the player says: %s", problem)
 	}
