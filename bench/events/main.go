@@ -1,8 +1,12 @@
-// Command events measures asynchronous events: how many a second go from a client's POST to
-// the end of a warm no-op Python handler, each acknowledged once it is on disk, and how long
-// that acknowledgement takes.
+// Command events measures asynchronous events:
 //
-//	go run ./bench/events        # as root, from the project's root directory
+//   - how many a second go from a client's POST to the end of a warm no-op Python handler,
+//     each acknowledged once it is on disk, and how long that acknowledgement takes;
+//
+//   - how long it is from a signed webhook to the first line of a handler in a fresh sandbox,
+//     beside a synchronous request of the same function.
+//
+//     go run ./bench/events        # as root, from the project's root directory
 //
 // The client runs on the same machine. What the disk does is measured beside it: a fsync of
 // what one event writes.
@@ -38,6 +42,7 @@ type options struct {
 	slice   time.Duration
 	rounds  int
 	rate    float64
+	n       int
 	results string
 	summary string
 	quick   bool
@@ -49,12 +54,13 @@ func main() {
 	flag.DurationVar(&o.slice, "slice", 4*time.Second, "how long events are published in each turn")
 	flag.IntVar(&o.rounds, "rounds", 5, "turns of each kind")
 	flag.Float64Var(&o.rate, "rate", 3000, "events per second of the turns at open loop")
+	flag.IntVar(&o.n, "n", 60, "webhooks")
 	flag.StringVar(&o.results, "results", "bench/results", "directory for the raw result")
 	flag.StringVar(&o.summary, "summary", "", "also write the tables to this page")
 	flag.BoolVar(&o.quick, "quick", false, "one short turn each, to see that it works")
 	flag.Parse()
 	if o.quick {
-		o.slice, o.rounds, o.rate = 100*time.Millisecond, 1, 200
+		o.slice, o.rounds, o.rate, o.n = 100*time.Millisecond, 1, 200, 3
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
@@ -86,6 +92,7 @@ type series struct {
 type result struct {
 	Host   host.Info `json:"host"`
 	Series []*series `json:"series"`
+	Hooks  hooks     `json:"webhooks"`
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -118,6 +125,9 @@ func run(ctx context.Context, o options) (err error) {
 			}
 			s.Turns = append(s.Turns, t)
 		}
+	}
+	if r.Hooks, err = webhooks(ctx, e, o.n); err != nil {
+		return fmt.Errorf("webhooks: %w", err)
 	}
 	return report.Publish(o.results, o.summary, "Asynchronous events", "events", r.Host.Time, r, r.markdown())
 }
@@ -257,5 +267,6 @@ func (r *result) markdown() string {
 			median(rate), slices.Min(rate), slices.Max(rate), median(of(func(t turn) float64 { return t.Accepted })), median(of(func(t turn) float64 { return t.P50 })),
 			median(p99), slices.Min(p99), slices.Max(p99), median(of(func(t turn) float64 { return t.CPU })), median(of(func(t turn) float64 { return t.Fsync })))
 	}
+	b.WriteString(r.Hooks.markdown())
 	return b.String()
 }
