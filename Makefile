@@ -168,7 +168,7 @@ race: deps-test shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## the same under
 	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; go test -race -timeout 15m -skip '$(BUILDS)' $(unit_packages)
 
 .PHONY: test-root
-test-root: deps-test deps-run build $(REGISTRY) $(PEBBLE) ## system, docker, security and robustness suites: the whole path, as root
+test-root: deps-test deps-run build $(REGISTRY) $(PEBBLE) $(NATS) ## system, docker, security and robustness suites: the whole path, as root
 	suites="$(suite_packages)"; if [ -z "$$suites" ]; then echo "no suite below test/ yet"; exit 0; fi; \
 	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -p 1 -timeout 20m $$suites; \
 	state=$$(mktemp -d /var/tmp/fre-builds.XXXXXX); trap 'rm -rf "$$state"' EXIT; \
