@@ -38,6 +38,7 @@ REGISTRY  := .cache/tools/registry
 CONFORM   := .cache/tools/conformance
 H2SPEC    := .cache/tools/h2spec
 NATS      := .cache/tools/nats
+CLOUDEVENTS := .cache/tools/cloudevents
 COSIGN    := .cache/tools/cosign
 PEBBLE    := .cache/tools/pebble
 SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
@@ -149,6 +150,11 @@ $(NATS): tools/nats/go.mod tools/nats/go.sum | deps-build
 	CGO_ENABLED=0 go build -modfile=tools/nats/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/nats-io/natscli/nats
 	@touch $@
 
+# The tool that hooks for CloudEvents are tested with: CloudEvents' own.
+$(CLOUDEVENTS): tools/cloudevents/go.mod tools/cloudevents/go.sum | deps-build
+	CGO_ENABLED=0 go build -modfile=tools/cloudevents/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/cloudevents/conformance/cmd/cloudevents
+	@touch $@
+
 # The peer of image/signature.
 $(COSIGN): tools/cosign/go.mod tools/cosign/go.sum | deps-build
 	CGO_ENABLED=0 go build -modfile=tools/cosign/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/sigstore/cosign/v3/cmd/cosign
@@ -168,7 +174,7 @@ race: deps-test shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## the same under
 	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; go test -race -timeout 15m -skip '$(BUILDS)' $(unit_packages)
 
 .PHONY: test-root
-test-root: deps-test deps-run build $(REGISTRY) $(PEBBLE) ## system, docker, security and robustness suites: the whole path, as root
+test-root: deps-test deps-run build $(REGISTRY) $(PEBBLE) $(NATS) $(CLOUDEVENTS) ## system, docker, security and robustness suites: the whole path, as root
 	suites="$(suite_packages)"; if [ -z "$$suites" ]; then echo "no suite below test/ yet"; exit 0; fi; \
 	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -p 1 -timeout 20m $$suites; \
 	state=$$(mktemp -d /var/tmp/fre-builds.XXXXXX); trap 'rm -rf "$$state"' EXIT; \

@@ -37,6 +37,9 @@ type Config struct {
 	Pattern string // of paths below Dir, as glob.Parse takes it
 	Record  string // file that remembers what was offered; made if it is not there
 	Log     *slog.Logger
+
+	Instances *Instances // of inotify's; without one left everything is looked through at intervals
+	Owner     string     // who has it
 }
 
 // File is one that is complete.
@@ -77,7 +80,7 @@ type watcher struct {
 	offer   func(context.Context, *File) error
 	record  *record
 
-	notify *os.File // inotify
+	notify *os.File // inotify; nil: there is none, and nothing is watched
 	watch  int      // its descriptor
 	dirs   map[int]string
 	known  map[string]int // the other way round
@@ -89,6 +92,7 @@ type watcher struct {
 	some  bool      // not every directory is watched
 	next  time.Time // when everything is looked through then
 	said  bool      // that of a file nobody can tell whether it is complete
+	alone bool      // said that there is no inotify
 }
 
 // Watch offers the files that match until ctx ends; those first that are there. What is
@@ -107,9 +111,7 @@ func Watch(ctx context.Context, cfg Config, offer func(context.Context, *File) e
 	if w.record, err = openRecord(cfg.Record); err != nil {
 		return err
 	}
-	if err := w.renew(); err != nil {
-		return err
-	}
+	w.renew()
 	buf := make([]byte, 64<<10)
 	for ctx.Err() == nil {
 		if err := w.turn(ctx); err != nil {
@@ -125,7 +127,7 @@ func Watch(ctx context.Context, cfg Config, offer func(context.Context, *File) e
 func (w *watcher) close() error {
 	err := unix.Close(w.root)
 	if w.notify != nil {
-		err = errors.Join(err, w.notify.Close())
+		err = errors.Join(err, w.cfg.Instances.close(w.cfg.Owner, w.notify))
 	}
 	if w.record != nil {
 		err = errors.Join(err, w.record.f.Close())
@@ -134,18 +136,18 @@ func (w *watcher) close() error {
 }
 
 // renew begins to watch anew: watches follow their directories, whose paths have changed.
-func (w *watcher) renew() error {
+func (w *watcher) renew() {
 	if w.notify != nil {
-		_ = w.notify.Close() // nothing was written
+		_ = w.cfg.Instances.close(w.cfg.Owner, w.notify) // nothing was written
 		w.notify = nil
 	}
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return fmt.Errorf("inotify: %w (fs.inotify.max_user_instances is root's for all of the host)", err)
-	}
-	w.notify, w.watch = os.NewFile(uintptr(fd), "inotify"), fd
 	w.dirs, w.known, w.whole, w.some = map[int]string{}, map[string]int{}, true, false
-	return nil
+	var err error
+	w.notify, w.watch, err = w.cfg.Instances.open(w.cfg.Owner)
+	if err != nil && !w.alone {
+		w.alone = true
+		w.cfg.Log.Warn("files are looked for at intervals", "every", unwatched, "error", err)
+	}
 }
 
 // turn looks at what something has happened to, and at what is due.
@@ -175,6 +177,15 @@ func (w *watcher) wait(ctx context.Context, buf []byte) error {
 	case w.some:
 		until = w.next
 	}
+	if w.notify == nil {
+		soon := time.NewTimer(time.Until(until))
+		defer soon.Stop()
+		select {
+		case <-soon.C:
+		case <-ctx.Done():
+		}
+		return nil
+	}
 	if err := w.notify.SetReadDeadline(until); err != nil {
 		return err
 	}
@@ -191,7 +202,7 @@ func (w *watcher) wait(ctx context.Context, buf []byte) error {
 		return fmt.Errorf("inotify: %w", err)
 	}
 	if moved := w.events(buf[:n]); moved {
-		return w.renew()
+		w.renew()
 	}
 	return nil
 }
@@ -236,9 +247,7 @@ func take(paths map[string]bool) []string {
 func (w *watcher) lookThrough(ctx context.Context) error {
 	clear(w.later)
 	if w.some { // directories that are there now get the watches of those that were
-		if err := w.renew(); err != nil {
-			return err
-		}
+		w.renew()
 	}
 	w.whole = false
 	present := map[string]bool{}
@@ -344,6 +353,9 @@ func (w *watcher) reaches(dir string) bool {
 
 // add watches a directory; false: no more can be.
 func (w *watcher) add(dir string) bool {
+	if w.notify == nil {
+		return false
+	}
 	if _, known := w.known[dir]; !known && len(w.dirs) >= maxDirs {
 		return false
 	}

@@ -39,7 +39,7 @@ type box struct {
 
 func open(t *testing.T, pattern string) *box {
 	t.Helper()
-	b := &box{t: t, cfg: Config{Dir: t.TempDir(), Pattern: pattern, Record: filepath.Join(t.TempDir(), "r", "record"), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}}
+	b := &box{t: t, cfg: Config{Dir: t.TempDir(), Pattern: pattern, Record: filepath.Join(t.TempDir(), "r", "record"), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Owner: "red", Instances: NewInstances(0, 8)}}
 	b.start()
 	t.Cleanup(b.stop)
 	return b
@@ -201,7 +201,7 @@ func TestComplete(t *testing.T) {
 
 // A file of another's takes CAP_LEASE: where the engine lacks it, the log says so.
 func TestNoLease(t *testing.T) {
-	cfg := Config{Dir: "/etc", Pattern: "passwd", Record: filepath.Join(t.TempDir(), "record")} // root's
+	cfg := Config{Dir: "/etc", Pattern: "passwd", Record: filepath.Join(t.TempDir(), "record"), Instances: NewInstances(0, 1)} // root's
 	if os.Getuid() == 0 {
 		cfg.Dir = t.TempDir()
 		file := filepath.Join(cfg.Dir, cfg.Pattern)

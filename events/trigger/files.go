@@ -30,6 +30,9 @@ type dropped struct {
 	Modified time.Time `json:"modified"`
 }
 
+// instancesEach is how many triggers of a tenant the kernel tells of files at once.
+const instancesEach = 8
+
 // Files makes events of files that are put into tenants' /work, until ctx ends. Which were
 // made is remembered below dir.
 func (s *Set) Files(ctx context.Context, dir string, work func(tenant string) (string, error)) {
@@ -43,12 +46,13 @@ func (s *Set) Files(ctx context.Context, dir string, work func(tenant string) (s
 		}
 		return &wire{function: f.Name, trigger: t.Name, tenant: f.Config.Tenant, files: t.Files}
 	}
+	instances := inbox.NewInstances(0, instancesEach)
 	run := func(ctx context.Context, w *wire) {
 		said := ""
 		for ctx.Err() == nil {
 			below, err := work(w.tenant)
 			if err == nil {
-				cfg := inbox.Config{Dir: below, Pattern: w.files.Path, Record: record(w), Log: s.cfg.Log.With("function", w.function, "trigger", w.trigger)}
+				cfg := inbox.Config{Dir: below, Pattern: w.files.Path, Record: record(w), Log: s.cfg.Log.With("function", w.function, "trigger", w.trigger), Instances: instances, Owner: w.tenant}
 				err = inbox.Watch(ctx, cfg, func(ctx context.Context, f *inbox.File) error { return s.file(ctx, w, f) })
 			}
 			if err != nil && ctx.Err() == nil && err.Error() != said { // not each second anew

@@ -91,6 +91,8 @@ func run(command string, args []string) error {
 		return err
 	case "function":
 		return function()
+	case "deliver":
+		return deliver()
 	case "fds":
 		return fds()
 	case "reach":
