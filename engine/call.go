@@ -80,7 +80,13 @@ type lineage struct {
 	made int // calls beneath; of the event from outside
 }
 
-type lineageKey struct{}
+// caller is what a called event's context says of who calls; the key is callerKey.
+type caller struct {
+	*lineage
+	further bool // as of event
+}
+
+type callerKey struct{}
 
 // begin makes ready for a first call.
 func (l *lineage) begin() {
@@ -135,7 +141,8 @@ var errBorrowed = errors.New("runs in its caller's place")
 // enterCalled is enter for an event that was called. One at a time runs in the place of the
 // event that called it, which does little but wait: else events that have all places and call
 // others would wait for each other. Those beside it take places of their own, unless the
-// caller's becomes free before.
+// caller's becomes free before. One that is called with another's answer does not wait: what
+// it would wait for may wait for it, to take that answer.
 func (ev *event) enterCalled() error {
 	from := ev.calls.from
 	select {
@@ -143,6 +150,9 @@ func (ev *event) enterCalled() error {
 		ev.borrowed.Store(true)
 		return nil
 	default:
+	}
+	if ev.further {
+		return ev.entered(ev.f.e.places.beside(ev.f))
 	}
 	ctx, cancel := context.WithCancelCause(&ev.ctx)
 	borrowed := make(chan bool, 1)
@@ -316,8 +326,7 @@ func (ev *event) target(named string, rec *CallRecord) (string, error) {
 	return name, nil
 }
 
-// step is one event of a call. further says that it takes the answer of another, which may
-// still have the caller's place: both run in that.
+// step is one event of a call. further says that it takes the answer of another.
 func (ev *event) step(ctx context.Context, target string, r *Request, further bool) (*Response, error) {
 	l := &ev.calls
 	plain, _, _ := strings.Cut(target, ".")
@@ -332,10 +341,7 @@ func (ev *event) step(ctx context.Context, target string, r *Request, further bo
 			return nil, &guardError{err}
 		}
 	}
-	if further {
-		l = &lineage{from: l.from, f: l.f, root: l.root, depth: l.depth, place: make(chan struct{}, 1)}
-	}
-	return ev.f.e.Invoke(context.WithValue(ctx, lineageKey{}, l), target, r)
+	return ev.f.e.Invoke(context.WithValue(ctx, callerKey{}, caller{l, further}), target, r)
 }
 
 // guardError is Config.Calls' refusal.

@@ -147,11 +147,11 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response
 
 func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
 	ev := &event{f: f, began: time.Now(), header: r.Header, calls: lineage{f: f}}
-	if from, ok := ctx.Value(lineageKey{}).(*lineage); ok {
-		if err := f.reachable(from); err != nil {
+	if from, ok := ctx.Value(callerKey{}).(caller); ok {
+		if err := f.reachable(from.lineage); err != nil {
 			return nil, err
 		}
-		ev.calls.from = from
+		ev.calls.from, ev.further = from.lineage, from.further
 	}
 	if r.Upgrade != "" && f.config.Protocol == image.ProtocolStdio { // it knows no other protocol
 		plain := *r
