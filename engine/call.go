@@ -43,6 +43,12 @@ func (e *CallError) Error() string {
 	if errors.As(e.Err, &loop) { // has it in there
 		return loop.Error()
 	}
+	if inner := (*CallError)(nil); errors.As(e.Err, &inner) { // of a pipeline, which begins so
+		return inner.Error()
+	}
+	if step := (*StepError)(nil); errors.As(e.Err, &step) { // likewise
+		return step.Error()
+	}
 	return e.Chain + ": " + e.Err.Error()
 }
 
@@ -178,10 +184,24 @@ func (ev *event) enterCalled() error {
 // Call is part of channel.Caller: the function that handles this event calls another one of
 // its tenant, or itself.
 func (ev *event) Call(ctx context.Context, c *channel.Called) (*channel.Answer, error) {
+	resp, _, err := ev.recorded(ctx, c)
+	if err != nil {
+		code, message := callCode(err), err.Error()
+		if code == "internal" { // the engine's own trouble is for its operator
+			ev.f.e.log.ErrorContext(ctx, "call", "function", c.Function, "from", ev.f.name, "error", err)
+			message = "the function could not be run; the engine's log says why"
+		}
+		return nil, &channel.Failure{Type: code, Message: message}
+	}
+	return &channel.Answer{Status: resp.Status, Headers: resp.Header, Body: resp.Body, Length: resp.Size}, nil
+}
+
+// recorded is call, of which metrics and logs are told. Its errors are *CallError.
+func (ev *event) recorded(ctx context.Context, c *channel.Called) (resp *Response, step int, err error) {
 	e, from := ev.f.e, ev.f
 	named := c.Function[:min(len(c.Function), 255)]
 	rec := &CallRecord{At: time.Now(), From: from.name, Function: named, Method: c.Method, Path: c.Path[:min(len(c.Path), 4<<10)], RequestID: field(ev.header, "X-Request-Id")}
-	resp, err := ev.call(ctx, c, rec)
+	resp, step, err = ev.call(ctx, c, rec)
 	rec.Took = time.Since(rec.At)
 	how := "ok"
 	if err != nil {
@@ -195,15 +215,7 @@ func (ev *event) Call(ctx context.Context, c *channel.Called) (*channel.Answer, 
 	if e.cfg.Called != nil {
 		e.cfg.Called(rec)
 	}
-	if err != nil {
-		message := err.Error()
-		if rec.Error == "internal" { // the engine's own trouble is for its operator
-			e.log.ErrorContext(ctx, "call", "function", named, "from", from.name, "error", err)
-			message = "the function could not be run; the engine's log says why"
-		}
-		return nil, &channel.Failure{Type: rec.Error, Message: message}
-	}
-	return &channel.Answer{Status: resp.Status, Headers: resp.Header, Body: resp.Body, Length: resp.Size}, nil
+	return resp, step, err
 }
 
 // errForbidden: a function names one of another tenant's.
@@ -213,19 +225,20 @@ var errForbidden = errors.New("a function calls those of its own tenant alone")
 var errBadName = errors.New("not the name of a function, NAME or NAME@REVISION")
 
 // mostSteps is how many functions a call may name, one behind the other.
-const mostSteps = 16
+const mostSteps = image.MaxSteps
 
 // call has one function handle the event or, where NAME|NAME names several, each the answer of
-// the one before, as it comes: the first that does not succeed has the last word.
-func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (resp *Response, err error) {
+// the one before, as it comes: the first that does not succeed has the last word. step is the
+// one that failed: those before have run.
+func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (resp *Response, step int, err error) {
 	steps := strings.SplitN(c.Function, "|", mostSteps+1)
 	if len(steps) > mostSteps {
-		return nil, errBadName
+		return nil, 0, errBadName
 	}
 	targets := make([]string, len(steps))
 	for i, step := range steps { // all of them, before any is run
 		if targets[i], err = ev.target(step, rec); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	r := &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[0], c.Headers), Body: c.Body, Size: c.Length}
@@ -246,7 +259,10 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 			if body != nil {
 				body.cancel(err)
 			}
-			return nil, err
+			if len(steps) > 1 {
+				err = fmt.Errorf("step %d, %s: %w", i+1, steps[i], err)
+			}
+			return nil, i, err
 		}
 		if body == nil {
 			break
@@ -257,7 +273,7 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 		body.from = resp.Body
 		r = &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[i+1], ofBody(resp.Header)), Body: body, Size: resp.Size}
 	}
-	return resp, nil
+	return resp, 0, nil
 }
 
 // stepBody is an answer that is another function's request. Close ends a Read under way, and
@@ -397,11 +413,8 @@ func field(header [][2]string, name string) string {
 
 // callCode says in a word why a call has no answer.
 func callCode(err error) string {
-	var loop *LoopError
 	var guard *guardError
 	switch {
-	case errors.As(err, &loop):
-		return "loop"
 	case errors.Is(err, errForbidden):
 		return "forbidden"
 	case errors.Is(err, errBadName):
@@ -430,8 +443,14 @@ func ErrorCode(err error) string {
 		function *FunctionError
 		crash    *CrashError
 		unknown  *UnknownError
+		step     *StepError
+		loop     *LoopError
 	)
 	switch {
+	case errors.As(err, &step):
+		return step.Code
+	case errors.As(err, &loop):
+		return "loop"
 	case errors.As(err, &quota):
 		return "quota"
 	case errors.As(err, &function):

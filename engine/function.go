@@ -86,7 +86,7 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Protocol == image.ProtocolNone || len(cfg.Args) == 0 {
+	if cfg.Protocol == image.ProtocolNone || len(cfg.Args) == 0 && cfg.Protocol != image.ProtocolPipeline {
 		return nil, fmt.Errorf("%s: %w", name, ErrNotReady)
 	}
 	plain, tenant, err := image.SplitName(name)
@@ -150,6 +150,9 @@ func (f *function) loopbackOnly() bool {
 
 // publish readies a function that is about to be found by its name.
 func (f *function) publish() {
+	if f.isPipeline() {
+		return
+	}
 	if !f.loopbackOnly() || f.opens != nil {
 		return
 	}
@@ -184,6 +187,9 @@ func (f *function) channelLog(sandbox string) func(invocation, level, message st
 // spec is the sandbox of one instance; an *image.FieldError where its network is
 // not to be had, which can change from one start to the next.
 func (f *function) spec(id string) (sandbox.Spec, error) {
+	if f.isPipeline() {
+		return sandbox.Spec{}, nil // it starts none
+	}
 	spec := sandbox.Spec{
 		ID:       id,
 		Rootfs:   f.e.cfg.Store.Rootfs(f.image.Digest),
@@ -277,6 +283,9 @@ func (f *function) drainLocked() (idle []*instance) {
 // fails is tried again after a growing pause, for as long as the function is
 // deployed.
 func (f *function) warm() {
+	if f.isPipeline() {
+		return
+	}
 	if f.config.Instances.Min == 0 || f.config.Instances.Isolation != image.IsolationInstance {
 		return
 	}
