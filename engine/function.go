@@ -97,7 +97,9 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 		return nil, fmt.Errorf("%s of tenant %s has no name of its own: deploy it again", name, cfg.Tenant) // qualifyNames could not give it one
 	}
 	cfg.Tenant = tenant
-	cfg.Env = withLimits(cfg.Env, cfg.Resources)
+	if cfg.Protocol != image.ProtocolPipeline {
+		cfg.Env = withLimits(cfg.Env, cfg.Resources)
+	}
 	var user sandbox.User
 	var work string
 	if spec.Temporary {

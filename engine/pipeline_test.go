@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -201,6 +202,46 @@ func TestPipelineDrains(t *testing.T) {
 	if err := errors.Join(write.Close(), <-done, <-closed); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestPipelineElsewhere: another node takes a pipeline as it takes every function, in whatever
+// order they come.
+func TestPipelineElsewhere(t *testing.T) {
+	here := calls(t, Config{})
+	registry := ownRegistry(t)
+	here.mustPipeline("p", "g, f", "")
+	records, err := here.Records()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"p", "f", "g"} {
+		if _, err := here.Push(t.Context(), name+":"+here.imageOf(name).Version, registry+"/"+name+":1", nil, oci.PushOptions{}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	here.stop()
+	there := &rig{t: t, state: t.TempDir()}
+	there.start(Config{})
+	for _, name := range []string{"p", "f", "g"} {
+		if _, _, err := there.Pull(t.Context(), registry+"/"+name+":1", "", nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.SortFunc(records, func(a, b *Record) int { return strings.Compare(b.Name, a.Name) }) // p first
+	for _, rec := range records {
+		if strings.HasSuffix(rec.Name, ".red") {
+			continue
+		}
+		if err := there.Apply(t.Context(), rec); err != nil {
+			t.Fatal(err)
+		}
+		if rec.Name == "p" {
+			if _, _, err := there.call(t.Context(), "p", "/", "x"); ErrorCode(err) != "step_missing" {
+				t.Errorf("before its steps: %v", err)
+			}
+		}
+	}
+	there.mustCall("p", "/", "there", "there")
 }
 
 // imageOf is the image that a function has now.

@@ -433,6 +433,7 @@ func FuzzParseTemplate(f *testing.F) {
 		"id: f\nbase: node\npackages: {npm: ['@a/b@^1']}\nresources: {memory: 1.5GiB, cpu: 0x10, tmp: 1e9}\n",
 		"%YAML 1.2\n---\na: !!str b", "\"a\\u0000\": b", "a: 'b\n c'", "<<: {}", "id: f\nbase: python\nenv: {? {a: b} : c}",
 		"id: f\nbase: python\nnetwork: {mode: egress, allow: ['*.a.org:443', 10.0.0.0/8, '[2001:db8::]:1']}\n",
+		"id: f\npipeline: [a, b@2, c@latest]\nresources: {timeout: 5s}\n", "id: f\npipeline: [f, 'a|b', a.b]\nbase: python\n",
 	} {
 		f.Add([]byte(s))
 	}
@@ -446,7 +447,11 @@ func FuzzParseTemplate(f *testing.F) {
 			_ = err.Error()
 			return
 		}
-		if !namePattern.MatchString(got.ID) || got.Base == "" || got.Resources.MemoryBytes < minMemory {
+		c := Config{Protocol: ProtocolPipeline, Pipeline: got.Pipeline}
+		if pipeline := got.Pipeline != nil; pipeline == (got.Base+got.Runtime != "") || pipeline && c.checkPipeline() != nil {
+			t.Errorf("%q: accepted as %+v", src, got)
+		}
+		if !namePattern.MatchString(got.ID) || got.Resources.MemoryBytes < minMemory {
 			t.Errorf("%q: accepted as %+v", src, got)
 		}
 	})
