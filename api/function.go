@@ -7,10 +7,11 @@ import (
 
 // Function is a deployed name.
 type Function struct {
-	Name        string    `json:"name"`      // qualified: NAME in the tenant "default", NAME.TENANT in any other
-	Image       string    `json:"image"`     // digest
-	ImageRef    string    `json:"image_ref"` // "name:version"
-	Base        string    `json:"base"`
+	Name        string    `json:"name"`               // qualified: NAME in the tenant "default", NAME.TENANT in any other
+	Image       string    `json:"image"`              // digest
+	ImageRef    string    `json:"image_ref"`          // "name:version"
+	Base        string    `json:"base"`               // empty for a pipeline
+	Pipeline    []string  `json:"pipeline,omitempty"` // the functions that it is, one behind the other; it has no sandboxes of its own
 	Tenant      string    `json:"tenant"`
 	Deployed    time.Time `json:"deployed"`
 	Revision    int       `json:"revision"`       // that most events go to: image, tenant and deployed are its

@@ -579,6 +579,7 @@ func TestForward(t *testing.T) {
 	}
 	for _, fault := range []error{
 		&engine.FunctionError{Type: "E", Message: "m"}, &engine.CrashError{Reason: "died"}, engine.ErrTimeout, &engine.QuotaError{Tenant: "default", What: "memory", Limit: 1}, errors.New("other"),
+		&engine.StepError{Code: "overloaded", Err: engine.ErrOverloaded}, &engine.LoopError{Chain: "a → a", Why: "no end"},
 	} {
 		b.e.set(func() {
 			b.e.handle = func(context.Context, *engine.Request, []byte) (*engine.Response, error) { return nil, fault }

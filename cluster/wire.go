@@ -117,7 +117,13 @@ func faultOf(err error) *fault {
 	var crash *engine.CrashError
 	var unknown *engine.UnknownError
 	var quota *engine.QuotaError
+	var step *engine.StepError
+	var loop *engine.LoopError
 	switch {
+	case errors.As(err, &step) && step.Unwrap() == nil:
+		return &fault{Kind: "step", Type: step.Code, Message: step.Error()}
+	case errors.As(err, &loop):
+		return &fault{Kind: "loop", Type: loop.Chain, Message: loop.Why}
 	case errors.As(err, &quota):
 		return &fault{Kind: "quota", Tenant: quota.Tenant, Message: quota.What, Limit: quota.Limit}
 	case errors.As(err, &function):
@@ -142,6 +148,10 @@ func (f *fault) err(node string) error {
 		return fmt.Errorf("node %s has failed", node)
 	case f.Kind == "quota":
 		return &engine.QuotaError{Tenant: f.Tenant, What: f.Message, Limit: f.Limit}
+	case f.Kind == "step":
+		return &engine.StepError{Code: f.Type, Err: errors.New(f.Message)}
+	case f.Kind == "loop":
+		return &engine.LoopError{Chain: f.Type, Why: f.Message}
 	case f.Kind == "function":
 		return &engine.FunctionError{Type: f.Type, Message: f.Message}
 	case f.Kind == "crash":

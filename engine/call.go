@@ -43,6 +43,12 @@ func (e *CallError) Error() string {
 	if errors.As(e.Err, &loop) { // has it in there
 		return loop.Error()
 	}
+	if inner := (*CallError)(nil); errors.As(e.Err, &inner) { // of a pipeline, which begins so
+		return inner.Error()
+	}
+	if step := (*StepError)(nil); errors.As(e.Err, &step) { // likewise
+		return step.Error()
+	}
 	return e.Chain + ": " + e.Err.Error()
 }
 
@@ -80,7 +86,13 @@ type lineage struct {
 	made int // calls beneath; of the event from outside
 }
 
-type lineageKey struct{}
+// caller is what a called event's context says of who calls; the key is callerKey.
+type caller struct {
+	*lineage
+	further bool // as of event
+}
+
+type callerKey struct{}
 
 // begin makes ready for a first call.
 func (l *lineage) begin() {
@@ -135,7 +147,8 @@ var errBorrowed = errors.New("runs in its caller's place")
 // enterCalled is enter for an event that was called. One at a time runs in the place of the
 // event that called it, which does little but wait: else events that have all places and call
 // others would wait for each other. Those beside it take places of their own, unless the
-// caller's becomes free before.
+// caller's becomes free before. One that is called with another's answer does not wait: what
+// it would wait for may wait for it, to take that answer.
 func (ev *event) enterCalled() error {
 	from := ev.calls.from
 	select {
@@ -143,6 +156,9 @@ func (ev *event) enterCalled() error {
 		ev.borrowed.Store(true)
 		return nil
 	default:
+	}
+	if ev.further {
+		return ev.entered(ev.f.e.places.beside(ev.f))
 	}
 	ctx, cancel := context.WithCancelCause(&ev.ctx)
 	borrowed := make(chan bool, 1)
@@ -168,10 +184,24 @@ func (ev *event) enterCalled() error {
 // Call is part of channel.Caller: the function that handles this event calls another one of
 // its tenant, or itself.
 func (ev *event) Call(ctx context.Context, c *channel.Called) (*channel.Answer, error) {
+	resp, _, err := ev.recorded(ctx, c)
+	if err != nil {
+		code, message := callCode(err), err.Error()
+		if code == "internal" { // the engine's own trouble is for its operator
+			ev.f.e.log.ErrorContext(ctx, "call", "function", c.Function, "from", ev.f.name, "error", err)
+			message = "the function could not be run; the engine's log says why"
+		}
+		return nil, &channel.Failure{Type: code, Message: message}
+	}
+	return &channel.Answer{Status: resp.Status, Headers: resp.Header, Body: resp.Body, Length: resp.Size}, nil
+}
+
+// recorded is call, of which metrics and logs are told. Its errors are *CallError.
+func (ev *event) recorded(ctx context.Context, c *channel.Called) (resp *Response, step int, err error) {
 	e, from := ev.f.e, ev.f
 	named := c.Function[:min(len(c.Function), 255)]
 	rec := &CallRecord{At: time.Now(), From: from.name, Function: named, Method: c.Method, Path: c.Path[:min(len(c.Path), 4<<10)], RequestID: field(ev.header, "X-Request-Id")}
-	resp, err := ev.call(ctx, c, rec)
+	resp, step, err = ev.call(ctx, c, rec)
 	rec.Took = time.Since(rec.At)
 	how := "ok"
 	if err != nil {
@@ -185,15 +215,7 @@ func (ev *event) Call(ctx context.Context, c *channel.Called) (*channel.Answer, 
 	if e.cfg.Called != nil {
 		e.cfg.Called(rec)
 	}
-	if err != nil {
-		message := err.Error()
-		if rec.Error == "internal" { // the engine's own trouble is for its operator
-			e.log.ErrorContext(ctx, "call", "function", named, "from", from.name, "error", err)
-			message = "the function could not be run; the engine's log says why"
-		}
-		return nil, &channel.Failure{Type: rec.Error, Message: message}
-	}
-	return &channel.Answer{Status: resp.Status, Headers: resp.Header, Body: resp.Body, Length: resp.Size}, nil
+	return resp, step, err
 }
 
 // errForbidden: a function names one of another tenant's.
@@ -203,19 +225,20 @@ var errForbidden = errors.New("a function calls those of its own tenant alone")
 var errBadName = errors.New("not the name of a function, NAME or NAME@REVISION")
 
 // mostSteps is how many functions a call may name, one behind the other.
-const mostSteps = 16
+const mostSteps = image.MaxSteps
 
 // call has one function handle the event or, where NAME|NAME names several, each the answer of
-// the one before, as it comes: the first that does not succeed has the last word.
-func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (resp *Response, err error) {
+// the one before, as it comes: the first that does not succeed has the last word. step is the
+// one that failed: those before have run.
+func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (resp *Response, step int, err error) {
 	steps := strings.SplitN(c.Function, "|", mostSteps+1)
 	if len(steps) > mostSteps {
-		return nil, errBadName
+		return nil, 0, errBadName
 	}
 	targets := make([]string, len(steps))
 	for i, step := range steps { // all of them, before any is run
 		if targets[i], err = ev.target(step, rec); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	r := &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[0], c.Headers), Body: c.Body, Size: c.Length}
@@ -236,7 +259,10 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 			if body != nil {
 				body.cancel(err)
 			}
-			return nil, err
+			if len(steps) > 1 {
+				err = fmt.Errorf("step %d, %s: %w", i+1, steps[i], err)
+			}
+			return nil, i, err
 		}
 		if body == nil {
 			break
@@ -247,7 +273,7 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 		body.from = resp.Body
 		r = &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[i+1], ofBody(resp.Header)), Body: body, Size: resp.Size}
 	}
-	return resp, nil
+	return resp, 0, nil
 }
 
 // stepBody is an answer that is another function's request. Close ends a Read under way, and
@@ -316,8 +342,7 @@ func (ev *event) target(named string, rec *CallRecord) (string, error) {
 	return name, nil
 }
 
-// step is one event of a call. further says that it takes the answer of another, which may
-// still have the caller's place: both run in that.
+// step is one event of a call. further says that it takes the answer of another.
 func (ev *event) step(ctx context.Context, target string, r *Request, further bool) (*Response, error) {
 	l := &ev.calls
 	plain, _, _ := strings.Cut(target, ".")
@@ -332,10 +357,7 @@ func (ev *event) step(ctx context.Context, target string, r *Request, further bo
 			return nil, &guardError{err}
 		}
 	}
-	if further {
-		l = &lineage{from: l.from, f: l.f, root: l.root, depth: l.depth, place: make(chan struct{}, 1)}
-	}
-	return ev.f.e.Invoke(context.WithValue(ctx, lineageKey{}, l), target, r)
+	return ev.f.e.Invoke(context.WithValue(ctx, callerKey{}, caller{l, further}), target, r)
 }
 
 // guardError is Config.Calls' refusal.
@@ -391,11 +413,8 @@ func field(header [][2]string, name string) string {
 
 // callCode says in a word why a call has no answer.
 func callCode(err error) string {
-	var loop *LoopError
 	var guard *guardError
 	switch {
-	case errors.As(err, &loop):
-		return "loop"
 	case errors.Is(err, errForbidden):
 		return "forbidden"
 	case errors.Is(err, errBadName):
@@ -424,8 +443,14 @@ func ErrorCode(err error) string {
 		function *FunctionError
 		crash    *CrashError
 		unknown  *UnknownError
+		step     *StepError
+		loop     *LoopError
 	)
 	switch {
+	case errors.As(err, &step):
+		return step.Code
+	case errors.As(err, &loop):
+		return "loop"
 	case errors.As(err, &quota):
 		return "quota"
 	case errors.As(err, &function):

@@ -180,6 +180,63 @@ func TestCallsWithoutPlaces(t *testing.T) {
 	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
 }
 
+// TestCallPipelinePlaces: of functions that run beside each other, one behind the other, all but
+// the first take places beyond those there are; no event from outside begins meanwhile.
+func TestCallPipelinePlaces(t *testing.T) {
+	r := calls(t, Config{Concurrency: 1})
+	r.mustCall("g", "/", "warm", "warm")
+	read, write := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		resp, err := r.Invoke(t.Context(), "f", &Request{Method: "POST", Path: "/call/g|g|g|g/", Body: read, Size: -1})
+		if err == nil {
+			var n int64
+			n, err = io.Copy(io.Discard, resp.Body)
+			err = errors.Join(err, resp.Body.Close())
+			if n != 200_000 {
+				t.Errorf("%d bytes came back", n)
+			}
+		}
+		done <- err
+	}()
+	if _, err := write.Write(make([]byte, 100_000)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "three to run beside the first", func() bool { n, _ := r.places.count(); return n == 4 })
+	other := make(chan struct{})
+	go func() {
+		defer close(other)
+		r.mustCall("f", "/", "waits", "waits")
+	}()
+	eventually(t, "an event from outside to wait", func() bool { _, waiting := r.places.count(); return waiting == 1 })
+
+	r.places.mu.Lock() // as if others had all the rest
+	rest := r.places.all + r.places.beyond - r.places.taken
+	r.places.taken += rest
+	r.places.mu.Unlock()
+	resp, err := r.Invoke(context.WithValue(t.Context(), callerKey{}, caller{&lineage{place: full(), f: &function{}}, true}), "g", &Request{Method: "POST", Path: "/"})
+	if !errors.Is(err, ErrEngineOverloaded) {
+		t.Errorf("one too many: %+v, %v", resp, err)
+	}
+	r.places.mu.Lock()
+	r.places.taken -= rest
+	r.places.mu.Unlock()
+
+	_, err = write.Write(make([]byte, 100_000))
+	if err = errors.Join(err, write.Close(), <-done); err != nil {
+		t.Error(err)
+	}
+	<-other
+	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
+}
+
+// full is a caller's place that somebody has.
+func full() chan struct{} {
+	c := make(chan struct{}, 1)
+	c <- struct{}{}
+	return c
+}
+
 // TestCallsAreGuarded: each call asks for its tenant's quota.
 func TestCallsAreGuarded(t *testing.T) {
 	var asked []string

@@ -64,7 +64,8 @@ type DeployOptions struct {
 // instances. All events go to the new one, and a split is over, unless o says otherwise.
 // An image that was deployed behind the name before is of that template, whatever it is
 // called here: what another node has deployed has no name.
-// ErrNameTaken when another template has the name, or a temporary function.
+// ErrNameTaken when another template has the name, or a temporary function; an
+// *image.FieldError for a pipeline without end, or with a step that is not there.
 func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o DeployOptions) (_ *Function, err error) {
 	if err := e.begin(); err != nil {
 		return nil, err
@@ -141,6 +142,9 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 		}()
 	}
 	if _, err := f.spec(""); err != nil {
+		return nil, fmt.Errorf("deploy %s: %w", name, err)
+	}
+	if err := f.checkPipeline(); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, err)
 	}
 	if err := e.checkLimits(f.config.Resources); err != nil {

@@ -25,6 +25,7 @@ type event struct {
 	calls    lineage     // what the functions that this event calls are told of it
 	header   [][2]string // of the request
 	borrowed atomic.Bool // its place is its caller's
+	further  bool        // it is called with the answer of another, which may still be coming
 
 	ctx      limited
 	body     replyBody
@@ -97,6 +98,11 @@ func (ev *event) enterPlace(ctx context.Context) error {
 	if waited > 0 {
 		ev.f.e.metrics.waitedForPlace.Observe(waited.Seconds())
 	}
+	return ev.entered(err)
+}
+
+// entered notes that the event has a place, or was refused one.
+func (ev *event) entered(err error) error {
 	if errors.Is(err, ErrEngineOverloaded) {
 		ev.f.e.metrics.refuse(reasonEngine)
 	}

@@ -86,7 +86,7 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Protocol == image.ProtocolNone || len(cfg.Args) == 0 {
+	if cfg.Protocol == image.ProtocolNone || len(cfg.Args) == 0 && cfg.Protocol != image.ProtocolPipeline {
 		return nil, fmt.Errorf("%s: %w", name, ErrNotReady)
 	}
 	plain, tenant, err := image.SplitName(name)
@@ -97,7 +97,9 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 		return nil, fmt.Errorf("%s of tenant %s has no name of its own: deploy it again", name, cfg.Tenant) // qualifyNames could not give it one
 	}
 	cfg.Tenant = tenant
-	cfg.Env = withLimits(cfg.Env, cfg.Resources)
+	if cfg.Protocol != image.ProtocolPipeline {
+		cfg.Env = withLimits(cfg.Env, cfg.Resources)
+	}
 	var user sandbox.User
 	var work string
 	if spec.Temporary {
@@ -150,6 +152,9 @@ func (f *function) loopbackOnly() bool {
 
 // publish readies a function that is about to be found by its name.
 func (f *function) publish() {
+	if f.isPipeline() {
+		return
+	}
 	if !f.loopbackOnly() || f.opens != nil {
 		return
 	}
@@ -184,6 +189,9 @@ func (f *function) channelLog(sandbox string) func(invocation, level, message st
 // spec is the sandbox of one instance; an *image.FieldError where its network is
 // not to be had, which can change from one start to the next.
 func (f *function) spec(id string) (sandbox.Spec, error) {
+	if f.isPipeline() {
+		return sandbox.Spec{}, nil // it starts none
+	}
 	spec := sandbox.Spec{
 		ID:       id,
 		Rootfs:   f.e.cfg.Store.Rootfs(f.image.Digest),
@@ -277,6 +285,9 @@ func (f *function) drainLocked() (idle []*instance) {
 // fails is tried again after a growing pause, for as long as the function is
 // deployed.
 func (f *function) warm() {
+	if f.isPipeline() {
+		return
+	}
 	if f.config.Instances.Min == 0 || f.config.Instances.Isolation != image.IsolationInstance {
 		return
 	}

@@ -114,7 +114,9 @@ func crashReason(s sandbox.ExitStatus, before string) string {
 // *FunctionError, *CrashError, *sandbox.StartError, what the body's Read
 // returned, and the cause of ctx when it ends first.
 func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response, error) {
-	if err := e.begin(); err != nil {
+	if from, ok := ctx.Value(callerKey{}).(caller); ok && from.f.isPipeline() {
+		e.flight.Add(1) // it is under way, and so are its steps
+	} else if err := e.begin(); err != nil {
 		return nil, err
 	}
 	for {
@@ -147,13 +149,13 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response
 
 func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
 	ev := &event{f: f, began: time.Now(), header: r.Header, calls: lineage{f: f}}
-	if from, ok := ctx.Value(lineageKey{}).(*lineage); ok {
-		if err := f.reachable(from); err != nil {
+	if from, ok := ctx.Value(callerKey{}).(caller); ok {
+		if err := f.reachable(from.lineage); err != nil {
 			return nil, err
 		}
-		ev.calls.from = from
+		ev.calls.from, ev.further = from.lineage, from.further
 	}
-	if r.Upgrade != "" && f.config.Protocol == image.ProtocolStdio { // it knows no other protocol
+	if r.Upgrade != "" && (f.config.Protocol == image.ProtocolStdio || f.isPipeline()) { // it knows no other protocol
 		plain := *r
 		plain.Upgrade, plain.Body, plain.Size = "", nil, 0
 		r = &plain
@@ -166,9 +168,12 @@ func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
 	ev.open(ctx, r)
 	var resp *Response
 	var err error
-	if f.config.Protocol == image.ProtocolStdio {
+	switch {
+	case f.config.Protocol == image.ProtocolStdio:
 		resp, err = ev.stdio(r)
-	} else {
+	case f.isPipeline():
+		resp, err = ev.pipeline(r)
+	default:
 		resp, err = ev.channel(r)
 	}
 	if errors.Is(err, errRetired) {

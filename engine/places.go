@@ -28,8 +28,12 @@ func defaultPlaces() int { return placesPerCPU * runtime.GOMAXPROCS(0) }
 // one goes to the function that has the fewest of those that wait. So a flood of one
 // function's events finds the last quarter closed, and gets no more than its share of
 // the rest while others want theirs.
+//
+// Whoever is not to wait, see beside, may go beyond them; while there are that many
+// nobody else gets one.
 type places struct {
 	all, most int // of one function
+	beyond    int // that may be taken by beside when all are
 
 	mu      sync.Mutex
 	taken   int
@@ -56,7 +60,21 @@ type placeWaiter struct {
 }
 
 func newPlaces(all int, queue admission.QueueConfig) *places {
-	return &places{all: all, most: max(1, all-all/4), queue: admission.NewQueue(queue)}
+	return &places{all: all, most: max(1, all-all/4), beyond: max(all, 4*mostSteps), queue: admission.NewQueue(queue)}
+}
+
+// beside takes a place for an event of f that others wait for, who have places themselves:
+// if it waited for one, events could wait for each other. So it has one at once, beyond all
+// if need be, or none. leave gives it back.
+func (p *places) beside(f *function) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.taken >= p.all+p.beyond {
+		return fmt.Errorf("%w: %d, of which %d beside others that wait for them", ErrEngineOverloaded, p.taken, p.beyond)
+	}
+	p.taken++
+	f.placed.held++
+	return nil
 }
 
 // enter takes a place for an event of f; leave gives it back. It waits until ctx ends,

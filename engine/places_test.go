@@ -102,6 +102,38 @@ func TestPlacesGivenUp(t *testing.T) {
 	mustEnter(t, p, f, 1)
 }
 
+// Who is not to wait goes beyond the places, so far and no further, and while that is so nobody
+// else has one.
+func TestPlacesBeside(t *testing.T) {
+	p := newPlaces(2, admission.QueueConfig{})
+	f, other := &function{}, &function{}
+	mustEnter(t, p, other, 1)
+	for i := range 1 + p.beyond {
+		if err := p.beside(f); err != nil {
+			t.Fatalf("%d beside: %v", i, err)
+		}
+	}
+	if err := p.beside(f); !errors.Is(err, ErrEngineOverloaded) {
+		t.Errorf("one more beside: %v", err)
+	}
+	waits := letWait(t.Context(), t, p, other, 1)
+	for range p.beyond {
+		p.leave(f, 0)
+	}
+	if taken, waiting := p.count(); taken != 2 || waiting != 1 {
+		t.Errorf("%d under way, %d wait; want all 2 taken, and 1 to wait", taken, waiting)
+	}
+	p.leave(f, 0)
+	if err := <-waits[0]; err != nil {
+		t.Error(err)
+	}
+	p.leave(other, 0)
+	p.leave(other, 0)
+	if taken, waiting := p.count(); taken != 0 || waiting != 0 || f.placed.held != 0 {
+		t.Errorf("in the end %d are under way, %d wait", taken, waiting)
+	}
+}
+
 // Once it is known how long events keep their places, no more wait than is bearable.
 func TestPlacesFull(t *testing.T) {
 	p := newPlaces(4, admission.QueueConfig{})

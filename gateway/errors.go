@@ -43,6 +43,7 @@ var statuses = map[string]int{
 	"timeout": http.StatusGatewayTimeout, "header_too_large": http.StatusRequestHeaderFieldsTooLarge,
 	"overloaded": http.StatusServiceUnavailable, "engine_overloaded": http.StatusServiceUnavailable, "degraded": http.StatusServiceUnavailable,
 	"stopping": http.StatusServiceUnavailable, "not_found": http.StatusNotFound, "image_gone": http.StatusNotFound,
+	"loop": http.StatusLoopDetected, "step_missing": http.StatusBadGateway,
 }
 
 // statusOf maps the engine's errors, and those of a request's body, to HTTP.

@@ -24,9 +24,13 @@ func TestStatusOf(t *testing.T) {
 		&engine.QuotaError{}:       "429 quota",
 		&engine.FunctionError{}:    "500 function_error",
 		&engine.CrashError{}:       "502 function_crashed",
-		http.ErrAbortHandler:       "500 internal",
-		errors.New("other"):        "500 internal",
-		httpserver.ErrNoMemory:     "503 busy",
+		&engine.LoopError{}:        "508 loop",
+		&engine.StepError{Code: "step_missing", Err: &engine.UnknownError{}}:    "502 step_missing",
+		&engine.StepError{Code: "overloaded", Err: engine.ErrOverloaded}:        "503 overloaded",
+		&engine.StepError{Code: "function_error", Err: &engine.FunctionError{}}: "500 function_error",
+		http.ErrAbortHandler:   "500 internal",
+		errors.New("other"):    "500 internal",
+		httpserver.ErrNoMemory: "503 busy",
 	} {
 		status, code := statusOf(fmt.Errorf("invoke: %w", err))
 		if got := fmt.Sprint(status, " ", code); got != want {

@@ -80,7 +80,8 @@ func TemplateIn(dir *os.Root) (*Template, error) {
 // a build step that failed;
 // *[LockError] and [ErrOffline] where its options ([WithOptions]) forbid what would
 // be needed; fs.ErrNotExist without a fret.yaml; an errno such as ENOSPC of the store.
-// After an error or cancelling nothing is left but parts that are whole.
+// After an error or cancelling nothing is left but parts that are whole. A pipeline has
+// nothing to lock: its lock is nil.
 func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (*store.Image, *Lock, error) {
 	report = serial(report)
 	src, err := readSmall(dir, TemplateFile, maxTemplateBytes)
@@ -96,6 +97,13 @@ func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (
 	}
 	if err := t.Check(b.Bases, b.Runtimes, b.Sites); err != nil {
 		return nil, nil, err
+	}
+	if len(t.Pipeline) > 0 {
+		img, err := b.buildPipeline(ctx, t, report)
+		if err != nil {
+			err = fmt.Errorf("build %s: %w", t.ID, err)
+		}
+		return img, nil, err
 	}
 	if err := b.read(t, dir); err != nil {
 		return nil, nil, t.fault(err)

@@ -32,13 +32,16 @@ func (c *Config) Check() error {
 	if size > 2*maxEnvBytes { // the template's and the runtime's
 		return fmt.Errorf("env takes %d bytes: the limit is %s", size, formatBytes(2*maxEnvBytes))
 	}
-	if len(c.Args) == 0 {
+	if err := c.checkPipeline(); err != nil {
+		return err
+	}
+	if len(c.Args) == 0 && c.Protocol != ProtocolPipeline {
 		return errors.New("args: there is no program")
 	}
 	switch c.Protocol {
 	case ProtocolNone:
 		return nil // no function: nothing of what follows is looked at
-	case ProtocolChannel, ProtocolStdio:
+	case ProtocolChannel, ProtocolStdio, ProtocolPipeline:
 	case ProtocolSnapshot:
 		return errors.New("it is a snapshot of an agent's /work, and no function: fre agent create takes it")
 	default:

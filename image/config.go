@@ -25,6 +25,10 @@ type Config struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 	Shell     *Shell            `json:"shell,omitempty"` // nil: the interpreter starts with the function
 
+	// Pipeline are the steps of a function of ProtocolPipeline, NAME or NAME@REVISION; it
+	// has no base, runtime, arguments or environment.
+	Pipeline []string `json:"pipeline,omitempty"`
+
 	Events   *Events   `json:"events,omitempty"` // nil: DefaultEvents
 	Triggers []Trigger `json:"triggers,omitempty"`
 

@@ -89,6 +89,7 @@ func (d *decoder) fields(t *Template) []field {
 	return []field{
 		{key: "id", required: true, value: d.text(&t.ID, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash")},
 		{key: "version", value: d.text(&t.Version, versionPattern, "letters, digits and . _ + -, at most 128")},
+		{key: "pipeline", value: d.pipeline(&t.Pipeline)},
 		{key: "base", value: d.base(&t.Base)},
 		{key: "runtime", value: d.text(&t.Runtime, namePattern, `the name of a runtime such as "python"`)},
 		{key: "contract", value: d.contract(&t.Contract)},
@@ -165,6 +166,10 @@ func (t *Template) setDependentDefaults() {
 		// A runtime has up to a thread for each event and some of its own.
 		t.Resources.Pids = max(64, 2*int64(t.Instances.Concurrency))
 	}
+	if len(t.Pipeline) > 0 {
+		t.Instances.Isolation = IsolationInstance
+		return
+	}
 	t.setContract()
 	if t.Runtime == "http" {
 		t.HTTP.Listen, t.HTTP.Port = cmp.Or(t.HTTP.Listen, ListenPort), cmp.Or(t.HTTP.Port, 8080)
@@ -175,6 +180,11 @@ func (t *Template) setDependentDefaults() {
 func (d *decoder) relations(t *Template) {
 	fail := func(path, format string, args ...any) {
 		d.errs = append(d.errs, d.errorAt(d.place(path), fmt.Sprintf(format, args...)))
+	}
+	if len(t.Pipeline) > 0 {
+		d.pipelineRelations(t, fail)
+		d.accessRelations(t, fail)
+		return
 	}
 	in := t.Instances
 	if in.Max < in.Min {
@@ -225,8 +235,12 @@ func (d *decoder) relations(t *Template) {
 
 // Check is the second step of reading a template: it compares it with the bases,
 // runtimes and package sites at hand, sets the base that the runtime implies, and
-// asks the runtime for the handler. Faults come as [TemplateErrors].
+// asks the runtime for the handler. Faults come as [TemplateErrors]. A pipeline has none
+// of them.
 func (t *Template) Check(bases []Base, runtimes []Runtime, sites []Site) error {
+	if len(t.Pipeline) > 0 {
+		return nil
+	}
 	runtime, err := t.checkRuntime(bases, runtimes)
 	if err != nil {
 		return t.fault(err)

@@ -41,7 +41,8 @@ func ParseTemplate(name string, src []byte) (*Template, error) {
 	t.setDefaults()
 	d := decoder{source: s}
 	d.mapping(root, "", d.fields(t))
-	if _, ok := d.at["base"]; !ok && d.at["runtime"] == (position{}) {
+	_, pipeline := d.at["pipeline"]
+	if _, ok := d.at["base"]; !ok && !pipeline && d.at["runtime"] == (position{}) {
 		d.errs = append(d.errs, d.errorAt(d.place(""), `missing key "base" in template: name a base environment such as "python", or a runtime`))
 	}
 	if len(d.errs) == 0 {

@@ -43,6 +43,11 @@ func TestParseTemplateDefaults(t *testing.T) {
 			t.Runtime = "go"
 			return t
 		}()},
+		{"pipeline", "id: f\npipeline: [a, b@2]\nresources: {timeout: 5s}\n", func() *Template {
+			t := base(func(t *Template) { t.Contract, t.Resources.Timeout = "", 5*time.Second })
+			t.Pipeline = []string{"a", "b@2"}
+			return t
+		}()},
 		{"windows line ends and a byte order mark", "\ufeffid: f\r\nbase: python\r\n", base(func(t *Template) { t.Base, t.Handler = "python", "main.handle" })},
 		{"every field", `---
 # everything there is
@@ -110,6 +115,18 @@ func TestParseTemplateErrors(t *testing.T) {
 			`fret.yaml:4:3: unknown key "memry" in resources (did you mean "memory"?)
       memry: 1GiB
       ^`,
+		},
+		{
+			"pipeline with a program", "id: f\npipeline: [a, f@1]\nbase: python\nresources:\n  cpu: 1\n",
+			`fret.yaml:2:15: pipeline[1] is the pipeline itself, which would have no end
+    pipeline: [a, f@1]
+                  ^
+fret.yaml:3:7: base is for a function with a program of its own: a pipeline is its steps alone
+    base: python
+          ^
+fret.yaml:5:8: resources.cpu is for a sandbox, and a pipeline has none: its steps say their own
+      cpu: 1
+           ^`,
 		},
 		{
 			"key of another level", "id: f\nbase: python\ntimeout: 1s\n",
@@ -416,6 +433,7 @@ func FuzzParseTemplate(f *testing.F) {
 		"id: f\nbase: node\npackages: {npm: ['@a/b@^1']}\nresources: {memory: 1.5GiB, cpu: 0x10, tmp: 1e9}\n",
 		"%YAML 1.2\n---\na: !!str b", "\"a\\u0000\": b", "a: 'b\n c'", "<<: {}", "id: f\nbase: python\nenv: {? {a: b} : c}",
 		"id: f\nbase: python\nnetwork: {mode: egress, allow: ['*.a.org:443', 10.0.0.0/8, '[2001:db8::]:1']}\n",
+		"id: f\npipeline: [a, b@2, c@latest]\nresources: {timeout: 5s}\n", "id: f\npipeline: [f, 'a|b', a.b]\nbase: python\n",
 	} {
 		f.Add([]byte(s))
 	}
@@ -429,7 +447,11 @@ func FuzzParseTemplate(f *testing.F) {
 			_ = err.Error()
 			return
 		}
-		if !namePattern.MatchString(got.ID) || got.Base == "" || got.Resources.MemoryBytes < minMemory {
+		c := Config{Protocol: ProtocolPipeline, Pipeline: got.Pipeline}
+		if pipeline := got.Pipeline != nil; pipeline == (got.Base+got.Runtime != "") || pipeline && c.checkPipeline() != nil {
+			t.Errorf("%q: accepted as %+v", src, got)
+		}
+		if !namePattern.MatchString(got.ID) || got.Resources.MemoryBytes < minMemory {
 			t.Errorf("%q: accepted as %+v", src, got)
 		}
 	})

@@ -189,6 +189,24 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "triggers: {name: a}\n", false},
 		{head + "triggers: [a]\n", false},
 
+		{"id: f\npipeline: [a, b@3, c@latest, a]\n", true},
+		{"id: f\npipeline: [a]\nversion: '2'\ntenant: t\nresources: {timeout: 5s}\naccess: open\nevents: {retries: 1}\ntriggers: [{name: a, cron: {schedule: '@daily'}}]\n", true},
+		{"id: f\npipeline: [a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a]\n", true},
+		{"id: f\npipeline: [a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a]\n", false},
+		{"id: f\npipeline: []\n", false},
+		{"id: f\npipeline: a\n", false},
+		{"id: f\npipeline: [1]\n", false},
+		{"id: f\npipeline: [a.red]\n", false},
+		{"id: f\npipeline: ['a|b']\n", false},
+		{"id: f\npipeline: [a@]\n", false},
+		{"id: f\npipeline: [f@1]\n", false}, // see outOfSchema
+		{"id: f\npipeline: [a]\nresources: {memory: 64MiB}\n", false},
+		{"id: f\npipeline: [a]\ninstances: {max: 2}\n", false},
+		{"id: f\npipeline: [a]\nenv: {A: 1}\n", false},
+		{"id: f\npipeline: [a]\nsecrets: [s]\n", false},
+		{"id: f\npipeline: [a]\nruntime: python\n", false},
+		{head + "pipeline: [a]\n", false},
+
 		{"base: python\n", false},
 		{"id: f\n", false},
 		{"[]\n", false},
@@ -388,6 +406,7 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 // with a unit, or of one that depends on another, an address's bits, what a schedule or
 // a pattern means, or a name that comes twice.
 var outOfSchema = map[string]bool{
+	"id: f\npipeline: [f@1]\n": true,
 	"id: f\nbase: python\ntriggers: [{name: a, files: {path: '../x'}}]\n":                                  true,
 	"id: f\nbase: python\ntriggers: [{name: a, files: {path: 'a/['}}]\n":                                   true,
 	"id: f\nbase: python\ntriggers: [{name: a, cron: {schedule: '61 * * * *'}}]\n":                         true,

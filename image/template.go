@@ -16,6 +16,7 @@ type Template struct {
 	Version   string            // "0.1.0"; default "latest"
 	Base      string            // "python", "node", "python:trixie" (see [ParseBase]); "" until [Template.Check] where the runtime says it
 	Runtime   string            // "python", "go", "http"; default the base's own
+	Pipeline  []string          // functions of the same tenant, NAME or NAME@REVISION, that it is one behind the other; then it has no base, runtime, contract, code
 	Contract  Contract          // default fre; http and stdio where the runtime and isolation say so
 	Packages  Packages          //
 	Slim      bool              // whether files that programs rarely read are left out of FRE's bases; default true

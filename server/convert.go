@@ -39,7 +39,7 @@ func partOf(p store.Part) api.Part {
 
 func functionOf(f *engine.Function) api.Function {
 	return api.Function{
-		Name: f.Name, Image: string(f.Image), ImageRef: f.ImageRef, Base: f.Config.Base, Tenant: f.Config.Tenant,
+		Name: f.Name, Image: string(f.Image), ImageRef: f.ImageRef, Base: f.Config.Base, Pipeline: f.Config.Pipeline, Tenant: f.Config.Tenant,
 		Deployed: f.Deployed.UTC(), Instances: f.Instances, Busy: f.Busy, Queued: f.Queued, Fork: f.Fork,
 		Invocations: f.Invocations, Failures: f.Failures, Revision: f.Revision, Latest: f.Latest,
 	}

@@ -71,6 +71,8 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	}
 	var quota *engine.QuotaError
 	var secret *engine.SecretError
+	var loop *engine.LoopError
+	var of *engine.StepError // of a pipeline
 	switch {
 	case errors.As(err, &quota):
 		return http.StatusTooManyRequests, api.CodeQuota, "free some of it, or ask who runs the engine for more (fre tenant usage shows it)"
@@ -155,7 +157,7 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again in a moment, or give the engine more memory for bodies (buffers.memory in its configuration)"
 	case errors.Is(err, engine.ErrClosed):
 		return http.StatusServiceUnavailable, api.CodeClosed, "try again when the engine runs"
-	case errors.As(err, &failure):
+	case errors.As(err, &failure), errors.As(err, &loop), errors.As(err, &of):
 		return http.StatusInternalServerError, api.CodeFunction, "see the function's logs"
 	case errors.As(err, &crash):
 		return http.StatusBadGateway, api.CodeCrash, "see the function's logs"

@@ -37,7 +37,12 @@ func (c *cli) functionList(use, short string) *cobra.Command {
 				{"NAME", func(f api.Function) string { return f.Name }},
 				{"IMAGE", func(f api.Function) string { return f.ImageRef }},
 				{"REVISION", func(f api.Function) string { return strconv.Itoa(f.Revision) }},
-				{"BASE", func(f api.Function) string { return f.Base }},
+				{"BASE", func(f api.Function) string {
+					if len(f.Pipeline) > 0 {
+						return "pipeline"
+					}
+					return f.Base
+				}},
 				{"INSTANCES", func(f api.Function) string { return strconv.Itoa(f.Instances) }},
 				{"BUSY", func(f api.Function) string { return strconv.Itoa(f.Busy) }},
 				{"QUEUED", func(f api.Function) string { return strconv.Itoa(f.Queued) }},

@@ -36,6 +36,10 @@ func (c *cli) templateCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if t.Base == "" { // a pipeline, or a runtime with a base of its own
+					fmt.Fprintf(cmd.OutOrStdout(), "%s:%s is well-formed\n", t.ID, t.Version)
+					return nil
+				}
 				fmt.Fprintf(cmd.OutOrStdout(), "%s:%s on %s is well-formed\n", t.ID, t.Version, t.Base)
 				return nil
 			},

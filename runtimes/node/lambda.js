@@ -29,6 +29,7 @@ let version, memory, group, streamName;
 class Context {
   #callback;
   #asked = false;
+  #own;
   constructor(event, context) {
     this.callbackWaitsForEmptyEventLoop = true;
     this.functionName = context.function;
@@ -40,12 +41,15 @@ class Context {
     this.logStreamName = streamName;
     this.tenantId = context.tenant;
     this.getRemainingTimeInMillis = () => Math.max(0, context.remaining());
+    this.#own = context;
     const said = event.headers['x-amz-client-context'];
     this.clientContext = said ? clientContext(said) : undefined;
   }
   get done() { this.#asked = true; return this.#callback; }
   get fail() { const { done } = this; return (error) => done(error ?? new Error('the handler failed')); }
   get succeed() { const { done } = this; return (result) => done(null, result); }
+  // Not of Lambda's: FRE's own (docs/calls.md).
+  call(name, body, options) { return this.#own.call(name, body, options); }
   // Whether the handler has asked for a way to answer later.
   static asked(context) { return context.#asked; }
   static answerBy(context, callback) { context.#callback = callback; }

@@ -18,6 +18,14 @@ func (w *world) testCalls(t *testing.T) {
 			}
 		}
 	}
+	for _, name := range []string{"calls-lambda", "calls-lambda-node", "calls-asgi", "calls-wsgi"} {
+		for _, size := range []int{5, 70_000, 3 << 20} {
+			body := strings.Repeat("z", size)
+			if got := w.ok(t, name, "/calls-async/end", body); string(got.Body) != body || got.Header.Get("X-Via") != name {
+				t.Errorf("%s: %d bytes came back of %d", name, len(got.Body), len(body))
+			}
+		}
+	}
 	body := strings.Repeat("z", 3<<20)
 	if got := w.ok(t, "calls", "/calls-node|calls-async|calls-node/end", body); string(got.Body) != body {
 		t.Errorf("one behind the other: %d bytes came back of %d", len(got.Body), len(body))

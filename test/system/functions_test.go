@@ -32,6 +32,10 @@ var functions = []function{
 	{"calls-async", "calls", "base: python\nhandler: main.handle_async\ninstances: {concurrency: 4}\n"},
 	{"calls-slow", "calls", "base: python\nhandler: main.handle\ntenant: slow\ninstances: {concurrency: 32}\n"},
 	{"calls-node", "calls-node", "base: node\nhandler: main.handle\ninstances: {isolation: event}\n"},
+	{"calls-lambda", "calls-contracts", "base: python\ncontract: lambda\nlambda: {event: http}\nhandler: main.handler\n"},
+	{"calls-lambda-node", "calls-contracts", "base: node\ncontract: lambda\nlambda: {event: http}\n"},
+	{"calls-asgi", "calls-contracts", "base: python\ncontract: asgi\ninstances: {concurrency: 16}\n"},
+	{"calls-wsgi", "calls-contracts", "base: python\ncontract: wsgi\nhandler: main.wsgi\n"},
 	{"shell", "shell", "base: native\nhandler: shell.sh\nresources: {memory: 32MiB, pids: 16, timeout: 5s}\n"},
 	{"shell-flood", "shell", "base: native\nhandler: shell.sh\nresources: {memory: 32MiB, pids: 16, timeout: 120s}\n"},
 }

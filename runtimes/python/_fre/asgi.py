@@ -4,6 +4,7 @@ which are such: one event loop takes events and sends answers."""
 import asyncio
 import os
 import sys
+from _thread import get_ident
 
 import _fre
 from _fre import DATA, ERROR, FIRST, MORE, RESPONSE
@@ -33,6 +34,50 @@ class Changed:
     async def wait(self):
         self.event.clear()
         await self.event.wait()
+
+
+class Context(_fre.Context):
+    """What FRE says of a request: scope["fre"]["context"]."""
+
+    __slots__ = ()
+    woken = set()  # of the loop's: futures of those who wait for an answer
+    reader = 0  # the loop's thread, which alone reads the channel
+
+    def call(self, *args, **options):
+        """As of every context, for threads."""
+        if get_ident() == Context.reader:
+            raise RuntimeError("call() would keep the event loop from its own answer: await acall(), or call it in a thread")
+        return super().call(*args, **options)
+
+    async def acall(self, name, body=b"", *, method="POST", path="/", headers=None):
+        """call, for coroutines: without a thread."""
+        if get_ident() != Context.reader:  # another loop's
+            return await super().acall(name, body, method=method, path=path, headers=headers)
+        import _fre.calling
+
+        calling = _fre.calling
+        calling.loop = Context.wake
+        exchange = calling.begin(self._id, name, body, method, path, headers)
+        try:
+            while True:
+                done = next(exchange)
+                while not done():
+                    future = asyncio.get_running_loop().create_future()
+                    Context.woken.add(future)
+                    try:
+                        await future
+                    finally:
+                        Context.woken.discard(future)
+        except StopIteration as e:
+            return e.value
+        finally:
+            exchange.close()
+
+    @staticmethod
+    def wake():
+        for future in Context.woken:
+            if not future.done():
+                future.set_result(None)
 
 
 class Exchange:
@@ -71,7 +116,7 @@ class Exchange:
             "client": (address, 0) if address else None,
             "server": (name or "localhost", int(port) if port.isdecimal() else 443 if scheme == "https" else 80),
             "state": state.copy(),
-            "fre": {"id": meta.get("id", ""), "function": meta.get("function", ""), "tenant": meta.get("tenant", ""), "deadline": meta.get("deadline_ms", 0) / 1000},
+            "fre": {"id": meta.get("id", ""), "function": meta.get("function", ""), "tenant": meta.get("tenant", ""), "deadline": meta.get("deadline_ms", 0) / 1000, "context": Context(call.id, meta)},
         }
         self.head = None  # status and headers, until they are sent
         self.begun = self.over = False
@@ -172,7 +217,7 @@ class Application:
     def serve(self, ready):
         loop = self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
-        _fre.condition = Changed
+        _fre.condition, _fre.threaded, Context.reader = Changed, True, get_ident()
         try:
             loop.run_until_complete(self.start())
         except BaseException as e:

@@ -59,6 +59,16 @@ class Context:
     def log(self, message):
         sys.stdout.write(str(message))
 
+    # Not of Lambda's: FRE's own (docs/calls.md).
+
+    CallError = _fre.CallError
+
+    def call(self, name, body=b"", **options):
+        return self._context.call(name, body, **options)
+
+    async def acall(self, name, body=b"", **options):
+        return await self._context.acall(name, body, **options)
+
 
 def client_context(said):
     from base64 import b64decode

@@ -2,7 +2,7 @@
 
 Who waits for an answer has somebody else read the channel where several threads handle
 events. Else it reads itself, and of several threads of one handler that wait, one does for
-all of them.
+all of them. An event loop that reads (asgi) is told by loop.
 """
 
 import os
@@ -15,6 +15,7 @@ CALL, CALL_FILE = 0x30, 0x31
 changed = threading.Condition()  # guards what is below
 under_way = {}  # number -> Sent
 number = _fre.FIRST_CALL - 1
+loop = None  # called, in its thread, where the reader is an event loop: something may be done
 issuing = threading.Lock()  # before changed and _fre.sending: numbers are sent in their order
 GAPS = _fre.CONTROL | {" ", "\t"}  # what could end a request's target
 
@@ -81,9 +82,16 @@ def take(kind, flags, id, payload):
             _fre.die("frame kind 0x%02x about a call" % kind)
         if sent.over:
             del under_way[id]
-        changed.notify_all()
+        notify()
     if grant:
         _fre.send(_fre.WINDOW, 0, id, grant.to_bytes(4, "little"))
+
+
+def notify():
+    """Has who waits look again; for who holds changed."""
+    changed.notify_all()
+    if loop:
+        loop()
 
 
 def cancelled(event):
@@ -92,7 +100,7 @@ def cancelled(event):
         for sent in under_way.values():
             if sent.event == event and sent.error is None:
                 sent.error = _fre.Cancelled("the client has gone")
-        changed.notify_all()
+        notify()
 
 
 def settle(event):
@@ -138,7 +146,20 @@ def wake():
         changed.notify_all()
 
 
-def call(event, name, body, method, path, headers):
+def call(event, *what):
+    exchange = begin(event, *what)
+    try:
+        while True:
+            wait(next(exchange))
+    except StopIteration as e:
+        return e.value
+    finally:
+        exchange.close()
+
+
+def begin(event, name, body, method, path, headers):
+    """Makes a call, as a generator: it gives what has to be true before it goes on, and
+    returns the answer."""
     global number
     if not os.environ.get("FRE_CALLS"):
         raise _fre.CallError("not_possible", "this engine takes no calls")
@@ -174,10 +195,10 @@ def call(event, name, body, method, path, headers):
             number += 1
             sent.id = number
             under_way[sent.id] = sent
-        rest = begin(sent, head, view)
+        rest = send(sent, head, view)
     try:
         while rest:
-            wait(lambda: sent.window > 0 or sent.over or sent.error is not None)
+            yield lambda: sent.window > 0 or sent.over or sent.error is not None
             if sent.over or sent.error is not None:
                 break
             with changed:
@@ -185,7 +206,7 @@ def call(event, name, body, method, path, headers):
                 sent.window -= n
             _fre.send(_fre.DATA, _fre.MORE if n < len(rest) else 0, sent.id, rest[:n])
             rest = rest[n:]
-        wait(lambda: sent.over or sent.error is not None)
+        yield lambda: sent.over or sent.error is not None
     except BaseException:
         give_up(sent)
         raise
@@ -197,7 +218,7 @@ def call(event, name, body, method, path, headers):
     return Answer(sent.meta.get("status", 0), _fre.Headers(sent.meta.get("headers") or []), data)
 
 
-def begin(sent, head, view):
+def send(sent, head, view):
     """Sends CALL, or CALLFILE, and returns what is left of the body."""
     if len(view) > _fre.FIRST and os.environ.get("FRE_FILES"):
         from _fre import files
