@@ -22,7 +22,7 @@ PKG      ?= ./...
 FUZZTIME ?= 3s
 
 # Long-running suites with a target of their own; `unit` and `race` leave them out,
-# test/cosign and test/openfaas.
+# test/cosign, test/openfaas and test/functionsframework.
 SUITES := ./test/system/... ./test/docker/... ./test/security/... ./test/robustness/... ./test/cluster/... ./test/video/...
 
 SHELL_SRC := $(wildcard sandbox/shell/*.c)
@@ -48,7 +48,7 @@ SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 BUILDS := ^(TestBuild(Python|PythonFiles|Source|Node|NodeScripts|Java|Go|Debian|Foreign[A-Za-z]*|Web[A-Za-z]*|Maven[A-Za-z]*)|TestCodeFrom[A-Za-z]*|TestComposer|TestIndex|TestBasesRun)$$
 
 # Packages under PKG without the suites; suites that exist.
-unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness|video|cosign|openfaas)(/|$$)')
+unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness|video|cosign|openfaas|functionsframework)(/|$$)')
 suite_packages = $$(for s in $(SUITES); do d=$${s%/...}; if [ -d "$$d" ]; then echo "$$s"; fi; done)
 
 .PHONY: help
@@ -187,6 +187,10 @@ test-cosign: deps-build $(REGISTRY) $(COSIGN) ## cosign and FRE verify what the 
 .PHONY: test-openfaas
 test-openfaas: deps-build build ## as root: the commands of the faas-cli that FRE_FAAS_CLI names; not part of make test, which cannot get it
 	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 ./test/openfaas $(TESTFLAGS)
+
+.PHONY: test-functions-framework
+test-functions-framework: deps-build build ## as root: the Functions Framework's conformance client that FRE_FUNCTIONS_FRAMEWORK_CLIENT names; not part of make test, which cannot get it
+	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 ./test/functionsframework $(TESTFLAGS)
 
 .PHONY: test-v2
 test-v2: deps-v2 build ## root tests on a kernel with cgroup v2 only, under qemu
