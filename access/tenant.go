@@ -14,7 +14,7 @@ import (
 
 // Quotas bound what a tenant has at one time. 0 is no bound.
 type Quotas struct {
-	Instances       int64 `json:"instances,omitempty"`         // sandboxes of its functions
+	Instances       int64 `json:"instances,omitempty"`         // sandboxes of its functions and containers
 	MemoryBytes     int64 `json:"memory_bytes,omitempty"`      // their memory limits together
 	CPUMillis       int64 `json:"cpu_millis,omitempty"`        // their CPU limits together
 	Images          int64 `json:"images,omitempty"`            // its functions' images

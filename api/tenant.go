@@ -4,7 +4,7 @@ import "time"
 
 // Quotas bound what a tenant has at one time; 0 is no bound.
 type Quotas struct {
-	Instances       int64 `json:"instances"`         // sandboxes of its functions, idle ones too
+	Instances       int64 `json:"instances"`         // sandboxes of its functions, idle ones too, and of its containers
 	MemoryBytes     int64 `json:"memory_bytes"`      // their limits together
 	CPUMillis       int64 `json:"cpu_millis"`        // likewise, in thousandths of a CPU
 	Images          int64 `json:"images"`            // of its functions
@@ -20,6 +20,7 @@ type Tenant struct {
 	Quotas      Quotas    `json:"quotas"`
 	Functions   int64     `json:"functions"`
 	Instances   int64     `json:"instances"`
+	Containers  int64     `json:"containers"`   // of the instances: what Docker's clients, fre run and fre create have started
 	MemoryBytes int64     `json:"memory_bytes"` // its instances' limits together
 	CPUMillis   int64     `json:"cpu_millis"`
 	Images      int64     `json:"images"`

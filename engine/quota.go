@@ -15,7 +15,7 @@ import (
 
 // Quotas bound what one tenant has at one time; 0 is no bound.
 type Quotas struct {
-	Instances   int64 // sandboxes of its functions, idle ones too
+	Instances   int64 // sandboxes of its functions, idle ones too, and of its containers
 	MemoryBytes int64 // their limits together
 	CPUMillis   int64 // likewise
 	Images      int64 // of its functions
@@ -36,15 +36,55 @@ func (e *QuotaError) Error() string {
 // Use is what a tenant has now, in the units of Quotas.
 type Use struct {
 	Instances, MemoryBytes, CPUMillis, Images, ImageBytes int64
+
+	Containers int64 // of Instances: those that are containers' runs, not functions'
 }
 
 // tenantUse counts a tenant's instances: from the decision to start one until it has
 // gone, or stands idle while its function was replaced, whose next instance needs the
-// room. mu is taken last, under function.mu.
+// room. Containers' runs are among them. mu is taken last, under function.mu.
 type tenantUse struct {
 	mu                     sync.Mutex
 	instances, memory, cpu int64
+	containers             int64 // of the instances
 }
+
+// reserve counts one more instance with these limits, unless that is more than q allows: a
+// *QuotaError.
+func (u *tenantUse) reserve(tenant string, q Quotas, memory, cpu int64) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	full := func(what string, limit int64) error {
+		return &QuotaError{Tenant: tenant, What: what, Limit: limit}
+	}
+	switch {
+	case q.Instances > 0 && u.instances+1 > q.Instances:
+		return full("instances", q.Instances)
+	case q.MemoryBytes > 0 && u.memory+memory > q.MemoryBytes:
+		return full(quotaOfMemory, q.MemoryBytes)
+	case q.CPUMillis > 0 && u.cpu+cpu > q.CPUMillis:
+		return full(quotaOfCPU, q.CPUMillis)
+	}
+	u.instances++
+	u.memory += memory
+	u.cpu += cpu
+	return nil
+}
+
+// release gives back what reserve counted.
+func (u *tenantUse) release(memory, cpu int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.instances--
+	u.memory -= memory
+	u.cpu -= cpu
+}
+
+// Of a [QuotaError].
+const (
+	quotaOfMemory = "bytes of memory"
+	quotaOfCPU    = "thousandths of a CPU"
+)
 
 // usage is where a tenant's instances are counted, for as long as the engine runs.
 func (e *Engine) usage(tenant string) *tenantUse {
@@ -75,23 +115,7 @@ func (f *function) reserveLocked() error {
 	if f.temporary {
 		q = Quotas{}
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	full := func(what string, limit int64) error {
-		return &QuotaError{Tenant: f.config.Tenant, What: what, Limit: limit}
-	}
-	switch {
-	case q.Instances > 0 && u.instances+1 > q.Instances:
-		return full("instances", q.Instances)
-	case q.MemoryBytes > 0 && u.memory+r.MemoryBytes > q.MemoryBytes:
-		return full("bytes of memory", q.MemoryBytes)
-	case q.CPUMillis > 0 && u.cpu+r.CPUMillis > q.CPUMillis:
-		return full("thousandths of a CPU", q.CPUMillis)
-	}
-	u.instances++
-	u.memory += r.MemoryBytes
-	u.cpu += r.CPUMillis
-	return nil
+	return u.reserve(f.config.Tenant, q, r.MemoryBytes, r.CPUMillis)
 }
 
 // removeLocked is the end of an instance, f.mu held.
@@ -107,12 +131,7 @@ func (f *function) releaseLocked(in *instance) {
 		return
 	}
 	in.reserved = false
-	u := f.use
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.instances--
-	u.memory -= f.config.Resources.MemoryBytes
-	u.cpu -= f.config.Resources.CPUMillis
+	f.use.release(f.config.Resources.MemoryBytes, f.config.Resources.CPUMillis)
 }
 
 // refuseLocked gives all who wait an error, once no instance is left that could serve
@@ -132,7 +151,7 @@ func (f *function) refuseLocked(err error) {
 func (e *Engine) TenantUse(tenant string) Use {
 	u := e.usage(tenant)
 	u.mu.Lock()
-	out := Use{Instances: u.instances, MemoryBytes: u.memory, CPUMillis: u.cpu}
+	out := Use{Instances: u.instances, MemoryBytes: u.memory, CPUMillis: u.cpu, Containers: u.containers}
 	u.mu.Unlock()
 	for _, img := range e.cfg.Store.Images() {
 		if ImageTenant(img) == tenant {

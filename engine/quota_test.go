@@ -70,20 +70,22 @@ func TestQuotaInstances(t *testing.T) {
 // refused, and so do events that have a sandbox each.
 func TestQuotaQueues(t *testing.T) {
 	for _, isolation := range []image.Isolation{image.IsolationInstance, image.IsolationEvent} {
-		r, _ := quotaRig(t, Quotas{Instances: 1})
-		r.deploy("a", func(c *image.Config) { c.Tenant, c.Instances.Isolation = "acme", isolation })
-		var wg sync.WaitGroup
-		for range 6 {
-			wg.Go(func() {
-				if _, _, err := r.call(t.Context(), "a.acme", "/slow", "x"); err != nil {
-					t.Errorf("%s: %v", isolation, err)
-				}
-			})
-		}
-		wg.Wait()
-		if isolation == image.IsolationEvent {
-			eventually(t, "nothing to be counted", func() bool { return r.TenantUse("acme").Instances == 0 })
-		}
+		t.Run(string(isolation), func(t *testing.T) { // each looks for leaks by itself
+			r, _ := quotaRig(t, Quotas{Instances: 1})
+			r.deploy("a", func(c *image.Config) { c.Tenant, c.Instances.Isolation = "acme", isolation })
+			var wg sync.WaitGroup
+			for range 6 {
+				wg.Go(func() {
+					if _, _, err := r.call(t.Context(), "a.acme", "/slow", "x"); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			if isolation == image.IsolationEvent {
+				eventually(t, "nothing to be counted", func() bool { return r.TenantUse("acme").Instances == 0 })
+			}
+		})
 	}
 }
 

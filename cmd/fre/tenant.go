@@ -27,7 +27,7 @@ type quotaFlags struct {
 }
 
 func (q *quotaFlags) add(f *pflag.FlagSet) {
-	f.Int64Var(&q.instances, "instances", 0, "sandboxes of its functions at once, idle ones too; 0 for no bound, as for the others")
+	f.Int64Var(&q.instances, "instances", 0, "sandboxes of its functions, idle ones too, and containers at once; 0 for no bound, as for the others")
 	f.StringVar(&q.memory, "memory", "", "their memory limits together, such as 2GiB")
 	f.StringVar(&q.cpu, "cpu", "", "their CPU limits together, such as 1500m or 4")
 	f.Int64Var(&q.images, "images", 0, "images of its functions")
@@ -99,6 +99,7 @@ var tenantColumns = []column[api.Tenant]{
 	{"NAME", func(t api.Tenant) string { return t.Name }},
 	{"FUNCTIONS", func(t api.Tenant) string { return count(t.Functions) }},
 	{"INSTANCES", func(t api.Tenant) string { return of(t.Instances, t.Quotas.Instances, count) }},
+	{"CONTAINERS", func(t api.Tenant) string { return count(t.Containers) }},
 	{"MEMORY", func(t api.Tenant) string { return of(t.MemoryBytes, t.Quotas.MemoryBytes, size) }},
 	{"CPU", func(t api.Tenant) string { return of(t.CPUMillis, t.Quotas.CPUMillis, cpus) }},
 	{"IMAGES", func(t api.Tenant) string { return of(t.Images, t.Quotas.Images, count) }},
