@@ -2,7 +2,7 @@ package api
 
 import "time"
 
-// Quotas bound what a tenant has at one time; 0 is no bound.
+// Quotas bound what a tenant has at one time; 0 is no bound, but for Builds.
 type Quotas struct {
 	Instances       int64 `json:"instances"`         // sandboxes of its functions, idle ones too, and of its containers
 	MemoryBytes     int64 `json:"memory_bytes"`      // their limits together
@@ -11,6 +11,7 @@ type Quotas struct {
 	ImageBytes      int64 `json:"image_bytes"`       // their files, those they share counted for each
 	WorkBytes       int64 `json:"work_bytes"`        // in /work; holds from the engine's next start where it is in use
 	EventsPerSecond int64 `json:"events_per_second"` // by the gateway and the control API
+	Builds          int64 `json:"builds"`            // at a time, others wait; 0: 4
 }
 
 // Tenant is a tenant with what it has now.
@@ -26,6 +27,9 @@ type Tenant struct {
 	Images      int64     `json:"images"`
 	ImageBytes  int64     `json:"image_bytes"`
 	WorkBytes   int64     `json:"work_bytes"`
+	Builds      int64     `json:"builds"` // under way
+
+	WaitingBuilds int64 `json:"waiting_builds"`
 }
 
 // TenantRequest makes a tenant's record.

@@ -7,31 +7,30 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 )
 
 // Build makes an image of the template in dir and returns it with the lock to
-// write beside the template. report is called from one goroutine at a time.
+// write beside the template, once it is its tenant's turn. report is called from one
+// goroutine at a time. Errors: those of the builder, *[QuotaError], [ErrBuildTime].
 func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
-		e.cache.mu.RLock()
-		defer e.cache.mu.RUnlock()
-		began := time.Now()
-		if t, err := image.TemplateIn(dir); err == nil { // else Build says why
-			if err := e.checkImages(t.Tenant); err != nil {
-				return err
-			}
+		t, err := image.TemplateIn(dir)
+		if err != nil { // the builder says why, with what it has to say besides
+			img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
+			return err
 		}
-		img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
-		if err == nil {
-			err = e.keepWithin(ctx, img, began)
-		}
-		return err
+		return e.building(ctx, t.Tenant, t.ID, report, func(ctx context.Context) error {
+			img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
+			return err
+		})
 	})
-	return img, lock, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return img, lock, nil
 }
 
 // Base builds the named base environment, or finds it in the local registry.

@@ -1,12 +1,10 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"sync"
-	"time"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
@@ -21,6 +19,7 @@ type Quotas struct {
 	Images      int64 // of its functions
 	ImageBytes  int64 // their files, those they share counted for each
 	WorkBytes   int64 // in /work, instead of WorkConfig's; from when it is attached on
+	Builds      int64 // at a time; 0 is defaultBuilds, not no bound
 }
 
 // QuotaError says that a tenant has as much as it may.
@@ -37,7 +36,8 @@ func (e *QuotaError) Error() string {
 type Use struct {
 	Instances, MemoryBytes, CPUMillis, Images, ImageBytes int64
 
-	Containers int64 // of Instances: those that are containers' runs, not functions'
+	Containers            int64 // of Instances: those that are containers' runs, not functions'
+	Builds, WaitingBuilds int64
 }
 
 // tenantUse counts a tenant's instances: from the decision to start one until it has
@@ -47,6 +47,9 @@ type tenantUse struct {
 	mu                     sync.Mutex
 	instances, memory, cpu int64
 	containers             int64 // of the instances
+	builds                 builds
+
+	storing chan struct{} // holds a token while an image of the tenant's is stored that counts
 }
 
 // reserve counts one more instance with these limits, unless that is more than q allows: a
@@ -91,7 +94,7 @@ func (e *Engine) usage(tenant string) *tenantUse {
 	if u, ok := e.uses.Load(tenant); ok {
 		return u.(*tenantUse)
 	}
-	u, _ := e.uses.LoadOrStore(tenant, new(tenantUse))
+	u, _ := e.uses.LoadOrStore(tenant, &tenantUse{storing: make(chan struct{}, 1)})
 	return u.(*tenantUse)
 }
 
@@ -147,12 +150,19 @@ func (f *function) refuseLocked(err error) {
 	f.waiters = nil
 }
 
+// now is what is counted here.
+func (u *tenantUse) now() Use {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return Use{
+		Instances: u.instances, MemoryBytes: u.memory, CPUMillis: u.cpu, Containers: u.containers,
+		Builds: u.builds.running, WaitingBuilds: int64(len(u.builds.waiting)),
+	}
+}
+
 // TenantUse is what a tenant has.
 func (e *Engine) TenantUse(tenant string) Use {
-	u := e.usage(tenant)
-	u.mu.Lock()
-	out := Use{Instances: u.instances, MemoryBytes: u.memory, CPUMillis: u.cpu, Containers: u.containers}
-	u.mu.Unlock()
+	out := e.usage(tenant).now()
 	for _, img := range e.cfg.Store.Images() {
 		if ImageTenant(img) == tenant {
 			out.Images++
@@ -172,7 +182,8 @@ func ImageTenant(img *store.Image) string {
 	return c.Tenant
 }
 
-// checkImages refuses a build for a tenant that has all the images it may.
+// checkImages refuses a build for a tenant that has all the images it may, before it does
+// any work; admitImage has the last word.
 func (e *Engine) checkImages(tenant string) error {
 	q := e.quotas(tenant)
 	if q.Images == 0 && q.ImageBytes == 0 {
@@ -181,22 +192,11 @@ func (e *Engine) checkImages(tenant string) error {
 	use := e.TenantUse(tenant)
 	switch {
 	case q.Images > 0 && use.Images >= q.Images:
-		return &QuotaError{tenant, "images", q.Images}
+		return &QuotaError{Tenant: tenant, What: "images", Limit: q.Images}
 	case q.ImageBytes > 0 && use.ImageBytes >= q.ImageBytes:
-		return &QuotaError{tenant, "bytes of images", q.ImageBytes}
+		return &QuotaError{Tenant: tenant, What: "bytes of images", Limit: q.ImageBytes}
 	}
 	return nil
-}
-
-// keepWithin removes an image that was built since, where with it the tenant has more
-// bytes than it may.
-func (e *Engine) keepWithin(ctx context.Context, img *store.Image, since time.Time) error {
-	tenant := ImageTenant(img)
-	q := e.quotas(tenant)
-	if q.ImageBytes == 0 || img.Created.Before(since.Add(-time.Second)) || e.TenantUse(tenant).ImageBytes <= q.ImageBytes {
-		return nil
-	}
-	return errors.Join(&QuotaError{tenant, "bytes of images", q.ImageBytes}, e.cfg.Store.RemoveImage(ctx, img.Digest))
 }
 
 // SecretError says that a template names a secret that its tenant does not have. It is an

@@ -184,7 +184,7 @@ type buildRunner struct{ e *Engine }
 
 // Run runs one build step to its end.
 func (r buildRunner) Run(ctx context.Context, c image.Command) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("build step took more than %s", buildTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("%w: one step took more than %s", ErrBuildTime, buildTimeout))
 	defer cancel()
 	ctx, stop, err := leaveRoom(ctx, c.Binds)
 	if err != nil {

@@ -63,6 +63,7 @@ func (s *server) tenantsOf(a *access.Access) ([]api.Tenant, error) {
 	for _, t := range all {
 		use := s.engine.TenantUse(t.Name)
 		t.Instances, t.Containers, t.MemoryBytes, t.CPUMillis, t.Images, t.ImageBytes = use.Instances, use.Containers, use.MemoryBytes, use.CPUMillis, use.Images, use.ImageBytes
+		t.Builds, t.WaitingBuilds = use.Builds, use.WaitingBuilds
 		out = append(out, *t)
 	}
 	slices.SortFunc(out, func(x, y api.Tenant) int { return cmp.Compare(x.Name, y.Name) })

@@ -23,6 +23,7 @@ that none has named before needs no record, and has no quotas. (docs/tenants.md)
 // quotaFlags change quotas: what is not given stays.
 type quotaFlags struct {
 	instances, images, events     int64
+	builds                        int64
 	cpu, memory, imageBytes, work string
 }
 
@@ -34,11 +35,12 @@ func (q *quotaFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&q.imageBytes, "image-bytes", "", "their files together, such as 10GiB")
 	f.StringVar(&q.work, "work", "", "bytes in /work, such as 1GiB; from the engine's next start on where it is in use")
 	f.Int64Var(&q.events, "events", 0, "events each second")
+	f.Int64Var(&q.builds, "builds", 0, "builds at a time, others wait; 0 for the default, 4")
 }
 
 // apply puts what was given into quotas.
 func (q *quotaFlags) apply(f *pflag.FlagSet, to *api.Quotas) error {
-	for name, number := range map[string][2]*int64{"instances": {&q.instances, &to.Instances}, "images": {&q.images, &to.Images}, "events": {&q.events, &to.EventsPerSecond}} {
+	for name, number := range map[string][2]*int64{"instances": {&q.instances, &to.Instances}, "images": {&q.images, &to.Images}, "events": {&q.events, &to.EventsPerSecond}, "builds": {&q.builds, &to.Builds}} {
 		if f.Changed(name) {
 			*number[1] = *number[0]
 		}
@@ -105,6 +107,7 @@ var tenantColumns = []column[api.Tenant]{
 	{"IMAGES", func(t api.Tenant) string { return of(t.Images, t.Quotas.Images, count) }},
 	{"IMAGE BYTES", func(t api.Tenant) string { return of(t.ImageBytes, t.Quotas.ImageBytes, size) }},
 	{"WORK", func(t api.Tenant) string { return of(t.WorkBytes, t.Quotas.WorkBytes, size) }},
+	{"BUILDS", func(t api.Tenant) string { return of(t.Builds, t.Quotas.Builds, count) }},
 	{"EVENTS/S", func(t api.Tenant) string {
 		if t.Quotas.EventsPerSecond == 0 {
 			return "-"

@@ -372,6 +372,8 @@ func errorOf(err error) *failure {
 		f.status, f.kind = http.StatusForbidden, "AccessDeniedException"
 	case errors.As(err, &quota):
 		f.status, f.kind, f.after = http.StatusTooManyRequests, "TooManyRequestsException", time.Second
+	case errors.Is(err, engine.ErrBuildTime):
+		f.status, f.kind = http.StatusBadRequest, "InvalidParameterValueException"
 	case errors.As(err, &refused):
 		var code string
 		f.status, code, f.after = refused.Refusal()
