@@ -22,7 +22,7 @@ import (
 //	  └─ refused: as many wait as may   └─ refused: more images, or bytes, than the tenant may have
 const (
 	defaultBuilds = 4             // of a tenant at a time, where its quota says nothing
-	waitingBuilds = 32            // of a tenant
+	waitingBuilds = 16            // of a tenant
 	buildTime     = 1 * time.Hour // of a build without its wait, all steps together
 )
 

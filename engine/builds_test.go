@@ -247,7 +247,7 @@ func TestBuildsRace(t *testing.T) {
 	g := r.gated()
 	g.open.Store(true)
 	var wg sync.WaitGroup
-	for i := range 24 {
+	for i := range most + waitingBuilds {
 		dir := r.template("acme", fmt.Sprintf("f%d", i))
 		if i%4 == 1 {
 			if _, err := r.RemoveImage(t.Context(), fmt.Sprintf("base-f%d:1", i), RemoveOptions{}); err != nil {

@@ -388,7 +388,7 @@ func TestBuildRefused(t *testing.T) {
 		code       string
 		says       string
 	}{
-		{"queue-full", 429, "10", "quota", "tenant acme has reached its quota of builds that wait (32)"},
+		{"queue-full", 429, "10", "quota", "tenant acme has reached its quota of builds that wait (16)"},
 		{"endless", 422, "", "build_failed", "the build took too long"},
 	} {
 		for _, path := range []string{"/v1/build", "/v1/functions"} {

@@ -70,7 +70,7 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 		}
 	}
 	if slices.Contains(t.Packages.Pip.List, "queue-full") {
-		return nil, nil, &engine.QuotaError{Tenant: t.Tenant, What: engine.QuotaOfBuilds, Limit: 32}
+		return nil, nil, &engine.QuotaError{Tenant: t.Tenant, What: engine.QuotaOfBuilds, Limit: 16}
 	}
 	if slices.Contains(t.Packages.Pip.List, "endless") {
 		return nil, nil, fmt.Errorf("%w: more than 1h0m0s", engine.ErrBuildTime)
