@@ -57,6 +57,7 @@ func TestReceiving(t *testing.T) {
 func TestBuildDrips(t *testing.T) {
 	for name, serve := range map[string]func(*testing.T, http.Handler) string{
 		"net/http": func(t *testing.T, h http.Handler) string {
+			t.Helper()
 			s := httptest.NewServer(h)
 			t.Cleanup(s.Close)
 			return s.Listener.Addr().String()
@@ -97,6 +98,7 @@ func TestBuildDrips(t *testing.T) {
 
 // serveGateway serves with FRE's own server, as the gateway does.
 func serveGateway(t *testing.T, h http.Handler) string {
+	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
