@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -103,6 +104,37 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 	e.awaitStopping(ctx, img.Digest)
 	err = e.whileUnused(ref, img.Digest, func() error { return e.cfg.Store.RemoveImage(ctx, img.Digest) })
 	return Removed{Image: img, Untagged: all, Deleted: true}, err
+}
+
+// DropImage removes an image that has no name once the sandboxes that run of it now have
+// ended, however long that takes: those of a replaced revision may have an event yet. What
+// is used then, or has a name, stays; so it does where the engine ends first, until
+// images are pruned.
+func (e *Engine) DropImage(digest store.Digest) error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	defer e.flight.Done()
+	e.spawn(func() {
+		for _, b := range e.boxes.all() {
+			if b.digest != digest {
+				continue
+			}
+			select {
+			case <-b.gone:
+			case <-e.life.Done():
+				return
+			}
+		}
+		img, err := e.cfg.Store.Image(string(digest))
+		if err == nil && len(img.Names) == 0 {
+			_, err = e.RemoveImage(e.life, string(digest), RemoveOptions{})
+		}
+		if err != nil && !errors.Is(err, store.ErrInUse) && !errors.Is(err, fs.ErrNotExist) && e.life.Err() == nil {
+			e.log.Warn("image not removed", "image", digest, "error", err)
+		}
+	})
+	return nil
 }
 
 // awaitStopping waits for the sandboxes of an image that are about to end, as those of a
