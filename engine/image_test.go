@@ -85,9 +85,9 @@ func TestDropImage(t *testing.T) {
 	r := open(t)
 	ctx := t.Context()
 	of := r.image("app", nil)
-	revise := func(min int) *store.Image {
+	revise := func(more int) *store.Image {
 		t.Helper()
-		img, err := r.Reconfigure(ctx, of, "app", nil, func(c *image.Config) error { c.Instances.Max = 8 + min; return nil })
+		img, err := r.Reconfigure(ctx, of, "app", nil, func(c *image.Config) error { c.Instances.Max = 8 + more; return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
