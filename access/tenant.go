@@ -14,13 +14,14 @@ import (
 
 // Quotas bound what a tenant has at one time. 0 is no bound.
 type Quotas struct {
-	Instances       int64 `json:"instances,omitempty"`         // sandboxes of its functions
+	Instances       int64 `json:"instances,omitempty"`         // sandboxes of its functions and containers
 	MemoryBytes     int64 `json:"memory_bytes,omitempty"`      // their memory limits together
 	CPUMillis       int64 `json:"cpu_millis,omitempty"`        // their CPU limits together
 	Images          int64 `json:"images,omitempty"`            // its functions' images
 	ImageBytes      int64 `json:"image_bytes,omitempty"`       // their files, those they share counted for each
 	WorkBytes       int64 `json:"work_bytes,omitempty"`        // in /work, from the engine's next start on
 	EventsPerSecond int64 `json:"events_per_second,omitempty"` // by the gateway and the control API
+	Builds          int64 `json:"builds,omitempty"`            // at a time; 0: as many as the engine says
 }
 
 // EventBurst is how many seconds' events may come at once.
@@ -28,7 +29,7 @@ const EventBurst = 2
 
 func (q Quotas) check() error {
 	for name, n := range map[string]int64{
-		"instances": q.Instances, "memory": q.MemoryBytes, "cpu": q.CPUMillis, "images": q.Images, "image-bytes": q.ImageBytes, "work": q.WorkBytes, "events": q.EventsPerSecond,
+		"instances": q.Instances, "memory": q.MemoryBytes, "cpu": q.CPUMillis, "images": q.Images, "image-bytes": q.ImageBytes, "work": q.WorkBytes, "events": q.EventsPerSecond, "builds": q.Builds,
 	} {
 		if n < 0 {
 			return fmt.Errorf("quota %s: %d is %w: 0 is no bound", name, n, ErrInvalid)

@@ -2,15 +2,16 @@ package api
 
 import "time"
 
-// Quotas bound what a tenant has at one time; 0 is no bound.
+// Quotas bound what a tenant has at one time; 0 is no bound, but for Builds.
 type Quotas struct {
-	Instances       int64 `json:"instances"`         // sandboxes of its functions, idle ones too
+	Instances       int64 `json:"instances"`         // sandboxes of its functions, idle ones too, and of its containers
 	MemoryBytes     int64 `json:"memory_bytes"`      // their limits together
 	CPUMillis       int64 `json:"cpu_millis"`        // likewise, in thousandths of a CPU
 	Images          int64 `json:"images"`            // of its functions
 	ImageBytes      int64 `json:"image_bytes"`       // their files, those they share counted for each
 	WorkBytes       int64 `json:"work_bytes"`        // in /work; holds from the engine's next start where it is in use
 	EventsPerSecond int64 `json:"events_per_second"` // by the gateway and the control API
+	Builds          int64 `json:"builds"`            // at a time, others wait; 0: 4
 }
 
 // Tenant is a tenant with what it has now.
@@ -20,11 +21,15 @@ type Tenant struct {
 	Quotas      Quotas    `json:"quotas"`
 	Functions   int64     `json:"functions"`
 	Instances   int64     `json:"instances"`
+	Containers  int64     `json:"containers"`   // of the instances: what Docker's clients, fre run and fre create have started
 	MemoryBytes int64     `json:"memory_bytes"` // its instances' limits together
 	CPUMillis   int64     `json:"cpu_millis"`
 	Images      int64     `json:"images"`
 	ImageBytes  int64     `json:"image_bytes"`
 	WorkBytes   int64     `json:"work_bytes"`
+	Builds      int64     `json:"builds"` // under way
+
+	WaitingBuilds int64 `json:"waiting_builds"`
 }
 
 // TenantRequest makes a tenant's record.

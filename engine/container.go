@@ -106,7 +106,8 @@ func (e *Engine) newContainer(rec Container) (*container, error) {
 }
 
 // CreateContainer makes a container out of an image, which it holds from now on.
-// What cannot be meant is an *image.FieldError, a name that is taken ErrNameTaken.
+// What cannot be meant is an *image.FieldError, a name that is taken ErrNameTaken, limits
+// above its tenant's quotas a *QuotaError.
 func (e *Engine) CreateContainer(ctx context.Context, cfg ContainerConfig) (*Container, error) {
 	if err := e.begin(); err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ type ContainerConfig struct {
 	StopSignal unix.Signal       `json:"stop_signal,omitempty"` // SIGTERM if 0
 
 	Network      image.NetworkMode `json:"network,omitempty"` // none if empty
-	Limits       sandbox.Limits    `json:"limits,omitzero"`   // zero: all CPUs, a quarter of the memory, 4096 processes
+	Limits       sandbox.Limits    `json:"limits,omitzero"`   // zero: all CPUs, a quarter of the memory, 4096 processes; at most a quarter of a quota
 	ScratchBytes int64             `json:"scratch_bytes,omitempty"`
 	ReadOnly     bool              `json:"read_only,omitempty"` // the root takes no writes
 	Work         WorkAccess        `json:"work,omitempty"`      // whether it sees its tenant's /work
@@ -136,7 +136,7 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 	if err != nil {
 		return err
 	}
-	cfg.Limits, err = e.containerLimits(cfg.Limits)
+	cfg.Limits, err = e.containerLimits(cfg.Tenant, cfg.Limits)
 	if err != nil {
 		return err
 	}
@@ -249,8 +249,8 @@ func lastOfEach(env []string) []string {
 }
 
 // containerLimits fills in the limits of an ordinary program, and refuses those
-// that the host cannot keep.
-func (e *Engine) containerLimits(l sandbox.Limits) (sandbox.Limits, error) {
+// that the host cannot keep, or its tenant's quotas.
+func (e *Engine) containerLimits(tenant string, l sandbox.Limits) (sandbox.Limits, error) {
 	if l.MemoryBytes < 0 || l.CPUMillis < 0 || l.Pids < 0 || l.TmpBytes < 0 || l.TmpInodes < 0 || l.Files < 0 {
 		return l, &image.FieldError{Field: "limits", Message: "are negative"}
 	}
@@ -274,6 +274,9 @@ func (e *Engine) containerLimits(l sandbox.Limits) (sandbox.Limits, error) {
 		if *f.from != 0 {
 			*f.to = *f.from
 		}
+	}
+	if l, err = e.withinQuotas(tenant, given, l); err != nil {
+		return l, err
 	}
 	return e.cfg.Sandboxes.CutLimits(l)
 }

@@ -24,8 +24,9 @@ import (
 const outputGrace = 2 * time.Second
 
 // StartContainer starts a container that does not run, on the scratch layer of its
-// last run. Errors: those of Container, ErrContainerRunning, a
-// *sandbox.StartError where its program cannot be executed.
+// last run. Errors: those of Container, ErrContainerRunning, a *QuotaError where its
+// tenant has as much as it may, a *sandbox.StartError where its program cannot be
+// executed.
 func (e *Engine) StartContainer(ctx context.Context, ref string) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -91,6 +92,11 @@ func (c *container) start(ctx context.Context) (err error) {
 			undo[i]()
 		}
 	}()
+	release, err := e.reserveRun(rec.Config.Tenant, rec.Config.Limits)
+	if err != nil {
+		return err
+	}
+	undo = append(undo, release)
 	spec, err := e.containerSpec(rec)
 	if err != nil {
 		return err
@@ -116,6 +122,7 @@ func (c *container) start(ctx context.Context) (err error) {
 	b.ask = func() error { return b.sb.Signal(rec.Config.StopSignal) }
 	started := make(chan struct{})
 	b.ended = func() {
+		release() // who is told of its end may have its place
 		<-started
 		c.finish(b, scratch, ends)
 	}

@@ -116,6 +116,8 @@ type Config struct {
 	Called   func(*CallRecord)         // told of each; nil: nobody is. It must not block
 	Table    Table                     // told of what is deployed before it is; nil: nobody is
 
+	BuildTime time.Duration // that a build has for all its steps, once it has its turn; default an hour
+
 	GC GCConfig
 
 	// ForkPercent bounds the memory limits of all fork servers together, in percent

@@ -1,13 +1,17 @@
 package engine
 
 import (
+	"context"
 	"errors"
+	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -73,4 +77,66 @@ func TestRemoveImage(t *testing.T) {
 	if _, err := r.Image("other:2"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Image: %v, want not exist", err)
 	}
+}
+
+// TestDropImage: the image of a replaced revision goes once its last event is over; one that
+// has a name, or is used by then, stays.
+func TestDropImage(t *testing.T) {
+	r := open(t)
+	ctx := t.Context()
+	of := r.image("app", nil)
+	revise := func(more int) *store.Image {
+		t.Helper()
+		img, err := r.Reconfigure(ctx, of, "app", nil, func(c *image.Config) error { c.Instances.Max = 8 + more; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Deploy(ctx, "app", img, DeployOptions{Replace: true}); err != nil {
+			t.Fatal(err)
+		}
+		return img
+	}
+	first := revise(1)
+	event, end := context.WithCancel(ctx)
+	pr, pw := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		resp, err := r.Invoke(event, "app", &Request{Method: "POST", Path: "/slurp", Size: -1, Body: pr})
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		ended <- err
+	}()
+	if _, err := pw.Write([]byte("it works on this")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "an instance to work", func() bool {
+		return slices.ContainsFunc(r.Sandboxes(false), func(s *Sandbox) bool { return s.Digest == first.Digest && s.State == StateBusy })
+	})
+	second := revise(2)
+	if err := r.RemoveRevision(ctx, "app", "1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, img := range []*store.Image{first, second, of} {
+		if err := r.DropImage(img.Digest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.RemoveImage(ctx, string(first.Digest), RemoveOptions{}); !errors.Is(err, store.ErrInUse) {
+		t.Errorf("while it works: %v, want ErrInUse", err)
+	}
+	if err := pw.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	end()
+	eventually(t, "the first image to go", func() bool { _, err := r.Image(string(first.Digest)); return errors.Is(err, fs.ErrNotExist) })
+	for _, img := range []*store.Image{second, of} {
+		if _, err := r.Image(string(img.Digest)); err != nil {
+			t.Error(err)
+		}
+	}
+	r.mustCall("app", "/", "x", "x")
 }

@@ -4,34 +4,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 )
 
 // Build makes an image of the template in dir and returns it with the lock to
-// write beside the template. report is called from one goroutine at a time.
+// write beside the template, once it is its tenant's turn. report is called from one
+// goroutine at a time. Errors: those of the builder, *[QuotaError], [ErrBuildTime].
 func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
-		e.cache.mu.RLock()
-		defer e.cache.mu.RUnlock()
-		began := time.Now()
-		if t, err := image.TemplateIn(dir); err == nil { // else Build says why
-			if err := e.checkImages(t.Tenant); err != nil {
-				return err
-			}
+		t, err := image.TemplateIn(dir)
+		if err != nil { // the builder says why, with what it has to say besides
+			img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
+			return err
 		}
-		img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
-		if err == nil {
-			err = e.keepWithin(ctx, img, began)
-		}
-		return err
+		return e.building(ctx, t.Tenant, t.ID, report, func(ctx context.Context) error {
+			img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
+			return err
+		})
 	})
-	return img, lock, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return img, lock, nil
 }
 
 // Base builds the named base environment, or finds it in the local registry.
@@ -104,6 +104,37 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 	e.awaitStopping(ctx, img.Digest)
 	err = e.whileUnused(ref, img.Digest, func() error { return e.cfg.Store.RemoveImage(ctx, img.Digest) })
 	return Removed{Image: img, Untagged: all, Deleted: true}, err
+}
+
+// DropImage removes an image that has no name once the sandboxes that run of it now have
+// ended, however long that takes: those of a replaced revision may have an event yet. What
+// is used then, or has a name, stays; so it does where the engine ends first, until
+// images are pruned.
+func (e *Engine) DropImage(digest store.Digest) error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	defer e.flight.Done()
+	e.spawn(func() {
+		for _, b := range e.boxes.all() {
+			if b.digest != digest {
+				continue
+			}
+			select {
+			case <-b.gone:
+			case <-e.life.Done():
+				return
+			}
+		}
+		img, err := e.cfg.Store.Image(string(digest))
+		if err == nil && len(img.Names) == 0 {
+			_, err = e.RemoveImage(e.life, string(digest), RemoveOptions{})
+		}
+		if err != nil && !errors.Is(err, store.ErrInUse) && !errors.Is(err, fs.ErrNotExist) && e.life.Err() == nil {
+			e.log.Warn("image not removed", "image", digest, "error", err)
+		}
+	})
+	return nil
 }
 
 // awaitStopping waits for the sandboxes of an image that are about to end, as those of a

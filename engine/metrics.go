@@ -101,7 +101,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 				n, _ := e.places.count()
 				return float64(n)
 			}))
-		reg.MustRegister(m.refused, m.calls, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells,
+		reg.MustRegister(tenantMetrics{e}, m.refused, m.calls, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells,
 			parked(sandbox.StartShell, func(s sandbox.ShellStats) float64 { return float64(s.Bare) }),
 			parked(sandbox.StartAttached, func(s sandbox.ShellStats) float64 { return float64(s.Attached) }),
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_shells_died_total", Help: "Shells that ended while they waited."}, func() float64 {

@@ -1,12 +1,10 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"sync"
-	"time"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
@@ -15,12 +13,13 @@ import (
 
 // Quotas bound what one tenant has at one time; 0 is no bound.
 type Quotas struct {
-	Instances   int64 // sandboxes of its functions, idle ones too
+	Instances   int64 // sandboxes of its functions, idle ones too, and of its containers
 	MemoryBytes int64 // their limits together
 	CPUMillis   int64 // likewise
 	Images      int64 // of its functions
 	ImageBytes  int64 // their files, those they share counted for each
 	WorkBytes   int64 // in /work, instead of WorkConfig's; from when it is attached on
+	Builds      int64 // at a time; 0 is defaultBuilds, not no bound
 }
 
 // QuotaError says that a tenant has as much as it may.
@@ -36,22 +35,66 @@ func (e *QuotaError) Error() string {
 // Use is what a tenant has now, in the units of Quotas.
 type Use struct {
 	Instances, MemoryBytes, CPUMillis, Images, ImageBytes int64
+
+	Containers            int64 // of Instances: those that are containers' runs, not functions'
+	Builds, WaitingBuilds int64
 }
 
 // tenantUse counts a tenant's instances: from the decision to start one until it has
 // gone, or stands idle while its function was replaced, whose next instance needs the
-// room. mu is taken last, under function.mu.
+// room. Containers' runs are among them. mu is taken last, under function.mu.
 type tenantUse struct {
 	mu                     sync.Mutex
 	instances, memory, cpu int64
+	containers             int64 // of the instances
+	builds                 builds
+
+	storing chan struct{} // holds a token while an image of the tenant's is stored that counts
 }
+
+// reserve counts one more instance with these limits, unless that is more than q allows: a
+// *QuotaError.
+func (u *tenantUse) reserve(tenant string, q Quotas, memory, cpu int64) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	full := func(what string, limit int64) error {
+		return &QuotaError{Tenant: tenant, What: what, Limit: limit}
+	}
+	switch {
+	case q.Instances > 0 && u.instances+1 > q.Instances:
+		return full("instances", q.Instances)
+	case q.MemoryBytes > 0 && u.memory+memory > q.MemoryBytes:
+		return full(quotaOfMemory, q.MemoryBytes)
+	case q.CPUMillis > 0 && u.cpu+cpu > q.CPUMillis:
+		return full(quotaOfCPU, q.CPUMillis)
+	}
+	u.instances++
+	u.memory += memory
+	u.cpu += cpu
+	return nil
+}
+
+// release gives back what reserve counted.
+func (u *tenantUse) release(memory, cpu int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.instances--
+	u.memory -= memory
+	u.cpu -= cpu
+}
+
+// Of a [QuotaError].
+const (
+	quotaOfMemory = "bytes of memory"
+	quotaOfCPU    = "thousandths of a CPU"
+)
 
 // usage is where a tenant's instances are counted, for as long as the engine runs.
 func (e *Engine) usage(tenant string) *tenantUse {
 	if u, ok := e.uses.Load(tenant); ok {
 		return u.(*tenantUse)
 	}
-	u, _ := e.uses.LoadOrStore(tenant, new(tenantUse))
+	u, _ := e.uses.LoadOrStore(tenant, &tenantUse{storing: make(chan struct{}, 1)})
 	return u.(*tenantUse)
 }
 
@@ -75,23 +118,7 @@ func (f *function) reserveLocked() error {
 	if f.temporary {
 		q = Quotas{}
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	full := func(what string, limit int64) error {
-		return &QuotaError{Tenant: f.config.Tenant, What: what, Limit: limit}
-	}
-	switch {
-	case q.Instances > 0 && u.instances+1 > q.Instances:
-		return full("instances", q.Instances)
-	case q.MemoryBytes > 0 && u.memory+r.MemoryBytes > q.MemoryBytes:
-		return full("bytes of memory", q.MemoryBytes)
-	case q.CPUMillis > 0 && u.cpu+r.CPUMillis > q.CPUMillis:
-		return full("thousandths of a CPU", q.CPUMillis)
-	}
-	u.instances++
-	u.memory += r.MemoryBytes
-	u.cpu += r.CPUMillis
-	return nil
+	return u.reserve(f.config.Tenant, q, r.MemoryBytes, r.CPUMillis)
 }
 
 // removeLocked is the end of an instance, f.mu held.
@@ -107,12 +134,7 @@ func (f *function) releaseLocked(in *instance) {
 		return
 	}
 	in.reserved = false
-	u := f.use
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.instances--
-	u.memory -= f.config.Resources.MemoryBytes
-	u.cpu -= f.config.Resources.CPUMillis
+	f.use.release(f.config.Resources.MemoryBytes, f.config.Resources.CPUMillis)
 }
 
 // refuseLocked gives all who wait an error, once no instance is left that could serve
@@ -128,12 +150,19 @@ func (f *function) refuseLocked(err error) {
 	f.waiters = nil
 }
 
+// now is what is counted here.
+func (u *tenantUse) now() Use {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return Use{
+		Instances: u.instances, MemoryBytes: u.memory, CPUMillis: u.cpu, Containers: u.containers,
+		Builds: u.builds.running, WaitingBuilds: int64(len(u.builds.waiting)),
+	}
+}
+
 // TenantUse is what a tenant has.
 func (e *Engine) TenantUse(tenant string) Use {
-	u := e.usage(tenant)
-	u.mu.Lock()
-	out := Use{Instances: u.instances, MemoryBytes: u.memory, CPUMillis: u.cpu}
-	u.mu.Unlock()
+	out := e.usage(tenant).now()
 	for _, img := range e.cfg.Store.Images() {
 		if ImageTenant(img) == tenant {
 			out.Images++
@@ -153,7 +182,8 @@ func ImageTenant(img *store.Image) string {
 	return c.Tenant
 }
 
-// checkImages refuses a build for a tenant that has all the images it may.
+// checkImages refuses a build for a tenant that has all the images it may, before it does
+// any work; admitImage has the last word.
 func (e *Engine) checkImages(tenant string) error {
 	q := e.quotas(tenant)
 	if q.Images == 0 && q.ImageBytes == 0 {
@@ -162,22 +192,11 @@ func (e *Engine) checkImages(tenant string) error {
 	use := e.TenantUse(tenant)
 	switch {
 	case q.Images > 0 && use.Images >= q.Images:
-		return &QuotaError{tenant, "images", q.Images}
+		return &QuotaError{Tenant: tenant, What: "images", Limit: q.Images}
 	case q.ImageBytes > 0 && use.ImageBytes >= q.ImageBytes:
-		return &QuotaError{tenant, "bytes of images", q.ImageBytes}
+		return &QuotaError{Tenant: tenant, What: "bytes of images", Limit: q.ImageBytes}
 	}
 	return nil
-}
-
-// keepWithin removes an image that was built since, where with it the tenant has more
-// bytes than it may.
-func (e *Engine) keepWithin(ctx context.Context, img *store.Image, since time.Time) error {
-	tenant := ImageTenant(img)
-	q := e.quotas(tenant)
-	if q.ImageBytes == 0 || img.Created.Before(since.Add(-time.Second)) || e.TenantUse(tenant).ImageBytes <= q.ImageBytes {
-		return nil
-	}
-	return errors.Join(&QuotaError{tenant, "bytes of images", q.ImageBytes}, e.cfg.Store.RemoveImage(ctx, img.Digest))
 }
 
 // SecretError says that a template names a secret that its tenant does not have. It is an

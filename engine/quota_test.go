@@ -3,10 +3,14 @@ package engine
 import (
 	"errors"
 	"io/fs"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fre-engine/fre/image"
 )
@@ -70,20 +74,22 @@ func TestQuotaInstances(t *testing.T) {
 // refused, and so do events that have a sandbox each.
 func TestQuotaQueues(t *testing.T) {
 	for _, isolation := range []image.Isolation{image.IsolationInstance, image.IsolationEvent} {
-		r, _ := quotaRig(t, Quotas{Instances: 1})
-		r.deploy("a", func(c *image.Config) { c.Tenant, c.Instances.Isolation = "acme", isolation })
-		var wg sync.WaitGroup
-		for range 6 {
-			wg.Go(func() {
-				if _, _, err := r.call(t.Context(), "a.acme", "/slow", "x"); err != nil {
-					t.Errorf("%s: %v", isolation, err)
-				}
-			})
-		}
-		wg.Wait()
-		if isolation == image.IsolationEvent {
-			eventually(t, "nothing to be counted", func() bool { return r.TenantUse("acme").Instances == 0 })
-		}
+		t.Run(string(isolation), func(t *testing.T) { // each looks for leaks by itself
+			r, _ := quotaRig(t, Quotas{Instances: 1})
+			r.deploy("a", func(c *image.Config) { c.Tenant, c.Instances.Isolation = "acme", isolation })
+			var wg sync.WaitGroup
+			for range 6 {
+				wg.Go(func() {
+					if _, _, err := r.call(t.Context(), "a.acme", "/slow", "x"); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			if isolation == image.IsolationEvent {
+				eventually(t, "nothing to be counted", func() bool { return r.TenantUse("acme").Instances == 0 })
+			}
+		})
 	}
 }
 
@@ -225,5 +231,51 @@ func TestSecretsDelivered(t *testing.T) {
 	}
 	if _, err := r.Function("late"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the refused function is there: %v", err)
+	}
+}
+
+// TestTenantMetrics: what tenants have is shown by tenant, and nothing of the engine's own.
+func TestTenantMetrics(t *testing.T) {
+	r := open(t)
+	r.stop()
+	reg := prometheus.NewRegistry()
+	r.start(Config{Metrics: reg})
+	g := r.gated()
+	r.deploy("a", ofAcme)
+	r.mustCall("a.acme", "/", "x", "x")
+	if err := r.StartContainer(t.Context(), r.create(ContainerConfig{Tenant: "acme", Limits: small}).ID); err != nil {
+		t.Fatal(err)
+	}
+	b := r.build(t.Context(), "other", "b")
+	<-g.entered
+	got := map[string]float64{}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "fre_tenant_") {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			name := []string{f.GetName()}
+			for _, l := range m.GetLabel() {
+				name = append(name, l.GetValue())
+			}
+			if v := m.GetGauge().GetValue(); v != 0 {
+				got[strings.Join(name, " ")] = v
+			}
+		}
+	}
+	want := map[string]float64{
+		"fre_tenant_instances acme": 2, "fre_tenant_containers acme": 1, "fre_tenant_memory_bytes acme": 128 << 20, "fre_tenant_cpus acme": 1.5,
+		"fre_tenant_builds running other": 1, // labels are in their order
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+	g.let("b")
+	if err := <-b.ended; err != nil {
+		t.Error(err)
 	}
 }

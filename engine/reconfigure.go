@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
@@ -14,8 +13,7 @@ import (
 // *[QuotaError], ErrNotReady.
 func (e *Engine) Reconfigure(ctx context.Context, img *store.Image, name string, links map[string]string, edit func(*image.Config) error) (out *store.Image, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
-		began := time.Now()
-		out, err = e.cfg.Builder.Reconfigure(ctx, img, name, links, func(c *image.Config) error {
+		out, err = e.cfg.Builder.Reconfigure(e.admitting(ctx), img, name, links, func(c *image.Config) error {
 			if c.Protocol == image.ProtocolNone || len(c.Args) == 0 {
 				return fmt.Errorf("%s: %w", name, ErrNotReady)
 			}
@@ -24,9 +22,6 @@ func (e *Engine) Reconfigure(ctx context.Context, img *store.Image, name string,
 			}
 			return e.checkImages(c.Tenant)
 		})
-		if err == nil {
-			err = e.keepWithin(ctx, out, began)
-		}
 		return err
 	})
 	return out, err

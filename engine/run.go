@@ -22,7 +22,8 @@ import (
 )
 
 // RunRequest is one command in a sandbox of its own, with /work of its tenant. An
-// ordinary image runs it as that image says, on a scratch layer in memory.
+// ordinary image runs it as that image says, on a scratch layer in memory. It counts
+// against its tenant's quotas as a container does.
 type RunRequest struct {
 	Image                 string // reference
 	Args                  []string
@@ -40,7 +41,8 @@ type RunResult struct {
 }
 
 // Run runs a command and returns how it ended. When ctx ends the tree is
-// killed. A command that cannot be executed is a *sandbox.StartError.
+// killed. A command that cannot be executed is a *sandbox.StartError, one that is more
+// than its tenant may have a *QuotaError.
 func (e *Engine) Run(ctx context.Context, r RunRequest) (RunResult, error) {
 	if err := e.begin(); err != nil {
 		return RunResult{}, err
@@ -49,9 +51,16 @@ func (e *Engine) Run(ctx context.Context, r RunRequest) (RunResult, error) {
 	// Until lists show its sandbox, a lease keeps the image.
 	release := e.cfg.Store.Hold()
 	b, spec, err := e.runSpec(r)
+	gone := func() {}
 	if err == nil {
-		err = e.boxes.start(ctx, e, b, spec)
+		gone, err = e.reserveRun(b.tenant, b.limits)
 	}
+	if err != nil {
+		release()
+		return RunResult{}, err
+	}
+	defer gone()
+	err = e.boxes.start(ctx, e, b, spec)
 	release()
 	if err != nil {
 		return RunResult{}, err
@@ -175,7 +184,7 @@ type buildRunner struct{ e *Engine }
 
 // Run runs one build step to its end.
 func (r buildRunner) Run(ctx context.Context, c image.Command) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("build step took more than %s", buildTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("%w: one step took more than %s", ErrBuildTime, buildTimeout))
 	defer cancel()
 	ctx, stop, err := leaveRoom(ctx, c.Binds)
 	if err != nil {

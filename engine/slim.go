@@ -16,7 +16,7 @@ var ErrNotTraced = errors.New("what the function opens is not noted")
 // has opened so far, and what belongs to that ([image.Builder.Slim]). The function
 // was deployed with [DeployOptions].Trace, and has answered what it is to go on
 // answering. Of o, Opened is ignored. Errors: [UnknownError], [ErrNotTraced],
-// sandbox.ErrOpensLost, those of the builder.
+// sandbox.ErrOpensLost, *[QuotaError], those of the builder.
 func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions) (out *image.Slimmed, err error) {
 	f, err := e.lookup(function)
 	if err != nil {
@@ -29,8 +29,10 @@ func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions)
 		if o.Opened, err = f.opened(ctx); err != nil {
 			return fmt.Errorf("slim %s: %w", function, err)
 		}
-		out, err = e.cfg.Builder.Slim(ctx, f.image, o)
-		return err
+		return e.building(ctx, ImageTenant(f.image), function, nil, func(ctx context.Context) error {
+			out, err = e.cfg.Builder.Slim(ctx, f.image, o)
+			return err
+		})
 	})
 	return out, err
 }

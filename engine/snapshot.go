@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +43,6 @@ func (e *Engine) SnapshotAgent(ctx context.Context, id string) (img *store.Image
 			return err
 		}
 		defer e.cfg.Store.Hold()()
-		began := time.Now()
 		tree, err := e.snapshotTree(ctx, a.f.work)
 		if err != nil {
 			return fmt.Errorf("snapshot of %s: %w", id, err)
@@ -53,10 +51,8 @@ func (e *Engine) SnapshotAgent(ctx context.Context, id string) (img *store.Image
 		if err != nil {
 			return err
 		}
-		if img, err = e.cfg.Store.PutImage(ctx, m); err != nil {
-			return err
-		}
-		return e.keepWithin(ctx, img, began)
+		img, err = e.cfg.Store.PutImage(e.admitting(ctx), m)
+		return err
 	})
 	return img, err
 }

@@ -179,7 +179,7 @@ func (e *exchange) crossOrigin(c *engine.CORS) bool {
 }
 
 // metered serves the metrics: where events take a token, to those who may read, and of
-// one tenant's functions to a token of that tenant.
+// one tenant and its functions to a token of that tenant.
 func (e *exchange) metered() {
 	g := e.g.Guard
 	if g == nil || !g.Token {
@@ -192,17 +192,18 @@ func (e *exchange) metered() {
 	case id.All():
 		e.serveHTTP(e.g.metrics)
 	default:
-		e.serveHTTP(promhttp.HandlerFor(ofTenant{e.g.Metrics, func(function string) bool {
+		e.serveHTTP(promhttp.HandlerFor(ofTenant{e.g.Metrics, id.Tenant, func(function string) bool {
 			front, known := g.Front(function)
 			return known && front.Tenant == id.Tenant
 		}}, promhttp.HandlerOpts{}))
 	}
 }
 
-// ofTenant gathers what has a function's label of the tenant's.
+// ofTenant gathers what has the tenant's label, or that of a function of its.
 type ofTenant struct {
 	prometheus.Gatherer
-	has func(function string) bool
+	tenant string
+	has    func(function string) bool
 }
 
 // Gather is part of prometheus.Gatherer.
@@ -210,7 +211,9 @@ func (t ofTenant) Gather() ([]*dto.MetricFamily, error) {
 	all, err := t.Gatherer.Gather()
 	for _, family := range all {
 		family.Metric = slices.DeleteFunc(family.Metric, func(m *dto.Metric) bool {
-			return !slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetName() == "function" && t.has(l.GetValue()) })
+			return !slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool {
+				return l.GetName() == "function" && t.has(l.GetValue()) || l.GetName() == "tenant" && l.GetValue() == t.tenant
+			})
 		})
 	}
 	return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool { return len(f.Metric) == 0 }), err

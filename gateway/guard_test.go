@@ -244,6 +244,10 @@ func TestMetricsOfTenant(t *testing.T) {
 	reg.MustRegister(events, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_sandboxes"}, func() float64 { return 3 }))
 	events.WithLabelValues("a").Inc()
 	events.WithLabelValues("b").Inc()
+	use := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "fre_tenant_instances"}, []string{"tenant"})
+	reg.MustRegister(use)
+	use.WithLabelValues("acme").Set(1)
+	use.WithLabelValues("other").Set(1)
 	g := guarded(t, nil, func(c *Config) { c.Guard.Token, c.Metrics = true, reg })
 	for _, c := range []struct {
 		token  string
@@ -251,8 +255,8 @@ func TestMetricsOfTenant(t *testing.T) {
 		has    []string
 		hasNot []string
 	}{
-		{g.token(access.AllTenants, access.Read), 200, []string{`function="a"`, `function="b"`, "fre_sandboxes"}, nil},
-		{g.token("acme", access.Read), 200, []string{`function="a"`}, []string{`function="b"`, "fre_sandboxes"}},
+		{g.token(access.AllTenants, access.Read), 200, []string{`function="a"`, `function="b"`, "fre_sandboxes", `tenant="other"`}, nil},
+		{g.token("acme", access.Read), 200, []string{`function="a"`, `tenant="acme"`}, []string{`function="b"`, "fre_sandboxes", `tenant="other"`}},
 		{g.token("acme", access.Invoke), 403, nil, []string{"fre_"}},
 		{"none", 401, nil, []string{"fre_events"}},
 	} {

@@ -251,7 +251,7 @@ type Settings struct {
 
 // Event is one line of build progress.
 type Event struct {
-	Step    string `json:"step"`              // "base", "packages", "code", "link"
+	Step    string `json:"step"`              // "wait" (for its turn), "base", "packages", "code", "link"
 	Name    string `json:"name,omitempty"`    // the part in question
 	Message string `json:"message,omitempty"` // for people
 	Done    int64  `json:"done,omitempty"`    // of Total; with End its size, where known

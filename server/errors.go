@@ -74,6 +74,8 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	var loop *engine.LoopError
 	var of *engine.StepError // of a pipeline
 	switch {
+	case errors.As(err, &quota) && quota.What == engine.QuotaOfBuilds:
+		return http.StatusTooManyRequests, api.CodeQuota, "try again once some have ended: after Retry-After, or when fre tenant usage shows fewer"
 	case errors.As(err, &quota):
 		return http.StatusTooManyRequests, api.CodeQuota, "free some of it, or ask who runs the engine for more (fre tenant usage shows it)"
 	case errors.As(err, &secret):
@@ -96,6 +98,8 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		return http.StatusUnprocessableEntity, api.CodePackage, pkg.Next()
 	case errors.As(err, &step):
 		return http.StatusUnprocessableEntity, api.CodeBuildFailed, "correct the packages in fret.yaml and build again"
+	case errors.Is(err, engine.ErrBuildTime):
+		return http.StatusUnprocessableEntity, api.CodeBuildFailed, "give it less to do: fewer packages, or what is compiled built ahead; what was made already is not made again"
 	case errors.As(err, &drift), errors.Is(err, image.ErrOffline):
 		return http.StatusUnprocessableEntity, api.CodeBuildFailed, "" // they say it themselves
 	case errors.Is(err, image.ErrUnknownBase):

@@ -355,6 +355,8 @@ func challenge(w http.ResponseWriter, err error) {
 		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="fre", error="insufficient_scope", scope="%s"`, scope.scope))
 	case errors.As(err, &slow):
 		w.Header().Set("Retry-After", retryAfter(slow.After))
+	case errors.As(err, &quota) && quota.What == engine.QuotaOfBuilds:
+		w.Header().Set("Retry-After", "10")
 	case errors.As(err, &quota), errors.Is(err, access.ErrUnavailable):
 		w.Header().Set("Retry-After", "1")
 	}

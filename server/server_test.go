@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/server"
@@ -372,6 +374,51 @@ func TestInvokeStreams(t *testing.T) {
 	}
 	if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) > 0 {
 		t.Errorf("after the end: %q, %v", rest, err)
+	}
+}
+
+// TestBuildRefused: what is refused before it begins has a status of its own, and says when
+// to come again.
+func TestBuildRefused(t *testing.T) {
+	r := serveRemote(t)
+	for _, c := range []struct {
+		pip        string
+		status     int
+		retryAfter string
+		code       string
+		says       string
+	}{
+		{"queue-full", 429, "10", "quota", "tenant acme has reached its quota of builds that wait (16)"},
+		{"endless", 422, "", "build_failed", "the build took too long"},
+	} {
+		for _, path := range []string{"/v1/build", "/v1/functions"} {
+			var body bytes.Buffer
+			w := tar.NewWriter(&body)
+			text := "id: f\ntenant: acme\nbase: python\nhandler: main.handle\npackages: {pip: [" + c.pip + "]}\n"
+			if err := errors.Join(
+				w.WriteHeader(&tar.Header{Name: "fret.yaml", Mode: 0o644, Size: int64(len(text))}),
+				func() error { _, err := io.WriteString(w, text); return err }(), w.Close(),
+			); err != nil {
+				t.Fatal(err)
+			}
+			req, err := http.NewRequestWithContext(t.Context(), "POST", r.URL+path, &body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/x-tar")
+			req.Header.Set("Authorization", "Bearer "+r.token("acme", access.Deploy))
+			resp, err := r.Client().Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(resp.Body)
+			if err := errors.Join(err, resp.Body.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if after := resp.Header.Get("Retry-After"); resp.StatusCode != c.status || after != c.retryAfter || !strings.Contains(string(got), c.code) || !strings.Contains(string(got), c.says) {
+				t.Errorf("%s of %s: %d, Retry-After %q, %s; want %d, %q and %s: %s", path, c.pip, resp.StatusCode, after, got, c.status, c.retryAfter, c.code, c.says)
+			}
+		}
 	}
 }
 

@@ -47,6 +47,9 @@ func (s *server) tenantsOf(a *access.Access) ([]api.Tenant, error) {
 	for _, f := range s.engine.Functions() {
 		get(functionTenant(f)).Functions++
 	}
+	for _, c := range s.engine.Containers(true) {
+		get(c.Config.Tenant)
+	}
 	disk, err := s.engine.DiskUsage()
 	if err != nil {
 		return nil, err
@@ -59,7 +62,8 @@ func (s *server) tenantsOf(a *access.Access) ([]api.Tenant, error) {
 	out := make([]api.Tenant, 0, len(all))
 	for _, t := range all {
 		use := s.engine.TenantUse(t.Name)
-		t.Instances, t.MemoryBytes, t.CPUMillis, t.Images, t.ImageBytes = use.Instances, use.MemoryBytes, use.CPUMillis, use.Images, use.ImageBytes
+		t.Instances, t.Containers, t.MemoryBytes, t.CPUMillis, t.Images, t.ImageBytes = use.Instances, use.Containers, use.MemoryBytes, use.CPUMillis, use.Images, use.ImageBytes
+		t.Builds, t.WaitingBuilds = use.Builds, use.WaitingBuilds
 		out = append(out, *t)
 	}
 	slices.SortFunc(out, func(x, y api.Tenant) int { return cmp.Compare(x.Name, y.Name) })

@@ -166,9 +166,19 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 	var staged string
 	var own sized
 	if snap.byDigest[d] == nil {
+		entries, hidden, err := merge(img.Manifest, s.recentTree)
+		if err != nil {
+			return nil, err
+		}
+		img.count(entries)
+		done, err := admitted(ctx, img)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
 		staged = "image-" + strconv.FormatUint(s.serial.Add(1), 10)
 		defer s.removeTmp(staged)
-		if own, err = s.stageImage(ctx, img, manifest, staged); err != nil {
+		if own, err = s.stageImage(ctx, entries, hidden, manifest, staged); err != nil {
 			return nil, err
 		}
 	}
@@ -180,17 +190,7 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 
 // stageImage builds the image's directory below tmp/ and brings it to the disk. It
 // returns what that takes beside the objects, as ownSize finds it.
-func (s *Store) stageImage(ctx context.Context, img *Image, manifest []byte, name string) (own sized, err error) {
-	entries, hidden, err := merge(img.Manifest, s.recentTree)
-	if err != nil {
-		return own, err
-	}
-	for i := range entries {
-		if e := &entries[i]; e.Kind == KindFile {
-			img.Files++
-			img.Size += e.Size
-		}
-	}
+func (s *Store) stageImage(ctx context.Context, entries []Entry, hidden map[string]bool, manifest []byte, name string) (own sized, err error) {
 	dir, err := s.mkdirTmp(name)
 	if err != nil {
 		return own, err

@@ -132,6 +132,7 @@ func quotasOf(a *access.Access) func(string) engine.Quotas {
 		q := a.Quotas(tenant)
 		return engine.Quotas{
 			Instances: q.Instances, MemoryBytes: q.MemoryBytes, CPUMillis: q.CPUMillis, Images: q.Images, ImageBytes: q.ImageBytes, WorkBytes: q.WorkBytes,
+			Builds: q.Builds,
 		}
 	}
 }

@@ -23,22 +23,24 @@ that none has named before needs no record, and has no quotas. (docs/tenants.md)
 // quotaFlags change quotas: what is not given stays.
 type quotaFlags struct {
 	instances, images, events     int64
+	builds                        int64
 	cpu, memory, imageBytes, work string
 }
 
 func (q *quotaFlags) add(f *pflag.FlagSet) {
-	f.Int64Var(&q.instances, "instances", 0, "sandboxes of its functions at once, idle ones too; 0 for no bound, as for the others")
+	f.Int64Var(&q.instances, "instances", 0, "sandboxes of its functions, idle ones too, and containers at once; 0 for no bound, as for the others")
 	f.StringVar(&q.memory, "memory", "", "their memory limits together, such as 2GiB")
 	f.StringVar(&q.cpu, "cpu", "", "their CPU limits together, such as 1500m or 4")
 	f.Int64Var(&q.images, "images", 0, "images of its functions")
 	f.StringVar(&q.imageBytes, "image-bytes", "", "their files together, such as 10GiB")
 	f.StringVar(&q.work, "work", "", "bytes in /work, such as 1GiB; from the engine's next start on where it is in use")
 	f.Int64Var(&q.events, "events", 0, "events each second")
+	f.Int64Var(&q.builds, "builds", 0, "builds at a time, others wait; 0 for the default, 4")
 }
 
 // apply puts what was given into quotas.
 func (q *quotaFlags) apply(f *pflag.FlagSet, to *api.Quotas) error {
-	for name, number := range map[string][2]*int64{"instances": {&q.instances, &to.Instances}, "images": {&q.images, &to.Images}, "events": {&q.events, &to.EventsPerSecond}} {
+	for name, number := range map[string][2]*int64{"instances": {&q.instances, &to.Instances}, "images": {&q.images, &to.Images}, "events": {&q.events, &to.EventsPerSecond}, "builds": {&q.builds, &to.Builds}} {
 		if f.Changed(name) {
 			*number[1] = *number[0]
 		}
@@ -99,11 +101,13 @@ var tenantColumns = []column[api.Tenant]{
 	{"NAME", func(t api.Tenant) string { return t.Name }},
 	{"FUNCTIONS", func(t api.Tenant) string { return count(t.Functions) }},
 	{"INSTANCES", func(t api.Tenant) string { return of(t.Instances, t.Quotas.Instances, count) }},
+	{"CONTAINERS", func(t api.Tenant) string { return count(t.Containers) }},
 	{"MEMORY", func(t api.Tenant) string { return of(t.MemoryBytes, t.Quotas.MemoryBytes, size) }},
 	{"CPU", func(t api.Tenant) string { return of(t.CPUMillis, t.Quotas.CPUMillis, cpus) }},
 	{"IMAGES", func(t api.Tenant) string { return of(t.Images, t.Quotas.Images, count) }},
 	{"IMAGE BYTES", func(t api.Tenant) string { return of(t.ImageBytes, t.Quotas.ImageBytes, size) }},
 	{"WORK", func(t api.Tenant) string { return of(t.WorkBytes, t.Quotas.WorkBytes, size) }},
+	{"BUILDS", func(t api.Tenant) string { return of(t.Builds, t.Quotas.Builds, count) }},
 	{"EVENTS/S", func(t api.Tenant) string {
 		if t.Quotas.EventsPerSecond == 0 {
 			return "-"

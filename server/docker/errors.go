@@ -62,12 +62,15 @@ func statusOf(err error) (status int, message string) {
 		field    *image.FieldError
 		limit    *sandbox.LimitError
 		start    *sandbox.StartError
+		quota    *engine.QuotaError
 	)
 	switch {
 	case errors.As(err, &own):
 		return own.status, message
 	case errors.As(err, &tooLarge):
 		return http.StatusRequestEntityTooLarge, fmt.Sprintf("request body is larger than %d bytes", tooLarge.Limit)
+	case errors.As(err, &quota):
+		return http.StatusTooManyRequests, message + ": stop a container or remove a function of the tenant, take lower limits (-m, --cpus), or have its quota raised (fre tenant quota " + quota.Tenant + ")"
 	case errors.Is(err, store.ErrName):
 		return http.StatusBadRequest, "invalid reference format: " + message
 	case errors.As(err, &field), errors.As(err, &limit):

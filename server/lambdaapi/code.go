@@ -177,7 +177,11 @@ func (s *server) createFunction(c *call) error {
 		return err
 	}
 	defer done()
-	defer s.lock(c.on)()
+	unlock, err := s.lock(c)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if _, err := s.Engine.Function(c.on); err == nil {
 		return refuse(http.StatusConflict, "ResourceConflictException", "Function already exist: %s", ref.name)
 	}
@@ -261,7 +265,10 @@ func (s *server) changed(c *call, id string) (ref reference, set *settings, r *e
 	if ref.qualifier != "" && ref.qualifier != latest {
 		return ref, nil, nil, nil, invalid("versions and aliases do not change: leave the qualifier away")
 	}
-	unlock := s.lock(c.on)
+	unlock, err := s.lock(c)
+	if err != nil {
+		return ref, nil, nil, nil, err
+	}
 	defer func() {
 		if err != nil {
 			unlock()

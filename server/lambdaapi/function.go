@@ -258,7 +258,11 @@ func (s *server) deleteFunction(c *call) error {
 	if err != nil {
 		return err
 	}
-	defer s.lock(c.on)()
+	unlock, err := s.lock(c)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	all, err := s.revisions(c, ref)
 	if err != nil {
 		return err

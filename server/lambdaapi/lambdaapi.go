@@ -15,7 +15,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"log/slog"
 	"math"
@@ -68,9 +67,8 @@ const (
 
 type server struct {
 	Config
-	seed  maphash.Seed
-	locks [64]sync.Mutex // by function: one change at a time
-	codes chan struct{}  // held by the one request whose code is in memory
+	locks locks         // one change of a function at a time
+	codes chan struct{} // held by the one request whose code is in memory
 }
 
 // route is one line of the API.
@@ -115,7 +113,7 @@ func New(cfg Config) http.Handler {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	s := &server{Config: cfg, seed: maphash.MakeSeed(), codes: make(chan struct{}, 1)}
+	s := &server{Config: cfg, codes: make(chan struct{}, 1)}
 	mux := http.NewServeMux()
 	for _, rt := range routes {
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.serve(rt, w, r) })
@@ -256,13 +254,6 @@ func (s *server) read(rt route, c *call) error {
 	return refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not read request body: %v", err)
 }
 
-// lock has changes of one function come one after the other.
-func (s *server) lock(function string) (unlock func()) {
-	mu := &s.locks[maphash.String(s.seed, function)%uint64(len(s.locks))]
-	mu.Lock()
-	return mu.Unlock
-}
-
 func (s *server) audit(rt route, c *call, err error) {
 	e := access.Entry{Who: c.id.Who, Tenant: c.tenant, Client: c.client, Action: "lambda " + rt.action, On: c.on, Result: access.Done, Status: c.status}
 	if err != nil {
@@ -372,6 +363,8 @@ func errorOf(err error) *failure {
 		f.status, f.kind = http.StatusForbidden, "AccessDeniedException"
 	case errors.As(err, &quota):
 		f.status, f.kind, f.after = http.StatusTooManyRequests, "TooManyRequestsException", time.Second
+	case errors.Is(err, engine.ErrBuildTime):
+		f.status, f.kind = http.StatusBadRequest, "InvalidParameterValueException"
 	case errors.As(err, &refused):
 		var code string
 		f.status, code, f.after = refused.Refusal()

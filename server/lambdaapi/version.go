@@ -68,7 +68,11 @@ func (s *server) publishVersion(c *call) error {
 	if err != nil {
 		return err
 	}
-	defer s.lock(c.on)()
+	unlock, err := s.lock(c)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	out, err := s.describe(c.tenant, ref.name, latest, r)
 	if err != nil {
 		return err
@@ -306,7 +310,11 @@ func (s *server) createAlias(c *call) error {
 	if !image.ValidName(req.Name) || strings.HasPrefix(req.Name, versionPrefix) || strings.HasPrefix(req.Name, weightPrefix) || len(weightPrefix)+5+len(req.Name) > 63 {
 		return invalid("alias %q: lower-case letters, digits and dashes, at most 51, not beginning with %s or %s", clip(req.Name), versionPrefix, weightPrefix)
 	}
-	defer s.lock(c.on)()
+	unlock, err := s.lock(c)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	all, err := s.revisions(c, ref)
 	if err != nil {
 		return err
@@ -351,7 +359,11 @@ func (s *server) updateAlias(c *call) error {
 	if _, err := s.function(c); err != nil {
 		return err
 	}
-	defer s.lock(c.on)()
+	unlock, err := s.lock(c)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	ref, all, a, err := s.alias(c)
 	if err != nil {
 		return err
@@ -366,7 +378,11 @@ func (s *server) deleteAlias(c *call) error {
 	if _, err := s.function(c); err != nil {
 		return err
 	}
-	defer s.lock(c.on)()
+	unlock, err := s.lock(c)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	_, _, a, err := s.alias(c)
 	if f, ok := errors.AsType[*failure](err); ok && f.status == http.StatusNotFound { // as with AWS
 		if _, err := s.Engine.Function(c.on); err == nil {

@@ -85,14 +85,13 @@ func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, err)
 		return
 	}
-	select {
-	case h.building <- struct{}{}:
-		defer func() { <-h.building }()
-	default:
+	received, ok := h.receiving.enter(client)
+	if !ok {
 		w.Header().Set("Retry-After", "5")
-		h.fail(w, r, &api.Error{Code: api.CodeOverloaded, Status: http.StatusTooManyRequests, Message: "other builds are under way", Next: "try again in a moment"})
+		h.fail(w, r, &api.Error{Code: api.CodeOverloaded, Status: http.StatusTooManyRequests, Message: "other build contexts are on their way", Next: "try again in a moment"})
 		return
 	}
+	defer received()
 	dir, path, err := h.scratch()
 	if err != nil {
 		h.fail(w, r, err)
@@ -105,6 +104,7 @@ func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	tenant, err := h.receive(w, r, dir, signature)
+	received()
 	if err != nil {
 		h.fail(w, r, err)
 		return
@@ -173,7 +173,13 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, 
 		macs[i] = hmac.New(sha256.New, b.Secret)
 		to = append(to, macs[i])
 	}
-	if _, err := io.Copy(io.MultiWriter(to...), http.MaxBytesReader(w, r.Body, limit)); err != nil {
+	body, done := within(w, http.MaxBytesReader(w, r.Body, limit), h.ReceiveTime)
+	_, err = io.Copy(io.MultiWriter(to...), body)
+	done()
+	if errors.Is(err, errSlowBody) { // whoever it is has shown nothing
+		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), &api.Error{Code: api.CodeTimeout, Status: http.StatusRequestTimeout, Message: fmt.Sprintf("%v: more than %s", err, h.ReceiveTime), Next: "leave out of the function's directory what it does not need"})
+	}
+	if err != nil {
 		return "", fmt.Errorf("read build context: %w", err)
 	}
 	for i, b := range h.Builders { // all of them: it takes the same time whose it is
@@ -204,6 +210,9 @@ func (h *handler) unpack(dir *os.Root) (*buildConfig, error) {
 	}
 	defer in.Close()
 	err = unpack.Tar(in, f, unpack.Limits{Bytes: h.MaxContextBytes, Entries: maxContextEntries})
+	if removeErr := dir.Remove(archiveFile); err == nil { // it may wait for its turn
+		err = removeErr
+	}
 	switch {
 	case errors.Is(err, unpack.ErrLimit):
 		return nil, &api.Error{Code: api.CodeTooLarge, Status: http.StatusRequestEntityTooLarge, Message: err.Error(), Next: "leave out of the function's directory what it does not need"}

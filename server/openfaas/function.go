@@ -175,7 +175,11 @@ func (h *handler) drop(ctx context.Context, digest store.Digest) {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	if _, err := h.Engine.RemoveImage(ctx, string(digest), engine.RemoveOptions{}); err != nil && !errors.Is(err, store.ErrInUse) && !errors.Is(err, fs.ErrNotExist) {
+	_, err = h.Engine.RemoveImage(ctx, string(digest), engine.RemoveOptions{})
+	if errors.Is(err, store.ErrInUse) { // by an event that is not over, perhaps
+		err = h.Engine.DropImage(digest)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, engine.ErrClosed) {
 		h.Log.WarnContext(ctx, "image not removed", "image", digest, "error", err)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/openfaas/faas-provider/types"
 
@@ -43,7 +44,8 @@ type Config struct {
 	Scratch  func() (string, error) // makes a directory on the store's file system
 	Builders []Builder              // whose build contexts are taken; none: no remote builds
 
-	MaxContextBytes int64 // of a build context, packed and unpacked; default 256 MiB
+	MaxContextBytes int64         // of a build context, packed and unpacked; default 256 MiB
+	ReceiveTime     time.Duration // that a build context has to come; default 2 minutes
 }
 
 // Builder is who may build for a tenant: whoever has the secret.
@@ -60,7 +62,7 @@ const maxContextEntries = 50_000
 
 type handler struct {
 	Config
-	building chan struct{} // a token for each build under way
+	receiving receiving // builds' bodies
 }
 
 // New returns the handler of /system/ and /build.
@@ -68,7 +70,10 @@ func New(cfg Config) http.Handler {
 	if cfg.MaxContextBytes == 0 {
 		cfg.MaxContextBytes = 256 << 20
 	}
-	h := &handler{Config: cfg, building: make(chan struct{}, 4)}
+	if cfg.ReceiveTime == 0 {
+		cfg.ReceiveTime = receiveTime
+	}
+	h := &handler{Config: cfg}
 	mux := http.NewServeMux()
 	for _, r := range []struct {
 		pattern string

@@ -53,7 +53,8 @@ func New() *Engine {
 
 // Build makes an image whose digest is that of the directory's files. A
 // template with a pip package "no-such-package" fails like a resolver does, a build
-// that is locked without a lock.
+// that is locked without a lock; of "queue-full" too many builds wait, of "endless" it
+// takes too long.
 func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error) {
 	src, err := dir.ReadFile("fret.yaml")
 	if err != nil {
@@ -67,6 +68,12 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 		if _, err := dir.Stat(image.LockFile); err != nil {
 			return nil, nil, &image.LockError{Drift: []string{"there is no such file"}}
 		}
+	}
+	if slices.Contains(t.Packages.Pip.List, "queue-full") {
+		return nil, nil, &engine.QuotaError{Tenant: t.Tenant, What: engine.QuotaOfBuilds, Limit: 16}
+	}
+	if slices.Contains(t.Packages.Pip.List, "endless") {
+		return nil, nil, fmt.Errorf("%w: more than 1h0m0s", engine.ErrBuildTime)
 	}
 	report(image.Event{Step: "base", Name: t.Base, Message: "found", End: true})
 	for _, p := range t.Packages.Pip.List {

@@ -1,0 +1,220 @@
+package engine
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// small are limits of which several fit into a quota.
+var small = sandbox.Limits{MemoryBytes: 64 << 20, CPUMillis: 500}
+
+func (r *rig) acmeHas(what string, instances, containers int64) {
+	r.t.Helper()
+	u := r.TenantUse("acme")
+	if u.Instances != instances || u.Containers != containers || u.MemoryBytes != instances*64<<20 {
+		r.t.Errorf("%s: TenantUse = %+v, want %d instances of 64 MiB, %d of them containers", what, u, instances, containers)
+	}
+}
+
+// TestContainerQuota: a container that runs takes of its tenant's quotas what an instance of
+// a function takes; beyond them it is not started, and can be once something has ended.
+func TestContainerQuota(t *testing.T) {
+	for name, c := range map[string]struct {
+		q    Quotas
+		what string
+	}{
+		"instances": {Quotas{Instances: 2}, "instances"},
+		"memory":    {Quotas{MemoryBytes: 2*64<<20 + 1}, "bytes of memory"},
+		"cpu":       {Quotas{CPUMillis: 1100}, "thousandths of a CPU"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := quotaRig(t, c.q)
+			r.ordinary("ordinary")
+			create := func(tenant string) string {
+				return r.create(ContainerConfig{Tenant: tenant, Limits: small}).ID
+			}
+			one, two, three := create("acme"), create("acme"), create("acme")
+			r.acmeHas("none runs", 0, 0)
+			for _, id := range []string{one, two} {
+				if err := r.StartContainer(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.acmeHas("two run", 2, 2)
+			var full *QuotaError
+			for range 3 { // nothing stays of an attempt
+				if err := r.StartContainer(t.Context(), three); !errors.As(err, &full) || full.Tenant != "acme" || full.What != c.what {
+					t.Fatalf("a third container: %v, want a QuotaError of %s", err, c.what)
+				}
+			}
+			if got, err := r.Container(three); err != nil || got.State != StateCreated || !strings.Contains(got.Error, "quota of "+c.what) {
+				t.Errorf("the refused container is %+v, %v; want one that was not started, and why", got, err)
+			}
+			if _, err := r.Run(t.Context(), RunRequest{Image: "ordinary", Args: []string{"prog", "exit", "0"}, Tenant: "acme"}); !errors.As(err, &full) {
+				t.Errorf("a command beside them: %v, want a QuotaError", err)
+			}
+			if err := r.StartContainer(t.Context(), create("other")); err != nil {
+				t.Errorf("another tenant's: %v", err)
+			}
+			r.deploy("f", ofAcme)
+			if _, _, err := r.call(t.Context(), "f.acme", "/", "x"); !errors.As(err, &full) {
+				t.Errorf("an instance beside them: %v, want a QuotaError", err)
+			}
+			if err := r.Kill(one); err != nil {
+				t.Fatal(err)
+			}
+			r.acmeHas("one was killed", 1, 1)
+			if err := r.StartContainer(t.Context(), three); err != nil {
+				t.Errorf("once there is room: %v", err)
+			}
+			r.acmeHas("the third has its place", 2, 2)
+		})
+	}
+}
+
+// TestContainerQuotaCounts: however a run ends, or fails to begin, nothing stays counted,
+// and nothing is given back twice; an engine that starts counts those it starts.
+func TestContainerQuotaCounts(t *testing.T) {
+	r, now := quotaRig(t, Quotas{Instances: 2})
+	r.ordinary("ordinary")
+	start := func(cfg ContainerConfig) (string, error) {
+		cfg.Tenant, cfg.Limits = "acme", small
+		id := r.create(cfg).ID
+		return id, r.StartContainer(t.Context(), id)
+	}
+	ends := map[string]func(id string) error{
+		"by itself": func(id string) error { r.exited(id); return nil },
+		"stopped":   func(id string) error { return r.StopContainer(t.Context(), id, 0) },
+		"killed":    r.Kill,
+		"removed":   func(id string) error { return r.RemoveContainer(id, true) },
+	}
+	for name, end := range ends {
+		cfg := ContainerConfig{Cmd: prog("sleep")}
+		if name == "by itself" {
+			cfg.Cmd = prog("exit", "3")
+		}
+		for _, cfg.AutoRemove = range []bool{false, true} {
+			if name == "by itself" && cfg.AutoRemove {
+				continue // it may be gone before it is asked for
+			}
+			id, err := start(cfg)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if err := end(id); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			r.acmeHas(name, 0, 0)
+		}
+	}
+	for name, cfg := range map[string]ContainerConfig{
+		"no such program":   {Cmd: []string{"/nowhere"}},
+		"no such directory": {Cmd: prog("sleep"), Dir: "/bin/prog/sub"},
+		"and removed":       {Cmd: []string{"/nowhere"}, AutoRemove: true},
+	} {
+		if _, err := start(cfg); err == nil {
+			t.Errorf("%s: it was started", name)
+		}
+		r.acmeHas(name, 0, 0)
+	}
+	for _, args := range [][]string{prog("exit", "3"), {"/nowhere"}} {
+		_, _ = r.Run(t.Context(), RunRequest{Image: "ordinary", Args: args, Tenant: "acme"})
+		r.acmeHas("a command", 0, 0)
+	}
+	id, err := start(ContainerConfig{Cmd: prog("sleep")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now.Store(&Quotas{Instances: 1}) // what runs stays
+	r.acmeHas("the quota was lowered", 1, 1)
+	r.stop()
+	r.start(Config{Quotas: func(string) Quotas { return *now.Load() }})
+	r.acmeHas("after a restart", 0, 0)
+	if err := r.StartContainer(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	var full *QuotaError
+	if _, err := start(ContainerConfig{Cmd: prog("sleep")}); !errors.As(err, &full) {
+		t.Errorf("a second one after a restart: %v, want a QuotaError", err)
+	}
+	r.acmeHas("it runs again", 1, 1)
+}
+
+// TestContainerQuotaRace: of attempts at once no more run than may.
+func TestContainerQuotaRace(t *testing.T) {
+	const most, attempts = 3, 12
+	r, _ := quotaRig(t, Quotas{Instances: most})
+	r.ordinary("ordinary")
+	var all []string
+	for range attempts {
+		all = append(all, r.create(ContainerConfig{Tenant: "acme", Limits: small}).ID)
+	}
+	for range 2 {
+		var started, refused atomic.Int64
+		var wg sync.WaitGroup
+		for _, id := range all {
+			wg.Go(func() {
+				var full *QuotaError
+				switch err := r.StartContainer(t.Context(), id); {
+				case err == nil:
+					started.Add(1)
+				case errors.As(err, &full):
+					refused.Add(1)
+				default:
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if started.Load() != most || refused.Load() != attempts-most {
+			t.Errorf("%d were started and %d refused, want %d and %d", started.Load(), refused.Load(), most, attempts-most)
+		}
+		r.acmeHas("they run", most, most)
+		for _, id := range all { // at once, by two
+			wg.Go(func() { _ = r.Kill(id) })
+			wg.Go(func() { _ = r.StopContainer(t.Context(), id, 0) })
+		}
+		wg.Wait()
+		r.acmeHas("all were killed", 0, 0)
+	}
+}
+
+// TestContainerQuotaLimits: limits that nobody has named leave room for several containers;
+// those that alone are too much are refused where the container is made.
+func TestContainerQuotaLimits(t *testing.T) {
+	r, now := quotaRig(t, Quotas{})
+	r.ordinary("ordinary")
+	free := r.create(ContainerConfig{Tenant: "acme"}).Config.Limits
+	now.Store(&Quotas{MemoryBytes: 256 << 20, CPUMillis: 1000})
+	c := r.create(ContainerConfig{Tenant: "acme"}).Config.Limits
+	if c.MemoryBytes != 64<<20 || c.CPUMillis != 250 || c.Pids != free.Pids {
+		t.Errorf("limits are %+v, want a quarter of the quotas, and all else as without: %+v", c, free)
+	}
+	now.Store(&Quotas{MemoryBytes: 8 << 20, CPUMillis: 1 << 30})
+	if c := r.create(ContainerConfig{Tenant: "acme"}).Config.Limits; c.MemoryBytes != 8<<20 || c.CPUMillis != free.CPUMillis {
+		t.Errorf("limits are %+v, want all of a small quota, and no more than without: %+v", c, free)
+	}
+	now.Store(&Quotas{MemoryBytes: 256 << 20, CPUMillis: 400})
+	for what, l := range map[string]sandbox.Limits{
+		"bytes of memory":      {MemoryBytes: 256<<20 + 1<<12},
+		"thousandths of a CPU": {CPUMillis: 401},
+	} {
+		var full *QuotaError
+		if _, err := r.CreateContainer(t.Context(), ContainerConfig{Image: "ordinary", Name: "large", Tenant: "acme", Limits: l}); !errors.As(err, &full) || full.What != what {
+			t.Errorf("%+v: %v, want a QuotaError of %s", l, err, what)
+		}
+	}
+	entries, err := os.ReadDir(r.state + "/containers")
+	if err != nil || len(entries) != 3 {
+		t.Errorf("%d containers are on disk, %v; want the 3 that were made", len(entries), err)
+	}
+	if _, err := r.Container("large"); err == nil {
+		t.Error("a refused container is there")
+	}
+}

@@ -1,0 +1,78 @@
+package lambdaapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"testing"
+)
+
+// TestLocks: changes of one function come one after the other, those of another beside them;
+// so many wait, and one that is given up leaves nothing.
+func TestLocks(t *testing.T) {
+	var l locks
+	take := func(ctx context.Context, function string) func() {
+		t.Helper()
+		unlock, err := l.take(ctx, function)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return unlock
+	}
+	held := take(t.Context(), "a")
+	for _, other := range []string{"b", "c", "d"} {
+		defer take(t.Context(), other)()
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gone := errors.New("the client has gone")
+	var waiters sync.WaitGroup
+	errs := make(chan error, maxWaiting)
+	for range maxWaiting {
+		waiters.Go(func() {
+			unlock, err := l.take(ctx, "a")
+			if err == nil {
+				unlock()
+			}
+			errs <- err
+		})
+	}
+	for { // until all of them wait
+		l.mu.Lock()
+		n := l.of["a"].users
+		l.mu.Unlock()
+		if n == maxWaiting+1 {
+			break
+		}
+	}
+	_, err := l.take(t.Context(), "a")
+	if f, ok := errors.AsType[*failure](err); !ok || f.status != http.StatusConflict || f.kind != "ResourceConflictException" {
+		t.Errorf("one more: %v, want a ResourceConflictException", err)
+	}
+	cancel(gone)
+	for range maxWaiting {
+		if err := <-errs; !errors.Is(err, gone) {
+			t.Errorf("one that is given up: %v", err)
+		}
+	}
+	waiters.Wait()
+	held()
+	changing := 0 // the race detector looks, too
+	for range 2 * maxWaiting {
+		waiters.Go(func() {
+			unlock, err := l.take(t.Context(), "a")
+			if err != nil {
+				return // too many
+			}
+			defer unlock()
+			if changing++; changing != 1 {
+				t.Errorf("%d change it at once", changing)
+			}
+			changing--
+		})
+	}
+	waiters.Wait()
+	if len(l.of) != 3 {
+		t.Errorf("%d functions have locks, want b, c and d", len(l.of))
+	}
+}
