@@ -103,7 +103,7 @@ func (a *Access) AuthenticateSigned(id string, client netip.Addr, verify func(se
 func (a *Access) resealKeysLocked() error {
 	next, changed := a.state.Load().clone(), false
 	for id, t := range next.Tokens {
-		if t.Signing == nil || a.keys[:1].seals(t.Signing) || a.shared.seals(t.Signing) {
+		if !a.keys[1:].seals(t.Signing) { // by the newest already, or by a key of all nodes
 			continue
 		}
 		secret, err := a.keys.open("", id, t.Signing)

@@ -168,8 +168,8 @@ func decodeSecret(key string, raw []byte) (*secretRow, error) {
 }
 
 // rowOf is what others are told of a tenant. An access key's secret that only this node can
-// open is not in it.
-func (a *Access) rowOf(s *state, tenant string) (*tenantRow, error) {
+// open is not in it; one that this node cannot open is passed on as it is.
+func (a *Access) rowOf(s *state, tenant string) *tenantRow {
 	r := &tenantRow{Protocol: rowProtocol, Node: a.node, Tenant: tenant, Removed: s.removed == tenant}
 	if t := s.Tenants[tenant]; t != nil {
 		r.Record = &tenantFacts{t.Created, t.Quotas}
@@ -180,16 +180,18 @@ func (a *Access) rowOf(s *state, tenant string) (*tenantRow, error) {
 		}
 		f := tokenFacts{Token: t.Token, Hash: t.Hash}
 		f.LastUsed = time.Time{} // each node knows that of itself
+		if !a.keys.seals(t.Signing) {
+			f.Signing = t.Signing
+		}
 		if t.Signing != nil && a.shared != nil {
-			var err error
-			if f.Signing, err = a.resealShared("", t.ID, t.Signing); err != nil {
-				return nil, fmt.Errorf("access key of token %s: %w", t.ID, err)
+			if sealed, err := a.resealShared("", t.ID, t.Signing); err == nil {
+				f.Signing = sealed
 			}
 		}
 		r.Tokens = append(r.Tokens, f)
 	}
 	slices.SortFunc(r.Tokens, func(x, y tokenFacts) int { return cmp.Compare(x.ID, y.ID) })
-	return r, nil
+	return r
 }
 
 // resealShared is something sealed as all nodes seal it.
@@ -258,8 +260,7 @@ func (a *Access) changeShared(edit func(*state) error) error {
 		if tenant == "" {
 			return "", nil, nil
 		}
-		row, err := a.rowOf(next, tenant)
-		return rowKey(tenant), row, err
+		return rowKey(tenant), a.rowOf(next, tenant), nil
 	})
 }
 
@@ -418,14 +419,21 @@ func (a *Access) Contribute(ctx context.Context) error {
 			if ctx.Err() != nil || !a.lacks(s, tenant) {
 				return "", nil, ctx.Err()
 			}
-			row, err := a.rowOf(s, tenant)
-			return rowKey(tenant), row, err
+			return rowKey(tenant), a.rowOf(s, tenant), nil
 		})
 		if err != nil {
 			all = append(all, fmt.Errorf("tenant %s: %w", tenant, err))
 		}
+		if err != nil && !ofOne(err) {
+			return errors.Join(all...)
+		}
 	}
 	return errors.Join(append(all, a.contributeSecrets(ctx))...)
+}
+
+// ofOne says of an error that it is a record's own, and others may do better.
+func ofOne(err error) bool {
+	return errors.Is(err, ErrChanged) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrSecret) || errors.Is(err, errKey)
 }
 
 // lacks says whether the table has not all that is here of a tenant.
@@ -482,6 +490,9 @@ func (a *Access) contributeSecrets(ctx context.Context) error {
 			})
 			if err != nil {
 				all = append(all, fmt.Errorf("secret %s of tenant %s: %w", secret.Name, t.Name(), err))
+			}
+			if err != nil && !ofOne(err) {
+				return errors.Join(all...)
 			}
 		}
 	}

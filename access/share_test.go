@@ -310,6 +310,44 @@ func TestShareRow(t *testing.T) {
 	}
 }
 
+// A node without the key of all nodes passes on what it cannot open, and rotates its own.
+func TestShareKeyless(t *testing.T) {
+	tab := &table{rows: map[string]row{}}
+	a, b := open(t, Config{SharedKeyFile: keyFile(t, oneKey)}), open(t, Config{})
+	tab.join(t, a, "a")
+	tab.join(t, b, "b")
+	id, text := token(t, a, "acme")
+	signs := func(n *Access, text string) error {
+		id, secret := AccessKey(text)
+		_, err := n.AuthenticateSigned(id, client, func(got []byte) bool { return string(got) == secret })
+		return err
+	}
+	if err := signs(b, text); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("without the key: %v", err)
+	}
+	if _, err := b.SetQuotas("acme", Quotas{Images: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(b.RotateKey(), b.PutSecret("acme", "s", []byte("own"), Create), a.PutSecret("acme", "s", []byte("all"), Create)); err != nil {
+		t.Error(err)
+	}
+	late := open(t, Config{SharedKeyFile: keyFile(t, oneKey)})
+	tab.join(t, late, "c")
+	if err := signs(late, text); err != nil {
+		t.Errorf("after a change by a node without the key: %v", err)
+	}
+	if got, err := b.Secret("acme", "s"); string(got) != "own" {
+		t.Errorf("its own secret: %q, %v", got, err)
+	}
+	next, nextText, err := b.RotateToken(id, 0)
+	if err != nil || next.AccessKey == "" || signs(b, nextText) != nil {
+		t.Errorf("rotated there: %+v, %v, %v", next, err, signs(b, nextText))
+	}
+	if err := signs(late, nextText); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("what it has sealed itself: %v", err)
+	}
+}
+
 // FuzzShare: a row that another node has written is refused or understood; it reaches nobody
 // but its tenant, and what it makes can be written and read again.
 func FuzzShare(f *testing.F) {

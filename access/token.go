@@ -153,7 +153,7 @@ func (a *Access) RotateToken(id string, grace time.Duration) (Token, string, err
 			o.Life = old.Expires.Sub(old.Created)
 		}
 		t, text = a.newToken(o)
-		if old.Signing != nil {
+		if old.AccessKey != "" {
 			a.giveKeyLocked(t, text)
 		}
 		leaving := *old

@@ -34,7 +34,8 @@ func (n *node) answers(t *testing.T, function, token string) (status int, forwar
 
 // A tenant, a token, a secret made by the command line on one node is good at the gateway of
 // another; a token that is revoked is refused there, also by a node that was dead meanwhile.
-// A node that is cut off goes by what it has, and makes and revokes none.
+// A node that is cut off goes by what it has, and makes and revokes none; one without the key
+// of the others has secrets of its own, and says so.
 func TestTenantsOfNodes(t *testing.T) {
 	w := newWorld(t)
 	w.keyFile, w.extra = filepath.Join(w.dir, "shared.key"), "access: {invoke: token}\n"
@@ -130,4 +131,20 @@ func TestTenantsOfNodes(t *testing.T) {
 	}
 	b.mend(t)
 	b.sees(t, "a=ready", "b=ready")
+
+	// Without the key a node has the tokens and none of the secrets; its own are its own.
+	w.keyFile = ""
+	c := w.add(t, "c")
+	c.has(t, "fn", 1)
+	if status, _ := c.answers(t, "fn", kept); status != http.StatusOK {
+		t.Errorf("a token at a node without the key: %d", status)
+	}
+	if out := c.cli(t, "secret", "ls", "-q"); out != "" {
+		t.Errorf("secrets of a node without the key: %q", out)
+	}
+	c.cli(t, "secret", "create", "password", "--from-file", value)
+	if out := strings.Fields(c.cli(t, "secret", "ls")); len(out) < 5 || strings.Join(out[3:5], " ") != "ONLY AT" || out[len(out)-1] != "c" {
+		t.Errorf("secrets of a node without the key, one made: %q", out)
+	}
+	c.has(t, "needs", 1) // which it could not have before
 }
