@@ -7,6 +7,9 @@
 //	DIR/secrets/TENANT/NAME  a sealed secret
 //	DIR/audit.ndjson       what was done, the newest lines; .1, .2, … before
 //
+// In a cluster tenants, tokens and secrets are those of all nodes (share.go), and the files
+// the copy that a node begins with.
+//
 // The records stand apart from the store's database on purpose. That one is made anew
 // from what images say when it is lost or damaged; who may use the engine must never be
 // guessed. The records are few and change by people's hands, so that each change writes
@@ -59,7 +62,10 @@ type Config struct {
 	Dir     string // made if it is not there, mode 0700
 	KeyFile string // of the keys secrets are sealed with; default secrets.key in Dir
 	OIDC    []OIDC // whose tokens hold beside FRE's own
-	Log     *slog.Logger
+	// SharedKeyFile has the keys that all nodes of a cluster seal secrets with, the first for
+	// new ones. It is never written. "": secrets are this node's own.
+	SharedKeyFile string
+	Log           *slog.Logger
 
 	AuditBytes int64 // size of audit.ndjson before it is rotated; default 16 MiB
 	AuditFiles int   // kept beside it; default 8
@@ -78,19 +84,32 @@ type Access struct {
 	failures Addresses             // of authentication
 	oidc     []*issuer
 
-	mu   sync.Mutex
-	keys keyring // guarded by mu
-	used bool    // LastUsed of some token has not been written
+	table   Table     // nil: the engine is alone
+	node    string    // what it is called among others
+	shared  keyring   // that all nodes have; nil: none
+	warnOwn sync.Once // that secrets of others are not here
+
+	changing sync.Mutex // held by who changes something; before mu
+
+	mu      sync.Mutex
+	keys    keyring            // guarded by mu; changing is held as well where they change
+	making  map[string]*record // with those that are on their way to the table
+	used    bool               // LastUsed of some token has not been written
+	caught  bool               // the table was read whole
+	unsaved bool               // something of the table has not been written
 }
 
 // state is what access.json holds. Nobody changes one that was published.
 type state struct {
 	Tenants map[string]*Tenant `json:"tenants"`
 	Tokens  map[string]*record `json:"tokens"` // by id
+
+	rows    map[string]uint64 // revisions of the table's rows that are in it
+	removed string            // the tenant that a change removes
 }
 
 func (s *state) clone() *state {
-	return &state{Tenants: maps.Clone(s.Tenants), Tokens: maps.Clone(s.Tokens)}
+	return &state{Tenants: maps.Clone(s.Tenants), Tokens: maps.Clone(s.Tokens), rows: maps.Clone(s.rows)}
 }
 
 // Open reads what is there.
@@ -110,7 +129,7 @@ func Open(cfg Config) (_ *Access, err error) {
 		}
 	}
 	a := &Access{cfg: cfg, begun: time.Now()}
-	s := &state{Tenants: map[string]*Tenant{}, Tokens: map[string]*record{}}
+	s := &state{Tenants: map[string]*Tenant{}, Tokens: map[string]*record{}, rows: map[string]uint64{}}
 	raw, err := os.ReadFile(a.file())
 	if err == nil {
 		err = json.Unmarshal(raw, s)
@@ -144,6 +163,11 @@ func Open(cfg Config) (_ *Access, err error) {
 	if a.keys, err = openKeys(cfg.KeyFile); err != nil {
 		return nil, err
 	}
+	if cfg.SharedKeyFile != "" {
+		if a.shared, err = readKeys(cfg.SharedKeyFile); err != nil {
+			return nil, err
+		}
+	}
 	if err := a.finishRotation(); err != nil {
 		return nil, err
 	}
@@ -159,7 +183,7 @@ func (a *Access) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var err error
-	if a.used {
+	if a.used || a.unsaved {
 		err = a.writeLocked(a.state.Load())
 	}
 	return errors.Join(err, a.audit.close())
@@ -167,9 +191,15 @@ func (a *Access) Close() error {
 
 func (a *Access) file() string { return filepath.Join(a.cfg.Dir, "access.json") }
 
-// change publishes what edit makes of a copy of the state, once it is on the disk. edit
-// replaces records, it does not change them.
+// change publishes what edit makes of a copy of the state, once it is on the disk, of a
+// cluster in its table. edit replaces records, it does not change them; it may be called
+// again, with what another node has made meanwhile.
 func (a *Access) change(edit func(*state) error) error {
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	if a.table != nil {
+		return a.changeShared(edit)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	next := a.state.Load().clone()
@@ -197,7 +227,7 @@ func (a *Access) writeLocked(s *state) error {
 	if err := writeWhole(a.file(), append(raw, '\n')); err != nil {
 		return fmt.Errorf("write access records: %w", err)
 	}
-	a.used = false
+	a.used, a.unsaved = false, false
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package access
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -33,10 +32,10 @@ func AccessKey(token string) (id, secret string) {
 
 func accessKeyID(token string) string { return accessKeyPrefix + strings.ToUpper(token) }
 
-// giveKeyLocked gives a token that is being made its access key.
+// giveKeyLocked gives a token that is being made its access key; a.changing is held.
 func (a *Access) giveKeyLocked(t *record, text string) {
 	id, secret := AccessKey(text)
-	t.AccessKey, t.Signing = id, a.keys.seal("", t.ID, []byte(secret)) // no tenant has that name
+	t.AccessKey, t.Signing = id, a.sealers().seal("", t.ID, []byte(secret)) // no tenant has that name
 }
 
 // KnownAccessKey says whether an access key is worth reading a request's body for. An
@@ -45,10 +44,19 @@ func (a *Access) KnownAccessKey(id string, client netip.Addr) error {
 	if err := a.Slowed(client); err != nil {
 		return err
 	}
-	if t, _ := a.signer(id); t == nil {
+	t, _ := a.signer(id)
+	if t == nil {
 		return a.Failed(Identity{}, client, ErrToken)
 	}
-	return nil
+	return t.elsewhere()
+}
+
+// elsewhere says of a token that its access key's secret is on another node alone.
+func (t *record) elsewhere() error {
+	if t.Signing != nil {
+		return nil
+	}
+	return fmt.Errorf("%w: access key %s is good at the node alone that made it: nodes share them by a key that all have (cluster.key_file)", ErrUnavailable, t.AccessKey)
 }
 
 // signer finds the token of an access key and the keys that open its secret.
@@ -60,10 +68,10 @@ func (a *Access) signer(id string) (*record, keyring) {
 	a.mu.Lock()
 	defer a.mu.Unlock() // a key's rotation changes both
 	t := a.state.Load().Tokens[strings.ToLower(token)]
-	if t == nil || t.Signing == nil {
+	if t == nil || t.AccessKey == "" {
 		return nil, nil
 	}
-	return t, a.keys
+	return t, a.openers()
 }
 
 // AuthenticateSigned says who has signed a request: verify says whether the signature is
@@ -72,6 +80,9 @@ func (a *Access) AuthenticateSigned(id string, client netip.Addr, verify func(se
 	t, keys := a.signer(id)
 	if t == nil {
 		return Identity{}, a.Failed(Identity{}, client, ErrToken)
+	}
+	if err := t.elsewhere(); err != nil {
+		return Identity{}, err
 	}
 	secret, err := keys.open("", t.ID, t.Signing)
 	if err != nil {
@@ -92,7 +103,7 @@ func (a *Access) AuthenticateSigned(id string, client netip.Addr, verify func(se
 func (a *Access) resealKeysLocked() error {
 	next, changed := a.state.Load().clone(), false
 	for id, t := range next.Tokens {
-		if t.Signing == nil || len(t.Signing) > sealHead && bytes.Equal(t.Signing[len(sealMagic):sealHead], a.keys[0].id[:]) {
+		if !a.keys[1:].seals(t.Signing) { // by the newest already, or by a key of all nodes
 			continue
 		}
 		secret, err := a.keys.open("", id, t.Signing)

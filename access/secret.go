@@ -43,7 +43,8 @@ const (
 type Secret struct {
 	Name    string
 	Updated time.Time
-	Bytes   int64 // of the value
+	Bytes   int64  // of the value
+	Node    string // the one of several that alone has it; "": all
 }
 
 var secretName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
@@ -75,8 +76,21 @@ func (a *Access) PutSecret(tenant, name string, value []byte, mode PutMode) erro
 	if len(value) == 0 || len(value) > MaxSecretBytes {
 		return fmt.Errorf("%d bytes are %w: from 1 to %d", len(value), ErrSecret, MaxSecretBytes)
 	}
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	if a.sharesSecrets() {
+		return a.shareSecret(tenant, name, value, func() error { return a.checkPut(tenant, name, mode) })
+	}
+	if err := a.checkPut(tenant, name, mode); err != nil {
+		return err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.writeSecretLocked(tenant, name, a.sealers().seal(tenant, name, value))
+}
+
+// checkPut says whether a secret may be put; a.changing is held.
+func (a *Access) checkPut(tenant, name string, mode PutMode) error {
 	path := a.secretPath(tenant, name)
 	_, err := os.Lstat(path)
 	switch {
@@ -87,20 +101,25 @@ func (a *Access) PutSecret(tenant, name string, value []byte, mode PutMode) erro
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	dir := filepath.Dir(path)
 	if mode == Create {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
-		}
-		all, err := os.ReadDir(dir)
-		if err != nil {
+		all, err := os.ReadDir(filepath.Dir(path))
+		if err = ignoreMissing(err); err != nil {
 			return err
 		}
 		if len(all) >= MaxSecrets {
 			return fmt.Errorf("tenant %s has %d already: %w", tenant, len(all), ErrSecret)
 		}
 	}
-	if err := errors.Join(writeWhole(path, a.keys.seal(tenant, name, value)), syncDir(filepath.Dir(dir))); err != nil {
+	return nil
+}
+
+func (a *Access) writeSecretLocked(tenant, name string, sealed []byte) error {
+	path := a.secretPath(tenant, name)
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := errors.Join(writeWhole(path, sealed), syncDir(filepath.Dir(dir))); err != nil {
 		return fmt.Errorf("write secret %s: %w", name, err)
 	}
 	return nil
@@ -113,7 +132,7 @@ func (a *Access) Secret(tenant, name string) ([]byte, error) {
 	}
 	for {
 		a.mu.Lock()
-		keys := a.keys
+		keys := a.openers()
 		a.mu.Unlock()
 		sealed, err := os.ReadFile(a.secretPath(tenant, name))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -153,7 +172,11 @@ func (a *Access) Secrets(tenant string) ([]Secret, error) {
 		if err != nil || !secretName.MatchString(e.Name()) { // gone meanwhile, or what a crash has left
 			continue
 		}
-		out = append(out, Secret{Name: e.Name(), Updated: info.ModTime().UTC(), Bytes: info.Size() - sealedSize})
+		s := Secret{Name: e.Name(), Updated: info.ModTime().UTC(), Bytes: info.Size() - sealedSize}
+		if a.table != nil && a.shared == nil {
+			s.Node = a.node
+		}
+		out = append(out, s)
 	}
 	return out, nil
 }
@@ -166,9 +189,20 @@ func (a *Access) RemoveSecret(tenant, name string) error {
 	if err := checkSecret(tenant, name); err != nil {
 		return err
 	}
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	path := a.secretPath(tenant, name)
+	if a.sharesSecrets() {
+		return a.shareSecret(tenant, name, nil, func() error {
+			_, err := os.Lstat(path)
+			if err != nil {
+				err = fmt.Errorf("secret %q of tenant %s: %w", name, tenant, err)
+			}
+			return err
+		})
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	path := a.secretPath(tenant, name)
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("secret %q of tenant %s: %w", name, tenant, err)
 	}
@@ -180,8 +214,10 @@ func (a *Access) secretPath(tenant, name string) string {
 }
 
 // RotateKey seals all secrets with a new key and forgets the old one. A crash on the way
-// leaves both, and the next Open goes on.
+// leaves both, and the next Open goes on. What a key of all nodes seals stays.
 func (a *Access) RotateKey() error {
+	a.changing.Lock()
+	defer a.changing.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	keys := append(keyring{newKey()}, a.keys...)
@@ -211,7 +247,7 @@ func (a *Access) finishRotationLocked() error {
 		if err != nil {
 			return err
 		}
-		if len(sealed) > sealHead && bytes.Equal(sealed[len(sealMagic):sealHead], a.keys[0].id[:]) {
+		if a.keys[:1].seals(sealed) || a.shared.seals(sealed) {
 			return nil
 		}
 		tenant := filepath.Base(filepath.Dir(path))
@@ -272,7 +308,7 @@ func (r keyring) encode() []byte {
 
 // openKeys reads a key file; one that is not there is made.
 func openKeys(path string) (keyring, error) {
-	info, err := os.Stat(path)
+	_, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		r := keyring{newKey()}
 		if err := writeWhole(path, r.encode()); err != nil {
@@ -280,8 +316,14 @@ func openKeys(path string) (keyring, error) {
 		}
 		return r, nil
 	}
+	return readKeys(path)
+}
+
+// readKeys reads a key file.
+func readKeys(path string) (keyring, error) {
+	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("key file: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("key file %s may be read by others (mode %04o): make it 0600", path, info.Mode().Perm())
@@ -324,6 +366,21 @@ func parseKeys(raw []byte) (keyring, error) {
 		return nil, errors.New("there is no key in it")
 	}
 	return r, nil
+}
+
+// sealers are the keys that something new is sealed with; openers are all there are.
+func (a *Access) sealers() keyring {
+	if a.sharesSecrets() {
+		return a.shared
+	}
+	return a.keys
+}
+
+func (a *Access) openers() keyring { return slices.Concat(a.keys, a.shared) }
+
+// seals says whether something was sealed by one of the keys.
+func (r keyring) seals(sealed []byte) bool {
+	return len(sealed) > sealHead && slices.ContainsFunc(r, func(k key) bool { return bytes.Equal(k.id[:], sealed[len(sealMagic):sealHead]) })
 }
 
 func (k *key) cipher() cipher.AEAD {

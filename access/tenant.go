@@ -46,6 +46,7 @@ type Tenant struct {
 	Name    string    `json:"name"`
 	Created time.Time `json:"created"`
 	Quotas  Quotas    `json:"quotas"`
+	Shared  bool      `json:"shared,omitempty"` // the table of a cluster has, or has had, it
 
 	events *bucket // kept over changes
 }
@@ -79,15 +80,25 @@ func (a *Access) CreateTenant(name string, q Quotas) (*Tenant, error) {
 }
 
 // SetQuotas replaces a tenant's, making its record if there is none. They hold from the
-// next event, start or build on; what is there stays.
+// next event, start or build on; what is there stays. ErrChanged where another node has
+// changed them at the same time.
 func (a *Access) SetQuotas(name string, q Quotas) (*Tenant, error) {
 	if err := errors.Join(checkTenant(name), q.check()); err != nil {
 		return nil, err
 	}
 	t := &Tenant{Name: name, Created: a.now(), Quotas: q, events: new(bucket)}
+	var before *Quotas // what the change began with
 	return t, a.change(func(s *state) error {
+		var now Quotas
 		if old := s.Tenants[name]; old != nil {
 			t.Created, t.events = old.Created, old.events
+			now = old.Quotas
+		}
+		if before == nil {
+			before = &now
+		}
+		if *before != now {
+			return fmt.Errorf("quotas of tenant %s: %w: look at them and try again", name, ErrChanged)
 		}
 		s.Tenants[name] = t
 		return nil
@@ -109,16 +120,36 @@ func (a *Access) RemoveTenant(name string) error {
 				delete(s.Tokens, id)
 			}
 		}
+		s.removed = name
 		return nil
 	})
+	if err != nil {
+		return err
+	}
 	dir := filepath.Join(a.cfg.Dir, "secrets", name)
 	if _, statErr := os.Lstat(dir); statErr == nil {
 		found = true
 	}
-	if err = errors.Join(err, os.RemoveAll(dir)); err == nil && !found {
+	if err = a.removeSecrets(name); err == nil && !found {
 		return fmt.Errorf("tenant %q: %w", name, fs.ErrNotExist)
 	}
 	return err
+}
+
+// removeSecrets removes all secrets of a tenant.
+func (a *Access) removeSecrets(tenant string) error {
+	if a.sharesSecrets() {
+		all, err := a.Secrets(tenant)
+		if err != nil {
+			return err
+		}
+		for _, s := range all {
+			if err := a.RemoveSecret(tenant, s.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return os.RemoveAll(filepath.Join(a.cfg.Dir, "secrets", tenant))
 }
 
 // Quotas are those of a tenant; none where there is no record. Cheap.

@@ -47,6 +47,7 @@ type record struct {
 	Token
 	Hash    string `json:"hash"`              // SHA-256 of the secret, hexadecimal
 	Signing []byte `json:"signing,omitempty"` // the access key's secret, sealed
+	Shared  bool   `json:"shared,omitempty"`  // the table of a cluster has, or has had, it
 
 	used *atomic.Int64 // Unix seconds; kept over changes
 }
@@ -152,7 +153,7 @@ func (a *Access) RotateToken(id string, grace time.Duration) (Token, string, err
 			o.Life = old.Expires.Sub(old.Created)
 		}
 		t, text = a.newToken(o)
-		if old.Signing != nil {
+		if old.AccessKey != "" {
 			a.giveKeyLocked(t, text)
 		}
 		leaving := *old

@@ -86,4 +86,5 @@ type Secret struct {
 	Name    string    `json:"name"`
 	Bytes   int64     `json:"bytes"`
 	Updated time.Time `json:"updated"`
+	Node    string    `json:"node,omitempty"` // of several nodes the one that alone has it
 }

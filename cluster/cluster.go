@@ -4,6 +4,7 @@
 //	KV_FRE_NODES   NAME              a lease of that name and how its node is, every TTL/4
 //	KV_FRE_TABLE   function.NAME     what is deployed, by compare-and-swap
 //	               drain.NODE        that a node is to take nothing on
+//	KV_FRE_ACCESS  …                 tenants, tokens, secrets, of whoever keeps them (records.go)
 //	fre.node.NAME.invoke             requests that another node has no room for (forward.go)
 //
 // Whoever takes a deployment brings the image to the registry, then writes the record; all
@@ -29,6 +30,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -76,6 +78,7 @@ type Config struct {
 	Replicas int                   // of what is kept in JetStream; default 1
 	TTL      time.Duration         // after how long without a word a node is lost; default 8 s
 	Metrics  prometheus.Registerer // nil: none
+	Records  Records               // nil: there are none beside functions
 
 	protocol int // default Protocol; others in tests
 }
@@ -109,8 +112,9 @@ var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 func ValidName(name string) bool { return namePattern.MatchString(name) }
 
 const (
-	bucketNodes = "FRE_NODES"
-	bucketTable = "FRE_TABLE"
+	bucketNodes   = "FRE_NODES"
+	bucketTable   = "FRE_TABLE"
+	bucketRecords = "FRE_ACCESS"
 )
 
 // Node is one engine among others. It is safe for concurrent use.
@@ -126,7 +130,10 @@ type Node struct {
 	end   context.CancelFunc
 	tasks sync.WaitGroup
 
-	nodes, table jetstream.KeyValue // set once they are reached, before joined is true
+	nodes, table, records jetstream.KeyValue // set once they are reached, before joined is true
+
+	recordsRead   atomic.Uint64 // revision that the records are taken up to
+	recordsCaught chan struct{} // closed once they were read whole
 
 	mu       sync.Mutex
 	joined   bool
@@ -161,7 +168,7 @@ func New(cfg Config) (*Node, error) {
 	if cfg.protocol == 0 {
 		cfg.protocol = Protocol
 	}
-	n := &Node{cfg: cfg, boot: rand.Text(), view: map[string]*member{}, entries: map[string]*entry{}, pushed: map[store.Digest]store.Digest{}, caught: make(chan struct{})}
+	n := &Node{cfg: cfg, boot: rand.Text(), view: map[string]*member{}, entries: map[string]*entry{}, pushed: map[store.Digest]store.Digest{}, caught: make(chan struct{}), recordsCaught: make(chan struct{})}
 	var err error
 	if n.identity, err = identity(cfg.Dir); err != nil {
 		return nil, err
@@ -232,6 +239,12 @@ func (n *Node) Join(ctx context.Context, e Engine) error {
 	n.tasks.Go(n.beat)
 	n.tasks.Go(n.follow)
 	n.tasks.Go(n.watchNodes)
+	if n.cfg.Records != nil {
+		n.tasks.Go(n.followRecords)
+		if err == nil {
+			n.awaitRecords(ctx)
+		}
+	}
 	return nil
 }
 
@@ -257,8 +270,14 @@ func (n *Node) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var records jetstream.KeyValue
+	if n.cfg.Records != nil {
+		if records, err = n.bucket(ctx, jetstream.KeyValueConfig{Bucket: bucketRecords, Description: "FRE: tenants, tokens and secrets", MaxValueSize: maxRow}); err != nil {
+			return err
+		}
+	}
 	n.mu.Lock()
-	n.nodes, n.table = nodes, table
+	n.nodes, n.table, n.records = nodes, table, records
 	n.mu.Unlock()
 	if err := n.checkSkew(ctx); err != nil {
 		return err

@@ -67,7 +67,7 @@ func (s *server) changeNode(w http.ResponseWriter, r *http.Request, change func(
 func clusterStatus(err error) (status int, code api.Code, next string, ok bool) {
 	switch {
 	case errors.Is(err, cluster.ErrPartitioned):
-		return http.StatusServiceUnavailable, api.CodePartitioned, "deploy at a node that reaches the others (fre nodes), or see to this one's network; what it has is served meanwhile", true
+		return http.StatusServiceUnavailable, api.CodePartitioned, "do it at a node that reaches the others (fre nodes), or see to this one's network; what it has is served meanwhile", true
 	case errors.Is(err, cluster.ErrConflict):
 		return http.StatusConflict, api.CodeConflict, "", true
 	case errors.Is(err, cluster.ErrNameTaken):

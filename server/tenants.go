@@ -278,7 +278,9 @@ func (s *server) secrets(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return reply(w, http.StatusOK, list(all, func(s access.Secret) api.Secret { return api.Secret{Name: s.Name, Bytes: s.Bytes, Updated: s.Updated} }))
+	return reply(w, http.StatusOK, list(all, func(s access.Secret) api.Secret {
+		return api.Secret{Name: s.Name, Bytes: s.Bytes, Updated: s.Updated, Node: s.Node}
+	}))
 }
 
 // putSecret answers POST /v1/tenants/{tenant}/secrets/{secret}?update=, whose body is the
@@ -364,6 +366,8 @@ func accessStatus(err error) (status int, code api.Code, next string, ok bool) {
 		return http.StatusGone, api.CodeGone, "ask again, for those since the last one", true
 	case errors.Is(err, access.ErrExists):
 		return http.StatusConflict, api.CodeExists, "", true
+	case errors.Is(err, access.ErrChanged):
+		return http.StatusConflict, api.CodeConflict, "", true
 	case errors.Is(err, access.ErrName), errors.Is(err, access.ErrInvalid), errors.Is(err, access.ErrSecret):
 		return http.StatusBadRequest, api.CodeBadRequest, "", true
 	}

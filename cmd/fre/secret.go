@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,8 @@ func (c *cli) secretCommand() *cobra.Command {
 		Long: `Secrets are sealed on disk. A function whose template names one (secrets: [NAME])
 finds it in the file /run/secrets/NAME, which is in memory. The value comes from
 standard input or a file, never from the command line, where every user of the host
-would see it. (docs/tenants.md)`,
+would see it. Of several nodes each has them where cluster.key_file names a key; else
+fre secret says which node alone has one. (docs/tenants.md)`,
 	})
 	cmd.AddCommand(c.secretList(), c.secretPut(false), c.secretPut(true), c.secretRemove(), c.secretRotate())
 	return cmd
@@ -43,11 +45,15 @@ func (c *cli) secretList() *cobra.Command {
 				return err
 			}
 			now := time.Now()
-			return show(cmd.OutOrStdout(), l, all, func(s api.Secret) string { return s.Name }, []column[api.Secret]{
+			columns := []column[api.Secret]{
 				{"NAME", func(s api.Secret) string { return s.Name }},
 				{"BYTES", func(s api.Secret) string { return count(s.Bytes) }},
 				{"UPDATED", func(s api.Secret) string { return ago(s.Updated, now) }},
-			})
+			}
+			if slices.ContainsFunc(all, func(s api.Secret) bool { return s.Node != "" }) {
+				columns = append(columns, column[api.Secret]{"ONLY AT", func(s api.Secret) string { return s.Node }})
+			}
+			return show(cmd.OutOrStdout(), l, all, func(s api.Secret) string { return s.Name }, columns)
 		},
 	}
 	tenantFlag(cmd, &tenant)
@@ -84,6 +90,9 @@ func (c *cli) secretPut(update bool) *cobra.Command {
 			if err := cl.PutSecret(cmd.Context(), tenant, names[0], value, client.PutOptions{Update: update}); err != nil {
 				return err
 			}
+			if err := noteOwn(cmd, cl, tenant, names[0]); err != nil {
+				return err
+			}
 			if update {
 				fmt.Fprintf(cmd.ErrOrStderr(), "instances that start from now on have it; those that run keep the one before: fre stop, or deploy again\n")
 			}
@@ -97,6 +106,20 @@ func (c *cli) secretPut(update bool) *cobra.Command {
 	tenantFlag(cmd, &tenant)
 	cmd.Flags().StringVar(&file, "from-file", "", "`file` with the value, every byte of it (default: standard input)")
 	return cmd
+}
+
+// noteOwn says of a secret that one of several nodes alone has it.
+func noteOwn(cmd *cobra.Command, cl *client.Client, tenant, name string) error {
+	all, err := cl.Secrets(cmd.Context(), tenant)
+	if err != nil {
+		return fmt.Errorf("it is stored; list secrets: %w", err)
+	}
+	for _, s := range all {
+		if s.Name == name && s.Node != "" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "node %s alone has it: store it on the others too, or name a key that all nodes have (cluster.key_file)\n", s.Node)
+		}
+	}
+	return nil
 }
 
 func (c *cli) secretRemove() *cobra.Command {

@@ -275,7 +275,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	if accessLog != nil {
 		called = func(c *engine.CallRecord) { gateway.LogCall(accessLog, c) }
 	}
-	node, table, err := cfg.Cluster.open(&cfg, log, metrics)
+	node, table, err := cfg.Cluster.open(&cfg, records, log, metrics)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/cluster"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
@@ -21,6 +22,7 @@ type clusterConfig struct {
 	Node     string `yaml:"node"`
 	Registry string `yaml:"registry"`
 	Address  string `yaml:"address"`
+	KeyFile  string `yaml:"key_file"`
 }
 
 func (c *clusterConfig) check(cfg *serveConfig) error {
@@ -33,6 +35,8 @@ func (c *clusterConfig) check(cfg *serveConfig) error {
 		return fmt.Errorf("registry: %q is not HOST:PORT/REPOSITORY, such as registry.example.org/fre", c.Registry)
 	case cfg.Events.URL == "" || cfg.EventsOff:
 		return errors.New("node: nodes meet at a NATS cluster: name it by events.nats")
+	case c.KeyFile != "" && !filepath.IsAbs(c.KeyFile):
+		return fmt.Errorf("key_file: %q is not an absolute path", c.KeyFile)
 	}
 	if _, err := oci.Host(c.Registry + ":tag"); err != nil {
 		return fmt.Errorf("registry: %w", err)
@@ -40,8 +44,9 @@ func (c *clusterConfig) check(cfg *serveConfig) error {
 	return nil
 }
 
-// open makes the node, nil where the engine is alone, and what deployments are told by.
-func (c *clusterConfig) open(cfg *serveConfig, log *slog.Logger, metrics prometheus.Registerer) (*cluster.Node, engine.Table, error) {
+// open makes the node, nil where the engine is alone, and what deployments are told by. The
+// records are those of all nodes from then on.
+func (c *clusterConfig) open(cfg *serveConfig, records *access.Access, log *slog.Logger, metrics prometheus.Registerer) (*cluster.Node, engine.Table, error) {
 	if c.Node == "" {
 		return nil, nil, nil
 	}
@@ -57,11 +62,15 @@ func (c *clusterConfig) open(cfg *serveConfig, log *slog.Logger, metrics prometh
 	}
 	n, err := cluster.New(cluster.Config{
 		Name: c.Node, Registry: c.Registry, Dir: filepath.Join(cfg.State, "cluster"), Conn: conn, Log: log,
-		Version: version().Version, Address: address, Replicas: cfg.Events.Replicas, Metrics: metrics,
+		Version: version().Version, Address: address, Replicas: cfg.Events.Replicas, Metrics: metrics, Records: records,
 	})
 	if err != nil {
 		conn.Close()
 		return nil, nil, err
+	}
+	records.Share(n.Rows(), c.Node)
+	if c.KeyFile == "" {
+		log.Warn("cluster: secrets and access keys are this node's own: name a key that all nodes have (cluster.key_file)", "node", c.Node)
 	}
 	return n, n, nil
 }

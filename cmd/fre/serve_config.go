@@ -142,6 +142,7 @@ func readConfig(path string, cfg *serveConfig) error {
 		return fmt.Errorf("%s: cluster.%w", path, err)
 	}
 	cfg.Cluster = file.Cluster
+	cfg.Access.records.SharedKeyFile = file.Cluster.KeyFile
 	if cfg.OpenFaaS, err = file.OpenFaaS.read(); err != nil {
 		return fmt.Errorf("%s: openfaas.%w", path, err)
 	}

@@ -67,6 +67,8 @@ func TestReadConfig(t *testing.T) {
 		{name: "builders of one tenant", src: "openfaas: {builders: [{secret_file: /proc/version}, {tenant: default, secret_file: /proc/version}]}\n", wrong: "openfaas.builders[1].tenant"},
 		{name: "contexts of what size", src: "openfaas: {max_context: 1KiB}\n", wrong: "openfaas.max_context"},
 		{name: "credentials for no cluster", src: "events: {credentials: /x}\n", wrong: "events.credentials"},
+		{name: "a key somewhere", src: "events: {nats: 'nats://a'}\ncluster: {node: a, registry: r.org/fre, key_file: k}\n", wrong: "cluster.key_file"},
+		{name: "a key of no cluster", src: "cluster: {key_file: /k}\n", wrong: "cluster.node"},
 		{name: "a socket without a password", src: "events: {listen: '127.0.0.1:4222'}\n", wrong: "events.listen"},
 		{name: "a queue of none", src: "events: {max_queue: 0}\n", wrong: "events.max_queue"},
 		{name: "an event of what size", src: "events: {max_event: big}\n", wrong: "events.max_event"},

@@ -50,6 +50,8 @@ type world struct {
 	registry string
 	client   *http.Client
 	nodes    []*node
+	keyFile  string // cluster.key_file, and other configuration of the nodes to come
+	extra    string
 }
 
 type node struct {
@@ -255,7 +257,7 @@ func (w *world) add(t *testing.T, name string, images ...daemon.Function) *node 
 		urls = append(urls, s.ClientURL())
 	}
 	config := filepath.Join(dir, "config.yaml")
-	text := fmt.Sprintf("events: {nats: %q, replicas: 3}\ncluster: {node: %s, registry: %s/fre}\nregistry: {insecure: [%q]}\n", strings.Join(urls, ","), name, w.registry, w.registry)
+	text := fmt.Sprintf("events: {nats: %q, replicas: 3}\ncluster: {node: %s, registry: %s/fre, key_file: %q}\nregistry: {insecure: [%q]}\n%s", strings.Join(urls, ","), name, w.registry, w.keyFile, w.registry, w.extra)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -45,6 +45,7 @@ var Rows = []Row{
 	{"secrets and tokens on the disk: copied, moved to another tenant's place, changed", []string{"access.TestPersistence", "access.TestSecretMoved", "access.TestKeyFile"}},
 	{"act as another tenant by the control API: names, images, logs, sandboxes, metrics, tokens", []string{"server.TestTenantSeesItsOwn", "gateway.TestInvokeByToken", "gateway.TestMetricsOfTenant", "test/system.TestTenants"}},
 	{"routes of the API that nobody thought of guarding", []string{"server.TestEveryRouteIsGuarded"}},
+	{"tenants' records on their way between nodes, and in NATS: read, changed, brought back after they were revoked", []string{"access.TestShareRow", "access.FuzzShare", "access.TestShareAway", "cluster.TestRecordsEverywhere", "cluster.TestRecordsPartition", "test/cluster.TestTenantsOfNodes"}},
 	{"guess tokens, forge those of an issuer, have the engine ask the issuer over and over", []string{"access.TestBruteForce", "access.TestTokenRefused", "access.FuzzAuthorization", "access.TestOIDC", "access.TestOIDCGuesses"}},
 	{"a function that collects its callers' tokens; tokens sent in the clear", []string{"gateway.TestInvokeByToken", "test/system.TestAPIListenInTheClear"}},
 	{"take all instances, memory, CPU, images, builds or events: a noisy tenant", []string{"engine.TestQuotaInstances", "engine.TestContainerQuota", "engine.TestBuildsQuota", "engine.TestImagesQuota", "engine.TestQuotaCounts", "access.TestEventQuota", "gateway.TestEventsPerSecond", "gateway.TestClientRate"}},

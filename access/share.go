@@ -1,0 +1,571 @@
+package access
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Table is where the engines of a cluster keep their records: rows of bytes by key, each
+// replaced by compare-and-swap. What cannot be written there is not done.
+//
+//	tenant.NAME         a tenant: its quotas, its tokens' hashes
+//	tenants             the tokens of all tenants
+//	secret.TENANT.NAME  a secret, sealed by a key that all nodes have; NAME in base64url
+//
+// A tenant with its tokens is one row, so that a change of it is whole or not there at all.
+// access.json is the copy that a node begins with, and serves by while it is cut off.
+type Table interface {
+	// Ready returns once Take was called with all that has been written, or an error that
+	// says why nothing can be written here.
+	Ready(ctx context.Context) error
+	// Write writes a row unless somebody has since that revision, 0 for never; then won is
+	// false.
+	Write(ctx context.Context, key string, value []byte, revision uint64) (now uint64, won bool, err error)
+}
+
+// ErrChanged says that of two nodes that changed something at once the other was faster.
+var ErrChanged = errors.New("another node has changed it meanwhile")
+
+const (
+	rowProtocol = 1
+	// MaxRow is how large a row may be, in bytes: a tenant with some 1,500 tokens.
+	MaxRow = 768 << 10
+
+	tablePatience = 10 * time.Second // with one change
+	tableTries    = 16               // where others change the same
+
+	keyTenant  = "tenant."
+	keyTenants = "tenants" // the tokens of all tenants
+	keySecret  = "secret."
+)
+
+// Share has the records be those of a cluster, of which this engine is the node of that
+// name. It is called before anything else uses a.
+func (a *Access) Share(t Table, node string) { a.table, a.node = t, node }
+
+// tenantRow is what the table holds of a tenant.
+type tenantRow struct {
+	Protocol int          `json:"protocol"`
+	Node     string       `json:"node"`              // that wrote it
+	Tenant   string       `json:"tenant"`            // AllTenants for the tokens of all
+	Removed  bool         `json:"removed,omitempty"` // with all that was its
+	Record   *tenantFacts `json:"record,omitempty"`  // nil for a tenant without quotas
+	Tokens   []tokenFacts `json:"tokens,omitempty"`
+}
+
+type tenantFacts struct {
+	Created time.Time `json:"created"`
+	Quotas  Quotas    `json:"quotas"`
+}
+
+type tokenFacts struct {
+	Token
+	Hash    string `json:"hash"`
+	Signing []byte `json:"signing,omitempty"` // by a key that all nodes have; else it stays where it was made
+}
+
+// secretRow is what the table holds of a secret.
+type secretRow struct {
+	Protocol int       `json:"protocol"`
+	Node     string    `json:"node"`
+	Tenant   string    `json:"tenant"`
+	Name     string    `json:"name"`
+	Removed  bool      `json:"removed,omitempty"`
+	Updated  time.Time `json:"updated"`
+	Sealed   []byte    `json:"sealed,omitempty"`
+}
+
+func rowKey(tenant string) string {
+	if tenant == AllTenants {
+		return keyTenants
+	}
+	return keyTenant + tenant
+}
+
+// secretKey is a row's: names of secrets have dots, which keys take in some places only.
+func secretKey(tenant, name string) string {
+	return keySecret + tenant + "." + base64.RawURLEncoding.EncodeToString([]byte(name))
+}
+
+// decodeTenant reads a row that another node has written.
+func decodeTenant(key string, raw []byte) (*tenantRow, error) {
+	r := new(tenantRow)
+	if err := json.Unmarshal(raw, r); err != nil {
+		return nil, err
+	}
+	if err := checkProtocol(r.Protocol, r.Node); err != nil {
+		return nil, err
+	}
+	if r.Tenant != AllTenants {
+		if err := checkTenant(r.Tenant); err != nil {
+			return nil, err
+		}
+	}
+	if rowKey(r.Tenant) != key {
+		return nil, fmt.Errorf("it is of %q", r.Tenant)
+	}
+	if r.Record != nil {
+		if r.Removed || r.Tenant == AllTenants {
+			return nil, errors.New("quotas of no tenant")
+		}
+		if err := r.Record.Quotas.check(); err != nil {
+			return nil, err
+		}
+	}
+	if r.Removed && len(r.Tokens) > 0 {
+		return nil, errors.New("tokens of a tenant that was removed")
+	}
+	seen := map[string]bool{}
+	for _, t := range r.Tokens {
+		if t.Tenant != r.Tenant || seen[t.ID] || !isHex(t.ID, idSize) || !isHex(t.Hash, hashSize) || t.AccessKey != "" && t.AccessKey != accessKeyID(t.ID) {
+			return nil, fmt.Errorf("token %q is damaged", t.ID)
+		}
+		seen[t.ID] = true
+	}
+	return r, nil
+}
+
+func isHex(s string, size int) bool {
+	return len(s) == size && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+func checkProtocol(protocol int, node string) error {
+	if protocol < 1 || protocol > rowProtocol+1 {
+		return fmt.Errorf("node %s wrote it in protocol %d, this one speaks %d", node, protocol, rowProtocol)
+	}
+	return nil
+}
+
+// decodeSecret reads a row that another node has written.
+func decodeSecret(key string, raw []byte) (*secretRow, error) {
+	r := new(secretRow)
+	if err := json.Unmarshal(raw, r); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(checkProtocol(r.Protocol, r.Node), checkSecret(r.Tenant, r.Name)); err != nil {
+		return nil, err
+	}
+	if secretKey(r.Tenant, r.Name) != key {
+		return nil, fmt.Errorf("it is secret %q of tenant %q", r.Name, r.Tenant)
+	}
+	if n := int64(len(r.Sealed)); r.Removed != (n == 0) || n > MaxSecretBytes+sealedSize {
+		return nil, fmt.Errorf("its value has %d bytes", n)
+	}
+	return r, nil
+}
+
+// rowOf is what others are told of a tenant. An access key's secret that only this node can
+// open is not in it; one that this node cannot open is passed on as it is.
+func (a *Access) rowOf(s *state, tenant string) *tenantRow {
+	r := &tenantRow{Protocol: rowProtocol, Node: a.node, Tenant: tenant, Removed: s.removed == tenant}
+	if t := s.Tenants[tenant]; t != nil {
+		r.Record = &tenantFacts{t.Created, t.Quotas}
+	}
+	for _, t := range s.Tokens {
+		if t.Tenant != tenant {
+			continue
+		}
+		f := tokenFacts{Token: t.Token, Hash: t.Hash}
+		f.LastUsed = time.Time{} // each node knows that of itself
+		if !a.keys.seals(t.Signing) {
+			f.Signing = t.Signing
+		}
+		if t.Signing != nil && a.shared != nil {
+			if sealed, err := a.resealShared("", t.ID, t.Signing); err == nil {
+				f.Signing = sealed
+			}
+		}
+		r.Tokens = append(r.Tokens, f)
+	}
+	slices.SortFunc(r.Tokens, func(x, y tokenFacts) int { return cmp.Compare(x.ID, y.ID) })
+	return r
+}
+
+// resealShared is something sealed as all nodes seal it.
+func (a *Access) resealShared(tenant, name string, sealed []byte) ([]byte, error) {
+	if a.shared[:1].seals(sealed) {
+		return sealed, nil
+	}
+	value, err := a.openers().open(tenant, name, sealed)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(value)
+	return a.shared.seal(tenant, name, value), nil
+}
+
+// write has a row written that next makes of the newest state, and takes it; a.changing is
+// held. Where another node was faster next is asked again. Without a key there is nothing to
+// write.
+func (a *Access) write(next func(*state) (key string, row any, err error)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), tablePatience)
+	defer cancel()
+	var key string
+	for range tableTries {
+		if err := a.table.Ready(ctx); err != nil {
+			return err
+		}
+		s := a.state.Load()
+		var row any
+		var err error
+		if key, row, err = next(s); err != nil || key == "" {
+			return err
+		}
+		raw, err := json.Marshal(row)
+		if err != nil {
+			return fmt.Errorf("encode %s: %w", key, err)
+		}
+		if len(raw) > MaxRow {
+			return fmt.Errorf("%d bytes of tokens are %w: a tenant has %d: remove those that have expired (fre token rm)", len(raw), ErrInvalid, MaxRow)
+		}
+		revision, won, err := a.table.Write(ctx, key, raw, s.rows[key])
+		if err != nil {
+			return err
+		}
+		if won {
+			return a.take(key, raw, revision)
+		}
+	}
+	return fmt.Errorf("%s: %w, or this one does not understand what it has written: see its log", key, ErrChanged)
+}
+
+// changeShared is change among nodes: a change is of one tenant.
+func (a *Access) changeShared(edit func(*state) error) error {
+	making := func(tokens map[string]*record) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.making = tokens
+	}
+	defer making(nil)
+	return a.write(func(s *state) (string, any, error) {
+		next := s.clone()
+		if err := edit(next); err != nil {
+			return "", nil, err
+		}
+		making(next.Tokens)
+		tenant := changedTenant(s, next)
+		if tenant == "" {
+			return "", nil, nil
+		}
+		return rowKey(tenant), a.rowOf(next, tenant), nil
+	})
+}
+
+// changedTenant says of whom two states differ, "" for nobody.
+func changedTenant(was, now *state) string {
+	for _, pair := range [][2]*state{{was, now}, {now, was}} {
+		for name, t := range pair[0].Tenants {
+			if pair[1].Tenants[name] != t {
+				return name
+			}
+		}
+		for id, t := range pair[0].Tokens {
+			if pair[1].Tokens[id] != t {
+				return t.Tenant
+			}
+		}
+	}
+	return ""
+}
+
+// Take puts a row of the table in force here; nil is one that somebody has deleted by hand.
+// What is not understood is left out, and logged.
+func (a *Access) Take(key string, value []byte, revision uint64) {
+	if err := a.take(key, value, revision); err != nil {
+		a.cfg.Log.Error("cluster: record of another node not in force here", "record", key, "error", err)
+	}
+}
+
+func (a *Access) take(key string, value []byte, revision uint64) error {
+	if strings.HasPrefix(key, keySecret) {
+		return a.takeSecret(key, value, revision)
+	}
+	var row *tenantRow
+	if value == nil {
+		tenant, ok := strings.CutPrefix(key, keyTenant)
+		if !ok {
+			tenant = AllTenants
+		}
+		row = &tenantRow{Tenant: tenant, Removed: true}
+	} else {
+		var err error
+		if row, err = decodeTenant(key, value); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.state.Load()
+	if now.rows[key] >= revision {
+		return a.saveLocked()
+	}
+	next := now.clone()
+	if err := a.mergeLocked(next, row); err != nil {
+		return err
+	}
+	next.rows[key] = revision
+	a.state.Store(next) // also where the disk is full: it is in force everywhere
+	if changedTenant(now, next) == "" {
+		return nil
+	}
+	a.unsaved = true
+	return a.saveLocked()
+}
+
+// saveLocked writes what the table has brought; not before all of it was read, since there
+// may be much.
+func (a *Access) saveLocked() error {
+	if !a.unsaved || !a.caught {
+		return nil
+	}
+	if err := a.writeLocked(a.state.Load()); err != nil {
+		return fmt.Errorf("in force on all nodes, but not on this one's disk: %w", err)
+	}
+	return nil
+}
+
+// mergeLocked makes a tenant of a state what its row says. What this node has had before it
+// was one, and the table has never had, stays, unless the tenant was removed.
+func (a *Access) mergeLocked(s *state, row *tenantRow) error {
+	old := s.Tenants[row.Tenant]
+	if row.Record != nil {
+		t := &Tenant{Name: row.Tenant, Created: row.Record.Created, Quotas: row.Record.Quotas, Shared: true, events: new(bucket)}
+		if old != nil {
+			t.events = old.events
+			if !old.Shared && old.Quotas != t.Quotas {
+				a.cfg.Log.Warn("cluster: a tenant's quotas of before give way to those of all nodes", "tenant", t.Name)
+			}
+		}
+		if old == nil || !old.Shared || old.Quotas != t.Quotas || !old.Created.Equal(t.Created) {
+			s.Tenants[row.Tenant] = t
+		}
+	} else if old != nil && (old.Shared || row.Removed) {
+		delete(s.Tenants, row.Tenant)
+	}
+	in := map[string]bool{}
+	for _, f := range row.Tokens {
+		in[f.ID] = true
+		was := s.Tokens[f.ID]
+		own := was
+		if own == nil {
+			own = a.making[f.ID]
+		}
+		t := &record{Token: f.Token, Hash: f.Hash, Signing: f.Signing, Shared: true, used: new(atomic.Int64)}
+		if own != nil {
+			if own.Tenant != row.Tenant {
+				return fmt.Errorf("token %s is tenant %s's", f.ID, own.Tenant)
+			}
+			t.used = own.used
+			if t.Signing == nil {
+				t.Signing = own.Signing // of this node alone
+			}
+		}
+		if was == nil || !was.same(t) {
+			s.Tokens[f.ID] = t
+		}
+	}
+	for id, t := range s.Tokens {
+		if t.Tenant != row.Tenant || in[id] {
+			continue
+		}
+		if t.Shared || row.Removed {
+			delete(s.Tokens, id)
+		}
+		if !t.Shared && row.Removed {
+			a.cfg.Log.Warn("cluster: a token of before is of a tenant that was removed, and goes", "token", id, "name", t.Name, "tenant", t.Tenant)
+		}
+	}
+	return nil
+}
+
+func (t *record) same(o *record) bool {
+	return t.Shared == o.Shared && t.Hash == o.Hash && bytes.Equal(t.Signing, o.Signing) && t.Name == o.Name && t.Tenant == o.Tenant &&
+		slices.Equal(t.Scopes, o.Scopes) && t.Created.Equal(o.Created) && t.Expires.Equal(o.Expires) && t.Replaced == o.Replaced && t.AccessKey == o.AccessKey
+}
+
+// Contribute brings what was here before the engine was one of several: what the table has,
+// or has removed, stays as it is there. It is called once all of the table was taken, and
+// again whenever it was read anew. Errors: those of [Table], joined.
+func (a *Access) Contribute(ctx context.Context) error {
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	a.mu.Lock()
+	a.caught = true
+	s := a.state.Load()
+	all := []error{a.saveLocked()}
+	a.mu.Unlock()
+	tenants := map[string]bool{}
+	for name := range s.Tenants {
+		tenants[name] = true
+	}
+	for _, t := range s.Tokens {
+		tenants[t.Tenant] = true
+	}
+	for _, tenant := range slices.Sorted(maps.Keys(tenants)) {
+		err := a.write(func(s *state) (string, any, error) {
+			if ctx.Err() != nil || !a.lacks(s, tenant) {
+				return "", nil, ctx.Err()
+			}
+			return rowKey(tenant), a.rowOf(s, tenant), nil
+		})
+		if err != nil {
+			all = append(all, fmt.Errorf("tenant %s: %w", tenant, err))
+		}
+		if err != nil && !ofOne(err) {
+			return errors.Join(all...)
+		}
+	}
+	return errors.Join(append(all, a.contributeSecrets(ctx))...)
+}
+
+// ofOne says of an error that it is a record's own, and others may do better.
+func ofOne(err error) bool {
+	return errors.Is(err, ErrChanged) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrSecret) || errors.Is(err, errKey)
+}
+
+// lacks says whether the table has not all that is here of a tenant.
+func (a *Access) lacks(s *state, tenant string) bool {
+	t, found := s.Tenants[tenant], false
+	if t != nil && !t.Shared {
+		return true
+	}
+	for _, token := range s.Tokens {
+		if token.Tenant != tenant {
+			continue
+		}
+		found = true
+		if !token.Shared || token.Signing != nil && a.shared != nil && !a.shared[:1].seals(token.Signing) {
+			return true
+		}
+	}
+	return (found || t != nil) && s.rows[rowKey(tenant)] == 0
+}
+
+// sharesSecrets says whether secrets are all nodes'.
+func (a *Access) sharesSecrets() bool { return a.table != nil && a.shared != nil }
+
+// contributeSecrets brings those that the table has never had, and seals anew what an older
+// key of all nodes has sealed.
+func (a *Access) contributeSecrets(ctx context.Context) error {
+	if !a.sharesSecrets() {
+		return nil
+	}
+	var all []error
+	tenants, err := os.ReadDir(filepath.Join(a.cfg.Dir, "secrets"))
+	if err != nil {
+		return err
+	}
+	for _, t := range tenants {
+		if !tenantName.MatchString(t.Name()) {
+			continue
+		}
+		secrets, err := a.Secrets(t.Name())
+		if err != nil {
+			return err
+		}
+		for _, secret := range secrets {
+			err := a.write(func(s *state) (string, any, error) {
+				key := secretKey(t.Name(), secret.Name)
+				sealed, err := os.ReadFile(a.secretPath(t.Name(), secret.Name))
+				if errors.Is(err, fs.ErrNotExist) || err == nil && s.rows[key] != 0 && a.shared[:1].seals(sealed) || ctx.Err() != nil {
+					return "", nil, ctx.Err()
+				}
+				if err == nil {
+					sealed, err = a.resealShared(t.Name(), secret.Name, sealed)
+				}
+				return key, &secretRow{Protocol: rowProtocol, Node: a.node, Tenant: t.Name(), Name: secret.Name, Updated: secret.Updated, Sealed: sealed}, err
+			})
+			if err != nil {
+				all = append(all, fmt.Errorf("secret %s of tenant %s: %w", secret.Name, t.Name(), err))
+			}
+			if err != nil && !ofOne(err) {
+				return errors.Join(all...)
+			}
+		}
+	}
+	return errors.Join(all...)
+}
+
+// shareSecret has a secret written for all nodes, or, without a value, removed.
+func (a *Access) shareSecret(tenant, name string, value []byte, check func() error) error {
+	r := &secretRow{Protocol: rowProtocol, Node: a.node, Tenant: tenant, Name: name, Updated: a.cfg.Now().UTC(), Removed: value == nil}
+	if value != nil {
+		r.Sealed = a.shared.seal(tenant, name, value)
+	}
+	return a.write(func(*state) (string, any, error) { return secretKey(tenant, name), r, check() })
+}
+
+// takeSecret is take of a secret's row.
+func (a *Access) takeSecret(key string, value []byte, revision uint64) error {
+	if a.shared == nil {
+		a.warnOwn.Do(func() {
+			a.cfg.Log.Warn("cluster: other nodes share secrets, this one has no key for them: name it (cluster.key_file)")
+		})
+		return nil
+	}
+	var r *secretRow
+	if value == nil {
+		tenant, encoded, _ := strings.Cut(strings.TrimPrefix(key, keySecret), ".")
+		name, err := base64.RawURLEncoding.DecodeString(encoded)
+		if err = errors.Join(err, checkSecret(tenant, string(name))); err != nil {
+			return err
+		}
+		r = &secretRow{Tenant: tenant, Name: string(name), Removed: true}
+	} else {
+		var err error
+		if r, err = decodeSecret(key, value); err != nil {
+			return err
+		}
+	}
+	if !r.Removed {
+		opened, err := a.shared.open(r.Tenant, r.Name, r.Sealed)
+		if errors.Is(err, errKey) {
+			return fmt.Errorf("%w: give all nodes the same cluster.key_file", err)
+		}
+		if err != nil {
+			return err
+		}
+		clear(opened)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.state.Load()
+	if now.rows[key] >= revision {
+		return nil
+	}
+	next := now.clone()
+	next.rows[key] = revision
+	defer a.state.Store(next) // after the file: who begins a change has looked at it then
+	path := a.secretPath(r.Tenant, r.Name)
+	if r.Removed { // the table has had one of that name
+		err := os.Remove(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return errors.Join(err, syncDir(filepath.Dir(path)))
+	}
+	here, err := os.ReadFile(path)
+	switch {
+	case err == nil && bytes.Equal(here, r.Sealed):
+		return nil
+	case err == nil && !a.shared.seals(here):
+		a.cfg.Log.Warn("cluster: a secret of before gives way to that of all nodes", "secret", r.Name, "tenant", r.Tenant)
+	}
+	if err := a.writeSecretLocked(r.Tenant, r.Name, r.Sealed); err != nil {
+		return err
+	}
+	return os.Chtimes(path, time.Time{}, r.Updated)
+}
