@@ -39,13 +39,15 @@ func (s *Service) hear(b []byte) {
 		s.cfg.Log.Debug("events: another node's changes are of a version that is not understood")
 		return
 	}
+	var e Entry
+	var err error
 	for b = b[1:]; len(b) > 0; {
-		e, rest, err := readChange(b)
+		e, b, err = readChange(b, &e)
 		if err != nil {
 			s.cfg.Log.Debug("events: another node's change is not understood", "error", err)
 			return
 		}
-		if b = rest; s.index.heard(e) && s.live.Err() == nil {
+		if s.index.heard(e) && s.live.Err() == nil {
 			s.queue(e)
 		}
 	}

@@ -35,14 +35,14 @@ func FuzzChanges(f *testing.F) {
 	f.Add(all)
 	f.Add(bytes.Repeat([]byte{0xff}, 40))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		e, rest, err := readChange(b)
+		e, rest, err := readChange(b, &Entry{})
 		if err != nil {
 			return
 		}
 		if !validID(e.ID) || e.Function == "" || e.Tenant == "" || weights[e.Priority] == 0 || e.Attempts < 0 || e.Size < 0 || len(rest) > len(b)-18 {
 			t.Fatalf("%+v, and %d of %d bytes are left", e, len(rest), len(b))
 		}
-		again, rest, err := readChange(appendChange(nil, &e))
+		again, rest, err := readChange(appendChange(nil, &e), &e)
 		if err != nil || len(rest) != 0 {
 			t.Fatalf("written again: %v, %d bytes are left", err, len(rest))
 		}
@@ -76,7 +76,7 @@ func TestTell(t *testing.T) {
 					t.Fatalf("version %d", b[0])
 				}
 				for b = b[1:]; len(b) > 0; {
-					e, rest, err := readChange(b)
+					e, rest, err := readChange(b, &Entry{})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -126,8 +126,9 @@ func TestTell(t *testing.T) {
 
 // Changes are the same for those who hear them.
 func TestChange(t *testing.T) {
-	for i, want := range told() {
-		got, rest, err := readChange(append(appendChange(nil, &want), "next"...))
+	all := told()
+	for i, want := range all {
+		got, rest, err := readChange(append(appendChange(nil, &want), "next"...), &all[(i+1)%len(all)])
 		if err != nil || string(rest) != "next" {
 			t.Errorf("%d: %v, %q is left", i, err, rest)
 		}
@@ -139,7 +140,7 @@ func TestChange(t *testing.T) {
 		}
 	}
 	for i, b := range [][]byte{nil, {wireVersion}, bytes.Repeat([]byte{9}, 30), bytes.Repeat([]byte{0}, 30), append(make([]byte, 18), bytes.Repeat([]byte{0xff}, 50)...)} {
-		if e, _, err := readChange(b); err == nil {
+		if e, _, err := readChange(b, &all[0]); err == nil {
 			t.Errorf("%d: %+v is a change", i, e)
 		}
 	}
