@@ -94,7 +94,7 @@ func TestTell(t *testing.T) {
 			}
 			tell.tell(e)
 		}
-		time.Sleep(tellEvery)
+		<-time.After(tellEvery)
 		synctest.Wait()
 		if diff := cmp.Diff([]string{"queued", "dead waiting"}, heard()); diff != "" {
 			t.Errorf("messages (-want +got):\n%s", diff)
@@ -107,7 +107,7 @@ func TestTell(t *testing.T) {
 		if diff := cmp.Diff([]string{"queued"}, heard()); diff != "" {
 			t.Errorf("flushed (-want +got):\n%s", diff)
 		}
-		time.Sleep(2 * tellEvery)
+		<-time.After(2 * tellEvery)
 		synctest.Wait()
 		tell.tell(all[1])
 		if diff := cmp.Diff([]string{"dead"}, heard()); diff != "" {
@@ -119,7 +119,7 @@ func TestTell(t *testing.T) {
 		if n := messages(); n < 2 || n > 20 {
 			t.Errorf("a thousand at once are %d messages, want some", n)
 		}
-		time.Sleep(2 * tellEvery)
+		<-time.After(2 * tellEvery)
 		synctest.Wait()
 	})
 }

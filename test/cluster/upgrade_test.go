@@ -118,6 +118,7 @@ func versions(t *testing.T, n *node) map[string]string {
 
 // undrain has a node take events on again once it is back, and says so itself.
 func undrain(t *testing.T, other *node, name string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	err := daemon.Until(ctx, func() error {
@@ -203,6 +204,7 @@ func (l *load) give(n *node, well bool) {
 // one calls a function. It fails the test unless there is an answer, or a refusal as the
 // documents have it: 429 or 503, and when to come again.
 func (l *load) one(ctx context.Context, t *testing.T, path string) {
+	t.Helper()
 	n := l.take()
 	well := false
 	defer func() { l.give(n, well) }()
