@@ -185,7 +185,7 @@ func deploy(ctx context.Context, o options, nodes []*node) error {
 		return err
 	}
 	for _, n := range nodes {
-		if err := n.limit(o.share); err != nil {
+		if err := n.limit(ctx, o.share); err != nil {
 			return err
 		}
 	}

@@ -41,7 +41,7 @@ func TestShare(t *testing.T) {
 			t.Errorf("the group is left: %v", err)
 		}
 	}()
-	if err := s.limit(50); err != nil {
+	if err := s.limit(t.Context(), 50); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(s.groups[0].dir, "cpu.cfs_quota_us")); err != nil || strings.TrimSpace(string(got)) != "10000" {

@@ -71,14 +71,20 @@ func (s *share) enter(netns, program string) string {
 	return b.String()
 }
 
-// limit bounds it to so much of one CPU.
-func (s *share) limit(percent int) error {
+// limit bounds it to so much of one CPU. Groups below it that an engine has just removed count
+// for a moment longer, and the kernel refuses it while one of them might have more.
+func (s *share) limit(ctx context.Context, percent int) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
 	for _, v := range []struct {
 		name  string
 		value time.Duration
 	}{{"cpu.cfs_period_us", period}, {"cpu.cfs_quota_us", period * time.Duration(percent) / 100}} {
 		path := filepath.Join(s.groups[0].dir, v.name)
-		if err := os.WriteFile(path, strconv.AppendInt(nil, v.value.Microseconds(), 10), 0); err != nil {
+		err := daemon.Until(ctx, func() error {
+			return os.WriteFile(path, strconv.AppendInt(nil, v.value.Microseconds(), 10), 0)
+		})
+		if err != nil {
 			return err
 		}
 	}
