@@ -225,7 +225,7 @@ demo: deps-run build ## as root: build, deploy and call functions of templates/,
 .PHONY: bench-smoke
 bench-smoke: deps-test build ## each benchmark once, quickly, to see that it runs
 	go test -run '^$$' -bench . -benchtime 1x $(unit_packages)
-	for b in start warm data video event events calls tenants list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
+	for b in start warm data video event events calls tenants nodes list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
 
 .PHONY: bench-start
 bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
@@ -238,6 +238,10 @@ bench-warm: deps-bench build ## warm calls of no-op handlers: p50, p99, requests
 .PHONY: bench-tenants
 bench-tenants: deps-bench build ## a tenant's latency beside one that sends ten times its quota
 	go run ./bench/tenants $(BENCHFLAGS)
+
+.PHONY: bench-nodes
+bench-nodes: deps-bench build ## three nodes beside one with the same part of a CPU each: events/s, calls/s; on a machine with cgroup v1
+	go run ./bench/nodes $(BENCHFLAGS)
 
 .PHONY: bench-data
 bench-data: deps-bench build ## the data path beside nginx, httputil.ReverseProxy and net/http; writes docs/benchmarks/data.md

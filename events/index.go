@@ -98,8 +98,7 @@ func (x *index) change(e Entry) {
 	case old != nil:
 		*old = e
 	default:
-		x.entries[e.ID] = &e
-		x.count[e.Function]++
+		x.putLocked(e)
 	}
 	x.tellLocked(e)
 	x.shareLocked(e)
@@ -125,6 +124,13 @@ func (x *index) endLocked(e Entry) {
 	x.recent[e.ID] = max(x.recent[e.ID], e.seq)
 }
 
+// putLocked takes up an event. It has e apart from its callers, whose own need not be on the
+// heap each time.
+func (x *index) putLocked(e Entry) {
+	x.entries[e.ID] = &e
+	x.count[e.Function]++
+}
+
 // heard takes note of what another node says, and says whether the event waits.
 func (x *index) heard(e Entry) (waits bool) {
 	x.mu.Lock()
@@ -140,8 +146,7 @@ func (x *index) heard(e Entry) (waits bool) {
 			*old = e
 		}
 	default:
-		x.entries[e.ID] = &e
-		x.count[e.Function]++
+		x.putLocked(e)
 	}
 	x.tellLocked(e)
 	return e.State == StateQueued || e.State == StateWaiting

@@ -3,9 +3,7 @@ package events
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,27 +13,18 @@ import (
 // Several nodes on one cluster pull from the same consumers, so that what one has taken on
 // another may run. Each tells the others what becomes of events by
 //
-//	fre.state.NODE   JSON: a change
+//	fre.state.NODE   changes, one or more (tell.go)
 //
 // which is core NATS: it may be lost, and no event depends on it. It is what lists, limits
-// and tail over all nodes are made of; what was lost is found by asking the streams
-// (Service.reconcile).
+// and tail over all nodes are made of; what was lost, or is of a version that this one does
+// not understand, is found by asking the streams (Service.reconcile).
 const stateSubject = "fre.state."
-
-// change is an event's new state, as nodes tell each other.
-type change struct {
-	Entry
-	Seq uint64
-}
 
 // share has the other nodes told of this one's changes, and this one hear theirs.
 func (s *Service) share() error {
 	s.origin = rand.Text()
-	s.index.share = func(e Entry) {
-		if raw, err := json.Marshal(change{e, e.seq}); err == nil {
-			_ = s.nc.Publish(stateSubject+s.origin, raw) // fails with the connection: reconcile is for that
-		}
-	}
+	s.teller = &teller{send: func(b []byte) { _ = s.nc.Publish(stateSubject+s.origin, b) }} // fails with the connection: reconcile is for that
+	s.index.share = s.teller.tell
 	_, err := s.nc.Subscribe(stateSubject+"*", func(msg *nats.Msg) {
 		if msg.Subject != stateSubject+s.origin {
 			s.hear(msg.Data)
@@ -44,22 +33,24 @@ func (s *Service) share() error {
 	return err
 }
 
-// hear takes note of another node's change.
-func (s *Service) hear(raw []byte) {
-	var c change
-	if err := json.Unmarshal(raw, &c); err != nil || !c.valid() {
-		s.cfg.Log.Debug("events: another node's change is not understood", "error", err)
+// hear takes note of another node's changes.
+func (s *Service) hear(b []byte) {
+	if len(b) == 0 || b[0] != wireVersion {
+		s.cfg.Log.Debug("events: another node's changes are of a version that is not understood")
 		return
 	}
-	c.seq = c.Seq
-	if s.index.heard(c.Entry) && s.live.Err() == nil {
-		s.queue(c.Entry)
+	var e Entry
+	var err error
+	for b = b[1:]; len(b) > 0; {
+		e, b, err = readChange(b, &e)
+		if err != nil {
+			s.cfg.Log.Debug("events: another node's change is not understood", "error", err)
+			return
+		}
+		if s.index.heard(e) && s.live.Err() == nil {
+			s.queue(e)
+		}
 	}
-}
-
-func (c *change) valid() bool {
-	states := []State{StateQueued, StateRunning, StateWaiting, StateDone, StateDead}
-	return validID(c.ID) && c.Function != "" && c.Tenant != "" && weights[c.Priority] > 0 && slices.Contains(states, c.State)
 }
 
 const (

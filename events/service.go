@@ -40,6 +40,7 @@ type Service struct {
 	index    *index
 	metrics  *metrics
 	origin   string      // tells this process's changes from other nodes'
+	teller   *teller     // of this process's changes; nil: there are no other nodes
 	again    atomic.Bool // the connection was lost: streams may hold what nobody has told of
 
 	results, dead, orders *committer
@@ -157,6 +158,9 @@ func (s *Service) Close(ctx context.Context) error {
 	case <-done:
 	case <-ctx.Done():
 		err = context.Cause(ctx)
+	}
+	if s.teller != nil {
+		s.teller.flush()
 	}
 	_ = s.nc.FlushWithContext(ctx) // the last acknowledgements; what they were of is else run again
 	s.nc.Close()

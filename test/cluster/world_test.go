@@ -43,6 +43,7 @@ const deadline = 20 * time.Second
 // world is what the nodes share, and the nodes.
 type world struct {
 	t        *testing.T
+	bin      string // the program of nodes that are added
 	dir      string
 	bridge   string
 	subnet   string // first three numbers of the addresses
@@ -115,7 +116,7 @@ func newWorld(t *testing.T) *world {
 	fretest.CheckLeaks(t)
 	id := os.Getpid()
 	w := &world{
-		t: t, dir: daemontest.Dir(t), bridge: fmt.Sprintf("frb%d", id), subnet: fmt.Sprintf("10.%d.%d", 200+id>>8%50, id%256),
+		t: t, bin: daemontest.Bin(t), dir: daemontest.Dir(t), bridge: fmt.Sprintf("frb%d", id), subnet: fmt.Sprintf("10.%d.%d", 200+id>>8%50, id%256),
 		client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
 	}
 	t.Cleanup(w.client.CloseIdleConnections)
@@ -246,12 +247,8 @@ func (w *world) add(t *testing.T, name string, images ...daemon.Function) *node 
 			t.Fatal(err)
 		}
 	}
-	// Not ip netns exec, which hides the cgroups.
-	wrapper := filepath.Join(dir, "fre")
-	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=/run/netns/%s %s \"$@\"\n", n.netns, daemontest.Bin(t))
-	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	n.config.Bin = filepath.Join(dir, "fre")
+	n.install(t, w.bin)
 	var urls []string
 	for _, s := range w.servers {
 		urls = append(urls, s.ClientURL())
@@ -262,11 +259,21 @@ func (w *world) add(t *testing.T, name string, images ...daemon.Function) *node 
 		t.Fatal(err)
 	}
 	n.config = daemon.Config{
-		Bin: wrapper, State: state, Socket: filepath.Join(dir, "fre.sock"), Listen: address + ":8080", Args: []string{"--config", config, "--pool", "4", "--shells", "0"}, Log: t.Output(),
+		Bin: n.config.Bin, State: state, Socket: filepath.Join(dir, "fre.sock"), Listen: address + ":8080", Args: []string{"--config", config, "--pool", "4", "--shells", "0"}, Log: t.Output(),
 	}
 	n.start()
 	w.nodes = append(w.nodes, n)
 	return n
+}
+
+// install has the node's next start be of a program, in its network namespace.
+func (n *node) install(t *testing.T, program string) {
+	t.Helper()
+	// Not ip netns exec, which hides the cgroups.
+	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=/run/netns/%s %s \"$@\"\n", n.netns, program)
+	if err := os.WriteFile(n.config.Bin, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // start starts a node, until the end of the world.

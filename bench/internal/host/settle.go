@@ -57,3 +57,12 @@ func cpuTime() (busy, total uint64, err error) {
 	}
 	return total - t[3] - t[4], total, nil
 }
+
+// Idle is how long the CPUs had nothing to do since the machine started, all together.
+func Idle() (time.Duration, error) {
+	busy, total, err := cpuTime()
+	return time.Duration(total-busy) * (time.Second / ticks), err
+}
+
+// ticks are those of a second in /proc/stat: USER_HZ, which is the same on all machines.
+const ticks = 100

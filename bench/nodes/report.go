@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
+}
+
+// of is a figure of each turn.
+func (s *series) of(get func(turn) float64) []float64 {
+	var v []float64
+	for _, t := range s.Turns {
+		v = append(v, get(t))
+	}
+	return v
+}
+
+// ratios are three nodes by one, turn by turn, and of the medians.
+func ratios(one, three *series) (of, least, most float64) {
+	rate := func(t turn) float64 { return t.PerSecond }
+	var each []float64
+	for i, t := range one.Turns {
+		each = append(each, three.Turns[i].PerSecond/t.PerSecond)
+	}
+	return median(three.of(rate)) / median(one.of(rate)), slices.Min(each), slices.Max(each)
+}
+
+// busy is what others may take of a machine that counts as quiet, in CPUs.
+const busy = 0.2
+
+func (r *result) markdown(o options) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\n", r.Host.Markdown())
+	syncs := "as it does by default, some time later"
+	if r.Sync {
+		syncs = "before it says that a message is there"
+	}
+	fmt.Fprintf(&b, "Each node has %d %% of one CPU, its sandboxes included (cgroup v1, a quota each %v), and a network namespace. The functions are warm, in Python: a no-op, and one that sleeps. %d connections (4 in the last rows) send 300 bytes each as fast as they are answered, shared out over the nodes. They have no part of the nodes' shares, as is so for NATS: one server, which writes to disk %s. Events count from the first request until the function has ended the last. Medians of %d turns of %v, which alternate; in brackets the least and the most.\n\n", r.Share, period, o.connections, syncs, o.rounds, o.slice)
+	var others []float64
+	for _, s := range r.Series {
+		others = append(others, median(s.of(func(t turn) float64 { return t.Others })))
+	}
+	if most := slices.Max(others); most > busy {
+		fmt.Fprintf(&b, "**Others took up to %.1f of the machine's %d CPUs meanwhile: to be repeated when it is quiet.**\n\n", most, r.Host.CPUs)
+	}
+	b.WriteString("| | nodes | each second | ÷ one node | p50 of requests | p99 | CPU of nodes for each | share used, by the least busy | NATS for each | NATS, CPUs | clients, CPUs | others, CPUs |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+	for i, s := range r.Series {
+		rate := s.of(func(t turn) float64 { return t.PerSecond })
+		ratio := "1"
+		if s.Nodes > 1 {
+			m, least, most := ratios(r.Series[i-1], s)
+			ratio = fmt.Sprintf("**%.2f** (%.2f–%.2f)", m, least, most)
+		}
+		m := func(get func(turn) float64) float64 { return median(s.of(get)) }
+		fmt.Fprintf(&b, "| %s | %d | %.0f (%.0f–%.0f) | %s | %.1f ms | %.1f ms | %.0f µs | %.0f %% | %.0f µs | %.2f | %.2f | %.2f |\n", s.Name, s.Nodes, median(rate), slices.Min(rate), slices.Max(rate), ratio,
+			m(func(t turn) float64 { return t.P50 }), m(func(t turn) float64 { return t.P99 }), m(func(t turn) float64 { return t.CPU }), 100*m(func(t turn) float64 { return slices.Min(t.Used) }),
+			m(func(t turn) float64 { return t.NATS }), m(func(t turn) float64 { return t.NATSPart }), m(func(t turn) float64 { return t.Clients }), others[i])
+	}
+	b.WriteString("\nNodes that use up their shares and do less than three times as much spend it on each other: *CPU of nodes for each* says how much. Nodes that do not use them up wait for NATS, the clients or the machine. Calls to the same node go to the others over NATS where its own place is taken.\n")
+	return b.String()
+}
