@@ -24,6 +24,7 @@ func TestSystem(t *testing.T) {
 			t.Fatal("the rest needs the functions")
 		}
 		t.Run("templates", w.testTemplates)
+		t.Run("ric", w.testRIC)
 		t.Run("contract", w.testContract)
 		t.Run("sockets", w.testSockets)
 		t.Run("shells", w.testShells)
@@ -84,22 +85,38 @@ func (w *world) testTemplates(t *testing.T) {
 		t.Fatalf("no templates: %v", err)
 	}
 	for _, dir := range dirs {
-		name := filepath.Base(dir)
-		t.Run(name, func(t *testing.T) {
-			c, err := daemon.LoadCase(dir, name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			a, err := c.Event.Call(t.Context(), w.client, w.d.Addr(), name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := c.Check(a); err != nil {
-				t.Error(err)
-			}
-			w.cli(t, "test", dir, "--function", name) // there already, and by the socket
-		})
+		t.Run(filepath.Base(dir), func(t *testing.T) { w.testTemplate(t, dir) })
 	}
+}
+
+// testTemplate calls a template's function, which is deployed under its directory's name.
+func (w *world) testTemplate(t *testing.T, dir string) {
+	t.Helper()
+	name := filepath.Base(dir)
+	c, err := daemon.LoadCase(dir, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := c.Event.Call(t.Context(), w.client, w.d.Addr(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(a); err != nil {
+		t.Error(err)
+	}
+	w.cli(t, "test", dir, "--function", name) // there already, and by the socket
+}
+
+// testRIC: the runtime interface client that AWS publishes for Node, in part C++, is compiled
+// by a build step, and has its handler answer.
+func (w *world) testRIC(t *testing.T) {
+	w.needsNetwork(t)
+	dir := filepath.Join(w.dir, "functions", "lambda-ric")
+	if err := os.CopyFS(dir, os.DirFS("testdata/lambda-ric")); err != nil {
+		t.Fatal(err)
+	}
+	w.deploy(t, dir)
+	w.testTemplate(t, dir)
 }
 
 // testDrain stops the engine while an event is in flight: it is answered.
