@@ -23,9 +23,10 @@ func TestDeployExamples(t *testing.T) {
 		// machine with the name fre-1 and that address.
 		start func(t *testing.T) (args []string, config string)
 		nats  string
+		key   string
 	}{
 		{
-			name: "systemd", nats: "nats://nats-1:4222,nats://nats-2:4222,nats://nats-3:4222",
+			name: "systemd", nats: "nats://nats-1:4222,nats://nats-2:4222,nats://nats-3:4222", key: "/etc/fre/cluster.key",
 			start: func(t *testing.T) ([]string, string) {
 				t.Helper()
 				unit, config := example(t, "systemd/fre.service"), example(t, "systemd/fre.yaml")
@@ -34,7 +35,7 @@ func TestDeployExamples(t *testing.T) {
 			},
 		},
 		{
-			name: "nomad", nats: "nats://nats-1:4222,nats://nats-2:4222,nats://nats-3:4222",
+			name: "nomad", nats: "nats://nats-1:4222,nats://nats-2:4222,nats://nats-3:4222", key: "/etc/fre/cluster.key",
 			start: func(t *testing.T) ([]string, string) {
 				t.Helper()
 				job := example(t, "nomad/fre.nomad.hcl")
@@ -47,7 +48,7 @@ func TestDeployExamples(t *testing.T) {
 				return args, inside(t, job, `(?s)data += <<YAML\n(.*?)YAML`)
 			},
 		},
-		{name: "kubernetes", nats: "nats://fre:abc123@nats:4222", start: startInPod},
+		{name: "kubernetes", nats: "nats://fre:abc123@nats:4222", key: "/etc/fre-cluster/cluster.key", start: startInPod},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -66,7 +67,7 @@ func TestDeployExamples(t *testing.T) {
 			if err := readConfig(path, &cfg); err != nil {
 				t.Fatal(err)
 			}
-			want := clusterConfig{Node: "fre-1", Registry: "registry.example.org/fre", Address: address}
+			want := clusterConfig{Node: "fre-1", Registry: "registry.example.org/fre", Address: address, KeyFile: tt.key}
 			if diff := cmp.Diff(want, cfg.Cluster); diff != "" {
 				t.Errorf("cluster (-want +got):\n%s", diff)
 			}

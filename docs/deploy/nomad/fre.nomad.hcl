@@ -72,6 +72,7 @@ events:
 cluster:
   node: {{ env "node.unique.name" }}
   registry: registry.example.org/fre
+  key_file: /etc/fre/cluster.key
   address: {{ env "NOMAD_ADDR_http" }}
 YAML
       }
