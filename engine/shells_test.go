@@ -343,7 +343,7 @@ func TestShellDies(t *testing.T) {
 
 func TestShellRedeployAndRemove(t *testing.T) {
 	r := open(t)
-	r.deployInterpreted("a", "1", nil)
+	r.deployInterpreted("a", "1", func(c *image.Config) { c.Instances.Idle = time.Second }) // for as long it rests
 	r.parked("a", 2)
 	old := r.waiting()
 	r.deployInterpreted("a", "2", nil) // on a base environment that was built anew
