@@ -71,6 +71,10 @@ func (s *share) enter(netns, program string) string {
 	return b.String()
 }
 
+// weight is a share's beside whatever else wants the CPUs (1024 is a process's): within its
+// bound it gets what it wants.
+const weight = 10 * 1024
+
 // limit bounds it to so much of one CPU. Groups below it that an engine has just removed count
 // for a moment longer, and the kernel refuses it while one of them might have more.
 func (s *share) limit(ctx context.Context, percent int) error {
@@ -78,12 +82,10 @@ func (s *share) limit(ctx context.Context, percent int) error {
 	defer cancel()
 	for _, v := range []struct {
 		name  string
-		value time.Duration
-	}{{"cpu.cfs_period_us", period}, {"cpu.cfs_quota_us", period * time.Duration(percent) / 100}} {
+		value int64
+	}{{"cpu.shares", weight}, {"cpu.cfs_period_us", period.Microseconds()}, {"cpu.cfs_quota_us", period.Microseconds() * int64(percent) / 100}} {
 		path := filepath.Join(s.groups[0].dir, v.name)
-		err := daemon.Until(ctx, func() error {
-			return os.WriteFile(path, strconv.AppendInt(nil, v.value.Microseconds(), 10), 0)
-		})
+		err := daemon.Until(ctx, func() error { return os.WriteFile(path, strconv.AppendInt(nil, v.value, 10), 0) })
 		if err != nil {
 			return err
 		}
