@@ -116,7 +116,9 @@ func webhook(ctx context.Context, e *engine.Engine, url string, i int) (line, an
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	time.Sleep(20 * time.Millisecond) // fre would take the CPU from what is measured
+	if err := host.Settle(ctx); err != nil { // the command would take the CPU from what is measured
+		return 0, 0, err
+	}
 	err = daemon.Until(ctx, func() error {
 		ev, err := engine.JSON[api.QueuedEventDetails](ctx, e, "events", "show", id)
 		if err != nil {
