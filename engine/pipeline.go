@@ -132,7 +132,7 @@ func (f *function) checkPipeline() error {
 		return nil
 	}
 	if err := look(f.config.Pipeline); err != nil {
-		return &image.FieldError{Field: "pipeline", Message: "pipeline: " + err.Error()}
+		return &image.FieldError{Field: "pipeline", Message: err.Error()}
 	}
 	return nil
 }

@@ -93,15 +93,15 @@ func TestPipelineRefused(t *testing.T) {
 	r.mustPipeline("q", "f, p", "")
 	r.mustPipeline("s", "q@1", "")
 	for steps, want := range map[string]string{
-		"p g, nobody": "pipeline: there is no function nobody: deploy it first",
-		"p other":     "pipeline: there is no function other: deploy it first",
-		"p g@77":      `pipeline: function "g" has no revision "77"`,
-		"p g, q":      "pipeline: p is a step of itself: q → p",
-		"p s, g":      "pipeline: p is a step of itself: s → q@1 → p",
+		"p g, nobody": "there is no function nobody: deploy it first",
+		"p other":     "there is no function other: deploy it first",
+		"p g@77":      `function "g" has no revision "77"`,
+		"p g, q":      "p is a step of itself: q → p",
+		"p s, g":      "p is a step of itself: s → q@1 → p",
 	} {
 		name, steps, _ := strings.Cut(steps, " ")
 		var field *image.FieldError
-		if _, err := r.pipeline(name, steps, ""); !errors.As(err, &field) || !strings.HasPrefix(field.Message, want) {
+		if _, err := r.pipeline(name, steps, ""); !errors.As(err, &field) || field.Field != "pipeline" || !strings.HasPrefix(field.Message, want) {
 			t.Errorf("%s: %v; want %q", steps, err, want)
 		}
 	}
