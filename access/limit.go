@@ -77,10 +77,14 @@ func (l *Addresses) Left(a netip.Addr) time.Duration {
 }
 
 func (l *Addresses) of(a netip.Addr) *bucket {
-	key := a.Unmap().As16()
-	n := 16
-	if !a.Unmap().Is4() {
-		n = 8
-	}
-	return &l.buckets[maphash.Bytes(l.seed, key[:n])%uint64(len(l.buckets))]
+	key := Block(a).Addr().As16()
+	return &l.buckets[maphash.Bytes(l.seed, key[:])%uint64(len(l.buckets))]
+}
+
+// Block is what counts as one client's: an address of IPv4, of IPv6 a /64, in which one
+// client has as many addresses as it likes. It is the zero prefix for no address.
+func Block(a netip.Addr) netip.Prefix {
+	a = a.Unmap()
+	p, _ := a.Prefix(min(a.BitLen(), 64)) // fails for no address alone
+	return p
 }

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/fre-engine/fre/access"
 )
 
 // A build's body is taken in before anybody knows whose it is. So many are at a time, of one
@@ -27,11 +29,7 @@ type receiving struct {
 
 // enter takes a place for a body of client's, if there is one, until leave is called.
 func (r *receiving) enter(client netip.Addr) (leave func(), ok bool) {
-	bits := client.BitLen()
-	if client.Is6() && !client.Is4In6() {
-		bits = 64 // one client has as many addresses as it likes
-	}
-	from, _ := client.Prefix(bits) // all that have no address are one
+	from := access.Block(client) // all that have no address are one
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.all >= maxReceiving || r.of[from] >= maxReceivingOf {
