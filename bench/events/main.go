@@ -34,6 +34,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/engine"
 	"github.com/fre-engine/fre/bench/internal/host"
 	"github.com/fre-engine/fre/bench/internal/report"
+	"github.com/fre-engine/fre/bench/internal/stats"
 	"github.com/fre-engine/fre/internal/load"
 )
 
@@ -240,12 +241,7 @@ func fsync(dir string) (float64, error) {
 		}
 		took = append(took, float64(time.Since(began).Microseconds()))
 	}
-	return median(took), os.Remove(f.Name())
-}
-
-func median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	return v[len(v)/2]
+	return stats.Median(took), os.Remove(f.Name())
 }
 
 func (r *result) markdown() string {
@@ -264,8 +260,8 @@ func (r *result) markdown() string {
 		rate := of(func(t turn) float64 { return t.PerSecond })
 		p99 := of(func(t turn) float64 { return t.P99 })
 		fmt.Fprintf(&b, "| %s | %d | %.0f (%.0f–%.0f) | %.0f | %.1f ms | %.1f ms (%.1f–%.1f) | %.0f µs | %.0f µs |\n", s.Name, s.Connections,
-			median(rate), slices.Min(rate), slices.Max(rate), median(of(func(t turn) float64 { return t.Accepted })), median(of(func(t turn) float64 { return t.P50 })),
-			median(p99), slices.Min(p99), slices.Max(p99), median(of(func(t turn) float64 { return t.CPU })), median(of(func(t turn) float64 { return t.Fsync })))
+			stats.Median(rate), slices.Min(rate), slices.Max(rate), stats.Median(of(func(t turn) float64 { return t.Accepted })), stats.Median(of(func(t turn) float64 { return t.P50 })),
+			stats.Median(p99), slices.Min(p99), slices.Max(p99), stats.Median(of(func(t turn) float64 { return t.CPU })), stats.Median(of(func(t turn) float64 { return t.Fsync })))
 	}
 	b.WriteString(r.Hooks.markdown())
 	return b.String()

@@ -4,12 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-)
 
-func median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	return v[len(v)/2]
-}
+	"github.com/fre-engine/fre/bench/internal/stats"
+)
 
 // of is a figure of each turn.
 func (s *series) of(get func(turn) float64) []float64 {
@@ -27,7 +24,7 @@ func ratios(one, three *series) (of, least, most float64) {
 	for i, t := range one.Turns {
 		each = append(each, three.Turns[i].PerSecond/t.PerSecond)
 	}
-	return median(three.of(rate)) / median(one.of(rate)), slices.Min(each), slices.Max(each)
+	return stats.Median(three.of(rate)) / stats.Median(one.of(rate)), slices.Min(each), slices.Max(each)
 }
 
 // busy is what others may take of a machine that counts as quiet, in CPUs.
@@ -43,7 +40,7 @@ func (r *result) markdown(o options) string {
 	fmt.Fprintf(&b, "Each node has %d %% of one CPU, its sandboxes included (cgroup v1, a quota each %v), and a network namespace. The functions are warm, in Python: a no-op, and one that sleeps. %d connections (4 in the last rows) send 300 bytes each as fast as they are answered, shared out over the nodes. They have no part of the nodes' shares, as is so for NATS: one server, which writes to disk %s. Events count from the first request until the function has ended the last. Medians of %d turns of %v, which alternate; in brackets the least and the most.\n\n", r.Share, period, o.connections, syncs, o.rounds, o.slice)
 	var others []float64
 	for _, s := range r.Series {
-		others = append(others, median(s.of(func(t turn) float64 { return t.Others })))
+		others = append(others, stats.Median(s.of(func(t turn) float64 { return t.Others })))
 	}
 	if most := slices.Max(others); most > busy {
 		fmt.Fprintf(&b, "**Others took up to %.1f of the machine's %d CPUs meanwhile: to be repeated when it is quiet.**\n\n", most, r.Host.CPUs)
@@ -56,8 +53,8 @@ func (r *result) markdown(o options) string {
 			m, least, most := ratios(r.Series[i-1], s)
 			ratio = fmt.Sprintf("**%.2f** (%.2f–%.2f)", m, least, most)
 		}
-		m := func(get func(turn) float64) float64 { return median(s.of(get)) }
-		fmt.Fprintf(&b, "| %s | %d | %.0f (%.0f–%.0f) | %s | %.1f ms | %.1f ms | %.0f µs | %.0f %% | %.0f µs | %.2f | %.2f | %.2f |\n", s.Name, s.Nodes, median(rate), slices.Min(rate), slices.Max(rate), ratio,
+		m := func(get func(turn) float64) float64 { return stats.Median(s.of(get)) }
+		fmt.Fprintf(&b, "| %s | %d | %.0f (%.0f–%.0f) | %s | %.1f ms | %.1f ms | %.0f µs | %.0f %% | %.0f µs | %.2f | %.2f | %.2f |\n", s.Name, s.Nodes, stats.Median(rate), slices.Min(rate), slices.Max(rate), ratio,
 			m(func(t turn) float64 { return t.P50 }), m(func(t turn) float64 { return t.P99 }), m(func(t turn) float64 { return t.CPU }), 100*m(func(t turn) float64 { return slices.Min(t.Used) }),
 			m(func(t turn) float64 { return t.NATS }), m(func(t turn) float64 { return t.NATSPart }), m(func(t turn) float64 { return t.Clients }), others[i])
 	}

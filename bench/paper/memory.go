@@ -61,12 +61,6 @@ type pair struct {
 	Helpers   []int64 `json:"helpers_pss"`   // growth of the platform's
 }
 
-// median of a holding's values.
-func median(values []int64) int64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
-}
-
 // web is a function that answers HTTP events, as every platform runs it: the
 // same files, the same command, the same bootstrap.
 type web struct {

@@ -181,7 +181,7 @@ func (h *holding) medians() megabytes {
 	for i := range both {
 		both[i] = h.Processes[i] + h.Helpers[i]
 	}
-	return megabytes{float64(median(h.Processes)) / mb, float64(median(both)) / mb, float64(median(h.Available)) / mb}
+	return megabytes{float64(stats.Median(h.Processes)) / mb, float64(stats.Median(both)) / mb, float64(stats.Median(h.Available)) / mb}
 }
 
 // held are the megabytes of a set on a platform, NaN where it was not measured.

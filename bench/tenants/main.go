@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 
 	"github.com/fre-engine/fre/bench/internal/host"
 	"github.com/fre-engine/fre/bench/internal/report"
+	"github.com/fre-engine/fre/bench/internal/stats"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/load"
 )
@@ -166,10 +166,7 @@ func (s *situation) measure(ctx context.Context, d *daemon.Daemon, o options) er
 	return nil
 }
 
-func median(all []int64) time.Duration {
-	sorted := slices.Sorted(slices.Values(all))
-	return time.Duration(sorted[len(sorted)/2])
-}
+func median(all []int64) time.Duration { return time.Duration(stats.Median(all)) }
 
 func (r *result) print(o options) {
 	fmt.Printf("%s\n\n", r.Host.Markdown())

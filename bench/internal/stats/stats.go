@@ -3,6 +3,7 @@
 package stats
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -33,13 +34,18 @@ func Summarize(samples []time.Duration) Summary {
 
 // percentile is the nearest-rank percentile: the smallest sample that at least
 // p per cent of all samples do not exceed.
-func percentile(sorted []time.Duration, p float64) time.Duration {
+func percentile[T cmp.Ordered](sorted []T, p float64) T {
 	rank := int(math.Ceil(p / 100 * float64(len(sorted))))
 	return sorted[max(rank, 1)-1]
 }
 
-// Median is the nearest-rank median, zero for no samples.
-func Median(samples []time.Duration) time.Duration { return Summarize(samples).P50 }
+// Median is the nearest-rank median, zero for no samples. It does not change them.
+func Median[T cmp.Ordered](samples []T) T {
+	if len(samples) == 0 {
+		return *new(T)
+	}
+	return percentile(slices.Sorted(slices.Values(samples)), 50)
+}
 
 // Ratio is a/b, or NaN where b is not positive.
 func Ratio(a, b time.Duration) float64 {
