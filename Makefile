@@ -48,7 +48,7 @@ SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 BUILDS := ^(TestBuild(Python|PythonFiles|Source|Node|NodeScripts|Java|Go|Debian|Foreign[A-Za-z]*|Web[A-Za-z]*|Maven[A-Za-z]*)|TestCodeFrom[A-Za-z]*|TestComposer|TestIndex|TestBasesRun)$$
 
 # Packages under PKG without the suites; suites that exist.
-unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness|video|cosign|openfaas|functionsframework)(/|$$)')
+unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness|cluster|video|cosign|openfaas|functionsframework)(/|$$)')
 suite_packages = $$(for s in $(SUITES); do d=$${s%/...}; if [ -d "$$d" ]; then echo "$$s"; fi; done)
 
 .PHONY: help
