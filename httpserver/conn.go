@@ -99,27 +99,29 @@ func (c *conn) serve() {
 }
 
 // exchange has the handler answer a request, and says whether the connection can
-// take another.
+// take another. Where it cannot, what has been sent reaches the client all the same.
 func (c *conn) exchange() (again bool) {
-	x := &c.x
 	c.begin()
+	c.answer()
+	if c.x.err == nil && !c.x.closes && c.body.drain() {
+		return true
+	}
+	linger(c.nc, c.in)
+	return false
+}
+
+// answer has the handler answer; one that panics breaks its answer off.
+func (c *conn) answer() {
+	x := &c.x
 	defer func() {
 		x.end()
 		if v := recover(); v != nil {
-			again = false
+			x.Abort()
 			c.s.cfg.Log.Error("a handler panicked: its connection is closed", "panic", v, "stack", string(debug.Stack()))
 		}
 	}()
 	c.s.cfg.Handler.Serve(x)
 	x.finish()
-	switch {
-	case x.err != nil:
-		return false
-	case x.closes:
-		linger(c.nc, c.in)
-		return false
-	}
-	return c.body.drain()
 }
 
 func (c *conn) begin() {

@@ -112,7 +112,8 @@ func (m *asked) set(most int) (waits []time.Duration) {
 // is some.
 func TestNoMemory(t *testing.T) {
 	fretest.CheckLeaks(t)
-	memory := &asked{Memory: buffer.Lender{Pool: fretest.Buffers(t, 4<<20)}, most: 1 << 20}
+	pool := fretest.Buffers(t, 4<<20)
+	memory := &asked{Memory: buffer.Lender{Pool: pool}, most: 1 << 20}
 	s, addr := startServer(t, httpserver.Config{Handler: everything(t), Memory: memory})
 	const request = "GET /hello?1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 	kept := greet(t, addr)
@@ -120,6 +121,7 @@ func TestNoMemory(t *testing.T) {
 	if status, body := kept.answer(1); status != "200" || string(body) != "hello 2" {
 		t.Errorf("HTTP/2: %s %q", status, body)
 	}
+	until(t, "what the connection has is given back", func() bool { return pool.Stats().Held == 0 })
 
 	memory.set(0)
 	for i := range 2 {

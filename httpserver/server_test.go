@@ -154,6 +154,11 @@ func everything(t testing.TB) httpserver.Handler {
 			_, err := x.Write([]byte("five!"))
 			check(t, err)
 			x.Abort()
+		case "/panicked":
+			check(t, x.Begin(200, -1))
+			_, err := x.Write([]byte("five!"))
+			check(t, err)
+			panic("after a part")
 		case "/panic":
 			panic("as asked for")
 		}
@@ -298,7 +303,7 @@ func exchange(t *testing.T, addr, text string) string {
 	}
 	got, err := io.ReadAll(c)
 	if err != nil {
-		t.Fatalf("%q: %v after %q", text, err, got)
+		t.Fatalf("%.80q: %v after %q", text, err, got)
 	}
 	return string(got)
 }
@@ -476,6 +481,14 @@ func TestBroken(t *testing.T) {
 	}
 	if got := exchange(t, addr, "GET /panic HTTP/1.1\r\nHost: a\r\n\r\n"); got != "" {
 		t.Errorf("panic: got %q", got)
+	}
+	// What has been sent arrives, also where the server has not read all of the request: a
+	// reset would overtake it.
+	for _, path := range []string{"/short", "/abort", "/panicked"} {
+		got := exchange(t, addr, "POST "+path+" HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("x", 50000))
+		if !strings.Contains(got, "five!") || strings.HasSuffix(got, "0\r\n\r\n") {
+			t.Errorf("POST %s: got %q", path, got)
+		}
 	}
 	if got := exchange(t, addr, "GET /hello HTTP/1.0\r\n\r\n"); !strings.HasSuffix(got, "\r\n\r\nhello ") {
 		t.Errorf("afterwards: got %q", got)
