@@ -163,6 +163,8 @@ func (s *server) run(c *call, name string, r *engine.Request) (*engine.Response,
 func faultOf(err error, request string) *fault {
 	var failed *engine.FunctionError
 	var crash *engine.CrashError
+	var step *engine.StepError
+	var loop *engine.LoopError
 	switch {
 	case errors.As(err, &failed):
 		return &fault{Message: failed.Message, Type: failed.Type, Request: request}
@@ -170,6 +172,8 @@ func faultOf(err error, request string) *fault {
 		return &fault{Message: "RequestId: " + request + " Error: Task timed out", Type: "Sandbox.Timedout"}
 	case errors.As(err, &crash):
 		return &fault{Message: "RequestId: " + request + " Error: " + crash.Error(), Type: "Runtime.ExitError"}
+	case errors.As(err, &step), errors.As(err, &loop): // not to be tried again: it ran as far as that
+		return &fault{Message: err.Error(), Type: "Pipeline.StepFailed", Request: request}
 	}
 	return nil
 }

@@ -230,6 +230,9 @@ func TestRun(t *testing.T) {
 		{&engine.FunctionError{Type: "ValueError", Message: "no"}, "ValueError"},
 		{fmt.Errorf("invoke: %w", engine.ErrTimeout), "Sandbox.Timedout"},
 		{&engine.CrashError{Reason: "was killed"}, "Runtime.ExitError"},
+		{&engine.StepError{Code: "overloaded", Err: engine.ErrOverloaded}, "Pipeline.StepFailed"},
+		{&engine.StepError{Code: "timeout", Err: engine.ErrTimeout}, "Sandbox.Timedout"},
+		{&engine.LoopError{Chain: "a → a", Why: "a is a step of itself"}, "Pipeline.StepFailed"},
 	} {
 		var got string
 		s := &server{Config: Config{Invoker: invokes(func(name string, r *engine.Request) (*engine.Response, error) {
