@@ -139,8 +139,9 @@ var hopByHop = map[string]bool{
 var ours = map[string]bool{"Content-Length": true, "Date": true, "X-Request-Id": true}
 
 // eventHeader makes of a request's fields, with canonical names, those that are end to
-// end, sorted by name, behind Host. It uses the list's memory.
-func eventHeader(host string, fields [][2]string) [][2]string {
+// end, and the gateway's own, which no client can have dropped, sorted by name, behind
+// Host. It uses the list's memory.
+func eventHeader(host string, fields [][2]string, own ...[2]string) [][2]string {
 	var drop map[string]bool
 	for _, f := range fields {
 		if f[0] != "Connection" {
@@ -154,6 +155,7 @@ func eventHeader(host string, fields [][2]string) [][2]string {
 		}
 	}
 	fields = slices.DeleteFunc(fields, func(f [2]string) bool { return f[0] == "Host" || hopByHop[f[0]] || drop[f[0]] })
+	fields = append(fields, own...)
 	slices.SortStableFunc(fields, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
 	return slices.Insert(fields, 0, [2]string{"Host", host})
 }

@@ -216,7 +216,7 @@ func TestEventHeader(t *testing.T) {
 		"Forwarded: for=203.0.113.9;proto=https", "X-Real-IP: 203.0.113.9", "X-Forwarded-Prefix: /a",
 	}
 	lines := append([]string{
-		"x-two: 1", "Connection: x-mine, keep-alive", "X-Mine: 1", "Te: trailers", "X-Two: 2", "Accept: */*", "X-Request-ID: abc-1",
+		"x-two: 1", "Connection: x-mine, keep-alive, forwarded, x-request-id, x-forwarded-for, x-forwarded-host, x-forwarded-proto", "X-Mine: 1", "Te: trailers", "X-Two: 2", "Accept: */*", "X-Request-ID: abc-1",
 	}, claims...)
 	own := `for=127.0.0.1;host="shop.example";proto=http`
 	for name, tt := range map[string]struct {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -166,22 +167,20 @@ func (e *exchange) header() [][2]string {
 			fields = append(fields, [2]string{name, value})
 		}
 	}
-	fields = append(fields, [2]string{"X-Request-Id", e.id}, [2]string{forwardedProto, proto}, [2]string{forwardedHost, host})
-	node := "unknown"
-	if e.client.peer != "" {
-		node = e.client.peer
-		way := node
-		if len(chain) > 0 {
-			way = strings.Join(append(chain, node), ", ")
-		}
-		fields = append(fields, [2]string{forwardedFor, way})
-	}
+	node := cmp.Or(e.client.peer, "unknown")
 	element := forwardedElement(node, own[1], own[0])
 	if len(elements) > 0 {
 		element = strings.Join(append(elements, element), ", ")
 	}
-	fields = append(fields, [2]string{forwarded, element})
-	return eventHeader(own[1], fields)
+	said := append(make([][2]string, 0, 5), [2]string{"X-Request-Id", e.id}, [2]string{forwardedProto, proto}, [2]string{forwardedHost, host}, [2]string{forwarded, element})
+	if e.client.peer != "" {
+		way := node
+		if len(chain) > 0 {
+			way = strings.Join(append(chain, node), ", ")
+		}
+		said = append(said, [2]string{forwardedFor, way})
+	}
+	return eventHeader(own[1], fields, said...)
 }
 
 // forwardedElement is what the gateway itself has seen (RFC 7239 section 4).
