@@ -40,6 +40,9 @@ func Forward(w http.ResponseWriter, r *http.Request, ev Event) error {
 			from: r.Body, size: r.ContentLength, limit: ev.MaxBodyBytes,
 			interrupt: func() error { return f.control.SetReadDeadline(time.Unix(1, 0)) },
 		}
+		if err := f.control.SetReadDeadline(time.Time{}); err != nil { // of the server's: the function's time is the body's
+			return err
+		}
 		// The answer may begin before the body's end, and the engine alone reads
 		// the body: net/http would discard what is left of it.
 		if err := f.control.EnableFullDuplex(); err != nil {

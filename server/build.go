@@ -19,6 +19,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/unpack"
+	"github.com/fre-engine/fre/server/intake"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -157,6 +158,11 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 	if err != nil {
 		return nil, nil, err
 	}
+	uploaded, err := s.upload(w, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer uploaded()
 	path, err := s.cfg.Scratch()
 	if err != nil {
 		return nil, nil, fmt.Errorf("make scratch directory: %w", err)
@@ -172,17 +178,44 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 	}
 	defer dir.Close()
 	// Padding and headers come on top of what the entries hold.
-	body := http.MaxBytesReader(w, r.Body, s.cfg.MaxTarBytes+int64(s.cfg.MaxTarEntries)*1024)
-	if err := unpack.Tar(dir, body, unpack.Limits{Bytes: s.cfg.MaxTarBytes, Entries: s.cfg.MaxTarEntries}); err != nil {
+	unhurried(w)
+	body, done := intake.Within(w, http.MaxBytesReader(w, r.Body, s.cfg.MaxTarBytes+int64(s.cfg.MaxTarEntries)*1024), uploadTime)
+	err = unpack.Tar(dir, body, unpack.Limits{Bytes: s.cfg.MaxTarBytes, Entries: s.cfg.MaxTarEntries})
+	if err == nil {
+		// To its end: net/http would read on after the handler, and panics when it comes
+		// to the end at the moment at which it waits for the next request.
+		_, _ = io.Copy(io.Discard, body)
+	}
+	done()
+	uploaded()
+	if err != nil {
 		return nil, nil, uploadError(err)
 	}
-	// To its end: net/http would read on after the handler, and panics when it comes
-	// to the end at the moment at which it waits for the next request.
-	_, _ = io.Copy(io.Discard, body)
 	if err := s.mayBuild(r, dir); err != nil {
 		return nil, nil, err
 	}
 	return s.engine.Build(engine.WithLogins(image.WithOptions(r.Context(), o), logins), dir, out.report)
+}
+
+// A template comes to the disk before a build's turn is asked for: so many at a time, of one
+// tenant fewer, each within that time.
+const (
+	maxUploads   = 32
+	maxUploadsOf = 8
+	uploadTime   = 10 * time.Minute
+)
+
+// upload takes a place for a template that comes from another machine, until uploaded is called.
+func (s *server) upload(w http.ResponseWriter, r *http.Request) (uploaded func(), err error) {
+	if !s.cfg.Remote {
+		return func() {}, nil
+	}
+	uploaded, ok := s.uploads.Enter(identityOf(r).Tenant)
+	if !ok {
+		w.Header().Set("Retry-After", "5")
+		return nil, &api.Error{Code: api.CodeOverloaded, Status: http.StatusTooManyRequests, Message: "other templates are on their way", Next: "try again once they have come"}
+	}
+	return uploaded, nil
 }
 
 // uploadError tells what the client's archive did wrong from what went wrong here.
@@ -192,6 +225,8 @@ func uploadError(err error) error {
 		return tooLargeError(err.Error())
 	case errors.Is(err, unpack.ErrArchive):
 		return badRequest("%v", err)
+	case errors.Is(err, intake.ErrSlow):
+		return &api.Error{Code: api.CodeTimeout, Status: http.StatusRequestTimeout, Message: fmt.Sprintf("the template takes more than %s to come", uploadTime), Next: "leave out of its directory what the function does not need (.freignore)"}
 	}
 	return err
 }

@@ -259,11 +259,15 @@ func (s *server) guarded(rt route) func(http.ResponseWriter, *http.Request) erro
 			return rt.handle(w, r)
 		}
 		watched := &statusWriter{ResponseWriter: w}
+		err = errBrokenOff // unless the handler returns: an answer that breaks off ends it by a panic
+		defer func() { s.audit(name, a, r, watched.status, err) }()
 		err = rt.handle(watched, r)
-		s.audit(name, a, r, watched.status, err)
 		return err
 	}
 }
+
+// errBrokenOff is how an action ended whose answer the client did not get to its end.
+var errBrokenOff = &api.Error{Code: api.CodeCanceled, Status: statusClientGone, Message: "the answer was broken off"}
 
 // permit says whether an identity may do what a route does. What is another tenant's is
 // not there.

@@ -28,6 +28,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/server/intake"
 	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
 )
@@ -141,7 +142,8 @@ type server struct {
 	engine Engine
 	log    *slog.Logger
 
-	profiling sync.Mutex // held by the one profile that is being taken
+	profiling sync.Mutex            // held by the one profile that is being taken
+	uploads   intake.Places[string] // templates on their way from other machines, by tenant
 
 	imageList    listing.Cache[store.Image]
 	functionList listing.Cache[engine.Function]
@@ -267,7 +269,7 @@ func New(cfg Config) http.Handler {
 	if cfg.MaxInvokeBytes == 0 {
 		cfg.MaxInvokeBytes = 64 << 20
 	}
-	s := &server{cfg: cfg, engine: cfg.Engine, log: cfg.Log}
+	s := &server{cfg: cfg, engine: cfg.Engine, log: cfg.Log, uploads: intake.Places[string]{All: maxUploads, Of: maxUploadsOf}}
 	s.sandboxList = map[bool]*listing.Cache[engine.Sandbox]{false: {Row: appendSandbox}, true: {Row: appendSandbox}}
 	s.functionList.Row = func(buf []byte, f *engine.Function) ([]byte, error) { return appendJSON(buf, functionOf(f)) }
 	s.imageList.Row = func(buf []byte, img *store.Image) ([]byte, error) { return appendJSON(buf, imageOf(img)) }
@@ -287,6 +289,9 @@ func New(cfg Config) http.Handler {
 		}
 		s.fail(w, r, unknownRoute(mux, r))
 	})
+	if cfg.Remote {
+		return hurried(mux, bodyPatience, leftPatience)
+	}
 	return mux
 }
 

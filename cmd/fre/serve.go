@@ -133,7 +133,7 @@ served, "openfaas" whether OpenFaaS's clients are answered (see docs/configurati
 	f.IntVar(&cfg.Forks, "forks", 25, "`percent` of the host's memory that fork servers may have together; 0 for none")
 	f.IntVar(&cfg.Parked, "shells", 1024, "sandboxes parked ahead at most, after demand for them and if memory and process ids allow; 0: every start is made from nothing")
 	f.Int64Var(&cfg.MaxBody, "max-body", gateway.DefaultMaxBody, "largest request body in `bytes`")
-	f.IntVar(&cfg.MaxConnections, "max-connections", 10_000, "connections of the gateway's clients at most")
+	f.IntVar(&cfg.MaxConnections, "max-connections", 10_000, "connections of clients at most, of the gateway and of each API that listens on an address")
 	f.IntVar(&cfg.MaxPerClient, "max-connections-per-client", 0, "of one address, or of IPv6 one /64; trusted proxies have no such bound (default half of --max-connections)")
 	f.StringSliceVar(&cfg.TrustedProxies, "trusted-proxies", nil, "`ranges` of addresses whose X-Forwarded-* and Forwarded headers functions are told")
 	f.BoolVar(&cfg.Compress, "compress", true, "compress answers where clients ask for it and it is worth it")
@@ -339,13 +339,17 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		OpenFaaS: faas,
 		Guard:    guard, Events: takesEvents, Engine: invoker, Log: log, MaxBodyBytes: cfg.MaxBody, Metrics: metrics, TrustedProxies: proxies, AccessLog: accessLog, Compress: cfg.Compress,
 	})
+	shared := func(a netip.Addr) bool {
+		return slices.ContainsFunc(proxies, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	perClient := cmp.Or(cfg.MaxPerClient, max(1, cfg.MaxConnections/2))
 	clients := httpserver.New(httpserver.Config{
 		Handler: front, Refuse: front.Refuse, Log: log, TLS: secure, Memory: buffer.Lender{Pool: memory},
-		MaxConnections: cfg.MaxConnections, MaxPerClient: cfg.MaxPerClient,
-		Shared: func(a netip.Addr) bool {
-			return slices.ContainsFunc(proxies, func(p netip.Prefix) bool { return p.Contains(a) })
-		},
+		MaxConnections: cfg.MaxConnections, MaxPerClient: perClient, Shared: shared,
 	})
+	bound := func(l net.Listener) net.Listener {
+		return server.Bounded(l, cfg.MaxConnections, perClient, shared)
+	}
 	metrics.MustRegister(gateway.Connections(clients))
 	api := server.Config{
 		Engine: eng, Events: queue, Log: log, Version: version(), Scratch: st.MkdirScratch, Connections: memory, Access: records, Invoker: gateway.Counted(invoker, guard), Agents: eng,
@@ -359,7 +363,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		clients,
 	}
 	if cfg.APIListen != "" {
-		l, err := listenAPI(cfg.APIListen, secure)
+		l, err := listenAPI(cfg.APIListen, secure, bound)
 		if err != nil {
 			return err
 		}
@@ -370,7 +374,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		log.InfoContext(ctx, "control API ready", "address", l.Addr().String(), "tls", secure != nil)
 	}
 	if cfg.Lambda != nil {
-		l, s, err := cfg.Lambda.open(secure, eng, api.Invoker, st, guard, takesEvents, log)
+		l, s, err := cfg.Lambda.open(secure, bound, eng, api.Invoker, st, guard, takesEvents, log)
 		if err != nil {
 			return err
 		}

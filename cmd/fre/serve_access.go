@@ -202,7 +202,7 @@ func gatewayTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error)
 }
 
 // listenAPI opens the remote control API's address: beyond loopback it takes TLS.
-func listenAPI(address string, secure *tls.Config) (net.Listener, error) {
+func listenAPI(address string, secure *tls.Config, bound func(net.Listener) net.Listener) (net.Listener, error) {
 	at, err := netip.ParseAddrPort(address)
 	if secure == nil && (err != nil || !at.Addr().IsLoopback()) {
 		return nil, &hintError{
@@ -214,6 +214,7 @@ func listenAPI(address string, secure *tls.Config) (net.Listener, error) {
 	if err != nil {
 		return nil, &hintError{err, "give another address with --api-listen"}
 	}
+	l = bound(l)
 	if secure == nil {
 		return l, nil
 	}

@@ -60,7 +60,7 @@ func loopback(address string) bool {
 }
 
 // open makes the listener, which takes TLS beyond loopback, and its server.
-func (c *lambdaConfig) open(secure *tls.Config, eng *engine.Engine, invoker gateway.Invoker, st *store.Store, guard *gateway.Guard, events lambdaapi.Events, log *slog.Logger) (net.Listener, *http.Server, error) {
+func (c *lambdaConfig) open(secure *tls.Config, bound func(net.Listener) net.Listener, eng *engine.Engine, invoker gateway.Invoker, st *store.Store, guard *gateway.Guard, events lambdaapi.Events, log *slog.Logger) (net.Listener, *http.Server, error) {
 	if secure == nil && !loopback(c.Listen) {
 		return nil, nil, &hintError{fmt.Errorf("lambda.listen: %s: code would be sent in the clear", c.Listen), "give --tls-cert and --tls-key, or tls.acme; without TLS it can listen on an address such as 127.0.0.1:9001"}
 	}
@@ -68,6 +68,7 @@ func (c *lambdaConfig) open(secure *tls.Config, eng *engine.Engine, invoker gate
 	if err != nil {
 		return nil, nil, &hintError{err, "give another address as lambda.listen"}
 	}
+	l = bound(l)
 	if secure != nil {
 		l = tls.NewListener(l, onlyHTTP1(secure))
 	}

@@ -12,6 +12,7 @@ package lambdaapi
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +22,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,6 +33,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/server/intake"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -67,8 +71,9 @@ const (
 
 type server struct {
 	Config
-	locks locks         // one change of a function at a time
-	codes chan struct{} // held by the one request whose code is in memory
+	locks     locks                       // one change of a function at a time
+	receiving intake.Places[netip.Prefix] // bodies that may hold code, on their way to the disk
+	codes     chan struct{}               // held by the one request whose code is in memory
 }
 
 // route is one line of the API.
@@ -113,7 +118,7 @@ func New(cfg Config) http.Handler {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	s := &server{Config: cfg, codes: make(chan struct{}, 1)}
+	s := &server{Config: cfg, receiving: intake.Places[netip.Prefix]{All: maxReceiving, Of: maxReceivingOf}, codes: make(chan struct{}, 1)}
 	mux := http.NewServeMux()
 	for _, rt := range routes {
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.serve(rt, w, r) })
@@ -141,7 +146,8 @@ type call struct {
 	client netip.Addr
 	tenant string
 	body   []byte
-	// release forgets a body that holds code: another may come then.
+	aside  string // where a body lies that may hold code, until load; "" for none
+	// release forgets a body that may hold code: another may come then.
 	release func()
 	on      string // the function, for the audit log
 	status  int    // of the answer, 0 while there is none
@@ -151,6 +157,9 @@ func (s *server) serve(rt route, w http.ResponseWriter, r *http.Request) {
 	c := &call{w: w, r: r, client: access.ClientOf(r), release: func() {}}
 	defer func() { c.release() }()
 	w.Header().Set("X-Amzn-Requestid", requestID())
+	if r.ContentLength != 0 { // which net/http reads before an answer, of whom it may be
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience)) // fails with the connection
+	}
 	err := s.admit(rt, c)
 	if err == nil {
 		err = rt.handle(s, c)
@@ -180,13 +189,14 @@ func (s *server) admit(rt route, c *call) error {
 	} else if !byProgram(c.r) {
 		return refuse(http.StatusForbidden, "AccessDeniedException", "unsigned requests are for programs on this machine: this one came from a web page, or for another host")
 	}
-	if err := s.read(rt, c); err != nil {
+	hash, err := s.read(rt, c)
+	if err != nil {
 		return err
 	}
 	if signed == nil {
 		c.id = access.Identity{Who: "unsigned", Tenant: s.Unsigned, Scopes: []access.Scope{access.Deploy, access.Invoke}}
 	} else {
-		text, err := signed.text(c.r, c.body)
+		text, err := signed.text(c.r, hash)
 		if err != nil {
 			return err
 		}
@@ -199,13 +209,13 @@ func (s *server) admit(rt route, c *call) error {
 	if rt.scope == "" {
 		return nil
 	}
-	err := c.id.Need(rt.scope)
-	if err != nil {
+	if err := c.id.Need(rt.scope); err != nil {
 		s.Guard.Access.Record(access.Entry{
 			Who: c.id.Who, Tenant: c.tenant, Client: c.client, Action: "lambda " + rt.action, On: c.r.PathValue("function"), Result: access.Refused, Reason: err.Error(),
 		})
+		return err
 	}
-	return err
+	return s.load(c)
 }
 
 // byProgram says that no web page has had a browser send a request that nothing signs:
@@ -222,36 +232,83 @@ func byProgram(r *http.Request) bool {
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
-// patience is how long a request's body may take to come.
-const patience = time.Minute
+// A body takes so long to come, one that may hold code more. Of those so many come at a time,
+// of one address fewer, and go to the disk: whose they are is known once they are whole.
+const (
+	patience       = time.Minute
+	codePatience   = 2 * time.Minute
+	maxReceiving   = 32
+	maxReceivingOf = 8
+)
 
-// read reads the request's body; one that holds code waits until no other is in memory.
-func (s *server) read(rt route, c *call) error {
-	if rt.max == maxCode {
-		select {
-		case s.codes <- struct{}{}:
-		case <-c.r.Context().Done():
-			return context.Cause(c.r.Context())
+// read reads the request's body and returns its hash. One that may hold code is put aside.
+func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
+	var to io.Writer
+	var memory bytes.Buffer
+	most := patience
+	if to = &memory; rt.max == maxCode {
+		f, err := s.putAside(c)
+		if err != nil {
+			return hash, err
 		}
-		c.release = sync.OnceFunc(func() {
-			c.body = nil
-			<-s.codes
-		})
+		defer func() { _ = f.Close() }() // what it has is read anew
+		to, most = f, codePatience
 	}
-	err := http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(patience))
-	if err == nil {
-		c.body, err = io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, rt.max))
-	}
-	if err == nil {
-		err = http.NewResponseController(c.w).SetReadDeadline(time.Time{})
+	control := http.NewResponseController(c.w)
+	sum := sha256.New()
+	if err = control.SetReadDeadline(time.Now().Add(most)); err == nil {
+		_, err = io.Copy(io.MultiWriter(to, sum), http.MaxBytesReader(c.w, c.r.Body, rt.max))
 	}
 	if err == nil {
-		return nil
+		err = control.SetReadDeadline(time.Time{})
+	}
+	if err == nil {
+		c.body = memory.Bytes()
+		return [sha256.Size]byte(sum.Sum(nil)), nil
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return refuse(http.StatusRequestEntityTooLarge, "RequestTooLargeException", "Request must be smaller than %d bytes for the %s operation", rt.max, rt.action)
+		return hash, refuse(http.StatusRequestEntityTooLarge, "RequestTooLargeException", "Request must be smaller than %d bytes for the %s operation", rt.max, rt.action)
 	}
-	return refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not read request body: %v", err)
+	return hash, refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not read request body: %v", err)
+}
+
+// putAside makes the file for a body that may hold code, which lasts until release.
+func (s *server) putAside(c *call) (*os.File, error) {
+	leave, ok := s.receiving.Enter(access.Block(c.client))
+	if !ok {
+		return nil, &failure{status: http.StatusTooManyRequests, kind: "TooManyRequestsException", message: "the code of other functions is on its way", after: time.Second}
+	}
+	dir, remove, err := s.scratch(c)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	c.release = sync.OnceFunc(func() {
+		remove()
+		leave()
+	})
+	c.aside = filepath.Join(dir, "body")
+	return os.OpenFile(c.aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// load takes what was put aside into memory once no other is there.
+func (s *server) load(c *call) error {
+	if c.aside == "" {
+		return nil
+	}
+	select {
+	case s.codes <- struct{}{}:
+	case <-c.r.Context().Done():
+		return context.Cause(c.r.Context())
+	}
+	body, err := os.ReadFile(c.aside)
+	c.release()
+	c.body, c.aside = body, ""
+	c.release = sync.OnceFunc(func() {
+		c.body = nil
+		<-s.codes
+	})
+	return err
 }
 
 func (s *server) audit(rt route, c *call, err error) {

@@ -123,9 +123,9 @@ func parseAuthorization(field string) (*signature, error) {
 	return s, nil
 }
 
-// text is what was signed. A body whose hash the header says has that hash.
-func (s *signature) text(r *http.Request, body []byte) ([]byte, error) {
-	hash := sha256.Sum256(body)
+// text is what was signed, by the hash of the request's body, which the header says where it
+// says one at all.
+func (s *signature) text(r *http.Request, hash [sha256.Size]byte) ([]byte, error) {
 	payload := hex.EncodeToString(hash[:])
 	if said := r.Header.Get("X-Amz-Content-Sha256"); said != "" && said != payload {
 		return nil, refuse(http.StatusForbidden, "InvalidSignatureException", "X-Amz-Content-Sha256 is not the hash of the body, which FRE asks for where it is said at all")

@@ -29,6 +29,7 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/unpack"
 	"github.com/fre-engine/fre/server"
+	"github.com/fre-engine/fre/server/intake"
 )
 
 // What a build's archive holds: its configuration, and the context below a directory.
@@ -85,7 +86,7 @@ func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, err)
 		return
 	}
-	received, ok := h.receiving.enter(client)
+	received, ok := h.receiving.Enter(access.Block(client))
 	if !ok {
 		w.Header().Set("Retry-After", "5")
 		h.fail(w, r, &api.Error{Code: api.CodeOverloaded, Status: http.StatusTooManyRequests, Message: "other build contexts are on their way", Next: "try again in a moment"})
@@ -173,11 +174,11 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, 
 		macs[i] = hmac.New(sha256.New, b.Secret)
 		to = append(to, macs[i])
 	}
-	body, done := within(w, http.MaxBytesReader(w, r.Body, limit), h.ReceiveTime)
+	body, done := intake.Within(w, http.MaxBytesReader(w, r.Body, limit), h.ReceiveTime)
 	_, err = io.Copy(io.MultiWriter(to...), body)
 	done()
-	if errors.Is(err, errSlowBody) { // whoever it is has shown nothing
-		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), &api.Error{Code: api.CodeTimeout, Status: http.StatusRequestTimeout, Message: fmt.Sprintf("%v: more than %s", err, h.ReceiveTime), Next: "leave out of the function's directory what it does not need"})
+	if errors.Is(err, intake.ErrSlow) { // whoever it is has shown nothing
+		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), &api.Error{Code: api.CodeTimeout, Status: http.StatusRequestTimeout, Message: fmt.Sprintf("the build context takes more than %s to come", h.ReceiveTime), Next: "leave out of the function's directory what it does not need"})
 	}
 	if err != nil {
 		return "", fmt.Errorf("read build context: %w", err)

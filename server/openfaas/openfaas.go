@@ -21,6 +21,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"runtime"
 	"strings"
 	"time"
@@ -33,6 +34,7 @@ import (
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/server"
+	"github.com/fre-engine/fre/server/intake"
 )
 
 // Config wires the handler. All but Builders is required.
@@ -60,9 +62,17 @@ const maxRequest = 1 << 20
 // maxContextEntries bounds files and directories of a build context.
 const maxContextEntries = 50_000
 
+// A build's body is taken in before anybody knows whose it is: so many at a time, of one
+// address fewer. What is built then is for the tenant's quota.
+const (
+	maxReceiving   = 16
+	maxReceivingOf = 4
+	receiveTime    = 2 * time.Minute
+)
+
 type handler struct {
 	Config
-	receiving receiving // builds' bodies
+	receiving intake.Places[netip.Prefix] // builds' bodies
 }
 
 // New returns the handler of /system/ and /build.
@@ -73,7 +83,7 @@ func New(cfg Config) http.Handler {
 	if cfg.ReceiveTime == 0 {
 		cfg.ReceiveTime = receiveTime
 	}
-	h := &handler{Config: cfg}
+	h := &handler{Config: cfg, receiving: intake.Places[netip.Prefix]{All: maxReceiving, Of: maxReceivingOf}}
 	mux := http.NewServeMux()
 	for _, r := range []struct {
 		pattern string

@@ -7,50 +7,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/fre-engine/fre/httpserver"
 )
-
-// TestReceiving: so many bodies come at a time, of one address fewer, and who leaves gives
-// one place back.
-func TestReceiving(t *testing.T) {
-	var r receiving
-	var leave []func()
-	enter := func(client string, want bool) {
-		t.Helper()
-		l, ok := r.enter(netip.MustParseAddr(client))
-		if ok != want {
-			t.Errorf("%s comes: %t, want %t", client, ok, want)
-		}
-		if ok {
-			leave = append(leave, l)
-		}
-	}
-	for i := range maxReceivingOf {
-		enter(fmt.Sprintf("2001:db8::%d", i), true)
-	}
-	enter("2001:db8::99", false) // one /64 is one client
-	leave[0]()
-	leave[0]()
-	enter("2001:db8::99", true)
-	enter("2001:db8::98", false)
-	for i := range maxReceiving - maxReceivingOf {
-		enter(fmt.Sprintf("192.0.2.%d", i), true)
-	}
-	enter("192.0.2.200", false)
-	leave[1]()
-	enter("192.0.2.200", true)
-	for _, l := range leave {
-		l()
-	}
-	if r.all != 0 || len(r.of) != 0 {
-		t.Errorf("all have left: %d places are taken, by %v", r.all, r.of)
-	}
-}
 
 // TestBuildDrips: who sends a body one byte after the other is told so when its time is over,
 // and has no place any more; it counts as a failure of authentication. By either server.

@@ -1,0 +1,128 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/fre-engine/fre/access"
+)
+
+const (
+	// bodyPatience is how long a request's body may take, unless its handler says otherwise.
+	bodyPatience = time.Minute
+	// leftPatience is how long what no handler has read of it may take to come.
+	leftPatience = time.Second
+)
+
+// hurried has clients send what they have begun to within body, and what no handler has read of
+// it within left: net/http, which reads that before it answers, would wait for ever, for whoever
+// has connected.
+func hurried(next http.Handler, body, left time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		control := http.NewResponseController(w)
+		_ = control.SetReadDeadline(time.Now().Add(body)) // fails with the connection, as below
+		r.Body = &hurriedBody{r.Body, w}
+		next.ServeHTTP(w, r)
+		_ = control.SetReadDeadline(time.Now().Add(left))
+	})
+}
+
+// unhurried is for bodies that may take longer: who reads them has bounds of its own.
+func unhurried(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // fails with the connection
+}
+
+// hurriedBody lifts the deadline at its end: from there on net/http reads to learn whether the
+// client has gone, and a deadline would mean that.
+type hurriedBody struct {
+	io.ReadCloser
+	w http.ResponseWriter
+}
+
+func (b *hurriedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		unhurried(b.w)
+	}
+	return n, err
+}
+
+// Bounded is l with at most so many connections at once, and of one client (access.Block) ofOne;
+// others are closed as they come. Those that are shared, as a proxy's, count among all alone.
+func Bounded(l net.Listener, all, ofOne int, shared func(netip.Addr) bool) net.Listener {
+	return &boundedListener{Listener: l, all: all, ofOne: ofOne, shared: shared, of: map[netip.Prefix]int{}}
+}
+
+type boundedListener struct {
+	net.Listener
+	all, ofOne int
+	shared     func(netip.Addr) bool
+
+	mu   sync.Mutex
+	open int
+	of   map[netip.Prefix]int
+}
+
+// Accept waits for a connection that there is a place for.
+func (l *boundedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if leave, ok := l.enter(c.RemoteAddr()); ok {
+			return &boundedConn{c, leave}, nil
+		}
+		_ = c.Close() // nothing was sent
+	}
+}
+
+func (l *boundedListener) enter(from net.Addr) (leave func(), ok bool) {
+	var client netip.Prefix // none: it is counted among all alone
+	if at, err := netip.ParseAddrPort(from.String()); err == nil && !l.shared(at.Addr().Unmap()) {
+		client = access.Block(at.Addr())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open >= l.all || client.IsValid() && l.of[client] >= l.ofOne {
+		return nil, false
+	}
+	l.open++
+	l.of[client]++
+	return sync.OnceFunc(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open--
+		if l.of[client]--; l.of[client] == 0 {
+			delete(l.of, client)
+		}
+	}), true
+}
+
+type boundedConn struct {
+	net.Conn
+	leave func()
+}
+
+// Close gives the place back.
+func (c *boundedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+// CloseWrite closes our direction, where that can be done alone.
+func (c *boundedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}

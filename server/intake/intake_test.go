@@ -1,0 +1,37 @@
+package intake_test
+
+import (
+	"testing"
+
+	"github.com/fre-engine/fre/server/intake"
+)
+
+// TestPlaces: so many bodies come at a time, of one sender fewer, and who leaves gives one
+// place back, once.
+func TestPlaces(t *testing.T) {
+	p := intake.Places[string]{All: 3, Of: 2}
+	enter := func(from string, want bool) func() {
+		t.Helper()
+		leave, ok := p.Enter(from)
+		if ok != want {
+			t.Errorf("%s comes: %t, want %t", from, ok, want)
+		}
+		return leave
+	}
+	first, second := enter("a", true), enter("a", true)
+	enter("a", false)
+	third := enter("b", true)
+	enter("c", false)
+	first()
+	first()
+	enter("c", true)()
+	again := enter("a", true)
+	enter("a", false)
+	for _, leave := range []func(){second, third, again} {
+		leave()
+	}
+	for range 2 {
+		enter("a", true)
+	}
+	enter("b", true)
+}
