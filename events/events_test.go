@@ -510,3 +510,33 @@ func TestTurns(t *testing.T) {
 		t.Errorf("nothing is free: %v", err)
 	}
 }
+
+// TestSlowBodyAtStop: an event whose body does not come to its end keeps no stop waiting beyond
+// its time; its client is told.
+func TestSlowBodyAtStop(t *testing.T) {
+	var e functions
+	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	s, err := Open(testConfig(t, &e))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, client := io.Pipe()
+	defer client.Close()
+	published := make(chan error, 1)
+	go func() {
+		_, err := s.Publish(t.Context(), "f", &engine.Request{Method: http.MethodPost, Path: "/", Body: body, Size: -1}, Options{})
+		published <- err
+	}()
+	if _, err := io.WriteString(client, "some of it"); err != nil { // it is being read
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	var refused *RefusedError
+	if err := <-published; !errors.As(err, &refused) || refused.Code != "events_unavailable" {
+		t.Error(err)
+	}
+}

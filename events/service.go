@@ -48,6 +48,8 @@ type Service struct {
 	tasks sync.WaitGroup  // everything that runs on
 	live  context.Context // until Close
 	end   context.CancelFunc
+	brief context.Context // until Close has waited for as long as it may
+	cut   context.CancelFunc
 
 	// making is held while a stream or a consumer is made: many publishers find that there
 	// is none, and the server's own parts race where a stream is updated beside that.
@@ -93,6 +95,7 @@ func Open(cfg Config) (_ *Service, err error) {
 	}
 	s := &Service{cfg: cfg, turns: newTurns(cfg.Concurrency), index: newIndex(), streams: map[string]*committer{}, queues: map[queueKey]*queue{}}
 	s.live, s.end = context.WithCancel(context.Background())
+	s.brief, s.cut = context.WithCancel(context.Background())
 	if s.bodies, err = openBodies(filepath.Join(cfg.Dir, "bodies"), cfg.BodyBytes); err != nil {
 		return nil, err
 	}
@@ -159,6 +162,7 @@ func (s *Service) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
+	s.cut()
 	if s.teller != nil {
 		s.teller.flush()
 	}
@@ -271,12 +275,20 @@ func headerSize(m *nats.Msg) (n int) {
 }
 
 // readBody reads the body into m, or into a file.
-func (s *Service) readBody(m *message, r *engine.Request) error {
+func (s *Service) readBody(m *message, r *engine.Request) (err error) {
 	if r.Body == nil {
 		return nil
 	}
 	if r.Size > s.cfg.MaxEvent {
 		return refuse(ErrTooLarge, "the limit is %d bytes", s.cfg.MaxEvent)
+	}
+	if c, ok := r.Body.(io.Closer); ok { // whoever sends slowly does not hold up the stop
+		goOn := context.AfterFunc(s.brief, func() { _ = c.Close() }) // the reading fails by that
+		defer func() {
+			if !goOn() && err != nil {
+				err = errStopping()
+			}
+		}()
 	}
 	most := min(int64(inline), s.cfg.MaxEvent)
 	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
@@ -323,11 +335,13 @@ func (s *Service) begin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return refuse(ErrUnavailable, "the engine is stopping")
+		return errStopping()
 	}
 	s.tasks.Add(1)
 	return nil
 }
+
+func errStopping() error { return refuse(ErrUnavailable, "the engine is stopping") }
 
 func (s *Service) ready() error {
 	if s.nc.Status() != nats.CONNECTED {
