@@ -142,7 +142,8 @@ type Node struct {
 	taken    bool      // another node has the name by now
 	draining bool
 	closing  bool
-	foreign  int                           // requests of other nodes' under way
+	foreign  int                           // requests of other nodes' under way here
+	given    int                           // requests of this node's under way at others
 	view     map[string]*member            // the others, and this one
 	entries  map[string]*entry             // of the table, by function
 	pushed   map[store.Digest]store.Digest // what the registry calls images of here
@@ -301,7 +302,8 @@ func (n *Node) bucket(ctx context.Context, cfg jetstream.KeyValueConfig) (jetstr
 	return kv, err
 }
 
-// Close gives the name back, after what others have asked for has ended or ctx has.
+// Close gives the name back, after what others have asked for, and have been asked for, has
+// ended or ctx has.
 func (n *Node) Close(ctx context.Context) error {
 	n.mu.Lock()
 	first := !n.closing
@@ -310,7 +312,7 @@ func (n *Node) Close(ctx context.Context) error {
 	if !first {
 		return nil
 	}
-	for n.engine != nil && n.borrowed() > 0 && sleep(ctx, 10*time.Millisecond) {
+	for n.engine != nil && n.forwarded() > 0 && sleep(ctx, 10*time.Millisecond) {
 	}
 	n.end()
 	n.tasks.Wait()

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -652,7 +653,7 @@ func TestForwardStream(t *testing.T) {
 		t.Error(err)
 	}
 	<-closed
-	w.until("it has ended there", func() bool { return b.borrowed() == 0 })
+	w.until("it has ended there", func() bool { return b.forwarded() == 0 })
 	// A node that is lost with an answer.
 	counted.reset(large)
 	closed = make(chan struct{})
@@ -799,6 +800,97 @@ func TestDrain(t *testing.T) {
 		if !errors.Is(err, ErrNoNode) {
 			t.Errorf("a node that is none: %v", err)
 		}
+	}
+}
+
+// What a node has given to others is under way: it is not drained before that has ended, and its
+// stop waits for it.
+func TestStopWithForwarded(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.join("a"), w.join("b")
+	w.deploy(a, "f", "1", digestOf("1"))
+	b.e.has(t, "f", "1")
+	w.knows(a, "a=ready", "b=ready")
+	a.e.set(func() { a.e.room = 0 })
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	b.e.set(func() {
+		b.e.handle = func(context.Context, *engine.Request, []byte) (*engine.Response, error) {
+			close(begun)
+			<-goOn
+			return answer([]byte("b")), nil
+		}
+	})
+	answered := make(chan string)
+	go func() {
+		resp, err := a.Invoke(t.Context(), "f", request("x"))
+		answered <- read(t, resp, err)
+	}()
+	<-begun
+	if err := b.Drain(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	w.knows(b, "a=draining", "b=ready")
+	stopped := make(chan struct{})
+	go func() {
+		w.close(a.Node)
+		close(stopped)
+	}()
+	w.until("it stops", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.closing
+	})
+	select {
+	case got := <-answered:
+		t.Errorf("before it is answered: %q", got)
+	case <-stopped:
+		t.Error("the stop does not wait")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(goOn)
+	if got := <-answered; got != "b" {
+		t.Errorf("got %q", got)
+	}
+	<-stopped
+}
+
+// Heads as large as functions may have come through, whatever they hold. What does not is the
+// function's failure: it has run, and nobody else is asked.
+func TestForwardLargeHead(t *testing.T) {
+	w := newWorld(t)
+	a, b, c := w.join("a"), w.join("b"), w.join("c")
+	w.deploy(a, "f", "1", digestOf("1"))
+	for _, n := range []*node{b, c} {
+		n.e.has(t, "f", "1")
+	}
+	w.knows(a, "a=ready", "b=ready", "c=ready")
+	a.e.set(func() { a.e.room = 0 })
+	var runs atomic.Int32
+	for _, text := range []string{strings.Repeat("<&>", 70<<10), strings.Repeat("x", 400<<10)} {
+		runs.Store(0)
+		for _, n := range []*node{b, c} {
+			n.e.set(func() {
+				n.e.handle = func(_ context.Context, r *engine.Request, _ []byte) (*engine.Response, error) {
+					runs.Add(1)
+					resp := answer([]byte("small"))
+					resp.Header = [][2]string{{"X-A", text}}
+					resp.Bytes = nil // it comes as a stream
+					return resp, nil
+				}
+			})
+		}
+		resp, err := a.Invoke(t.Context(), "f", request("x"))
+		if fits := len(text) < 256<<10; fits {
+			if got := read(t, resp, err); got != "small" || !slices.Contains(resp.Header, [2]string{"X-A", text}) {
+				t.Errorf("%d bytes: %q", len(text), got)
+			}
+		} else if failed, ok := errors.AsType[*engine.FunctionError](err); !ok || failed.Type != "AnswerTooLarge" {
+			t.Errorf("%d bytes: %v", len(text), err)
+		}
+		if n := runs.Load(); n != 1 {
+			t.Errorf("%d bytes: it ran %d times", len(text), n)
+		}
+		w.until("nobody has it any more", func() bool { return a.forwarded()+b.forwarded()+c.forwarded() == 0 })
 	}
 }
 

@@ -88,7 +88,7 @@ func (n *Node) forward(ctx context.Context, name string, r *engine.Request) (res
 	for _, m := range nodes {
 		resp, err := n.ask(ctx, m, a, body)
 		switch {
-		case errors.Is(err, errFull), errors.Is(err, engine.ErrEventTooLarge), err != nil && busy(err):
+		case errors.Is(err, errFull), err != nil && busy(err):
 			continue
 		case err != nil:
 			n.metrics.forwarded.WithLabelValues("failed").Inc()
@@ -148,11 +148,12 @@ func (n *Node) ask(ctx context.Context, m *member, a ask, body []byte) (*engine.
 	f := &foreign{n: n, ctx: ctx, member: m, control: subject(m.Name, "control."+a.ID), inbox: make(chan *nats.Msg, 4*window)}
 	msg, err := encode(subject(m.Name, "invoke"), n.cfg.Conn.NewInbox(), a, body)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(errFull, err) // too large for messages: it runs here, if it may
 	}
 	if f.sub, err = n.cfg.Conn.ChanSubscribe(msg.Reply, f.inbox); err != nil {
 		return nil, errFull
 	}
+	n.give(1)
 	if err := n.cfg.Conn.PublishMsg(msg); err != nil {
 		return nil, errors.Join(errFull, f.Close()) // it has not left
 	}
@@ -285,8 +286,16 @@ func (f *foreign) Close() error {
 		if !f.over {
 			f.say(controlStop)
 		}
+		f.n.give(-1)
 	})
 	return nil
+}
+
+// give counts requests that other nodes have.
+func (n *Node) give(more int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.given += more
 }
 
 // job is a request of another node's that runs here.
@@ -361,10 +370,14 @@ func (n *Node) giveBack() {
 	n.foreign--
 }
 
-func (n *Node) answer(to string, r reply, body []byte) {
-	msg, err := encode(to, "", r, body)
-	if err != nil {
-		msg, err = encode(to, "", reply{Kind: kindFailed, Fault: faultOf(err)}, nil)
+// answer sends a message of an answer. One that cannot be sent ends it: true says that it goes
+// on.
+func (n *Node) answer(to string, r reply, body []byte) bool {
+	msg, encoded := encode(to, "", r, body)
+	err := encoded
+	if encoded != nil { // the function has run: nobody else must
+		failed := reply{Kind: kindFailed, Fault: &fault{Kind: "function", Type: "AnswerTooLarge", Message: encoded.Error()}}
+		msg, err = encode(to, "", failed, nil)
 	}
 	if err == nil {
 		err = n.cfg.Conn.PublishMsg(msg)
@@ -372,6 +385,7 @@ func (n *Node) answer(to string, r reply, body []byte) {
 	if err != nil {
 		n.cfg.Log.Debug("cluster: answer another node", "error", err)
 	}
+	return encoded == nil
 }
 
 // run runs it, and sends the answer on.
@@ -392,7 +406,9 @@ func (n *Node) run(ctx context.Context, j *job, a *ask, msg *nats.Msg) {
 		n.answer(msg.Reply, head, resp.Bytes)
 		return
 	}
-	n.answer(msg.Reply, head, nil)
+	if !n.answer(msg.Reply, head, nil) {
+		return
+	}
 	buf := make([]byte, chunkSize)
 	for sent := 1; ; { // the head is answered by more, too
 		k, err := resp.Body.Read(buf)

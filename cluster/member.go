@@ -160,7 +160,7 @@ func (n *Node) info() Info {
 			i.Warm = append(i.Warm, f.Name)
 		}
 	}
-	i.Busy += n.borrowed()
+	i.Busy += n.forwarded()
 	if n.isDraining() {
 		if i.State = StateDraining; i.Busy == 0 {
 			i.State = StateDrained
@@ -258,11 +258,11 @@ func (n *Node) isDraining() bool {
 	return n.draining || n.closing
 }
 
-// borrowed is how many requests of other nodes are under way.
-func (n *Node) borrowed() int {
+// forwarded is how many requests are under way between this node and others, either way.
+func (n *Node) forwarded() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.foreign
+	return n.foreign + n.given
 }
 
 // watchNodes follows what the others say of themselves.

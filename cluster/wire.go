@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,8 +29,10 @@ const (
 	window    = 16
 	chunkSize = 128 << 10
 
-	// headRoom is what a message has beside its body, at most, in bytes.
-	headRoom = 96 << 10
+	// headRoom is what a message has beside its body, at most, in bytes: all that a head may
+	// have on its way to a function or from it (channel.MaxMeta), as JSON. NATS has a
+	// megabyte, the largest body half of one.
+	headRoom = 384 << 10
 )
 
 // ask is a request.
@@ -78,14 +81,17 @@ const (
 )
 
 func encode(to, replyTo string, head any, body []byte) (*nats.Msg, error) {
-	raw, err := json.Marshal(head)
-	if err != nil {
+	var raw bytes.Buffer
+	e := json.NewEncoder(&raw)
+	e.SetEscapeHTML(false) // it is six bytes for one
+	if err := e.Encode(head); err != nil {
 		return nil, err
 	}
-	if len(raw) > headRoom {
-		return nil, fmt.Errorf("%w: its head takes %d bytes, other nodes take %d", engine.ErrEventTooLarge, len(raw), headRoom)
+	raw.Truncate(raw.Len() - 1) // the line's end, which a NATS header has none of
+	if raw.Len() > headRoom {
+		return nil, fmt.Errorf("its head takes %d bytes, between nodes there are %d", raw.Len(), headRoom)
 	}
-	return &nats.Msg{Subject: to, Reply: replyTo, Header: nats.Header{headWhat: []string{string(raw)}}, Data: body}, nil
+	return &nats.Msg{Subject: to, Reply: replyTo, Header: nats.Header{headWhat: []string{raw.String()}}, Data: body}, nil
 }
 
 // decodeHead reads what encode wrote.
