@@ -382,7 +382,7 @@ func (sh *shell) drop() {
 	sh.sb.Kill()
 }
 
-// errShellGone: the shell died before its use; another way is as good.
+// errShellGone: the shell died before its use, or is of no use; another way is as good.
 var errShellGone = errors.New("shell has ended")
 
 // shellMemory is the least limit that a shell is given: it holds a few hundred KiB
@@ -453,14 +453,18 @@ func (h *Host) prepareRun(s *Sandbox, m *startMessage, spec *Spec) error {
 }
 
 // setLimits changes the limits of a parked sandbox; errShellGone if it has ended,
-// and its group is perhaps another's already.
+// and its group is perhaps another's already, or if the group holds more.
 func (s *Sandbox) setLimits(l Limits) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.released {
 		return errShellGone
 	}
-	return s.group.SetLimits(l.cgroup())
+	err := s.group.SetLimits(l.cgroup())
+	if errors.Is(err, unix.EBUSY) {
+		return errShellGone // as good as: its caller drops it
+	}
+	return err
 }
 
 // run sends RUN and waits for the end of the shell's reports, which comes with

@@ -162,6 +162,31 @@ func TestShellTooBig(t *testing.T) {
 	}
 }
 
+// TestShellHoldsTooMuch: a shell whose group is charged with more than a start's limit
+// is no reason for the start to fail.
+func TestShellHoldsTooMuch(t *testing.T) {
+	h := openHost(t, func(c *Config) { c.Spawners, c.Shells = 1, 1 })
+	waitShells(t, h, someBare)
+	sp := h.slots[0].s
+	sp.mu.Lock()
+	shells := slices.Collect(maps.Values(sp.live))
+	sp.mu.Unlock()
+	if len(shells) != 1 {
+		t.Fatalf("%d shells, want 1", len(shells))
+	}
+	if shells[0].group.V2() { // which kills for a limit what V1 refuses to set
+		t.Log("cgroup v2: nothing to see")
+		return
+	}
+	fretest.Charge(t, 40<<20, shells[0].group.Add)
+	spec := prog(fretest.Rootfs(t), "args", "on")
+	spec.Limits.MemoryBytes = 32 << 20
+	if out, _ := run(t, h, spec); out != "on\n" {
+		t.Errorf("start where a shell holds more than the limit: %q", out)
+	}
+	wait(t, shells[0])
+}
+
 // TestShellFailures: what cannot be started says why, and the next start works.
 func TestShellFailures(t *testing.T) {
 	h := openHost(t)
