@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/sandbox/cgroup"
 	"github.com/fre-engine/fre/sandbox/pool"
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
@@ -385,9 +386,12 @@ func (sh *shell) drop() {
 // errShellGone: the shell died before its use, or is of no use; another way is as good.
 var errShellGone = errors.New("shell has ended")
 
-// shellMemory is the least limit that a shell is given: it holds a few hundred KiB
-// already, and a group cannot get a limit below what it holds.
-const shellMemory = 2 << 20
+// shellMemory is the least limit that a shell is given. Its group holds what its last
+// lease has left and a few hundred KiB of the shell's, and must not come to its limit
+// before execve: the kernel kills all that share the victim's memory, which is the
+// spawner's, with every sandbox of it. What the spawner starts itself it waits for
+// (CLONE_VFORK), and such a child the kernel spares.
+const shellMemory = 4 * cgroup.MostKept
 
 // fitsShell says whether a shell can have the limits of a start, and has room for
 // its strings.

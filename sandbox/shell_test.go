@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
 // waitShells waits until the host has parked as many shells as it is said to.
@@ -146,19 +147,26 @@ func TestShellLimits(t *testing.T) {
 	wait(t, s)
 }
 
-// TestShellTooBig: a limit below what a shell holds already costs no shell.
+// TestShellTooBig: a limit near what a shell's group may hold already costs no shell.
+// The kernel would kill with the shell the spawner, whose memory it shares.
 func TestShellTooBig(t *testing.T) {
 	h := openHost(t)
 	waitShells(t, h, func(s ShellStats) bool { return s.Bare == 4 })
-	spec := prog(fretest.Rootfs(t), "args", "on")
-	spec.Limits.MemoryBytes = 4096
-	if s, err := h.Start(t.Context(), spec); err == nil {
-		if status := wait(t, s); !status.OOMKilled {
-			t.Errorf("ran in a page: %+v", status)
+	for _, limit := range []int64{4096, cgroup.MostKept + 1<<20, 4*cgroup.MostKept - 4096} {
+		spec := prog(fretest.Rootfs(t), "args", "on")
+		spec.Limits.MemoryBytes = limit
+		s, err := h.Start(t.Context(), spec)
+		if err == nil {
+			if s.Kind() != StartSpawner {
+				t.Errorf("%d bytes: started by %s, want %s", limit, s.Kind(), StartSpawner)
+			}
+			if status := wait(t, s); limit == 4096 && !status.OOMKilled {
+				t.Errorf("ran in a page: %+v", status)
+			}
 		}
-	}
-	if now := h.Shells(); now.Bare != 4 || now.Died != 0 {
-		t.Errorf("shells after a start that none of them could do: %+v", now)
+		if now := h.Shells(); now.Bare != 4 || now.Died != 0 {
+			t.Errorf("%d bytes: shells after a start that none of them could do: %+v", limit, now)
+		}
 	}
 }
 

@@ -325,9 +325,10 @@ func (g *Group) empty() (bool, error) {
 	return true, nil
 }
 
-// keepCharged is the charge in bytes a used group may keep. What stays is page
-// cache of shared image files, which emptying would evict for everybody.
-const keepCharged = 4 << 20
+// MostKept is the charge in bytes that a used group may keep, and so begin its next
+// lease with. What stays is page cache of shared image files, which emptying would
+// evict for everybody.
+const MostKept = 4 << 20
 
 // charged is what the memory limit counts now: on V1 what is swapped out too.
 func (g *Group) charged() (int64, error) {
@@ -346,11 +347,11 @@ func (g *Group) charged() (int64, error) {
 }
 
 // discharge frees the group of what its last lease has left in memory. EBUSY where
-// more than keepCharged stays, which the next lease would pay for: memory files and a
+// more than MostKept stays, which the next lease would pay for: memory files and a
 // /tmp that somebody still holds, pages that another sandbox has locked.
 func (g *Group) discharge() error {
 	n, err := g.charged()
-	if err != nil || n <= keepCharged {
+	if err != nil || n <= MostKept {
 		return err
 	}
 	if g.v2 { // Linux 5.19; less than asked for is EAGAIN
@@ -364,7 +365,7 @@ func (g *Group) discharge() error {
 	if err != nil {
 		return err
 	}
-	if n, err = g.charged(); err == nil && n > keepCharged {
+	if n, err = g.charged(); err == nil && n > MostKept {
 		err = unix.EBUSY
 	}
 	return err
