@@ -126,6 +126,7 @@ func (g *Group) set(l Limits) error {
 	}
 	if l.MemoryBytes != g.limits.MemoryBytes {
 		if err := g.setMemory(l.MemoryBytes); err != nil {
+			g.limits.MemoryBytes = 0 // unknown: of two files one may have been written
 			return err
 		}
 		g.limits.MemoryBytes = l.MemoryBytes
@@ -379,6 +380,9 @@ func (g *Group) clean() pool.Verdict {
 	}
 	if !empty {
 		return pool.InUse
+	}
+	if g.limits.MemoryBytes == 0 { // in which order to write the next limit is not known either
+		return pool.Spoilt
 	}
 	s, err := g.count()
 	if err == nil {

@@ -306,14 +306,19 @@ func evacuate(dir string) error {
 }
 
 // writeFile writes one value in one write, as the kernel's files want it, and
-// never creates. Like readFile it goes past package os, which tries to poll
-// these files and so makes ten system calls of three.
+// never creates. The kernel gives up a reclaim for any signal, such as those by which
+// Go preempts its threads: then it is asked again. Like readFile it goes past package
+// os, which tries to poll these files and so makes ten system calls of three.
 func writeFile(path, value string) error {
 	fd, err := open(path, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
-	_, err = unix.Write(fd, []byte(value))
+	for {
+		if _, err = unix.Write(fd, []byte(value)); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
 	_ = unix.Close(fd)
 	if err != nil {
 		return &fs.PathError{Op: "write", Path: path, Err: err}

@@ -8,12 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/sandbox/pool"
@@ -127,6 +129,89 @@ func TestNoSwapAccounting(t *testing.T) {
 	for name, want := range map[string]string{"memory.limit_in_bytes": "1048576", "memory.swappiness": "0"} {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, want)
+		}
+	}
+}
+
+// TestLimitsHalfWritten: a memory limit of which only a part could be written is no
+// limit in force: it is written again, and its group is not leased again.
+func TestLimitsHalfWritten(t *testing.T) {
+	for _, test := range []struct {
+		v2            bool
+		first, second string // files of the limit, as they are written
+	}{
+		{false, "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"},
+		{true, "memory.max", "memory.swap.max"},
+	} {
+		g := fakeGroup(t, test.v2, map[string]string{test.first: "", "memory.usage_in_bytes": "0\n", "memory.current": "0\n"})
+		second := filepath.Join(g.dirs[Memory], test.second)
+		if err := os.Mkdir(second, 0o700); err != nil { // a file that cannot be written
+			t.Fatal(err)
+		}
+		less := small
+		less.MemoryBytes /= 2
+		if err := g.set(less); !errors.Is(err, unix.EISDIR) {
+			t.Fatalf("limit whose %s cannot be written: %v, want %v", test.second, err, unix.EISDIR)
+		}
+		if v := g.clean(); v != pool.Spoilt {
+			t.Errorf("clean with half a limit: %v, want %v", v, pool.Spoilt)
+		}
+		if err := os.Remove(second); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(second, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.set(small); err != nil {
+			t.Fatal(err)
+		}
+		want := strconv.FormatInt(small.MemoryBytes, 10)
+		if got, err := os.ReadFile(filepath.Join(g.dirs[Memory], test.first)); err != nil || string(got) != want {
+			t.Errorf("%s once the limit is written again: %q, %v; want %q", test.first, got, err, want)
+		}
+		if v := g.clean(); v != pool.Ready {
+			t.Errorf("clean with the whole limit: %v, want %v", v, pool.Ready)
+		}
+	}
+}
+
+// TestWriteInterrupted: signals, as Go's own to its threads, do not end what the
+// kernel is at for a while.
+func TestWriteInterrupted(t *testing.T) {
+	p := openPool(t)
+	g, err := p.Acquire(Limits{MemoryBytes: 64 << 20, CPUMillis: 500, Pids: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release(g)
+	fretest.Charge(t, 40<<20, g.Add)
+	name, value, want := "memory.force_empty", "0", error(nil)
+	if g.V2() {
+		name, value, want = "memory.reclaim", "41943040", unix.EAGAIN
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	thread := unix.Gettid()
+	sent := make(chan error, 1)
+	go func() {
+		var err error
+		for range 200 {
+			err = errors.Join(err, unix.Tgkill(os.Getpid(), thread, unix.SIGURG))
+			<-time.After(100 * time.Microsecond)
+		}
+		sent <- err
+	}()
+	for {
+		if err := g.write(Memory, name, value); !errors.Is(err, want) {
+			t.Errorf("write while signals come: %v, want %v", err, want)
+		}
+		select {
+		case err := <-sent:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		default:
 		}
 	}
 }
