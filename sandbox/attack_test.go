@@ -37,6 +37,18 @@ func TestInherited(t *testing.T) {
 	if err := os.WriteFile(adjust, []byte("-500"), 0); err != nil && !errors.Is(err, unix.EACCES) {
 		t.Fatal(err)
 	}
+	var locked unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &locked); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &locked); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}); err != nil && !errors.Is(err, unix.EPERM) {
+		t.Fatal(err)
+	}
 	// Of this thread alone, from which the spawner is then forked.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -47,7 +59,7 @@ func TestInherited(t *testing.T) {
 	defer unix.Umask(old)
 	h := openHost(t)
 	out, _ := run(t, h, prog(root, "inherited"))
-	if want := "core 1/1 nice 0 oom 0 umask 22 session 1\n"; out != want {
+	if want := "core 1/1 memlock 65536/65536 nice 0 oom 0 umask 22 session 1\n"; out != want {
 		t.Errorf("got %q, want %q", out, want)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/sandbox/cgroup"
 	"github.com/fre-engine/fre/sandbox/pool"
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
@@ -382,12 +383,15 @@ func (sh *shell) drop() {
 	sh.sb.Kill()
 }
 
-// errShellGone: the shell died before its use; another way is as good.
+// errShellGone: the shell died before its use, or is of no use; another way is as good.
 var errShellGone = errors.New("shell has ended")
 
-// shellMemory is the least limit that a shell is given: it holds a few hundred KiB
-// already, and a group cannot get a limit below what it holds.
-const shellMemory = 2 << 20
+// shellMemory is the least limit that a shell is given. Its group holds what its last
+// lease has left and a few hundred KiB of the shell's, and must not come to its limit
+// before execve: the kernel kills all that share the victim's memory, which is the
+// spawner's, with every sandbox of it. What the spawner starts itself it waits for
+// (CLONE_VFORK), and such a child the kernel spares.
+const shellMemory = 4 * cgroup.MostKept
 
 // fitsShell says whether a shell can have the limits of a start, and has room for
 // its strings.
@@ -453,14 +457,18 @@ func (h *Host) prepareRun(s *Sandbox, m *startMessage, spec *Spec) error {
 }
 
 // setLimits changes the limits of a parked sandbox; errShellGone if it has ended,
-// and its group is perhaps another's already.
+// and its group is perhaps another's already, or if the group holds more.
 func (s *Sandbox) setLimits(l Limits) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.released {
 		return errShellGone
 	}
-	return s.group.SetLimits(l.cgroup())
+	err := s.group.SetLimits(l.cgroup())
+	if errors.Is(err, unix.EBUSY) {
+		return errShellGone // as good as: its caller drops it
+	}
+	return err
 }
 
 // run sends RUN and waits for the end of the shell's reports, which comes with

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
 // waitShells waits until the host has parked as many shells as it is said to.
@@ -146,20 +147,52 @@ func TestShellLimits(t *testing.T) {
 	wait(t, s)
 }
 
-// TestShellTooBig: a limit below what a shell holds already costs no shell.
+// TestShellTooBig: a limit near what a shell's group may hold already costs no shell.
+// The kernel would kill with the shell the spawner, whose memory it shares.
 func TestShellTooBig(t *testing.T) {
 	h := openHost(t)
 	waitShells(t, h, func(s ShellStats) bool { return s.Bare == 4 })
-	spec := prog(fretest.Rootfs(t), "args", "on")
-	spec.Limits.MemoryBytes = 4096
-	if s, err := h.Start(t.Context(), spec); err == nil {
-		if status := wait(t, s); !status.OOMKilled {
-			t.Errorf("ran in a page: %+v", status)
+	for _, limit := range []int64{4096, cgroup.MostKept + 1<<20, 4*cgroup.MostKept - 4096} {
+		spec := prog(fretest.Rootfs(t), "args", "on")
+		spec.Limits.MemoryBytes = limit
+		s, err := h.Start(t.Context(), spec)
+		if err == nil {
+			if s.Kind() != StartSpawner {
+				t.Errorf("%d bytes: started by %s, want %s", limit, s.Kind(), StartSpawner)
+			}
+			if status := wait(t, s); limit == 4096 && !status.OOMKilled {
+				t.Errorf("ran in a page: %+v", status)
+			}
+		}
+		if now := h.Shells(); now.Bare != 4 || now.Died != 0 {
+			t.Errorf("%d bytes: shells after a start that none of them could do: %+v", limit, now)
 		}
 	}
-	if now := h.Shells(); now.Bare != 4 || now.Died != 0 {
-		t.Errorf("shells after a start that none of them could do: %+v", now)
+}
+
+// TestShellHoldsTooMuch: a shell whose group is charged with more than a start's limit
+// is no reason for the start to fail.
+func TestShellHoldsTooMuch(t *testing.T) {
+	h := openHost(t, func(c *Config) { c.Spawners, c.Shells = 1, 1 })
+	waitShells(t, h, someBare)
+	sp := h.slots[0].s
+	sp.mu.Lock()
+	shells := slices.Collect(maps.Values(sp.live))
+	sp.mu.Unlock()
+	if len(shells) != 1 {
+		t.Fatalf("%d shells, want 1", len(shells))
 	}
+	if shells[0].group.V2() { // which kills for a limit what V1 refuses to set
+		t.Log("cgroup v2: nothing to see")
+		return
+	}
+	fretest.Charge(t, 40<<20, shells[0].group.Add)
+	spec := prog(fretest.Rootfs(t), "args", "on")
+	spec.Limits.MemoryBytes = 32 << 20
+	if out, _ := run(t, h, spec); out != "on\n" {
+		t.Errorf("start where a shell holds more than the limit: %q", out)
+	}
+	wait(t, shells[0])
 }
 
 // TestShellFailures: what cannot be started says why, and the next start works.

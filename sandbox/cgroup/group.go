@@ -126,6 +126,7 @@ func (g *Group) set(l Limits) error {
 	}
 	if l.MemoryBytes != g.limits.MemoryBytes {
 		if err := g.setMemory(l.MemoryBytes); err != nil {
+			g.limits.MemoryBytes = 0 // unknown: of two files one may have been written
 			return err
 		}
 		g.limits.MemoryBytes = l.MemoryBytes
@@ -325,9 +326,51 @@ func (g *Group) empty() (bool, error) {
 	return true, nil
 }
 
-// keepCharged is the charge in bytes a used group may keep. What stays is page
-// cache of shared image files, which emptying would evict for everybody.
-const keepCharged = 4 << 20
+// MostKept is the charge in bytes that a used group may keep, and so begin its next
+// lease with. What stays is page cache of shared image files, which emptying would
+// evict for everybody.
+const MostKept = 4 << 20
+
+// charged is what the memory limit counts now: on V1 what is swapped out too.
+func (g *Group) charged() (int64, error) {
+	dir, ok := g.dirs[Memory]
+	if !ok {
+		return 0, nil
+	}
+	if g.v2 {
+		return readInt(filepath.Join(dir, "memory.current"))
+	}
+	n, err := readInt(filepath.Join(dir, "memory.memsw.usage_in_bytes"))
+	if errors.Is(err, fs.ErrNotExist) { // swapaccount=0
+		n, err = readInt(filepath.Join(dir, "memory.usage_in_bytes"))
+	}
+	return n, err
+}
+
+// discharge frees the group of what its last lease has left in memory. EBUSY where
+// more than MostKept stays, which the next lease would pay for: memory files and a
+// /tmp that somebody still holds, pages that another sandbox has locked.
+func (g *Group) discharge() error {
+	n, err := g.charged()
+	if err != nil || n <= MostKept {
+		return err
+	}
+	if g.v2 { // Linux 5.19; less than asked for is EAGAIN
+		err = g.write(Memory, "memory.reclaim", strconv.FormatInt(n, 10))
+		if errors.Is(err, unix.EAGAIN) {
+			err = nil
+		}
+	} else { // which says nothing of what it has left
+		err = g.write(Memory, "memory.force_empty", "0")
+	}
+	if err != nil {
+		return err
+	}
+	if n, err = g.charged(); err == nil && n > MostKept {
+		err = unix.EBUSY
+	}
+	return err
+}
 
 // clean readies a used group for its next lease.
 func (g *Group) clean() pool.Verdict {
@@ -338,16 +381,12 @@ func (g *Group) clean() pool.Verdict {
 	if !empty {
 		return pool.InUse
 	}
+	if g.limits.MemoryBytes == 0 { // in which order to write the next limit is not known either
+		return pool.Spoilt
+	}
 	s, err := g.count()
-	if err == nil && s.MemoryBytes > keepCharged {
-		if g.v2 { // Linux 5.19; less than asked for is EAGAIN
-			err = g.write(Memory, "memory.reclaim", strconv.FormatInt(s.MemoryBytes, 10))
-			if errors.Is(err, unix.EAGAIN) {
-				err = nil
-			}
-		} else {
-			err = g.write(Memory, "memory.force_empty", "0")
-		}
+	if err == nil {
+		err = g.discharge()
 	}
 	if err == nil && !g.v2 {
 		err = g.write(Memory, "memory.max_usage_in_bytes", "0")

@@ -168,17 +168,29 @@ func parseOwn(s string) string {
 
 // base returns the directory below which the pool makes its parent group on
 // V2. The engine's own group is used when it was delegated to us
-// (Delegate=yes of systemd.resource-control(5)), the top otherwise.
+// (Delegate=yes of systemd.resource-control(5)), or the one above, where evacuate or
+// DelegateSubgroup= of systemd.exec(5) has put the engine into a group of its own; the
+// top otherwise. Not what lies higher up: that is another manager's, as a user's.
 func (l Layout) base() string {
 	top := l.Mounts[CPUAcct]
 	own := filepath.Join(top, l.Own)
-	for _, attr := range []string{"trusted.delegate", "user.delegate"} {
-		var value [1]byte
-		if n, err := unix.Getxattr(own, attr, value[:]); err == nil && n == 1 && value[0] == '1' {
-			return own
+	for _, dir := range []string{own, filepath.Dir(own)} {
+		if len(dir) >= len(top) && delegated(dir) {
+			return dir
 		}
 	}
 	return top
+}
+
+// delegated says whether systemd has marked dir as its user's to divide.
+func delegated(dir string) bool {
+	for _, attr := range []string{"trusted.delegate", "user.delegate"} {
+		var value [1]byte
+		if n, err := unix.Getxattr(dir, attr, value[:]); err == nil && n == 1 && value[0] == '1' {
+			return true
+		}
+	}
+	return false
 }
 
 // Bound is the least that the groups above a pool's allow of something.
@@ -306,14 +318,19 @@ func evacuate(dir string) error {
 }
 
 // writeFile writes one value in one write, as the kernel's files want it, and
-// never creates. Like readFile it goes past package os, which tries to poll
-// these files and so makes ten system calls of three.
+// never creates. The kernel gives up a reclaim for any signal, such as those by which
+// Go preempts its threads: then it is asked again. Like readFile it goes past package
+// os, which tries to poll these files and so makes ten system calls of three.
 func writeFile(path, value string) error {
 	fd, err := open(path, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
-	_, err = unix.Write(fd, []byte(value))
+	for {
+		if _, err = unix.Write(fd, []byte(value)); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
 	_ = unix.Close(fd)
 	if err != nil {
 		return &fs.PathError{Op: "write", Path: path, Err: err}

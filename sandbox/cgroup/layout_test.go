@@ -1,11 +1,13 @@
 package cgroup
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // TestAbove stands a directory in for the hierarchies.
@@ -49,6 +51,52 @@ func TestAbove(t *testing.T) {
 		if diff := cmp.Diff(test.want, got); diff != "" {
 			t.Errorf("%s: (-want +got):\n%s", test.name, diff)
 		}
+	}
+}
+
+// TestAboveDelegated: the limits of the service whose group was delegated count, from
+// wherever in it the engine asks: before and after evacuate has moved it, or below what
+// DelegateSubgroup= of systemd.exec names.
+func TestAboveDelegated(t *testing.T) {
+	top := t.TempDir()
+	service := filepath.Join(top, "system.slice", "fre.service")
+	if err := os.MkdirAll(filepath.Join(service, "engine"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for group, text := range map[string]string{"system.slice": "900\n", "system.slice/fre.service": "500\n", "system.slice/fre.service/engine": "100\n"} {
+		if err := os.WriteFile(filepath.Join(top, group, "pids.max"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	above := func(own string) map[Controller]Bound {
+		t.Helper()
+		l := Layout{Version: V2, Own: own, Mounts: map[Controller]string{CPU: top, CPUAcct: top, Memory: top, Pids: top}}
+		above, err := l.Above()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return above
+	}
+	for _, own := range []string{"/", "/system.slice/fre.service", "/system.slice/fre.service/engine"} {
+		if got := above(own); len(got) != 0 { // the pool's parent is made at the top
+			t.Errorf("%s, not delegated: bounded by %v", own, got)
+		}
+	}
+	err := unix.Setxattr(service, "trusted.delegate", []byte("1"), 0)
+	if errors.Is(err, unix.EPERM) {
+		err = unix.Setxattr(service, "user.delegate", []byte("1"), 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[Controller]Bound{Pids: {500, filepath.Join(service, "pids.max")}}
+	for _, own := range []string{"/system.slice/fre.service", "/system.slice/fre.service/engine"} {
+		if diff := cmp.Diff(want, above(own)); diff != "" {
+			t.Errorf("%s: (-want +got):\n%s", own, diff)
+		}
+	}
+	if got := above("/system.slice"); len(got) != 0 {
+		t.Errorf("the slice of the service: bounded by %v", got)
 	}
 }
 

@@ -4,7 +4,8 @@
 //
 // Making a group costs up to milliseconds when many are made at once, so it is
 // done in the background (package pool), as are cleaning and removal. A group
-// is leased again only when no process is left in it.
+// is leased again only when no process is left in it and next to no memory charged
+// to it.
 package cgroup
 
 import (

@@ -4,17 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/sandbox/pool"
 )
 
 func TestParseMountinfo(t *testing.T) {
@@ -129,6 +133,89 @@ func TestNoSwapAccounting(t *testing.T) {
 	}
 }
 
+// TestLimitsHalfWritten: a memory limit of which only a part could be written is no
+// limit in force: it is written again, and its group is not leased again.
+func TestLimitsHalfWritten(t *testing.T) {
+	for _, test := range []struct {
+		v2            bool
+		first, second string // files of the limit, as they are written
+	}{
+		{false, "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"},
+		{true, "memory.max", "memory.swap.max"},
+	} {
+		g := fakeGroup(t, test.v2, map[string]string{test.first: "", "memory.usage_in_bytes": "0\n", "memory.current": "0\n"})
+		second := filepath.Join(g.dirs[Memory], test.second)
+		if err := os.Mkdir(second, 0o700); err != nil { // a file that cannot be written
+			t.Fatal(err)
+		}
+		less := small
+		less.MemoryBytes /= 2
+		if err := g.set(less); !errors.Is(err, unix.EISDIR) {
+			t.Fatalf("limit whose %s cannot be written: %v, want %v", test.second, err, unix.EISDIR)
+		}
+		if v := g.clean(); v != pool.Spoilt {
+			t.Errorf("clean with half a limit: %v, want %v", v, pool.Spoilt)
+		}
+		if err := os.Remove(second); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(second, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.set(small); err != nil {
+			t.Fatal(err)
+		}
+		want := strconv.FormatInt(small.MemoryBytes, 10)
+		if got, err := os.ReadFile(filepath.Join(g.dirs[Memory], test.first)); err != nil || string(got) != want {
+			t.Errorf("%s once the limit is written again: %q, %v; want %q", test.first, got, err, want)
+		}
+		if v := g.clean(); v != pool.Ready {
+			t.Errorf("clean with the whole limit: %v, want %v", v, pool.Ready)
+		}
+	}
+}
+
+// TestWriteInterrupted: signals, as Go's own to its threads, do not end what the
+// kernel is at for a while.
+func TestWriteInterrupted(t *testing.T) {
+	p := openPool(t)
+	g, err := p.Acquire(Limits{MemoryBytes: 64 << 20, CPUMillis: 500, Pids: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release(g)
+	fretest.Charge(t, 40<<20, g.Add)
+	name, value, want := "memory.force_empty", "0", error(nil)
+	if g.V2() {
+		name, value, want = "memory.reclaim", "41943040", unix.EAGAIN
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	thread := unix.Gettid()
+	sent := make(chan error, 1)
+	go func() {
+		var err error
+		for range 200 {
+			err = errors.Join(err, unix.Tgkill(os.Getpid(), thread, unix.SIGURG))
+			<-time.After(100 * time.Microsecond)
+		}
+		sent <- err
+	}()
+	for {
+		if err := g.write(Memory, name, value); !errors.Is(err, want) {
+			t.Errorf("write while signals come: %v, want %v", err, want)
+		}
+		select {
+		case err := <-sent:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		default:
+		}
+	}
+}
+
 func TestAcquireBeyondPool(t *testing.T) {
 	p := openPool(t)
 	names := map[string]bool{}
@@ -205,6 +292,83 @@ func TestBusyGroup(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("process outlived the pool")
 		_ = cmd.Process.Kill()
+	}
+}
+
+// TestHeldMemory: a group that is still charged with what another process holds is not
+// leased again.
+func TestHeldMemory(t *testing.T) {
+	p := openPool(t)
+	g, err := p.Acquire(Limits{MemoryBytes: 64 << 20, CPUMillis: 500, Pids: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release(g)
+	held := fretest.Charge(t, 40<<20, g.Add)
+	if s, err := g.Stats(); err != nil || s.MemoryBytes < 40<<20 {
+		t.Fatalf("charged with %d bytes, %v, want 40 MiB", s.MemoryBytes, err)
+	}
+	if v := g.clean(); v != pool.Spoilt {
+		t.Errorf("clean while 40 MiB are held: %v, want %v", v, pool.Spoilt)
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if v := g.clean(); v != pool.Ready {
+		t.Errorf("clean once nothing is held: %v, want %v", v, pool.Ready)
+	}
+}
+
+// TestClean stands files in for a group whose kernel gives back nothing.
+func TestClean(t *testing.T) {
+	const few, many = "1048576\n", "41943040\n"
+	for _, test := range []struct {
+		name  string
+		v2    bool
+		files map[string]string
+		want  pool.Verdict
+	}{
+		{"v1, few", false, map[string]string{"memory.usage_in_bytes": few, "memory.memsw.usage_in_bytes": few}, pool.Ready},
+		{"v1, many", false, map[string]string{"memory.usage_in_bytes": many, "memory.memsw.usage_in_bytes": many}, pool.Spoilt},
+		{"v1, swapped out", false, map[string]string{"memory.usage_in_bytes": few, "memory.memsw.usage_in_bytes": many}, pool.Spoilt},
+		{"v1, few, swap not accounted", false, map[string]string{"memory.usage_in_bytes": few}, pool.Ready},
+		{"v1, many, swap not accounted", false, map[string]string{"memory.usage_in_bytes": many}, pool.Spoilt},
+		{"v2, few", true, map[string]string{"memory.current": few}, pool.Ready},
+		{"v2, many", true, map[string]string{"memory.current": many}, pool.Spoilt},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := fakeGroup(t, test.v2, test.files)
+			if got := g.clean(); got != test.want {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// fakeGroup is a group whose files lie in a directory: those that clean needs, and
+// what else is given.
+func fakeGroup(t *testing.T, v2 bool, files map[string]string) *Group {
+	t.Helper()
+	dir := t.TempDir()
+	all := map[string]string{
+		"pids.current": "0\n", "cpu.cfs_quota_us": "", "cpuacct.usage": "0\n", "memory.oom_control": "oom_kill 0\n",
+		"memory.force_empty": "", "memory.max_usage_in_bytes": "0\n",
+	}
+	if v2 {
+		all = map[string]string{
+			"pids.current": "0\n", "cpu.max": "", "cpu.stat": "usage_usec 0\n", "memory.events": "oom_kill 0\n",
+			"memory.reclaim": "",
+		}
+	}
+	maps.Copy(all, files)
+	for name, text := range all {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &Group{
+		name: "fake", v2: v2, unique: []string{dir}, limits: small,
+		dirs: map[Controller]string{CPU: dir, CPUAcct: dir, Memory: dir, Pids: dir},
 	}
 }
 

@@ -25,6 +25,7 @@ const (
 	queryWithin     = 5 * time.Second  // all resolvers together
 	resolverWithin  = 2 * time.Second  // one of them
 	tcpIdle         = 10 * time.Second // a connection without a question
+	acceptAgain     = 10 * time.Millisecond
 )
 
 // resolver answers the sandboxes at the gateway's address, by asking the host's
@@ -33,7 +34,7 @@ type resolver struct {
 	n        *Network
 	upstream upstream
 	udp      *net.UDPConn
-	tcp      *net.TCPListener
+	tcp      net.Listener
 	slots    chan struct{}
 
 	ctx  context.Context // of the queries under way
@@ -124,12 +125,17 @@ func (r *resolver) serveUDP() {
 
 func (r *resolver) serveTCP() {
 	for {
-		c, err := r.tcp.AcceptTCP()
+		c, err := r.tcp.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil {
-			continue
+		if err != nil { // out of file descriptors: others are given back
+			select {
+			case <-time.After(acceptAgain):
+				continue
+			case <-r.ctx.Done():
+				return
+			}
 		}
 		from := c.RemoteAddr().(*net.TCPAddr).AddrPort()
 		s, p := r.begin(from.Addr())

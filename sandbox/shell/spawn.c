@@ -256,6 +256,9 @@ int spawn(void)
 	struct rlimit core = {.rlim_cur = 1, .rlim_max = 1};
 	setrlimit(RLIMIT_CORE, &core);
 	cap_rlimit(RLIMIT_STACK, 8 << 20, RLIM_INFINITY);
+	/* Of shared files too, which count for whoever read them first, and then are not
+	 * to be had back from it. The kernel's own default up to 5.15. */
+	cap_rlimit(RLIMIT_MEMLOCK, 64 << 10, 64 << 10);
 	cap_rlimit(RLIMIT_RTPRIO, 0, 0);
 	cap_rlimit(RLIMIT_NICE, 0, 0);
 	raise_nofile();

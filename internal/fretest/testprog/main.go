@@ -452,6 +452,10 @@ func inherited() error {
 	if err := unix.Getrlimit(unix.RLIMIT_CORE, &core); err != nil {
 		return err
 	}
+	var locked unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &locked); err != nil {
+		return err
+	}
 	nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 - nice: the raw call's
 	if err != nil {
 		return err
@@ -464,7 +468,7 @@ func inherited() error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("core %d/%d nice %d oom %s umask %o session %d\n", core.Cur, core.Max, 20-nice,
+	fmt.Printf("core %d/%d memlock %d/%d nice %d oom %s umask %o session %d\n", core.Cur, core.Max, locked.Cur, locked.Max, 20-nice,
 		strings.TrimSpace(string(adjust)), unix.Umask(0), session)
 	return nil
 }
