@@ -89,3 +89,49 @@ func TestAgentCalls(t *testing.T) {
 		t.Errorf("%q %v, want not_possible", got, err)
 	}
 }
+
+// TestNoShellsForOne: for what has a /work of its own and is gone soon no shells are kept,
+// which would hold that /work, and take the place of functions'.
+func TestNoShellsForOne(t *testing.T) {
+	r := open(t)
+	r.cfg.Builder.Runtimes = []image.Runtime{agentRuntime{}}
+	img := r.image("app", nil)
+	a, err := r.CreateAgent(t.Context(), AgentOptions{Image: "app:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range map[string]DeployOptions{"temporary": {Temporary: true}, "lasting": {}} {
+		if _, err := r.Deploy(t.Context(), name, img, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	temporary, err := r.lookup("temporary")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lasting, err := r.lookup("lasting")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := r.agents.find(a.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		f    *function
+		want bool
+	}{"agent's sandbox": {found.f, false}, "temporary function": {temporary, false}, "function": {lasting, true}} {
+		if spec, err := c.f.spec(""); err != nil || spec.Repeats != c.want {
+			t.Errorf("%s: %v, %v; want %v", what, spec.Repeats, err, c.want)
+		}
+	}
+	if err := r.RemoveAgent(a.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+// agentRuntime has testdata/fn for the program of agents' sandboxes.
+type agentRuntime struct{ plainRuntime }
+
+func (agentRuntime) Name() string                 { return "http" }
+func (agentRuntime) Bootstrap() map[string][]byte { return map[string][]byte{"http": fnBinary} }

@@ -79,6 +79,56 @@ func TestRemoveImage(t *testing.T) {
 	}
 }
 
+// TestRemovedAndBuiltAgain: an image that is removed and made again, as the same build
+// makes it, stands at the same path. No shell that was made of the one before serves it.
+func TestRemovedAndBuiltAgain(t *testing.T) {
+	r := open(t)
+	shells := func() int { return r.cfg.Sandboxes.Shells().Attached }
+	remove := map[string]func(ref string) error{
+		"removed": func(ref string) error {
+			_, err := r.RemoveImage(t.Context(), ref, RemoveOptions{})
+			return err
+		},
+		"collected": func(string) error {
+			_, err := r.GC(t.Context(), GCOptions{Policy: &GCPolicy{All: true}})
+			return err
+		},
+	}
+	for name, remove := range remove {
+		fresh := func(c *image.Config) { c.Instances.Isolation, c.Env = image.IsolationEvent, []string{"OF=" + name} }
+		r.deploy("f", fresh)
+		old, err := r.Image("f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := shells()
+		r.mustCall("f", "/", "x", "x")
+		eventually(t, "a shell to be attached to the image", func() bool { return shells() > before })
+		if err := r.RemoveFunction(t.Context(), "f"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the image to be gone", func() bool { // its sandbox may not have ended yet
+			if err := remove("f"); err != nil && !errors.Is(err, store.ErrInUse) {
+				t.Fatal(err)
+			}
+			_, err := r.Image("f")
+			return errors.Is(err, fs.ErrNotExist)
+		})
+		r.deploy("f", fresh)
+		if again, err := r.Image("f"); err != nil || again.Digest != old.Digest {
+			t.Fatalf("%s: made again it is %v (%v), not %s", name, again, err, old.Digest)
+		}
+		for range shells() + 1 {
+			if got, _, err := r.call(t.Context(), "f", "/", "x"); err != nil || got != "x" {
+				t.Fatalf("%s, and made again: %q, %v", name, got, err)
+			}
+		}
+		if err := r.RemoveFunction(t.Context(), "f"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestDropImage: the image of a replaced revision goes once its last event is over; one that
 // has a name, or is used by then, stays.
 func TestDropImage(t *testing.T) {

@@ -44,17 +44,43 @@ func (sh *shell) close() {
 // furnishing is what attached shells are made for: a start with another needs
 // other shells.
 type furnishing struct {
-	rootfs, work, hostname string
-	workMapped             bool
-	user                   User
-	limits                 Limits
-	network                Network
-	egress                 string
-	policy                 seccomp.Policy
+	rootfs, work place
+	hostname     string
+	workMapped   bool
+	user         User
+	limits       Limits
+	network      Network
+	egress       string
+	policy       seccomp.Policy
 }
 
-func (spec *Spec) furnishing() furnishing {
-	return furnishing{spec.Rootfs, spec.Work, spec.Hostname, spec.WorkMapped, spec.User, spec.Limits, spec.Network, spec.Egress.String(), spec.Policy}
+// furnishing looks at what the paths lead to now.
+func (spec *Spec) furnishing() (furnishing, error) {
+	rootfs, err := placeOf(spec.Rootfs)
+	if err != nil {
+		return furnishing{}, err
+	}
+	work, err := placeOf(spec.Work)
+	return furnishing{rootfs, work, spec.Hostname, spec.WorkMapped, spec.User, spec.Limits, spec.Network, spec.Egress.String(), spec.Policy}, err
+}
+
+// place is a directory as shells have it mounted. Another may come to its path, as
+// that of an image does which is removed and built again; it has another number for
+// as long as a mount holds the one before.
+type place struct {
+	path     string
+	dev, ino uint64
+}
+
+func placeOf(path string) (place, error) {
+	if path == "" {
+		return place{}, nil
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return place{}, fmt.Errorf("stat %s: %w", path, err)
+	}
+	return place{path, st.Dev, st.Ino}, nil
 }
 
 // shells are the parked ones. Attached shells are made for what was started
@@ -108,16 +134,21 @@ func openShells(h *Host, ready, most int) *shells {
 		host: h, max: int64(most), pools: map[furnishing]*pool.Pool[*shell]{},
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
-	s.bare = s.pool("bare shell", min(ready, most), most, nil)
+	s.bare = s.pool("bare shell", min(ready, most), most, nil, furnishing{})
 	go s.forget()
 	return s
 }
 
-// pool keeps shells, attached where spec says to what.
-func (s *shells) pool(name string, ready, most int, spec *Spec) *pool.Pool[*shell] {
+// pool keeps shells, attached where spec says to what; of is its furnishing then.
+func (s *shells) pool(name string, ready, most int, spec *Spec, of furnishing) *pool.Pool[*shell] {
 	return pool.New(pool.Config[*shell]{
 		Name: name, Ready: ready, Max: most, Idle: attachedIdle, Log: s.host.log,
 		Make: func() (*shell, error) {
+			if spec != nil {
+				if now, err := spec.furnishing(); err != nil || now != of {
+					return nil, pool.ErrFull // what it was made for is gone: no start asks for it any more
+				}
+			}
 			if !s.admit(spec != nil) {
 				return nil, pool.ErrFull
 			}
@@ -190,10 +221,13 @@ func (spec *Spec) repeats() bool {
 	return spec.Repeats && len(spec.Mounts) == 0 && len(spec.Secrets) == 0 && len(spec.Groups) == 0 && spec.Capabilities == 0 && spec.WorkOwner == 0 && !spec.WorkReadOnly && spec.Scratch == nil && !spec.TTY
 }
 
-// attachedPool is the pool for what spec asks for, nil once the host closes. A new
-// one has nothing ready: it fills once it knows the demand.
+// attachedPool is the pool for what spec asks for, nil once the host closes, or where
+// that is not there. A new one has nothing ready: it fills once it knows the demand.
 func (s *shells) attachedPool(spec *Spec) *pool.Pool[*shell] {
-	key := spec.furnishing()
+	key, err := spec.furnishing()
+	if err != nil {
+		return nil // whoever makes all of it says at which step that fails
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.pools[key]
@@ -202,7 +236,7 @@ func (s *shells) attachedPool(spec *Spec) *pool.Pool[*shell] {
 			Rootfs: spec.Rootfs, Work: spec.Work, WorkMapped: spec.WorkMapped, Hostname: spec.Hostname,
 			User: spec.User, Limits: spec.Limits, Network: spec.Network, Egress: spec.Egress, Policy: spec.Policy,
 		}
-		p = s.pool("attached shell", 0, int(s.max), kept)
+		p = s.pool("attached shell", 0, int(s.max), kept, key)
 		s.pools[key] = p
 	}
 	return p

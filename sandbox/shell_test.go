@@ -147,6 +147,37 @@ func TestShellLimits(t *testing.T) {
 	wait(t, s)
 }
 
+// TestShellOfAnother: where another directory has come to the place of a root or of a
+// /work, no shell that was made with the one before is taken.
+func TestShellOfAnother(t *testing.T) {
+	h := openHost(t)
+	for _, what := range []string{"root", "work"} {
+		t.Run(what, func(t *testing.T) {
+			root, work := fretest.Rootfs(t), t.TempDir()
+			spec := prog(root, "ls", "/work")
+			spec.Work = work
+			warmUp(t, h, spec)
+			replaced := map[string]string{"root": root, "work": work}[what]
+			if err := os.Rename(replaced, replaced+".old"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.CopyFS(replaced, os.DirFS(replaced+".old")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.RemoveAll(replaced + ".old"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(work, "note"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			spec.Repeats, spec.Args = true, []string{"/bin/prog", "ls", "/work"}
+			if out, status := run(t, h, spec); status.Code != 0 || !strings.Contains(out, "note") {
+				t.Errorf("it has %q in /work, %+v", out, status)
+			}
+		})
+	}
+}
+
 // TestShellTooBig: a limit near what a shell's group may hold already costs no shell.
 // The kernel would kill with the shell the spawner, whose memory it shares.
 func TestShellTooBig(t *testing.T) {

@@ -77,21 +77,17 @@ func (c *cgi) handle(ctx context.Context, e *channel.Event) (_ *channel.Answer, 
 
 // start starts the program and sends it the body.
 func (c *cgi) start(ctx context.Context, e *channel.Event) (_ *script, err error) {
-	body, length := e.Body, e.Length
+	body, length := io.NopCloser(e.Body), e.Length
 	if length < 0 { // CONTENT_LENGTH has to say it
-		f, err := spool(body)
-		if err != nil {
+		if body, length, err = spool(e.Body); err != nil {
 			return nil, err
 		}
-		defer func() { _ = f.Close() }()
-		if length, err = f.Seek(0, io.SeekEnd); err == nil {
-			_, err = f.Seek(0, io.SeekStart)
-		}
-		if err != nil {
-			return nil, err
-		}
-		body = f
 	}
+	defer func() {
+		if err != nil {
+			_ = body.Close()
+		}
+	}()
 	var pipes [4]*os.File // stdin's reading and writing end, stdout's
 	defer func() {
 		for i, f := range pipes {
@@ -112,32 +108,29 @@ func (c *cgi) start(ctx context.Context, e *channel.Event) (_ *script, err error
 		return nil, err
 	}
 	s.stop = context.AfterFunc(ctx, func() { s.signal(syscall.SIGKILL) })
-	send := func() {
-		_, _ = io.Copy(pipes[1], body) // a program that does not read it has ended, or will
-		_ = pipes[1].Close()
+	go func() { // the program may read no more of it before its answer is read
+		_, _ = io.Copy(pipes[1], body) // one that does not read it has ended, or will
+		_, _ = pipes[1].Close(), body.Close()
 		close(s.sent)
-	}
-	if length <= 64<<10 || e.Length < 0 { // the first fits into the pipe, the file is closed when this returns
-		send()
-	} else {
-		go send()
-	}
+	}()
 	return s, nil
 }
 
-// spool puts a body into a file that has no name any more.
-func spool(body io.Reader) (*os.File, error) {
+// spool puts a body into a file that has no name any more, and says how long it is.
+func spool(body io.Reader) (_ io.ReadCloser, length int64, err error) {
 	f, err := os.CreateTemp("", "fre-cgi-")
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	if err := os.Remove(f.Name()); err != nil {
-		return nil, errors.Join(err, f.Close())
+	if err = os.Remove(f.Name()); err == nil {
+		if length, err = io.Copy(f, body); err == nil {
+			_, err = f.Seek(0, io.SeekStart)
+		}
 	}
-	if _, err := io.Copy(f, body); err != nil {
-		return nil, errors.Join(err, f.Close())
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
 	}
-	return f, nil
+	return f, length, nil
 }
 
 // environment is what RFC 3875 section 4.1 says of the request, and what Apache adds

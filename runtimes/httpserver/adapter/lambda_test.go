@@ -199,6 +199,11 @@ func TestRuntimeAPINotReady(t *testing.T) {
 
 // program is a CGI program.
 func program() {
+	if os.Getenv("QUERY_STRING") == "cat" {
+		fmt.Print("Content-Type: text/plain\n\n")
+		_, _ = io.Copy(os.Stdout, os.Stdin)
+		os.Exit(0)
+	}
 	body, _ := io.ReadAll(os.Stdin)
 	switch os.Getenv("QUERY_STRING") {
 	case "silent":
@@ -245,6 +250,13 @@ func TestCGI(t *testing.T) {
 		got, err := f.get(t, &in, strings.NewReader(strings.Repeat("x", size)))
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%d bytes: %v\n%s", size, err, diff)
+		}
+	}
+	in.Query = "cat" // which reads no more before its answer is read
+	for _, size := range []int{3, 100_000, 1_000_000} {
+		body := strings.Repeat("x", size)
+		if got, err := f.get(t, &in, strings.NewReader(body)); err != nil || got.Body != body {
+			t.Errorf("cat of %d bytes: %d, %v", size, len(got.Body), err)
 		}
 	}
 	in.Query = "redirect"
