@@ -28,6 +28,14 @@ const (
 	creditPerSecond = 400
 	resetCost       = 8
 	bodyCredit      = 4
+
+	// What is sent of bodies brings frames that open the windows again, which are not
+	// paid for: two for each frame, one for each window, as clients send them that
+	// count frames, and one more for so many bytes, for clients that read little at a
+	// time (Go's sends two for each 4 KiB, and one for each read where it is the slower
+	// side). They may come long after, when the client reads.
+	updatesPerFrame = 2
+	updateBytes     = 256
 )
 
 // goodbye is how long a client may take for the frame that says why its connection ends.
@@ -59,6 +67,7 @@ type h2conn struct {
 	err     error // the connection is of no use any more
 	credit  int
 	counted time.Time // when the credit was
+	updates int       // of windows, that what was sent may still bring
 
 	recv, unacked int // what the client may send of bodies; what was taken and not told yet
 	sender

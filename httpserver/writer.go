@@ -265,6 +265,9 @@ func (c *h2conn) takeLocked(st *stream) (size int) {
 		o.data = o.data[n:]
 		left -= n
 		size += frameHead + n
+		if n > 0 {
+			c.updates += updatesPerFrame + n/updateBytes
+		}
 		if n > small {
 			c.earnLocked(bodyCredit)
 		}
