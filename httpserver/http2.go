@@ -45,6 +45,7 @@ const goodbye = 5 * time.Second
 // handlers' goroutines (see writer.go). Lock order: nothing is locked under mu.
 type h2conn struct {
 	*input // of its conn, whose base is 0; the reader's, but for s, nc and raw
+	outlet *outlet
 	place  *place
 
 	// The reader's.
@@ -86,7 +87,7 @@ type headBlock struct {
 // serveHTTP2 serves what c has read and will.
 func (c *conn) serveHTTP2() {
 	c.base = 0
-	h := &h2conn{input: &c.input, place: &c.place, streams: map[uint32]*stream{}, credit: maxCredit, counted: time.Now(), recv: connWindow}
+	h := &h2conn{input: &c.input, outlet: &c.outlet, place: &c.place, streams: map[uint32]*stream{}, credit: maxCredit, counted: time.Now(), recv: connWindow}
 	h.quiet.L = &h.mu
 	h.fields.limits = &c.s.cfg.Limits
 	h.decoder = hpack.NewDecoder(defaultTable, func(f hpack.HeaderField) {
@@ -246,8 +247,7 @@ func (c *h2conn) finish(err error) {
 		c.breakLocked(st, ErrClientGone)
 	}
 	if told || errors.Is(err, errOver) {
-		_ = c.nc.SetWriteDeadline(time.Now().Add(min(goodbye, c.s.cfg.StallTimeout))) // fails where nothing can be sent
-		c.deadline = time.Now().Add(c.s.cfg.StallTimeout)                             // which stays
+		_ = c.outlet.SetWriteDeadline(time.Now().Add(min(goodbye, c.s.cfg.StallTimeout))) // fails where nothing can be sent
 		c.flushControlLocked()
 		for c.writing {
 			c.quiet.Wait()

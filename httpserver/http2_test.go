@@ -35,14 +35,12 @@ type client struct {
 // greet begins a connection with those settings.
 func greet(t testing.TB, addr string, settings ...http2.Setting) *client {
 	t.Helper()
-	nc, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = nc.Close() })
-	if err := nc.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	return greetOn(t, dial(t, addr), settings...)
+}
+
+// greetOn is greet on a connection that is there.
+func greetOn(t testing.TB, nc net.Conn, settings ...http2.Setting) *client {
+	t.Helper()
 	c := &client{Framer: http2.NewFramer(nc, nc), t: t, conn: nc}
 	c.enc = hpack.NewEncoder(&c.head)
 	c.AllowIllegalWrites = true
