@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -45,13 +46,12 @@ type conn struct {
 	addr  string // the client's, once somebody has asked
 
 	out     []byte // the head of the answer
-	vector  [3][]byte
-	buffers net.Buffers // of vector
+	outlet  outlet
+	vector  [3][]byte // what goes to it
 	sending sending
 	sendFn  func(fd uintptr) bool // sendSome, made once
 	socket  socket
 	lent    bool // another process has had the socket
-	timed   bool // a deadline of writing is set
 
 	ctx  context.Context         // of every exchange; nil until somebody asks
 	gone context.CancelCauseFunc // ends it
@@ -63,7 +63,15 @@ type conn struct {
 
 func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{fresh: true, client: s.clientOf(nc)}
-	c.open(s, nc)
+	c.outlet.open(nc, s.cfg.StallTimeout)
+	switch {
+	case s.cfg.TLS != nil:
+		c.open(s, tls.Server(&c.outlet, s.cfg.TLS), nil)
+	case c.outlet.raw == nil:
+		c.open(s, &c.outlet, nil)
+	default:
+		c.open(s, nc, c.outlet.raw)
+	}
 	c.place.vacate(time.Now())
 	c.sendFn = c.sendSome
 	c.socket.init()
@@ -368,13 +376,7 @@ func linger(nc net.Conn, buf []byte) {
 // once.
 func (c *conn) write(parts ...[]byte) error {
 	if c.raw == nil {
-		if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.StallTimeout)); err != nil {
-			return err
-		}
 		return c.s.writeCopied(c.nc, parts...)
-	}
-	if err := c.unstall(); err != nil {
-		return err
 	}
 	defer clear(c.vector[:])
 	for left := c.vector[:copy(c.vector[:], parts)]; len(left) > 0; {
@@ -389,15 +391,7 @@ func (c *conn) write(parts ...[]byte) error {
 			left[n] = left[n][:quantum-size]
 			n++
 		}
-		c.buffers = left[:n]
-		whole, err := c.sendNow()
-		if !whole && err == nil {
-			err = c.stallAfter(c.s.cfg.StallTimeout)
-		}
-		if !whole && err == nil {
-			_, err = c.buffers.WriteTo(c.nc)
-		}
-		if err != nil {
+		if err := c.outlet.send(left[:n]); err != nil {
 			return err
 		}
 		if rest != nil {
@@ -408,21 +402,6 @@ func (c *conn) write(parts ...[]byte) error {
 		left = left[n:]
 	}
 	return nil
-}
-
-// stallAfter has what is sent from now on fail when it has not gone out by then.
-func (c *conn) stallAfter(d time.Duration) error {
-	c.timed = true
-	return c.nc.SetWriteDeadline(time.Now().Add(d))
-}
-
-// unstall takes the time to stall back: it may have passed.
-func (c *conn) unstall() error {
-	if !c.timed {
-		return nil
-	}
-	c.timed = false
-	return c.nc.SetWriteDeadline(time.Time{})
 }
 
 // writeCopied sends them in as few pieces as it can: TLS makes records of each.

@@ -9,7 +9,9 @@ func (c *h2conn) controlFrame(f *frame) error {
 	if len(c.control) > maxControl {
 		return &connError{codeCalm, "the answers to control frames are not taken"}
 	}
-	if err := c.payLocked(1); err != nil {
+	if f.kind == frameWindow && c.updates > 0 {
+		c.updates-- // it was earned
+	} else if err := c.payLocked(1); err != nil {
 		return err
 	}
 	switch f.kind {

@@ -28,6 +28,14 @@ const (
 	creditPerSecond = 400
 	resetCost       = 8
 	bodyCredit      = 4
+
+	// What is sent of bodies brings frames that open the windows again, which are not
+	// paid for: two for each frame, one for each window, as clients send them that
+	// count frames, and one more for so many bytes, for clients that read little at a
+	// time (Go's sends two for each 4 KiB, and one for each read where it is the slower
+	// side). They may come long after, when the client reads.
+	updatesPerFrame = 2
+	updateBytes     = 256
 )
 
 // goodbye is how long a client may take for the frame that says why its connection ends.
@@ -37,6 +45,7 @@ const goodbye = 5 * time.Second
 // handlers' goroutines (see writer.go). Lock order: nothing is locked under mu.
 type h2conn struct {
 	*input // of its conn, whose base is 0; the reader's, but for s, nc and raw
+	outlet *outlet
 	place  *place
 
 	// The reader's.
@@ -59,6 +68,7 @@ type h2conn struct {
 	err     error // the connection is of no use any more
 	credit  int
 	counted time.Time // when the credit was
+	updates int       // of windows, that what was sent may still bring
 
 	recv, unacked int // what the client may send of bodies; what was taken and not told yet
 	sender
@@ -77,7 +87,7 @@ type headBlock struct {
 // serveHTTP2 serves what c has read and will.
 func (c *conn) serveHTTP2() {
 	c.base = 0
-	h := &h2conn{input: &c.input, place: &c.place, streams: map[uint32]*stream{}, credit: maxCredit, counted: time.Now(), recv: connWindow}
+	h := &h2conn{input: &c.input, outlet: &c.outlet, place: &c.place, streams: map[uint32]*stream{}, credit: maxCredit, counted: time.Now(), recv: connWindow}
 	h.quiet.L = &h.mu
 	h.fields.limits = &c.s.cfg.Limits
 	h.decoder = hpack.NewDecoder(defaultTable, func(f hpack.HeaderField) {
@@ -237,8 +247,7 @@ func (c *h2conn) finish(err error) {
 		c.breakLocked(st, ErrClientGone)
 	}
 	if told || errors.Is(err, errOver) {
-		_ = c.nc.SetWriteDeadline(time.Now().Add(min(goodbye, c.s.cfg.StallTimeout))) // fails where nothing can be sent
-		c.deadline = time.Now().Add(c.s.cfg.StallTimeout)                             // which stays
+		_ = c.outlet.SetWriteDeadline(time.Now().Add(min(goodbye, c.s.cfg.StallTimeout))) // fails where nothing can be sent
 		c.flushControlLocked()
 		for c.writing {
 			c.quiet.Wait()

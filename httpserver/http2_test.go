@@ -3,6 +3,7 @@ package httpserver_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -34,14 +35,12 @@ type client struct {
 // greet begins a connection with those settings.
 func greet(t testing.TB, addr string, settings ...http2.Setting) *client {
 	t.Helper()
-	nc, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = nc.Close() })
-	if err := nc.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	return greetOn(t, dial(t, addr), settings...)
+}
+
+// greetOn is greet on a connection that is there.
+func greetOn(t testing.TB, nc net.Conn, settings ...http2.Setting) *client {
+	t.Helper()
 	c := &client{Framer: http2.NewFramer(nc, nc), t: t, conn: nc}
 	c.enc = hpack.NewEncoder(&c.head)
 	c.AllowIllegalWrites = true
@@ -376,6 +375,74 @@ func TestConcurrent(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// A client opens its windows as often as it reads, or by each frame, or late: whatever it
+// is sent it may do so for. What is more than that is a flood.
+func TestWindowUpdates(t *testing.T) {
+	fretest.CheckLeaks(t)
+	const events = 10_000
+	event := bytes.Repeat([]byte("x"), 100)
+	cfg := httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		piece, n := large, 4
+		switch string(x.Path) {
+		case "/one":
+			n = 1
+		case "/events":
+			piece, n = event, events
+		}
+		check(t, x.Begin(200, int64(n*len(piece))))
+		for range n {
+			if _, err := x.Write(piece); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})}
+	plain := start(t, cfg)
+	cfg.TLS = &tls.Config{GetCertificate: certificate(t).Get}
+	secure := start(t, cfg)
+	for _, size := range []int{4 << 10, 512} {
+		t.Run(fmt.Sprintf("net/http reads %d bytes", size), func(t *testing.T) {
+			tr := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+			defer tr.CloseIdleConnections()
+			resp, err := (&http.Client{Transport: tr}).Get("https://" + secure)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{resp.Body}, make([]byte, size))
+			if n != int64(4*len(large)) || err != nil || resp.ProtoMajor != 2 {
+				t.Errorf("%d bytes of %d by %s, %v", n, 4*len(large), resp.Proto, err)
+			}
+		})
+	}
+	t.Run("each frame", func(t *testing.T) {
+		c := greet(t, plain)
+		c.request(1, "GET", "/events", true)
+		if _, body := c.answer(1); len(body) != events*len(event) {
+			t.Errorf("%d bytes of %d", len(body), events*len(event))
+		}
+	})
+	t.Run("late", func(t *testing.T) {
+		c := greet(t, plain, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+		c.must(c.WriteWindowUpdate(0, 1<<30))
+		c.request(1, "GET", "/one", true)
+		for got := 0; got < len(large); {
+			got += int(c.next(http2.FrameData).Header().Length)
+		}
+		for left := len(large); left > 0; left -= 4 << 10 {
+			c.must(c.WriteWindowUpdate(0, 4<<10))
+			c.must(c.WriteWindowUpdate(1, 4<<10))
+		}
+		c.must(c.WritePing(false, [8]byte{}))
+		if f := c.next(http2.FramePing, http2.FrameGoAway); f.Header().Type != http2.FramePing {
+			t.Fatalf("got %v", f)
+		}
+		if got := flood(t, c, func(uint32) error { return c.WriteWindowUpdate(0, 1) }); got != "ENHANCE_YOUR_CALM" && got != "" {
+			t.Errorf("a flood behind it: got %q", got)
+		}
+	})
 }
 
 // Large answers take turns: what is asked for later does not wait for the end of what

@@ -33,14 +33,8 @@ type input struct {
 	one    [1]byte
 }
 
-func (in *input) open(s *Server, nc net.Conn) {
-	in.s, in.nc = s, nc
-	switch nc := nc.(type) {
-	case *net.TCPConn:
-		in.raw, _ = nc.SyscallConn()
-	case *net.UnixConn:
-		in.raw, _ = nc.SyscallConn()
-	}
+func (in *input) open(s *Server, nc net.Conn, raw syscall.RawConn) {
+	in.s, in.nc, in.raw = s, nc, raw
 	in.readFn = in.read
 }
 

@@ -34,7 +34,6 @@ type sending struct {
 	offset  int64
 	left    int64
 	moved   bool // something went out since the time to stall began
-	queued  int  // what the socket held then, in bytes
 	watched bool // by the runtime: see sendPiece
 	corked  bool // only whole segments leave (TCP_CORK)
 	room    [1]unix.PollFd
@@ -48,7 +47,7 @@ func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 	if c.raw == nil {
 		return c.copyFile(head, f, offset, length)
 	}
-	if err := c.unstall(); err != nil {
+	if err := c.outlet.unstall(); err != nil {
 		return err
 	}
 	s := &c.sending
@@ -57,7 +56,7 @@ func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 	for len(s.head) > 0 || s.left > 0 {
 		before := s.left
 		if err := c.raw.Write(c.sendFn); err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) && c.takes() {
+			if errors.Is(err, os.ErrDeadlineExceeded) && c.outlet.takes(false) {
 				continue
 			}
 			return err
@@ -168,28 +167,10 @@ func (c *conn) wait(fd uintptr) (done bool) {
 	s := &c.sending
 	if s.moved {
 		s.moved = false
-		if s.queued, s.err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); s.err == nil {
-			s.err = c.stallAfter(c.s.cfg.StallTimeout)
-		}
+		c.outlet.ask(fd)
+		s.err = c.outlet.begin()
 	}
 	return s.err != nil
-}
-
-// takes says whether the client has taken something since the time to stall began, which begins
-// anew then. The kernel has a socket take more only when a third of what it holds has gone: that
-// is a megabyte and more, for which a slow client may need longer.
-func (c *conn) takes() bool {
-	s := &c.sending
-	queued := s.queued
-	if err := c.raw.Control(func(fd uintptr) {
-		if n, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil {
-			queued = n
-		}
-	}); err != nil || queued >= s.queued {
-		return false
-	}
-	s.queued = queued
-	return c.stallAfter(c.s.cfg.StallTimeout) == nil
 }
 
 // copyFile is sendFile where the bytes have to pass by here: TLS encrypts them.

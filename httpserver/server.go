@@ -167,9 +167,6 @@ func (s *Server) Serve(l net.Listener) error {
 			}
 			return err
 		}
-		if s.cfg.TLS != nil {
-			nc = tls.Server(nc, s.cfg.TLS)
-		}
 		c := newConn(s, nc)
 		s.mu.Lock()
 		if s.closing.Load() {

@@ -281,7 +281,7 @@ func TestClient(t *testing.T) {
 }
 
 // dial returns a connection on which the test speaks itself.
-func dial(t *testing.T, addr string) net.Conn {
+func dial(t testing.TB, addr string) net.Conn {
 	t.Helper()
 	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
 	if err != nil {

@@ -1,7 +1,6 @@
 package httpserver
 
 import (
-	"net"
 	"runtime"
 	"time"
 )
@@ -26,10 +25,10 @@ const (
 //	handler B           queue ─ waits ─── write [B C] ─ done
 //	handler C            queue ─ waits ──────────────── done
 type sender struct {
-	writing  bool      // somebody is
-	control  []byte    // frames that go before the others
-	queue    []*stream // with something to send, the next one's turn first
-	deadline time.Time // of writing, as it is set
+	writing bool      // somebody is
+	control []byte    // frames that go before the others
+	queue   []*stream // with something to send, the next one's turn first
+	went    time.Time // when something of theirs has gone out
 
 	window        int64 // what the client takes on all streams
 	initialWindow int64 // and on each, at first
@@ -42,7 +41,6 @@ type sender struct {
 	parts   []part    // what is sent: a part of scratch, and then data
 	sent    []*stream // whose it is
 	vector  [][]byte
-	buffers net.Buffers // of vector
 }
 
 type part struct {
@@ -95,7 +93,7 @@ func (st *stream) write(head, data []byte, last bool) error {
 		c.mu.Unlock()
 		stalled := st.wait()
 		c.mu.Lock()
-		if stalled && o.queued && !o.moved {
+		if stalled && c.stalledLocked(st) {
 			_ = c.resetLocked(st, codeCancel, errStalled) // the reader looks at the credit
 			c.flushControlLocked()
 		}
@@ -106,6 +104,17 @@ func (st *stream) write(head, data []byte, last bool) error {
 		return nil
 	}
 	return st.err
+}
+
+// stalledLocked says whether a stream that has waited for the time to stall has waited for
+// its client: that has the stream's window shut, or the connection's, and takes nothing of
+// other streams either. One that could be sent waits for its turn. Whether the client takes
+// what is being written is seen by whoever writes (see outlet).
+func (c *h2conn) stalledLocked(st *stream) bool {
+	if !st.out.queued || st.out.moved || c.canLocked(st) {
+		return false
+	}
+	return st.window <= 0 || !c.writing && time.Since(c.went) >= c.s.cfg.StallTimeout
 }
 
 // nextLocked is the stream whose turn it is, of those that can send; nil for none.
@@ -160,19 +169,12 @@ func (c *h2conn) flushLocked(own *stream) {
 		if n == 0 {
 			break
 		}
-		deadline, set := c.deadlineLocked()
 		c.mu.Unlock()
 		if written += n; written >= quantum {
 			written = 0
 			runtime.Gosched()
 		}
-		var err error
-		if set {
-			err = c.nc.SetWriteDeadline(deadline)
-		}
-		if err == nil {
-			err = c.writeBatch()
-		}
+		err := c.writeBatch()
 		c.mu.Lock()
 		c.settleLocked(own, err)
 		if own == nil && len(c.control) == 0 {
@@ -182,17 +184,6 @@ func (c *h2conn) flushLocked(own *stream) {
 	c.writing = false
 	c.quiet.Broadcast()
 	c.kickLocked()
-}
-
-// deadlineLocked says until when the client has to take something; one that is set may
-// stay where half of the time is left.
-func (c *h2conn) deadlineLocked() (deadline time.Time, set bool) {
-	now := time.Now()
-	if c.deadline.Sub(now) > c.s.cfg.StallTimeout/2 {
-		return time.Time{}, false
-	}
-	c.deadline = now.Add(c.s.cfg.StallTimeout)
-	return c.deadline, true
 }
 
 // gatherLocked takes from the queue what goes out at once, and returns its size in
@@ -265,6 +256,9 @@ func (c *h2conn) takeLocked(st *stream) (size int) {
 		o.data = o.data[n:]
 		left -= n
 		size += frameHead + n
+		if n > 0 {
+			c.updates += updatesPerFrame + n/updateBytes
+		}
 		if n > small {
 			c.earnLocked(bodyCredit)
 		}
@@ -284,7 +278,7 @@ func (c *h2conn) blockLocked(block []byte) []byte {
 
 // writeBatch sends what was gathered.
 func (c *h2conn) writeBatch() error {
-	if len(c.parts) == 1 && c.parts[0].data == nil {
+	if len(c.parts) == 1 && c.parts[0].data == nil && c.raw == nil {
 		_, err := c.nc.Write(c.scratch)
 		return err
 	}
@@ -304,8 +298,7 @@ func (c *h2conn) writeBatch() error {
 	if c.raw == nil {
 		err = c.s.writeCopied(c.nc, v...)
 	} else {
-		c.buffers = v
-		_, err = c.buffers.WriteTo(c.nc)
+		err = c.outlet.send(v)
 	}
 	clear(v)
 	return err
@@ -315,6 +308,8 @@ func (c *h2conn) writeBatch() error {
 func (c *h2conn) settleLocked(own *stream, err error) {
 	if err != nil {
 		c.failLocked(err)
+	} else if len(c.sent) > 0 {
+		c.went = time.Now()
 	}
 	for i, st := range c.sent {
 		c.sent[i] = nil
