@@ -405,11 +405,36 @@ var malformed = map[string]string{
 	"too many headers":       frame(4, 0, 1, withMeta(`{"status":200,"headers":[["a","b"]`+strings.Repeat(`,["a","b"]`, MaxHeaders)+`]}`, "")),
 	"DATA beyond the window": frame(4, 1, 1, withMeta(`{"status":200}`, "")) + frame(5, 1, 1, strings.Repeat("x", Window+1)),
 	"WINDOW of three bytes":  frame(8, 0, 1, "xxx"),
+	"WINDOW of no event":     frame(8, 0, 0, "xxxx"),
+	"WINDOW of the future":   frame(8, 0, 2, "xxxx"),
 	"WINDOW overflow":        frame(8, 0, 1, "\xff\xff\xff\xff") + frame(8, 0, 1, "\xff\xff\xff\xff"),
 	"ERROR no JSON":          frame(6, 0, 1, "x"),
 	"LOG no JSON":            frame(9, 0, 1, "x"),
 	"LOG of the future":      frame(9, 0, 2, `{"level":"info","message":"x"}`),
 	"after the end":          frame(4, 0, 1, withMeta(`{"status":200}`, "")) + frame(5, 0, 1, "x"),
+}
+
+// TestWindowCrossesEnd: a goroutine of a handler's that still reads the request's body may let
+// the engine send more of it behind the answer's last frame. The events after it go on.
+func TestWindowCrossesEnd(t *testing.T) {
+	var first *Event
+	c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
+		if first == nil {
+			first = e
+		} else {
+			e.fun.w.grant(ctx, first.id, chunk)
+		}
+		return nil, nil
+	})
+	for i := range 3 {
+		r, err := c.Invoke(t.Context(), &Invocation{}, bytes.NewReader(pattern(1<<20)))
+		if err != nil {
+			t.Fatalf("event %d: %v", i, err)
+		}
+		if err := r.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestMalformed(t *testing.T) {
@@ -628,6 +653,7 @@ func FuzzConn(f *testing.F) {
 	}
 	f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200,"headers":[["a","b"]]}`, "x")) + frame(5, 0, 1, "y")))
 	f.Add([]byte(frame(11, 0, 0, "")))
+	f.Add([]byte(frame(4, 0, 1, withMeta(`{"status":200}`, "")) + frame(8, 0, 1, "xxxx")))
 	for i := range 6 {
 		f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200}`, strings.Repeat("x", i))) + frame(0x23, 0, 1, "") + frame(5, 0, 1, "y") + frame(0x23, 0, 1, "12345678")))
 	}
