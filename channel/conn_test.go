@@ -354,6 +354,47 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// TestLogPace: a LOG frame that is to be dropped is not decoded, and the next frame is read once
+// its time has come, or never, where the channel ends before.
+func TestLogPace(t *testing.T) {
+	fretest.CheckLeaks(t)
+	a, b := pair(t)
+	var got []string
+	var sizes []int
+	paced := make(chan struct{})
+	c := NewConn(a, Config{
+		Log: func(_, _, message string) { got = append(got, message) },
+		LogPace: func(bytes int) (drop bool, wait time.Duration) {
+			switch sizes = append(sizes, bytes); len(sizes) {
+			case 2:
+				return true, 0
+			case 4:
+				defer close(paced)
+				return true, time.Hour
+			}
+			return false, 0
+		},
+	})
+	long := strings.Repeat("no JSON", 1000)
+	if _, err := io.WriteString(b, frame(9, 0, 0, `{"message":"a"}`)+frame(9, 0, 0, long)+frame(9, 0, 0, `{"message":"b"}`)+frame(9, 0, 0, "")); err != nil {
+		t.Fatal(err)
+	}
+	<-paced
+	if err := c.Close(); err != nil { // does not wait for an hour
+		t.Fatal(err)
+	}
+	if err := c.Err(); !errors.Is(err, ErrClosed) || errors.Is(err, ErrProtocol) {
+		t.Errorf("ended by %v", err)
+	}
+	if diff := cmp.Diff([]string{"a", "b"}, got); diff != "" {
+		t.Errorf("logged (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]int{15, len(long), 15, 0}, sizes); diff != "" {
+		t.Errorf("asked of frames of so many bytes (-want +got):\n%s", diff)
+	}
+	_ = b.Close()
+}
+
 // frame encodes one frame by hand, as the page on the protocol has it.
 func frame(k, flags byte, id uint64, payload string) string {
 	b := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))

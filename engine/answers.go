@@ -76,9 +76,10 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 	// function needs for the next ones.
 	own := &heldAnswers{bytes: f.config.Resources.MemoryBytes / 4}
 	return channel.Config{
-		Log:    f.channelLog(id),
-		Files:  openTmp(sb),
-		Memory: f.lendMemory,
+		Log:     f.channelLog(id),
+		LogPace: f.logs.drop,
+		Files:   openTmp(sb),
+		Memory:  f.lendMemory,
 		Hold: func(what channel.Held) (release func(), full bool, err error) {
 			now, lasts := heldFile{Held: what}, lasting(what, id, f.config.Resources.MemoryBytes)
 			if lasts.sandbox != "" { // it may be as much at any time
