@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Config is what an engine gives a [Conn]; the zero value will do.
@@ -18,6 +19,11 @@ type Config struct {
 	// invocation, "" for none or one that is over. Called by the reader: it must
 	// not block.
 	Log func(invocation, level, message string)
+
+	// LogPace, if set, is asked before a LOG frame of so many bytes is decoded whether it is
+	// to be dropped instead, and for how long the function is then to wait: nothing of it is
+	// read meanwhile. It must not block.
+	LogPace func(bytes int) (drop bool, wait time.Duration)
 
 	// Parked says that the bootstrap was started without a handler: it says
 	// PARKED and waits for [Conn.Load].
@@ -52,6 +58,7 @@ type Conn struct {
 	conn *net.UnixConn
 	cfg  Config
 	log  func(invocation, level, message string)
+	pace func(bytes int) (drop bool, wait time.Duration)
 	dir  *os.File // of the reader: what Config.Files returned
 	w    *frameWriter
 	done chan struct{}  // closed when the channel is over
@@ -79,7 +86,7 @@ type Conn struct {
 // NewConn takes ownership of conn and reads from it until it ends or Close.
 func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 	c := &Conn{
-		conn: conn, cfg: cfg, log: cfg.Log, done: make(chan struct{}),
+		conn: conn, cfg: cfg, log: cfg.Log, pace: cfg.LogPace, done: make(chan struct{}),
 		calls: map[uint64]*call{}, onwards: map[uint64]*onward{}, isReady: make(chan struct{}),
 	}
 	if cfg.Parked {
@@ -87,6 +94,9 @@ func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 	}
 	if c.log == nil {
 		c.log = func(string, string, string) {}
+	}
+	if c.pace == nil {
+		c.pace = func(int) (bool, time.Duration) { return false, 0 }
 	}
 	w, err := newFrameWriter(conn, c.done, &c.wg, c.fail)
 	if c.w = w; err != nil {
@@ -268,9 +278,12 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 	}
 
 	c.mu.Lock()
-	k := c.calls[h.id]
+	k, last := c.calls[h.id], c.lastID
 	c.mu.Unlock()
-	if k == nil {
+	switch {
+	case k == nil && h.kind == kindWindow && h.id <= last: // whoever reads the request may not know of the answer's end
+		return nil
+	case k == nil:
 		return fmt.Errorf("%w: frame kind 0x%02x for invocation %d, which is not in flight", ErrProtocol, uint8(h.kind), h.id)
 	}
 	switch h.kind {
@@ -358,10 +371,6 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 func (c *Conn) frameLog(id uint64, p []byte) error {
-	var m struct{ Level, Message string }
-	if err := unmarshal(p, &m); err != nil {
-		return err
-	}
 	c.mu.Lock()
 	last := c.lastID
 	name := ""
@@ -371,6 +380,19 @@ func (c *Conn) frameLog(id uint64, p []byte) error {
 	c.mu.Unlock()
 	if id > last {
 		return fmt.Errorf("%w: LOG for invocation %d, which was never sent", ErrProtocol, id)
+	}
+	if drop, wait := c.pace(len(p)); drop {
+		if wait > 0 {
+			select {
+			case <-time.After(wait):
+			case <-c.done:
+			}
+		}
+		return nil
+	}
+	var m struct{ Level, Message string }
+	if err := unmarshal(p, &m); err != nil {
+		return err
 	}
 	c.log(name, m.Level, m.Message)
 	return nil

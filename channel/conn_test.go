@@ -354,6 +354,47 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// TestLogPace: a LOG frame that is to be dropped is not decoded, and the next frame is read once
+// its time has come, or never, where the channel ends before.
+func TestLogPace(t *testing.T) {
+	fretest.CheckLeaks(t)
+	a, b := pair(t)
+	var got []string
+	var sizes []int
+	paced := make(chan struct{})
+	c := NewConn(a, Config{
+		Log: func(_, _, message string) { got = append(got, message) },
+		LogPace: func(bytes int) (drop bool, wait time.Duration) {
+			switch sizes = append(sizes, bytes); len(sizes) {
+			case 2:
+				return true, 0
+			case 4:
+				defer close(paced)
+				return true, time.Hour
+			}
+			return false, 0
+		},
+	})
+	long := strings.Repeat("no JSON", 1000)
+	if _, err := io.WriteString(b, frame(9, 0, 0, `{"message":"a"}`)+frame(9, 0, 0, long)+frame(9, 0, 0, `{"message":"b"}`)+frame(9, 0, 0, "")); err != nil {
+		t.Fatal(err)
+	}
+	<-paced
+	if err := c.Close(); err != nil { // does not wait for an hour
+		t.Fatal(err)
+	}
+	if err := c.Err(); !errors.Is(err, ErrClosed) || errors.Is(err, ErrProtocol) {
+		t.Errorf("ended by %v", err)
+	}
+	if diff := cmp.Diff([]string{"a", "b"}, got); diff != "" {
+		t.Errorf("logged (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]int{15, len(long), 15, 0}, sizes); diff != "" {
+		t.Errorf("asked of frames of so many bytes (-want +got):\n%s", diff)
+	}
+	_ = b.Close()
+}
+
 // frame encodes one frame by hand, as the page on the protocol has it.
 func frame(k, flags byte, id uint64, payload string) string {
 	b := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))
@@ -405,11 +446,36 @@ var malformed = map[string]string{
 	"too many headers":       frame(4, 0, 1, withMeta(`{"status":200,"headers":[["a","b"]`+strings.Repeat(`,["a","b"]`, MaxHeaders)+`]}`, "")),
 	"DATA beyond the window": frame(4, 1, 1, withMeta(`{"status":200}`, "")) + frame(5, 1, 1, strings.Repeat("x", Window+1)),
 	"WINDOW of three bytes":  frame(8, 0, 1, "xxx"),
+	"WINDOW of no event":     frame(8, 0, 0, "xxxx"),
+	"WINDOW of the future":   frame(8, 0, 2, "xxxx"),
 	"WINDOW overflow":        frame(8, 0, 1, "\xff\xff\xff\xff") + frame(8, 0, 1, "\xff\xff\xff\xff"),
 	"ERROR no JSON":          frame(6, 0, 1, "x"),
 	"LOG no JSON":            frame(9, 0, 1, "x"),
 	"LOG of the future":      frame(9, 0, 2, `{"level":"info","message":"x"}`),
 	"after the end":          frame(4, 0, 1, withMeta(`{"status":200}`, "")) + frame(5, 0, 1, "x"),
+}
+
+// TestWindowCrossesEnd: a goroutine of a handler's that still reads the request's body may let
+// the engine send more of it behind the answer's last frame. The events after it go on.
+func TestWindowCrossesEnd(t *testing.T) {
+	var first *Event
+	c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
+		if first == nil {
+			first = e
+		} else {
+			e.fun.w.grant(ctx, first.id, chunk)
+		}
+		return nil, nil
+	})
+	for i := range 3 {
+		r, err := c.Invoke(t.Context(), &Invocation{}, bytes.NewReader(pattern(1<<20)))
+		if err != nil {
+			t.Fatalf("event %d: %v", i, err)
+		}
+		if err := r.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestMalformed(t *testing.T) {
@@ -628,6 +694,7 @@ func FuzzConn(f *testing.F) {
 	}
 	f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200,"headers":[["a","b"]]}`, "x")) + frame(5, 0, 1, "y")))
 	f.Add([]byte(frame(11, 0, 0, "")))
+	f.Add([]byte(frame(4, 0, 1, withMeta(`{"status":200}`, "")) + frame(8, 0, 1, "xxxx")))
 	for i := range 6 {
 		f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200}`, strings.Repeat("x", i))) + frame(0x23, 0, 1, "") + frame(5, 0, 1, "y") + frame(0x23, 0, 1, "12345678")))
 	}

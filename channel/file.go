@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -19,7 +20,8 @@ type Held struct {
 	Bytes    int64  // of memory; 0 for a file on a disk
 
 	// Mount is how much its file system in memory may hold: that stays too, for as
-	// long as the file does. 0 for a memfd, and for a file on a disk.
+	// long as the file does. math.MaxInt64 for a memfd that may grow yet, which nothing
+	// bounds but its sandbox's memory. 0 for any other, and for a file on a disk.
 	Mount int64
 }
 
@@ -191,6 +193,9 @@ func inspectFD(fd int, m *fileMeta, given bool) (in inspected, err error) {
 		in.immutable = true
 	case given && st.Nlink == 0:
 		in.immutable = own(fd)
+	}
+	if in.held.Mount == 0 && !in.immutable { // a sealed one with holes can be filled yet, by fallocate(2)
+		in.held.Mount = math.MaxInt64
 	}
 	return in, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -362,6 +363,50 @@ func TestKeptFileOutlives(t *testing.T) {
 		if got := readReply(t, tt.r); !bytes.Equal(got, tt.want) {
 			t.Errorf("answer %d has %d other bytes", i, len(got))
 		}
+	}
+}
+
+// TestFileGrows: of a memfd that may grow yet it is told that nothing bounds it: what it has now
+// says nothing of what it will keep.
+func TestFileGrows(t *testing.T) {
+	fretest.CheckLeaks(t)
+	const size = 1 << 20
+	sparse := func(seals int) *os.File {
+		f := memfd(t, nil, 0)
+		if err := f.Truncate(size); err != nil {
+			t.Fatal(err)
+		}
+		addSeals(t, f, seals)
+		return f
+	}
+	for name, tt := range map[string]struct {
+		file  *os.File
+		mount int64
+	}{
+		"sealed":                 {memfd(t, pattern(size), answerSeals), 0},
+		"not sealed":             {memfd(t, pattern(size), 0), math.MaxInt64},
+		"not against all growth": {memfd(t, pattern(size), unix.F_SEAL_SHRINK|unix.F_SEAL_WRITE), math.MaxInt64},
+		"empty":                  {sparse(0), math.MaxInt64},
+		"empty, sealed":          {sparse(answerSeals), math.MaxInt64}, // fallocate(2) would still fill it
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got Held
+			_, theirs, reply := hostile(t, Config{Hold: func(h Held) (func(), bool, error) {
+				got = h
+				return func() {}, false, nil
+			}})
+			sendParts(theirs, part{bytes: filesFrame(0x20, 1, fmt.Sprintf(`{"offset":0,"length":%d}`, size)), fds: []int{int(tt.file.Fd())}})
+			r, err := reply()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Body.Close(); err != nil {
+				t.Error(err)
+			}
+			if got.Mount != tt.mount {
+				t.Errorf("held: %+v, want %d of its file system", got, tt.mount)
+			}
+		})
 	}
 }
 

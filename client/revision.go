@@ -17,7 +17,7 @@ func (c *Client) Revisions(ctx context.Context, function string) (api.Revisions,
 	return get[api.Revisions](ctx, c, revisionsPath(function), nil)
 }
 
-// RemoveRevision forgets a revision that has neither events nor an alias.
+// RemoveRevision forgets a revision that has neither events nor an alias and is not the newest.
 func (c *Client) RemoveRevision(ctx context.Context, function, revision string) error {
 	return c.call(ctx, http.MethodDelete, revisionsPath(function)+"/"+url.PathEscape(revision), nil, "", nil, nil)
 }

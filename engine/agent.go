@@ -294,7 +294,7 @@ func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image
 	e.agents.mu.Lock()
 	a.f = f
 	e.agents.mu.Unlock()
-	l, err := f.lease(ctx)
+	l, err := f.lease(ctx, anyInstance)
 	if errors.Is(err, errRetired) { // removed meanwhile
 		return fmt.Errorf("%q: %w", s.ID, ErrNoAgent)
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 
@@ -25,11 +26,17 @@ type heldAnswers struct {
 	mu    sync.Mutex
 	count int
 	sum   int64
-	files map[channel.Held]int // answers by what they hold, which counts once
+	files map[heldFile]int // answers by what they hold, which counts once
+}
+
+// heldFile is what answers hold: a file, or all files that a sandbox may have made.
+type heldFile struct {
+	channel.Held
+	sandbox string // whose memfds these are, all together; "" for anything else
 }
 
 // hold counts an answer. ErrOverloaded where there is enough already.
-func (h *heldAnswers) hold(what channel.Held) (release func(), err error) {
+func (h *heldAnswers) hold(what heldFile) (release func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	more := what.Bytes
@@ -40,7 +47,7 @@ func (h *heldAnswers) hold(what channel.Held) (release func(), err error) {
 		return nil, fmt.Errorf("%w: %d answers that clients have not taken yet hold %d bytes", ErrOverloaded, h.count, h.sum)
 	}
 	if h.files == nil {
-		h.files = map[channel.Held]int{}
+		h.files = map[heldFile]int{}
 	}
 	h.count++
 	h.sum += more
@@ -48,7 +55,7 @@ func (h *heldAnswers) hold(what channel.Held) (release func(), err error) {
 	return func() { h.release(what) }, nil
 }
 
-func (h *heldAnswers) release(what channel.Held) {
+func (h *heldAnswers) release(what heldFile) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.count--
@@ -69,15 +76,20 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 	// function needs for the next ones.
 	own := &heldAnswers{bytes: f.config.Resources.MemoryBytes / 4}
 	return channel.Config{
-		Log:    f.channelLog(id),
-		Files:  openTmp(sb),
-		Memory: f.lendMemory,
+		Log:     f.channelLog(id),
+		LogPace: f.logs.drop,
+		Files:   openTmp(sb),
+		Memory:  f.lendMemory,
 		Hold: func(what channel.Held) (release func(), full bool, err error) {
-			all, err := f.held.hold(lasting(what, f.config.Resources.MemoryBytes))
+			now, lasts := heldFile{Held: what}, lasting(what, id, f.config.Resources.MemoryBytes)
+			if lasts.sandbox != "" { // it may be as much at any time
+				now = lasts
+			}
+			all, err := f.held.hold(lasts)
 			if err != nil {
 				return nil, false, err
 			}
-			if mine, err := own.hold(what); err == nil {
+			if mine, err := own.hold(now); err == nil {
 				return func() { mine(); all() }, false, nil
 			}
 			return all, true, nil // it is held, beyond its share
@@ -118,12 +130,16 @@ func (f *function) lendMemory(size int) (channel.Lent, error) {
 }
 
 // lasting is what stays of what an answer holds once its sandbox has ended: with a
-// file, all there is in its /tmp, which is at most what the sandbox may use.
-func lasting(what channel.Held, memory int64) channel.Held {
-	if what.Mount > 0 {
+// file, all there is in its /tmp, which is at most what the sandbox may use; with a
+// memfd that may grow, that much, once for all of them.
+func lasting(what channel.Held, sandbox string, memory int64) heldFile {
+	switch {
+	case what.Mount == math.MaxInt64:
+		return heldFile{channel.Held{Bytes: memory}, sandbox}
+	case what.Mount > 0:
 		what = channel.Held{Dev: what.Dev, Bytes: max(what.Bytes, min(what.Mount, memory))}
 	}
-	return what
+	return heldFile{Held: what}
 }
 
 func openTmp(sb func() *sandbox.Sandbox) func() (*os.File, error) {

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"testing"
 
@@ -81,7 +82,7 @@ func TestHeldAnswers(t *testing.T) {
 	h := heldAnswers{bytes: 100}
 	take := func(ino uint64, bytes int64) func() {
 		t.Helper()
-		release, err := h.hold(channel.Held{Dev: 1, Ino: ino, Bytes: bytes})
+		release, err := h.hold(heldFile{Held: channel.Held{Dev: 1, Ino: ino, Bytes: bytes}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +90,7 @@ func TestHeldAnswers(t *testing.T) {
 	}
 	refuse := func(ino uint64, bytes int64) {
 		t.Helper()
-		if _, err := h.hold(channel.Held{Dev: 1, Ino: ino, Bytes: bytes}); !errors.Is(err, ErrOverloaded) {
+		if _, err := h.hold(heldFile{Held: channel.Held{Dev: 1, Ino: ino, Bytes: bytes}}); !errors.Is(err, ErrOverloaded) {
 			t.Errorf("file %d of %d bytes: got %v, want ErrOverloaded", ino, bytes, err)
 		}
 	}
@@ -112,12 +113,12 @@ func TestHeldAnswers(t *testing.T) {
 
 	inTmp := channel.Held{Dev: 7, Ino: 5, Bytes: 10, Mount: 1000}
 	for memory, want := range map[int64]int64{64: 64, 4096: 1000} {
-		if got := lasting(inTmp, memory); got != (channel.Held{Dev: 7, Bytes: want}) {
+		if got := lasting(inTmp, "a", memory); got != (heldFile{Held: channel.Held{Dev: 7, Bytes: want}}) {
 			t.Errorf("with %d bytes of memory a file in /tmp keeps %+v, want %d bytes", memory, got, want)
 		}
 	}
-	if memfd := (channel.Held{Dev: 1, Ino: 5, Bytes: 10}); lasting(memfd, 64) != memfd {
-		t.Errorf("a memfd keeps %+v", lasting(memfd, 64))
+	if memfd := (channel.Held{Dev: 1, Ino: 5, Bytes: 10}); lasting(memfd, "a", 64) != (heldFile{Held: memfd}) {
+		t.Errorf("a memfd keeps %+v", lasting(memfd, "a", 64))
 	}
 
 	var all []func()
@@ -129,6 +130,36 @@ func TestHeldAnswers(t *testing.T) {
 		release()
 	}
 	take(1, 100)()
+}
+
+// TestHeldGrows: memfds that may grow yet count as all that their sandbox may use, once for each
+// sandbox, and no further answer of its is let into their place.
+func TestHeldGrows(t *testing.T) {
+	const memory = 1000
+	f := &function{held: heldAnswers{bytes: 2 * memory}}
+	f.config.Resources.MemoryBytes = memory
+	a, b, c := f.channelConfig("a", nil), f.channelConfig("b", nil), f.channelConfig("c", nil)
+	hold := func(cfg channel.Config, ino uint64) func() {
+		t.Helper()
+		release, full, err := cfg.Hold(channel.Held{Dev: 1, Ino: ino, Mount: math.MaxInt64})
+		if err != nil || !full {
+			t.Fatalf("file %d: full %v, %v; want it held, and its place taken", ino, full, err)
+		}
+		return release
+	}
+	releases := []func(){hold(a, 1), hold(a, 2), hold(b, 3)}
+	if f.held.sum != 2*memory {
+		t.Errorf("two sandboxes' files count as %d bytes, want %d", f.held.sum, 2*memory)
+	}
+	if _, _, err := c.Hold(channel.Held{Dev: 1, Ino: 4, Mount: math.MaxInt64}); !errors.Is(err, ErrOverloaded) {
+		t.Errorf("of a third sandbox: %v, want ErrOverloaded", err)
+	}
+	for _, release := range releases {
+		release()
+	}
+	if f.held.count != 0 || f.held.sum != 0 {
+		t.Errorf("%d answers, %d bytes are left", f.held.count, f.held.sum)
+	}
 }
 
 // TestAnswersShareMemory: a function whose clients do not take their answers gets no more

@@ -74,8 +74,9 @@ type CallRecord struct {
 // lineage is how an event came about: the event whose function called, the one before, and
 // so on.
 type lineage struct {
-	from *lineage // nil: it came from outside
-	f    *function
+	from   *lineage // nil: it came from outside
+	before *event   // whose answer, which may still be coming, it is called with; nil for none
+	f      *function
 
 	once  sync.Once     // begin
 	root  *lineage      // of the event from outside
@@ -89,7 +90,7 @@ type lineage struct {
 // caller is what a called event's context says of who calls; the key is callerKey.
 type caller struct {
 	*lineage
-	further bool // as of event
+	before *event // as of lineage
 }
 
 type callerKey struct{}
@@ -123,22 +124,53 @@ func (l *lineage) count() bool {
 }
 
 // reachable says whether a call may wait for an instance of the function's: where all that
-// there can be are taken by events that wait for its answer, none will become free.
-func (f *function) reachable(from *lineage) error {
-	waiting := 0
-	for l := from; l != nil; l = l.from {
+// there can be are taken by events that wait for its answer, or give one that it is to take, none
+// will become free. Where some are so, it may wait for a new one alone: who has the others may
+// wait for it.
+func (f *function) reachable(from caller) (patience, error) {
+	coming := f.upstream(from)
+	taken := coming
+	for l := from.lineage; l != nil; l = l.from {
 		if l.f == f {
-			waiting++
+			taken++
 		}
 	}
 	room := f.config.Instances.Max
 	if !f.fresh() {
 		room *= f.config.Instances.Concurrency
 	}
-	if waiting > 0 && waiting >= room {
-		return &LoopError{from.chain(f.plain), fmt.Sprintf("%s takes %d events at once, and all of them wait for this one's answer (instances.max, instances.concurrency)", f.plain, room)}
+	switch {
+	case taken > 0 && taken >= room:
+		return anyInstance, &LoopError{from.chain(f.plain), fmt.Sprintf("%s takes %d events at once, and all of them wait for this one (instances.max, instances.concurrency)", f.plain, room)}
+	case coming > 0:
+		return newInstance, nil
 	}
-	return nil
+	return anyInstance, nil
+}
+
+// upstream counts the function's events that have an instance until whoever is called takes
+// their answers. What a pipeline is called with, each of its steps waits for.
+func (f *function) upstream(from caller) int {
+	if f.isPipeline() { // it has no instances
+		return 0
+	}
+	n := from.before.coming(f)
+	for l := from.lineage; l != nil && l.f.isPipeline(); l = l.from {
+		n += l.before.coming(f)
+	}
+	return n
+}
+
+// coming counts the events of f that have an instance still, of this one, those whose answers
+// it was called with, and, of pipelines, their steps.
+func (ev *event) coming(f *function) (n int) {
+	for ; ev != nil; ev = ev.calls.before {
+		if ev.f == f && (ev.placed.Load() || ev.borrowed.Load()) { // they go together
+			n++
+		}
+		n += ev.last.coming(f)
+	}
+	return n
 }
 
 // errBorrowed ends waiting for a place of one's own.
@@ -157,7 +189,7 @@ func (ev *event) enterCalled() error {
 		return nil
 	default:
 	}
-	if ev.further {
+	if ev.calls.before != nil {
 		return ev.entered(ev.f.e.places.beside(ev.f))
 	}
 	ctx, cancel := context.WithCancelCause(&ev.ctx)
@@ -243,6 +275,7 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 	}
 	r := &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[0], c.Headers), Body: c.Body, Size: c.Length}
 	ev.calls.begin()
+	var last *event // the step before
 	for i, target := range targets {
 		at := ctx
 		var body *stepBody
@@ -251,7 +284,7 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 			at, body.cancel = context.WithCancelCause(ctx)
 		}
 		before := r.Body
-		resp, err = ev.step(at, target, r, i > 0)
+		resp, err = ev.step(at, target, r, last)
 		if err != nil {
 			if b, ok := before.(io.Closer); ok {
 				_ = b.Close() // where nobody has taken it
@@ -270,7 +303,7 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 		if resp.Status < 200 || resp.Status > 299 {
 			break // body.cancel is for ctx, which ends with the call
 		}
-		body.from = resp.Body
+		body.from, last = resp.Body, eventOf(resp)
 		r = &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[i+1], ofBody(resp.Header)), Body: body, Size: resp.Size}
 	}
 	return resp, 0, nil
@@ -342,8 +375,11 @@ func (ev *event) target(named string, rec *CallRecord) (string, error) {
 	return name, nil
 }
 
-// step is one event of a call. further says that it takes the answer of another.
-func (ev *event) step(ctx context.Context, target string, r *Request, further bool) (*Response, error) {
+// eventOf is whose answer it is.
+func eventOf(resp *Response) *event { return resp.Body.(*replyBody).ev }
+
+// step is one event of a call. before, unless nil, is the one whose answer it takes.
+func (ev *event) step(ctx context.Context, target string, r *Request, before *event) (*Response, error) {
 	l := &ev.calls
 	plain, _, _ := strings.Cut(target, ".")
 	switch {
@@ -357,7 +393,7 @@ func (ev *event) step(ctx context.Context, target string, r *Request, further bo
 			return nil, &guardError{err}
 		}
 	}
-	return ev.f.e.Invoke(context.WithValue(ctx, callerKey{}, caller{l, further}), target, r)
+	return ev.f.e.Invoke(context.WithValue(ctx, callerKey{}, caller{l, before}), target, r)
 }
 
 // guardError is Config.Calls' refusal.

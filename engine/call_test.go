@@ -155,6 +155,63 @@ func TestCallPipeline(t *testing.T) {
 	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
 }
 
+// TestCallPipelineTwice: a step whose function's instances all give the answers that it is to take
+// would wait for itself, and is refused; one that only has to wait for others' is too, at once,
+// since those may wait for its own. Where one more can be started, or those before are over, it runs.
+func TestCallPipelineTwice(t *testing.T) {
+	r := calls(t, Config{})
+	r.deploy("one", func(c *image.Config) { c.Instances.Max = 1 })
+	r.deploy("two", func(c *image.Config) { c.Instances.Max = 2 })
+	r.deploy("wide", func(c *image.Config) { c.Instances.Max, c.Instances.Concurrency = 1, 2 })
+	r.deploy("fresh", func(c *image.Config) { c.Instances.Isolation, c.Instances.Max = image.IsolationEvent, 1 })
+	r.mustPipeline("inner", "g, one", "")
+	r.mustPipeline("first", "one, g", "")
+	r.mustPipeline("again", "g, g", "")
+	body := strings.Repeat("z", 8<<20) // by far more than is on its way anywhere
+	for _, steps := range []string{"two|two", "wide|wide", "two|g|two", "again|again"} {
+		if got, _, err := r.call(t.Context(), "f", "/call/"+steps+"/", body); err != nil || got != body {
+			t.Errorf("%s: %d bytes came back of %d, %v", steps, len(got), len(body), err)
+		}
+	}
+	for _, steps := range []string{"one|one", "one|inner", "first|first"} {
+		r.mustCall("f", "/call/"+steps+"/", "short", "short")
+	}
+	for steps, want := range map[string]string{
+		"one|one":        "loop: f → one: one takes 1 events at once",
+		"one|g|one":      "loop: f → one: one takes 1 events at once",
+		"one|inner":      "loop: f → inner → one: one takes 1 events at once",
+		"one|first":      "loop: f → first → one: one takes 1 events at once",
+		"first|one":      "loop: f → one: one takes 1 events at once",
+		"wide|wide|wide": "loop: f → wide: wide takes 2 events at once",
+		"fresh|fresh":    "loop: f → fresh: fresh takes 1 events at once",
+	} {
+		got, _, err := r.call(t.Context(), "f", "/call/"+steps+"/", body)
+		if err != nil || !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %.200q, %v; want %q", steps, got, err, want)
+		}
+	}
+	r.deploy("pair", func(c *image.Config) { c.Instances.Isolation, c.Instances.Max = image.IsolationEvent, 2 })
+	for _, name := range []string{"two", "pair"} {
+		r.idle(name)
+		other, err := r.Invoke(t.Context(), name, &Request{Method: "GET", Path: "/stream", Query: "3000000"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := "overloaded: f → " + name + "|" + name + ": step 2, " + name + ": "
+		if got, _, err := r.call(t.Context(), "f", "/call/"+name+"|"+name+"/", body); err != nil || !strings.HasPrefix(got, want) {
+			t.Errorf("%s under load: %.200q, %v; want %q", name, got, err, want)
+		}
+		if err := other.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	r.idle("pair")
+	if got, _, err := r.call(t.Context(), "f", "/call/pair|pair/", body); err != nil || got != body {
+		t.Errorf("without load: %d bytes came back of %d, %v", len(got), len(body), err)
+	}
+	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
+}
+
 // TestCallPipelineFields: of an answer's fields the next function is told those of its body,
 // neither what is for a client nor what would make it another's request.
 func TestCallPipelineFields(t *testing.T) {
@@ -214,7 +271,7 @@ func TestCallPipelinePlaces(t *testing.T) {
 	rest := r.places.all + r.places.beyond - r.places.taken
 	r.places.taken += rest
 	r.places.mu.Unlock()
-	resp, err := r.Invoke(context.WithValue(t.Context(), callerKey{}, caller{&lineage{place: full(), f: &function{}}, true}), "g", &Request{Method: "POST", Path: "/"})
+	resp, err := r.Invoke(context.WithValue(t.Context(), callerKey{}, caller{&lineage{place: full(), f: &function{}}, &event{f: &function{}}}), "g", &Request{Method: "POST", Path: "/"})
 	if !errors.Is(err, ErrEngineOverloaded) {
 		t.Errorf("one too many: %+v, %v", resp, err)
 	}

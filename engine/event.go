@@ -25,7 +25,8 @@ type event struct {
 	calls    lineage     // what the functions that this event calls are told of it
 	header   [][2]string // of the request
 	borrowed atomic.Bool // its place is its caller's
-	further  bool        // it is called with the answer of another, which may still be coming
+	last     *event      // of a pipeline: the step whose answer is its own
+	waits    patience    // for an instance
 
 	ctx      limited
 	body     replyBody

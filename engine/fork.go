@@ -297,7 +297,7 @@ func (s *forkServer) boot(ctx context.Context) error {
 	// an event.
 	spec.Limits.Pids += int64(most) + 8
 	spec.Limits.CPUMillis = max(spec.Limits.CPUMillis, 1000)
-	s.conn = channel.NewConn(ours, channel.Config{Log: f.channelLog(spec.ID)})
+	s.conn = channel.NewConn(ours, channel.Config{Log: f.channelLog(spec.ID), LogPace: f.logs.drop})
 	s.box = f.newBox(spec.ID, func() State { return StateParked }, s.conn.Stop)
 	err = f.start(ctx, spec, s.box)
 	_ = theirs.Close()

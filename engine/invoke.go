@@ -150,10 +150,11 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response
 func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
 	ev := &event{f: f, began: time.Now(), header: r.Header, calls: lineage{f: f}}
 	if from, ok := ctx.Value(callerKey{}).(caller); ok {
-		if err := f.reachable(from.lineage); err != nil {
+		var err error
+		if ev.waits, err = f.reachable(from); err != nil {
 			return nil, err
 		}
-		ev.calls.from, ev.further = from.lineage, from.further
+		ev.calls.from, ev.calls.before = from.lineage, from.before
 	}
 	if r.Upgrade != "" && (f.config.Protocol == image.ProtocolStdio || f.isPipeline()) { // it knows no other protocol
 		plain := *r
@@ -204,7 +205,7 @@ func (ev *event) channel(r *Request) (*Response, error) {
 		ev.end = ev.endFresh
 	} else {
 		var err error
-		if ev.lease, err = f.lease(&ev.ctx); err != nil {
+		if ev.lease, err = f.lease(&ev.ctx, ev.waits); err != nil {
 			return nil, err
 		}
 		ev.since = time.Now()
@@ -254,7 +255,7 @@ func (ev *event) channel(r *Request) (*Response, error) {
 // boot starts the instance of an event that has one to itself.
 func (ev *event) boot() error {
 	f := ev.f
-	in, err := f.eventSlot(&ev.ctx)
+	in, err := f.eventSlot(&ev.ctx, ev.waits)
 	if err != nil {
 		return err
 	}
@@ -318,9 +319,9 @@ func (ev *event) invocation(r *Request) channel.Invocation {
 }
 
 // lease is acquire without instances whose channel has already ended.
-func (f *function) lease(ctx context.Context) (lease, error) {
+func (f *function) lease(ctx context.Context, waits patience) (lease, error) {
 	for {
-		l, err := f.acquire(ctx)
+		l, err := f.acquire(ctx, waits)
 		if err != nil {
 			return lease{}, err
 		}

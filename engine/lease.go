@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -28,6 +29,17 @@ type grant struct {
 	err  error
 }
 
+// patience is what an event waits for that finds no instance.
+type patience int
+
+const (
+	anyInstance patience = iota // the next that becomes free or ready
+	newInstance                 // one that starts: else it is refused
+)
+
+// errTaken refuses an event that waits for a new instance alone.
+var errTaken = fmt.Errorf("%w: all its instances are taken, some by events whose answers this one is to take", ErrOverloaded)
+
 // lease is the right to run one event on an instance; instance.release ends it.
 type lease struct {
 	in    *instance
@@ -38,7 +50,7 @@ type lease struct {
 // acquire leases an instance: a free one, or the next that becomes free or
 // ready. Events that arrive together start only as many instances as they can
 // fill, so that a burst on a cold function does not stampede.
-func (f *function) acquire(ctx context.Context) (lease, error) {
+func (f *function) acquire(ctx context.Context, waits patience) (lease, error) {
 	began := time.Now()
 	f.mu.Lock()
 	if f.retired {
@@ -58,6 +70,12 @@ func (f *function) acquire(ctx context.Context) (lease, error) {
 		return lease{}, err
 	}
 	f.startForWaitersLocked()
+	if waits == newInstance && len(f.waiters) > f.starting*f.config.Instances.Concurrency { // those are for who came before
+		f.waiters = f.waiters[:len(f.waiters)-1]
+		f.mu.Unlock()
+		f.e.metrics.refuse(admission.QueueLength)
+		return lease{}, errTaken
+	}
 	f.mu.Unlock()
 
 	select {
@@ -198,7 +216,7 @@ func (f *function) dropLocked(in *instance) {
 
 // eventSlot counts a fresh-per-event sandbox against the template's maximum.
 // It waits in the queue when the maximum is reached.
-func (f *function) eventSlot(ctx context.Context) (*instance, error) {
+func (f *function) eventSlot(ctx context.Context, waits patience) (*instance, error) {
 	now := time.Now()
 	f.mu.Lock()
 	if f.retired {
@@ -218,6 +236,11 @@ func (f *function) eventSlot(ctx context.Context) (*instance, error) {
 			f.e.metrics.refuse(reasonQuota)
 			return nil, err
 		}
+	}
+	if waits == newInstance {
+		f.mu.Unlock()
+		f.e.metrics.refuse(admission.QueueLength)
+		return nil, errTaken
 	}
 	w, err := f.queueLocked(now)
 	f.mu.Unlock()

@@ -63,6 +63,12 @@ const (
 	// function's sandboxes together. One that writes faster waits: else the engine
 	// would spend a CPU on what nobody will see.
 	drainBytes = 64 << 20
+	// leastDrained is what is counted of that at least, whenever something is dropped:
+	// to read little costs as much.
+	leastDrained = 4 << 10
+	// logLine is what a line of a logger's, or of the engine's, counts beside its text:
+	// each is decoded and written for itself.
+	logLine = 64
 	// followBuffer is how many lines a slow follower may lag behind.
 	followBuffer = 4096
 )
@@ -206,6 +212,9 @@ func (l *functionLog) appendLocked(line LogLine) {
 				l.encodeLocked(LogLine{Time: line.Time, Sandbox: line.Sandbox, Stream: "log", Level: "warning", Text: fmt.Sprintf("%d bytes of output dropped: more than %d in a second", l.dropped, logBurst)})
 			}
 			l.second, l.budget, l.dropped = sec, logBurst, 0
+		}
+		if line.Stream == "log" {
+			l.budget -= logLine
 		}
 		if l.budget -= len(line.Text) + 1; l.budget < 0 {
 			l.dropped += int64(len(line.Text)) + 1
@@ -371,7 +380,7 @@ func (l *functionLog) copyLines(r io.Reader, of LogLine) {
 // drain returns at once while there is a budget. Else it drops what comes within
 // this second, at the pace of drainBytes, and then what is left of the line.
 func (l *functionLog) drain(br *bufio.Reader) error {
-	if !l.drop(nil) {
+	if drop, _ := l.drop(0); !drop {
 		return nil
 	}
 	whole := true // nothing of the next line was dropped
@@ -380,8 +389,12 @@ func (l *functionLog) drain(br *bufio.Reader) error {
 			return err
 		}
 		text, _ := br.Peek(br.Buffered())
-		if !l.drop(text) {
+		drop, wait := l.drop(len(text))
+		if !drop {
 			break
+		}
+		if wait > 0 {
+			<-time.After(wait)
 		}
 		whole = text[len(text)-1] == '\n'
 		_, _ = br.Discard(len(text)) // it is there
@@ -396,26 +409,24 @@ func (l *functionLog) drain(br *bufio.Reader) error {
 	return nil
 }
 
-// drop says whether this second's budget is used up. If so it counts text as
-// dropped, and waits where more has been than may be read in the time.
-func (l *functionLog) drop(text []byte) bool {
+// drop says whether this second's budget is used up. If so it counts n bytes as
+// dropped, and says how long to wait where more has been than may be read in the time.
+func (l *functionLog) drop(n int) (drop bool, wait time.Duration) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	now := time.Now()
 	if now.Unix() != l.second || l.budget >= 0 {
-		l.mu.Unlock()
-		return false
+		return false, 0
 	}
-	l.dropped += int64(len(text))
+	l.dropped += int64(n)
 	if l.drained.Before(now) {
 		l.drained = now
 	}
-	l.drained = l.drained.Add(time.Duration(len(text)) * time.Second / drainBytes)
-	wait := l.drained.Sub(now)
-	l.mu.Unlock()
-	if wait > time.Millisecond { // a timer is no finer
-		<-time.After(wait)
+	l.drained = l.drained.Add(time.Duration(max(n, leastDrained)) * time.Second / drainBytes)
+	if wait = l.drained.Sub(now); wait <= time.Millisecond { // a timer is no finer
+		wait = 0
 	}
-	return true
+	return true, wait
 }
 
 // Logs emits the log lines of a function, of one revision (NAME@REVISION), or else of a

@@ -57,7 +57,7 @@ func (ev *event) pipeline(r *Request) (*Response, error) {
 		return nil, err
 	}
 	ev.body = replyBody{ReadCloser: resp.Body, ev: ev, whole: resp.Size >= 0, apart: resp.File != nil || resp.Bytes != nil}
-	ev.resp = *resp
+	ev.resp, ev.last = *resp, eventOf(resp)
 	ev.resp.ID, ev.resp.Body, ev.resp.Revision = ev.name, &ev.body, ""
 	ev.watch()
 	ev.answered.Store(true)

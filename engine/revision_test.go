@@ -308,6 +308,32 @@ func TestRevisionsKept(t *testing.T) {
 	}
 }
 
+// TestRevisionNewestStays: the newest revision is not forgotten, though its events have gone back
+// to one before: what NAME@latest names is there at all times.
+func TestRevisionNewestStays(t *testing.T) {
+	r := open(t)
+	for _, mark := range []string{"one", "two", "three"} {
+		r.revise(mark, DeployOptions{})
+	}
+	if _, err := r.Rollback(t.Context(), "f", "1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"3", "latest"} {
+		if err := r.RemoveRevision(t.Context(), "f", name); !errors.Is(err, ErrRevisionUsed) || !strings.Contains(err.Error(), "newest") {
+			t.Errorf("forget revision %s: %v, want ErrRevisionUsed for it is the newest", name, err)
+		}
+	}
+	if err := r.RemoveRevision(t.Context(), "f", "2"); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]int{3, 1}, r.numbers()); diff != "" {
+		t.Errorf("kept (-want +got):\n%s", diff)
+	}
+	if got, _ := r.mark("f@latest"); got != "three" {
+		t.Errorf("f@latest: %q answers", got)
+	}
+}
+
 // TestRevisionDrains: what is in flight ends on the instances it began on, tunnels are
 // ended, and the revision is gone once nobody has asked for it for a while.
 func TestRevisionDrains(t *testing.T) {

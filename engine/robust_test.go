@@ -371,6 +371,45 @@ func TestLogReopens(t *testing.T) {
 	}
 }
 
+// TestLogFramesPace: what a handler logs beyond a second's budget is dropped unread, and no faster
+// than it may be, in frames of any length; short ones use up the budget though they say nothing.
+func TestLogFramesPace(t *testing.T) {
+	for _, size := range []int{0, 256 << 10} {
+		synctest.Test(t, func(t *testing.T) {
+			l, err := openLog(filepath.Join(t.TempDir(), "f"), "f", 8<<20, 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			f := &function{logs: l}
+			cfg := f.channelConfig("s", nil)
+			const seconds = 3
+			text := strings.Repeat("x", size)
+			began, decoded, dropped := time.Now(), 0, 0
+			for time.Since(began) < seconds*time.Second {
+				drop, wait := cfg.LogPace(size)
+				if drop {
+					dropped++
+				} else {
+					cfg.Log("", "info", text)
+					decoded++
+				}
+				time.Sleep(wait) //nolint:forbidigo // of the bubble, whose clock stands otherwise
+			}
+			if most := (seconds + 1) * (logBurst/(size+logLine) + 1); decoded > most {
+				t.Errorf("%d frames of %d bytes were decoded in %d seconds, want %d at most", decoded, size, seconds, most)
+			}
+			if most := (seconds + 1) * drainBytes / max(size, leastDrained); dropped == 0 || dropped > most {
+				t.Errorf("%d frames of %d bytes were dropped in %d seconds, want some, and %d at most", dropped, size, seconds, most)
+			}
+			time.Sleep(time.Second) //nolint:forbidigo // of the bubble
+			if drop, _ := cfg.LogPace(size); drop {
+				t.Errorf("frames of %d bytes: none is read in the next second", size)
+			}
+		})
+	}
+}
+
 // TestLogPace: a flood is read no faster than what is dropped may be, and the
 // first line of a later second is whole.
 func TestLogPace(t *testing.T) {

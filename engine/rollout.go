@@ -194,7 +194,10 @@ func (e *Engine) RemoveRevision(ctx context.Context, name, revision string) erro
 		if err != nil {
 			return err
 		}
-		if s.serves(n) {
+		switch {
+		case n == s.Last:
+			return fmt.Errorf("forget revision %d of %s: %w: it is the newest, which %s@%s names: deploy another first", n, name, ErrRevisionUsed, name, latest)
+		case s.serves(n):
 			return fmt.Errorf("forget revision %d of %s: %w: send its events elsewhere first (fre function split, rollback) and take its aliases away", n, name, ErrRevisionUsed)
 		}
 		s.Revisions = slices.DeleteFunc(s.Revisions, func(r Revision) bool { return r.Number == n })

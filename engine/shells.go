@@ -272,6 +272,12 @@ func (e *Engine) startShell(ctx context.Context, spec sandbox.Spec) (*shell, err
 				cfg.Log(invocation, level, message)
 			}
 		},
+		LogPace: func(bytes int) (drop bool, wait time.Duration) {
+			if cfg := sh.config.Load(); cfg != nil {
+				return cfg.LogPace(bytes)
+			}
+			return true, 0 // it is nobody's
+		},
 		Files: openTmp(func() *sandbox.Sandbox { return sh.sb }),
 		// It has had an event.
 		Memory: func(size int) (channel.Lent, error) { return sh.config.Load().Memory(size) },

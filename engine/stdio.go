@@ -33,7 +33,7 @@ func (ev *event) stdio(r *Request) (*Response, error) {
 		return nil, err
 	}
 	defer wipe(spec.Secrets)
-	in, err := f.eventSlot(&ev.ctx)
+	in, err := f.eventSlot(&ev.ctx, ev.waits)
 	if err != nil {
 		return nil, err
 	}

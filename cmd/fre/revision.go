@@ -42,7 +42,7 @@ one of them alone wherever a function is called or its log read (docs/revisions.
 		},
 	}
 	l.flags(cmd, "numbers")
-	cmd.Flags().StringArrayVar(&remove, "rm", nil, "forget this `REVISION`, which has neither events nor an alias; may be repeated")
+	cmd.Flags().StringArrayVar(&remove, "rm", nil, "forget this `REVISION`, which has neither events nor an alias and is not the newest; may be repeated")
 	return cmd
 }
 

@@ -135,14 +135,14 @@ func (e *Engine) SetAliases(_ context.Context, name string, set map[string]strin
 	})
 }
 
-// RemoveRevision forgets a revision without events and aliases.
+// RemoveRevision forgets a revision without events and aliases that is not the newest.
 func (e *Engine) RemoveRevision(_ context.Context, name, revision string) error {
 	_, err := e.changeRevisions(name, func(r *engine.Revisions, find func(string) (*engine.RevisionState, error)) error {
 		v, err := find(revision)
 		switch {
 		case err != nil:
 			return err
-		case v.Percent > 0 || len(v.Aliases) > 0:
+		case v.Percent > 0 || len(v.Aliases) > 0 || v == &r.Revisions[0]:
 			return fmt.Errorf("forget revision %d of %s: %w", v.Number, name, engine.ErrRevisionUsed)
 		}
 		r.Revisions = slices.DeleteFunc(r.Revisions, func(o engine.RevisionState) bool { return o.Number == v.Number })

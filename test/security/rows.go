@@ -39,7 +39,7 @@ var Rows = []Row{
 	{"rarely used parts of the kernel: bpf, io_uring, userfaultfd, ptrace and their kin", []string{"test/security.TestSystemCalls"}},
 	{"bombs of processes, memory, open files and CPU", []string{"test/security.TestBombs", "test/robustness.TestNeighbours"}},
 	{"fill the disk", []string{"test/security.TestDiskFill", "test/security.TestContainerFillsDisk", "test/robustness.TestNeighbours"}},
-	{"flood the log", []string{"engine.TestLogFlood", "engine.TestLogPace", "test/robustness.TestNeighbours"}},
+	{"flood the log", []string{"engine.TestLogFlood", "engine.TestLogPace", "engine.TestLogFramesPace", "test/robustness.TestNeighbours"}},
 	{"core dumps and the host's core_pattern", []string{"test/security.TestNoCore"}},
 	{"read another tenant's secrets, by paths, by other processes, in an image, in what the host shows of processes", []string{"test/security.TestOthersSecrets", "sandbox.TestSecrets", "sandbox.TestFurnishSecrets", "engine.TestSecretsDelivered", "test/system.TestTenants"}},
 	{"secrets and tokens on the disk: copied, moved to another tenant's place, changed", []string{"access.TestPersistence", "access.TestSecretMoved", "access.TestKeyFile"}},
