@@ -36,6 +36,9 @@ type function struct {
 	deployed bool // in this process's time, as far as it knows
 }
 
+// errNoSource is that the function does not have a source.
+var errNoSource = errors.New("the transcoder does not have the source")
+
 // refusedError is what the function says to a source that it can do nothing with: the
 // decoder's words. It would say the same again.
 type refusedError struct{ words string }
@@ -187,7 +190,7 @@ func (f *function) ask(ctx context.Context, e client.Event) (io.ReadCloser, erro
 	case http.StatusUnprocessableEntity:
 		return nil, &refusedError{words}
 	case http.StatusNotFound:
-		return nil, fmt.Errorf("%w: %s", os.ErrNotExist, words)
+		return nil, fmt.Errorf("%w: %s", errNoSource, words)
 	case http.StatusInsufficientStorage:
 		return nil, &awayError{errors.New(words)}
 	}
@@ -254,7 +257,7 @@ func (f *function) give(ctx context.Context, name, path string) error {
 	if err == nil {
 		return body.Close()
 	}
-	if !errors.Is(err, os.ErrNotExist) {
+	if !errors.Is(err, errNoSource) {
 		return err
 	}
 	file, err := os.Open(path)

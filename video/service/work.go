@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
-	"os"
 	"sync"
 	"sync/atomic"
 
@@ -34,13 +33,14 @@ type work struct {
 	log *slog.Logger
 
 	all, done atomic.Int64 // steps
+	giving    sync.Mutex   // the source to the function
 	mu        sync.Mutex
 	warnings  []string
 }
 
 // run makes the asset. Its error is why the asset has failed, unless ctx has ended.
 func (w *work) run(ctx context.Context) error {
-	if err := try(ctx, w.log, func() error { return w.function.give(ctx, w.id, w.library.Path(w.id, sourceFile)) }); err != nil {
+	if err := try(ctx, w.log, func() error { return w.give(ctx) }); err != nil {
 		return err
 	}
 	a := w.library.Get(w.id)
@@ -67,6 +67,14 @@ func (w *work) run(ctx context.Context) error {
 	return w.make(ctx, a)
 }
 
+// give gives the function the source, unless it has it: one at a time, since pieces of two
+// would make one source that is whole in nothing but its size.
+func (w *work) give(ctx context.Context) error {
+	w.giving.Lock()
+	defer w.giving.Unlock()
+	return w.function.give(ctx, w.id, w.library.Path(w.id, sourceFile))
+}
+
 // job has the function do a job, in a slot of the service's, for no longer than JobTimeout.
 // take, unless nil, takes what follows the answer's head.
 func (w *work) job(ctx context.Context, path string, question, head any, take func(rest io.Reader) error) error {
@@ -80,7 +88,7 @@ func (w *work) job(ctx context.Context, path string, question, head any, take fu
 }
 
 func (w *work) jobInSlot(ctx context.Context, path string, question, head any, take func(rest io.Reader) error) error {
-	return try(ctx, w.log.With("job", path), func() (err error) {
+	once := func() (err error) {
 		outside := ctx
 		ctx, cancel := context.WithTimeout(ctx, w.cfg.JobTimeout)
 		defer cancel()
@@ -94,12 +102,6 @@ func (w *work) jobInSlot(ctx context.Context, path string, question, head any, t
 			}
 		}()
 		rest, err := w.function.askJSON(ctx, path, question, head)
-		if errors.Is(err, os.ErrNotExist) { // the function has lost its /work
-			if err := w.function.give(ctx, w.id, w.library.Path(w.id, sourceFile)); err != nil {
-				return err
-			}
-			rest, err = w.function.askJSON(ctx, path, question, head)
-		}
 		if err != nil {
 			return err
 		}
@@ -107,6 +109,15 @@ func (w *work) jobInSlot(ctx context.Context, path string, question, head any, t
 			err = take(rest)
 		}
 		return errors.Join(err, rest.Close())
+	}
+	return try(ctx, w.log.With("job", path), func() error {
+		err := once()
+		if errors.Is(err, errNoSource) { // the function has lost its /work; to give it again is none of the job's time
+			if err = w.give(ctx); err == nil {
+				err = once()
+			}
+		}
+		return err
 	})
 }
 

@@ -422,3 +422,44 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 	w.open(t)
 }
+
+// TestSourceGivenOnce: where the function has lost its /work, one of the jobs that find out at
+// once gives it the source again, and the others find it there: pieces of two would mix.
+func TestSourceGivenOnce(t *testing.T) {
+	const slots = 6
+	w := newWorld(t, t.TempDir(), Config{Slots: slots})
+	var mu sync.Mutex
+	asked, giving := 0, 0
+	lost := make(chan struct{})
+	w.engine.meets(func(ctx context.Context, job string) error {
+		if job == "PUT" {
+			mu.Lock()
+			if giving++; giving > 2 {
+				t.Error("it was given more than once again")
+			}
+			mu.Unlock()
+		}
+		if !strings.HasPrefix(job, "/") || job == "/probe" {
+			return nil
+		}
+		mu.Lock()
+		if asked++; asked == slots {
+			if err := os.RemoveAll(w.engine.sources); err != nil {
+				t.Error(err)
+			}
+			if err := os.Mkdir(w.engine.sources, 0o700); err != nil {
+				t.Error(err)
+			}
+			close(lost)
+		}
+		mu.Unlock()
+		select {
+		case <-lost:
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	if a := w.done(t, w.add(t, film(t, "in.mp4", "64x64", "80"))); a.State != asset.Ready || len(a.Warnings) > 0 {
+		t.Errorf("%+v", a)
+	}
+}
