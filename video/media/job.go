@@ -63,6 +63,12 @@ type Sound struct {
 	Most    float64 `json:"most,omitempty"`     // seconds: what comes later is left out; 0 for all
 }
 
+// What answers have at most, whatever a source has.
+const (
+	MostStreams = 128  // of a [Source]
+	MostThumbs  = 2000 // pictures of [Sheets]: where there were more, they are at a multiple of the interval
+)
+
 // Thumbs asks for small pictures of a video, one each Interval seconds from 0 on, on sheets.
 // The answer is a [Sheets] and the sheets, JPEG each, all of the same size: where the last
 // has no more pictures, it is black.

@@ -230,8 +230,9 @@ func (f *function) askJSON(ctx context.Context, path string, question, head any)
 	}{r, body}, nil
 }
 
-// mostHead is how long the head of an answer may be, in bytes.
-const mostHead = 16 << 20
+// mostHead is how long the head of an answer may be, in bytes: the longest are those of sound,
+// with seven for each four seconds, and of a source, with all of its streams' titles.
+const mostHead = 1 << 20
 
 // readLine reads to the line feed, which is with it, or to the end.
 func readLine(r *bufio.Reader) (line []byte, err error) {

@@ -53,6 +53,9 @@ func (w *work) run(ctx context.Context) error {
 		if err := w.job(ctx, "/probe", media.Probe{Source: w.id, Most: w.cfg.MostDuration.Seconds()}, &source, nil); err != nil {
 			return err
 		}
+		if err := checkSource(&source); err != nil {
+			return err
+		}
 		plan, err := w.plan(&source, cmp.Or(a.Codec, w.cfg.Codec, media.H264))
 		if err != nil {
 			return err
@@ -362,7 +365,12 @@ func (w *work) sound(ctx context.Context, a *asset.Asset, i, stream int) (*sound
 	made := &sounded{}
 	if _, err := kept(file, made); err != nil {
 		q := media.Sound{Source: w.id, Stream: stream, Segment: a.Plan.Segment, Offset: a.Source.Offset, Most: a.Plan.Most}
-		err := w.job(ctx, "/sound", q, &made.Made, func(rest io.Reader) error { return keep(file, made, rest, bytesOf(&made.Made)) })
+		err := w.job(ctx, "/sound", q, &made.Made, func(rest io.Reader) error {
+			if err := checkMade(&made.Made, mostSegments(q.Most, q.Segment)); err != nil {
+				return err
+			}
+			return keep(file, made, rest, bytesOf(&made.Made))
+		})
 		if words := lost(err); words != "" && (a.Plan.Video >= 0 || len(a.Plan.Audio) > 1) {
 			*made = sounded{Lost: words}
 			err = keep(file, made, nil, 0)
@@ -410,8 +418,8 @@ func (w *work) thumbs(ctx context.Context, a *asset.Asset) (*drawn, error) {
 	if _, err := kept(file, made); err != nil {
 		q := media.Thumbs{Source: w.id, Stream: a.Plan.Video, Offset: a.Source.Offset, Interval: a.Plan.Thumbs, Width: thumbsWidth, Columns: thumbsSide, Rows: thumbsSide, Most: a.Plan.Most}
 		err := w.job(ctx, "/thumbs", q, &made.Sheets, func(rest io.Reader) error {
-			if made.Count < 1 || made.Count > len(made.Sheets.Sheets)*thumbsSide*thumbsSide || made.Width < 1 || made.Height < 1 || !(made.Interval > 0) {
-				return &refusedError{fmt.Sprintf("%d pictures of %d × %d in %d sheets", made.Count, made.Width, made.Height, len(made.Sheets.Sheets))}
+			if err := checkSheets(&made.Sheets, &q); err != nil {
+				return err
 			}
 			size := int64(0)
 			for _, n := range made.Sheets.Sheets {

@@ -106,7 +106,7 @@ func work(path string) *report {
 	}
 	sheets, pictures, err := transcode.Thumbs(path, media.Thumbs{Stream: first["video"], Offset: offset, Interval: 1, Width: 32, Columns: 5, Rows: 5})
 	if did("thumbs", err) {
-		if r.Thumbs = sheets.Count; len(pictures) != (sheets.Count+24)/25 || sheets.Count > transcode.MostThumbs {
+		if r.Thumbs = sheets.Count; len(pictures) != (sheets.Count+24)/25 || sheets.Count > media.MostThumbs {
 			panic(fmt.Sprintf("%+v with %d sheets", sheets, len(pictures)))
 		}
 	}
