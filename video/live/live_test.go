@@ -246,6 +246,24 @@ func TestSRT(t *testing.T) {
 	play(t, w.url+"/live/studio/dash/manifest.mpd", 4)
 }
 
+// TestPreflight: a browser may send live streams the fields that it may send assets.
+func TestPreflight(t *testing.T) {
+	fretest.CheckLeaks(t)
+	w := start(t, t.TempDir())
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, w.url+"/live/studio/hls/master.m3u8", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	if allowed := got.Header.Get("Access-Control-Allow-Headers"); got.StatusCode != http.StatusNoContent || allowed != asset.PlayerFields || !strings.Contains(allowed, "CMCD-Session") {
+		t.Errorf("%s, %q", got.Status, allowed)
+	}
+}
+
 // publishAt is the address to publish a stream to.
 func (w *world) publishAt(s asset.Live) string {
 	return "rtmp://127.0.0.1" + s.RTMP

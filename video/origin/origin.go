@@ -198,7 +198,7 @@ func (o *Origin) Serve(on *httpserver.Exchange) {
 	case http.MethodGet, http.MethodHead, http.MethodPost:
 	case http.MethodOptions:
 		x.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS")
-		x.Set("Access-Control-Allow-Headers", "Content-Type, Range, If-None-Match, If-Range, If-Modified-Since, CMCD-Request, CMCD-Object, CMCD-Status, CMCD-Session")
+		x.Set("Access-Control-Allow-Headers", asset.PlayerFields)
 		x.Set("Access-Control-Max-Age", "86400")
 		x.Set("Allow", "GET, HEAD, OPTIONS")
 		o.count("options", http.StatusNoContent)
