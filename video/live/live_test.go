@@ -489,11 +489,11 @@ func made(t *testing.T, library *asset.Library) string {
 	for i, r := range rungs {
 		add(&asset.Rendition{Name: "v" + r.Name, Kind: "video", Codec: "avc1.64001e", Width: r.Width, Height: r.Height, FrameRate: media.Fraction{Num: 25, Den: 1}}, bodies[i], head.Rungs[i])
 	}
-	sound, body, err := transcode.Sound(path, media.Sound{Stream: 1, Segment: 2})
+	sound, parts, err := transcode.Sound(path, media.Sound{Stream: 1, Segment: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	add(&asset.Rendition{Name: "a0", Kind: "audio", Codec: "mp4a.40.2", SampleRate: 48000, Channels: 2}, body, *sound)
+	add(&asset.Rendition{Name: "a0", Kind: "audio", Codec: "mp4a.40.2", SampleRate: 48000, Channels: 2}, bytes.Join(parts, nil), *sound)
 	if _, err := library.Update(a.ID, func(to *asset.Asset) error { *to = *a; return nil }); err != nil {
 		t.Fatal(err)
 	}

@@ -65,8 +65,9 @@ type Sound struct {
 
 // What answers have at most, whatever a source has.
 const (
-	MostStreams = 128  // of a [Source]
-	MostThumbs  = 2000 // pictures of [Sheets]: where there were more, they are at a multiple of the interval
+	MostStreams = 128       // of a [Source]
+	MostSound   = 16 * 3600 // seconds that a track of sound goes on: a sandbox has it in memory
+	MostThumbs  = 2000      // pictures of [Sheets]: where there were more, they are at a multiple of the interval
 )
 
 // Thumbs asks for small pictures of a video, one each Interval seconds from 0 on, on sheets.

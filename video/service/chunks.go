@@ -124,7 +124,7 @@ func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*chunked, erro
 	p := a.Plan
 	q := media.Chunk{Source: w.id, Stream: p.Video, Grid: p.Grid, From: n * p.Chunk, To: min((n+1)*p.Chunk, p.Frames()), Offset: a.Source.Offset, Rungs: p.Rungs, Preset: p.Preset, Threads: 1}
 	ask := func() error {
-		return w.jobInSlot(ctx, "/chunk", q, &head.Chunked, func(rest io.Reader) error {
+		return w.jobInSlot(ctx, w.cfg.JobTimeout, "/chunk", q, &head.Chunked, func(rest io.Reader) error {
 			if err := checkChunk(&head.Chunked, &q); err != nil {
 				return err
 			}

@@ -65,7 +65,7 @@ func (tr *transcoder) job(path string, question []byte) (head any, bodies [][]by
 	case "/sound":
 		var q media.Sound
 		if err = json.Unmarshal(question, &q); err == nil {
-			head, body[0], err = transcode.Sound(file, q)
+			head, body, err = transcode.Sound(file, q)
 		}
 	case "/thumbs":
 		var q media.Thumbs

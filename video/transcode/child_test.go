@@ -93,14 +93,14 @@ func work(path string) *report {
 			}
 		}
 	}
-	made, body, err := transcode.Sound(path, media.Sound{Stream: first["audio"], Segment: 2, Offset: offset})
+	made, parts, err := transcode.Sound(path, media.Sound{Stream: first["audio"], Segment: 2, Offset: offset})
 	if did("sound", err) {
 		r.Sound = 2 * float64(len(made.Segments))
 		n := made.Init
 		for _, s := range made.Segments {
 			n += s
 		}
-		if n != len(body) {
+		if body := bytes.Join(parts, nil); n != len(body) {
 			panic(fmt.Sprintf("%+v with %d bytes", made, len(body)))
 		}
 	}

@@ -61,11 +61,11 @@ func handle(_ context.Context, e function.Event) (any, error) {
 	case "POST /sound":
 		var q media.Sound
 		return asked(e, &q, &q.Source, func(path string) (any, error) {
-			head, body, err := transcode.Sound(path, q)
+			head, parts, err := transcode.Sound(path, q)
 			if err != nil {
 				return nil, err
 			}
-			return answer(head, [][]byte{body})
+			return answer(head, parts)
 		})
 	case "POST /thumbs":
 		var q media.Thumbs
