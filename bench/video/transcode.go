@@ -142,7 +142,7 @@ func deployTranscoder(ctx context.Context, engine *client.Client, dir string) er
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	if err := service.Template(dir); err != nil {
+	if err := service.Template(dir, 10*time.Minute); err != nil {
 		return err
 	}
 	_, err := engine.DeployDir(ctx, dir, api.DeployRequest{Name: transcoderName, Replace: true}, nil, func(api.Event) {})

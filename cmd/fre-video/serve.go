@@ -87,9 +87,9 @@ the service or the engine interrupts is gone on with: no finished chunk is made 
 	f.IntVar(&cfg.Service.Rungs, "rungs", 4, "renditions of a picture at most")
 	f.StringVar(&cfg.Service.Codec, "codec", media.H264, "what pictures are encoded in: h264, hevc or av1, unless an upload says it")
 	f.StringVar(&cfg.Service.Preset, "preset", "veryfast", "of x264 and x265: ultrafast to slow; SVT-AV1's are as fast")
-	f.DurationVar(&cfg.Service.MostDuration, "max-duration", 12*time.Hour, "longest video: what claims more and has it is refused, what goes on after that is cut")
+	f.DurationVar(&cfg.Service.MostDuration, "max-duration", 12*time.Hour, "longest video: what claims more and has it is refused, what goes on after that is cut; with sound 16 hours can be made")
 	f.Int64Var(&cfg.Service.MostBytes, "max-bytes", 50<<30, "largest source in `bytes`")
-	f.DurationVar(&cfg.Service.JobTimeout, "job-timeout", 5*time.Minute, "how long a sandbox may work on a chunk")
+	f.DurationVar(&cfg.Service.JobTimeout, "job-timeout", 5*time.Minute, "how long a sandbox may work on a chunk, and for each hour of a video on what goes through all of it: sound, subtitles, thumbnails")
 	return cmd
 }
 

@@ -83,6 +83,10 @@ func (p *Plan) Seconds(frame int) float64 {
 	return float64(frame) * float64(p.Grid.Rate.Den) / float64(p.Grid.Rate.Num)
 }
 
+// PlayerFields are the fields that players in a browser may send, to assets and live streams
+// alike: conditions, ranges, and what they tell of themselves (CMCD, CTA-5004).
+const PlayerFields = "Content-Type, Range, If-None-Match, If-Range, If-Modified-Since, CMCD-Request, CMCD-Object, CMCD-Status, CMCD-Session"
+
 // Jobs is how far the work on an asset is.
 type Jobs struct {
 	Done  int    `json:"done"`

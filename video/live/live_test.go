@@ -246,6 +246,24 @@ func TestSRT(t *testing.T) {
 	play(t, w.url+"/live/studio/dash/manifest.mpd", 4)
 }
 
+// TestPreflight: a browser may send live streams the fields that it may send assets.
+func TestPreflight(t *testing.T) {
+	fretest.CheckLeaks(t)
+	w := start(t, t.TempDir())
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, w.url+"/live/studio/hls/master.m3u8", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	if allowed := got.Header.Get("Access-Control-Allow-Headers"); got.StatusCode != http.StatusNoContent || allowed != asset.PlayerFields || !strings.Contains(allowed, "CMCD-Session") {
+		t.Errorf("%s, %q", got.Status, allowed)
+	}
+}
+
 // publishAt is the address to publish a stream to.
 func (w *world) publishAt(s asset.Live) string {
 	return "rtmp://127.0.0.1" + s.RTMP
@@ -471,11 +489,11 @@ func made(t *testing.T, library *asset.Library) string {
 	for i, r := range rungs {
 		add(&asset.Rendition{Name: "v" + r.Name, Kind: "video", Codec: "avc1.64001e", Width: r.Width, Height: r.Height, FrameRate: media.Fraction{Num: 25, Den: 1}}, bodies[i], head.Rungs[i])
 	}
-	sound, body, err := transcode.Sound(path, media.Sound{Stream: 1, Segment: 2})
+	sound, parts, err := transcode.Sound(path, media.Sound{Stream: 1, Segment: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	add(&asset.Rendition{Name: "a0", Kind: "audio", Codec: "mp4a.40.2", SampleRate: 48000, Channels: 2}, body, *sound)
+	add(&asset.Rendition{Name: "a0", Kind: "audio", Codec: "mp4a.40.2", SampleRate: 48000, Channels: 2}, bytes.Join(parts, nil), *sound)
 	if _, err := library.Update(a.ID, func(to *asset.Asset) error { *to = *a; return nil }); err != nil {
 		t.Fatal(err)
 	}

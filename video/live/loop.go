@@ -21,7 +21,7 @@ func (v *Server) loop(ctx context.Context, c *channel) {
 	wait := time.Second
 	for ctx.Err() == nil {
 		began := v.cfg.Now()
-		release, err := c.claim("", func() {})
+		release, err := c.claim(ctx, "", func() {})
 		if err != nil {
 			return
 		}

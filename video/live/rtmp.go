@@ -163,7 +163,7 @@ func (v *Server) publishRTMP(conn net.Conn, strangers *lobby) {
 		strangers.leave(conn)
 		w.until = time.Time{}
 		log = log.With("stream", c.Name)
-		release, err := c.claim(conn.RemoteAddr().String(), cancel)
+		release, err := c.claim(ctx, conn.RemoteAddr().String(), cancel)
 		if err != nil {
 			return err
 		}

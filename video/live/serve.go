@@ -17,6 +17,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/httpserver"
+	"github.com/fre-engine/fre/video/asset"
 )
 
 // The media types and values of Cache-Control.
@@ -344,7 +345,7 @@ func (v *Server) Serve(x *httpserver.Exchange) {
 	case http.MethodGet, http.MethodHead:
 	case http.MethodOptions:
 		x.Set("Access-Control-Allow-Methods", "GET, HEAD, OPTIONS")
-		x.Set("Access-Control-Allow-Headers", "Range")
+		x.Set("Access-Control-Allow-Headers", asset.PlayerFields)
 		x.Set("Access-Control-Max-Age", "86400")
 		x.Set("Allow", "GET, HEAD, OPTIONS")
 		_ = x.Send(http.StatusNoContent, nil) // fails with the connection, as all answers here

@@ -57,10 +57,11 @@ type channel struct {
 	cancel context.CancelFunc // of a loop
 	done   chan struct{}      // closed when the loop has ended
 
-	input     sync.Mutex // held by whoever feeds the stream
+	input     chan struct{} // full while somebody feeds the stream
 	mu        sync.Mutex
 	publisher string
-	interrupt func() // ends who feeds it; nil: nobody does
+	claims    int    // how many have come to feed it
+	interrupt func() // ends the last of them, who feeds it or waits to; nil: that one has ended
 	problem   string
 	gone      bool
 }
@@ -163,7 +164,7 @@ func (v *Server) open(r record) (*channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &channel{record: r, Stream: s}
+	c := &channel{record: r, Stream: s, input: make(chan struct{}, 1)}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.closed {
@@ -194,8 +195,8 @@ func (c *channel) stop() {
 	if interrupt != nil {
 		interrupt()
 	}
-	c.input.Lock() // it has ended
-	defer c.input.Unlock()
+	c.input <- struct{}{} // it has ended
+	defer func() { <-c.input }()
 	c.wake()
 }
 
@@ -205,31 +206,43 @@ func (c *channel) end() error {
 	return c.disk.close()
 }
 
-// claim makes somebody the one who feeds the stream; who did before is interrupted. The
-// caller calls release with what has ended it.
-func (c *channel) claim(publisher string, interrupt func()) (release func(error), err error) {
+// claim makes somebody the one who feeds the stream, until interrupt has ended ctx. Who came
+// before is interrupted, whether that one feeds it or waits to: of several the last has it, the
+// others are told errReplaced. The caller calls release with what has ended it.
+func (c *channel) claim(ctx context.Context, publisher string, interrupt func()) (release func(error), err error) {
 	c.mu.Lock()
-	before, gone := c.interrupt, c.gone
-	c.mu.Unlock()
-	if gone {
+	if c.gone {
+		c.mu.Unlock()
 		return nil, errClosed
 	}
+	before := c.interrupt
+	c.claims++
+	own := c.claims
+	c.interrupt = interrupt
+	c.mu.Unlock()
 	if before != nil {
 		before()
 	}
-	c.input.Lock()
+	select {
+	case c.input <- struct{}{}:
+	case <-ctx.Done():
+		return nil, errReplaced
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone {
-		c.input.Unlock()
-		return nil, errClosed
+	if c.gone || c.claims != own {
+		<-c.input
+		return nil, errReplaced
 	}
 	c.publisher, c.interrupt, c.problem = publisher, interrupt, ""
 	return func(err error) {
-		defer c.input.Unlock()
+		defer func() { <-c.input }()
 		c.End()
 		c.mu.Lock()
-		c.publisher, c.interrupt = "", nil
+		c.publisher = ""
+		if c.claims == own {
+			c.interrupt = nil
+		}
 		if err != nil {
 			c.problem = err.Error()
 		}

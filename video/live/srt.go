@@ -90,7 +90,7 @@ func (v *Server) publishSRT(asked srt.ConnRequest, c *channel) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends what is under way
 	defer stop()
 	log := v.cfg.Log.With("publisher", conn.RemoteAddr().String(), "stream", c.Name)
-	release, err := c.claim(conn.RemoteAddr().String(), cancel)
+	release, err := c.claim(ctx, conn.RemoteAddr().String(), cancel)
 	if err == nil {
 		log.Info("a publisher has come")
 		err = guard(func() error { return receiveTS(conn, &intake{Stream: c.Stream, ctx: ctx}) })

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -158,7 +159,20 @@ type feed struct {
 	leader *making         // whose key frames end segments
 	begun  bool            // the leader's first key frame has come
 	zero   time.Duration   // of the input's clock, where the epoch starts
-	cuts   []time.Duration // since then, where the leader's segments have ended
+	cuts   []time.Duration // since then, where the leader's segments have ended, as far as another track comes there yet
+	passed int             // how many there were before these
+}
+
+// pass forgets where all tracks have been.
+func (f *feed) pass() {
+	gone := f.passed + len(f.cuts)
+	for _, m := range f.tracks {
+		if m != f.leader {
+			gone = min(gone, m.finished)
+		}
+	}
+	f.cuts = slices.Delete(f.cuts, 0, gone-f.passed)
+	f.passed = gone
 }
 
 // making is what is made of a track.
@@ -244,8 +258,8 @@ func (s *Stream) Write(track int, sample Sample) error {
 		cut = true
 	case m == s.feed.leader:
 		cut = sample.Key && length+next/2 >= segmentTarget
-	case m.finished < len(s.feed.cuts):
-		cut = sample.Key && segment+next/2 >= s.feed.cuts[m.finished]
+	case m.finished-s.feed.passed < len(s.feed.cuts):
+		cut = sample.Key && segment+next/2 >= s.feed.cuts[m.finished-s.feed.passed]
 	}
 	full := units(m.fragment.duration, m.TimeScale)+next > partTarget
 	var err error
@@ -253,6 +267,7 @@ func (s *Stream) Write(track int, sample Sample) error {
 		if err = s.finish(m); err == nil && m == s.feed.leader {
 			s.feed.cuts = append(s.feed.cuts, segment)
 		}
+		s.feed.pass()
 	} else if full {
 		err = s.flush(m)
 	}

@@ -595,3 +595,18 @@ func FuzzNALUnits(f *testing.F) {
 		}
 	})
 }
+
+// TestCutsForgotten: however long an epoch is, it is only known where the picture's segments
+// have ended that another track has still to come to.
+func TestCutsForgotten(t *testing.T) {
+	for tracks := 1; tracks <= 2; tracks++ {
+		s, c := newStream(t, t.TempDir(), time.Minute)
+		if err := s.Begin(testTracks[:tracks]); err != nil {
+			t.Fatal(err)
+		}
+		feedTracks(t, s, c, 0, 300, tracks)
+		if n := len(s.rows["v0"].segments); n == 0 || len(s.feed.cuts) > 1 || s.feed.passed < 140 {
+			t.Errorf("%d tracks: %d places are known, %d are past", tracks, len(s.feed.cuts), s.feed.passed)
+		}
+	}
+}

@@ -63,6 +63,13 @@ type Sound struct {
 	Most    float64 `json:"most,omitempty"`     // seconds: what comes later is left out; 0 for all
 }
 
+// What answers have at most, whatever a source has.
+const (
+	MostStreams = 128       // of a [Source]
+	MostSound   = 16 * 3600 // seconds that a track of sound goes on: a sandbox has it in memory
+	MostThumbs  = 2000      // pictures of [Sheets]: where there were more, they are at a multiple of the interval
+)
+
 // Thumbs asks for small pictures of a video, one each Interval seconds from 0 on, on sheets.
 // The answer is a [Sheets] and the sheets, JPEG each, all of the same size: where the last
 // has no more pictures, it is black.

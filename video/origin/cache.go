@@ -16,8 +16,8 @@ import (
 	"github.com/fre-engine/fre/engine/admission"
 )
 
-// errBusy says that too many wait already for segments to be made.
-var errBusy = &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeOverloaded, Message: "too many segments are being made", Next: "ask again in 1 s"}
+// errBusy says that too many wait already for segments or playlists to be made.
+var errBusy = &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeOverloaded, Message: "too many segments and playlists are being made", Next: "ask again in 1 s"}
 
 // errFull says that what is made and sent already takes all the memory there is for it.
 var errFull = &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeOverloaded, Message: "the segments that are being sent leave no memory for another", Next: "ask again in 1 s"}
@@ -240,7 +240,7 @@ func fill(file *os.File, most int64, by maker) (n int64, err error) {
 	return n, file.Truncate(n)
 }
 
-// makers are places for those who make segments, and those who wait for one.
+// makers are places for those who make segments or playlists, and those who wait for one.
 type makers struct {
 	mu      sync.Mutex
 	places  int

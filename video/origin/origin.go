@@ -20,9 +20,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -196,7 +198,7 @@ func (o *Origin) Serve(on *httpserver.Exchange) {
 	case http.MethodGet, http.MethodHead, http.MethodPost:
 	case http.MethodOptions:
 		x.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS")
-		x.Set("Access-Control-Allow-Headers", "Content-Type, Range, If-None-Match, If-Range, If-Modified-Since, CMCD-Request, CMCD-Object, CMCD-Status, CMCD-Session")
+		x.Set("Access-Control-Allow-Headers", asset.PlayerFields)
 		x.Set("Access-Control-Max-Age", "86400")
 		x.Set("Allow", "GET, HEAD, OPTIONS")
 		o.count("options", http.StatusNoContent)
@@ -260,41 +262,92 @@ func (o *Origin) Serve(on *httpserver.Exchange) {
 }
 
 // shelf is that of an asset, nil where none is ready. The caller releases it. The error is an
-// *api.Error where there is no memory for one now.
+// *api.Error where one cannot be made now.
 func (o *Origin) shelf(id []byte) (*shelf, error) {
+	s, own := o.place(id)
+	switch {
+	case s == nil:
+		return nil, nil
+	case own:
+		s.err = o.fill(s)
+		o.settle(s)
+		close(s.ready)
+	default:
+		<-s.ready
+	}
+	if s.err != nil {
+		s.release()
+		return nil, s.err
+	}
+	return s, nil
+}
+
+// place is the shelf of an asset, nil where none is ready; own says that the caller fills it,
+// which others wait for.
+func (o *Origin) place(id []byte) (s *shelf, own bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.uses++
 	if s := o.shelves[string(id)]; s != nil && s.acquire() {
 		s.used = o.uses
-		return s, nil
+		return s, false
 	}
 	a := o.cfg.Library.Get(string(id))
 	if a == nil || a.State != asset.Ready {
-		return nil, nil
-	}
-	if err := o.cfg.Admission.Admit(); err != nil {
-		return nil, err
+		return nil, false
 	}
 	name := a.ID
-	s, err := newShelf(a, func(elem ...string) string { return o.cfg.Library.Path(name, elem...) })
-	if err != nil {
-		return nil, err
-	}
-	if len(o.shelves) >= mostShelves {
-		oldest := ""
-		for id, s := range o.shelves {
-			if oldest == "" || s.used < o.shelves[oldest].used {
-				oldest = id
-			}
-		}
-		o.shelves[oldest].close()
-		delete(o.shelves, oldest)
-	}
+	s = newShelf(a, func(elem ...string) string { return o.cfg.Library.Path(name, elem...) })
 	s.used = o.uses
 	s.acquire()
-	o.shelves[a.ID] = s
-	return s, nil
+	o.shelves[name] = s
+	return s, true
+}
+
+// fill makes a shelf's playlists, beside as much else as is made at a time.
+func (o *Origin) fill(s *shelf) (err error) {
+	if err := o.cfg.Admission.Admit(); err != nil {
+		return err
+	}
+	if err := o.cache.makers.enter(); err != nil {
+		return err
+	}
+	began := time.Now()
+	defer func() {
+		if p := recover(); p != nil { // others wait for the shelf, and for the place
+			err = fmt.Errorf("playlists cannot be made: %v\n%s", p, debug.Stack())
+		}
+		o.cache.makers.leave(time.Since(began))
+	}()
+	return s.fill()
+}
+
+// settle keeps a shelf that has been filled, and of more than mostShelves no longer the one
+// that was asked for last before all others; one that could not be filled is none.
+func (o *Origin) settle(s *shelf) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s.err != nil {
+		o.forgetLocked(s)
+		return
+	}
+	for len(o.shelves) > mostShelves {
+		oldest := s
+		for _, other := range o.shelves {
+			if other.used < oldest.used {
+				oldest = other
+			}
+		}
+		o.forgetLocked(oldest)
+	}
+}
+
+// forgetLocked has no shelf any more that is used on.
+func (o *Origin) forgetLocked(s *shelf) {
+	if o.shelves[s.asset.ID] == s {
+		delete(o.shelves, s.asset.ID)
+	}
+	s.close()
 }
 
 // send answers with an item, as the request's conditions and ranges choose. An error is one

@@ -40,6 +40,8 @@ const (
 type shelf struct {
 	use
 	asset *asset.Asset
+	ready chan struct{}    // closed once the following are set
+	err   error            // why it could not be filled
 	texts map[string]*item // by path below the asset's
 	rows  map[string]*row  // by rendition
 
@@ -65,9 +67,14 @@ type row struct {
 // folders are where the playlists of each form of segments are.
 var folders = map[string]playlist.Form{"hls": playlist.MP4, "ts": playlist.TS}
 
-// newShelf makes the playlists of an asset that is ready.
-func newShelf(a *asset.Asset, path func(elem ...string) string) (*shelf, error) {
-	s := &shelf{asset: a, path: path, texts: map[string]*item{}, rows: map[string]*row{}, files: map[string]*os.File{}}
+// newShelf is that of an asset that is ready, to be filled.
+func newShelf(a *asset.Asset, path func(elem ...string) string) *shelf {
+	return &shelf{asset: a, path: path, ready: make(chan struct{}), texts: map[string]*item{}, rows: map[string]*row{}, files: map[string]*os.File{}}
+}
+
+// fill makes the playlists: of an asset of hours that takes a good part of a second.
+func (s *shelf) fill() error {
+	a := s.asset
 	add := func(path, kind string, b []byte, err error) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
@@ -81,31 +88,31 @@ func newShelf(a *asset.Asset, path func(elem ...string) string) (*shelf, error) 
 			continue
 		}
 		if err := add(folder+"/master.m3u8", m3u8, playlist.Master(a, form), nil); err != nil {
-			return nil, err
+			return err
 		}
 		for _, r := range a.Renditions {
 			b, err := playlist.Media(a, r, form)
 			if err := add(folder+"/"+r.Name+".m3u8", m3u8, b, err); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
 	if a.Protection != asset.AES128 {
 		manifest, err := playlist.DASH(a)
 		if err := add("dash/manifest.mpd", "application/dash+xml", manifest, err); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if a.Thumbnails != nil {
 		if err := add("thumbnails.vtt", "text/vtt; charset=utf-8", playlist.Thumbnails(a), nil); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for _, r := range a.Renditions {
 		if r.Kind == "video" && playlist.HasKeys(a, playlist.MP4) {
 			b, err := playlist.Keys(r)
 			if err := add("hls/"+r.Name+"-keys.m3u8", m3u8, b, err); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		w := &row{of: r, kind: r.Kind + "/mp4", init: `"` + a.Made + "-" + r.Name + `-init"`}
@@ -114,7 +121,7 @@ func newShelf(a *asset.Asset, path func(elem ...string) string) (*shelf, error) 
 		}
 		s.rows[r.Name] = w
 	}
-	return s, nil
+	return nil
 }
 
 // text is an item in memory.

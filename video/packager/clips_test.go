@@ -98,12 +98,12 @@ func picture(t testing.TB, rate media.Fraction, seconds int) *film {
 func sound(t testing.TB, seconds int) *film {
 	t.Helper()
 	path := source(t, "10", seconds, "-c:v libx264 -preset ultrafast -c:a pcm_s16le")
-	made, b, err := transcode.Sound(path, media.Sound{Stream: 1, Segment: 2})
+	made, parts, err := transcode.Sound(path, media.Sound{Stream: 1, Segment: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := &film{name: "sound"}
-	f.add(made, b)
+	f.add(made, bytes.Join(parts, nil))
 	return f
 }
 

@@ -124,9 +124,9 @@ func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*chunked, erro
 	p := a.Plan
 	q := media.Chunk{Source: w.id, Stream: p.Video, Grid: p.Grid, From: n * p.Chunk, To: min((n+1)*p.Chunk, p.Frames()), Offset: a.Source.Offset, Rungs: p.Rungs, Preset: p.Preset, Threads: 1}
 	ask := func() error {
-		return w.jobInSlot(ctx, "/chunk", q, &head.Chunked, func(rest io.Reader) error {
-			if head.Frames < 0 || head.Frames > q.To-q.From || head.Frames > 0 && len(head.Rungs) != len(p.Rungs) {
-				return &brokenError{fmt.Sprintf("%d frames in %d rungs, of %d in %d", head.Frames, len(head.Rungs), q.To-q.From, len(p.Rungs))}
+		return w.jobInSlot(ctx, w.cfg.JobTimeout, "/chunk", q, &head.Chunked, func(rest io.Reader) error {
+			if err := checkChunk(&head.Chunked, &q); err != nil {
+				return err
 			}
 			size := int64(0)
 			for i := range head.Rungs {

@@ -36,6 +36,9 @@ type function struct {
 	deployed bool // in this process's time, as far as it knows
 }
 
+// errNoSource is that the function does not have a source.
+var errNoSource = errors.New("the transcoder does not have the source")
+
 // refusedError is what the function says to a source that it can do nothing with: the
 // decoder's words. It would say the same again.
 type refusedError struct{ words string }
@@ -187,7 +190,7 @@ func (f *function) ask(ctx context.Context, e client.Event) (io.ReadCloser, erro
 	case http.StatusUnprocessableEntity:
 		return nil, &refusedError{words}
 	case http.StatusNotFound:
-		return nil, fmt.Errorf("%w: %s", os.ErrNotExist, words)
+		return nil, fmt.Errorf("%w: %s", errNoSource, words)
 	case http.StatusInsufficientStorage:
 		return nil, &awayError{errors.New(words)}
 	}
@@ -227,8 +230,9 @@ func (f *function) askJSON(ctx context.Context, path string, question, head any)
 	}{r, body}, nil
 }
 
-// mostHead is how long the head of an answer may be, in bytes.
-const mostHead = 16 << 20
+// mostHead is how long the head of an answer may be, in bytes: the longest are those of sound,
+// with seven for each four seconds, and of a source, with all of its streams' titles.
+const mostHead = 1 << 20
 
 // readLine reads to the line feed, which is with it, or to the end.
 func readLine(r *bufio.Reader) (line []byte, err error) {
@@ -254,7 +258,7 @@ func (f *function) give(ctx context.Context, name, path string) error {
 	if err == nil {
 		return body.Close()
 	}
-	if !errors.Is(err, os.ErrNotExist) {
+	if !errors.Is(err, errNoSource) {
 		return err
 	}
 	file, err := os.Open(path)

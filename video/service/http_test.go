@@ -50,15 +50,17 @@ func TestOpenAPI(t *testing.T) {
 // TestTemplate: the template directory is whole, or the error says what to do.
 func TestTemplate(t *testing.T) {
 	dir := t.TempDir()
-	if err := Template(dir); err != nil {
+	if err := Template(dir, 61*time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(filepath.Join(dir, "code", "transcoder"))
 	if err != nil || info.Mode().Perm()&0o111 == 0 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "fret.yaml")); err != nil {
-		t.Error(err)
+	b, err := os.ReadFile(filepath.Join(dir, "fret.yaml"))
+	var template struct{ Resources struct{ Timeout string } }
+	if err := errors.Join(err, yaml.Unmarshal(b, &template)); err != nil || template.Resources.Timeout != "1h1m0s" {
+		t.Errorf("%v, %+v", err, template)
 	}
 }
 

@@ -35,9 +35,9 @@ type Config struct {
 	Engine  *client.Client // required
 	Log     *slog.Logger   // required
 
-	Function string                 // name of the transcoder on the engine; default fre-video-transcoder
-	Template func(dir string) error // required: writes the transcoder's template directory
-	Lock     string                 // file that keeps what was resolved for the transcoder; default: each service resolves anew
+	Function string                                        // name of the transcoder on the engine; default fre-video-transcoder
+	Template func(dir string, timeout time.Duration) error // required: writes the transcoder's template directory, whose events take no longer
+	Lock     string                                        // file that keeps what was resolved for the transcoder; default: each service resolves anew
 
 	Slots        int           // jobs at a time; default: as many as there are CPUs
 	Rungs        int           // at most of a ladder; default 4
@@ -45,7 +45,7 @@ type Config struct {
 	Codec        string        // of media.Codecs, of assets that name none; default H.264
 	MostDuration time.Duration // of a video; default 12 hours
 	MostBytes    int64         // of a source; default 50 GiB
-	JobTimeout   time.Duration // of a job, which is done three times at most; default 5 minutes
+	JobTimeout   time.Duration // of a job, which is done three times at most, of one that goes through all of a source for each hour of it; default 5 minutes
 }
 
 // Service works on assets. Its methods may be called from several goroutines.
@@ -103,7 +103,10 @@ func New(cfg Config) *Service {
 	}
 	s := &Service{
 		cfg: cfg, library: cfg.Library, slots: make(chan struct{}, cfg.Slots), working: map[string]*worker{}, removing: map[string]int{},
-		function: &function{engine: cfg.Engine, name: cfg.Function, files: cfg.Template, lock: cfg.Lock, log: cfg.Log},
+		function: &function{engine: cfg.Engine, name: cfg.Function, lock: cfg.Lock, log: cfg.Log},
+	}
+	s.function.files = func(dir string) error {
+		return cfg.Template(dir, cfg.wholeTimeout(0)+time.Minute) // the service's own words come first
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	for _, a := range s.library.List() {

@@ -10,9 +10,9 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
-	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -34,13 +34,14 @@ type work struct {
 	log *slog.Logger
 
 	all, done atomic.Int64 // steps
+	giving    sync.Mutex   // the source to the function
 	mu        sync.Mutex
 	warnings  []string
 }
 
 // run makes the asset. Its error is why the asset has failed, unless ctx has ended.
 func (w *work) run(ctx context.Context) error {
-	if err := try(ctx, w.log, func() error { return w.function.give(ctx, w.id, w.library.Path(w.id, sourceFile)) }); err != nil {
+	if err := try(ctx, w.log, func() error { return w.give(ctx) }); err != nil {
 		return err
 	}
 	a := w.library.Get(w.id)
@@ -50,7 +51,10 @@ func (w *work) run(ctx context.Context) error {
 	if a.Plan == nil || a.Plan.Most == 0 { // none, or one of a version before
 		w.sweep(a)
 		var source media.Source
-		if err := w.job(ctx, "/probe", media.Probe{Source: w.id, Most: w.cfg.MostDuration.Seconds()}, &source, nil); err != nil {
+		if err := w.job(ctx, w.cfg.JobTimeout, "/probe", media.Probe{Source: w.id, Most: w.cfg.MostDuration.Seconds()}, &source, nil); err != nil {
+			return err
+		}
+		if err := checkSource(&source); err != nil {
 			return err
 		}
 		plan, err := w.plan(&source, cmp.Or(a.Codec, w.cfg.Codec, media.H264))
@@ -67,39 +71,51 @@ func (w *work) run(ctx context.Context) error {
 	return w.make(ctx, a)
 }
 
-// job has the function do a job, in a slot of the service's, for no longer than JobTimeout.
-// take, unless nil, takes what follows the answer's head.
-func (w *work) job(ctx context.Context, path string, question, head any, take func(rest io.Reader) error) error {
+// give gives the function the source, unless it has it: one at a time, since pieces of two
+// would make one source that is whole in nothing but its size.
+func (w *work) give(ctx context.Context) error {
+	w.giving.Lock()
+	defer w.giving.Unlock()
+	return w.function.give(ctx, w.id, w.library.Path(w.id, sourceFile))
+}
+
+// wholeTimeout is how long a job may take that goes through all of the source: JobTimeout for
+// each hour that has begun of it, or of what may be, where nobody knows how long it is.
+func (c *Config) wholeTimeout(seconds float64) time.Duration {
+	most := c.MostDuration.Seconds()
+	if seconds <= 0 || seconds > most {
+		seconds = most
+	}
+	return c.JobTimeout * time.Duration(max(1, math.Ceil(seconds/3600)))
+}
+
+// job has the function do a job, in a slot of the service's, for no longer than a time. take,
+// unless nil, takes what follows the answer's head.
+func (w *work) job(ctx context.Context, within time.Duration, path string, question, head any, take func(rest io.Reader) error) error {
 	select {
 	case w.slots <- struct{}{}:
 		defer func() { <-w.slots }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return w.jobInSlot(ctx, path, question, head, take)
+	return w.jobInSlot(ctx, within, path, question, head, take)
 }
 
-func (w *work) jobInSlot(ctx context.Context, path string, question, head any, take func(rest io.Reader) error) error {
-	return try(ctx, w.log.With("job", path), func() (err error) {
+func (w *work) jobInSlot(ctx context.Context, within time.Duration, path string, question, head any, take func(rest io.Reader) error) error {
+	once := func() (err error) {
 		outside := ctx
-		ctx, cancel := context.WithTimeout(ctx, w.cfg.JobTimeout)
+		ctx, cancel := context.WithTimeout(ctx, within)
 		defer cancel()
 		defer func() {
 			switch {
 			case err == nil || outside.Err() != nil:
 			case ctx.Err() != nil:
-				err = &brokenError{fmt.Sprintf("the transcoder has not answered within %v", w.cfg.JobTimeout)}
+				err = &brokenError{fmt.Sprintf("the transcoder has not answered within %v", within)}
 			case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 				err = &brokenError{"the transcoder's answer breaks off"}
 			}
 		}()
 		rest, err := w.function.askJSON(ctx, path, question, head)
-		if errors.Is(err, os.ErrNotExist) { // the function has lost its /work
-			if err := w.function.give(ctx, w.id, w.library.Path(w.id, sourceFile)); err != nil {
-				return err
-			}
-			rest, err = w.function.askJSON(ctx, path, question, head)
-		}
 		if err != nil {
 			return err
 		}
@@ -107,6 +123,15 @@ func (w *work) jobInSlot(ctx context.Context, path string, question, head any, t
 			err = take(rest)
 		}
 		return errors.Join(err, rest.Close())
+	}
+	return try(ctx, w.log.With("job", path), func() error {
+		err := once()
+		if errors.Is(err, errNoSource) { // the function has lost its /work; to give it again is none of the job's time
+			if err = w.give(ctx); err == nil {
+				err = once()
+			}
+		}
+		return err
 	})
 }
 
@@ -147,6 +172,9 @@ func (w *work) plan(s *media.Source, codec string) (*asset.Plan, error) {
 	}
 	if picture == nil && len(p.Audio) == 0 {
 		return nil, errors.New("there is neither a picture nor sound in it")
+	}
+	if len(p.Audio) > 0 && s.Duration > media.MostSound {
+		return nil, fmt.Errorf("it takes %.0f seconds, and sound can be made of %d at most: cut it, or take the sound out", s.Duration, media.MostSound)
 	}
 	if picture != nil {
 		p.Video = picture.Index
@@ -351,7 +379,12 @@ func (w *work) sound(ctx context.Context, a *asset.Asset, i, stream int) (*sound
 	made := &sounded{}
 	if _, err := kept(file, made); err != nil {
 		q := media.Sound{Source: w.id, Stream: stream, Segment: a.Plan.Segment, Offset: a.Source.Offset, Most: a.Plan.Most}
-		err := w.job(ctx, "/sound", q, &made.Made, func(rest io.Reader) error { return keep(file, made, rest, bytesOf(&made.Made)) })
+		err := w.job(ctx, w.cfg.wholeTimeout(a.Source.Duration), "/sound", q, &made.Made, func(rest io.Reader) error {
+			if err := checkMade(&made.Made, mostSegments(q.Most, q.Segment)); err != nil {
+				return err
+			}
+			return keep(file, made, rest, bytesOf(&made.Made))
+		})
 		if words := lost(err); words != "" && (a.Plan.Video >= 0 || len(a.Plan.Audio) > 1) {
 			*made = sounded{Lost: words}
 			err = keep(file, made, nil, 0)
@@ -369,7 +402,7 @@ func (w *work) text(ctx context.Context, a *asset.Asset, i, stream int) (*texted
 	file := w.jobFile("text", i)
 	made := &texted{}
 	if _, err := kept(file, made); err != nil {
-		err := w.job(ctx, "/text", media.Text{Source: w.id, Stream: stream, Offset: a.Source.Offset}, nil, func(rest io.Reader) error {
+		err := w.job(ctx, w.cfg.wholeTimeout(a.Source.Duration), "/text", media.Text{Source: w.id, Stream: stream, Offset: a.Source.Offset}, nil, func(rest io.Reader) error {
 			b, err := io.ReadAll(io.LimitReader(rest, mostTextBytes+1))
 			if len(b) > mostTextBytes {
 				err = &refusedError{fmt.Sprintf("more than %d bytes of text", mostTextBytes)}
@@ -398,9 +431,9 @@ func (w *work) thumbs(ctx context.Context, a *asset.Asset) (*drawn, error) {
 	made := &drawn{}
 	if _, err := kept(file, made); err != nil {
 		q := media.Thumbs{Source: w.id, Stream: a.Plan.Video, Offset: a.Source.Offset, Interval: a.Plan.Thumbs, Width: thumbsWidth, Columns: thumbsSide, Rows: thumbsSide, Most: a.Plan.Most}
-		err := w.job(ctx, "/thumbs", q, &made.Sheets, func(rest io.Reader) error {
-			if made.Count < 1 || made.Count > len(made.Sheets.Sheets)*thumbsSide*thumbsSide || made.Width < 1 || made.Height < 1 || !(made.Interval > 0) {
-				return &refusedError{fmt.Sprintf("%d pictures of %d × %d in %d sheets", made.Count, made.Width, made.Height, len(made.Sheets.Sheets))}
+		err := w.job(ctx, w.cfg.wholeTimeout(a.Source.Duration), "/thumbs", q, &made.Sheets, func(rest io.Reader) error {
+			if err := checkSheets(&made.Sheets, &q); err != nil {
+				return err
 			}
 			size := int64(0)
 			for _, n := range made.Sheets.Sheets {

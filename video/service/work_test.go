@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -421,4 +422,85 @@ func TestKilledAnywhere(t *testing.T) {
 		}
 	}
 	w.open(t)
+}
+
+// TestSourceGivenOnce: where the function has lost its /work, one of the jobs that find out at
+// once gives it the source again, and the others find it there: pieces of two would mix.
+func TestSourceGivenOnce(t *testing.T) {
+	const slots = 6
+	w := newWorld(t, t.TempDir(), Config{Slots: slots})
+	var mu sync.Mutex
+	asked, giving := 0, 0
+	lost := make(chan struct{})
+	w.engine.meets(func(ctx context.Context, job string) error {
+		if job == "PUT" {
+			mu.Lock()
+			if giving++; giving > 2 {
+				t.Error("it was given more than once again")
+			}
+			mu.Unlock()
+		}
+		if !strings.HasPrefix(job, "/") || job == "/probe" {
+			return nil
+		}
+		mu.Lock()
+		if asked++; asked == slots {
+			if err := os.RemoveAll(w.engine.sources); err != nil {
+				t.Error(err)
+			}
+			if err := os.Mkdir(w.engine.sources, 0o700); err != nil {
+				t.Error(err)
+			}
+			close(lost)
+		}
+		mu.Unlock()
+		select {
+		case <-lost:
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	if a := w.done(t, w.add(t, film(t, "in.mp4", "64x64", "80"))); a.State != asset.Ready || len(a.Warnings) > 0 {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestWholeTimeout: a job that goes through all of a source has the time for it: that of a job
+// for each hour, and the template's events too.
+func TestWholeTimeout(t *testing.T) {
+	var events time.Duration
+	w := newWorld(t, t.TempDir(), Config{MostDuration: 12 * time.Hour, JobTimeout: 5 * time.Minute})
+	for seconds, want := range map[float64]time.Duration{1: 5 * time.Minute, 3600: 5 * time.Minute, 3601: 10 * time.Minute, 12 * 3600: time.Hour, 0: time.Hour, 1e9: time.Hour} {
+		if got := w.cfg.wholeTimeout(seconds); got != want {
+			t.Errorf("%v seconds: %v, want %v", seconds, got, want)
+		}
+	}
+	w.close(t)
+	deployed := make(chan struct{})
+	w.cfg.Template = func(_ string, timeout time.Duration) error {
+		events = timeout
+		close(deployed)
+		return errors.New("no further")
+	}
+	w.open(t)
+	<-deployed
+	if events != 61*time.Minute {
+		t.Errorf("events may take %v", events)
+	}
+}
+
+// TestSoundTooLong: sound that cannot be made is refused before anything is.
+func TestSoundTooLong(t *testing.T) {
+	w := newWorld(t, t.TempDir(), Config{MostDuration: 40 * time.Hour})
+	a := w.done(t, w.add(t, claim(t, film(t, "in.mkv", "64x64", "2"), 17*3600)))
+	if a.State != asset.Failed || !strings.Contains(a.Error, "61200 seconds") || !strings.Contains(a.Error, "sound can be made of 57600 at most") {
+		t.Errorf("%+v", a)
+	}
+	if w.engine.times("/chunk 0")+w.engine.times("/sound") > 0 {
+		t.Error("it was worked on")
+	}
+	silent := clip(t, "silent.mkv", "-f lavfi -i testsrc2=size=64x64:rate=10:duration=2 -c:v libx264 -preset ultrafast")
+	if a := w.done(t, w.add(t, claim(t, silent, 17*3600))); a.State != asset.Ready {
+		t.Errorf("without sound: %+v", a)
+	}
 }

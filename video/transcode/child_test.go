@@ -93,20 +93,20 @@ func work(path string) *report {
 			}
 		}
 	}
-	made, body, err := transcode.Sound(path, media.Sound{Stream: first["audio"], Segment: 2, Offset: offset})
+	made, parts, err := transcode.Sound(path, media.Sound{Stream: first["audio"], Segment: 2, Offset: offset})
 	if did("sound", err) {
 		r.Sound = 2 * float64(len(made.Segments))
 		n := made.Init
 		for _, s := range made.Segments {
 			n += s
 		}
-		if n != len(body) {
+		if body := bytes.Join(parts, nil); n != len(body) {
 			panic(fmt.Sprintf("%+v with %d bytes", made, len(body)))
 		}
 	}
 	sheets, pictures, err := transcode.Thumbs(path, media.Thumbs{Stream: first["video"], Offset: offset, Interval: 1, Width: 32, Columns: 5, Rows: 5})
 	if did("thumbs", err) {
-		if r.Thumbs = sheets.Count; len(pictures) != (sheets.Count+24)/25 || sheets.Count > transcode.MostThumbs {
+		if r.Thumbs = sheets.Count; len(pictures) != (sheets.Count+24)/25 || sheets.Count > media.MostThumbs {
 			panic(fmt.Sprintf("%+v with %d sheets", sheets, len(pictures)))
 		}
 	}

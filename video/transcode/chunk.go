@@ -4,6 +4,7 @@
 package transcode
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -59,7 +60,7 @@ func Chunk(path string, c media.Chunk) (*media.Chunked, [][]byte, error) {
 	var bodies [][]byte
 	for _, r := range e.rungs {
 		head.Rungs = append(head.Rungs, r.made)
-		bodies = append(bodies, r.bytes)
+		bodies = append(bodies, bytes.Join(r.parts, nil))
 	}
 	return head, bodies, nil
 }
@@ -110,7 +111,7 @@ func (e *encoding) open() error {
 		}
 		e.rungs = append(e.rungs, &rung{
 			codec: codec, encoder: encoder, packet: ffmpeg.NewPacket(), frame: ffmpeg.NewFrame(),
-			fragments: fragments{number: e.c.From / e.c.Grid.Segment},
+			fragments: fragments{limit: mostOfRung, number: e.c.From / e.c.Grid.Segment},
 		})
 	}
 	return nil
@@ -271,7 +272,7 @@ func (e *encoding) packets(r *rung) error {
 				return err
 			}
 		}
-		if len(r.bytes) == 0 {
+		if len(r.parts) == 0 {
 			if err := e.describe(r); err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package transcode_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -132,7 +133,7 @@ func TestSound(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := clip(t, tt.name, strings.Fields(tt.args)...)
-			made, body, err := transcode.Sound(path, media.Sound{Segment: 2})
+			made, parts, err := transcode.Sound(path, media.Sound{Segment: 2})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,7 +141,7 @@ func TestSound(t *testing.T) {
 				t.Errorf("%d segments: %d bytes", n, made.Segments)
 			}
 			out := filepath.Join(t.TempDir(), "out.mp4")
-			if err := os.WriteFile(out, body, 0o600); err != nil {
+			if err := os.WriteFile(out, bytes.Join(parts, nil), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			text, err := exec.Command("ffmpeg", "-v", "info", "-nostdin", "-i", out, "-af", "astats=measure_perchannel=none", "-f", "null", "-").CombinedOutput()

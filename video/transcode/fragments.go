@@ -2,28 +2,51 @@ package transcode
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/Eyevinn/mp4ff/mp4"
 
 	"github.com/fre-engine/fre/video/media"
 )
 
-// mostBytes of what is made of a track: it is in memory until it is given out.
-const mostBytes = 400 << 20
+// What is made of a track is in memory until it is given out: in bytes at most.
+const (
+	mostOfRung  = 400 << 20
+	mostOfSound = 1152 << 20 // with room for as many seconds as [media.MostSound]
+)
 
 // fragments are a fragmented MP4 of one track in memory.
 type fragments struct {
 	made   media.Made
-	bytes  []byte
+	parts  [][]byte         // the initialisation segment, and each fragment: nothing is moved as they become many
+	size   int              // bytes of all
+	limit  int              // bytes that there may be
 	number int              // of fragments that come before these
 	open   []mp4.FullSample // of the one that is not whole
 }
 
 // begin writes the initialisation segment.
 func (f *fragments) begin(init *mp4.InitSegment) error {
-	err := init.Encode(writer{&f.bytes})
-	f.made.Init = len(f.bytes)
+	n, err := f.add(init)
+	f.made.Init = n
 	return err
+}
+
+// add writes a part, and returns how many bytes that has.
+func (f *fragments) add(box interface {
+	Size() uint64
+	Encode(to io.Writer) error
+},
+) (int, error) {
+	b := make([]byte, 0, box.Size())
+	if err := box.Encode(writer{&b}); err != nil {
+		return 0, err
+	}
+	if f.size += len(b); f.size > f.limit {
+		return 0, fmt.Errorf("what is made has more than %d bytes", f.limit)
+	}
+	f.parts = append(f.parts, b)
+	return len(b), nil
 }
 
 // cut makes a fragment of the samples that have come since the last.
@@ -38,14 +61,11 @@ func (f *fragments) cut() error {
 	for _, s := range f.open {
 		fragment.AddFullSample(s)
 	}
-	before := len(f.bytes)
-	if err := fragment.Encode(writer{&f.bytes}); err != nil {
+	n, err := f.add(fragment)
+	if err != nil {
 		return err
 	}
-	if len(f.bytes) > mostBytes {
-		return fmt.Errorf("what is made has more than %d bytes", mostBytes)
-	}
-	f.made.Segments = append(f.made.Segments, len(f.bytes)-before)
+	f.made.Segments = append(f.made.Segments, n)
 	f.open = f.open[:0]
 	return nil
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
+// Whoever asks takes as many streams as a file can have here.
+var _ [media.MostStreams - ffmpeg.MostStreams]struct{}
+
 // Probe says what is in a file. Pictures that belong to a file, such as covers, are of kind
 // other. Durations that cannot be, negative or longer than [MostSeconds], are 0, as those are
 // that nobody has said. That of the file is only more than most seconds, unless that is 0,

@@ -23,7 +23,8 @@ const mostRate = 768_000
 
 // Sound encodes a track of sound as AAC in stereo, in fragments that end close to where the
 // video's segments do. It begins with the encoder's priming, which an edit list takes away.
-func Sound(path string, s media.Sound) (*media.Made, []byte, error) {
+// The parts, one after another, are what was made.
+func Sound(path string, s media.Sound) (made *media.Made, parts [][]byte, err error) {
 	if s.Segment <= 0 {
 		return nil, nil, fmt.Errorf("segments of %v seconds", s.Segment)
 	}
@@ -33,12 +34,12 @@ func Sound(path string, s media.Sound) (*media.Made, []byte, error) {
 	}
 	defer r.close()
 	r.upTo(s.Most)
-	e := &sounding{s: s, reading: r, encoded: ffmpeg.NewPacket(), frame: ffmpeg.NewFrame()}
+	e := &sounding{s: s, reading: r, encoded: ffmpeg.NewPacket(), frame: ffmpeg.NewFrame(), fragments: fragments{limit: mostOfSound}}
 	defer e.close()
 	if err := e.run(); err != nil {
 		return nil, nil, err
 	}
-	return &e.made, e.bytes, nil
+	return &e.made, e.parts, nil
 }
 
 // sounding is a track of sound being made.

@@ -12,10 +12,6 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// MostThumbs is how many pictures [Thumbs] makes. Where a video has more at the interval
-// asked for, it makes them at a multiple of it.
-const MostThumbs = 2000
-
 // mostSheet is how many pixels a sheet may have, mostSide one of its sides: JPEG's limit.
 const (
 	mostSheet = 64 << 20
@@ -23,8 +19,8 @@ const (
 )
 
 // Thumbs makes small pictures of what a video shows at 0, 1, 2, … intervals, until it ends,
-// on sheets. They are upright, their pixels square, their height even, and at most four
-// times the width, whatever a file says of its shape.
+// on sheets: no more than [media.MostThumbs]. They are upright, their pixels square, their
+// height even, and at most four times the width, whatever a file says of its shape.
 //
 // Where each of them has a key frame within 0.6 of an interval, the nearest is taken, and no
 // other frame is decoded: that is 10 to 50 times cheaper. Elsewhere it is the frame that is
@@ -185,8 +181,8 @@ func (d *drawing) close() {
 func (d *drawing) open(s *survey) (err error) {
 	d.stream = s.stream
 	interval := d.t.Interval
-	if n := math.Ceil(s.end / interval); n > MostThumbs {
-		interval *= math.Ceil(n / MostThumbs)
+	if n := math.Ceil(s.end / interval); n > media.MostThumbs {
+		interval *= math.Ceil(n / media.MostThumbs)
 	}
 	d.head.Interval, d.head.Count = interval, max(1, int(math.Ceil(s.end/interval-1e-9)))
 	d.head.Width, d.head.Height = d.t.Width, d.t.Width

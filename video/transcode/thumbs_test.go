@@ -132,7 +132,7 @@ func TestThumbsMany(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if head.Interval != 2.5 || head.Count != 4095*2/5 || head.Count > transcode.MostThumbs {
+	if head.Interval != 2.5 || head.Count != 4095*2/5 || head.Count > media.MostThumbs {
 		t.Errorf("%+v", head)
 	}
 	for n, p := range pictures(t, ask, head, sheets) {

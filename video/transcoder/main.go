@@ -1,7 +1,8 @@
 // Command transcoder is the function that works on videos for fre-video, in a sandbox. It
 // keeps sources in its tenant's /work and answers with what it has made of them:
 //
-//	PUT    /sources/NAME?offset=N&size=ALL   writes the body there; answers {"size": bytes that are there}
+//	PUT    /sources/NAME?offset=N&size=ALL   writes the body there; answers {"size": bytes that are there};
+//	                                         409 where something before it is missing
 //	GET    /sources/NAME                     {"size": bytes}, once all have come, else 404
 //	GET    /sources/                         names of all, in a list
 //	DELETE /sources/NAME
@@ -16,6 +17,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,11 +61,11 @@ func handle(_ context.Context, e function.Event) (any, error) {
 	case "POST /sound":
 		var q media.Sound
 		return asked(e, &q, &q.Source, func(path string) (any, error) {
-			head, body, err := transcode.Sound(path, q)
+			head, parts, err := transcode.Sound(path, q)
 			if err != nil {
 				return nil, err
 			}
-			return answer(head, [][]byte{body})
+			return answer(head, parts)
 		})
 	case "POST /thumbs":
 		var q media.Thumbs
@@ -170,6 +172,9 @@ func file(e function.Event, name string) (any, error) {
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			return function.Response{Status: 507, Body: "there is no room for the source: " + err.Error()}, nil
 		}
+		if errors.Is(err, errMissing) {
+			return refused(409, err)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -196,17 +201,31 @@ func list() (any, error) {
 // partial ends the name of a source that is not whole.
 const partial = ".part"
 
-// write writes a part of a source of all bytes, and returns where the part ends. With the
-// last one the source gets its name, once it is on the disk.
+// errMissing is that a part of a source is to be written before those that come before it.
+var errMissing = errors.New("the parts before this one are not there: give the source again from offset 0")
+
+// write writes a part of a source of all bytes, and returns where the part ends. The one at 0
+// begins it; the others follow in turn, else it is errMissing: a source has no holes. With the
+// last one it gets its name, once it is on the disk.
 func write(path string, offset, all int64, body io.Reader) (end int64, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return 0, err
 	}
-	f, err := os.OpenFile(path+partial, os.O_CREATE|os.O_WRONLY, 0o600)
+	mode := os.O_WRONLY
+	if offset == 0 {
+		mode |= os.O_CREATE
+	}
+	f, err := os.OpenFile(path+partial, mode, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, errMissing
+	}
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+	if info, err := f.Stat(); err != nil || info.Size() < offset {
+		return 0, cmp.Or(err, errMissing)
+	}
 	n, err := io.Copy(io.NewOffsetWriter(f, offset), io.LimitReader(body, all-offset))
 	if end = offset + n; err != nil || end < all {
 		return end, err

@@ -62,11 +62,12 @@ func Asset(tb testing.TB) (*asset.Asset, map[string][]byte) {
 		})
 	}
 	for i, language := range []string{"und", "deu"} {
-		made, body, err := transcode.Sound(path, media.Sound{Stream: i + 1, Segment: 2})
+		made, parts, err := transcode.Sound(path, media.Sound{Stream: i + 1, Segment: 2})
 		if err != nil {
 			tb.Fatal(err)
 		}
 		name := fmt.Sprint("a", i)
+		body := bytes.Join(parts, nil)
 		files[name] = body
 		a.Renditions = append(a.Renditions, &asset.Rendition{
 			Name: name, Kind: "audio", Codec: "mp4a.40.2", SampleRate: 48000, Channels: 2, Language: language,

@@ -1,0 +1,76 @@
+package service
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/fre-engine/fre/video/media"
+)
+
+// What follows looks at the heads of answers, before anything is made or kept by what they
+// say: whoever has a sandbox in hand answers with any number. What nobody asked for is refused.
+
+// checkSource looks at what is said to be in a source.
+func checkSource(s *media.Source) error {
+	if len(s.Streams) > media.MostStreams {
+		return &refusedError{fmt.Sprintf("it is said to have %d streams; %d can be", len(s.Streams), media.MostStreams)}
+	}
+	for i, stream := range s.Streams {
+		if stream.Index != i {
+			return &refusedError{fmt.Sprintf("stream %d is said to be number %d", i, stream.Index)}
+		}
+	}
+	if s.Duration < 0 {
+		return &refusedError{fmt.Sprintf("it is said to take %g seconds", s.Duration)}
+	}
+	return nil
+}
+
+// checkMade looks at what is said to have been made, of no more than most segments.
+func checkMade(m *media.Made, most int) error {
+	if len(m.Segments) > most {
+		return &brokenError{fmt.Sprintf("the transcoder announces %d segments; there can be %d", len(m.Segments), most)}
+	}
+	if m.Init < 0 || m.Init > mostAnswer {
+		return &brokenError{fmt.Sprintf("the transcoder announces %d bytes", m.Init)}
+	}
+	for _, n := range m.Segments {
+		if n < 1 || n > mostAnswer {
+			return &brokenError{fmt.Sprintf("the transcoder announces a segment of %d bytes", n)}
+		}
+	}
+	return nil
+}
+
+// mostSegments is how many segments sound of most seconds has. Its last frame is whole,
+// however long.
+func mostSegments(most, segment float64) int { return int(math.Ceil(most/segment)) + 16 }
+
+// checkChunk looks at what is said to have been made of a chunk.
+func checkChunk(c *media.Chunked, q *media.Chunk) error {
+	all := q.To - q.From
+	if c.Frames < 0 || c.Frames > all || len(c.Rungs) > len(q.Rungs) || c.Frames > 0 && len(c.Rungs) < len(q.Rungs) {
+		return &brokenError{fmt.Sprintf("%d frames in %d rungs, of %d in %d", c.Frames, len(c.Rungs), all, len(q.Rungs))}
+	}
+	for i := range c.Rungs {
+		if err := checkMade(&c.Rungs[i], (all+q.Grid.Segment-1)/q.Grid.Segment); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkSheets looks at the thumbnails that are said to have been drawn.
+func checkSheets(s *media.Sheets, q *media.Thumbs) error {
+	each := q.Columns * q.Rows
+	if s.Count < 1 || s.Count > media.MostThumbs || len(s.Sheets) != (s.Count+each-1)/each ||
+		s.Width != q.Width || s.Height < 1 || s.Height > 4*q.Width || s.Interval < q.Interval || s.Interval > max(q.Interval, q.Most) || float64(s.Count-1)*s.Interval > q.Most {
+		return &refusedError{fmt.Sprintf("%d pictures of %d × %d in %d sheets, one each %g seconds", s.Count, s.Width, s.Height, len(s.Sheets), s.Interval)}
+	}
+	for _, n := range s.Sheets {
+		if n < 1 || n > mostAnswer {
+			return &refusedError{fmt.Sprintf("a sheet of %d bytes", n)}
+		}
+	}
+	return nil
+}

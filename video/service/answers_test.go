@@ -1,0 +1,63 @@
+package service
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/media"
+)
+
+// TestAnswersBounded: what a sandbox says that it has made is believed only as far as it was
+// asked for: neither files nor memory are taken by numbers that somebody has made up.
+func TestAnswersBounded(t *testing.T) {
+	few := func(n, each int) []int { return slices.Repeat([]int{each}, n) }
+	sheets := func(count, each, sheets int) media.Sheets {
+		return media.Sheets{Width: thumbsWidth, Height: 90, Count: count, Sheets: few(sheets, each), Interval: 1}
+	}
+	streams := func(n int) *media.Source {
+		s := &media.Source{Format: "x", Duration: 2}
+		for i := range n {
+			s.Streams = append(s.Streams, media.Stream{Index: i, Kind: "other"})
+		}
+		return s
+	}
+	for _, tt := range []struct {
+		name, path string
+		lie        any
+		words      string // of the asset's error, or of its warnings
+		state      asset.State
+	}{
+		{"sheets of nothing", "/thumbs", sheets(2_000_000, 0, 20_000), "2000000 pictures", asset.Ready},
+		{"more thumbnails than asked for", "/thumbs", sheets(media.MostThumbs+1, 9, 21), "2001 pictures", asset.Ready},
+		{"too many sheets", "/thumbs", sheets(1, 9, 2), "1 pictures of 160 × 90 in 2 sheets", asset.Ready},
+		{"too few sheets", "/thumbs", sheets(2, 9, 0), "in 0 sheets", asset.Ready},
+		{"an empty sheet", "/thumbs", sheets(2, 0, 1), "a sheet of 0 bytes", asset.Ready},
+		{"thumbnails for longer than allowed", "/thumbs", media.Sheets{Width: thumbsWidth, Height: 90, Count: 2, Sheets: few(1, 9), Interval: 1e300}, "2 pictures", asset.Ready},
+		{"a thumbnail for ever", "/thumbs", media.Sheets{Width: thumbsWidth, Height: 90, Count: 1, Sheets: few(1, 9), Interval: 1e300}, "1 pictures", asset.Ready},
+		{"thumbnails without bounds", "/thumbs", media.Sheets{Width: 1 << 40, Height: 90, Count: 2, Sheets: few(1, 9), Interval: 1}, "2 pictures", asset.Ready},
+		{"sound of many segments", "/sound", media.Made{Init: 9, Segments: few(100_000, 9)}, "announces 100000 segments", asset.Ready},
+		{"empty segments of sound", "/sound", media.Made{Init: 9, Segments: few(2, 0)}, "a segment of 0 bytes", asset.Ready},
+		{"sound of fewer bytes than none", "/sound", media.Made{Init: -9, Segments: few(1, 9)}, "-9 bytes", asset.Ready},
+		{"a head without an end", "/sound", media.Made{Init: 9, Segments: few(1_000_000, 9)}, "its head has more than", asset.Ready},
+		{"a chunk of many segments", "/chunk", media.Chunked{Frames: 1, Rungs: []media.Made{{Init: 9, Segments: few(1000, 9)}}}, "announces 1000 segments", asset.Failed},
+		{"rungs of nothing", "/chunk", media.Chunked{Rungs: make([]media.Made, 1000)}, "0 frames in 1000 rungs", asset.Failed},
+		{"many streams", "/probe", streams(media.MostStreams + 1), "129 streams", asset.Failed},
+		{"a stream of another number", "/probe", &media.Source{Streams: []media.Stream{{Index: 1 << 40, Kind: "audio", Channels: 2}}}, "is said to be number", asset.Failed},
+		{"a time before zero", "/probe", &media.Source{Duration: -1e9}, "it is said to take", asset.Failed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, t.TempDir(), Config{})
+			w.engine.lies = map[string]any{tt.path: tt.lie}
+			id := w.add(t, film(t, "in.mp4", "64x64", "2"))
+			a := w.done(t, id)
+			if said := a.Error + strings.Join(a.Warnings, "; "); a.State != tt.state || !strings.Contains(said, tt.words) {
+				t.Errorf("%s, %q", a.State, said)
+			}
+			if left := w.left(t, id); strings.Contains(left, "sheet0") && tt.path == "/thumbs" || strings.Contains(left, "a0") && tt.path == "/sound" {
+				t.Errorf("it has %.200s", left)
+			}
+		})
+	}
+}
