@@ -155,7 +155,8 @@ func login(ctx context.Context, ref string) (*oci.Auth, error) {
 }
 
 // find looks for the image of a reference in the store, and says how to ask the
-// registry for it: by the digest that it is pinned to.
+// registry for it: by the digest that it is pinned to. A tenant's own image is not what a
+// base's name means, whatever name it was built under.
 func (b buildImages) find(ref string, pinned store.Digest) (img *store.Image, digest store.Digest, ask string, err error) {
 	r, err := store.ParseReference(ref)
 	if err != nil {
@@ -172,7 +173,7 @@ func (b buildImages) find(ref string, pinned store.Digest) (img *store.Image, di
 		r.Version, r.Digest = "", pinned
 		ref = r.Name + "@" + string(pinned)
 	}
-	if img, err := b.e.cfg.Store.Image(r.String()); err == nil && b.e.cfg.Store.Use(img.Digest) {
+	if img, err := b.e.cfg.Store.Image(r.String()); err == nil && ImageTenant(img) == "" && b.e.cfg.Store.Use(img.Digest) {
 		return img, cmp.Or(pinned, knownAs(img, r.Name)), ref, nil
 	}
 	return nil, pinned, ref, nil
@@ -184,8 +185,24 @@ func (b buildImages) Pull(ctx context.Context, ref string, pinned store.Digest, 
 	if err != nil || img != nil {
 		return img, digest, err
 	}
+	if b.e.tenantsName(ref) { // by its digest: nobody loses the name
+		if ref, err = oci.Resolve(ctx, ref, b.e.registry(nil, nil)); err != nil {
+			return nil, "", err
+		}
+	}
 	img, remote, err := oci.Pull(ctx, b.e.cfg.Store, ref, oci.PullOptions{RegistryOptions: b.e.registry(nil, report), Policy: b.e.cfg.Signatures})
 	return img, remote.Digest, err
+}
+
+// tenantsName says whether a tenant's own image has the name that what is pulled by ref gets.
+func (e *Engine) tenantsName(ref string) bool {
+	r, err := store.ParseReference(ref)
+	if err != nil || r.Digest != "" {
+		return false
+	}
+	r.Name, r.Version = oci.Familiar(r.Name), cmp.Or(r.Version, "latest")
+	img, err := e.cfg.Store.Image(r.String())
+	return err == nil && ImageTenant(img) != ""
 }
 
 // Resolve implements image.Images.

@@ -239,6 +239,48 @@ func TestBaseLogin(t *testing.T) {
 	}
 }
 
+// TestBaseOfTakenName: a tenant's image of a name that others know of a registry is no base of
+// theirs, and keeps the name.
+func TestBaseOfTakenName(t *testing.T) {
+	r := open(t)
+	host, ctx := ownRegistry(t), t.Context()
+	ref := host + "/team/root:1"
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "a", Mode: 0o644}), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	root, err := r.Import(ctx, &b, oci.ImportOptions{Name: ref}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pushed, err := r.Push(ctx, ref, "", nil, oci.PushOptions{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := r.image("theirs", func(c *image.Config) { c.Tenant = "acme" })
+	if _, err := r.TagImage(ctx, string(theirs.Digest), ref); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.RemoveImage(ctx, string(root.Digest), RemoveOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	images := buildImages{r.Engine}
+	login := WithLogins(ctx, map[string]*oci.Auth{host: {Username: "ann", Password: "secret"}})
+	if got, err := images.Resolve(login, ref, ""); got != host+"/team/root@"+string(pushed.Digest) || err != nil {
+		t.Errorf("with a login: resolved %q, %v", got, err)
+	}
+	for range 2 {
+		got, digest, err := images.Pull(ctx, ref, "", func(image.Event) {})
+		if err != nil || got.Digest != root.Digest || digest != pushed.Digest {
+			t.Errorf("got %v %s, %v; want %s", got, digest, err, root.Digest)
+		}
+	}
+	if got, err := r.Image(ref); err != nil || got.Digest != theirs.Digest {
+		t.Errorf("the name is %v's, %v", got, err)
+	}
+}
+
 // ownRegistry serves FRE's own registry until the test ends.
 func ownRegistry(t testing.TB) string {
 	t.Helper()

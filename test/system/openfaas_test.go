@@ -461,3 +461,38 @@ HTTPServer(("0.0.0.0", 5000), Serve).serve_forever()
 		t.Errorf("large context: %d %s", status, text)
 	}
 }
+
+// TestOpenFaaSNames: who builds under a name that is free has nobody else run that.
+func TestOpenFaaSNames(t *testing.T) {
+	f := startFaaS(t)
+	host := fretest.Registry(t)
+	theirs, nowhere := host+"/them/echo:1", host+"/them/nowhere:1"
+	f.importImage(theirs)
+	f.root("push", theirs)
+	f.root("image", "rm", theirs)
+	for _, name := range []string{theirs, nowhere} {
+		status, text := f.build(faasSecret+" of acme", map[string]string{
+			"com.openfaas.docker.config": f.json(map[string]any{"image": name}),
+			"context/fret.yaml":          "id: shout\nbase: native\nhandler: run.sh\ntenant: acme\n", "context/run.sh": "#!/bin/sh\nread line; echo \"$line!\"\n",
+		})
+		if status != 200 || !strings.Contains(text, `"success"`) {
+			t.Fatalf("build: %d %s", status, text)
+		}
+	}
+	f.want(202, "POST", "/system/functions", f.token, f.json(types.FunctionDeployment{Service: "echo", Image: theirs}))
+	if got := f.want(200, "POST", "/function/echo", "", "hey\n"); got != "hey\n" {
+		t.Errorf("by a name that a tenant has built under, all others run %q", got)
+	}
+	acme := f.root("token", "create", "acme", "--tenant", "acme", "--scopes", "deploy")
+	f.want(202, "POST", "/system/functions", acme, f.json(types.FunctionDeployment{Service: "echo", Image: theirs}))
+	if got := f.want(200, "POST", "/function/echo.acme", "", "hey\n"); got != "hey!\n" {
+		t.Errorf("the name is the tenant's no more: %q", got)
+	}
+	other := f.root("token", "create", "other", "--tenant", "other", "--scopes", "deploy")
+	for token, known := range map[string]bool{f.token: true, other: false} {
+		text := f.want(404, "POST", "/system/functions", token, f.json(types.FunctionDeployment{Service: "none", Image: nowhere}))
+		if strings.Contains(text, "acme") != known {
+			t.Errorf("of a name that its registry has not: %s", text)
+		}
+	}
+}
