@@ -182,7 +182,11 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 	if err := s.mayBuild(r, dir); err != nil {
 		return nil, nil, err
 	}
-	return s.engine.Build(engine.WithLogins(image.WithOptions(r.Context(), o), logins), dir, out.report)
+	ctx := r.Context()
+	if !identityOf(r).All() {
+		ctx = engine.KeepNames(ctx)
+	}
+	return s.engine.Build(engine.WithLogins(image.WithOptions(ctx, o), logins), dir, out.report)
 }
 
 // uploadError tells what the client's archive did wrong from what went wrong here.

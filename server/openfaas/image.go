@@ -64,7 +64,7 @@ func (h *handler) findImage(r *request, d *deployment) (img *store.Image, ref st
 		img, err = h.Engine.Image(ref)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		img, _, err = h.Engine.Pull(r.Context(), pull, "", nil, nil)
+		img, _, err = h.Engine.Pull(engine.KeepNames(r.Context()), pull, "", nil, nil)
 	}
 	if err == nil && !may(img) {
 		err = notFound("there is no image %s of tenant %s", d.Image, d.tenant)
