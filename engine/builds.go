@@ -13,10 +13,11 @@ import (
 )
 
 // Everything that builds for a tenant passes Engine.building: fre build and deploy, the
-// remote builds and deployments of OpenFaaS's clients, code that comes by Lambda's API, and
-// slimming. A tenant has so many builds at a time; the next ones wait, in the order in which
-// they came, as people expect of a build that is queued, and see that they do. So that what
-// they have sent does not fill the disk, so many may wait, and no more.
+// remote builds and deployments of OpenFaaS's clients, code that comes by Lambda's API,
+// slimming, and snapshots of agents' sandboxes. A tenant has so many builds at
+// a time; the next ones wait, in the order in which they came, as people expect of a build
+// that is queued, and see that they do. So that what they have sent does not fill the disk,
+// so many may wait, and no more.
 //
 //	come ─▶ wait ─▶ build ─▶ the image is admitted ─▶ stored
 //	  └─ refused: as many wait as may   └─ refused: more images, or bytes, than the tenant may have
