@@ -3,9 +3,12 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/fre-engine/fre/image"
@@ -56,6 +59,34 @@ func (e *Engine) Pull(ctx context.Context, ref, platform string, auth *oci.Auth,
 		return err
 	})
 	return img, remote, err
+}
+
+// PullFor is Pull for a tenant that wants to run the image: it waits for a build's turn, and
+// what it brings is not larger than the tenant's quota allows, is no other tenant's, and takes
+// no name of one ([KeepNames]). drop takes it back where this call has brought it and nobody
+// has used it since. Errors: those of Pull, *[QuotaError], [ErrOthersImage].
+func (e *Engine) PullFor(ctx context.Context, tenant, ref string) (img *store.Image, drop func(context.Context) error, err error) {
+	before := e.cfg.Store.Images()
+	err = e.while(ctx, func(ctx context.Context) error {
+		return e.building(ctx, tenant, ref, nil, func(ctx context.Context) error {
+			img, _, err = oci.Pull(KeepNames(ctx), e.cfg.Store, ref, oci.PullOptions{RegistryOptions: e.registry(nil, nil), Policy: e.cfg.Signatures})
+			return err
+		})
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if slices.ContainsFunc(before, func(old *store.Image) bool { return old.Digest == img.Digest }) {
+		return img, func(context.Context) error { return nil }, nil
+	}
+	brought := chosenImage{GCImage{Image: img}, e.cfg.Store.LastUsed(img.Digest)}
+	return img, func(ctx context.Context) error {
+		_, _, err := e.removeUnused(ctx, brought)
+		if errors.Is(err, fs.ErrNotExist) { // it has gone meanwhile
+			err = nil
+		}
+		return err
+	}, nil
 }
 
 // Push sends the image of that name to the registry the name says; to, unless

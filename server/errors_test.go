@@ -24,11 +24,16 @@ func TestLimitStatus(t *testing.T) {
 	}
 }
 
-// TestImageNameStatus: a build whose image's name is another's is told so, and what to do.
+// TestImageNameStatus: a build whose image's name, or base, is another's is told so, and what
+// to do.
 func TestImageNameStatus(t *testing.T) {
 	got := errorOf(fmt.Errorf("build f: %w", &engine.ImageNameError{Name: "f:1"}))
 	if got.Status != http.StatusConflict || got.Code != api.CodeNameTaken || got.Message != "build f: the image's name f:1 is taken" || !strings.Contains(got.Next, "another id or version") {
 		t.Errorf("got %+v with status %d", got, got.Status)
+	}
+	got = errorOf(fmt.Errorf("build f: base oci:g:1: %w", engine.ErrOthersImage))
+	if got.Status != http.StatusUnprocessableEntity || got.Code != api.CodeTemplate || got.Next == "" {
+		t.Errorf("another tenant's function as the base: got %+v with status %d", got, got.Status)
 	}
 }
 

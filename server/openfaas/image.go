@@ -64,9 +64,9 @@ func (h *handler) findImage(r *request, d *deployment) (img *store.Image, ref st
 		img, err = h.Engine.Image(ref)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		img, _, err = h.Engine.Pull(engine.KeepNames(r.Context()), pull, "", nil, nil)
+		img, d.drop, err = h.Engine.PullFor(r.Context(), d.tenant, pull)
 	}
-	if err == nil && !may(img) {
+	if errors.Is(err, engine.ErrOthersImage) || err == nil && !may(img) {
 		err = notFound("there is no image %s of tenant %s", d.Image, d.tenant)
 	}
 	return img, ref, err

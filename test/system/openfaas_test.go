@@ -497,6 +497,17 @@ func TestOpenFaaSNames(t *testing.T) {
 			t.Errorf("of a name that its registry has not: %s", text)
 		}
 	}
+
+	// What was pulled for a deployment that is refused goes.
+	bare := host + "/them/bare:1"
+	f.root("image", "import", filepath.Join(f.dir, "root.tar"), bare)
+	f.root("push", bare)
+	f.root("image", "rm", bare)
+	images := f.root("images", "-q")
+	f.want(400, "POST", "/system/functions", other, f.json(types.FunctionDeployment{Service: "bare", Image: bare}))
+	if got := f.root("images", "-q"); got != images {
+		t.Errorf("images after a deployment that was refused: %s, before %s", got, images)
+	}
 }
 
 // TestTakenMeanwhile: a name that was free when a tenant's build began, and is another's when
