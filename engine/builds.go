@@ -13,10 +13,11 @@ import (
 )
 
 // Everything that builds for a tenant passes Engine.building: fre build and deploy, the
-// remote builds and deployments of OpenFaaS's clients, code that comes by Lambda's API, and
-// slimming. A tenant has so many builds at a time; the next ones wait, in the order in which
-// they came, as people expect of a build that is queued, and see that they do. So that what
-// they have sent does not fill the disk, so many may wait, and no more.
+// remote builds and deployments of OpenFaaS's clients, code that comes by Lambda's API,
+// slimming, and snapshots of agents' sandboxes. A tenant has so many builds at
+// a time; the next ones wait, in the order in which they came, as people expect of a build
+// that is queued, and see that they do. So that what they have sent does not fill the disk,
+// so many may wait, and no more.
 //
 //	come ─▶ wait ─▶ build ─▶ the image is admitted ─▶ stored
 //	  └─ refused: as many wait as may   └─ refused: more images, or bytes, than the tenant may have
@@ -119,28 +120,36 @@ func (e *Engine) building(ctx context.Context, tenant, name string, report func(
 	defer cancel()
 	e.cache.mu.RLock() // not while it waits: who removes the cache would
 	defer e.cache.mu.RUnlock()
-	err = build(e.admitting(ctx))
+	err = build(e.admitting(ctx, tenant))
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrBuildTime) && !errors.Is(err, ErrBuildTime) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	return err
 }
 
-// admitting is a context under which the store asks for each new image of a tenant whether
-// it may have that, before anything of the image is laid out.
-func (e *Engine) admitting(ctx context.Context) context.Context {
-	return store.WithAdmission(ctx, func(img *store.Image) (done func(), err error) { return e.admitImage(ctx, img) })
+// ErrOthersImage says that what was pulled for a tenant is the image of another's function,
+// which would count as that one's.
+var ErrOthersImage = errors.New("it is the image of another tenant's function")
+
+// admitting is a context under which the store asks for each new image whether it may be
+// there, before anything of the image is laid out; by is whose build makes it, "" for a
+// change to an image.
+func (e *Engine) admitting(ctx context.Context, by string) context.Context {
+	return store.WithAdmission(ctx, func(img *store.Image) (done func(), err error) { return e.admitImage(ctx, img, by) })
 }
 
 // admitImage refuses an image with which its tenant would have more images or bytes than it
 // may: a *QuotaError. Until done is called, when the image is in the lists or nowhere, the
 // tenant's next one waits, where there are such quotas: two that are made at the same time
 // cannot both have the last place.
-func (e *Engine) admitImage(ctx context.Context, img *store.Image) (done func(), err error) {
+func (e *Engine) admitImage(ctx context.Context, img *store.Image, by string) (done func(), err error) {
 	none := func() {}
 	tenant := ImageTenant(img)
 	if tenant == "" {
-		return none, nil
+		return none, e.admitBase(img, by)
+	}
+	if by != "" && tenant != by {
+		return nil, ErrOthersImage
 	}
 	if q := e.quotas(tenant); q.Images == 0 && q.ImageBytes == 0 {
 		return none, nil
@@ -167,4 +176,21 @@ func (e *Engine) admitImage(ctx context.Context, img *store.Image) (done func(),
 		return nil, err
 	}
 	return done, nil
+}
+
+// admitBase refuses what a build stands on, from a registry for example, where it alone is
+// more than the tenant may have yet: the build's image would have all of its files. It is
+// nobody's once it is there, for others share it.
+func (e *Engine) admitBase(img *store.Image, by string) error {
+	q := e.quotas(by)
+	if by == "" || q.ImageBytes == 0 {
+		return nil
+	}
+	if c, err := image.ConfigOf(img); err != nil || c.Labels[image.LabelKind] == image.KindTools {
+		return err
+	}
+	if e.TenantUse(by).ImageBytes+img.Size > q.ImageBytes {
+		return &QuotaError{Tenant: by, What: "bytes of images", Limit: q.ImageBytes}
+	}
+	return nil
 }

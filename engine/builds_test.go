@@ -395,3 +395,50 @@ func TestImagesQuota(t *testing.T) {
 		t.Errorf("what was refused has left %v, %v", left, err)
 	}
 }
+
+// TestBuildNames: of two tenants whose builds begin while an image's name is free one gets it;
+// the other's build is refused, leaves no image, and says why before any work the next time.
+func TestBuildNames(t *testing.T) {
+	r, _ := quotaRig(t, Quotas{})
+	g := r.gated()
+	ctx := KeepNames(t.Context())
+	of := map[string]*built{"acme": r.build(ctx, "acme", "app"), "other": r.build(ctx, "other", "app")}
+	<-g.entered
+	<-g.entered
+	g.let("app")
+	var first, second string
+	var taken *ImageNameError
+	for tenant, b := range of {
+		switch err := <-b.ended; {
+		case err == nil:
+			first = tenant
+		case errors.As(err, &taken):
+			second = tenant
+		default:
+			t.Errorf("%s: %v", tenant, err)
+		}
+	}
+	if first == "" || second == "" {
+		t.Fatalf("%q was built, and %q refused, want one each", first, second)
+	}
+	name := of[first].img.Names[0]
+	if got, err := r.Image(name); err != nil || got.Digest != of[first].img.Digest || taken.Name != name {
+		t.Errorf("%s is %v's, %v; %s was refused", name, got, err, taken.Name)
+	}
+	if use := r.TenantUse(second); use.Images != 0 {
+		t.Errorf("what was refused has left %d images", use.Images)
+	}
+	if err := r.MayName(name, second); !errors.As(err, &taken) {
+		t.Errorf("MayName: %v", err)
+	}
+	if err := r.MayName(name, first); err != nil {
+		t.Errorf("MayName of its own: %v", err)
+	}
+	mine, err := r.TagImage(ctx, string(of[first].img.Digest), "more:1")
+	if err != nil || len(mine.Names) != 2 {
+		t.Errorf("a name that is free: %v, %v", mine, err)
+	}
+	if _, err := r.TagImage(ctx, string(r.image("others", func(c *image.Config) { c.Tenant = second }).Digest), "more:1"); !errors.As(err, &taken) {
+		t.Errorf("TagImage: %v, want an ImageNameError", err)
+	}
+}

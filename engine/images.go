@@ -63,6 +63,34 @@ func (e *Engine) TagImage(ctx context.Context, ref, name string) (*store.Image, 
 	return e.cfg.Store.Tag(ctx, img.Digest, name)
 }
 
+// ImageNameError says that an image has the name that a build's is to get, and is another
+// tenant's, or nobody's.
+type ImageNameError struct{ Name string }
+
+func (e *ImageNameError) Error() string { return fmt.Sprintf("the image's name %s is taken", e.Name) }
+
+// MayName refuses a name, "name:version", for an image that is to be a tenant's:
+// *[ImageNameError]. What is free then may be another's when the image is made: so a build
+// asks before it does any work, and runs under [KeepNames].
+func (e *Engine) MayName(name, tenant string) error {
+	img, err := e.cfg.Store.Image(name)
+	if err == nil && ImageTenant(img) != tenant {
+		return &ImageNameError{name}
+	}
+	return nil
+}
+
+// KeepNames returns a context for [Engine.Build], [Engine.TagImage] and [Engine.Pull] under
+// which no name goes from one tenant's image to another's: *[ImageNameError].
+func KeepNames(ctx context.Context) context.Context {
+	return store.WithNaming(ctx, func(name string, from, to *store.Image) error {
+		if ImageTenant(from) != ImageTenant(to) {
+			return &ImageNameError{name}
+		}
+		return nil
+	})
+}
+
 // Removed says what became of an image that was to be removed.
 type Removed struct {
 	Image    *store.Image // as it was

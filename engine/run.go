@@ -186,7 +186,13 @@ type buildRunner struct{ e *Engine }
 func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("%w: one step took more than %s", ErrBuildTime, buildTimeout))
 	defer cancel()
-	ctx, stop, err := leaveRoom(ctx, c.Binds)
+	var written []string
+	for _, b := range c.Binds {
+		if b.Writable {
+			written = append(written, b.Source)
+		}
+	}
+	ctx, stop, err := leaveRoom(ctx, written...)
 	if err != nil {
 		return err
 	}
@@ -268,16 +274,14 @@ func ownBinds(binds []image.Bind, id int) error {
 }
 
 // leaveRoom ends the context that it returns, with an error that is ENOSPC, when
-// those of the binds that are written to have too little room left. What a step
-// writes is on the disk of the engine's state, where one that is hostile or mistaken
-// would leave none for others. stop ends the watch.
-func leaveRoom(ctx context.Context, binds []image.Bind) (_ context.Context, stop func(), err error) {
+// directories that are written to have too little room left. What a build's step, or a
+// snapshot, writes is on the disk of the engine's state, where one that is hostile or
+// mistaken would leave none for others. stop ends the watch.
+func leaveRoom(ctx context.Context, dirs ...string) (_ context.Context, stop func(), err error) {
 	room := func() error {
-		for _, b := range binds {
-			if b.Writable {
-				if err := hasRoom(b.Source); err != nil {
-					return err
-				}
+		for _, dir := range dirs {
+			if err := hasRoom(dir); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -316,7 +320,7 @@ func hasRoom(dir string) error {
 	if st.Bavail*uint64(st.Bsize) >= min(1<<30, st.Blocks*uint64(st.Bsize)/20) && st.Ffree >= min(100_000, st.Files/20) {
 		return nil
 	}
-	return fmt.Errorf("build step: too little room on the disk of %s, of which a twentieth or 1 GiB stays free: %w", dir, unix.ENOSPC)
+	return fmt.Errorf("too little room on the disk of %s, of which a twentieth or 1 GiB stays free: %w", dir, unix.ENOSPC)
 }
 
 // networkFiles are the host files a step with network needs to resolve names

@@ -28,32 +28,41 @@ var ErrSnapshotLimit = fmt.Errorf("/work holds more than a snapshot takes (%d fi
 
 // SnapshotAgent keeps what is in a sandbox's /work as an image of its tenant: files that
 // any other image has take no room. Sockets, fifos and what cannot be read any more are
-// left out. What is written meanwhile may be in it or not.
+// left out. What is written meanwhile may be in it or not. It takes a build's turn, for what
+// it writes is bounded by the tenant's quota of images alone: a file with holes has more
+// bytes than /work has blocks.
 func (e *Engine) SnapshotAgent(ctx context.Context, id string) (img *store.Image, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		a, err := e.agents.find(id)
 		if err != nil {
 			return err
 		}
-		if !a.enter() {
+		if !a.enter() { // before it waits: it is in use
 			return fmt.Errorf("%q: %w", id, ErrNoAgent)
 		}
 		defer a.leave()
-		if err := e.checkImages(a.shown.Tenant); err != nil {
+		return e.building(ctx, a.shown.Tenant, id, nil, func(ctx context.Context) error {
+			img, err = e.snapshot(ctx, a)
 			return err
-		}
-		defer e.cfg.Store.Hold()()
-		tree, err := e.snapshotTree(ctx, a.f.work)
-		if err != nil {
-			return fmt.Errorf("snapshot of %s: %w", id, err)
-		}
-		m, err := image.SnapshotManifest(a.shown.Tenant, tree)
-		if err != nil {
-			return err
-		}
-		img, err = e.cfg.Store.PutImage(e.admitting(ctx), m)
-		return err
+		})
 	})
+	return img, err
+}
+
+func (e *Engine) snapshot(ctx context.Context, a *agent) (*store.Image, error) {
+	defer e.cfg.Store.Hold()()
+	tree, err := e.snapshotTree(ctx, a)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot of %s: %w", a.shown.ID, err)
+	}
+	m, err := image.SnapshotManifest(a.shown.Tenant, tree)
+	if err != nil {
+		return nil, err
+	}
+	img, err := e.cfg.Store.PutImage(ctx, m)
+	if err != nil {
+		e.cfg.Store.Discard(tree)
+	}
 	return img, err
 }
 
@@ -85,24 +94,51 @@ type snapshotting struct {
 	w       *store.Writer
 	entries int
 	bytes   int64
+	most    int64 // bytes
+	full    error // more than that
 }
 
-func (e *Engine) snapshotTree(ctx context.Context, work string) (store.Digest, error) {
+func (e *Engine) snapshotTree(ctx context.Context, a *agent) (_ store.Digest, err error) {
+	ctx, stop, err := leaveRoom(ctx, e.cfg.StateDir)
+	if err != nil {
+		return "", err
+	}
+	defer stop()
 	w, err := e.cfg.Store.Create()
 	if err != nil {
 		return "", err
 	}
 	defer w.Abort()
-	root, err := os.OpenRoot(work)
+	root, err := os.OpenRoot(a.f.work)
 	if err != nil {
 		return "", err
 	}
 	defer root.Close()
 	s := &snapshotting{ctx: ctx, w: w}
+	s.most, s.full = e.snapshotMost(&a.shown)
 	if err := s.dir(root, "", 0); err != nil {
 		return "", err
 	}
-	return w.Commit(ctx)
+	tree, err := w.Commit(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	return tree, err
+}
+
+// snapshotMost is how many bytes a snapshot may have, and what is said of more: those that
+// all may, those that the sandbox's /work may, and what is left of the tenant's quota.
+func (e *Engine) snapshotMost(of *Agent) (most int64, full error) {
+	most, full = snapshotBytes, ErrSnapshotLimit
+	if limit := of.WorkBytes; limit > 0 && limit < most {
+		most, full = limit, fmt.Errorf("%w: its limit is %d bytes, and files with holes or several names count in full", ErrSnapshotLimit, limit)
+	}
+	if q := e.quotas(of.Tenant); q.ImageBytes > 0 {
+		if left := q.ImageBytes - e.TenantUse(of.Tenant).ImageBytes; left < most {
+			most, full = left, &QuotaError{of.Tenant, "bytes of images", q.ImageBytes}
+		}
+	}
+	return most, full
 }
 
 // dir goes down by one Root per level: whatever becomes of the names meanwhile, none
@@ -186,7 +222,7 @@ func orGone(err error) error {
 	return err
 }
 
-// counted ends what is read with ErrSnapshotLimit.
+// counted ends what is read once it is too much.
 func (s *snapshotting) counted(r io.Reader) io.Reader { return countedReader{s, r} }
 
 type countedReader struct {
@@ -196,8 +232,8 @@ type countedReader struct {
 
 func (c countedReader) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
-	if c.s.bytes += int64(n); c.s.bytes > snapshotBytes {
-		return n, ErrSnapshotLimit
+	if c.s.bytes += int64(n); c.s.bytes > c.s.most {
+		return n, c.s.full
 	}
 	if cause := c.s.ctx.Err(); cause != nil {
 		return n, cause

@@ -3,9 +3,12 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/fre-engine/fre/image"
@@ -56,6 +59,34 @@ func (e *Engine) Pull(ctx context.Context, ref, platform string, auth *oci.Auth,
 		return err
 	})
 	return img, remote, err
+}
+
+// PullFor is Pull for a tenant that wants to run the image: it waits for a build's turn, and
+// what it brings is not larger than the tenant's quota allows, is no other tenant's, and takes
+// no name of one ([KeepNames]). drop takes it back where this call has brought it and nobody
+// has used it since. Errors: those of Pull, *[QuotaError], [ErrOthersImage].
+func (e *Engine) PullFor(ctx context.Context, tenant, ref string) (img *store.Image, drop func(context.Context) error, err error) {
+	before := e.cfg.Store.Images()
+	err = e.while(ctx, func(ctx context.Context) error {
+		return e.building(ctx, tenant, ref, nil, func(ctx context.Context) error {
+			img, _, err = oci.Pull(KeepNames(ctx), e.cfg.Store, ref, oci.PullOptions{RegistryOptions: e.registry(nil, nil), Policy: e.cfg.Signatures})
+			return err
+		})
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if slices.ContainsFunc(before, func(old *store.Image) bool { return old.Digest == img.Digest }) {
+		return img, func(context.Context) error { return nil }, nil
+	}
+	brought := chosenImage{GCImage{Image: img}, e.cfg.Store.LastUsed(img.Digest)}
+	return img, func(ctx context.Context) error {
+		_, _, err := e.removeUnused(ctx, brought)
+		if errors.Is(err, fs.ErrNotExist) { // it has gone meanwhile
+			err = nil
+		}
+		return err
+	}, nil
 }
 
 // Push sends the image of that name to the registry the name says; to, unless
@@ -155,7 +186,8 @@ func login(ctx context.Context, ref string) (*oci.Auth, error) {
 }
 
 // find looks for the image of a reference in the store, and says how to ask the
-// registry for it: by the digest that it is pinned to.
+// registry for it: by the digest that it is pinned to. A tenant's own image is not what a
+// base's name means, whatever name it was built under.
 func (b buildImages) find(ref string, pinned store.Digest) (img *store.Image, digest store.Digest, ask string, err error) {
 	r, err := store.ParseReference(ref)
 	if err != nil {
@@ -172,7 +204,7 @@ func (b buildImages) find(ref string, pinned store.Digest) (img *store.Image, di
 		r.Version, r.Digest = "", pinned
 		ref = r.Name + "@" + string(pinned)
 	}
-	if img, err := b.e.cfg.Store.Image(r.String()); err == nil && b.e.cfg.Store.Use(img.Digest) {
+	if img, err := b.e.cfg.Store.Image(r.String()); err == nil && ImageTenant(img) == "" && b.e.cfg.Store.Use(img.Digest) {
 		return img, cmp.Or(pinned, knownAs(img, r.Name)), ref, nil
 	}
 	return nil, pinned, ref, nil
@@ -184,8 +216,24 @@ func (b buildImages) Pull(ctx context.Context, ref string, pinned store.Digest, 
 	if err != nil || img != nil {
 		return img, digest, err
 	}
+	if b.e.tenantsName(ref) { // by its digest: nobody loses the name
+		if ref, err = oci.Resolve(ctx, ref, b.e.registry(nil, nil)); err != nil {
+			return nil, "", err
+		}
+	}
 	img, remote, err := oci.Pull(ctx, b.e.cfg.Store, ref, oci.PullOptions{RegistryOptions: b.e.registry(nil, report), Policy: b.e.cfg.Signatures})
 	return img, remote.Digest, err
+}
+
+// tenantsName says whether a tenant's own image has the name that what is pulled by ref gets.
+func (e *Engine) tenantsName(ref string) bool {
+	r, err := store.ParseReference(ref)
+	if err != nil || r.Digest != "" {
+		return false
+	}
+	r.Name, r.Version = oci.Familiar(r.Name), cmp.Or(r.Version, "latest")
+	img, err := e.cfg.Store.Image(r.String())
+	return err == nil && ImageTenant(img) != ""
 }
 
 // Resolve implements image.Images.

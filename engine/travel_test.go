@@ -239,6 +239,141 @@ func TestBaseLogin(t *testing.T) {
 	}
 }
 
+// TestBaseOfTakenName: a tenant's image of a name that others know of a registry is no base of
+// theirs, and keeps the name.
+func TestBaseOfTakenName(t *testing.T) {
+	r := open(t)
+	host, ctx := ownRegistry(t), t.Context()
+	ref := host + "/team/root:1"
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "a", Mode: 0o644}), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	root, err := r.Import(ctx, &b, oci.ImportOptions{Name: ref}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pushed, err := r.Push(ctx, ref, "", nil, oci.PushOptions{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := r.image("theirs", func(c *image.Config) { c.Tenant = "acme" })
+	if _, err := r.TagImage(ctx, string(theirs.Digest), ref); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.RemoveImage(ctx, string(root.Digest), RemoveOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	images := buildImages{r.Engine}
+	login := WithLogins(ctx, map[string]*oci.Auth{host: {Username: "ann", Password: "secret"}})
+	if got, err := images.Resolve(login, ref, ""); got != host+"/team/root@"+string(pushed.Digest) || err != nil {
+		t.Errorf("with a login: resolved %q, %v", got, err)
+	}
+	for range 2 {
+		got, digest, err := images.Pull(ctx, ref, "", func(image.Event) {})
+		if err != nil || got.Digest != root.Digest || digest != pushed.Digest {
+			t.Errorf("got %v %s, %v; want %s", got, digest, err, root.Digest)
+		}
+	}
+	if got, err := r.Image(ref); err != nil || got.Digest != theirs.Digest {
+		t.Errorf("the name is %v's, %v", got, err)
+	}
+}
+
+// TestPullFor: what is pulled for a tenant, or for a build of its, takes a build's turn, is
+// held to the quota before it is there, and counts as nobody else's; what is dropped goes,
+// unless somebody has used it, or had it before.
+func TestPullFor(t *testing.T) {
+	r, now := quotaRig(t, Quotas{})
+	host, ctx := ownRegistry(t), t.Context()
+	root, theirs := host+"/team/root:1", host+"/team/theirs:1"
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	if err := w.WriteHeader(&tar.Header{Name: "a", Mode: 0o644, Size: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, 1<<20)); err != nil || w.Close() != nil {
+		t.Fatal(err)
+	}
+	ordinary, err := r.Import(ctx, &b, oci.ImportOptions{Name: root}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	function := r.image("theirs", func(c *image.Config) { c.Tenant = "other" })
+	for ref, img := range map[string]*store.Image{root: ordinary, theirs: function} {
+		if _, err := r.Push(ctx, string(img.Digest), ref, nil, oci.PushOptions{}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.RemoveImage(ctx, string(img.Digest), RemoveOptions{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	toBuild := func(ref string) error {
+		_, _, err := buildImages{r.Engine}.Pull(r.admitting(ctx, "acme"), ref, "", func(image.Event) {})
+		return err
+	}
+	toRun := func(ref string) error {
+		_, _, err := r.PullFor(ctx, "acme", ref)
+		return err
+	}
+	for what, pull := range map[string]func(string) error{"for a build": toBuild, "to run": toRun} {
+		now.Store(&Quotas{ImageBytes: 1<<20 - 1})
+		if full, ok := errors.AsType[*QuotaError](pull(root)); !ok || full.What != "bytes of images" {
+			t.Errorf("%s: above the quota: no QuotaError of bytes", what)
+		}
+		now.Store(&Quotas{})
+		if err := pull(theirs); !errors.Is(err, ErrOthersImage) {
+			t.Errorf("%s: another tenant's function: %v", what, err)
+		}
+		if all := r.store.Images(); len(all) != 0 {
+			t.Errorf("%s: what was refused has left %v", what, all)
+		}
+	}
+
+	pulled := func() (*store.Image, func(context.Context) error) {
+		t.Helper()
+		img, drop, err := r.PullFor(ctx, "acme", root)
+		if err != nil || img.Digest != ordinary.Digest {
+			t.Fatal(img, err)
+		}
+		return img, drop
+	}
+	for name, c := range map[string]struct {
+		used, before bool
+		left         int
+	}{"unused": {}, "used since": {used: true, left: 1}, "there before": {before: true, left: 1}} {
+		if c.before {
+			pulled()
+		}
+		img, drop := pulled()
+		if c.used && !r.store.Use(img.Digest) {
+			t.Fatal("it cannot be used")
+		}
+		if err := drop(ctx); err != nil || len(r.store.Images()) != c.left {
+			t.Errorf("%s: %v, %d images are left, want %d", name, err, len(r.store.Images()), c.left)
+		}
+		if c.left > 0 {
+			if _, err := r.RemoveImage(ctx, root, RemoveOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+
+	now.Store(&Quotas{Builds: 1})
+	done, err := r.beginBuild(ctx, "acme", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- toRun(root) }()
+	eventually(t, "a pull that waits", func() bool { return r.TenantUse("acme").WaitingBuilds == 1 })
+	done()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // ownRegistry serves FRE's own registry until the test ends.
 func ownRegistry(t testing.TB) string {
 	t.Helper()

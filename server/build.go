@@ -194,7 +194,11 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 	if err := s.mayBuild(r, dir); err != nil {
 		return nil, nil, err
 	}
-	return s.engine.Build(engine.WithLogins(image.WithOptions(r.Context(), o), logins), dir, out.report)
+	ctx := r.Context()
+	if !identityOf(r).All() {
+		ctx = engine.KeepNames(ctx)
+	}
+	return s.engine.Build(engine.WithLogins(image.WithOptions(ctx, o), logins), dir, out.report)
 }
 
 // A template comes to the disk before a build's turn is asked for: so many at a time, of one

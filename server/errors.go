@@ -71,6 +71,7 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	}
 	var quota *engine.QuotaError
 	var secret *engine.SecretError
+	var imageName *engine.ImageNameError
 	var loop *engine.LoopError
 	var of *engine.StepError // of a pipeline
 	switch {
@@ -107,6 +108,10 @@ func statusOf(err error) (status int, code api.Code, next string) {
 
 	case errors.Is(err, engine.ErrNameTaken):
 		return http.StatusConflict, api.CodeNameTaken, "choose another name (--name) or replace it (--replace)"
+	case errors.As(err, &imageName):
+		return http.StatusConflict, api.CodeNameTaken, "give the template another id or version, or a remote build another name for its image"
+	case errors.Is(err, engine.ErrOthersImage):
+		return http.StatusUnprocessableEntity, api.CodeTemplate, "name an image to build functions on"
 	case errors.Is(err, engine.ErrTraffic):
 		return http.StatusBadRequest, api.CodeBadRequest, ""
 	case errors.Is(err, engine.ErrNoRevision), errors.Is(err, engine.ErrImageGone):

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 )
@@ -20,6 +21,19 @@ func TestLimitStatus(t *testing.T) {
 	got := errorOf(fmt.Errorf("run: %w", &sandbox.LimitError{Limit: "files", Controller: "RLIMIT_NOFILE", Host: "web1", Want: 2, Most: 1}))
 	if got.Status != http.StatusUnprocessableEntity || got.Code != api.CodeTemplate || !strings.Contains(got.Message, "host web1") {
 		t.Errorf("got %+v with status %d, want 422 and the host", got, got.Status)
+	}
+}
+
+// TestImageNameStatus: a build whose image's name, or base, is another's is told so, and what
+// to do.
+func TestImageNameStatus(t *testing.T) {
+	got := errorOf(fmt.Errorf("build f: %w", &engine.ImageNameError{Name: "f:1"}))
+	if got.Status != http.StatusConflict || got.Code != api.CodeNameTaken || got.Message != "build f: the image's name f:1 is taken" || !strings.Contains(got.Next, "another id or version") {
+		t.Errorf("got %+v with status %d", got, got.Status)
+	}
+	got = errorOf(fmt.Errorf("build f: base oci:g:1: %w", engine.ErrOthersImage))
+	if got.Status != http.StatusUnprocessableEntity || got.Code != api.CodeTemplate || got.Next == "" {
+		t.Errorf("another tenant's function as the base: got %+v with status %d", got, got.Status)
 	}
 }
 

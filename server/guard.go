@@ -394,7 +394,7 @@ func (s *server) mayBuild(r *http.Request, dir *os.Root) error {
 	}
 	name := t.ID + ":" + t.Version
 	if img, err := s.engine.Image(name); err == nil && !id.Of(engine.ImageTenant(img)) {
-		return &api.Error{Code: api.CodeNameTaken, Status: http.StatusConflict, Message: fmt.Sprintf("the image's name %s is taken", name), Next: "give the template another id or version"}
+		return &engine.ImageNameError{Name: name}
 	}
 	return nil
 }

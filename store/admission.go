@@ -20,6 +20,27 @@ func admitted(ctx context.Context, img *Image) (done func(), err error) {
 	return admit(img)
 }
 
+type namingKey struct{}
+
+// WithNaming returns a context under which [Store.PutImage] and [Store.Tag] ask may before a
+// name goes from the image that has it to another, when nothing can change any more: it must
+// not change the store. An error refuses that, and is what they return; an image that was
+// made for the name goes again.
+func WithNaming(ctx context.Context, may func(name string, from, to *Image) error) context.Context {
+	return context.WithValue(ctx, namingKey{}, may)
+}
+
+// nameTag is putTag for a caller who may have to be asked.
+func (t *tx) nameTag(ctx context.Context, k tag, d Digest) error {
+	may, ok := ctx.Value(namingKey{}).(func(name string, from, to *Image) error)
+	if from := t.next.byDigest[t.next.tags[k]]; ok && from != nil && from.Digest != d {
+		if err := may(k.String(), from, t.next.byDigest[d]); err != nil {
+			return err
+		}
+	}
+	return t.putTag(k, d)
+}
+
 // count says how many files there are in the image's root, and their bytes.
 func (i *Image) count(entries []Entry) {
 	for _, e := range entries {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestAdmission: who admits images is asked about each that is new, before anything of it is
@@ -64,5 +66,67 @@ func TestAdmission(t *testing.T) {
 	}
 	if asked != 3 || done != 1 {
 		t.Errorf("asked %d times, and told %d times of the end, want 3 and 1", asked, done)
+	}
+}
+
+// TestNaming: who watches over names is asked before one goes to another image, and of nothing
+// else; where that is refused the name stays, and nothing is left of an image made for it.
+func TestNaming(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	tree := putTree(t, s, map[string]string{"bin/one": "1"})
+	refused := errors.New("refused")
+	var asked []string
+	var refuse error
+	ctx := WithNaming(t.Context(), func(name string, from, to *Image) error {
+		asked = append(asked, name+" "+from.Built+" "+to.Built)
+		return refuse
+	})
+	put := func(version, config string) (*Image, error) {
+		m := testManifest("f", version, tree)
+		m.Config = []byte(config)
+		return s.PutImage(ctx, m)
+	}
+	refuse = refused
+	first, err := put("1", `"first"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := put("2", `"other"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // its own names
+		if _, err := s.Tag(ctx, first.Digest, "f:more"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(asked) > 0 {
+		t.Errorf("asked of %q, whose names are free or theirs", asked)
+	}
+	if _, err := put("1", `"second"`); !errors.Is(err, refused) {
+		t.Errorf("PutImage: %v, want what refuses it", err)
+	}
+	if _, err := s.Tag(ctx, other.Digest, "f:1"); !errors.Is(err, refused) {
+		t.Errorf("Tag: %v, want what refuses it", err)
+	}
+	if diff := cmp.Diff([]string{"f:1 f:1 f:1", "f:1 f:1 f:2"}, asked); diff != "" {
+		t.Errorf("asked of (-want +got):\n%s", diff)
+	}
+	if got, err := s.Image("f:1"); err != nil || got.Digest != first.Digest || len(s.Images()) != 2 {
+		t.Errorf("f:1 is %v, %v, of %d images", got, err, len(s.Images()))
+	}
+	for name, want := range map[string]int{"tmp": 0, "images": 2} {
+		if left, err := os.ReadDir(filepath.Join(dir, name)); err != nil || len(left) != want {
+			t.Errorf("%s/ has %v, %v", name, left, err)
+		}
+	}
+	refuse = nil
+	second, err := put("1", `"second"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Image("f:1"); err != nil || got.Digest != second.Digest {
+		t.Errorf("f:1 is %v, %v", got, err)
 	}
 }

@@ -185,7 +185,7 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 	if err := errors.Join(ctx.Err(), s.failpoint("image synced")); err != nil {
 		return nil, err
 	}
-	return s.publishImage(img, manifest, k, staged, own)
+	return s.publishImage(ctx, img, manifest, k, staged, own)
 }
 
 // stageImage builds the image's directory below tmp/ and brings it to the disk. It
@@ -240,7 +240,7 @@ func (s *Store) recentTree(d Digest) (*Tree, error) {
 
 // publishImage gives a staged image its name and row; staged is "" if only the
 // tag moves.
-func (s *Store) publishImage(img *Image, manifest []byte, k tag, staged string, own sized) (*Image, error) {
+func (s *Store) publishImage(ctx context.Context, img *Image, manifest []byte, k tag, staged string, own sized) (*Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := img.Digest
@@ -268,7 +268,7 @@ func (s *Store) publishImage(img *Image, manifest []byte, k tag, staged string, 
 			if k == (tag{}) {
 				return nil
 			}
-			return t.putTag(k, d)
+			return t.nameTag(ctx, k, d)
 		})
 	}
 	if err != nil {

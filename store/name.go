@@ -150,7 +150,7 @@ func (s *Store) Tag(ctx context.Context, d Digest, name string) (*Image, error) 
 		r.Version = "latest"
 	}
 	k := tag{r.Name, r.Version}
-	return s.nameImage(d, k.String(), s.snap.Load().tags[k] == d, func(t *tx) error { return t.putTag(k, d) })
+	return s.nameImage(d, k.String(), s.snap.Load().tags[k] == d, func(t *tx) error { return t.nameTag(ctx, k, d) })
 }
 
 // nameImage is Tag and TagRemote from where the name is sound.

@@ -64,6 +64,15 @@ func (s *Store) Sweep(ctx context.Context, o SweepOptions) (Swept, error) {
 	return done, nil
 }
 
+// Discard removes a tree for which there is no image after all, with what it alone has, once
+// no lease keeps it.
+func (s *Store) Discard(d Digest) {
+	s.leases.mu.Lock()
+	s.leases.pending[d] = struct{}{}
+	s.leases.mu.Unlock()
+	s.sweepPending()
+}
+
 func (s *Store) sweepAll(ctx context.Context, o SweepOptions, done *Swept) error {
 	s.sweeping.Lock()
 	defer s.sweeping.Unlock()

@@ -271,7 +271,8 @@ func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 
 // buildContext makes an image of what was unpacked and gives it the name that was asked for.
 func (h *handler) buildContext(ctx context.Context, dir *os.Root, cfg *buildConfig, tenant string, report func(image.Event)) error {
-	if err := h.mayName(familiar(cfg.Image), tenant); err != nil {
+	ctx = engine.KeepNames(ctx)
+	if err := h.Engine.MayName(familiar(cfg.Image), tenant); err != nil {
 		return err
 	}
 	top, err := dir.OpenRoot("in/" + contextDir)
@@ -314,7 +315,7 @@ func (h *handler) buildOwn(ctx context.Context, dir *os.Root, cfg *buildConfig, 
 	if t.Tenant != tenant {
 		return badRequest("the template is of tenant %s, the builder's secret of %s: write into fret.yaml: tenant: %s", t.Tenant, tenant, tenant)
 	}
-	if err := h.mayName(t.ID+":"+t.Version, tenant); err != nil {
+	if err := h.Engine.MayName(t.ID+":"+t.Version, tenant); err != nil {
 		return err
 	}
 	img, _, err := h.Engine.Build(ctx, dir, report)
@@ -323,15 +324,6 @@ func (h *handler) buildOwn(ctx context.Context, dir *os.Root, cfg *buildConfig, 
 	}
 	_, err = h.Engine.TagImage(ctx, string(img.Digest), familiar(cfg.Image))
 	return err
-}
-
-// mayName refuses an image's name that is another tenant's.
-func (h *handler) mayName(name, tenant string) error {
-	img, err := h.Engine.Image(name)
-	if err == nil && engine.ImageTenant(img) != tenant {
-		return &api.Error{Code: api.CodeNameTaken, Status: http.StatusConflict, Message: fmt.Sprintf("the image's name %s is taken", name), Next: "choose another for the function's image"}
-	}
-	return nil
 }
 
 // ownTemplate is the directory of a build context that holds a fret.yaml: its top, or that of

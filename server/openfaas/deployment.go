@@ -1,6 +1,7 @@
 package openfaas
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,6 +39,8 @@ type deployment struct {
 	types.FunctionDeployment
 	tenant string
 	wanted *image.Template // only what a deployment says is taken from it
+
+	drop func(context.Context) error // of the image that was pulled for it; nil for none
 }
 
 // newDeployment checks a request. What cannot be done is refused with what to do instead;

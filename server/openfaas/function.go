@@ -116,7 +116,7 @@ func (h *handler) statusOf(f *engine.Function) (types.FunctionStatus, error) {
 }
 
 // deploy answers POST and PUT /system/functions: PUT is for a function that is there.
-func (h *handler) deploy(w http.ResponseWriter, r *request) error {
+func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 	var req types.FunctionDeployment
 	if err := decode(w, r, &req); err != nil {
 		return err
@@ -136,6 +136,15 @@ func (h *handler) deploy(w http.ResponseWriter, r *request) error {
 			return err
 		}
 	}
+	defer func() {
+		if err == nil || d.drop == nil {
+			return
+		}
+		ctx := context.WithoutCancel(r.Context())
+		if err := d.drop(ctx); err != nil {
+			h.Log.WarnContext(ctx, "image not removed", "image", d.Image, "error", err)
+		}
+	}()
 	img, made, err := h.imageFor(r, d)
 	if err != nil {
 		return err

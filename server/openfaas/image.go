@@ -27,10 +27,7 @@ const variableDirectory = "FRE_HTTP_DIR="
 // entry point as an HTTP server on port 8080. made is that one, to be dropped once it has
 // been used.
 func (h *handler) imageFor(r *request, d *deployment) (img, made *store.Image, err error) {
-	ref := familiar(d.Image)
-	if img, err = h.Engine.Image(ref); errors.Is(err, fs.ErrNotExist) {
-		img, _, err = h.Engine.Pull(r.Context(), d.Image, "", nil, nil)
-	}
+	img, ref, err := h.findImage(r, d)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -39,13 +36,40 @@ func (h *handler) imageFor(r *request, d *deployment) (img, made *store.Image, e
 		return nil, nil, err
 	}
 	if c.Protocol != image.ProtocolNone {
-		if !r.id.Of(c.Tenant) {
-			return nil, nil, notFound("there is no image %s of tenant %s", d.Image, d.tenant)
-		}
 		return img, nil, nil
 	}
 	made, err = h.serverOf(r.Context(), d, ref, &c)
 	return made, made, err
+}
+
+// findImage is the image that a deployment names, here or at its registry, and the name by
+// which builds find it. To a deployment another tenant's image is not there, whoever deploys:
+// anybody may build under a name that is free, also the name of what others expect from its
+// registry. What is pulled in its stead is known by its digest, and takes the name from nobody.
+func (h *handler) findImage(r *request, d *deployment) (img *store.Image, ref string, err error) {
+	may := func(img *store.Image) bool {
+		of := engine.ImageTenant(img)
+		return of == "" || of == d.tenant
+	}
+	ref = familiar(d.Image)
+	pull := d.Image
+	if img, err = h.Engine.Image(ref); err == nil && !may(img) {
+		if pull, err = h.Engine.Resolve(r.Context(), d.Image, nil); err != nil {
+			if of := engine.ImageTenant(img); r.id.Of(of) { // others do not learn of it
+				err = fmt.Errorf("the image %s of this engine is tenant %s's, not %s's: build it for that tenant, or under another name: %w", ref, of, d.tenant, err)
+			}
+			return nil, "", err
+		}
+		ref = familiar(pull)
+		img, err = h.Engine.Image(ref)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		img, d.drop, err = h.Engine.PullFor(r.Context(), d.tenant, pull)
+	}
+	if errors.Is(err, engine.ErrOthersImage) || err == nil && !may(img) {
+		err = notFound("there is no image %s of tenant %s", d.Image, d.tenant)
+	}
+	return img, ref, err
 }
 
 // serverOf makes a function's image of an ordinary one.

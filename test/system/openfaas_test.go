@@ -12,6 +12,8 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,7 +42,7 @@ type faas struct {
 	token string // of all tenants
 }
 
-func startFaaS(t *testing.T) *faas {
+func startFaaS(t *testing.T, args ...string) *faas {
 	t.Helper()
 	fretest.RequireRoot(t)
 	f := &faas{t: t, dir: daemontest.Dir(t)}
@@ -53,7 +55,7 @@ events: {callbacks: {networks: [127.0.0.0/8], secret_file: %[1]s/callback}}
 			t.Fatal(err)
 		}
 	}
-	f.Daemon = daemontest.Start(t, daemon.Config{State: filepath.Join(f.dir, "state"), Args: []string{"--config", filepath.Join(f.dir, "fre.yaml")}})
+	f.Daemon = daemontest.Start(t, daemon.Config{State: filepath.Join(f.dir, "state"), Args: append([]string{"--config", filepath.Join(f.dir, "fre.yaml")}, args...)})
 	t.Cleanup(func() { daemontest.Stop(t, f.Daemon) })
 	f.token = f.root("token", "create", "op", "--all-tenants", "--scopes", "admin")
 	return f
@@ -459,5 +461,139 @@ HTTPServer(("0.0.0.0", 5000), Serve).serve_forever()
 	f.want(401, "POST", "/build", f.token, "no signature")
 	if status, text := f.build(faasSecret, map[string]string{"context/large": strings.Repeat("0", 2<<20)}); status != 413 {
 		t.Errorf("large context: %d %s", status, text)
+	}
+}
+
+// TestOpenFaaSNames: who builds under a name that is free has nobody else run that.
+func TestOpenFaaSNames(t *testing.T) {
+	f := startFaaS(t)
+	host := fretest.Registry(t)
+	theirs, nowhere := host+"/them/echo:1", host+"/them/nowhere:1"
+	f.importImage(theirs)
+	f.root("push", theirs)
+	f.root("image", "rm", theirs)
+	for _, name := range []string{theirs, nowhere} {
+		status, text := f.build(faasSecret+" of acme", map[string]string{
+			"com.openfaas.docker.config": f.json(map[string]any{"image": name}),
+			"context/fret.yaml":          "id: shout\nbase: native\nhandler: run.sh\ntenant: acme\n", "context/run.sh": "#!/bin/sh\nread line; echo \"$line!\"\n",
+		})
+		if status != 200 || !strings.Contains(text, `"success"`) {
+			t.Fatalf("build: %d %s", status, text)
+		}
+	}
+	f.want(202, "POST", "/system/functions", f.token, f.json(types.FunctionDeployment{Service: "echo", Image: theirs}))
+	if got := f.want(200, "POST", "/function/echo", "", "hey\n"); got != "hey\n" {
+		t.Errorf("by a name that a tenant has built under, all others run %q", got)
+	}
+	acme := f.root("token", "create", "acme", "--tenant", "acme", "--scopes", "deploy")
+	f.want(202, "POST", "/system/functions", acme, f.json(types.FunctionDeployment{Service: "echo", Image: theirs}))
+	if got := f.want(200, "POST", "/function/echo.acme", "", "hey\n"); got != "hey!\n" {
+		t.Errorf("the name is the tenant's no more: %q", got)
+	}
+	other := f.root("token", "create", "other", "--tenant", "other", "--scopes", "deploy")
+	for token, known := range map[string]bool{f.token: true, other: false} {
+		text := f.want(404, "POST", "/system/functions", token, f.json(types.FunctionDeployment{Service: "none", Image: nowhere}))
+		if strings.Contains(text, "acme") != known {
+			t.Errorf("of a name that its registry has not: %s", text)
+		}
+	}
+
+	// What was pulled for a deployment that is refused goes.
+	bare := host + "/them/bare:1"
+	f.root("image", "import", filepath.Join(f.dir, "root.tar"), bare)
+	f.root("push", bare)
+	f.root("image", "rm", bare)
+	images := f.root("images", "-q")
+	f.want(400, "POST", "/system/functions", other, f.json(types.FunctionDeployment{Service: "bare", Image: bare}))
+	if got := f.root("images", "-q"); got != images {
+		t.Errorf("images after a deployment that was refused: %s, before %s", got, images)
+	}
+}
+
+// TestTakenMeanwhile: a name that was free when a tenant's build began, and is another's when
+// it ends, stays that one's, whichever way either came.
+func TestTakenMeanwhile(t *testing.T) {
+	api, err := daemon.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := startFaaS(t, "--api-listen", api)
+	behind := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: fretest.Registry(t)})
+	entered, gates := make(chan string), map[string]chan struct{}{"by-cli": make(chan struct{}), "by-builder": make(chan struct{})}
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for name, gate := range gates {
+			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/"+name+"/manifests/held") {
+				select {
+				case entered <- name:
+					<-gate
+				case <-gate:
+				}
+			}
+		}
+		behind.ServeHTTP(w, r)
+	}))
+	t.Cleanup(registry.Close)
+	host := strings.TrimPrefix(registry.URL, "http://")
+	f.importImage("root:1")
+	for name := range gates {
+		f.root("push", "root:1", host+"/"+name+":held")
+	}
+	template := func(tenant, id, base string) map[string]string {
+		interpreter := "/bin/sh"
+		if base != "native" {
+			interpreter = "/home/app/fwatchdog"
+		}
+		return map[string]string{
+			"fret.yaml": fmt.Sprintf("id: %s\nversion: '1'\ntenant: %s\nbase: %s\nruntime: native\nhandler: run.sh\n", id, tenant, base), "run.sh": "#!" + interpreter + "\n",
+		}
+	}
+	byCLI := func(tenant, id, base string) string {
+		dir := t.TempDir()
+		for name, text := range template(tenant, id, base) {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+				t.Error(err)
+			}
+		}
+		cmd := exec.CommandContext(t.Context(), daemontest.Bin(t), "build", dir)
+		cmd.Env = append(os.Environ(), "FRE_HOST=http://"+api, "FRE_TOKEN="+f.root("token", "create", id, "--tenant", tenant, "--scopes", "deploy"))
+		out, err := cmd.CombinedOutput()
+		return fmt.Sprintf("%s%v", out, err)
+	}
+	byBuilder := func(id, base string) string {
+		files := map[string]string{"com.openfaas.docker.config": f.json(map[string]any{"image": id + ":1"})}
+		for name, text := range template("acme", "openfaas-"+id, base) {
+			files["context/"+name] = text
+		}
+		_, text := f.build(faasSecret+" of acme", files)
+		return text
+	}
+	for name, c := range map[string]struct {
+		slow, fast func() string
+		done       string
+		tenant     string // whose the fast one is
+	}{
+		"by-cli":     {func() string { return byCLI("other", "by-cli", "oci:"+host+"/by-cli:held") }, func() string { return byBuilder("by-cli", "native") }, `"success"`, "acme"},
+		"by-builder": {func() string { return byBuilder("by-builder", "oci:"+host+"/by-builder:held") }, func() string { return byCLI("other", "by-builder", "native") }, "<nil>", "other"},
+	} {
+		slow := make(chan string, 1)
+		go func() { slow <- c.slow() }()
+		select {
+		case <-entered:
+		case said := <-slow:
+			t.Fatalf("%s: it has not waited for its base: %s", name, said)
+		}
+		if said := c.fast(); !strings.Contains(said, c.done) {
+			t.Errorf("%s: while the name is free: %s", name, said)
+		}
+		close(gates[name])
+		if said := <-slow; !strings.Contains(said, "the image's name "+name+":1 is taken") || !strings.Contains(said, "give the template another id") {
+			t.Errorf("%s: once it is taken: %s", name, said)
+		}
+		token := f.root("token", "create", name, "--tenant", c.tenant, "--scopes", "read")
+		cmd := exec.CommandContext(t.Context(), daemontest.Bin(t), "image", "inspect", name+":1")
+		cmd.Env = append(os.Environ(), "FRE_HOST=http://"+api, "FRE_TOKEN="+token)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: it is not tenant %s's any more: %v\n%s", name, c.tenant, err, out)
+		}
 	}
 }

@@ -1,0 +1,160 @@
+package engine
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
+)
+
+// holes makes a sandbox of acme's with a file of that many bytes in /work, and no block.
+func (r *rig) holes(id string, bytes, limit int64) {
+	r.t.Helper()
+	work := r.t.TempDir()
+	file := filepath.Join(work, id)
+	if err := errors.Join(os.WriteFile(file, nil, 0o644), os.Truncate(file, bytes)); err != nil {
+		r.t.Fatal(err)
+	}
+	r.agents.mu.Lock()
+	defer r.agents.mu.Unlock()
+	if r.agents.byID == nil {
+		r.agents.byID = map[string]*agent{}
+	}
+	r.agents.byID[id] = &agent{f: &function{e: r.Engine, name: id + ".acme", work: work}, shown: Agent{ID: id, Tenant: "acme", WorkBytes: limit}}
+	r.t.Cleanup(func() {
+		r.agents.mu.Lock()
+		defer r.agents.mu.Unlock()
+		delete(r.agents.byID, id)
+	})
+}
+
+// kept counts the files in some directories of the store.
+func (r *rig) kept(dirs ...string) (n int) {
+	r.t.Helper()
+	for _, dir := range dirs {
+		err := filepath.WalkDir(filepath.Join(r.state, "store", dir), func(_ string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				n++
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // another snapshot's goes meanwhile
+			r.t.Fatal(err)
+		}
+	}
+	return n
+}
+
+// TestSnapshotBounds: a snapshot takes no more than its tenant's quota, and the limit of
+// /work, leave, however large the files are that have few blocks; what is refused leaves
+// nothing, also where it is refused only once it is read.
+func TestSnapshotBounds(t *testing.T) {
+	r, now := quotaRig(t, Quotas{ImageBytes: 1 << 20})
+	refused := func(id, what string, is func(error) bool) {
+		t.Helper()
+		if _, err := r.SnapshotAgent(t.Context(), id); err == nil || !is(err) {
+			t.Errorf("%s: %v, want %s", id, err, what)
+		}
+		if n := r.kept("objects", "trees", "tmp", "images"); n != 0 {
+			t.Errorf("%s: it has left %d files", id, n)
+		}
+	}
+	quota := func(what string) func(error) bool {
+		return func(err error) bool {
+			full, ok := errors.AsType[*QuotaError](err)
+			return ok && full.What == what
+		}
+	}
+	r.holes("more", 2<<20, 0)
+	refused("more", "a QuotaError", quota("bytes of images"))
+	r.holes("over", 1<<19, 1<<18)
+	refused("over", "ErrSnapshotLimit", func(err error) bool {
+		return errors.Is(err, ErrSnapshotLimit) && strings.Contains(err.Error(), "files with holes")
+	})
+
+	// Another image of the tenant's comes once the snapshot is read.
+	now.Store(&Quotas{Images: 1})
+	r.holes("late", 1<<20, 0)
+	u := r.usage("acme")
+	u.storing <- struct{}{}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := r.SnapshotAgent(t.Context(), "late")
+		ended <- err
+	}()
+	eventually(t, "its tree", func() bool { return r.kept("trees") == 1 })
+	other := r.image("other", ofAcme)
+	<-u.storing
+	if err := <-ended; !quota("images")(err) {
+		t.Errorf("late: %v, want a QuotaError", err)
+	}
+	if n := r.kept("trees"); n != 1 || !r.store.HasTree(other.Parts[0].Tree) {
+		t.Errorf("%d trees are left, want the other image's", n)
+	}
+	now.Store(&Quotas{})
+	if img, err := r.SnapshotAgent(t.Context(), "late"); err != nil || img.Size != 1<<20 {
+		t.Errorf("once there is room: %v, %v", img, err)
+	}
+}
+
+// TestSnapshotWaits: snapshots have builds' turns.
+func TestSnapshotWaits(t *testing.T) {
+	r, _ := quotaRig(t, Quotas{Builds: 1})
+	r.holes("waits", 1<<20, 0)
+	done, err := r.beginBuild(t.Context(), "acme", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := r.SnapshotAgent(t.Context(), "waits")
+		ended <- err
+	}()
+	eventually(t, "a snapshot that waits", func() bool { return r.TenantUse("acme").WaitingBuilds == 1 })
+	done()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSnapshotLeavesRoom: on a disk with too little room no snapshot is taken, though it
+// would fit.
+func TestSnapshotLeavesRoom(t *testing.T) {
+	fretest.RequireRoot(t)
+	fretest.CheckLeaks(t)
+	r := &rig{t: t, state: filepath.Join(t.TempDir(), "state")}
+	if err := errors.Join(os.Mkdir(r.state, 0o755), unix.Mount("fre-engine-test", r.state, "tmpfs", 0, "size=32m")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(r.state, 0); err != nil {
+			t.Errorf("unmount: %v", err)
+			_ = unix.Unmount(r.state, unix.MNT_DETACH)
+		}
+	})
+	r.start(Config{})
+	r.holes("small", 1<<10, 0)
+	var st unix.Statfs_t
+	if err := unix.Statfs(r.state, &st); err != nil {
+		t.Fatal(err)
+	}
+	ballast := filepath.Join(r.state, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, int64(st.Bavail)*st.Bsize-1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.SnapshotAgent(t.Context(), "small"); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("%v, want ENOSPC", err)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.SnapshotAgent(t.Context(), "small"); err != nil {
+		t.Error(err)
+	}
+}
