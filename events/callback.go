@@ -230,7 +230,7 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 	if err := s.cfg.Callbacks.allow(order.callback); err != nil { // the configuration may have changed
 		return true, err
 	}
-	m, err := s.end1(s.live, streamResults, endSubject("results", order.Tenant, order.Function, order.ID))
+	m, err := s.end1(s.live, kindResults, order.Tenant, order.Function, order.ID)
 	if err != nil {
 		return errors.Is(err, ErrNotFound), fmt.Errorf("its result: %w", err)
 	}

@@ -78,17 +78,27 @@ func (e *functions) Invoke(_ context.Context, name string, r *engine.Request) (*
 	return &engine.Response{Status: status, Header: [][2]string{{"Content-Type", "text/plain"}}, Size: int64(len(answer)), Body: io.NopCloser(bytes.NewReader(answer))}, nil
 }
 
-// deploy adds a function of tenant default, with the template's events.
+// deploy adds a function of its name's tenant, with the template's events.
 func (e *functions) deploy(name string, set image.Events, handle func(r *engine.Request, body []byte) (int, []byte, error)) {
+	_, tenant, err := image.SplitName(name)
+	if err != nil {
+		panic(err)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.all == nil {
 		e.all = map[string]*goFunction{}
 	}
 	e.all[name] = &goFunction{
-		config: image.Config{Tenant: image.DefaultTenant, Events: &set, Resources: image.Resources{Timeout: 2 * time.Second}},
+		config: image.Config{Tenant: tenant, Events: &set, Resources: image.Resources{Timeout: 2 * time.Second}},
 		handle: handle,
 	}
+}
+
+func (e *functions) remove(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.all, name)
 }
 
 // within is how long what has to happen may take.

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -41,6 +42,8 @@ type message struct {
 	callback            string
 	body                []byte
 	file                string // has the body instead, if not ""
+
+	stream string // that it was read from, where it has ended
 }
 
 // encode makes the message for a subject.
@@ -159,6 +162,7 @@ func queueSubject(tenant string, p Priority, function string) string {
 	return "fre.events." + tenant + "." + string(p) + "." + token(function, tenant)
 }
 
-func endSubject(kind, tenant, function, id string) string {
-	return "fre." + kind + "." + tenant + "." + token(function, tenant) + "." + id
+// endSubject is that of what has become of an event; of all tenants' and functions' for "".
+func endSubject(word, tenant, function, id string) string {
+	return "fre." + word + "." + cmp.Or(tenant, "*") + "." + cmp.Or(token(function, tenant), "*") + "." + id
 }

@@ -113,7 +113,7 @@ func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetada
 func (s *Service) ended(m *message) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.live), commitTimeout)
 	defer cancel()
-	_, err := s.end1(ctx, streamResults, endSubject("results", m.Tenant, m.Function, m.ID))
+	_, err := s.end1(ctx, kindResults, m.Tenant, m.Function, m.ID)
 	return err == nil
 }
 
@@ -234,11 +234,11 @@ func backoff(first time.Duration, attempts int) time.Duration {
 
 // bury writes a dead letter: the event as it was, and why it is dead.
 func (s *Service) bury(m *message) error {
-	out, err := m.encode(endSubject("dead", m.Tenant, m.Function, m.ID))
+	out, err := m.encode(kindDead.subject(m.Tenant, m.Function, m.ID))
 	if err != nil {
 		return err
 	}
-	_, _, err = s.dead.put(out)
+	_, _, err = s.put(s.live, kindDead, m.Tenant, out)
 	return err
 }
 
@@ -255,7 +255,7 @@ func (s *Service) conclude(m *message, settings *image.Events, o outcome) error 
 	}
 	result := *m
 	result.fields, result.body, result.file, result.Size = o.fields, o.body, o.file, o.size
-	out, err := result.encode(endSubject("results", m.Tenant, m.Function, m.ID))
+	out, err := result.encode(kindResults.subject(m.Tenant, m.Function, m.ID))
 	if err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (s *Service) conclude(m *message, settings *image.Events, o outcome) error 
 		delete(out.Header, headFields)
 	}
 	out.Header["Nats-TTL"] = []string{strconv.FormatInt(int64(kept/time.Second), 10) + "s"}
-	if _, _, err = s.results.put(out); err != nil {
+	if _, _, err = s.put(s.live, kindResults, m.Tenant, out); err != nil {
 		return err
 	}
 	if m.callback != "" {
