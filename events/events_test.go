@@ -550,3 +550,64 @@ func TestSlowBodyAtStop(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An event that has ended, and of which nothing is kept, is the same for two minutes more: who
+// sends it again is told so, and nothing stays for it.
+func TestEventAgainAfterEnd(t *testing.T) {
+	e := &functions{room: 4}
+	set := quick()
+	set.Results, set.MaxQueue, set.Retries = 0, 3, 0
+	for _, f := range []string{"f", "other"} {
+		e.deploy(f, set, func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	}
+	e.deploy("bad", set, func(*engine.Request, []byte) (int, []byte, error) { return 500, nil, nil })
+	s := open(t, testConfig(t, e))
+	ended := watchEnds(t, s)
+	large := strings.Repeat("l", inline+1)
+	publish := func(function, key string) Receipt {
+		t.Helper()
+		r, err := s.Publish(t.Context(), function, request(large), Options{Key: key})
+		if err != nil {
+			t.Fatalf("%s of %s: %v", key, function, err)
+		}
+		return r
+	}
+	for _, key := range []string{"a", "b", "c", "d"} {
+		publish("f", key)
+		<-ended
+		if r := publish("f", key); !r.Duplicate {
+			t.Errorf("%s is another event the second time", key)
+		}
+	}
+	dead := publish("bad", "k")
+	<-ended
+	if r := publish("bad", "k"); !r.Duplicate || r.ID != dead.ID {
+		t.Errorf("a dead letter's key: %+v", r)
+	}
+	// The acknowledgement of what has just ended may still be on its way to the stream.
+	if err := s.reconcile(t.Context(), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.index.size(); n != 0 {
+		t.Errorf("%d events are pending when all have ended", n)
+	}
+	if d, err := s.Find(t.Context(), dead.ID); err != nil || d.State != StateDead || text(t, d) != large {
+		t.Errorf("the dead letter: %+v, %v", d, err)
+	}
+	if used := s.bodies.used.Load(); used != int64(len(large)) {
+		t.Errorf("bodies take %d bytes, want the dead letter's, %d", used, len(large))
+	}
+	// One that waits stays, though nobody here knows of it.
+	e.setRoom(0)
+	waits := publish("other", "waits")
+	s.index.drop(waits.ID)
+	if r := publish("other", "waits"); !r.Duplicate || r.ID != waits.ID {
+		t.Errorf("what waits, again: %+v", r)
+	}
+	if err := s.reconcile(t.Context(), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := s.Find(t.Context(), waits.ID); err != nil || d.State != StateQueued || text(t, d) != large {
+		t.Errorf("what waits: %+v, %v", d, err)
+	}
+}

@@ -281,7 +281,7 @@ func (s *Service) scan() {
 			if err == nil && first && len(s.cfg.Callbacks.Secret) > 0 {
 				err = s.startCallbacks(ctx) // of those that an engine before this one has left
 			}
-			if err == nil && s.embedded == nil {
+			if err == nil {
 				err = s.reconcile(ctx, time.Now())
 			}
 			if rounds++; rounds%sweepEvery == 0 {

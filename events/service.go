@@ -229,8 +229,33 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 		s.bodies.remove(m.file)
 		return Receipt{}, err
 	}
+	if duplicate && s.over(ctx, m) {
+		return Receipt{m.ID, true}, nil
+	}
 	s.queue(m.Entry)
 	return Receipt{m.ID, duplicate}, nil
+}
+
+// over forgets an event that JetStream knows still, and that has ended: nothing would take it
+// out of the index again.
+func (s *Service) over(ctx context.Context, m *message) bool {
+	if e, ok := s.index.find(m.ID); ok {
+		stream, err := s.js.Stream(ctx, kindQueue.of(m.Tenant))
+		if err == nil {
+			_, err = stream.GetMsg(ctx, e.seq)
+		}
+		if !errors.Is(err, jetstream.ErrMsgNotFound) { // it waits, or will be gone when its acknowledgement has come there
+			s.index.doubt(m.ID)
+			return false
+		}
+	}
+	s.index.drop(m.ID)
+	if m.file != "" {
+		if _, err := s.end1(ctx, kindDead, m.Tenant, m.Function, m.ID); errors.Is(err, ErrNotFound) { // else the file is the dead letter's
+			s.bodies.remove(m.file)
+		}
+	}
+	return true
 }
 
 // write puts an event into its queue.
