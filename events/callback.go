@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -120,7 +121,7 @@ func (c *Callbacks) client() *http.Client {
 	}
 }
 
-// order has a result sent, durably.
+// order has a result sent, durably, and once though it is asked for again.
 func (s *Service) order(result *message) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.live), commitTimeout)
 	defer cancel()
@@ -137,6 +138,7 @@ func (s *Service) order(result *message) error {
 	if err != nil {
 		return err
 	}
+	out.Header[nats.MsgIdHdr] = []string{result.ID + "." + strconv.FormatUint(result.seq, 10)} // one that is replayed is further on in its queue
 	_, _, err = s.orders.put(out)
 	return err
 }

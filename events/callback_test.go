@@ -9,8 +9,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
 )
 
 var callbackSecret = []byte("sixteen bytes or more")
@@ -53,6 +58,82 @@ func TestCallback(t *testing.T) {
 	d = ends(t, s, "bad", "x", Options{Callback: receiver.URL})
 	if g := <-came; g.header.Get("X-Call-Id") != d.ID || g.header.Get("X-Fre-Event-State") != "dead" {
 		t.Errorf("of a dead letter the receiver got %v", g.header)
+	}
+}
+
+// delivery is a message of a queue, delivered for the second time.
+type delivery struct {
+	jetstream.Msg
+	msg   *nats.Msg
+	acked atomic.Bool
+}
+
+func (d *delivery) Subject() string      { return d.msg.Subject }
+func (d *delivery) Headers() nats.Header { return d.msg.Header }
+func (d *delivery) Data() []byte         { return d.msg.Data }
+func (d *delivery) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Stream: 7}, NumDelivered: 2}, nil
+}
+
+func (d *delivery) Ack() error {
+	d.acked.Store(true)
+	return nil
+}
+
+// An engine that dies with the result written, and before the callback was ordered, leaves that
+// to whoever gets the event next. It is ordered once, whoever does so.
+func TestCallbackAfterCrash(t *testing.T) {
+	came := make(chan http.Header, 8)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { came <- r.Header }))
+	defer receiver.Close()
+	e := &functions{room: 4}
+	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) {
+		t.Error("the function runs again")
+		return 500, nil, nil
+	})
+	e.deploy("other", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	cfg := testConfig(t, e)
+	cfg.Callbacks = Callbacks{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: callbackSecret}
+	s := open(t, cfg)
+	id := eventID("f", "k")
+	m := &message{
+		Entry:  Entry{ID: id, Function: "f", Tenant: image.DefaultTenant, Priority: Normal, Accepted: time.Now().UTC()},
+		method: "POST", path: "/", callback: receiver.URL, file: id + ".event",
+	}
+	var err error
+	if m.Size, err = s.bodies.keep(m.file, strings.NewReader("large"), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	queued, err := m.encode(queueSubject(m.Tenant, m.Priority, m.Function))
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := *m
+	result.State, result.Status, result.Attempts, result.file = StateDone, 201, 1, ""
+	written, err := result.encode(kindResults.subject(m.Tenant, m.Function, id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.put(t.Context(), kindResults, m.Tenant, written); err != nil {
+		t.Fatal(err)
+	}
+	ended := watchEnds(t, s)
+	for range 2 {
+		d := &delivery{msg: queued}
+		s.handle(&queue{s: s, key: queueKey{m.Tenant, m.Priority, m.Function}, wait: time.Minute}, d, false)
+		if end := <-ended; end.ID != id || end.State != StateDone || end.Status != 201 || end.Attempts != 1 || !d.acked.Load() {
+			t.Errorf("the event ends as %+v, acknowledged %v; want it as its result says", end, d.acked.Load())
+		}
+	}
+	if h := <-came; h.Get("X-Call-Id") != id || h.Get("X-Function-Status") != "201" {
+		t.Errorf("the receiver got %v", h)
+	}
+	if used := s.bodies.used.Load(); used != 0 {
+		t.Errorf("the body of an event that has ended takes %d bytes", used)
+	}
+	last := ends(t, s, "other", "", Options{Callback: receiver.URL})
+	if h := <-came; h.Get("X-Call-Id") != last.ID {
+		t.Errorf("after one callback the receiver got %v", h)
 	}
 }
 

@@ -51,10 +51,11 @@ func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
 		m = s.foreign(q, msg, meta)
 	}
 	m.seq, m.Attempts, m.Priority, m.Function = meta.Sequence.Stream, int(meta.NumDelivered), q.key.priority, q.key.function
-	if m.Attempts > 1 && s.ended(m) { // whoever ran it died before it could say so
-		s.index.drop(m.ID)
-		_ = msg.Ack() // likewise
-		return
+	if m.Attempts > 1 {
+		if result := s.ended(m); result != nil {
+			s.finish(m, msg, result)
+			return
+		}
 	}
 	m.State = StateRunning
 	s.index.change(m.Entry)
@@ -109,12 +110,30 @@ func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetada
 	return m
 }
 
-// ended says whether the event has a result already.
-func (s *Service) ended(m *message) bool {
+// ended is the event's result, nil if it has none yet.
+func (s *Service) ended(m *message) *message {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.live), commitTimeout)
 	defer cancel()
-	_, err := s.end1(ctx, kindResults, m.Tenant, m.Function, m.ID)
-	return err == nil
+	result, err := s.end1(ctx, kindResults, m.Tenant, m.Function, m.ID)
+	if err != nil {
+		return nil
+	}
+	return result
+}
+
+// finish does what is left of an event that has its result: whoever wrote that died before it
+// could go on, or was refused the order of the callback.
+func (s *Service) finish(m *message, msg jetstream.Msg, result *message) {
+	if m.callback != "" {
+		result.seq = m.seq
+		if err := s.order(result); err != nil {
+			s.cfg.Log.Error("events: callback not ordered", "id", m.ID, "function", m.Function, "error", err)
+			s.later(m, msg, retryStream)
+			return
+		}
+	}
+	m.State, m.Status, m.Attempts, m.Error = result.State, result.Status, result.Attempts, result.Error
+	s.leave(m, msg)
 }
 
 // attempt has the function handle the event. An engine without room is waited for: that is
@@ -206,6 +225,11 @@ func (s *Service) settle(m *message, msg jetstream.Msg, settings *image.Events, 
 		s.later(m, msg, retryStream)
 		return
 	}
+	s.leave(m, msg)
+}
+
+// leave takes an event that has ended out of its queue.
+func (s *Service) leave(m *message, msg jetstream.Msg) {
 	if err := msg.Ack(); err != nil { // it comes again, and its result is found
 		s.cfg.Log.Debug("events: acknowledge", "id", m.ID, "error", err)
 	}
