@@ -2,10 +2,13 @@ package events
 
 import (
 	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -50,7 +53,9 @@ func TestCallback(t *testing.T) {
 	s := open(t, cfg)
 	d := ends(t, s, "f", "x", Options{Callback: receiver.URL + "/done"})
 	g := <-came // the second try
-	signature := "sha256=" + callbackSignature(callbackSecret, g.header.Get("X-Fre-Timestamp"), d.ID, []byte("re: x"))
+	h := hmac.New(sha256.New, callbackSecret)
+	h.Write([]byte(g.header.Get("X-Fre-Timestamp") + "." + d.ID + ".re: x"))
+	signature := "sha256=" + hex.EncodeToString(h.Sum(nil))
 	if g.body != "re: x" || g.header.Get("X-Call-Id") != d.ID || g.header.Get("X-Function-Status") != "201" || g.header.Get("Content-Type") != "text/plain" ||
 		!hmac.Equal([]byte(g.header.Get("X-Fre-Signature-256")), []byte(signature)) {
 		t.Errorf("the receiver got %q with %v", g.body, g.header)
@@ -59,6 +64,107 @@ func TestCallback(t *testing.T) {
 	if g := <-came; g.header.Get("X-Call-Id") != d.ID || g.header.Get("X-Fre-Event-State") != "dead" {
 		t.Errorf("of a dead letter the receiver got %v", g.header)
 	}
+}
+
+// One receiver that is down, or that takes what it gets and never answers, keeps no place from
+// others, of its tenant's or of another's.
+func TestCallbackReceiverDown(t *testing.T) {
+	came := make(chan string, 8)
+	good := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { came <- r.Header.Get("X-Call-Id") }))
+	defer good.Close()
+	tried := make(chan struct{}, 1<<16)
+	down := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadGateway)
+		tried <- struct{}{}
+	}))
+	defer down.Close()
+	hanging := make(chan struct{}, 1<<16)
+	block := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		hanging <- struct{}{}
+		<-block
+	}))
+	defer hangs.Close()
+	defer close(block)
+	e := &functions{room: 8}
+	for _, f := range []string{"f", "f.noisy"} {
+		e.deploy(f, quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	}
+	cfg := testConfig(t, e)
+	cfg.Callbacks = Callbacks{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: callbackSecret}
+	s := open(t, cfg)
+	for _, test := range []struct {
+		function, to string
+		many         int
+		begun        chan struct{}
+		wait         int
+	}{
+		{"f", down.URL, 40, tried, 40},
+		{"f", hangs.URL, 40, hanging, callbacksOfReceiver},
+		{"f.noisy", hangs.URL, 2 * callbacksHeld, hanging, callbacksOfReceiver},
+	} {
+		for range test.many {
+			if _, err := s.Publish(t.Context(), test.function, request("x"), Options{Callback: test.to}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range test.wait {
+			<-test.begun
+		}
+		r, err := s.Publish(t.Context(), "f", request("x"), Options{Callback: good.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case id := <-came:
+			if id != r.ID {
+				t.Errorf("beside %d callbacks of %s to %s the good receiver got %s, want %s", test.many, test.function, test.to, id, r.ID)
+			}
+		case <-time.After(within):
+			t.Fatalf("beside %d callbacks of %s to %s the good receiver gets nothing", test.many, test.function, test.to)
+		}
+	}
+	if n := len(hanging); n > 0 {
+		t.Errorf("%d more than %d of each tenant are sent to one receiver at once", n, callbacksOfReceiver)
+	}
+}
+
+// What an engine of before has ordered, in a stream that all tenants shared, is sent.
+func TestCallbackOfBefore(t *testing.T) {
+	came := make(chan string, 8)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { came <- r.Header.Get("X-Call-Id") }))
+	defer receiver.Close()
+	e := &functions{room: 4}
+	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	cfg := testConfig(t, e)
+	s := open(t, cfg)
+	d := ends(t, s, "f", "", Options{})
+	order := message{Entry: d.Entry, callback: receiver.URL}
+	msg, err := order.encode(endSubject("callbacks", d.Tenant, d.Function, d.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is ordered", func() bool { // an engine that is alone removes such a stream where it is empty
+		_, err := s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "FRE_CALLBACKS", Subjects: []string{"fre.callbacks.*.*.*"}, Retention: jetstream.WorkQueuePolicy})
+		if err == nil {
+			_, err = s.js.CreateConsumer(t.Context(), "FRE_CALLBACKS", jetstream.ConsumerConfig{Durable: "send", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 16})
+		}
+		if err == nil {
+			_, err = s.js.PublishMsg(t.Context(), msg)
+		}
+		return err == nil
+	})
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Callbacks = Callbacks{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: callbackSecret}
+	s = open(t, cfg)
+	if id := <-came; id != d.ID {
+		t.Errorf("the receiver got %s, want %s", id, d.ID)
+	}
+	until(t, "the stream of before goes", func() bool {
+		return s.scanStreams(t.Context(), false) == nil && !slices.Contains(names(t, s), "FRE_CALLBACKS")
+	})
 }
 
 // delivery is a message of a queue, delivered for the second time.

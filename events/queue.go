@@ -278,9 +278,6 @@ func (s *Service) scan() {
 			}
 			ctx, cancel := context.WithTimeout(s.live, limit)
 			err := s.scanStreams(ctx, first)
-			if err == nil && first && len(s.cfg.Callbacks.Secret) > 0 {
-				err = s.startCallbacks(ctx) // of those that an engine before this one has left
-			}
 			if err == nil {
 				err = s.reconcile(ctx, time.Now())
 			}
@@ -331,17 +328,19 @@ func (s *Service) scanStream(ctx context.Context, k kind, tenant, name string, w
 			return err
 		}
 	}
-	if tenant != "" && k != kindQueue {
+	if tenant != "" && (k == kindResults || k == kindDead) {
 		return nil
 	}
 	stream, err := s.js.Stream(ctx, name)
 	if err != nil {
 		return err
 	}
-	switch {
+	switch left := stream.CachedInfo().State.Msgs; {
 	case k == kindQueue:
 		return s.scanQueue(ctx, tenant, stream, whole)
-	case s.embedded != nil && stream.CachedInfo().State.Msgs == 0: // no engine of before writes to it any more
+	case k == kindOrders && left > 0:
+		s.sendFrom(name) // what an engine before this one has left, or other nodes
+	case left == 0 && tenant == "" && s.embedded != nil: // no engine of before writes to it any more
 		return s.js.DeleteStream(ctx, name)
 	}
 	return nil

@@ -37,7 +37,7 @@ type Service struct {
 	again    atomic.Bool // the connection was lost: streams may hold what nobody has told of
 	shared   atomic.Bool // there may be streams of nodes of before (kind.shared)
 
-	orders *committer
+	callbacks chan struct{} // a place for each that is being sent
 
 	tasks sync.WaitGroup  // everything that runs on
 	live  context.Context // until Close
@@ -52,7 +52,7 @@ type Service struct {
 	mu      sync.Mutex // may be taken with making held
 	closed  bool
 	streams map[string]*committer // by name: those that are known to be there
-	sending bool                  // callbacks are being sent
+	sending map[string]bool       // by stream: callbacks are being sent; whether one was ordered meanwhile
 	queues  map[queueKey]*queue
 }
 
@@ -86,7 +86,7 @@ func Open(cfg Config) (_ *Service, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make %s: %w", cfg.Dir, err)
 	}
-	s := &Service{cfg: cfg, turns: newTurns(cfg.Concurrency), index: newIndex(), streams: map[string]*committer{}, queues: map[queueKey]*queue{}}
+	s := &Service{cfg: cfg, turns: newTurns(cfg.Concurrency), index: newIndex(), streams: map[string]*committer{}, sending: map[string]bool{}, queues: map[queueKey]*queue{}, callbacks: make(chan struct{}, callbacksAtOnce)}
 	s.shared.Store(true) // until scan has found that there are none
 	s.live, s.end = context.WithCancel(context.Background())
 	s.brief, s.cut = context.WithCancel(context.Background())
@@ -110,7 +110,6 @@ func Open(cfg Config) (_ *Service, err error) {
 		s.nc.Close()
 		return nil, err
 	}
-	s.orders = &committer{s: s}
 	s.metrics = newMetrics(s, cfg.Metrics)
 	if s.embedded == nil {
 		s.nc.SetReconnectHandler(func(*nats.Conn) { s.again.Store(true) })

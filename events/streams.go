@@ -28,8 +28,9 @@ var (
 	kindQueue   = kind{stream: "FRE_EVENTS_", word: "events"}
 	kindResults = kind{stream: "FRE_RESULTS_", word: "result", shared: "FRE_RESULTS", sharedWord: "results"}
 	kindDead    = kind{stream: "FRE_DEAD_", word: "letter", shared: "FRE_DEAD", sharedWord: "dead"}
+	kindOrders  = kind{stream: "FRE_CALLBACKS_", word: "order", shared: "FRE_CALLBACKS", sharedWord: "callbacks"}
 
-	kinds = []kind{kindQueue, kindResults, kindDead}
+	kinds = []kind{kindQueue, kindResults, kindDead, kindOrders}
 )
 
 // of is a tenant's stream.
@@ -63,6 +64,9 @@ func (s *Service) config(k kind, tenant string) jetstream.StreamConfig {
 	case kindQueue:
 		cfg.Description = "FRE: events of tenant " + tenant + " that wait"
 		cfg.Retention, cfg.Discard, cfg.MaxMsgs, cfg.Duplicates = jetstream.WorkQueuePolicy, jetstream.DiscardNew, s.cfg.MaxQueue, 2*time.Minute
+	case kindOrders:
+		cfg.Description = "FRE: results of tenant " + tenant + " that are to be sent"
+		cfg.Retention, cfg.Discard, cfg.MaxMsgs = jetstream.WorkQueuePolicy, jetstream.DiscardNew, s.cfg.MaxQueue
 	case kindResults:
 		cfg.Description = "FRE: results of tenant " + tenant + "'s events"
 		cfg.Discard, cfg.MaxMsgs, cfg.MaxMsgsPerSubject, cfg.MaxAge, cfg.AllowMsgTTL = jetstream.DiscardOld, s.cfg.MaxResults, 1, longestResult, true
