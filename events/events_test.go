@@ -611,3 +611,44 @@ func TestEventAgainAfterEnd(t *testing.T) {
 		t.Errorf("what waits: %+v, %v", d, err)
 	}
 }
+
+// A dead letter whose key is sent again, once nothing else is remembered of it, is that event
+// again, as if it was replayed.
+func TestEventDeadSentAgain(t *testing.T) {
+	e := &functions{room: 4}
+	set := quick()
+	set.Results, set.Retries = 0, 0
+	e.deploy("f.acme", set, func(*engine.Request, []byte) (int, []byte, error) { return 500, nil, nil })
+	s := open(t, testConfig(t, e))
+	large := strings.Repeat("l", inline+1)
+	dead := ends(t, s, "f.acme", large, Options{Key: "k"})
+	if dead.State != StateDead {
+		t.Fatalf("event: %+v", dead.Entry)
+	}
+	queue := s.config(kindQueue, "acme")
+	queue.Duplicates = 100 * time.Millisecond // for JetStream forgets its id
+	if _, err := s.js.UpdateStream(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	e.deploy("f.acme", quick(), func(_ *engine.Request, body []byte) (int, []byte, error) {
+		return 200, fmt.Append(nil, len(body)), nil
+	})
+	ended := watchEnds(t, s)
+	until(t, "it is another event", func() bool {
+		r, err := s.Publish(t.Context(), "f.acme", request("small"), Options{Key: "k"})
+		if err != nil || r.ID != dead.ID {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		return !r.Duplicate
+	})
+	<-ended
+	if d, err := s.Find(t.Context(), dead.ID); err != nil || d.State != StateDone || text(t, d) != "5" {
+		t.Errorf("sent again: %+v, %v; want it done", d, err)
+	}
+	if list, err := s.List(t.Context(), Filter{States: []State{StateDead, StateDone}}); err != nil || len(list) != 1 {
+		t.Errorf("list: %+v, %v; want it once", list, err)
+	}
+	if used := s.bodies.used.Load(); used != 0 {
+		t.Errorf("bodies take %d bytes, want none", used)
+	}
+}

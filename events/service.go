@@ -211,9 +211,13 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 		},
 		method: r.Method, path: r.Path, query: r.Query, fields: r.Header, callback: o.Callback,
 	}
+	var letter *message // of the same key, that this is again
 	if o.Key != "" {
 		if was, err := s.known(ctx, m); was || err != nil {
 			return Receipt{m.ID, was}, err
+		}
+		if letter, err = s.letter(ctx, m); err != nil {
+			return Receipt{}, err
 		}
 	}
 	if !s.index.add(m.Entry, settings.MaxQueue) {
@@ -225,19 +229,54 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 	duplicate, err := s.write(ctx, m, r)
 	if err != nil {
 		s.index.drop(m.ID)
-		s.bodies.remove(m.file)
+		s.dropBody(m, letter)
 		return Receipt{}, err
 	}
-	if duplicate && s.over(ctx, m) {
+	if duplicate && s.over(ctx, m, letter) {
 		return Receipt{m.ID, true}, nil
 	}
 	s.queue(m.Entry)
+	if letter != nil && !duplicate {
+		s.replace(ctx, letter, m)
+	}
 	return Receipt{m.ID, duplicate}, nil
+}
+
+// letter is the dead letter of an event's id, nil for none.
+func (s *Service) letter(ctx context.Context, m *message) (*message, error) {
+	if s.knownStream(kindDead.of(m.Tenant)) == nil && !s.shared.Load() { // the tenant has none at all
+		return nil, nil
+	}
+	letter, err := s.end1(ctx, kindDead, m.Tenant, m.Function, m.ID)
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil
+	}
+	return letter, err
+}
+
+// replace removes a dead letter in whose place there is an event again.
+func (s *Service) replace(ctx context.Context, letter, m *message) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	if err := s.discard(ctx, letter); err != nil {
+		s.cfg.Log.WarnContext(ctx, "events: the dead letter of an event that came again stays", "id", m.ID, "function", m.Function, "error", err)
+		return
+	}
+	if letter.file != m.file {
+		s.bodies.remove(letter.file)
+	}
+}
+
+// dropBody removes the file of an event that was not taken on, unless it is a dead letter's.
+func (s *Service) dropBody(m, letter *message) {
+	if letter == nil || letter.file != m.file {
+		s.bodies.remove(m.file)
+	}
 }
 
 // over forgets an event that JetStream knows still, and that has ended: nothing would take it
 // out of the index again.
-func (s *Service) over(ctx context.Context, m *message) bool {
+func (s *Service) over(ctx context.Context, m, letter *message) bool {
 	if e, ok := s.index.find(m.ID); ok {
 		stream, err := s.js.Stream(ctx, kindQueue.of(m.Tenant))
 		if err == nil {
@@ -249,11 +288,7 @@ func (s *Service) over(ctx context.Context, m *message) bool {
 		}
 	}
 	s.index.drop(m.ID)
-	if m.file != "" {
-		if _, err := s.end1(ctx, kindDead, m.Tenant, m.Function, m.ID); errors.Is(err, ErrNotFound) { // else the file is the dead letter's
-			s.bodies.remove(m.file)
-		}
-	}
+	s.dropBody(m, letter)
 	return true
 }
 
