@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -75,12 +76,25 @@ func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
 
 // keep tells the server that the event is being worked on, for as long as stop was not called.
 func (s *Service) keep(msg jetstream.Msg, every time.Duration) (stop func()) {
+	var mu sync.Mutex
 	var t *time.Timer
+	over := false
+	mu.Lock()
+	defer mu.Unlock()
 	t = time.AfterFunc(every, func() {
 		_ = msg.InProgress() // fails with the connection
-		t.Reset(every)
+		mu.Lock()
+		defer mu.Unlock()
+		if !over { // else it would go on for good
+			t.Reset(every)
+		}
 	})
-	return func() { t.Stop() }
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		t.Stop()
+	}
 }
 
 // keepEvery is how often. Another node may have made the consumer's AckWait as short as any,
