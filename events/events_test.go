@@ -652,3 +652,23 @@ func TestEventDeadSentAgain(t *testing.T) {
 		t.Errorf("bodies take %d bytes, want none", used)
 	}
 }
+
+// The name of a function says whose it is.
+func TestListOfFunction(t *testing.T) {
+	e := &functions{room: 4}
+	set := quick()
+	set.Retries = 0
+	for _, f := range []string{"f", "f.acme"} {
+		e.deploy(f, set, func(*engine.Request, []byte) (int, []byte, error) { return 500, nil, nil })
+	}
+	s := open(t, testConfig(t, e))
+	for _, f := range []string{"f", "f.acme"} {
+		d := ends(t, s, f, "", Options{})
+		if list, err := s.List(t.Context(), Filter{Function: f}); err != nil || len(list) != 1 || list[0].ID != d.ID {
+			t.Errorf("events of %s: %+v, %v; want the one", f, list, err)
+		}
+	}
+	if list, err := s.List(t.Context(), Filter{Function: "*.>"}); err != nil || len(list) != 0 {
+		t.Errorf("events of no function: %+v, %v", list, err)
+	}
+}

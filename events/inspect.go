@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
+
+	"github.com/fre-engine/fre/image"
 )
 
 // Filter says which events List and Watch are about. The zero value: those that have not
@@ -39,6 +41,13 @@ func (f *Filter) wantsState(s State) bool {
 // List are the events of a filter, the newest first.
 func (s *Service) List(ctx context.Context, f Filter) ([]Entry, error) {
 	limit := cmp.Or(f.Limit, 1000)
+	if f.Function != "" {
+		_, tenant, err := image.SplitName(f.Function)
+		if err != nil || f.Tenant != "" && f.Tenant != tenant {
+			return nil, nil //nolint:nilerr // there is no such function
+		}
+		f.Tenant = tenant
+	}
 	out := s.index.all(f.wants)
 	for _, from := range []struct {
 		state State
