@@ -214,6 +214,9 @@ func (s *Service) Replay(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	if m.lost {
+		return fmt.Errorf("%w: the body of this one was not kept", ErrNotDead)
+	}
 	if _, err := s.cfg.Engine.Function(m.Function); err != nil {
 		return err
 	}

@@ -42,6 +42,7 @@ type message struct {
 	callback            string
 	body                []byte
 	file                string // has the body instead, if not ""
+	lost                bool   // neither has it: of a dead letter
 
 	stream string // that it was read from, where it has ended
 }
@@ -72,6 +73,8 @@ func (m *message) encode(subject string) (*nats.Msg, error) {
 	}
 	if m.file != "" {
 		set(headBodyFile, m.file)
+	}
+	if m.file != "" || m.lost {
 		set(headBodySize, strconv.FormatInt(m.Size, 10))
 	}
 	if m.State != StateQueued {
@@ -137,7 +140,7 @@ func decode(subject string, h nats.Header, data []byte) (*message, error) {
 		}
 		return n
 	}
-	if m.file != "" {
+	if m.lost = m.file == "" && get(headBodySize) != ""; m.file != "" || m.lost {
 		m.Size = number(headBodySize)
 	}
 	m.Accepted = time.UnixMicro(number(headAccepted)).UTC()

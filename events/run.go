@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
@@ -272,12 +273,49 @@ func backoff(first time.Duration, attempts int) time.Duration {
 
 // bury writes a dead letter: the event as it was, and why it is dead.
 func (s *Service) bury(m *message) error {
-	out, err := m.encode(kindDead.subject(m.Tenant, m.Function, m.ID))
+	out, err := s.letterOf(*m)
 	if err != nil {
 		return err
 	}
 	_, _, err = s.put(s.live, kindDead, m.Tenant, out)
 	return err
+}
+
+// overhead is more than a commit adds to a message's header, in bytes.
+const overhead = 1 << 10
+
+// letterOf is a dead letter as NATS takes it. What others have put into a queue may be so large
+// that it has no room for what there is to say of it.
+func (s *Service) letterOf(m message) (*nats.Msg, error) {
+	subject := kindDead.subject(m.Tenant, m.Function, m.ID)
+	out, err := m.encode(subject)
+	if err != nil {
+		return nil, err
+	}
+	if headerSize(out) > maxHeader {
+		m.fields = nil
+		m.Error = "its headers are too long and not kept; " + m.Error
+	}
+	if headerSize(out)+len(m.body)+overhead > int(s.nc.MaxPayload()) && len(m.body) > inline {
+		s.putAside(&m)
+	}
+	return m.encode(subject)
+}
+
+// putAside has a body in a file, as those are that the engine takes on itself, or forgets it where
+// there is no room for that, or other nodes would not find it.
+func (s *Service) putAside(m *message) {
+	body := m.body
+	m.body = nil
+	if file := m.ID + ".event"; s.embedded != nil {
+		size, err := s.bodies.keep(file, bytesReader(body), maxPayload)
+		if err == nil {
+			m.file, m.Size = file, size
+			return
+		}
+	}
+	m.Error = fmt.Sprintf("its body of %d bytes is too large and not kept; %s", len(body), m.Error)
+	m.lost = true
 }
 
 // conclude keeps the result for as long as the template says, and sees to the callback.
