@@ -29,6 +29,7 @@ type functions struct {
 
 type goFunction struct {
 	config image.Config
+	header [][2]string // of its answers, beside their type
 	handle func(r *engine.Request, body []byte) (int, []byte, error)
 }
 
@@ -75,7 +76,7 @@ func (e *functions) Invoke(_ context.Context, name string, r *engine.Request) (*
 	if err != nil {
 		return nil, err
 	}
-	return &engine.Response{Status: status, Header: [][2]string{{"Content-Type", "text/plain"}}, Size: int64(len(answer)), Body: io.NopCloser(bytes.NewReader(answer))}, nil
+	return &engine.Response{Status: status, Header: append([][2]string{{"Content-Type", "text/plain"}}, f.header...), Size: int64(len(answer)), Body: io.NopCloser(bytes.NewReader(answer))}, nil
 }
 
 // deploy adds a function of its name's tenant, with the template's events.
@@ -670,5 +671,43 @@ func TestListOfFunction(t *testing.T) {
 	}
 	if list, err := s.List(t.Context(), Filter{Function: "*.>"}); err != nil || len(list) != 0 {
 		t.Errorf("events of no function: %+v, %v", list, err)
+	}
+}
+
+// Headers are as long as the server takes them: an event's are refused that are longer, an
+// answer's left out.
+func TestLongHeaders(t *testing.T) {
+	e := &functions{room: 4}
+	ran := 0
+	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) {
+		ran++
+		return 200, []byte("answer"), nil
+	})
+	s := open(t, testConfig(t, e))
+	publish := func(n int) error {
+		r := request("")
+		r.Header = [][2]string{{"X", strings.Repeat("x", n)}}
+		_, err := s.Publish(t.Context(), "f", r, Options{})
+		return err
+	}
+	ended := watchEnds(t, s)
+	if err := publish(maxHeader - 1<<10); err != nil {
+		t.Fatalf("headers within the limit: %v", err)
+	}
+	if end := <-ended; end.State != StateDone {
+		t.Errorf("an event with long headers: %+v", end)
+	}
+	if err := publish(maxHeader); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("headers beyond it: %v", err)
+	}
+	ran = 0
+	for _, n := range []int{maxHeader - 1<<10, maxHeader, 1 << 20} {
+		e.all["f"].header = [][2]string{{"X", strings.Repeat("x", n)}}
+		if d := ends(t, s, "f", "", Options{}); d.State != StateDone || text(t, d) != "answer" || (len(d.ResultHeader) > 0) != (n < maxHeader) {
+			t.Errorf("an answer with %d bytes of headers: %+v, %d headers", n, d.Entry, len(d.ResultHeader))
+		}
+	}
+	if ran != 3 {
+		t.Errorf("the function ran %d times, want 3", ran)
 	}
 }

@@ -313,8 +313,9 @@ func (s *Service) write(ctx context.Context, m *message, r *engine.Request) (dup
 	return duplicate, nil
 }
 
-// maxHeader bounds what an event has beside its body, in bytes.
-const maxHeader = 128 << 10
+// maxHeader bounds what an event has beside its body, in bytes: JetStream refuses headers of
+// 64 KiB, what the wire and a commit add among them.
+const maxHeader = 60 << 10
 
 func headerSize(m *nats.Msg) (n int) {
 	for name, values := range m.Header {
