@@ -35,7 +35,7 @@ func (c *Client) SetQuotas(ctx context.Context, tenant string, q api.Quotas) (ap
 	return post[api.Tenant](ctx, c, "/v1/tenants/"+url.PathEscape(tenant)+"/quotas", q)
 }
 
-// RemoveTenant removes a tenant's record, tokens and secrets.
+// RemoveTenant removes a tenant's record, tokens, secrets and events.
 func (c *Client) RemoveTenant(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, "/v1/tenants/"+url.PathEscape(name), nil, "", nil, nil)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -24,6 +25,12 @@ type bodies struct {
 var filePattern = regexp.MustCompile(`^[0-9a-f]{32}\.(event|result)$`)
 
 func validFile(name string) bool { return filePattern.MatchString(name) }
+
+// idOf is the event of a body's file.
+func idOf(name string) string {
+	id, _, _ := strings.Cut(name, ".")
+	return id
+}
 
 // openBodies removes what was being written when the engine died, and counts the rest.
 func openBodies(dir string, limit int64) (*bodies, error) {
@@ -124,17 +131,18 @@ func (b *bodies) remove(name string) {
 	}
 }
 
-// sweep removes the bodies that keep says no to and that have been there for a while.
-func (b *bodies) sweep(before time.Time, keep func(name string) bool) {
+// before are the bodies that have been there since before t.
+func (b *bodies) before(t time.Time) (names []string) {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {
-		return
+		return nil
 	}
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && validFile(e.Name()) && info.ModTime().Before(before) && !keep(e.Name()) {
-			b.remove(e.Name())
+		if info, err := e.Info(); err == nil && validFile(e.Name()) && info.ModTime().Before(t) {
+			names = append(names, e.Name())
 		}
 	}
+	return names
 }
 
 func ignoreMissing(err error) error {

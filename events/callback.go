@@ -16,20 +16,29 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
-	streamCallbacks = "FRE_CALLBACKS"
 	// callbackTries are made with pauses that double from callbackPause on: four minutes.
 	callbackTries = 8
 	callbackPause = time.Second
 	// callbackTimeout is for one of them.
 	callbackTimeout = 30 * time.Second
-	callbacksAtOnce = 16
+	callbackAckWait = 2 * callbackTimeout
+	// callbacksAtOnce are sent at a time, and so many of those of one tenant, and by that to one
+	// receiver: one that hangs keeps its places for callbackTimeout each time.
+	callbacksAtOnce     = 64
+	callbacksOfTenant   = 16
+	callbacksOfReceiver = 8
+	// callbacksHeld bounds how many of a tenant's are in memory, most of them waiting for their
+	// receiver.
+	callbacksHeld = 64
 )
 
 // callbackOff are the ranges that are no public addresses, beside those netip knows.
@@ -120,100 +129,199 @@ func (c *Callbacks) client() *http.Client {
 	}
 }
 
-// order has a result sent, durably.
+// order has a result sent, durably, and once though it is asked for again.
 func (s *Service) order(result *message) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.live), commitTimeout)
-	defer cancel()
-	s.mu.Lock()
-	sending := s.sending
-	s.mu.Unlock()
-	if !sending {
-		if err := s.startCallbacks(ctx); err != nil {
-			return err
-		}
-	}
 	order := message{Entry: result.Entry, callback: result.callback}
-	out, err := order.encode(endSubject("callbacks", result.Tenant, result.Function, result.ID))
+	out, err := order.encode(kindOrders.subject(result.Tenant, result.Function, result.ID))
 	if err != nil {
 		return err
 	}
-	_, _, err = s.orders.put(out)
-	return err
-}
-
-// startCallbacks begins to send what is ordered.
-func (s *Service) startCallbacks(ctx context.Context) error {
-	s.making.Lock()
-	defer s.making.Unlock()
-	s.mu.Lock()
-	sending := s.sending
-	s.mu.Unlock()
-	if sending {
-		return nil
+	out.Header[nats.MsgIdHdr] = []string{result.ID + "." + strconv.FormatUint(result.seq, 10)} // one that is replayed is further on in its queue
+	if _, _, err = s.put(s.live, kindOrders, result.Tenant, out); err != nil {
+		return err
 	}
-	_, err := s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: streamCallbacks, Subjects: []string{"fre.callbacks.*.*.*"}, Description: "FRE: results that are to be sent", Retention: jetstream.WorkQueuePolicy,
-		Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, Replicas: s.cfg.Replicas, MaxMsgs: s.cfg.MaxQueue, AllowAtomicPublish: true,
-	})
-	if err != nil {
-		return fault(err)
-	}
-	cons, err := s.js.CreateOrUpdateConsumer(ctx, streamCallbacks, jetstream.ConsumerConfig{
-		Durable: "send", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 2 * callbackTimeout, MaxDeliver: -1, MaxAckPending: callbacksAtOnce,
-	})
-	if err != nil {
-		return fault(err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.sending || s.closed {
-		return nil
-	}
-	s.sending = true
-	client := s.cfg.Callbacks.client()
-	s.tasks.Go(func() {
-		defer client.CloseIdleConnections()
-		s.send(cons, client)
-	})
+	s.sendFrom(kindOrders.of(result.Tenant))
 	return nil
 }
 
-func (s *Service) send(cons jetstream.Consumer, client *http.Client) {
-	at := make(chan struct{}, callbacksAtOnce)
-	for s.live.Err() == nil {
-		ctx, cancel := context.WithTimeout(s.live, idleQueue)
-		batch, err := cons.Fetch(1, jetstream.FetchContext(ctx))
-		if err != nil {
-			cancel()
-			sleep(s.live, retryStream)
+// sender sends what one stream orders, a tenant's: each tenant waits for its own receivers.
+type sender struct {
+	s      *Service
+	stream string
+	client *http.Client
+	held   chan struct{} // a place for each order that is in memory
+	places chan struct{} // and for each that is being sent
+
+	mu        sync.Mutex
+	receivers map[string]*receiver // by host, of orders that are held
+}
+
+type receiver struct {
+	orders int
+	places chan struct{}
+}
+
+// sendFrom begins to send what is ordered in a stream, unless that is being done.
+func (s *Service) sendFrom(stream string) {
+	if len(s.cfg.Callbacks.Secret) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, runs := s.sending[stream]; runs || s.closed {
+		s.sending[stream] = true
+		return
+	}
+	s.sending[stream] = false
+	c := &sender{
+		s: s, stream: stream, client: s.cfg.Callbacks.client(), receivers: map[string]*receiver{},
+		held: make(chan struct{}, callbacksHeld), places: make(chan struct{}, callbacksOfTenant),
+	}
+	s.tasks.Go(c.run)
+}
+
+// run sends until nothing has been ordered for a while.
+func (c *sender) run() {
+	defer c.client.CloseIdleConnections()
+	var cons jetstream.Consumer
+	ctx := c.s.live
+	for ctx.Err() == nil {
+		if cons == nil {
+			var err error
+			if cons, err = c.consumer(ctx); err != nil {
+				c.s.cfg.Log.Debug("events: consumer of callbacks", "stream", c.stream, "error", err)
+				if len(c.held) == 0 && c.leave() { // scan begins anew where some are left
+					return
+				}
+				sleep(ctx, retryStream)
+				continue
+			}
+		}
+		select {
+		case c.held <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		msg, err := next(ctx, cons)
+		if msg != nil {
+			c.s.tasks.Go(func() {
+				defer func() { <-c.held }()
+				c.send(msg)
+			})
 			continue
 		}
-		for msg := range batch.Messages() {
-			at <- struct{}{}
-			s.tasks.Go(func() {
-				defer func() { <-at }()
-				s.sendOne(client, msg)
-			})
+		<-c.held
+		switch {
+		case err != nil:
+			cons = nil
+			sleep(ctx, gather)
+		case len(c.held) == 0 && c.leave():
+			return
 		}
-		cancel()
+	}
+}
+
+// consumer makes the durable consumer, or finds it. Those that wait to be tried again count as
+// pending, however many.
+func (c *sender) consumer(ctx context.Context) (jetstream.Consumer, error) {
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	c.s.making.Lock()
+	defer c.s.making.Unlock()
+	return c.s.js.CreateOrUpdateConsumer(ctx, c.stream, jetstream.ConsumerConfig{
+		Durable: "send", AckPolicy: jetstream.AckExplicitPolicy, AckWait: callbackAckWait, MaxDeliver: -1, MaxAckPending: -1,
+	})
+}
+
+// next waits for an order; nil where none has come for a while.
+func next(ctx context.Context, cons jetstream.Consumer) (jetstream.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, idleQueue)
+	defer cancel()
+	batch, err := cons.Fetch(1, jetstream.FetchContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	for msg := range batch.Messages() {
+		return msg, nil
+	}
+	if err := batch.Error(); err != nil && !errors.Is(err, nats.ErrTimeout) && !errors.Is(err, jetstream.ErrNoMessages) && ctx.Err() == nil {
+		return nil, err
+	}
+	return nil, nil
+}
+
+// leave ends the sender unless something was ordered meanwhile.
+func (c *sender) leave() bool {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.s.sending[c.stream] {
+		c.s.sending[c.stream] = false
+		return false
+	}
+	delete(c.s.sending, c.stream)
+	return true
+}
+
+// send tries one order in its turn.
+func (c *sender) send(msg jetstream.Msg) {
+	stop := c.s.keep(msg, callbackAckWait/3)
+	defer stop()
+	order, err := decode(msg.Subject(), msg.Headers(), nil)
+	meta, merr := msg.Metadata()
+	if err = errors.Join(err, merr); err != nil {
+		c.s.cfg.Log.Error("events: callback not understood", "subject", msg.Subject(), "error", err)
+		_ = msg.Term() // fails with the connection
+		return
+	}
+	host := ""
+	if u, err := url.Parse(order.callback); err == nil {
+		host = u.Host
+	}
+	r := c.receiver(host)
+	defer c.drop(host)
+	// The narrowest first: whoever waits for its receiver is in nobody's way.
+	for _, places := range []chan struct{}{r.places, c.places, c.s.callbacks} {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		case <-c.s.live.Done():
+			_ = msg.Nak() // likewise
+			return
+		}
+	}
+	c.s.sendOne(c.client, msg, meta, order)
+}
+
+func (c *sender) receiver(host string) *receiver {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.receivers[host]
+	if r == nil {
+		r = &receiver{places: make(chan struct{}, callbacksOfReceiver)}
+		c.receivers[host] = r
+	}
+	r.orders++
+	return r
+}
+
+func (c *sender) drop(host string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.receivers[host]; r.orders > 1 {
+		r.orders--
+	} else {
+		delete(c.receivers, host)
 	}
 }
 
 // sendOne tries once; what fails comes again.
-func (s *Service) sendOne(client *http.Client, msg jetstream.Msg) {
-	order, err := decode(msg.Subject(), msg.Headers(), nil)
-	meta, merr := msg.Metadata()
-	if err = errors.Join(err, merr); err != nil {
-		s.cfg.Log.Error("events: callback not understood", "subject", msg.Subject(), "error", err)
-		_ = msg.Term() // fails with the connection
-		return
-	}
+func (s *Service) sendOne(client *http.Client, msg jetstream.Msg, meta *jetstream.MsgMetadata, order *message) {
 	final, err := s.post(client, order)
 	switch {
 	case err == nil:
 		s.metrics.callbacks.WithLabelValues("done").Inc()
 	case s.live.Err() != nil:
-		_ = msg.Nak() // likewise
+		_ = msg.Nak() // fails with the connection
 		return
 	case !final && meta.NumDelivered < callbackTries:
 		_ = msg.NakWithDelay(callbackPause << (meta.NumDelivered - 1)) // likewise
@@ -230,29 +338,31 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 	if err := s.cfg.Callbacks.allow(order.callback); err != nil { // the configuration may have changed
 		return true, err
 	}
-	m, err := s.end1(s.live, streamResults, endSubject("results", order.Tenant, order.Function, order.ID))
+	m, err := s.end1(s.live, kindResults, order.Tenant, order.Function, order.ID)
 	if err != nil {
 		return errors.Is(err, ErrNotFound), fmt.Errorf("its result: %w", err)
 	}
-	body, err := s.details(m.Entry, m).Body()
+	d := s.details(m.Entry, m)
+	now := strconv.FormatInt(time.Now().Unix(), 10)
+	size, signature, err := sign(s.cfg.Callbacks.Secret, now, d)
 	if err != nil {
 		return true, err
 	}
-	defer body.Close()
-	sent, err := io.ReadAll(body)
+	r, err := http.NewRequestWithContext(s.live, http.MethodPost, order.callback, http.NoBody)
 	if err != nil {
 		return true, err
 	}
-	r, err := http.NewRequestWithContext(s.live, http.MethodPost, order.callback, bytesReader(sent))
-	if err != nil {
-		return true, err
+	if size > 0 { // it is read once more rather than held in memory
+		r.ContentLength, r.GetBody = size, d.Body
+		if r.Body, err = d.Body(); err != nil {
+			return true, err
+		}
 	}
 	for _, f := range m.fields {
 		if name := textproto.CanonicalMIMEHeaderKey(f[0]); name == "Content-Type" || name == "Content-Encoding" {
 			r.Header.Set(name, f[1])
 		}
 	}
-	now := strconv.FormatInt(time.Now().Unix(), 10)
 	for _, f := range [][2]string{
 		{"User-Agent", "fre"},
 		{"X-Call-Id", m.ID},
@@ -260,7 +370,7 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 		{"X-Function-Status", strconv.Itoa(m.Status)},
 		{"X-Fre-Event-State", string(m.State)},
 		{"X-Fre-Timestamp", now},
-		{"X-Fre-Signature-256", "sha256=" + callbackSignature(s.cfg.Callbacks.Secret, now, m.ID, sent)},
+		{"X-Fre-Signature-256", "sha256=" + signature},
 	} {
 		r.Header.Set(f[0], f[1])
 	}
@@ -277,10 +387,17 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 	return final, fmt.Errorf("the receiver answered %d", resp.StatusCode)
 }
 
-// callbackSignature is over TIME.ID.BODY, in hexadecimal digits.
-func callbackSignature(secret []byte, now, id string, body []byte) string {
+// sign is over TIME.ID.BODY, in hexadecimal digits.
+func sign(secret []byte, now string, d *Details) (size int64, signature string, err error) {
+	body, err := d.Body()
+	if err != nil {
+		return 0, "", err
+	}
+	defer body.Close()
 	h := hmac.New(sha256.New, secret)
-	h.Write([]byte(now + "." + id + "."))
-	h.Write(body)
-	return hex.EncodeToString(h.Sum(nil))
+	h.Write([]byte(now + "." + d.ID + "."))
+	if size, err = io.Copy(h, body); err != nil {
+		return 0, "", err
+	}
+	return size, hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -2,15 +2,23 @@ package events
 
 import (
 	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
 )
 
 var callbackSecret = []byte("sixteen bytes or more")
@@ -45,7 +53,9 @@ func TestCallback(t *testing.T) {
 	s := open(t, cfg)
 	d := ends(t, s, "f", "x", Options{Callback: receiver.URL + "/done"})
 	g := <-came // the second try
-	signature := "sha256=" + callbackSignature(callbackSecret, g.header.Get("X-Fre-Timestamp"), d.ID, []byte("re: x"))
+	h := hmac.New(sha256.New, callbackSecret)
+	h.Write([]byte(g.header.Get("X-Fre-Timestamp") + "." + d.ID + ".re: x"))
+	signature := "sha256=" + hex.EncodeToString(h.Sum(nil))
 	if g.body != "re: x" || g.header.Get("X-Call-Id") != d.ID || g.header.Get("X-Function-Status") != "201" || g.header.Get("Content-Type") != "text/plain" ||
 		!hmac.Equal([]byte(g.header.Get("X-Fre-Signature-256")), []byte(signature)) {
 		t.Errorf("the receiver got %q with %v", g.body, g.header)
@@ -53,6 +63,183 @@ func TestCallback(t *testing.T) {
 	d = ends(t, s, "bad", "x", Options{Callback: receiver.URL})
 	if g := <-came; g.header.Get("X-Call-Id") != d.ID || g.header.Get("X-Fre-Event-State") != "dead" {
 		t.Errorf("of a dead letter the receiver got %v", g.header)
+	}
+}
+
+// One receiver that is down, or that takes what it gets and never answers, keeps no place from
+// others, of its tenant's or of another's.
+func TestCallbackReceiverDown(t *testing.T) {
+	came := make(chan string, 8)
+	good := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { came <- r.Header.Get("X-Call-Id") }))
+	defer good.Close()
+	tried := make(chan struct{}, 1<<16)
+	down := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadGateway)
+		tried <- struct{}{}
+	}))
+	defer down.Close()
+	hanging := make(chan struct{}, 1<<16)
+	block := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		hanging <- struct{}{}
+		<-block
+	}))
+	defer hangs.Close()
+	defer close(block)
+	e := &functions{room: 8}
+	for _, f := range []string{"f", "f.noisy"} {
+		e.deploy(f, quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	}
+	cfg := testConfig(t, e)
+	cfg.Callbacks = Callbacks{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: callbackSecret}
+	s := open(t, cfg)
+	for _, test := range []struct {
+		function, to string
+		many         int
+		begun        chan struct{}
+		wait         int
+	}{
+		{"f", down.URL, 40, tried, 40},
+		{"f", hangs.URL, 40, hanging, callbacksOfReceiver},
+		{"f.noisy", hangs.URL, 2 * callbacksHeld, hanging, callbacksOfReceiver},
+	} {
+		for range test.many {
+			if _, err := s.Publish(t.Context(), test.function, request("x"), Options{Callback: test.to}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range test.wait {
+			<-test.begun
+		}
+		r, err := s.Publish(t.Context(), "f", request("x"), Options{Callback: good.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case id := <-came:
+			if id != r.ID {
+				t.Errorf("beside %d callbacks of %s to %s the good receiver got %s, want %s", test.many, test.function, test.to, id, r.ID)
+			}
+		case <-time.After(within):
+			t.Fatalf("beside %d callbacks of %s to %s the good receiver gets nothing", test.many, test.function, test.to)
+		}
+	}
+	if n := len(hanging); n > 0 {
+		t.Errorf("%d more than %d of each tenant are sent to one receiver at once", n, callbacksOfReceiver)
+	}
+}
+
+// What an engine of before has ordered, in a stream that all tenants shared, is sent.
+func TestCallbackOfBefore(t *testing.T) {
+	came := make(chan string, 8)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { came <- r.Header.Get("X-Call-Id") }))
+	defer receiver.Close()
+	e := &functions{room: 4}
+	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	cfg := testConfig(t, e)
+	s := open(t, cfg)
+	d := ends(t, s, "f", "", Options{})
+	order := message{Entry: d.Entry, callback: receiver.URL}
+	msg, err := order.encode(endSubject("callbacks", d.Tenant, d.Function, d.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is ordered", func() bool { // an engine that is alone removes such a stream where it is empty
+		_, err := s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "FRE_CALLBACKS", Subjects: []string{"fre.callbacks.*.*.*"}, Retention: jetstream.WorkQueuePolicy})
+		if err == nil {
+			_, err = s.js.CreateConsumer(t.Context(), "FRE_CALLBACKS", jetstream.ConsumerConfig{Durable: "send", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 16})
+		}
+		if err == nil {
+			_, err = s.js.PublishMsg(t.Context(), msg)
+		}
+		return err == nil
+	})
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Callbacks = Callbacks{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: callbackSecret}
+	s = open(t, cfg)
+	if id := <-came; id != d.ID {
+		t.Errorf("the receiver got %s, want %s", id, d.ID)
+	}
+	until(t, "the stream of before goes", func() bool {
+		return s.scanStreams(t.Context(), false) == nil && !slices.Contains(names(t, s), "FRE_CALLBACKS")
+	})
+}
+
+// delivery is a message of a queue, delivered for the second time.
+type delivery struct {
+	jetstream.Msg
+	msg   *nats.Msg
+	acked atomic.Bool
+}
+
+func (d *delivery) Subject() string      { return d.msg.Subject }
+func (d *delivery) Headers() nats.Header { return d.msg.Header }
+func (d *delivery) Data() []byte         { return d.msg.Data }
+func (d *delivery) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Stream: 7}, NumDelivered: 2}, nil
+}
+
+func (d *delivery) Ack() error {
+	d.acked.Store(true)
+	return nil
+}
+
+// An engine that dies with the result written, and before the callback was ordered, leaves that
+// to whoever gets the event next. It is ordered once, whoever does so.
+func TestCallbackAfterCrash(t *testing.T) {
+	came := make(chan http.Header, 8)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { came <- r.Header }))
+	defer receiver.Close()
+	e := &functions{room: 4}
+	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) {
+		t.Error("the function runs again")
+		return 500, nil, nil
+	})
+	e.deploy("other", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	cfg := testConfig(t, e)
+	cfg.Callbacks = Callbacks{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: callbackSecret}
+	s := open(t, cfg)
+	id := eventID("f", "k")
+	m := &message{
+		Entry:  Entry{ID: id, Function: "f", Tenant: image.DefaultTenant, Priority: Normal, Accepted: time.Now().UTC()},
+		method: "POST", path: "/", callback: receiver.URL, file: id + ".event",
+	}
+	var err error
+	if m.Size, err = s.bodies.keep(m.file, strings.NewReader("large"), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	queued, err := m.encode(queueSubject(m.Tenant, m.Priority, m.Function))
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := *m
+	result.State, result.Status, result.Attempts, result.file = StateDone, 201, 1, ""
+	written, err := result.encode(kindResults.subject(m.Tenant, m.Function, id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.put(t.Context(), kindResults, m.Tenant, written); err != nil {
+		t.Fatal(err)
+	}
+	ended := watchEnds(t, s)
+	for range 2 {
+		d := &delivery{msg: queued}
+		s.handle(&queue{s: s, key: queueKey{m.Tenant, m.Priority, m.Function}, wait: time.Minute}, d, false)
+		if end := <-ended; end.ID != id || end.State != StateDone || end.Status != 201 || end.Attempts != 1 || !d.acked.Load() {
+			t.Errorf("the event ends as %+v, acknowledged %v; want it as its result says", end, d.acked.Load())
+		}
+	}
+	if h := <-came; h.Get("X-Call-Id") != id || h.Get("X-Function-Status") != "201" {
+		t.Errorf("the receiver got %v", h)
+	}
+	if used := s.bodies.used.Load(); used != 0 {
+		t.Errorf("the body of an event that has ended takes %d bytes", used)
+	}
+	last := ends(t, s, "other", "", Options{Callback: receiver.URL})
+	if h := <-came; h.Get("X-Call-Id") != last.ID {
+		t.Errorf("after one callback the receiver got %v", h)
 	}
 }
 

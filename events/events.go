@@ -23,6 +23,12 @@ type Engine interface {
 	Room(name string) int // for further events of the function
 }
 
+// The defaults of [Config].
+const (
+	DefaultStoreBytes = 8 << 30
+	DefaultQueueBytes = 1 << 30
+)
+
 // Config wires a Service. Engine, Log and Dir are required.
 type Config struct {
 	Engine  Engine
@@ -40,14 +46,14 @@ type Config struct {
 	User     string // required with Listen
 	Password string // likewise
 
-	StoreBytes   int64         // of all streams of the server in the process; default 8 GiB
+	StoreBytes   int64         // of all streams of the server in the process; default DefaultStoreBytes
 	MinFreeBytes int64         // less than this free below Dir, and nothing is taken on; default 64 MiB
 	MaxEvent     int64         // bytes of an event's body; default 64 MiB
 	MaxQueue     int64         // events that wait, of each tenant; default 100,000
-	QueueBytes   int64         // what they take, without large bodies; default 1 GiB
+	QueueBytes   int64         // what they take, without large bodies, and as much results and dead letters each; default DefaultQueueBytes
 	BodyBytes    int64         // of all large bodies; default 4 GiB
 	Concurrency  int           // events at once; default 32 for each CPU
-	MaxResults   int64         // results and dead letters that are kept at most, of each; default 100,000
+	MaxResults   int64         // results and dead letters that are kept at most, of each, of each tenant; default 100,000
 	KeepDead     time.Duration // how long dead letters are kept; default 7 days
 	Callbacks    Callbacks
 	Subjects     Subjects // that tenants' triggers may be told of

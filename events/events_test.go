@@ -29,6 +29,7 @@ type functions struct {
 
 type goFunction struct {
 	config image.Config
+	header [][2]string // of its answers, beside their type
 	handle func(r *engine.Request, body []byte) (int, []byte, error)
 }
 
@@ -75,20 +76,30 @@ func (e *functions) Invoke(_ context.Context, name string, r *engine.Request) (*
 	if err != nil {
 		return nil, err
 	}
-	return &engine.Response{Status: status, Header: [][2]string{{"Content-Type", "text/plain"}}, Size: int64(len(answer)), Body: io.NopCloser(bytes.NewReader(answer))}, nil
+	return &engine.Response{Status: status, Header: append([][2]string{{"Content-Type", "text/plain"}}, f.header...), Size: int64(len(answer)), Body: io.NopCloser(bytes.NewReader(answer))}, nil
 }
 
-// deploy adds a function of tenant default, with the template's events.
+// deploy adds a function of its name's tenant, with the template's events.
 func (e *functions) deploy(name string, set image.Events, handle func(r *engine.Request, body []byte) (int, []byte, error)) {
+	_, tenant, err := image.SplitName(name)
+	if err != nil {
+		panic(err)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.all == nil {
 		e.all = map[string]*goFunction{}
 	}
 	e.all[name] = &goFunction{
-		config: image.Config{Tenant: image.DefaultTenant, Events: &set, Resources: image.Resources{Timeout: 2 * time.Second}},
+		config: image.Config{Tenant: tenant, Events: &set, Resources: image.Resources{Timeout: 2 * time.Second}},
 		handle: handle,
 	}
+}
+
+func (e *functions) remove(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.all, name)
 }
 
 // within is how long what has to happen may take.
@@ -538,5 +549,165 @@ func TestSlowBodyAtStop(t *testing.T) {
 	var refused *RefusedError
 	if err := <-published; !errors.As(err, &refused) || refused.Code != "events_unavailable" {
 		t.Error(err)
+	}
+}
+
+// An event that has ended, and of which nothing is kept, is the same for two minutes more: who
+// sends it again is told so, and nothing stays for it.
+func TestEventAgainAfterEnd(t *testing.T) {
+	e := &functions{room: 4}
+	set := quick()
+	set.Results, set.MaxQueue, set.Retries = 0, 3, 0
+	for _, f := range []string{"f", "other"} {
+		e.deploy(f, set, func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	}
+	e.deploy("bad", set, func(*engine.Request, []byte) (int, []byte, error) { return 500, nil, nil })
+	s := open(t, testConfig(t, e))
+	ended := watchEnds(t, s)
+	large := strings.Repeat("l", inline+1)
+	publish := func(function, key string) Receipt {
+		t.Helper()
+		r, err := s.Publish(t.Context(), function, request(large), Options{Key: key})
+		if err != nil {
+			t.Fatalf("%s of %s: %v", key, function, err)
+		}
+		return r
+	}
+	for _, key := range []string{"a", "b", "c", "d"} {
+		publish("f", key)
+		<-ended
+		if r := publish("f", key); !r.Duplicate {
+			t.Errorf("%s is another event the second time", key)
+		}
+	}
+	dead := publish("bad", "k")
+	<-ended
+	if r := publish("bad", "k"); !r.Duplicate || r.ID != dead.ID {
+		t.Errorf("a dead letter's key: %+v", r)
+	}
+	// The acknowledgement of what has just ended may still be on its way to the stream.
+	if err := s.reconcile(t.Context(), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.index.size(); n != 0 {
+		t.Errorf("%d events are pending when all have ended", n)
+	}
+	if d, err := s.Find(t.Context(), dead.ID); err != nil || d.State != StateDead || text(t, d) != large {
+		t.Errorf("the dead letter: %+v, %v", d, err)
+	}
+	if used := s.bodies.used.Load(); used != int64(len(large)) {
+		t.Errorf("bodies take %d bytes, want the dead letter's, %d", used, len(large))
+	}
+	// One that waits stays, though nobody here knows of it.
+	e.setRoom(0)
+	waits := publish("other", "waits")
+	s.index.drop(waits.ID)
+	if r := publish("other", "waits"); !r.Duplicate || r.ID != waits.ID {
+		t.Errorf("what waits, again: %+v", r)
+	}
+	if err := s.reconcile(t.Context(), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := s.Find(t.Context(), waits.ID); err != nil || d.State != StateQueued || text(t, d) != large {
+		t.Errorf("what waits: %+v, %v", d, err)
+	}
+}
+
+// A dead letter whose key is sent again, once nothing else is remembered of it, is that event
+// again, as if it was replayed.
+func TestEventDeadSentAgain(t *testing.T) {
+	e := &functions{room: 4}
+	set := quick()
+	set.Results, set.Retries = 0, 0
+	e.deploy("f.acme", set, func(*engine.Request, []byte) (int, []byte, error) { return 500, nil, nil })
+	s := open(t, testConfig(t, e))
+	large := strings.Repeat("l", inline+1)
+	dead := ends(t, s, "f.acme", large, Options{Key: "k"})
+	if dead.State != StateDead {
+		t.Fatalf("event: %+v", dead.Entry)
+	}
+	queue := s.config(kindQueue, "acme")
+	queue.Duplicates = 100 * time.Millisecond // for JetStream forgets its id
+	if _, err := s.js.UpdateStream(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	e.deploy("f.acme", quick(), func(_ *engine.Request, body []byte) (int, []byte, error) {
+		return 200, fmt.Append(nil, len(body)), nil
+	})
+	ended := watchEnds(t, s)
+	until(t, "it is another event", func() bool {
+		r, err := s.Publish(t.Context(), "f.acme", request("small"), Options{Key: "k"})
+		if err != nil || r.ID != dead.ID {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		return !r.Duplicate
+	})
+	<-ended
+	if d, err := s.Find(t.Context(), dead.ID); err != nil || d.State != StateDone || text(t, d) != "5" {
+		t.Errorf("sent again: %+v, %v; want it done", d, err)
+	}
+	if list, err := s.List(t.Context(), Filter{States: []State{StateDead, StateDone}}); err != nil || len(list) != 1 {
+		t.Errorf("list: %+v, %v; want it once", list, err)
+	}
+	if used := s.bodies.used.Load(); used != 0 {
+		t.Errorf("bodies take %d bytes, want none", used)
+	}
+}
+
+// The name of a function says whose it is.
+func TestListOfFunction(t *testing.T) {
+	e := &functions{room: 4}
+	set := quick()
+	set.Retries = 0
+	for _, f := range []string{"f", "f.acme"} {
+		e.deploy(f, set, func(*engine.Request, []byte) (int, []byte, error) { return 500, nil, nil })
+	}
+	s := open(t, testConfig(t, e))
+	for _, f := range []string{"f", "f.acme"} {
+		d := ends(t, s, f, "", Options{})
+		if list, err := s.List(t.Context(), Filter{Function: f}); err != nil || len(list) != 1 || list[0].ID != d.ID {
+			t.Errorf("events of %s: %+v, %v; want the one", f, list, err)
+		}
+	}
+	if list, err := s.List(t.Context(), Filter{Function: "*.>"}); err != nil || len(list) != 0 {
+		t.Errorf("events of no function: %+v, %v", list, err)
+	}
+}
+
+// Headers are as long as the server takes them: an event's are refused that are longer, an
+// answer's left out.
+func TestLongHeaders(t *testing.T) {
+	e := &functions{room: 4}
+	ran := 0
+	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) {
+		ran++
+		return 200, []byte("answer"), nil
+	})
+	s := open(t, testConfig(t, e))
+	publish := func(n int) error {
+		r := request("")
+		r.Header = [][2]string{{"X", strings.Repeat("x", n)}}
+		_, err := s.Publish(t.Context(), "f", r, Options{})
+		return err
+	}
+	ended := watchEnds(t, s)
+	if err := publish(maxHeader - 1<<10); err != nil {
+		t.Fatalf("headers within the limit: %v", err)
+	}
+	if end := <-ended; end.State != StateDone {
+		t.Errorf("an event with long headers: %+v", end)
+	}
+	if err := publish(maxHeader); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("headers beyond it: %v", err)
+	}
+	ran = 0
+	for _, n := range []int{maxHeader - 1<<10, maxHeader, 1 << 20} {
+		e.all["f"].header = [][2]string{{"X", strings.Repeat("x", n)}}
+		if d := ends(t, s, "f", "", Options{}); d.State != StateDone || text(t, d) != "answer" || (len(d.ResultHeader) > 0) != (n < maxHeader) {
+			t.Errorf("an answer with %d bytes of headers: %+v, %d headers", n, d.Entry, len(d.ResultHeader))
+		}
+	}
+	if ran != 3 {
+		t.Errorf("the function ran %d times, want 3", ran)
 	}
 }

@@ -20,6 +20,7 @@ type index struct {
 	place  int                  // in last
 	recent map[string]uint64    // what last holds: where in their queues they were
 	asked  map[string]time.Time // when an event's stream was asked for it (doubtful)
+	doubts map[string]struct{}  // which may have ended; those of a process alone, of others' each may
 }
 
 // rememberEnds is how many events are known to have ended. Other nodes' words come in any
@@ -27,7 +28,7 @@ type index struct {
 const rememberEnds = 16384
 
 func newIndex() *index {
-	return &index{entries: map[string]*Entry{}, count: map[string]int{}, watchers: map[chan Entry]struct{}{}, ended: map[string]struct{}{}, recent: map[string]uint64{}, asked: map[string]time.Time{}}
+	return &index{entries: map[string]*Entry{}, count: map[string]int{}, watchers: map[chan Entry]struct{}{}, ended: map[string]struct{}{}, recent: map[string]uint64{}, asked: map[string]time.Time{}, doubts: map[string]struct{}{}}
 }
 
 // found takes up an event that was there before the process, unless it has ended meanwhile.
@@ -152,12 +153,27 @@ func (x *index) heard(e Entry) (waits bool) {
 	return e.State == StateQueued || e.State == StateWaiting
 }
 
+// doubt notes that an event may have ended without anybody saying so.
+func (x *index) doubt(id string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.entries[id] != nil {
+		x.doubts[id] = struct{}{}
+	}
+}
+
 // doubtful are those that nothing was heard of since before, the longest unasked first.
 func (x *index) doubtful(before time.Time, most int) []Entry {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.share == nil && len(x.doubts) == 0 {
+		return nil
+	}
 	var out []Entry
 	for id, e := range x.entries {
+		if _, ok := x.doubts[id]; x.share == nil && !ok {
+			continue
+		}
 		if e.seq > 0 && e.Changed.Before(before) && x.asked[id].Before(before) {
 			out = append(out, *e)
 		}
@@ -183,6 +199,7 @@ func (x *index) dropLocked(id string) {
 	}
 	delete(x.entries, id)
 	delete(x.asked, id)
+	delete(x.doubts, id)
 	if x.count[e.Function]--; x.count[e.Function] == 0 {
 		delete(x.count, e.Function)
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
+
+	"github.com/fre-engine/fre/image"
 )
 
 // Filter says which events List and Watch are about. The zero value: those that have not
@@ -39,32 +41,37 @@ func (f *Filter) wantsState(s State) bool {
 // List are the events of a filter, the newest first.
 func (s *Service) List(ctx context.Context, f Filter) ([]Entry, error) {
 	limit := cmp.Or(f.Limit, 1000)
+	if f.Function != "" {
+		_, tenant, err := image.SplitName(f.Function)
+		if err != nil || f.Tenant != "" && f.Tenant != tenant {
+			return nil, nil //nolint:nilerr // there is no such function
+		}
+		f.Tenant = tenant
+	}
 	out := s.index.all(f.wants)
 	for _, from := range []struct {
-		state          State
-		stream, prefix string
-	}{{StateDead, streamDead, "dead"}, {StateDone, streamResults, "results"}} {
+		state State
+		kind  kind
+	}{{StateDead, kindDead}, {StateDone, kindResults}} {
 		if !f.wantsState(from.state) {
 			continue
 		}
-		tenant, function := "*", "*"
-		if f.Tenant != "" {
-			tenant = f.Tenant
-		}
-		if f.Function != "" {
-			function = token(f.Function, f.Tenant)
-		}
-		err := each(ctx, s.js, from.stream, limit, "fre."+from.prefix+"."+tenant+"."+function+".*", func(msg jetstream.Msg) bool {
-			if m, err := decode(msg.Subject(), msg.Headers(), nil); err == nil && f.wants(&m.Entry) {
-				if meta, err := msg.Metadata(); err == nil {
-					m.Changed = meta.Timestamp.UTC()
-				}
-				out = append(out, m.Entry)
-			}
-			return true
-		})
+		all, err := s.holders(ctx, from.kind, f.Tenant)
 		if err != nil {
 			return nil, err
+		}
+		for _, h := range all {
+			err := each(ctx, s.js, h.stream, endSubject(h.word, f.Tenant, f.Function, "*"), func(msg jetstream.Msg) {
+				if m, err := decode(msg.Subject(), msg.Headers(), nil); err == nil && m.State == from.state && f.wants(&m.Entry) {
+					if meta, err := msg.Metadata(); err == nil {
+						m.Changed = meta.Timestamp.UTC()
+					}
+					out = append(out, m.Entry)
+				}
+			})
+			if err != nil {
+				return nil, err
+			}
 		}
 	}
 	slices.SortFunc(out, func(a, b Entry) int {
@@ -73,9 +80,8 @@ func (s *Service) List(ctx context.Context, f Filter) ([]Entry, error) {
 	return out[:min(limit, len(out))], nil
 }
 
-// each reads the headers of a stream's messages: the last most, or all for 0. A stream that
-// is not there yet has none.
-func each(ctx context.Context, js jetstream.JetStream, stream string, most int, subject string, visit func(jetstream.Msg) bool) error {
+// each reads the headers of a stream's messages. A stream that is not there yet has none.
+func each(ctx context.Context, js jetstream.JetStream, stream, subject string, visit func(jetstream.Msg)) error {
 	st, err := js.Stream(ctx, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
@@ -87,13 +93,8 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, most int, 
 	if state.Msgs == 0 {
 		return nil
 	}
-	start := state.FirstSeq
-	if most > 0 && subject == "" && state.LastSeq > uint64(most) {
-		start = max(start, state.LastSeq-uint64(most)+1)
-	}
-	cfg := jetstream.OrderedConsumerConfig{HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: start, InactiveThreshold: 10 * time.Second}
-	if subject != "" {
-		cfg.FilterSubjects = []string{subject}
+	cfg := jetstream.OrderedConsumerConfig{
+		HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: state.FirstSeq, InactiveThreshold: 10 * time.Second, FilterSubjects: []string{subject},
 	}
 	cons, err := st.OrderedConsumer(ctx, cfg)
 	if err != nil {
@@ -111,9 +112,7 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, most int, 
 		n := 0
 		for msg := range batch.Messages() {
 			n++
-			if !visit(msg) {
-				return nil
-			}
+			visit(msg)
 		}
 		if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
 			return fault(err)
@@ -154,7 +153,7 @@ func (s *Service) Find(ctx context.Context, id string) (*Details, error) {
 		return nil, ErrNotFound
 	}
 	if e, ok := s.index.find(id); ok && e.seq > 0 {
-		stream, err := s.js.Stream(ctx, streamQueue+e.Tenant)
+		stream, err := s.js.Stream(ctx, kindQueue.of(e.Tenant))
 		if err != nil {
 			return nil, fault(err)
 		}
@@ -191,35 +190,11 @@ func (s *Service) details(e Entry, m *message) *Details {
 
 // endOf is what has become of an event that has ended: its dead letter before its result.
 func (s *Service) endOf(ctx context.Context, id string) (*message, error) {
-	m, err := s.end1(ctx, streamDead, "fre.dead.*.*."+id)
+	m, err := s.end1(ctx, kindDead, "", "", id)
 	if errors.Is(err, ErrNotFound) {
-		m, err = s.end1(ctx, streamResults, "fre.results.*.*."+id)
+		m, err = s.end1(ctx, kindResults, "", "", id)
 	}
 	return m, err
-}
-
-// end1 reads the one message of a subject.
-func (s *Service) end1(ctx context.Context, stream, subject string) (*message, error) {
-	st, err := s.js.Stream(ctx, stream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, ErrNotFound
-	}
-	if err != nil {
-		return nil, fault(err)
-	}
-	raw, err := st.GetLastMsgForSubject(ctx, subject)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil, ErrNotFound
-	}
-	if err != nil {
-		return nil, fault(err)
-	}
-	m, err := decode(raw.Subject, raw.Header, raw.Data)
-	if err != nil {
-		return nil, err
-	}
-	m.Changed, m.seq = raw.Time.UTC(), raw.Sequence
-	return m, nil
 }
 
 // Replay puts a dead letter into its queue again, with all of its attempts before it.
@@ -230,27 +205,26 @@ func (s *Service) Replay(ctx context.Context, id string) error {
 	if _, ok := s.index.find(id); ok {
 		return ErrNotDead
 	}
-	m, err := s.end1(ctx, streamDead, "fre.dead.*.*."+id)
+	m, err := s.end1(ctx, kindDead, "", "", id)
 	if errors.Is(err, ErrNotFound) {
-		if _, err := s.end1(ctx, streamResults, "fre.results.*.*."+id); err == nil {
+		if _, err := s.end1(ctx, kindResults, "", "", id); err == nil {
 			return ErrNotDead
 		}
 	}
 	if err != nil {
 		return err
 	}
+	if m.lost {
+		return fmt.Errorf("%w: the body of this one was not kept", ErrNotDead)
+	}
 	if _, err := s.cfg.Engine.Function(m.Function); err != nil {
 		return err
 	}
-	if err := s.begin(); err != nil {
+	if err := s.begin(m.Tenant); err != nil {
 		return err
 	}
 	defer s.tasks.Done()
-	stream, err := s.stream(ctx, m.Tenant)
-	if err != nil {
-		return err
-	}
-	dead := m.seq
+	letter := *m
 	m.State, m.Status, m.Attempts, m.Error = StateQueued, 0, 0, ""
 	out, err := m.encode(queueSubject(m.Tenant, m.Priority, m.Function))
 	if err != nil {
@@ -258,34 +232,33 @@ func (s *Service) Replay(ctx context.Context, id string) error {
 	}
 	// Another message than the one before, of which the server may know the id still.
 	out.Header[nats.MsgIdHdr] = []string{id + "." + nuid.Next()}
-	if err := s.forget(ctx, streamResults, endSubject("results", m.Tenant, m.Function, id)); err != nil {
+	if err := s.forget(ctx, kindResults, m.Tenant, m.Function, id); err != nil {
 		return err
 	}
 	if !s.index.add(m.Entry, 0) {
 		return ErrNotDead
 	}
-	seq, _, err := stream.put(out)
+	seq, _, err := s.put(ctx, kindQueue, m.Tenant, out)
 	if err != nil {
 		s.index.drop(id)
-		return fault(err)
+		return err
 	}
 	s.index.written(id, seq, m.Size)
 	s.queue(m.Entry)
-	st, err := s.js.Stream(ctx, streamDead)
-	if err == nil {
-		err = st.DeleteMsg(ctx, dead)
-	}
-	if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
-		return fmt.Errorf("replayed, but its dead letter stays: %w", fault(err))
+	if err := s.discard(ctx, &letter); err != nil {
+		return fmt.Errorf("replayed, but its dead letter stays: %w", err)
 	}
 	return nil
 }
 
-// forget removes the messages of a subject.
-func (s *Service) forget(ctx context.Context, stream, subject string) error {
-	st, err := s.js.Stream(ctx, stream)
+// discard removes a dead letter, and not one that has taken its place meanwhile.
+func (s *Service) discard(ctx context.Context, letter *message) error {
+	st, err := s.js.Stream(ctx, letter.stream)
 	if err == nil {
-		err = st.Purge(ctx, jetstream.WithPurgeSubject(subject))
+		err = st.DeleteMsg(ctx, letter.seq)
+	}
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil
 	}
 	return fault(err)
 }

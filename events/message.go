@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -41,6 +42,9 @@ type message struct {
 	callback            string
 	body                []byte
 	file                string // has the body instead, if not ""
+	lost                bool   // neither has it: of a dead letter
+
+	stream string // that it was read from, where it has ended
 }
 
 // encode makes the message for a subject.
@@ -69,6 +73,8 @@ func (m *message) encode(subject string) (*nats.Msg, error) {
 	}
 	if m.file != "" {
 		set(headBodyFile, m.file)
+	}
+	if m.file != "" || m.lost {
 		set(headBodySize, strconv.FormatInt(m.Size, 10))
 	}
 	if m.State != StateQueued {
@@ -134,7 +140,7 @@ func decode(subject string, h nats.Header, data []byte) (*message, error) {
 		}
 		return n
 	}
-	if m.file != "" {
+	if m.lost = m.file == "" && get(headBodySize) != ""; m.file != "" || m.lost {
 		m.Size = number(headBodySize)
 	}
 	m.Accepted = time.UnixMicro(number(headAccepted)).UTC()
@@ -159,6 +165,7 @@ func queueSubject(tenant string, p Priority, function string) string {
 	return "fre.events." + tenant + "." + string(p) + "." + token(function, tenant)
 }
 
-func endSubject(kind, tenant, function, id string) string {
-	return "fre." + kind + "." + tenant + "." + token(function, tenant) + "." + id
+// endSubject is that of what has become of an event; of all tenants' and functions' for "".
+func endSubject(word, tenant, function, id string) string {
+	return "fre." + word + "." + cmp.Or(tenant, "*") + "." + cmp.Or(token(function, tenant), "*") + "." + id
 }

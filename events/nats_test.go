@@ -9,10 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
 )
@@ -126,5 +129,65 @@ func TestDiskFull(t *testing.T) {
 		case <-ctx.Done():
 			t.Fatalf("%d events that were acknowledged did not run", len(acknowledged))
 		}
+	}
+}
+
+// A message of others' that is as large as NATS takes any, and always fails, is a dead letter
+// nevertheless: whole, where the engine has files of its own, else without its body.
+func TestForeignMessageDead(t *testing.T) {
+	e := &functions{room: 4}
+	set := quick()
+	set.Retries = 0
+	fail := func(*engine.Request, []byte) (int, []byte, error) { return 500, nil, nil }
+	e.deploy("f", set, fail)
+	e.deploy("g", set, fail)
+	alone := open(t, testConfig(t, e))
+	shared := open(t, cluster(t)(e))
+	body := bytes.Repeat([]byte("x"), maxPayload)
+	for _, test := range []struct {
+		name, function string
+		s              *Service
+		header         nats.Header
+		want           string
+	}{
+		{"alone", "f", alone, nil, string(body)},
+		{"one of several", "f", shared, nil, ""},
+		{"long headers", "g", shared, nats.Header{"Long": {strings.Repeat("<", 50<<10)}}, "small"}, // longer as JSON
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			// The queue's stream is there from the first event on.
+			ends(t, test.s, test.function, "", Options{})
+			ended := watchEnds(t, test.s)
+			msg := &nats.Msg{Subject: queueSubject(image.DefaultTenant, Normal, test.function), Header: test.header, Data: body}
+			if test.header != nil {
+				msg.Data = []byte(test.want)
+			}
+			if _, err := test.s.js.PublishMsg(t.Context(), msg); err != nil {
+				t.Fatal(err)
+			}
+			var id string
+			select {
+			case end := <-ended:
+				id = end.ID
+			case <-time.After(within):
+				t.Fatal("it does not end")
+			}
+			d, err := test.s.Find(t.Context(), id)
+			if err != nil || d.State != StateDead || !strings.Contains(d.Error, "the function answered 500") || text(t, d) != test.want {
+				t.Fatalf("dead letter: %v, %v; its body has %d bytes, want %d", d, err, len(text(t, d)), len(test.want))
+			}
+			if test.header != nil && !strings.Contains(d.Error, "its headers are too long and not kept") {
+				t.Errorf("of headers that are not kept it says %q", d.Error)
+			}
+			if test.want != "" {
+				return
+			}
+			if !strings.Contains(d.Error, "not kept") {
+				t.Errorf("of a body that is not kept it says %q", d.Error)
+			}
+			if err := test.s.Replay(t.Context(), id); !errors.Is(err, ErrNotDead) {
+				t.Errorf("replay without its body: %v", err)
+			}
+		})
 	}
 }

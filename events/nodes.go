@@ -60,11 +60,12 @@ const (
 	reconcileMost = 500
 )
 
-// reconcile forgets events that have ended at other nodes without this one hearing of it.
+// reconcile forgets events that have ended without the index hearing of it, at other nodes
+// before all.
 func (s *Service) reconcile(ctx context.Context, now time.Time) error {
 	first := map[string]uint64{}
 	for _, e := range s.index.doubtful(now.Add(-settled), reconcileMost) {
-		stream, err := s.js.Stream(ctx, streamQueue+e.Tenant)
+		stream, err := s.js.Stream(ctx, kindQueue.of(e.Tenant))
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			s.index.drop(e.ID)
 			continue

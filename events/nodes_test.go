@@ -135,7 +135,7 @@ func TestNodes(t *testing.T) {
 // consumerOf is the one of f's queue.
 func consumerOf(t *testing.T, s *Service) *jetstream.ConsumerInfo {
 	t.Helper()
-	stream, err := s.js.Stream(t.Context(), streamQueue+image.DefaultTenant)
+	stream, err := s.js.Stream(t.Context(), kindQueue.of(image.DefaultTenant))
 	if err != nil {
 		t.Fatal(err)
 	}

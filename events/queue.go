@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,6 +67,7 @@ func (q *queue) run() {
 	ctx := q.s.live
 	var last time.Time
 	for ctx.Err() == nil {
+		q.count()
 		if q.cons == nil {
 			if q.s.elsewhere(q.key.function) { // its time limit, which the consumer goes by, is not known here
 				if q.flying == 0 && q.leave() {
@@ -75,6 +77,9 @@ func (q *queue) run() {
 				continue
 			}
 			if err := q.consumer(ctx); err != nil {
+				if errors.Is(err, jetstream.ErrStreamNotFound) && q.flying == 0 && q.leave() { // it went with its tenant
+					return
+				}
 				q.s.cfg.Log.Warn("events: consumer", "function", q.key.function, "error", err)
 				if !sleep(ctx, retryStream) {
 					break
@@ -122,13 +127,13 @@ func (q *queue) consumer(ctx context.Context) error {
 	if err != nil {
 		timeout = 0 // run finds that out for each event
 	}
-	if _, err := q.s.stream(ctx, q.key.tenant); err != nil {
+	if _, err := q.s.ensure(ctx, kindQueue, q.key.tenant, q.s.js.UpdateStream); err != nil {
 		return err
 	}
 	q.wait = ackWait(timeout)
 	q.s.making.Lock()
 	defer q.s.making.Unlock()
-	q.cons, err = q.s.js.CreateOrUpdateConsumer(ctx, streamQueue+q.key.tenant, jetstream.ConsumerConfig{
+	q.cons, err = q.s.js.CreateOrUpdateConsumer(ctx, kindQueue.of(q.key.tenant), jetstream.ConsumerConfig{
 		Durable: token(q.key.function, q.key.tenant) + "-" + string(q.key.priority), FilterSubject: q.key.subject(),
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: q.wait, MaxDeliver: -1, MaxAckPending: -1, MaxWaiting: 512,
 		InactiveThreshold: 24 * time.Hour,
@@ -145,7 +150,6 @@ func ackWait(timeout time.Duration) time.Duration {
 // pull gets events as far as there is room, and says how many came. Where there are none it
 // waits for one.
 func (q *queue) pull(ctx context.Context) (int, error) {
-	q.count()
 	most, err := q.room(ctx)
 	switch {
 	case err != nil:
@@ -274,10 +278,7 @@ func (s *Service) scan() {
 			}
 			ctx, cancel := context.WithTimeout(s.live, limit)
 			err := s.scanStreams(ctx, first)
-			if err == nil && first && len(s.cfg.Callbacks.Secret) > 0 {
-				err = s.startCallbacks(ctx) // of those that an engine before this one has left
-			}
-			if err == nil && s.embedded == nil {
+			if err == nil {
 				err = s.reconcile(ctx, time.Now())
 			}
 			if rounds++; rounds%sweepEvery == 0 {
@@ -299,38 +300,67 @@ func (s *Service) scan() {
 
 func (s *Service) scanStreams(ctx context.Context, whole bool) error {
 	names := s.js.StreamNames(ctx)
+	shared := false
 	for name := range names.Name() {
-		tenant, ours := strings.CutPrefix(name, streamQueue)
+		k, tenant, ours := kindOf(name)
 		if !ours {
 			continue
 		}
-		if _, err := s.stream(ctx, tenant); err != nil {
-			return err
-		}
-		stream, err := s.js.Stream(ctx, name)
-		if err != nil {
-			return err
-		}
-		if whole {
-			if err := s.takeUp(ctx, stream); err != nil {
-				return err
-			}
-		}
-		info, err := stream.Info(ctx, jetstream.WithSubjectFilter("fre.events."+tenant+".>"))
-		if err != nil {
-			return err
-		}
-		for subject := range info.State.Subjects {
-			if e, ok := keyOf(subject); ok {
-				s.queue(e)
-			}
+		shared = shared || tenant == ""
+		if err := s.scanStream(ctx, k, tenant, name, whole); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return err // else it was removed meanwhile
 		}
 	}
-	if err := names.Err(); err != nil || !whole {
+	if err := names.Err(); err != nil {
 		return err
 	}
-	s.index.foundAll()
-	s.sweepBodies()
+	s.shared.Store(shared)
+	if whole {
+		s.index.foundAll()
+		s.sweepBodies()
+	}
+	return nil
+}
+
+func (s *Service) scanStream(ctx context.Context, k kind, tenant, name string, whole bool) error {
+	if tenant != "" {
+		if _, err := s.ensure(ctx, k, tenant, s.js.UpdateStream); err != nil {
+			return err
+		}
+	}
+	if tenant != "" && (k == kindResults || k == kindDead) {
+		return nil
+	}
+	stream, err := s.js.Stream(ctx, name)
+	if err != nil {
+		return err
+	}
+	switch left := stream.CachedInfo().State.Msgs; {
+	case k == kindQueue:
+		return s.scanQueue(ctx, tenant, stream, whole)
+	case k == kindOrders && left > 0:
+		s.sendFrom(name) // what an engine before this one has left, or other nodes
+	case left == 0 && tenant == "" && s.embedded != nil: // no engine of before writes to it any more
+		return s.js.DeleteStream(ctx, name)
+	}
+	return nil
+}
+
+func (s *Service) scanQueue(ctx context.Context, tenant string, stream jetstream.Stream, whole bool) error {
+	if whole {
+		if err := s.takeUp(ctx, stream); err != nil {
+			return err
+		}
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter("fre.events."+tenant+".>"))
+	if err != nil {
+		return err
+	}
+	for subject := range info.State.Subjects {
+		if e, ok := keyOf(subject); ok {
+			s.queue(e)
+		}
+	}
 	return nil
 }
 
@@ -371,14 +401,25 @@ func (s *Service) takeUp(ctx context.Context, stream jetstream.Stream) error {
 
 // sweepBodies removes large bodies whose events are not there any more.
 func (s *Service) sweepBodies() {
-	s.bodies.sweep(time.Now().Add(-time.Hour), func(name string) bool {
-		id, _, _ := strings.Cut(name, ".")
-		if _, ok := s.index.find(id); ok {
-			return true
+	waits := func(name string) bool {
+		_, ok := s.index.find(idOf(name))
+		return ok
+	}
+	// Those that have ended meanwhile are among what is asked for after that.
+	old := slices.DeleteFunc(s.bodies.before(time.Now().Add(-time.Hour)), waits)
+	if len(old) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.live, commitTimeout)
+	defer cancel()
+	kept, err := s.endIDs(ctx)
+	if err != nil {
+		s.cfg.Log.Debug("events: look for bodies that nothing needs", "error", err)
+		return
+	}
+	for _, name := range old {
+		if !kept[idOf(name)] && !waits(name) {
+			s.bodies.remove(name)
 		}
-		ctx, cancel := context.WithTimeout(s.live, commitTimeout)
-		defer cancel()
-		_, err := s.endOf(ctx, id)
-		return !errors.Is(err, ErrNotFound)
-	})
+	}
 }

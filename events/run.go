@@ -9,8 +9,10 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
@@ -51,10 +53,11 @@ func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
 		m = s.foreign(q, msg, meta)
 	}
 	m.seq, m.Attempts, m.Priority, m.Function = meta.Sequence.Stream, int(meta.NumDelivered), q.key.priority, q.key.function
-	if m.Attempts > 1 && s.ended(m) { // whoever ran it died before it could say so
-		s.index.drop(m.ID)
-		_ = msg.Ack() // likewise
-		return
+	if m.Attempts > 1 {
+		if result := s.ended(m); result != nil {
+			s.finish(m, msg, result)
+			return
+		}
 	}
 	m.State = StateRunning
 	s.index.change(m.Entry)
@@ -74,12 +77,25 @@ func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
 
 // keep tells the server that the event is being worked on, for as long as stop was not called.
 func (s *Service) keep(msg jetstream.Msg, every time.Duration) (stop func()) {
+	var mu sync.Mutex
 	var t *time.Timer
+	over := false
+	mu.Lock()
+	defer mu.Unlock()
 	t = time.AfterFunc(every, func() {
 		_ = msg.InProgress() // fails with the connection
-		t.Reset(every)
+		mu.Lock()
+		defer mu.Unlock()
+		if !over { // else it would go on for good
+			t.Reset(every)
+		}
 	})
-	return func() { t.Stop() }
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		t.Stop()
+	}
 }
 
 // keepEvery is how often. Another node may have made the consumer's AckWait as short as any,
@@ -109,12 +125,30 @@ func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetada
 	return m
 }
 
-// ended says whether the event has a result already.
-func (s *Service) ended(m *message) bool {
+// ended is the event's result, nil if it has none yet.
+func (s *Service) ended(m *message) *message {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.live), commitTimeout)
 	defer cancel()
-	_, err := s.end1(ctx, streamResults, endSubject("results", m.Tenant, m.Function, m.ID))
-	return err == nil
+	result, err := s.end1(ctx, kindResults, m.Tenant, m.Function, m.ID)
+	if err != nil {
+		return nil
+	}
+	return result
+}
+
+// finish does what is left of an event that has its result: whoever wrote that died before it
+// could go on, or was refused the order of the callback.
+func (s *Service) finish(m *message, msg jetstream.Msg, result *message) {
+	if m.callback != "" {
+		result.seq = m.seq
+		if err := s.order(result); err != nil {
+			s.cfg.Log.Error("events: callback not ordered", "id", m.ID, "function", m.Function, "error", err)
+			s.later(m, msg, retryStream)
+			return
+		}
+	}
+	m.State, m.Status, m.Attempts, m.Error = result.State, result.Status, result.Attempts, result.Error
+	s.leave(m, msg)
 }
 
 // attempt has the function handle the event. An engine without room is waited for: that is
@@ -206,6 +240,11 @@ func (s *Service) settle(m *message, msg jetstream.Msg, settings *image.Events, 
 		s.later(m, msg, retryStream)
 		return
 	}
+	s.leave(m, msg)
+}
+
+// leave takes an event that has ended out of its queue.
+func (s *Service) leave(m *message, msg jetstream.Msg) {
 	if err := msg.Ack(); err != nil { // it comes again, and its result is found
 		s.cfg.Log.Debug("events: acknowledge", "id", m.ID, "error", err)
 	}
@@ -234,12 +273,49 @@ func backoff(first time.Duration, attempts int) time.Duration {
 
 // bury writes a dead letter: the event as it was, and why it is dead.
 func (s *Service) bury(m *message) error {
-	out, err := m.encode(endSubject("dead", m.Tenant, m.Function, m.ID))
+	out, err := s.letterOf(*m)
 	if err != nil {
 		return err
 	}
-	_, _, err = s.dead.put(out)
+	_, _, err = s.put(s.live, kindDead, m.Tenant, out)
 	return err
+}
+
+// overhead is more than a commit adds to a message's header, in bytes.
+const overhead = 1 << 10
+
+// letterOf is a dead letter as NATS takes it. What others have put into a queue may be so large
+// that it has no room for what there is to say of it.
+func (s *Service) letterOf(m message) (*nats.Msg, error) {
+	subject := kindDead.subject(m.Tenant, m.Function, m.ID)
+	out, err := m.encode(subject)
+	if err != nil {
+		return nil, err
+	}
+	if headerSize(out) > maxHeader {
+		m.fields = nil
+		m.Error = "its headers are too long and not kept; " + m.Error
+	}
+	if headerSize(out)+len(m.body)+overhead > int(s.nc.MaxPayload()) && len(m.body) > inline {
+		s.putAside(&m)
+	}
+	return m.encode(subject)
+}
+
+// putAside has a body in a file, as those are that the engine takes on itself, or forgets it where
+// there is no room for that, or other nodes would not find it.
+func (s *Service) putAside(m *message) {
+	body := m.body
+	m.body = nil
+	if file := m.ID + ".event"; s.embedded != nil {
+		size, err := s.bodies.keep(file, bytesReader(body), maxPayload)
+		if err == nil {
+			m.file, m.Size = file, size
+			return
+		}
+	}
+	m.Error = fmt.Sprintf("its body of %d bytes is too large and not kept; %s", len(body), m.Error)
+	m.lost = true
 }
 
 // conclude keeps the result for as long as the template says, and sees to the callback.
@@ -255,7 +331,7 @@ func (s *Service) conclude(m *message, settings *image.Events, o outcome) error 
 	}
 	result := *m
 	result.fields, result.body, result.file, result.Size = o.fields, o.body, o.file, o.size
-	out, err := result.encode(endSubject("results", m.Tenant, m.Function, m.ID))
+	out, err := result.encode(kindResults.subject(m.Tenant, m.Function, m.ID))
 	if err != nil {
 		return err
 	}
@@ -263,7 +339,7 @@ func (s *Service) conclude(m *message, settings *image.Events, o outcome) error 
 		delete(out.Header, headFields)
 	}
 	out.Header["Nats-TTL"] = []string{strconv.FormatInt(int64(kept/time.Second), 10) + "s"}
-	if _, _, err = s.results.put(out); err != nil {
+	if _, _, err = s.put(s.live, kindResults, m.Tenant, out); err != nil {
 		return err
 	}
 	if m.callback != "" {

@@ -37,9 +37,20 @@ type embedded struct {
 
 	broken atomic.Bool // it has said that a stream is not written to any more
 
+	usage struct {
+		sync.Mutex
+		at     time.Time
+		all    int64            // bytes of all streams
+		tenant map[string]int64 // of each one's
+	}
+
 	stop chan struct{}
 	done chan struct{}
 }
+
+// noReservation is more than all streams' limits: JetStream counts those, and not what there is,
+// against its own. Service.ready sees to Config.StoreBytes.
+const noReservation = 1 << 62
 
 func startEmbedded(cfg *Config) (*embedded, error) {
 	e := &embedded{log: cfg.Log, dir: cfg.Dir, minFree: cfg.MinFreeBytes, stop: make(chan struct{}), done: make(chan struct{})}
@@ -47,7 +58,7 @@ func startEmbedded(cfg *Config) (*embedded, error) {
 		ServerName: "fre", JetStream: true, StoreDir: filepath.Join(cfg.Dir, "nats"), DontListen: cfg.Listen == "",
 		// What a publisher was told is on disk: the machine may die as well.
 		SyncAlways: true, NoSigs: true, MaxPayload: maxPayload, DisableJetStreamBanner: true,
-		JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: cfg.StoreBytes,
+		JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: noReservation,
 	}
 	if cfg.Listen != "" {
 		host, port, err := net.SplitHostPort(cfg.Listen)
@@ -107,6 +118,43 @@ func (e *embedded) addr() net.Addr {
 		return nil
 	}
 	return e.ns.Addr()
+}
+
+// countEvery is for how long what the streams take is not counted again.
+const countEvery = time.Second
+
+// stored is what a tenant's streams take, and all, in bytes.
+func (e *embedded) stored(tenant string) (own, all int64) {
+	u := &e.usage
+	u.Lock()
+	defer u.Unlock()
+	if now := time.Now(); now.Sub(u.at) >= countEvery {
+		e.count(now)
+	}
+	return u.tenant[tenant], u.all
+}
+
+// count asks the server. One that has given up its storage, or is starting, is as it was.
+func (e *embedded) count(now time.Time) {
+	e.mu.Lock()
+	ns := e.ns
+	e.mu.Unlock()
+	if ns == nil {
+		return
+	}
+	info, err := ns.Jsz(&natsserver.JSzOptions{Streams: true})
+	if err != nil || info.Disabled {
+		return
+	}
+	u := &e.usage
+	u.at, u.all, u.tenant = now, int64(info.Bytes), map[string]int64{} //nolint:gosec // no disk holds 8 EiB
+	for _, account := range info.AccountDetails {
+		for i := range account.Streams {
+			if _, tenant, ok := kindOf(account.Streams[i].Name); ok {
+				u.tenant[tenant] += int64(account.Streams[i].State.Bytes) //nolint:gosec // likewise
+			}
+		}
+	}
 }
 
 // roomAgain is what has to be free, in bytes, before it is tried again.

@@ -19,13 +19,6 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// The streams that hold what has ended. Those of queues are named after their tenants.
-const (
-	streamResults = "FRE_RESULTS"
-	streamDead    = "FRE_DEAD"
-	streamQueue   = "FRE_EVENTS_" // and the tenant
-)
-
 // longestResult is how long results are kept whose template says more.
 const longestResult = 7 * 24 * time.Hour
 
@@ -42,8 +35,9 @@ type Service struct {
 	origin   string      // tells this process's changes from other nodes'
 	teller   *teller     // of this process's changes; nil: there are no other nodes
 	again    atomic.Bool // the connection was lost: streams may hold what nobody has told of
+	shared   atomic.Bool // there may be streams of nodes of before (kind.shared)
 
-	results, dead, orders *committer
+	callbacks chan struct{} // a place for each that is being sent
 
 	tasks sync.WaitGroup  // everything that runs on
 	live  context.Context // until Close
@@ -57,9 +51,8 @@ type Service struct {
 
 	mu      sync.Mutex // may be taken with making held
 	closed  bool
-	streams map[string]*committer // by tenant: those that are known to be there
-	ends    bool                  // so are results and dead letters
-	sending bool                  // callbacks are being sent
+	streams map[string]*committer // by name: those that are known to be there
+	sending map[string]bool       // by stream: callbacks are being sent; whether one was ordered meanwhile
 	queues  map[queueKey]*queue
 }
 
@@ -71,11 +64,11 @@ func Open(cfg Config) (_ *Service, err error) {
 			*v = d
 		}
 	}
-	def(&cfg.StoreBytes, 8<<30)
+	def(&cfg.StoreBytes, DefaultStoreBytes)
 	def(&cfg.MinFreeBytes, 64<<20)
 	def(&cfg.MaxEvent, 64<<20)
 	def(&cfg.MaxQueue, 100_000)
-	def(&cfg.QueueBytes, 1<<30)
+	def(&cfg.QueueBytes, DefaultQueueBytes)
 	def(&cfg.BodyBytes, 4<<30)
 	def(&cfg.MaxResults, 100_000)
 	if cfg.Concurrency == 0 {
@@ -93,7 +86,8 @@ func Open(cfg Config) (_ *Service, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make %s: %w", cfg.Dir, err)
 	}
-	s := &Service{cfg: cfg, turns: newTurns(cfg.Concurrency), index: newIndex(), streams: map[string]*committer{}, queues: map[queueKey]*queue{}}
+	s := &Service{cfg: cfg, turns: newTurns(cfg.Concurrency), index: newIndex(), streams: map[string]*committer{}, sending: map[string]bool{}, queues: map[queueKey]*queue{}, callbacks: make(chan struct{}, callbacksAtOnce)}
+	s.shared.Store(true) // until scan has found that there are none
 	s.live, s.end = context.WithCancel(context.Background())
 	s.brief, s.cut = context.WithCancel(context.Background())
 	if s.bodies, err = openBodies(filepath.Join(cfg.Dir, "bodies"), cfg.BodyBytes); err != nil {
@@ -116,7 +110,6 @@ func Open(cfg Config) (_ *Service, err error) {
 		s.nc.Close()
 		return nil, err
 	}
-	s.results, s.dead, s.orders = &committer{s: s}, &committer{s: s}, &committer{s: s}
 	s.metrics = newMetrics(s, cfg.Metrics)
 	if s.embedded == nil {
 		s.nc.SetReconnectHandler(func(*nats.Conn) { s.again.Store(true) })
@@ -207,7 +200,7 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 			return Receipt{}, refuse(ErrCallback, "%v", err)
 		}
 	}
-	if err := s.begin(); err != nil {
+	if err := s.begin(f.Config.Tenant); err != nil {
 		return Receipt{}, err
 	}
 	defer s.tasks.Done()
@@ -218,13 +211,13 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 		},
 		method: r.Method, path: r.Path, query: r.Query, fields: r.Header, callback: o.Callback,
 	}
-	stream, err := s.stream(ctx, m.Tenant)
-	if err != nil {
-		return Receipt{}, err
-	}
+	var letter *message // of the same key, that this is again
 	if o.Key != "" {
 		if was, err := s.known(ctx, m); was || err != nil {
 			return Receipt{m.ID, was}, err
+		}
+		if letter, err = s.letter(ctx, m); err != nil {
+			return Receipt{}, err
 		}
 	}
 	if !s.index.add(m.Entry, settings.MaxQueue) {
@@ -233,18 +226,74 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 		}
 		return Receipt{}, refuse(ErrFull, "%d events of %s wait: the template's events.max_queue", settings.MaxQueue, f.Name)
 	}
-	duplicate, err := s.write(stream, m, r)
+	duplicate, err := s.write(ctx, m, r)
 	if err != nil {
 		s.index.drop(m.ID)
-		s.bodies.remove(m.file)
+		s.dropBody(m, letter)
 		return Receipt{}, err
 	}
+	if duplicate && s.over(ctx, m, letter) {
+		return Receipt{m.ID, true}, nil
+	}
 	s.queue(m.Entry)
+	if letter != nil && !duplicate {
+		s.replace(ctx, letter, m)
+	}
 	return Receipt{m.ID, duplicate}, nil
 }
 
+// letter is the dead letter of an event's id, nil for none.
+func (s *Service) letter(ctx context.Context, m *message) (*message, error) {
+	if s.knownStream(kindDead.of(m.Tenant)) == nil && !s.shared.Load() { // the tenant has none at all
+		return nil, nil
+	}
+	letter, err := s.end1(ctx, kindDead, m.Tenant, m.Function, m.ID)
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil
+	}
+	return letter, err
+}
+
+// replace removes a dead letter in whose place there is an event again.
+func (s *Service) replace(ctx context.Context, letter, m *message) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	if err := s.discard(ctx, letter); err != nil {
+		s.cfg.Log.WarnContext(ctx, "events: the dead letter of an event that came again stays", "id", m.ID, "function", m.Function, "error", err)
+		return
+	}
+	if letter.file != m.file {
+		s.bodies.remove(letter.file)
+	}
+}
+
+// dropBody removes the file of an event that was not taken on, unless it is a dead letter's.
+func (s *Service) dropBody(m, letter *message) {
+	if letter == nil || letter.file != m.file {
+		s.bodies.remove(m.file)
+	}
+}
+
+// over forgets an event that JetStream knows still, and that has ended: nothing would take it
+// out of the index again.
+func (s *Service) over(ctx context.Context, m, letter *message) bool {
+	if e, ok := s.index.find(m.ID); ok {
+		stream, err := s.js.Stream(ctx, kindQueue.of(m.Tenant))
+		if err == nil {
+			_, err = stream.GetMsg(ctx, e.seq)
+		}
+		if !errors.Is(err, jetstream.ErrMsgNotFound) { // it waits, or will be gone when its acknowledgement has come there
+			s.index.doubt(m.ID)
+			return false
+		}
+	}
+	s.index.drop(m.ID)
+	s.dropBody(m, letter)
+	return true
+}
+
 // write puts an event into its queue.
-func (s *Service) write(stream *committer, m *message, r *engine.Request) (duplicate bool, err error) {
+func (s *Service) write(ctx context.Context, m *message, r *engine.Request) (duplicate bool, err error) {
 	if err := s.readBody(m, r); err != nil {
 		return false, err
 	}
@@ -256,16 +305,17 @@ func (s *Service) write(stream *committer, m *message, r *engine.Request) (dupli
 		return false, refuse(ErrTooLarge, "its headers take %d bytes, the limit is %d", size, maxHeader)
 	}
 	msg.Header[nats.MsgIdHdr] = []string{m.ID}
-	seq, duplicate, err := stream.put(msg)
+	seq, duplicate, err := s.put(ctx, kindQueue, m.Tenant, msg)
 	if err != nil {
-		return false, fault(err)
+		return false, err
 	}
 	s.index.written(m.ID, seq, m.Size)
 	return duplicate, nil
 }
 
-// maxHeader bounds what an event has beside its body, in bytes.
-const maxHeader = 128 << 10
+// maxHeader bounds what an event has beside its body, in bytes: JetStream refuses headers of
+// 64 KiB, what the wire and a commit add among them.
+const maxHeader = 60 << 10
 
 func headerSize(m *nats.Msg) (n int) {
 	for name, values := range m.Header {
@@ -317,7 +367,7 @@ func (s *Service) known(ctx context.Context, m *message) (bool, error) {
 	if _, ok := s.index.find(m.ID); ok {
 		return true, nil
 	}
-	_, err := s.end1(ctx, streamResults, endSubject("results", m.Tenant, m.Function, m.ID))
+	_, err := s.end1(ctx, kindResults, m.Tenant, m.Function, m.ID)
 	switch {
 	case err == nil:
 		return true, nil
@@ -327,9 +377,9 @@ func (s *Service) known(ctx context.Context, m *message) (bool, error) {
 	return false, err
 }
 
-// begin counts an event among the tasks, or says why none can be taken on now.
-func (s *Service) begin() error {
-	if err := s.ready(); err != nil {
+// begin counts an event of a tenant's among the tasks, or says why none can be taken on now.
+func (s *Service) begin(tenant string) error {
+	if err := s.ready(tenant); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -343,7 +393,7 @@ func (s *Service) begin() error {
 
 func errStopping() error { return refuse(ErrUnavailable, "the engine is stopping") }
 
-func (s *Service) ready() error {
+func (s *Service) ready(tenant string) error {
 	if s.nc.Status() != nats.CONNECTED {
 		return refuse(ErrUnavailable, "NATS is not reached")
 	}
@@ -353,65 +403,12 @@ func (s *Service) ready() error {
 	if freeBytes(s.cfg.Dir) < s.cfg.MinFreeBytes {
 		return refuse(ErrStorage, "less than %d bytes are free", s.cfg.MinFreeBytes)
 	}
-	return nil
-}
-
-// stream is the writer of a tenant's queue, which is made where there is none.
-func (s *Service) stream(ctx context.Context, tenant string) (*committer, error) {
-	if c := s.knownStream(tenant); c != nil {
-		return c, nil
-	}
-	s.making.Lock()
-	defer s.making.Unlock()
-	if c := s.knownStream(tenant); c != nil {
-		return c, nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer cancel()
-	if err := s.ensureEnds(ctx); err != nil {
-		return nil, err
-	}
-	_, err := s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: streamQueue + tenant, Subjects: []string{"fre.events." + tenant + ".>"}, Description: "FRE: events of tenant " + tenant + " that wait",
-		Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, Replicas: s.cfg.Replicas,
-		MaxMsgs: s.cfg.MaxQueue, MaxBytes: s.cfg.QueueBytes, Duplicates: 2 * time.Minute, AllowAtomicPublish: true, AllowDirect: true,
-	})
-	if err != nil {
-		return nil, fault(err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.streams[tenant] = &committer{s: s}
-	return s.streams[tenant], nil
-}
-
-func (s *Service) knownStream(tenant string) *committer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.streams[tenant]
-}
-
-// ensureEnds makes the streams of what has ended.
-func (s *Service) ensureEnds(ctx context.Context) error {
-	s.mu.Lock()
-	there := s.ends
-	s.mu.Unlock()
-	if there {
+	if s.embedded == nil {
 		return nil
 	}
-	for _, cfg := range []jetstream.StreamConfig{
-		{Name: streamResults, Subjects: []string{"fre.results.*.*.*"}, Description: "FRE: results of events", MaxAge: longestResult, AllowMsgTTL: true},
-		{Name: streamDead, Subjects: []string{"fre.dead.*.*.*"}, Description: "FRE: events that are tried no more", MaxAge: s.cfg.KeepDead},
-	} {
-		cfg.Retention, cfg.Storage, cfg.Discard, cfg.Replicas = jetstream.LimitsPolicy, jetstream.FileStorage, jetstream.DiscardOld, s.cfg.Replicas
-		cfg.MaxMsgs, cfg.MaxBytes, cfg.MaxMsgsPerSubject, cfg.AllowDirect, cfg.AllowAtomicPublish = s.cfg.MaxResults, s.cfg.QueueBytes, 1, true, true
-		if _, err := s.js.CreateOrUpdateStream(ctx, cfg); err != nil {
-			return fault(err)
-		}
+	if own, all := s.embedded.stored(tenant); own > s.cfg.StoreBytes-all {
+		return refuse(ErrStorage, "the tenant's events, results and dead letters take %d bytes, all tenants' %d of store_bytes, %d: a tenant may have as much as is left", own, all, s.cfg.StoreBytes)
 	}
-	s.mu.Lock()
-	s.ends = true
-	s.mu.Unlock()
 	return nil
 }
 

@@ -17,6 +17,9 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/servertest"
 )
@@ -299,4 +302,55 @@ func TestTenantsAndTokens(t *testing.T) {
 		_, err := c.CreateToken(context.WithoutCancel(ctx), api.TokenRequest{Name: "x", Tenant: "acme", Scopes: []string{"all"}})
 		return err
 	}(), 400)
+}
+
+// oneFunction is an engine without room for its function: events of it wait.
+type oneFunction struct{ name, tenant string }
+
+func (o oneFunction) Function(name string) (*engine.Function, error) {
+	if name != o.name {
+		return nil, &engine.UnknownError{Function: name}
+	}
+	return &engine.Function{Name: name, Config: image.Config{Tenant: o.tenant}}, nil
+}
+
+func (oneFunction) Room(string) int { return 0 }
+
+func (oneFunction) Invoke(context.Context, string, *engine.Request) (*engine.Response, error) {
+	return nil, engine.ErrOverloaded
+}
+
+// TestTenantsEvents: a tenant that is removed leaves no events.
+func TestTenantsEvents(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	records, err := access.Open(access.Config{Dir: t.TempDir(), Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, err := events.Open(events.Config{Engine: oneFunction{"f.acme", "acme"}, Dir: t.TempDir(), Log: log, MinFreeBytes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(queue.Close(context.Background()), records.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	c := connect(t, func(cfg *server.Config) { cfg.Access, cfg.Events = records, queue })
+	if _, err := c.CreateTenant(t.Context(), api.TenantRequest{Name: "acme"}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := queue.Publish(t.Context(), "f.acme", &engine.Request{Method: http.MethodPost, Path: "/"}, events.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := queue.Find(t.Context(), r.ID); err != nil || d.Tenant != "acme" {
+		t.Fatalf("before: %+v, %v", d, err)
+	}
+	if err := c.RemoveTenant(t.Context(), "acme"); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := queue.Find(t.Context(), r.ID); !errors.Is(err, events.ErrNotFound) {
+		t.Errorf("after: %+v, %v", d, err)
+	}
 }

@@ -161,6 +161,11 @@ func (s *server) removeTenant(w http.ResponseWriter, r *http.Request) error {
 			return &api.Error{Code: api.CodeInUse, Status: http.StatusConflict, Message: fmt.Sprintf("tenant %s has the function %s", name, f.Name), Next: "remove its functions first (fre function rm)"}
 		}
 	}
+	if s.cfg.Events != nil { // first: what fails can be tried again as long as the record is there
+		if err := s.cfg.Events.RemoveTenant(r.Context(), name); err != nil {
+			return err
+		}
+	}
 	if err := a.RemoveTenant(name); err != nil {
 		return err
 	}

@@ -331,7 +331,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		takesEvents = triggers
 		undo.add(func() error { return queue.Close(context.WithoutCancel(ctx)) })
 	}
-	faas, err := openOpenFaaS(cfg.OpenFaaS, public.Addr(), secure != nil, eng, records, st.MkdirScratch, log)
+	faas, err := openOpenFaaS(cfg.OpenFaaS, public.Addr(), secure != nil, eng, queue, records, st.MkdirScratch, log)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,6 +117,10 @@ func (e *eventsConfig) read(cfg *serveConfig) error {
 			return fmt.Errorf("%s: %q is no size of 1KiB or more", n.field, n.value)
 		}
 		*n.to = size
+	}
+	store, queue := cmp.Or(to.StoreBytes, events.DefaultStoreBytes), cmp.Or(to.QueueBytes, events.DefaultQueueBytes)
+	if e.NATS == "" && store < 2*queue {
+		return fmt.Errorf("store_bytes: %d is less than twice queue_bytes, %d, which no tenant could use: it may have as much as is left", store, queue)
 	}
 	if e.KeepDead != "" {
 		d, err := time.ParseDuration(e.KeepDead)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/server/openfaas"
 )
@@ -60,7 +61,7 @@ func (c *openfaasConfig) read() (*openfaas.Config, error) {
 }
 
 // openOpenFaaS is what the gateway has answer OpenFaaS's clients; nil: nothing.
-func openOpenFaaS(cfg *openfaas.Config, at net.Addr, secure bool, eng *engine.Engine, records *access.Access, scratch func() (string, error), log *slog.Logger) (http.Handler, error) {
+func openOpenFaaS(cfg *openfaas.Config, at net.Addr, secure bool, eng *engine.Engine, queue *events.Service, records *access.Access, scratch func() (string, error), log *slog.Logger) (http.Handler, error) {
 	if cfg == nil {
 		return nil, nil
 	}
@@ -70,6 +71,6 @@ func openOpenFaaS(cfg *openfaas.Config, at net.Addr, secure bool, eng *engine.En
 			"give --tls-cert and --tls-key, or tls.acme in the configuration; without TLS the gateway can listen on an address such as 127.0.0.1:8080",
 		}
 	}
-	cfg.Engine, cfg.Access, cfg.Scratch, cfg.Log, cfg.Version = eng, records, scratch, log, version()
+	cfg.Engine, cfg.Events, cfg.Access, cfg.Scratch, cfg.Log, cfg.Version = eng, queue, records, scratch, log, version()
 	return openfaas.New(*cfg), nil
 }

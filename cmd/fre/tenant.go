@@ -189,7 +189,7 @@ func (c *cli) tenantUsage() *cobra.Command {
 
 func (c *cli) tenantRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME...", Short: "Remove tenants without functions: record, tokens and secrets; /work stays", Args: args(cobra.MinimumNArgs(1)),
+		Use: "rm NAME...", Short: "Remove tenants without functions: record, tokens, secrets and events; /work stays", Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -78,6 +78,11 @@ func (h *handler) removeNamespace(w http.ResponseWriter, r *request) error {
 			return &api.Error{Code: api.CodeInUse, Status: http.StatusConflict, Message: fmt.Sprintf("%s has the function %s", r.on, f.Name), Next: "remove its functions first"}
 		}
 	}
+	if h.Events != nil {
+		if err := h.Events.RemoveTenant(r.Context(), r.on); err != nil {
+			return err
+		}
+	}
 	if err := h.Access.RemoveTenant(r.on); err != nil {
 		return err
 	}

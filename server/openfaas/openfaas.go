@@ -31,19 +31,21 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/intake"
 )
 
-// Config wires the handler. All but Builders is required.
+// Config wires the handler. All but Events and Builders is required.
 type Config struct {
 	Engine   *engine.Engine
 	Access   *access.Access
 	Log      *slog.Logger
 	Version  api.Version
 	Scratch  func() (string, error) // makes a directory on the store's file system
+	Events   *events.Service        // asynchronous ones, which go with their tenant; nil: there are none
 	Builders []Builder              // whose build contexts are taken; none: no remote builds
 
 	MaxContextBytes int64         // of a build context, packed and unpacked; default 256 MiB

@@ -1,0 +1,344 @@
+package events
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/fre-engine/fre/engine"
+)
+
+// names are the streams there are, of those that FRE has.
+func names(t *testing.T, s *Service) (all []string) {
+	t.Helper()
+	list := s.js.StreamNames(t.Context())
+	for name := range list.Name() {
+		if _, _, ok := kindOf(name); ok {
+			all = append(all, name)
+		}
+	}
+	if err := list.Err(); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// However many tenants there are, each has its queue: their limits together are no limit. What
+// is a tenant's goes with it, and another of that name begins anew.
+func TestTenants(t *testing.T) {
+	e := &functions{room: 8}
+	set := quick()
+	set.Retries = 0
+	for i := range 10 {
+		tenant := fmt.Sprintf("t%d", i)
+		e.deploy("f."+tenant, quick(), func(_ *engine.Request, body []byte) (int, []byte, error) { return 200, body, nil })
+		e.deploy("bad."+tenant, set, func(*engine.Request, []byte) (int, []byte, error) { return 500, nil, nil })
+	}
+	s := open(t, testConfig(t, e))
+	var done, dead []string
+	for i := range 10 {
+		d := ends(t, s, fmt.Sprintf("f.t%d", i), "x", Options{Key: "k"})
+		if d.State != StateDone || text(t, d) != "x" {
+			t.Errorf("event of tenant %d: %+v", i, d.Entry)
+		}
+		done = append(done, d.ID)
+		dead = append(dead, ends(t, s, fmt.Sprintf("bad.t%d", i), "x", Options{}).ID)
+	}
+	if list, err := s.List(t.Context(), Filter{States: []State{StateDone, StateDead}}); err != nil || len(list) != 20 {
+		t.Errorf("%d events of all tenants, %v; want 20", len(list), err)
+	}
+	if list, err := s.List(t.Context(), Filter{Tenant: "t7", States: []State{StateDone, StateDead}}); err != nil || len(list) != 2 {
+		t.Errorf("%d events of one, %v; want 2", len(list), err)
+	}
+	e.setRoom(0)
+	waits, err := s.Publish(t.Context(), "f.t3", request("waits"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.remove("bad.t3")
+	e.remove("f.t3")
+	if err := s.RemoveTenant(t.Context(), "t3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RemoveTenant(t.Context(), "t3"); err != nil {
+		t.Errorf("once more: %v", err)
+	}
+	for _, id := range []string{done[3], dead[3], waits.ID} {
+		if d, err := s.Find(t.Context(), id); !errors.Is(err, ErrNotFound) {
+			t.Errorf("event of a tenant that was removed: %+v, %v", d, err)
+		}
+	}
+	until(t, "its queue ends", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.queues[queueKey{"t3", Normal, "f.t3"}] == nil
+	})
+	for _, name := range names(t, s) {
+		if strings.HasSuffix(name, "_t3") {
+			t.Errorf("the stream %s is there after its tenant", name)
+		}
+	}
+	for _, id := range []string{done[4], dead[4]} {
+		if _, err := s.Find(t.Context(), id); err != nil {
+			t.Errorf("another tenant's event %s: %v", id, err)
+		}
+	}
+	e.deploy("f.t3", quick(), func(_ *engine.Request, body []byte) (int, []byte, error) { return 200, body, nil })
+	e.setRoom(8)
+	if d := ends(t, s, "f.t3", "y", Options{Key: "k"}); d.State != StateDone || text(t, d) != "y" {
+		t.Errorf("event of a new tenant of that name: %+v", d.Entry)
+	}
+}
+
+// A stream that another node has removed, or somebody by hand, is made anew.
+func TestStreamRemoved(t *testing.T) {
+	node := cluster(t)
+	e := &functions{room: 4}
+	e.deploy("f.acme", quick(), func(_ *engine.Request, body []byte) (int, []byte, error) { return 200, body, nil })
+	a, b := open(t, node(e)), open(t, node(e))
+	for range 2 {
+		if d := ends(t, a, "f.acme", "x", Options{}); d.State != StateDone {
+			t.Errorf("event: %+v", d.Entry)
+		}
+		if err := b.RemoveTenant(t.Context(), "acme"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// store_bytes bounds what all tenants have, and leaves room for the next.
+func TestStoreFull(t *testing.T) {
+	e := &functions{}
+	for _, f := range []string{"f.a", "f.b", "f.c"} {
+		set := quick()
+		set.Results = 0
+		e.deploy(f, set, func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	}
+	cfg := testConfig(t, e)
+	cfg.StoreBytes = 8 << 20
+	s := open(t, cfg)
+	body := strings.Repeat("x", 256<<10)
+	publish := func(f string) error {
+		s.embedded.usage.Lock()
+		s.embedded.usage.at = time.Time{} // as if a second had passed
+		s.embedded.usage.Unlock()
+		_, err := s.Publish(t.Context(), f, request(body), Options{})
+		return err
+	}
+	fill := func(f string) (n int) {
+		t.Helper()
+		for ; n < 100; n++ {
+			if err := publish(f); err != nil {
+				var refused *RefusedError
+				if !errors.Is(err, ErrStorage) || !errors.As(err, &refused) || refused.RetryAfter == 0 || !strings.Contains(err.Error(), "store_bytes") {
+					t.Fatalf("a full store: %v", err)
+				}
+				return n
+			}
+		}
+		t.Fatal("25 MiB are taken where 8 are the limit")
+		return 0
+	}
+	// Half of it, then a third of that: as much as is left by then.
+	if a, b, c := fill("f.a"), fill("f.b"), fill("f.c"); a != 16 || b != 8 || c != 4 {
+		t.Errorf("three tenants, one after the other, had %d, %d and %d events of 256 KiB taken in 8 MiB; want 16, 8 and 4", a, b, c)
+	}
+	ended := watchEnds(t, s)
+	e.setRoom(8)
+	for range 28 {
+		<-ended
+	}
+	until(t, "what has ended makes room", func() bool { return publish("f.a") == nil })
+}
+
+// What one tenant has that has ended is never in the place of another's.
+func TestEndsApart(t *testing.T) {
+	e := &functions{room: 4}
+	set := quick()
+	set.Retries = 0
+	for _, tenant := range []string{"quiet", "loud"} {
+		e.deploy("ok."+tenant, quick(), func(_ *engine.Request, body []byte) (int, []byte, error) { return 200, body, nil })
+		e.deploy("bad."+tenant, set, func(*engine.Request, []byte) (int, []byte, error) { return 500, nil, nil })
+	}
+	cfg := testConfig(t, e)
+	cfg.MaxResults = 3 // a dead letter has one, too
+	s := open(t, cfg)
+	done, dead := ends(t, s, "ok.quiet", "kept", Options{Key: "k"}), ends(t, s, "bad.quiet", "kept", Options{})
+	for _, f := range []string{"bad.loud", "ok.loud"} {
+		for range 5 {
+			ends(t, s, f, "x", Options{})
+		}
+	}
+	for _, d := range []*Details{done, dead} {
+		if d, err := s.Find(t.Context(), d.ID); err != nil || text(t, d) != "kept" {
+			t.Errorf("of a quiet tenant beside a loud one: %+v, %v", d, err)
+		}
+	}
+	if r, err := s.Publish(t.Context(), "ok.quiet", request("x"), Options{Key: "k"}); err != nil || !r.Duplicate {
+		t.Errorf("the quiet tenant's key: %+v, %v", r, err)
+	}
+	for _, state := range []State{StateDone, StateDead} {
+		if list, err := s.List(t.Context(), Filter{Tenant: "loud", States: []State{state}}); err != nil || len(list) != 3 {
+			t.Errorf("%d of the loud one's are kept, %v; want 3", len(list), err)
+		}
+	}
+}
+
+// What nodes of before have written, into streams that all tenants shared, is found as long
+// as it is there, beside nodes that still do so.
+func TestSharedStreams(t *testing.T) {
+	e := &functions{room: 4}
+	e.deploy("f.acme", quick(), func(_ *engine.Request, body []byte) (int, []byte, error) { return 200, body, nil })
+	own := testConfig(t, e)
+	own.Listen, own.User, own.Password, own.StoreBytes = "127.0.0.1:0", "operator", "password", 1<<30
+	server, err := startEmbedded(&own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := true
+	defer func() {
+		if running {
+			server.close()
+		}
+	}()
+	cfg := testConfig(t, e)
+	cfg.URL = "nats://operator:password@" + server.addr().String()
+	s := open(t, cfg)
+	letter := func(key, body string, state State) *message {
+		return &message{
+			Entry:  Entry{ID: eventID("f.acme", key), Function: "f.acme", Tenant: "acme", Priority: Normal, State: state, Status: 200, Attempts: 1, Accepted: time.Now().UTC()},
+			method: "POST", path: "/", body: []byte(body),
+		}
+	}
+	write := func(subject string, m *message) {
+		t.Helper()
+		msg, err := m.encode(subject)
+		if err == nil {
+			_, err = s.js.PublishMsg(t.Context(), msg)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, subject := range map[string]string{"FRE_RESULTS": "fre.results.*.*.*", "FRE_DEAD": "fre.dead.*.*.*"} {
+		_, err := s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subject}, Storage: jetstream.FileStorage, MaxBytes: 1 << 30, MaxMsgsPerSubject: 1, AllowDirect: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	done, dead, gone := letter("done", "result", StateDone), letter("dead", "dead", StateDead), letter("gone", "gone", StateDead)
+	write(endSubject("results", "acme", "f.acme", done.ID), done)
+	write(endSubject("dead", "acme", "f.acme", dead.ID), dead)
+	write(endSubject("dead", "acme", "f.acme", gone.ID), gone)
+	scan := func(s *Service) {
+		t.Helper()
+		if err := s.scanStreams(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scan(s)
+	for id, want := range map[string]string{done.ID: "result", dead.ID: "dead"} {
+		if d, err := s.Find(t.Context(), id); err != nil || text(t, d) != want {
+			t.Errorf("of a node of before: %+v, %v; want %q", d, err, want)
+		}
+	}
+	if list, err := s.List(t.Context(), Filter{Function: "f.acme", Tenant: "acme", States: []State{StateDone, StateDead}}); err != nil || len(list) != 3 {
+		t.Errorf("list: %+v, %v; want 3", list, err)
+	}
+	if r, err := s.Publish(t.Context(), "f.acme", request("x"), Options{Key: "done"}); err != nil || !r.Duplicate {
+		t.Errorf("the key of a result of before: %+v, %v", r, err)
+	}
+	ended := watchEnds(t, s)
+	if err := s.Replay(t.Context(), dead.ID); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if d, err := s.Find(t.Context(), dead.ID); err != nil || d.State != StateDone || text(t, d) != "dead" {
+		t.Errorf("replayed: %+v, %v", d, err)
+	}
+	if err := s.RemoveTenant(t.Context(), "acme"); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{done.ID, dead.ID, gone.ID} {
+		if d, err := s.Find(t.Context(), id); !errors.Is(err, ErrNotFound) {
+			t.Errorf("after its tenant: %+v, %v", d, err)
+		}
+	}
+	scan(s)
+	if diff := cmp.Diff([]string{"FRE_DEAD", "FRE_RESULTS"}, names(t, s)); diff != "" {
+		t.Errorf("nodes of before need these, -want +got:\n%s", diff)
+	}
+	write(endSubject("dead", "acme", "f.acme", dead.ID), dead)
+
+	// An engine that is alone is the only one of the new version: what is empty goes.
+	running = false
+	server.close()
+	own.Listen = ""
+	s = open(t, own)
+	if d, err := s.Find(t.Context(), dead.ID); err != nil || text(t, d) != "dead" {
+		t.Errorf("after the change of version: %+v, %v", d, err)
+	}
+	scan(s)
+	if diff := cmp.Diff([]string{"FRE_DEAD"}, names(t, s)); diff != "" {
+		t.Errorf("streams of before that hold something, -want +got:\n%s", diff)
+	}
+	if err := s.Replay(t.Context(), dead.ID); err != nil {
+		t.Fatal(err)
+	}
+	scan(s)
+	scan(s)
+	if all := names(t, s); slices.Contains(all, "FRE_DEAD") || s.shared.Load() {
+		t.Errorf("streams: %v, want none of before", all)
+	}
+}
+
+// Bodies in files go when nothing needs them any more, whose tenant's ever they are.
+func TestBodiesSwept(t *testing.T) {
+	e := &functions{room: 4}
+	set := quick()
+	set.Retries = 0
+	for _, tenant := range []string{"a", "b"} {
+		e.deploy("bad."+tenant, set, func(*engine.Request, []byte) (int, []byte, error) { return 500, nil, nil })
+	}
+	s := open(t, testConfig(t, e))
+	large := strings.Repeat("l", inline+1)
+	a, b := ends(t, s, "bad.a", large, Options{}), ends(t, s, "bad.b", large, Options{})
+	if err := s.RemoveTenant(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	s.sweepBodies() // none is old enough
+	if used := s.bodies.used.Load(); used != int64(2*len(large)) {
+		t.Errorf("bodies take %d bytes, want %d", used, 2*len(large))
+	}
+	age(t, s)
+	s.sweepBodies()
+	if used := s.bodies.used.Load(); used != int64(len(large)) {
+		t.Errorf("bodies take %d bytes once a tenant has gone, want %d", used, len(large))
+	}
+	if d, err := s.Find(t.Context(), a.ID); err != nil || text(t, d) != large {
+		t.Errorf("the body of a dead letter: %v", err)
+	}
+	if _, err := s.bodies.open(b.ID + ".event"); err == nil {
+		t.Error("the body of a tenant that was removed is there")
+	}
+}
+
+// age makes all bodies two hours old.
+func age(t *testing.T, s *Service) {
+	t.Helper()
+	for _, name := range s.bodies.before(time.Now().Add(time.Hour)) {
+		then := time.Now().Add(-2 * time.Hour)
+		if err := os.Chtimes(filepath.Join(s.bodies.dir, name), then, then); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
