@@ -19,6 +19,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/unpack"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -162,7 +163,7 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 		return nil, nil, fmt.Errorf("make scratch directory: %w", err)
 	}
 	defer func() {
-		if err := os.RemoveAll(path); err != nil {
+		if err := linux.RemoveAll(path); err != nil {
 			s.log.WarnContext(context.WithoutCancel(r.Context()), "upload not removed", "path", path, "error", err)
 		}
 	}()

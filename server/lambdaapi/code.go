@@ -18,6 +18,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/unpack"
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // Limits of code, as AWS has them.
@@ -321,7 +322,7 @@ func (s *server) scratch(c *call) (dir string, remove func(), err error) {
 		return "", nil, fmt.Errorf("make scratch directory: %w", err)
 	}
 	return dir, func() {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := linux.RemoveAll(dir); err != nil {
 			s.Log.WarnContext(context.WithoutCancel(c.r.Context()), "upload not removed", "path", dir, "error", err)
 		}
 	}, nil

@@ -28,6 +28,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/unpack"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/server"
 )
 
@@ -99,7 +100,7 @@ func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() {
 		_ = dir.Close()
-		if err := os.RemoveAll(path); err != nil {
+		if err := linux.RemoveAll(path); err != nil {
 			h.Log.WarnContext(context.WithoutCancel(r.Context()), "build context not removed", "path", path, "error", err)
 		}
 	}()
@@ -148,7 +149,7 @@ func (h *handler) scratch() (*os.Root, string, error) {
 	}
 	dir, err := os.OpenRoot(path)
 	if err != nil {
-		return nil, "", errors.Join(err, os.RemoveAll(path))
+		return nil, "", errors.Join(err, linux.RemoveAll(path))
 	}
 	return dir, path, nil
 }
