@@ -174,7 +174,7 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 	defer dir.Close()
 	// Padding and headers come on top of what the entries hold.
 	body := http.MaxBytesReader(w, r.Body, s.cfg.MaxTarBytes+int64(s.cfg.MaxTarEntries)*1024)
-	if err := unpack.Tar(dir, body, unpack.Limits{Bytes: s.cfg.MaxTarBytes, Entries: s.cfg.MaxTarEntries}); err != nil {
+	if err := unpack.Tar(r.Context(), dir, body, unpack.Limits{Bytes: s.cfg.MaxTarBytes, Entries: s.cfg.MaxTarEntries}); err != nil {
 		return nil, nil, uploadError(err)
 	}
 	// To its end: net/http would read on after the handler, and panics when it comes
