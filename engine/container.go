@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/volume"
@@ -335,7 +336,7 @@ func (e *Engine) removeContainerDir(dir string) error {
 	if err := e.volumes.Remove(filepath.Join(dir, "scratch")); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	if err := linux.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove container: %w", err)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/volume"
 )
@@ -50,7 +51,7 @@ func (e *Engine) temporaryWork(name string, bytes int64, owner int) (string, err
 // removeTemporary removes the /work of a temporary function.
 func (e *Engine) removeTemporary(function string) error {
 	work := e.workPath(filepath.Join(temporaryName, function))
-	return errors.Join(e.volumes.Remove(work), os.RemoveAll(filepath.Dir(work)))
+	return errors.Join(e.volumes.Remove(work), linux.RemoveAll(filepath.Dir(work)))
 }
 
 // forgetTemporary removes what an engine before this one has left of its

@@ -19,6 +19,7 @@ import (
 	"sync"
 
 	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -358,7 +359,7 @@ func (b *Builder) stepIn(release, rootfs string, env []string, dir *os.Root, rep
 			return b.Store.Rootfs(img.Digest), nil
 		},
 	})
-	return errors.Join(err, os.RemoveAll(scratch))
+	return errors.Join(err, linux.RemoveAll(scratch))
 }
 
 func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json.RawMessage, error) {

@@ -39,7 +39,7 @@ func (b *Builder) withSource(ctx context.Context, of *buildOf, f func(*os.Root) 
 				return err
 			}
 			return openedIn(s, top, func(root *os.Root) error {
-				if err := unpackCode(of.dir, code.Archive, root); err != nil {
+				if err := unpackCode(ctx, of.dir, code.Archive, root); err != nil {
 					return err
 				}
 				return f(root)
@@ -77,7 +77,7 @@ func openedIn(s *Step, dir string, f func(*os.Root) error) error {
 	return f(root)
 }
 
-func unpackCode(dir *os.Root, name string, to *os.Root) error {
+func unpackCode(ctx context.Context, dir *os.Root, name string, to *os.Root) error {
 	fail := func(format string, args ...any) error {
 		return &FieldError{"code.archive", fmt.Sprintf("code.archive %q: %s", name, fmt.Sprintf(format, args...))}
 	}
@@ -91,7 +91,7 @@ func unpackCode(dir *os.Root, name string, to *os.Root) error {
 		return fmt.Errorf("code: %w", err)
 	}
 	defer func() { _ = f.Close() }()
-	err = unpack.File(to, f, unpack.Limits{Bytes: maxCodeBytes, Entries: maxCodeEntries})
+	err = unpack.File(ctx, to, f, unpack.Limits{Bytes: maxCodeBytes, Entries: maxCodeEntries})
 	if errors.Is(err, unpack.ErrArchive) || errors.Is(err, unpack.ErrLimit) {
 		return fail("%s", err)
 	}

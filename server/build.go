@@ -19,6 +19,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/unpack"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/server/intake"
 	"github.com/fre-engine/fre/store"
 )
@@ -168,7 +169,7 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 		return nil, nil, fmt.Errorf("make scratch directory: %w", err)
 	}
 	defer func() {
-		if err := os.RemoveAll(path); err != nil {
+		if err := linux.RemoveAll(path); err != nil {
 			s.log.WarnContext(context.WithoutCancel(r.Context()), "upload not removed", "path", path, "error", err)
 		}
 	}()
@@ -180,7 +181,7 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 	// Padding and headers come on top of what the entries hold.
 	unhurried(w)
 	body, done := intake.Within(w, http.MaxBytesReader(w, r.Body, s.cfg.MaxTarBytes+int64(s.cfg.MaxTarEntries)*1024), uploadTime)
-	err = unpack.Tar(dir, body, unpack.Limits{Bytes: s.cfg.MaxTarBytes, Entries: s.cfg.MaxTarEntries})
+	err = unpack.Tar(r.Context(), dir, body, unpack.Limits{Bytes: s.cfg.MaxTarBytes, Entries: s.cfg.MaxTarEntries})
 	if err == nil {
 		// To its end: net/http would read on after the handler, and panics when it comes
 		// to the end at the moment at which it waits for the next request.

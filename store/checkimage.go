@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // images compares each image's directory with its trees.
@@ -87,7 +89,7 @@ func (c *check) strayImages() error {
 			if c.s.snap.Load().byDigest[Digest(digestPrefix+name)] != nil {
 				return errors.New("a build has made it meanwhile")
 			}
-			return os.RemoveAll(filepath.Join(c.s.dir, "images", name))
+			return linux.RemoveAll(filepath.Join(c.s.dir, "images", name))
 		})
 	}
 	return nil

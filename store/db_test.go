@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
 )
 
 func TestLock(t *testing.T) {
@@ -164,6 +166,38 @@ func TestNewerDatabaseIsRefused(t *testing.T) {
 	}
 	if _, err := Open(dir, testLog(t)); err == nil || !strings.Contains(err.Error(), "version 99") {
 		t.Errorf("Open: %v, want a refusal naming version 99", err)
+	}
+}
+
+// TestOpenRemovesDeep: a build step's directories are removed however deep they are.
+func TestOpenRemovesDeep(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	scratch, err := s.MkdirScratch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fretest.NestDirs(t, scratch, 600)
+	fretest.LimitFiles(t, 200)
+	reopen(t, s) // its check at the end sees tmp/
+}
+
+// TestOpenWithoutRemoving: what cannot be removed keeps no store from opening, and
+// nobody from making a tree.
+func TestOpenWithoutRemoving(t *testing.T) {
+	fretest.RequireRoot(t)
+	s := openStore(t, t.TempDir())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stays := filepath.Join(s.dir, "tmp", "tree-1")
+	if err := errors.Join(os.Mkdir(stays, 0o700), unix.Mount(t.TempDir(), stays, "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Unmount(stays, unix.MNT_DETACH) }()
+	s = openStore(t, s.dir)
+	putTree(t, s, map[string]string{"a": "a"})
+	if err := errors.Join(unix.Unmount(stays, 0), os.Remove(stays)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // mountPoints are directories every image has, for what a sandbox mounts.
@@ -592,7 +594,7 @@ func (s *Store) removeImage(d Digest, may func(*Image) error) error {
 		err = s.moveToTmp(d.hex())
 	}
 	if err != nil { // a full disk may have no room for the name: then others wait while it goes
-		err = os.RemoveAll(filepath.Join(s.dir, "images", d.hex()))
+		err = linux.RemoveAll(filepath.Join(s.dir, "images", d.hex()))
 	}
 	return err
 }

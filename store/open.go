@@ -14,8 +14,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // Store is an open local registry. It is safe for use by several goroutines;
@@ -93,6 +96,7 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &Store{dir: dir, log: log}
+	s.serial.Store(uint64(time.Now().UnixNano())) // what an Open before could not remove has other names
 	s.leases.init()
 	defer func() {
 		if err != nil {
@@ -288,15 +292,14 @@ func (g *sharedSync) share(run func() error) error {
 	return r.err
 }
 
+// emptyTmp removes what a crash left. What it cannot remove is in nobody's way.
 func (s *Store) emptyTmp() error {
 	names, err := readNames(s.tmp)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if err := os.RemoveAll(filepath.Join(s.dir, "tmp", name)); err != nil {
-			return err
-		}
+		s.removeTmp(name)
 	}
 	return nil
 }
@@ -320,7 +323,7 @@ func (s *Store) mkdirTmp(name string) (*os.File, error) {
 // removeTmp removes a tree below tmp/. What it cannot remove the next Open
 // does.
 func (s *Store) removeTmp(name string) {
-	if err := os.RemoveAll(filepath.Join(s.dir, "tmp", name)); err != nil {
+	if err := linux.RemoveAll(filepath.Join(s.dir, "tmp", name)); err != nil {
 		s.log.Warn("cannot remove temporary tree", "name", name, "error", err)
 	}
 }

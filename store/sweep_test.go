@@ -99,6 +99,29 @@ func TestRemovalSparesLooseParts(t *testing.T) {
 	putImage(t, s, "next", "1", p.Tree)
 }
 
+// TestHasTreeWithoutObjects: the tree of a build that failed is not there once a sweep
+// has taken an object that it shared, and is whole again when it is put anew.
+func TestHasTreeWithoutObjects(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	files := map[string]string{"shared": "shared", "loose": "loose", "empty": ""}
+	loose := putTree(t, s, files)
+	img := putImage(t, s, "image", "1", putTree(t, s, map[string]string{"shared": "shared"}))
+	if !s.HasTree(loose) {
+		t.Error("the tree is not there, with all of its objects")
+	}
+	if err := s.RemoveImage(t.Context(), img.Digest); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Hold()()
+	if s.HasTree(loose) {
+		t.Error("the tree is there without an object")
+	}
+	if d := putTree(t, s, files); d != loose || !s.HasTree(loose) {
+		t.Errorf("put anew: %s, there: %v; want %s", d, s.HasTree(loose), loose)
+	}
+	putImage(t, s, "next", "1", loose)
+}
+
 // TestSweepDryRun: it counts what a sweep then removes.
 func TestSweepDryRun(t *testing.T) {
 	s := openStore(t, t.TempDir())

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // A tree travels as its canonical bytes ([Store.TreeBytes]) and the contents of
@@ -120,12 +121,16 @@ func (s *Store) PutTree(ctx context.Context, t *Tree, next func(*Entry) (io.Read
 	return err
 }
 
-// HasTree says whether the tree is there; whoever goes on to use it has a lease.
+// HasTree says whether the tree is there with all of its objects, which sweeps take
+// from one that neither an image has nor a part; whoever goes on to use it has a lease.
 func (s *Store) HasTree(d Digest) bool {
 	if d.check() != nil {
 		return false
 	}
-	s.leases.useTree(d)
-	st, err := os.Lstat(filepath.Join(s.dir, "trees", d.hex()+".json"))
-	return err == nil && st.Mode().IsRegular()
+	s.leases.useTree(d) // first: nothing of it goes from now on
+	keys, err := s.treeKeys(d)
+	return err == nil && !slices.ContainsFunc(keys, func(key string) bool {
+		links, _ := s.objectLinks(objectName(key, 0))
+		return links == 0
+	})
 }

@@ -140,7 +140,7 @@ func recoverImage(path string) error {
 	if err != nil {
 		return err
 	}
-	return os.RemoveAll(staging(path))
+	return linux.RemoveAll(staging(path))
 }
 
 // mkfs makes a durable image of the files in dir. Nothing but what describes them

@@ -39,6 +39,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // Kind says how a volume is counted and limited.
@@ -157,11 +159,13 @@ func Open(cfg Config) (*Manager, error) {
 		}
 	}
 	names, err := dir.Readdirnames(-1)
-	for _, name := range names {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(cfg.Dir, name)))
-	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("end removals of volumes: %w", err), dir.Close())
+	}
+	for _, name := range names {
+		if err := linux.RemoveAll(filepath.Join(cfg.Dir, name)); err != nil { // in nobody's way
+			m.log.Warn("cannot end the removal of a volume: the next start tries again", "error", err)
+		}
 	}
 	return m, nil
 }
@@ -402,7 +406,7 @@ func (m *Manager) remove(path string) error {
 	if err := m.failpoint("remove renamed"); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(gone), dropProject())
+	return errors.Join(linux.RemoveAll(gone), dropProject())
 }
 
 func (m *Manager) failpoint(step string) error {

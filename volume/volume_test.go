@@ -523,6 +523,54 @@ func TestRemove(t *testing.T) {
 	}
 }
 
+// TestRemoveDeep: a volume goes however deep a program has nested its directories,
+// at once and where an engine before has not come to its end.
+func TestRemoveDeep(t *testing.T) {
+	for name, p := range places(t, true) {
+		t.Run(name, func(t *testing.T) {
+			p.dir = testDir(t, p.dir)
+			m := p.open(t)
+			v := p.attach(t, m, "v", p.limits())
+			fretest.NestDirs(t, v.Dir(), 300)
+			left := filepath.Join(p.dir, "removed", "volume-left")
+			if err := os.Mkdir(left, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			fretest.NestDirs(t, left, 300)
+			fretest.LimitFiles(t, 100)
+			if err := errors.Join(m.Remove(v.Path()), m.Close()); err != nil {
+				t.Fatal(err)
+			}
+			p.open(t)
+			if names, err := os.ReadDir(filepath.Dir(left)); err != nil || len(names) > 0 {
+				t.Errorf("left: %v, %v; want nothing", names, err)
+			}
+		})
+	}
+}
+
+// TestOpenWithoutRemoving: what cannot be removed keeps no manager from opening.
+func TestOpenWithoutRemoving(t *testing.T) {
+	fretest.RequireRoot(t)
+	dir := t.TempDir()
+	stays := filepath.Join(dir, "volume-stays")
+	if err := errors.Join(os.Mkdir(stays, 0o700), unix.Mount(t.TempDir(), stays, "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Unmount(stays, unix.MNT_DETACH) }()
+	if err := os.Mkdir(filepath.Join(dir, "volume-goes"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Open(Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
+		t.Errorf("left: %v, %v; want volume-stays", names, err)
+	}
+}
+
 // TestOverlay: what is written through an overlay, by root too, is counted and
 // limited where its layer lies; a removed file of the lower one can be made again.
 func TestOverlay(t *testing.T) {

@@ -204,6 +204,31 @@ func (c *countedAnswer) Write(p []byte) (int, error) {
 
 func (c *countedAnswer) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
+// TestArtifactAfterFailedBuild: a pull fetches a part whose tree a failed build has
+// left, and whose objects went with an image that shared them.
+func TestArtifactAfterFailedBuild(t *testing.T) {
+	host := fretest.Registry(t)
+	s, other := openStore(t), openStore(t)
+	files := map[string]string{"bin/x": "shared", "own": "two"}
+	release := s.Hold()
+	two := builtImage(t, s, "two", basePart(t, s), part(t, s, "code", "two", "function", files))
+	release()
+	if _, err := Push(t.Context(), s, two, host+"/team/two:1", PushOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	release = other.Hold()
+	one := builtImage(t, other, "one", part(t, other, "code", "one", "function", map[string]string{"bin/x": "shared"}))
+	part(t, other, "code", "two", "function", files) // and no image of it
+	release()
+	if err := other.RemoveImage(t.Context(), one.Digest); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := pullFrom(t, other, host+"/team/two:1")
+	if diff := cmp.Diff(listing(t, s, two), listing(t, other, got)); diff != "" {
+		t.Errorf("files (-built +pulled):\n%s", diff)
+	}
+}
+
 // TestArtifactRefused: whatever a registry makes of an artifact, it becomes the
 // image that was pushed or none.
 func TestArtifactRefused(t *testing.T) {

@@ -170,9 +170,16 @@ func inside(name string) (string, error) {
 	return name, nil
 }
 
+// maxPath is what Linux and the store take (PATH_MAX).
+const maxPath = 4095
+
 func (u *unpacker) entry(h *tar.Header) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil // git archive's comment
+	}
+	// First: each element of a path costs as much as all those before it.
+	if len(h.Name) > maxPath {
+		return refuse("a path of %d bytes is longer than %d: make the image with a shorter one", len(h.Name), maxPath)
 	}
 	name, err := inside(h.Name)
 	if err != nil {

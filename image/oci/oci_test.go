@@ -393,6 +393,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"name is not UTF-8", []entry{file("a\xff", "1")}, ErrLayer, "UTF-8"},
 		{"target is not UTF-8", []entry{link(tar.TypeSymlink, "a", "b\xff")}, ErrLayer, "UTF-8"},
 		{"long name", []entry{file(strings.Repeat("a", 300), "1")}, ErrLayer, "longer"},
+		{"path of many elements", []entry{dir(strings.Repeat("a/", 100_000))}, ErrLayer, "path of 200001 bytes is longer than 4095"},
 		{"long path", []entry{file(strings.Repeat(strings.Repeat("a", 250)+"/", 17)+"b", "1")}, ErrLayer, "longer"},
 		{"owner", header(tar.Header{Typeflag: tar.TypeReg, Name: "a", Uid: 70000}), ErrLayer, "70000:0"},
 		{"the root is a file", []entry{{tar.Header{Typeflag: tar.TypeSymlink, Name: "./", Linkname: "x"}, ""}}, ErrLayer, "root"},

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,16 +37,17 @@ type Limits struct {
 // Tar writes the tar stream r below dir: files, directories, symbolic links as
 // they are, hard links between its own entries. Set-id bits are dropped. Whatever
 // would reach out of dir, appears twice, or is something else, is refused with
-// ErrArchive, what is more than l allows with ErrLimit. An error of r stays as it
-// is. What was written before an error stays: the caller removes dir.
-func Tar(dir *os.Root, r io.Reader, l Limits) error {
+// ErrArchive, what is more than l allows with ErrLimit. So are sparse files, whose
+// holes would be written out. An error of r, and that of ctx, stays as it is. What was
+// written before an error stays: the caller removes dir.
+func Tar(ctx context.Context, dir *os.Root, r io.Reader, l Limits) error {
 	source := &reader{r: r}
-	return untar(dir, source, source, l)
+	return untar(ctx, dir, source, source, l)
 }
 
 // untar reads r, which comes from source.
-func untar(dir *os.Root, r io.Reader, source *reader, l Limits) error {
-	u := newUnpacker(dir, l)
+func untar(ctx context.Context, dir *os.Root, r io.Reader, source *reader, l Limits) error {
+	u := newUnpacker(ctx, dir, l)
 	t := tar.NewReader(r)
 	for {
 		h, err := t.Next()
@@ -65,7 +67,7 @@ func untar(dir *os.Root, r io.Reader, source *reader, l Limits) error {
 
 // File writes the archive f below dir as [Tar] does: a zip or a tar, which may be
 // packed with gzip, zstd or xz. Its first bytes say which.
-func File(dir *os.Root, f *os.File, l Limits) error {
+func File(ctx context.Context, dir *os.Root, f *os.File, l Limits) error {
 	source := &reader{r: f}
 	b := bufio.NewReader(source)
 	magic, err := b.Peek(6)
@@ -75,7 +77,7 @@ func File(dir *os.Root, f *os.File, l Limits) error {
 	var r io.Reader = b
 	switch {
 	case bytes.HasPrefix(magic, []byte("PK\x03\x04")), bytes.HasPrefix(magic, []byte("PK\x05\x06")):
-		return zipFile(dir, f, l)
+		return zipFile(ctx, dir, f, l)
 	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
 		r, err = gzip.NewReader(b)
 	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
@@ -94,7 +96,7 @@ func File(dir *os.Root, f *os.File, l Limits) error {
 	if err != nil {
 		return blame(err, source.err)
 	}
-	return untar(dir, r, source, l)
+	return untar(ctx, dir, r, source, l)
 }
 
 // looksLikeTar says whether a tar's magic is where it belongs, or r is as empty as
@@ -123,7 +125,7 @@ func blame(err, source error) error {
 	switch {
 	case source != nil:
 		return source
-	case errors.Is(err, ErrLimit), errors.Is(err, ErrArchive),
+	case errors.Is(err, ErrLimit), errors.Is(err, ErrArchive), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EIO), errors.Is(err, unix.EMFILE):
 		return err
 	}
@@ -131,6 +133,7 @@ func blame(err, source error) error {
 }
 
 type unpacker struct {
+	ctx     context.Context //nolint:containedctx // of one call
 	dir     *os.Root
 	limits  Limits
 	bytes   int64
@@ -138,14 +141,17 @@ type unpacker struct {
 	made    map[string]time.Time // directories and the times they get
 }
 
-func newUnpacker(dir *os.Root, l Limits) *unpacker {
-	return &unpacker{dir: dir, limits: l, made: map[string]time.Time{}}
+func newUnpacker(ctx context.Context, dir *os.Root, l Limits) *unpacker {
+	return &unpacker{ctx: ctx, dir: dir, limits: l, made: map[string]time.Time{}}
 }
 
 // finish sets the directories' times: last, because each new entry touches its
 // directory.
 func (u *unpacker) finish() error {
 	for name, mtime := range u.made {
+		if err := u.ctx.Err(); err != nil {
+			return err
+		}
 		if err := u.dir.Chtimes(name, mtime, mtime); err != nil {
 			return fmt.Errorf("unpack: %w", err)
 		}
@@ -159,6 +165,9 @@ func (u *unpacker) entry(h *tar.Header, body io.Reader) error {
 		return nil // git archive's comment
 	case tar.TypeDir:
 		return u.directory(h.Name, fs.FileMode(h.Mode), h.ModTime)
+	}
+	if sparse(h) {
+		return errors.New("is a sparse file: pack it without holes (GNU tar without --sparse)")
 	}
 	name, err := u.place(h.Name)
 	if err != nil {
@@ -177,6 +186,17 @@ func (u *unpacker) entry(h *tar.Header, body io.Reader) error {
 		return u.dir.Link(target, name)
 	}
 	return fmt.Errorf("is neither a file, a directory nor a link (type %q)", h.Typeflag)
+}
+
+// sparse says whether an entry claims more bytes than the archive holds for it: in one
+// of GNU tar's formats 0.0, 0.1 and 1.0, or in the old one.
+func sparse(h *tar.Header) bool {
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return true
+		}
+	}
+	return h.Typeflag == tar.TypeGNUSparse
 }
 
 func (u *unpacker) directory(name string, mode fs.FileMode, mtime time.Time) error {
@@ -220,7 +240,7 @@ func (u *unpacker) file(name string, mode fs.FileMode, mtime time.Time, body io.
 	if err != nil {
 		return err
 	}
-	// Not what the header says: a sparse entry may claim more than it holds.
+	// Not what the header says: that of a zip's entry may lie.
 	n, err := io.Copy(f, io.LimitReader(body, u.limits.Bytes-u.bytes+1))
 	if err == nil {
 		err = u.count(0, n)
@@ -256,7 +276,11 @@ func (u *unpacker) mkdirs(name string) error {
 	return nil
 }
 
+// count counts what is about to be made, unless nobody waits for it any more.
 func (u *unpacker) count(entries int, bytes int64) error {
+	if err := u.ctx.Err(); err != nil {
+		return err
+	}
 	u.entries += entries
 	u.bytes += bytes
 	if u.entries > u.limits.Entries {
@@ -268,17 +292,29 @@ func (u *unpacker) count(entries int, bytes int64) error {
 	return nil
 }
 
+// What Linux and the store take (PATH_MAX, NAME_MAX). Each element of a path costs
+// looking up all those before it.
+const (
+	maxPath = 4095
+	maxName = 255
+)
+
 // inside returns the clean relative path of an entry, or why it has none.
 func inside(name string) (string, error) {
 	switch {
+	case len(name) > maxPath:
+		return "", fmt.Errorf("its path is too long: %d bytes, of at most %d; give it a shorter one", len(name), maxPath)
 	case name == "" || strings.ContainsRune(name, 0):
 		return "", errors.New("malformed path")
 	case path.IsAbs(name):
 		return "", errors.New("absolute path")
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		if part == ".." {
+		switch {
+		case part == "..":
 			return "", errors.New("path with a .. element")
+		case len(part) > maxName:
+			return "", fmt.Errorf("a name in its path is too long: %d bytes, of at most %d; give it a shorter one", len(part), maxName)
 		}
 	}
 	return path.Clean(name), nil

@@ -5,6 +5,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -68,10 +69,14 @@ func into(t testing.TB, content []byte, l Limits, unpack func(*os.Root, []byte, 
 }
 
 func asTar(dir *os.Root, content []byte, l Limits) error {
-	return Tar(dir, bytes.NewReader(content), l)
+	return Tar(context.Background(), dir, bytes.NewReader(content), l)
 }
 
 func asFile(dir *os.Root, content []byte, l Limits) error {
+	return asFileOf(context.Background(), dir, content, l)
+}
+
+func asFileOf(ctx context.Context, dir *os.Root, content []byte, l Limits) error {
 	f, err := os.CreateTemp("", "archive-")
 	if err != nil {
 		return err
@@ -83,7 +88,7 @@ func asFile(dir *os.Root, content []byte, l Limits) error {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	return File(dir, f, l)
+	return File(ctx, dir, f, l)
 }
 
 func TestTar(t *testing.T) {
@@ -146,6 +151,9 @@ func TestTarRefuses(t *testing.T) {
 		{"twice", []tar.Header{file("f"), file("f")}, "exists"},
 		{"file where a directory is", []tar.Header{file("d/f"), file("d")}, "exists"},
 		{"long name", []tar.Header{file(strings.Repeat("n", 300))}, "too long"},
+		{"long name of a directory", []tar.Header{{Typeflag: tar.TypeDir, Name: "d/" + strings.Repeat("n", 300) + "/"}}, "a name in its path is too long: 300 bytes"},
+		{"long path", []tar.Header{{Typeflag: tar.TypeDir, Name: strings.Repeat("a/", 100_000)}}, "its path is too long: 200000 bytes"},
+		{"long path of a hard link", []tar.Header{{Typeflag: tar.TypeLink, Name: "h", Linkname: strings.Repeat("a/", 100_000)}}, "its path is too long"},
 		{"too many", []tar.Header{file("1"), file("2"), file("3"), file("4"), file("5"), file("6")}, "5 files"},
 		{"too deep", []tar.Header{file(strings.Repeat("d/", 100) + "f")}, "5 files"},
 		{"too large", []tar.Header{{Typeflag: tar.TypeReg, Name: "f", Size: 600}, {Typeflag: tar.TypeReg, Name: "g", Size: 600}}, "1000 bytes"},
@@ -158,6 +166,36 @@ func TestTarRefuses(t *testing.T) {
 				t.Fatalf("unpack = %v, want an error with %q", err, tt.message)
 			}
 		})
+	}
+}
+
+// TestTarRefusesSparse: nothing is written of a file that claims a gigabyte of zeros.
+func TestTarRefusesSparse(t *testing.T) {
+	content := archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "f", Size: 1, PAXRecords: map[string]string{"XXX.sparse.map": "0,1", "XXX.sparse.numblocks": "1", "XXX.sparse.size": "1000000000"}})
+	content = bytes.ReplaceAll(content, []byte("XXX.sparse"), []byte("GNU.sparse")) // which archive/tar does not write
+	dir, err := into(t, content, Limits{1 << 40, 5}, asTar)
+	if !errors.Is(err, ErrArchive) || !strings.Contains(err.Error(), "sparse") {
+		t.Errorf("unpack = %v, want %v of a sparse file", err, ErrArchive)
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 0 {
+		t.Errorf("made: %v, %v; want nothing", list, err)
+	}
+}
+
+// TestTarEnds: it ends with its context, before anything more is made.
+func TestTarEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, content := range map[string][]byte{
+		"tar": archive(t, tar.Header{Typeflag: tar.TypeDir, Name: "d/"}), "zip": zipOf(t, zipEntry{"d/", fs.ModeDir | 0o755, ""}),
+	} {
+		dir, err := into(t, content, Limits{1000, 5}, func(dir *os.Root, content []byte, l Limits) error { return asFileOf(ctx, dir, content, l) })
+		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrArchive) {
+			t.Errorf("%s: %v, want %v", name, err, context.Canceled)
+		}
+		if list, err := os.ReadDir(dir); err != nil || len(list) > 0 {
+			t.Errorf("%s made: %v, %v; want nothing", name, list, err)
+		}
 	}
 }
 

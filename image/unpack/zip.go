@@ -2,6 +2,7 @@ package unpack
 
 import (
 	"archive/zip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -47,7 +48,7 @@ func (b *budget) ReadAt(p []byte, at int64) (int, error) {
 
 // zipFile writes the zip archive f below dir (APPNOTE.TXT, the parts of it that
 // archive/zip reads: stored and deflated entries, not encrypted).
-func zipFile(dir *os.Root, f *os.File, l Limits) error {
+func zipFile(ctx context.Context, dir *os.Root, f *os.File, l Limits) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err
@@ -56,7 +57,7 @@ func zipFile(dir *os.Root, f *os.File, l Limits) error {
 	if err != nil {
 		return blame(err, nil)
 	}
-	u := newUnpacker(dir, l)
+	u := newUnpacker(ctx, dir, l)
 	for _, e := range z.File {
 		if err := u.zipEntry(e); err != nil {
 			return blame(fmt.Errorf("zip: %s: %w", clip(e.Name), err), nil)

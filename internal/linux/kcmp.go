@@ -1,5 +1,6 @@
-// Package linux holds the few system calls that golang.org/x/sys does not wrap.
-// It alone may use package unsafe.
+// Package linux holds the few system calls that golang.org/x/sys does not wrap, and
+// RemoveAll, for what is deeper than the standard library's can remove. It alone may
+// use package unsafe.
 package linux
 
 import (

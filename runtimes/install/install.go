@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -49,6 +50,9 @@ func NewBench(step *image.Step) (*Bench, error) {
 	// The sandbox's user is nobody the host knows.
 	return &Bench{Dir: dir, step: step, counter: NewCounter()}, os.Chmod(dir, 0o777)
 }
+
+// Remove removes the bench, which would otherwise go with the step's scratch directory.
+func (b *Bench) Remove() error { return linux.RemoveAll(b.Dir) }
 
 // Write puts a file on the bench, in the place of what a tool left there.
 func (b *Bench) Write(name string, data []byte) error {

@@ -76,7 +76,7 @@ func (p Program) Fetch(ctx context.Context, step *image.Step, tools []string) (s
 		return "", fmt.Errorf("keep %s %s: %w", p.Name, p.Version, err)
 	}
 	step.Report(image.Event{Step: "packages", Name: p.Name + " " + p.Version, End: true})
-	return dir, os.RemoveAll(b.Dir)
+	return dir, b.Remove()
 }
 
 // keep copies what is to be kept of from, files and directories, to the new

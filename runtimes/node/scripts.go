@@ -349,7 +349,7 @@ func (s *site) build(ctx context.Context, l *packageLock, places []string, p scr
 		return part, install.Unpacked(err, "npm", shown)
 	}
 	s.step.Report(image.Event{Step: "packages", Name: shown, End: true})
-	return part, os.RemoveAll(b.Dir)
+	return part, b.Remove()
 }
 
 // binDir is where npm links the programs of packages.

@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
 )
@@ -251,7 +252,7 @@ func (s *site) environment(ctx context.Context, b *install.Bench, pinned []image
 	if err != nil {
 		return fmt.Errorf("what a package is built with (%s): %w", strings.Join(names, ", "), failed(err, words))
 	}
-	return os.RemoveAll(filepath.Join(b.Dir, path.Base(install.Private)))
+	return linux.RemoveAll(filepath.Join(b.Dir, path.Base(install.Private)))
 }
 
 // hook runs a package's own build at a new bench.

@@ -18,6 +18,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/unpack"
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // Limits of code, as AWS has them.
@@ -305,7 +306,7 @@ func (s *server) upload(c *call, set *settings, code *bundle) (dir string, remov
 	if dir, remove, err = s.scratch(c); err != nil {
 		return "", nil, err
 	}
-	err = unzip(dir, code.ZipFile)
+	err = unzip(c.r.Context(), dir, code.ZipFile)
 	code.ZipFile = nil
 	c.release()
 	if err != nil {
@@ -321,7 +322,7 @@ func (s *server) scratch(c *call) (dir string, remove func(), err error) {
 		return "", nil, fmt.Errorf("make scratch directory: %w", err)
 	}
 	return dir, func() {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := linux.RemoveAll(dir); err != nil {
 			s.Log.WarnContext(context.WithoutCancel(c.r.Context()), "upload not removed", "path", dir, "error", err)
 		}
 	}, nil
@@ -347,7 +348,7 @@ func (s *server) deploy(c *call, ref reference, set *settings, dir string, publi
 }
 
 // unzip writes an archive, which is hostile until shown otherwise, to a function's code.
-func unzip(dir string, zip []byte) error {
+func unzip(ctx context.Context, dir string, zip []byte) error {
 	file := filepath.Join(dir, "code.zip")
 	if err := os.WriteFile(file, zip, 0o600); err != nil {
 		return err
@@ -369,7 +370,7 @@ func unzip(dir string, zip []byte) error {
 	if _, err := f.ReadAt(magic, 0); err != nil || string(magic) != "PK" { // a tar is none to AWS
 		return invalid("Could not unzip uploaded file. Please check your file, then try to upload again.")
 	}
-	err = unpack.File(to, f, unpack.Limits{Bytes: maxUnzipped, Entries: maxFiles})
+	err = unpack.File(ctx, to, f, unpack.Limits{Bytes: maxUnzipped, Entries: maxFiles})
 	switch {
 	case errors.Is(err, unpack.ErrLimit):
 		return invalid("Unzipped size must be smaller than %d bytes, of at most %d files: %v", maxUnzipped, maxFiles, err)

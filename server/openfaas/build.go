@@ -28,6 +28,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/unpack"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/intake"
 )
@@ -100,7 +101,7 @@ func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() {
 		_ = dir.Close()
-		if err := os.RemoveAll(path); err != nil {
+		if err := linux.RemoveAll(path); err != nil {
 			h.Log.WarnContext(context.WithoutCancel(r.Context()), "build context not removed", "path", path, "error", err)
 		}
 	}()
@@ -112,7 +113,7 @@ func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 	}
 	entry := access.Entry{Who: "builder of " + tenant, Tenant: tenant, Client: client, Action: "POST /build", Result: access.Failed}
 	defer func() { h.Access.Record(entry) }()
-	cfg, err := h.unpack(dir)
+	cfg, err := h.unpack(r.Context(), dir)
 	if err != nil {
 		entry.Status, entry.Reason = h.fail(w, r, err), err.Error()
 		return
@@ -149,7 +150,7 @@ func (h *handler) scratch() (*os.Root, string, error) {
 	}
 	dir, err := os.OpenRoot(path)
 	if err != nil {
-		return nil, "", errors.Join(err, os.RemoveAll(path))
+		return nil, "", errors.Join(err, linux.RemoveAll(path))
 	}
 	return dir, path, nil
 }
@@ -196,7 +197,7 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, 
 
 // unpack takes the archive apart, in the directory where it lies, and reads what it says of
 // itself.
-func (h *handler) unpack(dir *os.Root) (*buildConfig, error) {
+func (h *handler) unpack(ctx context.Context, dir *os.Root) (*buildConfig, error) {
 	f, err := dir.Open(archiveFile)
 	if err != nil {
 		return nil, err
@@ -210,7 +211,7 @@ func (h *handler) unpack(dir *os.Root) (*buildConfig, error) {
 		return nil, err
 	}
 	defer in.Close()
-	err = unpack.Tar(in, f, unpack.Limits{Bytes: h.MaxContextBytes, Entries: maxContextEntries})
+	err = unpack.Tar(ctx, in, f, unpack.Limits{Bytes: h.MaxContextBytes, Entries: maxContextEntries})
 	if removeErr := dir.Remove(archiveFile); err == nil { // it may wait for its turn
 		err = removeErr
 	}

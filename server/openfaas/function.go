@@ -17,6 +17,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -283,7 +284,7 @@ func (h *handler) buildIn(ctx context.Context, fill func(dir *os.Root) error, re
 	if err != nil {
 		return nil, fmt.Errorf("make scratch directory: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(path)) }()
+	defer func() { err = errors.Join(err, linux.RemoveAll(path)) }()
 	dir, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, err

@@ -187,7 +187,7 @@ func FuzzBuildContext(f *testing.F) {
 			t.Fatal(err)
 		}
 		h := &handler{Config: Config{MaxContextBytes: 1 << 20}}
-		cfg, err := h.unpack(dir)
+		cfg, err := h.unpack(t.Context(), dir)
 		if err != nil {
 			if s := statusOfError(err); s != http.StatusBadRequest && s != http.StatusRequestEntityTooLarge {
 				t.Errorf("%v", err)

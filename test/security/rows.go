@@ -38,6 +38,7 @@ var Rows = []Row{
 	{"the one capability of a fork server, and lies about its children", []string{"test/security.TestForkServer", "engine.TestForkHostile", "engine.TestForkServerPower"}},
 	{"rarely used parts of the kernel: bpf, io_uring, userfaultfd, ptrace and their kin", []string{"test/security.TestSystemCalls"}},
 	{"bombs of processes, memory, open files and CPU", []string{"test/security.TestBombs", "test/robustness.TestNeighbours"}},
+	{"make what cannot be removed: directories deeper than the engine may open files", []string{"internal/linux.TestRemoveAllDeep", "volume.TestRemoveDeep", "store.TestOpenRemovesDeep"}},
 	{"fill the disk", []string{"test/security.TestDiskFill", "test/security.TestContainerFillsDisk", "test/robustness.TestNeighbours"}},
 	{"flood the log", []string{"engine.TestLogFlood", "engine.TestLogPace", "engine.TestLogFramesPace", "test/robustness.TestNeighbours"}},
 	{"core dumps and the host's core_pattern", []string{"test/security.TestNoCore"}},
