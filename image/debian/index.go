@@ -217,11 +217,16 @@ func parsePackages(r io.Reader, uri, arch string) ([]*Package, error) {
 	return out, err
 }
 
-// parseVersion refuses what version.Parse lets pass: "-", nothing but a hyphen.
+// parseVersion refuses what version.Parse lets pass, and dpkg does not: no upstream version
+// before a hyphen, or no revision behind the last one.
 func parseVersion(s string) (version.Version, error) {
 	v, err := version.Parse(s)
-	if err == nil && v.Version == "" {
+	switch {
+	case err != nil:
+	case v.Version == "":
 		err = errors.New("no upstream version")
+	case v.Revision == "" && strings.HasSuffix(strings.TrimSpace(s), "-"):
+		err = errors.New("no revision behind the hyphen")
 	}
 	return v, err
 }

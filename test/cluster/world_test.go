@@ -233,6 +233,7 @@ func (w *world) add(t *testing.T, name string, images ...daemon.Function) *node 
 	run(t, "ip", "netns", "add", n.netns)
 	undo(t, "ip", "netns", "del", n.netns)
 	run(t, "ip", "link", "add", n.cable, "type", "veth", "peer", "name", "eth0", "netns", n.netns)
+	undo(t, "ip", "link", "del", n.cable) // which else goes with the namespace, when the kernel comes to that
 	run(t, "ip", "link", "set", n.cable, "master", w.bridge, "up")
 	run(t, "ip", "-n", n.netns, "addr", "add", address+"/24", "dev", "eth0")
 	run(t, "ip", "-n", n.netns, "link", "set", "eth0", "up")
