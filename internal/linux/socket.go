@@ -82,12 +82,7 @@ func Send(fd int, parts [][]byte, oob []byte, flags int) (n int, err error) {
 		sending(p)
 	}
 	if sum > rawBytes || len(parts) > maxParts {
-		for {
-			n, err := unix.SendmsgBuffers(fd, parts, oob, nil, flags)
-			if !errors.Is(err, unix.EINTR) {
-				return max(n, 0), err
-			}
-		}
+		return sendOrdinary(fd, parts, oob, flags)
 	}
 	if len(parts) == 1 && len(oob) == 0 {
 		for {
@@ -111,6 +106,37 @@ func Send(fd int, parts [][]byte, oob []byte, flags int) (n int, err error) {
 	setControl(&m, oob)
 	for {
 		r, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), uintptr(flags))
+		if errno == 0 {
+			return int(r), nil
+		}
+		if errno != unix.EINTR {
+			return 0, errno
+		}
+	}
+}
+
+// gathered is the most buffers that sendOrdinary gathers without taking memory.
+const gathered = 64
+
+func sendOrdinary(fd int, parts [][]byte, oob []byte, flags int) (n int, err error) {
+	if len(parts) > gathered {
+		for {
+			n, err := unix.SendmsgBuffers(fd, parts, oob, nil, flags)
+			if !errors.Is(err, unix.EINTR) {
+				return max(n, 0), err
+			}
+		}
+	}
+	var iov [gathered]unix.Iovec
+	for i, p := range parts {
+		iov[i].Base = unsafe.SliceData(p)
+		iov[i].SetLen(len(p))
+	}
+	m := unix.Msghdr{Iov: &iov[0]}
+	m.SetIovlen(len(parts))
+	setControl(&m, oob)
+	for {
+		r, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), uintptr(flags))
 		if errno == 0 {
 			return int(r), nil
 		}

@@ -59,7 +59,7 @@ func TestSendRecv(t *testing.T) {
 
 // TestSendParts: however many there are.
 func TestSendParts(t *testing.T) {
-	for _, count := range []int{0, 1, maxParts, maxParts + 1, 100} {
+	for _, count := range []int{0, 1, maxParts, maxParts + 1, gathered, gathered + 1, 100} {
 		a, b := socketPair(t)
 		parts := make([][]byte, count)
 		for i := range parts {
