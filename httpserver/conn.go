@@ -211,8 +211,10 @@ func (c *conn) send(head, body []byte, _ bool) error {
 	}
 	// Where no more of the request comes, what comes is read into has room: for one part the
 	// kernel has less to read than for two.
-	if room := c.in[c.end:]; c.raw != nil && c.body == nil && len(body) <= smallBody && len(head)+len(body) <= len(room) {
-		return c.write(room[:copy(room, head)+copy(room[len(head):], body)])
+	if c.raw != nil && c.body == nil && len(body) <= smallBody { // else somebody may be reading a body there
+		if room := c.in[c.end:]; len(head)+len(body) <= len(room) {
+			return c.write(room[:copy(room, head)+copy(room[len(head):], body)])
+		}
 	}
 	return c.write(head, body)
 }
