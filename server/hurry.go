@@ -6,10 +6,10 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/server/intake"
 )
 
 const (
@@ -59,17 +59,16 @@ func (b *hurriedBody) Read(p []byte) (int, error) {
 // Bounded is l with at most so many connections at once, and of one client (access.Block) ofOne;
 // others are closed as they come. Those that are shared, as a proxy's, count among all alone.
 func Bounded(l net.Listener, all, ofOne int, shared func(netip.Addr) bool) net.Listener {
-	return &boundedListener{Listener: l, all: all, ofOne: ofOne, shared: shared, of: map[netip.Prefix]int{}}
+	return &boundedListener{
+		Listener: l, shared: shared,
+		places: intake.Places[netip.Prefix]{All: all, Of: ofOne, Shared: func(p netip.Prefix) bool { return !p.IsValid() }},
+	}
 }
 
 type boundedListener struct {
 	net.Listener
-	all, ofOne int
-	shared     func(netip.Addr) bool
-
-	mu   sync.Mutex
-	open int
-	of   map[netip.Prefix]int
+	shared func(netip.Addr) bool
+	places intake.Places[netip.Prefix] // by client; no prefix is many
 }
 
 // Accept waits for a connection that there is a place for.
@@ -87,25 +86,11 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 }
 
 func (l *boundedListener) enter(from net.Addr) (leave func(), ok bool) {
-	var client netip.Prefix // none: it is counted among all alone
+	var client netip.Prefix
 	if at, err := netip.ParseAddrPort(from.String()); err == nil && !l.shared(at.Addr().Unmap()) {
 		client = access.Block(at.Addr())
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.open >= l.all || client.IsValid() && l.of[client] >= l.ofOne {
-		return nil, false
-	}
-	l.open++
-	l.of[client]++
-	return sync.OnceFunc(func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.open--
-		if l.of[client]--; l.of[client] == 0 {
-			delete(l.of, client)
-		}
-	}), true
+	return l.places.Enter(client)
 }
 
 type boundedConn struct {

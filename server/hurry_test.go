@@ -134,10 +134,9 @@ func TestAuditBrokenOff(t *testing.T) {
 	}
 }
 
-// TestBounded: there are so many connections, of one client fewer, and proxies' count among all
-// alone; who leaves gives one place back.
+// TestBounded: a client is an address, of IPv6 a /64; proxies' connections count among all alone.
 func TestBounded(t *testing.T) {
-	l := &boundedListener{all: 4, ofOne: 2, shared: func(a netip.Addr) bool { return a == netip.MustParseAddr("192.0.2.9") }, of: map[netip.Prefix]int{}}
+	l := Bounded(nil, 4, 2, func(a netip.Addr) bool { return a == netip.MustParseAddr("192.0.2.9") }).(*boundedListener)
 	enter := func(from string, want bool) func() {
 		t.Helper()
 		leave, ok := l.enter(net.TCPAddrFromAddrPort(netip.MustParseAddrPort(from)))
@@ -155,9 +154,8 @@ func TestBounded(t *testing.T) {
 	for _, leave := range all {
 		leave()
 	}
-	if l.open != 0 || len(l.of) != 0 {
-		t.Errorf("all have left: %d are open, of %v", l.open, l.of)
-	}
+	enter("[2001:db8::4]:1", true)
+	enter("[2001:db8::5]:1", true)
 }
 
 // TestBoundedAccept closes what there is no place for, and goes on.

@@ -97,11 +97,8 @@ func Send(fd int, parts [][]byte, oob []byte, flags int) (n int, err error) {
 		}
 	}
 	var iov [maxParts]unix.Iovec
-	for i, p := range parts {
-		iov[i].Base = unsafe.SliceData(p)
-		iov[i].SetLen(len(p))
-	}
-	m := unix.Msghdr{Iov: &iov[0]}
+	gather(iov[:], parts)
+	m := unix.Msghdr{Iov: &iov[0]} // here: another function's would be on the heap
 	m.SetIovlen(len(parts))
 	setControl(&m, oob)
 	for {
@@ -128,11 +125,8 @@ func sendOrdinary(fd int, parts [][]byte, oob []byte, flags int) (n int, err err
 		}
 	}
 	var iov [gathered]unix.Iovec
-	for i, p := range parts {
-		iov[i].Base = unsafe.SliceData(p)
-		iov[i].SetLen(len(p))
-	}
-	m := unix.Msghdr{Iov: &iov[0]}
+	gather(iov[:], parts)
+	m := unix.Msghdr{Iov: &iov[0]} // here: another function's would be on the heap
 	m.SetIovlen(len(parts))
 	setControl(&m, oob)
 	for {
@@ -155,6 +149,14 @@ func SendFile(to, file int, offset *int64, n int) (int, error) {
 		return 0, errno
 	}
 	return int(r), nil
+}
+
+// gather has iov lead to the parts, of which it has room for.
+func gather(iov []unix.Iovec, parts [][]byte) {
+	for i, p := range parts {
+		iov[i].Base = unsafe.SliceData(p)
+		iov[i].SetLen(len(p))
+	}
 }
 
 func setControl(m *unix.Msghdr, oob []byte) {

@@ -1,6 +1,6 @@
-// Package intake bounds request bodies that are taken in before it is known whose they are, or
-// before a quota was asked: how many come at a time, and how long each may take. Who sends one
-// byte after the other keeps nobody else from sending theirs.
+// Package intake bounds what is taken in before it is known whose it is, or before a quota was
+// asked, connections and request bodies: how many come at a time, and how long each body may
+// take. Who sends one byte after the other keeps nobody else from sending theirs.
 package intake
 
 import (
@@ -11,21 +11,22 @@ import (
 	"time"
 )
 
-// Places are for the bodies that may come at a time: All, and of one sender Of. They may be
-// used from several goroutines.
+// Places are for what may come at a time: All, and of one sender Of. They may be used from
+// several goroutines.
 type Places[Sender comparable] struct {
 	All, Of int
+	Shared  func(Sender) bool // those that are many, and count among all alone; nil: nobody is
 
 	mu    sync.Mutex
 	taken int
 	of    map[Sender]int
 }
 
-// Enter takes a place for a body of from's, if there is one, until leave is called.
+// Enter takes a place for one of from's, if there is one, until leave is called.
 func (p *Places[Sender]) Enter(from Sender) (leave func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.taken >= p.All || p.of[from] >= p.Of {
+	if p.taken >= p.All || p.of[from] >= p.Of && (p.Shared == nil || !p.Shared(from)) {
 		return nil, false
 	}
 	if p.of == nil {

@@ -6,10 +6,10 @@ import (
 	"github.com/fre-engine/fre/server/intake"
 )
 
-// TestPlaces: so many bodies come at a time, of one sender fewer, and who leaves gives one
-// place back, once.
+// TestPlaces: so many come at a time, of one sender fewer unless that is many, and who leaves
+// gives one place back, once.
 func TestPlaces(t *testing.T) {
-	p := intake.Places[string]{All: 3, Of: 2}
+	p := intake.Places[string]{All: 3, Of: 2, Shared: func(from string) bool { return from == "a proxy" }}
 	enter := func(from string, want bool) func() {
 		t.Helper()
 		leave, ok := p.Enter(from)
@@ -30,8 +30,8 @@ func TestPlaces(t *testing.T) {
 	for _, leave := range []func(){second, third, again} {
 		leave()
 	}
-	for range 2 {
-		enter("a", true)
+	for range 3 {
+		enter("a proxy", true)
 	}
-	enter("b", true)
+	enter("b", false)
 }

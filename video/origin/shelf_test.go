@@ -13,21 +13,28 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// TestShelvesAside: while the playlists of an asset are made, what is there is served; who asks
-// for that asset waits for the one that makes them, and no more are made at once than there are
-// places.
-func TestShelvesAside(t *testing.T) {
+// emptyOrigin has no assets yet, and ends with the test.
+func emptyOrigin(t *testing.T) (*Origin, *asset.Library) {
+	t.Helper()
 	fretest.CheckLeaks(t)
 	library, _, err := asset.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := New(Config{Library: library, Log: slog.New(slog.DiscardHandler), Prefix: "/assets"})
-	defer func() {
+	t.Cleanup(func() {
 		if err := errors.Join(o.Close(), library.Close()); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return o, library
+}
+
+// TestShelvesAside: while the playlists of an asset are made, what is there is served; who asks
+// for that asset waits for the one that makes them, and no more are made at once than there are
+// places.
+func TestShelvesAside(t *testing.T) {
+	o, library := emptyOrigin(t)
 	add := func() []byte {
 		t.Helper()
 		a := &asset.Asset{ID: asset.NewID(), State: asset.Ready, Made: asset.NewID(), Duration: 4, Renditions: []*asset.Rendition{{
@@ -106,17 +113,7 @@ func TestShelvesAside(t *testing.T) {
 
 // TestShelfRefused: one that could not be made is made by whoever asks next.
 func TestShelfRefused(t *testing.T) {
-	fretest.CheckLeaks(t)
-	library, _, err := asset.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := New(Config{Library: library, Log: slog.New(slog.DiscardHandler), Prefix: "/assets"})
-	defer func() {
-		if err := errors.Join(o.Close(), library.Close()); err != nil {
-			t.Error(err)
-		}
-	}()
+	o, library := emptyOrigin(t)
 	broken := &asset.Asset{ID: asset.NewID(), State: asset.Ready, Made: asset.NewID(), Renditions: []*asset.Rendition{nil}}
 	if err := library.Create(broken); err != nil {
 		t.Fatal(err)
