@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/store"
 )
 
@@ -170,16 +172,13 @@ func inside(name string) (string, error) {
 	return name, nil
 }
 
-// maxPath is what Linux and the store take (PATH_MAX).
-const maxPath = 4095
-
 func (u *unpacker) entry(h *tar.Header) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil // git archive's comment
 	}
 	// First: each element of a path costs as much as all those before it.
-	if len(h.Name) > maxPath {
-		return refuse("a path of %d bytes is longer than %d: make the image with a shorter one", len(h.Name), maxPath)
+	if len(h.Name) >= unix.PathMax {
+		return refuse("a path of %d bytes is longer than %d: make the image with a shorter one", len(h.Name), unix.PathMax-1)
 	}
 	name, err := inside(h.Name)
 	if err != nil {

@@ -292,18 +292,14 @@ func (u *unpacker) count(entries int, bytes int64) error {
 	return nil
 }
 
-// What Linux and the store take (PATH_MAX, NAME_MAX). Each element of a path costs
-// looking up all those before it.
-const (
-	maxPath = 4095
-	maxName = 255
-)
+// maxName is the longest name that Linux and the store take (NAME_MAX).
+const maxName = 255
 
 // inside returns the clean relative path of an entry, or why it has none.
 func inside(name string) (string, error) {
 	switch {
-	case len(name) > maxPath:
-		return "", fmt.Errorf("its path is too long: %d bytes, of at most %d; give it a shorter one", len(name), maxPath)
+	case len(name) >= unix.PathMax: // each element costs looking up all those before it
+		return "", fmt.Errorf("its path is too long: %d bytes, of at most %d; give it a shorter one", len(name), unix.PathMax-1)
 	case name == "" || strings.ContainsRune(name, 0):
 		return "", errors.New("malformed path")
 	case path.IsAbs(name):
