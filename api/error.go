@@ -51,11 +51,11 @@ const (
 	CodeCrash            Code = "function_crash"     // 502: the instance died or broke the protocol
 	CodeRegistry         Code = "registry"           // 502: a registry refused or cannot be reached
 	CodePackageSite      Code = "package_site"       // 502: a package site refused, wants fewer requests, or cannot be reached
-	CodeOverloaded       Code = "overloaded"         // 503
+	CodeOverloaded       Code = "overloaded"         // 503; 429: too many uploads are on their way
 	CodePartitioned      Code = "partitioned"        // 503: the node cannot reach the others, and what it was asked concerns them
 	CodeConflict         Code = "conflict"           // 409: another node has changed it meanwhile
 	CodeClosed           Code = "stopping"           // 503: the engine is shutting down
-	CodeTimeout          Code = "timeout"            // 504: the function did not answer in time
+	CodeTimeout          Code = "timeout"            // 504: the function did not answer in time; 408: an upload took too long
 	CodeInsufficientDisk Code = "no_space"           // 507: the disk is full
 )
 
