@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/fre-engine/fre/access"
@@ -30,9 +31,12 @@ func hurried(next http.Handler, body, left time.Duration) http.Handler {
 		}
 		control := http.NewResponseController(w)
 		_ = control.SetReadDeadline(time.Now().Add(body)) // fails with the connection, as below
-		r.Body = &hurriedBody{r.Body, w}
+		sent := &hurriedBody{ReadCloser: r.Body, w: w}
+		r.Body = sent
 		next.ServeHTTP(w, r)
-		_ = control.SetReadDeadline(time.Now().Add(left))
+		if !sent.ended.Load() {
+			_ = control.SetReadDeadline(time.Now().Add(left))
+		}
 	})
 }
 
@@ -45,12 +49,14 @@ func unhurried(w http.ResponseWriter) {
 // client has gone, and a deadline would mean that.
 type hurriedBody struct {
 	io.ReadCloser
-	w http.ResponseWriter
+	w     http.ResponseWriter
+	ended atomic.Bool
 }
 
 func (b *hurriedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
+		b.ended.Store(true)
 		unhurried(b.w)
 	}
 	return n, err
