@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
-	"github.com/robfig/cron/v3"
 
 	"github.com/fre-engine/fre/internal/glob"
 )
@@ -77,7 +76,7 @@ type Webhook struct {
 
 // Cron makes an event at times of day.
 type Cron struct {
-	Schedule string `json:"schedule"`       // five fields, or @hourly, @daily, @weekly, @monthly, @yearly
+	Schedule string `json:"schedule"`       // five fields, or @hourly, @daily, @weekly, @monthly, @yearly: see Schedule
 	Zone     string `json:"zone"`           // of the time zone database; default UTC
 	Missed   string `json:"missed"`         // of times when no engine ran: "skip" (default), or "once" for the last of them
 	Path     string `json:"path"`           // of the event; default /
@@ -112,7 +111,7 @@ var (
 	fieldNamePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,62}$`)
 	headerPattern    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,62}: [^\x00-\x1f]{1,200}$`)
 	globPattern      = regexp.MustCompile(`^[!-~]{1,200}$`)
-	schedulePattern  = regexp.MustCompile(`^(@(hourly|daily|weekly|monthly|yearly)|[0-9A-Za-z*?/,-]+( +[0-9A-Za-z*?/,-]+){4})$`)
+	schedulePattern  = regexp.MustCompile(`^[ -~\t]{1,200}$`)
 	zonePattern      = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_+/-]{0,63}$`)
 	subjectPattern   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}(\.([A-Za-z0-9_-]{1,63}|\*)){0,15}(\.>)?$`)
 	streamPattern    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
@@ -127,28 +126,6 @@ func (c *Cron) Next(t time.Time) (time.Time, error) {
 		return time.Time{}, err
 	}
 	return s.Next(t), nil
-}
-
-// ParseSchedule reads a schedule in a time zone.
-func ParseSchedule(schedule, zone string) (cron.Schedule, error) {
-	if !schedulePattern.MatchString(schedule) {
-		return nil, errors.New(`write five fields (minute hour day month weekday) such as "30 4 * * 1-5", or @daily`)
-	}
-	location, err := time.LoadLocation(zone)
-	if err != nil || zone == "Local" {
-		return nil, fmt.Errorf("time zone %q is not known", zone)
-	}
-	s, err := cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor).Parse(schedule)
-	if err != nil {
-		return nil, err
-	}
-	if spec, ok := s.(*cron.SpecSchedule); ok {
-		spec.Location = location
-	}
-	if s.Next(time.Now()).IsZero() {
-		return nil, errors.New("there is no such time")
-	}
-	return s, nil
 }
 
 // triggerFields is the table of one trigger's keys.

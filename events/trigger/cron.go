@@ -32,6 +32,7 @@ const (
 type schedule struct {
 	function, trigger string
 	cron              *image.Cron
+	times             *image.Schedule
 	mark              string
 	last              time.Time // seen to
 }
@@ -52,6 +53,9 @@ func (s *Set) Cron(ctx context.Context, marks Marks) {
 			all, seen = s.schedules(all), changed
 		}
 		for _, c := range all {
+			if c.times == nil {
+				continue
+			}
 			if err := s.due(ctx, marks, c); err != nil && ctx.Err() == nil {
 				s.cfg.Log.WarnContext(ctx, "cron: tried again", "function", c.function, "trigger", c.trigger, "error", err)
 			}
@@ -77,7 +81,12 @@ func (s *Set) schedules(before map[string]*schedule) map[string]*schedule {
 			name := f.Name + "/" + t.Name + "/" + hex.EncodeToString(sum[:8])
 			c := before[name]
 			if c == nil {
-				c = &schedule{function: f.Name, trigger: t.Name, mark: name}
+				times, err := image.ParseSchedule(t.Cron.Schedule, t.Cron.Zone)
+				if err != nil { // an engine before this one took it, or the time zone is gone
+					s.cfg.Log.Warn("cron: trigger makes no events; deploy the function with another schedule", "function", f.Name, "trigger", t.Name, "error", err)
+					times = nil
+				}
+				c = &schedule{function: f.Name, trigger: t.Name, mark: name, times: times}
 			}
 			c.cron = t.Cron
 			all[name] = c
@@ -88,7 +97,7 @@ func (s *Set) schedules(before map[string]*schedule) map[string]*schedule {
 
 // due makes the event of the last time that has come, if it is not seen to.
 func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
-	now := s.cfg.Now()
+	now := s.cfg.Now().Round(0) // the clock on the wall: the other one stands still while the machine sleeps
 	if c.last.IsZero() {
 		last, err := marks.Mark(ctx, c.mark)
 		if err != nil {
@@ -102,9 +111,9 @@ func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
 		}
 		c.last = last
 	}
-	at, err := latest(c.cron, c.last, now)
-	if err != nil || at.IsZero() {
-		return err
+	at := latest(c.times, c.last, now)
+	if at.IsZero() {
+		return nil
 	}
 	// Another node may have seen to it, whose clock need not be this one's.
 	if last, err := marks.Mark(ctx, c.mark); err != nil || !last.Before(at) {
@@ -132,11 +141,7 @@ func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
 }
 
 // latest is the schedule's last time after one and up to another, zero if there is none.
-func latest(c *image.Cron, after, until time.Time) (time.Time, error) {
-	s, err := image.ParseSchedule(c.Schedule, c.Zone)
-	if err != nil {
-		return time.Time{}, err
-	}
+func latest(s *image.Schedule, after, until time.Time) time.Time {
 	// Backwards in steps that grow, until one is found or nothing is left.
 	for back := time.Hour; ; back *= 2 {
 		from := until.Add(-back)
@@ -148,7 +153,7 @@ func latest(c *image.Cron, after, until time.Time) (time.Time, error) {
 			found = t
 		}
 		if !found.IsZero() || from.Equal(after) {
-			return found, nil
+			return found
 		}
 	}
 }

@@ -533,7 +533,9 @@ func TestCronZones(t *testing.T) {
 	for from, want := range map[string]string{
 		"2026-01-10T00:00:00Z": "2026-01-10T01:30:00Z",
 		"2026-07-10T00:00:00Z": "2026-07-10T00:30:00Z",
-		"2026-03-29T00:00:00Z": "2026-03-30T00:30:00Z", // that day has no 02:30
+		"2026-03-29T00:00:00Z": "2026-03-29T01:00:00Z", // there is no 02:30: right after the jump
+		"2026-03-29T01:00:00Z": "2026-03-30T00:30:00Z",
+		"2026-10-25T00:30:00Z": "2026-10-26T01:30:00Z", // 02:30 comes twice
 	} {
 		at, err := time.Parse(time.RFC3339, from)
 		if err != nil {
@@ -545,13 +547,19 @@ func TestCronZones(t *testing.T) {
 		}
 	}
 	// A year without an engine is looked through in no time, and the last is found.
-	minutes := &image.Cron{Schedule: "* * * * *", Zone: "UTC"}
-	now := time.Date(2026, 5, 1, 12, 0, 30, 0, time.UTC)
-	if at, err := latest(minutes, now.AddDate(-1, 0, 0), now); err != nil || !at.Equal(now.Truncate(time.Minute)) {
-		t.Errorf("the last minute before %v: %v, %v", now, at, err)
+	times := func(schedule, zone string) *image.Schedule {
+		s, err := image.ParseSchedule(schedule, zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
 	}
-	if at, err := latest(berlin, now.Add(-time.Hour), now); err != nil || !at.IsZero() {
-		t.Errorf("nothing is due: %v, %v", at, err)
+	now := time.Date(2026, 5, 1, 12, 0, 30, 0, time.UTC)
+	if at := latest(times("* * * * *", "UTC"), now.AddDate(-1, 0, 0), now); !at.Equal(now.Truncate(time.Minute)) {
+		t.Errorf("the last minute before %v: %v", now, at)
+	}
+	if at := latest(times(berlin.Schedule, berlin.Zone), now.Add(-time.Hour), now); !at.IsZero() {
+		t.Errorf("nothing is due: %v", at)
 	}
 }
 
