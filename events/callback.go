@@ -264,8 +264,6 @@ func (c *sender) leave() bool {
 
 // send tries one order in its turn.
 func (c *sender) send(msg jetstream.Msg) {
-	stop := c.s.keep(msg, callbackAckWait/3)
-	defer stop()
 	order, err := decode(msg.Subject(), msg.Headers(), nil)
 	meta, merr := msg.Metadata()
 	if err = errors.Join(err, merr); err != nil {
@@ -273,6 +271,17 @@ func (c *sender) send(msg jetstream.Msg) {
 		_ = msg.Term() // fails with the connection
 		return
 	}
+	key := keyOfMessage(meta)
+	if !c.s.take(key, msg) {
+		return
+	}
+	stop := c.s.keep(msg, callbackAckWait/3)
+	v := c.inTurn(msg, meta, key, order)
+	stop()
+	c.s.release(key, msg, v)
+}
+
+func (c *sender) inTurn(msg jetstream.Msg, meta *jetstream.MsgMetadata, key attemptKey, order *message) verdict {
 	host := ""
 	if u, err := url.Parse(order.callback); err == nil {
 		host = u.Host
@@ -285,11 +294,10 @@ func (c *sender) send(msg jetstream.Msg) {
 		case places <- struct{}{}:
 			defer func() { <-places }()
 		case <-c.s.live.Done():
-			_ = msg.Nak() // likewise
-			return
+			return verdict{again: true}
 		}
 	}
-	c.s.sendOne(c.client, msg, meta, order)
+	return c.s.sendOne(c.client, msg, meta, key, order)
 }
 
 func (c *sender) receiver(host string) *receiver {
@@ -314,23 +322,37 @@ func (c *sender) drop(host string) {
 	}
 }
 
-// sendOne tries once; what fails comes again.
-func (s *Service) sendOne(client *http.Client, msg jetstream.Msg, meta *jetstream.MsgMetadata, order *message) {
-	final, err := s.post(client, order)
+// sendOne tries once; what fails comes again. A try that the engine's end has broken off counts.
+func (s *Service) sendOne(client *http.Client, msg jetstream.Msg, meta *jetstream.MsgMetadata, key attemptKey, order *message) verdict {
+	n, _, err := s.count(key, meta)
+	if err != nil {
+		s.cfg.Log.Error("events: callback not begun", "id", order.ID, "function", order.Function, "error", err)
+		s.waits(key, n-1)
+		return verdict{again: true, after: retryStream}
+	}
+	final := n > callbackTries
+	if final {
+		n--
+		err = fmt.Errorf("the engine ended during try %d", n)
+	} else {
+		final, err = s.post(client, order)
+	}
 	switch {
 	case err == nil:
 		s.metrics.callbacks.WithLabelValues("done").Inc()
 	case s.live.Err() != nil:
-		_ = msg.Nak() // fails with the connection
-		return
-	case !final && meta.NumDelivered < callbackTries:
-		_ = msg.NakWithDelay(callbackPause << (meta.NumDelivered - 1)) // likewise
-		return
+		s.waits(key, n-1)
+		return verdict{again: true}
+	case !final && n < callbackTries:
+		s.waits(key, n)
+		return verdict{again: true, after: callbackPause << (n - 1)}
 	default:
 		s.metrics.callbacks.WithLabelValues("failed").Inc()
-		s.cfg.Log.Warn("events: callback given up", "id", order.ID, "function", order.Function, "tries", meta.NumDelivered, "error", err)
+		s.cfg.Log.Warn("events: callback given up", "id", order.ID, "function", order.Function, "tries", n, "error", err)
 	}
 	_ = msg.Ack() // else it is sent once more
+	s.tried(key)
+	return verdict{}
 }
 
 // post sends a result; final says that trying again is no use.

@@ -225,6 +225,7 @@ func TestCallbackAfterCrash(t *testing.T) {
 	}
 	ended := watchEnds(t, s)
 	for range 2 {
+		s.hands = newHands() // of another process
 		d := &delivery{msg: queued}
 		s.handle(&queue{s: s, key: queueKey{m.Tenant, m.Priority, m.Function}, wait: time.Minute}, d, false)
 		if end := <-ended; end.ID != id || end.State != StateDone || end.Status != 201 || end.Attempts != 1 || !d.acked.Load() {

@@ -165,6 +165,7 @@ type Options struct {
 	Priority Priority
 	Callback string // URL that the result is posted to
 	Source   string // of [Entry]; default "http"
+	Repeated bool   // with a key: the engine itself publishes it again until it is taken on
 }
 
 // Receipt says that an event is on disk.

@@ -301,13 +301,14 @@ func (s *Service) scan() {
 func (s *Service) scanStreams(ctx context.Context, whole bool) error {
 	names := s.js.StreamNames(ctx)
 	shared := false
+	queued := map[attemptKey]bool{}
 	for name := range names.Name() {
 		k, tenant, ours := kindOf(name)
 		if !ours {
 			continue
 		}
 		shared = shared || tenant == ""
-		if err := s.scanStream(ctx, k, tenant, name, whole); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		if err := s.scanStream(ctx, k, tenant, name, whole, queued); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return err // else it was removed meanwhile
 		}
 	}
@@ -317,12 +318,15 @@ func (s *Service) scanStreams(ctx context.Context, whole bool) error {
 	s.shared.Store(shared)
 	if whole {
 		s.index.foundAll()
+		if s.attempts != nil {
+			s.attempts.prune(queued)
+		}
 		s.sweepBodies()
 	}
 	return nil
 }
 
-func (s *Service) scanStream(ctx context.Context, k kind, tenant, name string, whole bool) error {
+func (s *Service) scanStream(ctx context.Context, k kind, tenant, name string, whole bool, queued map[attemptKey]bool) error {
 	if tenant != "" {
 		if _, err := s.ensure(ctx, k, tenant, s.js.UpdateStream); err != nil {
 			return err
@@ -337,7 +341,7 @@ func (s *Service) scanStream(ctx context.Context, k kind, tenant, name string, w
 	}
 	switch left := stream.CachedInfo().State.Msgs; {
 	case k == kindQueue:
-		return s.scanQueue(ctx, tenant, stream, whole)
+		return s.scanQueue(ctx, tenant, stream, whole, queued)
 	case k == kindOrders && left > 0:
 		s.sendFrom(name) // what an engine before this one has left, or other nodes
 	case left == 0 && tenant == "" && s.embedded != nil: // no engine of before writes to it any more
@@ -346,9 +350,9 @@ func (s *Service) scanStream(ctx context.Context, k kind, tenant, name string, w
 	return nil
 }
 
-func (s *Service) scanQueue(ctx context.Context, tenant string, stream jetstream.Stream, whole bool) error {
+func (s *Service) scanQueue(ctx context.Context, tenant string, stream jetstream.Stream, whole bool, queued map[attemptKey]bool) error {
 	if whole {
-		if err := s.takeUp(ctx, stream); err != nil {
+		if err := s.takeUp(ctx, stream, queued); err != nil {
 			return err
 		}
 	}
@@ -378,9 +382,9 @@ func functionOf(tenant, token string) string {
 	return image.QualifiedName(strings.ReplaceAll(token, "_", "."), tenant)
 }
 
-// takeUp reads the events of a stream into the index, one by one: a work queue has no
-// consumers beside those it is worked off by.
-func (s *Service) takeUp(ctx context.Context, stream jetstream.Stream) error {
+// takeUp reads the events of a stream into the index, one by one, and their keys into queued: a
+// work queue has no consumers beside those it is worked off by.
+func (s *Service) takeUp(ctx context.Context, stream jetstream.Stream, queued map[attemptKey]bool) error {
 	last := stream.CachedInfo().State.LastSeq
 	for seq := stream.CachedInfo().State.FirstSeq; seq <= last; seq++ {
 		raw, err := stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject("fre.events.>"))
@@ -391,6 +395,7 @@ func (s *Service) takeUp(ctx context.Context, stream jetstream.Stream) error {
 			return err
 		}
 		seq = raw.Sequence
+		queued[keyOfQueued(stream.CachedInfo().Config.Name, seq, raw.Time)] = true
 		if m, err := decode(raw.Subject, raw.Header, raw.Data); err == nil {
 			m.seq = seq
 			s.index.found(m.Entry)

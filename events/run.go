@@ -34,45 +34,130 @@ type outcome struct {
 
 // handle runs one event to the end of an attempt, with the caller's turn or one of its own.
 func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
-	stop := s.keep(msg, q.keepEvery())
-	defer stop()
-	if !turn {
-		if _, err := s.turns.acquire(s.live, q.key.priority, 1); err != nil {
-			_ = msg.Nak() // fails with the connection: then it comes again by itself
-			return
+	defer func() {
+		if turn {
+			s.turns.release(1)
 		}
-	}
-	defer s.turns.release(1)
+	}()
 	meta, err := msg.Metadata()
 	if err != nil {
 		s.cfg.Log.Error("events: message without metadata", "subject", msg.Subject(), "error", err)
 		return
 	}
-	m, err := decode(msg.Subject(), msg.Headers(), msg.Data())
-	if err != nil {
+	key := keyOfMessage(meta)
+	if !s.take(key, msg) {
+		return
+	}
+	stop := s.keep(msg, q.keepEvery())
+	v := verdict{again: true}
+	if turn {
+		v = s.try(q, msg, meta, key)
+	} else if _, err := s.turns.acquire(s.live, q.key.priority, 1); err == nil {
+		turn = true
+		v = s.try(q, msg, meta, key)
+	}
+	stop()
+	s.release(key, msg, v)
+}
+
+// verdict is what becomes of a message after an attempt.
+type verdict struct {
+	again bool // else it was acknowledged
+	after time.Duration
+}
+
+// release gives a message out of hand before it can come again. What fails here fails with the
+// connection: then it comes again by itself.
+func (s *Service) release(key attemptKey, msg jetstream.Msg, v verdict) {
+	s.hands.drop(key, !v.again)
+	switch {
+	case !v.again:
+	case v.after > 0:
+		_ = msg.NakWithDelay(v.after)
+	default:
+		_ = msg.Nak()
+	}
+}
+
+// take says whether a message is to be worked on: not if this process has it in hand already.
+func (s *Service) take(key attemptKey, msg jetstream.Msg) bool {
+	taken, ended := s.hands.take(key)
+	if ended {
+		_ = msg.Ack() // the one before may not have come there
+	}
+	return taken
+}
+
+// try counts an attempt and makes it.
+func (s *Service) try(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetadata, key attemptKey) verdict {
+	n, broken, err := s.count(key, meta)
+	m, merr := decode(msg.Subject(), msg.Headers(), msg.Data())
+	if merr != nil {
 		m = s.foreign(q, msg, meta)
 	}
-	m.seq, m.Attempts, m.Priority, m.Function = meta.Sequence.Stream, int(meta.NumDelivered), q.key.priority, q.key.function
-	if m.Attempts > 1 {
+	m.seq, m.Attempts, m.Priority, m.Function = meta.Sequence.Stream, n, q.key.priority, q.key.function
+	if err != nil { // an attempt that does not count is not made
+		s.cfg.Log.Error("events: attempt not begun", "id", m.ID, "function", m.Function, "error", err)
+		m.Attempts--
+		return s.later(m, key, retryStream)
+	}
+	if n > 1 || meta.NumDelivered > 1 {
 		if result := s.ended(m); result != nil {
-			s.finish(m, msg, result)
-			return
+			return s.finish(m, msg, key, result)
+		}
+		if s.embedded == nil { // unless a node says that it has ended, it was broken off
+			e, ok := s.index.find(m.ID)
+			broken = !ok || e.State != StateWaiting
 		}
 	}
-	m.State = StateRunning
-	s.index.change(m.Entry)
 	settings, _, err := s.settings(m.Function)
 	var o outcome
-	if err != nil {
+	switch {
+	case err != nil:
 		o.err = err
-	} else {
+	case broken:
+		m.Attempts--
+		o.err = fmt.Errorf("the engine ended during attempt %d", m.Attempts)
+	default:
+		m.State = StateRunning
+		s.index.change(m.Entry)
 		o = s.attempt(m)
 	}
 	m.Status, m.Error = o.status, ""
 	if o.err != nil {
 		m.Error = oneLine(o.err.Error())
 	}
-	s.settle(m, msg, &settings, o)
+	return s.settle(m, msg, key, &settings, o)
+}
+
+// count counts an attempt before it begins, durably. It says which one of its message this is, and
+// whether an engine's end has broken off the one before. NATS servers of their own outlive the
+// engine: their count of deliveries serves.
+func (s *Service) count(key attemptKey, meta *jetstream.MsgMetadata) (n int, broken bool, err error) {
+	if s.embedded == nil {
+		return int(meta.NumDelivered), false, nil //nolint:gosec // no message is delivered that often
+	}
+	return s.attempts.begin(key, meta.Timestamp.Before(s.opened))
+}
+
+// waits notes that n attempts of a message count, and that there may be another one.
+func (s *Service) waits(key attemptKey, n int) {
+	if s.embedded == nil {
+		return
+	}
+	if err := s.attempts.wait(key, n); err != nil {
+		s.cfg.Log.Error("events: end of an attempt not noted; it counts as broken off if the engine ends", "error", err)
+	}
+}
+
+// tried forgets the attempts of a message that is tried no more.
+func (s *Service) tried(key attemptKey) {
+	if s.embedded == nil {
+		return
+	}
+	if err := s.attempts.end(key); err != nil {
+		s.cfg.Log.Error("events: end of an event not noted in the count of attempts", "error", err)
+	}
 }
 
 // keep tells the server that the event is being worked on, for as long as stop was not called.
@@ -138,17 +223,18 @@ func (s *Service) ended(m *message) *message {
 
 // finish does what is left of an event that has its result: whoever wrote that died before it
 // could go on, or was refused the order of the callback.
-func (s *Service) finish(m *message, msg jetstream.Msg, result *message) {
+func (s *Service) finish(m *message, msg jetstream.Msg, key attemptKey, result *message) verdict {
 	if m.callback != "" {
 		result.seq = m.seq
 		if err := s.order(result); err != nil {
 			s.cfg.Log.Error("events: callback not ordered", "id", m.ID, "function", m.Function, "error", err)
-			s.later(m, msg, retryStream)
-			return
+			m.Attempts--
+			return s.later(m, key, retryStream)
 		}
 	}
 	m.State, m.Status, m.Attempts, m.Error = result.State, result.Status, result.Attempts, result.Error
-	s.leave(m, msg)
+	s.leave(m, msg, key)
+	return verdict{}
 }
 
 // attempt has the function handle the event. An engine without room is waited for: that is
@@ -212,42 +298,39 @@ func (s *Service) invoke(m *message) (o outcome) {
 
 // settle ends the attempt: with a result, another attempt later, or a dead letter. The event
 // leaves its queue last.
-func (s *Service) settle(m *message, msg jetstream.Msg, settings *image.Events, o outcome) {
+func (s *Service) settle(m *message, msg jetstream.Msg, key attemptKey, settings *image.Events, o outcome) verdict {
 	var unknown *engine.UnknownError
 	gone := errors.As(o.err, &unknown)
 	switch {
-	case errors.Is(o.err, engine.ErrClosed):
-		m.State = StateWaiting
-		s.index.change(m.Entry)
-		_ = msg.Nak() // whoever comes next has it
-		return
+	case errors.Is(o.err, engine.ErrClosed): // a stop is not the event's fault: it does not count
+		m.Attempts--
+		return s.later(m, key, 0) // whoever comes next has it
 	case o.err == nil:
 		m.State = StateDone
 	case !gone && m.Attempts <= settings.Retries:
-		s.later(m, msg, backoff(settings.Backoff, m.Attempts))
 		s.metrics.attempts.WithLabelValues("retried").Inc()
-		return
+		return s.later(m, key, backoff(settings.Backoff, m.Attempts))
 	default:
 		m.State = StateDead
 		if err := s.bury(m); err != nil {
 			s.cfg.Log.Error("events: dead letter not written", "id", m.ID, "function", m.Function, "error", err)
-			s.later(m, msg, longestBackoff/10)
-			return
+			return s.later(m, key, longestBackoff/10)
 		}
 	}
 	if err := s.conclude(m, settings, o); err != nil {
 		s.cfg.Log.Error("events: result not written", "id", m.ID, "function", m.Function, "error", err)
-		s.later(m, msg, retryStream)
-		return
+		return s.later(m, key, retryStream)
 	}
-	s.leave(m, msg)
+	s.leave(m, msg, key)
+	return verdict{}
 }
 
 // leave takes an event that has ended out of its queue.
-func (s *Service) leave(m *message, msg jetstream.Msg) {
+func (s *Service) leave(m *message, msg jetstream.Msg, key attemptKey) {
 	if err := msg.Ack(); err != nil { // it comes again, and its result is found
 		s.cfg.Log.Debug("events: acknowledge", "id", m.ID, "error", err)
 	}
+	s.tried(key)
 	if m.State == StateDone {
 		s.bodies.remove(m.file)
 	}
@@ -256,10 +339,11 @@ func (s *Service) leave(m *message, msg jetstream.Msg) {
 }
 
 // later has the event come again.
-func (s *Service) later(m *message, msg jetstream.Msg, after time.Duration) {
+func (s *Service) later(m *message, key attemptKey, after time.Duration) verdict {
 	m.State = StateWaiting
 	s.index.change(m.Entry)
-	_ = msg.NakWithDelay(after) // fails with the connection: then it comes again after AckWait
+	s.waits(key, m.Attempts)
+	return verdict{again: true, after: after}
 }
 
 // backoff is the wait after so many attempts, spread by a quarter either way.

@@ -29,6 +29,9 @@ type Service struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	bodies   *bodies
+	attempts *attempts // nil: the server, which is elsewhere, counts
+	hands    *hands
+	opened   time.Time
 	turns    *turns
 	index    *index
 	metrics  *metrics
@@ -86,7 +89,7 @@ func Open(cfg Config) (_ *Service, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make %s: %w", cfg.Dir, err)
 	}
-	s := &Service{cfg: cfg, turns: newTurns(cfg.Concurrency), index: newIndex(), streams: map[string]*committer{}, sending: map[string]bool{}, queues: map[queueKey]*queue{}, callbacks: make(chan struct{}, callbacksAtOnce)}
+	s := &Service{cfg: cfg, opened: time.Now(), hands: newHands(), turns: newTurns(cfg.Concurrency), index: newIndex(), streams: map[string]*committer{}, sending: map[string]bool{}, queues: map[queueKey]*queue{}, callbacks: make(chan struct{}, callbacksAtOnce)}
 	s.shared.Store(true) // until scan has found that there are none
 	s.live, s.end = context.WithCancel(context.Background())
 	s.brief, s.cut = context.WithCancel(context.Background())
@@ -94,13 +97,17 @@ func Open(cfg Config) (_ *Service, err error) {
 		return nil, err
 	}
 	if cfg.URL == "" {
-		if s.embedded, err = startEmbedded(&cfg); err != nil {
+		if s.attempts, err = openAttempts(filepath.Join(cfg.Dir, "attempts"), s.opened); err != nil {
 			return nil, err
+		}
+		if s.embedded, err = startEmbedded(&cfg); err != nil {
+			return nil, errors.Join(err, s.attempts.close())
 		}
 	}
 	defer func() {
 		if err != nil && s.embedded != nil {
 			s.embedded.close()
+			err = errors.Join(err, s.attempts.close())
 		}
 	}()
 	if s.nc, err = connect(&cfg, s.embedded); err != nil {
@@ -164,6 +171,7 @@ func (s *Service) Close(ctx context.Context) error {
 	<-done
 	if s.embedded != nil {
 		s.embedded.close()
+		err = errors.Join(err, s.attempts.close())
 	}
 	return err
 }
@@ -175,6 +183,29 @@ func (s *Service) Publish(ctx context.Context, function string, r *engine.Reques
 	receipt, err := s.publish(ctx, function, r, o)
 	s.metrics.accepted(time.Since(began), receipt, err)
 	return receipt, err
+}
+
+// publishTries is how often the engine may end while it takes on an event that it publishes again
+// itself.
+const publishTries = 3
+
+// countPublish counts an attempt to take on an event that the engine itself publishes again, and
+// refuses one that has ended the engine each time.
+func (s *Service) countPublish(id string) (over func(), err error) {
+	if s.attempts == nil {
+		return func() {}, nil
+	}
+	key := keyOfText(attemptPublish, id)
+	n, _, err := s.attempts.begin(key, false)
+	switch {
+	case err != nil:
+		s.waits(key, n-1)
+		return nil, refuse(ErrStorage, "%v", err)
+	case n > publishTries:
+		s.waits(key, publishTries)
+		return nil, refuse(ErrBadEvent, "the engine ended %d times while it took this event on", publishTries)
+	}
+	return func() { s.tried(key) }, nil
 }
 
 func (s *Service) publish(ctx context.Context, function string, r *engine.Request, o Options) (Receipt, error) {
@@ -210,6 +241,13 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 			Accepted: time.Now().UTC().Truncate(time.Microsecond),
 		},
 		method: r.Method, path: r.Path, query: r.Query, fields: r.Header, callback: o.Callback,
+	}
+	if o.Repeated {
+		over, err := s.countPublish(m.ID)
+		if err != nil {
+			return Receipt{}, err
+		}
+		defer over()
 	}
 	var letter *message // of the same key, that this is again
 	if o.Key != "" {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"time"
 
@@ -128,8 +129,13 @@ func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
 			Method: http.MethodPost, Path: c.cron.Path, Body: bytes.NewReader(body), Size: int64(len(body)),
 			Header: [][2]string{{"X-Fre-Cron-Time", at.Format(time.RFC3339)}},
 		}
-		o := events.Options{Key: "cron\x00" + c.mark + "\x00" + at.UTC().Format(time.RFC3339), Source: "cron/" + c.trigger}
-		if _, err := s.cfg.Events.Publish(ctx, c.function, r, o); err != nil {
+		o := events.Options{Key: "cron\x00" + c.mark + "\x00" + at.UTC().Format(time.RFC3339), Source: "cron/" + c.trigger, Repeated: true}
+		_, err := s.cfg.Events.Publish(ctx, c.function, r, o)
+		var refused *events.RefusedError
+		switch {
+		case errors.As(err, &refused) && refused.RetryAfter == 0:
+			s.cfg.Log.WarnContext(ctx, "cron: time makes no event", "function", c.function, "trigger", c.trigger, "time", at, "error", err)
+		case err != nil:
 			return err
 		}
 	}

@@ -100,7 +100,7 @@ func (s *Set) file(ctx context.Context, w *wire, f *inbox.File) error {
 			{"Ce-Subject", (&url.URL{Path: d.Path}).EscapedPath()},
 		},
 	}
-	_, err = s.takeOn(ctx, fn, r, events.Options{Key: "files\x00" + w.trigger + "\x00" + f.Key, Source: "files/" + w.trigger})
+	_, err = s.takeOn(ctx, fn, r, events.Options{Key: "files\x00" + w.trigger + "\x00" + f.Key, Source: "files/" + w.trigger, Repeated: true})
 	var refused *events.RefusedError
 	if errors.As(err, &refused) && refused.RetryAfter == 0 {
 		s.cfg.Log.WarnContext(ctx, "file is no event", "function", w.function, "trigger", w.trigger, "path", d.Path, "error", err)

@@ -183,6 +183,6 @@ func (s *Set) message(ctx context.Context, w *wire, m *events.Message) error {
 		Method: http.MethodPost, Path: "/", Header: append(slices.Clone(m.Header), [2]string{"X-Fre-Nats-Subject", m.Subject}),
 		Body: bytes.NewReader(m.Body), Size: int64(len(m.Body)),
 	}
-	_, err = s.takeOn(ctx, f, r, events.Options{Key: key, Source: "nats/" + w.trigger})
+	_, err = s.takeOn(ctx, f, r, events.Options{Key: key, Source: "nats/" + w.trigger, Repeated: key != ""})
 	return err
 }
