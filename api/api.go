@@ -20,4 +20,6 @@ type TemplateInfo struct {
 	Version string `json:"version"`
 	Base    string `json:"base"`
 	Code    string `json:"code"` // path of the function's own files, beside the template
+
+	Reads []string `json:"reads,omitempty"` // paths of what the build reads besides, .freignore or not
 }

@@ -1,20 +1,15 @@
 package client
 
 import (
-	"archive/tar"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strconv"
-	"time"
 
 	"github.com/fre-engine/fre/api"
 )
@@ -171,10 +166,14 @@ func (c *Client) uploadAnd(ctx context.Context, path string, q url.Values, login
 		return err
 	}
 	defer root.Close()
+	files, err := c.selected(ctx, root)
+	if err != nil {
+		return err
+	}
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := pack(w, root)
+		err := pack(w, root, files)
 		w.CloseWithError(err)
 		packed <- err
 	}()
@@ -213,68 +212,4 @@ func readBuild(ctx context.Context, body io.Reader, report func(api.Event)) (*Bu
 		return built != nil, nil
 	})
 	return built, err
-}
-
-// pack writes the directory as a tar stream. .git is left out: it is large and
-// nothing a function runs.
-func pack(w io.Writer, root *os.Root) error {
-	t := tar.NewWriter(w)
-	err := fs.WalkDir(root.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if entry.Name() == ".git" {
-			if entry.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if err := packEntry(t, root, path); err != nil {
-			return fmt.Errorf("send %s: %w", filepath.Join(root.Name(), path), err)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return t.Close()
-}
-
-func packEntry(t *tar.Writer, root *os.Root, path string) error {
-	info, err := root.Lstat(path)
-	if err != nil {
-		return err
-	}
-	h := &tar.Header{Name: path, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime().Truncate(time.Second), Format: tar.FormatPAX}
-	switch info.Mode().Type() {
-	case fs.ModeDir:
-		h.Typeflag = tar.TypeDir
-		h.Name += "/"
-		return t.WriteHeader(h)
-	case fs.ModeSymlink:
-		h.Typeflag = tar.TypeSymlink
-		if h.Linkname, err = root.Readlink(path); err != nil {
-			return err
-		}
-		return t.WriteHeader(h)
-	case 0:
-	default:
-		return fmt.Errorf("is a %s: only files, directories and links can be sent", info.Mode().Type())
-	}
-	f, err := root.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	h.Typeflag, h.Size = tar.TypeReg, info.Size()
-	if err := t.WriteHeader(h); err != nil {
-		return err
-	}
-	if _, err := io.CopyN(t, f, h.Size); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = errors.New("became shorter while it was read")
-		}
-		return err
-	}
-	return nil
 }

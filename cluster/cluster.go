@@ -60,6 +60,7 @@ type Engine interface {
 	Apply(ctx context.Context, r *engine.Record) error
 	Withdraw(ctx context.Context, name string) error
 
+	Hold() (release func())
 	Image(ref string) (*store.Image, error)
 	Pull(ctx context.Context, ref, platform string, auth *oci.Auth, report func(image.Event)) (*store.Image, oci.Remote, error)
 	Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci.PushOptions, report func(image.Event)) (oci.Remote, error)

@@ -66,6 +66,8 @@ type functions struct {
 	changed chan struct{} // after each Apply and Withdraw
 }
 
+func (e *functions) Hold() (release func()) { return func() {} }
+
 func (e *functions) Function(name string) (*engine.Function, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -325,6 +325,7 @@ func (n *Node) apply(r *engine.Record, remotes map[store.Digest]store.Digest) er
 	if r.Removed {
 		return n.engine.Withdraw(n.live, r.Name)
 	}
+	defer n.engine.Hold()() // what is pulled has no name
 	for i, digest := range r.Images {
 		if err := n.pull(digest, remotes[digest]); err != nil {
 			if i < r.Serving {

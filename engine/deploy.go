@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fre-engine/fre/image"
@@ -57,7 +59,24 @@ type DeployOptions struct {
 	Trace bool
 }
 
-// Deploy puts the image's function behind name, by default the image's. A name
+// templateOf is the template that an image was built of, whatever name the image has here:
+// one that was pulled is called REGISTRY/team/hello, and its function hello. An image that
+// no template made goes by its own name.
+func templateOf(img *store.Image) (id, version string) {
+	id, version, _ = strings.Cut(img.Built, ":")
+	if image.ValidName(id) {
+		return id, version
+	}
+	return img.Name, img.Version
+}
+
+// DefaultName is the name of an image's function where a deployment says none.
+func DefaultName(img *store.Image) string {
+	id, _ := templateOf(img)
+	return id
+}
+
+// Deploy puts the image's function behind name, by default its template's. A name
 // without a tenant gets the image's own (image.QualifiedName); one with a tenant
 // deploys the image in that. The same template's function of the qualified name is
 // followed by a new revision without losing an event: what is in flight ends on the old
@@ -71,8 +90,13 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 		return nil, err
 	}
 	defer e.flight.Done()
+	defer e.Hold()()
+	if !e.cfg.Store.Use(img.Digest) {
+		return nil, fmt.Errorf("deploy: image %s was removed meanwhile: %w", img.Digest, fs.ErrNotExist)
+	}
+	template, version := templateOf(img)
 	if name == "" {
-		name = img.Name
+		name = template
 	}
 	name, tenant, err := NameOf(name, img)
 	if err != nil {
@@ -97,7 +121,6 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	e.deployMu.Lock()
 	defer e.deployMu.Unlock()
 	old := (*e.functions.Load())[name]
-	template, version := img.Name, img.Version
 	if old != nil && old.main.template != template {
 		if r := old.spec.deployedAs(img.Digest, old.main.template); r != nil {
 			template, version = r.Template, r.Version

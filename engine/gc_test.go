@@ -73,6 +73,44 @@ func gone(g *GCReport) []string {
 	return out
 }
 
+// TestHold: what is made or used while somebody holds is there for his deployment, whatever
+// is pruned in between; the function has its template's name.
+func TestHold(t *testing.T) {
+	r := open(t)
+	prune := func() []string {
+		t.Helper()
+		report, err := r.GC(t.Context(), GCOptions{Policy: &GCPolicy{All: true, Nameless: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return gone(report)
+	}
+	r.image("old", nil)
+	release := r.Hold()
+	img := r.image("new", nil)
+	if _, err := r.store.Tag(t.Context(), img.Digest, "registry.example.org/team/other:1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.store.Untag(t.Context(), "new:1"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"old:1 all"}, prune()); diff != "" {
+		t.Errorf("pruned (-want +got):\n%s", diff)
+	}
+	img, err := r.store.Image("registry.example.org/team/other:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := r.Deploy(t.Context(), "", img, DeployOptions{})
+	if err != nil || f.Name != "new" {
+		t.Fatalf("deployed %+v, %v", f, err)
+	}
+	release()
+	if got := prune(); len(got) > 0 {
+		t.Errorf("pruned %v of a deployed function", got)
+	}
+}
+
 func TestGCPolicies(t *testing.T) {
 	r := open(t)
 	r.deploy("live", nil)

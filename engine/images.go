@@ -34,6 +34,11 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 	return img, lock, nil
 }
 
+// Hold keeps the images that builds make and requests use from now on, until release is called:
+// neither [Engine.GC] nor a prune removes one between its build and its deployment. Whoever
+// builds an image in order to deploy or to name it holds before the build.
+func (e *Engine) Hold() (release func()) { return e.cfg.Store.Hold() }
+
 // Base builds the named base environment, or finds it in the local registry.
 func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)) (img *store.Image, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {

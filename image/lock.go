@@ -206,7 +206,7 @@ func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 	if int64(len(src)) > most {
 		return nil, fmt.Errorf("read %s: more than %s", name, formatBytes(most))
 	}
-	return src, nil
+	return decodeText(src), nil
 }
 
 // ParseLock reads a lock strictly: unknown members, bad hashes and host names

@@ -33,7 +33,7 @@ const (
 // The bases are not known here: see [Template.Check].
 func ParseTemplate(name string, src []byte) (*Template, error) {
 	s := &source{file: name, at: map[string]position{}}
-	root, err := s.read(src)
+	root, err := s.read(decodeText(src))
 	if err != nil {
 		return nil, err
 	}

@@ -220,7 +220,7 @@ func (b *Builder) projectRequests(ctx context.Context, of *buildOf, runtime Runt
 		case r != nil && !r.None():
 			return nil // the template's own word counts; whoever builds the code says what is wrong with it
 		case err == nil && r != nil:
-			*r = Requests{File: path.Join(of.t.Code.Path, file), Text: text}
+			*r = Requests{File: path.Join(of.t.Code.Path, file), Text: decodeText(text)}
 		}
 		return err
 	})

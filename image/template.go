@@ -101,6 +101,24 @@ func (r Requests) Key() []string {
 // None says that nothing is asked for.
 func (r Requests) None() bool { return len(r.List) == 0 && r.File == "" }
 
+// Reads are the paths beside the template that a build of it reads, whether or not
+// .freignore leaves them out of the code: requests for packages, the base, the code's archive.
+func (t *Template) Reads() []string {
+	var out []string
+	if ref, err := ParseBase(t.Base); err == nil && ref.Kind != BaseDebian && ref.Kind != BaseOCI {
+		out = append(out, ref.Name)
+	}
+	for _, r := range []Requests{t.Packages.Pip, t.Packages.NPM, t.Packages.Maven, t.Packages.Composer} {
+		if r.File != "" {
+			out = append(out, r.File)
+		}
+	}
+	if t.Code.Archive != "" {
+		out = append(out, t.Code.Archive)
+	}
+	return out
+}
+
 // Code says where the function's own files come from.
 type Code struct {
 	Path    string // clean relative path of a directory or file below the template's directory, the archive's or the repository's top; default "."

@@ -60,6 +60,8 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		err  error
 		req  api.DeployRequest
 	)
+	release := s.engine.Hold()
+	defer release()
 	out := &lines{w: w}
 	if mediaType(r) == "application/json" {
 		if err := decode(w, r, &req); err != nil {
@@ -104,7 +106,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		return s.end(out, r, err)
 	}
 	if req.Name == "" {
-		req.Name = img.Name
+		req.Name = engine.DefaultName(img)
 	}
 	noteOn(r, req.Name)
 	o := engine.DeployOptions{Replace: req.Replace, NoTraffic: req.NoTraffic, By: identityOf(r).Who, Temporary: req.Temporary, Trace: req.Trace}
@@ -117,6 +119,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return s.end(out, r, err)
 	}
+	release() // the function does from now on
 	if req.Temporary {
 		defer s.whileAsked(r, f.Name)
 	}

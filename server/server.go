@@ -56,6 +56,7 @@ type Engine interface {
 	GC(ctx context.Context, o engine.GCOptions) (*engine.GCReport, error)
 	Fsck(ctx context.Context, o store.CheckOptions) (store.Checked, error)
 
+	Hold() (release func())
 	Deploy(ctx context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error)
 	Slim(ctx context.Context, function string, o image.SlimOptions) (*image.Slimmed, error)
 	Functions() []*engine.Function
@@ -344,7 +345,7 @@ func (s *server) templateCheck(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return reply(w, http.StatusOK, api.TemplateInfo{ID: t.ID, Version: t.Version, Base: t.Base, Code: t.Code.Path})
+	return reply(w, http.StatusOK, api.TemplateInfo{ID: t.ID, Version: t.Version, Base: t.Base, Code: t.Code.Path, Reads: t.Reads()})
 }
 
 func (s *server) image(w http.ResponseWriter, r *http.Request) error {

@@ -26,7 +26,7 @@ func (c *cli) buildCommand() *cobra.Command {
 		Short: "Build the image of a template, or a base environment",
 		Long: `Build the image of the template in DIR (which holds fret.yaml) and write
 fret.lock beside it: it pins what was resolved, and the next build honours it.
-Everything in DIR is sent to the engine, except .git.`,
+Everything in DIR is sent to the engine, except .git and what .freignore names.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
 			if (len(dirs) == 0) == (base == "") {
@@ -63,7 +63,7 @@ func (c *cli) deployCommand() *cobra.Command {
 		Use:   "deploy DIR | --image IMAGE",
 		Short: "Build a template and put its function behind a name",
 		Long: `Build the template in DIR as fre build does and put its function behind a
-name, by default the template's id. In the tenant that the template names the
+name, by default the template's id, also for an image that was pulled. In the tenant that the template names the
 function is NAME.TENANT, everywhere: two tenants may have one of the same name.
 --name NAME.TENANT deploys it in another. A function of the same template is
 replaced without losing an event; one of another template only with --replace.`,

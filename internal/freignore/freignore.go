@@ -1,5 +1,5 @@
 // Package freignore says which files of a directory are left out of a function's
-// code: those that its .freignore names.
+// code, and so are not sent to the engine: those that its .freignore names.
 package freignore
 
 import (
@@ -29,7 +29,7 @@ type pattern struct {
 func Parse(text string) (List, error) {
 	var list List
 	n := 0
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) { // editors put a byte order mark
 		n++
 		line = strings.TrimRight(line, " \t\r\n")
 		if line == "" || line[0] == '#' {

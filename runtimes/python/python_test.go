@@ -73,7 +73,7 @@ func TestRequestOf(t *testing.T) {
 		},
 		constraints: []requirement{{text: "idna<3.5"}, {text: "x"}},
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(request{}, requirement{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(request{}, requirement{}, formats{})); diff != "" {
 		t.Error(diff)
 	}
 	if got, err := requestOf("last", []byte(files["last"]), read); err != nil || len(got.list) != 1 || got.list[0].text != "a" {
@@ -85,7 +85,9 @@ func TestRequestOf(t *testing.T) {
 		"--extra-index-url=https://h":           "--extra-index-url: which indexes",
 		"--find-links x":                        "--find-links: which indexes",
 		"-e .":                                  "-e is not supported",
-		"--no-binary :all:":                     "--no-binary is not supported",
+		"--no-binary":                           "--no-binary names no package",
+		"--only-binary a/b":                     "write names of packages",
+		"--config-settings x=y":                 "--config-settings is not supported",
 		"a @ https://h/a.whl":                   "bad requirement",
 		"https://h/a.whl":                       "bad requirement",
 		"./a":                                   "bad requirement",
@@ -107,6 +109,26 @@ func TestRequestOf(t *testing.T) {
 		}
 		if err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: the error repeats a password: %v", bad, err)
+		}
+	}
+}
+
+// TestRequestOfOptions: what pip's own users write into a file of requirements.
+func TestRequestOfOptions(t *testing.T) {
+	files := map[string]string{
+		"requirements.txt": "--pre\n--prefer-binary\n--only-binary=:all:\n--no-binary\tNumpy,lxml\n-r more.txt\nsix\t==1.16.0\rlxml \t; python_version\t> '3.8'\f",
+		"more.txt":         "--no-binary scipy_x\n--only-binary lxml\n",
+	}
+	q, err := requestOf("requirements.txt", []byte(files["requirements.txt"]), func(name string) ([]byte, error) { return []byte(files[name]), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "six ==1.16.0\nlxml  ; python_version > '3.8'\n"; string(text(q.list)) != want || !q.pre {
+		t.Errorf("list %q, want %q; pre %v", text(q.list), want, q.pre)
+	}
+	for name, want := range map[string][2]bool{"numpy": {false, true}, "Scipy.X": {false, true}, "other": {true, false}} {
+		if got := [2]bool{q.binary.onlyBinary(name), q.binary.noBinary(name)}; got != want {
+			t.Errorf("%s: only binary, no binary %v, want %v", name, got, want)
 		}
 	}
 }

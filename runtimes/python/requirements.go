@@ -18,6 +18,8 @@ type requirements struct {
 	list        []requirement
 	files       []string // -r, relative to the file
 	constraints []string // -c, relative to the file
+	pre         bool     // --pre
+	binary      formats
 }
 
 // requirement is one line: "lxml[html]==5.3.0; python_version > '3.8'".
@@ -37,13 +39,12 @@ var requirementPattern = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Z
 func parseRequirements(file string, src []byte) (*requirements, error) {
 	out := &requirements{}
 	number, first, logical := 0, 0, ""
-	lines := strings.Split(string(src), "\n")
+	lines := strings.Split(blanks.Replace(string(src)), "\n")
 	for _, line := range lines {
 		number++
 		if logical == "" {
 			first = number
 		}
-		line = strings.TrimSuffix(line, "\r")
 		if before, ok := strings.CutSuffix(line, `\`); ok && number < len(lines) && withoutComment(line) != "" {
 			logical += before
 			continue
@@ -59,10 +60,14 @@ func parseRequirements(file string, src []byte) (*requirements, error) {
 	return out, nil
 }
 
+// blanks has one kind of space and one of line end: pip takes all that Python's splitlines
+// and PEP 508 do.
+var blanks = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\v", "\n", "\f", "\n", "\t", " ", "\u00a0", " ")
+
 // withoutComment cuts at a # that begins the line or follows a space.
 func withoutComment(line string) string {
 	for i := range line {
-		if line[i] == '#' && (i == 0 || line[i-1] == ' ' || line[i-1] == '\t') {
+		if line[i] == '#' && (i == 0 || line[i-1] == ' ') {
 			line = line[:i]
 			break
 		}
@@ -119,6 +124,15 @@ func (r *requirements) option(text string) error {
 		r.constraints = append(r.constraints, value)
 	case name == "--require-hashes": // FRE always does
 		return nil
+	case name == "--prefer-binary": // FRE always does: it takes the newest version that has a wheel
+		return nil
+	case name == "--pre":
+		r.pre = true
+		return nil
+	case name == "--only-binary":
+		return r.binary.set(name, value, &r.binary.only, &r.binary.no)
+	case name == "--no-binary":
+		return r.binary.set(name, value, &r.binary.no, &r.binary.only)
 	case slices.Contains(indexOptions, name):
 		return fmt.Errorf("%s: which indexes packages come from is the host's configuration, not the function's: remove the line, and set it in pip's configuration on the engine's host", name)
 	default:
@@ -135,7 +149,57 @@ type request struct {
 	list        []requirement
 	constraints []requirement
 	complete    bool // list is the whole answer: an export of uv.lock
+	pre         bool // versions before a release count as well
+	binary      formats
 }
+
+// formats are the packages of which only wheels count, and those of which only source
+// distributions do: normal names, ":all:". It is pip's FormatControl.
+type formats struct{ only, no []string }
+
+const allPackages = ":all:"
+
+// set adds what --only-binary or --no-binary says to its list; a package is in one of them.
+func (f *formats) set(option, value string, to, other *[]string) error {
+	if value == "" {
+		return fmt.Errorf("%s names no package: write one, %s or :none:", option, allPackages)
+	}
+	for name := range strings.SplitSeq(value, ",") {
+		switch name = strings.TrimSpace(name); {
+		case name == ":none:":
+			*to = nil
+			continue
+		case name == allPackages:
+			*to, *other = nil, nil
+		case !packageName.MatchString(name):
+			return fmt.Errorf("%s %q: write names of packages with commas between them, %s or :none:", option, value, allPackages)
+		default:
+			name = image.NormalName(name)
+		}
+		*other = slices.DeleteFunc(*other, func(n string) bool { return n == name })
+		if !slices.Contains(*to, name) {
+			*to = append(*to, name)
+		}
+	}
+	return nil
+}
+
+// add takes over what another file says.
+func (f *formats) add(more formats) {
+	f.only = append(f.only, more.only...)
+	f.no = append(f.no, more.no...)
+}
+
+// says whether list, one of f's, has a package: its own name counts before ":all:".
+func (f *formats) says(list, other []string, name string) bool {
+	name = image.NormalName(name)
+	return slices.Contains(list, name) || slices.Contains(list, allPackages) && !slices.Contains(other, name)
+}
+
+func (f *formats) onlyBinary(name string) bool { return f.says(f.only, f.no, name) }
+func (f *formats) noBinary(name string) bool   { return f.says(f.no, f.only, name) }
+
+var packageName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 
 // requestOf follows -r and -c from file on. read returns the content of a file by
 // its path below the template's directory.
@@ -153,6 +217,8 @@ func requestOf(file string, src []byte, read func(string) ([]byte, error)) (*req
 		if err != nil {
 			return err
 		}
+		out.pre = out.pre || r.pre
+		out.binary.add(r.binary)
 		follow := func(names []string, constraint bool) error {
 			for _, name := range names {
 				if name, err = below(file, name); err != nil {

@@ -113,6 +113,9 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 	if q.complete {
 		args = append(args, "--no-deps")
 	}
+	if q.pre {
+		args = append(args, "--prerelease", "allow")
+	}
 	built := map[string]image.LockedPackage{} // from source, by normal name
 	var words string
 	for {
@@ -123,6 +126,9 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 			break
 		}
 		m := wantsSource.FindStringSubmatch(words)
+		if m != nil && q.binary.onlyBinary(m[1]) {
+			return nil, &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf("%s has no wheel for this base, and --only-binary allows nothing else: ask for another version, or leave the option out", m[1])}
+		}
 		if m == nil || built[image.NormalName(m[1])].Name != "" || len(built) == maxSources || s.step.Platform != "" {
 			return nil, failed(err, words)
 		}
@@ -163,9 +169,30 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 	for i, p := range packages {
 		if own := built[image.NormalName(p.Name)]; own.Version == p.Version {
 			packages[i] = own
+			continue
+		}
+		if q.binary.noBinary(p.Name) {
+			if packages[i], err = s.sourceOf(ctx, p); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return packages, q.honour(packages, cmp.Or(r.File, "packages.pip"))
+}
+
+// sourceOf is what is locked of a package that --no-binary names.
+func (s *site) sourceOf(ctx context.Context, p image.LockedPackage) (image.LockedPackage, error) {
+	fail := func(why string) (image.LockedPackage, error) {
+		return p, &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf("--no-binary: %s %s %s", p.Name, p.Version, why)}
+	}
+	if s.step.Platform != "" {
+		return fail("cannot be built for a base that FRE did not make: leave the option out")
+	}
+	source, _, err := s.fromSource(ctx, image.LockedPackage{Name: p.Name, Version: p.Version}, nil)
+	if errors.Is(err, errNoSource) {
+		return fail("has no source distribution: leave the option out for it, or ask for another version")
+	}
+	return source, err
 }
 
 // yanked is how uv says that a version was withdrawn by its author.

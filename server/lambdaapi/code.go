@@ -401,6 +401,7 @@ func (s *server) build(c *call, ref reference, set *settings, path string) (*eng
 	}
 	defer dir.Close()
 	ctx := context.WithoutCancel(c.r.Context())
+	defer s.Engine.Hold()()
 	o := image.BuildOptions{AsIs: true, Labels: map[string]string{label: string(said)}}
 	img, _, err := s.Engine.Build(image.WithOptions(ctx, o), dir, nil)
 	if err != nil {

@@ -131,6 +131,7 @@ func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 	if err != nil {
 		return err
 	}
+	defer h.Engine.Hold()()
 	name := image.QualifiedName(d.Service, tenant)
 	if r.Method == http.MethodPut {
 		if _, err := h.Engine.Function(name); err != nil {
@@ -249,6 +250,7 @@ func (h *handler) scale(w http.ResponseWriter, r *request) error {
 	case req.Replicas > uint64(in.Max):
 		return badRequest("%d replicas are more than the %d that the function may have; deploy it with the label %s", req.Replicas, in.Max, labelMax)
 	}
+	defer h.Engine.Hold()()
 	img, err := h.Engine.Image(string(f.Image))
 	if err != nil {
 		return err

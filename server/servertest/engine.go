@@ -43,6 +43,7 @@ type Engine struct {
 	more       chan struct{} // closed and replaced when a log line comes or something ends
 	calls      int
 	noCache    bool // it was removed
+	holds      int  // see Hold
 	changes    *store.Changes
 }
 

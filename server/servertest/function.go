@@ -7,12 +7,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fre-engine/fre/engine"
@@ -21,8 +23,26 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
+// Hold counts: an image is deployed only while somebody holds what is there.
+func (e *Engine) Hold() (release func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.holds++
+	return sync.OnceFunc(func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.holds--
+	})
+}
+
 // Deploy makes a function with one idle sandbox and one log line.
 func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error) {
+	e.mu.Lock()
+	held := e.holds > 0
+	e.mu.Unlock()
+	if !held {
+		return nil, errors.New("nobody holds the image from its build to its deployment")
+	}
 	name, tenant, err := engine.NameOf(name, img)
 	if err != nil {
 		return nil, err
