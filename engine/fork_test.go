@@ -45,6 +45,12 @@ func needForks(t testing.TB) {
 // function's module.
 func (r *rig) python(name, module string, change func(*image.Config)) {
 	r.t.Helper()
+	r.deployPython(name, r.pythonTree(module), change)
+}
+
+// pythonTree puts what such an image is of.
+func (r *rig) pythonTree(module string) store.Digest {
+	r.t.Helper()
 	needForks(r.t)
 	w, err := r.store.Create()
 	if err != nil {
@@ -118,6 +124,11 @@ func (r *rig) python(name, module string, change func(*image.Config)) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	return tree
+}
+
+func (r *rig) deployPython(name string, tree store.Digest, change func(*image.Config)) {
+	r.t.Helper()
 	cfg := image.Config{
 		Base: "python", Args: []string{"/usr/bin/python3", "-S", "/opt/fre/bootstrap.py", "main.handle"},
 		Env:      []string{"PYTHONPATH=/function:/opt/python", "PYTHONDONTWRITEBYTECODE=1", "HOME=/work", "LANG=C.UTF-8"},
@@ -231,29 +242,136 @@ func TestForkUnique(t *testing.T) {
 	}
 }
 
+// atImport is a module that runs what its function's environment says.
+const atImport = "import os; exec(os.environ['AT_IMPORT'], globals())\n" + evaluate
+
+// TestForkDeclined: a module whose state no child would have, or all would share.
 func TestForkDeclined(t *testing.T) {
 	needForks(t)
 	r := open(t)
+	tree := r.pythonTree(atImport)
 	for name, c := range map[string]struct{ module, want string }{
-		"thread":  {"import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n", "off: the module started 1 threads at import"},
-		"process": {"import subprocess\np = subprocess.Popen(['/usr/bin/python3', '-S', '-c', 'import time; time.sleep(60)'])\n", "off: the module started a process at import"},
-		"socket":  {"import socket\ns = socket.create_server(('127.0.0.1', 0))\n", "off: the module keeps socket:[…] open after import"},
-		"file":    {"f = open('/function/main.py')\n", "off: the module keeps /function/main.py open after import"},
-		"tmp":     {"open('/tmp/cache', 'w').close()\n", "off: the module left files in /tmp at import"},
-		"memory":  {"import mmap\nm = mmap.mmap(-1, 4096)\n", "off: the module made memory at import that its children would share"},
-		"never":   {"", ""},
+		"thread":         {"import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "off: the module started 1 threads at import"},
+		"process":        {"import subprocess\np = subprocess.Popen(['/usr/bin/python3', '-S', '-c', 'import time; time.sleep(60)'])", "off: the module started a process at import"},
+		"socket":         {"import socket\ns = socket.create_server(('127.0.0.1', 0))", "off: the module keeps socket:[…] open after import"},
+		"file":           {"f = open('/function/main.py')", "off: the module keeps /function/main.py open after import"},
+		"directory":      {"f = os.open('/proc', os.O_RDONLY)", "off: the module keeps /proc open after import"},
+		"timerfd":        {"import ctypes\nctypes.CDLL(None).timerfd_create(1, 0)", "off: the module keeps anon_inode:[timerfd] open after import"},
+		"stdin":          {"f = os.open('/proc/self/status', os.O_RDONLY); os.dup2(f, 0); os.close(f)", "off: the module made /proc/3/status its standard input"},
+		"tmp":            {"open('/tmp/cache', 'w').close()", "off: the module left files in /tmp at import"},
+		"memory":         {"import mmap\nm = mmap.mmap(-1, 4096)", "off: the module made memory at import that its children would share"},
+		"memory to read": {"import mmap\nf = os.memfd_create('x'); os.ftruncate(f, 4096)\nm = mmap.mmap(f, 4096, prot=mmap.PROT_READ)\nos.close(f); m2 = m", "off: the module made memory at import that its children would share"},
+		"locked memory":  {"import ctypes\nb = ctypes.create_string_buffer(4096); ctypes.CDLL(None).mlock(b, 4096)", "off: the module locked memory at import, or keeps some from its children"},
+		"process's own":  {"os.chdir('/proc/self')", "off: the module's working directory after import is /proc/3, which names a process"},
+		"no directory":   {"os.mkdir('/tmp/d'); os.chdir('/tmp/d'); os.rmdir('/tmp/d')", "off: the module's working directory was removed at import"},
+		"alarm":          {"import signal\nsignal.alarm(600)", "off: the module set a timer at import"},
+		"interval timer": {"import signal\nsignal.setitimer(signal.ITIMER_PROF, 600)", "off: the module set a timer at import"},
+		"POSIX timer":    {"import ctypes\nt = ctypes.c_void_p(); c = ctypes.CDLL(None); c.timer_create(1, None, ctypes.byref(t)); c.timer_create(1, None, ctypes.byref(t))", "off: the module made a timer at import"},
+		"signal":         {"import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); os.kill(os.getpid(), signal.SIGUSR1)", "off: a signal waits for the module to take it, which no child inherits"},
+		"lock":           {"import fcntl\nf = os.open('/dev/null', os.O_RDWR); fcntl.flock(f, fcntl.LOCK_EX)", "off: the module holds a lock on /dev/null after import"},
+		"scheduling":     {"os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))", "off: the module asked for a scheduling policy at import that no child inherits (SCHED_RESET_ON_FORK)"},
+		"never":          {"", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r.python(name, c.module+evaluate, func(cfg *image.Config) { cfg.Forks = name != "never" })
-			r.mustCall(name, "/", "out = 1", "1")
-			got := regexp.MustCompile(`\[\d+\]`).ReplaceAllString(r.settled(name), "[…]")
+			id := strings.NewReplacer(" ", "-", "'", "").Replace(strings.ToLower(name))
+			r.deployPython(id, tree, func(cfg *image.Config) {
+				cfg.Forks, cfg.Env = name != "never", append(cfg.Env, "AT_IMPORT="+c.module)
+			})
+			r.mustCall(id, "/", "out = 1", "1")
+			got := regexp.MustCompile(`\[\d+\]`).ReplaceAllString(r.settled(id), "[…]")
 			if got != c.want {
 				t.Fatalf("forking is %q, want %q", got, c.want)
 			}
-			if resp := r.mustCall(name, "/", "out = 2", "2"); resp.StartKind == sandbox.StartForked {
+			if resp := r.mustCall(id, "/", "out = 2", "2"); resp.StartKind == sandbox.StartForked {
 				t.Errorf("start was %q", resp.StartKind)
 			}
 		})
+	}
+}
+
+// TestForkState: a fork is as a process that has just imported the module itself.
+// The same module and events without a fork server say what that is.
+func TestForkState(t *testing.T) {
+	needForks(t)
+	const change = `
+import ctypes, os, resource, signal, socket, sys
+libc = ctypes.CDLL(None)
+os.chdir(%q)
+os.umask(0o27)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, lambda *_: None)
+os.nice(3)
+os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+os.sched_setaffinity(0, [0])
+libc.syscall(251, 1, 0, 2 << 13 | 6)  # ioprio_set
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); resource.setrlimit(resource.RLIMIT_NOFILE, (48, 50))
+os.environ["MADE"] = "at import"
+libc.prctl(15, b"renamed"); libc.prctl(1, 15); libc.prctl(36, 1); libc.prctl(4, 0); libc.prctl(29, 70000)
+urandom = os.open("/dev/urandom", os.O_RDONLY | os.O_NONBLOCK)
+`
+	probes := map[string]string{
+		"directory":       "import os; out = os.getcwd(), sorted(os.listdir('.'))",
+		"umask":           "import os; out = os.umask(0)",
+		"signals blocked": "import signal; out = signal.pthread_sigmask(signal.SIG_BLOCK, [])",
+		"signal handlers": "import signal; out = [repr(signal.getsignal(s)).split(' at ')[0] for s in sorted(signal.valid_signals())]",
+		"signals in proc": "out = [l for l in open('/proc/self/status') if l.startswith(('Sig', 'Shd', 'NoNew', 'Seccomp'))]",
+		"timers":          "import signal; out = signal.alarm(0), [signal.getitimer(k) for k in range(3)]",
+		"nice":            "import os; out = os.nice(0), os.sched_getscheduler(0), os.sched_getaffinity(0)",
+		"I/O priority":    "import ctypes; out = ctypes.CDLL(None).syscall(252, 1, 0)",
+		"limits":          "import resource; out = [resource.getrlimit(k) for k in range(16)]",
+		"environment":     "import os; out = sorted(n for n in os.environ)",
+		"attributes": `
+import ctypes
+c, v = ctypes.CDLL(None), ctypes.c_int()
+out = [c.prctl(n) for n in (3, 7, 27, 30, 39)] # dumpable, keep capabilities, secure bits, timer slack, no new privileges
+for n in (2, 37): # death signal, subreaper
+    c.prctl(n, ctypes.byref(v)); out.append(v.value)`,
+		"name":        "out = open('/proc/self/comm').read()",
+		"OOM score":   "out = open('/proc/self/oom_score_adj').read(), open('/proc/self/coredump_filter').read()",
+		"personality": "import ctypes; out = ctypes.CDLL(None).personality(0xffffffff)",
+		"session":     "import os; out = os.getsid(0), os.getpgid(0), os.getppid()",
+		"locks":       "import fcntl, os; out = [fcntl.flock(os.open('/dev/' + d, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB) for d in ('full', 'zero')]",
+		"open files": `
+import os
+there = lambda f: os.path.exists('/proc/self/fd/' + f) # but for the listing's own
+out = sorted((f, os.path.basename(os.readlink('/proc/self/fd/' + f))) for f in os.listdir('/proc/self/fd') if f not in '123' and there(f))`,
+		"open file's flags": "import fcntl, sys; out = [fcntl.fcntl(f, fcntl.F_GETFL) for f in (0, sys.modules['main'].urandom)]; fcntl.fcntl(0, fcntl.F_SETFL, 2048); fcntl.fcntl(sys.modules['main'].urandom, fcntl.F_SETFL, 0)",
+		"memory":            "out = [l for l in open('/proc/self/status') if l.startswith(('VmLck', 'VmPin', 'Threads', 'CoreDumping', 'THP_'))]",
+		"processes":         "import os; out = [n for n in os.listdir('/proc') if n.isdigit()]",
+		"tmp":               "import os; out = os.listdir('/tmp')",
+	}
+	r := open(t)
+	tree := r.pythonTree(atImport)
+	for dir, id := range map[string]string{"/tmp": "tmp", "/proc": "proc", "/work": "work"} {
+		for name, forks := range map[string]bool{id: true, id + "-anew": false} {
+			r.deployPython(name, tree, func(cfg *image.Config) {
+				cfg.Forks, cfg.Env = forks, append(cfg.Env, "AT_IMPORT="+fmt.Sprintf(change, dir))
+			})
+		}
+		r.mustCall(id, "/", "", "")
+		if state := r.settled(id); state != "on" {
+			t.Fatalf("%s: forking is %q", dir, state)
+		}
+		for what, probe := range probes {
+			want, _, err := r.call(t.Context(), id+"-anew", "/", probe)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			for range 2 { // what the first one changes is its own
+				if got := r.forked(id, probe); got != want {
+					t.Errorf("%s, in %s: a fork has %s, a process started anew %s", what, dir, got, want)
+				}
+			}
+		}
+		// A file of one event's is no other's, by the working directory either.
+		if dir == "/tmp" {
+			for range 2 {
+				if got := r.forked(id, "import os; out = os.listdir('.'); open('kept', 'w').close()"); got != "[]" {
+					t.Errorf("an event finds %s in its working directory", got)
+				}
+			}
+		}
 	}
 }
 

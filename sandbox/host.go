@@ -54,7 +54,7 @@ type Host struct {
 	log       *slog.Logger
 	program   *os.File      // fre-shell
 	filters   *os.File      // system call filters
-	null      *os.File      // for streams that are not given
+	devices   *os.File      // a mount of /dev that no path of the host's leads to
 	landlock  atomic.Uint32 // its ABI, 0 without
 	cgroups   *cgroup.Pool
 	networks  *netns.Pool
@@ -173,7 +173,7 @@ func Open(cfg Config) (host *Host, err error) {
 	if err := makeDev(devDir(cfg.Dir)); err != nil {
 		return nil, err
 	}
-	if h.null, err = openNull(devDir(cfg.Dir)); err != nil {
+	if h.devices, err = openDevices(devDir(cfg.Dir)); err != nil {
 		return nil, err
 	}
 	if h.cgroups, err = cgroup.Open(cgroup.Config{
@@ -200,19 +200,14 @@ func Open(cfg Config) (host *Host, err error) {
 // Cgroups is how many groups there are, in use and ready.
 func (h *Host) Cgroups() (int, error) { return h.cgroups.Count() }
 
-// openNull opens /dev/null through a mount of its own, so that no path of the
-// host's shows in a sandbox's /proc/self/fd.
-func openNull(dev string) (*os.File, error) {
+// openDevices makes a mount of dev, so that no path of the host's shows in the
+// /proc/self/fd of a sandbox that gets a file of it.
+func openDevices(dev string) (*os.File, error) {
 	tree, err := cloneTree(dev, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_RDONLY)
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(tree)
-	fd, err := unix.Openat(tree, "null", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open null: %w", err)
-	}
-	return os.NewFile(uintptr(fd), "null"), nil
+	return os.NewFile(uintptr(tree), "devices"), nil
 }
 
 // spawner returns the one whose turn it is, started anew if it has ended.
@@ -475,7 +470,7 @@ func (h *Host) Close() error {
 			_ = u.file.Close()
 		}
 	}
-	for _, f := range []*os.File{h.program, h.filters, h.null} {
+	for _, f := range []*os.File{h.program, h.filters, h.devices} {
 		if f != nil {
 			_ = f.Close()
 		}

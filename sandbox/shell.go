@@ -485,7 +485,9 @@ func (h *Host) prepareRun(s *Sandbox, m *startMessage, spec *Spec) error {
 			return errShellGone
 		}
 	}
-	h.execution(s, m, spec)
+	if err := h.execution(s, m, spec); err != nil {
+		return err
+	}
 	m.seal()
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"slices"
@@ -115,7 +116,9 @@ func (h *Host) launch(s *Sandbox, spec *Spec) (*spawner, error) {
 		return nil, err
 	}
 	s.own(m)
-	h.execution(s, m, spec)
+	if err := h.execution(s, m, spec); err != nil {
+		return nil, err
+	}
 	m.seal()
 	s.clock.mark("prepared")
 	sp, err := h.send(s, m)
@@ -307,12 +310,23 @@ func (h *Host) furnishScratch(m *startMessage, spec *Spec, mounts []Mount, user 
 }
 
 // execution adds what is new with every start: program, environment, streams.
-func (h *Host) execution(s *Sandbox, m *startMessage, spec *Spec) {
+func (h *Host) execution(s *Sandbox, m *startMessage, spec *Spec) error {
+	null := int16(-1)
 	stream := func(f *os.File) int16 {
 		if f == nil {
-			f = h.null
+			return null
 		}
 		return m.fd(int(f.Fd())) // blocking from here on, as programs expect
+	}
+	if spec.Stdin == nil || spec.Stdout == nil || spec.Stderr == nil {
+		// Opened for each: its flags and owner (F_SETFL, F_SETOWN) are what two sandboxes
+		// with one open file could tell each other by.
+		fd, err := unix.Openat(int(h.devices.Fd()), "null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open /dev/null: %w", err)
+		}
+		m.trees = append(m.trees, fd)
+		null = m.fd(fd)
 	}
 	m.header.FDStdin, m.header.FDStdout, m.header.FDStderr = stream(spec.Stdin), stream(spec.Stdout), stream(spec.Stderr)
 	if spec.Channel != nil {
@@ -327,6 +341,7 @@ func (h *Host) execution(s *Sandbox, m *startMessage, spec *Spec) {
 	}
 	m.args, m.env, m.dir = spec.Args, spec.Env, spec.Dir
 	s.args0 = spec.Args[0]
+	return nil
 }
 
 // tree adds a detached mount of path, which the message owns.

@@ -18,6 +18,7 @@ import _fre.files
 import _fre.limits
 import _fre.stream
 import _fre.threads
+from _fre import forkable
 
 FORK, FORKED, GO = 0x0D, 0x0E, 0x0F
 
@@ -58,34 +59,6 @@ def leave_first():
             os._exit(code if code >= 0 else 128 - code)
 
 
-def unforkable():
-    """Why a child would not be what a process started anew is; "" if it would."""
-    tasks = len(os.listdir("/proc/self/task"))
-    if tasks > 1:
-        return "the module started %d threads at import" % (tasks - 1)
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return "the module started a process at import"
-    except ChildProcessError:
-        pass
-    for name in os.listdir("/proc/self/fd"):
-        path = ""
-        try:
-            path = os.readlink("/proc/self/fd/" + name)
-        except FileNotFoundError:  # the listing's own
-            continue
-        # A file's position would be shared, a socket's other end confused.
-        if int(name) > 3 and not path.startswith("/dev/"):
-            return "the module keeps %s open after import" % path
-    if os.listdir("/tmp"):
-        return "the module left files in /tmp at import"
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            if line.split(None, 2)[1] == "rw-s":
-                return "the module made memory at import that its children would share"
-    return ""
-
-
 def receive(channel):
     """The file descriptors of the next FORK frame; None when no more will come."""
     head, messages, _, _ = channel.recvmsg(16, CMSG_SPACE(4 * 4))
@@ -103,8 +76,8 @@ def receive(channel):
 def serve(load_us):
     """Makes children until the engine wants no more. Returns in a child, once the
     engine has made it a sandbox of its own; the server itself never returns."""
-    why = unforkable()
-    _fre.send_ready(1, load_us, why)
+    carried = forkable.State()
+    _fre.send_ready(1, load_us, carried.unfit)
     channel = socket(fileno=_fre.fd)
     own = os.open(PROC_PIDNS, os.O_RDONLY)
     # The kernel reaps: nobody here asks how a child has ended.
@@ -113,6 +86,7 @@ def serve(load_us):
 
     gc.collect()
     gc.freeze()  # a collection would write to, and so copy, what is shared
+    libc.fflush(None)  # or each child prints what the module has left in C's buffers
     while True:
         fds = receive(channel)
         if fds is None:
@@ -135,6 +109,7 @@ def serve(load_us):
             if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
                 signal.signal(signal.SIGCHLD, reaping)
             be_born(*fds)
+            carried.restore()
             return
         for fd in fds:
             os.close(fd)
