@@ -396,6 +396,11 @@ func TestAnswers(t *testing.T) {
 		{"asynchronous", "", "python", answer{200, typed(textType), "async"}},
 		{"asynchronous_stream", "", "python", answer{200, typed(textType), "012"}},
 		{"object_form", "", "node php ruby", answer{203, [][2]string{{"a", "b"}, {"content-type", jsonType}}, `{"x":1}`}},
+		{"surrogate_text", "", "python", answer{200, typed(textType), "a\uFFFDb\uFFFDc"}},
+		{"surrogate_stream", "", "python", answer{200, typed(textType), "a\uFFFDb"}},
+		{"surrogate_json", "", "python", answer{200, typed(jsonType), `{"a\ud800": "\u00fc\udcff"}`}},
+		{"surrogate_header", "", "python", answer{200, [][2]string{{"x-a", "a\uFFFDb"}, {"content-type", textType}}, "ok"}},
+		{"processes", "", "python", answer{200, typed(jsonType), "[9, 9, 9]"}},
 		{"asynchronous", "", "java", answer{200, typed(textType), "async"}},
 		{"readable", "", "java", answer{200, typed(byteType), "ab"}},
 		{"parameters", "text", "java", answer{200, typed(textType), "text1"}},
@@ -483,6 +488,8 @@ func TestHandlerFails(t *testing.T) {
 		{"raises_cause", "php", "outer", "RuntimeException", "no such thing", ""},
 		{"throws_text", "node", "plain text", "Thrown", "", ""},
 		{"unserialisable", "", "the handler's answer is no JSON", "TypeError", "", ""},
+		{"odd_json", "python", "the handler's answer is no JSON: odd", "TypeError", "", ""},
+		{"surrogate_raises", "python", "half a", "", "", ""},
 		{"wrong_type", "", "the handler returned", "TypeError", "", ""},
 		{"bad_status", "", "99", "refusal", "", ""},
 		{"bad_header", "python php", "control characters", "ValueError", "", ""},
@@ -624,7 +631,10 @@ func TestLoadFails(t *testing.T) {
 func TestModules(t *testing.T) {
 	for _, l := range languages(t) {
 		for handler, want := range map[string]map[string]string{
-			"node": {"module.handle": "esm", "module.other": "default"},
+			"node": {
+				"module.handle": "esm", "module.other": "default", "common.handle": "cjs", "named/main.handle": "main", "named/waits.handle": "type",
+				"named/exports.handle": "exports", "named/common.handle": "index.cjs", "named/modules.handle": "index.mjs",
+			},
 			"php":  {"all.Counter::of": "static", "all.Counter::count": "1"},
 			"ruby": {"all.Outer.handle": "module", "all.Outer::Inner.count": "1"},
 		}[l.name] {

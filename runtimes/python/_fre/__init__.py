@@ -486,17 +486,38 @@ def encode_headers(headers):
 def encode_body(body):
     """Returns (bytes, content type), or (None, None) for what is no plain body."""
     if isinstance(body, str):
-        return body.encode("utf-8", "surrogateescape"), "text/plain; charset=utf-8"
+        return encode_text(body), "text/plain; charset=utf-8"
     if isinstance(body, (bytes, bytearray, memoryview)):
         return body, "application/octet-stream"
     if isinstance(body, (dict, list)):
-        import json
-
-        try:
-            return json.dumps(body, ensure_ascii=False, allow_nan=False).encode(), "application/json"
-        except (TypeError, ValueError, RecursionError) as e:
-            raise type(e)("the handler's answer is no JSON: %s" % e) from None
+        return encode_json(body, allow_nan=False), "application/json"
     return None, None
+
+
+def encode_text(text):
+    """UTF-8 of text. Surrogates of os.fsdecode become the bytes that they stand for.
+    Where there are others, halves are joined, and one without its other half, which has
+    no UTF-8, is U+FFFD, as in other languages."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
+def encode_json(value, **options):
+    """UTF-8 of value's JSON, where a surrogate without its other half is escaped. Raises
+    TypeError whatever the reason: an exception of the handler's own type cannot be made
+    anew, for nobody knows what its constructor wants and does."""
+    import json
+
+    try:
+        text = json.dumps(value, ensure_ascii=False, **options)
+    except (TypeError, ValueError, RecursionError) as e:
+        raise TypeError("the handler's answer is no JSON: %s" % e) from None
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, **options).encode()
 
 
 last = None  # the answer before, if it was long, but not so long that it has been put into a file

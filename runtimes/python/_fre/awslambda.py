@@ -92,7 +92,7 @@ def wrap(handler):
             given = json.loads(event.body) if event.body else {}
         except ValueError as e:
             return 400, {"content-type": "text/plain; charset=utf-8"}, "the event is no JSON: %s\n" % e
-        return 200, JSON, encode(handler(given, Context(event, context)))
+        return 200, JSON, _fre.encode_json(handler(given, Context(event, context)), default=other)
 
     def logged(event, context):
         threads.id = context.logger._id
@@ -102,13 +102,6 @@ def wrap(handler):
 
 
 JSON = (("content-type", "application/json"),)
-
-
-def encode(result):
-    try:
-        return json.dumps(result, ensure_ascii=False, default=other).encode("utf-8", "surrogatepass")
-    except (TypeError, ValueError) as e:
-        raise type(e)("the handler's answer is no JSON: %s" % e) from None
 
 
 def other(value):
@@ -216,7 +209,7 @@ def body_of(body, kind):
 
 def answer(result):
     if type(result) is not dict or result.get("statusCode") is None:
-        return 200, JSON, result.encode() if type(result) is str else encode(result)
+        return 200, JSON, _fre.encode_text(result) if type(result) is str else _fre.encode_json(result, default=other)
     headers = []
     many = result.get("multiValueHeaders") or {}
     for name, value in (result.get("headers") or {}).items():
@@ -228,18 +221,27 @@ def answer(result):
     if body is None:
         body = ""
     if result.get("isBase64Encoded"):
-        from base64 import b64decode
-
-        body = b64decode(body)
+        body = decode_base64(body)
     elif type(body) is not str:
-        body = encode(body)
+        body = _fre.encode_json(body, default=other)
     else:
-        body = body.encode("utf-8", "surrogatepass")
+        body = _fre.encode_text(body)
     headers = [h for h in headers if h[0] not in OWN]
     if not any(name == "content-type" for name, _ in headers):
         headers.append(("content-type", "text/plain; charset=utf-8"))
     status = result["statusCode"]
     return int(status) if type(status) is str and status.isdecimal() else status, headers, body
+
+
+def decode_base64(text):
+    from base64 import b64decode
+
+    try:
+        if isinstance(text, str):
+            text = text.encode("ascii")
+        return b64decode(text.translate(None, b"\r\n"), validate=True)
+    except (AttributeError, ValueError) as e:
+        raise ValueError("isBase64Encoded is true, but the answer's body is no base64: %s" % e) from None
 
 
 # Headers about the connection are the gateway's to say.

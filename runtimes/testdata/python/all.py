@@ -58,6 +58,58 @@ def opened_pipe(event, context):
     return open(r, "rb")
 
 
+def surrogate_text(event, context):
+    return "a\ud800b\udcffc"
+
+
+def surrogate_json(event, context):
+    return {"a\ud800": "ü\udcff"}
+
+
+def surrogate_header(event, context):
+    return 200, {"x-a": "a\ud800b"}, "ok"
+
+
+def surrogate_stream(event, context):
+    yield "a\ud800b"
+
+
+def surrogate_raises(event, context):
+    context.logger.info("a\ud800b")
+    raise ValueError("half a\ud800b")
+
+
+class Odd(ValueError):
+    """An exception that only its own module can make."""
+
+    def __init__(self, one, two):
+        super().__init__(one)
+
+
+class Unreadable(dict):
+    def items(self):
+        raise Odd("odd", 2)
+
+
+def odd_json(event, context):
+    return Unreadable(a=1)
+
+
+def square(n):
+    return n * n
+
+
+def processes(event, context):
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    out = []
+    for method in ("fork", "spawn", "forkserver"):
+        with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
+            out.append(pool.submit(square, 3).result())
+    return out
+
+
 def nothing(event, context):
     return None
 
