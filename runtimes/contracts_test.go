@@ -100,6 +100,8 @@ def handler(event, context):
 def http(event, context):
     if event["rawPath"] == "/plain":
         return "text"
+    if event["rawPath"] == "/base64":
+        return {"statusCode": 200, "body": event.get("body"), "isBase64Encoded": True}
     del event["requestContext"]["time"], event["requestContext"]["timeEpoch"]
     return {"statusCode": 201, "headers": {"X-A": 1, "Content-Length": "9"}, "cookies": ["a=b", "c=d"], "body": event}
 `,
@@ -110,11 +112,22 @@ exports.handler = (event, context, callback) => {
 };
 exports.http = async (event) => {
   if (event.rawPath === '/plain') return 'text';
+  if (event.rawPath === '/base64') return { statusCode: 200, body: event.body, isBase64Encoded: true };
   delete event.requestContext.time; delete event.requestContext.timeEpoch;
   return { statusCode: 201, headers: { 'X-A': 1, 'Content-Length': '9' }, cookies: ['a=b', 'c=d'], body: event };
 };
-exports.stream = awslambda.streamifyResponse(async (event, stream) => {
+exports.stream = awslambda.streamifyResponse(async (event, stream, context) => {
   if (event.raise) throw new RangeError('no luck');
+  if (event.destroy) stream.destroy(event.destroy === 'quietly' ? undefined : new RangeError('upstream broke'));
+  if (event.begin) stream.write('begun');
+  if (event.later) setTimeout(() => stream.end('later'), 50);
+  if (event.call) context.call('f', 'x').catch((e) => stream.end(e.code));
+  if (event.drain) {
+    const [piece, end] = ['x'.repeat(100000), 40];
+    const more = (n) => { while (n < end) { n++; if (!stream.write(piece)) { stream.once('drain', () => more(n)); return; } } };
+    more(0);
+  }
+  if (event.destroy || event.begin || event.later || event.call || event.drain || event.nothing) return;
   stream = awslambda.HttpResponseStream.from(stream, { statusCode: 202, headers: { 'content-type': 'text/x' } });
   stream.write('one ');
   await new Promise(setImmediate);
@@ -174,6 +187,14 @@ func TestLambdaHandlers(t *testing.T) {
 			if diff := cmp.Diff([][2]string{{"content-type", textType}, {"set-cookie", "a=b"}, {"set-cookie", "c=d"}, {"x-a", "1"}}, a.Headers); diff != "" || a.Status != 201 {
 				t.Errorf("%d %s", a.Status, diff)
 			}
+			in.Path, in.Headers = "/base64", typed("text/plain")
+			for body, want := range map[string]string{"aGVsbG8=": "hello", "aGVs\r\nbG8=": "hello", "": "", "aGVsbG8": "!", "aGVsb*G8=": "!", "aGVs bG8=": "!", "aG=sbG8=": "!", "aGVsbG8=====": "!", "ü": "!"} {
+				a, err := call(t, i, &in, body)
+				var failed *channel.Failure
+				if refused := errors.As(err, &failed) && strings.Contains(failed.Message, "base64"); refused != (want == "!") || !refused && a.Body != want {
+					t.Errorf("base64 %q: %q, %v, want %q", body, a.Body, err, want)
+				}
+			}
 			in.Path = "/plain"
 			if a, err := call(t, i, &in, ""); err != nil || a.Status != 200 || a.Body != "text" {
 				t.Errorf("text: %v, %v", a, err)
@@ -189,6 +210,18 @@ func TestLambdaHandlers(t *testing.T) {
 		var failed *channel.Failure
 		if _, err := i.invoke(t.Context(), `{"raise": 1}`); !errors.As(err, &failed) || failed.Type != "RangeError" {
 			t.Errorf("raised: %v", err)
+		}
+		for body, want := range map[string]string{`{"destroy": "with"}`: "upstream broke", `{"destroy": "quietly"}`: "destroyed the stream"} {
+			if a, err := i.invoke(t.Context(), body); !errors.As(err, &failed) || !strings.Contains(failed.Message, want) {
+				t.Errorf("%s: %v, %v", body, a, err)
+			}
+		}
+		for body, want := range map[string]string{
+			`{"nothing": 1}`: "", `{"begin": 1}`: "begun", `{"begin": 1, "later": 1}`: "begunlater", `{"call": 1}`: "not_possible", `{"drain": 1}`: strings.Repeat("x", 4_000_000),
+		} {
+			if a, err := i.invoke(t.Context(), body); err != nil || a.Status != 200 || a.Body != want {
+				t.Errorf("%s: %d, %d bytes, %v, want %d", body, a.Status, len(a.Body), err, len(want))
+			}
 		}
 	})
 }

@@ -106,7 +106,7 @@ def handle(event, context):
 			if name == "calling" { // which the first call loads
 				continue
 			}
-			if contract := strings.Contains(" asgi awslambda contracts wsgi ", " "+name+" "); l.parked && name != "fork" && name != "asgi" && name != "wsgi" || l.forked && name != "park" && !contract {
+			if contract := strings.Contains(" asgi awslambda contracts wsgi ", " "+name+" "); l.parked && !strings.HasPrefix(name, "fork") && name != "asgi" && name != "wsgi" || l.forked && name != "park" && !contract {
 				want += " _fre." + name
 			}
 		}

@@ -373,6 +373,7 @@ function describe(e) {
 async function window(call) {
   while (!call.over && call.window <= 0) await new Promise((resolve) => { call.wake = resolve; });
   call.wake = null;
+  listenForQuiet();
   if (!call.over && channel.writableNeedDrain) {
     await new Promise((resolve) => channel.once('drain', resolve));
   }
@@ -448,6 +449,7 @@ function close(sent) {
   sent.over = true;
   sents.delete(sent.id);
   sent.wake?.();
+  listenForQuiet();
 }
 
 function giveUp(sent, error) {
@@ -478,6 +480,30 @@ async function callOther(event, name, body, { method = 'POST', path: target = '/
   send(CALL, more ? MORE : 0, sent.id, n, meta, data.subarray(0, FIRST));
   if (more) sendData(sent, data.subarray(FIRST)).then((wanted) => { if (wanted) send(DATA, 0, sent.id); });
   return answer;
+}
+
+// --- Quiet --------------------------------------------------------------------
+
+const quiets = []; // called once nothing runs
+
+// Calls f once nothing in this process goes on by itself: no timer, no connection, no
+// call of another function, no answer that waits to be taken. Node tells of that when
+// the channel does not count.
+function quiet(f) {
+  if (process.listenerCount('beforeExit', becomeQuiet) === 0) process.on('beforeExit', becomeQuiet);
+  quiets.push(f);
+  listenForQuiet();
+}
+
+const waits = () => sents.size > 0 || [...calls.values()].some((call) => call.wake);
+
+function listenForQuiet() {
+  if (quiets.length && !waits()) channel.unref();
+}
+
+function becomeQuiet() {
+  channel.ref();
+  if (!waits()) quiets.splice(0).forEach((f) => f());
 }
 
 // --- Answers ----------------------------------------------------------------
@@ -647,25 +673,49 @@ async function load(root, name) {
   const dot = name.lastIndexOf('.');
   if (dot <= 0 || dot === name.length - 1) throw new TypeError(`handler ${inspect(name)} is not file.export`);
   const [file, member] = [path.join(root, name.slice(0, dot)), name.slice(dot + 1)];
-  let module;
-  try {
-    module = require(file);
-  } catch (e) {
-    if (e.code === 'MODULE_NOT_FOUND' && e.requireStack?.[0] === __filename) {
-      module = await import(pathToFileURL(`${file}.mjs`)).catch((m) => {
-        throw m.code === 'ERR_MODULE_NOT_FOUND' && String(m.message).includes(`${file}.mjs`)
-          ? new Error(`the function has no ${name.slice(0, dot)}.js, .cjs or .mjs`) : m;
-      });
-    } else if (e.code === 'ERR_REQUIRE_ESM') {
-      module = await import(pathToFileURL(require.resolve(file)));
-    } else {
-      throw e;
-    }
-  }
+  const found = locate(file);
+  if (!found) throw new Error(`the function has no ${name.slice(0, dot)}.js, .cjs or .mjs`);
+  const module = await open(found);
   const f = module[member] ?? module.default?.[member] ?? (member === 'default' ? module : undefined);
   if (f === undefined) throw new TypeError(`${name.slice(0, dot)} exports no ${member}`);
   if (typeof f !== 'function') throw new TypeError(`${name} is ${typeof f}, not a function`);
   return f;
+}
+
+// The file that a handler means: one of these names, or what a directory's package.json or
+// index is. require alone knows neither .cjs nor .mjs, and takes a .json for it.
+function locate(file) {
+  const first = (names) => names.find((n) => fs.statSync(n, { throwIfNoEntry: false })?.isFile());
+  const found = first(['.js', '.cjs', '.mjs'].map((extension) => file + extension));
+  if (found) return found;
+  try {
+    return require.resolve(file);
+  } catch { /* perhaps a directory of ES modules */ }
+  let target;
+  try {
+    const { exports } = JSON.parse(fs.readFileSync(path.join(file, 'package.json')));
+    target = exported(exports?.['.'] ?? exports);
+  } catch { /* it has none */ }
+  return first([target, 'index.cjs', 'index.mjs'].filter(Boolean).map((n) => path.join(file, n)));
+}
+
+const CONDITIONS = ['node', 'import', 'module-sync', 'require', 'default'];
+
+// The first target for node of a package.json's "exports" (nodejs.org/api/packages.html).
+function exported(exports) {
+  if (typeof exports !== 'object' || exports === null) return exports;
+  return Object.keys(exports).filter((c) => CONDITIONS.includes(c)).map((c) => exported(exports[c])).find(Boolean);
+}
+
+async function open(file) {
+  if (!file.endsWith('.mjs')) {
+    try {
+      return require(file);
+    } catch (e) {
+      if (e.code !== 'ERR_REQUIRE_ESM' && e.code !== 'ERR_REQUIRE_ASYNC_MODULE') throw e;
+    }
+  }
+  return import(pathToFileURL(file));
 }
 
 function start(name) {
@@ -679,7 +729,7 @@ function start(name) {
     ({ wrap } = lambda);
   }
   load(root, name).then((f) => {
-    handler = wrap(f);
+    handler = wrap(f, quiet);
     const concurrency = Math.max(1, Number.parseInt(process.env.FRE_CONCURRENCY || '1', 10) || 1);
     send(READY, 0, 0, json({ protocol: 1, runtime: `node ${process.versions.node}`, concurrency }));
     const early = starting;

@@ -63,8 +63,8 @@ function clientContext(said) {
   }
 }
 
-// Returns the handler as FRE's own are.
-function wrap(handler) {
+// Returns the handler as FRE's own are. quiet(f) calls f once nothing runs any more.
+function wrap(handler, quiet) {
   const whole = process.env.FRE_LAMBDA_EVENT === 'http';
   delete process.env.FRE_LAMBDA_EVENT;
   ({ AWS_LAMBDA_FUNCTION_VERSION: version, AWS_LAMBDA_FUNCTION_MEMORY_SIZE: memory, AWS_LAMBDA_LOG_GROUP_NAME: group, AWS_LAMBDA_LOG_STREAM_NAME: streamName } = process.env);
@@ -81,7 +81,7 @@ function wrap(handler) {
       }
     }
     const of = new Context(event, context);
-    return handler[STREAMS] ? stream(handler, given, of) : answer(await call(handler, given, of));
+    return handler[STREAMS] ? stream(handler, given, of, quiet) : answer(await call(handler, given, of));
   };
 }
 
@@ -115,19 +115,25 @@ function encode(result) {
 }
 
 // Calls a handler that writes its answer to a stream. Status and headers are known
-// once it writes.
-async function stream(handler, given, context) {
+// once it writes. A stream that ends otherwise fails the event: nobody writes to it
+// any more.
+async function stream(handler, given, context, quiet) {
   const out = new PassThrough();
   let type = 'application/octet-stream';
   out.setContentType = (t) => { type = t; };
   const failed = new Promise((_, reject) => {
-    Promise.resolve().then(() => handler(given, out, context)).catch((e) => {
+    // The error of a stream that was destroyed without one, and of who reads it then.
+    out.on('error', reject);
+    out.on('close', () => reject(out.errored ?? new Error('the handler destroyed the stream before its end')));
+    Promise.resolve().then(() => handler(given, out, context)).then(() => {
+      // Something that the handler has begun may still write.
+      if (!out.writableEnded && !out.destroyed) quiet(() => out.end());
+    }, (e) => {
       reject(e);
       out.destroy(e instanceof Error ? e : new Error(String(e)));
     });
   });
   failed.catch(() => {}); // after the head it is the stream that tells of it
-  out.on('error', () => {});
   await Promise.race([new Promise((resolve) => { out.once('readable', resolve); }), failed]);
   const head = out.head ? httpHead(out.head) : { status: 200, headers: [['content-type', type]] };
   return { ...head, body: out };
@@ -191,9 +197,18 @@ function httpAnswer(result) {
   const { status, headers } = httpHead(result);
   let { body } = result;
   if (body === undefined || body === null) body = '';
-  if (result.isBase64Encoded) body = Buffer.from(body, 'base64');
+  if (result.isBase64Encoded) body = decodeBase64(body);
   else body = typeof body === 'string' ? Buffer.from(body) : encode(body);
   return [status, headers, body];
+}
+
+// Buffer.from would pass over what is none.
+function decodeBase64(text) {
+  const plain = typeof text === 'string' ? text.replace(/[\r\n]/g, '') : null;
+  if (plain === null || plain.length % 4 !== 0 || !/^[A-Za-z0-9+/]*={0,2}$/.test(plain)) {
+    throw new TypeError("isBase64Encoded is true, but the answer's body is no base64");
+  }
+  return Buffer.from(plain, 'base64');
 }
 
 function httpHead(result) {

@@ -1,0 +1,1 @@
+exports.handle = () => 'index.cjs';

@@ -1,0 +1,2 @@
+await null; // top level
+export const handle = () => 'type';
