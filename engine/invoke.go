@@ -37,6 +37,15 @@ type Request struct {
 	Lends bool
 }
 
+// Header fields of an event that Lambda's API makes of a qualified name: the qualifier as
+// it was asked for, and the version that it leads to, for the bootstraps of the contract
+// lambda. They are part of the header so that they are kept, and go to other nodes, with
+// it; gateways take them from nobody.
+const (
+	QualifierField = "X-Fre-Lambda-Qualifier"
+	VersionField   = "X-Fre-Lambda-Version"
+)
+
 // ErrSocketWanted is why a Response's Body does not go on before Response.Lend.
 var ErrSocketWanted = channel.ErrSocketWanted
 

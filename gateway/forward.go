@@ -154,7 +154,9 @@ func eventHeader(host string, fields [][2]string, own ...[2]string) [][2]string 
 			drop[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
 		}
 	}
-	fields = slices.DeleteFunc(fields, func(f [2]string) bool { return f[0] == "Host" || hopByHop[f[0]] || drop[f[0]] })
+	fields = slices.DeleteFunc(fields, func(f [2]string) bool {
+		return f[0] == "Host" || hopByHop[f[0]] || drop[f[0]] || f[0] == engine.QualifierField || f[0] == engine.VersionField
+	})
 	fields = append(fields, own...)
 	slices.SortStableFunc(fields, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
 	return slices.Insert(fields, 0, [2]string{"Host", host})

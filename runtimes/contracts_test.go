@@ -91,10 +91,12 @@ func call(t *testing.T, i *instance, in *channel.Invocation, body string) (answe
 
 var lambdaHandlers = map[string]string{
 	"python": `
-import logging
+import logging, os
 def handler(event, context):
     if event.get("raise"):
         raise ValueError("no luck")
+    if event.get("version"):
+        return [context.function_version, os.environ["AWS_LAMBDA_FUNCTION_VERSION"], context.invoked_function_arn.rpartition(":")[2]]
     logging.getLogger().warning("seen %d", 1)
     return {"event": event, "id": context.aws_request_id, "arn": context.invoked_function_arn, "in_time": context.get_remaining_time_in_millis() > 0, "custom": context.client_context.custom if context.client_context else None}
 def http(event, context):
@@ -108,6 +110,7 @@ def http(event, context):
 	"node": `
 exports.handler = (event, context, callback) => {
   if (event.raise) throw new RangeError('no luck');
+  if (event.version) return callback(null, [context.functionVersion, process.env.AWS_LAMBDA_FUNCTION_VERSION, context.invokedFunctionArn.split(':').pop()]);
   callback(null, { event, id: context.awsRequestId, arn: context.invokedFunctionArn, in_time: context.getRemainingTimeInMillis() > 0, custom: context.clientContext ? context.clientContext.custom : null });
 };
 exports.http = async (event) => {
@@ -139,7 +142,7 @@ exports.stream = awslambda.streamifyResponse(async (event, stream, context) => {
 // Lambda's handlers are called by the bootstraps as by its own runtime.
 func TestLambdaHandlers(t *testing.T) {
 	for name, source := range lambdaHandlers {
-		contracted(t, name, source, "handler", []string{"FRE_CONTRACT=lambda", "FRE_LAMBDA_EVENT=body"}, func(t *testing.T, l language, i *instance) {
+		contracted(t, name, source, "handler", []string{"FRE_CONTRACT=lambda", "FRE_LAMBDA_EVENT=body", "AWS_LAMBDA_FUNCTION_VERSION=$LATEST"}, func(t *testing.T, l language, i *instance) {
 			t.Helper()
 			in := channel.Invocation{Function: "f", ID: "id-1", DeadlineMS: 4102444800000, Method: "POST", Path: "/", Headers: [][2]string{{"X-Amz-Client-Context", "eyJjdXN0b20iOjd9"}}}
 			a, err := call(t, i, &in, `{"a": "ü"}`)
@@ -157,6 +160,18 @@ func TestLambdaHandlers(t *testing.T) {
 			if name == "python" {
 				if line := <-i.logs; line != "id-1 warning seen 1" {
 					t.Errorf("logged %q", line)
+				}
+			}
+			for qualifier, want := range map[string]string{"prod": `["4","4","prod"]`, "$LATEST": `["$LATEST","$LATEST","$LATEST"]`, "": `["$LATEST","$LATEST","f"]`} {
+				in := in
+				if qualifier != "" {
+					in.Headers = [][2]string{{"X-Fre-Lambda-Qualifier", qualifier}, {"X-Fre-Lambda-Version", map[string]string{"prod": "4"}[qualifier]}}
+				}
+				if qualifier == "$LATEST" {
+					in.Headers[1][1] = qualifier
+				}
+				if a, err := call(t, i, &in, `{"version": true}`); err != nil || strings.ReplaceAll(a.Body, " ", "") != want {
+					t.Errorf("by the qualifier %q: %v, %v, want %s", qualifier, a, err, want)
 				}
 			}
 			if a, err := call(t, i, &in, "{"); err != nil || a.Status != 400 || !strings.Contains(a.Body, "the event is no JSON") {

@@ -22,6 +22,11 @@ const awslambda = {
   },
 };
 
+const LATEST = '$LATEST';
+
+// Whether an instance has one event at a time, so that the environment may be about that.
+let alone;
+
 // What of the environment a context says; reading that is slow.
 let version, memory, group, streamName;
 
@@ -33,8 +38,17 @@ class Context {
   constructor(event, context) {
     this.callbackWaitsForEmptyEventLoop = true;
     this.functionName = context.function;
-    this.functionVersion = version;
+    this.functionVersion = LATEST;
     this.invokedFunctionArn = `arn:aws:lambda:us-east-1:000000000000:function:${context.function}`;
+    const qualifier = event.headers['x-fre-lambda-qualifier'];
+    if (qualifier) {
+      this.invokedFunctionArn += `:${qualifier}`;
+      this.functionVersion = event.headers['x-fre-lambda-version'];
+    }
+    if (alone && version !== this.functionVersion) {
+      version = this.functionVersion;
+      process.env.AWS_LAMBDA_FUNCTION_VERSION = version;
+    }
     this.memoryLimitInMB = memory;
     this.awsRequestId = context.id;
     this.logGroupName = group;
@@ -68,6 +82,7 @@ function wrap(handler, quiet) {
   const whole = process.env.FRE_LAMBDA_EVENT === 'http';
   delete process.env.FRE_LAMBDA_EVENT;
   ({ AWS_LAMBDA_FUNCTION_VERSION: version, AWS_LAMBDA_FUNCTION_MEMORY_SIZE: memory, AWS_LAMBDA_LOG_GROUP_NAME: group, AWS_LAMBDA_LOG_STREAM_NAME: streamName } = process.env);
+  alone = (process.env.FRE_CONCURRENCY || '1') === '1';
   const answer = whole ? httpAnswer : (result) => [200, JSON_TYPE, encode(result)];
   return async (event, context) => {
     let given;

@@ -17,36 +17,46 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// target finds what an event goes to: NAME, whose traffic decides, or one revision of it.
-func (s *server) target(c *call) (name, version string, err error) {
+// target is what an event goes to: NAME, whose traffic decides, or one revision of it.
+type target struct {
+	name      string // the engine's
+	qualifier string // as it was asked for; "" for none
+	version   string
+}
+
+func (s *server) target(c *call) (target, error) {
 	ref, err := s.function(c)
 	if err != nil {
-		return "", "", err
+		return target{}, err
 	}
 	all, err := s.revisions(c, ref)
 	if err != nil {
-		return "", "", err
+		return target{}, err
 	}
+	t := target{qualifier: ref.qualifier}
 	switch a := findAlias(all, ref.qualifier); {
 	case ref.qualifier == "":
-		return c.on, latest, nil
+		t.name, t.version = c.on, latest
+		return t, nil
 	case a != nil:
-		version = strconv.Itoa(a.pick())
+		t.version = strconv.Itoa(a.pick())
 	default:
 		var ok bool
 		var r *engine.Revision
-		if r, version, ok = qualified(all, ref.qualifier); !ok {
-			return "", "", notFound("Function not found: %s:%s", s.arn(c.tenant, ref.name), ref.qualifier)
+		if r, t.version, ok = qualified(all, ref.qualifier); !ok {
+			return target{}, notFound("Function not found: %s:%s", s.arn(c.tenant, ref.name), ref.qualifier)
 		}
-		if version == latest {
-			return c.on + "@" + strconv.Itoa(r.Number), latest, nil
+		if t.version == latest {
+			t.name = c.on + "@" + strconv.Itoa(r.Number)
+			return t, nil
 		}
 	}
-	return c.on + "@" + version, version, nil
+	t.name = c.on + "@" + t.version
+	return t, nil
 }
 
 // event makes one of the request.
-func (c *call) event() (*engine.Request, error) {
+func (c *call) event(t target) (*engine.Request, error) {
 	body := c.body
 	if len(body) == 0 {
 		body = []byte("{}")
@@ -56,6 +66,9 @@ func (c *call) event() (*engine.Request, error) {
 	r := &engine.Request{
 		Method: http.MethodPost, Path: "/", Header: [][2]string{{"Content-Type", "application/json"}},
 		Body: bytes.NewReader(body), Size: int64(len(body)),
+	}
+	if t.qualifier != "" {
+		r.Header = append(r.Header, [2]string{engine.QualifierField, t.qualifier}, [2]string{engine.VersionField, t.version})
 	}
 	for _, name := range []string{"X-Amz-Client-Context", "X-Amzn-Trace-Id"} {
 		if v := c.r.Header.Get(name); v != "" {
@@ -69,18 +82,18 @@ func (c *call) event() (*engine.Request, error) {
 }
 
 func (s *server) invoke(c *call) error {
-	name, version, err := s.target(c)
+	to, err := s.target(c)
 	if err != nil {
 		return err
 	}
-	r, err := c.event()
+	r, err := c.event(to)
 	if err != nil {
 		return err
 	}
 	switch kind := c.r.Header.Get("X-Amz-Invocation-Type"); kind {
 	case "", "RequestResponse":
 	case "Event":
-		return s.later(c, name, r)
+		return s.later(c, to.name, r)
 	case "DryRun":
 		c.send(http.StatusNoContent, nil)
 		return nil
@@ -93,7 +106,7 @@ func (s *server) invoke(c *call) error {
 		defer log.stop()
 	}
 	begun := time.Now()
-	resp, fault, err := s.run(c, name, r)
+	resp, fault, err := s.run(c, to.name, r)
 	if err != nil {
 		return err
 	}
@@ -102,7 +115,7 @@ func (s *server) invoke(c *call) error {
 		payload, fault = answer(resp, fault)
 	}
 	h := c.w.Header()
-	h.Set("X-Amz-Executed-Version", version)
+	h.Set("X-Amz-Executed-Version", to.version)
 	if fault != nil {
 		h.Set("X-Amz-Function-Error", "Unhandled")
 		if fault.payload != nil {
@@ -112,7 +125,7 @@ func (s *server) invoke(c *call) error {
 		}
 	}
 	if log != nil {
-		h.Set("X-Amz-Log-Result", log.result(resp, h.Get("X-Amzn-Requestid"), version, time.Since(begun)))
+		h.Set("X-Amz-Log-Result", log.result(resp, h.Get("X-Amzn-Requestid"), to.version, time.Since(begun)))
 	}
 	h.Set("Content-Type", "application/json")
 	c.send(http.StatusOK, payload)
@@ -197,14 +210,14 @@ func answer(resp *engine.Response, f *fault) ([]byte, *fault) {
 
 // invokeStream sends what the function sends as it comes, as messages of the event stream.
 func (s *server) invokeStream(c *call) error {
-	name, version, err := s.target(c)
+	to, err := s.target(c)
 	if err != nil {
 		return err
 	}
 	if kind := c.r.Header.Get("X-Amz-Invocation-Type"); kind != "" && kind != "RequestResponse" {
 		return invalid("invocation type %q: a stream is a RequestResponse", clip(kind))
 	}
-	r, err := c.event()
+	r, err := c.event(to)
 	if err != nil {
 		return err
 	}
@@ -214,13 +227,13 @@ func (s *server) invokeStream(c *call) error {
 		defer log.stop()
 	}
 	begun := time.Now()
-	resp, fault, err := s.run(c, name, r)
+	resp, fault, err := s.run(c, to.name, r)
 	if err != nil {
 		return err
 	}
 	h := c.w.Header()
 	h.Set("Content-Type", eventStream)
-	h.Set("X-Amz-Executed-Version", version)
+	h.Set("X-Amz-Executed-Version", to.version)
 	c.send(http.StatusOK, nil)
 	control := http.NewResponseController(c.w)
 	send := func(kind, contentType string, payload []byte) error {
@@ -262,7 +275,7 @@ func (s *server) invokeStream(c *call) error {
 		end["ErrorCode"], end["ErrorDetails"] = "Unhandled", string(details)
 	}
 	if log != nil {
-		end["LogResult"] = log.result(resp, h.Get("X-Amzn-Requestid"), version, time.Since(begun))
+		end["LogResult"] = log.result(resp, h.Get("X-Amzn-Requestid"), to.version, time.Since(begun))
 	}
 	body, err := json.Marshal(end)
 	if err != nil {

@@ -243,11 +243,14 @@ func TestRun(t *testing.T) {
 			return &engine.Response{ID: "1"}, nil
 		})}}
 		c := &call{w: httptest.NewRecorder(), r: httptest.NewRequest(http.MethodPost, "/", http.NoBody), body: []byte(`{"a":1}`)}
-		r, err := c.event()
+		r, err := c.event(target{qualifier: "live", version: "2"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		resp, f, err := s.run(c, "greet.acme@2", r)
+		if diff := cmp.Diff([][2]string{{"Content-Type", "application/json"}, {"X-Fre-Lambda-Qualifier", "live"}, {"X-Fre-Lambda-Version", "2"}}, r.Header); diff != "" {
+			t.Error(diff)
+		}
 		if got != `greet.acme@2 {"a":1}` || (resp != nil) != (e.err == nil) {
 			t.Errorf("%v: the event was %q, the answer %+v", e.err, got, resp)
 		}

@@ -381,8 +381,12 @@ func failureIn(kind string, body []byte) *channel.Failure {
 }
 
 // arn is how AWS names functions. There are neither regions nor accounts here.
-func arn(function string) string {
-	return "arn:aws:lambda:us-east-1:000000000000:function:" + function
+func arn(e *channel.Event) string {
+	name := "arn:aws:lambda:us-east-1:000000000000:function:" + e.Function
+	if q := header(e, "X-Fre-Lambda-Qualifier"); q != "" {
+		name += ":" + q
+	}
+	return name
 }
 
 // traceID is the client's, or one that is not sampled.

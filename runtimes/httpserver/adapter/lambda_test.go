@@ -141,6 +141,11 @@ func TestRuntimeAPI(t *testing.T) {
 			t.Errorf("%.50s: %v\n%.1000s", tt.body, err, diff)
 		}
 	}
+	qualified := in
+	qualified.Headers = [][2]string{{"X-Fre-Lambda-Qualifier", "live"}, {"X-Fre-Lambda-Version", "4"}}
+	if a, err := f.get(t, &qualified, strings.NewReader(`{"do":"headers"}`)); err != nil || !strings.Contains(a.Body, `:function:f:live"`) {
+		t.Errorf("by a qualified name: %v, %v", a, err)
+	}
 	var failed *channel.Failure
 	if _, err := f.get(t, &in, strings.NewReader(`{"do":"fail"}`)); !errors.As(err, &failed) || failed.Type != "ValueError" || failed.Message != "no luck" || failed.Stack != "a\nb\n" {
 		t.Errorf("a handler that fails: %v", err)

@@ -209,7 +209,7 @@ func (inv *invocation) fields() [][2]string {
 		{"Content-Type", "application/json"}, // else clients take it for bytes
 		{"Lambda-Runtime-Aws-Request-Id", e.ID},
 		{"Lambda-Runtime-Deadline-Ms", strconv.FormatInt(e.DeadlineMS, 10)},
-		{"Lambda-Runtime-Invoked-Function-Arn", arn(e.Function)},
+		{"Lambda-Runtime-Invoked-Function-Arn", arn(e)},
 		{"Lambda-Runtime-Trace-Id", traceID(e)},
 	}
 	if c, err := base64.StdEncoding.DecodeString(header(e, "X-Amz-Client-Context")); err == nil && len(c) > 0 {

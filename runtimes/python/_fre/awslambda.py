@@ -9,6 +9,7 @@ import time
 import _fre
 
 http = False  # the event is all of the request, in payload format 2.0
+alone = True  # an instance has one event at a time, so that the environment may be about that
 threads = None  # _thread._local(), once logging needs it: the id of the event
 
 
@@ -30,7 +31,7 @@ class Context:
     """docs.aws.amazon.com/lambda/latest/dg/python-context.html"""
 
     identity = Identity()
-    function_version = os.environ.get("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST")
+    function_version = "$LATEST"
 
     def __init__(self, event, context):
         self._context = context
@@ -38,6 +39,12 @@ class Context:
         self.function_name = context.function
         self.tenant_id = context.tenant
         self.invoked_function_arn = "arn:aws:lambda:us-east-1:000000000000:function:" + context.function
+        qualifier = event.headers.get("x-fre-lambda-qualifier")
+        if qualifier:
+            self.invoked_function_arn += ":" + qualifier
+            self.function_version = event.headers.get("x-fre-lambda-version", "$LATEST")
+        if alone and os.environ.get("AWS_LAMBDA_FUNCTION_VERSION") != self.function_version:
+            os.environ["AWS_LAMBDA_FUNCTION_VERSION"] = self.function_version
         said = event.headers.get("x-amz-client-context")
         self.client_context = client_context(said) if said else None
 
@@ -81,7 +88,8 @@ def client_context(said):
 
 
 def wrap(handler):
-    global http
+    global alone, http
+    alone = os.environ.get("FRE_CONCURRENCY", "1") == "1"
     http = os.environ.pop("FRE_LAMBDA_EVENT", "") == "http"
     listen_to_logging()
 

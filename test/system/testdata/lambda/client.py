@@ -74,7 +74,7 @@ def lambda_handler(event, context):
     if do == "read":
         return os.path.exists("/work/" + event["file"])
     client = context.client_context.custom if context.client_context else None
-    return {"event": event, "answer": %(answer)r, "color": os.environ.get("COLOR"), "custom": client, "name": context.function_name, "memory": context.memory_limit_in_mb}
+    return {"event": event, "answer": %(answer)r, "color": os.environ.get("COLOR"), "custom": client, "name": context.function_name, "memory": context.memory_limit_in_mb, "version": context.function_version, "arn": context.invoked_function_arn}
 """
 
 
@@ -115,7 +115,7 @@ def create():
 def call():
     r, out = invoke(c, Payload=json.dumps({"n": 1}))
     equal((r["StatusCode"], r["ExecutedVersion"], r.get("FunctionError")), (200, "$LATEST", None))
-    equal(out, {"event": {"n": 1}, "answer": "one", "color": "red ☃ \"quoted\"\n#", "custom": None, "name": "greet", "memory": "192"})
+    equal(out, {"event": {"n": 1}, "answer": "one", "color": "red ☃ \"quoted\"\n#", "custom": None, "name": "greet", "memory": "192", "version": "$LATEST", "arn": "arn:aws:lambda:us-east-1:000000000000:function:greet"})
     for name in (ARN, ARN + ":$LATEST", "function:greet", ACCOUNT + ":function:greet"):
         equal(invoke(c, name=name)[1]["event"], {})
     context = base64.b64encode(json.dumps({"custom": {"who": "me"}}).encode()).decode()
@@ -223,7 +223,8 @@ def aliases():
     r = c.create_alias(FunctionName="greet", Name="live", FunctionVersion=ONE)
     equal((r["AliasArn"], r["FunctionVersion"]), (ARN + ":live", ONE))
     equal(invoke(c, Qualifier="live")[1]["answer"], "one")
-    equal(invoke(c, name=ARN + ":live")[1]["answer"], "one")
+    out = invoke(c, name=ARN + ":live")[1]
+    equal((out["answer"], out["version"], out["arn"].rpartition(":")[2]), ("one", ONE, "live"))
     refused("ResourceConflictException", 409, c.create_alias, FunctionName="greet", Name="live", FunctionVersion=ONE)
     refused("ResourceNotFoundException", 404, c.create_alias, FunctionName="greet", Name="next", FunctionVersion="99")
     r = c.update_alias(FunctionName="greet", Name="live", RoutingConfig={"AdditionalVersionWeights": {TWO: 0.5}})
