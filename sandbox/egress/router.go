@@ -347,16 +347,17 @@ func ipNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// counters say whether anything was sent in a namespace since it was made.
+// counters say whether anything was sent in a namespace, or could not be, since it was
+// made, and which flow labels are left.
 type counters struct {
-	files [2]*os.File
+	files [3]*os.File
 	first []byte
 }
 
 // openCounters reads those of the thread's namespace.
 func openCounters() (*counters, error) {
 	c := &counters{}
-	for i, name := range []string{"snmp", "snmp6"} {
+	for i, name := range []string{"snmp", "snmp6", "ip6_flowlabel"} {
 		f, err := os.Open("/proc/thread-self/net/" + name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			c.close()
@@ -375,7 +376,7 @@ func openCounters() (*counters, error) {
 }
 
 // read returns snmp whole, which holds TCP's counts for both families, and of
-// snmp6 those of UDP: the kernel sends ICMPv6 by itself.
+// snmp6 those of UDP and of what had no route: the kernel sends ICMPv6 by itself.
 func (c *counters) read() ([]byte, error) {
 	var out []byte
 	buf := make([]byte, 8192)
@@ -388,7 +389,7 @@ func (c *counters) read() ([]byte, error) {
 			return nil, err
 		}
 		for line := range bytes.Lines(buf[:n]) {
-			if i == 0 || bytes.HasPrefix(line, []byte("Udp")) {
+			if i != 1 || bytes.HasPrefix(line, []byte("Udp")) || bytes.HasPrefix(line, []byte("Ip6OutNoRoutes")) {
 				out = append(out, line...)
 			}
 		}

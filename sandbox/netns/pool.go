@@ -34,6 +34,7 @@ type Namespace struct {
 	file *os.File // to join it by; owned by the namespace
 	used *os.File // its net/sockstat: says whether sockets are left
 	idle []byte   // what used said when it was new
+	seen uint64   // traces when it was new; 0: not read
 }
 
 // File is what setns(2) joins. It stays the namespace's.
@@ -48,7 +49,7 @@ func Open(cfg Config) *Pool {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Pool{pool.New(pool.Config[*Namespace]{
-		Name: "network namespace", Ready: cfg.Size, Make: func() (*Namespace, error) { return New(nil) }, Clean: (*Namespace).clean,
+		Name: "network namespace", Ready: cfg.Size, Make: newTraced, Clean: (*Namespace).clean,
 		Drop: (*Namespace).Close, Log: cfg.Log, Busy: cfg.Busy,
 	})}
 }
@@ -57,8 +58,8 @@ func Open(cfg Config) *Pool {
 func (p *Pool) Acquire() (*Namespace, error) { return p.pool.Take(nil) }
 
 // Release gives a namespace back once its sandbox has been reaped. It returns
-// at once; the namespace is leased again only if no socket is left in it, not
-// even one in TIME_WAIT, which would hold a port.
+// at once. The namespace is leased again only if its next user could not tell it
+// from a new one (see traces.go).
 func (p *Pool) Release(n *Namespace) { p.pool.Give(n) }
 
 // Close closes every namespace that is not leased.
@@ -190,15 +191,9 @@ func (n *Namespace) sockets() ([]byte, error) {
 	return own, nil
 }
 
-func (n *Namespace) clean() pool.Verdict {
-	if !n.Clean() {
-		return pool.Spoilt
-	}
-	return pool.Ready
-}
-
 // Clean says whether no socket is left in the namespace, not even one in
-// TIME_WAIT: then it can be used again.
+// TIME_WAIT, which would hold a port. Its counters may tell of the last user: it is
+// for another sandbox of the same function.
 func (n *Namespace) Clean() bool {
 	now, err := n.sockets()
 	return err == nil && bytes.Equal(now, n.idle)

@@ -93,3 +93,58 @@ func TestNotClean(t *testing.T) {
 		t.Error("namespace is not clean after its socket was closed")
 	}
 }
+
+// TestTraces: a namespace that shows what its last user did is not clean, though no
+// socket is left.
+func TestTraces(t *testing.T) {
+	p := openPool(t)
+	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
+		t.Log("no IPv6 on this host: its counters are not tried")
+	}
+	send := func(family int, to unix.Sockaddr) error {
+		fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Sendto(fd, []byte("x"), 0, to)
+	}
+	for name, use := range map[string]func() error{
+		"a packet over loopback": func() error {
+			return send(unix.AF_INET, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: 53000})
+		},
+		"a packet without a route": func() error {
+			if err := send(unix.AF_INET, &unix.SockaddrInet4{Addr: [4]byte{192, 0, 2, 1}, Port: 53000}); !errors.Is(err, unix.ENETUNREACH) {
+				return err
+			}
+			return nil
+		},
+		"a packet without a route, by IPv6": func() error {
+			err := send(unix.AF_INET6, &unix.SockaddrInet6{Addr: [16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1}, Port: 53000})
+			if errors.Is(err, unix.EAFNOSUPPORT) {
+				return send(unix.AF_INET, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: 53000})
+			}
+			if !errors.Is(err, unix.ENETUNREACH) {
+				return err
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, err := p.Acquire()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Release(n)
+			if n.clean() != pool.Ready {
+				t.Fatal("new namespace is not clean")
+			}
+			if err := Do(n.File(), use); err != nil {
+				t.Fatal(err)
+			}
+			if n.clean() == pool.Ready {
+				t.Error("passes as clean")
+			}
+		})
+	}
+}
