@@ -20,30 +20,6 @@ func (s *server) agents() (*engine.Engine, error) {
 	return s.cfg.Agents, nil
 }
 
-func ofAgent(s *server, r *http.Request) (string, error) {
-	e, err := s.agents()
-	if err != nil {
-		return "", err
-	}
-	a, err := e.Agent(r.PathValue("id"))
-	if err != nil {
-		return "", err
-	}
-	return a.Tenant, nil
-}
-
-func ofSnapshot(s *server, r *http.Request) (string, error) {
-	e, err := s.agents()
-	if err != nil {
-		return "", err
-	}
-	img, err := e.Snapshot(r.PathValue("ref"))
-	if err != nil {
-		return "", err
-	}
-	return engine.ImageTenant(img), nil
-}
-
 // createAgent answers POST /v1/agents once the sandbox runs.
 func (s *server) createAgent(w http.ResponseWriter, r *http.Request) error {
 	e, err := s.agents()

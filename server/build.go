@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"mime"
 	"net/http"
 	"os"
@@ -76,9 +75,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		if req.Temporary {
 			w.Header().Set("Connection", "close") // see whileAsked
 		}
-		if img, err = s.engine.Image(req.Image); err == nil && !identityOf(r).Of(engine.ImageTenant(img)) {
-			err = fmt.Errorf("image %q: %w", req.Image, fs.ErrNotExist)
-		}
+		img, err = s.visibleImage(r, req.Image)
 	} else {
 		if err := wantTar(r); err != nil {
 			return err

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"net"
 	"net/http"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,9 +23,9 @@ import (
 type need struct {
 	scope access.Scope // "": any token
 	all   bool         // it must be one of all tenants
-	// of is whose the thing in question is, fs.ErrNotExist where there is none; nil: the
-	// handler looks at the identity itself, or there is no such thing.
-	of func(*server, *http.Request) (tenant string, err error)
+	// of is the thing in question; nil: the handler looks at the identity itself, or there
+	// is no such thing.
+	of *noun
 }
 
 // needs are by route. What is not in here takes the scope admin of all tenants: so does
@@ -117,62 +115,6 @@ var unaudited = map[string]bool{
 func functionTenant(f *engine.Function) string { return f.Config.Tenant }
 
 func sandboxTenant(b *engine.Sandbox) string { return b.Tenant }
-
-func ofFunction(s *server, r *http.Request) (string, error) {
-	name, _, _ := strings.Cut(r.PathValue("name"), "@") // the function of NAME@REVISION
-	f, err := s.engine.Function(name)
-	if err != nil {
-		return "", err
-	}
-	return functionTenant(f), nil
-}
-
-func ofImage(s *server, r *http.Request) (string, error) {
-	img, err := s.engine.Image(r.PathValue("ref"))
-	if err != nil {
-		return "", err
-	}
-	return engine.ImageTenant(img), nil
-}
-
-func ofSandbox(s *server, r *http.Request) (string, error) {
-	id := r.PathValue("id")
-	tenant, found := "", false
-	for _, b := range s.engine.Sandboxes(true) {
-		switch {
-		case b.Name == id && id != "": // a container's name counts before ids that begin so
-			return sandboxTenant(b), nil
-		case !strings.HasPrefix(b.ID, id):
-		case found && tenant != sandboxTenant(b): // of several tenants: a longer one is needed
-			return "", fmt.Errorf("sandbox %s: %w", id, fs.ErrNotExist)
-		default:
-			tenant, found = sandboxTenant(b), true
-		}
-	}
-	if !found {
-		return "", fmt.Errorf("sandbox %s: %w", id, fs.ErrNotExist)
-	}
-	return tenant, nil
-}
-
-func ofEvent(s *server, r *http.Request) (string, error) {
-	ev, err := s.queueService()
-	if err != nil {
-		return "", err
-	}
-	d, err := ev.Find(r.Context(), r.PathValue("id"))
-	if err != nil {
-		return "", err
-	}
-	return d.Tenant, nil
-}
-
-func ofTenant(_ *server, r *http.Request) (string, error) { return r.PathValue("tenant"), nil }
-
-func ofToken(s *server, r *http.Request) (string, error) {
-	t, err := s.cfg.Access.Token(r.PathValue("id"))
-	return t.Tenant, err
-}
 
 // only keeps what is there for an identity.
 func only[T any](all []T, id access.Identity, tenant func(T) string) []T {
@@ -269,8 +211,7 @@ func (s *server) guarded(rt route) func(http.ResponseWriter, *http.Request) erro
 // errBrokenOff is how an action ended whose answer the client did not get to its end.
 var errBrokenOff = &api.Error{Code: api.CodeCanceled, Status: statusClientGone, Message: "the answer was broken off"}
 
-// permit says whether an identity may do what a route does. What is another tenant's is
-// not there.
+// permit says whether an identity may do what a route does.
 func (s *server) permit(n need, id access.Identity, r *http.Request) error {
 	if n.scope != "" {
 		if err := id.Need(n.scope); err != nil {
@@ -286,14 +227,8 @@ func (s *server) permit(n need, id access.Identity, r *http.Request) error {
 	if n.of == nil {
 		return nil
 	}
-	tenant, err := n.of(s, r)
-	if err != nil {
-		return err
-	}
-	if !id.Of(tenant) {
-		return &api.Error{Code: api.CodeNotFound, Status: http.StatusNotFound, Message: fmt.Sprintf("there is no %q of tenant %s", askedOf(r).on, id.Tenant)}
-	}
-	return nil
+	tenant, err := n.of.find(s, r)
+	return n.of.shown(id, askedOf(r).on, tenant, err)
 }
 
 func notOfTenant(why string) error {
@@ -393,7 +328,7 @@ func (s *server) mayBuild(r *http.Request, dir *os.Root) error {
 		}
 	}
 	name := t.ID + ":" + t.Version
-	if img, err := s.engine.Image(name); err == nil && !id.Of(engine.ImageTenant(img)) {
+	if img, err := s.engine.Image(name); err == nil && !id.Of(engine.ImageTenant(img)) { // names are shared: docs/tenants.md
 		return &engine.ImageNameError{Name: name}
 	}
 	return nil

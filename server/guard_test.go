@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
@@ -352,5 +354,103 @@ func TestTenantsEvents(t *testing.T) {
 	}
 	if d, err := queue.Find(t.Context(), r.ID); !errors.Is(err, events.ErrNotFound) {
 		t.Errorf("after: %+v, %v", d, err)
+	}
+}
+
+// TestForeignIsMissing asks every route of the API that names an object for another
+// tenant's object and for one that nobody has, by whole names, by part of an id and as
+// a field: the answers are the same to the last byte.
+func TestForeignIsMissing(t *testing.T) {
+	r := serveRemote(t)
+	others, err := r.client("other", access.Read).Sandboxes(t.Context(), client.SandboxOptions{All: true})
+	if err != nil || len(others) != 1 {
+		t.Fatalf("the other's sandboxes = %+v, %v", others, err)
+	}
+	images, err := r.client("other", access.Read).Images(t.Context())
+	if err != nil || len(images) != 1 {
+		t.Fatalf("the other's images = %+v, %v", images, err)
+	}
+	theirs, _, err := r.access.CreateToken(access.TokenOptions{Name: "theirs", Tenant: "other", Scopes: []access.Scope{access.Read}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := string(images[0].Digest)
+	turned := func(id string) string { // one of the same shape that nobody has
+		last := byte('0')
+		if id[len(id)-1] == '0' {
+			last = '1'
+		}
+		return id[:len(id)-1] + string(last)
+	}
+	pairs := map[string][][2]string{
+		"functions": {{"b.other", "z.other"}, {"b.other@1", "z.other@1"}},
+		"images":    {{"b:latest", "z:latest"}, {"b", "z"}, {digest, turned(digest)}, {digest[:20], turned(digest[:20])}},
+		"snapshots": {{"b:latest", "z:latest"}},
+		"sandboxes": {{others[0].ID, turned(others[0].ID)}, {others[0].ID[:6], turned(others[0].ID[:6])}},
+		"tenants":   {{"other", "otter"}},
+		"tokens":    {{theirs.ID, turned(theirs.ID)}},
+		"agents":    {{"agent-0123456789abcdef", "agent-fedcba9876543210"}},
+		"events":    {{"0123456789abcdef", "fedcba9876543210"}},
+	}
+	token := r.token("acme", access.Admin)
+	ask := func(method, path, body, name string) string {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, r.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := r.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		resp.Header.Del("Date")
+		var answer strings.Builder
+		if err := resp.Write(&answer); err != nil {
+			t.Fatal(err)
+		}
+		return strings.ReplaceAll(answer.String(), `\"`+name, `\"NAME`)
+	}
+	spec, err := os.ReadFile("../api/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`^(/v1/(?:events/queue|[a-z]+)/)\{[a-z]+\}`)
+	rest := regexp.MustCompile(`\{[a-z]+\}`)
+	var path string
+	asked := 0
+	for line := range strings.Lines(string(spec)) {
+		switch trimmed := strings.TrimSuffix(strings.TrimSpace(line), ":"); {
+		case strings.HasPrefix(line, "components:"):
+			path = ""
+		case strings.HasPrefix(line, "  /v1/"):
+			path = trimmed
+		case path != "" && slices.Contains([]string{"get", "post", "put", "delete"}, trimmed) && strings.HasPrefix(line, "    "+trimmed):
+			at := named.FindStringSubmatch(path)
+			if at == nil {
+				continue
+			}
+			for _, pair := range pairs[strings.Split(path, "/")[2]] {
+				asked++
+				method, after := strings.ToUpper(trimmed), rest.ReplaceAllString(path[len(at[0]):], "x")
+				foreign := ask(method, at[1]+pair[0]+after, "{}", pair[0])
+				missing := ask(method, at[1]+pair[1]+after, "{}", pair[1])
+				if diff := cmp.Diff(missing, foreign); diff != "" {
+					t.Errorf("%s %s: another's %s is answered otherwise than %s, which nobody has (-missing +foreign):\n%s", method, path, pair[0], pair[1], diff)
+				}
+			}
+		}
+	}
+	if asked < 50 {
+		t.Errorf("%d questions: the description was not read", asked)
+	}
+	for _, pair := range pairs["images"] {
+		foreign := ask("POST", "/v1/functions", `{"image": "`+pair[0]+`"}`, pair[0])
+		missing := ask("POST", "/v1/functions", `{"image": "`+pair[1]+`"}`, pair[1])
+		if diff := cmp.Diff(missing, foreign); diff != "" {
+			t.Errorf("deploy another's image %s (-missing +foreign):\n%s", pair[0], diff)
+		}
 	}
 }
