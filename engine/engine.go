@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -35,6 +36,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/signature"
+	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/sandbox/pool"
 	"github.com/fre-engine/fre/store"
@@ -103,6 +105,7 @@ type Config struct {
 
 	ImageLimits        oci.Limits       // of what is loaded, imported and pulled; defaults there
 	InsecureRegistries []string         // hosts that are spoken to without TLS, beside loopback
+	Outward            outward.Rule     // what tenants may have the engine connect to
 	Signatures         signature.Policy // what has to be signed to be pulled
 
 	Work WorkConfig // what tenants may keep in /work; default: no limit
@@ -137,6 +140,7 @@ type Engine struct {
 	buffers    *buffer.Pool
 	admission  *admission.Controller
 	places     *places
+	outward    *http.Transport // by cfg.Outward
 	started    time.Time
 	forks      budget        // memory of fork servers
 	mapErr     error         // why /work cannot be mounted with mapped owners; nil if it can
@@ -229,7 +233,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 			err = errors.Join(err, e.buffers.Close())
 		}
 	}()
-	e.places = newPlaces(cfg.Concurrency, cfg.Queue)
+	e.places, e.outward = newPlaces(cfg.Concurrency, cfg.Queue), cfg.Outward.Transport()
 	if err := e.openAdmission(); err != nil {
 		return nil, err
 	}
@@ -323,6 +327,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	retireAll() // what a Deploy published meanwhile
 	e.shells.closeTools()
 	e.workers.Wait()
+	e.outward.CloseIdleConnections()
 	close(e.ended)
 	for _, d := range *e.functions.Load() {
 		d.logs.Close()

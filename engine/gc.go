@@ -367,7 +367,7 @@ func (e *Engine) Fsck(ctx context.Context, o store.CheckOptions) (done store.Che
 func (e *Engine) fsck(ctx context.Context, o store.CheckOptions) (store.Checked, error) {
 	e.gcMu.Lock()
 	defer e.gcMu.Unlock()
-	again := oci.NewRefetcher(e.cfg.Store, e.registry(nil, nil))
+	again := oci.NewRefetcher(e.cfg.Store, e.registry(ctx, nil, nil))
 	defer func() {
 		if err := again.Close(); err != nil {
 			e.log.WarnContext(ctx, "what was fetched again stays until the next start", "error", err)

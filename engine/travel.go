@@ -14,6 +14,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/sbom"
+	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -54,7 +55,7 @@ func (e *Engine) Pull(ctx context.Context, ref, platform string, auth *oci.Auth,
 		e.cache.mu.RLock()
 		defer e.cache.mu.RUnlock()
 		img, remote, err = oci.Pull(ctx, e.cfg.Store, ref, oci.PullOptions{
-			RegistryOptions: e.registry(auth, report), Platform: platform, Policy: e.cfg.Signatures,
+			RegistryOptions: e.registry(ctx, auth, report), Platform: platform, Policy: e.cfg.Signatures,
 		})
 		return err
 	})
@@ -69,7 +70,7 @@ func (e *Engine) PullFor(ctx context.Context, tenant, ref string) (img *store.Im
 	before := e.cfg.Store.Images()
 	err = e.while(ctx, func(ctx context.Context) error {
 		return e.building(ctx, tenant, ref, nil, func(ctx context.Context) error {
-			img, _, err = oci.Pull(KeepNames(ctx), e.cfg.Store, ref, oci.PullOptions{RegistryOptions: e.registry(nil, nil), Policy: e.cfg.Signatures})
+			img, _, err = oci.Pull(KeepNames(ctx), e.cfg.Store, ref, oci.PullOptions{RegistryOptions: e.registry(ctx, nil, nil), Policy: e.cfg.Signatures})
 			return err
 		})
 	})
@@ -104,7 +105,7 @@ func (e *Engine) Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci
 		if to == "" {
 			return fmt.Errorf("push %s: %w: a digest says no registry: push a name (fre image tag gives one)", ref, oci.ErrReference)
 		}
-		o.RegistryOptions = e.registry(auth, report)
+		o.RegistryOptions = e.registry(ctx, auth, report)
 		remote, err = oci.Push(ctx, e.cfg.Store, img, to, o)
 		return err
 	})
@@ -115,7 +116,7 @@ func (e *Engine) Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci
 // Errors: those of [oci.Resolve].
 func (e *Engine) Resolve(ctx context.Context, ref string, auth *oci.Auth) (name string, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
-		name, err = oci.Resolve(ctx, ref, e.registry(auth, nil))
+		name, err = oci.Resolve(ctx, ref, e.registry(ctx, auth, nil))
 		return err
 	})
 	return name, err
@@ -124,12 +125,12 @@ func (e *Engine) Resolve(ctx context.Context, ref string, auth *oci.Auth) (name 
 // AttachSignature puts a signature beside an image at its registry. Errors: those
 // of [oci.Attach].
 func (e *Engine) AttachSignature(ctx context.Context, ref string, payload []byte, sig string, auth *oci.Auth) error {
-	return e.while(ctx, func(ctx context.Context) error { return oci.Attach(ctx, ref, payload, sig, e.registry(auth, nil)) })
+	return e.while(ctx, func(ctx context.Context) error { return oci.Attach(ctx, ref, payload, sig, e.registry(ctx, auth, nil)) })
 }
 
 // Login asks a registry whether it takes a login. Errors: those of [oci.Login].
 func (e *Engine) Login(ctx context.Context, host string, auth *oci.Auth) error {
-	return e.while(ctx, func(ctx context.Context) error { return oci.Login(ctx, host, e.registry(auth, nil)) })
+	return e.while(ctx, func(ctx context.Context) error { return oci.Login(ctx, host, e.registry(ctx, auth, nil)) })
 }
 
 // SBOM is an image's bill of materials, CycloneDX in JSON. Errors: fs.ErrNotExist.
@@ -156,10 +157,20 @@ func (e *Engine) travel(report func(image.Event)) oci.Options {
 	return oci.Options{Limits: e.cfg.ImageLimits, Report: report}
 }
 
-func (e *Engine) registry(auth *oci.Auth, report func(image.Event)) oci.RegistryOptions {
-	return oci.RegistryOptions{
+func (e *Engine) registry(ctx context.Context, auth *oci.Auth, report func(image.Event)) oci.RegistryOptions {
+	o := oci.RegistryOptions{
 		Options: e.travel(report), Auth: auth, Insecure: e.cfg.InsecureRegistries, Cache: filepath.Join(e.cachePath(), "blobs"),
 	}
+	if outward.Of(ctx) != nil {
+		o.Transport = e.outward // whose connections nobody else has opened
+	}
+	return o
+}
+
+// ForTenant is a context for what a tenant has asked for: the engine connects for it to
+// nothing that Config.Outward does not allow. Without it who asks is the operator.
+func (e *Engine) ForTenant(ctx context.Context) context.Context {
+	return outward.With(ctx, &e.cfg.Outward)
 }
 
 // buildImages brings the images that templates stand on. Builds hold e.cache.mu
@@ -217,11 +228,11 @@ func (b buildImages) Pull(ctx context.Context, ref string, pinned store.Digest, 
 		return img, digest, err
 	}
 	if b.e.tenantsName(ref) { // by its digest: nobody loses the name
-		if ref, err = oci.Resolve(ctx, ref, b.e.registry(nil, nil)); err != nil {
+		if ref, err = oci.Resolve(ctx, ref, b.e.registry(ctx, nil, nil)); err != nil {
 			return nil, "", err
 		}
 	}
-	img, remote, err := oci.Pull(ctx, b.e.cfg.Store, ref, oci.PullOptions{RegistryOptions: b.e.registry(nil, report), Policy: b.e.cfg.Signatures})
+	img, remote, err := oci.Pull(ctx, b.e.cfg.Store, ref, oci.PullOptions{RegistryOptions: b.e.registry(ctx, nil, report), Policy: b.e.cfg.Signatures})
 	return img, remote.Digest, err
 }
 
@@ -246,7 +257,7 @@ func (b buildImages) Resolve(ctx context.Context, ref string, pinned store.Diges
 	if err != nil || img != nil {
 		return "", err
 	}
-	name, err := oci.Resolve(ctx, ref, b.e.registry(auth, nil))
+	name, err := oci.Resolve(ctx, ref, b.e.registry(ctx, auth, nil))
 	if err == nil && pinned != "" && !strings.HasSuffix(name, "@"+string(pinned)) {
 		err = fmt.Errorf("%w: asked for %s, it answers for %s", oci.ErrRegistry, ref, name)
 	}
@@ -259,7 +270,7 @@ func (b buildImages) Take(ctx context.Context, name string, report func(image.Ev
 	if err != nil {
 		return nil, err
 	}
-	o := oci.PullOptions{RegistryOptions: b.e.registry(auth, report), Policy: b.e.cfg.Signatures}
+	o := oci.PullOptions{RegistryOptions: b.e.registry(ctx, auth, report), Policy: b.e.cfg.Signatures}
 	o.Nameless = true
 	img, _, err := oci.Pull(ctx, b.e.cfg.Store, name, o)
 	return img, err

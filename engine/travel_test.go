@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/signature"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/outward"
 	embedded "github.com/fre-engine/fre/registry"
 	"github.com/fre-engine/fre/store"
 )
@@ -389,4 +391,37 @@ func ownRegistry(t testing.TB) string {
 		}
 	})
 	return strings.TrimPrefix(server.URL, "http://")
+}
+
+// TestOutward: for a tenant the engine connects to no registry on this host, unless the
+// configuration names it; the answer for an open port is that for a closed one.
+func TestOutward(t *testing.T) {
+	asked := 0
+	inside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	t.Cleanup(inside.Close)
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	r := open(t)
+	told := map[string]string{}
+	for _, url := range []string{inside.URL, closed.URL} {
+		host := strings.TrimPrefix(url, "http://")
+		_, err := r.Resolve(r.ForTenant(t.Context()), host+"/x:1", nil)
+		var refused *outward.RefusedError
+		if !errors.As(err, &refused) {
+			t.Errorf("%s for a tenant: %v, want a *outward.RefusedError", host, err)
+		}
+		told[url] = strings.ReplaceAll(fmt.Sprint(err), host, "HOST")
+	}
+	if asked != 0 {
+		t.Errorf("%d requests were made for a tenant", asked)
+	}
+	if told[inside.URL] != told[closed.URL] {
+		t.Errorf("an open port: %s\na closed one: %s", told[inside.URL], told[closed.URL])
+	}
+	if _, err := r.Resolve(t.Context(), strings.TrimPrefix(inside.URL, "http://")+"/x:1", nil); err == nil || asked == 0 {
+		t.Errorf("for the operator: %v after %d requests, want those", err, asked)
+	}
 }

@@ -17,11 +17,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/fre-engine/fre/internal/outward"
 )
 
 const (
@@ -40,15 +41,6 @@ const (
 	// receiver.
 	callbacksHeld = 64
 )
-
-// callbackOff are the ranges that are no public addresses, beside those netip knows.
-var callbackOff = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
-	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.88.99.0/24"), netip.MustParsePrefix("198.18.0.0/15"),
-	netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("100::/64"),
-	netip.MustParsePrefix("2001::/23"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"),
-}
 
 func (c *Callbacks) check() error {
 	if (len(c.Hosts) > 0 || len(c.Networks) > 0) && len(c.Secret) < 16 {
@@ -72,7 +64,10 @@ func (c *Callbacks) allow(raw string) error {
 	}
 	host := u.Hostname()
 	if a, err := netip.ParseAddr(host); err == nil {
-		return c.reachable("", a)
+		if !c.rule("").Allows(a) {
+			return fmt.Errorf("%s is not in events.callbacks.networks", a)
+		}
+		return nil
 	}
 	if !c.named(host) && len(c.Networks) == 0 { // else its addresses decide
 		return fmt.Errorf("%s is not in events.callbacks.hosts", host)
@@ -91,17 +86,9 @@ func (c *Callbacks) named(host string) bool {
 	})
 }
 
-// reachable says why an address may not be connected to, for that host.
-func (c *Callbacks) reachable(host string, a netip.Addr) error {
-	a = a.Unmap().WithZone("")
-	within := func(ranges []netip.Prefix) bool {
-		return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
-	}
-	public := a.IsGlobalUnicast() && !a.IsPrivate() && !within(callbackOff)
-	if within(c.Networks) || public && host != "" && c.named(host) {
-		return nil
-	}
-	return fmt.Errorf("%s is not in events.callbacks.networks", a)
+// rule is what may be connected to for that host: public addresses only where it is named.
+func (c *Callbacks) rule(host string) *outward.Rule {
+	return &outward.Rule{Networks: c.Networks, Only: host == "" || !c.named(host), Setting: "events.callbacks.networks"}
 }
 
 // client connects only where it may, whatever names lead to by then, and follows nothing.
@@ -115,14 +102,7 @@ func (c *Callbacks) client() *http.Client {
 				if err != nil {
 					return nil, err
 				}
-				d := net.Dialer{Timeout: 10 * time.Second, ControlContext: func(_ context.Context, _, to string, _ syscall.RawConn) error {
-					at, err := netip.ParseAddrPort(to)
-					if err != nil {
-						return err
-					}
-					return c.reachable(host, at.Addr())
-				}}
-				return d.DialContext(ctx, network, address)
+				return c.rule(host).DialContext(ctx, network, address)
 			},
 			MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second, DisableCompression: true,
 		},

@@ -16,6 +16,7 @@ import (
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
@@ -74,7 +75,10 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	var imageName *engine.ImageNameError
 	var loop *engine.LoopError
 	var of *engine.StepError // of a pipeline
+	var refused *outward.RefusedError
 	switch {
+	case errors.As(err, &refused):
+		return http.StatusForbidden, api.CodeForbidden, "ask who runs the engine to name the server in its configuration, or use one of the public internet"
 	case errors.As(err, &quota) && quota.What == engine.QuotaOfBuilds:
 		return http.StatusTooManyRequests, api.CodeQuota, "try again once some have ended: after Retry-After, or when fre tenant usage shows fewer"
 	case errors.As(err, &quota):

@@ -188,7 +188,11 @@ func (s *server) guarded(rt route) func(http.ResponseWriter, *http.Request) erro
 				break
 			}
 		}
-		r = r.WithContext(context.WithValue(r.Context(), askedKey{}, a))
+		ctx := context.WithValue(r.Context(), askedKey{}, a)
+		if !id.All() {
+			ctx = s.engine.ForTenant(ctx)
+		}
+		r = r.WithContext(ctx)
 		if err := s.permit(n, id, r); err != nil {
 			if s.cfg.Access != nil {
 				s.cfg.Access.Record(access.Entry{

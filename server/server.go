@@ -36,6 +36,7 @@ import (
 // Engine is what the server needs of *engine.Engine; package servertest holds
 // the other implementation.
 type Engine interface {
+	ForTenant(ctx context.Context) context.Context
 	Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error)
 	Base(ctx context.Context, name string, report func(image.Event)) (*store.Image, error)
 

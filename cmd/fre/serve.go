@@ -231,6 +231,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		return err
 	}
 	undo.add(st.Close)
+	cfg.Access.records.HTTP = cfg.issuers()
 	records, err := cfg.Access.open(cfg.State, log)
 	if err != nil {
 		return err
@@ -286,7 +287,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		Store: st, Sandboxes: host, Builder: builder, StateDir: cfg.State, Log: log, Metrics: metrics, Shells: cfg.Shells,
 		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, BufferLock: cfg.BufferLock, BufferHuge: cfg.BufferHuge, Admission: cfg.Admission,
 		Revisions: cfg.Revisions, Concurrency: cfg.Concurrency, Queue: cfg.Queue, AllowHostNetwork: cfg.AllowHostNetwork, LendConnections: cfg.LendConnections,
-		InsecureRegistries: cfg.InsecureRegistries, Signatures: policy, ImageLimits: cfg.ImageLimits,
+		InsecureRegistries: cfg.InsecureRegistries, Outward: cfg.outward(), Signatures: policy, ImageLimits: cfg.ImageLimits,
 		Quotas: quotasOf(records), Secrets: records.Secret, Triggers: cfg.checkTriggers, Calls: records.Event, Called: called, Table: table,
 	})
 	if err != nil {

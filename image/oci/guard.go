@@ -24,8 +24,9 @@ import (
 // answer.
 type guard struct {
 	insecure []string
-	local    bool          // the registry itself is on this host
-	patience time.Duration // for an answer's next byte
+	local    bool              // the registry itself is on this host
+	patience time.Duration     // for an answer's next byte
+	carrier  http.RoundTripper // nil: remote.DefaultTransport
 }
 
 // maxManifest is what the OCI distribution-spec has every registry take.
@@ -35,7 +36,7 @@ const maxManifest = 4 << 20
 const patience = 2 * time.Minute
 
 func (o RegistryOptions) guard(r name.Registry) *guard {
-	return &guard{o.Insecure, loopback(&url.URL{Host: r.RegistryStr()}), patience}
+	return &guard{o.Insecure, loopback(&url.URL{Host: r.RegistryStr()}), patience, o.Transport}
 }
 
 // RoundTrip is of http.RoundTripper.
@@ -53,7 +54,11 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		a.timer.Stop() // what is sent, and stored there, takes as long as it takes
 	}
-	resp, err := remote.DefaultTransport.RoundTrip(r.WithContext(ctx))
+	carrier := g.carrier
+	if carrier == nil {
+		carrier = remote.DefaultTransport
+	}
+	resp, err := carrier.RoundTrip(r.WithContext(ctx))
 	a.timer.Stop()
 	if err != nil {
 		err = reason(ctx, err)

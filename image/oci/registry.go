@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
+	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -34,6 +35,8 @@ type RegistryOptions struct {
 	// Insecure names hosts, with their port, that may be spoken to without TLS.
 	// Loopback addresses may always.
 	Insecure []string
+	// Transport carries the requests; nil: one that reaches whatever this host does.
+	Transport http.RoundTripper
 	// Cache is a directory where what came of layers is kept when their download
 	// breaks off, for the next one to go on; "" for none.
 	Cache string
@@ -166,7 +169,10 @@ func registryError(r interface{ RegistryStr() string }, err error) error {
 	host := r.RegistryStr()
 	var said *transport.Error
 	var network net.Error
+	var refused *outward.RefusedError
 	switch {
+	case errors.As(err, &refused): // and not whether ggcr has tried with TLS or without
+		return fmt.Errorf("%w %s: %w", ErrRegistry, host, refused)
 	case errors.As(err, &said):
 		switch said.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden:

@@ -1,7 +1,13 @@
 # Checks a commit out to /work/tree and writes its id to /work/commit: FRE_COMMIT,
 # or else what FRE_REF names at FRE_URL, or else its HEAD.
+# FRE_PROXY, if it is set, is the one way out.
 set -eu
 cd /work
+if [ -n "${FRE_PROXY:-}" ]; then
+	unset no_proxy NO_PROXY
+	git config --file "$GIT_CONFIG_GLOBAL" http.proxy "$FRE_PROXY"
+	GIT_SSH_COMMAND="$GIT_SSH_COMMAND -o 'ProxyCommand=perl /work/connect.pl %h %p'"
+fi
 git init -q -b fetched repository
 cd repository
 git remote add origin "$FRE_URL"

@@ -3,6 +3,9 @@
 //
 // A credential of the engine's configuration is used for a template that names it
 // and an address below the credential's own, and reaches that step alone.
+//
+// For whom an [outward.Rule] holds git connects by a proxy of the engine's, submodules
+// and redirects too.
 package git
 
 import (
@@ -20,11 +23,17 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/runtimes/install"
 )
 
 //go:embed fetch.sh
 var fetch []byte
+
+// connect is for ssh what http.proxy is for git's HTTP; git depends on perl.
+//
+//go:embed connect.pl
+var connect []byte
 
 // Repository implements image.Repository.
 type Repository struct{}
@@ -55,14 +64,28 @@ func (Repository) Fetch(ctx context.Context, s *image.Step, code *image.GitCode,
 	if err != nil {
 		return "", "", err
 	}
+	var proxy *outward.Proxy
+	if rule := outward.Of(ctx); rule != nil {
+		if err := rule.Check(ctx, at); err != nil {
+			return "", "", &image.FieldError{Field: "code.git.url", Message: "code.git.url: " + err.Error()}
+		}
+		if proxy, err = rule.OpenProxy(s.Settings.Env); err != nil {
+			return "", "", err
+		}
+		defer func() { err = errors.Join(err, proxy.Close()) }()
+		more = append(more, "FRE_PROXY="+proxy.URL())
+	}
 	rootfs, err := s.Tools(ctx, "native", "git", "openssh-client")
 	if err != nil {
 		return "", "", err
 	}
-	if err := b.Write("fetch.sh", fetch); err != nil {
+	if err := errors.Join(b.Write("fetch.sh", fetch), b.Write("connect.pl", connect)); err != nil {
 		return "", "", err
 	}
 	words, err := b.Run(ctx, install.Tool{Rootfs: rootfs, Network: true, Env: append(env, more...), Args: []string{"/bin/sh", "/work/fetch.sh"}})
+	if err != nil && proxy != nil && proxy.Refused() != nil { // where a redirect or a submodule leads
+		return "", "", &image.FieldError{Field: "code.git", Message: "code.git: " + proxy.Refused().Error()}
+	}
 	if err != nil {
 		return "", "", failed(err, words, code, s.Settings.Git)
 	}

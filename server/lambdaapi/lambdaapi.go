@@ -206,6 +206,7 @@ func (s *server) admit(rt route, c *call) error {
 		}
 	}
 	c.tenant = c.id.Tenant
+	c.r = c.r.WithContext(s.Engine.ForTenant(c.r.Context()))
 	if rt.scope == "" {
 		return nil
 	}

@@ -272,7 +272,7 @@ func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 
 // buildContext makes an image of what was unpacked and gives it the name that was asked for.
 func (h *handler) buildContext(ctx context.Context, dir *os.Root, cfg *buildConfig, tenant string, report func(image.Event)) error {
-	ctx = engine.KeepNames(ctx)
+	ctx = h.Engine.ForTenant(engine.KeepNames(ctx))
 	defer h.Engine.Hold()()
 	if err := h.Engine.MayName(familiar(cfg.Image), tenant); err != nil {
 		return err

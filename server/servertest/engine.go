@@ -110,6 +110,9 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 	return e.add(img, t, hash.Sum(nil)), &image.Lock{Version: 1, Base: image.LockedBase{Name: t.Base, Packages: map[string]string{}}}, nil
 }
 
+// ForTenant implements server.Engine: this engine connects to nothing.
+func (e *Engine) ForTenant(ctx context.Context) context.Context { return ctx }
+
 // Base makes an image named like the base, and one of the builder's tools.
 func (e *Engine) Base(_ context.Context, name string, report func(image.Event)) (*store.Image, error) {
 	if !slices.Contains([]string{"python", "node", "native"}, name) {

@@ -49,6 +49,7 @@ func startFaaS(t *testing.T, args ...string) *faas {
 	config := fmt.Sprintf(`
 openfaas: {builders: [{secret_file: %[1]s/builder}, {tenant: acme, secret_file: %[1]s/acme}], max_context: 1MiB}
 events: {callbacks: {networks: [127.0.0.0/8], secret_file: %[1]s/callback}}
+network: {allow_private: [127.0.0.0/8]} # where the registries of these tests are
 `, f.dir)
 	for name, content := range map[string]string{"builder": faasSecret, "acme": faasSecret + " of acme", "callback": callbackKey, "fre.yaml": config} {
 		if err := os.WriteFile(filepath.Join(f.dir, name), []byte(content), 0o600); err != nil {

@@ -1,0 +1,202 @@
+package outward
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+)
+
+// Proxy is an HTTP proxy on loopback by which a program connects by a rule, redirects
+// and all: git, which does its own dialling. Who knows its URL may use it.
+type Proxy struct {
+	rule      *Rule
+	proxies   *httpproxy.Config
+	transport *http.Transport
+	server    *http.Server
+	url       *url.URL
+	secret    string
+
+	tunnels sync.WaitGroup
+	ctx     context.Context //nolint:containedctx // the proxy's life, which its tunnels end with
+	cancel  context.CancelFunc
+
+	mu      sync.Mutex
+	refused error
+}
+
+// OpenProxy starts a proxy that hands on to the proxies that env names, in the variables
+// of curl(1), if there are any.
+func (r *Rule) OpenProxy(env []string) (*Proxy, error) {
+	proxies := &httpproxy.Config{}
+	for _, v := range env {
+		switch name, value, _ := strings.Cut(v, "="); strings.ToLower(name) {
+		case "http_proxy":
+			proxies.HTTPProxy = value
+		case "https_proxy":
+			proxies.HTTPSProxy = value
+		case "no_proxy":
+			proxies.NoProxy = value
+		}
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait
+	if err != nil {
+		return nil, fmt.Errorf("open proxy: %w", err)
+	}
+	secret := rand.Text()
+	p := &Proxy{
+		rule: r, proxies: proxies, transport: r.transport(proxies), secret: "Basic " + base64.StdEncoding.EncodeToString([]byte("fre:"+secret)),
+		url: &url.URL{Scheme: "http", Host: listener.Addr().String(), User: url.UserPassword("fre", secret)},
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.server = &http.Server{Handler: p, ReadHeaderTimeout: 30 * time.Second}
+	go func() { _ = p.server.Serve(listener) }() // until Close
+	return p, nil
+}
+
+// URL is what a program is to be told.
+func (p *Proxy) URL() string { return p.url.String() }
+
+// Refused is a *[RefusedError] if the proxy has refused something.
+func (p *Proxy) Refused() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
+}
+
+// Close ends all connections.
+func (p *Proxy) Close() error {
+	p.cancel()
+	err := p.server.Close()
+	p.tunnels.Wait()
+	p.transport.CloseIdleConnections()
+	return err
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	given := r.Header.Get("Proxy-Authorization")
+	if subtle.ConstantTimeCompare([]byte(given), []byte(p.secret)) != 1 {
+		w.Header().Set("Proxy-Authenticate", `Basic realm="fre"`)
+		w.WriteHeader(http.StatusProxyAuthRequired)
+		return
+	}
+	r.Header.Del("Proxy-Authorization")
+	r.Header.Del("Proxy-Connection")
+	if r.Method == http.MethodConnect {
+		p.tunnel(w, r)
+		return
+	}
+	out := r.Clone(r.Context())
+	out.RequestURI = ""
+	resp, err := p.transport.RoundTrip(out)
+	if err != nil {
+		p.fail(w, err)
+		return
+	}
+	defer func() { _ = resp.Body.Close() }()
+	for k, v := range resp.Header {
+		w.Header()[k] = v
+	}
+	w.WriteHeader(resp.StatusCode)
+	_, _ = io.Copy(w, resp.Body) // a connection that breaks is the client's to notice
+}
+
+func (p *Proxy) fail(w http.ResponseWriter, err error) {
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		p.mu.Lock()
+		p.refused = refused
+		p.mu.Unlock()
+		http.Error(w, refused.Error(), http.StatusForbidden)
+		return
+	}
+	http.Error(w, err.Error(), http.StatusBadGateway)
+}
+
+// tunnel joins the client with a server.
+func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request) {
+	server, err := p.connect(r.Context(), r.Host)
+	if err != nil {
+		p.fail(w, err)
+		return
+	}
+	client, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		_ = server.Close()
+		return
+	}
+	p.tunnels.Add(1)
+	defer p.tunnels.Done()
+	defer context.AfterFunc(p.ctx, func() { _, _ = client.Close(), server.Close() })()
+	defer func() { _, _ = client.Close(), server.Close() }()
+	if _, err := io.WriteString(client, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(server, buffered) // either side's end is the tunnel's
+		closeWrite(server)
+	}()
+	_, _ = io.Copy(client, server)
+	closeWrite(client)
+	<-done
+}
+
+func closeWrite(c net.Conn) {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+		return
+	}
+	_ = c.Close()
+}
+
+// connect reaches a server, by the operator's proxy where there is one for it.
+func (p *Proxy) connect(ctx context.Context, address string) (net.Conn, error) {
+	next, err := p.rule.proxy(ctx, p.proxies.ProxyFunc(), &url.URL{Scheme: "https", Host: address})
+	if err != nil {
+		return nil, err
+	}
+	if next == nil {
+		return p.rule.DialContext(ctx, "tcp", address)
+	}
+	conn, err := p.rule.through(p.proxies).DialContext(ctx, "tcp", Address(next))
+	if err != nil {
+		return nil, err
+	}
+	ask := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: address}, Host: address, Header: http.Header{}}
+	if next.User != nil {
+		password, _ := next.User.Password()
+		ask.Header.Set("Proxy-Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(next.User.Username()+":"+password)))
+	}
+	err = ask.Write(conn)
+	if err == nil {
+		var resp *http.Response
+		if resp, err = http.ReadResponse(bufio.NewReader(byteReader{io.LimitReader(conn, 16<<10)}), ask); err == nil && resp.StatusCode != http.StatusOK {
+			err = fmt.Errorf("the proxy %s answers %s for %s", next.Host, resp.Status, address)
+		}
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// byteReader reads a byte at a time: what follows the proxy's answer is the server's.
+type byteReader struct{ from io.Reader }
+
+func (r byteReader) Read(p []byte) (int, error) { return r.from.Read(p[:min(1, len(p))]) }
