@@ -382,7 +382,6 @@ func (s *Sandbox) adopt(l Limits) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.group.WatchForks()
 	if err := s.group.Add(int(info.Tgid)); err != nil {
 		return nil, err
 	}
@@ -403,6 +402,7 @@ func (s *Sandbox) adopt(l Limits) (*os.File, error) {
 			return nil, err
 		}
 	}
+	s.group.Watch(s.Kill, s.netns.Queued)
 	// The sandbox runs its tenant's code by now. It cannot see the visitor, which
 	// stays in the engine's pid namespace; it cannot mount, so that the two names
 	// lead nowhere else; and no symbolic link is followed.

@@ -98,7 +98,7 @@ func (s *Sandbox) relimitLocked(l Limits) error {
 	if err := s.group.SetLimits(l.cgroup()); err != nil {
 		return err
 	}
-	s.group.WatchForks()
+	s.group.Watch(s.Kill, s.network.queued)
 	if l.TmpBytes != s.limits.TmpBytes || l.TmpInodes != s.limits.TmpInodes {
 		if err := resizeTmp(s.tmp, l.TmpBytes, l.TmpInodes); err != nil {
 			return err

@@ -83,8 +83,9 @@ func (h *Host) CheckNetwork(n Network, p egress.Policy) error {
 
 // lease is a network namespace on loan; the zero value is the host's network.
 type lease struct {
-	file *os.File // what setns(2) joins; stays the namespace's
-	give func()   // gives it back
+	file   *os.File     // what setns(2) joins; stays the namespace's
+	give   func()       // gives it back
+	queued func() int64 // what netlink sockets in it hold
 }
 
 // network leases the namespace that spec's sandbox is to join.
@@ -101,12 +102,12 @@ func (h *Host) network(spec *Spec) (lease, error) {
 		if err != nil {
 			return lease{}, err
 		}
-		return lease{s.File(), func() { n.Release(s) }}, nil
+		return lease{s.File(), func() { n.Release(s) }, s.Queued}, nil
 	case NetworkNone:
 	}
 	s, err := h.networks.Acquire()
 	if err != nil {
 		return lease{}, err
 	}
-	return lease{s.File(), func() { h.networks.Release(s) }}, nil
+	return lease{s.File(), func() { h.networks.Release(s) }, s.Queued}, nil
 }

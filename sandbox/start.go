@@ -78,7 +78,7 @@ func (s *Sandbox) begun(spec *Spec, clock *clock) *Sandbox {
 	clock.sort()
 	s.clock = clock
 	if !spec.Background {
-		s.group.WatchForks()
+		s.group.Watch(s.Kill, s.network.queued)
 	}
 	if spec.Pin {
 		s.unpinLater(pinnedMore)

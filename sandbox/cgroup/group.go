@@ -29,7 +29,7 @@ type Limits struct {
 
 // Stats of one group since it was acquired.
 type Stats struct {
-	MemoryBytes int64         // in use now
+	MemoryBytes int64         // in use now, in sockets too
 	MaxMemory   int64         // peak
 	CPU         time.Duration // user and system
 	OOMKills    int64         // processes ended by the memory limit
@@ -52,12 +52,18 @@ type Group struct {
 	limits Limits                // in force; zero where unknown
 	before counters              // what earlier leases have counted
 	v2     bool
-	watch  *forkWatch
+	watch  *watch
 	leased bool // guarded by watch.mu
 
-	mu      sync.Mutex // of the lease's owner and the watch
-	gaveWay bool       // see forkWatch
-	events  *os.File   // pids.events; nil: none
+	mu          sync.Mutex   // of the lease's owner and the watch
+	gaveWay     bool         // see watch
+	events      *os.File     // pids.events; nil: none
+	sockets     *os.File     // V1: memory of sockets; nil: not counted, or in the memory limit
+	socketBytes int64        // its limit
+	lease       int64        // counts them
+	end         func()       // kills what runs in the group; nil: it is not watched
+	queued      func() int64 // see Watch
+	flooded     bool         // end was called
 }
 
 // Files are what a process of one thread joins the group by: on V1 the open
@@ -170,7 +176,7 @@ func (g *Group) setMemory(bytes int64) error {
 		if err := g.write(Memory, "memory.max", value); err != nil {
 			return err
 		}
-		return ignoreMissing(g.write(Memory, "memory.swap.max", "0"))
+		return errors.Join(ignoreMissing(g.write(Memory, "memory.swap.max", "0")), g.setSockets(bytes))
 	}
 	// memsw (memory and swap) may never lie below the memory limit, so the
 	// order depends on the direction. An unlimited group is lowered.
@@ -190,8 +196,31 @@ func (g *Group) setMemory(bytes int64) error {
 			return err
 		}
 	}
-	return nil
+	return g.setSockets(bytes)
 }
+
+// socketShare is the part of a memory limit that data in sockets may take beside it
+// on V1; V2 counts it in the limit itself.
+const socketShare = 4
+
+// setSockets limits what waits in TCP's and UDP's sockets on V1, which counts it apart
+// from other memory, and only in groups that have such a limit (memory.kmem.tcp, whose
+// name is older than its charge of UDP; net/core/sock.c, __sk_mem_raise_allocated). TCP
+// passes it rather than bring a connection to a halt: see [Group.Watch].
+func (g *Group) setSockets(memoryBytes int64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.socketBytes = memoryBytes / socketShare; g.v2 {
+		return nil
+	}
+	return ignoreMissing(g.write(Memory, socketLimit, strconv.FormatInt(g.socketBytes, 10)))
+}
+
+// Files of V1 for the memory of sockets.
+const (
+	socketLimit = "memory.kmem.tcp.limit_in_bytes"
+	socketUsage = "memory.kmem.tcp.usage_in_bytes"
+)
 
 func ignoreMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
@@ -214,6 +243,11 @@ func (g *Group) Stats() (Stats, error) {
 	s, err := g.count()
 	s.OOMKills -= g.before.oomKills
 	s.CPU -= g.before.cpu
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.flooded {
+		s.OOMKills++
+	}
 	return s, err
 }
 
@@ -251,6 +285,12 @@ func (g *Group) count() (Stats, error) {
 	} else {
 		s.MemoryBytes = read(Memory, "memory.usage_in_bytes")
 		s.MaxMemory = read(Memory, "memory.max_usage_in_bytes")
+		if dir, ok := g.dirs[Memory]; ok {
+			sockets, e := readInt(filepath.Join(dir, socketUsage))
+			err = errors.Join(err, ignoreMissing(e))
+			s.MemoryBytes += sockets
+			s.MaxMemory = max(s.MaxMemory, s.MemoryBytes)
+		}
 		s.OOMKills = field(Memory, "memory.oom_control", "oom_kill")
 		s.CPU = time.Duration(read(CPUAcct, "cpuacct.usage"))
 	}
@@ -413,8 +453,10 @@ func (g *Group) close() {
 	g.procs = nil
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.events != nil {
-		_ = g.events.Close()
-		g.events = nil
+	for _, f := range []**os.File{&g.events, &g.sockets} {
+		if *f != nil {
+			_ = (*f).Close()
+			*f = nil
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,7 +50,7 @@ type Pool struct {
 	next    atomic.Int64
 	closing sync.Once
 	pool    *pool.Pool[*Group]
-	forks   *forkWatch
+	watch   *watch
 }
 
 // Open detects the host's layout, removes what a crashed engine left below the
@@ -80,7 +81,7 @@ func Open(cfg Config) (*Pool, error) {
 		cfg:     cfg,
 		layout:  layout,
 		parents: map[Controller]string{},
-		forks:   newForkWatch(),
+		watch:   newWatch(),
 	}
 	base := ""
 	if layout.Version == V2 {
@@ -143,7 +144,7 @@ func (p *Pool) Acquire(l Limits) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.forks.begin(g)
+	p.watch.begin(g)
 	return g, nil
 }
 
@@ -179,7 +180,7 @@ func (p *Pool) acquire(l Limits) (*Group, error) {
 // Release gives a group back; every process in it must have been killed. It
 // returns at once.
 func (p *Pool) Release(g *Group) {
-	p.forks.end(g)
+	p.watch.end(g)
 	p.pool.Give(g)
 }
 
@@ -197,7 +198,7 @@ func (p *Pool) Count() (n int, err error) {
 // create makes a group without limits.
 func (p *Pool) create() (*Group, error) {
 	g := &Group{
-		name: strconv.FormatInt(p.next.Add(1), 10), dirs: map[Controller]string{}, v2: p.layout.Version == V2, watch: p.forks,
+		name: strconv.FormatInt(p.next.Add(1), 10), dirs: map[Controller]string{}, v2: p.layout.Version == V2, watch: p.watch,
 	}
 	for c, parent := range p.parents {
 		g.dirs[c] = filepath.Join(parent, g.name)
@@ -221,7 +222,12 @@ func (p *Pool) create() (*Group, error) {
 		}
 		g.procs = append(g.procs, os.NewFile(uintptr(fd), path))
 	}
-	if err := g.openEvents(); err != nil {
+	if err := g.openCounters(); err != nil {
+		return nil, errors.Join(err, p.remove(g))
+	}
+	// The first limit of a group has the kernel begin to count, for the first group by a
+	// change to its own code: not on a request's time.
+	if err := g.setSockets(math.MaxInt64); err != nil {
 		return nil, errors.Join(err, p.remove(g))
 	}
 	return g, nil

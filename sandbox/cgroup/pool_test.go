@@ -345,6 +345,58 @@ func TestClean(t *testing.T) {
 	}
 }
 
+// TestFlooded: a lease whose sockets hold twice what they may is ended, once, and counts
+// as one that ran out of memory; the next lease begins anew.
+func TestFlooded(t *testing.T) {
+	g := fakeGroup(t, false, map[string]string{
+		socketLimit: "", socketUsage: "1048577\n", "memory.limit_in_bytes": "", "memory.memsw.limit_in_bytes": "",
+		"memory.usage_in_bytes": "0\n", "memory.memsw.usage_in_bytes": "0\n",
+	})
+	if err := errors.Join(g.setMemory(2<<20), g.openCounters()); err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	g.watch, g.leased = newWatch(), true
+	ends := 0
+	queued := int64(0)
+	g.Watch(func() { ends++ }, func() int64 { return queued })
+	usage := filepath.Join(g.unique[0], socketUsage)
+	for _, c := range []struct {
+		held string
+		want int
+	}{{"1048576\n", 0}, {"1048577\n", 0}, {"1048578\n", 1}, {"4194304\n", 1}} {
+		if err := os.WriteFile(usage, []byte(c.held), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if g.boundSockets(); ends != c.want {
+			t.Errorf("with %q of 524288 ended %d times, want %d", c.held, ends, c.want)
+		}
+	}
+	if s, err := g.Stats(); err != nil || s.OOMKills != 1 || s.MemoryBytes != 4<<20 {
+		t.Errorf("stats %+v, %v, want one end for memory and 4 MiB", s, err)
+	}
+	g.watch.end(g)
+	if err := os.WriteFile(usage, []byte("0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := g.clean(); got != pool.Ready {
+		t.Errorf("clean: %v, want %v", got, pool.Ready)
+	}
+	if s, err := g.Stats(); err != nil || s.OOMKills != 0 {
+		t.Errorf("stats of the next lease %+v, %v", s, err)
+	}
+	g.leased = true
+	g.Watch(func() { ends++ }, func() int64 { return queued })
+	if g.boundSockets(); ends != 1 {
+		t.Error("the next lease is ended for what the last one held")
+	}
+	queued = 1<<19 + 1
+	if g.boundSockets(); ends != 2 {
+		t.Errorf("with %d bytes in netlink's queues ended %d times, want 2", queued, ends)
+	}
+	g.watch.end(g)
+}
+
 // fakeGroup is a group whose files lie in a directory: those that clean needs, and
 // what else is given.
 func fakeGroup(t *testing.T, v2 bool, files map[string]string) *Group {

@@ -79,6 +79,9 @@ type Namespace struct {
 // File is what setns(2) joins. It stays the namespace's.
 func (n *Namespace) File() *os.File { return n.ns.File() }
 
+// Queued is [netns.Namespace.Queued].
+func (n *Namespace) Queued() int64 { return n.ns.Queued() }
+
 // Open removes what an earlier engine left under the same name, makes the router
 // in the network namespace of the calling program and fills the pool. An error
 // says what the host lacks and what to do about it.

@@ -1,6 +1,7 @@
 package security
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -64,6 +65,30 @@ func TestBombs(t *testing.T) {
 	case <-neighbour.Done():
 		t.Errorf("the neighbour ended: %+v", neighbour.Status())
 	default:
+	}
+}
+
+// TestSockets: data that waits in sockets is limited as memory is. Datagrams beyond that
+// are dropped; connections, which the kernel rather lets grow, and answers of netlink's, which
+// it charges to nobody, end their sandbox.
+func TestSockets(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	limits := sandbox.Limits{Pids: 50, MemoryBytes: 64 << 20, Files: 4000}
+	spec := prog(root, "flood-datagrams")
+	spec.Limits = limits
+	var kept int64
+	if _, err := fmt.Sscanf(run(t, h, spec), "kept %d", &kept); err != nil || kept > limits.MemoryBytes {
+		t.Errorf("of 150 MB in datagrams %d bytes were kept (%v), want at most %d", kept, err, limits.MemoryBytes)
+	}
+	for _, flood := range []string{"flood-connections", "flood-netlink"} {
+		spec := prog(root, flood)
+		spec.Limits = limits
+		s, out := start(t, h, spec)
+		if status := wait(t, s); !status.OOMKilled {
+			text, _ := io.ReadAll(out)
+			t.Errorf("%s ended with %+v, want OOMKilled: %s", flood, status, text)
+		}
 	}
 }
 

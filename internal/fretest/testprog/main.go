@@ -271,6 +271,12 @@ func run(command string, args []string) error {
 		return churn(args[0])
 	case "hoard":
 		return hoard()
+	case "flood-datagrams":
+		return floodDatagrams()
+	case "flood-netlink":
+		return floodNetlink()
+	case "flood-connections":
+		return floodConnections()
 	case "wait": // for a duration
 		d, err := time.ParseDuration(args[0])
 		if err != nil {
