@@ -49,7 +49,11 @@ type CheckOptions struct {
 
 // Checks probes the host and the state directory.
 func (e *Engine) Checks(o CheckOptions) ([]Check, error) {
-	checks := Checks(e.cfg.StateDir)
+	memory, err := sandbox.HostMemory()
+	if err != nil {
+		return nil, err
+	}
+	checks := append(Checks(e.cfg.StateDir), checkPools(memory, e.cfg.BufferBytes, e.cfg.Shells.MemoryBytes, e.forks.left))
 	if !o.Costs {
 		return checks, nil
 	}
@@ -256,6 +260,21 @@ func checkMapping(err error) Check {
 	}
 	if err != nil {
 		c.Found = err.Error()
+	}
+	return c
+}
+
+// checkPools compares what the engine's pools may take with the host's memory.
+func checkPools(memory, buffers, shells, forks int64) Check {
+	taken := buffers + shells + forks
+	c := Check{
+		ID: "pools", Name: "memory of the engine's pools", OK: taken <= memory*3/4, Optional: true,
+		Found: fmt.Sprintf("%d MiB of the host's %d MiB at most: buffers %d, parked interpreters %d, fork servers %d; %d MiB are left for functions",
+			taken>>20, memory>>20, buffers>>20, shells>>20, forks>>20, max(memory-taken, 0)>>20),
+		Effect: "functions meet the host's end of memory before their own limits",
+	}
+	if !c.OK {
+		c.Next = fmt.Sprintf("write into the engine's configuration: shells: {memory: %dMiB}, and buffers: {memory: %dMiB}", memory>>20/10, memory>>20/20)
 	}
 	return c
 }

@@ -50,7 +50,8 @@ func Probe() []Check {
 	}
 	checks = append(checks, probeProc(), probeUserns(), probeAppArmor(), probeSeccomp(found, err), probeLandlock(found, err), probeForks())
 	checks = append(append(checks, probeCgroups()...), probeEgress())
-	return append(checks, probeCPUs(), probeMitigations(), probeTmpfs(), probeOverlay(), probeUring(found, err))
+	checks = append(checks, probeCPUs(), probeMitigations(), probeTmpfs(), probeOverlay(), probeUring(found, err))
+	return append(checks, probeCeilings()...)
 }
 
 // probeEgress tries what sandboxes with egress need, in a namespace that vanishes

@@ -1,0 +1,143 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/fre-engine/fre/sandbox/cgroup"
+)
+
+// manySandboxes is how many sandboxes a host should have room for: a ceiling below that
+// is worth a line of configuration.
+const manySandboxes = 1000
+
+// ceiling is a bound of the kernel's that all sandboxes share.
+type ceiling struct {
+	id, name string
+	setting  string // as sysctl(8) writes it
+	field    int    // of several numbers
+	each     int64  // what a busy sandbox takes of it
+	unit     string
+	effect   string // where it is reached
+}
+
+// A sandbox's shares are those of an ordinary function at work, not its limits, which
+// few of them reach at a time.
+var ceilings = []ceiling{
+	{"pid_max", "process ids", "kernel.pid_max", 0, 32, "process ids", "no process can be started, the host's own neither"},
+	{"threads_max", "threads", "kernel.threads-max", 0, 32, "threads", "no process can be started, the host's own neither"},
+	{"file_max", "open files", "fs.file-max", 0, 256, "open files", "nothing can be opened, by the host's own programs neither"},
+	{"tcp_mem", "memory of TCP's sockets", "net.ipv4.tcp_mem", 2, 128, "pages", "connections of all sandboxes and of the host stall"},
+	{"udp_mem", "memory of UDP's sockets", "net.ipv4.udp_mem", 2, 64, "pages", "datagrams to anybody are dropped, answers of name servers too"},
+	// Counted for the user who has made the user namespaces too: root (ucounts).
+	{"inotify_instances", "inotify instances", "fs.inotify.max_user_instances", 0, 1, "instances", "functions that watch files, and triggers on /work, fail"},
+	{"inotify_watches", "inotify watches", "fs.inotify.max_user_watches", 0, 64, "watches", "functions that watch files, and triggers on /work, fail"},
+}
+
+// check says what a value of the ceiling has room for.
+func (c *ceiling) check(value int64) Check {
+	room := value / c.each
+	out := Check{
+		ID: c.id, Name: c.name, OK: room >= manySandboxes, Optional: true,
+		Found:  fmt.Sprintf("%s = %d: room for %d sandboxes of %d %s each", c.setting, value, room, c.each, c.unit),
+		Effect: c.effect,
+	}
+	if value > 1<<50 { // as good as no bound
+		out.Found = c.setting + " sets no bound"
+	}
+	if !out.OK {
+		out.Next = fmt.Sprintf("write into /etc/sysctl.d/60-fre.conf, then run sysctl --system: %s = %s", c.setting, c.value(manySandboxes*c.each))
+	}
+	return out
+}
+
+// value is what to set for want.
+func (c *ceiling) value(want int64) string {
+	if c.field == 2 { // low, pressure and high
+		return fmt.Sprintf("%d %d %d", want/2, want*3/4, want)
+	}
+	return strconv.FormatInt(want, 10)
+}
+
+// read is the kernel's value.
+func (c *ceiling) read() (int64, error) {
+	text, err := os.ReadFile(filepath.Join("/proc/sys", strings.ReplaceAll(c.setting, ".", "/")))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) <= c.field {
+		return 0, fmt.Errorf("%s: %q", c.setting, text)
+	}
+	return strconv.ParseInt(fields[c.field], 10, 64)
+}
+
+// probeCeilings says how many sandboxes the kernel's shared bounds have room for.
+func probeCeilings() []Check {
+	var checks []Check
+	for i := range ceilings {
+		c := &ceilings[i]
+		value, err := c.read()
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // a kernel without it
+		case err != nil:
+			checks = append(checks, Check{ID: c.id, Name: c.name, Optional: true, Found: err.Error(), Effect: c.effect})
+		default:
+			checks = append(checks, c.check(value))
+		}
+	}
+	return append(checks, probeGroupAbove(), probeLoop())
+}
+
+// probeGroupAbove looks at the bounds of processes in the cgroups above the engine's,
+// such as a systemd slice's TasksMax.
+func probeGroupAbove() Check {
+	each := ceilings[0].each
+	c := Check{
+		ID: "tasks_max", Name: "processes in the engine's cgroup", OK: true, Optional: true, Found: "no bound",
+		Effect: "no sandbox can be started, though the host has room",
+	}
+	layout, err := cgroup.Detect()
+	if err == nil {
+		var above map[cgroup.Controller]cgroup.Bound
+		if above, err = layout.Above(); err == nil {
+			if b, ok := above[cgroup.Pids]; ok {
+				room := b.Most / each
+				c.OK = room >= manySandboxes
+				c.Found = fmt.Sprintf("%s = %d: room for %d sandboxes of %d processes each", b.File, b.Most, room, each)
+				if !c.OK {
+					c.Next = "write into the engine's service, below [Service]: TasksMax=infinity"
+				}
+			}
+		}
+	}
+	if err != nil {
+		c.OK, c.Found = false, err.Error()
+	}
+	return c
+}
+
+// probeLoop says how many loop devices there can be: each directory with a limit takes
+// one where the file system has no project quotas.
+func probeLoop() Check {
+	c := Check{
+		ID: "loop", Name: "loop devices", OK: true, Optional: true, Found: "made as they are needed",
+		Does:   "each /work and container with a limit takes one, where there are no project quotas",
+		Effect: "no further /work or container with a limit can be mounted",
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		c.OK, c.Found, c.Next = false, err.Error(), "write into /etc/modules-load.d/fre.conf, then load it by modprobe loop: loop"
+		return c
+	}
+	// 0, or a kernel since 6.5, which makes more than it says: no bound.
+	text, err := os.ReadFile("/sys/module/loop/parameters/max_loop")
+	if most, perr := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && perr == nil && most > 0 {
+		c.Found = fmt.Sprintf("max_loop = %d to begin with, more as they are needed", most)
+	}
+	return c
+}
