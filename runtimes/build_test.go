@@ -28,6 +28,7 @@ import (
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -82,6 +83,7 @@ type workshop struct {
 	metrics *prometheus.Registry
 	options image.BuildOptions
 	report  func(image.Event) // nil: to nobody
+	rule    *outward.Rule     // for whom it builds; nil: for the operator
 }
 
 func newWorkshop(t *testing.T) *workshop {
@@ -175,7 +177,7 @@ func (w *workshop) buildFiles(t *testing.T, files map[string]string, lock *image
 		}
 	}
 	w.runner.runs = nil
-	return w.Build(image.WithOptions(t.Context(), w.options), root, w.report)
+	return w.Build(outward.With(image.WithOptions(t.Context(), w.options), w.rule), root, w.report)
 }
 
 // inside runs a program in the image and returns what it printed.

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -287,6 +288,65 @@ func TestCodeFromGit(t *testing.T) {
 	text, err := json.Marshal(lock)
 	if err != nil || bytes.Contains(text, []byte("127.0.0.1")) {
 		t.Errorf("the lock names a host: %s, %v", text, err)
+	}
+}
+
+// TestCodeFromGitForTenant: git connects by the rule that holds for who asks, over HTTP
+// and ssh, and its submodules do.
+func TestCodeFromGitForTenant(t *testing.T) {
+	w := newWorkshop(t)
+	r := serveRepositories(t)
+	w.Settings.Git = []image.GitCredential{{Name: "deploy", URL: "ssh://" + r.ssh + "/", SSHKey: r.key, KnownHosts: r.known}}
+	seen := 0
+	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { seen++ }))
+	t.Cleanup(inside.Close)
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	// Submodules: one of a server that is named, one of a server that is not.
+	r.commit(t, "library", map[string]string{"text": "of the library"})
+	files := map[string]string{"src/run": "#!/bin/sh\ncat /function/library/text\n", ".freignore": "src\n"}
+	r.commit(t, "good", files)
+	git(t, filepath.Join(r.dir, "good"), "submodule", "--quiet", "add", "../library", "src/library")
+	r.commit(t, "good", map[string]string{"x": ""})
+	r.commit(t, "bad", files)
+	git(t, filepath.Join(r.dir, "bad"), "submodule", "--quiet", "add", "../library", "src/library")
+	r.commit(t, "bad", map[string]string{".gitmodules": "[submodule \"src/library\"]\n\tpath = src/library\n\turl = " + inside.URL + "/library\n"})
+	r.commit(t, "keyed", map[string]string{"src/run": "#!/bin/sh\necho by key\n", ".freignore": "src\n"})
+
+	build := func(code string) (*store.Image, error) {
+		img, _, err := w.build(t, "id: f\nbase: native\nhandler: run\ncode: {path: src, git: {"+code+"}}\n", "unused", nil)
+		return img, err
+	}
+	w.rule = &outward.Rule{Hosts: []string{strings.TrimPrefix(r.http, "http://"), r.ssh}}
+	for code, want := range map[string]string{
+		"url: '" + r.http + "/good', submodules: true":       "of the library",
+		"url: 'ssh://git@" + r.ssh + "/keyed', auth: deploy": "by key",
+	} {
+		img, err := build(code)
+		if err != nil {
+			t.Errorf("%s: %v", code, err)
+			continue
+		}
+		if got := w.inside(t, img, nil, "/bin/sh", "/function/run"); got != want {
+			t.Errorf("%s: got %q, want %q", code, got, want)
+		}
+	}
+	told := map[string]string{}
+	for _, at := range []string{inside.URL, closed.URL, "ssh://git@" + strings.TrimPrefix(inside.URL, "http://")} {
+		_, err := build("url: '" + at + "/x'")
+		if err == nil || !strings.Contains(err.Error(), "may not be connected to") {
+			t.Errorf("%s: %v, want that it may not be connected to", at, err)
+		}
+		told[at] = strings.ReplaceAll(fmt.Sprint(err), at, "URL")
+	}
+	if told[inside.URL] != told[closed.URL] {
+		t.Errorf("an open port: %s\na closed one: %s", told[inside.URL], told[closed.URL])
+	}
+	if _, err := build("url: '" + r.http + "/bad', submodules: true"); err == nil || !strings.Contains(err.Error(), "may not be connected to") {
+		t.Errorf("a submodule inside: %v", err)
+	}
+	if seen != 0 {
+		t.Errorf("the server inside has seen %d requests", seen)
 	}
 }
 

@@ -27,11 +27,13 @@ const (
 
 // watch looks at groups that run what nobody trusts. It puts those that are refused
 // process after process behind all others (cpu.idle) for the rest of their lease, and
-// ends those whose sockets hold too much. It sleeps while there are no groups.
+// ends those that have too much kernel memory which nothing charges them: data in
+// sockets, file locks. It sleeps while there are no groups.
 type watch struct {
-	mu     sync.Mutex
-	groups map[*Group]struct{}
-	timer  *time.Timer // runs while there are groups
+	mu        sync.Mutex
+	groups    map[*Group]struct{}
+	timer     *time.Timer // runs while there are groups
+	locksSeen time.Time   // when the host's file locks were counted last
 }
 
 func newWatch() *watch {
@@ -42,9 +44,9 @@ func newWatch() *watch {
 
 // Watch has the group give way to all others once the kernel has refused it some dozens
 // of processes over its limit, until the end of the lease. It calls end, which is to kill
-// what runs in the group, if data in sockets passes its limit by far: on V1 what the group
-// is charged, and what queued, unless nil, says of those that are charged to nobody. It is
-// for groups that run what nobody trusts.
+// what runs in the group, if data in sockets passes its limit by far (on V1 what the group
+// is charged, and what queued, unless nil, says of those that are charged to nobody), or
+// if it holds very many file locks. It is for groups that run what nobody trusts.
 func (g *Group) Watch(end func(), queued func() int64) {
 	w := g.watch
 	w.mu.Lock()
@@ -85,6 +87,7 @@ func (w *watch) look() {
 		g.giveWay()
 		g.boundSockets()
 	}
+	w.boundLocks(groups)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := len(w.groups); n > 0 {
@@ -125,14 +128,21 @@ func (g *Group) boundSockets() {
 	g.mu.Unlock()
 	// Without the lock: queued takes a while, and the owner of end may hold a lock that
 	// Stats is called under.
-	if end == nil || held/2 <= most && (queued == nil || queued() <= most) {
-		return
+	if end != nil && (held/2 > most || queued != nil && queued() > most) {
+		g.flood(lease)
 	}
+}
+
+// flood ends a lease, once, unless it has ended by itself.
+func (g *Group) flood(lease int64) {
 	g.mu.Lock()
-	over := g.lease == lease && !g.flooded
-	g.flooded = g.flooded || over
+	end := g.end
+	if g.lease != lease || g.flooded {
+		end = nil
+	}
+	g.flooded = g.flooded || end != nil
 	g.mu.Unlock()
-	if over {
+	if end != nil {
 		end()
 	}
 }

@@ -26,7 +26,7 @@ var allowed = []uint32{
 	unix.SYS_LISTEN, unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME, unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT,
 	unix.SYS_FORK, unix.SYS_VFORK, unix.SYS_EXECVE, unix.SYS_EXIT, unix.SYS_WAIT4, unix.SYS_KILL,
 	unix.SYS_UNAME, unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMCTL, unix.SYS_SHMDT, unix.SYS_MSGGET,
-	unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL, unix.SYS_FCNTL, unix.SYS_FLOCK, unix.SYS_FSYNC,
+	unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL, unix.SYS_FLOCK, unix.SYS_FSYNC,
 	unix.SYS_FDATASYNC, unix.SYS_TRUNCATE, unix.SYS_FTRUNCATE, unix.SYS_GETDENTS, unix.SYS_GETCWD,
 	unix.SYS_CHDIR, unix.SYS_FCHDIR, unix.SYS_RENAME, unix.SYS_MKDIR, unix.SYS_RMDIR, unix.SYS_CREAT,
 	unix.SYS_LINK, unix.SYS_UNLINK, unix.SYS_SYMLINK, unix.SYS_READLINK, unix.SYS_CHMOD, unix.SYS_FCHMOD,
@@ -144,6 +144,12 @@ var checked = map[uint32]rule{
 	// (CVE-2017-2636, CVE-2023-6546).
 	unix.SYS_IOCTL: {
 		cases:     []clause{{when: []test{{arg: 1, values: []uint32{unix.TIOCSTI, unix.TIOCLINUX, unix.TIOCSETD}}}, then: fail(unix.EPERM)}},
+		otherwise: allow,
+	},
+	// Locks that no process holds, as before Linux 3.15: the watch could not tell whose
+	// they are (cgroup/locks.go).
+	unix.SYS_FCNTL: {
+		cases:     []clause{{when: []test{{arg: 1, values: []uint32{unix.F_OFD_SETLK, unix.F_OFD_SETLKW}}}, then: fail(unix.EINVAL)}},
 		otherwise: allow,
 	},
 }

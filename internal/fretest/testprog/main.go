@@ -273,6 +273,8 @@ func run(command string, args []string) error {
 		return hoard()
 	case "flood-datagrams":
 		return floodDatagrams()
+	case "flood-locks":
+		return floodLocks()
 	case "flood-netlink":
 		return floodNetlink()
 	case "flood-connections":

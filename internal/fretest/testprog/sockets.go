@@ -115,3 +115,21 @@ func floodNetlink() error {
 	forever()
 	return nil
 }
+
+// floodLocks holds a million file locks, of every other byte of a thousand files.
+func floodLocks() error {
+	for i := range 1000 {
+		fd, err := unix.Open(fmt.Sprintf("/tmp/lock%d", i), unix.O_RDWR|unix.O_CREAT, 0o600)
+		if err != nil {
+			return err
+		}
+		for k := range int64(1000) {
+			lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 2 * k, Len: 1}
+			if err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &lock); err != nil {
+				return err
+			}
+		}
+	}
+	forever()
+	return nil
+}
