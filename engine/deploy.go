@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
@@ -114,7 +115,8 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 		}
 	}
 	if e.cfg.Table != nil && !o.Temporary {
-		if err := e.cfg.Table.Prepare(ctx, img); err != nil {
+		// The table's registry is the operator's choice, whoever deploys.
+		if err := e.cfg.Table.Prepare(outward.With(ctx, nil), img); err != nil {
 			return nil, fmt.Errorf("deploy %s: %w", name, err)
 		}
 	}

@@ -396,6 +396,7 @@ func ownRegistry(t testing.TB) string {
 // TestOutward: for a tenant the engine connects to no registry on this host, unless the
 // configuration names it; the answer for an open port is that for a closed one.
 func TestOutward(t *testing.T) {
+	r := open(t)
 	asked := 0
 	inside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked++
@@ -404,7 +405,6 @@ func TestOutward(t *testing.T) {
 	t.Cleanup(inside.Close)
 	closed := httptest.NewServer(nil)
 	closed.Close()
-	r := open(t)
 	told := map[string]string{}
 	for _, url := range []string{inside.URL, closed.URL} {
 		host := strings.TrimPrefix(url, "http://")
