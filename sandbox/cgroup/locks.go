@@ -14,9 +14,9 @@ import (
 // /proc/locks, which stops all locking while it is read: it is, only where there are
 // very many.
 const (
-	manyLocks  = 100_000 // of the host: then the groups' are counted
-	mostLocks  = 50_000  // of a group's, then
-	locksEvery = 250 * time.Millisecond
+	manyLocks  = 50_000 // of the host: then the groups' are counted
+	mostLocks  = 20_000 // of a group's, then
+	locksEvery = 100 * time.Millisecond
 	locksRead  = 4 << 20 // of /proc/locks, some 70,000 lines
 )
 
