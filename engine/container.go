@@ -84,14 +84,15 @@ type container struct {
 	op     sync.Mutex // one start, renaming or removal at a time
 	disk   sync.Mutex // held while the record is written
 
-	mu      sync.Mutex
-	c       Container
-	box     *box           // while it runs
-	scratch *volume.Volume // likewise
-	streams *streams       // of this run, or the next
-	runs    int            // that have ended
-	removed bool
-	changed chan struct{} // closed at every change of state
+	mu       sync.Mutex
+	c        Container
+	box      *box           // while it runs
+	scratch  *volume.Volume // likewise
+	streams  *streams       // of this run, or the next
+	runs     int            // that have ended
+	removed  bool
+	restarts int           // under way: the end of a run removes nothing
+	changed  chan struct{} // closed at every change of state
 }
 
 // newContainer opens the log of a record.
@@ -152,10 +153,11 @@ func (e *Engine) createContainer(ctx context.Context, cfg ContainerConfig) (*Con
 		t.mu.Unlock()
 		return nil, errors.Join(err, e.removeContainerDir(dir))
 	}
-	c.row = e.boxes.addContainer(e, rec.sandbox(), c.change(store.ActionCreate))
+	// Who hears of it finds it.
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.byID[rec.ID], t.names[rec.Config.Name] = c, c
-	t.mu.Unlock()
+	c.row = e.boxes.addContainer(e, rec.sandbox(), c.change(store.ActionCreate))
 	return c.describe(), nil
 }
 
@@ -209,7 +211,7 @@ func (c *container) change(a store.ChangeAction) store.Change {
 	defer c.mu.Unlock()
 	return store.Change{Kind: store.ChangeSandbox, Action: a, ID: c.c.ID, Name: c.c.Config.Name, Attributes: map[string]string{
 		"image": c.c.Config.Image, "tenant": c.c.Config.Tenant, "name": c.c.Config.Name,
-	}}
+	}, Labels: c.c.Config.Labels}
 }
 
 // update changes the record, on disk and then in memory, where and runs at the

@@ -447,7 +447,7 @@ func TestContainerStop(t *testing.T) {
 			t.Errorf("%s of a container that has ended: %v, want ErrContainerStopped", what, err)
 		}
 	}
-	if err := r.StopContainer(t.Context(), trap.ID, 0); !errors.Is(err, ErrContainerStopped) {
+	if err := r.StopContainer(t.Context(), trap.ID, StopOptions{}); !errors.Is(err, ErrContainerStopped) {
 		t.Errorf("stop one that never ran: %v", err)
 	}
 	if err := r.StartContainer(t.Context(), trap.ID); err != nil {
@@ -465,7 +465,7 @@ func TestContainerStop(t *testing.T) {
 	// It traps SIGTERM once it has said so.
 	if err := r.ContainerLogs(t.Context(), trap.ID, LogOptions{Tail: -1, Follow: true}, func(l LogLine) error {
 		if l.Text == "ready" {
-			return r.StopContainer(t.Context(), trap.ID, time.Minute)
+			return r.StopContainer(t.Context(), trap.ID, StopOptions{Grace: time.Minute})
 		}
 		return nil
 	}); err != nil {

@@ -44,9 +44,11 @@ type ContainerConfig struct {
 	ReadOnly     bool              `json:"read_only,omitempty"` // the root takes no writes
 	Work         WorkAccess        `json:"work,omitempty"`      // whether it sees its tenant's /work
 
-	TTY       bool `json:"tty,omitempty"`        // a terminal instead of three streams
-	OpenStdin bool `json:"open_stdin,omitempty"` // stdin comes from attachments; else there is none
-	StdinOnce bool `json:"stdin_once,omitempty"` // and ends with the first one's
+	TTY       bool   `json:"tty,omitempty"`  // a terminal instead of three streams
+	Rows      uint16 `json:"rows,omitempty"` // its size as the program finds it, in characters; 0 for none
+	Columns   uint16 `json:"columns,omitempty"`
+	OpenStdin bool   `json:"open_stdin,omitempty"` // stdin comes from attachments; else there is none
+	StdinOnce bool   `json:"stdin_once,omitempty"` // and ends with the first one's
 
 	AutoRemove bool `json:"auto_remove,omitempty"` // once it has ended
 }

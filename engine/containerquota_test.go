@@ -90,7 +90,7 @@ func TestContainerQuotaCounts(t *testing.T) {
 	}
 	ends := map[string]func(id string) error{
 		"by itself": func(id string) error { r.exited(id); return nil },
-		"stopped":   func(id string) error { return r.StopContainer(t.Context(), id, 0) },
+		"stopped":   func(id string) error { return r.StopContainer(t.Context(), id, StopOptions{}) },
 		"killed":    r.Kill,
 		"removed":   func(id string) error { return r.RemoveContainer(id, true) },
 	}
@@ -178,7 +178,7 @@ func TestContainerQuotaRace(t *testing.T) {
 		r.acmeHas("they run", most, most)
 		for _, id := range all { // at once, by two
 			wg.Go(func() { _ = r.Kill(id) })
-			wg.Go(func() { _ = r.StopContainer(t.Context(), id, 0) })
+			wg.Go(func() { _ = r.StopContainer(t.Context(), id, StopOptions{}) })
 		}
 		wg.Wait()
 		r.acmeHas("all were killed", 0, 0)

@@ -117,27 +117,25 @@ func (c *container) start(ctx context.Context) (err error) {
 
 	b := &box{
 		id: rec.ID, image: rec.Config.Image, digest: rec.Digest, limits: rec.Config.Limits, tenant: rec.Config.Tenant, command: rec.Args,
-		state: func() State { return StateRunning }, container: c, name: rec.Config.Name, terminal: ends.master,
+		state: func() State { return StateRunning }, container: c, name: rec.Config.Name, labels: rec.Config.Labels, terminal: ends.master,
 	}
 	b.ask = func() error { return b.sb.Signal(rec.Config.StopSignal) }
-	started := make(chan struct{})
-	b.ended = func() {
-		release() // who is told of its end may have its place
-		<-started
-		c.finish(b, scratch, ends)
-	}
 	c.mu.Lock()
 	s := c.streams
 	c.mu.Unlock()
-	if err := s.open(ends.master); err != nil {
+	b.ended = func(show func()) {
+		release() // who is told of its end may have its place
+		c.finish(b, scratch, ends, s, show)
+	}
+	if err := s.open(ends.master, terminalSize{rec.Config.Rows, rec.Config.Columns}); err != nil {
 		return err
 	}
 	c.log.resume()
-	if err := e.boxes.start(ctx, e, b, spec); err != nil {
+	sb, err := b.launch(ctx, e, spec)
+	if err != nil {
 		c.log.pause()
 		return err
 	}
-	defer close(started)
 	ends.closeTheirs()
 	s.begin(ends.stdin, rec.Config.StdinOnce && !rec.Config.TTY) // one who leaves a terminal may come back
 	for _, out := range ends.outputs {
@@ -153,21 +151,24 @@ func (c *container) start(ctx context.Context) (err error) {
 	}
 	e.spawn(func() {
 		ends.pumps.Wait()
-		s.end()
 		close(ends.drained)
 	})
 	// An engine that dies before this is on disk finds what was there before the run,
-	// as if that had not been.
+	// as if that had not been. Lists and changes tell of the run once it is.
 	if err := c.update(func(rec *Container) {
 		rec.State, rec.Started, rec.Finished, rec.Exit, rec.Error = StateRunning, time.Now().UTC(), time.Time{}, nil, ""
-	}, func() { c.box, c.scratch = b, scratch }); err != nil {
+	}, func() {
+		c.box, c.scratch = b, scratch
+		e.boxes.adopt(e, b, sb)
+	}); err != nil {
 		e.log.ErrorContext(ctx, "container's start not saved", "container", rec.ID, "error", err)
 	}
 	return nil
 }
 
-// finish notes a run's end.
-func (c *container) finish(b *box, scratch *volume.Volume, ends *streamEnds) {
+// finish notes a run's end. Whoever follows the run, by lists, changes, its log or its
+// streams s, hears of the end once it is stored.
+func (c *container) finish(b *box, scratch *volume.Volume, ends *streamEnds, s *streams, show func()) {
 	if ends.master != nil {
 		// What has a terminal open is dead; its other end is closed once that is read.
 		defer ends.master.Close()
@@ -178,8 +179,7 @@ func (c *container) finish(b *box, scratch *volume.Volume, ends *streamEnds) {
 	case <-ends.drained:
 	case <-late.C: // those attached read too slowly, and will have it all the same
 	}
-	exit := b.sb.Status()
-	c.log.pause()
+	exit, remove := b.sb.Status(), false
 	used, err := scratch.Usage()
 	plain, dir := scratch.Kind() == volume.Plain, scratch.Dir()
 	err = errors.Join(err, scratch.Detach(), c.update(func(rec *Container) {
@@ -190,12 +190,19 @@ func (c *container) finish(b *box, scratch *volume.Volume, ends *streamEnds) {
 	}, func() {
 		c.box, c.scratch, c.streams = nil, nil, newStreams(c.e.life)
 		c.runs++
+		remove = c.c.Config.AutoRemove && c.restarts == 0
+		show()
+		c.log.pause()
 	}))
 	if err != nil {
 		c.e.log.Error("container's end not noted", "container", c.id, "error", err)
 	}
+	c.e.spawn(func() {
+		<-ends.drained
+		s.end()
+	})
 	switch {
-	case c.describe().Config.AutoRemove:
+	case remove:
 		c.e.spawn(func() {
 			if err := c.e.removeContainer(c, false); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrContainerRunning) {
 				c.e.log.Error("container not removed", "container", c.id, "error", err)
@@ -467,16 +474,41 @@ func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.C
 	}, nil
 }
 
-// StopContainer asks a container to end by its stop signal, and kills it when it
-// has not after grace. It returns once it has ended; ErrContainerStopped if it did
-// not run.
-func (e *Engine) StopContainer(ctx context.Context, ref string, grace time.Duration) error {
+// StopContainer asks a container to end by its stop signal, or another, and kills it
+// when it has not after the grace. It returns once it has ended; ErrContainerStopped if
+// it did not run.
+func (e *Engine) StopContainer(ctx context.Context, ref string, o StopOptions) error {
 	_, b, err := e.runningContainer(ref)
 	if err != nil {
 		return err
 	}
-	b.stop(ctx, grace)
+	b.stop(ctx, o)
 	return nil
+}
+
+// RestartContainer stops a container that runs, as StopContainer does, and starts it,
+// on what it wrote: one made with AutoRemove stays. Errors as of StartContainer, but for
+// ErrContainerRunning: whoever has started it meanwhile did the same.
+func (e *Engine) RestartContainer(ctx context.Context, ref string, o StopOptions) error {
+	c, err := e.containers.find(ref)
+	if err != nil {
+		return err
+	}
+	c.restarting(1)
+	defer c.restarting(-1)
+	if err := e.StopContainer(ctx, c.id, o); err != nil && !errors.Is(err, ErrContainerStopped) {
+		return err
+	}
+	if err := e.StartContainer(ctx, c.id); err != nil && !errors.Is(err, ErrContainerRunning) {
+		return err
+	}
+	return nil
+}
+
+func (c *container) restarting(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.restarts += n
 }
 
 // SignalContainer sends a signal to a container's first process, which must have a

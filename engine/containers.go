@@ -137,9 +137,9 @@ func (e *Engine) loadContainer(id string) error {
 	if died {
 		rec.State, rec.Finished = StateExited, time.Now().UTC()
 		rec.Exit = &sandbox.ExitStatus{Code: -1, Signal: int(unix.SIGKILL)} // with its engine
-		if rec.Config.AutoRemove {
-			return e.removeContainerDir(dir)
-		}
+	}
+	if rec.State == StateExited && rec.Config.AutoRemove {
+		return e.removeContainerDir(dir)
 	}
 	c, err := e.newContainer(rec)
 	if err != nil {

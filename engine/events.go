@@ -76,7 +76,7 @@ func (b *box) started() store.Change {
 	set("image", b.image)
 	set("tenant", b.tenant)
 	b.attributes = attributes
-	return store.Change{Kind: store.ChangeSandbox, Action: store.ActionStart, ID: b.id, Name: b.name, Attributes: attributes}
+	return store.Change{Kind: store.ChangeSandbox, Action: store.ActionStart, ID: b.id, Name: b.name, Attributes: attributes, Labels: b.labels}
 }
 
 // exited notes its end.
@@ -89,5 +89,5 @@ func (b *box) exited(exit sandbox.ExitStatus) store.Change {
 	if exit.OOMKilled {
 		attributes["oom"] = "true"
 	}
-	return store.Change{Kind: store.ChangeSandbox, Action: store.ActionExit, ID: b.id, Name: b.name, Attributes: attributes}
+	return store.Change{Kind: store.ChangeSandbox, Action: store.ActionExit, ID: b.id, Name: b.name, Attributes: attributes, Labels: b.labels}
 }

@@ -383,7 +383,10 @@ func (s *forkServer) make(ctx context.Context) (*forked, error) {
 	}
 	c := &forked{}
 	c.box = f.newBox(id, c.state, c.ask)
-	c.box.ended = s.release
+	c.box.ended = func(show func()) {
+		show()
+		s.release()
+	}
 	c.conn = channel.NewConn(ours, f.channelConfig(id, func() *sandbox.Sandbox { return sb }))
 	f.e.boxes.adopt(f.e, c.box, sb)
 	kept = true

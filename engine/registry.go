@@ -57,8 +57,9 @@ type box struct {
 	state                       func() State
 	ask                         func() error      // asks it to end; nil: SIGTERM
 	sb                          *sandbox.Sandbox  // set before the box is registered
-	gone                        chan struct{}     // closed once lists show it as ended
-	ended                       func()            // called then; nil for nothing
+	gone                        chan struct{}     // closed once its end is stored and shown
+	ended                       func(show func()) // called at its end: stores it and calls show; nil for show alone
+	labels                      map[string]string // of its changes
 	attributes                  map[string]string // of its changes (started)
 	shown                       *row
 	defences                    []string   // in force around it; nil: all
@@ -205,16 +206,24 @@ func (r *registry) endLocked(b *box, exit sandbox.ExitStatus) {
 
 // start starts spec's sandbox and keeps b in the registry until it ends.
 func (r *registry) start(ctx context.Context, e *Engine, b *box, spec sandbox.Spec) error {
+	sb, err := b.launch(ctx, e, spec)
+	if err == nil {
+		r.adopt(e, b, sb)
+	}
+	return err
+}
+
+// launch starts spec's sandbox, which the caller has adopted: no list shows it before.
+func (b *box) launch(ctx context.Context, e *Engine, spec sandbox.Spec) (*sandbox.Sandbox, error) {
 	sb, err := e.cfg.Sandboxes.Start(ctx, spec)
 	if err != nil {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
-		return err
+		return nil, err
 	}
 	b.defences = spec.Defences(e.cfg.Sandboxes)
-	r.adopt(e, b, sb)
-	return nil
+	return sb, nil
 }
 
 // adopt keeps b in the registry until sb, its sandbox, ends.
@@ -235,15 +244,19 @@ func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 	}
 	e.spawn(func() {
 		defer close(b.gone)
-		if b.ended != nil {
-			defer b.ended()
-		}
 		<-sb.Done()
 		exit := sb.Status()
-		r.mu.Lock()
-		r.endLocked(b, exit)
-		e.Changes().Add(b.exited(exit))
-		r.mu.Unlock()
+		show := func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.endLocked(b, exit)
+			e.Changes().Add(b.exited(exit))
+		}
+		if b.ended == nil {
+			show()
+			return
+		}
+		b.ended(show)
 	})
 }
 
@@ -358,15 +371,24 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	if err != nil {
 		return err
 	}
-	b.stop(ctx, grace)
+	b.stop(ctx, StopOptions{Grace: grace})
 	return nil
 }
 
-// stop asks the box's sandbox to end, kills it when it has not after grace or
+// StopOptions say how a container is stopped.
+type StopOptions struct {
+	Grace  time.Duration // until it is killed
+	Signal unix.Signal   // that asks it to end; 0: its own way
+}
+
+// stop asks the box's sandbox to end, kills it when it has not after the grace or
 // once ctx ends, and returns when it has ended.
-func (b *box) stop(ctx context.Context, grace time.Duration) {
-	ask := b.ask
-	if ask == nil {
+func (b *box) stop(ctx context.Context, o StopOptions) {
+	ask, grace := b.ask, o.Grace
+	switch {
+	case o.Signal != 0:
+		ask = func() error { return b.sb.Signal(o.Signal) }
+	case ask == nil:
 		ask = func() error { return b.sb.Signal(unix.SIGTERM) }
 	}
 	if ask() == nil {

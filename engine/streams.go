@@ -177,11 +177,14 @@ func (a *Attachment) copyStdin() {
 }
 
 // open gives the streams the terminal of the run that is about to start, or nil. It
-// stays its owner's.
-func (s *streams) open(terminal *os.File) error {
+// stays its owner's, and has that size unless an attachment has told another.
+func (s *streams) open(terminal *os.File, size terminalSize) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.terminal = terminal
+	if s.size == (terminalSize{}) {
+		s.size = size
+	}
 	return s.resizeLocked()
 }
 

@@ -37,6 +37,15 @@ func (e *Engine) Save(ctx context.Context, w io.Writer, refs []string) error {
 	})
 }
 
+// DiffIDs returns what [oci.DiffIDs] does.
+func (e *Engine) DiffIDs(ctx context.Context, img *store.Image) (ids []store.Digest, err error) {
+	err = e.while(ctx, func(ctx context.Context) error {
+		ids, err = oci.DiffIDs(ctx, e.cfg.Store, img)
+		return err
+	})
+	return ids, err
+}
+
 // Import makes an image of a plain archive of a file system. Of o, Options are
 // the engine's. Errors: those of [oci.Import].
 func (e *Engine) Import(ctx context.Context, r io.Reader, o oci.ImportOptions, report func(image.Event)) (img *store.Image, err error) {

@@ -54,6 +54,8 @@ type Change struct {
 	ID         string            // an image's digest, a function's name, a sandbox's id
 	Name       string            // what people call it: "name:version", a function's name; may be ""
 	Attributes map[string]string // shared: must not be changed
+	Labels     map[string]string // of a container; likewise
+	Config     []byte            // of an image: its configuration; likewise
 }
 
 // changesKept is how many changes are remembered for those who ask what has

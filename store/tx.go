@@ -57,7 +57,15 @@ func (t *tx) indexLines() []indexLine {
 }
 
 func (t *tx) noteImage(a ChangeAction, d Digest, name string) {
-	t.changes = append(t.changes, Change{Kind: ChangeImage, Action: a, ID: string(d), Name: name})
+	img := t.next.byDigest[d]
+	if img == nil { // it is going
+		img = t.s.snap.Load().byDigest[d]
+	}
+	c := Change{Kind: ChangeImage, Action: a, ID: string(d), Name: name}
+	if img != nil {
+		c.Config = img.Config
+	}
+	t.changes = append(t.changes, c)
 }
 
 // update runs change in one transaction and publishes the result. With index it

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,7 +23,7 @@ import (
 // Load reads an archive of images, packed with gzip or zstd or not at all: what
 // docker save writes (manifest.json, with layers in directories or in blobs/),
 // or an OCI layout (index.json). The images come back in the archive's order,
-// with the names it gives them; a name that another image had moves.
+// with the names it gives them alone; a name that another image had moves.
 //
 // After an error no image is in the store that was not there before. Errors:
 // ErrArchive, ErrLayer, ErrLimit, ErrPlatform, ErrReference, and any errno.
@@ -70,13 +69,15 @@ func load(ctx context.Context, s *store.Store, r io.Reader, o Options) (_ []*sto
 	}
 	for n, i := range images { // names last: all or none
 		if o.Nameless {
-			break
+			i.names = nil
 		}
 		named, err := j.name(ctx, out[n], i.names)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", i.title(), err)
 		}
-		out[n] = named
+		loaded := *named // without the names that it has beside
+		loaded.Names = i.names
+		out[n] = &loaded
 	}
 	return out, nil
 }
@@ -358,7 +359,7 @@ func (a *archive) index(b []byte, names []string, depth int, out *[]archived) er
 		return fmt.Errorf("%w: an index within an index within an index", ErrArchive)
 	}
 	for _, d := range index.Manifests {
-		if !fits(d.Platform) || d.Annotations["vnd.docker.reference.type"] != "" {
+		if d.Platform != nil && !fits(*d.Platform) || d.Annotations["vnd.docker.reference.type"] != "" {
 			continue
 		}
 		names := slices.Concat(names, annotated(d.Annotations))
@@ -423,10 +424,6 @@ func (a *archive) content(d v1.Hash) ([]byte, error) {
 		return nil, fmt.Errorf("%w: blob %s has the digest %s: save the image again", ErrArchive, d, got)
 	}
 	return b, nil
-}
-
-func fits(p *v1.Platform) bool {
-	return p == nil || (p.OS == "" || p.OS == "linux") && (p.Architecture == "" || p.Architecture == runtime.GOARCH)
 }
 
 // annotated returns the name an annotation gives, if it is a whole one.

@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -226,7 +225,7 @@ func parseConfig(b []byte) (*v1.ConfigFile, error) {
 		}
 	}
 	// Images made by docker import may name neither.
-	if f.OS != "" && f.OS != "linux" || f.Architecture != "" && f.Architecture != runtime.GOARCH {
+	if !fits(v1.Platform{OS: f.OS, Architecture: f.Architecture}) {
 		return nil, fmt.Errorf("%w: it is for %s/%s, this engine runs %s: get it for that platform", ErrPlatform, f.OS, f.Architecture, platform())
 	}
 	times := []v1.Time{f.Created}

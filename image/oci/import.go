@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"runtime"
 	"strings"
 	"time"
 
@@ -21,6 +20,8 @@ type ImportOptions struct {
 	Name    string   // "name:version"; "" for none
 	Changes []string // Dockerfile instructions for the configuration, as docker import --change
 	Message string   // for the image's history
+	// Platform is what the file system is made for, as in [CheckPlatform].
+	Platform string
 }
 
 // Import makes an image of a plain archive of a file system, packed or not: one
@@ -34,7 +35,11 @@ func Import(ctx context.Context, s *store.Store, r io.Reader, o ImportOptions) (
 }
 
 func importPlain(ctx context.Context, s *store.Store, r io.Reader, o ImportOptions) (*store.Image, error) {
-	f := v1.ConfigFile{Architecture: runtime.GOARCH, OS: "linux", Created: v1.Time{Time: time.Now().UTC()}}
+	p, err := parsePlatform(o.Platform)
+	if err != nil {
+		return nil, err
+	}
+	f := v1.ConfigFile{Architecture: p.Architecture, OS: p.OS, Variant: p.Variant, Created: v1.Time{Time: time.Now().UTC()}}
 	for _, c := range o.Changes {
 		if err := change(&f.Config, c); err != nil {
 			return nil, err
@@ -49,11 +54,11 @@ func importPlain(ctx context.Context, s *store.Store, r io.Reader, o ImportOptio
 	}
 	defer s.Hold()()
 	j := newJob(s, o.Options)
-	p, err := j.unpack(ctx, &notEmpty{r: r})
+	layer, err := j.unpack(ctx, &notEmpty{r: r})
 	if err != nil {
 		return nil, err
 	}
-	diff, err := v1.NewHash(string(p.Diff))
+	diff, err := v1.NewHash(string(layer.Diff))
 	if err != nil {
 		return nil, err
 	}

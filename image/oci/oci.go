@@ -25,7 +25,6 @@ import (
 	"fmt"
 	"io"
 	"path"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -174,6 +173,3 @@ func (c *counted) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
-
-// platform says what this engine runs.
-func platform() string { return "linux/" + runtime.GOARCH }

@@ -323,8 +323,11 @@ func TestLoadAgain(t *testing.T) {
 	if first.Digest != again.Digest {
 		t.Errorf("%s, then %s", first.Digest, again.Digest)
 	}
-	if diff := cmp.Diff([]string{"a:1", "b:2"}, again.Names); diff != "" {
-		t.Errorf("names (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string{"b:2"}, again.Names); diff != "" {
+		t.Errorf("names of the archive (-want +got):\n%s", diff)
+	}
+	if img, err := s.Image("b:2"); err != nil || len(img.Names) != 2 {
+		t.Errorf("image with both names: %+v, %v", img, err)
 	}
 	if diff := cmp.Diff([]string{"already here", "already here"}, steps); diff != "" {
 		t.Errorf("layers (-want +got):\n%s", diff)

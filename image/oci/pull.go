@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"runtime"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -85,14 +84,16 @@ func (j *job) find(ctx context.Context, ref string, o PullOptions) (src source, 
 		if desc, err = puller.Get(ctx, r); err != nil {
 			return err
 		}
-		img, err = desc.Image()
+		if img, err = desc.Image(); err != nil {
+			img, err = otherwise(desc, p, err)
+		}
 		return err
 	})
 	if err != nil && desc == nil {
 		return src, nil, nil, found, registryError(r.Context(), err)
 	}
 	if err != nil {
-		if desc.MediaType.IsIndex() && strings.Contains(err.Error(), "no child with platform") {
+		if desc.MediaType.IsIndex() && strings.Contains(err.Error(), noChild) {
 			return src, nil, nil, found, fmt.Errorf("%w: it is not there for %s", ErrPlatform, p)
 		}
 		return src, nil, nil, found, registryError(r.Context(), err)
@@ -126,6 +127,31 @@ func (j *job) find(ctx context.Context, ref string, o PullOptions) (src source, 
 	}
 	return src, own, r, found, err
 }
+
+// otherwise is the image of an index that writes the platform p in other words, or why
+// there was none.
+func otherwise(desc *remote.Descriptor, p v1.Platform, failure error) (v1.Image, error) {
+	if !desc.MediaType.IsIndex() || !strings.Contains(failure.Error(), noChild) {
+		return nil, failure
+	}
+	index, err := desc.ImageIndex()
+	if err != nil {
+		return nil, err
+	}
+	m, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range m.Manifests {
+		if d.MediaType.IsImage() && d.Platform != nil && d.Platform.Architecture != "" && fits(*d.Platform) && (p.Variant == "" || normal(*d.Platform).Variant == p.Variant) {
+			return index.Image(d.Digest)
+		}
+	}
+	return nil, failure
+}
+
+// noChild is in go-containerregistry's error for a platform that an index has not.
+const noChild = "no child with platform"
 
 // remote finds out where the image's pieces are.
 func (j *job) remote(from *blobs, img v1.Image, m *v1.Manifest) (source, error) {
@@ -172,15 +198,4 @@ func (j *job) remoteArtifact(ctx context.Context, from *blobs, m *v1.Manifest) (
 		a.layers = append(a.layers, from.blob(l))
 	}
 	return a, nil
-}
-
-func parsePlatform(s string) (v1.Platform, error) {
-	if s == "" {
-		s = platform()
-	}
-	p, err := v1.ParsePlatform(s)
-	if err != nil || p.OS != "linux" || p.Architecture != runtime.GOARCH {
-		return v1.Platform{}, fmt.Errorf("%w: %q: this engine runs %s", ErrPlatform, s, platform())
-	}
-	return *p, nil
 }

@@ -383,6 +383,29 @@ func History(s *store.Store, img *store.Image) ([]Step, error) {
 	return steps, nil
 }
 
+// DiffIDs returns the digests of an image's layers, as the configuration that Save writes
+// names them, the lowest first. Of parts that are no layers it makes the archives.
+func DiffIDs(ctx context.Context, s *store.Store, img *store.Image) ([]store.Digest, error) {
+	defer s.Hold()()
+	var ids []store.Digest
+	if ordinary(img) {
+		for _, p := range img.Parts {
+			if p.Diff != "" {
+				ids = append(ids, p.Diff)
+			}
+		}
+		return ids, nil
+	}
+	out, err := newJob(s, Options{}).outgoing(ctx, img)
+	if err != nil {
+		return nil, fmt.Errorf("layers of %s: %w", short(img.Digest), err)
+	}
+	for _, l := range out.layers {
+		ids = append(ids, l.diff)
+	}
+	return ids, nil
+}
+
 // Step is one line of an image's history.
 type Step struct {
 	Created   time.Time

@@ -1,12 +1,20 @@
 package docker
 
-import "net/http"
+import (
+	"cmp"
+	"net/http"
+)
 
 // left is a part of the API that FRE leaves out on purpose, with what to do
 // instead.
 type left struct{ method, path, what, instead string }
 
-func (l left) refuse(http.ResponseWriter, *http.Request) error { return leftOut(l.what, l.instead) }
+// refuse says so, unless what the path names is not there at all.
+func (s *server) refuse(l left, r *http.Request) error {
+	return cmp.Or(s.exists(l.path, r), leftOut(l.what, l.instead))
+}
+
+const noCheckpoints = "state to keep belongs into /work"
 
 // absent lists it by route. Whole families have a wildcard.
 var absent = []left{
@@ -17,8 +25,8 @@ var absent = []left{
 	{"GET", "/containers/{id}/changes", "diff of a container", "docker ps -s shows the size of what it has written"},
 	{"GET", "/containers/{id}/export", "export of a container", "docker save writes its image; files to keep belong into /work"},
 	{"", "/containers/{id}/archive", "cp into or out of a container", "exchange files through /work, which every container of the tenant may mount (-v /work)"},
-	{"", "/containers/{id}/checkpoints/{rest...}", "checkpoints", "state to keep belongs into /work"},
-	{"", "/containers/{id}/checkpoints", "checkpoints", "state to keep belongs into /work"},
+	{"", "/containers/{id}/checkpoints/{rest...}", "checkpoints", noCheckpoints},
+	{"", "/containers/{id}/checkpoints", "checkpoints", noCheckpoints},
 	{"POST", "/containers/{id}/update", "update of what runs", "make another container with other limits: /work persists"},
 	{"GET", "/containers/{id}/attach/ws", "attach by WebSocket", "use POST /containers/ID/attach, as docker does"},
 	{"POST", "/commit", "commit of a container", "describe the image in fret.yaml and build it: fre build"},
@@ -27,12 +35,12 @@ var absent = []left{
 	{"", "/grpc", "Dockerfile builds", "describe the image in fret.yaml and build it: fre build"},
 	{"GET", "/images/search", "search of Docker Hub", "use the web site, then docker pull"},
 	{"GET", "/distribution/{rest...}", "look-ups at registries without a pull", "docker pull shows the digest, docker inspect the rest"},
-	{"POST", "/networks/create", "networks of one's own", "use --network none, bridge (the public internet, where the operator allows it) or host"},
-	{"POST", "/networks/{id}/connect", "networks of one's own", "give --network when the container is created"},
-	{"POST", "/networks/{id}/disconnect", "networks of one's own", "give --network when the container is created"},
-	{"DELETE", "/networks/{id}", "networks of one's own", "none, bridge and host are always there"},
-	{"POST", "/volumes/create", "volumes of one's own", "mount the tenant's persistent directory: -v /work"},
-	{"DELETE", "/volumes/{name}", "volumes of one's own", "the tenant's files stay; remove them from inside"},
+	{"POST", "/networks/create", "custom networks", "use --network none, bridge (the public internet, where the operator allows it) or host"},
+	{"POST", "/networks/{id}/connect", "custom networks", "give --network when the container is created"},
+	{"POST", "/networks/{id}/disconnect", "custom networks", "give --network when the container is created"},
+	{"DELETE", "/networks/{id}", "custom networks", "none, bridge and host are always there"},
+	{"POST", "/volumes/create", "custom volumes", "mount the tenant's persistent directory: -v /work"},
+	{"DELETE", "/volumes/{name}", "custom volumes", "the tenant's files stay; remove them from inside"},
 	{"", "/plugins/{rest...}", "plugins", "what FRE can do is in the one program"},
 	{"", "/swarm", "swarm", "FRE runs on one host; start one engine on each"},
 	{"", "/swarm/{rest...}", "swarm", "FRE runs on one host; start one engine on each"},

@@ -21,15 +21,10 @@ func (s *server) audited(rt route) func(http.ResponseWriter, *http.Request) erro
 		}
 		watched := &watchedWriter{ResponseWriter: w}
 		err := rt.handle(watched, r)
-		e := access.Entry{Who: "root on the Docker socket", Tenant: access.AllTenants, Action: "docker " + r.Method + " " + rt.path, Result: access.Done}
+		e := access.Entry{Who: "root on the Docker socket", Tenant: access.AllTenants, Action: "docker " + r.Method + " " + strings.Replace(rt.path, "...}/", "}/", 1), Result: access.Done}
 		e.Status = cmp.Or(watched.status, http.StatusOK)
 		q := r.URL.Query()
 		e.On = cmp.Or(r.PathValue("id"), r.PathValue("name"), q.Get("name"), imageAsked(q.Get("fromImage"), q.Get("tag")), q.Get("repo"))
-		for _, verb := range []string{"/tag", "/push"} { // which are no routes of their own
-			if name, ok := strings.CutSuffix(e.On, verb); ok && rt.method == http.MethodPost && rt.path == "/images/{name...}" {
-				e.On, e.Action = name, "docker POST /images/{name}"+verb
-			}
-		}
 		if failure := cmp.Or(err, watched.failure); failure != nil {
 			e.Result = access.Failed
 			e.Status, e.Reason = statusOf(failure)

@@ -52,8 +52,8 @@ func TestAudit(t *testing.T) {
 		{"HEAD", "/v1.44/_ping", 200},
 		{"GET", "/swarm", 501},
 		{"POST", "/v1.44/networks/prune", 200},
-		{"POST", "/containers/box/exec", 501},
-		{"PUT", "/containers/box/archive", 501},
+		{"DELETE", "/networks/bridge", 501},
+		{"DELETE", "/networks/nosuch", 404},
 		{"POST", "/v1.44/images/create?fromSrc=http://user:secret@x", 501},
 		{"POST", "/images/busybox/else", 404},
 		{"POST", "/no/route", 404},
@@ -67,8 +67,8 @@ func TestAudit(t *testing.T) {
 	const who = "root on the Docker socket"
 	want := []access.Entry{
 		{Who: who, Tenant: "*", Action: "docker POST /networks/prune", Result: access.Done, Status: 200},
-		{Who: who, Tenant: "*", Action: "docker POST /containers/{id}/exec", On: "box", Result: access.Failed, Status: 501},
-		{Who: who, Tenant: "*", Action: "docker PUT /containers/{id}/archive", On: "box", Result: access.Failed, Status: 501},
+		{Who: who, Tenant: "*", Action: "docker DELETE /networks/{id}", On: "bridge", Result: access.Failed, Status: 501},
+		{Who: who, Tenant: "*", Action: "docker DELETE /networks/{id}", On: "nosuch", Result: access.Failed, Status: 404},
 		{Who: who, Tenant: "*", Action: "docker POST /images/create", Result: access.Failed, Status: 501},
 		{Who: who, Tenant: "*", Action: "docker POST /images/{name...}", On: "busybox/else", Result: access.Failed, Status: 404},
 	}
@@ -87,13 +87,13 @@ func TestAudit(t *testing.T) {
 func TestAuditBroken(t *testing.T) {
 	a := openAccess(t)
 	s := &server{cfg: Config{Access: a}, log: slog.New(slog.DiscardHandler)}
-	handle := s.audited(route{"POST", "/images/{name...}", func(w http.ResponseWriter, _ *http.Request) error {
+	handle := s.audited(route{method: "POST", path: "/images/{name...}/push", handle: func(w http.ResponseWriter, _ *http.Request) error {
 		out := &progressOut{w: w}
 		out.send(progress{Status: "Pushing"})
 		return out.fail(errors.New("the registry has gone"))
 	}})
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/images/a/b/push", nil)
-	r.SetPathValue("name", "a/b/push")
+	r.SetPathValue("name", "a/b")
 	w := httptest.NewRecorder()
 	if err := handle(w, r); err != nil {
 		t.Fatal(err)

@@ -280,6 +280,7 @@ func (s *server) containerInspect(w http.ResponseWriter, r *http.Request) error 
 			AttachStdin: cfg.OpenStdin, AttachStdout: true, AttachStderr: true, OpenStdin: cfg.OpenStdin, StdinOnce: cfg.StdinOnce, StopSignal: cmp.Or(unix.SignalName(cfg.StopSignal), strconv.Itoa(int(cfg.StopSignal))),
 		}
 		host["ReadonlyRootfs"], host["AutoRemove"], host["CapAdd"], host["CapDrop"], host["GroupAdd"] = cfg.ReadOnly, cfg.AutoRemove, cfg.CapAdd, cfg.CapDrop, cfg.Groups
+		host["ConsoleSize"] = [2]uint16{cfg.Rows, cfg.Columns}
 	}
 	config.Image, config.Labels = c.Image, c.labels()
 	host["Memory"], host["MemorySwap"], host["NanoCpus"], host["PidsLimit"] = limits.MemoryBytes, limits.MemoryBytes, limits.CPUMillis*1e6, limits.Pids
@@ -306,13 +307,13 @@ func (s *server) containerInspect(w http.ResponseWriter, r *http.Request) error 
 	return reply(w, http.StatusOK, out)
 }
 
-// containerStop answers POST /containers/ID/stop?t=.
+// containerStop answers POST /containers/ID/stop?t=&signal=.
 func (s *server) containerStop(w http.ResponseWriter, r *http.Request) error {
 	c, err := s.container(r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	grace, err := graceOf(r)
+	how, err := stopOf(r)
 	if err != nil {
 		return err
 	}
@@ -321,9 +322,11 @@ func (s *server) containerStop(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	case c.record != nil:
-		err = s.engine.StopContainer(r.Context(), c.ID, grace)
+		err = s.engine.StopContainer(r.Context(), c.ID, how)
+	case how.Signal != 0:
+		return leftOut("stop signals of an instance", "docker kill -s sends a signal; stop has it finish its event first")
 	default:
-		err = s.engine.Stop(r.Context(), c.ID, grace)
+		err = s.engine.Stop(r.Context(), c.ID, how.Grace)
 	}
 	if err != nil && !ended(err) {
 		return err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -28,6 +29,7 @@ type creation struct {
 	workDenied  bool  // it is mounted read-only
 	readOnly    bool
 	autoRemove  bool
+	console     [2]uint16 // rows and columns; 0 for what is not said
 	capAdd      []string
 	capDrop     []string
 	groups      []string // supplementary
@@ -75,6 +77,7 @@ type hostConfig struct {
 		Target        string
 		ReadOnly      bool
 		VolumeOptions *struct {
+			NoCopy       bool // nothing is ever copied into /work
 			Subpath      string
 			DriverConfig *struct{ Name string }
 		}
@@ -94,14 +97,17 @@ type hostConfig struct {
 		Type   string
 		Config map[string]string
 	}
+	ConsoleSize     [2]int // rows and columns of the terminal, where there is one
+	ContainerIDFile string
+	Annotations     map[string]string
 }
 
 // handled are hostConfig's fields, and those that mean nothing here: they say
-// where the client keeps a file, how large its window is, what FRE always does.
+// where the client keeps a file, what FRE always does.
 var handled = []string{
 	"Binds", "NetworkMode", "AutoRemove", "Memory", "MemorySwap", "NanoCpus", "CpuPeriod", "CpuQuota", "PidsLimit", "ReadonlyRootfs",
-	"Tmpfs", "StorageOpt", "SecurityOpt", "CapAdd", "CapDrop", "GroupAdd", "Mounts", "Ulimits", "RestartPolicy", "LogConfig",
-	"ContainerIDFile", "ConsoleSize", "Annotations",
+	"Tmpfs", "StorageOpt", "SecurityOpt", "CapAdd", "CapDrop", "GroupAdd", "Mounts", "Ulimits", "RestartPolicy", "LogConfig", "ConsoleSize",
+	"ContainerIDFile", "Annotations",
 }
 
 // refused are the others that people use, with what to do instead.
@@ -117,10 +123,10 @@ var refused = map[string][2]string{
 	"UsernsMode":        {"shared user namespaces", "leave --userns out"},
 	"Links":             {"links between containers", "exchange files through /work"},
 	"VolumesFrom":       {"volumes of other containers", "mount the tenant's directory: -v /work"},
-	"Dns":               {"name servers of one's own", "the operator chooses them (docs/networks.md)"},
+	"Dns":               {"custom name servers", "the operator chooses them (docs/networks.md)"},
 	"DnsOptions":        {"resolver options", "leave --dns-option out"},
 	"DnsSearch":         {"search domains", "use whole names"},
-	"ExtraHosts":        {"entries of one's own in /etc/hosts", "leave --add-host out"},
+	"ExtraHosts":        {"custom entries in /etc/hosts", "leave --add-host out"},
 	"Sysctls":           {"kernel settings", "leave --sysctl out"},
 	"CpusetCpus":        {"CPU sets", "limit the share: --cpus"},
 	"CpusetMems":        {"memory nodes", "leave --cpuset-mems out"},
@@ -128,14 +134,14 @@ var refused = map[string][2]string{
 	"MemoryReservation": {"soft memory limits", "limit memory: -m"},
 	"KernelMemory":      {"kernel memory limits", "-m counts the kernel's memory as well"},
 	"OomKillDisable":    {"containers without end", "a memory limit must end something: leave --oom-kill-disable out"},
-	"OomScoreAdj":       {"OOM scores of one's own", "leave --oom-score-adj out"},
+	"OomScoreAdj":       {"custom OOM scores", "leave --oom-score-adj out"},
 	"Init":              {"init process", "have the program reap its children, or start it from a shell"},
 	"Runtime":           {"other runtimes", "leave --runtime out"},
-	"CgroupParent":      {"cgroups of one's own", "leave --cgroup-parent out"},
+	"CgroupParent":      {"custom cgroups", "leave --cgroup-parent out"},
 	"ShmSize":           {"/dev/shm of another size", "leave --shm-size out"},
 	"MemorySwappiness":  {"swappiness of containers", "the memory limit counts swap as well; leave --memory-swappiness out"},
-	"MaskedPaths":       {"paths of one's own to mask in /proc", "the sandbox's /proc has its own processes alone; leave --security-opt systempaths out"},
-	"ReadonlyPaths":     {"paths of one's own to protect in /proc", "the sandbox's /proc has its own processes alone; leave --security-opt systempaths out"},
+	"MaskedPaths":       {"custom paths to mask in /proc", "the sandbox's /proc has its own processes alone; leave --security-opt systempaths out"},
+	"ReadonlyPaths":     {"custom paths to protect in /proc", "the sandbox's /proc has its own processes alone; leave --security-opt systempaths out"},
 	"Isolation":         {"isolation of another kind", "leave --isolation out"},
 	"VolumeDriver":      {"volume drivers", "mount the tenant's directory: -v /work"},
 }
@@ -171,15 +177,21 @@ func zero(text json.RawMessage) bool {
 		return v == ""
 	case []any:
 		return len(v) == 0
-	case map[string]any:
-		return len(v) == 0
+	case map[string]any: // zero or not by what is in it
+		for _, member := range v {
+			if text, err := json.Marshal(member); err != nil || !zero(text) {
+				return false
+			}
+		}
+		return true
 	}
 	return false
 }
 
 // parseCreation reads and judges the body of the create route. What would change
-// the meaning and cannot be done is refused, with what to do instead.
-func parseCreation(body []byte) (*creation, error) {
+// the meaning and cannot be done is refused, with what to do instead, once found says
+// that there is such an image.
+func parseCreation(body []byte, found func(image string) error) (*creation, error) {
 	var c struct {
 		containerConfig
 		Cmd, Entrypoint  words
@@ -200,8 +212,10 @@ func parseCreation(body []byte) (*creation, error) {
 	switch {
 	case c.Image == "":
 		return nil, badRequest("Image: name the image to run")
+	case len(c.Image) > 0 && found(c.Image) != nil:
+		return nil, found(c.Image) // in Docker's words, by which clients decide to pull
 	case c.MacAddress != "":
-		return nil, leftOut("hardware addresses of one's own", "leave --mac-address out")
+		return nil, leftOut("custom hardware addresses", "leave --mac-address out")
 	case c.StopTimeout != nil:
 		return nil, leftOut("stop time-outs of containers", "give it when you stop: docker stop -t")
 	case c.Domainname != "":
@@ -209,7 +223,10 @@ func parseCreation(body []byte) (*creation, error) {
 	case c.Healthcheck != nil && len(c.Healthcheck.Test) > 0 && c.Healthcheck.Test[0] != "NONE":
 		return nil, leftOut("health checks", "leave --health-cmd out; the gateway notices functions that do not answer")
 	}
-	var err error
+	err := known(body, c)
+	if err != nil {
+		return nil, err
+	}
 	if out.Env, out.unset, err = environment(c.Env); err != nil {
 		return nil, err
 	}
@@ -225,7 +242,11 @@ func parseCreation(body []byte) (*creation, error) {
 	}
 	var host hostConfig
 	for _, key := range slices.Sorted(maps.Keys(c.HostConfig)) {
-		if slices.Contains(handled, key) || idle(key, c.HostConfig[key]) {
+		if slices.Contains(handled, key) {
+			continue
+		}
+		if idle(key, c.HostConfig[key]) {
+			delete(c.HostConfig, key)
 			continue
 		}
 		if r, ok := refused[key]; ok {
@@ -243,6 +264,9 @@ func parseCreation(body []byte) (*creation, error) {
 	if err := out.host(&host); err != nil {
 		return nil, err
 	}
+	if err := known(text, host); err != nil {
+		return nil, err
+	}
 	if c.NetworkDisabled {
 		out.network = networkNone
 	}
@@ -251,8 +275,8 @@ func parseCreation(body []byte) (*creation, error) {
 			return nil, leftOut("more than one network for a container", "give one --network: none, bridge or host")
 		}
 		for _, key := range slices.Sorted(maps.Keys(endpoint)) {
-			if !zero(endpoint[key]) && !emptyObject(endpoint[key]) {
-				return nil, leftOut("network settings of one's own ("+key+")", "leave them out")
+			if !zero(endpoint[key]) {
+				return nil, leftOut("custom network settings ("+key+")", "leave them out")
 			}
 		}
 	}
@@ -280,20 +304,6 @@ func environment(given []string) (set, unset []string, err error) {
 		}
 	}
 	return set, unset, nil
-}
-
-// emptyObject says whether nothing in an object is set.
-func emptyObject(text json.RawMessage) bool {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(text, &fields) != nil {
-		return false
-	}
-	for _, v := range fields {
-		if !zero(v) {
-			return false
-		}
-	}
-	return true
 }
 
 // host takes over what is to be done how.
@@ -330,6 +340,12 @@ func (c *creation) host(h *hostConfig) error {
 	}
 	c.capAdd, c.capDrop, c.groups = h.CapAdd, h.CapDrop, h.GroupAdd
 	c.autoRemove, c.readOnly = h.AutoRemove, h.ReadonlyRootfs
+	for i, n := range h.ConsoleSize {
+		if n < 0 || n > math.MaxUint16 {
+			return badRequest("ConsoleSize: %d is not a number of rows or columns", n)
+		}
+		c.console[i] = uint16(n)
+	}
 	if err := c.limits(h); err != nil {
 		return err
 	}

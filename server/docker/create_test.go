@@ -8,6 +8,9 @@ import (
 	"testing"
 )
 
+// anyImage is a store that has every image.
+func anyImage(string) error { return nil }
+
 // plain is what docker 28 sends for `docker run IMAGE true`, shortened.
 const plain = `{"Hostname":"","Domainname":"","User":"","AttachStdin":false,"AttachStdout":true,"AttachStderr":true,"Tty":false,"OpenStdin":false,"StdinOnce":false,
 "Env":null,"Cmd":["true"],"Image":"app","Volumes":{},"WorkingDir":"","Entrypoint":null,"OnBuild":null,"Labels":{},
@@ -20,7 +23,7 @@ const plain = `{"Hostname":"","Domainname":"","User":"","AttachStdin":false,"Att
 "NetworkingConfig":{"EndpointsConfig":{"bridge":{"IPAMConfig":null,"Links":null,"Aliases":null,"MacAddress":"","NetworkID":""}}}}`
 
 func TestParseCreation(t *testing.T) {
-	c, err := parseCreation([]byte(plain))
+	c, err := parseCreation([]byte(plain), anyImage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +33,7 @@ func TestParseCreation(t *testing.T) {
 	c, err = parseCreation([]byte(`{"Image":"app","Cmd":"ls","Entrypoint":["sh","-c"],"StopSignal":"USR1","Volumes":{"/work":{}},"HostConfig":{
 		"NetworkMode":"none","Memory":67108864,"MemorySwap":67108864,"NanoCpus":1500000000,"PidsLimit":7,"ReadonlyRootfs":true,"AutoRemove":true,
 		"Tmpfs":{"/tmp":"rw,size=8m"},"StorageOpt":{"size":"1g"},"Ulimits":[{"Name":"nofile","Soft":99,"Hard":99}],"SecurityOpt":["no-new-privileges"],"CapDrop":["ALL"],"CapAdd":["CAP_CHOWN"],"GroupAdd":["7"],
-		"Binds":["fre-work:/work:ro"],"Mounts":[{"Type":"volume","Source":"fre-work","Target":"/work"}]}}`))
+		"Binds":["fre-work:/work:ro"],"Mounts":[{"Type":"volume","Source":"fre-work","Target":"/work"}]}}`), anyImage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +42,7 @@ func TestParseCreation(t *testing.T) {
 		len(c.capDrop) != 1 || len(c.capAdd) != 1 || len(c.groups) != 1 {
 		t.Errorf("a full creation: %+v", c)
 	}
-	if c, err := parseCreation([]byte(`{"Image":"app","HostConfig":{"CpuQuota":50000}}`)); err != nil || c.cpuMillis != 500 {
+	if c, err := parseCreation([]byte(`{"Image":"app","HostConfig":{"CpuQuota":50000}}`), anyImage); err != nil || c.cpuMillis != 500 {
 		t.Errorf("quota without period: %+v, %v", c, err)
 	}
 }
@@ -111,7 +114,7 @@ func TestParseCreationRefuses(t *testing.T) {
 		{`{"Image":"a","NetworkingConfig":{"EndpointsConfig":{"other":{}}}}`, 501, "more than one network"},
 		{`{"Image":"a","HostConfig":{"NetworkMode":"bridge"},"NetworkingConfig":{"EndpointsConfig":{"bridge":{"IPAMConfig":{"IPv4Address":"172.17.0.9"}}}}}`, 501, "IPAMConfig"},
 	} {
-		_, err := parseCreation([]byte(test.body))
+		_, err := parseCreation([]byte(test.body), anyImage)
 		var e *statusError
 		if !errors.As(err, &e) || e.status != test.status || !strings.Contains(e.message, test.want) {
 			t.Errorf("parseCreation(%s): %v, want status %d and %q", test.body, err, test.status, test.want)
@@ -123,7 +126,7 @@ func FuzzParseCreation(f *testing.F) {
 	f.Add([]byte(plain))
 	f.Add([]byte(`{"Image":"a","Cmd":"x","HostConfig":{"Binds":["fre-work:/work:ro"],"Tmpfs":{"/tmp":"size=8m"},"Mounts":[{"Type":"tmpfs","Target":"/tmp"}]}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		c, err := parseCreation(body)
+		c, err := parseCreation(body, anyImage)
 		if err == nil && c.Image == "" {
 			t.Error("accepted without an image")
 		}

@@ -23,6 +23,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
@@ -52,65 +53,8 @@ type server struct {
 	log    *slog.Logger
 	host   host
 	images imageLists
+	layers sync.Map          // diff ids by image (diffIDs)
 	boxes  [2]*containerRows // by whether it holds all
-}
-
-// route is one line of the API, without its version. Handlers return an error
-// only while nothing of the answer is sent.
-type route struct {
-	method, path string
-	handle       func(w http.ResponseWriter, r *http.Request) error
-}
-
-func (s *server) routes() []route {
-	all := []route{
-		{"GET", "/_ping", s.ping},
-		{"HEAD", "/_ping", s.ping},
-		{"GET", "/version", s.version},
-		{"GET", "/info", s.info},
-		{"GET", "/events", s.events},
-		{"GET", "/system/df", s.diskUsage},
-
-		{"GET", "/images/json", s.imageList},
-		{"POST", "/images/prune", s.imagePrune},
-		{"POST", "/auth", s.auth},
-		{"POST", "/images/create", s.imageCreate},
-		{"POST", "/images/load", s.imageLoad},
-		{"GET", "/images/{name...}", s.imageGet},
-		{"POST", "/images/{name...}", s.imagePost},
-		{"DELETE", "/images/{name...}", s.imageRemove},
-
-		{"GET", "/containers/json", s.containerList},
-		{"GET", "/containers/{id}/json", s.containerInspect},
-		{"GET", "/containers/{id}/logs", s.containerLogs},
-		{"GET", "/containers/{id}/stats", s.containerStats},
-		{"GET", "/containers/{id}/top", s.containerTop},
-		{"POST", "/containers/{id}/kill", s.containerKill},
-		{"POST", "/containers/{id}/stop", s.containerStop},
-		{"POST", "/containers/{id}/wait", s.containerWait},
-		{"POST", "/containers/create", s.containerCreate},
-		{"POST", "/containers/prune", s.containerPrune},
-		{"POST", "/containers/{id}/start", s.containerStart},
-		{"POST", "/containers/{id}/restart", s.containerRestart},
-		{"POST", "/containers/{id}/rename", s.containerRename},
-		{"POST", "/containers/{id}/attach", s.containerAttach},
-		{"POST", "/containers/{id}/resize", s.containerResize},
-		{"DELETE", "/containers/{id}", s.containerRemove},
-
-		{"GET", "/networks", s.networkList},
-		{"GET", "/networks/{id}", s.networkInspect},
-		{"POST", "/networks/prune", prunedNothing(map[string]any{"NetworksDeleted": []string{}}, "until", "label", "label!")},
-		{"GET", "/volumes", s.volumeList},
-		{"GET", "/volumes/{name}", s.volumeInspect},
-		{"POST", "/volumes/prune", prunedNothing(map[string]any{"VolumesDeleted": []string{}, "SpaceReclaimed": 0}, "all", "label", "label!")},
-		{"POST", "/build/prune", s.buildPrune},
-		{"GET", "/plugins", nothing},
-		{"GET", "/plugins/{name...}", noPlugin},
-	}
-	for _, a := range absent {
-		all = append(all, route{a.method, a.path, a.refuse})
-	}
-	return all
 }
 
 // New returns the handler of the API.
@@ -118,17 +62,7 @@ func New(cfg Config) http.Handler {
 	s := &server{cfg: cfg, engine: cfg.Engine, log: cfg.Log, host: thisHost(), boxes: [2]*containerRows{newContainerRows(), newContainerRows()}}
 	s.images.init()
 	mux := http.NewServeMux()
-	for _, rt := range s.routes() {
-		handle := s.audited(rt)
-		mux.HandleFunc(strings.TrimSpace(rt.method+" "+rt.path), func(w http.ResponseWriter, r *http.Request) {
-			if err := handle(w, r); err != nil {
-				s.fail(w, r, err)
-			}
-		})
-	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, notFound("page not found: %s %s is not in the part of the Docker API that FRE answers (docs/docker.md)", r.Method, r.URL.Path))
-	})
+	s.register(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Api-Version", "1."+strconv.Itoa(maxVersion))
 		w.Header().Set("Docker-Experimental", "false")
@@ -190,16 +124,13 @@ func reply(w http.ResponseWriter, status int, v any) error {
 	return nil
 }
 
-// noPlugin answers clients that ask whether a name is a plugin's.
-func noPlugin(_ http.ResponseWriter, r *http.Request) error {
-	name, inspect := strings.CutSuffix(r.PathValue("name"), "/json")
-	if !inspect {
-		return leftOut("plugins", "what FRE can do is in the one program")
+// pluginList answers GET /plugins?filters=.
+func (s *server) pluginList(w http.ResponseWriter, r *http.Request) error {
+	if _, err := filtersOf(r, "capability", "enabled"); err != nil {
+		return err
 	}
-	return notFound("plugin %q not found", name)
+	return reply(w, http.StatusOK, []any{})
 }
-
-func nothing(w http.ResponseWriter, _ *http.Request) error { return reply(w, http.StatusOK, []any{}) }
 
 // prunedNothing answers for what FRE has none of, whatever those filters say.
 func prunedNothing(answer map[string]any, filters ...string) func(http.ResponseWriter, *http.Request) error {
@@ -224,8 +155,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 // few kilobytes.
 const maxJSONBytes = 4 << 20
 
-// decodeJSON reads a request's body. As Docker does, it lets fields pass that it
-// does not know: which of them change the meaning is decided where they are used.
+// decodeJSON reads a request's body; known finds what it says beyond v.
 func decodeJSON(body []byte, v any) error {
 	if len(strings.TrimSpace(string(body))) == 0 {
 		return badRequest("invalid JSON: got EOF while reading request body")
@@ -261,8 +191,10 @@ func jsonWord(k reflect.Kind) string {
 }
 
 // boolOf is Docker's reading of a query parameter: anything but these is true.
-func boolOf(r *http.Request, name string) bool {
-	switch strings.ToLower(strings.TrimSpace(r.URL.Query().Get(name))) {
+func boolOf(r *http.Request, name string) bool { return truth(r.URL.Query().Get(name)) }
+
+func truth(value string) bool {
+	switch strings.ToLower(strings.TrimSpace(value)) {
 	case "", "0", "no", "false", "none":
 		return false
 	}

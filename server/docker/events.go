@@ -32,17 +32,19 @@ type event struct {
 // eventOf is a change in Docker's words; ok is false for what Docker does not
 // have: functions are seen by their instances.
 func eventOf(c store.Change) (e event, ok bool) {
-	attributes := make(map[string]string, len(c.Attributes)+1)
+	attributes := make(map[string]string, len(c.Labels)+len(c.Attributes)+2)
 	e = event{Status: string(c.Action), ID: c.ID, Action: string(c.Action), Scope: "local", Time: c.Time.Unix(), TimeNano: c.Time.UnixNano()}
 	switch c.Kind {
 	case store.ChangeImage:
 		e.Type = "image"
+		maps.Copy(attributes, labelsIn(c.Config))
 		maps.Copy(attributes, c.Attributes)
 		if c.Name != "" {
 			attributes["name"] = c.Name
 		}
 	case store.ChangeSandbox:
 		e.Type = "container"
+		maps.Copy(attributes, c.Labels)
 		e.From = c.Attributes["image"]
 		attributes["image"] = e.From
 		attributes["name"] = c.Name
@@ -77,11 +79,14 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 	}
 	now := time.Now()
 	var since, until time.Time
-	for key, at := range map[string]*time.Time{"since": &since, "until": &until} {
-		if v := r.URL.Query().Get(key); v != "" {
-			if *at, err = parseTime(v, now); err != nil {
-				return badRequest("%s: %v", key, err)
-			}
+	if v := r.URL.Query().Get("since"); v != "" {
+		if since, err = parseTime(v, now); err != nil {
+			return badRequest("since: %v", err)
+		}
+	}
+	if v := r.URL.Query().Get("until"); v != "" {
+		if until, err = parseUntil(v, now); err != nil {
+			return badRequest("until: %v", err)
 		}
 	}
 	var over <-chan time.Time

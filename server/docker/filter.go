@@ -135,6 +135,16 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 	return time.Time{}, badRequest("%q is not a time: use seconds since 1970, RFC 3339 or a duration such as 10m", text)
 }
 
+// parseUntil reads the time up to which something is asked for: in whole seconds, which is
+// how clients send "now", to the end of that second.
+func parseUntil(text string, now time.Time) (time.Time, error) {
+	t, err := parseTime(text, now)
+	if _, notWhole := strconv.ParseInt(text, 10, 64); notWhole == nil {
+		t = t.Add(time.Second - 1)
+	}
+	return t, err
+}
+
 // like returns the test whether a value of the key is one of the texts, or a
 // regular expression that matches one, or the key is not given.
 func (f filters) like(key string) func(texts ...string) bool {

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
 	"regexp"
@@ -138,12 +139,14 @@ func summaryOf(img *store.Image, labels map[string]string, old bool) imageSummar
 }
 
 // labelsOf are an image's labels; a foreign configuration has none to show.
-func labelsOf(img *store.Image) map[string]string {
+func labelsOf(img *store.Image) map[string]string { return labelsIn(img.Config) }
+
+func labelsIn(config []byte) map[string]string {
 	var cfg struct { // of image.Config: the list decodes it for each of them
 		Labels    map[string]string
 		Container struct{ Labels map[string]string }
 	}
-	if !bytes.Contains(img.Config, []byte(`"labels"`)) || json.Unmarshal(img.Config, &cfg) != nil {
+	if !bytes.Contains(config, []byte(`"labels"`)) || json.Unmarshal(config, &cfg) != nil {
 		return map[string]string{}
 	}
 	if cfg.Labels == nil {
@@ -236,36 +239,6 @@ func noImage(name string, err error) error {
 	return notFound("No such image: %s", name)
 }
 
-// imageGet answers GET /images/NAME/json, …/history and …/get; names hold slashes.
-func (s *server) imageGet(w http.ResponseWriter, r *http.Request) error {
-	rest := r.PathValue("name")
-	if rest == "get" {
-		return s.imageSave(w, r, r.URL.Query()["names"])
-	}
-	if name, ok := strings.CutSuffix(rest, "/get"); ok {
-		return s.imageSave(w, r, []string{name})
-	}
-	if name, ok := strings.CutSuffix(rest, "/json"); ok {
-		return s.imageInspect(w, name)
-	}
-	if name, ok := strings.CutSuffix(rest, "/history"); ok {
-		return s.imageHistory(w, name)
-	}
-	return notFound("page not found: GET /images/%s", rest)
-}
-
-// imagePost answers POST /images/NAME/tag and …/push.
-func (s *server) imagePost(w http.ResponseWriter, r *http.Request) error {
-	rest := r.PathValue("name")
-	if name, ok := strings.CutSuffix(rest, "/tag"); ok {
-		return s.imageTag(w, r, name)
-	}
-	if name, ok := strings.CutSuffix(rest, "/push"); ok {
-		return s.imagePush(w, r, name)
-	}
-	return notFound("page not found: POST /images/%s", rest)
-}
-
 // containerConfig is what an image gives a container, and a container is
 // created with.
 type containerConfig struct {
@@ -311,8 +284,23 @@ func set(keys []string) map[string]struct{} {
 	return out
 }
 
-func (s *server) imageInspect(w http.ResponseWriter, name string) error {
+// platformed finds an image by its name or id, for the platform that was asked for.
+func (s *server) platformed(r *http.Request, name, parameter string) (*store.Image, error) {
 	img, err := s.image(name)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range r.URL.Query()[parameter] {
+		if oci.CheckPlatform(p) != nil {
+			return nil, notFound("image %s is there for linux/%s, not for the platform %s", name, runtime.GOARCH, p)
+		}
+	}
+	return img, nil
+}
+
+// imageInspect answers GET /images/NAME/json?platform=.
+func (s *server) imageInspect(w http.ResponseWriter, r *http.Request) error {
+	img, err := s.platformed(r, r.PathValue("name"), "platform")
 	if err != nil {
 		return err
 	}
@@ -320,9 +308,9 @@ func (s *server) imageInspect(w http.ResponseWriter, name string) error {
 	if err != nil {
 		return err
 	}
-	layers := make([]string, 0, len(img.Parts))
-	for _, p := range img.Parts {
-		layers = append(layers, string(p.Tree))
+	layers, err := s.diffIDs(r.Context(), img)
+	if err != nil {
+		return err
 	}
 	created := img.Created.UTC().Format(time.RFC3339Nano)
 	return reply(w, http.StatusOK, map[string]any{
@@ -343,9 +331,29 @@ type historyItem struct {
 	Comment   string
 }
 
-// imageHistory shows what an image was made of, the last step first.
-func (s *server) imageHistory(w http.ResponseWriter, name string) error {
-	img, err := s.image(name)
+// diffIDs are those of an image's layers. Of an image that FRE built they are the digests
+// of archives, made once for as long as somebody asks for them.
+func (s *server) diffIDs(ctx context.Context, img *store.Image) ([]store.Digest, error) {
+	if ids, ok := s.layers.Load(img.Digest); ok {
+		return ids.([]store.Digest), nil //nolint:forcetypeassert // nothing else is in there
+	}
+	ids, err := s.engine.DiffIDs(ctx, img)
+	if err == nil {
+		s.layers.Range(func(d, _ any) bool { // those of images that are gone
+			if _, err := s.engine.Image(string(d.(store.Digest))); err != nil { //nolint:forcetypeassert // as above
+				s.layers.Delete(d)
+			}
+			return true
+		})
+		s.layers.Store(img.Digest, ids)
+	}
+	return ids, err
+}
+
+// imageHistory answers GET /images/NAME/history?platform=: what an image was made of, the
+// last step first.
+func (s *server) imageHistory(w http.ResponseWriter, r *http.Request) error {
+	img, err := s.platformed(r, r.PathValue("name"), "platform")
 	if err != nil {
 		return err
 	}
@@ -365,12 +373,12 @@ func (s *server) imageHistory(w http.ResponseWriter, name string) error {
 }
 
 // imageTag answers POST /images/NAME/tag?repo=&tag=.
-func (s *server) imageTag(w http.ResponseWriter, r *http.Request, name string) error {
+func (s *server) imageTag(w http.ResponseWriter, r *http.Request) error {
 	as, err := reference(r.URL.Query().Get("repo"), r.URL.Query().Get("tag"))
 	if err != nil {
 		return err
 	}
-	img, err := s.image(name)
+	img, err := s.image(r.PathValue("name"))
 	if err != nil {
 		return err
 	}
@@ -397,11 +405,11 @@ func removedImages(gone engine.Removed) []removedImage {
 	return out
 }
 
-// imageRemove answers DELETE /images/NAME?force=&noprune=. A name without a
+// imageRemove answers DELETE /images/NAME?force=&noprune=&platforms=. A name without a
 // version is that of version latest, never of another.
 func (s *server) imageRemove(w http.ResponseWriter, r *http.Request) error {
 	name := oci.Familiar(r.PathValue("name"))
-	img, err := s.image(name)
+	img, err := s.platformed(r, name, "platforms")
 	if err != nil {
 		return err
 	}

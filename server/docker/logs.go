@@ -69,7 +69,11 @@ func logOptionsOf(r *http.Request) (logOptions, error) {
 	now := time.Now()
 	for key, at := range map[string]*time.Time{"since": &o.Since, "until": &o.Until} {
 		if v := q.Get(key); v != "" && v != "0" {
-			t, err := parseTime(v, now)
+			parse := parseTime
+			if key == "until" {
+				parse = parseUntil
+			}
+			t, err := parse(v, now)
 			if err != nil {
 				return o, badRequest("%s: %v", key, err)
 			}

@@ -7,11 +7,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
@@ -26,15 +28,15 @@ func (s *server) containerCreate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("read body: %w", err)
 	}
-	c, err := parseCreation(body)
+	c, err := parseCreation(body, func(image string) error {
+		_, err := s.image(image)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	if p := r.URL.Query().Get("platform"); p != "" && !strings.EqualFold(p, "linux") && !strings.HasPrefix(strings.ToLower(p), "linux/"+runtime.GOARCH) {
-		return badRequest("platform %s: this engine runs linux/%s", p, runtime.GOARCH)
-	}
-	if _, err := s.image(c.Image); err != nil {
-		return err // in Docker's words, by which clients decide to pull
+	if err := oci.CheckPlatform(r.URL.Query().Get("platform")); err != nil {
+		return badRequest("%v", err) // for 404 clients would pull the image
 	}
 	cfg, warnings := c.config(strings.TrimPrefix(r.URL.Query().Get("name"), "/")), []string{}
 	made, err := s.engine.CreateContainer(r.Context(), cfg)
@@ -60,7 +62,7 @@ func (c *creation) config(name string) engine.ContainerConfig {
 		Image: oci.Familiar(c.Image), Name: name, Tenant: c.tenant, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, Unset: c.unset, Dir: c.WorkingDir, User: c.User, Groups: c.groups, CapAdd: c.capAdd, CapDrop: c.capDrop,
 		Hostname: c.Hostname, Labels: c.Labels, StopSignal: c.stopSignal, Network: networkModes[c.network],
 		Limits:       sandbox.Limits{MemoryBytes: c.memoryBytes, CPUMillis: c.cpuMillis, Pids: c.pids, TmpBytes: c.tmpBytes, Files: c.files},
-		ScratchBytes: c.scratch, ReadOnly: c.readOnly, TTY: c.Tty, OpenStdin: c.OpenStdin, StdinOnce: c.OpenStdin && c.StdinOnce, AutoRemove: c.autoRemove,
+		ScratchBytes: c.scratch, ReadOnly: c.readOnly, TTY: c.Tty, Rows: c.console[0], Columns: c.console[1], OpenStdin: c.OpenStdin, StdinOnce: c.OpenStdin && c.StdinOnce, AutoRemove: c.autoRemove,
 	}
 	switch {
 	case c.work && c.workDenied:
@@ -100,41 +102,46 @@ func (s *server) containerStart(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// containerRestart answers POST /containers/ID/restart?t=.
+// containerRestart answers POST /containers/ID/restart?t=&signal=.
 func (s *server) containerRestart(w http.ResponseWriter, r *http.Request) error {
 	c, err := s.own(r.PathValue("id"), "restart")
 	if err != nil {
 		return err
 	}
-	grace, err := graceOf(r)
+	how, err := stopOf(r)
 	if err != nil {
 		return err
 	}
-	ctx := context.WithoutCancel(r.Context())
-	if err := s.engine.StopContainer(ctx, c.ID, grace); err != nil && !errors.Is(err, engine.ErrContainerStopped) {
-		return err
-	}
-	if err := s.engine.StartContainer(ctx, c.ID); err != nil {
+	if err := s.engine.RestartContainer(context.WithoutCancel(r.Context()), c.ID, how); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// graceOf reads for how long a stop waits: 10 seconds if that is not said.
-func graceOf(r *http.Request) (time.Duration, error) {
+// stopOf reads how something is stopped: for how long that waits, 10 seconds if that is
+// not said, and by which signal, its own if that is not said.
+func stopOf(r *http.Request) (how engine.StopOptions, err error) {
+	if v := r.URL.Query().Get("signal"); v != "" {
+		if how.Signal, err = parseSignal(v); err != nil {
+			return how, err
+		}
+	}
+	how.Grace = 10 * time.Second
 	v := r.URL.Query().Get("t")
 	if v == "" {
-		return 10 * time.Second, nil
+		return how, nil
 	}
 	n, err := strconv.Atoi(v)
 	switch {
 	case err != nil || n > 1<<30:
-		return 0, badRequest("t: %q is not a number of seconds", v)
+		return how, badRequest("t: %q is not a number of seconds", v)
 	case n < 0:
-		return 1 << 62, nil // as long as it takes
+		how.Grace = 1 << 62 // as long as it takes
+	default:
+		how.Grace = time.Duration(n) * time.Second
 	}
-	return time.Duration(n) * time.Second, nil
+	return how, nil
 }
 
 // containerRename answers POST /containers/ID/rename?name=.
@@ -153,9 +160,6 @@ func (s *server) containerRename(w http.ResponseWriter, r *http.Request) error {
 // containerRemove answers DELETE /containers/ID?force=&v=&link=. An instance of a
 // function that has ended is forgotten.
 func (s *server) containerRemove(w http.ResponseWriter, r *http.Request) error {
-	if boolOf(r, "link") {
-		return leftOut("links between containers", "exchange files through /work")
-	}
 	c, err := s.container(r.PathValue("id"))
 	if err != nil {
 		return err
@@ -312,6 +316,7 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 	if _, err := io.WriteString(conn, upgraded(r, tty)); err != nil {
 		return nil // likewise
 	}
+	headTaken(conn)
 	if boolOf(r, "logs") {
 		s.replay(ctx, c, o)
 	}
@@ -320,6 +325,28 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 	}
 	hangUp(conn)
 	return nil
+}
+
+// headTaken waits until the client has read what was sent, for a second at most: clients
+// that read a head by lines may read on into what follows, and lose that when they turn to
+// the bare connection (Python's http.client, and docker-py with it).
+func headTaken(conn net.Conn) {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	for range 1000 {
+		unread := 0
+		err := raw.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+		if err != nil || unread == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // upgraded is the head of the answer to a request whose connection becomes a stream.

@@ -157,12 +157,12 @@ func systemCPU() (int64, error) {
 // containerTop answers GET /containers/ID/top?ps_args=: the columns of ps -ef,
 // whatever was asked for, since no program of the host's is called.
 func (s *server) containerTop(w http.ResponseWriter, r *http.Request) error {
-	if args := r.URL.Query().Get("ps_args"); args != "" && args != "-ef" {
-		return leftOut("ps "+args+" for docker top", "it shows the columns of ps -ef: leave the options out")
-	}
 	c, err := s.live(r.PathValue("id"))
 	if err != nil {
 		return err
+	}
+	if args := r.URL.Query().Get("ps_args"); args != "" && args != "-ef" {
+		return leftOut("ps "+args+" for docker top", "it shows the columns of ps -ef: leave the options out")
 	}
 	processes, err := s.engine.Processes(c.ID)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -95,7 +96,7 @@ func (s *server) info(w http.ResponseWriter, _ *http.Request) error {
 	return reply(w, http.StatusOK, map[string]any{
 		"ID": "fre-" + s.host.name, "Name": s.host.name, "ServerVersion": s.cfg.Version.Version,
 		"Containers": running + stopped, "ContainersRunning": running, "ContainersPaused": 0, "ContainersStopped": stopped,
-		"Images": len(images),
+		"Images": len(images), "SystemTime": time.Now().Format(time.RFC3339Nano),
 		"Driver": "fre", "DriverStatus": [][2]string{{"Files", "hard-linked objects, shared by all images"}},
 		"Plugins":     map[string]any{"Volume": []string{"local"}, "Network": []string{"bridge", "host", "null"}, "Authorization": nil, "Log": []string{"json-file"}},
 		"MemoryLimit": true, "SwapLimit": true, "CpuCfsPeriod": true, "CpuCfsQuota": true, "CPUShares": true, "CPUSet": true, "PidsLimit": true,
@@ -176,13 +177,23 @@ func (s *server) networkList(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) networkInspect(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
+	n, err := findNetwork(r.PathValue("id"))
+	if scope := r.URL.Query().Get("scope"); err == nil && scope != "" && scope != n.Scope {
+		err = notFound("network %s not found in the scope %s: those of FRE are %s", n.Name, scope, n.Scope)
+	}
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, n)
+}
+
+func findNetwork(id string) (network, error) {
 	for _, n := range networks() {
 		if n.Name == id || len(id) >= 3 && strings.HasPrefix(n.ID, id) {
-			return reply(w, http.StatusOK, n)
+			return n, nil
 		}
 	}
-	return notFound("network %s not found", id)
+	return network{}, notFound("network %s not found", id)
 }
 
 // volume is a tenant's persistent directory.
@@ -216,8 +227,15 @@ func (s *server) volumeList(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) volumeInspect(w http.ResponseWriter, r *http.Request) error {
-	if v := work(); v.Name == r.PathValue("name") {
-		return reply(w, http.StatusOK, v)
+	if err := findVolume(r.PathValue("name")); err != nil {
+		return err
 	}
-	return notFound("get %s: no such volume: there is %s, the tenant's directory", r.PathValue("name"), workVolume)
+	return reply(w, http.StatusOK, work())
+}
+
+func findVolume(name string) error {
+	if name == workVolume {
+		return nil
+	}
+	return notFound("get %s: no such volume: there is %s, the tenant's directory", name, workVolume)
 }

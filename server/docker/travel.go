@@ -118,6 +118,7 @@ func authOf(header string) (*oci.Auth, error) {
 // authConfig is a login as clients send it.
 type authConfig struct {
 	Username, Password, Auth, IdentityToken, RegistryToken, ServerAddress string
+	Email                                                                 string // which registries asked for once
 }
 
 // auth is the same for the engine.
@@ -143,6 +144,9 @@ func (s *server) auth(w http.ResponseWriter, r *http.Request) error {
 	}
 	var a authConfig
 	if err := decodeJSON(body, &a); err != nil {
+		return err
+	}
+	if err := known(body, a); err != nil {
 		return err
 	}
 	auth, err := a.auth()
@@ -175,6 +179,11 @@ func (s *server) imageCreate(w http.ResponseWriter, r *http.Request) error {
 		return s.imageImport(w, r, source)
 	}
 	from := q.Get("fromImage")
+	for _, of := range []string{"repo", "message", "changes"} {
+		if q.Get(of) != "" {
+			return badRequest("%s: it is for an import (fromSrc), and this is a pull of %s", of, from)
+		}
+	}
 	if from == "" {
 		return badRequest("fromImage or fromSrc is missing: name the image to pull, or - for an archive to import")
 	}
@@ -234,7 +243,7 @@ func (s *server) imageImport(w http.ResponseWriter, r *http.Request, source stri
 		name = p.String()
 	}
 	out := &progressOut{w: w}
-	img, err := s.engine.Import(r.Context(), r.Body, oci.ImportOptions{Name: name, Message: q.Get("message"), Changes: q["changes"]}, nil)
+	img, err := s.engine.Import(r.Context(), r.Body, oci.ImportOptions{Name: name, Message: q.Get("message"), Changes: q["changes"], Platform: q.Get("platform")}, nil)
 	if err != nil {
 		return out.fail(err)
 	}
@@ -242,8 +251,13 @@ func (s *server) imageImport(w http.ResponseWriter, r *http.Request, source stri
 	return nil
 }
 
-// imageLoad answers POST /images/load?quiet=.
+// imageLoad answers POST /images/load?quiet=&platform=.
 func (s *server) imageLoad(w http.ResponseWriter, r *http.Request) error {
+	for _, p := range r.URL.Query()["platform"] {
+		if err := oci.CheckPlatform(p); err != nil {
+			return err
+		}
+	}
 	if err := fullDuplex(w); err != nil {
 		return err
 	}
@@ -282,15 +296,19 @@ func (t *tarOut) Write(p []byte) (int, error) {
 	return t.w.Write(p)
 }
 
-// imageSave answers GET /images/get?names= and GET /images/NAME/get. What fails
+// imageSave answers GET /images/get?names=&platform= and GET /images/NAME/get. What fails
 // after the first bytes breaks the answer off.
-func (s *server) imageSave(w http.ResponseWriter, r *http.Request, names []string) error {
+func (s *server) imageSave(w http.ResponseWriter, r *http.Request) error {
+	names := r.URL.Query()["names"]
+	if name := r.PathValue("name"); name != "" {
+		names = []string{name}
+	}
 	if len(names) == 0 {
 		return badRequest("names is missing: name the images to save")
 	}
 	refs := make([]string, len(names))
 	for i, name := range names {
-		if _, err := s.image(name); err != nil {
+		if _, err := s.platformed(r, name, "platform"); err != nil {
 			return err
 		}
 		refs[i] = oci.Familiar(name)
@@ -304,9 +322,10 @@ func (s *server) imageSave(w http.ResponseWriter, r *http.Request, names []strin
 	return err
 }
 
-// imagePush answers POST /images/NAME/push?tag=; without a tag it pushes all of
+// imagePush answers POST /images/NAME/push?tag=&platform=; without a tag it pushes all of
 // the name.
-func (s *server) imagePush(w http.ResponseWriter, r *http.Request, name string) error {
+func (s *server) imagePush(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
 	auth, err := authOf(r.Header.Get("X-Registry-Auth"))
 	if err != nil {
 		return err
@@ -333,6 +352,9 @@ func (s *server) imagePush(w http.ResponseWriter, r *http.Request, name string) 
 	}
 	if known == 0 {
 		return notFound("An image does not exist locally with the tag: %s", name)
+	}
+	if err := oci.CheckPlatform(r.URL.Query().Get("platform")); err != nil {
+		return err
 	}
 	out := &progressOut{w: w}
 	for _, ref := range refs {

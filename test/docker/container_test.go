@@ -76,7 +76,7 @@ func (w *world) testRun(t *testing.T) {
 		{words("run --rm -m 1m app"), 125, ``, `6MB`},
 		{run("--pids-limit -1 app"), 125, ``, `FRE has no containers of any number of processes`},
 		{run("--memory-swappiness 50 app"), 125, ``, `FRE has no swappiness`},
-		{run("--security-opt systempaths=unconfined app"), 125, ``, `FRE has no paths of one's own`},
+		{run("--security-opt systempaths=unconfined app"), 125, ``, `FRE has no custom paths`},
 		{run("--mount type=tmpfs,target=/tmp,tmpfs-mode=0700 app"), 125, ``, `FRE has no tmpfs options but the size`},
 		{words("run --rm --platform linux/s390x app"), 125, ``, `this engine runs linux/|was found but does not match`},
 		{words("ps -a -q"), 0, ``, ``},

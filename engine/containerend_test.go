@@ -1,0 +1,119 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fre-engine/fre/store"
+)
+
+// TestContainerObservers: whoever hears of a container's state, by a change, the end of its
+// log or that of its streams, finds that state stored.
+func TestContainerObservers(t *testing.T) {
+	r := open(t)
+	r.ordinary("ordinary")
+	last := r.Changes().Generation()
+	next := func(want store.ChangeAction) store.Change {
+		t.Helper()
+		for {
+			grown := r.Changes().After(last)
+			news, _ := r.Changes().Since(last)
+			for _, c := range news {
+				if last = c.Generation; c.Kind == store.ChangeSandbox {
+					if c.Action != want || c.Labels["a"] != "b" {
+						t.Fatalf("change %+v, want %s with its labels", c, want)
+					}
+					return c
+				}
+			}
+			select {
+			case <-grown:
+			case <-t.Context().Done():
+				t.Fatal(t.Context().Err())
+			}
+		}
+	}
+	state := func(what string, want State) {
+		t.Helper()
+		if c, err := r.Container("seen"); err != nil || c.State != want {
+			t.Errorf("after %s: %+v, %v, want it %s", what, c, err, want)
+		}
+	}
+	create := func() {
+		t.Helper()
+		if _, err := r.CreateContainer(t.Context(), ContainerConfig{Name: "seen", Image: "ordinary", Cmd: prog("trap"), Labels: map[string]string{"a": "b"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, end := range []string{"change", "log", "streams"} {
+		heard := make(chan struct{})
+		go func() {
+			defer close(heard)
+			next(store.ActionCreate)
+			state("the change of its creation", StateCreated)
+			next(store.ActionStart)
+			state("the change of its start", StateRunning)
+			if err := r.StopContainer(t.Context(), "seen", StopOptions{Grace: time.Minute}); err != nil && !errors.Is(err, ErrContainerStopped) {
+				t.Error(err)
+			}
+		}()
+		create()
+		a, err := r.Attach("seen", AttachOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.StartContainer(t.Context(), "seen"); err != nil {
+			t.Fatal(err)
+		}
+		switch end {
+		case "log":
+			err = r.ContainerLogs(t.Context(), "seen", LogOptions{Tail: -1, Follow: true}, func(LogLine) error { return nil })
+			a.Close()
+		case "streams":
+			err = a.Serve(t.Context())
+		case "change":
+			a.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-heard
+		next(store.ActionExit)
+		state("the end of its "+end, StateExited)
+		if err := r.RemoveContainer("seen", false); err != nil {
+			t.Errorf("remove after the end of its %s: %v", end, err)
+		}
+		next(store.ActionDelete)
+	}
+}
+
+// TestContainerRestarts: a restart is one operation: what ends it removes nothing, and it
+// runs again on what it wrote.
+func TestContainerRestarts(t *testing.T) {
+	r := open(t)
+	r.ordinary("ordinary")
+	c := r.create(ContainerConfig{AutoRemove: true})
+	removed, err := r.AwaitContainer(c.ID, WaitRemoved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.StartContainer(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if err := r.RestartContainer(t.Context(), c.ID, StopOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := r.Container(c.ID); err != nil || now.State != StateRunning {
+			t.Fatalf("after a restart: %+v, %v", now, err)
+		}
+	}
+	if err := r.StopContainer(context.WithoutCancel(t.Context()), c.ID, StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := removed(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,83 @@
+package oci
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"runtime"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// platform says what this engine runs.
+func platform() string { return "linux/" + runtime.GOARCH }
+
+// archNames are other words for Go's, as containerd's platforms (database.go) reads them:
+// uname's, and those of 32 bits, which this engine does not run and names rightly.
+var archNames = map[string]v1.Platform{
+	"x86_64": {Architecture: "amd64"}, "x86-64": {Architecture: "amd64"}, "aarch64": {Architecture: "arm64"},
+	"i386": {Architecture: "386"}, "i486": {Architecture: "386"}, "i586": {Architecture: "386"}, "i686": {Architecture: "386"},
+	"armhf": {Architecture: "arm", Variant: "v7"}, "armel": {Architecture: "arm", Variant: "v6"},
+}
+
+// normal is a platform in Go's words, whatever case and synonyms it is written in. The
+// variant that every processor of its kind is goes without saying.
+func normal(p v1.Platform) v1.Platform {
+	p.OS, p.Architecture, p.Variant = strings.ToLower(p.OS), strings.ToLower(p.Architecture), strings.ToLower(p.Variant)
+	if a, ok := archNames[p.Architecture]; ok {
+		p.Architecture = a.Architecture
+		if p.Variant == "" {
+			p.Variant = a.Variant
+		}
+	}
+	if p.Architecture == "amd64" && p.Variant == "v1" || p.Architecture == "arm64" && (p.Variant == "v8" || p.Variant == "8") {
+		p.Variant = ""
+	}
+	return p
+}
+
+var variant = regexp.MustCompile(`^(v[0-9]+(\.[0-9]+)?)?$`)
+
+// fits says whether this engine runs what is made for a platform. Images of docker import
+// may name none. A variant is what a processor can beside: programs find out.
+func fits(p v1.Platform) bool {
+	p = normal(p)
+	return (p.OS == "" || p.OS == "linux") && (p.Architecture == "" || p.Architecture == runtime.GOARCH) && variant.MatchString(p.Variant)
+}
+
+// parsePlatform reads a platform that somebody asks for, as docker's clients write it: OS,
+// ARCHITECTURE, OS/ARCHITECTURE[/VARIANT] or the OCI's JSON; "" for this engine's. What
+// this engine does not run is [ErrPlatform].
+func parsePlatform(s string) (v1.Platform, error) {
+	var p v1.Platform
+	words := strings.Split(s, "/")
+	switch {
+	case strings.HasPrefix(s, "{"):
+		if err := json.Unmarshal([]byte(s), &p); err != nil {
+			return p, fmt.Errorf("%w: %q is not the JSON of one: write {\"os\":\"linux\",\"architecture\":%q}", ErrPlatform, s, runtime.GOARCH)
+		}
+	case len(words) > 3:
+		return p, fmt.Errorf("%w: %q: write OS/ARCHITECTURE, as in %s", ErrPlatform, s, platform())
+	case len(words) > 1:
+		p.OS, p.Architecture = words[0], words[1]
+		p.Variant = strings.Join(words[2:], "")
+	case strings.EqualFold(s, "linux"):
+		p.OS = s
+	default:
+		p.Architecture = s
+	}
+	if !fits(p) {
+		return p, fmt.Errorf("%w: %q: this engine runs %s", ErrPlatform, s, platform())
+	}
+	p = normal(p)
+	p.OS, p.Architecture = "linux", runtime.GOARCH
+	return p, nil
+}
+
+// CheckPlatform says whether this engine runs what is made for a platform, as clients
+// write it; "" is this engine's. [ErrPlatform] if not.
+func CheckPlatform(s string) error {
+	_, err := parsePlatform(s)
+	return err
+}

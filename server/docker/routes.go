@@ -1,0 +1,161 @@
+package docker
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// route is one line of the API, without its version. Handlers return an error
+// only while nothing of the answer is sent.
+type route struct {
+	method, path string // a path may go on after {name...}, of which names hold slashes
+	query        query
+	handle       func(w http.ResponseWriter, r *http.Request) error
+	body         bool // the handler reads it
+}
+
+// routes are those that FRE answers, with all the parameters that clients send: Docker's
+// own, those of its SDK for Python (trunc_cmd, only_ids, force of a tag) and of dockerode
+// (hijack).
+func (s *server) routes() []route {
+	all := []route{
+		{"GET", "/_ping", nil, s.ping, false},
+		{"HEAD", "/_ping", nil, s.ping, false},
+		{"GET", "/version", nil, s.version, false},
+		{"GET", "/info", nil, s.info, false},
+		{"GET", "/events", takes("since", "until", "filters"), s.events, false},
+		{"GET", "/system/df", takes("type"), s.diskUsage, false},
+
+		{"GET", "/images/json", takes("all", "filters", "shared-size", "digests", "manifests", "only_ids").
+			without("filter", "filter parameter", "use filters={\"reference\":[NAME]}"), s.imageList, false},
+		{"POST", "/images/prune", takes("filters"), s.imagePrune, false},
+		{"POST", "/auth", nil, s.auth, true},
+		{"POST", "/images/create", takes("fromImage", "fromSrc", "repo", "tag", "message", "changes", "platform"), s.imageCreate, true},
+		{"POST", "/images/load", takes("quiet", "platform"), s.imageLoad, true},
+		{"GET", "/images/get", takes("names", "platform"), s.imageSave, false},
+		{"GET", "/images/{name...}/get", takes("platform"), s.imageSave, false},
+		{"GET", "/images/{name...}/json", takes("platform", "manifests"), s.imageInspect, false},
+		{"GET", "/images/{name...}/history", takes("platform"), s.imageHistory, false},
+		{"POST", "/images/{name...}/tag", takes("repo", "tag", "force"), s.imageTag, false},
+		{"POST", "/images/{name...}/push", takes("tag", "platform"), s.imagePush, false},
+		{"DELETE", "/images/{name...}", takes("force", "noprune", "platforms"), s.imageRemove, false},
+
+		{"GET", "/containers/json", takes("all", "limit", "size", "filters", "trunc_cmd").
+			without("since", "since parameter", "use filters={\"since\":[ID]}").without("before", "before parameter", "use filters={\"before\":[ID]}"), s.containerList, false},
+		{"GET", "/containers/{id}/json", takes("size"), s.containerInspect, false},
+		{"GET", "/containers/{id}/logs", takes("follow", "stdout", "stderr", "since", "until", "timestamps", "tail").
+			without("details", "details in logs", "docker inspect shows labels and variables"), s.containerLogs, false},
+		{"GET", "/containers/{id}/stats", takes("stream", "one-shot"), s.containerStats, false},
+		{"GET", "/containers/{id}/top", takes("ps_args"), s.containerTop, false},
+		{"POST", "/containers/{id}/kill", takes("signal"), s.containerKill, false},
+		{"POST", "/containers/{id}/stop", takes("t", "signal"), s.containerStop, false},
+		{"POST", "/containers/{id}/wait", takes("condition"), s.containerWait, false},
+		{"POST", "/containers/create", takes("name", "platform"), s.containerCreate, true},
+		{"POST", "/containers/prune", takes("filters"), s.containerPrune, false},
+		{"POST", "/containers/{id}/start", takes("detachKeys").
+			without("checkpoint", "checkpoints", noCheckpoints).without("checkpoint-dir", "checkpoints", noCheckpoints), s.containerStart, false},
+		{"POST", "/containers/{id}/restart", takes("t", "signal"), s.containerRestart, false},
+		{"POST", "/containers/{id}/rename", takes("name"), s.containerRename, false},
+		{"POST", "/containers/{id}/attach", takes("stdin", "stdout", "stderr", "stream", "logs", "detachKeys", "hijack"), s.containerAttach, false},
+		{"POST", "/containers/{id}/resize", takes("h", "w"), s.containerResize, false},
+		{"DELETE", "/containers/{id}", takes("force", "v").without("link", "links between containers", "exchange files through /work"), s.containerRemove, false},
+
+		{"GET", "/networks", takes("filters"), s.networkList, false},
+		{"GET", "/networks/{id}", takes("verbose", "scope"), s.networkInspect, false},
+		{"POST", "/networks/prune", takes("filters"), prunedNothing(map[string]any{"NetworksDeleted": []string{}}, "until", "label", "label!"), false},
+		{"GET", "/volumes", takes("filters"), s.volumeList, false},
+		{"GET", "/volumes/{name}", nil, s.volumeInspect, false},
+		{"POST", "/volumes/prune", takes("filters"), prunedNothing(map[string]any{"VolumesDeleted": []string{}, "SpaceReclaimed": 0}, "all", "label", "label!"), false},
+		{"POST", "/build/prune", takes("all", "filters", "keep-storage", "reserved-space", "max-used-space", "min-free-space"), s.buildPrune, false},
+		{"GET", "/plugins", takes("filters"), s.pluginList, false},
+	}
+	for _, a := range absent {
+		all = append(all, route{a.method, a.path, nil, func(_ http.ResponseWriter, r *http.Request) error { return s.refuse(a, r) }, true})
+	}
+	return all
+}
+
+// register enters the routes. Those that go on after a name with slashes in it share one
+// pattern of the mux.
+func (s *server) register(mux *http.ServeMux) {
+	longer := map[string][]route{} // by pattern
+	for _, rt := range s.routes() {
+		if begin, _, more := strings.Cut(rt.path, "{name...}/"); more {
+			pattern := rt.method + " " + begin + "{name...}"
+			longer[pattern] = append(longer[pattern], rt)
+			continue
+		}
+		mux.HandleFunc(strings.TrimSpace(rt.method+" "+rt.path), s.handler(rt))
+	}
+	for pattern, routes := range longer {
+		handlers := map[string]http.HandlerFunc{} // by what follows the name
+		for _, rt := range routes {
+			_, rest, _ := strings.Cut(rt.path, "{name...}")
+			handlers[rest] = s.handler(rt)
+		}
+		none := s.handler(route{pattern[:strings.IndexByte(pattern, ' ')], pattern[strings.IndexByte(pattern, ' ')+1:], nil, notHere, true})
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			name := r.PathValue("name")
+			if i := strings.LastIndexByte(name, '/'); i > 0 && handlers[name[i:]] != nil {
+				r.SetPathValue("name", name[:i])
+				handlers[name[i:]](w, r)
+				return
+			}
+			none(w, r)
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, notHere(w, r)) })
+}
+
+func notHere(_ http.ResponseWriter, r *http.Request) error {
+	return notFound("page not found: %s %s is not in the part of the Docker API that FRE answers (docs/docker.md)", r.Method, r.URL.Path)
+}
+
+// handler judges what the client asks for, and does it.
+func (s *server) handler(rt route) http.HandlerFunc {
+	judged := rt
+	judged.handle = func(w http.ResponseWriter, r *http.Request) error {
+		if rt.query != nil || !rt.body {
+			if err := rt.check(r, func() error { return s.exists(rt.path, r) }); err != nil {
+				return err
+			}
+		}
+		if !rt.body {
+			if err := rt.drain(w, r); err != nil {
+				return err
+			}
+		}
+		return rt.handle(w, r)
+	}
+	handle := s.audited(judged)
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := handle(w, r); err != nil {
+			s.fail(w, r, err)
+		}
+	}
+}
+
+// exists says whether what a path names is there.
+func (s *server) exists(path string, r *http.Request) (err error) {
+	first, _, _ := strings.Cut(path[1:], "/")
+	id, name := r.PathValue("id"), r.PathValue("name")
+	rest, _, _ := strings.Cut(r.PathValue("rest"), "/")
+	switch {
+	case first == "containers" && id != "":
+		_, err = s.container(id)
+	case first == "images" && name != "":
+		_, err = s.image(name)
+	case first == "networks" && id != "":
+		_, err = findNetwork(id)
+	case first == "volumes" && name != "":
+		err = findVolume(name)
+	case first == "commit":
+		_, err = s.container(r.URL.Query().Get("container"))
+	case first == "exec":
+		err = notFound("No such exec instance: %s", rest)
+	case first == "plugins" && !slices.Contains([]string{"pull", "create", "privileges"}, rest):
+		err = notFound("plugin %q not found", rest)
+	}
+	return err
+}
