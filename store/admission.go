@@ -43,10 +43,32 @@ func (t *tx) nameTag(ctx context.Context, k tag, d Digest) error {
 
 // count says how many files there are in the image's root, and their bytes.
 func (i *Image) count(entries []Entry) {
-	for _, e := range entries {
-		if e.Kind == KindFile {
+	for j := range entries {
+		if entries[j].Kind == KindFile {
 			i.Files++
-			i.Size += e.Size
 		}
 	}
+	i.Size = SizeOf(entries)
+}
+
+// SizeOf returns the bytes of files, those of the same object once: they are names of one
+// inode. What is aside does not count.
+func SizeOf(entries []Entry) (n int64) {
+	type inode struct {
+		digest   Digest
+		mtime    int64
+		mode     uint32
+		uid, gid uint32
+	}
+	seen := make(map[inode]struct{}, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		key := inode{e.Digest, e.MTime, e.Mode, e.UID, e.GID}
+		if _, again := seen[key]; again || !e.hasObject() || e.Aside {
+			continue
+		}
+		seen[key] = struct{}{}
+		n += e.Size
+	}
+	return n
 }

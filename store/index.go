@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -370,16 +371,23 @@ func (s *Store) readImage(name string) (*Image, []byte, error) {
 		return nil, nil, err
 	}
 	img.Created = st.ModTime().UTC()
+	seen := map[uint64]bool{} // inodes
 	err = filepath.WalkDir(filepath.Join(dir, "rootfs"), func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
 			return err
 		}
 		st, err := e.Info()
-		if err == nil {
-			img.Files++
-			img.Size += st.Size()
+		if err != nil {
+			return err
 		}
-		return err
+		img.Files++
+		if inode, ok := st.Sys().(*syscall.Stat_t); !ok || !seen[inode.Ino] {
+			img.Size += st.Size()
+			if ok {
+				seen[inode.Ino] = true
+			}
+		}
+		return nil
 	})
 	return img, b, err
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
+	"strings"
 )
 
 // CreateLayer starts the tree of a layer ([Part].Diff): it may also hold
@@ -89,6 +91,36 @@ func (w *Writer) Aside(path string, r io.Reader) error {
 	}
 	w.entries[path] = e
 	return nil
+}
+
+// KeepAside keeps the content of the file path under another name, which is that of no
+// entry: in no image's root, as with Aside.
+func (w *Writer) KeepAside(path, as string) error {
+	e, ok := w.entries[path]
+	if !ok || e.Kind != KindFile {
+		return w.fail(fmt.Errorf("keep %s: %w", path, fs.ErrNotExist))
+	}
+	e.Path, e.Aside = as, true
+	if err := w.place(e); err != nil {
+		return w.fail(err)
+	}
+	w.entries[as] = e
+	return nil
+}
+
+// Remove takes back what was entered at path; below it there is nothing.
+func (w *Writer) Remove(path string) { delete(w.entries, path) }
+
+// Below returns what was entered below a directory. It looks at every entry there is.
+func (w *Writer) Below(dir string) []string {
+	var below []string
+	for p := range w.entries {
+		if strings.HasPrefix(p, dir+"/") {
+			below = append(below, p)
+		}
+	}
+	slices.Sort(below)
+	return below
 }
 
 // Lookup returns the entry of a path, as it is so far.

@@ -16,16 +16,14 @@ const (
 // ErrPath is wrapped by every refusal of a path, name or link target.
 var ErrPath = errors.New("invalid path")
 
-// checkPath accepts a relative, slash-separated, clean path that ext4, xfs and
-// JSON can all hold as it is.
+// checkPath accepts a relative, slash-separated, clean path that ext4 and xfs hold
+// as it is.
 func checkPath(p string) error {
 	switch {
 	case p == "":
 		return fmt.Errorf("%w: empty", ErrPath)
 	case len(p) > maxPath:
 		return fmt.Errorf("%w: %.40q… is longer than %d bytes", ErrPath, p, maxPath)
-	case !utf8.ValidString(p):
-		return fmt.Errorf("%w: %q is not UTF-8", ErrPath, p)
 	case strings.IndexByte(p, 0) >= 0:
 		return fmt.Errorf("%w: %q holds a NUL byte", ErrPath, p)
 	}
@@ -40,14 +38,14 @@ func checkPath(p string) error {
 	return nil
 }
 
-// checkTarget accepts what symlink(2) does, as far as JSON can hold it. Where
-// it points to is not judged: it is resolved inside the sandbox only.
+// checkTarget accepts what symlink(2) does. Where it points to is not judged: it is
+// resolved inside the sandbox only.
 func checkTarget(p, target string) error {
 	switch {
 	case target == "" || len(target) > maxPath:
 		return fmt.Errorf("%w: symlink %q has a target of %d bytes", ErrPath, p, len(target))
-	case !utf8.ValidString(target) || strings.IndexByte(target, 0) >= 0:
-		return fmt.Errorf("%w: symlink %q has a target that is not UTF-8 text: %q", ErrPath, p, target)
+	case strings.IndexByte(target, 0) >= 0:
+		return fmt.Errorf("%w: symlink %q has a target that holds a NUL byte: %q", ErrPath, p, target)
 	}
 	return nil
 }

@@ -50,6 +50,11 @@ type Entry struct {
 	UID    uint32 `json:"uid,omitempty"`    // owner inside a sandbox, MaxID at most; functions see any but root's own as nobody's
 	GID    uint32 `json:"gid,omitempty"`
 
+	// Names are bytes, and JSON is text: Path and Link in base64 where they are not UTF-8.
+	// They are empty but in a manifest.
+	RawPath string `json:"raw_path,omitempty"`
+	RawLink string `json:"raw_link,omitempty"`
+
 	// Aside: a file that is kept as long as the tree and is in no image's root.
 	Aside bool `json:"aside,omitempty"`
 

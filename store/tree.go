@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 const digestPrefix = "sha256:"
@@ -94,7 +96,40 @@ func (t *Tree) encode() ([]byte, error) {
 	if err := t.check(); err != nil {
 		return nil, err
 	}
-	return json.Marshal(t)
+	asText := *t
+	for i := range t.Entries {
+		e := t.Entries[i]
+		if utf8.ValidString(e.Path) && utf8.ValidString(e.Link) {
+			continue
+		}
+		if &asText.Entries[0] == &t.Entries[0] {
+			asText.Entries = slices.Clone(t.Entries)
+		}
+		e.Path, e.RawPath = raw(e.Path)
+		e.Link, e.RawLink = raw(e.Link)
+		asText.Entries[i] = e
+	}
+	return json.Marshal(&asText)
+}
+
+// raw is a name as JSON holds it: as it is, or in base64 what is no text.
+func raw(name string) (text, encoded string) {
+	if utf8.ValidString(name) {
+		return name, ""
+	}
+	return "", base64.StdEncoding.EncodeToString([]byte(name))
+}
+
+// unraw is the inverse of raw.
+func unraw(text, encoded string) (string, error) {
+	if encoded == "" {
+		return text, nil
+	}
+	name, err := base64.StdEncoding.Strict().DecodeString(encoded)
+	if err != nil || text != "" || utf8.Valid(name) {
+		return "", fmt.Errorf("%w: %q is no name that is not UTF-8, in base64", ErrTree, encoded)
+	}
+	return string(name), nil
 }
 
 // decodeTree is the inverse of encode.
@@ -102,6 +137,18 @@ func decodeTree(b []byte) (*Tree, error) {
 	t := new(Tree)
 	if err := decodeStrict(b, t); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTree, err)
+	}
+	for i := range t.Entries {
+		e := &t.Entries[i]
+		path, err := unraw(e.Path, e.RawPath)
+		if err == nil {
+			e.Path, e.RawPath = path, ""
+			path, err = unraw(e.Link, e.RawLink)
+		}
+		if err != nil {
+			return nil, err
+		}
+		e.Link, e.RawLink = path, ""
 	}
 	if err := t.check(); err != nil {
 		return nil, err

@@ -191,15 +191,18 @@ func (a *archive) add(h *tar.Header, r io.Reader, n int, left *int64, limit int6
 	}
 	switch h.Typeflag {
 	case tar.TypeSymlink: // docker writes a layer that two images share once
+		delete(a.files, name)
 		a.links[name] = path.Join(path.Dir(name), h.Linkname)
+		return nil
+	case tar.TypeLink:
+		delete(a.files, name)
+		a.links[name] = path.Clean(strings.TrimLeft(h.Linkname, "/"))
 		return nil
 	case tar.TypeReg:
 	default:
 		return nil
 	}
-	if _, twice := a.files[name]; twice {
-		return fmt.Errorf("%w: is there twice", ErrArchive)
-	}
+	delete(a.links, name) // the last of two counts
 	f, err := os.OpenFile(filepath.Join(a.dir, strconv.Itoa(n)), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err

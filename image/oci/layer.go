@@ -51,7 +51,7 @@ func (j *job) unpack(ctx context.Context, r io.Reader) (store.Part, error) {
 	defer remove()
 	hash := sha256.New()
 	rec, finish := newRecorder(io.TeeReader(plain, hash), recipe, func(n int64) error { return j.grow(0, n) })
-	u := unpacker{job: j, w: w, rec: rec, tar: tar.NewReader(rec)}
+	u := unpacker{job: j, w: w, rec: rec, tar: tar.NewReader(rec), skipped: map[string]bool{}, bare: map[string]bool{}, over: map[string][]string{}}
 	if err := u.all(ctx); err != nil {
 		return store.Part{}, err
 	}
@@ -64,6 +64,16 @@ func (j *job) unpack(ctx context.Context, r io.Reader) (store.Part, error) {
 	}
 	if _, err := recipe.Seek(0, io.SeekStart); err != nil {
 		return store.Part{}, err
+	}
+	if len(u.over) > 0 {
+		again, remove, err := j.scratchFile()
+		if err != nil {
+			return store.Part{}, err
+		}
+		defer remove()
+		if recipe, err = again, redirect(recipe, again, u.over); err != nil {
+			return store.Part{}, err
+		}
 	}
 	if err := w.Aside(recipePath, recipe); err != nil {
 		return store.Part{}, err
@@ -107,6 +117,55 @@ type unpacker struct {
 	w   *store.Writer
 	rec *recorder
 	tar *tar.Reader
+
+	skipped map[string]bool     // nodes that are in no image, by path
+	bare    map[string]bool     // files whose content the recipe does not take from the tree
+	over    map[string][]string // by path, where the contents are that a later entry replaced
+	aside   int                 // how many those are
+	dirs    int                 // directories that became something else
+}
+
+// maxReplacedDirs bounds how often all entries are looked at for those below a directory.
+const maxReplacedDirs = 100
+
+// maxLinks is how many symbolic links a path may lead through (path_resolution(7)).
+const maxLinks = 40
+
+// resolve returns where below the root an entry lies: what this layer has as links to
+// directories above it is followed, as tar and docker do. An entry of the root's own is "".
+func (u *unpacker) resolve(name string) (string, error) {
+	name, err := inside(name)
+	for links := 0; err == nil; {
+		at := strings.IndexByte(name, '/')
+		for ; at >= 0; at = next(name, at) {
+			e, ok := u.w.Lookup(name[:at])
+			if !ok || e.Kind != store.KindSymlink {
+				continue
+			}
+			if links++; links > maxLinks {
+				return "", refuse("leads through more than %d symbolic links: make the layer without a circle of them", maxLinks)
+			}
+			target := e.Link
+			if !path.IsAbs(target) {
+				target = path.Join("/", path.Dir(name[:at]), target)
+			}
+			name = strings.TrimPrefix(path.Join(path.Clean("/"+target), name[at:]), "/")
+			break
+		}
+		if at < 0 {
+			return name, nil
+		}
+	}
+	return "", err
+}
+
+// next is where the next element of a path ends after the one that ends at; -1 at the last.
+func next(name string, at int) int {
+	i := strings.IndexByte(name[at+1:], '/')
+	if i < 0 {
+		return -1
+	}
+	return at + 1 + i
 }
 
 func (u *unpacker) all(ctx context.Context) error {
@@ -158,15 +217,14 @@ func inside(name string) (string, error) {
 	switch {
 	case name == "":
 		return "", refuse("an entry without a name: make the image again")
-	case strings.HasPrefix(name, "/"):
-		return "", refuse("absolute path: pack the layer with relative ones")
+	case strings.IndexByte(name, 0) >= 0:
+		return "", refuse("a name with a NUL byte: make the layer with clean names")
 	}
-	for part := range strings.SplitSeq(name, "/") {
-		if part == ".." {
-			return "", refuse("path with a .. element: pack the layer with clean ones")
-		}
+	name = path.Clean(strings.TrimLeft(name, "/"))
+	if name == ".." || strings.HasPrefix(name, "../") {
+		return "", refuse("path that leads out of the root: pack the layer with clean ones")
 	}
-	if name = path.Clean(name); name == "." {
+	if name == "." {
 		return "", nil
 	}
 	return name, nil
@@ -180,7 +238,7 @@ func (u *unpacker) entry(h *tar.Header) error {
 	if len(h.Name) >= unix.PathMax {
 		return refuse("a path of %d bytes is longer than %d: make the image with a shorter one", len(h.Name), unix.PathMax-1)
 	}
-	name, err := inside(h.Name)
+	name, err := u.resolve(h.Name)
 	if err != nil {
 		return err
 	}
@@ -209,9 +267,13 @@ func (u *unpacker) entry(h *tar.Header) error {
 		}
 		return u.w.Whiteout(path.Join(dir, gone))
 	}
-	old, twice := u.w.Lookup(name)
-	if twice && old.Kind != store.KindWhiteout && (old.Kind != store.KindDir || h.Typeflag != tar.TypeDir) {
-		return refuse("is there twice: make the layer again")
+	if err := u.replace(name, h.Typeflag == tar.TypeDir); err != nil {
+		return err
+	}
+	if kind := special[h.Typeflag]; kind != "" {
+		u.warn(kind+" are left out: a sandbox has its own /dev, and programs make the others", name)
+		u.skipped[name] = true
+		return nil
 	}
 	if h.Uid < 0 || h.Uid > store.MaxID || h.Gid < 0 || h.Gid > store.MaxID {
 		return refuse("belongs to %d:%d: sandboxes have users and groups up to %d; chown it in the image", h.Uid, h.Gid, store.MaxID)
@@ -228,20 +290,60 @@ func (u *unpacker) entry(h *tar.Header) error {
 	case tar.TypeSymlink:
 		return u.w.Symlink(name, h.Linkname, h.ModTime)
 	case tar.TypeLink:
-		target, err := inside(h.Linkname)
+		target, err := u.resolve(h.Linkname)
 		if err != nil {
 			return fmt.Errorf("hard link to %s: %w", clip(h.Linkname), err)
 		}
+		if u.skipped[target] {
+			u.skipped[name] = true
+			return nil
+		}
+		u.bare[name] = true
 		if e, ok := u.w.Lookup(target); !ok || e.Kind != store.KindFile && e.Kind != store.KindSymlink {
 			return refuse("hard link to %s, which is no file of this layer", clip(h.Linkname))
 		}
 		return u.w.Link(name, target)
-	case tar.TypeChar, tar.TypeBlock:
-		return refuse("is a device (%d, %d): images hold none, every sandbox has its own /dev; remove it from the image", h.Devmajor, h.Devminor)
-	case tar.TypeFifo:
-		return refuse("is a fifo: make it when the container starts")
 	}
 	return refuse("is neither a file, a directory nor a link (type %q)", h.Typeflag)
+}
+
+// special are the kinds of entries that no image has.
+var special = map[byte]string{tar.TypeChar: "devices", tar.TypeBlock: "devices", tar.TypeFifo: "fifos"}
+
+// replace makes room for the entry of a path that is there already: of two the last one
+// counts. What the recipe has of the first stays beside the tree.
+func (u *unpacker) replace(name string, dir bool) error {
+	delete(u.skipped, name)
+	old, twice := u.w.Lookup(name)
+	if !twice || old.Kind == store.KindWhiteout || old.Kind == store.KindDir && dir {
+		return nil
+	}
+	if old.Kind == store.KindDir {
+		if u.dirs++; u.dirs > maxReplacedDirs {
+			return refuse("more than %d directories become something else: make the layer again", maxReplacedDirs)
+		}
+		for _, below := range u.w.Below(name) {
+			if err := u.forget(below); err != nil {
+				return err
+			}
+		}
+	}
+	return u.forget(name)
+}
+
+// forget takes an entry back.
+func (u *unpacker) forget(name string) error {
+	if old, _ := u.w.Lookup(name); old.Kind == store.KindFile && old.Size > 0 && !u.bare[name] {
+		u.aside++
+		kept := fmt.Sprintf("%s-%d", replacedPath, u.aside)
+		if err := u.w.KeepAside(name, kept); err != nil {
+			return err
+		}
+		u.over[name] = append(u.over[name], kept)
+	}
+	delete(u.bare, name)
+	u.w.Remove(name)
+	return nil
 }
 
 func (u *unpacker) file(h *tar.Header, name string) error {
@@ -252,6 +354,8 @@ func (u *unpacker) file(h *tar.Header, name string) error {
 	if h.Size > 0 && !sparse(h) {
 		u.rec.file(name)
 		defer u.rec.rest()
+	} else {
+		u.bare[name] = true
 	}
 	return u.w.File(name, h.FileInfo().Mode(), h.ModTime, &counted{u.tar, u.job})
 }

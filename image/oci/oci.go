@@ -12,10 +12,10 @@
 //	archive, registry → source → layers in parallel: decompress → count, hash → tar → store.Writer
 //	                             configuration    → image.Config, and as it is beside the layers
 //
-// What no sandbox may have does not come in: set-id bits and extended
-// attributes stay behind with a warning (and come back with the recipe), and
-// devices, paths and hard links that lead out of the layer are refused with
-// [ErrLayer]. Whatever fails leaves nothing but layers that are whole, which the
+// What no sandbox may have does not come in: set-id bits, extended attributes,
+// devices and fifos stay behind with a warning (and come back with the recipe), and
+// paths and hard links that lead out of the layer are refused with [ErrLayer]. Of two
+// entries of a path the last one counts, and links are followed inside the layer. Whatever fails leaves nothing but layers that are whole, which the
 // next sweep takes.
 package oci
 

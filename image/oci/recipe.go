@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"strings"
 
 	"github.com/klauspost/compress/gzip"
 
@@ -25,7 +27,31 @@ import (
 const (
 	recipeMagic = "fre layer 1\n"
 	recipePath  = ".wh..wh..fre-recipe" // in the layer's tree; no entry of a layer has such a name
+	// replacedPath, with a number behind, is where a tree keeps the content of an entry
+	// that a later one of the same path replaced.
+	replacedPath = ".wh..wh..fre-replaced"
 )
+
+// redirect copies a recipe to a file, which is at its beginning afterwards. Of each path the
+// first contents come from the other paths that over has for it.
+func redirect(from io.Reader, to *os.File, over map[string][]string) error {
+	rec, finish := newRecorder(nil, to, func(int64) error { return nil })
+	err := readRecipe(from, func(b []byte) error {
+		rec.record('r', b)
+		return rec.err
+	}, func(path string) error {
+		if kept := over[path]; len(kept) > 0 {
+			over[path], path = kept[1:], kept[0]
+		}
+		rec.record('f', []byte(path))
+		return rec.err
+	})
+	if err = errors.Join(err, finish()); err != nil {
+		return err
+	}
+	_, err = to.Seek(0, io.SeekStart)
+	return err
+}
 
 const maxRaw = 1 << 20 // of one 'r'
 
@@ -151,7 +177,7 @@ func readRecipe(r io.Reader, raw func([]byte) error, file func(path string) erro
 func files(t *store.Tree) map[string]*store.Entry {
 	m := make(map[string]*store.Entry, len(t.Entries))
 	for i := range t.Entries {
-		if e := &t.Entries[i]; e.Kind == store.KindFile && !e.Aside {
+		if e := &t.Entries[i]; e.Kind == store.KindFile && (!e.Aside || strings.HasPrefix(e.Path, replacedPath)) {
 			m[e.Path] = e
 		}
 	}

@@ -415,17 +415,12 @@ type Step struct {
 	Size      int64 // bytes of the files its layer holds
 }
 
-func treeSize(s *store.Store, d store.Digest) (n int64, err error) {
+func treeSize(s *store.Store, d store.Digest) (int64, error) {
 	t, err := s.Tree(d)
 	if err != nil {
 		return 0, err
 	}
-	for i := range t.Entries {
-		if e := &t.Entries[i]; !e.Aside {
-			n += e.Size
-		}
-	}
-	return n, nil
+	return store.SizeOf(t.Entries), nil
 }
 
 // archiveWriter writes an OCI layout with docker's manifest.json.

@@ -272,7 +272,6 @@ func TestImportRefuses(t *testing.T) {
 		{"two quoted labels at once", one, ImportOptions{Changes: []string{`LABEL a="b c" d="e"`}}, ErrChange},
 		{"environment without a value", one, ImportOptions{Changes: []string{"ENV A"}}, ErrChange},
 		{"bad name", one, ImportOptions{Name: "No Name"}, ErrReference},
-		{"a device", pack(t, entry{tar.Header{Typeflag: tar.TypeChar, Name: "null"}, ""}), ImportOptions{}, ErrLayer},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := openStore(t)
