@@ -334,14 +334,17 @@ type historyItem struct {
 // diffIDs are those of an image's layers. Of an image that FRE built they are the digests
 // of archives, made once for as long as somebody asks for them.
 func (s *server) diffIDs(ctx context.Context, img *store.Image) ([]store.Digest, error) {
-	if ids, ok := s.layers.Load(img.Digest); ok {
-		return ids.([]store.Digest), nil //nolint:forcetypeassert // nothing else is in there
+	known, _ := s.layers.Load(img.Digest)
+	if ids, ok := known.([]store.Digest); ok {
+		return ids, nil
 	}
 	ids, err := s.engine.DiffIDs(ctx, img)
 	if err == nil {
-		s.layers.Range(func(d, _ any) bool { // those of images that are gone
-			if _, err := s.engine.Image(string(d.(store.Digest))); err != nil { //nolint:forcetypeassert // as above
-				s.layers.Delete(d)
+		s.layers.Range(func(of, _ any) bool { // those of images that are gone
+			if d, ok := of.(store.Digest); ok {
+				if _, err := s.engine.Image(string(d)); err != nil {
+					s.layers.Delete(of)
+				}
 			}
 			return true
 		})
