@@ -299,7 +299,7 @@ func (e *Engine) removeContainer(c *container, force RemoveForce) error {
 	case removed:
 		return fmt.Errorf("container %q: %w", c.id, fs.ErrNotExist)
 	case b != nil && !bool(force):
-		return fmt.Errorf("remove container %s: %w: stop it first, or use force", c.id[:12], ErrContainerRunning)
+		return fmt.Errorf("remove container %s: %w: stop the container before removing or use force", c.id[:12], ErrContainerRunning)
 	case b != nil:
 		b.kill()
 		<-b.gone

@@ -269,7 +269,7 @@ func (s *server) containerInspect(w http.ResponseWriter, r *http.Request) error 
 	args, config, limits, failure := strings.Fields(c.Command), containerConfig{Hostname: c.Function, Env: []string{}, WorkingDir: workDir}, c.Limits, ""
 	config.Cmd = args
 	host := map[string]any{
-		"NetworkMode": c.network(), "Privileged": false, "ReadonlyRootfs": true, "CapDrop": []string{"ALL"}, "SecurityOpt": c.Defences,
+		"NetworkMode": c.network(), "CgroupnsMode": "private", "IpcMode": "private", "Isolation": "", "Privileged": false, "ReadonlyRootfs": true, "CapDrop": []string{"ALL"}, "SecurityOpt": c.Defences,
 		"RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": 0}, "LogConfig": map[string]any{"Type": "json-file", "Config": map[string]string{}},
 	}
 	if c.record != nil {
