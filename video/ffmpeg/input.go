@@ -8,13 +8,18 @@ package ffmpeg
 
 static AVStream *stream_at(AVFormatContext *c, int i) { return c->streams[i]; }
 
-// How far a picture is to be turned, in degrees clockwise; 0 where nothing says so.
 enum { eof = AVERROR_EOF };
 
-static double rotation(AVStream *s) {
-	uint8_t *m = av_stream_get_side_data(s, AV_PKT_DATA_DISPLAYMATRIX, NULL);
-	return m ? -av_display_rotation_get((int32_t *)m) : 0;
+// The display matrix of a stream, NULL where it has none.
+static int32_t *matrix(AVStream *s) { return (int32_t *)av_stream_get_side_data(s, AV_PKT_DATA_DISPLAYMATRIX, NULL); }
+
+// The best stream of a type that is not hidden and has a decoder.
+static int best(AVFormatContext *c, enum AVMediaType type) {
+	const AVCodec *decoder;
+	return av_find_best_stream(c, type, -1, -1, &decoder, 0);
 }
+
+static void set_type(AVStream *s, enum AVMediaType type) { s->codecpar->codec_type = type; }
 */
 import "C"
 
@@ -54,6 +59,7 @@ type Stream struct {
 	Width       int      `json:"width,omitempty"` // pixels, before they are turned
 	Height      int      `json:"height,omitempty"`
 	Rotation    int      `json:"rotation,omitempty"` // 90, 180 or 270 degrees clockwise
+	Mirrored    bool     `json:"mirrored,omitempty"` // left for right, before it is turned
 	SampleRatio Rational `json:"-"`                  // width to height of a pixel; 0/1 if it is not said
 	FrameRate   Rational `json:"-"`                  // on average
 	PixelFormat string   `json:"pixel_format,omitempty"`
@@ -139,8 +145,9 @@ func (in *Input) stream(i int) Stream {
 		s.Kind, s.Width, s.Height = Video, int(p.width), int(p.height)
 		s.SampleRatio = rational(C.av_guess_sample_aspect_ratio(in.c, st, nil))
 		s.FrameRate = rational(C.av_guess_frame_rate(in.c, st, nil))
-		if r := C.double(C.rotation(st)); !math.IsNaN(float64(r)) {
-			s.Rotation = ((int(math.Round(float64(r)/90))*90)%360 + 360) % 360
+		if m := C.matrix(st); m != nil {
+			m := unsafe.Slice((*int32)(m), 9)
+			s.Rotation, s.Mirrored = orientation(m[0], m[1], m[3], m[4])
 		}
 		if name := C.av_get_pix_fmt_name(int32(p.format)); name != nil {
 			s.PixelFormat = C.GoString(name)
@@ -151,6 +158,28 @@ func (in *Input) stream(i int) Stream {
 		s.Kind = Subtitle
 	}
 	return s
+}
+
+// orientation is the nearest of the eight that there are to a display matrix (ISO/IEC 14496-12,
+// 6.2.2), which shows the pixel at x, y at
+//
+//	a·x + c·y, b·x + d·y
+//
+// for y from the top down: mirrored first, left for right, then turned clockwise.
+func orientation(a, b, c, d int32) (degrees int, mirrored bool) {
+	size := func(v int32) int64 { return max(int64(v), -int64(v)) }
+	switch {
+	case a == 0 && b == 0 && c == 0 && d == 0: // nothing is said
+	case size(a)+size(d) >= size(b)+size(c) && d >= 0:
+		return 0, a < 0
+	case size(a)+size(d) >= size(b)+size(c):
+		return 180, a > 0
+	case c < 0:
+		return 90, b < 0
+	default:
+		return 270, b > 0
+	}
+	return 0, false
 }
 
 func tag(d *C.AVDictionary, name string) string {
@@ -164,6 +193,36 @@ func tag(d *C.AVDictionary, name string) string {
 
 // Streams are the file's streams, by index.
 func (in *Input) Streams() []Stream { return in.streams }
+
+// Best are the streams of a kind that have a decoder, covers left out, in the order in which
+// the ffmpeg program would choose them (av_find_best_stream): those for everybody before those
+// for who hears or sees badly, the file's default, those of which there is something, the
+// most bits.
+func (in *Input) Best(kind Kind) []int {
+	kinds := map[Kind]int32{Video: C.AVMEDIA_TYPE_VIDEO, Audio: C.AVMEDIA_TYPE_AUDIO}
+	var best, hidden []int
+	hide := func(i int) {
+		C.set_type(C.stream_at(in.c, C.int(i)), C.AVMEDIA_TYPE_DATA)
+		hidden = append(hidden, i)
+	}
+	for _, s := range in.streams {
+		if s.Kind == kind && s.Cover {
+			hide(s.Index)
+		}
+	}
+	for {
+		i := int(C.best(in.c, kinds[kind]))
+		if i < 0 {
+			break
+		}
+		best = append(best, i)
+		hide(i)
+	}
+	for _, i := range hidden {
+		C.set_type(C.stream_at(in.c, C.int(i)), kinds[kind])
+	}
+	return best
+}
 
 // Format is the libraries' name of the container, which may be several: mov,mp4,m4a,…
 func (in *Input) Format() string { return C.GoString(in.c.iformat.name) }

@@ -75,9 +75,9 @@ func Ladder(width, height int, rate float64, n int) []Rung {
 		if width < height {
 			w, h = short, short*height/side
 		}
-		rungs = append(rungs, Rung{Name: fmt.Sprintf("%dp", short), Width: even(w), Height: even(h), BitRate: int64(bits)})
+		rungs = append(rungs, Rung{Name: fmt.Sprintf("%dp", short), Width: within(w, width), Height: within(h, height), BitRate: int64(bits)})
 	}
-	own := min(even(side), usual[0].side)
+	own := min(within(side, side), usual[0].side)
 	add(own, bitRate(own, rate))
 	for _, u := range usual {
 		if len(rungs) < n && float64(u.side) < 0.85*float64(own) {
@@ -104,4 +104,11 @@ func bitRate(side int, rate float64) float64 {
 	return max(32_000, math.Round(bits/1000)*1000)
 }
 
-func even(n int) int { return max(2, (n+1)/2*2) }
+// within is the even number from n on, or below it where that is more than most; 2 at least.
+func within(n, most int) int {
+	even := (n + 1) / 2 * 2
+	if even > most {
+		even -= 2
+	}
+	return max(2, even)
+}

@@ -7,6 +7,7 @@ type Source struct {
 	Offset   float64  `json:"offset"`             // when it begins, in its own time
 	BitRate  int64    `json:"bit_rate,omitempty"` // bits each second
 	Streams  []Stream `json:"streams"`
+	Picture  int      `json:"picture"` // index of the stream of pictures that is taken; -1: there is none
 }
 
 // Stream is one of a [Source].
@@ -16,13 +17,14 @@ type Stream struct {
 	Codec    string  `json:"codec"`
 	Duration float64 `json:"duration,omitempty"` // seconds
 	BitRate  int64   `json:"bit_rate,omitempty"`
-	Language string  `json:"language,omitempty"`
+	Language string  `json:"language,omitempty"` // BCP 47
 	Title    string  `json:"title,omitempty"`
 	Default  bool    `json:"default,omitempty"`
 
 	Width     int      `json:"width,omitempty"` // pixels as shown: turned upright, and square
 	Height    int      `json:"height,omitempty"`
 	Rotation  int      `json:"rotation,omitempty"` // degrees clockwise that it was turned
+	Mirrored  bool     `json:"mirrored,omitempty"` // left for right, before that
 	FrameRate Fraction `json:"frame_rate,omitzero"`
 
 	SampleRate int `json:"sample_rate,omitempty"`

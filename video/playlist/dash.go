@@ -37,11 +37,12 @@ func DASH(a *asset.Asset) ([]byte, error) {
 		}
 		period.AppendAdaptationSet(set)
 	}
-	for i, r := range a.Of("audio") {
+	sounds := a.Of("audio")
+	for i, r := range sounds {
 		set := mpd.NewAdaptationSetWithParams("audio", "audio/mp4", true, 1)
 		set.Lang = language(r)
 		role := "alternate"
-		if i == 0 {
+		if i == mainSound(sounds) {
 			role = "main"
 		}
 		set.Roles = append(set.Roles, mpd.NewRole(role))

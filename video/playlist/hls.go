@@ -45,11 +45,13 @@ func Master(a *asset.Asset, form Form) []byte {
 	var loudest int64
 	codec := ""
 	taken := map[string]bool{}
-	for i, r := range a.Of("audio") {
+	sounds := a.Of("audio")
+	first := mainSound(sounds)
+	for i, r := range sounds {
 		_, peak := r.Rates()
 		loudest, codec = max(loudest, peak), r.Codec
 		tracks = append(tracks, &m3u8.Alternative{
-			Type: "AUDIO", GroupId: sound, URI: r.Name + ".m3u8", Language: language(r), Name: trackName(r, i, taken), Default: i == 0, Autoselect: true,
+			Type: "AUDIO", GroupId: sound, URI: r.Name + ".m3u8", Language: language(r), Name: trackName(r, i, taken), Default: i == first, Autoselect: true,
 			Channels: &m3u8.Channels{Amount: r.Channels},
 		})
 	}
@@ -92,6 +94,12 @@ func Master(a *asset.Asset, form Form) []byte {
 		}
 	}
 	return p.Encode().Bytes()
+}
+
+// mainSound is the track of sound that is heard unless somebody chooses: the one of which the
+// source says so, or else the first.
+func mainSound(tracks []*asset.Rendition) int {
+	return max(0, slices.IndexFunc(tracks, func(r *asset.Rendition) bool { return r.Default }))
 }
 
 // trackName is what a track is called: a quoted string (RFC 8216bis section 4.2) that no other

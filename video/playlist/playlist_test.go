@@ -107,3 +107,31 @@ func TestHostileTracks(t *testing.T) {
 		stream.CheckManifest(t, manifest)
 	}
 }
+
+// TestMainSound: the track that is heard first is the one of which the source says so, wherever
+// it stands among the others.
+func TestMainSound(t *testing.T) {
+	for want, defaults := range [][]bool{{false, false}, {false, true, true}, {false, false, true}} {
+		a := &asset.Asset{Duration: 2}
+		for i, d := range defaults {
+			a.Renditions = append(a.Renditions, &asset.Rendition{
+				Name: fmt.Sprintf("a%d", i), Kind: "audio", Codec: "mp4a.40.2", SampleRate: 48000, Channels: 2, Language: []string{"de", "en", "fr"}[i], Default: d,
+				TimeScale: 48000, Init: 700, Segments: []asset.Segment{{Offset: 700, Size: 1000, Duration: 96000}},
+			})
+		}
+		manifest, err := playlist.DASH(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, set := range strings.Split(string(manifest), "<AdaptationSet")[1:] {
+			if strings.Contains(set, `value="main"`) != (i == want) {
+				t.Errorf("defaults %v: track %d is\n%s", defaults, i, set)
+			}
+		}
+		for line := range strings.Lines(string(playlist.Master(a, playlist.MP4))) {
+			if strings.HasPrefix(line, "#EXT-X-MEDIA") && strings.Contains(line, "DEFAULT=YES") != strings.Contains(line, fmt.Sprintf(`URI="a%d.m3u8"`, want)) {
+				t.Errorf("defaults %v: %s", defaults, line)
+			}
+		}
+	}
+}

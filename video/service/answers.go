@@ -20,6 +20,9 @@ func checkSource(s *media.Source) error {
 			return &refusedError{fmt.Sprintf("stream %d is said to be number %d", i, stream.Index)}
 		}
 	}
+	if s.Picture < -1 || s.Picture >= len(s.Streams) || s.Picture >= 0 && s.Streams[s.Picture].Kind != "video" {
+		return &refusedError{fmt.Sprintf("its pictures are said to be those of stream %d, which has none", s.Picture)}
+	}
 	if s.Duration < 0 {
 		return &refusedError{fmt.Sprintf("it is said to take %g seconds", s.Duration)}
 	}

@@ -17,7 +17,7 @@ func TestAnswersBounded(t *testing.T) {
 		return media.Sheets{Width: thumbsWidth, Height: 90, Count: count, Sheets: few(sheets, each), Interval: 1}
 	}
 	streams := func(n int) *media.Source {
-		s := &media.Source{Format: "x", Duration: 2}
+		s := &media.Source{Format: "x", Duration: 2, Picture: -1}
 		for i := range n {
 			s.Streams = append(s.Streams, media.Stream{Index: i, Kind: "other"})
 		}
@@ -45,7 +45,8 @@ func TestAnswersBounded(t *testing.T) {
 		{"rungs of nothing", "/chunk", media.Chunked{Rungs: make([]media.Made, 1000)}, "0 frames in 1000 rungs", asset.Failed},
 		{"many streams", "/probe", streams(media.MostStreams + 1), "129 streams", asset.Failed},
 		{"a stream of another number", "/probe", &media.Source{Streams: []media.Stream{{Index: 1 << 40, Kind: "audio", Channels: 2}}}, "is said to be number", asset.Failed},
-		{"a time before zero", "/probe", &media.Source{Duration: -1e9}, "it is said to take", asset.Failed},
+		{"pictures of no stream", "/probe", &media.Source{Picture: 7}, "stream 7, which has none", asset.Failed},
+		{"a time before zero", "/probe", &media.Source{Picture: -1, Duration: -1e9}, "it is said to take", asset.Failed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, t.TempDir(), Config{})

@@ -154,12 +154,11 @@ func (w *work) plan(s *media.Source, codec string) (*asset.Plan, error) {
 	}
 	p := &asset.Plan{Video: -1, Segment: segmentSeconds, Most: w.cfg.MostDuration.Seconds(), Preset: w.cfg.Preset}
 	var picture *media.Stream
-	for i, stream := range s.Streams {
+	if s.Picture >= 0 && s.Streams[s.Picture].Width > 0 && s.Streams[s.Picture].Height > 0 {
+		picture = &s.Streams[s.Picture]
+	}
+	for _, stream := range s.Streams {
 		switch stream.Kind {
-		case "video":
-			if stream.Width > 0 && stream.Height > 0 && (picture == nil || stream.Default && !picture.Default) {
-				picture = &s.Streams[i]
-			}
 		case "audio":
 			if len(p.Audio) < mostAudio && stream.Channels > 0 {
 				p.Audio = append(p.Audio, stream.Index)

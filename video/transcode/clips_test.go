@@ -2,7 +2,7 @@ package transcode_test
 
 import (
 	"bytes"
-	"fmt"
+	"encoding/binary"
 	"image"
 	"image/color"
 	"os"
@@ -108,15 +108,27 @@ func numbers(t testing.TB, path string, args ...string) []int {
 	return all
 }
 
-// lying makes 20 coded pictures that a player is to turn clockwise, as the ffmpeg program
-// does.
-func lying(t testing.TB, degrees int) string {
+// lying makes 20 coded pictures that a player is to mirror, left for right, or not, and then to
+// turn clockwise.
+func lying(t testing.TB, degrees int, mirrored bool) string {
 	t.Helper()
-	turned := map[int]string{90: "transpose=cclock", 180: "hflip,vflip", 270: "transpose=clock"}[degrees]
-	path := coded(t, "lying.mp4", "10", 20, "-c:v libx264 -preset ultrafast -g 1 -vf "+turned)
-	path = clip(t, "in.mp4", "-i", path, "-c", "copy", "-metadata:s:v:0", fmt.Sprintf("rotate=%d", 360-degrees))
-	if got := numbers(t, path); len(got) != 20 || got[13] != 13 {
-		t.Fatalf("the program turns to %v", got)
+	filters := map[int]string{0: "null", 90: "transpose=cclock", 180: "hflip,vflip", 270: "transpose=clock"}[degrees]
+	matrix := map[int][4]int32{0: {1, 0, 0, 1}, 90: {0, 1, -1, 0}, 180: {-1, 0, 0, -1}, 270: {0, -1, 1, 0}}[degrees]
+	if mirrored {
+		filters += ",hflip"
+		matrix[0], matrix[1] = -matrix[0], -matrix[1]
+	}
+	path := coded(t, "lying.mp4", "10", 20, "-c:v libx264 -preset ultrafast -g 1 -vf "+filters)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(b, []byte("tkhd")) + 4 + 40 // ISO/IEC 14496-12, 8.3.2
+	for i, place := range []int{0, 4, 12, 16} {
+		binary.BigEndian.PutUint32(b[at+place:], uint32(matrix[i]<<16))
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	return path
 }

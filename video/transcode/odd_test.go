@@ -78,21 +78,79 @@ func TestOdd(t *testing.T) {
 	}
 }
 
-// TestOddLying: pictures that a player is to turn are turned, and none is lost.
+// TestOddLying: pictures that a player is to turn or to mirror are so, in all eight ways, and
+// none is lost.
 func TestOddLying(t *testing.T) {
 	checkLeaks(t)
-	for _, degrees := range []int{90, 180, 270} {
-		path := lying(t, degrees)
-		out := film(t, path, media.Chunk{
-			Grid:  media.Grid{Rate: media.Fraction{Num: 10, Den: 1}, Segment: 10},
-			Rungs: []media.Rung{{Width: codedWidth, Height: codedHeight, BitRate: 1_000_000}}, Preset: "ultrafast", Threads: 1,
-		}, 10)
-		var want []int
-		for n := range 20 {
-			want = append(want, n)
+	var want []int
+	for n := range 20 {
+		want = append(want, n)
+	}
+	for _, mirrored := range []bool{false, true} {
+		for _, degrees := range []int{0, 90, 180, 270} {
+			path := lying(t, degrees, mirrored)
+			s, err := transcode.Probe(path, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if of := s.Streams[0]; of.Rotation != degrees || of.Mirrored != mirrored || of.Width != codedWidth || of.Height != codedHeight {
+				t.Errorf("%d degrees, mirrored %v: %+v", degrees, mirrored, of)
+			}
+			out := film(t, path, media.Chunk{
+				Grid:  media.Grid{Rate: media.Fraction{Num: 10, Den: 1}, Segment: 10},
+				Rungs: []media.Rung{{Width: codedWidth, Height: codedHeight, BitRate: 1_000_000}}, Preset: "ultrafast", Threads: 1,
+			}, 10)
+			if got := numbers(t, out); !slices.Equal(got, want) {
+				t.Errorf("%d degrees, mirrored %v: %v", degrees, mirrored, got)
+			}
 		}
-		if got := numbers(t, out); !slices.Equal(got, want) {
-			t.Errorf("%d degrees: %v", degrees, got)
-		}
+	}
+}
+
+// TestPicture: of several streams of pictures the one is taken that the ffmpeg program would
+// take, and the next one where nothing of it can be decoded.
+func TestPicture(t *testing.T) {
+	checkLeaks(t)
+	two := strings.Fields("-f lavfi -i testsrc2=size=96x64:rate=10:duration=1 -f lavfi -i testsrc2=size=64x64:rate=10:duration=1 -map 0 -map 1 -c:v libx264 -preset ultrafast")
+	for _, tt := range []struct {
+		name, args string
+		want       int
+	}{
+		{"alike", "", 0},
+		{"the second is the default", "-disposition:0 0 -disposition:1 default", 1},
+		{"the first is the default", "-disposition:0 default -disposition:1 0", 0},
+		{"the default is for those who see badly", "-disposition:0 default+visual_impaired -disposition:1 default", 1},
+		{"the first has no packets", "-bsf:v:0 noise=drop=1", 1},
+		{"the first is broken", "-bsf:v:0 noise=amount=1", 1},
+		{"the first has pictures late", "-bsf:v:0 noise=drop='lt(n\\,9)'", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, err := transcode.Probe(clip(t, "two.mkv", append(two, strings.Fields(tt.args)...)...), 0)
+			if err != nil || s.Picture != tt.want {
+				t.Errorf("stream %d, want %d; %v\n%+v", s.Picture, tt.want, err, s)
+			}
+		})
+	}
+}
+
+// TestLanguages: tracks keep the source's order, and their languages are tags of BCP 47.
+func TestLanguages(t *testing.T) {
+	checkLeaks(t)
+	said := []string{"ger", "deu", "en-GB", "pt_br", "und", "no language", "chi", "fra"}
+	want := []string{"de", "de", "en-GB", "pt-BR", "", "", "zh", "fr"}
+	args := strings.Fields("-f lavfi -i sine=duration=0.2")
+	for i, l := range said {
+		args = append(args, "-map", "0", fmt.Sprintf("-metadata:s:%d", i), "language="+l)
+	}
+	s, err := transcode.Probe(clip(t, "many.mka", append(args, "-c:a", "flac")...), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, stream := range s.Streams {
+		got = append(got, stream.Language)
+	}
+	if !slices.Equal(got, want) || s.Picture != -1 {
+		t.Errorf("of %q %q, want %q; pictures are stream %d", said, got, want, s.Picture)
 	}
 }

@@ -20,6 +20,9 @@ func upright(f *ffmpeg.Frame, s ffmpeg.Stream) string {
 	sar := f.SampleRatio()
 	d := fmt.Sprintf("buffer=video_size=%dx%d:pix_fmt=%d:time_base=%s:pixel_aspect=%d/%d,scale=%[1]d:%[2]d:flags=bicubic",
 		f.Width(), f.Height(), f.Format(), s.TimeBase, sar.Num, max(sar.Den, 1))
+	if s.Mirrored {
+		d += ",hflip"
+	}
 	switch s.Rotation {
 	case 90:
 		d += ",transpose=clock"

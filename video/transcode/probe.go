@@ -5,6 +5,9 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
+
+	"golang.org/x/text/language"
 
 	"github.com/fre-engine/fre/video/ffmpeg"
 	"github.com/fre-engine/fre/video/media"
@@ -23,24 +26,24 @@ func Probe(path string, most float64) (*media.Source, error) {
 		return nil, err
 	}
 	defer in.Close()
-	s := &media.Source{Format: in.Format(), Duration: believed(in.Duration()), Offset: math.Inf(1), BitRate: in.BitRate()}
-	picture := math.Inf(1) // when it begins
+	s := &media.Source{Picture: -1, Format: in.Format(), Duration: believed(in.Duration()), Offset: math.Inf(1), BitRate: in.BitRate()}
+	begins := math.Inf(1) // the picture
 	for _, from := range in.Streams() {
 		to := media.Stream{
 			Index: from.Index, Kind: string(from.Kind), Codec: from.Codec, Duration: believed(from.Duration), BitRate: from.BitRate,
-			Language: from.Language, Title: from.Title, Default: from.Default, SampleRate: from.SampleRate, Channels: from.Channels,
+			Language: languageOf(from.Language), Title: from.Title, Default: from.Default, SampleRate: from.SampleRate, Channels: from.Channels,
 		}
 		switch {
 		case from.Cover:
 			to.Kind = string(ffmpeg.Other)
 		case from.Kind == ffmpeg.Video:
 			to.Width, to.Height = shown(from)
-			to.Rotation = from.Rotation
+			to.Rotation, to.Mirrored = from.Rotation, from.Mirrored
 			to.FrameRate = media.Fraction{Num: from.FrameRate.Num, Den: from.FrameRate.Den}
 		}
 		switch to.Kind {
 		case string(ffmpeg.Video):
-			picture = min(picture, from.Start)
+			begins = min(begins, from.Start)
 			fallthrough
 		case string(ffmpeg.Audio):
 			s.Offset = min(s.Offset, from.Start)
@@ -50,9 +53,10 @@ func Probe(path string, most float64) (*media.Source, error) {
 	switch {
 	case math.IsInf(s.Offset, 1):
 		s.Offset = 0
-	case picture-s.Offset <= priming:
-		s.Offset = picture
+	case begins-s.Offset <= priming:
+		s.Offset = begins
 	}
+	s.Picture = picture(path, in, s.Offset)
 	if long := in.Duration(); most > 0 && long > most {
 		if s.Duration, err = longer(path, s, most); err != nil {
 			return nil, err
@@ -61,11 +65,56 @@ func Probe(path string, most float64) (*media.Source, error) {
 	return s, nil
 }
 
+// picture is the stream of pictures to take: the best of which one can be decoded, or else the
+// best, so that its decoder says why there is none. -1 where there are none.
+func picture(path string, in *ffmpeg.Input, offset float64) int {
+	best := in.Best(ffmpeg.Video)
+	for _, i := range best {
+		if decodes(path, i, offset) {
+			return i
+		}
+	}
+	for _, s := range in.Streams() {
+		if s.Kind == ffmpeg.Video && !s.Cover { // of a codec that nobody decodes
+			best = append(best, s.Index)
+		}
+	}
+	if len(best) == 0 {
+		return -1
+	}
+	return best[0]
+}
+
+// decodes says whether a picture of a stream can be had.
+func decodes(path string, stream int, offset float64) bool {
+	r, err := open(path, stream, ffmpeg.Video, offset)
+	if err != nil {
+		return false
+	}
+	defer r.close()
+	found := false
+	err = r.decode(ffmpeg.DecoderOptions{Threads: 1}, func() bool { return found }, func(*ffmpeg.Frame) error {
+		found = true
+		return nil
+	})
+	return err == nil && found
+}
+
+// languageOf is a language tag (BCP 47) of what a file says: ISO 639-2 in either of its forms
+// (ger, deu), ISO 639-1, or a tag. "" where that names no language.
+func languageOf(s string) string {
+	t, err := language.Parse(strings.TrimSpace(s))
+	if err != nil || t == language.Und {
+		return ""
+	}
+	return t.String()
+}
+
 // longer is how long a source is that claims more than most seconds: at the most what the
 // packets say that come then, of the picture or else of the sound.
 func longer(path string, s *media.Source, most float64) (float64, error) {
 	kind := ffmpeg.Audio
-	n := slices.IndexFunc(s.Streams, func(s media.Stream) bool { return s.Kind == string(ffmpeg.Video) })
+	n := s.Picture
 	if n >= 0 {
 		kind = ffmpeg.Video
 	} else if n = slices.IndexFunc(s.Streams, func(s media.Stream) bool { return s.Kind == string(ffmpeg.Audio) }); n < 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/Eyevinn/mp4ff/aac"
 	"github.com/Eyevinn/mp4ff/mp4"
+	"golang.org/x/text/language"
 
 	"github.com/fre-engine/fre/video/ffmpeg"
 	"github.com/fre-engine/fre/video/media"
@@ -127,11 +128,16 @@ func (e *sounding) run() (err error) {
 // describe writes the initialisation segment.
 func (e *sounding) describe() error {
 	init := mp4.CreateEmptyInit()
-	language := e.stream.Language
-	if len(language) != 3 {
-		language = "und"
+	spoken := language.Und
+	if t, err := language.Parse(languageOf(e.stream.Language)); err == nil {
+		spoken = t
 	}
-	track := init.AddEmptyTrack(sampleRate, "audio", language)
+	base, _ := spoken.Base()
+	code := base.ISO3() // as mdhd has it
+	if spoken == language.Und {
+		code = "und"
+	}
+	track := init.AddEmptyTrack(sampleRate, "audio", code)
 	if err := track.SetAACDescriptor(aac.AAClc, sampleRate); err != nil {
 		return fmt.Errorf("describe the sound: %w", err)
 	}

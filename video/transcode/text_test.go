@@ -148,7 +148,7 @@ end
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			source, err := transcode.Probe(tt.path, 0)
-			if err != nil || source.Streams[tt.ask.Stream].Kind != "subtitle" || tt.ask.Stream == 1 && source.Streams[1].Language != "pol" {
+			if err != nil || source.Streams[tt.ask.Stream].Kind != "subtitle" || tt.ask.Stream == 1 && source.Streams[1].Language != "pl" {
 				t.Fatalf("%+v, %v", source, err)
 			}
 			got, err := transcode.Text(tt.path, tt.ask)

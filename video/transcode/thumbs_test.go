@@ -105,7 +105,7 @@ func TestThumbsUpright(t *testing.T) {
 	checkLeaks(t)
 	for _, degrees := range []int{90, 180, 270} {
 		t.Run(fmt.Sprint(degrees), func(t *testing.T) {
-			path := lying(t, degrees)
+			path := lying(t, degrees, false)
 			s, err := transcode.Probe(path, 0)
 			if err != nil || s.Streams[0].Rotation != degrees || s.Streams[0].Width != codedWidth || s.Streams[0].Height != codedHeight {
 				t.Fatalf("%+v, %v", s, err)
