@@ -117,6 +117,7 @@ type Rendition struct {
 	Width     int            `json:"width,omitempty"`
 	Height    int            `json:"height,omitempty"`
 	FrameRate media.Fraction `json:"frame_rate,omitzero"`
+	Colour    media.Colour   `json:"colour,omitzero"`
 
 	SampleRate int    `json:"sample_rate,omitempty"`
 	Channels   int    `json:"channels,omitempty"`

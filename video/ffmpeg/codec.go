@@ -111,6 +111,7 @@ type EncoderOptions struct {
 	PixelFormat   string
 	FrameRate     Rational
 	SampleRatio   Rational
+	Colour        Colour
 
 	SampleRate, Channels int    // of sound
 	SampleFormat         string // such as fltp
@@ -136,6 +137,11 @@ func NewEncoder(o EncoderOptions) (*Encoder, error) {
 	if o.Width > 0 {
 		e.c.width, e.c.height = C.int(o.Width), C.int(o.Height)
 		e.c.framerate, e.c.sample_aspect_ratio = o.FrameRate.c(), o.SampleRatio.c()
+		e.c.color_primaries, e.c.color_trc, e.c.colorspace = uint32(o.Colour.Primaries), uint32(o.Colour.Transfer), uint32(o.Colour.Matrix)
+		e.c.color_range = C.AVCOL_RANGE_MPEG
+		if o.Colour.Full {
+			e.c.color_range = C.AVCOL_RANGE_JPEG
+		}
 		format := C.CString(o.PixelFormat)
 		e.c.pix_fmt = C.av_get_pix_fmt(format)
 		C.free(unsafe.Pointer(format))

@@ -61,7 +61,10 @@ type Stream struct {
 	Rotation    int      `json:"rotation,omitempty"` // 90, 180 or 270 degrees clockwise
 	Mirrored    bool     `json:"mirrored,omitempty"` // left for right, before it is turned
 	SampleRatio Rational `json:"-"`                  // width to height of a pixel; 0/1 if it is not said
-	FrameRate   Rational `json:"-"`                  // on average
+	FixedRatio  bool     `json:"-"`                  // the container says so, whatever frames say
+	Interlaced  bool     `json:"interlaced,omitempty"`
+	Colour      Colour   `json:"-"`
+	FrameRate   Rational `json:"-"` // on average
 	PixelFormat string   `json:"pixel_format,omitempty"`
 
 	SampleRate int `json:"sample_rate,omitempty"` // of sound, for each second and channel
@@ -145,6 +148,9 @@ func (in *Input) stream(i int) Stream {
 		s.Kind, s.Width, s.Height = Video, int(p.width), int(p.height)
 		s.SampleRatio = rational(C.av_guess_sample_aspect_ratio(in.c, st, nil))
 		s.FrameRate = rational(C.av_guess_frame_rate(in.c, st, nil))
+		s.FixedRatio = st.sample_aspect_ratio.num != 0
+		s.Interlaced = p.field_order > C.AV_FIELD_PROGRESSIVE
+		s.Colour = colour(p.color_primaries, p.color_trc, p.color_space, p.color_range, p.format)
 		if m := C.matrix(st); m != nil {
 			m := unsafe.Slice((*int32)(m), 9)
 			s.Rotation, s.Mirrored = orientation(m[0], m[1], m[3], m[4])

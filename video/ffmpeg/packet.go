@@ -5,8 +5,29 @@ package ffmpeg
 #include <libavutil/frame.h>
 #include <libavutil/channel_layout.h>
 #include <libavutil/imgutils.h>
+#include <libavutil/mastering_display_metadata.h>
 #include <libavutil/pixdesc.h>
 #include <libavutil/samplefmt.h>
+
+// The brightest that a picture says it has, in candelas per square metre; 0 where it does not.
+static double peak(const AVFrame *f) {
+	const AVFrameSideData *d = av_frame_get_side_data(f, AV_FRAME_DATA_CONTENT_LIGHT_LEVEL);
+	if (d && ((AVContentLightMetadata *)d->data)->MaxCLL)
+		return ((AVContentLightMetadata *)d->data)->MaxCLL;
+	d = av_frame_get_side_data(f, AV_FRAME_DATA_MASTERING_DISPLAY_METADATA);
+	if (d && ((AVMasteringDisplayMetadata *)d->data)->has_luminance)
+		return av_q2d(((AVMasteringDisplayMetadata *)d->data)->max_luminance);
+	return 0;
+}
+
+static int is_rgb(int format) {
+	const AVPixFmtDescriptor *d = av_pix_fmt_desc_get(format);
+	return d && d->flags & (AV_PIX_FMT_FLAG_RGB | AV_PIX_FMT_FLAG_PAL);
+}
+
+static int is_full(int format) {
+	return format == AV_PIX_FMT_YUVJ420P || format == AV_PIX_FMT_YUVJ422P || format == AV_PIX_FMT_YUVJ444P || format == AV_PIX_FMT_YUVJ440P || format == AV_PIX_FMT_YUVJ411P;
+}
 
 static int alone(AVBufferRef *b) { return b && av_buffer_is_writable(b); }
 */
@@ -253,6 +274,33 @@ func (f *Frame) ForceKey(key bool) {
 		f.c.pict_type = C.AV_PICTURE_TYPE_I
 	}
 }
+
+// Colour is what the numbers of pixels mean, in code points of ITU-T H.273.
+type Colour struct {
+	Primaries, Transfer, Matrix int // 2: not said
+	Full                        bool
+}
+
+func colour(primaries, transfer, matrix, colourRange uint32, format C.int) Colour {
+	c := Colour{Primaries: int(primaries), Transfer: int(transfer), Matrix: int(matrix), Full: colourRange == C.AVCOL_RANGE_JPEG || C.is_full(format) != 0}
+	if C.is_rgb(format) != 0 {
+		c.Matrix = C.AVCOL_SPC_RGB
+	} else if c.Matrix == C.AVCOL_SPC_RGB {
+		c.Matrix = C.AVCOL_SPC_UNSPECIFIED
+	}
+	return c
+}
+
+// Colour of a picture.
+func (f *Frame) Colour() Colour {
+	return colour(f.c.color_primaries, f.c.color_trc, f.c.colorspace, f.c.color_range, f.c.format)
+}
+
+// Peak is how bright a picture says it may be, in candelas per square metre; 0 if it does not.
+func (f *Frame) Peak() float64 { return float64(C.peak(f.c)) }
+
+// Interlaced says whether a picture is two, of its odd and of its even lines.
+func (f *Frame) Interlaced() bool { return f.c.interlaced_frame != 0 }
 
 // Unref gives up what the frame holds, which may be nothing.
 func (f *Frame) Unref() {

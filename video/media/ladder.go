@@ -16,6 +16,7 @@ type Rung struct {
 	Height  int    `json:"height"`
 	BitRate int64  `json:"bit_rate"`        // bits each second: what it may have for long
 	Codec   string `json:"codec,omitempty"` // of [Codecs]; H264 if it is not given
+	Colour  Colour `json:"colour,omitzero"` // with 10 bits if it has HDR, else 8; the usual of its size if it is not given
 }
 
 // What pictures are encoded in.
@@ -55,6 +56,21 @@ func In(codec string, rungs []Rung) []Rung {
 		in = append(in, r)
 	}
 	return in
+}
+
+// Coloured are the rungs of a ladder in what every screen can show of a source's colours, and
+// behind them, where the source has HDR and the codec does, the same in HDR.
+func Coloured(source Colour, rungs []Rung) []Rung {
+	var in, bright []Rung
+	for _, r := range rungs {
+		r.Colour = source.Plain()
+		in = append(in, r)
+		if source.HDR() && (r.Codec == HEVC || r.Codec == AV1) {
+			r.Name, r.Colour = r.Name+"-hdr", source.Bright()
+			bright = append(bright, r)
+		}
+	}
+	return append(in, bright...)
 }
 
 // heights of the usual rungs in pixels, by the shorter side, and the bit rates that they

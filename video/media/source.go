@@ -27,6 +27,9 @@ type Stream struct {
 	Mirrored  bool     `json:"mirrored,omitempty"` // left for right, before that
 	FrameRate Fraction `json:"frame_rate,omitzero"`
 
+	Interlaced bool   `json:"interlaced,omitempty"` // a picture is two, of odd and of even lines
+	Colour     Colour `json:"colour,omitzero"`
+
 	SampleRate int `json:"sample_rate,omitempty"`
 	Channels   int `json:"channels,omitempty"`
 }

@@ -27,15 +27,10 @@ func DASH(a *asset.Asset) ([]byte, error) {
 	start := mpd.Duration(0)
 	period.Start = &start
 	m.AppendPeriod(period)
-	if pictures := a.Of("video"); len(pictures) > 0 {
-		set := mpd.NewAdaptationSetWithParams("video", "video/mp4", true, 1)
-		set.ContentProtections = protections(a)
-		set.SegmentTemplate = template(pictures[0]) // their frames, so their segments, are aligned
-		for _, r := range pictures {
-			_, peak := r.Rates()
-			set.AppendRepresentation(mpd.NewVideoRepresentation(r.Name, r.Codec, "", fmt.Sprintf("%d/%d", r.FrameRate.Num, max(r.FrameRate.Den, 1)), int(peak), r.Width, r.Height))
+	for _, hdr := range []bool{false, true} { // players may not change between them
+		if set := pictures(a, hdr); set != nil {
+			period.AppendAdaptationSet(set)
 		}
-		period.AppendAdaptationSet(set)
 	}
 	sounds := a.Of("audio")
 	for i, r := range sounds {
@@ -69,6 +64,32 @@ func DASH(a *asset.Asset) ([]byte, error) {
 		return nil, err
 	}
 	return b.Bytes(), nil
+}
+
+// pictures are the renditions with HDR or those without it; nil if there are none. Who does not
+// know the transfer function of those with HDR leaves them alone (DASH-IF IOP 4.3, 10.3.3).
+func pictures(a *asset.Asset, hdr bool) *mpd.AdaptationSetType {
+	var set *mpd.AdaptationSetType
+	for _, r := range a.Of("video") {
+		if r.Colour.HDR() != hdr {
+			continue
+		}
+		if set == nil {
+			set = mpd.NewAdaptationSetWithParams("video", "video/mp4", true, 1)
+			set.ContentProtections = protections(a)
+			set.SegmentTemplate = template(r) // their frames, so their segments, are aligned
+			if hdr {
+				set.EssentialProperties = []*mpd.DescriptorType{
+					mpd.NewDescriptor("urn:mpeg:mpegB:cicp:ColourPrimaries", fmt.Sprint(r.Colour.Primaries), ""),
+					mpd.NewDescriptor("urn:mpeg:mpegB:cicp:TransferCharacteristics", fmt.Sprint(r.Colour.Transfer), ""),
+					mpd.NewDescriptor("urn:mpeg:mpegB:cicp:MatrixCoefficients", fmt.Sprint(r.Colour.Matrix), ""),
+				}
+			}
+		}
+		_, peak := r.Rates()
+		set.AppendRepresentation(mpd.NewVideoRepresentation(r.Name, r.Codec, "", fmt.Sprintf("%d/%d", r.FrameRate.Num, max(r.FrameRate.Den, 1)), int(peak), r.Width, r.Height))
+	}
+	return set
 }
 
 // template says where a rendition's segments are, and how long each takes.

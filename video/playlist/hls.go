@@ -70,6 +70,7 @@ func Master(a *asset.Asset, form Form) []byte {
 			Bandwidth: uint32(peak + loudest), AverageBandwidth: uint32(average + loudest), Codecs: r.Codec,
 			Resolution: fmt.Sprintf("%dx%d", r.Width, r.Height), FrameRate: float64(r.FrameRate.Num) / float64(max(r.FrameRate.Den, 1)),
 		}
+		v.VideoRange = ranged(pictures, r)
 		v.Alternatives = tracks
 		if codec != "" {
 			v.Codecs, v.Audio = r.Codec+","+codec, sound
@@ -84,7 +85,7 @@ func Master(a *asset.Asset, form Form) []byte {
 			break
 		}
 		p.Append(r.Name+"-keys.m3u8", nil, m3u8.VariantParams{
-			Bandwidth: uint32(keyRate(r)), Codecs: r.Codec, Resolution: fmt.Sprintf("%dx%d", r.Width, r.Height), Iframe: true,
+			Bandwidth: uint32(keyRate(r)), Codecs: r.Codec, Resolution: fmt.Sprintf("%dx%d", r.Width, r.Height), Iframe: true, VideoRange: ranged(pictures, r),
 		})
 	}
 	if len(pictures) == 0 { // sound alone
@@ -94,6 +95,14 @@ func Master(a *asset.Asset, form Form) []byte {
 		}
 	}
 	return p.Encode().Bytes()
+}
+
+// ranged is VIDEO-RANGE of a rendition: players are told where some have HDR.
+func ranged(pictures []*asset.Rendition, r *asset.Rendition) string {
+	if !slices.ContainsFunc(pictures, func(r *asset.Rendition) bool { return r.Colour.HDR() }) {
+		return ""
+	}
+	return r.Colour.Range()
 }
 
 // mainSound is the track of sound that is heard unless somebody chooses: the one of which the

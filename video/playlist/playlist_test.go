@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -132,6 +133,46 @@ func TestMainSound(t *testing.T) {
 			if strings.HasPrefix(line, "#EXT-X-MEDIA") && strings.Contains(line, "DEFAULT=YES") != strings.Contains(line, fmt.Sprintf(`URI="a%d.m3u8"`, want)) {
 				t.Errorf("defaults %v: %s", defaults, line)
 			}
+		}
+	}
+}
+
+// TestRanges: renditions with HDR stand beside those that every screen can show, and players are
+// told which are which; where there are none, nothing is said.
+func TestRanges(t *testing.T) {
+	sdr := media.Colour{Primaries: media.BT709, Transfer: media.BT709, Matrix: media.BT709}
+	for _, tt := range []struct {
+		colours []media.Colour
+		want    []string
+	}{
+		{[]media.Colour{sdr, sdr}, nil},
+		{[]media.Colour{sdr, {Primaries: media.BT2020, Transfer: media.PQ, Matrix: media.BT2020}}, []string{"SDR", "PQ", "SDR", "PQ"}},
+		{[]media.Colour{sdr, {Primaries: media.BT2020, Transfer: media.HLG, Matrix: media.BT2020}}, []string{"SDR", "HLG", "SDR", "HLG"}},
+	} {
+		a := &asset.Asset{Duration: 2}
+		for i, c := range tt.colours {
+			a.Renditions = append(a.Renditions, &asset.Rendition{
+				Name: fmt.Sprintf("v%d", i), Kind: "video", Codec: "hvc1.2.4.L93.90", Width: 320, Height: 180, FrameRate: media.Fraction{Num: 25, Den: 1}, Colour: c, TimeScale: 90000, Init: 700,
+				Segments: []asset.Segment{{Offset: 700, Size: 1000, Duration: 180000, Key: 600}},
+			})
+		}
+		master := playlist.Master(a, playlist.MP4)
+		stream.CheckMaster(t, master)
+		var got []string
+		for _, rest := range strings.Split(string(master), "VIDEO-RANGE=")[1:] {
+			got = append(got, strings.FieldsFunc(rest, func(r rune) bool { return r == ',' || r == '\n' })[0])
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%v: %s", got, master)
+		}
+		manifest, err := playlist.DASH(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream.CheckManifest(t, manifest)
+		sets := strings.Split(string(manifest), "<AdaptationSet")[1:]
+		if want := max(1, len(tt.want)/2); len(sets) != want || want == 2 && (strings.Contains(sets[0], "cicp:TransferCharacteristics") || !strings.Contains(sets[1], fmt.Sprintf(`cicp:TransferCharacteristics" value="%d"`, tt.colours[1].Transfer))) {
+			t.Errorf("%s", manifest)
 		}
 	}
 }

@@ -177,11 +177,11 @@ func (w *work) plan(s *media.Source, codec string) (*asset.Plan, error) {
 	}
 	if picture != nil {
 		p.Video = picture.Index
-		p.Grid.Rate = frameRate(picture.FrameRate)
+		p.Grid.Rate = frameRate(picture.FrameRate, picture.Interlaced)
 		rate := float64(p.Grid.Rate.Num) / float64(p.Grid.Rate.Den)
 		p.Grid.Segment = max(1, int(math.Round(segmentSeconds*rate)))
 		p.Chunk = p.Grid.Segment * chunkSize(s.Duration, w.cfg.Slots)
-		p.Rungs = media.In(codec, media.Ladder(picture.Width, picture.Height, rate, w.cfg.Rungs))
+		p.Rungs = media.Coloured(picture.Colour, media.In(codec, media.Ladder(picture.Width, picture.Height, rate, w.cfg.Rungs)))
 		p.Thumbs = max(1, math.Round(s.Duration/120))
 	}
 	return p, nil
@@ -200,8 +200,12 @@ func chunkSize(seconds float64, slots int) int {
 }
 
 // frameRate is the one that a source's is made into: its own, where it is no more than 60,
-// else a half or less of it; 30 where it is not known or no rate of pictures.
-func frameRate(f media.Fraction) media.Fraction {
+// else a half or less of it; 30 where it is not known or no rate of pictures. Pictures that are
+// interlaced are two each.
+func frameRate(f media.Fraction, interlaced bool) media.Fraction {
+	if rate := float64(f.Num) / float64(f.Den); interlaced && rate <= 30.5 {
+		f.Num *= 2
+	}
 	rate := float64(f.Num) / float64(f.Den)
 	if f.Num <= 0 || f.Den <= 0 || rate < 0.1 || rate > 240 {
 		return media.Fraction{Num: 30, Den: 1}
@@ -276,7 +280,7 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	}
 
 	for i, rung := range p.Rungs {
-		r := &asset.Rendition{Name: "v" + rung.Name, Kind: "video", Width: rung.Width, Height: rung.Height, FrameRate: p.Grid.Rate}
+		r := &asset.Rendition{Name: "v" + rung.Name, Kind: "video", Width: rung.Width, Height: rung.Height, FrameRate: p.Grid.Rate, Colour: rung.Colour}
 		var parts []part
 		for n, c := range chunks {
 			at := int64(0)

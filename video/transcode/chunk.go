@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/Eyevinn/mp4ff/mp4"
@@ -39,7 +40,14 @@ func Chunk(path string, c media.Chunk) (*media.Chunked, [][]byte, error) {
 			return nil, nil, fmt.Errorf("a rung of %d × %d pixels", r.Width, r.Height)
 		}
 	}
-	e := &encoding{c: c}
+	c.Rungs = slices.Clone(c.Rungs)
+	for i := range c.Rungs {
+		if r := &c.Rungs[i]; r.Colour == (media.Colour{}) {
+			r.Colour = media.Colour{Primaries: media.Unsaid, Transfer: media.Unsaid, Matrix: media.Unsaid}.Known(c.Rungs[0].Width, c.Rungs[0].Height)
+		}
+	}
+	e := &encoding{c: c, gridded: ffmpeg.NewFrame()}
+	defer e.close()
 	work := e.blank
 	if !c.Blank {
 		r, err := open(path, c.Stream, ffmpeg.Video, c.Offset)
@@ -49,7 +57,6 @@ func Chunk(path string, c media.Chunk) (*media.Chunked, [][]byte, error) {
 		defer r.close()
 		e.reading, work = r, e.run
 	}
-	defer e.close()
 	if err := e.open(); err != nil {
 		return nil, nil, err
 	}
@@ -65,17 +72,27 @@ func Chunk(path string, c media.Chunk) (*media.Chunked, [][]byte, error) {
 	return head, bodies, nil
 }
 
-// encoding is a chunk being made.
+// encoding is a chunk being made. Pictures go through three graphs:
+//
+//	decoder → fields (those of interlaced pictures) → grid → shape → an encoder for each rung
+//
+// No graph is made that is not needed.
 type encoding struct {
 	c        media.Chunk
 	*reading               // nil for what is blank
-	graph    *ffmpeg.Graph // nil until the first frame says what comes
+	fields   *ffmpeg.Graph // nil while no picture is interlaced
+	fielded  look          // what fields are made for
+	grid     *ffmpeg.Graph // nil until the first picture says what comes
+	gridded  *ffmpeg.Frame // from grid
+	shape    *ffmpeg.Graph // for pictures of the look in shaped
+	shaped   look
 	rungs    []*rung
 }
 
 // rung is one rendition of it.
 type rung struct {
 	codec   *codec
+	colour  media.Colour
 	encoder *ffmpeg.Encoder
 	packet  *ffmpeg.Packet
 	frame   *ffmpeg.Frame
@@ -89,9 +106,12 @@ func (e *encoding) close() {
 		r.packet.Close()
 		r.frame.Close()
 	}
-	if e.graph != nil {
-		e.graph.Close()
+	for _, g := range []*ffmpeg.Graph{e.fields, e.grid, e.shape} {
+		if g != nil {
+			g.Close()
+		}
 	}
+	e.gridded.Close()
 }
 
 func (e *encoding) open() error {
@@ -103,33 +123,88 @@ func (e *encoding) open() error {
 		}
 		encoder, err := ffmpeg.NewEncoder(ffmpeg.EncoderOptions{
 			Codec: codec.encoder, TimeBase: ffmpeg.Rational{Num: rate.Den, Den: rate.Num}, FrameRate: rate, Threads: e.c.Threads,
-			Width: want.Width, Height: want.Height, PixelFormat: pixelFormat, SampleRatio: ffmpeg.Rational{Num: 1, Den: 1},
+			Width: want.Width, Height: want.Height, PixelFormat: formatOf(want.Colour), SampleRatio: ffmpeg.Rational{Num: 1, Den: 1},
+			Colour:  ffmpeg.Colour{Primaries: want.Colour.Primaries, Transfer: want.Colour.Transfer, Matrix: want.Colour.Matrix},
 			Options: encoderOptions(codec, e.c, want),
 		})
 		if err != nil {
 			return err
 		}
 		e.rungs = append(e.rungs, &rung{
-			codec: codec, encoder: encoder, packet: ffmpeg.NewPacket(), frame: ffmpeg.NewFrame(),
+			codec: codec, colour: want.Colour, encoder: encoder, packet: ffmpeg.NewPacket(), frame: ffmpeg.NewFrame(),
 			fragments: fragments{limit: mostOfRung, number: e.c.From / e.c.Grid.Segment},
 		})
 	}
 	return nil
 }
 
-// filters are made for the frames that come: turned upright, on the grid from the chunk's
-// first frame on, in every rung's size with square pixels.
-func (e *encoding) filters(f *ffmpeg.Frame) error {
-	grid := e.c.Grid.Rate
-	start := float64(e.c.From)*float64(grid.Den)/float64(grid.Num) + e.c.Offset
-	var split, scaled strings.Builder
+// base is the unit of time before the grid: half of the stream's, for each field has one.
+func (e *encoding) base() ffmpeg.Rational {
+	if b := e.stream.TimeBase; b.Den <= 1<<30 {
+		return ffmpeg.Rational{Num: b.Num, Den: 2 * b.Den}
+	}
+	return e.stream.TimeBase
+}
+
+// halved is a time of the stream in units of base.
+func (e *encoding) halved(t int64) int64 { return ffmpeg.Rescale(t, e.stream.TimeBase, e.base()) }
+
+// onGrid makes the filter that places pictures of any look on the grid, from the chunk's first
+// frame on.
+func (e *encoding) onGrid(l look) (err error) {
+	rate := e.c.Grid.Rate
+	start := float64(e.c.From)*float64(rate.Den)/float64(rate.Num) + e.c.Offset
+	e.grid, err = ffmpeg.NewGraph(fmt.Sprintf("%s,fps=fps=%d/%d:start_time=%.9f:round=near,buffersink", l.source(e.base()), rate.Num, rate.Den, start), 1)
+	return err
+}
+
+// shapes makes the filters for pictures of a look: turned upright, in every rung's size, with
+// square pixels, in its colours. What zscale has to convert is converted once, for all rungs
+// that have the same.
+func (e *encoding) shapes(l look, peak float64) error {
+	if e.shape != nil {
+		e.shape.Close()
+		e.shape = nil
+	}
+	from := colourOf(l, e.stream, peak)
+	w, h := shown(e.stream, l.width, l.height, l.ratio)
+	var split, made strings.Builder
+	var common *media.Rung // the first of those that are converted
+	shared, ways := 0, 0
+	for i := range e.c.Rungs {
+		r := &e.c.Rungs[i]
+		switch {
+		case plain(from, r.Colour):
+			fmt.Fprintf(&split, "[s%d]", i)
+			ways++
+		case common == nil:
+			common = r
+			split.WriteString("[c]")
+			ways++
+			fallthrough
+		default:
+			shared++
+		}
+	}
+	if common != nil {
+		inner, high := fit(w, h, common.Width, common.Height)
+		fmt.Fprintf(&made, ";[c]%s,split=%d", converted(from, common.Colour, inner, high), shared)
+		for i, r := range e.c.Rungs {
+			if !plain(from, r.Colour) {
+				fmt.Fprintf(&made, "[s%d]", i)
+			}
+		}
+	}
 	for i, r := range e.c.Rungs {
-		fmt.Fprintf(&split, "[s%d]", i)
-		fmt.Fprintf(&scaled, ";[s%d]scale=%d:%d:flags=bicubic,format=%s,setsar=1,buffersink", i, r.Width, r.Height, pixelFormat)
+		of := from
+		if !plain(from, r.Colour) {
+			of = common.Colour
+		}
+		fmt.Fprintf(&made, ";[s%d]%s,buffersink", i, scaled(w, h, of, target{r.Width, r.Height, formatOf(r.Colour), r.Colour}))
 	}
 	var err error
-	e.graph, err = ffmpeg.NewGraph(fmt.Sprintf("%s,fps=fps=%d/%d:start_time=%.9f:round=near,split=%d%s%s",
-		upright(f, e.stream), grid.Num, grid.Den, start, len(e.rungs), &split, &scaled), e.c.Threads)
+	e.shape, err = ffmpeg.NewGraph(fmt.Sprintf("%s%s,split=%d%s%s", l.source(e.base()), upright(e.stream), ways, &split, &made), e.c.Threads)
+	e.shaped = l
 	return err
 }
 
@@ -140,21 +215,27 @@ func (e *encoding) run() error {
 	e.step = e.units(step)
 	if e.c.From > 0 {
 		e.wanted = e.units(float64(e.c.From)*step + e.offset)
+		if e.stream.Interlaced {
+			e.wanted -= 3 * e.step // fields are made with those before them
+		}
 		if err := e.seek((float64(e.c.From) + .5) * step); err != nil { // frames are rounded to the nearest of the grid
 			return err
 		}
 	}
 	err := e.decode(ffmpeg.DecoderOptions{Threads: e.c.Threads}, e.whole, e.filter)
-	if e.graph == nil && e.c.From > 0 {
+	if e.grid == nil && e.c.From > 0 {
 		return nil // the source has ended before, or what is left cannot be decoded
 	}
-	if err == nil && e.graph == nil {
+	if err == nil && e.grid == nil {
 		err = errNoPicture
 	}
 	if err != nil {
 		return err
 	}
-	if err := e.graph.End(e.end); err != nil {
+	if err := e.endFields(); err != nil {
+		return err
+	}
+	if err := e.grid.End(e.halved(e.end)); err != nil {
 		return err
 	}
 	if err := e.pull(); err != nil {
@@ -171,7 +252,7 @@ func (e *encoding) run() error {
 // blank encodes black pictures.
 func (e *encoding) blank() error {
 	for i, r := range e.rungs {
-		black, err := ffmpeg.NewPicture(e.c.Rungs[i].Width, e.c.Rungs[i].Height, pixelFormat)
+		black, err := ffmpeg.NewPicture(e.c.Rungs[i].Width, e.c.Rungs[i].Height, formatOf(r.colour))
 		if err != nil {
 			return err
 		}
@@ -196,29 +277,101 @@ func (e *encoding) whole() bool {
 	return e.c.To >= 0 && e.rungs[len(e.rungs)-1].frames == e.c.To-e.c.From
 }
 
-// filter sends a picture through the filters and encodes what comes out.
+// filter sends a picture through the filters and encodes what comes out. Once one is
+// interlaced, all that look like it go through the filter that makes pictures of fields, which
+// passes others on.
 func (e *encoding) filter(f *ffmpeg.Frame) error {
-	if e.graph == nil {
-		if err := e.filters(f); err != nil {
+	l := lookOf(f)
+	if e.fields != nil && l != e.fielded {
+		if err := e.endFields(); err != nil {
 			return err
 		}
 	}
-	if err := e.graph.Send(f); err != nil {
+	const least = 3 // lines and columns that the filter takes
+	if e.fields == nil && f.Interlaced() && l.width >= least && l.height >= least {
+		var err error
+		if e.fields, err = ffmpeg.NewGraph(l.source(e.stream.TimeBase)+",bwdif=mode=send_field:parity=auto:deint=interlaced,buffersink", e.c.Threads); err != nil {
+			return err
+		}
+		e.fielded = l
+	}
+	if e.fields == nil {
+		f.SetPTS(e.halved(f.PTS()))
+		return e.place(f)
+	}
+	if err := e.fields.Send(f); err != nil {
+		return err
+	}
+	return e.pullFields(f)
+}
+
+// pullFields takes the pictures that were made of fields; f is for them.
+func (e *encoding) pullFields(f *ffmpeg.Frame) error {
+	for {
+		err := e.fields.Receive(0, f)
+		if errors.Is(err, ffmpeg.ErrAgain) || errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		f.SetPTS(ffmpeg.Rescale(f.PTS(), e.fields.TimeBase(0), e.base()))
+		if err := e.place(f); err != nil {
+			return err
+		}
+	}
+}
+
+// endFields takes what the filter of fields holds back, and ends it.
+func (e *encoding) endFields() error {
+	if e.fields == nil {
+		return nil
+	}
+	f := ffmpeg.NewFrame()
+	defer f.Close()
+	err := e.fields.End(e.end)
+	if err == nil {
+		err = e.pullFields(f)
+	}
+	e.fields.Close()
+	e.fields = nil
+	return err
+}
+
+// place gives the grid a picture, and encodes what comes out.
+func (e *encoding) place(f *ffmpeg.Frame) error {
+	if e.grid == nil {
+		if err := e.onGrid(lookOf(f)); err != nil {
+			return err
+		}
+	}
+	if err := e.grid.Send(f); err != nil {
 		return err
 	}
 	return e.pull()
 }
 
-// pull encodes what has come out of the filters, a frame of each rung in turn: where a
-// picture is to be shown for long, they make many of it, but only when they are asked.
+// pull encodes what is on the grid, a frame of each rung in turn: where a picture is to be
+// shown for long, the grid makes many of it, but only when it is asked.
 func (e *encoding) pull() error {
 	for !e.whole() {
-		for i, r := range e.rungs {
-			err := e.graph.Receive(i, r.frame)
-			if errors.Is(err, ffmpeg.ErrAgain) || errors.Is(err, io.EOF) {
-				return nil
+		err := e.grid.Receive(0, e.gridded)
+		if errors.Is(err, ffmpeg.ErrAgain) || errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if l := lookOf(e.gridded); e.shape == nil || l != e.shaped {
+			if err := e.shapes(l, e.gridded.Peak()); err != nil {
+				return err
 			}
-			if err != nil {
+		}
+		if err := e.shape.Send(e.gridded); err != nil {
+			return err
+		}
+		for i, r := range e.rungs {
+			if err := e.shape.Receive(i, r.frame); err != nil {
 				return err
 			}
 			if err := e.give(r, r.frame); err != nil {
@@ -302,6 +455,10 @@ func (e *encoding) describe(r *rung) error {
 	track := init.AddEmptyTrack(timeScale, "video", "und")
 	if err := r.codec.describe(track, r, r.encoder.Header()); err != nil {
 		return fmt.Errorf("describe the video: %w", err)
+	}
+	if entry, ok := track.Mdia.Minf.Stbl.Stsd.Children[0].(*mp4.VisualSampleEntryBox); ok {
+		c := r.colour
+		entry.AddChild(&mp4.ColrBox{ColorType: "nclx", ColorPrimaries: uint16(c.Primaries), TransferCharacteristics: uint16(c.Transfer), MatrixCoefficients: uint16(c.Matrix)})
 	}
 	return r.begin(init)
 }

@@ -23,16 +23,17 @@ type codec struct {
 	options  func(preset string) map[string]string             // beside those that are common
 	describe func(track *mp4.TrakBox, r *rung, h []byte) error // makes the sample entry of the encoder's header
 	sample   func(packet []byte) []byte                        // as a file has it; it does not keep packet
+	bright   string                                            // the profile with 10 bits; "": the encoder knows
 }
 
 func codecOf(name string) (*codec, error) {
 	switch name {
 	case "", media.H264:
-		return &codec{"libx264", "x264-params", x264, describeAVC, units}, nil
+		return &codec{"libx264", "x264-params", x264, describeAVC, units, "high10"}, nil
 	case media.HEVC:
-		return &codec{"libx265", "x265-params", x265, describeHEVC, units}, nil
+		return &codec{"libx265", "x265-params", x265, describeHEVC, units, "main10"}, nil
 	case media.AV1:
-		return &codec{"libsvtav1", "", svtAV1, describeAV1, withoutDelimiter}, nil
+		return &codec{"libsvtav1", "", svtAV1, describeAV1, withoutDelimiter, ""}, nil
 	}
 	return nil, fmt.Errorf("pictures are not encoded in %q", name)
 }
@@ -49,6 +50,9 @@ func encoderOptions(k *codec, c media.Chunk, r media.Rung) map[string]string {
 		preset = "veryfast"
 	}
 	o := k.options(preset)
+	if r.Colour.HDR() && k.bright != "" {
+		o["profile"] = k.bright
+	}
 	o["g"] = strconv.Itoa(c.Grid.Segment)
 	if k.own != "" {
 		o["maxrate"], o["bufsize"] = strconv.FormatInt(r.BitRate, 10), strconv.FormatInt(2*r.BitRate, 10)
@@ -156,8 +160,8 @@ func withoutDelimiter(packet []byte) []byte {
 	return bytes.Clone(packet)
 }
 
-// describeAV1 writes an av01 sample entry (ibid., 2.2 and 2.3). What is made has 8 bits in
-// 4:2:0 (profile 0).
+// describeAV1 writes an av01 sample entry (ibid., 2.2 and 2.3). What is made has 8 or 10
+// bits in 4:2:0 (profile 0).
 func describeAV1(track *mp4.TrakBox, r *rung, header []byte) error {
 	for rest := header; ; {
 		var kind byte
@@ -173,9 +177,13 @@ func describeAV1(track *mp4.TrakBox, r *rung, header []byte) error {
 			return err
 		}
 		w, h := r.encoder.Size()
+		deep := byte(0)
+		if r.colour.HDR() {
+			deep = 1
+		}
 		track.Tkhd.Width, track.Tkhd.Height = mp4.Fixed32(w<<16), mp4.Fixed32(h<<16)
 		config := &mp4.Av1CBox{CodecConfRec: av1.CodecConfRec{
-			Version: 1, SeqLevelIdx0: level, SeqTier0: tier, ChromaSubsamplingX: 1, ChromaSubsamplingY: 1, ConfigOBUs: bytes.Clone(whole),
+			Version: 1, SeqLevelIdx0: level, SeqTier0: tier, HighBitdepth: deep, ChromaSubsamplingX: 1, ChromaSubsamplingY: 1, ConfigOBUs: bytes.Clone(whole),
 		}}
 		track.Mdia.Minf.Stbl.Stsd.AddChild(mp4.CreateVisualSampleEntryBox("av01", uint16(w), uint16(h), config))
 		return nil

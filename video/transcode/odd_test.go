@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -29,7 +30,7 @@ func TestOdd(t *testing.T) {
 		{"high pixels.mkv", picture + quick + "-vf setsar=1/2", 160, 180, 0, 75},
 		{"ten bits.mkv", picture + "-c:v libx265 -preset ultrafast -pix_fmt yuv420p10le -x265-params log-level=none", 320, 180, 0, 75},
 		{"HDR.mkv", picture + "-c:v libx265 -preset ultrafast -pix_fmt yuv420p10le -color_primaries bt2020 -color_trc smpte2084 -colorspace bt2020nc -x265-params log-level=none:hdr10=1:repeat-headers=1", 320, 180, 0, 75},
-		{"interlaced.ts", picture + "-vf tinterlace=interleave_top,fieldorder=tff -r 25 -c:v mpeg2video -flags +ildct+ilme -q:v 4", 320, 180, 0, 75},
+		{"interlaced.ts", picture + "-vf fps=50,tinterlace=interleave_top,fieldorder=tff -r 25 -c:v mpeg2video -flags +ildct+ilme -q:v 4", 320, 180, 0, 75},
 		{"late.ts", picture + quick + "-output_ts_offset 5000", 320, 180, 0, 75},
 		{"late.mkv", picture + quick + "-output_ts_offset 7.3", 320, 180, 0, 75},
 		{"changing rate.mkv", picture + quick + "-vf select='not(between(mod(n\\,10)\\,3\\,8))' -vsync vfr", 320, 180, 0, 75},
@@ -152,5 +153,82 @@ func TestLanguages(t *testing.T) {
 	}
 	if !slices.Equal(got, want) || s.Picture != -1 {
 		t.Errorf("of %q %q, want %q; pictures are stream %d", said, got, want, s.Picture)
+	}
+}
+
+// TestInterlaced: pictures that are two, of odd and of even lines, are made into two whole ones
+// each, whichever is first.
+func TestInterlaced(t *testing.T) {
+	checkLeaks(t)
+	const frames, fields = 8, 5 // each is shown for so many fields, so that every second change is within a picture
+	for _, tt := range []struct {
+		name, args string
+		combed     bool
+	}{
+		{"top.ts", "-vf fps=50,tinterlace=interleave_top,fieldorder=tff -flags +ildct+ilme -c:v mpeg2video -q:v 3", true},
+		{"bottom.mkv", "-vf fps=50,tinterlace=interleave_bottom,fieldorder=bff -c:v libx264 -preset ultrafast -flags +ildct+ilme -x264opts bff=1", true},
+		{"dv.avi", "-vf fps=50,scale=720:576:flags=neighbor,tinterlace=interleave_bottom,fieldorder=bff,format=yuv420p -flags +ildct+ilme -c:v dvvideo", true},
+		{"whole.mp4", "-vf fps=50 -c:v libx264 -preset ultrafast", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := coded(t, tt.name, "10", frames, tt.args)
+			s, err := transcode.Probe(path, 0)
+			if err != nil || s.Streams[0].Interlaced != tt.combed {
+				t.Fatalf("%+v, %v", s, err)
+			}
+			got := numbers(t, film(t, path, media.Chunk{
+				Grid: media.Grid{Rate: media.Fraction{Num: 50, Den: 1}, Segment: 10}, Offset: s.Offset,
+				Rungs: []media.Rung{{Width: 320, Height: 192, BitRate: 8_000_000}}, Preset: "ultrafast", Threads: 1,
+			}, 10))
+			var want []int
+			for n := range frames * fields {
+				want = append(want, n/fields)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%v", got)
+			}
+		})
+	}
+}
+
+// TestShapes: where the size or the shape of pixels changes within a film, pictures keep their
+// shape, with black beside them; chunks that begin elsewhere show the same.
+func TestShapes(t *testing.T) {
+	checkLeaks(t)
+	part := func(name, args string) []byte {
+		b, err := os.ReadFile(clip(t, name, strings.Fields("-f lavfi -i color=white:"+args+" -g 10")...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	for _, tt := range []struct{ name, first, second string }{
+		{"size.ts", "size=160x90:rate=10:duration=1 -c:v libx264 -preset ultrafast", "size=120x90:rate=10:duration=1 -c:v libx264 -preset ultrafast -output_ts_offset 1"},
+		{"ratio.ts", "size=128x96:rate=10:duration=1 -vf setsar=4/3 -c:v mpeg2video -q:v 3", "size=128x96:rate=10:duration=1 -c:v mpeg2video -q:v 3 -output_ts_offset 1.1"},
+	} {
+		path := write(t, tt.name, string(part("1.ts", tt.first))+string(part("2.ts", tt.second)))
+		s, err := transcode.Probe(path, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := film(t, path, media.Chunk{
+			Grid: media.Grid{Rate: media.Fraction{Num: 10, Den: 1}, Segment: 5}, Offset: s.Offset, Rungs: []media.Rung{{Width: 160, Height: 90, BitRate: 1_000_000}}, Preset: "ultrafast", Threads: 1,
+		}, 5)
+		gray, err := exec.Command("ffmpeg", "-v", "error", "-nostdin", "-i", out, "-vsync", "passthrough", "-f", "rawvideo", "-pix_fmt", "gray", "-").Output()
+		if err != nil || len(gray) != 20*160*90 {
+			t.Fatalf("%s: %v, %d pictures", tt.name, err, len(gray)/160/90)
+		}
+		for n := range 20 {
+			line := gray[n*160*90+45*160:][:160]
+			wide := 0
+			for _, v := range line {
+				if v > 128 {
+					wide++
+				}
+			}
+			if want := map[bool]int{true: 160, false: 120}[n < 10]; wide < want-4 || wide > want+4 || line[80] < 200 {
+				t.Errorf("%s: of picture %d %d columns are white, want %d", tt.name, n, wide, want)
+			}
+		}
 	}
 }

@@ -37,7 +37,9 @@ func Probe(path string, most float64) (*media.Source, error) {
 		case from.Cover:
 			to.Kind = string(ffmpeg.Other)
 		case from.Kind == ffmpeg.Video:
-			to.Width, to.Height = shown(from)
+			to.Width, to.Height = shown(from, from.Width, from.Height, ffmpeg.Rational{})
+			to.Interlaced = from.Interlaced
+			to.Colour = colourOf(look{colour: from.Colour}, from, 0)
 			to.Rotation, to.Mirrored = from.Rotation, from.Mirrored
 			to.FrameRate = media.Fraction{Num: from.FrameRate.Num, Den: from.FrameRate.Den}
 		}
@@ -56,7 +58,7 @@ func Probe(path string, most float64) (*media.Source, error) {
 	case begins-s.Offset <= priming:
 		s.Offset = begins
 	}
-	s.Picture = picture(path, in, s.Offset)
+	s.Picture = picture(path, in, s)
 	if long := in.Duration(); most > 0 && long > most {
 		if s.Duration, err = longer(path, s, most); err != nil {
 			return nil, err
@@ -65,12 +67,13 @@ func Probe(path string, most float64) (*media.Source, error) {
 	return s, nil
 }
 
-// picture is the stream of pictures to take: the best of which one can be decoded, or else the
-// best, so that its decoder says why there is none. -1 where there are none.
-func picture(path string, in *ffmpeg.Input, offset float64) int {
+// picture is the stream of pictures to take: the best of which one can be decoded, which says
+// more of them, or else the best, so that its decoder says why there is none. -1 where there
+// are none.
+func picture(path string, in *ffmpeg.Input, s *media.Source) int {
 	best := in.Best(ffmpeg.Video)
 	for _, i := range best {
-		if decodes(path, i, offset) {
+		if first(path, &s.Streams[i], s.Offset) {
 			return i
 		}
 	}
@@ -85,16 +88,18 @@ func picture(path string, in *ffmpeg.Input, offset float64) int {
 	return best[0]
 }
 
-// decodes says whether a picture of a stream can be had.
-func decodes(path string, stream int, offset float64) bool {
-	r, err := open(path, stream, ffmpeg.Video, offset)
+// first decodes the first picture of a stream and notes what it says; false if none can be had.
+func first(path string, s *media.Stream, offset float64) bool {
+	r, err := open(path, s.Index, ffmpeg.Video, offset)
 	if err != nil {
 		return false
 	}
 	defer r.close()
 	found := false
-	err = r.decode(ffmpeg.DecoderOptions{Threads: 1}, func() bool { return found }, func(*ffmpeg.Frame) error {
+	err = r.decode(ffmpeg.DecoderOptions{Threads: 1}, func() bool { return found }, func(f *ffmpeg.Frame) error {
 		found = true
+		s.Interlaced = s.Interlaced || f.Interlaced()
+		s.Colour = colourOf(lookOf(f), r.stream, f.Peak())
 		return nil
 	})
 	return err == nil && found

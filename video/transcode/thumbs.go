@@ -156,12 +156,6 @@ type drawing struct {
 	sheets  [][]byte
 }
 
-// look is what filters are made for.
-type look struct {
-	width, height, format int
-	ratio                 ffmpeg.Rational
-}
-
 func (d *drawing) close() {
 	d.last.Close()
 	d.scaled.Close()
@@ -186,7 +180,7 @@ func (d *drawing) open(s *survey) (err error) {
 	}
 	d.head.Interval, d.head.Count = interval, max(1, int(math.Ceil(s.end/interval-1e-9)))
 	d.head.Width, d.head.Height = d.t.Width, d.t.Width
-	if w, h := shown(d.stream); w > 0 && h > 0 {
+	if w, h := shown(d.stream, d.stream.Width, d.stream.Height, ffmpeg.Rational{}); w > 0 && h > 0 {
 		d.head.Height = int(math.Round(float64(d.t.Width)*float64(h)/float64(w)/2)) * 2
 	}
 	d.head.Height = min(max(d.head.Height, 2), 4*d.t.Width)
@@ -300,12 +294,12 @@ func (d *drawing) draw(until float64) error {
 // scale makes d.scaled of d.last.
 func (d *drawing) scale() error {
 	f := d.last
-	if l := (look{f.Width(), f.Height(), f.Format(), f.SampleRatio()}); d.graph == nil || l != d.look {
+	if l := lookOf(f); d.graph == nil || l != d.look {
 		if d.graph != nil {
 			d.graph.Close()
 		}
 		var err error
-		d.graph, err = ffmpeg.NewGraph(fmt.Sprintf("%s,scale=%d:%d:flags=bicubic,format=yuvj420p,buffersink", upright(f, d.stream), d.head.Width, d.head.Height), 1)
+		d.graph, err = ffmpeg.NewGraph(l.source(d.stream.TimeBase)+upright(d.stream)+","+d.small(l, f.Peak())+",buffersink", 1)
 		if err != nil {
 			return err
 		}
@@ -315,6 +309,19 @@ func (d *drawing) scale() error {
 		return err
 	}
 	return d.graph.Receive(0, d.scaled)
+}
+
+// small are the filters that make small pictures of those of a look, in JPEG's colours (T.871).
+func (d *drawing) small(l look, peak float64) string {
+	from := colourOf(l, d.stream, peak)
+	to := from.Plain()
+	jpeg := target{d.head.Width, d.head.Height, "yuvj420p", media.Colour{Primaries: to.Primaries, Transfer: to.Transfer, Matrix: media.BT470BG, Full: true}}
+	w, h := shown(d.stream, l.width, l.height, l.ratio)
+	if plain(from, jpeg.colour) {
+		return scaled(w, h, from, jpeg)
+	}
+	inner, high := fit(w, h, d.head.Width, d.head.Height)
+	return converted(from, to, inner, high) + "," + scaled(w, h, to, jpeg)
 }
 
 // place puts d.scaled where the next picture goes.

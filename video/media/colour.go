@@ -1,0 +1,96 @@
+package media
+
+// Colour says what the numbers of a picture's pixels mean, in code points of ITU-T H.273.
+type Colour struct {
+	Primaries int     `json:"primaries"`
+	Transfer  int     `json:"transfer"`
+	Matrix    int     `json:"matrix"`
+	Full      bool    `json:"full,omitempty"` // 0 to 255; else 16 to 235
+	Peak      float64 `json:"peak,omitempty"` // candelas per square metre of the brightest; 0 if nobody says so
+}
+
+// Code points. Primaries, transfer functions and matrices share most of them.
+const (
+	RGB       = 0 // as a matrix
+	BT709     = 1
+	Unsaid    = 2
+	BT470BG   = 5 // BT.601 with 625 lines
+	SMPTE170M = 6 // BT.601 with 525 lines
+	SRGB      = 13
+	BT2020    = 9
+	BT2020Ten = 14 // as a transfer function
+	PQ        = 16
+	HLG       = 18
+)
+
+// Known fills in what a source does not say of its colours, as players do: from what else it
+// says, or by the size of its pictures.
+func (c Colour) Known(width, height int) Colour {
+	unsaid := func(v int) bool { return v == Unsaid || v == 3 || v > 22 }
+	if unsaid(c.Matrix) {
+		switch {
+		case c.HDR() || c.Primaries == BT2020:
+			c.Matrix = BT2020
+		case c.Primaries == BT470BG || c.Primaries == SMPTE170M || c.Primaries == BT709:
+			c.Matrix = c.Primaries
+		case width >= 1280 || height > 576:
+			c.Matrix = BT709
+		default:
+			c.Matrix = SMPTE170M
+		}
+	}
+	if unsaid(c.Primaries) || c.Primaries == 0 {
+		switch {
+		case c.HDR() || c.Matrix == BT2020 || c.Matrix == 10:
+			c.Primaries = BT2020
+		case c.Matrix == BT470BG || c.Matrix == SMPTE170M:
+			c.Primaries = c.Matrix
+		default:
+			c.Primaries = BT709
+		}
+	}
+	if unsaid(c.Transfer) || c.Transfer == 0 {
+		switch {
+		case c.Primaries == BT2020:
+			c.Transfer = BT2020Ten
+		case c.Matrix == BT470BG || c.Matrix == SMPTE170M:
+			c.Transfer = SMPTE170M
+		default:
+			c.Transfer = BT709
+		}
+	}
+	return c
+}
+
+// HDR says whether it has more than the range of brightness that every screen has.
+func (c Colour) HDR() bool { return c.Transfer == PQ || c.Transfer == HLG }
+
+// Range is VIDEO-RANGE of HLS (RFC 8216bis, 4.4.6.2).
+func (c Colour) Range() string {
+	switch c.Transfer {
+	case PQ:
+		return "PQ"
+	case HLG:
+		return "HLG"
+	}
+	return "SDR"
+}
+
+// Plain are the colours in which pictures of a source are made that every screen can show: its
+// own, if they are those of BT.709 or BT.601, so that nothing is converted; else BT.709's.
+func (c Colour) Plain() Colour {
+	usual := func(v int) bool { return v == BT709 || v == BT470BG || v == SMPTE170M }
+	to := Colour{Primaries: BT709, Transfer: BT709, Matrix: BT709}
+	if usual(c.Primaries) && (usual(c.Transfer) || c.Transfer == SRGB) {
+		to.Primaries, to.Transfer = c.Primaries, c.Transfer
+		if usual(c.Matrix) {
+			to.Matrix = c.Matrix
+		}
+	}
+	return to
+}
+
+// Bright are those in which pictures with HDR keep it.
+func (c Colour) Bright() Colour {
+	return Colour{Primaries: BT2020, Transfer: c.Transfer, Matrix: BT2020, Peak: c.Peak}
+}
