@@ -244,6 +244,9 @@ func (in *Input) Duration() float64 {
 // BitRate of all of it, in bits each second; 0 if it is not known.
 func (in *Input) BitRate() int64 { return int64(in.c.bit_rate) }
 
+// Restarts says whether times of such a container may begin anew within a file.
+func (in *Input) Restarts() bool { return in.c.iformat.flags&C.AVFMT_TS_DISCONT != 0 }
+
 // Only has the reader drop the packets of all other streams.
 func (in *Input) Only(streams ...int) {
 	for i := range in.streams {

@@ -87,6 +87,16 @@ func (p *Packet) PTS() int64 { return int64(p.c.pts) }
 // DTS: see [Packet.PTS].
 func (p *Packet) DTS() int64 { return int64(p.c.dts) }
 
+// Shift moves the packet's times by so many units.
+func (p *Packet) Shift(units int64) {
+	if p.c.pts != C.AV_NOPTS_VALUE {
+		p.c.pts += C.int64_t(units)
+	}
+	if p.c.dts != C.AV_NOPTS_VALUE {
+		p.c.dts += C.int64_t(units)
+	}
+}
+
 // Duration is 0 where it is not known.
 func (p *Packet) Duration() int64 { return int64(p.c.duration) }
 

@@ -22,6 +22,7 @@ type Chunk struct {
 	From   int     `json:"from"` // frame, the first of a segment
 	To     int     `json:"to"`   // the frame after the last; -1 for the source's end
 	Offset float64 `json:"offset"`
+	Joined bool    `json:"joined,omitempty"` // the times of the source jump
 	Rungs  []Rung  `json:"rungs"`
 	Preset string  `json:"preset,omitempty"` // of x264; veryfast if it is not given
 
@@ -59,6 +60,7 @@ type Sound struct {
 	Stream  int     `json:"stream"`
 	Segment float64 `json:"segment"`            // seconds of each, nearly
 	Offset  float64 `json:"offset"`             // when the source begins, in its own time
+	Joined  bool    `json:"joined,omitempty"`   // the times of the source jump
 	BitRate int64   `json:"bit_rate,omitempty"` // 128,000 if it is not given
 	Most    float64 `json:"most,omitempty"`     // seconds: what comes later is left out; 0 for all
 }
@@ -76,10 +78,11 @@ const (
 type Thumbs struct {
 	Source   string  `json:"source"`
 	Stream   int     `json:"stream"`
-	Offset   float64 `json:"offset"`   // when the source begins, in its own time
-	Interval float64 `json:"interval"` // seconds
-	Width    int     `json:"width"`    // of each in pixels; it keeps its shape
-	Columns  int     `json:"columns"`  // of a sheet
+	Offset   float64 `json:"offset"`           // when the source begins, in its own time
+	Joined   bool    `json:"joined,omitempty"` // the times of the source jump
+	Interval float64 `json:"interval"`         // seconds
+	Width    int     `json:"width"`            // of each in pixels; it keeps its shape
+	Columns  int     `json:"columns"`          // of a sheet
 	Rows     int     `json:"rows"`
 	Most     float64 `json:"most,omitempty"` // seconds: of what comes later there are none; 0 for all
 }
@@ -99,5 +102,6 @@ type Sheets struct {
 type Text struct {
 	Source string  `json:"source"`
 	Stream int     `json:"stream"`
-	Offset float64 `json:"offset"` // when the source begins, in its own time
+	Offset float64 `json:"offset"`           // when the source begins, in its own time
+	Joined bool    `json:"joined,omitempty"` // the times of the source jump
 }

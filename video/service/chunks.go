@@ -122,7 +122,7 @@ func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*chunked, erro
 		return head, nil
 	}
 	p := a.Plan
-	q := media.Chunk{Source: w.id, Stream: p.Video, Grid: p.Grid, From: n * p.Chunk, To: min((n+1)*p.Chunk, p.Frames()), Offset: a.Source.Offset, Rungs: p.Rungs, Preset: p.Preset, Threads: 1}
+	q := media.Chunk{Source: w.id, Stream: p.Video, Grid: p.Grid, From: n * p.Chunk, To: min((n+1)*p.Chunk, p.Frames()), Offset: a.Source.Offset, Joined: a.Source.Joins > 0, Rungs: p.Rungs, Preset: p.Preset, Threads: 1}
 	ask := func() error {
 		return w.jobInSlot(ctx, w.cfg.JobTimeout, "/chunk", q, &head.Chunked, func(rest io.Reader) error {
 			if err := checkChunk(&head.Chunked, &q); err != nil {

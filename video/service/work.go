@@ -245,6 +245,9 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	w.all.Store(int64(estimate + len(p.Audio) + len(p.Text) + thumbs + 1))
 	w.library.Progress(w.id, &asset.Jobs{All: int(w.all.Load())})
 
+	if n := a.Source.Joins; n > 0 {
+		w.warn("its clock jumps (%d times): what follows is joined to what comes before, without a gap", n)
+	}
 	var renditions []*asset.Rendition
 	group, ctx := errgroup.WithContext(ctx)
 	var chunks []chunked
@@ -381,7 +384,7 @@ func (w *work) sound(ctx context.Context, a *asset.Asset, i, stream int) (*sound
 	file := w.jobFile("audio", i)
 	made := &sounded{}
 	if _, err := kept(file, made); err != nil {
-		q := media.Sound{Source: w.id, Stream: stream, Segment: a.Plan.Segment, Offset: a.Source.Offset, Most: a.Plan.Most}
+		q := media.Sound{Source: w.id, Stream: stream, Segment: a.Plan.Segment, Offset: a.Source.Offset, Joined: a.Source.Joins > 0, Most: a.Plan.Most}
 		err := w.job(ctx, w.cfg.wholeTimeout(a.Source.Duration), "/sound", q, &made.Made, func(rest io.Reader) error {
 			if err := checkMade(&made.Made, mostSegments(q.Most, q.Segment)); err != nil {
 				return err
@@ -405,7 +408,7 @@ func (w *work) text(ctx context.Context, a *asset.Asset, i, stream int) (*texted
 	file := w.jobFile("text", i)
 	made := &texted{}
 	if _, err := kept(file, made); err != nil {
-		err := w.job(ctx, w.cfg.wholeTimeout(a.Source.Duration), "/text", media.Text{Source: w.id, Stream: stream, Offset: a.Source.Offset}, nil, func(rest io.Reader) error {
+		err := w.job(ctx, w.cfg.wholeTimeout(a.Source.Duration), "/text", media.Text{Source: w.id, Stream: stream, Offset: a.Source.Offset, Joined: a.Source.Joins > 0}, nil, func(rest io.Reader) error {
 			b, err := io.ReadAll(io.LimitReader(rest, mostTextBytes+1))
 			if len(b) > mostTextBytes {
 				err = &refusedError{fmt.Sprintf("more than %d bytes of text", mostTextBytes)}
@@ -433,7 +436,7 @@ func (w *work) thumbs(ctx context.Context, a *asset.Asset) (*drawn, error) {
 	file := w.jobFile("thumbs", 0)
 	made := &drawn{}
 	if _, err := kept(file, made); err != nil {
-		q := media.Thumbs{Source: w.id, Stream: a.Plan.Video, Offset: a.Source.Offset, Interval: a.Plan.Thumbs, Width: thumbsWidth, Columns: thumbsSide, Rows: thumbsSide, Most: a.Plan.Most}
+		q := media.Thumbs{Source: w.id, Stream: a.Plan.Video, Offset: a.Source.Offset, Joined: a.Source.Joins > 0, Interval: a.Plan.Thumbs, Width: thumbsWidth, Columns: thumbsSide, Rows: thumbsSide, Most: a.Plan.Most}
 		err := w.job(ctx, w.cfg.wholeTimeout(a.Source.Duration), "/thumbs", q, &made.Sheets, func(rest io.Reader) error {
 			if err := checkSheets(&made.Sheets, &q); err != nil {
 				return err

@@ -50,7 +50,7 @@ func Chunk(path string, c media.Chunk) (*media.Chunked, [][]byte, error) {
 	defer e.close()
 	work := e.blank
 	if !c.Blank {
-		r, err := open(path, c.Stream, ffmpeg.Video, c.Offset)
+		r, err := open(path, c.Stream, ffmpeg.Video, c.Offset, c.Joined)
 		if err != nil {
 			return nil, nil, err
 		}

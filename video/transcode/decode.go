@@ -23,18 +23,20 @@ type reading struct {
 	stream ffmpeg.Stream
 	offset float64 // when the source begins, in seconds of its own time
 	packet *ffmpeg.Packet
-	held   bool    // the packet is still to be decoded
-	step   int64   // how long a frame takes that does not say it, in the stream's units
-	end    int64   // of the last frame decoded, in the same
-	most   float64 // seconds: later times are not believed
-	late   bool    // the container does not say when frames are shown, only when decoded
+	held   bool      // the packet is still to be decoded
+	step   int64     // how long a frame takes that does not say it, in the stream's units
+	end    int64     // of the last frame decoded, in the same
+	most   float64   // seconds: later times are not believed
+	clock  *timeline // nil where the source's times do not jump
+	late   bool      // the container does not say when frames are shown, only when decoded
 
 	wanted int64 // when the first frame is shown that anybody sees, in the stream's units; NoTime for all
 	before int64 // the last up to then that a packet has come of
 }
 
-// open opens a file to read one of its streams, which has to be of a kind and no cover.
-func open(path string, stream int, kind ffmpeg.Kind, offset float64) (*reading, error) {
+// open opens a file to read one of its streams, which has to be of a kind and no cover. Where
+// the file's times jump, joined, all streams are read, from the begin on.
+func open(path string, stream int, kind ffmpeg.Kind, offset float64, joined bool) (*reading, error) {
 	r := &reading{path: path, offset: offset, most: MostSeconds, packet: ffmpeg.NewPacket(), wanted: ffmpeg.NoTime, before: ffmpeg.NoTime}
 	in, err := ffmpeg.Open(path)
 	if err != nil {
@@ -46,7 +48,11 @@ func open(path string, stream int, kind ffmpeg.Kind, offset float64) (*reading, 
 		r.close()
 		return nil, fmt.Errorf("stream %d is no %s", stream, kind)
 	}
-	in.Only(stream)
+	if joined {
+		r.clock = newTimeline(in)
+	} else {
+		in.Only(stream)
+	}
 	r.stream = in.Streams()[stream]
 	r.end = r.units(offset)
 	if rate := r.stream.FrameRate.Float(); rate > 0 {
@@ -84,12 +90,23 @@ func (r *reading) units(seconds float64) int64 {
 // next reads the stream's next packet. What is broken is left out; where nothing else
 // comes, the file ends.
 func (r *reading) next() error {
+	for {
+		if err := r.any(); err != nil || r.packet.Stream() == r.stream.Index {
+			return err
+		}
+	}
+}
+
+// any reads the next packet of any stream.
+func (r *reading) any() error {
 	for lost := 0; ; {
 		err := r.in.Read(r.packet)
 		switch {
-		case err == nil && r.packet.Stream() == r.stream.Index:
-			return nil
 		case err == nil:
+			if r.clock != nil {
+				r.clock.set(r.packet, r.in.Streams()[r.packet.Stream()])
+			}
+			return nil
 		case errors.Is(err, io.EOF):
 			return err
 		case r.in.Fault():
@@ -115,6 +132,9 @@ func (r *reading) at() (float64, bool) {
 // that is shown then, or before. Containers find one only where they have an index: from
 // what else they find it goes back, farther each time.
 func (r *reading) seek(t float64) error {
+	if r.clock != nil {
+		return r.walk(t)
+	}
 	back := 0.0
 	if r.in.Format() == "mpeg" {
 		back = 4 // it is right about times only after a while
@@ -129,13 +149,48 @@ func (r *reading) seek(t float64) error {
 			return err
 		}
 	}
-	again, err := open(r.path, r.stream.Index, r.stream.Kind, r.offset)
+	return r.again()
+}
+
+// again begins anew with the file.
+func (r *reading) again() error {
+	again, err := open(r.path, r.stream.Index, r.stream.Kind, r.offset, r.clock != nil)
 	if err != nil {
 		return err
 	}
 	again.step, again.most, again.wanted = r.step, r.most, r.wanted
 	r.close()
 	*r = *again
+	return nil
+}
+
+// walk is [reading.seek] where times jump: an index knows nothing of what they become.
+func (r *reading) walk(t float64) error {
+	key := 0 // the packet of the stream to begin with
+	for n := 0; ; n++ {
+		if err := r.next(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return err
+		}
+		if dts := r.packet.DTS(); dts != ffmpeg.NoTime && r.seconds(dts) > t {
+			break
+		}
+		if at, ok := r.at(); ok && at <= t && r.packet.Key() {
+			key = n
+		}
+	}
+	if err := r.again(); err != nil {
+		return err
+	}
+	for range key + 1 {
+		if err := r.next(); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	r.held = true
 	return nil
 }
 

@@ -28,7 +28,7 @@ func TestSkip(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := open(path, 0, ffmpeg.Video, s.Offset)
+			r, err := open(path, 0, ffmpeg.Video, s.Offset, false)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -59,12 +59,37 @@ func Probe(path string, most float64) (*media.Source, error) {
 		s.Offset = begins
 	}
 	s.Picture = picture(path, in, s)
-	if long := in.Duration(); most > 0 && long > most {
+	if err := joins(in, s); err != nil {
+		return nil, err
+	}
+	if long := in.Duration(); s.Joins == 0 && most > 0 && long > most {
 		if s.Duration, err = longer(path, s, most); err != nil {
 			return nil, err
 		}
 	}
 	return s, nil
+}
+
+// joins goes through all of the file and notes how often its times jump, and where it ends
+// then.
+func joins(in *ffmpeg.Input, s *media.Source) error {
+	r := &reading{in: in, packet: ffmpeg.NewPacket(), clock: newTimeline(in)}
+	defer r.packet.Close()
+	for {
+		if err := r.any(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return err
+		}
+	}
+	if s.Joins = r.clock.joins; s.Joins == 0 {
+		return nil
+	}
+	s.Duration = believed(float64(r.clock.latest)/second - s.Offset)
+	for i, b := range r.clock.due {
+		s.Streams[i].Duration = believed(float64(b.due)/second - s.Offset)
+	}
+	return nil
 }
 
 // picture is the stream of pictures to take: the best of which one can be decoded, which says
@@ -90,7 +115,7 @@ func picture(path string, in *ffmpeg.Input, s *media.Source) int {
 
 // first decodes the first picture of a stream and notes what it says; false if none can be had.
 func first(path string, s *media.Stream, offset float64) bool {
-	r, err := open(path, s.Index, ffmpeg.Video, offset)
+	r, err := open(path, s.Index, ffmpeg.Video, offset, false)
 	if err != nil {
 		return false
 	}
@@ -125,7 +150,7 @@ func longer(path string, s *media.Source, most float64) (float64, error) {
 	} else if n = slices.IndexFunc(s.Streams, func(s media.Stream) bool { return s.Kind == string(ffmpeg.Audio) }); n < 0 {
 		return 0, nil
 	}
-	r, err := open(path, s.Streams[n].Index, kind, s.Offset)
+	r, err := open(path, s.Streams[n].Index, kind, s.Offset, false)
 	if err != nil {
 		return 0, err
 	}

@@ -29,7 +29,7 @@ func Sound(path string, s media.Sound) (made *media.Made, parts [][]byte, err er
 	if s.Segment <= 0 {
 		return nil, nil, fmt.Errorf("segments of %v seconds", s.Segment)
 	}
-	r, err := open(path, s.Stream, ffmpeg.Audio, s.Offset)
+	r, err := open(path, s.Stream, ffmpeg.Audio, s.Offset, s.Joined)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -33,7 +33,7 @@ var errTooMuchText = fmt.Errorf("the subtitles have more than %d bytes", mostTex
 // at the source's beginning; what is over before is left out. What is not UTF-8 is taken for
 // Windows-1252.
 func Text(path string, t media.Text) ([]byte, error) {
-	r, err := open(path, t.Stream, ffmpeg.Subtitle, t.Offset)
+	r, err := open(path, t.Stream, ffmpeg.Subtitle, t.Offset, t.Joined)
 	if err != nil {
 		return nil, err
 	}

@@ -70,7 +70,7 @@ type key struct {
 const mostKeys = 1 << 20
 
 func (s *survey) run(path string, t media.Thumbs) error {
-	r, err := open(path, t.Stream, ffmpeg.Video, t.Offset)
+	r, err := open(path, t.Stream, ffmpeg.Video, t.Offset, t.Joined)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (d *drawing) keys(path string, keys []key) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	r, err := open(path, d.t.Stream, ffmpeg.Video, d.t.Offset)
+	r, err := open(path, d.t.Stream, ffmpeg.Video, d.t.Offset, d.t.Joined)
 	if err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func (d *drawing) keys(path string, keys []key) error {
 
 // all draws what is shown when.
 func (d *drawing) all(path string) error {
-	r, err := open(path, d.t.Stream, ffmpeg.Video, d.t.Offset)
+	r, err := open(path, d.t.Stream, ffmpeg.Video, d.t.Offset, d.t.Joined)
 	if err != nil {
 		return err
 	}
