@@ -92,12 +92,15 @@ func joins(in *ffmpeg.Input, s *media.Source) error {
 	return nil
 }
 
+// mostTried is of how many streams a picture is decoded to find one.
+const mostTried = 4
+
 // picture is the stream of pictures to take: the best of which one can be decoded, which says
 // more of them, or else the best, so that its decoder says why there is none. -1 where there
 // are none.
 func picture(path string, in *ffmpeg.Input, s *media.Source) int {
 	best := in.Best(ffmpeg.Video)
-	for _, i := range best {
+	for _, i := range best[:min(len(best), mostTried)] {
 		if first(path, &s.Streams[i], s.Offset) {
 			return i
 		}
