@@ -290,7 +290,11 @@ func (e *encoding) filter(f *ffmpeg.Frame) error {
 	const least = 3 // lines and columns that the filter takes
 	if e.fields == nil && f.Interlaced() && l.width >= least && l.height >= least {
 		var err error
-		if e.fields, err = ffmpeg.NewGraph(l.source(e.stream.TimeBase)+",bwdif=mode=send_field:parity=auto:deint=interlaced,buffersink", e.c.Threads); err != nil {
+		sampled := "" // colours are made fewer field by field, which is right only before
+		if l.colour.Matrix != media.RGB {
+			sampled = ",scale=interl=1,format=yuv420p|yuvj420p|yuv420p10le"
+		}
+		if e.fields, err = ffmpeg.NewGraph(l.source(e.stream.TimeBase)+sampled+",bwdif=mode=send_field:parity=auto:deint=interlaced,buffersink", e.c.Threads); err != nil {
 			return err
 		}
 		e.fielded = l
