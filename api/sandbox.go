@@ -144,6 +144,14 @@ type LogLine struct {
 	Text       string    `json:"text"`
 }
 
+// String is the line as people read it: its level, if it has one, and its text unchanged.
+func (l LogLine) String() string {
+	if l.Level == "" {
+		return l.Text
+	}
+	return l.Level + " " + l.Text
+}
+
 // LogEntry is one line of the answer of the logs route: a log line, or the
 // error that broke the stream off.
 type LogEntry struct {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +28,11 @@ type LogLine struct {
 	Level      string    `json:"level,omitempty"` // of stream "log"
 	Text       string    `json:"text"`
 	Partial    bool      `json:"partial,omitempty"` // no newline followed: the line goes on, or its program had ended
+
+	// On disk a long line is several pieces, each but the last with More and each but
+	// the first with Rest. Logs joins them, so that answers have neither.
+	More bool `json:"more,omitempty"`
+	Rest bool `json:"rest,omitempty"`
 }
 
 // LogOptions select what Logs emits.
@@ -49,7 +55,7 @@ func (o *LogOptions) selects(line *LogLine) bool {
 }
 
 const (
-	// maxLogLine splits longer lines.
+	// maxLogLine is the longest piece of a line: longer lines are written in several.
 	maxLogLine = 16 << 10
 	// maxLogLevel is more than any level's name.
 	maxLogLevel = 16
@@ -187,38 +193,46 @@ func (l *functionLog) append(lines ...LogLine) {
 	}
 }
 
-// appendLocked splits a line that is too long: a logger's message or a stack
-// trace, since copyLines does so itself.
+// appendLocked writes a line, in pieces if it is longer than maxLogLine. copyLines
+// hands long lines over in pieces already.
 func (l *functionLog) appendLocked(line LogLine) {
-	text, partial := line.Text, line.Partial
+	text, partial, more := line.Text, line.Partial, line.More
 	if len(line.Level) > maxLogLevel {
 		line.Level = line.Level[:maxLogLevel]
 	}
-	for more := true; more; {
+	for split := true; split; line.Rest = true {
 		line.Text, text = text, ""
-		if more = len(line.Text) > maxLogLine; more {
+		if split = len(line.Text) > maxLogLine; split {
 			n := maxLogLine
 			for n > maxLogLine-utf8.UTFMax && !utf8.RuneStart(line.Text[n]) {
 				n--
 			}
 			line.Text, text = line.Text[:n], line.Text[n:]
 		}
-		line.Partial = more || partial
-		if sec := line.Time.Unix(); sec != l.second {
-			if l.dropped > 0 {
-				l.encodeLocked(LogLine{Time: line.Time, Sandbox: line.Sandbox, Stream: "log", Level: "warning", Text: fmt.Sprintf("%d bytes of output dropped: more than %d in a second", l.dropped, logBurst)})
-			}
-			l.second, l.budget, l.dropped = sec, logBurst, 0
+		line.Partial, line.More = split || partial, split || more
+		if l.affordLocked(&line) {
+			l.encodeLocked(line)
 		}
-		if line.Stream == "log" {
-			l.budget -= logLine
-		}
-		if l.budget -= len(line.Text) + 1; l.budget < 0 {
-			l.dropped += int64(len(line.Text)) + 1
-			continue
-		}
-		l.encodeLocked(line)
 	}
+}
+
+// affordLocked reports whether the line fits in its second's budget, and counts it as
+// dropped if it does not. The first line of a later second tells how much was dropped.
+func (l *functionLog) affordLocked(line *LogLine) bool {
+	if sec := line.Time.Unix(); sec != l.second {
+		if l.dropped > 0 {
+			l.encodeLocked(LogLine{Time: line.Time, Sandbox: line.Sandbox, Stream: "log", Level: "warning", Text: fmt.Sprintf("%d bytes of output dropped: more than %d in a second", l.dropped, logBurst)})
+		}
+		l.second, l.budget, l.dropped = sec, logBurst, 0
+	}
+	if line.Stream == "log" {
+		l.budget -= logLine
+	}
+	l.budget -= len(line.Text) + 1
+	if l.budget < 0 {
+		l.dropped += int64(len(line.Text)) + 1
+	}
+	return l.budget >= 0
 }
 
 func (l *functionLog) encodeLocked(line LogLine) {
@@ -350,22 +364,39 @@ func outputPipe() (r, w *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
+// copyLines writes what comes from r to the log, a line each, and longer lines than
+// maxLogLine in pieces that end between characters.
 func (l *functionLog) copyLines(r io.Reader, of LogLine) {
 	br := bufio.NewReaderSize(r, maxLogLine)
 	var batch []LogLine
+	var held []byte // the end of a piece that belongs to the next one
 	for {
 		text, err := br.ReadSlice('\n')
-		if len(text) > 0 {
-			of.Time, of.Text = time.Now(), strings.ToValidUTF8(strings.TrimRight(string(text), "\r\n"), "\uFFFD")
-			of.Partial = text[len(text)-1] != '\n'
-			batch = append(batch, of)
+		of.More = errors.Is(err, bufio.ErrBufferFull)
+		ended := err != nil && !of.More
+		if len(held) > 0 {
+			text = append(held, text...)
+			held = nil
 		}
-		ended := err != nil && !errors.Is(err, bufio.ErrBufferFull)
+		if of.More {
+			n := wholeCharacters(text)
+			text, held = text[:n], bytes.Clone(text[n:])
+		}
+		if len(text) > 0 || ended && of.Rest {
+			of.Time, of.Text = time.Now(), strings.ToValidUTF8(string(bytes.TrimRight(text, "\r\n")), "\uFFFD")
+			of.Partial = len(text) == 0 || text[len(text)-1] != '\n'
+			batch = append(batch, of)
+			of.Rest = of.More
+		}
 		if len(batch) > 0 && (ended || br.Buffered() == 0 || len(batch) == 64) {
 			l.append(batch...)
 			batch = batch[:0]
-			if !ended && l.drain(br) != nil {
-				ended = true
+			if !ended {
+				dropped, err := l.drain(br)
+				if dropped { // with what was left of the line
+					of.Rest, held = false, nil
+				}
+				ended = err != nil
 			}
 		}
 		if ended {
@@ -374,16 +405,35 @@ func (l *functionLog) copyLines(r io.Reader, of LogLine) {
 	}
 }
 
-// drain returns at once while there is a budget. Else it drops what comes within
-// this second, at the pace of drainBytes, and then what is left of the line.
-func (l *functionLog) drain(br *bufio.Reader) error {
+// wholeCharacters is the length of text without the beginning of a character at its
+// end: of one in UTF-8, or of CR LF.
+func wholeCharacters(text []byte) int {
+	n := len(text)
+	if n > 0 && text[n-1] == '\r' {
+		return n - 1
+	}
+	for i := n - 1; i >= 0 && n-i < utf8.UTFMax; i-- {
+		if utf8.RuneStart(text[i]) {
+			if !utf8.FullRune(text[i:]) {
+				return i
+			}
+			break
+		}
+	}
+	return n
+}
+
+// drain returns at once while there is a budget. Otherwise it drops what comes within
+// this second, at the pace of drainBytes, and then the rest of the line that it has begun
+// to drop. dropped reports whether it dropped anything.
+func (l *functionLog) drain(br *bufio.Reader) (dropped bool, err error) {
 	if drop, _ := l.drop(0); !drop {
-		return nil
+		return false, nil
 	}
 	whole := true // nothing of the next line was dropped
 	for {
 		if _, err := br.Peek(1); err != nil { // waits
-			return err
+			return dropped, err
 		}
 		text, _ := br.Peek(br.Buffered())
 		drop, wait := l.drop(len(text))
@@ -393,17 +443,17 @@ func (l *functionLog) drain(br *bufio.Reader) error {
 		if wait > 0 {
 			<-time.After(wait)
 		}
-		whole = text[len(text)-1] == '\n'
+		dropped, whole = true, text[len(text)-1] == '\n'
 		_, _ = br.Discard(len(text)) // it is there
 	}
 	for !whole {
 		_, err := br.ReadSlice('\n')
 		whole = !errors.Is(err, bufio.ErrBufferFull)
 		if err != nil && whole {
-			return err
+			return dropped, err
 		}
 	}
-	return nil
+	return dropped, nil
 }
 
 // drop says whether this second's budget is used up. If so it counts n bytes as

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,23 +59,28 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 
 	var tail []LogLine // a ring once it is full
 	oldest := 0
-	for _, f := range files {
-		err := l.readFile(f.File, f.size, func(line LogLine) error {
-			switch {
-			case !o.selects(&line), o.ends(&line):
-			case o.Tail < 0:
-				return emit(line)
-			case o.Tail > 0:
-				if len(tail) < o.Tail {
-					tail = append(tail, line)
-					break
-				}
-				tail[oldest] = line
-				oldest = (oldest + 1) % o.Tail
+	lines := joiner{most: l.maxBytes, emit: func(line LogLine) error {
+		switch {
+		case !o.selects(&line), o.ends(&line):
+		case o.Tail < 0:
+			return emit(line)
+		case o.Tail > 0:
+			if len(tail) < o.Tail {
+				tail = append(tail, line)
+				break
 			}
-			return ctx.Err()
-		})
-		if err != nil {
+			tail[oldest] = line
+			oldest = (oldest + 1) % o.Tail
+		}
+		return ctx.Err()
+	}}
+	for _, f := range files {
+		if err := l.readFile(f.File, f.size, lines.add); err != nil {
+			return err
+		}
+	}
+	if news == nil { // else the rest of a line may come
+		if err := lines.flush(); err != nil {
 			return err
 		}
 	}
@@ -86,16 +92,28 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 	if news == nil {
 		return nil
 	}
+	lines.emit = func(line LogLine) error {
+		switch {
+		case o.ends(&line):
+			return errUntil
+		case o.selects(&line):
+			return emit(line)
+		}
+		return nil
+	}
 	for {
 		select {
 		case line, ok := <-news:
-			if !ok || o.ends(&line) {
+			err := errUntil
+			if ok {
+				err = lines.add(line)
+			} else if flushed := lines.flush(); flushed != nil {
+				err = flushed
+			}
+			switch {
+			case errors.Is(err, errUntil):
 				return nil
-			}
-			if !o.selects(&line) {
-				continue
-			}
-			if err := emit(line); err != nil {
+			case err != nil:
 				return err
 			}
 		case <-ctx.Done():
@@ -104,6 +122,80 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 			return nil
 		}
 	}
+}
+
+// errUntil ends the following of a log: the rest is later than what is asked for.
+var errUntil = errors.New("end of what is asked for")
+
+// joiner puts the pieces of long lines together again and emits whole lines. A line's
+// time is that of its first piece, and its place is that of its last.
+type joiner struct {
+	emit func(LogLine) error
+	most int64 // bytes that open lines hold together; what exceeds it is emitted as it is
+
+	open  map[source]*openLine
+	bytes int64
+}
+
+// source is where the pieces of a line come from; each has one open line at most.
+type source struct{ sandbox, stream, invocation string }
+
+// openLine is a line whose last piece is still to come.
+type openLine struct {
+	first LogLine
+	text  strings.Builder
+}
+
+// add takes the next piece, or a whole line.
+func (j *joiner) add(line LogLine) error {
+	from := source{line.Sandbox, line.Stream, line.Invocation}
+	open := j.open[from]
+	if open != nil && !line.Rest { // the end of the open line was dropped
+		if err := j.emitOpen(from, false); err != nil {
+			return err
+		}
+		open = nil
+	}
+	if open == nil && !line.More {
+		line.Rest = false
+		return j.emit(line)
+	}
+	if open == nil {
+		open = &openLine{first: line}
+		if j.open == nil {
+			j.open = make(map[source]*openLine)
+		}
+		j.open[from] = open
+	}
+	open.text.WriteString(line.Text)
+	j.bytes += int64(len(line.Text))
+	if line.More && j.bytes < j.most {
+		return nil
+	}
+	return j.emitOpen(from, line.Partial)
+}
+
+// emitOpen emits what there is of a line.
+func (j *joiner) emitOpen(from source, partial bool) error {
+	open := j.open[from]
+	delete(j.open, from)
+	j.bytes -= int64(open.text.Len())
+	line := open.first
+	line.Text, line.Partial, line.More, line.Rest = open.text.String(), partial, false, false
+	return j.emit(line)
+}
+
+// flush emits the open lines, oldest first: no further pieces come.
+func (j *joiner) flush() error {
+	left := slices.SortedFunc(maps.Keys(j.open), func(a, b source) int {
+		return j.open[a].first.Time.Compare(j.open[b].first.Time)
+	})
+	for _, from := range left {
+		if err := j.emitOpen(from, true); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (l *functionLog) unfollow(f *follower) {

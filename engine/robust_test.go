@@ -3,8 +3,11 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -336,6 +339,110 @@ func TestLongLogLine(t *testing.T) {
 		if err != nil || got.String() != want {
 			t.Errorf("tail %d: %d bytes, %v; want %d", tail, got.Len(), err, len(want))
 		}
+	}
+}
+
+// TestLongLines: a printed line of any length is one record, for those who read all of the
+// log, its tail or what comes, with its characters whole though pieces lie between others'.
+func TestLongLines(t *testing.T) {
+	l, err := openLog(filepath.Join(t.TempDir(), "f"), "f", 8<<20, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	long := map[string]string{
+		"a": strings.Repeat("x", 2*maxLogLine-1) + strings.Repeat("ü€😀", maxLogLine),
+		"b": strings.Repeat("y", maxLogLine-1), // and CR LF over a piece's end
+		"c": strings.Repeat("z", 3*maxLogLine), // which its program does not end
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	following := make(chan error)
+	var followed []LogLine
+	go func() {
+		following <- l.read(ctx, nil, LogOptions{Tail: -1, Follow: true}, func(line LogLine) error {
+			if followed = append(followed, line); line.Sandbox == "d" { // the last one
+				stop()
+			}
+			return nil
+		})
+	}()
+	for followers := 0; followers == 0; runtime.Gosched() {
+		l.mu.Lock()
+		followers = len(l.followers)
+		l.mu.Unlock()
+	}
+	var copies sync.WaitGroup
+	for sandbox, end := range map[string]string{"a": "\nnext\n", "b": "\r\nnext\n", "c": ""} {
+		copies.Go(func() {
+			text := "first\n" + long[sandbox] + end
+			l.copyLines(io.MultiReader(strings.NewReader(text[:100]), strings.NewReader(text[100:])), LogLine{Sandbox: sandbox, Stream: "stdout"})
+		})
+	}
+	copies.Wait()
+	l.append(LogLine{Time: time.Now(), Sandbox: "d", Text: "last"})
+	<-following
+	check := func(how string, lines []LogLine) {
+		t.Helper()
+		got := map[string][]string{}
+		for _, line := range lines {
+			got[line.Sandbox] = append(got[line.Sandbox], line.Text)
+			if line.More || line.Rest || line.Partial != (line.Sandbox == "c" && line.Text != "first") {
+				t.Errorf("%s: sandbox %s, %d bytes: partial %t, more %t, rest %t", how, line.Sandbox, len(line.Text), line.Partial, line.More, line.Rest)
+			}
+		}
+		for sandbox, text := range long {
+			want := []string{"first", text, "next"}
+			if sandbox == "c" {
+				want = want[:2]
+			}
+			if !slices.Equal(got[sandbox], want) {
+				t.Errorf("%s: sandbox %s: %d lines, want %d; or they differ", how, sandbox, len(got[sandbox]), len(want))
+			}
+		}
+	}
+	all := func(o LogOptions) (lines []LogLine) {
+		if err := l.read(t.Context(), nil, o, func(line LogLine) error { lines = append(lines, line); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return lines
+	}
+	check("all", all(LogOptions{Tail: -1}))
+	check("tail", all(LogOptions{Tail: 9}))
+	check("follow", followed)
+	if tail := all(LogOptions{Tail: 2, Sandbox: "a"}); len(tail) != 2 || tail[0].Text != long["a"] {
+		t.Errorf("the last two lines of a: %d, the first of %d bytes, want %d", len(tail), len(tail[0].Text), len(long["a"]))
+	}
+}
+
+// TestLostPieces: where the end of a line was dropped, the next one does not become it; where
+// its program was killed, what there is of it is told.
+func TestLostPieces(t *testing.T) {
+	var got []string
+	j := joiner{most: 20, emit: func(line LogLine) error {
+		got = append(got, fmt.Sprintf("%s:%s:%t", line.Sandbox, line.Text, line.Partial))
+		return nil
+	}}
+	for i, line := range []LogLine{
+		{Sandbox: "a", Text: "lost", Partial: true, More: true},
+		{Sandbox: "b", Text: "b1", Partial: true, More: true},
+		{Sandbox: "a", Text: "next"},
+		{Sandbox: "a", Text: "end", Rest: true}, // its beginning was rotated away
+		{Sandbox: "b", Text: "b2", Partial: true, More: true, Rest: true},
+		{Sandbox: "c", Text: "more than the limit", Partial: true, More: true},
+		{Sandbox: "c", Text: "and on", Rest: true},
+		{Sandbox: "a", Text: "killed", Partial: true, More: true},
+	} {
+		line.Time = time.Unix(int64(i), 0)
+		if err := j.add(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.flush(); err != nil || j.bytes != 0 {
+		t.Errorf("%v, %d bytes are left", err, j.bytes)
+	}
+	want := []string{"a:lost:false", "a:next:false", "a:end:false", "c:more than the limit:true", "c:and on:false", "b:b1b2:true", "a:killed:true"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

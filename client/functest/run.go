@@ -133,7 +133,7 @@ func answer(ctx context.Context, c *client.Client, function string, e *Event) (*
 func logs(ctx context.Context, c *client.Client, function, invocation string, since time.Time) (lines []string, err error) {
 	err = c.Logs(ctx, function, client.LogOptions{Tail: -1, Since: since}, func(l api.LogLine) error {
 		if invocation == "" || l.Invocation == "" || l.Invocation == invocation {
-			lines = append(lines, strings.TrimSpace(l.Level+" "+l.Text))
+			lines = append(lines, l.String())
 		}
 		return nil
 	})

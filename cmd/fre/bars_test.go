@@ -144,7 +144,7 @@ func TestBarsSay(t *testing.T) {
 	want := []string{
 		"base python found, 0ms",
 		"packages lxml 5.3.0 [==============>               ] 4.3MB/9.1MB 2.15MB/s unpack",
-		"packages            resolve\ufffd[31m",
+		`packages            resolve\x1b[31m`,
 		"packages six        [=======>                      ] 1/4",
 		"1 part whole, 1 more under way, 2s",
 	}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -216,7 +215,7 @@ func (d *dev) complain(err error) {
 // follow prints what the function of that name logs, until ctx ends or the function is removed.
 func (d *dev) follow(ctx context.Context, name string) {
 	err := d.client.Logs(ctx, name, client.LogOptions{Follow: true}, func(l api.LogLine) error {
-		d.say(name + " | " + printable(strings.TrimSpace(l.Level+" "+l.Text)))
+		d.say(name + " | " + printableLines(l.String()))
 		return nil
 	})
 	if ctx.Err() == nil {

@@ -73,7 +73,7 @@ below 1.`,
 				sort.Strings(lines)
 				fmt.Fprintf(out, "%s\n\n", strings.Join(lines, "\n"))
 			}
-			if _, err := io.Copy(out, resp.Body); err != nil {
+			if _, err := io.Copy(foreign(out), resp.Body); err != nil {
 				return &hintError{fmt.Errorf("function broke off its answer: %w", err), "fre logs " + names[0]}
 			}
 			switch {

@@ -36,7 +36,7 @@ func (c *cli) logsCommand() *cobra.Command {
 			}
 			cl := c.client()
 			defer cl.Close()
-			out := cmd.OutOrStdout()
+			out := foreign(cmd.OutOrStdout())
 			return cl.Logs(cmd.Context(), names[0], o, func(l api.LogLine) error {
 				if format != "" {
 					return formatEach(out, format, []api.LogLine{l})
@@ -45,10 +45,7 @@ func (c *cli) logsCommand() *cobra.Command {
 				if times {
 					prefix = l.Time.Format(time.RFC3339Nano) + " "
 				}
-				if l.Level != "" {
-					prefix += l.Level + " "
-				}
-				_, err := fmt.Fprintf(out, "%s%s\n", prefix, l.Text)
+				_, err := fmt.Fprintf(out, "%s%s\n", prefix, l)
 				return err
 			})
 		}),

@@ -187,10 +187,20 @@ func TestForPeople(t *testing.T) {
 			t.Errorf("span(%v) = %q, want %q", d, got, want)
 		}
 	}
-	if got := printable("a\x1b[31m\nb\u0085é"); got != "a\ufffd[31m\ufffdb\ufffdé" {
+	if got := printable("a\x1b[31m\nb\u0085é"); got != `a\x1b[31m\nb\u0085é` {
 		t.Errorf("printable = %q", got)
 	}
-	if got := printableLines("a\x1b]0;x\a:\n\tb\r"); got != "a\ufffd]0;x\ufffd:\n\tb\ufffd" {
+	if got := printableLines("a\x1b]0;x\a:\n\tb\r"); got != `a\x1b]0;x\a:`+"\n\tb"+`\r` {
 		t.Errorf("printableLines = %q", got)
+	}
+	var got strings.Builder
+	text := "é😀\x1b[2J\tü\n"
+	for e, i := (&escaping{to: &got}), 0; i < len(text); i++ {
+		if n, err := e.Write([]byte{text[i]}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if want := printableLines(text); got.String() != want {
+		t.Errorf("written byte by byte: %q, want %q", got.String(), want)
 	}
 }

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"text/template"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
@@ -100,25 +104,60 @@ func inspect[T any](w io.Writer, format string, items []T) error {
 	return err
 }
 
-// printable replaces what a terminal would act on: commands and names come
-// from others.
-func printable(s string) string { return strings.Map(printableRune, s) }
-
-func printableRune(r rune) rune {
-	if r < ' ' || r >= 0x7f && r < 0xa0 {
-		return '\ufffd'
-	}
-	return r
-}
+// printable escapes the control characters of s, which a terminal would act on:
+// commands and names come from others.
+func printable(s string) string { return escapeControls(s, "") }
 
 // printableLines is printable for texts of several lines.
-func printableLines(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' {
-			return r
+func printableLines(s string) string { return escapeControls(s, "\n\t") }
+
+// escapeControls writes the control characters of s as Go does, such as \x1b, except
+// those in keep.
+func escapeControls(s, keep string) string {
+	if !strings.ContainsFunc(s, unicode.IsControl) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if !unicode.IsControl(r) || strings.ContainsRune(keep, r) {
+			b.WriteRune(r)
+			continue
 		}
-		return printableRune(r)
-	}, s)
+		quoted := strconv.QuoteRune(r)
+		b.WriteString(quoted[1 : len(quoted)-1])
+	}
+	return b.String()
+}
+
+// foreign is out for the text of functions: what it writes to a terminal has its control
+// characters escaped, and what it writes elsewhere is unchanged.
+func foreign(out io.Writer) io.Writer {
+	if asTerminal(out) == nil {
+		return out
+	}
+	return &escaping{to: out}
+}
+
+// escaping is printableLines for a stream. A character that two writes share is kept
+// until the second one.
+type escaping struct {
+	to   io.Writer
+	rest []byte
+}
+
+func (e *escaping) Write(p []byte) (int, error) {
+	text := append(e.rest, p...)
+	end := len(text)
+	for i := max(0, end-utf8.UTFMax+1); i < end; i++ {
+		if utf8.RuneStart(text[i]) && !utf8.FullRune(text[i:]) {
+			end = i
+		}
+	}
+	e.rest = bytes.Clone(text[end:])
+	if _, err := io.WriteString(e.to, printableLines(string(text[:end]))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 // shortID is an id or digest as people see it.

@@ -182,7 +182,7 @@ func (p *progress) test(r functest.Result) {
 		fmt.Fprintln(p.out, "     its log:")
 	}
 	for _, l := range r.Logs {
-		fmt.Fprintf(p.out, "       %s\n", printable(l))
+		fmt.Fprintf(p.out, "       %s\n", strings.ReplaceAll(printableLines(l), "\n", "\n       "))
 	}
 }
 
