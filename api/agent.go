@@ -5,7 +5,7 @@ import "time"
 // AgentRequest is the JSON body that makes a sandbox for an agent. All of it has
 // defaults.
 type AgentRequest struct {
-	Image    string `json:"image,omitempty"`    // a base's name, or an image: name, name:version, digest or a prefix of it; "python" if empty
+	Image    string `json:"image,omitempty"`    // a base's name, or an image: name, name:version, digest or a prefix of it; "agent" if empty
 	Tenant   string `json:"tenant,omitempty"`   // the token's, else "default"
 	Snapshot string `json:"snapshot,omitempty"` // what /work begins with
 
@@ -32,10 +32,11 @@ type Agent struct {
 	WorkBytes   int64     `json:"work_bytes,omitempty"` // limit of /work; 0: none
 	Created     time.Time `json:"created"`
 	Used        time.Time `json:"used"`
-	Expires     time.Time `json:"expires"`      // unless it is used before
-	By          string    `json:"by,omitempty"` // who made it
-	Busy        int       `json:"busy"`         // commands and transfers under way
-	Running     bool      `json:"running"`      // false: it ended, of too much memory perhaps, and starts with the next command
+	Expires     time.Time `json:"expires"`             // unless it is used before
+	By          string    `json:"by,omitempty"`        // who made it
+	Busy        int       `json:"busy"`                // commands and transfers under way
+	Running     bool      `json:"running"`             // false: it ended, of too much memory perhaps, and starts with the next command
+	OOMKills    int64     `json:"oom_kills,omitempty"` // processes that the kernel killed because memory_bytes were used up, since the sandbox's program began; not in lists
 }
 
 // AgentExec is a command: the first line of an exec's body. What follows that line is

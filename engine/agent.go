@@ -50,10 +50,10 @@ const (
 )
 
 // AgentOptions say what a sandbox is made of. The zero value is one of the tenant
-// "default" on Python's base.
+// "default" on the base "agent".
 type AgentOptions struct {
 	Tenant   string
-	Image    string // a base's name, or an image; "python" if empty
+	Image    string // a base's name, or an image; "agent" if empty
 	Snapshot string // an image of SnapshotAgent, whose files /work begins with
 
 	MemoryBytes, CPUMillis, WorkBytes int64
@@ -77,6 +77,7 @@ type Agent struct {
 	By        string
 	Busy      int // events under way
 	Running   bool
+	OOMKills  int64 // processes killed since the program began, because its memory was used up; lists leave it out
 	Resources image.Resources
 	WorkBytes int64 // limit of /work; 0: none
 }
@@ -101,7 +102,7 @@ type agent struct {
 }
 
 func (o *AgentOptions) complete() error {
-	o.Tenant, o.Image = cmp.Or(o.Tenant, image.DefaultTenant), cmp.Or(o.Image, "python")
+	o.Tenant, o.Image = cmp.Or(o.Tenant, image.DefaultTenant), cmp.Or(o.Image, "agent")
 	o.MemoryBytes, o.CPUMillis = cmp.Or(o.MemoryBytes, agentMemory), cmp.Or(o.CPUMillis, agentCPU)
 	o.Idle, o.Age = cmp.Or(o.Idle, agentIdle), cmp.Or(o.Age, agentAge)
 	bad := func(field, format string, args ...any) error {
@@ -420,7 +421,13 @@ func (e *Engine) Agent(id string) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.describe(), nil
+	out := a.describe()
+	for _, box := range a.f.running() { // one at most
+		if stats, err := box.sb.Stats(); err == nil { // else it has ended
+			out.OOMKills += stats.OOMKills
+		}
+	}
+	return out, nil
 }
 
 // RemoveAgent kills what runs in a sandbox and removes it with its /work.

@@ -232,6 +232,18 @@ func (f *function) count() counters {
 	return now
 }
 
+// running returns the sandboxes of the instances whose start is over.
+func (f *function) running() (boxes []*box) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for in := range f.instances {
+		if in.state != StateStarting {
+			boxes = append(boxes, in.box)
+		}
+	}
+	return boxes
+}
+
 // counters are what changes of a function while it is deployed.
 type counters struct {
 	instances, busy, queued int

@@ -58,7 +58,7 @@ func AgentEnv(img *store.Image) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	env := withPath([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, searchPath(cfg.Env))
+	env := withPath([]string{"PATH=/work/.local/bin:/usr/local/bin:/usr/bin:/bin"}, searchPath(cfg.Env))
 	env = append(env, "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8")
 	return append(under(cfg.Env, env), "FRE_CONTRACT=agent"), nil
 }

@@ -20,6 +20,7 @@ import (
 func Bases() []image.Base {
 	return []image.Base{
 		{Name: "python", Spec: PythonBase(), Finish: python.FinishBase},
+		{Name: "agent", Spec: AgentBase(), Finish: python.FinishBase},
 		{Name: "node", Spec: NodeBase()},
 		{Name: "java", Spec: JavaBase(), Finish: java.FinishBase(JavaTools())},
 		{Name: "php", Spec: PHPBase(), Finish: php.FinishBase},

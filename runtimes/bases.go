@@ -60,6 +60,16 @@ func PythonCompilers() []string {
 	return []string{"gcc", "g++", "make", "libc6-dev", "libpython3-dev", "pkgconf", "coreutils", "sed", "grep"}
 }
 
+// AgentBase is PythonBase with what a person at a shell has: the default image of AI
+// agents' sandboxes, whose models write commands for an ordinary Debian. pip installs
+// into the home directory, since the root is read-only.
+func AgentBase() image.BaseSpec {
+	spec := PythonBase()
+	spec.Roots = slices.Concat(spec.Roots, PythonTools(), []string{"bash", "coreutils", "diffutils", "findutils", "grep", "gzip", "mawk", "procps", "sed", "tar"})
+	spec.Exclude = append(slices.DeleteFunc(spec.Exclude, func(name string) bool { return name == "tar" }), "build-essential", "python3-dev")
+	return spec
+}
+
 // NodeBase is the distribution's node. Its libnode reads some built-in modules
 // from usr/share/nodejs at start and aborts without them.
 func NodeBase() image.BaseSpec {

@@ -46,6 +46,11 @@ func TestBasesRun(t *testing.T) {
 			run:  []string{"/usr/bin/python3", "-c", "import ssl, sqlite3, ctypes, lzma, bz2, json, asyncio, decimal, zoneinfo, hashlib, multiprocessing, subprocess; ssl.create_default_context().cert_store_stats()['x509_ca'] > 50 or exit(1); zoneinfo.ZoneInfo('Europe/Berlin'); print(subprocess.check_output('echo sub', shell=True, text=True))"},
 			want: "sub",
 		},
+		"agent": {
+			base: runtimes.AgentBase(), maxBytes: 80e6,
+			run:  []string{"bash", "-c", "set -o pipefail; for c in awk cat cp cut diff find grep gzip head id ls mkdir mv ps rm sed sleep sort tail tar tr wc xargs; do command -v $c >/dev/null || exit 1; done; pip --version >/dev/null && seq 3 | grep -v 2 | wc -l"},
+			want: "2",
+		},
 		"node": {
 			base: runtimes.NodeBase(), maxBytes: 125e6,
 			run:  []string{"/usr/bin/node", "-e", "fetch; require('http'); require('crypto').randomUUID(); new Intl.DateTimeFormat('de'); console.log(1)"},

@@ -58,6 +58,7 @@ type Sandbox struct {
 type Stats struct {
 	MemoryBytes int64         // of the cgroup: /tmp's contents count too
 	MaxMemory   int64         // peak
+	OOMKills    int64         // processes killed because the cgroup's memory was used up
 	CPU         time.Duration // user and system, since its start
 	Processes   int           // that are alive
 	TmpBytes    int64         // used in /tmp
@@ -188,6 +189,7 @@ func (s *Sandbox) Stats() (Stats, error) {
 	stats := Stats{
 		MemoryBytes: usage.MemoryBytes,
 		MaxMemory:   usage.MaxMemory,
+		OOMKills:    usage.OOMKills,
 		CPU:         usage.CPU,
 		Processes:   len(processes),
 		TmpBytes:    tmp.Bytes,

@@ -169,7 +169,7 @@ func agentOf(a *engine.Agent) api.Agent {
 	return api.Agent{
 		ID: a.ID, Tenant: a.Tenant, Image: a.Image, Snapshot: string(a.Snapshot), Network: network, Allow: a.Network.Allow,
 		MemoryBytes: a.Resources.MemoryBytes, CPUMillis: a.Resources.CPUMillis, WorkBytes: a.WorkBytes,
-		Created: a.Created, Used: a.Used, Expires: a.Expires, By: a.By, Busy: a.Busy, Running: a.Running,
+		Created: a.Created, Used: a.Used, Expires: a.Expires, By: a.By, Busy: a.Busy, Running: a.Running, OOMKills: a.OOMKills,
 	}
 }
 

@@ -46,7 +46,7 @@ type agentFlags struct {
 
 func (o *agentFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.req.Image, "image", "", "a base's name (python, node, …) or an image; default: python")
+	f.StringVar(&o.req.Image, "image", "", "a base's name (agent, python, node, …) or an image; default: agent")
 	f.StringVar(&o.req.Tenant, "tenant", "", "whose it is; default: the token's, else default")
 	f.StringVarP(&o.req.Memory, "memory", "m", "", "limit, as in 512MiB, which is the default")
 	f.Float64Var(&o.cpus, "cpus", 0, "limit; default: 1")

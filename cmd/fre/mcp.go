@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -31,15 +33,16 @@ that are made without saying more; none gets more network than they give. What
 this made goes when it ends.
 
   claude mcp add fre -- fre mcp
-  claude mcp add fre -- fre mcp --network egress --allow pypi.org:443
+  claude mcp add fre -- fre mcp --network egress --allow pypi.org:443 --allow files.pythonhosted.org:443
 `,
 		Args: args(cobra.NoArgs),
 		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			m := &mcpServer{client: cl, usual: o.request(), made: map[string]bool{}}
+			m := &mcpServer{client: cl, usual: o.request(), made: map[string]bool{}, kills: map[string]int64{}}
 			defer m.close(context.WithoutCancel(cmd.Context()))
-			transport := &mcp.IOTransport{Reader: io.NopCloser(cmd.InOrStdin()), Writer: nopCloser{cmd.OutOrStdout()}}
+			out := &lockedWriter{to: cmd.OutOrStdout()}
+			transport := &mcp.IOTransport{Reader: newMCPInput(cmd.InOrStdin(), out), Writer: out, MaxLineLength: 2 * mcpMaxLine}
 			err := m.server().Run(cmd.Context(), transport)
 			if errors.Is(err, io.EOF) {
 				return nil
@@ -51,10 +54,6 @@ this made goes when it ends.
 	return cmd
 }
 
-type nopCloser struct{ io.Writer }
-
-func (nopCloser) Close() error { return nil }
-
 // mcpServer is one client's session.
 type mcpServer struct {
 	client *client.Client
@@ -63,6 +62,9 @@ type mcpServer struct {
 	mu      sync.Mutex // held while the default one is made
 	current string     // the sandbox that is used where none is named; "" before the first use
 	made    map[string]bool
+
+	killsMu sync.Mutex
+	kills   map[string]int64 // by sandbox: Agent.OOMKills as it was last seen
 }
 
 // close removes what the session has made.
@@ -79,7 +81,7 @@ func (m *mcpServer) close(ctx context.Context) {
 // The tools' arguments. The jsonschema tags are what a model reads.
 type (
 	mcpCreate struct {
-		Image       string   `json:"image,omitempty" jsonschema:"what it is made of: python, node, java, php, ruby, native, or an image of the engine's; default python"`
+		Image       string   `json:"image,omitempty" jsonschema:"what it is made of: agent, python, node, java, php, ruby, native, or an image of the engine's; default agent, which has Python, pip, bash and a shell user's tools"`
 		Snapshot    string   `json:"snapshot,omitempty" jsonschema:"name of a snapshot that /work is to begin with"`
 		Memory      string   `json:"memory,omitempty" jsonschema:"limit, such as 512MiB"`
 		Network     string   `json:"network,omitempty" jsonschema:"none, or egress where the session has it; default: the session's"`
@@ -118,7 +120,8 @@ type (
 	}
 	mcpList struct {
 		mcpSandbox
-		Path string `json:"path,omitempty" jsonschema:"absolute, or relative to /work; default /work"`
+		Path   string `json:"path,omitempty" jsonschema:"absolute, or relative to /work; default /work"`
+		Offset int    `json:"offset,omitempty" jsonschema:"entries to leave out at the beginning, which are sorted by name"`
 	}
 )
 
@@ -130,12 +133,19 @@ type (
 		ExitCode int    `json:"exit_code"`
 		TimedOut bool   `json:"timed_out,omitempty"`
 		Sandbox  string `json:"sandbox"`
+		Warning  string `json:"warning,omitempty"`
 	}
 	mcpContent struct {
 		Content   string `json:"content"`
 		Base64    bool   `json:"base64,omitempty"`
 		Truncated bool   `json:"truncated,omitempty"`
 		Next      string `json:"next,omitempty"`
+
+		image string // media type, if Content is a whole picture
+	}
+	mcpFiles struct {
+		api.AgentFiles
+		Next string `json:"next,omitempty"`
 	}
 	mcpDone struct {
 		Done    string `json:"done"`
@@ -164,7 +174,7 @@ func add[In, Out any](s *mcp.Server, name, description string, handle func(conte
 	mcp.AddTool(s, &mcp.Tool{Name: name, Description: description}, func(ctx context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, any, error) {
 		out, err := handle(ctx, in)
 		if err == nil {
-			return nil, out, nil
+			return mcpResult(out)
 		}
 		message, next := explain(err)
 		failure := map[string]string{"error": message}
@@ -179,6 +189,29 @@ func add[In, Out any](s *mcp.Server, name, description string, handle func(conte
 		}
 		return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: failure}, nil, nil
 	})
+}
+
+// mcpResult is a tool's answer: its fields as structured content, and for a model to read
+// as text. A file's text and a picture are content of their own kinds.
+func mcpResult(out any) (*mcp.CallToolResult, any, error) {
+	file, ok := out.(mcpContent)
+	switch {
+	case ok && file.image != "":
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.ImageContent{Data: []byte(file.Content), MIMEType: file.image}}}, nil, nil
+	case ok && !file.Base64:
+		content := []mcp.Content{&mcp.TextContent{Text: file.Content}}
+		if file.Truncated {
+			content = append(content, &mcp.TextContent{Text: "[the file goes on: " + file.Next + "]"})
+		}
+		return &mcp.CallToolResult{Content: content}, file, nil
+	}
+	var text strings.Builder
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false) // a model reads it, not a page
+	if err := e.Encode(out); err != nil {
+		return nil, nil, err
+	}
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: strings.TrimSuffix(text.String(), "\n")}}}, out, nil
 }
 
 func (m *mcpServer) create(ctx context.Context, in mcpCreate) (api.Agent, error) {
@@ -294,16 +327,42 @@ func (m *mcpServer) run(ctx context.Context, named mcpSandbox, r api.AgentExec, 
 			stderr.add(o.Stderr + string(o.StderrBase64))
 			return nil
 		})
-		out = mcpRan{stdout.String(), stderr.String(), exit.Code, exit.TimedOut, id}
+		out = mcpRan{Stdout: stdout.String(), Stderr: stderr.String(), ExitCode: exit.Code, TimedOut: exit.TimedOut, Sandbox: id}
+		if err == nil && exit.Code == killed && !exit.TimedOut {
+			out.Warning = m.outOfMemory(ctx, id)
+		}
 		return err
 	})
 	return out, err
+}
+
+// killed is the exit code of a program that SIGKILL ended: 128 and the signal's number.
+const killed = 137
+
+// outOfMemory says so if a process of the sandbox was killed since the last look because
+// the sandbox has no more memory; otherwise it returns "".
+func (m *mcpServer) outOfMemory(ctx context.Context, id string) string {
+	a, err := m.client.Agent(ctx, id)
+	if err != nil {
+		return ""
+	}
+	m.killsMu.Lock()
+	defer m.killsMu.Unlock()
+	before := m.kills[id]
+	if m.kills[id] = a.OOMKills; a.OOMKills <= before {
+		return ""
+	}
+	return fmt.Sprintf("out of memory: the sandbox has %d MiB, and the kernel killed a process that needed more; use less, or create_sandbox with more memory", a.MemoryBytes>>20)
 }
 
 const (
 	clipHead  = 48 << 10
 	clipTail  = 16 << 10
 	readBytes = 64 << 10
+
+	// mostPicture is the largest picture that read_file returns as one, in bytes:
+	// models take no larger ones.
+	mostPicture = 5 << 20
 )
 
 // clipped keeps the beginning and the end of output.
@@ -358,6 +417,10 @@ func (m *mcpServer) read(ctx context.Context, in mcpRead) (out mcpContent, err e
 		}
 		defer body.Close()
 		raw, err := io.ReadAll(body)
+		if kind := pictureOf(raw); kind != "" && in.Offset == 0 && in.Length == 0 && err == nil {
+			out, err = m.picture(ctx, id, in.Path, kind)
+			return err
+		}
 		if out.Truncated = int64(len(raw)) > length; out.Truncated {
 			raw = raw[:length]
 			out.Next = fmt.Sprintf("read_file with offset %d", in.Offset+length)
@@ -371,12 +434,53 @@ func (m *mcpServer) read(ctx context.Context, in mcpRead) (out mcpContent, err e
 	return out, err
 }
 
-func (m *mcpServer) list(ctx context.Context, in mcpList) (out api.AgentFiles, err error) {
+// pictureOf is the media type of a file that begins so and that models see as a picture.
+func pictureOf(begin []byte) string {
+	switch kind := http.DetectContentType(begin); kind {
+	case "image/png", "image/jpeg", "image/gif", "image/webp":
+		return kind
+	}
+	return ""
+}
+
+func (m *mcpServer) picture(ctx context.Context, id, path, kind string) (out mcpContent, err error) {
+	body, err := m.client.ReadAgentFile(ctx, id, path, client.AgentRange{Length: mostPicture + 1})
+	if err != nil {
+		return out, err
+	}
+	defer body.Close()
+	raw, err := io.ReadAll(body)
+	if err == nil && len(raw) > mostPicture {
+		err = &hintError{fmt.Errorf("%s is a picture of more than %d MiB", path, mostPicture>>20), "make it smaller, or read its bytes with a length"}
+	}
+	return mcpContent{Content: string(raw), image: kind}, err
+}
+
+// list returns a part of a directory whose JSON stays below readBytes.
+func (m *mcpServer) list(ctx context.Context, in mcpList) (out mcpFiles, err error) {
 	err = m.in(ctx, in.mcpSandbox, func(id string) error {
-		out, err = m.client.ListAgentFiles(ctx, id, in.Path)
+		out.AgentFiles, err = m.client.ListAgentFiles(ctx, id, in.Path)
 		return err
 	})
-	return out, err
+	if err != nil {
+		return out, err
+	}
+	total := len(out.Entries)
+	from := min(max(in.Offset, 0), total)
+	out.Entries = out.Entries[from:]
+	room := readBytes
+	for i := range out.Entries {
+		entry, err := json.Marshal(out.Entries[i])
+		if err != nil {
+			return out, err
+		}
+		if room -= len(entry) + 1; room < 0 {
+			out.Entries, out.Truncated = out.Entries[:i], true
+			out.Next = fmt.Sprintf("list_files with offset %d; the directory has %d entries", from+i, total)
+			break
+		}
+	}
+	return out, nil
 }
 
 func (m *mcpServer) snapshot(ctx context.Context, in mcpSandbox) (out api.Snapshot, err error) {

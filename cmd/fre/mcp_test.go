@@ -1,9 +1,16 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"io"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/fre-engine/fre/api"
 )
@@ -46,4 +53,95 @@ func TestMCPNetwork(t *testing.T) {
 func networkWords(s string) (network string, allow []string) {
 	words := strings.Split(s, " ")
 	return words[0], words[1:]
+}
+
+// TestMCPInput: a line that is no message is answered with JSON-RPC's error, and the
+// messages around it are read.
+func TestMCPInput(t *testing.T) {
+	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	for name, c := range map[string]struct {
+		line string
+		code float64 // 0: it is passed on
+	}{
+		"a request":           {ping, 0},
+		"an answer":           {`{"jsonrpc":"2.0","id":1,"result":{}}`, 0},
+		"a notification":      {` {"jsonrpc":"2.0","method":"notifications/initialized"} ` + "\r", 0},
+		"text":                {"not json", -32700},
+		"half an object":      {`{"jsonrpc":"2.0",`, -32700},
+		"two on one line":     {ping + ping, -32700},
+		"no UTF-8":            {"\xff\xfe", -32700},
+		"a number":            {"42", -32600},
+		"another version":     {`{"jsonrpc":"1.0","id":1,"method":"ping"}`, -32600},
+		"a method of numbers": {`{"jsonrpc":"2.0","id":1,"method":7}`, -32600},
+		"an id that is none":  {`{"jsonrpc":"2.0","id":{},"method":"ping"}`, -32600},
+		"a batch":             {"[" + ping + "]", -32600},
+		"too long":            {`"` + strings.Repeat("x", mcpMaxLine) + `"`, -32600},
+	} {
+		var answers strings.Builder
+		passed, err := io.ReadAll(newMCPInput(strings.NewReader(ping+"\n\n"+c.line+"\n"+ping), &answers))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		want := ping + "\n" + ping + "\n"
+		if c.code == 0 {
+			want = ping + "\n" + strings.TrimSpace(c.line) + "\n" + ping + "\n"
+		}
+		if string(passed) != want {
+			t.Errorf("%s: passed on %.200q, want %.200q", name, passed, want)
+		}
+		var answer struct {
+			ID    any `json:"id"`
+			Error struct {
+				Code float64 `json:"code"`
+			} `json:"error"`
+		}
+		if answers.Len() > 0 {
+			if err := json.Unmarshal([]byte(answers.String()), &answer); err != nil {
+				t.Errorf("%s: answer %q: %v", name, answers.String(), err)
+			}
+		}
+		if answer.Error.Code != c.code || answer.ID != nil {
+			t.Errorf("%s: error %v of id %v, want %v of null", name, answer.Error.Code, answer.ID, c.code)
+		}
+	}
+}
+
+// FuzzMCPInput: whatever comes, the session's reader gets messages alone.
+func FuzzMCPInput(f *testing.F) {
+	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}` + "\nnot json\n[]\n\n"))
+	f.Fuzz(func(t *testing.T, input []byte) {
+		passed, err := io.ReadAll(newMCPInput(bytes.NewReader(input), io.Discard))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(passed) {
+			if _, err := jsonrpc.DecodeMessage(line); err != nil || line[len(line)-1] != '\n' {
+				t.Errorf("%q was passed on: %v", line, err)
+			}
+		}
+	})
+}
+
+// TestMCPResult: a model reads text as it is, and sees pictures.
+func TestMCPResult(t *testing.T) {
+	for name, c := range map[string]struct {
+		out  any
+		want []mcp.Content
+	}{
+		"a file's text": {mcpContent{Content: "<b>x & y</b>"}, []mcp.Content{&mcp.TextContent{Text: "<b>x & y</b>"}}},
+		"a part of it": {mcpContent{Content: "<", Truncated: true, Next: "read_file with offset 1"}, []mcp.Content{
+			&mcp.TextContent{Text: "<"}, &mcp.TextContent{Text: "[the file goes on: read_file with offset 1]"},
+		}},
+		"bytes":     {mcpContent{Content: "//4A", Base64: true}, []mcp.Content{&mcp.TextContent{Text: `{"content":"//4A","base64":true}`}}},
+		"a picture": {mcpContent{Content: "\x89PNG", image: "image/png"}, []mcp.Content{&mcp.ImageContent{Data: []byte("\x89PNG"), MIMEType: "image/png"}}},
+		"a command": {mcpRan{Stdout: "a > b\n", Sandbox: "s"}, []mcp.Content{&mcp.TextContent{Text: `{"stdout":"a > b\n","stderr":"","exit_code":0,"sandbox":"s"}`}}},
+	} {
+		got, _, err := mcpResult(c.out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c.want, got.Content); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
+		}
+	}
 }

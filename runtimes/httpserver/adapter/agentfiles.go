@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -105,12 +106,15 @@ func (a *agent) write(q url.Values, body io.Reader) (_ *channel.Answer, err erro
 	if err != nil {
 		return nil, err
 	}
-	mode, err := modeOf(q, 0o644)
-	if err != nil {
-		return nil, err
-	}
+	usual := fs.FileMode(0o644)
 	if info, err := os.Lstat(path); err == nil && info.IsDir() {
 		return nil, refuse("%s is a directory", path)
+	} else if err == nil && info.Mode().IsRegular() { // a replaced script stays executable
+		usual = info.Mode().Perm()
+	}
+	mode, err := modeOf(q, usual)
+	if err != nil {
+		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
@@ -227,6 +231,7 @@ func (a *agent) list(q url.Values) (*channel.Answer, error) {
 	if out.Truncated = len(names) > mostListed; out.Truncated {
 		names = names[:mostListed]
 	}
+	slices.Sort(names)
 	for _, name := range names {
 		at := filepath.Join(path, name)
 		if info, err := os.Lstat(at); err == nil { // else it has gone meanwhile

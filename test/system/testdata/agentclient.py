@@ -4,6 +4,10 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 
+# A picture of one pixel.
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
 async def main():
     server = StdioServerParameters(command=sys.argv[1], args=sys.argv[2:], env=dict(os.environ))
     async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
@@ -13,8 +17,11 @@ async def main():
 
         async def call(name, **arguments):
             result = await session.call_tool(name, arguments)
-            text = "".join(part.text for part in result.content)
+            text = "".join(part.text for part in result.content if part.type == "text")
             return result.isError, text, result.structuredContent
+
+        async def read(path):
+            return (await session.call_tool("read_file", {"path": path})).content
 
         async def done(name, **arguments):
             failed, text, structured = await call(name, **arguments)
@@ -40,6 +47,23 @@ async def main():
         assert part["content"] == "héllo" and part["truncated"], part
         files = await done("list_files")
         assert [f["name"] for f in sorted(files["entries"], key=lambda f: f["name"])] == ["raw", "src"], files
+        await done("write_file", path="src/hello.sh", content="<b>x & y</b>", mode="755")
+        await done("write_file", path="src/hello.sh", content="<i>x & y</i>")
+        assert [part.text for part in await read("src/hello.sh")] == ["<i>x & y</i>"]
+        ran = await done("exec", command="test -x src/hello.sh; echo $?")
+        assert ran["stdout"] == "0\n", ran
+        await done("write_file", path="dot.png", content=DOT, base64=True)
+        assert [(part.type, part.mimeType, part.data) for part in await read("dot.png")] == [("image", "image/png", DOT)]
+        await done("exec", command="mkdir many; cd many; seq -w 2000 | xargs touch; cd ..; rm dot.png")
+        seen, files = [], {"next": "0"}
+        while "next" in files:
+            files = await done("list_files", path="many", offset=len(seen))
+            assert len(json.dumps(files)) < 100000, len(json.dumps(files))
+            seen += [f["name"] for f in files["entries"]]
+        assert seen == ["%04d" % i for i in range(1, 2001)], len(seen)
+        ran = await done("exec", command="tail /dev/zero")
+        assert ran["exit_code"] == 137 and "out of memory" in ran["warning"], ran
+        await done("write_file", path="src/hello.sh", content="echo héllo from $PWD; exit 3\n")
         await refused("list the directory", "read_file", path="missing")
         await refused("write below /work", "write_file", path="/etc/x", content="")
         await refused("use python, node or sh", "run_code", language="cobol", code="")
