@@ -3,6 +3,7 @@ package events
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -20,9 +21,16 @@ import (
 // killed returns a configuration whose directory is as a kill of the engine would leave it now.
 func killed(t *testing.T, cfg Config) Config {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(cfg.Dir)); err != nil {
-		t.Fatal(err)
+	dir := ""
+	for { // again, where a file was renamed meanwhile
+		dir = t.TempDir()
+		err := os.CopyFS(dir, os.DirFS(cfg.Dir))
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
 	}
 	cfg.Dir = dir
 	return cfg

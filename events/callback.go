@@ -49,18 +49,60 @@ func (c *Callbacks) check() error {
 	return nil
 }
 
-// allow says why results may not be sent to a URL.
-func (c *Callbacks) allow(raw string) error {
+// parseCallback reads a URL that results are sent to, and returns it as a request line can hold it:
+// what RFC 3986 leaves no place for in a query is percent-encoded, as browsers do it.
+func parseCallback(raw string) (*url.URL, error) {
+	if i := strings.IndexFunc(raw, func(r rune) bool { return r < ' ' || r == 0x7f }); i >= 0 {
+		return nil, refuse(ErrBadEvent, "callback URL %q: character %d is a control character", raw, i+1)
+	}
 	u, err := url.Parse(raw)
+	port, perr := uint64(0), error(nil)
+	if err == nil && u.Port() != "" {
+		port, perr = strconv.ParseUint(u.Port(), 10, 16)
+	}
 	switch {
-	case len(c.Hosts) == 0 && len(c.Networks) == 0:
-		return errors.New("none are: events.callbacks in the engine's configuration says where to")
-	case err != nil || u.Host == "" || len(raw) > 2048:
-		return errors.New("it is no URL")
+	case len(raw) > maxCallback:
+		return nil, refuse(ErrBadEvent, "callback URL: it has %d bytes, the limit is %d", len(raw), maxCallback)
+	case err != nil || u.Host == "" || u.Hostname() == "":
+		return nil, refuse(ErrBadEvent, "callback URL %q: write one such as https://hooks.example.org/done", raw)
+	case perr != nil || u.Port() != "" && port == 0:
+		return nil, refuse(ErrBadEvent, "callback URL %q: port %s is not between 1 and 65535", raw, u.Port())
+	case strings.ContainsFunc(u.Host, func(r rune) bool { return r >= 0x80 }):
+		return nil, refuse(ErrBadEvent, "callback URL %q: write the host's name in ASCII (xn--…)", raw)
 	case u.Scheme != "http" && u.Scheme != "https":
-		return fmt.Errorf("%q is neither http nor https", u.Scheme)
+		return nil, refuse(ErrBadEvent, "callback URL %q: the scheme %q is neither http nor https", raw, u.Scheme)
 	case u.User != nil:
-		return errors.New("it holds a user")
+		return nil, refuse(ErrBadEvent, "callback URL: it holds a user; callbacks are known by their signature")
+	}
+	u.Fragment, u.RawFragment = "", ""
+	u.RawQuery = encodeQuery(u.RawQuery)
+	return u, nil
+}
+
+const maxCallback = 2048
+
+func encodeQuery(query string) string {
+	var b strings.Builder
+	for i := range len(query) {
+		c := query[i]
+		broken := c == '%' && !(i+2 < len(query) && isHex(query[i+1]) && isHex(query[i+2]))
+		if broken || c <= ' ' || c >= 0x7f || strings.IndexByte("\"<>\\^`{|}", c) >= 0 {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f'
+}
+
+// allow says why results may not be sent to a URL.
+func (c *Callbacks) allow(u *url.URL) error {
+	if len(c.Hosts) == 0 && len(c.Networks) == 0 {
+		return errors.New("none are: events.callbacks in the engine's configuration says where to")
 	}
 	host := u.Hostname()
 	if a, err := netip.ParseAddr(host); err == nil {
@@ -337,7 +379,11 @@ func (s *Service) sendOne(client *http.Client, msg jetstream.Msg, meta *jetstrea
 
 // post sends a result; final says that trying again is no use.
 func (s *Service) post(client *http.Client, order *message) (final bool, err error) {
-	if err := s.cfg.Callbacks.allow(order.callback); err != nil { // the configuration may have changed
+	to, err := parseCallback(order.callback) // an engine before this one may have taken it
+	if err == nil {
+		err = s.cfg.Callbacks.allow(to) // the configuration may have changed
+	}
+	if err != nil {
 		return true, err
 	}
 	m, err := s.end1(s.live, kindResults, order.Tenant, order.Function, order.ID)
@@ -350,7 +396,7 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 	if err != nil {
 		return true, err
 	}
-	r, err := http.NewRequestWithContext(s.live, http.MethodPost, order.callback, http.NoBody)
+	r, err := http.NewRequestWithContext(s.live, http.MethodPost, to.String(), http.NoBody)
 	if err != nil {
 		return true, err
 	}
@@ -371,10 +417,14 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 		{"X-Function-Name", m.Function},
 		{"X-Function-Status", strconv.Itoa(m.Status)},
 		{"X-Fre-Event-State", string(m.State)},
+		{"X-Fre-Event-Attempts", strconv.Itoa(m.Attempts)},
 		{"X-Fre-Timestamp", now},
 		{"X-Fre-Signature-256", "sha256=" + signature},
 	} {
 		r.Header.Set(f[0], f[1])
+	}
+	if m.Error != "" { // why it is dead
+		r.Header.Set("X-Fre-Event-Error", m.Error)
 	}
 	resp, err := client.Do(r)
 	if err != nil {

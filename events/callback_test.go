@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -61,7 +62,7 @@ func TestCallback(t *testing.T) {
 		t.Errorf("the receiver got %q with %v", g.body, g.header)
 	}
 	d = ends(t, s, "bad", "x", Options{Callback: receiver.URL})
-	if g := <-came; g.header.Get("X-Call-Id") != d.ID || g.header.Get("X-Fre-Event-State") != "dead" {
+	if g := <-came; g.header.Get("X-Call-Id") != d.ID || g.header.Get("X-Fre-Event-State") != "dead" || !strings.Contains(g.header.Get("X-Fre-Event-Error"), "ValueError") || g.header.Get("X-Fre-Event-Attempts") != "1" {
 		t.Errorf("of a dead letter the receiver got %v", g.header)
 	}
 }
@@ -247,8 +248,15 @@ func TestCallbackAfterCrash(t *testing.T) {
 func TestCallbackAllowed(t *testing.T) {
 	c := Callbacks{Hosts: []string{"hooks.example.org", "*.example.com"}, Networks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}, Secret: callbackSecret}
 	named := Callbacks{Hosts: c.Hosts, Secret: callbackSecret}
+	allow := func(c Callbacks, raw string) error {
+		u, err := parseCallback(raw)
+		if err != nil {
+			return err
+		}
+		return c.allow(u)
+	}
 	for _, u := range []string{"http://10.1.2.3:80/x", "https://hooks.example.org/a?b"} {
-		if err := c.allow(u); err != nil {
+		if err := allow(c, u); err != nil {
 			t.Errorf("%s: %v", u, err)
 		}
 	}
@@ -256,7 +264,7 @@ func TestCallbackAllowed(t *testing.T) {
 		"", "x", "file:///etc/passwd", "http://user@hooks.example.org/", "http://127.0.0.1/", "http://[::1]/", "http://169.254.169.254/", "http://10.2.0.1/",
 		"http://example.com/", "http://hooks.example.org.evil.net/", "http://evilexample.com/", "http://[::ffff:127.0.0.1]/", "gopher://hooks.example.org/", "http://" + strings.Repeat("a", 3000),
 	} {
-		if err := named.allow(u); err == nil {
+		if err := allow(named, u); err == nil {
 			t.Errorf("%q is allowed", u)
 		}
 	}
@@ -275,4 +283,46 @@ func TestCallbackAllowed(t *testing.T) {
 	if err := (&Callbacks{Hosts: c.Hosts}).check(); err == nil {
 		t.Error("callbacks without a secret are opened")
 	}
+}
+
+// TestCallbackURL: what is sent is a request line of three parts, or the event is refused.
+func TestCallbackURL(t *testing.T) {
+	for raw, want := range map[string]string{
+		"http://a.example/cb?name=Ada Lovelace":     "http://a.example/cb?name=Ada%20Lovelace",
+		"http://a.example/a b?q=\"<ü>|50%#fragment": "http://a.example/a%20b?q=%22%3C%C3%BC%3E%7C50%25",
+		"https://a.example:8443/x?a=%20&b=1":        "https://a.example:8443/x?a=%20&b=1",
+		"http://a.example?x":                        "http://a.example?x",
+		"http://a.example/\r\nX: y":                 "",
+		"http://a.example/?a\tb":                    "",
+		"http://a.example/%zz":                      "",
+		"http://a b.example/":                       "",
+		"http://bücher.example/":                    "",
+		"http://a.example:99999/":                   "",
+		"http://:80/":                               "",
+		"//a.example/":                              "",
+		"mailto:a@a.example":                        "",
+	} {
+		u, err := parseCallback(raw)
+		switch {
+		case want == "":
+			if !errors.Is(err, ErrBadEvent) {
+				t.Errorf("%q: %v, want it refused", raw, err)
+			}
+		case err != nil || u.String() != want:
+			t.Errorf("%q: %v, %v; want %s", raw, u, err, want)
+		}
+	}
+}
+
+func FuzzCallbackURL(f *testing.F) {
+	f.Add("http://a.example/a b?q=ü#x")
+	f.Fuzz(func(t *testing.T, raw string) {
+		u, err := parseCallback(raw)
+		if err != nil {
+			return
+		}
+		if strings.ContainsFunc(u.RequestURI(), func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+			t.Errorf("%q: the request line has %q", raw, u.RequestURI())
+		}
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,7 +30,8 @@ type outcome struct {
 	body   []byte
 	file   string // has the body instead
 	size   int64
-	err    error // why it counts as failed
+	err    error         // why it counts as failed
+	after  time.Duration // how long the function asks to be left alone, 0: it does not
 }
 
 // handle runs one event to the end of an attempt, with the caller's turn or one of its own.
@@ -276,6 +278,9 @@ func (s *Service) invoke(m *message) (o outcome) {
 	if resp.Status >= 500 || resp.Status == http.StatusTooManyRequests {
 		o.err = fmt.Errorf("the function answered %d", resp.Status)
 	}
+	if resp.Status == http.StatusServiceUnavailable || resp.Status == http.StatusTooManyRequests {
+		o.after = retryAfter(resp.Header, time.Now())
+	}
 	if resp.Bytes != nil {
 		o.body, o.size = bytes.Clone(resp.Bytes), int64(len(resp.Bytes))
 		return o
@@ -309,7 +314,7 @@ func (s *Service) settle(m *message, msg jetstream.Msg, key attemptKey, settings
 		m.State = StateDone
 	case !gone && m.Attempts <= settings.Retries:
 		s.metrics.attempts.WithLabelValues("retried").Inc()
-		return s.later(m, key, backoff(settings.Backoff, m.Attempts))
+		return s.later(m, key, max(backoff(settings.Backoff, m.Attempts), o.after))
 	default:
 		m.State = StateDead
 		if err := s.bury(m); err != nil {
@@ -336,6 +341,32 @@ func (s *Service) leave(m *message, msg jetstream.Msg, key attemptKey) {
 	}
 	s.metrics.attempts.WithLabelValues(string(m.State)).Inc()
 	s.index.change(m.Entry)
+}
+
+// longestRetryAfter bounds for how long a function may put an event off.
+const longestRetryAfter = time.Hour
+
+// retryAfter reads the field of that name (RFC 9110 section 10.2.3): seconds, or a date. 0 where
+// there is none that can be read, or its time has passed.
+func retryAfter(header [][2]string, now time.Time) time.Duration {
+	for _, f := range header {
+		if !strings.EqualFold(f[0], "Retry-After") {
+			continue
+		}
+		value := strings.TrimSpace(f[1])
+		if at, err := http.ParseTime(value); err == nil {
+			return min(max(at.Sub(now), 0), longestRetryAfter)
+		}
+		if value == "" || strings.Trim(value, "0123456789") != "" {
+			return 0
+		}
+		seconds, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || seconds > int64(longestRetryAfter/time.Second) { // more digits than fit
+			return longestRetryAfter
+		}
+		return time.Duration(seconds) * time.Second
+	}
+	return 0
 }
 
 // later has the event come again.

@@ -35,3 +35,16 @@ func TestKeepEnds(t *testing.T) {
 		}
 	})
 }
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"": 0, "0": 0, "7": 7 * time.Second, " 120 ": 2 * time.Minute, "-1": 0, "1.5": 0, "soon": 0, "+5": 0,
+		"7200": longestRetryAfter, "99999999999999999999": longestRetryAfter,
+		"Fri, 02 Jan 2026 03:05:05 GMT": time.Minute, "Fri, 02 Jan 2026 03:00:00 GMT": 0, "Sat, 03 Jan 2026 03:04:05 GMT": longestRetryAfter,
+	} {
+		if got := retryAfter([][2]string{{"Content-Type", "text/plain"}, {"retry-after", value}}, now); got != want {
+			t.Errorf("%q: %v, want %v", value, got, want)
+		}
+	}
+}

@@ -227,9 +227,14 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 		o.Source = "http"
 	}
 	if o.Callback != "" {
-		if err := s.cfg.Callbacks.allow(o.Callback); err != nil {
+		to, err := parseCallback(o.Callback)
+		if err != nil {
+			return Receipt{}, err
+		}
+		if err := s.cfg.Callbacks.allow(to); err != nil {
 			return Receipt{}, refuse(ErrCallback, "%v", err)
 		}
+		o.Callback = to.String()
 	}
 	if err := s.begin(f.Config.Tenant); err != nil {
 		return Receipt{}, err

@@ -70,6 +70,7 @@ type Webhook struct {
 	Header    string        `json:"header,omitempty"`    // of hmac: which field has the signature; default X-Signature-256
 	Timestamp string        `json:"timestamp,omitempty"` // of hmac: which field has the time in seconds that is signed before the body, with a dot between; "" for none
 	Tolerance time.Duration `json:"tolerance_ns"`        // how far a signed time may be from now; default 5m
+	Key       string        `json:"key,omitempty"`       // what tells a sender's retries from other events: a field's name, or a JSON pointer into the body; "" for what the signature has
 	Paths     []string      `json:"paths,omitempty"`     // globs of what follows the name in the path; empty for all
 	Headers   []string      `json:"headers,omitempty"`   // "Name: glob", of which each name must match by one; others are ignored
 }
@@ -109,6 +110,7 @@ const maxFilesPath = 512
 
 var (
 	fieldNamePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,62}$`)
+	keyPattern       = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9-]{0,62}|(/([^/~\x00-\x1f]|~[01]){1,100}){1,8})$`)
 	headerPattern    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,62}: [^\x00-\x1f]{1,200}$`)
 	globPattern      = regexp.MustCompile(`^[!-~]{1,200}$`)
 	schedulePattern  = regexp.MustCompile(`^[ -~\t]{1,200}$`)
@@ -139,6 +141,7 @@ func (d *decoder) triggerFields(t *Trigger) []field {
 		{key: "header", value: d.text(&w.Header, fieldNamePattern, "the name of a header field")},
 		{key: "timestamp", value: d.text(&w.Timestamp, fieldNamePattern, "the name of a header field")},
 		{key: "tolerance", value: measure(d, &w.Tolerance, parseDuration, time.Duration.String, minTolerance, maxTolerance)},
+		{key: "key", value: d.text(&w.Key, keyPattern, `the name of a header field such as X-GitHub-Delivery, or a JSON pointer into the body such as "/id"`)},
 		{key: "paths", value: d.strings(&w.Paths, glob)},
 		{key: "headers", value: d.strings(&w.Headers, requirement(headerPattern, `write a field and a pattern of its value, such as "X-GitHub-Event: push"`))},
 	}

@@ -130,7 +130,10 @@ func structured(text []byte) (cloudEvent, error) {
 	}
 	slices.SortFunc(e.header, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
 	if contentType != "" {
-		e.header = append(e.header, [2]string{"Content-Type", percent(contentType)})
+		if strings.ContainsFunc(contentType, func(r rune) bool { return r != '\t' && (r < ' ' || r >= 0x7f) }) {
+			return e, fmt.Errorf("datacontenttype %q: a media type has printable characters of ASCII, such as text/plain; charset=utf-8", contentType)
+		}
+		e.header = append(e.header, [2]string{"Content-Type", contentType}) // as it is (section 3.1.1)
 	}
 	return e, nil
 }

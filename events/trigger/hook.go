@@ -2,6 +2,7 @@ package trigger
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,9 @@ func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Requ
 	}
 	if why := wanted(w, r.Path, r.Header); why != "" {
 		return nil, why, nil
+	}
+	if w.Key != "" {
+		key = cmp.Or(namedKey(w.Key, r.Header, body), key)
 	}
 	if key != "" {
 		key = "webhook\x00" + t.Name + "\x00" + key

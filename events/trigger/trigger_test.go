@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -328,6 +329,7 @@ func TestCloudEvents(t *testing.T) {
 		"no CloudEvent":   {"{}", []string{"Content-Type", "application/json"}},
 		"another version": {"", []string{"Ce-Specversion", "0.3", "Ce-Id", "1", "Ce-Source", "s", "Ce-Type", "t"}},
 		"no id":           {`{"specversion":"1.0","source":"s","type":"t"}`, []string{"Content-Type", "application/cloudevents+json"}},
+		"bad media type":  {`{"specversion":"1.0","id":"1","source":"s","type":"t","datacontenttype":"text/plain\r\nx: y","data":"x"}`, []string{"Content-Type", "application/cloudevents+json"}},
 		"two bodies":      {`{"specversion":"1.0","id":"1","source":"s","type":"t","data":1,"data_base64":""}`, []string{"Content-Type", "application/cloudevents+json"}},
 		"bad base64":      {`{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"?"}`, []string{"Content-Type", "application/cloudevents+json"}},
 		"bad attribute":   {`{"specversion":"1.0","id":"1","source":"s","type":"t","a-b":"x"}`, []string{"Content-Type", "application/cloudevents+json"}},
@@ -584,4 +586,62 @@ func TestQuota(t *testing.T) {
 			t.Errorf("%.8s…: %v and %d counted, want %v and %d", c.mac, err, counted, c.want, c.counted)
 		}
 	}
+}
+
+// TestCloudEventsMediaType: the function has the media type as the event has it.
+func TestCloudEventsMediaType(t *testing.T) {
+	for _, media := range []string{"text/plain; charset=utf-8", `multipart/mixed; boundary="a b"`, "application/xml", "x/y; a=100%"} {
+		text, err := json.Marshal(map[string]string{"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "datacontenttype": media, "data": "hi"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := structured(text)
+		if got := field(e.header, "Content-Type"); err != nil || got != media {
+			t.Errorf("%q: %q, %v", media, got, err)
+		}
+	}
+}
+
+// TestWebhookKey: a trigger's key makes a sender's retries one event, whatever else differs.
+func TestWebhookKey(t *testing.T) {
+	for _, c := range []struct{ key, body, again, other string }{
+		{"/id", `{"id":"evt_1","n":1}`, `{"n":2,"id":"evt_1"}`, `{"id":"evt_2","n":1}`},
+		{"/data/0/a~1b", `{"data":[{"a/b":12345678901234567890}]}`, `{"data":[{"a/b":12345678901234567890},1]}`, `{"data":[{"a/b":12345678901234567891}]}`},
+		{"X-GitHub-Delivery", "1", "1 again", "2"},
+	} {
+		t.Run(c.key, func(t *testing.T) {
+			w := &world{}
+			s := newSet(t, w, time.Now(), image.Trigger{Name: "h", Webhook: &image.Webhook{Signature: "none", Key: c.key}})
+			post := func(body string) {
+				t.Helper()
+				if _, _, err := s.Hook(t.Context(), "f", "h", hook(body, "x-github-delivery", body[:1])); err != nil {
+					t.Fatal(err)
+				}
+			}
+			post(c.body)
+			post(c.again)
+			if len(w.published) != 1 {
+				t.Errorf("%d events of one key, want 1", len(w.published))
+			}
+			post(c.other)
+			if len(w.published) != 2 {
+				t.Errorf("%d events of two keys, want 2", len(w.published))
+			}
+		})
+	}
+	// What has no key is known as without one: by what is signed, or not at all.
+	for _, body := range []string{"no JSON", "[]", `{"id":{}}`, `{"id":null}`, `{"di":1}`, `{"id":""}`} {
+		if key := namedKey("/id", nil, []byte(body)); key != "" {
+			t.Errorf("%s: key %q, want none", body, key)
+		}
+	}
+}
+
+func FuzzPointer(f *testing.F) {
+	f.Add("/a/0/~0~1", []byte(`{"a":[{"~/":"x"}]}`))
+	f.Fuzz(func(t *testing.T, pointer string, body []byte) {
+		if _, ok := pointed(pointer, body); ok && !json.Valid(body) {
+			t.Errorf("%q is found in what is no JSON", pointer)
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -139,6 +140,48 @@ func verifyStripe(w *image.Webhook, secret []byte, given string, body []byte, no
 		}
 	}
 	return "", err
+}
+
+// namedKey is what a trigger's template calls a request's key: a field of its header, or a value
+// of its body by a JSON pointer; "" where the request has none. Nothing need have signed a field.
+func namedKey(name string, header [][2]string, body []byte) string {
+	value := field(header, name)
+	if strings.HasPrefix(name, "/") {
+		value, _ = pointed(name, body)
+	}
+	if value == "" {
+		return ""
+	}
+	return name + "\x00" + value
+}
+
+// pointed is the text, the number or the truth value that a JSON pointer (RFC 6901) leads to.
+func pointed(pointer string, body []byte) (string, bool) {
+	if !json.Valid(body) {
+		return "", false
+	}
+	value := json.RawMessage(body)
+	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
+		token = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
+		var members map[string]json.RawMessage
+		var items []json.RawMessage
+		if json.Unmarshal(value, &members) == nil {
+			value = members[token]
+		} else if i, err := strconv.Atoi(token); err == nil && json.Unmarshal(value, &items) == nil && 0 <= i && i < len(items) {
+			value = items[i]
+		} else {
+			return "", false
+		}
+	}
+	var text string
+	if json.Unmarshal(value, &text) == nil && string(value) != "null" {
+		return text, true
+	}
+	plain := string(value)
+	if plain == "" || plain == "null" || strings.ContainsAny(plain[:1], "{[") {
+		return "", false
+	}
+	return plain, true
 }
 
 // wanted says why a request is none of those that a webhook is about, "" if it is.
