@@ -213,7 +213,10 @@ func FuzzEventPath(f *testing.F) {
 func TestEventHeader(t *testing.T) {
 	claims := []string{
 		"X-Forwarded-For: 203.0.113.9, 198.51.100.7", "x-forwarded-proto: https", "X-Forwarded-Host: shop.example.org",
-		"Forwarded: for=203.0.113.9;proto=https", "X-Real-IP: 203.0.113.9", "X-Forwarded-Prefix: /a",
+		"Forwarded: for=203.0.113.9;proto=https", "X-Real-IP: 203.0.113.9", "X-Forwarded-Prefix: /a/",
+		// What WSGI, CGI and frameworks would take for those, and for others of ours.
+		"X_Forwarded_For: 203.0.113.66", "x.forwarded-for: 203.0.113.66", "X_Real_Ip: 203.0.113.66", "X_Request_Id: forged", "X_Forwarded_Prefix: /b",
+		"Content_Length: 1", "Transfer_Encoding: chunked", "X_Fre_Id: forged", "Authoriz_ation: kept",
 	}
 	lines := append([]string{
 		"x-two: 1", "Connection: x-mine, keep-alive, forwarded, x-request-id, x-forwarded-for, x-forwarded-host, x-forwarded-proto", "X-Mine: 1", "Te: trailers", "X-Two: 2", "Accept: */*", "X-Request-ID: abc-1",
@@ -226,9 +229,11 @@ func TestEventHeader(t *testing.T) {
 		"nobody": {nil, [][2]string{
 			{"Host", "shop.example"},
 			{"Accept", "*/*"},
+			{"Authoriz_ation", "kept"},
 			{"Forwarded", own},
 			{"X-Forwarded-For", "127.0.0.1"},
 			{"X-Forwarded-Host", "shop.example"},
+			{"X-Forwarded-Prefix", "/function/%66"},
 			{"X-Forwarded-Proto", "http"},
 			{"X-Request-Id", "abc-1"},
 			{"X-Two", "1"},
@@ -237,10 +242,11 @@ func TestEventHeader(t *testing.T) {
 		"a proxy": {[]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, [][2]string{
 			{"Host", "shop.example"},
 			{"Accept", "*/*"},
+			{"Authoriz_ation", "kept"},
 			{"Forwarded", "for=203.0.113.9;proto=https, " + own},
 			{"X-Forwarded-For", "203.0.113.9, 198.51.100.7, 127.0.0.1"},
 			{"X-Forwarded-Host", "shop.example.org"},
-			{"X-Forwarded-Prefix", "/a"},
+			{"X-Forwarded-Prefix", "/a/function/%66"},
 			{"X-Forwarded-Proto", "https"},
 			{"X-Real-Ip", "203.0.113.9"},
 			{"X-Request-Id", "abc-1"},
@@ -254,7 +260,7 @@ func TestEventHeader(t *testing.T) {
 				got = r.Header
 				return text(200, "", [2]string{"x-request-id", "forged"}, [2]string{"date", "never"}), nil
 			}, func(c *Config) { c.TrustedProxies = tt.trusted })
-			a, _ := r.ask("GET", "/function/f", lines...)
+			a, _ := r.ask("GET", "/function/%66", lines...)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
 			}
@@ -505,6 +511,40 @@ func TestForwardBytes(t *testing.T) {
 			n++
 			eventually(t, "the close of the body", func() bool { return closed.Load() == n })
 		}
+	}
+}
+
+// A client of the control API says no more of where an event comes from than one of the
+// gateway's.
+func TestForwardHeader(t *testing.T) {
+	var got [][2]string
+	f := fake(func(_ context.Context, _ string, r *engine.Request) (*engine.Response, error) {
+		got = r.Header
+		return text(200, ""), nil
+	})
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := Forward(w, r, Event{Engine: f, Log: slog.New(slog.DiscardHandler), Function: "f.t", Method: r.Method, Path: "/", MaxBodyBytes: 1}); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer h.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = "api.example"
+	r.Header["User-Agent"], r.Header["Accept-Encoding"] = nil, []string{"x"}
+	for _, name := range []string{"X-Forwarded-Prefix", "X-Forwarded-For", "X_Forwarded_Prefix", "X_Request_Id", "Forwarded", "A_b"} {
+		r.Header[name] = []string{"said"}
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	want := [][2]string{{"Host", "api.example"}, {"A_b", "said"}, {"Accept-Encoding", "x"}, {"X-Forwarded-Prefix", "/function/f.t"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -138,6 +138,8 @@ type exchange struct {
 	secret bool   // its Authorization field is for the gateway, and not for the function
 	cors   bool   // the gateway says for which origins the answer is
 
+	named string // the function, as the path spells it
+
 	// For the access log.
 	function   string
 	invocation string
@@ -156,7 +158,8 @@ func (e *exchange) addressed(rest []byte, hops ...*string) (name string, path []
 		part, path, _ = bytes.Cut(path, slash)
 		*hop = string(part)
 	}
-	name, err := url.PathUnescape(string(escaped))
+	e.named = string(escaped)
+	name, err := url.PathUnescape(e.named)
 	if err == nil {
 		if e.g.OpenFaaS != nil {
 			name = strings.TrimSuffix(name, "."+OpenFaaSNamespace)

@@ -117,6 +117,7 @@ const (
 	forwardedFor   = "X-Forwarded-For"
 	forwardedProto = "X-Forwarded-Proto"
 	forwardedHost  = "X-Forwarded-Host"
+	forwardedMount = "X-Forwarded-Prefix"
 )
 
 // claimsOrigin says whether a field tells where a request comes from, which only a
@@ -126,9 +127,37 @@ func claimsOrigin(name string) bool {
 	return name == forwarded || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded-")
 }
 
+// mimics says whether a name is another spelling of a field that the gateway sets, or
+// that is about the connection: WSGI, CGI and web frameworks read X_Forwarded_For, and PHP
+// X.Forwarded.For, as X-Forwarded-For. nginx drops such names, too (underscores_in_headers).
+func mimics(name string) bool {
+	if !strings.ContainsFunc(name, odd) {
+		return false
+	}
+	plain := http.CanonicalHeaderKey(strings.Map(func(c rune) rune {
+		if odd(c) {
+			return '-'
+		}
+		return c
+	}, name))
+	switch plain {
+	case "X-Request-Id", "Host", "Content-Length", "Authorization":
+		return true
+	}
+	return hopByHop[plain] || claimsOrigin(plain) || strings.HasPrefix(plain, "X-Fre-")
+}
+
+// odd says whether c is a character of no ordinary field name.
+func odd(c rune) bool {
+	return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
+}
+
+// mounted is the path at which clients find a function, as they wrote its name.
+func mounted(name string) string { return "/function/" + name }
+
 // header makes the event's: what the client sent end to end, and where it came from.
 func (e *exchange) header() [][2]string {
-	fields := make([][2]string, 0, len(e.Fields)+6)
+	fields := make([][2]string, 0, len(e.Fields)+7)
 	var chain, elements []string
 	size := len(e.Host)
 	for _, f := range e.Fields {
@@ -147,10 +176,11 @@ func (e *exchange) header() [][2]string {
 		proto = "https"
 	}
 	own := [2]string{proto, host}
+	prefix := mounted(e.named)
 	for _, f := range e.Fields {
 		name, value := textproto.CanonicalMIMEHeaderKey(string(f.Name)), text(f.Value)
 		switch {
-		case name == "X-Request-Id":
+		case name == "X-Request-Id", mimics(name):
 		case name == "Authorization" && e.secret: // a function must not learn its callers' tokens
 		case !claimsOrigin(name):
 			fields = append(fields, [2]string{name, value})
@@ -163,6 +193,8 @@ func (e *exchange) header() [][2]string {
 			proto = value
 		case name == forwardedHost:
 			host = value
+		case name == forwardedMount:
+			prefix = strings.TrimRight(value, "/") + mounted(e.named)
 		default:
 			fields = append(fields, [2]string{name, value})
 		}
@@ -172,7 +204,8 @@ func (e *exchange) header() [][2]string {
 	if len(elements) > 0 {
 		element = strings.Join(append(elements, element), ", ")
 	}
-	said := append(make([][2]string, 0, 5), [2]string{"X-Request-Id", e.id}, [2]string{forwardedProto, proto}, [2]string{forwardedHost, host}, [2]string{forwarded, element})
+	said := append(make([][2]string, 0, 6), [2]string{"X-Request-Id", e.id}, [2]string{forwardedProto, proto}, [2]string{forwardedHost, host},
+		[2]string{forwardedMount, prefix}, [2]string{forwarded, element})
 	if e.client.peer != "" {
 		way := node
 		if len(chain) > 0 {

@@ -59,6 +59,7 @@ func TestHTTP2(t *testing.T) {
 		{"User-Agent", "test"},
 		{"X-Forwarded-For", "127.0.0.1"},
 		{"X-Forwarded-Host", "shop.example"},
+		{"X-Forwarded-Prefix", "/function/f"},
 		{"X-Forwarded-Proto", "http"},
 		{"X-Request-Id", "abc-1"},
 	}

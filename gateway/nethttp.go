@@ -22,19 +22,23 @@ const (
 )
 
 // Forward hands r's headers and body to a function and its answer to w, for servers of
-// net/http, as the gateway does for its own. It returns an error, those of
+// net/http, as the gateway does for its own. The function is told where it is mounted, and
+// nothing of what r says of where it comes from. It returns an error, those of
 // [engine.Engine.Invoke], *[http.MaxBytesError] and *[BodyError], only while nothing is
 // sent. An answer that breaks off breaks the connection.
 func Forward(w http.ResponseWriter, r *http.Request, ev Event) error {
 	head := r.Method == http.MethodHead
 	f := &netFront{w: w, control: http.NewResponseController(w), hollow: head}
-	fields := make([][2]string, 0, len(r.Header)+1)
+	fields := make([][2]string, 0, len(r.Header)+2)
 	for name, values := range r.Header {
+		if claimsOrigin(name) || mimics(name) {
+			continue
+		}
 		for _, v := range values {
 			fields = append(fields, [2]string{name, v})
 		}
 	}
-	req := &request{Event: &ev, header: eventHeader(r.Host, fields), head: head}
+	req := &request{Event: &ev, header: eventHeader(r.Host, fields, [2]string{forwardedMount, mounted(ev.Function)}), head: head}
 	if r.ContentLength != 0 {
 		req.body = &eventBody{
 			from: r.Body, size: r.ContentLength, limit: ev.MaxBodyBytes,

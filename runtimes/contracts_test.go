@@ -287,6 +287,8 @@ async def app(scope, receive, send):
     elif scope["path"] == "/wait":
         await send({"type": "http.response.body", "body": b"begun", "more_body": True})
         print((await receive())["type"], flush=True)
+    elif scope["root_path"]:
+        await send({"type": "http.response.body", "body": ("%s %s %s" % (scope["root_path"], scope["path"], scope["raw_path"].decode())).encode()})
     else:
         text = "%s %s %s %r %s %s" % (scope["method"], scope["path"], scope["query_string"].decode(), scope["client"], scope["state"], body.decode())
         await send({"type": "http.response.body", "body": text.encode()})
@@ -298,6 +300,10 @@ async def app(scope, receive, send):
 		got, err := call(t, i, &in, "body")
 		if diff := cmp.Diff(answer{201, head, "POST /ü b a=%20 ('192.0.2.7', 0) {'began': True} body"}, got); err != nil || diff != "" {
 			t.Errorf("%v\n%s", err, diff)
+		}
+		mounted := channel.Invocation{ID: "1", Method: "GET", Path: "/b%20c", Headers: [][2]string{{"X-Forwarded-Prefix", "/%61/function/f"}}}
+		if got, err := call(t, i, &mounted, ""); err != nil || got.Body != "/a/function/f /a/function/f/b c /%61/function/f/b%20c" {
+			t.Errorf("mounted: %v, %v", got, err)
 		}
 		in.Path = "/big"
 		if got, err := call(t, i, &in, strings.Repeat("y", 1_000_000)); err != nil || got.Body != strings.Repeat("x", 2_000_000) {
@@ -367,6 +373,8 @@ def app(environ, start_response):
         return [b"two"]
     start_response("404 Not Found", [("Content-Type", "text/x"), ("Connection", "close")])
     body = environ["wsgi.input"].read()
+    if path == "/mount":
+        return [" ".join(environ.get(k, "-") for k in ("SCRIPT_NAME", "REQUEST_URI", "HTTP_X_FORWARDED_FOR", "HTTP_X_REQUEST_ID")).encode()]
     return [("%s %s %s %s %s %s" % (environ["REQUEST_METHOD"], path.encode("latin-1").decode(), environ["QUERY_STRING"], environ["CONTENT_LENGTH"], environ["HTTP_X_B"], "HTTP_PROXY" in environ)).encode() + body]
 `
 	contracted(t, "python", source, "app", []string{"FRE_CONTRACT=wsgi"}, func(t *testing.T, _ language, i *instance) {
@@ -383,6 +391,12 @@ def app(environ, start_response):
 			if diff := cmp.Diff(want, got); err != nil || diff != "" {
 				t.Errorf("%s: %v\n%s", path, err, diff)
 			}
+		}
+		mounted := channel.Invocation{ID: "2", Method: "GET", Path: "/mount", Query: "a=b", Headers: [][2]string{
+			{"X-Forwarded-Prefix", "/%61/function/f"}, {"X-Forwarded-For", "192.0.2.7"}, {"X_Forwarded_For", "forged"}, {"X_Request_Id", "forged"},
+		}}
+		if got, err := call(t, i, &mounted, ""); err != nil || got.Body != "/a/function/f /%61/function/f/mount?a=b 192.0.2.7 -" {
+			t.Errorf("mounted: %v, %v", got, err)
 		}
 		in.Path = "/none"
 		var failed *channel.Failure

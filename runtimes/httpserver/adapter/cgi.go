@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,11 +138,16 @@ func spool(body io.Reader) (_ io.ReadCloser, length int64, err error) {
 // that programs have come to expect.
 func (c *cgi) environment(e *channel.Event, length int64) []string {
 	host, port := header(e, "Host"), "80"
+	mount := cmp.Or(header(e, "X-Forwarded-Prefix"), "/function/"+e.Function)
+	script := mount // no variable but REQUEST_URI is escaped
+	if p, err := url.PathUnescape(mount); err == nil && !strings.Contains(p, "\x00") {
+		script = p
+	}
 	env := []string{
 		"GATEWAY_INTERFACE=CGI/1.1", "SERVER_SOFTWARE=FRE", "SERVER_PROTOCOL=HTTP/1.1",
 		"REQUEST_METHOD=" + e.Method, "QUERY_STRING=" + e.Query,
-		"SCRIPT_NAME=" + header(e, "X-Forwarded-Prefix") + "/function/" + e.Function, "SCRIPT_FILENAME=" + c.program, "DOCUMENT_ROOT=/function",
-		"REQUEST_URI=" + header(e, "X-Forwarded-Prefix") + "/function/" + e.Function + e.Path + question(e.Query),
+		"SCRIPT_NAME=" + script, "SCRIPT_FILENAME=" + c.program, "DOCUMENT_ROOT=/function",
+		"REQUEST_URI=" + mount + e.Path + question(e.Query),
 		"REMOTE_ADDR=" + clientAddress(header(e, "X-Forwarded-For")), "UNIQUE_ID=" + e.ID,
 	}
 	if p, err := url.PathUnescape(e.Path); err == nil && p != "" && !strings.Contains(p, "\x00") {
@@ -167,12 +173,22 @@ func (c *cgi) environment(e *channel.Event, length int64) []string {
 	seen := map[string]bool{"CONTENT_LENGTH": true, "CONTENT_TYPE": true, "PROXY": true} // the last would be HTTP_PROXY, which means something else
 	for _, h := range e.Headers {
 		name := strings.ToUpper(strings.ReplaceAll(h[0], "-", "_"))
-		if token(h[0]) && !seen[name] {
+		if plain(h[0]) && !seen[name] {
 			seen[name] = true
 			env = append(env, "HTTP_"+name+"="+header(e, h[0]))
 		}
 	}
 	return env
+}
+
+// plain says whether a name has letters, digits and - alone: the variable of another would
+// be that of another header, too (X_Forwarded_For).
+func plain(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, odd)
+}
+
+func odd(c rune) bool {
+	return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
 }
 
 func question(query string) string {

@@ -229,7 +229,7 @@ func program() {
 		}
 	default:
 		fmt.Print("Content-type: text/x\r\nStatus: 201 Created\r\nX-A: 1\r\nConnection: close\r\n\r\n")
-		for _, n := range []string{"REQUEST_METHOD", "PATH_INFO", "CONTENT_LENGTH", "CONTENT_TYPE", "HTTP_X_B", "HTTP_PROXY", "SERVER_NAME", "SERVER_PORT", "REMOTE_ADDR", "SCRIPT_NAME"} {
+		for _, n := range []string{"REQUEST_METHOD", "PATH_INFO", "CONTENT_LENGTH", "CONTENT_TYPE", "HTTP_X_B", "HTTP_PROXY", "SERVER_NAME", "SERVER_PORT", "REMOTE_ADDR", "SCRIPT_NAME", "REQUEST_URI"} {
 			fmt.Printf("%s=%s ", n, os.Getenv(n))
 		}
 		fmt.Print(len(body))
@@ -248,10 +248,11 @@ func TestCGI(t *testing.T) {
 	}
 	in := channel.Invocation{Function: "f", ID: "1", Method: "POST", Path: "/a%20b", Headers: [][2]string{
 		{"Host", "example.org:81"}, {"Content-Type", "text/y"}, {"X-B", "2"}, {"x-b", "3"}, {"Proxy", "http://evil"}, {"X-Forwarded-For", "10.0.0.1, 192.0.2.7"},
+		{"X-Forwarded-Prefix", "/%61/function/f"}, {"X_B", "forged"}, {"X.B", "forged"},
 	}}
 	head := [][2]string{{"Content-type", "text/x"}, {"X-A", "1"}}
 	for _, size := range []int{3, 1_000_000} {
-		want := answer{201, head, fmt.Sprintf("REQUEST_METHOD=POST PATH_INFO=/a b CONTENT_LENGTH=%d CONTENT_TYPE=text/y HTTP_X_B=2, 3 HTTP_PROXY= SERVER_NAME=example.org SERVER_PORT=81 REMOTE_ADDR=192.0.2.7 SCRIPT_NAME=/function/f %d", size, size)}
+		want := answer{201, head, fmt.Sprintf("REQUEST_METHOD=POST PATH_INFO=/a b CONTENT_LENGTH=%d CONTENT_TYPE=text/y HTTP_X_B=2, 3 HTTP_PROXY= SERVER_NAME=example.org SERVER_PORT=81 REMOTE_ADDR=192.0.2.7 SCRIPT_NAME=/a/function/f REQUEST_URI=/%%61/function/f/a%%20b %d", size, size)}
 		got, err := f.get(t, &in, strings.NewReader(strings.Repeat("x", size)))
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%d bytes: %v\n%s", size, err, diff)

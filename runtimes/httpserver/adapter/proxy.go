@@ -380,7 +380,7 @@ func requestHead(e *channel.Event) (head []byte, chunked bool, err error) {
 			if n, err := strconv.ParseInt(h[1], 10, 64); err == nil && n >= 0 && length < 0 {
 				length = n
 			}
-		case !hopByHop[name]:
+		case !hopByHop[name] && !hopByHop[dashed(h[0])]:
 			_, _ = fmt.Fprintf(&b, "%s: %s\r\n", h[0], h[1])
 		}
 	}
@@ -399,6 +399,17 @@ func requestHead(e *channel.Event) (head []byte, chunked bool, err error) {
 	}
 	b.WriteString("\r\n")
 	return b.Bytes(), chunked, nil
+}
+
+// dashed is the name that web frameworks make of one with other characters: X_Fre_Id is
+// X-Fre-Id for them.
+func dashed(name string) string {
+	return textproto.CanonicalMIMEHeaderKey(strings.Map(func(c rune) rune {
+		if odd(c) {
+			return '-'
+		}
+		return c
+	}, name))
 }
 
 // token is RFC 9110 section 5.6.2.

@@ -80,14 +80,19 @@ class Context(_fre.Context):
                 future.set_result(None)
 
 
+def text(path):
+    """An escaped path as scopes have it."""
+    return unquote(path).encode("latin-1").decode("utf-8", "replace")
+
+
 class Exchange:
     """One request of the application's: its scope, receive and send."""
 
-    def __init__(self, call, state):
+    def __init__(self, call, state, mounted):
         self.call = call
         meta = call.meta
         headers = meta.get("headers") or []
-        host = address = scheme = ""
+        host = address = scheme = mount = ""
         pairs = []
         for name, value in headers:
             name = name.lower()
@@ -97,21 +102,23 @@ class Exchange:
                 address = value
             elif name == "x-forwarded-proto":
                 scheme = value
+            elif name == "x-forwarded-prefix" and mounted:
+                mount = value
             pairs.append((name.encode("latin-1", "replace"), value.encode("utf-8", "surrogateescape")))
         scheme = "https" if scheme == "https" else "http"
         name, _, port = host.partition(":") if host[:1] != "[" else (host, "", "")
         address = client_address(address)
-        path = meta.get("path", "")
+        path = mount + meta.get("path", "")  # the whole of it, as uvicorn says it
         self.scope = {
             "type": "http",
             "asgi": VERSION,
             "http_version": "1.1",
             "method": meta.get("method", ""),
             "scheme": scheme,
-            "path": unquote(path).encode("latin-1").decode("utf-8", "replace"),
+            "path": text(path),
             "raw_path": path.encode("utf-8", "surrogateescape"),
             "query_string": meta.get("query", "").encode("utf-8", "surrogateescape"),
-            "root_path": "",
+            "root_path": text(mount),
             "headers": pairs,
             "client": (address, 0) if address else None,
             "server": (name or "localhost", int(port) if port.isdecimal() else 443 if scheme == "https" else 80),
@@ -207,6 +214,8 @@ class Exchange:
 
 
 class Application:
+    mounted = True  # its scopes have the path below which the gateway has it
+
     def __init__(self, app):
         self.app = app
         self.state = {}
@@ -236,12 +245,12 @@ class Application:
                 _fre.hung_up()
             call = _fre.take_frame(frame)
             if call:
-                x = self.exchanges[call.id] = Exchange(call, self.state)
+                x = self.exchanges[call.id] = Exchange(call, self.state, self.mounted)
                 task = self.loop.create_task(self.answer(x))
                 self.tasks.add(task)  # the loop itself holds tasks weakly
                 task.add_done_callback(self.tasks.discard)
             elif frame[0] == _fre.CANCEL and frame[2] in _fre.calls:
-                x = self.exchanges.get(frame[2]) or Exchange(_fre.calls[frame[2]], {})  # its body was still coming
+                x = self.exchanges.get(frame[2]) or Exchange(_fre.calls[frame[2]], {}, False)  # its body was still coming
                 x.cancel()
             if not _fre.ahead:
                 break
@@ -305,6 +314,8 @@ class Application:
 
 class Knative(Application):
     """A function of Knative's: what new() returns, or handle itself."""
+
+    mounted = False  # it is no application with routes: its path is the event's
 
     def __init__(self, target, name):
         made = target if name.endswith(".handle") else target()

@@ -77,13 +77,15 @@ def environment(event, context, threaded):
     host = headers.get("host") or "localhost"
     scheme = "https" if headers.get("x-forwarded-proto") == "https" else "http"
     name, _, port = host.partition(":") if host[:1] != "[" else (host, "", "")
+    mount = headers.get("x-forwarded-prefix", "")
+    target = mount + event.path + ("?" + event.raw_query if event.raw_query else "")
     environ = {
         "REQUEST_METHOD": event.method,
-        "SCRIPT_NAME": "",
+        "SCRIPT_NAME": unquote(mount),
         "PATH_INFO": unquote(event.path),
         "QUERY_STRING": event.raw_query,
-        "RAW_URI": event.path + ("?" + event.raw_query if event.raw_query else ""),
-        "REQUEST_URI": event.path + ("?" + event.raw_query if event.raw_query else ""),
+        "RAW_URI": target,
+        "REQUEST_URI": target,
         "SERVER_NAME": name,
         "SERVER_PORT": port or ("443" if scheme == "https" else "80"),
         "SERVER_PROTOCOL": "HTTP/1.1",
@@ -99,6 +101,8 @@ def environment(event, context, threaded):
         "fre.context": context,
     }
     for name, value in headers.items():
+        if not (name.isascii() and name.replace("-", "").isalnum()):  # X_Forwarded_For would be X-Forwarded-For
+            continue
         name = name.upper().replace("-", "_")
         if name != "CONTENT_TYPE" and name != "PROXY":
             name = "HTTP_" + name
