@@ -110,6 +110,9 @@ type fault struct {
 	Type    string `json:",omitempty"`
 	Tenant  string `json:",omitempty"`
 	Limit   int64  `json:",omitempty"`
+
+	ID       string `json:",omitempty"` // of the invocation
+	Instance string `json:",omitempty"`
 }
 
 // faults are the errors that are told by their kind alone.
@@ -119,6 +122,12 @@ var faults = map[string]error{
 }
 
 func faultOf(err error) *fault {
+	f, failed := kindOf(err), engine.Failed(err)
+	f.ID, f.Instance = failed.ID, failed.Instance
+	return f
+}
+
+func kindOf(err error) *fault {
 	var function *engine.FunctionError
 	var crash *engine.CrashError
 	var unknown *engine.UnknownError
@@ -149,6 +158,14 @@ func faultOf(err error) *fault {
 
 // err is the error that it was made of, as far as callers tell errors apart.
 func (f *fault) err(node string) error {
+	err := f.cause(node)
+	if f == nil || f.ID == "" {
+		return err
+	}
+	return &engine.InvocationError{ID: f.ID, Instance: f.Instance, Err: err}
+}
+
+func (f *fault) cause(node string) error {
 	switch {
 	case f == nil:
 		return fmt.Errorf("node %s has failed", node)

@@ -456,13 +456,14 @@ func (e *Engine) InvokeAgent(ctx context.Context, id string, r *Request) (*Respo
 		e.flight.Done()
 		return nil, err
 	}
-	resp, err := a.f.invoke(ctx, r)
+	ev := newEvent(a.f, invocationName(e.nextID.Add(1)), r)
+	resp, err := ev.invoke(ctx, r)
 	if err != nil {
 		if a.leave() || errors.Is(err, errRetired) { // removed meanwhile
 			err = fmt.Errorf("%q: %w", id, ErrNoAgent)
 		}
 		e.flight.Done()
-		return nil, err
+		return nil, &InvocationError{ev.name, ev.instance(), err}
 	}
 	resp.Body = &agentBody{ReadCloser: resp.Body, a: a}
 	return resp, nil

@@ -238,7 +238,7 @@ func (ev *event) recorded(ctx context.Context, c *channel.Called) (resp *Respons
 	how := "ok"
 	if err != nil {
 		code := callCode(err)
-		rec.Error, how = code, code
+		rec.Error, how, rec.Invocation = code, code, Failed(err).ID
 		err = &CallError{Code: code, Chain: ev.calls.chain(named), Err: err}
 	} else {
 		rec.Status, rec.Invocation, rec.Cold, rec.Bytes = resp.Status, resp.ID, resp.Cold, resp.Size

@@ -222,8 +222,11 @@ func TestStdio(t *testing.T) {
 	r := open(t)
 	r.deploy("f", stdio)
 	var fe *FunctionError
-	if _, _, err := r.call(t.Context(), "f", "/fail", ""); !errors.As(err, &fe) || fe.Message != "exit status 3" {
-		t.Errorf("exit 3: %v", err)
+	if _, _, err := r.call(t.Context(), "f", "/fail", ""); !errors.As(err, &fe) || fe.Message != "exit status 3" || len(Failed(err).ID) != 16 || Failed(err).Instance == "" {
+		t.Errorf("exit 3: %v, %+v", err, Failed(err))
+	}
+	if _, _, err := r.call(t.Context(), "nothing", "/", ""); len(Failed(err).ID) != 16 {
+		t.Errorf("no function: %v, %+v", err, Failed(err))
 	}
 	big, _, err := r.call(t.Context(), "f", "/big", "")
 	if err != nil || len(big) != 3<<20 {

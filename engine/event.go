@@ -49,13 +49,20 @@ type event struct {
 
 // open has the event begin: it ends at its time limit, or with ctx.
 func (ev *event) open(ctx context.Context, r *Request) {
-	ev.name = invocationName(ev.f.e.nextID.Add(1))
 	ev.ctx.open(ctx, ev.began.Add(ev.f.config.Resources.Timeout), ev.expire)
 	if body, ok := r.Body.(io.Closer); ok {
 		// A client that sends slowly must not keep an instance for longer.
 		ev.input = body
 		ev.keepOpen = context.AfterFunc(&ev.ctx, ev.closeInput)
 	}
+}
+
+// instance is the id of the sandbox that it came to, "" for none.
+func (ev *event) instance() string {
+	if in := ev.lease.in; in != nil && in.box != nil {
+		return in.box.id
+	}
+	return ev.resp.Instance
 }
 
 // expire ends the event at its time limit, and an answer that nobody has closed by then.

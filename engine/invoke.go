@@ -117,26 +117,48 @@ func crashReason(s sandbox.ExitStatus, before string) string {
 	}
 }
 
+// InvocationError is why an event has no answer: Err, and what it is known by in the logs.
+type InvocationError struct {
+	ID       string // of the invocation
+	Instance string // of the sandbox, "" if it came to none
+	Err      error
+}
+
+func (e *InvocationError) Error() string { return e.Err.Error() }
+func (e *InvocationError) Unwrap() error { return e.Err }
+
+// Failed is the invocation that err ended, the zero value where it had none.
+func Failed(err error) InvocationError {
+	var failed *InvocationError
+	if errors.As(err, &failed) {
+		return *failed
+	}
+	return InvocationError{}
+}
+
 // Invoke hands an event to the function, or to one revision of it (NAME@REVISION, by
-// number, alias or "latest"), and returns its answer. Errors:
+// number, alias or "latest"), and returns its answer. Every error is an *InvocationError; Err
+// is one of
 // *UnknownError, ErrTimeout, ErrOverloaded, ErrDegraded, ErrClosed, ErrEventTooLarge,
 // *FunctionError, *CrashError, *sandbox.StartError, what the body's Read
 // returned, and the cause of ctx when it ends first.
-func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response, error) {
+func (e *Engine) Invoke(ctx context.Context, function string, r *Request) (*Response, error) {
+	name := invocationName(e.nextID.Add(1))
 	if from, ok := ctx.Value(callerKey{}).(caller); ok && from.f.isPipeline() {
 		e.flight.Add(1) // it is under way, and so are its steps
 	} else if err := e.begin(); err != nil {
-		return nil, err
+		return nil, &InvocationError{ID: name, Err: err}
 	}
 	for {
-		f, told, err := e.route(name, r)
+		f, told, err := e.route(function, r)
 		if err != nil {
 			e.flight.Done()
-			return nil, err
+			return nil, &InvocationError{ID: name, Err: err}
 		}
-		resp, err := f.invoke(ctx, r)
+		ev := newEvent(f, name, r)
+		resp, err := ev.invoke(ctx, r)
 		if errors.Is(err, errRetired) {
-			if next, _, err := e.route(name, r); err != nil || !next.isRetired() {
+			if next, _, err := e.route(function, r); err != nil || !next.isRetired() {
 				continue // its events go elsewhere by now: nothing was read or sent yet
 			}
 		}
@@ -147,7 +169,7 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response
 			}
 			e.flight.Done()
 			f.failures.Add(1)
-			return nil, err
+			return nil, &InvocationError{name, ev.instance(), err}
 		}
 		if told {
 			resp.Revision = f.number()
@@ -156,8 +178,13 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *Request) (*Response
 	}
 }
 
-func (f *function) invoke(ctx context.Context, r *Request) (*Response, error) {
-	ev := &event{f: f, began: time.Now(), header: r.Header, calls: lineage{f: f}}
+func newEvent(f *function, name string, r *Request) *event {
+	return &event{f: f, name: name, began: time.Now(), header: r.Header, calls: lineage{f: f}}
+}
+
+// invoke runs the event.
+func (ev *event) invoke(ctx context.Context, r *Request) (*Response, error) {
+	f := ev.f
 	if from, ok := ctx.Value(callerKey{}).(caller); ok {
 		var err error
 		if ev.waits, err = f.reachable(from); err != nil {

@@ -50,6 +50,7 @@ func (ev *event) stdio(r *Request) (*Response, error) {
 		spec.Stdin, spec.Stdout = feed.child, outW
 		spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], env...)
 		in.box = in.newBox(spec.ID)
+		ev.resp.Instance = in.box.id
 		if err = ev.enter(); err == nil {
 			err = f.start(&ev.ctx, spec, in.box)
 		}

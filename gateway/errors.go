@@ -32,6 +32,9 @@ func (e *exchange) failWith(err error) {
 
 func (e *exchange) fail(status int, code, message string) {
 	e.code = code
+	if e.invocation != "" {
+		e.Set("X-Fre-Id", e.invocation)
+	}
 	e.Set("Content-Type", "application/json")
 	e.Set("X-Content-Type-Options", "nosniff")
 	_ = e.Send(status, errorBody(code, message)) // fails with the connection, which ends

@@ -396,7 +396,7 @@ func TestAccessLog(t *testing.T) {
 		case "breaks":
 			return &engine.Response{ID: "000b", Status: 200, Size: -1, Body: io.NopCloser(io.MultiReader(strings.NewReader("abc"), broken{}))}, nil
 		}
-		return nil, engine.ErrOverloaded
+		return nil, &engine.InvocationError{ID: "000d", Err: engine.ErrOverloaded}
 	}, func(c *Config) { c.AccessLog = accessLog })
 	for _, request := range []string{
 		"GET /function/cold/a?secret=1 HTTP/1.1\r\nHost: h\r\nX-Request-Id: one\r\nConnection: close\r\n\r\n",
@@ -433,7 +433,7 @@ func TestAccessLog(t *testing.T) {
 		{ID: "one", Client: "127.0.0.1", Method: "GET", Path: "/function/cold/a", Status: 201, Bytes: 100 << 10, Function: "cold", Invocation: "000a", Cold: true},
 		{ID: "two", Client: "127.0.0.1", Method: "HEAD", Path: "/function/cold/", Status: 201, Function: "cold", Invocation: "000a", Cold: true},
 		{ID: "three", Client: "127.0.0.1", Method: "POST", Path: "/function/breaks", Status: 200, Bytes: 3, Function: "breaks", Invocation: "000b", Error: "broken_off"},
-		{ID: "four", Client: "127.0.0.1", Method: "GET", Path: "/function/busy", Status: 503, Bytes: 1, Function: "busy", Error: "overloaded"},
+		{ID: "four", Client: "127.0.0.1", Method: "GET", Path: "/function/busy", Status: 503, Bytes: 1, Function: "busy", Invocation: "000d", Error: "overloaded"},
 		{ID: "five", Client: "127.0.0.1", Method: "GET", Path: "/nowhere", Status: 404, Bytes: 1, Error: "not_found"},
 		{ID: "one", Method: "POST", Path: "/", Status: 200, Function: "warm", From: "cold", Invocation: "000c"},
 	}
@@ -545,6 +545,30 @@ func TestForwardHeader(t *testing.T) {
 	want := [][2]string{{"Host", "api.example"}, {"A_b", "said"}, {"Accept-Encoding", "x"}, {"X-Forwarded-Prefix", "/function/f.t"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// An event that fails is named in the answer as one that does not.
+func TestFailedID(t *testing.T) {
+	f := fake(func(context.Context, string, *engine.Request) (*engine.Response, error) {
+		return nil, &engine.InvocationError{ID: "000a", Err: &engine.FunctionError{Message: "boom"}}
+	})
+	r := serveFake(t, f, nil)
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := Forward(w, r, Event{Engine: f, Log: slog.New(slog.DiscardHandler), Function: "f", Method: r.Method, Path: "/", MaxBodyBytes: 1}); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	}))
+	defer h.Close()
+	for _, url := range []string{r.url + "/function/f", h.URL} {
+		resp, err := http.Get(url) //nolint:noctx,gosec // of this test
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if got := resp.Header.Values("X-Fre-Id"); resp.StatusCode != 500 || !slices.Equal(got, []string{"000a"}) {
+			t.Errorf("%s: %d, X-Fre-Id %q; want 500, [000a]", url, resp.StatusCode, got)
+		}
 	}
 }
 

@@ -207,6 +207,8 @@ func (e *exchange) invoke(rest []byte) {
 	resp, err := forward(ctx, e, req)
 	if resp != nil {
 		e.invocation, e.cold = resp.ID, resp.Cold
+	} else {
+		e.invocation = engine.Failed(err).ID
 	}
 	switch err.(type) { //nolint:errorlint // forward returns it as it is
 	case nil:

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/httpserver"
 )
 
@@ -57,6 +58,9 @@ func Forward(w http.ResponseWriter, r *http.Request, ev Event) error {
 	_, err := forward(r.Context(), f, req)
 	if _, ok := errors.AsType[*brokenError](err); ok {
 		panic(http.ErrAbortHandler)
+	}
+	if failed := engine.Failed(err); failed.ID != "" {
+		w.Header().Set("X-Fre-Id", failed.ID)
 	}
 	if err != nil && !req.body.drain(f.control) {
 		f.CloseAfter()

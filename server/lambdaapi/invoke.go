@@ -125,7 +125,7 @@ func (s *server) invoke(c *call) error {
 		}
 	}
 	if log != nil {
-		h.Set("X-Amz-Log-Result", log.result(resp, h.Get("X-Amzn-Requestid"), to.version, time.Since(begun)))
+		h.Set("X-Amz-Log-Result", log.result(instanceOf(resp, fault), h.Get("X-Amzn-Requestid"), to.version, time.Since(begun)))
 	}
 	h.Set("Content-Type", "application/json")
 	c.send(http.StatusOK, payload)
@@ -155,7 +155,8 @@ type fault struct {
 	Type    string `json:"errorType,omitempty"`
 	Request string `json:"requestId,omitempty"`
 
-	payload []byte // unless nil, what the function says itself
+	payload  []byte // unless nil, what the function says itself
+	instance string // of the sandbox; "" for none, and where there is a response
 }
 
 // run has the function run. A failure of its own is no error: it is the answer.
@@ -165,10 +166,14 @@ func (s *server) run(c *call, name string, r *engine.Request) (*engine.Response,
 		c.w.Header().Set("X-Amzn-Requestid", resp.ID)
 		return resp, nil, nil
 	}
+	if failed := engine.Failed(err); failed.ID != "" {
+		c.w.Header().Set("X-Amzn-Requestid", failed.ID)
+	}
 	f := faultOf(err, c.w.Header().Get("X-Amzn-Requestid"))
 	if f == nil {
 		return nil, nil, err
 	}
+	f.instance = engine.Failed(err).Instance
 	return nil, f, nil
 }
 
@@ -275,7 +280,7 @@ func (s *server) invokeStream(c *call) error {
 		end["ErrorCode"], end["ErrorDetails"] = "Unhandled", string(details)
 	}
 	if log != nil {
-		end["LogResult"] = log.result(resp, h.Get("X-Amzn-Requestid"), to.version, time.Since(begun))
+		end["LogResult"] = log.result(instanceOf(resp, fault), h.Get("X-Amzn-Requestid"), to.version, time.Since(begun))
 	}
 	body, err := json.Marshal(end)
 	if err != nil {
@@ -283,6 +288,17 @@ func (s *server) invokeStream(c *call) error {
 	}
 	_ = send("InvokeComplete", "application/json", body) // fails with the connection, which ends
 	return nil
+}
+
+// instanceOf is the sandbox in which an event has run, "" for none.
+func instanceOf(resp *engine.Response, f *fault) string {
+	switch {
+	case resp != nil:
+		return resp.Instance
+	case f != nil:
+		return f.instance
+	}
+	return ""
 }
 
 // --- LogResult -----------------------------------------------------------------
@@ -331,15 +347,11 @@ func (s *server) follow(c *call) *tail {
 // result is the end of what there is of the event, in base64: lines of its own and those
 // that its instance printed meanwhile, which belong to it where there is one event at a
 // time.
-func (t *tail) result(resp *engine.Response, id, version string, took time.Duration) string {
+func (t *tail) result(instance, id, version string, took time.Duration) string {
 	<-time.After(settling)
 	t.stop()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	instance := ""
-	if resp != nil {
-		instance = resp.Instance
-	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "START RequestId: %s Version: %s\n", id, version)
 	for _, l := range t.lines {

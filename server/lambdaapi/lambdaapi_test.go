@@ -238,7 +238,7 @@ func TestRun(t *testing.T) {
 		s := &server{Config: Config{Invoker: invokes(func(name string, r *engine.Request) (*engine.Response, error) {
 			body, err := io.ReadAll(r.Body)
 			if got = name + " " + string(body); e.err != nil || err != nil {
-				return nil, errors.Join(e.err, err)
+				return nil, &engine.InvocationError{ID: "2", Instance: "box", Err: errors.Join(e.err, err)}
 			}
 			return &engine.Response{ID: "1"}, nil
 		})}}
@@ -253,6 +253,13 @@ func TestRun(t *testing.T) {
 		}
 		if got != `greet.acme@2 {"a":1}` || (resp != nil) != (e.err == nil) {
 			t.Errorf("%v: the event was %q, the answer %+v", e.err, got, resp)
+		}
+		id := "1"
+		if e.err != nil {
+			id = "2"
+		}
+		if got := c.w.Header().Get("X-Amzn-Requestid"); got != id || f != nil && f.instance != "box" {
+			t.Errorf("%v: request %q, fault %+v; want request %s, and the instance whose lines are its own", e.err, got, f, id)
 		}
 		if f == nil && (e.fault != "" || !errors.Is(err, e.err)) || f != nil && (f.Type != e.fault || err != nil) {
 			t.Errorf("%v: %+v and %v, want a fault of type %q", e.err, f, err, e.fault)
