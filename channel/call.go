@@ -2,6 +2,7 @@ package channel
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -70,7 +71,7 @@ type call struct {
 // Invoke and reads of the body return its cause at once.
 //
 // Up to 32 KiB of body are read before the event is sent, on the caller's
-// goroutine; a longer body is read by a goroutine that ends with the
+// goroutine, unless m.Flows; a longer body is read by a goroutine that ends with the
 // invocation, once the Read it is in returns. A body that fails cancels the
 // invocation with its error.
 //
@@ -159,7 +160,7 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 	}
 	var first []byte
 	flags := uint8(0)
-	if k.upgrade {
+	if k.upgrade || body != nil && m.Flows {
 		rest, flags = true, flagMore
 	} else if body != nil {
 		n, err := io.ReadFull(body, buf.first[:])
@@ -179,9 +180,9 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 		return false, context.Cause(k.ctx)
 	}
 	c.mu.Lock()
-	if c.err != nil {
+	if c.err != nil || isClosed(c.ending) {
 		defer c.mu.Unlock()
-		return false, c.err
+		return false, cmp.Or(c.err, ErrUnserved)
 	}
 	c.lastID++
 	k.id = c.lastID

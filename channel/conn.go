@@ -79,6 +79,8 @@ type Conn struct {
 	isReady chan struct{} // closed by READY
 	ready   Ready         // valid after isReady
 
+	ending chan struct{} // closed by STOP
+
 	isParked chan struct{} // closed by PARKED; nil unless Config.Parked
 	loaded   atomic.Bool   // LOAD was sent
 }
@@ -87,7 +89,7 @@ type Conn struct {
 func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 	c := &Conn{
 		conn: conn, cfg: cfg, log: cfg.Log, pace: cfg.LogPace, done: make(chan struct{}),
-		calls: map[uint64]*call{}, onwards: map[uint64]*onward{}, isReady: make(chan struct{}),
+		calls: map[uint64]*call{}, onwards: map[uint64]*onward{}, isReady: make(chan struct{}), ending: make(chan struct{}),
 	}
 	if cfg.Parked {
 		c.isParked = make(chan struct{})
@@ -109,6 +111,10 @@ func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 
 // Done is closed when the channel is over; Err then says why.
 func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Ending is closed when the function takes no more events: the next is for another instance,
+// and [ErrUnserved] what Invoke returns. Done follows.
+func (c *Conn) Ending() <-chan struct{} { return c.ending }
 
 // Err is nil until the channel is over, then an [ErrClosed], an [ErrProtocol]
 // or the *[Failure] to load the handler.
@@ -185,7 +191,10 @@ func (c *Conn) fail(err error) {
 	c.calls = nil
 	close(c.done)
 	c.mu.Unlock()
-	_ = c.conn.Close() // nothing is lost: the stream has no meaning any more
+	_ = c.conn.Close()                                   // nothing is lost: the stream has no meaning any more
+	if isClosed(c.ending) && errors.Is(err, ErrClosed) { // it has answered all that it took
+		err = ErrUnserved
+	}
 	for _, k := range calls {
 		k.finish(err)
 	}
@@ -268,7 +277,9 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 		if h.id < FirstCall {
 			return fmt.Errorf("%w: CANCEL of an event by its function", ErrProtocol)
 		}
-	case kindInvoke, kindStop, kindLoad:
+	case kindStop:
+		return c.frameStop(p)
+	case kindInvoke, kindLoad:
 		return fmt.Errorf("%w: frame kind 0x%02x from a function", ErrProtocol, uint8(h.kind))
 	}
 	if h.id >= FirstCall {
@@ -320,7 +331,11 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 		if err := unmarshal(p, f); err != nil {
 			return err
 		}
-		c.finish(k, f)
+		if f.Unserved && !k.headed {
+			c.finish(k, ErrUnserved)
+		} else {
+			c.finish(k, f)
+		}
 	case kindWindow:
 		n, err := window(p)
 		if err != nil {
@@ -347,6 +362,17 @@ func (c *Conn) frameReady(p []byte) error {
 	}
 	c.ready = r
 	close(c.isReady) // by the reader alone
+	return nil
+}
+
+// frameStop notes that the function ends.
+func (c *Conn) frameStop(p []byte) error {
+	if len(p) != 0 || !isClosed(c.isReady) {
+		return fmt.Errorf("%w: STOP before READY, or with %d bytes", ErrProtocol, len(p))
+	}
+	if !isClosed(c.ending) {
+		close(c.ending) // by the reader alone
+	}
 	return nil
 }
 

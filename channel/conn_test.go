@@ -419,7 +419,7 @@ var malformed = map[string]string{
 	"MORE on ERROR":          frame(6, 1, 1, "{}"),
 	"INVOKE":                 frame(3, 0, 1, withMeta("{}", "")),
 	"CANCEL":                 frame(7, 0, 1, ""),
-	"STOP":                   frame(10, 0, 0, ""),
+	"STOP with bytes":        frame(10, 0, 0, "x"),
 	"PARKED":                 frame(11, 0, 0, ""),
 	"LOAD":                   frame(12, 0, 0, "{}"),
 	"READY again":            frame(1, 0, 0, readyJSON),
@@ -528,7 +528,7 @@ func TestEnds(t *testing.T) {
 		"before READY":    {frame(9, 0, 0, `{"level":"info","message":"x"}`), ErrClosed},
 		"version 2":       {frame(1, 0, 0, `{"protocol":2}`), ErrProtocol},
 		"early RESPONSE":  {frame(4, 0, 1, withMeta(`{"status":200}`, "")), ErrProtocol},
-		"FAILED":          {frame(2, 0, 0, `{"type":"SyntaxError","message":"bad","stack":"x"}`), &Failure{"SyntaxError", "bad", "x", true}},
+		"FAILED":          {frame(2, 0, 0, `{"type":"SyntaxError","message":"bad","stack":"x"}`), &Failure{Type: "SyntaxError", Message: "bad", Stack: "x", Load: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := pair(t)

@@ -40,6 +40,9 @@ var (
 	// ErrClosed means that the channel ended: the other side closed it (a
 	// function that exits does), or [Conn.Close] was called.
 	ErrClosed = errors.New("channel closed")
+	// ErrUnserved means that the function ends, and has not taken the event: it may be
+	// handed to another instance.
+	ErrUnserved = errors.New("the function ended before it took the event")
 	// ErrSocketWanted is why a Reply's body does not go on: the function asks for the
 	// client's socket, and waits for Reply.Lend.
 	ErrSocketWanted = errors.New("the function asks for the client's socket")
@@ -55,7 +58,10 @@ type Failure struct { //nolint:errname // named for what it is on the wire: the 
 	Type    string `json:"type"`    // class of the exception
 	Message string `json:"message"` // its text, of any length up to MaxMeta
 	Stack   string `json:"stack"`   // the user's part of the stack trace, may be empty
-	Load    bool   `json:"-"`       // the handler could not be loaded (FAILED): nothing was invoked
+
+	Unserved bool `json:"unserved,omitempty"` // the function has not taken the event: ErrUnserved
+
+	Load bool `json:"-"` // the handler could not be loaded (FAILED): nothing was invoked
 }
 
 func (f *Failure) Error() string {
@@ -114,4 +120,8 @@ type Invocation struct {
 	// channel has ended, or when the event was never sent. Only then is the function's
 	// slot free. It must not block.
 	Finished func() `json:"-"`
+
+	// Flows has the event sent before anything of its body is read, of which each piece
+	// follows as it comes.
+	Flows bool `json:"-"`
 }

@@ -131,9 +131,12 @@ type function struct {
 	large   sync.Pool // of *[mostWhole]byte
 	metas   sync.Pool // of *[]byte
 
+	ending   context.Context // Serve's: ends when no more events are wanted
+	announce func()          // tells the engine so, once
+
 	mu       sync.Mutex
 	events   map[uint64]*served
-	stopping bool               // STOP has come
+	stopping bool               // STOP has come, or was sent
 	issued   map[uint64]*issued // calls under way
 	lastCall uint64
 }
@@ -157,7 +160,8 @@ func (s *served) taken() {}
 // description and concurrency, runs handler for every event in a goroutine that has
 // no other meanwhile, but may have one later (who locks it to a thread has to unlock
 // it), and returns nil after STOP or the engine's end of the channel, once the
-// handlers have returned. It takes ownership of conn.
+// handlers have returned. When ctx ends, the engine is told at once that the function takes no
+// more events; those that it has are answered, and Serve returns. It takes ownership of conn.
 func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler) error {
 	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", calls: os.Getenv("FRE_CALLS") != "", mostBytes: mostFileBytes(), seal: seal, events: map[uint64]*served{}, issued: map[uint64]*issued{}, lastCall: FirstCall - 1}
 	f.sealed.most = mostKeptFiles()
@@ -165,7 +169,8 @@ func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler
 	f.large.New = func() any { return new([mostWhole]byte) }
 	f.metas.New = func() any { return new([]byte) }
 	f.work = make(chan *served)
-	f.ctx, f.cancel = context.WithCancelCause(ctx)
+	f.ctx, f.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	f.ending, f.announce = ctx, sync.OnceFunc(f.end)
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(f.ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -182,6 +187,7 @@ func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler
 	if err := w.send(ctx, kindReady, 0, 0, nil, p); err != nil {
 		return err
 	}
+	defer context.AfterFunc(ctx, f.announce)()
 	err = f.read()
 	if errors.Is(err, io.EOF) {
 		err = ErrClosed
@@ -193,6 +199,15 @@ func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler
 		return nil
 	}
 	return err
+}
+
+// end says STOP: the engine hands the next events to others.
+func (f *function) end() {
+	_ = f.w.send(f.ctx, kindStop, 0, 0, nil, nil) // fails with the channel alone
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stopping = true
+	f.stopIfIdleLocked()
 }
 
 // stopIfIdleLocked makes read see the end of the channel. Until then it goes on:
@@ -316,6 +331,12 @@ func (f *function) invoke(h header, p []byte) error {
 		f.mu.Unlock()
 		s.ctx.cancel()
 		return fmt.Errorf("%w: INVOKE of %d twice", ErrProtocol, h.id)
+	}
+	if f.ending.Err() != nil { // it has crossed STOP
+		f.mu.Unlock()
+		s.ctx.cancel()
+		f.wg.Go(func() { f.sendError(h.id, ErrUnserved) })
+		return nil
 	}
 	f.events[h.id] = s
 	f.mu.Unlock()
@@ -534,8 +555,14 @@ func readFirst(r io.Reader, buf []byte) (n int, err error) {
 }
 
 func (f *function) sendError(id uint64, err error) {
+	if f.ending.Err() != nil {
+		f.announce() // before anybody can know of the failure
+	}
 	failure := &Failure{}
-	if !errors.As(err, &failure) {
+	switch {
+	case errors.Is(err, ErrUnserved):
+		failure = &Failure{Type: "Unserved", Message: err.Error(), Unserved: true}
+	case !errors.As(err, &failure):
 		failure = &Failure{Type: fmt.Sprintf("%T", err), Message: err.Error()}
 	}
 	_ = f.w.send(f.ctx, kindError, 0, id, nil, failure.payload()) // fails with the channel alone

@@ -145,6 +145,7 @@ type Engine struct {
 	forks      budget        // memory of fork servers
 	mapErr     error         // why /work cannot be mounted with mapped owners; nil if it can
 	nextID     atomic.Uint64 // of invocations; starts at the time of Open, so that no id comes twice
+	received   atomic.Int64  // bytes of bodies that are being read before their events take a place
 
 	measuring sync.Mutex // held while what the host costs is measured
 

@@ -40,6 +40,10 @@ type event struct {
 	once     sync.Once       // finish
 	answered atomic.Bool
 
+	gathered []byte   // the body, where it was read before the event took a place; else nil
+	whole    *Request // with that body
+	unflow   func()   // gives back what a body that flows holds; nil for none
+
 	lease  lease
 	since  time.Time     // when it got that
 	over   chan struct{} // closed when it has given that back
@@ -90,6 +94,9 @@ func (ev *event) abandon(cause error) {
 		ev.keepOpen()
 	}
 	ev.ctx.end(cause)
+	if ev.unflow != nil {
+		ev.unflow()
+	}
 }
 
 // enter takes one of the engine's places, which leave gives back.

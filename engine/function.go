@@ -56,6 +56,8 @@ type function struct {
 
 	waiting atomic.Int64 // bytes of the engine's buffers that its answers wait in
 
+	flows flows
+
 	mu        sync.Mutex
 	retired   bool
 	resting   bool                   // events go to other revisions, unless they ask for this one

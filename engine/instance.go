@@ -95,6 +95,12 @@ func (in *instance) run() {
 		in.stop()
 	}
 
+	select {
+	case <-in.conn.Ending():
+		in.retire()
+	case <-in.box.sb.Done():
+	case <-in.conn.Done():
+	}
 	// Whoever kills a sandbox does it through its box; this is where every end
 	// of a warm instance is noticed, its own crash and broken protocol included.
 	select {
@@ -253,6 +259,8 @@ func (in *instance) explain(err error, before string) error {
 		return &FunctionError{Type: failure.Type, Message: failure.Message, Stack: failure.Stack}
 	case errors.Is(err, channel.ErrProtocol):
 		return &CrashError{Reason: "sent a malformed frame before " + before}
+	case errors.Is(err, channel.ErrUnserved):
+		return &CrashError{Reason: "ended before it took the event"}
 	case !errors.Is(err, channel.ErrClosed): // time-out, client, its body: not the instance's fault
 		return err
 	}
@@ -301,6 +309,17 @@ func (in *instance) drain() {
 	defer in.f.mu.Unlock()
 	in.draining = true
 	in.f.dropLocked(in)
+}
+
+// retire is drain for one that takes no more events by itself: it stops once it has none.
+func (in *instance) retire() {
+	in.drain()
+	in.f.mu.Lock()
+	idle := in.inflight == 0
+	in.f.mu.Unlock()
+	if idle {
+		in.stop()
+	}
 }
 
 // cancelGrace is how long an instance may take to give up a cancelled event

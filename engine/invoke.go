@@ -158,6 +158,9 @@ func (e *Engine) Invoke(ctx context.Context, function string, r *Request) (*Resp
 		ev := newEvent(f, name, r)
 		resp, err := ev.invoke(ctx, r)
 		if errors.Is(err, errRetired) {
+			if ev.gathered != nil {
+				r = ev.whole
+			}
 			if next, _, err := e.route(function, r); err != nil || !next.isRetired() {
 				continue // its events go elsewhere by now: nothing was read or sent yet
 			}
@@ -204,8 +207,10 @@ func (ev *event) invoke(ctx context.Context, r *Request) (*Response, error) {
 	}
 	ev.open(ctx, r)
 	var resp *Response
-	var err error
+	r, done, err := ev.receive(r)
+	defer done()
 	switch {
+	case err != nil:
 	case f.config.Protocol == image.ProtocolStdio:
 		resp, err = ev.stdio(r)
 	case f.isPipeline():
@@ -214,7 +219,7 @@ func (ev *event) invoke(ctx context.Context, r *Request) (*Response, error) {
 		resp, err = ev.channel(r)
 	}
 	if errors.Is(err, errRetired) {
-		ev.abandon(err) // another deployment will read the body
+		ev.abandon(err) // another deployment will read the body, or has what was read
 		return nil, err
 	}
 	f.invocations.Add(1)
@@ -230,38 +235,21 @@ func (ev *event) invoke(ctx context.Context, r *Request) (*Response, error) {
 func (ev *event) channel(r *Request) (*Response, error) {
 	f := ev.f
 	m := &ev.meta
+	flows := m.Flows
 	*m = ev.invocation(r)
+	m.Flows = flows
 	if !f.agent {
 		m.Caller = ev
 	}
-	if f.fresh() {
-		if err := ev.boot(); err != nil {
-			return nil, err
-		}
-		ev.end = ev.endFresh
-	} else {
-		var err error
-		if ev.lease, err = f.lease(&ev.ctx, ev.waits); err != nil {
-			return nil, err
-		}
-		ev.since = time.Now()
-		if err := ev.enter(); err != nil {
-			ev.lease.in.release(0)
-			return nil, err
-		}
-		ev.over = make(chan struct{})
-		m.Finished = ev.finished
-		ev.end = ev.endLeased
+	reply, err := ev.hand(r)
+	for again := 0; errors.Is(err, channel.ErrUnserved) && again < mostAgain && ev.replayable(r); again++ {
+		reply, err = ev.hand(r)
 	}
-	l := &ev.lease
-	reply, err := l.in.conn.Invoke(&ev.ctx, m, r.Body)
 	*m = channel.Invocation{} // the answer may take hours
 	if err != nil {
-		err = ev.judge(err, "it answered")
-		ev.cancel(err)
-		ev.end(err)
 		return nil, err
 	}
+	l := &ev.lease
 	if reply.Status == 101 {
 		ev.becomeTunnel()
 	}
@@ -286,6 +274,51 @@ func (ev *event) channel(r *Request) (*Response, error) {
 		ev.finish(context.Cause(&ev.ctx))
 	}
 	return &ev.resp, nil
+}
+
+// mostAgain is how often an event is handed to another instance, because the one it was
+// leased ended before it took it.
+const mostAgain = 3
+
+// replayable says whether nothing of the request is used up.
+func (ev *event) replayable(r *Request) bool {
+	return r.Upgrade == "" && !ev.f.fresh() && ev.ctx.Err() == nil && ev.again(r)
+}
+
+// hand gives the event to an instance, and ends it where there is no answer.
+func (ev *event) hand(r *Request) (*channel.Reply, error) {
+	f, m := ev.f, &ev.meta
+	if f.fresh() {
+		if err := ev.boot(); err != nil {
+			return nil, err
+		}
+		ev.end = ev.endFresh
+	} else {
+		var err error
+		if ev.lease, err = f.lease(&ev.ctx, ev.waits); err != nil {
+			return nil, err
+		}
+		ev.since = time.Now()
+		if err := ev.enter(); err != nil {
+			ev.lease.in.release(0)
+			return nil, err
+		}
+		ev.over = make(chan struct{})
+		m.Finished = ev.finished
+		ev.end = ev.endLeased
+	}
+	reply, err := ev.lease.in.conn.Invoke(&ev.ctx, m, r.Body)
+	switch {
+	case err == nil:
+		return reply, nil
+	case errors.Is(err, channel.ErrUnserved) && ev.replayable(r):
+		ev.lease.in.drain()
+		return nil, err
+	}
+	err = ev.judge(err, "it answered")
+	ev.cancel(err)
+	ev.end(err)
+	return nil, err
 }
 
 // boot starts the instance of an event that has one to itself.
@@ -354,7 +387,7 @@ func (ev *event) invocation(r *Request) channel.Invocation {
 	}
 }
 
-// lease is acquire without instances whose channel has already ended.
+// lease is acquire without instances that have already ended, or said that they do.
 func (f *function) lease(ctx context.Context, waits patience) (lease, error) {
 	for {
 		l, err := f.acquire(ctx, waits)
@@ -363,6 +396,9 @@ func (f *function) lease(ctx context.Context, waits patience) (lease, error) {
 		}
 		select {
 		case <-l.in.conn.Done():
+			l.in.drain()
+			l.in.release(0)
+		case <-l.in.conn.Ending():
 			l.in.drain()
 			l.in.release(0)
 		default:

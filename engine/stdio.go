@@ -225,6 +225,7 @@ func (f *feeder) start(fail func(error)) {
 		_, _ = io.Copy(f.ours, src) // EPIPE: the program does not want more
 		if src.err != nil {
 			fail(fmt.Errorf("read body: %w", src.err))
+			return // close follows the program's end: it must not see one of its input
 		}
 		_ = f.ours.Close()
 	}()

@@ -64,6 +64,12 @@ func (b *eventBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Here says whether all of it has come.
+func (b *eventBody) Here() bool {
+	from, ok := b.from.(interface{ Here() bool })
+	return ok && from.Here()
+}
+
 // Close leaves from itself to its server, which closes it after the request.
 func (b *eventBody) Close() error {
 	b.mu.Lock()

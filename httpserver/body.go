@@ -20,6 +20,7 @@ type Body struct {
 // source is where a body comes from.
 type source interface {
 	read(p []byte) (int, error)
+	here() bool
 	close() error
 	end() // closes it, and returns when nobody reads it any more
 }
@@ -41,6 +42,9 @@ func (b *Body) Read(p []byte) (int, error) {
 	}
 	return b.from.read(p)
 }
+
+// Here says whether all that is left of it has come: no Read will wait.
+func (b *Body) Here() bool { return b == nil || b.from.here() }
 
 // Close ends a Read that is under way, and all that come.
 func (b *Body) Close() error {
@@ -133,6 +137,31 @@ func (b *connBody) read(p []byte) (int, error) {
 		b.whole = nil
 	}
 	return n, err
+}
+
+func (b *connBody) here() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || b.torn || b.left == 0 {
+		return true
+	}
+	if b.reading || !b.continued {
+		return false
+	}
+	in := b.c.in[b.c.start:b.c.end]
+	if b.left > 0 {
+		return b.left <= int64(len(in))
+	}
+	for chunks := b.chunks; ; { // as take does
+		used, _, err := chunks.Next(in)
+		if err != nil || chunks.Done() {
+			return true
+		}
+		if used == 0 {
+			return false
+		}
+		in = in[used:]
+	}
 }
 
 var continueHead = []byte("HTTP/1.1 100 Continue\r\n\r\n")

@@ -297,6 +297,12 @@ func (b *streamBody) takeLocked(p []byte) (n int) {
 	return n
 }
 
+func (b *streamBody) here() bool {
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	return b.closed || b.err != nil
+}
+
 func (b *streamBody) read(p []byte) (int, error) {
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()

@@ -662,6 +662,7 @@ async function handle(call) {
 function crash(e) {
   const d = describe(e);
   if (!handler) send(FAILED, 0, 0, failure(...d));
+  else send(STOP, 0, 0); // before anybody can know of a failure: the next event is for another instance
   for (const call of [...calls.values()]) fail(call, ...d);
   channel.end(() => process.exit(1));
 }

@@ -325,6 +325,7 @@ final class Instance
             self::send(FAILED, 0, 0, $failure);
             exit(1);
         }
+        self::send(STOP, 0, 0, ''); // before anybody can know of a failure: the next event is for another instance
         foreach (self::$calls as $call) {
             self::send(ERROR, 0, $call->id, $failure);
         }

@@ -213,7 +213,11 @@ type exit struct {
 // run follows the command to its end.
 func (c *command) run(ctx context.Context, r *execRequest, in io.Reader, out *output) {
 	go func() {
-		_, _ = io.Copy(c.stdin, in) // a command that does not read it has ended, or will
+		src := &input{r: in}
+		_, _ = io.Copy(c.stdin, src) // a command that does not read it has ended, or will
+		if src.err != nil {
+			<-c.exited // it is killed for that, and must not take a part for the whole before
+		}
 		_ = c.stdin.Close()
 	}()
 	var copies sync.WaitGroup
@@ -249,6 +253,20 @@ func (c *command) run(ctx context.Context, r *execRequest, in io.Reader, out *ou
 	}
 	out.line(map[string]exit{"exit": end})
 	out.fail(nil)
+}
+
+// input remembers why a command's stdin broke off.
+type input struct {
+	r   io.Reader
+	err error
+}
+
+func (i *input) Read(p []byte) (int, error) {
+	n, err := i.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		i.err = err
+	}
+	return n, err
 }
 
 // output is an answer's body: pieces of output, each a line of JSON, as the engine takes

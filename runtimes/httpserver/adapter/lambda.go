@@ -37,7 +37,6 @@ type runtimeAPI struct {
 	asked  chan struct{}    // closed when the client asks for the first time
 	failed chan *channel.Failure
 	once   sync.Once
-	events sync.WaitGroup
 
 	mu      sync.Mutex
 	current *invocation
@@ -97,7 +96,7 @@ func runLambda(conn *net.UnixConn, args []string) int {
 		return code
 	}
 	ready := channel.Ready{Runtime: "lambda", Concurrency: 1, LoadMicros: time.Since(begun).Microseconds()}
-	return api.server.serve(conn, ready, api.handle, api.events.Wait)
+	return api.server.serve(conn, ready, api.handle)
 }
 
 // lookCode finds a program in the function's code, or else along PATH.
@@ -142,8 +141,6 @@ func (api *runtimeAPI) end() *channel.Failure {
 
 // handle is the channel's handler: it hands the event to the client.
 func (api *runtimeAPI) handle(ctx context.Context, e *channel.Event) (*channel.Answer, error) {
-	api.events.Add(1)
-	defer api.events.Done()
 	inv := &invocation{e: e, answer: make(chan answered, 1), gone: make(chan struct{})}
 	if err := api.read(inv); err != nil {
 		return nil, err
@@ -152,8 +149,8 @@ func (api *runtimeAPI) handle(ctx context.Context, e *channel.Event) (*channel.A
 	case api.next <- inv:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
-	case <-api.server.exited:
-		return nil, api.end()
+	case <-api.server.gone.Done(): // which never saw it
+		return nil, channel.ErrUnserved
 	}
 	select {
 	case r := <-inv.answer:
@@ -161,7 +158,7 @@ func (api *runtimeAPI) handle(ctx context.Context, e *channel.Event) (*channel.A
 	case <-ctx.Done():
 		close(inv.gone)
 		return nil, context.Cause(ctx)
-	case <-api.server.exited:
+	case <-api.server.gone.Done():
 		select {
 		case r := <-inv.answer:
 			return r.a, r.err

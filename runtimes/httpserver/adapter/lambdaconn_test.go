@@ -23,7 +23,7 @@ func startAPI(t *testing.T) (api *runtimeAPI, address string) {
 		t.Fatal(err)
 	}
 	api = &runtimeAPI{
-		server: &server{child: &child{exited: make(chan struct{})}, listener: -1},
+		server: &server{gone: context.Background(), child: &child{exited: make(chan struct{})}, listener: -1},
 		next:   make(chan *invocation), asked: make(chan struct{}), failed: make(chan *channel.Failure, 1),
 	}
 	unusual := &handedOver{Listener: l, conns: make(chan net.Conn)}

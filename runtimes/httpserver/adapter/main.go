@@ -47,9 +47,6 @@ const (
 // reaped, so that its failures name its end.
 const stopGrace = 200 * time.Millisecond
 
-// lastWords is how long what the server's end made of events may take to be sent.
-const lastWords = 100 * time.Millisecond
-
 func main() {
 	if os.Getenv(becomeVariable) != "" {
 		fmt.Fprintln(os.Stderr, become())
@@ -98,7 +95,7 @@ func run(args []string) int {
 	}
 
 	ready := channel.Ready{Runtime: "http", Concurrency: cfg.concurrency, Upgrades: true, LoadMicros: time.Since(begun).Microseconds()}
-	return s.serve(conn, ready, p.handle, p.inflight.Wait)
+	return s.serve(conn, ready, p.handle)
 }
 
 // fail says FAILED.
@@ -120,18 +117,10 @@ func (s *server) passSignals() {
 	}()
 }
 
-// serve handles events until the engine wants no more or the process ends, for whose
-// last events wait waits, and returns the adapter's exit status.
-func (s *server) serve(conn *net.UnixConn, ready channel.Ready, handle channel.Handler, wait func()) int {
-	ctx, end := context.WithCancelCause(context.Background())
-	go func() {
-		<-s.exited
-		wait()
-		// Each handler has returned why it failed; this is for the frames that say so.
-		<-time.After(lastWords)
-		end(errors.New("the server has ended"))
-	}()
-	err := channel.Serve(ctx, conn, ready, handle)
+// serve handles events until the engine wants no more or the process ends, and returns the
+// adapter's exit status.
+func (s *server) serve(conn *net.UnixConn, ready channel.Ready, handle channel.Handler) int {
+	err := channel.Serve(s.gone, conn, ready, handle)
 	select {
 	case <-s.exited: // before it was asked to
 		fmt.Fprintln(os.Stderr, s.failure().Message)

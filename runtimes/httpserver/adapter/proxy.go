@@ -23,9 +23,8 @@ import (
 
 // proxy passes events to the server and its answers back.
 type proxy struct {
-	server   *server
-	address  string
-	inflight sync.WaitGroup // events
+	server  *server
+	address string
 
 	mu   sync.Mutex
 	idle []*connection // used last, last
@@ -115,7 +114,7 @@ func (p *proxy) failure(err error) *channel.Failure {
 	t := time.NewTimer(stopGrace)
 	defer t.Stop()
 	select {
-	case <-p.server.exited:
+	case <-p.server.gone.Done():
 		select {
 		case <-p.server.copied:
 		case <-t.C:
@@ -197,12 +196,13 @@ func (c *connection) acknowledge() error {
 
 // handle is the channel's handler.
 func (p *proxy) handle(ctx context.Context, e *channel.Event) (*channel.Answer, error) {
-	p.inflight.Add(1)
 	a, err := p.pass(ctx, e)
 	if err != nil {
-		p.inflight.Done()
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
+		}
+		if errors.Is(err, channel.ErrUnserved) {
+			return nil, err
 		}
 		return nil, p.failure(err)
 	}
@@ -218,7 +218,6 @@ func (p *proxy) pass(ctx context.Context, e *channel.Event) (*channel.Answer, er
 	}
 	head, chunked, err := requestHead(e)
 	if err != nil {
-		p.inflight.Done()
 		return &channel.Answer{Status: 400, Headers: [][2]string{{"content-type", "text/plain; charset=utf-8"}}, Body: strings.NewReader(err.Error() + "\n")}, nil //nolint:nilerr // it is the client's mistake, and answered
 	}
 	if e.Upgrade != "" {
@@ -233,9 +232,12 @@ func (p *proxy) pass(ctx context.Context, e *channel.Event) (*channel.Answer, er
 		}
 		head, body = append(head, b...), nil
 	}
-	for {
+	for tried := false; ; tried = true {
 		c, err := p.take(ctx)
 		if err != nil {
+			if !tried && errors.Is(err, unix.ECONNREFUSED) && p.server.ended() {
+				err = channel.ErrUnserved // another instance may have it: this server never saw it
+			}
 			return nil, err
 		}
 		again := c.used && whole && idempotent(e.Method)
@@ -468,7 +470,6 @@ func (b *answerBody) Read(p []byte) (int, error) {
 
 // Close ends the event: the request's body too, which nobody reads any more.
 func (b *answerBody) Close() error {
-	defer b.proxy.inflight.Done()
 	reusable := b.stop() && b.whole && !b.last
 	select {
 	case err := <-b.sent:

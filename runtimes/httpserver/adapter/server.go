@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,8 @@ type server struct {
 	group    bool // it is to lead a process group
 	words    tail
 	copied   chan struct{} // closed at the end of its stderr
+
+	gone context.Context // ends with the process: the engine is told before any event fails of it
 }
 
 // start starts the server. It sets cfg.address.
@@ -87,6 +90,12 @@ func (s *server) spawn(c *children, program string, args, env []string, files []
 		_ = r.Close()
 		return fmt.Errorf("the server cannot be started: %s: %w", args[0], err)
 	}
+	gone, end := context.WithCancel(context.Background())
+	s.gone = gone
+	go func() {
+		<-s.exited
+		end()
+	}()
 	go func() {
 		_, _ = io.Copy(io.MultiWriter(os.Stderr, &s.words), r)
 		_ = r.Close()
@@ -137,6 +146,18 @@ func environment() []string {
 		}
 	}
 	return env
+}
+
+// ended says whether the process has, or does within a moment.
+func (s *server) ended() bool {
+	t := time.NewTimer(stopGrace)
+	defer t.Stop()
+	select {
+	case <-s.gone.Done():
+		return true
+	case <-t.C:
+		return false
+	}
 }
 
 // failure says how the server ended, and what it wrote last. It is called after

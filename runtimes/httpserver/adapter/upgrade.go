@@ -60,20 +60,18 @@ func (p *proxy) upgrade(ctx context.Context, e *channel.Event, head []byte) (_ *
 		}
 		_ = c.Close()
 	}()
-	return &channel.Answer{Status: resp.StatusCode, Headers: headers, Body: &tunnel{p, c, stop}}, nil
+	return &channel.Answer{Status: resp.StatusCode, Headers: headers, Body: &tunnel{c, stop}}, nil
 }
 
 // tunnel is what the server says after it has changed its protocol.
 type tunnel struct {
-	proxy *proxy
-	c     *connection
-	stop  func() bool
+	c    *connection
+	stop func() bool
 }
 
 func (t *tunnel) Read(p []byte) (int, error) { return t.c.r.Read(p) }
 
 func (t *tunnel) Close() error {
-	defer t.proxy.inflight.Done()
 	t.stop()
 	return t.c.Close()
 }
