@@ -7,6 +7,7 @@ require (
 	github.com/Eyevinn/hls-m3u8 v0.6.4
 	github.com/Eyevinn/mp4ff v0.53.0
 	github.com/HdrHistogram/hdrhistogram-go v1.1.2
+	github.com/Masterminds/semver/v3 v3.5.0
 	github.com/ProtonMail/go-crypto v1.3.0
 	github.com/abema/go-mp4 v1.5.0
 	github.com/bluenviron/gortmplib v0.3.1

@@ -120,7 +120,7 @@ func (e *Engine) building(ctx context.Context, tenant, name string, report func(
 	defer cancel()
 	e.cache.mu.RLock() // not while it waits: who removes the cache would
 	defer e.cache.mu.RUnlock()
-	err = build(e.admitting(ctx, tenant))
+	err = e.writing(ctx, func(ctx context.Context) error { return build(e.admitting(ctx, tenant)) })
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrBuildTime) && !errors.Is(err, ErrBuildTime) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}

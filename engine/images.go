@@ -44,8 +44,10 @@ func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)
 	err = e.while(ctx, func(ctx context.Context) error {
 		e.cache.mu.RLock()
 		defer e.cache.mu.RUnlock()
-		img, err = e.cfg.Builder.Base(ctx, name, report)
-		return err
+		return e.writing(ctx, func(ctx context.Context) error {
+			img, err = e.cfg.Builder.Base(ctx, name, report)
+			return err
+		})
 	})
 	return img, err
 }

@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -271,56 +269,6 @@ func ownBinds(binds []image.Bind, id int) error {
 		}
 	}
 	return nil
-}
-
-// leaveRoom ends the context that it returns, with an error that is ENOSPC, when
-// directories that are written to have too little room left. What a build's step, or a
-// snapshot, writes is on the disk of the engine's state, where one that is hostile or
-// mistaken would leave none for others. stop ends the watch.
-func leaveRoom(ctx context.Context, dirs ...string) (_ context.Context, stop func(), err error) {
-	room := func() error {
-		for _, dir := range dirs {
-			if err := hasRoom(dir); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := room(); err != nil {
-		return nil, nil, err
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(50 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				if err := room(); err != nil {
-					cancel(err)
-				}
-			}
-		}
-	}()
-	return ctx, func() { cancel(nil); <-done }, nil
-}
-
-// hasRoom is nil where a twentieth of a directory's file system is free, or 1 GiB
-// and a hundred thousand inodes.
-func hasRoom(dir string) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return fmt.Errorf("room for a build: statfs %s: %w", dir, err)
-	}
-	// A file system without a fixed number of inodes says 0.
-	if st.Bavail*uint64(st.Bsize) >= min(1<<30, st.Blocks*uint64(st.Bsize)/20) && st.Ffree >= min(100_000, st.Files/20) {
-		return nil
-	}
-	return fmt.Errorf("too little room on the disk of %s, of which a twentieth or 1 GiB stays free: %w", dir, unix.ENOSPC)
 }
 
 // networkFiles are the host files a step with network needs to resolve names

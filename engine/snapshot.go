@@ -99,11 +99,6 @@ type snapshotting struct {
 }
 
 func (e *Engine) snapshotTree(ctx context.Context, a *agent) (_ store.Digest, err error) {
-	ctx, stop, err := leaveRoom(ctx, e.cfg.StateDir)
-	if err != nil {
-		return "", err
-	}
-	defer stop()
 	w, err := e.cfg.Store.Create()
 	if err != nil {
 		return "", err

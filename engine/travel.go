@@ -23,8 +23,10 @@ import (
 // Errors: those of [oci.Load].
 func (e *Engine) Load(ctx context.Context, r io.Reader, report func(image.Event)) (images []*store.Image, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
-		images, err = oci.Load(ctx, e.cfg.Store, r, e.travel(report))
-		return err
+		return e.writing(ctx, func(ctx context.Context) error {
+			images, err = oci.Load(ctx, e.cfg.Store, r, e.travel(report))
+			return err
+		})
 	})
 	return images, err
 }
@@ -51,8 +53,10 @@ func (e *Engine) DiffIDs(ctx context.Context, img *store.Image) (ids []store.Dig
 func (e *Engine) Import(ctx context.Context, r io.Reader, o oci.ImportOptions, report func(image.Event)) (img *store.Image, err error) {
 	o.Options = e.travel(report)
 	err = e.while(ctx, func(ctx context.Context) error {
-		img, err = oci.Import(ctx, e.cfg.Store, r, o)
-		return err
+		return e.writing(ctx, func(ctx context.Context) error {
+			img, err = oci.Import(ctx, e.cfg.Store, r, o)
+			return err
+		})
 	})
 	return img, err
 }
@@ -63,10 +67,12 @@ func (e *Engine) Pull(ctx context.Context, ref, platform string, auth *oci.Auth,
 	err = e.while(ctx, func(ctx context.Context) error {
 		e.cache.mu.RLock()
 		defer e.cache.mu.RUnlock()
-		img, remote, err = oci.Pull(ctx, e.cfg.Store, ref, oci.PullOptions{
-			RegistryOptions: e.registry(ctx, auth, report), Platform: platform, Policy: e.cfg.Signatures,
+		return e.writing(ctx, func(ctx context.Context) error {
+			img, remote, err = oci.Pull(ctx, e.cfg.Store, ref, oci.PullOptions{
+				RegistryOptions: e.registry(ctx, auth, report), Platform: platform, Policy: e.cfg.Signatures,
+			})
+			return err
 		})
-		return err
 	})
 	return img, remote, err
 }

@@ -207,6 +207,11 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *
 		return nil, nil, err
 	}
 	report(Event{Step: "link", Name: t.ID + ":" + t.Version, Done: img.Size, Unit: UnitBytes, End: true})
+	if !t.ForeignBase() {
+		if err := b.warnMissing(&of, img); err != nil {
+			return nil, nil, err
+		}
+	}
 	return img, lock, nil
 }
 
@@ -243,7 +248,9 @@ type buildOf struct {
 	left    *LeftOut          // of the base
 	lock    *Lock             // that of this build
 	labels  map[string]string // of the image
-	report  func(Event)
+
+	programs []string // directories of the packages' programs that have links: see [Programs]
+	report   func(Event)
 }
 
 // read reads the files that the template names for its packages.
@@ -313,7 +320,18 @@ func (b *Builder) packages(ctx context.Context, of *buildOf) ([]store.Part, erro
 		of.report(Event{Step: "packages", Message: site.Name()})
 		err := b.step(of, func(s *Step) error {
 			more, err := site.Packages(ctx, s, of.t, of.lock)
+			if err != nil {
+				return err
+			}
 			parts = append(parts, more...)
+			p, ok := site.(Programs)
+			if !ok {
+				return nil
+			}
+			links, dir, err := p.Programs(ctx, s, of.lock)
+			if err == nil && links.Tree != "" {
+				parts, of.programs = append(parts, links), append(of.programs, path.Join("/", dir))
+			}
 			return err
 		})
 		if err != nil {
@@ -408,6 +426,9 @@ func (b *Builder) environment(t *Template, runtime []string) []string {
 		if r := t.Packages.of(site.Name()); r == nil || r.None() {
 			continue
 		}
+		if p, ok := site.(ProgramDirs); ok {
+			env = withProgramDirs(env, p.ProgramDirs())
+		}
 		for _, v := range site.Env() {
 			name, _, _ := strings.Cut(v, "=")
 			if !slices.ContainsFunc(env, func(have string) bool { return strings.HasPrefix(have, name+"=") }) {
@@ -416,6 +437,18 @@ func (b *Builder) environment(t *Template, runtime []string) []string {
 		}
 	}
 	return mergeEnv(env, t.Env)
+}
+
+// withProgramDirs has env's PATH begin with dirs, where it has one and they are not in it.
+func withProgramDirs(env, dirs []string) []string {
+	for i, v := range env {
+		if at, ok := strings.CutPrefix(v, "PATH="); ok {
+			have := strings.Split(at, ":")
+			dirs = slices.DeleteFunc(slices.Clone(dirs), func(dir string) bool { return slices.Contains(have, dir) })
+			env[i] = "PATH=" + strings.Join(slices.Concat(dirs, have), ":")
+		}
+	}
+	return env
 }
 
 // mergeEnv sets the template's variables over the runtime's: with a name

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -127,22 +126,7 @@ func (b *Builder) buildRoot(ctx context.Context, of *buildOf) (root *store.Image
 	}
 	of.lock.Build = lock
 	parts = append(parts, more...)
-	for _, site := range b.Sites {
-		p, ok := site.(Programs)
-		if !ok || t.Packages.of(site.Name()).None() {
-			continue
-		}
-		err := b.step(&build, func(s *Step) error {
-			part, dir, err := p.Programs(ctx, s, lock)
-			if err == nil && part.Tree != "" {
-				parts, programs = append(parts, part), append(programs, path.Join("/", dir))
-			}
-			return err
-		})
-		if err != nil {
-			return nil, nil, err
-		}
-	}
+	programs = build.programs
 	hash := specHash("build", t.Base, "", BaseSpec{}, partKeys(parts))
 	name := toolsPrefix + "build-" + hash[:12]
 	if img := b.find(name, hash); img != nil {

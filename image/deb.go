@@ -133,6 +133,9 @@ func (b *Builder) debs(ctx context.Context, of *buildOf) ([]store.Part, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
+	for _, p := range of.lock.Deb.Packages {
+		d.warn(p)
+	}
 	of.report(Event{Step: "packages", Message: name, End: true})
 	return parts, nil
 }
@@ -263,15 +266,28 @@ func (d *debs) unpack(ctx context.Context, p LockedDebPackage) (store.Part, erro
 	if err != nil {
 		return store.Part{}, err
 	}
-	if len(skipped) > 0 && !p.Libs {
-		d.of.report(Event{Step: "packages", Name: p.Name, Message: "warning: its installation would run " + strings.Join(skipped, ", ") + ", which FRE does not"})
-	}
 	part := store.Part{Kind: debKind, Name: p.Name, Version: p.Version, Hash: p.Hash}
 	if part.Tree, err = w.Commit(ctx); err != nil {
 		return store.Part{}, err
 	}
 	d.of.report(Event{Step: "packages", Name: p.Name + " " + p.Version})
+	if len(skipped) > 0 && !p.Libs { // a note for the builds that find the part
+		note := store.Part{Kind: debKind, Name: strings.Join(skipped, ", "), Tree: part.Tree}
+		if err := d.b.Store.PutPart(ctx, d.key(p)+skippedKey, note); err != nil {
+			return store.Part{}, err
+		}
+	}
 	return part, d.b.Store.PutPart(ctx, d.key(p), part)
+}
+
+// skippedKey ends the key of the note that says which programs a package's installation would
+// have run: it is told by each build that has the package, whether or not that unpacks it.
+const skippedKey = ":skipped"
+
+func (d *debs) warn(p LockedDebPackage) {
+	if note, ok := d.b.Store.Part(d.key(p) + skippedKey); ok {
+		d.of.report(Event{Step: "warning", Name: p.Name, Message: "its installation would run " + note.Name + ", which FRE does not: where the package does not work without, run that in code.build or bring its result with the code"})
+	}
 }
 
 // isThere says whether name is in the directory root, links followed as inside it.

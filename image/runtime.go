@@ -56,8 +56,15 @@ type RequestReader interface {
 	ReadRequests(r *Requests, read func(path string) ([]byte, error)) error
 }
 
-// Programs is a Site whose packages bring programs, which build steps find on
-// their PATH.
+// ProgramDirs is a Site whose packages bring programs: functions of every contract have
+// these directories on their PATH, before the system's.
+type ProgramDirs interface {
+	Site
+	ProgramDirs() []string
+}
+
+// Programs is a Site whose packages' programs need links, which functions and build steps
+// find on their PATH.
 type Programs interface {
 	Site
 

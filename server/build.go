@@ -181,7 +181,7 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 	// Padding and headers come on top of what the entries hold.
 	unhurried(w)
 	body, done := intake.Within(w, http.MaxBytesReader(w, r.Body, s.cfg.MaxTarBytes+int64(s.cfg.MaxTarEntries)*1024), uploadTime)
-	err = unpack.Tar(r.Context(), dir, body, unpack.Limits{Bytes: s.cfg.MaxTarBytes, Entries: s.cfg.MaxTarEntries})
+	err = s.unpack(r.Context(), dir, body)
 	if err == nil {
 		// To its end: net/http would read on after the handler, and panics when it comes
 		// to the end at the moment at which it waits for the next request.
@@ -200,6 +200,20 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 		ctx = engine.KeepNames(ctx)
 	}
 	return s.engine.Build(engine.WithLogins(image.WithOptions(ctx, o), logins), dir, out.report)
+}
+
+// unpack writes a template to the disk, as long as that leaves room there.
+func (s *server) unpack(ctx context.Context, dir *os.Root, body io.Reader) error {
+	ctx, stop, err := s.engine.LeaveRoom(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	err = unpack.Tar(ctx, dir, body, unpack.Limits{Bytes: s.cfg.MaxTarBytes, Entries: s.cfg.MaxTarEntries})
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	return err
 }
 
 // A template comes to the disk before a build's turn is asked for: so many at a time, of one

@@ -58,6 +58,7 @@ type Engine interface {
 	Fsck(ctx context.Context, o store.CheckOptions) (store.Checked, error)
 
 	Hold() (release func())
+	LeaveRoom(ctx context.Context) (_ context.Context, stop func(), err error)
 	Deploy(ctx context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error)
 	Slim(ctx context.Context, function string, o image.SlimOptions) (*image.Slimmed, error)
 	Functions() []*engine.Function

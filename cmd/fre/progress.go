@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -73,12 +74,19 @@ type progress struct {
 	quiet    bool
 	json     bool
 	plain    tally
+	warnings []string // told again at the end
 
 	mu   sync.Mutex // held while bars goes, and by those who print beside the caller
 	bars *bars      // nil: plain lines
 }
 
 func (p *progress) event(e api.Event) {
+	if e.Step == stepWarning {
+		line := strings.TrimRight("warning "+printable(e.Name)+", "+printable(e.Message), " ,")
+		if !slices.Contains(p.warnings, line) {
+			p.warnings = append(p.warnings, line)
+		}
+	}
 	switch {
 	case p.json:
 		p.line(api.BuildLine{Event: &e})
@@ -148,6 +156,12 @@ func (p *progress) result(line any, short, sentence string) {
 	case p.quiet:
 		fmt.Fprintln(p.out, short)
 	default:
+		if len(p.warnings) > 0 {
+			fmt.Fprintln(p.err, "warnings, once more:")
+			for _, w := range p.warnings {
+				fmt.Fprintln(p.err, "  "+w)
+			}
+		}
 		fmt.Fprintln(p.out, sentence)
 	}
 }

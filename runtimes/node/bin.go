@@ -36,9 +36,10 @@ func (Site) Programs(ctx context.Context, step *image.Step, lock *image.Lock) (p
 		}
 	}
 	tree, err := w.Commit(ctx)
-	const at = "node_modules/.bin"
-	return store.Part{Kind: "npm", Name: "programs", Tree: tree, Prefix: at}, at, err
+	return store.Part{Kind: "links", Name: "npm programs", Tree: tree, Prefix: programsAt}, programsAt, err
 }
+
+const programsAt = "node_modules/.bin"
 
 // programs reads the links from a package-lock.json: name → target.
 func programs(raw json.RawMessage) (map[string]string, error) {

@@ -134,6 +134,7 @@ type lockedPackage struct {
 	OS            []string        `json:"os"`
 	CPU           []string        `json:"cpu"`
 	Libc          []string        `json:"libc"`
+	Engines       json.RawMessage `json:"engines"` // ranges by program; old packages have a list
 
 	// What it depends on, by name.
 	Dependencies         map[string]json.RawMessage `json:"dependencies"`
@@ -157,6 +158,9 @@ func (Site) Bases() []string { return []string{"node"} }
 
 // Env is empty: they are where node looks by itself.
 func (Site) Env() []string { return nil }
+
+// ProgramDirs is where the links of [Site.Programs] are.
+func (Site) ProgramDirs() []string { return []string{"/" + programsAt} }
 
 // Packages makes one part per package version, placed below /node_modules
 // where the function's files find it. Install scripts run of those packages only that
@@ -188,6 +192,10 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template,
 		return nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve anew", image.LockFile, err)}
 	}
 	places := l.places()
+	site.allowed = t.Packages.NPMScripts
+	if err := site.warn(&l, places); err != nil {
+		return nil, err
+	}
 	if len(t.Packages.NPMScripts) > 0 {
 		return site.installScripted(ctx, &l, places, t.Packages.NPMScripts)
 	}
@@ -529,15 +537,8 @@ func (s *site) put(ctx context.Context, from *registries, counter *install.Count
 		return store.Part{}, fail(err)
 	}
 	defer w.Abort()
-	links, err := unpack(f, p.programs(), counter.Package(shown), w)
-	if err != nil {
+	if _, err := unpack(f, p.programs(), counter.Package(shown), w); err != nil {
 		return store.Part{}, install.Unpacked(err, "npm", shown)
-	}
-	if links > 0 {
-		s.step.Report(image.Event{Step: "warning", Name: shown, Message: fmt.Sprintf("%d links in its archive were left out, as npm does", links)})
-	}
-	if p.InstallScript && !slices.Contains(s.allowed, p.name(place)) {
-		s.step.Report(image.Event{Step: "warning", Name: p.name(place), Message: "has an install script, which was not run: where it does not work without, name it in packages.npm_scripts"})
 	}
 	part := p.part(place)
 	if part.Tree, err = w.Commit(ctx); err != nil {

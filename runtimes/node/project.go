@@ -128,7 +128,7 @@ func projectLock(file string, raw []byte, m manifest) (json.RawMessage, error) {
 	if err := json.Unmarshal(out, &l); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	if err := l.check(); err != nil {
+	if err := errors.Join(l.check(), l.lacksOptional()); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return out, nil

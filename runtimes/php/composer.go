@@ -37,6 +37,9 @@ func (Site) Bases() []string { return []string{"php"} }
 // Env is empty: the function requires vendor/autoload.php itself.
 func (Site) Env() []string { return nil }
 
+// ProgramDirs is where Composer puts their programs.
+func (Site) ProgramDirs() []string { return []string{"/" + vendor + "/bin"} }
+
 // vendor is where packages are in an image: where Composer puts them itself.
 const vendor = "function/vendor"
 

@@ -252,6 +252,14 @@ func FinishBase(ctx context.Context, step *image.Step) ([]store.Part, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Interpreters that import site (servers, programs, children) read the packages' .pth files
+	// by this one; the bootstrap reads them itself.
+	if err := b.Mkdir("out/usr/lib/python3/dist-packages"); err != nil {
+		return nil, err
+	}
+	if err := b.Write("out/usr/lib/python3/dist-packages/fre.pth", []byte("import os, site; os.path.isdir('/"+prefix+"') and site.addsitedir('/"+prefix+"')\n")); err != nil {
+		return nil, err
+	}
 	tree, err := b.Import(ctx, "out", func(string) bool { return false })
 	if err != nil {
 		return nil, err
@@ -274,6 +282,9 @@ func (Site) Bases() []string { return []string{"python"} }
 
 // Env names the modules' place.
 func (Site) Env() []string { return []string{pythonPath} }
+
+// ProgramDirs is where their programs are.
+func (Site) ProgramDirs() []string { return []string{"/" + prefix + "/bin"} }
 
 // Packages makes one part per package version at opt/python, its bytecode
 // compiled. Nothing is fetched when the lock answers the request and the store

@@ -23,6 +23,11 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
+// LeaveRoom watches nothing.
+func (e *Engine) LeaveRoom(ctx context.Context) (context.Context, func(), error) {
+	return ctx, func() {}, nil
+}
+
 // Hold counts: an image is deployed only while somebody holds what is there.
 func (e *Engine) Hold() (release func()) {
 	e.mu.Lock()

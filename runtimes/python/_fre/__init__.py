@@ -668,6 +668,18 @@ def send_ready(concurrency, load_us, unforkable=""):
     send(READY, 0, 0, (ready % (*sys.version_info[:3], concurrency, load_us, quote(unforkable))).encode())
 
 
+def add_packages(directory="/opt/python"):
+    """Does what the .pth files of packages say, as the module site would, which -S leaves out."""
+    try:
+        names = os.listdir(directory)
+    except OSError:  # there are none
+        return
+    if any(name.endswith(".pth") for name in names):
+        import site
+
+        site.addsitedir(directory)
+
+
 def main(name=None):
     forks = os.environ.pop("FRE_FORK", "") == "1"
     if forks:
@@ -690,6 +702,7 @@ def main(name=None):
     except ValueError:
         concurrency = 1
     contract = os.environ.pop("FRE_CONTRACT", "")
+    add_packages()
     began = time.monotonic_ns()
     try:
         if contract:

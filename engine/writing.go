@@ -1,0 +1,83 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// writing runs f, which writes to the state directory, as long as that leaves room for others:
+// for events above all, which are accepted onto the same disk. Everything that writes what
+// others have sent, or what a build fetches and makes, runs by it: builds, bases, pulls, loads,
+// imports, snapshots. Errors: one that is ENOSPC, those of f.
+func (e *Engine) writing(ctx context.Context, f func(context.Context) error) error {
+	ctx, stop, err := e.LeaveRoom(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	err = f(ctx)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, unix.ENOSPC) {
+		err = cause
+	}
+	return err
+}
+
+// LeaveRoom ends the context that it returns, with an error that is ENOSPC, when the state
+// directory's disk has too little room left. stop ends the watch.
+func (e *Engine) LeaveRoom(ctx context.Context) (_ context.Context, stop func(), err error) {
+	return leaveRoom(ctx, e.cfg.StateDir)
+}
+
+// leaveRoom ends the context that it returns, with an error that is ENOSPC, when
+// directories that are written to have too little room left. What a build's step, or a
+// snapshot, writes is on the disk of the engine's state, where one that is hostile or
+// mistaken would leave none for others. stop ends the watch.
+func leaveRoom(ctx context.Context, dirs ...string) (_ context.Context, stop func(), err error) {
+	room := func() error {
+		for _, dir := range dirs {
+			if err := hasRoom(dir); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := room(); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if err := room(); err != nil {
+					cancel(err)
+				}
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil); <-done }, nil
+}
+
+// hasRoom is nil where a twentieth of a directory's file system is free, or 1 GiB
+// and a hundred thousand inodes.
+func hasRoom(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("room on the disk: statfs %s: %w", dir, err)
+	}
+	// A file system without a fixed number of inodes says 0.
+	if st.Bavail*uint64(st.Bsize) >= min(1<<30, st.Blocks*uint64(st.Bsize)/20) && st.Ffree >= min(100_000, st.Files/20) {
+		return nil
+	}
+	return fmt.Errorf("too little room on the disk of %s, of which a twentieth or 1 GiB stays free for events: remove images or what builds have downloaded (fre image prune, fre system gc --cache): %w", dir, unix.ENOSPC)
+}

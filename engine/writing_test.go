@@ -1,0 +1,32 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestWritingLeavesRoom: whoever writes ends with ENOSPC, whatever its own error says, where the
+// disk has too little room left; with room it goes on.
+func TestWritingLeavesRoom(t *testing.T) {
+	e := &Engine{cfg: Config{StateDir: t.TempDir()}}
+	ran := false
+	err := e.writing(t.Context(), func(ctx context.Context) error {
+		ran = ctx.Err() == nil
+		return nil
+	})
+	if err != nil || !ran {
+		t.Fatalf("ran %v, %v", ran, err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(unix.ENOSPC)
+	err = e.writing(ctx, func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("got %v, want ENOSPC", err)
+	}
+}

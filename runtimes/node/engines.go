@@ -1,0 +1,124 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/fre-engine/fre/image"
+)
+
+// warn tells what is odd about the packages of places, from the lock alone: a build that finds
+// all of them in the store tells it as well. As with npm, a package whose "engines" leave out
+// the base's Node is refused only where the host's npmrc says engine-strict.
+func (s *site) warn(l *packageLock, places []string) error {
+	version := upstream(s.step.Debian["nodejs"])
+	for _, place := range places {
+		p := l.Packages[place]
+		wanted := p.engine()
+		if version != nil && !allowsVersion(wanted, version) {
+			words := fmt.Sprintf("is for Node %s, and the base has %s: ask for a version of it for that Node, or choose a base with another one (node:RELEASE)", wanted, version)
+			if s.engineStrict() {
+				return &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s %s %s (engine-strict)", p.name(place), p.Version, words)}
+			}
+			s.step.Report(image.Event{Step: "warning", Name: p.name(place) + " " + p.Version, Message: words})
+		}
+		if p.InstallScript && !slices.Contains(s.allowed, p.name(place)) {
+			s.step.Report(image.Event{Step: "warning", Name: p.name(place), Message: "has an install script, which was not run: where it does not work without, name it in packages.npm_scripts"})
+		}
+	}
+	return nil
+}
+
+// engine is the range of Node's versions that a package is for; "" for any.
+func (p lockedPackage) engine() string {
+	var engines map[string]string
+	if json.Unmarshal(p.Engines, &engines) != nil { // a list, of before npm 1
+		return ""
+	}
+	return engines["node"]
+}
+
+var upstreamVersion = regexp.MustCompile(`^(?:\d+:)?(\d+\.\d+\.\d+)`)
+
+// upstream is Node's version in that of its Debian package: "18.20.4+dfsg-1~deb12u1"; nil
+// where there is none.
+func upstream(debian string) *semver.Version {
+	m := upstreamVersion.FindStringSubmatch(debian)
+	if m == nil {
+		return nil
+	}
+	v, err := semver.NewVersion(m[1])
+	if err != nil {
+		return nil
+	}
+	return v
+}
+
+// allowsVersion says whether a range has a version; one that nobody can read has all.
+func allowsVersion(wanted string, v *semver.Version) bool {
+	if strings.TrimSpace(wanted) == "" {
+		return true
+	}
+	c, err := semver.NewConstraint(wanted)
+	return err != nil || c.Check(v)
+}
+
+var engineStrict = regexp.MustCompile(`(?mi)^\s*engine-strict\s*=\s*"?true"?\s*$`)
+
+func (s *site) engineStrict() bool {
+	rc, err := npmrc(s.step.Settings)
+	return err == nil && engineStrict.Match(rc)
+}
+
+// wordPattern takes a package's name apart: "@rollup/rollup-linux-x64-gnu".
+var wordPattern = regexp.MustCompile(`[a-z0-9]+`)
+
+// forHere says whether an optional package's name says that it is the one for this kind of
+// machine: the entry that would say so for certain is what the lock lacks.
+func forHere(name string) bool {
+	words := wordPattern.FindAllString(strings.ReplaceAll(strings.ToLower(name), "x86_64", "x64"), -1)
+	has := func(any ...string) bool {
+		return slices.ContainsFunc(any, func(w string) bool { return slices.Contains(words, w) })
+	}
+	machine := []string{architecture()}
+	if architecture() == "x64" {
+		machine = append(machine, "64", "amd64")
+	}
+	return has("linux") && has(machine...) && !has("musl", "android", "openharmony")
+}
+
+// lacksOptional refuses a lock that was made on another machine by an npm that forgot what
+// its optional packages for this one are (npm/cli, issue 4828): what needs one fails at its
+// first call.
+func (l *packageLock) lacksOptional() error {
+	for _, place := range slices.Sorted(maps.Keys(l.Packages)) {
+		p := l.Packages[place]
+		if place == "" || p.Dev || p.optional() && !p.here() {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(p.OptionalDependencies)) {
+			if forHere(name) && !l.finds(place, name) {
+				return fmt.Errorf("it lacks %s, which %s %s needs on this machine (linux, %s): npm has left it out on another one. Delete node_modules and the lock and run npm install, or run npm install --save-optional %s",
+					name, p.name(place), p.Version, architecture(), name)
+			}
+		}
+	}
+	return nil
+}
+
+// finds says whether a package at place finds another one by name, in its node_modules or
+// one above.
+func (l *packageLock) finds(place, name string) bool {
+	for at := place; ; at = parent(at) {
+		if _, ok := l.Packages[path.Join(at, "node_modules", name)]; ok || at == "" {
+			return ok
+		}
+	}
+}
