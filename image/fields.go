@@ -27,7 +27,7 @@ var (
 	pipPattern     = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])? *(\[[A-Za-z0-9._, -]*\])? *([<>=!~(;][^\x00-\x1f@]*)?$`)
 	runPattern     = regexp.MustCompile(`^[^\x00]{1,1000}$`)
 	namePackage    = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`) // of Debian
-	mavenPattern   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*:[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_\[(][A-Za-z0-9_.+,()\[\]-]*(@bom)?)?$`)
+	mavenPattern   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*:[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_\[(][A-Za-z0-9_.+,()\[\]-]*(@bom|:[A-Za-z0-9_][A-Za-z0-9_.-]*)?|::[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
 	refPattern     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+@-]{0,254}$`) // as git-check-ref-format(1) has it, less what nobody uses
 	urlPattern     = regexp.MustCompile("^((https?|ssh)://([A-Za-z0-9_.~-]+@)?[A-Za-z0-9_.~:\\[\\]-]+/|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:)[^\\x00-\\x20\"'\\\\`$]{1,1000}$")
 	debPattern     = regexp.MustCompile(`^[a-z0-9][a-z0-9.+-]{1,254}(=[A-Za-z0-9*?\[][A-Za-z0-9.+:~*?\[\]-]{0,254})?$`)
@@ -96,7 +96,7 @@ func (d *decoder) fields(t *Template) []field {
 		{key: "packages", below: []field{
 			{key: "pip", value: d.requests(&t.Packages.Pip, requirement(pipPattern, `write a requirement such as "lxml==5.3.0"; options, URLs and paths are not supported yet`))},
 			{key: "npm", value: d.requests(&t.Packages.NPM, requirement(npmPattern, `write a package such as "left-pad@1.3.0"; URLs, paths and aliases are not supported yet`))},
-			{key: "maven", value: d.requests(&t.Packages.Maven, requirement(mavenPattern, `write "group:artifact:version", or "group:artifact" with a "group:artifact:version@bom" that says the version`))},
+			{key: "maven", value: d.requests(&t.Packages.Maven, requirement(mavenPattern, `write "group:artifact:version" or "group:artifact:version:classifier", or "group:artifact" with a "group:artifact:version@bom" that says the version`))},
 			{key: "deb", value: d.strings(&t.Packages.Deb.List, requirement(debPattern, `write a Debian package such as "curl" or "ghostscript=10.*"`))},
 			{key: "composer", value: d.requests(&t.Packages.Composer, requirement(composerPattern, `write a package such as "monolog/monolog:^3"; platform packages and repositories belong into a composer.json`))},
 			{key: "npm_scripts", value: d.strings(&t.Packages.NPMScripts, requirement(npmName, npmNameWanted))},

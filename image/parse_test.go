@@ -253,7 +253,7 @@ fret.yaml:5:3: bad name "a-b" in env: letters, digits and _, not beginning with 
 		},
 		{
 			"not supported yet", "id: f\nbase: python\npackages: {maven: [a], deb: [b]}\nlibs: [c]\n",
-			`fret.yaml:3:20: packages.maven[0]: bad requirement "a": write "group:artifact:version", or "group:artifact" with a "group:artifact:version@bom" that says the version
+			`fret.yaml:3:20: packages.maven[0]: bad requirement "a": write "group:artifact:version" or "group:artifact:version:classifier", or "group:artifact" with a "group:artifact:version@bom" that says the version
     packages: {maven: [a], deb: [b]}
                        ^
 fret.yaml:3:30: packages.deb[0]: bad requirement "b": write a Debian package such as "curl" or "ghostscript=10.*"

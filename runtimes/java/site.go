@@ -172,8 +172,8 @@ type exclusion struct {
 	Artifact string `xml:"artifactId"`
 }
 
-// project is a project that depends on requests, "group:artifact:version", and
-// with alone on nothing that those need. A request that ends with @bom says
+// project is a project that depends on requests, "group:artifact:version" or
+// "group:artifact:version:classifier", and with alone on nothing that those need. A request that ends with @bom says
 // the versions of others.
 func project(requests []string, alone bool) []byte {
 	p := pom{ModelVersion: "4.0.0", Group: "fre", Artifact: "function", Version: "0", Packaging: "pom"}
