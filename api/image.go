@@ -52,6 +52,10 @@ type LeftOut struct {
 	PackageBytes int64          `json:"package_bytes,omitempty"` // that those take where they are installed
 	Files        []LeftOutFiles `json:"files,omitempty"`         // of the packages that are there
 	Unopened     []LeftOutPart  `json:"unopened,omitempty"`      // of a slimmed image's parts: what its function did not open
+
+	// Apart are parts of the language in Debian packages that packages.deb of a template
+	// adds: what a program asks for → the package.
+	Apart map[string]string `json:"apart,omitempty"`
 }
 
 // LeftOutPart is what is not there of a part of a slimmed image.
@@ -90,9 +94,10 @@ type GoneFile struct {
 
 // LeftOutFiles are the files that one pattern left out.
 type LeftOutFiles struct {
-	Pattern string `json:"pattern"`
-	Files   int    `json:"files"`
-	Bytes   int64  `json:"bytes"`
+	Pattern string   `json:"pattern"`
+	Files   int      `json:"files"`
+	Bytes   int64    `json:"bytes"`
+	Names   []string `json:"names,omitempty"` // what programs ask for: modules, programs, packages of Java
 }
 
 // LeftOut is that of the image's configuration; nil where that says nothing of it.

@@ -256,7 +256,11 @@ func (in *instance) explain(err error, before string) error {
 	var failure *channel.Failure
 	switch {
 	case errors.As(err, &failure):
-		return &FunctionError{Type: failure.Type, Message: failure.Message, Stack: failure.Stack}
+		told := &FunctionError{Type: failure.Type, Message: failure.Message, Stack: failure.Stack}
+		if why := in.f.config.LeftOut.Explain(told.Error() + "\n" + told.Stack); why != "" {
+			told.Message += " (" + why + ")"
+		}
+		return told
 	case errors.Is(err, channel.ErrProtocol):
 		return &CrashError{Reason: "sent a malformed frame before " + before}
 	case errors.Is(err, channel.ErrUnserved):

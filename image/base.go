@@ -40,13 +40,12 @@ var systemTime = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 // take in Debian's updates, remove the image. Errors: [ErrUnknownBase], those of
 // package debian, and the store's.
 func (b *Builder) Base(ctx context.Context, name string, report func(Event)) (*store.Image, error) {
-	img, err := b.baseWith(ctx, name, true, nil, report)
+	img, err := b.baseWith(ctx, name, SlimDefault, nil, report)
 	return img, debianFault(err)
 }
 
-// baseWith is Base, with more in it than others have: without slim nothing but
-// documentation is left out, and keep are globs of what stays in any case.
-func (b *Builder) baseWith(ctx context.Context, name string, slim bool, keep []string, report func(Event)) (*store.Image, error) {
+// baseWith is Base for a template with that slim and keep.
+func (b *Builder) baseWith(ctx context.Context, name string, slim Slim, keep []string, report func(Event)) (*store.Image, error) {
 	report = serial(report)
 	ref, err := ParseBase(name)
 	if err == nil && ref.Kind != BaseDebian {
@@ -59,11 +58,9 @@ func (b *Builder) baseWith(ctx context.Context, name string, slim bool, keep []s
 	if err != nil {
 		return nil, err
 	}
-	if !slim || len(keep) > 0 {
+	if slim != SlimDefault || len(keep) > 0 {
 		own := *base
-		if own.Spec.Keep = slices.Compact(slices.Sorted(slices.Values(keep))); !slim {
-			own.Spec.Drop = documentation()
-		}
+		own.Spec = base.Spec.slimmed(slim, keep)
 		base = &own
 	}
 	hash := specHash("base", ref.Name, b.release(ref), base.Spec, nil)
@@ -101,10 +98,11 @@ func (b *Builder) makeBase(ctx context.Context, base *Base, ref BaseRef, hash st
 	config := Config{
 		Base: ref.String(), Args: []string{"/bin/sh"}, Env: []string{systemPath}, Protocol: ProtocolNone,
 		Labels:   map[string]string{LabelKind: KindBase, LabelSpec: hash},
-		Packages: made.versions, PackageHashes: made.hashes, LeftOut: made.left,
+		Packages: made.versions, PackageHashes: made.hashes,
 	}
 
 	if base.Finish == nil {
+		config.LeftOut = made.slim.result()
 		return b.put(ctx, basePrefix+base.Name, version, []store.Part{part}, config)
 	}
 
@@ -121,6 +119,7 @@ func (b *Builder) makeBase(ctx context.Context, base *Base, ref BaseRef, hash st
 	report(Event{Step: "base", Name: base.Name, Message: "finish"})
 	parts := []store.Part{part}
 	err = b.stepIn(ref.Release, b.Store.Rootfs(raw.Digest), nil, nil, report, func(s *Step) error {
+		s.LeavesOut = made.slim.leavesOut
 		more, err := base.Finish(ctx, s)
 		parts = append(parts, more...)
 		return err
@@ -128,6 +127,7 @@ func (b *Builder) makeBase(ctx context.Context, base *Base, ref BaseRef, hash st
 	if err != nil {
 		return nil, err
 	}
+	config.LeftOut = made.slim.result()
 	img, err := b.put(ctx, basePrefix+base.Name, version, parts, config)
 	if err == nil {
 		report(Event{Step: "base", Name: base.Name, Done: img.Size, Unit: UnitBytes, End: true})
@@ -192,7 +192,7 @@ func (b *Builder) tools(ctx context.Context, ref BaseRef, packages []string, rep
 type madeOf struct {
 	versions map[string]string // by package
 	hashes   map[string]string // "sha256:…" of its .deb, by package
-	left     *LeftOut          // not in the tree
+	slim     *slimming         // what is not in the tree
 }
 
 // debian unpacks the closure of spec.Roots and the system's own files into one
@@ -213,11 +213,15 @@ func (b *Builder) debian(ctx context.Context, name, release string, spec BaseSpe
 		return part, made, err
 	}
 	report(Event{Step: "base", Name: name, Message: "resolve"})
-	packages, err := archive.Resolve(ctx, spec.Roots, spec.Exclude)
+	roots, err := spec.roots(ctx, archive)
 	if err != nil {
 		return part, made, err
 	}
-	all, err := archive.Resolve(ctx, spec.Roots, nil)
+	packages, err := archive.Resolve(ctx, roots, spec.Exclude)
+	if err != nil {
+		return part, made, err
+	}
+	all, err := archive.Resolve(ctx, roots, nil)
 	if err != nil {
 		return part, made, err
 	}
@@ -256,8 +260,23 @@ func (b *Builder) debian(ctx context.Context, name, release string, spec BaseSpe
 			slim.left.PackageBytes += p.InstalledSize
 		}
 	}
-	made.left = slim.result()
+	slim.left.Apart = spec.Apart
+	made.slim = slim
 	return store.Part{Kind: "base", Name: name, Version: archive.Codename(), Tree: tree}, made, nil
+}
+
+// roots are s.Roots, and of s.Also what the archive has.
+func (s BaseSpec) roots(ctx context.Context, archive Archive) ([]string, error) {
+	roots := slices.Clone(s.Roots)
+	for _, name := range s.Also {
+		switch _, err := archive.Resolve(ctx, []string{name}, s.Exclude); {
+		case err == nil:
+			roots = append(roots, name)
+		case !errors.Is(err, debian.ErrUnresolved):
+			return nil, err
+		}
+	}
+	return roots, nil
 }
 
 // systemFiles writes what maintainer scripts and the installer make elsewhere.

@@ -36,6 +36,9 @@ func (a *tinyArchive) Codename() string { return "tiny" }
 func (a *tinyArchive) Resolve(_ context.Context, roots, exclude []string) ([]debian.Package, error) {
 	var list []debian.Package
 	for _, name := range roots {
+		if name == "of-another-release" {
+			return nil, debian.ErrUnresolved
+		}
 		if !slices.Contains(exclude, name) {
 			list = append(list, debian.Package{Name: name, Version: "1.0-1", Architecture: "all", InstalledSize: 1000, SHA256: tinySum(name)})
 		}
@@ -348,7 +351,7 @@ func TestBuild(t *testing.T) {
 		Env: []string{"PYTHONPATH=/opt/python", "B=1", "LANG=C"}, Protocol: ProtocolChannel, Tenant: "default", Network: Network{Mode: NetworkNone}, Forks: true,
 		Instances: Instances{Isolation: IsolationInstance, Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
 		Resources: Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64, TmpBytes: 64 << 20, Files: 1024, Timeout: 30 * time.Second},
-		LeftOut:   &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000, Files: []LeftOutFiles{{"usr/lib/docs", 1, 4}}},
+		LeftOut:   &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000, Files: []LeftOutFiles{{Pattern: "usr/lib/docs", Files: 1, Bytes: 4, Names: []string{"docs"}}}},
 	}
 	if diff := cmp.Diff(wantConfig, config); diff != "" {
 		t.Errorf("config: -want +got:\n%s", diff)
@@ -603,15 +606,23 @@ func (failingRunner) Run(context.Context, Command) error { return errors.New("bo
 func TestSlim(t *testing.T) {
 	const template = "id: f\nbase: python\n"
 	r := newRig(t, map[string]string{"main.py": "", "fret.yaml": template})
+	spec := &r.Bases[0].Spec
+	spec.Also, spec.SlimDrop = []string{"more", "of-another-release"}, []string{"usr/lib/python"}
 	for _, c := range []struct {
 		more string
 		docs bool
 		left *LeftOut
 	}{
-		{"", false, &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000, Files: []LeftOutFiles{{"usr/lib/docs", 1, 4}}}},
+		{"", false, &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000, Files: []LeftOutFiles{{Pattern: "usr/lib/docs", Files: 1, Bytes: 4, Names: []string{"docs"}}}}},
 		{"keep: [usr/lib/d*]\n", true, &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000}},
+		{"slim: true\n", false, &LeftOut{Packages: []string{"left-out", "more"}, PackageBytes: 2000, Files: []LeftOutFiles{
+			{Pattern: "usr/lib/docs", Files: 1, Bytes: 4, Names: []string{"docs"}}, {Pattern: "usr/lib/python", Files: 1, Bytes: 6, Names: []string{"python"}},
+		}}},
+		{"slim: true\nkeep: [usr/lib/python]\n", false, &LeftOut{Packages: []string{"left-out", "more"}, PackageBytes: 2000, Files: []LeftOutFiles{
+			{Pattern: "usr/lib/docs", Files: 1, Bytes: 4, Names: []string{"docs"}},
+		}}},
 		{"slim: false\n", true, &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000}},
-		{"", false, &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000, Files: []LeftOutFiles{{"usr/lib/docs", 1, 4}}}},
+		{"", false, &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000, Files: []LeftOutFiles{{Pattern: "usr/lib/docs", Files: 1, Bytes: 4, Names: []string{"docs"}}}}},
 	} {
 		r.write(t, map[string]string{"fret.yaml": template + c.more})
 		img, _, err := r.Build(t.Context(), r.root, nil)
@@ -646,7 +657,7 @@ func TestSlim(t *testing.T) {
 			}
 		}
 	}
-	if got := r.archive.unpacks.Load(); got != 3 {
+	if got := r.archive.unpacks.Load(); got != 5 {
 		t.Errorf("unpacked %d times, want one for each kind of base", got)
 	}
 	if img, err := r.Store.Image("base/python:tiny"); err != nil || img.Name != "base/python" {

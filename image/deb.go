@@ -220,7 +220,7 @@ func (d *debs) fault(err error, field string) error {
 
 // drop are the patterns of what is left out of a package.
 func (d *debs) drop() []string {
-	if !d.of.t.Slim {
+	if d.of.t.Slim == SlimFalse {
 		return nil
 	}
 	return documentation()

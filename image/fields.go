@@ -101,7 +101,7 @@ func (d *decoder) fields(t *Template) []field {
 			{key: "composer", value: d.requests(&t.Packages.Composer, requirement(composerPattern, `write a package such as "monolog/monolog:^3"; platform packages and repositories belong into a composer.json`))},
 			{key: "npm_scripts", value: d.strings(&t.Packages.NPMScripts, requirement(npmName, npmNameWanted))},
 		}},
-		{key: "slim", value: d.boolean(&t.Slim)},
+		{key: "slim", value: d.slim(&t.Slim)},
 		{key: "keep", value: d.strings(&t.Keep, keepGlob)},
 		{key: "libs", value: d.strings(&t.Libs, requirement(libPattern, `write a library's name as programs ask for it, such as "libxml2.so.2"`))},
 		{key: "code", below: []field{
@@ -146,7 +146,6 @@ func (d *decoder) fields(t *Template) []field {
 
 func (t *Template) setDefaults() {
 	t.Events = DefaultEvents()
-	t.Slim = true
 	t.Version, t.Tenant, t.Network.Mode, t.Code.Path = "latest", DefaultTenant, NetworkNone, "."
 	t.Instances = Instances{Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute}
 	t.Resources = Resources{
@@ -396,6 +395,17 @@ func (d *decoder) boolean(dst *bool) func(ast.Node, string) {
 			return
 		}
 		*dst = b.Value
+	}
+}
+
+func (d *decoder) slim(dst *Slim) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		var slim bool
+		if d.boolean(&slim)(n, path); slim {
+			*dst = SlimTrue
+		} else {
+			*dst = SlimFalse
+		}
 	}
 }
 

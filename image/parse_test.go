@@ -15,7 +15,7 @@ var ignoreSource = cmpopts.IgnoreUnexported(Template{})
 func TestParseTemplateDefaults(t *testing.T) {
 	base := func(change func(*Template)) *Template {
 		t := &Template{
-			ID: "f", Version: "latest", Contract: ContractFRE, Slim: true, Code: Code{Path: "."}, Tenant: "default", Network: Network{Mode: NetworkNone}, Events: DefaultEvents(),
+			ID: "f", Version: "latest", Contract: ContractFRE, Code: Code{Path: "."}, Tenant: "default", Network: Network{Mode: NetworkNone}, Events: DefaultEvents(),
 			Instances: Instances{Isolation: IsolationInstance, Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
 			Resources: Resources{
 				MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64,
@@ -78,7 +78,7 @@ resources:
   timeout: 1h30m
 network: {mode: egress, allow: [example.org, "*.example.org", 198.51.100.0/24, "2001:db8::/32", "API.example.com:443"]}
 `, &Template{
-			ID: "f", Version: "1.2", Base: "python", Runtime: "python", Contract: ContractFRE, Slim: true,
+			ID: "f", Version: "1.2", Base: "python", Runtime: "python", Contract: ContractFRE,
 			Packages: Packages{Pip: Requests{List: []string{"lxml==5.3.0", `requests[socks] >= 2; python_version > "3"`}}},
 			Code:     Code{Path: "src"}, Handler: "app.main",
 			Env:       map[string]string{"A": "text", "B": "12", "C": "true", "D": "1.50", "E": "two\nlines\n"},

@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/fre-engine/fre/store"
 )
@@ -159,9 +160,34 @@ type Repository interface {
 // BaseSpec names the Debian packages of a base environment.
 type BaseSpec struct {
 	Roots   []string // packages whose dependency closure is taken
+	Also    []string `json:",omitempty"` // packages that are taken like Roots, if the release has them
 	Exclude []string // packages left out of the closure (and not followed)
-	Drop    []string // path globs (path.Match, "**" for any depth) left out of the tree
+	Drop    []string // path globs (path.Match, "**" for any depth) of what no program of the base reads
 	Keep    []string `json:",omitempty"` // path globs of what stays in spite of Drop
+
+	// A template with slim: true also leaves out the packages Also and SlimExclude and
+	// the files SlimDrop.
+	SlimExclude []string `json:",omitempty"`
+	SlimDrop    []string `json:",omitempty"`
+
+	// Apart are parts of the language that Debian has in packages of their own, too
+	// large for a base: what a program asks for → the package.
+	Apart map[string]string `json:",omitempty"`
+}
+
+// slimmed is s for a template with that slim and keep.
+func (s BaseSpec) slimmed(slim Slim, keep []string) BaseSpec {
+	switch slim {
+	case SlimDefault:
+	case SlimTrue:
+		s.Exclude = slices.Concat(s.Exclude, s.Also, s.SlimExclude)
+		s.Drop = slices.Concat(s.Drop, s.SlimDrop)
+	case SlimFalse:
+		s.Drop = documentation()
+	}
+	s.SlimExclude, s.SlimDrop = nil, nil
+	s.Keep = slices.Compact(slices.Sorted(slices.Values(keep)))
+	return s
 }
 
 // Step is what a Runtime may use while building: the store, a sandbox runner,
@@ -177,6 +203,11 @@ type Step struct {
 	// Platform tells apart the systems that what is compiled for one of them may
 	// not run on: "" for all of FRE's own bases of one version of an interpreter.
 	Platform string
+
+	// LeavesOut, for Base.Finish alone, says whether slimming leaves out a path below
+	// the root that Finish would add, and if so counts it. A path of part of a file, such
+	// as a module of a JVM, has names: what a program asks for.
+	LeavesOut func(path string, bytes int64, names ...string) bool
 
 	// Debian are the Debian packages of the base environment that FRE made, and their
 	// versions; nil for other bases and for Base.Finish.

@@ -13,6 +13,10 @@ type LeftOut struct {
 	PackageBytes int64          `json:"package_bytes,omitempty"` // that those take where they are installed, as the archive's index has it
 	Files        []LeftOutFiles `json:"files,omitempty"`         // of the packages taken
 	Unopened     []LeftOutPart  `json:"unopened,omitempty"`      // of a slimmed image ([Builder.Slim])
+
+	// Apart are parts of the language in Debian packages that a template can add: what a
+	// program asks for → the package.
+	Apart map[string]string `json:"apart,omitempty"`
 }
 
 // LeftOutFiles are the files for which one pattern of [BaseSpec] is the reason.
@@ -20,6 +24,9 @@ type LeftOutFiles struct {
 	Pattern string `json:"pattern"`
 	Files   int    `json:"files"`
 	Bytes   int64  `json:"bytes"`
+
+	// Names are what programs ask for: modules, programs, packages of Java.
+	Names []string `json:"names,omitempty"`
 }
 
 // slimming decides what of Debian packages becomes part of a tree, and counts the
@@ -61,6 +68,25 @@ func (s *slimming) reason(path string) int {
 
 func (s *slimming) keep(path string) bool { return s.reason(path) < 0 }
 
+// leavesOut says whether a path is left out, and counts it.
+func (s *slimming) leavesOut(path string, bytes int64, names ...string) bool {
+	i := s.reason(path)
+	if i >= 0 {
+		d := &s.drop[i]
+		d.Files++
+		d.Bytes += bytes
+		if name := asked(d.Pattern, path); len(names) == 0 && name != "" {
+			names = []string{name}
+		}
+		for _, name := range names {
+			if !slices.Contains(d.Names, name) {
+				d.Names = append(d.Names, name)
+			}
+		}
+	}
+	return i >= 0
+}
+
 // result is what was left out, by pattern.
 func (s *slimming) result() *LeftOut {
 	for _, d := range s.drop {
@@ -81,8 +107,5 @@ type slimmed struct {
 
 // Dropped is of debian.Dropper.
 func (w slimmed) Dropped(path string, size int64) {
-	if i := w.s.reason(path); i >= 0 {
-		w.s.drop[i].Files++
-		w.s.drop[i].Bytes += size
-	}
+	w.s.leavesOut(path, size)
 }

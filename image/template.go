@@ -19,7 +19,7 @@ type Template struct {
 	Pipeline  []string          // functions of the same tenant, NAME or NAME@REVISION, that it is one behind the other; then it has no base, runtime, contract, code
 	Contract  Contract          // default fre; http and stdio where the runtime and isolation say so
 	Packages  Packages          //
-	Slim      bool              // whether files that programs rarely read are left out of FRE's bases; default true
+	Slim      Slim              // what is left out of FRE's bases
 	Keep      []string          // path globs of what stays nevertheless (see [BaseSpec])
 	Libs      []string          // shared libraries, "libxml2.so.2"
 	Code      Code              //
@@ -157,6 +157,16 @@ type Listen string
 const (
 	ListenPort Listen = "port" // the server
 	ListenFD   Listen = "fd"   // FRE, and the server finds it as systemd's first (sd_listen_fds(3))
+)
+
+// Slim says what FRE's bases and Debian packages leave out for a template.
+type Slim int
+
+// What is left out.
+const (
+	SlimDefault Slim = iota // documentation, and what serves installation alone
+	SlimTrue                // also what most functions do not load (BaseSpec.SlimDrop)
+	SlimFalse               // of a base documentation, of a package nothing
 )
 
 // Isolation says how long a sandbox lives.

@@ -1,9 +1,8 @@
 package runtimes
 
 import (
-	"slices"
-
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/java"
 )
 
 // The base environments, as Debian and Ubuntu packages. Names are those that
@@ -11,34 +10,20 @@ import (
 // libssl3t64) follow from dependencies.
 //
 // Measured on Debian 12 amd64 (packages, MB to download, MB unpacked): native
-// 19, 11, 20; python 28, 14, 39; node 21, 28, 103; with their tools, python 34,
-// 17, 50 and node 171, 35, 119; php 56, 29, 86; ruby 18, 13, 31.
+// 19, 11, 27; python 37, 19, 56; node 21, 28, 111. Images of a small function have
+// 27 MB (native), 67 (python), 111 (node), 97 (php), 142 (java), 47 (ruby).
 
 // PythonBase is the distribution's python3 with its standard library, and the
 // C++ runtime that compiled wheels expect of the system.
 func PythonBase() image.BaseSpec {
 	return image.BaseSpec{
 		Roots: []string{"python3-minimal", "libpython3-stdlib", "python-is-python3", "libstdc++6", "libgcc-s1", "ca-certificates", "tzdata", "libc-bin", "dash"},
-		// python3 adds tools for Debian's packaging over python3-minimal and
-		// libpython3-stdlib. libnsl2 and libtirpc3 serve the nis module alone, and bring
-		// Kerberos.
-		Exclude: append(excluded(), "python3", "libnsl2", "libtirpc3", "tar"),
+		// Modules of the standard library that Debian has in packages of their own.
+		Also: []string{"python3-distutils", "python3-lib2to3", "python3-venv", "python3-gdbm"},
+		// python3 and python3.N add tools for Debian's packaging over python3-minimal and
+		// libpython3-stdlib.
+		Exclude: append(excluded(), "python3", "python3.11", "python3.12", "python3.13", "tar"),
 		Drop: append(dropped(),
-			"usr/lib/python3*/test",
-			"usr/lib/python3*/idlelib",
-			"usr/lib/python3*/tkinter",
-			"usr/lib/python3*/lib2to3",
-			"usr/lib/python3*/ensurepip",
-			"usr/lib/python3*/venv", // makes nothing of use without ensurepip
-			"usr/lib/python3*/__phello__",
-			"usr/lib/python3*/turtledemo",
-			"usr/lib/python3*/pydoc_data",
-			"usr/lib/python3*/config-*",
-			"usr/lib/python3*/lib-dynload/nis.*",
-			"usr/lib/python3*/lib-dynload/_test*",
-			"usr/lib/python3*/lib-dynload/_ctypes_test.*",
-			"usr/lib/python3*/lib-dynload/_xxtestfuzz.*",
-			"usr/lib/python3*/lib-dynload/xxlimited*",
 			"usr/lib/python3*/EXTERNALLY-MANAGED", // the image is no system to protect
 			"usr/share/python3",                   // what compiles Debian's packages as they are installed
 			"usr/bin/py3*",
@@ -46,6 +31,19 @@ func PythonBase() image.BaseSpec {
 			"usr/lib/binfmt.d",
 			"**/__pycache__",
 		),
+		SlimExclude: []string{"libnsl2", "libtirpc3"}, // of the module nis
+		SlimDrop: append(rare(),
+			"usr/lib/python3*/test",
+			"usr/lib/python3*/venv", // makes nothing of use without ensurepip
+			"usr/lib/python3*/__phello__",
+			"usr/lib/python3*/pydoc_data",
+			"usr/lib/python3*/lib-dynload/nis.*",
+			"usr/lib/python3*/lib-dynload/_test*",
+			"usr/lib/python3*/lib-dynload/_ctypes_test.*",
+			"usr/lib/python3*/lib-dynload/_xxtestfuzz.*",
+			"usr/lib/python3*/lib-dynload/xxlimited*",
+		),
+		Apart: map[string]string{"tkinter": "python3-tk", "_tkinter": "python3-tk", "idlelib": "idle"},
 	}
 }
 
@@ -84,6 +82,8 @@ func NodeBase() image.BaseSpec {
 			"usr/share/nodejs/@types",
 			"usr/share/nodejs/**/*.d.ts",
 			"usr/share/nodejs/**/*.map",
+		),
+		SlimDrop: append(rare(),
 			"usr/lib/*/libicutest.so.*",
 			"usr/lib/*/libicutu.so.*",
 			"usr/lib/*/libicuio.so.*",
@@ -101,40 +101,48 @@ func NodeCompilers() []string {
 	return []string{"gcc", "g++", "make", "libc6-dev", "libnode-dev", "libuv1-dev", "gyp", "python3", "sed", "grep"}
 }
 
-// JavaBase is what a JVM needs of the system; java.FinishBase links the JVM
-// itself out of JavaTools.
+// JavaBase is what a JVM and its libraries, fonts and pictures included, need of the
+// system; java.FinishBase links the JVM itself out of JavaTools.
 func JavaBase() image.BaseSpec {
+	desktop := []string{"libfontconfig1", "libfreetype6", "libharfbuzz0b", "libjpeg62-turbo", "liblcms2-2", "libpcsclite1", "libasound2", "libasound2t64"}
 	return image.BaseSpec{
 		Roots: []string{"zlib1g", "libstdc++6", "libgcc-s1", "ca-certificates", "tzdata", "libc-bin", "dash"},
+		Also:  desktop,
 		// The second line matters to JavaTools only: the certificates are made by
-		// FinishBase, the others serve the desktop and smart cards.
+		// FinishBase, the others serve printers and a browser's store of keys.
 		Exclude: append(excluded(), "tar",
-			"ca-certificates-java", "libcups2", "libfontconfig1", "libfreetype6", "libharfbuzz0b", "libjpeg62-turbo", "liblcms2-2", "libnss3", "libpcsclite1", "libasound2", "libasound2t64"),
-		Drop: dropped(),
+			"ca-certificates-java", "libcups2", "libnss3"),
+		Drop:     append(dropped(), java.Screen()...),
+		SlimDrop: append(rare(), java.Rare()...),
 	}
 }
 
 // JavaTools are the packages to add to JavaBase for a JDK.
 func JavaTools() []string { return []string{"default-jdk-headless"} }
 
-// PHPBase is the distribution's php-cli with the extensions that programs expect
-// to be there. php itself links libxml2 and so the data of ICU, half of what the
-// base weighs; php-intl is one extension more.
+// PHPBase is the distribution's php-cli with the extensions of PHP's own source that
+// programs expect to be there. php itself links libxml2 and so the data of ICU, a third
+// of what the base weighs.
 func PHPBase() image.BaseSpec {
 	return image.BaseSpec{
 		Roots: []string{"php-cli", "php-curl", "php-mbstring", "php-sqlite3", "php-xml", "ca-certificates", "tzdata", "libc-bin", "dash"},
+		Also:  []string{"php-bcmath", "php-bz2", "php-gmp", "php-intl", "php-ldap", "php-mysql", "php-pgsql", "php-soap", "php-zip"},
 		// Nothing links libmagic, which php-cli names. Opcache keeps nothing from one
-		// process to the next, readline wants a terminal.
-		Exclude: append(excluded(), "php8.2-opcache", "php8.4-opcache", "php8.2-readline", "php8.4-readline", "libedit2", "libmagic1", "libmagic1t64",
-			"libsasl2-modules-db", "mime-support", "psmisc", "libtinfo6", "tar"),
+		// process to the next.
+		Exclude: append(excluded(), "php8.2-opcache", "php8.4-opcache", "libmagic1", "libmagic1t64",
+			"libsasl2-modules-db", "mime-support", "psmisc", "tar"),
 		Drop: append(dropped(),
 			"usr/lib/php/php-*",
 			"usr/lib/php/*/sapi",
 			"usr/lib/php/*/php.ini-*",
 			"usr/lib/php/8.*",
 			"usr/lib/php/20*/build",
-			"usr/bin/phar*",
 			"usr/share/php*",
+		),
+		SlimExclude: []string{"php8.2-readline", "php8.4-readline", "libedit2", "libtinfo6"}, // these want a terminal
+		Apart:       map[string]string{"gd": "php-gd", "opcache": "php-opcache"},
+		SlimDrop: append(rare(),
+			"usr/bin/phar*",
 			"usr/lib/*/libbrotlienc.so.*",
 			"usr/lib/*/libicutest.so.*",
 			"usr/lib/*/libicutu.so.*",
@@ -145,28 +153,27 @@ func PHPBase() image.BaseSpec {
 // PHPTools are the packages to add to PHPBase for Composer.
 func PHPTools() []string { return []string{"composer", "php-intl", "php-zip"} }
 
-// RubyBase is the distribution's ruby with its standard library and RubyGems,
-// without what people at a terminal and tests use: irb, rdoc, readline, rbs and
-// other gems that come along.
+// RubyBase is the distribution's ruby with its standard library, RubyGems and the gems
+// that come along. With slim: true it has nothing that people at a terminal and tests
+// use: irb, rdoc, readline, rbs and others.
 func RubyBase() image.BaseSpec {
 	return image.BaseSpec{
-		Roots:   []string{"ruby", "ca-certificates", "tzdata", "libc-bin", "dash"},
-		Exclude: append(excluded(), "rake", "ruby-net-telnet", "ruby-xmlrpc", "ruby-webrick", "ruby-sdbm", "libedit2", "libncurses6", "libtinfo6", "tar"),
-		Drop: append(dropped(),
+		Roots:       []string{"ruby", "ca-certificates", "tzdata", "libc-bin", "dash"},
+		Exclude:     append(excluded(), "tar"),
+		Drop:        append(dropped(), "usr/share/ri", "usr/lib/ruby/*/bundler/man", "usr/lib/ruby/gems/*/cache"),
+		SlimExclude: []string{"rake", "ruby-net-telnet", "ruby-xmlrpc", "ruby-webrick", "ruby-sdbm", "libedit2", "libncurses6", "libtinfo6"},
+		SlimDrop: append(rare(),
 			"usr/lib/ruby/*/irb*",
 			"usr/lib/ruby/*/rdoc*",
-			"usr/lib/ruby/*/bundler/man",
 			"usr/lib/*/ruby/*/readline.so",
 			"usr/lib/*/ruby/*/ripper.so",
 			"usr/lib/ruby/*/ripper*",
-			"usr/lib/ruby/gems/*/cache",
 			"usr/lib/ruby/gems/*/gems/debug-*",
 			"usr/lib/ruby/gems/*/gems/minitest-*",
 			"usr/lib/ruby/gems/*/gems/power_assert-*",
 			"usr/lib/ruby/gems/*/gems/rbs-*",
 			"usr/lib/ruby/gems/*/gems/test-unit-*",
 			"usr/lib/ruby/gems/*/gems/typeprof-*",
-			"usr/share/ri",
 			"usr/bin/erb*",
 			"usr/bin/gem*",
 			"usr/bin/irb*",
@@ -185,6 +192,8 @@ func NativeBase() image.BaseSpec {
 		Roots:   []string{"dash", "coreutils", "sed", "grep", "mawk", "findutils", "tar", "gzip", "libstdc++6", "libgcc-s1", "ca-certificates", "tzdata", "libc-bin"},
 		Exclude: excluded(),
 		Drop:    dropped(),
+
+		SlimDrop: rare(),
 	}
 }
 
@@ -198,10 +207,10 @@ func excluded() []string {
 	}
 }
 
-// dropped is what nothing reads at run time. Of glibc's character sets the
-// Unicode, ISO 8859 and code page ones stay.
+// dropped is what no program of a base reads: documentation, and what serves
+// installation, compilers and other tools.
 func dropped() []string {
-	return slices.Concat([]string{
+	return []string{
 		"usr/include",
 		"usr/share/bash-completion",
 		"usr/share/bug",
@@ -221,20 +230,20 @@ func dropped() []string {
 		"usr/share/zoneinfo/right", // with leap seconds; doubles the database
 		"usr/share/zoneinfo/posix",
 		"usr/sbin/*",
-		"usr/bin/iconv",
 		"usr/bin/localedef",
 		"usr/bin/sprof",
 		"usr/bin/pldd",
 		"usr/bin/z*dump",
-		"usr/lib/*/engines-3",
 		"usr/lib/*/pkgconfig",
 		"**/*.a",
 		"**/*.la",
-	}, gconv())
+	}
 }
 
-func gconv() []string {
-	var out []string
+// rare is what a template with slim: true leaves out of every base. Of glibc's
+// character sets the Unicode, ISO 8859 and code page ones stay.
+func rare() []string {
+	out := []string{"usr/bin/iconv", "usr/lib/*/engines-3"}
 	for _, name := range []string{"[ABDEGHJKLMNPQRSTV]*", "C[^P]*", "I[^S]*", "IS[^O]*", "ISO[^8]*", "U[^NT]*", "lib*"} {
 		out = append(out, "usr/lib/*/gconv/"+name)
 	}

@@ -26,6 +26,7 @@ func TestBuildJava(t *testing.T) {
 	t.Run("packages", func(t *testing.T) { buildMaven(t, w) })
 	t.Run("project", func(t *testing.T) { buildProject(t, w) })
 	t.Run("jar", func(t *testing.T) { buildJar(t, w) })
+	t.Run("complete", func(t *testing.T) { buildComplete(t, w) })
 	// Source is compiled; what is no source goes along.
 	build := func(files map[string]string) (*store.Image, error) {
 		dir := t.TempDir()
@@ -60,8 +61,8 @@ func TestBuildJava(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if img.Size > 75e6 {
-		t.Errorf("the image has %d bytes, want at most 75 MB", img.Size)
+	if img.Size > 155e6 {
+		t.Errorf("the image has %d bytes, want at most 155 MB", img.Size)
 	}
 	for name, want := range map[string]bool{"Greeter.class": true, "Words.class": true, "words.txt": true, "Greeter.java": false} {
 		_, err := os.Stat(filepath.Join(w.Store.Rootfs(img.Digest), "function/com/example", name))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -184,6 +185,9 @@ func showLeftOut(w io.Writer, l listing, images []api.ImageDetails) error {
 		}
 		for _, f := range left.Files {
 			rows = append(rows, leftOutRow{name, "files", f.Pattern, f.Files, f.Bytes})
+		}
+		for _, asked := range slices.Sorted(maps.Keys(left.Apart)) {
+			rows = append(rows, leftOutRow{Image: name, What: "apart", Reason: asked + " is in the Debian package " + left.Apart[asked]})
 		}
 		for _, p := range left.Unopened {
 			rows = append(rows, leftOutRow{name, "unopened", p.Part, p.Files, p.Bytes})

@@ -1,11 +1,17 @@
 package java
 
 import (
+	"archive/zip"
 	"context"
 	_ "embed"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/fre-engine/fre/image"
@@ -19,15 +25,30 @@ const (
 	home    = "usr/lib/java"
 )
 
-// modules are those of the JDK that functions get, as far as the release has
-// them: all that a server without a screen has a use for. Left out are the
-// desktop (10 MB), locales other than English (9 MB), and what serves
-// tools, debugging and remote management.
-var modules = []string{
-	"java.base", "java.compiler", "java.instrument", "java.logging", "java.management", "java.naming", "java.net.http",
-	"java.prefs", "java.scripting", "java.security.jgss", "java.security.sasl", "java.sql", "java.transaction.xa", "java.xml",
-	"java.xml.crypto", "jdk.charsets", "jdk.crypto.ec", "jdk.httpserver", "jdk.management", "jdk.naming.dns", "jdk.net",
-	"jdk.nio.mapmode", "jdk.random", "jdk.unsupported", "jdk.zipfs",
+// modulesPath is where templates name the modules of the JVM: usr/lib/java/lib/modules is
+// one file that holds them all.
+const modulesPath = home + "/lib/modules/"
+
+// Screen are the files of the JVM that want X11's libraries, as patterns of image.BaseSpec.
+func Screen() []string {
+	return []string{home + "/legal", home + "/lib/libawt_xawt.so", home + "/lib/libjawt.so", home + "/lib/libsplashscreen.so"}
+}
+
+// Rare are the modules that a base of slim: true does without, as patterns of
+// image.BaseSpec: the desktop (10 MB), locales other than English (9 MB), and what
+// serves tools, debugging and remote management.
+func Rare() []string {
+	var out []string
+	for _, m := range []string{
+		"java.datatransfer", "java.desktop", "java.management.rmi", "java.rmi", "java.se", "java.smartcardio", "java.sql.rowset",
+		"jdk.accessibility", "jdk.attach", "jdk.compiler", "jdk.crypto.cryptoki", "jdk.dynalink", "jdk.editpad", "jdk.hotspot.agent",
+		"jdk.incubator.*", "jdk.internal.*", "jdk.jartool", "jdk.javadoc", "jdk.jcmd", "jdk.jconsole", "jdk.jdeps", "jdk.jdi", "jdk.jdwp.agent",
+		"jdk.jfr", "jdk.jlink", "jdk.jpackage", "jdk.jshell", "jdk.jsobject", "jdk.jstatd", "jdk.localedata", "jdk.management.*",
+		"jdk.naming.rmi", "jdk.sctp", "jdk.security.*", "jdk.unsupported.desktop", "jdk.xml.dom",
+	} {
+		out = append(out, modulesPath+m)
+	}
+	return out
 }
 
 //go:embed Trust.java
@@ -42,11 +63,9 @@ func FinishBase(tools []string) func(context.Context, *image.Step) ([]store.Part
 		if err != nil {
 			return nil, err
 		}
-		var linked []string
-		for _, m := range modules {
-			if _, err := os.Stat(filepath.Join(jdk, jdkHome, "jmods", m+".jmod")); err == nil {
-				linked = append(linked, m)
-			}
+		linked, err := modules(s, filepath.Join(jdk, jdkHome, "jmods"))
+		if err != nil {
+			return nil, err
 		}
 		b, err := install.NewBench(s)
 		if err != nil {
@@ -56,7 +75,7 @@ func FinishBase(tools []string) func(context.Context, *image.Step) ([]store.Part
 			return nil, err
 		}
 		words, err := b.Run(ctx, install.Tool{Rootfs: jdk, Args: []string{
-			jdkHome + "/bin/jlink", "--strip-java-debug-attributes", "--no-header-files", "--no-man-pages", "--compress=2",
+			jdkHome + "/bin/jlink", "--no-header-files", "--no-man-pages", "--compress=2",
 			"--add-modules", strings.Join(linked, ","), "--output", "/work/out/" + home,
 		}})
 		if err != nil {
@@ -70,7 +89,7 @@ func FinishBase(tools []string) func(context.Context, *image.Step) ([]store.Part
 			return nil, err
 		}
 		tree, err := b.Import(ctx, "out", func(p string) bool {
-			return p == home+"/legal" || p == home+"/lib/jrt-fs.jar"
+			return s.LeavesOut(p, size(filepath.Join(b.Dir, "out", p)))
 		})
 		if err != nil {
 			return nil, err
@@ -78,6 +97,72 @@ func FinishBase(tools []string) func(context.Context, *image.Step) ([]store.Part
 		return []store.Part{{Kind: "base", Name: "java runtime", Version: release(jdk), Tree: tree}}, nil
 	}
 }
+
+// size is the number of bytes in files at and below name.
+func size(name string) (bytes int64) {
+	_ = filepath.WalkDir(name, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if info, err := d.Info(); err == nil {
+				bytes += info.Size()
+			}
+		}
+		return nil
+	})
+	return bytes
+}
+
+// modules are the names of the modules in the directory dir of a JDK, but for those that
+// the base leaves out.
+func modules(s *image.Step, dir string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.jmod"))
+	if err != nil {
+		return nil, err
+	}
+	var linked []string
+	for _, file := range files {
+		info, err := os.Stat(file)
+		if err != nil {
+			return nil, err
+		}
+		packages, err := publicPackages(file, info.Size())
+		if err != nil {
+			return nil, fmt.Errorf("module %s: %w", file, err)
+		}
+		name := strings.TrimSuffix(filepath.Base(file), ".jmod")
+		if !s.LeavesOut(modulesPath+name, info.Size(), packages...) {
+			linked = append(linked, name)
+		}
+	}
+	return linked, nil
+}
+
+// jmodHead is before the zip archive that a .jmod file is: "JM", and its version.
+const jmodHead = 4
+
+// publicPackages are the packages of a module that programs name: "java.beans".
+func publicPackages(file string, size int64) ([]string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	z, err := zip.NewReader(io.NewSectionReader(f, jmodHead, size-jmodHead), size-jmodHead)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, f := range z.File {
+		name, ok := strings.CutPrefix(path.Dir(f.Name), "classes/")
+		if name = strings.ReplaceAll(name, "/", "."); ok && public.MatchString(name) && path.Ext(f.Name) == ".class" {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// public is the beginning of names of packages that are no JDK's own.
+var public = regexp.MustCompile(`^(java|javax|org|netscape|com\.sun\.(net|nio|security|source|tools|jdi))\.`)
 
 // certificates makes of bundle the file of trusted certificates out; both are as
 // the bench sees them.

@@ -135,7 +135,7 @@ func (e *Engine) add(img *store.Image, t *image.Template, sum []byte) *store.Ima
 	if t.Handler == "" {
 		config.Protocol = image.ProtocolNone
 	}
-	if t.Slim {
+	if t.Slim != image.SlimFalse && t.Handler != "" {
 		config.LeftOut = &image.LeftOut{Packages: []string{"debconf", "dpkg"}, PackageBytes: 7_000_000, Files: []image.LeftOutFiles{{Pattern: "usr/share/doc", Files: 40, Bytes: 1_500_000}}}
 	}
 	img.Config = encode(config)

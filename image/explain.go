@@ -1,0 +1,111 @@
+package image
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/fre-engine/fre/image/debian"
+)
+
+// missing is how languages, the loader and the C library say that something is not
+// there. Its one group that matches is what they looked for.
+var missing = regexp.MustCompile(`No module named '([\w.]+)'` + // Python
+	`|Cannot find (?:module|package) '([^'\s]+)'` + // Node
+	`|cannot load such file -- (\S+)` + // Ruby
+	`|(?:ClassNotFoundException|NoClassDefFoundError): (?:Could not initialize class )?([\w./$]+)` + // Java
+	`|([\w+.-]+\.so[\w.]*): cannot open shared object file` +
+	`|(?:No such file or directory|ENOENT|FileNotFoundException|NoSuchFileException|Can't load library)[^/'"\n]{0,60}['"]?(/?[\w@+./-]+)` +
+	`|(/[\w@+./-]+) \(No such file or directory\)`)
+
+// maxFailureText is how much of a failure Explain reads.
+const maxFailureText = 16 << 10
+
+// Explain says, of the text of a function's failure that something is not there, which
+// part was left out of its image and which key of the template brings it back; "" if
+// it is none of that. It is safe on a nil LeftOut.
+func (l *LeftOut) Explain(text string) string {
+	if l == nil {
+		return ""
+	}
+	wanted := ""
+	for _, m := range missing.FindAllStringSubmatch(text[:min(len(text), maxFailureText)], -1) {
+		wanted = m[slices.IndexFunc(m[1:], func(s string) bool { return s != "" })+1]
+		if wanted == "" {
+			continue
+		}
+		if found := l.explain(wanted); found != "" {
+			return found
+		}
+	}
+	if wanted != "" && len(l.Unopened) > 0 {
+		return fmt.Sprintf("this image was slimmed to what its tests open: if %s is among what that left out (fre image inspect --left-out), name it by keep in fret.yaml and slim again, or deploy the whole image", wanted)
+	}
+	return ""
+}
+
+func (l *LeftOut) explain(wanted string) string {
+	for _, f := range l.Files {
+		if f.holds(wanted) {
+			return fmt.Sprintf("%s was left out of the base with %s: write keep: [%q] or slim: false in fret.yaml", wanted, f.Pattern, f.Pattern)
+		}
+	}
+	top := topName(wanted)
+	name := l.Apart[top]
+	if i := slices.IndexFunc(l.Packages, func(p string) bool {
+		return p == top || slices.Contains([]string{"python3-", "ruby-", "php-"}, strings.TrimSuffix(p, top))
+	}); name == "" && i >= 0 {
+		name = l.Packages[i]
+	}
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s is in the Debian package %s, which the base does not have: write packages: {deb: [%s]} in fret.yaml", wanted, name, name)
+}
+
+// holds says whether what a program asks for was left out by the pattern: a path, a
+// class, a module.
+func (f *LeftOutFiles) holds(wanted string) bool {
+	if p, ok := strings.CutPrefix(wanted, "/"); ok {
+		keeps, err := debian.Keep([]string{f.Pattern})
+		return err == nil && !keeps(p)
+	}
+	dotted := strings.ReplaceAll(wanted, "/", ".")
+	for _, name := range f.Names {
+		if strings.Contains(name, ".") && strings.HasPrefix(dotted, name+".") { // a package of a class
+			return true
+		}
+	}
+	return slices.Contains(f.Names, topName(wanted))
+}
+
+// topName is the module that holds another: "irb" of "irb/cmd", "xml" of "xml.dom".
+func topName(wanted string) string {
+	if strings.Contains(wanted, ".so") { // a library
+		return askedName(wanted)
+	}
+	top, _, _ := strings.Cut(wanted, "/")
+	top, _, _ = strings.Cut(top, ".")
+	return top
+}
+
+// versioned is the end of a gem's directory.
+var versioned = regexp.MustCompile(`-[0-9][0-9.]*$`)
+
+// askedName is what a program asks for to get a file or a directory of that name: "nis" of
+// nis.cpython-311-x86_64-linux-gnu.so, "debug" of debug-1.6.3.
+func askedName(name string) string {
+	return stem(versioned.ReplaceAllString(path.Base(name), ""))
+}
+
+// asked is what a program asks for to get the part of path that pattern matches; ""
+// where that is data, which programs open by its path.
+func asked(pattern, name string) string {
+	if strings.HasPrefix(pattern, "usr/share/") || strings.HasPrefix(pattern, "usr/include") || strings.Contains(pattern, "**") {
+		return ""
+	}
+	parts := strings.Split(name, "/")
+	return askedName(parts[min(strings.Count(pattern, "/"), len(parts)-1)])
+}
