@@ -1,6 +1,8 @@
 package runtimes
 
 import (
+	"slices"
+
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/java"
 )
