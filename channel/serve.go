@@ -336,7 +336,7 @@ func (f *function) invoke(h header, p []byte) error {
 		f.mu.Unlock()
 		s.ctx.cancel()
 		f.wg.Go(func() { f.sendError(h.id, ErrUnserved) })
-		return nil
+		return nil //nolint:nilerr // the engine is told; the channel goes on
 	}
 	f.events[h.id] = s
 	f.mu.Unlock()

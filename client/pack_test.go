@@ -31,16 +31,28 @@ func TestPack(t *testing.T) {
 		err            string
 	}{
 		{"all", beginning, map[string]string{"main.py": "", ".git/config": "", "a/.git/x": ""}, []string{"a/", "fret.yaml", "main.py"}, ""},
-		{"ignored", beginning, map[string]string{".freignore": "\ufeffrun/\n*.bin\n!keep.bin\n", "run/agent.sock|": "", "a.bin": "", "keep.bin": "", "main.py": "", "fret.lock": ""},
-			[]string{".freignore", "fret.lock", "fret.yaml", "keep.bin", "main.py"}, ""},
+		{
+			"ignored", beginning,
+			map[string]string{".freignore": "\ufeffrun/\n*.bin\n!keep.bin\n", "run/agent.sock|": "", "a.bin": "", "keep.bin": "", "main.py": "", "fret.lock": ""},
+			[]string{".freignore", "fret.lock", "fret.yaml", "keep.bin", "main.py"},
+			"",
+		},
 		{"ignored template", beginning, map[string]string{".freignore": "*\n", "main.py": ""}, []string{".freignore", "fret.yaml"}, ""},
-		{"code elsewhere", beginning + "code: {path: src}\n", map[string]string{".freignore": "*\n", "src/.freignore": "data/\n", "src/main.py": "", "src/data/x": "", "data/y": ""},
-			[]string{".freignore", "data/", "data/y", "fret.yaml", "src/", "src/.freignore", "src/main.py"}, ""},
+		{
+			"code elsewhere", beginning + "code: {path: src}\n",
+			map[string]string{".freignore": "*\n", "src/.freignore": "data/\n", "src/main.py": "", "src/data/x": "", "data/y": ""},
+			[]string{".freignore", "data/", "data/y", "fret.yaml", "src/", "src/.freignore", "src/main.py"},
+			"",
+		},
 		{"requests", beginning + "packages: {pip: need/requirements.txt}\n", map[string]string{
 			".freignore": "need/\n*.txt\n", "need/requirements.txt": "-r ../more.txt\n-c=limits.txt\n-r ../../out.txt\n", "more.txt": "six\n", "need/limits.txt": "", "need/other.txt": "", "main.py": "",
 		}, []string{".freignore", "fret.yaml", "main.py", "more.txt", "need/", "need/limits.txt", "need/requirements.txt"}, ""},
-		{"lock beside", "id: f\nbase: node\nhandler: main.handle\npackages: {npm: package.json}\n", map[string]string{".freignore": "*.json\nnode_modules/\n", "package.json": "{}", "package-lock.json": "{}", "other.json": "", "main.js": "", "node_modules/a/b": ""},
-			[]string{".freignore", "fret.yaml", "main.js", "package-lock.json", "package.json"}, ""},
+		{
+			"lock beside", "id: f\nbase: node\nhandler: main.handle\npackages: {npm: package.json}\n",
+			map[string]string{".freignore": "*.json\nnode_modules/\n", "package.json": "{}", "package-lock.json": "{}", "other.json": "", "main.js": "", "node_modules/a/b": ""},
+			[]string{".freignore", "fret.yaml", "main.js", "package-lock.json", "package.json"},
+			"",
+		},
 		{"base", "id: f\nbase: dir:root\nruntime: python\nhandler: main.handle\n", map[string]string{".freignore": "root\n", "root/bin/x": "", "main.py": ""}, []string{".freignore", "fret.yaml", "main.py", "root/", "root/bin/", "root/bin/x"}, ""},
 		{"fifo", beginning, map[string]string{"main.py": "", "pipe|": ""}, nil, "pipe: is a fifo: only files, directories and links can be sent; name it in .freignore"},
 		{"bad pattern", beginning, map[string]string{"main.py": "", ".freignore": "a\n[\n"}, nil, ".freignore line 2"},
@@ -82,7 +94,7 @@ func TestPack(t *testing.T) {
 func packed(t *testing.T, dir string) ([]string, error) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", socket) //nolint:noctx // a test's
+	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 // killed returns a configuration whose directory is as a kill of the engine would leave it now.
 func killed(t *testing.T, cfg Config) Config {
 	t.Helper()
-	dir := ""
+	var dir string
 	for { // again, where a file was renamed meanwhile
 		dir = t.TempDir()
 		err := os.CopyFS(dir, os.DirFS(cfg.Dir))
@@ -293,7 +293,11 @@ func FuzzAttempts(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer a.close()
+		defer func() {
+			if err := a.close(); err != nil {
+				t.Error(err)
+			}
+		}()
 		n, _, err := a.begin(keyOfText(attemptEvent, "x"), false)
 		if err != nil || n < 1 {
 			t.Errorf("attempt %d, %v", n, err)

@@ -85,7 +85,7 @@ func encodeQuery(query string) string {
 	var b strings.Builder
 	for i := range len(query) {
 		c := query[i]
-		broken := c == '%' && !(i+2 < len(query) && isHex(query[i+1]) && isHex(query[i+2]))
+		broken := c == '%' && (i+2 >= len(query) || !isHex(query[i+1]) || !isHex(query[i+2]))
 		if broken || c <= ' ' || c >= 0x7f || strings.IndexByte("\"<>\\^`{|}", c) >= 0 {
 			fmt.Fprintf(&b, "%%%02X", c)
 		} else {

@@ -561,7 +561,7 @@ func TestFailedID(t *testing.T) {
 	}))
 	defer h.Close()
 	for _, url := range []string{r.url + "/function/f", h.URL} {
-		resp, err := http.Get(url) //nolint:noctx,gosec // of this test
+		resp, err := http.Get(url) //nolint:gosec // of this test
 		if err != nil {
 			t.Fatal(err)
 		}

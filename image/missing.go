@@ -77,7 +77,7 @@ func (b *Builder) addMissing(at string, e *store.Entry, names map[string]bool, m
 	}
 	needs, err := debian.Needs(at, r)
 	if err != nil {
-		return nil //nolint:nilerr // it is no ELF file, or one that the loader will refuse
+		return nil // it is no ELF file, or one that the loader will refuse
 	}
 	var lacks []string
 	for _, places := range needs {

@@ -17,6 +17,7 @@ var completeSource []byte
 // name work: modules, locales, character sets, providers, pictures, services. The program
 // prints what fails.
 func buildComplete(t *testing.T, w *workshop) {
+	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string][]byte{
 		"Complete.java": completeSource,

@@ -376,11 +376,11 @@ func TestForeignIsMissing(t *testing.T) {
 	}
 	digest := string(images[0].Digest)
 	turned := func(id string) string { // one of the same shape that nobody has
-		last := byte('0')
-		if id[len(id)-1] == '0' {
-			last = '1'
+		last := "0"
+		if strings.HasSuffix(id, last) {
+			last = "1"
 		}
-		return id[:len(id)-1] + string(last)
+		return id[:len(id)-1] + last
 	}
 	pairs := map[string][][2]string{
 		"functions": {{"b.other", "z.other"}, {"b.other@1", "z.other@1"}},

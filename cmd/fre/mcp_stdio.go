@@ -71,7 +71,8 @@ func (m *mcpInput) next() (line []byte, long bool, err error) {
 
 // mcpRefusal is the answer to a line that is no message; nil if it is one, or blank.
 func mcpRefusal(line []byte, long bool) []byte {
-	code, message, data := 0, "", ""
+	var code int
+	var message, data string
 	switch line = bytes.TrimSpace(line); {
 	case long:
 		code, message, data = jsonrpc.CodeInvalidRequest, "Invalid Request", "the line has more than 24 MiB: write a large file in parts, or by exec"

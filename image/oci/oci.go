@@ -15,8 +15,8 @@
 // What no sandbox may have does not come in: set-id bits, extended attributes,
 // devices and fifos stay behind with a warning (and come back with the recipe), and
 // paths and hard links that lead out of the layer are refused with [ErrLayer]. Of two
-// entries of a path the last one counts, and links are followed inside the layer. Whatever fails leaves nothing but layers that are whole, which the
-// next sweep takes.
+// entries of a path the last one counts, and links are followed inside the layer. Whatever
+// fails leaves nothing but layers that are whole, which the next sweep takes.
 package oci
 
 import (

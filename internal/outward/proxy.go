@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -51,7 +52,7 @@ func (r *Rule) OpenProxy(env []string) (*Proxy, error) {
 			proxies.NoProxy = value
 		}
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("open proxy: %w", err)
 	}
@@ -107,9 +108,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { _ = resp.Body.Close() }()
-	for k, v := range resp.Header {
-		w.Header()[k] = v
-	}
+	maps.Copy(w.Header(), resp.Header)
 	w.WriteHeader(resp.StatusCode)
 	_, _ = io.Copy(w, resp.Body) // a connection that breaks is the client's to notice
 }
@@ -185,7 +184,8 @@ func (p *Proxy) connect(ctx context.Context, address string) (net.Conn, error) {
 	err = ask.Write(conn)
 	if err == nil {
 		var resp *http.Response
-		if resp, err = http.ReadResponse(bufio.NewReader(byteReader{io.LimitReader(conn, 16<<10)}), ask); err == nil && resp.StatusCode != http.StatusOK {
+		resp, err = http.ReadResponse(bufio.NewReader(byteReader{io.LimitReader(conn, 16<<10)}), ask) //nolint:bodyclose // what follows the head is the tunnel
+		if err == nil && resp.StatusCode != http.StatusOK {
 			err = fmt.Errorf("the proxy %s answers %s for %s", next.Host, resp.Status, address)
 		}
 	}

@@ -173,8 +173,8 @@ type exclusion struct {
 }
 
 // project is a project that depends on requests, "group:artifact:version" or
-// "group:artifact:version:classifier", and with alone on nothing that those need. A request that ends with @bom says
-// the versions of others.
+// "group:artifact:version:classifier", and with alone on nothing that those need. A
+// request that ends with @bom says the versions of others.
 func project(requests []string, alone bool) []byte {
 	p := pom{ModelVersion: "4.0.0", Group: "fre", Artifact: "function", Version: "0", Packaging: "pom"}
 	for _, r := range requests {

@@ -84,8 +84,8 @@ var wordPattern = regexp.MustCompile(`[a-z0-9]+`)
 // machine: the entry that would say so for certain is what the lock lacks.
 func forHere(name string) bool {
 	words := wordPattern.FindAllString(strings.ReplaceAll(strings.ToLower(name), "x86_64", "x64"), -1)
-	has := func(any ...string) bool {
-		return slices.ContainsFunc(any, func(w string) bool { return slices.Contains(words, w) })
+	has := func(either ...string) bool {
+		return slices.ContainsFunc(either, func(w string) bool { return slices.Contains(words, w) })
 	}
 	machine := []string{architecture()}
 	if architecture() == "x64" {

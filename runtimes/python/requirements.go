@@ -162,7 +162,7 @@ const allPackages = ":all:"
 // set adds what --only-binary or --no-binary says to its list; a package is in one of them.
 func (f *formats) set(option, value string, to, other *[]string) error {
 	if value == "" {
-		return fmt.Errorf("%s names no package: write one, %s or :none:", option, allPackages)
+		return fmt.Errorf("%s names no package: write one, or %s, or :none: instead", option, allPackages)
 	}
 	for name := range strings.SplitSeq(value, ",") {
 		switch name = strings.TrimSpace(name); {
@@ -172,7 +172,7 @@ func (f *formats) set(option, value string, to, other *[]string) error {
 		case name == allPackages:
 			*to, *other = nil, nil
 		case !packageName.MatchString(name):
-			return fmt.Errorf("%s %q: write names of packages with commas between them, %s or :none:", option, value, allPackages)
+			return fmt.Errorf("%s %q: write names of packages with commas between them, or %s, or :none: instead", option, value, allPackages)
 		default:
 			name = image.NormalName(name)
 		}

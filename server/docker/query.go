@@ -128,7 +128,7 @@ func beyond(said any, t reflect.Type, at string) (path string, value []byte) {
 		}
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(said)) {
-			within := t
+			var within reflect.Type
 			switch t.Kind() {
 			case reflect.Map:
 				within = t.Elem()

@@ -44,8 +44,15 @@ func TestRoutesWithout(t *testing.T) {
 		gone   bool
 		status int // 0: passes
 	}{
-		{"", false, 0}, {"force=1&link=0", false, 0}, {"link=", false, 0}, {"link=1", false, 501}, {"link=1", true, 404}, {"link=0", true, 0},
-		{"force=%zz", false, 400}, {"force=1;link=1", false, 400}, {"lnk=1", true, 400},
+		{"", false, 0},
+		{"force=1&link=0", false, 0},
+		{"link=", false, 0},
+		{"link=1", false, 501},
+		{"link=1", true, 404},
+		{"link=0", true, 0},
+		{"force=%zz", false, 400},
+		{"force=1;link=1", false, 400},
+		{"lnk=1", true, 400},
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodDelete, "/x/y", nil)
 		r.URL.RawQuery = test.query

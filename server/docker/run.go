@@ -345,7 +345,7 @@ func headTaken(conn net.Conn) {
 		if err != nil || unread == 0 {
 			return
 		}
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 }
 

@@ -22,6 +22,7 @@ func TestJoins(t *testing.T) {
 	const frames, chunk = 20, 10 // of each part; at 10 a second
 	pictures := coded(t, "pictures.mkv", "10", frames, "-c:v ffv1")
 	part := func(t *testing.T, name string, offset float64) []byte {
+		t.Helper()
 		path := clip(t, name, append([]string{"-i", pictures}, strings.Fields("-f lavfi -i sine=duration=2 -map 0 -map 1 -c:v libx264 -preset ultrafast -g 7 -bf 0 -c:a mp2 -output_ts_offset "+fmt.Sprint(offset))...)...)
 		b, err := os.ReadFile(path)
 		if err != nil {

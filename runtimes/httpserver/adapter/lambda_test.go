@@ -247,8 +247,15 @@ func TestCGI(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	in := channel.Invocation{Function: "f", ID: "1", Method: "POST", Path: "/a%20b", Headers: [][2]string{
-		{"Host", "example.org:81"}, {"Content-Type", "text/y"}, {"X-B", "2"}, {"x-b", "3"}, {"Proxy", "http://evil"}, {"X-Forwarded-For", "10.0.0.1, 192.0.2.7"},
-		{"X-Forwarded-Prefix", "/%61/function/f"}, {"X_B", "forged"}, {"X.B", "forged"},
+		{"Host", "example.org:81"},
+		{"Content-Type", "text/y"},
+		{"X-B", "2"},
+		{"x-b", "3"},
+		{"Proxy", "http://evil"},
+		{"X-Forwarded-For", "10.0.0.1, 192.0.2.7"},
+		{"X-Forwarded-Prefix", "/%61/function/f"},
+		{"X_B", "forged"},
+		{"X.B", "forged"},
 	}}
 	head := [][2]string{{"Content-type", "text/x"}, {"X-A", "1"}}
 	for _, size := range []int{3, 1_000_000} {
