@@ -88,7 +88,7 @@ func TestEvents(t *testing.T) {
 		{Kind: store.ChangeSandbox, Action: store.ActionExit, ID: id, Attributes: killed},
 		{Kind: store.ChangeFunction, Action: store.ActionRemove, ID: "f", Name: "f", Attributes: functionAttributes},
 	}
-	ignore := cmpopts.IgnoreFields(store.Change{}, "Generation", "Time")
+	ignore := cmpopts.IgnoreFields(store.Change{}, "Generation", "Time", "Config")
 	if diff := cmp.Diff(want, got, ignore); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}

@@ -498,7 +498,7 @@ func TestClientGone(t *testing.T) {
 		post("/function/f/hang", "", "x"),
 		post("/function/f/stuck", "", "x"),
 		post("/function/one/hang", "", "x"),
-		"POST /function/f HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nhalf",
+		"POST /function/f HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
 		"POST /function/f/status?status=200&endless=1 HTTP/1.1\r\nHost: h\r\n\r\n",
 	} {
 		line, _, _ := strings.Cut(request, "\r\n")
