@@ -312,7 +312,7 @@ func TestInvoke(t *testing.T) {
 	if got.Method != "PUT" || got.Path != "/a%20b" || got.Query != "x=1&y" || got.Body != "hi" {
 		t.Errorf("event = %+v", got)
 	}
-	want := [][2]string{{"Host", "fre"}, {"Content-Length", "2"}, {"User-Agent", "Go-http-client/1.1"}, {"X-Colour", "red"}, {"X-Colour", "blue"}}
+	want := [][2]string{{"Host", "fre"}, {"Content-Length", "2"}, {"User-Agent", "Go-http-client/1.1"}, {"X-Colour", "red"}, {"X-Colour", "blue"}, {"X-Forwarded-Prefix", "/function/hello"}}
 	if diff := cmp.Diff(want, got.Header); diff != "" {
 		t.Errorf("headers of the event (-want +got):\n%s", diff)
 	}

@@ -254,7 +254,7 @@ func TestPutImage(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("tree (-want +got):\n%s", diff)
 	}
-	if img.Files != 8 || img.Size != int64(4+2*len(large)+bufferSize+2*bufferSize+bufferSize+1) {
+	if img.Files != 8 || img.Size != int64(4+len(large)+bufferSize+2*bufferSize+bufferSize+1) {
 		t.Errorf("image has %d files, %d bytes", img.Files, img.Size)
 	}
 	for _, p := range mountPoints {

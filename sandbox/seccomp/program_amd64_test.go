@@ -99,6 +99,8 @@ func expect(p Policy, c call) verdict {
 		return fail(errno)
 	}
 	switch c.nr {
+	case unix.SYS_FCNTL:
+		return either(arg(1) != unix.F_OFD_SETLK && arg(1) != unix.F_OFD_SETLKW, unix.EINVAL)
 	case unix.SYS_CLONE:
 		return either(arg(0)&0x7e020000 == 0, unix.EPERM)
 	case unix.SYS_PERSONALITY:
@@ -133,7 +135,7 @@ func compiled(t testing.TB, p Policy) []unix.SockFilter {
 func TestProgram(t *testing.T) {
 	const i386, aarch64 = unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_AARCH64
 	values := []uint64{
-		0, 1, 2, 3, 8, 9, 10, 11, 15, 16, 17, 18, 38, 40, 44, 58, 132, 255, 262, // families and protocols
+		0, 1, 2, 3, 8, 9, 10, 11, 15, 16, 17, 18, 37, 38, 40, 44, 58, 132, 255, 262, // families and protocols
 		0x8, 0x20000, 0x20008, 0x40000, 0x60000, 0xffffffff, // personalities
 		0x5411, 0x5412, 0x5413, 0x541c, 0x541d, 0x5423, 0x5424, // ioctls
 		0x11, 0x3d0f00, 0x4111, 0x01200011, // clones without namespaces

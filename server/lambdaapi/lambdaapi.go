@@ -206,7 +206,6 @@ func (s *server) admit(rt route, c *call) error {
 		}
 	}
 	c.tenant = c.id.Tenant
-	c.r = c.r.WithContext(s.Engine.ForTenant(c.r.Context()))
 	if rt.scope == "" {
 		return nil
 	}
@@ -216,6 +215,7 @@ func (s *server) admit(rt route, c *call) error {
 		})
 		return err
 	}
+	c.r = c.r.WithContext(s.Engine.ForTenant(c.r.Context()))
 	return s.load(c)
 }
 

@@ -134,12 +134,12 @@ func (h *handler) guarded(name string, scope access.Scope, handle func(http.Resp
 			h.fail(w, hr, err)
 			return
 		}
-		if !id.All() {
-			hr = hr.WithContext(h.Engine.ForTenant(hr.Context()))
-		}
 		r := &request{Request: hr, id: id}
 		entry := access.Entry{Who: id.Who, Tenant: id.Tenant, Client: client, Action: name, Result: access.Done}
 		if err = id.Need(scope); err == nil {
+			if !id.All() {
+				r.Request = hr.WithContext(h.Engine.ForTenant(hr.Context()))
+			}
 			err = handle(w, r)
 		}
 		if err != nil {

@@ -278,7 +278,7 @@ func TestAgentFiles(t *testing.T) {
 		{"replace", "PUT", "/files", "path=a/b/c.txt", "new", 204, ""},
 		{"replaced", "GET", "/files", "path=a/b/c.txt", "", 200, "new"},
 		{"over a link", "PUT", "/files", "path=file&mode=755", "x", 204, ""},
-		{"list", "GET", "/list", "path=a/b", "", 200, `"name":"c.txt","type":"file","size":3,"mode":"644"`},
+		{"list", "GET", "/list", "path=a/b", "", 200, `"name":"c.txt","type":"file","size":3,"mode":"640"`}, // the replaced file's
 		{"list a link", "GET", "/list", "", "", 200, `"name":"link","type":"symlink"`},
 		{"list a file", "GET", "/list", "path=file", "", 200, `"mode":"755"`},
 		{"make a directory", "POST", "/mkdir", "path=x/y", "", 204, ""},
