@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/openfaas/faas-provider/types"
@@ -131,7 +132,8 @@ func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 	if err != nil {
 		return err
 	}
-	defer h.Engine.Hold()()
+	release := sync.OnceFunc(h.Engine.Hold())
+	defer release()
 	name := image.QualifiedName(d.Service, tenant)
 	if r.Method == http.MethodPut {
 		if _, err := h.Engine.Function(name); err != nil {
@@ -142,6 +144,7 @@ func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 		if err == nil || d.drop == nil {
 			return
 		}
+		release() // an image that is held stays
 		ctx := context.WithoutCancel(r.Context())
 		if err := d.drop(ctx); err != nil {
 			h.Log.WarnContext(ctx, "image not removed", "image", d.Image, "error", err)
