@@ -374,7 +374,7 @@ func TestForeignIsMissing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	digest := string(images[0].Digest)
+	digest := images[0].Digest
 	turned := func(id string) string { // one of the same shape that nobody has
 		last := "0"
 		if strings.HasSuffix(id, last) {
