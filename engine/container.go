@@ -153,7 +153,7 @@ func (e *Engine) createContainer(ctx context.Context, cfg ContainerConfig) (*Con
 		t.mu.Unlock()
 		return nil, errors.Join(err, e.removeContainerDir(dir))
 	}
-	// Who hears of it finds it.
+	// The record stands before the change is announced: an observer finds it.
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byID[rec.ID], t.names[rec.Config.Name] = c, c

@@ -11,23 +11,24 @@ import (
 	"github.com/fre-engine/fre/engine/admission"
 )
 
-// A client that sends its request's body slowly must not keep a place of the function's from
-// others. So a short body is read before the event takes a place; one that flows, because it
-// is long or nobody knows how long it is, takes one of a part of the places that is for such.
+// A slow client must not occupy the function's concurrency. A short body is read before its
+// event takes a place. A flowing body, which is long or of unknown length, takes a place at
+// once; at most half of the function's places are for events with flowing bodies.
 
 const (
 	// shortBody is how long a body may be, in bytes, that is read before its event takes a
 	// place: a pipe takes it though nobody reads yet.
 	shortBody = smallBody
-	// mostReceived is what bodies that are read so take at once, in bytes; others flow then.
+	// mostReceived bounds the memory of all short bodies under way, in bytes. Beyond it a
+	// short body flows.
 	mostReceived = 64 << 20
-	// mostFlowsWait is how many events of a function wait for the places of bodies that flow.
+	// mostFlowsWait is how many events of a function may wait for a place of a flowing body.
 	mostFlowsWait = 1024
 )
 
-// arriving is a body that knows whether all of it has come.
+// arriving is a body that knows whether all of it has arrived.
 type arriving interface {
-	Here() bool // no Read will wait
+	Here() bool // no Read will block
 }
 
 // receive reads the body where it is short and has not come yet, and has one that flows wait
@@ -118,7 +119,7 @@ func (s *flows) enter(ctx context.Context, f *function) error {
 	case len(s.waiting) >= mostFlowsWait:
 		s.mu.Unlock()
 		f.e.metrics.refuse(admission.QueueLength)
-		return fmt.Errorf("%w: clients that send their bodies slowly keep the places that there are for those", ErrOverloaded)
+		return fmt.Errorf("%w: too many requests whose bodies are still arriving; retry later, or send a Content-Length", ErrOverloaded)
 	}
 	turn := make(chan struct{})
 	s.waiting = append(s.waiting, turn)

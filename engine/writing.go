@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writing runs f, which writes to the state directory, as long as that leaves room for others:
-// for events above all, which are accepted onto the same disk. Everything that writes what
-// others have sent, or what a build fetches and makes, runs by it: builds, bases, pulls, loads,
-// imports, snapshots. Errors: one that is ENOSPC, those of f.
+// writing runs f, which writes to the state directory, and cancels its context once the disk
+// has only the reserve left that keeps events accepted. Every writer of uploaded, fetched or
+// built content runs by it: builds, bases, pulls, loads, imports, snapshots. Errors: one that
+// is ENOSPC, and those of f.
 func (e *Engine) writing(ctx context.Context, f func(context.Context) error) error {
 	ctx, stop, err := e.LeaveRoom(ctx)
 	if err != nil {

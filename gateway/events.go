@@ -20,6 +20,8 @@ type Events interface {
 	// Hook hands a request to the function's trigger of that name, which judges it; ids are
 	// the events that were made of it, ignored says why there are none.
 	Hook(ctx context.Context, function, trigger string, r *engine.Request) (ids []string, ignored string, err error)
+	// Handshake answers OPTIONS of a hook: the fields of the answer.
+	Handshake(function, trigger string, header [][2]string) ([][2]string, error)
 }
 
 // refusal is an error of Events that says itself what HTTP makes of it.
@@ -84,6 +86,18 @@ func (e *exchange) hook(rest []byte) {
 	var trigger string
 	name, path, ok := e.addressed(rest, &trigger)
 	if !ok || !e.paced() { // the trigger says who may, and what counts is what it takes on
+		return
+	}
+	if string(e.Method) == http.MethodOptions {
+		fields, err := e.g.Events.Handshake(name, trigger, e.header())
+		if err != nil {
+			e.refuse(err)
+			return
+		}
+		for _, f := range fields {
+			e.Set(f[0], f[1])
+		}
+		_ = e.Send(http.StatusOK, nil) // fails with the connection, which ends
 		return
 	}
 	r, done := e.event(path)

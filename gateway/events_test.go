@@ -55,6 +55,18 @@ func (e *takesEvents) Hook(_ context.Context, function, trigger string, _ *engin
 	return nil, "", errors.New("no trigger " + trigger + " of " + function)
 }
 
+func (e *takesEvents) Handshake(_, trigger string, header [][2]string) ([][2]string, error) {
+	if trigger != "one" {
+		return nil, &engine.UnknownError{Function: trigger}
+	}
+	for _, f := range header {
+		if f[0] == "Webhook-Request-Origin" {
+			return [][2]string{{"WebHook-Allowed-Origin", f[1]}}, nil
+		}
+	}
+	return nil, errors.New("no origin")
+}
+
 func TestAsync(t *testing.T) {
 	events := &takesEvents{got: make(chan engine.Request, 8)}
 	g := serveFake(t, fake(nil), func(c *Config) { c.Events, c.MaxBodyBytes = events, 100 }).url
@@ -75,10 +87,15 @@ func TestAsync(t *testing.T) {
 		{"POST", "/hooks/f/two", "x", 202, `{"ids":["1","2"]}`, ""},
 		{"POST", "/hooks/f/other", "x", 202, `{"ignored":"not for me"}`, ""},
 		{"POST", "/hooks/f/none", "x", 500, "internal", ""},
+		{"OPTIONS", "/hooks/f/one", "", 200, "", "WebHook-Allowed-Origin: sender.example"},
+		{"OPTIONS", "/hooks/f/none", "", 404, "not_found", ""},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), c.method, g+c.path, strings.NewReader(c.body))
 		if err != nil {
 			t.Fatal(err)
+		}
+		if c.method == http.MethodOptions {
+			req.Header.Set("WebHook-Request-Origin", "sender.example")
 		}
 		resp, err := client.Do(req)
 		if err != nil {

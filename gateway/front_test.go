@@ -214,7 +214,7 @@ func TestEventHeader(t *testing.T) {
 	claims := []string{
 		"X-Forwarded-For: 203.0.113.9, 198.51.100.7", "x-forwarded-proto: https", "X-Forwarded-Host: shop.example.org",
 		"Forwarded: for=203.0.113.9;proto=https", "X-Real-IP: 203.0.113.9", "X-Forwarded-Prefix: /a/",
-		// What WSGI, CGI and frameworks would take for those, and for others of ours.
+		// WSGI, CGI and frameworks would take these for the gateway's own fields.
 		"X_Forwarded_For: 203.0.113.66", "x.forwarded-for: 203.0.113.66", "X_Real_Ip: 203.0.113.66", "X_Request_Id: forged", "X_Forwarded_Prefix: /b",
 		"Content_Length: 1", "Transfer_Encoding: chunked", "X_Fre_Id: forged", "Authoriz_ation: kept",
 	}

@@ -141,7 +141,7 @@ const adjustment = 3 * 60 * 60
 
 // Next returns the first time after t at which the job is due, zero if there is none.
 //
-// Where the zone's clock skips the job's time, the job is due right after the jump. Where the
+// If the zone's clock skips the job's time, the job is due right after the jump. If the
 // time comes twice, the job is due the first time only. Wild jobs follow the clock.
 func (s *Schedule) Next(t time.Time) time.Time {
 	from := t.Unix() + 1

@@ -162,7 +162,7 @@ const (
 // Slim says what FRE's bases and Debian packages leave out for a template.
 type Slim int
 
-// What is left out.
+// The values of Slim.
 const (
 	SlimDefault Slim = iota // documentation, and what serves installation alone
 	SlimTrue                // also what most functions do not load (BaseSpec.SlimDrop)

@@ -22,18 +22,13 @@ const maxHook = 25 << 20
 // Hook hands a request to the function's trigger of that name. ids are the events that were
 // made of it; without one, ignored says why.
 func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Request) (ids []string, ignored string, err error) {
-	f, err := s.cfg.Engine.Function(function)
+	f, t, err := s.find(function, trigger)
 	if err != nil {
 		return nil, "", err
 	}
-	i := slices.IndexFunc(f.Config.Triggers, func(t image.Trigger) bool { return t.Name == trigger && t.Cron == nil })
-	switch {
-	case i < 0:
-		return nil, "", refused(http.StatusNotFound, "not_found", fmt.Errorf("function %s has no trigger %q that is asked by HTTP", function, trigger))
-	case r.Method != http.MethodPost:
+	if r.Method != http.MethodPost {
 		return nil, "", refused(http.StatusMethodNotAllowed, "method_not_allowed", errors.New("a hook takes POST"))
 	}
-	t := &f.Config.Triggers[i]
 	body, err := readBody(r)
 	if err != nil {
 		return nil, "", err
@@ -67,6 +62,36 @@ func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Requ
 		return nil, "", err
 	}
 	return []string{receipt.ID}, "", nil
+}
+
+// Handshake answers a sender of CloudEvents that asks, by OPTIONS, whether it may deliver to
+// the function's trigger of that name: the fields of the answer (CloudEvents 1.0, HTTP 1.1 Web
+// Hooks for Event Delivery, section 4). Every origin may, at any rate: the trigger's token says
+// who delivers.
+func (s *Set) Handshake(function, trigger string, header [][2]string) ([][2]string, error) {
+	_, t, err := s.find(function, trigger)
+	if err != nil {
+		return nil, err
+	}
+	origin := field(header, "WebHook-Request-Origin")
+	if t.CloudEvents == nil || origin == "" {
+		return nil, refused(http.StatusMethodNotAllowed, "method_not_allowed", errors.New("a hook takes POST; OPTIONS asks a trigger of CloudEvents, with WebHook-Request-Origin, whether it takes events"))
+	}
+	rate := cmp.Or(field(header, "WebHook-Request-Rate"), "*")
+	return [][2]string{{"Allow", "OPTIONS, POST"}, {"WebHook-Allowed-Origin", origin}, {"WebHook-Allowed-Rate", rate}}, nil
+}
+
+// find is a function and its trigger of that name that is asked by HTTP.
+func (s *Set) find(function, trigger string) (*engine.Function, *image.Trigger, error) {
+	f, err := s.cfg.Engine.Function(function)
+	if err != nil {
+		return nil, nil, err
+	}
+	i := slices.IndexFunc(f.Config.Triggers, func(t image.Trigger) bool { return t.Name == trigger && t.Cron == nil })
+	if i < 0 {
+		return nil, nil, refused(http.StatusNotFound, "not_found", fmt.Errorf("function %s has no trigger %q that is asked by HTTP", function, trigger))
+	}
+	return f, &f.Config.Triggers[i], nil
 }
 
 // cloudEvents takes on those of a request that the trigger is about. What was taken on

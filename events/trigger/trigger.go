@@ -100,6 +100,9 @@ func (d Down) Publish(context.Context, string, *engine.Request) (string, error) 
 	return "", d.refusal()
 }
 
+// Handshake refuses.
+func (d Down) Handshake(string, string, [][2]string) ([][2]string, error) { return nil, d.refusal() }
+
 // Hook refuses.
 func (d Down) Hook(context.Context, string, string, *engine.Request) ([]string, string, error) {
 	return nil, "", d.refusal()

@@ -588,6 +588,30 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// TestHandshake: a sender of CloudEvents that asks first is answered; anybody else is told
+// what a hook takes.
+func TestHandshake(t *testing.T) {
+	s := newSet(t, &world{}, time.Now(), image.Trigger{Name: "c", CloudEvents: &image.CloudEvents{Token: "s"}}, image.Trigger{Name: "w", Webhook: &image.Webhook{}})
+	origin := [2]string{"Webhook-Request-Origin", "eventgrid.example"}
+	for name, c := range map[string]struct {
+		function, trigger string
+		header            [][2]string
+		want              [][2]string // nil: refused
+	}{
+		"any rate":    {"f", "c", [][2]string{origin}, [][2]string{{"Allow", "OPTIONS, POST"}, {"WebHook-Allowed-Origin", origin[1]}, {"WebHook-Allowed-Rate", "*"}}},
+		"its rate":    {"f", "c", [][2]string{origin, {"Webhook-Request-Rate", "120"}}, [][2]string{{"Allow", "OPTIONS, POST"}, {"WebHook-Allowed-Origin", origin[1]}, {"WebHook-Allowed-Rate", "120"}}},
+		"no origin":   {"f", "c", nil, nil},
+		"a webhook":   {"f", "w", [][2]string{origin}, nil},
+		"no trigger":  {"f", "x", [][2]string{origin}, nil},
+		"no function": {"g", "c", [][2]string{origin}, nil},
+	} {
+		got, err := s.Handshake(c.function, c.trigger, c.header)
+		if diff := cmp.Diff(c.want, got); diff != "" || (err == nil) != (c.want != nil) {
+			t.Errorf("%s: %v, -want +got:\n%s", name, err, diff)
+		}
+	}
+}
+
 // TestCloudEventsMediaType: the function has the media type as the event has it.
 func TestCloudEventsMediaType(t *testing.T) {
 	for _, media := range []string{"text/plain; charset=utf-8", `multipart/mixed; boundary="a b"`, "application/xml", "x/y; a=100%"} {
@@ -629,7 +653,7 @@ func TestWebhookKey(t *testing.T) {
 			}
 		})
 	}
-	// What has no key is known as without one: by what is signed, or not at all.
+	// A body without the named key counts as a request without one.
 	for _, body := range []string{"no JSON", "[]", `{"id":{}}`, `{"id":null}`, `{"di":1}`, `{"id":""}`} {
 		if key := namedKey("/id", nil, []byte(body)); key != "" {
 			t.Errorf("%s: key %q, want none", body, key)
