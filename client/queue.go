@@ -45,6 +45,11 @@ func (c *Client) ReplayEvent(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodPost, "/v1/events/queue/"+url.PathEscape(id)+"/replay", nil, "", nil, nil)
 }
 
+// DiscardEvent removes a dead letter.
+func (c *Client) DiscardEvent(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/events/queue/"+url.PathEscape(id), nil, "", nil, nil)
+}
+
 // TailEvents calls emit with every asynchronous event whose state changes, until ctx ends or
 // emit fails.
 func (c *Client) TailEvents(ctx context.Context, f QueueFilter, emit func(api.QueuedEvent) error) error {

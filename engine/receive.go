@@ -50,8 +50,11 @@ func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 		}
 		ev.f.e.received.Add(-r.Size)
 	}
+	if !awaits { // a call's: its function is done with a short body before the next step begins
+		return r, done, nil
+	}
 	ev.meta.Flows = r.Size < 0
-	if !awaits || ev.f.agent { // another function's, or of a sandbox that has one user
+	if ev.f.agent { // its sandbox has one user
 		return r, done, nil
 	}
 	if err := ev.f.flows.enter(&ev.ctx, ev.f); err != nil {

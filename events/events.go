@@ -77,7 +77,7 @@ var (
 	ErrUnavailable = errors.New("events cannot be kept now")
 	ErrStorage     = errors.New("there is no room on disk for events")
 	ErrNotFound    = errors.New("no such event")
-	ErrNotDead     = errors.New("only dead letters are replayed")
+	ErrNotDead     = errors.New("the event is no dead letter")
 	ErrCallback    = errors.New("the callback is not allowed")
 	ErrBadEvent    = errors.New("the event is not understood")
 )

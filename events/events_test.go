@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -318,6 +319,36 @@ func TestEventRetries(t *testing.T) {
 	}
 	if err := s.Replay(t.Context(), strings.Repeat("0", 32)); !errors.Is(err, ErrNotFound) {
 		t.Errorf("replay of nothing: %v", err)
+	}
+}
+
+// TestDiscard: a dead letter that is discarded is gone with its body; nothing else can be.
+func TestDiscard(t *testing.T) {
+	e := &functions{room: 4}
+	set := quick()
+	set.Retries = 0
+	e.deploy("poison", set, func(*engine.Request, []byte) (int, []byte, error) {
+		return 0, nil, &engine.CrashError{Reason: "was killed"}
+	})
+	e.deploy("fine", set, func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	s := open(t, testConfig(t, e))
+	for name, body := range map[string]string{"small": "bad", "a file of its own": strings.Repeat("x", 2<<20)} {
+		dead := ends(t, s, "poison", body, Options{})
+		if err := s.Discard(t.Context(), dead.ID); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if d, err := s.Find(t.Context(), dead.ID); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s: discarded, and found: %+v, %v", name, d, err)
+		}
+		if err := s.Discard(t.Context(), dead.ID); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s: discarded twice: %v", name, err)
+		}
+	}
+	if left, err := os.ReadDir(s.bodies.dir); err != nil || len(left) > 0 {
+		t.Errorf("bodies that are left: %v, %v", left, err)
+	}
+	if err := s.Discard(t.Context(), ends(t, s, "fine", "", Options{}).ID); !errors.Is(err, ErrNotDead) {
+		t.Errorf("an event that is done: %v", err)
 	}
 }
 

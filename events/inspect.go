@@ -197,20 +197,47 @@ func (s *Service) endOf(ctx context.Context, id string) (*message, error) {
 	return m, err
 }
 
-// Replay puts a dead letter into its queue again, with all of its attempts before it.
-func (s *Service) Replay(ctx context.Context, id string) error {
+// deadLetter finds a dead letter: ErrNotDead if the event of that id is under way or done,
+// ErrNotFound if there is none.
+func (s *Service) deadLetter(ctx context.Context, id string) (*message, error) {
 	if !validID(id) {
-		return ErrNotFound
+		return nil, ErrNotFound
 	}
 	if _, ok := s.index.find(id); ok {
-		return ErrNotDead
+		return nil, ErrNotDead
 	}
 	m, err := s.end1(ctx, kindDead, "", "", id)
 	if errors.Is(err, ErrNotFound) {
 		if _, err := s.end1(ctx, kindResults, "", "", id); err == nil {
-			return ErrNotDead
+			return nil, ErrNotDead
 		}
 	}
+	return m, err
+}
+
+// Discard removes a dead letter with its body. Errors: ErrNotFound, ErrNotDead.
+func (s *Service) Discard(ctx context.Context, id string) error {
+	m, err := s.deadLetter(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := s.begin(m.Tenant); err != nil {
+		return err
+	}
+	defer s.tasks.Done()
+	if err := s.forget(ctx, kindResults, m.Tenant, m.Function, id); err != nil { // which says that it is dead
+		return err
+	}
+	if err := s.discard(ctx, m); err != nil {
+		return err
+	}
+	s.bodies.remove(m.file)
+	return nil
+}
+
+// Replay puts a dead letter into its queue again, with all of its attempts before it.
+func (s *Service) Replay(ctx context.Context, id string) error {
+	m, err := s.deadLetter(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -86,6 +86,7 @@ var needs = map[string]need{
 	"GET /v1/events":                    {scope: access.Read},
 	"GET /v1/events/queue":              {scope: access.Read},
 	"GET /v1/events/queue/{id}":         {scope: access.Read, of: ofEvent},
+	"DELETE /v1/events/queue/{id}":      {scope: access.Deploy, of: ofEvent},
 	"POST /v1/events/queue/{id}/replay": {scope: access.Deploy, of: ofEvent},
 	"GET /v1/events/tail":               {scope: access.Read},
 	"GET /v1/triggers":                  {scope: access.Read},

@@ -112,6 +112,19 @@ func (s *server) replayEvent(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// discardEvent answers DELETE /v1/events/queue/{id}.
+func (s *server) discardEvent(w http.ResponseWriter, r *http.Request) error {
+	ev, err := s.queueService()
+	if err != nil {
+		return err
+	}
+	if err := ev.Discard(r.Context(), r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
 // tailEvents answers GET /v1/events/tail.
 func (s *server) tailEvents(w http.ResponseWriter, r *http.Request) error {
 	ev, f, err := s.queued(r)

@@ -231,6 +231,7 @@ func (s *server) routes() []route {
 		{"POST", "/v1/nodes/{name}/undrain", s.undrainNode},
 		{"GET", "/v1/events/queue", s.queue},
 		{"GET", "/v1/events/queue/{id}", s.queuedEvent},
+		{"DELETE", "/v1/events/queue/{id}", s.discardEvent},
 		{"POST", "/v1/events/queue/{id}/replay", s.replayEvent},
 		{"GET", "/v1/events/tail", s.tailEvents},
 		{"GET", "/v1/triggers", s.triggers},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,7 +15,7 @@ import (
 
 // queueCommands are those of fre events that are about asynchronous events.
 func (c *cli) queueCommands() []*cobra.Command {
-	return []*cobra.Command{c.queueListCommand(), c.queueShowCommand(), c.queueReplayCommand(), c.queueTailCommand()}
+	return []*cobra.Command{c.queueListCommand(), c.queueShowCommand(), c.queueReplayCommand(), c.queueDiscardCommand(), c.queueTailCommand()}
 }
 
 func queueFlags(cmd *cobra.Command, f *client.QueueFilter) {
@@ -109,17 +110,51 @@ func (c *cli) queueReplayCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
-			var errs []error
-			for _, id := range ids {
-				if err := cl.ReplayEvent(cmd.Context(), id); err != nil {
-					errs = append(errs, fmt.Errorf("%s: %w", id, err))
-					continue
-				}
-				fmt.Fprintln(cmd.OutOrStdout(), id)
-			}
-			return errors.Join(errs...)
+			return eachEvent(cmd, ids, cl.ReplayEvent)
 		},
 	}
+}
+
+func (c *cli) queueDiscardCommand() *cobra.Command {
+	f := client.QueueFilter{States: []string{"dead"}, Limit: 100_000}
+	cmd := &cobra.Command{
+		Use: "discard [ID...]", Short: "Remove dead letters",
+		Long: `Remove dead letters: those with the given ids, or with --function all of that
+function. They cannot be replayed afterwards. The ids of those removed are printed.`,
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			if (len(ids) > 0) == (f.Function != "") {
+				return usageError{errors.New("name dead letters by their ids, or all of a function by --function NAME; fre events ls --state dead lists them")}
+			}
+			cl := c.client()
+			defer cl.Close()
+			if f.Function != "" {
+				letters, err := cl.Queue(cmd.Context(), f)
+				if err != nil {
+					return err
+				}
+				for _, e := range letters {
+					ids = append(ids, e.ID)
+				}
+			}
+			return eachEvent(cmd, ids, cl.DiscardEvent)
+		},
+	}
+	cmd.Flags().StringVar(&f.Function, "function", "", "all dead letters of this function")
+	_ = cmd.RegisterFlagCompletionFunc("function", c.completeFunctions) // fails only for a flag that is not there
+	return cmd
+}
+
+// eachEvent does something with each event and prints the ids of those that it is done with.
+func eachEvent(cmd *cobra.Command, ids []string, do func(context.Context, string) error) error {
+	var errs []error
+	for _, id := range ids {
+		if err := do(cmd.Context(), id); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", id, err))
+			continue
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), id)
+	}
+	return errors.Join(errs...)
 }
 
 func (c *cli) queueTailCommand() *cobra.Command {

@@ -27,6 +27,10 @@ type deployments struct {
 }
 
 func (d *deployments) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/v1/functions" { // the client asks about the template first
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
 	lock := ""
 	for files := tar.NewReader(r.Body); ; {
 		h, err := files.Next()
