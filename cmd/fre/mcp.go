@@ -423,7 +423,10 @@ func (m *mcpServer) read(ctx context.Context, in mcpRead) (out mcpContent, err e
 		}
 		if out.Truncated = int64(len(raw)) > length; out.Truncated {
 			raw = raw[:length]
-			out.Next = fmt.Sprintf("read_file with offset %d", in.Offset+length)
+			if n := wholeRunes(raw); n > 0 { // else a text would be none for the character that is cut
+				raw = raw[:n]
+			}
+			out.Next = fmt.Sprintf("read_file with offset %d", in.Offset+int64(len(raw)))
 		}
 		out.Content = string(raw)
 		if !utf8.Valid(raw) {

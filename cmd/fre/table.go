@@ -138,6 +138,17 @@ func foreign(out io.Writer) io.Writer {
 	return &escaping{to: out}
 }
 
+// wholeRunes is the length of text without the beginning of a character at its end.
+func wholeRunes(text []byte) int {
+	end := len(text)
+	for i := max(0, end-utf8.UTFMax+1); i < end; i++ {
+		if utf8.RuneStart(text[i]) && !utf8.FullRune(text[i:]) {
+			return i
+		}
+	}
+	return end
+}
+
 // escaping is printableLines for a stream. A character that two writes share is kept
 // until the second one.
 type escaping struct {
@@ -147,12 +158,7 @@ type escaping struct {
 
 func (e *escaping) Write(p []byte) (int, error) {
 	text := append(e.rest, p...)
-	end := len(text)
-	for i := max(0, end-utf8.UTFMax+1); i < end; i++ {
-		if utf8.RuneStart(text[i]) && !utf8.FullRune(text[i:]) {
-			end = i
-		}
-	}
+	end := wholeRunes(text)
 	e.rest = bytes.Clone(text[end:])
 	if _, err := io.WriteString(e.to, printableLines(string(text[:end]))); err != nil {
 		return 0, err

@@ -54,7 +54,14 @@ async def main():
         assert ran["stdout"] == "0\n", ran
         await done("write_file", path="dot.png", content=DOT, base64=True)
         assert [(part.type, part.mimeType, part.data) for part in await read("dot.png")] == [("image", "image/png", DOT)]
-        await done("exec", command="mkdir many; cd many; seq -w 2000 | xargs touch; cd ..; rm dot.png")
+        await done("write_file", path="long", content="é€😀" * 20000)
+        seen, part = "", {"next": "offset 0"}
+        while "next" in part:
+            part = await done("read_file", path="long", offset=int(part["next"].split()[-1]))
+            assert "base64" not in part, part["next"]
+            seen += part["content"]
+        assert seen == "é€😀" * 20000, len(seen)
+        await done("exec", command="rm long; mkdir many; cd many; seq -w 2000 | xargs touch; cd ..; rm dot.png")
         seen, files = [], {"next": "0"}
         while "next" in files:
             files = await done("list_files", path="many", offset=len(seen))
