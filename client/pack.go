@@ -161,7 +161,7 @@ func packEntry(t *tar.Writer, root *os.Root, name string) error {
 		return t.WriteHeader(h)
 	case 0:
 	default:
-		return fmt.Errorf("is a %s: only files, directories and links can be sent; name it in %s", kindName(info.Mode()), freignore.File)
+		return fmt.Errorf("is a %s: only files, directories and links can be sent; name it in %s", freignore.Kind(info.Mode()), freignore.File)
 	}
 	f, err := root.Open(name)
 	if err != nil {
@@ -179,14 +179,4 @@ func packEntry(t *tar.Writer, root *os.Root, name string) error {
 		return err
 	}
 	return nil
-}
-
-func kindName(mode fs.FileMode) string {
-	switch {
-	case mode&fs.ModeNamedPipe != 0:
-		return "fifo"
-	case mode&fs.ModeSocket != 0:
-		return "socket"
-	}
-	return "device"
 }

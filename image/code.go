@@ -201,17 +201,7 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 	case 0:
 		return c.file(root, p, p)
 	}
-	return &FieldError{"code.path", fmt.Sprintf("%s in the code is a %s: only files, directories and symlinks can be in an image; name it in %s", p, kindName(e.Type()), freignore.File)}
-}
-
-func kindName(mode fs.FileMode) string {
-	switch {
-	case mode&fs.ModeNamedPipe != 0:
-		return "fifo"
-	case mode&fs.ModeSocket != 0:
-		return "socket"
-	}
-	return "device"
+	return &FieldError{"code.path", fmt.Sprintf("%s in the code is a %s: only files, directories and symlinks can be in an image; name it in %s", p, freignore.Kind(e.Type()), freignore.File)}
 }
 
 var errIrregular = errors.New("not a regular file")

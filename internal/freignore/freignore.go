@@ -4,6 +4,7 @@ package freignore
 
 import (
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -59,4 +60,16 @@ func (l List) Match(p string, dir bool) bool {
 		}
 	}
 	return false
+}
+
+// Kind names the type of a file that a template's code cannot hold: no regular file,
+// directory or symlink.
+func Kind(mode fs.FileMode) string {
+	switch {
+	case mode&fs.ModeNamedPipe != 0:
+		return "fifo"
+	case mode&fs.ModeSocket != 0:
+		return "socket"
+	}
+	return "device"
 }
