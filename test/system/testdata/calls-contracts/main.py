@@ -24,7 +24,7 @@ async def app(scope, receive, send):
     if scope["type"] != "http":
         raise NotImplementedError
     context = scope["fre"]["context"]
-    name, path = split(scope["path"])
+    name, path = split(scope["path"].removeprefix(scope["root_path"]))  # which path begins with
     a = await context.acall(name, (await receive())["body"], path=path)
     await send({"type": "http.response.start", "status": a.status, "headers": [(b"x-via", context.function.encode())]})
     await send({"type": "http.response.body", "body": a.body})
