@@ -22,7 +22,7 @@ for arg in "$@"; do
 	*) names+=("$arg") ;;
 	esac
 done
-[ ${#names[@]} -gt 0 ] || names=(native-clock native-shell native-warm node-hello node-package python-hello python-lxml)
+[ ${#names[@]} -gt 0 ] || names=(native-shell node-hello node-package python-hello python-lxml)
 
 die() {
 	echo "demo: $*" >&2
@@ -105,17 +105,11 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# The engine may write lock files beside the templates: it gets copies. Those of
-# Go programs are built; see their README.
+# The engine may write lock files beside the templates: it gets copies.
 mkdir "$dir/templates"
 for name in "${names[@]}"; do
 	[ -d "templates/$name" ] || die "there is no templates/$name"
 	cp -R "templates/$name" "$dir/templates/"
-done
-for source in "$dir"/templates/native-*/main.go; do
-	[ -e "$source" ] || continue # none of those was asked for
-	name=$(basename "$(dirname "$source")")
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$dir/templates/$name/${name##*-}" "./templates/$name"
 done
 go build -o "$dir/call" ./scripts/call
 

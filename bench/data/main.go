@@ -86,7 +86,7 @@ func main() {
 
 // functions that are deployed, by name.
 var functions = map[string]string{
-	"data-go": "bench/functions/data-go", lentFunction: "bench/functions/data-go", "data-python": "bench/functions/data-python", "noop-native": "templates/native-warm",
+	"data-go": "bench/functions/data-go", lentFunction: "bench/functions/data-go", "data-python": "bench/functions/data-python", "noop-native": "bench/functions/native-warm",
 	"noop-python": "bench/functions/python-noop", "noop-node": "bench/functions/node-noop", "slow": "bench/functions/python-slow",
 }
 

@@ -248,7 +248,7 @@ func (r *result) measureThroughput(ctx context.Context, e *engine.Engine, o opti
 	if _, err := e.DeployWith(ctx, "bench/functions/python-noop", names["python no-op"], fresh); err != nil {
 		return err
 	}
-	if _, err := e.DeployWith(ctx, "templates/native-clock", names["native clock"], fresh); err != nil {
+	if _, err := e.DeployWith(ctx, "bench/functions/native-clock", names["native clock"], fresh); err != nil {
 		return err
 	}
 	for _, connections := range o.connections {

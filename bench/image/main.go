@@ -63,7 +63,7 @@ var languages = []struct {
 	name, template string
 	packages       []string // Debian's
 }{
-	{"native", "templates/native-clock", nil},
+	{"native", "bench/functions/native-clock", nil},
 	{"python", "templates/python-hello", []string{"python3"}},
 	{"node", "templates/node-hello", []string{"nodejs"}},
 	{"php", "templates/php-hello", []string{"php-cli"}},

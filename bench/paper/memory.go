@@ -23,7 +23,7 @@ import (
 // template is not there is left out, and said to be.
 var languages = []struct{ name, template string }{
 	{"python", "templates/python-hello"},
-	{"native", "templates/native-warm"},
+	{"native", "bench/functions/native-warm"},
 	{"node", "templates/node-hello"},
 	{"java", "templates/java-hello"},
 	{"php", "templates/php-hello"},

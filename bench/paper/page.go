@@ -82,7 +82,7 @@ func (r *result) cgroupsPage(p printer) {
 }
 
 func (r *result) serialPage(p printer) {
-	p("## Figure 7: starts one after the other\n\nFrom the request to the first own instruction of a static Go program (`templates/native-clock`): for FRE an HTTP request to its gateway, for docker and runc their command. Docker's image is the program alone, without a network as FRE's sandbox; each start ends before the next.\n\n![](paper/serial.svg)\n")
+	p("## Figure 7: starts one after the other\n\nFrom the request to the first own instruction of a static Go program (`bench/functions/native-clock`): for FRE an HTTP request to its gateway, for docker and runc their command. Docker's image is the program alone, without a network as FRE's sandbox; each start ends before the next.\n\n![](paper/serial.svg)\n")
 	p("| starts | peer | mean, ms | p50 | p99 | p50 ÷ bare | docker's p50 ÷ this |\n|---:|---|---:|---:|---:|---:|---:|")
 	for _, s := range r.Serial {
 		bare, docker := find(s.Series, peer.BareName), find(s.Series, peer.DockerName)

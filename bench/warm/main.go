@@ -149,7 +149,7 @@ func run(ctx context.Context, o options) (err error) {
 	const python, node = "fre, python no-op", "fre, node no-op"
 	for _, f := range []struct{ name, beside, template, function string }{
 		{python, "", "bench/functions/python-noop", "bench-python-noop"},
-		{"fre, native no-op", "", "templates/native-warm", "bench-native-warm"},
+		{"fre, native no-op", "", "bench/functions/native-warm", "bench-native-warm"},
 		{node, "", "bench/functions/node-noop", "bench-node-noop"},
 		{"lambda, python handler", python, "bench/functions/python-lambda", "bench-python-lambda"},
 		{"lambda, node handler", node, "bench/functions/node-lambda", "bench-node-lambda"},

@@ -196,8 +196,8 @@ func (w *world) testCLI(t *testing.T) {
 		}
 	})
 	t.Run("invoke", func(t *testing.T) {
-		if got := w.cli(t, "invoke", "native-clock"); len(strings.Fields(got)) != 2 {
-			t.Errorf("fre invoke native-clock: got %q, want two numbers", got)
+		if got := w.cli(t, "invoke", "native-shell", "-d", "a rose"); got != "1 lines, 2 words\n" {
+			t.Errorf("fre invoke native-shell: got %q, want its count", got)
 		}
 	})
 	t.Run("unknown function", func(t *testing.T) { w.refused(t, []string{"no-such-function"}, "invoke", "no-such-function") })

@@ -1,4 +1,4 @@
-// Package peer starts one small program, the clock of templates/native-clock,
+// Package peer starts one small program, the clock of bench/functions/native-clock,
 // in each way that the benchmarks compare: by FRE, as a bare process, by runc
 // and by Docker. A still smaller one FRE and bare processes start too. Each
 // start is measured from the request to the program's first own instruction,

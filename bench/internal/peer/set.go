@@ -56,14 +56,14 @@ func (s Set) Open(ctx context.Context) (peers map[string]Peer, skipped []string,
 			peers = nil
 		}
 	}()
-	template, err := s.Engine.Deploy(ctx, "templates/native-clock", function)
+	template, err := s.Engine.Deploy(ctx, "bench/functions/native-clock", function)
 	if err != nil {
 		return nil, nil, err
 	}
 	clock := filepath.Join(template, "clock")
 	peers[FREName] = FRE(s.Engine.Addr(), function)
 	for name, e := range s.Also {
-		if _, err := e.Deploy(ctx, "templates/native-clock", function); err != nil {
+		if _, err := e.Deploy(ctx, "bench/functions/native-clock", function); err != nil {
 			return peers, nil, err
 		}
 		peers[FREName+" "+name] = FRE(e.Addr(), function)
