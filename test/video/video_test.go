@@ -218,7 +218,7 @@ func (w *world) uploads(t *testing.T) {
 		{"picture and sound", whole, []string{"audio", "video 426: 250", "video 640: 250"}},
 		{"no sound", clip(t, filepath.Join(in, "silent.mkv"), picture+" -c:v libx264 -preset ultrafast"), []string{"video 426: 250", "video 640: 250"}},
 		{"no picture", clip(t, filepath.Join(in, "sound.ogg"), sound+" -c:a libvorbis"), []string{"audio"}},
-		{"another container and codec, odd in size", clip(t, filepath.Join(in, "odd.webm"), "-f lavfi -i testsrc2=size=640x480:rate=10:duration=5 -vf format=yuv444p,crop=321:243 -c:v libvpx-vp9 -deadline realtime -cpu-used 8"), []string{"video 322: 50"}},
+		{"another container and codec, odd in size", clip(t, filepath.Join(in, "odd.webm"), "-f lavfi -i testsrc2=size=640x480:rate=10:duration=5 -vf format=yuv444p,crop=321:243 -c:v libvpx-vp9 -deadline realtime -cpu-used 8"), []string{"video 320: 50"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, status := w.upload(t, tt.path)
@@ -252,7 +252,7 @@ func (w *world) uploads(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, _ := w.upload(t, clip(t, filepath.Join(in, "all.mkv"), picture+" "+sound+" "+sound+" -i "+words+" -map 0 -map 1 -map 2 -map 3 -c:v libx264 -preset ultrafast -c:a aac -c:s srt -metadata:s:a:1 language=deu -metadata:s:s:0 language=eng"))
-		if len(a.Warnings) > 0 || len(a.Of("audio")) != 2 || a.Of("audio")[1].Language != "deu" || len(a.Of("text")) != 1 || a.Thumbnails == nil || a.Thumbnails.Count != 10 || a.Duration != 10 {
+		if len(a.Warnings) > 0 || len(a.Of("audio")) != 2 || a.Of("audio")[1].Language != "de" || len(a.Of("text")) != 1 || a.Thumbnails == nil || a.Thumbnails.Count != 10 || a.Duration != 10 {
 			t.Fatalf("%+v, %+v", a.Asset, a.Thumbnails)
 		}
 		get := func(path string) string {
@@ -269,7 +269,7 @@ func (w *world) uploads(t *testing.T) {
 			return string(b)
 		}
 		base := strings.TrimSuffix(a.HLS, "/hls/master.m3u8")
-		if master := get(a.HLS); !strings.Contains(master, `TYPE=SUBTITLES`) || !strings.Contains(master, `LANGUAGE="deu"`) {
+		if master := get(a.HLS); !strings.Contains(master, `TYPE=SUBTITLES`) || !strings.Contains(master, `LANGUAGE="de"`) {
 			t.Error(master)
 		}
 		if text := get(base + "/text/t0.vtt"); !strings.Contains(text, "00:00:01.000 --> 00:00:03.500\nGood <i>morning</i> &amp; welcome\n") {
