@@ -1,12 +1,14 @@
 # Checks a commit out to /work/tree and writes its id to /work/commit: FRE_COMMIT,
 # or else what FRE_REF names at FRE_URL, or else its HEAD.
-# FRE_PROXY, if it is set, is the one way out.
+# FRE_PROXY, if it is set, is the one way out: http://USER:PASSWORD@HOST:PORT.
 set -eu
 cd /work
 if [ -n "${FRE_PROXY:-}" ]; then
 	unset no_proxy NO_PROXY
 	git config --file "$GIT_CONFIG_GLOBAL" http.proxy "$FRE_PROXY"
-	GIT_SSH_COMMAND="$GIT_SSH_COMMAND -o 'ProxyCommand=perl /work/connect.pl %h %p'"
+	login=${FRE_PROXY#http://} # ssh has no option for an HTTP proxy
+	at=${login#*@}
+	GIT_SSH_COMMAND="$GIT_SSH_COMMAND -o 'ProxyCommand=socat - PROXY:${at%:*}:%h:%p,proxyport=${at##*:},proxyauth=${login%@*}'"
 fi
 git init -q -b fetched repository
 cd repository

@@ -30,11 +30,6 @@ import (
 //go:embed fetch.sh
 var fetch []byte
 
-// connect is for ssh what http.proxy is for git's HTTP; git depends on perl.
-//
-//go:embed connect.pl
-var connect []byte
-
 // Repository implements image.Repository.
 type Repository struct{}
 
@@ -75,11 +70,11 @@ func (Repository) Fetch(ctx context.Context, s *image.Step, code *image.GitCode,
 		defer func() { err = errors.Join(err, proxy.Close()) }()
 		more = append(more, "FRE_PROXY="+proxy.URL())
 	}
-	rootfs, err := s.Tools(ctx, "native", "git", "openssh-client")
+	rootfs, err := s.Tools(ctx, "native", "git", "openssh-client", "socat")
 	if err != nil {
 		return "", "", err
 	}
-	if err := errors.Join(b.Write("fetch.sh", fetch), b.Write("connect.pl", connect)); err != nil {
+	if err := b.Write("fetch.sh", fetch); err != nil {
 		return "", "", err
 	}
 	words, err := b.Run(ctx, install.Tool{Rootfs: rootfs, Network: true, Env: append(env, more...), Args: []string{"/bin/sh", "/work/fetch.sh"}})
