@@ -315,7 +315,8 @@ type underFRE struct{ engine *engine.Engine }
 func (f *underFRE) name() string { return "fre" }
 
 // start sends as many events as it wants instances, which take one at a time,
-// and completes none before all have an instance.
+// and completes none before all have an instance: in chunks, since a body of
+// known length is read before its event is given one.
 func (f *underFRE) start(ctx context.Context, w *web, n int) error {
 	var conns []*rawhttp.Conn
 	defer func() {
@@ -324,7 +325,7 @@ func (f *underFRE) start(ctx context.Context, w *web, n int) error {
 		}
 	}()
 	var head strings.Builder
-	fmt.Fprintf(&head, "%s /function/%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n", w.event.Method, w.function(), f.engine.Addr(), len(w.event.Body))
+	fmt.Fprintf(&head, "%s /function/%s HTTP/1.1\r\nHost: %s\r\nTransfer-Encoding: chunked\r\n", w.event.Method, w.function(), f.engine.Addr())
 	for name, value := range w.event.Headers {
 		fmt.Fprintf(&head, "%s: %s\r\n", name, value)
 	}
@@ -342,8 +343,9 @@ func (f *underFRE) start(ctx context.Context, w *web, n int) error {
 	if err := f.busy(ctx, w, n); err != nil {
 		return err
 	}
+	body := fmt.Appendf(nil, "%x\r\n%s\r\n0\r\n\r\n", len(w.event.Body), w.event.Body)
 	for _, c := range conns {
-		resp, err := c.Do([]byte(w.event.Body))
+		resp, err := c.Do(body)
 		if err != nil {
 			return err
 		}
