@@ -138,9 +138,9 @@ type Node struct {
 
 	mu       sync.Mutex
 	joined   bool
-	beaten   time.Time // when the lease was last renewed
-	revision uint64    // of the lease
-	taken    bool      // another node has the name by now
+	beaten   time.Duration // of linux.Boottime, when the lease was last renewed
+	revision uint64        // of the lease
+	taken    bool          // another node has the name by now
 	draining bool
 	closing  bool
 	foreign  int                           // requests of other nodes' under way here

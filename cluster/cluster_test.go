@@ -813,8 +813,11 @@ func TestStopWithForwarded(t *testing.T) {
 	w.deploy(a, "f", "1", digestOf("1"))
 	b.e.has(t, "f", "1")
 	w.knows(a, "a=ready", "b=ready")
+	w.knows(b, "a=ready", "b=ready")
 	a.e.set(func() { a.e.room = 0 })
 	begun, goOn := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(release)
 	b.e.set(func() {
 		b.e.handle = func(context.Context, *engine.Request, []byte) (*engine.Response, error) {
 			close(begun)
@@ -849,7 +852,7 @@ func TestStopWithForwarded(t *testing.T) {
 		t.Error("the stop does not wait")
 	case <-time.After(50 * time.Millisecond):
 	}
-	close(goOn)
+	release()
 	if got := <-answered; got != "b" {
 		t.Errorf("got %q", got)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 func subject(node, what string) string { return "fre.node." + node + "." + what }
@@ -121,7 +122,7 @@ func (n *Node) candidates(function string) []*member {
 	n.mu.Lock()
 	var out []*member
 	for name, m := range n.view {
-		if name != n.cfg.Name && !m.gone && m.State == StateReady && time.Since(m.seen) < n.cfg.TTL {
+		if name != n.cfg.Name && !m.gone && m.State == StateReady && linux.Boottime()-m.seen < n.cfg.TTL {
 			c := *m
 			out = append(out, &c)
 		}

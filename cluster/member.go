@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // Info is how a node says that it is.
@@ -39,7 +41,8 @@ const warmMost = 500
 // member is another node as this one sees it.
 type member struct {
 	Info
-	seen time.Time     // by the monotonic clock
+	seen time.Duration // of linux.Boottime
+	mute int           // times that loseSilent has looked since
 	lost chan struct{} // closed when it is
 	gone bool          // lost is closed
 }
@@ -59,6 +62,7 @@ const keepLost = time.Hour
 func (n *Node) acquire(ctx context.Context, patience time.Duration) error {
 	var first uint64
 	for until := time.Now().Add(patience + patience/4); ; {
+		sent := linux.Boottime()
 		e, err := n.nodes.Get(ctx, n.cfg.Name)
 		var revision uint64
 		switch {
@@ -83,7 +87,7 @@ func (n *Node) acquire(ctx context.Context, patience time.Duration) error {
 		}
 		if err == nil {
 			n.mu.Lock()
-			n.revision, n.beaten = revision, time.Now()
+			n.revision, n.beaten = revision, sent
 			n.mu.Unlock()
 			return nil
 		}
@@ -187,9 +191,12 @@ func freeMemory() int64 {
 	return 0
 }
 
+// beats is how often a lease is renewed in a TTL.
+const beats = 4
+
 // beat renews the lease, and notices who is lost.
 func (n *Node) beat() {
-	tick := time.NewTicker(n.cfg.TTL / 4)
+	tick := time.NewTicker(n.cfg.TTL / beats)
 	defer tick.Stop()
 	was := false
 	for {
@@ -201,7 +208,7 @@ func (n *Node) beat() {
 		ctx, cancel := context.WithTimeout(n.live, n.cfg.TTL/2)
 		err := n.renew(ctx)
 		cancel()
-		n.loseSilent(time.Now())
+		n.loseSilent(linux.Boottime())
 		now := n.partitioned()
 		switch {
 		case n.live.Err() != nil:
@@ -217,15 +224,16 @@ func (n *Node) beat() {
 // renew has the lease last for another TTL, or takes it anew.
 func (n *Node) renew(ctx context.Context) error {
 	n.mu.Lock()
-	joined, revision, silent := n.joined, n.revision, time.Since(n.beaten)
+	joined, revision, silent := n.joined, n.revision, linux.Boottime()-n.beaten
 	n.mu.Unlock()
 	if !joined {
 		return n.join(ctx)
 	}
+	sent := linux.Boottime()
 	revision, err := n.nodes.Update(ctx, n.cfg.Name, n.mine(), revision)
 	if err == nil {
 		n.mu.Lock()
-		n.revision, n.beaten = revision, time.Now()
+		n.revision, n.beaten = revision, sent
 		n.mu.Unlock()
 		return nil
 	}
@@ -249,7 +257,7 @@ func (n *Node) renew(ctx context.Context) error {
 func (n *Node) partitioned() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return !n.joined || n.taken || time.Since(n.beaten) >= n.cfg.TTL
+	return !n.joined || n.taken || linux.Boottime()-n.beaten >= n.cfg.TTL
 }
 
 func (n *Node) isDraining() bool {
@@ -296,7 +304,7 @@ func (n *Node) see(i Info) {
 		m = &member{lost: make(chan struct{})}
 		n.view[i.Name] = m
 	}
-	m.Info, m.seen = i, time.Now()
+	m.Info, m.seen, m.mute = i, linux.Boottime(), 0
 }
 
 func (m *member) lose() {
@@ -306,13 +314,16 @@ func (m *member) lose() {
 	}
 }
 
-// loseSilent notes of whom nothing was heard for a TTL.
-func (n *Node) loseSilent(now time.Time) {
+// loseSilent notes of whom nothing was heard for a TTL, in which this process ran: after a
+// pause of its own (a suspended machine, SIGSTOP) it has not heard what the others said, and
+// what they have under way for it goes on.
+func (n *Node) loseSilent(now time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for name, m := range n.view {
-		silent := now.Sub(m.seen)
-		if silent >= n.cfg.TTL && !m.gone && name != n.cfg.Name {
+		silent := now - m.seen
+		m.mute++
+		if silent >= n.cfg.TTL && m.mute >= beats && !m.gone && name != n.cfg.Name {
 			n.cfg.Log.Warn("cluster: node lost", "node", name)
 			m.lose()
 		}
@@ -384,7 +395,7 @@ func (n *Node) Nodes() []Member {
 		if name == n.cfg.Name {
 			continue
 		}
-		shown := Member{Info: m.Info, Seen: time.Since(m.seen)}
+		shown := Member{Info: m.Info, Seen: linux.Boottime() - m.seen}
 		switch {
 		case partitioned:
 			shown.State = StateUnknown

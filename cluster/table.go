@@ -120,8 +120,10 @@ func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
 	}
 	select {
 	case <-n.caught:
-	default:
-		return fmt.Errorf("%s: %w: the table of functions is being read", r.Name, ErrPartitioned)
+	case <-time.After(joinPatience):
+		return fmt.Errorf("%s: %w: the table of functions is still being read", r.Name, ErrPartitioned)
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", r.Name, context.Cause(ctx))
 	}
 	w := row{Protocol: n.cfg.protocol, Node: n.cfg.Name, Record: *r, Remotes: map[store.Digest]store.Digest{}}
 	for i, digest := range r.Images {

@@ -14,6 +14,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // Process is one of a sandbox's.
@@ -46,11 +48,7 @@ func (e *Engine) Processes(id string) ([]Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return nil, err
-	}
-	booted := time.Now().Add(-time.Duration(now.Nano()))
+	booted := time.Now().Add(-linux.Boottime())
 	out := make([]Process, 0, len(ids))
 	for _, pid := range ids {
 		p, err := readProcess(pid, booted)
