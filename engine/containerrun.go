@@ -251,7 +251,7 @@ func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
 	user.UID, user.GID = who.uid, who.gid
 	spec := sandbox.Spec{
 		ID: rec.ID, Rootfs: rootfs, Args: rec.Args, Env: rec.Env, Dir: cfg.Dir, Hostname: cfg.Hostname,
-		User: user, Groups: who.groups, Capabilities: capabilities, TTY: cfg.TTY, Limits: cfg.Limits,
+		User: user, Groups: who.groups, Capabilities: capabilities, TTY: cfg.TTY, Limits: cfg.Limits, ProcFiles: true,
 	}
 	if cfg.Work != WorkNone {
 		spec.Work, spec.WorkMapped, spec.WorkOwner = work, e.mapErr == nil, functionUID

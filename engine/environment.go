@@ -10,7 +10,7 @@ import (
 )
 
 // withLimits adds to env what tells software its sandbox's limits, where it would
-// find the host's: no /proc/cpuinfo, /proc/meminfo or cgroup file is there to be
+// find the host's: a function has no /proc/cpuinfo, /proc/meminfo or cgroup file to
 // read, and the kernel's own answers (sched_getaffinity(2), sysinfo(2)) are about
 // the host. What env says already stands. See docs/ordinary-software.md.
 func withLimits(env []string, r image.Resources) []string {

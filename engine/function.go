@@ -206,8 +206,9 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 
 		Work: f.work, WorkMapped: f.e.mapErr == nil,
 
-		Opens:   f.opens,
-		Repeats: !f.agent && !f.temporary, // a shell would keep its /work, which is no other's, beyond its end
+		Opens:     f.opens,
+		ProcFiles: f.agent,                  // whose commands are a shell user's
+		Repeats:   !f.agent && !f.temporary, // a shell would keep its /work, which is no other's, beyond its end
 		// More CPUs than one would not be seen by a program that looks at its start.
 		Pin: f.config.Resources.CPUMillis <= 1000,
 	}

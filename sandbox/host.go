@@ -62,6 +62,7 @@ type Host struct {
 	visitor   *visitor
 	own       ranges
 	layers    layers
+	proc      *procFiles
 	next      atomic.Uint64
 	shells    *shells
 	admitted  chan struct{}  // one token for each start that may be under way
@@ -162,7 +163,7 @@ func Open(cfg Config) (host *Host, err error) {
 	if h.filters, err = newFilters(); err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{devDir(cfg.Dir), layersDir(cfg.Dir)} {
+	for _, dir := range []string{devDir(cfg.Dir), procDir(cfg.Dir), layersDir(cfg.Dir)} {
 		if err := removeMounts(dir); err != nil {
 			return nil, err
 		}
@@ -174,6 +175,9 @@ func Open(cfg Config) (host *Host, err error) {
 		return nil, err
 	}
 	if h.devices, err = openDevices(devDir(cfg.Dir)); err != nil {
+		return nil, err
+	}
+	if h.proc, err = openProcFiles(procDir(cfg.Dir), cfg.Log); err != nil {
 		return nil, err
 	}
 	if h.cgroups, err = cgroup.Open(cgroup.Config{
@@ -269,6 +273,8 @@ func (spec *Spec) check() error {
 		return bad(fmt.Sprintf("asks for %d forks", spec.Forks))
 	case spec.Forks > 0 && spec.Scratch != nil:
 		return bad("is a fork server with a writable root")
+	case spec.Forks > 0 && spec.ProcFiles:
+		return bad("is a fork server with files in /proc")
 	case len(spec.Secrets) > 0 && (spec.Forks > 0 || spec.Scratch != nil):
 		return bad("has secrets, and forks or a writable root")
 	case spec.Forks > 0 && spec.User.Own:
@@ -475,5 +481,8 @@ func (h *Host) Close() error {
 			_ = f.Close()
 		}
 	}
-	return errors.Join(err, removeMounts(devDir(h.cfg.Dir)), removeMounts(layersDir(h.cfg.Dir)))
+	if h.proc != nil {
+		err = errors.Join(err, h.proc.close())
+	}
+	return errors.Join(err, removeMounts(devDir(h.cfg.Dir)), removeMounts(procDir(h.cfg.Dir)), removeMounts(layersDir(h.cfg.Dir)))
 }

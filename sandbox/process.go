@@ -44,6 +44,7 @@ type Sandbox struct {
 	pidfd    int              // -1 before the start and after the end
 	tmp      int              // the mount of /tmp; -1 after the end
 	scratch  *scratchLayer    // in memory; nil for none and after the end
+	view     *procView        // with Spec.ProcFiles
 	unpin    *time.Timer      // pending release to all CPUs
 	killed   bool
 	err      error // why it did not start
@@ -358,7 +359,11 @@ func (s *Sandbox) release() {
 	if s.unpin != nil {
 		s.unpin.Stop()
 	}
+	view := s.view
 	s.mu.Unlock()
+	if view != nil {
+		s.host.proc.remove(view)
+	}
 	if s.group != nil {
 		s.host.cgroups.Release(s.group)
 	}

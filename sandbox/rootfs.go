@@ -119,6 +119,10 @@ func makeDev(dir string) error {
 			return fmt.Errorf("chmod %s: %w", d.name, err)
 		}
 	}
+	// Empty, but there is software that looks for it.
+	if err := errors.Join(unix.Mkdirat(fd, "pts", 0o755), unix.Fchmodat(fd, "pts", 0o755, 0)); err != nil {
+		return fmt.Errorf("mkdir pts: %w", err)
+	}
 	for _, l := range [][2]string{
 		{"/proc/self/fd", "fd"},
 		{"/proc/self/fd/0", "stdin"},

@@ -40,7 +40,7 @@ type Spec struct {
 	Mounts   []Mount  // further binds
 	Secrets  []Secret // files in /run/secrets, in memory; the sandbox takes no attached shell then
 	Limits   Limits
-	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts, Groups, Capabilities, a WorkOwner, WorkReadOnly, a Scratch or a TTY
+	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts, Groups, Capabilities, a WorkOwner, WorkReadOnly, a Scratch, a TTY or ProcFiles
 	Pin      bool           // begin on one CPU and keep to it for a little while, which starts faster
 	Trace    bool           // note when each step of the start was done, for [Sandbox.Trace]
 	Network  Network        // NetworkNone if empty
@@ -58,6 +58,10 @@ type Spec struct {
 	WorkOwner  uint32
 
 	WorkReadOnly bool // /work takes no writes
+
+	// ProcFiles has the files in /proc that ordinary tools read (free, top, df), which
+	// tell of Limits instead of the host; without it there are processes alone.
+	ProcFiles bool
 
 	// Opens notes what is opened in the root, which has no Scratch and no Forks then.
 	// The sandbox takes nobody's shell.

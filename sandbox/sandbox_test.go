@@ -183,7 +183,7 @@ func TestRun(t *testing.T) {
 		{name: "streams default to null", spec: prog(root, "readlink", "/proc/self/fd/0"), want: "/null\n"},
 		{name: "root is read-only", spec: prog(root, "write", "/bin/x", ""), has: "read-only file system", code: 100},
 		{name: "dev is read-only", spec: prog(root, "write", "/dev/x", ""), has: "read-only file system", code: 100},
-		{name: "dev", spec: prog(root, "ls", "/dev"), want: "fd\nfull\nnull\nrandom\nshm\nstderr\nstdin\nstdout\ntty\nurandom\nzero\n"},
+		{name: "dev", spec: prog(root, "ls", "/dev"), want: "fd\nfull\nnull\npts\nrandom\nshm\nstderr\nstdin\nstdout\ntty\nurandom\nzero\n"},
 		{name: "null can be written", spec: prog(root, "write", "/dev/null", "x")},
 		{name: "proc of pids alone", spec: prog(root, "ls", "/proc"), want: "1\nself\nthread-self\n"},
 		{name: "only loopback", spec: prog(root, "interfaces"), want: "lo true\n"},

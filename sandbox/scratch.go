@@ -57,8 +57,8 @@ func (s *Scratch) check() error {
 
 // scratchRoot returns an fd of a detached overlay of spec's scratch over its root,
 // whose root directory belongs to base, the host id of the sandbox's root, and which
-// has the mount points of mounts and of /proc. layer, nil with Scratch.Dir, is the
-// caller's to close too.
+// has the mount points of mounts and of /proc, and a /sys. layer, nil with
+// Scratch.Dir, is the caller's to close too.
 //
 //	Rootfs                  → lower   read-only, owners mapped by userns
 //	tmpfs, or Scratch.Dir   → upper, work
@@ -148,7 +148,7 @@ func (s *Scratch) open() (int, error) {
 // prepareRoot makes what a start needs in a writable root: the mount points and the
 // working directory.
 func (spec *Spec) prepareRoot(root int, mounts []Mount, base uint32) error {
-	for _, m := range append([]Mount{{Target: "/proc"}}, mounts...) {
+	for _, m := range append([]Mount{{Target: "/proc"}, {Target: "/sys"}}, mounts...) {
 		st, err := os.Stat(m.Source)
 		if err := makeTarget(root, m.Target, err == nil && !st.IsDir()); err != nil {
 			return fmt.Errorf("make mount point %s: %w", m.Target, err)

@@ -218,7 +218,7 @@ func (s *shells) take(spec *Spec) *shell {
 
 // repeats says whether attached shells are kept for spec.
 func (spec *Spec) repeats() bool {
-	return spec.Repeats && len(spec.Mounts) == 0 && len(spec.Secrets) == 0 && len(spec.Groups) == 0 && spec.Capabilities == 0 && spec.WorkOwner == 0 && !spec.WorkReadOnly && spec.Scratch == nil && !spec.TTY
+	return spec.Repeats && len(spec.Mounts) == 0 && len(spec.Secrets) == 0 && len(spec.Groups) == 0 && spec.Capabilities == 0 && spec.WorkOwner == 0 && !spec.WorkReadOnly && spec.Scratch == nil && !spec.TTY && !spec.ProcFiles
 }
 
 // attachedPool is the pool for what spec asks for, nil once the host closes, or where

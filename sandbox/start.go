@@ -279,10 +279,34 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 		m.fd(fd)
 		s.mounts = append(s.mounts, Mount{Target: secretsTarget})
 	}
+	if spec.ProcFiles {
+		if err := h.furnishProc(s, m); err != nil {
+			return err
+		}
+	}
 	for _, mount := range s.mounts {
 		m.targets = append(m.targets, mount.Target)
 	}
 	m.host = spec.Hostname
+	return nil
+}
+
+// furnishProc adds the files in /proc. The message keeps what is the sandbox's own
+// until it owns it.
+func (h *Host) furnishProc(s *Sandbox, m *startMessage) error {
+	cpus := max(1, min((s.limits.CPUMillis+999)/1000, int64(h.cpus.Count())))
+	view, mounts, trees, err := h.proc.add(s, cpus)
+	if err != nil {
+		return err
+	}
+	m.view = view
+	m.undo = append(m.undo, func() { h.proc.remove(view) })
+	for _, fd := range trees {
+		m.trees = append(m.trees, fd)
+		m.fd(fd)
+	}
+	s.mounts = append(s.mounts, mounts...)
+	m.header.Flags |= flagProcFiles
 	return nil
 }
 
@@ -365,16 +389,16 @@ func (m *startMessage) close() {
 	m.trees, m.undo = nil, nil
 }
 
-// own takes over the network, the /tmp, the scratch and the user namespace of a
-// message, unless the sandbox has ended already, as a shell may: then they stay the
-// message's.
+// own takes over the network, the /tmp, the scratch, the view of /proc and the user
+// namespace of a message, unless the sandbox has ended already, as a shell may: then
+// they stay the message's.
 func (s *Sandbox) own(m *startMessage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.released {
 		return false
 	}
-	s.network, s.tmp, s.scratch, s.userns, s.base = m.network, m.tmp, m.scratch, m.userns, m.base
+	s.network, s.tmp, s.scratch, s.view, s.userns, s.base = m.network, m.tmp, m.scratch, m.view, m.userns, m.base
 	m.undo = nil
 	return true
 }

@@ -42,8 +42,11 @@ const (
 	flagTrace   = 1 << 2
 	flagForks   = 1 << 3
 	flagTTY     = 1 << 4
-	filtersFD   = 4
-	maxFilters  = 8
+
+	flagProcFiles = 1 << 5
+
+	filtersFD  = 4
+	maxFilters = 8
 )
 
 const (
@@ -244,6 +247,7 @@ type startMessage struct {
 	network lease
 	tmp     int
 	scratch *scratchLayer
+	view    *procView
 	userns  *os.File // its own; nil where it is the tenant's
 	base    uint32
 	undo    []func()

@@ -54,6 +54,7 @@ func TestWireLayout(t *testing.T) {
 		{"FRE_TRACE", flagTrace},
 		{"FRE_FORKS", flagForks},
 		{"FRE_TTY", flagTTY},
+		{"FRE_PROC_FILES", flagProcFiles},
 		{"FRE_WITHOUT_LANDLOCK", flagWithoutLandlock},
 		{"FRE_WITHOUT_CAPABILITIES", flagWithoutCapabilities},
 		{"FRE_WITHOUT_NO_NEW_PRIVS", flagWithoutNoNewPrivs},

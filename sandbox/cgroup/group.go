@@ -305,6 +305,28 @@ func readInt(path string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 }
 
+// Memory reads what the group is charged, and how much of it are cached files, which
+// the kernel gives up for others; 0 where the host has no such limit.
+func (g *Group) Memory() (used, cached int64, err error) {
+	dir, ok := g.dirs[Memory]
+	if !ok {
+		return 0, 0, nil
+	}
+	usage, keys := "memory.usage_in_bytes", []string{"total_active_file", "total_inactive_file"}
+	if g.v2 {
+		usage, keys = "memory.current", []string{"active_file", "inactive_file"}
+	}
+	if used, err = readInt(filepath.Join(dir, usage)); err != nil {
+		return 0, 0, err
+	}
+	stat, err := readFile(filepath.Join(dir, "memory.stat"))
+	for _, key := range keys {
+		n, e := fieldOf(stat, key)
+		cached, err = cached+n, errors.Join(err, e)
+	}
+	return used, cached, err
+}
+
 // readField finds "key value" in a flat keyed file; 0 if it is not there.
 func readField(path, key string) (int64, error) {
 	b, err := readFile(path)

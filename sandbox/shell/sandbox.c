@@ -106,11 +106,12 @@ static void done(struct slot *slot, uint32_t step)
 }
 
 /* Puts the detached mount over target. No symbolic link is followed: the tree
- * it lies in belongs to a tenant. */
-static long attach(int mount, const char *target)
+ * it lies in belongs to a tenant. With O_NOFOLLOW in flags the target may be one,
+ * and is covered itself. */
+static long attach(int mount, const char *target, uint64_t flags)
 {
 	struct open_how how = {
-		.flags = O_PATH | O_CLOEXEC,
+		.flags = O_PATH | O_CLOEXEC | flags,
 		.resolve = RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
 	};
 	long fd = sys(SYS_openat2, AT_FDCWD, target, &how, sizeof(how));
@@ -120,20 +121,37 @@ static long attach(int mount, const char *target)
 }
 
 /* Makes the sandbox's own /proc, not attached yet: of pids alone, so that
- * nothing of the host's kernel (sysctl, keys, interrupts) is there to be read. */
+ * nothing of the host's kernel (sysctl, keys, interrupts) is there to be read.
+ * With FRE_PROC_FILES it is whole until narrow(). */
 static long make_proc(uint32_t flags)
 {
 	long fs = sys(SYS_fsopen, "proc", FSOPEN_CLOEXEC);
 	if (fs < 0)
 		return fs;
 	long ret = 0;
-	if (!(flags & FRE_WITHOUT_PROC_SUBSET))
+	if (!(flags & (FRE_WITHOUT_PROC_SUBSET | FRE_PROC_FILES)))
 		ret = sys(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "subset", "pid", 0);
 	if (ret == 0)
 		ret = sys(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0);
 	if (ret == 0)
 		ret = sys(SYS_fsmount, fs, FSMOUNT_CLOEXEC,
 			  MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+	sys(SYS_close, fs);
+	return ret;
+}
+
+/* Leaves of a whole /proc the pids and what mounts cover. From here on the kernel
+ * looks up no other name (proc_lookup in fs/proc/generic.c), also none that a module
+ * adds later; the names of mount points it still finds, for they stay in the cache
+ * of names as long as they are covered. */
+static long narrow(int proc)
+{
+	long fs = sys(SYS_fspick, proc, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
+	if (fs < 0)
+		return fs;
+	long ret = sys(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "subset", "pid", 0);
+	if (ret == 0)
+		ret = sys(SYS_fsconfig, fs, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0);
 	sys(SYS_close, fs);
 	return ret;
 }
@@ -178,9 +196,19 @@ static void furnish(struct slot *slot)
 	must(slot, FRE_STEP_ROOT, 1, sys(SYS_fchdir, root));
 	must(slot, FRE_STEP_ROOT, 2, sys(SYS_chroot, "."));
 	done(slot, FRE_STEP_ROOT);
-	must(slot, FRE_STEP_PROC, 1, attach(slot->proc, "/proc"));
-	for (uint32_t i = 0; i < s->h.mounts; i++)
-		must(slot, FRE_STEP_MOUNT, i, attach(s->fds[s->h.fd_mount + (int)i], s->targets[i]));
+	/* A bare shell made its /proc before it was told of files there. */
+	if (slot->parked && s->h.flags & FRE_PROC_FILES) {
+		sys(SYS_close, slot->proc);
+		slot->proc = (int)make_proc(s->h.flags);
+		must(slot, FRE_STEP_PROC, 0, slot->proc);
+	}
+	must(slot, FRE_STEP_PROC, 1, attach(slot->proc, "/proc", 0));
+	for (uint32_t i = 0; i < s->h.mounts; i++) {
+		uint64_t nofollow = strncmp(s->targets[i], "/proc/", 6) == 0 ? O_NOFOLLOW : 0;
+		must(slot, FRE_STEP_MOUNT, i, attach(s->fds[s->h.fd_mount + (int)i], s->targets[i], nofollow));
+	}
+	if (s->h.flags & FRE_PROC_FILES && !(s->h.flags & FRE_WITHOUT_PROC_SUBSET))
+		must(slot, FRE_STEP_PROC, 2, narrow(slot->proc));
 	done(slot, FRE_STEP_MOUNT);
 	/* As leader of the session that join() has made. */
 	if (s->h.flags & FRE_TTY)

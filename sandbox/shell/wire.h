@@ -74,6 +74,7 @@ enum fre_flag {
 	FRE_TRACE = 1 << 2,   /* tell when each step was done */
 	FRE_FORKS = 1 << 3,   /* a fork server: keeps CAP_SYS_ADMIN of its user namespace */
 	FRE_TTY = 1 << 4,     /* fd_stdin is a terminal, which becomes the controlling one */
+	FRE_PROC_FILES = 1 << 5, /* some mounts cover entries of /proc: see narrow() */
 	/* For tests, which show by it what a defence is worth. */
 	FRE_WITHOUT_LANDLOCK = 1 << 16,
 	FRE_WITHOUT_CAPABILITIES = 1 << 17, /* those of its own user namespace are kept */

@@ -188,7 +188,7 @@ func TestContainerDevices(t *testing.T) {
 	spec := prog(fretest.Rootfs(t))
 	container(&spec)
 	got := orders(t, h, spec, "ls /dev", "write /dev/new x", "remove /dev/null")
-	want := []string{"fd\nfull\nnull\nrandom\nshm\nstderr\nstdin\nstdout\ntty\nurandom\nzero", "open /dev/new: read-only file system", "unlinkat /dev/null: read-only file system"}
+	want := []string{"fd\nfull\nnull\npts\nrandom\nshm\nstderr\nstdin\nstdout\ntty\nurandom\nzero", "open /dev/new: read-only file system", "unlinkat /dev/null: read-only file system"}
 	if !slices.Equal(got, want) {
 		t.Errorf("/dev: %q, want %q", got, want)
 	}

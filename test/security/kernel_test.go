@@ -3,10 +3,12 @@ package security
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -168,6 +170,63 @@ func TestProc(t *testing.T) {
 	)
 	for _, uid := range []uint32{0, 1000} {
 		refused(t, h, root, func(s *sandbox.Spec) { s.User.UID = uid }, tries)
+	}
+}
+
+// TestProcFiles: a sandbox that has files in /proc for ordinary tools finds no other
+// name there than theirs and its processes, of all that the host has, and nothing of
+// the host in them.
+func TestProcFiles(t *testing.T) {
+	h := openHost(t)
+	root := fretest.Rootfs(t)
+	files := func(s *sandbox.Spec) {
+		container(s)
+		s.ProcFiles = true
+	}
+	refused(t, h, root, files, append(
+		list("ENOENT", sandbox.DefenceProcSubset, "keys", "key users", "cmdline", "symbols", "modules", "interrupts", "partitions"),
+		list("ENOENT", 0, "sysctl", "sysrq", "kernel memory", "sysfs")...,
+	))
+
+	host, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := []string{"cpuinfo", "filesystems", "loadavg", "meminfo", "mounts", "net", "self", "stat", "sys", "thread-self", "uptime", "version"}
+	var commands, names []string
+	for _, e := range host {
+		if _, err := strconv.Atoi(e.Name()); err != nil {
+			commands, names = append(commands, "lstat /proc/"+e.Name()), append(names, e.Name())
+		}
+	}
+	if len(names) < 2*len(allowed) {
+		t.Fatalf("the host itself has but %q: the test proves nothing", names)
+	}
+	commands = append(commands, "ls /proc/sys", "cat /proc/loadavg /proc/meminfo /proc/stat /proc/uptime /proc/cpuinfo", "cat /proc/self/mountinfo")
+	for _, memory := range []int64{8 << 20, 256 << 20} { // by a spawner, and by a shell
+		spec := prog(root)
+		files(&spec)
+		spec.Limits.MemoryBytes = memory
+		answers := orders(t, h, spec, commands...)
+		for i, name := range names {
+			if found := !strings.Contains(answers[i], "no such file"); found != slices.Contains(allowed, name) {
+				t.Errorf("/proc/%s with %d bytes: %q", name, memory, answers[i])
+			}
+		}
+		rest := answers[len(names):]
+		if got := strings.Fields(rest[0]); !slices.Equal(got, []string{"kernel", "vm"}) {
+			t.Errorf("/proc/sys has %q", got)
+		}
+		var total unix.Sysinfo_t
+		if err := unix.Sysinfo(&total); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(rest[1], "0.00 0.00 0.00 ") || strings.Contains(rest[1], fmt.Sprint(total.Totalram*uint64(total.Unit)>>10)) || strings.Contains(rest[1], "MHz") {
+			t.Errorf("load, memory or clock of the host: %q", rest[1])
+		}
+		if strings.Contains(rest[2], "/fre-") || strings.Contains(rest[2], filepath.Dir(root)) {
+			t.Errorf("paths of the host in %q", rest[2])
+		}
 	}
 }
 

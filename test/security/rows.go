@@ -20,7 +20,7 @@ var Rows = []Row{
 	{"mount a cgroup file system for its release_agent (CVE-2022-0492); mount anything", []string{"test/security.TestMounts"}},
 	{"mounts that spread to or from the host and neighbours", []string{"test/security.TestSharedMounts"}},
 	{"floods of calls, garbage about them, answers left unread, calls of oneself without end, calls of another tenant's functions", []string{"engine.TestCallsHostile", "engine.TestCallLoops", "engine.TestCalls", "channel.TestCallFlood", "channel.TestCallMalformed"}},
-	{"set the host's kernel or read it through /proc and /sys", []string{"test/security.TestProc", "test/security.TestContainerSees"}},
+	{"set the host's kernel or read it through /proc and /sys", []string{"test/security.TestProc", "test/security.TestProcFiles", "test/security.TestContainerSees"}},
 	{"capabilities, root's ids, priorities, the clock", []string{"test/security.TestPrivileges"}},
 	{"the root of an ordinary image: its capabilities and its writable root", []string{"test/security.TestContainerRoot", "sandbox.TestContainerPrivileges", "sandbox.TestContainerCapabilities", "sandbox.TestScratch"}},
 	{"files of a container's that mean something to the kernel: whiteouts, attributes of overlays and capabilities (CVE-2021-3493, CVE-2023-2640), devices, set-id programs", []string{"test/security.TestContainerFiles", "test/security.TestContainerDevices", "test/security.TestContainerSetuid"}},

@@ -1,0 +1,361 @@
+package sandbox
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// procFiles are the files that a sandbox with Spec.ProcFiles has in /proc beside
+// its processes. Tools such as free, top, ps and df read them. The engine writes
+// them: they tell the sandbox's limits, and of the host only what any process can
+// ask the processor, uname(2) or clock_gettime(2) for.
+//
+//	Dir/proc                  a ramfs; sandboxes have read-only mounts of single files
+//	  mounts net              links, as the kernel's own
+//	  filesystems loadavg uptime version sys/…
+//	  cpus/N/cpuinfo stat     of sandboxes with time for N CPUs
+//	  memory/RANDOM/meminfo   of one sandbox
+type procFiles struct {
+	dir  string
+	log  *slog.Logger
+	boot time.Time // when the host booted
+
+	mu     sync.Mutex
+	closed bool
+	failed bool        // the last refresh did
+	timer  *time.Timer // to refresh by, while there are views
+	views  map[*procView]bool
+	cpus   map[int64]*os.File // the stat of each number of CPUs
+	uptime *os.File
+}
+
+// procView is the part that one sandbox has to itself.
+type procView struct {
+	sb *Sandbox
+
+	mu      sync.Mutex
+	meminfo *os.File // nil after the end
+}
+
+// Times and memory are written anew each second, later with many sandboxes.
+const (
+	refreshEvery = time.Second
+	refreshEach  = 5 * time.Millisecond
+)
+
+// procDir is where in the host's directory the files are mounted.
+func procDir(dir string) string { return filepath.Join(dir, "proc") }
+
+// uuidFile is the kernel's own: each reading gives another random number.
+const uuidFile = "/proc/sys/kernel/random/uuid"
+
+// openProcFiles mounts the files on dir, which it creates.
+func openProcFiles(dir string, log *slog.Logger) (*procFiles, error) {
+	p := &procFiles{dir: dir, log: log, views: map[*procView]bool{}, cpus: map[int64]*os.File{}}
+	p.boot = time.Now().Add(-sinceBoot())
+	p.timer = time.AfterFunc(refreshEvery, p.look)
+	p.timer.Stop()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	fd, err := newMount("ramfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, [2]string{"mode", "0755"})
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return nil, fmt.Errorf("mount %s: %w", dir, err)
+	}
+	err = errors.Join(os.Symlink("self/mounts", filepath.Join(dir, "mounts")), os.Symlink("self/net", filepath.Join(dir, "net")))
+	for name, text := range fixedFiles() {
+		err = errors.Join(err, p.write(name, text))
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.uptime, err = p.create("uptime")
+	return p, err
+}
+
+// fixedFiles are those that stay as they are, by their names.
+func fixedFiles() map[string]string {
+	var uts unix.Utsname
+	_ = unix.Uname(&uts) // fails for no buffer of its own
+	system, release, version := unix.ByteSliceToString(uts.Sysname[:]), unix.ByteSliceToString(uts.Release[:]), unix.ByteSliceToString(uts.Version[:])
+	files := map[string]string{
+		"filesystems":            "nodev\tproc\nnodev\ttmpfs\nnodev\tramfs\nnodev\toverlay\n",
+		"loadavg":                "0.00 0.00 0.00 0/0 0\n",
+		"version":                fmt.Sprintf("%s version %s (fre) %s\n", system, release, version),
+		"sys/kernel/ostype":      system + "\n",
+		"sys/kernel/osrelease":   release + "\n",
+		"sys/kernel/version":     version + "\n",
+		"sys/kernel/random/uuid": "",
+	}
+	for _, name := range []string{"kernel/pid_max", "kernel/cap_last_cap", "kernel/ngroups_max", "vm/overcommit_memory", "vm/max_map_count"} {
+		if text, err := os.ReadFile("/proc/sys/" + name); err == nil {
+			files["sys/"+name] = string(text)
+		}
+	}
+	return files
+}
+
+// create makes a file below the directory, readable by all whatever the umask.
+func (p *procFiles) create(name string) (*os.File, error) {
+	at := p.dir
+	parts := strings.Split(name, "/")
+	for _, part := range parts[:len(parts)-1] {
+		at = filepath.Join(at, part)
+		err := os.Mkdir(at, 0o755)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err = errors.Join(err, os.Chmod(at, 0o755)); err != nil {
+			return nil, err
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(p.dir, name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o444)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Chmod(0o444); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func (p *procFiles) write(name, text string) error {
+	f, err := p.create(name)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
+
+// add returns the sandbox's view and detached mounts of its files, in the order in
+// which they are attached. The caller removes the view and closes the mounts.
+func (p *procFiles) add(s *Sandbox, cpus int64) (v *procView, mounts []Mount, trees []int, err error) {
+	own := filepath.Join("memory", rand.Text()) // which others cannot tell anything by
+	v = &procView{sb: s}
+	defer func() {
+		if err == nil {
+			return
+		}
+		err = fmt.Errorf("make files of /proc: %w", err)
+		for _, fd := range trees {
+			unix.Close(fd)
+		}
+		p.remove(v)
+		v, trees = nil, nil
+	}()
+	if v.meminfo, err = p.create(filepath.Join(own, "meminfo")); err != nil {
+		return v, nil, trees, err
+	}
+	if _, err = v.meminfo.Write(meminfo(s.limits.MemoryBytes, 0, 0)); err != nil {
+		return v, nil, trees, err
+	}
+	class, err := p.enter(v, cpus)
+	if err != nil {
+		return v, nil, trees, err
+	}
+	for _, m := range [][2]string{
+		{"mounts", "/proc/mounts"}, {"net", "/proc/net"}, {"filesystems", "/proc/filesystems"}, {"loadavg", "/proc/loadavg"},
+		{"uptime", "/proc/uptime"}, {"version", "/proc/version"}, {"sys", "/proc/sys"}, {"", uuidFile},
+		{filepath.Join(class, "cpuinfo"), "/proc/cpuinfo"}, {filepath.Join(class, "stat"), "/proc/stat"},
+		{filepath.Join(own, "meminfo"), "/proc/meminfo"},
+	} {
+		source := uuidFile
+		if m[0] != "" {
+			source = filepath.Join(p.dir, m[0])
+		}
+		fd, err := cloneTree(source, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+		if err != nil {
+			return v, nil, trees, err
+		}
+		trees, mounts = append(trees, fd), append(mounts, Mount{Target: m[1]})
+	}
+	return v, mounts, trees, nil
+}
+
+// enter has v refreshed from now on, and returns the directory of its CPUs' files.
+func (p *procFiles) enter(v *procView, cpus int64) (string, error) {
+	class := filepath.Join("cpus", strconv.FormatInt(cpus, 10))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := len(p.cpus)
+	if p.cpus[cpus] == nil {
+		text, err := os.ReadFile("/proc/cpuinfo")
+		if err == nil {
+			err = p.write(filepath.Join(class, "cpuinfo"), cpuinfo(text, cpus))
+		}
+		if err != nil {
+			return "", err
+		}
+		if p.cpus[cpus], err = p.create(filepath.Join(class, "stat")); err != nil {
+			return "", err
+		}
+	}
+	if len(p.views) == 0 || len(p.cpus) != known { // nobody has written them lately
+		if err := p.refreshLocked(); err != nil {
+			return "", err
+		}
+	}
+	if p.views[v] = true; len(p.views) == 1 && !p.closed {
+		p.timer.Reset(refreshEvery)
+	}
+	return class, nil
+}
+
+// remove ends a view.
+func (p *procFiles) remove(v *procView) {
+	p.mu.Lock()
+	delete(p.views, v)
+	p.mu.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.meminfo != nil {
+		_ = v.meminfo.Close()
+		_ = os.RemoveAll(filepath.Dir(v.meminfo.Name()))
+		v.meminfo = nil
+	}
+}
+
+// look writes all that changes, as long as there are views.
+func (p *procFiles) look() {
+	p.mu.Lock()
+	views := make([]*procView, 0, len(p.views))
+	for v := range p.views {
+		views = append(views, v)
+	}
+	var err error
+	if !p.closed {
+		err = p.refreshLocked()
+	}
+	p.mu.Unlock()
+	for _, v := range views {
+		err = errors.Join(err, v.refresh())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil && !p.failed {
+		p.log.Error("files of sandboxes in /proc are not kept up to date", "dir", p.dir, "error", err)
+	}
+	if p.failed = err != nil; len(p.views) > 0 && !p.closed {
+		p.timer.Reset(refreshEvery + time.Duration(len(p.views))*refreshEach)
+	}
+}
+
+// refreshLocked writes the times. No file gets shorter.
+func (p *procFiles) refreshLocked() error {
+	up := sinceBoot()
+	_, err := p.uptime.WriteAt(fmt.Appendf(nil, "%.2f 0.00\n", up.Seconds()), 0)
+	for cpus, file := range p.cpus {
+		_, e := file.WriteAt(cpuTimes(cpus, up, p.boot), 0)
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// refresh writes what the sandbox uses of its memory.
+func (v *procView) refresh() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.meminfo == nil {
+		return nil
+	}
+	v.sb.mu.Lock()
+	limit := v.sb.limits.MemoryBytes
+	v.sb.mu.Unlock()
+	used, cached, err := v.sb.group.Memory()
+	if err == nil {
+		_, err = v.meminfo.WriteAt(meminfo(limit, used, cached), 0)
+	}
+	return err
+}
+
+func (p *procFiles) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	p.timer.Stop()
+	err := p.uptime.Close()
+	for _, file := range p.cpus {
+		err = errors.Join(err, file.Close())
+	}
+	return err
+}
+
+// sinceBoot is what the first number of /proc/uptime tells.
+func sinceBoot() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // fails for no clock that exists
+	return time.Duration(ts.Nano())
+}
+
+// meminfo is the file of that name (proc_meminfo(5)) for a limit, of which so much
+// is used, cached files included. It has always the same length.
+func meminfo(limit, used, cached int64) []byte {
+	used = min(used, limit)
+	cached = min(cached, used)
+	var b bytes.Buffer
+	for _, line := range []struct {
+		name  string
+		bytes int64
+	}{
+		{"MemTotal", limit}, {"MemFree", limit - used}, {"MemAvailable", limit - used + cached},
+		{"Buffers", 0}, {"Cached", cached}, {"SwapCached", 0}, {"Active", used - cached}, {"Inactive", cached},
+		{"SwapTotal", 0}, {"SwapFree", 0}, {"Dirty", 0}, {"Writeback", 0}, {"AnonPages", used - cached}, {"Mapped", 0},
+		{"Shmem", 0}, {"Slab", 0}, {"SReclaimable", 0}, {"SUnreclaim", 0},
+	} {
+		fmt.Fprintf(&b, "%-16s%14d kB\n", line.name+":", line.bytes>>10)
+	}
+	return b.Bytes()
+}
+
+// cpuTimes is /proc/stat (proc_stat(5)) with so many CPUs that were idle since boot,
+// in hundredths of seconds: tools count the share of a process by how these grow.
+func cpuTimes(cpus int64, up time.Duration, boot time.Time) []byte {
+	idle := int64(up / (10 * time.Millisecond))
+	b := fmt.Appendf(nil, "cpu  0 0 0 %d 0 0 0 0 0 0\n", idle*cpus)
+	for i := range cpus {
+		b = fmt.Appendf(b, "cpu%d 0 0 0 %d 0 0 0 0 0 0\n", i, idle)
+	}
+	return fmt.Appendf(b, "intr 0\nctxt 0\nbtime %d\nprocesses 0\nprocs_running 1\nprocs_blocked 0\n", boot.Unix())
+}
+
+// cpuFields are what /proc/cpuinfo tells of the processor, on x86 and on ARM, and
+// not of the kernel's state: no clock rate, which follows the load.
+var cpuFields = []string{
+	"vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags", "bogomips", "clflush size",
+	"cache_alignment", "address sizes", "BogoMIPS", "Features", "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision",
+}
+
+// cpuinfo makes of the host's file that of so many processors like its first.
+func cpuinfo(host []byte, cpus int64) string {
+	first, _, _ := strings.Cut(string(host), "\n\n")
+	var kind strings.Builder
+	for line := range strings.Lines(first) {
+		name, _, _ := strings.Cut(line, ":")
+		if slices.Contains(cpuFields, strings.TrimSpace(name)) {
+			kind.WriteString(strings.TrimSuffix(line, "\n") + "\n")
+		}
+	}
+	var b strings.Builder
+	for i := range cpus {
+		fmt.Fprintf(&b, "processor\t: %d\n%sphysical id\t: 0\nsiblings\t: %d\ncore id\t\t: %d\ncpu cores\t: %d\n\n", i, kind.String(), cpus, i, cpus)
+	}
+	return b.String()
+}
