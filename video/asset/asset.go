@@ -125,8 +125,9 @@ type Rendition struct {
 	Title      string `json:"title,omitempty"`
 	Default    bool   `json:"default,omitempty"`
 
-	TimeScale int       `json:"time_scale"` // units of a second in Segment.Duration
-	Init      int64     `json:"init"`       // bytes
+	TimeScale int       `json:"time_scale"`      // units of a second in Segment.Duration
+	Shift     int64     `json:"shift,omitempty"` // units that the edit list takes off times
+	Init      int64     `json:"init"`            // bytes
 	Segments  []Segment `json:"segments,omitempty"`
 }
 
@@ -181,6 +182,15 @@ func (r *Rendition) Total() float64 {
 		all += s.Duration
 	}
 	return float64(all) / float64(r.TimeScale)
+}
+
+// Lasts is how long it is seen or heard, in seconds: of sound, the priming that the edit list
+// takes away is not.
+func (r *Rendition) Lasts() float64 {
+	if r.Kind != "audio" {
+		return r.Total()
+	}
+	return r.Total() - float64(r.Shift)/float64(r.TimeScale)
 }
 
 // Longest segment in seconds.

@@ -1,12 +1,13 @@
 package live
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/Eyevinn/dash-mpd/mpd"
+
+	"github.com/fre-engine/fre/video/playlist"
 )
 
 // manifestLocked is the stream as DASH has it (ISO/IEC 23009-1), a period for each epoch that
@@ -48,7 +49,7 @@ func (s *Stream) manifestLocked() ([]byte, error) {
 		for _, all := range of[e] {
 			end = max(end, all[len(all)-1].end())
 		}
-		if i < len(epochs)-1 && end-e.Start >= time.Second { // dash-mpd cannot write shorter ones
+		if i < len(epochs)-1 && end > e.Start {
 			p.Duration = duration(end - e.Start)
 		}
 		m.AppendPeriod(p)
@@ -96,11 +97,7 @@ func (s *Stream) manifestLocked() ([]byte, error) {
 			p.AppendAdaptationSet(pictures)
 		}
 	}
-	var b bytes.Buffer
-	if _, err := m.Write(&b, "  ", true); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
+	return playlist.Manifest(m)
 }
 
 // template says where a track's segments of an epoch are.
@@ -131,6 +128,6 @@ func (s *Stream) template(e *epoch, all []*segment) *mpd.SegmentTemplateType {
 }
 
 func duration(d time.Duration) *mpd.Duration {
-	v := mpd.Duration(d)
+	v := mpd.Duration(d.Round(time.Microsecond))
 	return &v
 }

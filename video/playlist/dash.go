@@ -3,6 +3,7 @@ package playlist
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"time"
 
 	"github.com/Eyevinn/dash-mpd/mpd"
@@ -59,11 +60,22 @@ func DASH(a *asset.Asset) ([]byte, error) {
 		set.AppendRepresentation(rep)
 		period.AppendAdaptationSet(set)
 	}
+	return Manifest(m)
+}
+
+// nanoseconds is what dash-mpd 0.12 makes of a duration of less than a second: the number of
+// nanoseconds and a byte that is no text.
+var nanoseconds = regexp.MustCompile(`="PT(\d{1,9})\x{FFFD}S"`)
+
+// Manifest is m as XML.
+func Manifest(m *mpd.MPD) ([]byte, error) {
 	var b bytes.Buffer
 	if _, err := m.Write(&b, "  ", true); err != nil {
 		return nil, err
 	}
-	return b.Bytes(), nil
+	return nanoseconds.ReplaceAllFunc(b.Bytes(), func(s []byte) []byte {
+		return fmt.Appendf(nil, `="PT0.%09sS"`, nanoseconds.FindSubmatch(s)[1])
+	}), nil
 }
 
 // pictures are the renditions with HDR or those without it; nil if there are none. Who does not
@@ -117,7 +129,7 @@ func template(r *asset.Rendition) *mpd.SegmentTemplateType {
 }
 
 func seconds(s float64) *mpd.Duration {
-	d := mpd.Duration(s * float64(time.Second))
+	d := mpd.Duration(time.Duration(s * float64(time.Second)).Round(time.Microsecond))
 	return &d
 }
 

@@ -218,6 +218,7 @@ func segments(r *asset.Rendition, head string, add func(*m3u8.MediaPlaylist, int
 			return nil, err
 		}
 	}
+	p.SetTargetDuration(max(1, p.TargetDuration)) // of clips of less than half a second it is 0, which players refuse
 	p.Close()
 	return p.Encode().Bytes(), nil
 }

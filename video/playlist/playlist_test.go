@@ -2,9 +2,11 @@ package playlist_test
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -173,6 +175,51 @@ func TestRanges(t *testing.T) {
 		sets := strings.Split(string(manifest), "<AdaptationSet")[1:]
 		if want := max(1, len(tt.want)/2); len(sets) != want || want == 2 && (strings.Contains(sets[0], "cicp:TransferCharacteristics") || !strings.Contains(sets[1], fmt.Sprintf(`cicp:TransferCharacteristics" value="%d"`, tt.colours[1].Transfer))) {
 			t.Errorf("%s", manifest)
+		}
+	}
+}
+
+// TestShort: of an asset of any length, down to a single picture, players get durations that are
+// such (xs:duration, XML Schema part 2, 3.2.6), and a target duration.
+func TestShort(t *testing.T) {
+	duration := regexp.MustCompile(`="PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d{1,2}(?:\.\d+)?)S)?"`)
+	for _, seconds := range []float64{1. / 240, 1. / 60, 0.04, 0.1, 0.2, 0.999999, 1, 1.5, 59.96, 60, 3600.25} {
+		r := &asset.Rendition{
+			Name: "v180p", Kind: "video", Codec: "avc1.64001e", Width: 320, Height: 180, FrameRate: media.Fraction{Num: 25, Den: 1}, TimeScale: 90000, Init: 700,
+			Segments: []asset.Segment{{Offset: 700, Size: 1000000, Duration: int64(90000 * seconds), Key: 600}},
+		}
+		a := &asset.Asset{Duration: seconds, Renditions: []*asset.Rendition{r}}
+		manifest, err := playlist.DASH(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream.CheckManifest(t, manifest)
+		_, rest, _ := strings.Cut(string(manifest), "mediaPresentationDuration")
+		m := duration.FindStringSubmatch(rest)
+		got := 0.0
+		for i, unit := range []float64{3600, 60, 1} {
+			if m != nil && m[i+1] != "" {
+				n, err := strconv.ParseFloat(m[i+1], 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got += n * unit
+			}
+		}
+		if math.Abs(got-seconds) > 1e-5 {
+			t.Errorf("%v seconds are %v in\n%s", seconds, got, manifest)
+		}
+		for name, b := range map[string]func() ([]byte, error){
+			"segments": func() ([]byte, error) { return playlist.Media(a, r, playlist.MP4) },
+			"keys":     func() ([]byte, error) { return playlist.Keys(r) },
+		} {
+			text, err := b()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := fmt.Sprintf("#EXT-X-TARGETDURATION:%d\n", max(1, int(math.Round(seconds)))); !strings.Contains(string(text), want) || strings.Contains(string(text), "#EXTINF:0,") || strings.Contains(string(text), "#EXTINF:0.000,") {
+				t.Errorf("%s of %v seconds:\n%s", name, seconds, text)
+			}
 		}
 	}
 }

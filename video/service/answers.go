@@ -29,10 +29,10 @@ func checkSource(s *media.Source) error {
 	return nil
 }
 
-// checkMade looks at what is said to have been made, of no more than most segments.
-func checkMade(m *media.Made, most int) error {
-	if len(m.Segments) > most {
-		return &brokenError{fmt.Sprintf("the transcoder announces %d segments; there can be %d", len(m.Segments), most)}
+// checkMade looks at what is said to have been made, of least to most segments.
+func checkMade(m *media.Made, least, most int) error {
+	if len(m.Segments) < least || len(m.Segments) > most {
+		return &brokenError{fmt.Sprintf("the transcoder announces %d segments; there can be %d to %d", len(m.Segments), least, most)}
 	}
 	if m.Init < 0 || m.Init > mostAnswer {
 		return &brokenError{fmt.Sprintf("the transcoder announces %d bytes", m.Init)}
@@ -56,7 +56,7 @@ func checkChunk(c *media.Chunked, q *media.Chunk) error {
 		return &brokenError{fmt.Sprintf("%d frames in %d rungs, of %d in %d", c.Frames, len(c.Rungs), all, len(q.Rungs))}
 	}
 	for i := range c.Rungs {
-		if err := checkMade(&c.Rungs[i], (all+q.Grid.Segment-1)/q.Grid.Segment); err != nil {
+		if err := checkMade(&c.Rungs[i], min(1, c.Frames), (all+q.Grid.Segment-1)/q.Grid.Segment); err != nil {
 			return err
 		}
 	}

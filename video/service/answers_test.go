@@ -38,6 +38,9 @@ func TestAnswersBounded(t *testing.T) {
 		{"a thumbnail for ever", "/thumbs", media.Sheets{Width: thumbsWidth, Height: 90, Count: 1, Sheets: few(1, 9), Interval: 1e300}, "1 pictures", asset.Ready},
 		{"thumbnails without bounds", "/thumbs", media.Sheets{Width: 1 << 40, Height: 90, Count: 2, Sheets: few(1, 9), Interval: 1}, "2 pictures", asset.Ready},
 		{"sound of many segments", "/sound", media.Made{Init: 9, Segments: few(100_000, 9)}, "announces 100000 segments", asset.Ready},
+		{"sound without a segment", "/sound", media.Made{Init: 9}, "announces 0 segments", asset.Ready},
+		{"pictures without a segment", "/chunk", media.Chunked{Frames: 1, Rungs: []media.Made{{Init: 9}}}, "announces 0 segments", asset.Failed},
+		{"no picture", "/chunk", media.Chunked{Rungs: make([]media.Made, 1)}, "nothing of it could be decoded", asset.Failed},
 		{"empty segments of sound", "/sound", media.Made{Init: 9, Segments: few(2, 0)}, "a segment of 0 bytes", asset.Ready},
 		{"sound of fewer bytes than none", "/sound", media.Made{Init: -9, Segments: few(1, 9)}, "-9 bytes", asset.Ready},
 		{"a head without an end", "/sound", media.Made{Init: 9, Segments: few(1_000_000, 9)}, "its head has more than", asset.Ready},
@@ -60,5 +63,33 @@ func TestAnswersBounded(t *testing.T) {
 				t.Errorf("it has %.200s", left)
 			}
 		})
+	}
+}
+
+// TestLasts: an asset is as long as its longest track, of which what encoders of sound put before
+// and behind it is no part.
+func TestLasts(t *testing.T) {
+	track := func(kind string, scale, shift int, units ...int64) *asset.Rendition {
+		r := &asset.Rendition{Kind: kind, TimeScale: scale, Shift: int64(shift)}
+		for _, n := range units {
+			r.Segments = append(r.Segments, asset.Segment{Duration: n})
+		}
+		return r
+	}
+	picture := track("video", 90000, 6000, 360000, 180000)
+	for _, tt := range []struct {
+		name   string
+		tracks []*asset.Rendition
+		want   float64
+	}{
+		{"pictures", []*asset.Rendition{picture}, 6},
+		{"sound as long", []*asset.Rendition{picture, track("audio", 48000, 1024, 6*48000+2048)}, 6},
+		{"sound that is shorter", []*asset.Rendition{picture, track("audio", 48000, 1024, 49024)}, 6},
+		{"sound that goes on", []*asset.Rendition{picture, track("audio", 48000, 1024, 6*48000, 8*48000+1024), track("audio", 48000, 0, 48000)}, 14},
+		{"sound", []*asset.Rendition{track("audio", 48000, 1024, 48000+1024)}, 1},
+	} {
+		if got := lasts(tt.tracks); got != tt.want {
+			t.Errorf("%s: %v seconds, want %v", tt.name, got, tt.want)
+		}
 	}
 }

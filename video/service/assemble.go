@@ -46,6 +46,9 @@ func (w *work) publish(name, job string, at, size int64) error {
 // of. All parts have the same initialisation segment.
 func (w *work) assemble(r *asset.Rendition, parts []part) error {
 	err := write(w.library.Path(w.id, r.Name+".mp4"), func(to *os.File) error { return join(to, r, parts) })
+	if err == nil && len(r.Segments) == 0 {
+		err = errors.New("nothing of it could be decoded")
+	}
 	if err != nil {
 		return fmt.Errorf("assemble %s: %w", r.Name, err)
 	}
@@ -135,6 +138,9 @@ func (f *fragmentReader) init(r *asset.Rendition, b []byte) error {
 	f.trex = file.Init.Moov.Mvex.Trex
 	track := file.Init.Moov.Trak
 	r.TimeScale = int(track.Mdia.Mdhd.Timescale)
+	if e := track.Edts; e != nil && len(e.Elst) == 1 && len(e.Elst[0].Entries) == 1 {
+		r.Shift = e.Elst[0].Entries[0].MediaTime
+	}
 	stsd := track.Mdia.Minf.Stbl.Stsd
 	switch {
 	case stsd.AvcX != nil:

@@ -312,7 +312,7 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	if len(renditions) == 0 {
 		return errors.New("nothing of it could be decoded")
 	}
-	duration := renditions[0].Total()
+	duration := lasts(renditions)
 	last := 0.1 // seconds
 	if p.Video >= 0 {
 		last = p.Seconds(1)
@@ -345,6 +345,20 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 		return nil
 	})
 	return err
+}
+
+// lasts is how long an asset is, in seconds: as long as the track that goes on longest, for
+// players of DASH stop there. The last frames of sound are filled up by the encoders, the
+// source's and the asset's own, which makes no asset longer.
+func lasts(renditions []*asset.Rendition) float64 {
+	const filled = 0.05
+	longest := renditions[0].Lasts()
+	for _, r := range renditions[1:] {
+		if d := r.Lasts(); d > longest+filled {
+			longest = d
+		}
+	}
+	return longest
 }
 
 // The heads of what is kept of sound, subtitles and thumbnails: what was made, or why nothing
@@ -386,7 +400,7 @@ func (w *work) sound(ctx context.Context, a *asset.Asset, i, stream int) (*sound
 	if _, err := kept(file, made); err != nil {
 		q := media.Sound{Source: w.id, Stream: stream, Segment: a.Plan.Segment, Offset: a.Source.Offset, Joined: a.Source.Joins > 0, Most: a.Plan.Most}
 		err := w.job(ctx, w.cfg.wholeTimeout(a.Source.Duration), "/sound", q, &made.Made, func(rest io.Reader) error {
-			if err := checkMade(&made.Made, mostSegments(q.Most, q.Segment)); err != nil {
+			if err := checkMade(&made.Made, 1, mostSegments(q.Most, q.Segment)); err != nil {
 				return err
 			}
 			return keep(file, made, rest, bytesOf(&made.Made))

@@ -92,8 +92,9 @@ type encoding struct {
 // rung is one rendition of it.
 type rung struct {
 	codec   *codec
-	colour  media.Colour
-	encoder *ffmpeg.Encoder
+	reorder int // frames by which one is decoded at most before it is shown, as the encoder's header says
+	want    media.Rung
+	encoder *ffmpeg.Encoder // nil before the first picture: SVT-AV1 1.4 never ends if it has had none
 	packet  *ffmpeg.Packet
 	frame   *ffmpeg.Frame
 	frames  int // given to the encoder
@@ -102,7 +103,9 @@ type rung struct {
 
 func (e *encoding) close() {
 	for _, r := range e.rungs {
-		r.encoder.Close()
+		if r.encoder != nil {
+			r.encoder.Close()
+		}
 		r.packet.Close()
 		r.frame.Close()
 	}
@@ -115,27 +118,29 @@ func (e *encoding) close() {
 }
 
 func (e *encoding) open() error {
-	rate := ffmpeg.Rational{Num: e.c.Grid.Rate.Num, Den: e.c.Grid.Rate.Den}
 	for _, want := range e.c.Rungs {
 		codec, err := codecOf(want.Codec)
 		if err != nil {
 			return err
 		}
-		encoder, err := ffmpeg.NewEncoder(ffmpeg.EncoderOptions{
-			Codec: codec.encoder, TimeBase: ffmpeg.Rational{Num: rate.Den, Den: rate.Num}, FrameRate: rate, Threads: e.c.Threads,
-			Width: want.Width, Height: want.Height, PixelFormat: formatOf(want.Colour), SampleRatio: ffmpeg.Rational{Num: 1, Den: 1},
-			Colour:  ffmpeg.Colour{Primaries: want.Colour.Primaries, Transfer: want.Colour.Transfer, Matrix: want.Colour.Matrix},
-			Options: encoderOptions(codec, e.c, want),
-		})
-		if err != nil {
-			return err
-		}
 		e.rungs = append(e.rungs, &rung{
-			codec: codec, colour: want.Colour, encoder: encoder, packet: ffmpeg.NewPacket(), frame: ffmpeg.NewFrame(),
+			codec: codec, want: want, packet: ffmpeg.NewPacket(), frame: ffmpeg.NewFrame(),
 			fragments: fragments{limit: mostOfRung, number: e.c.From / e.c.Grid.Segment},
 		})
 	}
 	return nil
+}
+
+// encoderOf opens a rung's encoder.
+func (e *encoding) encoderOf(r *rung) (err error) {
+	rate, c := ffmpeg.Rational{Num: e.c.Grid.Rate.Num, Den: e.c.Grid.Rate.Den}, r.want.Colour
+	r.encoder, err = ffmpeg.NewEncoder(ffmpeg.EncoderOptions{
+		Codec: r.codec.encoder, TimeBase: ffmpeg.Rational{Num: rate.Den, Den: rate.Num}, FrameRate: rate, Threads: e.c.Threads,
+		Width: r.want.Width, Height: r.want.Height, PixelFormat: formatOf(c), SampleRatio: ffmpeg.Rational{Num: 1, Den: 1},
+		Colour:  ffmpeg.Colour{Primaries: c.Primaries, Transfer: c.Transfer, Matrix: c.Matrix},
+		Options: encoderOptions(r.codec, e.c, r.want),
+	})
+	return err
 }
 
 // base is the unit of time before the grid: half of the stream's, for each field has one.
@@ -246,13 +251,16 @@ func (e *encoding) run() error {
 			return err
 		}
 	}
+	if e.c.From == 0 && e.rungs[0].frames == 0 {
+		return errNoPicture
+	}
 	return nil
 }
 
 // blank encodes black pictures.
 func (e *encoding) blank() error {
 	for i, r := range e.rungs {
-		black, err := ffmpeg.NewPicture(e.c.Rungs[i].Width, e.c.Rungs[i].Height, formatOf(r.colour))
+		black, err := ffmpeg.NewPicture(e.c.Rungs[i].Width, e.c.Rungs[i].Height, formatOf(r.want.Colour))
 		if err != nil {
 			return err
 		}
@@ -391,6 +399,11 @@ func (e *encoding) give(r *rung, f *ffmpeg.Frame) error {
 	if r.frames == MostFrames {
 		return fmt.Errorf("the chunk has more than %d frames", MostFrames)
 	}
+	if r.encoder == nil {
+		if err := e.encoderOf(r); err != nil {
+			return err
+		}
+	}
 	f.SetPTS(int64(e.c.From + r.frames))
 	f.ForceKey(r.frames%e.c.Grid.Segment == 0)
 	r.frames++
@@ -442,11 +455,15 @@ func (e *encoding) packets(r *rung) error {
 		}
 		data := r.codec.sample(r.packet.Data())
 		r.open = append(r.open, mp4.FullSample{
-			Sample:     mp4.NewSample(flags, uint32(to-from), uint32(len(data)), int32(e.time(int(r.packet.PTS()))-from)),
+			Sample:     mp4.NewSample(flags, uint32(to-from), uint32(len(data)), int32(max(0, e.time(int(r.packet.PTS()))+e.lead(r)-from))),
 			DecodeTime: uint64(from), Data: data,
 		})
 	}
 }
+
+// lead is how much later than it is decoded a rung's first picture is shown, so that none is
+// shown before it is decoded; its edit list takes that off, in units of timeScale.
+func (e *encoding) lead(r *rung) int64 { return e.time(r.reorder) }
 
 // time of a frame of the grid, in units of timeScale.
 func (e *encoding) time(frame int) int64 {
@@ -460,8 +477,11 @@ func (e *encoding) describe(r *rung) error {
 	if err := r.codec.describe(track, r, r.encoder.Header()); err != nil {
 		return fmt.Errorf("describe the video: %w", err)
 	}
+	if n := e.lead(r); n > 0 {
+		shifted(track, n)
+	}
 	if entry, ok := track.Mdia.Minf.Stbl.Stsd.Children[0].(*mp4.VisualSampleEntryBox); ok {
-		c := r.colour
+		c := r.want.Colour
 		entry.AddChild(&mp4.ColrBox{ColorType: "nclx", ColorPrimaries: uint16(c.Primaries), TransferCharacteristics: uint16(c.Transfer), MatrixCoefficients: uint16(c.Matrix)})
 	}
 	return r.begin(init)

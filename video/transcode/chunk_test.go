@@ -43,19 +43,29 @@ func TestChunks(t *testing.T) {
 		grid   media.Grid
 		chunk  int // frames
 		frames int
+		codec  string
+		preset string
 	}{
-		{"b-frames.mp4", strings.Fields("-f lavfi -i testsrc2=size=320x180:rate=25:duration=5 -c:v libx264 -bf 3 -g 60"), media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: 25}, 50, 125},
-		{"ntsc.mkv", strings.Fields("-f lavfi -i testsrc2=size=320x180:rate=30000/1001:duration=4 -c:v libx264"), media.Grid{Rate: media.Fraction{Num: 30000, Den: 1001}, Segment: 30}, 60, 120},
-		{"variable.mp4", strings.Fields("-f lavfi -i testsrc2=size=320x180:rate=24:duration=4 -vf select='not(between(n\\,30\\,50))' -vsync vfr -c:v libx264"), media.Grid{Rate: media.Fraction{Num: 24, Den: 1}, Segment: 24}, 48, 96},
-		{"odd.avi", strings.Fields("-f lavfi -i testsrc2=size=322x182:rate=10:duration=3 -c:v mpeg4"), media.Grid{Rate: media.Fraction{Num: 10, Den: 1}, Segment: 10}, 20, 30},
+		{"b-frames.mp4", strings.Fields("-f lavfi -i testsrc2=size=320x180:rate=25:duration=5 -c:v libx264 -bf 3 -g 60"), media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: 25}, 50, 125, "", "ultrafast"},
+		{"ntsc.mkv", strings.Fields("-f lavfi -i testsrc2=size=320x180:rate=30000/1001:duration=4 -c:v libx264"), media.Grid{Rate: media.Fraction{Num: 30000, Den: 1001}, Segment: 30}, 60, 120, "", "ultrafast"},
+		{"reordered.mp4", strings.Fields("-f lavfi -i testsrc2=size=320x180:rate=30000/1001:duration=4 -c:v libx264"), media.Grid{Rate: media.Fraction{Num: 30000, Den: 1001}, Segment: 30}, 60, 120, "", "medium"},
+		{"reordered-hevc.mp4", strings.Fields("-f lavfi -i testsrc2=size=320x180:rate=25:duration=2 -c:v libx264"), media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: 25}, 50, 50, media.HEVC, "medium"},
+		{"av1.mp4", strings.Fields("-f lavfi -i testsrc2=size=320x180:rate=25:duration=2 -c:v libx264"), media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: 25}, 50, 50, media.AV1, "ultrafast"},
+		{"three.mp4", strings.Fields("-f lavfi -i testsrc2=size=320x180:rate=25:duration=0.12 -c:v libx264"), media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: 25}, 50, 3, "", "medium"},
+		{"one.mp4", strings.Fields("-f lavfi -i testsrc2=size=320x180:rate=25 -frames:v 1 -c:v libx264"), media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: 25}, 50, 1, "", "medium"},
+		{"variable.mp4", strings.Fields("-f lavfi -i testsrc2=size=320x180:rate=24:duration=4 -vf select='not(between(n\\,30\\,50))' -vsync vfr -c:v libx264"), media.Grid{Rate: media.Fraction{Num: 24, Den: 1}, Segment: 24}, 48, 96, "", "ultrafast"},
+		{"odd.avi", strings.Fields("-f lavfi -i testsrc2=size=322x182:rate=10:duration=3 -c:v mpeg4"), media.Grid{Rate: media.Fraction{Num: 10, Den: 1}, Segment: 10}, 20, 30, "", "ultrafast"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := clip(t, tt.name, tt.args...)
 			rungs := []media.Rung{{Name: "180p", Width: 320, Height: 180, BitRate: 1_000_000}, {Name: "90p", Width: 160, Height: 90, BitRate: 200_000}}
+			if tt.codec != "" {
+				rungs = media.In(tt.codec, rungs)
+			}
 			files := make([][]byte, len(rungs))
 			total := 0
 			for from := 0; ; from += tt.chunk {
-				head, bodies, err := transcode.Chunk(path, media.Chunk{Grid: tt.grid, From: from, To: from + tt.chunk, Rungs: rungs, Preset: "ultrafast", Threads: 1})
+				head, bodies, err := transcode.Chunk(path, media.Chunk{Grid: tt.grid, From: from, To: from + tt.chunk, Rungs: rungs, Preset: tt.preset, Threads: 1})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -21,7 +21,7 @@ type codec struct {
 	encoder  string                                            // the libraries' name
 	own      string                                            // the option for the encoder's own; "": it has no limit beside a constant quality
 	options  func(preset string) map[string]string             // beside those that are common
-	describe func(track *mp4.TrakBox, r *rung, h []byte) error // makes the sample entry of the encoder's header
+	describe func(track *mp4.TrakBox, r *rung, h []byte) error // makes the sample entry of the encoder's header, and notes the rung's reorder
 	sample   func(packet []byte) []byte                        // as a file has it; it does not keep packet
 	bright   string                                            // the profile with 10 bits; "": the encoder knows
 }
@@ -85,7 +85,7 @@ func svtAV1(preset string) map[string]string {
 // lengths, in place of start codes.
 func units(packet []byte) []byte { return avc.ConvertByteStreamToNaluSample(bytes.Clone(packet)) }
 
-func describeAVC(track *mp4.TrakBox, _ *rung, header []byte) error {
+func describeAVC(track *mp4.TrakBox, r *rung, header []byte) error {
 	var sps, pps [][]byte
 	for _, unit := range avc.ExtractNalusFromByteStream(header) {
 		switch avc.GetNaluType(unit[0]) {
@@ -98,12 +98,19 @@ func describeAVC(track *mp4.TrakBox, _ *rung, header []byte) error {
 	if len(sps) == 0 || len(pps) == 0 {
 		return errNoHeader
 	}
+	set, err := avc.ParseSPSNALUnit(sps[0], true)
+	if err != nil {
+		return err
+	}
+	if set.VUI != nil {
+		r.reorder = int(set.VUI.MaxNumReorderFrames) //nolint:gosec // 16 at most (ISO/IEC 14496-10 annex E)
+	}
 	return track.SetAVCDescriptor("avc1", sps, pps, true)
 }
 
 var errNoHeader = errors.New("the encoder says nothing of what it makes")
 
-func describeHEVC(track *mp4.TrakBox, _ *rung, header []byte) error {
+func describeHEVC(track *mp4.TrakBox, r *rung, header []byte) error {
 	var vps, sps, pps [][]byte
 	for _, unit := range avc.ExtractNalusFromByteStream(header) {
 		switch hevc.GetNaluType(unit[0]) {
@@ -117,6 +124,13 @@ func describeHEVC(track *mp4.TrakBox, _ *rung, header []byte) error {
 	}
 	if len(vps) == 0 || len(sps) == 0 || len(pps) == 0 {
 		return errNoHeader
+	}
+	set, err := hevc.ParseSPSNALUnit(sps[0])
+	if err != nil {
+		return err
+	}
+	for _, layer := range set.SubLayeringOrderingInfos {
+		r.reorder = max(r.reorder, int(layer.MaxNumReorderPics))
 	}
 	return track.SetHEVCDescriptor("hvc1", vps, sps, pps, nil, true)
 }
@@ -178,7 +192,7 @@ func describeAV1(track *mp4.TrakBox, r *rung, header []byte) error {
 		}
 		w, h := r.encoder.Size()
 		deep := byte(0)
-		if r.colour.HDR() {
+		if r.want.Colour.HDR() {
 			deep = 1
 		}
 		track.Tkhd.Width, track.Tkhd.Height = mp4.Fixed32(w<<16), mp4.Fixed32(h<<16)

@@ -25,6 +25,14 @@ type fragments struct {
 	open   []mp4.FullSample // of the one that is not whole
 }
 
+// shifted writes an edit list that takes so many units off a track's times. Browsers, Apple's
+// players and libavformat all follow one such edit; of composition offsets that are negative
+// instead, libavformat makes times that are later by the most negative one.
+func shifted(track *mp4.TrakBox, units int64) {
+	list := &mp4.ElstBox{Version: 1, Entries: []mp4.ElstEntry{{MediaTime: units, MediaRateInteger: 1}}}
+	track.AddChild(&mp4.EdtsBox{Elst: []*mp4.ElstBox{list}, Children: []mp4.Box{list}})
+}
+
 // begin writes the initialisation segment.
 func (f *fragments) begin(init *mp4.InitSegment) error {
 	n, err := f.add(init)

@@ -108,7 +108,7 @@ func (e *sounding) run() (err error) {
 		return err
 	}
 	if e.graph == nil {
-		return errors.New("nothing of the sound could be decoded")
+		return errNoSound
 	}
 	if err := e.graph.End(e.next); err != nil {
 		return err
@@ -122,8 +122,16 @@ func (e *sounding) run() (err error) {
 	if err := e.packets(); err != nil {
 		return err
 	}
-	return e.cut()
+	if err := e.cut(); err != nil {
+		return err
+	}
+	if len(e.made.Segments) == 0 {
+		return errNoSound
+	}
+	return nil
 }
+
+var errNoSound = errors.New("nothing of the sound could be decoded")
 
 // describe writes the initialisation segment.
 func (e *sounding) describe() error {
@@ -141,11 +149,7 @@ func (e *sounding) describe() error {
 	if err := track.SetAACDescriptor(aac.AAClc, sampleRate); err != nil {
 		return fmt.Errorf("describe the sound: %w", err)
 	}
-	edits := &mp4.EdtsBox{}
-	list := &mp4.ElstBox{Version: 1, Entries: []mp4.ElstEntry{{MediaTime: int64(e.encoder.Delay()), MediaRateInteger: 1}}}
-	edits.Elst = append(edits.Elst, list)
-	edits.Children = append(edits.Children, list)
-	track.AddChild(edits)
+	shifted(track, int64(e.encoder.Delay()))
 	return e.begin(init)
 }
 
