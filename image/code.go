@@ -47,6 +47,9 @@ func (b *Builder) code(ctx context.Context, of *buildOf, runtime Runtime) (store
 		part.Tree, err = b.codeTree(ctx, of, source, of.t.Code.Path)
 		return err
 	})
+	if err == nil {
+		err = b.checkSyntax(ctx, of, runtime, part.Tree)
+	}
 	if of.t.Code.Git != nil && err == nil {
 		part.Hash = "git:" + of.lock.Git.Commit
 	}

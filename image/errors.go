@@ -104,5 +104,9 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("%s: exit status %d: %s", name, e.Code, strings.TrimRight(e.Output, "\n"))
 }
 
+// signalled says whether a signal ended the step. PHP ends with 255, which is no
+// signal's status.
+func (e *ExitError) signalled() bool { return e.Code > 128 && e.Code <= 128+64 }
+
 // ErrUnknownBase is returned for a base environment that is none of FRE's.
 var ErrUnknownBase = errors.New("unknown base environment")

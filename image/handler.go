@@ -36,9 +36,9 @@ func (c *codeTree) checkHandler(t *Template, rootfs string) error {
 	case at < 0:
 		return nil
 	case t.Runtime == "python" && t.Packages.Pip.None(): // else the module may be a package's
-		return c.checkModule(t.Handler, strings.ReplaceAll(t.Handler[:at], ".", "/"), ".py")
+		return c.checkModule(t.Handler, strings.ReplaceAll(t.Handler[:at], ".", "/"), ".py", ".pyc", ".so")
 	case t.Runtime == "node" && t.Packages.NPM.None():
-		return c.checkModule(t.Handler, path.Clean(t.Handler[:at]), ".js")
+		return c.checkModule(t.Handler, path.Clean(t.Handler[:at]), ".js", ".cjs", ".mjs", ".json", ".node")
 	case t.Runtime == "php":
 		return c.checkFile(t.Handler, path.Clean(t.Handler[:at])+".php")
 	case t.Runtime == "ruby":
@@ -106,15 +106,15 @@ func (c *codeTree) checkFile(handler, name string) error {
 	return c.handlerError(handler, "there is no %s in the code: write it, or name the file that is there (found: %s)", name, c.topNames())
 }
 
-// checkModule wants a file or directory of the module's name, whatever its
-// extension: the languages know many.
-func (c *codeTree) checkModule(handler, module, extension string) error {
+// checkModule wants a directory of the module's name, or a file with one of the
+// extensions that the language loads.
+func (c *codeTree) checkModule(handler, module string, extensions ...string) error {
 	for name := range c.entries {
-		if name == module || strings.HasPrefix(name, module+".") {
+		if name == module || strings.HasPrefix(name, module+".") && slices.Contains(extensions, path.Ext(name)) {
 			return nil
 		}
 	}
-	return c.handlerError(handler, "there is no %s in the code: write it, or name the module that is there (found: %s)", module+extension, c.topNames())
+	return c.handlerError(handler, "there is no %s in the code: write it, or name the module that is there (found: %s)", module+extensions[0], c.topNames())
 }
 
 func (*codeTree) handlerError(handler, format string, args ...any) error {

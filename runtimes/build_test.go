@@ -266,6 +266,15 @@ print([m.__name__ for m in sys.modules.values() if (getattr(m, "__file__", None)
 		t.Errorf("modules without bytecode: %s", out)
 	}
 
+	t.Run("broken code", func(t *testing.T) {
+		for _, contract := range []string{"fre", "lambda", "wsgi"} {
+			_, _, err := w.buildFiles(t, map[string]string{"fret.yaml": "id: f\nbase: python\ncontract: " + contract + "\nhandler: main.handle\n", "main.py": "def handle(:\n"}, nil)
+			w.refused(t, err, "main.py")
+		}
+		_, _, err := w.buildFiles(t, map[string]string{"fret.yaml": "id: f\nbase: python\nruntime: native\nhandler: run\n", "run": "#!/usr/bin/env python3\n(\n"}, nil)
+		w.refused(t, err, "run")
+	})
+	w.runner.runs = nil
 	t.Run("the lock and the store answer", func(t *testing.T) {
 		again, lock2, err := w.build(t, fmt.Sprintf(template, `"requests==2.32.3", "lxml==5.3.0"`), "main.py", lock)
 		if err != nil {
@@ -890,6 +899,9 @@ end
 			if string(body) != "hello world" {
 				t.Errorf("answered %q", body)
 			}
+			write(t, runtime+"/"+tt.file, tt.code+"(((\n")
+			_, _, err = w.Build(t.Context(), root, nil)
+			w.refused(t, err, tt.file)
 		})
 	}
 	for runtime, handler := range map[string]string{"python": "main.handle", "node": "index.handle", "java": "A.handle", "php": "index.handle", "ruby": "main.handle"} {
@@ -906,6 +918,15 @@ end
 				t.Errorf("ran %q", w.runner.runs)
 			}
 		})
+	}
+}
+
+// refused expects a build to refuse code that its language cannot parse, by the file's name.
+func (w *workshop) refused(t *testing.T, err error, file string) {
+	t.Helper()
+	var errs image.TemplateErrors
+	if !errors.As(err, &errs) || !strings.Contains(err.Error(), file) || strings.Contains(err.Error(), "/work/") {
+		t.Errorf("broken %s: %v", file, err)
 	}
 }
 

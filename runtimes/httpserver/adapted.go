@@ -11,8 +11,8 @@ import (
 )
 
 // Adapted is another runtime's variant for a contract whose functions are
-// processes that the adapter starts. It has the methods of image.Runtime alone:
-// what else the other is, an interpreter with a bootstrap, it is not.
+// processes that the adapter starts. It has the methods of image.Runtime and
+// image.Sourced alone: what else the other is, an interpreter with a bootstrap, it is not.
 type Adapted struct {
 	image.Runtime // Name and Bases
 
@@ -37,6 +37,14 @@ func (a Adapted) Command(t *image.Template) (args, env []string, err error) {
 	}
 	args, env, err = command(t, a.Contract, words)
 	return args, append(env, more...), err
+}
+
+// Source implements image.Sourced if the other runtime does.
+func (a Adapted) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
+	if s, ok := a.Runtime.(image.Sourced); ok {
+		return s.Source(t, read)
+	}
+	return "", ""
 }
 
 // HandlerWords takes a handler that is a command line apart; example is of one.

@@ -64,6 +64,15 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 	return command(t, image.ContractHTTP, words)
 }
 
+// Source implements image.Sourced, for servers that are scripts.
+func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
+	words, err := HandlerWords(t, "")
+	if err != nil {
+		return "", ""
+	}
+	return image.SourceOf(words, read)
+}
+
 // split takes a command line apart as a shell does: words between blanks; '…' as it
 // stands, "…" and what follows a backslash too, but that \" and \\ are escapes in
 // the former. Nothing is expanded: $PORT stands for the port later, in the

@@ -6,6 +6,7 @@ package native
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/fre-engine/fre/image"
@@ -38,6 +39,26 @@ func (r Runtime) Contract(c image.Contract) image.Runtime {
 			words, err = httpserver.HandlerWords(t, "python3 main.py")
 			return words, nil, err
 		}}
+	}
+	return nil
+}
+
+// Source implements image.Sourced, for scripts.
+func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
+	words := []string{t.Handler}
+	if t.Contract == image.ContractLambda || t.Contract == image.ContractCGI {
+		var err error
+		if words, err = httpserver.HandlerWords(t, ""); err != nil {
+			return "", ""
+		}
+	}
+	return image.SourceOf(words, read)
+}
+
+// Parse implements image.Parser, for shells.
+func (Runtime) Parse(interpreter, _ string) []string {
+	if slices.Contains([]string{"sh", "ash", "dash", "bash"}, interpreter) {
+		return []string{"-n"}
 	}
 	return nil
 }

@@ -87,6 +87,25 @@ func (Runtime) Shell(_ *image.Template, env []string) *image.Shell {
 	return s
 }
 
+// Source implements image.Sourced.
+func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
+	at := strings.LastIndexByte(t.Handler, '.')
+	if file = path.Clean(t.Handler[:max(at, 0)]) + ".php"; read(file) == nil {
+		return "", ""
+	}
+	return file, "php"
+}
+
+var interpreters = regexp.MustCompile(`^php[0-9.]*$`)
+
+// Parse implements image.Parser.
+func (Runtime) Parse(interpreter, _ string) []string {
+	if !interpreters.MatchString(interpreter) {
+		return nil
+	}
+	return []string{"-n", "-d", "display_errors=stderr", "-d", "log_errors=0", "-l"}
+}
+
 // versionPattern is the interpreter's name in Debian, "php8.2".
 var versionPattern = regexp.MustCompile(`^php([0-9]+\.[0-9]+)$`)
 

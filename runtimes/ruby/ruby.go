@@ -5,6 +5,7 @@ package ruby
 import (
 	_ "embed"
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -61,6 +62,30 @@ func environment() []string {
 // which are found by a name that comes with the data.
 func (Runtime) Untraced() []string {
 	return []string{"usr/**/ruby/*/enc", "usr/**/ruby/*/*/enc", "usr/**/error_highlight*", "usr/**/did_you_mean*"}
+}
+
+// Source implements image.Sourced: main.App.handle may be of main.rb.
+func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
+	for name := t.Handler; ; {
+		at := strings.LastIndexByte(name, '.')
+		if at < 0 {
+			return "", ""
+		}
+		name = name[:at]
+		if file := path.Clean(name) + ".rb"; read(file) != nil {
+			return file, "ruby"
+		}
+	}
+}
+
+var interpreters = regexp.MustCompile(`^ruby[0-9.]*$`)
+
+// Parse implements image.Parser.
+func (Runtime) Parse(interpreter, _ string) []string {
+	if !interpreters.MatchString(interpreter) {
+		return nil
+	}
+	return []string{"--disable=gems", "-W0", "-c"}
 }
 
 // Shell is the bootstrap without a handler. Ruby reads its options, and those of
