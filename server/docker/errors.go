@@ -15,6 +15,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
+	control "github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -114,5 +115,9 @@ func statusOf(err error) (status int, message string) {
 	case errors.Is(err, context.Canceled), errors.Is(err, io.ErrUnexpectedEOF):
 		return statusClientGone, message
 	}
-	return http.StatusInternalServerError, message
+	e := control.ErrorOf(err)
+	if e.Next != "" && e.Status != http.StatusInternalServerError {
+		message += ": " + e.Next
+	}
+	return e.Status, message
 }

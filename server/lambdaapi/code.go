@@ -419,9 +419,8 @@ func (s *server) build(c *call, ref reference, set *settings, path string) (*eng
 
 // codeError tells of the code what a build tells of a template.
 func codeError(err error) error {
-	if _, ok := errors.AsType[*image.TemplateError](err); ok {
-		_, message, _ := strings.Cut(err.Error(), ": ")
-		return invalid("the function cannot be built: %s", message)
+	if fault, ok := errors.AsType[*image.TemplateError](err); ok { // its line is of a template that nobody wrote
+		return invalid("the function cannot be built: %s", fault.Message)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return invalid("the function cannot be built: %v", err)

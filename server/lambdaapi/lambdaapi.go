@@ -30,9 +30,11 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
+	control "github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/intake"
 	"github.com/fre-engine/fre/store"
 )
@@ -452,7 +454,20 @@ func errorOf(err error) *failure {
 	case errors.Is(err, context.Canceled):
 		f.status, f.kind = 499, "RequestAbortedException" // nobody reads it
 	default:
-		f.status, f.kind = http.StatusInternalServerError, "ServiceException"
+		return failureOf(control.ErrorOf(err))
+	}
+	return f
+}
+
+// failureOf is an error without a name of Lambda's: the caller's mistakes have the kind
+// that SDKs do not retry.
+func failureOf(e *api.Error) *failure {
+	f := &failure{status: e.Status, kind: "ServiceException", message: e.Message}
+	if e.Status < http.StatusInternalServerError {
+		f.status, f.kind = http.StatusBadRequest, "InvalidParameterValueException"
+	}
+	if e.Next != "" {
+		f.message += "; " + e.Next
 	}
 	return f
 }
