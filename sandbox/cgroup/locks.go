@@ -5,45 +5,39 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"time"
 )
 
 // File locks are kernel memory that is charged to nobody, some 192 bytes each, and the
-// kernel has no limit of them (RLIMIT_LOCKS counts nothing since 2.4). Their number is
-// in /proc/slabinfo where their cache is not merged with others. Whose they are is in
-// /proc/locks, which stops all locking while it is read: it is, only where there are
-// very many.
+// kernel has no limit of them (RLIMIT_LOCKS counts nothing since 2.4). How many there is
+// memory for stands in sysfs, which takes 15 µs to read. Whose they are is in
+// /proc/locks, which stops all locking while it is read, and takes a time that grows
+// with the square of their number: 20,000 some 50 ms, 50,000 half a second. So it is
+// read only after they have become more by a number that takes little of it.
 const (
-	manyLocks  = 50_000 // of the host: then the groups' are counted
-	mostLocks  = 20_000 // of a group's, then
-	locksEvery = 100 * time.Millisecond
-	locksRead  = 4 << 20 // of /proc/locks, some 70,000 lines
+	mostLocks  = 20_000  // of a group
+	moreLocks  = 8_000   // of the host, since /proc/locks was read last
+	locksBytes = 2 << 20 // are read of it, some 35,000 lines
 )
+
+// lockObjects is the number of objects for which the cache of file locks has memory.
+// A kernel that merges caches of one size counts those of others too.
+const lockObjects = "/sys/kernel/slab/file_lock_cache/total_objects"
 
 // boundLocks ends the leases of groups whose processes hold very many file locks.
 func (w *watch) boundLocks(groups []*Group) {
-	w.mu.Lock()
-	due := time.Since(w.locksSeen) >= locksEvery
-	if due {
-		w.locksSeen = time.Now()
-	}
-	w.mu.Unlock()
-	if !due {
-		return
-	}
-	slabs, err := os.ReadFile("/proc/slabinfo")
+	text, err := readFile(lockObjects)
 	if err != nil {
-		return // of root, on kernels that have it
+		return // not root, or a kernel without SLUB's debugging
 	}
-	all := locksIn(slabs)
-	if all < manyLocks {
+	all := objects(text)
+	if !w.grown(all) {
 		return
 	}
 	f, err := os.Open("/proc/locks")
 	if err != nil {
 		return
 	}
-	sample, err := io.ReadAll(io.LimitReader(f, locksRead))
+	sample, err := io.ReadAll(io.LimitReader(f, locksBytes))
 	_ = f.Close()
 	if err != nil {
 		return
@@ -61,21 +55,35 @@ func (w *watch) boundLocks(groups []*Group) {
 		for _, pid := range pids {
 			held += of[pid]
 		}
-		if lines > 0 && held*all/lines > mostLocks {
+		if len(sample) == locksBytes { // there are more, held in like proportion
+			held = held * all / max(lines, 1)
+		}
+		if held > mostLocks {
 			g.flood(lease)
 		}
 	}
 }
 
-// locksIn is how many locks there are, by the text of /proc/slabinfo (slabinfo(5)).
-func locksIn(slabs []byte) int64 {
-	for line := range bytes.Lines(slabs) {
-		if fields := bytes.Fields(line); len(fields) > 1 && string(fields[0]) == "file_lock_cache" {
-			n, _ := strconv.ParseInt(string(fields[1]), 10, 64)
-			return n
-		}
+// grown says whether the host's file locks, of which there are so many now, have become
+// enough more for a look at whose they are.
+func (w *watch) grown(all int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.locks = min(w.locks, all)
+	if all <= mostLocks || all < w.locks+moreLocks {
+		return false
 	}
-	return 0
+	w.locks = all
+	return true
+}
+
+// objects is the number in a file of sysfs that tells it for each memory node too:
+//
+//	504 N0=504
+func objects(text []byte) int64 {
+	number, _, _ := bytes.Cut(bytes.TrimSpace(text), []byte(" "))
+	n, _ := strconv.ParseInt(string(number), 10, 64)
+	return n
 }
 
 // lockHolders counts the locks of each process in the text of /proc/locks (proc(5)):

@@ -7,12 +7,27 @@ import (
 )
 
 func TestLocks(t *testing.T) {
-	const slabs = "slabinfo - version: 2.1\n# name            <active_objs> <num_objs>\nfile_lock_ctx 80 80 56\nfile_lock_cache   100370 100546    192   21    1\n"
-	if got := locksIn([]byte(slabs)); got != 100370 {
-		t.Errorf("%d locks, want 100370", got)
+	for text, want := range map[string]int64{"504 N0=504\n": 504, "100546 N0=100000 N1=546\n": 100546, "7\n": 7, "": 0, "x": 0} {
+		if got := objects([]byte(text)); got != want {
+			t.Errorf("%q: %d locks, want %d", text, got, want)
+		}
 	}
-	if got := locksIn([]byte("kmalloc-192 5 6\n")); got != 0 {
-		t.Errorf("%d locks without a cache of their own, want 0", got)
+	w := &watch{}
+	for i, step := range []struct {
+		all  int64
+		want bool
+	}{
+		{100, false},
+		{mostLocks, false},
+		{mostLocks + 1, true},
+		{mostLocks + moreLocks, false}, // whose they are was looked at lately
+		{mostLocks + moreLocks + 1, true},
+		{5_000, false}, // somebody has let go of many
+		{mostLocks + 2, true},
+	} {
+		if got := w.grown(step.all); got != step.want {
+			t.Errorf("step %d, %d locks: %v, want %v", i, step.all, got, step.want)
+		}
 	}
 	of, lines := lockHolders([]byte("1: POSIX  ADVISORY  WRITE 3548 08:01:15863 0 0\n1: -> POSIX  ADVISORY  WRITE 3549 08:01:15863 0 0\n" +
 		"2: FLOCK  ADVISORY  WRITE 77 00:2b:1 0 EOF\n3: POSIX  ADVISORY  READ 3548 08:01:15863 5 5\n4: OFDLCK ADVISORY  READ -1 00:06:17 0 EOF\n5: POS"))

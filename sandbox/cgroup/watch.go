@@ -30,10 +30,10 @@ const (
 // ends those that have too much kernel memory which nothing charges them: data in
 // sockets, file locks. It sleeps while there are no groups.
 type watch struct {
-	mu        sync.Mutex
-	groups    map[*Group]struct{}
-	timer     *time.Timer // runs while there are groups
-	locksSeen time.Time   // when the host's file locks were counted last
+	mu     sync.Mutex
+	groups map[*Group]struct{}
+	timer  *time.Timer // runs while there are groups
+	locks  int64       // file locks of the host when it was looked whose they are, or fewer since
 }
 
 func newWatch() *watch {
