@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/internal/freignore"
@@ -50,8 +51,10 @@ func (c *Client) selected(ctx context.Context, root *os.Root) (*selection, error
 	if err != nil { // none; or the code is a file
 		return s, nil //nolint:nilerr // the build says what is wrong with the code
 	}
-	s.ignore, err = freignore.Parse(string(text))
-	return s, err
+	if s.ignore, err = freignore.Parse(string(text)); err != nil {
+		return nil, fmt.Errorf("%s: %w", path.Join(s.code, freignore.File), err)
+	}
+	return s, nil
 }
 
 var (
@@ -150,6 +153,9 @@ func packEntry(t *tar.Writer, root *os.Root, name string) error {
 	h := &tar.Header{Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime().Truncate(time.Second), Format: tar.FormatPAX}
 	switch info.Mode().Type() {
 	case fs.ModeDir:
+		if !utf8.ValidString(name) { // package fs reads no such directory
+			return fmt.Errorf("its name is not UTF-8: rename it, or name it in %s", freignore.File)
+		}
 		h.Typeflag = tar.TypeDir
 		h.Name += "/"
 		return t.WriteHeader(h)

@@ -458,7 +458,8 @@ func TestBuildErrors(t *testing.T) {
 		{"symlink out", map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""}, map[string]string{"sub": "../x"}, "fret.yaml: the symlink sub in the code leads outside, to ../x"},
 		{"absolute symlink", map[string]string{"fret.yaml": "id: f\nbase: python\n", "main.py": ""}, map[string]string{"a": "/etc/passwd"}, "the symlink a in the code leads outside"},
 		{"code outside by a symlink", map[string]string{"fret.yaml": "id: f\nbase: python\ncode: {path: out}\n"}, map[string]string{"out": "/etc"}, "path escapes"},
-		{"bad ignore pattern", map[string]string{"fret.yaml": "id: f\nbase: python\n", ".freignore": "a\n[\n"}, nil, ".freignore line 2"},
+		{"bad ignore pattern", map[string]string{"fret.yaml": "id: f\nbase: python\n", ".freignore": "a\n[\n"}, nil, ".freignore: line 2"},
+		{"a directory that is not UTF-8", map[string]string{"fret.yaml": "id: f\nbase: python\n", "a\xff/main.py": ""}, nil, `the name of the directory "a\xff" in the code is not UTF-8`},
 		{"no program", map[string]string{"fret.yaml": native("bin/clock")}, nil, `fret.yaml:3:10: handler "bin/clock": there is no such file in the code: build it first`},
 		{"program is a directory", map[string]string{"fret.yaml": native("bin"), "bin/x": ""}, nil, "it is a directory"},
 		{"program not executable", map[string]string{"fret.yaml": native("x"), "x": "text"}, nil, "chmod +x"},
@@ -483,6 +484,39 @@ func TestBuildErrors(t *testing.T) {
 				t.Errorf("an image was made: %v", err)
 			}
 		})
+	}
+}
+
+// TestBadFiles: whatever stands in the place of a file that a build reads, the error
+// names the file and is the template author's.
+func TestBadFiles(t *testing.T) {
+	const base = "id: f\nbase: python\nhandler: main.handle\n"
+	for file, template := range map[string]string{
+		"fret.yaml": "", "fret.lock": base, ".freignore": base, "reqs.txt": base + "packages: {pip: reqs.txt}\n",
+		"a.zip": base + "code: {archive: a.zip}\n", "src": base + "code: {path: src/x}\n",
+		"b": "id: f\nbase: dir:b/x\nruntime: native\nhandler: x\n",
+	} {
+		for kind, make := range map[string]func(name string) error{
+			"directory": func(name string) error { return os.MkdirAll(filepath.Join(name, "y"), 0o755) },
+			"link out":  func(name string) error { return os.Symlink("/etc/passwd", name) },
+			"link loop": func(name string) error { return os.Symlink(filepath.Base(name), name) },
+			"fifo":      func(name string) error { return unix.Mkfifo(name, 0o644) },
+		} {
+			t.Run(file+" "+kind, func(t *testing.T) {
+				r := newRig(t, map[string]string{"main.py": ""})
+				if template != "" {
+					r.write(t, map[string]string{"fret.yaml": template})
+				}
+				if err := make(filepath.Join(r.dir, file)); err != nil {
+					t.Fatal(err)
+				}
+				_, _, err := r.Build(t.Context(), r.root, nil)
+				var fault *TemplateError
+				if !errors.As(err, &fault) || !strings.Contains(err.Error(), file) {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
 	}
 }
 

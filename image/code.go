@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/internal/freignore"
@@ -131,6 +132,8 @@ func (c *codeTree) add(dir *os.Root, name string, check func() error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return &FieldError{"code.path", fmt.Sprintf("code.path %q: there is no such file or directory", name)}
+	case err != nil && !ofHost(err):
+		return &FieldError{"code.path", fmt.Sprintf("code.path %q: %s", name, whyUnread(err))}
 	case err != nil:
 		return fmt.Errorf("code: %w", err)
 	case !info.IsDir():
@@ -150,7 +153,7 @@ func (c *codeTree) add(dir *os.Root, name string, check func() error) error {
 		return err
 	}
 	if c.ignore, err = freignore.Parse(string(text)); err != nil {
-		return err
+		return TemplateErrors{{File: freignore.File, Message: err.Error()}}
 	}
 	err = fs.WalkDir(root.FS(), ".", func(p string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -188,6 +191,9 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 	}
 	switch e.Type() {
 	case fs.ModeDir:
+		if !utf8.ValidString(p) { // package fs reads no such directory
+			return &FieldError{"code.path", fmt.Sprintf("the name of the directory %q in the code is not UTF-8: rename it, or name it in %s", p, freignore.File)}
+		}
 		c.entries[p] = codeEntry{mode: fs.ModeDir}
 		return c.w.Directory(p, 0o755, systemTime)
 	case fs.ModeSymlink:
@@ -230,11 +236,8 @@ func openRegular(dir *os.Root, name string) (*os.File, error) {
 // file copies p below root to the tree.
 func (c *codeTree) file(root *os.Root, p, to string) error {
 	f, err := openRegular(root, p)
-	if errors.Is(err, errIrregular) {
-		return &FieldError{"code.path", fmt.Sprintf("%s is %s", p, errIrregular)}
-	}
 	if err != nil {
-		return fmt.Errorf("code: %w", err)
+		return FileFault(p, err)
 	}
 	defer f.Close()
 	info, err := f.Stat()

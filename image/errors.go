@@ -1,10 +1,14 @@
 package image
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"unicode"
+
+	"golang.org/x/sys/unix"
 )
 
 // TemplateError is one fault of a fret.yaml, and where it is.
@@ -85,6 +89,36 @@ type FieldError struct {
 }
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
+
+// ofHost says whether a file could not be read because of the engine's host. Everything
+// else is for the author of the template to mend: links that lead out or in a circle, a
+// directory in a file's place.
+func ofHost(err error) bool {
+	for _, e := range []error{unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOSPC, unix.EDQUOT, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// FileFault says why a file beside the template, or in the code, cannot be read.
+// Errors: [TemplateErrors], unless it does not exist (fs.ErrNotExist) or the engine's
+// host is at fault.
+func FileFault(name string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) || ofHost(err) {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	return TemplateErrors{{File: name, Message: whyUnread(err)}}
+}
+
+// whyUnread is the reason and the next step.
+func whyUnread(err error) string {
+	if of, ok := errors.AsType[*fs.PathError](err); ok {
+		err = of.Err
+	}
+	return fmt.Sprintf("%s: put a regular file there, or a link to one below the template's directory", err)
+}
 
 // ExitError says that a build step ran and failed.
 type ExitError struct {

@@ -189,6 +189,9 @@ func sumOf(ref BaseRef, open func() (io.ReadCloser, error)) (string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", &FieldError{"base", fmt.Sprintf("base %s: there is no such file below the template's directory (%s)", ref, err)}
 	}
+	if err != nil && !ofHost(err) {
+		err = &FieldError{"base", fmt.Sprintf("base %s: %s", ref, whyUnread(err))}
+	}
 	return "", err
 }
 

@@ -192,11 +192,12 @@ func ReadLock(dir *os.Root) (*Lock, error) {
 	return ParseLock(LockFile, src)
 }
 
-// readSmall reads a regular file of at most most bytes below dir.
+// readSmall reads a regular file of at most most bytes below dir. Errors:
+// fs.ErrNotExist; [TemplateErrors].
 func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 	f, err := openRegular(dir, name)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
+		return nil, FileFault(name, err)
 	}
 	defer f.Close()
 	src, err := io.ReadAll(io.LimitReader(f, most+1))
@@ -204,7 +205,7 @@ func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	if int64(len(src)) > most {
-		return nil, fmt.Errorf("read %s: more than %s", name, formatBytes(most))
+		return nil, TemplateErrors{{File: name, Message: "the file has more than " + formatBytes(most)}}
 	}
 	return decodeText(src), nil
 }

@@ -85,8 +85,8 @@ func unpackCode(ctx context.Context, dir *os.Root, name string, to *os.Root) err
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fail("there is no such file beside the template")
-	case errors.Is(err, errIrregular):
-		return fail("%s", err)
+	case err != nil && !ofHost(err):
+		return fail("%s", whyUnread(err))
 	case err != nil:
 		return fmt.Errorf("code: %w", err)
 	}

@@ -26,7 +26,7 @@ type pattern struct {
 	keep    bool
 }
 
-// Parse reads a .freignore. An error names the line.
+// Parse reads a .freignore. An error names the line, and not the file.
 func Parse(text string) (List, error) {
 	var list List
 	n := 0
@@ -44,7 +44,7 @@ func Parse(text string) (List, error) {
 		}
 		var err error
 		if p.glob, err = glob.Parse(strings.TrimPrefix(line, "/")); err != nil {
-			return nil, fmt.Errorf("%s line %d: %w", File, n, err)
+			return nil, fmt.Errorf("line %d: %w: write it as in a .gitignore", n, err)
 		}
 		list = append(list, p)
 	}

@@ -138,7 +138,7 @@ func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir
 			return "", "", err
 		}
 	case err != nil:
-		return "", "", err
+		return "", "", image.FileFault("go.mod", err)
 	default:
 		m := moduleLine.FindSubmatch(text)
 		if m == nil {

@@ -210,7 +210,7 @@ func scan(root *os.Root, dir string) (*goPackage, error) {
 		name = path.Join(dir, name)
 		f, err := root.Open(name)
 		if err != nil {
-			return nil, err
+			return nil, image.FileFault(name, err)
 		}
 		text, err := io.ReadAll(io.LimitReader(f, maxSource))
 		if err := errors.Join(err, f.Close()); err != nil {

@@ -359,13 +359,13 @@ func (Runtime) Requests(code fs.FS) (site, file string, text []byte, err error) 
 		return "", "", nil, nil
 	}
 	if err != nil {
-		return "maven", "", nil, err
+		return "maven", "", nil, image.FileFault(pomFile, err)
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxPom {
 		return "maven", "", nil, &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: not a file of at most 1 MiB", pomFile)}
 	}
 	if text, err = fs.ReadFile(code, pomFile); err != nil {
-		return "maven", "", nil, err
+		return "maven", "", nil, image.FileFault(pomFile, err)
 	}
 	p, err := parsePom(text)
 	if err != nil {
