@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -136,6 +137,17 @@ func (s *server) handler(rt route) http.HandlerFunc {
 	}
 }
 
+// member says whether the container is there that is to join or leave a network.
+func (s *server) member(r *http.Request) error {
+	var asked struct{ Container string }
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxJSONBytes))
+	if err == nil && decodeJSON(body, &asked) == nil && asked.Container != "" {
+		_, err = s.container(asked.Container)
+		return err
+	}
+	return nil // refused anyway
+}
+
 // exists says whether what a path names is there.
 func (s *server) exists(path string, r *http.Request) (err error) {
 	first, _, _ := strings.Cut(path[1:], "/")
@@ -147,7 +159,9 @@ func (s *server) exists(path string, r *http.Request) (err error) {
 	case first == "images" && name != "":
 		_, err = s.image(name)
 	case first == "networks" && id != "":
-		_, err = findNetwork(id)
+		if _, err = findNetwork(id); err == nil && r.Method == http.MethodPost {
+			err = s.member(r)
+		}
 	case first == "volumes" && name != "":
 		err = findVolume(name)
 	case first == "commit":

@@ -23,6 +23,45 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
+// missingObjects are requests for what FRE does not do, of objects that are not there: that
+// comes first.
+const missingObjects = `POST /containers/x/exec {"Cmd":["a"]}
+POST /containers/x/pause
+POST /containers/x/unpause
+POST /containers/x/update {}
+POST /containers/x/stop?signal=KILL
+POST /containers/x/start?checkpoint=a
+GET /containers/x/archive?path=/
+PUT /containers/x/archive?path=/
+HEAD /containers/x/archive?path=/
+GET /containers/x/changes
+GET /containers/x/export
+GET /containers/x/attach/ws
+GET /containers/x/checkpoints
+DELETE /containers/x/checkpoints/a
+DELETE /containers/x?link=1
+GET /containers/x/top?ps_args=zzz
+GET /containers/x/logs?details=1&stdout=1
+POST /exec/x/start {}
+GET /exec/x/json
+POST /commit?container=x
+POST /containers/create {"Image":"nothing","HostConfig":{"Privileged":true}}
+POST /containers/create {"Image":"nothing","HostConfig":{"NetworkMode":"container:x"}}
+POST /containers/create {"Image":"nothing","Healthcheck":{"Test":["CMD","x"]}}
+POST /containers/create {"Image":"nothing","surprise":1}
+POST /networks/x/connect {"Container":"x"}
+POST /networks/bridge/connect {"Container":"x"}
+POST /networks/bridge/disconnect {"Container":"x"}
+DELETE /networks/x
+DELETE /volumes/x
+GET /images/x/json?platform=linux/arm64
+GET /images/x/history?platform=linux/arm64
+GET /images/x/get?platform=linux/arm64
+DELETE /images/x?platforms=linux/arm64
+POST /images/x/push
+GET /plugins/x/json
+POST /plugins/x/enable`
+
 // TestBadRequests: what no client sends, in Docker's shape and statuses.
 func TestBadRequests(t *testing.T) {
 	w := &world{Daemon: daemontest.Serve(t), client: clients(t)[0], config: t.TempDir()}
@@ -86,6 +125,25 @@ func TestBadRequests(t *testing.T) {
 		_ = resp.Body.Close()
 		if err != nil || resp.StatusCode != test.status || len(body) != 1 || !strings.Contains(body["message"], test.message) {
 			t.Errorf("%s %s: %d %v (%v), want %d and a message with %q", test.method, test.path, resp.StatusCode, body, err, test.status, test.message)
+		}
+	}
+	for _, missing := range strings.Split(missingObjects, "\n") {
+		call, body, _ := strings.Cut(missing, " {")
+		method, path, _ := strings.Cut(call, " ")
+		if body != "" {
+			body = "{" + body
+		}
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://docker/v1.50"+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %s, want 404", missing, resp.Status)
 		}
 	}
 	w.run(t, []line{{words("ps -a -q"), 0, ``, ``}, {words("images -a -q"), 0, `^[0-9a-f]{12}\n$`, ``}}) // nothing is kept
