@@ -34,8 +34,9 @@ func liveStartCommand() *cobra.Command {
 		Long: `Start a live stream.
 
 With --loop it plays an asset over and over, in all its renditions; a file is uploaded
-first, and transcoded. Without, it waits for a publisher, who sends H.264 and AAC by RTMP
-to where "rtmp" of what is printed says, behind rtmp://HOST, or by SRT, behind srt://HOST:
+first, and transcoded. Without, it waits for a publisher, who sends H.264 and AAC to one of the
+addresses that are printed: "rtmp" or "srt" for ffmpeg, the two parts of "obs" for Server and
+Stream Key of OBS Studio:
 
     ffmpeg -re -i FILE -c:v libx264 -g 50 -c:a aac -f flv 'rtmp://HOST:1935/live/NAME?key=KEY'
 

@@ -593,7 +593,7 @@ func TestUploadDiskFull(t *testing.T) {
 	}
 	at := "/v1/uploads/" + filepath.Base(a.Header.Get("Location"))
 	empty := fill(0)
-	if a, body := w.ask(t, "POST", "/v1/uploads/", "", "Upload-Length: 0"); a.StatusCode != 507 || !strings.Contains(body, `"no_space"`) {
+	if a, body := w.ask(t, "POST", "/v1/uploads/", "", "Upload-Length: 1"); a.StatusCode != 507 || !strings.Contains(body, `"no_space"`) {
 		t.Errorf("begin on a full disk: %s %s", a.Status, body)
 	}
 	if a, body := w.ask(t, "POST", "/v1/assets", "video"); a.StatusCode != 507 || !strings.Contains(body, `"no_space"`) {

@@ -30,8 +30,15 @@ type Live struct {
 	Tracks    []LiveTrack `json:"tracks,omitempty"`
 	HLS       string      `json:"hls"`
 	DASH      string      `json:"dash"`
-	RTMP      string      `json:"rtmp,omitempty"` // where to publish, behind the host
+	RTMP      string      `json:"rtmp,omitempty"` // where to publish
 	SRT       string      `json:"srt,omitempty"`  // likewise
+	OBS       *OBS        `json:"obs,omitempty"`  // the same as OBS Studio asks for it
+}
+
+// OBS is where to publish in the two fields of OBS Studio's settings, Server and Stream Key.
+type OBS struct {
+	Server string `json:"server"`
+	Key    string `json:"key"`
 }
 
 // LiveTrack is one track of a live stream.

@@ -79,7 +79,7 @@ type Input struct {
 
 // Formats are the containers that [Open] reads: none that names other files, or is a
 // script. Protocols but that of files are refused.
-const Formats = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,ogg,wav,mp3,aac,flac,asf,aiff,amr,ac3,eac3,gxf,mxf,h264,hevc,m4v,mpegvideo,ivf,obu,nut,rm,dv,gif,srt,webvtt,ass,ape,au,caf,dsf,iff,mpc,mpc8,swf,tak,tta,voc,w64,wv,yuv4mpegpipe"
+const Formats = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,ogg,wav,mp3,aac,flac,asf,aiff,amr,ac3,eac3,gxf,mxf,h264,hevc,m4v,mpegvideo,ivf,obu,nut,rm,dv,gif,srt,webvtt,ass,ape,au,caf,dsf,iff,mpc,mpc8,swf,libopenmpt,tak,tta,voc,w64,wv,yuv4mpegpipe"
 
 // MostStreams of a file; what has more is refused, or the rest is left out. Finding out what
 // is in one of H.264 takes 2 MB.

@@ -10,6 +10,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,10 @@ import (
 	"time"
 
 	"github.com/Eyevinn/mp4ff/mp4"
+	"github.com/bluenviron/gortmplib"
+	"github.com/bluenviron/gortmplib/pkg/amf0"
+	"github.com/bluenviron/gortmplib/pkg/message"
+	srt "github.com/datarhei/gosrt"
 
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/internal/daemon"
@@ -424,6 +429,97 @@ func TestRefused(t *testing.T) {
 	for _, spec := range []asset.LiveSpec{{Name: "studio"}, {Name: ""}, {Name: "../x"}, {Name: "x", Window: 1}, {Name: "x", Window: math.NaN()}, {Name: "x", Loop: "nothing"}} {
 		if _, err := w.Create(spec); !errors.Is(err, live.ErrSpec) && !errors.Is(err, live.ErrTaken) {
 			t.Errorf("%+v: %v", spec, err)
+		}
+	}
+}
+
+// TestTold: a publisher by RTMP that is sent away reads why.
+func TestTold(t *testing.T) {
+	fretest.CheckLeaks(t)
+	w := start(t, t.TempDir())
+	view, err := w.Create(asset.LiveSpec{Name: "studio"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// as publishes, sends messages, and returns what it is told.
+	as := func(to string, messages ...message.Message) (told func() (code, words string)) {
+		t.Helper()
+		at, err := url.Parse(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &gortmplib.Client{URL: at, Publish: true}
+		if err := c.Initialize(t.Context()); err != nil {
+			t.Fatalf("%s: %v", to, err)
+		}
+		t.Cleanup(c.Close)
+		for _, m := range messages {
+			if err := c.Write(m); err != nil {
+				t.Fatalf("%s: %v", to, err)
+			}
+		}
+		return func() (code, words string) {
+			for {
+				m, err := c.Read()
+				if err != nil {
+					return "", err.Error()
+				}
+				if m, ok := m.(*message.CommandAMF0); ok && m.Name == "onStatus" && len(m.Arguments) == 2 {
+					status, _ := m.Arguments[1].(amf0.Object)
+					said := map[string]string{}
+					for _, e := range status {
+						said[e.Key], _ = e.Value.(string)
+					}
+					if said["level"] == "error" {
+						return said["code"], said["description"]
+					}
+				}
+			}
+		}
+	}
+	if code, words := as("rtmp://" + w.rtmp + "/live/studio?key=wrong")(); code != "NetStream.Publish.BadName" || !strings.Contains(words, "key is wrong") {
+		t.Errorf("a wrong key: %q, %q", code, words)
+	}
+	if code, words := as(w.publishAt(view), &message.Audio{ChunkStreamID: 4, MessageStreamID: 1, Codec: message.CodecLPCM, IsStereo: true, AU: []byte{1, 2, 3, 4}})(); code != "NetStream.Publish.Rejected" || !strings.Contains(words, "only H.264 and AAC") {
+		t.Errorf("another codec: %q, %q", code, words)
+	}
+	first := as(w.publishAt(view))
+	until(t, "the first publishes", func() error {
+		if got, err := w.Get("studio"); err != nil || got.Publisher == "" {
+			return fmt.Errorf("%+v %w", got, err)
+		}
+		return nil
+	})
+	second := as(w.publishAt(view))
+	if code, words := first(); code != "NetStream.Publish.Rejected" || !strings.Contains(words, "another publisher") {
+		t.Errorf("one that is replaced: %q, %q", code, words)
+	}
+	if err := w.Remove("studio"); err != nil {
+		t.Fatal(err)
+	}
+	if code, words := second(); code != "NetStream.Publish.Rejected" || !strings.Contains(words, "ended") {
+		t.Errorf("one whose stream ends: %q, %q", code, words)
+	}
+}
+
+// TestPassphrase: a publisher by SRT that encrypts is told so, and `live inspect` says it.
+func TestPassphrase(t *testing.T) {
+	fretest.CheckLeaks(t)
+	w := start(t, t.TempDir())
+	view, err := w.Create(asset.LiveSpec{Name: "studio"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ id, want string }{{"studio:wrong", ""}, {"studio:" + view.Key, "passphrase"}} {
+		config := srt.DefaultConfig()
+		config.StreamId, config.Passphrase, config.PBKeylen = tt.id, "longer than ten", 16
+		conn, err := srt.Dial("srt", w.srt, config)
+		if err == nil {
+			_ = conn.Close()
+			t.Errorf("%s publishes", tt.id)
+		}
+		if got, err := w.Get("studio"); err != nil || !strings.Contains(got.Error, tt.want) || (tt.want == "") != (got.Error == "") {
+			t.Errorf("%s: %+v, %v", tt.id, got, err)
 		}
 	}
 }

@@ -32,6 +32,7 @@ var (
 	errKey      = errors.New("there is no such stream to publish to, or the key is wrong")
 	errReplaced = errors.New("another publisher has come, or the stream has ended")
 	errGone     = errors.New("the publisher has closed the connection")
+	errStopping = errors.New("the service is stopping: publish again in a minute")
 )
 
 // ServeRTMP takes in what is published to rtmp://HOST:PORT/live/NAME?key=KEY, until the
@@ -124,14 +125,35 @@ type wire struct {
 	until time.Time // the greeting is to be over; zero: it is
 	left  int       // bytes until then
 	read  int64
+
+	mu    sync.Mutex
+	ended bool // nothing more is read, but what is left to say can be written
 }
 
-func (w *wire) Read(p []byte) (int, error) {
+// end ends a Read that is under way, and all that follow.
+func (w *wire) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	_ = w.SetDeadline(time.Unix(1, 0)) // of a connection that may be closed
+}
+
+// prepare sets the time for a Read.
+func (w *wire) prepare() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return errReplaced
+	}
 	deadline := w.until
 	if deadline.IsZero() {
 		deadline = time.Now().Add(timeToSend)
 	}
-	if err := w.SetDeadline(deadline); err != nil {
+	return w.SetDeadline(deadline)
+}
+
+func (w *wire) Read(p []byte) (int, error) {
+	if err := w.prepare(); err != nil {
 		return 0, err
 	}
 	if !w.until.IsZero() {
@@ -151,12 +173,13 @@ func (v *Server) publishRTMP(conn net.Conn, strangers *lobby) {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(v.ctx)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends what is under way
+	w := &wire{Conn: conn, until: time.Now().Add(timeToPublish), left: mostGreeting}
+	stop := context.AfterFunc(ctx, w.end) // ends what is under way
 	defer stop()
 	log := v.cfg.Log.With("publisher", conn.RemoteAddr().String())
+	peer := &gortmplib.ServerConn{RW: w}
 	err := guard(func() error {
-		w := &wire{Conn: conn, until: time.Now().Add(timeToPublish), left: mostGreeting}
-		c, peer, err := v.greet(w)
+		c, err := v.greet(peer)
 		if err != nil {
 			return err
 		}
@@ -169,13 +192,49 @@ func (v *Server) publishRTMP(conn net.Conn, strangers *lobby) {
 		}
 		log.Info("a publisher has come")
 		err = guard(func() error { return receive(peer, &w.read, &intake{Stream: c.Stream, ctx: ctx}) })
-		if ctx.Err() != nil {
+		switch {
+		case v.ctx.Err() != nil:
+			err = errStopping
+		case ctx.Err() != nil:
 			err = errReplaced
 		}
 		release(err)
 		return err
 	})
 	log.Info("a publisher has gone", "why", err)
+	if err != nil && !errors.Is(err, errGone) && w.until.IsZero() || errors.Is(err, errKey) {
+		_ = guard(func() error { return v.tell(w, peer, err) }) // who has gone is not told
+	}
+}
+
+// timeToTell is how long a publisher has to read why it is sent away.
+const timeToTell = 2 * time.Second
+
+// tell tells a publisher why nothing more of it is taken. What it has sent meanwhile is thrown
+// away: a connection that is closed before resets, and the publisher reads nothing.
+func (v *Server) tell(w *wire, peer *gortmplib.ServerConn, why error) error {
+	stop := context.AfterFunc(v.ctx, func() { _ = w.Close() })
+	defer stop()
+	if err := w.SetDeadline(time.Now().Add(timeToTell)); err != nil {
+		return err
+	}
+	code := "NetStream.Publish.Rejected"
+	if errors.Is(why, errKey) {
+		code = "NetStream.Publish.BadName"
+	}
+	if err := peer.Write(&message.CommandAMF0{
+		ChunkStreamID: 5, MessageStreamID: 0x1000000, Name: "onStatus",
+		Arguments: []any{nil, amf0.Object{{Key: "level", Value: "error"}, {Key: "code", Value: code}, {Key: "description", Value: why.Error()}}},
+	}); err != nil {
+		return err
+	}
+	if c, ok := w.Conn.(*net.TCPConn); ok {
+		if err := c.CloseWrite(); err != nil {
+			return err
+		}
+	}
+	_, err := io.Copy(io.Discard, io.LimitReader(w.Conn, mostPartial))
+	return err
 }
 
 // guard makes an error of a panic: what a publisher sends is parsed by others' code, too.
@@ -188,28 +247,23 @@ func guard(do func() error) (err error) {
 	return do()
 }
 
-// greet is a publisher's connection until its key has been found right.
-func (v *Server) greet(w *wire) (*channel, *gortmplib.ServerConn, error) {
-	peer := &gortmplib.ServerConn{RW: w}
+// greet is a publisher's connection until its key has been found right. The library has told it
+// to begin then.
+func (v *Server) greet(peer *gortmplib.ServerConn) (*channel, error) {
 	if err := peer.Initialize(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := peer.Accept(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if !peer.Publish {
-		return nil, nil, errors.New("nothing is played by RTMP")
+		return nil, errors.New("nothing is played by RTMP")
 	}
 	name, ok := strings.CutPrefix(strings.TrimRight(peer.URL.Path, "/"), "/live/")
-	c, err := v.admit(name, peer.URL.Query().Get("key"))
-	if !ok || err != nil {
-		// The library has told it to begin already.
-		return nil, nil, errors.Join(errKey, peer.Write(&message.CommandAMF0{
-			ChunkStreamID: 5, MessageStreamID: 0x1000000, Name: "onStatus",
-			Arguments: []any{nil, amf0.Object{{Key: "level", Value: "error"}, {Key: "code", Value: "NetStream.Publish.BadName"}, {Key: "description", Value: errKey.Error()}}},
-		}))
+	if !ok {
+		return nil, errKey
 	}
-	return c, peer, nil
+	return v.admit(name, peer.URL.Query().Get("key"))
 }
 
 // admit is the stream that a key is of.

@@ -182,6 +182,15 @@ func (v *Server) open(r record) (*channel, error) {
 	return c, nil
 }
 
+// refused notes why somebody who knows the key cannot publish, unless somebody does.
+func (c *channel) refused(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.publisher == "" {
+		c.problem = err.Error()
+	}
+}
+
 // stop ends a stream's input.
 func (c *channel) stop() {
 	if c.cancel != nil {
@@ -373,7 +382,8 @@ func (v *Server) stream(name string) *Stream {
 	return nil
 }
 
-// view leaves the addresses of playlists to who knows about signatures.
+// view leaves the addresses of playlists to who knows about signatures, and the host of where to
+// publish to who knows it.
 func (v *Server) view(c *channel) asset.Live {
 	w := asset.Live{LiveSpec: c.LiveSpec, Key: c.Key, Created: c.Created, State: asset.Waiting}
 	v.mu.Lock()

@@ -14,6 +14,9 @@ import (
 	srt "github.com/datarhei/gosrt"
 )
 
+// errPassphrase is that a publisher encrypts.
+var errPassphrase = errors.New("the publisher sets an SRT passphrase, and this service has none: publish without one")
+
 // ListenSRT takes in what is published to srt://HOST:PORT?streamid=NAME:KEY, as MPEG-TS, until
 // the server is closed. H.264 and AAC are passed on as they are.
 func (v *Server) ListenSRT(address string) (net.Addr, error) {
@@ -50,9 +53,14 @@ func (v *Server) ListenSRT(address string) (net.Addr, error) {
 			}
 			name, key, _ := strings.Cut(asked.StreamId(), ":")
 			c, err := v.admit(name, key)
-			if err != nil || asked.IsEncrypted() {
-				v.cfg.Log.Info("a publisher has gone", "publisher", asked.RemoteAddr().String(), "why", errKey)
-				asked.Reject(srt.REJX_UNAUTHORIZED)
+			reason := srt.REJX_UNAUTHORIZED
+			if err == nil && asked.IsEncrypted() { // to publishers: "password required or unexpected"
+				err, reason = errPassphrase, srt.REJ_UNSECURE
+				c.refused(err)
+			}
+			if err != nil {
+				v.cfg.Log.Info("a publisher has gone", "publisher", asked.RemoteAddr().String(), "stream", name, "why", err)
+				asked.Reject(reason)
 				continue
 			}
 			select {

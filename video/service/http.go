@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
+	"mime"
+	"mime/multipart"
 	"net/http"
 	"os"
 	"path"
@@ -188,6 +191,8 @@ func wireError(err error) *api.Error {
 		return &api.Error{Status: http.StatusConflict, Code: api.CodeInUse, Message: err.Error(), Next: "fre-video inspect, or GET /v1/assets/ID, tells how far it is"}
 	case errors.Is(err, ErrTooLarge):
 		return &api.Error{Status: http.StatusRequestEntityTooLarge, Code: api.CodeTooLarge, Message: err.Error(), Next: tooLargeNext}
+	case errors.Is(err, ErrEmpty):
+		return &api.Error{Status: http.StatusUnprocessableEntity, Code: api.CodeBadRequest, Message: err.Error(), Next: emptyNext}
 	case noRoom(err):
 		return &api.Error{Status: http.StatusInsufficientStorage, Code: api.CodeInsufficientDisk, Message: err.Error(), Next: noSpaceNext}
 	}
@@ -197,6 +202,7 @@ func wireError(err error) *api.Error {
 // The next steps of those who meet a limit.
 const (
 	tooLargeNext = "fre-video serve --max-bytes allows more"
+	emptyNext    = "look whether it is the right file; curl sends one by --data-binary @FILE"
 	noSpaceNext  = "delete assets, or make room on the disk of --state; an upload goes on where it was"
 )
 
@@ -258,17 +264,40 @@ func (h *rest) create(w http.ResponseWriter, r *http.Request) error {
 		}
 	} else {
 		q := r.URL.Query()
-		order, err := h.parseOrder(q.Get("name"), q.Get("codec"), q.Get("protection"))
+		body, name, err := bodyOf(r)
 		if err != nil {
 			return err
 		}
-		if a, err = h.Add(r.Context(), order, r.Body); err != nil {
+		order, err := h.parseOrder(cmp.Or(q.Get("name"), name), q.Get("codec"), q.Get("protection"))
+		if err != nil {
+			return err
+		}
+		if a, err = h.Add(r.Context(), order, body); err != nil {
 			return err
 		}
 	}
 	w.Header().Set("Location", "/v1/assets/"+a.ID)
 	answer(w, http.StatusCreated, h.view(a))
 	return nil
+}
+
+// bodyOf is the video of a request: the body, or the first file of a form, with its name.
+func bodyOf(r *http.Request) (body io.Reader, name string, err error) {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || !strings.HasPrefix(kind, "multipart/") {
+		return r.Body, "", nil //nolint:nilerr // of a type that nobody knows
+	}
+	form, err := r.MultipartReader()
+	for err == nil {
+		var part *multipart.Part
+		if part, err = form.NextPart(); err == nil && part.FileName() != "" {
+			return part, part.FileName(), nil
+		}
+	}
+	message := "the form has no file"
+	if !errors.Is(err, io.EOF) {
+		message = "the body is no form: " + err.Error()
+	}
+	return nil, "", &api.Error{Status: http.StatusUnsupportedMediaType, Code: api.CodeBadRequest, Message: message, Next: "send the video as the body, or as the first file of multipart/form-data"}
 }
 
 // parseOrder reads an order, with errors for a client.

@@ -86,6 +86,71 @@ func TestNoRoute(t *testing.T) {
 	}
 }
 
+// TestBodies: a video is the body or a file in a form; a form without one is 415, and what has no
+// byte is refused at once, in every way to send it.
+func TestBodies(t *testing.T) {
+	library, _, err := asset.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine := client.New(filepath.Join(t.TempDir(), "none.sock"))
+	s := New(Config{Library: library, Engine: engine, Log: slog.New(slog.DiscardHandler), Template: Template})
+	h, closing, err := s.Handler(HTTPConfig{Uploads: t.TempDir(), Log: slog.New(slog.DiscardHandler), Address: func(*asset.Asset) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		s.Close()
+		engine.Close()
+		if err := errors.Join(closing(), library.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	const form = "multipart/form-data; boundary=x"
+	field := "--x\r\nContent-Disposition: form-data; name=\"title\"\r\n\r\nholiday\r\n"
+	file := func(body string) string {
+		return "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a/film.mp4\"\r\nContent-Type: video/mp4\r\n\r\n" + body + "\r\n--x--\r\n"
+	}
+	for _, tt := range []struct {
+		name, path, kind, body string
+		length                 string // of tus
+		status                 int
+		words                  string // of the answer
+	}{
+		{"the body", "/v1/assets?name=b.mp4", "video/mp4", "abc", "", 201, `"name":"b.mp4"`},
+		{"curl's default", "/v1/assets", "application/x-www-form-urlencoded", "abc", "", 201, `"size":3`},
+		{"no type", "/v1/assets", "", "abc", "", 201, `"size":3`},
+		{"a form", "/v1/assets", form, field + file("abcd"), "", 201, `"name":"film.mp4"`},
+		{"a form with a name beside it", "/v1/assets?name=other", form, file("abcd"), "", 201, `"size":4`},
+		{"a form without a file", "/v1/assets", form, field + "--x--\r\n", "", 415, "has no file"},
+		{"a form that is none", "/v1/assets", form, "abcd", "", 415, "has no file"},
+		{"a form without a boundary", "/v1/assets", "multipart/form-data", file("abcd"), "", 415, "no form"},
+		{"no byte", "/v1/assets", "video/mp4", "", "", 422, "0 bytes"},
+		{"no byte in a form", "/v1/assets", form, file(""), "", 422, "0 bytes"},
+		{"no byte by tus", "/v1/uploads/", "", "", "0", 422, "0 bytes"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := len(library.List())
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodPost, tt.path, strings.NewReader(tt.body))
+			if tt.length != "" {
+				r.Header.Set("Tus-Resumable", "1.0.0")
+				r.Header.Set("Upload-Length", tt.length)
+			}
+			if tt.kind != "" {
+				r.Header.Set("Content-Type", tt.kind)
+			}
+			h.ServeHTTP(w, r)
+			if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.words) {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+			if made := len(library.List()) - before; (tt.status == 201) != (made == 1) {
+				t.Errorf("%d assets more", made)
+			}
+		})
+	}
+}
+
 // TestRefusedBodies: while memory is short large bodies are refused, and when to ask again is
 // told; everything else goes on, and the status says so.
 func TestRefusedBodies(t *testing.T) {

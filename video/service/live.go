@@ -3,22 +3,38 @@ package service
 import (
 	"encoding/json"
 	"net/http"
+	"net/url"
+	"strings"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// liveView is a live stream with its addresses.
-func (h *rest) liveView(s asset.Live) asset.Live {
+// liveView is a live stream with its addresses, those to publish to on the host by which the
+// client has reached the service.
+func (h *rest) liveView(r *http.Request, s asset.Live) asset.Live {
+	host := (&url.URL{Host: r.Host}).Hostname()
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if s.SRT != "" {
+		s.SRT = "srt://" + host + s.SRT
+		s.OBS = &asset.OBS{Server: s.SRT}
+	}
+	if s.RTMP != "" {
+		s.RTMP = "rtmp://" + host + s.RTMP
+		at := strings.LastIndexByte(s.RTMP, '/')
+		s.OBS = &asset.OBS{Server: s.RTMP[:at], Key: s.RTMP[at+1:]}
+	}
 	at := h.onAir(s.Name)
 	s.HLS, s.DASH = at+"/hls/master.m3u8", at+"/dash/manifest.mpd"
 	return s
 }
 
-func (h *rest) streams(w http.ResponseWriter, _ *http.Request) error {
+func (h *rest) streams(w http.ResponseWriter, r *http.Request) error {
 	all := h.live.List()
 	for i := range all {
-		all[i] = h.liveView(all[i])
+		all[i] = h.liveView(r, all[i])
 	}
 	answer(w, http.StatusOK, map[string]any{"streams": all})
 	return nil
@@ -37,14 +53,14 @@ func (h *rest) begin(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	w.Header().Set("Location", "/v1/live/"+s.Name)
-	answer(w, http.StatusCreated, h.liveView(s))
+	answer(w, http.StatusCreated, h.liveView(r, s))
 	return nil
 }
 
 func (h *rest) stream(w http.ResponseWriter, r *http.Request) error {
 	s, err := h.live.Get(r.PathValue("name"))
 	if err == nil {
-		answer(w, http.StatusOK, h.liveView(s))
+		answer(w, http.StatusOK, h.liveView(r, s))
 	}
 	return err
 }

@@ -76,6 +76,8 @@ var (
 	ErrState = errors.New("not in this state of the asset")
 	// ErrTooLarge is a source with more bytes than allowed.
 	ErrTooLarge = errors.New("the source is larger than allowed")
+	// ErrEmpty is a source without a byte.
+	ErrEmpty = errors.New("the source is empty: it has 0 bytes")
 
 	errClosing = errors.New("the service is stopping")
 	errRemoved = errors.New("the asset was removed")
@@ -168,12 +170,13 @@ func (o Order) asset(id string) *asset.Asset {
 
 // Add takes a video in that r has, and has it worked on.
 func (s *Service) Add(ctx context.Context, order Order, r io.Reader) (*asset.Asset, error) {
-	a := order.asset(asset.NewID())
-	if err := s.library.Create(a); err != nil {
+	id := asset.NewID()
+	if err := s.library.Create(order.asset(id)); err != nil {
 		return nil, err
 	}
+	var a *asset.Asset
 	err := func() error {
-		f, err := os.Create(s.SourcePath(a.ID))
+		f, err := os.Create(s.SourcePath(id))
 		if err != nil {
 			return err
 		}
@@ -187,10 +190,10 @@ func (s *Service) Add(ctx context.Context, order Order, r io.Reader) (*asset.Ass
 		err = context.Cause(ctx)
 	}
 	if err == nil {
-		a, err = s.Uploaded(a.ID)
+		a, err = s.Uploaded(id)
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.library.Remove(a.ID))
+		return nil, errors.Join(err, s.library.Remove(id))
 	}
 	return a, nil
 }
@@ -214,6 +217,9 @@ func (s *Service) Uploaded(id string) (*asset.Asset, error) {
 	}
 	defer f.Close()
 	info, err := f.Stat()
+	if err == nil && info.Size() == 0 {
+		err = ErrEmpty
+	}
 	if err == nil {
 		err = f.Sync()
 	}

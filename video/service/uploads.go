@@ -51,6 +51,9 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 			if err != nil {
 				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)
 			}
+			if e.Upload.Size == 0 && !e.Upload.SizeIsDeferred {
+				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(ErrEmpty)
+			}
 			id := asset.NewID()
 			if err := room(dir, e.Upload.Size); err != nil {
 				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)

@@ -248,6 +248,9 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	if n := a.Source.Joins; n > 0 {
 		w.warn("its clock jumps (%d times): what follows is joined to what comes before, without a gap", n)
 	}
+	if words := a.Source.Unseen; words != "" {
+		w.warn("its pictures are left out: %s", words)
+	}
 	var renditions []*asset.Rendition
 	group, ctx := errgroup.WithContext(ctx)
 	var chunks []chunked

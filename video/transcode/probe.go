@@ -23,7 +23,7 @@ var _ [media.MostStreams - ffmpeg.MostStreams]struct{}
 func Probe(path string, most float64) (*media.Source, error) {
 	in, err := ffmpeg.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, unread(path, err)
 	}
 	defer in.Close()
 	s := &media.Source{Picture: -1, Format: in.Format(), Duration: believed(in.Duration()), Offset: math.Inf(1), BitRate: in.BitRate()}
@@ -58,7 +58,7 @@ func Probe(path string, most float64) (*media.Source, error) {
 	case begins-s.Offset <= priming:
 		s.Offset = begins
 	}
-	s.Picture = picture(path, in, s)
+	s.Picture, s.Unseen = picture(path, in, s)
 	if err := joins(in, s); err != nil {
 		return nil, err
 	}
@@ -96,31 +96,38 @@ func joins(in *ffmpeg.Input, s *media.Source) error {
 const mostTried = 4
 
 // picture is the stream of pictures to take: the best of which one can be decoded, which says
-// more of them, or else the best, so that its decoder says why there is none. -1 where there
-// are none.
-func picture(path string, in *ffmpeg.Input, s *media.Source) int {
+// more of them. Where none can be, it is none if there is sound, and unseen says why; or else the
+// best, so that its decoder says so. -1 where there are none.
+func picture(path string, in *ffmpeg.Input, s *media.Source) (n int, unseen string) {
 	best := in.Best(ffmpeg.Video)
 	for _, i := range best[:min(len(best), mostTried)] {
-		if first(path, &s.Streams[i], s.Offset) {
-			return i
+		err := first(path, &s.Streams[i], s.Offset)
+		if err == nil {
+			return i, ""
+		}
+		if unseen == "" {
+			unseen = err.Error()
 		}
 	}
 	for _, s := range in.Streams() {
 		if s.Kind == ffmpeg.Video && !s.Cover { // of a codec that nobody decodes
 			best = append(best, s.Index)
+			if unseen == "" {
+				unseen = "there is no decoder for " + s.Codec
+			}
 		}
 	}
-	if len(best) == 0 {
-		return -1
+	if len(best) == 0 || len(in.Best(ffmpeg.Audio)) > 0 {
+		return -1, unseen
 	}
-	return best[0]
+	return best[0], ""
 }
 
-// first decodes the first picture of a stream and notes what it says; false if none can be had.
-func first(path string, s *media.Stream, offset float64) bool {
+// first decodes the first picture of a stream and notes what it says; an error if none can be had.
+func first(path string, s *media.Stream, offset float64) error {
 	r, err := open(path, s.Index, ffmpeg.Video, offset, false)
 	if err != nil {
-		return false
+		return err
 	}
 	defer r.close()
 	found := false
@@ -130,7 +137,10 @@ func first(path string, s *media.Stream, offset float64) bool {
 		s.Colour = colourOf(lookOf(f), r.stream, f.Peak())
 		return nil
 	})
-	return err == nil && found
+	if err == nil && !found {
+		err = errNoPicture
+	}
+	return err
 }
 
 // languageOf is a language tag (BCP 47) of what a file says: ISO 639-2 in either of its forms

@@ -29,18 +29,28 @@ func Sound(path string, s media.Sound) (made *media.Made, parts [][]byte, err er
 	if s.Segment <= 0 {
 		return nil, nil, fmt.Errorf("segments of %v seconds", s.Segment)
 	}
-	r, err := open(path, s.Stream, ffmpeg.Audio, s.Offset, s.Joined)
+	e, err := sound(path, s)
+	if errors.Is(err, errNoSound) && e.graph != nil && e.next <= e.units(s.Offset) { // the container has it all begin later than it does
+		s.Offset = float64(e.began) * e.stream.TimeBase.Float()
+		e, err = sound(path, s)
+	}
 	if err != nil {
 		return nil, nil, err
+	}
+	return &e.made, e.parts, nil
+}
+
+// sound is a track, made or not.
+func sound(path string, s media.Sound) (*sounding, error) {
+	r, err := open(path, s.Stream, ffmpeg.Audio, s.Offset, s.Joined)
+	if err != nil {
+		return nil, err
 	}
 	defer r.close()
 	r.upTo(s.Most)
 	e := &sounding{s: s, reading: r, encoded: ffmpeg.NewPacket(), frame: ffmpeg.NewFrame(), fragments: fragments{limit: mostOfSound}}
 	defer e.close()
-	if err := e.run(); err != nil {
-		return nil, nil, err
-	}
-	return &e.made, e.parts, nil
+	return e, e.run()
 }
 
 // sounding is a track of sound being made.
@@ -51,6 +61,7 @@ type sounding struct {
 	heard   voice         // what it is made for
 	other   *ffmpeg.Graph // makes that of another sort; nil where there is none
 	sort    voice         // what the other is made for
+	began   int64         // when the first sound comes, in the stream's units
 	next    int64         // when the sound ends that has come, in the stream's units
 	silence float64       // seconds that were put in
 	far     []*ffmpeg.Frame
@@ -172,7 +183,7 @@ func (e *sounding) filter(f *ffmpeg.Frame) error {
 			return err
 		}
 		e.graph.FrameSize(0, e.encoder.FrameSize())
-		e.heard, e.next = v, e.units(e.s.Offset)
+		e.heard, e.began, e.next = v, f.PTS(), e.units(e.s.Offset)
 	}
 	if v == e.heard {
 		return e.place(f)
