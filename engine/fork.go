@@ -492,7 +492,7 @@ func (s *forkServer) watch(k *forker) error {
 	s.pool.Close()
 	_ = s.conn.Close()
 	if !closed {
-		return &CrashError{Status: s.box.sb.Status(), Reason: crashReason(s.box.sb.Status(), "it was told to")}
+		return s.f.crashed(s.box.sb.Status(), "it was told to")
 	}
 	return nil
 }

@@ -415,7 +415,8 @@ func TestForkEnds(t *testing.T) {
 	for _, c := range []struct{ name, code, want string }{
 		{"exit", "import os; os._exit(3)", "function exited with status 3 before it answered"},
 		{"signal", "import os, ctypes; ctypes.string_at(0)", "function was killed by SIGSEGV before it answered"},
-		{"memory", "x = bytearray(300 << 20)", "function ran out of memory before it answered"},
+		{"memory", "x = bytearray(300 << 20)", "function ran out of memory before it answered: the sandbox has at most 128MiB of memory, /tmp included: raise resources.memory in fret.yaml"},
+		{"tmp", "open('/tmp/x', 'wb').write(b'0' * (65 << 20))", "OSError: [Errno 28] No space left on device (/tmp of the sandbox holds at most 1MiB: raise resources.tmp in fret.yaml)"},
 		{"exception", "1 / 0", "ZeroDivisionError: division by zero"},
 		{"time", "while True: pass", ErrTimeout.Error()},
 		{"stuck", "import signal, time; [signal.signal(s, signal.SIG_IGN) for s in (2, 15)]; time.sleep(60)", ErrTimeout.Error()},

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -257,7 +258,8 @@ func (in *instance) explain(err error, before string) error {
 	switch {
 	case errors.As(err, &failure):
 		told := &FunctionError{Type: failure.Type, Message: failure.Message, Stack: failure.Stack}
-		if why := in.f.config.LeftOut.Explain(told.Error() + "\n" + told.Stack); why != "" {
+		why := in.f.config.LeftOut.Explain(told.Error() + "\n" + told.Stack)
+		if why = cmp.Or(why, in.f.config.Resources.Explain(told.Error())); why != "" {
 			told.Message += " (" + why + ")"
 		}
 		return told
@@ -273,7 +275,7 @@ func (in *instance) explain(err error, before string) error {
 	defer t.Stop()
 	select {
 	case <-in.box.sb.Done():
-		return &CrashError{Status: in.box.sb.Status(), Reason: crashReason(in.box.sb.Status(), before)}
+		return in.f.crashed(in.box.sb.Status(), before)
 	case <-t.C:
 		in.box.kill()
 		return &CrashError{Reason: "closed its channel before " + before}

@@ -216,10 +216,8 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("run %s: %w", c.Args[0], err)
-	case status.OOMKilled:
-		return &image.ExitError{Args: c.Args, Code: status.Code, Output: "out of memory\n" + tail.String()}
-	case status.Code != 0:
-		return &image.ExitError{Args: c.Args, Code: status.Code, Output: tail.String()}
+	case status.OOMKilled || status.Code != 0:
+		return stepFailed(c.Args, status, tail.String())
 	}
 	return nil
 }

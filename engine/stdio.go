@@ -149,7 +149,7 @@ func (ev *event) exited(sb *sandbox.Sandbox) error {
 	s := sb.Status()
 	switch {
 	case s.OOMKilled || s.Signal != 0:
-		return &CrashError{Status: s, Reason: crashReason(s, "it answered")}
+		return ev.f.crashed(s, "it answered")
 	case s.Code != 0:
 		return &FunctionError{Type: "exit", Message: fmt.Sprintf("exit status %d", s.Code)}
 	}

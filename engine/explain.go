@@ -1,0 +1,30 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// crashed is what the end of a sandbox of the function means for what was under way.
+func (f *function) crashed(s sandbox.ExitStatus, before string) *CrashError {
+	reason := crashReason(s, before)
+	if s.OOMKilled {
+		reason += ": " + f.config.Resources.ExplainMemory()
+	}
+	return &CrashError{Status: s, Reason: reason}
+}
+
+// stepFailed is how a build step ended, with the limit that ended it: no template's key
+// raises those of build steps.
+func stepFailed(args []string, s sandbox.ExitStatus, output string) *image.ExitError {
+	switch {
+	case s.OOMKilled:
+		output = fmt.Sprintf("out of memory: a build step has at most %d GiB; have it do less at a time\n%s", int64(buildMemory)>>30, output)
+	case strings.Contains(output, "No space left on device"), strings.Contains(output, "ENOSPC"):
+		output += fmt.Sprintf("\n/tmp of a build step holds at most %d GiB: have it write to the directory that it starts in", int64(buildTmp)>>30)
+	}
+	return &image.ExitError{Args: args, Code: s.Code, Output: output}
+}

@@ -1,0 +1,47 @@
+package image
+
+import (
+	"fmt"
+	"regexp"
+)
+
+// exceeded is how languages and the C library say that a limit of the sandbox was
+// reached, by the template's key. The first that matches counts: Java calls a thread
+// that it cannot make an OutOfMemoryError.
+var exceeded = []struct {
+	says  *regexp.Regexp
+	key   string
+	limit func(*Resources) string
+}{
+	{regexp.MustCompile(`No space left on device|\bENOSPC\b`), "resources.tmp", func(r *Resources) string {
+		return "/tmp of the sandbox holds at most " + formatBytes(r.TmpBytes)
+	}},
+	{regexp.MustCompile(`Too many open files|\bEMFILE\b`), "resources.files", func(r *Resources) string {
+		return fmt.Sprintf("a process of the sandbox has at most %d open files", r.Files)
+	}},
+	{regexp.MustCompile(`can't start new thread|can't create Thread|unable to create (new )?native thread|[Ff]ork: (retry: )?Resource temporarily unavailable|\bspawn\b.* EAGAIN`), "resources.pids", func(r *Resources) string {
+		return fmt.Sprintf("the sandbox has at most %d processes and threads", r.Pids)
+	}},
+	{regexp.MustCompile(`\bMemoryError\b|\bNoMemoryError\b|OutOfMemoryError|Allowed memory size of|Cannot allocate memory|\bENOMEM\b`), "resources.memory", (*Resources).memory},
+}
+
+func (r *Resources) memory() string {
+	return "the sandbox has at most " + formatBytes(r.MemoryBytes) + " of memory, /tmp included"
+}
+
+// Explain says, of the text of a function's failure that a limit was reached, which limit
+// it is and which key of the template raises it; "" if it is none of that.
+func (r *Resources) Explain(text string) string {
+	text = text[:min(len(text), maxFailureText)]
+	for i := range exceeded {
+		if e := &exceeded[i]; e.says.MatchString(text) {
+			return fmt.Sprintf("%s: raise %s in fret.yaml", e.limit(r), e.key)
+		}
+	}
+	return ""
+}
+
+// ExplainMemory says it of a function that the kernel ended because its memory was used up.
+func (r *Resources) ExplainMemory() string {
+	return r.memory() + ": raise resources.memory in fret.yaml"
+}
