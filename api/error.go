@@ -55,7 +55,7 @@ const (
 	CodePartitioned      Code = "partitioned"        // 503: the node cannot reach the others, and what it was asked concerns them
 	CodeConflict         Code = "conflict"           // 409: another node has changed it meanwhile
 	CodeClosed           Code = "stopping"           // 503: the engine is shutting down
-	CodeTimeout          Code = "timeout"            // 504: the function did not answer in time; 408: an upload took too long
+	CodeTimeout          Code = "timeout"            // 504: the function did not answer in time; 408: an upload took too long, or a body came too slowly
 	CodeInsufficientDisk Code = "no_space"           // 507: the disk is full
 )
 

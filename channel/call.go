@@ -182,13 +182,26 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 	c.mu.Lock()
 	if c.err != nil || isClosed(c.ending) {
 		defer c.mu.Unlock()
-		return false, cmp.Or(c.err, ErrUnserved)
+		if c.err != nil && !errors.Is(c.err, ErrClosed) {
+			return false, c.err
+		}
+		return false, fmt.Errorf("%w: %w", ErrUnserved, cmp.Or(c.err, ErrClosed))
 	}
 	c.lastID++
 	k.id = c.lastID
 	c.calls[k.id] = k
 	c.mu.Unlock()
-	return rest, c.w.send(k.ctx, kindInvoke, flags, k.id, meta, first)
+	err = c.w.send(k.ctx, kindInvoke, flags, k.id, meta, first)
+	if errors.Is(err, ErrClosed) {
+		// A STOP before that end may not have been read yet.
+		select {
+		case <-c.done:
+			err = c.unserved(err)
+		case <-k.ctx.Done():
+			err = context.Cause(k.ctx)
+		}
+	}
+	return rest, err
 }
 
 // scratch is where an INVOKE is made.

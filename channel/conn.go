@@ -191,13 +191,20 @@ func (c *Conn) fail(err error) {
 	c.calls = nil
 	close(c.done)
 	c.mu.Unlock()
-	_ = c.conn.Close()                                   // nothing is lost: the stream has no meaning any more
-	if isClosed(c.ending) && errors.Is(err, ErrClosed) { // it has answered all that it took
-		err = ErrUnserved
-	}
+	_ = c.conn.Close() // nothing is lost: the stream has no meaning any more
+	err = c.unserved(err)
 	for _, k := range calls {
 		k.finish(err)
 	}
+}
+
+// unserved is what the channel's end means to an event without an answer: a function that
+// said STOP has answered all that it took.
+func (c *Conn) unserved(err error) error {
+	if isClosed(c.ending) && errors.Is(err, ErrClosed) {
+		return ErrUnserved
+	}
+	return err
 }
 
 // spawn runs f in a goroutine Close waits for, unless the channel is over.

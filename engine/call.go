@@ -495,6 +495,8 @@ func ErrorCode(err error) string {
 		return "function_crashed"
 	case errors.Is(err, ErrTimeout):
 		return "timeout"
+	case errors.Is(err, ErrSlowBody):
+		return "slow_body"
 	case errors.Is(err, ErrEventTooLarge):
 		return "header_too_large"
 	case errors.Is(err, ErrOverloaded):

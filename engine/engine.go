@@ -62,6 +62,7 @@ var (
 	ErrOverloaded = errors.New("too many events are waiting for this function")
 	ErrDegraded   = admission.ErrRefused // an *admission.RefusedError says why
 	ErrClosed     = errors.New("engine is stopping")
+	ErrSlowBody   = errors.New("the request's body came too slowly while others waited")
 	ErrNotReady   = errors.New("image is not a function")
 	ErrForeign    = errors.New("the function is another tenant's")
 

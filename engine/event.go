@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -40,9 +41,9 @@ type event struct {
 	once     sync.Once       // finish
 	answered atomic.Bool
 
-	gathered []byte   // the body, where it was read before the event took a place; else nil
-	whole    *Request // with that body
-	unflow   func()   // gives back what a body that flows holds; nil for none
+	gathered bytes.Reader // the body, where it was read before the event took a place
+	whole    Request      // with that body
+	unflow   func()       // gives back what a body that flows holds; nil for none
 
 	lease  lease
 	since  time.Time     // when it got that

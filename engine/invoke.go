@@ -158,8 +158,8 @@ func (e *Engine) Invoke(ctx context.Context, function string, r *Request) (*Resp
 		ev := newEvent(f, name, r)
 		resp, err := ev.invoke(ctx, r)
 		if errors.Is(err, errRetired) {
-			if ev.gathered != nil {
-				r = ev.whole
+			if ev.whole.Body != nil {
+				r = &ev.whole
 			}
 			if next, _, err := e.route(function, r); err != nil || !next.isRetired() {
 				continue // its events go elsewhere by now: nothing was read or sent yet

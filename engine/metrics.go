@@ -170,7 +170,7 @@ func outcome(err error) string {
 		return "overloaded"
 	case errors.Is(err, ErrDegraded):
 		return "degraded"
-	case errors.Is(err, context.Canceled), errors.Is(err, errAbandoned):
+	case errors.Is(err, context.Canceled), errors.Is(err, errAbandoned), errors.Is(err, ErrSlowBody):
 		return "cancelled"
 	case errors.As(err, &failure):
 		return "error"

@@ -6,24 +6,34 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/fre-engine/fre/engine/admission"
 )
 
 // A slow client must not occupy the function's concurrency. A short body is read before its
 // event takes a place. A flowing body, which is long or of unknown length, takes a place at
-// once; at most half of the function's places are for events with flowing bodies.
+// once; at most half of the function's places are for events with flowing bodies, and one
+// that hardly flows while others wait for its place is broken off.
 
 const (
 	// shortBody is how long a body may be, in bytes, that is read before its event takes a
 	// place: a pipe takes it though nobody reads yet.
 	shortBody = smallBody
+	// keptBody is how long a body may be, in bytes, that is kept until the answer though all
+	// of it has come: another instance can have it then, if the first ends before it takes it.
+	keptBody = 4 << 10
 	// mostReceived bounds the memory of all short bodies under way, in bytes. Beyond it a
 	// short body flows.
 	mostReceived = 64 << 20
 	// mostFlowsWait is how many events of a function may wait for a place of a flowing body.
 	mostFlowsWait = 1024
+	// slowAfter is how long a flowing body has had the function wait when it is judged, and
+	// slowBytes how many bytes come meanwhile of one that is not slow.
+	slowAfter = 5 * time.Second
+	slowBytes = 4 << 10
 )
 
 // arriving is a body that knows whether all of it has arrived.
@@ -41,6 +51,9 @@ func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 	}
 	b, awaits := r.Body.(arriving)
 	switch {
+	case awaits && 0 < r.Size && r.Size <= keptBody && b.Here():
+		r, err = ev.gather(r)
+		return r, done, err
 	case awaits && b.Here(), !awaits && r.Size >= 0:
 		return r, done, nil
 	case awaits && 0 < r.Size && r.Size <= shortBody:
@@ -60,39 +73,97 @@ func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 	if err := ev.f.flows.enter(&ev.ctx, ev.f); err != nil {
 		return r, done, err
 	}
-	ev.unflow = sync.OnceFunc(ev.f.flows.leave)
+	body := &flow{ev: ev, Reader: r.Body}
+	ev.unflow = sync.OnceFunc(body.over)
+	body.begin()
 	flowing := *r
-	flowing.Body = &flow{ev, r.Body}
+	flowing.Body = body
 	return &flowing, done, nil
 }
 
 // gather reads a short body.
 func (ev *event) gather(r *Request) (*Request, error) {
-	ev.gathered = make([]byte, r.Size)
-	if _, err := io.ReadFull(r.Body, ev.gathered); err != nil {
+	gathered := make([]byte, r.Size)
+	if _, err := io.ReadFull(r.Body, gathered); err != nil {
 		if ev.ctx.Err() != nil { // it is why the Read was broken off
 			return r, context.Cause(&ev.ctx)
 		}
 		return r, fmt.Errorf("invoke %s: read body: %w", ev.f.plain, err)
 	}
-	whole := *r
-	whole.Body = bytes.NewReader(ev.gathered)
-	ev.whole = &whole
-	return ev.whole, nil
+	ev.gathered.Reset(gathered)
+	ev.whole = *r
+	ev.whole.Body = &ev.gathered
+	return &ev.whole, nil
 }
 
 // flow is a body that holds one of the places of those that flow, until its end.
 type flow struct {
 	ev *event
 	io.Reader
+	due *time.Timer // of judge
+
+	mu     sync.Mutex
+	ended  bool          // its place is given back, or it is broken off
+	asked  time.Time     // when the Read under way began, zero for none
+	waited time.Duration // for the sender, since it was judged last
+	came   int           // bytes meanwhile
 }
 
 func (b *flow) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	b.asked = time.Now()
+	b.mu.Unlock()
 	n, err := b.Reader.Read(p)
+	b.mu.Lock()
+	b.waited += time.Since(b.asked)
+	b.came += n
+	b.asked = time.Time{}
+	b.mu.Unlock()
 	if err != nil {
 		b.ev.unflow()
 	}
 	return n, err
+}
+
+func (b *flow) begin() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.due = time.AfterFunc(slowAfter, b.judge)
+}
+
+// judge breaks off a body whose sender has had the function wait for most of the time, and
+// sent hardly anything, while others wait for the place. One that the function is slow to
+// read is not slow.
+func (b *flow) judge() {
+	b.mu.Lock()
+	if !b.asked.IsZero() {
+		now := time.Now()
+		b.waited += now.Sub(b.asked)
+		b.asked = now
+	}
+	slow := b.waited > slowAfter/2 && b.came < slowBytes
+	b.waited, b.came = 0, 0
+	if b.ended {
+		b.mu.Unlock()
+		return
+	}
+	if b.ended = slow && b.ev.f.crowded(); !b.ended {
+		b.due.Reset(slowAfter)
+	}
+	ended := b.ended
+	b.mu.Unlock()
+	if ended {
+		b.ev.cancel(ErrSlowBody)
+	}
+}
+
+// over gives the body's place back.
+func (b *flow) over() {
+	b.mu.Lock()
+	b.ended = true
+	b.due.Stop()
+	b.mu.Unlock()
+	b.ev.f.flows.leave()
 }
 
 // Close ends a Read that is under way.
@@ -110,9 +181,26 @@ type flows struct {
 	waiting []chan struct{}
 }
 
+// crowded says whether somebody waits for the places of bodies that flow: others with such
+// bodies, or whoever where they are all that the function has.
+func (f *function) crowded() bool {
+	f.flows.mu.Lock()
+	waiting := len(f.flows.waiting)
+	f.flows.mu.Unlock()
+	if f.places() == 1 {
+		f.mu.Lock()
+		waiting += len(f.waiters)
+		f.mu.Unlock()
+	}
+	return waiting > 0
+}
+
+// places is how many events the function may have at once.
+func (f *function) places() int { return f.config.Instances.Max * f.config.Instances.Concurrency }
+
 // enter waits until fewer than half of the function's places are for such events.
 func (s *flows) enter(ctx context.Context, f *function) error {
-	most := max(1, f.config.Instances.Max*f.config.Instances.Concurrency/2)
+	most := max(1, f.places()/2)
 	s.mu.Lock()
 	switch {
 	case s.n < most:
@@ -156,14 +244,19 @@ func (s *flows) leave() {
 	s.waiting = s.waiting[1:]
 }
 
-// again makes the body readable once more, if it was gathered.
+// again makes the body readable once more, if it is in memory.
 func (ev *event) again(r *Request) bool {
-	switch b, ok := r.Body.(*bytes.Reader); {
-	case r.Body == nil || r.Size == 0:
+	if r.Body == nil || r.Size == 0 {
 		return true
-	case ok && ev.gathered != nil:
-		_, err := b.Seek(0, io.SeekStart)
-		return err == nil
 	}
-	return false
+	var err error
+	switch b := r.Body.(type) {
+	case *bytes.Reader:
+		_, err = b.Seek(-r.Size, io.SeekEnd)
+	case *strings.Reader:
+		_, err = b.Seek(-r.Size, io.SeekEnd)
+	default:
+		return false
+	}
+	return err == nil
 }

@@ -43,7 +43,7 @@ func (e *exchange) fail(status int, code, message string) {
 // statuses are those of the engine's codes.
 var statuses = map[string]int{
 	"quota": http.StatusTooManyRequests, "function_error": http.StatusInternalServerError, "function_crashed": http.StatusBadGateway,
-	"timeout": http.StatusGatewayTimeout, "header_too_large": http.StatusRequestHeaderFieldsTooLarge,
+	"timeout": http.StatusGatewayTimeout, "slow_body": http.StatusRequestTimeout, "header_too_large": http.StatusRequestHeaderFieldsTooLarge,
 	"overloaded": http.StatusServiceUnavailable, "engine_overloaded": http.StatusServiceUnavailable, "degraded": http.StatusServiceUnavailable,
 	"stopping": http.StatusServiceUnavailable, "not_found": http.StatusNotFound, "image_gone": http.StatusNotFound,
 	"loop": http.StatusLoopDetected, "step_missing": http.StatusBadGateway,

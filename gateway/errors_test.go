@@ -18,6 +18,7 @@ func TestStatusOf(t *testing.T) {
 		engine.ErrDegraded:         "503 degraded",
 		engine.ErrClosed:           "503 stopping",
 		engine.ErrTimeout:          "504 timeout",
+		engine.ErrSlowBody:         "408 slow_body",
 		engine.ErrEventTooLarge:    "431 header_too_large",
 		engine.ErrImageGone:        "404 image_gone",
 		&engine.UnknownError{}:     "404 not_found",

@@ -162,6 +162,8 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		return http.StatusRequestHeaderFieldsTooLarge, api.CodeTooLarge, "send fewer or shorter headers"
 	case errors.Is(err, engine.ErrTimeout):
 		return http.StatusGatewayTimeout, api.CodeTimeout, "raise resources.timeout in the template, or see the function's logs"
+	case errors.Is(err, engine.ErrSlowBody):
+		return http.StatusRequestTimeout, api.CodeTimeout, "send the body without pauses, or raise instances.max in the template"
 	case errors.Is(err, engine.ErrOverloaded):
 		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again later, or raise instances.max in the template"
 	case errors.Is(err, engine.ErrEngineOverloaded):

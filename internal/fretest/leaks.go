@@ -74,12 +74,10 @@ func (h holdings) minus(old holdings) []string {
 	}
 	for _, l := range lists {
 		for _, item := range l.now {
-			if l.name == "cgroup" && inUse(item) {
+			if slices.Contains(l.was, item) || l.name == "cgroup" && inUse(item) {
 				continue
 			}
-			if !slices.Contains(l.was, item) {
-				left = append(left, l.name+" "+item)
-			}
+			left = append(left, l.name+" "+item)
 		}
 	}
 	counts := []struct {

@@ -24,6 +24,8 @@ import (
 
 var conn *net.UnixConn
 
+var serving, retire = context.WithCancel(context.Background())
+
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "tool" {
 		os.Exit(tool())
@@ -47,7 +49,7 @@ func main() {
 		ready := `{"protocol":1,"runtime":"go","concurrency":1}`
 		_, err = conn.Write(append([]byte{byte(len(ready)), 0, 0, 0, 1, 15: 0}, ready...))
 	} else if err == nil {
-		err = channel.Serve(context.Background(), conn, channel.Ready{Protocol: 1, Runtime: "go", Concurrency: concurrency(), Upgrades: true}, handle)
+		err = channel.Serve(serving, conn, channel.Ready{Protocol: 1, Runtime: "go", Concurrency: concurrency(), Upgrades: true}, handle)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -238,6 +240,8 @@ func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 		return nil, ctx.Err()
 	case "/stuck":
 		select {}
+	case "/retire": // answers, and takes no more events
+		retire()
 	case "/exit":
 		os.Exit(7)
 	case "/last": // a hundred thousand bytes, and exits

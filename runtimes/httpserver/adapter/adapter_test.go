@@ -358,13 +358,13 @@ func TestStreams(t *testing.T) {
 	f := startServer(t, "binds")
 	read, write := io.Pipe()
 	defer write.Close()
-	go func() { _, _ = io.WriteString(write, strings.Repeat("x", 40<<10)) }() // the channel reads 32 KiB ahead
-	r, err := f.Invoke(t.Context(), &channel.Invocation{Method: "POST", Path: "/echo"}, read)
+	go func() { _, _ = io.WriteString(write, "x") }()
+	r, err := f.Invoke(t.Context(), &channel.Invocation{Method: "POST", Path: "/echo", Flows: true}, read)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Body.Close()
-	if _, err := io.CopyN(io.Discard, r.Body, 40<<10); err != nil {
+	if _, err := io.CopyN(io.Discard, r.Body, 1); err != nil {
 		t.Fatal(err)
 	}
 	for _, tick := range []string{"one", "two"} {
@@ -502,6 +502,11 @@ func TestServerFails(t *testing.T) {
 	var failure *channel.Failure
 	if !errors.As(err, &failure) || failure.Message != "the server ended with exit status 5" || failure.Stack != "out of luck\n" {
 		t.Errorf("got %+v, %v", failure, err)
+	}
+	select {
+	case <-f.Ending():
+	default:
+		t.Error("an event has failed of the server's end before the engine was told of that")
 	}
 	<-f.exited
 	if code := f.cmd.ProcessState.ExitCode(); code != 1 {

@@ -242,6 +242,22 @@ func TestAgentStreams(t *testing.T) {
 		t.Errorf("%q %v", rest, err)
 	}
 
+	// An input that breaks off is no end of file: the engine cancels its event.
+	r, w = io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	got, err = a.handle(ctx, &channel.Event{Invocation: channel.Invocation{Method: "POST", Path: "/exec"}, Body: io.MultiReader(strings.NewReader(`{"shell":"cat; echo whole"}`+"\n"), r)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(w, "part"); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.CloseWithError(errors.New("the client has gone"))
+	cancel()
+	if out, _ := io.ReadAll(got.Body); strings.Contains(string(out), "whole") || strings.Contains(string(out), `"code":0`) {
+		t.Errorf("after an input that broke off: %q", out)
+	}
+
 	got, err = a.handle(t.Context(), &channel.Event{Invocation: channel.Invocation{Method: "POST", Path: "/exec"}, Body: strings.NewReader(`{"shell":"exec cat /dev/zero"}`)})
 	if err != nil {
 		t.Fatal(err)
