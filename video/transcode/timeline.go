@@ -35,6 +35,8 @@ const (
 	gapRestart  = 10 * second
 	gapElse     = 600 * second
 	gapPacket   = 60 * second
+
+	mostMicro = 1 << 58 // what a time may be, so that nothing that is computed with it overflows
 )
 
 // micro is the unit of a timeline.
@@ -62,12 +64,13 @@ func (c *timeline) set(p *ffmpeg.Packet, s ffmpeg.Stream) {
 	p.Shift(ffmpeg.Rescale(shift, micro, s.TimeBase))
 }
 
-// length is how long a packet takes, as it says in the stream's units, or the rate does.
+// length is how long a packet takes, as it says in the stream's units, or the rate does; no more
+// than the longest gap is believed.
 func length(s ffmpeg.Stream, duration int64) int64 {
 	if rate := s.FrameRate.Float(); duration <= 0 && rate > 0 {
 		return int64(second / rate)
 	}
-	return max(0, ffmpeg.Rescale(duration, s.TimeBase, micro))
+	return min(max(0, ffmpeg.Rescale(duration, s.TimeBase, micro)), gapElse)
 }
 
 // note notes a packet of a time.
@@ -79,7 +82,7 @@ func (c *timeline) note(b *beat, at, length int64) {
 
 // see notes a packet of which the file says the time, and whether times jump there.
 func (c *timeline) see(s ffmpeg.Stream, dts, duration int64) *beat {
-	raw := ffmpeg.Rescale(dts, s.TimeBase, micro)
+	raw := min(max(ffmpeg.Rescale(dts, s.TimeBase, micro), -mostMicro), mostMicro)
 	b := c.due[s.Index]
 	if b == nil {
 		at := raw + c.shift
