@@ -108,6 +108,7 @@ func (w *world) page(t *testing.T) {
 		if got := evaluate[int](ctx, t, fmt.Sprintf(`hls.levels[%d].height`, level)); got != height {
 			t.Errorf("level %d has %d lines", level, got)
 		}
+		evaluate[bool](ctx, t, `(video.currentTime = 1, video.play(), true)`) // a busy machine has played it to its end
 		if err := chromedp.Run(ctx, chromedp.SetValue("#level", fmt.Sprint(level)), chromedp.Evaluate(`document.getElementById("level").onchange()`, nil)); err != nil {
 			t.Fatal(err)
 		}
@@ -121,8 +122,32 @@ func (w *world) page(t *testing.T) {
 	if !evaluate[bool](ctx, t, `document.getElementById("problem").hidden`) {
 		t.Error(evaluate[string](ctx, t, `document.getElementById("problem").textContent`))
 	}
-	if err := chromedp.Run(ctx, chromedp.Click(`//button[text()="Delete"]`), chromedp.WaitVisible("#none")); err != nil {
+	becomes(ctx, t, `document.querySelector(".thumb img").naturalWidth > 0`)
+	if err := chromedp.Run(ctx, chromedp.Click(`//button[text()="Copy HLS"]`)); err != nil {
 		t.Fatal(err)
+	}
+	becomes(ctx, t, `/(Copied|by hand): http.*master.m3u8$/.test(document.getElementById("said").textContent) || /denied|not allowed|not focused/i.test(document.getElementById("said").textContent)`)
+	if err := chromedp.Run(ctx, chromedp.Click(`//button[text()="Delete"]`), chromedp.WaitVisible("#sure"), chromedp.Click(`//button[text()="Keep"]`), chromedp.WaitNotVisible("#sure")); err != nil {
+		t.Fatal(err)
+	}
+	if got := evaluate[int](ctx, t, `document.querySelectorAll("#assets tr").length`); got != 1 {
+		t.Errorf("%d videos after none was deleted", got)
+	}
+	if _, errs, status := w.cli(t, "live", "start", "studio"); status != 0 {
+		t.Fatalf("live start: %d %s", status, errs)
+	}
+	evaluate[bool](ctx, t, `(list(), true)`)
+	becomes(ctx, t, `document.querySelector("#streams td")?.textContent === "studio"`)
+	// The longest words leave the columns where they are.
+	evaluate[bool](ctx, t, `(document.querySelector("#assets").append(row({ id: "x", name: "n".repeat(300), state: "failed", error: "word".repeat(500) })), true)`)
+	if !evaluate[bool](ctx, t, `document.documentElement.scrollWidth <= document.documentElement.clientWidth && document.querySelector("#assets tr:last-child .words").offsetHeight < 120`) {
+		t.Error("a long error breaks the page's columns")
+	}
+	for _, gone := range []string{"#none", "#live[hidden]"} {
+		if err := chromedp.Run(ctx, chromedp.Click(`//button[text()="Delete"]`), chromedp.Click("#yes", chromedp.NodeVisible)); err != nil {
+			t.Fatal(err)
+		}
+		becomes(ctx, t, fmt.Sprintf(`document.querySelector("#sure").open === false && (document.querySelector(%q)?.hidden === %v)`, gone, gone != "#none"))
 	}
 	a, err := http.Get(w.url("/"))
 	if err != nil {

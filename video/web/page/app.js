@@ -66,31 +66,104 @@ $("drop").ondrop = (e) => { e.preventDefault(); $("drop").classList.remove("over
 let timer;
 async function list() {
   clearTimeout(timer);
-  let assets;
+  let assets, streams;
   try {
-    ({ assets } = await (await api("v1/assets")).json());
+    [{ assets }, { streams }] = await Promise.all(["v1/assets", "v1/live"].map(async (path) => (await api(path)).json()));
   } catch {
     timer = setTimeout(list, 2000);
     return;
   }
   $("none").hidden = assets.length > 0;
-  $("assets").replaceChildren(...assets.map(row));
-  if (assets.some((a) => a.state === "uploading" || a.state === "working")) timer = setTimeout(list, 500);
+  fill($("assets"), assets, row);
+  $("live").hidden = streams.length === 0;
+  fill($("streams"), streams, streamRow);
+  timer = setTimeout(list, assets.some((a) => a.state === "uploading" || a.state === "working") ? 500 : 5000);
 }
+
+// fill shows a row of each, unless nothing has changed: a row that is new loses its focus.
+function fill(body, all, row) {
+  const text = JSON.stringify(all);
+  if (body.shown === text) return;
+  body.shown = text;
+  body.replaceChildren(...all.map(row));
+}
+
+// button does something, and tells why it could not be done.
+const button = (text, onclick, title = "") => element("button", text, { title, onclick: async () => {
+  try {
+    await onclick();
+  } catch (problem) {
+    $("said").textContent = problem.message;
+  }
+} });
 
 function row(a) {
   const tr = document.createElement("tr");
   tr.dataset.id = a.id;
   const state = element("td", a.state, { className: a.state });
   if (a.jobs?.all) state.append(" ", element("progress", "", { max: a.jobs.all, value: a.jobs.done }));
-  if (a.error) state.append(": " + a.error);
-  if (a.warnings) state.title = a.warnings.join("\n");
+  for (const words of [a.jobs?.waits, a.error, ...(a.warnings ?? [])]) if (words) state.append(element("span", words, { className: "words" }));
   const tools = document.createElement("td");
-  if (a.state === "ready") tools.append(element("button", "Play", { onclick: () => play(a) }), " ");
-  if (a.state === "failed") tools.append(element("button", "Retry", { onclick: () => api(`v1/assets/${a.id}/retry`, { method: "POST" }).then(list) }), " ");
-  tools.append(element("button", "Delete", { onclick: () => api(`v1/assets/${a.id}`, { method: "DELETE" }).then(list) }));
-  tr.append(element("td", a.name), state, element("td", a.duration ? length(a.duration) : ""), tools);
+  if (a.state === "ready") tools.append(button("Play", () => play(a.name, a.hls)), " ", ...copies({ HLS: a.hls, DASH: a.dash }));
+  if (a.state === "failed") tools.append(button("Retry", () => api(`v1/assets/${a.id}/retry`, { method: "POST" }).then(list)), " ");
+  tools.append(button("Delete", () => remove(`v1/assets/${a.id}`, `Delete ${a.name}?`)));
+  tr.append(thumbnail(a), element("td", a.name), state, element("td", a.duration ? length(a.duration) : ""), tools);
   return tr;
+}
+
+function streamRow(s) {
+  const tr = document.createElement("tr");
+  const state = element("td", s.state, { className: s.state });
+  if (s.error) state.append(element("span", s.error, { className: "words" }));
+  const tools = document.createElement("td");
+  if (s.tracks) tools.append(button("Play", () => play(s.name, s.hls)), " ");
+  tools.append(...copies({ HLS: s.hls, DASH: s.dash, server: s.obs?.server, key: s.obs?.key }), button("Delete", () => remove(`v1/live/${s.name}`, `End the live stream ${s.name}?`)));
+  tr.append(element("td", s.name), state, element("td", s.loop ? `video ${s.loop}` : s.publisher ?? "a publisher"), tools);
+  return tr;
+}
+
+// thumbnail is the picture in a video's middle.
+function thumbnail(a) {
+  const td = element("td", "", { className: "picture" });
+  const t = a.thumbnails;
+  if (!t || !a.thumbnails_vtt) return td;
+  const n = Math.floor(t.count / 2), on = n % (t.columns * t.rows), scale = Math.min(96 / t.width, 54 / t.height);
+  const image = element("img", "", { alt: "", loading: "lazy", src: a.thumbnails_vtt.replace(/thumbnails\.vtt$/, `thumbs/${Math.floor(n / (t.columns * t.rows))}.jpg`) });
+  image.style.transform = `scale(${scale}) translate(${-(on % t.columns) * t.width}px, ${-Math.floor(on / t.columns) * t.height}px)`;
+  const box = element("div", "", { className: "thumb" });
+  box.style.width = `${t.width * scale}px`;
+  box.style.height = `${t.height * scale}px`;
+  box.append(image);
+  td.append(box);
+  return td;
+}
+
+// copies are buttons that copy addresses, of those that there are.
+function copies(addresses) {
+  return Object.entries(addresses).filter(([, at]) => at).flatMap(([name, at]) => [button(`Copy ${name}`, async () => {
+    const text = at.startsWith("/") ? new URL(at, location.href).href : at;
+    if (navigator.clipboard) await navigator.clipboard.writeText(text);
+    else { // without TLS, away from localhost
+      const field = element("textarea", text);
+      document.body.append(field);
+      field.select();
+      const copied = document.execCommand("copy");
+      field.remove();
+      if (!copied) throw new Error(`Copy it by hand: ${text}`);
+    }
+    $("said").textContent = `Copied: ${text}`;
+  }, at), " "]);
+}
+
+// remove asks first.
+function remove(path, question) {
+  const sure = $("sure");
+  $("question").textContent = question;
+  sure.returnValue = "";
+  sure.onclose = () => {
+    if (sure.returnValue === "yes") api(path, { method: "DELETE" }).catch((problem) => { $("said").textContent = problem.message; }).then(list);
+  };
+  sure.showModal();
 }
 
 function length(seconds) {
@@ -99,15 +172,15 @@ function length(seconds) {
 }
 
 let hls;
-function play(a) {
+function play(name, at) {
   hls?.destroy();
   $("watch").hidden = false;
-  $("title").textContent = a.name;
+  $("title").textContent = name;
   $("problem").hidden = true;
   const level = $("level");
   level.replaceChildren(element("option", "automatic", { value: -1 }));
   if (!Hls.isSupported()) { // Safari plays HLS by itself
-    $("video").src = a.hls;
+    $("video").src = at;
     $("video").play().catch(() => {});
     return;
   }
@@ -123,7 +196,7 @@ function play(a) {
     $("problem").hidden = false;
   });
   level.onchange = () => { hls.currentLevel = Number(level.value); };
-  hls.loadSource(a.hls);
+  hls.loadSource(at);
   hls.attachMedia($("video"));
 }
 
