@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +15,12 @@ import (
 // built content runs by it: builds, bases, pulls, loads, imports, snapshots. Errors: one that
 // is ENOSPC, and those of f.
 func (e *Engine) writing(ctx context.Context, f func(context.Context) error) error {
-	ctx, stop, err := e.LeaveRoom(ctx)
+	return WritingTo(ctx, e.cfg.StateDir, f)
+}
+
+// WritingTo is writing for a directory on whatever disk.
+func WritingTo(ctx context.Context, dir string, f func(context.Context) error) error {
+	ctx, stop, err := leaveRoom(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -32,6 +38,21 @@ func (e *Engine) LeaveRoom(ctx context.Context) (_ context.Context, stop func(),
 	return leaveRoom(ctx, e.cfg.StateDir)
 }
 
+// WhileRoom is w until ctx, one of LeaveRoom's, ends: then writes fail with its cause.
+func WhileRoom(ctx context.Context, w io.Writer) io.Writer { return &roomWriter{ctx, w} }
+
+type roomWriter struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+func (r *roomWriter) Write(p []byte) (int, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return 0, err
+	}
+	return r.w.Write(p)
+}
+
 // leaveRoom ends the context that it returns, with an error that is ENOSPC, when
 // directories that are written to have too little room left. What a build's step, or a
 // snapshot, writes is on the disk of the engine's state, where one that is hostile or
@@ -39,7 +60,7 @@ func (e *Engine) LeaveRoom(ctx context.Context) (_ context.Context, stop func(),
 func leaveRoom(ctx context.Context, dirs ...string) (_ context.Context, stop func(), err error) {
 	room := func() error {
 		for _, dir := range dirs {
-			if err := hasRoom(dir); err != nil {
+			if err := HasRoom(dir); err != nil {
 				return err
 			}
 		}
@@ -68,9 +89,9 @@ func leaveRoom(ctx context.Context, dirs ...string) (_ context.Context, stop fun
 	return ctx, func() { cancel(nil); <-done }, nil
 }
 
-// hasRoom is nil where a twentieth of a directory's file system is free, or 1 GiB
+// HasRoom is nil where a twentieth of a directory's file system is free, or 1 GiB
 // and a hundred thousand inodes.
-func hasRoom(dir string) error {
+func HasRoom(dir string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return fmt.Errorf("room on the disk: statfs %s: %w", dir, err)

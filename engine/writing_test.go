@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"testing"
@@ -28,5 +29,19 @@ func TestWritingLeavesRoom(t *testing.T) {
 	})
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("got %v, want ENOSPC", err)
+	}
+}
+
+// TestWhileRoom: a writer goes on until there is too little room, and says that then.
+func TestWhileRoom(t *testing.T) {
+	var got bytes.Buffer
+	ctx, cancel := context.WithCancelCause(t.Context())
+	w := WhileRoom(ctx, &got)
+	if _, err := w.Write([]byte("before")); err != nil {
+		t.Fatal(err)
+	}
+	cancel(unix.ENOSPC)
+	if _, err := w.Write([]byte("after")); !errors.Is(err, unix.ENOSPC) || got.String() != "before" {
+		t.Errorf("wrote %q, %v", &got, err)
 	}
 }

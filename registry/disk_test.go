@@ -452,6 +452,28 @@ func checkWhole(t *testing.T, dir string, acknowledged map[string]string) {
 	}
 }
 
+// TestRoom: what would take the room that is left to others is refused, and goes on once
+// there is more.
+func TestRoom(t *testing.T) {
+	var full error
+	r, err := Open(Config{Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Grace: -1, Room: func() error { return full }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	c := client{t: t, base: "http://" + serve(t, r)}
+	c.pushImage("a", "1", "{}")
+	full = unix.ENOSPC
+	loc := c.start("a")
+	c.want(c.do("PATCH", loc, strings.NewReader("x")), 507, "UNKNOWN")
+	c.want(c.do("PUT", "/v2/a/manifests/2", strings.NewReader(image("{}")), "Content-Type: application/vnd.oci.image.manifest.v1+json"), 507, "UNKNOWN")
+	if got := c.do("GET", "/v2/a/manifests/1", nil); got.body != image("{}") {
+		t.Errorf("meanwhile: %d %q", got.status, got.body)
+	}
+	full = nil
+	c.want(c.do("PUT", loc+"?digest="+dig("x"), strings.NewReader("x")), 201, "")
+}
+
 // TestDiskFull pushes to a full disk: the answer says so, and when there is room the
 // push goes on where it was.
 func TestDiskFull(t *testing.T) {

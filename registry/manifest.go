@@ -153,6 +153,9 @@ func (r *Registry) putManifest(w http.ResponseWriter, req *http.Request, t targe
 	if err != nil {
 		return badRequest(codeManifestInvalid, "manifest %s: %v", d, err)
 	}
+	if err := r.room(); err != nil {
+		return err
+	}
 	if err := r.keepManifest(t.name, d, m, data, tags); err != nil {
 		return err
 	}

@@ -68,8 +68,20 @@ type Config struct {
 	// not at all.
 	Grace time.Duration
 
+	// Room is asked before each part of a blob, and each manifest, is written: an error, such
+	// as ENOSPC, refuses it. Nil: there is room until the disk is full.
+	Room func() error
+
 	// Metrics has the registry's counters added; nil for none.
 	Metrics prometheus.Registerer
+}
+
+// room is nil while there is room to write.
+func (r *Registry) room() error {
+	if r.cfg.Room == nil {
+		return nil
+	}
+	return r.cfg.Room()
 }
 
 // Registry serves a directory. Its methods may be called from several goroutines.

@@ -223,6 +223,9 @@ func (r *Registry) receive(req *http.Request, u *upload, c *claim, limit int64) 
 	for {
 		u.setDeadline(c, time.Now().Add(uploadIdle))
 		n, readErr := readFull(req.Body, buf[:])
+		if err := r.room(); err != nil {
+			return err
+		}
 		size := u.size.Load()
 		if limit >= 0 && size-start+int64(n) > limit {
 			u.hash = nil

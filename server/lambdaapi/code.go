@@ -306,7 +306,7 @@ func (s *server) upload(c *call, set *settings, code *bundle) (dir string, remov
 	if dir, remove, err = s.scratch(c); err != nil {
 		return "", nil, err
 	}
-	err = unzip(c.r.Context(), dir, code.ZipFile)
+	err = engine.WritingTo(c.r.Context(), dir, func(ctx context.Context) error { return unzip(ctx, dir, code.ZipFile) })
 	code.ZipFile = nil
 	c.release()
 	if err != nil {

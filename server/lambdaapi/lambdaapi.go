@@ -29,6 +29,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
@@ -248,6 +250,7 @@ const (
 func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
 	var to io.Writer
 	var memory bytes.Buffer
+	room := "" // the directory whose disk is written to
 	most := patience
 	if to = &memory; rt.max == maxCode {
 		f, err := s.putAside(c)
@@ -256,11 +259,21 @@ func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
 		}
 		defer func() { _ = f.Close() }() // what it has is read anew
 		to, most = f, codePatience
+		room = filepath.Dir(f.Name())
 	}
 	control := http.NewResponseController(c.w)
 	sum := sha256.New()
 	if err = control.SetReadDeadline(time.Now().Add(most)); err == nil {
-		_, err = io.Copy(io.MultiWriter(to, sum), http.MaxBytesReader(c.w, c.r.Body, rt.max))
+		body := http.MaxBytesReader(c.w, c.r.Body, rt.max)
+		receive := func(ctx context.Context) error {
+			_, err := io.Copy(engine.WhileRoom(ctx, io.MultiWriter(to, sum)), body)
+			return err
+		}
+		if room == "" {
+			err = receive(c.r.Context())
+		} else {
+			err = engine.WritingTo(c.r.Context(), room, receive)
+		}
 	}
 	if err == nil {
 		err = control.SetReadDeadline(time.Time{})
@@ -271,6 +284,9 @@ func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return hash, refuse(http.StatusRequestEntityTooLarge, "RequestTooLargeException", "Request must be smaller than %d bytes for the %s operation", rt.max, rt.action)
+	}
+	if errors.Is(err, unix.ENOSPC) {
+		return hash, err
 	}
 	return hash, refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not read request body: %v", err)
 }

@@ -176,7 +176,10 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, 
 		to = append(to, macs[i])
 	}
 	body, done := intake.Within(w, http.MaxBytesReader(w, r.Body, limit), h.ReceiveTime)
-	_, err = io.Copy(io.MultiWriter(to...), body)
+	err = engine.WritingTo(r.Context(), dir.Name(), func(ctx context.Context) error {
+		_, err := io.Copy(engine.WhileRoom(ctx, io.MultiWriter(to...)), body)
+		return err
+	})
 	done()
 	if errors.Is(err, intake.ErrSlow) { // whoever it is has shown nothing
 		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), &api.Error{Code: api.CodeTimeout, Status: http.StatusRequestTimeout, Message: fmt.Sprintf("the build context takes more than %s to come", h.ReceiveTime), Next: "leave out of the function's directory what it does not need"})
@@ -211,7 +214,9 @@ func (h *handler) unpack(ctx context.Context, dir *os.Root) (*buildConfig, error
 		return nil, err
 	}
 	defer in.Close()
-	err = unpack.Tar(ctx, in, f, unpack.Limits{Bytes: h.MaxContextBytes, Entries: maxContextEntries})
+	err = engine.WritingTo(ctx, dir.Name(), func(ctx context.Context) error {
+		return unpack.Tar(ctx, in, f, unpack.Limits{Bytes: h.MaxContextBytes, Entries: maxContextEntries})
+	})
 	if removeErr := dir.Remove(archiveFile); err == nil { // it may wait for its turn
 		err = removeErr
 	}
