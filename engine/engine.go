@@ -51,7 +51,7 @@ func (e *UnknownError) Error() string {
 	if e.Revision != "" {
 		return fmt.Sprintf("function %q has no revision %q: fre function revisions %s lists those that are kept", e.Function, e.Revision, e.Function)
 	}
-	return fmt.Sprintf("function %q: %v", e.Function, fs.ErrNotExist)
+	return fmt.Sprintf("there is no function %q", e.Function)
 }
 func (e *UnknownError) Unwrap() error { return fs.ErrNotExist }
 

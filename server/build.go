@@ -339,5 +339,9 @@ func queryBool(v string) (bool, error) {
 	if v == "" {
 		return false, nil
 	}
-	return strconv.ParseBool(v)
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		err = fmt.Errorf("%q is neither true nor false", v)
+	}
+	return b, err
 }

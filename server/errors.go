@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -38,12 +40,41 @@ func errorOf(err error) *api.Error {
 		return &e
 	}
 	status, code, next := statusOf(err)
-	message := err.Error()
+	message, kind := missing(err.Error())
+	if status == http.StatusNotFound && next == "" {
+		next = lists[kind]
+	}
 	var failure *engine.FunctionError
 	if errors.As(err, &failure) { // the message alone: the stack is in the function's log
 		message = failure.Error()
 	}
 	return &api.Error{Code: code, Status: status, Message: message, Next: next}
+}
+
+// lists are the commands that show what there is of a kind.
+var lists = map[string]string{
+	"function":  "fre functions shows those that are deployed",
+	"image":     "fre images shows those that are here; fre pull gets one from a registry",
+	"container": "fre ps -a shows those that are there",
+	"sandbox":   "fre ps -a shows those that are there",
+}
+
+// missing is what is said of an object that is not there, and its kind. The parts' errors
+// end with the words of package fs, which speak of files.
+func missing(message string) (said, kind string) {
+	what, ok := strings.CutSuffix(message, ": "+fs.ErrNotExist.Error())
+	if !ok {
+		return message, ""
+	}
+	before, object := "", what
+	if i := strings.LastIndex(what, ": "); i >= 0 {
+		before, object = what[:i+2], what[i+2:]
+	}
+	kind, name, ok := strings.Cut(object, " ")
+	if _, err := strconv.Unquote(name); !ok || err != nil {
+		return what + ": there is none", ""
+	}
+	return before + "there is no " + object, kind
 }
 
 // statusOf maps what the parts return to the API's statuses and codes.
@@ -152,7 +183,7 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	case errors.Is(err, oci.ErrSignature):
 		return http.StatusForbidden, api.CodeForbidden, "ask who made the image to sign it (fre image sign), or change registry.signatures in the engine's configuration"
 	case errors.Is(err, oci.ErrRegistry) && errors.Is(err, fs.ErrPermission):
-		return http.StatusForbidden, api.CodeForbidden, "log in as yourself (docker login), or with --username and --password-stdin; fsck as the engine's user"
+		return http.StatusForbidden, api.CodeForbidden, "log in as yourself (docker login), or with --username and --password-stdin"
 	case errors.Is(err, oci.ErrRegistry) && !errors.Is(err, fs.ErrNotExist):
 		return http.StatusBadGateway, api.CodeRegistry, ""
 

@@ -44,7 +44,7 @@ func (s *server) eventOptions(q url.Values) (engine.EventOptions, error) {
 	o := engine.EventOptions{Follow: true}
 	if v := q.Get("follow"); v != "" {
 		var err error
-		if o.Follow, err = strconv.ParseBool(v); err != nil {
+		if o.Follow, err = queryBool(v); err != nil {
 			return o, badRequest("follow: %v", err)
 		}
 	}

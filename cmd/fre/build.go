@@ -114,7 +114,7 @@ func deployed(built *client.Built) string {
 		out += fmt.Sprintf(", revision %d", f.Latest)
 	}
 	if f.Latest != f.Revision {
-		out = fmt.Sprintf("deployed %s@latest, revision %d: most events go to revision %d still", f.Name, f.Latest, f.Revision)
+		out = fmt.Sprintf("deployed %s@latest, revision %d: events go where they went before, to revision %d unless they are split", f.Name, f.Latest, f.Revision)
 	}
 	return out
 }

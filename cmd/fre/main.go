@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -222,7 +223,9 @@ func newRoot() *cobra.Command {
 	})
 	root.PersistentFlags().StringVar(&c.socket, "socket", defaultSocket(), "control socket of the engine (FRE_SOCKET)")
 	root.PersistentFlags().Lookup("socket").DefValue = client.DefaultSocket
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError{&hintError{flagError(err), cmd.CommandPath() + " --help lists the flags"}}
+	})
 	root.AddCommand(
 		serveCommand(), c.newCommand(), c.templateCommand(), c.buildCommand(),
 		c.imagesCommand(), c.imageCommand(), c.pullCommand(), c.pushCommand(), registryCommand(), c.deployCommand(), c.testCommand(), c.devCommand(), c.functionsCommand(), c.functionCommand(),
@@ -233,6 +236,22 @@ func newRoot() *cobra.Command {
 		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre", Long: exitCodes},
 	)
 	return root
+}
+
+// flagError is what is wrong with a flag, without the words of package strconv.
+func flagError(err error) error {
+	var number *strconv.NumError
+	if !errors.As(err, &number) {
+		return err
+	}
+	want := "is no number"
+	if errors.Is(err, strconv.ErrRange) {
+		want = "is too large or too small"
+	} else if number.Func == "ParseBool" {
+		want = "is neither true nor false"
+	}
+	before, _, _ := strings.Cut(err.Error(), ": strconv.")
+	return fmt.Errorf("%s: it %s", before, want)
 }
 
 // group is a command that only has commands below it.

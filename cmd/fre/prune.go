@@ -200,15 +200,15 @@ use stays.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(out, "%d files (%s), %d trees, %d images: %d problems, %d repaired\n",
+			fmt.Fprintf(out, "%d files (%s), %d trees, %d images: problems: %d, repaired: %d\n",
 				got.Objects, size(got.Bytes), got.Trees, got.Images, got.Problems, got.Repaired)
 			switch {
 			case got.Problems == got.Repaired:
 				return nil
 			case req.Repair:
-				return &hintError{fmt.Errorf("%d problems are left", got.Problems-got.Repaired), "build or pull again what the lines above name, then repeat this"}
+				return &hintError{fmt.Errorf("the store has problems that are not repaired: %d", got.Problems-got.Repaired), "build or pull again what the lines above name, then repeat this"}
 			}
-			return &hintError{fmt.Errorf("%d problems", got.Problems), "fre system fsck --repair puts right what it can"}
+			return &hintError{fmt.Errorf("the store has problems: %d", got.Problems), "fre system fsck --repair puts right what it can"}
 		},
 	}
 	cmd.Flags().BoolVar(&req.Repair, "repair", false, "put right what can be, remove what is lost")

@@ -163,6 +163,12 @@ func (o RegistryOptions) transport(r name.Registry) http.RoundTripper {
 	return &retried{o.guard(r), o.pauser()}
 }
 
+// denied is a registry's refusal: fs.ErrPermission, which it does not say in its own words.
+type denied struct{ error }
+
+func (d denied) Unwrap() error        { return d.error }
+func (d denied) Is(target error) bool { return target == fs.ErrPermission }
+
 // registryError tells what the registry said from what went wrong on the way,
 // and names the next step.
 func registryError(r interface{ RegistryStr() string }, err error) error {
@@ -176,7 +182,7 @@ func registryError(r interface{ RegistryStr() string }, err error) error {
 	case errors.As(err, &said):
 		switch said.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden:
-			return fmt.Errorf("%w %s: %w: log in (docker login %s), or check the name: %w", ErrRegistry, host, fs.ErrPermission, host, said)
+			return denied{fmt.Errorf("%w %s refuses this: log in (docker login %s), or check the name: %w", ErrRegistry, host, host, said)}
 		case http.StatusNotFound:
 			return fmt.Errorf("%w %s: %w: %w", ErrRegistry, host, fs.ErrNotExist, said)
 		}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -104,7 +105,7 @@ func statusOf(err error) (status int, message string) {
 		case errors.Is(err, unix.ENOENT):
 			return http.StatusBadRequest, message + ": executable file not found in $PATH: no such file or directory"
 		default:
-			return http.StatusBadRequest, message + ": permission denied"
+			return http.StatusBadRequest, strings.TrimSuffix(message, ": permission denied") + ": permission denied"
 		}
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return http.StatusInsufficientStorage, message + ": free space in the engine's state directory (docker image rm)"

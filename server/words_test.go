@@ -1,0 +1,29 @@
+package server
+
+import (
+	"fmt"
+	"io/fs"
+	"testing"
+
+	"github.com/fre-engine/fre/engine"
+)
+
+// TestMissing: who asks for an object that is not there reads of no files, and learns which
+// command lists those that are.
+func TestMissing(t *testing.T) {
+	for _, tt := range []struct {
+		err           error
+		message, next string
+	}{
+		{&engine.UnknownError{Function: "f"}, `there is no function "f"`, ""},
+		{fmt.Errorf("image %q: %w", "a:1", fs.ErrNotExist), `there is no image "a:1"`, lists["image"]},
+		{fmt.Errorf("commit: container %q: %w", "c: d", fs.ErrNotExist), `commit: container "c: d": there is none`, ""},
+		{fmt.Errorf("volume %q: %w", "v", fs.ErrNotExist), `there is no volume "v"`, ""},
+		{fmt.Errorf("image sha256:1 is being removed: %w", fs.ErrNotExist), "image sha256:1 is being removed: there is none", ""},
+	} {
+		got := errorOf(fmt.Errorf("remove: %w", tt.err))
+		if want := "remove: " + tt.message; got.Message != want || got.Next != tt.next || got.Status != 404 {
+			t.Errorf("%d %q, next %q; want %q, next %q", got.Status, got.Message, got.Next, want, tt.next)
+		}
+	}
+}
