@@ -116,14 +116,14 @@ func TestSlowFlow(t *testing.T) {
 				var ends sync.WaitGroup
 				ends.Go(func() {
 					for tt.bytes > 0 && ev.ctx.Err() == nil {
-						time.Sleep(time.Second)
+						<-time.After(time.Second)
 						_, _ = sender.Write(make([]byte, tt.bytes)) // fails once it is broken off
 					}
 				})
 				if tt.read {
 					ends.Go(func() { _, _ = io.Copy(io.Discard, r.Body) })
 				}
-				time.Sleep(10 * slowAfter)
+				<-time.After(10 * slowAfter)
 				if slow := errors.Is(context.Cause(&ev.ctx), ErrSlowBody); slow != tt.slow {
 					t.Errorf("broken off: %v, want %v", slow, tt.slow)
 				}

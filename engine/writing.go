@@ -3,11 +3,12 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // writing runs f, which writes to the state directory, and cancels its context once the disk
@@ -60,7 +61,7 @@ func (r *roomWriter) Write(p []byte) (int, error) {
 func leaveRoom(ctx context.Context, dirs ...string) (_ context.Context, stop func(), err error) {
 	room := func() error {
 		for _, dir := range dirs {
-			if err := HasRoom(dir); err != nil {
+			if err := linux.HasRoom(dir); err != nil {
 				return err
 			}
 		}
@@ -87,18 +88,4 @@ func leaveRoom(ctx context.Context, dirs ...string) (_ context.Context, stop fun
 		}
 	}()
 	return ctx, func() { cancel(nil); <-done }, nil
-}
-
-// HasRoom is nil where a twentieth of a directory's file system is free, or 1 GiB
-// and a hundred thousand inodes.
-func HasRoom(dir string) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return fmt.Errorf("room on the disk: statfs %s: %w", dir, err)
-	}
-	// A file system without a fixed number of inodes says 0.
-	if st.Bavail*uint64(st.Bsize) >= min(1<<30, st.Blocks*uint64(st.Bsize)/20) && st.Ffree >= min(100_000, st.Files/20) {
-		return nil
-	}
-	return fmt.Errorf("too little room on the disk of %s, of which a twentieth or 1 GiB stays free for events: remove images or what builds have downloaded (fre image prune, fre system gc --cache): %w", dir, unix.ENOSPC)
 }

@@ -172,9 +172,16 @@ func (p *procFiles) add(s *Sandbox, cpus int64) (v *procView, mounts []Mount, tr
 		return v, nil, trees, err
 	}
 	for _, m := range [][2]string{
-		{"mounts", "/proc/mounts"}, {"net", "/proc/net"}, {"filesystems", "/proc/filesystems"}, {"loadavg", "/proc/loadavg"},
-		{"uptime", "/proc/uptime"}, {"version", "/proc/version"}, {"sys", "/proc/sys"}, {"", uuidFile},
-		{filepath.Join(class, "cpuinfo"), "/proc/cpuinfo"}, {filepath.Join(class, "stat"), "/proc/stat"},
+		{"mounts", "/proc/mounts"},
+		{"net", "/proc/net"},
+		{"filesystems", "/proc/filesystems"},
+		{"loadavg", "/proc/loadavg"},
+		{"uptime", "/proc/uptime"},
+		{"version", "/proc/version"},
+		{"sys", "/proc/sys"},
+		{"", uuidFile},
+		{filepath.Join(class, "cpuinfo"), "/proc/cpuinfo"},
+		{filepath.Join(class, "stat"), "/proc/stat"},
 		{filepath.Join(own, "meminfo"), "/proc/meminfo"},
 	} {
 		source := uuidFile
@@ -315,10 +322,24 @@ func meminfo(limit, used, cached int64) []byte {
 		name  string
 		bytes int64
 	}{
-		{"MemTotal", limit}, {"MemFree", limit - used}, {"MemAvailable", limit - used + cached},
-		{"Buffers", 0}, {"Cached", cached}, {"SwapCached", 0}, {"Active", used - cached}, {"Inactive", cached},
-		{"SwapTotal", 0}, {"SwapFree", 0}, {"Dirty", 0}, {"Writeback", 0}, {"AnonPages", used - cached}, {"Mapped", 0},
-		{"Shmem", 0}, {"Slab", 0}, {"SReclaimable", 0}, {"SUnreclaim", 0},
+		{"MemTotal", limit},
+		{"MemFree", limit - used},
+		{"MemAvailable", limit - used + cached},
+		{"Buffers", 0},
+		{"Cached", cached},
+		{"SwapCached", 0},
+		{"Active", used - cached},
+		{"Inactive", cached},
+		{"SwapTotal", 0},
+		{"SwapFree", 0},
+		{"Dirty", 0},
+		{"Writeback", 0},
+		{"AnonPages", used - cached},
+		{"Mapped", 0},
+		{"Shmem", 0},
+		{"Slab", 0},
+		{"SReclaimable", 0},
+		{"SUnreclaim", 0},
 	} {
 		fmt.Fprintf(&b, "%-16s%14d kB\n", line.name+":", line.bytes>>10)
 	}

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/registry"
 )
 
@@ -171,7 +171,7 @@ func (c registryConfig) open(ctx context.Context, log *slog.Logger, metrics prom
 	if err != nil {
 		return nil, nil, err
 	}
-	r, err := registry.Open(registry.Config{Dir: dir, Log: log, ReadOnly: c.ReadOnly, Users: users, Grace: noGrace(c.Grace), Metrics: metrics, Room: func() error { return engine.HasRoom(dir) }})
+	r, err := registry.Open(registry.Config{Dir: dir, Log: log, ReadOnly: c.ReadOnly, Users: users, Grace: noGrace(c.Grace), Metrics: metrics, Room: func() error { return linux.HasRoom(dir) }})
 	if err != nil {
 		return nil, nil, err
 	}

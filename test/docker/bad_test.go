@@ -127,7 +127,7 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("%s %s: %d %v (%v), want %d and a message with %q", test.method, test.path, resp.StatusCode, body, err, test.status, test.message)
 		}
 	}
-	for _, missing := range strings.Split(missingObjects, "\n") {
+	for missing := range strings.SplitSeq(missingObjects, "\n") {
 		call, body, _ := strings.Cut(missing, " {")
 		method, path, _ := strings.Cut(call, " ")
 		if body != "" {

@@ -1,0 +1,21 @@
+package linux
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// HasRoom is nil where a twentieth of a directory's file system is free, or 1 GiB
+// and a hundred thousand inodes.
+func HasRoom(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("room on the disk: statfs %s: %w", dir, err)
+	}
+	// A file system without a fixed number of inodes says 0.
+	if st.Bavail*uint64(st.Bsize) >= min(1<<30, st.Blocks*uint64(st.Bsize)/20) && st.Ffree >= min(100_000, st.Files/20) {
+		return nil
+	}
+	return fmt.Errorf("too little room on the disk of %s, of which a twentieth or 1 GiB stays free for events: remove images or what builds have downloaded (fre image prune, fre system gc --cache): %w", dir, unix.ENOSPC)
+}
