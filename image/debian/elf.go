@@ -29,6 +29,7 @@ type ELFCheck struct {
 type need struct {
 	by, name string
 	dirs     []string // of its run path
+	plugin   bool     // by is no program: a program loads it, which may have loaded the library
 }
 
 // places are the absolute paths at which it is looked for, in this order.
@@ -118,6 +119,7 @@ func needsOf(p string, r io.ReaderAt) (needs []need, err error) {
 			needs = append(needs, need{by: p, name: strings.TrimRight(string(b), "\x00")})
 		}
 	}
+	plugin := len(needs) == 0
 	var dirs []string
 	for _, tag := range []elf.DynTag{elf.DT_RUNPATH, elf.DT_RPATH} {
 		l, err := f.DynString(tag)
@@ -136,22 +138,28 @@ func needsOf(p string, r io.ReaderAt) (needs []need, err error) {
 		return nil, err
 	}
 	for _, l := range libs {
-		needs = append(needs, need{by: p, name: l, dirs: dirs})
+		needs = append(needs, need{by: p, name: l, dirs: dirs, plugin: plugin})
 	}
 	return needs, nil
 }
 
 // Err returns nil when everything noted resolves, else an error that names
-// each file and what it misses. Files that match one of except (globs as for
+// each file and what it misses. A library that is anywhere in the tree is not missed by a
+// file that a program loads: ld.so takes what is loaded already, as the JDK's programs do
+// with libjvm.so before the libraries that need it. Files that match one of except (globs as for
 // [Keep]) may miss libraries: optional modules whose libraries are left out.
 func (c *ELFCheck) Err(except ...string) error {
 	counts, err := Keep(except)
 	if err != nil {
 		return err
 	}
+	anywhere := map[string]bool{}
+	for p := range c.files {
+		anywhere[path.Base(p)] = true
+	}
 	var missing []error
 	for _, n := range c.needs {
-		if !counts(n.by) {
+		if !counts(n.by) || n.plugin && anywhere[n.name] {
 			continue
 		}
 		if !slices.ContainsFunc(n.places(), c.exists) {
