@@ -35,6 +35,9 @@ func CheckLeaks(t testing.TB) {
 			}
 			if time.Now().After(deadline) {
 				t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+				if slices.ContainsFunc(left, func(s string) bool { return strings.HasPrefix(s, "goroutine ") }) {
+					t.Logf("goroutines:\n%s", stacks())
+				}
 				return
 			}
 			<-tick.C
@@ -209,18 +212,18 @@ func children(t testing.TB) []string {
 	return found
 }
 
-func goroutines() map[string]int {
-	buf := make([]byte, 1<<16)
-	for {
-		n := runtime.Stack(buf, true)
-		if n < len(buf) {
-			buf = buf[:n]
-			break
+// stacks are those of all goroutines.
+func stacks() string {
+	for buf := make([]byte, 1<<16); ; buf = make([]byte, 2*len(buf)) {
+		if n := runtime.Stack(buf, true); n < len(buf) {
+			return string(buf[:n])
 		}
-		buf = make([]byte, 2*len(buf))
 	}
+}
+
+func goroutines() map[string]int {
 	count := map[string]int{}
-	for g := range strings.SplitSeq(string(buf), "\n\n") {
+	for g := range strings.SplitSeq(stacks(), "\n\n") {
 		origin := "main"
 		if _, after, ok := strings.Cut(g, "\ncreated by "); ok {
 			origin, _, _ = strings.Cut(after, " in goroutine")

@@ -513,6 +513,7 @@ func TestPassphrase(t *testing.T) {
 	for _, tt := range []struct{ id, want string }{{"studio:wrong", ""}, {"studio:" + view.Key, "passphrase"}} {
 		config := srt.DefaultConfig()
 		config.StreamId, config.Passphrase, config.PBKeylen = tt.id, "longer than ten", 16
+		config.ConnectionTimeout = time.Hour // gosrt leaves its timer, which blocks once it fires, to a Dial that is refused
 		conn, err := srt.Dial("srt", w.srt, config)
 		if err == nil {
 			_ = conn.Close()
