@@ -147,7 +147,7 @@ func TestHostileElsewhere(t *testing.T) {
 	}
 	for _, name := range []string{"concat:" + secret + "|" + secret, "subfile,,start,0,end,0,,:" + secret, "crypto:" + secret, web, "data:text/plain,x", "pipe:0", "async:" + secret} {
 		t.Run(strings.Split(name, ":")[0], func(t *testing.T) {
-			refused(t, hostile(t, name), "No such file")
+			refused(t, hostile(t, name), "o such file")
 			if n := opened(); n != 0 {
 				t.Errorf("another file was opened %d times", n)
 			}

@@ -361,6 +361,6 @@ func TestHostileKinds(t *testing.T) {
 	if r.Source.Streams[1].Kind != "other" {
 		t.Errorf("a cover is of kind %s", r.Source.Streams[1].Kind)
 	}
-	refused(t, hostile(t, filepath.Join(t.TempDir(), "none")), "No such file")
+	refused(t, hostile(t, filepath.Join(t.TempDir(), "none")), "o such file")
 	refused(t, hostile(t, t.TempDir()), "directory")
 }
