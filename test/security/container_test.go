@@ -228,7 +228,11 @@ func TestContainerTerminal(t *testing.T) {
 	}
 	spec := prog(root)
 	container(&spec)
-	for i, got := range orders(t, h, spec, "ls /dev/pts", "cat /dev/ptmx", "cat /dev/tty", "cat /dev/console") {
+	got := orders(t, h, spec, "ls /dev/pts", "cat /dev/ptmx", "cat /dev/tty", "cat /dev/console")
+	if got[0] != "" {
+		t.Errorf("terminals in /dev/pts: %q", got[0])
+	}
+	for i, got := range got[1:] {
 		if !strings.HasSuffix(got, "no such file or directory") && !strings.HasSuffix(got, "no such device or address") {
 			t.Errorf("another's terminal, attempt %d: %q", i, got)
 		}
