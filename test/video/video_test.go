@@ -330,8 +330,10 @@ func (w *world) uploads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, errs, status := w.cli(t, "upload", write("nothing.mp4", nil)); status != 1 || !strings.Contains(errs, "the source is empty") {
+		t.Errorf("an empty file: status %d, %s", status, errs)
+	}
 	for _, tt := range []struct{ name, path, words string }{
-		{"nothing", write("nothing.mp4", nil), "Invalid data"},
 		{"text", write("text.mp4", bytes.Repeat([]byte("no video\n"), 1000)), "Invalid data"},
 		{"without its index", write("torn.mp4", bytesOf[:len(bytesOf)/2]), "Invalid data"},
 		{"a playlist of others' files", write("list.m3u8", []byte("#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n/etc/passwd\n#EXT-X-ENDLIST\n")), ""},
