@@ -232,7 +232,7 @@ demo: deps-run build ## as root: build, deploy and call functions of templates/,
 
 .PHONY: bench-smoke
 bench-smoke: deps-test build ## each benchmark once, quickly, to see that it runs
-	go test -run '^$$' -bench . -benchtime 1x $(unit_packages)
+	go test -run '^$$' -bench . -benchtime 1x $$(git grep -l '^func Benchmark' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 	for b in start warm data video event events calls tenants nodes list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
 
 .PHONY: bench-start
