@@ -8,8 +8,6 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +17,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/internal/outward"
+	"github.com/fre-engine/fre/internal/wording"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
@@ -40,7 +39,7 @@ func errorOf(err error) *api.Error {
 		return &e
 	}
 	status, code, next := statusOf(err)
-	message, kind := missing(err.Error())
+	message, kind := wording.Missing(err.Error())
 	if status == http.StatusNotFound && next == "" {
 		next = lists[kind]
 	}
@@ -51,30 +50,12 @@ func errorOf(err error) *api.Error {
 	return &api.Error{Code: code, Status: status, Message: message, Next: next}
 }
 
-// lists are the commands that show what there is of a kind.
+// lists maps the kind of an object to the commands that list its objects.
 var lists = map[string]string{
 	"function":  "fre functions shows those that are deployed",
 	"image":     "fre images shows those that are here; fre pull gets one from a registry",
 	"container": "fre ps -a shows those that are there",
 	"sandbox":   "fre ps -a shows those that are there",
-}
-
-// missing is what is said of an object that is not there, and its kind. The parts' errors
-// end with the words of package fs, which speak of files.
-func missing(message string) (said, kind string) {
-	what, ok := strings.CutSuffix(message, ": "+fs.ErrNotExist.Error())
-	if !ok {
-		return message, ""
-	}
-	before, object := "", what
-	if i := strings.LastIndex(what, ": "); i >= 0 {
-		before, object = what[:i+2], what[i+2:]
-	}
-	kind, name, ok := strings.Cut(object, " ")
-	if _, err := strconv.Unquote(name); !ok || err != nil {
-		return what + ": there is none", ""
-	}
-	return before + "there is no " + object, kind
 }
 
 // statusOf maps what the parts return to the API's statuses and codes.

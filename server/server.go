@@ -27,6 +27,7 @@ import (
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/internal/wording"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/server/intake"
 	"github.com/fre-engine/fre/server/listing"
@@ -476,5 +477,5 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	before := string(body[:min(max(offset, 0), int64(len(body)))])
 	line := 1 + strings.Count(before, "\n")
 	column := len(before) - strings.LastIndexByte(before, '\n')
-	return badRequest("body:%d:%d: %s", line, column, strings.TrimPrefix(err.Error(), "json: "))
+	return badRequest("body:%d:%d: %s", line, column, wording.JSON(err))
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/internal/wording"
 	"github.com/fre-engine/fre/video/client"
 )
 
@@ -137,7 +138,7 @@ func newRoot() *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{&hintError{err, cmd.CommandPath() + " --help lists the flags"}}
+		return usageError{&hintError{wording.Flag(err), cmd.CommandPath() + " --help lists the flags"}}
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(serveCommand(), uploadCommand(), lsCommand(), inspectCommand(), rmCommand(), retryCommand(), liveCommand(), benchCommand(),

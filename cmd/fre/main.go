@@ -12,13 +12,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/wording"
 )
 
 func main() {
@@ -224,7 +224,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().StringVar(&c.socket, "socket", defaultSocket(), "control socket of the engine (FRE_SOCKET)")
 	root.PersistentFlags().Lookup("socket").DefValue = client.DefaultSocket
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{&hintError{flagError(err), cmd.CommandPath() + " --help lists the flags"}}
+		return usageError{&hintError{wording.Flag(err), cmd.CommandPath() + " --help lists the flags"}}
 	})
 	root.AddCommand(
 		serveCommand(), c.newCommand(), c.templateCommand(), c.buildCommand(),
@@ -236,22 +236,6 @@ func newRoot() *cobra.Command {
 		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre", Long: exitCodes},
 	)
 	return root
-}
-
-// flagError is what is wrong with a flag, without the words of package strconv.
-func flagError(err error) error {
-	var number *strconv.NumError
-	if !errors.As(err, &number) {
-		return err
-	}
-	want := "is no number"
-	if errors.Is(err, strconv.ErrRange) {
-		want = "is too large or too small"
-	} else if number.Func == "ParseBool" {
-		want = "is neither true nor false"
-	}
-	before, _, _ := strings.Cut(err.Error(), ": strconv.")
-	return fmt.Errorf("%s: it %s", before, want)
 }
 
 // group is a command that only has commands below it.

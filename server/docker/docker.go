@@ -13,14 +13,12 @@
 package docker
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +26,7 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/internal/wording"
 	"github.com/fre-engine/fre/server/listing"
 )
 
@@ -165,29 +164,10 @@ func decodeJSON(body []byte, v any) error {
 		return nil
 	}
 	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &syntax):
+	if errors.As(err, &syntax) {
 		return badRequest("invalid JSON: %v at byte %d", err, syntax.Offset)
-	case errors.As(err, &kind):
-		return badRequest("invalid JSON: %s must be %s, not %s", cmp.Or(kind.Field, "the body"), jsonWord(kind.Type.Kind()), kind.Value)
 	}
-	return badRequest("invalid JSON: %v", err)
-}
-
-// jsonWord is JSON's for what a field holds.
-func jsonWord(k reflect.Kind) string {
-	switch k {
-	case reflect.Bool:
-		return "true or false"
-	case reflect.String:
-		return "a string"
-	case reflect.Slice, reflect.Array:
-		return "an array"
-	case reflect.Struct, reflect.Map:
-		return "an object"
-	}
-	return "a whole number"
+	return badRequest("invalid JSON: %s", wording.JSON(err))
 }
 
 // boolOf is Docker's reading of a query parameter: anything but these is true.

@@ -15,6 +15,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/internal/wording"
 	"github.com/fre-engine/fre/sandbox"
 	control "github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/store"
@@ -110,6 +111,7 @@ func statusOf(err error) (status int, message string) {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return http.StatusInsufficientStorage, message + ": free space in the engine's state directory (docker image rm)"
 	case errors.Is(err, fs.ErrNotExist):
+		message, _ = wording.Missing(message)
 		return http.StatusNotFound, message
 	case errors.Is(err, os.ErrProcessDone):
 		return http.StatusConflict, message

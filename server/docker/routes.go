@@ -137,7 +137,7 @@ func (s *server) handler(rt route) http.HandlerFunc {
 	}
 }
 
-// member says whether the container is there that is to join or leave a network.
+// member returns an error if the container that is to join or leave a network does not exist.
 func (s *server) member(r *http.Request) error {
 	var asked struct{ Container string }
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxJSONBytes))

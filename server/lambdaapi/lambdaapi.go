@@ -36,6 +36,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/wording"
 	control "github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/intake"
 	"github.com/fre-engine/fre/store"
@@ -261,9 +262,9 @@ func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
 		to, most = f, codePatience
 		room = filepath.Dir(f.Name())
 	}
-	control := http.NewResponseController(c.w)
+	conn := http.NewResponseController(c.w)
 	sum := sha256.New()
-	if err = control.SetReadDeadline(time.Now().Add(most)); err == nil {
+	if err = conn.SetReadDeadline(time.Now().Add(most)); err == nil {
 		body := http.MaxBytesReader(c.w, c.r.Body, rt.max)
 		receive := func(ctx context.Context) error {
 			_, err := io.Copy(engine.WhileRoom(ctx, io.MultiWriter(to, sum)), body)
@@ -276,7 +277,7 @@ func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
 		}
 	}
 	if err == nil {
-		err = control.SetReadDeadline(time.Time{})
+		err = conn.SetReadDeadline(time.Time{})
 	}
 	if err == nil {
 		c.body = memory.Bytes()
@@ -381,8 +382,8 @@ func (c *call) decode(v any) error {
 	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return refuse(http.StatusBadRequest, "InvalidParameterValueException", "%s is not supported: docs/lambda.md says what is", field)
 	}
-	if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return refuse(http.StatusBadRequest, "InvalidParameterValueException", "%s cannot be a %s", kind.Field, kind.Value)
+	if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return refuse(http.StatusBadRequest, "InvalidParameterValueException", "%s", wording.JSON(err))
 	}
 	return refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json: %v", err)
 }
@@ -475,8 +476,8 @@ func errorOf(err error) *failure {
 	return f
 }
 
-// failureOf is an error without a name of Lambda's: the caller's mistakes have the kind
-// that SDKs do not retry.
+// failureOf returns the failure for an error that has no name in Lambda's API. SDKs do not
+// retry the kind that it gives to the caller's mistakes.
 func failureOf(e *api.Error) *failure {
 	f := &failure{status: e.Status, kind: "ServiceException", message: e.Message}
 	if e.Status < http.StatusInternalServerError {

@@ -29,6 +29,7 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/unpack"
 	"github.com/fre-engine/fre/internal/linux"
+	"github.com/fre-engine/fre/internal/wording"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/intake"
 )
@@ -240,7 +241,7 @@ func readBuildConfig(in *os.Root) (*buildConfig, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(cfg); err != nil {
-		return nil, badRequest("%s: %v", configFile, err)
+		return nil, badRequest("%s: %s", configFile, wording.JSON(err))
 	}
 	if _, err := oci.Host(cfg.Image); err != nil {
 		return nil, badRequest("%s: image: %v", configFile, err)

@@ -23,7 +23,6 @@ import (
 	"net/http"
 	"net/netip"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/openfaas/faas-provider/types"
@@ -34,6 +33,7 @@ import (
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/wording"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/intake"
 )
@@ -227,7 +227,7 @@ func decode(w http.ResponseWriter, r *request, to any) error {
 	if errors.As(err, &large) {
 		return err
 	}
-	return badRequest("the request is not what OpenFaaS's API has: %s", strings.TrimPrefix(err.Error(), "json: "))
+	return badRequest("the request is not what OpenFaaS's API has: %s", wording.JSON(err))
 }
 
 func reply(w http.ResponseWriter, v any) error {

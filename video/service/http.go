@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/internal/wording"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/live"
 	"github.com/fre-engine/fre/video/media"
@@ -182,7 +183,8 @@ func wireError(err error) *api.Error {
 	case errors.As(err, &wire):
 		return wire
 	case errors.Is(err, fs.ErrNotExist):
-		return &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: err.Error(), Next: "fre-video ls and live ls, or GET /v1/assets and /v1/live, list what there is"}
+		message, _ := wording.Missing(err.Error())
+		return &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: message, Next: "fre-video ls and live ls, or GET /v1/assets and /v1/live, list what there is"}
 	case errors.Is(err, live.ErrSpec):
 		return &api.Error{Status: http.StatusUnprocessableEntity, Code: api.CodeBadRequest, Message: err.Error()}
 	case errors.Is(err, live.ErrTaken):
@@ -281,7 +283,7 @@ func (h *rest) create(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// bodyOf is the video of a request: the body, or the first file of a form, with its name.
+// bodyOf returns the video of a request: the body, or the first file of a form with its name.
 func bodyOf(r *http.Request) (body io.Reader, name string, err error) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || !strings.HasPrefix(kind, "multipart/") {
 		return r.Body, "", nil //nolint:nilerr // of a type that nobody knows

@@ -8,8 +8,8 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// TestMissing: who asks for an object that is not there reads of no files, and learns which
-// command lists those that are.
+// TestMissing: the error for a missing object has the words of package wording, and names the
+// command that lists the objects of its kind.
 func TestMissing(t *testing.T) {
 	for _, tt := range []struct {
 		err           error
