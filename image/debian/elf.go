@@ -29,7 +29,7 @@ type ELFCheck struct {
 type need struct {
 	by, name string
 	dirs     []string // of its run path
-	plugin   bool     // by is no program: a program loads it, which may have loaded the library
+	plugin   bool     // a program loads the file, and may have loaded the library before
 }
 
 // places are the absolute paths at which it is looked for, in this order.
@@ -144,29 +144,33 @@ func needsOf(p string, r io.ReaderAt) (needs []need, err error) {
 }
 
 // Err returns nil when everything noted resolves, else an error that names
-// each file and what it misses. A library that is anywhere in the tree is not missed by a
-// file that a program loads: ld.so takes what is loaded already, as the JDK's programs do
-// with libjvm.so before the libraries that need it. Files that match one of except (globs as for
-// [Keep]) may miss libraries: optional modules whose libraries are left out.
+// each file and what it misses. A file that a program loads also finds a library below its
+// own directory, because ld.so takes a library that is loaded already: java loads
+// server/libjvm.so before the libraries beside server/ that need it. Files that match one
+// of except (globs as for [Keep]) may miss libraries: optional modules whose libraries are
+// left out.
 func (c *ELFCheck) Err(except ...string) error {
 	counts, err := Keep(except)
 	if err != nil {
 		return err
 	}
-	anywhere := map[string]bool{}
-	for p := range c.files {
-		anywhere[path.Base(p)] = true
-	}
 	var missing []error
 	for _, n := range c.needs {
-		if !counts(n.by) || n.plugin && anywhere[n.name] {
-			continue
-		}
-		if !slices.ContainsFunc(n.places(), c.exists) {
+		if counts(n.by) && !slices.ContainsFunc(n.places(), c.exists) && !(n.plugin && c.below(path.Dir(n.by), n.name)) {
 			missing = append(missing, fmt.Errorf("%s needs %s, which is not in the tree", n.by, n.name))
 		}
 	}
 	return errors.Join(missing...)
+}
+
+// below says whether a file of that name lies in a directory below dir.
+func (c *ELFCheck) below(dir, name string) bool {
+	for p := range c.files {
+		if path.Base(p) == name && strings.HasPrefix(p, dir+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // exists follows symlinks, in parents too, inside the tree.

@@ -69,18 +69,19 @@ func TestCheckELF(t *testing.T) {
 	if err := c.Err(); err != nil {
 		t.Errorf("Err of the whole = %v", err)
 	}
-	// A library that a program has loaded from where it alone looks is there for the
-	// plugins that it loads, and for no other program.
+	// libjvm.so is there for the libraries beside its directory, and for no program.
 	c.files["opt/jvm/server/libjvm.so"] = true
 	c.needs = append(c.needs, need{by: "opt/jvm/libjava.so", name: "libjvm.so", plugin: true})
 	if err := c.Err(); err != nil {
 		t.Errorf("Err of a plugin = %v", err)
 	}
-	c.needs = append(c.needs, need{by: "usr/bin/jtool", name: "libjvm.so"})
-	if err := c.Err(); err == nil || !strings.Contains(err.Error(), "usr/bin/jtool needs libjvm.so") {
-		t.Errorf("Err of a program = %v", err)
+	c.needs = append(c.needs, need{by: "opt/jvm/jtool", name: "libjvm.so"}, need{by: "opt/other/lib.so", name: "libjvm.so", plugin: true})
+	for _, by := range []string{"opt/jvm/jtool", "opt/other/lib.so"} {
+		if err := c.Err(); err == nil || !strings.Contains(err.Error(), by+" needs libjvm.so") {
+			t.Errorf("Err = %v, want %s in it", err, by)
+		}
 	}
-	c.needs = c.needs[:len(c.needs)-2]
+	c.needs = c.needs[:len(c.needs)-3]
 	if err := c.File("usr/bin/bad", 0o755, now, strings.NewReader(elf.ELFMAG+"rubbish")); err == nil || !strings.Contains(err.Error(), "usr/bin/bad") {
 		t.Errorf("damaged ELF file: %v, want an error naming it", err)
 	}
