@@ -8,7 +8,8 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// crashed is what the end of a sandbox of the function means for what was under way.
+// crashed returns the error of an event whose sandbox has ended. before names what the
+// function had not done yet.
 func (f *function) crashed(s sandbox.ExitStatus, before string) *CrashError {
 	reason := crashReason(s, before)
 	if s.OOMKilled {
@@ -17,9 +18,9 @@ func (f *function) crashed(s sandbox.ExitStatus, before string) *CrashError {
 	return &CrashError{Status: s, Reason: reason}
 }
 
-// stepFailed is how a build step ended, with the limit that ended it: no template's key
-// raises those of build steps.
-func stepFailed(args []string, s sandbox.ExitStatus, output string) *image.ExitError {
+// buildStepFailed returns the error of a build step. If a limit ended the step, it says
+// which: no key of a template raises the limits of build steps.
+func buildStepFailed(args []string, s sandbox.ExitStatus, output string) *image.ExitError {
 	switch {
 	case s.OOMKilled:
 		output = fmt.Sprintf("out of memory: a build step has at most %d GiB; have it do less at a time\n%s", int64(buildMemory)>>30, output)

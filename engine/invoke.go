@@ -282,7 +282,7 @@ const mostAgain = 3
 
 // replayable says whether nothing of the request is used up.
 func (ev *event) replayable(r *Request) bool {
-	return r.Upgrade == "" && !ev.f.fresh() && ev.ctx.Err() == nil && ev.again(r)
+	return r.Upgrade == "" && !ev.f.fresh() && ev.ctx.Err() == nil && rewind(r)
 }
 
 // hand gives the event to an instance, and ends it where there is no answer.

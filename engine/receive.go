@@ -1,38 +1,37 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/fre-engine/fre/engine/admission"
 )
 
-// A slow client must not occupy the function's concurrency. A short body is read before its
-// event takes a place. A flowing body, which is long or of unknown length, takes a place at
-// once; at most half of the function's places are for events with flowing bodies, and one
-// that hardly flows while others wait for its place is broken off.
+// A slow client must not occupy the function's concurrency. The engine reads a short body
+// before its event takes a place. A flowing body, which is long or of unknown length, takes
+// a place at once. At most half of the function's places, and at least one, are for events
+// with flowing bodies. The engine breaks off a body that hardly flows while another event
+// waits for its place.
 
 const (
-	// shortBody is how long a body may be, in bytes, that is read before its event takes a
-	// place: a pipe takes it though nobody reads yet.
+	// shortBody is the length up to which the engine reads a body before its event takes a
+	// place, in bytes: a pipe holds as much before anybody reads.
 	shortBody = smallBody
-	// keptBody is how long a body may be, in bytes, that is kept until the answer though all
-	// of it has come: another instance can have it then, if the first ends before it takes it.
+	// keptBody is the length up to which the engine keeps a body that is here already, in
+	// bytes. If the instance ends before it takes the event, another one gets the body.
 	keptBody = 4 << 10
 	// mostReceived bounds the memory of all short bodies under way, in bytes. Beyond it a
 	// short body flows.
 	mostReceived = 64 << 20
 	// mostFlowsWait is how many events of a function may wait for a place of a flowing body.
 	mostFlowsWait = 1024
-	// slowAfter is how long a flowing body has had the function wait when it is judged, and
-	// slowBytes how many bytes come meanwhile of one that is not slow.
-	slowAfter = 5 * time.Second
+	// A flowing body is judged every slowEvery. It is slow if the function has waited for it
+	// for more than half of that time and fewer than slowBytes have come.
+	slowEvery = 5 * time.Second
 	slowBytes = 4 << 10
 )
 
@@ -74,7 +73,7 @@ func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 		return r, done, err
 	}
 	body := &flow{ev: ev, Reader: r.Body}
-	ev.unflow = sync.OnceFunc(body.over)
+	ev.unflow = sync.OnceFunc(body.end)
 	body.begin()
 	flowing := *r
 	flowing.Body = body
@@ -96,17 +95,17 @@ func (ev *event) gather(r *Request) (*Request, error) {
 	return &ev.whole, nil
 }
 
-// flow is a body that holds one of the places of those that flow, until its end.
+// flow is a flowing body. It holds one of the places of flowing bodies until its end.
 type flow struct {
 	ev *event
 	io.Reader
-	due *time.Timer // of judge
 
 	mu     sync.Mutex
+	timer  *time.Timer   // calls judge
 	ended  bool          // its place is given back, or it is broken off
 	asked  time.Time     // when the Read under way began, zero for none
-	waited time.Duration // for the sender, since it was judged last
-	came   int           // bytes meanwhile
+	waited time.Duration // in Read, since the last judgement
+	came   int           // bytes since then
 }
 
 func (b *flow) Read(p []byte) (int, error) {
@@ -125,43 +124,46 @@ func (b *flow) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// begin starts the judgements.
 func (b *flow) begin() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.due = time.AfterFunc(slowAfter, b.judge)
+	b.timer = time.AfterFunc(slowEvery, b.judge)
 }
 
-// judge breaks off a body whose sender has had the function wait for most of the time, and
-// sent hardly anything, while others wait for the place. One that the function is slow to
-// read is not slow.
+// judge breaks the body off if it is slow and another event waits for its place. A body
+// that the function reads slowly is not slow.
 func (b *flow) judge() {
+	if b.judged() {
+		b.ev.cancel(ErrSlowBody)
+	}
+}
+
+// judged says whether the body is to be broken off; else it is judged again later.
+func (b *flow) judged() bool {
 	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return false
+	}
 	if !b.asked.IsZero() {
 		now := time.Now()
 		b.waited += now.Sub(b.asked)
 		b.asked = now
 	}
-	slow := b.waited > slowAfter/2 && b.came < slowBytes
+	b.ended = b.waited > slowEvery/2 && b.came < slowBytes && b.ev.f.crowded()
 	b.waited, b.came = 0, 0
-	if b.ended {
-		b.mu.Unlock()
-		return
+	if !b.ended {
+		b.timer.Reset(slowEvery)
 	}
-	if b.ended = slow && b.ev.f.crowded(); !b.ended {
-		b.due.Reset(slowAfter)
-	}
-	ended := b.ended
-	b.mu.Unlock()
-	if ended {
-		b.ev.cancel(ErrSlowBody)
-	}
+	return b.ended
 }
 
-// over gives the body's place back.
-func (b *flow) over() {
+// end stops the judgements and gives the body's place back.
+func (b *flow) end() {
 	b.mu.Lock()
 	b.ended = true
-	b.due.Stop()
+	b.timer.Stop()
 	b.mu.Unlock()
 	b.ev.f.flows.leave()
 }
@@ -181,8 +183,8 @@ type flows struct {
 	waiting []chan struct{}
 }
 
-// crowded says whether somebody waits for the places of bodies that flow: others with such
-// bodies, or whoever where they are all that the function has.
+// crowded says whether an event waits for a place of a flowing body: an event with such a
+// body, or any event of a function that has a single place.
 func (f *function) crowded() bool {
 	f.flows.mu.Lock()
 	waiting := len(f.flows.waiting)
@@ -244,19 +246,18 @@ func (s *flows) leave() {
 	s.waiting = s.waiting[1:]
 }
 
-// again makes the body readable once more, if it is in memory.
-func (ev *event) again(r *Request) bool {
+// rewind goes back to the body's begin if the body is in memory, and says whether it did.
+func rewind(r *Request) bool {
 	if r.Body == nil || r.Size == 0 {
 		return true
 	}
-	var err error
-	switch b := r.Body.(type) {
-	case *bytes.Reader:
-		_, err = b.Seek(-r.Size, io.SeekEnd)
-	case *strings.Reader:
-		_, err = b.Seek(-r.Size, io.SeekEnd)
-	default:
+	inMemory, ok := r.Body.(interface { // bytes.Reader, strings.Reader
+		io.Seeker
+		Len() int
+	})
+	if !ok {
 		return false
 	}
+	_, err := inMemory.Seek(-r.Size, io.SeekEnd)
 	return err == nil
 }

@@ -13,26 +13,24 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// comingBody is a client's body, which is still coming.
+// comingBody is a client's body of which more is to come.
 type comingBody struct{ *blockedBody }
 
 func (comingBody) Here() bool { return false }
 
-// pipedBody is one that comes as the test writes it.
+// pipedBody is a client's body that the test writes.
 type pipedBody struct{ *io.PipeReader }
 
 func (pipedBody) Here() bool { return false }
 
-// TestSlowSenders: clients that have sent a byte of a short body hold none of the function's
-// places, and those whose bodies flow hold half of them.
+// TestSlowSenders: clients with one byte of a short body hold none of the function's places,
+// and clients with flowing bodies hold half of them.
 func TestSlowSenders(t *testing.T) {
-	for name, change := range map[string]func(*image.Config){"instance": nil, "event": fresh, "stdio": stdio} {
+	for name, change := range isolations {
 		t.Run(name, func(t *testing.T) {
 			r := open(t)
 			r.deploy("f", func(c *image.Config) {
-				if change != nil {
-					change(c)
-				}
+				change(c)
 				c.Instances.Max = 2
 			})
 			ctx, giveUp := context.WithCancel(t.Context())
@@ -76,8 +74,8 @@ func TestSlowSenders(t *testing.T) {
 	}
 }
 
-// TestSlowFlow: the only place of a function is taken from a body that hardly comes once
-// somebody waits for it, and from no other.
+// TestSlowFlow: a slow body loses its place once another event waits for the place; no other
+// body does.
 func TestSlowFlow(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -123,7 +121,7 @@ func TestSlowFlow(t *testing.T) {
 				if tt.read {
 					ends.Go(func() { _, _ = io.Copy(io.Discard, r.Body) })
 				}
-				<-time.After(10 * slowAfter)
+				<-time.After(10 * slowEvery)
 				if slow := errors.Is(context.Cause(&ev.ctx), ErrSlowBody); slow != tt.slow {
 					t.Errorf("broken off: %v, want %v", slow, tt.slow)
 				}
@@ -138,8 +136,8 @@ func TestSlowFlow(t *testing.T) {
 	}
 }
 
-// TestFlowingBody: a function has each piece of a body of unknown length as it comes, and
-// one that breaks off does not end well.
+// TestFlowingBody: the function gets each piece of a body of unknown length as it comes. A
+// body that breaks off does not look like one that ends.
 func TestFlowingBody(t *testing.T) {
 	for name, change := range map[string]func(*image.Config){"instance": nil, "event": fresh} {
 		t.Run(name, func(t *testing.T) {
@@ -172,8 +170,8 @@ func TestFlowingBody(t *testing.T) {
 	}
 }
 
-// TestRetires: an instance that says that it ends is given no more events, and one that it
-// has not taken goes to another instance.
+// TestRetires: an instance that says that it ends gets no more events; an event that it has
+// not taken goes to another instance.
 func TestRetires(t *testing.T) {
 	r := open(t)
 	r.deploy("f", func(c *image.Config) { c.Instances.Max = 2 })

@@ -23,6 +23,9 @@ import (
 
 func fresh(c *image.Config) { c.Instances.Isolation = image.IsolationEvent }
 
+// isolations are the ways in which a function can have its instances.
+var isolations = map[string]func(*image.Config){"instance": func(*image.Config) {}, "event": fresh, "stdio": stdio}
+
 // blockedBody gives its start and then nothing until it is closed.
 type blockedBody struct {
 	start io.Reader
@@ -74,7 +77,7 @@ func TestCloseWithQueue(t *testing.T) {
 
 // TestBodyFault: what is wrong with an event is no fault of the instance.
 func TestBodyFault(t *testing.T) {
-	for name, change := range map[string]func(*image.Config){"instance": nil, "event": fresh, "stdio": stdio} {
+	for name, change := range isolations {
 		t.Run(name, func(t *testing.T) {
 			r := open(t)
 			r.deploy("f", change)
@@ -95,7 +98,7 @@ func TestBodyFault(t *testing.T) {
 			if _, err := r.Invoke(t.Context(), "f", large); !errors.Is(err, ErrEventTooLarge) {
 				t.Errorf("200 KiB of header: %v", err)
 			}
-			if again := r.mustCall("f", "/", "b", "b"); change == nil && again.Instance != warm.Instance {
+			if again := r.mustCall("f", "/", "b", "b"); name == "instance" && again.Instance != warm.Instance {
 				t.Error("the instance was not kept")
 			}
 		})
@@ -105,13 +108,11 @@ func TestBodyFault(t *testing.T) {
 // TestSlowBody: a client that sends slowly keeps an instance no longer than the
 // function's time, nor one whose function has answered.
 func TestSlowBody(t *testing.T) {
-	for name, change := range map[string]func(*image.Config){"instance": nil, "event": fresh, "stdio": stdio} {
+	for name, change := range isolations {
 		t.Run(name, func(t *testing.T) {
 			r := open(t)
 			r.deploy("f", func(c *image.Config) {
-				if change != nil {
-					change(c)
-				}
+				change(c)
 				c.Instances.Max, c.Resources.Timeout = 1, 500*time.Millisecond
 			})
 			resp, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: newBlockedBody("slow"), Size: -1})
@@ -203,13 +204,11 @@ func TestBrokenAnswer(t *testing.T) {
 
 // TestTimeoutDuringStart: the time-out is told as such wherever it strikes.
 func TestTimeoutDuringStart(t *testing.T) {
-	for name, change := range map[string]func(*image.Config){"instance": nil, "event": fresh, "stdio": stdio} {
+	for name, change := range isolations {
 		t.Run(name, func(t *testing.T) {
 			r := open(t)
 			r.deploy("f", func(c *image.Config) {
-				if change != nil {
-					change(c)
-				}
+				change(c)
 				c.Resources.Timeout = 1
 			})
 			if _, _, err := r.call(t.Context(), "f", "/", "x"); !errors.Is(err, ErrTimeout) {
@@ -278,7 +277,7 @@ func TestStartKinds(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	r := &rig{t: t, state: t.TempDir()}
 	r.start(Config{Metrics: reg})
-	for name, change := range map[string]func(*image.Config){"instance": nil, "event": fresh, "stdio": stdio} {
+	for name, change := range isolations {
 		r.deploy(name, change)
 		want := map[string]uint64{}
 		for range 3 {

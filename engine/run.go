@@ -217,7 +217,7 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 	case err != nil:
 		return fmt.Errorf("run %s: %w", c.Args[0], err)
 	case status.OOMKilled || status.Code != 0:
-		return stepFailed(c.Args, status, tail.String())
+		return buildStepFailed(c.Args, status, tail.String())
 	}
 	return nil
 }
