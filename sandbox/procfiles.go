@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // procFiles are the files that a sandbox with Spec.ProcFiles has in /proc beside
@@ -50,7 +52,8 @@ type procView struct {
 	meminfo *os.File // nil after the end
 }
 
-// Times and memory are written anew each second, later with many sandboxes.
+// refreshEvery is the interval at which times and memory are written anew; each sandbox
+// adds refreshEach.
 const (
 	refreshEvery = time.Second
 	refreshEach  = 5 * time.Millisecond
@@ -65,7 +68,7 @@ const uuidFile = "/proc/sys/kernel/random/uuid"
 // openProcFiles mounts the files on dir, which it creates.
 func openProcFiles(dir string, log *slog.Logger) (*procFiles, error) {
 	p := &procFiles{dir: dir, log: log, views: map[*procView]bool{}, cpus: map[int64]*os.File{}}
-	p.boot = time.Now().Add(-sinceBoot())
+	p.boot = time.Now().Add(-linux.Boottime())
 	p.timer = time.AfterFunc(refreshEvery, p.look)
 	p.timer.Stop()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -90,7 +93,7 @@ func openProcFiles(dir string, log *slog.Logger) (*procFiles, error) {
 	return p, err
 }
 
-// fixedFiles are those that stay as they are, by their names.
+// fixedFiles returns the content of the files that never change, by name.
 func fixedFiles() map[string]string {
 	var uts unix.Utsname
 	_ = unix.Uname(&uts) // fails for no buffer of its own
@@ -197,7 +200,8 @@ func (p *procFiles) add(s *Sandbox, cpus int64) (v *procView, mounts []Mount, tr
 	return v, mounts, trees, nil
 }
 
-// enter has v refreshed from now on, and returns the directory of its CPUs' files.
+// enter adds v to the views that are refreshed, and returns the directory of the files
+// about its CPUs.
 func (p *procFiles) enter(v *procView, cpus int64) (string, error) {
 	class := filepath.Join("cpus", strconv.FormatInt(cpus, 10))
 	p.mu.Lock()
@@ -240,7 +244,7 @@ func (p *procFiles) remove(v *procView) {
 	}
 }
 
-// look writes all that changes, as long as there are views.
+// look refreshes all files, and runs again later as long as there are views.
 func (p *procFiles) look() {
 	p.mu.Lock()
 	views := make([]*procView, 0, len(p.views))
@@ -267,7 +271,7 @@ func (p *procFiles) look() {
 
 // refreshLocked writes the times. No file gets shorter.
 func (p *procFiles) refreshLocked() error {
-	up := sinceBoot()
+	up := linux.Boottime()
 	_, err := p.uptime.WriteAt(fmt.Appendf(nil, "%.2f 0.00\n", up.Seconds()), 0)
 	for cpus, file := range p.cpus {
 		_, e := file.WriteAt(cpuTimes(cpus, up, p.boot), 0)
@@ -305,15 +309,8 @@ func (p *procFiles) close() error {
 	return err
 }
 
-// sinceBoot is what the first number of /proc/uptime tells.
-func sinceBoot() time.Duration {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // fails for no clock that exists
-	return time.Duration(ts.Nano())
-}
-
-// meminfo is the file of that name (proc_meminfo(5)) for a limit, of which so much
-// is used, cached files included. It has always the same length.
+// meminfo returns /proc/meminfo (proc_meminfo(5)) for a memory limit and the bytes that are
+// in use, cached files included. Its length is always the same.
 func meminfo(limit, used, cached int64) []byte {
 	used = min(used, limit)
 	cached = min(cached, used)
@@ -346,8 +343,8 @@ func meminfo(limit, used, cached int64) []byte {
 	return b.Bytes()
 }
 
-// cpuTimes is /proc/stat (proc_stat(5)) with so many CPUs that were idle since boot,
-// in hundredths of seconds: tools count the share of a process by how these grow.
+// cpuTimes returns /proc/stat (proc_stat(5)) for CPUs that have been idle since boot, in
+// hundredths of seconds. Tools divide a process's CPU time by the growth of these numbers.
 func cpuTimes(cpus int64, up time.Duration, boot time.Time) []byte {
 	idle := int64(up / (10 * time.Millisecond))
 	b := fmt.Appendf(nil, "cpu  0 0 0 %d 0 0 0 0 0 0\n", idle*cpus)
@@ -357,14 +354,14 @@ func cpuTimes(cpus int64, up time.Duration, boot time.Time) []byte {
 	return fmt.Appendf(b, "intr 0\nctxt 0\nbtime %d\nprocesses 0\nprocs_running 1\nprocs_blocked 0\n", boot.Unix())
 }
 
-// cpuFields are what /proc/cpuinfo tells of the processor, on x86 and on ARM, and
-// not of the kernel's state: no clock rate, which follows the load.
+// cpuFields lists the fields of /proc/cpuinfo that describe the processor, on x86 and ARM.
+// The clock rate is left out, because it follows the host's load.
 var cpuFields = []string{
 	"vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags", "bogomips", "clflush size",
 	"cache_alignment", "address sizes", "BogoMIPS", "Features", "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision",
 }
 
-// cpuinfo makes of the host's file that of so many processors like its first.
+// cpuinfo returns /proc/cpuinfo for a number of processors like the host's first one.
 func cpuinfo(host []byte, cpus int64) string {
 	first, _, _ := strings.Cut(string(host), "\n\n")
 	var kind strings.Builder
