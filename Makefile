@@ -196,9 +196,9 @@ test-functions-framework: deps-build build ## as root: the Functions Framework's
 test-v2: deps-v2 build ## root tests on a kernel with cgroup v2 only, under qemu
 	test/v2/run.sh
 
-# Emulated, ten times slower: in the gate only what depends on the version of cgroups.
+# Emulation is ten times slower, so make test runs only these.
 .PHONY: test-v2-core
-test-v2-core: deps-v2 build ## of test-v2 the tests that depend on the version of cgroups
+test-v2-core: deps-v2 build ## the tests of test-v2 that depend on the version of cgroups
 	test/v2/run.sh test/v2 internal/linux sandbox/cgroup \
 		'sandbox Run Namespaces Limits KillReachesAll Signal ManyAtOnce SpawnerKilled ScratchLimits ForkBombGivesWay ShellLimits Ceilings ProcFiles' \
 		'engine WarmReuse FreshPerEvent Run LimitsOf WithLimits WorkLimit Stop' \
@@ -209,7 +209,7 @@ test-v2-system: deps-v2 build ## the whole path on that kernel, from a prepared 
 	test/v2/run.sh test/v2 test/system
 
 .PHONY: fuzz-smoke
-fuzz-smoke: deps-build ## each Fuzz target for FUZZTIME (3s); make test replays what they have found
+fuzz-smoke: deps-build ## search with each Fuzz target for FUZZTIME (3s); make test replays the corpora
 	scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: soak

@@ -193,7 +193,7 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 	c.mu.Unlock()
 	err = c.w.send(k.ctx, kindInvoke, flags, k.id, meta, first)
 	if errors.Is(err, ErrClosed) {
-		// A STOP before that end may not have been read yet.
+		// The reader may not have come to the STOP that precedes the end.
 		select {
 		case <-c.done:
 			err = c.unserved(err)

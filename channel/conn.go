@@ -198,8 +198,8 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// unserved is what the channel's end means to an event without an answer: a function that
-// said STOP has answered all that it took.
+// unserved returns the error of an event that has no answer when the channel ends: a
+// function that said STOP has answered all events that it took.
 func (c *Conn) unserved(err error) error {
 	if isClosed(c.ending) && errors.Is(err, ErrClosed) {
 		return ErrUnserved

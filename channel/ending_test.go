@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestEnding: a function that says STOP is given no more events, answers what it took, and
-// gives back what it did not take.
+// TestEnding: a function that says STOP gets no more events, answers the events that it took,
+// and gives the others back.
 func TestEnding(t *testing.T) {
 	c, function := raw(t)
 	taken := invoked(t.Context(), t, c)
@@ -43,7 +43,7 @@ func TestEnding(t *testing.T) {
 	}
 }
 
-// TestServeEnds: Serve tells of its context's end at once, and answers what it has.
+// TestServeEnds: Serve says STOP as soon as its context ends, and answers its events.
 func TestServeEnds(t *testing.T) {
 	a, b := pair(t)
 	ctx, end := context.WithCancel(t.Context())

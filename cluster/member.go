@@ -191,7 +191,7 @@ func freeMemory() int64 {
 	return 0
 }
 
-// beats is how often a lease is renewed in a TTL.
+// beats is the number of times that a node renews its lease in a TTL.
 const beats = 4
 
 // beat renews the lease, and notices who is lost.
@@ -314,9 +314,9 @@ func (m *member) lose() {
 	}
 }
 
-// loseSilent notes of whom nothing was heard for a TTL, in which this process ran: after a
-// pause of its own (a suspended machine, SIGSTOP) it has not heard what the others said, and
-// what they have under way for it goes on.
+// loseSilent marks a node as lost if this one has heard nothing of it for a TTL and for
+// as many looks as a TTL has. After a pause of this process (SIGSTOP, a suspended machine)
+// the others only seem silent, and go on with the requests that this node gave to them.
 func (n *Node) loseSilent(now time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -19,7 +19,7 @@ func (e *Engine) writing(ctx context.Context, f func(context.Context) error) err
 	return WritingTo(ctx, e.cfg.StateDir, f)
 }
 
-// WritingTo is writing for a directory on whatever disk.
+// WritingTo runs f, which writes below dir, like writing.
 func WritingTo(ctx context.Context, dir string, f func(context.Context) error) error {
 	ctx, stop, err := leaveRoom(ctx, dir)
 	if err != nil {
@@ -39,7 +39,8 @@ func (e *Engine) LeaveRoom(ctx context.Context) (_ context.Context, stop func(),
 	return leaveRoom(ctx, e.cfg.StateDir)
 }
 
-// WhileRoom is w until ctx, one of LeaveRoom's, ends: then writes fail with its cause.
+// WhileRoom returns a writer to w that fails with the cause of ctx once ctx ends. ctx comes
+// from LeaveRoom or WritingTo.
 func WhileRoom(ctx context.Context, w io.Writer) io.Writer { return &roomWriter{ctx, w} }
 
 type roomWriter struct {

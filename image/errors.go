@@ -90,9 +90,9 @@ type FieldError struct {
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
 
-// ofHost says whether a file could not be read because of the engine's host. Everything
-// else is for the author of the template to mend: links that lead out or in a circle, a
-// directory in a file's place.
+// ofHost says whether the engine's host is the reason why a file cannot be read. All other
+// reasons (a link that leads out of the directory, a circle of links, a directory instead of
+// a file) are the template author's to mend.
 func ofHost(err error) bool {
 	for _, e := range []error{unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOSPC, unix.EDQUOT, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, e) {
@@ -102,7 +102,8 @@ func ofHost(err error) bool {
 	return false
 }
 
-// FileFault says why a file beside the template, or in the code, cannot be read.
+// FileFault returns the error for a file beside the template, or in the code, that cannot
+// be read.
 // Errors: [TemplateErrors], unless it does not exist (fs.ErrNotExist) or the engine's
 // host is at fault.
 func FileFault(name string, err error) error {
@@ -112,7 +113,7 @@ func FileFault(name string, err error) error {
 	return TemplateErrors{{File: name, Message: whyUnread(err)}}
 }
 
-// whyUnread is the reason and the next step.
+// whyUnread returns the reason why a file cannot be read, and the next step.
 func whyUnread(err error) string {
 	if of, ok := errors.AsType[*fs.PathError](err); ok {
 		err = of.Err

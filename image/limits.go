@@ -5,9 +5,9 @@ import (
 	"regexp"
 )
 
-// exceeded is how languages and the C library say that a limit of the sandbox was
-// reached, by the template's key. The first that matches counts: Java calls a thread
-// that it cannot make an OutOfMemoryError.
+// exceeded maps the messages of languages and of the C library about a limit of the sandbox
+// to the template's key. The first match counts, because Java reports a thread that it
+// cannot start as an OutOfMemoryError.
 var exceeded = []struct {
 	says  *regexp.Regexp
 	key   string
@@ -29,8 +29,8 @@ func (r *Resources) memory() string {
 	return "the sandbox has at most " + formatBytes(r.MemoryBytes) + " of memory, /tmp included"
 }
 
-// Explain says, of the text of a function's failure that a limit was reached, which limit
-// it is and which key of the template raises it; "" if it is none of that.
+// Explain returns the limit that the text of a function's failure is about, and the
+// template's key that raises it; "" if the text is about no limit.
 func (r *Resources) Explain(text string) string {
 	text = text[:min(len(text), maxFailureText)]
 	for i := range exceeded {
@@ -41,7 +41,7 @@ func (r *Resources) Explain(text string) string {
 	return ""
 }
 
-// ExplainMemory says it of a function that the kernel ended because its memory was used up.
+// ExplainMemory is Explain for a function that the kernel killed at its memory limit.
 func (r *Resources) ExplainMemory() string {
 	return r.memory() + ": raise resources.memory in fret.yaml"
 }

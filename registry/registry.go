@@ -68,15 +68,15 @@ type Config struct {
 	// not at all.
 	Grace time.Duration
 
-	// Room is asked before each part of a blob, and each manifest, is written: an error, such
-	// as ENOSPC, refuses it. Nil: there is room until the disk is full.
+	// Room is called before the registry writes a part of a blob, or a manifest. Its error,
+	// such as ENOSPC, refuses the write. Nil: the registry writes until the disk is full.
 	Room func() error
 
 	// Metrics has the registry's counters added; nil for none.
 	Metrics prometheus.Registerer
 }
 
-// room is nil while there is room to write.
+// room returns an error if the registry may write no more.
 func (r *Registry) room() error {
 	if r.cfg.Room == nil {
 		return nil

@@ -119,7 +119,7 @@ func makeDev(dir string) error {
 			return fmt.Errorf("chmod %s: %w", d.name, err)
 		}
 	}
-	// Empty, but there is software that looks for it.
+	// Empty: some software only looks whether it is there.
 	if err := errors.Join(unix.Mkdirat(fd, "pts", 0o755), unix.Fchmodat(fd, "pts", 0o755, 0)); err != nil {
 		return fmt.Errorf("mkdir pts: %w", err)
 	}

@@ -59,8 +59,8 @@ type Spec struct {
 
 	WorkReadOnly bool // /work takes no writes
 
-	// ProcFiles has the files in /proc that ordinary tools read (free, top, df), which
-	// tell of Limits instead of the host; without it there are processes alone.
+	// ProcFiles adds the files of /proc that ordinary tools read (free, top, df). They
+	// tell of Limits instead of the host. Without it /proc has processes alone.
 	ProcFiles bool
 
 	// Opens notes what is opened in the root, which has no Scratch and no Forks then.

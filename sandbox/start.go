@@ -291,8 +291,8 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	return nil
 }
 
-// furnishProc adds the files in /proc. The message keeps what is the sandbox's own
-// until it owns it.
+// furnishProc adds the files of /proc to the message, which owns the sandbox's view until
+// the sandbox does (own).
 func (h *Host) furnishProc(s *Sandbox, m *startMessage) error {
 	cpus := max(1, min((s.limits.CPUMillis+999)/1000, int64(h.cpus.Count())))
 	view, mounts, trees, err := h.proc.add(s, cpus)

@@ -199,7 +199,7 @@ func (r *result) deployWebs(ctx context.Context, e *engine.Engine) ([]*web, erro
 
 func deployWeb(ctx context.Context, e *engine.Engine, name, template string, instances int) (*web, error) {
 	w := &web{name: name}
-	// Bodies that come in chunks are given half of max.
+	// Chunked bodies may take half of max.
 	dir, err := e.DeployWith(ctx, template, w.function(), map[string]any{"instances": map[string]any{
 		"isolation": "instance", "concurrency": 1, "max": 2 * instances, "idle": "1h",
 	}})

@@ -315,8 +315,8 @@ type underFRE struct{ engine *engine.Engine }
 func (f *underFRE) name() string { return "fre" }
 
 // start sends as many events as it wants instances, which take one at a time,
-// and completes none before all have an instance: in chunks, since a body of
-// known length is read before its event is given one.
+// and completes none before all have an instance. It sends chunks, because the engine
+// reads a short body of known length before it gives its event an instance.
 func (f *underFRE) start(ctx context.Context, w *web, n int) error {
 	var conns []*rawhttp.Conn
 	defer func() {

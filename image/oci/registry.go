@@ -163,7 +163,8 @@ func (o RegistryOptions) transport(r name.Registry) http.RoundTripper {
 	return &retried{o.guard(r), o.pauser()}
 }
 
-// denied is a registry's refusal: fs.ErrPermission, which it does not say in its own words.
+// denied is a registry's refusal. It is fs.ErrPermission to errors.Is, without the text of
+// that error.
 type denied struct{ error }
 
 func (d denied) Unwrap() error        { return d.error }

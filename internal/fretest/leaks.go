@@ -212,7 +212,7 @@ func children(t testing.TB) []string {
 	return found
 }
 
-// stacks are those of all goroutines.
+// stacks returns the stacks of all goroutines.
 func stacks() string {
 	for buf := make([]byte, 1<<16); ; buf = make([]byte, 2*len(buf)) {
 		if n := runtime.Stack(buf, true); n < len(buf) {

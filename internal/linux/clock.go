@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Boottime is CLOCK_BOOTTIME of clock_gettime(2): the time since the machine started, in
-// which it was suspended included. The clock of time.Since stands still meanwhile, so
-// what others measure too, such as a lease, is not to be measured by it.
+// Boottime returns the time since the machine started, including the time in which it was
+// suspended (CLOCK_BOOTTIME of clock_gettime(2)). The clock of time.Since stands still while
+// the machine is suspended. Use Boottime for a lease, which other machines measure too.
 func Boottime() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {

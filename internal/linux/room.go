@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HasRoom is nil where a twentieth of a directory's file system is free, or 1 GiB
-// and a hundred thousand inodes.
+// HasRoom returns nil if the file system of a directory has a twentieth free, or 1 GiB and
+// 100,000 inodes; else an error that is ENOSPC.
 func HasRoom(dir string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -12,7 +12,7 @@ import (
 
 // Adapted is another runtime's variant for a contract whose functions are
 // processes that the adapter starts. It has the methods of image.Runtime and
-// image.Sourced alone: what else the other is, an interpreter with a bootstrap, it is not.
+// image.Sourced alone, and none of an interpreter with a bootstrap.
 type Adapted struct {
 	image.Runtime // Name and Bases
 

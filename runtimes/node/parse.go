@@ -8,8 +8,8 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// parse takes a file for what its name says, and a .js for either kind of module: what
-// decides between them differs by node's version.
+// parse accepts a .js file that is valid as either kind of module, because the rule that
+// decides between the kinds differs by node's version.
 const parse = `
 const fs = require('fs'), vm = require('vm');
 Error.stackTraceLimit = 0;
@@ -34,11 +34,11 @@ if (errors.every(Boolean)) {
 }
 `
 
-// extensions are those of a handler's file, in the bootstrap's order.
+// extensions lists the extensions of a handler's file in the bootstrap's order.
 var extensions = []string{".js", ".cjs", ".mjs"}
 
-// Source implements image.Sourced. A directory's file is found as far as it needs no
-// package.json.
+// Source implements image.Sourced. It does not read package.json, so it finds no file of a
+// directory that has one.
 func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
 	at := strings.LastIndexByte(t.Handler, '.')
 	if at < 0 {

@@ -305,8 +305,8 @@ func readInt(path string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 }
 
-// Memory reads what the group is charged, and how much of it are cached files, which
-// the kernel gives up for others; 0 where the host has no such limit.
+// Memory returns the bytes that the group is charged, and how many of them are cached
+// files, which the kernel can reclaim. Both are 0 if the host has no memory limits.
 func (g *Group) Memory() (used, cached int64, err error) {
 	dir, ok := g.dirs[Memory]
 	if !ok {

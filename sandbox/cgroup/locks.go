@@ -8,19 +8,18 @@ import (
 )
 
 // File locks are kernel memory that is charged to nobody, some 192 bytes each, and the
-// kernel has no limit of them (RLIMIT_LOCKS counts nothing since 2.4). How many there is
-// memory for stands in sysfs, which takes 15 µs to read. Whose they are is in
-// /proc/locks, which stops all locking while it is read, and takes a time that grows
-// with the square of their number: 20,000 some 50 ms, 50,000 half a second. So it is
-// read only after they have become more by a number that takes little of it.
+// kernel has no limit of them (RLIMIT_LOCKS counts nothing since 2.4). sysfs tells their
+// number in 15 µs. /proc/locks tells their owners, but stops all locking while it is read,
+// in a time that grows with the square of their number: 50 ms for 20,000, half a second for
+// 50,000. So the watch reads /proc/locks only after the number has grown by moreLocks.
 const (
 	mostLocks  = 20_000  // of a group
 	moreLocks  = 8_000   // of the host, since /proc/locks was read last
 	locksBytes = 2 << 20 // are read of it, some 35,000 lines
 )
 
-// lockObjects is the number of objects for which the cache of file locks has memory.
-// A kernel that merges caches of one size counts those of others too.
+// lockObjects holds the number of objects for which the cache of file locks has memory.
+// A kernel that merges caches of one size counts the objects of other caches too.
 const lockObjects = "/sys/kernel/slab/file_lock_cache/total_objects"
 
 // boundLocks ends the leases of groups whose processes hold very many file locks.
@@ -64,8 +63,8 @@ func (w *watch) boundLocks(groups []*Group) {
 	}
 }
 
-// grown says whether the host's file locks, of which there are so many now, have become
-// enough more for a look at whose they are.
+// grown says whether the number of the host's file locks has grown enough since the last
+// reading of /proc/locks to read it again.
 func (w *watch) grown(all int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,7 +76,7 @@ func (w *watch) grown(all int64) bool {
 	return true
 }
 
-// objects is the number in a file of sysfs that tells it for each memory node too:
+// objects returns the total in a file of sysfs that also tells the number of each node:
 //
 //	504 N0=504
 func objects(text []byte) int64 {

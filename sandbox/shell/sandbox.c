@@ -140,10 +140,10 @@ static long make_proc(uint32_t flags)
 	return ret;
 }
 
-/* Leaves of a whole /proc the pids and what mounts cover. From here on the kernel
- * looks up no other name (proc_lookup in fs/proc/generic.c), also none that a module
- * adds later; the names of mount points it still finds, for they stay in the cache
- * of names as long as they are covered. */
+/* Hides every entry of a whole /proc except pids and mount points. From here on the
+ * kernel looks up no other name (proc_lookup in fs/proc/generic.c), not even one that
+ * a module adds later. Mount points stay visible, because their names stay in the
+ * dentry cache as long as something is mounted there. */
 static long narrow(int proc)
 {
 	long fs = sys(SYS_fspick, proc, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
@@ -196,7 +196,7 @@ static void furnish(struct slot *slot)
 	must(slot, FRE_STEP_ROOT, 1, sys(SYS_fchdir, root));
 	must(slot, FRE_STEP_ROOT, 2, sys(SYS_chroot, "."));
 	done(slot, FRE_STEP_ROOT);
-	/* A bare shell made its /proc before it was told of files there. */
+	/* A bare shell made its /proc before it knew that there would be files. */
 	if (slot->parked && s->h.flags & FRE_PROC_FILES) {
 		sys(SYS_close, slot->proc);
 		slot->proc = (int)make_proc(s->h.flags);

@@ -184,8 +184,8 @@ func (r *Rendition) Total() float64 {
 	return float64(all) / float64(r.TimeScale)
 }
 
-// Lasts is how long it is seen or heard, in seconds: of sound, the priming that the edit list
-// takes away is not.
+// Lasts returns the seconds for which the rendition is seen or heard: Total without the
+// priming of sound, which the edit list takes away.
 func (r *Rendition) Lasts() float64 {
 	if r.Kind != "audio" {
 		return r.Total()

@@ -35,7 +35,7 @@ type Live struct {
 	OBS       *OBS        `json:"obs,omitempty"`  // the same as OBS Studio asks for it
 }
 
-// OBS is where to publish in the two fields of OBS Studio's settings, Server and Stream Key.
+// OBS is the address to publish to as the two fields of OBS Studio's settings.
 type OBS struct {
 	Server string `json:"server"`
 	Key    string `json:"key"`

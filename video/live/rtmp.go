@@ -130,7 +130,7 @@ type wire struct {
 	ended bool // nothing more is read, but what is left to say can be written
 }
 
-// end ends a Read that is under way, and all that follow.
+// end ends the Read under way, and each one that follows.
 func (w *wire) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -210,8 +210,9 @@ func (v *Server) publishRTMP(conn net.Conn, strangers *lobby) {
 // timeToTell is how long a publisher has to read why it is sent away.
 const timeToTell = 2 * time.Second
 
-// tell tells a publisher why nothing more of it is taken. What it has sent meanwhile is thrown
-// away: a connection that is closed before resets, and the publisher reads nothing.
+// tell sends a publisher the reason why the service takes nothing more of it. It then reads
+// and drops what the publisher has sent meanwhile: a connection that is closed with unread
+// data is reset, and the publisher would never read the reason.
 func (v *Server) tell(w *wire, peer *gortmplib.ServerConn, why error) error {
 	stop := context.AfterFunc(v.ctx, func() { _ = w.Close() })
 	defer stop()
@@ -247,8 +248,8 @@ func guard(do func() error) (err error) {
 	return do()
 }
 
-// greet is a publisher's connection until its key has been found right. The library has told it
-// to begin then.
+// greet handles a publisher's connection until the key is found right. By then the library
+// has told the publisher to begin.
 func (v *Server) greet(peer *gortmplib.ServerConn) (*channel, error) {
 	if err := peer.Initialize(); err != nil {
 		return nil, err

@@ -182,7 +182,7 @@ func (v *Server) open(r record) (*channel, error) {
 	return c, nil
 }
 
-// refused notes why somebody who knows the key cannot publish, unless somebody does.
+// refused notes why a publisher with the right key was sent away, unless another one publishes.
 func (c *channel) refused(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -382,8 +382,8 @@ func (v *Server) stream(name string) *Stream {
 	return nil
 }
 
-// view leaves the addresses of playlists to who knows about signatures, and the host of where to
-// publish to who knows it.
+// view leaves out the playlists' addresses, which package service signs, and the host to
+// publish to, which package service knows.
 func (v *Server) view(c *channel) asset.Live {
 	w := asset.Live{LiveSpec: c.LiveSpec, Key: c.Key, Created: c.Created, State: asset.Waiting}
 	v.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	srt "github.com/datarhei/gosrt"
 )
 
-// errPassphrase is that a publisher encrypts.
+// errPassphrase refuses a publisher that encrypts.
 var errPassphrase = errors.New("the publisher sets an SRT passphrase, and this service has none: publish without one")
 
 // ListenSRT takes in what is published to srt://HOST:PORT?streamid=NAME:KEY, as MPEG-TS, until

@@ -63,11 +63,11 @@ func DASH(a *asset.Asset) ([]byte, error) {
 	return Manifest(m)
 }
 
-// nanoseconds is what dash-mpd 0.12 makes of a duration of less than a second: the number of
-// nanoseconds and a byte that is no text.
+// nanoseconds matches the broken text that dash-mpd 0.12 writes for a duration below one
+// second: the number of nanoseconds and a byte that is no text.
 var nanoseconds = regexp.MustCompile(`="PT(\d{1,9})\x{FFFD}S"`)
 
-// Manifest is m as XML.
+// Manifest writes m as XML.
 func Manifest(m *mpd.MPD) ([]byte, error) {
 	var b bytes.Buffer
 	if _, err := m.Write(&b, "  ", true); err != nil {

@@ -29,7 +29,7 @@ func checkSource(s *media.Source) error {
 	return nil
 }
 
-// checkMade looks at what is said to have been made, of least to most segments.
+// checkMade checks the transcoder's answer, which has to have least to most segments.
 func checkMade(m *media.Made, least, most int) error {
 	if len(m.Segments) < least || len(m.Segments) > most {
 		return &brokenError{fmt.Sprintf("the transcoder announces %d segments; there can be %d to %d", len(m.Segments), least, most)}

@@ -10,8 +10,8 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// liveView is a live stream with its addresses, those to publish to on the host by which the
-// client has reached the service.
+// liveView adds the addresses to a live stream. The addresses to publish to have the host by
+// which the client has reached the service.
 func (h *rest) liveView(r *http.Request, s asset.Live) asset.Live {
 	host := (&url.URL{Host: r.Host}).Hostname()
 	if strings.Contains(host, ":") {

@@ -350,9 +350,9 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	return err
 }
 
-// lasts is how long an asset is, in seconds: as long as the track that goes on longest, for
-// players of DASH stop there. The last frames of sound are filled up by the encoders, the
-// source's and the asset's own, which makes no asset longer.
+// lasts returns the seconds that an asset lasts: as long as its longest track, because
+// players of DASH stop at the end that the manifest states. Encoders fill up the last frame
+// of sound; this filling does not make the asset longer.
 func lasts(renditions []*asset.Rendition) float64 {
 	const filled = 0.05
 	longest := renditions[0].Lasts()

@@ -461,8 +461,9 @@ func (e *encoding) packets(r *rung) error {
 	}
 }
 
-// lead is how much later than it is decoded a rung's first picture is shown, so that none is
-// shown before it is decoded; its edit list takes that off, in units of timeScale.
+// lead returns the time between the decoding and the showing of a rung's first picture, in
+// units of timeScale, so that no picture is shown before it is decoded. The edit list takes
+// it off.
 func (e *encoding) lead(r *rung) int64 { return e.time(r.reorder) }
 
 // time of a frame of the grid, in units of timeScale.

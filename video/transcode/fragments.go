@@ -25,9 +25,9 @@ type fragments struct {
 	open   []mp4.FullSample // of the one that is not whole
 }
 
-// shifted writes an edit list that takes so many units off a track's times. Browsers, Apple's
-// players and libavformat all follow one such edit; of composition offsets that are negative
-// instead, libavformat makes times that are later by the most negative one.
+// shifted adds an edit list that takes a number of units off a track's times. Libavformat
+// and browsers follow such an edit (ISO/IEC 14496-12, 8.6.6). Negative composition offsets
+// are no alternative: libavformat shifts all times by the most negative one.
 func shifted(track *mp4.TrakBox, units int64) {
 	list := &mp4.ElstBox{Version: 1, Entries: []mp4.ElstEntry{{MediaTime: units, MediaRateInteger: 1}}}
 	track.AddChild(&mp4.EdtsBox{Elst: []*mp4.ElstBox{list}, Children: []mp4.Box{list}})

@@ -96,8 +96,8 @@ func joins(in *ffmpeg.Input, s *media.Source) error {
 const mostTried = 4
 
 // picture is the stream of pictures to take: the best of which one can be decoded, which says
-// more of them. Where none can be, it is none if there is sound, and unseen says why; or else the
-// best, so that its decoder says so. -1 where there are none.
+// more of them. If none can be decoded and there is sound, n is -1 and unseen says why; without
+// sound n is the best, whose decoder reports the error. -1 also if there are none.
 func picture(path string, in *ffmpeg.Input, s *media.Source) (n int, unseen string) {
 	best := in.Best(ffmpeg.Video)
 	for _, i := range best[:min(len(best), mostTried)] {
@@ -123,7 +123,7 @@ func picture(path string, in *ffmpeg.Input, s *media.Source) (n int, unseen stri
 	return best[0], ""
 }
 
-// first decodes the first picture of a stream and notes what it says; an error if none can be had.
+// first decodes the first picture of a stream and notes its properties.
 func first(path string, s *media.Stream, offset float64) error {
 	r, err := open(path, s.Index, ffmpeg.Video, offset, false)
 	if err != nil {

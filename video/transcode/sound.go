@@ -40,7 +40,7 @@ func Sound(path string, s media.Sound) (made *media.Made, parts [][]byte, err er
 	return &e.made, e.parts, nil
 }
 
-// sound is a track, made or not.
+// sound makes a track. With an error the track is incomplete.
 func sound(path string, s media.Sound) (*sounding, error) {
 	r, err := open(path, s.Stream, ffmpeg.Audio, s.Offset, s.Joined)
 	if err != nil {

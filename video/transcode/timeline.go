@@ -64,8 +64,8 @@ func (c *timeline) set(p *ffmpeg.Packet, s ffmpeg.Stream) {
 	p.Shift(ffmpeg.Rescale(shift, micro, s.TimeBase))
 }
 
-// length is how long a packet takes, as it says in the stream's units, or the rate does; no more
-// than the longest gap is believed.
+// length returns the duration of a packet: the packet's own, in the stream's units, or the
+// one that the frame rate gives, and at most the longest gap.
 func length(s ffmpeg.Stream, duration int64) int64 {
 	if rate := s.FrameRate.Float(); duration <= 0 && rate > 0 {
 		return int64(second / rate)

@@ -14,8 +14,7 @@ import (
 	"github.com/fre-engine/fre/video/ffmpeg"
 )
 
-// unread says what kind of file it is that the libraries do not open, for who has sent it: what
-// they say themselves follows.
+// unread adds the kind of the file to the libraries' error, for the person who sent it.
 func unread(path string, err error) error {
 	var said *ffmpeg.Error
 	if !errors.As(err, &said) {
@@ -34,7 +33,7 @@ func unread(path string, err error) error {
 	return fmt.Errorf("%s: %w", kindOf(head[:n], said), err)
 }
 
-// kindOf is what a file begins with that cannot be opened.
+// kindOf names the kind of a file that the libraries cannot open, by its first bytes.
 func kindOf(head []byte, said *ffmpeg.Error) string {
 	kind, _, _ := strings.Cut(http.DetectContentType(head), ";")
 	switch {
@@ -58,8 +57,8 @@ func kindOf(head []byte, said *ffmpeg.Error) string {
 	return "the file is of no format that is known here"
 }
 
-// isText says whether bytes are text: those of UTF-8, whose last letter may be cut off, or those
-// that begin with the mark of UTF-16.
+// isText says whether bytes are text: UTF-8, whose last letter may be cut off, or UTF-16 with
+// a byte order mark.
 func isText(b []byte) bool {
 	if bytes.HasPrefix(b, []byte("\xff\xfe")) || bytes.HasPrefix(b, []byte("\xfe\xff")) {
 		return true

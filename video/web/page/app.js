@@ -80,7 +80,8 @@ async function list() {
   timer = setTimeout(list, assets.some((a) => a.state === "uploading" || a.state === "working") ? 500 : 5000);
 }
 
-// fill shows a row of each, unless nothing has changed: a row that is new loses its focus.
+// fill shows a row for each item. It does nothing if no item has changed, because a new row
+// would lose the focus.
 function fill(body, all, row) {
   const text = JSON.stringify(all);
   if (body.shown === text) return;
@@ -88,7 +89,7 @@ function fill(body, all, row) {
   body.replaceChildren(...all.map(row));
 }
 
-// button does something, and tells why it could not be done.
+// button makes a button that calls a function and shows its error.
 const button = (text, onclick, title = "") => element("button", text, { title, onclick: async () => {
   try {
     await onclick();
@@ -122,7 +123,7 @@ function streamRow(s) {
   return tr;
 }
 
-// thumbnail is the picture in a video's middle.
+// thumbnail returns the picture in the middle of a video.
 function thumbnail(a) {
   const td = element("td", "", { className: "picture" });
   const t = a.thumbnails;
@@ -138,7 +139,7 @@ function thumbnail(a) {
   return td;
 }
 
-// copies are buttons that copy addresses, of those that there are.
+// copies returns a button to copy each address that the object has.
 function copies(addresses) {
   return Object.entries(addresses).filter(([, at]) => at).flatMap(([name, at]) => [button(`Copy ${name}`, async () => {
     const text = at.startsWith("/") ? new URL(at, location.href).href : at;

@@ -8,8 +8,8 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// TestPaused: after a pause of its own a node takes its lease for one that has run out, and
-// nobody for lost before it could have heard of them.
+// TestPaused: after a pause of its own a node knows that its lease has run out, and takes no
+// other node for lost before it could have heard of it.
 func TestPaused(t *testing.T) {
 	const ttl = time.Second
 	ago := linux.Boottime() - 10*ttl
