@@ -51,7 +51,7 @@ func (c *Client) selected(ctx context.Context, root *os.Root) (*selection, error
 	if err != nil { // none; or the code is a file
 		return s, nil //nolint:nilerr // the build says what is wrong with the code
 	}
-	if s.ignore, err = freignore.Parse(string(text)); err != nil {
+	if s.ignore, err = freignore.Parse(text); err != nil {
 		return nil, fmt.Errorf("%s: %w", path.Join(s.code, freignore.File), err)
 	}
 	return s, nil

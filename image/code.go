@@ -152,7 +152,7 @@ func (c *codeTree) add(dir *os.Root, name string, check func() error) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if c.ignore, err = freignore.Parse(string(text)); err != nil {
+	if c.ignore, err = freignore.Parse(text); err != nil {
 		return TemplateErrors{{File: freignore.File, Message: err.Error()}}
 	}
 	err = fs.WalkDir(root.FS(), ".", func(p string, e fs.DirEntry, err error) error {

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/fre-engine/fre/internal/bom"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -207,7 +208,7 @@ func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 	if int64(len(src)) > most {
 		return nil, TemplateErrors{{File: name, Message: "the file has more than " + formatBytes(most)}}
 	}
-	return decodeText(src), nil
+	return bom.Decode(src), nil
 }
 
 // ParseLock reads a lock strictly: unknown members, bad hashes and host names

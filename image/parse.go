@@ -1,7 +1,6 @@
 package image
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"regexp"
@@ -15,6 +14,8 @@ import (
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/fre-engine/fre/internal/bom"
 )
 
 // TemplateFile is the name of a function's template.
@@ -33,7 +34,7 @@ const (
 // The bases are not known here: see [Template.Check].
 func ParseTemplate(name string, src []byte) (*Template, error) {
 	s := &source{file: name, at: map[string]position{}}
-	root, err := s.read(decodeText(src))
+	root, err := s.read(src)
 	if err != nil {
 		return nil, err
 	}
@@ -109,8 +110,7 @@ func (s *source) read(src []byte) (ast.MapNode, error) {
 	if len(src) > maxTemplateBytes {
 		return nil, s.fail(position{}, "the template has %d bytes: the limit is %s", len(src), formatBytes(maxTemplateBytes))
 	}
-	src = bytes.TrimPrefix(src, []byte("\ufeff"))
-	text := strings.ReplaceAll(string(src), "\r\n", "\n")
+	text := strings.ReplaceAll(string(bom.Decode(src)), "\r\n", "\n")
 	s.lines = strings.Split(text, "\n")
 	for i, line := range s.lines {
 		if at := firstInvalid(line); at >= 0 {

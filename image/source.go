@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/image/unpack"
+	"github.com/fre-engine/fre/internal/bom"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -220,7 +221,7 @@ func (b *Builder) projectRequests(ctx context.Context, of *buildOf, runtime Runt
 		case r != nil && !r.None():
 			return nil // the template's own word counts; whoever builds the code says what is wrong with it
 		case err == nil && r != nil:
-			*r = Requests{File: path.Join(of.t.Code.Path, file), Text: decodeText(text)}
+			*r = Requests{File: path.Join(of.t.Code.Path, file), Text: bom.Decode(text)}
 		}
 		return err
 	})

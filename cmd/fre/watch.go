@@ -164,7 +164,7 @@ func (r *watchRules) read(dir, code string) {
 	if err != nil {
 		return
 	}
-	if list, err := freignore.Parse(string(text)); err == nil {
+	if list, err := freignore.Parse(text); err == nil {
 		r.ignore = list
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fre-engine/fre/internal/bom"
 	"github.com/fre-engine/fre/internal/glob"
 )
 
@@ -26,11 +27,12 @@ type pattern struct {
 	keep    bool
 }
 
-// Parse reads a .freignore. An error names the line, and not the file.
-func Parse(text string) (List, error) {
+// Parse reads a .freignore, which may begin with a byte order mark. An error names the line,
+// not the file.
+func Parse(text []byte) (List, error) {
 	var list List
 	n := 0
-	for line := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) { // editors put a byte order mark
+	for line := range strings.Lines(string(bom.Decode(text))) {
 		n++
 		line = strings.TrimRight(line, " \t\r\n")
 		if line == "" || line[0] == '#' {

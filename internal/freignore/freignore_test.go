@@ -3,7 +3,7 @@ package freignore
 import "testing"
 
 func TestIgnore(t *testing.T) {
-	l, err := Parse("*.pyc\n/top\na/b\n**/cache/\n!keep.pyc\nx/**/y\r\n")
+	l, err := Parse([]byte("*.pyc\n/top\na/b\n**/cache/\n!keep.pyc\nx/**/y\r\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,10 +32,18 @@ func TestIgnore(t *testing.T) {
 	}
 }
 
+// TestParseMark: patterns behind a byte order mark of UTF-16 count.
+func TestParseMark(t *testing.T) {
+	l, err := Parse([]byte("\xff\xfe*\x00.\x00p\x00y\x00c\x00\n\x00"))
+	if err != nil || !l.Match("a.pyc", false) || l.Match("a.py", false) {
+		t.Errorf("%v, %v", l, err)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add("*.pyc\n!/a/**/b/\n# c", "a/x/b")
 	f.Fuzz(func(_ *testing.T, text, path string) {
-		if l, err := Parse(text); err == nil {
+		if l, err := Parse([]byte(text)); err == nil {
 			l.Match(path, true)
 		}
 	})

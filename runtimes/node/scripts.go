@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/bom"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
 )
@@ -237,7 +237,7 @@ func hooks(manifest []byte, gyp bool) ([]hook, error) {
 		Scripts json.RawMessage `json:"scripts"`
 		Gyp     json.RawMessage `json:"gypfile"`
 	}
-	if err := json.Unmarshal(bytes.TrimPrefix(manifest, []byte("\ufeff")), &m); err != nil {
+	if err := json.Unmarshal(bom.Decode(manifest), &m); err != nil {
 		return nil, fmt.Errorf("package.json: %w", err)
 	}
 	var scripts map[string]json.RawMessage

@@ -1,7 +1,6 @@
 package php
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/bom"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
 )
@@ -405,7 +405,7 @@ func parseLock(text []byte) (packages []image.LockedPackage, archives map[string
 			} `json:"dist"`
 		} `json:"packages"`
 	}
-	if err := json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &l); err != nil {
+	if err := json.Unmarshal(bom.Decode(text), &l); err != nil {
 		return nil, nil, fmt.Errorf("composer.lock: %w", err)
 	}
 	packages, archives = make([]image.LockedPackage, 0, len(l.Packages)), map[string]string{}

@@ -1,4 +1,4 @@
-package image
+package bom
 
 import (
 	"encoding/binary"
@@ -6,7 +6,7 @@ import (
 	"unicode/utf16"
 )
 
-func TestDecodeText(t *testing.T) {
+func TestDecode(t *testing.T) {
 	const want = "six==1.16.0\r\n# ü 𝄞\n"
 	encode := func(order binary.AppendByteOrder, size int, mark string) string {
 		out := []byte(mark)
@@ -26,16 +26,16 @@ func TestDecodeText(t *testing.T) {
 		"UTF-16LE": encode(binary.LittleEndian, 2, "\xff\xfe"), "UTF-16BE": encode(binary.BigEndian, 2, "\xfe\xff"),
 		"UTF-32LE": encode(binary.LittleEndian, 4, "\xff\xfe\x00\x00"), "UTF-32BE": encode(binary.BigEndian, 4, "\x00\x00\xfe\xff"),
 	} {
-		if got := string(decodeText([]byte(text))); got != want {
+		if got := string(Decode([]byte(text))); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
 }
 
-func FuzzDecodeText(f *testing.F) {
+func FuzzDecode(f *testing.F) {
 	f.Add([]byte("\xff\xfea\x00\xd8"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if out := decodeText(text); len(out) > 3*len(text) {
+		if out := Decode(text); len(out) > 3*len(text) {
 			t.Errorf("%d bytes of %d", len(out), len(text))
 		}
 	})

@@ -1,4 +1,5 @@
-package image
+// Package bom reads texts with a byte order mark, as some editors write them.
+package bom
 
 import (
 	"bytes"
@@ -20,10 +21,9 @@ var byteOrderMarks = []struct {
 	{"\xfe\xff", binary.BigEndian, 2},
 }
 
-// decodeText returns a text without its byte order mark, in UTF-8: what people write beside
-// a template may come from an editor that writes one, and pip, npm and YAML take it.
-// A text without a mark stays as it is.
-func decodeText(text []byte) []byte {
+// Decode returns a text in UTF-8 and without its byte order mark. pip, npm and YAML accept
+// such marks, so FRE's own files do. A text without a mark stays as it is.
+func Decode(text []byte) []byte {
 	for _, m := range byteOrderMarks {
 		rest, ok := bytes.CutPrefix(text, []byte(m.mark))
 		switch {
