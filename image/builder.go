@@ -207,6 +207,9 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *
 		return nil, nil, err
 	}
 	report(Event{Step: "link", Name: t.ID + ":" + t.Version, Done: img.Size, Unit: UnitBytes, End: true})
+	if err := b.warnOverlaps(&of, img); err != nil {
+		return nil, nil, err
+	}
 	if !t.ForeignBase() {
 		if err := b.warnMissing(&of, img); err != nil {
 			return nil, nil, err

@@ -27,7 +27,7 @@ func (b *Builder) warnMissing(of *buildOf, img *store.Image) error {
 	}
 	missing := map[string]string{} // library: the first file that needs it
 	for _, p := range img.Parts {
-		if shared(p) || p.Kind == debKind {
+		if shared(p) {
 			continue
 		}
 		tree, err := b.Store.Tree(p.Tree)
