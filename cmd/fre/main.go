@@ -224,7 +224,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().StringVar(&c.socket, "socket", defaultSocket(), "control socket of the engine (FRE_SOCKET)")
 	root.PersistentFlags().Lookup("socket").DefValue = client.DefaultSocket
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{&hintError{wording.Flag(err), cmd.CommandPath() + " --help lists the flags"}}
+		return &hintError{usageError{wording.Flag(err)}, cmd.CommandPath() + " --help lists the flags"}
 	})
 	root.AddCommand(
 		serveCommand(), c.newCommand(), c.templateCommand(), c.buildCommand(),
