@@ -41,7 +41,7 @@ this made goes when it ends.
 			defer cl.Close()
 			m := &mcpServer{client: cl, usual: o.request(), made: map[string]bool{}, kills: map[string]int64{}}
 			defer m.close(context.WithoutCancel(cmd.Context()))
-			out := &lockedWriter{to: cmd.OutOrStdout()}
+			out := newMCPOutput(cmd.OutOrStdout())
 			transport := &mcp.IOTransport{Reader: newMCPInput(cmd.InOrStdin(), out), Writer: out, MaxLineLength: 2 * mcpMaxLine}
 			err := m.server().Run(cmd.Context(), transport)
 			if errors.Is(err, io.EOF) {

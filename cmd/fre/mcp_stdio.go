@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -21,13 +22,16 @@ const mcpMaxLine = 24 << 20
 //
 //	not JSON                          -32700 Parse error
 //	JSON, but no request or answer    -32600 Invalid Request
+//
+// At the end of the input it waits until the session has answered, so that a script may
+// write its messages and close: the session cancels all calls when its input ends.
 type mcpInput struct {
 	in   *bufio.Reader
-	out  io.Writer // safe for use beside the session's own answers
-	line []byte    // what is left of a message that Read returns
+	out  *mcpOutput
+	line []byte // the rest of a message that Read returns
 }
 
-func newMCPInput(in io.Reader, out io.Writer) *mcpInput {
+func newMCPInput(in io.Reader, out *mcpOutput) *mcpInput {
 	return &mcpInput{in: bufio.NewReader(in), out: out}
 }
 
@@ -35,14 +39,17 @@ func newMCPInput(in io.Reader, out io.Writer) *mcpInput {
 func (m *mcpInput) Read(p []byte) (int, error) {
 	for len(m.line) == 0 {
 		line, long, err := m.next()
-		if refused := mcpRefusal(line, long); refused != nil {
+		message, refused := mcpMessage(line, long)
+		if refused != nil {
 			if _, err := m.out.Write(refused); err != nil {
 				return 0, err
 			}
 		} else if len(bytes.TrimSpace(line)) > 0 {
 			m.line = append(bytes.TrimSpace(line), '\n')
+			m.out.expect(message)
 		}
 		if err != nil && len(m.line) == 0 {
+			m.out.wait(mcpPatience)
 			return 0, err
 		}
 	}
@@ -69,22 +76,23 @@ func (m *mcpInput) next() (line []byte, long bool, err error) {
 	}
 }
 
-// mcpRefusal is the answer to a line that is no message; nil if it is one, or blank.
-func mcpRefusal(line []byte, long bool) []byte {
+// mcpMessage decodes a line. refused is the answer to a line that is no message; both are
+// nil for a blank line.
+func mcpMessage(line []byte, long bool) (decoded jsonrpc.Message, refused []byte) {
 	var code int
 	var message, data string
 	switch line = bytes.TrimSpace(line); {
 	case long:
 		code, message, data = jsonrpc.CodeInvalidRequest, "Invalid Request", "the line has more than 24 MiB: write a large file in parts, or by exec"
 	case len(line) == 0:
-		return nil
+		return nil, nil
 	case !json.Valid(line):
 		code, message, data = jsonrpc.CodeParseError, "Parse error", "the line is not JSON: send each message as JSON on a line of its own"
 	case line[0] == '[':
 		code, message, data = jsonrpc.CodeInvalidRequest, "Invalid Request", "batches are not supported: send each message on a line of its own"
 	default:
-		if _, err := jsonrpc.DecodeMessage(line); err == nil {
-			return nil
+		if decoded, err := jsonrpc.DecodeMessage(line); err == nil {
+			return decoded, nil
 		}
 		code, message, data = jsonrpc.CodeInvalidRequest, "Invalid Request", `a message is an object with "jsonrpc": "2.0" and a method, or an id and a result or error`
 	}
@@ -92,24 +100,93 @@ func mcpRefusal(line []byte, long bool) []byte {
 		"jsonrpc": "2.0", "id": nil,
 		"error": map[string]any{"code": code, "message": message, "data": data},
 	})
-	if err != nil { // of strings and numbers none fails
-		return nil
+	if err != nil { // strings and numbers can be encoded
+		return nil, nil
 	}
-	return append(answer, '\n')
+	return nil, append(answer, '\n')
 }
 
-// lockedWriter is a writer for several goroutines; each Write comes out whole.
-type lockedWriter struct {
-	mu sync.Mutex
-	to io.Writer
+// mcpPatience is how long a session may take to answer after the end of its input: a first
+// call may build the sandbox's image.
+const mcpPatience = 2 * time.Minute
+
+// mcpOutput writes messages, one in each Write, and knows which calls are not answered yet.
+// It may be used by several goroutines.
+type mcpOutput struct {
+	mu     sync.Mutex
+	to     io.Writer
+	calls  map[string]bool // by id, in JSON
+	failed bool            // the client reads no more
+	change chan struct{}   // closed and replaced when a call is answered
+}
+
+func newMCPOutput(to io.Writer) *mcpOutput {
+	return &mcpOutput{to: to, calls: map[string]bool{}, change: make(chan struct{})}
 }
 
 // Write is part of io.Writer.
-func (w *lockedWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.to.Write(p)
+func (o *mcpOutput) Write(p []byte) (int, error) {
+	var answer struct {
+		ID     json.RawMessage `json:"id"`
+		Method string          `json:"method"`
+	}
+	answered := json.Unmarshal(p, &answer) == nil && answer.Method == ""
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n, err := o.to.Write(p)
+	o.failed = o.failed || err != nil
+	if answered || err != nil {
+		o.endLocked(string(answer.ID))
+	}
+	return n, err
 }
 
-// Close is part of io.Closer; what it writes to stays open.
-func (w *lockedWriter) Close() error { return nil }
+// Close is part of io.Closer. The writer below stays open.
+func (o *mcpOutput) Close() error { return nil }
+
+// expect notes a call, and forgets one that the client cancels.
+func (o *mcpOutput) expect(m jsonrpc.Message) {
+	r, ok := m.(*jsonrpc.Request)
+	if !ok {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if r.IsCall() {
+		if id, err := json.Marshal(r.ID.Raw()); err == nil {
+			o.calls[string(id)] = true
+		}
+	} else if r.Method == "notifications/cancelled" {
+		var cancelled struct {
+			ID json.RawMessage `json:"requestId"`
+		}
+		if json.Unmarshal(r.Params, &cancelled) == nil {
+			o.endLocked(string(cancelled.ID))
+		}
+	}
+}
+
+func (o *mcpOutput) endLocked(id string) {
+	delete(o.calls, id)
+	close(o.change)
+	o.change = make(chan struct{})
+}
+
+// wait returns when every call is answered, when the client reads no more, or after the
+// patience.
+func (o *mcpOutput) wait(patience time.Duration) {
+	late := time.After(patience)
+	for {
+		o.mu.Lock()
+		over, change := o.failed || len(o.calls) == 0, o.change
+		o.mu.Unlock()
+		if over {
+			return
+		}
+		select {
+		case <-change:
+		case <-late:
+			return
+		}
+	}
+}

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -55,6 +58,57 @@ func networkWords(s string) (network string, allow []string) {
 	return words[0], words[1:]
 }
 
+// answered is an output of a session that has answered every call.
+func answered(to io.Writer) *mcpOutput {
+	o := newMCPOutput(to)
+	o.failed = true
+	return o
+}
+
+// TestMCPEnd: the end of the input comes once every call before it is answered, is cancelled,
+// or has had its time, and at once if the client reads no more.
+func TestMCPEnd(t *testing.T) {
+	const call, other = `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`, `{"jsonrpc":"2.0","id":"b","method":"ping"}`
+	for name, c := range map[string]struct {
+		input string
+		end   func(o *mcpOutput) // of the session's calls
+		late  bool
+	}{
+		"no call":   {`{"jsonrpc":"2.0","method":"notifications/initialized"}`, nil, false},
+		"cancelled": {call + "\n" + `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, nil, false},
+		"answered": {call + "\n" + other, func(o *mcpOutput) {
+			fmt.Fprintln(o, `{"jsonrpc":"2.0","id":"b","result":{}}`)
+			fmt.Fprintln(o, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"}}`)
+		}, false},
+		"another call answered":   {call, func(o *mcpOutput) { fmt.Fprintln(o, `{"jsonrpc":"2.0","id":2,"result":{}}`) }, true},
+		"a call of the session's": {call, func(o *mcpOutput) { fmt.Fprintln(o, `{"jsonrpc":"2.0","id":1,"method":"ping"}`) }, true},
+		"nobody reads":            {call, func(o *mcpOutput) { o.to = brokenWriter{}; fmt.Fprintln(o, `{"jsonrpc":"2.0","method":"log"}`) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newMCPOutput(io.Discard)
+				began := time.Now()
+				done := make(chan error)
+				go func() { _, err := io.ReadAll(newMCPInput(strings.NewReader(c.input), o)); done <- err }()
+				synctest.Wait()
+				if c.end != nil {
+					c.end(o)
+				}
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				if late := time.Since(began) >= mcpPatience; late != c.late {
+					t.Errorf("after %v", time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
 // TestMCPInput: a line that is no message is answered with JSON-RPC's error, and the
 // messages around it are read.
 func TestMCPInput(t *testing.T) {
@@ -78,7 +132,7 @@ func TestMCPInput(t *testing.T) {
 		"too long":            {`"` + strings.Repeat("x", mcpMaxLine) + `"`, -32600},
 	} {
 		var answers strings.Builder
-		passed, err := io.ReadAll(newMCPInput(strings.NewReader(ping+"\n\n"+c.line+"\n"+ping), &answers))
+		passed, err := io.ReadAll(newMCPInput(strings.NewReader(ping+"\n\n"+c.line+"\n"+ping), answered(&answers)))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -110,7 +164,7 @@ func TestMCPInput(t *testing.T) {
 func FuzzMCPInput(f *testing.F) {
 	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}` + "\nnot json\n[]\n\n"))
 	f.Fuzz(func(t *testing.T, input []byte) {
-		passed, err := io.ReadAll(newMCPInput(bytes.NewReader(input), io.Discard))
+		passed, err := io.ReadAll(newMCPInput(bytes.NewReader(input), answered(io.Discard)))
 		if err != nil {
 			t.Fatal(err)
 		}
