@@ -153,7 +153,7 @@ func TestPipelineFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = r.call(t.Context(), "p2", "/", "x")
-	if want := `p2 → p → g|last: function "last": `; ErrorCode(err) != "step_missing" || !strings.HasPrefix(err.Error(), want) {
+	if want := `p2 → p → g|last: there is no function "last": `; ErrorCode(err) != "step_missing" || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("without its last step: %v, want %q", err, want)
 	}
 	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
