@@ -156,7 +156,10 @@ func (c *ELFCheck) Err(except ...string) error {
 	}
 	var missing []error
 	for _, n := range c.needs {
-		if counts(n.by) && !slices.ContainsFunc(n.places(), c.exists) && !(n.plugin && c.below(path.Dir(n.by), n.name)) {
+		if !counts(n.by) || n.plugin && c.below(path.Dir(n.by), n.name) {
+			continue
+		}
+		if !slices.ContainsFunc(n.places(), c.exists) {
 			missing = append(missing, fmt.Errorf("%s needs %s, which is not in the tree", n.by, n.name))
 		}
 	}
