@@ -100,6 +100,7 @@ func (d *decoder) fields(t *Template) []field {
 			{key: "deb", value: d.strings(&t.Packages.Deb.List, requirement(debPattern, `write a Debian package such as "curl" or "ghostscript=10.*"`))},
 			{key: "composer", value: d.requests(&t.Packages.Composer, requirement(composerPattern, `write a package such as "monolog/monolog:^3"; platform packages and repositories belong into a composer.json`))},
 			{key: "npm_scripts", value: d.strings(&t.Packages.NPMScripts, requirement(npmName, npmNameWanted))},
+			{key: "pip_index", value: d.pipIndex(&t.Packages.PipIndex)},
 		}},
 		{key: "slim", value: d.slim(&t.Slim)},
 		{key: "keep", value: d.strings(&t.Keep, keepGlob)},
@@ -214,6 +215,9 @@ func (d *decoder) relations(t *Template) {
 	}
 	if step := t.Code.Build; step != nil && len(step.Packages.NPMScripts) > 0 && step.Packages.NPM.None() {
 		fail("code.build.packages.npm_scripts", "code.build.packages.npm_scripts names packages of code.build.packages.npm, which asks for none")
+	}
+	if len(t.Packages.PipIndex) > 0 && t.Packages.Pip.None() {
+		fail("packages.pip_index", "packages.pip_index names packages of packages.pip, which asks for none")
 	}
 	if len(t.Network.Allow) > 0 && t.Network.Mode != NetworkEgress {
 		fail("network.allow", "network.allow is for the mode egress: this network's is %s", t.Network.Mode)
@@ -444,6 +448,34 @@ func (d *decoder) env(dst *map[string]string) func(ast.Node, string) {
 					(*dst)[key] = s
 				}
 			}
+		}
+	}
+}
+
+// pipIndex reads packages.pip_index, a mapping of packages to names of indexes.
+func (d *decoder) pipIndex(dst *map[string]string) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		m, ok := n.(ast.MapNode)
+		if !ok {
+			d.errorf(n, "%s must be a mapping of packages to the names of indexes, such as torch: pytorch-cpu, not %s", path, describe(n))
+			return
+		}
+		*dst = map[string]string{}
+		for it := m.MapRange(); it.Next(); {
+			key := keyText(it.Key())
+			if !lockedNamePattern.MatchString(key) {
+				d.errorf(it.Key(), "bad package %q in %s: write its name alone, such as torch", key, path)
+				continue
+			}
+			name := NormalName(key)
+			if _, dup := (*dst)[name]; dup {
+				d.errorf(it.Key(), "%s names the package %s twice", path, name)
+				continue
+			}
+			d.at[join(path, name)] = nodePosition(it.Value())
+			var index string
+			d.text(&index, namePattern, "the name of an index in the engine's configuration (packages.pip.indexes)")(it.Value(), join(path, key))
+			(*dst)[name] = index
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -52,10 +53,12 @@ type LockedBase struct {
 	Packages map[string]string `json:"packages"`         // Debian package → version
 }
 
-// LockedPip is valid while Request is the [Requests.Key] of packages.pip.
+// LockedPip is valid while Request is the [Requests.Key] of packages.pip and Index is
+// packages.pip_index.
 type LockedPip struct {
-	Request  []string        `json:"request"`
-	Packages []LockedPackage `json:"packages"`
+	Request  []string          `json:"request"`
+	Index    map[string]string `json:"index,omitempty"`
+	Packages []LockedPackage   `json:"packages"`
 }
 
 // LockedNPM is valid while Request is the [Requests.Key] of packages.npm.
@@ -116,7 +119,7 @@ var (
 // PipFor returns the pip section if it answers the template's request, else
 // nil. It is safe on a nil Lock.
 func (l *Lock) PipFor(t *Template) *LockedPip {
-	if l == nil || l.Pip == nil || !slices.Equal(l.Pip.Request, t.Packages.Pip.Key()) {
+	if l == nil || l.Pip == nil || !slices.Equal(l.Pip.Request, t.Packages.Pip.Key()) || !maps.Equal(l.Pip.Index, t.Packages.PipIndex) {
 		return nil
 	}
 	return l.Pip
@@ -260,6 +263,11 @@ func (l *Lock) check() error {
 				return err
 			}
 		}
+		for name, index := range l.Pip.Index {
+			if !lockedNamePattern.MatchString(name) || !namePattern.MatchString(index) {
+				return fmt.Errorf("package %q: bad index %q", name, index)
+			}
+		}
 	}
 	if l.Build != nil {
 		if l.Build.Build != nil {
@@ -377,7 +385,7 @@ func (l *Lock) Encode() ([]byte, error) {
 		out.Base.Packages = map[string]string{}
 	}
 	if l.Pip != nil {
-		out.Pip = &LockedPip{Request: l.Pip.Request, Packages: canonical(l.Pip.Packages)}
+		out.Pip = &LockedPip{Request: l.Pip.Request, Index: l.Pip.Index, Packages: canonical(l.Pip.Packages)}
 	}
 	if err := out.check(); err != nil {
 		return nil, fmt.Errorf("encode %s: %w", LockFile, err)

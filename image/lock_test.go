@@ -141,6 +141,10 @@ func TestLockAnswersRequest(t *testing.T) {
 	if l.NPMFor(tmpl) != nil {
 		t.Error("the npm section answers another request")
 	}
+	tmpl.Packages.PipIndex = map[string]string{"zeta": "team"}
+	if l.PipFor(tmpl) != nil {
+		t.Error("the pip section answers a request to another index")
+	}
 	if (*Lock)(nil).PipFor(tmpl) != nil {
 		t.Error("no lock answers nothing")
 	}

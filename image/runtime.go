@@ -274,10 +274,11 @@ type Bind struct {
 // daemon (pip, npm, apt, CA certificates, proxies) and overridable in FRE's own
 // configuration file. Values may hold credentials: never log or lock them.
 type Settings struct {
-	PipEnv       []string // environment for pip and uv: PIP_INDEX_URL, UV_DEFAULT_INDEX, …
-	NpmRC        string   // host path of an npmrc to bind, "" for none
-	ComposerHome string   // host directory of Composer's config.json and auth.json, "" for none
-	ComposerEnv  []string // environment for Composer: COMPOSER_AUTH
+	PipEnv       []string          // environment for pip and uv: PIP_INDEX_URL, UV_DEFAULT_INDEX, …
+	PipIndexes   map[string]string // URLs of the indexes that packages.pip_index may name; they may hold passwords
+	NpmRC        string            // host path of an npmrc to bind, "" for none
+	ComposerHome string            // host directory of Composer's config.json and auth.json, "" for none
+	ComposerEnv  []string          // environment for Composer: COMPOSER_AUTH
 	Git          []GitCredential
 	GoEnv        []string // environment for the go command: GOPROXY, GOPRIVATE, …
 	Netrc        string   // host path of the passwords for sites of Go modules (netrc(5)), "" for none

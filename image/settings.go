@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"net/url"
 	"os"
@@ -20,6 +21,8 @@ type SettingsOverride struct {
 		Index        string   `yaml:"index"`         // URL
 		ExtraIndexes []string `yaml:"extra_indexes"` // URLs
 		TrustedHosts []string `yaml:"trusted_hosts"` // host or host:port, no TLS checks
+
+		Indexes map[string]string `yaml:"indexes"` // name for packages.pip_index → URL
 	} `yaml:"pip"`
 	NPM struct {
 		Registry string `yaml:"registry"` // URL
@@ -78,6 +81,20 @@ func (c *GitCredential) check() error {
 	return nil
 }
 
+// checkIndexes returns what is wrong with the package indexes that templates may name.
+func checkIndexes(indexes map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(indexes)) {
+		if !namePattern.MatchString(name) {
+			return fmt.Errorf("packages.pip.indexes: bad name %q: lower-case letters, digits and dashes, at most 63", name)
+		}
+		// An URL may hold a password, so that the error does not repeat it.
+		if u, err := url.Parse(indexes[name]); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+			return fmt.Errorf("packages.pip.indexes.%s: want the URL of a package index, like https://HOST/PATH", name)
+		}
+	}
+	return nil
+}
+
 // loopback says whether u needs no TLS, since nobody is between.
 func loopback(u *url.URL) bool {
 	ip, err := netip.ParseAddr(u.Hostname())
@@ -121,6 +138,11 @@ func HostSettings(h Host, over SettingsOverride) (Settings, error) {
 	for i := range over.Git {
 		if err := over.Git[i].check(); err != nil {
 			return Settings{}, fmt.Errorf("packages.git[%d]: %w", i, err)
+		}
+	}
+	if s.PipIndexes = over.Pip.Indexes; len(s.PipIndexes) > 0 {
+		if err := checkIndexes(s.PipIndexes); err != nil {
+			return Settings{}, err
 		}
 	}
 	index := first(over.Pip.Index, pip["index-url"])

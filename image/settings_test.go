@@ -3,6 +3,7 @@ package image
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -124,6 +125,26 @@ func TestHostSettings(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestPipIndexes refuses an index that no template could name or no tool reach, and
+// does not repeat the URL, which may hold a password.
+func TestPipIndexes(t *testing.T) {
+	var over SettingsOverride
+	for name, address := range map[string]string{
+		"Team": "https://h.example/", "": "https://h.example/", "a b": "https://h.example/",
+		"path": "/secret", "file": "file:///secret", "word": "secret", "port": "https://secret:x/", "host": "https:///secret",
+	} {
+		over.Pip.Indexes = map[string]string{"good": "https://user:secret@h.example/simple", name: address}
+		_, err := HostSettings(Host{}, over)
+		if err == nil || !strings.Contains(err.Error(), "packages.pip.indexes") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %q: %v", name, address, err)
+		}
+	}
+	over.Pip.Indexes = map[string]string{"good": "https://user:secret@h.example/simple"}
+	if s, err := HostSettings(Host{}, over); err != nil || s.PipIndexes["good"] != over.Pip.Indexes["good"] {
+		t.Errorf("got %v, %v", s.PipIndexes, err)
 	}
 }
 

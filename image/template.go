@@ -49,6 +49,11 @@ type Packages struct {
 	Maven    Requests
 	Deb      Requests
 
+	// PipIndex has the index that a package of pip comes from, by a name that the engine's
+	// configuration knows ([Settings.PipIndexes]). Packages are by [NormalName]; all others
+	// come from the host's indexes.
+	PipIndex map[string]string `json:",omitempty"`
+
 	// Names of npm packages whose install scripts run.
 	NPMScripts []string `json:",omitempty"`
 }

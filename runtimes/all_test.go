@@ -26,7 +26,7 @@ func TestSchemaNames(t *testing.T) {
 	if err := json.Unmarshal(api.TemplateSchema, &schema); err != nil {
 		t.Fatal(err)
 	}
-	packages := []string{"deb", "npm_scripts"} // the builder's own, and a site's setting
+	packages := []string{"deb", "npm_scripts", "pip_index"} // the builder's own, and settings of sites
 	var all, bases []string
 	for _, r := range runtimes.All() {
 		all = append(all, r.Name())

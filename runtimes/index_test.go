@@ -67,6 +67,9 @@ type index struct {
 	wheels map[string][]byte // by package
 
 	sources map[string][]byte // source distributions, by package
+
+	mu    sync.Mutex
+	asked map[string]bool // last elements of the paths that were asked for
 }
 
 // source makes a source distribution that builds itself, by what backend says in
@@ -119,7 +122,7 @@ var elsewhere = strings.Repeat("e", 64)
 
 func newIndex(t *testing.T) *index {
 	t.Helper()
-	x := &index{t: t, wheels: map[string][]byte{}}
+	x := &index{t: t, wheels: map[string][]byte{}, asked: map[string]bool{}}
 	for _, name := range []string{"good", "yanked", "lying", "short", "busy"} {
 		x.wheels[name] = wheel(t, "fretest_"+name, nil)
 	}
@@ -136,6 +139,9 @@ func newIndex(t *testing.T) *index {
 }
 
 func (x *index) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x.mu.Lock()
+	x.asked[path.Base(r.URL.Path)] = true
+	x.mu.Unlock()
 	_, name, _ := strings.Cut(strings.ReplaceAll(strings.TrimSuffix(path.Base(r.URL.Path), "/"), "_", "-"), "fretest-")
 	name, _, _ = strings.Cut(name, "-")
 	if _, word, _ := r.BasicAuth(); word != password || name == "locked" {
@@ -315,5 +321,56 @@ func TestIndex(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestIndexNamed takes packages from an index that the template names: these alone, as
+// a wheel and built from source, and the index's password is told to nobody.
+func TestIndexNamed(t *testing.T) {
+	w := newWorkshop(t)
+	x := newIndex(t)
+	settings := w.Settings
+	defer func() { w.Settings = settings }()
+	w.Settings.PipIndexes = map[string]string{"team": strings.Replace(x.server.URL, "//", "//me:"+password+"@", 1) + "/simple", "other": "https://other.example/simple"}
+	var said strings.Builder
+	var mu sync.Mutex
+	w.report = func(e image.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		if err := json.NewEncoder(&said).Encode(e); err != nil {
+			t.Error(err)
+		}
+	}
+	const template = "id: f\nbase: python\npackages:\n  pip: [six==1.16.0, Fretest_Good==1.0, fretest-curious]\n  pip_index: {fretest.good: %s, fretest-curious: team}\n"
+	img, lock, err := w.build(t, fmt.Sprintf(template, "team"), "main.py", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	noHosts(t, lock)
+	if diff := cmp.Diff(map[string]string{"fretest-good": "team", "fretest-curious": "team"}, lock.Pip.Index); diff != "" {
+		t.Errorf("locked: -want +got:\n%s", diff)
+	}
+	out := w.inside(t, img, []string{"PYTHONPATH=/opt/python"}, "/usr/bin/python3", "-S", "-c",
+		"import six, fretest_good, fretest_curious; print(six.__version__, fretest_good.answer, fretest_curious.seen)")
+	if out != "1.16.0 42 []" {
+		t.Errorf("printed %q", out)
+	}
+	if x.asked["six"] || !x.asked["fretest-good"] || !x.asked["fretest-curious"] {
+		t.Errorf("the named index was asked for %v", slices.Sorted(maps.Keys(x.asked)))
+	}
+
+	// Another index for the package: the lock does not answer any more.
+	_, _, err = w.build(t, fmt.Sprintf(template, "nobodys"), "main.py", lock)
+	var placed image.TemplateErrors
+	if !errors.As(err, &placed) || placed[0].Line != 5 || !strings.Contains(placed[0].Message, `no package index "nobodys" (it has: other, team)`) {
+		t.Errorf("an index that the configuration has not: %v", err)
+	}
+	_, _, err = w.build(t, "id: f\nbase: python\npackages:\n  pip: [fretest-locked]\n  pip_index: {fretest-locked: team}\n", "main.py", nil)
+	if err == nil || !strings.Contains(err.Error(), `asked was the index "team", which may also want other credentials`) {
+		t.Errorf("an index that refuses: %v", err)
+	}
+	_, _ = fmt.Fprint(&said, err)
+	if strings.Contains(said.String(), password) {
+		t.Errorf("the password was said: %s", &said)
 	}
 }

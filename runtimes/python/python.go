@@ -294,7 +294,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template,
 	if err != nil {
 		return nil, err
 	}
-	site := &site{step: step, python: program, version: v, tools: r.Tools, compilers: r.Compilers}
+	site := &site{step: step, python: program, version: v, tools: r.Tools, compilers: r.Compilers, index: t.Packages.PipIndex}
 	if lock.Pip == nil {
 		if err := image.Offline(ctx, "an answer to packages.pip"); err != nil {
 			return nil, err
@@ -304,7 +304,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template,
 		if err != nil {
 			return nil, err
 		}
-		lock.Pip = &image.LockedPip{Request: t.Packages.Pip.Key(), Packages: packages}
+		lock.Pip = &image.LockedPip{Request: t.Packages.Pip.Key(), Index: site.index, Packages: packages}
 	}
 	parts := make([]store.Part, len(lock.Pip.Packages))
 	var missing []int
@@ -341,7 +341,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template,
 			}
 			// The lock is of before what packages are built with was pinned.
 			if !image.OptionsOf(ctx).Locked {
-				lock.Pip = &image.LockedPip{Request: lock.Pip.Request, Packages: slices.Clone(lock.Pip.Packages)}
+				lock.Pip = &image.LockedPip{Request: lock.Pip.Request, Index: site.index, Packages: slices.Clone(lock.Pip.Packages)}
 				lock.Pip.Packages[m] = made
 			} else if err := step.Store.PutPart(ctx, site.key(p), part); err != nil {
 				return nil, err

@@ -134,7 +134,7 @@ func (r *requirements) option(text string) error {
 	case name == "--no-binary":
 		return r.binary.set(name, value, &r.binary.no, &r.binary.only)
 	case slices.Contains(indexOptions, name):
-		return fmt.Errorf("%s: which indexes packages come from is the host's configuration, not the function's: remove the line, and set it in pip's configuration on the engine's host", name)
+		return fmt.Errorf("%s: the engine's configuration says which indexes packages come from: remove the line, and name an index of that configuration for each package in packages.pip_index", name)
 	default:
 		return fmt.Errorf("%s is not supported: remove the line", name)
 	}

@@ -43,6 +43,8 @@ type site struct {
 	tools   []string // Debian packages that make pip
 
 	compilers []string // and those that build packages with native code
+
+	index map[string]string // packages that come from another index → its name: packages.pip_index
 }
 
 // key names the part of a package version in the store.
@@ -107,6 +109,12 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 		return nil, err
 	}
 	args := s.compileArgs()
+	if len(s.index) > 0 {
+		if err := b.Mkdir("index"); err != nil {
+			return nil, err
+		}
+		args = append(args, "/work/index/pyproject.toml")
+	}
 	if len(q.constraints) > 0 {
 		args = append(args, "--constraint", "/work/constraints.txt")
 	}
@@ -119,6 +127,15 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 	built := map[string]image.LockedPackage{} // from source, by normal name
 	var words string
 	for {
+		if len(s.index) > 0 {
+			project, err := s.indexProject(built)
+			if err != nil {
+				return nil, err
+			}
+			if err := b.Write("index/pyproject.toml", project); err != nil {
+				return nil, err
+			}
+		}
 		words, err = b.Run(ctx, install.Tool{
 			Rootfs: s.step.Rootfs, Env: s.env("/run/uv"), Cache: "uv", Program: program, Network: true, Args: args,
 		})
@@ -130,12 +147,12 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 			return nil, &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf("%s has no wheel for this base, and --only-binary allows nothing else: ask for another version, or leave the option out", m[1])}
 		}
 		if m == nil || built[image.NormalName(m[1])].Name != "" || len(built) == maxSources || s.step.Platform != "" {
-			return nil, failed(err, words)
+			return nil, failed(err, s.nameIndex(words))
 		}
 		// uv itself would run the package's code, beside the index's credentials.
 		p, part, sourceErr := s.fromSource(ctx, image.LockedPackage{Name: m[1]}, q.specifiers(m[1], words))
 		if errors.Is(sourceErr, errNoSource) {
-			return nil, failed(err, words)
+			return nil, failed(err, s.nameIndex(words))
 		}
 		if sourceErr != nil {
 			return nil, sourceErr
@@ -255,6 +272,7 @@ func (s *site) install(ctx context.Context, packages []image.LockedPackage, part
 	type job struct {
 		Dir          string `json:"dir"`
 		Requirements string `json:"requirements"`
+		Index        string `json:"index"` // URL of the index to look into first, or ""
 	}
 	var jobs []job
 	for _, i := range missing {
@@ -266,7 +284,11 @@ func (s *site) install(ctx context.Context, packages []image.LockedPackage, part
 		if err := b.Write(name, []byte(line(p))); err != nil {
 			return err
 		}
-		jobs = append(jobs, job{"/work/" + dir, "/work/" + name})
+		index, err := s.indexOf(p.Name)
+		if err != nil {
+			return err
+		}
+		jobs = append(jobs, job{"/work/" + dir, "/work/" + name, index})
 	}
 	s.step.Report(image.Event{Step: "packages", Message: "install"})
 	var (

@@ -145,7 +145,13 @@ func (s *site) find(ctx context.Context, p image.LockedPackage, specifiers []str
 	if len(p.Hashes) == 1 {
 		job["hash"] = p.Hashes[0]
 	}
-	words, err := s.source(ctx, b, install.Tool{Rootfs: rootfs, Network: true, Env: append([]string{"PIP_NO_COLOR=1"}, s.step.Settings.PipEnv...)}, "find", job)
+	env := append([]string{"PIP_NO_COLOR=1"}, s.step.Settings.PipEnv...)
+	if index, err := s.indexOf(p.Name); err != nil {
+		return nil, nil, err
+	} else if index != "" {
+		env = append(env, "PIP_INDEX_URL="+index, "PIP_EXTRA_INDEX_URL=")
+	}
+	words, err := s.source(ctx, b, install.Tool{Rootfs: rootfs, Network: true, Env: env}, "find", job)
 	if err != nil {
 		return nil, nil, install.PackageFailed(err, "pip", p.Name+": "+words, nil)
 	}

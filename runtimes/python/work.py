@@ -18,7 +18,8 @@ UV = ["/function/uv", "pip", "install", "--quiet", "--no-progress", "--no-deps",
 
 
 def install(i, job):
-    p = subprocess.run([*UV, "--target", job["dir"], "-r", job["requirements"]], stderr=subprocess.PIPE, check=False)
+    env = dict(os.environ, UV_DEFAULT_INDEX=job["index"], UV_INDEX="") if job["index"] else None
+    p = subprocess.run([*UV, "--target", job["dir"], "-r", job["requirements"]], stderr=subprocess.PIPE, env=env, check=False)
     if p.returncode == 0:
         os.write(1, b"%d\n" % i)
     return p.returncode, p.stderr.decode("utf-8", "replace")
