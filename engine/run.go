@@ -202,7 +202,7 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 		return err
 	}
 	tail := &tailWriter{max: 8 << 10}
-	env := slices.Concat([]string{"PATH=" + searchPath, "HOME=/tmp", "LANG=C.UTF-8"}, c.Env)
+	env := lastOfEach(slices.Concat([]string{"PATH=" + searchPath, "HOME=/tmp", "LANG=C.UTF-8"}, c.Env))
 	var status sandbox.ExitStatus
 	ran := false
 	if p := r.e.shells.tool(&c, env, limits); p != nil {
