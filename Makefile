@@ -45,7 +45,7 @@ SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 
 # Tests that build base environments and packages from the network: minutes
 # under the race detector, so test-root runs them without it.
-BUILDS := ^(TestBuild(Python|PythonFiles|Source|Node|NodeScripts|Java|Go|Debian|Foreign[A-Za-z]*|Web[A-Za-z]*|Maven[A-Za-z]*)|TestCodeFrom[A-Za-z]*|TestComposer|TestIndex[A-Za-z]*|TestBasesRun)$$
+BUILDS := ^(TestBuild(Gems|Python|PythonFiles|Source|Node|NodeScripts|Java|Go|Debian|Foreign[A-Za-z]*|Web[A-Za-z]*|Maven[A-Za-z]*)|TestCodeFrom[A-Za-z]*|TestComposer|TestIndex[A-Za-z]*|TestBasesRun)$$
 
 # Packages under PKG without the suites; suites that exist.
 unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness|cluster|video|cosign|openfaas|functionsframework)(/|$$)')

@@ -59,7 +59,7 @@ func (c *Client) selected(ctx context.Context, root *os.Root) (*selection, error
 
 var (
 	// besideNames are the files that a package tool reads beside another one.
-	besideNames = []string{"package.json", "package-lock.json", "pyproject.toml", "uv.lock", "composer.json", "composer.lock"}
+	besideNames = []string{"package.json", "package-lock.json", "pyproject.toml", "uv.lock", "composer.json", "composer.lock", "Gemfile", "Gemfile.lock"}
 	// namedFile finds what a file of requests names: "-r other.txt", "url": "./library".
 	namedFile = regexp.MustCompile(`(?m)^\s*(?:-[rc]|--requirement|--constraint)[\s=]*(\S+)|"url"\s*:\s*"([^"]+)"`)
 )

@@ -152,6 +152,7 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *
 		return nil, nil, err
 	}
 	lock.Pip, lock.NPM, lock.Maven, lock.Composer = locked.PipFor(t), locked.NPMFor(t), locked.MavenFor(t), locked.ComposerFor(t)
+	lock.Gem = locked.GemFor(t)
 	lock.Deb = locked.DebFor(t, lock.Base)
 	if locked != nil && t.Code.Build != nil {
 		lock.Build = locked.Build // what of it answers is seen when it is used
@@ -344,7 +345,7 @@ func (b *Builder) packages(ctx context.Context, of *buildOf) ([]store.Part, erro
 	}
 	// A section that does not answer the request would be ignored for ever.
 	of.lock.Pip, of.lock.NPM, of.lock.Maven = of.lock.PipFor(of.t), of.lock.NPMFor(of.t), of.lock.MavenFor(of.t)
-	of.lock.Composer = of.lock.ComposerFor(of.t)
+	of.lock.Composer, of.lock.Gem = of.lock.ComposerFor(of.t), of.lock.GemFor(of.t)
 	return parts, nil
 }
 

@@ -118,7 +118,7 @@ func (b *Builder) buildRoot(ctx context.Context, of *buildOf) (root *store.Image
 	}
 	t.Packages.Deb = Requests{}
 	t.Packages.NPMScripts = slices.Concat(t.Packages.NPMScripts, step.Packages.NPMScripts)
-	lock := &Lock{Version: lockVersion, Base: LockedBase{Name: t.Base}, Pip: of.lock.Build.PipFor(&t), NPM: of.lock.Build.NPMFor(&t), Maven: of.lock.Build.MavenFor(&t), Composer: of.lock.Build.ComposerFor(&t)}
+	lock := &Lock{Version: lockVersion, Base: LockedBase{Name: t.Base}, Pip: of.lock.Build.PipFor(&t), NPM: of.lock.Build.NPMFor(&t), Maven: of.lock.Build.MavenFor(&t), Composer: of.lock.Build.ComposerFor(&t), Gem: of.lock.Build.GemFor(&t)}
 	build := buildOf{dir: of.dir, t: &t, base: of.base, debs: of.debs, release: of.release, lock: lock, report: of.report}
 	more, err := b.packages(ctx, &build)
 	if err != nil {

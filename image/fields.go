@@ -43,6 +43,9 @@ const npmNameWanted = `write a package's name alone, such as "bcrypt"`
 // composerPattern is a package as composer require takes it.
 var composerPattern = regexp.MustCompile(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*(:[^\x00-\x1f]+)?$`)
 
+// gemPattern is a gem as gem install takes it, with any number of versions.
+var gemPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(: *(=|!=|>=|<=|>|<|~>)? *[0-9][0-9A-Za-z.-]*(, *(=|!=|>=|<=|>|<|~>)? *[0-9][0-9A-Za-z.-]*)*)?$`)
+
 // The ranges of numbers; the units are those of [Resources].
 const (
 	minMemory, maxMemory   = int64(4 << 20), int64(1 << 42)
@@ -99,6 +102,7 @@ func (d *decoder) fields(t *Template) []field {
 			{key: "maven", value: d.requests(&t.Packages.Maven, requirement(mavenPattern, `write "group:artifact:version" or "group:artifact:version:classifier", or "group:artifact" with a "group:artifact:version@bom" that says the version`))},
 			{key: "deb", value: d.strings(&t.Packages.Deb.List, requirement(debPattern, `write a Debian package such as "curl" or "ghostscript=10.*"`))},
 			{key: "composer", value: d.requests(&t.Packages.Composer, requirement(composerPattern, `write a package such as "monolog/monolog:^3"; platform packages and repositories belong into a composer.json`))},
+			{key: "gem", value: d.requests(&t.Packages.Gem, requirement(gemPattern, `write a gem such as "sinatra" or "rack:>= 2, < 4"; git and paths are not supported`))},
 			{key: "npm_scripts", value: d.strings(&t.Packages.NPMScripts, requirement(npmName, npmNameWanted))},
 			{key: "pip_index", value: d.pipIndex(&t.Packages.PipIndex)},
 		}},

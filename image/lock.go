@@ -40,6 +40,7 @@ type Lock struct {
 	NPM      *LockedNPM      `json:"npm,omitempty"`
 	Maven    *LockedMaven    `json:"maven,omitempty"`
 	Composer *LockedComposer `json:"composer,omitempty"`
+	Gem      *LockedGem      `json:"gem,omitempty"`
 	Deb      *LockedDeb      `json:"deb,omitempty"`
 	Git      *LockedGit      `json:"git,omitempty"`
 	Build    *Lock           `json:"build,omitempty"` // of the packages of code.build, together with the function's own
@@ -81,6 +82,14 @@ type LockedMaven struct {
 // LockedComposer is valid while Request is the [Requests.Key] of
 // packages.composer. A package's hash is that of its tree.
 type LockedComposer struct {
+	Request  []string        `json:"request"`
+	Packages []LockedPackage `json:"packages"`
+}
+
+// LockedGem is valid while Request is the [Requests.Key] of packages.gem. Each
+// package comes after those that it needs; a version of one platform's has the platform
+// at its end, as in 1.18.0-x86_64-linux-gnu; the one hash is the archive's.
+type LockedGem struct {
 	Request  []string        `json:"request"`
 	Packages []LockedPackage `json:"packages"`
 }
@@ -150,6 +159,15 @@ func (l *Lock) ComposerFor(t *Template) *LockedComposer {
 		return nil
 	}
 	return l.Composer
+}
+
+// GemFor returns the gem section if it answers the template's request, else nil. It is
+// safe on a nil Lock.
+func (l *Lock) GemFor(t *Template) *LockedGem {
+	if l == nil || l.Gem == nil || !slices.Equal(l.Gem.Request, t.Packages.Gem.Key()) {
+		return nil
+	}
+	return l.Gem
 }
 
 // GitFor returns the git section if it answers the template's request, else nil.
@@ -291,6 +309,13 @@ func (l *Lock) check() error {
 			}
 			if len(p.Hashes) != 1 || !hashPattern.MatchString(p.Hashes[0]) {
 				return fmt.Errorf("composer: package %s %s: want one hash, have %q", p.Name, p.Version, p.Hashes)
+			}
+		}
+	}
+	if l.Gem != nil {
+		for _, p := range l.Gem.Packages {
+			if !lockedNamePattern.MatchString(p.Name) || !lockedVersion.MatchString(p.Version) || len(p.Hashes) != 1 || !hashPattern.MatchString(p.Hashes[0]) {
+				return fmt.Errorf("gem: bad package %q version %q with hashes %q", p.Name, p.Version, p.Hashes)
 			}
 		}
 	}

@@ -277,6 +277,7 @@ type Settings struct {
 	PipEnv       []string          // environment for pip and uv: PIP_INDEX_URL, UV_DEFAULT_INDEX, …
 	PipIndexes   map[string]string // URLs of the indexes that packages.pip_index may name; they may hold passwords
 	NpmRC        string            // host path of an npmrc to bind, "" for none
+	GemSources   []string          // URLs of gem sources, none for RubyGems' own default; they may hold passwords
 	ComposerHome string            // host directory of Composer's config.json and auth.json, "" for none
 	ComposerEnv  []string          // environment for Composer: COMPOSER_AUTH
 	Git          []GitCredential

@@ -39,7 +39,7 @@ func (named) Shell(*Template, []string) *Shell { return nil }
 var (
 	testRuntimes = []Runtime{several{named("python")}, several{named("node")}, named("php"), named("ruby"), anywhere{"native"}, anywhere{"http"}, anywhere{"go"}}
 	testBases    = []Base{{Name: "python"}, {Name: "node"}, {Name: "php"}, {Name: "ruby"}, {Name: "native"}}
-	testSites    = []Site{emptySite{"pip", "python"}, emptySite{"npm", "node"}, emptySite{"composer", "php"}}
+	testSites    = []Site{emptySite{"pip", "python"}, emptySite{"npm", "node"}, emptySite{"composer", "php"}, emptySite{"gem", "ruby"}}
 )
 
 // anywhere is a runtime that runs on every base.
@@ -124,6 +124,12 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{"id: f\nbase: node\npackages: {npm: [bcrypt], npm_scripts: [bcrypt@5]}\n", false},
 		{"id: f\nbase: node\npackages: {npm: [bcrypt], npm_scripts: true}\n", false},
 		{"id: f\nbase: node\npackages: {npm_scripts: [bcrypt]}\n", false},
+		{"id: f\nbase: ruby\npackages: {gem: [sinatra, 'rack:3.0', 'rake:>= 12, < 14', 'a-b_c.d: ~> 1.0.a']}\n", true},
+		{"id: f\nbase: ruby\npackages: {gem: sub/Gemfile}\n", true},
+		{"id: f\nbase: ruby\npackages: {gem: ['rack@3']}\n", false},
+		{"id: f\nbase: ruby\npackages: {gem: ['rack:latest']}\n", false},
+		{"id: f\nbase: ruby\npackages: {gem: ['../rack']}\n", false},
+		{"id: f\nbase: python\npackages: {gem: [rack]}\n", false},
 		{"id: f\nbase: python\npackages: {pip: [torch], pip_index: {torch: pytorch-cpu, Torch_Vision: pytorch-cpu}}\n", true},
 		{"id: f\nbase: python\npackages: {pip: requirements.txt, pip_index: {torch: pytorch-cpu}}\n", true},
 		{"id: f\nbase: python\npackages: {pip_index: {torch: pytorch-cpu}}\n", false},
@@ -279,7 +285,7 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "keep: [/usr/share]\n", false},
 		{head + "keep: usr/share\n", false},
 		{head + "libs: [../libxml2.so]\n", false},
-		{head + "packages: {gem: []}\n", false},
+		{head + "packages: {cargo: []}\n", false},
 		{head + "contract: fre\n", true},
 		{head + "contract: lambda\n", true},
 		{head + "contract: lambda\nlambda: {event: http}\ninstances: {concurrency: 4}\n", true},

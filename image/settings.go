@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/goccy/go-yaml"
 )
 
 // SettingsOverride is FRE's own configuration of package tools. What is set
@@ -28,6 +30,9 @@ type SettingsOverride struct {
 		Registry string `yaml:"registry"` // URL
 		Config   string `yaml:"config"`   // path of an npmrc
 	} `yaml:"npm"`
+	Gem struct {
+		Sources []string `yaml:"sources"` // URLs
+	} `yaml:"gem"`
 	Composer struct {
 		Home string `yaml:"home"` // directory of config.json and auth.json
 	} `yaml:"composer"`
@@ -186,6 +191,11 @@ func HostSettings(h Host, over SettingsOverride) (Settings, error) {
 		return Settings{}, err
 	}
 	s.NpmRC = npm.file
+	if s.GemSources = over.Gem.Sources; len(s.GemSources) == 0 {
+		if s.GemSources, err = h.gemSources(); err != nil {
+			return Settings{}, err
+		}
+	}
 	s.ComposerHome = h.composer(over.Composer.Home)
 	set(&s.ComposerEnv, h.Getenv("COMPOSER_AUTH"), "COMPOSER_AUTH")
 	set(&s.Env, first(over.NPM.Registry, npm.env["registry"]), "npm_config_registry")
@@ -333,6 +343,42 @@ func (h Host) npm(override string) (npmSettings, error) {
 		s.cafile = first(h.setting("NPM_CONFIG_CAFILE"), s.cafile)
 	}
 	return s, nil
+}
+
+// gemSources reads RubyGems' own configuration (gem help environment): of the host's
+// gemrc, the user's, and those that GEMRC names the last that has sources.
+func (h Host) gemSources() ([]string, error) {
+	files := []string{h.Root + "/etc/gemrc"}
+	if h.Home != "" {
+		config := first(h.Getenv("XDG_CONFIG_HOME"), filepath.Join(h.Home, ".config"))
+		files = append(files, filepath.Join(config, "gem/gemrc"), filepath.Join(h.Home, ".gemrc"))
+	}
+	files = append(files, strings.FieldsFunc(h.Getenv("GEMRC"), func(r rune) bool { return r == ':' || r == ';' })...)
+	var sources []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // not there, or another user's
+		}
+		var rc map[string]any
+		if err := yaml.Unmarshal(text, &rc); err != nil {
+			return nil, fmt.Errorf("RubyGems' configuration %s: it is no YAML", file)
+		}
+		list, ok := rc[":sources"].([]any)
+		if !ok {
+			list, _ = rc["sources"].([]any)
+		}
+		var own []string
+		for _, v := range list {
+			if address, ok := v.(string); ok {
+				own = append(own, address)
+			}
+		}
+		if len(own) > 0 {
+			sources = own
+		}
+	}
+	return sources, nil
 }
 
 // goVariables say where Go modules come from and how they are verified

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,6 +126,42 @@ func TestHostSettings(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestGemSources takes the sources of the last of RubyGems' files that has any, and
+// FRE's own configuration before them.
+func TestGemSources(t *testing.T) {
+	root := t.TempDir()
+	write := func(name, text string) {
+		if err := errors.Join(os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755), os.WriteFile(filepath.Join(root, name), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host := Host{Root: root, Home: filepath.Join(root, "home"), Getenv: func(name string) string {
+		return map[string]string{"GEMRC": filepath.Join(root, "none") + ":" + filepath.Join(root, "own")}[name]
+	}}
+	want := func(what string, over SettingsOverride, sources ...string) {
+		t.Helper()
+		s, err := HostSettings(host, over)
+		if diff := cmp.Diff(sources, s.GemSources); err != nil || diff != "" {
+			t.Errorf("%s: %v, -want +got:\n%s", what, err, diff)
+		}
+	}
+	want("nothing", SettingsOverride{})
+	write("etc/gemrc", "---\n:sources:\n- https://site.example/\n:verbose: false\n")
+	write("home/.gemrc", "gem: --no-document\n")
+	want("the host's", SettingsOverride{}, "https://site.example/")
+	write("home/.gemrc", "sources: [https://me:secret@home.example/, https://two.example/]\n")
+	want("the user's", SettingsOverride{}, "https://me:secret@home.example/", "https://two.example/")
+	write("own", ":sources: [https://own.example/]\n")
+	want("GEMRC's", SettingsOverride{}, "https://own.example/")
+	var over SettingsOverride
+	over.Gem.Sources = []string{"https://over.example/"}
+	want("FRE's", over, "https://over.example/")
+	write("own", ": : secret")
+	if _, err := HostSettings(host, SettingsOverride{}); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "own") {
+		t.Errorf("no YAML: %v", err)
 	}
 }
 

@@ -45,6 +45,7 @@ type Template struct {
 type Packages struct {
 	Pip      Requests // "lxml==5.3.0", "requests>=2"
 	Composer Requests // "monolog/monolog:^3"
+	Gem      Requests // "sinatra:~> 4.0"
 	NPM      Requests // "left-pad@1.3.0", "@scope/name@^2"
 	Maven    Requests
 	Deb      Requests
@@ -65,6 +66,8 @@ func (p *Packages) of(site string) *Requests {
 		return &p.Pip
 	case "composer":
 		return &p.Composer
+	case "gem":
+		return &p.Gem
 	case "npm":
 		return &p.NPM
 	case "maven":
@@ -113,7 +116,7 @@ func (t *Template) Reads() []string {
 	if ref, err := ParseBase(t.Base); err == nil && ref.Kind != BaseDebian && ref.Kind != BaseOCI {
 		out = append(out, ref.Name)
 	}
-	for _, r := range []Requests{t.Packages.Pip, t.Packages.NPM, t.Packages.Maven, t.Packages.Composer} {
+	for _, r := range []Requests{t.Packages.Pip, t.Packages.NPM, t.Packages.Maven, t.Packages.Composer, t.Packages.Gem} {
 		if r.File != "" {
 			out = append(out, r.File)
 		}

@@ -53,5 +53,6 @@ func Sites() []image.Site {
 		node.Site{Tools: NodeTools(), Compilers: NodeCompilers()},
 		java.Site{JDK: JavaTools(), Tools: MavenTools()},
 		php.Site{Tools: PHPTools()},
+		ruby.Site{Compilers: RubyCompilers()},
 	}
 }

@@ -155,6 +155,12 @@ func PHPBase() image.BaseSpec {
 // PHPTools are the packages to add to PHPBase for Composer.
 func PHPTools() []string { return []string{"composer", "php-intl", "php-zip"} }
 
+// RubyCompilers are the packages to add to RubyBase for gems with native code: never
+// part of an image.
+func RubyCompilers() []string {
+	return []string{"ruby-dev", "gcc", "g++", "make", "libc6-dev", "pkgconf", "coreutils", "sed", "grep", "diffutils", "findutils"}
+}
+
 // RubyBase is the distribution's ruby with its standard library, RubyGems and the gems
 // that come along. With slim: true it has nothing that people at a terminal and tests
 // use: irb, rdoc, readline, rbs and others.

@@ -104,7 +104,7 @@ other fre commands, for root and the group named by --group. Sandboxes never
 outlive the engine: whatever a crash leaves is cleaned up at the next start.
 
 --config names a YAML file: "packages" takes precedence over the host's own
-configuration of pip, npm, Maven, Composer, Go and apt, "require" lists checks of fre doctor without
+configuration of pip, npm, Maven, Composer, RubyGems, Go and apt, "require" lists checks of fre doctor without
 which the engine does not start, "shells" says how many interpreters are kept
 running ahead of their functions, "work" how much tenants may keep, "network"
 what functions may reach beside the public internet, "registry" whether images are

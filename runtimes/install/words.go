@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// causes are the words of uv, pip, npm, Maven, Composer and the go command about
+// causes are the words of uv, pip, npm, Maven, Composer, RubyGems and the go command about
 // packages and sites, those that say most first.
 var causes = []struct {
 	cause image.PackageCause
