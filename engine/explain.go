@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 )
@@ -12,8 +14,13 @@ import (
 // function had not done yet.
 func (f *function) crashed(s sandbox.ExitStatus, before string) *CrashError {
 	reason := crashReason(s, before)
-	if s.OOMKilled {
+	switch {
+	case s.OOMKilled:
 		reason += ": " + f.config.Resources.ExplainMemory()
+	case s.Signal == int(unix.SIGABRT):
+		if why := f.config.ExplainAbort(); why != "" {
+			reason += ": " + why
+		}
 	}
 	return &CrashError{Status: s, Reason: reason}
 }

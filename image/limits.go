@@ -3,6 +3,7 @@ package image
 import (
 	"fmt"
 	"regexp"
+	"strings"
 )
 
 // exceeded maps the messages of languages and of the C library about a limit of the sandbox
@@ -22,7 +23,7 @@ var exceeded = []struct {
 	{regexp.MustCompile(`can't start new thread|can't create Thread|unable to create (new )?native thread|[Ff]ork: (retry: )?Resource temporarily unavailable|\bspawn\b.* EAGAIN`), "resources.pids", func(r *Resources) string {
 		return fmt.Sprintf("the sandbox has at most %d processes and threads", r.Pids)
 	}},
-	{regexp.MustCompile(`\bMemoryError\b|\bNoMemoryError\b|OutOfMemoryError|Allowed memory size of|Cannot allocate memory|\bENOMEM\b`), "resources.memory", (*Resources).memory},
+	{regexp.MustCompile(`JavaScript heap out of memory|\bMemoryError\b|\bNoMemoryError\b|OutOfMemoryError|Allowed memory size of|Cannot allocate memory|\bENOMEM\b`), "resources.memory", (*Resources).memory},
 }
 
 func (r *Resources) memory() string {
@@ -44,4 +45,16 @@ func (r *Resources) Explain(text string) string {
 // ExplainMemory is Explain for a function that the kernel killed at its memory limit.
 func (r *Resources) ExplainMemory() string {
 	return r.memory() + ": raise resources.memory in fret.yaml"
+}
+
+// ExplainAbort returns the limit that a program may have met which ended by SIGABRT;
+// "" if none is known. Node aborts when the heap is full that FRE gives it by
+// --max-old-space-size, and says so in the function's log alone.
+func (c *Config) ExplainAbort() string {
+	for _, arg := range c.Args {
+		if size, ok := strings.CutPrefix(arg, "--max-old-space-size="); ok {
+			return fmt.Sprintf("Node ends so when its heap of %s MiB is full; if the function's log says so, raise resources.memory in fret.yaml", size)
+		}
+	}
+	return ""
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -105,6 +106,8 @@ func statusOf(err error) (status int, code api.Code, next string) {
 		return http.StatusForbidden, api.CodeForbidden, "write the token's tenant into fret.yaml"
 	case errors.As(err, &tooLarge):
 		return http.StatusRequestEntityTooLarge, api.CodeTooLarge, fmt.Sprintf("send at most %d bytes", tooLarge.Limit)
+	case errors.As(err, &template) && !strings.HasSuffix(template.File, ".yaml") && !strings.HasSuffix(template.File, ".yml"):
+		return http.StatusUnprocessableEntity, api.CodeTemplate, "correct " + template.File + ", then build or deploy again"
 	case errors.As(err, &template):
 		return http.StatusUnprocessableEntity, api.CodeTemplate, "correct the template; `fre template schema` prints what it may hold"
 	case errors.As(err, &field), errors.As(err, &limit):

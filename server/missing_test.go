@@ -3,10 +3,24 @@ package server
 import (
 	"fmt"
 	"io/fs"
+	"strings"
 	"testing"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/image"
 )
+
+// TestNextOfFile names the file that is at fault, which is not always the template.
+func TestNextOfFile(t *testing.T) {
+	for file, want := range map[string]string{
+		"fret.yaml": "correct the template", "main.py": "correct main.py, then build or deploy again", "lib/a.cjs": "correct lib/a.cjs,",
+	} {
+		_, _, next := statusOf(image.TemplateErrors{{File: file, Line: 1, Column: 1, Message: "no"}})
+		if !strings.HasPrefix(next, want) {
+			t.Errorf("%s: %q", file, next)
+		}
+	}
+}
 
 // TestMissing: the error for a missing object has the words of package wording, and names the
 // command that lists the objects of its kind.

@@ -1,0 +1,36 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// TestCrashed names the template's key in the error of a sandbox that a limit of memory
+// ended, the kernel's or a language's own.
+func TestCrashed(t *testing.T) {
+	node := image.Config{Args: []string{"/usr/bin/node", "--max-old-space-size=96", "/opt/fre/bootstrap.js"}, Resources: image.Resources{MemoryBytes: 128 << 20}}
+	python := image.Config{Args: []string{"/usr/bin/python3"}, Resources: node.Resources}
+	abort := sandbox.ExitStatus{Signal: int(unix.SIGABRT)}
+	for _, tt := range []struct {
+		name   string
+		config image.Config
+		status sandbox.ExitStatus
+		want   string
+		limit  bool
+	}{
+		{"the kernel", python, sandbox.ExitStatus{Signal: int(unix.SIGKILL), OOMKilled: true}, "at most 128MiB of memory", true},
+		{"Node's heap", node, abort, "SIGABRT before it answered: Node ends so when its heap of 96 MiB is full", true},
+		{"an abort", python, abort, "was killed by SIGABRT before it answered", false},
+		{"an exit", node, sandbox.ExitStatus{Code: 1}, "exited with status 1 before it answered", false},
+	} {
+		said := (&function{config: tt.config}).crashed(tt.status, "it answered").Error()
+		if !strings.Contains(said, tt.want) || strings.Contains(said, "resources.memory") != tt.limit {
+			t.Errorf("%s: %q", tt.name, said)
+		}
+	}
+}
