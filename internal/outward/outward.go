@@ -4,7 +4,9 @@
 // that neither a redirect nor a name that changes leads past it.
 //
 // A refusal says nothing of the address but that it is refused: no packet is sent, so
-// that nobody learns which ports are open. Imports nothing of FRE.
+// that nobody learns which ports are open. A name that does not exist is refused in the same
+// words, so that nobody learns which names the host's own resolver knows. Imports nothing of
+// FRE.
 package outward
 
 import (
@@ -98,7 +100,7 @@ type Rule struct {
 type RefusedError struct{ Host, Setting string }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("%s may not be connected to: tenants reach this host and its private networks only where the engine's configuration names them (%s)", e.Host, e.Setting)
+	return fmt.Sprintf("%s may not be connected to: it is no server of the public internet, and the engine's configuration does not name it (%s)", e.Host, e.Setting)
 }
 
 func (r *Rule) refuse(host string) error {
@@ -116,7 +118,7 @@ func (r *Rule) names(address string) bool {
 }
 
 // DialContext connects to an address that may be connected to: a *[RefusedError] where
-// all that the name leads to are refused.
+// all that the name leads to are refused, or the name does not exist.
 func (r *Rule) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -133,11 +135,21 @@ func (r *Rule) DialContext(ctx context.Context, network, address string) (net.Co
 		}
 	}
 	conn, err := d.DialContext(ctx, network, address)
+	return conn, r.refusal(host, err)
+}
+
+// refusal returns the error of a connection to host that failed with err: without the address
+// that was refused, and the same where host is a name that does not exist.
+func (r *Rule) refusal(host string, err error) error {
 	var refused *RefusedError
-	if errors.As(err, &refused) {
-		return nil, refused
+	var unknown *net.DNSError
+	switch {
+	case errors.As(err, &refused):
+		return refused
+	case errors.As(err, &unknown) && unknown.IsNotFound:
+		return r.refuse(host)
 	}
-	return conn, err
+	return err
 }
 
 // Check refuses a URL whose server may not be connected to, by what its name leads to now.

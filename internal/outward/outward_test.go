@@ -59,6 +59,24 @@ func get(t *testing.T, r *Rule, to string) (string, error) {
 	return string(body), err
 }
 
+// TestRefusal: a name that does not exist is refused in the words of one that leads to a
+// private address; a resolver that does not answer is told as such, for it may answer later.
+func TestRefusal(t *testing.T) {
+	var r Rule
+	private := r.refusal("db.internal", &net.OpError{Op: "dial", Err: r.refuse("db.internal")})
+	unknown := r.refusal("db.internal", &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "db.internal", Server: "10.0.0.53:53", IsNotFound: true}})
+	if private.Error() != unknown.Error() || strings.Contains(unknown.Error(), "10.0.0.53") {
+		t.Errorf("private: %v\nunknown: %v", private, unknown)
+	}
+	silent := &net.DNSError{Err: "i/o timeout", Name: "db.internal", IsTimeout: true}
+	if err := r.refusal("db.internal", silent); !errors.Is(err, silent) {
+		t.Errorf("a resolver that does not answer: %v", err)
+	}
+	if err := r.refusal("db.internal", nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRefused: loopback by address, by name and by redirect is refused before a
 // connection is made, with the same words for an open port and a closed one.
 func TestRefused(t *testing.T) {
