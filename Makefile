@@ -22,7 +22,7 @@ PKG      ?= ./...
 FUZZTIME ?= 3s
 
 # Long-running suites with a target of their own; `unit` and `race` leave them out,
-# test/cosign, test/openfaas and test/functionsframework.
+# test/cosign, test/openfaas, test/functionsframework and test/frameworks.
 SUITES := ./test/system/... ./test/docker/... ./test/security/... ./test/robustness/... ./test/cluster/... ./test/video/...
 
 SHELL_SRC := $(wildcard sandbox/shell/*.c)
@@ -48,7 +48,7 @@ SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 BUILDS := ^(TestBuild(Gems|Python|PythonFiles|Source|Node|NodeScripts|Java|Go|Debian|Foreign[A-Za-z]*|Web[A-Za-z]*|Maven[A-Za-z]*)|TestCodeFrom[A-Za-z]*|TestComposer|TestIndex[A-Za-z]*|TestBasesRun)$$
 
 # Packages under PKG without the suites; suites that exist.
-unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness|cluster|video|cosign|openfaas|functionsframework)(/|$$)')
+unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness|cluster|video|cosign|openfaas|functionsframework|frameworks)(/|$$)')
 suite_packages = $$(for s in $(SUITES); do d=$${s%/...}; if [ -d "$$d" ]; then echo "$$s"; fi; done)
 
 .PHONY: help
@@ -183,6 +183,10 @@ test-root: deps-test deps-run build $(REGISTRY) $(PEBBLE) $(NATS) $(CLOUDEVENTS)
 .PHONY: test-cosign
 test-cosign: deps-build $(REGISTRY) $(COSIGN) ## cosign and FRE verify what the other signs; cosign is large to build, so not part of make test
 	go test -count=1 ./test/cosign $(TESTFLAGS)
+
+.PHONY: test-frameworks
+test-frameworks: deps-build build ## as root: functions of the ten most used frameworks of each language; not part of make test, because of what it downloads
+	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -timeout 60m ./test/frameworks $(TESTFLAGS)
 
 .PHONY: test-openfaas
 test-openfaas: deps-build build ## as root: the commands of the faas-cli that FRE_FAAS_CLI names; not part of make test, which cannot get it
