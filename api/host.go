@@ -121,13 +121,13 @@ type SandboxStatus struct {
 	Cgroups  int `json:"cgroups"`  // in use and ready
 }
 
-// Change is one change of what lists show.
+// Change is one change of what lists show, or what a client did beside.
 type Change struct {
 	Generation uint64            `json:"generation"` // counts the changes of everything; never comes twice
 	Time       time.Time         `json:"time"`
-	Kind       string            `json:"kind"`           // "image", "function", "sandbox"
-	Action     string            `json:"action"`         // "create", "tag", "untag", "delete"; "deploy", "route", "remove"; "start", "exit"; of containers also "create", "rename", "delete"
-	ID         string            `json:"id"`             // an image's digest, a function's name, a sandbox's id
+	Kind       string            `json:"kind"`           // "image", "function", "sandbox", "cache"
+	Action     string            `json:"action"`         // "create", "tag", "untag", "delete", "pull", "push", "load", "import", "save"; "deploy", "route", "remove"; "start", "kill", "stop", "exit"; of containers also "create", "rename", "delete", "restart", "attach", "detach", "resize"; "prune"
+	ID         string            `json:"id"`             // an image's digest, a function's name, a sandbox's id; "" for all of the kind
 	Name       string            `json:"name,omitempty"` // "name:version" of an image, a function's name
 	Attributes map[string]string `json:"attributes,omitempty"`
 }

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/sandbox"
@@ -205,13 +207,14 @@ func (c *Container) sandbox() *Sandbox {
 	return s
 }
 
-// change notes a creation or removal.
-func (c *container) change(a store.ChangeAction) store.Change {
+// change notes what happens to a container beside its runs, with more attributes: keys and
+// values in turn.
+func (c *container) change(a store.ChangeAction, more ...string) store.Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return store.Change{Kind: store.ChangeSandbox, Action: a, ID: c.c.ID, Name: c.c.Config.Name, Attributes: map[string]string{
-		"image": c.c.Config.Image, "tenant": c.c.Config.Tenant, "name": c.c.Config.Name,
-	}, Labels: c.c.Config.Labels}
+	cfg := &c.c.Config
+	attributes := attributesOf(append([]string{"image", cfg.Image, "tenant", cfg.Tenant, "name", cfg.Name}, more...)...)
+	return store.Change{Kind: store.ChangeSandbox, Action: a, ID: c.c.ID, Name: cfg.Name, Attributes: attributes, Labels: cfg.Labels}
 }
 
 // update changes the record, on disk and then in memory, where and runs at the
@@ -271,7 +274,7 @@ func (e *Engine) RenameContainer(ref, name string) error {
 	delete(t.names, old)
 	t.mu.Unlock()
 	if err == nil {
-		e.boxes.renameContainer(e, c.row, name, c.change(store.ActionRename))
+		e.boxes.renameContainer(e, c.row, name, c.change(store.ActionRename, "old_name", old))
 	}
 	return err
 }
@@ -301,8 +304,7 @@ func (e *Engine) removeContainer(c *container, force RemoveForce) error {
 	case b != nil && !bool(force):
 		return fmt.Errorf("remove container %s: %w: stop the container before removing or use force", c.id[:12], ErrContainerRunning)
 	case b != nil:
-		b.kill()
-		<-b.gone
+		_ = e.signal(b, unix.SIGKILL) // nil
 	}
 	return e.dropContainer(c)
 }

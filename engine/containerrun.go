@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/sandbox/pool"
+	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/volume"
 )
 
@@ -118,8 +120,8 @@ func (c *container) start(ctx context.Context) (err error) {
 	b := &box{
 		id: rec.ID, image: rec.Config.Image, digest: rec.Digest, limits: rec.Config.Limits, tenant: rec.Config.Tenant, command: rec.Args,
 		state: func() State { return StateRunning }, container: c, name: rec.Config.Name, labels: rec.Config.Labels, terminal: ends.master,
+		stopSignal: rec.Config.StopSignal, network: rec.Config.Network, work: rec.Config.Work,
 	}
-	b.ask = func() error { return b.sb.Signal(rec.Config.StopSignal) }
 	c.mu.Lock()
 	s := c.streams
 	c.mu.Unlock()
@@ -482,7 +484,7 @@ func (e *Engine) StopContainer(ctx context.Context, ref string, o StopOptions) e
 	if err != nil {
 		return err
 	}
-	b.stop(ctx, o)
+	e.stop(ctx, b, o)
 	return nil
 }
 
@@ -502,6 +504,7 @@ func (e *Engine) RestartContainer(ctx context.Context, ref string, o StopOptions
 	if err := e.StartContainer(ctx, c.id); err != nil && !errors.Is(err, ErrContainerRunning) {
 		return err
 	}
+	e.Changes().Add(c.change(store.ActionRestart))
 	return nil
 }
 
@@ -519,12 +522,7 @@ func (e *Engine) SignalContainer(ref string, sig unix.Signal) error {
 	if err != nil {
 		return err
 	}
-	if sig == unix.SIGKILL {
-		b.kill()
-		<-b.gone
-		return nil
-	}
-	return b.sb.Signal(sig)
+	return e.signal(b, sig)
 }
 
 func (e *Engine) runningContainer(ref string) (*Container, *box, error) {
@@ -550,7 +548,15 @@ func (e *Engine) ResizeContainer(ref string, rows, columns uint16) error {
 	if b.terminal == nil {
 		return fmt.Errorf("container %s has no terminal: %w", c.Config.Name, unix.ENOTTY)
 	}
-	return sandbox.ResizeTerminal(b.terminal, rows, columns)
+	if err := sandbox.ResizeTerminal(b.terminal, rows, columns); err != nil {
+		return err
+	}
+	b.container.resized(rows, columns)
+	return nil
+}
+
+func (c *container) resized(rows, columns uint16) {
+	c.e.Changes().Add(c.change(store.ActionResize, "rows", strconv.Itoa(int(rows)), "columns", strconv.Itoa(int(columns))))
 }
 
 // ContainerScratch returns what a container has written to its root: of one that

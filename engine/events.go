@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"time"
 
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -16,7 +17,7 @@ import (
 var ErrChangesLost = errors.New("these changes are no longer remembered")
 
 // Changes counts and remembers the changes of everything lists show: images,
-// functions, sandboxes.
+// functions, sandboxes; and what clients do beside: signals, pulls, prunes.
 func (e *Engine) Changes() *store.Changes { return e.cfg.Store.Changes() }
 
 // EventOptions select changes.
@@ -62,32 +63,62 @@ func (f *function) changed(a store.ChangeAction) store.Change {
 	}}
 }
 
-// started notes a sandbox's start. The attributes are function, image and
-// tenant, where it has them; its end adds exit_code, and signal or oom where that
-// ended it.
-func (b *box) started() store.Change {
-	attributes := make(map[string]string, 3)
-	set := func(key, v string) {
-		if v != "" {
-			attributes[key] = v
-		}
+// changed notes what happens to a sandbox, with its own attributes (function, image and
+// tenant, of a container network and work, where it has them) and more: keys and values in
+// turn.
+func (b *box) changed(a store.ChangeAction, more ...string) store.Change {
+	if b.attributes == nil {
+		b.attributes = attributesOf("function", b.function, "image", b.image, "tenant", b.tenant, "network", string(b.network), "work", string(b.work))
 	}
-	set("function", b.function)
-	set("image", b.image)
-	set("tenant", b.tenant)
-	b.attributes = attributes
-	return store.Change{Kind: store.ChangeSandbox, Action: store.ActionStart, ID: b.id, Name: b.name, Attributes: attributes, Labels: b.labels}
+	attributes := b.attributes
+	if len(more) > 0 {
+		attributes = maps.Clone(attributes)
+		maps.Copy(attributes, attributesOf(more...))
+	}
+	return store.Change{Kind: store.ChangeSandbox, Action: a, ID: b.id, Name: b.name, Attributes: attributes, Labels: b.labels}
 }
 
-// exited notes its end.
-func (b *box) exited(exit sandbox.ExitStatus) store.Change {
-	attributes := maps.Clone(b.attributes)
-	attributes["exit_code"] = strconv.Itoa(exit.Code)
+// attributesOf makes a map of keys and values in turn, without the empty values.
+func attributesOf(pairs ...string) map[string]string {
+	attributes := make(map[string]string, len(pairs)/2)
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			attributes[pairs[i]] = pairs[i+1]
+		}
+	}
+	return attributes
+}
+
+// exited notes the end of a sandbox: how it ended, after how many whole seconds, and whether
+// a client has stopped it.
+func (b *box) exited(exit sandbox.ExitStatus) []store.Change {
+	how := []string{"exit_code", strconv.Itoa(exit.Code), "seconds", strconv.Itoa(int(time.Since(b.created).Seconds()))}
 	if exit.Signal != 0 {
-		attributes["signal"] = strconv.Itoa(exit.Signal)
+		how = append(how, "signal", strconv.Itoa(exit.Signal))
 	}
 	if exit.OOMKilled {
-		attributes["oom"] = "true"
+		how = append(how, "oom", "true")
 	}
-	return store.Change{Kind: store.ChangeSandbox, Action: store.ActionExit, ID: b.id, Name: b.name, Attributes: attributes, Labels: b.labels}
+	changes := []store.Change{b.changed(store.ActionExit, how...)}
+	if b.stopped {
+		changes = append(changes, b.changed(store.ActionStop))
+	}
+	return changes
+}
+
+// imageDone notes what was done with images by a name, "" for each one's own.
+func (e *Engine) imageDone(a store.ChangeAction, name string, images ...*store.Image) {
+	changes := make([]store.Change, len(images))
+	for i, img := range images {
+		changes[i] = store.Change{Kind: store.ChangeImage, Action: a, ID: string(img.Digest), Name: name, Config: img.Config}
+		if name == "" && len(img.Names) > 0 {
+			changes[i].Name = img.Names[0]
+		}
+	}
+	e.Changes().Add(changes...)
+}
+
+// pruned notes that all of a kind that was not in use is gone, and how many bytes were.
+func (e *Engine) pruned(kind store.ChangeKind, bytes int64) {
+	e.Changes().Add(store.Change{Kind: kind, Action: store.ActionPrune, Attributes: map[string]string{"bytes": strconv.FormatInt(bytes, 10)}})
 }

@@ -41,6 +41,8 @@ func TestEvents(t *testing.T) {
 				}
 			case store.ChangeSandbox:
 				listed = len(r.Sandboxes(true))
+			case store.ChangeCache:
+				t.Errorf("told of %s of the cache", c.Action)
 			}
 			if listed != 1 {
 				t.Errorf("told of %s %s when the list does not show it", c.Kind, c.Action)
@@ -72,12 +74,13 @@ func TestEvents(t *testing.T) {
 	if err := r.Kill(id); err != nil {
 		t.Fatal(err)
 	}
-	next(2)
+	next(3)
 	if err := r.RemoveFunction(ctx, "f"); err != nil {
 		t.Fatal(err)
 	}
 	next(1)
 	sandboxAttributes := map[string]string{"function": "f", "image": "f:1", "tenant": "default"}
+	kill := map[string]string{"function": "f", "image": "f:1", "tenant": "default", "signal": "9"}
 	killed := map[string]string{"function": "f", "image": "f:1", "tenant": "default", "exit_code": "-1", "signal": "9"}
 	functionAttributes := map[string]string{"image": "f:1", "digest": string(f.Image), "tenant": "default", "revision": "1"}
 	want := []store.Change{
@@ -85,11 +88,13 @@ func TestEvents(t *testing.T) {
 		{Kind: store.ChangeImage, Action: store.ActionTag, ID: string(img.Digest), Name: "f:1"},
 		{Kind: store.ChangeFunction, Action: store.ActionDeploy, ID: "f", Name: "f", Attributes: functionAttributes},
 		{Kind: store.ChangeSandbox, Action: store.ActionStart, ID: id, Attributes: sandboxAttributes},
+		{Kind: store.ChangeSandbox, Action: store.ActionKill, ID: id, Attributes: kill},
 		{Kind: store.ChangeSandbox, Action: store.ActionExit, ID: id, Attributes: killed},
 		{Kind: store.ChangeFunction, Action: store.ActionRemove, ID: "f", Name: "f", Attributes: functionAttributes},
 	}
 	ignore := cmpopts.IgnoreFields(store.Change{}, "Generation", "Time", "Config")
-	if diff := cmp.Diff(want, got, ignore); diff != "" {
+	seconds := cmpopts.IgnoreMapEntries(func(key, _ string) bool { return key == "seconds" })
+	if diff := cmp.Diff(want, got, ignore, seconds); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	if later, ok := r.Changes().Since(since); !ok || !cmp.Equal(later, got) {

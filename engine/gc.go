@@ -132,6 +132,12 @@ func (e *Engine) gc(ctx context.Context, o GCOptions) (*GCReport, error) {
 	report.Add(swept)
 	report.Took = time.Since(start)
 	if !o.DryRun {
+		if o.Cache {
+			e.pruned(store.ChangeCache, report.CacheBytes)
+		}
+		if policy.removes() {
+			e.pruned(store.ChangeImage, report.Bytes-report.CacheBytes)
+		}
 		e.metrics.collected(report)
 		e.log.InfoContext(ctx, "garbage collected", "images", len(report.Images), "objects", report.Objects, "bytes", report.Bytes, "took", report.Took)
 	}

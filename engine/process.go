@@ -138,7 +138,7 @@ func (e *Engine) Signal(id string, sig unix.Signal) error {
 	if err != nil {
 		return err
 	}
-	return b.sb.Signal(sig)
+	return e.boxes.signal(e, b, sig)
 }
 
 // Wait waits until a sandbox has ended and returns what lists show of it then.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/volume"
@@ -55,17 +57,21 @@ type box struct {
 	command                     []string
 	created                     time.Time
 	state                       func() State
-	ask                         func() error      // asks it to end; nil: SIGTERM
+	ask                         func() error      // asks it to end; nil: stopSignal
+	stopSignal                  unix.Signal       // 0: SIGTERM
 	sb                          *sandbox.Sandbox  // set before the box is registered
 	gone                        chan struct{}     // closed once its end is stored and shown
 	ended                       func(show func()) // called at its end: stores it and calls show; nil for show alone
 	labels                      map[string]string // of its changes
-	attributes                  map[string]string // of its changes (started)
+	attributes                  map[string]string // of its changes (changed)
 	shown                       *row
-	defences                    []string   // in force around it; nil: all
-	container                   *container // whose run it is; nil for none
-	name                        string     // of that
-	terminal                    *os.File   // of that, the engine's end; nil without
+	defences                    []string          // in force around it; nil: all
+	container                   *container        // whose run it is; nil for none
+	name                        string            // of that
+	network                     image.NetworkMode // likewise
+	work                        WorkAccess        // likewise
+	stopped                     bool              // by a client, which the registry's mu guards
+	terminal                    *os.File          // of that, the engine's end; nil without
 }
 
 // row is a sandbox in the list. What it shows is replaced when the sandbox
@@ -236,7 +242,7 @@ func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 	}
 	r.mu.Lock()
 	r.addLocked(b)
-	e.Changes().Add(b.started()) // with mu held: who knows of it finds it in the list
+	e.Changes().Add(b.changed(store.ActionStart)) // with mu held: who knows of it finds it in the list
 	closed := r.closed
 	r.mu.Unlock()
 	if closed {
@@ -250,7 +256,7 @@ func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.endLocked(b, exit)
-			e.Changes().Add(b.exited(exit))
+			e.Changes().Add(b.exited(exit)...)
 		}
 		if b.ended == nil {
 			show()
@@ -258,6 +264,32 @@ func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 		}
 		b.ended(show)
 	})
+}
+
+// stopping has the end of a sandbox noted as a client's doing.
+func (r *registry) stopping(b *box) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b.stopped = true
+}
+
+// signal sends a signal to a sandbox and notes it, before anybody hears of the end that it
+// may bring. os.ErrProcessDone if the sandbox has ended.
+func (r *registry) signal(e *Engine, b *box, sig unix.Signal) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.live[b.id] != b:
+		return os.ErrProcessDone
+	case sig == unix.SIGKILL:
+		b.kill()
+	default:
+		if err := b.sb.Signal(sig); err != nil {
+			return err
+		}
+	}
+	e.Changes().Add(b.changed(store.ActionKill, "signal", strconv.Itoa(int(sig))))
+	return nil
 }
 
 // close kills every sandbox, and from now on each that starts.
@@ -371,7 +403,7 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	if err != nil {
 		return err
 	}
-	b.stop(ctx, StopOptions{Grace: grace})
+	e.stop(ctx, b, StopOptions{Grace: grace})
 	return nil
 }
 
@@ -383,16 +415,14 @@ type StopOptions struct {
 
 // stop asks the box's sandbox to end, kills it when it has not after the grace or
 // once ctx ends, and returns when it has ended.
-func (b *box) stop(ctx context.Context, o StopOptions) {
-	ask, grace := b.ask, o.Grace
-	switch {
-	case o.Signal != 0:
-		ask = func() error { return b.sb.Signal(o.Signal) }
-	case ask == nil:
-		ask = func() error { return b.sb.Signal(unix.SIGTERM) }
+func (e *Engine) stop(ctx context.Context, b *box, o StopOptions) {
+	e.boxes.stopping(b)
+	ask := b.ask
+	if o.Signal != 0 || ask == nil {
+		ask = func() error { return e.boxes.signal(e, b, cmp.Or(o.Signal, b.stopSignal, unix.SIGTERM)) }
 	}
 	if ask() == nil {
-		t := time.NewTimer(grace)
+		t := time.NewTimer(o.Grace)
 		defer t.Stop()
 		select {
 		case <-b.gone:
@@ -401,8 +431,7 @@ func (b *box) stop(ctx context.Context, o StopOptions) {
 		case <-ctx.Done():
 		}
 	}
-	b.kill()
-	<-b.gone
+	_ = e.signal(b, unix.SIGKILL) // nil
 }
 
 // Kill ends a sandbox's whole tree at once.
@@ -411,7 +440,16 @@ func (e *Engine) Kill(id string) error {
 	if err != nil {
 		return err
 	}
-	b.kill()
+	return e.signal(b, unix.SIGKILL)
+}
+
+// signal sends a client's signal: os.ErrProcessDone if the sandbox has ended. After a kill it
+// returns once the end is stored, and nil.
+func (e *Engine) signal(b *box, sig unix.Signal) error {
+	err := e.boxes.signal(e, b, sig)
+	if sig != unix.SIGKILL {
+		return err
+	}
 	<-b.gone
 	return nil
 }

@@ -137,9 +137,8 @@ func (e *Engine) runContainerSpec(r RunRequest, img *store.Image) (*box, sandbox
 	spec.Stdin, spec.Stdout, spec.Stderr, spec.Trace = r.Stdin, r.Stdout, r.Stderr, r.Trace
 	b := &box{
 		id: rec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, limits: spec.Limits, tenant: rec.Config.Tenant, command: rec.Args,
-		state: func() State { return StateBusy },
+		state: func() State { return StateBusy }, stopSignal: rec.Config.StopSignal,
 	}
-	b.ask = func() error { return b.sb.Signal(rec.Config.StopSignal) }
 	return b, spec, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
 )
 
 // streams carry what a container reads and prints, in one run, to and from
@@ -61,6 +62,7 @@ type AttachOptions struct {
 
 // Attachment is a client of a container's streams.
 type Attachment struct {
+	c      *container
 	s      *streams
 	o      AttachOptions
 	tty    bool
@@ -77,16 +79,20 @@ func (e *Engine) Attach(ref string, o AttachOptions) (*Attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Attachment{o: o, pieces: make(chan piece, streamsBehind), gone: make(chan struct{})}
+	a := &Attachment{c: c, o: o, pieces: make(chan piece, streamsBehind), gone: make(chan struct{})}
 	a.leave = sync.OnceFunc(func() { close(a.gone) })
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	a.s, a.tty = c.streams, c.c.Config.TTY
 	a.s.mu.Lock()
-	defer a.s.mu.Unlock()
 	a.s.attached = append(a.s.attached, a)
+	a.s.mu.Unlock()
+	c.mu.Unlock()
+	e.Changes().Add(c.change(store.ActionAttach))
 	return a, nil
 }
+
+// Detached notes that the client has typed the keys that leave a container.
+func (a *Attachment) Detached() { a.c.e.Changes().Add(a.c.change(store.ActionDetach)) }
 
 // Resize says how large the client's terminal is, in characters: so large the
 // container's becomes, from its beginning where the run is still to come. ENOTTY
@@ -96,9 +102,13 @@ func (a *Attachment) Resize(rows, columns uint16) error {
 		return fmt.Errorf("container has no terminal: %w", unix.ENOTTY)
 	}
 	a.s.mu.Lock()
-	defer a.s.mu.Unlock()
 	a.s.size = terminalSize{rows, columns}
-	return a.s.resizeLocked()
+	err, runs := a.s.resizeLocked(), a.s.terminal != nil
+	a.s.mu.Unlock()
+	if err == nil && runs {
+		a.c.resized(rows, columns)
+	}
+	return err
 }
 
 // Close leaves without having served.

@@ -28,6 +28,7 @@ func (e *Engine) Load(ctx context.Context, r io.Reader, report func(image.Event)
 			return err
 		})
 	})
+	e.imageDone(store.ActionLoad, "", images...)
 	return images, err
 }
 
@@ -35,7 +36,15 @@ func (e *Engine) Load(ctx context.Context, r io.Reader, report func(image.Event)
 // Errors: fs.ErrNotExist.
 func (e *Engine) Save(ctx context.Context, w io.Writer, refs []string) error {
 	return e.while(ctx, func(ctx context.Context) error {
-		return oci.Save(ctx, e.cfg.Store, w, refs, e.travel(nil))
+		if err := oci.Save(ctx, e.cfg.Store, w, refs, e.travel(nil)); err != nil {
+			return err
+		}
+		for _, ref := range refs {
+			if img, name, err := e.cfg.Store.Find(ref); err == nil { // unless it is removed meanwhile
+				e.imageDone(store.ActionSave, name, img)
+			}
+		}
+		return nil
 	})
 }
 
@@ -58,6 +67,9 @@ func (e *Engine) Import(ctx context.Context, r io.Reader, o oci.ImportOptions, r
 			return err
 		})
 	})
+	if err == nil {
+		e.imageDone(store.ActionImport, o.Name, img)
+	}
 	return img, err
 }
 
@@ -74,7 +86,22 @@ func (e *Engine) Pull(ctx context.Context, ref, platform string, auth *oci.Auth,
 			return err
 		})
 	})
+	if err == nil {
+		e.imageDone(store.ActionPull, pulledAs(ref), img)
+	}
 	return img, remote, err
+}
+
+// pulledAs is the name by which a pulled image is known here.
+func pulledAs(ref string) string {
+	r, err := store.ParseReference(ref)
+	if err != nil {
+		return ref
+	}
+	if r.Name = oci.Familiar(r.Name); r.Digest == "" {
+		r.Version = cmp.Or(r.Version, "latest")
+	}
+	return r.String()
 }
 
 // PullFor is Pull for a tenant that wants to run the image: it waits for a build's turn, and
@@ -95,6 +122,7 @@ func (e *Engine) PullFor(ctx context.Context, tenant, ref string) (img *store.Im
 	if slices.ContainsFunc(before, func(old *store.Image) bool { return old.Digest == img.Digest }) {
 		return img, func(context.Context) error { return nil }, nil
 	}
+	e.imageDone(store.ActionPull, pulledAs(ref), img)
 	brought := chosenImage{GCImage{Image: img}, e.cfg.Store.LastUsed(img.Digest)}
 	return img, func(ctx context.Context) error {
 		_, _, err := e.removeUnused(ctx, brought)
@@ -121,7 +149,9 @@ func (e *Engine) Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci
 			return fmt.Errorf("push %s: %w: a digest says no registry: push a name (fre image tag gives one)", ref, oci.ErrReference)
 		}
 		o.RegistryOptions = e.registry(ctx, auth, report)
-		remote, err = oci.Push(ctx, e.cfg.Store, img, to, o)
+		if remote, err = oci.Push(ctx, e.cfg.Store, img, to, o); err == nil {
+			e.imageDone(store.ActionPush, pulledAs(to), img)
+		}
 		return err
 	})
 	return remote, err

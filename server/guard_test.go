@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -24,12 +25,14 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/servertest"
+	"github.com/fre-engine/fre/store"
 )
 
 // remote is the control API over TLS, with a function a.acme and a b.other.
 type remote struct {
 	*httptest.Server
 	t      *testing.T
+	engine *servertest.Engine
 	access *access.Access
 	audit  string
 }
@@ -41,9 +44,9 @@ func serveRemote(t *testing.T) *remote {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scratch := t.TempDir()
+	scratch, e := t.TempDir(), servertest.New()
 	s := httptest.NewUnstartedServer(server.New(server.Config{
-		Engine: servertest.New(), Log: slog.New(slog.DiscardHandler), Access: a, Remote: true,
+		Engine: e, Log: slog.New(slog.DiscardHandler), Access: a, Remote: true,
 		Scratch: func() (string, error) { return os.MkdirTemp(scratch, "") }, //nolint:usetesting // the server removes it
 	}))
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
@@ -54,7 +57,7 @@ func serveRemote(t *testing.T) *remote {
 			t.Error(err)
 		}
 	})
-	r := &remote{s, t, a, filepath.Join(dir, "audit.ndjson")}
+	r := &remote{s, t, e, a, filepath.Join(dir, "audit.ndjson")}
 	root := r.client(access.AllTenants, access.Admin)
 	for name, tenant := range map[string]string{"a": "acme", "b": "other"} {
 		r.deploy(root, name, tenant)
@@ -320,6 +323,34 @@ func (oneFunction) Room(string) int { return 0 }
 
 func (oneFunction) Invoke(context.Context, string, *engine.Request) (*engine.Response, error) {
 	return nil, engine.ErrOverloaded
+}
+
+// TestTenantsChanges: of what changes and what clients do, a tenant hears what has its own
+// name on it.
+func TestTenantsChanges(t *testing.T) {
+	r := serveRemote(t)
+	c := r.client("acme", access.Read)
+	since := strconv.FormatUint(r.engine.Changes().Generation(), 10)
+	var want []string
+	for _, kind := range []store.ChangeKind{store.ChangeImage, store.ChangeFunction, store.ChangeSandbox, store.ChangeCache} {
+		for _, action := range []store.ChangeAction{
+			store.ActionStart, store.ActionExit, store.ActionKill, store.ActionStop, store.ActionRestart, store.ActionAttach, store.ActionDetach, store.ActionResize,
+			store.ActionPull, store.ActionPush, store.ActionLoad, store.ActionImport, store.ActionSave, store.ActionPrune,
+		} {
+			for _, tenant := range []string{"acme", "other", ""} {
+				r.engine.Changes().Add(store.Change{Kind: kind, Action: action, ID: "of " + tenant, Attributes: map[string]string{"tenant": tenant}})
+			}
+			want = append(want, string(kind)+" "+string(action)+" of acme")
+		}
+	}
+	var got []string
+	err := c.Events(t.Context(), client.EventOptions{Since: since}, func(ch api.Change) error {
+		got = append(got, ch.Kind+" "+ch.Action+" "+ch.ID)
+		return nil
+	})
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
 }
 
 // TestTenantsEvents: a tenant that is removed leaves no events.

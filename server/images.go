@@ -49,7 +49,7 @@ func (s *server) imageChanges(images []*store.Image, generation, since uint64) a
 	}
 	changed := make(map[string]bool)
 	for _, c := range changes {
-		if c.Kind == store.ChangeImage && c.Generation <= generation {
+		if c.Kind == store.ChangeImage && c.ID != "" && c.Generation <= generation {
 			changed[c.ID] = true
 		}
 	}

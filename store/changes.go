@@ -19,19 +19,20 @@ import (
 // ChangeKind says what a [Change] is about.
 type ChangeKind string
 
-// The kinds of things that lists show.
+// The kinds: what lists show, and the cache of what builds have downloaded.
 const (
 	ChangeImage    ChangeKind = "image"
 	ChangeFunction ChangeKind = "function"
 	ChangeSandbox  ChangeKind = "sandbox"
+	ChangeCache    ChangeKind = "cache"
 )
 
 // ChangeAction says what happened to it.
 type ChangeAction string
 
-// The actions; create, delete, tag and untag are an image's, deploy, route (its events go
-// elsewhere, or an alias does) and remove a function's, start and exit a sandbox's, and of
-// a container create, rename and delete.
+// The actions that change what lists show: create, delete, tag and untag are an image's,
+// deploy, route (its events go elsewhere, or an alias does) and remove a function's, start
+// and exit a sandbox's, and of a container create, rename and delete.
 const (
 	ActionCreate ChangeAction = "create"
 	ActionDelete ChangeAction = "delete"
@@ -45,13 +46,33 @@ const (
 	ActionRename ChangeAction = "rename"
 )
 
-// Change is one change of what lists show. Add gives it Generation and Time.
+// The actions that lists do not show. Pull, push, load, import and save are an image's; kill
+// (a client sends a signal) and stop (a client's stop has ended it) a sandbox's; restart,
+// attach, detach and resize (of its terminal) a container's. Prune removes all of a kind that
+// is not in use: its change has no ID.
+const (
+	ActionPull    ChangeAction = "pull"
+	ActionPush    ChangeAction = "push"
+	ActionLoad    ChangeAction = "load"
+	ActionImport  ChangeAction = "import"
+	ActionSave    ChangeAction = "save"
+	ActionKill    ChangeAction = "kill"
+	ActionStop    ChangeAction = "stop"
+	ActionRestart ChangeAction = "restart"
+	ActionAttach  ChangeAction = "attach"
+	ActionDetach  ChangeAction = "detach"
+	ActionResize  ChangeAction = "resize"
+	ActionPrune   ChangeAction = "prune"
+)
+
+// Change is one change of what lists show, or what clients did beside. Add gives it
+// Generation and Time.
 type Change struct {
 	Generation uint64
 	Time       time.Time // UTC; never before that of the change before it, whatever the clock does
 	Kind       ChangeKind
 	Action     ChangeAction
-	ID         string            // an image's digest, a function's name, a sandbox's id
+	ID         string            // an image's digest, a function's name, a sandbox's id; "" for all of the kind
 	Name       string            // what people call it: "name:version", a function's name; may be ""
 	Attributes map[string]string // shared: must not be changed
 	Labels     map[string]string // of a container; likewise

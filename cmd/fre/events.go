@@ -47,7 +47,8 @@ func (c *cli) eventsCommand() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Long = `Print what changes in the lists of images, functions and sandboxes.
+	cmd.Long = `Print what changes in the lists of images, functions and sandboxes, and what clients do
+with them: signals, pulls, prunes.
 
 Its subcommands are about asynchronous events, those that came by /async-function or
 a trigger: what waits, what failed for good, what became of one.`
@@ -55,8 +56,8 @@ a trigger: what waits, what failed for good, what became of one.`
 	f := cmd.Flags()
 	f.StringVar(&since, "since", "", "begin with those after this generation, or `TIME` (2026-01-31, RFC 3339) or duration ago (10m); default: from now on")
 	f.BoolVar(&once, "no-follow", false, "end after those that are remembered")
-	f.StringSliceVar(&o.Kinds, "kind", nil, "only these: image, function, sandbox")
-	f.StringSliceVar(&o.Actions, "action", nil, "only these: create, tag, untag, delete; deploy, remove; start, exit")
+	f.StringSliceVar(&o.Kinds, "kind", nil, "only these: image, function, sandbox, cache")
+	f.StringSliceVar(&o.Actions, "action", nil, "only these: create, tag, untag, delete, pull, push, load, import, save; deploy, route, remove; start, kill, stop, exit, restart, attach, detach, resize, rename; prune")
 	f.StringVar(&format, "format", "", "`template` for each line, as for fre images")
 	return cmd
 }

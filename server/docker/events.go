@@ -5,15 +5,17 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/store"
 )
 
 // event is one line of the events route. The first three are what clients of
-// before version 1.22 read.
+// before version 1.22 read, of containers and images.
 type event struct {
 	Status string `json:"status,omitempty"`
 	ID     string `json:"id,omitempty"`
@@ -29,45 +31,118 @@ type event struct {
 	TimeNano int64  `json:"timeNano"`
 }
 
-// eventOf is a change in Docker's words; ok is false for what Docker does not
-// have: functions are seen by their instances.
-func eventOf(c store.Change) (e event, ok bool) {
-	attributes := make(map[string]string, len(c.Labels)+len(c.Attributes)+2)
-	e = event{Status: string(c.Action), ID: c.ID, Action: string(c.Action), Scope: "local", Time: c.Time.Unix(), TimeNano: c.Time.UnixNano()}
+// eventsOf are the events that Docker's engine sends of a change, in its order: none of what
+// Docker does not have (functions are seen by their instances), and of a container's start
+// and end also those of its network and volume.
+func eventsOf(c store.Change) []event {
 	switch c.Kind {
 	case store.ChangeImage:
-		e.Type = "image"
-		maps.Copy(attributes, labelsIn(c.Config))
-		maps.Copy(attributes, c.Attributes)
-		if c.Name != "" {
-			attributes["name"] = c.Name
-		}
+		return []event{imageEvent(c)}
 	case store.ChangeSandbox:
-		e.Type = "container"
+		return containerEvents(c)
+	case store.ChangeCache:
+		return []event{pruneEvent("builder", c)}
+	case store.ChangeFunction:
+	}
+	return nil
+}
+
+// newEvent is an event of that time without attributes.
+func newEvent(c store.Change, kind, action, id string) event {
+	e := event{Type: kind, Action: action, Scope: "local", Time: c.Time.Unix(), TimeNano: c.Time.UnixNano()}
+	e.Actor.ID, e.Actor.Attributes = id, map[string]string{}
+	return e
+}
+
+func pruneEvent(kind string, c store.Change) event {
+	e := newEvent(c, kind, string(c.Action), "")
+	e.Actor.Attributes["reclaimed"] = c.Attributes["bytes"]
+	return e
+}
+
+// imageEvent is known by the image's id, of a pull or push by the name.
+func imageEvent(c store.Change) event {
+	if c.Action == store.ActionPrune {
+		return pruneEvent("image", c)
+	}
+	e := newEvent(c, "image", string(c.Action), c.ID)
+	attributes := e.Actor.Attributes
+	maps.Copy(attributes, labelsIn(c.Config))
+	maps.Copy(attributes, c.Attributes)
+	attributes["name"] = cmp.Or(c.Name, c.ID)
+	if c.Action == store.ActionPull || c.Action == store.ActionPush {
+		e.Actor.ID, attributes["name"] = c.Name, cmp.Or(repositoryOf(c.Name), c.Name)
+	}
+	e.Status, e.ID = e.Action, e.Actor.ID
+	return e
+}
+
+// containerEvents are those of a sandbox.
+func containerEvents(c store.Change) []event {
+	name := c.Name
+	if name == "" {
+		name = cmp.Or(c.Attributes["function"], "run") + "-" + c.ID
+	}
+	of := func(action string, more ...string) event {
+		e := newEvent(c, "container", action, c.ID)
+		attributes := e.Actor.Attributes
 		maps.Copy(attributes, c.Labels)
-		e.From = c.Attributes["image"]
-		attributes["image"] = e.From
-		attributes["name"] = c.Name
-		if c.Name == "" {
-			attributes["name"] = cmp.Or(c.Attributes["function"], "run") + "-" + c.ID
-		}
+		attributes["image"], attributes["name"], attributes[labelTenant] = c.Attributes["image"], name, c.Attributes["tenant"]
 		if f := c.Attributes["function"]; f != "" {
 			attributes[labelFunction] = f
 		}
-		attributes[labelTenant] = c.Attributes["tenant"]
-		if c.Action == store.ActionExit {
-			e.Action = "die"
-			attributes["exitCode"] = exitCodeOf(c.Attributes)
+		for i := 0; i < len(more); i += 2 {
+			attributes[more[i]] = more[i+1]
 		}
-		if c.Action == store.ActionDelete {
-			e.Action = "destroy"
-		}
-		e.Status = e.Action
-	case store.ChangeFunction:
-		return event{}, false
+		e.Status, e.ID, e.From = action, c.ID, attributes["image"]
+		return e
 	}
-	e.Actor.ID, e.Actor.Attributes = c.ID, attributes
-	return e, true
+	switch c.Action {
+	case store.ActionStart:
+		return append(attachments(c, "connect", "mount"), of("start"))
+	case store.ActionExit:
+		var all []event
+		if c.Attributes["oom"] != "" {
+			all = append(all, of("oom"))
+		}
+		all = append(all, attachments(c, "disconnect", "unmount")...)
+		return append(all, of("die", "exitCode", exitCodeOf(c.Attributes), "execDuration", c.Attributes["seconds"]))
+	case store.ActionDelete:
+		return []event{of("destroy")}
+	case store.ActionKill:
+		return []event{of("kill", "signal", c.Attributes["signal"])}
+	case store.ActionRename:
+		return []event{of("rename", "oldName", "/"+c.Attributes["old_name"])}
+	case store.ActionResize:
+		return []event{of("resize", "height", c.Attributes["rows"], "width", c.Attributes["columns"])}
+	case store.ActionPrune:
+		return []event{pruneEvent("container", c)}
+	case store.ActionCreate, store.ActionAttach, store.ActionDetach, store.ActionStop, store.ActionRestart:
+		return []event{of(string(c.Action))}
+	case store.ActionTag, store.ActionUntag, store.ActionPull, store.ActionPush, store.ActionLoad, store.ActionImport, store.ActionSave, // an image's
+		store.ActionDeploy, store.ActionRemove, store.ActionRoute: // a function's
+	}
+	return nil
+}
+
+// attachments are the events of a container's network and volume, where it has them.
+func attachments(c store.Change, network, volume string) (all []event) {
+	for _, n := range networks() {
+		if string(networkModes[n.Name]) == c.Attributes["network"] {
+			e := newEvent(c, "network", network, n.ID)
+			e.Actor.Attributes = map[string]string{"container": c.ID, "name": n.Name, "type": n.Driver}
+			all = append(all, e)
+		}
+	}
+	if work := c.Attributes["work"]; work != "" {
+		e := newEvent(c, "volume", volume, workVolume)
+		e.Actor.Attributes = map[string]string{"container": c.ID, "driver": "local"}
+		if volume == "mount" {
+			maps.Copy(e.Actor.Attributes, map[string]string{"destination": workDir, "propagation": "", "read/write": strconv.FormatBool(work == string(engine.WorkWrite))})
+		}
+		all = append(all, e)
+	}
+	return all
 }
 
 // events answers GET /events?since=&until=&filters=: what is remembered where
@@ -119,8 +194,10 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 			if !until.IsZero() && c.Time.After(until) {
 				return nil
 			}
-			if e, ok := eventOf(c); ok && f.event(e) && encoder.Encode(e) != nil {
-				return nil
+			for _, e := range eventsOf(c) {
+				if f.event(e) && encoder.Encode(e) != nil {
+					return nil
+				}
 			}
 		}
 		if len(news) > 0 {
@@ -140,20 +217,11 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 
 // event says whether the filters want it.
 func (f filters) event(e event) bool {
-	is := func(key, kind string) bool {
-		want, given := f[key]
-		if !given {
-			return true
-		}
-		if e.Type != kind {
-			return false
-		}
-		for _, v := range want {
-			if v != "" && strings.HasPrefix(e.Actor.ID, v) || v == e.Actor.Attributes["name"] {
-				return true
-			}
-		}
-		return false
+	is := func(kind string) bool { // by the id or name of what it is about, or how that begins
+		want, given := f[kind]
+		return !given || e.Type == kind && slices.ContainsFunc(want, func(v string) bool {
+			return v != "" && (strings.HasPrefix(e.Actor.ID, v) || strings.HasPrefix(e.Actor.Attributes["name"], v))
+		})
 	}
 	if want := f["image"]; want != nil {
 		name := e.Actor.Attributes["name"]
@@ -164,12 +232,12 @@ func (f filters) event(e event) bool {
 			return false
 		}
 	}
-	for _, never := range []string{"config", "daemon", "network", "node", "plugin", "secret", "service", "volume"} {
+	for _, never := range []string{"config", "daemon", "node", "plugin", "secret", "service"} {
 		if f[never] != nil {
 			return false
 		}
 	}
-	return is("container", "container") && f.has("type", e.Type) && f.has("event", e.Action) && f.has("scope", e.Scope) && f.labels(e.Actor.Attributes)
+	return is("container") && is("network") && is("volume") && f.has("type", e.Type) && f.has("event", e.Action) && f.has("scope", e.Scope) && f.labels(e.Actor.Attributes)
 }
 
 // exitCodeOf is as a shell has it: 128 and the signal that ended it.

@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
 )
 
 // containerCreate answers POST /containers/create?name=&platform=.
@@ -215,6 +216,7 @@ func (s *server) containerPrune(w http.ResponseWriter, r *http.Request) error {
 		answer.ContainersDeleted = append(answer.ContainersDeleted, c.ID)
 		answer.SpaceReclaimed += written
 	}
+	s.engine.Changes().Add(store.Change{Kind: store.ChangeSandbox, Action: store.ActionPrune, Attributes: map[string]string{"bytes": strconv.FormatInt(answer.SpaceReclaimed, 10)}})
 	return reply(w, http.StatusOK, answer)
 }
 
@@ -278,7 +280,13 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // a hijacked request's ends with the handler
 	defer cancel()
-	p := &peer{detach: cancel}
+	var a *engine.Attachment
+	p := &peer{detach: func() {
+		if a != nil {
+			a.Detached()
+		}
+		cancel()
+	}}
 	var mu sync.Mutex
 	var o engine.AttachOptions
 	tty := c.record.Config.TTY
@@ -294,7 +302,6 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 	if boolOf(r, "stderr") {
 		o.Stderr = frames{&mu, p, stderr}
 	}
-	var a *engine.Attachment
 	if boolOf(r, "stream") {
 		if a, err = s.engine.Attach(c.ID, o); err != nil {
 			return err

@@ -206,7 +206,7 @@ func (w *world) testWatch(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	events := w.command(ctx, "events", "--since", "1s", "--filter", "container=watched", "--format", "{{.Action}}")
+	events := w.command(ctx, "events", "--since", "1s", "--filter", "container=watched", "--filter", "event=create", "--filter", "event=start", "--filter", "event=die", "--filter", "event=destroy", "--format", "{{.Action}}")
 	out, err := events.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -206,10 +206,10 @@ func (w *world) testFollow(t *testing.T) {
 	until := fmt.Sprint(time.Now().Unix() + 1)
 	format := "{{.Type}} {{.Action}} {{.Actor.Attributes.name}}"
 	w.run(t, []line{
-		{[]string{"events", "--since", since, "--until", until, "--filter", "type=container", "--format", format}, 0, `^container start hello-` + id + `\ncontainer die hello-` + id + `\n$`, ``},
+		{[]string{"events", "--since", since, "--until", until, "--filter", "type=container", "--format", format}, 0, `^container start hello-` + id + `\ncontainer die hello-` + id + `\ncontainer stop hello-` + id + `\n$`, ``},
 		{[]string{"events", "--since", since, "--until", until, "--filter", "container=" + id, "--filter", "event=die", "--format", "{{.Actor.Attributes.exitCode}}"}, 0, `^[0-9]+\n$`, ``},
 		{[]string{"events", "--since", since, "--until", until, "--filter", "type=network"}, 0, ``, ``},
-		{[]string{"events", "--until", until, "--filter", "type=container", "--format", format}, 0, `^container start hello-` + id + `\ncontainer die hello-` + id + `\n$`, ``},
+		{[]string{"events", "--until", until, "--filter", "type=container", "--format", format}, 0, `^container start hello-` + id + `\ncontainer die hello-` + id + `\ncontainer stop hello-` + id + `\n$`, ``},
 		{[]string{"events", "--since", "bad"}, 1, ``, `(?i)(is not a time|failed to parse value)`},
 		{[]string{"events", "--filter", "bad=1"}, 1, ``, `invalid filter 'bad'`},
 	})
