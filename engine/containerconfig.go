@@ -38,6 +38,8 @@ type ContainerConfig struct {
 	Labels     map[string]string `json:"labels,omitempty"`      // over the image's
 	StopSignal unix.Signal       `json:"stop_signal,omitempty"` // SIGTERM if 0
 
+	Annotations map[string]string `json:"annotations,omitempty"` // kept for clients, as the OCI's are; the engine reads none
+
 	Network      image.NetworkMode `json:"network,omitempty"` // none if empty
 	Limits       sandbox.Limits    `json:"limits,omitzero"`   // zero: all CPUs, a quarter of the memory, 4096 processes; at most a quarter of a quota
 	ScratchBytes int64             `json:"scratch_bytes,omitempty"`

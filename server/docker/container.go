@@ -281,6 +281,9 @@ func (s *server) containerInspect(w http.ResponseWriter, r *http.Request) error 
 		}
 		host["ReadonlyRootfs"], host["AutoRemove"], host["CapAdd"], host["CapDrop"], host["GroupAdd"] = cfg.ReadOnly, cfg.AutoRemove, cfg.CapAdd, cfg.CapDrop, cfg.Groups
 		host["ConsoleSize"] = [2]uint16{cfg.Rows, cfg.Columns}
+		if len(cfg.Annotations) > 0 {
+			host["Annotations"] = cfg.Annotations
+		}
 	}
 	config.Image, config.Labels = c.Image, c.labels()
 	host["Memory"], host["MemorySwap"], host["NanoCpus"], host["PidsLimit"] = limits.MemoryBytes, limits.MemoryBytes, limits.CPUMillis*1e6, limits.Pids

@@ -33,6 +33,7 @@ type creation struct {
 	capAdd      []string
 	capDrop     []string
 	groups      []string // supplementary
+	annotations map[string]string
 	tmpBytes    int64
 	tenant      string
 	stopSignal  unix.Signal // 0: the image's
@@ -103,7 +104,7 @@ type hostConfig struct {
 }
 
 // handled are hostConfig's fields, and those that mean nothing here: they say
-// where the client keeps a file, what FRE always does.
+// where the client keeps a file.
 var handled = []string{
 	"Binds", "NetworkMode", "AutoRemove", "Memory", "MemorySwap", "NanoCpus", "CpuPeriod", "CpuQuota", "PidsLimit", "ReadonlyRootfs",
 	"Tmpfs", "StorageOpt", "SecurityOpt", "CapAdd", "CapDrop", "GroupAdd", "Mounts", "Ulimits", "RestartPolicy", "LogConfig", "ConsoleSize",
@@ -338,6 +339,10 @@ func (c *creation) host(h *hostConfig) error {
 	if add, err := sandbox.ParseCapabilities(h.CapAdd); err == nil && add&^sandbox.ContainerCapabilities != 0 {
 		return leftOut("further capabilities", fmt.Sprintf("root has %v, over its own user namespace, and everybody may listen at any port; leave --cap-add out", sandbox.ContainerCapabilities))
 	}
+	if _, nameless := h.Annotations[""]; nameless {
+		return badRequest("Annotations: the empty string is not permitted as an annotation key")
+	}
+	c.annotations = h.Annotations
 	c.capAdd, c.capDrop, c.groups = h.CapAdd, h.CapDrop, h.GroupAdd
 	c.autoRemove, c.readOnly = h.AutoRemove, h.ReadonlyRootfs
 	for i, n := range h.ConsoleSize {

@@ -42,6 +42,9 @@ func TestParseCreation(t *testing.T) {
 		len(c.capDrop) != 1 || len(c.capAdd) != 1 || len(c.groups) != 1 {
 		t.Errorf("a full creation: %+v", c)
 	}
+	if c, err := parseCreation([]byte(`{"Image":"app","HostConfig":{"Annotations":{"a":"b"}}}`), anyImage); err != nil || c.config("").Annotations["a"] != "b" {
+		t.Errorf("annotations: %+v, %v", c, err)
+	}
 	if c, err := parseCreation([]byte(`{"Image":"app","HostConfig":{"CpuQuota":50000}}`), anyImage); err != nil || c.cpuMillis != 500 {
 		t.Errorf("quota without period: %+v, %v", c, err)
 	}

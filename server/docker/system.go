@@ -72,8 +72,8 @@ func (s *server) version(w http.ResponseWriter, _ *http.Request) error {
 	newest, oldest := "1."+strconv.Itoa(maxVersion), "1."+strconv.Itoa(minVersion)
 	return reply(w, http.StatusOK, map[string]any{
 		"Platform": map[string]string{"Name": "FRE: Function Runtime Environment"},
-		"Components": []component{{"FRE", v.Version, map[string]string{
-			"ApiVersion": newest, "MinAPIVersion": oldest, "Arch": v.Arch, "Os": v.OS, "GitCommit": v.Commit, "GoVersion": v.Go, "KernelVersion": s.host.kernel,
+		"Components": []component{{"Engine", v.Version, map[string]string{
+			"ApiVersion": newest, "MinAPIVersion": oldest, "Experimental": "false", "Arch": v.Arch, "Os": v.OS, "GitCommit": v.Commit, "GoVersion": v.Go, "KernelVersion": s.host.kernel,
 		}}},
 		"Version": v.Version, "ApiVersion": newest, "MinAPIVersion": oldest, "GitCommit": v.Commit, "GoVersion": v.Go,
 		"Os": v.OS, "Arch": v.Arch, "KernelVersion": s.host.kernel,
@@ -82,7 +82,7 @@ func (s *server) version(w http.ResponseWriter, _ *http.Request) error {
 
 // info is what `docker info` prints. What it says of limits is FRE's own way:
 // all of them are always in force.
-func (s *server) info(w http.ResponseWriter, _ *http.Request) error {
+func (s *server) info(w http.ResponseWriter, r *http.Request) error {
 	running, stopped := 0, 0
 	for _, c := range s.containers(true) {
 		if c.running() {
@@ -93,14 +93,14 @@ func (s *server) info(w http.ResponseWriter, _ *http.Request) error {
 	}
 	images, _ := s.engine.ImageList()
 	none := map[string]any{}
-	return reply(w, http.StatusOK, map[string]any{
+	info := map[string]any{
 		"ID": "fre-" + s.host.name, "Name": s.host.name, "ServerVersion": s.cfg.Version.Version,
 		"Containers": running + stopped, "ContainersRunning": running, "ContainersPaused": 0, "ContainersStopped": stopped,
 		"Images": len(images), "SystemTime": time.Now().Format(time.RFC3339Nano),
 		"Driver": "fre", "DriverStatus": [][2]string{{"Files", "hard-linked objects, shared by all images"}},
 		"Plugins":     map[string]any{"Volume": []string{"local"}, "Network": []string{"bridge", "host", "null"}, "Authorization": nil, "Log": []string{"json-file"}},
 		"MemoryLimit": true, "SwapLimit": true, "CpuCfsPeriod": true, "CpuCfsQuota": true, "CPUShares": true, "CPUSet": true, "PidsLimit": true,
-		"OomKillDisable": false, "IPv4Forwarding": true, "BridgeNfIptables": true, "BridgeNfIp6tables": true,
+		"OomKillDisable": false, "IPv4Forwarding": true,
 		"Debug": false, "NFd": -1, "NGoroutines": runtime.NumGoroutine(), "NEventsListener": 0,
 		"LoggingDriver": "json-file", "CgroupDriver": "none", "CgroupVersion": s.host.cgroup,
 		"KernelVersion": s.host.kernel, "OperatingSystem": s.host.os, "OSType": "linux", "OSVersion": "", "Architecture": archNames[s.host.arch],
@@ -114,7 +114,11 @@ func (s *server) info(w http.ResponseWriter, _ *http.Request) error {
 		"SecurityOptions": []string{"name=seccomp,profile=builtin", "name=userns"},
 		"Labels":          []string{}, "ExperimentalBuild": false, "HttpProxy": "", "HttpsProxy": "", "NoProxy": "",
 		"GenericResources": nil, "Warnings": nil,
-	})
+	}
+	if versionOf(r) < 50 { // whose clients warn where these are false
+		info["BridgeNfIptables"], info["BridgeNfIp6tables"] = true, true
+	}
+	return reply(w, http.StatusOK, info)
 }
 
 // archNames are uname's words for Go's.

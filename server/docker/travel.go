@@ -227,6 +227,9 @@ func (s *server) imageImport(w http.ResponseWriter, r *http.Request, source stri
 	if source != "-" {
 		return leftOut("import from URLs", "fetch it, then docker import - NAME < FILE")
 	}
+	if err := oci.CheckPlatform(r.URL.Query().Get("platform")); err != nil {
+		return badRequest("%v", err)
+	}
 	if err := fullDuplex(w); err != nil {
 		return err
 	}

@@ -288,7 +288,8 @@ func (w *world) testAttach(t *testing.T) {
 		}
 		return answer
 	}
-	made := post("/containers/create?name=term", `{"Image":"app","Cmd":["orders"],"Tty":true,"OpenStdin":true,"HostConfig":{"NetworkMode":"none"}}`, http.StatusCreated)
+	made := post("/containers/create?name=term", `{"Image":"app","Cmd":["orders"],"Tty":true,"OpenStdin":true,"HostConfig":{"NetworkMode":"none","Annotations":{"a":"b"}}}`, http.StatusCreated)
+	w.run(t, []line{{[]string{"inspect", "--format", "{{json .HostConfig.Annotations}}", "term"}, 0, `^{"a":"b"}\n$`, ``}})
 	if diff := cmp.Diff([]any{}, made["Warnings"]); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}

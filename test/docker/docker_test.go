@@ -16,6 +16,7 @@ func (w *world) testSystem(t *testing.T) {
 	t.Helper()
 	w.run(t, []line{
 		{words("version --format {{.Server.Os}}/{{.Server.MinAPIVersion}}"), 0, `^linux/1\.41\n$`, ``},
+		{[]string{"version", "--format", "{{range .Server.Components}}{{.Name}} {{.Details.Experimental}}{{end}}"}, 0, `^Engine false\n$`, ``},
 		{words("info --format {{.Driver}}/{{.Swarm.LocalNodeState}}/{{.Images}}/{{.Containers}}"), 0, `^fre/inactive/0/0\n$`, ``},
 		{words("info"), 0, `Storage Driver: fre\n`, `^(WARNING: No oom kill disable support\n)?$`},
 		{words("images"), 0, `^REPOSITORY +TAG +IMAGE ID +CREATED +SIZE\n$`, ``},
