@@ -42,6 +42,9 @@ func TestParseCreation(t *testing.T) {
 		len(c.capDrop) != 1 || len(c.capAdd) != 1 || len(c.groups) != 1 {
 		t.Errorf("a full creation: %+v", c)
 	}
+	if c, err := parseCreation([]byte(`{"Image":"app","WorkingDir":"/tmp/"}`), anyImage); err != nil || c.config("").Dir != "/tmp" {
+		t.Errorf("directory with a slash at its end: %+v, %v", c, err)
+	}
 	if c, err := parseCreation([]byte(`{"Image":"app","HostConfig":{"Annotations":{"a":"b"}}}`), anyImage); err != nil || c.config("").Annotations["a"] != "b" {
 		t.Errorf("annotations: %+v, %v", c, err)
 	}

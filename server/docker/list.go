@@ -13,16 +13,19 @@ import (
 )
 
 type containerSummary struct {
-	ID              string `json:"Id"`
-	Names           []string
-	Image           string
-	ImageID         string
-	Command         string
-	Created         int64
-	Ports           []port
-	Labels          map[string]string
-	State           string
-	HostConfig      struct{ NetworkMode string }
+	ID         string `json:"Id"`
+	Names      []string
+	Image      string
+	ImageID    string
+	Command    string
+	Created    int64
+	Ports      []port
+	Labels     map[string]string
+	State      string
+	HostConfig struct {
+		NetworkMode string
+		Annotations map[string]string `json:",omitempty"`
+	}
 	NetworkSettings struct{ Networks map[string]endpoint }
 	Mounts          []mountPoint
 	containerMoment
@@ -41,6 +44,9 @@ func summaryOfContainer(c container) containerSummary {
 		Ports: []port{}, Labels: c.labels(), State: c.state(), Mounts: c.mounts(),
 	}
 	out.HostConfig.NetworkMode = c.network()
+	if c.record != nil {
+		out.HostConfig.Annotations = c.record.Config.Annotations
+	}
 	out.NetworkSettings.Networks = map[string]endpoint{c.network(): {}}
 	return out
 }

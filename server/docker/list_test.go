@@ -32,12 +32,25 @@ func boxesOf(n int, mixed bool) []*engine.Sandbox {
 		ended.State, ended.Function, ended.Ended, ended.Exit = engine.StateExited, "", time.Now().Add(-50*time.Hour), &sandbox.ExitStatus{Code: 3}
 		made.State, made.Function, made.Name = engine.StateCreated, "", fmt.Sprintf("made-%d", i)
 		made.Container = &engine.Container{Created: b.Created, Config: engine.ContainerConfig{
-			Work: engine.WorkReadOnly, Labels: map[string]string{"z": `<"Status":"` + "\x00\xff", "a": ""},
+			Work: engine.WorkReadOnly, Labels: map[string]string{"z": `<"Status":"` + "\x00\xff", "a": ""}, Annotations: map[string]string{"kept": `"Status":"`},
 		}}
 		runs.State, runs.Name, runs.Container = engine.StateRunning, fmt.Sprintf("runs-%d", i), made.Container
 		out = append(out, &ended, &made, &runs)
 	}
 	return out
+}
+
+// TestAnnotationsListed: the list has a container's annotations.
+func TestAnnotationsListed(t *testing.T) {
+	for _, b := range boxesOf(1, true) {
+		want := 0
+		if b.Container != nil {
+			want = 1
+		}
+		if got := summaryOfContainer(containerOf(b)).HostConfig.Annotations; len(got) != want {
+			t.Errorf("annotations of %s: %v, want %d", b.Name, got, want)
+		}
+	}
 }
 
 // TestContainerRows: the list is what encoding/json makes of it, whatever is left

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,8 +60,12 @@ var networkModes = map[string]image.NetworkMode{networkNone: image.NetworkNone, 
 
 // config is what the engine makes a container from.
 func (c *creation) config(name string) engine.ContainerConfig {
+	dir := c.WorkingDir
+	if dir != "" {
+		dir = path.Clean(dir)
+	}
 	out := engine.ContainerConfig{
-		Image: oci.Familiar(c.Image), Name: name, Tenant: c.tenant, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, Unset: c.unset, Dir: c.WorkingDir, User: c.User, Groups: c.groups, CapAdd: c.capAdd, CapDrop: c.capDrop,
+		Image: oci.Familiar(c.Image), Name: name, Tenant: c.tenant, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, Unset: c.unset, Dir: dir, User: c.User, Groups: c.groups, CapAdd: c.capAdd, CapDrop: c.capDrop,
 		Hostname: c.Hostname, Labels: c.Labels, Annotations: c.annotations, StopSignal: c.stopSignal, Network: networkModes[c.network],
 		Limits:       sandbox.Limits{MemoryBytes: c.memoryBytes, CPUMillis: c.cpuMillis, Pids: c.pids, TmpBytes: c.tmpBytes, Files: c.files},
 		ScratchBytes: c.scratch, ReadOnly: c.readOnly, TTY: c.Tty, Rows: c.console[0], Columns: c.console[1], OpenStdin: c.OpenStdin, StdinOnce: c.OpenStdin && c.StdinOnce, AutoRemove: c.autoRemove,
