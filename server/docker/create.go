@@ -420,8 +420,12 @@ func noTmpfs(target string) error {
 
 // mount takes over one place: the tenant's directory, at /work.
 func (c *creation) mount(source, target, options string, readOnly bool) error {
-	if strings.HasPrefix(source, "/") && path.Clean(source) != workDir || source != workVolume && !strings.HasPrefix(source, "/") {
-		return leftOut("mounts of the host's "+source, "mount the tenant's directory, which persists: -v /work, or -v "+workVolume+":/work")
+	const instead = "mount the tenant's directory, which persists: -v /work, or -v " + workVolume + ":/work"
+	switch absolute := strings.HasPrefix(source, "/"); {
+	case absolute && path.Clean(source) != workDir:
+		return leftOut("mounts of the host's "+source, instead)
+	case !absolute && source != workVolume:
+		return leftOut("custom volumes ("+source+")", instead)
 	}
 	if path.Clean(target) != workDir {
 		return leftOut("volumes at "+target, "the tenant's directory is at /work: -v /work")

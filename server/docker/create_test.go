@@ -87,6 +87,8 @@ func TestParseCreationRefuses(t *testing.T) {
 		{`{"Image":"a","HostConfig":{"Binds":["/etc:/work"]}}`, 501, "mounts of the host's /etc"},
 		{`{"Image":"a","HostConfig":{"Binds":["/work:/etc"]}}`, 501, "volumes at /etc"},
 		{`{"Image":"a","HostConfig":{"Binds":["/work/..:/work"]}}`, 501, "mounts of the host's"},
+		{`{"Image":"a","HostConfig":{"Binds":["data:/work"]}}`, 501, "FRE has no custom volumes (data)"},
+		{`{"Image":"a","HostConfig":{"Mounts":[{"Type":"volume","Source":"data","Target":"/work"}]}}`, 501, "FRE has no custom volumes (data)"},
 		{`{"Image":"a","HostConfig":{"Binds":["mine:/work"]}}`, 501, "fre-work:/work"},
 		{`{"Image":"a","HostConfig":{"Binds":["fre-work:/work:bad"]}}`, 400, "rw or ro"},
 		{`{"Image":"a","HostConfig":{"Mounts":[{"Type":"bind","Source":"/","Target":"/work"}]}}`, 501, "bind mounts"},
