@@ -62,7 +62,7 @@ func (r *roomWriter) Write(p []byte) (int, error) {
 func leaveRoom(ctx context.Context, dirs ...string) (_ context.Context, stop func(), err error) {
 	room := func() error {
 		for _, dir := range dirs {
-			if err := linux.HasRoom(dir); err != nil {
+			if err := linux.HasRoom(dir, 0); err != nil {
 				return err
 			}
 		}

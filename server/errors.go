@@ -195,7 +195,7 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	case errors.As(err, &start):
 		return startStatus(start)
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return http.StatusInsufficientStorage, api.CodeInsufficientDisk, "free space in the engine's state directory: fre image prune"
+		return http.StatusInsufficientStorage, api.CodeInsufficientDisk, "free space in the engine's state directory: fre image prune, fre system gc --cache"
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, os.ErrProcessDone):
 		return http.StatusNotFound, api.CodeNotFound, ""
 	case errors.Is(err, context.Canceled), errors.Is(err, io.ErrUnexpectedEOF):

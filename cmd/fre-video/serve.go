@@ -23,6 +23,7 @@ import (
 	engine "github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/httpserver/accesslog"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/live"
 	"github.com/fre-engine/fre/video/media"
@@ -205,8 +206,9 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	front := origin.New(origin.Config{Library: library, Log: log, Prefix: "/assets", Key: key, Metrics: metrics, CacheBytes: cfg.CacheBytes, AccessLog: accessLog, Admission: pressure})
 	undo = append(undo, front.Close)
 
+	room := func(bytes int64) error { return linux.HasRoom(cfg.State, bytes) }
 	streams, err := live.Open(live.Config{
-		Dir: filepath.Join(cfg.State, "live"), Library: library, Log: log, Prefix: livePrefix, Metrics: metrics,
+		Dir: filepath.Join(cfg.State, "live"), Library: library, Log: log, Prefix: livePrefix, Metrics: metrics, Room: room,
 		Check: func(name string, path []byte) ([]byte, string) { return front.Check(livePrefix, name, path) },
 	})
 	if err != nil {
@@ -220,6 +222,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	fre := engine.New(cfg.Engine)
 	undo = append(undo, func() error { fre.Close(); return nil })
 	cfg.Service.Library, cfg.Service.Engine, cfg.Service.Log, cfg.Service.Template = library, fre, log, service.Template
+	cfg.Service.Room = room
 	cfg.Service.Lock = filepath.Join(cfg.State, "fret.lock")
 	videos := service.New(cfg.Service)
 	undo = append(undo, func() error { videos.Close(); return nil })

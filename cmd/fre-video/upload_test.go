@@ -540,9 +540,8 @@ func TestUploadTuspy(t *testing.T) {
 	}
 }
 
-// TestUploadDiskFull: an upload that has no room is refused at once; one that finds the disk
-// full on its way, or at its end, is told so, leaves nothing half made, and goes on once there
-// is room.
+// TestUploadDiskFull: an upload that has no room beside the disk's reserve is refused at once; one
+// that finds none on its way is told so, leaves nothing half made, and goes on once there is room.
 func TestUploadDiskFull(t *testing.T) {
 	fretest.RequireRoot(t)
 	disk := t.TempDir()
@@ -606,16 +605,16 @@ func TestUploadDiskFull(t *testing.T) {
 		t.Errorf("the first piece on a full disk: %s %s", a.Status, body)
 	}
 	empty()
-	empty = fill(4096) // for the bytes, and not for what is written at their end
-	if a, body := w.ask(t, "PATCH", at, "12345678", "Upload-Offset: 0"); a.StatusCode != 507 {
-		t.Errorf("the end on a full disk: %s %s", a.Status, body)
+	empty = fill(4096) // room for the bytes, but it stays free
+	if a, body := w.ask(t, "PATCH", at, "12345678", "Upload-Offset: 0"); a.StatusCode != 507 || !strings.Contains(body, "stay free for events") {
+		t.Errorf("on a disk with its reserve left: %s %s", a.Status, body)
 	}
-	if a, _ := w.ask(t, "HEAD", at, ""); a.StatusCode != 507 {
-		t.Errorf("on a full disk: %s", a.Status)
+	if a, _ := w.ask(t, "HEAD", at, ""); a.StatusCode != 200 || a.Header.Get("Upload-Offset") != "0" {
+		t.Errorf("on a disk with its reserve left: %s %v", a.Status, a.Header)
 	}
 	empty()
-	if a, _ := w.ask(t, "HEAD", at, ""); a.StatusCode != 200 || a.Header.Get("Upload-Offset") != "8" {
-		t.Errorf("there is room: %s %v", a.Status, a.Header)
+	if a, body := w.ask(t, "PATCH", at, "12345678", "Upload-Offset: 0"); a.StatusCode != 204 {
+		t.Errorf("there is room: %s %s", a.Status, body)
 	}
 	if a := w.assets(t)[filepath.Base(at)]; a.Asset == nil || a.State != "working" {
 		t.Errorf("there is room: %+v", a.Asset)

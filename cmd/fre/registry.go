@@ -171,7 +171,7 @@ func (c registryConfig) open(ctx context.Context, log *slog.Logger, metrics prom
 	if err != nil {
 		return nil, nil, err
 	}
-	r, err := registry.Open(registry.Config{Dir: dir, Log: log, ReadOnly: c.ReadOnly, Users: users, Grace: noGrace(c.Grace), Metrics: metrics, Room: func() error { return linux.HasRoom(dir) }})
+	r, err := registry.Open(registry.Config{Dir: dir, Log: log, ReadOnly: c.ReadOnly, Users: users, Grace: noGrace(c.Grace), Metrics: metrics, Room: func() error { return linux.HasRoom(dir, 0) }})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -36,6 +36,7 @@ type disk struct {
 	torn  bool                // a line may have been written in part
 	count int                 // of lines
 	files map[string]*os.File // segments being written, by track
+	room  func(bytes int64) error
 }
 
 // entry is a line of the log.
@@ -66,6 +67,9 @@ func (d *disk) path(track string, number int64) string {
 
 // write appends a part to a segment's file, which the first one creates.
 func (d *disk) write(track string, number, offset int64, b []byte) (err error) {
+	if err := d.room(int64(len(b))); err != nil {
+		return err
+	}
 	f := d.files[track]
 	if offset == 0 {
 		if f != nil {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
@@ -280,6 +282,61 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
+// TestRoom: a part that finds too little room on the disk is not written, its publisher is told
+// so, and what there is stays served; once there is room, the stream goes on.
+func TestRoom(t *testing.T) {
+	dir := t.TempDir()
+	s, c := newStream(t, dir, time.Minute)
+	if err := s.Begin(testTracks); err != nil {
+		t.Fatal(err)
+	}
+	feedSeconds(t, s, c, 0, 10)
+	_, _, before, _ := told(t, s, "v0")
+	size := func() (all int64) {
+		t.Helper()
+		files, err := filepath.Glob(filepath.Join(dir, "*.m4s"))
+		for _, f := range files {
+			info, failed := os.Stat(f)
+			if err = errors.Join(err, failed); failed == nil {
+				all += info.Size()
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	stored := size()
+	s.disk.room = func(bytes int64) error {
+		if bytes <= 0 {
+			t.Errorf("room for %d bytes is asked for", bytes)
+		}
+		return unix.ENOSPC
+	}
+	var err error
+	for n := 250; n < 400 && err == nil; n++ {
+		err = s.Write(0, Sample{Decode: int64(n) * 3600, Key: n%25 == 0, Data: []byte{0, 0, 0, 1, byte(n)}})
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("without room: %v", err)
+	}
+	s.End()
+	if now := size(); now != stored {
+		t.Errorf("%d bytes were written", now-stored)
+	}
+	if _, _, after, _ := told(t, s, "v0"); !strings.HasPrefix(strings.Join(after, "\n"), strings.Join(before, "\n")) {
+		t.Errorf("%q is left of %q", after, before)
+	}
+	s.disk.room = anyRoom
+	if err := s.Begin(testTracks); err != nil {
+		t.Fatal(err)
+	}
+	feedSeconds(t, s, c, 400, 10)
+	for _, track := range []string{"v0", "a0"} {
+		rules(t, s, get(t, s, "hls/"+track+".m3u8", "").text.plain)
+	}
+}
+
 // TestClockSet: a machine's clock that is set, while a stream goes on or between two runs,
 // neither stops its publisher nor its window, and its dates go on.
 func TestClockSet(t *testing.T) {
@@ -381,7 +438,7 @@ func FuzzLog(f *testing.F) {
 		}
 		reopen := func() {
 			t.Helper()
-			if s, err = resume(&disk{dir: dir}, "x", "id", c.now().Add(-5*time.Second), time.Minute, c.wall(), c.tick); err != nil {
+			if s, err = resume(&disk{dir: dir, room: anyRoom}, "x", "id", c.now().Add(-5*time.Second), time.Minute, c.wall(), c.tick); err != nil {
 				t.Fatal(err)
 			}
 		}

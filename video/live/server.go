@@ -34,6 +34,10 @@ type Config struct {
 	// Check takes the signature from a path below a stream's; nil: whoever asks is answered.
 	Check func(name string, path []byte) (rest []byte, problem string)
 	Now   func() time.Time // default time.Now
+
+	// Room is called before a server writes so many bytes of a segment. Its error, such as ENOSPC,
+	// refuses them and sends the publisher away. Nil: it writes until the disk is full.
+	Room func(bytes int64) error
 }
 
 // The errors of the API; fs.ErrNotExist where there is no such stream.
@@ -87,6 +91,9 @@ type Server struct {
 func Open(cfg Config) (*Server, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.Room == nil {
+		cfg.Room = func(int64) error { return nil }
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
@@ -156,7 +163,7 @@ func (v *Server) Close() error {
 
 // open opens a stream whose directory is there, and begins its loop.
 func (v *Server) open(r record) (*channel, error) {
-	d := &disk{dir: filepath.Join(v.cfg.Dir, r.Name)}
+	d := &disk{dir: filepath.Join(v.cfg.Dir, r.Name), room: v.cfg.Room}
 	now := v.cfg.Now()
 	tick := func() time.Duration { return v.cfg.Now().Sub(now) } // by the monotonic clock
 	began := r.Created.Add(-time.Second)                         // dash-mpd cannot write times within the first second

@@ -58,9 +58,12 @@ func newStream(t testing.TB, dir string, window time.Duration) (*Stream, *clock)
 	return openStream(t, dir, window, c), c
 }
 
+// anyRoom is a disk that is never full.
+func anyRoom(int64) error { return nil }
+
 func openStream(t testing.TB, dir string, window time.Duration, c *clock) *Stream {
 	t.Helper()
-	s, err := resume(&disk{dir: dir}, "x", "id", time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), window, c.wall(), c.tick)
+	s, err := resume(&disk{dir: dir, room: anyRoom}, "x", "id", time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), window, c.wall(), c.tick)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,15 +37,14 @@ func (w *work) publish(name, job string, at, size int64) error {
 		return err
 	}
 	return write(w.library.Path(w.id, name), func(to *os.File) error {
-		_, err := io.CopyN(to, from, size) // by the kernel
-		return err
+		return w.copy(to, from, size)
 	})
 }
 
 // assemble writes a rendition's file out of its parts in turn, and fills in what it is made
 // of. All parts have the same initialisation segment.
 func (w *work) assemble(r *asset.Rendition, parts []part) error {
-	err := write(w.library.Path(w.id, r.Name+".mp4"), func(to *os.File) error { return join(to, r, parts) })
+	err := write(w.library.Path(w.id, r.Name+".mp4"), func(to *os.File) error { return w.join(to, r, parts) })
 	if err == nil && len(r.Segments) == 0 {
 		err = errors.New("nothing of it could be decoded")
 	}
@@ -56,7 +55,7 @@ func (w *work) assemble(r *asset.Rendition, parts []part) error {
 	return nil
 }
 
-func join(to *os.File, r *asset.Rendition, parts []part) error {
+func (s *Service) join(to *os.File, r *asset.Rendition, parts []part) error {
 	var init []byte
 	var end int64 // of what is written
 	var read fragmentReader
@@ -94,24 +93,24 @@ func join(to *os.File, r *asset.Rendition, parts []part) error {
 			}
 			at += int64(p.made.Init)
 			for _, n := range p.made.Segments {
-				s, err := read.fragment(from, at, int64(n))
+				part, err := read.fragment(from, at, int64(n))
 				if err != nil {
 					return fmt.Errorf("segment %d: %w", len(r.Segments)+1, err)
 				}
-				if s.Offset = asset.Place(end, s.Size); s.Offset > end {
-					if _, err := to.Write(asset.AppendFree(nil, s.Offset-end)); err != nil {
+				if part.Offset = asset.Place(end, part.Size); part.Offset > end {
+					if _, err := to.Write(asset.AppendFree(nil, part.Offset-end)); err != nil {
 						return err
 					}
 				}
 				if _, err := from.Seek(at, io.SeekStart); err != nil {
 					return err
 				}
-				if _, err := io.CopyN(to, from, s.Size); err != nil { // by the kernel
+				if err := s.copy(to, from, part.Size); err != nil {
 					return err
 				}
-				r.Segments = append(r.Segments, s)
-				at += s.Size
-				end = s.Offset + s.Size
+				r.Segments = append(r.Segments, part)
+				at += part.Size
+				end = part.Offset + part.Size
 			}
 			return nil
 		}(); err != nil {

@@ -132,7 +132,7 @@ func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*chunked, erro
 			for i := range head.Rungs {
 				size += bytesOf(&head.Rungs[i])
 			}
-			return keep(path, head, rest, size)
+			return w.keep(path, head, rest, size)
 		})
 	}
 	err := ask()
@@ -141,7 +141,7 @@ func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*chunked, erro
 		*head = chunked{Lost: words}
 		q.Blank, q.To = true, min(q.To, int(math.Round(a.Source.Duration/p.Seconds(1))))
 		if q.To <= q.From {
-			err = keep(path, head, nil, 0)
+			err = w.keep(path, head, nil, 0)
 		} else {
 			err = ask()
 		}

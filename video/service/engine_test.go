@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -253,6 +254,27 @@ func (w *world) add(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return a.ID
+}
+
+// tus takes uploads in, and returns what asks it: header has names and values in turn.
+func (w *world) tus(t *testing.T) (ask func(method, path string, body []byte, header ...string) *httptest.ResponseRecorder) {
+	t.Helper()
+	handler, err := w.uploads(t.TempDir(), w.cfg.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler = http.StripPrefix("/v1/uploads/", handler)
+	return func(method, path string, body []byte, header ...string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), method, path, bytes.NewReader(body))
+		r.Header.Set("Tus-Resumable", "1.0.0")
+		r.Header.Set("Content-Type", "application/offset+octet-stream")
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		a := httptest.NewRecorder()
+		handler.ServeHTTP(a, r)
+		return a
+	}
 }
 
 // until waits for an asset to be so, nil where it is gone.

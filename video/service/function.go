@@ -312,7 +312,7 @@ const mostAnswer = 2 << 30
 
 // keep writes an answer's head and the size bytes that follow it to a file, which is whole or
 // not there: the head as a line of JSON.
-func keep(path string, head any, rest io.Reader, size int64) (err error) {
+func (s *Service) keep(path string, head any, rest io.Reader, size int64) (err error) {
 	if size < 0 || size > mostAnswer {
 		return &brokenError{fmt.Sprintf("the transcoder announces %d bytes", size)}
 	}
@@ -325,8 +325,8 @@ func keep(path string, head any, rest io.Reader, size int64) (err error) {
 	}
 	return write(path, func(f *os.File) error {
 		_, err := f.Write(append(line, '\n'))
-		if err == nil && size > 0 {
-			_, err = io.CopyN(f, rest, size)
+		if err == nil {
+			err = s.copy(f, rest, size)
 		}
 		return err
 	})

@@ -45,7 +45,11 @@ type Config struct {
 	Codec        string        // of media.Codecs, of assets that name none; default H.264
 	MostDuration time.Duration // of a video; default 12 hours
 	MostBytes    int64         // of a source; default 50 GiB
-	JobTimeout   time.Duration // of a job, which is done three times at most, of one that goes through all of a source for each hour of it; default 5 minutes
+	// Room is called before the service writes so many bytes of a source, or of what is made of
+	// it. Its error, such as ENOSPC, refuses them. Nil: the service writes until the disk is full.
+	Room func(bytes int64) error
+
+	JobTimeout time.Duration // of a job, which is done three times at most, of one that goes through all of a source for each hour of it; default 5 minutes
 }
 
 // Service works on assets. Its methods may be called from several goroutines.
@@ -180,8 +184,10 @@ func (s *Service) Add(ctx context.Context, order Order, r io.Reader) (*asset.Ass
 		if err != nil {
 			return err
 		}
-		n, err := io.Copy(f, io.LimitReader(r, s.cfg.MostBytes+1))
-		if err == nil && n > s.cfg.MostBytes {
+		err = s.copy(f, r, s.cfg.MostBytes+1)
+		if errors.Is(err, io.EOF) {
+			err = nil
+		} else if err == nil {
 			err = fmt.Errorf("%w: %d bytes at most", ErrTooLarge, s.cfg.MostBytes)
 		}
 		return errors.Join(err, f.Close())
@@ -196,6 +202,33 @@ func (s *Service) Add(ctx context.Context, order Order, r io.Reader) (*asset.Ass
 		return nil, errors.Join(err, s.library.Remove(id))
 	}
 	return a, nil
+}
+
+// roomPiece is how many bytes are written before the disk's room is looked at again.
+const roomPiece = 1 << 20
+
+// room returns an error if the service may not write so many bytes.
+func (s *Service) room(bytes int64) error {
+	if s.cfg.Room == nil {
+		return nil
+	}
+	return s.cfg.Room(bytes)
+}
+
+// copy copies n bytes, from file to file by the kernel, as long as there is room for them.
+// io.EOF where there are fewer.
+func (s *Service) copy(to io.Writer, from io.Reader, n int64) error {
+	for n > 0 {
+		piece := min(n, roomPiece)
+		if err := s.room(piece); err != nil {
+			return err
+		}
+		if _, err := io.CopyN(to, from, piece); err != nil {
+			return err
+		}
+		n -= piece
+	}
+	return nil
 }
 
 // Expect makes an asset of a video that is being uploaded to [Service.SourcePath]; Uploaded

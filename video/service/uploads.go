@@ -37,7 +37,7 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 		return nil, err
 	}
 	composer := handler.NewStoreComposer()
-	store := &uploadStore{FileStore: filestore.New(dir), most: s.cfg.MostBytes, discard: func(id string) error { return s.discard(dir, id) }}
+	store := &uploadStore{FileStore: filestore.New(dir), most: s.cfg.MostBytes, room: s.room, discard: func(id string) error { return s.discard(dir, id) }}
 	composer.UseCore(store)
 	composer.UseTerminater(store)
 	composer.UseLengthDeferrer(store)
@@ -55,7 +55,7 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(ErrEmpty)
 			}
 			id := asset.NewID()
-			if err := room(dir, e.Upload.Size); err != nil {
+			if err := s.room(e.Upload.Size); err != nil {
 				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)
 			}
 			if err := s.Expect(id, order, e.Upload.Size); err != nil {

@@ -5,23 +5,22 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 
 	"github.com/tus/tusd/v2/pkg/filestore"
 	"github.com/tus/tusd/v2/pkg/handler"
-	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
 )
 
 // uploadStore keeps uploads in files. Beyond filestore it takes no more bytes than were
-// announced or are allowed, whatever lengths a request claims, tells of a full disk as such,
-// and leaves nothing of an upload that could not be begun.
+// announced or are allowed, whatever lengths a request claims, nor than there is room for, tells
+// of a full disk as such, and leaves nothing of an upload that could not be begun.
 type uploadStore struct {
 	filestore.FileStore
 	most    int64 // bytes of an upload
+	room    func(bytes int64) error
 	discard func(id string) error
 }
 
@@ -29,6 +28,7 @@ type uploadStore struct {
 type upload struct {
 	handler.Upload
 	most int64
+	room func(bytes int64) error
 }
 
 // NewUpload begins one.
@@ -37,7 +37,7 @@ func (s *uploadStore) NewUpload(ctx context.Context, info handler.FileInfo) (han
 	if err != nil {
 		return nil, tusError(errors.Join(err, s.discard(info.ID)))
 	}
-	return &upload{u, s.most}, nil
+	return &upload{u, s.most, s.room}, nil
 }
 
 // GetUpload is one that was begun.
@@ -46,7 +46,7 @@ func (s *uploadStore) GetUpload(ctx context.Context, id string) (handler.Upload,
 	if err != nil {
 		return nil, err
 	}
-	return &upload{u, s.most}, nil
+	return &upload{u, s.most, s.room}, nil
 }
 
 // AsTerminatableUpload is for handler.TerminaterDataStore.
@@ -76,28 +76,25 @@ func (u *upload) WriteChunk(ctx context.Context, offset int64, src io.Reader) (i
 	if !info.SizeIsDeferred {
 		most = min(most, info.Size)
 	}
-	n, err := u.Upload.WriteChunk(ctx, offset, io.LimitReader(src, most-offset))
-	if err != nil {
-		return n, tusError(err)
-	}
-	if offset+n == most {
-		if more, _ := io.ReadFull(src, make([]byte, 1)); more > 0 {
-			return n, handler.ErrSizeExceeded
+	begin := offset
+	for offset < most {
+		piece := min(most-offset, roomPiece)
+		if err := u.room(piece); err != nil {
+			return offset - begin, tusError(err)
+		}
+		n, err := u.Upload.WriteChunk(ctx, offset, io.LimitReader(src, piece))
+		offset += n
+		if err != nil {
+			return offset - begin, tusError(err)
+		}
+		if n < piece {
+			return offset - begin, nil
 		}
 	}
-	return n, nil
-}
-
-// room says whether a file of so many bytes has room on the disk of dir.
-func room(dir string, size int64) error {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(dir, &disk); err != nil {
-		return fmt.Errorf("statfs %s: %w", dir, err)
+	if more, _ := io.ReadFull(src, make([]byte, 1)); more > 0 {
+		return offset - begin, handler.ErrSizeExceeded
 	}
-	if free := int64(disk.Bavail) * disk.Bsize; size > free {
-		return fmt.Errorf("%w: %d bytes are to come, %d are free", unix.ENOSPC, size, free)
-	}
-	return nil
+	return offset - begin, nil
 }
 
 // tusError is an error as tus's handler tells it.

@@ -41,6 +41,9 @@ type work struct {
 
 // run makes the asset. Its error is why the asset has failed, unless ctx has ended.
 func (w *work) run(ctx context.Context) error {
+	if err := w.room(0); err != nil { // before anything is made that could not be kept
+		return err
+	}
 	if err := try(ctx, w.log, func() error { return w.give(ctx) }); err != nil {
 		return err
 	}
@@ -406,11 +409,11 @@ func (w *work) sound(ctx context.Context, a *asset.Asset, i, stream int) (*sound
 			if err := checkMade(&made.Made, 1, mostSegments(q.Most, q.Segment)); err != nil {
 				return err
 			}
-			return keep(file, made, rest, bytesOf(&made.Made))
+			return w.keep(file, made, rest, bytesOf(&made.Made))
 		})
 		if words := lost(err); words != "" && (a.Plan.Video >= 0 || len(a.Plan.Audio) > 1) {
 			*made = sounded{Lost: words}
-			err = keep(file, made, nil, 0)
+			err = w.keep(file, made, nil, 0)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the sound of stream %d: %w", stream, err)
@@ -434,11 +437,11 @@ func (w *work) text(ctx context.Context, a *asset.Asset, i, stream int) (*texted
 				return err
 			}
 			made.Size = int64(len(b))
-			return keep(file, made, bytes.NewReader(b), made.Size)
+			return w.keep(file, made, bytes.NewReader(b), made.Size)
 		})
 		if words := lost(err); words != "" {
 			*made = texted{Lost: words}
-			err = keep(file, made, nil, 0)
+			err = w.keep(file, made, nil, 0)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the subtitles of stream %d: %w", stream, err)
@@ -462,11 +465,11 @@ func (w *work) thumbs(ctx context.Context, a *asset.Asset) (*drawn, error) {
 			for _, n := range made.Sheets.Sheets {
 				size += int64(n)
 			}
-			return keep(file, made, rest, size)
+			return w.keep(file, made, rest, size)
 		})
 		if words := lost(err); words != "" {
 			*made = drawn{Lost: words}
-			err = keep(file, made, nil, 0)
+			err = w.keep(file, made, nil, 0)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the thumbnails: %w", err)

@@ -12,8 +12,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -207,6 +209,131 @@ func TestRemoveFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a := w.done(t, id); a.State != asset.Ready {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestRoom: whoever writes a source, or what is made of one, stops where the disk has only its
+// reserve left, and goes on once there is more.
+func TestRoom(t *testing.T) {
+	var most atomic.Int64 // bytes that there is room for
+	most.Store(1 << 40)
+	asked := func(bytes int64) error {
+		if bytes > most.Load() || most.Load() == 0 {
+			return unix.ENOSPC
+		}
+		most.Add(-bytes)
+		return nil
+	}
+	w := newWorld(t, t.TempDir(), Config{Slots: 1, Room: asked})
+	source := film(t, "in.mp4", "160x120", "60")
+	body, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := append(body, make([]byte, 4*roomPiece)...) // MP4 allows zeros at its end
+	ask := w.tus(t)
+	size := strconv.Itoa(len(large))
+
+	// A body, and an upload as it is announced.
+	most.Store(2 * roomPiece)
+	if _, err := w.Add(t.Context(), Order{Name: "a"}, bytes.NewReader(large)); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("a body without room: %v", err)
+	}
+	if a := ask("POST", "/v1/uploads/", nil, "Upload-Length", size); a.Code != 507 {
+		t.Errorf("an upload without room: %d %s", a.Code, a.Body)
+	}
+	if all := w.library.List(); len(all) > 0 {
+		t.Errorf("left: %+v", all)
+	}
+
+	// An upload on its way.
+	most.Store(1 << 40)
+	a := ask("POST", "/v1/uploads/", nil, "Upload-Length", size)
+	if a.Code != 201 {
+		t.Fatalf("%d %s", a.Code, a.Body)
+	}
+	id := filepath.Base(a.Header().Get("Location"))
+	most.Store(2 * roomPiece)
+	if a := ask("PATCH", "/v1/uploads/"+id, large, "Upload-Offset", "0"); a.Code != 507 {
+		t.Errorf("a piece without room: %d %s", a.Code, a.Body)
+	}
+	if info, err := os.Stat(w.SourcePath(id)); err != nil || info.Size() != 2*roomPiece {
+		t.Errorf("%v, %v; want the two pieces that had room", info, err)
+	}
+
+	// The work: what is answered to a job cannot be kept. It waits, and asks for nothing meanwhile
+	// that it could not keep either.
+	most.Store(1 << 40)
+	first := make(chan string, 1)
+	w.engine.meets(func(_ context.Context, job string) error {
+		if job != "PUT" && job != "/probe" {
+			select {
+			case first <- job:
+				most.Store(0)
+			default:
+			}
+		}
+		return nil
+	})
+	if a := ask("PATCH", "/v1/uploads/"+id, large[2*roomPiece:], "Upload-Offset", strconv.Itoa(2*roomPiece)); a.Code != 204 {
+		t.Fatalf("%d %s", a.Code, a.Body)
+	}
+	w.until(t, id, func(a *asset.Asset) bool {
+		return a.Jobs != nil && strings.Contains(a.Jobs.Waits, "no room on the disk")
+	})
+	if kept, err := filepath.Glob(w.library.Path(id, jobsDir, "*")); err != nil || len(kept) > 0 {
+		t.Errorf("kept without room: %v, %v", kept, err)
+	}
+	most.Store(1 << 40)
+	made := w.done(t, id)
+	if made.State != asset.Ready || made.Duration != 60 || len(made.Warnings) > 0 {
+		t.Fatalf("%+v", made)
+	}
+	if job := <-first; w.engine.times(job) != 2 {
+		t.Errorf("%s was asked for %d times, want once without room and once with it", job, w.engine.times(job))
+	}
+	published := int64(0)
+	for name := range strings.FieldsSeq(w.left(t, id)) {
+		if name != "asset.json" && name != sourceFile {
+			info, err := os.Stat(w.library.Path(id, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			published += info.Size()
+		}
+	}
+	if asked := 1<<40 - most.Load(); 2*asked < 3*published { // each byte is kept with its job first
+		t.Errorf("room for %d bytes was asked for, and %d were published", asked, published)
+	}
+}
+
+// TestUploadEndsOnFullDisk: where the end of an upload cannot be written down, its client is told
+// so, and the end is found out by the next question once there is room.
+func TestUploadEndsOnFullDisk(t *testing.T) {
+	fretest.RequireRoot(t)
+	w := newWorld(t, t.TempDir(), Config{})
+	ask := w.tus(t)
+	a := ask("POST", "/v1/uploads/", nil, "Upload-Length", "8")
+	id := filepath.Base(a.Header().Get("Location"))
+	// The asset's record is written to the side: there, nobody can.
+	aside := w.library.Path(id, "asset.json.new")
+	if err := errors.Join(os.WriteFile(aside, nil, 0o600), unix.Mount("/dev/full", aside, "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	if a := ask("PATCH", "/v1/uploads/"+id, []byte("no video"), "Upload-Offset", "0"); a.Code != 507 {
+		t.Errorf("the end on a full disk: %d %s", a.Code, a.Body)
+	}
+	if a := ask("HEAD", "/v1/uploads/"+id, nil); a.Code != 507 {
+		t.Errorf("on a full disk: %d", a.Code)
+	}
+	if err := unix.Unmount(aside, 0); err != nil {
+		t.Fatal(err)
+	}
+	if a := ask("HEAD", "/v1/uploads/"+id, nil); a.Code != 200 || a.Header().Get("Upload-Offset") != "8" {
+		t.Errorf("there is room: %d %v", a.Code, a.Header())
+	}
+	if a := w.done(t, id); a.State != asset.Failed || !strings.Contains(a.Error, "is text") {
 		t.Errorf("%+v", a)
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"syscall"
 
 	"github.com/fre-engine/fre/function"
+	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/video/media"
 	"github.com/fre-engine/fre/video/transcode"
 )
@@ -201,12 +202,15 @@ func list() (any, error) {
 // partial ends the name of a source that is not whole.
 const partial = ".part"
 
+// roomPiece is how many bytes are written before the disk's room is looked at again.
+const roomPiece = 1 << 20
+
 // errMissing is that a part of a source is to be written before those that come before it.
 var errMissing = errors.New("the parts before this one are not there: give the source again from offset 0")
 
 // write writes a part of a source of all bytes, and returns where the part ends. The one at 0
 // begins it; the others follow in turn, else it is errMissing: a source has no holes. With the
-// last one it gets its name, once it is on the disk.
+// last one it gets its name, once it is on the disk. ENOSPC where the disk has its reserve left.
 func write(path string, offset, all int64, body io.Reader) (end int64, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return 0, err
@@ -226,8 +230,18 @@ func write(path string, offset, all int64, body io.Reader) (end int64, err error
 	if info, err := f.Stat(); err != nil || info.Size() < offset {
 		return 0, cmp.Or(err, errMissing)
 	}
-	n, err := io.Copy(io.NewOffsetWriter(f, offset), io.LimitReader(body, all-offset))
-	if end = offset + n; err != nil || end < all {
+	end = offset
+	for to := io.NewOffsetWriter(f, offset); end < all && err == nil; {
+		piece := min(all-end, roomPiece)
+		if err = linux.HasRoom(filepath.Dir(path), piece); err == nil {
+			piece, err = io.CopyN(to, body, piece)
+			end += piece
+		}
+	}
+	if errors.Is(err, io.EOF) { // of the body; others follow
+		return end, nil
+	}
+	if err != nil {
 		return end, err
 	}
 	if err := errors.Join(f.Truncate(all), f.Sync()); err != nil {

@@ -8,6 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/linux"
 )
 
 // TestWriteInTurn: a source gets its name only with all of its bytes: a part whose
@@ -40,5 +45,41 @@ func TestWriteInTurn(t *testing.T) {
 	put(4, nil)
 	if b, err := os.ReadFile(path); err != nil || !bytes.Equal(b, []byte(whole)) {
 		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// TestWriteLeavesRoom: no more of a source is written than leaves the disk its reserve, and it
+// goes on once there is room.
+func TestWriteLeavesRoom(t *testing.T) {
+	fretest.RequireRoot(t)
+	disk := t.TempDir()
+	if err := unix.Mount("fre-video-test", disk, "tmpfs", 0, "size=20m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	filler, path := filepath.Join(disk, "filler"), filepath.Join(disk, "sources", "a")
+	if err := os.WriteFile(filler, make([]byte, 10<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	whole := bytes.Repeat([]byte("0123456789abcdef"), 1<<20)
+	end, err := write(path, 0, int64(len(whole)), bytes.NewReader(whole))
+	if !errors.Is(err, unix.ENOSPC) || end == 0 || end == int64(len(whole)) {
+		t.Fatalf("%d bytes, %v", end, err)
+	}
+	if err := linux.HasRoom(disk, 0); err != nil {
+		t.Error(err)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if end, err = write(path, end, int64(len(whole)), bytes.NewReader(whole[end:])); err != nil || end != int64(len(whole)) {
+		t.Errorf("%d bytes, %v", end, err)
+	}
+	if b, err := os.ReadFile(path); err != nil || !bytes.Equal(b, whole) {
+		t.Errorf("%d bytes are there, %v", len(b), err)
 	}
 }
