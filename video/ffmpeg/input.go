@@ -241,6 +241,15 @@ func (in *Input) Duration() float64 {
 	return float64(in.c.duration) / C.AV_TIME_BASE
 }
 
+// Promised is the Duration if a header or an index says so, which the file may have been cut
+// behind; 0 if it was found out by what is there.
+func (in *Input) Promised() float64 {
+	if in.c.duration_estimation_method != C.AVFMT_DURATION_FROM_STREAM {
+		return 0
+	}
+	return in.Duration()
+}
+
 // BitRate of all of it, in bits each second; 0 if it is not known.
 func (in *Input) BitRate() int64 { return int64(in.c.bit_rate) }
 

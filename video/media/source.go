@@ -7,9 +7,10 @@ type Source struct {
 	Offset   float64  `json:"offset"`             // when it begins, in its own time
 	BitRate  int64    `json:"bit_rate,omitempty"` // bits each second
 	Streams  []Stream `json:"streams"`
-	Joins    int      `json:"joins,omitempty"`  // how often its times jump: what follows is joined to what is before
-	Picture  int      `json:"picture"`          // index of the stream of pictures that is taken; -1: there is none
-	Unseen   string   `json:"unseen,omitempty"` // why none is taken though there are some
+	Missing  float64  `json:"missing,omitempty"` // seconds at the end that the container announces and the file does not have: it was cut off
+	Joins    int      `json:"joins,omitempty"`   // how often its times jump: what follows is joined to what is before
+	Picture  int      `json:"picture"`           // index of the stream of pictures that is taken; -1: there is none
+	Unseen   string   `json:"unseen,omitempty"`  // why none is taken though there are some
 }
 
 // Stream is one of a [Source].

@@ -248,6 +248,9 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	w.all.Store(int64(estimate + len(p.Audio) + len(p.Text) + thumbs + 1))
 	w.library.Progress(w.id, &asset.Jobs{All: int(w.all.Load())})
 
+	if missing := a.Source.Missing; missing > 0 {
+		w.warn("the file was cut off: it ends %.0f seconds before it says: send all of it", missing)
+	}
 	if n := a.Source.Joins; n > 0 {
 		w.warn("its clock jumps (%d times): what follows is joined to what comes before, without a gap", n)
 	}

@@ -213,6 +213,25 @@ func TestRemoveFails(t *testing.T) {
 	}
 }
 
+// TestCutOff: of a source that is cut off, what is there is served, and its owner is told what is
+// not.
+func TestCutOff(t *testing.T) {
+	w := newWorld(t, t.TempDir(), Config{})
+	whole := clip(t, "in.mp4", "-f lavfi -i testsrc2=size=160x120:rate=10:duration=20 -f lavfi -i sine=duration=20 -c:v libx264 -preset ultrafast -g 20 -c:a aac -movflags faststart")
+	b, err := os.ReadFile(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	half := filepath.Join(t.TempDir(), "half.mp4")
+	if err := os.WriteFile(half, b[:len(b)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := w.done(t, w.add(t, half))
+	if a.State != asset.Ready || a.Duration < 5 || a.Duration > 15 || len(a.Warnings) != 1 || !strings.HasPrefix(a.Warnings[0], "the file was cut off: it ends ") {
+		t.Errorf("%+v", a)
+	}
+}
+
 // TestRoom: whoever writes a source, or what is made of one, stops where the disk has only its
 // reserve left, and goes on once there is more.
 func TestRoom(t *testing.T) {

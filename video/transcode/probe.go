@@ -1,9 +1,11 @@
 package transcode
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"math"
+	"os"
 	"slices"
 	"strings"
 
@@ -59,7 +61,7 @@ func Probe(path string, most float64) (*media.Source, error) {
 		s.Offset = begins
 	}
 	s.Picture, s.Unseen = picture(path, in, s)
-	if err := joins(in, s); err != nil {
+	if err := through(path, in, s, most); err != nil {
 		return nil, err
 	}
 	if long := in.Duration(); s.Joins == 0 && most > 0 && long > most {
@@ -70,26 +72,108 @@ func Probe(path string, most float64) (*media.Source, error) {
 	return s, nil
 }
 
-// joins goes through all of the file and notes how often its times jump, and where it ends
-// then.
-func joins(in *ffmpeg.Input, s *media.Source) error {
+// mostShort is how many seconds a file may end before its container says.
+const mostShort = 1
+
+// span is how far the packets of a stream go, in seconds.
+type span struct {
+	last   float64 // packet's time
+	length float64 // of that; 0 if nobody says it
+	step   float64 // the longest from one to the next
+}
+
+func (s *span) add(at, length float64) {
+	if at >= s.last {
+		s.last, s.length, s.step = at, length, max(s.step, at-s.last)
+	}
+}
+
+// end is when the last packet ends: if nobody says it, as long after it as another came after one,
+// or at a time that nobody knows, infinite.
+func (s *span) end(of ffmpeg.Stream) float64 {
+	length := s.length
+	if length <= 0 {
+		length = s.step
+	}
+	if length <= 0 && !of.Cover && (of.Kind == ffmpeg.Video || of.Kind == ffmpeg.Audio) {
+		return math.Inf(1)
+	}
+	return s.last + length
+}
+
+// through goes through all of the file and notes how often its times jump, and where it ends if
+// they do, or else how much is missing of what its container announces. Nobody believes one that
+// announces more than most seconds.
+func through(path string, in *ffmpeg.Input, s *media.Source, most float64) error {
 	r := &reading{in: in, packet: ffmpeg.NewPacket(), clock: newTimeline(in)}
 	defer r.packet.Close()
+	first, spans := math.Inf(1), map[int]*span{}
 	for {
 		if err := r.any(); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			return err
 		}
+		r.stream = in.Streams()[r.packet.Stream()]
+		if at, ok := r.at(); ok {
+			first = min(first, at)
+			n := r.stream.Index
+			if spans[n] == nil {
+				spans[n] = &span{last: at}
+			}
+			spans[n].add(at, float64(r.packet.Duration())*r.stream.TimeBase.Float())
+		}
 	}
 	if s.Joins = r.clock.joins; s.Joins == 0 {
-		return nil
+		end := math.Inf(-1)
+		for n, of := range spans {
+			end = max(end, of.end(in.Streams()[n]))
+		}
+		if math.IsInf(end, 0) {
+			return nil
+		}
+		missing, err := missingOfRIFF(path)
+		missing *= end - first
+		if promised := believed(in.Promised()); most == 0 || promised <= most {
+			// Some containers count from the source's beginning, others from zero.
+			missing = max(missing, promised-max(end, end-first))
+		}
+		if missing > mostShort {
+			s.Missing = missing
+		}
+		return err
 	}
 	s.Duration = believed(float64(r.clock.latest)/second - s.Offset)
 	for i, b := range r.clock.due {
 		s.Streams[i].Duration = believed(float64(b.due)/second - s.Offset)
 	}
 	return nil
+}
+
+// missingOfRIFF returns how many bytes a file of RIFF (AVI, WAV) announces for each that it has
+// beyond those that it has; 0 if there are no more, if it is none, or does not know.
+//
+//	"RIFF" | bytes that follow, little-endian | …
+//	4        4
+func missingOfRIFF(path string) (float64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	var head [8]byte
+	if _, err := io.ReadFull(f, head[:]); err != nil || string(head[:4]) != "RIFF" {
+		return 0, nil
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	announced := binary.LittleEndian.Uint32(head[4:])
+	if announced >= math.MaxInt32-1<<16 { // as those have who write to a pipe
+		return 0, nil
+	}
+	return max(0, float64(announced)/float64(info.Size()-8)-1), nil
 }
 
 // mostTried is of how many streams a picture is decoded to find one.

@@ -39,8 +39,10 @@ func kindOf(head []byte, said *ffmpeg.Error) string {
 	switch {
 	case len(head) == 0:
 		return "the file is empty"
-	case strings.HasPrefix(kind, "image/") || strings.Contains(said.Log, "_pipe]"):
+	case strings.HasPrefix(kind, "image/") || strings.Contains(said.Log, "_pipe]") || isTarga(head):
 		return "the file is a still picture, no video"
+	case kind == "audio/midi":
+		return "the file has notes, no sound"
 	case strings.Contains(said.Log, "not on whitelist") || strings.Contains(said.Log, "of this format are not read"):
 		return "files of this format are not taken"
 	case len(bytes.Trim(head, "\x00")) == 0:
@@ -55,6 +57,21 @@ func kindOf(head []byte, said *ffmpeg.Error) string {
 		return "the file is " + kind + ", no video"
 	}
 	return "the file is of no format that is known here"
+}
+
+// isTarga says whether a file's first bytes are the header of a picture in Truevision's TGA 2.0
+// (C.1 to C.5), which has no magic number:
+//
+//	length of the id | colour map: 0, 1 | type | map: first, length, bits | x, y, width, height | bits | descriptor
+//	1                  1                  1      2      2       1      2  2  2      2        1      1
+func isTarga(b []byte) bool {
+	if len(b) < 18 || b[1] > 1 || b[17]>>6 != 0 {
+		return false
+	}
+	mapped := b[2] == 1 || b[2] == 9
+	kind := mapped || b[2] == 2 || b[2] == 3 || b[2] == 10 || b[2] == 11
+	sizes := func(bits byte) bool { return bits == 8 || bits == 15 || bits == 16 || bits == 24 || bits == 32 }
+	return kind && mapped == (b[1] == 1) && (b[1] == 0 || sizes(b[7])) && b[12]|b[13] != 0 && b[14]|b[15] != 0 && sizes(b[16])
 }
 
 // isText says whether bytes are text: UTF-8, whose last letter may be cut off, or UTF-16 with

@@ -22,8 +22,8 @@ func TestUnread(t *testing.T) {
 		}
 		return b
 	}
-	still := func(name string) []byte {
-		b, err := os.ReadFile(clip(t, name, strings.Fields("-f lavfi -i testsrc2=size=64x64 -frames:v 1")...))
+	still := func(name string, args ...string) []byte {
+		b, err := os.ReadFile(clip(t, name, append(strings.Fields("-f lavfi -i testsrc2=size=64x64 -frames:v 1"), args...)...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,6 +53,10 @@ func TestUnread(t *testing.T) {
 		{"a document", append([]byte("%PDF-1.7\n"), bytes.Repeat([]byte{7, 200, 13, 0, 255}, 4000)...), "is application/pdf"},
 		{"a photograph", still("still.jpg"), "is a still picture"},
 		{"a drawing", still("still.bmp"), "is a still picture"},
+		{"a drawing without a magic number", still("still.tga"), "is a still picture"},
+		{"one in grey", still("grey.tga", "-pix_fmt", "gray"), "is a still picture"},
+		{"one with a palette, not packed", still("palette.tga", "-pix_fmt", "pal8", "-rle", "0"), "is a still picture"},
+		{"notes", append([]byte("MThd\x00\x00\x00\x06\x00\x01\x00\x02\x01\xe0MTrk"), bytes.Repeat([]byte{0, 0x90, 60, 100}, 100)...), "has notes"},
 		{"noise", bytes.Repeat([]byte{0x80, 1, 0xfe, 3, 0x91, 0}, 4000), "of no format that is known"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
