@@ -199,6 +199,7 @@ func TestVideo(t *testing.T) {
 	w := newWorld(t)
 	t.Run("uploads", w.uploads)
 	t.Run("page", w.page)
+	t.Run("colours", w.colours)
 	t.Run("codecs", w.codecs)
 	t.Run("players", w.players)
 	t.Run("crash", w.crash)
