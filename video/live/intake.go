@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/Eyevinn/mp4ff/mp4"
@@ -97,7 +98,9 @@ func (in *intake) describeSound(config []byte, object, rate, channels int) error
 	return in.describe(&in.sounds, &Track{TimeScale: int64(rate), LiveTrack: asset.LiveTrack{Name: "a0", Kind: "audio", Codec: fmt.Sprintf("mp4a.40.%d", object), SampleRate: rate, Channels: channels}}, init)
 }
 
+// describe describes a track, by an initialisation segment with mvex behind it (RFC 8216, 3.3).
 func (in *intake) describe(to **Track, t *Track, init *mp4.InitSegment) error {
+	init.Moov.Children = append(slices.DeleteFunc(init.Moov.Children, func(b mp4.Box) bool { return b == init.Moov.Mvex }), init.Moov.Mvex)
 	var b bytes.Buffer
 	if err := init.Encode(&b); err != nil {
 		return err

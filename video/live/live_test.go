@@ -30,6 +30,7 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/fretest/stream"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/live"
 	"github.com/fre-engine/fre/video/media"
@@ -197,6 +198,13 @@ func TestRTMP(t *testing.T) {
 	w.segments(t, "studio", "v0", 3)
 	if got, err := w.Get("studio"); err != nil || got.State != asset.OnAir || len(got.Tracks) != 2 || got.Tracks[0].Width != 320 || got.Tracks[0].FrameRate != 25 || got.Tracks[1].SampleRate != 48000 || got.Publisher == "" || got.Error != "" {
 		t.Errorf("%+v %v", got, err)
+	}
+	for _, track := range []string{"v0", "a0"} {
+		at := regexp.MustCompile(`#EXT-X-MAP:URI="\.\.(/media/[^"]+)"`).FindStringSubmatch(w.get(t, "/live/studio/hls/"+track+".m3u8"))
+		if at == nil {
+			t.Fatalf("%s has no initialisation segment", track)
+		}
+		stream.CheckInit(t, track, []byte(w.get(t, "/live/studio"+at[1])))
 	}
 	var players sync.WaitGroup
 	for _, path := range []string{"/live/studio/hls/master.m3u8", "/live/studio/hls/master.m3u8", "/live/studio/dash/manifest.mpd"} {

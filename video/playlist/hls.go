@@ -12,6 +12,7 @@ package playlist
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -155,7 +156,7 @@ func Media(a *asset.Asset, r *asset.Rendition, form Form) ([]byte, error) {
 		if form == TS { // it has other time stamps
 			folder = "ts"
 		}
-		return segments(r, "", func(p *m3u8.MediaPlaylist, _ int, s asset.Segment) error {
+		return segments(r, "", 0, func(p *m3u8.MediaPlaylist, _ int, s asset.Segment) error {
 			return p.Append(fmt.Sprintf("../%s/%s.vtt", folder, r.Name), r.Seconds(s), "")
 		})
 	}
@@ -163,7 +164,7 @@ func Media(a *asset.Asset, r *asset.Rendition, form Form) ([]byte, error) {
 	if form == TS {
 		head, address = "", "../ts/%s/%d.ts"
 	}
-	return segments(r, head, func(p *m3u8.MediaPlaylist, n int, s asset.Segment) error {
+	return segments(r, head, target(a), func(p *m3u8.MediaPlaylist, n int, s asset.Segment) error {
 		err := p.Append(fmt.Sprintf(address, r.Name, n), r.Seconds(s), "")
 		if n == 1 && err == nil {
 			err = protect(p, a)
@@ -191,7 +192,7 @@ func HasKeys(a *asset.Asset, form Form) bool { return form == MP4 && a.Protectio
 
 // Keys is the playlist of a rendition's first pictures of each segment, for those who wind.
 func Keys(r *asset.Rendition) ([]byte, error) {
-	return segments(r, initialization(r), func(p *m3u8.MediaPlaylist, n int, s asset.Segment) error {
+	return segments(r, initialization(r), 0, func(p *m3u8.MediaPlaylist, n int, s asset.Segment) error {
 		p.SetIframeOnly()
 		return p.AppendSegment(&m3u8.MediaSegment{URI: fmt.Sprintf("../cmaf/%s/%d.m4s", r.Name, n), Duration: r.Seconds(s), Limit: s.Key})
 	})
@@ -200,9 +201,23 @@ func Keys(r *asset.Rendition) ([]byte, error) {
 // initialization is where a rendition's initialisation segment is.
 func initialization(r *asset.Rendition) string { return fmt.Sprintf("../cmaf/%s/init.mp4", r.Name) }
 
+// target is the target duration in seconds of all playlists of pictures and sound, which have the
+// same (RFC 8216bis, 6.2.4): that of the longest segment, rounded (4.4.3.1).
+func target(a *asset.Asset) uint {
+	longest := 0.0
+	for _, r := range a.Renditions {
+		if r.Kind != "text" {
+			for _, s := range r.Segments {
+				longest = max(longest, r.Seconds(s))
+			}
+		}
+	}
+	return uint(math.Round(longest))
+}
+
 // segments is a playlist of all segments, which add adds; head is where their initialisation
-// is, "" where they have none.
-func segments(r *asset.Rendition, head string, add func(*m3u8.MediaPlaylist, int, asset.Segment) error) ([]byte, error) {
+// is, "" where they have none. The target duration is that of its own segments, or most.
+func segments(r *asset.Rendition, head string, most uint, add func(*m3u8.MediaPlaylist, int, asset.Segment) error) ([]byte, error) {
 	p, err := m3u8.NewMediaPlaylist(0, uint(max(1, len(r.Segments))))
 	if err != nil {
 		return nil, err
@@ -218,7 +233,7 @@ func segments(r *asset.Rendition, head string, add func(*m3u8.MediaPlaylist, int
 			return nil, err
 		}
 	}
-	p.SetTargetDuration(max(1, p.TargetDuration)) // of clips of less than half a second it is 0, which players refuse
+	p.SetTargetDuration(max(1, most, p.TargetDuration)) // of clips of less than half a second it is 0, which players refuse
 	p.Close()
 	return p.Encode().Bytes(), nil
 }

@@ -139,6 +139,37 @@ func TestMainSound(t *testing.T) {
 	}
 }
 
+// TestTargetDuration: all playlists of pictures and sound have the same target duration (RFC 8216,
+// 6.2.4), that of the longest segment of any: of a clip whose sound ends later, of pictures that
+// come each ten seconds.
+func TestTargetDuration(t *testing.T) {
+	for _, tt := range []struct {
+		picture, sound, text float64 // seconds of the longest segment
+		want                 int
+	}{{3, 3.6, 10, 4}, {10, 4.01, 0, 10}, {4.004, 3.989, 4, 4}, {0.04, 0.3, 0, 1}, {0, 2.6, 7, 3}} {
+		a := &asset.Asset{Duration: 20}
+		add := func(name, kind string, seconds float64) {
+			if seconds > 0 {
+				a.Renditions = append(a.Renditions, &asset.Rendition{
+					Name: name, Kind: kind, Codec: "avc1.64001e", Width: 320, Height: 180, FrameRate: media.Fraction{Num: 25, Den: 1}, TimeScale: 90000, Init: 700,
+					Segments: []asset.Segment{{Offset: 700, Size: 1000, Duration: int64(90000 * seconds), Key: 600}, {Offset: 1700, Size: 1000, Duration: 90, Key: 600}},
+				})
+			}
+		}
+		add("v180p", "video", tt.picture)
+		add("a0", "audio", tt.sound)
+		add("t0", "text", tt.text)
+		for _, r := range a.Renditions {
+			for _, form := range []playlist.Form{playlist.MP4, playlist.TS} {
+				b, err := playlist.Media(a, r, form)
+				if want := fmt.Sprintf("#EXT-X-TARGETDURATION:%d\n", tt.want); err != nil || r.Kind != "text" && !strings.Contains(string(b), want) {
+					t.Errorf("%+v: %v, %s", tt, err, b)
+				}
+			}
+		}
+	}
+}
+
 // TestRanges: renditions with HDR stand beside those that every screen can show, and players are
 // told which are which; where there are none, nothing is said.
 func TestRanges(t *testing.T) {

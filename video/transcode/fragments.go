@@ -3,6 +3,7 @@ package transcode
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/Eyevinn/mp4ff/mp4"
 
@@ -33,8 +34,9 @@ func shifted(track *mp4.TrakBox, units int64) {
 	track.AddChild(&mp4.EdtsBox{Elst: []*mp4.ElstBox{list}, Children: []mp4.Box{list}})
 }
 
-// begin writes the initialisation segment.
+// begin writes the initialisation segment, with mvex behind the track (RFC 8216, 3.3).
 func (f *fragments) begin(init *mp4.InitSegment) error {
+	init.Moov.Children = append(slices.DeleteFunc(init.Moov.Children, func(b mp4.Box) bool { return b == init.Moov.Mvex }), init.Moov.Mvex)
 	n, err := f.add(init)
 	f.made.Init = n
 	return err

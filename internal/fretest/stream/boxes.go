@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bytes"
+	"math"
 	"testing"
 
 	"github.com/abema/go-mp4"
@@ -15,8 +16,11 @@ type track struct {
 	id           uint32
 	defaults     mp4.Trex
 
+	target   float64 // seconds, of its playlist
 	segments []segment
 	end      uint64 // decode time behind the last sample
+	edit     int64  // what the edit list takes off all times
+	shown    int64  // when the first picture or sound comes, before that
 	number   uint32 // of the last fragment
 }
 
@@ -82,6 +86,12 @@ func top(t testing.TB, b []byte) (names []string, sizes []int) {
 	return names, sizes
 }
 
+// CheckInit checks an initialisation segment of one track alone.
+func CheckInit(t testing.TB, name string, init []byte) {
+	t.Helper()
+	newTrack(t, name, init)
+}
+
 // newTrack reads an initialisation segment.
 func newTrack(t testing.TB, name string, init []byte) *track {
 	t.Helper()
@@ -93,7 +103,7 @@ func newTrack(t testing.TB, name string, init []byte) *track {
 	for _, b := range one[*mp4.Ftyp](t, init, "ftyp").CompatibleBrands {
 		brands[string(b.CompatibleBrand[:])] = true
 	}
-	if !brands["iso6"] && !brands["iso5"] && !brands["cmfc"] { // default-base-is-moof is of iso5
+	if !brands["iso6"] {
 		t.Errorf("%s: brands %v", name, brands)
 	}
 	tr := &track{
@@ -117,10 +127,42 @@ func newTrack(t testing.TB, name string, init []byte) *track {
 			}
 		}
 	}
+	tr.checkHeaders(t, init)
 	if tr.defaults.TrackID != tr.id || tr.scale == 0 {
 		t.Errorf("%s: track %d of scale %d, defaults of track %d", name, tr.id, tr.scale, tr.defaults.TrackID)
 	}
 	return tr
+}
+
+// checkHeaders checks what RFC 8216 (3.3) and CMAF (ISO/IEC 23000-19, 7.3.2 and 7.5.13) demand of
+// a track's headers: no durations, mvex last, and at most one edit, of no duration, which only
+// shifts.
+func (tr *track) checkHeaders(t testing.TB, init []byte) {
+	t.Helper()
+	movie, head := one[*mp4.Mvhd](t, init, "moov", "mvhd"), one[*mp4.Tkhd](t, init, "moov", "trak", "tkhd")
+	if movie.GetDuration() != 0 || head.GetDuration() != 0 {
+		t.Errorf("%s: the movie takes %d and its track %d; want 0", tr.name, movie.GetDuration(), head.GetDuration())
+	}
+	if extends, last := bytes.Index(init, []byte("mvex")), bytes.LastIndex(init, []byte("trak")); extends < last {
+		t.Errorf("%s: mvex is at %d, the last trak at %d", tr.name, extends, last)
+	}
+	for i, list := range boxes[*mp4.Elst](t, init, "moov", "trak", "edts", "elst") {
+		if i > 0 || len(list.Entries) != 1 || list.GetSegmentDuration(0) != 0 || list.GetMediaTime(0) < 0 || list.Entries[0].MediaRateInteger != 1 {
+			t.Errorf("%s: edit list %d is %+v", tr.name, i+1, list)
+			continue
+		}
+		tr.edit = list.GetMediaTime(0)
+	}
+}
+
+// checkStart checks that a track starts at 0: pictures at once, sound behind what its encoder put
+// before it.
+func (tr *track) checkStart(t testing.TB) {
+	t.Helper()
+	const priming = 0.1 // seconds
+	if early := tr.edit - tr.shown; tr.video && early != 0 || early < 0 || float64(early) > priming*float64(tr.scale) {
+		t.Errorf("%s: what is shown first comes at %d, and the edit list takes %d off", tr.name, tr.shown, tr.edit)
+	}
 }
 
 // add reads the next media segment.
@@ -154,6 +196,9 @@ func (tr *track) add(t testing.TB, b []byte) {
 		t.Errorf("%s: segment %d begins at %d, the one before ends at %d", tr.name, n, begin, tr.end)
 	}
 	own := segment{size: len(b)}
+	if n == 1 {
+		tr.shown = math.MaxInt64
+	}
 	at := 0 // behind the last sample, from moof on
 	for i, run := range boxes[*mp4.Trun](t, b, "moof", "traf", "trun") {
 		if i > 0 && !run.CheckFlag(1) {
@@ -192,6 +237,16 @@ func (tr *track) add(t testing.TB, b []byte) {
 				t.Errorf("%s: segment %d does not begin with a sync sample: flags %#x", tr.name, n, flags)
 			} else if !first && tr.video && flags&isNoSync == 0 && flags>>24&3 != 2 {
 				t.Errorf("%s: segment %d: sample %d depends on none, and is no first one: flags %#x", tr.name, n, j+1, flags)
+			}
+			late := int64(0)
+			if run.CheckFlag(0x800) {
+				late = run.GetSampleCompositionTimeOffset(j)
+			}
+			if late < 0 { // of which libavformat and browsers make other times
+				t.Errorf("%s: segment %d: sample %d is shown %d before it is decoded", tr.name, n, j+1, -late)
+			}
+			if n == 1 {
+				tr.shown = min(tr.shown, int64(begin+own.duration)+late)
 			}
 			if duration == 0 || size == 0 {
 				t.Errorf("%s: segment %d: sample %d takes %d and has %d bytes", tr.name, n, j+1, duration, size)

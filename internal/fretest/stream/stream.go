@@ -179,6 +179,13 @@ func checkHLS(t testing.TB, base string) map[string]*track {
 			t.Errorf("%s: %+v", m.URI, p)
 		}
 	}
+	targets := map[float64]string{}
+	for _, tr := range tracks {
+		targets[tr.target] = tr.name
+	}
+	if len(targets) > 1 { // RFC 8216, 6.2.4
+		t.Errorf("the playlists have several target durations: %v", targets)
+	}
 	for _, k := range master.Keys {
 		checkKeys(t, base+"/hls/", k.URI, tracks)
 	}
@@ -194,7 +201,7 @@ func checkMedia(t testing.TB, base, name string) *track {
 		t.Fatalf("%s: %+v", name, p)
 	}
 	tr := newTrack(t, name, get(t, base+p.Segments[0].Init.URI))
-	tr.folder = path.Dir(p.Segments[0].Init.URI)
+	tr.folder, tr.target = path.Dir(p.Segments[0].Init.URI), p.Target
 	for i, s := range p.Segments {
 		if s.Init.URI != p.Segments[0].Init.URI {
 			t.Errorf("%s: segment %d has another initialisation", name, i+1)
@@ -208,6 +215,7 @@ func checkMedia(t testing.TB, base, name string) *track {
 			t.Errorf("%s: segment %d takes %v s, and %v in its playlist", name, i+1, took, s.Duration)
 		}
 	}
+	tr.checkStart(t)
 	return tr
 }
 
