@@ -1,15 +1,14 @@
-// Package admission decides whether an engine under pressure takes on more work that
-// needs memory for bodies. What is refused is refused at once: whoever waits for
-// memory holds other things meanwhile, and makes it worse.
+// Package admission decides whether an engine short of memory accepts more work. Only work that
+// needs memory for bodies asks. A refusal is immediate: a request that waits for memory holds
+// other resources meanwhile and makes the shortage worse.
 //
 //	normal ── short of memory, or slow waits in a row ──→ degraded
 //	degraded ── after Every ──→ probing
-//	probing ── every Every: is there memory again, and did nobody wait long? ──→ recovering
-//	recovering ── every Every one step more of the work ──→ normal
+//	probing ── at a look, memory is free and no wait was slow ──→ recovering
+//	recovering ── one step more of the work at each look ──→ normal
 //	recovering ── short again ──→ degraded
 //
-// Degraded and probing, nothing is admitted that needs memory; recovering, a growing
-// part of it. Whatever needs none never asks.
+// Degraded and probing admit no work. Recovering admits a growing part.
 package admission
 
 import (
@@ -19,10 +18,10 @@ import (
 	"time"
 )
 
-// State is how a [Controller] decides.
+// State is the state of a [Controller].
 type State int
 
-// The states, in the order they follow.
+// The states, in their order.
 const (
 	Normal State = iota
 	Degraded
@@ -30,7 +29,7 @@ const (
 	Recovering
 )
 
-// States are all of them.
+// States lists all states.
 var States = []State{Normal, Degraded, Probing, Recovering}
 
 func (s State) String() string {
@@ -47,23 +46,23 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", int(s))
 }
 
-// Reason is why a Controller left Normal.
+// Reason says why a Controller left Normal.
 type Reason string
 
-// The reasons.
+// The reasons of a Controller.
 const (
-	Memory Reason = "memory" // less was free than MinFree
-	Waits  Reason = "waits"  // Waits in a row took longer than SlowWait
+	Memory Reason = "memory" // less than MinFree was free
+	Waits  Reason = "waits"  // SlowWait was exceeded Config.Waits times in a row
 )
 
-// ErrRefused is wrapped by every refusal, a *[RefusedError].
+// ErrRefused is wrapped by every *[RefusedError].
 var ErrRefused = errors.New("the engine is short of memory for bodies")
 
-// RefusedError says why work was not taken on, and when to ask again.
+// RefusedError says why work was refused and when to ask again.
 type RefusedError struct {
 	State  State
 	Reason Reason
-	Retry  time.Duration // at the earliest
+	Retry  time.Duration // the earliest time to ask again
 }
 
 func (e *RefusedError) Error() string {
@@ -71,21 +70,20 @@ func (e *RefusedError) Error() string {
 }
 func (e *RefusedError) Unwrap() error { return ErrRefused }
 
-// Config of a Controller. Free is required; zero values of the rest mean the
-// documented defaults.
+// Config of a Controller. Free is required. A zero value means the documented default.
 type Config struct {
 	Free     func() (free, all int64) // bytes of memory for bodies; called with the lock held
-	MinFree  float64                  // the part that must be free to stay normal; default 0.05. Twice of it ends a probe
+	MinFree  float64                  // free part of the memory needed to stay normal; default 0.05. Twice as much ends a probe
 	SlowWait time.Duration            // a longer wait for memory is slow; default 200 ms
-	Waits    int                      // so many slow ones in a row are too many; default 3
-	Every    time.Duration            // from one look to the next while not normal; default 200 ms
-	Steps    int                      // of recovering; default 4
+	Waits    int                      // slow waits in a row that degrade the state; default 3
+	Every    time.Duration            // time between two looks while the state is not Normal; default 200 ms
+	Steps    int                      // steps of recovery; default 4
 
 	Now     func() time.Time                     // default time.Now
-	Changed func(from, to State, because Reason) // called with the lock held; nil: nobody
+	Changed func(from, to State, because Reason) // called with the lock held; may be nil
 }
 
-// Check says what is wrong with a Config.
+// Check returns an error if a field is out of range.
 func (c Config) Check() error {
 	switch {
 	case c.MinFree < 0 || c.MinFree > 0.5:
@@ -98,7 +96,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// Controller is safe for use by several goroutines.
+// Controller holds the state. It is safe for use by several goroutines.
 type Controller struct {
 	cfg  Config
 	wake chan struct{}
@@ -106,16 +104,16 @@ type Controller struct {
 	mu       sync.Mutex
 	state    State
 	reason   Reason
-	since    time.Time // when state came
-	at       time.Time // of the last look
+	since    time.Time // time of the last change of state
+	at       time.Time // time of the last look
 	slow     int       // slow waits in a row
-	slowAt   time.Time // of the last slow wait
-	step     int       // of recovering: Steps+1 parts, of which step are admitted
-	asked    int       // in this step
+	slowAt   time.Time // time of the last slow wait
+	step     int       // of recovery: step of every Steps+1 requests are admitted
+	asked    int       // requests in this step
 	admitted int
 }
 
-// New returns a Controller in Normal.
+// New returns a Controller in state Normal.
 func New(cfg Config) *Controller {
 	if cfg.MinFree == 0 {
 		cfg.MinFree = 0.05
@@ -138,24 +136,24 @@ func New(cfg Config) *Controller {
 	return &Controller{cfg: cfg, wake: make(chan struct{}, 1), since: cfg.Now()}
 }
 
-// Every is the time between two looks.
+// Every returns the time between two looks.
 func (c *Controller) Every() time.Duration { return c.cfg.Every }
 
-// State returns the state and, where it is not Normal, the reason.
+// State returns the state and, unless the state is Normal, the reason.
 func (c *Controller) State() (State, Reason) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state, c.reason
 }
 
-// Since returns what State does, and when the state came.
+// Since returns the state, the reason, and when the state began.
 func (c *Controller) Since() (State, Reason, time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state, c.reason, c.since
 }
 
-// Admit decides about work that needs memory: nil, or a *[RefusedError].
+// Admit returns nil if work that needs memory may go on, or a *[RefusedError].
 func (c *Controller) Admit() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,7 +174,7 @@ func (c *Controller) Admit() error {
 	return &RefusedError{State: c.state, Reason: c.reason, Retry: c.cfg.Every}
 }
 
-// Waited takes note of how long somebody has waited for memory, also in vain.
+// Waited records how long a request has waited for memory, also a wait without success.
 func (c *Controller) Waited(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,8 +189,8 @@ func (c *Controller) Waited(d time.Duration) {
 	}
 }
 
-// Look moves on what is due; it does nothing before Every has gone by. Somebody has
-// to call it while the state is not Normal: see [Controller.Unsettled].
+// Look moves to the next state when due. Look does nothing until Every has passed since the last
+// look. The owner calls Look while the state is not Normal: see [Controller.Unsettled].
 func (c *Controller) Look() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,25 +8,25 @@ import (
 
 // The reasons of [Queue.Full].
 const (
-	QueueLength Reason = "queue_length" // as many wait as may
-	QueueTime   Reason = "queue_time"   // who came now would wait for too long
+	QueueLength Reason = "queue_length" // the queue has its full length
+	QueueTime   Reason = "queue_time"   // a new request would wait too long
 )
 
-// QueueConfig of a [Queue]. Zero values mean the documented defaults.
+// QueueConfig of a [Queue]. A zero value means the documented default.
 type QueueConfig struct {
-	Length   int           // who may wait at most; default 1024
-	Target   time.Duration // the wait that a standing queue may have; default 20 ms
-	Interval time.Duration // for how long there may be more; default 100 ms
+	Length   int           // most waiting requests; default 1024
+	Target   time.Duration // longest acceptable wait in a standing queue; default 20 ms
+	Interval time.Duration // longest time above Target, and longest wait in a queue that does not stand; default 100 ms
 }
 
-// Both are at least so many times what work keeps its place for: whoever asks for
-// something slow can wait for it, too.
+// Target and Interval are at least this many times the mean time that work holds a place:
+// requests for slow work can wait longer.
 const (
 	targetTurns   = 4
 	intervalTurns = 10
 )
 
-// Check says what is wrong with a QueueConfig.
+// Check returns an error if a field is out of range.
 func (c QueueConfig) Check() error {
 	switch {
 	case c.Length < 0:
@@ -39,33 +39,33 @@ func (c QueueConfig) Check() error {
 	return nil
 }
 
-// Queue judges a queue for places that others keep: whether one more may wait in it,
-// and who has waited in vain. It is Controlled Delay (RFC 8289) for requests: a queue
-// that is empty now and then takes up bursts and does no harm, one that stands makes
-// everybody wait and serves nobody sooner. It stands from when for Interval nobody has
-// got a place within Target until it is empty.
+// Queue judges a queue for places; a place is the right of one request to run. Queue decides
+// whether one more request may wait, and which requests have waited in vain. Queue is Controlled
+// Delay (RFC 8289) for requests. A queue that is empty now and then absorbs bursts and does no
+// harm. A standing queue makes every request wait and serves none sooner. A queue stands after
+// no request has got a place within Target during Interval, until the queue is empty.
 //
-//	not standing: who would wait no longer than Interval may wait
-//	standing:     who would wait no longer than Target may wait
+//	not standing: a request may wait if the expected wait is at most Interval
+//	standing:     a request may wait if the expected wait is at most Target
 //
-// CoDel drops at the queue's head what has waited, and Facebook's servers refuse what
-// has waited for 5 ms of a standing queue, the newest first (Maurer, Fail at Scale, ACM
-// Queue 13, 8, 2015). Here whoever comes is refused at once by the wait to be expected:
-// how many wait, times what each keeps its place for, over the places (Little's law).
-// So it costs nobody time, and a free place always finds somebody: with a time limit
-// alone, work that takes longer than that would find an empty queue, and places stand
-// idle. The order stays that of arrival. The newest first would serve those whose
-// clients still wait, but as nobody waits for longer than Interval, all do.
+// CoDel drops requests at the queue's head after their wait. Facebook's servers refuse requests
+// that have waited 5 ms in a standing queue, and serve the newest first (Maurer, Fail at Scale,
+// ACM Queue 13, 8, 2015). Queue refuses a new request at once by the expected wait (Little's
+// law): waiting requests × time that each request holds a place ÷ places. So a refusal costs no
+// time, and a free place always finds a request. With a time limit alone, work that takes longer
+// than the limit would find an empty queue and leave places idle. Requests are served in order
+// of arrival. Newest first would serve the clients that still wait. But no request waits longer
+// than Interval, so all clients still wait.
 //
-// Waits for something else than places, such as for a program to start, are no fault
-// of the queue: its owner says so by [Queue.Clear].
+// Waits for a resource other than a place, such as a program's start, do not make a queue stand.
+// The owner reports such waits by [Queue.Clear].
 //
-// A Queue is not safe for use by several goroutines: it lies beside the queue itself,
-// below the same lock.
+// A Queue is not safe for use by several goroutines. The owner guards the Queue by the lock of
+// the queue itself.
 type Queue struct {
 	cfg   QueueConfig
-	keeps time.Duration // how long work keeps its place, smoothed; 0: not known
-	above time.Time     // since when all who got a place have waited for more than the target; zero: not the last
+	keeps time.Duration // how long work holds its place, smoothed; 0: not known
+	above time.Time     // since when every wait for a place has been longer than the target; zero: the last was not
 	stand bool
 }
 
@@ -86,10 +86,10 @@ func NewQueue(cfg QueueConfig) Queue {
 func (q *Queue) target() time.Duration   { return max(q.cfg.Target, targetTurns*q.keeps) }
 func (q *Queue) interval() time.Duration { return max(q.cfg.Interval, intervalTurns*q.keeps) }
 
-// Clear takes note that nobody waits, or that nobody could help it.
+// Clear records that no request waits, or that requests wait for anything but a place.
 func (q *Queue) Clear() { q.above, q.stand = time.Time{}, false }
 
-// Served takes note of somebody who got a place after a wait.
+// Served records that a request got a place after a wait.
 func (q *Queue) Served(now time.Time, waited time.Duration) {
 	switch {
 	case q.stand:
@@ -102,7 +102,7 @@ func (q *Queue) Served(now time.Time, waited time.Duration) {
 	}
 }
 
-// Kept takes note of how long somebody had a place, who gives it back.
+// Kept records how long a request held the place that it gives back.
 func (q *Queue) Kept(d time.Duration) {
 	if q.keeps == 0 {
 		q.keeps = d
@@ -111,8 +111,8 @@ func (q *Queue) Kept(d time.Duration) {
 	q.keeps += (d - q.keeps) / 8
 }
 
-// Full says why nobody may come to those who wait for that many places, or "". With no
-// places, what counts is their number alone.
+// Full returns why no more request may join a queue of this many waiting requests for this many
+// places, or "". With 0 places only the length counts.
 func (q *Queue) Full(waiting, places int) Reason {
 	if waiting >= q.cfg.Length {
 		return QueueLength
@@ -130,7 +130,6 @@ func (q *Queue) Full(waiting, places int) Reason {
 	return ""
 }
 
-// Stale says whether somebody who has waited for so long is to be refused after all, if
-// others wait: the queue stands, and what the wait was expected to be has turned out
-// wrong.
+// Stale reports whether a request that has waited this long is refused after all, if further
+// requests wait: the queue stands, and the wait has exceeded the estimate.
 func (q *Queue) Stale(waited time.Duration) bool { return q.stand && waited > q.interval() }
