@@ -29,7 +29,7 @@ func (e *Engine) openAdmission() error {
 	return nil
 }
 
-// watchAdmission brings the state back to normal, whether events come or not.
+// watchAdmission brings the state back to normal, also while no events come.
 func (e *Engine) watchAdmission() {
 	for {
 		select {
@@ -50,9 +50,9 @@ func (e *Engine) watchAdmission() {
 	}
 }
 
-// admit refuses an event that needs memory for bodies while there is little: one of
-// a native function, whose answer is held, and one with a large body or one of
-// unknown size.
+// admit refuses an event that needs memory for bodies while memory is short: an event of a
+// native function, because the engine holds the answer, and an event with a large body or a body
+// of unknown size.
 func (f *function) admit(r *Request) error {
 	large := r.Body != nil && (r.Size < 0 || r.Size > cheapBody)
 	if f.config.Protocol != image.ProtocolStdio && !large {

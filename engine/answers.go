@@ -13,29 +13,28 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// maxHeldAnswers is how many answers of one function may be in files at once, from
-// when the function gave them until the clients have them.
+// maxHeldAnswers limits the answers of one function that are in files at once. An answer counts
+// from the function's reply until the client has the answer.
 const maxHeldAnswers = 1024
 
-// heldAnswers counts the files of one function's answers that are on their way to
-// clients: file descriptors of the engine, and memory that stays in use though the
-// sandbox it was charged to may be long gone.
+// heldAnswers counts the files of one function's answers on the way to clients: file descriptors
+// of the engine, and memory that stays in use after the charged sandbox has ended.
 type heldAnswers struct {
-	bytes int64 // at most: what all instances together may use
+	bytes int64 // upper limit: the memory of all instances together
 
 	mu    sync.Mutex
 	count int
 	sum   int64
-	files map[heldFile]int // answers by what they hold, which counts once
+	files map[heldFile]int // number of answers for each file; a shared file counts once in sum
 }
 
-// heldFile is what answers hold: a file, or all files that a sandbox may have made.
+// heldFile identifies the memory of an answer: a file, or all files made by a sandbox.
 type heldFile struct {
 	channel.Held
-	sandbox string // whose memfds these are, all together; "" for anything else
+	sandbox string // owner of the memfds, counted together; "" for other files
 }
 
-// hold counts an answer. ErrOverloaded where there is enough already.
+// hold counts an answer. Error: ErrOverloaded at the limit.
 func (h *heldAnswers) hold(what heldFile) (release func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -65,15 +64,14 @@ func (h *heldAnswers) release(what heldFile) {
 	}
 }
 
-// answerFiles is where a function leaves files for its answers: what FRE_FILES
-// names inside the sandbox.
+// answerFiles is the directory, inside the sandbox, for files with answers: the value of
+// FRE_FILES.
 const answerFiles = "/tmp"
 
-// channelConfig is what the engine's end of an instance's channel needs. sb is asked
-// for the instance's sandbox once that has an event.
+// channelConfig returns the configuration of the engine's end of an instance's channel. The
+// channel calls sb only after the sandbox has an event.
 func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.Config {
-	// Clients that are slow to take their answers must not use up the memory that the
-	// function needs for the next ones.
+	// Slow clients must not use up the memory that the function needs for the next answers.
 	own := &heldAnswers{bytes: f.config.Resources.MemoryBytes / 4}
 	return channel.Config{
 		Log:     f.channelLog(id),
@@ -82,7 +80,7 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 		Memory:  f.lendMemory,
 		Hold: func(what channel.Held) (release func(), full bool, err error) {
 			now, lasts := heldFile{Held: what}, lasting(what, id, f.config.Resources.MemoryBytes)
-			if lasts.sandbox != "" { // it may be as much at any time
+			if lasts.sandbox != "" { // the memfd may grow to the limit at any time
 				now = lasts
 			}
 			all, err := f.held.hold(lasts)
@@ -92,12 +90,12 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 			if mine, err := own.hold(now); err == nil {
 				return func() { mine(); all() }, false, nil
 			}
-			return all, true, nil // it is held, beyond its share
+			return all, true, nil // held, but beyond the instance's share
 		},
 	}
 }
 
-// lentMemory is a buffer in which a part of a function's answer waits.
+// lentMemory is a buffer with a part of a waiting answer.
 type lentMemory struct {
 	buffer.Lent
 	f *function
@@ -109,11 +107,11 @@ func (l lentMemory) Release() {
 	l.Lent.Release()
 }
 
-// lendMemory lends what a function's answers wait in until their clients have taken them.
-// One function gets no more of it than others have left over, but for a tenth that is
-// always left to those who cannot do without: alone it has nearly half of the memory, and
-// who comes after it finds some (Choudhury and Hahne, Dynamic queue length thresholds,
-// 1998). ErrOverloaded where it has that, ErrDegraded where there is none.
+// lendMemory returns a buffer for an answer that waits for its client. One function gets at most
+// as much as all functions have left free, less a tenth of the memory reserved for users that
+// cannot do without a buffer. So a function alone gets nearly half of the memory, and a second
+// function still finds some (Choudhury and Hahne, Dynamic queue length thresholds, 1998).
+// Errors: ErrOverloaded at the function's share, ErrDegraded if no memory is free.
 func (f *function) lendMemory(size int) (channel.Lent, error) {
 	free, all := f.e.buffers.Free()
 	if waits := f.waiting.Load(); waits+int64(size) > free-all/10 {
@@ -129,9 +127,9 @@ func (f *function) lendMemory(size int) (channel.Lent, error) {
 	return lentMemory{lent, f}, nil
 }
 
-// lasting is what stays of what an answer holds once its sandbox has ended: with a
-// file, all there is in its /tmp, which is at most what the sandbox may use; with a
-// memfd that may grow, that much, once for all of them.
+// lasting returns the memory that an answer holds after its sandbox has ended. A file holds the
+// whole /tmp, at most the sandbox's memory limit. Memfds that may grow hold the same amount,
+// counted once for all memfds of the sandbox.
 func lasting(what channel.Held, sandbox string, memory int64) heldFile {
 	switch {
 	case what.Mount == math.MaxInt64:

@@ -1,18 +1,20 @@
-// Package engine is the heart of the daemon: it knows functions, starts and
-// stops their instances, leases them to invocations, keeps their logs, and
-// answers what is here. It speaks no protocol towards users: gateway and server
-// translate for it.
+// Package engine is the heart of the daemon. The engine knows functions, starts and stops their
+// instances, leases instances to invocations, keeps logs, and lists the node's state. The engine
+// speaks no protocol towards users: packages gateway and server translate.
 //
-// The main types: [Engine]; a function (function.go) owns its instances
-// (instance.go) and hands them out as leases (lease.go); an invocation
-// (invoke.go) holds one lease until its answer's body is closed.
+// The main types: [Engine]; a function (function.go) owns its instances (instance.go) and hands
+// them out as leases (lease.go); an invocation (invoke.go) holds one lease until the body of its
+// answer is closed.
 //
-// Lock order: container.op, container.disk, containers.mu, registry.mu,
-// container.mu, streams.mu; and Engine.gcMu, cache.mu, Engine.deployMu,
-// Engine.tenantMu, shells.disk, Engine.mu, shells.mu, function.mu, functionLog.mu.
-// Under places.mu none of them is taken.
-// Only cache.mu, the first three and functionLog.mu are held over the disk, and no
-// event waits for those, but for deployMu one that asks for a revision at rest.
+// Lock order: container.op, container.disk, containers.mu, registry.mu, container.mu,
+// streams.mu; and Engine.gcMu, cache.mu, Engine.deployMu, Engine.tenantMu, shells.disk,
+// Engine.mu, shells.mu, function.mu, functionLog.mu. No code takes one of these locks while it
+// holds places.mu.
+//
+// Held during disk I/O: container.op, container.disk, Engine.gcMu, cache.mu, Engine.deployMu,
+// Engine.tenantMu, shells.disk and functionLog.mu. An event waits for such a lock in two cases:
+// the event asks for a revision at rest (deployMu), or the engine logs a line of the event
+// (functionLog.mu).
 package engine
 
 import (
@@ -43,8 +45,8 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// UnknownError says that there is no function of that name, or no such revision of it.
-// It is an fs.ErrNotExist, which the start of an instance may return as well.
+// UnknownError says that no function has this name, or that the function has no such revision.
+// UnknownError wraps fs.ErrNotExist, an error that the start of an instance may return as well.
 type UnknownError struct{ Function, Revision string }
 
 func (e *UnknownError) Error() string {
@@ -55,77 +57,75 @@ func (e *UnknownError) Error() string {
 }
 func (e *UnknownError) Unwrap() error { return fs.ErrNotExist }
 
-// The errors callers tell apart, with *UnknownError.
+// Errors that callers tell apart, beside *UnknownError.
 var (
 	ErrNameTaken  = errors.New("name already taken")
 	ErrTimeout    = errors.New("function did not answer in time")
 	ErrOverloaded = errors.New("too many events are waiting for this function")
-	ErrDegraded   = admission.ErrRefused // an *admission.RefusedError says why
+	ErrDegraded   = admission.ErrRefused // returned as an *admission.RefusedError with the reason
 	ErrClosed     = errors.New("engine is stopping")
 	ErrSlowBody   = errors.New("the request's body came too slowly while others waited")
 	ErrNotReady   = errors.New("image is not a function")
 	ErrForeign    = errors.New("the function is another tenant's")
 
-	// ErrEventTooLarge: the headers, path and query are more than a function
-	// can be told.
+	// ErrEventTooLarge: headers, path and query together exceed channel.MaxMeta.
 	ErrEventTooLarge = channel.ErrMetaTooLarge
 )
 
-// Config wires an Engine. Store, Sandboxes, Builder, StateDir and Log are
-// required. The caller owns Store and Sandboxes and closes them after the
-// Engine.
+// Config wires an Engine. Required: Store, Sandboxes, Builder, StateDir and Log. The caller owns
+// Store and Sandboxes and closes both after the Engine.
 type Config struct {
 	Store     *store.Store
 	Sandboxes *sandbox.Host
-	Builder   *image.Builder // Builder.Run and Images may be nil: Open sets them to the engine's own
-	StateDir  string         // logs/ and tenants/ are made below it
+	Builder   *image.Builder // Open sets Builder.Run and Builder.Images if they are nil
+	StateDir  string         // parent directory of logs/ and tenants/
 	Log       *slog.Logger
 
-	BufferBytes int64 // of the memory that answers are held in until they are sent; default 256 MiB
+	BufferBytes int64 // memory for answers that wait to be sent; default 256 MiB
 	BufferLock  bool  // as in buffer.Config
 	BufferHuge  bool
 
-	// Admission says when events that need memory for bodies are refused. Free, Now
-	// and Changed are the engine's to set.
+	// Admission configures when events that need memory for bodies are refused. The engine sets
+	// Free, Now and Changed.
 	Admission admission.Config
 
-	AllowHostNetwork bool     // whether templates may ask for the host's network
+	AllowHostNetwork bool     // templates may ask for the host's network
 	LendConnections  []string // functions, as TENANT/NAME, that may ask for their clients' connections
 
 	Metrics prometheus.Registerer // nil: not exported
 	UIDBase uint32                // first host id of tenant 1; default 0x10000000
 	Shells  ShellConfig
 
-	Revisions int // that are kept of a function beside those that have events or an alias; default 5, below 0: none
+	Revisions int // kept revisions of a function beside those with events or an alias; default 5, below 0: none
 
 	Concurrency int                   // events under way at once, of all functions; default 256 for each CPU
-	Queue       admission.QueueConfig // of those that wait, for one function each and for the engine
+	Queue       admission.QueueConfig // limits each queue: one for each function, and one for the engine
 
 	LogBytes int64 // size of a function's log file before it is rotated; default 8 MiB
-	LogFiles int   // rotated files kept beside the current one; default 3
+	LogFiles int   // rotated files kept beside the current file; default 3
 
-	ImageLimits        oci.Limits       // of what is loaded, imported and pulled; defaults there
-	InsecureRegistries []string         // hosts that are spoken to without TLS, beside loopback
-	Outward            outward.Rule     // what tenants may have the engine connect to
-	Signatures         signature.Policy // what has to be signed to be pulled
+	ImageLimits        oci.Limits       // for loaded, imported and pulled images; defaults of package oci
+	InsecureRegistries []string         // hosts reached without TLS, beside loopback
+	Outward            outward.Rule     // destinations that tenants may have the engine connect to
+	Signatures         signature.Policy // signatures required of pulled images
 
-	Work WorkConfig // what tenants may keep in /work; default: no limit
+	Work WorkConfig // limits of tenants' /work; default: no limit
 
-	Quotas  func(tenant string) Quotas                // asked at each start and build; nil: none
-	Secrets func(tenant, name string) ([]byte, error) // a value for the engine to wipe; fs.ErrNotExist; nil: there are none
+	Quotas  func(tenant string) Quotas                // called at each start and build; nil: no quotas
+	Secrets func(tenant, name string) ([]byte, error) // returns a value for the engine to wipe, or fs.ErrNotExist; nil: no secrets
 
-	// Triggers says whether a tenant's function may have such triggers; nil: any.
+	// Triggers returns an error if a tenant's function may not have these triggers; nil: any.
 	Triggers func(tenant string, all []image.Trigger) error
-	Calls    func(tenant string) error // asked before each event that a function makes by a call; nil: none is refused
-	Called   func(*CallRecord)         // told of each; nil: nobody is. It must not block
-	Table    Table                     // told of what is deployed before it is; nil: nobody is
+	Calls    func(tenant string) error // called before each event that a function's call makes; nil: no call is refused
+	Called   func(*CallRecord)         // called after each call; nil: not called. It must not block
+	Table    Table                     // learns of each deployment before it takes effect; may be nil
 
-	BuildTime time.Duration // that a build has for all its steps, once it has its turn; default an hour
+	BuildTime time.Duration // limit for all steps of a build, without the wait for its turn; default an hour
 
 	GC GCConfig
 
-	// ForkPercent bounds the memory limits of all fork servers together, in percent
-	// of the host's memory; default 25, below 0: no fork servers.
+	// ForkPercent bounds the sum of the memory limits of all fork servers, in percent of the
+	// host's memory; default 25, below 0: no fork servers.
 	ForkPercent int
 }
 
@@ -141,17 +141,17 @@ type Engine struct {
 	buffers    *buffer.Pool
 	admission  *admission.Controller
 	places     *places
-	outward    *http.Transport // by cfg.Outward
+	outward    *http.Transport // follows cfg.Outward
 	started    time.Time
-	forks      budget        // memory of fork servers
+	forks      budget        // memory for fork servers
 	mapErr     error         // why /work cannot be mounted with mapped owners; nil if it can
-	nextID     atomic.Uint64 // of invocations; starts at the time of Open, so that no id comes twice
-	received   atomic.Int64  // bytes of bodies that are being read before their events take a place
+	nextID     atomic.Uint64 // of invocations; starts at the time of Open, so that ids stay unique over restarts
+	received   atomic.Int64  // bytes of bodies that are read before their events take a place
 
-	measuring sync.Mutex // held while what the host costs is measured
+	measuring sync.Mutex // held while Measure runs
 
-	volumes   *volume.Manager            // directories with a size: tenants' /work, what containers write
-	scratches *pool.Pool[*volume.Volume] // layers of containers that have not run; nil where they take no time
+	volumes   *volume.Manager            // size-limited directories: tenants' /work, containers' scratch layers
+	scratches *pool.Pool[*volume.Volume] // scratch layers for new containers; nil if a layer costs no time
 
 	cache cache
 	uses  sync.Map // *tenantUse by tenant
@@ -159,7 +159,7 @@ type Engine struct {
 	tenantMu sync.Mutex // held over the disk while a tenant's directory is made
 	works    map[string]*volume.Volume
 
-	gcMu sync.Mutex // one garbage collection at a time; before all others
+	gcMu sync.Mutex // one garbage collection at a time; the first in the lock order
 
 	deployMu  sync.Mutex
 	functions atomic.Pointer[map[string]*deployment] // by qualified name; replaced whole under deployMu
@@ -167,15 +167,14 @@ type Engine struct {
 	mu      sync.Mutex
 	closing bool
 	closed  chan struct{}
-	ended   chan struct{}   // closed once no sandbox and no worker is left
+	ended   chan struct{}   // closed after the last sandbox and the last worker have ended
 	abort   func()          // ends life
-	life    context.Context // of builds and deployments: ends when Close gives up waiting
+	life    context.Context // context of builds and deployments; ends when Close gives up waiting
 	flight  sync.WaitGroup  // invocations, runs and builds
 	workers sync.WaitGroup  // goroutines that outlive a call: instance watchers, warmers
 }
 
-// Open loads the deployed functions and starts the instances their templates
-// keep warm.
+// Open loads the deployed functions and starts the instances that their templates keep warm.
 func Open(cfg Config) (_ *Engine, err error) {
 	if cfg.UIDBase == 0 {
 		cfg.UIDBase = 0x10000000
@@ -210,8 +209,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	if err := removeChecks(cfg.StateDir); err != nil {
 		return nil, fmt.Errorf("open engine: %w", err)
 	}
-	// Nobody but root may reach what tenants keep: its owners are ids that other
-	// users of the host may have.
+	// Only root may reach tenants' files: their owners are ids that the host's users may have.
 	for dir, mode := range map[string]os.FileMode{"logs": 0o711, "tenants": 0o700} {
 		path := filepath.Join(cfg.StateDir, dir)
 		if err := errors.Join(os.MkdirAll(path, mode), os.Chmod(path, mode)); err != nil {
@@ -273,18 +271,18 @@ func Open(cfg Config) (_ *Engine, err error) {
 	for _, rec := range cfg.Store.Functions() {
 		d, err := e.load(rec)
 		if err != nil {
-			// One damaged record must not keep the others from answering.
+			// One damaged record must not keep the other functions from answering.
 			e.log.Error("function not loaded", "function", rec.Name, "error", err)
 			continue
 		}
 		functions[rec.Name] = d
 	}
 	e.each(func(f *function) {
-		// Makes the way out, if it needs one, before its first event does.
+		// spec makes the egress network, if the function needs one, before the first event.
 		if _, err := f.spec(""); err != nil {
 			e.log.Error("function cannot start", "function", f.name, "error", err)
 		}
-		// It was deployed on a larger host: it goes on with what there is.
+		// Deployed on a larger host, the function goes on with the resources of this host.
 		if err := e.checkLimits(f.config.Resources); err != nil {
 			e.log.Warn("function has limits that this host cannot enforce", "function", f.name, "error", err)
 		}
@@ -300,8 +298,8 @@ func Open(cfg Config) (_ *Engine, err error) {
 	return e, nil
 }
 
-// Close refuses new work, waits for what is in flight until ctx ends, then
-// kills every sandbox and waits for their watchers.
+// Close refuses new work, waits until ctx ends for work in flight, kills every sandbox and waits
+// for the sandboxes' watchers.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	if e.closing {
@@ -325,8 +323,8 @@ func (e *Engine) Close(ctx context.Context) error {
 	retireAll := func() { e.each((*function).retire) }
 	retireAll()
 	e.boxes.close()
-	<-drained   // without its sandbox every invocation ends
-	retireAll() // what a Deploy published meanwhile
+	<-drained   // every invocation ends with its sandbox
+	retireAll() // again: a Deploy may have published a function meanwhile
 	e.shells.closeTools()
 	e.workers.Wait()
 	e.outward.CloseIdleConnections()
@@ -345,7 +343,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	return errors.Join(err, e.volumes.Close(), e.buffers.Close())
 }
 
-// Stopping says whether Close was called: no new work is accepted.
+// Stopping reports whether Close was called: the engine refuses new work.
 func (e *Engine) Stopping() bool {
 	select {
 	case <-e.closed:
@@ -355,10 +353,10 @@ func (e *Engine) Stopping() bool {
 	}
 }
 
-// Closed is closed when Close was called.
+// Closed returns a channel that Close closes when it is called.
 func (e *Engine) Closed() <-chan struct{} { return e.closed }
 
-// begin counts a unit of work that Close waits for.
+// begin counts a unit of work. Close waits for the unit's end.
 func (e *Engine) begin() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -374,8 +372,7 @@ func (e *Engine) spawn(fn func()) {
 	e.workers.Go(fn)
 }
 
-// while counts f as work in flight, whose context ends with ErrClosed when Close
-// gives up waiting.
+// while runs f as work in flight. f's context ends with ErrClosed when Close gives up waiting.
 func (e *Engine) while(ctx context.Context, f func(context.Context) error) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -388,5 +385,5 @@ func (e *Engine) while(ctx context.Context, f func(context.Context) error) error
 	return f(ctx)
 }
 
-// StateDir is where the engine keeps what lasts.
+// StateDir returns the directory of all state that outlives the engine.
 func (e *Engine) StateDir() string { return e.cfg.StateDir }

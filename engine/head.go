@@ -11,28 +11,27 @@ import (
 )
 
 const (
-	// stdioBuffered is how much of an answer is held back to learn the exit status
-	// before the first byte goes out; a longer answer is streamed.
+	// stdioBuffered is how much of an answer the engine holds back to learn the exit status
+	// before it sends the first byte. It streams a longer answer.
 	stdioBuffered = 1 << 20
-	// stdioFirst is what most answers fit into.
+	// stdioFirst suffices for most answers.
 	stdioFirst = 16 << 10
 )
 
-// head is the beginning of an answer, in a buffer of the engine's pool until Close.
+// head is the beginning of an answer, in a buffer of the engine's pool. Close frees the buffer.
 type head struct {
-	whole bool // there is no more
+	whole bool // the answer ends here
 
 	mu   sync.Mutex
 	buf  buffer.Buffer
-	rest []byte // not yet read
+	rest []byte // unread part
 }
 
 // readHead reads up to stdioBuffered bytes.
 //
-// It waits for the first buffer until ctx ends, and says for how long; then it
-// returns its cause. It never waits for a larger one, which others who
-// wait likewise might hold: then the head is what it has. The head is to be closed
-// after an error, too.
+// It waits for the first buffer until ctx ends, then returns the cause of ctx. It reports the
+// time to waited. It never waits for the larger buffer, since other waiters might hold it: the
+// head then ends with the first buffer. The caller closes the head, also after an error.
 func readHead(ctx context.Context, pool *buffer.Pool, waited func(time.Duration), r io.Reader) (*head, error) {
 	h := &head{}
 	began := time.Now()
@@ -56,7 +55,7 @@ func readHead(ctx context.Context, pool *buffer.Pool, waited func(time.Duration)
 	return h, h.fill(r, space, n)
 }
 
-// fill reads until space is full, whose first n bytes are there.
+// fill reads until space is full. The first n bytes of space are filled already.
 func (h *head) fill(r io.Reader, space []byte, n int) error {
 	m, err := io.ReadFull(r, space[n:])
 	h.rest = space[:n+m]
@@ -77,7 +76,7 @@ func (h *head) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close releases the buffer: what was not read is gone. It may come more than once.
+// Close releases the buffer and discards the unread part. Several calls are allowed.
 func (h *head) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

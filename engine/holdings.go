@@ -2,14 +2,14 @@ package engine
 
 import "github.com/fre-engine/fre/buffer"
 
-// Holdings are what the engine has out now.
+// Holdings counts resources that the engine holds now.
 type Holdings struct {
 	Buffers   buffer.Stats
-	Sandboxes int // live
+	Sandboxes int
 	Cgroups   int // in use and ready
 }
 
-// Holdings counts them.
+// Holdings returns the current counts.
 func (e *Engine) Holdings() (Holdings, error) {
 	e.boxes.mu.Lock()
 	live := len(e.boxes.live)
