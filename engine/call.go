@@ -16,34 +16,34 @@ import (
 )
 
 const (
-	// mostDepth is how many functions may wait for each other's answers, one inside the other.
+	// mostDepth limits the length of a chain of waiting calls.
 	mostDepth = 16
-	// mostCallsBeneath is how many calls may follow from one event, whoever makes them.
+	// mostCallsBeneath limits the calls that follow from one event, at all depths together.
 	mostCallsBeneath = 4096
 )
 
-// LoopError refuses a call that would go on without end, or wait for itself.
+// LoopError refuses a call that would never end or would wait for itself.
 type LoopError struct {
-	Chain string // the functions that wait, "a → b → a"
+	Chain string // the waiting functions, "a → b → a"
 	Why   string
 }
 
 func (e *LoopError) Error() string { return e.Chain + ": " + e.Why }
 
-// CallError is why a function's call has no answer. Code is its [ErrorCode], else "loop",
-// "forbidden", "bad_call", "cancelled" or "internal".
+// CallError says why a call has no answer. Code is the [ErrorCode] of Err, else "forbidden",
+// "bad_call", "quota", "cancelled", "internal", or the Type of a *channel.Failure.
 type CallError struct {
 	Code  string
-	Chain string // the functions that wait, "a → b"
+	Chain string // the waiting functions, "a → b"
 	Err   error
 }
 
 func (e *CallError) Error() string {
 	var loop *LoopError
-	if errors.As(e.Err, &loop) { // has it in there
+	if errors.As(e.Err, &loop) { // a LoopError contains the chain
 		return loop.Error()
 	}
-	if inner := (*CallError)(nil); errors.As(e.Err, &inner) { // of a pipeline, which begins so
+	if inner := (*CallError)(nil); errors.As(e.Err, &inner) { // the error of a pipeline contains the chain
 		return inner.Error()
 	}
 	if step := (*StepError)(nil); errors.As(e.Err, &step) { // likewise
@@ -54,48 +54,47 @@ func (e *CallError) Error() string {
 
 func (e *CallError) Unwrap() error { return e.Err }
 
-// CallRecord is a call that is over, as [Config].Called is told of it.
+// CallRecord describes a call that has ended, for [Config].Called.
 type CallRecord struct {
 	At           time.Time
-	Took         time.Duration // until the caller had the answer's head, or the error
-	RequestID    string        // of the HTTP request that all began with, if there was one
-	From         string        // the function that called
-	Function     string        // as the caller names it
+	Took         time.Duration // until the caller had the head of the answer, or the error
+	RequestID    string        // of the HTTP request at the root of the calls, if any
+	From         string        // the calling function
+	Function     string        // as the caller named it
 	Method, Path string
-	Status       int // 0 where there is an error
+	Status       int // 0 after an error
 	Invocation   string
 	Cold         bool
-	Bytes        int64  // of the answer's body, -1 if that was still coming
-	Error        string // a CallError's code
+	Bytes        int64  // of the answer's body, -1 while the body is incomplete
+	Error        string // code of the CallError
 
-	qualified string // Function's, "" where there is none
+	qualified string // qualified name of Function, "" if unknown
 }
 
-// lineage is how an event came about: the event whose function called, the one before, and
-// so on.
+// lineage describes the origin of an event: the calling event, the caller's caller, and so on.
 type lineage struct {
-	from   *lineage // nil: it came from outside
-	before *event   // whose answer, which may still be coming, it is called with; nil for none
+	from   *lineage // caller; nil: the event came from outside
+	before *event   // event whose answer, maybe incomplete, is the body of this event; nil for none
 	f      *function
 
 	once  sync.Once     // begin
-	root  *lineage      // of the event from outside
-	place chan struct{} // has room for the one called event that runs in the caller's place
-	depth int           // of called events
+	root  *lineage      // lineage of the event from outside
+	place chan struct{} // holds a token while a called event runs in the caller's place
+	depth int           // number of callers
 
 	mu   sync.Mutex
-	made int // calls beneath; of the event from outside
+	made int // calls at all depths; counted in root
 }
 
-// caller is what a called event's context says of who calls; the key is callerKey.
+// caller is the value of callerKey in the context of a called event.
 type caller struct {
 	*lineage
-	before *event // as of lineage
+	before *event // as in lineage
 }
 
 type callerKey struct{}
 
-// begin makes ready for a first call.
+// begin sets root, place and depth before the first call.
 func (l *lineage) begin() {
 	l.once.Do(func() {
 		l.place, l.root = make(chan struct{}, 1), l
@@ -105,7 +104,7 @@ func (l *lineage) begin() {
 	})
 }
 
-// chain names the functions, the first caller first, and to, whom they wait for.
+// chain returns the names of the functions from the first caller to the function to.
 func (l *lineage) chain(to string) string {
 	names := []string{to}
 	for ; l != nil; l = l.from {
@@ -115,7 +114,7 @@ func (l *lineage) chain(to string) string {
 	return strings.Join(names, " → ")
 }
 
-// count counts a call beneath the event from outside, whose lineage it is.
+// count counts a call in root and reports whether the limit allows the call.
 func (l *lineage) count() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,10 +122,11 @@ func (l *lineage) count() bool {
 	return l.made <= mostCallsBeneath
 }
 
-// reachable says whether a call may wait for an instance of the function's: where all that
-// there can be are taken by events that wait for its answer, or give one that it is to take, none
-// will become free. Where some are so, it may wait for a new one alone: who has the others may
-// wait for it.
+// reachable decides how a call may wait for an instance of f. Events that wait for this call's
+// answer, and events whose answers this call still reads, keep their instances until the call
+// ends. If such events take all possible instances, none will become free: a *LoopError. If an
+// event whose answer the call reads has one, the call may wait only for a new instance: the
+// holders of the other instances may wait for that event too.
 func (f *function) reachable(from caller) (patience, error) {
 	coming := f.upstream(from)
 	taken := coming
@@ -148,10 +148,10 @@ func (f *function) reachable(from caller) (patience, error) {
 	return anyInstance, nil
 }
 
-// upstream counts the function's events that have an instance until whoever is called takes
-// their answers. What a pipeline is called with, each of its steps waits for.
+// upstream counts f's events that keep an instance until the called event has read the answers.
+// Each step of a pipeline also waits for the pipeline's own body.
 func (f *function) upstream(from caller) int {
-	if f.isPipeline() { // it has no instances
+	if f.isPipeline() { // no instances
 		return 0
 	}
 	n := from.before.coming(f)
@@ -161,11 +161,11 @@ func (f *function) upstream(from caller) int {
 	return n
 }
 
-// coming counts the events of f that have an instance still, of this one, those whose answers
-// it was called with, and, of pipelines, their steps.
+// coming counts the events of f that still hold an instance, among ev, the steps before ev, and
+// the last step of each pipeline among them.
 func (ev *event) coming(f *function) (n int) {
 	for ; ev != nil; ev = ev.calls.before {
-		if ev.f == f && (ev.placed.Load() || ev.borrowed.Load()) { // they go together
+		if ev.f == f && (ev.placed.Load() || ev.borrowed.Load()) { // an event gives back place and instance together
 			n++
 		}
 		n += ev.last.coming(f)
@@ -173,14 +173,14 @@ func (ev *event) coming(f *function) (n int) {
 	return n
 }
 
-// errBorrowed ends waiting for a place of one's own.
+// errBorrowed ends the wait for a place because the caller's place has become free.
 var errBorrowed = errors.New("runs in its caller's place")
 
-// enterCalled is enter for an event that was called. One at a time runs in the place of the
-// event that called it, which does little but wait: else events that have all places and call
-// others would wait for each other. Those beside it take places of their own, unless the
-// caller's becomes free before. One that is called with another's answer does not wait: what
-// it would wait for may wait for it, to take that answer.
+// enterCalled is enter for a called event. One called event at a time runs in its caller's
+// place, because the caller only waits meanwhile. Otherwise events that hold all places and call
+// functions would wait for each other. Further called events take places of their own, unless
+// the caller's place becomes free first. A call with an incomplete answer as its body does not
+// wait: the holder of the awaited place may itself wait for this call to read the answer.
 func (ev *event) enterCalled() error {
 	from := ev.calls.from
 	select {
@@ -213,13 +213,13 @@ func (ev *event) enterCalled() error {
 	return err
 }
 
-// Call is part of channel.Caller: the function that handles this event calls another one of
-// its tenant, or itself.
+// Call implements channel.Caller: the function of this event calls a function of its tenant,
+// maybe itself.
 func (ev *event) Call(ctx context.Context, c *channel.Called) (*channel.Answer, error) {
 	resp, _, err := ev.recorded(ctx, c)
 	if err != nil {
 		code, message := callCode(err), err.Error()
-		if code == "internal" { // the engine's own trouble is for its operator
+		if code == "internal" { // details are for the operator only
 			ev.f.e.log.ErrorContext(ctx, "call", "function", c.Function, "from", ev.f.name, "error", err)
 			message = "the function could not be run; the engine's log says why"
 		}
@@ -228,7 +228,7 @@ func (ev *event) Call(ctx context.Context, c *channel.Called) (*channel.Answer, 
 	return &channel.Answer{Status: resp.Status, Headers: resp.Header, Body: resp.Body, Length: resp.Size}, nil
 }
 
-// recorded is call, of which metrics and logs are told. Its errors are *CallError.
+// recorded is call, reported to metrics and Config.Called. Its errors are *CallError.
 func (ev *event) recorded(ctx context.Context, c *channel.Called) (resp *Response, step int, err error) {
 	e, from := ev.f.e, ev.f
 	named := c.Function[:min(len(c.Function), 255)]
@@ -250,32 +250,33 @@ func (ev *event) recorded(ctx context.Context, c *channel.Called) (resp *Respons
 	return resp, step, err
 }
 
-// errForbidden: a function names one of another tenant's.
+// errForbidden refuses a call of another tenant's function.
 var errForbidden = errors.New("a function calls those of its own tenant alone")
 
-// errBadName: a function names what can be none.
+// errBadName refuses a malformed name of a function.
 var errBadName = errors.New("not the name of a function, NAME or NAME@REVISION")
 
-// mostSteps is how many functions a call may name, one behind the other.
+// mostSteps limits the functions in one call, NAME|NAME|….
 const mostSteps = image.MaxSteps
 
-// call has one function handle the event or, where NAME|NAME names several, each the answer of
-// the one before, as it comes: the first that does not succeed has the last word. step is the
-// one that failed: those before have run.
+// call has one function handle the event or, for NAME|NAME, each function in turn. Each step
+// reads the answer of the step before as the answer arrives. The first answer with a status
+// other than 2xx is the result. After an error step is the index of the failed step: all steps
+// before have run.
 func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (resp *Response, step int, err error) {
 	steps := strings.SplitN(c.Function, "|", mostSteps+1)
 	if len(steps) > mostSteps {
 		return nil, 0, errBadName
 	}
 	targets := make([]string, len(steps))
-	for i, step := range steps { // all of them, before any is run
+	for i, step := range steps { // check all names before any step runs
 		if targets[i], err = ev.target(step, rec); err != nil {
 			return nil, 0, err
 		}
 	}
 	r := &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[0], c.Headers), Body: c.Body, Size: c.Length}
 	ev.calls.begin()
-	var last *event // the step before
+	var last *event // the event of the step before
 	for i, target := range targets {
 		at := ctx
 		var body *stepBody
@@ -287,7 +288,7 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 		resp, err = ev.step(at, target, r, last)
 		if err != nil {
 			if b, ok := before.(io.Closer); ok {
-				_ = b.Close() // where nobody has taken it
+				_ = b.Close() // in case no function has read it
 			}
 			if body != nil {
 				body.cancel(err)
@@ -301,7 +302,7 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 			break
 		}
 		if resp.Status < 200 || resp.Status > 299 {
-			break // body.cancel is for ctx, which ends with the call
+			break // ctx ends with the call and releases body.cancel
 		}
 		body.from, last = resp.Body, eventOf(resp)
 		r = &Request{Method: c.Method, Path: c.Path, Query: c.Query, Header: ev.calledHeader(steps[i+1], ofBody(resp.Header)), Body: body, Size: resp.Size}
@@ -309,14 +310,14 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 	return resp, 0, nil
 }
 
-// stepBody is an answer that is another function's request. Close ends a Read under way, and
-// the event whose answer it is.
+// stepBody is an answer used as the next step's request. Close ends a Read under way and the
+// event of the answer.
 type stepBody struct {
-	cancel context.CancelCauseFunc // of that event
+	cancel context.CancelCauseFunc // of the event of the answer
 
 	mu   sync.Mutex
 	from io.ReadCloser
-	err  error // of all Reads to come
+	err  error // result of all further Reads
 }
 
 func (b *stepBody) Read(p []byte) (n int, err error) {
@@ -332,7 +333,7 @@ func (b *stepBody) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Close may come while a Read is under way, which cancel ends.
+// Close may be called during a Read. cancel then ends the Read.
 func (b *stepBody) Close() error {
 	if !b.mu.TryLock() {
 		b.cancel(errAbandoned)
@@ -347,11 +348,11 @@ func (b *stepBody) Close() error {
 
 func (b *stepBody) endLocked(err error) {
 	b.err = err
-	_ = b.from.Close() // its news is in err
+	_ = b.from.Close() // err has the cause
 	b.cancel(errAbandoned)
 }
 
-// target is the qualified name, with its revision, of what a caller names.
+// target returns the qualified name, with the revision, of the function that a caller names.
 func (ev *event) target(named string, rec *CallRecord) (string, error) {
 	tenant := ev.f.config.Tenant
 	name, revision, asked := strings.Cut(named, "@")
@@ -375,10 +376,10 @@ func (ev *event) target(named string, rec *CallRecord) (string, error) {
 	return name, nil
 }
 
-// eventOf is whose answer it is.
+// eventOf returns the event of an answer.
 func eventOf(resp *Response) *event { return resp.Body.(*replyBody).ev }
 
-// step is one event of a call. before, unless nil, is the one whose answer it takes.
+// step runs one event of a call. before is the event whose answer is r's body, or nil.
 func (ev *event) step(ctx context.Context, target string, r *Request, before *event) (*Response, error) {
 	l := &ev.calls
 	plain, _, _ := strings.Cut(target, ".")
@@ -396,21 +397,21 @@ func (ev *event) step(ctx context.Context, target string, r *Request, before *ev
 	return ev.f.e.Invoke(context.WithValue(ctx, callerKey{}, caller{l, before}), target, r)
 }
 
-// guardError is Config.Calls' refusal.
+// guardError is a refusal by Config.Calls.
 type guardError struct{ error }
 
 func (e *guardError) Unwrap() error { return e.error }
 
-// notPassed are fields of requests that are one connection's, or that the engine says itself.
+// notPassed are header fields that belong to one connection or that the engine sets itself.
 var notPassed = map[string]bool{
 	"Connection": true, "Content-Length": true, "Expect": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true,
 	"Proxy-Connection": true, "Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
 }
 
-// traces are fields that the called event has from its caller's, unless the call says others.
+// traces are header fields copied from the caller's event unless the call sets them.
 var traces = []string{"X-Request-Id", "Traceparent", "Tracestate"}
 
-// calledHeader is what the called function is told.
+// calledHeader returns the header of the called event.
 func (ev *event) calledHeader(function string, fields [][2]string) [][2]string {
 	header := make([][2]string, 0, len(fields)+4)
 	for _, h := range fields {
@@ -430,14 +431,14 @@ func (ev *event) calledHeader(function string, fields [][2]string) [][2]string {
 	return header
 }
 
-// ofBody are the fields of an answer that say what its body is.
+// ofBody returns the fields of an answer that describe its body.
 func ofBody(fields [][2]string) [][2]string {
 	return slices.DeleteFunc(slices.Clone(fields), func(h [2]string) bool {
 		return !strings.HasPrefix(textproto.CanonicalMIMEHeaderKey(h[0]), "Content-")
 	})
 }
 
-// field is the value of the first field of that canonical name, "" without one.
+// field returns the value of the first field with this canonical name, or "".
 func field(header [][2]string, name string) string {
 	for _, h := range header {
 		if h[0] == name {
@@ -447,7 +448,7 @@ func field(header [][2]string, name string) string {
 	return ""
 }
 
-// callCode says in a word why a call has no answer.
+// callCode returns the code of a CallError.
 func callCode(err error) string {
 	var guard *guardError
 	switch {
@@ -461,7 +462,7 @@ func callCode(err error) string {
 	if code := ErrorCode(err); code != "" {
 		return code
 	}
-	var failure *channel.Failure // of the call itself: its caller gave it up
+	var failure *channel.Failure // the caller cancelled the call
 	if errors.As(err, &failure) {
 		return failure.Type
 	}
@@ -471,8 +472,8 @@ func callCode(err error) string {
 	return "internal"
 }
 
-// ErrorCode says in a word, to whoever sent it, why an event has no answer; "" where that is
-// the engine's own trouble, or the sender's.
+// ErrorCode returns a code, for the sender of an event, that says why the event has no answer.
+// ErrorCode returns "" for internal errors and for errors of the sender.
 func ErrorCode(err error) string {
 	var (
 		quota    *QuotaError

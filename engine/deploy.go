@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Function is what lists and inspections show of a deployed function.
+// Function describes a deployed function in lists and inspections.
 type Function struct {
 	Name        string // qualified
 	Image       store.Digest
@@ -28,41 +28,41 @@ type Function struct {
 	Instances   int    // live sandboxes
 	Busy        int    // events being handled
 	Queued      int    // events waiting for an instance
-	Fork        string // whether its instances are forked, or why not: "on", "waiting", "off: …"; "" where its runtime cannot
+	Fork        string // "on", "waiting", "off: …" with the reason; "" if the runtime cannot fork
 	Invocations uint64
 	Failures    uint64
-	Revision    int         // that most events go to: Image, Config and Deployed are its
-	Latest      int         // the newest that was deployed
-	Traffic     Traffic     // nobody changes it
-	Defences    []string    // in force around its sandboxes (sandbox.Host.Defences)
-	Shells      *ShellStats // what its instances can start from; nil: nothing
+	Revision    int         // gets most events; Image, Config and Deployed belong to this revision
+	Latest      int         // newest deployed revision
+	Traffic     Traffic     // immutable
+	Defences    []string    // active around its sandboxes (sandbox.Host.Defences)
+	Shells      *ShellStats // parked interpreters for its instances; nil: none
 
 	counters counters
 }
 
-// DeployOptions adjust Deploy.
+// DeployOptions configure Deploy.
 type DeployOptions struct {
-	Replace bool // take over the name of a function that came from another template
+	Replace bool // take over the name of another template's function
 
-	// Within, unless it is "", is the tenant that the function and its image must belong
-	// to: else ErrForeign.
+	// Within, unless "", is the required tenant of the function and the image: otherwise
+	// ErrForeign.
 	Within    string
-	NoTraffic bool   // events go on to go where they do, unless they ask for the new revision
-	By        string // who deploys, for the record
+	NoTraffic bool   // leave the traffic as before: only events that ask for the new revision reach it
+	By        string // the deployer, for the record
 
-	// Temporary: a function for a while, of a name that no other has. Nothing of it
-	// outlasts it, or the engine: it has a /work of its own, empty at first, and
-	// its sandboxes are no tenant's.
+	// Temporary: the function exists for a while under a new name. No data outlasts the
+	// function or the engine. The function has a /work of its own, empty at first, and its
+	// sandboxes belong to no tenant.
 	Temporary bool
 
-	// Trace notes what a temporary function opens in its root, for [Engine.Slim]. It
-	// is started anew, from no shell and as no fork.
+	// Trace records the files that a temporary function opens in its root, for [Engine.Slim].
+	// The function starts neither from a parked sandbox nor as a fork.
 	Trace bool
 }
 
-// templateOf is the template that an image was built of, whatever name the image has here:
-// one that was pulled is called REGISTRY/team/hello, and its function hello. An image that
-// no template made goes by its own name.
+// templateOf returns the template from which an image was built, independent of the image's
+// local name: the function of a pulled image REGISTRY/team/hello is called hello. An image
+// without a template goes by its own name.
 func templateOf(img *store.Image) (id, version string) {
 	id, version, _ = strings.Cut(img.Built, ":")
 	if image.ValidName(id) {
@@ -71,21 +71,24 @@ func templateOf(img *store.Image) (id, version string) {
 	return img.Name, img.Version
 }
 
-// DefaultName is the name of an image's function where a deployment says none.
+// DefaultName returns the name of an image's function if the deployment gives none.
 func DefaultName(img *store.Image) string {
 	id, _ := templateOf(img)
 	return id
 }
 
-// Deploy puts the image's function behind name, by default its template's. A name
-// without a tenant gets the image's own (image.QualifiedName); one with a tenant
-// deploys the image in that. The same template's function of the qualified name is
-// followed by a new revision without losing an event: what is in flight ends on the old
-// instances. All events go to the new one, and a split is over, unless o says otherwise.
-// An image that was deployed behind the name before is of that template, whatever it is
-// called here: what another node has deployed has no name.
-// ErrNameTaken when another template has the name, or a temporary function; an
-// *image.FieldError for a pipeline without end, or with a step that is not there.
+// Deploy makes the image's function available as name; "" means the name of the template. A name
+// without a tenant gets the image's tenant (image.QualifiedName). A name with a tenant deploys
+// the image in that tenant.
+//
+// If the same template's function has the name, Deploy adds a revision without losing an event:
+// events in flight end on the old instances. All events go to the new revision, and a split
+// ends, unless o.NoTraffic is set. An image that was deployed under the name before counts as
+// the same template's, whatever its local name: images deployed by other nodes have no name.
+//
+// Errors: ErrNameTaken if another template's function (without o.Replace) or a temporary
+// function has the name; ErrForeign; fs.ErrNotExist if the image was removed meanwhile; an
+// *image.FieldError, for example for a pipeline with a loop or a missing step.
 func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o DeployOptions) (_ *Function, err error) {
 	if err := e.begin(); err != nil {
 		return nil, err
@@ -110,12 +113,12 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 		return nil, fmt.Errorf("deploy: %w", &image.FieldError{Field: "trace", Message: "only a temporary function's files are traced"})
 	}
 	if !o.Temporary {
-		if _, _, err := e.tenant(tenant); err != nil { // it may take a while to make: not under the lock
+		if _, _, err := e.tenant(tenant); err != nil { // before the lock: making a tenant's directory may take a while
 			return nil, err
 		}
 	}
 	if e.cfg.Table != nil && !o.Temporary {
-		// The table's registry is the operator's choice, whoever deploys.
+		// The operator chooses the registry of the table, so no tenant's rules apply.
 		if err := e.cfg.Table.Prepare(outward.With(ctx, nil), img); err != nil {
 			return nil, fmt.Errorf("deploy %s: %w", name, err)
 		}
@@ -131,7 +134,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if old != nil && (o.Temporary || old.spec.Temporary || old.main.template != template && !o.Replace) {
 		return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.main.template)
 	}
-	if o.Temporary { // newRevision makes what is the name's alone
+	if o.Temporary { // newRevision makes the name's own directories
 		defer func() {
 			if err != nil {
 				err = errors.Join(err, e.removeTemporary(name))
@@ -141,7 +144,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	spec := &functionSpec{Tenant: tenant, Temporary: o.Temporary, Trace: o.Trace}
 	if old != nil {
 		spec = old.spec.clone()
-		spec.Tenant = tenant // records of before may lack it
+		spec.Tenant = tenant // old records may lack the tenant
 	}
 	spec.Last++
 	r := Revision{
@@ -184,7 +187,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 		}
 	}
 	if old != nil {
-		f.logs = old.logs // one log over all revisions of a name
+		f.logs = old.logs // all revisions of a name share a log
 	} else if f.logs, err = e.openLog(name); err != nil {
 		return nil, err
 	}
@@ -199,8 +202,8 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	return d.describe(), nil
 }
 
-// load makes the deployment of a record; revisions whose image is lost go without
-// events, as long as there is another.
+// load makes the deployment of a record. Revisions without their image get no events, as long as
+// another revision is left.
 func (e *Engine) load(rec *store.Function) (*deployment, error) {
 	spec, err := specOf(rec)
 	if err != nil {
@@ -245,8 +248,8 @@ func (e *Engine) openLog(function string) (*functionLog, error) {
 	return openLog(e.logDir(function), function, e.cfg.LogBytes, e.cfg.LogFiles)
 }
 
-// Functions lists the deployed functions by name. The same pointer stands for the
-// same content: nobody changes it.
+// Functions lists the deployed functions by name. Equal content has the same pointer, and the
+// content is immutable.
 func (e *Engine) Functions() []*Function {
 	m := *e.functions.Load()
 	out := make([]*Function, 0, len(m))
@@ -256,7 +259,7 @@ func (e *Engine) Functions() []*Function {
 	return out
 }
 
-// Function describes one; fs.ErrNotExist when there is none of that name.
+// Function describes a function. Error: an *UnknownError (fs.ErrNotExist).
 func (e *Engine) Function(name string) (*Function, error) {
 	d, err := e.find(name)
 	if err != nil {
@@ -265,8 +268,8 @@ func (e *Engine) Function(name string) (*Function, error) {
 	return d.describe(), nil
 }
 
-// RemoveFunction forgets a function, ends its instances and deletes its logs.
-// Its image and its tenant's /work stay.
+// RemoveFunction removes a function, ends its instances and deletes its logs. The image and the
+// tenant's /work stay.
 func (e *Engine) RemoveFunction(ctx context.Context, name string) error {
 	return e.remove(ctx, name, func(d *deployment) error {
 		if e.cfg.Table == nil || d.spec.Temporary {

@@ -9,10 +9,10 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// withLimits adds to env what tells software its sandbox's limits, where it would
-// find the host's: a function has no /proc/cpuinfo, /proc/meminfo or cgroup file to
-// read, and the kernel's own answers (sched_getaffinity(2), sysinfo(2)) are about
-// the host. What env says already stands. See docs/ordinary-software.md.
+// withLimits adds variables to env that tell software the limits of its sandbox. Otherwise
+// software would find the host's: a function has no /proc/cpuinfo, /proc/meminfo or cgroup file
+// to read, and the kernel's own answers (sched_getaffinity(2), sysinfo(2)) describe the host.
+// Variables that env already sets stay. See docs/ordinary-software.md.
 func withLimits(env []string, r image.Resources) []string {
 	cpus := strconv.FormatInt(cpuCount(r.CPUMillis, runtime.NumCPU()), 10)
 	env = slices.Clip(env)
@@ -20,10 +20,10 @@ func withLimits(env []string, r image.Resources) []string {
 		{"FRE_CPUS", cpus},
 		{"FRE_MEMORY_BYTES", strconv.FormatInt(r.MemoryBytes, 10)},
 		{"GOMAXPROCS", cpus},           // Go
-		{"OMP_NUM_THREADS", cpus},      // OpenMP; OpenBLAS, MKL, PyTorch and numexpr look at it too
+		{"OMP_NUM_THREADS", cpus},      // OpenMP; also read by OpenBLAS, MKL, PyTorch and numexpr
 		{"RAYON_NUM_THREADS", cpus},    // Rust's rayon: polars, tokenizers, …
 		{"TOKIO_WORKER_THREADS", cpus}, // Rust's tokio
-		{"PYTHON_CPU_COUNT", cpus},     // Python 3.13 and newer, children included
+		{"PYTHON_CPU_COUNT", cpus},     // Python 3.13 and newer, and its child processes
 		{"DOTNET_PROCESSOR_COUNT", cpus},
 	} {
 		given := slices.ContainsFunc(env, func(s string) bool { return strings.HasPrefix(s, v.name+"=") })
@@ -34,8 +34,8 @@ func withLimits(env []string, r image.Resources) []string {
 	return env
 }
 
-// cpuCount is how many threads can run at once under a limit of so many
-// thousandths of a CPU on a host of so many.
+// cpuCount returns how many threads can run at once with a limit of millis thousandths of a CPU
+// on a host of host CPUs.
 func cpuCount(millis int64, host int) int64 {
 	return max(1, min((millis+999)/1000, int64(host)))
 }

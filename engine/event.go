@@ -15,54 +15,53 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// event is one invocation under way: its deadline, what it holds, and what ends with it.
-// It is one piece of memory, with what Invoke returns: of a small event's time, making
-// many took a good part.
+// event is one invocation under way: deadline, resources and cleanup. The event is allocated
+// together with the Response: separate allocations took a good part of a small event's time.
 type event struct {
 	f     *function
 	name  string
 	began time.Time
 
-	calls    lineage     // what the functions that this event calls are told of it
+	calls    lineage     // origin of this event, for the functions that it calls
 	header   [][2]string // of the request
-	borrowed atomic.Bool // its place is its caller's
-	last     *event      // of a pipeline: the step whose answer is its own
-	waits    patience    // for an instance
+	borrowed atomic.Bool // runs in its caller's place
+	last     *event      // of a pipeline: the step with the final answer
+	waits    patience    // how the event waits for an instance
 
 	ctx      limited
 	body     replyBody
 	resp     Response
 	reply    *channel.Reply
 	meta     channel.Invocation
-	input    io.Closer       // of the request's body, or nil
-	keepOpen func() bool     // undoes that ctx closes input
-	end      func(err error) // gives back what an answered event still has
-	unwatch  func() bool     // undoes watch; nil without it
-	once     sync.Once       // finish
+	input    io.Closer       // the request's body if Body is an io.Closer, or nil
+	keepOpen func() bool     // stops ctx from closing input
+	end      func(err error) // releases the resources of an answered event
+	unwatch  func() bool     // undoes watch; nil without watch
+	once     sync.Once       // for finish
 	answered atomic.Bool
 
-	gathered bytes.Reader // the body, where it was read before the event took a place
-	whole    Request      // with that body
-	unflow   func()       // gives back what a body that flows holds; nil for none
+	gathered bytes.Reader // the body, if read before the event took a place
+	whole    Request      // the request with gathered as its body
+	unflow   func()       // releases the place of a flowing body; nil for none
 
 	lease  lease
-	since  time.Time     // when it got that
-	over   chan struct{} // closed when it has given that back
-	tunnel atomic.Bool   // it is one
-	placed atomic.Bool   // it has one of the engine's places
+	since  time.Time     // start of the lease
+	over   chan struct{} // closed at the lease's end
+	tunnel atomic.Bool   // the event is a tunnel
+	placed atomic.Bool   // holds one of the engine's places
 }
 
-// open has the event begin: it ends at its time limit, or with ctx.
+// open starts the event's deadline. The event ends at the time limit, or with ctx.
 func (ev *event) open(ctx context.Context, r *Request) {
 	ev.ctx.open(ctx, ev.began.Add(ev.f.config.Resources.Timeout), ev.expire)
 	if body, ok := r.Body.(io.Closer); ok {
-		// A client that sends slowly must not keep an instance for longer.
+		// A client that sends slowly must not keep an instance beyond the time limit.
 		ev.input = body
 		ev.keepOpen = context.AfterFunc(&ev.ctx, ev.closeInput)
 	}
 }
 
-// instance is the id of the sandbox that it came to, "" for none.
+// instance returns the id of the event's sandbox, "" for none.
 func (ev *event) instance() string {
 	if in := ev.lease.in; in != nil && in.box != nil {
 		return in.box.id
@@ -70,7 +69,7 @@ func (ev *event) instance() string {
 	return ev.resp.Instance
 }
 
-// expire ends the event at its time limit, and an answer that nobody has closed by then.
+// expire ends the event at the time limit, also while its answer is being read.
 func (ev *event) expire() {
 	ev.ctx.cancel(ErrTimeout)
 	if ev.answered.Load() {
@@ -78,10 +77,10 @@ func (ev *event) expire() {
 	}
 }
 
-// closeInput ends a Read of the request's body that is under way.
-func (ev *event) closeInput() { _ = ev.input.Close() } // no news in its error
+// closeInput interrupts a Read of the request's body.
+func (ev *event) closeInput() { _ = ev.input.Close() } // the error is of no use
 
-// cancel ends the event's context and the reading of its body.
+// cancel ends the event's context and closes the request's body.
 func (ev *event) cancel(cause error) {
 	ev.abandon(cause)
 	if ev.input != nil {
@@ -89,7 +88,7 @@ func (ev *event) cancel(cause error) {
 	}
 }
 
-// abandon ends the event's context, and leaves the body alone if nothing else has ended it.
+// abandon ends the event's context and leaves the body open unless the context has closed it.
 func (ev *event) abandon(cause error) {
 	if ev.keepOpen != nil {
 		ev.keepOpen()
@@ -100,7 +99,7 @@ func (ev *event) abandon(cause error) {
 	}
 }
 
-// enter takes one of the engine's places, which leave gives back.
+// enter takes one of the engine's places. leave gives the place back.
 func (ev *event) enter() error {
 	if ev.calls.from != nil {
 		return ev.enterCalled()
@@ -108,7 +107,7 @@ func (ev *event) enter() error {
 	return ev.enterPlace(&ev.ctx)
 }
 
-// enterPlace is enter for an event that nobody lends a place.
+// enterPlace is enter for an event outside its caller's place.
 func (ev *event) enterPlace(ctx context.Context) error {
 	waited, err := ev.f.e.places.enter(ctx, ev.f)
 	if waited > 0 {
@@ -117,7 +116,7 @@ func (ev *event) enterPlace(ctx context.Context) error {
 	return ev.entered(err)
 }
 
-// entered notes that the event has a place, or was refused one.
+// entered records whether the event has got a place.
 func (ev *event) entered(err error) error {
 	if errors.Is(err, ErrEngineOverloaded) {
 		ev.f.e.metrics.refuse(reasonEngine)
@@ -126,7 +125,7 @@ func (ev *event) entered(err error) error {
 	return err
 }
 
-// leave gives the event's place back, if it has one still; kept as of places.leave.
+// leave gives the event's place back, if still held. kept as for places.leave.
 func (ev *event) leave(kept time.Duration) {
 	if ev.borrowed.Swap(false) {
 		<-ev.calls.from.place
@@ -136,8 +135,8 @@ func (ev *event) leave(kept time.Duration) {
 	}
 }
 
-// kept is how long the event has kept its instance, 0 where that says nothing of other
-// events.
+// kept returns how long the event has held its instance; 0 if the queue's estimate should not
+// count the time.
 func (ev *event) kept() time.Duration {
 	if ev.tunnel.Load() {
 		return 0
@@ -145,13 +144,13 @@ func (ev *event) kept() time.Duration {
 	return time.Since(ev.since)
 }
 
-// watch has an answered event finish by itself when the client has gone: a reader that
-// has stalled does not.
+// watch makes an answered event finish when its client disconnects: a stalled reader may never
+// call Close.
 func (ev *event) watch() {
 	ev.unwatch = context.AfterFunc(&ev.ctx, func() { ev.finish(context.Cause(&ev.ctx)) })
 }
 
-// finish runs once per event that was answered; err is why it was broken off, or nil.
+// finish runs once for each answered event. err is the reason of a broken answer, or nil.
 func (ev *event) finish(err error) {
 	ev.once.Do(func() {
 		ev.f.tunnels.remove(ev)
@@ -174,36 +173,36 @@ func (ev *event) observe(err error) {
 	ev.f.e.metrics.failed(ev.f, took, err)
 }
 
-// judge turns what ended an event into what happened, and logs an exception.
+// judge translates err into the error of the event and logs an exception.
 func (ev *event) judge(err error, before string) error {
 	in := ev.lease.in
 	if ev.ctx.Err() != nil {
-		return context.Cause(&ev.ctx) // what followed, such as the kill, is no news
+		return context.Cause(&ev.ctx) // later errors, such as the kill's, are consequences
 	}
 	err = in.explain(err, before)
 	var failure *FunctionError
 	if errors.As(err, &failure) {
 		if !ev.tunnel.Load() && !time.Now().Before(ev.ctx.at.Truncate(time.Millisecond)) {
-			return ErrTimeout // the function noticed it first
+			return ErrTimeout // the function noticed the time limit first
 		}
 		ev.f.logFailure(in.box.id, ev.name, failure)
 	}
 	return err
 }
 
-// logFailure keeps what the function's owner needs to know of an exception.
+// logFailure writes an exception to the log of the function's owner.
 func (f *function) logFailure(sandbox, invocation string, e *FunctionError) {
 	f.note(LogLine{Sandbox: sandbox, Invocation: invocation, Level: "error", Text: strings.TrimRight(e.Error()+"\n"+e.Stack, "\n")})
 }
 
-// invocationName is the number in 16 hexadecimal digits.
+// invocationName returns id in 16 hexadecimal digits.
 func invocationName(id uint64) string {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], id)
 	return string(hex.AppendEncode(make([]byte, 0, 16), b[:]))
 }
 
-// limited is a context that ends with another, and at a time unless that was lifted.
+// limited is a context with a parent and a time limit. lift removes the limit.
 type limited struct {
 	context.Context
 	at     time.Time
@@ -211,7 +210,7 @@ type limited struct {
 	timer  *time.Timer
 }
 
-// open has expire called at that time.
+// open starts the context. expire runs at the time at.
 func (l *limited) open(ctx context.Context, at time.Time, expire func()) {
 	l.Context, l.cancel = context.WithCancelCause(ctx)
 	l.timer = time.AfterFunc(time.Until(at), expire)
@@ -228,20 +227,20 @@ func (l *limited) end(cause error) {
 	l.cancel(cause)
 }
 
-// Deadline is when the limit ends the context, unless it was lifted.
+// Deadline returns the time limit, also after lift.
 func (l *limited) Deadline() (time.Time, bool) { return l.at, true }
 
-// errAbandoned marks a body that its reader closed before the end.
+// errAbandoned marks an answer that was closed before the end.
 var errAbandoned = errors.New("answer was not read to its end")
 
-// replyBody ends its event when it is closed: cleanly when it was read to the
-// end, as broken otherwise.
+// replyBody is the body of an answer. Close ends the event: as successful after the whole body
+// was read, as broken otherwise.
 type replyBody struct {
 	io.ReadCloser
 	ev    *event
-	whole bool // all of it is here: a Read does not wait
-	apart bool // it may be taken from Response.Bytes or File instead
-	ended bool // the event has, well: nothing that becomes of its answer changes that
+	whole bool // the whole body is in memory: Read does not block
+	apart bool // the reader may take the body from Response.Bytes or File instead
+	ended bool // the event has succeeded, regardless of the answer's fate
 	eof   bool
 	err   error
 }
@@ -257,7 +256,7 @@ func (b *replyBody) Read(p []byte) (int, error) {
 	return n, b.noted(err)
 }
 
-// noted keeps how the body has ended.
+// noted records how the body ended.
 func (b *replyBody) noted(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
@@ -272,7 +271,7 @@ func (b *replyBody) noted(err error) error {
 }
 
 func (b *replyBody) Close() error {
-	if !b.eof && b.err == nil && !b.apart { // nothing may be left of a short answer
+	if !b.eof && b.err == nil && !b.apart { // a short body may have been read up to, but not including, EOF
 		if b.whole {
 			n, err := b.Read(make([]byte, 1))
 			b.eof = n == 0 && errors.Is(err, io.EOF)

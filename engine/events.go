@@ -12,24 +12,23 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// ErrChangesLost: the changes asked for are not all remembered any more, or
-// were counted by another engine.
+// ErrChangesLost: the engine no longer remembers all requested changes, or another engine
+// counted them.
 var ErrChangesLost = errors.New("these changes are no longer remembered")
 
-// Changes counts and remembers the changes of everything lists show: images,
-// functions, sandboxes; and what clients do beside: signals, pulls, prunes.
+// Changes returns the record of changes to everything in lists (images, functions, sandboxes)
+// and of further actions of clients: signals, pulls, prunes.
 func (e *Engine) Changes() *store.Changes { return e.cfg.Store.Changes() }
 
 // EventOptions select changes.
 type EventOptions struct {
-	Since  uint64 // those after this generation
-	Follow bool   // and new ones, until ctx ends or the engine stops
+	Since  uint64 // changes after this generation
+	Follow bool   // also new changes, until ctx ends or the engine stops
 }
 
-// Events calls emit for every change there is after a generation, oldest first,
-// and with Follow for each new one until ctx ends or the engine stops (nil). It
-// returns emit's error, and ErrChangesLost where changes are missing, also because
-// emit was slower than they came.
+// Events calls emit for every change after a generation, oldest first. With Follow it continues
+// with new changes until ctx ends or the engine stops, then returns nil. Errors: those of emit;
+// ErrChangesLost if changes are missing, also because emit was too slow.
 func (e *Engine) Events(ctx context.Context, o EventOptions, emit func(store.Change) error) error {
 	since := o.Since
 	for all := e.Changes(); ; {
@@ -56,16 +55,15 @@ func (e *Engine) Events(ctx context.Context, o EventOptions, emit func(store.Cha
 	}
 }
 
-// changed notes a function's deployment or removal.
+// changed returns the change for a function's deployment or removal.
 func (f *function) changed(a store.ChangeAction) store.Change {
 	return store.Change{Kind: store.ChangeFunction, Action: a, ID: f.name, Name: f.name, Attributes: map[string]string{
 		"image": f.ref(), "digest": string(f.image.Digest), "tenant": f.config.Tenant, "revision": f.number(),
 	}}
 }
 
-// changed notes what happens to a sandbox, with its own attributes (function, image and
-// tenant, of a container network and work, where it has them) and more: keys and values in
-// turn.
+// changed returns a change of a sandbox. Its attributes are function, image and tenant, for a
+// container also network and work, if set, and more: keys and values in turn.
 func (b *box) changed(a store.ChangeAction, more ...string) store.Change {
 	if b.attributes == nil {
 		b.attributes = attributesOf("function", b.function, "image", b.image, "tenant", b.tenant, "network", string(b.network), "work", string(b.work))
@@ -78,7 +76,7 @@ func (b *box) changed(a store.ChangeAction, more ...string) store.Change {
 	return store.Change{Kind: store.ChangeSandbox, Action: a, ID: b.id, Name: b.name, Attributes: attributes, Labels: b.labels}
 }
 
-// attributesOf makes a map of keys and values in turn, without the empty values.
+// attributesOf makes a map of keys and values in turn. It omits empty values.
 func attributesOf(pairs ...string) map[string]string {
 	attributes := make(map[string]string, len(pairs)/2)
 	for i := 0; i < len(pairs); i += 2 {
@@ -89,8 +87,8 @@ func attributesOf(pairs ...string) map[string]string {
 	return attributes
 }
 
-// exited notes the end of a sandbox: how it ended, after how many whole seconds, and whether
-// a client has stopped it.
+// exited returns the changes at the end of a sandbox: exit status, lifetime in whole seconds,
+// and a stop by a client.
 func (b *box) exited(exit sandbox.ExitStatus) []store.Change {
 	how := []string{"exit_code", strconv.Itoa(exit.Code), "seconds", strconv.Itoa(int(time.Since(b.created).Seconds()))}
 	if exit.Signal != 0 {
@@ -106,7 +104,8 @@ func (b *box) exited(exit sandbox.ExitStatus) []store.Change {
 	return changes
 }
 
-// imageDone notes what was done with images by a name, "" for each one's own.
+// imageDone records an action on images. name is the name in the request, "" for the images' own
+// names.
 func (e *Engine) imageDone(a store.ChangeAction, name string, images ...*store.Image) {
 	changes := make([]store.Change, len(images))
 	for i, img := range images {
@@ -118,7 +117,7 @@ func (e *Engine) imageDone(a store.ChangeAction, name string, images ...*store.I
 	e.Changes().Add(changes...)
 }
 
-// pruned notes that all of a kind that was not in use is gone, and how many bytes were.
+// pruned records a prune of a kind of objects and the number of freed bytes.
 func (e *Engine) pruned(kind store.ChangeKind, bytes int64) {
 	e.Changes().Add(store.Change{Kind: kind, Action: store.ActionPrune, Attributes: map[string]string{"bytes": strconv.FormatInt(bytes, 10)}})
 }

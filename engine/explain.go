@@ -10,8 +10,8 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// crashed returns the error of an event whose sandbox has ended. before names what the
-// function had not done yet.
+// crashed returns the error of an event whose sandbox has ended. before completes the sentence
+// "exited before …".
 func (f *function) crashed(s sandbox.ExitStatus, before string) *CrashError {
 	reason := crashReason(s, before)
 	switch {
@@ -25,8 +25,8 @@ func (f *function) crashed(s sandbox.ExitStatus, before string) *CrashError {
 	return &CrashError{Status: s, Reason: reason}
 }
 
-// buildStepFailed returns the error of a build step. If a limit ended the step, it says
-// which: no key of a template raises the limits of build steps.
+// buildStepFailed returns the error of a build step. The error names the limit that ended the
+// step: no key of a template raises the limits of build steps.
 func buildStepFailed(args []string, s sandbox.ExitStatus, output string) *image.ExitError {
 	switch {
 	case s.OOMKilled:

@@ -16,34 +16,33 @@ import (
 )
 
 const (
-	// heavyImport is how long a handler must take to import before it is worth
-	// the memory of a fork server: the interpreter's own start takes as long.
+	// heavyImport is the least import time that justifies the memory of a fork server: the
+	// interpreter's own start takes as long.
 	heavyImport = 20 * time.Millisecond
-	// forkWithin bounds a fork, which takes milliseconds.
+	// forkWithin limits the time of a fork. A fork takes milliseconds.
 	forkWithin = 5 * time.Second
-	// forkIdle is how long a fork server stays without a fork, or as long as the
-	// function's instances if that is longer.
+	// forkIdle is how long a fork server stays without a fork. A longer idle time of the
+	// function's instances replaces it.
 	forkIdle = 30 * time.Minute
 )
 
-// forker decides whether a function has a fork server and keeps it: one sandbox
-// that has imported the handler, whose children become instances (sandbox.Fork).
-// It starts behind the back of ordinary starts, when the first of them shows that
-// it is worth it, and until it is there, and whenever it cannot, instances are
-// started as ever. A nil forker never forks.
+// forker decides whether a function has a fork server, and keeps the server: one sandbox that
+// has imported the handler and whose children become instances (sandbox.Fork). The server starts
+// in the background, after the first ordinary start that shows a benefit. Without a server
+// instances start as usual. A nil forker never forks.
 type forker struct {
 	f *function
 
 	mu       sync.Mutex
-	off      string      // why it never will again
-	server   *forkServer // nil while there is none
+	off      string      // why forking is off for good
+	server   *forkServer // nil if no server runs
 	starting bool
 	failures int // in a row
 	retry    time.Time
-	closed   bool // the function rests, or is retired
+	closed   bool // the function rests or is retired
 }
 
-// newForker says why where the host cannot have fork servers.
+// newForker returns a forker. It is off, with the reason, if the host cannot have fork servers.
 func newForker(f *function) *forker {
 	k := &forker{f: f}
 	if f.e.cfg.ForkPercent < 0 {
@@ -54,7 +53,7 @@ func newForker(f *function) *forker {
 	return k
 }
 
-// describe is Function.Fork.
+// describe returns the text of Function.Fork.
 func (k *forker) describe() string {
 	if k == nil {
 		return ""
@@ -70,8 +69,7 @@ func (k *forker) describe() string {
 	return "waiting"
 }
 
-// consider starts a fork server after an ordinary start that it would have made
-// faster.
+// consider starts a fork server after an ordinary start, if a fork would have been faster.
 func (k *forker) consider(ready channel.Ready) {
 	if k == nil {
 		return
@@ -88,7 +86,7 @@ func (k *forker) consider(ready channel.Ready) {
 	k.f.e.spawn(k.start)
 }
 
-// refuse turns forking off for good; the function's log says why.
+// refuse turns forking off for good and writes the reason to the function's log.
 func (k *forker) refuse(why string) {
 	k.mu.Lock()
 	k.off = why
@@ -96,7 +94,7 @@ func (k *forker) refuse(why string) {
 	k.f.note(LogLine{Level: "info", Text: "instances are not forked: " + why})
 }
 
-// start starts the fork server and stays until that has ended.
+// start starts the fork server and returns after the server's end.
 func (k *forker) start() {
 	f := k.f
 	s := &forkServer{f: f, used: make(chan struct{}, 1)}
@@ -145,7 +143,7 @@ func (k *forker) start() {
 	}
 }
 
-// close lets the fork server end after its last fork.
+// close makes the fork server end after its last fork.
 func (k *forker) close() {
 	if k == nil {
 		return
@@ -159,7 +157,7 @@ func (k *forker) close() {
 	}
 }
 
-// open is the end of close: there may be a fork server again.
+// open undoes close: a fork server may start again.
 func (k *forker) open() {
 	if k == nil {
 		return
@@ -169,8 +167,8 @@ func (k *forker) open() {
 	k.closed = false
 }
 
-// lend makes in an instance that was forked: before, or now. false if there is
-// none to be had.
+// lend turns a fork, parked or new, into the instance in. It returns false if no fork is
+// available.
 func (k *forker) lend(ctx context.Context, in *instance) bool {
 	if k == nil {
 		return false
@@ -197,7 +195,7 @@ func (k *forker) lend(ctx context.Context, in *instance) bool {
 	return true
 }
 
-// budget is memory that fork servers may have together: the sum of their limits.
+// budget limits the sum of the memory limits of all fork servers.
 type budget struct {
 	mu   sync.Mutex
 	left int64 // bytes
@@ -221,20 +219,20 @@ func (b *budget) give(bytes int64) {
 	b.left += bytes
 }
 
-// forkServer is one fork server that runs.
+// forkServer is a running fork server.
 type forkServer struct {
 	f    *function
 	box  *box
 	conn *channel.Conn
 	pool *pool.Pool[*forked]
-	used chan struct{} // one token: a fork was lent
+	used chan struct{} // one token: a fork became an instance
 
 	mu      sync.Mutex
-	holds   int  // forks being made or running
-	closing bool // no more of them; ends with the last
+	holds   int  // forks under construction or running
+	closing bool // no more forks; the server ends with the last
 }
 
-// forked is a fork that waits in the pool or has become an instance.
+// forked is a fork, parked in the pool or part of an instance.
 type forked struct {
 	box      *box
 	conn     *channel.Conn
@@ -271,13 +269,13 @@ func (c *forked) drop() error {
 	return c.conn.Close()
 }
 
-// declinedError is what a bootstrap says that finds the module unfit.
+// declinedError is a bootstrap's refusal of a module that must not be forked.
 type declinedError struct{ why string }
 
 func (e *declinedError) Error() string { return e.why }
 
-// boot starts the server and waits until it has imported the handler. On failure
-// nothing is left of it.
+// boot starts the server and waits until the server has imported the handler. On failure
+// boot cleans up.
 func (s *forkServer) boot(ctx context.Context) error {
 	f := s.f
 	spec, err := f.spec(newID())
@@ -290,11 +288,10 @@ func (s *forkServer) boot(ctx context.Context) error {
 	}
 	spec.Channel = theirs
 	spec.Env = append(f.environment(), "FRE_FORK=1")
-	spec.Pin = false // its children would inherit that, and only the first process is released
+	spec.Pin = false // its children would inherit the CPU, and only the first process is released from it
 	ready, most := f.forksReady()
 	spec.Forks = f.config.Instances.Max + most + runtime.NumCPU()
-	// Its forks are born in its cgroup, and a fork must not wait for the quota of
-	// an event.
+	// Forks start in the server's cgroup, and the quota of one event must not delay a fork.
 	spec.Limits.Pids += int64(most) + 8
 	spec.Limits.CPUMillis = max(spec.Limits.CPUMillis, 1000)
 	s.conn = channel.NewConn(ours, channel.Config{Log: f.channelLog(spec.ID), LogPace: f.logs.drop})
@@ -322,8 +319,7 @@ func (s *forkServer) boot(ctx context.Context) error {
 	return nil
 }
 
-// forksReady is how many forks wait for their event, without demand and after
-// great demand.
+// forksReady returns how many forks to park: without demand, and after great demand.
 func (f *function) forksReady() (ready, most int) {
 	ready, most = 1, 4
 	if f.fresh() {
@@ -335,9 +331,8 @@ func (f *function) forksReady() (ready, most int) {
 // errSlowFork is the cause of a fork that took too long.
 var errSlowFork = errors.New("fork server did not answer")
 
-// fork makes one child, which is ready for its event: pool.ErrFull when there may
-// be no more. A server that fails at it is killed: the next one comes after a
-// pause.
+// fork makes a child that is ready for its event. Error: pool.ErrFull, for every failure. A
+// server that fails to fork is killed; forker starts another after a pause.
 func (s *forkServer) fork(ctx context.Context) (*forked, error) {
 	if !s.hold() {
 		return nil, pool.ErrFull
@@ -357,11 +352,11 @@ func (s *forkServer) fork(ctx context.Context) (*forked, error) {
 	return nil, pool.ErrFull
 }
 
-// make makes one child that is held already.
+// make makes a child. The caller has called hold for the child.
 func (s *forkServer) make(ctx context.Context) (*forked, error) {
 	kept := false
 	defer func() {
-		if !kept { // or its end will do it
+		if !kept { // otherwise the sandbox's end calls release
 			s.release()
 		}
 	}()
@@ -401,7 +396,7 @@ func (s *forkServer) make(ctx context.Context) (*forked, error) {
 	return c, nil
 }
 
-// ask has the server make a child and returns its channel and a pidfd of it.
+// ask makes the server fork. It returns the child's channel and pidfd.
 func (s *forkServer) ask(ctx context.Context, id string, leave *sandbox.Fork) (_ *net.UnixConn, pidfd int, err error) {
 	ours, theirs, err := socketpair()
 	if err != nil {
@@ -424,13 +419,13 @@ func (s *forkServer) ask(ctx context.Context, id string, leave *sandbox.Fork) (_
 	if err := s.conn.Fork(theirs, outputs[0].w, outputs[1].w, leave.Network()); err != nil {
 		return nil, -1, err
 	}
-	_ = theirs.Close() // or a child that is not made would go unnoticed
+	_ = theirs.Close() // otherwise a child that was not made would go unnoticed
 	pidfd, err = channel.Forked(ctx, ours)
 	return ours, pidfd, err
 }
 
-// hold counts one fork, from before it is made to its end; false when there may
-// be no more.
+// hold counts a fork from before its construction to its end. It returns false if the server is
+// closing.
 func (s *forkServer) hold() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -451,7 +446,7 @@ func (s *forkServer) release() {
 	}
 }
 
-// close makes no more forks and ends the server after the last one.
+// close prevents further forks and ends the server after the last.
 func (s *forkServer) close() {
 	s.mu.Lock()
 	first := !s.closing
@@ -462,12 +457,12 @@ func (s *forkServer) close() {
 		s.box.kill()
 	}
 	if first {
-		s.f.e.spawn(s.pool.Close) // which drops those that wait
+		s.f.e.spawn(s.pool.Close) // drops the parked forks
 	}
 }
 
-// watch waits for the server's end, and closes it when it has not been used for
-// long. nil if it was closed.
+// watch waits for the server's end and closes an idle server. It returns nil if the server was
+// closed.
 func (s *forkServer) watch(k *forker) error {
 	idle := max(forkIdle, s.f.config.Instances.Idle)
 	t := time.NewTimer(idle)

@@ -6,25 +6,25 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// CORS is what templates say of other origins.
+// CORS is a template's policy for cross-origin requests.
 type CORS = image.CORS
 
-// What templates say of who may call.
+// Values of a template's access.
 const (
 	AccessToken = image.AccessToken
 	AccessOpen  = image.AccessOpen
 )
 
-// Front is what stands before a function's events: asked for each request, without a lock.
+// Front is a function's policy for incoming requests. Gateways read the policy at each request.
 type Front struct {
 	Tenant string
-	Access image.Access // "" where the template says nothing
-	CORS   *CORS        // likewise nil
+	Access image.Access // "" if the template sets none
+	CORS   *CORS        // nil if the template sets none
 }
 
-// Front finds that of a function, or of the one revision that NAME@REVISION asks for;
-// false where there is none. Of a function whose events are split, it is the main
-// revision's, with the strictest access of those that events may go to.
+// Front returns the policy of a function, or of one revision for NAME@REVISION; false if
+// unknown. Front takes no lock. If events are split, the policy is the main revision's, with the
+// strictest access of all revisions that may get the events.
 func (e *Engine) Front(name string) (Front, bool) {
 	name, revision, asked := strings.Cut(name, "@")
 	d, err := e.find(name)
@@ -56,7 +56,8 @@ func (f *function) front() Front {
 	return Front{Tenant: f.config.Tenant, Access: f.config.Access, CORS: f.config.CORS}
 }
 
-// strictest is the stricter of two: a token, what the engine says, open.
+// strictest returns the stricter access. From strict to lax: token, the engine's default (""),
+// open.
 func strictest(a, b image.Access) image.Access {
 	switch {
 	case a == AccessToken || b == AccessToken:

@@ -18,67 +18,67 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// function is one revision of a function: immutable configuration and the instances
-// that serve it. A redeploy makes a new one; the old rests, and is retired.
+// function is one revision of a function: its immutable configuration and its instances. A
+// deployment makes a new revision; the old revision rests, and is retired later.
 type function struct {
 	e        *Engine
-	name     string // qualified: NAME.TENANT, except in the tenant "default"
-	plain    string // NAME, which is all that the function itself is told
-	revision int    // its number
-	template string // id of the template it came from
+	name     string // qualified: NAME.TENANT, or NAME in the tenant "default"
+	plain    string // NAME, the name that the function itself sees
+	revision int
+	template string // id of the template
 	version  string
 	image    *store.Image
-	config   image.Config // Tenant is the function's, whatever the image says
+	config   image.Config // Tenant is the function's tenant, also if the image's differs
 	deployed time.Time
 
 	temporary bool // see DeployOptions
-	agent     bool // it is an agent's sandbox: whatever runs there can call no function
+	agent     bool // an agent's sandbox: its programs can call no function
 
-	opens *sandbox.Opens // what it opens in its root; nil: nobody asks. Set before the function is published
+	opens *sandbox.Opens // records opened files of the root; nil: no trace. Set before publication
 
 	user  sandbox.User
 	work  string       // host directory of the tenant's /work
-	dir   string       // where its program begins; "" for /function
-	logs  *functionLog // set before the function is published; kept over redeployments
-	forks *forker      // nil where the runtime or the template has none
+	dir   string       // working directory of the program; "" for /function
+	logs  *functionLog // set before publication; all revisions of a name share it
+	forks *forker      // nil: the function cannot fork (newRevision)
 	held  heldAnswers
 
 	invocations, failures atomic.Uint64
 	warmed, succeeded     prometheus.Observer
 
-	shells    *shellPool // what its instances can start from; nil: nothing
+	shells    *shellPool // parked interpreters for its instances; nil: none
 	furniture *furniture // set with shells
 
 	tunnels tunnels
 	use     *tenantUse
-	lends   bool   // it may be lent its clients' connections
-	placed  placed // its part of the engine's places
+	lends   bool   // may get its clients' connections
+	placed  placed // the function's part of the engine's places
 
-	waiting atomic.Int64 // bytes of the engine's buffers that its answers wait in
+	waiting atomic.Int64 // bytes of the engine's buffers with waiting answers
 
 	flows flows
 
 	mu        sync.Mutex
 	retired   bool
-	resting   bool                   // events go to other revisions, unless they ask for this one
-	restedAt  time.Time              // since when
-	restCount uint64                 // invocations when rested looked last
+	resting   bool                   // events go to other revisions, unless they name this revision
+	restedAt  time.Time              // start of the rest
+	restCount uint64                 // invocations at the last call of rested
 	restTimer *time.Timer            // calls rested
-	instances map[*instance]struct{} // all that count against Instances.Max
+	instances map[*instance]struct{} // all instances that count against Instances.Max
 	free      []*instance            // ready, with room for another event; the last is the most recently used
 	waiters   []*waiter              // events without an instance, oldest first
 	queue     admission.Queue        // judges waiters
 	starting  int                    // instances whose start is under way
 	busy      int                    // leases held
-	failed    int                    // instances that served no event, in a row: the back-off of warm
-	rewarming bool                   // a call of warm is on its way
+	failed    int                    // instances in a row that served no event: sets the back-off of warm
+	rewarming bool                   // a call of warm is scheduled
 }
 
-// ref is what people call the function's image.
+// ref returns the name of the function's image as users see it.
 func (f *function) ref() string { return f.template + ":" + f.version }
 
-// newRevision checks a revision against the registry; it starts nothing and leaves
-// logs to the caller. fs.ErrNotExist: its image is gone.
+// newRevision makes a revision from its record and image. It starts nothing; the caller sets
+// logs. Error: fs.ErrNotExist if the image is missing.
 func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*function, error) {
 	img, err := e.cfg.Store.Image(string(r.Image))
 	if err != nil {
@@ -96,7 +96,7 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 		return nil, err
 	}
 	if spec.Tenant == "" && cfg.Tenant != tenant {
-		return nil, fmt.Errorf("%s of tenant %s has no name of its own: deploy it again", name, cfg.Tenant) // qualifyNames could not give it one
+		return nil, fmt.Errorf("%s of tenant %s has no name of its own: deploy it again", name, cfg.Tenant) // qualifyNames found no free name
 	}
 	cfg.Tenant = tenant
 	if cfg.Protocol != image.ProtocolPipeline {
@@ -124,35 +124,35 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 	if spec.Temporary {
 		f.use = e.usage(temporaryName)
 	}
-	// A fork server would go on with the secrets that it has read.
+	// A fork server would keep old values of secrets.
 	if cfg.Forks && f.loopbackOnly() && !spec.Trace && len(cfg.Secrets) == 0 {
 		f.forks = newForker(f)
 	}
 	return f, nil
 }
 
-// number is its revision, as metrics and answers tell it.
+// number returns the revision's number as text, for metrics and answers.
 func (f *function) number() string { return strconv.Itoa(f.revision) }
 
-// measure begins the function's usual series. Whoever removes a function of its name drops
-// them: it is to be called where nobody does, before the function is called.
+// measure creates the function's usual metric series. The removal of a function by this name
+// drops the series: call measure before the first event, and not during a removal.
 func (f *function) measure() {
 	f.warmed = f.e.metrics.start.WithLabelValues(f.name, string(StartWarm), f.number())
 	f.succeeded = f.e.metrics.duration.WithLabelValues(f.name, outcome(nil), f.number())
 }
 
-// started notes a start and how long the event waited for it.
+// started records a start and how long the event waited for the start.
 func (f *function) started(kind sandbox.StartKind, took time.Duration) {
 	f.e.metrics.start.WithLabelValues(f.name, string(kind), f.number()).Observe(took.Seconds())
 }
 
-// loopbackOnly says whether the function has no network but its own loopback.
-// Forks and runtime shells have no other: they joined theirs before.
+// loopbackOnly reports whether loopback is the function's only network. Forks and parked
+// interpreters have loopback only: the network was joined before the function was known.
 func (f *function) loopbackOnly() bool {
 	return f.config.Network.Mode == image.NetworkNone || f.config.Network.Mode == ""
 }
 
-// publish readies a function that is about to be found by its name.
+// publish prepares a function just before lookups by name find the function.
 func (f *function) publish() {
 	if f.isPipeline() {
 		return
@@ -169,30 +169,30 @@ func (f *function) publish() {
 	}
 }
 
-// environment is what an instance that speaks the channel gets.
+// environment returns the environment for an instance with a channel.
 func (f *function) environment() []string {
 	env := f.config.Env
 	return append(env[:len(env):len(env)], "FRE_CHANNEL=3", "FRE_FILES="+answerFiles, fmt.Sprintf("FRE_KEPT_FILES=%d", channel.KeptFiles), fmt.Sprintf("FRE_CALLS=%d", channel.MostCalls), fmt.Sprintf("FRE_CONCURRENCY=%d", f.config.Instances.Concurrency))
 }
 
-// note writes a line of the engine's or of the handler's logger to the log.
+// note writes a line of the engine or of the handler's logger to the log.
 func (f *function) note(line LogLine) {
 	line.Time, line.Stream, line.Revision = time.Now(), "log", f.revision
 	f.logs.append(line)
 }
 
-// channelLog takes what the handler of one instance logs.
+// channelLog returns a receiver for the log lines of one instance's handler.
 func (f *function) channelLog(sandbox string) func(invocation, level, message string) {
 	return func(invocation, level, message string) {
 		f.note(LogLine{Sandbox: sandbox, Invocation: invocation, Level: level, Text: message})
 	}
 }
 
-// spec is the sandbox of one instance; an *image.FieldError where its network is
-// not to be had, which can change from one start to the next.
+// spec returns the Spec for an instance's sandbox. Error: an *image.FieldError while the network
+// is unavailable. The network's state may change between starts.
 func (f *function) spec(id string) (sandbox.Spec, error) {
 	if f.isPipeline() {
-		return sandbox.Spec{}, nil // it starts none
+		return sandbox.Spec{}, nil // a pipeline starts no sandbox
 	}
 	spec := sandbox.Spec{
 		ID:       id,
@@ -207,9 +207,9 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 		Work: f.work, WorkMapped: f.e.mapErr == nil,
 
 		Opens:     f.opens,
-		ProcFiles: f.agent,                  // whose commands are a shell user's
-		Repeats:   !f.agent && !f.temporary, // a shell would keep its /work, which is no other's, beyond its end
-		// More CPUs than one would not be seen by a program that looks at its start.
+		ProcFiles: f.agent,                  // a user of a command line expects these files
+		Repeats:   !f.agent && !f.temporary, // a parked sandbox would hold the private /work after the function's end
+		// Pin hides all CPUs but one. A program with a larger limit counts CPUs at its start.
 		Pin: f.config.Resources.CPUMillis <= 1000,
 	}
 	if f.config.Network.LendConnection && !f.lends {
@@ -221,7 +221,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 	return spec, f.e.setNetwork(&spec, f.config.Network)
 }
 
-// count is what lists show of the revision that changes.
+// count returns the changing values of the revision for lists.
 func (f *function) count() counters {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -235,7 +235,7 @@ func (f *function) count() counters {
 	return now
 }
 
-// running returns the sandboxes of the instances whose start is over.
+// running returns the sandboxes of all started instances.
 func (f *function) running() (boxes []*box) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -247,7 +247,7 @@ func (f *function) running() (boxes []*box) {
 	return boxes
 }
 
-// counters are what changes of a function while it is deployed.
+// counters are the values of a deployed function that change.
 type counters struct {
 	instances, busy, queued int
 	fork                    string
@@ -255,9 +255,8 @@ type counters struct {
 	shells                  ShellStats
 }
 
-// retire takes the function out of service: waiting events get errRetired (their
-// callers look the name up again), idle instances stop, busy ones stop when
-// their last event ends.
+// retire takes the function out of service. Waiting events get errRetired, and the callers look
+// up the name again. Idle instances stop now, busy instances after the last event.
 func (f *function) retire() {
 	f.mu.Lock()
 	first := !f.retired
@@ -282,8 +281,8 @@ func (f *function) retire() {
 	f.forks.close()
 }
 
-// drainLocked has no instance take another event. The caller stops those that are idle,
-// which count against no quota any more.
+// drainLocked keeps further events from all instances and releases the idle instances from the
+// quota. The caller stops the returned idle instances.
 func (f *function) drainLocked() (idle []*instance) {
 	for in := range f.instances {
 		in.draining = true
@@ -296,9 +295,8 @@ func (f *function) drainLocked() (idle []*instance) {
 	return idle
 }
 
-// warm starts instances until the template's minimum is there. A start that
-// fails is tried again after a growing pause, for as long as the function is
-// deployed.
+// warm starts instances up to the template's minimum. A failed start is repeated after a growing
+// pause, as long as the function is deployed.
 func (f *function) warm() {
 	if f.isPipeline() {
 		return
@@ -313,7 +311,7 @@ func (f *function) warm() {
 	}
 }
 
-// rewarm calls warm after the back-off that the row of failures asks for.
+// rewarm calls warm, after a back-off that grows with the failures in a row.
 func (f *function) rewarm(failures int) {
 	if failures == 0 {
 		f.warm()

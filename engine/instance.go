@@ -15,7 +15,7 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// State says where a sandbox is in its life.
+// State is the state of a sandbox.
 type State string
 
 // The states, in order; idle and busy alternate.
@@ -24,39 +24,39 @@ const (
 	StateIdle     State = "idle"
 	StateBusy     State = "busy"
 	StateStopping State = "stopping"
-	StateParked   State = "parked"  // no instance: a fork server, or a fork that waits for its first event
-	StateCreated  State = "created" // a container that has not run yet
-	StateRunning  State = "running" // a container
+	StateParked   State = "parked"  // a fork server, or a fork before its first event
+	StateCreated  State = "created" // a container before its first run
+	StateRunning  State = "running" // a running container
 	StateExited   State = "exited"
 )
 
 const (
-	// stopGrace is how long an instance may take to end after STOP.
+	// stopGrace limits the time from STOP to the end of an instance.
 	stopGrace = 2 * time.Second
-	// closeGrace is how long one that closed its channel may take to be gone.
+	// closeGrace limits the time from an instance's close of its channel to its end.
 	closeGrace = 200 * time.Millisecond
 )
 
-// instance is one sandbox of a function. The fields below the line are guarded
-// by f.mu; box, conn and kind are set once, before the instance is offered to anyone.
+// instance is one sandbox of a function. f.mu guards the fields below the blank line. box, conn
+// and kind are set once, before any event can lease the instance.
 type instance struct {
 	f    *function
 	box  *box
 	conn *channel.Conn
-	kind sandbox.StartKind // how it started
+	kind sandbox.StartKind // kind of start
 
 	state     State
 	inflight  int       // leases held
 	served    bool      // has ended an event
 	listed    bool      // in f.free
-	hung      int       // events given up that the function has not ended yet: no new lease meanwhile
+	hung      int       // cancelled events that the function has not ended: no new lease meanwhile
 	reserved  bool      // counted in f.use
 	draining  bool      // no new lease; stop when inflight reaches 0
 	idleSince time.Time // valid while state is idle
 	idle      *time.Timer
 }
 
-// run is the life of a warm instance: start, serve, and clean up after its end.
+// run is the life of a warm instance: start, service, and cleanup after the end.
 func (in *instance) run() {
 	f := in.f
 	ctx, cancel := context.WithTimeoutCause(context.Background(), f.config.Resources.Timeout, ErrTimeout)
@@ -71,7 +71,7 @@ func (in *instance) run() {
 		f.removeLocked(in)
 		f.failed++
 		failed := f.failed
-		// The events this start was for learn why; the others get another try.
+		// The events that caused this start get the error. Other events get another start.
 		n := min(f.config.Instances.Concurrency, len(f.waiters))
 		waiters := f.waiters[:n]
 		f.waiters = f.waiters[n:]
@@ -102,14 +102,13 @@ func (in *instance) run() {
 	case <-in.box.sb.Done():
 	case <-in.conn.Done():
 	}
-	// Whoever kills a sandbox does it through its box; this is where every end
-	// of a warm instance is noticed, its own crash and broken protocol included.
+	// run notices every end of a warm instance: kills through the box, crashes, protocol errors.
 	select {
 	case <-in.box.sb.Done():
 		in.drain()
 		t := time.NewTimer(stopGrace)
 		select {
-		case <-in.conn.Done(): // what it has said before is read
+		case <-in.conn.Done(): // the engine has read all frames of the instance
 		case <-t.C:
 		}
 		t.Stop()
@@ -126,7 +125,7 @@ func (in *instance) run() {
 	}
 	_ = in.conn.Close()
 	f.mu.Lock()
-	if in.state != StateStopping && !in.served { // ready, and gone before its first event
+	if in.state != StateStopping && !in.served { // ended before its first event
 		f.failed++
 	}
 	failed := f.failed
@@ -142,8 +141,8 @@ func (in *instance) run() {
 	f.rewarm(failed)
 }
 
-// boot starts the sandbox and waits until the bootstrap has loaded the handler.
-// On failure nothing is left of it.
+// boot starts the sandbox and waits until the bootstrap has loaded the handler. On failure
+// boot cleans up.
 func (in *instance) boot(ctx context.Context) error {
 	f := in.f
 	if f.forks.lend(ctx, in) {
@@ -205,7 +204,7 @@ func (in *instance) bootSandbox(ctx context.Context, secrets []sandbox.Secret) e
 	return nil
 }
 
-// start starts a sandbox whose output goes to the function's log.
+// start starts a sandbox and connects its output to the function's log.
 func (f *function) start(ctx context.Context, spec sandbox.Spec, b *box) error {
 	streams := []string{"stderr", "stdout"}
 	if spec.Stdout != nil {
@@ -224,7 +223,7 @@ func (f *function) start(ctx context.Context, spec sandbox.Spec, b *box) error {
 	return err
 }
 
-// newBox is what lists show of the instance.
+// newBox describes the instance to lists.
 func (in *instance) newBox(id string) *box {
 	if in.conn == nil {
 		return in.f.newBox(id, in.currentState, nil)
@@ -232,7 +231,7 @@ func (in *instance) newBox(id string) *box {
 	return in.f.newBox(id, in.currentState, in.ask)
 }
 
-// newBox describes a sandbox of the function's to lists; ask as in box.
+// newBox describes a sandbox of the function to lists. ask is as in box.
 func (f *function) newBox(id string, state func() State, ask func() error) *box {
 	return &box{
 		id: id, function: f.name, revision: f.revision, image: f.ref(), digest: f.image.Digest, limits: limitsOf(f.config.Resources),
@@ -240,7 +239,7 @@ func (f *function) newBox(id string, state func() State, ask func() error) *box 
 	}
 }
 
-// ask has the instance finish what it has and exit.
+// ask tells the instance to finish its events and exit.
 func (in *instance) ask() error {
 	in.drain()
 	return in.conn.Stop()
@@ -252,7 +251,7 @@ func (in *instance) currentState() State {
 	return in.state
 }
 
-// explain turns the end of a channel into what happened to the function.
+// explain translates the end of a channel into the function's error.
 func (in *instance) explain(err error, before string) error {
 	var failure *channel.Failure
 	switch {
@@ -267,10 +266,10 @@ func (in *instance) explain(err error, before string) error {
 		return &CrashError{Reason: "sent a malformed frame before " + before}
 	case errors.Is(err, channel.ErrUnserved):
 		return &CrashError{Reason: "ended before it took the event"}
-	case !errors.Is(err, channel.ErrClosed): // time-out, client, its body: not the instance's fault
+	case !errors.Is(err, channel.ErrClosed): // time-out, client, request body: not the instance's fault
 		return err
 	}
-	// A process closes its files before its end can be seen.
+	// A process closes its files before its exit is visible.
 	t := time.NewTimer(closeGrace)
 	defer t.Stop()
 	select {
@@ -282,9 +281,9 @@ func (in *instance) explain(err error, before string) error {
 	}
 }
 
-// release ends one event: the instance serves the next, becomes idle, or stops
-// when it was to be drained. It had it for so long, which is 0 where that says nothing
-// of others. It does not block.
+// release ends one lease. The instance serves the next event, becomes idle, or stops if it is
+// draining. kept is how long the event held the instance; 0 if the queue's estimate should not
+// count the time. release does not block.
 func (in *instance) release(kept time.Duration) {
 	f := in.f
 	f.mu.Lock()
@@ -317,7 +316,7 @@ func (in *instance) drain() {
 	in.f.dropLocked(in)
 }
 
-// retire is drain for one that takes no more events by itself: it stops once it has none.
+// retire drains an instance that announced its end. The instance stops after its last event.
 func (in *instance) retire() {
 	in.drain()
 	in.f.mu.Lock()
@@ -328,12 +327,12 @@ func (in *instance) retire() {
 	}
 }
 
-// cancelGrace is how long an instance may take to give up a cancelled event
-// before it is killed.
+// cancelGrace is how long an instance may take to end a cancelled event before the engine kills
+// the instance.
 const cancelGrace = time.Second
 
-// killUnless keeps new events from the instance until the event that was given
-// up ends, and kills the instance when that takes too long.
+// killUnless keeps new events from the instance until a cancelled event ends. After cancelGrace
+// it kills the instance.
 func (in *instance) killUnless(finished <-chan struct{}) {
 	f := in.f
 	select {
@@ -368,8 +367,8 @@ func (in *instance) killUnless(finished <-chan struct{}) {
 	})
 }
 
-// idled stops the instance if it has been idle for long enough and is not one
-// of the minimum. The timer is not touched per event: it looks again later.
+// idled stops an instance that has been idle for long enough and exceeds the minimum. Events do
+// not touch the timer: after a use in between, idled sets the timer again.
 func (in *instance) idled() {
 	f := in.f
 	f.mu.Lock()
@@ -377,7 +376,7 @@ func (in *instance) idled() {
 	rest := limit
 	if in.state == StateIdle {
 		since := in.idleSince
-		if f.resting && f.restedAt.After(since) { // for a while it may have its events back
+		if f.resting && f.restedAt.After(since) { // the events may return to a revision at rest for a while
 			since, limit = f.restedAt, f.restFor()
 		}
 		rest = limit - time.Since(since)
@@ -407,7 +406,7 @@ func (in *instance) idled() {
 	in.stop()
 }
 
-// stop asks the instance to end and kills it when it does not.
+// stop asks the instance to end and kills it after stopGrace.
 func (in *instance) stop() {
 	in.f.mu.Lock()
 	if in.state == StateExited || in.state == StateStopping {
@@ -415,7 +414,7 @@ func (in *instance) stop() {
 		return
 	}
 	in.state = StateStopping
-	defer in.f.mu.Unlock() // after spawn: the instance's watcher has not ended yet
+	defer in.f.mu.Unlock() // after spawn: until then the watcher of the instance keeps workers above zero
 	in.f.e.spawn(func() {
 		if in.conn.Stop() == nil {
 			t := time.NewTimer(stopGrace)
@@ -430,8 +429,8 @@ func (in *instance) stop() {
 	})
 }
 
-// socketpair returns the two ends of a channel: ours on the netpoller, theirs
-// to hand to the sandbox and close.
+// socketpair returns the two ends of a channel. The poller watches ours. The caller passes
+// theirs to the sandbox, then closes theirs.
 func socketpair() (ours *net.UnixConn, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

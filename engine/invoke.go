@@ -16,79 +16,78 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// Request is one event. Body is read by Invoke and, while the answer is
-// streamed, until Response.Body is closed. A Body that is an io.Closer is closed
-// when the event is over, also by time-out; a Read under way must then return.
-// Close may come more than once, from several goroutines.
+// Request is one event. Invoke reads Body. While an answer is streamed, the engine may read on
+// until Response.Body is closed. If Body is an io.Closer, the engine closes Body at the end of
+// the event, also after a time-out: a Read under way must then return. Close may be called
+// several times, by several goroutines.
 type Request struct {
 	Method, Path, Query string
 	Header              [][2]string
-	Body                io.Reader // nil for none
+	Body                io.Reader // may be nil
 	Size                int64     // bytes of Body, -1 if unknown
 
-	// Upgrade, unless "", is the protocols that the client asks to change to. Where the
-	// function knows one, it answers 101: Body, of which nothing was read before, and
-	// Response.Body are then the two directions of a tunnel, to which the function's time
-	// limit does not apply. It ends with either, or with the function.
+	// Upgrade lists the protocols to which the client wants to change, or "". A function with
+	// one of the protocols answers 101. Body (still unread) and Response.Body are then the two
+	// directions of a tunnel, without the function's time limit. The tunnel ends with either
+	// direction or with the function.
 	Upgrade string
 
-	// Lends says that the caller can lend the client's connection (Response.Lend) to
-	// functions that are trusted with it.
+	// Lends says that the caller can lend the client's connection (Response.Lend) to functions
+	// trusted with connections.
 	Lends bool
 }
 
-// Header fields of an event that Lambda's API makes of a qualified name: the qualifier as
-// it was asked for, and the version that it leads to, for the bootstraps of the contract
-// lambda. They are part of the header so that they are kept, and go to other nodes, with
-// it; gateways take them from nobody.
+// Header fields that Lambda's API adds for a qualified name, for the bootstraps of the contract
+// lambda: the qualifier in the request, and the version behind the qualifier. As part of the
+// header both are stored and forwarded with the event. Gateways remove the fields from clients'
+// requests.
 const (
 	QualifierField = "X-Fre-Lambda-Qualifier"
 	VersionField   = "X-Fre-Lambda-Version"
 )
 
-// ErrSocketWanted is why a Response's Body does not go on before Response.Lend.
+// ErrSocketWanted says that Response.Body continues only after a call of Response.Lend.
 var ErrSocketWanted = channel.ErrSocketWanted
 
-// Response is a function's answer. The caller must close Body: that ends the
-// event and frees its instance. A Body that ends with an error was broken off
-// by the function's failure.
+// Response is a function's answer. The caller must close Body: this ends the event and frees the
+// instance. If Body ends with an error, the function failed during the answer.
 type Response struct {
 	ID       string // of the invocation, also in the logs
-	Instance string // of the sandbox
-	Revision string // which answered; "" where the function has one for all events, and none was asked for
-	Node     string // which answered; "" for this one
+	Instance string // id of the sandbox
+	Revision string // revision that answered; "" if all events go to one revision and the event named none
+	Node     string // node that answered; "" for this node
 	Status   int
 	Header   [][2]string
-	Size     int64 // bytes of Body, -1 while it is still coming
+	Size     int64 // bytes of Body, -1 while the body is incomplete
 	Body     io.ReadCloser
-	// Bytes, if not nil, is all of a short body, too, which nobody changes any more. Whoever
-	// sends it leaves Body unread.
+	// Bytes, if not nil, holds the whole of a short body. The content is immutable. A reader of
+	// Bytes does not read Body.
 	Bytes []byte
-	// File, if not nil, has the body too: Size bytes from Offset on, which nobody
-	// changes any more; it is closed with Body. Whoever sends it leaves Body unread.
+	// File, if not nil, holds the body: Size bytes from Offset on, immutable. Closing Body
+	// closes File. A reader of File does not read Body.
 	File   *os.File
 	Offset int64
 
-	// Lend is nil unless the function may be lent the client's connection. Once Body's
-	// Read has returned ErrSocketWanted, Lend gives the function the socket and waits until
-	// it has written the rest of the body there, n bytes in chunks (RFC 9112 section 7.1);
-	// Body is at its end then. Where conn is nil the function gets none, and Body goes on.
+	// Lend is nil unless the function may get the client's connection. After a Read of Body has
+	// returned ErrSocketWanted, Lend passes the socket to the function and waits until the
+	// function has written the rest of the body there: n bytes in chunks (RFC 9112 section 7.1).
+	// Body is at its end then. With a nil conn the function gets no socket and Body continues.
 	Lend func(conn syscall.RawConn) (n int64, err error)
 
-	Cold  bool          // a sandbox was started, or given its function, for this event
+	Cold  bool          // this event started a sandbox, or gave a parked interpreter its function
 	Start time.Duration // from the request to a ready instance
 
-	StartKind sandbox.StartKind // how the instance came about
+	StartKind sandbox.StartKind // origin of the instance
 }
 
-// The kinds of a start beside those of package sandbox.
+// Kinds of a start, beside those of package sandbox.
 const (
-	StartWarm    sandbox.StartKind = "warm"    // not at all: it was there
-	StartRuntime sandbox.StartKind = "runtime" // from a runtime shell: its interpreter was running
+	StartWarm    sandbox.StartKind = "warm"    // no start: the instance was ready
+	StartRuntime sandbox.StartKind = "runtime" // from a parked interpreter
 )
 
-// FunctionError is an exception in user code or a non-zero exit. Stack is for
-// the function's owner, not for its callers.
+// FunctionError is an exception in user code or a non-zero exit. Stack is for the function's
+// owner, not for callers.
 type FunctionError struct{ Type, Message, Stack string }
 
 func (e *FunctionError) Error() string {
@@ -98,7 +97,7 @@ func (e *FunctionError) Error() string {
 	return e.Type + ": " + e.Message
 }
 
-// CrashError says that the instance died or broke the protocol.
+// CrashError says that the instance died or violated the protocol.
 type CrashError struct {
 	Status sandbox.ExitStatus
 	Reason string
@@ -117,17 +116,17 @@ func crashReason(s sandbox.ExitStatus, before string) string {
 	}
 }
 
-// InvocationError is why an event has no answer: Err, and what it is known by in the logs.
+// InvocationError says why an event has no answer: Err, with the ids of the logs.
 type InvocationError struct {
 	ID       string // of the invocation
-	Instance string // of the sandbox, "" if it came to none
+	Instance string // of the sandbox, "" if the event reached none
 	Err      error
 }
 
 func (e *InvocationError) Error() string { return e.Err.Error() }
 func (e *InvocationError) Unwrap() error { return e.Err }
 
-// Failed is the invocation that err ended, the zero value where it had none.
+// Failed returns the invocation that err ended, or the zero value.
 func Failed(err error) InvocationError {
 	var failed *InvocationError
 	if errors.As(err, &failed) {
@@ -136,16 +135,15 @@ func Failed(err error) InvocationError {
 	return InvocationError{}
 }
 
-// Invoke hands an event to the function, or to one revision of it (NAME@REVISION, by
-// number, alias or "latest"), and returns its answer. Every error is an *InvocationError; Err
-// is one of
+// Invoke hands an event to a function, or to one revision of it (NAME@REVISION, by number, alias
+// or "latest"), and returns the answer. Every error is an *InvocationError. Err is an
 // *UnknownError, ErrTimeout, ErrOverloaded, ErrDegraded, ErrClosed, ErrEventTooLarge,
-// *FunctionError, *CrashError, *sandbox.StartError, what the body's Read
-// returned, and the cause of ctx when it ends first.
+// *FunctionError, *CrashError, *sandbox.StartError, the error of the body's Read, or the cause
+// of ctx.
 func (e *Engine) Invoke(ctx context.Context, function string, r *Request) (*Response, error) {
 	name := invocationName(e.nextID.Add(1))
 	if from, ok := ctx.Value(callerKey{}).(caller); ok && from.f.isPipeline() {
-		e.flight.Add(1) // it is under way, and so are its steps
+		e.flight.Add(1) // counts even if the engine is closing: the pipeline's own event is under way
 	} else if err := e.begin(); err != nil {
 		return nil, &InvocationError{ID: name, Err: err}
 	}
@@ -162,7 +160,7 @@ func (e *Engine) Invoke(ctx context.Context, function string, r *Request) (*Resp
 				r = &ev.whole
 			}
 			if next, _, err := e.route(function, r); err != nil || !next.isRetired() {
-				continue // its events go elsewhere by now: nothing was read or sent yet
+				continue // the events go to a newer revision: nothing was read or sent yet
 			}
 		}
 		if err != nil {
@@ -185,7 +183,7 @@ func newEvent(f *function, name string, r *Request) *event {
 	return &event{f: f, name: name, began: time.Now(), header: r.Header, calls: lineage{f: f}}
 }
 
-// invoke runs the event.
+// invoke runs the event on its function.
 func (ev *event) invoke(ctx context.Context, r *Request) (*Response, error) {
 	f := ev.f
 	if from, ok := ctx.Value(callerKey{}).(caller); ok {
@@ -195,7 +193,7 @@ func (ev *event) invoke(ctx context.Context, r *Request) (*Response, error) {
 		}
 		ev.calls.from, ev.calls.before = from.lineage, from.before
 	}
-	if r.Upgrade != "" && (f.config.Protocol == image.ProtocolStdio || f.isPipeline()) { // it knows no other protocol
+	if r.Upgrade != "" && (f.config.Protocol == image.ProtocolStdio || f.isPipeline()) { // both know no other protocol
 		plain := *r
 		plain.Upgrade, plain.Body, plain.Size = "", nil, 0
 		r = &plain
@@ -219,7 +217,7 @@ func (ev *event) invoke(ctx context.Context, r *Request) (*Response, error) {
 		resp, err = ev.channel(r)
 	}
 	if errors.Is(err, errRetired) {
-		ev.abandon(err) // another deployment will read the body, or has what was read
+		ev.abandon(err) // the next deployment reads the body, or gets the part read so far
 		return nil, err
 	}
 	f.invocations.Add(1)
@@ -231,7 +229,7 @@ func (ev *event) invoke(ctx context.Context, r *Request) (*Response, error) {
 	return resp, nil
 }
 
-// channel runs the event on a leased instance, or on a fresh one.
+// channel runs the event on a leased instance, or on a fresh instance.
 func (ev *event) channel(r *Request) (*Response, error) {
 	f := ev.f
 	m := &ev.meta
@@ -245,7 +243,7 @@ func (ev *event) channel(r *Request) (*Response, error) {
 	for again := 0; errors.Is(err, channel.ErrUnserved) && again < mostAgain && ev.replayable(r); again++ {
 		reply, err = ev.hand(r)
 	}
-	*m = channel.Invocation{} // the answer may take hours
+	*m = channel.Invocation{} // free the memory: the answer may take hours
 	if err != nil {
 		return nil, err
 	}
@@ -266,26 +264,26 @@ func (ev *event) channel(r *Request) (*Response, error) {
 			return n, ev.body.noted(err)
 		}
 	}
-	if reply.Bytes == nil || f.fresh() { // else it holds nothing that others wait for
+	if reply.Bytes == nil || f.fresh() { // otherwise the answer holds nothing that other events wait for
 		ev.watch()
 	}
 	ev.answered.Store(true)
-	if ev.ctx.Err() != nil { // expire may have come before
+	if ev.ctx.Err() != nil { // expire may have run before
 		ev.finish(context.Cause(&ev.ctx))
 	}
 	return &ev.resp, nil
 }
 
-// mostAgain is how often an event is handed to another instance, because the one it was
-// leased ended before it took it.
+// mostAgain limits how often an event gets another instance because the leased instance ended
+// before it took the event.
 const mostAgain = 3
 
-// replayable says whether nothing of the request is used up.
+// replayable reports whether the whole request can be sent again.
 func (ev *event) replayable(r *Request) bool {
 	return r.Upgrade == "" && !ev.f.fresh() && ev.ctx.Err() == nil && rewind(r)
 }
 
-// hand gives the event to an instance, and ends it where there is no answer.
+// hand gives the event to an instance. After an error it ends the event.
 func (ev *event) hand(r *Request) (*channel.Reply, error) {
 	f, m := ev.f, &ev.meta
 	if f.fresh() {
@@ -321,7 +319,7 @@ func (ev *event) hand(r *Request) (*channel.Reply, error) {
 	return nil, err
 }
 
-// boot starts the instance of an event that has one to itself.
+// boot starts an instance for this event alone.
 func (ev *event) boot() error {
 	f := ev.f
 	in, err := f.eventSlot(&ev.ctx, ev.waits)
@@ -343,19 +341,19 @@ func (ev *event) boot() error {
 	return nil
 }
 
-// endFresh ends the instance with its event.
+// endFresh ends the instance together with its event.
 func (ev *event) endFresh(err error) {
 	ev.closeBroken(err)
 	in := ev.lease.in
 	in.box.kill()
-	_ = in.conn.Close() // waits for the body's reader: the event's cancel came before
+	_ = in.conn.Close() // waits for the body's reader, which cancel has ended before
 	<-in.box.sb.Done()
 	kept := ev.kept()
 	ev.leave(kept)
 	ev.f.endEvent(in, kept)
 }
 
-// endLeased gives a function whose event was given up the grace to notice.
+// endLeased gives an instance with a cancelled event cancelGrace to end the event.
 func (ev *event) endLeased(err error) {
 	ev.closeBroken(err)
 	if err != nil {
@@ -363,14 +361,14 @@ func (ev *event) endLeased(err error) {
 	}
 }
 
-// closeBroken closes what is left of an answer: its reader may be slow to notice.
+// closeBroken closes the rest of a broken answer, because its reader may be slow to do so.
 func (ev *event) closeBroken(err error) {
 	if err != nil && ev.reply != nil && ev.reply.File == nil {
 		_ = ev.reply.Body.Close()
 	}
 }
 
-// finished frees the instance for its next event: this one has said all.
+// finished frees the instance for its next event: the function has ended this event.
 func (ev *event) finished() {
 	close(ev.over)
 	kept := ev.kept()
@@ -378,7 +376,7 @@ func (ev *event) finished() {
 	ev.lease.in.release(kept)
 }
 
-// invocation is what an event says about itself.
+// invocation returns the metadata of the event for the function.
 func (ev *event) invocation(r *Request) channel.Invocation {
 	return channel.Invocation{
 		Function: ev.f.plain, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: ev.ctx.at.UnixMilli(),
@@ -387,7 +385,7 @@ func (ev *event) invocation(r *Request) channel.Invocation {
 	}
 }
 
-// lease is acquire without instances that have already ended, or said that they do.
+// lease is acquire, without instances that have ended or announced their end.
 func (f *function) lease(ctx context.Context, waits patience) (lease, error) {
 	for {
 		l, err := f.acquire(ctx, waits)
